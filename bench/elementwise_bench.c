@@ -1,8 +1,10 @@
-/* elementwise_bench.c - the memory-bound kernels beside what this machine's memory does at that moment.
+/* elementwise_bench.c - the memory-bound kernels beside what this machine's memory does at that
+ * moment.
  *   elementwise_bench [threads] [isa] [op]
- * Every tensor is far larger than the caches. Rates count each operand once (the op table's bytes); ordinary stores into a tensor that was
- * not read also move its old lines, which is not counted, as in the plain copy. A ceiling is the median of LOOPS bursts that stand between
- * the runs of the kernel; the best of each is printed beside its median. */
+ * Every tensor is far larger than the caches. Rates count each operand once (the op table's
+ * bytes); ordinary stores into a tensor that was not read also move its old lines, which is not
+ * counted, as in the plain copy. A ceiling is the median of LOOPS bursts that stand between the
+ * runs of the kernel; the best of each is printed beside its median. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/peaks.h"
 
@@ -18,12 +20,14 @@ typedef struct bench_case {
   int inputs, outputs;
 } bench_case;
 static const bench_case CASES[] = {
-    {"adamw", RF_F32, 5, 4},       {"adamw", RF_BF16, 5, 4},        {"norm_sq", RF_F32, 1, 1},        {"layernorm", RF_F32, 3, 2},
-    {"layernorm", RF_BF16, 3, 2},  {"layernorm_bwd", RF_F32, 5, 3}, {"layernorm_bwd", RF_BF16, 5, 3}, {"rmsnorm", RF_F32, 2, 2},
-    {"rmsnorm_bwd", RF_F32, 5, 2}, {"gelu", RF_F32, 1, 1},          {"gelu", RF_BF16, 1, 1},          {"gelu_bwd", RF_F32, 2, 1},
-    {"gelu_bwd", RF_BF16, 2, 1},   {"swiglu", RF_F32, 1, 1},        {"swiglu_bwd", RF_F32, 2, 1},     {"swiglu_bwd", RF_BF16, 2, 1},
-    {"add", RF_F32, 2, 1},         {"add", RF_BF16, 2, 1},          {"add_dropout", RF_F32, 2, 1},    {"add_dropout", RF_BF16, 2, 1},
-    {"dropout", RF_F32, 1, 1},     {"rope", RF_F32, 2, 1},          {"rope", RF_BF16, 2, 1},          {"embed", RF_F32, 4, 1},
+    {"adamw", RF_F32, 5, 4},          {"adamw", RF_BF16, 5, 4},       {"norm_sq", RF_F32, 1, 1},
+    {"layernorm", RF_F32, 3, 2},      {"layernorm", RF_BF16, 3, 2},   {"layernorm_bwd", RF_F32, 5, 3},
+    {"layernorm_bwd", RF_BF16, 5, 3}, {"rmsnorm", RF_F32, 2, 2},      {"rmsnorm_bwd", RF_F32, 5, 2},
+    {"gelu", RF_F32, 1, 1},           {"gelu", RF_BF16, 1, 1},        {"gelu_bwd", RF_F32, 2, 1},
+    {"gelu_bwd", RF_BF16, 2, 1},      {"swiglu", RF_F32, 1, 1},       {"swiglu_bwd", RF_F32, 2, 1},
+    {"swiglu_bwd", RF_BF16, 2, 1},    {"add", RF_F32, 2, 1},          {"add", RF_BF16, 2, 1},
+    {"add_dropout", RF_F32, 2, 1},    {"add_dropout", RF_BF16, 2, 1}, {"dropout", RF_F32, 1, 1},
+    {"rope", RF_F32, 2, 1},           {"rope", RF_BF16, 2, 1},        {"embed", RF_F32, 4, 1},
     {"embed_bwd", RF_F32, 3, 2},
 };
 
@@ -33,12 +37,15 @@ typedef struct shape {
   int64_t dim[2];
 } shape;
 
-/* The tensors of a case's slots; rank 0: absent. Written out where the op's own shape rule cannot make them. */
+/* The tensors of a case's slots; rank 0: absent. Written out where the op's own shape rule
+ * cannot make them. */
 static int slots(const bench_case *c, shape in[RF_MAX_INPUTS], shape out[RF_MAX_OUTPUTS]) {
-  shape rows = {c->dtype, 2, {ROWS, WIDTH}}, wide = {c->dtype, 2, {ROWS, 2 * WIDTH}}, vector = {c->dtype, 1, {WIDTH}}, sums = {RF_F32, 1, {WIDTH}};
+  shape rows = {c->dtype, 2, {ROWS, WIDTH}}, wide = {c->dtype, 2, {ROWS, 2 * WIDTH}},
+        vector = {c->dtype, 1, {WIDTH}}, sums = {RF_F32, 1, {WIDTH}};
   shape ids = {RF_I32, 1, {ROWS}}, params = {RF_F32, 1, {PARAMS}}, none = {0};
   bool is_backward = strstr(c->op, "norm_bwd") != NULL, layer = strncmp(c->op, "layer", 5) == 0;
-  shape stats = {RF_F32, 2, {ROWS, layer ? 2 : 1}}, table = {c->dtype, 2, {32768, WIDTH}}, places = {c->dtype, 2, {1024, WIDTH}};
+  shape stats = {RF_F32, 2, {ROWS, layer ? 2 : 1}}, table = {c->dtype, 2, {32768, WIDTH}},
+        places = {c->dtype, 2, {1024, WIDTH}};
   for (int i = 0; i < c->inputs; i++) in[i] = rows;
   for (int i = 0; i < c->outputs; i++) out[i] = rows;
   if (strcmp(c->op, "adamw") == 0) {
@@ -101,7 +108,9 @@ int main(int argc, char **argv) {
   rf_isa isa = rf_isa_detect();
   for (int i = 0; argc > 2 && i < RF_ISAS; i++)
     if (strcmp(argv[2], rf_isa_name((rf_isa)i)) == 0) isa = (rf_isa)i;
-  const rf_kernel *table = isa >= RF_ISA_AVX512 ? RF_CPU_ELEMENTWISE_AVX512 : isa == RF_ISA_AVX2 ? RF_CPU_ELEMENTWISE_AVX2 : RF_CPU_ELEMENTWISE_BASE;
+  const rf_kernel *table = isa >= RF_ISA_AVX512 ? RF_CPU_ELEMENTWISE_AVX512
+                           : isa == RF_ISA_AVX2 ? RF_CPU_ELEMENTWISE_AVX2
+                                                : RF_CPU_ELEMENTWISE_BASE;
   rf_error error;
   void *base;
   if (rf_pages_map(arena_bytes, &base, NULL, &error) != RAFTER_OK) {
@@ -110,9 +119,11 @@ int main(int argc, char **argv) {
   }
   arena = base;
   memset(arena, 0, arena_bytes); /* every page is there before a burst reads it */
-  printf("%d threads, %s, %d x %d elements, %d parameters; GB/s, median [best] of %d; copies count bytes read and written\n", threads,
-         rf_isa_name(isa), ROWS, WIDTH, PARAMS, LOOPS);
-  printf("%-22s %-5s %9s %14s %14s %14s %14s %9s %9s\n", "kernel", "dtype", "ms", "kernel", "copy", "nt copy", "read", "of copy", "of nt");
+  printf("%d threads, %s, %d x %d elements, %d parameters; GB/s, median [best] of %d; copies count bytes "
+         "read and written\n",
+         threads, rf_isa_name(isa), ROWS, WIDTH, PARAMS, LOOPS);
+  printf("%-22s %-5s %9s %14s %14s %14s %14s %9s %9s\n", "kernel", "dtype", "ms", "kernel", "copy", "nt copy",
+         "read", "of copy", "of nt");
 
   for (size_t n = 0; n < sizeof CASES / sizeof CASES[0]; n++) {
     const bench_case *c = &CASES[n];
@@ -138,11 +149,15 @@ int main(int argc, char **argv) {
     slots(c, in, out);
     next = arena;
     for (int i = 0; i < c->inputs; i++) {
-      op.input[i] = in[i].rank ? rf_graph_tensor(graph, "in", RF_CLASS_ACTIVATION, in[i].dtype, in[i].rank, in[i].dim) : RF_NONE;
+      op.input[i] =
+          in[i].rank ? rf_graph_tensor(graph, "in", RF_CLASS_ACTIVATION, in[i].dtype, in[i].rank, in[i].dim)
+                     : RF_NONE;
       if (!in[i].rank) continue;
       void *data = take(rf_tensor_bytes(&graph->tensor[op.input[i]]));
-      for (int64_t k = 0; in[i].dtype == RF_I32 && k < in[i].dim[0]; k++) ((int32_t *)data)[k] = (int32_t)(i == 0 ? k * 7919 % 32768 : k % 1024);
-      for (int64_t k = 0; in[i].dtype == RF_BF16 && k < rf_tensor_count(&graph->tensor[op.input[i]]); k++) /* else halves of f32: subnormals */
+      for (int64_t k = 0; in[i].dtype == RF_I32 && k < in[i].dim[0]; k++)
+        ((int32_t *)data)[k] = (int32_t)(i == 0 ? k * 7919 % 32768 : k % 1024);
+      for (int64_t k = 0; in[i].dtype == RF_BF16 && k < rf_tensor_count(&graph->tensor[op.input[i]]);
+           k++) /* else halves of f32: subnormals */
         ((rf_bf16 *)data)[k] = rf_f32_to_bf16(1e-3f * (float)(k % 997) - 0.4f);
       for (int64_t k = 0; in[i].dtype == RF_F32 && k < rf_tensor_count(&graph->tensor[op.input[i]]); k++)
         ((float *)data)[k] = 1e-3f * (float)(k % 997) - 0.4f;
@@ -151,9 +166,12 @@ int main(int argc, char **argv) {
     for (int i = 0; i < c->outputs; i++) {
       bool in_place = strcmp(c->op, "adamw") == 0 && i < 3;
       op.output[i] = in_place      ? op.input[i + 1]
-                     : out[i].rank ? rf_graph_tensor(graph, "out", RF_CLASS_ACTIVATION, out[i].dtype, out[i].rank, out[i].dim)
+                     : out[i].rank ? rf_graph_tensor(graph, "out", RF_CLASS_ACTIVATION, out[i].dtype,
+                                                     out[i].rank, out[i].dim)
                                    : RF_NONE;
-      if (op.output[i] >= 0) call.out[i] = in_place ? (void *)(uintptr_t)call.in[i + 1] : take(rf_tensor_bytes(&graph->tensor[op.output[i]]));
+      if (op.output[i] >= 0)
+        call.out[i] = in_place ? (void *)(uintptr_t)call.in[i + 1]
+                               : take(rf_tensor_bytes(&graph->tensor[op.output[i]]));
     }
     if (strcmp(c->op, "adamw") == 0) /* second moments are not negative */
       for (int64_t k = 0; k < PARAMS; k++) ((float *)call.out[2])[k] = 1e-4f;
@@ -162,7 +180,8 @@ int main(int argc, char **argv) {
     if (kernel->workspace_bytes) call.workspace = take((int64_t)kernel->workspace_bytes(graph, &op, threads));
     rf_work work = op.def->work(graph, &op);
 
-    /* Ceilings run over the end of the arena: the op's operands are read, and at worst overwritten with each other's numbers. */
+    /* Ceilings run over the end of the arena: the op's operands are read, and at worst
+     * overwritten with each other's numbers. */
     size_t burst_bytes = (size_t)512 << 20;
     char *burst = arena + arena_bytes - burst_bytes;
     rates copy, nt, read, kernel_rate;
@@ -177,9 +196,11 @@ int main(int argc, char **argv) {
     }
     double rate = median(&kernel_rate), of_copy = rate / median(&copy), of_nt = rate / median(&nt);
     (void)median(&read);
-    printf("%-22s %-5s %9.3f %6.1f [%5.1f] %6.1f [%5.1f] %6.1f [%5.1f] %6.1f [%5.1f] %8.2fx %8.2fx\n", kernel->name, rf_dtype_name(c->dtype),
-           (work.bytes_read + work.bytes_written) / rate * 1e3, rate * 1e-9, best(&kernel_rate) * 1e-9, copy.at[LOOPS / 2] * 1e-9, best(&copy) * 1e-9,
-           nt.at[LOOPS / 2] * 1e-9, best(&nt) * 1e-9, read.at[LOOPS / 2] * 1e-9, best(&read) * 1e-9, of_copy, of_nt);
+    printf("%-22s %-5s %9.3f %6.1f [%5.1f] %6.1f [%5.1f] %6.1f [%5.1f] %6.1f [%5.1f] %8.2fx %8.2fx\n",
+           kernel->name, rf_dtype_name(c->dtype), (work.bytes_read + work.bytes_written) / rate * 1e3,
+           rate * 1e-9, best(&kernel_rate) * 1e-9, copy.at[LOOPS / 2] * 1e-9, best(&copy) * 1e-9,
+           nt.at[LOOPS / 2] * 1e-9, best(&nt) * 1e-9, read.at[LOOPS / 2] * 1e-9, best(&read) * 1e-9, of_copy,
+           of_nt);
     rf_graph_free(graph);
   }
   rf_pages_unmap(base, arena_bytes);

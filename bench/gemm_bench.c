@@ -2,10 +2,12 @@
  *
  *   gemm_bench [threads] [repeats] [filter] [cpu]
  *
- * With `cpu`, time is the processor time of the process, over the threads: on a machine that others use too, one thread then still tells
- * how good a kernel is. (Two threads wait for each other, and waiting counts.)
- * Every timed call stands between two bursts of register-only fused multiply-adds (of tile products where tiles multiply, half of them with an operand in f32; of plain reads for the few-row product), each on
- * threads pinned like the ones that work; the fraction is its rate over the mean of the two. Printed: median [min..max]. */
+ * With `cpu`, time is the processor time of the process, over the threads: on a machine that
+ * others use too, one thread then still tells how good a kernel is. (Two threads wait for each
+ * other, and waiting counts.) Every timed call stands between two bursts of register-only fused
+ * multiply-adds (of tile products where tiles multiply, half of them with an operand in f32; of
+ * plain reads for the few-row product), each on threads pinned like the ones that work; the
+ * fraction is its rate over the mean of the two. Printed: median [min..max]. */
 #define _GNU_SOURCE
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/peaks.h"
@@ -26,8 +28,8 @@ static double now(void) {
   return ((double)t.tv_sec + 1e-9 * (double)t.tv_nsec) / (cpu_time ? threads : 1);
 }
 
-/* Twenty-four chains of 512 bits, or twelve of 256, hide the latency of two ports; asm and named variables, so that nothing is folded
- * away or kept in memory. EACH(X) is X(0) X(1) ... X(11). */
+/* Twenty-four chains of 512 bits, or twelve of 256, hide the latency of two ports; asm and named
+ * variables, so that nothing is folded away or kept in memory. EACH(X) is X(0) X(1) ... X(11). */
 #define EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 static double fma_burst(double seconds) {
   double flops = 0.0, start = now();
@@ -37,7 +39,8 @@ static double fma_burst(double seconds) {
     do {
 #if defined(__AVX512F__)
 #define DECLARE(i) __m512 r##i = _mm512_setzero_ps(), s##i = r##i;
-#define STEP(i) __asm__ volatile("vfmadd231ps %2, %2, %0\n\tvfmadd231ps %2, %2, %1" : "+v"(r##i), "+v"(s##i) : "v"(x));
+#define STEP(i) \
+  __asm__ volatile("vfmadd231ps %2, %2, %0\n\tvfmadd231ps %2, %2, %1" : "+v"(r##i), "+v"(s##i) : "v"(x));
       __m512 x = _mm512_setzero_ps();
       enum { STEPS = 4000 };
 #else
@@ -90,8 +93,8 @@ static int by_value(const void *a, const void *b) {
 static void print_row(const char *name, double *fraction, double *rate, const char *unit) {
   qsort(fraction, (size_t)repeats, sizeof *fraction, by_value);
   qsort(rate, (size_t)repeats, sizeof *rate, by_value);
-  printf("%-58s %5.1f %% [%5.1f..%5.1f]  %7.1f %s\n", name, 100.0 * fraction[repeats / 2], 100.0 * fraction[0], 100.0 * fraction[repeats - 1],
-         rate[repeats / 2] * 1e-9, unit);
+  printf("%-58s %5.1f %% [%5.1f..%5.1f]  %7.1f %s\n", name, 100.0 * fraction[repeats / 2],
+         100.0 * fraction[0], 100.0 * fraction[repeats - 1], rate[repeats / 2] * 1e-9, unit);
   fflush(stdout);
 }
 
@@ -167,8 +170,8 @@ static void bench_products(const rf_gemm_isa *isa, const char *filter) {
     if ((isa->tiles && !tiles) || (filter && !strstr(name, filter))) continue;
     rf_dtype dtype = w->accumulate ? RF_F32 : w->a;
     size_t c_bytes = (size_t)(w->m * w->n) * 4;
-    void *a = pages((size_t)(w->m * w->k) * 4), *b = pages((size_t)(w->k * w->n) * 4), *u = pages(c_bytes), *out = pages(c_bytes),
-         *side = pages(c_bytes);
+    void *a = pages((size_t)(w->m * w->k) * 4), *b = pages((size_t)(w->k * w->n) * 4), *u = pages(c_bytes),
+         *out = pages(c_bytes), *side = pages(c_bytes);
     fill(a, w->m * w->k, w->a);
     fill(b, w->k * w->n, w->b);
     fill(side, w->m * w->n, dtype);
@@ -190,7 +193,8 @@ static void bench_products(const rf_gemm_isa *isa, const char *filter) {
                  .dtype = dtype,
                  .ld = w->n,
                  .accumulate = w->accumulate,
-                 .drop = rf_dropout_of(&(rf_call){.op = &(rf_op){.attr = {.dropout = 0.1f}}, .run = &(rf_run_inputs){.seed = 1}})};
+                 .drop = rf_dropout_of(&(rf_call){.op = &(rf_op){.attr = {.dropout = 0.1f}},
+                                                  .run = &(rf_run_inputs){.seed = 1}})};
     size_t work_bytes = rf_gemm_workspace(isa, &g, threads);
     void *work = pages(work_bytes + 64);
     double flops = 2.0 * (double)w->m * (double)w->n * (double)w->k, before = 0.0;
@@ -231,7 +235,8 @@ static void bench_streams(const rf_gemm_isa *isa, const char *filter) {
     for (size_t t = 0; t < sizeof rows / sizeof *rows; t++) {
       rf_dtype dtype = kind & 1 ? RF_BF16 : RF_F32;
       char name[128];
-      snprintf(name, sizeof name, "%s stream M=%d %s %s", isa->name, (int)rows[t], dtype == RF_BF16 ? "bf16" : "f32", kind & 2 ? "(N,K)" : "(K,N)");
+      snprintf(name, sizeof name, "%s stream M=%d %s %s", isa->name, (int)rows[t],
+               dtype == RF_BF16 ? "bf16" : "f32", kind & 2 ? "(N,K)" : "(K,N)");
       if (filter && !strstr(name, filter)) continue;
       if (!set) {
         set = pages(set_bytes);
@@ -280,10 +285,12 @@ static void bench_streams(const rf_gemm_isa *isa, const char *filter) {
   free(fraction);
 }
 
-/* Packed matrices (model/panels.h): few rows over a set far larger than the caches, and many rows once. Bytes against reading for up to four rows (sixteen
- * with tiles, which take bf16 rows), FLOPs against multiply-adds for more. */
+/* Packed matrices (model/panels.h): few rows over a set far larger than the caches, and many
+ * rows once. Bytes against reading for up to four rows (sixteen with tiles, which take bf16
+ * rows), FLOPs against multiply-adds for more. */
 static void bench_panels(const rf_gemm_isa *isa, const char *filter) {
-  static const int types[] = {RF_Q_F32, RF_Q_BF16, RF_Q_F16, RF_Q_Q8_0, RF_Q_Q4_0, RF_Q_Q4_1, RF_Q_Q5_0, RF_Q_Q5_1, RF_Q_Q4_K, RF_Q_Q5_K, RF_Q_Q6_K};
+  static const int types[] = {RF_Q_F32,  RF_Q_BF16, RF_Q_F16,  RF_Q_Q8_0, RF_Q_Q4_0, RF_Q_Q4_1,
+                              RF_Q_Q5_0, RF_Q_Q5_1, RF_Q_Q4_K, RF_Q_Q5_K, RF_Q_Q6_K};
   static const int64_t rows[] = {1, 4, 16, 512};
   enum { K = 2048, N = 5632 };
   double *fraction = calloc((size_t)repeats, sizeof(double)), *rate = calloc((size_t)repeats, sizeof(double));
@@ -297,7 +304,8 @@ static void bench_panels(const rf_gemm_isa *isa, const char *filter) {
     bool filled = false;
     for (size_t t = 0; t < sizeof rows / sizeof *rows; t++) {
       char name[128];
-      snprintf(name, sizeof name, "%s packed M=%d %s", isa->tiles ? isa->tiles->name : isa->name, (int)rows[t], type->name);
+      snprintf(name, sizeof name, "%s packed M=%d %s", isa->tiles ? isa->tiles->name : isa->name,
+               (int)rows[t], type->name);
       if (filter && !strstr(name, filter)) continue;
       if (!set) set = pages(set_bytes);
       if (!read_buffer) memset(read_buffer = pages(READ_BYTES), 0, READ_BYTES);
@@ -319,8 +327,17 @@ static void bench_panels(const rf_gemm_isa *isa, const char *filter) {
       float *a = pages(512 * K * 4), *u = pages((size_t)512 * N * 4);
       item like = {.a = isa->tiles ? RF_BF16 : RF_F32, .b = isa->tiles ? RF_BF16 : RF_F32};
       fill(a, rows[t] * K, like.a);
-      rf_gemm g = {
-          .m = rows[t], .n = N, .k = K, .a = a, .a_row = K, .a_step = 1, .a_dtype = like.a, .panels = &panels, .u = u, .dtype = RF_F32, .ld = N};
+      rf_gemm g = {.m = rows[t],
+                   .n = N,
+                   .k = K,
+                   .a = a,
+                   .a_row = K,
+                   .a_step = 1,
+                   .a_dtype = like.a,
+                   .panels = &panels,
+                   .u = u,
+                   .dtype = RF_F32,
+                   .ld = N};
       size_t work_bytes = rf_gemm_workspace(isa, &g, threads);
       void *work = pages(work_bytes + 64);
       double before = 0.0;

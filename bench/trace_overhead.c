@@ -1,5 +1,6 @@
-/* trace_overhead.c - what recording costs a training step: every other step is recorded, and both kinds are timed by the process's CPU time and the wall's.
- * Usage: trace_overhead [MODEL [STEPS [BATCH]]] */
+/* trace_overhead.c - what recording costs a training step: every other step is recorded, and
+ * both kinds are timed by the process's CPU time and the wall's. Usage: trace_overhead [MODEL
+ * [STEPS [BATCH]]] */
 #define _GNU_SOURCE
 #include "run/record.h"
 #include "train/train.h"
@@ -20,7 +21,13 @@ static double cpu_seconds(void) {
 }
 
 static rf_status measure(const char *spec, int steps, int batch, bool records, rf_error *error) {
-  rf_machine machine = {.name = "bench", .kind = "cpu", .source = "file", .chips = 1, .memory_bytes = 64e9, .read_bps = 1e10, .copy_bps = 1e10};
+  rf_machine machine = {.name = "bench",
+                        .kind = "cpu",
+                        .source = "file",
+                        .chips = 1,
+                        .memory_bytes = 64e9,
+                        .read_bps = 1e10,
+                        .copy_bps = 1e10};
   rf_train_settings s = {.data = "random:seed=4", .pack = true, .work_folder = "/tmp", .seed = 11};
   rf_trace_when when = {records ? 1 : steps + 1, records ? steps : steps + 1, 2};
   rf_trainer *t = NULL;
@@ -51,7 +58,8 @@ static rf_status measure(const char *spec, int steps, int batch, bool records, r
     rafter_step step;
     double wall = rf_now_seconds(), cpu = cpu_seconds();
     RF_GO(rf_trainer_step(t, &step, error));
-    took[i % 2][0][i / 2] = cpu_seconds() - cpu; took[i % 2][1][i / 2] = rf_now_seconds() - wall;
+    took[i % 2][0][i / 2] = cpu_seconds() - cpu;
+    took[i % 2][1][i / 2] = rf_now_seconds() - wall;
   }
   for (int i = 0; i < rf_record_lanes->count; i++) stamps += (double)rf_record_lanes->lane[i].count;
   int n = steps / 2;
@@ -61,9 +69,10 @@ static rf_status measure(const char *spec, int steps, int batch, bool records, r
   static const double quantiles[] = {0, 0.1, 0.25, 0.5};
   for (int q = 0; q < 4; q++) {
     int k = (int)(quantiles[q] * n);
-    printf("  quantile %.2f   CPU %8.3f ms recorded, %8.3f ms not: %+5.2f %%   wall %8.3f, %8.3f ms: %+5.2f %%\n", quantiles[q], 1e3 * took[0][0][k],
-           1e3 * took[1][0][k], 100 * (took[0][0][k] / took[1][0][k] - 1), 1e3 * took[0][1][k], 1e3 * took[1][1][k],
-           100 * (took[0][1][k] / took[1][1][k] - 1));
+    printf("  quantile %.2f   CPU %8.3f ms recorded, %8.3f ms not: %+5.2f %%   wall %8.3f, %8.3f ms: %+5.2f "
+           "%%\n",
+           quantiles[q], 1e3 * took[0][0][k], 1e3 * took[1][0][k], 100 * (took[0][0][k] / took[1][0][k] - 1),
+           1e3 * took[0][1][k], 1e3 * took[1][1][k], 100 * (took[0][1][k] / took[1][1][k] - 1));
   }
 done:
   for (int i = 0; i < 4; i++) free(took[i / 2][i % 2]);
@@ -76,7 +85,9 @@ int main(int argc, char **argv) {
   rf_error error = {0};
   const char *spec = argc > 1 ? argv[1] : "gpt:layers=2,width=128,heads=4,ff=512,vocab=1024,seq=64";
   int steps = argc > 2 ? atoi(argv[2]) : 400, batch = argc > 3 ? atoi(argv[3]) : 4;
-  if (measure(spec, steps, batch, false, &error) == RAFTER_OK && measure(spec, steps, batch, true, &error) == RAFTER_OK) return 0;
+  if (measure(spec, steps, batch, false, &error) == RAFTER_OK &&
+      measure(spec, steps, batch, true, &error) == RAFTER_OK)
+    return 0;
   fprintf(stderr, "trace_overhead: %s\n", error.message);
   return 1;
 }

@@ -10,19 +10,24 @@
 #include <string.h>
 #include <unistd.h>
 
-/* `results`: whether the numbers that come out are others, the same up to rounding, or the same to the bit. A change that changes nothing is left out, as is
- * one that cannot be made. What gains most stands first, as time may end before all are priced; recomputing more only costs time. */
+/* `results`: whether the numbers that come out are others, the same up to rounding, or the same
+ * to the bit. A change that changes nothing is left out, as is one that cannot be made. What
+ * gains most stands first, as time may end before all are priced; recomputing more only costs
+ * time. */
 enum { ROUNDED, CHANGED, EXACT };
 static const struct {
   const char *job, *change;
   int results;
 } CHANGES[] = {
-    {"", "threads = all", EXACT},          {"train", "dtype=bf16", CHANGED},       {"train", "microbatch x 2", ROUNDED},
-    {"train", "microbatch / 2", ROUNDED},  {"generate", "weights=int8", CHANGED},  {"generate", "weights=q4", CHANGED},
-    {"generate", "dtype=bf16", CHANGED},   {"generate", "kv-dtype=bf16", CHANGED}, {"generate", "kv-dtype=int8", CHANGED},
-    {"generate", "compute=fast", CHANGED}, {"score", "dtype=bf16", CHANGED},       {"score", "weights=int8", CHANGED},
-    {"score", "weights=q4", CHANGED},      {"score", "compute=fast", CHANGED},     {"train", "remat=none", EXACT},
-    {"train", "remat=mlp", EXACT},         {"train", "remat=attn", EXACT},         {"train", "remat=mlp+attn", EXACT},
+    {"", "threads = all", EXACT},           {"train", "dtype=bf16", CHANGED},
+    {"train", "microbatch x 2", ROUNDED},   {"train", "microbatch / 2", ROUNDED},
+    {"generate", "weights=int8", CHANGED},  {"generate", "weights=q4", CHANGED},
+    {"generate", "dtype=bf16", CHANGED},    {"generate", "kv-dtype=bf16", CHANGED},
+    {"generate", "kv-dtype=int8", CHANGED}, {"generate", "compute=fast", CHANGED},
+    {"score", "dtype=bf16", CHANGED},       {"score", "weights=int8", CHANGED},
+    {"score", "weights=q4", CHANGED},       {"score", "compute=fast", CHANGED},
+    {"train", "remat=none", EXACT},         {"train", "remat=mlp", EXACT},
+    {"train", "remat=attn", EXACT},         {"train", "remat=mlp+attn", EXACT},
     {"train", "remat=block", EXACT},
 };
 
@@ -40,7 +45,8 @@ static bool options_of(const json_t *plan, const char *change, char text[96]) {
     snprintf(text, 96, "microbatch=%lld,accumulate=%lld", micro / 2, accumulate * 2);
   } else if (!strcmp(change, "threads = all")) {
     const json_t *threads = json_object_get(settings, "threads");
-    if (!json_is_integer(threads) || json_integer_value(threads) == cores) return false; /* more than there are share them */
+    /* more than there are share them */
+    if (!json_is_integer(threads) || json_integer_value(threads) == cores) return false;
     snprintf(text, 96, "threads=%ld", cores);
   } else snprintf(text, 96, "%s", change);
   return true;
@@ -59,7 +65,11 @@ static json_t *kinds_of(const rf_plan *plan) {
 static json_t *walks_of(const rafter_plan *made) {
   bool generates = made->plan->options.build.job == RF_JOB_GENERATE;
   json_t *plans = json_object();
-  json_object_set_new(plans, generates ? "decode" : made->plan->options.build.job == RF_JOB_TRAIN ? "train" : "score", kinds_of(made->plan));
+  json_object_set_new(plans,
+                      generates                                       ? "decode"
+                      : made->plan->options.build.job == RF_JOB_TRAIN ? "train"
+                                                                      : "score",
+                      kinds_of(made->plan));
   if (made->prefill) json_object_set_new(plans, "prefill", kinds_of(made->prefill));
   return plans;
 }
@@ -67,14 +77,16 @@ static json_t *walks_of(const rafter_plan *made) {
 /* `now`: the run's own walks, priced as the change is: by today's calibration. */
 static json_t *row_of(const rafter_plan *made, const char *change, int results, json_t *now) {
   const rf_plan *plan = made->plan, *largest = rf_plan_larger(plan, made->prefill);
-  return json_pack("{ss sf sI sb sb sb so sO}", "change", change, "seconds", plan->step_seconds, "peak_bytes", (json_int_t)largest->arena_bytes,
-                   "fits", largest->arena_bytes <= rf_plan_room(&plan->options), "approximate", results == CHANGED, "exact", results == EXACT,
-                   "plans", walks_of(made), "now", now);
+  return json_pack("{ss sf sI sb sb sb so sO}", "change", change, "seconds", plan->step_seconds, "peak_bytes",
+                   (json_int_t)largest->arena_bytes, "fits",
+                   largest->arena_bytes <= rf_plan_room(&plan->options), "approximate", results == CHANGED,
+                   "exact", results == EXACT, "plans", walks_of(made), "now", now);
 }
 
 json_t *rf_journal_advise(json_t *entry, double seconds) {
   const json_t *plan = json_object_get(entry, "plan");
-  const char *job = json_string_value(json_object_get(plan, "job")), *digest = json_string_value(json_object_get(plan, "digest"));
+  const char *job = json_string_value(json_object_get(plan, "job")),
+             *digest = json_string_value(json_object_get(plan, "digest"));
   json_t *list = json_array();
   double start = rf_now_seconds();
   char text[96];
@@ -88,11 +100,14 @@ json_t *rf_journal_advise(json_t *entry, double seconds) {
   if (same && planned > 0 && fabs(own->plan->step_seconds / planned - 1) > 0.005)
     json_object_set_new(entry, "replanned_seconds", json_real(own->plan->step_seconds));
   rafter_plan_free(own);
-  for (size_t i = 0; same && i < sizeof CHANGES / sizeof *CHANGES && rf_now_seconds() - start < seconds; i++) {
+  for (size_t i = 0; same && i < sizeof CHANGES / sizeof *CHANGES && rf_now_seconds() - start < seconds;
+       i++) {
     rafter_plan *made = NULL;
-    if ((*CHANGES[i].job && strcmp(CHANGES[i].job, job)) || !options_of(plan, CHANGES[i].change, text)) continue;
+    if ((*CHANGES[i].job && strcmp(CHANGES[i].job, job)) || !options_of(plan, CHANGES[i].change, text))
+      continue;
     if (rf_report_replan(entry, text, &made, NULL) != RAFTER_OK) continue;
-    if (strcmp(made->plan->digest, digest)) json_array_append_new(list, row_of(made, text, CHANGES[i].results, now));
+    if (strcmp(made->plan->digest, digest))
+      json_array_append_new(list, row_of(made, text, CHANGES[i].results, now));
     rafter_plan_free(made);
   }
   json_decref(now);

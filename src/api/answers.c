@@ -10,7 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-rf_status rf_options_with_model(const rf_options *options, const char *model, rf_options **copy, rf_error *error) {
+rf_status rf_options_with_model(const rf_options *options, const char *model, rf_options **copy,
+                                rf_error *error) {
   char folder[4096];
   *copy = rf_options_copy(options);
   if (!*copy) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
@@ -19,25 +20,28 @@ rf_status rf_options_with_model(const rf_options *options, const char *model, rf
   return rf_options_set(*copy, "MODEL", folder, error);
 }
 
-rf_status rf_chat_of(const rf_options *o, const rf_settings *settings, const rf_tokenizer *tokenizer, rf_chat **chat, rf_error *error) {
-  if (rf_options_is_set(o, "template")) return rf_chat_read(rf_options_text(o, "template"), tokenizer, chat, error);
+rf_status rf_chat_of(const rf_options *o, const rf_settings *settings, const rf_tokenizer *tokenizer,
+                     rf_chat **chat, rf_error *error) {
+  if (rf_options_is_set(o, "template"))
+    return rf_chat_read(rf_options_text(o, "template"), tokenizer, chat, error);
   return rf_chat_open(settings->weights_folder, chat, error);
 }
 
-rf_status rf_chat_text(const rf_chat *chat, const json_t *messages, bool opens_answer, rf_rendered *rendered, rf_error *error) {
+rf_status rf_chat_text(const rf_chat *chat, const json_t *messages, bool opens_answer, rf_rendered *rendered,
+                       rf_error *error) {
   time_t seconds = time(NULL);
   struct tm now;
   rf_chat_options options = {.add_generation_prompt = opens_answer, .now = localtime_r(&seconds, &now)};
   return rf_chat_render(chat, messages, &options, rendered, error);
 }
 
-rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, const json_t *messages, bool opens_answer, rf_ids *ids,
-                         rf_error *error) {
+rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, const json_t *messages,
+                         bool opens_answer, rf_ids *ids, rf_error *error) {
   rf_rendered rendered = {0};
   rf_status status = rf_chat_text(chat, messages, opens_answer, &rendered, error);
   ids->count = 0;
-  if (status == RAFTER_OK)
-    status = rf_tokenizer_encode(tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, ids, error); /* a template writes its marks itself */
+  if (status == RAFTER_OK) /* a template writes its marks itself */
+    status = rf_tokenizer_encode(tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, ids, error);
   rf_rendered_free(&rendered);
   return status;
 }

@@ -52,7 +52,8 @@ rafter_status rafter_job_get(const rafter_job *job, const char *name, char **val
   const char *text = NULL;
   if (!strcmp(name, "model")) text = rf_options_argument(job->options, 0);
   else if (!rf_options_has(job->options, name))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s has no option --%s", rf_options_command(job->options), name);
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s has no option --%s", rf_options_command(job->options),
+                   name);
   else if (rf_options_is_set(job->options, name)) text = rf_options_text(job->options, name);
   *value = strdup(text ? text : "");
   return *value ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
@@ -72,7 +73,9 @@ rafter_status rafter_help(const char *command, const char *form, char **text, ra
   if (!strcmp(form, "text")) *text = rf_options_help(command);
   else if (!strcmp(form, "man")) *text = rf_options_man();
   else if (!strcmp(form, "completion")) *text = rf_options_completion();
-  else return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown form of help (expected text, man or completion, got %s)", form);
+  else
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "unknown form of help (expected text, man or completion, got %s)", form);
   return *text ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
 }
 
@@ -83,7 +86,7 @@ rafter_status rafter_run(const rafter_job *job, const rafter_sink *sink, rafter_
   return RF_FAIL(error, RAFTER_INVALID, "see `rafter --help`", "%s is not a command", command);
 }
 
-/* ---- output ------------------------------------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 void rf_say(const rafter_sink *sink, const char *format, ...) {
   char line[4096];
@@ -126,7 +129,9 @@ static void say_loading(void *self, const char *what, double part) {
   else rf_put_bar(self, "%s", "");
 }
 
-rf_progress rf_load_bar(const rafter_sink *sink) { return (rf_progress){.report = say_loading, .self = (void *)(uintptr_t)sink}; }
+rf_progress rf_load_bar(const rafter_sink *sink) {
+  return (rf_progress){.report = say_loading, .self = (void *)(uintptr_t)sink};
+}
 
 void rf_put_json(const rafter_sink *sink, json_t *json) {
   char *line = sink->json ? rf_json_text(json, 0) : NULL;

@@ -58,13 +58,15 @@ rf_status rf_command_runs(const rafter_job *job, const rafter_sink *sink, rf_err
 rf_status rf_command_quantize(const rafter_job *job, const rafter_sink *sink, rf_error *error);
 
 /* A model as a GGUF file with matrices of this storage type: what quantize does. */
-rf_status rf_write_gguf(const char *in, const char *out, const char *type, int threads, const rafter_sink *sink, rf_error *error);
+rf_status rf_write_gguf(const char *in, const char *out, const char *type, int threads,
+                        const rafter_sink *sink, rf_error *error);
 /* inspect, of .gguf and .bin files. */
 rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *json, rf_error *error);
 
 /* For people, formatted. Safe with a sink that has no text function. */
 void rf_say(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* What people should know and the results should not hold: settings that nobody typed, figures behind an answer. */
+/* What people should know and the results should not hold: settings that nobody typed, figures
+ * behind an answer. */
 void rf_note(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void rf_say_text(const rafter_sink *sink, char *text); /* frees it */
 void rf_put_bar(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -74,7 +76,8 @@ rf_progress rf_load_bar(const rafter_sink *sink);
 void rf_put_json(const rafter_sink *sink, json_t *json);
 /* Where runs go: $RAFTER_RUNS, else "runs". */
 const char *rf_runs_root(void);
-/* The folder of a run that is given by its number in the history; "" where `which` is no number, or a file or folder is called by it. */
+/* The folder of a run that is given by its number in the history; "" where `which` is no number,
+ * or a file or folder is called by it. */
 rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error);
 bool rf_asked_to_stop(const rafter_sink *sink);
 
@@ -82,7 +85,8 @@ bool rf_asked_to_stop(const rafter_sink *sink);
 const rf_plan *rf_plan_of_trainer(const rafter_trainer *trainer);
 struct rf_record;
 /* What was recorded of its steps, in a folder `part` of --out: rf_traced_leave. */
-rf_status rf_trainer_leave_trace(const rafter_trainer *trainer, const struct rf_record *record, const rf_options *options, const char *part,
-                                 json_t *results, const rafter_sink *sink, rf_error *error);
+rf_status rf_trainer_leave_trace(const rafter_trainer *trainer, const struct rf_record *record,
+                                 const rf_options *options, const char *part, json_t *results,
+                                 const rafter_sink *sink, rf_error *error);
 
 #endif

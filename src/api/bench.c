@@ -23,7 +23,8 @@ static const peak PEAKS[] = {{"f32", "f32 FMA", "GFLOP/s", RF_F32, RF_PEAK_VECTO
                              {"bf16_tiles", "bf16 in tiles", "GFLOP/s", RF_BF16, RF_PEAK_TILES},
                              {"i8_vectors", "int8 in vectors", "GOP/s", RF_I8, RF_PEAK_VECTORS},
                              {"i8_tiles", "int8 in tiles", "GOP/s", RF_I8, RF_PEAK_TILES}};
-enum { PEAK_COUNT = sizeof PEAKS / sizeof *PEAKS, MOST_BURSTS = 512, MOST_TESTS = 32, MOST_REPS = 10000 }; /* repetitions as the option has them */
+/* repetitions as the option has them */
+enum { PEAK_COUNT = sizeof PEAKS / sizeof *PEAKS, MOST_BURSTS = 512, MOST_TESTS = 32, MOST_REPS = 10000 };
 
 typedef struct bursts {
   double rate[MOST_BURSTS];
@@ -40,8 +41,12 @@ typedef struct ceilings {
   const char *sweep, *value; /* of --sweep; NULL: none */
 } ceilings;
 
-static rf_isa isa_of(const ceilings *c, int i) { return PEAKS[i].in == RF_PEAK_TILES ? c->isa : RF_PEAK_VECTORS_OF(c->isa); }
-static bool has_peak(const ceilings *c, int i) { return rf_peak_unit_of(PEAKS[i].dtype, isa_of(c, i)) == PEAKS[i].in; }
+static rf_isa isa_of(const ceilings *c, int i) {
+  return PEAKS[i].in == RF_PEAK_TILES ? c->isa : RF_PEAK_VECTORS_OF(c->isa);
+}
+static bool has_peak(const ceilings *c, int i) {
+  return rf_peak_unit_of(PEAKS[i].dtype, isa_of(c, i)) == PEAKS[i].in;
+}
 
 static void sample_peak(ceilings *c, int i, int count) {
   rf_record_pause();
@@ -63,14 +68,21 @@ static rf_ceiling ceiling_of(const bursts *b) {
   return rf_ceiling_of(copy, b->count);
 }
 
-/* Products with rounded activations are of bytes, tiles multiply bf16 as bf16, and all else is widened. */
+/* Products with rounded activations are of bytes, tiles multiply bf16 as bf16, and all else is
+ * widened. */
 static void choose_product(ceilings *c, const rf_plan *plan) {
   bool fast = false;
   for (int i = 0; i < plan->graph->op_count; i++) fast |= plan->graph->op[i].attr.fast;
   /* A sweep may change these. */
-  if (c->isa != plan->options.isa || c->threads != plan->options.threads) { memset(c->peak, 0, sizeof c->peak); memset(&c->read, 0, sizeof c->read); }
-  c->isa = plan->options.isa; c->threads = plan->options.threads;
-  c->product = fast && rf_peak_unit_of(RF_I8, c->isa) ? RF_I8 : plan->options.build.dtype == RF_BF16 && c->isa >= RF_ISA_AMX ? RF_BF16 : RF_F32;
+  if (c->isa != plan->options.isa || c->threads != plan->options.threads) {
+    memset(c->peak, 0, sizeof c->peak);
+    memset(&c->read, 0, sizeof c->read);
+  }
+  c->isa = plan->options.isa;
+  c->threads = plan->options.threads;
+  c->product = fast && rf_peak_unit_of(RF_I8, c->isa)                         ? RF_I8
+               : plan->options.build.dtype == RF_BF16 && c->isa >= RF_ISA_AMX ? RF_BF16
+                                                                              : RF_F32;
 }
 /* The fastest of what it is multiplied in. */
 static int product_peak(const ceilings *c) {
@@ -80,7 +92,9 @@ static int product_peak(const ceilings *c) {
   return best;
 }
 
-static json_t *spread_json(rf_ceiling s) { return json_pack("{sf sf sf}", "median", s.median, "min", s.least, "max", s.most); }
+static json_t *spread_json(rf_ceiling s) {
+  return json_pack("{sf sf sf}", "median", s.median, "min", s.least, "max", s.most);
+}
 
 typedef struct test {
   char name[64];
@@ -92,12 +106,14 @@ static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *coun
   char copy[MOST_TESTS * sizeof tests->name], *rest = copy;
   *count = 0;
   if (strlen(text) >= sizeof copy)
-    return RF_FAIL(error, RAFTER_INVALID, "take turns", "too many tests (--test: expected %d characters at most, got %zu)", (int)sizeof copy - 1,
+    return RF_FAIL(error, RAFTER_INVALID, "take turns",
+                   "too many tests (--test: expected %d characters at most, got %zu)", (int)sizeof copy - 1,
                    strlen(text));
   strcpy(copy, text);
   for (char *name; (name = strsep(&rest, ",")) != NULL;) {
     if (*count == MOST_TESTS)
-      return RF_FAIL(error, RAFTER_INVALID, "take turns", "too many tests (--test: expected %d at most, got more from %s on)", MOST_TESTS, name);
+      return RF_FAIL(error, RAFTER_INVALID, "take turns",
+                     "too many tests (--test: expected %d at most, got more from %s on)", MOST_TESTS, name);
     test t = {.kind = 0};
     long long tokens = 0, depth = 0;
     int used = 0;
@@ -105,66 +121,89 @@ static rf_status parse_tests(const char *text, test tests[MOST_TESTS], int *coun
     if (!strcmp(name, "train")) t.kind = 'T';
     else if (sscanf(name, "pp%lld%n", &tokens, &used) == 1 && !name[used]) t.kind = 'p';
     else if (sscanf(name, "tg%lld@d%lld%n", &tokens, &depth, &used) == 2 && !name[used]) t.kind = 't';
-    else if ((used = 0, sscanf(name, "tg%lld%n", &tokens, &used) == 1) && !name[used]) { t.kind = 't'; depth = 0; }
-    else if ((used = 0, sscanf(name, "batch%lld%n", &tokens, &used) == 1) && !name[used] && tokens <= 4096) { t.kind = 'b'; depth = 0; }
-    else if ((used = 0, sscanf(name, "score%lld%n", &tokens, &used) == 1) && !name[used]) { t.kind = 's'; depth = 0; }
+    else if ((used = 0, sscanf(name, "tg%lld%n", &tokens, &used) == 1) && !name[used]) {
+      t.kind = 't';
+      depth = 0;
+    } else if ((used = 0, sscanf(name, "batch%lld%n", &tokens, &used) == 1) && !name[used] &&
+               tokens <= 4096) {
+      t.kind = 'b';
+      depth = 0;
+    } else if ((used = 0, sscanf(name, "score%lld%n", &tokens, &used) == 1) && !name[used]) {
+      t.kind = 's';
+      depth = 0;
+    }
     if (!t.kind || tokens < 0 || depth < 0 || (t.kind != 'T' && tokens < 1))
       return RF_FAIL(error, RAFTER_INVALID, "for example --test pp512,tg128,tg128@d256,train",
-                     "unknown test (--test: expected ppN, tgN, tgN@dN, batchN, scoreN or train, got %s)", name);
-    t.tokens = tokens; t.depth = depth; tests[(*count)++] = t;
+                     "unknown test (--test: expected ppN, tgN, tgN@dN, batchN, scoreN or train, got %s)",
+                     name);
+    t.tokens = tokens;
+    t.depth = depth;
+    tests[(*count)++] = t;
   }
   return RAFTER_OK;
 }
 
-/* What a test cannot be faster than: its arithmetic (and what a causal mask leaves of it) and the bytes that it has to read; 0: none. */
+/* What a test cannot be faster than: its arithmetic (and what a causal mask leaves of it) and
+ * the bytes that it has to read; 0: none. */
 typedef struct limits {
   double flops, causal, bytes;
   const char *counted; /* how the FLOPs are */
 } limits;
 
 /* Rates of all ceilings that were sampled, and the fractions of them that the work reached. */
-static void put_fractions(const ceilings *c, const limits *l, double seconds, json_t *rates, json_t *fractions) {
+static void put_fractions(const ceilings *c, const limits *l, double seconds, json_t *rates,
+                          json_t *fractions) {
   for (int i = 0; i < PEAK_COUNT; i++) {
     double rate = c->peak[i].count ? ceiling_of(&c->peak[i]).median : 0;
     if (rate > 0) json_object_set_new(rates, PEAKS[i].key, json_real(rate));
-    if (rate > 0 && l->flops > 0) json_object_set_new(fractions, PEAKS[i].key, json_real(l->flops / rate / seconds));
+    if (rate > 0 && l->flops > 0)
+      json_object_set_new(fractions, PEAKS[i].key, json_real(l->flops / rate / seconds));
   }
   double rate = ceiling_of(&c->read).median;
   if (rate > 0) json_object_set_new(rates, "read", json_real(rate));
   if (rate > 0 && l->bytes > 0) json_object_set_new(fractions, "read", json_real(l->bytes / rate / seconds));
 }
 
-/* Says a test's figures, and gives them for the history; the caller's. What --sweep set stands beside them. Its limit is whichever of arithmetic and
- * bytes takes longer. */
-static json_t *report_row(const rafter_sink *sink, const rf_settings *s, const ceilings *c, const test *t, double tokens, double *seconds, int n,
-                          double predicted, const limits *l) {
+/* Says a test's figures, and gives them for the history; the caller's. What --sweep set stands
+ * beside them. Its limit is whichever of arithmetic and bytes takes longer. */
+static json_t *report_row(const rafter_sink *sink, const rf_settings *s, const ceilings *c, const test *t,
+                          double tokens, double *seconds, int n, double predicted, const limits *l) {
   char shown[3][32], text[160], limit[96];
   json_t *samples = json_array(), *rates = json_object(), *fractions = json_object();
-  for (int i = 0; i < n; i++) json_array_append_new(samples, json_real(seconds[i])); /* as they came: sorted below */
+  /* as they came: sorted below */
+  for (int i = 0; i < n; i++) json_array_append_new(samples, json_real(seconds[i]));
   rf_ceiling spread = rf_ceiling_of(seconds, n);
   int best = product_peak(c);
-  double rate = tokens / spread.median, arithmetic = l->flops > 0 ? ceiling_of(&c->peak[best]).median : 0, read = ceiling_of(&c->read).median;
+  double rate = tokens / spread.median, arithmetic = l->flops > 0 ? ceiling_of(&c->peak[best]).median : 0,
+         read = ceiling_of(&c->read).median;
   bool computes = l->flops > 0 && (!(l->bytes > 0) || l->flops / arithmetic > l->bytes / read);
-  double work = computes ? l->flops : l->bytes, least = work / (computes ? arithmetic : read), fraction = least / spread.median;
+  double work = computes ? l->flops : l->bytes, least = work / (computes ? arithmetic : read),
+         fraction = least / spread.median;
   put_fractions(c, l, spread.median, rates, fractions);
-  int used = snprintf(text, sizeof text, "%5.1f %% of %s", 100 * fraction, computes ? PEAKS[best].name : "read bandwidth (weights)");
+  int used = snprintf(text, sizeof text, "%5.1f %% of %s", 100 * fraction,
+                      computes ? PEAKS[best].name : "read bandwidth (weights)");
   for (int i = 0; computes && i < PEAK_COUNT; i++)
     if (i != best && PEAKS[i].dtype == c->product && has_peak(c, i))
-      used += snprintf(text + used, sizeof text - (size_t)used, ", %.1f %% of %s", 100 * json_number_value(json_object_get(fractions, PEAKS[i].key)),
-                       PEAKS[i].name);
+      used += snprintf(text + used, sizeof text - (size_t)used, ", %.1f %% of %s",
+                       100 * json_number_value(json_object_get(fractions, PEAKS[i].key)), PEAKS[i].name);
   if (computes) snprintf(text + used, sizeof text - (size_t)used, " (%s)", l->counted);
   if (computes) snprintf(limit, sizeof limit, "%s (%s)", PEAKS[best].name, l->counted);
   else snprintf(limit, sizeof limit, "read bandwidth (weights)");
-  rf_say(sink, "%-14s %12s tok/s   %10s (planned %s)   %s\n", t->name, rf_text_count(rate, shown[0]), rf_text_seconds(spread.median, shown[1]),
-         rf_text_seconds(predicted, shown[2]), text);
-  rf_put_json(sink, json_pack("{ss ss* ss* ss ss si sf sf so so sf sf sf sf sf ss so so si}", "test", t->name, "sweep", c->sweep, "value", c->value,
-                              "model", s->model.name, "dtype", rf_dtype_name(s->plan.build.dtype), "threads", s->plan.threads, "tokens_per_second",
-                              rate, "predicted_tokens_per_second", predicted > 0 ? tokens / predicted : 0, "seconds", spread_json(spread), "samples",
-                              samples, "predicted_seconds", predicted, "limit_fraction", fraction, "limit_fraction_causal",
-                              computes ? l->causal / arithmetic / spread.median : fraction, "limit_work", work, "limit_rate",
-                              computes ? arithmetic : read, "limit", limit, "rates", rates, "fractions", fractions, "n", n));
-  return json_pack("{ss sf sf sf sf sf}", "test", t->name, "tokens_per_second", rate, "seconds", spread.median, "predicted_seconds", predicted,
-                   "predicted_tokens_per_second", predicted > 0 ? tokens / predicted : 0, "limit_fraction", fraction);
+  rf_say(sink, "%-14s %12s tok/s   %10s (planned %s)   %s\n", t->name, rf_text_count(rate, shown[0]),
+         rf_text_seconds(spread.median, shown[1]), rf_text_seconds(predicted, shown[2]), text);
+  rf_put_json(sink,
+              json_pack("{ss ss* ss* ss ss si sf sf so so sf sf sf sf sf ss so so si}", "test", t->name,
+                        "sweep", c->sweep, "value", c->value, "model", s->model.name, "dtype",
+                        rf_dtype_name(s->plan.build.dtype), "threads", s->plan.threads, "tokens_per_second",
+                        rate, "predicted_tokens_per_second", predicted > 0 ? tokens / predicted : 0,
+                        "seconds", spread_json(spread), "samples", samples, "predicted_seconds", predicted,
+                        "limit_fraction", fraction, "limit_fraction_causal",
+                        computes ? l->causal / arithmetic / spread.median : fraction, "limit_work", work,
+                        "limit_rate", computes ? arithmetic : read, "limit", limit, "rates", rates,
+                        "fractions", fractions, "n", n));
+  return json_pack("{ss sf sf sf sf sf}", "test", t->name, "tokens_per_second", rate, "seconds",
+                   spread.median, "predicted_seconds", predicted, "predicted_tokens_per_second",
+                   predicted > 0 ? tokens / predicted : 0, "limit_fraction", fraction);
 }
 
 /* A row of the history for a test that left no folder. Takes `results`. */
@@ -172,14 +211,17 @@ static void list_test(const rafter_job *job, const rafter_sink *sink, const rf_p
   rf_journal journal = {.beside = true};
   rf_report_walk walk = {.name = "bench", .plan = plan};
   rf_error error = {0};
-  rf_status status = rf_journal_begin(&journal, sink, "bench", rf_options_json(job->options), "", &walk, 1, &error);
+  rf_status status =
+      rf_journal_begin(&journal, sink, "bench", rf_options_json(job->options), "", &walk, 1, &error);
   if (status == RAFTER_OK) json_object_update(journal.results, results);
   rf_journal_close(&journal, status, &error);
   json_decref(results);
 }
 
-/* A training step; its limit: 6 x matmul weights + 12 L T D per token (the whole attention square) at the peak of the same run. */
-static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c, int reps, rf_error *error) {
+/* A training step; its limit: 6 x matmul weights + 12 L T D per token (the whole attention
+ * square) at the peak of the same run. */
+static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c,
+                             int reps, rf_error *error) {
   rf_status status = RAFTER_OK;
   rafter_trainer *trainer = NULL;
   rf_record *record = NULL;
@@ -200,10 +242,13 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
   }
   sample_flops(c, 5);
   double tokens = (double)s->plan.build.microbatch * s->plan.build.accumulate * (double)s->plan.build.seq;
-  const limits l = {.flops = plan->flops_full_square, .causal = plan->model_flops, .counted = "6 P + 12 L T D"};
+  const limits l = {
+      .flops = plan->flops_full_square, .causal = plan->model_flops, .counted = "6 P + 12 L T D"};
   json_t *results = report_row(sink, s, c, t, tokens, seconds, reps, step.predicted_seconds, &l);
-  if (record) { status = rf_trainer_leave_trace(trainer, record, job->options, t->name, results, sink, error); json_decref(results); }
-  else list_test(job, sink, plan, results);
+  if (record) {
+    status = rf_trainer_leave_trace(trainer, record, job->options, t->name, results, sink, error);
+    json_decref(results);
+  } else list_test(job, sink, plan, results);
   RF_GO(status);
   if (rf_options_flag(job->options, "verbose")) {
     char *report = NULL;
@@ -219,13 +264,16 @@ done:
 }
 
 /* Its trace where it has one, else a row of the history. Takes `results`. */
-static rf_status leave(const rafter_job *job, const rafter_sink *sink, const test *t, const rf_generator *g, const rf_record *record,
-                       const rf_plan *plan, json_t *results, rf_error *error) {
+static rf_status leave(const rafter_job *job, const rafter_sink *sink, const test *t, const rf_generator *g,
+                       const rf_record *record, const rf_plan *plan, json_t *results, rf_error *error) {
   rf_walked w;
   if (!record) return list_test(job, sink, plan, results), RAFTER_OK;
   rf_status status = rf_walked_of(g, &w, error);
   const rf_report_walk in_order[] = {w.walk[1], w.walk[0]};
-  if (status == RAFTER_OK) { status = rf_traced_leave(record, job->options, t->name, g->run, in_order, 2, results, sink, error); rf_walked_free(&w); }
+  if (status == RAFTER_OK) {
+    status = rf_traced_leave(record, job->options, t->name, g->run, in_order, 2, results, sink, error);
+    rf_walked_free(&w);
+  }
   json_decref(results);
   return status;
 }
@@ -240,12 +288,15 @@ static rf_status feed_random(rf_generator *g, int64_t count, const float **logit
 }
 
 /* Of a prompt and of decoding; the others see to theirs. */
-static int64_t positions_of(const test *t) { return t->kind == 'p' || t->kind == 't' ? t->tokens + t->depth + (t->kind == 't') : 0; }
+static int64_t positions_of(const test *t) {
+  return t->kind == 'p' || t->kind == 't' ? t->tokens + t->depth + (t->kind == 't') : 0;
+}
 
 /* Whether the model has positions for what a test needs. */
 static rf_status check_positions(const rf_settings *s, const test *t, int64_t needed, rf_error *error) {
   if (needed <= s->model.max_seq || s->model.position != RF_POSITION_LEARNED) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "shorten the test", "%s has positions for fewer tokens (%s: expected at most %lld, got %lld)", s->model.name,
+  return RF_FAIL(error, RAFTER_INVALID, "shorten the test",
+                 "%s has positions for fewer tokens (%s: expected at most %lld, got %lld)", s->model.name,
                  t->name, (long long)s->model.max_seq, (long long)needed);
 }
 
@@ -254,14 +305,17 @@ static double weight_bytes(const rf_plan *plan) {
   double sum = 0;
   for (int t = 0; t < plan->graph->tensor_count; t++) {
     const rf_tensor *tensor = &plan->graph->tensor[t];
-    if (tensor->class == RF_CLASS_WEIGHT && tensor->param >= 0 && plan->graph->params.at[tensor->param].matmul)
+    if (tensor->class == RF_CLASS_WEIGHT && tensor->param >= 0 &&
+        plan->graph->params.at[tensor->param].matmul)
       sum += (double)rf_tensor_bytes(tensor);
   }
   return sum;
 }
 
-/* Predicted seconds of walks one after the other, `rows` of each of `sequences` at a time until each has `count` more than its `depth`. */
-static double walks_seconds(const rf_plan *plan, int64_t sequences, int64_t depth, int64_t count, int64_t rows) {
+/* Predicted seconds of walks one after the other, `rows` of each of `sequences` at a time until
+ * each has `count` more than its `depth`. */
+static double walks_seconds(const rf_plan *plan, int64_t sequences, int64_t depth, int64_t count,
+                            int64_t rows) {
   rf_walk_prices *prices = rf_walk_prices_open(plan);
   rf_extent *part = calloc((size_t)sequences, sizeof *part);
   double sum = 0;
@@ -270,11 +324,13 @@ static double walks_seconds(const rf_plan *plan, int64_t sequences, int64_t dept
     for (int64_t i = 0; i < sequences; i++) part[i] = (rf_extent){here, depth + at + here};
     sum += rf_walk_price(prices, part, (int)sequences);
   }
-  rf_walk_prices_close(prices); free(part);
+  rf_walk_prices_close(prices);
+  free(part);
   return sum;
 }
 
-static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c, int reps, rf_error *error) {
+static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c,
+                                int reps, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_settings *s = malloc(sizeof *s);
   rf_generator *g = NULL;
@@ -283,7 +339,8 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
   double seconds[MOST_REPS];
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
-  s->plan.build.microbatch = 1; s->plan.build.seq = positions_of(t);
+  s->plan.build.microbatch = 1;
+  s->plan.build.seq = positions_of(t);
   RF_GO(check_positions(s, t, s->plan.build.seq, error));
   rf_generate_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder};
   RF_GO(rf_traced_open(job->options, &record, error));
@@ -303,11 +360,15 @@ static rf_status bench_generate(const rafter_job *job, const rafter_sink *sink, 
     }
     if (i >= 0) seconds[i] = rf_now_seconds() - start;
   }
-  int64_t depth = t->kind == 'p' || t->depth ? t->depth : 1, rows = t->kind == 'p' ? plan->options.build.chunk : 1;
+  int64_t depth = t->kind == 'p' || t->depth ? t->depth : 1,
+          rows = t->kind == 'p' ? plan->options.build.chunk : 1;
   double flops = t->kind == 'p' ? 2 * (double)plan->graph->params.matmul * (double)t->tokens : 0;
-  const limits l = {
-      .flops = flops, .causal = flops, .bytes = t->kind == 'p' ? 0 : weight_bytes(plan) * (double)t->tokens, .counted = "2 P per token"};
-  json_t *results = report_row(sink, s, c, t, (double)t->tokens, seconds, reps, walks_seconds(plan, 1, depth, t->tokens, rows), &l);
+  const limits l = {.flops = flops,
+                    .causal = flops,
+                    .bytes = t->kind == 'p' ? 0 : weight_bytes(plan) * (double)t->tokens,
+                    .counted = "2 P per token"};
+  json_t *results = report_row(sink, s, c, t, (double)t->tokens, seconds, reps,
+                               walks_seconds(plan, 1, depth, t->tokens, rows), &l);
   status = leave(job, sink, t, g, record, plan, results, error);
 done:
   rf_record_close(record);
@@ -316,7 +377,8 @@ done:
   return status;
 }
 
-/* Walks until all of `answers` prompts are read, when those that were read first answer on in each: rows of a walk that they leave are for prompts. */
+/* Walks until all of `answers` prompts are read, when those that were read first answer on in
+ * each: rows of a walk that they leave are for prompts. */
 static int64_t walks_to_start(int64_t answers, int64_t prompt, int64_t rows) {
   int64_t walks = 0, running = 0;
   for (int64_t read = 0; running < answers; walks++) {
@@ -327,7 +389,8 @@ static int64_t walks_to_start(int64_t answers, int64_t prompt, int64_t rows) {
 }
 
 /* Walks in which every answer has one row, after prompts of their own. */
-static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c, int reps, rf_error *error) {
+static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c,
+                             int reps, rf_error *error) {
   enum { PROMPT = 32, STEPS = 16 };
   rf_status status = RAFTER_OK;
   rf_settings *s = malloc(sizeof *s);
@@ -339,15 +402,21 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
   int64_t id[4096];
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
-  int64_t chunk = s->plan.build.chunk > 0 ? s->plan.build.chunk : RF_PREFILL_ROWS, rows = chunk > t->tokens ? chunk : t->tokens;
-  int64_t length = PROMPT, most = 0, room = s->model.position == RF_POSITION_LEARNED ? s->model.max_seq : INT64_MAX;
-  do { /* so that none has ended when the last one is measured; a model with few positions gets shorter prompts */
+  int64_t chunk = s->plan.build.chunk > 0 ? s->plan.build.chunk : RF_PREFILL_ROWS,
+          rows = chunk > t->tokens ? chunk : t->tokens;
+  int64_t length = PROMPT, most = 0,
+          room = s->model.position == RF_POSITION_LEARNED ? s->model.max_seq : INT64_MAX;
+  /* so that none has ended when the last one is measured; a model with few positions gets
+   * shorter prompts */
+  do {
     if (most) length /= 2;
     most = walks_to_start(t->tokens, length, rows) + STEPS + 1;
   } while (length > 1 && length + most > room);
-  s->plan.build.microbatch = t->tokens; s->plan.build.seq = length + most;
+  s->plan.build.microbatch = t->tokens;
+  s->plan.build.seq = length + most;
   RF_GO(check_positions(s, t, s->plan.build.seq, error));
-  rf_generate_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .alone = true};
+  rf_generate_settings settings = {
+      .model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .alone = true};
   RF_GO(rf_traced_open(job->options, &record, error));
   RF_GO(rf_generator_open(&settings, &g, error));
   choose_product(c, g->decode);
@@ -355,30 +424,36 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
     int32_t prompt[PROMPT];
     for (int64_t a = 0; a < t->tokens; a++) {
       for (int k = 0; k < length; k++)
-        prompt[k] = (int32_t)(((a * PROMPT + k) * 7919 + i) % s->model.vocab + s->model.vocab) % (int32_t)s->model.vocab;
-      rf_request request = {.tokens = prompt, .count = length, .max_tokens = most, .sampler = {.temperature = 0, .top_p = 1}};
+        prompt[k] = (int32_t)(((a * PROMPT + k) * 7919 + i) % s->model.vocab + s->model.vocab) %
+                    (int32_t)s->model.vocab;
+      rf_request request = {
+          .tokens = prompt, .count = length, .max_tokens = most, .sampler = {.temperature = 0, .top_p = 1}};
       RF_GO(rf_generator_submit(g, &request, &id[a], error));
     }
     for (events = 0; events < t->tokens;) { /* until all answer */
       RF_GO(rf_generator_step(g, &event, &events, error));
       if (rf_asked_to_stop(sink) || !rf_generator_busy(g)) {
         status = rf_asked_to_stop(sink) ? RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped in %s", t->name)
-                                        : RF_FAIL(error, RAFTER_FAILED, "choose fewer", "%s: the answers never ran all at once", t->name);
+                                        : RF_FAIL(error, RAFTER_FAILED, "choose fewer",
+                                                  "%s: the answers never ran all at once", t->name);
         goto done;
       }
     }
-    sample_flops(c, 4); sample_read(c, 2);
+    sample_flops(c, 4);
+    sample_read(c, 2);
     double start = rf_now_seconds();
     for (int k = 0; k < STEPS; k++) RF_GO(rf_generator_step(g, &event, &events, error));
     if (i >= 0) seconds[i] = rf_now_seconds() - start;
     for (int64_t a = 0; a < t->tokens; a++) rf_generator_cancel(g, id[a], -1);
   }
   double flops = 2 * (double)g->decode->graph->params.matmul * (double)t->tokens * STEPS;
-  const limits l = {.flops = flops, .causal = flops, .bytes = weight_bytes(g->decode) * STEPS, .counted = "2 P per token"};
-  int64_t depth = length + (most - STEPS) / 2; /* of the answer in the middle: the first ones began before all prompts were read */
+  const limits l = {
+      .flops = flops, .causal = flops, .bytes = weight_bytes(g->decode) * STEPS, .counted = "2 P per token"};
+  /* of the answer in the middle: the first ones began before all prompts were read */
+  int64_t depth = length + (most - STEPS) / 2;
   const rf_sampler_options greedy = {.top_p = 1};
-  double predicted =
-      walks_seconds(g->decode, t->tokens, depth, STEPS, 1) + STEPS * rf_pace_seconds(&g->decode->machine, &greedy, s->model.vocab, t->tokens);
+  double predicted = walks_seconds(g->decode, t->tokens, depth, STEPS, 1) +
+                     STEPS * rf_pace_seconds(&g->decode->machine, &greedy, s->model.vocab, t->tokens);
   json_t *results = report_row(sink, s, c, t, (double)t->tokens * STEPS, seconds, reps, predicted, &l);
   status = leave(job, sink, t, g, record, g->decode, results, error);
 done:
@@ -388,8 +463,10 @@ done:
   return status;
 }
 
-/* Walks over texts of 1,024 tokens, or of as many as the model has positions for, until so many tokens are scored. */
-static rf_status bench_score(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c, int reps, rf_error *error) {
+/* Walks over texts of 1,024 tokens, or of as many as the model has positions for, until so many
+ * tokens are scored. */
+static rf_status bench_score(const rafter_job *job, const rafter_sink *sink, const test *t, ceilings *c,
+                             int reps, rf_error *error) {
   enum { TEXT = 1024 };
   rf_status status = RAFTER_OK;
   rf_settings *s = malloc(sizeof *s);
@@ -402,11 +479,14 @@ static rf_status bench_score(const rafter_job *job, const rafter_sink *sink, con
   RF_GO(rf_settings_resolve(job->options, "score", s, error));
   int64_t length = s->model.max_seq < TEXT ? s->model.max_seq : TEXT, walks = 0;
   if (length > t->tokens) length = t->tokens;
-  s->plan.build.seq = length; s->plan.build.microbatch = 1;
+  s->plan.build.seq = length;
+  s->plan.build.microbatch = 1;
   size_t top = (size_t)length * (size_t)s->plan.build.top + 1;
-  top_ids = malloc(top * sizeof *top_ids); top_logprobs = malloc(top * sizeof *top_logprobs);
+  top_ids = malloc(top * sizeof *top_ids);
+  top_logprobs = malloc(top * sizeof *top_logprobs);
   if (!top_ids || !top_logprobs) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory"));
-  rf_score_settings settings = {.model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .seed = 1};
+  rf_score_settings settings = {
+      .model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .seed = 1};
   RF_GO(rf_traced_open(job->options, &record, error));
   RF_GO(rf_scorer_open(&settings, &scorer, error));
   choose_product(c, scorer->plan);
@@ -414,7 +494,8 @@ static rf_status bench_score(const rafter_job *job, const rafter_sink *sink, con
     sample_flops(c, 4);
     double start = rf_now_seconds();
     for (int64_t at = 0; at < t->tokens; at += length, walks++) {
-      rf_scored text = {ids, t->tokens - at < length ? t->tokens - at : length, logprobs, top_ids, top_logprobs};
+      rf_scored text = {ids, t->tokens - at < length ? t->tokens - at : length, logprobs, top_ids,
+                        top_logprobs};
       for (int64_t k = 0; k < text.count; k++) ids[k] = (int32_t)((at + k) * 7919 % s->model.vocab);
       RF_GO(rf_scorer_walk(scorer, &text, 1, error));
     }
@@ -422,19 +503,26 @@ static rf_status bench_score(const rafter_job *job, const rafter_sink *sink, con
     all += rf_now_seconds() - start;
   }
   double part = (double)t->tokens / (double)length;
-  const limits l = {.flops = part * scorer->plan->flops_full_square, .causal = part * scorer->plan->model_flops, .counted = "2 P + 4 L T D"};
-  json_t *results = report_row(sink, s, c, t, (double)t->tokens, seconds, reps, part * scorer->plan->step_seconds, &l);
+  const limits l = {.flops = part * scorer->plan->flops_full_square,
+                    .causal = part * scorer->plan->model_flops,
+                    .counted = "2 P + 4 L T D"};
+  json_t *results =
+      report_row(sink, s, c, t, (double)t->tokens, seconds, reps, part * scorer->plan->step_seconds, &l);
   if (record) {
     rf_walked w;
     status = rf_walked_of_scores(scorer, walks, t->tokens * (reps + 1), all, &w, error);
-    if (status == RAFTER_OK)
-      { status = rf_traced_leave(record, job->options, t->name, scorer->run, w.walk, 1, results, sink, error); rf_walked_free(&w); }
+    if (status == RAFTER_OK) {
+      status = rf_traced_leave(record, job->options, t->name, scorer->run, w.walk, 1, results, sink, error);
+      rf_walked_free(&w);
+    }
     json_decref(results);
   } else list_test(job, sink, scorer->plan, results);
 done:
   rf_record_close(record);
   rf_scorer_close(scorer);
-  free(top_ids); free(top_logprobs); free(s);
+  free(top_ids);
+  free(top_logprobs);
+  free(s);
   return status;
 }
 
@@ -444,7 +532,8 @@ static rf_status bench_once(const rafter_job *job, const rafter_sink *sink, ceil
   int count = 0, reps = (int)rf_options_int(o, "reps");
   RF_TRY(parse_tests(rf_options_text(o, "test"), tests, &count, error));
   for (int i = 0; i < count; i++) {
-    if (rf_asked_to_stop(sink)) return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped before %s", tests[i].name);
+    if (rf_asked_to_stop(sink))
+      return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped before %s", tests[i].name);
     char kind = tests[i].kind;
     RF_TRY((kind == 'T'   ? bench_train
             : kind == 'b' ? bench_batch
@@ -463,15 +552,21 @@ static void say_ceilings(const rafter_sink *sink, ceilings *c, const rf_settings
     sample_peak(c, i, i ? 5 : 21);
     double rate = ceiling_of(&c->peak[i]).median;
     json_object_set_new(peaks, PEAKS[i].key, json_real(rate));
-    if (i) used += snprintf(text + used, sizeof text - (size_t)used, "; %s %.0f %s", PEAKS[i].name, rate * 1e-9, PEAKS[i].unit);
+    if (i)
+      used += snprintf(text + used, sizeof text - (size_t)used, "; %s %.0f %s", PEAKS[i].name, rate * 1e-9,
+                       PEAKS[i].unit);
   }
   sample_read(c, 5);
   rf_ceiling f = ceiling_of(&c->peak[0]), r = ceiling_of(&c->read);
   f.sustained = rf_peak_flops(RF_F32, c->isa, c->threads, 3.0);
-  rf_say(sink, "ceilings       f32 FMA %.0f GFLOP/s [%.0f..%.0f], sustained %.0f%s; read %.1f GB/s [%.1f..%.1f]; %d threads, %s\n", f.median * 1e-9,
-         f.least * 1e-9, f.most * 1e-9, f.sustained * 1e-9, text, r.median * 1e-9, r.least * 1e-9, r.most * 1e-9, c->threads, rf_isa_name(c->isa));
-  rf_put_json(sink, json_pack("{ss ss ss si so sf so so}", "test", "calibration", "model", s->model.name, "isa", rf_isa_name(c->isa), "threads",
-                              c->threads, "flops", spread_json(f), "sustained_flops", f.sustained, "peaks", peaks, "read_bps", spread_json(r)));
+  rf_say(sink,
+         "ceilings       f32 FMA %.0f GFLOP/s [%.0f..%.0f], sustained %.0f%s; read %.1f GB/s [%.1f..%.1f]; "
+         "%d threads, %s\n",
+         f.median * 1e-9, f.least * 1e-9, f.most * 1e-9, f.sustained * 1e-9, text, r.median * 1e-9,
+         r.least * 1e-9, r.most * 1e-9, c->threads, rf_isa_name(c->isa));
+  rf_put_json(sink, json_pack("{ss ss ss si so sf so so}", "test", "calibration", "model", s->model.name,
+                              "isa", rf_isa_name(c->isa), "threads", c->threads, "flops", spread_json(f),
+                              "sustained_flops", f.sustained, "peaks", peaks, "read_bps", spread_json(r)));
 }
 
 rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
@@ -484,28 +579,33 @@ rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink, rf_er
   }
   test tests[MOST_TESTS];
   int tests_count;
-  RF_GO(parse_tests(rf_options_text(job->options, "test"), tests, &tests_count, error)); /* before seconds of ceilings */
+  /* before seconds of ceilings */
+  RF_GO(parse_tests(rf_options_text(job->options, "test"), tests, &tests_count, error));
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
   for (int i = 0; i < tests_count; i++) RF_GO(check_positions(s, &tests[i], positions_of(&tests[i]), error));
-  c->threads = s->plan.threads; c->bytes = rf_bandwidth_buffer_bytes();
+  c->threads = s->plan.threads;
+  c->bytes = rf_bandwidth_buffer_bytes();
   RF_GO(rf_pages_map(c->bytes, &c->buffer, NULL, error));
   memset(c->buffer, 1, c->bytes);
   c->isa = s->plan.isa;
   say_ceilings(sink, c, s);
   const char *name = NULL;
   const char *const *values = NULL;
-  int count = rf_options_is_set(job->options, "sweep") ? rf_options_sweep(job->options, "sweep", &name, &values) : 0;
+  int count =
+      rf_options_is_set(job->options, "sweep") ? rf_options_sweep(job->options, "sweep", &name, &values) : 0;
   if (!count) status = bench_once(job, sink, c, error);
   for (int i = 0; i < count && status == RAFTER_OK; i++) {
     rafter_job one = {rf_options_copy(job->options)};
     status = rf_options_set(one.options, name, values[i], error);
     rf_say(sink, "%s %s\n", name, values[i]);
-    c->sweep = name; c->value = values[i];
+    c->sweep = name;
+    c->value = values[i];
     if (status == RAFTER_OK) status = bench_once(&one, sink, c, error);
     rf_options_free(one.options);
   }
 done:
   if (c && c->buffer) rf_pages_unmap(c->buffer, c->bytes);
-  free(c); free(s);
+  free(c);
+  free(s);
   return status;
 }

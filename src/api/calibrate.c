@@ -12,58 +12,71 @@
 #include <string.h>
 #include <unistd.h>
 
-static void say_progress(void *self, const char *what, double part) { rf_put_bar(self, "calibrating %3.0f %%  %s", 100 * part, what); }
+static void say_progress(void *self, const char *what, double part) {
+  rf_put_bar(self, "calibrating %3.0f %%  %s", 100 * part, what);
+}
 
 void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned) {
   char usual[64], best[64];
   if (!tuned->cpu[0]) return;
-  rf_say(sink, "blocks tuned on %s, %d thread%s%s\n", tuned->cpu, tuned->threads, tuned->threads > 1 ? "s" : "",
-         tuned->here ? "" : "; this is another CPU, so they are not applied");
-  rf_say(sink, "  %-10s %-23s %-5s %-18s %-16s %-16s %7s %7s\n", "op", "shapes", "dtype", "kernel", "default", "winner", "gain", "spread");
+  rf_say(sink, "blocks tuned on %s, %d thread%s%s\n", tuned->cpu, tuned->threads,
+         tuned->threads > 1 ? "s" : "", tuned->here ? "" : "; this is another CPU, so they are not applied");
+  rf_say(sink, "  %-10s %-23s %-5s %-18s %-16s %-16s %7s %7s\n", "op", "shapes", "dtype", "kernel", "default",
+         "winner", "gain", "spread");
   for (int i = 0; i < tuned->count; i++) {
     const rf_tuned_row *r = &tuned->row[i];
     const rf_blocks *of[] = {&r->usual, &r->best};
     for (int k = 0; k < 2; k++)
-      snprintf(k ? best : usual, sizeof usual, "%lld/%lldK/%lld", (long long)of[k]->kc, (long long)of[k]->a_bytes >> 10, (long long)of[k]->nc);
-    rf_say(sink, "  %-10s %-23s %-5s %-18s %-16s %-16s %5.1f %% %5.1f %%\n", r->op, rf_tuned_class_name(r->class), rf_dtype_name(r->dtype), r->kernel,
-           usual, r->best.kc ? best : "default stays", 100 * r->gain, 100 * r->spread);
+      snprintf(k ? best : usual, sizeof usual, "%lld/%lldK/%lld", (long long)of[k]->kc,
+               (long long)of[k]->a_bytes >> 10, (long long)of[k]->nc);
+    rf_say(sink, "  %-10s %-23s %-5s %-18s %-16s %-16s %5.1f %% %5.1f %%\n", r->op,
+           rf_tuned_class_name(r->class), rf_dtype_name(r->dtype), r->kernel, usual,
+           r->best.kc ? best : "default stays", 100 * r->gain, 100 * r->spread);
   }
 }
 
 /* Blocks that were tuned before on this CPU, which a file that is written anew keeps. */
 static void tuned_before(const char *path, rf_tuned *tuned) {
   rf_machine *before = calloc(1, sizeof *before);
-  if (before && access(path, R_OK) == 0 && rf_machine_read(path, before, NULL) == RAFTER_OK && before->tuned.here) *tuned = before->tuned;
+  if (before && access(path, R_OK) == 0 && rf_machine_read(path, before, NULL) == RAFTER_OK &&
+      before->tuned.here)
+    *tuned = before->tuned;
   free(before);
 }
 
 static json_t *summary(const rf_machine *m, const char *path, double seconds) {
   json_t *scaling = json_array(), *flops = json_object(), *vectors = json_object();
   for (int i = 0; i < m->scaling_count; i++)
-    json_array_append_new(
-        scaling, json_pack("{si sf sf}", "threads", m->scaling[i].threads, "flops", m->scaling[i].flops, "read_bps", m->scaling[i].read_bps));
+    json_array_append_new(scaling, json_pack("{si sf sf}", "threads", m->scaling[i].threads, "flops",
+                                             m->scaling[i].flops, "read_bps", m->scaling[i].read_bps));
   for (int d = 0; d < RF_DTYPES; d++)
     if (m->flops[d] > 0) json_object_set_new(flops, rf_dtype_name((rf_dtype)d), json_real(m->flops[d]));
   for (int d = 0; d < RF_DTYPES; d++)
-    if (m->flops_vectors[d] > 0) json_object_set_new(vectors, rf_dtype_name((rf_dtype)d), json_real(m->flops_vectors[d]));
-  return json_pack("{ss ss ss si so so sf sf sf so si sf so}", "command", "calibrate", "file", path, "isa", m->isa, "threads", m->threads, "flops",
-                   flops, "flops_vectors", vectors, "read_bps", m->read_bps, "copy_bps", m->copy_bps, "launch_seconds", m->launch_seconds, "scaling",
-                   scaling, "curves", m->curve_count, "seconds", seconds, "tuned", m->tuned.cpu[0] ? rf_tuned_json(&m->tuned) : json_null());
+    if (m->flops_vectors[d] > 0)
+      json_object_set_new(vectors, rf_dtype_name((rf_dtype)d), json_real(m->flops_vectors[d]));
+  return json_pack("{ss ss ss si so so sf sf sf so si sf so}", "command", "calibrate", "file", path, "isa",
+                   m->isa, "threads", m->threads, "flops", flops, "flops_vectors", vectors, "read_bps",
+                   m->read_bps, "copy_bps", m->copy_bps, "launch_seconds", m->launch_seconds, "scaling",
+                   scaling, "curves", m->curve_count, "seconds", seconds, "tuned",
+                   m->tuned.cpu[0] ? rf_tuned_json(&m->tuned) : json_null());
 }
 
-static void say_peak(const rafter_sink *sink, const rf_machine *m, rf_dtype dtype, const char *name, const char *unit) {
+static void say_peak(const rafter_sink *sink, const rf_machine *m, rf_dtype dtype, const char *name,
+                     const char *unit) {
   if (m->flops[dtype] > 0) rf_say(sink, ", %s %.0f %s", name, m->flops[dtype] * 1e-9, unit);
-  if (m->flops_vectors[dtype] > 0) rf_say(sink, " in tiles and %.0f in vectors", m->flops_vectors[dtype] * 1e-9);
+  if (m->flops_vectors[dtype] > 0)
+    rf_say(sink, " in tiles and %.0f in vectors", m->flops_vectors[dtype] * 1e-9);
 }
 
 rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   double start = rf_now_seconds();
-  rf_calibrate_options options = {.threads = rf_options_is_set(o, "threads") ? (int)rf_options_int(o, "threads") : omp_get_num_procs(),
-                                  .tune = rf_options_flag(o, "tune"),
-                                  .quick = rf_options_flag(o, "quick"),
-                                  .say = say_progress,
-                                  .self = (void *)sink};
+  rf_calibrate_options options = {
+      .threads = rf_options_is_set(o, "threads") ? (int)rf_options_int(o, "threads") : omp_get_num_procs(),
+      .tune = rf_options_flag(o, "tune"),
+      .quick = rf_options_flag(o, "quick"),
+      .say = say_progress,
+      .self = (void *)sink};
   RF_TRY(rf_isa_resolve(rf_options_text(o, "cpu"), &options.isa, error));
   char path[4096], folder[4096];
   if (rf_options_is_set(o, "out")) snprintf(path, sizeof path, "%s", rf_options_text(o, "out"));
@@ -75,7 +88,10 @@ rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, r
   rf_machine *m = calloc(1, sizeof *m);
   if (!m) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while calibrating");
   rf_tuned tuned = {0};
-  if (!options.tune) { tuned_before(path, &tuned); options.tuned = &tuned; }
+  if (!options.tune) {
+    tuned_before(path, &tuned);
+    options.tuned = &tuned;
+  }
   rf_status status = rf_calibrate(&options, m, error);
   if (status == RAFTER_OK) status = rf_pace_calibrate(&options, m, error);
   rf_put_bar(sink, "%s", "");
@@ -84,14 +100,19 @@ rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, r
     double seconds = rf_now_seconds() - start;
     rf_say(sink, "%s, %s, %d threads\n", m->name, m->isa, m->threads);
     rf_say(sink, "  arithmetic     f32 %.0f GFLOP/s", m->flops[RF_F32] * 1e-9);
-    say_peak(sink, m, RF_BF16, "bf16", "GFLOP/s"); say_peak(sink, m, RF_I8, "int8", "GOP/s");
-    rf_say(sink, "\n  memory         read %.1f GB/s, copy %.1f GB/s (read + written)\n", m->read_bps * 1e-9, m->copy_bps * 1e-9);
+    say_peak(sink, m, RF_BF16, "bf16", "GFLOP/s");
+    say_peak(sink, m, RF_I8, "int8", "GOP/s");
+    rf_say(sink, "\n  memory         read %.1f GB/s, copy %.1f GB/s (read + written)\n", m->read_bps * 1e-9,
+           m->copy_bps * 1e-9);
     for (int i = 0; i < m->scaling_count; i++)
-      rf_say(sink, "  %2d thread%s     %.0f GFLOP/s, %.1f GB/s\n", m->scaling[i].threads, m->scaling[i].threads > 1 ? "s" : " ",
-             m->scaling[i].flops * 1e-9, m->scaling[i].read_bps * 1e-9);
-    rf_say(sink, "  kernels        %d curves, %.2f us to start an op\n", m->curve_count, m->launch_seconds * 1e6);
+      rf_say(sink, "  %2d thread%s     %.0f GFLOP/s, %.1f GB/s\n", m->scaling[i].threads,
+             m->scaling[i].threads > 1 ? "s" : " ", m->scaling[i].flops * 1e-9,
+             m->scaling[i].read_bps * 1e-9);
+    rf_say(sink, "  kernels        %d curves, %.2f us to start an op\n", m->curve_count,
+           m->launch_seconds * 1e6);
     rf_say_tuned(sink, &m->tuned);
-    rf_say(sink, "written to %s in %.0f s; `--on %s` plans with these figures\n", path, seconds, rf_options_is_set(o, "out") ? path : "local");
+    rf_say(sink, "written to %s in %.0f s; `--on %s` plans with these figures\n", path, seconds,
+           rf_options_is_set(o, "out") ? path : "local");
     rf_put_json(sink, summary(m, path, seconds));
   }
   free(m);

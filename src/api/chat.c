@@ -1,4 +1,5 @@
-/* chat.c - `rafter chat`: a conversation, a line at a time. What was said stays in the KV cache: a turn walks only what is new. */
+/* chat.c - `rafter chat`: a conversation, a line at a time. What was said stays in the KV cache:
+ * a turn walks only what is new. */
 #define _GNU_SOURCE
 #include "api/answers.h"
 
@@ -22,7 +23,8 @@ typedef struct conversation {
   rf_sampler_options sampling;
   int64_t max_tokens;
   json_t *messages;
-  rf_ids ids;              /* of all that was said, as it was walked: the template's words and the tokens that were chosen */
+  /* of all that was said, as it was walked: the template's words and the tokens that were chosen */
+  rf_ids ids;
   char *said;              /* the text of ids */
   bool closed;             /* ids end with the mark of a turn's end */
   bool stats, ends, ended; /* ends: answers end at marks */
@@ -37,7 +39,7 @@ typedef struct turn {
   bool interrupted, cut; /* cut: by a stop string */
 } turn;
 
-/* ---- what the model reads ----------------------------------------------------------------------------------------------- */
+/* ---- what the model reads -------------------------------------------------------------------- */
 
 static int64_t specials_in(const rf_tokenizer *tokenizer, const rf_ids *ids) {
   int64_t count = 0;
@@ -45,12 +47,14 @@ static int64_t specials_in(const rf_tokenizer *tokenizer, const rf_ids *ids) {
   return count;
 }
 
-/* Where in `ids` of a text the part begins that stands behind `said`, which is how the text begins; -1: inside a token. Special tokens are never merged with
- * their neighbours, so they are counted. */
+/* Where in `ids` of a text the part begins that stands behind `said`, which is how the text
+ * begins; -1: inside a token. Special tokens are never merged with their neighbours, so they are
+ * counted. */
 static int64_t seam(const conversation *c, const rf_ids *ids, rf_error *error) {
   rf_ids before = {0};
   int64_t at = -1, wanted, seen = 0;
-  if (rf_tokenizer_encode(c->tokenizer, c->said, strlen(c->said), RF_ENCODE_PARSE, &before, error) == RAFTER_OK) {
+  if (rf_tokenizer_encode(c->tokenizer, c->said, strlen(c->said), RF_ENCODE_PARSE, &before, error) ==
+      RAFTER_OK) {
     wanted = specials_in(c->tokenizer, &before);
     for (int64_t i = 0; i < ids->count && at < 0; i++) {
       if (!rf_tokenizer_is_special(c->tokenizer, ids->at[i])) continue;
@@ -63,7 +67,8 @@ static int64_t seam(const conversation *c, const rf_ids *ids, rf_error *error) {
   return at;
 }
 
-/* The prompt of the next answer into c->ids: what was walked as it stands, and what is new. Answers spelled again could become other tokens. */
+/* The prompt of the next answer into c->ids: what was walked as it stands, and what is new.
+ * Answers spelled again could become other tokens. */
 static rf_status encode(conversation *c, rf_error *error) {
   rf_ids whole = {0};
   rf_rendered rendered = {0};
@@ -74,7 +79,8 @@ static rf_status encode(conversation *c, rf_error *error) {
   if (from < 0) c->ids.count = from = 0;
   for (int64_t i = from; i < whole.count; i++) RF_GO(rf_ids_add(&c->ids, whole.at[i], error));
   free(c->said);
-  c->said = rendered.text; rendered.text = NULL;
+  c->said = rendered.text;
+  rendered.text = NULL;
 done:
   rf_ids_free(&whole);
   rf_rendered_free(&rendered);
@@ -83,20 +89,23 @@ done:
 
 static void forget(conversation *c) {
   free(c->said);
-  c->said = NULL; c->ids.count = 0;
+  c->said = NULL;
+  c->ids.count = 0;
 }
 
 /* Takes the oldest question and its answer out; false when only the newest is left. */
 static bool drop_oldest(conversation *c) {
   size_t first = 0;
-  if (!strcmp(json_string_value(json_object_get(json_array_get(c->messages, 0), "role")), "system")) first = 1;
+  if (!strcmp(json_string_value(json_object_get(json_array_get(c->messages, 0), "role")), "system"))
+    first = 1;
   if (json_array_size(c->messages) < first + 3) return false;
-  json_array_remove(c->messages, first); json_array_remove(c->messages, first);
+  json_array_remove(c->messages, first);
+  json_array_remove(c->messages, first);
   forget(c);
   return true;
 }
 
-/* ---- an answer ------------------------------------------------------------------------------------------------------------ */
+/* ---- an answer ------------------------------------------------------------------------------- */
 
 static void show(conversation *c, turn *t) {
   rf_reply *r = &t->reply;
@@ -140,16 +149,20 @@ static rf_status answer(conversation *c, turn *t, rf_error *error) {
   rf_say(c->sink, "\n");
   rf_generate_counts after = rf_generator_counts(c->g);
   t->seconds = rf_now_seconds() - start;
-  t->reused = after.reused - before.reused; t->walked = request.count - t->reused;
+  t->reused = after.reused - before.reused;
+  t->walked = request.count - t->reused;
   return RAFTER_OK;
 }
 
 /* The answer into the conversation, and into the text that ids stand for. */
 static rf_status remember(conversation *c, turn *t, rf_error *error) {
   char *said = NULL;
-  rf_span mark = c->closed ? rf_tokenizer_text_of(c->tokenizer, c->ids.at[c->ids.count - 1]) : (rf_span){"", 0};
-  json_array_append_new(c->messages, json_pack("{ss so}", "role", "assistant", "content", rf_json_bytes(t->reply.text, t->reply.bytes)));
-  if (asprintf(&said, "%s%s%.*s", c->said, t->reply.text, (int)mark.bytes, mark.at) < 0) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  rf_span mark =
+      c->closed ? rf_tokenizer_text_of(c->tokenizer, c->ids.at[c->ids.count - 1]) : (rf_span){"", 0};
+  json_array_append_new(c->messages, json_pack("{ss so}", "role", "assistant", "content",
+                                               rf_json_bytes(t->reply.text, t->reply.bytes)));
+  if (asprintf(&said, "%s%s%.*s", c->said, t->reply.text, (int)mark.bytes, mark.at) < 0)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   free(c->said);
   c->said = said;
   return RAFTER_OK;
@@ -158,18 +171,21 @@ static rf_status remember(conversation *c, turn *t, rf_error *error) {
 static void tell(conversation *c, const turn *t) {
   /* Planned at the middle of the answer: a plan's own step stands at the longest context. */
   const rf_extent middle = {1, c->ids.count - t->reply.tokens.count / 2};
-  double seconds = t->seconds - t->first_seconds, rate = seconds > 0 ? (double)(t->reply.tokens.count - 1) / seconds : 0,
+  double seconds = t->seconds - t->first_seconds,
+         rate = seconds > 0 ? (double)(t->reply.tokens.count - 1) / seconds : 0,
          planned = 1 / rf_plan_walk_seconds(c->g->decode, &middle, 1);
   if (c->stats)
     rf_say(c->sink,
-           "[%lld new tokens read, %lld in the cache; first token after %.2f s; %lld tokens at %.1f tokens/s (planned %.1f); context %lld of %lld]\n",
-           (long long)t->walked, (long long)t->reused, t->first_seconds, (long long)t->reply.tokens.count, rate, planned, (long long)c->ids.count,
-           (long long)c->settings.plan.build.seq);
+           "[%lld new tokens read, %lld in the cache; first token after %.2f s; %lld tokens at %.1f tokens/s "
+           "(planned %.1f); context %lld of %lld]\n",
+           (long long)t->walked, (long long)t->reused, t->first_seconds, (long long)t->reply.tokens.count,
+           rate, planned, (long long)c->ids.count, (long long)c->settings.plan.build.seq);
   rf_put_json(c->sink,
               json_pack("{ss si so ss sI sI sI sf sf sf}", "command", "chat", "turn", ++c->turns, "text",
                         rf_json_bytes(t->reply.text, t->reply.bytes), "finish_reason",
-                        t->interrupted ? "interrupted" : rf_finish_name(t->reply.finish), "prompt_tokens", (json_int_t)(t->walked + t->reused),
-                        "reused_tokens", (json_int_t)t->reused, "completion_tokens", (json_int_t)t->reply.tokens.count, "seconds_to_first_token",
+                        t->interrupted ? "interrupted" : rf_finish_name(t->reply.finish), "prompt_tokens",
+                        (json_int_t)(t->walked + t->reused), "reused_tokens", (json_int_t)t->reused,
+                        "completion_tokens", (json_int_t)t->reply.tokens.count, "seconds_to_first_token",
                         t->first_seconds, "tokens_per_second", rate, "predicted_tokens_per_second", planned));
 }
 
@@ -182,7 +198,8 @@ static rf_status ask(conversation *c, const char *line, rf_error *error) {
   rf_status status = encode(c, &unread);
   while (status == RAFTER_OK && c->ids.count + 1 > c->settings.plan.build.seq) {
     if (!drop_oldest(c)) {
-      status = RF_FAIL(&unread, RAFTER_INVALID, NULL, "that is longer than the context of %lld tokens", (long long)c->settings.plan.build.seq);
+      status = RF_FAIL(&unread, RAFTER_INVALID, NULL, "that is longer than the context of %lld tokens",
+                       (long long)c->settings.plan.build.seq);
       break;
     }
     rf_say(c->sink, "[the context is full: the oldest turn is forgotten]\n");
@@ -202,7 +219,7 @@ static rf_status ask(conversation *c, const char *line, rf_error *error) {
   return status;
 }
 
-/* ---- commands --------------------------------------------------------------------------------------------------------------- */
+/* ---- commands -------------------------------------------------------------------------------- */
 
 static void start_anew(conversation *c, const char *system) {
   json_array_clear(c->messages);
@@ -230,18 +247,23 @@ static void command_system(conversation *c, const char *words) {
 static void command_stats(conversation *c, const char *words) {
   (void)words;
   c->stats = !c->stats;
-  rf_say(c->sink, "[figures behind every answer: %s; context %lld of %lld tokens, arena %.1f MiB]\n", c->stats ? "on" : "off",
-         (long long)c->ids.count, (long long)c->settings.plan.build.seq, (double)rf_run_arena_bytes(c->g->run) / 0x1p20);
+  rf_say(c->sink, "[figures behind every answer: %s; context %lld of %lld tokens, arena %.1f MiB]\n",
+         c->stats ? "on" : "off", (long long)c->ids.count, (long long)c->settings.plan.build.seq,
+         (double)rf_run_arena_bytes(c->g->run) / 0x1p20);
 }
 static void command_save(conversation *c, const char *words) {
   rf_error error = {0};
   json_t *row = json_pack("{sO}", "messages", c->messages);
   if (!*words) rf_say(c->sink, "[/save FILE]\n");
-  else if (rf_json_write(words, row, 0, &error) == RAFTER_OK) rf_say(c->sink, "[%zu messages in %s]\n", json_array_size(c->messages), words);
+  else if (rf_json_write(words, row, 0, &error) == RAFTER_OK)
+    rf_say(c->sink, "[%zu messages in %s]\n", json_array_size(c->messages), words);
   else rf_say(c->sink, "%s\n", error.message);
   json_decref(row);
 }
-static void command_bye(conversation *c, const char *words) { (void)words; c->ended = true; }
+static void command_bye(conversation *c, const char *words) {
+  (void)words;
+  c->ended = true;
+}
 static void command_help(conversation *c, const char *words);
 
 static const struct {
@@ -256,7 +278,8 @@ static const struct {
 
 static void command_help(conversation *c, const char *words) {
   (void)words;
-  for (size_t i = 0; i < sizeof COMMANDS / sizeof *COMMANDS; i++) rf_say(c->sink, "%-8s %s\n", COMMANDS[i].name, COMMANDS[i].help);
+  for (size_t i = 0; i < sizeof COMMANDS / sizeof *COMMANDS; i++)
+    rf_say(c->sink, "%-8s %s\n", COMMANDS[i].name, COMMANDS[i].help);
 }
 
 /* Whether a line is a command; it is then done. */
@@ -264,12 +287,13 @@ static bool run_command(conversation *c, const char *line) {
   size_t n = strcspn(line, " \t");
   if (*line != '/' || memchr(line + 1, '/', n - 1)) return false; /* a path is no command */
   for (size_t i = 0; i < sizeof COMMANDS / sizeof *COMMANDS; i++)
-    if (strlen(COMMANDS[i].name) == n && !strncmp(line, COMMANDS[i].name, n)) return COMMANDS[i].run(c, line + n + strspn(line + n, " \t")), true;
+    if (strlen(COMMANDS[i].name) == n && !strncmp(line, COMMANDS[i].name, n))
+      return COMMANDS[i].run(c, line + n + strspn(line + n, " \t")), true;
   rf_say(c->sink, "%.*s is not known here; /help says what is\n", (int)n, line);
   return true;
 }
 
-/* ---- the command -------------------------------------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
 static rf_status open_model(const rf_options *o, conversation *c, rf_error *error) {
   int count = 0;
@@ -281,31 +305,39 @@ static rf_status open_model(const rf_options *o, conversation *c, rf_error *erro
   RF_TRY(rf_sampling_of(o, &c->settings, c->sink, &c->sampling, error));
   rf_span *span = calloc((size_t)count + 1, sizeof *span);
   c->messages = json_array();
-  if (!span || !c->messages) { free(span); return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory"); }
+  if (!span || !c->messages) {
+    free(span);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  }
   for (int i = 0; i < count; i++) span[i] = (rf_span){texts[i], strlen(texts[i])};
-  rf_status status = rf_stop_open(&(rf_stop_options){.strings = span, .string_count = count}, &c->stop, error);
+  rf_status status =
+      rf_stop_open(&(rf_stop_options){.strings = span, .string_count = count}, &c->stop, error);
   free(span);
   RF_TRY(status);
   rf_build_options *b = &c->settings.plan.build;
   if (!rf_options_given(o, "seq") && b->seq > CONTEXT) b->seq = CONTEXT;
   b->microbatch = 1;
-  rf_generate_settings settings = {.model = c->settings.model,
-                                   .plan = c->settings.plan,
-                                   .weights_folder = c->settings.weights_folder,
-                                   .progress = rf_load_bar(c->sink),
-                                   .seed = c->sampling.seed,
-                                   .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
+  rf_generate_settings settings = {
+      .model = c->settings.model,
+      .plan = c->settings.plan,
+      .weights_folder = c->settings.weights_folder,
+      .progress = rf_load_bar(c->sink),
+      .seed = c->sampling.seed,
+      .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
   RF_TRY(rf_generator_open(&settings, &c->g, error));
   return c->g->io[0].logits ? RAFTER_OK
-                            : RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference", "the null backend computes nothing to choose from");
+                            : RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
+                                      "the null backend computes nothing to choose from");
 }
 
 static rf_status talk(const rf_options *o, conversation *c, rf_error *error) {
   RF_TRY(open_model(o, c, error));
-  c->stats = rf_options_flag(o, "verbose"); c->ends = !rf_options_flag(o, "ignore-eos"); c->max_tokens = rf_options_int(o, "max-tokens");
+  c->stats = rf_options_flag(o, "verbose");
+  c->ends = !rf_options_flag(o, "ignore-eos");
+  c->max_tokens = rf_options_int(o, "max-tokens");
   start_anew(c, rf_options_is_set(o, "system") ? rf_options_text(o, "system") : "");
-  rf_put_bar(c->sink, "%s, context %lld tokens, arena %.1f MiB; /help", c->settings.model.name, (long long)c->settings.plan.build.seq,
-             (double)rf_run_arena_bytes(c->g->run) / 0x1p20);
+  rf_put_bar(c->sink, "%s, context %lld tokens, arena %.1f MiB; /help", c->settings.model.name,
+             (long long)c->settings.plan.build.seq, (double)rf_run_arena_bytes(c->g->run) / 0x1p20);
   while (!c->ended) {
     char *line = c->sink->line(c->sink->self, ">>> ");
     if (!line) break;
@@ -319,10 +351,12 @@ static rf_status talk(const rf_options *o, conversation *c, rf_error *error) {
 
 rf_status rf_command_chat(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   rf_options *o = NULL;
-  if (!sink->line) return RF_FAIL(error, RAFTER_INVALID, NULL, "a conversation needs somebody who asks (the sink has no line function)");
+  if (!sink->line)
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "a conversation needs somebody who asks (the sink has no line function)");
   conversation *c = calloc(1, sizeof *c);
-  rf_status status =
-      c ? rf_options_with_model(job->options, rf_options_argument(job->options, 0), &o, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  rf_status status = c ? rf_options_with_model(job->options, rf_options_argument(job->options, 0), &o, error)
+                       : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   if (c) c->sink = sink;
   if (status == RAFTER_OK) status = talk(o, c, error);
   if (c) {

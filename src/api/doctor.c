@@ -34,12 +34,15 @@ rf_status rf_command_doctor(const rafter_job *job, const rafter_sink *sink, rf_e
   rf_say(sink, "✓  %d cores, %s of memory (%s here)\n", threads, rf_text_bytes(m->memory_bytes, a), m->name);
   rf_say(sink, "%s  kernels for %s%s\n", isa > RF_ISA_BASE ? "✓" : "✗", rf_isa_name(isa),
          isa > RF_ISA_BASE ? "" : ": plain C only, this CPU has no AVX2");
-  rf_say(sink, "%s  huge pages%s\n", pages ? "✓" : "✗", pages ? "" : ": as root, echo madvise > /sys/kernel/mm/transparent_hugepage/enabled");
+  rf_say(sink, "%s  huge pages%s\n", pages ? "✓" : "✗",
+         pages ? "" : ": as root, echo madvise > /sys/kernel/mm/transparent_hugepage/enabled");
   rf_say(sink, "✓  %s free on this disk\n", rf_text_bytes(free_bytes, b));
-  rf_say(sink, "%s  calibration %s\n", calibrated ? "✓" : "✗", calibrated ? path : "missing: run `rafter calibrate`");
-  rf_put_json(sink, json_pack("{ss ss si sf ss sb sf sb ss}", "command", "doctor", "version", rafter_version(), "threads", threads, "memory_bytes",
-                              m->memory_bytes, "isa", rf_isa_name(isa), "huge_pages", pages, "disk_free_bytes", free_bytes, "calibrated", calibrated,
-                              "calibration", path));
+  rf_say(sink, "%s  calibration %s\n", calibrated ? "✓" : "✗",
+         calibrated ? path : "missing: run `rafter calibrate`");
+  rf_put_json(sink, json_pack("{ss ss si sf ss sb sf sb ss}", "command", "doctor", "version",
+                              rafter_version(), "threads", threads, "memory_bytes", m->memory_bytes, "isa",
+                              rf_isa_name(isa), "huge_pages", pages, "disk_free_bytes", free_bytes,
+                              "calibrated", calibrated, "calibration", path));
 done:
   free(m);
   return status;

@@ -21,7 +21,9 @@ static const struct {
   const char *name;
   const char *job; /* what the options are resolved for */
   rf_eval_task run;
-} TASKS[] = {{"perplexity", "score", rf_eval_perplexity}, {"choices", "score", rf_eval_choices}, {"gsm8k", "generate", rf_eval_gsm8k}};
+} TASKS[] = {{"perplexity", "score", rf_eval_perplexity},
+             {"choices", "score", rf_eval_choices},
+             {"gsm8k", "generate", rf_eval_gsm8k}};
 
 rf_status rf_eval_read_rows(const char *path, int64_t limit, json_t **rows, rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -38,44 +40,56 @@ rf_status rf_eval_read_rows(const char *path, int64_t limit, json_t **rows, rf_e
   if (!json_array_size(*rows)) status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no rows", path);
 done:
   rf_json_lines_close(&lines);
-  if (status != RAFTER_OK) { json_decref(*rows); *rows = NULL; }
+  if (status != RAFTER_OK) {
+    json_decref(*rows);
+    *rows = NULL;
+  }
   return status;
 }
 
-rf_status rf_eval_encode(rf_evaluation *e, const char *text, size_t bytes, int flags, rf_ids *ids, rf_error *error) {
+rf_status rf_eval_encode(rf_evaluation *e, const char *text, size_t bytes, int flags, rf_ids *ids,
+                         rf_error *error) {
   RF_TRY(rf_tokenizer_encode(e->tokenizer, text, bytes, flags, ids, error));
-  if ((flags & RF_ENCODE_MARKS) && ids->count > 1 && ids->at[ids->count - 1] == rf_tokenizer_eos(e->tokenizer)) ids->count--;
+  if ((flags & RF_ENCODE_MARKS) && ids->count > 1 &&
+      ids->at[ids->count - 1] == rf_tokenizer_eos(e->tokenizer))
+    ids->count--;
   return RAFTER_OK;
 }
 
-/* ---- walks ---------------------------------------------------------------------------------------------------------- */
+/* ---- walks ----------------------------------------------------------------------------------- */
 
 rf_status rf_eval_begin(rf_evaluation *e, const rf_report_walk *walk, int walks, rf_error *error) {
   RF_TRY(rf_journal_folder(e->options, e->folder, error));
   e->journal.beside = true;
-  return rf_journal_begin(&e->journal, e->sink, "eval", rf_options_json(e->options), e->folder, walk, walks, error);
+  return rf_journal_begin(&e->journal, e->sink, "eval", rf_options_json(e->options), e->folder, walk, walks,
+                          error);
 }
 
 rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **scorer, rf_error *error) {
   const rf_options *o = e->options;
   rf_build_options *b = &e->settings.plan.build;
   b->seq = longest;
-  b->microbatch = rf_options_given(o, "batch") ? rf_options_int(o, "batch") : longest < WALK_ROWS ? (WALK_ROWS + longest - 1) / longest : 1;
-  rf_score_settings settings = {.model = e->settings.model,
-                                .plan = e->settings.plan,
-                                .weights_folder = e->settings.weights_folder,
-                                .progress = rf_load_bar(e->sink),
-                                .seed = (uint64_t)rf_options_int(o, "seed"),
-                                .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
+  b->microbatch = rf_options_given(o, "batch") ? rf_options_int(o, "batch")
+                  : longest < WALK_ROWS        ? (WALK_ROWS + longest - 1) / longest
+                                               : 1;
+  rf_score_settings settings = {
+      .model = e->settings.model,
+      .plan = e->settings.plan,
+      .weights_folder = e->settings.weights_folder,
+      .progress = rf_load_bar(e->sink),
+      .seed = (uint64_t)rf_options_int(o, "seed"),
+      .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
   RF_TRY(rf_scorer_open(&settings, scorer, error));
   rf_report_walk walk = {.name = "score", .plan = (*scorer)->plan};
   if ((*scorer)->tokens) return rf_eval_begin(e, &walk, 1, error);
   rf_scorer_close(*scorer);
   *scorer = NULL;
-  return RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference", "the null backend computes nothing to score with");
+  return RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
+                 "the null backend computes nothing to score with");
 }
 
-rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, int64_t count, int64_t *done, rf_error *error) {
+rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, int64_t count, int64_t *done,
+                        rf_error *error) {
   int64_t rows = rf_scorer_rows(scorer), walked = 0, walks = 0;
   double start = rf_now_seconds();
   *done = 0;
@@ -85,17 +99,20 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
     RF_TRY(rf_scorer_walk(scorer, text + *done, (int)some, error));
     int64_t writes = rf_phase_begin();
     walks++;
-    *done += some; walked += at;
+    *done += some;
+    walked += at;
     double seconds = rf_now_seconds() - start;
-    rf_put_bar(e->sink, "%lld of %lld texts, %.0f tokens/s, %.0f s left", (long long)*done, (long long)count, (double)walked / seconds,
-               seconds * (double)(count - *done) / (double)*done);
+    rf_put_bar(e->sink, "%lld of %lld texts, %.0f tokens/s, %.0f s left", (long long)*done, (long long)count,
+               (double)walked / seconds, seconds * (double)(count - *done) / (double)*done);
     rf_phase_end(RF_PHASE_WRITE, writes);
     e->stopped = *done < count && rf_asked_to_stop(e->sink);
   }
   rf_put_bar(e->sink, "%s", "");
-  double seconds = rf_now_seconds() - start, predicted = scorer->plan->step_seconds * (double)walked / (double)rows;
-  rf_say(e->sink, "%.1f tokens/s in walks of up to %lld (%.2f s; planned %.2f s), arena %.1f MiB\n", (double)walked / seconds, (long long)rows,
-         seconds, predicted, (double)rf_run_arena_bytes(scorer->run) / 0x1p20);
+  double seconds = rf_now_seconds() - start,
+         predicted = scorer->plan->step_seconds * (double)walked / (double)rows;
+  rf_say(e->sink, "%.1f tokens/s in walks of up to %lld (%.2f s; planned %.2f s), arena %.1f MiB\n",
+         (double)walked / seconds, (long long)rows, seconds, predicted,
+         (double)rf_run_arena_bytes(scorer->run) / 0x1p20);
   RF_TRY(rf_walked_leave_scores(scorer, e->record, &e->journal, walks, walked, seconds, error));
   json_object_set_new(e->result, "seconds", json_real(seconds));
   json_object_set_new(e->result, "predicted_seconds", json_real(predicted));
@@ -104,13 +121,15 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
   return RAFTER_OK;
 }
 
-/* ---- shares --------------------------------------------------------------------------------------------------------- */
+/* ---- shares ---------------------------------------------------------------------------------- */
 
 void rf_wilson(int64_t right, int64_t n, double *low, double *high) {
   const double z = 1.959963984540054;
   double p = (double)right / (double)n, z2n = z * z / (double)n;
-  double middle = (p + z2n / 2) / (1 + z2n), half = z * sqrt(p * (1 - p) / (double)n + z2n / (double)n / 4) / (1 + z2n);
-  *low = right ? middle - half : 0; *high = right < n ? middle + half : 1;
+  double middle = (p + z2n / 2) / (1 + z2n),
+         half = z * sqrt(p * (1 - p) / (double)n + z2n / (double)n / 4) / (1 + z2n);
+  *low = right ? middle - half : 0;
+  *high = right < n ? middle + half : 1;
 }
 
 void rf_eval_put_share(rf_evaluation *e, const char *name, int64_t right, int64_t n) {
@@ -122,16 +141,18 @@ void rf_eval_put_share(rf_evaluation *e, const char *name, int64_t right, int64_
   json_object_set_new(e->result, key, json_real(low));
   snprintf(key, sizeof key, "%s_high", name);
   json_object_set_new(e->result, key, json_real(high));
-  rf_say(e->sink, "%-22s %6.2f %%   (%lld of %lld; 95 %% between %.2f and %.2f %%)\n", name, 100 * (double)right / (double)n, (long long)right,
-         (long long)n, 100 * low, 100 * high);
+  rf_say(e->sink, "%-22s %6.2f %%   (%lld of %lld; 95 %% between %.2f and %.2f %%)\n", name,
+         100 * (double)right / (double)n, (long long)right, (long long)n, 100 * low, 100 * high);
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
-/* What rows depend on: all options but those that only say where they go, how many there are, and how they are walked. */
+/* What rows depend on: all options but those that only say where they go, how many there are,
+ * and how they are walked. */
 static void identify(rf_evaluation *e, const char *task) {
-  static const char *const FREE[] = {"output", "continue", "limit", "batch", "prefill-chunk", "threads", "json",
-                                     "quiet",  "verbose",  "debug", "on",    "trace",         "out"};
+  static const char *const FREE[] = {"output",  "continue", "limit", "batch",   "prefill-chunk",
+                                     "threads", "json",     "quiet", "verbose", "debug",
+                                     "on",      "trace",    "out"};
   json_t *all = rf_options_json(e->options);
   json_object_set_new(all, "task", json_string(task));
   for (size_t i = 0; i < sizeof FREE / sizeof *FREE; i++) json_object_del(all, FREE[i]);
@@ -154,13 +175,16 @@ static rf_status read_kept(rf_evaluation *e, const char *path, rf_error *error) 
     const json_t *index = json_object_get(row, "row");
     char key[24];
     if (!of || strcmp(of, e->of) || !json_is_integer(index)) {
-      status = RF_FAIL(error, RAFTER_FAILED, "give the same command again, or leave --continue out, which writes the file anew",
-                       "a row belongs to another evaluation (%s, line %lld: expected \"of\": \"%s\", got \"%.40s\")", path, (long long)lines.line,
-                       e->of, of ? of : "");
+      status = RF_FAIL(
+          error, RAFTER_FAILED,
+          "give the same command again, or leave --continue out, which writes the file anew",
+          "a row belongs to another evaluation (%s, line %lld: expected \"of\": \"%s\", got \"%.40s\")", path,
+          (long long)lines.line, e->of, of ? of : "");
       goto done;
     }
     snprintf(key, sizeof key, "%lld", (long long)json_integer_value(index));
-    json_object_set_new(e->kept, key, row); row = NULL;
+    json_object_set_new(e->kept, key, row);
+    row = NULL;
   }
 done:
   json_decref(row);
@@ -180,7 +204,7 @@ const json_t *rf_eval_kept(const rf_evaluation *e, int64_t index) {
   return json_object_get(e->kept, key);
 }
 
-/* ---- the command ------------------------------------------------------------------------------------------------------ */
+/* ---- the command ----------------------------------------------------------------------------- */
 
 static rf_status write_rows(const char *path, const json_t *rows, rf_error *error) {
   rf_out_file *out = NULL;
@@ -188,7 +212,7 @@ static rf_status write_rows(const char *path, const json_t *rows, rf_error *erro
   json_t *row;
   size_t i;
   RF_TRY(rf_out_open(path, 0, &out, error));
-  json_array_foreach(rows, i, row) {
+  json_array_foreach (rows, i, row) {
     status = rf_json_write_line(out, row, error);
     if (status != RAFTER_OK) break;
   }
@@ -199,15 +223,18 @@ static rf_status write_rows(const char *path, const json_t *rows, rf_error *erro
 
 static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *error) {
   e->options = o;
-  if (!rf_options_is_set(o, "data")) return RF_FAIL(error, RAFTER_INVALID, "give --data FILE", "nothing to evaluate on (--data is missing)");
+  if (!rf_options_is_set(o, "data"))
+    return RF_FAIL(error, RAFTER_INVALID, "give --data FILE", "nothing to evaluate on (--data is missing)");
   const char *output = rf_options_is_set(o, "output") ? rf_options_text(o, "output") : NULL;
   if (rf_options_flag(o, "continue") && !output)
-    return RF_FAIL(error, RAFTER_INVALID, "give --output FILE", "--continue needs the rows that were written (--output is missing)");
+    return RF_FAIL(error, RAFTER_INVALID, "give --output FILE",
+                   "--continue needs the rows that were written (--output is missing)");
   RF_TRY(rf_settings_resolve(o, TASKS[task].job, &e->settings, error));
   RF_TRY(rf_tokenizer_for(&e->settings.model, e->settings.weights_folder, &e->tokenizer, error));
-  e->rows = json_array(); e->kept = json_object();
-  e->result =
-      json_pack("{ss ss ss ss}", "command", "eval", "task", TASKS[task].name, "model", e->settings.model.name, "data", rf_options_text(o, "data"));
+  e->rows = json_array();
+  e->kept = json_object();
+  e->result = json_pack("{ss ss ss ss}", "command", "eval", "task", TASKS[task].name, "model",
+                        e->settings.model.name, "data", rf_options_text(o, "data"));
   if (!e->result || !e->rows || !e->kept) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   identify(e, TASKS[task].name);
   if (rf_options_flag(o, "continue")) RF_TRY(read_kept(e, output, error));
@@ -217,7 +244,9 @@ static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *
   if (e->stopped) json_object_set_new(e->result, "stopped", json_true());
   rf_put_json(e->sink, json_incref(e->result));
   if (!e->stopped) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INTERRUPTED, output ? "the same command with --continue goes on from here" : "--output FILE keeps what is done",
+  return RF_FAIL(error, RAFTER_INTERRUPTED,
+                 output ? "the same command with --continue goes on from here"
+                        : "--output FILE keeps what is done",
                  "stopped by a signal; the figures are of %zu rows", json_array_size(e->rows));
 }
 
@@ -225,7 +254,8 @@ static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *
 static void add_results(rf_evaluation *e) {
   const char *key;
   json_t *value;
-  json_object_foreach(e->result, key, value) if (e->journal.results && (json_is_number(value) || !strcmp(key, "task")))
+  json_object_foreach (e->result, key, value)
+    if (e->journal.results && (json_is_number(value) || !strcmp(key, "task")))
       json_object_set(e->journal.results, key, value);
 }
 
@@ -241,11 +271,12 @@ rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink, rf_err
   if (task < 0 || !model) {
     const char *near = name && task < 0 ? rf_nearest(name, names, (int)(sizeof names / sizeof *names)) : NULL;
     return RF_FAIL(error, RAFTER_INVALID, "for example `rafter eval perplexity MODEL --data text.txt`",
-                   "%s (expected perplexity, choices or gsm8k%s%s)", task < 0 ? "which task?" : "which model?", near ? "; nearest: " : "",
-                   near ? near : "");
+                   "%s (expected perplexity, choices or gsm8k%s%s)",
+                   task < 0 ? "which task?" : "which model?", near ? "; nearest: " : "", near ? near : "");
   }
   rf_evaluation *e = calloc(1, sizeof *e);
-  rf_status status = e ? rf_options_with_model(job->options, model, &o, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  rf_status status = e ? rf_options_with_model(job->options, model, &o, error)
+                       : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   if (e) e->sink = sink;
   if (status == RAFTER_OK) status = run(o, task, e, error);
   if (e) {
@@ -253,7 +284,9 @@ rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink, rf_err
     rf_journal_close(&e->journal, status, error);
     rf_record_close(e->record);
     rf_tokenizer_close(e->tokenizer);
-    json_decref(e->result); json_decref(e->rows); json_decref(e->kept);
+    json_decref(e->result);
+    json_decref(e->rows);
+    json_decref(e->kept);
   }
   rf_options_free(o);
   free(e);

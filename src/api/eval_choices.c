@@ -1,5 +1,7 @@
-/* eval_choices.c - multiple choice by log-probability, as lm-evaluation-harness counts it: the choice whose tokens are likeliest behind the context, plain
- * and by characters. A row is {"context", "choices": [text, ...], "answer": index}; the names that public sets use for these are taken too. */
+/* eval_choices.c - multiple choice by log-probability, as lm-evaluation-harness counts it: the
+ * choice whose tokens are likeliest behind the context, plain and by characters. A row is
+ * {"context", "choices": [text, ...], "answer": index}; the names that public sets use for these
+ * are taken too. */
 #define _GNU_SOURCE
 #include "api/eval.h"
 
@@ -10,9 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const CONTEXTS[] = {"context", "query", "ctx", "question"}; /* of "question": "Question: ...\nAnswer:" */
-static const char *const CHOICES[] = {"choices", "endings", "options"};        /* a list, or {"text": [...], "label": [...]} */
-static const char *const ANSWERS[] = {"answer", "label", "gold", "answerKey"}; /* an index from 0, its digits, or a label: "B" */
+static const char *const CONTEXTS[] = {"context", "query", "ctx",
+                                       "question"}; /* of "question": "Question: ...\nAnswer:" */
+/* a list, or {"text": [...], "label": [...]} */
+static const char *const CHOICES[] = {"choices", "endings", "options"};
+/* an index from 0, its digits, or a label: "B" */
+static const char *const ANSWERS[] = {"answer", "label", "gold", "answerKey"};
 
 typedef struct choice {
   int64_t first, count, own; /* of ids; the last `own` are the choice's */
@@ -51,8 +56,11 @@ static int answer_of(const json_t *value, const json_t *labels, int count) {
   json_t *label;
   if (json_is_integer(value)) number = json_integer_value(value);
   else if (text) {
-    json_array_foreach(labels, i, label) if (json_is_string(label) && !strcmp(json_string_value(label), text)) return (int)i < count ? (int)i : -1;
-    if (!rf_text_int(text, &number)) number = strlen(text) == 1 && *text >= 'A' && *text <= 'Z' ? *text - 'A' : -1;
+    json_array_foreach (labels, i, label)
+      if (json_is_string(label) && !strcmp(json_string_value(label), text))
+        return (int)i < count ? (int)i : -1;
+    if (!rf_text_int(text, &number))
+      number = strlen(text) == 1 && *text >= 'A' && *text <= 'Z' ? *text - 'A' : -1;
   }
   return number >= 0 && number < count ? (int)number : -1;
 }
@@ -63,22 +71,29 @@ static int64_t characters_of(const char *text) {
   return count;
 }
 
-/* Context and choice as one text, so that tokens at the seam are those the model knows; the choice's are those behind the context's own. */
-static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, const char *text, const char *where, rf_error *error) {
-  const char *gap = !*context || context[strlen(context) - 1] == ' ' || context[strlen(context) - 1] == '\n' || *text == ' ' ? "" : " ";
+/* Context and choice as one text, so that tokens at the seam are those the model knows; the
+ * choice's are those behind the context's own. */
+static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, const char *text,
+                            const char *where, rf_error *error) {
+  const char *gap =
+      !*context || context[strlen(context) - 1] == ' ' || context[strlen(context) - 1] == '\n' || *text == ' '
+          ? ""
+          : " ";
   size_t bytes = strlen(context) + strlen(gap) + strlen(text);
   char *whole = malloc(bytes + 1);
   rf_ids behind = {0}, both = {0};
   rf_status status = RAFTER_OK;
   if (!whole) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   size_t context_bytes = strlen(context);
-  while (context_bytes && context[context_bytes - 1] == ' ') context_bytes--; /* blanks between belong to the choice, as most tokenizers have them */
+  /* blanks between belong to the choice, as most tokenizers have them */
+  while (context_bytes && context[context_bytes - 1] == ' ') context_bytes--;
   snprintf(whole, bytes + 1, "%s%s%s", context, gap, text);
   RF_GO(rf_eval_encode(e, context, context_bytes, RF_ENCODE_MARKS, &behind, error));
   RF_GO(rf_eval_encode(e, whole, bytes, RF_ENCODE_MARKS, &both, error));
   int64_t own = both.count - behind.count, most = e->settings.model.max_seq;
   if (rf_options_given(e->options, "seq")) most = rf_options_int(e->options, "seq");
-  int32_t start = rf_tokenizer_bos(e->tokenizer) >= 0 ? rf_tokenizer_bos(e->tokenizer) : rf_tokenizer_eos(e->tokenizer);
+  int32_t start =
+      rf_tokenizer_bos(e->tokenizer) >= 0 ? rf_tokenizer_bos(e->tokenizer) : rf_tokenizer_eos(e->tokenizer);
   bool alone = behind.count == 0; /* something must stand before the first token */
   if (own < 1 || (alone && start < 0) || own + 1 > most) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "a choice cannot be scored (%s: %s)", where,
@@ -96,36 +111,42 @@ static rf_status add_choice(rf_evaluation *e, sheet *s, const char *context, con
   if (total - drop > s->longest) s->longest = total - drop;
   s->choices++;
 done:
-  rf_ids_free(&behind); rf_ids_free(&both);
+  rf_ids_free(&behind);
+  rf_ids_free(&both);
   free(whole);
   return status;
 }
 
-static rf_status add_question(rf_evaluation *e, sheet *s, const json_t *row, const char *where, rf_error *error) {
+static rf_status add_question(rf_evaluation *e, sheet *s, const json_t *row, const char *where,
+                              rf_error *error) {
   size_t which, ignored, i;
-  const json_t *context = FIELD(row, CONTEXTS, &which), *choices = FIELD(row, CHOICES, &ignored), *right = FIELD(row, ANSWERS, &ignored);
+  const json_t *context = FIELD(row, CONTEXTS, &which), *choices = FIELD(row, CHOICES, &ignored),
+               *right = FIELD(row, ANSWERS, &ignored);
   const json_t *labels = json_object_get(choices, "label");
   json_t *text;
   if (json_is_object(choices)) choices = json_object_get(choices, "text");
   int count = (int)json_array_size(choices);
   if (!json_is_string(context) || count < 2)
-    return RF_FAIL(error, RAFTER_FAILED, "rows are {\"context\": TEXT, \"choices\": [TEXT, ...], \"answer\": INDEX}",
+    return RF_FAIL(error, RAFTER_FAILED,
+                   "rows are {\"context\": TEXT, \"choices\": [TEXT, ...], \"answer\": INDEX}",
                    "a row has no context or fewer than two choices (%s)", where);
   int answer = answer_of(right, labels, count);
   if (answer < 0)
-    return RF_FAIL(error, RAFTER_FAILED, "an index from 0, or a label", "a row does not say which choice is right (%s: expected one of %d)", where,
-                   count);
+    return RF_FAIL(error, RAFTER_FAILED, "an index from 0, or a label",
+                   "a row does not say which choice is right (%s: expected one of %d)", where, count);
   choice *grown = realloc(s->choice, (size_t)(s->choices + count) * sizeof *grown);
   if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   s->choice = grown;
   s->question[s->questions++] = (question){s->choices, count, answer, false};
   char *asked = NULL;
-  if (asprintf(&asked, !strcmp(CONTEXTS[which], "question") ? "Question: %s\nAnswer:" : "%s", json_string_value(context)) < 0)
+  if (asprintf(&asked, !strcmp(CONTEXTS[which], "question") ? "Question: %s\nAnswer:" : "%s",
+               json_string_value(context)) < 0)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   rf_status status = RAFTER_OK;
-  json_array_foreach(choices, i, text) {
+  json_array_foreach (choices, i, text) {
     const char *words = json_string_value(text);
-    status = words && *words ? add_choice(e, s, asked, words, where, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "a choice is no text (%s)", where);
+    status = words && *words ? add_choice(e, s, asked, words, where, error)
+                             : RF_FAIL(error, RAFTER_FAILED, NULL, "a choice is no text (%s)", where);
     if (status != RAFTER_OK) break;
   }
   free(asked);
@@ -138,7 +159,8 @@ static void take_kept(const rf_evaluation *e, sheet *s) {
     question *q = &s->question[i];
     const json_t *logprobs = json_object_get(rf_eval_kept(e, i), "logprobs");
     q->done = json_array_size(logprobs) == (size_t)q->count;
-    for (int c = 0; c < q->count && q->done; c++) s->choice[q->first + c].logprob = json_number_value(json_array_get(logprobs, (size_t)c));
+    for (int c = 0; c < q->count && q->done; c++)
+      s->choice[q->first + c].logprob = json_number_value(json_array_get(logprobs, (size_t)c));
   }
 }
 
@@ -153,8 +175,11 @@ static rf_status walk(rf_evaluation *e, sheet *s, rf_error *error) {
     goto done;
   }
   for (int i = 0; i < s->questions; i++)
-    for (int c = s->question[i].first; c < s->question[i].first + s->question[i].count && !s->question[i].done; c++)
-      scored[count++] = (rf_scored){.tokens = s->ids.at + s->choice[c].first, .count = s->choice[c].count, .logprobs = logprobs + s->choice[c].first};
+    for (int c = s->question[i].first;
+         c < s->question[i].first + s->question[i].count && !s->question[i].done; c++)
+      scored[count++] = (rf_scored){.tokens = s->ids.at + s->choice[c].first,
+                                    .count = s->choice[c].count,
+                                    .logprobs = logprobs + s->choice[c].first};
   if (!count) goto done;
   RF_GO(rf_eval_open_scorer(e, s->longest, &scorer, error));
   RF_GO(rf_eval_score(e, scorer, scored, count, &done, error));
@@ -163,12 +188,14 @@ static rf_status walk(rf_evaluation *e, sheet *s, rf_error *error) {
     if (q->done) continue;
     if (at + q->count > done) break;
     for (int c = q->first; c < q->first + q->count; c++, at++)
-      for (int64_t t = s->choice[c].count - s->choice[c].own; t < s->choice[c].count; t++) s->choice[c].logprob += (double)scored[at].logprobs[t];
+      for (int64_t t = s->choice[c].count - s->choice[c].own; t < s->choice[c].count; t++)
+        s->choice[c].logprob += (double)scored[at].logprobs[t];
     q->done = true;
   }
 done:
   rf_scorer_close(scorer);
-  free(scored); free(logprobs);
+  free(scored);
+  free(logprobs);
   return status;
 }
 
@@ -179,7 +206,10 @@ static int likeliest(const sheet *s, const question *q, bool by_character) {
   for (int i = 0; i < q->count; i++) {
     const choice *c = &s->choice[q->first + i];
     double value = by_character ? c->logprob / (double)(c->characters ? c->characters : 1) : c->logprob;
-    if (value > most) { most = value; best = i; }
+    if (value > most) {
+      most = value;
+      best = i;
+    }
   }
   return best;
 }
@@ -191,14 +221,20 @@ static void answer(rf_evaluation *e, const sheet *s, const json_t *rows) {
     if (!q->done) continue;
     int first = likeliest(s, q, false), second = likeliest(s, q, true);
     json_t *logprobs = json_array(), *id = json_object_get(json_array_get(rows, (size_t)i), "id");
-    for (int c = 0; c < q->count; c++) json_array_append_new(logprobs, json_real(s->choice[q->first + c].logprob));
-    n++; plain += first == q->answer; normal += second == q->answer;
-    json_t *row = json_pack("{si si si so}", "answer", q->answer, "likeliest", first, "likeliest_by_character", second, "logprobs", logprobs);
+    for (int c = 0; c < q->count; c++)
+      json_array_append_new(logprobs, json_real(s->choice[q->first + c].logprob));
+    n++;
+    plain += first == q->answer;
+    normal += second == q->answer;
+    json_t *row = json_pack("{si si si so}", "answer", q->answer, "likeliest", first,
+                            "likeliest_by_character", second, "logprobs", logprobs);
     if (id) json_object_set(row, "id", id);
     rf_eval_put_row(e, i, row);
   }
   json_object_set_new(e->result, "n", json_integer(n));
-  if (s->cut) rf_say(e->sink, "%lld contexts were longer than the model sees and lost their beginning\n", (long long)s->cut);
+  if (s->cut)
+    rf_say(e->sink, "%lld contexts were longer than the model sees and lost their beginning\n",
+           (long long)s->cut);
   json_object_set_new(e->result, "contexts_cut", json_integer(s->cut));
   if (!n) return; /* stopped before there was anything */
   rf_eval_put_share(e, "accuracy", plain, n);
@@ -214,16 +250,20 @@ rf_status rf_eval_choices(rf_evaluation *e, rf_error *error) {
   if (status != RAFTER_OK) return status;
   s.question = calloc(json_array_size(rows), sizeof *s.question);
   if (!s.question) status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  json_array_foreach(rows, i, row) {
+  json_array_foreach (rows, i, row) {
     char where[600];
     if (status != RAFTER_OK) break;
     snprintf(where, sizeof where, "%.500s, row %zu", path, i + 1);
     status = add_question(e, &s, row, where, error);
   }
-  if (status == RAFTER_OK) { take_kept(e, &s); status = walk(e, &s, error); }
+  if (status == RAFTER_OK) {
+    take_kept(e, &s);
+    status = walk(e, &s, error);
+  }
   if (status == RAFTER_OK) answer(e, &s, rows);
   json_decref(rows);
   rf_ids_free(&s.ids);
-  free(s.question); free(s.choice);
+  free(s.question);
+  free(s.choice);
   return status;
 }

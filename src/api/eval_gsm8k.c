@@ -1,5 +1,6 @@
-/* eval_gsm8k.c - grade-school arithmetic (Cobbe et al., 2021): rows {"question", "answer"}, whose answer ends in "#### NUMBER"; right is what ends in the
- * same number. Plain text with worked examples in front, or the model's own chat template. */
+/* eval_gsm8k.c - grade-school arithmetic (Cobbe et al., 2021): rows {"question", "answer"},
+ * whose answer ends in "#### NUMBER"; right is what ends in the same number. Plain text with
+ * worked examples in front, or the model's own chat template. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #define _GNU_SOURCE
 #include "api/answers.h"
@@ -36,7 +37,7 @@ typedef struct exam {
   int64_t longest;
 } exam;
 
-/* ---- the questions ---------------------------------------------------------------------------------------------------- */
+/* ---- the questions --------------------------------------------------------------------------- */
 
 static bool final_number(const exam *x, const char *text, bool *marked, char number[64]);
 
@@ -45,10 +46,12 @@ static rf_status check_rows(const exam *x, const json_t *rows, const char *path,
   json_t *row;
   char number[64];
   bool marked;
-  json_array_foreach((json_t *)rows, i, row) {
+  json_array_foreach ((json_t *)rows, i, row) {
     const char *answer = json_string_value(json_object_get(row, "answer"));
-    if (!json_is_string(json_object_get(row, "question")) || !answer || !final_number(x, answer, &marked, number) || !marked)
-      return RF_FAIL(error, RAFTER_FAILED, "rows are {\"question\": TEXT, \"answer\": TEXT that ends in \"#### NUMBER\"}",
+    if (!json_is_string(json_object_get(row, "question")) || !answer ||
+        !final_number(x, answer, &marked, number) || !marked)
+      return RF_FAIL(error, RAFTER_FAILED,
+                     "rows are {\"question\": TEXT, \"answer\": TEXT that ends in \"#### NUMBER\"}",
                      "a row is no question with its answer (%s, row %zu)", path, i + 1);
   }
   return RAFTER_OK;
@@ -59,14 +62,17 @@ static rf_status read_shots(exam *x, rf_error *error) {
   const rf_options *o = x->e->options;
   int64_t shots = rf_options_given(o, "shots") ? rf_options_int(o, "shots") : x->chat ? 0 : PLAIN_SHOTS;
   char path[4200], copy[4096];
-  if (!shots) return (x->shots = json_array()) ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  if (!shots)
+    return (x->shots = json_array()) ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   snprintf(copy, sizeof copy, "%s", rf_options_text(o, "data"));
   snprintf(path, sizeof path, "%s/train.jsonl", dirname(copy));
   if (rf_options_is_set(o, "shots-from")) snprintf(path, sizeof path, "%s", rf_options_text(o, "shots-from"));
   rf_status status = rf_eval_read_rows(path, shots, &x->shots, error);
   if (status == RAFTER_OK) status = check_rows(x, x->shots, path, error);
   if (status != RAFTER_OK && error)
-    snprintf(error->hint, sizeof error->hint, "worked examples come from --shots-from FILE (train.jsonl beside the data); --shots 0 leaves them out");
+    snprintf(error->hint, sizeof error->hint,
+             "worked examples come from --shots-from FILE (train.jsonl beside the data); --shots 0 leaves "
+             "them out");
   return status;
 }
 
@@ -79,8 +85,9 @@ static rf_status encode_chat(exam *x, const json_t *row, problem *p, rf_error *e
   json_t *messages = json_array(), *shot;
   size_t i;
   if (rf_options_is_set(o, "system"))
-    json_array_append_new(messages, json_pack("{ss ss}", "role", "system", "content", rf_options_text(o, "system")));
-  json_array_foreach(x->shots, i, shot) {
+    json_array_append_new(messages,
+                          json_pack("{ss ss}", "role", "system", "content", rf_options_text(o, "system")));
+  json_array_foreach (x->shots, i, shot) {
     add_turn(messages, "user", json_object_get(shot, "question"));
     add_turn(messages, "assistant", json_object_get(shot, "answer"));
   }
@@ -90,19 +97,21 @@ static rf_status encode_chat(exam *x, const json_t *row, problem *p, rf_error *e
   return status;
 }
 
-/* As lm-evaluation-harness writes it: "Question: ...\nAnswer: ...\n\n" for every example, then "Question: ...\nAnswer:". */
+/* As lm-evaluation-harness writes it: "Question: ...\nAnswer: ...\n\n" for every example, then
+ * "Question: ...\nAnswer:". */
 static rf_status encode_plain(exam *x, const json_t *row, problem *p, rf_error *error) {
   char *text = NULL;
   size_t bytes = 0, i;
   json_t *shot;
   FILE *out = open_memstream(&text, &bytes);
   if (!out) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  json_array_foreach(x->shots, i, shot) fprintf(out, "Question: %s\nAnswer: %s\n\n", json_string_value(json_object_get(shot, "question")),
-                                                json_string_value(json_object_get(shot, "answer")));
+  json_array_foreach (x->shots, i, shot)
+    fprintf(out, "Question: %s\nAnswer: %s\n\n", json_string_value(json_object_get(shot, "question")),
+            json_string_value(json_object_get(shot, "answer")));
   fprintf(out, "Question: %s\nAnswer:", json_string_value(json_object_get(row, "question")));
   bool written = !fclose(out);
-  rf_status status =
-      written ? rf_eval_encode(x->e, text, bytes, RF_ENCODE_MARKS, &p->ids, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  rf_status status = written ? rf_eval_encode(x->e, text, bytes, RF_ENCODE_MARKS, &p->ids, error)
+                             : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   free(text);
   return status;
 }
@@ -121,14 +130,16 @@ static rf_status prepare(exam *x, rf_error *error) {
   if (rf_options_flag(o, "chat")) RF_TRY(rf_chat_of(o, &e->settings, e->tokenizer, &x->chat, error));
   RF_TRY(read_shots(x, error));
   RF_TRY(rf_marks_of(&e->settings, e->tokenizer, &x->marks, error));
-  RF_TRY(rf_stop_open(&(rf_stop_options){.strings = stops, .string_count = x->chat ? 0 : 1}, &x->stop, error));
+  RF_TRY(
+      rf_stop_open(&(rf_stop_options){.strings = stops, .string_count = x->chat ? 0 : 1}, &x->stop, error));
   x->count = (int)json_array_size(x->rows);
   x->problem = calloc((size_t)x->count, sizeof *x->problem);
   if (!x->problem) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   for (int i = 0; i < x->count; i++) {
     problem *p = &x->problem[i];
     const json_t *row = json_array_get(x->rows, (size_t)i);
-    p->kept = rf_eval_kept(e, i); p->ended = p->kept != NULL;
+    p->kept = rf_eval_kept(e, i);
+    p->ended = p->kept != NULL;
     RF_TRY(x->chat ? encode_chat(x, row, p, error) : encode_plain(x, row, p, error));
     RF_TRY(rf_reply_start(&p->reply, e->tokenizer, &x->stop, 0, error));
     if (p->ids.count > x->longest) x->longest = p->ids.count;
@@ -136,7 +147,7 @@ static rf_status prepare(exam *x, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* ---- the answers ------------------------------------------------------------------------------------------------------ */
+/* ---- the answers ----------------------------------------------------------------------------- */
 
 static rf_status take(rf_generator *g, const rf_event *event, rf_error *error) {
   problem *p = event->owner;
@@ -152,7 +163,8 @@ static rf_status answer_all(exam *x, rf_error *error) {
   rf_build_options *b = &e->settings.plan.build;
   rf_status status = RAFTER_OK;
   rf_generator *g = NULL;
-  int64_t most = rf_options_given(o, "seq") ? rf_options_int(o, "seq") : e->settings.model.max_seq, answer_tokens = rf_options_int(o, "max-tokens");
+  int64_t most = rf_options_given(o, "seq") ? rf_options_int(o, "seq") : e->settings.model.max_seq,
+          answer_tokens = rf_options_int(o, "max-tokens");
   int done = 0, left = 0;
   rf_request request = {.max_tokens = answer_tokens, .stop = x->marks.id, .stop_count = x->marks.count};
   rf_sampling_typed(o, &request.sampler); /* not generation_config.json: a figure says how it was measured */
@@ -160,20 +172,23 @@ static rf_status answer_all(exam *x, rf_error *error) {
   json_object_set_new(e->result, "max_tokens", json_integer(answer_tokens));
   if (x->longest >= most)
     return RF_FAIL(error, RAFTER_INVALID, "fewer --shots, or a larger --seq",
-                   "the prompts leave no room to answer (expected fewer than %lld tokens, got %lld)", (long long)most, (long long)x->longest);
+                   "the prompts leave no room to answer (expected fewer than %lld tokens, got %lld)",
+                   (long long)most, (long long)x->longest);
   for (int i = 0; i < x->count; i++) left += !x->problem[i].ended;
   if (!left) return RAFTER_OK;
   b->seq = x->longest + answer_tokens < most ? x->longest + answer_tokens : most;
   b->microbatch = rf_options_given(o, "batch") ? rf_options_int(o, "batch") : left < BATCH ? left : BATCH;
-  rf_generate_settings settings = {.model = e->settings.model,
-                                   .plan = e->settings.plan,
-                                   .weights_folder = e->settings.weights_folder,
-                                   .progress = rf_load_bar(e->sink),
-                                   .seed = (uint64_t)rf_options_int(o, "seed"),
-                                   .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
+  rf_generate_settings settings = {
+      .model = e->settings.model,
+      .plan = e->settings.plan,
+      .weights_folder = e->settings.weights_folder,
+      .progress = rf_load_bar(e->sink),
+      .seed = (uint64_t)rf_options_int(o, "seed"),
+      .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
   RF_GO(rf_generator_open(&settings, &g, error));
   if (!g->io[0].logits) {
-    status = RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference", "the null backend computes nothing to answer with");
+    status = RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
+                     "the null backend computes nothing to answer with");
     goto done;
   }
   rf_report_walk walk[2];
@@ -182,7 +197,9 @@ static rf_status answer_all(exam *x, rf_error *error) {
   for (int i = 0; i < x->count; i++) {
     problem *p = &x->problem[i];
     if (p->ended) continue;
-    request.tokens = p->ids.at; request.count = p->ids.count; request.owner = p;
+    request.tokens = p->ids.at;
+    request.count = p->ids.count;
+    request.owner = p;
     RF_GO(rf_generator_submit(g, &request, &p->request, error));
   }
   double start = rf_now_seconds();
@@ -195,7 +212,8 @@ static rf_status answer_all(exam *x, rf_error *error) {
       RF_GO(take(g, &event[i], error));
       done += ((problem *)event[i].owner)->ended;
     }
-    rf_put_bar(e->sink, "%d of %d answers, %.1f tokens/s", done, left, (double)rf_generator_counts(g).tokens / (rf_now_seconds() - start));
+    rf_put_bar(e->sink, "%d of %d answers, %.1f tokens/s", done, left,
+               (double)rf_generator_counts(g).tokens / (rf_now_seconds() - start));
     rf_phase_end(RF_PHASE_WRITE, writes);
     e->stopped = rf_generator_busy(g) && rf_asked_to_stop(e->sink);
   }
@@ -203,12 +221,16 @@ static rf_status answer_all(exam *x, rf_error *error) {
   double seconds = rf_now_seconds() - start;
   RF_GO(rf_walked_leave(g, e->record, &e->journal, seconds, error));
   rf_generate_counts counts = rf_generator_counts(g);
-  rf_say(e->sink, "%lld tokens in %.1f s, %.1f tokens/s (planned %.1f decoding %lld at once); %lld of %lld prompt tokens were in the cache already\n",
-         (long long)counts.tokens, seconds, (double)counts.tokens / seconds, (double)b->microbatch / g->decode->step_seconds,
-         (long long)b->microbatch, (long long)counts.reused, (long long)counts.prompt_tokens);
-  json_t *numbers = json_pack("{sf sI sI sf sI sI}", "seconds", seconds, "completion_tokens", (json_int_t)counts.tokens, "prompt_tokens",
-                              (json_int_t)counts.prompt_tokens, "tokens_per_second", (double)counts.tokens / seconds, "batch",
-                              (json_int_t)b->microbatch, "arena_bytes", (json_int_t)rf_run_arena_bytes(g->run));
+  rf_say(e->sink,
+         "%lld tokens in %.1f s, %.1f tokens/s (planned %.1f decoding %lld at once); %lld of %lld prompt "
+         "tokens were in the cache already\n",
+         (long long)counts.tokens, seconds, (double)counts.tokens / seconds,
+         (double)b->microbatch / g->decode->step_seconds, (long long)b->microbatch, (long long)counts.reused,
+         (long long)counts.prompt_tokens);
+  json_t *numbers = json_pack(
+      "{sf sI sI sf sI sI}", "seconds", seconds, "completion_tokens", (json_int_t)counts.tokens,
+      "prompt_tokens", (json_int_t)counts.prompt_tokens, "tokens_per_second", (double)counts.tokens / seconds,
+      "batch", (json_int_t)b->microbatch, "arena_bytes", (json_int_t)rf_run_arena_bytes(g->run));
   json_object_update(e->result, numbers);
   json_decref(numbers);
 done:
@@ -216,7 +238,7 @@ done:
   return status;
 }
 
-/* ---- numbers ------------------------------------------------------------------------------------------------------------ */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 /* The first number from `at` on, or the last, without its commas; false: none. */
 static bool number_in(const exam *x, const char *text, bool last, char number[64]) {
@@ -228,7 +250,9 @@ static bool number_in(const exam *x, const char *text, bool last, char number[64
     size_t n = 0;
     for (size_t i = span[0]; i < span[1] && n < 63; i++)
       if (text[i] != ',') number[n++] = text[i];
-    number[n] = 0; from = span[1]; found = true;
+    number[n] = 0;
+    from = span[1];
+    found = true;
     if (!last) break;
   }
   pcre2_match_data_free(match);
@@ -246,9 +270,10 @@ static json_t *mark(const exam *x, const problem *p, const json_t *given) {
   char expected[64] = "", number[64] = "";
   bool marked, ignored;
   final_number(x, json_string_value(json_object_get(given, "answer")), &ignored, expected);
-  bool found = final_number(x, p->reply.text, &marked, number), same = found && strtod(number, NULL) == strtod(expected, NULL);
-  json_t *row = json_pack("{ss ss* ss sb sb}", "expected", expected, "number", found ? number : NULL, "finish_reason",
-                          rf_finish_name(p->reply.finish), "right", same, "marked", marked);
+  bool found = final_number(x, p->reply.text, &marked, number),
+       same = found && strtod(number, NULL) == strtod(expected, NULL);
+  json_t *row = json_pack("{ss ss* ss sb sb}", "expected", expected, "number", found ? number : NULL,
+                          "finish_reason", rf_finish_name(p->reply.finish), "right", same, "marked", marked);
   json_object_set_new(row, "text", rf_json_bytes(p->reply.text, p->reply.bytes));
   if (json_object_get(given, "id")) json_object_set(row, "id", json_object_get(given, "id"));
   return row;
@@ -263,15 +288,20 @@ static void mark_all(exam *x) {
     json_t *row = p->kept ? json_deep_copy(p->kept) : mark(x, p, json_array_get(x->rows, (size_t)i));
     const char *finish = json_string_value(json_object_get(row, "finish_reason"));
     bool same = json_is_true(json_object_get(row, "right"));
-    n++; right += same; strict += same && json_is_true(json_object_get(row, "marked"));
+    n++;
+    right += same;
+    strict += same && json_is_true(json_object_get(row, "marked"));
     cut += finish && !strcmp(finish, rf_finish_name(RF_FINISH_LENGTH));
     rf_eval_put_row(e, i, row);
   }
-  rf_say(e->sink, "%d questions, %s, %zu worked examples; the number is the first behind \"####\", else the last, as /%s/ finds it\n", (int)n,
-         x->chat ? "chat template" : "plain text", json_array_size(x->shots), NUMBER);
+  rf_say(e->sink,
+         "%d questions, %s, %zu worked examples; the number is the first behind \"####\", else the last, as "
+         "/%s/ finds it\n",
+         (int)n, x->chat ? "chat template" : "plain text", json_array_size(x->shots), NUMBER);
   if (cut) rf_say(e->sink, "%lld answers were cut by --max-tokens\n", (long long)cut);
-  json_t *numbers = json_pack("{sI sI sb ss sI}", "n", (json_int_t)n, "shots", (json_int_t)json_array_size(x->shots), "chat", x->chat != NULL,
-                              "number", NUMBER, "answers_cut", (json_int_t)cut);
+  json_t *numbers =
+      json_pack("{sI sI sb ss sI}", "n", (json_int_t)n, "shots", (json_int_t)json_array_size(x->shots),
+                "chat", x->chat != NULL, "number", NUMBER, "answers_cut", (json_int_t)cut);
   json_object_update(e->result, numbers);
   json_decref(numbers);
   if (!n) return; /* stopped before there was an answer */
@@ -284,8 +314,12 @@ rf_status rf_eval_gsm8k(rf_evaluation *e, rf_error *error) {
   rf_status status = prepare(&x, error);
   if (status == RAFTER_OK) status = answer_all(&x, error);
   if (status == RAFTER_OK) mark_all(&x);
-  for (int i = 0; i < x.count && x.problem; i++) { rf_ids_free(&x.problem[i].ids); rf_reply_free(&x.problem[i].reply); }
-  json_decref(x.rows); json_decref(x.shots);
+  for (int i = 0; i < x.count && x.problem; i++) {
+    rf_ids_free(&x.problem[i].ids);
+    rf_reply_free(&x.problem[i].reply);
+  }
+  json_decref(x.rows);
+  json_decref(x.shots);
   rf_chat_free(x.chat);
   rf_stop_close(&x.stop);
   pcre2_code_free(x.number);

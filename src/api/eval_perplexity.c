@@ -1,4 +1,5 @@
-/* eval_perplexity.c - perplexity of texts that are longer than a walk sees: windows that move on by the stride, each scoring what the one before did not. */
+/* eval_perplexity.c - perplexity of texts that are longer than a walk sees: windows that move on
+ * by the stride, each scoring what the one before did not. */
 #define _GNU_SOURCE
 #include "api/eval.h"
 
@@ -12,7 +13,8 @@
 enum { WINDOW = 2048 }; /* tokens of a window unless --seq says otherwise, or the model has fewer positions */
 
 typedef struct window {
-  int64_t begin, count, from; /* of the text's own tokens; those below `from` are only what the others stand behind */
+  /* of the text's own tokens; those below `from` are only what the others stand behind */
+  int64_t begin, count, from;
 } window;
 
 typedef struct document {
@@ -30,7 +32,8 @@ typedef struct texts {
   bool bos;
 } texts;
 
-static rf_status add_document(rf_evaluation *e, texts *t, const char *text, size_t bytes, json_t *id, rf_error *error) {
+static rf_status add_document(rf_evaluation *e, texts *t, const char *text, size_t bytes, json_t *id,
+                              rf_error *error) {
   document *grown = realloc(t->at, (size_t)(t->count + 1) * sizeof *grown);
   if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   t->at = grown;
@@ -51,10 +54,14 @@ static rf_status read_texts(rf_evaluation *e, texts *t, rf_error *error) {
   }
   RF_TRY(rf_eval_read_rows(path, rf_options_int(e->options, "limit"), &rows, error));
   rf_status status = RAFTER_OK;
-  json_array_foreach(rows, i, row) {
+  json_array_foreach (rows, i, row) {
     const json_t *value = json_object_get(row, "text");
-    if (!json_is_string(value)) status = RF_FAIL(error, RAFTER_FAILED, "rows have \"text\"", "a row has no text (%s, row %zu)", path, i + 1);
-    else status = add_document(e, t, json_string_value(value), json_string_length(value), json_object_get(row, "id"), error);
+    if (!json_is_string(value))
+      status =
+          RF_FAIL(error, RAFTER_FAILED, "rows have \"text\"", "a row has no text (%s, row %zu)", path, i + 1);
+    else
+      status = add_document(e, t, json_string_value(value), json_string_length(value),
+                            json_object_get(row, "id"), error);
     if (status != RAFTER_OK) break;
   }
   json_decref(rows);
@@ -63,20 +70,25 @@ static rf_status read_texts(rf_evaluation *e, texts *t, rf_error *error) {
 
 static rf_status resolve_windows(rf_evaluation *e, texts *t, rf_error *error) {
   const rf_options *o = e->options;
-  t->seq = rf_options_given(o, "seq") ? rf_options_int(o, "seq") : e->settings.model.max_seq < WINDOW ? e->settings.model.max_seq : WINDOW;
+  t->seq = rf_options_given(o, "seq")           ? rf_options_int(o, "seq")
+           : e->settings.model.max_seq < WINDOW ? e->settings.model.max_seq
+                                                : WINDOW;
   rf_ids marks = {0};
   RF_TRY(rf_eval_encode(e, "a", 1, RF_ENCODE_MARKS, &marks, error));
   t->bos = marks.count > 1 && marks.at[0] == rf_tokenizer_bos(e->tokenizer);
   rf_ids_free(&marks);
   t->own = t->seq - t->bos;
   if (t->own < 2)
-    return RF_FAIL(error, RAFTER_INVALID, "raise --seq", "a window has no room for two tokens (--seq: expected at least 3, got %lld)",
+    return RF_FAIL(error, RAFTER_INVALID, "raise --seq",
+                   "a window has no room for two tokens (--seq: expected at least 3, got %lld)",
                    (long long)t->seq);
   t->stride = rf_options_given(o, "stride") ? rf_options_int(o, "stride") : t->own;
-  t->limit = rf_text_ends_with(rf_options_text(o, "data"), ".jsonl") ? 0 : rf_options_int(o, "limit"); /* rows were counted when they were read */
+  /* rows were counted when they were read */
+  t->limit = rf_text_ends_with(rf_options_text(o, "data"), ".jsonl") ? 0 : rf_options_int(o, "limit");
   if (t->stride > t->own)
     return RF_FAIL(error, RAFTER_INVALID, "a window cannot score more new tokens than it sees",
-                   "--stride is out of range (expected 1 to %lld, got %lld)", (long long)t->own, (long long)t->stride);
+                   "--stride is out of range (expected 1 to %lld, got %lld)", (long long)t->own,
+                   (long long)t->stride);
   return RAFTER_OK;
 }
 
@@ -87,7 +99,8 @@ static bool window_at(const texts *t, int64_t count, int64_t k, window *w) {
   if (from >= end || (k && end - from < 1)) return false;
   int64_t begin = t->stride == t->own ? from : end - t->own;
   *w = (window){begin < 0 ? 0 : begin, 0, 0};
-  w->count = end - w->begin; w->from = from - w->begin;
+  w->count = end - w->begin;
+  w->from = from - w->begin;
   return true;
 }
 
@@ -95,7 +108,9 @@ static void account(rf_evaluation *e, const texts *t, document *d, const window 
   for (int64_t i = w->from; i < w->count; i++) {
     if (i + t->bos == 0) continue; /* nothing precedes it */
     double nll = -(double)scored->logprobs[i + t->bos];
-    d->nll += nll; d->squares += nll * nll; d->scored++;
+    d->nll += nll;
+    d->squares += nll * nll;
+    d->scored++;
     d->bytes += (int64_t)rf_tokenizer_text_of(e->tokenizer, d->ids.at[w->begin + i]).bytes;
   }
   d->windows++;
@@ -103,8 +118,10 @@ static void account(rf_evaluation *e, const texts *t, document *d, const window 
 
 /* What an earlier evaluation found of a text. */
 static void take_kept(const json_t *row, document *d) {
-  d->nll = json_number_value(json_object_get(row, "nll")); d->squares = json_number_value(json_object_get(row, "squares"));
-  d->scored = json_integer_value(json_object_get(row, "tokens")); d->bytes = json_integer_value(json_object_get(row, "bytes"));
+  d->nll = json_number_value(json_object_get(row, "nll"));
+  d->squares = json_number_value(json_object_get(row, "squares"));
+  d->scored = json_integer_value(json_object_get(row, "tokens"));
+  d->bytes = json_integer_value(json_object_get(row, "bytes"));
   d->windows = json_integer_value(json_object_get(row, "windows"));
 }
 
@@ -119,15 +136,18 @@ static rf_status walk(rf_evaluation *e, texts *t, rf_error *error) {
   window w;
   for (int d = 0; d < t->count; d++) {
     take_kept(rf_eval_kept(e, d), &t->at[d]);
-    for (int64_t k = 0; window_at(t, t->at[d].ids.count, k, &w) && (!t->limit || all < t->limit); k++, all++) {
+    for (int64_t k = 0; window_at(t, t->at[d].ids.count, k, &w) && (!t->limit || all < t->limit);
+         k++, all++) {
       if (k < t->at[d].windows) continue;
-      windows++; tokens += w.count + t->bos;
+      windows++;
+      tokens += w.count + t->bos;
       if (w.count + t->bos > longest) longest = w.count + t->bos;
     }
   }
   if (!windows) goto counted;
   scored = calloc((size_t)windows + 1, sizeof *scored);
-  ids = malloc((size_t)(tokens + 1) * sizeof *ids); logprobs = malloc((size_t)(tokens + 1) * sizeof *logprobs);
+  ids = malloc((size_t)(tokens + 1) * sizeof *ids);
+  logprobs = malloc((size_t)(tokens + 1) * sizeof *logprobs);
   if (!scored || !ids || !logprobs) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
     goto done;
@@ -143,12 +163,15 @@ static rf_status walk(rf_evaluation *e, texts *t, rf_error *error) {
   RF_GO(rf_eval_score(e, scorer, scored, windows, &done, error));
   n = 0;
   for (int d = 0; d < t->count; d++)
-    for (int64_t k = t->at[d].windows; n < done && window_at(t, t->at[d].ids.count, k, &w); k++, n++) account(e, t, &t->at[d], &w, &scored[n]);
+    for (int64_t k = t->at[d].windows; n < done && window_at(t, t->at[d].ids.count, k, &w); k++, n++)
+      account(e, t, &t->at[d], &w, &scored[n]);
 counted:
   json_object_set_new(e->result, "windows", json_integer(all - (windows - done)));
 done:
   rf_scorer_close(scorer);
-  free(scored); free(ids); free(logprobs);
+  free(scored);
+  free(ids);
+  free(logprobs);
   return status;
 }
 
@@ -156,27 +179,34 @@ static rf_status answer(rf_evaluation *e, const texts *t, rf_error *error) {
   document all = {0};
   for (int i = 0; i < t->count; i++) {
     const document *d = &t->at[i];
-    all.nll += d->nll; all.squares += d->squares; all.scored += d->scored; all.bytes += d->bytes;
+    all.nll += d->nll;
+    all.squares += d->squares;
+    all.scored += d->scored;
+    all.bytes += d->bytes;
     if (!d->scored) continue;
-    json_t *row = json_pack("{sI sf sf sf sI sI}", "tokens", (json_int_t)d->scored, "nll", d->nll, "perplexity", exp(d->nll / (double)d->scored),
-                            "squares", d->squares, "bytes", (json_int_t)d->bytes, "windows", (json_int_t)d->windows);
+    json_t *row = json_pack("{sI sf sf sf sI sI}", "tokens", (json_int_t)d->scored, "nll", d->nll,
+                            "perplexity", exp(d->nll / (double)d->scored), "squares", d->squares, "bytes",
+                            (json_int_t)d->bytes, "windows", (json_int_t)d->windows);
     if (d->id) json_object_set(row, "id", d->id);
     rf_eval_put_row(e, i, row);
   }
   if (!all.scored && e->stopped) return RAFTER_OK;
   if (!all.scored)
-    return RF_FAIL(error, RAFTER_FAILED, "give a longer text", "nothing to score (%s: expected at least 2 tokens)",
-                   rf_options_text(e->options, "data"));
+    return RF_FAIL(error, RAFTER_FAILED, "give a longer text",
+                   "nothing to score (%s: expected at least 2 tokens)", rf_options_text(e->options, "data"));
   double n = (double)all.scored, mean = all.nll / n, perplexity = exp(mean);
   /* Of the mean, as if tokens were drawn one by one; of the perplexity by the derivative. */
   double error_of_mean = n > 1 ? sqrt(fmax(0, all.squares / n - mean * mean) / (n - 1)) : 0;
   double bits = all.bytes ? all.nll / log(2) / (double)all.bytes : 0;
-  rf_say(e->sink, "windows of %lld tokens%s, %lld new ones each; %d text%s, %lld tokens scored\n", (long long)t->seq,
-         t->bos ? " (each begins with the BOS token)" : "", (long long)t->stride, t->count, t->count == 1 ? "" : "s", (long long)all.scored);
-  rf_say(e->sink, "perplexity %.4f +- %.4f   (%.5f nats a token, %.5f bits a byte)\n", perplexity, perplexity * error_of_mean, mean, bits);
-  json_t *numbers = json_pack("{sI sI sI sb sI sf sf sf sf}", "n", (json_int_t)all.scored, "seq", (json_int_t)t->seq, "stride", (json_int_t)t->stride,
-                              "bos", t->bos, "texts", (json_int_t)t->count, "perplexity", perplexity, "perplexity_stderr", perplexity * error_of_mean,
-                              "nll", mean, "bits_per_byte", bits);
+  rf_say(e->sink, "windows of %lld tokens%s, %lld new ones each; %d text%s, %lld tokens scored\n",
+         (long long)t->seq, t->bos ? " (each begins with the BOS token)" : "", (long long)t->stride, t->count,
+         t->count == 1 ? "" : "s", (long long)all.scored);
+  rf_say(e->sink, "perplexity %.4f +- %.4f   (%.5f nats a token, %.5f bits a byte)\n", perplexity,
+         perplexity * error_of_mean, mean, bits);
+  json_t *numbers = json_pack("{sI sI sI sb sI sf sf sf sf}", "n", (json_int_t)all.scored, "seq",
+                              (json_int_t)t->seq, "stride", (json_int_t)t->stride, "bos", t->bos, "texts",
+                              (json_int_t)t->count, "perplexity", perplexity, "perplexity_stderr",
+                              perplexity * error_of_mean, "nll", mean, "bits_per_byte", bits);
   json_object_update(e->result, numbers);
   json_decref(numbers);
   return RAFTER_OK;
@@ -188,7 +218,10 @@ rf_status rf_eval_perplexity(rf_evaluation *e, rf_error *error) {
   if (status == RAFTER_OK) status = read_texts(e, &t, error);
   if (status == RAFTER_OK) status = walk(e, &t, error);
   if (status == RAFTER_OK) status = answer(e, &t, error);
-  for (int i = 0; i < t.count; i++) { rf_ids_free(&t.at[i].ids); json_decref(t.at[i].id); }
+  for (int i = 0; i < t.count; i++) {
+    rf_ids_free(&t.at[i].ids);
+    json_decref(t.at[i].id);
+  }
   free(t.at);
   return status;
 }

@@ -1,4 +1,5 @@
-/* export.c - `rafter export MODEL OUT`: a model, or the newest checkpoint of a run, in the files other programs read. */
+/* export.c - `rafter export MODEL OUT`: a model, or the newest checkpoint of a run, in the files
+ * other programs read. */
 #define _GNU_SOURCE
 #include "api/api.h"
 #include "base/file.h"
@@ -21,7 +22,9 @@ typedef struct export {
   rf_model model;
   rf_params params;
   rf_weights_form form;
-  char from[4096], folder[4096]; /* what holds the weights; the folder that config.json and the tokenizer lie in, "" where a file holds all */
+  /* what holds the weights; the folder that config.json and the tokenizer lie in, "" where a
+   * file holds all */
+  char from[4096], folder[4096];
   rf_weights_writer *writer;
   rf_merger *merger; /* adapters that are added to the weights, or exported alone; NULL: there are none */
   float *merged;     /* a run of weights with them */
@@ -31,7 +34,7 @@ typedef struct export {
 }
 export;
 
-/* ---- what is exported ------------------------------------------------------------------------------------------- */
+/* ---- what is exported ------------------------------------------------------------------------ */
 
 static bool has(const char *folder, const char *name) {
   char path[4300];
@@ -43,7 +46,8 @@ static rf_status find_model(export *e, const char *name, rf_error *error) {
   struct stat info;
   RF_TRY(rf_model_resolve(name, &e->model, e->from, error));
   if (!*e->from)
-    return RF_FAIL(error, RAFTER_INVALID, "name a run, a folder with config.json and safetensors, a .gguf or a .bin file",
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "name a run, a folder with config.json and safetensors, a .gguf or a .bin file",
                    "%s is a shape without weights", name);
   if (!stat(e->from, &info) && S_ISDIR(info.st_mode)) {
     snprintf(e->folder, sizeof e->folder, "%s", e->from);
@@ -55,19 +59,23 @@ static rf_status find_model(export *e, const char *name, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* ---- the parts of the folder ------------------------------------------------------------------------------------ */
+/* ---- the parts of the folder ----------------------------------------------------------------- */
 
-static rf_status put_values(void *context, int param, int64_t first, int64_t count, const float *values, rf_error *error) {
+static rf_status put_values(void *context, int param, int64_t first, int64_t count, const float *values,
+                            rf_error *error) {
   export *e = context;
-  if (rf_asked_to_stop(e->sink)) return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal; nothing was written");
+  if (rf_asked_to_stop(e->sink))
+    return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal; nothing was written");
   e->values += count;
   if (e->params.total > 1 << 26)
-    rf_put_bar(e->sink, "exporting %s  %.0f %%", e->params.at[param].name, 100 * (double)e->values / (double)e->params.total);
+    rf_put_bar(e->sink, "exporting %s  %.0f %%", e->params.at[param].name,
+               100 * (double)e->values / (double)e->params.total);
   if (!e->merger) return rf_weights_writer_put(e->writer, param, first, count, values, error);
   if (count > e->room) {
     float *grown = realloc(e->merged, (size_t)count * sizeof *grown);
     if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-    e->merged = grown; e->room = count;
+    e->merged = grown;
+    e->room = count;
   }
   memcpy(e->merged, values, (size_t)count * sizeof *values);
   rf_merger_add(e->merger, param, first, count, e->merged);
@@ -85,8 +93,8 @@ static rf_status write_weights(export *e, const char *out, rf_error *error) {
   return status;
 }
 
-/* The source's own config.json, with the dtype of the weights beside it; where there is none, or where the model is a part of what it describes, one
- * that says the same. */
+/* The source's own config.json, with the dtype of the weights beside it; where there is none, or
+ * where the model is a part of what it describes, one that says the same. */
 static rf_status write_config(const export *e, const char *out, rf_error *error) {
   static const char *const keys[] = {"torch_dtype", "dtype"};
   char path[4400];
@@ -102,7 +110,8 @@ static rf_status write_config(const export *e, const char *out, rf_error *error)
   }
   const char *name = e->form.dtype == RF_BF16 ? "bfloat16" : e->form.dtype == RF_F16 ? "float16" : "float32";
   for (int i = 0; i < 2; i++)
-    if (json_object_get(json, keys[i]) || (i == 0 && !json_object_get(json, keys[1]))) json_object_set_new(json, keys[i], json_string(name));
+    if (json_object_get(json, keys[i]) || (i == 0 && !json_object_get(json, keys[1])))
+      json_object_set_new(json, keys[i], json_string(name));
   json_object_del(json, "quantization_config"); /* the values are what they stand for */
   rf_status status = rf_json_write(path, json, 2, error);
   json_decref(json);
@@ -122,7 +131,7 @@ static rf_status write_generation(const export *e, const char *out, rf_error *er
   return status;
 }
 
-/* ---- the folder ------------------------------------------------------------------------------------------------- */
+/* ---- the folder ------------------------------------------------------------------------------ */
 
 /* OUT must not be there, or be an empty folder: the new one takes its place then. */
 static rf_status check_out(const char *out, rf_error *error) {
@@ -150,12 +159,16 @@ static rf_status fill_adapter(export *e, const char *part, rf_error *error) {
   return rf_adapter_write(part, &e->model, &e->params, base, rf_merger_values, e->merger, error);
 }
 
-static rf_status export_folder(export *e, const char *out, rf_status (*fill)(export *e, const char *part, rf_error *error), rf_error *error) {
+static rf_status export_folder(export *e, const char *out,
+                               rf_status (*fill)(export *e, const char *part, rf_error *error),
+                               rf_error *error) {
   rf_status status = RAFTER_OK;
   char part[4096];
   RF_TRY(rf_make_folder_beside(out, part, sizeof part, error));
   RF_GO(fill(e, part, error));
-  if (rename(part, out)) status = RF_FAIL(error, RAFTER_FAILED, "choose another name", "cannot name the folder %s (%s)", out, strerror(errno));
+  if (rename(part, out))
+    status = RF_FAIL(error, RAFTER_FAILED, "choose another name", "cannot name the folder %s (%s)", out,
+                     strerror(errno));
 done:
   if (status != RAFTER_OK) rf_remove_folder(part);
   return status;
@@ -172,51 +185,60 @@ static rf_status export_safetensors(export *e, const rf_options *o, const char *
   RF_TRY(export_folder(e, out, fill_model, error));
   int64_t bytes = e->params.total * rf_dtype_bytes(e->form.dtype);
   double seconds = rf_now_seconds() - begin;
-  rf_say(e->sink, "%s: %lld parameters in %s, %s in %d file%s, %.1f s\n", out, (long long)e->params.total, rf_dtype_name(e->form.dtype),
-         rf_text_bytes((double)bytes, size), e->files, e->files == 1 ? "" : "s", seconds);
+  rf_say(e->sink, "%s: %lld parameters in %s, %s in %d file%s, %.1f s\n", out, (long long)e->params.total,
+         rf_dtype_name(e->form.dtype), rf_text_bytes((double)bytes, size), e->files, e->files == 1 ? "" : "s",
+         seconds);
   if (e->tokenizer_files == 0) rf_say(e->sink, "%s has no tokenizer to take along\n", e->from);
-  rf_put_json(e->sink, json_pack("{ss ss ss ss ss sI sI si si sf}", "command", "export", "model", e->from, "out", out, "format", "safetensors",
-                                 "dtype", rf_dtype_name(e->form.dtype), "parameters", (json_int_t)e->params.total, "bytes", (json_int_t)bytes,
-                                 "files", e->files, "tokenizer_files", e->tokenizer_files, "seconds", seconds));
+  rf_put_json(e->sink,
+              json_pack("{ss ss ss ss ss sI sI si si sf}", "command", "export", "model", e->from, "out", out,
+                        "format", "safetensors", "dtype", rf_dtype_name(e->form.dtype), "parameters",
+                        (json_int_t)e->params.total, "bytes", (json_int_t)bytes, "files", e->files,
+                        "tokenizer_files", e->tokenizer_files, "seconds", seconds));
   return RAFTER_OK;
 }
 
 static rf_status export_adapter(export *e, const rf_options *o, const char *out, rf_error *error) {
   if (rf_options_is_set(o, "dtype") && strcmp(rf_options_text(o, "dtype"), "f32"))
-    return RF_FAIL(error, RAFTER_INVALID, "leave --dtype out, or add --merge", "adapters alone are written in f32 (--dtype %s)",
-                   rf_options_text(o, "dtype"));
+    return RF_FAIL(error, RAFTER_INVALID, "leave --dtype out, or add --merge",
+                   "adapters alone are written in f32 (--dtype %s)", rf_options_text(o, "dtype"));
   RF_TRY(check_out(out, error));
   RF_TRY(export_folder(e, out, fill_adapter, error));
   int64_t bytes = e->params.adapter * 4;
-  rf_say(e->sink, "%s: adapters of rank %d, %lld parameters; --merge adds them to the weights\n", out, e->model.lora.rank,
-         (long long)e->params.adapter);
-  rf_put_json(e->sink, json_pack("{ss ss ss ss si sI sI}", "command", "export", "model", e->from, "out", out, "format", "adapter", "rank",
-                                 e->model.lora.rank, "parameters", (json_int_t)e->params.adapter, "bytes", (json_int_t)bytes));
+  rf_say(e->sink, "%s: adapters of rank %d, %lld parameters; --merge adds them to the weights\n", out,
+         e->model.lora.rank, (long long)e->params.adapter);
+  rf_put_json(e->sink, json_pack("{ss ss ss ss si sI sI}", "command", "export", "model", e->from, "out", out,
+                                 "format", "adapter", "rank", e->model.lora.rank, "parameters",
+                                 (json_int_t)e->params.adapter, "bytes", (json_int_t)bytes));
   return RAFTER_OK;
 }
 
 static rf_status export_gguf(export *e, const rf_options *o, const char *out, rf_error *error) {
   RF_TRY(check_out(out, error));
   RF_TRY(rf_weights_form_of(e->from, &e->model, &e->params, &e->form, error));
-  const char *type = rf_options_is_set(o, "dtype") ? rf_options_text(o, "dtype") : rf_dtype_name(e->form.dtype);
+  const char *type =
+      rf_options_is_set(o, "dtype") ? rf_options_text(o, "dtype") : rf_dtype_name(e->form.dtype);
   return rf_write_gguf(e->from, out, type, omp_get_max_threads(), e->sink, error);
 }
 
-/* Adapters, of --adapter or of MODEL itself; with --merge what is exported is a model without them. */
+/* Adapters, of --adapter or of MODEL itself; with --merge what is exported is a model without
+ * them. */
 static rf_status find_adapter(export *e, const rf_options *o, rf_error *error) {
   bool merge = rf_options_flag(o, "merge");
   if (rf_options_is_set(o, "adapter")) {
     rf_lora lora;
     if (e->model.lora.rank > 0)
-      return RF_FAIL(error, RAFTER_INVALID, "name its base as MODEL", "MODEL is an adapter already (%s)", e->model.lora.folder);
+      return RF_FAIL(error, RAFTER_INVALID, "name its base as MODEL", "MODEL is an adapter already (%s)",
+                     e->model.lora.folder);
     RF_TRY(rf_adapter_open(rf_options_text(o, "adapter"), &e->model, &lora, error));
     e->model.lora = lora;
   }
   if (e->model.lora.rank == 0)
-    return merge ? RF_FAIL(error, RAFTER_INVALID, "give --adapter DIR, or the folder of an adapter as MODEL", "--merge has nothing to merge")
+    return merge ? RF_FAIL(error, RAFTER_INVALID, "give --adapter DIR, or the folder of an adapter as MODEL",
+                           "--merge has nothing to merge")
                  : RAFTER_OK;
   if (strcmp(rf_options_text(o, "format"), "safetensors"))
-    return RF_FAIL(error, RAFTER_INVALID, "export with --merge first, then quantize what it wrote", "adapters are written as safetensors only");
+    return RF_FAIL(error, RAFTER_INVALID, "export with --merge first, then quantize what it wrote",
+                   "adapters are written as safetensors only");
   RF_TRY(rf_merger_open(&e->model, &e->merger, error));
   if (merge) e->model.lora = (rf_lora){0};
   return RAFTER_OK;
@@ -225,7 +247,9 @@ static rf_status find_adapter(export *e, const rf_options *o, rf_error *error) {
 rf_status rf_command_export(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   const char *in = rf_options_argument(o, 0), *out = rf_options_argument(o, 1);
-  if (!in || !out) return RF_FAIL(error, RAFTER_INVALID, "for example `rafter export runs/ID model`", "export needs MODEL and OUT");
+  if (!in || !out)
+    return RF_FAIL(error, RAFTER_INVALID, "for example `rafter export runs/ID model`",
+                   "export needs MODEL and OUT");
   export *e = calloc(1, sizeof *e);
   rf_pool *pool = rf_pool_new();
   if (!e) {
@@ -239,7 +263,9 @@ rf_status rf_command_export(const rafter_job *job, const rafter_sink *sink, rf_e
     e->params = rf_model_params(&e->model, pool);
     bool gguf = !strcmp(rf_options_text(o, "format"), "gguf");
     if (gguf) status = export_gguf(e, o, out, error);
-    else status = e->model.lora.rank > 0 ? export_adapter(e, o, out, error) : export_safetensors(e, o, out, error);
+    else
+      status =
+          e->model.lora.rank > 0 ? export_adapter(e, o, out, error) : export_safetensors(e, o, out, error);
   }
   rf_pool_free(pool);
   rf_merger_close(e->merger);

@@ -33,10 +33,11 @@ typedef struct job {
   int top;
   int64_t written; /* rows whose answers are out */
   double start, first_seconds, seconds;
-  double load_seconds, process_seconds; /* opening the model; from the start of the process to the first token */
+  /* opening the model; from the start of the process to the first token */
+  double load_seconds, process_seconds;
 } job;
 
-/* ---- out ----------------------------------------------------------------------------------------------------------- */
+/* ---- out ------------------------------------------------------------------------------------- */
 
 static json_t *numbers(const float *values, int64_t count) {
   json_t *list = json_array();
@@ -69,7 +70,8 @@ static rf_status put_row(job *j, const answers *a, int sample, rf_error *error) 
   json_t *json = json_object();
   if (a->row->id) json_object_set(json, "id", a->row->id);
   else json_object_set_new(json, "id", json_integer(a->index));
-  json_object_set_new(json, "prompt", a->row->text ? rf_json_bytes(a->row->text, strlen(a->row->text)) : json_null());
+  json_object_set_new(json, "prompt",
+                      a->row->text ? rf_json_bytes(a->row->text, strlen(a->row->text)) : json_null());
   put_answer(j, &a->reply[sample], json);
   json_object_set_new(json, "seed", json_integer((json_int_t)rf_sample_seed(a->row->sampler.seed, sample)));
   json_object_set_new(json, "sample", json_integer(sample));
@@ -84,14 +86,16 @@ static rf_status put_row(job *j, const answers *a, int sample, rf_error *error) 
 
 /* Answers are put out in the order of the prompts: as many as are ready. */
 static rf_status put_ready(job *j, rf_error *error) {
-  for (; j->written < j->prompts.rows && j->of[j->written].done == j->of[j->written].row->samples; j->written++) {
+  for (; j->written < j->prompts.rows && j->of[j->written].done == j->of[j->written].row->samples;
+       j->written++) {
     answers *a = &j->of[j->written];
     for (int s = 0; s < a->row->samples; s++) {
       if (j->prompts.path || a->row->samples > 1) {
         RF_TRY(put_row(j, a, s, error));
         if (!j->json && !j->out) {
           rf_say_text(j->sink, strdup(a->row->text && !j->prompts.chats ? a->row->text : ""));
-          rf_say_text(j->sink, strdup(a->reply[s].text)); rf_say(j->sink, "\n");
+          rf_say_text(j->sink, strdup(a->reply[s].text));
+          rf_say(j->sink, "\n");
         }
       }
       if (j->prompts.path) rf_reply_free(&a->reply[s]);
@@ -100,68 +104,84 @@ static rf_status put_ready(job *j, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* What is planned of the time to the first token: weights as they are stored, then the prompt. -1: they are converted, or come out of no file. */
+/* What is planned of the time to the first token: weights as they are stored, then the prompt.
+ * -1: they are converted, or come out of no file. */
 static double planned_load(const job *j) {
   const rf_settings *s = &j->prompts.settings;
   return *s->weights_folder && !j->converts ? rf_plan_load_seconds(j->generator->prefill) : -1;
 }
 
-/* Of the time to open the vocabulary: a tokenizer.json, or the scored pieces of other files, where the machine's curves know them. */
+/* Of the time to open the vocabulary: a tokenizer.json, or the scored pieces of other files,
+ * where the machine's curves know them. */
 static double planned_tokenizer(const job *j) {
   const rf_tokenizer *tokenizer = j->prompts.tokenizer;
   bool json = tokenizer && rf_tokenizer_json_bytes(tokenizer) > 0;
-  double bytes = json ? (double)rf_tokenizer_json_bytes(tokenizer) : tokenizer ? (double)rf_tokenizer_scored_bytes(tokenizer) : 0;
-  double seconds = bytes > 0 ? rf_cost_load_seconds(&j->prompts.settings.machine, json ? "tokenizer.json" : "vocabulary", bytes) : 0;
+  double bytes = json        ? (double)rf_tokenizer_json_bytes(tokenizer)
+                 : tokenizer ? (double)rf_tokenizer_scored_bytes(tokenizer)
+                             : 0;
+  double seconds = bytes > 0 ? rf_cost_load_seconds(&j->prompts.settings.machine,
+                                                    json ? "tokenizer.json" : "vocabulary", bytes)
+                             : 0;
   return seconds > 0 ? seconds : 0;
 }
 
 /* The one answer that was asked for: one JSON object. */
 static void put_single(const job *j) {
   const rf_reply *r = &j->of[0].reply[0];
-  double decode = j->seconds - j->first_seconds, steps = (double)(r->tokens.count - 1), bandwidth = j->prompts.settings.machine.read_bps;
+  double decode = j->seconds - j->first_seconds, steps = (double)(r->tokens.count - 1),
+         bandwidth = j->prompts.settings.machine.read_bps;
   json_t *json = json_pack("{ss}", "command", "generate");
   put_answer(j, r, json);
   json_t *rest =
-      json_pack("{sI sI sf sf sf sI}", "prompt_tokens", (json_int_t)j->of[0].row->tokens.count, "completion_tokens", (json_int_t)r->tokens.count,
-                "seconds_to_first_token", j->first_seconds, "tokens_per_second", decode > 0 ? steps / decode : 0, "bandwidth_fraction",
-                decode > 0 && bandwidth > 0 ? j->generator->decode->bytes * steps / decode / bandwidth : 0, "arena_bytes",
-                (json_int_t)rf_run_arena_bytes(j->generator->run));
+      json_pack("{sI sI sf sf sf sI}", "prompt_tokens", (json_int_t)j->of[0].row->tokens.count,
+                "completion_tokens", (json_int_t)r->tokens.count, "seconds_to_first_token", j->first_seconds,
+                "tokens_per_second", decode > 0 ? steps / decode : 0, "bandwidth_fraction",
+                decode > 0 && bandwidth > 0 ? j->generator->decode->bytes * steps / decode / bandwidth : 0,
+                "arena_bytes", (json_int_t)rf_run_arena_bytes(j->generator->run));
   json_object_update(json, rest);
   json_decref(rest);
-  double tokenizer = planned_tokenizer(j), load = planned_load(j), prompt = rf_generator_prompt_seconds(j->generator, j->of[0].row->tokens.count);
+  double tokenizer = planned_tokenizer(j), load = planned_load(j),
+         prompt = rf_generator_prompt_seconds(j->generator, j->of[0].row->tokens.count);
   json_object_set_new(json, "load_seconds", json_real(j->load_seconds));
   json_object_set_new(json, "tokenizer_seconds", json_real(j->prompts.tokenizer_seconds));
   json_object_set_new(json, "process_seconds_to_first_token", json_real(j->process_seconds));
   json_object_set_new(json, "predicted_tokenizer_seconds", json_real(tokenizer));
   json_object_set_new(json, "predicted_prefill_seconds", json_real(prompt));
   json_object_set_new(json, "predicted_load_seconds", load < 0 ? json_null() : json_real(load));
-  json_object_set_new(json, "predicted_seconds_to_first_token", load < 0 ? json_null() : json_real(tokenizer + load + prompt));
+  json_object_set_new(json, "predicted_seconds_to_first_token",
+                      load < 0 ? json_null() : json_real(tokenizer + load + prompt));
   rf_put_json(j->sink, json);
   if (j->verbose && load >= 0)
     rf_note(j->sink,
-            "first token %.2f s after the start of the program: vocabulary %.2f s (planned %.2f), loading %.2f s (planned %.2f), prompt %.2f s "
+            "first token %.2f s after the start of the program: vocabulary %.2f s (planned %.2f), loading "
+            "%.2f s (planned %.2f), prompt %.2f s "
             "(planned %.2f)\n",
-            j->process_seconds, j->prompts.tokenizer_seconds, tokenizer, j->load_seconds, load, j->first_seconds, prompt);
+            j->process_seconds, j->prompts.tokenizer_seconds, tokenizer, j->load_seconds, load,
+            j->first_seconds, prompt);
 }
 
 /* The answers went into a file: what is said of all of them. */
 static void put_sum(const job *j, const char *path) {
   rf_generate_counts c = rf_generator_counts(j->generator);
-  rf_put_json(j->sink, json_pack("{ss ss sI sI sI sI sf sf sI}", "command", "generate", "output", path, "rows", (json_int_t)j->written, "answers",
-                                 (json_int_t)c.answers, "prompt_tokens", (json_int_t)c.prompt_tokens, "completion_tokens", (json_int_t)c.tokens,
-                                 "seconds", j->seconds, "tokens_per_second", j->seconds > 0 ? (double)c.tokens / j->seconds : 0, "arena_bytes",
-                                 (json_int_t)rf_run_arena_bytes(j->generator->run)));
+  rf_put_json(j->sink,
+              json_pack("{ss ss sI sI sI sI sf sf sI}", "command", "generate", "output", path, "rows",
+                        (json_int_t)j->written, "answers", (json_int_t)c.answers, "prompt_tokens",
+                        (json_int_t)c.prompt_tokens, "completion_tokens", (json_int_t)c.tokens, "seconds",
+                        j->seconds, "tokens_per_second", j->seconds > 0 ? (double)c.tokens / j->seconds : 0,
+                        "arena_bytes", (json_int_t)rf_run_arena_bytes(j->generator->run)));
 }
 
 static void say_sum(const job *j) {
   rf_generate_counts c = rf_generator_counts(j->generator);
   rf_say(j->sink,
-         "%lld prompts, %lld answers of %lld tokens in %.2f s: %.1f tokens/s; %lld walks, %lld of %lld prompt tokens shared, arena %.1f MiB\n",
-         (long long)j->prompts.rows, (long long)c.answers, (long long)c.tokens, j->seconds, j->seconds > 0 ? (double)c.tokens / j->seconds : 0,
-         (long long)c.walks, (long long)c.reused, (long long)c.prompt_tokens, (double)rf_run_arena_bytes(j->generator->run) / 0x1p20);
+         "%lld prompts, %lld answers of %lld tokens in %.2f s: %.1f tokens/s; %lld walks, %lld of %lld "
+         "prompt tokens shared, arena %.1f MiB\n",
+         (long long)j->prompts.rows, (long long)c.answers, (long long)c.tokens, j->seconds,
+         j->seconds > 0 ? (double)c.tokens / j->seconds : 0, (long long)c.walks, (long long)c.reused,
+         (long long)c.prompt_tokens, (double)rf_run_arena_bytes(j->generator->run) / 0x1p20);
 }
 
-/* ---- the run ------------------------------------------------------------------------------------------------------- */
+/* ---- the run --------------------------------------------------------------------------------- */
 
 static rf_status submit_all(job *j, const rf_options *o, rf_error *error) {
   rf_prompts *p = &j->prompts;
@@ -173,7 +193,8 @@ static rf_status submit_all(job *j, const rf_options *o, rf_error *error) {
     answers *a = &j->of[i];
     *a = (answers){.row = row, .index = i, .reply = calloc((size_t)row->samples, sizeof *a->reply)};
     if (!a->reply) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-    for (int s = 0; s < row->samples; s++) RF_TRY(rf_reply_start(&a->reply[s], p->tokenizer, row->stop, j->top, error));
+    for (int s = 0; s < row->samples; s++)
+      RF_TRY(rf_reply_start(&a->reply[s], p->tokenizer, row->stop, j->top, error));
     rf_request r = {.tokens = row->tokens.at,
                     .count = row->tokens.count,
                     .max_tokens = row->max_tokens,
@@ -192,7 +213,10 @@ static rf_status take(job *j, const rf_event *e, rf_error *error) {
   answers *a = e->owner;
   rf_reply *r = &a->reply[e->sample];
   RF_TRY(rf_reply_take(r, e, error));
-  if (j->first_seconds == 0) { j->first_seconds = rf_now_seconds() - j->start; j->process_seconds = rf_process_seconds(); }
+  if (j->first_seconds == 0) {
+    j->first_seconds = rf_now_seconds() - j->start;
+    j->process_seconds = rf_process_seconds();
+  }
   if (j->streams && r->bytes > r->shown && j->sink->text) j->sink->text(j->sink->self, r->text + r->shown);
   r->shown = r->bytes;
   if (r->finish == RF_FINISH_NONE) return RAFTER_OK;
@@ -213,11 +237,13 @@ static rf_status run(job *j, rf_error *error) {
     for (int i = 0; i < count; i++) RF_TRY(take(j, &event[i], error));
     rf_generate_counts c = rf_generator_counts(g);
     if (j->prompts.path && count)
-      rf_put_bar(j->sink, "%lld of %lld prompts, %lld tokens", (long long)j->written, (long long)j->prompts.rows, (long long)c.tokens);
+      rf_put_bar(j->sink, "%lld of %lld prompts, %lld tokens", (long long)j->written,
+                 (long long)j->prompts.rows, (long long)c.tokens);
     rf_phase_end(RF_PHASE_WRITE, writes);
     j->seconds = rf_now_seconds() - j->start;
     if (rf_generator_busy(g) && rf_asked_to_stop(j->sink))
-      return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped after %lld tokens; the answers to %lld of %lld prompts were put out",
+      return RF_FAIL(error, RAFTER_INTERRUPTED, NULL,
+                     "stopped after %lld tokens; the answers to %lld of %lld prompts were put out",
                      (long long)c.tokens, (long long)j->written, (long long)j->prompts.rows);
   }
   if (j->prompts.path) rf_put_bar(j->sink, "%s", "");
@@ -225,13 +251,14 @@ static rf_status run(job *j, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* ---- what it leaves ------------------------------------------------------------------------------------------------ */
+/* ---- what it leaves -------------------------------------------------------------------------- */
 
 /* Of a run that was stopped too: what was done until then. */
 static rf_status leave(job *j, rf_error *error) {
   rf_generate_counts c = rf_generator_counts(j->generator);
-  json_object_update_new(j->journal.results, json_pack("{sI sI sI}", "answers", (json_int_t)c.answers, "prompt_tokens", (json_int_t)c.prompt_tokens,
-                                                       "completion_tokens", (json_int_t)c.tokens));
+  json_object_update_new(j->journal.results,
+                         json_pack("{sI sI sI}", "answers", (json_int_t)c.answers, "prompt_tokens",
+                                   (json_int_t)c.prompt_tokens, "completion_tokens", (json_int_t)c.tokens));
   return rf_walked_leave(j->generator, j->record, &j->journal, j->seconds, error);
 }
 
@@ -255,27 +282,33 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   if (rf_options_is_set(o, "output") && !p->path && p->row[0].samples == 1)
     return RF_FAIL(error, RAFTER_INVALID, "give --input FILE, or leave --output out",
                    "--output is for answers to a file of prompts or to several samples");
-  rf_generate_settings settings = {.model = p->settings.model,
-                                   .plan = p->settings.plan,
-                                   .weights_folder = p->settings.weights_folder,
-                                   .progress = rf_load_bar(j->sink),
-                                   .seed = (uint64_t)rf_options_int(o, "seed"),
-                                   .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
+  rf_generate_settings settings = {
+      .model = p->settings.model,
+      .plan = p->settings.plan,
+      .weights_folder = p->settings.weights_folder,
+      .progress = rf_load_bar(j->sink),
+      .seed = (uint64_t)rf_options_int(o, "seed"),
+      .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
   bool single = !p->path && p->row[0].samples == 1;
-  j->json = rf_options_flag(o, "json"); j->streams = single && !j->json;
+  j->json = rf_options_flag(o, "json");
+  j->streams = single && !j->json;
   j->top = (int)rf_options_int(o, "top-logprobs");
   RF_TRY(rf_traced_open(o, &j->record, error));
-  j->verbose = rf_options_flag(o, "verbose"); j->converts = rf_options_given(o, "weights");
+  j->verbose = rf_options_flag(o, "verbose");
+  j->converts = rf_options_given(o, "weights");
   double start = rf_now_seconds();
   RF_TRY(rf_generator_open(&settings, &j->generator, error));
   j->load_seconds = rf_now_seconds() - start;
   if (rf_options_is_set(o, "output")) RF_TRY(rf_out_open(rf_options_text(o, "output"), 0, &j->out, error));
   RF_TRY(submit_all(j, o, error));
   RF_TRY(begin_journal(j, o, error));
-  if (j->streams && p->tokenizer && !p->chats && rf_options_is_set(o, "prompt")) rf_say_text(j->sink, strdup(rf_options_text(o, "prompt")));
+  if (j->streams && p->tokenizer && !p->chats && rf_options_is_set(o, "prompt"))
+    rf_say_text(j->sink, strdup(rf_options_text(o, "prompt")));
   rf_status status = run(j, error);
-  if (status == RAFTER_INTERRUPTED && j->out && j->written) RF_TRY(end_file(j, error)); /* whole rows, in their order */
-  if (status == RAFTER_INTERRUPTED) RF_TRY(leave(j, error));                            /* what was done until then */
+  /* whole rows, in their order */
+  if (status == RAFTER_INTERRUPTED && j->out && j->written) RF_TRY(end_file(j, error));
+  /* what was done until then */
+  if (status == RAFTER_INTERRUPTED) RF_TRY(leave(j, error));
   RF_TRY(status);
   if (j->streams) rf_say(j->sink, "\n");
   if (single) put_single(j);

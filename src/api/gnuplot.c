@@ -1,4 +1,5 @@
-/* gnuplot.c - see gnuplot.h. The script goes in and the picture comes out through unnamed files: no shell, no name that needs quoting. */
+/* gnuplot.c - see gnuplot.h. The script goes in and the picture comes out through unnamed files:
+ * no shell, no name that needs quoting. */
 #define _GNU_SOURCE
 #include "api/gnuplot.h"
 
@@ -42,9 +43,13 @@ rf_status rf_gnuplot_open(const char *path, int width, int height, rf_gnuplot *p
   RF_TRY(rf_gnuplot_check(path, error));
   plot->script = open_memstream(&plot->text, &plot->bytes);
   if (!plot->script) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while plotting");
-  fprintf(plot->script, "set encoding utf8\nset terminal %s size %d,%d %s font 'sans,%d' background '#ffffff'\n",
-          rf_text_ends_with(path, ".svg") ? "svg" : "pngcairo", width, height, rf_text_ends_with(path, ".svg") ? "dynamic" : "noenhanced", 11);
-  fputs("set border 3 lc rgb '#444444'\nset tics nomirror out\nset grid lc rgb '#dddddd' lw 1\nset key opaque\n", plot->script);
+  fprintf(plot->script,
+          "set encoding utf8\nset terminal %s size %d,%d %s font 'sans,%d' background '#ffffff'\n",
+          rf_text_ends_with(path, ".svg") ? "svg" : "pngcairo", width, height,
+          rf_text_ends_with(path, ".svg") ? "dynamic" : "noenhanced", 11);
+  fputs("set border 3 lc rgb '#444444'\nset tics nomirror out\nset grid lc rgb '#dddddd' lw 1\nset key "
+        "opaque\n",
+        plot->script);
   return RAFTER_OK;
 }
 
@@ -61,8 +66,10 @@ static rf_status whole(FILE *file, char **text, size_t *bytes, rf_error *error) 
   long end = fseek(file, 0, SEEK_END) ? -1 : ftell(file);
   *text = end < 0 ? NULL : malloc((size_t)end + 1);
   rewind(file);
-  if (!*text || fread(*text, 1, (size_t)end, file) != (size_t)end) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read what gnuplot wrote");
-  (*text)[end] = 0; *bytes = (size_t)end;
+  if (!*text || fread(*text, 1, (size_t)end, file) != (size_t)end)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read what gnuplot wrote");
+  (*text)[end] = 0;
+  *bytes = (size_t)end;
   return RAFTER_OK;
 }
 
@@ -76,7 +83,8 @@ static rf_status run(FILE *file[3], rf_error *error) {
   int fault = posix_spawnp(&child, arguments[0], &actions, NULL, arguments, environ);
   posix_spawn_file_actions_destroy(&actions);
   if (fault)
-    return RF_FAIL(error, RAFTER_FAILED, "is it installed whole? apt-get install gnuplot-nox", "gnuplot does not start: %s", strerror(fault));
+    return RF_FAIL(error, RAFTER_FAILED, "is it installed whole? apt-get install gnuplot-nox",
+                   "gnuplot does not start: %s", strerror(fault));
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return RAFTER_OK;
   char *said = NULL;
@@ -95,7 +103,8 @@ rf_status rf_gnuplot_close(rf_gnuplot *plot, rf_error *error) {
   size_t bytes = 0;
   bool written = plot->script && fclose(plot->script) == 0;
   for (int i = 0; i < 3; i++)
-    if (!(file[i] = tmpfile())) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "cannot make a temporary file: %s", strerror(errno)));
+    if (!(file[i] = tmpfile()))
+      RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "cannot make a temporary file: %s", strerror(errno)));
   if (!written || fwrite(plot->text, 1, plot->bytes, file[0]) != plot->bytes || fflush(file[0]))
     RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write gnuplot's script"));
   rewind(file[0]);
@@ -106,7 +115,8 @@ rf_status rf_gnuplot_close(rf_gnuplot *plot, rf_error *error) {
 done:
   for (int i = 0; i < 3; i++)
     if (file[i]) fclose(file[i]);
-  free(picture); free(plot->text);
+  free(picture);
+  free(plot->text);
   *plot = (rf_gnuplot){0};
   return status;
 }

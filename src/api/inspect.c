@@ -1,4 +1,5 @@
-/* inspect.c - `rafter inspect FILE`: what is in a model, plan, checkpoint, run, shard or machine file. */
+/* inspect.c - `rafter inspect FILE`: what is in a model, plan, checkpoint, run, shard or machine
+ * file. */
 #define _GNU_SOURCE
 #include "api/api.h"
 
@@ -38,11 +39,15 @@ static rf_status inspect_tensors(const char *path, const rafter_sink *sink, json
       json_array_append_new(dims, json_integer((json_int_t)t->shape[d]));
     }
     rf_say(sink, "  %-48s %-6s (%s) %s\n", t->name, dtype, shape, rf_text_bytes((double)t->bytes, a));
-    json_array_append_new(list, json_pack("{ss ss so sI}", "name", t->name, "dtype", dtype, "shape", dims, "bytes", (json_int_t)t->bytes));
-    bytes += t->bytes; elements += t->count;
+    json_array_append_new(list, json_pack("{ss ss so sI}", "name", t->name, "dtype", dtype, "shape", dims,
+                                          "bytes", (json_int_t)t->bytes));
+    bytes += t->bytes;
+    elements += t->count;
   }
-  rf_say(sink, "%d tensors, %lld elements, %s\n", rf_tensor_file_count(file), (long long)elements, rf_text_bytes((double)bytes, a));
-  json_object_update_new(json, json_pack("{so sI sI}", "tensors", list, "elements", (json_int_t)elements, "bytes", (json_int_t)bytes));
+  rf_say(sink, "%d tensors, %lld elements, %s\n", rf_tensor_file_count(file), (long long)elements,
+         rf_text_bytes((double)bytes, a));
+  json_object_update_new(json, json_pack("{so sI sI}", "tensors", list, "elements", (json_int_t)elements,
+                                         "bytes", (json_int_t)bytes));
   rf_tensor_file_close(file);
   return RAFTER_OK;
 }
@@ -52,27 +57,33 @@ static rf_status inspect_model(const char *path, const rafter_sink *sink, json_t
   RF_TRY(rf_model_resolve(path, &m, NULL, error));
   rf_pool *pool = rf_pool_new();
   rf_params p = rf_model_params(&m, pool);
-  rf_say(sink, "%s: %s, %lld layers, width %lld, %lld heads of %lld (%lld for keys and values), feed-forward %lld, vocabulary %lld, %lld positions\n",
-         m.name, rf_family_name(m.family), (long long)m.layers, (long long)m.width, (long long)m.heads, (long long)m.head_dim, (long long)m.kv_heads,
-         (long long)m.ff, (long long)m.vocab, (long long)m.max_seq);
-  rf_say(sink, "%lld parameters (%lld in matrix products, %lld in tables), %s head\n", (long long)p.total, (long long)p.matmul,
-         (long long)p.embedding, m.tied ? "tied" : "own");
-  json_object_update_new(json, json_pack("{ss ss sI sI sI sI}", "kind", "model", "name", m.name, "layers", (json_int_t)m.layers, "width",
-                                         (json_int_t)m.width, "vocab", (json_int_t)m.vocab, "parameters", (json_int_t)p.total));
+  rf_say(sink,
+         "%s: %s, %lld layers, width %lld, %lld heads of %lld (%lld for keys and values), feed-forward %lld, "
+         "vocabulary %lld, %lld positions\n",
+         m.name, rf_family_name(m.family), (long long)m.layers, (long long)m.width, (long long)m.heads,
+         (long long)m.head_dim, (long long)m.kv_heads, (long long)m.ff, (long long)m.vocab,
+         (long long)m.max_seq);
+  rf_say(sink, "%lld parameters (%lld in matrix products, %lld in tables), %s head\n", (long long)p.total,
+         (long long)p.matmul, (long long)p.embedding, m.tied ? "tied" : "own");
+  json_object_update_new(json, json_pack("{ss ss sI sI sI sI}", "kind", "model", "name", m.name, "layers",
+                                         (json_int_t)m.layers, "width", (json_int_t)m.width, "vocab",
+                                         (json_int_t)m.vocab, "parameters", (json_int_t)p.total));
   rf_pool_free(pool);
   return RAFTER_OK;
 }
 
 /* What `rafter calibrate` wrote. */
-static rf_status inspect_machine(const char *path, const json_t *content, const rafter_sink *sink, json_t *json, rf_error *error) {
+static rf_status inspect_machine(const char *path, const json_t *content, const rafter_sink *sink,
+                                 json_t *json, rf_error *error) {
   char a[32];
   rf_machine *m = calloc(1, sizeof *m);
   if (!m) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while reading %s", path);
   rf_status status = rf_machine_read(path, m, error);
   if (status == RAFTER_OK) {
-    rf_say(sink, "machine %s (%s%s%s), %d threads, %s of memory: f32 %.0f GFLOP/s, read %.1f GB/s, %d curves\n%s\n", m->name, m->kind,
-           m->isa[0] ? ", " : "", m->isa, m->threads, rf_text_bytes(m->memory_bytes, a), m->flops[RF_F32] * 1e-9, m->read_bps * 1e-9, m->curve_count,
-           m->source_note);
+    rf_say(sink,
+           "machine %s (%s%s%s), %d threads, %s of memory: f32 %.0f GFLOP/s, read %.1f GB/s, %d curves\n%s\n",
+           m->name, m->kind, m->isa[0] ? ", " : "", m->isa, m->threads, rf_text_bytes(m->memory_bytes, a),
+           m->flops[RF_F32] * 1e-9, m->read_bps * 1e-9, m->curve_count, m->source_note);
     if (m->tuned.cpu[0]) rf_say_tuned(sink, &m->tuned);
     else rf_say(sink, "no blocks were tuned: `rafter calibrate --tune` tries them\n");
     json_object_set_new(json, "kind", json_string("machine"));
@@ -94,8 +105,13 @@ static rf_status inspect_json(const char *path, const rafter_sink *sink, json_t 
     return status;
   }
   char *text = rf_json_text(content, 1);
-  if (text && strlen(text) < 1 << 16) { rf_say_text(sink, text); rf_say(sink, "\n"); }
-  else { rf_say(sink, "%s: JSON, %zu bytes\n", path, text ? strlen(text) : 0); free(text); }
+  if (text && strlen(text) < 1 << 16) {
+    rf_say_text(sink, text);
+    rf_say(sink, "\n");
+  } else {
+    rf_say(sink, "%s: JSON, %zu bytes\n", path, text ? strlen(text) : 0);
+    free(text);
+  }
   json_object_set_new(json, "kind", json_string("json"));
   json_object_set_new(json, "content", content);
   return RAFTER_OK;
@@ -104,10 +120,12 @@ static rf_status inspect_json(const char *path, const rafter_sink *sink, json_t 
 static rf_status inspect_shard(const char *path, const rafter_sink *sink, json_t *json, rf_error *error) {
   rf_shard s;
   RF_TRY(rf_shard_open(path, &s, error));
-  rf_say(sink, "%s: token shard, %lld tokens of %d bytes, ids below %lld, %lld documents%s\n", path, (long long)s.tokens, s.token_bytes,
-         (long long)s.vocab, (long long)s.documents, s.mask_byte ? ", with a loss mask" : "");
-  json_object_update_new(json, json_pack("{ss sI sI sI sb}", "kind", "shard", "tokens", (json_int_t)s.tokens, "vocab", (json_int_t)s.vocab,
-                                         "documents", (json_int_t)s.documents, "loss_mask", s.mask_byte != 0));
+  rf_say(sink, "%s: token shard, %lld tokens of %d bytes, ids below %lld, %lld documents%s\n", path,
+         (long long)s.tokens, s.token_bytes, (long long)s.vocab, (long long)s.documents,
+         s.mask_byte ? ", with a loss mask" : "");
+  json_object_update_new(json, json_pack("{ss sI sI sI sb}", "kind", "shard", "tokens", (json_int_t)s.tokens,
+                                         "vocab", (json_int_t)s.vocab, "documents", (json_int_t)s.documents,
+                                         "loss_mask", s.mask_byte != 0));
   rf_status status = rf_shard_scan(&s, s.vocab, NULL, error);
   rf_shard_close(&s);
   return status;
@@ -121,9 +139,13 @@ static rf_status inspect_run(const char *path, const rafter_sink *sink, json_t *
   bool resumable = rf_checkpoint_newest(path, newest, NULL) == RAFTER_OK;
   json_t *options = json_object_get(run, "options");
   rf_say(sink, "run of %s on %s; %s%s\n",
-         json_string_value(json_object_get(options, "model")) ? json_string_value(json_object_get(options, "model")) : "?",
-         json_string_value(json_object_get(run, "machine")), resumable ? "newest checkpoint " : "no complete checkpoint", resumable ? newest : "");
-  json_object_update_new(json, json_pack("{ss so ss?}", "kind", "run", "run", run, "checkpoint", resumable ? newest : NULL));
+         json_string_value(json_object_get(options, "model"))
+             ? json_string_value(json_object_get(options, "model"))
+             : "?",
+         json_string_value(json_object_get(run, "machine")),
+         resumable ? "newest checkpoint " : "no complete checkpoint", resumable ? newest : "");
+  json_object_update_new(
+      json, json_pack("{ss so ss?}", "kind", "run", "run", run, "checkpoint", resumable ? newest : NULL));
   return RAFTER_OK;
 }
 
@@ -140,7 +162,8 @@ static rf_status inspect_adapter(const char *path, const rafter_sink *sink, json
   json_decref(config);
   RF_TRY(status);
   rf_say(sink, "adapter of rank %lld, alpha %g, beside %s\n", (long long)rank, alpha, base);
-  json_object_update_new(json, json_pack("{ss ss sI sf}", "kind", "adapter", "base", base, "rank", (json_int_t)rank, "alpha", alpha));
+  json_object_update_new(json, json_pack("{ss ss sI sf}", "kind", "adapter", "base", base, "rank",
+                                         (json_int_t)rank, "alpha", alpha));
   snprintf(file, sizeof file, "%s/adapter_model.safetensors", path);
   return inspect_tensors(file, sink, json, error);
 }
@@ -149,13 +172,17 @@ rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *sink, rf_
   const char *path = rf_options_argument(job->options, 0);
   struct stat info;
   rf_status status;
-  if (!path) return RF_FAIL(error, RAFTER_INVALID, "for example `rafter inspect model.safetensors`", "what shall be inspected? (FILE is missing)");
+  if (!path)
+    return RF_FAIL(error, RAFTER_INVALID, "for example `rafter inspect model.safetensors`",
+                   "what shall be inspected? (FILE is missing)");
   json_t *json = json_pack("{ss ss}", "command", "inspect", "path", path);
   bool there = !stat(path, &info), folder = there && S_ISDIR(info.st_mode);
   bool adapter = folder && rf_adapter_is(path);
   if (folder && !adapter && !has(path, "run.json") && !has(path, "config.json"))
-    status = RF_FAIL(error, RAFTER_FAILED, "give the folder of a run or of a model, or one file",
-                     "%s holds neither a run nor a model (expected run.json, config.json or adapter_config.json in it)", path);
+    status = RF_FAIL(
+        error, RAFTER_FAILED, "give the folder of a run or of a model, or one file",
+        "%s holds neither a run nor a model (expected run.json, config.json or adapter_config.json in it)",
+        path);
   else if (folder && has(path, "run.json")) status = inspect_run(path, sink, json, error);
   else if (folder) {
     status = adapter ? inspect_adapter(path, sink, json, error) : inspect_model(path, sink, json, error);
@@ -165,17 +192,21 @@ rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *sink, rf_
       rf_say(sink, "checkpoint: %s\n", has(path, "DONE") ? "complete" : "INCOMPLETE, DONE is missing");
       json_object_set_new(json, "complete", json_boolean(has(path, "DONE")));
     }
-  } else if (rf_text_ends_with(path, ".safetensors") || rf_text_ends_with(path, ".index.json")) status = inspect_tensors(path, sink, json, error);
+  } else if (rf_text_ends_with(path, ".safetensors") || rf_text_ends_with(path, ".index.json"))
+    status = inspect_tensors(path, sink, json, error);
   else if (rf_text_ends_with(path, ".json")) status = inspect_json(path, sink, json, error);
   else if (rf_text_ends_with(path, ".shard")) status = inspect_shard(path, sink, json, error);
   else if (rf_text_ends_with(path, ".gguf") || rf_text_ends_with(path, ".bin")) {
     status = rf_inspect_blocks(path, sink, json, error);
     rf_model known; /* an architecture that is not known here still has its tensors */
-    if (status == RAFTER_OK && rf_model_resolve(path, &known, NULL, NULL) == RAFTER_OK) status = inspect_model(path, sink, json, error);
+    if (status == RAFTER_OK && rf_model_resolve(path, &known, NULL, NULL) == RAFTER_OK)
+      status = inspect_model(path, sink, json, error);
   } else if (there)
     status = RF_FAIL(error, RAFTER_FAILED, "rename it to what it is: .safetensors, .gguf, .shard or .json",
                      "%s is of no kind that inspect knows by its name", path);
-  else status = inspect_model(path, sink, json, error); /* a preset or an inline shape; its error names what is known */
+  else
+    status = inspect_model(path, sink, json,
+                           error); /* a preset or an inline shape; its error names what is known */
   if (status == RAFTER_OK) rf_put_json(sink, json);
   else json_decref(json);
   return status;

@@ -1,4 +1,5 @@
-/* inspect_gguf.c - what `rafter inspect` says of .gguf files and llama2.c .bin files: metadata, tensors, how many bits a weight takes. */
+/* inspect_gguf.c - what `rafter inspect` says of .gguf files and llama2.c .bin files: metadata,
+ * tensors, how many bits a weight takes. */
 #define _GNU_SOURCE
 #include "api/api.h"
 
@@ -48,7 +49,8 @@ static json_t *describe(const rf_gguf *file, const rf_gguf_value *v, char *line,
     rf_text_append(line, size, "%lld", (long long)whole);
     return json_integer((json_int_t)whole);
   }
-  if (rf_gguf_float(file, v->key, -1e308, 1e308, &real, NULL) != RAFTER_OK) return json_null(); /* no finite number */
+  /* no finite number */
+  if (rf_gguf_float(file, v->key, -1e308, 1e308, &real, NULL) != RAFTER_OK) return json_null();
   rf_text_append(line, size, "%.9g", real);
   return json_real(real);
 }
@@ -86,15 +88,18 @@ rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *j
       rf_text_append(shape, sizeof shape, "%s%lld", d ? "," : "", (long long)t->shape[d]);
       json_array_append_new(dims, json_integer((json_int_t)t->shape[d]));
     }
-    rf_say(sink, "  %-48s %-6s (%s) %s\n", t->name, t->type->name, shape, rf_text_bytes((double)t->bytes, size));
-    json_t *row = json_pack("{ss ss so sI}", "name", t->name, "dtype", t->type->name, "shape", dims, "bytes", (json_int_t)t->bytes);
+    rf_say(sink, "  %-48s %-6s (%s) %s\n", t->name, t->type->name, shape,
+           rf_text_bytes((double)t->bytes, size));
+    json_t *row = json_pack("{ss ss so sI}", "name", t->name, "dtype", t->type->name, "shape", dims, "bytes",
+                            (json_int_t)t->bytes);
     json_array_append_new(list, row ? row : json_null()); /* NULL: a name that is no UTF-8 */
-    bytes += t->bytes; elements += t->count;
+    bytes += t->bytes;
+    elements += t->count;
   }
-  rf_say(sink, "%d tensors, %lld elements, %s, %.2f bits a weight\n", count, (long long)elements, rf_text_bytes((double)bytes, size),
-         elements ? 8 * (double)bytes / (double)elements : 0);
-  json_object_update_new(json,
-                         json_pack("{ss sO sI sI}", "kind", "model", "tensors", list, "elements", (json_int_t)elements, "bytes", (json_int_t)bytes));
+  rf_say(sink, "%d tensors, %lld elements, %s, %.2f bits a weight\n", count, (long long)elements,
+         rf_text_bytes((double)bytes, size), elements ? 8 * (double)bytes / (double)elements : 0);
+  json_object_update_new(json, json_pack("{ss sO sI sI}", "kind", "model", "tensors", list, "elements",
+                                         (json_int_t)elements, "bytes", (json_int_t)bytes));
 done:
   json_decref(list);
   rf_gguf_source_close(source);

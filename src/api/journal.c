@@ -13,10 +13,12 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char *const JOBS[] = {[RF_JOB_TRAIN] = "train", [RF_JOB_GENERATE] = "generate", [RF_JOB_SCORE] = "score"};
+static const char *const JOBS[] = {
+    [RF_JOB_TRAIN] = "train", [RF_JOB_GENERATE] = "generate", [RF_JOB_SCORE] = "score"};
 
 static json_t *plan_of(const rf_plan *plan, const rf_plan *prefill, const char *name) {
-  rf_report_plan report = {.plan = plan, .prefill = prefill, .job = JOBS[plan->options.build.job], .tensors = true, .ops = true};
+  rf_report_plan report = {
+      .plan = plan, .prefill = prefill, .job = JOBS[plan->options.build.job], .tensors = true, .ops = true};
   json_t *json = rf_report_plan_json(&report);
   if (json) json_object_set_new(json, "name", json_string(name));
   return json;
@@ -45,8 +47,10 @@ void rf_journal_name_folder(const rf_options *o, char folder[4096]) {
   struct tm broken;
   localtime_r(&now, &broken);
   strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &broken);
-  const char *model = rf_options_argument(o, 0), *slash = model ? strrchr(model, '/') : NULL, *base = slash && slash[1] ? slash + 1 : model;
-  snprintf(folder, 4096, "%.3800s/%s-%.*s", rf_runs_root(), stamp, (int)strcspn(base ? base : "model", ":/"), base ? base : "model");
+  const char *model = rf_options_argument(o, 0), *slash = model ? strrchr(model, '/') : NULL,
+             *base = slash && slash[1] ? slash + 1 : model;
+  snprintf(folder, 4096, "%.3800s/%s-%.*s", rf_runs_root(), stamp, (int)strcspn(base ? base : "model", ":/"),
+           base ? base : "model");
 }
 
 /* Runs that begin in one second, also in other processes, take names with -2, -3 behind. */
@@ -56,7 +60,8 @@ rf_status rf_journal_make_folder(const rf_options *o, char folder[4096], rf_erro
   snprintf(name, sizeof name, "%.3990s", folder);
   RF_TRY(rf_make_folders(rf_runs_root(), error));
   for (int n = 2; mkdir(folder, 0777); n++) {
-    if (errno != EEXIST) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot make the folder %s (%s)", folder, strerror(errno));
+    if (errno != EEXIST)
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot make the folder %s (%s)", folder, strerror(errno));
     snprintf(folder, 4096, "%s-%d", name, n);
   }
   return RAFTER_OK;
@@ -72,7 +77,8 @@ rf_status rf_journal_folder(const rf_options *o, char folder[4096], rf_error *er
   else if (traced) return rf_journal_make_folder(o, folder, error);
   snprintf(path, sizeof path, "%s/run.json", folder);
   if (*folder && !access(path, F_OK))
-    return RF_FAIL(error, RAFTER_FAILED, "choose another --out, or remove the folder", "%s holds a run already", folder);
+    return RF_FAIL(error, RAFTER_FAILED, "choose another --out, or remove the folder",
+                   "%s holds a run already", folder);
   return *folder ? rf_make_folders(folder, error) : RAFTER_OK;
 }
 
@@ -87,12 +93,13 @@ static void now_text(char text[32]) {
 static rf_status write_in(const char *folder, const char *name, json_t *json, int indent, rf_error *error) {
   char path[4200];
   snprintf(path, sizeof path, "%s/%s", folder, name);
-  rf_status status = json ? rf_json_write(path, json, indent, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while recording a run");
+  rf_status status = json ? rf_json_write(path, json, indent, error)
+                          : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while recording a run");
   json_decref(json);
   return status;
 }
 
-/* ---- the history: what cannot be written there fails no run ------------------------------------------------------------ */
+/* ---- the history: what cannot be written there fails no run ---------------------------------- */
 
 /* RAFTER_RUNS set to nothing: none is kept. */
 static bool keeps_history(void) {
@@ -107,7 +114,8 @@ static void begin_history(rf_journal *journal, const char *command, const rf_pla
   rf_history *history = NULL;
   rf_error error = {0};
   const json_t *options = json_object_get(journal->run, "options");
-  const char *model = json_string_value(json_object_get(options, "model")), *slash = strrchr(journal->folder, '/');
+  const char *model = json_string_value(json_object_get(options, "model")),
+             *slash = strrchr(journal->folder, '/');
   char *text = rf_json_text(options, 0), *folder = *journal->folder ? realpath(journal->folder, NULL) : NULL;
   rf_history_run run = {.name = slash && slash[1]  ? slash + 1
                                 : *journal->folder ? journal->folder
@@ -125,7 +133,8 @@ static void begin_history(rf_journal *journal, const char *command, const rf_pla
   if (status == RAFTER_OK) status = rf_history_begin(history, &run, &journal->id, &error);
   if (status != RAFTER_OK) rf_note(journal->sink, "warning: %s\n", error.message);
   rf_history_close(history);
-  free(text); free(folder);
+  free(text);
+  free(folder);
 }
 
 static void end_history(const rf_journal *journal, rf_status status, const char *message) {
@@ -133,12 +142,14 @@ static void end_history(const rf_journal *journal, rf_status status, const char 
   rf_error error = {0};
   const char *how = status == RAFTER_OK ? "done" : status == RAFTER_INTERRUPTED ? "interrupted" : "failed";
   rf_status wrote = rf_history_open(rf_runs_root(), true, &history, &error);
-  if (wrote == RAFTER_OK) wrote = rf_history_end(history, journal->id, how, message, journal->results, &error);
+  if (wrote == RAFTER_OK)
+    wrote = rf_history_end(history, journal->id, how, message, journal->results, &error);
   if (wrote != RAFTER_OK) rf_note(journal->sink, "warning: %s\n", error.message);
   rf_history_close(history);
 }
 
-/* What a run that is resumed under another plan had left of the one before stays under another name: it joins no op of this one. */
+/* What a run that is resumed under another plan had left of the one before stays under another
+ * name: it joins no op of this one. */
 static void set_aside(const char *folder, const char *digest) {
   static const char *const NAMES[] = {"report.json", "trace.bin", "trace.json"};
   char from[4200], to[4200];
@@ -148,37 +159,44 @@ static void set_aside(const char *folder, const char *digest) {
   if (access(from, F_OK) || rf_json_read(from, (size_t)1 << 20, &before, &error) != RAFTER_OK) return;
   const char *was = json_string_value(json_object_get(before, "digest"));
   for (size_t i = 0; was && strcmp(was, digest) && i < sizeof NAMES / sizeof *NAMES; i++) {
-    snprintf(from, sizeof from, "%s/%s", folder, NAMES[i]); snprintf(to, sizeof to, "%s/before-%s", folder, NAMES[i]);
+    snprintf(from, sizeof from, "%s/%s", folder, NAMES[i]);
+    snprintf(to, sizeof to, "%s/before-%s", folder, NAMES[i]);
     rename(from, to); /* most runs have no trace */
   }
   json_decref(before);
 }
 
-/* ---- a run ------------------------------------------------------------------------------------------------------------- */
+/* ---- a run ----------------------------------------------------------------------------------- */
 
-rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const char *command, json_t *options, const char *folder,
-                           const rf_report_walk *walk, int walks, rf_error *error) {
+rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const char *command, json_t *options,
+                           const char *folder, const rf_report_walk *walk, int walks, rf_error *error) {
   const rf_plan *plan = walk[0].plan;
   char now[32], *here = getcwd(NULL, 0);
   *journal = (rf_journal){.sink = sink, .beside = journal->beside};
   snprintf(journal->folder, sizeof journal->folder, "%s", folder);
-  for (size_t n = strlen(journal->folder); n > 1 && journal->folder[n - 1] == '/'; n--) journal->folder[n - 1] = 0; /* its name is the last part */
+  /* its name is the last part */
+  for (size_t n = strlen(journal->folder); n > 1 && journal->folder[n - 1] == '/'; n--)
+    journal->folder[n - 1] = 0;
   now_text(now);
-  journal->run = json_pack("{ss ss so ss ss si ss ss?}", "rafter", rafter_version(), "command", command, "options", options, "digest", plan->digest,
-                           "machine", plan->machine.name, "threads", plan->options.threads, "started", now, "directory", here);
+  journal->run = json_pack("{ss ss so ss ss si ss ss?}", "rafter", rafter_version(), "command", command,
+                           "options", options, "digest", plan->digest, "machine", plan->machine.name,
+                           "threads", plan->options.threads, "started", now, "directory", here);
   free(here);
   int64_t peak = 0; /* of the walks that share the arena */
   for (int i = 0; i < walks; i++) peak = walk[i].plan->arena_bytes > peak ? walk[i].plan->arena_bytes : peak;
-  journal->results = json_pack("{sI sf sf}", "peak_bytes", (json_int_t)peak, "predicted_seconds", plan->step_seconds, "predicted_tokens_per_second",
+  journal->results = json_pack("{sI sf sf}", "peak_bytes", (json_int_t)peak, "predicted_seconds",
+                               plan->step_seconds, "predicted_tokens_per_second",
                                plan->step_seconds > 0 ? rf_plan_tokens(plan) / plan->step_seconds : 0);
-  if (!journal->run || !journal->results) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while recording a run");
+  if (!journal->run || !journal->results)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while recording a run");
   if (*folder) {
     set_aside(folder, plan->digest);
     RF_TRY(write_in(folder, "run.json", json_incref(journal->run), 1, error));
     RF_TRY(write_in(folder, "plan.json", plans_json(walk, walks), 0, error));
   }
   if (keeps_history() && computes(plan)) begin_history(journal, command, plan);
-  journal->began = rf_now_seconds(); journal->delayed = rf_run_delayed();
+  journal->began = rf_now_seconds();
+  journal->delayed = rf_run_delayed();
   return RAFTER_OK;
 }
 
@@ -186,40 +204,51 @@ json_t *rf_journal_report(const rf_run *run, const rf_report_walk *walk, int wal
   json_t *list = json_array();
   for (int i = 0; i < walks; i++)
     if (walk[i].count) json_array_append_new(list, rf_report_walk_json(&walk[i]));
-  return json_pack("{ss sI sI ss so so}", "rafter", RF_VERSION, "arena_bytes", (json_int_t)rf_run_arena_bytes(run), "peak_bytes",
-                   (json_int_t)walk[0].plan->arena_bytes, "digest", walk[0].plan->digest, "ops",
+  return json_pack("{ss sI sI ss so so}", "rafter", RF_VERSION, "arena_bytes",
+                   (json_int_t)rf_run_arena_bytes(run), "peak_bytes", (json_int_t)walk[0].plan->arena_bytes,
+                   "digest", walk[0].plan->digest, "ops",
                    rf_report_measured_json(walk[0].plan, walk[0].measured), "walks", list);
 }
 
 /* What most runs are compared by. A command's own figures stay. */
 static void take_results(json_t *results, const json_t *summary, double seconds) {
-  const json_t *walk = json_array_get(json_object_get(summary, "walks"), 0), *rate = json_object_get(walk, "rate");
-  json_t *found = json_pack("{sf sO? sO? sO? sO? sO? sO? sO?}", "seconds", seconds, "walks", json_object_get(walk, "count"), "walk_seconds",
-                            json_object_get(walk, "seconds"), "predicted_seconds", json_object_get(walk, "predicted_seconds"), "limit_seconds",
-                            json_object_get(walk, "limit_seconds"), "tokens_per_second", json_object_get(rate, "tokens_per_second"),
-                            "predicted_tokens_per_second", json_object_get(rate, "predicted"), "bound", json_object_get(summary, "bound"));
+  const json_t *walk = json_array_get(json_object_get(summary, "walks"), 0),
+               *rate = json_object_get(walk, "rate");
+  json_t *found = json_pack("{sf sO? sO? sO? sO? sO? sO? sO?}", "seconds", seconds, "walks",
+                            json_object_get(walk, "count"), "walk_seconds", json_object_get(walk, "seconds"),
+                            "predicted_seconds", json_object_get(walk, "predicted_seconds"), "limit_seconds",
+                            json_object_get(walk, "limit_seconds"), "tokens_per_second",
+                            json_object_get(rate, "tokens_per_second"), "predicted_tokens_per_second",
+                            json_object_get(rate, "predicted"), "bound", json_object_get(summary, "bound"));
   json_object_update(results, found);
   json_decref(found);
 }
 
-rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_report_walk *walk, int walks, double seconds, rf_error *error) {
+rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_report_walk *walk, int walks,
+                            double seconds, rf_error *error) {
   bool quiet = json_is_true(json_object_get(json_object_get(journal->run, "options"), "quiet"));
   if (!computes(walk[0].plan))
-    return rf_say(journal->sink, "\nnothing was computed: --backend %s walks the plan alone\n", walk[0].plan->options.backend->name), RAFTER_OK;
+    return rf_say(journal->sink, "\nnothing was computed: --backend %s walks the plan alone\n",
+                  walk[0].plan->options.backend->name),
+           RAFTER_OK;
   if (quiet && !*journal->folder && !journal->id) return RAFTER_OK; /* nobody is there to be told */
   json_t *report = rf_journal_report(run, walk, walks), *plan = plans_json(walk, walks);
   json_t *entry = json_pack("{ss sO sO sO}", "id", "", "run", journal->run, "plan", plan, "measured", report);
-  if (entry && journal->traced) json_object_set_new(entry, "trace", json_pack("{sO}", "header", journal->traced));
+  if (entry && journal->traced)
+    json_object_set_new(entry, "trace", json_pack("{sO}", "header", journal->traced));
   rf_outside outside;
-  rf_status status = entry ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summing up a run");
+  rf_status status =
+      entry ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summing up a run");
   RF_GO(status);
   if (rf_run_outside(run, &outside, NULL) == RAFTER_OK)
-    json_object_set_new(report, "outside_arena_bytes", json_pack("{sI}", "total", (json_int_t)outside.outside_bytes));
+    json_object_set_new(report, "outside_arena_bytes",
+                        json_pack("{sI}", "total", (json_int_t)outside.outside_bytes));
   double delayed = rf_run_delayed();
   if (journal->delayed >= 0 && delayed >= journal->delayed)
     json_object_set_new(report, "others",
-                        json_pack("{sf sf si}", "seconds", rf_now_seconds() - journal->began, "delayed_seconds", delayed - journal->delayed,
-                                  "threads", walk[0].plan->options.threads));
+                        json_pack("{sf sf si}", "seconds", rf_now_seconds() - journal->began,
+                                  "delayed_seconds", delayed - journal->delayed, "threads",
+                                  walk[0].plan->options.threads));
   /* A short run is not kept waiting for advice: `rafter report` takes its time. */
   double patience = 0.02 * seconds < 0.05 ? 0.05 : 0.02 * seconds < 2 ? 0.02 * seconds : 2;
   json_object_set_new(report, "advice", rf_journal_advise(entry, patience));
@@ -227,16 +256,25 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
   json_object_set_new(report, "summary", summary);
   take_results(journal->results, summary, seconds);
   char *text = rf_report_summary_text(summary);
-  if (journal->beside) { rf_note(journal->sink, "\n%s", text ? text : ""); free(text); }
-  else { rf_say(journal->sink, "\n"); rf_say_text(journal->sink, text); }
+  if (journal->beside) {
+    rf_note(journal->sink, "\n%s", text ? text : "");
+    free(text);
+  } else {
+    rf_say(journal->sink, "\n");
+    rf_say_text(journal->sink, text);
+  }
   if (*journal->folder) status = write_in(journal->folder, "report.json", json_incref(report), 0, error);
 done:
-  json_decref(entry); json_decref(report); json_decref(plan);
+  json_decref(entry);
+  json_decref(report);
+  json_decref(plan);
   return status;
 }
 
 void rf_journal_close(rf_journal *journal, rf_status status, const rf_error *error) {
   if (journal->id) end_history(journal, status, error && status != RAFTER_OK ? error->message : NULL);
-  json_decref(journal->run); json_decref(journal->results); json_decref(journal->traced);
+  json_decref(journal->run);
+  json_decref(journal->results);
+  json_decref(journal->traced);
   *journal = (rf_journal){0};
 }

@@ -1,5 +1,5 @@
-/* journal.h - what a run leaves behind: run.json and plan.json before it starts, report.json when it ends, and its row of the history. docs/formats.md,
- * "A run". */
+/* journal.h - what a run leaves behind: run.json and plan.json before it starts, report.json
+ * when it ends, and its row of the history. docs/formats.md, "A run". */
 #ifndef RF_API_JOURNAL_H
 #define RF_API_JOURNAL_H
 
@@ -20,14 +20,18 @@ typedef struct rf_journal {
 void rf_journal_name_folder(const rf_options *options, char folder[4096]);
 /* Makes that folder, which no other run has: where the name is taken, NAME-2, NAME-3 ... */
 rf_status rf_journal_make_folder(const rf_options *options, char folder[4096], rf_error *error);
-/* The folder of a run that needs none: --out as typed, or with --trace a name of its own, made here; else "". RAFTER_FAILED: a run is in it. */
+/* The folder of a run that needs none: --out as typed, or with --trace a name of its own, made
+ * here; else "". RAFTER_FAILED: a run is in it. */
 rf_status rf_journal_folder(const rf_options *options, char folder[4096], rf_error *error);
-/* Writes the records of a run that begins. walk[0] is the plan that stands at the top of plan.json, the others stand in its "plans". Takes `options`, which
- * repeat the run. `folder` "": nothing is written. RAFTER_FAILED: the folder cannot be written. */
-rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const char *command, json_t *options, const char *folder,
-                           const rf_report_walk *walk, int walks, rf_error *error);
-/* What was measured of a run that is done: writes report.json and says the summary. `seconds`: of the whole run, for what an advice may cost. */
-rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_report_walk *walk, int walks, double seconds, rf_error *error);
+/* Writes the records of a run that begins. walk[0] is the plan that stands at the top of
+ * plan.json, the others stand in its "plans". Takes `options`, which repeat the run. `folder`
+ * "": nothing is written. RAFTER_FAILED: the folder cannot be written. */
+rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const char *command, json_t *options,
+                           const char *folder, const rf_report_walk *walk, int walks, rf_error *error);
+/* What was measured of a run that is done: writes report.json and says the summary. `seconds`:
+ * of the whole run, for what an advice may cost. */
+rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_report_walk *walk, int walks,
+                            double seconds, rf_error *error);
 /* How it ended, for the history. What was not begun is passed over; `error` may be NULL. */
 void rf_journal_close(rf_journal *journal, rf_status status, const rf_error *error);
 
@@ -35,8 +39,9 @@ void rf_journal_close(rf_journal *journal, rf_status status, const rf_error *err
 json_t *rf_journal_report(const rf_run *run, const rf_report_walk *walk, int walks);
 /* A plan object gets the name of its walk, and in "plans" the prefill plan beside a decode plan. */
 void rf_journal_name_plans(json_t *json, const rf_plan *plan, const rf_plan *prefill);
-/* advise.c: what single changes of a run's options would do, each a plan that was made, with seconds by kind of op; nothing when the run is not planned here
- * as it was there: then the entry's "replans" is false. Ends after `seconds`. The caller's. */
+/* advise.c: what single changes of a run's options would do, each a plan that was made, with
+ * seconds by kind of op; nothing when the run is not planned here as it was there: then the
+ * entry's "replans" is false. Ends after `seconds`. The caller's. */
 json_t *rf_journal_advise(json_t *entry, double seconds);
 
 #endif

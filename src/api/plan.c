@@ -13,19 +13,28 @@ rafter_status rafter_plan_new(const rafter_job *job, rafter_plan **plan, rafter_
 }
 
 void rf_plan_give_advice(rafter_plan *plan) {
-  if (plan->advisable) { plan->advice_count = rf_plan_advise(plan->plan, plan->ahead, plan->advice); plan->ahead = NULL; }
+  if (plan->advisable) {
+    plan->advice_count = rf_plan_advise(plan->plan, plan->ahead, plan->advice);
+    plan->ahead = NULL;
+  }
 }
 
 rf_status rf_plan_begin(const rafter_job *job, rafter_plan **out, rf_error *error) {
   rf_status status = RAFTER_OK;
   const rf_options *o = job->options;
-  const char *kind = rf_options_has(o, "job") ? rf_options_text(o, "job") : !strcmp(rf_options_command(o), "generate") ? "generate" : "train";
+  const char *kind = rf_options_has(o, "job")                     ? rf_options_text(o, "job")
+                     : !strcmp(rf_options_command(o), "generate") ? "generate"
+                                                                  : "train";
   rafter_plan *p = calloc(1, sizeof *p);
   if (!p) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
-  p->extra = json_object(); p->assumptions = json_array(); p->extra_text = open_memstream(&p->extra_chars, &p->extra_bytes);
-  if (!p->extra || !p->assumptions || !p->extra_text) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
+  p->extra = json_object();
+  p->assumptions = json_array();
+  p->extra_text = open_memstream(&p->extra_chars, &p->extra_bytes);
+  if (!p->extra || !p->assumptions || !p->extra_text)
+    RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
   if (!strcmp(rf_options_command(o), "plan")) {
-    p->tensors = rf_options_flag(o, "tensors"); p->ops = rf_options_flag(o, "ops");
+    p->tensors = rf_options_flag(o, "tensors");
+    p->ops = rf_options_flag(o, "ops");
     p->tokens = rf_options_is_set(o, "tokens") ? (double)rf_options_int(o, "tokens") : 0;
     p->budget_seconds = rf_options_is_set(o, "budget") ? rf_options_float(o, "budget") : 0;
   }
@@ -40,8 +49,10 @@ done:
 void rafter_plan_free(rafter_plan *plan) {
   if (!plan) return;
   rf_advice_forget(plan->ahead);
-  rf_plan_free(plan->plan); rf_plan_free(plan->prefill);
-  json_decref(plan->extra); json_decref(plan->assumptions);
+  rf_plan_free(plan->plan);
+  rf_plan_free(plan->prefill);
+  json_decref(plan->extra);
+  json_decref(plan->assumptions);
   if (plan->extra_text) fclose(plan->extra_text);
   free(plan->extra_chars);
   free(plan);
@@ -65,7 +76,7 @@ static rf_report_plan report_of(const rafter_plan *p) {
 static void add_extra(const rafter_plan *p, json_t *json) {
   const char *key;
   json_t *value;
-  json_object_foreach(p->extra, key, value) {
+  json_object_foreach (p->extra, key, value) {
     json_t *there = json_object_get(json, key);
     if (json_is_object(there) && json_is_object(value)) json_object_update(there, value);
     else json_object_set(json, key, value);
@@ -78,7 +89,8 @@ rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error
   *json = rf_report_plan_json(&report);
   if (*json) {
     add_extra(plan, *json);
-    if (plan->tensors && plan->ops && plan->prefill) rf_journal_name_plans(*json, plan->plan, plan->prefill); /* the report draws both walks */
+    /* the report draws both walks */
+    if (plan->tensors && plan->ops && plan->prefill) rf_journal_name_plans(*json, plan->plan, plan->prefill);
     json_object_set(*json, "fits", json_object_get(json_object_get(*json, "memory"), "fits"));
   }
   return *json ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a plan");
@@ -101,7 +113,8 @@ rafter_status rafter_plan_text(const rafter_plan *plan, char **text, rafter_erro
   return *text ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a plan");
 }
 
-rafter_status rafter_plan_number(const rafter_plan *plan, const char *pointer, double *value, rafter_error *error) {
+rafter_status rafter_plan_number(const rafter_plan *plan, const char *pointer, double *value,
+                                 rafter_error *error) {
   json_t *json = NULL, *at;
   char part[128];
   rf_status status = RAFTER_OK;
@@ -110,13 +123,16 @@ rafter_status rafter_plan_number(const rafter_plan *plan, const char *pointer, d
   for (const char *p = pointer; at && *p == '/';) {
     size_t n = strcspn(++p, "/");
     if (n >= sizeof part) n = sizeof part - 1;
-    memcpy(part, p, n); part[n] = 0;
+    memcpy(part, p, n);
+    part[n] = 0;
     at = json_is_array(at) ? json_array_get(at, strtoul(part, NULL, 10)) : json_object_get(at, part);
     p += n;
   }
   if (json_is_boolean(at)) *value = json_is_true(at);
   else if (json_is_number(at)) *value = json_number_value(at);
-  else status = RF_FAIL(error, RAFTER_INVALID, "for example /memory/peak_bytes", "a plan has no number at %s", pointer);
+  else
+    status = RF_FAIL(error, RAFTER_INVALID, "for example /memory/peak_bytes", "a plan has no number at %s",
+                     pointer);
   json_decref(json);
   return status;
 }

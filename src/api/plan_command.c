@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static rf_status print_graph(const rafter_job *job, const char *after, const rafter_sink *sink, rf_error *error) {
+static rf_status print_graph(const rafter_job *job, const char *after, const rafter_sink *sink,
+                             rf_error *error) {
   rf_settings *s = malloc(sizeof *s);
   rf_graph *graph = NULL;
   rf_status status = RAFTER_OK;
@@ -33,14 +34,18 @@ done:
 }
 
 /* The object, the picture and the table of a plan. */
-static rf_status show(const rafter_job *job, const rafter_plan *plan, const rafter_sink *sink, json_t **json, rf_error *error) {
+static rf_status show(const rafter_job *job, const rafter_plan *plan, const rafter_sink *sink, json_t **json,
+                      rf_error *error) {
   char *text = NULL;
   rf_status status = RAFTER_OK;
   if (json) RF_GO(rf_plan_object(plan, json, error));
-  if (rf_options_is_set(job->options, "plot") && !rf_options_is_set(job->options, "sweep") && !rf_options_is_set(job->options, "compare")) {
+  if (rf_options_is_set(job->options, "plot") && !rf_options_is_set(job->options, "sweep") &&
+      !rf_options_is_set(job->options, "compare")) {
     const char *path = rf_options_text(job->options, "plot");
     bool rates = json_array_size(json_object_get(json_object_get(plan->extra, "serving"), "rates")) > 1;
-    RF_GO(plan->found.rows ? rf_plot_frontier(path, plan, error) : rates ? rf_plot_rates(path, plan, error) : rf_plot_plan(path, plan, error));
+    RF_GO(plan->found.rows ? rf_plot_frontier(path, plan, error)
+          : rates          ? rf_plot_rates(path, plan, error)
+                           : rf_plot_plan(path, plan, error));
   }
   if (sink) {
     RF_GO(rafter_plan_text(plan, &text, error));
@@ -58,7 +63,8 @@ rf_status rf_plan_once(const rafter_job *job, const rafter_sink *sink, json_t **
   return status;
 }
 
-/* What would fit is looked for while another core weighs what one change would do: neither asks the other. */
+/* What would fit is looked for while another core weighs what one change would do: neither asks
+ * the other. */
 typedef struct refusal {
   const rafter_job *job;
   const rafter_plan *plan;
@@ -75,7 +81,9 @@ static void *refuse(void *self) {
   return NULL;
 }
 
-static void begin_refusal(refusal *r) { r->begun = !rf_plan_all_fits(r->plan) && !pthread_create(&r->thread, NULL, refuse, r); }
+static void begin_refusal(refusal *r) {
+  r->begun = !rf_plan_all_fits(r->plan) && !pthread_create(&r->thread, NULL, refuse, r);
+}
 
 static rf_status end_refusal(refusal *r, rf_error *error) {
   pthread_mutex_lock(&r->idle.lock);
@@ -89,14 +97,17 @@ static rf_status end_refusal(refusal *r, rf_error *error) {
 }
 
 rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
-  if (rf_options_is_set(job->options, "plot")) RF_TRY(rf_gnuplot_check(rf_options_text(job->options, "plot"), error));
-  if (rf_options_is_set(job->options, "after")) return print_graph(job, rf_options_text(job->options, "after"), sink, error);
+  if (rf_options_is_set(job->options, "plot"))
+    RF_TRY(rf_gnuplot_check(rf_options_text(job->options, "plot"), error));
+  if (rf_options_is_set(job->options, "after"))
+    return print_graph(job, rf_options_text(job->options, "after"), sink, error);
   if (rf_options_is_set(job->options, "sweep")) return rf_plan_sweep(job, sink, error);
   if (rf_options_is_set(job->options, "compare")) return rf_plan_compare(job, sink, error);
   json_t *json = NULL;
   rafter_plan *plan = NULL;
   RF_TRY(rf_plan_begin(job, &plan, error));
-  refusal r = {.job = job, .plan = plan, .idle = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false}};
+  refusal r = {
+      .job = job, .plan = plan, .idle = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false}};
   begin_refusal(&r);
   rf_plan_give_advice(plan);
   rf_status status = show(job, plan, rf_options_flag(job->options, "json") ? NULL : sink, &json, error);

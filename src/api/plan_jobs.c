@@ -1,4 +1,5 @@
-/* plan_jobs.c - what `rafter plan --job` plans: the plans of each job, and of those that last longer than one walk what a simulation of it says. */
+/* plan_jobs.c - what `rafter plan --job` plans: the plans of each job, and of those that last
+ * longer than one walk what a simulation of it says. */
 #define _GNU_SOURCE
 #include "api/plan.h"
 
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- lengths ------------------------------------------------------------------------------------------------------- */
+/* ---- lengths --------------------------------------------------------------------------------- */
 
 typedef struct lengths {
   int64_t prompt, answer;
@@ -20,25 +21,30 @@ static int64_t int_or(const rf_options *o, const char *name, int64_t otherwise) 
   return rf_options_has(o, name) && rf_options_is_set(o, name) ? rf_options_int(o, name) : otherwise;
 }
 
-/* How long prompts and answers are; where --seq is left out a slot has room for both, and no more. */
+/* How long prompts and answers are; where --seq is left out a slot has room for both, and no
+ * more. */
 static rf_status resolve_lengths(rafter_plan *p, const rf_options *o, lengths *l, rf_error *error) {
   rf_settings *s = &p->settings;
   int64_t half = s->model.max_seq > 1 ? s->model.max_seq / 2 : 1;
-  l->prompt = int_or(o, "prompt-tokens", half < 512 ? half : 512); l->answer = int_or(o, "max-tokens", half < 256 ? half : 256);
+  l->prompt = int_or(o, "prompt-tokens", half < 512 ? half : 512);
+  l->answer = int_or(o, "max-tokens", half < 256 ? half : 256);
   l->samples = (int)int_or(o, "samples", 1);
   if (!rf_options_given(o, "seq")) s->plan.build.seq = l->prompt + l->answer;
   if (s->model.position == RF_POSITION_LEARNED && s->plan.build.seq > s->model.max_seq)
     return RF_FAIL(error, RAFTER_INVALID, "lower --prompt-tokens or --max-tokens",
-                   "%s has positions for fewer tokens (expected at most %lld, got %lld + %lld)", s->model.name, (long long)s->model.max_seq,
-                   (long long)l->prompt, (long long)l->answer);
+                   "%s has positions for fewer tokens (expected at most %lld, got %lld + %lld)",
+                   s->model.name, (long long)s->model.max_seq, (long long)l->prompt, (long long)l->answer);
   if (l->prompt + l->answer > s->plan.build.seq)
-    return RF_FAIL(error, RAFTER_INVALID, "raise --seq, or leave it out",
-                   "prompt and answer are longer than a slot (--seq: expected at least %lld + %lld, got %lld)", (long long)l->prompt,
-                   (long long)l->answer, (long long)s->plan.build.seq);
+    return RF_FAIL(
+        error, RAFTER_INVALID, "raise --seq, or leave it out",
+        "prompt and answer are longer than a slot (--seq: expected at least %lld + %lld, got %lld)",
+        (long long)l->prompt, (long long)l->answer, (long long)s->plan.build.seq);
   int64_t shared = int_or(o, "shared-prefix", 0);
-  if (shared > 0 && shared >= l->prompt && !(rf_options_has(o, "arrivals") && rf_options_is_set(o, "arrivals")))
+  if (shared > 0 && shared >= l->prompt &&
+      !(rf_options_has(o, "arrivals") && rf_options_is_set(o, "arrivals")))
     return RF_FAIL(error, RAFTER_INVALID, "lower --shared-prefix, or raise --prompt-tokens",
-                   "no prompt begins with so many tokens and goes on (--shared-prefix: expected less than --prompt-tokens %lld, got %lld)",
+                   "no prompt begins with so many tokens and goes on (--shared-prefix: expected less than "
+                   "--prompt-tokens %lld, got %lld)",
                    (long long)l->prompt, (long long)shared);
   return RAFTER_OK;
 }
@@ -47,31 +53,38 @@ static rf_generate_settings generate_settings(const rafter_plan *p) {
   return (rf_generate_settings){.model = p->settings.model, .plan = p->settings.plan};
 }
 
-/* What all copies do of `requests`, of which the one that was simulated had `each`. The most that waited stays one copy's: maxima of copies are not of
- * one moment. */
+/* What all copies do of `requests`, of which the one that was simulated had `each`. The most
+ * that waited stays one copy's: maxima of copies are not of one moment. */
 static void add_copies(rf_served *served, int64_t requests, int64_t each) {
   rf_generate_counts *c = &served->counts;
-  int64_t *counts[] = {&c->walks, &c->rows, &c->parts, &c->prompt_tokens, &c->reused, &c->answers, &c->tokens};
+  int64_t *counts[] = {&c->walks,  &c->rows,    &c->parts, &c->prompt_tokens,
+                       &c->reused, &c->answers, &c->tokens};
   double times = (double)requests / (double)each;
-  for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) *counts[i] = llround((double)*counts[i] * times);
+  for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+    *counts[i] = llround((double)*counts[i] * times);
   c->most_parts = (c->most_parts * requests + each - 1) / each;
-  served->tokens_per_second *= times; served->slots_used *= times;
+  served->tokens_per_second *= times;
+  served->slots_used *= times;
 }
 
 /* Requests are dealt out to copies of the model, of which one is simulated. */
 static void say_copies(rafter_plan *p, const rf_plan *decode) {
   int64_t copies = rf_generate_copies(decode), chips = rf_mesh_chips(&decode->graph->mesh) / copies;
-  bool in_step = rf_mesh_extent(&decode->graph->mesh, RF_AXIS_FSDP) > 1 || rf_mesh_extent(&decode->graph->mesh, RF_AXIS_EXPERT) > 1;
+  bool in_step = rf_mesh_extent(&decode->graph->mesh, RF_AXIS_FSDP) > 1 ||
+                 rf_mesh_extent(&decode->graph->mesh, RF_AXIS_EXPERT) > 1;
   char line[240];
   if (copies == 1) return;
   snprintf(line, sizeof line,
-           "requests are dealt out evenly to %lld groups of %lld chip%s%s: one is simulated at its share, and what is counted is of all",
+           "requests are dealt out evenly to %lld groups of %lld chip%s%s: one is simulated at its share, "
+           "and what is counted is of all",
            (long long)copies, (long long)chips, chips > 1 ? "s" : "",
            in_step ? ", which share weights and walk in step" : ", each with a copy of the model");
   json_array_append_new(p->assumptions, json_string(line));
 }
 
-static double usd_an_hour(const rafter_plan *p) { return p->settings.machine.usd_per_chip_hour * p->settings.machine.chips; }
+static double usd_an_hour(const rafter_plan *p) {
+  return p->settings.machine.usd_per_chip_hour * p->settings.machine.chips;
+}
 
 /* Dollars for a million tokens at this rate, or null. */
 static json_t *usd_per_million(double usd_an_hour_, double rate) {
@@ -82,7 +95,7 @@ static json_t *percentiles_json(const double p[RF_PERCENTILES]) {
   return json_pack("{sf sf sf}", "p50", p[RF_P50], "p95", p[RF_P95], "p99", p[RF_P99]);
 }
 
-/* ---- one walk ------------------------------------------------------------------------------------------------------ */
+/* ---- one walk -------------------------------------------------------------------------------- */
 
 static rf_status make_train(rafter_plan *p, const rf_options *o, rf_error *error) {
   rf_settings *s = &p->settings;
@@ -116,41 +129,49 @@ static rf_status make_score(rafter_plan *p, const rf_options *o, rf_error *error
   return rf_score_plan(&score, &p->plan, error);
 }
 
-/* ---- rollouts ------------------------------------------------------------------------------------------------------ */
+/* ---- rollouts -------------------------------------------------------------------------------- */
 
 /* Prompts that are all there at once, each with its samples. */
-static rf_status roll_out(rafter_plan *p, const rf_plan *decode, const rf_options *o, const lengths *l, rf_served *served, int64_t *prompts,
-                          rf_error *error) {
+static rf_status roll_out(rafter_plan *p, const rf_plan *decode, const rf_options *o, const lengths *l,
+                          rf_served *served, int64_t *prompts, rf_error *error) {
   rf_generate_settings g = generate_settings(p);
   int64_t slots = p->settings.plan.build.microbatch, copies = rf_generate_copies(decode);
   *prompts = int_or(o, "requests", (slots + l->samples - 1) / l->samples);
   int64_t each = (*prompts + copies - 1) / copies;
   rf_arrival *list = calloc((size_t)each, sizeof *list);
   if (!list) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning rollouts");
-  rf_arrivals_poisson((rf_arrival){.prompt = l->prompt, .answer = l->answer, .shared = int_or(o, "shared-prefix", 0), .samples = l->samples}, 0, 0,
-                      list, each);
+  rf_arrivals_poisson((rf_arrival){.prompt = l->prompt,
+                                   .answer = l->answer,
+                                   .shared = int_or(o, "shared-prefix", 0),
+                                   .samples = l->samples},
+                      0, 0, list, each);
   rf_status status = rf_simulate(&g, list, each, NULL, NULL, served, error);
   add_copies(served, *prompts, each);
   free(list);
   return status;
 }
 
-static json_t *rollout_json(const rafter_plan *p, const lengths *l, const rf_served *served, int64_t prompts) {
-  return json_pack("{sI si sI sI sf sI sf sf sf sI sI so}", "prompts", (json_int_t)prompts, "samples", l->samples, "prompt_tokens",
-                   (json_int_t)l->prompt, "answer_tokens", (json_int_t)l->answer, "seconds", served->seconds, "tokens",
-                   (json_int_t)served->counts.tokens, "tokens_per_second", served->tokens_per_second, "slots_used", served->slots_used,
+static json_t *rollout_json(const rafter_plan *p, const lengths *l, const rf_served *served,
+                            int64_t prompts) {
+  return json_pack("{sI si sI sI sf sI sf sf sf sI sI so}", "prompts", (json_int_t)prompts, "samples",
+                   l->samples, "prompt_tokens", (json_int_t)l->prompt, "answer_tokens", (json_int_t)l->answer,
+                   "seconds", served->seconds, "tokens", (json_int_t)served->counts.tokens,
+                   "tokens_per_second", served->tokens_per_second, "slots_used", served->slots_used,
                    "seconds_to_first_token", served->ttft[RF_P50], "walked_prompt_tokens",
-                   (json_int_t)(served->counts.prompt_tokens - served->counts.reused), "shared_prompt_tokens", (json_int_t)served->counts.reused,
-                   "usd_per_million_tokens", usd_per_million(usd_an_hour(p), served->tokens_per_second));
+                   (json_int_t)(served->counts.prompt_tokens - served->counts.reused), "shared_prompt_tokens",
+                   (json_int_t)served->counts.reused, "usd_per_million_tokens",
+                   usd_per_million(usd_an_hour(p), served->tokens_per_second));
 }
 
 static void put_rollout(FILE *out, const lengths *l, const rf_served *served, int64_t prompts) {
   char a[32], b[32];
-  fprintf(out, "\nrollout   %lld prompts of %lld tokens, %d sample%s each of %lld: %s, %s tokens/s\n", (long long)prompts, (long long)l->prompt,
-          l->samples, l->samples > 1 ? "s" : "", (long long)l->answer, rf_text_seconds(served->seconds, a),
+  fprintf(out, "\nrollout   %lld prompts of %lld tokens, %d sample%s each of %lld: %s, %s tokens/s\n",
+          (long long)prompts, (long long)l->prompt, l->samples, l->samples > 1 ? "s" : "",
+          (long long)l->answer, rf_text_seconds(served->seconds, a),
           rf_text_count(served->tokens_per_second, b));
-  fprintf(out, "  %.1f slots in use on average; %lld tokens of prompts walked, %lld shared\n", served->slots_used,
-          (long long)(served->counts.prompt_tokens - served->counts.reused), (long long)served->counts.reused);
+  fprintf(out, "  %.1f slots in use on average; %lld tokens of prompts walked, %lld shared\n",
+          served->slots_used, (long long)(served->counts.prompt_tokens - served->counts.reused),
+          (long long)served->counts.reused);
 }
 
 static rf_status fits(const rf_plan *plan) { return rf_plan_fits(plan) ? RAFTER_OK : RAFTER_NO_FIT; }
@@ -169,7 +190,7 @@ static rf_status make_rollout(rafter_plan *p, const rf_options *o, rf_error *err
   return RAFTER_OK;
 }
 
-/* ---- serving ------------------------------------------------------------------------------------------------------- */
+/* ---- serving --------------------------------------------------------------------------------- */
 
 typedef struct service {
   rafter_plan *p;
@@ -183,11 +204,14 @@ typedef struct service {
   bool have_best;
 } service;
 
-static rf_status simulate(const service *s, const rf_arrival *list, int64_t count, rf_served *served, rf_error *error) {
+static rf_status simulate(const service *s, const rf_arrival *list, int64_t count, rf_served *served,
+                          rf_error *error) {
   rf_generate_settings g = generate_settings(s->p);
   if (s->prefill_on && s->copies > 1)
-    return RF_FAIL(error, RAFTER_INVALID, "plan one copy",
-                   "--prefill-on and copies do not go together (--mesh: expected tensor alone, got %lld copies)", (long long)s->copies);
+    return RF_FAIL(
+        error, RAFTER_INVALID, "plan one copy",
+        "--prefill-on and copies do not go together (--mesh: expected tensor alone, got %lld copies)",
+        (long long)s->copies);
   if (!s->prefill_on) return rf_simulate(&g, list, count, NULL, NULL, served, error);
   rf_generate_settings first = {.model = s->prefill_on->model, .plan = s->prefill_on->plan};
   first.plan.build.seq = g.plan.build.seq;
@@ -195,7 +219,8 @@ static rf_status simulate(const service *s, const rf_arrival *list, int64_t coun
 }
 
 static double usd_of_service(const service *s) {
-  double one = usd_an_hour(s->p), other = s->prefill_on ? s->prefill_on->machine.usd_per_chip_hour * s->prefill_on->machine.chips : 0;
+  double one = usd_an_hour(s->p),
+         other = s->prefill_on ? s->prefill_on->machine.usd_per_chip_hour * s->prefill_on->machine.chips : 0;
   return !s->prefill_on ? one : one > 0 && other > 0 ? one + other : 0;
 }
 
@@ -203,23 +228,31 @@ static void add_rate(service *s, double rate, const rf_served *v) {
   char a[32], b[32], c[32], d[32], e[32];
   double usd = usd_of_service(s);
   json_t *json =
-      json_pack("{sf sf so so so sf sI sI sI sb so}", "requests_per_second", rate, "tokens_per_second", v->tokens_per_second, "ttft_seconds",
-                percentiles_json(v->ttft), "tpot_seconds", percentiles_json(v->tpot), "latency_seconds", percentiles_json(v->latency), "slots_used",
-                v->slots_used, "slots_most", (json_int_t)v->counts.most_parts, "waiting_most", (json_int_t)v->waiting_most, "reused_tokens",
-                (json_int_t)v->counts.reused, "saturated", v->saturated, "usd_per_million_tokens", usd_per_million(usd, v->tokens_per_second));
+      json_pack("{sf sf so so so sf sI sI sI sb so}", "requests_per_second", rate, "tokens_per_second",
+                v->tokens_per_second, "ttft_seconds", percentiles_json(v->ttft), "tpot_seconds",
+                percentiles_json(v->tpot), "latency_seconds", percentiles_json(v->latency), "slots_used",
+                v->slots_used, "slots_most", (json_int_t)v->counts.most_parts, "waiting_most",
+                (json_int_t)v->waiting_most, "reused_tokens", (json_int_t)v->counts.reused, "saturated",
+                v->saturated, "usd_per_million_tokens", usd_per_million(usd, v->tokens_per_second));
   if (s->prefill_on) json_object_set_new(json, "transfer_seconds", json_real(v->transfer_seconds));
   json_array_append_new(s->rates, json);
-  fprintf(s->p->extra_text, "  %8.3g %10s %10s %10s %10s %10s %7.1f  ", rate, rf_text_count(v->tokens_per_second, a),
-          rf_text_seconds(v->ttft[RF_P50], b), rf_text_seconds(v->ttft[RF_P99], c), rf_text_seconds(v->tpot[RF_P50], d),
+  fprintf(s->p->extra_text, "  %8.3g %10s %10s %10s %10s %10s %7.1f  ", rate,
+          rf_text_count(v->tokens_per_second, a), rf_text_seconds(v->ttft[RF_P50], b),
+          rf_text_seconds(v->ttft[RF_P99], c), rf_text_seconds(v->tpot[RF_P50], d),
           rf_text_seconds(v->tpot[RF_P99], e), v->slots_used);
   if (usd > 0) fprintf(s->p->extra_text, "%8.3g  ", usd / 3600 / v->tokens_per_second * 1e6);
   else fputs("no price  ", s->p->extra_text);
   fprintf(s->p->extra_text, "%s\n", v->saturated ? "no" : "yes");
-  if (!s->have_best || !v->saturated) { s->best = *v; s->have_best = true; }
+  if (!s->have_best || !v->saturated) {
+    s->best = *v;
+    s->have_best = true;
+  }
 }
 
-/* Arrivals of a file as they are dealt out: every copy has its turn of them, and the last one answers behind the last arrival of all. */
-static rf_status simulate_dealt(const service *s, rf_arrival *list, int64_t requests, rf_served *served, rf_error *error) {
+/* Arrivals of a file as they are dealt out: every copy has its turn of them, and the last one
+ * answers behind the last arrival of all. */
+static rf_status simulate_dealt(const service *s, rf_arrival *list, int64_t requests, rf_served *served,
+                                rf_error *error) {
   double last = list[requests - 1].at, came = last - list[0].at;
   int64_t dealt = 0;
   for (int64_t i = 0; i < requests; i += s->copies) list[dealt++] = list[i];
@@ -234,7 +267,11 @@ static rf_status simulate_dealt(const service *s, rf_arrival *list, int64_t requ
 
 static rf_status simulate_rates(service *s, rf_error *error) {
   const rf_options *o = s->o;
-  rf_arrival like = {.prompt = s->l.prompt, .answer = s->l.answer, .shared = int_or(o, "shared-prefix", 0), .samples = s->l.samples}, *list = NULL;
+  rf_arrival like = {.prompt = s->l.prompt,
+                     .answer = s->l.answer,
+                     .shared = int_or(o, "shared-prefix", 0),
+                     .samples = s->l.samples},
+             *list = NULL;
   int64_t requests = int_or(o, "requests", 512);
   rf_status status = RAFTER_OK;
   rf_served served;
@@ -264,10 +301,13 @@ done:
 static rf_status resolve_link(service *s, rf_error *error) {
   const rf_machine *here = &s->p->settings.machine, *there = &s->prefill_on->machine;
   double out = there->chips * rf_machine_dcn_bps(there), in = here->chips * rf_machine_dcn_bps(here);
-  s->link_bps = rf_options_is_set(s->o, "kv-link") ? (double)rf_options_int(s->o, "kv-link") : out < in ? out : in;
+  s->link_bps = rf_options_is_set(s->o, "kv-link") ? (double)rf_options_int(s->o, "kv-link")
+                : out < in                         ? out
+                                                   : in;
   if (s->link_bps > 0) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "for example --kv-link 25G",
-                 "how fast is the link between the machines? (%s has no figure for a data-centre network; --kv-link is missing)",
+                 "how fast is the link between the machines? (%s has no figure for a data-centre network; "
+                 "--kv-link is missing)",
                  out > 0 ? here->name : there->name);
 }
 
@@ -277,7 +317,8 @@ static rf_status resolve_prefill_on(service *s, rf_error *error) {
   rf_options *other = rf_options_copy(s->o);
   rf_status status = rf_options_set(other, "on", rf_options_text(s->o, "prefill-on"), error);
   s->prefill_on = calloc(1, sizeof *s->prefill_on);
-  if (status == RAFTER_OK && !s->prefill_on) status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
+  if (status == RAFTER_OK && !s->prefill_on)
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   if (status == RAFTER_OK) status = rf_settings_resolve(other, "generate", s->prefill_on, error);
   rf_options_free(other);
   return status == RAFTER_OK ? resolve_link(s, error) : status;
@@ -293,24 +334,28 @@ static rf_status make_serve(rafter_plan *p, const rf_options *o, rf_error *error
   say_copies(p, p->plan);
   RF_GO(resolve_prefill_on(&s, error));
   s.rates = json_array();
-  fprintf(p->extra_text, "\nserving   prompts of %lld tokens, answers of %lld, %lld slots", (long long)s.l.prompt, (long long)s.l.answer,
-          (long long)p->settings.plan.build.microbatch);
+  fprintf(p->extra_text, "\nserving   prompts of %lld tokens, answers of %lld, %lld slots",
+          (long long)s.l.prompt, (long long)s.l.answer, (long long)p->settings.plan.build.microbatch);
   if (s.copies > 1) fprintf(p->extra_text, " of %lld copies", (long long)s.copies);
-  fprintf(p->extra_text, "\n  %8s %10s %10s %10s %10s %10s %7s  %8s  %s\n", "requests", "tokens/s", "first p50", "first p99", "token p50",
-          "token p99", "slots", "$/Mtok", "keeps up");
+  fprintf(p->extra_text, "\n  %8s %10s %10s %10s %10s %10s %7s  %8s  %s\n", "requests", "tokens/s",
+          "first p50", "first p99", "token p50", "token p99", "slots", "$/Mtok", "keeps up");
   RF_GO(simulate_rates(&s, error));
   char bytes[32], seconds[32];
   if (s.prefill_on)
-    fprintf(p->extra_text, "  prefill on %s; a prompt's cache, %s, takes %s over %.3g GB/s between, and the first token counts when it has come\n",
-            s.prefill_on->machine.name, rf_text_bytes(s.best.transfer_bytes, bytes), rf_text_seconds(s.best.transfer_seconds, seconds),
-            s.link_bps * 1e-9);
+    fprintf(p->extra_text,
+            "  prefill on %s; a prompt's cache, %s, takes %s over %.3g GB/s between, and the first token "
+            "counts when it has come\n",
+            s.prefill_on->machine.name, rf_text_bytes(s.best.transfer_bytes, bytes),
+            rf_text_seconds(s.best.transfer_seconds, seconds), s.link_bps * 1e-9);
   json_t *serving =
-      json_pack("{sI sI si so so so}", "prompt_tokens", (json_int_t)s.l.prompt, "answer_tokens", (json_int_t)s.l.answer, "samples", s.l.samples,
-                "ttft_seconds", percentiles_json(s.best.ttft), "tpot_seconds", percentiles_json(s.best.tpot), "rates", json_incref(s.rates));
+      json_pack("{sI sI si so so so}", "prompt_tokens", (json_int_t)s.l.prompt, "answer_tokens",
+                (json_int_t)s.l.answer, "samples", s.l.samples, "ttft_seconds", percentiles_json(s.best.ttft),
+                "tpot_seconds", percentiles_json(s.best.tpot), "rates", json_incref(s.rates));
   json_object_set_new(serving, "copies", json_integer((json_int_t)s.copies));
   if (s.prefill_on)
-    json_object_update_new(serving, json_pack("{ss sf sf sf}", "prefill_on", s.prefill_on->machine.name, "transfer_seconds", s.best.transfer_seconds,
-                                              "transfer_bytes", s.best.transfer_bytes, "kv_link_bytes_per_second", s.link_bps));
+    json_object_update_new(serving, json_pack("{ss sf sf sf}", "prefill_on", s.prefill_on->machine.name,
+                                              "transfer_seconds", s.best.transfer_seconds, "transfer_bytes",
+                                              s.best.transfer_bytes, "kv_link_bytes_per_second", s.link_bps));
   json_object_set_new(p->extra, "serving", serving);
 done:
   json_decref(s.rates);
@@ -318,7 +363,7 @@ done:
   return status;
 }
 
-/* ---- reinforcement learning ---------------------------------------------------------------------------------------- */
+/* ---- reinforcement learning ------------------------------------------------------------------ */
 
 /* One phase of an RL step beside what all of them share. */
 typedef struct phase {
@@ -327,8 +372,8 @@ typedef struct phase {
   double seconds;
 } phase;
 
-static const char RL_NOTE[] =
-    "an RL step is planned, not yet run: rollouts, the reference's log-probabilities of them and the policy's step take turns in one arena";
+static const char RL_NOTE[] = "an RL step is planned, not yet run: rollouts, the reference's "
+                              "log-probabilities of them and the policy's step take turns in one arena";
 
 /* Bytes of a phase's plan that are not the base weights, which stand once for all phases. */
 static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES]) {
@@ -344,13 +389,16 @@ static void kept_bytes(const rf_plan *policy, int64_t kept[RF_CLASSES]) {
   memset(kept, 0, RF_CLASSES * sizeof *kept);
   for (int t = 0; t < policy->graph->tensor_count; t++) {
     const rf_tensor *tensor = &policy->graph->tensor[t];
-    if (tensor->persistent && !tensor->host && policy->tensor[t].offset >= 0)
-      { kept[tensor->class] += rf_tensor_bytes(tensor); sum += rf_tensor_bytes(tensor); }
+    if (tensor->persistent && !tensor->host && policy->tensor[t].offset >= 0) {
+      kept[tensor->class] += rf_tensor_bytes(tensor);
+      sum += rf_tensor_bytes(tensor);
+    }
   }
   kept[RF_CLASS_PADDING] += policy->persistent_bytes - sum;
 }
 
-/* Bytes of all phases: each over what the policy keeps, plus a frozen copy of the weights where the policy's own change. */
+/* Bytes of all phases: each over what the policy keeps, plus a frozen copy of the weights where
+ * the policy's own change. */
 typedef struct rl_bytes {
   int64_t phase[3], peak, persistent, copy, by_class[RF_CLASSES]; /* by class: of the largest phase */
   int most;
@@ -367,7 +415,11 @@ static rl_bytes count_rl(const rf_plan *const list[3]) {
       all[c] = own[c] + (i == 2 ? 0 : kept[c]) + (c == RF_CLASS_WEIGHT ? bytes.copy : 0);
       bytes.phase[i] += all[c];
     }
-    if (bytes.phase[i] > bytes.peak) { bytes.peak = bytes.phase[i]; bytes.most = i; memcpy(bytes.by_class, all, sizeof all); }
+    if (bytes.phase[i] > bytes.peak) {
+      bytes.peak = bytes.phase[i];
+      bytes.most = i;
+      memcpy(bytes.by_class, all, sizeof all);
+    }
   }
   for (int c = 0; c < RF_CLASSES; c++) bytes.persistent += kept[c];
   bytes.persistent += bytes.copy;
@@ -377,13 +429,19 @@ static rl_bytes count_rl(const rf_plan *const list[3]) {
 static json_t *rl_memory(rafter_plan *p, const phase *list, json_t *phases) {
   const rl_bytes bytes = count_rl((const rf_plan *const[]){list[0].plan, list[1].plan, list[2].plan});
   json_t *by_class = json_object();
-  for (int i = 0; i < 3; i++) json_object_set_new(json_array_get(phases, (size_t)i), "peak_bytes", json_integer((json_int_t)bytes.phase[i]));
-  for (int c = 0; c < RF_CLASSES; c++) json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)bytes.by_class[c]));
+  for (int i = 0; i < 3; i++)
+    json_object_set_new(json_array_get(phases, (size_t)i), "peak_bytes",
+                        json_integer((json_int_t)bytes.phase[i]));
+  for (int c = 0; c < RF_CLASSES; c++)
+    json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)bytes.by_class[c]));
   int64_t room = rf_plan_room(&p->settings.plan),
-          host = list[0].plan->host_bytes + list[2].plan->host_bytes; /* states, and caches while rollouts last */
-  p->needs = bytes.peak; p->lasts = bytes.persistent;
-  return json_pack("{sI sI sb sI ss so sI}", "peak_bytes", (json_int_t)bytes.peak, "persistent_bytes", (json_int_t)bytes.persistent, "fits",
-                   bytes.peak <= room, "headroom_bytes", (json_int_t)(room - bytes.peak), "peak_op", list[bytes.most].name, "by_class", by_class,
+          /* states, and caches while rollouts last */
+      host = list[0].plan->host_bytes + list[2].plan->host_bytes;
+  p->needs = bytes.peak;
+  p->lasts = bytes.persistent;
+  return json_pack("{sI sI sb sI ss so sI}", "peak_bytes", (json_int_t)bytes.peak, "persistent_bytes",
+                   (json_int_t)bytes.persistent, "fits", bytes.peak <= room, "headroom_bytes",
+                   (json_int_t)(room - bytes.peak), "peak_op", list[bytes.most].name, "by_class", by_class,
                    "host_bytes", (json_int_t)host);
 }
 
@@ -392,15 +450,19 @@ static void put_rl(rafter_plan *p, const phase *list, int count, const json_t *m
   double all = 0;
   for (int i = 0; i < count; i++) all += list[i].seconds;
   fprintf(p->extra_text, "\nRL step   %s, %s of memory, the most in %s%s\n", rf_text_seconds(all, a),
-          rf_text_bytes(json_number_value(json_object_get(memory, "peak_bytes")), b), json_string_value(json_object_get(memory, "peak_op")),
+          rf_text_bytes(json_number_value(json_object_get(memory, "peak_bytes")), b),
+          json_string_value(json_object_get(memory, "peak_op")),
           json_is_true(json_object_get(memory, "fits")) ? "" : ": DOES NOT FIT");
   for (int i = 0; i < count; i++)
-    fprintf(p->extra_text, "  %-12s %10s %12s  %4.1f %%\n", list[i].name, rf_text_seconds(list[i].seconds, a),
-            rf_text_bytes(json_number_value(json_object_get(json_array_get((json_t *)phases, (size_t)i), "peak_bytes")), b),
-            100 * list[i].seconds / all);
+    fprintf(
+        p->extra_text, "  %-12s %10s %12s  %4.1f %%\n", list[i].name, rf_text_seconds(list[i].seconds, a),
+        rf_text_bytes(
+            json_number_value(json_object_get(json_array_get((json_t *)phases, (size_t)i), "peak_bytes")), b),
+        100 * list[i].seconds / all);
   fprintf(p->extra_text, "  %s\n  %s\n",
-          p->settings.model.lora.rank ? "one copy of the base weights serves all three; the policy is its adapters"
-                                      : "without --lora the policy's weights change, so the reference has a copy of its own",
+          p->settings.model.lora.rank
+              ? "one copy of the base weights serves all three; the policy is its adapters"
+              : "without --lora the policy's weights change, so the reference has a copy of its own",
           RL_NOTE);
 }
 
@@ -422,8 +484,11 @@ static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_erro
     to->build.dtype = policy->build.dtype;
     if (s->p->settings.vary.mesh) to->build.mesh = policy->build.mesh;
   }
-  if (s->decode && to->build.dtype == before.build.dtype && !memcmp(&to->build.mesh, &before.build.mesh, sizeof before.build.mesh)) return RAFTER_OK;
-  rf_plan_free(s->prefill); rf_plan_free(s->decode);
+  if (s->decode && to->build.dtype == before.build.dtype &&
+      !memcmp(&to->build.mesh, &before.build.mesh, sizeof before.build.mesh))
+    return RAFTER_OK;
+  rf_plan_free(s->prefill);
+  rf_plan_free(s->decode);
   s->prefill = s->decode = NULL;
   rf_generate_settings g = generate_settings(s->roll);
   RF_TRY(rf_generate_plans(&g, &s->prefill, &s->decode, error));
@@ -439,16 +504,20 @@ static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_erro
 
 static rf_status plan_reference(rl_step *s, int64_t microbatch, rf_error *error) {
   rf_score_settings score = {.model = s->p->settings.model, .plan = s->roll->settings.plan};
-  score.model.lora = (rf_lora){0}; score.plan.build.microbatch = microbatch; score.plan.build.offload &= RF_OFFLOAD_WEIGHTS;
+  score.model.lora = (rf_lora){0};
+  score.plan.build.microbatch = microbatch;
+  score.plan.build.offload &= RF_OFFLOAD_WEIGHTS;
   rf_plan_free(s->reference);
   s->reference = NULL;
   return rf_score_plan(&score, &s->reference, error);
 }
 
 static void time_phases(const rl_step *s, const rf_plan *policy, phase list[3]) {
-  double sequences = (double)s->prompts * s->l.samples, of_plan = (double)policy->options.build.microbatch * policy->options.build.accumulate;
+  double sequences = (double)s->prompts * s->l.samples,
+         of_plan = (double)policy->options.build.microbatch * policy->options.build.accumulate;
   list[0] = (phase){"rollout", s->prefill, s->served.seconds};
-  list[1] = (phase){"reference", s->reference, s->reference->step_seconds * ceil(sequences / (double)policy->options.build.microbatch)};
+  list[1] = (phase){"reference", s->reference,
+                    s->reference->step_seconds * ceil(sequences / (double)policy->options.build.microbatch)};
   list[2] = (phase){"policy", policy, policy->step_seconds * ceil(sequences / of_plan)};
 }
 
@@ -460,11 +529,14 @@ static rf_status rl_cost(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_
   RF_TRY(plan_reference(s, plan->options.build.microbatch, error));
   time_phases(s, plan, list);
   const rl_bytes bytes = count_rl((const rf_plan *const[]){s->prefill, s->reference, plan});
-  *cost = (rf_fit_cost){.bytes = bytes.peak, .beside = bytes.copy, .seconds = list[0].seconds + list[1].seconds + list[2].seconds};
+  *cost = (rf_fit_cost){.bytes = bytes.peak,
+                        .beside = bytes.copy,
+                        .seconds = list[0].seconds + list[1].seconds + list[2].seconds};
   return RAFTER_OK;
 }
 
-/* The policy's step as it is asked for; what is chosen to fill the memory leaves room for the reference's copy. */
+/* The policy's step as it is asked for; what is chosen to fill the memory leaves room for the
+ * reference's copy. */
 static rf_status plan_policy(rl_step *s, rf_error *error) {
   rf_settings *from = &s->p->settings;
   const int64_t budget = from->plan.budget_bytes, room = rf_plan_room(&from->plan);
@@ -488,34 +560,42 @@ static rf_status make_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
   s.roll->settings.plan.build.seq = p->settings.plan.build.seq;
   if (p->settings.fit) {
     const rf_fit_whole whole = {&s, rl_cost};
-    RF_GO(rf_plan_fit(&p->settings.model, &p->settings.plan, p->settings.vary, &whole, &p->plan, &p->found, error));
+    RF_GO(rf_plan_fit(&p->settings.model, &p->settings.plan, p->settings.vary, &whole, &p->plan, &p->found,
+                      error));
   }
   RF_GO(plan_rollout(&s, p->plan ? &p->plan->options : &p->settings.plan, error));
-  RF_GO(plan_reference(&s, p->plan ? p->plan->options.build.microbatch : p->settings.plan.build.microbatch, error));
+  RF_GO(plan_reference(&s, p->plan ? p->plan->options.build.microbatch : p->settings.plan.build.microbatch,
+                       error));
   if (!p->plan) RF_GO(plan_policy(&s, error));
   say_copies(p, s.decode);
   time_phases(&s, p->plan, list);
-  double sequences = (double)s.prompts * s.l.samples, seconds = list[0].seconds + list[1].seconds + list[2].seconds;
+  double sequences = (double)s.prompts * s.l.samples,
+         seconds = list[0].seconds + list[1].seconds + list[2].seconds;
   json_t *phases = json_array();
   for (int i = 0; i < 3; i++)
-    json_array_append_new(phases, json_pack("{ss sf ss}", "name", list[i].name, "seconds", list[i].seconds, "digest", list[i].plan->digest));
+    json_array_append_new(phases, json_pack("{ss sf ss}", "name", list[i].name, "seconds", list[i].seconds,
+                                            "digest", list[i].plan->digest));
   json_t *memory = rl_memory(p, list, phases);
   put_rl(p, list, 3, memory, phases);
   json_object_set_new(p->extra, "memory", memory);
   json_object_set_new(p->extra, "rollout", rollout_json(p, &s.l, &s.served, s.prompts));
   json_object_set_new(p->extra, "rl",
-                      json_pack("{sf sf sf so}", "seconds", seconds, "sequences", sequences, "answer_tokens_per_second",
-                                (double)s.served.counts.tokens / seconds, "phases", phases));
+                      json_pack("{sf sf sf so}", "seconds", seconds, "sequences", sequences,
+                                "answer_tokens_per_second", (double)s.served.counts.tokens / seconds,
+                                "phases", phases));
   json_array_append_new(p->assumptions, json_string(RL_NOTE));
 done:
-  rf_plan_free(s.reference); rf_plan_free(s.prefill); rf_plan_free(s.decode);
+  rf_plan_free(s.reference);
+  rf_plan_free(s.prefill);
+  rf_plan_free(s.decode);
   free(s.roll);
   return status;
 }
 
-/* ---- all of them --------------------------------------------------------------------------------------------------- */
+/* ---- all of them ----------------------------------------------------------------------------- */
 
-/* What the search of a training step is taken for where only its size is asked: recomputing whole blocks, which it tries too. */
+/* What the search of a training step is taken for where only its size is asked: recomputing
+ * whole blocks, which it tries too. */
 static void size_fit(rf_settings *s, const rf_options *o) {
   if (s->fit && !rf_options_given(o, "remat")) s->plan.remat = RF_REMAT_BLOCK;
   if (s->fit && s->vary.dtype) s->plan.build.dtype = RF_BF16;
@@ -533,11 +613,16 @@ static rf_status size_answers(rafter_plan *p, const rf_options *o, rf_error *err
   return make_generate(p, o, error);
 }
 
-/* Of an RL step the phases are put together by its own function, which asks for places to say so. */
+/* Of an RL step the phases are put together by its own function, which asks for places to say
+ * so. */
 static rf_status size_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
-  size_fit(&p->settings, o); p->settings.fit = false;
-  p->extra = json_object(); p->assumptions = json_array(); p->extra_text = open_memstream(&p->extra_chars, &p->extra_bytes);
-  if (!p->extra || !p->assumptions || !p->extra_text) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
+  size_fit(&p->settings, o);
+  p->settings.fit = false;
+  p->extra = json_object();
+  p->assumptions = json_array();
+  p->extra_text = open_memstream(&p->extra_chars, &p->extra_bytes);
+  if (!p->extra || !p->assumptions || !p->extra_text)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   return make_rl(p, o, error);
 }
 
@@ -569,26 +654,34 @@ static rf_status check_meant(const rf_options *o, const char *job, rf_error *err
       {"max-tokens", "rollout serve rl", "prompts are answered in --job rollout, serve and rl"},
       {"shared-prefix", "rollout serve rl", "prompts are answered in --job rollout, serve and rl"},
       {"requests", "rollout serve rl", "prompts are answered in --job rollout, serve and rl"},
-      {"fit", "train rl", "the settings of training steps are searched; --sweep batch=1..256 shows where the others end"},
+      {"fit", "train rl",
+       "the settings of training steps are searched; --sweep batch=1..256 shows where the others end"},
       {"remat", "train rl", "training steps keep something for a backward pass"},
       {"kv-dtype", "generate prefill rollout serve rl", "jobs that answer have a cache of keys and values"},
-      {"sequences", "generate", "the cache of --job generate is sized by sequences; that of rollout and serve by what their prompts need"},
+      {"sequences", "generate",
+       "the cache of --job generate is sized by sequences; that of rollout and serve by what their prompts "
+       "need"},
       {"prefill-chunk", "generate prefill rollout serve rl", "jobs that answer walk prompts"},
       {"optimizer", "train rl", "training steps have an optimizer"},
       {"pipeline", "train rl", "training steps have stages"},
       {"accumulate", "train rl", "training steps have microbatches"},
   };
   for (size_t i = 0; i < sizeof meant / sizeof *meant && !strcmp(rf_options_command(o), "plan"); i++) {
-    if (!rf_options_has(o, meant[i].option) || !rf_options_typed(o, meant[i].option) || strstr(meant[i].jobs, job)) continue;
-    return RF_FAIL(error, RAFTER_INVALID, meant[i].why, "--%s says nothing to --job %s", meant[i].option, job);
+    if (!rf_options_has(o, meant[i].option) || !rf_options_typed(o, meant[i].option) ||
+        strstr(meant[i].jobs, job))
+      continue;
+    return RF_FAIL(error, RAFTER_INVALID, meant[i].why, "--%s says nothing to --job %s", meant[i].option,
+                   job);
   }
   return RAFTER_OK;
 }
 
-static rf_status run_job(rafter_plan *plan, const rf_options *options, const char *job, bool size, rf_error *error) {
+static rf_status run_job(rafter_plan *plan, const rf_options *options, const char *job, bool size,
+                         rf_error *error) {
   for (size_t i = 0; i < sizeof JOBS / sizeof *JOBS; i++) {
     if (strcmp(JOBS[i].name, job)) continue;
-    plan->job = JOBS[i].name; plan->sized = size;
+    plan->job = JOBS[i].name;
+    plan->sized = size;
     RF_TRY(check_meant(options, job, error));
     RF_TRY(rf_settings_resolve(options, JOBS[i].settings, &plan->settings, error));
     return (size ? JOBS[i].size : JOBS[i].make)(plan, options, error);

@@ -1,4 +1,5 @@
-/* plot.c - the pictures of `rafter plan --plot`: a sweep, a frontier, or one plan's memory over its ops and its ops under the machine's roofs. */
+/* plot.c - the pictures of `rafter plan --plot`: a sweep, a frontier, or one plan's memory over
+ * its ops and its ops under the machine's roofs. */
 #include "api/plan.h"
 
 #include "api/gnuplot.h"
@@ -15,31 +16,42 @@ enum { COLOURS = sizeof COLOUR / sizeof *COLOUR };
 enum { NEAR = 6 }; /* a limit so many times as high as all else is said, not drawn */
 
 static double room_of(const rf_plan *plan) {
-  double most = plan->options.budget_bytes > 0 ? (double)plan->options.budget_bytes : plan->machine.memory_bytes - plan->machine.reserve_bytes;
+  double most = plan->options.budget_bytes > 0 ? (double)plan->options.budget_bytes
+                                               : plan->machine.memory_bytes - plan->machine.reserve_bytes;
   return most > 0 ? most : 0;
 }
 
-/* The machine's limit as a line; far above all else it is said, not drawn, so that the rest can be read. */
+/* The machine's limit as a line; far above all else it is said, not drawn, so that the rest can
+ * be read. */
 static void put_limit(rf_gnuplot *p, const char *machine, double room, double most) {
   char label[120], size[32];
   bool near = room < NEAR * most;
-  snprintf(label, sizeof label, "%.60s: %s%s", machine, rf_text_bytes(room, size), near ? "" : " (above this picture)");
-  fprintf(p->script, "set yrange [0:%.6g]\nunset arrow\nunset label\n", 1.25 * (near && room > most ? room : most) / 0x1p30);
+  snprintf(label, sizeof label, "%.60s: %s%s", machine, rf_text_bytes(room, size),
+           near ? "" : " (above this picture)");
+  fprintf(p->script, "set yrange [0:%.6g]\nunset arrow\nunset label\n",
+          1.25 * (near && room > most ? room : most) / 0x1p30);
   if (near)
-    fprintf(p->script, "set arrow 1 from graph 0,first %.6g to graph 1,first %.6g nohead lc rgb '" LIMIT_COLOUR "' lw 2 dt 2\n", room / 0x1p30,
-            room / 0x1p30);
+    fprintf(p->script,
+            "set arrow 1 from graph 0,first %.6g to graph 1,first %.6g nohead lc rgb '" LIMIT_COLOUR
+            "' lw 2 dt 2\n",
+            room / 0x1p30, room / 0x1p30);
   fputs("set label 1 ", p->script);
   rf_gnuplot_quote(p, label);
-  if (near) fprintf(p->script, " at graph 0.01,first %.6g offset 0,0.6 tc rgb '" LIMIT_COLOUR "'\n", room / 0x1p30);
+  if (near)
+    fprintf(p->script, " at graph 0.01,first %.6g offset 0,0.6 tc rgb '" LIMIT_COLOUR "'\n", room / 0x1p30);
   else fputs(" at graph 0.01,0.95 tc rgb '" LIMIT_COLOUR "'\n", p->script);
 }
 
-/* ---- a sweep ------------------------------------------------------------------------------------------------------- */
+/* ---- a sweep --------------------------------------------------------------------------------- */
 
 static void put_x_axis(rf_gnuplot *p, const char *name, const rf_sweep_row *row, int count) {
   double least = row[0].x, most = row[0].x;
   bool numbers = true;
-  for (int i = 0; i < count; i++) { numbers = numbers && isfinite(row[i].x); least = fmin(least, row[i].x); most = fmax(most, row[i].x); }
+  for (int i = 0; i < count; i++) {
+    numbers = numbers && isfinite(row[i].x);
+    least = fmin(least, row[i].x);
+    most = fmax(most, row[i].x);
+  }
   fputs("set xlabel ", p->script);
   rf_gnuplot_quote(p, name);
   fputc('\n', p->script);
@@ -48,7 +60,8 @@ static void put_x_axis(rf_gnuplot *p, const char *name, const rf_sweep_row *row,
     return;
   }
   if (numbers) {
-    fprintf(p->script, "set xrange [%.6g:%.6g]\n", least - 0.02 * (most - least) - (most == least), most + 0.02 * (most - least) + (most == least));
+    fprintf(p->script, "set xrange [%.6g:%.6g]\n", least - 0.02 * (most - least) - (most == least),
+            most + 0.02 * (most - least) + (most == least));
     return;
   }
   fputs("set xtics (", p->script);
@@ -60,33 +73,41 @@ static void put_x_axis(rf_gnuplot *p, const char *name, const rf_sweep_row *row,
   fprintf(p->script, ")\nset xrange [-0.5:%g]\n", count - 0.5);
 }
 
-static void put_cliffs(rf_gnuplot *p, const json_t *cliffs, const rf_sweep_row *row, int count, const char *const *what) {
+static void put_cliffs(rf_gnuplot *p, const json_t *cliffs, const rf_sweep_row *row, int count,
+                       const char *const *what) {
   size_t i;
   json_t *cliff;
-  json_array_foreach((json_t *)cliffs, i, cliff) {
+  json_array_foreach ((json_t *)cliffs, i, cliff) {
     bool shown = false;
-    for (int k = 0; what[k]; k++) shown = shown || !strcmp(what[k], json_string_value(json_object_get(cliff, "what")));
+    for (int k = 0; what[k]; k++)
+      shown = shown || !strcmp(what[k], json_string_value(json_object_get(cliff, "what")));
     for (int k = 0; shown && k < count; k++) {
       if (strcmp(row[k].value, json_string_value(json_object_get(cliff, "at")))) continue;
       double x = isfinite(row[k].x) ? row[k].x : k;
-      fprintf(p->script, "set arrow from first %.6g,graph 0 to first %.6g,graph 1 nohead lc rgb '#888888' dt 3\nset label ", x, x);
+      fprintf(
+          p->script,
+          "set arrow from first %.6g,graph 0 to first %.6g,graph 1 nohead lc rgb '#888888' dt 3\nset label ",
+          x, x);
       rf_gnuplot_quote(p, json_string_value(json_object_get(cliff, "kind")));
       fprintf(p->script, " at first %.6g,graph 0.04 rotate by 90 offset 0.7,0 tc rgb '#666666'\n", x);
     }
   }
 }
 
-rf_status rf_plot_sweep(const char *path, const char *title, const char *machine, const char *name, const rf_sweep_row *row, int count,
-                        const json_t *cliffs, rf_error *error) {
-  static const char *const of_memory[] = {"memory", "fit", NULL}, *const of_time[] = {"time", "rate", "bound", NULL};
+rf_status rf_plot_sweep(const char *path, const char *title, const char *machine, const char *name,
+                        const rf_sweep_row *row, int count, const json_t *cliffs, rf_error *error) {
+  static const char *const of_memory[] = {"memory", "fit", NULL}, *const of_time[] = {"time", "rate", "bound",
+                                                                                      NULL};
   rf_gnuplot plot, *p = &plot;
   double most = 0, slowest = 0;
   RF_TRY(rf_gnuplot_open(path, 900, 1000, p, error));
   fputs("$rows << EOD\n", p->script);
   for (int i = 0; i < count; i++) {
     if (!row[i].planned) continue;
-    fprintf(p->script, "%.9g %.9g %.9g %.9g\n", isfinite(row[i].x) ? row[i].x : i, row[i].bytes / 0x1p30, row[i].seconds, row[i].rate);
-    most = fmax(most, row[i].bytes); slowest = fmax(slowest, row[i].seconds);
+    fprintf(p->script, "%.9g %.9g %.9g %.9g\n", isfinite(row[i].x) ? row[i].x : i, row[i].bytes / 0x1p30,
+            row[i].seconds, row[i].rate);
+    most = fmax(most, row[i].bytes);
+    slowest = fmax(slowest, row[i].seconds);
   }
   double unit = slowest < 1e-3 ? 1e6 : slowest < 1 ? 1e3 : 1;
   fputs("EOD\nset multiplot layout 3,1 title ", p->script);
@@ -97,22 +118,27 @@ rf_status rf_plot_sweep(const char *path, const char *title, const char *machine
   for (int i = 0; i < count && room == 0; i++) room = row[i].room;
   put_limit(p, machine, room, most);
   put_cliffs(p, cliffs, row, count, of_memory);
-  fprintf(p->script, "set ylabel 'memory per chip (GiB)'\nplot $rows using 1:2 with linespoints pt 7 ps 0.7 lw 2 lc rgb '%s'\n", COLOUR[0]);
+  fprintf(p->script,
+          "set ylabel 'memory per chip (GiB)'\nplot $rows using 1:2 with linespoints pt 7 ps 0.7 lw 2 lc rgb "
+          "'%s'\n",
+          COLOUR[0]);
   fputs("unset arrow\nunset label\nset yrange [0:*]\n", p->script);
   put_cliffs(p, cliffs, row, count, of_time);
-  fprintf(p->script, "set ylabel 'time of a step (%s)'\nplot $rows using 1:(%g*$3) with linespoints pt 7 ps 0.7 lw 2 lc rgb '%s'\n",
+  fprintf(p->script,
+          "set ylabel 'time of a step (%s)'\nplot $rows using 1:(%g*$3) with linespoints pt 7 ps 0.7 lw 2 lc "
+          "rgb '%s'\n",
           unit == 1     ? "s"
           : unit == 1e3 ? "ms"
                         : "µs",
           unit, COLOUR[1]);
-  fprintf(
-      p->script,
-      "set ylabel 'tokens a second'\nset format y '%%.1s %%c'\nplot $rows using 1:4 with linespoints pt 7 ps 0.7 lw 2 lc rgb '%s'\nunset multiplot\n",
-      COLOUR[2]);
+  fprintf(p->script,
+          "set ylabel 'tokens a second'\nset format y '%%.1s %%c'\nplot $rows using 1:4 with linespoints pt "
+          "7 ps 0.7 lw 2 lc rgb '%s'\nunset multiplot\n",
+          COLOUR[2]);
   return rf_gnuplot_close(p, error);
 }
 
-/* ---- a frontier ---------------------------------------------------------------------------------------------------- */
+/* ---- a frontier ------------------------------------------------------------------------------ */
 
 rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *error) {
   rf_gnuplot plot, *p = &plot;
@@ -123,76 +149,98 @@ rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *
   for (int i = 0; i < plan->found.rows; i++) {
     const rf_fit_row *r = &plan->found.row[i];
     bool many = rf_mesh_chips(&r->mesh) > 1;
-    snprintf(label, sizeof label, "%s, remat %s, %d x %lld%s%s", rf_dtype_name(r->dtype), rf_remat_name(r->remat), r->accumulate,
-             (long long)r->microbatch, many ? ", " : "", many ? rf_mesh_text(&r->mesh, mesh) : "");
+    snprintf(label, sizeof label, "%s, remat %s, %d x %lld%s%s", rf_dtype_name(r->dtype),
+             rf_remat_name(r->remat), r->accumulate, (long long)r->microbatch, many ? ", " : "",
+             many ? rf_mesh_text(&r->mesh, mesh) : "");
     fprintf(p->script, "%.9g %.9g \"%s\" %d\n", (double)r->peak_bytes / 0x1p30, r->seconds, label, r->fits);
-    most = fmax(most, (double)r->peak_bytes); slowest = fmax(slowest, r->seconds);
+    most = fmax(most, (double)r->peak_bytes);
+    slowest = fmax(slowest, r->seconds);
   }
-  snprintf(label, sizeof label, "%.60s on %.60s: memory against time, what no setting beats in both", plan->plan->graph->model.name,
-           plan->plan->machine.name);
+  snprintf(label, sizeof label, "%.60s on %.60s: memory against time, what no setting beats in both",
+           plan->plan->graph->model.name, plan->plan->machine.name);
   fputs("EOD\nset title ", p->script);
   rf_gnuplot_quote(p, label);
   snprintf(label, sizeof label, "limit %s", rf_text_bytes(room, size));
   bool near = room < NEAR * most;
   fprintf(p->script,
-          " noenhanced\nset xrange [0:%.6g]\nset yrange [0:%.6g]\nset xlabel 'memory per chip (GiB)'\nset ylabel 'time of a step (s)'\nunset key\n",
+          " noenhanced\nset xrange [0:%.6g]\nset yrange [0:%.6g]\nset xlabel 'memory per chip (GiB)'\nset "
+          "ylabel 'time of a step (s)'\nunset key\n",
           1.3 * fmax(most, near ? room : 0) / 0x1p30, 1.45 * slowest);
-  fprintf(p->script, "set arrow from first %.6g,graph 0 to first %.6g,graph 1 nohead lc rgb '" LIMIT_COLOUR "' lw 2 dt 2\nset label ", room / 0x1p30,
-          room / 0x1p30);
+  fprintf(p->script,
+          "set arrow from first %.6g,graph 0 to first %.6g,graph 1 nohead lc rgb '" LIMIT_COLOUR
+          "' lw 2 dt 2\nset label ",
+          room / 0x1p30, room / 0x1p30);
   rf_gnuplot_quote(p, label);
-  if (near) fprintf(p->script, " at first %.6g,graph 0.03 offset 0.5,0 tc rgb '" LIMIT_COLOUR "'\n", room / 0x1p30);
+  if (near)
+    fprintf(p->script, " at first %.6g,graph 0.03 offset 0.5,0 tc rgb '" LIMIT_COLOUR "'\n", room / 0x1p30);
   else fputs(" at graph 0.98,0.95 right tc rgb '" LIMIT_COLOUR "'\n", p->script);
   fprintf(p->script,
-          "plot $rows using 1:2 with lines lw 1 lc rgb '#bbbbbb', '' using 1:($4==1?$2:1/0) with points pt 7 ps 1.2 lc rgb '%s', "
-          "'' using 1:($4==0?$2:1/0) with points pt 6 ps 1.2 lc rgb '%s', '' using 1:2:3 with labels left rotate by 35 offset 0.4,0.6 font ',9' "
+          "plot $rows using 1:2 with lines lw 1 lc rgb '#bbbbbb', '' using 1:($4==1?$2:1/0) with points pt 7 "
+          "ps 1.2 lc rgb '%s', "
+          "'' using 1:($4==0?$2:1/0) with points pt 6 ps 1.2 lc rgb '%s', '' using 1:2:3 with labels left "
+          "rotate by 35 offset 0.4,0.6 font ',9' "
           "noenhanced\n",
           COLOUR[0], COLOUR[5]);
   return rf_gnuplot_close(p, error);
 }
 
-/* ---- rates of a server ---------------------------------------------------------------------------------------------- */
+/* ---- rates of a server ----------------------------------------------------------------------- */
 
-static double percentile(const json_t *row, const char *what, const char *which) { return rf_json_at(row, what, which); }
+static double percentile(const json_t *row, const char *what, const char *which) {
+  return rf_json_at(row, what, which);
+}
 
-/* Throughput against what a reader waits for, a point for each rate; where requests pile up the point is hollow. */
+/* Throughput against what a reader waits for, a point for each rate; where requests pile up the
+ * point is hollow. */
 rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *error) {
-  static const struct { const char *key, *label; } panel[] = {{"ttft_seconds", "until the first token"}, {"tpot_seconds", "a further token"}};
+  static const struct {
+    const char *key, *label;
+  } panel[] = {{"ttft_seconds", "until the first token"}, {"tpot_seconds", "a further token"}};
   rf_gnuplot plot, *p = &plot;
   const json_t *serving = json_object_get(plan->extra, "serving"), *row;
   size_t i;
   char title[256];
   RF_TRY(rf_gnuplot_open(path, 900, 860, p, error));
   fputs("$rates << EOD\n", p->script);
-  json_array_foreach(json_object_get(serving, "rates"), i, row) {
+  json_array_foreach (json_object_get(serving, "rates"), i, row) {
     fprintf(p->script, "%.9g %d \"%.4g/s\"", json_number_value(json_object_get(row, "tokens_per_second")),
-            json_is_true(json_object_get(row, "saturated")), json_number_value(json_object_get(row, "requests_per_second")));
+            json_is_true(json_object_get(row, "saturated")),
+            json_number_value(json_object_get(row, "requests_per_second")));
     for (int k = 0; k < 2; k++)
-      fprintf(p->script, " %.9g %.9g", 1e3 * percentile(row, panel[k].key, "p50"), 1e3 * percentile(row, panel[k].key, "p99"));
+      fprintf(p->script, " %.9g %.9g", 1e3 * percentile(row, panel[k].key, "p50"),
+              1e3 * percentile(row, panel[k].key, "p99"));
     fputc('\n', p->script);
   }
-  snprintf(title, sizeof title, "%.60s on %.60s, %d chip%s: tokens against waiting, by requests a second", plan->plan->graph->model.name,
-           plan->plan->machine.name, plan->plan->machine.chips, plan->plan->machine.chips > 1 ? "s" : "");
+  snprintf(title, sizeof title, "%.60s on %.60s, %d chip%s: tokens against waiting, by requests a second",
+           plan->plan->graph->model.name, plan->plan->machine.name, plan->plan->machine.chips,
+           plan->plan->machine.chips > 1 ? "s" : "");
   fputs("EOD\nset multiplot layout 2,1 title ", p->script);
   rf_gnuplot_quote(p, title);
-  fputs(" noenhanced\nset lmargin 12\nset rmargin 8\nset key top left reverse Left\nset logscale y\nset xrange [0:*]\nset offsets 0,graph 0.08,0,0\n"
+  fputs(" noenhanced\nset lmargin 12\nset rmargin 8\nset key top left reverse Left\nset logscale y\nset "
+        "xrange [0:*]\nset offsets 0,graph 0.08,0,0\n"
         "set format x '%.1s %c'\nset xlabel 'tokens a second (hollow: requests pile up)'\n",
         p->script);
   for (int k = 0; k < 2; k++) {
     int at = 4 + 2 * k;
-    fprintf(p->script, "%sset ylabel '%s (ms)'\nplot ", k ? "unset logscale y\nset yrange [0:*]\nset offsets 0,graph 0.08,graph 0.1,0\n" : "",
+    fprintf(p->script, "%sset ylabel '%s (ms)'\nplot ",
+            k ? "unset logscale y\nset yrange [0:*]\nset offsets 0,graph 0.08,graph 0.1,0\n" : "",
             panel[k].label);
     for (int part = 0; part < 2; part++)
       fprintf(p->script,
-              "$rates using 1:%d with lines lw 2 lc rgb '%s' title '%s', '' using 1:($2==0?$%d:1/0) with points pt 7 ps 0.9 lc rgb '%s' notitle, "
+              "$rates using 1:%d with lines lw 2 lc rgb '%s' title '%s', '' using 1:($2==0?$%d:1/0) with "
+              "points pt 7 ps 0.9 lc rgb '%s' notitle, "
               "'' using 1:($2==1?$%d:1/0) with points pt 6 ps 1.1 lc rgb '%s' notitle, ",
-              at + part, COLOUR[part], part ? "99 of 100 wait at most" : "half wait at most", at + part, COLOUR[part], at + part, COLOUR[part]);
-    fprintf(p->script, "'' using 1:%d:3 with labels left offset 0.6,0.5 font ',9' tc rgb '#666666' noenhanced notitle\n", at + 1);
+              at + part, COLOUR[part], part ? "99 of 100 wait at most" : "half wait at most", at + part,
+              COLOUR[part], at + part, COLOUR[part]);
+    fprintf(p->script,
+            "'' using 1:%d:3 with labels left offset 0.6,0.5 font ',9' tc rgb '#666666' noenhanced notitle\n",
+            at + 1);
   }
   fputs("unset multiplot\n", p->script);
   return rf_gnuplot_close(p, error);
 }
 
-/* ---- one plan ------------------------------------------------------------------------------------------------------ */
+/* ---- one plan -------------------------------------------------------------------------------- */
 
 /* Bytes that live at each op, by class: live[op * RF_CLASSES + class]. */
 static double *live_bytes(const rf_plan *plan) {
@@ -201,7 +249,8 @@ static double *live_bytes(const rf_plan *plan) {
   for (int t = 0; live && t < plan->graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
     if (p->offset < 0 || plan->graph->tensor[t].host) continue;
-    int class = (int)plan->graph->tensor[t].class, first = p->first + (p->shares != RF_NONE), last = p->last < ops ? p->last : ops - 1;
+    int class = (int)plan->graph->tensor[t].class, first = p->first + (p->shares != RF_NONE),
+        last = p->last < ops ? p->last : ops - 1;
     for (int i = first < 0 ? 0 : first; i <= last; i++) live[i * RF_CLASSES + class] += (double)p->bytes;
   }
   return live;
@@ -220,23 +269,26 @@ static rf_status put_timeline(rf_gnuplot *p, const rf_plan *plan, rf_error *erro
   for (int i = 0; i < ops; i++) {
     double sum = 0;
     fprintf(p->script, "%d", i);
-    for (int k = 0; k < classes; k++) fprintf(p->script, " %.6g", (sum += live[i * RF_CLASSES + shown[k]]) / 0x1p30);
+    for (int k = 0; k < classes; k++)
+      fprintf(p->script, " %.6g", (sum += live[i * RF_CLASSES + shown[k]]) / 0x1p30);
     fputc('\n', p->script);
   }
   free(live);
-  fprintf(
-      p->script,
-      "EOD\nset xrange [0:%d]\nset xlabel 'op, in the order they run'\nset ylabel 'memory per chip (GiB)'\nset key outside right top reverse Left\n",
-      ops > 1 ? ops - 1 : 1);
+  fprintf(p->script,
+          "EOD\nset xrange [0:%d]\nset xlabel 'op, in the order they run'\nset ylabel 'memory per chip "
+          "(GiB)'\nset key outside right top reverse Left\n",
+          ops > 1 ? ops - 1 : 1);
   put_limit(p, plan->machine.name, room_of(plan), most);
   for (int s = RF_SECTIONS; s-- > 1;)
     for (int i = 1; i < ops; i++)
       if ((int)plan->graph->op[i].section == s && (int)plan->graph->op[i - 1].section != s)
-        fprintf(p->script, "set arrow from first %d,graph 0 to first %d,graph 1 nohead lc rgb '#888888' dt 3\n", i, i);
+        fprintf(p->script,
+                "set arrow from first %d,graph 0 to first %d,graph 1 nohead lc rgb '#888888' dt 3\n", i, i);
   fputs("plot ", p->script);
   for (int k = classes; k-- > 0;)
-    fprintf(p->script, "$live using 1:%d with filledcurves y1=0 fs solid 0.85 noborder lc rgb '%s' title '%s'%s", k + 2, COLOUR[shown[k] % COLOURS],
-            rf_class_name((rf_class)shown[k]), k ? ", " : "\n");
+    fprintf(p->script,
+            "$live using 1:%d with filledcurves y1=0 fs solid 0.85 noborder lc rgb '%s' title '%s'%s", k + 2,
+            COLOUR[shown[k] % COLOURS], rf_class_name((rf_class)shown[k]), k ? ", " : "\n");
   return RAFTER_OK;
 }
 
@@ -256,7 +308,8 @@ static int kinds_of(const rf_plan *plan, kind *list, int most) {
     while (k < count && strcmp(list[k].name, name)) k++;
     if (k == most) continue;
     if (k == count) list[count++] = (kind){.name = name, .bound = op->bound};
-    list[k].flops += (op->work.flops + op->work.flops_again) * op->calls; list[k].seconds += op->seconds * op->calls;
+    list[k].flops += (op->work.flops + op->work.flops_again) * op->calls;
+    list[k].seconds += op->seconds * op->calls;
     list[k].bytes += (op->work.bytes_read + op->work.bytes_written) * op->calls;
   }
   return count;
@@ -268,7 +321,8 @@ static void put_log_tics(rf_gnuplot *p, char axis, double least, double most) {
   const char *comma = "";
   fprintf(p->script, "set %ctics (", axis);
   for (int d = (int)floor(log10(least)); d <= (int)ceil(log10(most)); d++)
-    for (int k = 0; k < (most / least < 2e3 ? 3 : 1); k++, comma = ", ") fprintf(p->script, "%s%d.0e%d", comma, steps[k], d);
+    for (int k = 0; k < (most / least < 2e3 ? 3 : 1); k++, comma = ", ")
+      fprintf(p->script, "%s%d.0e%d", comma, steps[k], d);
   fputs(")\n", p->script);
 }
 
@@ -282,28 +336,41 @@ static void put_roofs(rf_gnuplot *p, const rf_plan *plan) {
   enum { MOST = 96 };
   kind list[MOST];
   int count = kinds_of(plan, list, MOST);
-  double peak = rf_plan_peak_flops(plan), bps = plan->machine.read_bps * plan->machine.chips, left = INFINITY, right = 0, low = INFINITY, unseen = 0;
+  double peak = rf_plan_peak_flops(plan), bps = plan->machine.read_bps * plan->machine.chips, left = INFINITY,
+         right = 0, low = INFINITY, unseen = 0;
   for (int i = 0; i < count; i++) {
     if (!(list[i].flops > 0 && list[i].seconds > 0)) {
       unseen += list[i].seconds;
       continue;
     }
-    left = fmin(left, list[i].flops / list[i].bytes); right = fmax(right, list[i].flops / list[i].bytes); low = fmin(low, list[i].flops / list[i].seconds);
+    left = fmin(left, list[i].flops / list[i].bytes);
+    right = fmax(right, list[i].flops / list[i].bytes);
+    low = fmin(low, list[i].flops / list[i].seconds);
   }
   if (!(peak > 0) || !(bps > 0) || !isfinite(left)) {
-    fputs("set label 1 'no product, or a machine without ceilings' at graph 0.5,0.5 center\nplot [0:1][0:1] 1/0\n", p->script);
+    fputs("set label 1 'no product, or a machine without ceilings' at graph 0.5,0.5 center\nplot [0:1][0:1] "
+          "1/0\n",
+          p->script);
     return;
   }
-  left = fmin(left, peak / bps) / 4; right = fmax(right, peak / bps) * 8;
+  left = fmin(left, peak / bps) / 4;
+  right = fmax(right, peak / bps) * 8;
   fputs("unset arrow\nunset label\nset logscale xy\n", p->script);
-  fprintf(p->script, "set xrange [%.6g:%.6g]\nset yrange [%.6g:%.6g]\nset format xy '%%.0s%%c'\n", left, right, fmin(low, bps * left) / 2, peak * 4);
-  put_log_tics(p, 'x', left, right); put_log_tics(p, 'y', fmin(low, bps * left) / 2, peak * 4);
-  fputs("set xlabel 'intensity (FLOP per byte of memory traffic)'\nset ylabel 'FLOP/s, predicted'\nset key outside right top Left reverse\n",
+  fprintf(p->script, "set xrange [%.6g:%.6g]\nset yrange [%.6g:%.6g]\nset format xy '%%.0s%%c'\n", left,
+          right, fmin(low, bps * left) / 2, peak * 4);
+  put_log_tics(p, 'x', left, right);
+  put_log_tics(p, 'y', fmin(low, bps * left) / 2, peak * 4);
+  fputs("set xlabel 'intensity (FLOP per byte of memory traffic)'\nset ylabel 'FLOP/s, predicted'\nset key "
+        "outside right top Left reverse\n",
         p->script);
-  fprintf(p->script, "set label 1 'ops without products (%.0f %% of the time) have no place here' at graph 0.02,0.95 tc rgb '#666666'\n",
+  fprintf(p->script,
+          "set label 1 'ops without products (%.0f %% of the time) have no place here' at graph 0.02,0.95 tc "
+          "rgb '#666666'\n",
           plan->step_seconds > 0 ? 100 * unseen / plan->step_seconds : 0);
-  fprintf(p->script, "set label 2 'ridge: %.0f FLOP per byte' at first %.6g,first %.6g left offset 1,-1 tc rgb '" LIMIT_COLOUR "'\n", peak / bps,
-          peak / bps, peak);
+  fprintf(p->script,
+          "set label 2 'ridge: %.0f FLOP per byte' at first %.6g,first %.6g left offset 1,-1 tc rgb "
+          "'" LIMIT_COLOUR "'\n",
+          peak / bps, peak / bps, peak);
   qsort(list, (size_t)count, sizeof *list, by_intensity);
   fputs("$ops << EOD\n", p->script);
   double last = 0, step = pow(fmin(low, bps * left) / (8 * peak), 0.045);
@@ -311,15 +378,24 @@ static void put_roofs(rf_gnuplot *p, const rf_plan *plan) {
     double x = list[i].flops / list[i].bytes, share = list[i].seconds / plan->step_seconds;
     if (!(list[i].flops > 0 && list[i].seconds > 0)) continue;
     bool said = share > 0.02;
-    if (said) { level = x < 3 * last ? level + 1 : 0; last = x; } /* names of close points stand below each other */
-    fprintf(p->script, "%.6g %.6g \"%s\" %.4g %.6g\n", x, list[i].flops / list[i].seconds, said ? list[i].name : "", share,
-            list[i].flops / list[i].seconds * pow(step, level + 1));
+    /* names of close points stand below each other */
+    if (said) {
+      level = x < 3 * last ? level + 1 : 0;
+      last = x;
+    }
+    fprintf(p->script, "%.6g %.6g \"%s\" %.4g %.6g\n", x, list[i].flops / list[i].seconds,
+            said ? list[i].name : "", share, list[i].flops / list[i].seconds * pow(step, level + 1));
   }
   fprintf(p->script, "EOD\nroof(x) = x * %.6g < %.6g ? x * %.6g : %.6g\n", bps, peak, bps, peak);
-  fprintf(p->script, "plot roof(x) with lines lw 2 lc rgb '" LIMIT_COLOUR "' title '%s: %.3g TFLOP/s, %.3g TB/s'", plan->machine.name, peak * 1e-12,
-          bps * 1e-12);
-  fprintf(p->script, ", $ops using 1:2:(1 + 3 * sqrt($4)) with points pt 7 ps variable lc rgb '%s' title 'size: share of the time'", COLOUR[0]);
-  fputs(", $ops using 1:5:($4 > 0.02 ? sprintf('%s %.0f %%', strcol(3), 100 * $4) : '') with labels left offset 1,0 font ',9' noenhanced notitle\n",
+  fprintf(p->script,
+          "plot roof(x) with lines lw 2 lc rgb '" LIMIT_COLOUR "' title '%s: %.3g TFLOP/s, %.3g TB/s'",
+          plan->machine.name, peak * 1e-12, bps * 1e-12);
+  fprintf(p->script,
+          ", $ops using 1:2:(1 + 3 * sqrt($4)) with points pt 7 ps variable lc rgb '%s' title 'size: share "
+          "of the time'",
+          COLOUR[0]);
+  fputs(", $ops using 1:5:($4 > 0.02 ? sprintf('%s %.0f %%', strcol(3), 100 * $4) : '') with labels left "
+        "offset 1,0 font ',9' noenhanced notitle\n",
         p->script);
 }
 
@@ -328,8 +404,8 @@ rf_status rf_plot_plan(const char *path, const rafter_plan *plan, rf_error *erro
   const rf_plan *largest = rf_plan_larger(plan->plan, plan->prefill);
   char title[200];
   RF_TRY(rf_gnuplot_open(path, 1100, 1100, p, error));
-  snprintf(title, sizeof title, "%.60s on %.60s: memory and time of %s", plan->plan->graph->model.name, plan->plan->machine.name,
-           plan->prefill ? "a walk" : "a step");
+  snprintf(title, sizeof title, "%.60s on %.60s: memory and time of %s", plan->plan->graph->model.name,
+           plan->plan->machine.name, plan->prefill ? "a walk" : "a step");
   fputs("set multiplot layout 2,1 title ", p->script);
   rf_gnuplot_quote(p, title);
   fputs(" noenhanced\nset lmargin 12\nset rmargin 30\n", p->script);

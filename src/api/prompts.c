@@ -13,7 +13,8 @@
 #include <unistd.h>
 
 static rf_status read_bias(const rf_options *o, rf_prompts *p, rf_error *error) {
-  const char *const *texts = rf_options_is_set(o, "logit-bias") ? rf_options_texts(o, "logit-bias", &p->bias_count) : NULL;
+  const char *const *texts =
+      rf_options_is_set(o, "logit-bias") ? rf_options_texts(o, "logit-bias", &p->bias_count) : NULL;
   p->bias = calloc((size_t)p->bias_count + 1, sizeof *p->bias);
   if (!p->bias) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   for (int i = 0; i < p->bias_count; i++) {
@@ -21,14 +22,15 @@ static rf_status read_bias(const rf_options *o, rf_prompts *p, rf_error *error) 
     const char *equals = strchr(texts[i], '=');
     int64_t id;
     double bias;
-    if (equals && equals - texts[i] < (ptrdiff_t)sizeof number) memcpy(number, texts[i], (size_t)(equals - texts[i]));
+    if (equals && equals - texts[i] < (ptrdiff_t)sizeof number)
+      memcpy(number, texts[i], (size_t)(equals - texts[i]));
     if (!equals || !rf_text_int(number, &id) || !rf_text_float(equals + 1, &bias))
       return RF_FAIL(error, RAFTER_INVALID, "for example --logit-bias 464=-5",
                      "--logit-bias is not a token and a number (expected ID=BIAS, got '%.60s')", texts[i]);
     if (id < 0 || id >= p->settings.model.vocab)
       return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer",
-                     "token out of range (--logit-bias: expected an id of 0 to %lld, got %lld)", (long long)p->settings.model.vocab - 1,
-                     (long long)id);
+                     "token out of range (--logit-bias: expected an id of 0 to %lld, got %lld)",
+                     (long long)p->settings.model.vocab - 1, (long long)id);
     p->bias[i] = (rf_logit_bias){(int32_t)id, (float)bias};
   }
   return RAFTER_OK;
@@ -40,20 +42,23 @@ static rf_status read_common(const rf_options *o, rf_prompts *p, const rafter_si
   int count = 0;
   RF_TRY(rf_sampling_of(o, &p->settings, sink, &c->sampler, error));
   RF_TRY(read_bias(o, p, error));
-  c->max_tokens = rf_options_int(o, "max-tokens"); c->samples = (int)rf_options_int(o, "samples");
+  c->max_tokens = rf_options_int(o, "max-tokens");
+  c->samples = (int)rf_options_int(o, "samples");
   c->sampler.min_tokens = rf_options_int(o, "min-tokens");
-  c->sampler.bias = p->bias; c->sampler.bias_count = p->bias_count;
+  c->sampler.bias = p->bias;
+  c->sampler.bias_count = p->bias_count;
   const char *const *texts = rf_options_is_set(o, "stop") ? rf_options_texts(o, "stop", &count) : NULL;
   rf_span *span = calloc((size_t)count + 1, sizeof *span);
   if (!span) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   for (int i = 0; i < count; i++) span[i] = (rf_span){texts[i], strlen(texts[i])};
-  rf_status status = rf_stop_open(&(rf_stop_options){.strings = span, .string_count = count}, &c->own_stop, error);
+  rf_status status =
+      rf_stop_open(&(rf_stop_options){.strings = span, .string_count = count}, &c->own_stop, error);
   free(span);
   c->stop = &c->own_stop;
   return status;
 }
 
-/* ---- prompts ------------------------------------------------------------------------------------------------------- */
+/* ---- prompts --------------------------------------------------------------------------------- */
 
 static rf_status need_tokenizer(rf_prompts *p, rf_error *error) {
   if (p->tokenizer) return RAFTER_OK;
@@ -68,38 +73,48 @@ static rf_status add_row(rf_prompts *p, rf_prompt **row, rf_error *error) {
     int64_t capacity = p->capacity ? 2 * p->capacity : 16;
     rf_prompt *grown = realloc(p->row, (size_t)capacity * sizeof *grown);
     if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-    p->row = grown; p->capacity = capacity;
+    p->row = grown;
+    p->capacity = capacity;
   }
   *row = &p->row[p->rows];
   **row = p->common;
   (*row)->own_stop = (rf_stop){0};
-  (*row)->sampler.seed = p->rows ? rf_key(p->common.sampler.seed, (uint64_t)p->rows, rf_name_key("row")) >> 2 : p->common.sampler.seed;
+  (*row)->sampler.seed = p->rows ? rf_key(p->common.sampler.seed, (uint64_t)p->rows, rf_name_key("row")) >> 2
+                                 : p->common.sampler.seed;
   p->rows++;
   return RAFTER_OK;
 }
 
 /* A conversation in the words the model was trained on, up to the answer. */
-static rf_status render(rf_prompts *p, const rf_options *o, const json_t *messages, rf_prompt *row, rf_error *error) {
+static rf_status render(rf_prompts *p, const rf_options *o, const json_t *messages, rf_prompt *row,
+                        rf_error *error) {
   rf_rendered rendered = {0};
   if (!p->chat) RF_TRY(rf_chat_of(o, &p->settings, p->tokenizer, &p->chat, error));
   rf_status status = rf_chat_text(p->chat, messages, true, &rendered, error);
   if (status == RAFTER_OK) /* a template writes its marks itself */
-    status = rf_tokenizer_encode(p->tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, &row->tokens, error);
-  if (status == RAFTER_OK) { row->text = rendered.text; rendered.text = NULL; }
+    status = rf_tokenizer_encode(p->tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, &row->tokens,
+                                 error);
+  if (status == RAFTER_OK) {
+    row->text = rendered.text;
+    rendered.text = NULL;
+  }
   rf_rendered_free(&rendered);
   return status;
 }
 
-static rf_status encode(rf_prompts *p, const rf_options *o, const char *text, size_t bytes, rf_prompt *row, rf_error *error) {
+static rf_status encode(rf_prompts *p, const rf_options *o, const char *text, size_t bytes, rf_prompt *row,
+                        rf_error *error) {
   RF_TRY(need_tokenizer(p, error));
   if (!rf_options_flag(o, "chat")) {
     row->text = strndup(text, bytes);
-    return row->text ? rf_tokenizer_encode(p->tokenizer, text, bytes, RF_ENCODE_MARKS | RF_ENCODE_PARSE, &row->tokens, error)
+    return row->text ? rf_tokenizer_encode(p->tokenizer, text, bytes, RF_ENCODE_MARKS | RF_ENCODE_PARSE,
+                                           &row->tokens, error)
                      : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   }
   json_t *messages = json_array();
   if (rf_options_is_set(o, "system"))
-    json_array_append_new(messages, json_pack("{ss ss}", "role", "system", "content", rf_options_text(o, "system")));
+    json_array_append_new(messages,
+                          json_pack("{ss ss}", "role", "system", "content", rf_options_text(o, "system")));
   json_array_append_new(messages, json_pack("{ss ss%}", "role", "user", "content", text, bytes));
   rf_status status = render(p, o, messages, row, error);
   json_decref(messages);
@@ -119,24 +134,27 @@ static rf_status read_typed(const rf_options *o, rf_prompts *p, rf_error *error)
   for (int i = 0; i < count; i++) {
     if (id[i] >= p->settings.model.vocab)
       return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer",
-                     "token out of range (--tokens, token %d: expected an id below %lld, got %lld)", i, (long long)p->settings.model.vocab,
-                     (long long)id[i]);
+                     "token out of range (--tokens, token %d: expected an id below %lld, got %lld)", i,
+                     (long long)p->settings.model.vocab, (long long)id[i]);
     RF_TRY(rf_ids_add(&row->tokens, (int32_t)id[i], error));
   }
-  return row->tokens.count ? RAFTER_OK : RF_FAIL(error, RAFTER_INVALID, "give --prompt TEXT or --tokens 1,2,3", "the prompt is empty");
+  return row->tokens.count
+             ? RAFTER_OK
+             : RF_FAIL(error, RAFTER_INVALID, "give --prompt TEXT or --tokens 1,2,3", "the prompt is empty");
 }
 
-/* ---- rows of a file -------------------------------------------------------------------------------------------------- */
+/* ---- rows of a file -------------------------------------------------------------------------- */
 
-static rf_status read_ids(const rf_prompts *p, const json_t *list, const char *where, rf_ids *ids, rf_error *error) {
+static rf_status read_ids(const rf_prompts *p, const json_t *list, const char *where, rf_ids *ids,
+                          rf_error *error) {
   size_t i;
   json_t *id;
-  json_array_foreach(list, i, id) {
+  json_array_foreach (list, i, id) {
     json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
     if (v < 0 || v >= p->settings.model.vocab)
       return RF_FAIL(error, RAFTER_FAILED, "the ids belong to another tokenizer or model",
-                     "token out of range (%s, tokens, token %zu: expected an id below %lld, got %lld)", where, i, (long long)p->settings.model.vocab,
-                     (long long)v);
+                     "token out of range (%s, tokens, token %zu: expected an id below %lld, got %lld)", where,
+                     i, (long long)p->settings.model.vocab, (long long)v);
     RF_TRY(rf_ids_add(ids, (int32_t)v, error));
   }
   return RAFTER_OK;
@@ -152,10 +170,13 @@ static rf_status read_stop(const json_t *json, const char *where, rf_prompt *row
   for (size_t i = 0; i < count && status == RAFTER_OK; i++) {
     const json_t *text = json_is_array(stop) ? json_array_get(stop, i) : stop;
     if (json_is_string(text)) span[i] = (rf_span){json_string_value(text), json_string_length(text)};
-    else status = RF_FAIL(error, RAFTER_FAILED, NULL, "a field is no text (%s, stop: expected a text or a list of texts)", where);
+    else
+      status = RF_FAIL(error, RAFTER_FAILED, NULL,
+                       "a field is no text (%s, stop: expected a text or a list of texts)", where);
   }
   rf_error why = {0};
-  if (status == RAFTER_OK && rf_stop_open(&(rf_stop_options){.strings = span, .string_count = (int64_t)count}, &row->own_stop, &why) != RAFTER_OK)
+  if (status == RAFTER_OK && rf_stop_open(&(rf_stop_options){.strings = span, .string_count = (int64_t)count},
+                                          &row->own_stop, &why) != RAFTER_OK)
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s (%s, stop)", why.message, where);
   free(span);
   return status; /* row->stop is set when the rows have stopped moving */
@@ -167,24 +188,40 @@ static rf_status read_numbers(const json_t *json, const char *where, rf_prompt *
   RF_TRY(rf_json_int_or(json, "seed", where, 0, (int64_t)1 << 62, seed, &seed, error));
   RF_TRY(rf_json_int_or(json, "samples", where, 1, 1 << 16, samples, &samples, error));
   RF_TRY(rf_json_int_or(json, "max_tokens", where, 1, 1 << 24, row->max_tokens, &row->max_tokens, error));
-  row->sampler.seed = (uint64_t)seed; row->samples = (int)samples;
+  row->sampler.seed = (uint64_t)seed;
+  row->samples = (int)samples;
   return RAFTER_OK;
 }
 
-/* A key that is not read: one that is nearly a known one is a slip, all others are the person's own and are named once. */
+/* A key that is not read: one that is nearly a known one is a slip, all others are the person's
+ * own and are named once. */
 static rf_status check_key(rf_prompts *p, const char *key, const char *where, rf_error *error) {
-  static const char *const KNOWN[] = {
-      "id",    "prompt", "messages",           "tokens",           "samples",           "seed",       "temperature", "top_k",
-      "top_p", "min_p",  "repetition_penalty", "presence_penalty", "frequency_penalty", "max_tokens", "stop"};
+  static const char *const KNOWN[] = {"id",
+                                      "prompt",
+                                      "messages",
+                                      "tokens",
+                                      "samples",
+                                      "seed",
+                                      "temperature",
+                                      "top_k",
+                                      "top_p",
+                                      "min_p",
+                                      "repetition_penalty",
+                                      "presence_penalty",
+                                      "frequency_penalty",
+                                      "max_tokens",
+                                      "stop"};
   const int count = (int)(sizeof KNOWN / sizeof *KNOWN);
   for (int i = 0; i < count; i++)
     if (!strcmp(key, KNOWN[i])) return RAFTER_OK;
   const char *near = rf_nearest(key, KNOWN, count);
   if (near && rf_edit_distance(key, near) <= (strlen(key) < 8 ? 1 : 2))
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "a row has an unknown key (%s: '%.60s'; did you mean '%s'?)", where, key, near);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "a row has an unknown key (%s: '%.60s'; did you mean '%s'?)",
+                   where, key, near);
   char quoted[80];
   snprintf(quoted, sizeof quoted, "\"%.60s\"", key);
-  if (!strstr(p->unread, quoted)) rf_text_append(p->unread, sizeof p->unread, "%s%s", *p->unread ? ", " : "", quoted);
+  if (!strstr(p->unread, quoted))
+    rf_text_append(p->unread, sizeof p->unread, "%s%s", *p->unread ? ", " : "", quoted);
   return RAFTER_OK;
 }
 
@@ -193,17 +230,20 @@ static rf_status check_row(rf_prompts *p, json_t *json, const char *where, rf_er
   static const char *const FORMS[] = {"prompt", "messages", "tokens"};
   const char *key, *first = NULL;
   json_t *value;
-  json_object_foreach(json, key, value) RF_TRY(check_key(p, key, where, error));
+  json_object_foreach (json, key, value) RF_TRY(check_key(p, key, where, error));
   for (int i = 0; i < 3; i++) {
     value = json_object_get(json, FORMS[i]);
     if (!value || json_is_null(value)) continue;
-    if (first) return RF_FAIL(error, RAFTER_FAILED, "leave one of them out", "a row has both %s and %s (%s)", first, FORMS[i], where);
+    if (first)
+      return RF_FAIL(error, RAFTER_FAILED, "leave one of them out", "a row has both %s and %s (%s)", first,
+                     FORMS[i], where);
     first = FORMS[i];
   }
   return RAFTER_OK;
 }
 
-static rf_status read_prompt(const rf_options *o, rf_prompts *p, const json_t *json, const char *where, rf_prompt *row, rf_error *error) {
+static rf_status read_prompt(const rf_options *o, rf_prompts *p, const json_t *json, const char *where,
+                             rf_prompt *row, rf_error *error) {
   const json_t *prompt = json_object_get(json, "prompt"), *messages = json_object_get(json, "messages");
   rf_error why = {0};
   rf_status status;
@@ -213,11 +253,15 @@ static rf_status read_prompt(const rf_options *o, rf_prompts *p, const json_t *j
     status = need_tokenizer(p, &why);
     if (status == RAFTER_OK) status = render(p, o, messages, row, &why);
   }
-  return status == RAFTER_OK ? status : RF_FAIL(error, status, *why.hint ? why.hint : NULL, "%s (%s)", why.message, where);
+  return status == RAFTER_OK
+             ? status
+             : RF_FAIL(error, status, *why.hint ? why.hint : NULL, "%s (%s)", why.message, where);
 }
 
-static rf_status read_row(const rf_options *o, rf_prompts *p, json_t *json, const char *where, rf_prompt *row, rf_error *error) {
-  const json_t *prompt = json_object_get(json, "prompt"), *messages = json_object_get(json, "messages"), *tokens = json_object_get(json, "tokens");
+static rf_status read_row(const rf_options *o, rf_prompts *p, json_t *json, const char *where, rf_prompt *row,
+                          rf_error *error) {
+  const json_t *prompt = json_object_get(json, "prompt"), *messages = json_object_get(json, "messages"),
+               *tokens = json_object_get(json, "tokens");
   row->id = json_incref(json_object_get(json, "id"));
   RF_TRY(check_row(p, json, where, error));
   RF_TRY(read_numbers(json, where, row, error));
@@ -225,9 +269,12 @@ static rf_status read_row(const rf_options *o, rf_prompts *p, json_t *json, cons
   if (json_is_string(prompt) || json_is_array(messages)) RF_TRY(read_prompt(o, p, json, where, row, error));
   else if (json_is_array(tokens)) RF_TRY(read_ids(p, tokens, where, &row->tokens, error));
   else
-    return RF_FAIL(error, RAFTER_FAILED, "rows have \"prompt\" (a text), \"messages\" (a list) or \"tokens\" (a list of ids)",
+    return RF_FAIL(error, RAFTER_FAILED,
+                   "rows have \"prompt\" (a text), \"messages\" (a list) or \"tokens\" (a list of ids)",
                    "a row has nothing to answer (%s: expected prompt, messages or tokens)", where);
-  return row->tokens.count ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "a prompt is empty (%s: expected at least 1 token)", where);
+  return row->tokens.count ? RAFTER_OK
+                           : RF_FAIL(error, RAFTER_FAILED, NULL,
+                                     "a prompt is empty (%s: expected at least 1 token)", where);
 }
 
 static rf_status read_file(const rf_options *o, rf_prompts *p, rf_error *error) {
@@ -244,7 +291,8 @@ static rf_status read_file(const rf_options *o, rf_prompts *p, rf_error *error) 
     RF_GO(add_row(p, &row, error));
     row->line = lines.line;
     RF_GO(read_row(o, p, json, where, row, error));
-    json_decref(json); json = NULL;
+    json_decref(json);
+    json = NULL;
   }
   if (!p->rows) status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no rows", p->path);
 done:
@@ -253,28 +301,33 @@ done:
   return status;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
-/* The context is the longest prompt and what may follow it, unless --seq gives one; what the model has positions for bounds it. */
+/* The context is the longest prompt and what may follow it, unless --seq gives one; what the
+ * model has positions for bounds it. */
 static rf_status resolve_context(const rf_options *o, rf_prompts *p, rf_error *error) {
   rf_build_options *b = &p->settings.plan.build;
   int64_t most = p->settings.model.max_seq, longest = 0, answers = 0, samples = 1;
   for (int64_t i = 0; i < p->rows; i++) {
     const rf_prompt *row = &p->row[i];
     int64_t length = row->tokens.count + row->max_tokens;
-    longest = length > longest ? length : longest; answers += row->samples; samples = row->samples > samples ? row->samples : samples;
+    longest = length > longest ? length : longest;
+    answers += row->samples;
+    samples = row->samples > samples ? row->samples : samples;
   }
   if (!rf_options_is_set(o, "seq")) b->seq = longest < most ? longest : most;
   b->microbatch = rf_options_is_set(o, "batch") ? rf_options_int(o, "batch") : answers < 8 ? answers : 8;
-  b->accumulate = 1; b->sequences = b->microbatch + (samples > b->microbatch); /* a prompt is kept for its further answers */
+  /* a prompt is kept for its further answers */
+  b->accumulate = 1;
+  b->sequences = b->microbatch + (samples > b->microbatch);
   for (int64_t i = 0; i < p->rows; i++) {
     const rf_prompt *row = &p->row[i];
     char where[4200] = "";
     if (row->tokens.count < b->seq) continue;
     if (row->line) snprintf(where, sizeof where, "%s, line %lld: ", p->path, (long long)row->line);
     return RF_FAIL(error, row->line ? RAFTER_FAILED : RAFTER_INVALID, "shorten the prompt",
-                   "the prompt leaves no room to generate (%sexpected fewer than %lld tokens, got %lld)", where, (long long)b->seq,
-                   (long long)row->tokens.count);
+                   "the prompt leaves no room to generate (%sexpected fewer than %lld tokens, got %lld)",
+                   where, (long long)b->seq, (long long)row->tokens.count);
   }
   return RAFTER_OK;
 }
@@ -286,7 +339,9 @@ static rf_status check_typed(const rf_options *o, rf_error *error) {
   const char *first = NULL;
   for (int i = 0; i < 3; i++) {
     if (!rf_options_is_set(o, FORMS[i])) continue;
-    if (first) return RF_FAIL(error, RAFTER_INVALID, "leave one of them out", "--%s and --%s both say what to answer", first, FORMS[i]);
+    if (first)
+      return RF_FAIL(error, RAFTER_INVALID, "leave one of them out", "--%s and --%s both say what to answer",
+                     first, FORMS[i]);
     first = FORMS[i];
   }
   bool chat = rf_options_flag(o, "chat"), file = rf_options_is_set(o, "input");
@@ -295,7 +350,8 @@ static rf_status check_typed(const rf_options *o, rf_error *error) {
                    "--tokens are ids already: --chat has nothing to put into a template");
   for (int i = 0; i < 2; i++)
     if (rf_options_is_set(o, OF_CHAT[i]) && !chat && !(i == 1 && file))
-      return RF_FAIL(error, RAFTER_INVALID, "add --chat", "--%s is of conversations: without --chat the prompt is none", OF_CHAT[i]);
+      return RF_FAIL(error, RAFTER_INVALID, "add --chat",
+                     "--%s is of conversations: without --chat the prompt is none", OF_CHAT[i]);
   return RAFTER_OK;
 }
 
@@ -311,7 +367,8 @@ rf_status rf_prompts_read(const rf_options *o, const rafter_sink *sink, rf_promp
   RF_TRY(rf_marks_of(&p->settings, p->tokenizer, &p->marks, error));
   for (int64_t i = 0; i < p->rows; i++) {
     rf_prompt *row = &p->row[i];
-    row->sampler.eos = p->marks.id; row->sampler.eos_count = p->marks.count;
+    row->sampler.eos = p->marks.id;
+    row->sampler.eos_count = p->marks.count;
     row->stop = row->own_stop.string_count ? &row->own_stop : p->common.stop;
   }
   return resolve_context(o, p, error);
@@ -320,9 +377,14 @@ rf_status rf_prompts_read(const rf_options *o, const rafter_sink *sink, rf_promp
 void rf_prompts_free(rf_prompts *p) {
   for (int64_t i = 0; i < p->rows; i++) {
     rf_prompt *row = &p->row[i];
-    json_decref(row->id); free(row->text); rf_ids_free(&row->tokens); rf_stop_close(&row->own_stop);
+    json_decref(row->id);
+    free(row->text);
+    rf_ids_free(&row->tokens);
+    rf_stop_close(&row->own_stop);
   }
   rf_stop_close(&p->common.own_stop);
-  rf_tokenizer_close(p->tokenizer); rf_chat_free(p->chat);
-  free(p->row); free(p->bias);
+  rf_tokenizer_close(p->tokenizer);
+  rf_chat_free(p->chat);
+  free(p->row);
+  free(p->bias);
 }

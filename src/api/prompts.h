@@ -1,4 +1,5 @@
-/* prompts.h - what is to be answered: one prompt from the command line, or rows of a file, each with how it is sampled and where it ends. */
+/* prompts.h - what is to be answered: one prompt from the command line, or rows of a file, each
+ * with how it is sampled and where it ends. */
 #ifndef RF_PROMPTS_H
 #define RF_PROMPTS_H
 
@@ -35,9 +36,10 @@ typedef struct rf_prompts {
   char unread[256]; /* keys of rows that mean nothing here, quoted */
 } rf_prompts;
 
-/* Reads everything that the options name, generation_config.json included, whose settings are told to the sink. RAFTER_INVALID names the option,
- * RAFTER_FAILED file, line and field. */
-rf_status rf_prompts_read(const rf_options *options, const rafter_sink *sink, rf_prompts *prompts, rf_error *error);
+/* Reads everything that the options name, generation_config.json included, whose settings are
+ * told to the sink. RAFTER_INVALID names the option, RAFTER_FAILED file, line and field. */
+rf_status rf_prompts_read(const rf_options *options, const rafter_sink *sink, rf_prompts *prompts,
+                          rf_error *error);
 void rf_prompts_free(rf_prompts *prompts);
 
 #endif

@@ -1,4 +1,5 @@
-/* published.c - `rafter plan --compare published:ID`: a published training run beside its plan. What the run does not say is searched for. */
+/* published.c - `rafter plan --compare published:ID`: a published training run beside its plan.
+ * What the run does not say is searched for. */
 #include "api/plan.h"
 
 #include <stdio.h>
@@ -15,7 +16,23 @@ __asm__(".pushsection .rodata\n"
         ".popsection\n");
 extern const char rf_published_text[];
 
-enum { ID, SYSTEM, MACHINE, CHIPS, MODEL, SEQ, PRECISION, RATE, PUBLISHED, SOURCE, MESH, BATCH, ACCUMULATE, REMAT, COLUMNS };
+enum {
+  ID,
+  SYSTEM,
+  MACHINE,
+  CHIPS,
+  MODEL,
+  SEQ,
+  PRECISION,
+  RATE,
+  PUBLISHED,
+  SOURCE,
+  MESH,
+  BATCH,
+  ACCUMULATE,
+  REMAT,
+  COLUMNS
+};
 typedef struct published {
   char text[COLUMNS][200];
 } published;
@@ -24,7 +41,8 @@ static bool read_row(const char *line, published *row) {
   memset(row, 0, sizeof *row);
   for (int c = 0; c < COLUMNS; c++) {
     size_t n = strcspn(line, "\t\n");
-    snprintf(row->text[c], sizeof row->text[c], "%.*s", (int)(n < sizeof row->text[c] ? n : sizeof row->text[c] - 1), line);
+    snprintf(row->text[c], sizeof row->text[c], "%.*s",
+             (int)(n < sizeof row->text[c] ? n : sizeof row->text[c] - 1), line);
     line += n + (line[n] == '\t');
   }
   return row->text[ID][0] && row->text[ID][0] != '#' && strcmp(row->text[ID], "id") != 0;
@@ -51,7 +69,8 @@ static rf_status apply_row(rf_options *o, const published *row, rf_error *error)
   if (!rf_options_argument(o, 0)) RF_TRY(rf_options_set(o, "MODEL", row->text[MODEL], error));
   if (!rf_options_given(o, "on")) RF_TRY(rf_set_chips(o, row->text[MACHINE], row->text[CHIPS], error));
   if (!rf_options_given(o, "seq")) RF_TRY(rf_options_set(o, "seq", row->text[SEQ], error));
-  if (!rf_options_given(o, "dtype")) RF_TRY(rf_options_set(o, "dtype", strcmp(row->text[PRECISION], "f32") ? "bf16" : "f32", error));
+  if (!rf_options_given(o, "dtype"))
+    RF_TRY(rf_options_set(o, "dtype", strcmp(row->text[PRECISION], "f32") ? "bf16" : "f32", error));
   if (eight && rf_options_has(o, "matmul-dtype") && !rf_options_given(o, "matmul-dtype"))
     RF_TRY(rf_options_set(o, "matmul-dtype", row->text[PRECISION], error));
   bool typed = rf_options_given(o, "remat") || rf_options_given(o, "mesh") || rf_options_given(o, "fit");
@@ -62,8 +81,10 @@ static rf_status apply_row(rf_options *o, const published *row, rf_error *error)
   bool in_parts = rf_options_given(o, "batch") || rf_options_given(o, "microbatch");
   for (size_t i = 0; i < sizeof stated / sizeof *stated; i++) {
     const char *text = row->text[stated[i].column];
-    bool of_batch = stated[i].column == BATCH || stated[i].column == ACCUMULATE; /* of the row's own batch alone */
-    if (*text && !(of_batch && in_parts) && !rf_options_given(o, stated[i].option)) RF_TRY(rf_options_set(o, stated[i].option, text, error));
+    /* of the row's own batch alone */
+    bool of_batch = stated[i].column == BATCH || stated[i].column == ACCUMULATE;
+    if (*text && !(of_batch && in_parts) && !rf_options_given(o, stated[i].option))
+      RF_TRY(rf_options_set(o, stated[i].option, text, error));
   }
   if (typed) return RAFTER_OK;
   json_t *fit = json_pack("{sb}", "fit", 1); /* for the machine's own memory */
@@ -72,7 +93,8 @@ static rf_status apply_row(rf_options *o, const published *row, rf_error *error)
   return status;
 }
 
-/* The fastest plan that fits over batches of 1 to 16 sequences a chip, unless --batch says how many. */
+/* The fastest plan that fits over batches of 1 to 16 sequences a chip, unless --batch says how
+ * many. */
 static rf_status plan_row(const rafter_job *job, const published *row, json_t **best, rf_error *error) {
   rf_status status = RAFTER_OK;
   long chips = strtol(row->text[CHIPS], NULL, 10);
@@ -87,20 +109,25 @@ static rf_status plan_row(const rafter_job *job, const published *row, json_t **
     if (status == RAFTER_OK && !said) status = rf_options_set(one.options, "batch", batch, error);
     rf_status planned = status == RAFTER_OK ? rf_plan_once(&one, NULL, &json, &last) : status;
     rf_options_free(one.options);
-    bool fits = planned == RAFTER_OK && json_is_true(json_object_get(json_object_get(json, "memory"), "fits"));
-    if (fits && (!*best || rf_json_at(json, "rate", "tokens_per_second") > rf_json_at(*best, "rate", "tokens_per_second"))) {
+    bool fits =
+        planned == RAFTER_OK && json_is_true(json_object_get(json_object_get(json, "memory"), "fits"));
+    if (fits && (!*best || rf_json_at(json, "rate", "tokens_per_second") >
+                               rf_json_at(*best, "rate", "tokens_per_second"))) {
       json_decref(*best);
-      *best = json; json = NULL;
+      *best = json;
+      json = NULL;
     }
     json_decref(json);
     if (said || !fits) break;
   }
   if (status != RAFTER_OK || *best) return status;
-  return RF_FAIL(error, RAFTER_INVALID, last.hint[0] ? last.hint : "say --batch, --remat or --mesh", "no plan of %s fits as it was published: %s",
-                 row->text[ID], last.message[0] ? last.message : "it is too large");
+  return RF_FAIL(error, RAFTER_INVALID, last.hint[0] ? last.hint : "say --batch, --remat or --mesh",
+                 "no plan of %s fits as it was published: %s", row->text[ID],
+                 last.message[0] ? last.message : "it is too large");
 }
 
-rf_status rf_compare_published(const rafter_job *job, const char *id, const rafter_sink *sink, rf_error *error) {
+rf_status rf_compare_published(const rafter_job *job, const char *id, const rafter_sink *sink,
+                               rf_error *error) {
   published row;
   json_t *a = NULL;
   char text[200], setting[160];
@@ -114,19 +141,25 @@ rf_status rf_compare_published(const rafter_job *job, const char *id, const raft
   double planned = rf_json_at(a, "rate", "tokens_per_second") / chips;
   json_t *settings = json_object_get(a, "settings");
   json_t *b =
-      json_pack("{ss ss ss ss ss s{sf sf}}", "id", row.text[ID], "system", row.text[SYSTEM], "precision", row.text[PRECISION], "published",
-                row.text[PUBLISHED], "source", row.text[SOURCE], "rate", "tokens_per_second", rate * chips, "tokens_per_second_per_chip", rate);
-  snprintf(text, sizeof text, "published %.4g tokens a second and chip, planned %.4g: the run reaches %.0f %% of the plan", rate, planned,
-           100 * rate / planned);
-  snprintf(setting, sizeof setting, "batch %lld, remat %.40s, %.12s", (long long)json_integer_value(json_object_get(settings, "batch")),
-           json_string_value(json_object_get(settings, "remat")), json_string_value(json_object_get(settings, "dtype")));
-  rf_say(sink, "%s: %s, %s on %s chips of %s, %s tokens, %s (%s)\n", row.text[ID], row.text[SYSTEM], row.text[MODEL], row.text[CHIPS],
-         row.text[MACHINE], row.text[SEQ], row.text[PUBLISHED], row.text[SOURCE]);
+      json_pack("{ss ss ss ss ss s{sf sf}}", "id", row.text[ID], "system", row.text[SYSTEM], "precision",
+                row.text[PRECISION], "published", row.text[PUBLISHED], "source", row.text[SOURCE], "rate",
+                "tokens_per_second", rate * chips, "tokens_per_second_per_chip", rate);
+  snprintf(text, sizeof text,
+           "published %.4g tokens a second and chip, planned %.4g: the run reaches %.0f %% of the plan", rate,
+           planned, 100 * rate / planned);
+  snprintf(setting, sizeof setting, "batch %lld, remat %.40s, %.12s",
+           (long long)json_integer_value(json_object_get(settings, "batch")),
+           json_string_value(json_object_get(settings, "remat")),
+           json_string_value(json_object_get(settings, "dtype")));
+  rf_say(sink, "%s: %s, %s on %s chips of %s, %s tokens, %s (%s)\n", row.text[ID], row.text[SYSTEM],
+         row.text[MODEL], row.text[CHIPS], row.text[MACHINE], row.text[SEQ], row.text[PUBLISHED],
+         row.text[SOURCE]);
   rf_say(sink, "planned with %s, %s-bound; what the run does not say was searched for\n%s\n", setting,
          json_string_value(json_object_get(json_object_get(a, "time"), "bound")), text);
   json_t *difference = rf_json_between(a, b, false), *ratio = rf_json_between(a, b, true);
   json_object_set_new(difference, "tokens_per_second", json_real(rate * chips - planned * chips));
-  rf_put_json(sink, json_pack("{ss ss s[ss] so so so so sf ss}", "rafter", RF_VERSION, "command", "plan", "compare", "plan", row.text[ID], "a", a,
-                              "b", b, "difference", difference, "ratio", ratio, "implied_efficiency", rate / planned, "verdict", text));
+  rf_put_json(sink, json_pack("{ss ss s[ss] so so so so sf ss}", "rafter", RF_VERSION, "command", "plan",
+                              "compare", "plan", row.text[ID], "a", a, "b", b, "difference", difference,
+                              "ratio", ratio, "implied_efficiency", rate / planned, "verdict", text));
   return RAFTER_OK;
 }

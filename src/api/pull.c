@@ -1,4 +1,5 @@
-/* pull.c - `rafter pull hf:ORG/NAME`: a model from the hub into a folder that the other commands take as MODEL. */
+/* pull.c - `rafter pull hf:ORG/NAME`: a model from the hub into a folder that the other commands
+ * take as MODEL. */
 #define _GNU_SOURCE
 #include "api/api.h"
 
@@ -37,21 +38,27 @@ static void show_wait(void *self, const char *why, double seconds) {
 static void show_progress(void *self, const rf_hub_file *file, int64_t bytes) {
   pull *p = self;
   double now = rf_now_seconds();
-  if (p->start == 0) { p->start = now; p->start_bytes = bytes; }
+  if (p->start == 0) {
+    p->start = now;
+    p->start_bytes = bytes;
+  }
   if (now - p->said < 0.2) return;
   double speed = now > p->start ? (double)(bytes - p->start_bytes) / (now - p->start) : 0,
          left = speed > 0 ? (double)(file->bytes - bytes) / speed : 0;
   p->said = now;
-  rf_put_bar(p->sink, "%d of %d  %s  %.1f of %.1f MB  %.1f MB/s  %d:%02d left", p->number, p->count, file->path, (double)bytes / 1e6,
-             (double)file->bytes / 1e6, speed / 1e6, (int)left / 60, (int)left % 60);
+  rf_put_bar(p->sink, "%d of %d  %s  %.1f of %.1f MB  %.1f MB/s  %d:%02d left", p->number, p->count,
+             file->path, (double)bytes / 1e6, (double)file->bytes / 1e6, speed / 1e6, (int)left / 60,
+             (int)left % 60);
 }
 
 static rf_status open_hub(const rf_options *o, pull *p, rf_error *error) {
-  const char *endpoint = rf_options_is_set(o, "endpoint") ? rf_options_text(o, "endpoint") : getenv("HF_ENDPOINT");
+  const char *endpoint =
+      rf_options_is_set(o, "endpoint") ? rf_options_text(o, "endpoint") : getenv("HF_ENDPOINT");
   if (!endpoint || !*endpoint) endpoint = "https://huggingface.co";
   size_t bytes = strlen(endpoint);
   while (bytes && endpoint[bytes - 1] == '/') bytes--;
-  if (bytes >= sizeof p->endpoint) return RF_FAIL(error, RAFTER_INVALID, NULL, "--endpoint is too long (%zu bytes)", bytes);
+  if (bytes >= sizeof p->endpoint)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "--endpoint is too long (%zu bytes)", bytes);
   snprintf(p->endpoint, sizeof p->endpoint, "%.*s", (int)bytes, endpoint);
   rf_http_settings settings = {.endpoint = p->endpoint,
                                .token = getenv("HF_TOKEN"),
@@ -77,8 +84,8 @@ static rf_status check_total(const rf_options *o, pull *p, rf_error *error) {
   int64_t most = rf_options_is_set(o, "max-size") ? rf_options_int(o, "max-size") : INT64_MAX;
   if (p->total_bytes <= most) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, "raise --max-size, or choose files with --include",
-                 "%s@%s is too large (expected at most %lld bytes, got %lld)", p->name.repository, p->name.revision, (long long)most,
-                 (long long)p->total_bytes);
+                 "%s@%s is too large (expected at most %lld bytes, got %lld)", p->name.repository,
+                 p->name.revision, (long long)most, (long long)p->total_bytes);
 }
 
 /* Whether there is room for what is not here yet. */
@@ -92,9 +99,13 @@ static rf_status check_room(const rf_options *o, const pull *p, int64_t *room, r
     if (!file->wanted || file->bytes < 0) continue;
     snprintf(part, sizeof part, "%s.part", file->path);
     if (!fstatat(p->folder, file->path, &info, AT_SYMLINK_NOFOLLOW) && info.st_size == file->bytes) continue;
-    missing += file->bytes - (!fstatat(p->folder, part, &info, AT_SYMLINK_NOFOLLOW) && info.st_size <= file->bytes ? info.st_size : 0);
+    missing +=
+        file->bytes - (!fstatat(p->folder, part, &info, AT_SYMLINK_NOFOLLOW) && info.st_size <= file->bytes
+                           ? info.st_size
+                           : 0);
   }
-  int64_t free_bytes = fstatvfs(p->folder, &disk) ? INT64_MAX / 4 : (int64_t)disk.f_bavail * (int64_t)disk.f_frsize;
+  int64_t free_bytes =
+      fstatvfs(p->folder, &disk) ? INT64_MAX / 4 : (int64_t)disk.f_bavail * (int64_t)disk.f_frsize;
   *room = free_bytes;
   if (rf_options_is_set(o, "max-size")) {
     int64_t most = rf_options_int(o, "max-size");
@@ -102,17 +113,19 @@ static rf_status check_room(const rf_options *o, const pull *p, int64_t *room, r
   }
   if (missing > free_bytes)
     return RF_FAIL(error, RAFTER_FAILED, "free some space or choose another folder with --out",
-                   "no room in %s for %s@%s (%lld bytes are missing, %lld are free)", p->folder_name, p->name.repository, p->name.revision,
-                   (long long)missing, (long long)free_bytes);
+                   "no room in %s for %s@%s (%lld bytes are missing, %lld are free)", p->folder_name,
+                   p->name.repository, p->name.revision, (long long)missing, (long long)free_bytes);
   return RAFTER_OK;
 }
 
 static rf_status open_folder(const rf_options *o, pull *p, rf_error *error) {
   const char *out = rf_options_is_set(o, "out") ? rf_options_text(o, "out") : NULL;
   if (out && strlen(out) >= sizeof p->folder_name)
-    return RF_FAIL(error, RAFTER_INVALID, "choose a shorter one", "--out is too long (expected at most %zu bytes, got %zu)",
-                   sizeof p->folder_name - 1, strlen(out));
-  snprintf(p->folder_name, sizeof p->folder_name, "%s%s", out ? "" : "models/", out ? out : p->name.repository);
+    return RF_FAIL(error, RAFTER_INVALID, "choose a shorter one",
+                   "--out is too long (expected at most %zu bytes, got %zu)", sizeof p->folder_name - 1,
+                   strlen(out));
+  snprintf(p->folder_name, sizeof p->folder_name, "%s%s", out ? "" : "models/",
+           out ? out : p->name.repository);
   RF_TRY(rf_make_folders(p->folder_name, error));
   p->folder = open(p->folder_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   return p->folder < 0 ? RF_FAIL(error, RAFTER_FAILED, NULL, "cannot open %s", p->folder_name) : RAFTER_OK;
@@ -134,7 +147,8 @@ static rf_status fetch_all(pull *p, int64_t room, json_t *files, rf_error *error
     rf_hub_state state;
     struct stat info;
     if (!file->wanted) continue;
-    p->number++; p->start = 0;
+    p->number++;
+    p->start = 0;
     RF_TRY(rf_hub_fetch(&place, file, &state, error));
     rf_put_bar(p->sink, "%s", "");
     int64_t bytes = fstatat(p->folder, file->path, &info, 0) ? file->bytes : info.st_size;
@@ -144,8 +158,10 @@ static rf_status fetch_all(pull *p, int64_t room, json_t *files, rf_error *error
            : file->kind == RF_HASH_GIT_BLOB ? "git ok"
                                             : "no sum",
            file->path);
-    json_t *row = json_pack("{ss sI ss}", "path", file->path, "bytes", (json_int_t)bytes, "state", HOW[state]);
-    if (file->kind != RF_HASH_NONE) json_object_set_new(row, file->kind == RF_HASH_SHA256 ? "sha256" : "git_blob", json_string(file->hash));
+    json_t *row =
+        json_pack("{ss sI ss}", "path", file->path, "bytes", (json_int_t)bytes, "state", HOW[state]);
+    if (file->kind != RF_HASH_NONE)
+      json_object_set_new(row, file->kind == RF_HASH_SHA256 ? "sha256" : "git_blob", json_string(file->hash));
     json_array_append_new(files, row);
   }
   return RAFTER_OK;
@@ -166,7 +182,8 @@ static void model_of(const pull *p, char *model, size_t size) {
 
 static rf_status run(const rf_options *o, pull *p, rf_error *error) {
   int patterns = 0;
-  const char *const *pattern = rf_options_is_set(o, "include") ? rf_options_texts(o, "include", &patterns) : NULL;
+  const char *const *pattern =
+      rf_options_is_set(o, "include") ? rf_options_texts(o, "include", &patterns) : NULL;
   char model[2200];
   double start = rf_now_seconds();
   int64_t room;
@@ -177,8 +194,9 @@ static rf_status run(const rf_options *o, pull *p, rf_error *error) {
   RF_TRY(check_total(o, p, error));
   RF_TRY(open_folder(o, p, error));
   RF_TRY(check_room(o, p, &room, error));
-  rf_say(p->sink, "%s@%s%s%s: %d of %d files, %.1f MB, into %s\n", p->name.repository, p->name.revision, *p->listing.commit ? " = " : "",
-         p->listing.commit, p->count, p->listing.count, (double)p->total_bytes / 1e6, p->folder_name);
+  rf_say(p->sink, "%s@%s%s%s: %d of %d files, %.1f MB, into %s\n", p->name.repository, p->name.revision,
+         *p->listing.commit ? " = " : "", p->listing.commit, p->count, p->listing.count,
+         (double)p->total_bytes / 1e6, p->folder_name);
   json_t *files = json_array();
   rf_status status = fetch_all(p, room, files, error);
   if (status != RAFTER_OK) {
@@ -188,16 +206,18 @@ static rf_status run(const rf_options *o, pull *p, rf_error *error) {
   double seconds = rf_now_seconds() - start;
   model_of(p, model, sizeof model);
   rf_say(p->sink, "complete in %.1f s; MODEL is %s\n", seconds, model);
-  rf_put_json(p->sink, json_pack("{ss ss ss ss ss ss sI sf so}", "command", "pull", "repository", p->name.repository, "revision", p->name.revision,
-                                 "commit", p->listing.commit, "folder", p->folder_name, "model", model, "bytes", (json_int_t)p->total_bytes,
-                                 "seconds", seconds, "files", files));
+  rf_put_json(p->sink, json_pack("{ss ss ss ss ss ss sI sf so}", "command", "pull", "repository",
+                                 p->name.repository, "revision", p->name.revision, "commit",
+                                 p->listing.commit, "folder", p->folder_name, "model", model, "bytes",
+                                 (json_int_t)p->total_bytes, "seconds", seconds, "files", files));
   return RAFTER_OK;
 }
 
 rf_status rf_command_pull(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   pull *p = calloc(1, sizeof *p);
   if (!p) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  p->sink = sink; p->folder = -1;
+  p->sink = sink;
+  p->folder = -1;
   rf_status status = run(job->options, p, error);
   rf_put_bar(sink, "%s", "");
   if (p->folder >= 0) close(p->folder);

@@ -1,4 +1,5 @@
-/* quantize.c - `rafter quantize IN OUT --weights TYPE`: a model into a GGUF file, its matrices rounded to blocks. */
+/* quantize.c - `rafter quantize IN OUT --weights TYPE`: a model into a GGUF file, its matrices
+ * rounded to blocks. */
 #define _GNU_SOURCE
 #include "api/api.h"
 #include "base/text.h"
@@ -11,15 +12,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Values of a part that one thread takes, and parts of a chunk. Parts are whole blocks of every type. */
+/* Values of a part that one thread takes, and parts of a chunk. Parts are whole blocks of every
+ * type. */
 enum { PART = 1 << 14, PARTS = 64 };
 
-/* What general.file_type says. Source: llama.cpp, enum llama_ftype; of the K types the plain ones, without mixtures. */
+/* What general.file_type says. Source: llama.cpp, enum llama_ftype; of the K types the plain
+ * ones, without mixtures. */
 static const struct {
   const char *type;
   int number;
-} FILE_TYPES[] = {{"f32", 0},   {"f16", 1},   {"q4_0", 2},  {"q4_1", 3},  {"q8_0", 7},  {"q5_0", 8}, {"q5_1", 9},
-                  {"q2_k", 10}, {"q3_k", 11}, {"q4_k", 14}, {"q5_k", 16}, {"q6_k", 18}, {"bf16", 32}};
+} FILE_TYPES[] = {{"f32", 0},   {"f16", 1},   {"q4_0", 2},  {"q4_1", 3},  {"q8_0", 7},
+                  {"q5_0", 8},  {"q5_1", 9},  {"q2_k", 10}, {"q3_k", 11}, {"q4_k", 14},
+                  {"q5_k", 16}, {"q6_k", 18}, {"bf16", 32}};
 
 typedef struct work {
   const rafter_sink *sink;
@@ -35,42 +39,50 @@ typedef struct work {
   double wrong[PARTS], all[PARTS]; /* sums of squares */
 } work;
 
-/* ---- which type a tensor gets ---------------------------------------------------------------------------------- */
+/* ---- which type a tensor gets ---------------------------------------------------------------- */
 
 static bool is_matrix(const rf_quant_tensor *t) {
-  /* Norms and biases are vectors; positions, routers and rotary factors are small and their errors are not averaged out. */
+  /* Norms and biases are vectors; positions, routers and rotary factors are small and their
+   * errors are not averaged out. */
   static const char *const KEPT[] = {"position_embd.weight", "ffn_gate_inp.weight", "rope_freqs.weight"};
   for (size_t i = 0; i < sizeof KEPT / sizeof *KEPT; ++i)
     if (rf_text_ends_with(t->name, KEPT[i])) return false;
   return t->rank >= 2 && rf_text_ends_with(t->name, ".weight");
 }
 
-/* The head (of a tied model the token table) gets six bits at least: its errors go into every logit. */
+/* The head (of a tied model the token table) gets six bits at least: its errors go into every
+ * logit. */
 static const rf_quant_type *type_for(const rf_quant_tensor *t, const rf_quant_type *wanted, bool tied) {
   const rf_quant_type *least = rf_quant_type_of(RF_Q_Q6_K);
   if (!is_matrix(t)) return t->type;
-  if (strcmp(t->name, tied ? "token_embd.weight" : "output.weight") == 0 && rf_quant_bits(wanted) < rf_quant_bits(least)) wanted = least;
+  if (strcmp(t->name, tied ? "token_embd.weight" : "output.weight") == 0 &&
+      rf_quant_bits(wanted) < rf_quant_bits(least))
+    wanted = least;
   return rf_quant_fit(wanted, t->shape[t->rank - 1]);
 }
 
 static rf_status choose_types(work *w, const rf_quant_type *wanted, rf_error *error) {
   bool tied = true;
-  for (int i = 0; i < w->count; ++i) tied = tied && strcmp(rf_gguf_source_at(w->source, i)->name, "output.weight") != 0;
+  for (int i = 0; i < w->count; ++i)
+    tied = tied && strcmp(rf_gguf_source_at(w->source, i)->name, "output.weight") != 0;
   for (int i = 0; i < w->count; ++i) {
     const rf_quant_tensor *t = rf_gguf_source_at(w->source, i);
     w->out[i] = *t;
     w->out[i].type = type_for(t, wanted, tied);
     w->out[i].bytes = t->count / w->out[i].type->values * w->out[i].type->bytes;
     w->error[i] = -1;
-    w->bytes_in += t->bytes; w->bytes_out += w->out[i].bytes;
-    if (w->out[i].type != t->type) RF_TRY(rf_gguf_source_read(w->source, i, 0, 0, w->value, error)); /* a type that can be read */
+    w->bytes_in += t->bytes;
+    w->bytes_out += w->out[i].bytes;
+    /* a type that can be read */
+    if (w->out[i].type != t->type) RF_TRY(rf_gguf_source_read(w->source, i, 0, 0, w->value, error));
   }
   return RAFTER_OK;
 }
 
-/* ---- one tensor ------------------------------------------------------------------------------------------------ */
+/* ---- one tensor ------------------------------------------------------------------------------ */
 
-/* Quantizes part `p` of a chunk and measures what it lost. A value that is no number makes the sums none. */
+/* Quantizes part `p` of a chunk and measures what it lost. A value that is no number makes the
+ * sums none. */
 static void do_part(work *w, const rf_quant_type *type, int p, int64_t values) {
   float *x = w->value + (int64_t)p * PART, *y = w->back + (int64_t)p * PART;
   uint8_t *block = w->block + (int64_t)p * (PART / type->values) * type->bytes;
@@ -79,17 +91,22 @@ static void do_part(work *w, const rf_quant_type *type, int p, int64_t values) {
   type->dequantize(block, values / type->values, y);
   for (int64_t i = 0; i < values; ++i) {
     double e = (double)x[i] - (double)y[i];
-    wrong += e * e; all += (double)x[i] * (double)x[i];
+    wrong += e * e;
+    all += (double)x[i] * (double)x[i];
   }
-  w->wrong[p] = wrong; w->all[p] = all;
+  w->wrong[p] = wrong;
+  w->all[p] = all;
 }
 
-static rf_status not_finite(const work *w, const rf_quant_tensor *t, int64_t first, int64_t values, rf_error *error) {
+static rf_status not_finite(const work *w, const rf_quant_tensor *t, int64_t first, int64_t values,
+                            rf_error *error) {
   for (int64_t i = 0; i < values; ++i)
     if (!isfinite(w->value[i]))
-      return RF_FAIL(error, RAFTER_FAILED, "the model was damaged while it was trained or stored", "tensor \"%.100s\" holds %g (element %lld)",
-                     t->name, (double)w->value[i], (long long)(first + i));
-  return RF_FAIL(error, RAFTER_FAILED, "choose f32 or bf16", "tensor \"%.100s\" has values too large for %s (elements %lld to %lld)", t->name,
+      return RF_FAIL(error, RAFTER_FAILED, "the model was damaged while it was trained or stored",
+                     "tensor \"%.100s\" holds %g (element %lld)", t->name, (double)w->value[i],
+                     (long long)(first + i));
+  return RF_FAIL(error, RAFTER_FAILED, "choose f32 or bf16",
+                 "tensor \"%.100s\" has values too large for %s (elements %lld to %lld)", t->name,
                  t->type->name, (long long)first, (long long)(first + values));
 }
 
@@ -101,19 +118,27 @@ static rf_status convert(work *w, int index, double *wrong, double *all, rf_erro
     int parts = (int)((values + PART - 1) / PART);
     RF_TRY(rf_gguf_source_read(w->source, index, first, values, w->value, error));
 #pragma omp parallel for num_threads(w->threads) schedule(dynamic, 1)
-    for (int p = 0; p < parts; ++p) do_part(w, t->type, p, values - (int64_t)p * PART < PART ? values - (int64_t)p * PART : PART);
-    for (int p = 0; p < parts; ++p) { *wrong += w->wrong[p]; *all += w->all[p]; } /* in order: the same sum for any number of threads */
+    for (int p = 0; p < parts; ++p)
+      do_part(w, t->type, p, values - (int64_t)p * PART < PART ? values - (int64_t)p * PART : PART);
+    /* in order: the same sum for any number of threads */
+    for (int p = 0; p < parts; ++p) {
+      *wrong += w->wrong[p];
+      *all += w->all[p];
+    }
     if (!isfinite(*wrong)) return not_finite(w, t, first, values, error);
     RF_TRY(rf_gguf_writer_put_bytes(w->writer, w->block, values / t->type->values * t->type->bytes, error));
-    if (rf_asked_to_stop(w->sink)) return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal; nothing was written");
+    if (rf_asked_to_stop(w->sink))
+      return RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped by a signal; nothing was written");
     rf_put_bar(w->sink, "quantizing %s  %.0f %%", t->name,
-               100 * (double)(w->bytes_done + first / t->type->values * t->type->bytes) / (double)(w->bytes_out + 1));
+               100 * (double)(w->bytes_done + first / t->type->values * t->type->bytes) /
+                   (double)(w->bytes_out + 1));
   }
   w->error[index] = *all > 0 ? sqrt(*wrong / *all) : 0;
   return RAFTER_OK;
 }
 
-/* A tensor that keeps its type: bytes where the file has them, values where they are moved on their way. */
+/* A tensor that keeps its type: bytes where the file has them, values where they are moved on
+ * their way. */
 static rf_status keep(work *w, int index, rf_error *error) {
   const rf_quant_tensor *t = &w->out[index];
   if (t->data) return rf_gguf_writer_put_bytes(w->writer, t->data, t->bytes, error);
@@ -125,12 +150,13 @@ static rf_status keep(work *w, int index, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* ---- the command ----------------------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
 static rf_status mark_file(rf_gguf_meta *meta, const char *type, rf_error *error) {
   bool done = rf_gguf_set_int(meta, "general.quantization_version", RF_GGUF_U32, 2);
   for (size_t i = 0; i < sizeof FILE_TYPES / sizeof *FILE_TYPES; ++i)
-    if (strcmp(FILE_TYPES[i].type, type) == 0) done = done && rf_gguf_set_int(meta, "general.file_type", RF_GGUF_U32, FILE_TYPES[i].number);
+    if (strcmp(FILE_TYPES[i].type, type) == 0)
+      done = done && rf_gguf_set_int(meta, "general.file_type", RF_GGUF_U32, FILE_TYPES[i].number);
   return done ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
 }
 
@@ -141,8 +167,9 @@ static void report(const work *w, const char *in, const char *out, double wrong,
   for (int i = 0; i < w->count; ++i) {
     const rf_quant_tensor *t = &w->out[i];
     values += t->count;
-    json_t *row = json_pack("{ss ss ss sI}", "name", t->name, "from", rf_gguf_source_at(w->source, i)->type->name, "type", t->type->name, "bytes",
-                            (json_int_t)t->bytes);
+    json_t *row =
+        json_pack("{ss ss ss sI}", "name", t->name, "from", rf_gguf_source_at(w->source, i)->type->name,
+                  "type", t->type->name, "bytes", (json_int_t)t->bytes);
     if (w->error[i] >= 0) json_object_set_new(row, "error", json_real(w->error[i]));
     json_array_append_new(tensors, row);
   }
@@ -152,19 +179,25 @@ static void report(const work *w, const char *in, const char *out, double wrong,
     if (n) rf_text_append(types, sizeof types, "%s%d %s", *types ? ", " : "", n, RF_QUANT_TYPES[k].name);
   }
   double relative = all > 0 ? sqrt(wrong / all) : 0;
-  rf_say(w->sink, "%s: %d tensors (%s), %s of %s, %.2f bits a weight\n", out, w->count, types, rf_text_bytes((double)w->bytes_out, to),
-         rf_text_bytes((double)w->bytes_in, from), 8 * (double)w->bytes_out / (double)(values ? values : 1));
-  rf_say(w->sink, "error %.3f %% (root mean square, of the weights that were rounded), %.1f s\n", 100 * relative, seconds);
-  if (!rf_gguf_source_has_tokenizer(w->source)) rf_say(w->sink, "the file has no tokenizer: %s\n", rf_gguf_source_note(w->source));
-  rf_put_json(w->sink, json_pack("{ss ss ss sI sI sf sf so}", "command", "quantize", "in", in, "out", out, "bytes_in", (json_int_t)w->bytes_in,
-                                 "bytes", (json_int_t)w->bytes_out, "error", relative, "seconds", seconds, "tensors", tensors));
+  rf_say(w->sink, "%s: %d tensors (%s), %s of %s, %.2f bits a weight\n", out, w->count, types,
+         rf_text_bytes((double)w->bytes_out, to), rf_text_bytes((double)w->bytes_in, from),
+         8 * (double)w->bytes_out / (double)(values ? values : 1));
+  rf_say(w->sink, "error %.3f %% (root mean square, of the weights that were rounded), %.1f s\n",
+         100 * relative, seconds);
+  if (!rf_gguf_source_has_tokenizer(w->source))
+    rf_say(w->sink, "the file has no tokenizer: %s\n", rf_gguf_source_note(w->source));
+  rf_put_json(w->sink, json_pack("{ss ss ss sI sI sf sf so}", "command", "quantize", "in", in, "out", out,
+                                 "bytes_in", (json_int_t)w->bytes_in, "bytes", (json_int_t)w->bytes_out,
+                                 "error", relative, "seconds", seconds, "tensors", tensors));
 }
 
-rf_status rf_write_gguf(const char *in, const char *out, const char *type, int threads, const rafter_sink *sink, rf_error *error) {
+rf_status rf_write_gguf(const char *in, const char *out, const char *type, int threads,
+                        const rafter_sink *sink, rf_error *error) {
   rf_status status = RAFTER_OK;
   double begin = rf_now_seconds(), wrong = 0, all = 0;
   if (!rf_text_ends_with(out, ".gguf"))
-    return RF_FAIL(error, RAFTER_INVALID, "models are known by their names", "OUT must be a .gguf file (got %s)", out);
+    return RF_FAIL(error, RAFTER_INVALID, "models are known by their names",
+                   "OUT must be a .gguf file (got %s)", out);
   const rf_quant_type *wanted = rf_quant_type_named(type);
   work w = {.sink = sink, .threads = threads};
   RF_TRY(rf_gguf_source_open(in, &w.source, error));
@@ -185,7 +218,8 @@ rf_status rf_write_gguf(const char *in, const char *out, const char *type, int t
     double part_wrong = 0, part_all = 0;
     if (w.out[i].type == rf_gguf_source_at(w.source, i)->type) RF_GO(keep(&w, i, error));
     else RF_GO(convert(&w, i, &part_wrong, &part_all, error));
-    wrong += part_wrong; all += part_all;
+    wrong += part_wrong;
+    all += part_all;
     w.bytes_done += w.out[i].bytes;
   }
   rf_gguf_writer *writer = w.writer;
@@ -195,14 +229,20 @@ rf_status rf_write_gguf(const char *in, const char *out, const char *type, int t
 done:
   rf_gguf_writer_discard(w.writer);
   rf_gguf_source_close(w.source);
-  free(w.out); free(w.error); free(w.value); free(w.back); free(w.block);
+  free(w.out);
+  free(w.error);
+  free(w.value);
+  free(w.back);
+  free(w.block);
   return status;
 }
 
 rf_status rf_command_quantize(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   const char *in = rf_options_argument(o, 0), *out = rf_options_argument(o, 1);
-  if (!in || !out) return RF_FAIL(error, RAFTER_INVALID, "for example `rafter quantize model.gguf small.gguf`", "quantize needs IN and OUT");
+  if (!in || !out)
+    return RF_FAIL(error, RAFTER_INVALID, "for example `rafter quantize model.gguf small.gguf`",
+                   "quantize needs IN and OUT");
   int threads = rf_options_is_set(o, "threads") ? (int)rf_options_int(o, "threads") : omp_get_max_threads();
   char folder[4096];
   RF_TRY(rf_run_weights(in, folder, error));

@@ -1,4 +1,5 @@
-/* remedy.c - what would make a plan fit that does not: changes of the command's own options, each planned before it is named. */
+/* remedy.c - what would make a plan fit that does not: changes of the command's own options,
+ * each planned before it is named. */
 #include "api/plan.h"
 
 #include <assert.h>
@@ -20,15 +21,18 @@ typedef struct attempt {
 
 enum { MOST_ATTEMPTS = 12, CHIP_TRIES = 4 };
 
-/* What is tried, and by whom: the thread that needs an answer takes it in hand itself, and a core that has nothing to do takes the next one ahead of it. */
+/* What is tried, and by whom: the thread that needs an answer takes it in hand itself, and a
+ * core that has nothing to do takes the next one ahead of it. */
 typedef struct remedy {
   const rf_options *from;
   const rafter_plan *plan; /* what does not fit */
   rafter_plan *fits;       /* of the change tried last that fits */
   attempt attempt[MOST_ATTEMPTS];
-  int attempts, bf16, chips[CHIP_TRIES], chip_tries; /* places of those that are asked for ahead; RF_NONE: not tried */
-  int64_t rows[CHIP_TRIES];                          /* groups of chips that share each matrix; 0: none do */
-  int block, plain;                                  /* places of what is milder on the fewest chips that fit; RF_NONE: not asked for */
+  /* places of those that are asked for ahead; RF_NONE: not tried */
+  int attempts, bf16, chips[CHIP_TRIES], chip_tries;
+  int64_t rows[CHIP_TRIES]; /* groups of chips that share each matrix; 0: none do */
+  /* places of what is milder on the fewest chips that fit; RF_NONE: not asked for */
+  int block, plain;
   bool over;
   rf_idle *idle;
   pthread_t helper;
@@ -36,7 +40,8 @@ typedef struct remedy {
 } remedy;
 
 bool rf_plan_all_fits(const rafter_plan *p) {
-  return rf_plan_fits(p->plan) && (!p->prefill || rf_plan_fits(p->prefill)) && p->needs <= rf_plan_room(&p->settings.plan);
+  return rf_plan_fits(p->plan) && (!p->prefill || rf_plan_fits(p->prefill)) &&
+         p->needs <= rf_plan_room(&p->settings.plan);
 }
 
 static int64_t bytes_of(const rafter_plan *p) {
@@ -44,11 +49,13 @@ static int64_t bytes_of(const rafter_plan *p) {
   return p->needs > bytes ? p->needs : bytes;
 }
 
-/* The plan of the command with a change where it fits, or NULL; what it takes, 0 where there is no such plan. */
+/* The plan of the command with a change where it fits, or NULL; what it takes, 0 where there is
+ * no such plan. */
 static rafter_plan *plan_with(const remedy *r, const char *change, int64_t *bytes) {
   rf_options *options = rf_options_copy(r->from);
   rafter_plan *p = calloc(1, sizeof *p);
-  bool made = p && rf_options_apply(options, change, NULL) == RAFTER_OK && rf_plan_job_size(p, options, r->plan->job, NULL) == RAFTER_OK;
+  bool made = p && rf_options_apply(options, change, NULL) == RAFTER_OK &&
+              rf_plan_job_size(p, options, r->plan->job, NULL) == RAFTER_OK;
   bool fits = made && rf_plan_all_fits(p);
   *bytes = made ? bytes_of(p) : 0;
   rf_options_free(options);
@@ -75,7 +82,7 @@ static bool tries(remedy *r, const char *format, ...) {
   return take_over(r, plan_with(r, change, &bytes));
 }
 
-/* ---- ahead ------------------------------------------------------------------------------------------------------- */
+/* ---- ahead ----------------------------------------------------------------------------------- */
 
 /* The next place, to be waited for; with the lock held, or before the helper begins. */
 static int will_try(remedy *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -94,12 +101,15 @@ static int will_try(remedy *r, const char *format, ...) {
 
 static int64_t room_of(const remedy *r) { return rf_plan_room(&r->plan->settings.plan); }
 
-/* Each time the chips that share a matrix are doubled, what they share is halved and what each holds whole stays. From two tries follows whether doubling again is of no use,
- * and whether it will do: then there is no hurry with what comes after it. */
+/* Each time the chips that share a matrix are doubled, what they share is halved and what each
+ * holds whole stays. From two tries follows whether doubling again is of no use, and whether it
+ * will do: then there is no hurry with what comes after it. */
 static void look_ahead(remedy *r) {
   for (int i = 0; i + 2 < r->chip_tries; i++) {
-    if (r->chips[i] == RF_NONE || r->chips[i + 1] == RF_NONE || !r->rows[i] || r->rows[i + 1] != r->rows[i]) continue;
-    const int64_t some = r->attempt[r->chips[i]].bytes, half = r->attempt[r->chips[i + 1]].bytes, whole = 2 * half - some, room = room_of(r);
+    if (r->chips[i] == RF_NONE || r->chips[i + 1] == RF_NONE || !r->rows[i] || r->rows[i + 1] != r->rows[i])
+      continue;
+    const int64_t some = r->attempt[r->chips[i]].bytes, half = r->attempt[r->chips[i + 1]].bytes,
+                  whole = 2 * half - some, room = room_of(r);
     if (!some || half <= room) continue;
     bool will_do = whole + (half - whole) / 2 <= room;
     for (int next = will_do ? i + 3 : i + 2; next < r->chip_tries; next++) {
@@ -119,7 +129,10 @@ static void work_on(remedy *r, attempt *a) {
   pthread_mutex_unlock(&r->idle->lock);
   rafter_plan *fits = plan_with(r, a->change, &bytes);
   pthread_mutex_lock(&r->idle->lock);
-  a->fits = fits; a->fitted = fits != NULL; a->bytes = bytes; a->state = DONE;
+  a->fits = fits;
+  a->fitted = fits != NULL;
+  a->bytes = bytes;
+  a->state = DONE;
   look_ahead(r);
   ask_for_milder(r);
   pthread_cond_broadcast(&r->idle->changed);
@@ -159,12 +172,16 @@ static void stop_helping(remedy *r) {
   for (int i = 0; i < r->attempts; i++) rafter_plan_free(r->attempt[i].fits);
 }
 
-/* ---- changes ----------------------------------------------------------------------------------------------------- */
+/* ---- changes --------------------------------------------------------------------------------- */
 
-/* The most sequences at once that fit, near enough: halved until they do, then a few steps back up. `with`: a change beside, or "". */
+/* The most sequences at once that fit, near enough: halved until they do, then a few steps back
+ * up. `with`: a change beside, or "". */
 static int64_t most_batch(remedy *r, const char *with) {
   int64_t most = rf_options_int(r->from, "batch"), fits = most / 2;
-  while (fits > 0 && !tries(r, "batch=%lld%s", (long long)fits, with)) { most = fits; fits /= 2; }
+  while (fits > 0 && !tries(r, "batch=%lld%s", (long long)fits, with)) {
+    most = fits;
+    fits /= 2;
+  }
   for (int i = 0; i < 4 && fits > 0 && most - fits > 1; i++) {
     int64_t middle = fits + (most - fits) / 2;
     if (tries(r, "batch=%lld%s", (long long)middle, with)) fits = middle;
@@ -174,10 +191,13 @@ static int64_t most_batch(remedy *r, const char *with) {
 }
 
 /* What stands in memory for as long as the job lasts: less than that no setting takes. */
-static int64_t lasting_bytes(const rafter_plan *p) { return p->lasts > 0 ? p->lasts : p->plan->persistent_bytes; }
+static int64_t lasting_bytes(const rafter_plan *p) {
+  return p->lasts > 0 ? p->lasts : p->plan->persistent_bytes;
+}
 
-/* A machine of more chips, and how training steps may lie on it at least: a sequence on each with whole blocks recomputed, or, where there are more chips
- * than sequences, a few of them share each matrix. */
+/* A machine of more chips, and how training steps may lie on it at least: a sequence on each
+ * with whole blocks recomputed, or, where there are more chips than sequences, a few of them
+ * share each matrix. */
 typedef struct larger {
   char on[300], mesh[80];
   int64_t micro, accumulate; /* 0: as they are */
@@ -197,7 +217,8 @@ static bool larger_of(const remedy *r, int time, bool trains, larger *to) {
   const rf_machine *m = &r->plan->settings.machine;
   const rf_build_options *b = &r->plan->plan->options.build;
   const char *on = rf_options_text(r->from, "on");
-  int64_t chips = first_chips(r) << time, batch = b->microbatch * b->accumulate, devices = chips * (m->devices_per_chip > 1 ? 2 : 1);
+  int64_t chips = first_chips(r) << time, batch = b->microbatch * b->accumulate,
+          devices = chips * (m->devices_per_chip > 1 ? 2 : 1);
   char shape[80];
   *to = (larger){.micro = 0};
   rf_machine_shape_for(m, chips, shape, sizeof shape);
@@ -206,21 +227,24 @@ static bool larger_of(const remedy *r, int time, bool trains, larger *to) {
   if (batch % devices == 0) return to->micro = devices, to->accumulate = batch / devices, true;
   if (rf_options_given(r->from, "fit") || m->slices > 1) return false;
   to->rows = rf_common_divisor(devices, batch);
-  snprintf(to->mesh, sizeof to->mesh, "fsdp=%lld,tensor=%lld", (long long)to->rows, (long long)(devices / to->rows));
+  snprintf(to->mesh, sizeof to->mesh, "fsdp=%lld,tensor=%lld", (long long)to->rows,
+           (long long)(devices / to->rows));
   return true;
 }
 
-static bool has_larger(const remedy *r) { return !rf_options_given(r->from, "mesh") && r->plan->settings.machine.topology.form != RF_NETWORK_NONE; }
+static bool has_larger(const remedy *r) {
+  return !rf_options_given(r->from, "mesh") && r->plan->settings.machine.topology.form != RF_NETWORK_NONE;
+}
 
 static void try_larger_ahead(remedy *r) {
   for (int i = 0; i < CHIP_TRIES && has_larger(r); i++) {
     larger to;
     bool there = larger_of(r, i, true, &to);
     r->rows[i] = there ? to.rows : 0;
-    r->chips[r->chip_tries++] =
-        !there     ? RF_NONE
-        : *to.mesh ? will_try(r, "on=%s,mesh=%s,remat=block", to.on, to.mesh)
-                   : will_try(r, "on=%s,remat=block,microbatch=%lld,accumulate=%lld", to.on, (long long)to.micro, (long long)to.accumulate);
+    r->chips[r->chip_tries++] = !there     ? RF_NONE
+                                : *to.mesh ? will_try(r, "on=%s,mesh=%s,remat=block", to.on, to.mesh)
+                                           : will_try(r, "on=%s,remat=block,microbatch=%lld,accumulate=%lld",
+                                                      to.on, (long long)to.micro, (long long)to.accumulate);
   }
 }
 
@@ -228,24 +252,30 @@ static void try_larger_ahead(remedy *r) {
 static void ask_for_milder(remedy *r) {
   larger to;
   int i = 0;
-  while (i < r->chip_tries && (r->chips[i] == RF_NONE || (r->attempt[r->chips[i]].state == DONE && !r->attempt[r->chips[i]].fitted))) i++;
+  while (i < r->chip_tries && (r->chips[i] == RF_NONE ||
+                               (r->attempt[r->chips[i]].state == DONE && !r->attempt[r->chips[i]].fitted)))
+    i++;
   if (i == r->chip_tries || r->attempt[r->chips[i]].state != DONE || r->block != RF_NONE) return;
   for (int later = i + 1; later < r->chip_tries; later++)
-    if (r->chips[later] != RF_NONE && r->attempt[r->chips[later]].state == NEW) r->attempt[r->chips[later]].state = DONE;
+    if (r->chips[later] != RF_NONE && r->attempt[r->chips[later]].state == NEW)
+      r->attempt[r->chips[later]].state = DONE;
   if (!larger_of(r, i, true, &to) || *to.mesh) return;
-  r->block = will_try(r, "on=%s,remat=block", to.on); r->plain = will_try(r, "on=%s", to.on);
+  r->block = will_try(r, "on=%s,remat=block", to.on);
+  r->plain = will_try(r, "on=%s", to.on);
 }
 
 /* More chips of the same machine; where the least that training steps take fits, more may. */
 static bool more_chips(remedy *r, bool trains, char text[400]) {
   larger to;
   for (int i = 0; i < CHIP_TRIES && !trains && has_larger(r); i++)
-    if (larger_of(r, i, false, &to) && tries(r, "on=%s", to.on)) return snprintf(text, 400, "--on %s", to.on) > 0;
+    if (larger_of(r, i, false, &to) && tries(r, "on=%s", to.on))
+      return snprintf(text, 400, "--on %s", to.on) > 0;
   for (int i = 0; i < r->chip_tries; i++) {
     if (r->chips[i] == RF_NONE || !came_out(r, r->chips[i])) continue;
     larger_of(r, i, true, &to);
     if (*to.mesh) return snprintf(text, 400, "--on %s --mesh %s --remat block", to.on, to.mesh) > 0;
-    snprintf(text, 400, "--on %s --remat block --microbatch %lld --accumulate %lld", to.on, (long long)to.micro, (long long)to.accumulate);
+    snprintf(text, 400, "--on %s --remat block --microbatch %lld --accumulate %lld", to.on,
+             (long long)to.micro, (long long)to.accumulate);
     if (!came_out(r, r->block)) return true;
     snprintf(text, 400, "--on %s --remat block", to.on);
     if (came_out(r, r->plain)) snprintf(text, 400, "--on %s", to.on);
@@ -258,8 +288,9 @@ static bool more_chips(remedy *r, bool trains, char text[400]) {
 static bool bf16_may_help(const remedy *r) {
   const rf_plan_options *o = &r->plan->plan->options;
   if (o->build.dtype != RF_F32) return false;
-  bool takes_more = !strcmp(r->plan->job, "train") && r->plan->plan->graph->model.lora.rank == 0 && rf_mesh_chips(&o->build.mesh) == 1 &&
-                    !o->build.offload && o->program.program == RF_PROGRAM_RAFTER;
+  bool takes_more = !strcmp(r->plan->job, "train") && r->plan->plan->graph->model.lora.rank == 0 &&
+                    rf_mesh_chips(&o->build.mesh) == 1 && !o->build.offload &&
+                    o->program.program == RF_PROGRAM_RAFTER;
   return !takes_more || r->plan->plan->persistent_bytes <= room_of(r);
 }
 
@@ -278,13 +309,16 @@ static bool find(remedy *r, char text[400]) {
   if (!strcmp(r->plan->job, "rl")) {
     int64_t batch = r->plan->plan->options.build.microbatch * r->plan->plan->options.build.accumulate;
     for (int64_t micro = r->plan->plan->options.build.microbatch; micro >= 1; micro /= 2)
-      if (batch % micro == 0 && tries(r, "remat=block,microbatch=%lld,accumulate=%lld", (long long)micro, (long long)(batch / micro)))
-        return snprintf(text, 400, "--remat block --microbatch %lld --accumulate %lld", (long long)micro, (long long)(batch / micro)) > 0;
+      if (batch % micro == 0 && tries(r, "remat=block,microbatch=%lld,accumulate=%lld", (long long)micro,
+                                      (long long)(batch / micro)))
+        return snprintf(text, 400, "--remat block --microbatch %lld --accumulate %lld", (long long)micro,
+                        (long long)(batch / micro)) > 0;
   }
   const rf_dtype dtype = r->plan->plan->options.build.dtype;
   int64_t batch = learns(r) ? 0 : most_batch(r, "");
   if (batch > 0) return snprintf(text, 400, "--batch %lld", (long long)batch) > 0;
-  if (r->bf16 != RF_NONE && came_out(r, r->bf16)) return snprintf(text, 400, "--dtype bf16 --remat block") > 0;
+  if (r->bf16 != RF_NONE && came_out(r, r->bf16))
+    return snprintf(text, 400, "--dtype bf16 --remat block") > 0;
   if (more_chips(r, learns(r), text)) return true;
   if (learns(r)) return false;
   /* What is held or computed narrower, as it is; then fewer at once with it. */
@@ -293,7 +327,8 @@ static bool find(remedy *r, char text[400]) {
     for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
       char with[32], typed[32];
       if (!strcmp(narrow[i], "dtype=bf16") && dtype != RF_F32) continue;
-      snprintf(with, sizeof with, ",%s", narrow[i]); snprintf(typed, sizeof typed, "--%s", narrow[i]);
+      snprintf(with, sizeof with, ",%s", narrow[i]);
+      snprintf(typed, sizeof typed, "--%s", narrow[i]);
       *strchr(typed, '=') = ' ';
       batch = fewer ? most_batch(r, with) : 0;
       if (batch > 0) return snprintf(text, 400, "%s --batch %lld", typed, (long long)batch) > 0;
@@ -310,11 +345,13 @@ static rf_status say_why(const rafter_plan *plan, bool *find_more, rf_error *why
   *find_more = false;
   if (rf_plan_require_fit(largest, why) == RAFTER_OK) {
     if (plan->needs <= room) return RAFTER_OK;
-    RF_FAIL(why, RAFTER_NO_FIT, "take a smaller model or a machine with more memory, or train adapters with --lora",
-            "the phases do not fit together (memory: expected at most %s, got %s)", rf_text_bytes((double)room, a),
-            rf_text_bytes((double)plan->needs, b));
-  } else if (largest->arena_bytes <= room) return RAFTER_NO_FIT;                                        /* it is the host that has too little */
-  *find_more = strncmp(why->hint, RF_THIS_FITS, strlen(RF_THIS_FITS)) != 0 || !strcmp(plan->job, "rl"); /* a phase that fits is not all */
+    RF_FAIL(why, RAFTER_NO_FIT,
+            "take a smaller model or a machine with more memory, or train adapters with --lora",
+            "the phases do not fit together (memory: expected at most %s, got %s)",
+            rf_text_bytes((double)room, a), rf_text_bytes((double)plan->needs, b));
+  } else if (largest->arena_bytes <= room) return RAFTER_NO_FIT; /* it is the host that has too little */
+  /* a phase that fits is not all */
+  *find_more = strncmp(why->hint, RF_THIS_FITS, strlen(RF_THIS_FITS)) != 0 || !strcmp(plan->job, "rl");
   return RAFTER_NO_FIT;
 }
 
@@ -331,8 +368,8 @@ rf_status rf_plan_refuse(const rafter_job *job, const rafter_plan *plan, rf_idle
     char bytes[48] = "";
     rf_plan_settle_size(r.fits->plan);
     if (r.fits->prefill) rf_plan_settle_size(r.fits->prefill);
-    if (!plan->plan->searched)
-      snprintf(bytes, sizeof bytes, ", in %.2f GiB", (double)bytes_of(r.fits) / 0x1p30); /* a search takes what makes it fast */
+    if (!plan->plan->searched) /* a search takes what makes it fast */
+      snprintf(bytes, sizeof bytes, ", in %.2f GiB", (double)bytes_of(r.fits) / 0x1p30);
     snprintf(why.hint, sizeof why.hint, RF_THIS_FITS "%s: %.300s", bytes, change);
   }
   stop_helping(&r);

@@ -1,4 +1,5 @@
-/* report.c - `rafter report RUN...`: what runs left and plans say as one page, one JSON object, or a table. */
+/* report.c - `rafter report RUN...`: what runs left and plans say as one page, one JSON object,
+ * or a table. */
 #define _GNU_SOURCE
 #include "api/journal.h"
 #include "api/plan.h"
@@ -15,7 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Rows of each list of a comparison that a page of so many entries carries: it stays a file to be mailed. */
+/* Rows of each list of a comparison that a page of so many entries carries: it stays a file to
+ * be mailed. */
 static size_t page_rows(size_t entries) { return entries < 4 ? 200 : entries < 6 ? 120 : 70; }
 
 const char *rf_runs_root(void) {
@@ -25,13 +27,16 @@ const char *rf_runs_root(void) {
 
 /* What a run's command plans, as --job names it. */
 static const char *job_of(const json_t *run, const json_t *plan) {
-  const char *command = json_string_value(json_object_get(run, "command")), *job = json_string_value(json_object_get(plan, "job"));
+  const char *command = json_string_value(json_object_get(run, "command")),
+             *job = json_string_value(json_object_get(plan, "job"));
   return command && !strcmp(command, "train") ? "train" : job;
 }
 
-/* The options of `rafter plan` that plan a run again: those of run.json, and of its plan what the command found out by itself. */
+/* The options of `rafter plan` that plan a run again: those of run.json, and of its plan what
+ * the command found out by itself. */
 static rf_status plan_options(const json_t *entry, rf_options **out, rf_error *error) {
-  const json_t *run = json_object_get(entry, "run"), *plan = json_object_get(entry, "plan"), *settings = json_object_get(plan, "settings");
+  const json_t *run = json_object_get(entry, "run"), *plan = json_object_get(entry, "plan"),
+               *settings = json_object_get(plan, "settings");
   static const char *const found[] = {"batch", "seq", "sequences"};
   const char *id = json_string_value(json_object_get(entry, "id"));
   rf_options *o = NULL;
@@ -64,24 +69,30 @@ rf_status rf_report_replan(const json_t *entry, const char *change, rafter_plan 
   rf_status status = *change ? rf_options_apply(job.options, change, &inner) : RAFTER_OK;
   if (status == RAFTER_OK) status = rafter_plan_new(&job, plan, &inner);
   rf_options_free(job.options);
-  return status == RAFTER_OK ? status : RF_FAIL(error, status, inner.hint, "--against %.100s: %s", change, inner.message);
+  return status == RAFTER_OK
+             ? status
+             : RF_FAIL(error, status, inner.hint, "--against %.100s: %s", change, inner.message);
 }
 
 /* --against: the first run, planned again with a change. */
 static rf_status add_against(const rf_options *o, json_t *model, rf_error *error) {
   int count = 0;
-  const char *const *changes = rf_options_is_set(o, "against") ? rf_options_texts(o, "against", &count) : NULL;
+  const char *const *changes =
+      rf_options_is_set(o, "against") ? rf_options_texts(o, "against", &count) : NULL;
   for (int i = 0; i < count; i++) {
     const json_t *first = json_array_get(json_object_get(model, "runs"), 0);
     rafter_plan *made = NULL;
     json_t *plan = NULL;
-    if (!first) return RF_FAIL(error, RAFTER_INVALID, "give the folder of a run", "--against needs a run that is planned again");
+    if (!first)
+      return RF_FAIL(error, RAFTER_INVALID, "give the folder of a run",
+                     "--against needs a run that is planned again");
     RF_TRY(rf_report_replan(first, changes[i], &made, error));
     rf_status status = rf_plan_object(made, &plan, error);
     if (status == RAFTER_OK) rf_journal_name_plans(plan, made->plan, made->prefill);
     rafter_plan_free(made);
     RF_TRY(status);
-    RF_TRY(rf_report_add_plan(model, changes[i], json_string_value(json_object_get(first, "id")), plan, error));
+    RF_TRY(
+        rf_report_add_plan(model, changes[i], json_string_value(json_object_get(first, "id")), plan, error));
   }
   return RAFTER_OK;
 }
@@ -99,13 +110,16 @@ static json_t *page_model(const json_t *model) {
   json_t *shown = json_copy((json_t *)model), *runs = json_array(), *entry;
   size_t i;
   json_object_set_new(shown, "compare",
-                      rf_report_comparisons(json_object_get(model, "runs"), page_rows(json_array_size(json_object_get(model, "runs")))));
-  json_array_foreach(json_object_get(model, "runs"), i, entry) json_array_append_new(runs, rf_report_thin(entry));
+                      rf_report_comparisons(json_object_get(model, "runs"),
+                                            page_rows(json_array_size(json_object_get(model, "runs")))));
+  json_array_foreach (json_object_get(model, "runs"), i, entry)
+    json_array_append_new(runs, rf_report_thin(entry));
   json_object_set_new(shown, "runs", runs);
   return shown;
 }
 
-static rf_status write_page(const rf_options *o, const json_t *model, const rafter_sink *sink, rf_error *error) {
+static rf_status write_page(const rf_options *o, const json_t *model, const rafter_sink *sink,
+                            rf_error *error) {
   char path[4200], size[32], *html = NULL;
   size_t bytes = 0;
   page_path(o, model, path);
@@ -119,17 +133,20 @@ static rf_status write_page(const rf_options *o, const json_t *model, const raft
   return status;
 }
 
-/* A run is priced with changes once more, as long as this machine plans it as it was planned: one that ended early has no advice yet. */
+/* A run is priced with changes once more, as long as this machine plans it as it was planned:
+ * one that ended early has no advice yet. */
 static void sum_up(json_t *entry) {
   json_t *advice = json_object_get(entry, "run") ? rf_journal_advise(entry, 10) : NULL;
-  if (json_array_size(advice) || (advice && !json_array_size(json_object_get(json_object_get(entry, "measured"), "advice"))))
+  if (json_array_size(advice) ||
+      (advice && !json_array_size(json_object_get(json_object_get(entry, "measured"), "advice"))))
     json_object_set(entry, "advice", advice);
   json_decref(advice);
   json_object_set_new(entry, "summary", rf_report_summary(entry));
 }
 
 /* --perfetto, --csv: the trace of the first run that has one, in other forms. */
-static rf_status write_traces(const rf_options *o, const json_t *model, const rafter_sink *sink, rf_error *error) {
+static rf_status write_traces(const rf_options *o, const json_t *model, const rafter_sink *sink,
+                              rf_error *error) {
   static const struct {
     const char *option;
     rf_status (*write)(const rf_trace_file *file, const char *path, rf_error *error);
@@ -139,9 +156,11 @@ static rf_status write_traces(const rf_options *o, const json_t *model, const ra
   rf_trace_file file;
   size_t i;
   if (!rf_options_is_set(o, "perfetto") && !rf_options_is_set(o, "csv")) return RAFTER_OK;
-  json_array_foreach(json_object_get(model, "runs"), i, entry) if (!traced && json_object_get(entry, "trace")) traced = entry;
+  json_array_foreach (json_object_get(model, "runs"), i, entry)
+    if (!traced && json_object_get(entry, "trace")) traced = entry;
   if (!traced)
-    return RF_FAIL(error, RAFTER_FAILED, "run it with --trace steps=10..12, or --trace all", "no RUN has a trace (expected trace.bin in its folder)");
+    return RF_FAIL(error, RAFTER_FAILED, "run it with --trace steps=10..12, or --trace all",
+                   "no RUN has a trace (expected trace.bin in its folder)");
   snprintf(path, sizeof path, "%.4000s/trace.bin", json_string_value(json_object_get(traced, "folder")));
   RF_TRY(rf_trace_file_read(path, &file, error));
   rf_status status = RAFTER_OK;
@@ -166,12 +185,16 @@ rf_status rf_command_report(const rafter_job *job, const rafter_sink *sink, rf_e
     RF_GO(rf_report_add(model, rf_runs_root(), *folder ? folder : rf_options_argument(o, i), error));
   }
   RF_GO(add_against(o, model, error));
-  for (size_t i = 0; i < json_array_size(json_object_get(model, "runs")); i++) sum_up(json_array_get(json_object_get(model, "runs"), i));
+  for (size_t i = 0; i < json_array_size(json_object_get(model, "runs")); i++)
+    sum_up(json_array_get(json_object_get(model, "runs"), i));
   bool json = rf_options_flag(o, "json");
   bool others = rf_options_is_set(o, "perfetto") || rf_options_is_set(o, "csv");
   RF_GO(write_traces(o, model, sink, error));
   if ((!json && !others) || rf_options_is_set(o, "out")) RF_GO(write_page(o, model, sink, error));
-  if (json) { json_object_set_new(model, "compare", rf_report_comparisons(json_object_get(model, "runs"), 0)); rf_put_json(sink, json_incref(model)); }
+  if (json) {
+    json_object_set_new(model, "compare", rf_report_comparisons(json_object_get(model, "runs"), 0));
+    rf_put_json(sink, json_incref(model));
+  }
 done:
   json_decref(model);
   return status;

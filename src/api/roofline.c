@@ -1,4 +1,5 @@
-/* roofline.c - `rafter roofline OP`: one question of arithmetic against one machine, as a table and as JSON. */
+/* roofline.c - `rafter roofline OP`: one question of arithmetic against one machine, as a table
+ * and as JSON. */
 #include "api/api.h"
 #include "plan/roofline.h"
 
@@ -61,7 +62,8 @@ rf_status rf_command_roofline(const rafter_job *job, const rafter_sink *sink, rf
   char text[32];
   if (status != RAFTER_OK) goto done;
   rf_say(sink, "%s on %s\n", answer->op, answer->machine);
-  json_t *json = json_pack("{ss ss ss}", "command", "roofline", "op", answer->op, "machine", answer->machine), *notes = json_array();
+  json_t *json = json_pack("{ss ss ss}", "command", "roofline", "op", answer->op, "machine", answer->machine),
+         *notes = json_array();
   for (int i = 0; i < answer->count; i++) {
     const rf_fact *fact = &answer->fact[i];
     bool silent = !fact->what || (fact->unit == RF_UNIT_TEXT ? !fact->text[0] : isnan(fact->value));

@@ -14,13 +14,15 @@
 #include <time.h>
 #include <unistd.h>
 
-static double number(const json_t *object, const char *key) { return json_number_value(json_object_get(object, key)); }
+static double number(const json_t *object, const char *key) {
+  return json_number_value(json_object_get(object, key));
+}
 static const char *text_of(const json_t *object, const char *key) {
   const char *text = json_string_value(json_object_get(object, key));
   return text ? text : "";
 }
 
-/* ---- rows ---------------------------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 static void when_text(double seconds, char text[32]) {
   time_t at = (time_t)seconds;
@@ -29,25 +31,34 @@ static void when_text(double seconds, char text[32]) {
   if (!known || !strftime(text, 32, "%Y-%m-%d %H:%M", &broken)) snprintf(text, 32, "?");
 }
 
-/* A text of a row as a terminal may have it: without characters that would move it. Any program may have written the file. */
+/* A text of a row as a terminal may have it: without characters that would move it. Any program
+ * may have written the file. */
 static const char *clean(const json_t *object, const char *key, char out[512]) {
   const char *from = text_of(object, key);
   size_t n = 0;
   for (; *from && n < 511; from++) {
     unsigned char c = (unsigned char)*from, next = (unsigned char)from[1];
-    if (c == 0xC2 && next >= 0x80 && next < 0xA0) { from++; out[n++] = ' '; } /* C1 */
-    else out[n++] = (char)(c < 0x20 || c == 0x7F ? ' ' : c);
+    if (c == 0xC2 && next >= 0x80 && next < 0xA0) {
+      from++;
+      out[n++] = ' ';
+    } /* C1 */
+    else
+      out[n++] = (char)(c < 0x20 || c == 0x7F ? ' ' : c);
   }
   out[n] = 0;
   return out;
 }
 
 /* "" where it is not known. */
-static const char *shown(const json_t *object, const char *key, char *(*text)(double, char[32]), char out[32]) {
+static const char *shown(const json_t *object, const char *key, char *(*text)(double, char[32]),
+                         char out[32]) {
   *out = 0;
   return json_is_number(json_object_get(object, key)) ? text(number(object, key), out) : out;
 }
-static char *plain(double value, char text[32]) { snprintf(text, 32, "%.4g", value); return text; }
+static char *plain(double value, char text[32]) {
+  snprintf(text, 32, "%.4g", value);
+  return text;
+}
 
 static const char *folder_note(const json_t *row, char note[64]) {
   const json_t *taken = json_object_get(row, "folder_taken_by");
@@ -59,7 +70,8 @@ static const char *folder_note(const json_t *row, char note[64]) {
 /* Of a name that is too long its end: the front of a path is the same in many. */
 static const char *end_of(const char *name, char text[32]) {
   size_t all = strlen(name), from = all > 24 ? all - 22 : 0;
-  while (from && from < all && ((unsigned char)name[from] & 0xC0) == 0x80) from++; /* not within a character */
+  /* not within a character */
+  while (from && from < all && ((unsigned char)name[from] & 0xC0) == 0x80) from++;
   snprintf(text, 32, "%s%.24s", from ? ".." : "", name + from);
   return text;
 }
@@ -67,11 +79,12 @@ static const char *end_of(const char *name, char text[32]) {
 static void say_rows(const rafter_sink *sink, const json_t *rows, int64_t limit, const char *metric) {
   const json_t *row;
   size_t i;
-  char when[32], a[32], b[32], c[32], d[32], model[32], title[80] = "", command[512], name[512], folder[512], note[64];
+  char when[32], a[32], b[32], c[32], d[32], model[32], title[80] = "", command[512], name[512], folder[512],
+                                                        note[64];
   if (metric) snprintf(title, sizeof title, " %18.40s", metric);
-  rf_say(sink, "%5s  %-16s  %-8s  %-24s  %-12s%s %9s %9s %8s %10s  %s\n", "id", "started", "command", "model", "status", title, "tokens/s", "planned",
-         "loss", "memory", "folder");
-  json_array_foreach((json_t *)rows, i, row) {
+  rf_say(sink, "%5s  %-16s  %-8s  %-24s  %-12s%s %9s %9s %8s %10s  %s\n", "id", "started", "command", "model",
+         "status", title, "tokens/s", "planned", "loss", "memory", "folder");
+  json_array_foreach ((json_t *)rows, i, row) {
     const json_t *results = json_object_get(row, "results");
     const char *status = text_of(row, "status");
     if (limit && (int64_t)i >= limit) {
@@ -80,14 +93,17 @@ static void say_rows(const rafter_sink *sink, const json_t *rows, int64_t limit,
     }
     when_text(number(row, "started"), when);
     if (metric) snprintf(title, sizeof title, " %18s", shown(results, metric, plain, a));
-    rf_say(sink, "%5lld  %-16s  %-8.8s  %-24.24s  %-12s%s %9s %9s %8s %10s  %s%s\n", (long long)json_integer_value(json_object_get(row, "id")), when,
-           clean(row, "command", command), end_of(clean(row, "model", name), model), strcmp(status, "ended without a word") ? status : "no word",
-           title, shown(results, "tokens_per_second", rf_text_count, a), shown(results, "predicted_tokens_per_second", rf_text_count, b),
-           shown(results, "loss", plain, c), shown(results, "peak_bytes", rf_text_bytes, d), clean(row, "folder", folder), folder_note(row, note));
+    rf_say(
+        sink, "%5lld  %-16s  %-8.8s  %-24.24s  %-12s%s %9s %9s %8s %10s  %s%s\n",
+        (long long)json_integer_value(json_object_get(row, "id")), when, clean(row, "command", command),
+        end_of(clean(row, "model", name), model), strcmp(status, "ended without a word") ? status : "no word",
+        title, shown(results, "tokens_per_second", rf_text_count, a),
+        shown(results, "predicted_tokens_per_second", rf_text_count, b), shown(results, "loss", plain, c),
+        shown(results, "peak_bytes", rf_text_bytes, d), clean(row, "folder", folder), folder_note(row, note));
   }
 }
 
-/* ---- what is left of a run without results ---------------------------------------------------------------------------- */
+/* ---- what is left of a run without results --------------------------------------------------- */
 
 enum { LEFT_BYTES = 1 << 16 };
 
@@ -96,37 +112,45 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Of the end of metrics.jsonl the whole lines: the last step, and the median rate of those that were read. NULL: there is no step. */
+/* Of the end of metrics.jsonl the whole lines: the last step, and the median rate of those that
+ * were read. NULL: there is no step. */
 static json_t *last_steps(const char *text, size_t bytes) {
   static const char *const taken[] = {"loss", "tokens", "mfu", "val_loss"};
   double rate[LEFT_BYTES / 64];
   size_t rates = 0;
   json_t *left = NULL, *row, *step;
-  for (const char *at = text, *end; (end = memchr(at, '\n', bytes - (size_t)(at - text))) != NULL; at = end + 1) {
+  for (const char *at = text, *end; (end = memchr(at, '\n', bytes - (size_t)(at - text))) != NULL;
+       at = end + 1) {
     row = json_loadb(at, (size_t)(end - at), 0, NULL);
     step = json_object_get(row, "step");
     if (json_is_integer(step)) {
       if (!left) left = json_object();
       json_object_set(left, "steps", step);
       for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
-        if (json_is_number(json_object_get(row, taken[i]))) json_object_set(left, taken[i], json_object_get(row, taken[i]));
-      if (number(row, "tokens_per_second") > 0 && rates < sizeof rate / sizeof *rate) rate[rates++] = number(row, "tokens_per_second");
+        if (json_is_number(json_object_get(row, taken[i])))
+          json_object_set(left, taken[i], json_object_get(row, taken[i]));
+      if (number(row, "tokens_per_second") > 0 && rates < sizeof rate / sizeof *rate)
+        rate[rates++] = number(row, "tokens_per_second");
     }
     json_decref(row);
   }
-  if (rates) { qsort(rate, rates, sizeof *rate, by_value); json_object_set_new(left, "tokens_per_second", json_real(rate[rates / 2])); }
+  if (rates) {
+    qsort(rate, rates, sizeof *rate, by_value);
+    json_object_set_new(left, "tokens_per_second", json_real(rate[rates / 2]));
+  }
   return left;
 }
 
-/* A training that was killed, failed or goes on has written no results; the steps that it took stand in its folder. */
+/* A training that was killed, failed or goes on has written no results; the steps that it took
+ * stand in its folder. */
 static void add_left(json_t *row) {
   char path[4400], text[LEFT_BYTES + 1];
   json_t *results = json_object_get(row, "results"), *left;
   snprintf(path, sizeof path, "%.4000s/metrics.jsonl", text_of(row, "folder"));
-  FILE *file =
-      json_is_true(json_object_get(row, "folder_is_there")) && !json_object_get(results, "steps") && !strcmp(text_of(row, "command"), "train")
-          ? fopen(path, "re")
-          : NULL;
+  FILE *file = json_is_true(json_object_get(row, "folder_is_there")) && !json_object_get(results, "steps") &&
+                       !strcmp(text_of(row, "command"), "train")
+                   ? fopen(path, "re")
+                   : NULL;
   if (!file) return;
   long size = fseek(file, 0, SEEK_END) ? 0 : ftell(file), from = size > LEFT_BYTES ? size - LEFT_BYTES : 0;
   size_t bytes = fseek(file, from, SEEK_SET) ? 0 : fread(text, 1, LEFT_BYTES, file);
@@ -139,7 +163,7 @@ static void add_left(json_t *row) {
   json_decref(left);
 }
 
-/* ---- which ----------------------------------------------------------------------------------------------------------- */
+/* ---- which ----------------------------------------------------------------------------------- */
 
 /* By its number, the name of its folder or the folder; of several of one name the newest. */
 static rf_status find(rf_history *history, const char *which, json_t **row, rf_error *error) {
@@ -165,7 +189,9 @@ static rf_status find(rf_history *history, const char *which, json_t **row, rf_e
   *row = json_incref(json_array_get(rows, 0));
   json_decref(rows);
   if (*row) add_left(*row);
-  return *row ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, "`rafter runs list` shows which there are", "there is no run %s in the history", which);
+  return *row ? RAFTER_OK
+              : RF_FAIL(error, RAFTER_FAILED, "`rafter runs list` shows which there are",
+                        "there is no run %s in the history", which);
 }
 
 rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error) {
@@ -177,8 +203,8 @@ rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error) 
   RF_TRY(rf_history_open(rf_runs_root(), false, &history, error));
   rf_status status = find(history, which, &row, error);
   if (status == RAFTER_OK && !json_is_true(json_object_get(row, "folder_is_there")))
-    status = RF_FAIL(error, RAFTER_FAILED, "`rafter runs show` says what the history knows of it", "run %s has no folder%s", which,
-                     *text_of(row, "folder") ? " any more" : "");
+    status = RF_FAIL(error, RAFTER_FAILED, "`rafter runs show` says what the history knows of it",
+                     "run %s has no folder%s", which, *text_of(row, "folder") ? " any more" : "");
   if (status == RAFTER_OK) snprintf(folder, 4096, "%s", text_of(row, "folder"));
   json_decref(row);
   rf_history_close(history);
@@ -187,11 +213,12 @@ rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error) 
 
 static rf_history_filter filter_of(const rf_options *o) {
   return (rf_history_filter){.model = rf_options_is_set(o, "model") ? rf_options_text(o, "model") : NULL,
-                             .machine = rf_options_is_set(o, "machine") ? rf_options_text(o, "machine") : NULL,
+                             .machine =
+                                 rf_options_is_set(o, "machine") ? rf_options_text(o, "machine") : NULL,
                              .command = rf_options_is_set(o, "of") ? rf_options_text(o, "of") : NULL};
 }
 
-/* ---- the four -------------------------------------------------------------------------------------------------------- */
+/* ---- the four -------------------------------------------------------------------------------- */
 
 static rf_status list(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error) {
   rf_history_filter filter = filter_of(o);
@@ -199,10 +226,12 @@ static rf_status list(rf_history *history, const rf_options *o, const rafter_sin
   size_t i;
   RF_TRY(rf_history_rows(history, &filter, &rows, error));
   int64_t limit = rf_options_int(o, "limit");
-  json_array_foreach(rows, i, row) if (!limit || (int64_t)i < limit) add_left(row);
+  json_array_foreach (rows, i, row)
+    if (!limit || (int64_t)i < limit) add_left(row);
   if (!json_array_size(rows) && (filter.model || filter.machine || filter.command))
-    rf_say(sink, "no runs%s%s%s%s%s%s in %s\n", filter.command ? " --of " : "", filter.command ? filter.command : "",
-           filter.model ? " of --model " : "", filter.model ? filter.model : "", filter.machine ? " on --machine " : "",
+    rf_say(sink, "no runs%s%s%s%s%s%s in %s\n", filter.command ? " --of " : "",
+           filter.command ? filter.command : "", filter.model ? " of --model " : "",
+           filter.model ? filter.model : "", filter.machine ? " on --machine " : "",
            filter.machine ? filter.machine : "", rf_runs_root());
   else if (!json_array_size(rows)) rf_say(sink, "no runs in %s\n", rf_runs_root());
   else say_rows(sink, rows, limit, NULL);
@@ -217,19 +246,26 @@ static rf_status show(rf_history *history, const rf_options *o, const rafter_sin
   const char *key;
   RF_TRY(find(history, rf_options_argument(o, 1), &row, error));
   when_text(number(row, "started"), when);
-  rf_say(sink, "run %lld: %s of %s on %s, %s%s%s\n", (long long)json_integer_value(json_object_get(row, "id")), clean(row, "command", said[0]),
-         clean(row, "model", said[1]), clean(row, "machine", said[2]), text_of(row, "status"), *text_of(row, "message") ? ": " : "",
-         clean(row, "message", said[3]));
-  rf_say(sink, "started  %s by %s in %s\nfolder   %s%s\nplan     %s\n\nresults%s\n", when, clean(row, "version", said[4]),
-         clean(row, "directory", said[5]), *text_of(row, "folder") ? clean(row, "folder", text) : "none", folder_note(row, note),
-         clean(row, "digest", said[6]), json_object_get(row, "results_from") ? ", as far as its steps stand in metrics.jsonl" : "");
-  json_object_foreach(json_object_get(row, "results"), key, value) {
-    if (json_is_number(value)) snprintf(text, sizeof text, json_is_integer(value) ? "%.0f" : "%.6g", json_number_value(value));
-    else { clean(json_object_get(row, "results"), key, text); text[60] = 0; }
+  rf_say(sink, "run %lld: %s of %s on %s, %s%s%s\n",
+         (long long)json_integer_value(json_object_get(row, "id")), clean(row, "command", said[0]),
+         clean(row, "model", said[1]), clean(row, "machine", said[2]), text_of(row, "status"),
+         *text_of(row, "message") ? ": " : "", clean(row, "message", said[3]));
+  rf_say(sink, "started  %s by %s in %s\nfolder   %s%s\nplan     %s\n\nresults%s\n", when,
+         clean(row, "version", said[4]), clean(row, "directory", said[5]),
+         *text_of(row, "folder") ? clean(row, "folder", text) : "none", folder_note(row, note),
+         clean(row, "digest", said[6]),
+         json_object_get(row, "results_from") ? ", as far as its steps stand in metrics.jsonl" : "");
+  json_object_foreach (json_object_get(row, "results"), key, value) {
+    if (json_is_number(value))
+      snprintf(text, sizeof text, json_is_integer(value) ? "%.0f" : "%.6g", json_number_value(value));
+    else {
+      clean(json_object_get(row, "results"), key, text);
+      text[60] = 0;
+    }
     rf_say(sink, "  %-32.60s %s\n", key, text);
   }
   rf_say(sink, "\noptions\n");
-  json_object_foreach(json_object_get(row, "options"), key, value) {
+  json_object_foreach (json_object_get(row, "options"), key, value) {
     char *dumped = json_dumps(value, JSON_ENCODE_ANY);
     rf_say(sink, "  %-32.60s %.3000s\n", key, dumped ? dumped : "");
     free(dumped);
@@ -242,9 +278,10 @@ static rf_status show(rf_history *history, const rf_options *o, const rafter_sin
 static json_t *results_json(const json_t *a, const json_t *b) {
   json_t *list = json_array(), *x;
   const char *key;
-  json_object_foreach((json_t *)a, key, x) {
+  json_object_foreach ((json_t *)a, key, x) {
     json_t *y = json_object_get(b, key);
-    if (json_is_number(x) && json_is_number(y)) json_array_append_new(list, json_pack("{ss sO sO}", "name", key, "a", x, "b", y));
+    if (json_is_number(x) && json_is_number(y))
+      json_array_append_new(list, json_pack("{ss sO sO}", "name", key, "a", x, "b", y));
   }
   return list;
 }
@@ -257,37 +294,49 @@ static rf_status compare(rf_history *history, const rf_options *o, const rafter_
   RF_GO(find(history, rf_options_argument(o, 1), &a, error));
   RF_GO(find(history, rf_options_argument(o, 2), &b, error));
   json_t *results = results_json(json_object_get(a, "results"), json_object_get(b, "results"));
-  bool folders = json_is_true(json_object_get(a, "folder_is_there")) && json_is_true(json_object_get(b, "folder_is_there"));
+  bool folders = json_is_true(json_object_get(a, "folder_is_there")) &&
+                 json_is_true(json_object_get(b, "folder_is_there"));
   rf_error why = {0};
-  if (folders &&
-      (rf_report_add(model, NULL, text_of(a, "folder"), &why) != RAFTER_OK || rf_report_add(model, NULL, text_of(b, "folder"), &why) != RAFTER_OK)) {
+  if (folders && (rf_report_add(model, NULL, text_of(a, "folder"), &why) != RAFTER_OK ||
+                  rf_report_add(model, NULL, text_of(b, "folder"), &why) != RAFTER_OK)) {
     rf_note(sink, "warning: %s\n", why.message);
     folders = false;
   }
   const json_t *runs = json_object_get(model, "runs");
   bool alike = !folders || rf_report_comparable(json_array_get(runs, 0), json_array_get(runs, 1));
-  const char *why_not = alike ? "one of the folders is gone" : "the two walked other things, which are not compared op by op";
+  const char *why_not =
+      alike ? "one of the folders is gone" : "the two walked other things, which are not compared op by op";
   folders &= alike;
   if (folders) json = rf_report_compare(json_array_get(runs, 0), json_array_get(runs, 1));
   else
-    json = json_pack("{s{ss} s{ss} so so so}", "a", "id", text_of(a, "name"), "b", "id", text_of(b, "name"), "options",
-                     rf_report_options_that_differ(json_object_get(a, "options"), json_object_get(b, "options")), "ops", json_array(), "kinds",
-                     json_array());
+    json = json_pack(
+        "{s{ss} s{ss} so so so}", "a", "id", text_of(a, "name"), "b", "id", text_of(b, "name"), "options",
+        rf_report_options_that_differ(json_object_get(a, "options"), json_object_get(b, "options")), "ops",
+        json_array(), "kinds", json_array());
   json_object_set_new(json, "results", results);
-  if (folders) rf_say_text(sink, rf_report_compare_text(json, (int)rf_options_int(o, "limit") ? (int)rf_options_int(o, "limit") : 1 << 20));
+  if (folders)
+    rf_say_text(sink, rf_report_compare_text(
+                          json, (int)rf_options_int(o, "limit") ? (int)rf_options_int(o, "limit") : 1 << 20));
   else {
-    rf_say(sink, "%s: this is what the history knows\n\n%-32s %16s %16s\n", why_not, "options that differ", "A", "B");
-    json_array_foreach(json_object_get(json, "options"), i, row) {
-      char *x = json_dumps(json_object_get(row, "a"), JSON_ENCODE_ANY), *y = json_dumps(json_object_get(row, "b"), JSON_ENCODE_ANY);
+    rf_say(sink, "%s: this is what the history knows\n\n%-32s %16s %16s\n", why_not, "options that differ",
+           "A", "B");
+    json_array_foreach (json_object_get(json, "options"), i, row) {
+      char *x = json_dumps(json_object_get(row, "a"), JSON_ENCODE_ANY),
+           *y = json_dumps(json_object_get(row, "b"), JSON_ENCODE_ANY);
       rf_say(sink, "%-32s %16.1000s %16.1000s\n", text_of(row, "name"), x ? x : "", y ? y : "");
-      free(x); free(y);
+      free(x);
+      free(y);
     }
   }
   rf_say(sink, "\n%-32s %16s %16s\n", "results", "A", "B");
-  json_array_foreach(results, i, row) rf_say(sink, "%-32s %16.6g %16.6g\n", text_of(row, "name"), number(row, "a"), number(row, "b"));
+  json_array_foreach (results, i, row)
+    rf_say(sink, "%-32s %16.6g %16.6g\n", text_of(row, "name"), number(row, "a"), number(row, "b"));
   rf_put_json(sink, json_incref(json));
 done:
-  json_decref(a); json_decref(b); json_decref(model); json_decref(json);
+  json_decref(a);
+  json_decref(b);
+  json_decref(model);
+  json_decref(json);
   return status;
 }
 
@@ -298,36 +347,44 @@ static bool small_is_best(const char *metric) {
 }
 
 static int better_first(const void *x, const void *y, void *metric) {
-  double a = number(json_object_get(*(json_t *const *)x, "results"), metric), b = number(json_object_get(*(json_t *const *)y, "results"), metric);
+  double a = number(json_object_get(*(json_t *const *)x, "results"), metric),
+         b = number(json_object_get(*(json_t *const *)y, "results"), metric);
   return small_is_best(metric) ? (a > b) - (a < b) : (a < b) - (a > b);
 }
 
-/* A rate of training says nothing beside one of scoring. Where runs of several commands have the figure those of one stay: of training, or of the command with
- * most of them. `others`: how many each of the others has. */
+/* A rate of training says nothing beside one of scoring. Where runs of several commands have the
+ * figure those of one stay: of training, or of the command with most of them. `others`: how many
+ * each of the others has. */
 static void keep_one_command(json_t *rows, char command[32], json_t *others) {
   json_t *row, *count;
   const char *of;
   size_t i;
   double most = 0;
   *command = 0;
-  json_array_foreach(rows, i, row)
-      json_object_set_new(others, text_of(row, "command"), json_integer((json_int_t)number(others, text_of(row, "command")) + 1));
-  json_object_foreach(others, of, count) {
+  json_array_foreach (rows, i, row)
+    json_object_set_new(others, text_of(row, "command"),
+                        json_integer((json_int_t)number(others, text_of(row, "command")) + 1));
+  json_object_foreach (others, of, count) {
     double runs = !strcmp(of, "train") ? INFINITY : json_number_value(count);
-    if (runs > most) { most = runs; snprintf(command, 32, "%.31s", of); }
+    if (runs > most) {
+      most = runs;
+      snprintf(command, 32, "%.31s", of);
+    }
   }
   json_object_del(others, command);
   for (i = json_array_size(rows); i-- > 0;)
     if (strcmp(text_of(json_array_get(rows, i), "command"), command)) json_array_remove(rows, i);
 }
 
-static void say_others(const rafter_sink *sink, const char *command, const json_t *others, const char *metric) {
+static void say_others(const rafter_sink *sink, const char *command, const json_t *others,
+                       const char *metric) {
   const char *of;
   json_t *count;
   size_t left = json_object_size(others);
   if (!left) return;
   rf_say(sink, "of %s runs;", command);
-  json_object_foreach((json_t *)others, of, count) rf_say(sink, " %lld of %s%s", (long long)json_integer_value(count), of, --left ? "," : "");
+  json_object_foreach ((json_t *)others, of, count)
+    rf_say(sink, " %lld of %s%s", (long long)json_integer_value(count), of, --left ? "," : "");
   rf_say(sink, " have %s too, which is another thing there: --of COMMAND\n", metric);
 }
 
@@ -338,8 +395,8 @@ static rf_status best(rf_history *history, const rf_options *o, const rafter_sin
   char command[32];
   filter.metric = rf_options_text(o, "metric");
   if (strspn(filter.metric, "abcdefghijklmnopqrstuvwxyz_0123456789") != strlen(filter.metric))
-    return RF_FAIL(error, RAFTER_INVALID, "for example --metric tokens_per_second or --metric loss", "--metric is no name of a result (got %.60s)",
-                   filter.metric);
+    return RF_FAIL(error, RAFTER_INVALID, "for example --metric tokens_per_second or --metric loss",
+                   "--metric is no name of a result (got %.60s)", filter.metric);
   RF_TRY(rf_history_rows(history, &filter, &rows, error));
   others = json_object();
   keep_one_command(rows, command, others);
@@ -350,12 +407,17 @@ static rf_status best(rf_history *history, const rf_options *o, const rafter_sin
   sorted = json_array();
   int64_t limit = rf_options_int(o, "limit");
   for (size_t i = 0; all && i < count; i++) json_array_append(sorted, all[i]);
-  free(all); json_decref(rows);
+  free(all);
+  json_decref(rows);
   if (!count) rf_say(sink, "no finished run has the result %s\n", filter.metric);
-  else { say_rows(sink, sorted, limit, filter.metric); say_others(sink, command, others, filter.metric); }
-  while (limit && (int64_t)json_array_size(sorted) > limit) json_array_remove(sorted, json_array_size(sorted) - 1);
-  rf_put_json(sink, json_pack("{ss ss ss ss so so}", "rafter", RF_VERSION, "command", "runs", "metric", filter.metric, "of", command, "others",
-                              others, "runs", sorted));
+  else {
+    say_rows(sink, sorted, limit, filter.metric);
+    say_others(sink, command, others, filter.metric);
+  }
+  while (limit && (int64_t)json_array_size(sorted) > limit)
+    json_array_remove(sorted, json_array_size(sorted) - 1);
+  rf_put_json(sink, json_pack("{ss ss ss ss so so}", "rafter", RF_VERSION, "command", "runs", "metric",
+                              filter.metric, "of", command, "others", others, "runs", sorted));
   return RAFTER_OK;
 }
 
@@ -373,12 +435,15 @@ rf_status rf_command_runs(const rafter_job *job, const rafter_sink *sink, rf_err
     int given = rf_options_argument_count(o) ? rf_options_argument_count(o) - 1 : 0;
     if (strcmp(VERBS[i].name, verb)) continue;
     if (given != VERBS[i].arguments)
-      return RF_FAIL(error, RAFTER_INVALID, "`rafter runs list`, `show RUN`, `compare A B`, `best --metric NAME`", "runs %s takes %d run%s (got %d)",
-                     verb, VERBS[i].arguments, VERBS[i].arguments == 1 ? "" : "s", given);
+      return RF_FAIL(error, RAFTER_INVALID,
+                     "`rafter runs list`, `show RUN`, `compare A B`, `best --metric NAME`",
+                     "runs %s takes %d run%s (got %d)", verb, VERBS[i].arguments,
+                     VERBS[i].arguments == 1 ? "" : "s", given);
     RF_TRY(rf_history_open(rf_runs_root(), false, &history, error));
     rf_status status = VERBS[i].run(history, o, sink, error);
     rf_history_close(history);
     return status;
   }
-  return RF_FAIL(error, RAFTER_INVALID, "one of list, show, compare, best", "runs does not know '%.60s'", verb);
+  return RF_FAIL(error, RAFTER_INVALID, "one of list, show, compare, best", "runs does not know '%.60s'",
+                 verb);
 }

@@ -8,7 +8,8 @@
 #include <unistd.h>
 
 /* Files often name one id that ends a text, where a turn ends with another. */
-static const char *const TURN_ENDS[] = {"<|im_end|>", "<end_of_turn>", "<|eot_id|>", "<|end|>", "<|endoftext|>"};
+static const char *const TURN_ENDS[] = {"<|im_end|>", "<end_of_turn>", "<|eot_id|>", "<|end|>",
+                                        "<|endoftext|>"};
 
 static const struct preference {
   const char *option, *key;
@@ -20,16 +21,32 @@ static const struct preference {
                    {"repetition-penalty", "repetition_penalty", 100},
                    {"presence-penalty", "presence_penalty", 100},
                    {"frequency-penalty", "frequency_penalty", 100}};
-enum { TEMPERATURE, TOP_K, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, PREFERENCE_COUNT, OF_THE_MODEL = PRESENCE };
+enum {
+  TEMPERATURE,
+  TOP_K,
+  TOP_P,
+  MIN_P,
+  REPETITION,
+  PRESENCE,
+  FREQUENCY,
+  PREFERENCE_COUNT,
+  OF_THE_MODEL = PRESENCE
+};
 
 static double get(const rf_sampler_options *s, int which) {
-  const double values[] = {
-      (double)s->temperature,      (double)s->top_k, (double)s->top_p, (double)s->min_p, (double)s->repetition_penalty, (double)s->presence_penalty,
-      (double)s->frequency_penalty};
+  const double values[] = {(double)s->temperature,
+                           (double)s->top_k,
+                           (double)s->top_p,
+                           (double)s->min_p,
+                           (double)s->repetition_penalty,
+                           (double)s->presence_penalty,
+                           (double)s->frequency_penalty};
   return values[which];
 }
 static void set(rf_sampler_options *s, int which, double value) {
-  float *const places[] = {&s->temperature, NULL, &s->top_p, &s->min_p, &s->repetition_penalty, &s->presence_penalty, &s->frequency_penalty};
+  float *const places[] = {
+      &s->temperature,      NULL, &s->top_p, &s->min_p, &s->repetition_penalty, &s->presence_penalty,
+      &s->frequency_penalty};
   if (which == TOP_K) s->top_k = (int32_t)value;
   else *places[which] = (float)value;
 }
@@ -49,7 +66,8 @@ static void add_mark(rf_marks *marks, int64_t vocab, int64_t id) {
   marks->id[marks->count++] = (int32_t)id;
 }
 
-rf_status rf_marks_of(const rf_settings *settings, const rf_tokenizer *tokenizer, rf_marks *marks, rf_error *error) {
+rf_status rf_marks_of(const rf_settings *settings, const rf_tokenizer *tokenizer, rf_marks *marks,
+                      rf_error *error) {
   char path[4200];
   json_t *json, *id;
   size_t i;
@@ -64,12 +82,14 @@ rf_status rf_marks_of(const rf_settings *settings, const rf_tokenizer *tokenizer
   RF_TRY(read_config(settings, &json, path, error));
   json_t *eos = json_object_get(json, "eos_token_id");
   if (json_is_integer(eos)) add_mark(marks, vocab, json_integer_value(eos));
-  json_array_foreach(eos, i, id) add_mark(marks, vocab, json_is_integer(id) ? json_integer_value(id) : -1);
+  json_array_foreach (eos, i, id) add_mark(marks, vocab, json_is_integer(id) ? json_integer_value(id) : -1);
   json_decref(json);
   return RAFTER_OK;
 }
 
-static bool is_typed(const rf_options *o, int which) { return rf_options_given(o, PREFERENCES[which].option); }
+static bool is_typed(const rf_options *o, int which) {
+  return rf_options_given(o, PREFERENCES[which].option);
+}
 
 void rf_sampling_typed(const rf_options *o, rf_sampler_options *s) {
   s->seed = (uint64_t)rf_options_int(o, "seed");
@@ -80,12 +100,14 @@ void rf_sampling_typed(const rf_options *o, rf_sampler_options *s) {
 json_t *rf_sampling_json(const rf_sampler_options *s) {
   json_t *json = json_object();
   for (int i = 0; i < PREFERENCE_COUNT; i++)
-    json_object_set_new(json, PREFERENCES[i].key, i == TOP_K ? json_integer((json_int_t)s->top_k) : rf_json_decimal((float)get(s, i)));
+    json_object_set_new(json, PREFERENCES[i].key,
+                        i == TOP_K ? json_integer((json_int_t)s->top_k) : rf_json_decimal((float)get(s, i)));
   json_object_set_new(json, "seed", json_integer((json_int_t)s->seed));
   return json;
 }
 
-rf_status rf_sampling_of(const rf_options *o, const rf_settings *settings, const rafter_sink *sink, rf_sampler_options *s, rf_error *error) {
+rf_status rf_sampling_of(const rf_options *o, const rf_settings *settings, const rafter_sink *sink,
+                         rf_sampler_options *s, rf_error *error) {
   char path[4200], said[256] = "";
   json_t *json = NULL;
   bool samples = true;
@@ -98,7 +120,8 @@ rf_status rf_sampling_of(const rf_options *o, const rf_settings *settings, const
     if (i == TEMPERATURE && !samples) value = 0;
     else status = rf_json_float_or(json, PREFERENCES[i].key, path, 0, 1e9, value, &value, error);
     set(s, i, value);
-    if (get(s, i) != before) rf_text_append(said, sizeof said, "%s%s %g", *said ? ", " : "", PREFERENCES[i].option, value);
+    if (get(s, i) != before)
+      rf_text_append(said, sizeof said, "%s%s %g", *said ? ", " : "", PREFERENCES[i].option, value);
   }
   if (*said) rf_note(sink, "generation_config.json: %s\n", said);
   json_decref(json);
@@ -108,7 +131,8 @@ rf_status rf_sampling_of(const rf_options *o, const rf_settings *settings, const
 rf_status rf_sampling_of_row(const json_t *json, const char *where, rf_sampler_options *s, rf_error *error) {
   for (int i = 0; i < PREFERENCE_COUNT; i++) {
     double value = get(s, i), least = i == PRESENCE || i == FREQUENCY ? -PREFERENCES[i].most : 0;
-    RF_TRY(rf_json_float_or(json, PREFERENCES[i].key, where, least, PREFERENCES[i].most, value, &value, error));
+    RF_TRY(
+        rf_json_float_or(json, PREFERENCES[i].key, where, least, PREFERENCES[i].most, value, &value, error));
     set(s, i, value);
   }
   return RAFTER_OK;

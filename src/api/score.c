@@ -15,7 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WALK_ROWS = 1024 }; /* rows of a walk unless --batch says otherwise: enough for matrix products to be fast */
+/* rows of a walk unless --batch says otherwise: enough for matrix products to be fast */
+enum { WALK_ROWS = 1024 };
 
 typedef struct text_row {
   json_t *id;
@@ -24,7 +25,8 @@ typedef struct text_row {
   int32_t *top_ids;
 } text_row;
 
-/* A stretch of a row that one walk sees; positions below `from` are only what the others stand behind. */
+/* A stretch of a row that one walk sees; positions below `from` are only what the others stand
+ * behind. */
 typedef struct window {
   int row;
   int64_t begin, count, from;
@@ -45,7 +47,9 @@ typedef struct work {
 } work;
 
 static rf_status need_tokenizer(work *w, rf_error *error) {
-  return w->tokenizer ? RAFTER_OK : rf_tokenizer_for(&w->settings.model, w->settings.weights_folder, &w->tokenizer, error);
+  return w->tokenizer
+             ? RAFTER_OK
+             : rf_tokenizer_for(&w->settings.model, w->settings.weights_folder, &w->tokenizer, error);
 }
 
 static rf_status add_row(work *w, text_row **row, rf_error *error) {
@@ -53,48 +57,56 @@ static rf_status add_row(work *w, text_row **row, rf_error *error) {
     int capacity = w->capacity ? 2 * w->capacity : 16;
     text_row *grown = realloc(w->row, (size_t)capacity * sizeof *grown);
     if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-    w->row = grown; w->capacity = capacity;
+    w->row = grown;
+    w->capacity = capacity;
   }
   *row = &w->row[w->rows++];
   **row = (text_row){0};
   return RAFTER_OK;
 }
 
-static rf_status encode(work *w, const rf_options *o, const char *text, size_t bytes, rf_ids *ids, rf_error *error) {
+static rf_status encode(work *w, const rf_options *o, const char *text, size_t bytes, rf_ids *ids,
+                        rf_error *error) {
   RF_TRY(need_tokenizer(w, error));
-  int flags = (rf_options_flag(o, "no-bos") ? 0 : RF_ENCODE_MARKS) | (rf_options_flag(o, "no-special") ? 0 : RF_ENCODE_PARSE);
+  int flags = (rf_options_flag(o, "no-bos") ? 0 : RF_ENCODE_MARKS) |
+              (rf_options_flag(o, "no-special") ? 0 : RF_ENCODE_PARSE);
   return rf_tokenizer_encode(w->tokenizer, text, bytes, flags, ids, error);
 }
 
-static rf_status read_ids(const work *w, const json_t *list, const char *path, int64_t line, rf_ids *ids, rf_error *error) {
+static rf_status read_ids(const work *w, const json_t *list, const char *path, int64_t line, rf_ids *ids,
+                          rf_error *error) {
   size_t i;
   json_t *id;
-  json_array_foreach((json_t *)list, i, id) {
+  json_array_foreach ((json_t *)list, i, id) {
     json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
     if (v < 0 || v >= w->settings.model.vocab)
       return RF_FAIL(error, RAFTER_FAILED, "the ids belong to another tokenizer or model",
-                     "token out of range (%s, line %lld, token %zu: expected an id below %lld, got %lld)", path, (long long)line, i,
-                     (long long)w->settings.model.vocab, (long long)v);
+                     "token out of range (%s, line %lld, token %zu: expected an id below %lld, got %lld)",
+                     path, (long long)line, i, (long long)w->settings.model.vocab, (long long)v);
     RF_TRY(rf_ids_add(ids, (int32_t)v, error));
   }
   return RAFTER_OK;
 }
 
-static rf_status read_row(work *w, const rf_options *o, const char *path, int64_t line, const json_t *json, rf_error *error) {
+static rf_status read_row(work *w, const rf_options *o, const char *path, int64_t line, const json_t *json,
+                          rf_error *error) {
   const json_t *text = json_object_get(json, "text"), *tokens = json_object_get(json, "tokens");
   text_row *row;
   if (json_is_string(text) && json_is_array(tokens))
-    return RF_FAIL(error, RAFTER_FAILED, "leave one of them out", "a row has both text and tokens (%s, line %lld)", path, (long long)line);
+    return RF_FAIL(error, RAFTER_FAILED, "leave one of them out",
+                   "a row has both text and tokens (%s, line %lld)", path, (long long)line);
   RF_TRY(add_row(w, &row, error));
   row->id = json_incref(json_object_get(json, "id"));
-  if (json_is_string(text)) RF_TRY(encode(w, o, json_string_value(text), json_string_length(text), &row->ids, error));
+  if (json_is_string(text))
+    RF_TRY(encode(w, o, json_string_value(text), json_string_length(text), &row->ids, error));
   else if (json_is_array(tokens)) RF_TRY(read_ids(w, tokens, path, line, &row->ids, error));
   else
-    return RF_FAIL(error, RAFTER_FAILED, "rows have \"text\" or \"tokens\"", "a row has neither text nor tokens (%s, line %lld)", path,
-                   (long long)line);
+    return RF_FAIL(error, RAFTER_FAILED, "rows have \"text\" or \"tokens\"",
+                   "a row has neither text nor tokens (%s, line %lld)", path, (long long)line);
   return row->ids.count >= 1
              ? RAFTER_OK
-             : RF_FAIL(error, RAFTER_FAILED, NULL, "a row is empty (%s, line %lld: expected at least 1 token)", path, (long long)line);
+             : RF_FAIL(error, RAFTER_FAILED, NULL,
+                       "a row is empty (%s, line %lld: expected at least 1 token)", path, (long long)line);
 }
 
 static rf_status read_jsonl(work *w, const rf_options *o, const char *path, rf_error *error) {
@@ -106,7 +118,8 @@ static rf_status read_jsonl(work *w, const rf_options *o, const char *path, rf_e
     RF_GO(rf_json_lines_next(&lines, &json, error));
     if (!json) break;
     RF_GO(read_row(w, o, path, lines.line, json, error));
-    json_decref(json); json = NULL;
+    json_decref(json);
+    json = NULL;
   }
   if (!w->rows) status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no rows", path);
 done:
@@ -126,22 +139,26 @@ static rf_status read_text(work *w, const rf_options *o, const char *path, rf_er
   rf_status status = encode(w, o, words, path ? bytes : strlen(words), &row->ids, error);
   free(text);
   if (status == RAFTER_OK && row->ids.count < 2)
-    return RF_FAIL(error, path ? RAFTER_FAILED : RAFTER_INVALID, "give a longer text", "nothing to score (expected at least 2 tokens, got %lld)",
-                   (long long)row->ids.count);
+    return RF_FAIL(error, path ? RAFTER_FAILED : RAFTER_INVALID, "give a longer text",
+                   "nothing to score (expected at least 2 tokens, got %lld)", (long long)row->ids.count);
   return status;
 }
 
 static rf_status read_rows(work *w, const rf_options *o, rf_error *error) {
   const char *path = rf_options_is_set(o, "input") ? rf_options_text(o, "input") : NULL;
   if (!path && !rf_options_is_set(o, "text"))
-    return RF_FAIL(error, RAFTER_INVALID, "give --text TEXT, or --input FILE (.jsonl: one row a line; else one text)", "nothing to score");
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "give --text TEXT, or --input FILE (.jsonl: one row a line; else one text)",
+                   "nothing to score");
   size_t n = path ? strlen(path) : 0;
-  return n > 6 && !strcmp(path + n - 6, ".jsonl") ? read_jsonl(w, o, path, error) : read_text(w, o, path, error);
+  return n > 6 && !strcmp(path + n - 6, ".jsonl") ? read_jsonl(w, o, path, error)
+                                                  : read_text(w, o, path, error);
 }
 
-/* ---- walks ------------------------------------------------------------------------------------------------------ */
+/* ---- walks ----------------------------------------------------------------------------------- */
 
-/* Rows in windows of at most seq tokens. A row that is longer moves on by the stride, each window scoring what the one before did not. */
+/* Rows in windows of at most seq tokens. A row that is longer moves on by the stride, each
+ * window scoring what the one before did not. */
 static rf_status cut_windows(work *w, const rf_options *o, rf_error *error) {
   rf_build_options *b = &w->settings.plan.build;
   int64_t longest = 0, total = 0, most = w->settings.model.max_seq;
@@ -153,10 +170,13 @@ static rf_status cut_windows(work *w, const rf_options *o, rf_error *error) {
   w->stride = rf_options_is_set(o, "stride") ? rf_options_int(o, "stride") : 0;
   if (w->stride >= b->seq && longest > b->seq)
     return RF_FAIL(error, RAFTER_INVALID, "the first new token of a window must stand behind another",
-                   "--stride is out of range (expected 1 to %lld, less than --seq, got %lld)", (long long)b->seq - 1, (long long)w->stride);
+                   "--stride is out of range (expected 1 to %lld, less than --seq, got %lld)",
+                   (long long)b->seq - 1, (long long)w->stride);
   if (longest > b->seq && !w->stride)
-    return RF_FAIL(error, RAFTER_INVALID, "give --stride N: windows of that many new tokens each, or raise --seq",
-                   "a text is longer than a walk sees (expected at most %lld tokens, got %lld)", (long long)b->seq, (long long)longest);
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "give --stride N: windows of that many new tokens each, or raise --seq",
+                   "a text is longer than a walk sees (expected at most %lld tokens, got %lld)",
+                   (long long)b->seq, (long long)longest);
   int64_t capacity = w->rows + (w->stride ? total / w->stride : 0) + 1;
   w->window = calloc((size_t)capacity, sizeof *w->window);
   if (!w->window) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
@@ -180,15 +200,19 @@ static rf_status cut_windows(work *w, const rf_options *o, rf_error *error) {
 static rf_status make_answers(const work *w, text_row *row, rf_error *error) {
   size_t count = (size_t)row->ids.count, top = count * (size_t)w->top;
   row->logprobs = malloc(count * sizeof *row->logprobs);
-  row->top_ids = malloc((top + 1) * sizeof *row->top_ids); row->top_logprobs = malloc((top + 1) * sizeof *row->top_logprobs);
-  return row->logprobs && row->top_ids && row->top_logprobs ? RAFTER_OK
-                                                            : RF_FAIL(error, RAFTER_FAILED, "give shorter rows, or a smaller --top", "out of memory");
+  row->top_ids = malloc((top + 1) * sizeof *row->top_ids);
+  row->top_logprobs = malloc((top + 1) * sizeof *row->top_logprobs);
+  return row->logprobs && row->top_ids && row->top_logprobs
+             ? RAFTER_OK
+             : RF_FAIL(error, RAFTER_FAILED, "give shorter rows, or a smaller --top", "out of memory");
 }
 
 static void forget(text_row *row) {
   json_decref(row->id);
   rf_ids_free(&row->ids);
-  free(row->logprobs); free(row->top_ids); free(row->top_logprobs);
+  free(row->logprobs);
+  free(row->top_ids);
+  free(row->top_logprobs);
   *row = (text_row){0};
 }
 
@@ -198,12 +222,14 @@ static rf_status take(const work *w, const window *v, const rf_scored *from, rf_
   if (!row->logprobs) RF_TRY(make_answers(w, row, error));
   int64_t at = v->begin + v->from, count = v->count - v->from, top = w->top;
   memcpy(row->logprobs + at, from->logprobs + v->from, (size_t)count * sizeof *row->logprobs);
-  memcpy(row->top_ids + at * top, from->top_ids + v->from * top, (size_t)(count * top) * sizeof *row->top_ids);
-  memcpy(row->top_logprobs + at * top, from->top_logprobs + v->from * top, (size_t)(count * top) * sizeof *row->top_logprobs);
+  memcpy(row->top_ids + at * top, from->top_ids + v->from * top,
+         (size_t)(count * top) * sizeof *row->top_ids);
+  memcpy(row->top_logprobs + at * top, from->top_logprobs + v->from * top,
+         (size_t)(count * top) * sizeof *row->top_logprobs);
   return RAFTER_OK;
 }
 
-/* ---- answers ---------------------------------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 static json_t *row_json(const work *w, const text_row *row, double nll) {
   json_t *tokens = json_array(), *logprobs = json_array(), *tops = json_array(), *json = json_object();
@@ -217,7 +243,10 @@ static json_t *row_json(const work *w, const text_row *row, double nll) {
       json_array_append_new(values, json_real((double)row->top_logprobs[t * w->top + k]));
     }
     json_array_append_new(tops, t ? json_pack("{so so}", "ids", ids, "logprobs", values) : json_null());
-    if (!t) { json_decref(ids); json_decref(values); }
+    if (!t) {
+      json_decref(ids);
+      json_decref(values);
+    }
   }
   if (row->id) json_object_set(json, "id", row->id);
   json_object_set_new(json, "tokens", tokens);
@@ -225,11 +254,13 @@ static json_t *row_json(const work *w, const text_row *row, double nll) {
   if (w->top) json_object_set_new(json, "top", tops);
   else json_decref(tops);
   json_object_set_new(json, "nll", json_real(nll));
-  json_object_set_new(json, "perplexity", json_real(row->ids.count > 1 ? exp(nll / (double)(row->ids.count - 1)) : 1));
+  json_object_set_new(json, "perplexity",
+                      json_real(row->ids.count > 1 ? exp(nll / (double)(row->ids.count - 1)) : 1));
   return json;
 }
 
-/* Rows before `whole` go out as soon as they are, so that memory does not grow with how many there are. */
+/* Rows before `whole` go out as soon as they are, so that memory does not grow with how many
+ * there are. */
 static rf_status put_rows(work *w, int whole, const rafter_sink *sink, rf_error *error) {
   rf_status status = RAFTER_OK;
   int64_t began = rf_phase_begin();
@@ -237,72 +268,97 @@ static rf_status put_rows(work *w, int whole, const rafter_sink *sink, rf_error 
     text_row *row = &w->row[w->put];
     double nll = 0;
     for (int64_t t = 1; t < row->ids.count; t++) nll -= (double)row->logprobs[t];
-    w->nll += nll; w->scored += row->ids.count - 1;
+    w->nll += nll;
+    w->scored += row->ids.count - 1;
     json_t *json = row_json(w, row, nll);
-    if (w->out) { status = rf_json_write_line(w->out, json, error); json_decref(json); }
-    else rf_put_json(sink, json);
+    if (w->out) {
+      status = rf_json_write_line(w->out, json, error);
+      json_decref(json);
+    } else rf_put_json(sink, json);
     forget(row);
   }
   rf_phase_end(RF_PHASE_WRITE, began);
   return status;
 }
 
-/* ---- all of it ---------------------------------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 /* *seconds: of the walks alone. */
-static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, int64_t *walked, double *seconds, rf_error *error) {
+static rf_status walk_all(work *w, rf_scorer *scorer, const rafter_sink *sink, int64_t *walked,
+                          double *seconds, rf_error *error) {
   int64_t rows = rf_scorer_rows(scorer), done = 0;
   rf_status status = RAFTER_OK;
   rf_scored *text = calloc((size_t)rows, sizeof *text);
-  float *logprobs = malloc((size_t)rows * sizeof *logprobs), *top_logprobs = malloc((size_t)(rows * w->top + 1) * sizeof *top_logprobs);
+  float *logprobs = malloc((size_t)rows * sizeof *logprobs),
+        *top_logprobs = malloc((size_t)(rows * w->top + 1) * sizeof *top_logprobs);
   int32_t *top_ids = malloc((size_t)(rows * w->top + 1) * sizeof *top_ids);
-  if (!text || !logprobs || !top_logprobs || !top_ids) status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  if (!text || !logprobs || !top_logprobs || !top_ids)
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   while (status == RAFTER_OK && done < w->windows) {
     int count = 0;
     int64_t at = 0;
     for (; done + count < w->windows && at + w->window[done + count].count <= rows; count++) {
       const window *v = &w->window[done + count];
-      text[count] = (rf_scored){w->row[v->row].ids.at + v->begin, v->count, logprobs + at, top_ids + at * w->top, top_logprobs + at * w->top};
+      text[count] = (rf_scored){w->row[v->row].ids.at + v->begin, v->count, logprobs + at,
+                                top_ids + at * w->top, top_logprobs + at * w->top};
       at += v->count;
     }
     double start = rf_now_seconds();
     status = rf_scorer_walk(scorer, text, count, error);
     int64_t takes = rf_phase_begin();
-    for (int i = 0; i < count && status == RAFTER_OK; i++) status = take(w, &w->window[done + i], &text[i], error);
+    for (int i = 0; i < count && status == RAFTER_OK; i++)
+      status = take(w, &w->window[done + i], &text[i], error);
     rf_phase_end(RF_PHASE_SAMPLE, takes);
-    done += count; *walked += at; w->walks++; *seconds += rf_now_seconds() - start;
-    if (status == RAFTER_OK) status = put_rows(w, done < w->windows ? w->window[done].row : w->rows, sink, error);
+    done += count;
+    *walked += at;
+    w->walks++;
+    *seconds += rf_now_seconds() - start;
+    if (status == RAFTER_OK)
+      status = put_rows(w, done < w->windows ? w->window[done].row : w->rows, sink, error);
     if (status == RAFTER_OK && done < w->windows && rf_asked_to_stop(sink))
-      status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped after %lld of %lld windows; %d of %d rows were put out", (long long)done,
+      status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL,
+                       "stopped after %lld of %lld windows; %d of %d rows were put out", (long long)done,
                        (long long)w->windows, w->put, w->rows);
   }
-  free(text); free(logprobs); free(top_logprobs); free(top_ids);
+  free(text);
+  free(logprobs);
+  free(top_logprobs);
+  free(top_ids);
   return status;
 }
 
-static void say(const work *w, const rf_scorer *scorer, int64_t walked, double seconds, const rafter_sink *sink) {
+static void say(const work *w, const rf_scorer *scorer, int64_t walked, double seconds,
+                const rafter_sink *sink) {
   int64_t rows = rf_scorer_rows(scorer);
   double planned = scorer->plan->step_seconds * (double)walked / (double)rows;
-  if (w->stride) rf_say(sink, "windows of %lld tokens, %lld new ones each\n", (long long)w->settings.plan.build.seq, (long long)w->stride);
-  rf_say(sink, "%d row%s, %lld tokens scored: mean log-probability %.5f, perplexity %.4f\n", w->rows, w->rows == 1 ? "" : "s", (long long)w->scored,
-         w->scored ? -w->nll / (double)w->scored : 0, w->scored ? exp(w->nll / (double)w->scored) : 1);
-  rf_say(sink, "%.1f tokens/s in walks of up to %lld (%.2f s; planned %.2f s), arena %.1f MiB\n", seconds > 0 ? (double)walked / seconds : 0,
-         (long long)rows, seconds, planned, (double)rf_run_arena_bytes(scorer->run) / 0x1p20);
+  if (w->stride)
+    rf_say(sink, "windows of %lld tokens, %lld new ones each\n", (long long)w->settings.plan.build.seq,
+           (long long)w->stride);
+  rf_say(sink, "%d row%s, %lld tokens scored: mean log-probability %.5f, perplexity %.4f\n", w->rows,
+         w->rows == 1 ? "" : "s", (long long)w->scored, w->scored ? -w->nll / (double)w->scored : 0,
+         w->scored ? exp(w->nll / (double)w->scored) : 1);
+  rf_say(sink, "%.1f tokens/s in walks of up to %lld (%.2f s; planned %.2f s), arena %.1f MiB\n",
+         seconds > 0 ? (double)walked / seconds : 0, (long long)rows, seconds, planned,
+         (double)rf_run_arena_bytes(scorer->run) / 0x1p20);
 }
 
 /* The rows went into a file: what is said of all of them. */
-static void put_sum(const work *w, const rf_scorer *scorer, int64_t walked, double seconds, const char *path, const rafter_sink *sink) {
-  rf_put_json(sink, json_pack("{ss ss si sI sf sf sf sf sI}", "command", "score", "output", path, "rows", w->rows, "tokens", (json_int_t)w->scored,
-                              "nll", w->nll, "perplexity", w->scored ? exp(w->nll / (double)w->scored) : 1, "seconds", seconds, "tokens_per_second",
-                              seconds > 0 ? (double)walked / seconds : 0, "arena_bytes", (json_int_t)rf_run_arena_bytes(scorer->run)));
+static void put_sum(const work *w, const rf_scorer *scorer, int64_t walked, double seconds, const char *path,
+                    const rafter_sink *sink) {
+  rf_put_json(sink, json_pack("{ss ss si sI sf sf sf sf sI}", "command", "score", "output", path, "rows",
+                              w->rows, "tokens", (json_int_t)w->scored, "nll", w->nll, "perplexity",
+                              w->scored ? exp(w->nll / (double)w->scored) : 1, "seconds", seconds,
+                              "tokens_per_second", seconds > 0 ? (double)walked / seconds : 0, "arena_bytes",
+                              (json_int_t)rf_run_arena_bytes(scorer->run)));
 }
 
-/* ---- what it leaves ------------------------------------------------------------------------------------------------ */
+/* ---- what it leaves -------------------------------------------------------------------------- */
 
-static rf_status leave(const work *w, const rf_scorer *scorer, const rf_record *record, rf_journal *journal, int64_t walked, double seconds,
-                       rf_error *error) {
-  json_object_update_new(journal->results, json_pack("{sI sI sf sf}", "rows", (json_int_t)w->put, "tokens", (json_int_t)w->scored, "nll", w->nll,
-                                                     "perplexity", w->scored ? exp(w->nll / (double)w->scored) : 1));
+static rf_status leave(const work *w, const rf_scorer *scorer, const rf_record *record, rf_journal *journal,
+                       int64_t walked, double seconds, rf_error *error) {
+  json_object_update_new(journal->results, json_pack("{sI sI sf sf}", "rows", (json_int_t)w->put, "tokens",
+                                                     (json_int_t)w->scored, "nll", w->nll, "perplexity",
+                                                     w->scored ? exp(w->nll / (double)w->scored) : 1));
   return rf_walked_leave_scores(scorer, record, journal, w->walks, walked, seconds, error);
 }
 
@@ -318,16 +374,18 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   w->top = w->settings.plan.build.top;
   RF_TRY(read_rows(w, o, error));
   RF_TRY(cut_windows(w, o, error));
-  rf_score_settings settings = {.model = w->settings.model,
-                                .plan = w->settings.plan,
-                                .weights_folder = w->settings.weights_folder,
-                                .progress = rf_load_bar(sink),
-                                .seed = (uint64_t)rf_options_int(o, "seed"),
-                                .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
+  rf_score_settings settings = {
+      .model = w->settings.model,
+      .plan = w->settings.plan,
+      .weights_folder = w->settings.weights_folder,
+      .progress = rf_load_bar(sink),
+      .seed = (uint64_t)rf_options_int(o, "seed"),
+      .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
   RF_TRY(rf_traced_open(o, &record, error));
   RF_GO(rf_scorer_open(&settings, &scorer, error));
   if (!scorer->tokens) {
-    status = RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference", "the null backend computes nothing to score with");
+    status = RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
+                     "the null backend computes nothing to score with");
     goto done;
   }
   rf_report_walk walk = {.name = "score", .plan = scorer->plan};
@@ -350,7 +408,8 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   say(w, scorer, walked, seconds, sink);
   RF_GO(leave(w, scorer, record, &journal, walked, seconds, error));
 done:
-  rf_out_discard(w->out); w->out = NULL;
+  rf_out_discard(w->out);
+  w->out = NULL;
   rf_journal_close(&journal, status, error);
   rf_record_close(record);
   rf_scorer_close(scorer);
@@ -365,7 +424,9 @@ rf_status rf_command_score(const rafter_job *job, const rafter_sink *sink, rf_er
   if (status == RAFTER_OK) status = score(w, o, sink, error);
   for (int i = w->put; i < w->rows; i++) forget(&w->row[i]);
   rf_tokenizer_close(w->tokenizer);
-  free(w->window); free(w->row); free(w);
+  free(w->window);
+  free(w->row);
+  free(w);
   rf_options_free(o);
   return status;
 }

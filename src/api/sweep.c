@@ -1,4 +1,5 @@
-/* sweep.c - `rafter plan --sweep`: one plan per value of an option, and where time or memory steps, with the cause. */
+/* sweep.c - `rafter plan --sweep`: one plan per value of an option, and where time or memory
+ * steps, with the cause. */
 #include "api/plan.h"
 
 #include "plan/cause.h"
@@ -12,14 +13,17 @@ double rf_json_at(const json_t *json, const char *object, const char *key) {
   return json_number_value(json_object_get(json_object_get(json, object), key));
 }
 
-/* A step stands out when it is half as large again as its neighbours and this part of the whole: below it nobody would change a setting. */
+/* A step stands out when it is half as large again as its neighbours and this part of the whole:
+ * below it nobody would change a setting. */
 static const double STANDS_OUT = 1.5, WORTH_SAYING = 0.02, FALLS = 0.2, SCALES = 0.1;
 
 static void row_of(rf_sweep_row *row, const json_t *plan) {
-  row->bytes = rf_json_at(plan, "memory", "peak_bytes"); row->seconds = rf_json_at(plan, "time", "seconds");
+  row->bytes = rf_json_at(plan, "memory", "peak_bytes");
+  row->seconds = rf_json_at(plan, "time", "seconds");
   row->rate = rf_json_at(plan, "rate", "tokens_per_second");
   row->speed = row->seconds > 0 ? rf_json_at(plan, "work", "model_flops") / row->seconds : 0;
-  row->chips = rf_json_at(plan, "machine", "chips"); row->waits = row->seconds > 0 ? rf_json_at(plan, "time", "network_seconds") / row->seconds : 0;
+  row->chips = rf_json_at(plan, "machine", "chips");
+  row->waits = row->seconds > 0 ? rf_json_at(plan, "time", "network_seconds") / row->seconds : 0;
   row->fits = json_is_true(json_object_get(json_object_get(plan, "memory"), "fits"));
   row->room = rf_json_at(plan, "memory", "capacity_bytes") - rf_json_at(plan, "memory", "reserve_bytes");
 }
@@ -29,10 +33,13 @@ static double growth(const rf_sweep_row *row, int i, bool memory) {
 #define AT(k) (memory ? row[k].bytes : row[k].seconds)
   double before = AT(i - 1), step = row[i].x - row[i - 1].x, last = i > 1 ? row[i - 1].x - row[i - 2].x : 0;
   if (isfinite(step) && last > 0 && before > 0) return 1 + (before - AT(i - 2)) / last * step / before;
-  return memory || !(row[i - 1].rate > 0) || !(before > 0) ? 1 : row[i].rate * row[i].seconds / (row[i - 1].rate * before);
+  return memory || !(row[i - 1].rate > 0) || !(before > 0)
+             ? 1
+             : row[i].rate * row[i].seconds / (row[i - 1].rate * before);
 }
 
-/* How far the step to row `i` stands out of the steps beside it, as a part of what stood before; 0: it does not. */
+/* How far the step to row `i` stands out of the steps beside it, as a part of what stood before;
+ * 0: it does not. */
 static double step_of(const rf_sweep_row *row, int count, int i, bool memory) {
   double slope[3] = {0}, most = 0;
   for (int k = -1; k <= 1; k++) {
@@ -47,8 +54,10 @@ static double step_of(const rf_sweep_row *row, int count, int i, bool memory) {
 #undef AT
 }
 
-static void add_cliff(json_t *cliffs, const char *at, const char *what, double size, const char *kind, const char *cause) {
-  json_array_append_new(cliffs, json_pack("{ss ss sf ss ss}", "at", at, "what", what, "size", size, "kind", kind, "cause", cause));
+static void add_cliff(json_t *cliffs, const char *at, const char *what, double size, const char *kind,
+                      const char *cause) {
+  json_array_append_new(cliffs, json_pack("{ss ss sf ss ss}", "at", at, "what", what, "size", size, "kind",
+                                          kind, "cause", cause));
 }
 
 /* More chips for the same work: a kink is where each of them does clearly less than before. */
@@ -56,7 +65,9 @@ static void find_kink(json_t *cliffs, const rf_sweep_row *row, int i) {
   char text[400];
   double each = row[i].rate / row[i].chips, before = row[i - 1].rate / row[i - 1].chips;
   if (!(row[i].chips > row[i - 1].chips) || !(before > 0) || each > (1 - SCALES) * before) return;
-  snprintf(text, sizeof text, "a chip makes %.0f %% of the tokens it made among %.0f: the network takes %.0f %% of the step, %.0f %% before",
+  snprintf(text, sizeof text,
+           "a chip makes %.0f %% of the tokens it made among %.0f: the network takes %.0f %% of the step, "
+           "%.0f %% before",
            100 * each / before, row[i - 1].chips, 100 * row[i].waits, 100 * row[i - 1].waits);
   add_cliff(cliffs, row[i].value, "scaling", 1 - each / before, "topology", text);
 }
@@ -77,9 +88,11 @@ static json_t *find_cliffs(const rf_sweep_row *row, int count) {
       snprintf(text, sizeof text, "tokens per second fall by more than a fifth: %s", row[i].why_time.text);
       add_cliff(cliffs, row[i].value, "rate", fall, row[i].why_time.kind, text);
     }
-    if (memory > 0) add_cliff(cliffs, row[i].value, "memory", memory, row[i].why_memory.kind, row[i].why_memory.text);
+    if (memory > 0)
+      add_cliff(cliffs, row[i].value, "memory", memory, row[i].why_memory.kind, row[i].why_memory.text);
     if (row[i - 1].fits && !row[i].fits) {
-      snprintf(text, sizeof text, "the first that does not fit %s: %s", rf_text_bytes(row[i].room, a), row[i].why_memory.text);
+      snprintf(text, sizeof text, "the first that does not fit %s: %s", rf_text_bytes(row[i].room, a),
+               row[i].why_memory.text);
       add_cliff(cliffs, row[i].value, "fit", row[i].bytes / row[i].room - 1, row[i].why_memory.kind, text);
     }
     find_kink(cliffs, row, i);
@@ -104,7 +117,8 @@ rf_status rf_set_chips(rf_options *options, const char *machine, const char *chi
   if (!m) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   snprintf(base, sizeof base, "%.*s", (int)strcspn(machine, ":*"), machine);
   rf_status status = count < 1 || count > 1 << 20
-                         ? RF_FAIL(error, RAFTER_INVALID, NULL, "chips are out of range (expected 1 to %d, got %.20s)", 1 << 20, chips)
+                         ? RF_FAIL(error, RAFTER_INVALID, NULL,
+                                   "chips are out of range (expected 1 to %d, got %.20s)", 1 << 20, chips)
                          : rf_machine_find(base, m, error);
   if (status == RAFTER_OK) {
     rf_machine_shape_for(m, count, shape, sizeof shape);
@@ -115,14 +129,16 @@ rf_status rf_set_chips(rf_options *options, const char *machine, const char *chi
   return status;
 }
 
-/* Rows over a microbatch or how many there are stand side by side where all have one batch: where it is not typed the least that all divide, from
- * the default on. 0: it stays as it is. */
-static rf_status common_batch(const rf_options *o, const char *name, const char *const *values, int count, int64_t *batch, rf_error *error) {
+/* Rows over a microbatch or how many there are stand side by side where all have one batch:
+ * where it is not typed the least that all divide, from the default on. 0: it stays as it is. */
+static rf_status common_batch(const rf_options *o, const char *name, const char *const *values, int count,
+                              int64_t *batch, rf_error *error) {
   enum { MOST = 1 << 20 };
   bool micro = !strcmp(name, "microbatch");
   int64_t all = 1, least = 1;
   *batch = 0;
-  if ((!micro && strcmp(name, "accumulate") != 0) || rf_options_given(o, "batch") || rf_options_given(o, micro ? "accumulate" : "microbatch"))
+  if ((!micro && strcmp(name, "accumulate") != 0) || rf_options_given(o, "batch") ||
+      rf_options_given(o, micro ? "accumulate" : "microbatch"))
     return RAFTER_OK;
   if (rf_options_is_set(o, "batch")) least = rf_options_int(o, "batch");
   for (int i = 0; i < count; i++) {
@@ -130,15 +146,16 @@ static rf_status common_batch(const rf_options *o, const char *name, const char 
     if (value > 0) all = all / rf_common_divisor(all, value) * value;
     if (all > MOST)
       return RF_FAIL(error, RAFTER_INVALID, "give --batch, or fewer values",
-                     "no batch is a multiple of all values (--sweep %s: expected one up to %d)", name, (int)MOST);
+                     "no batch is a multiple of all values (--sweep %s: expected one up to %d)", name,
+                     (int)MOST);
   }
   *batch = (least + all - 1) / all * all;
   return RAFTER_OK;
 }
 
 /* Plans one value. One that cannot be planned is a row too, with its error in `refused`. */
-static rf_status plan_value(const rafter_job *job, const char *name, int64_t batch, rf_sweep_row *row, rafter_plan **plan, json_t **json,
-                            rf_error *refused, rf_error *error) {
+static rf_status plan_value(const rafter_job *job, const char *name, int64_t batch, rf_sweep_row *row,
+                            rafter_plan **plan, json_t **json, rf_error *refused, rf_error *error) {
   rafter_job one = {rf_options_copy(job->options)};
   bool chips = !strcmp(name, "chips");
   rf_status status = chips ? rf_set_chips(one.options, rf_options_text(job->options, "on"), row->value, error)
@@ -152,37 +169,44 @@ static rf_status plan_value(const rafter_job *job, const char *name, int64_t bat
     else if (made == RAFTER_FAILED) {
       status = made;
       if (error) *error = *refused;
-    } else *json = json_pack("{s{sb} sb ss ss}", "memory", "fits", 0, "fits", 0, "error", refused->message, "hint", refused->hint);
+    } else
+      *json = json_pack("{s{sb} sb ss ss}", "memory", "fits", 0, "fits", 0, "error", refused->message, "hint",
+                        refused->hint);
   }
   rf_options_free(one.options);
   if (status != RAFTER_OK || !*plan) return status;
   row->planned = true;
   row_of(row, *json);
-  snprintf(row->bound, sizeof row->bound, "%s", json_string_value(json_object_get(json_object_get(*json, "time"), "bound")));
+  snprintf(row->bound, sizeof row->bound, "%s",
+           json_string_value(json_object_get(json_object_get(*json, "time"), "bound")));
   return RAFTER_OK;
 }
 
 static void say_row(const rafter_sink *sink, const rf_sweep_row *row, const rf_error *refused) {
   char a[32], b[32], c[32];
-  if (!row->planned) rf_say(sink, "%-24s %12s %12s %14s  no   %s\n", row->value, "-", "-", "-", refused->message);
+  if (!row->planned)
+    rf_say(sink, "%-24s %12s %12s %14s  no   %s\n", row->value, "-", "-", "-", refused->message);
   else
-    rf_say(sink, "%-24s %12s %12s %14s  %-3s  %s\n", row->value, rf_text_bytes(row->bytes, a), rf_text_seconds(row->seconds, b),
-           rf_text_count(row->rate, c), row->fits ? "yes" : "no", row->bound);
+    rf_say(sink, "%-24s %12s %12s %14s  %-3s  %s\n", row->value, rf_text_bytes(row->bytes, a),
+           rf_text_seconds(row->seconds, b), rf_text_count(row->rate, c), row->fits ? "yes" : "no",
+           row->bound);
 }
 
 /* The title names model and machine of the last row that was planned. */
-static rf_status plot(const rafter_job *job, const char *name, const rf_sweep_row *row, int count, const json_t *rows, const json_t *cliffs,
-                      rf_error *error) {
+static rf_status plot(const rafter_job *job, const char *name, const rf_sweep_row *row, int count,
+                      const json_t *rows, const json_t *cliffs, rf_error *error) {
   int planned = count - 1;
   char title[256];
   while (planned > 0 && !row[planned].planned) planned--;
   const json_t *plan = json_array_get(rows, (size_t)planned);
-  const char *model = !strncmp(name, "MODEL", 5) ? rf_options_argument(job->options, 0)
-                                                 : json_string_value(json_object_get(json_object_get(plan, "model"), "name")),
+  const char *model = !strncmp(name, "MODEL", 5)
+                          ? rf_options_argument(job->options, 0)
+                          : json_string_value(json_object_get(json_object_get(plan, "model"), "name")),
              *machine = json_string_value(json_object_get(json_object_get(plan, "machine"), "name"));
-  snprintf(title, sizeof title, "%.60s on %.60s: %.40s of a plan to %.20s", model ? model : "models", machine, name,
-           rf_options_text(job->options, "job"));
-  return rf_plot_sweep(rf_options_text(job->options, "plot"), title, machine, name, row, count, cliffs, error);
+  snprintf(title, sizeof title, "%.60s on %.60s: %.40s of a plan to %.20s", model ? model : "models", machine,
+           name, rf_options_text(job->options, "job"));
+  return rf_plot_sweep(rf_options_text(job->options, "plot"), title, machine, name, row, count, cliffs,
+                       error);
 }
 
 rf_status rf_plan_sweep(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
@@ -200,8 +224,11 @@ rf_status rf_plan_sweep(const rafter_job *job, const rafter_sink *sink, rf_error
   RF_GO(common_batch(job->options, name, values, count, &batch, error));
   rf_say(sink, "%-24s %12s %12s %14s  %-3s  %s\n", name, "memory", "time", "tokens/s", "fits", "bound");
   for (int i = 0; i < count; i++) {
-    row[i].value = values[i]; row[i].x = number_of(values[i]);
-    plan = NULL; one = NULL; refused = (rf_error){0};
+    row[i].value = values[i];
+    row[i].x = number_of(values[i]);
+    plan = NULL;
+    one = NULL;
+    refused = (rf_error){0};
     RF_GO(plan_value(job, name, batch, &row[i], &plan, &one, &refused, error));
     if (!row[i].planned && !first.message[0]) first = refused;
     any = any || row[i].planned;
@@ -210,22 +237,30 @@ rf_status rf_plan_sweep(const rafter_job *job, const rafter_sink *sink, rf_error
       row[i].why_memory = rf_cause_of_memory(before->plan, plan->plan, growth(row, i, true));
     }
     rafter_plan_free(before);
-    before = plan; plan = NULL;
+    before = plan;
+    plan = NULL;
     say_row(sink, &row[i], &refused);
     json_object_set_new(one, name, json_string(values[i]));
-    json_array_append_new(rows, one); one = NULL;
+    json_array_append_new(rows, one);
+    one = NULL;
   }
   if (!any) RF_GO(RF_FAIL(error, RAFTER_INVALID, first.hint, "%s", first.message));
   cliffs = find_cliffs(row, count);
   size_t i;
   json_t *cliff;
-  json_array_foreach(cliffs, i, cliff) rf_say(sink, "%s at %s: %s\n", json_string_value(json_object_get(cliff, "what")),
-                                              json_string_value(json_object_get(cliff, "at")), json_string_value(json_object_get(cliff, "cause")));
+  json_array_foreach (cliffs, i, cliff)
+    rf_say(sink, "%s at %s: %s\n", json_string_value(json_object_get(cliff, "what")),
+           json_string_value(json_object_get(cliff, "at")),
+           json_string_value(json_object_get(cliff, "cause")));
   if (rf_options_is_set(job->options, "plot")) RF_GO(plot(job, name, row, count, rows, cliffs, error));
-  rf_put_json(sink, json_pack("{ss ss ss sO sO}", "rafter", RF_VERSION, "command", "plan", "sweep", name, "rows", rows, "cliffs", cliffs));
+  rf_put_json(sink, json_pack("{ss ss ss sO sO}", "rafter", RF_VERSION, "command", "plan", "sweep", name,
+                              "rows", rows, "cliffs", cliffs));
 done:
-  json_decref(rows); json_decref(cliffs); json_decref(one);
-  rafter_plan_free(plan); rafter_plan_free(before);
+  json_decref(rows);
+  json_decref(cliffs);
+  json_decref(one);
+  rafter_plan_free(plan);
+  rafter_plan_free(before);
   free(row);
   return status;
 }

@@ -1,4 +1,5 @@
-/* tokenize.c - `rafter tokenize`: text to ids and back, or to a token shard, with the model's own tokenizer. */
+/* tokenize.c - `rafter tokenize`: text to ids and back, or to a token shard, with the model's
+ * own tokenizer. */
 #define _GNU_SOURCE
 #include "api/api.h"
 #include "base/file.h"
@@ -11,7 +12,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* MODEL is whatever brings a tokenizer: no model need be readable behind it. `vocab`: rows of the model, or of the tokenizer where there is none. */
+/* MODEL is whatever brings a tokenizer: no model need be readable behind it. `vocab`: rows of
+ * the model, or of the tokenizer where there is none. */
 static rf_status open_tokenizer(const char *spec, rf_tokenizer **tokenizer, int64_t *vocab, rf_error *error) {
   static const char *const ENDINGS[] = {".json", ".model", ".gguf"};
   struct stat info;
@@ -37,7 +39,8 @@ static json_t *text_value(const char *text, size_t bytes) {
   return value ? value : json_null();
 }
 
-static rf_status decode(const rf_options *o, const rf_tokenizer *tokenizer, const rafter_sink *sink, rf_error *error) {
+static rf_status decode(const rf_options *o, const rf_tokenizer *tokenizer, const rafter_sink *sink,
+                        rf_error *error) {
   int count = 0;
   const int64_t *given = rf_options_list(o, "decode", &count);
   int64_t vocab = rf_tokenizer_vocab(tokenizer);
@@ -48,12 +51,14 @@ static rf_status decode(const rf_options *o, const rf_tokenizer *tokenizer, cons
   for (int i = 0; i < count; i++) {
     if (given[i] >= vocab) {
       status = RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer",
-                       "token out of range (--decode, token %d: expected an id below %lld, got %lld)", i, (long long)vocab, (long long)given[i]);
+                       "token out of range (--decode, token %d: expected an id below %lld, got %lld)", i,
+                       (long long)vocab, (long long)given[i]);
       goto done;
     }
     RF_GO(rf_ids_add(&ids, (int32_t)given[i], error));
   }
-  RF_GO(rf_tokenizer_decode(tokenizer, ids.at, ids.count, rf_options_flag(o, "no-special") ? 0 : RF_DECODE_SPECIALS, &text, &bytes, error));
+  RF_GO(rf_tokenizer_decode(tokenizer, ids.at, ids.count,
+                            rf_options_flag(o, "no-special") ? 0 : RF_DECODE_SPECIALS, &text, &bytes, error));
   rf_put_json(sink, json_pack("{ss so}", "command", "tokenize", "text", rf_json_bytes(text, bytes)));
   char *line = realloc(text, bytes + 2);
   if (!line) {
@@ -61,17 +66,21 @@ static rf_status decode(const rf_options *o, const rf_tokenizer *tokenizer, cons
     goto done;
   }
   text = NULL;
-  line[bytes] = '\n'; line[bytes + 1] = 0;
+  line[bytes] = '\n';
+  line[bytes + 1] = 0;
   rf_say_text(sink, line);
 done:
-  rf_ids_free(&ids); free(text);
+  rf_ids_free(&ids);
+  free(text);
   return status;
 }
 
-static rf_status write_shard(const char *path, const int32_t *ids, int64_t count, int64_t vocab, const rafter_sink *sink, rf_error *error) {
+static rf_status write_shard(const char *path, const int32_t *ids, int64_t count, int64_t vocab,
+                             const rafter_sink *sink, rf_error *error) {
   rf_shard_writer *writer = NULL;
   RF_TRY(rf_shard_create(path, vocab, &writer, error));
-  rf_status status = rf_shard_append_stream(writer, ids, count, error); /* one text is one stream, in the shard as in the file */
+  /* one text is one stream, in the shard as in the file */
+  rf_status status = rf_shard_append_stream(writer, ids, count, error);
   if (status == RAFTER_OK) status = rf_shard_finish(writer, error);
   else rf_shard_discard(writer);
   if (status == RAFTER_OK) rf_say(sink, "%lld tokens written to %s\n", (long long)count, path);
@@ -79,36 +88,45 @@ static rf_status write_shard(const char *path, const int32_t *ids, int64_t count
 }
 
 /* A .jsonl file: its rows become the documents of a shard. */
-static rf_status write_rows(const rf_options *o, const rf_tokenizer *tokenizer, int64_t vocab, const rafter_sink *sink, rf_error *error) {
+static rf_status write_rows(const rf_options *o, const rf_tokenizer *tokenizer, int64_t vocab,
+                            const rafter_sink *sink, rf_error *error) {
   const char *input = rf_options_text(o, "input"), *output = rf_options_text(o, "output");
   rf_example_options rows = {.tokenizer = tokenizer,
                              .model_folder = rf_options_argument(o, 0),
-                             .template = rf_options_is_set(o, "template") ? rf_options_text(o, "template") : NULL,
+                             .template =
+                                 rf_options_is_set(o, "template") ? rf_options_text(o, "template") : NULL,
                              .vocab = vocab,
                              .loss_on = (rf_loss_on)rf_options_choice(o, "loss-on"),
                              .fields = rf_options_is_set(o, "fields") ? rf_options_text(o, "fields") : NULL};
   rf_shard shard;
   RF_TRY(rf_source_write_shard(input, &rows, output, error));
   RF_TRY(rf_shard_open(output, &shard, error));
-  rf_say(sink, "%lld tokens in %lld documents written to %s%s\n", (long long)shard.tokens, (long long)shard.documents, output,
-         shard.mask_byte ? ", with a loss mask" : "");
-  rf_put_json(sink, json_pack("{ss sI sI}", "command", "tokenize", "count", (json_int_t)shard.tokens, "documents", (json_int_t)shard.documents));
+  rf_say(sink, "%lld tokens in %lld documents written to %s%s\n", (long long)shard.tokens,
+         (long long)shard.documents, output, shard.mask_byte ? ", with a loss mask" : "");
+  rf_put_json(sink, json_pack("{ss sI sI}", "command", "tokenize", "count", (json_int_t)shard.tokens,
+                              "documents", (json_int_t)shard.documents));
   rf_shard_close(&shard);
   return RAFTER_OK;
 }
 
-static rf_status encode(const rf_options *o, const rf_tokenizer *tokenizer, int64_t vocab, const rafter_sink *sink, rf_error *error) {
+static rf_status encode(const rf_options *o, const rf_tokenizer *tokenizer, int64_t vocab,
+                        const rafter_sink *sink, rf_error *error) {
   enum { MOST = 1 << 30 };
   const char *given = rf_options_is_set(o, "text") ? rf_options_text(o, "text") : NULL;
   char *read = NULL;
   size_t bytes = given ? strlen(given) : 0;
   rf_status status = RAFTER_OK;
   rf_ids ids = {0};
-  if (!given && rf_options_is_set(o, "output") && rf_options_is_set(o, "input") && rf_text_ends_with(rf_options_text(o, "input"), ".jsonl"))
+  if (!given && rf_options_is_set(o, "output") && rf_options_is_set(o, "input") &&
+      rf_text_ends_with(rf_options_text(o, "input"), ".jsonl"))
     return write_rows(o, tokenizer, vocab, sink, error);
-  if (!given && rf_options_is_set(o, "input")) RF_TRY(rf_file_read(rf_options_text(o, "input"), MOST, &read, &bytes, error));
-  else if (!given) return RF_FAIL(error, RAFTER_INVALID, "give --text TEXT, --input FILE or --decode 1,2,3", "there is nothing to tokenize");
-  int flags = (rf_options_flag(o, "no-bos") ? 0 : RF_ENCODE_MARKS) | (rf_options_flag(o, "no-special") ? 0 : RF_ENCODE_PARSE);
+  if (!given && rf_options_is_set(o, "input"))
+    RF_TRY(rf_file_read(rf_options_text(o, "input"), MOST, &read, &bytes, error));
+  else if (!given)
+    return RF_FAIL(error, RAFTER_INVALID, "give --text TEXT, --input FILE or --decode 1,2,3",
+                   "there is nothing to tokenize");
+  int flags = (rf_options_flag(o, "no-bos") ? 0 : RF_ENCODE_MARKS) |
+              (rf_options_flag(o, "no-special") ? 0 : RF_ENCODE_PARSE);
   RF_GO(rf_tokenizer_encode(tokenizer, given ? given : read, bytes, flags, &ids, error));
   bool list = !rf_options_is_set(o, "output");
   if (!list) RF_GO(write_shard(rf_options_text(o, "output"), ids.at, ids.count, vocab, sink, error));
@@ -120,9 +138,11 @@ static rf_status encode(const rf_options *o, const rf_tokenizer *tokenizer, int6
     json_array_append_new(pieces, text_value(piece.at, piece.bytes));
   }
   if (list) rf_say(sink, "\n");
-  rf_put_json(sink, json_pack("{ss sI so so}", "command", "tokenize", "count", (json_int_t)ids.count, "tokens", tokens, "pieces", pieces));
+  rf_put_json(sink, json_pack("{ss sI so so}", "command", "tokenize", "count", (json_int_t)ids.count,
+                              "tokens", tokens, "pieces", pieces));
 done:
-  free(read); rf_ids_free(&ids);
+  free(read);
+  rf_ids_free(&ids);
   return status;
 }
 
@@ -131,7 +151,8 @@ rf_status rf_command_tokenize(const rafter_job *job, const rafter_sink *sink, rf
   rf_tokenizer *tokenizer = NULL;
   int64_t vocab = 0;
   RF_TRY(open_tokenizer(rf_options_argument(o, 0), &tokenizer, &vocab, error));
-  rf_status status = rf_options_is_set(o, "decode") ? decode(o, tokenizer, sink, error) : encode(o, tokenizer, vocab, sink, error);
+  rf_status status = rf_options_is_set(o, "decode") ? decode(o, tokenizer, sink, error)
+                                                    : encode(o, tokenizer, vocab, sink, error);
   rf_tokenizer_close(tokenizer);
   return status;
 }

@@ -11,17 +11,22 @@ rf_status rf_traced_open(const rf_options *options, rf_record **record, rf_error
   *record = NULL;
   if (!rf_options_is_set(options, "trace")) return RAFTER_OK;
   RF_TRY(rf_trace_when_parse(rf_options_text(options, "trace"), &when, error));
-  return rf_record_open(&when, rf_options_is_set(options, "threads") ? (int)rf_options_int(options, "threads") : omp_get_num_procs(), record, error);
+  return rf_record_open(&when,
+                        rf_options_is_set(options, "threads") ? (int)rf_options_int(options, "threads")
+                                                              : omp_get_num_procs(),
+                        record, error);
 }
 
 rf_status rf_traced_check(const rf_options *options, int64_t first, int64_t last, rf_error *error) {
   rf_trace_when when;
   RF_TRY(rf_trace_when_parse(rf_options_text(options, "trace"), &when, error));
-  int64_t next = when.first >= first ? when.first : when.first + (first - when.first + when.stride - 1) / when.stride * when.stride;
+  int64_t next = when.first >= first
+                     ? when.first
+                     : when.first + (first - when.first + when.stride - 1) / when.stride * when.stride;
   if (next <= last && next <= when.last) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "steps are counted from 1; a resumed run goes on counting",
-                 "--trace %s asks for none of the run's steps (expected some of %lld to %lld)", rf_options_text(options, "trace"), (long long)first,
-                 (long long)last);
+                 "--trace %s asks for none of the run's steps (expected some of %lld to %lld)",
+                 rf_options_text(options, "trace"), (long long)first, (long long)last);
 }
 
 typedef void (*say_fn)(const rafter_sink *sink, const char *format, ...);
@@ -33,9 +38,12 @@ static void say_gaps(const rf_trace *trace, const char *of, const rafter_sink *s
     const rf_traced_step *step = &trace->step[s];
     const rf_traced_after *after = &step->after;
     if (!step->whole) continue;
-    all += 1e-9 * (double)(after->end - step->begin) * trace->threads; behind += 1e-9 * (double)(after->end - step->end) * trace->threads;
-    work += step->work + after->work; phases += step->phases + after->phases;
-    for (int g = 0; g < RF_GAPS; g++) seconds[g] += step->gaps[0][g] + step->gaps[1][g] + after->gaps[0][g] + after->gaps[1][g];
+    all += 1e-9 * (double)(after->end - step->begin) * trace->threads;
+    behind += 1e-9 * (double)(after->end - step->end) * trace->threads;
+    work += step->work + after->work;
+    phases += step->phases + after->phases;
+    for (int g = 0; g < RF_GAPS; g++)
+      seconds[g] += step->gaps[0][g] + step->gaps[1][g] + after->gaps[0][g] + after->gaps[1][g];
   }
   if (!(all > 0)) return;
   say(sink, "threads  %.1f %% of their time in ops", 100 * work / all);
@@ -54,7 +62,8 @@ static void say_gaps(const rf_trace *trace, const char *of, const rafter_sink *s
   say(sink, "\n");
 }
 
-rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_walk *walk, int walks, rf_error *error) {
+rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_walk *walk, int walks,
+                          rf_error *error) {
   const rafter_sink *sink = journal->sink;
   say_fn say = journal->beside ? rf_note : rf_say;
   const rf_plan *plans[4] = {NULL};
@@ -62,23 +71,29 @@ rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf
   rf_trace *trace = NULL;
   if (!record) return RAFTER_OK;
   if (walks > 4) walks = 4;
-  for (int i = 0; i < walks; i++) { plans[i] = walk[i].plan; names[i] = walk[i].name; }
+  for (int i = 0; i < walks; i++) {
+    plans[i] = walk[i].plan;
+    names[i] = walk[i].name;
+  }
   RF_TRY(rf_trace_collect(record, plans, names, walks, &trace, error));
   if (!trace->steps) { /* a trace that is there stays */
     say(sink, "hint: no step of --trace was reached; steps are counted from 1\n");
     rf_trace_free(trace);
     return RAFTER_OK;
   }
-  json_t *about = json_pack("{sO ss}", "command", json_object_get(journal->run, "command"), "model", walks ? plans[0]->graph->model.name : "");
+  json_t *about = json_pack("{sO ss}", "command", json_object_get(journal->run, "command"), "model",
+                            walks ? plans[0]->graph->model.name : "");
   bool trains = walks && plans[0]->options.build.job == RF_JOB_TRAIN;
   int in_json = 0;
   rf_status status = rf_trace_write(trace, about, journal->folder, &journal->traced, &in_json, error);
   json_decref(about);
   if (status == RAFTER_OK) {
     say_gaps(trace, trains ? "steps" : "walks", sink, say);
-    say(sink, "trace    %d steps, %lld spans in %s/trace.bin; trace.json there opens in Perfetto", trace->steps, (long long)trace->count,
-        journal->folder);
-    if (in_json < trace->steps) say(sink, ": the first %d steps, `rafter report %s --perfetto FILE` writes all", in_json, journal->folder);
+    say(sink, "trace    %d steps, %lld spans in %s/trace.bin; trace.json there opens in Perfetto",
+        trace->steps, (long long)trace->count, journal->folder);
+    if (in_json < trace->steps)
+      say(sink, ": the first %d steps, `rafter report %s --perfetto FILE` writes all", in_json,
+          journal->folder);
     if (trace->dropped) say(sink, "; %lld older spans did not fit and are gone", (long long)trace->dropped);
     say(sink, "\n");
   }
@@ -86,8 +101,9 @@ rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf
   return status;
 }
 
-rf_status rf_traced_leave(const rf_record *record, const rf_options *options, const char *part, const rf_run *run, const rf_report_walk *walk,
-                          int walks, json_t *results, const rafter_sink *sink, rf_error *error) {
+rf_status rf_traced_leave(const rf_record *record, const rf_options *options, const char *part,
+                          const rf_run *run, const rf_report_walk *walk, int walks, json_t *results,
+                          const rafter_sink *sink, rf_error *error) {
   char folder[4096], path[4400];
   rf_journal journal = {.beside = true};
   rf_status status = RAFTER_OK;
@@ -98,7 +114,8 @@ rf_status rf_traced_leave(const rf_record *record, const rf_options *options, co
     snprintf(folder + used, sizeof folder - used, "/%s", part);
     RF_TRY(rf_make_folders(folder, error));
   }
-  RF_GO(rf_journal_begin(&journal, sink, rf_options_command(options), rf_options_json(options), folder, walk, walks, error));
+  RF_GO(rf_journal_begin(&journal, sink, rf_options_command(options), rf_options_json(options), folder, walk,
+                         walks, error));
   json_object_update(journal.results, results);
   json_t *report = rf_journal_report(run, walk, walks);
   snprintf(path, sizeof path, "%s/report.json", folder);

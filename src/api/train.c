@@ -23,7 +23,7 @@ struct rafter_trainer {
   rf_trainer *trainer;
 };
 
-/* ---- where it goes ------------------------------------------------------------------------------------------------- */
+/* ---- where it goes --------------------------------------------------------------------------- */
 
 /* The run that `resume` names: itself, or the folder of a checkpoint of it. */
 static void run_of(const char *resume, char run[4096]) {
@@ -55,39 +55,49 @@ static rf_status check_out(const rafter_trainer *t, const char *resume, rf_error
   char run[4096] = "";
   if (resume) run_of(resume, run);
   if ((resume && same_folder(run, t->out)) || !rf_checkpoint_any(t->out)) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "choose another --out, or remove the folder; --resume goes on with the run in it", "%s holds a run already",
-                 t->out);
+  return RF_FAIL(error, RAFTER_FAILED,
+                 "choose another --out, or remove the folder; --resume goes on with the run in it",
+                 "%s holds a run already", t->out);
 }
 
-/* ---- settings ------------------------------------------------------------------------------------------------------ */
+/* ---- settings -------------------------------------------------------------------------------- */
 
 static rf_status schedule_of(const rf_options *o, int64_t steps, rf_schedule *s, rf_error *error) {
   s->kind = (rf_schedule_kind)rf_options_choice(o, "schedule");
-  s->steps = steps; s->peak = rf_options_float(o, "lr");
+  s->steps = steps;
+  s->peak = rf_options_float(o, "lr");
   s->floor = rf_options_is_set(o, "min-lr") ? rf_options_float(o, "min-lr") : s->peak / 10;
   s->warmup = rf_options_is_set(o, "warmup") ? rf_options_int(o, "warmup") : s->steps / 20;
   s->decay = rf_options_is_set(o, "decay") ? rf_options_int(o, "decay") : s->steps / 5;
   if (s->floor > s->peak)
-    return RF_FAIL(error, RAFTER_INVALID, "lower --min-lr", "the last learning rate is above the highest (--min-lr: expected at most %g, got %g)",
+    return RF_FAIL(error, RAFTER_INVALID, "lower --min-lr",
+                   "the last learning rate is above the highest (--min-lr: expected at most %g, got %g)",
                    s->peak, s->floor);
   return RAFTER_OK;
 }
 
-/* Whether --epochs says how long: what is typed goes before what a file says, which may have both (run.json has every option). */
+/* Whether --epochs says how long: what is typed goes before what a file says, which may have
+ * both (run.json has every option). */
 static bool by_epochs(const rf_options *o) {
-  return rf_options_is_set(o, "epochs") && !(rf_options_source(o, "steps") == RF_OPTION_GIVEN && rf_options_source(o, "epochs") != RF_OPTION_GIVEN);
+  return rf_options_is_set(o, "epochs") && !(rf_options_source(o, "steps") == RF_OPTION_GIVEN &&
+                                             rf_options_source(o, "epochs") != RF_OPTION_GIVEN);
 }
 
 static rf_status check_length(const rf_options *o, bool random, rf_error *error) {
   if (!by_epochs(o)) return RAFTER_OK;
   if (rf_options_source(o, "steps") == RF_OPTION_GIVEN)
-    return RF_FAIL(error, RAFTER_INVALID, "give one of the two", "--steps and --epochs both say how long to train");
+    return RF_FAIL(error, RAFTER_INVALID, "give one of the two",
+                   "--steps and --epochs both say how long to train");
   if (!(rf_options_float(o, "epochs") > 0))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "--epochs is out of range (expected above 0, got %g)", rf_options_float(o, "epochs"));
-  return random ? RF_FAIL(error, RAFTER_INVALID, "give --steps", "random data has no end (--epochs %g)", rf_options_float(o, "epochs")) : RAFTER_OK;
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "--epochs is out of range (expected above 0, got %g)",
+                   rf_options_float(o, "epochs"));
+  return random ? RF_FAIL(error, RAFTER_INVALID, "give --steps", "random data has no end (--epochs %g)",
+                          rf_options_float(o, "epochs"))
+                : RAFTER_OK;
 }
 
-static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_train_settings *s, rf_error *error) {
+static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_train_settings *s,
+                                  rf_error *error) {
   RF_TRY(rf_settings_resolve(o, "train", &t->settings, error));
   *s = (rf_train_settings){.model = t->settings.model,
                            .plan = t->settings.plan,
@@ -95,8 +105,10 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
                            .weights_folder = t->settings.weights_folder,
                            .work_folder = t->out};
   if (strcmp(rf_options_command(o), "train")) { /* bench: random tokens, constant rate */
-    s->data = "random:seed=0"; s->pack = true;
-    s->schedule = (rf_schedule){.kind = RF_SCHEDULE_CONSTANT, .peak = 1e-4, .floor = 1e-4, .steps = INT64_MAX / 4};
+    s->data = "random:seed=0";
+    s->pack = true;
+    s->schedule =
+        (rf_schedule){.kind = RF_SCHEDULE_CONSTANT, .peak = 1e-4, .floor = 1e-4, .steps = INT64_MAX / 4};
     return RAFTER_OK;
   }
   s->data = rf_options_is_set(o, "data") ? rf_options_text(o, "data") : "";
@@ -116,10 +128,12 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
 /* `sink` NULL: nobody is told how much of a long load is done. */
 /* What a run that is resumed was told to record before, it has recorded. */
 static bool traces(const rf_options *o) {
-  return rf_options_is_set(o, "trace") && (!rf_options_is_set(o, "resume") || rf_options_source(o, "trace") == RF_OPTION_GIVEN);
+  return rf_options_is_set(o, "trace") &&
+         (!rf_options_is_set(o, "resume") || rf_options_source(o, "trace") == RF_OPTION_GIVEN);
 }
 
-static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out, rf_error *error) {
+static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out,
+                              rf_error *error) {
   rf_status status = RAFTER_OK;
   const rf_options *o = job->options;
   rafter_trainer *t = calloc(1, sizeof *t);
@@ -131,23 +145,29 @@ static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, ra
   bool trains = !strcmp(rf_options_command(o), "train");
   const char *resume = trains && rf_options_is_set(o, "resume") ? rf_options_text(o, "resume") : NULL;
   bool unnamed = false;
-  if (rf_options_has(o, "out") && rf_options_is_set(o, "out")) snprintf(t->out, sizeof t->out, "%s", rf_options_text(o, "out"));
+  if (rf_options_has(o, "out") && rf_options_is_set(o, "out"))
+    snprintf(t->out, sizeof t->out, "%s", rf_options_text(o, "out"));
   else if (resume) snprintf(t->out, sizeof t->out, "%s", resume);
-  else { rf_journal_name_folder(o, t->out); unnamed = true; }
+  else {
+    rf_journal_name_folder(o, t->out);
+    unnamed = true;
+  }
   if (resume) RF_GO(rf_checkpoint_newest(resume, t->resume, error));
   RF_GO(trainer_settings(t, o, s, error));
   if (sink) s->progress = rf_load_bar(sink);
   if (trains && !unnamed) RF_GO(check_out(t, resume, error));
   bool ours = trains && (unnamed || is_bare(t->out));
   if (trains) RF_GO(unnamed ? rf_journal_make_folder(o, t->out, error) : rf_make_folders(t->out, error));
-  if (trains && resume) RF_GO(rf_checkpoint_prune(t->out, 0, -1, error)); /* what an interrupted save left may fill the disk */
+  /* what an interrupted save left may fill the disk */
+  if (trains && resume) RF_GO(rf_checkpoint_prune(t->out, 0, -1, error));
   status = rf_trainer_open(s, &t->trainer, error);
   if (status == RAFTER_OK && trains && by_epochs(o)) { /* how many steps that is, the data knows */
     int64_t steps = 0;
     status = rf_loader_steps(&t->trainer->loader, rf_options_float(o, "epochs"), &steps, error);
     if (status == RAFTER_OK) status = schedule_of(o, steps, &t->trainer->settings.schedule, error);
   }
-  if (status == RAFTER_OK && trains && traces(o)) status = rf_traced_check(o, t->trainer->step + 1, t->trainer->settings.schedule.steps, error);
+  if (status == RAFTER_OK && trains && traces(o))
+    status = rf_traced_check(o, t->trainer->step + 1, t->trainer->settings.schedule.steps, error);
   if (ours && status != RAFTER_OK) rf_remove_folder(t->out); /* with the shards that were made of the data */
 done:
   free(s);
@@ -156,20 +176,23 @@ done:
   return status;
 }
 
-/* ---- the public trainer ---------------------------------------------------------------------------------------------- */
+/* ---- the public trainer ---------------------------------------------------------------------- */
 
 rafter_status rafter_trainer_open(const rafter_job *job, rafter_trainer **trainer, rafter_error *error) {
   const char *command = rf_options_command(job->options);
   if (strcmp(command, "train") && strcmp(command, "bench"))
-    return RF_FAIL(error, RAFTER_INVALID, "make the job with rafter_job_new(\"train\", ...)", "a trainer needs a train or bench job (got %s)",
-                   command);
+    return RF_FAIL(error, RAFTER_INVALID, "make the job with rafter_job_new(\"train\", ...)",
+                   "a trainer needs a train or bench job (got %s)", command);
   return open_trainer(job, NULL, trainer, error);
 }
 
 void rafter_trainer_progress(const rafter_trainer *t, int64_t *done, int64_t *of) {
-  *done = t->trainer->step; *of = t->trainer->settings.schedule.steps;
+  *done = t->trainer->step;
+  *of = t->trainer->settings.schedule.steps;
 }
-rafter_status rafter_trainer_step(rafter_trainer *t, rafter_step *step, rafter_error *error) { return rf_trainer_step(t->trainer, step, error); }
+rafter_status rafter_trainer_step(rafter_trainer *t, rafter_step *step, rafter_error *error) {
+  return rf_trainer_step(t->trainer, step, error);
+}
 rafter_status rafter_trainer_validate(rafter_trainer *t, int64_t rows, double *loss, rafter_error *error) {
   return rf_trainer_validate(t->trainer, rows, loss, error);
 }
@@ -177,20 +200,27 @@ rafter_status rafter_trainer_save(rafter_trainer *t, const char *folder, rafter_
   return rf_checkpoint_save(t->trainer, folder, error);
 }
 
-rafter_status rafter_trainer_memory(const rafter_trainer *t, int64_t *arena_bytes, int64_t *outside_bytes, rafter_error *error) {
+rafter_status rafter_trainer_memory(const rafter_trainer *t, int64_t *arena_bytes, int64_t *outside_bytes,
+                                    rafter_error *error) {
   rf_outside outside;
   RF_TRY(rf_run_outside(t->trainer->run, &outside, error));
-  *arena_bytes = rf_run_arena_bytes(t->trainer->run); *outside_bytes = outside.outside_bytes;
+  *arena_bytes = rf_run_arena_bytes(t->trainer->run);
+  *outside_bytes = outside.outside_bytes;
   return RAFTER_OK;
 }
 
 /* The plans that were walked, with what was measured of them. */
 static int walks_of(const rafter_trainer *t, rf_report_walk walk[2]) {
   const rf_trainer *r = t->trainer;
-  walk[0] = (rf_report_walk){.name = "train", .plan = r->plan, .measured = rf_run_measured(r->run, 0), .count = r->counted.steps};
-  walk[0].seconds = r->counted.step_seconds; walk[0].tokens = (double)r->counted.tokens;
+  walk[0] = (rf_report_walk){
+      .name = "train", .plan = r->plan, .measured = rf_run_measured(r->run, 0), .count = r->counted.steps};
+  walk[0].seconds = r->counted.step_seconds;
+  walk[0].tokens = (double)r->counted.tokens;
   if (!r->val_plan) return 1;
-  walk[1] = (rf_report_walk){.name = "validation", .plan = r->val_plan, .measured = rf_run_measured(r->run, 1), .count = r->counted.validation_walks};
+  walk[1] = (rf_report_walk){.name = "validation",
+                             .plan = r->val_plan,
+                             .measured = rf_run_measured(r->run, 1),
+                             .count = r->counted.validation_walks};
   walk[1].seconds = r->counted.validation_seconds;
   return 2;
 }
@@ -208,8 +238,9 @@ rafter_status rafter_trainer_report(const rafter_trainer *t, char **json, rafter
 }
 
 const rf_plan *rf_plan_of_trainer(const rafter_trainer *t) { return t->trainer->plan; }
-rf_status rf_trainer_leave_trace(const rafter_trainer *t, const rf_record *record, const rf_options *options, const char *part, json_t *results,
-                                 const rafter_sink *sink, rf_error *error) {
+rf_status rf_trainer_leave_trace(const rafter_trainer *t, const rf_record *record, const rf_options *options,
+                                 const char *part, json_t *results, const rafter_sink *sink,
+                                 rf_error *error) {
   rf_report_walk walk[2];
   int walks = walks_of(t, walk);
   return rf_traced_leave(record, options, part, t->trainer->run, walk, walks, results, sink, error);
@@ -221,7 +252,7 @@ void rafter_trainer_close(rafter_trainer *t) {
   free(t);
 }
 
-/* ---- the command ------------------------------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
 typedef struct run_log {
   const rafter_sink *sink;
@@ -241,7 +272,8 @@ typedef struct run_log {
 /* A number for JSON: what is not finite has no place there. */
 static double or_zero(double x) { return isfinite(x) ? x : 0; }
 
-/* Steps between two lines of the terminal, so that a run leaves some twenty of them: 1, 2, 5, 10, ... (metrics.jsonl has every step) */
+/* Steps between two lines of the terminal, so that a run leaves some twenty of them: 1, 2, 5,
+ * 10, ... (metrics.jsonl has every step) */
 static int64_t line_every(int64_t steps) {
   static const int64_t factor[] = {2, 5};
   for (int64_t unit = 1;; unit *= 10) {
@@ -254,37 +286,51 @@ static int64_t line_every(int64_t steps) {
 static void log_step(run_log *log, const rafter_step *s, const double *val_loss) {
   char line[640], a[32], b[32], c[32];
   int n = snprintf(line, sizeof line,
-                   "{\"step\":%lld,\"loss\":%.9g,\"lr\":%.6g,\"grad_norm\":%.6g,\"accuracy\":%.6g,\"tokens\":%lld,\"seconds\":%.6g,\"tokens_per_"
+                   "{\"step\":%lld,\"loss\":%.9g,\"lr\":%.6g,\"grad_norm\":%.6g,\"accuracy\":%.6g,\"tokens\":"
+                   "%lld,\"seconds\":%.6g,\"tokens_per_"
                    "second\":%.6g,\"mfu\":%.5g,"
                    "\"predicted_seconds\":%.6g,\"loss_tokens\":%lld,\"epoch\":%.6g",
-                   (long long)s->step, or_zero(s->loss), s->lr, or_zero(s->grad_norm), or_zero(s->accuracy), (long long)s->tokens, s->seconds,
-                   s->tokens_per_second, s->mfu, s->predicted_seconds, (long long)s->loss_tokens, s->epoch);
+                   (long long)s->step, or_zero(s->loss), s->lr, or_zero(s->grad_norm), or_zero(s->accuracy),
+                   (long long)s->tokens, s->seconds, s->tokens_per_second, s->mfu, s->predicted_seconds,
+                   (long long)s->loss_tokens, s->epoch);
   if (val_loss) n += snprintf(line + n, sizeof line - (size_t)n, ",\"val_loss\":%.9g", or_zero(*val_loss));
   snprintf(line + n, sizeof line - (size_t)n, "}");
-  if (log->metrics) { fprintf(log->metrics, "%s\n", line); fflush(log->metrics); }
+  if (log->metrics) {
+    fprintf(log->metrics, "%s\n", line);
+    fflush(log->metrics);
+  }
   if (log->json && log->sink->json) log->sink->json(log->sink->self, line);
   int64_t done = s->step - log->first_step, every = line_every(log->steps);
   if (s->step == 1 || s->step == log->steps || s->step % every == 0 || val_loss) {
     char val[48] = "";
     if (val_loss) snprintf(val, sizeof val, "  val %.4f", *val_loss);
-    rf_say(log->sink, "step %6lld/%lld  loss %.4f%s  lr %.2e  norm %.3f  acc %4.1f %%  %s (planned %s)  %s tok/s  MFU %.1f %%\n", (long long)s->step,
-           (long long)log->steps, s->loss, val, s->lr, s->grad_norm, 100 * s->accuracy, rf_text_seconds(s->seconds, a),
-           rf_text_seconds(s->predicted_seconds, b), rf_text_count(s->tokens_per_second, c), 100 * s->mfu);
+    rf_say(log->sink,
+           "step %6lld/%lld  loss %.4f%s  lr %.2e  norm %.3f  acc %4.1f %%  %s (planned %s)  %s tok/s  MFU "
+           "%.1f %%\n",
+           (long long)s->step, (long long)log->steps, s->loss, val, s->lr, s->grad_norm, 100 * s->accuracy,
+           rf_text_seconds(s->seconds, a), rf_text_seconds(s->predicted_seconds, b),
+           rf_text_count(s->tokens_per_second, c), 100 * s->mfu);
   }
-  double spent = rf_now_seconds() - log->start, left = (double)(log->steps - s->step) * log->step_seconds / (double)(done > 0 ? done : 1);
+  double spent = rf_now_seconds() - log->start,
+         left = (double)(log->steps - s->step) * log->step_seconds / (double)(done > 0 ? done : 1);
   double part = (double)s->step / (double)log->steps;
-  if (log->seconds_limit > 0 && log->seconds_limit - spent < left) { left = log->seconds_limit - spent; part = spent / log->seconds_limit; }
+  if (log->seconds_limit > 0 && log->seconds_limit - spent < left) {
+    left = log->seconds_limit - spent;
+    part = spent / log->seconds_limit;
+  }
   char bar[41];
   int filled = (int)(40 * (part < 1 ? part : 1));
   for (int i = 0; i < 40; i++) bar[i] = i < filled ? '#' : '.';
   bar[40] = 0;
-  rf_put_bar(log->sink, "[%s] %lld/%lld  loss %.4f  %s tok/s  %s left", bar, (long long)s->step, (long long)log->steps, s->loss,
-             rf_text_count(s->tokens_per_second, c), rf_text_seconds(left > 0 ? left : 0, a));
+  rf_put_bar(log->sink, "[%s] %lld/%lld  loss %.4f  %s tok/s  %s left", bar, (long long)s->step,
+             (long long)log->steps, s->loss, rf_text_count(s->tokens_per_second, c),
+             rf_text_seconds(left > 0 ? left : 0, a));
 }
 
 static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *error) {
   char folder[4200];
-  if (log->saved_step == t->trainer->step || !t->trainer->batch.tokens) return RAFTER_OK; /* saved already, or null: there is nothing */
+  /* saved already, or null: there is nothing */
+  if (log->saved_step == t->trainer->step || !t->trainer->batch.tokens) return RAFTER_OK;
   snprintf(folder, sizeof folder, "%s/checkpoint-%08lld", t->out, (long long)t->trainer->step);
   RF_TRY(rf_checkpoint_save(t->trainer, folder, error));
   int64_t prunes = rf_phase_begin();
@@ -295,7 +341,8 @@ static rf_status save_checkpoint(rafter_trainer *t, run_log *log, rf_error *erro
   return RAFTER_OK;
 }
 
-/* The options that repeat the run: one that was continued in its own folder is repeated from its beginning. */
+/* The options that repeat the run: one that was continued in its own folder is repeated from its
+ * beginning. */
 static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   char run[4096];
   json_t *options = rf_options_json(o);
@@ -306,7 +353,8 @@ static json_t *recorded_options(const rafter_trainer *t, const rf_options *o) {
   return options;
 }
 
-/* Lines of metrics.jsonl that a run continued at `step` keeps: whole ones of steps it will not take again. */
+/* Lines of metrics.jsonl that a run continued at `step` keeps: whole ones of steps it will not
+ * take again. */
 static size_t kept_bytes(const char *text, int64_t step) {
   const char *at = text, *end;
   for (; (end = strchr(at, '\n')) != NULL; at = end + 1) {
@@ -328,7 +376,9 @@ static rf_status open_metrics(const rafter_trainer *t, run_log *log, rf_error *e
   }
   log->metrics = kept > bytes ? NULL : fopen(path, log->first_step ? "ae" : "we");
   log->continued = kept > 0;
-  return log->metrics ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, "choose another --out", "cannot write %s (%s)", path, strerror(errno));
+  return log->metrics ? RAFTER_OK
+                      : RF_FAIL(error, RAFTER_FAILED, "choose another --out", "cannot write %s (%s)", path,
+                                strerror(errno));
 }
 
 static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *error) {
@@ -336,33 +386,42 @@ static rf_status say_start(const rafter_trainer *t, run_log *log, rf_error *erro
   const rf_trainer *r = t->trainer;
   rf_outside o;
   RF_TRY(rf_run_outside(r->run, &o, error));
-  snprintf(
-      line, sizeof line,
-      "{\"arena_bytes\":%lld,\"peak_bytes\":%lld,\"outside_arena_bytes\":{\"total\":%lld,\"program_and_libraries\":%lld,\"heap_and_stacks\":%lld}}",
-      (long long)rf_run_arena_bytes(r->run), (long long)r->plan->arena_bytes, (long long)o.outside_bytes, (long long)o.file_bytes,
-      (long long)o.other_bytes);
-  if (log->metrics && !log->continued) { fprintf(log->metrics, "%s\n", line); fflush(log->metrics); }
+  snprintf(line, sizeof line,
+           "{\"arena_bytes\":%lld,\"peak_bytes\":%lld,\"outside_arena_bytes\":{\"total\":%lld,\"program_and_"
+           "libraries\":%lld,\"heap_and_stacks\":%lld}}",
+           (long long)rf_run_arena_bytes(r->run), (long long)r->plan->arena_bytes, (long long)o.outside_bytes,
+           (long long)o.file_bytes, (long long)o.other_bytes);
+  if (log->metrics && !log->continued) {
+    fprintf(log->metrics, "%s\n", line);
+    fflush(log->metrics);
+  }
   if (log->json && log->sink->json) log->sink->json(log->sink->self, line);
   const rf_params *params = &r->plan->graph->params;
   if (params->adapter > 0)
-    rf_say(log->sink, "adapters of rank %d: %s parameters learn, the model's own are frozen\n", r->settings.model.lora.rank,
-           rf_text_count((double)params->adapter, a));
-  rf_say(log->sink, "%s: %s parameters; plan %s predicted and allocated: %s; outside it %s (program and libraries %s, heap and stacks %s)\n",
+    rf_say(log->sink, "adapters of rank %d: %s parameters learn, the model's own are frozen\n",
+           r->settings.model.lora.rank, rf_text_count((double)params->adapter, a));
+  rf_say(log->sink,
+         "%s: %s parameters; plan %s predicted and allocated: %s; outside it %s (program and libraries %s, "
+         "heap and stacks %s)\n",
          r->settings.model.name, rf_text_count((double)r->plan->graph->params.total, a), r->plan->digest,
-         rf_text_bytes((double)r->plan->arena_bytes, b), rf_text_bytes((double)o.outside_bytes, c), rf_text_bytes((double)o.file_bytes, d),
-         rf_text_bytes((double)o.other_bytes, line));
+         rf_text_bytes((double)r->plan->arena_bytes, b), rf_text_bytes((double)o.outside_bytes, c),
+         rf_text_bytes((double)o.file_bytes, d), rf_text_bytes((double)o.other_bytes, line));
   for (int i = 0; i < r->loader.count; i++) {
     const rf_source *s = &r->loader.source[i];
     if (s->random) rf_say(log->sink, "data %s\n", s->spec);
     else
-      rf_say(log->sink, "data %s: %s tokens, %lld rows of %lld (%.1f %% full), %lld held out for validation\n", s->spec,
-             rf_text_count((double)s->tokens, a), (long long)s->train.count, (long long)s->seq, 100 * s->train.efficiency,
-             (long long)s->held_out.count);
+      rf_say(log->sink,
+             "data %s: %s tokens, %lld rows of %lld (%.1f %% full), %lld held out for validation\n", s->spec,
+             rf_text_count((double)s->tokens, a), (long long)s->train.count, (long long)s->seq,
+             100 * s->train.efficiency, (long long)s->held_out.count);
     if (s->cut)
-      rf_say(log->sink, "data %s: %lld examples are longer than a row and were cut; %s tokens are left out (a longer --seq takes them)\n", s->spec,
-             (long long)s->cut, rf_text_count((double)s->cut_tokens, a));
+      rf_say(log->sink,
+             "data %s: %lld examples are longer than a row and were cut; %s tokens are left out (a longer "
+             "--seq takes them)\n",
+             s->spec, (long long)s->cut, rf_text_count((double)s->cut_tokens, a));
     if (s->skipped)
-      rf_say(log->sink, "data %s: %lld examples have no token that the loss counts and were left out\n", s->spec, (long long)s->skipped);
+      rf_say(log->sink, "data %s: %lld examples have no token that the loss counts and were left out\n",
+             s->spec, (long long)s->skipped);
   }
   if (r->step) rf_say(log->sink, "resumed from %s at step %lld\n", t->resume, (long long)r->step);
   return RAFTER_OK;
@@ -375,14 +434,18 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
     rafter_step step;
     double val_loss = 0, began = rf_now_seconds();
     RF_TRY(rf_trainer_step(r, &step, error));
-    log->step_seconds += step.seconds; log->mfu_seconds += step.mfu * step.seconds; log->last = step;
-    bool validates = r->val_batch.tokens && log->val_every > 0 && (r->step % log->val_every == 0 || r->step == log->steps);
+    log->step_seconds += step.seconds;
+    log->mfu_seconds += step.mfu * step.seconds;
+    log->last = step;
+    bool validates =
+        r->val_batch.tokens && log->val_every > 0 && (r->step % log->val_every == 0 || r->step == log->steps);
     if (validates) RF_TRY(rf_trainer_validate(r, log->val_rows, &val_loss, error));
     if (validates) log->val_loss = val_loss;
     int64_t writes = rf_phase_begin();
     log_step(log, &step, validates ? &val_loss : NULL);
     rf_phase_end(RF_PHASE_WRITE, writes);
-    if (log->save_every > 0 && r->step % log->save_every == 0 && r->step < log->steps) RF_TRY(save_checkpoint(t, log, error));
+    if (log->save_every > 0 && r->step % log->save_every == 0 && r->step < log->steps)
+      RF_TRY(save_checkpoint(t, log, error));
     if (rf_asked_to_stop(log->sink)) return *stopped = true, RAFTER_OK;
     double now = rf_now_seconds(), took = now - began;
     if (took > longest) longest = took;
@@ -391,7 +454,8 @@ static rf_status train_loop(rafter_trainer *t, run_log *log, bool *stopped, rf_e
   return RAFTER_OK;
 }
 
-/* A resumed run takes its options from run.json and goes on where it lies, which may not be where it began; what is typed now wins. */
+/* A resumed run takes its options from run.json and goes on where it lies, which may not be
+ * where it began; what is typed now wins. */
 static rf_status with_recorded_options(const rafter_job *job, rafter_job *merged, rf_error *error) {
   const rf_options *o = job->options;
   char path[4200], checkpoint[4096], run[4096];
@@ -405,22 +469,29 @@ static rf_status with_recorded_options(const rafter_job *job, rafter_job *merged
   json_t *given = rf_options_json(o);
   const char *name;
   json_t *value;
-  json_object_foreach(given, name, value) {
+  json_object_foreach (given, name, value) {
     bool typed = strcmp(name, "model") && rf_options_has(o, name) && rf_options_given(o, name);
-    if (typed && status == RAFTER_OK) status = rf_options_set(merged->options, name, rf_options_text(o, name), error);
+    if (typed && status == RAFTER_OK)
+      status = rf_options_set(merged->options, name, rf_options_text(o, name), error);
   }
   json_decref(given);
-  if (status == RAFTER_OK && rf_options_argument(o, 0)) status = rf_options_set(merged->options, "MODEL", rf_options_argument(o, 0), error);
+  if (status == RAFTER_OK && rf_options_argument(o, 0))
+    status = rf_options_set(merged->options, "MODEL", rf_options_argument(o, 0), error);
 done:
-  if (status != RAFTER_OK) { rf_options_free(merged->options); merged->options = NULL; }
+  if (status != RAFTER_OK) {
+    rf_options_free(merged->options);
+    merged->options = NULL;
+  }
   return status;
 }
 
 /* For the history. */
 static void add_results(const run_log *log, json_t *results) {
   if (!log->last.step) return;
-  json_object_update_new(results, json_pack("{sI sf sI sf}", "steps", (json_int_t)log->last.step, "loss", or_zero(log->last.loss), "tokens",
-                                            (json_int_t)log->last.tokens, "mfu", log->step_seconds > 0 ? log->mfu_seconds / log->step_seconds : 0));
+  json_object_update_new(results,
+                         json_pack("{sI sf sI sf}", "steps", (json_int_t)log->last.step, "loss",
+                                   or_zero(log->last.loss), "tokens", (json_int_t)log->last.tokens, "mfu",
+                                   log->step_seconds > 0 ? log->mfu_seconds / log->step_seconds : 0));
   if (isfinite(log->val_loss)) json_object_set_new(results, "val_loss", json_real(log->val_loss));
 }
 
@@ -443,7 +514,9 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   if (rf_options_is_set(o, "max-seconds")) log.seconds_limit = rf_options_float(o, "max-seconds");
   if (traces(o)) RF_TRY(rf_traced_open(o, &traced, error));
   RF_GO(open_trainer(job, sink, &t, error));
-  log.first_step = t->trainer->step; log.first_tokens = t->trainer->tokens; log.steps = t->trainer->settings.schedule.steps;
+  log.first_step = t->trainer->step;
+  log.first_tokens = t->trainer->tokens;
+  log.steps = t->trainer->settings.schedule.steps;
   rf_report_walk walk[2];
   int walks = walks_of(t, walk);
   /* They stand before the first step, so that a run that dies can be understood and repeated. */
@@ -460,7 +533,8 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
     RF_GO(rf_journal_sum_up(&journal, t->trainer->run, walk, walks, rf_now_seconds() - log.start, error));
   }
   if (stopped)
-    status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped at step %lld; continue with --resume %s", (long long)t->trainer->step, t->out);
+    status = RF_FAIL(error, RAFTER_INTERRUPTED, NULL, "stopped at step %lld; continue with --resume %s",
+                     (long long)t->trainer->step, t->out);
 done:
   rf_journal_close(&journal, status, error);
   if (log.metrics) fclose(log.metrics);

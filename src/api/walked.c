@@ -17,8 +17,10 @@ rf_status rf_walked_of(const rf_generator *g, rf_walked *w, rf_error *error) {
   for (int i = 0; i < 2; i++) { /* the run has the prefill walk first */
     size_t ops = (size_t)w->walk[i].plan->graph->op_count + 1;
     int64_t rows = 0;
-    w->walk[i].predicted = w->share[2 * i] = calloc(ops, sizeof(double)); w->walk[i].limit = w->share[2 * i + 1] = calloc(ops, sizeof(double));
-    if (!w->share[2 * i] || !w->share[2 * i + 1]) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summing up a run"));
+    w->walk[i].predicted = w->share[2 * i] = calloc(ops, sizeof(double));
+    w->walk[i].limit = w->share[2 * i + 1] = calloc(ops, sizeof(double));
+    if (!w->share[2 * i] || !w->share[2 * i + 1])
+      RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summing up a run"));
     rf_generator_walked(g, 1 - i, &w->walk[i].count, &rows, &w->walk[i].seconds);
     w->walk[i].tokens = (double)rows;
     RF_GO(rf_generator_predicted(g, 1 - i, w->share[2 * i], w->share[2 * i + 1], error));
@@ -33,8 +35,10 @@ void rf_walked_free(rf_walked *w) {
   *w = (rf_walked){0};
 }
 
-rf_status rf_walked_leave(const rf_generator *g, const rf_record *record, rf_journal *journal, double seconds, rf_error *error) {
-  const rf_report_walk in_order[] = {{.name = "prefill", .plan = g->prefill}, {.name = "decode", .plan = g->decode}};
+rf_status rf_walked_leave(const rf_generator *g, const rf_record *record, rf_journal *journal, double seconds,
+                          rf_error *error) {
+  const rf_report_walk in_order[] = {{.name = "prefill", .plan = g->prefill},
+                                     {.name = "decode", .plan = g->decode}};
   rf_walked walked;
   RF_TRY(rf_traced_write(record, journal, in_order, 2, error));
   if (!g->io[0].tokens) return RAFTER_OK; /* the null backend computed nothing */
@@ -44,13 +48,16 @@ rf_status rf_walked_leave(const rf_generator *g, const rf_record *record, rf_jou
   return status;
 }
 
-rf_status rf_walked_of_scores(const rf_scorer *scorer, int64_t walks, int64_t rows, double seconds, rf_walked *w, rf_error *error) {
+rf_status rf_walked_of_scores(const rf_scorer *scorer, int64_t walks, int64_t rows, double seconds,
+                              rf_walked *w, rf_error *error) {
   size_t ops = (size_t)scorer->plan->graph->op_count + 1;
   rf_extent extent = {walks ? rows / walks : 0, walks ? rows / walks : 0};
   rf_status status = RAFTER_OK;
   *w = (rf_walked){.share = {calloc(ops, sizeof(double)), calloc(ops, sizeof(double))}};
-  if (!w->share[0] || !w->share[1]) status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summing up a run");
-  if (status == RAFTER_OK && walks) status = rf_plan_walk_ops(scorer->plan, &extent, 1, (double)walks, w->share[0], w->share[1], error);
+  if (!w->share[0] || !w->share[1])
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summing up a run");
+  if (status == RAFTER_OK && walks)
+    status = rf_plan_walk_ops(scorer->plan, &extent, 1, (double)walks, w->share[0], w->share[1], error);
   w->walk[0] = (rf_report_walk){.name = "score",
                                 .plan = scorer->plan,
                                 .measured = rf_run_measured(scorer->run, 0),
@@ -63,12 +70,14 @@ rf_status rf_walked_of_scores(const rf_scorer *scorer, int64_t walks, int64_t ro
   return status;
 }
 
-rf_status rf_walked_leave_scores(const rf_scorer *scorer, const rf_record *record, rf_journal *journal, int64_t walks, int64_t rows, double seconds,
-                                 rf_error *error) {
+rf_status rf_walked_leave_scores(const rf_scorer *scorer, const rf_record *record, rf_journal *journal,
+                                 int64_t walks, int64_t rows, double seconds, rf_error *error) {
   rf_walked w;
   RF_TRY(rf_walked_of_scores(scorer, walks, rows, seconds, &w, error));
   rf_status status = rf_traced_write(record, journal, w.walk, 1, error);
-  if (status == RAFTER_OK && walks) status = rf_journal_sum_up(journal, scorer->run, w.walk, 1, seconds, error); /* none: stopped before the first */
+  /* none: stopped before the first */
+  if (status == RAFTER_OK && walks)
+    status = rf_journal_sum_up(journal, scorer->run, w.walk, 1, seconds, error);
   rf_walked_free(&w);
   return status;
 }

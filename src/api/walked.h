@@ -7,7 +7,8 @@
 #include "generate/score.h"
 #include "run/record.h"
 
-/* Its plans, the decode walk first, with what was measured of them until now; predictions are of walks as they were, not of the plans' full rows. */
+/* Its plans, the decode walk first, with what was measured of them until now; predictions are of
+ * walks as they were, not of the plans' full rows. */
 typedef struct rf_walked {
   rf_report_walk walk[2];
   double *share[4];
@@ -17,11 +18,15 @@ void rf_walked_plans(const rf_generator *generator, rf_report_walk walk[2]);
 rf_status rf_walked_of(const rf_generator *generator, rf_walked *walked, rf_error *error);
 void rf_walked_free(rf_walked *walked);
 
-/* Ends a journal: writes the trace of `record` (may be NULL), then sums up; `seconds` as in rf_journal_sum_up. */
-rf_status rf_walked_leave(const rf_generator *generator, const rf_record *record, rf_journal *journal, double seconds, rf_error *error);
-/* Of a scorer's `walks` over `rows` in all, which took `seconds`, priced as they were on average: walk[0]. */
-rf_status rf_walked_of_scores(const rf_scorer *scorer, int64_t walks, int64_t rows, double seconds, rf_walked *walked, rf_error *error);
-rf_status rf_walked_leave_scores(const rf_scorer *scorer, const rf_record *record, rf_journal *journal, int64_t walks, int64_t rows, double seconds,
-                                 rf_error *error);
+/* Ends a journal: writes the trace of `record` (may be NULL), then sums up; `seconds` as in
+ * rf_journal_sum_up. */
+rf_status rf_walked_leave(const rf_generator *generator, const rf_record *record, rf_journal *journal,
+                          double seconds, rf_error *error);
+/* Of a scorer's `walks` over `rows` in all, which took `seconds`, priced as they were on
+ * average: walk[0]. */
+rf_status rf_walked_of_scores(const rf_scorer *scorer, int64_t walks, int64_t rows, double seconds,
+                              rf_walked *walked, rf_error *error);
+rf_status rf_walked_leave_scores(const rf_scorer *scorer, const rf_record *record, rf_journal *journal,
+                                 int64_t walks, int64_t rows, double seconds, rf_error *error);
 
 #endif

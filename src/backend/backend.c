@@ -12,7 +12,8 @@ const rf_backend *rf_backend_find(const char *name) {
   return NULL;
 }
 
-static const rf_kernel *choose_from(const rf_kernel *table, rf_isa isa, const rf_graph *graph, const rf_op *op) {
+static const rf_kernel *choose_from(const rf_kernel *table, rf_isa isa, const rf_graph *graph,
+                                    const rf_op *op) {
   for (const rf_kernel *kernel = table; kernel->op; kernel++) {
     bool named = kernel->op[0] == *RF_ANY_OP || strcmp(kernel->op, op->def->name) == 0;
     if (kernel->isa <= isa && named && (!kernel->accepts || kernel->accepts(graph, op))) return kernel;
@@ -20,7 +21,8 @@ static const rf_kernel *choose_from(const rf_kernel *table, rf_isa isa, const rf
   return NULL;
 }
 
-const rf_kernel *rf_kernel_choose(const rf_backend *backend, rf_isa isa, const rf_graph *graph, const rf_op *op) {
+const rf_kernel *rf_kernel_choose(const rf_backend *backend, rf_isa isa, const rf_graph *graph,
+                                  const rf_op *op) {
   for (int i = 0; backend->tables[i]; i++) {
     const rf_kernel *kernel = choose_from(backend->tables[i], isa, graph, op);
     if (kernel) return kernel;

@@ -1,5 +1,6 @@
-/* backend.h - the contract between a plan and whatever computes: kernels, how they are chosen, how they are called.
- * A backend chooses no policy: every choice is made by plan from the kernel table, at plan time. */
+/* backend.h - the contract between a plan and whatever computes: kernels, how they are chosen,
+ * how they are called. A backend chooses no policy: every choice is made by plan from the kernel
+ * table, at plan time. */
 #ifndef RF_BACKEND_H
 #define RF_BACKEND_H
 
@@ -17,7 +18,8 @@ typedef struct rf_run_inputs {
   int32_t place[RF_AXES]; /* of this chip in the graph's mesh */
 } rf_run_inputs;
 
-/* One call of a kernel. in/out follow the op's slots; an absent slot is NULL. Kernels never allocate. */
+/* One call of a kernel. in/out follow the op's slots; an absent slot is NULL. Kernels never
+ * allocate. */
 typedef struct rf_call {
   const rf_graph *graph;
   const rf_op *op;
@@ -31,11 +33,23 @@ typedef struct rf_call {
 static inline int64_t rf_rank_of(const rf_call *call) {
   return call->op->attr.axes ? rf_mesh_rank(&call->graph->mesh, call->op->attr.axes, call->run->place) : 0;
 }
-static inline const rf_tensor *rf_in(const rf_call *call, int i) { return &call->graph->tensor[call->op->input[i]]; }
-static inline const rf_tensor *rf_out(const rf_call *call, int i) { return &call->graph->tensor[call->op->output[i]]; }
+static inline const rf_tensor *rf_in(const rf_call *call, int i) {
+  return &call->graph->tensor[call->op->input[i]];
+}
+static inline const rf_tensor *rf_out(const rf_call *call, int i) {
+  return &call->graph->tensor[call->op->output[i]];
+}
 
-/* CPU features, also of a weaker CPU that --cpu asks for. Ordered: a level includes those below it. */
-typedef enum rf_isa { RF_ISA_BASE, RF_ISA_AVX2, RF_ISA_AVX512, RF_ISA_AVX512BF16, RF_ISA_AMX, RF_ISAS } rf_isa;
+/* CPU features, also of a weaker CPU that --cpu asks for. Ordered: a level includes those below
+ * it. */
+typedef enum rf_isa {
+  RF_ISA_BASE,
+  RF_ISA_AVX2,
+  RF_ISA_AVX512,
+  RF_ISA_AVX512BF16,
+  RF_ISA_AMX,
+  RF_ISAS
+} rf_isa;
 rf_isa rf_isa_detect(void);          /* by cpuid, once */
 const char *rf_isa_name(rf_isa isa); /* "base", "avx2", "avx512", "avx512bf16", "amx" */
 /* "auto" is what this CPU has. RAFTER_INVALID: unknown, or more than this CPU has. */
@@ -43,8 +57,10 @@ rf_status rf_isa_resolve(const char *name, rf_isa *isa, rf_error *error);
 
 #define RF_ANY_OP "*"
 typedef struct rf_kernel {
-  const char *op;                                                                 /* op_def name, or RF_ANY_OP */
-  const char *name;                                                               /* by technique: "gemm_avx512_12x32" */
+  /* op_def name, or RF_ANY_OP */
+  const char *op;
+  /* by technique: "gemm_avx512_12x32" */
+  const char *name;
   rf_isa isa;                                                                     /* lowest level it needs */
   bool (*accepts)(const rf_graph *graph, const rf_op *op);                        /* NULL: all */
   size_t (*workspace_bytes)(const rf_graph *graph, const rf_op *op, int threads); /* NULL: none */
@@ -52,17 +68,22 @@ typedef struct rf_kernel {
 } rf_kernel;
 
 typedef struct rf_backend {
-  const char *name;               /* "reference", "cpu", "null", "sheet" */
-  const rf_kernel *const *tables; /* NULL-terminated list of tables, each ended by a row with op == NULL; earlier rows win */
-  bool touches_memory;            /* null, sheet: false */
+  const char *name; /* "reference", "cpu", "null", "sheet" */
+  /* NULL-terminated list of tables, each ended by a row with op == NULL; earlier rows win */
+  const rf_kernel *const *tables;
+  bool touches_memory; /* null, sheet: false */
 } rf_backend;
 
 extern const rf_backend RF_BACKEND_REFERENCE, RF_BACKEND_CPU, RF_BACKEND_NULL;
-extern const rf_backend RF_BACKEND_SHEET;            /* plans only: of machines that are known by their data sheet; nobody asks for it by name */
+/* plans only: of machines that are known by their data sheet; nobody asks for it by name */
+extern const rf_backend RF_BACKEND_SHEET;
 const rf_backend *rf_backend_find(const char *name); /* "auto" is cpu; NULL when unknown */
-/* Of a head's rows those whose logits stand in the workspace of RF_BACKEND_CPU at once: one product makes them, whatever the ISA. */
+/* Of a head's rows those whose logits stand in the workspace of RF_BACKEND_CPU at once: one
+ * product makes them, whatever the ISA. */
 int64_t rf_head_chunk_rows(int64_t rows, int64_t vocab);
-/* First row of the backend's tables that accepts the op at this isa; falls back to reference; never NULL for an op of RF_OPS. */
-const rf_kernel *rf_kernel_choose(const rf_backend *backend, rf_isa isa, const rf_graph *graph, const rf_op *op);
+/* First row of the backend's tables that accepts the op at this isa; falls back to reference;
+ * never NULL for an op of RF_OPS. */
+const rf_kernel *rf_kernel_choose(const rf_backend *backend, rf_isa isa, const rf_graph *graph,
+                                  const rf_op *op);
 
 #endif

@@ -1,4 +1,5 @@
-/* lanes.c - spans into rings, and what the system counts for a thread: CPU time, faults, time in the queue of a core. */
+/* lanes.c - spans into rings, and what the system counts for a thread: CPU time, faults, time in
+ * the queue of a core. */
 #define _GNU_SOURCE
 #include "backend/lanes.h"
 
@@ -18,7 +19,8 @@ static int this_thread(void) {
   return id;
 }
 
-/* schedstat: ns that the thread ran, and ns that it stood in the queue of a core. -1: the system does not say. */
+/* schedstat: ns that the thread ran, and ns that it stood in the queue of a core. -1: the system
+ * does not say. */
 static void read_schedstat(int file, int64_t *ran, int64_t *delay) {
   char text[96];
   ssize_t got = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);
@@ -37,12 +39,17 @@ static int64_t delay_ns(int file) {
 
 enum { NS_WORTH_A_SPAN = 1000 }; /* two clocks that are not read at once differ by less */
 
-/* `from` (may be NULL): the look before. A thread that was on its core all the while stood in no queue, which is the dearest to ask. */
+/* `from` (may be NULL): the look before. A thread that was on its core all the while stood in no
+ * queue, which is the dearest to ask. */
 static rf_lane_look look(int file, int64_t now, const rf_lane_look *from) {
   struct rusage use;
   struct timespec cpu;
   rf_lane_look l = {.at = now};
-  if (!getrusage(RUSAGE_THREAD, &use)) { l.faults = use.ru_minflt; l.read_faults = use.ru_majflt; l.switches = use.ru_nivcsw; }
+  if (!getrusage(RUSAGE_THREAD, &use)) {
+    l.faults = use.ru_minflt;
+    l.read_faults = use.ru_majflt;
+    l.switches = use.ru_nivcsw;
+  }
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
   l.cpu = (int64_t)cpu.tv_sec * 1000000000 + cpu.tv_nsec;
   bool stayed = from && (l.at - from->at) - (l.cpu - from->cpu) <= NS_WORTH_A_SPAN;
@@ -50,7 +57,8 @@ static rf_lane_look look(int file, int64_t now, const rf_lane_look *from) {
   return l;
 }
 
-/* The next look is due when this one is a small part of the time, however dear it was: caches that forgot it make it several times as long. */
+/* The next look is due when this one is a small part of the time, however dear it was: caches
+ * that forgot it make it several times as long. */
 static void look_again(const rf_lanes *lanes, rf_lane *lane, int64_t began) {
   enum { COSTS = 1000, MOST_NS = 10000000 };
   int64_t end = rf_now_ns(), rest = COSTS * (end - began);
@@ -79,7 +87,8 @@ rf_lane *rf_lane_begin(rf_lanes *lanes, int index, int64_t now) {
 static void put_lost(const rf_lanes *lanes, int index, rf_lane_look l) {
   rf_lane *lane = &lanes->lane[index];
   const rf_lane_look *from = &lane->last;
-  int64_t off = (l.at - from->at) - (l.cpu - from->cpu), delay = l.delay >= 0 && from->delay >= 0 ? l.delay - from->delay : 0;
+  int64_t off = (l.at - from->at) - (l.cpu - from->cpu),
+          delay = l.delay >= 0 && from->delay >= 0 ? l.delay - from->delay : 0;
   const int64_t change[RF_LOSTS] = {[RF_LOST_FAULTS] = l.faults - from->faults,
                                     [RF_LOST_READ_FAULTS] = l.read_faults - from->read_faults,
                                     [RF_LOST_DELAY] = delay,
@@ -88,7 +97,8 @@ static void put_lost(const rf_lanes *lanes, int index, rf_lane_look l) {
   for (int i = 0; i < RF_LOSTS; i++) {
     bool is_time = i == RF_LOST_DELAY || i == RF_LOST_OFF;
     if (change[i] <= (is_time ? NS_WORTH_A_SPAN : 0) || (!is_time && from->faults < 0)) continue;
-    rf_lane_put(lane, (rf_stamp){from->at, l.at, (double)change[i], i, (uint16_t)index, RF_SPAN_LOST, lanes->plan});
+    rf_lane_put(lane,
+                (rf_stamp){from->at, l.at, (double)change[i], i, (uint16_t)index, RF_SPAN_LOST, lanes->plan});
   }
   lane->last = l;
 }
@@ -99,7 +109,7 @@ void rf_lane_look_at(rf_lanes *lanes, int index, int64_t now) {
   look_again(lanes, lane, now);
 }
 
-/* ---- other threads, while they have nothing to do ----------------------------------------------------------------- */
+/* ---- other threads, while they have nothing to do -------------------------------------------- */
 
 /* What may be known of another thread: its time on a core and in the queue of one. */
 static bool look_from_outside(const rf_lane *lane, rf_lane_look *l) {
@@ -113,7 +123,10 @@ void rf_lanes_settle(const rf_lanes *lanes) {
     rf_lane *lane = &lanes->lane[i];
     rf_lane_look l;
     if (!lane->thread || !look_from_outside(lane, &l)) continue;
-    l.faults = lane->last.faults; l.read_faults = lane->last.read_faults; l.switches = lane->last.switches; /* the thread will count them itself */
+    /* the thread will count them itself */
+    l.faults = lane->last.faults;
+    l.read_faults = lane->last.read_faults;
+    l.switches = lane->last.switches;
     put_lost(lanes, i, l);
   }
 }
@@ -122,8 +135,9 @@ void rf_lanes_forget(rf_lanes *lanes) {
   if (lanes->count > 0) begin_anew(lanes, &lanes->lane[0]);
   for (int i = 1; i < lanes->count; i++) {
     rf_lane *lane = &lanes->lane[i];
-    if (!lane->thread) continue;                                 /* it begins with its first span */
-    if (!look_from_outside(lane, &lane->last)) lane->thread = 0; /* the system does not say, or the thread has ended */
+    if (!lane->thread) continue; /* it begins with its first span */
+    /* the system does not say, or the thread has ended */
+    if (!look_from_outside(lane, &lane->last)) lane->thread = 0;
   }
 }
 
@@ -131,6 +145,7 @@ void rf_busy_put(const rf_busy *busy, rf_stamp_kind kind) {
   int64_t now = rf_now_ns();
   int index = omp_get_thread_num();
   rf_lane *lane = &busy->lanes->lane[index];
-  rf_lane_put(lane, (rf_stamp){busy->begin, now, 0, busy->lanes->op, (uint16_t)index, (uint8_t)kind, busy->lanes->plan});
+  rf_lane_put(lane, (rf_stamp){busy->begin, now, 0, busy->lanes->op, (uint16_t)index, (uint8_t)kind,
+                               busy->lanes->plan});
   if (now >= lane->look_after) rf_lane_look_at(busy->lanes, index, now);
 }

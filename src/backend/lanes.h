@@ -1,18 +1,20 @@
-/* lanes.h - who records what threads do, and the stamps that kernels put into their parallel regions.
+/* lanes.h - who records what threads do, and the stamps that kernels put into their parallel
+ * regions.
  *
- * A lane is one thread's ring of spans: preallocated, written by that thread alone, without a lock. When nothing is recorded a stamp is one load and
- * one branch. In a parallel region:
+ * A lane is one thread's ring of spans: preallocated, written by that thread alone, without a
+ * lock. When nothing is recorded a stamp is one load and one branch. In a parallel region:
  *
  *   #pragma omp parallel num_threads(threads)
  *   {
- *     RF_STAMP_BUSY;                       from here to the end of the block this thread works; what follows is waiting for the others
+ *     RF_STAMP_BUSY;                       from here to the end of the block this thread works;
+ *       what follows is waiting for the others
  *     #pragma omp for schedule(static) nowait
  *     for (...) ...
  *     RF_STAMP_BARRIER;                    a barrier, whose waiting is recorded
  *   }
  *
- * A test of the tree (tests/unit/house/test_lanes.sh) holds every region of backend/cpu to that form. One recorder at a time: a process has one set of
- * cores. */
+ * A test of the tree (tests/unit/house/test_lanes.sh) holds every region of backend/cpu to that
+ * form. One recorder at a time: a process has one set of cores. */
 #ifndef RF_LANES_H
 #define RF_LANES_H
 
@@ -52,7 +54,8 @@ typedef struct rf_stamp {
 } rf_stamp;
 
 typedef struct rf_lane_look {
-  int64_t at, cpu, delay, faults, read_faults, switches; /* faults -1: not known, as of a thread that another one looked at */
+  /* faults -1: not known, as of a thread that another one looked at */
+  int64_t at, cpu, delay, faults, read_faults, switches;
 } rf_lane_look;
 
 typedef struct rf_lane {
@@ -74,15 +77,17 @@ typedef struct rf_lanes {
 
 extern rf_lanes *rf_lanes_on; /* NULL: nothing is recorded now */
 
-/* The ring is longer than caches are: the line of the next stamps is on its way while this one's op runs. */
+/* The ring is longer than caches are: the line of the next stamps is on its way while this one's
+ * op runs. */
 static inline void rf_lane_put(rf_lane *lane, rf_stamp span) {
   lane->ring[lane->count & (lane->capacity - 1)] = span;
   lane->count++;
   __builtin_prefetch(&lane->ring[(lane->count + 2) & (lane->capacity - 1)], 1);
 }
 
-/* By the run's own thread, lane 0, while the others have nothing to do: puts into their lanes what they counted since they last looked themselves; and
- * forgets it, so that counters are compared from here on. */
+/* By the run's own thread, lane 0, while the others have nothing to do: puts into their lanes
+ * what they counted since they last looked themselves; and forgets it, so that counters are
+ * compared from here on. */
 void rf_lanes_settle(const rf_lanes *lanes);
 void rf_lanes_forget(rf_lanes *lanes);
 /* A look at what the system counted for this thread, put into its lane. */

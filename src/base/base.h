@@ -8,15 +8,21 @@
 typedef rafter_status rf_status;
 typedef rafter_error rf_error;
 
-/* ---- errors ---------------------------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 /* Fills `error` (may be NULL) and returns `status`. `hint` may be NULL.
- *   return RF_FAIL(error, RAFTER_FAILED, "give a longer text", "%s has no tokens (expected >= 1, got 0)", path); */
-rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line, const char *hint, const char *format, ...)
-    __attribute__((format(printf, 6, 7)));
-#define RF_FAIL(error, status, hint, ...) rf_failed(rf_fail((error), (status), __FILE__, __LINE__, (hint), __VA_ARGS__), (status))
-/* Lets the compiler see which status comes back, so that it can tell which variables a failed call leaves unset. */
-static inline rf_status rf_failed(rf_status filled, rf_status status) { (void)filled; return status; }
+ *   return RF_FAIL(error, RAFTER_FAILED, "give a longer text", "%s has no tokens (expected >= 1,
+ *     got 0)", path); */
+rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line, const char *hint,
+                  const char *format, ...) __attribute__((format(printf, 6, 7)));
+#define RF_FAIL(error, status, hint, ...) \
+  rf_failed(rf_fail((error), (status), __FILE__, __LINE__, (hint), __VA_ARGS__), (status))
+/* Lets the compiler see which status comes back, so that it can tell which variables a failed
+ * call leaves unset. */
+static inline rf_status rf_failed(rf_status filled, rf_status status) {
+  (void)filled;
+  return status;
+}
 #define RF_TRY(call) \
   do { \
     rf_status rf_try_status = (call); \
@@ -29,17 +35,33 @@ static inline rf_status rf_failed(rf_status filled, rf_status status) { (void)fi
     if (status != RAFTER_OK) goto done; \
   } while (0)
 
-/* ---- dtypes ---------------------------------------------------------------------------------------------------- */
+/* ---- dtypes ---------------------------------------------------------------------------------- */
 
 /* RF_PACKED: a matrix of block types (model/panels.h), which has no bytes per element. */
-typedef enum rf_dtype { RF_F32, RF_BF16, RF_F16, RF_F64, RF_I32, RF_I8, RF_U8, RF_F8_E4M3, RF_F8_E5M2, RF_I64, RF_I4, RF_PACKED, RF_DTYPES } rf_dtype;
-int64_t rf_dtype_bytes(rf_dtype dtype);    /* bytes of one element, of i4 the byte it shares; of RF_PACKED 0 */
+typedef enum rf_dtype {
+  RF_F32,
+  RF_BF16,
+  RF_F16,
+  RF_F64,
+  RF_I32,
+  RF_I8,
+  RF_U8,
+  RF_F8_E4M3,
+  RF_F8_E5M2,
+  RF_I64,
+  RF_I4,
+  RF_PACKED,
+  RF_DTYPES
+} rf_dtype;
+/* bytes of one element, of i4 the byte it shares; of RF_PACKED 0 */
+int64_t rf_dtype_bytes(rf_dtype dtype);
 int64_t rf_dtype_bits(rf_dtype dtype);     /* the same in bits: of i4 4 */
 const char *rf_dtype_name(rf_dtype dtype); /* "f32", "bf16", ... */
 rf_status rf_dtype_parse(const char *name, rf_dtype *dtype, rf_error *error);
 
 typedef uint16_t rf_bf16;
-/* Widening is exact; narrowing rounds to nearest, ties to even, and keeps NaN a (quiet) NaN and subnormals exact. */
+/* Widening is exact; narrowing rounds to nearest, ties to even, and keeps NaN a (quiet) NaN and
+ * subnormals exact. */
 static inline float rf_bf16_to_f32(rf_bf16 x) {
   union {
     uint32_t u;
@@ -58,38 +80,44 @@ static inline rf_bf16 rf_f32_to_bf16(float f) {
 float rf_f16_to_f32(uint16_t x);
 uint16_t rf_f32_to_f16(float x);
 
-/* ---- memory ---------------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
-/* `bytes` of zeroed, 2 MiB aligned memory straight from the kernel, with huge pages where the system gives them.
- * *huge_bytes (may be NULL) says how much was asked to be huge. RAFTER_FAILED when the machine has not that much. */
+/* `bytes` of zeroed, 2 MiB aligned memory straight from the kernel, with huge pages where the
+ * system gives them. *huge_bytes (may be NULL) says how much was asked to be huge. RAFTER_FAILED
+ * when the machine has not that much. */
 rf_status rf_pages_map(size_t bytes, void **base, size_t *huge_bytes, rf_error *error);
 void rf_pages_unmap(void *base, size_t bytes);
-/* Bytes a process may still take without swapping or being killed: the machine's available memory, or less when a control group limits it;
- * -1 when the system does not say. */
+/* Bytes a process may still take without swapping or being killed: the machine's available
+ * memory, or less when a control group limits it; -1 when the system does not say. */
 int64_t rf_memory_available(void);
 
-/* The same pointer; aborts with one line when it is NULL. For small things whose absence nothing could survive. */
+/* The same pointer; aborts with one line when it is NULL. For small things whose absence nothing
+ * could survive. */
 void *rf_must(void *memory);
 
 /* Bump memory for things that die together (a graph, a plan): strings and arrays, freed at once. */
 typedef struct rf_pool rf_pool;
 rf_pool *rf_pool_new(void);
 void rf_pool_free(rf_pool *pool);
-void *rf_pool_alloc(rf_pool *pool, size_t bytes); /* zeroed, 16-byte aligned; aborts only when the machine has no memory left */
-void *rf_pool_raw(rf_pool *pool, size_t bytes);   /* the same, holding anything: for what is written as a whole */
+/* zeroed, 16-byte aligned; aborts only when the machine has no memory left */
+void *rf_pool_alloc(rf_pool *pool, size_t bytes);
+/* the same, holding anything: for what is written as a whole */
+void *rf_pool_raw(rf_pool *pool, size_t bytes);
 char *rf_pool_format(rf_pool *pool, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* ---- clock ----------------------------------------------------------------------------------------------------- */
+/* ---- clock ----------------------------------------------------------------------------------- */
 
 double rf_now_seconds(void); /* monotonic */
 int64_t rf_now_ns(void);     /* the same clock */
 
 /* The greatest one of two numbers that are not below 0, nor both 0. */
 int64_t rf_common_divisor(int64_t a, int64_t b);
-/* Since this process was started, to a hundredth of a second: loading the program itself is counted. -1: the system does not say. */
+/* Since this process was started, to a hundredth of a second: loading the program itself is
+ * counted. -1: the system does not say. */
 double rf_process_seconds(void);
 
-/* ---- random numbers: counter-based, so the same key gives the same draw in any order, on any thread ------------- */
+/* ---- random numbers: counter-based, so the same key gives the same draw in any order, on any
+ *   thread ---- */
 
 /* Philox-4x32-10 (Salmon et al., SC 2011): four 32-bit words for (key, counter). */
 void rf_philox(uint64_t key, uint64_t counter_low, uint64_t counter_high, uint32_t out[4]);
@@ -97,7 +125,8 @@ void rf_philox(uint64_t key, uint64_t counter_low, uint64_t counter_high, uint32
 uint64_t rf_key(uint64_t seed, uint64_t a, uint64_t b);
 /* FNV-1a of a name: the site part of a key ("block.3/mlp/dropout"), the same on every machine. */
 uint64_t rf_name_key(const char *name);
-/* Uniform in [0,1) with 24 bits, and a standard normal pair (Box-Muller), from words of rf_philox. */
+/* Uniform in [0,1) with 24 bits, and a standard normal pair (Box-Muller), from words of
+ * rf_philox. */
 float rf_uniform(uint32_t word);
 void rf_normal_pair(uint32_t a, uint32_t b, float out[2]);
 

@@ -1,4 +1,5 @@
-/* dtype.c - element types: sizes, names, and the half-precision conversions that no instruction set promises everywhere. */
+/* dtype.c - element types: sizes, names, and the half-precision conversions that no instruction
+ * set promises everywhere. */
 #include "base/base.h"
 
 #include <string.h>
@@ -8,16 +9,19 @@ static const struct {
   const char *name;
   int64_t bytes;
 } DTYPES[RF_DTYPES] = {
-    [RF_F32] = {"f32", 4},         [RF_BF16] = {"bf16", 2}, [RF_F16] = {"f16", 2}, [RF_F64] = {"f64", 8},
-    [RF_I32] = {"i32", 4},         [RF_I8] = {"i8", 1},     [RF_U8] = {"u8", 1},   [RF_F8_E4M3] = {"f8_e4m3", 1},
-    [RF_F8_E5M2] = {"f8_e5m2", 1}, [RF_I64] = {"i64", 8},   [RF_I4] = {"i4", 1},   [RF_PACKED] = {"packed", 0},
+    [RF_F32] = {"f32", 4}, [RF_BF16] = {"bf16", 2},       [RF_F16] = {"f16", 2},
+    [RF_F64] = {"f64", 8}, [RF_I32] = {"i32", 4},         [RF_I8] = {"i8", 1},
+    [RF_U8] = {"u8", 1},   [RF_F8_E4M3] = {"f8_e4m3", 1}, [RF_F8_E5M2] = {"f8_e5m2", 1},
+    [RF_I64] = {"i64", 8}, [RF_I4] = {"i4", 1},           [RF_PACKED] = {"packed", 0},
 };
 
 int64_t rf_dtype_bytes(rf_dtype dtype) { return (unsigned)dtype < RF_DTYPES ? DTYPES[dtype].bytes : 0; }
 
 int64_t rf_dtype_bits(rf_dtype dtype) { return dtype == RF_I4 ? 4 : 8 * rf_dtype_bytes(dtype); }
 
-const char *rf_dtype_name(rf_dtype dtype) { return (unsigned)dtype < RF_DTYPES ? DTYPES[dtype].name : "unknown"; }
+const char *rf_dtype_name(rf_dtype dtype) {
+  return (unsigned)dtype < RF_DTYPES ? DTYPES[dtype].name : "unknown";
+}
 
 rf_status rf_dtype_parse(const char *name, rf_dtype *dtype, rf_error *error) {
   for (int i = 0; i < RF_PACKED; ++i) {
@@ -25,7 +29,8 @@ rf_status rf_dtype_parse(const char *name, rf_dtype *dtype, rf_error *error) {
     *dtype = (rf_dtype)i;
     return RAFTER_OK;
   }
-  return RF_FAIL(error, RAFTER_INVALID, "use f32, bf16, f16, f64, i32, i8, u8, f8_e4m3, f8_e5m2, i64 or i4", "unknown dtype '%.40s'", name);
+  return RF_FAIL(error, RAFTER_INVALID, "use f32, bf16, f16, f64, i32, i8, u8, f8_e4m3, f8_e5m2, i64 or i4",
+                 "unknown dtype '%.40s'", name);
 }
 
 float rf_f16_to_f32(uint16_t x) {
@@ -53,8 +58,10 @@ uint16_t rf_f32_to_f16(float x) {
   uint16_t sign = (uint16_t)(v.u >> 16 & 0x8000u);
   uint32_t magnitude = v.u & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x1ffu));
-  if (magnitude >= 0x47800000u) return (uint16_t)(sign | 0x7c00u); /* 65536 and above; 65520..65535 carry into infinity below */
-  if (magnitude < 0x38800000u) {                                   /* below 2^-14: adding 0.5 rounds at the last subnormal bit, ties to even */
+  /* 65536 and above; 65520..65535 carry into infinity below */
+  if (magnitude >= 0x47800000u) return (uint16_t)(sign | 0x7c00u);
+  /* below 2^-14: adding 0.5 rounds at the last subnormal bit, ties to even */
+  if (magnitude < 0x38800000u) {
     union {
       float f;
       uint32_t u;

@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The part of a source path that is the same on every machine: from the last "src/", "include/" or "tests/" on. */
+/* The part of a source path that is the same on every machine: from the last "src/", "include/"
+ * or "tests/" on. */
 static const char *short_path(const char *file) {
   static const char *const roots[] = {"src/", "include/", "tests/"};
   const char *shortest = NULL;
@@ -15,9 +16,11 @@ static const char *short_path(const char *file) {
   return shortest ? shortest : file;
 }
 
-rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line, const char *hint, const char *format, ...) {
+rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line, const char *hint,
+                  const char *format, ...) {
   if (!error) return status;
-  /* The arguments may point into the same error (a caller that adds context), so the text is made aside. */
+  /* The arguments may point into the same error (a caller that adds context), so the text is
+   * made aside. */
   char message[sizeof error->message], advice[sizeof error->hint];
   va_list arguments;
   va_start(arguments, format);

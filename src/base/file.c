@@ -27,7 +27,8 @@ rf_status rf_file_read(const char *path, size_t most, char **text, size_t *bytes
     goto done;
   }
   if (S_ISREG(info.st_mode) && (uint64_t)info.st_size > most) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s is too large (expected at most %zu bytes, got %lld)", path, most, (long long)info.st_size);
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s is too large (expected at most %zu bytes, got %lld)",
+                     path, most, (long long)info.st_size);
     goto done;
   }
   size = (S_ISREG(info.st_mode) ? (size_t)info.st_size : 65536) + 1;
@@ -41,13 +42,15 @@ rf_status rf_file_read(const char *path, size_t most, char **text, size_t *bytes
     ssize_t got = read(fd, buffer + used, size - 1 - used);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
-      status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read %s (%s at byte %zu)", path, strerror(errno), used);
+      status =
+          RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read %s (%s at byte %zu)", path, strerror(errno), used);
       goto done;
     }
     if (got == 0 && used < size - 1) break;
     used += (size_t)got;
     if (used > most) {
-      status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s is too large (expected at most %zu bytes)", path, most);
+      status =
+          RF_FAIL(error, RAFTER_FAILED, NULL, "%s is too large (expected at most %zu bytes)", path, most);
       goto done;
     }
     if (got == 0) break;
@@ -72,8 +75,9 @@ struct rf_out_file {
   unsigned char buffer[OUT_BUFFER];
 };
 
-/* Where `path` leads through symbolic links, whose last one may lead to nothing yet; malloc'ed. NULL: too many of them, or no memory. What is no regular
- * file keeps its name: some links (/dev/stdout) lead where no name is. */
+/* Where `path` leads through symbolic links, whose last one may lead to nothing yet; malloc'ed.
+ * NULL: too many of them, or no memory. What is no regular file keeps its name: some links
+ * (/dev/stdout) lead where no name is. */
 static char *resolve_links(const char *path) {
   enum { LINKS_MOST = 40 };
   struct stat info;
@@ -86,18 +90,23 @@ static char *resolve_links(const char *path) {
     const char *slash = target[0] == '/' ? NULL : strrchr(now, '/');
     char *next = NULL;
     if (asprintf(&next, "%.*s%s", slash ? (int)(slash + 1 - now) : 0, now, target) < 0) next = NULL;
-    free(now); now = next;
+    free(now);
+    now = next;
   }
   free(now);
   return NULL;
 }
 
-/* A pipe or a device is written as it is: it cannot be replaced by a file, and nobody takes its bytes for a whole one. */
+/* A pipe or a device is written as it is: it cannot be replaced by a file, and nobody takes its
+ * bytes for a whole one. */
 static int open_target(rf_out_file *out, size_t size) {
   struct stat info;
   if (stat(out->path, &info) == 0 && !S_ISREG(info.st_mode)) {
     out->beside[0] = 0;
-    if (S_ISDIR(info.st_mode)) { errno = EISDIR; return -1; }
+    if (S_ISDIR(info.st_mode)) {
+      errno = EISDIR;
+      return -1;
+    }
     return open(out->path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
   }
   snprintf(out->beside, size, "%s.part-%ld", out->path, (long)getpid());
@@ -114,17 +123,23 @@ rf_status rf_out_open(const char *path, int64_t expected_bytes, rf_out_file **re
     out->beside = malloc(size);
   }
   if (!out || !out->path || !out->beside) {
-    if (out) { free(out->path); free(out->beside); }
+    if (out) {
+      free(out->path);
+      free(out->beside);
+    }
     free(out);
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", path, errno == ENOMEM ? "out of memory" : "too many links");
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", path,
+                   errno == ENOMEM ? "out of memory" : "too many links");
   }
   out->fd = open_target(out, size);
   rf_status status = RAFTER_OK;
-  if (out->fd < 0) status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", path, strerror(errno));
+  if (out->fd < 0)
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (%s)", path, strerror(errno));
   else if (expected_bytes > 0 && fallocate(out->fd, FALLOC_FL_KEEP_SIZE, 0, expected_bytes) != 0 &&
            (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
-    status = RF_FAIL(error, RAFTER_FAILED, "free some space or choose another folder with --out", "cannot write %s (%s: %lld bytes are needed)", path,
-                     strerror(errno), (long long)expected_bytes);
+    status = RF_FAIL(error, RAFTER_FAILED, "free some space or choose another folder with --out",
+                     "cannot write %s (%s: %lld bytes are needed)", path, strerror(errno),
+                     (long long)expected_bytes);
   if (status == RAFTER_OK) *result = out;
   else rf_out_discard(out);
   return status;
@@ -135,7 +150,8 @@ static rf_status write_all(rf_out_file *out, const unsigned char *data, size_t b
     ssize_t put = write(out->fd, data, bytes < (size_t)1 << 30 ? bytes : (size_t)1 << 30);
     if (put < 0 && errno == EINTR) continue;
     if (put <= 0)
-      return RF_FAIL(error, RAFTER_FAILED, "free some space or choose another folder with --out", "cannot write %s (%s after %lld bytes)", out->path,
+      return RF_FAIL(error, RAFTER_FAILED, "free some space or choose another folder with --out",
+                     "cannot write %s (%s after %lld bytes)", out->path,
                      put < 0 ? strerror(errno) : "nothing was taken", (long long)out->bytes);
     data += put;
     bytes -= (size_t)put;
@@ -160,7 +176,8 @@ rf_status rf_out_write(rf_out_file *out, const void *data, size_t bytes, rf_erro
 
 int64_t rf_out_bytes(const rf_out_file *out) { return out->bytes + (int64_t)out->used; }
 
-/* A rename lasts only once its folder is on the disk too; where that cannot be asked for, the rename itself still stands. */
+/* A rename lasts only once its folder is on the disk too; where that cannot be asked for, the
+ * rename itself still stands. */
 static void sync_folder(const char *path) {
   char *copy = strdup(path);
   int fd = copy ? open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
@@ -220,7 +237,8 @@ rf_status rf_make_folders(const char *path, rf_error *error) {
     if (mkdir(copy, 0777) != 0 && errno != EEXIST)
       status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot make the folder %s (%s)", copy, strerror(errno));
     else if (stat(copy, &info) != 0 || !S_ISDIR(info.st_mode))
-      status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot make the folder %s (a file of that name is there)", copy);
+      status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot make the folder %s (a file of that name is there)",
+                       copy);
     if (last) break;
     *c = '/';
   }
@@ -231,7 +249,9 @@ rf_status rf_make_folders(const char *path, rf_error *error) {
 rf_status rf_make_folder_beside(const char *path, char *part, size_t size, rf_error *error) {
   size_t length = strlen(path);
   while (length > 1 && path[length - 1] == '/') length--;
-  if (length + 48 > size) return RF_FAIL(error, RAFTER_INVALID, "choose a shorter name", "the folder's path is too long (%.100s...)", path);
+  if (length + 48 > size)
+    return RF_FAIL(error, RAFTER_INVALID, "choose a shorter name",
+                   "the folder's path is too long (%.100s...)", path);
   snprintf(part, size, "%.*s", (int)length, path);
   char *slash = strrchr(part, '/');
   if (slash && slash > part) {
@@ -241,7 +261,8 @@ rf_status rf_make_folder_beside(const char *path, char *part, size_t size, rf_er
   for (int try = 0;; try++) {
     snprintf(part, size, "%.*s.part-%ld-%d", (int)length, path, (long)getpid(), try);
     if (mkdir(part, 0777) == 0) return RAFTER_OK;
-    if (errno != EEXIST) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot make the folder %s (%s)", part, strerror(errno));
+    if (errno != EEXIST)
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot make the folder %s (%s)", part, strerror(errno));
   }
 }
 
@@ -273,6 +294,7 @@ rf_status rf_map_file(const char *path, void **map, size_t *bytes, rf_error *err
 }
 
 void rf_map_unneeded(const void *at, size_t bytes) {
-  uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = ((uintptr_t)at + page - 1) / page * page, end = ((uintptr_t)at + bytes) / page * page;
+  uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = ((uintptr_t)at + page - 1) / page * page,
+            end = ((uintptr_t)at + bytes) / page * page;
   if (end > first) madvise((void *)first, end - first, MADV_DONTNEED);
 }

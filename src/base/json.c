@@ -10,13 +10,14 @@
 #include "base/file.h"
 #include "base/text.h"
 
-/* ---- reading --------------------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 rf_status rf_json_parse(const char *text, size_t bytes, const char *where, json_t **json, rf_error *error) {
   json_error_t problem;
   json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &problem);
   if (!value)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is not valid JSON (line %d, column %d: %s)", where, problem.line, problem.column, problem.text);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is not valid JSON (line %d, column %d: %s)", where,
+                   problem.line, problem.column, problem.text);
   *json = value;
   return RAFTER_OK;
 }
@@ -42,18 +43,24 @@ static const char *type_name(const json_t *value) {
   }
 }
 
-static rf_status field(const json_t *object, const char *key, const char *where, const char *expected, json_t **value, rf_error *error) {
+static rf_status field(const json_t *object, const char *key, const char *where, const char *expected,
+                       json_t **value, rf_error *error) {
   if (!json_is_object(object)) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: expected an object", where);
   *value = json_object_get(object, key);
-  if (!*value) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is missing (expected %s)", where, key, expected);
+  if (!*value)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is missing (expected %s)", where, key,
+                   expected);
   return RAFTER_OK;
 }
 
-static rf_status wrong_type(const json_t *value, const char *key, const char *where, const char *expected, rf_error *error) {
-  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" has the wrong type (expected %s, got %s)", where, key, expected, type_name(value));
+static rf_status wrong_type(const json_t *value, const char *key, const char *where, const char *expected,
+                            rf_error *error) {
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" has the wrong type (expected %s, got %s)",
+                 where, key, expected, type_name(value));
 }
 
-rf_status rf_json_int(const json_t *object, const char *key, const char *where, int64_t least, int64_t most, int64_t *value, rf_error *error) {
+rf_status rf_json_int(const json_t *object, const char *key, const char *where, int64_t least, int64_t most,
+                      int64_t *value, rf_error *error) {
   json_t *found;
   RF_TRY(field(object, key, where, "a whole number", &found, error));
   double real = json_is_real(found) ? json_real_value(found) : 0.5;
@@ -62,24 +69,30 @@ rf_status rf_json_int(const json_t *object, const char *key, const char *where, 
   else if (real == floor(real) && fabs(real) < 0x1p53) number = (int64_t)real;
   else return wrong_type(found, key, where, "a whole number", error);
   if (number < least || number > most)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is out of range (expected %" PRId64 " to %" PRId64 ", got %" PRId64 ")", where,
-                   key, least, most, number);
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "%s: the field \"%s\" is out of range (expected %" PRId64 " to %" PRId64 ", got %" PRId64
+                   ")",
+                   where, key, least, most, number);
   *value = number;
   return RAFTER_OK;
 }
 
-rf_status rf_json_float(const json_t *object, const char *key, const char *where, double least, double most, double *value, rf_error *error) {
+rf_status rf_json_float(const json_t *object, const char *key, const char *where, double least, double most,
+                        double *value, rf_error *error) {
   json_t *found;
   RF_TRY(field(object, key, where, "a number", &found, error));
   if (!json_is_number(found)) return wrong_type(found, key, where, "a number", error);
   double number = json_number_value(found);
   if (!(number >= least && number <= most))
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is out of range (expected %g to %g, got %g)", where, key, least, most, number);
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "%s: the field \"%s\" is out of range (expected %g to %g, got %g)", where, key, least,
+                   most, number);
   *value = number;
   return RAFTER_OK;
 }
 
-rf_status rf_json_bool(const json_t *object, const char *key, const char *where, bool *value, rf_error *error) {
+rf_status rf_json_bool(const json_t *object, const char *key, const char *where, bool *value,
+                       rf_error *error) {
   json_t *found;
   RF_TRY(field(object, key, where, "true or false", &found, error));
   if (!json_is_boolean(found)) return wrong_type(found, key, where, "true or false", error);
@@ -87,7 +100,8 @@ rf_status rf_json_bool(const json_t *object, const char *key, const char *where,
   return RAFTER_OK;
 }
 
-rf_status rf_json_string(const json_t *object, const char *key, const char *where, const char **value, rf_error *error) {
+rf_status rf_json_string(const json_t *object, const char *key, const char *where, const char **value,
+                         rf_error *error) {
   json_t *found;
   RF_TRY(field(object, key, where, "a text", &found, error));
   if (!json_is_string(found)) return wrong_type(found, key, where, "a text", error);
@@ -100,35 +114,38 @@ static bool absent(const json_t *object, const char *key) {
   return json_is_object(object) && (!found || json_is_null(found));
 }
 
-rf_status rf_json_int_or(const json_t *object, const char *key, const char *where, int64_t least, int64_t most, int64_t otherwise, int64_t *value,
-                         rf_error *error) {
+rf_status rf_json_int_or(const json_t *object, const char *key, const char *where, int64_t least,
+                         int64_t most, int64_t otherwise, int64_t *value, rf_error *error) {
   if (!absent(object, key)) return rf_json_int(object, key, where, least, most, value, error);
   *value = otherwise;
   return RAFTER_OK;
 }
 
-rf_status rf_json_float_or(const json_t *object, const char *key, const char *where, double least, double most, double otherwise, double *value,
-                           rf_error *error) {
+rf_status rf_json_float_or(const json_t *object, const char *key, const char *where, double least,
+                           double most, double otherwise, double *value, rf_error *error) {
   if (!absent(object, key)) return rf_json_float(object, key, where, least, most, value, error);
   *value = otherwise;
   return RAFTER_OK;
 }
 
-rf_status rf_json_bool_or(const json_t *object, const char *key, const char *where, bool otherwise, bool *value, rf_error *error) {
+rf_status rf_json_bool_or(const json_t *object, const char *key, const char *where, bool otherwise,
+                          bool *value, rf_error *error) {
   if (!absent(object, key)) return rf_json_bool(object, key, where, value, error);
   *value = otherwise;
   return RAFTER_OK;
 }
 
-rf_status rf_json_string_or(const json_t *object, const char *key, const char *where, const char *otherwise, const char **value, rf_error *error) {
+rf_status rf_json_string_or(const json_t *object, const char *key, const char *where, const char *otherwise,
+                            const char **value, rf_error *error) {
   if (!absent(object, key)) return rf_json_string(object, key, where, value, error);
   *value = otherwise;
   return RAFTER_OK;
 }
 
-/* ---- writing --------------------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
-/* jansson writes every double with 17 digits (0.1 as 0.10000000000000001); people read these files, so the writer is our own. */
+/* jansson writes every double with 17 digits (0.1 as 0.10000000000000001); people read these
+ * files, so the writer is our own. */
 static void put_real(FILE *out, double value) {
   char text[40];
   rf_text_real(value, text);
@@ -161,7 +178,7 @@ static void put(FILE *out, const json_t *value, int indent, int depth) {
   switch (json_typeof(value)) {
   case JSON_OBJECT:
     putc('{', out);
-    json_object_foreach((json_t *)value, key, child) {
+    json_object_foreach ((json_t *)value, key, child) {
       if (count++) putc(',', out);
       new_line(out, indent, depth + 1);
       put_string(out, key, strlen(key));
@@ -173,7 +190,7 @@ static void put(FILE *out, const json_t *value, int indent, int depth) {
     break;
   case JSON_ARRAY:
     putc('[', out);
-    json_array_foreach(value, index, child) {
+    json_array_foreach (value, index, child) {
       if (index) putc(',', out);
       new_line(out, indent, depth + 1);
       put(out, child, indent, depth + 1);
@@ -190,14 +207,22 @@ static void put(FILE *out, const json_t *value, int indent, int depth) {
   }
 }
 
-/* Bytes of the character at `at`; of what is none, minus those of the longest beginning of one (at least 1). */
+/* Bytes of the character at `at`; of what is none, minus those of the longest beginning of one
+ * (at least 1). */
 static int character(const unsigned char *at, size_t room) {
   static const struct {
     unsigned char first, last, low, high; /* of the first byte, and of the second */
     int length;
-  } FORMS[] = {{0x00, 0x7F, 0, 0, 1},       {0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3},
-               {0xE1, 0xEC, 0x80, 0xBF, 3}, {0xED, 0xED, 0x80, 0x9F, 3}, {0xEE, 0xEF, 0x80, 0xBF, 3},
-               {0xF0, 0xF0, 0x90, 0xBF, 4}, {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4}}; /* Unicode, table 3-7 */
+  } FORMS[] = {{0x00, 0x7F, 0, 0, 1},
+               {0xC2, 0xDF, 0x80, 0xBF, 2},
+               {0xE0, 0xE0, 0xA0, 0xBF, 3},
+               {0xE1, 0xEC, 0x80, 0xBF, 3},
+               {0xED, 0xED, 0x80, 0x9F, 3},
+               {0xEE, 0xEF, 0x80, 0xBF, 3},
+               /* Unicode, table 3-7 */
+               {0xF0, 0xF0, 0x90, 0xBF, 4},
+               {0xF1, 0xF3, 0x80, 0xBF, 4},
+               {0xF4, 0xF4, 0x80, 0x8F, 4}};
   for (size_t f = 0; f < sizeof FORMS / sizeof *FORMS; f++) {
     if (*at < FORMS[f].first || *at > FORMS[f].last) continue;
     for (int i = 1; i < FORMS[f].length; i++) {
@@ -218,7 +243,8 @@ json_t *rf_json_bytes(const char *at, size_t bytes) {
   for (size_t i = 0; i < bytes;) {
     int n = character((const unsigned char *)at + i, bytes - i), taken = n < 0 ? -n : n;
     memcpy(text + used, n < 0 ? "\xEF\xBF\xBD" : at + i, n < 0 ? 3 : (size_t)n);
-    used += n < 0 ? 3 : (size_t)n; i += (size_t)taken;
+    used += n < 0 ? 3 : (size_t)n;
+    i += (size_t)taken;
   }
   json_t *value = json_stringn(text, used);
   free(text);
@@ -257,7 +283,8 @@ rf_status rf_json_write(const char *path, const json_t *json, int indent, rf_err
 
 rf_status rf_json_write_line(rf_out_file *out, const json_t *json, rf_error *error) {
   char *line = rf_json_text(json, 0);
-  rf_status status = line ? rf_out_write(out, line, strlen(line), error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  rf_status status = line ? rf_out_write(out, line, strlen(line), error)
+                          : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   free(line);
   return status == RAFTER_OK ? rf_out_write(out, "\n", 1, error) : status;
 }

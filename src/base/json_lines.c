@@ -8,7 +8,8 @@
 
 rf_status rf_json_lines_open(const char *path, const char *hint, rf_json_lines *lines, rf_error *error) {
   *lines = (rf_json_lines){.path = path, .file = fopen(path, "re")};
-  return lines->file ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, hint, "cannot open %s (%s)", path, strerror(errno));
+  return lines->file ? RAFTER_OK
+                     : RF_FAIL(error, RAFTER_FAILED, hint, "cannot open %s (%s)", path, strerror(errno));
 }
 
 rf_status rf_json_lines_text(rf_json_lines *lines, bool *more, rf_error *error) {
@@ -19,7 +20,8 @@ rf_status rf_json_lines_text(rf_json_lines *lines, bool *more, rf_error *error) 
     if (bytes <= 0 && (ferror(lines->file) || errno == ENOMEM))
       return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read %s (%s)", lines->path, strerror(errno));
     if (bytes <= 0) return RAFTER_OK;
-    lines->line++; lines->bytes = (size_t)bytes;
+    lines->line++;
+    lines->bytes = (size_t)bytes;
     if (strspn(lines->text, " \t\r\n") < lines->bytes) return RAFTER_OK;
   }
 }
@@ -37,11 +39,13 @@ void rf_json_lines_close(rf_json_lines *lines) {
   *lines = (rf_json_lines){0};
 }
 
-rf_status rf_json_line(const char *text, size_t bytes, const char *path, int64_t line, json_t **row, rf_error *error) {
+rf_status rf_json_line(const char *text, size_t bytes, const char *path, int64_t line, json_t **row,
+                       rf_error *error) {
   json_error_t bad;
   *row = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &bad);
   if (json_is_object(*row)) return RAFTER_OK;
-  rf_status status = RF_FAIL(error, RAFTER_FAILED, "each line must be one JSON object", "%s is not JSON Lines (line %lld: %s)", path, (long long)line,
+  rf_status status = RF_FAIL(error, RAFTER_FAILED, "each line must be one JSON object",
+                             "%s is not JSON Lines (line %lld: %s)", path, (long long)line,
                              *row ? "expected an object" : bad.text);
   json_decref(*row);
   *row = NULL;

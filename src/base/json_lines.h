@@ -1,4 +1,5 @@
-/* json_lines.h - JSON Lines: one object a line, blank lines between them, a name twice in an object is an error. */
+/* json_lines.h - JSON Lines: one object a line, blank lines between them, a name twice in an
+ * object is an error. */
 #ifndef RF_JSON_LINES_H
 #define RF_JSON_LINES_H
 
@@ -24,6 +25,7 @@ rf_status rf_json_lines_next(rf_json_lines *lines, json_t **row, rf_error *error
 void rf_json_lines_close(rf_json_lines *lines);
 
 /* One such line. RAFTER_FAILED names the file and the line. */
-rf_status rf_json_line(const char *text, size_t bytes, const char *path, int64_t line, json_t **row, rf_error *error);
+rf_status rf_json_line(const char *text, size_t bytes, const char *path, int64_t line, json_t **row,
+                       rf_error *error);
 
 #endif

@@ -1,4 +1,5 @@
-/* memory.c - pages straight from the kernel for the arena, and bump memory for things that die together. */
+/* memory.c - pages straight from the kernel for the arena, and bump memory for things that die
+ * together. */
 #include "base/base.h"
 
 #include <errno.h>
@@ -11,7 +12,7 @@
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
-/* ---- how much memory there is ---------------------------------------------------------------------------------- */
+/* ---- how much memory there is ---------------------------------------------------------------- */
 
 /* The first number of a small kernel file, or -1 when the file is missing or says "max". */
 static int64_t read_number(const char *path) {
@@ -41,8 +42,10 @@ static int64_t read_field(const char *path, const char *key, int64_t unit) {
 
 static int64_t smaller(int64_t a, int64_t b) { return b >= 0 && b < a ? b : a; }
 
-/* What one control group still allows: its limit less what it uses, page cache that can be dropped not counted. */
-static int64_t group_available(const char *folder, const char *limit_name, const char *used_name, const char *cache_key) {
+/* What one control group still allows: its limit less what it uses, page cache that can be
+ * dropped not counted. */
+static int64_t group_available(const char *folder, const char *limit_name, const char *used_name,
+                               const char *cache_key) {
   char path[4200];
   snprintf(path, sizeof path, "%s/%s", folder, limit_name);
   int64_t limit = read_number(path);
@@ -56,7 +59,8 @@ static int64_t group_available(const char *folder, const char *limit_name, const
   return left > 0 ? left : 0;
 }
 
-/* The least any control group above this process allows (versions 2 and 1), or -1 when none sets a limit. */
+/* The least any control group above this process allows (versions 2 and 1), or -1 when none sets
+ * a limit. */
 static int64_t groups_available(void) {
   FILE *file = fopen("/proc/self/cgroup", "re");
   if (!file) return -1;
@@ -71,9 +75,11 @@ static int64_t groups_available(void) {
     if (!second && !memory) continue;
     for (;;) {
       char folder[4160];
-      snprintf(folder, sizeof folder, "%s%s", second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory", strcmp(group, "/") ? group : "");
+      snprintf(folder, sizeof folder, "%s%s", second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory",
+               strcmp(group, "/") ? group : "");
       int64_t left = second ? group_available(folder, "memory.max", "memory.current", "inactive_file ")
-                            : group_available(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ");
+                            : group_available(folder, "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                              "total_inactive_file ");
       least = smaller(least, left);
       char *slash = strrchr(group, '/');
       if (!slash || !*group) break;
@@ -91,7 +97,7 @@ int64_t rf_memory_available(void) {
   return smaller(available, groups);
 }
 
-/* ---- pages ----------------------------------------------------------------------------------------------------- */
+/* ---- pages ----------------------------------------------------------------------------------- */
 
 static size_t page_round(size_t bytes) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -99,21 +105,29 @@ static size_t page_round(size_t bytes) {
 }
 
 rf_status rf_pages_map(size_t bytes, void **base, size_t *huge_bytes, rf_error *error) {
-  static const char hint[] = "choose a smaller batch, sequence or model, or more rematerialisation (--fit searches for one)";
-  if (bytes == 0 || bytes > SIZE_MAX / 2) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot map %zu bytes of memory", bytes);
-  /* The kernel promises more than it has and kills later, so what is clearly not there is refused now. */
+  static const char hint[] =
+      "choose a smaller batch, sequence or model, or more rematerialisation (--fit searches for one)";
+  if (bytes == 0 || bytes > SIZE_MAX / 2)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot map %zu bytes of memory", bytes);
+  /* The kernel promises more than it has and kills later, so what is clearly not there is
+   * refused now. */
   int64_t available = rf_memory_available();
   if (available >= 0 && bytes > (size_t)available)
-    return RF_FAIL(error, RAFTER_FAILED, hint, "not enough memory (needed %.2f GiB, the machine has %.2f GiB available)", (double)bytes * 0x1p-30,
-                   (double)available * 0x1p-30);
+    return RF_FAIL(error, RAFTER_FAILED, hint,
+                   "not enough memory (needed %.2f GiB, the machine has %.2f GiB available)",
+                   (double)bytes * 0x1p-30, (double)available * 0x1p-30);
   size_t length = page_round(bytes), mapped = length + HUGE_PAGE;
-  char *start = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (start == MAP_FAILED) return RF_FAIL(error, RAFTER_FAILED, hint, "cannot map %.2f GiB of memory (%s)", (double)bytes * 0x1p-30, strerror(errno));
+  char *start =
+      mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (start == MAP_FAILED)
+    return RF_FAIL(error, RAFTER_FAILED, hint, "cannot map %.2f GiB of memory (%s)", (double)bytes * 0x1p-30,
+                   strerror(errno));
   size_t head = (HUGE_PAGE - (uintptr_t)start % HUGE_PAGE) % HUGE_PAGE;
   if (head) munmap(start, head);
   if (HUGE_PAGE - head) munmap(start + head + length, HUGE_PAGE - head);
   size_t huge = 0;
-  if (length >= HUGE_PAGE && madvise(start + head, length, MADV_HUGEPAGE) == 0) huge = length / HUGE_PAGE * HUGE_PAGE;
+  if (length >= HUGE_PAGE && madvise(start + head, length, MADV_HUGEPAGE) == 0)
+    huge = length / HUGE_PAGE * HUGE_PAGE;
   *base = start + head;
   if (huge_bytes) *huge_bytes = huge;
   return RAFTER_OK;
@@ -123,7 +137,7 @@ void rf_pages_unmap(void *base, size_t bytes) {
   if (base) munmap(base, page_round(bytes));
 }
 
-/* ---- pool ------------------------------------------------------------------------------------------------------ */
+/* ---- pool ------------------------------------------------------------------------------------ */
 
 typedef struct chunk {
   struct chunk *next;
@@ -157,11 +171,13 @@ void *rf_pool_raw(rf_pool *pool, size_t bytes) {
   bytes = (bytes + 15) & ~(size_t)15;
   chunk *c = pool->first;
   if (!c || c->size - c->used < bytes) {
-    size_t size = c ? c->size * 2 : (size_t)16 << 10; /* doubling keeps the number of chunks small; at most 1 MiB is left over */
+    /* doubling keeps the number of chunks small; at most 1 MiB is left over */
+    size_t size = c ? c->size * 2 : (size_t)16 << 10;
     if (size > (size_t)1 << 20) size = (size_t)1 << 20;
     if (size < bytes) size = bytes;
     c = rf_must(malloc(sizeof(chunk) + size));
-    c->size = size; c->used = 0;
+    c->size = size;
+    c->used = 0;
     c->next = pool->first;
     pool->first = c;
   }

@@ -1,4 +1,5 @@
-/* option_rows.c - the commands and every option they have: the only place where an option is named, typed, bounded and explained. */
+/* option_rows.c - the commands and every option they have: the only place where an option is
+ * named, typed, bounded and explained. */
 #include "base/options.h"
 
 /* Bits of the commands, in the order of RF_COMMAND_ROWS. */
@@ -21,7 +22,11 @@ enum {
   REPORT = 32768,
   RUNS = 65536
 };
-enum { ALL = 131071, MODELS = PLAN | TRAIN | GENERATE | BENCH | SCORE | EVAL | CHAT, STEPS = PLAN | TRAIN | BENCH };
+enum {
+  ALL = 131071,
+  MODELS = PLAN | TRAIN | GENERATE | BENCH | SCORE | EVAL | CHAT,
+  STEPS = PLAN | TRAIN | BENCH
+};
 
 // clang-format off
 const rf_command RF_COMMAND_ROWS[] = {

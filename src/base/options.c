@@ -1,4 +1,5 @@
-/* options.c - values of one command: from defaults, a JSON file and arguments, checked against the table. */
+/* options.c - values of one command: from defaults, a JSON file and arguments, checked against
+ * the table. */
 #include "base/options.h"
 
 #include <ctype.h>
@@ -32,7 +33,7 @@ struct rf_options {
   char *joined; /* TEXTS joined, for the last rf_options_text that asked */
 };
 
-/* ---- small pieces ---------------------------------------------------------------------------------------------- */
+/* ---- small pieces ---------------------------------------------------------------------------- */
 
 static char *copy_of(const char *text) { return rf_must(strdup(text)); }
 
@@ -73,7 +74,8 @@ static bool any_command_has(const char *name) {
   return false;
 }
 
-/* Index of `word` in "a|b|c", or -1. Behind the colon of a choice like "c:NAMES" anything may stand: its reader checks it. */
+/* Index of `word` in "a|b|c", or -1. Behind the colon of a choice like "c:NAMES" anything may
+ * stand: its reader checks it. */
 static int choice_index(const char *choices, const char *word) {
   size_t length = strlen(word);
   for (int i = 0;; ++i) {
@@ -85,7 +87,7 @@ static int choice_index(const char *choices, const char *word) {
   }
 }
 
-/* ---- one value from text --------------------------------------------------------------------------------------- */
+/* ---- one value from text --------------------------------------------------------------------- */
 
 static rf_status out_of_range(const rf_option *row, const char *text, rf_error *error) {
   char least[32], most[32];
@@ -93,7 +95,8 @@ static rf_status out_of_range(const rf_option *row, const char *text, rf_error *
   snprintf(most, sizeof most, fabs(row->most) < 1e15 ? "%.15g" : "%.3g", row->most);
   char hint[120];
   snprintf(hint, sizeof hint, "give --%s a value from %s to %s", row->name, least, most);
-  return RF_FAIL(error, RAFTER_INVALID, hint, "--%s is out of range (expected %s to %s, got %.60s)", row->name, least, most, text);
+  return RF_FAIL(error, RAFTER_INVALID, hint, "--%s is out of range (expected %s to %s, got %.60s)",
+                 row->name, least, most, text);
 }
 
 static rf_status parse_choice(const rf_option *row, const char *text, value *v, rf_error *error) {
@@ -106,37 +109,49 @@ static rf_status parse_choice(const rf_option *row, const char *text, value *v, 
   for (char *rest = words, *word; n < 32 && (word = strsep(&rest, "|"));) names[n++] = word;
   const char *nearest = rf_nearest(text, names, n);
   snprintf(hint, sizeof hint, "one of %s", row->choices);
-  return RF_FAIL(error, RAFTER_INVALID, hint, "--%s does not know '%.60s'%s%s%s", row->name, text, nearest ? " (did you mean '" : "",
-                 nearest ? nearest : "", nearest ? "'?)" : "");
+  return RF_FAIL(error, RAFTER_INVALID, hint, "--%s does not know '%.60s'%s%s%s", row->name, text,
+                 nearest ? " (did you mean '" : "", nearest ? nearest : "", nearest ? "'?)" : "");
 }
 
-/* OPTION=LIST: numbers of a list option's grammar when OPTION is a number, else words between commas; each must be a value of OPTION. */
+/* OPTION=LIST: numbers of a list option's grammar when OPTION is a number, else words between
+ * commas; each must be a value of OPTION. */
 static rf_status parse_value(int command, const rf_option *row, const char *text, value *v, rf_error *error);
 static rf_status parse_sweep(int command, const rf_option *row, const char *text, value *v, rf_error *error) {
   const char *equals = strchr(text, '=');
   char name[64];
   if (!equals || equals == text || !equals[1] || (size_t)(equals - text) >= sizeof name)
-    return RF_FAIL(error, RAFTER_INVALID, "write --sweep batch=1..256 or --sweep dtype=f32,bf16", "--%s needs OPTION=LIST (got '%.60s')", row->name,
-                   text);
+    return RF_FAIL(error, RAFTER_INVALID, "write --sweep batch=1..256 or --sweep dtype=f32,bf16",
+                   "--%s needs OPTION=LIST (got '%.60s')", row->name, text);
   snprintf(name, sizeof name, "%.*s", (int)(equals - text), text);
-  bool shape = !strncmp(name, "MODEL", 5) && (!name[5] || (name[5] == ':' && name[6])) && !strcmp(RF_COMMAND_ROWS[command].arguments, "MODEL");
-  shape = shape || (!strcmp(name, "chips") && find_row(command, name) < 0 && find_row(command, "mesh") >= 0); /* shapes of --on */
+  bool shape = !strncmp(name, "MODEL", 5) && (!name[5] || (name[5] == ':' && name[6])) &&
+               !strcmp(RF_COMMAND_ROWS[command].arguments, "MODEL");
+  /* shapes of --on */
+  shape = shape || (!strcmp(name, "chips") && find_row(command, name) < 0 && find_row(command, "mesh") >= 0);
   int swept = shape ? -1 : find_row(command, name);
-  bool listed = swept >= 0 && (RF_OPTION_ROWS[swept].type == RF_OPTION_LIST || RF_OPTION_ROWS[swept].type == RF_OPTION_FLOATS);
+  bool listed = swept >= 0 && (RF_OPTION_ROWS[swept].type == RF_OPTION_LIST ||
+                               RF_OPTION_ROWS[swept].type == RF_OPTION_FLOATS);
   if (listed) {
     char hint[160];
     snprintf(hint, sizeof hint, "write --%s %.100s", RF_OPTION_ROWS[swept].name, equals + 1);
-    return RF_FAIL(error, RAFTER_INVALID, hint, "--%s cannot vary '%s' (it takes a list itself)", row->name, name);
+    return RF_FAIL(error, RAFTER_INVALID, hint, "--%s cannot vary '%s' (it takes a list itself)", row->name,
+                   name);
   }
   const char *colon = strchr(name, ':');
   if (!shape && colon && swept < 0 && find_row(command, "mesh") >= 0) {
     char hint[160];
-    snprintf(hint, sizeof hint, "write --%s MODEL%.100s, with the word MODEL", row->name, text + (colon - name));
-    return RF_FAIL(error, RAFTER_INVALID, hint, "--%s cannot vary '%s' (a field of the model's shape is named MODEL:FIELD)", row->name, name);
+    snprintf(hint, sizeof hint, "write --%s MODEL%.100s, with the word MODEL", row->name,
+             text + (colon - name));
+    return RF_FAIL(error, RAFTER_INVALID, hint,
+                   "--%s cannot vary '%s' (a field of the model's shape is named MODEL:FIELD)", row->name,
+                   name);
   }
-  if (!shape && (swept < 0 || RF_OPTION_ROWS[swept].type >= RF_OPTION_TEXTS || RF_OPTION_ROWS[swept].type == RF_OPTION_FLAG))
-    return RF_FAIL(error, RAFTER_INVALID, "sweep over an option with numbers or choices, such as batch or dtype, or a shape: MODEL:layers=12,24",
-                   "--%s cannot vary '%s' (%s)", row->name, name, swept < 0 ? "no such option of this command" : "it has no single value");
+  if (!shape && (swept < 0 || RF_OPTION_ROWS[swept].type >= RF_OPTION_TEXTS ||
+                 RF_OPTION_ROWS[swept].type == RF_OPTION_FLAG))
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "sweep over an option with numbers or choices, such as batch or dtype, or a shape: "
+                   "MODEL:layers=12,24",
+                   "--%s cannot vary '%s' (%s)", row->name, name,
+                   swept < 0 ? "no such option of this command" : "it has no single value");
   push(&v->text, text);
   push(&v->text, shape ? name : RF_OPTION_ROWS[swept].name);
   int64_t number[MOST_VALUES];
@@ -149,7 +164,8 @@ static rf_status parse_sweep(int command, const rf_option *row, const char *text
       at += *between == ';' ? strspn(at, " ") : 0;
       size_t length = strcspn(at, between);
       if (length == 0 || length >= sizeof word)
-        return RF_FAIL(error, RAFTER_INVALID, NULL, "--%s has an empty or too long value in '%.60s'", row->name, text);
+        return RF_FAIL(error, RAFTER_INVALID, NULL, "--%s has an empty or too long value in '%.60s'",
+                       row->name, text);
       snprintf(word, sizeof word, "%.*s", (int)length, at);
       push(&v->text, word);
       ++count;
@@ -176,7 +192,9 @@ static rf_status parse_sweep(int command, const rf_option *row, const char *text
 /* What is not UTF-8 could not stand in run.json, and the run could not be repeated. */
 static rf_status check_utf8(const char *what, const char *text, rf_error *error) {
   json_t *json = json_string(text);
-  if (!json) return RF_FAIL(error, RAFTER_INVALID, "rename the file, or give the text as UTF-8", "%s is not UTF-8 text", what);
+  if (!json)
+    return RF_FAIL(error, RAFTER_INVALID, "rename the file, or give the text as UTF-8",
+                   "%s is not UTF-8 text", what);
   json_decref(json);
   return RAFTER_OK;
 }
@@ -192,25 +210,35 @@ static rf_status parse_value(int command, const rf_option *row, const char *text
   switch (row->type) {
   case RF_OPTION_FLAG:
     if (!rf_text_bool(text, &flag))
-      return RF_FAIL(error, RAFTER_INVALID, "write it without a value to turn it on", "--%s is a switch (expected true or false, got '%.60s')",
-                     row->name, text);
+      return RF_FAIL(error, RAFTER_INVALID, "write it without a value to turn it on",
+                     "--%s is a switch (expected true or false, got '%.60s')", row->name, text);
     v->whole = flag;
     break;
   case RF_OPTION_INT:
     if (!rf_text_int(text, &v->whole))
       status = RF_FAIL(&inner, RAFTER_INVALID,
-                       strstr(text, "..")
-                           ? "a range goes from a smaller number, not 0, to a larger one, and has no more values than a list may: 1..256, 64..132:4"
-                           : "write digits only",
+                       strstr(text, "..") ? "a range goes from a smaller number, not 0, to a larger one, and "
+                                            "has no more values than a list may: 1..256, 64..132:4"
+                                          : "write digits only",
                        "'%.60s' is not a whole number", text);
     v->real = (double)v->whole;
     break;
-  case RF_OPTION_SIZE: status = rf_parse_size(text, &v->whole, &inner); v->real = (double)v->whole; break;
-  case RF_OPTION_TOKENS: status = rf_parse_tokens(text, &v->whole, &inner); v->real = (double)v->whole; break;
-  case RF_OPTION_COUNT: status = rf_parse_count(text, &v->whole, &inner); v->real = (double)v->whole; break;
+  case RF_OPTION_SIZE:
+    status = rf_parse_size(text, &v->whole, &inner);
+    v->real = (double)v->whole;
+    break;
+  case RF_OPTION_TOKENS:
+    status = rf_parse_tokens(text, &v->whole, &inner);
+    v->real = (double)v->whole;
+    break;
+  case RF_OPTION_COUNT:
+    status = rf_parse_count(text, &v->whole, &inner);
+    v->real = (double)v->whole;
+    break;
   case RF_OPTION_DURATION: status = rf_parse_duration(text, &v->real, &inner); break;
   case RF_OPTION_FLOAT:
-    if (!rf_text_float(text, &v->real)) status = RF_FAIL(&inner, RAFTER_INVALID, "write 0.1 or 3e-4", "'%.60s' is not a number", text);
+    if (!rf_text_float(text, &v->real))
+      status = RF_FAIL(&inner, RAFTER_INVALID, "write 0.1 or 3e-4", "'%.60s' is not a number", text);
     break;
   case RF_OPTION_CHOICE:
     RF_TRY(parse_choice(row, text, v, error));
@@ -225,21 +253,26 @@ static rf_status parse_value(int command, const rf_option *row, const char *text
     v->floats = rf_must(malloc(MOST_VALUES * sizeof *v->floats));
     status = rf_parse_floats(text, v->floats, MOST_VALUES, &v->count, &inner);
     for (int n = 0; n < v->count && status == RAFTER_OK; n++)
-      if (row->most != 0 && !(v->floats[n] >= row->least && v->floats[n] <= row->most)) return out_of_range(row, text, error);
+      if (row->most != 0 && !(v->floats[n] >= row->least && v->floats[n] <= row->most))
+        return out_of_range(row, text, error);
     bounded = false;
     break;
   case RF_OPTION_SWEEP: return parse_sweep(command, row, text, v, error);
   default:
     bounded = false;
-    if (row->type == RF_OPTION_PATH && !*text) return RF_FAIL(error, RAFTER_INVALID, NULL, "--%s needs a path (got an empty text)", row->name);
+    if (row->type == RF_OPTION_PATH && !*text)
+      return RF_FAIL(error, RAFTER_INVALID, NULL, "--%s needs a path (got an empty text)", row->name);
   }
-  if (status != RAFTER_OK) return RF_FAIL(error, RAFTER_INVALID, inner.hint, "--%s: %s", row->name, inner.message);
-  if (bounded && (row->least != 0 || row->most != 0) && !(v->real >= row->least && v->real <= row->most)) return out_of_range(row, text, error);
+  if (status != RAFTER_OK)
+    return RF_FAIL(error, RAFTER_INVALID, inner.hint, "--%s: %s", row->name, inner.message);
+  if (bounded && (row->least != 0 || row->most != 0) && !(v->real >= row->least && v->real <= row->most))
+    return out_of_range(row, text, error);
   push(&v->text, text);
   return RAFTER_OK;
 }
 
-/* Sets row `i`. A repeated TEXTS of one source adds; every other option is replaced, and given twice on one command line is an error. */
+/* Sets row `i`. A repeated TEXTS of one source adds; every other option is replaced, and given
+ * twice on one command line is an error. */
 static rf_status set_row(rf_options *o, int i, const char *text, rf_option_source source, rf_error *error) {
   const rf_option *row = &RF_OPTION_ROWS[i];
   value fresh = {0};
@@ -263,7 +296,7 @@ static rf_status set_row(rf_options *o, int i, const char *text, rf_option_sourc
   return RAFTER_OK;
 }
 
-/* ---- making and freeing ---------------------------------------------------------------------------------------- */
+/* ---- making and freeing ---------------------------------------------------------------------- */
 
 rf_status rf_options_new(const char *command, rf_options **result, rf_error *error) {
   int index = 0;
@@ -276,8 +309,8 @@ rf_status rf_options_new(const char *command, rf_options **result, rf_error *err
       rf_text_append(hint, sizeof hint, "%s%s", i ? ", " : "", names[i]);
     }
     const char *nearest = rf_nearest(command, names, RF_COMMAND_ROW_COUNT);
-    return RF_FAIL(error, RAFTER_INVALID, hint, "unknown command '%.60s'%s%s%s", command, nearest ? " (did you mean '" : "", nearest ? nearest : "",
-                   nearest ? "'?)" : "");
+    return RF_FAIL(error, RAFTER_INVALID, hint, "unknown command '%.60s'%s%s%s", command,
+                   nearest ? " (did you mean '" : "", nearest ? nearest : "", nearest ? "'?)" : "");
   }
   rf_options *o = rf_must(calloc(1, sizeof *o));
   o->command = index;
@@ -323,17 +356,22 @@ rf_options *rf_options_copy(const rf_options *o) {
     value *to = &copy->values[i];
     *to = *from;
     to->text = NULL;
-    to->list = NULL; to->floats = NULL;
+    to->list = NULL;
+    to->floats = NULL;
     for (int j = 0; from->text && from->text[j]; ++j) push(&to->text, from->text[j]);
     size_t count = (size_t)from->count;
-    if (from->list) to->list = memcpy(rf_must(malloc((count + 1) * sizeof *to->list)), from->list, count * sizeof *to->list);
-    if (from->floats) to->floats = memcpy(rf_must(malloc((count + 1) * sizeof *to->floats)), from->floats, count * sizeof *to->floats);
+    if (from->list)
+      to->list =
+          memcpy(rf_must(malloc((count + 1) * sizeof *to->list)), from->list, count * sizeof *to->list);
+    if (from->floats)
+      to->floats =
+          memcpy(rf_must(malloc((count + 1) * sizeof *to->floats)), from->floats, count * sizeof *to->floats);
   }
   for (int i = 0; i < o->argument_count; ++i) add_argument(copy, o->argument[i], o->argument_source);
   return copy;
 }
 
-/* ---- arguments ------------------------------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------------------- */
 
 static rf_status unknown_option(const rf_options *o, const char *name, const char *where, rf_error *error) {
   const char *names[512];
@@ -343,8 +381,8 @@ static rf_status unknown_option(const rf_options *o, const char *name, const cha
   const char *nearest = rf_nearest(name, names, n), *command = RF_COMMAND_ROWS[o->command].name;
   char hint[128];
   snprintf(hint, sizeof hint, "rafter %s --help lists them", command);
-  return RF_FAIL(error, RAFTER_INVALID, hint, "%sunknown option --%.60s of %s%s%s%s", where, name, command, nearest ? " (did you mean --" : "",
-                 nearest ? nearest : "", nearest ? "?)" : "");
+  return RF_FAIL(error, RAFTER_INVALID, hint, "%sunknown option --%.60s of %s%s%s%s", where, name, command,
+                 nearest ? " (did you mean --" : "", nearest ? nearest : "", nearest ? "?)" : "");
 }
 
 static bool looks_like_value(const rf_option *row, const char *text) {
@@ -352,15 +390,21 @@ static bool looks_like_value(const rf_option *row, const char *text) {
   return row->type != RF_OPTION_SIZE || rf_parse_size(text, &bytes, NULL) == RAFTER_OK;
 }
 
-/* Whether an argument behind an option may be its value: no option itself; of a pair each may be a line of them. */
-static bool is_value(const rf_option *row, const char *text) { return strncmp(text, "--", 2) != 0 || (row->pair && strchr(text, ' ')); }
+/* Whether an argument behind an option may be its value: no option itself; of a pair each may be
+ * a line of them. */
+static bool is_value(const rf_option *row, const char *text) {
+  return strncmp(text, "--", 2) != 0 || (row->pair && strchr(text, ' '));
+}
 
-/* argv[*at] is an option; moves *at to the last argument it takes. With `config_only` all but --config is passed over. */
-static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at, bool config_only, bool *seen, rf_error *error) {
+/* argv[*at] is an option; moves *at to the last argument it takes. With `config_only` all but
+ * --config is passed over. */
+static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at, bool config_only,
+                             bool *seen, rf_error *error) {
   const char *argument = argv[*at] + 2, *equals = strchr(argument, '=');
   char name[64];
   size_t length = equals ? (size_t)(equals - argument) : strlen(argument);
-  if (length >= sizeof name) return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown option --%.60s...", argument);
+  if (length >= sizeof name)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown option --%.60s...", argument);
   memcpy(name, argument, length);
   name[length] = 0;
   int i = find_row(o->command, name);
@@ -371,11 +415,13 @@ static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at
   bool follows = *at + 1 < argc && is_value(row, argv[*at + 1]);
   if (!text && follows && (!row->bare || looks_like_value(row, argv[*at + 1]))) text = argv[++*at];
   if (!text && !row->bare)
-    return RF_FAIL(error, RAFTER_INVALID, "write --name value, or --name=value when the value begins with --", "--%s needs a value", row->name);
+    return RF_FAIL(error, RAFTER_INVALID, "write --name value, or --name=value when the value begins with --",
+                   "--%s needs a value", row->name);
   const char *second = row->pair && *at + 1 < argc && is_value(row, argv[*at + 1]) ? argv[++*at] : NULL;
   bool config = strcmp(row->name, "config") == 0;
   if (config_only) return config ? rf_options_read_file(o, text, error) : RAFTER_OK;
-  if (seen[i] && row->type != RF_OPTION_TEXTS) return RF_FAIL(error, RAFTER_INVALID, NULL, "--%s is given twice", row->name);
+  if (seen[i] && row->type != RF_OPTION_TEXTS)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "--%s is given twice", row->name);
   seen[i] = true;
   RF_TRY(set_row(o, i, text, RF_OPTION_GIVEN, error));
   return second ? set_row(o, i, second, RF_OPTION_GIVEN, error) : RAFTER_OK;
@@ -385,30 +431,38 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
   const rf_command *command = &RF_COMMAND_ROWS[o->command];
   bool *seen = rf_must(calloc((size_t)RF_OPTION_ROW_COUNT, sizeof *seen));
   rf_status status = RAFTER_OK;
-  for (int pass = 0; pass < 2 && status == RAFTER_OK; ++pass) { /* --config first: it is the weaker source wherever it stands */
+  /* --config first: it is the weaker source wherever it stands */
+  for (int pass = 0; pass < 2 && status == RAFTER_OK; ++pass) {
     bool options_ended = false;
     for (int i = 0; i < argc && status == RAFTER_OK; ++i) {
       bool dashes = strncmp(argv[i], "--", 2) == 0 && !options_ended;
       if (dashes && !argv[i][2]) options_ended = true;
       else if (dashes) status = take_option(o, argc, argv, &i, pass == 0, seen, error);
       else if (argv[i][0] == '-' && isalpha((unsigned char)argv[i][1]) && !options_ended)
-        status = RF_FAIL(error, RAFTER_INVALID, "options have two dashes and whole words", "unknown option '%.60s'", argv[i]);
-      else if (pass == 1 && (status = check_utf8("an argument", argv[i], error)) == RAFTER_OK) add_argument(o, argv[i], RF_OPTION_GIVEN);
+        status = RF_FAIL(error, RAFTER_INVALID, "options have two dashes and whole words",
+                         "unknown option '%.60s'", argv[i]);
+      else if (pass == 1 && (status = check_utf8("an argument", argv[i], error)) == RAFTER_OK)
+        add_argument(o, argv[i], RF_OPTION_GIVEN);
     }
   }
   free(seen);
   if (status != RAFTER_OK) return status;
   char hint[128];
   snprintf(hint, sizeof hint, "rafter %s %s [--option value]", command->name, command->arguments);
-  bool continues = rf_options_has(o, "resume") && rf_options_is_set(o, "resume");             /* the run knows its model */
-  continues = continues || (rf_options_has(o, "compare") && rf_options_is_set(o, "compare")); /* each side may name its own */
-  if (o->argument_count < command->least && !continues) return RF_FAIL(error, RAFTER_INVALID, hint, "%s needs %s", command->name, command->arguments);
+  /* the run knows its model */
+  bool continues = rf_options_has(o, "resume") && rf_options_is_set(o, "resume");
+  /* each side may name its own */
+  continues = continues || (rf_options_has(o, "compare") && rf_options_is_set(o, "compare"));
+  if (o->argument_count < command->least && !continues)
+    return RF_FAIL(error, RAFTER_INVALID, hint, "%s needs %s", command->name, command->arguments);
   if (o->argument_count > command->most)
-    return RF_FAIL(error, RAFTER_INVALID, hint, "%s does not know what to do with '%.60s'", command->name, o->argument[command->most]);
+    return RF_FAIL(error, RAFTER_INVALID, hint, "%s does not know what to do with '%.60s'", command->name,
+                   o->argument[command->most]);
   return RAFTER_OK;
 }
 
-/* The model's argument with one more KEY=VALUE of its shape, which takes the place of one that is there. */
+/* The model's argument with one more KEY=VALUE of its shape, which takes the place of one that
+ * is there. */
 static rf_status set_shape(rf_options *o, const char *key, const char *text, rf_error *error) {
   char spec[1024] = "";
   const char *model = rf_options_argument(o, 0);
@@ -417,10 +471,12 @@ static rf_status set_shape(rf_options *o, const char *key, const char *text, rf_
   rf_text_append(spec, sizeof spec, "%.*s:", (int)base, model);
   for (const char *at = model + base + (model[base] == ':'); *at;) {
     size_t n = strcspn(at, ",");
-    if (strncmp(at, key, length) != 0 || at[length] != '=') rf_text_append(spec, sizeof spec, "%.*s,", (int)n, at);
+    if (strncmp(at, key, length) != 0 || at[length] != '=')
+      rf_text_append(spec, sizeof spec, "%.*s,", (int)n, at);
     at += n + (at[n] == ',');
   }
-  if (strlen(spec) + length + strlen(text) + 2 > sizeof spec) return RF_FAIL(error, RAFTER_INVALID, NULL, "the shape '%.60s' is too long", model);
+  if (strlen(spec) + length + strlen(text) + 2 > sizeof spec)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "the shape '%.60s' is too long", model);
   rf_text_append(spec, sizeof spec, "%s=%s", key, text);
   return rf_options_set(o, "MODEL", spec, error);
 }
@@ -440,7 +496,7 @@ rf_status rf_options_set(rf_options *o, const char *name, const char *text, rf_e
   return set_row(o, i, text, RF_OPTION_GIVEN, error);
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------------------ */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 /* A JSON scalar as it would be typed; false for objects, lists and null. */
 static bool scalar_text(const json_t *json, char *text, size_t size) {
@@ -469,7 +525,8 @@ static rf_status set_from_json(rf_options *o, int i, const json_t *json, const c
   } else if (json_is_array(json) && row->type == RF_OPTION_LIST) {
     text[0] = 0;
     for (size_t j = 0; j < json_array_size(json); ++j)
-      rf_text_append(text, TEXT_MOST, "%s%lld", j ? "," : "", (long long)json_integer_value(json_array_get(json, j)));
+      rf_text_append(text, TEXT_MOST, "%s%lld", j ? "," : "",
+                     (long long)json_integer_value(json_array_get(json, j)));
     status = set_row(o, i, text, RF_OPTION_CONFIG, error);
   } else if (json_is_array(json) && row->type == RF_OPTION_FLOATS) {
     text[0] = 0;
@@ -480,7 +537,8 @@ static rf_status set_from_json(rf_options *o, int i, const json_t *json, const c
     }
     status = set_row(o, i, text, RF_OPTION_CONFIG, error);
   } else if (!scalar_text(json, text, TEXT_MOST)) {
-    status = RF_FAIL(error, RAFTER_INVALID, NULL, "the option \"%s\" has the wrong type or is too long", row->name);
+    status = RF_FAIL(error, RAFTER_INVALID, NULL, "the option \"%s\" has the wrong type or is too long",
+                     row->name);
   } else {
     status = set_row(o, i, text, RF_OPTION_CONFIG, error);
   }
@@ -491,14 +549,16 @@ static rf_status set_from_json(rf_options *o, int i, const json_t *json, const c
 }
 
 rf_status rf_options_read_json(rf_options *o, const json_t *json, const char *where, rf_error *error) {
-  if (!json_is_object(json)) return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: expected a JSON object of options", where);
+  if (!json_is_object(json))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: expected a JSON object of options", where);
   if (json_is_object(json_object_get(json, "options"))) json = json_object_get(json, "options");
   const char *key;
   json_t *item;
   for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) /* lists of this file replace those of an earlier one */
-    if (RF_OPTION_ROWS[i].type == RF_OPTION_TEXTS && o->values[i].source == RF_OPTION_CONFIG && json_object_get(json, RF_OPTION_ROWS[i].name))
+    if (RF_OPTION_ROWS[i].type == RF_OPTION_TEXTS && o->values[i].source == RF_OPTION_CONFIG &&
+        json_object_get(json, RF_OPTION_ROWS[i].name))
       clear(&o->values[i]);
-  json_object_foreach((json_t *)json, key, item) {
+  json_object_foreach ((json_t *)json, key, item) {
     if (json_is_null(item) || same_name(key, "config") || same_name(key, "command")) continue;
     if (same_name(key, "model") || same_name(key, "arguments")) {
       size_t count = json_is_array(item) ? json_array_size(item) : 1;
@@ -506,7 +566,8 @@ rf_status rf_options_read_json(rf_options *o, const json_t *json, const char *wh
       o->argument_source = RF_OPTION_UNSET;
       for (size_t j = 0; j < count; ++j) {
         const json_t *argument = json_is_array(item) ? json_array_get(item, j) : item;
-        if (!json_is_string(argument)) return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: \"%s\" must be a text", where, key);
+        if (!json_is_string(argument))
+          return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: \"%s\" must be a text", where, key);
         add_argument(o, json_string_value(argument), RF_OPTION_CONFIG);
       }
       continue;
@@ -576,26 +637,35 @@ json_t *rf_options_json(const rf_options *o) {
   return json;
 }
 
-/* ---- asking ---------------------------------------------------------------------------------------------------- */
+/* ---- asking ---------------------------------------------------------------------------------- */
 
 static const value *get(const rf_options *o, const char *name) {
   int i = find_row(o->command, name);
   if (i >= 0) return &o->values[i];
-  fprintf(stderr, "rafter: %s asks for --%s, which it does not have\n", RF_COMMAND_ROWS[o->command].name, name);
+  fprintf(stderr, "rafter: %s asks for --%s, which it does not have\n", RF_COMMAND_ROWS[o->command].name,
+          name);
   abort();
 }
 
 bool rf_options_has(const rf_options *o, const char *name) { return find_row(o->command, name) >= 0; }
 rf_option_source rf_options_source(const rf_options *o, const char *name) { return get(o, name)->source; }
-bool rf_options_is_set(const rf_options *o, const char *name) { return get(o, name)->source != RF_OPTION_UNSET; }
-bool rf_options_given(const rf_options *o, const char *name) { return get(o, name)->source >= RF_OPTION_CONFIG; }
-bool rf_options_typed(const rf_options *o, const char *name) { return get(o, name)->source == RF_OPTION_GIVEN; }
+bool rf_options_is_set(const rf_options *o, const char *name) {
+  return get(o, name)->source != RF_OPTION_UNSET;
+}
+bool rf_options_given(const rf_options *o, const char *name) {
+  return get(o, name)->source >= RF_OPTION_CONFIG;
+}
+bool rf_options_typed(const rf_options *o, const char *name) {
+  return get(o, name)->source == RF_OPTION_GIVEN;
+}
 bool rf_options_flag(const rf_options *o, const char *name) { return get(o, name)->whole != 0; }
 int64_t rf_options_int(const rf_options *o, const char *name) { return get(o, name)->whole; }
 double rf_options_float(const rf_options *o, const char *name) { return get(o, name)->real; }
 bool rf_options_bare(const rf_options *o, const char *name) { return get(o, name)->bare; }
 int rf_options_argument_count(const rf_options *o) { return o->argument_count; }
-const char *rf_options_argument(const rf_options *o, int i) { return i >= 0 && i < o->argument_count ? o->argument[i] : NULL; }
+const char *rf_options_argument(const rf_options *o, int i) {
+  return i >= 0 && i < o->argument_count ? o->argument[i] : NULL;
+}
 const char *rf_options_command(const rf_options *o) { return RF_COMMAND_ROWS[o->command].name; }
 
 int rf_options_choice(const rf_options *o, const char *name) {
@@ -609,7 +679,8 @@ const char *rf_options_text(const rf_options *o, const char *name) {
   if (v->count < 2 || RF_OPTION_ROWS[v - o->values].type != RF_OPTION_TEXTS) return v->text[0];
   size_t size = 1;
   for (int i = 0; i < v->count; ++i) size += strlen(v->text[i]) + 1;
-  rf_options *keeper = (rf_options *)o; /* the joined text lives until the next one is asked for or the options die */
+  /* the joined text lives until the next one is asked for or the options die */
+  rf_options *keeper = (rf_options *)o;
   keeper->joined = rf_must(realloc(keeper->joined, size));
   keeper->joined[0] = 0;
   for (int i = 0; i < v->count; ++i) rf_text_append(keeper->joined, size, "%s%s", i ? "," : "", v->text[i]);

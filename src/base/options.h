@@ -1,5 +1,6 @@
-/* options.h - the one options table and what is made from it: the parser, validation, --help, the man page, shell completion, the JSON record.
- * The rows are data (option_rows.c); nothing here knows what an option is for. */
+/* options.h - the one options table and what is made from it: the parser, validation, --help,
+ * the man page, shell completion, the JSON record. The rows are data (option_rows.c); nothing
+ * here knows what an option is for. */
 #ifndef RF_OPTIONS_H
 #define RF_OPTIONS_H
 
@@ -21,7 +22,8 @@ typedef enum rf_option_type {
   RF_OPTION_TEXTS,  /* may be repeated */
   RF_OPTION_LIST,   /* 1,2,4 or 1..256 (doubling) or 64..132:4 (step) */
   RF_OPTION_FLOATS, /* the same of numbers with fractions: 0.5,1,2.5 or 0.25..8 or 0.5..2:0.5 */
-  RF_OPTION_SWEEP   /* OPTION=LIST, OPTION of the same command; OPTION=a,b of choices; MODEL=a,b and MODEL:KEY=LIST of its shape */
+  RF_OPTION_SWEEP   /* OPTION=LIST, OPTION of the same command; OPTION=a,b of choices; MODEL=a,b and
+                       MODEL:KEY=LIST of its shape */
 } rf_option_type;
 
 typedef struct rf_option {
@@ -50,37 +52,50 @@ extern const int RF_OPTION_ROW_COUNT;
 extern const rf_command RF_COMMAND_ROWS[];
 extern const int RF_COMMAND_ROW_COUNT;
 
-/* ---- the values of one command --------------------------------------------------------------------------------- */
+/* ---- the values of one command --------------------------------------------------------------- */
 
 typedef struct rf_options rf_options;
-typedef enum rf_option_source { RF_OPTION_UNSET, RF_OPTION_DEFAULT, RF_OPTION_CONFIG, RF_OPTION_GIVEN } rf_option_source;
+typedef enum rf_option_source {
+  RF_OPTION_UNSET,
+  RF_OPTION_DEFAULT,
+  RF_OPTION_CONFIG,
+  RF_OPTION_GIVEN
+} rf_option_source;
 
 /* All options of a command at their defaults. RAFTER_INVALID names the nearest command. */
 rf_status rf_options_new(const char *command, rf_options **options, rf_error *error);
 void rf_options_free(rf_options *options);
 rf_options *rf_options_copy(const rf_options *options);
 
-/* Arguments behind the command: options and positional ones, `--` ends the options. --config is read before the others count, so that what is
- * typed wins over the file. RAFTER_INVALID names the option, its bounds, and for an unknown one the nearest. */
+/* Arguments behind the command: options and positional ones, `--` ends the options. --config is
+ * read before the others count, so that what is typed wins over the file. RAFTER_INVALID names
+ * the option, its bounds, and for an unknown one the nearest. */
 rf_status rf_options_parse(rf_options *options, int argc, char *const *argv, rf_error *error);
-/* One option from text, as if it had been typed. "MODEL" (the command's argument) may be set too, and "MODEL:KEY", a field of its shape. */
+/* One option from text, as if it had been typed. "MODEL" (the command's argument) may be set
+ * too, and "MODEL:KEY", a field of its shape. */
 rf_status rf_options_set(rf_options *options, const char *name, const char *text, rf_error *error);
-/* Options from a JSON object: names as on the command line ('_' serves as '-'), "model" for the argument; an object that has them
- * inside "options" (run.json) serves too. Options that only other commands have are passed over; unknown ones are errors. */
+/* Options from a JSON object: names as on the command line ('_' serves as '-'), "model" for the
+ * argument; an object that has them inside "options" (run.json) serves too. Options that only
+ * other commands have are passed over; unknown ones are errors. */
 rf_status rf_options_read_json(rf_options *options, const json_t *json, const char *where, rf_error *error);
 rf_status rf_options_read_file(rf_options *options, const char *path, rf_error *error);
 
-/* Values. Asking for an option that the command has not is a mistake of the program and aborts. Unset numbers are 0, unset texts NULL. */
+/* Values. Asking for an option that the command has not is a mistake of the program and aborts.
+ * Unset numbers are 0, unset texts NULL. */
 rf_option_source rf_options_source(const rf_options *options, const char *name);
 bool rf_options_is_set(const rf_options *options, const char *name); /* a value or a default is there */
-bool rf_options_given(const rf_options *options, const char *name);  /* from the command line, a config file or rf_options_set */
-bool rf_options_typed(const rf_options *options, const char *name);  /* the same without config files, which may hold what other jobs read */
-bool rf_options_has(const rf_options *options, const char *name);    /* the command knows it */
+/* from the command line, a config file or rf_options_set */
+bool rf_options_given(const rf_options *options, const char *name);
+/* the same without config files, which may hold what other jobs read */
+bool rf_options_typed(const rf_options *options, const char *name);
+bool rf_options_has(const rf_options *options, const char *name); /* the command knows it */
 bool rf_options_flag(const rf_options *options, const char *name);
-int64_t rf_options_int(const rf_options *options, const char *name);      /* INT, SIZE, TOKENS, COUNT */
-double rf_options_float(const rf_options *options, const char *name);     /* FLOAT, DURATION, and the above */
-int rf_options_choice(const rf_options *options, const char *name);       /* index into the row's choices; -1: unset */
-const char *rf_options_text(const rf_options *options, const char *name); /* any type, as typed (defaults too); TEXTS joined by ',' */
+int64_t rf_options_int(const rf_options *options, const char *name);  /* INT, SIZE, TOKENS, COUNT */
+double rf_options_float(const rf_options *options, const char *name); /* FLOAT, DURATION, and the above */
+/* index into the row's choices; -1: unset */
+int rf_options_choice(const rf_options *options, const char *name);
+/* any type, as typed (defaults too); TEXTS joined by ',' */
+const char *rf_options_text(const rf_options *options, const char *name);
 const char *const *rf_options_texts(const rf_options *options, const char *name, int *count);
 const int64_t *rf_options_list(const rf_options *options, const char *name, int *count);
 const double *rf_options_floats(const rf_options *options, const char *name, int *count);
@@ -90,20 +105,22 @@ const char *rf_options_argument(const rf_options *options, int index); /* NULL p
 const char *rf_options_command(const rf_options *options);
 
 /* --sweep: the option it names and the texts to set it to. Count 0: unset. */
-int rf_options_sweep(const rf_options *options, const char *name, const char **option, const char *const **values);
+int rf_options_sweep(const rf_options *options, const char *name, const char **option,
+                     const char *const **values);
 
-/* Every option that has a value, resolved: numbers as numbers (bytes, seconds), lists as arrays. rf_options_read_json takes it back. */
+/* Every option that has a value, resolved: numbers as numbers (bytes, seconds), lists as arrays.
+ * rf_options_read_json takes it back. */
 json_t *rf_options_json(const rf_options *options);
 /* The given ones as a command line, for run headers: `train gpt2 --batch 4`. malloc'ed. */
 char *rf_options_line(const rf_options *options);
 
-/* ---- texts made from the table: malloc'ed ------------------------------------------------------------------------ */
+/* ---- texts made from the table: malloc'ed ---------------------------------------------------- */
 
 char *rf_options_help(const char *command); /* of one command; NULL: the list of commands */
 char *rf_options_man(void);                 /* man page, roff */
 char *rf_options_completion(void);          /* bash */
 
-/* ---- pieces, also of use alone ----------------------------------------------------------------------------------- */
+/* ---- pieces, also of use alone --------------------------------------------------------------- */
 
 rf_status rf_parse_size(const char *text, int64_t *bytes, rf_error *error);
 rf_status rf_parse_duration(const char *text, double *seconds, rf_error *error);

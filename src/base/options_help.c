@@ -1,4 +1,5 @@
-/* options_help.c - what people read about the options: help, man page, shell completion, the line of a run header. All from the tables. */
+/* options_help.c - what people read about the options: help, man page, shell completion, the
+ * line of a run header. All from the tables. */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -61,13 +62,15 @@ static char *describe(const rf_option *row) {
   return text;
 }
 
-/* Letters that stay on one line: a word, or of one that is longer than a line the part up to a bar. */
+/* Letters that stay on one line: a word, or of one that is longer than a line the part up to a
+ * bar. */
 static int unbroken(const char *text, int indent) {
   int length = (int)strcspn(text, " "), part = (int)strcspn(text, "|") + 1;
   return length > WIDTH - indent && part < length ? part : length;
 }
 
-/* `text` in lines that begin at column `indent` and end before WIDTH; the cursor stands at `column`. */
+/* `text` in lines that begin at column `indent` and end before WIDTH; the cursor stands at
+ * `column`. */
 static void wrap(FILE *out, const char *text, int column, int indent) {
   while (*text) {
     int length = unbroken(text, indent);
@@ -99,7 +102,8 @@ static int command_index(const char *name) {
 }
 
 static void put_usage(FILE *out, const rf_command *command) {
-  fprintf(out, "rafter %s%s%s [--option value]", command->name, *command->arguments ? " " : "", command->arguments);
+  fprintf(out, "rafter %s%s%s [--option value]", command->name, *command->arguments ? " " : "",
+          command->arguments);
 }
 
 char *rf_options_help(const char *name) {
@@ -114,7 +118,8 @@ char *rf_options_help(const char *name) {
       int column = fprintf(out, "  %-12s", RF_COMMAND_ROWS[i].name);
       wrap(out, RF_COMMAND_ROWS[i].help, column, 14);
     }
-    fputs("\nMODEL is a preset (gpt2, uva, llama3-8b, ...), a folder with config.json, or a shape (gpt:layers=4,width=512).\n"
+    fputs("\nMODEL is a preset (gpt2, uva, llama3-8b, ...), a folder with config.json, or a shape "
+          "(gpt:layers=4,width=512).\n"
           "rafter COMMAND --help lists the options of a command.\n",
           out);
   } else {
@@ -124,7 +129,11 @@ char *rf_options_help(const char *name) {
     for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
       const rf_option *row = &RF_OPTION_ROWS[i];
       if (!(row->commands >> command & 1)) continue;
-      int column = fprintf(out, row->bare ? "  --%s [%s]" : *unit_of(row) ? "  --%s %s" : "  --%s", row->name, unit_of(row));
+      int column = fprintf(out,
+                           row->bare       ? "  --%s [%s]"
+                           : *unit_of(row) ? "  --%s %s"
+                                           : "  --%s",
+                           row->name, unit_of(row));
       if (column > COLUMN - 2) column = fprintf(out, "\n") - 1;
       column += fprintf(out, "%*s", COLUMN - column, "");
       char *description = describe(row);
@@ -136,7 +145,8 @@ char *rf_options_help(const char *name) {
   return text;
 }
 
-/* Roff reads '-' as a hyphen and a leading '.' or quote as a request; a list of choices may be cut behind each bar. */
+/* Roff reads '-' as a hyphen and a leading '.' or quote as a request; a list of choices may be
+ * cut behind each bar. */
 static void put_roff(FILE *out, const char *text) {
   for (; *text; ++text) {
     if (*text == '-') putc('\\', out);
@@ -151,7 +161,8 @@ char *rf_options_man(void) {
   size_t size = 0;
   FILE *out = open_memstream(&text, &size);
   if (!out) return NULL;
-  fputs(".TH RAFTER 1\n.ad l\n.SH NAME\nrafter \\- will a transformer fit, how fast will it run, what will it cost; then run it\n.SH SYNOPSIS\n",
+  fputs(".TH RAFTER 1\n.ad l\n.SH NAME\nrafter \\- will a transformer fit, how fast will it run, what will "
+        "it cost; then run it\n.SH SYNOPSIS\n",
         out);
   for (int i = 0; i < RF_COMMAND_ROW_COUNT; ++i) {
     fprintf(out, ".B rafter %s\n", RF_COMMAND_ROWS[i].name);
@@ -162,7 +173,8 @@ char *rf_options_man(void) {
     }
     fputs("[\\-\\-option value]\n.br\n", out);
   }
-  fputs(".SH DESCRIPTION\nSizes are written 16GiB, 16GB or 1048576; durations 1.5s or 20ms; token lengths 4096 or 4k; counts 2M or 15T; lists 1,2,4, "
+  fputs(".SH DESCRIPTION\nSizes are written 16GiB, 16GB or 1048576; durations 1.5s or 20ms; token lengths "
+        "4096 or 4k; counts 2M or 15T; lists 1,2,4, "
         "1..256\n"
         "(doubling) or 64..132:4 (in steps).\n",
         out);
@@ -183,7 +195,9 @@ char *rf_options_man(void) {
       free(description);
     }
   }
-  fputs(".SH EXIT STATUS\n0 done, 1 the work failed, 2 the command line is wrong, 3 it does not fit, 130 interrupted after saving.\n", out);
+  fputs(".SH EXIT STATUS\n0 done, 1 the work failed, 2 the command line is wrong, 3 it does not fit, 130 "
+        "interrupted after saving.\n",
+        out);
   fclose(out);
   return text;
 }
@@ -194,7 +208,8 @@ char *rf_options_completion(void) {
   FILE *out = open_memstream(&text, &size);
   if (!out) return NULL;
   fputs("# bash completion of rafter, made from its options table\n_rafter() {\n"
-        "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]} words=\n"
+        "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]} "
+        "words=\n"
         "  if [ \"$COMP_CWORD\" = 1 ]; then\n    words='",
         out);
   for (int c = 0; c < RF_COMMAND_ROW_COUNT; ++c) fprintf(out, "%s%s", c ? " " : "", RF_COMMAND_ROWS[c].name);
@@ -208,7 +223,8 @@ char *rf_options_completion(void) {
         for (const char *s = row->choices; *s; ++s) putc(*s == '|' ? ' ' : *s, out);
         fputs("' ;;\n", out);
       } else if (row->type == RF_OPTION_PATH || strcmp(row->name, "data") == 0) {
-        fprintf(out, "      %s:--%s) COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n", RF_COMMAND_ROWS[c].name, row->name);
+        fprintf(out, "      %s:--%s) COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n",
+                RF_COMMAND_ROWS[c].name, row->name);
       }
     }
   fputs("      *) case $command in\n", out);
@@ -219,7 +235,8 @@ char *rf_options_completion(void) {
     fputs("--help' ;;\n", out);
   }
   fputs("      esac ;;\n    esac\n  fi\n  COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
-        "  if [ -z \"${COMPREPLY[*]}\" ]; then COMPREPLY=($(compgen -f -- \"$word\")); fi\n}\ncomplete -F _rafter rafter\n",
+        "  if [ -z \"${COMPREPLY[*]}\" ]; then COMPREPLY=($(compgen -f -- \"$word\")); fi\n}\ncomplete -F "
+        "_rafter rafter\n",
         out);
   fclose(out);
   return text;
@@ -260,11 +277,14 @@ char *rf_options_line(const rf_options *options) {
     const rf_option *row = &RF_OPTION_ROWS[i];
     if (!(row->commands >> command & 1) || !rf_options_given(options, row->name)) continue;
     int count = 1;
-    const char *const *texts = row->type == RF_OPTION_TEXTS ? rf_options_texts(options, row->name, &count) : NULL;
+    const char *const *texts =
+        row->type == RF_OPTION_TEXTS ? rf_options_texts(options, row->name, &count) : NULL;
     for (int j = 0; j < count; ++j) {
       fprintf(out, " --%s", row->name);
       const char *value = texts ? texts[j] : rf_options_text(options, row->name);
-      if (rf_options_bare(options, row->name) || (row->type == RF_OPTION_FLAG && rf_options_flag(options, row->name))) continue;
+      if (rf_options_bare(options, row->name) ||
+          (row->type == RF_OPTION_FLAG && rf_options_flag(options, row->name)))
+        continue;
       putc(strncmp(value, "--", 2) == 0 || row->type == RF_OPTION_FLAG ? '=' : ' ', out);
       put_word(out, value);
     }

@@ -1,5 +1,6 @@
-/* random.c - counter-based random numbers: nothing is stored, so a draw can be made again anywhere.
- * The generator is Philox-4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). */
+/* random.c - counter-based random numbers: nothing is stored, so a draw can be made again
+ * anywhere. The generator is Philox-4x32-10 of Salmon et al., "Parallel random numbers: as easy
+ * as 1, 2, 3" (SC 2011). */
 #include "base/base.h"
 
 #include <math.h>
@@ -35,7 +36,8 @@ static uint64_t mix(uint64_t x) {
 
 uint64_t rf_key(uint64_t seed, uint64_t a, uint64_t b) {
   uint64_t h = mix(seed ^ 0x9E3779B97F4A7C15u);
-  h = mix(h ^ mix(a ^ 0x3C6EF372FE94F82Au)) * 5 + 1; /* the step between the words keeps (a, b) and (b, a) apart */
+  /* the step between the words keeps (a, b) and (b, a) apart */
+  h = mix(h ^ mix(a ^ 0x3C6EF372FE94F82Au)) * 5 + 1;
   return mix(h ^ mix(b ^ 0xDAA66D2C7DDF743Fu));
 }
 
@@ -47,8 +49,9 @@ uint64_t rf_name_key(const char *name) {
 
 float rf_uniform(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
 
-/* Box-Muller with its own logarithm, sine and cosine (doubles, plain operations in a fixed order), because the bits of a
- * model's first weights must not depend on which C library computes them. Error below 1e-12, far under a float's. */
+/* Box-Muller with its own logarithm, sine and cosine (doubles, plain operations in a fixed
+ * order), because the bits of a model's first weights must not depend on which C library
+ * computes them. Error below 1e-12, far under a float's. */
 void rf_normal_pair(uint32_t a, uint32_t b, float out[2]) {
   /* u in (0, 1]: (a + 1) / 2^32 = mantissa * 2^exponent, mantissa in [sqrt(1/2), sqrt(2)) */
   union {
@@ -62,14 +65,21 @@ void rf_normal_pair(uint32_t a, uint32_t b, float out[2]) {
     exponent += 1;
   }
   double s = (v.d - 1.0) / (v.d + 1.0), t = s * s; /* log m = 2 atanh(s), |s| <= 0.172 */
-  double series = 1.0 + t * (1.0 / 3 + t * (1.0 / 5 + t * (1.0 / 7 + t * (1.0 / 9 + t * (1.0 / 11 + t * (1.0 / 13 + t / 15))))));
+  double series =
+      1.0 + t * (1.0 / 3 +
+                 t * (1.0 / 5 + t * (1.0 / 7 + t * (1.0 / 9 + t * (1.0 / 11 + t * (1.0 / 13 + t / 15))))));
   double logarithm = (double)exponent * 0.6931471805599453 + 2.0 * s * series;
   double radius = sqrt(-2.0 * (logarithm < 0 ? logarithm : 0.0));
   /* The angle's two high bits choose the quadrant, the rest an angle of it in [-pi/4, pi/4). */
   double x = ((double)(b & 0x3FFFFFFFu) * 0x1p-30 - 0.5) * 1.5707963267948966, y = x * x;
-  double sine = x * (1.0 + y * (-1.0 / 6 + y * (1.0 / 120 + y * (-1.0 / 5040 + y * (1.0 / 362880 + y * (-1.0 / 39916800))))));
-  double cosine = 1.0 + y * (-1.0 / 2 + y * (1.0 / 24 + y * (-1.0 / 720 + y * (1.0 / 40320 + y * (-1.0 / 3628800 + y / 479001600)))));
-  static const signed char TURN[4][2] = {{1, 0}, {0, 1}, {-1, 0}, {0, -1}}; /* (cos, sin) of the quadrant's middle */
+  double sine =
+      x * (1.0 +
+           y * (-1.0 / 6 + y * (1.0 / 120 + y * (-1.0 / 5040 + y * (1.0 / 362880 + y * (-1.0 / 39916800))))));
+  double cosine =
+      1.0 + y * (-1.0 / 2 + y * (1.0 / 24 + y * (-1.0 / 720 +
+                                                 y * (1.0 / 40320 + y * (-1.0 / 3628800 + y / 479001600)))));
+  /* (cos, sin) of the quadrant's middle */
+  static const signed char TURN[4][2] = {{1, 0}, {0, 1}, {-1, 0}, {0, -1}};
   double c = TURN[b >> 30][0], d = TURN[b >> 30][1];
   out[0] = (float)(radius * (c * cosine - d * sine));
   out[1] = (float)(radius * (c * sine + d * cosine));

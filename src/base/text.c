@@ -11,7 +11,8 @@
 #include <strings.h>
 
 bool rf_text_int(const char *text, int64_t *value) {
-  if (!text || !(isdigit((unsigned char)text[0]) || (text[0] == '-' && isdigit((unsigned char)text[1])))) return false;
+  if (!text || !(isdigit((unsigned char)text[0]) || (text[0] == '-' && isdigit((unsigned char)text[1]))))
+    return false;
   char *end;
   errno = 0;
   long long number = strtoll(text, &end, 10);
@@ -77,7 +78,8 @@ int rf_edit_distance(const char *a, const char *b) {
       int least = last[j - 1] + !same;
       if (last[j] + 1 < least) least = last[j] + 1;
       if (now[j - 1] + 1 < least) least = now[j - 1] + 1;
-      bool swapped = i > 1 && j > 1 && letter(a[i - 1]) == letter(b[j - 2]) && letter(a[i - 2]) == letter(b[j - 1]);
+      bool swapped =
+          i > 1 && j > 1 && letter(a[i - 1]) == letter(b[j - 2]) && letter(a[i - 2]) == letter(b[j - 1]);
       if (swapped && before[j - 2] + 1 < least) least = before[j - 2] + 1;
       now[j] = least;
     }

@@ -4,22 +4,26 @@
 
 #include "base/base.h"
 
-/* The whole text as a number: no blanks, no trailing letters, finite, in range. false otherwise, and *value is untouched. */
+/* The whole text as a number: no blanks, no trailing letters, finite, in range. false otherwise,
+ * and *value is untouched. */
 bool rf_text_int(const char *text, int64_t *value);
 bool rf_text_float(const char *text, double *value);
 /* "1", "0", "true", "false", "yes", "no", "on", "off". */
 bool rf_text_bool(const char *text, bool *value);
 
 bool rf_text_ends_with(const char *text, const char *end);
-/* The fewest digits, from 15 on, that read back as the same double: 0.1, not 0.10000000000000001. */
+/* The fewest digits, from 15 on, that read back as the same double: 0.1, not
+ * 0.10000000000000001. */
 void rf_text_real(double value, char text[40]);
 
 /* Appends to the text in `buffer` of `size` bytes; what does not fit is cut. */
 void rf_text_append(char *buffer, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Edits (insert, delete, replace, swap neighbours) between two words, letter case and '-' against '_' not counted. */
+/* Edits (insert, delete, replace, swap neighbours) between two words, letter case and '-'
+ * against '_' not counted. */
 int rf_edit_distance(const char *a, const char *b);
-/* The name nearest to `word`, or NULL when none is near enough to be what was meant. `names` has `count` entries, NULL ones are skipped. */
+/* The name nearest to `word`, or NULL when none is near enough to be what was meant. `names` has
+ * `count` entries, NULL ones are skipped. */
 const char *rf_nearest(const char *word, const char *const *names, int count);
 
 #endif

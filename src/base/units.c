@@ -15,7 +15,8 @@ typedef struct unit {
 } unit;
 
 /* number + unit, the unit compared by `compare`; no unit: the first row. */
-static bool with_unit(const char *text, const unit *units, int count, int (*compare)(const char *, const char *), double *value) {
+static bool with_unit(const char *text, const unit *units, int count,
+                      int (*compare)(const char *, const char *), double *value) {
   char number[64];
   size_t length = strspn(text, "0123456789.");
   if (length == 0 || length >= sizeof number) return false;
@@ -38,19 +39,22 @@ static bool whole(double value, int64_t *result) {
 }
 
 rf_status rf_parse_size(const char *text, int64_t *bytes, rf_error *error) {
-  static const unit units[] = {{"", 1},      {"B", 1},        {"kB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
-                               {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+  static const unit units[] = {{"", 1},         {"B", 1},       {"kB", 1e3},     {"MB", 1e6},
+                               {"GB", 1e9},     {"TB", 1e12},   {"KiB", 0x1p10}, {"MiB", 0x1p20},
+                               {"GiB", 0x1p30}, {"TiB", 0x1p40}};
   double value;
   if (rf_text_int(text, bytes) && *bytes >= 0) return RAFTER_OK;
   if (with_unit(text, units, 10, strcasecmp, &value) && value >= 0 && value < 0x1p62) {
     *bytes = (int64_t)value;
     return RAFTER_OK;
   }
-  return RF_FAIL(error, RAFTER_INVALID, "write 16GiB (2^30), 16GB (10^9) or a number of bytes", "'%.60s' is not a size", text);
+  return RF_FAIL(error, RAFTER_INVALID, "write 16GiB (2^30), 16GB (10^9) or a number of bytes",
+                 "'%.60s' is not a size", text);
 }
 
 rf_status rf_parse_duration(const char *text, double *seconds, rf_error *error) {
-  static const unit units[] = {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"m", 60}, {"min", 60}, {"h", 3600}, {"d", 86400}};
+  static const unit units[] = {{"", 1},   {"s", 1},    {"ms", 1e-3}, {"us", 1e-6},
+                               {"m", 60}, {"min", 60}, {"h", 3600},  {"d", 86400}};
   double value;
   if (with_unit(text, units, 8, strcmp, &value) && value >= 0) {
     *seconds = value;
@@ -71,7 +75,9 @@ rf_status rf_parse_count(const char *text, int64_t *count, rf_error *error) {
   static const unit units[] = {{"", 1}, {"k", 1e3}, {"M", 1e6}, {"B", 1e9}, {"G", 1e9}, {"T", 1e12}};
   double value;
   if (rf_text_int(text, count) && *count >= 0) return RAFTER_OK;
-  if (with_unit(text, units, 6, strcasecmp, &value) && whole(round(value * 1e3) / 1e3, count)) return RAFTER_OK; /* 0.3M is 300000 */
+  /* 0.3M is 300000 */
+  if (with_unit(text, units, 6, strcasecmp, &value) && whole(round(value * 1e3) / 1e3, count))
+    return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "write 1000, 2M (2e6) or 15T", "'%.60s' is not a count", text);
 }
 
@@ -91,16 +97,20 @@ static bool next_range(const char **at, range *r) {
   char *dots = strstr(r->item, ".."), *colon = dots ? strchr(dots, ':') : NULL;
   if (dots) *dots = 0;
   if (colon) *colon = 0;
-  r->first = r->item; r->last = dots ? dots + 2 : NULL; r->step = colon ? colon + 1 : NULL;
+  r->first = r->item;
+  r->last = dots ? dots + 2 : NULL;
+  r->step = colon ? colon + 1 : NULL;
   return true;
 }
 
 static rf_status too_many(const char *text, int capacity, rf_error *error) {
-  return RF_FAIL(error, RAFTER_INVALID, NULL, "'%.60s' has too many values (expected at most %d)", text, capacity);
+  return RF_FAIL(error, RAFTER_INVALID, NULL, "'%.60s' has too many values (expected at most %d)", text,
+                 capacity);
 }
 
 static rf_status not_a_list(const char *text, rf_error *error) {
-  return RF_FAIL(error, RAFTER_INVALID, "write 1,2,4 or 1..256 (doubling) or 64..132:4 (in steps of 4)", "'%.60s' is not a list of numbers", text);
+  return RF_FAIL(error, RAFTER_INVALID, "write 1,2,4 or 1..256 (doubling) or 64..132:4 (in steps of 4)",
+                 "'%.60s' is not a list of numbers", text);
 }
 
 rf_status rf_parse_list(const char *text, int64_t *values, int capacity, int *count, rf_error *error) {
@@ -108,10 +118,13 @@ rf_status rf_parse_list(const char *text, int64_t *values, int capacity, int *co
   for (const char *at = text;; ++at) {
     range r;
     int64_t first, last, step = 0;
-    if (!next_range(&at, &r) || rf_parse_tokens(r.first, &first, NULL) != RAFTER_OK) return not_a_list(text, error);
+    if (!next_range(&at, &r) || rf_parse_tokens(r.first, &first, NULL) != RAFTER_OK)
+      return not_a_list(text, error);
     last = first;
-    if (r.last && (rf_parse_tokens(r.last, &last, NULL) != RAFTER_OK || last < first)) return not_a_list(text, error);
-    if (r.step && (rf_parse_tokens(r.step, &step, NULL) != RAFTER_OK || step < 1)) return not_a_list(text, error);
+    if (r.last && (rf_parse_tokens(r.last, &last, NULL) != RAFTER_OK || last < first))
+      return not_a_list(text, error);
+    if (r.step && (rf_parse_tokens(r.step, &step, NULL) != RAFTER_OK || step < 1))
+      return not_a_list(text, error);
     if (r.last && !r.step && first < 1) return not_a_list(text, error); /* zero never doubles */
     for (int64_t value = first;;) {
       if (n == capacity) return too_many(text, capacity, error);

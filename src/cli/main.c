@@ -1,4 +1,5 @@
-/* main.c - `rafter COMMAND [MODEL] [--option value]`: the only place that prints, exits and listens to signals. */
+/* main.c - `rafter COMMAND [MODEL] [--option value]`: the only place that prints, exits and
+ * listens to signals. */
 #define _GNU_SOURCE
 #include "rafter.h"
 
@@ -62,11 +63,15 @@ static void put_bar(void *self, const char *line) {
   struct winsize size = {.ws_col = 80};
   ioctl(2, TIOCGWINSZ, &size);
   if (!*line) clear_bar(t);
-  else { fprintf(stderr, "\r\033[K%.*s", size.ws_col > 1 ? size.ws_col - 1 : 79, line); t->bar_is_up = true; }
+  else {
+    fprintf(stderr, "\r\033[K%.*s", size.ws_col > 1 ? size.ws_col - 1 : 79, line);
+    t->bar_is_up = true;
+  }
   fflush(stderr);
 }
 
-/* chat: a line of the person's. At a terminal it can be edited, and those before come back; else it is one of stdin's. */
+/* chat: a line of the person's. At a terminal it can be edited, and those before come back; else
+ * it is one of stdin's. */
 static char *ask_line(void *self, const char *prompt) {
   terminal *t = self;
   char *line = NULL;
@@ -107,8 +112,10 @@ static int help(int argc, char **argv) {
   const char *command = NULL, *form = "text";
   for (int i = 0; i < argc; i++) {
     if (!strcmp(argv[i], "--man")) form = "man";
-    else if (!strcmp(argv[i], "--completion")) { form = "completion"; i++; }
-    else if (strcmp(argv[i], "--help") && !command) command = argv[i];
+    else if (!strcmp(argv[i], "--completion")) {
+      form = "completion";
+      i++;
+    } else if (strcmp(argv[i], "--help") && !command) command = argv[i];
   }
   rafter_error error = {0};
   char *text = NULL;
@@ -118,8 +125,9 @@ static int help(int argc, char **argv) {
   return 0;
 }
 
-/* OpenMP's threads spin while they wait, for milliseconds: on a machine that is shared with anything else that costs more than all the work.
- * The library reads its settings before main, so the program starts itself again with a short spin, unless the user chose one. */
+/* OpenMP's threads spin while they wait, for milliseconds: on a machine that is shared with
+ * anything else that costs more than all the work. The library reads its settings before main,
+ * so the program starts itself again with a short spin, unless the user chose one. */
 static void wait_politely(char **argv) {
   if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || getenv("KMP_BLOCKTIME")) return;
   setenv("GOMP_SPINCOUNT", "20000", 1); /* about 50 us: longer than the gap between two ops */
@@ -141,12 +149,16 @@ static bool reader_is_gone(void) {
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
 }
 
-/* Plans come and go by the dozen, and each page that the system gets back it has to clear again: what was freed stays, for all threads. Most plans take few
- * pages; those that take many take large ones from then on. */
+/* Plans come and go by the dozen, and each page that the system gets back it has to clear again:
+ * what was freed stays, for all threads. Most plans take few pages; those that take many take
+ * large ones from then on. */
 static void keep_memory(void) {
 #ifdef M_ARENA_MAX
   enum { HEAP = 31 << 20, SMALL = 6 << 20, LARGE = 2 << 20 };
-  mallopt(M_ARENA_MAX, 1); mallopt(M_MMAP_THRESHOLD, 32 << 20); mallopt(M_TRIM_THRESHOLD, 512 << 20); mallopt(M_TOP_PAD, 16 << 20);
+  mallopt(M_ARENA_MAX, 1);
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 512 << 20);
+  mallopt(M_TOP_PAD, 16 << 20);
   char *heap = malloc(HEAP), *from = heap ? heap + SMALL + (LARGE - ((uintptr_t)heap + SMALL) % LARGE) : NULL;
   if (heap) madvise(from, (size_t)(heap + HEAP - from) / LARGE * LARGE, MADV_HUGEPAGE);
   free(heap); /* its pages stay the heap's, and none was touched */
@@ -156,8 +168,12 @@ static void keep_memory(void) {
 int main(int argc, char **argv) {
   if (argc > 1 && may_just_end(argv[1])) keep_memory();
   if (argc < 2 || !may_just_end(argv[1])) wait_politely(argv); /* those have no threads that wait */
-  if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) return help(argc > 2 ? argc - 2 : 0, argv + 2);
-  if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) { puts(rafter_version()); return 0; }
+  if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
+    return help(argc > 2 ? argc - 2 : 0, argv + 2);
+  if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) {
+    puts(rafter_version());
+    return 0;
+  }
   rafter_error error = {0};
   rafter_job *job = NULL;
   if (rafter_job_new(argv[1], &job, &error) != RAFTER_OK) return say_error(&error, false);
@@ -171,12 +187,24 @@ int main(int argc, char **argv) {
   bool verbose = option_is_on(job, "verbose");
   if (status == RAFTER_OK) {
     struct sigaction action = {.sa_handler = ask_stop, .sa_flags = SA_RESTART};
-    if (!may_just_end(argv[1])) { sigaction(SIGINT, &action, NULL); sigaction(SIGTERM, &action, NULL); }
-    signal(SIGPIPE, SIG_IGN); signal(SIGXFSZ, SIG_IGN); /* both come back as errors of the write, which has a name to say */
-    terminal t = {.json = option_is_on(job, "json"), .quiet = option_is_on(job, "quiet"), .is_terminal = isatty(2)};
+    if (!may_just_end(argv[1])) {
+      sigaction(SIGINT, &action, NULL);
+      sigaction(SIGTERM, &action, NULL);
+    }
+    /* both come back as errors of the write, which has a name to say */
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+    terminal t = {
+        .json = option_is_on(job, "json"), .quiet = option_is_on(job, "quiet"), .is_terminal = isatty(2)};
     t.people = t.json ? stderr : stdout;
     t.only_results = !strcmp(argv[1], "train") || !strcmp(argv[1], "calibrate");
-    rafter_sink sink = {.self = &t, .text = put_text, .json = put_json, .bar = put_bar, .note = put_note, .stop = &stop_asked, .line = ask_line};
+    rafter_sink sink = {.self = &t,
+                        .text = put_text,
+                        .json = put_json,
+                        .bar = put_bar,
+                        .note = put_note,
+                        .stop = &stop_asked,
+                        .line = ask_line};
     status = (int)rafter_run(job, &sink, &error);
     clear_bar(&t);
     if (fflush(stdout) || ferror(stdout)) { /* a full disk behind a redirect must not look like success */
@@ -188,7 +216,8 @@ int main(int argc, char **argv) {
     }
   }
   if (status != RAFTER_OK) {
-    if (!*error.message && status == RAFTER_INTERRUPTED) snprintf(error.message, sizeof error.message, "stopped by a signal; the work was saved");
+    if (!*error.message && status == RAFTER_INTERRUPTED)
+      snprintf(error.message, sizeof error.message, "stopped by a signal; the work was saved");
     error.status = (rafter_status)status;
     say_error(&error, verbose);
   }

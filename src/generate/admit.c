@@ -1,8 +1,10 @@
 /* admit.c - who begins when, and with whose prefix: the one place of that policy.
  *
- * First come, first served: the answer at the head of the line waits for a slot and for pages enough for all it may become, and nobody overtakes it.
- * It begins with the longest prefix that any text in the cache has in common with it. Where somebody is walking over the same prompt just now, it waits
- * for that. Pages come from texts that are only kept, the one that was of use longest ago first. */
+ * First come, first served: the answer at the head of the line waits for a slot and for pages
+ * enough for all it may become, and nobody overtakes it. It begins with the longest prefix that
+ * any text in the cache has in common with it. Where somebody is walking over the same prompt
+ * just now, it waits for that. Pages come from texts that are only kept, the one that was of use
+ * longest ago first. */
 #include "generate/batch.h"
 
 #include <stdlib.h>
@@ -24,10 +26,12 @@ static rf_text *free_text(rf_batch *b) {
 
 static void drop_text(rf_generator *g, rf_text *t) {
   rf_sequence_release(&g->walker->pages, &t->sequence);
-  t->state = RF_TEXT_FREE; t->pin = NULL;
+  t->state = RF_TEXT_FREE;
+  t->pin = NULL;
 }
 
-/* The kept text that was of use longest ago; `other` only when there is no other. NULL: nothing is kept but what is pinned. */
+/* The kept text that was of use longest ago; `other` only when there is no other. NULL: nothing
+ * is kept but what is pinned. */
 static rf_text *oldest(rf_batch *b, rf_text *other) {
   rf_text *best = NULL;
   for (int i = 0; i < b->texts; i++) {
@@ -44,7 +48,8 @@ static bool has_room(const rf_generator *g, const rf_batch *b) {
   return rf_pages_room(&g->walker->pages, b->live, count);
 }
 
-/* The text with the longest usable prefix of a prompt. Its last token is always walked: its logits are asked for. */
+/* The text with the longest usable prefix of a prompt. Its last token is always walked: its
+ * logits are asked for. */
 static rf_text *best_prefix(rf_generator *g, rf_batch *b, const rf_request *r, int64_t *length) {
   rf_text *best = NULL;
   *length = 0;
@@ -54,12 +59,16 @@ static rf_text *best_prefix(rf_generator *g, rf_batch *b, const rf_request *r, i
     if (t->state == RF_TEXT_FREE) continue;
     int64_t n = common(r->tokens, r->count - 1, t->sequence.tokens, t->sequence.length);
     if (n < LEAST_PREFIX && n < r->count - 1) continue;
-    if (n > *length && rf_sequence_reaches(&g->walker->pages, &t->sequence, n)) { best = t; *length = n; }
+    if (n > *length && rf_sequence_reaches(&g->walker->pages, &t->sequence, n)) {
+      best = t;
+      *length = n;
+    }
   }
   return best;
 }
 
-/* Somebody is on the way through a prompt that begins like this one, by more than is in the cache now. */
+/* Somebody is on the way through a prompt that begins like this one, by more than is in the
+ * cache now. */
 static bool worth_waiting(const rf_generator *g, const rf_batch *b, const rf_request *r, int64_t have) {
   if (g->settings.alone) return false;
   for (int i = 0; i < b->slots; i++) {
@@ -71,8 +80,8 @@ static bool worth_waiting(const rf_generator *g, const rf_batch *b, const rf_req
   return false;
 }
 
-/* A text that begins with `length` tokens of `from` and has room to grow, or NULL when that must wait. Takes a kept text over, or forgets some,
- * where there is no room otherwise. */
+/* A text that begins with `length` tokens of `from` and has room to grow, or NULL when that must
+ * wait. Takes a kept text over, or forgets some, where there is no room otherwise. */
 static rf_text *begin_text(rf_generator *g, rf_batch *b, rf_text *from, int64_t *length, int64_t total) {
   rf_pages *pages = &g->walker->pages;
   for (;;) {
@@ -88,11 +97,13 @@ static rf_text *begin_text(rf_generator *g, rf_batch *b, rf_text *from, int64_t 
     if (!victim) return NULL;
     if (victim == from) { /* nothing else is left: it becomes this one */
       rf_sequence_cut(pages, &from->sequence, *length);
-      from->state = RF_TEXT_RUNS; from->pin = NULL;
+      from->state = RF_TEXT_RUNS;
+      from->pin = NULL;
       rf_sequence_expect(pages, &from->sequence, total);
       if (has_room(g, b)) return from;
       drop_text(g, from);
-      from = NULL; *length = 0;
+      from = NULL;
+      *length = 0;
     } else drop_text(g, victim);
   }
 }
@@ -106,11 +117,18 @@ static rf_status begin_sampler(rf_batch *b, rf_answer *slot, const rf_asked *a, 
   return rf_sampler_prompt(&slot->sampler, a->of.tokens, a->of.count, error);
 }
 
-static rf_status begin_answer(rf_generator *g, rf_answer *slot, rf_asked *a, rf_text *text, int64_t reused, rf_error *error) {
+static rf_status begin_answer(rf_generator *g, rf_answer *slot, rf_asked *a, rf_text *text, int64_t reused,
+                              rf_error *error) {
   rf_batch *b = g->batch;
   if (!g->settings.simulated) RF_TRY(begin_sampler(b, slot, a, error));
-  slot->to = a; slot->text = text; slot->sample = a->started++; slot->count = 0; slot->serial = b->clock++;
-  b->counts.answers++; b->counts.prompt_tokens += a->of.count; b->counts.reused += reused;
+  slot->to = a;
+  slot->text = text;
+  slot->sample = a->started++;
+  slot->count = 0;
+  slot->serial = b->clock++;
+  b->counts.answers++;
+  b->counts.prompt_tokens += a->of.count;
+  b->counts.reused += reused;
   rf_skip_gone(a);
   return RAFTER_OK;
 }
@@ -158,13 +176,18 @@ void rf_pin(rf_generator *g) {
   rf_batch *b = g->batch;
   for (int i = 0; i < b->slots; i++) {
     rf_answer *a = &b->slot[i];
-    if (!a->to || a->count || a->text->sequence.length != a->to->of.count || g->settings.alone || is_pinned(b, a->to)) continue;
+    if (!a->to || a->count || a->text->sequence.length != a->to->of.count || g->settings.alone ||
+        is_pinned(b, a->to))
+      continue;
     int waiting = a->to->of.samples - a->to->started, slots = 0;
     for (int k = 0; k < b->slots; k++) slots += !b->slot[k].to;
     rf_text *t = free_text(b);
     if (waiting <= slots || !t || a->to->of.count < 2) continue;
-    if (!rf_sequence_share(&g->walker->pages, &t->sequence, &a->text->sequence, a->to->of.count - 1)) continue;
-    t->state = RF_TEXT_KEPT; t->used = b->clock; t->pin = a->to;
+    if (!rf_sequence_share(&g->walker->pages, &t->sequence, &a->text->sequence, a->to->of.count - 1))
+      continue;
+    t->state = RF_TEXT_KEPT;
+    t->used = b->clock;
+    t->pin = a->to;
     if (!has_room(g, b)) drop_text(g, t);
   }
 }

@@ -4,7 +4,8 @@
 
 #include "generate/walk.h"
 
-enum { RF_KEPT = 32 }; /* texts that are kept beside those that run, at most; their pages are the cache's spare ones */
+/* texts that are kept beside those that run, at most; their pages are the cache's spare ones */
+enum { RF_KEPT = 32 };
 
 /* One request, until its last answer has ended. */
 typedef struct rf_asked {

@@ -28,8 +28,10 @@ static void fill(float *logits, int64_t count) {
   }
 }
 
-/* Rows that are chosen from as a batch does: each thread takes some, one after the other. All take the same ones, which are more than a core's caches hold. */
-static rf_status choose_rows(rf_sampler *sampler, int threads, const float *logits, int64_t vocab, int64_t step, double *seconds, rf_error *error) {
+/* Rows that are chosen from as a batch does: each thread takes some, one after the other. All
+ * take the same ones, which are more than a core's caches hold. */
+static rf_status choose_rows(rf_sampler *sampler, int threads, const float *logits, int64_t vocab,
+                             int64_t step, double *seconds, rf_error *error) {
   rf_status status = RAFTER_OK;
   double start = rf_now_seconds();
 #pragma omp parallel for num_threads(threads) schedule(static)
@@ -38,7 +40,8 @@ static rf_status choose_rows(rf_sampler *sampler, int threads, const float *logi
     rf_logprobs none = {.lse = &lse};
     rf_error own;
     int32_t id;
-    rf_status s = rf_sampler_choose(&sampler[omp_get_thread_num()], logits + i % ROWS_EACH * vocab, step * 64 + i, &id, &none, &own);
+    rf_status s = rf_sampler_choose(&sampler[omp_get_thread_num()], logits + i % ROWS_EACH * vocab,
+                                    step * 64 + i, &id, &none, &own);
 #pragma omp critical
     if (s != RAFTER_OK && status == RAFTER_OK) {
       status = s;
@@ -49,7 +52,8 @@ static rf_status choose_rows(rf_sampler *sampler, int threads, const float *logi
   return status;
 }
 
-static rf_status measure(const rf_calibrate_options *o, const float *logits, int64_t vocab, const kind *k, rf_machine *m, rf_error *error) {
+static rf_status measure(const rf_calibrate_options *o, const float *logits, int64_t vocab, const kind *k,
+                         rf_machine *m, rf_error *error) {
   rf_status status = RAFTER_OK;
   double seconds[PASSES];
   rf_sampler *sampler = calloc((size_t)o->threads, sizeof *sampler);
@@ -59,8 +63,10 @@ static rf_status measure(const rf_calibrate_options *o, const float *logits, int
     const int32_t seen[] = {1, 2, 3, 5, 8, 13, 21, 34};
     RF_GO(rf_sampler_prompt(&sampler[t], seen, 8, error));
   }
-  for (int p = -1; p < (o->quick ? 3 : PASSES); p++) RF_GO(choose_rows(sampler, o->threads, logits, vocab, p + 1, &seconds[p < 0 ? 0 : p], error));
-  rf_calibrate_add(m, "sample", k->name, (double)vocab, (double)vocab * o->threads * ROWS_EACH, rf_ceiling_of(seconds, o->quick ? 3 : PASSES).median);
+  for (int p = -1; p < (o->quick ? 3 : PASSES); p++)
+    RF_GO(choose_rows(sampler, o->threads, logits, vocab, p + 1, &seconds[p < 0 ? 0 : p], error));
+  rf_calibrate_add(m, "sample", k->name, (double)vocab, (double)vocab * o->threads * ROWS_EACH,
+                   rf_ceiling_of(seconds, o->quick ? 3 : PASSES).median);
 done:
   for (int t = 0; t < o->threads; t++) rf_sampler_close(&sampler[t]);
   free(sampler);
@@ -83,8 +89,8 @@ done:
 double rf_pace_seconds(const rf_machine *m, const rf_sampler_options *o, int64_t vocab, int64_t rows) {
   double each = rf_cost_rows_seconds(m, "sample", kind_of(o), rows, vocab);
   /* What the copy of a row takes is what penalties cost the likeliest. */
-  double copied = rf_sampler_adjusts(o)
-                      ? rf_cost_rows_seconds(m, "sample", "penalized", rows, vocab) - rf_cost_rows_seconds(m, "sample", "likeliest", rows, vocab)
-                      : 0;
+  double copied = rf_sampler_adjusts(o) ? rf_cost_rows_seconds(m, "sample", "penalized", rows, vocab) -
+                                              rf_cost_rows_seconds(m, "sample", "likeliest", rows, vocab)
+                                        : 0;
   return each + fmax(copied, 0);
 }

@@ -4,20 +4,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FAULT(...) RF_FAIL(error, RAFTER_FAILED, "this is a fault of the program, please report it", __VA_ARGS__)
+#define FAULT(...) \
+  RF_FAIL(error, RAFTER_FAILED, "this is a fault of the program, please report it", __VA_ARGS__)
 
 typedef struct rf_page_pool page_pool;
 typedef struct rf_page_table page_table;
 
-/* ---- pools ------------------------------------------------------------------------------------------------------- */
+/* ---- pools ----------------------------------------------------------------------------------- */
 
 rf_status rf_pages_open(const rf_kv *kv, rf_pages *pages, rf_error *error) {
   *pages = (rf_pages){.kv = *kv};
   for (int c = 0; c < RF_KV_CLASSES; c++) {
     page_pool *pool = &pages->pool[c];
     int64_t count = kv->of[c].pool;
-    pool->holders = calloc((size_t)count + 1, sizeof *pool->holders); pool->free = malloc(((size_t)count + 1) * sizeof *pool->free);
-    if (!pool->holders || !pool->free) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening the pages of a cache");
+    pool->holders = calloc((size_t)count + 1, sizeof *pool->holders);
+    pool->free = malloc(((size_t)count + 1) * sizeof *pool->free);
+    if (!pool->holders || !pool->free)
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening the pages of a cache");
     for (int64_t i = 0; i < count; i++) pool->free[i] = (int32_t)(count - 1 - i);
     pool->free_count = count;
   }
@@ -25,7 +28,10 @@ rf_status rf_pages_open(const rf_kv *kv, rf_pages *pages, rf_error *error) {
 }
 
 void rf_pages_close(rf_pages *pages) {
-  for (int c = 0; c < RF_KV_CLASSES; c++) { free(pages->pool[c].holders); free(pages->pool[c].free); }
+  for (int c = 0; c < RF_KV_CLASSES; c++) {
+    free(pages->pool[c].holders);
+    free(pages->pool[c].free);
+  }
   *pages = (rf_pages){0};
 }
 
@@ -44,7 +50,7 @@ static void leave_page(rf_pages *pages, int class, int32_t page) {
   if (pages->moved) pages->moved(pages->self, (rf_kv_class) class, -1, page);
 }
 
-/* ---- sequences --------------------------------------------------------------------------------------------------- */
+/* ---- sequences ------------------------------------------------------------------------------- */
 
 rf_status rf_sequence_open(const rf_pages *pages, int64_t context, rf_sequence *s, rf_error *error) {
   *s = (rf_sequence){.tokens = malloc((size_t)context * sizeof *s->tokens)};
@@ -65,14 +71,17 @@ void rf_sequence_close(rf_sequence *s) {
 }
 
 void rf_sequence_expect(const rf_pages *pages, rf_sequence *s, int64_t tokens) {
-  for (int c = 0; c < RF_KV_CLASSES; c++) s->of[c].need = pages->kv.of[c].layers ? rf_kv_pages(&pages->kv, (rf_kv_class)c, tokens) : 0;
+  for (int c = 0; c < RF_KV_CLASSES; c++)
+    s->of[c].need = pages->kv.of[c].layers ? rf_kv_pages(&pages->kv, (rf_kv_class)c, tokens) : 0;
 }
 
 /* The column of the first key that a token at `position` sees. */
 static int64_t first_column(const rf_pages *pages, int class, int64_t position) {
   return rf_kv_first_key(&pages->kv, (rf_kv_class) class, position) / pages->kv.page;
 }
-static int64_t columns_of(const rf_pages *pages, int64_t tokens) { return (tokens + pages->kv.page - 1) / pages->kv.page; }
+static int64_t columns_of(const rf_pages *pages, int64_t tokens) {
+  return (tokens + pages->kv.page - 1) / pages->kv.page;
+}
 
 static void drop_columns(rf_pages *pages, int class, page_table *t, int64_t from, int64_t to) {
   for (int64_t i = to - 1; i >= from; i--) { /* so that they are handed out again in their order */
@@ -83,8 +92,9 @@ static void drop_columns(rf_pages *pages, int class, page_table *t, int64_t from
 
 static rf_status out_of_pages(const rf_pages *pages, int class, rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, "run fewer sequences at once",
-                 "the cache is out of pages (%s layers: %lld pages of %lld tokens, none is free)", rf_kv_class_name((rf_kv_class) class),
-                 (long long)pages->kv.of[class].pool, (long long)pages->kv.page);
+                 "the cache is out of pages (%s layers: %lld pages of %lld tokens, none is free)",
+                 rf_kv_class_name((rf_kv_class) class), (long long)pages->kv.of[class].pool,
+                 (long long)pages->kv.page);
 }
 
 /* The last page is begun: what stands in it stays, in a page that is ours to write. */
@@ -105,7 +115,10 @@ rf_status rf_sequence_extend(rf_pages *pages, rf_sequence *s, int64_t count, rf_
     if (!pages->kv.of[c].layers) continue;
     int64_t first = first_column(pages, c, s->length), end = columns_of(pages, s->length + count);
     if (first > t->end) first = t->end;
-    if (first > t->first) { drop_columns(pages, c, t, t->first, first); t->first = first; }
+    if (first > t->first) {
+      drop_columns(pages, c, t, t->first, first);
+      t->first = first;
+    }
     if (s->length % pages->kv.page && t->end > t->first) RF_TRY(own_last_page(pages, c, t, error));
     t->writes = true;
     for (; t->end < end; t->end++) {
@@ -129,7 +142,9 @@ bool rf_sequence_share(rf_pages *pages, rf_sequence *s, const rf_sequence *from,
   for (int c = 0; c < RF_KV_CLASSES; c++) {
     page_table *t = &s->of[c];
     if (!pages->kv.of[c].layers) continue;
-    t->first = first_column(pages, c, length); t->end = columns_of(pages, length); t->writes = false;
+    t->first = first_column(pages, c, length);
+    t->end = columns_of(pages, length);
+    t->writes = false;
     if (t->first > t->end) t->first = t->end;
     for (int64_t i = t->first; i < t->end; i++) pages->pool[c].holders[t->page[i] = from->of[c].page[i]]++;
   }
@@ -145,9 +160,12 @@ bool rf_sequence_cut(rf_pages *pages, rf_sequence *s, int64_t length) {
     page_table *t = &s->of[c];
     if (!pages->kv.of[c].layers) continue;
     int64_t end = columns_of(pages, length);
-    if (length == 0) { drop_columns(pages, c, t, t->first, t->end); t->first = 0; }
-    else drop_columns(pages, c, t, end, t->end);
-    t->end = end; t->writes = false; /* others may read what stood behind */
+    if (length == 0) {
+      drop_columns(pages, c, t, t->first, t->end);
+      t->first = 0;
+    } else drop_columns(pages, c, t, end, t->end);
+    t->end = end;
+    t->writes = false; /* others may read what stood behind */
   }
   s->length = length;
   return true;
@@ -161,16 +179,18 @@ void rf_sequence_release(rf_pages *pages, rf_sequence *s) {
   s->length = 0;
 }
 
-/* ---- room -------------------------------------------------------------------------------------------------------- */
+/* ---- room ------------------------------------------------------------------------------------ */
 
-/* Global layers never give a page back while they grow: what is free must be enough for what all still need. Pages of local layers come and go, and
- * one that is shared may outlive its window in one sequence for the sake of another: each sequence is counted with all it may hold. */
+/* Global layers never give a page back while they grow: what is free must be enough for what all
+ * still need. Pages of local layers come and go, and one that is shared may outlive its window
+ * in one sequence for the sake of another: each sequence is counted with all it may hold. */
 bool rf_pages_room(const rf_pages *pages, const rf_sequence *const *sequence, int count) {
   int64_t global = 0, local = 0;
   for (int i = 0; i < count; i++) {
     const page_table *g = &sequence[i]->of[RF_KV_GLOBAL], *l = &sequence[i]->of[RF_KV_LOCAL];
     int64_t held = g->end - g->first, held_local = l->end - l->first;
-    bool copies = sequence[i]->length % pages->kv.page && held && !g->writes && pages->pool[RF_KV_GLOBAL].holders[g->page[g->end - 1]] > 1;
+    bool copies = sequence[i]->length % pages->kv.page && held && !g->writes &&
+                  pages->pool[RF_KV_GLOBAL].holders[g->page[g->end - 1]] > 1;
     if (g->need > held) global += g->need - held;
     if (g->need) global += copies;
     local += l->need > held_local ? l->need : held_local;
@@ -178,10 +198,10 @@ bool rf_pages_room(const rf_pages *pages, const rf_sequence *const *sequence, in
   return global <= pages->pool[RF_KV_GLOBAL].free_count && local <= pages->kv.of[RF_KV_LOCAL].pool;
 }
 
-/* ---- proof ------------------------------------------------------------------------------------------------------- */
+/* ---- proof ----------------------------------------------------------------------------------- */
 
-static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *const *sequence, int count, int32_t *named, int32_t *column,
-                             rf_error *error) {
+static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *const *sequence, int count,
+                             int32_t *named, int32_t *column, rf_error *error) {
   const page_pool *pool = &pages->pool[c];
   int64_t total = pages->kv.of[c].pool, page = pages->kv.page, window = pages->kv.of[c].window;
   const char *class = rf_kv_class_name((rf_kv_class)c);
@@ -189,47 +209,61 @@ static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *co
     const rf_sequence *s = sequence[i];
     for (int64_t k = 0; k < pages->kv.columns; k++) {
       int32_t id = s->of[c].page[k];
-      if (id < -1 || id >= total) return FAULT("sequence %d names a page that is none (%s layers, column %lld: %d)", i, class, (long long)k, id);
+      if (id < -1 || id >= total)
+        return FAULT("sequence %d names a page that is none (%s layers, column %lld: %d)", i, class,
+                     (long long)k, id);
       if (id < 0) continue;
       for (int64_t j = 0; j < k; j++)
         if (s->of[c].page[j] == id)
-          return FAULT("sequence %d names page %d twice (%s layers, columns %lld and %lld)", i, id, class, (long long)j, (long long)k);
+          return FAULT("sequence %d names page %d twice (%s layers, columns %lld and %lld)", i, id, class,
+                       (long long)j, (long long)k);
       if (named[id]++ && column[id] != k)
-        return FAULT("page %d belongs to two texts (%s layers, columns %d and %lld)", id, class, column[id], (long long)k);
+        return FAULT("page %d belongs to two texts (%s layers, columns %d and %lld)", id, class, column[id],
+                     (long long)k);
       column[id] = (int32_t)k;
     }
-    for (int64_t p = window > 0 && s->length >= window ? s->length - window + 1 : 0; p < s->length; p = (p / page + 1) * page)
+    for (int64_t p = window > 0 && s->length >= window ? s->length - window + 1 : 0; p < s->length;
+         p = (p / page + 1) * page)
       if (s->of[c].page[p / page] < 0)
-        return FAULT("sequence %d has given back a page that its next token reads (%s layers, position %lld of %lld)", i, class, (long long)p,
-                     (long long)s->length);
+        return FAULT(
+            "sequence %d has given back a page that its next token reads (%s layers, position %lld of %lld)",
+            i, class, (long long)p, (long long)s->length);
   }
   for (int64_t k = 0; k < pool->free_count; k++) {
     int32_t id = pool->free[k];
-    if (id < 0 || id >= total || named[id] == -1) return FAULT("page %d is free twice (%s layers)", id, class);
+    if (id < 0 || id >= total || named[id] == -1)
+      return FAULT("page %d is free twice (%s layers)", id, class);
     if (named[id] > 0) return FAULT("page %d is free and held by %d (%s layers)", id, named[id], class);
     named[id] = -1;
   }
   for (int64_t id = 0; id < total; id++) {
     int32_t holders = named[id] < 0 ? 0 : named[id];
     if (pool->holders[id] != holders)
-      return FAULT("page %lld is named by %d sequences (%s layers: expected %d)", (long long)id, holders, class, pool->holders[id]);
-    if (!named[id]) return FAULT("page %lld is lost (%s layers: neither held nor free)", (long long)id, class);
+      return FAULT("page %lld is named by %d sequences (%s layers: expected %d)", (long long)id, holders,
+                   class, pool->holders[id]);
+    if (!named[id])
+      return FAULT("page %lld is lost (%s layers: neither held nor free)", (long long)id, class);
   }
   return RAFTER_OK;
 }
 
-/* Two sequences may hold one page only where both have the same tokens up to what either reads of it. */
-static rf_status check_shared(const rf_pages *pages, int c, const rf_sequence *a, const rf_sequence *b, rf_error *error) {
+/* Two sequences may hold one page only where both have the same tokens up to what either reads
+ * of it. */
+static rf_status check_shared(const rf_pages *pages, int c, const rf_sequence *a, const rf_sequence *b,
+                              rf_error *error) {
   for (int64_t k = 0; k < pages->kv.columns; k++) {
     if (a->of[c].page[k] < 0 || a->of[c].page[k] != b->of[c].page[k]) continue;
-    int64_t both = a->length < b->length ? a->length : b->length, end = (k + 1) * pages->kv.page < both ? (k + 1) * pages->kv.page : both;
+    int64_t both = a->length < b->length ? a->length : b->length,
+            end = (k + 1) * pages->kv.page < both ? (k + 1) * pages->kv.page : both;
     if (end > 0 && memcmp(a->tokens, b->tokens, (size_t)end * sizeof *a->tokens))
-      return FAULT("page %d belongs to two texts (%s layers, column %lld)", a->of[c].page[k], rf_kv_class_name((rf_kv_class)c), (long long)k);
+      return FAULT("page %d belongs to two texts (%s layers, column %lld)", a->of[c].page[k],
+                   rf_kv_class_name((rf_kv_class)c), (long long)k);
   }
   return RAFTER_OK;
 }
 
-rf_status rf_pages_check(const rf_pages *pages, const rf_sequence *const *sequence, int count, rf_error *error) {
+rf_status rf_pages_check(const rf_pages *pages, const rf_sequence *const *sequence, int count,
+                         rf_error *error) {
   for (int c = 0; c < RF_KV_CLASSES; c++) {
     size_t total = (size_t)pages->kv.of[c].pool + 1;
     if (!pages->kv.of[c].layers) continue;

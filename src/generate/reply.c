@@ -5,9 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-rf_status rf_reply_start(rf_reply *r, const rf_tokenizer *tokenizer, const rf_stop *stop, int top, rf_error *error) {
+rf_status rf_reply_start(rf_reply *r, const rf_tokenizer *tokenizer, const rf_stop *stop, int top,
+                         rf_error *error) {
   *r = (rf_reply){.top = top, .tokenizer = tokenizer, .stop = stop, .text_room = 64};
-  r->piece = malloc(tokenizer ? rf_decoder_room(tokenizer) + 1 : 16); r->text = malloc(r->text_room);
+  r->piece = malloc(tokenizer ? rf_decoder_room(tokenizer) + 1 : 16);
+  r->text = malloc(r->text_room);
   if (!r->piece || !r->text) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   r->text[0] = 0;
   if (tokenizer) rf_decoder_start(&r->decoder, tokenizer, RF_DECODE_CONTINUES);
@@ -17,7 +19,11 @@ rf_status rf_reply_start(rf_reply *r, const rf_tokenizer *tokenizer, const rf_st
 
 void rf_reply_free(rf_reply *r) {
   rf_ids_free(&r->tokens);
-  free(r->logprobs); free(r->top_ids); free(r->top_logprobs); free(r->text); free(r->piece);
+  free(r->logprobs);
+  free(r->top_ids);
+  free(r->top_logprobs);
+  free(r->text);
+  free(r->piece);
   *r = (rf_reply){0};
 }
 
@@ -44,7 +50,8 @@ static rf_status release(rf_reply *r, const rf_stop_text *text, rf_error *error)
       size_t room = 2 * (r->bytes + span.bytes + 1);
       char *grown = realloc(r->text, room);
       if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-      r->text = grown; r->text_room = room;
+      r->text = grown;
+      r->text_room = room;
     }
     memcpy(r->text + r->bytes, span.at, span.bytes);
     r->bytes += span.bytes;
@@ -79,7 +86,8 @@ rf_status rf_reply_take(rf_reply *r, const rf_event *e, rf_error *error) {
     r->top_logprobs[at * r->top + i] = i < e->top ? e->top_logprobs[i] : 0;
   }
   if (e->finish != RF_FINISH_STOP) {
-    size_t bytes = r->tokenizer ? rf_decoder_next(&r->decoder, e->token, r->piece) : (size_t)sprintf(r->piece, "%s%d", at ? "," : "", e->token);
+    size_t bytes = r->tokenizer ? rf_decoder_next(&r->decoder, e->token, r->piece)
+                                : (size_t)sprintf(r->piece, "%s%d", at ? "," : "", e->token);
     RF_TRY(add_text(r, bytes, error));
   }
   return e->finish == RF_FINISH_NONE ? RAFTER_OK : rf_reply_end(r, e->finish, error);

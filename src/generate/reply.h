@@ -1,4 +1,5 @@
-/* reply.h - one answer as it comes: its tokens, their log-probabilities, and its text up to a stop string. */
+/* reply.h - one answer as it comes: its tokens, their log-probabilities, and its text up to a
+ * stop string. */
 #ifndef RF_REPLY_H
 #define RF_REPLY_H
 
@@ -23,13 +24,17 @@ typedef struct rf_reply {
   char *piece;
 } rf_reply;
 
-/* `tokenizer` NULL: the text is the ids, separated by commas. `stop` (its ids do not matter here) and the tokenizer must outlive the reply. */
-rf_status rf_reply_start(rf_reply *reply, const rf_tokenizer *tokenizer, const rf_stop *stop, int top, rf_error *error);
+/* `tokenizer` NULL: the text is the ids, separated by commas. `stop` (its ids do not matter
+ * here) and the tokenizer must outlive the reply. */
+rf_status rf_reply_start(rf_reply *reply, const rf_tokenizer *tokenizer, const rf_stop *stop, int top,
+                         rf_error *error);
 void rf_reply_free(rf_reply *reply); /* {0} is allowed */
-/* One event of the answer. When reply->finish is set afterwards and the event's is not, a stop string was met: rf_generator_cancel() the answer. The
- * token that ends an answer gives no text when its event says RF_FINISH_STOP. */
+/* One event of the answer. When reply->finish is set afterwards and the event's is not, a stop
+ * string was met: rf_generator_cancel() the answer. The token that ends an answer gives no text
+ * when its event says RF_FINISH_STOP. */
 rf_status rf_reply_take(rf_reply *reply, const rf_event *event, rf_error *error);
-/* What was held back of an answer that ends here for another reason than its events; nothing when it has ended. */
+/* What was held back of an answer that ends here for another reason than its events; nothing
+ * when it has ended. */
 rf_status rf_reply_end(rf_reply *reply, rf_finish finish, rf_error *error);
 
 #endif

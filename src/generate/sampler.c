@@ -11,7 +11,9 @@ enum {
   BLOCK = 32,     /* logits whose largest and whose weight are kept together */
   BUCKETS = 4096, /* intervals of logits at most, for sets too large to sort: one for 64 tokens */
   SORTED = 1024,  /* a top-k up to this is sorted */
-  GUESS = 256,    /* likeliest tokens that are tried before the buckets: most distributions of language reach top-p there */
+  /* likeliest tokens that are tried before the buckets: most distributions of language reach
+   * top-p there */
+  GUESS = 256,
 };
 
 struct rf_sampler_work {
@@ -29,7 +31,7 @@ struct rf_sampler_work {
   int64_t opened; /* the bucket whose tokens stand in `candidate`, -1: none */
 };
 
-/* ---- two lanes of exp, so that a vocabulary costs less than a millisecond ---------------------------------------------- */
+/* ---- two lanes of exp, so that a vocabulary costs less than a millisecond -------------------- */
 
 typedef double lanes __attribute__((vector_size(16)));
 typedef uint64_t lane_bits __attribute__((vector_size(16)));
@@ -40,8 +42,9 @@ typedef uint32_t quad_bits __attribute__((vector_size(16)));
 #define LOG2E 1.4426950408889634
 static const double TINY = -1022; /* weights below 2^TINY are zero */
 
-/* 2^t for t <= 0, within 1e-15 of itself; exactly 1 at 0, zero below TINY, NaN for NaN. The polynomial is the Chebyshev fit of (2^f - 1)/f on
- * [-1/2, 1/2], error 6e-16. Adding SHIFT rounds t to an integer and leaves its biased exponent in the lowest bits. */
+/* 2^t for t <= 0, within 1e-15 of itself; exactly 1 at 0, zero below TINY, NaN for NaN. The
+ * polynomial is the Chebyshev fit of (2^f - 1)/f on [-1/2, 1/2], error 6e-16. Adding SHIFT
+ * rounds t to an integer and leaves its biased exponent in the lowest bits. */
 static inline __attribute__((always_inline)) lanes exp2_lanes(lanes t) {
   const double SHIFT = 0x1.8p52 + 1023;
   lanes z = t + SHIFT, f = t - (z - SHIFT);
@@ -59,7 +62,8 @@ static inline __attribute__((always_inline)) lanes exp2_lanes(lanes t) {
   return (lanes)((lane_bits)w & ~(lane_bits)(t <= TINY));
 }
 
-/* A row of logits and the softmax that is meant: weight of a logit l is 2^((l - top) scale), 1 for the likeliest. */
+/* A row of logits and the softmax that is meant: weight of a logit l is 2^((l - top) scale), 1
+ * for the likeliest. */
 typedef struct softmax {
   const float *logits; /* (V) */
   int64_t n;
@@ -80,7 +84,8 @@ static const float *block_at(const float *logits, int64_t n, int64_t block, floa
   return room;
 }
 
-/* Sums per block and in all. The lanes' sums are added in one fixed order, so the bits are the same everywhere. */
+/* Sums per block and in all. The lanes' sums are added in one fixed order, so the bits are the
+ * same everywhere. */
 static double weigh(rf_sampler_work *work, const softmax *s) {
   double total = 0;
   float room[BLOCK];
@@ -89,7 +94,8 @@ static double weigh(rf_sampler_work *work, const softmax *s) {
     lanes even = {0, 0}, odd = {0, 0};
     for (int i = 0; i < BLOCK; i += 4) {
       halves first, second;
-      memcpy(&first, at + i, sizeof first); memcpy(&second, at + i + 2, sizeof second);
+      memcpy(&first, at + i, sizeof first);
+      memcpy(&second, at + i + 2, sizeof second);
       even += exp2_lanes((__builtin_convertvector(first, lanes) - s->top) * s->scale);
       odd += exp2_lanes((__builtin_convertvector(second, lanes) - s->top) * s->scale);
     }
@@ -109,7 +115,8 @@ static inline __attribute__((always_inline)) quads larger(quads x, quads m) {
 #endif
 }
 
-/* The largest of each block; a NaN is passed over. Returns the lower id of the largest of all, or 0 when nothing is above -INFINITY. */
+/* The largest of each block; a NaN is passed over. Returns the lower id of the largest of all,
+ * or 0 when nothing is above -INFINITY. */
 static int32_t find_peaks(rf_sampler_work *work, const float *logits) {
   float room[BLOCK], top = -INFINITY;
   int64_t best = 0;
@@ -126,7 +133,10 @@ static int32_t find_peaks(rf_sampler_work *work, const float *logits) {
     quads m = larger(larger(of[0], of[1]), larger(of[2], of[3]));
     float left = m[0] > m[1] ? m[0] : m[1], right = m[2] > m[3] ? m[2] : m[3];
     work->peak[b] = (candidate){left > right ? left : right, (int32_t)b};
-    if (work->peak[b].logit > top) { top = work->peak[b].logit; best = b; }
+    if (work->peak[b].logit > top) {
+      top = work->peak[b].logit;
+      best = b;
+    }
   }
   if (!(top > -INFINITY)) return 0;
   int64_t id = best * BLOCK;
@@ -134,9 +144,11 @@ static int32_t find_peaks(rf_sampler_work *work, const float *logits) {
   return (int32_t)id;
 }
 
-/* ---- order: the likeliest first, ties to the lower id ------------------------------------------------------------------ */
+/* ---- order: the likeliest first, ties to the lower id ---------------------------------------- */
 
-static bool likelier(candidate a, candidate b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
+static bool likelier(candidate a, candidate b) {
+  return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
 
 static void sift(candidate *c, int64_t n, int64_t at) {
   candidate moved = c[at];
@@ -148,8 +160,8 @@ static void sift(candidate *c, int64_t n, int64_t at) {
   c[at] = moved;
 }
 
-/* Puts the k likeliest of n in order at the front: a heap that is popped k times, since qsort may allocate and quickselect has rows that take it
- * quadratic time. */
+/* Puts the k likeliest of n in order at the front: a heap that is popped k times, since qsort
+ * may allocate and quickselect has rows that take it quadratic time. */
 static void order_first(candidate *c, int64_t n, int64_t k) {
   int64_t ordered = 1;
   while (ordered < n && likelier(c[ordered - 1], c[ordered])) ordered++;
@@ -157,18 +169,21 @@ static void order_first(candidate *c, int64_t n, int64_t k) {
   for (int64_t i = n / 2 - 1; i >= 0; i--) sift(c, n, i);
   for (int64_t i = 0; i < k; i++) {
     candidate likeliest = c[0];
-    c[0] = c[n - 1 - i]; c[n - 1 - i] = likeliest;
+    c[0] = c[n - 1 - i];
+    c[n - 1 - i] = likeliest;
     sift(c, n - 1 - i, 0);
   }
   int64_t half = k < n / 2 ? k : n / 2;
   for (int64_t i = 0; i < half; i++) {
     candidate swap = c[i];
-    c[i] = c[n - 1 - i]; c[n - 1 - i] = swap;
+    c[i] = c[n - 1 - i];
+    c[n - 1 - i] = swap;
   }
 }
 
-/* The k likeliest of the row whose peaks were found last, in order, in work->candidate. Only the k blocks with the largest peaks can hold them,
- * and in those only what reaches the smallest of these peaks. */
+/* The k likeliest of the row whose peaks were found last, in order, in work->candidate. Only the
+ * k blocks with the largest peaks can hold them, and in those only what reaches the smallest of
+ * these peaks. */
 static void take_likeliest(rf_sampler_work *work, const float *logits, int64_t k) {
   candidate *c = work->candidate, *p = work->peak_order;
   int64_t n = 0, blocks = work->blocks;
@@ -179,7 +194,8 @@ static void take_likeliest(rf_sampler_work *work, const float *logits, int64_t k
     order_first(p, blocks, k);
     float least = p[k - 1].logit;
     for (int64_t j = 0; j < k; j++) {
-      int64_t first = (int64_t)p[j].id * BLOCK, end = first + BLOCK < work->vocab ? first + BLOCK : work->vocab;
+      int64_t first = (int64_t)p[j].id * BLOCK,
+              end = first + BLOCK < work->vocab ? first + BLOCK : work->vocab;
       for (int64_t i = first; i < end; i++)
         if (logits[i] >= least) c[n++] = (candidate){logits[i], (int32_t)i};
     }
@@ -187,7 +203,7 @@ static void take_likeliest(rf_sampler_work *work, const float *logits, int64_t k
   order_first(c, n, k);
 }
 
-/* ---- the draw ---------------------------------------------------------------------------------------------------------- */
+/* ---- the draw -------------------------------------------------------------------------------- */
 
 /* The token at which the running weight, in order of ids, passes `target`. */
 static int32_t draw_by_id(const rf_sampler_work *work, const softmax *s, double target) {
@@ -212,8 +228,10 @@ typedef struct filters {
 
 static bool drops(const filters *f, double w) { return f->kept > 0 && (f->kept >= f->need || w < f->least); }
 
-/* Draws among ordered candidates; false when all n pass and more may follow, unless they are `all`. */
-static bool draw_ordered(const softmax *s, const candidate *c, int64_t n, filters f, double uniform, bool all, int32_t *chosen) {
+/* Draws among ordered candidates; false when all n pass and more may follow, unless they are
+ * `all`. */
+static bool draw_ordered(const softmax *s, const candidate *c, int64_t n, filters f, double uniform, bool all,
+                         int32_t *chosen) {
   int64_t keep = 0;
   for (; keep < n; keep++) {
     double w = weight_of(s, c[keep].logit);
@@ -236,13 +254,15 @@ static int64_t bucket_of(const rf_sampler_work *work, double t, double per_bit) 
   return x < (double)(work->buckets - 1) ? (x > 0 ? (int64_t)x : 0) : work->buckets - 1;
 }
 
-/* Weights and numbers of tokens by intervals of their logits, the likeliest first. Returns the intervals per bit of weight. */
+/* Weights and numbers of tokens by intervals of their logits, the likeliest first. Returns the
+ * intervals per bit of weight. */
 static double fill_buckets(rf_sampler_work *work, const softmax *s) {
   float lowest = (float)s->top;
   for (int64_t i = 0; i < s->n; i++)
     if (s->logits[i] < lowest && s->logits[i] > -INFINITY) lowest = s->logits[i];
   double bits = (s->top - (double)lowest) * s->scale;
-  double per_bit = (double)work->buckets / (bits > 0 ? (bits < 96 ? bits : 96) : 1); /* what lies 96 bits below the top weighs nothing */
+  /* what lies 96 bits below the top weighs nothing */
+  double per_bit = (double)work->buckets / (bits > 0 ? (bits < 96 ? bits : 96) : 1);
   memset(work->tally, 0, (size_t)work->buckets * sizeof *work->tally);
   work->opened = -1;
   float room[BLOCK];
@@ -259,7 +279,8 @@ static double fill_buckets(rf_sampler_work *work, const softmax *s) {
       if (at[i] > -INFINITY) {
         int64_t k = bucket_of(work, t[i / 2][i % 2], per_bit);
         work->bucket[b * BLOCK + i] = (uint16_t)k;
-        work->tally[k].mass += w[i / 2][i % 2]; work->tally[k].count++;
+        work->tally[k].mass += w[i / 2][i % 2];
+        work->tally[k].count++;
       } else {
         work->bucket[b * BLOCK + i] = BUCKETS;
       }
@@ -279,21 +300,27 @@ static int64_t open_bucket(rf_sampler_work *work, const softmax *s, int64_t buck
   return n;
 }
 
-/* The same draw without sorting: whole buckets are kept or dropped, and only the ones where something is decided are opened. `limit`: top-k, or
- * the whole vocabulary. */
-static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const rf_sampler_options *o, int64_t limit, double uniform, int32_t best) {
+/* The same draw without sorting: whole buckets are kept or dropped, and only the ones where
+ * something is decided are opened. `limit`: top-k, or the whole vocabulary. */
+static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const rf_sampler_options *o,
+                                 int64_t limit, double uniform, int32_t best) {
   const candidate *c = work->candidate;
   double per_bit = fill_buckets(work, s), total = 0;
   int64_t last = 0, taken = 0;
-  for (; last < work->buckets - 1 && taken + work->tally[last].count < limit; last++)
-    { taken += work->tally[last].count; total += work->tally[last].mass; }
-  int64_t last_count = limit - taken < work->tally[last].count ? limit - taken : work->tally[last].count; /* of the bucket in which top-k ends */
+  for (; last < work->buckets - 1 && taken + work->tally[last].count < limit; last++) {
+    taken += work->tally[last].count;
+    total += work->tally[last].mass;
+  }
+  /* of the bucket in which top-k ends */
+  int64_t last_count = limit - taken < work->tally[last].count ? limit - taken : work->tally[last].count;
   if (last_count < work->tally[last].count) open_bucket(work, s, last);
   else total += work->tally[last].mass;
-  for (int64_t i = 0; last_count < work->tally[last].count && i < last_count; i++) total += weight_of(s, c[i].logit);
+  for (int64_t i = 0; last_count < work->tally[last].count && i < last_count; i++)
+    total += weight_of(s, c[i].logit);
 
   filters f = {o->top_p < 1 ? (double)o->top_p * total : INFINITY, (double)o->min_p, 0};
-  int64_t floor_bucket = o->min_p > 0 ? bucket_of(work, log2((double)o->min_p) + 1e-9, per_bit) : work->buckets;
+  int64_t floor_bucket =
+      o->min_p > 0 ? bucket_of(work, log2((double)o->min_p) + 1e-9, per_bit) : work->buckets;
   int64_t end = 0, end_count = 0; /* the bucket in which the kept ones end, and how many of it are kept */
   for (bool open = true; open && end <= last; end += open) {
     end_count = work->tally[end].count;
@@ -338,7 +365,8 @@ static double uniform_at(uint64_t seed, int64_t position) {
 }
 
 /* `weighed`: the total weight when work->block_weight has it already, else 0. */
-static int32_t draw(rf_sampler_work *work, const softmax *s, const rf_sampler_options *o, int64_t position, double weighed, int32_t best) {
+static int32_t draw(rf_sampler_work *work, const softmax *s, const rf_sampler_options *o, int64_t position,
+                    double weighed, int32_t best) {
   double uniform = uniform_at(o->seed, position);
   int64_t limit = o->top_k > 0 && o->top_k < s->n ? o->top_k : s->n;
   bool whole = limit == s->n, filtered = o->top_p < 1 || o->min_p > 0;
@@ -354,18 +382,20 @@ static int32_t draw(rf_sampler_work *work, const softmax *s, const rf_sampler_op
     f.need = (double)o->top_p * total;
   }
   int32_t chosen = best;
-  bool guessed = limit > SORTED && !whole && o->top_p < 1; /* the guess has not the weight that top-p is a part of */
+  /* the guess has not the weight that top-p is a part of */
+  bool guessed = limit > SORTED && !whole && o->top_p < 1;
   if (!guessed && draw_ordered(s, work->candidate, n, f, uniform, n == limit, &chosen)) return chosen;
   return draw_from_buckets(work, s, o, limit, uniform, best);
 }
 
-/* ---- what the request changes ------------------------------------------------------------------------------------------ */
+/* ---- what the request changes ---------------------------------------------------------------- */
 
 /* What overflows stays finite, so that one token cannot make the row no distribution. */
 static float within(float logit) { return logit <= FLT_MAX ? logit : logit > FLT_MAX ? FLT_MAX : -INFINITY; }
 
 static bool penalizes(const rf_sampler_options *o) {
-  return (o->repetition_penalty > 0 && o->repetition_penalty != 1) || o->frequency_penalty != 0 || o->presence_penalty != 0;
+  return (o->repetition_penalty > 0 && o->repetition_penalty != 1) || o->frequency_penalty != 0 ||
+         o->presence_penalty != 0;
 }
 
 bool rf_sampler_adjusts(const rf_sampler_options *o) { return penalizes(o) || o->bias_count > 0; }
@@ -382,7 +412,8 @@ static const float *adjust(const rf_sampler *sampler, const float *logits) {
   if (!penalties && !bars && !o->bias_count) return logits;
   float *row = sampler->work->adjusted, repetition = o->repetition_penalty > 0 ? o->repetition_penalty : 1;
   memcpy(row, logits, (size_t)sampler->vocab * sizeof *row);
-  for (int64_t i = 0; i < o->bias_count; i++) row[o->bias[i].id] = within(row[o->bias[i].id] + o->bias[i].bias);
+  for (int64_t i = 0; i < o->bias_count; i++)
+    row[o->bias[i].id] = within(row[o->bias[i].id] + o->bias[i].bias);
   for (int64_t i = 0; penalties && i < sampler->touched_count; i++) {
     int32_t id = sampler->touched[i];
     uint32_t times = sampler->seen[id] & ~RF_SEEN_PROMPT;
@@ -395,15 +426,18 @@ static const float *adjust(const rf_sampler *sampler, const float *logits) {
   return row;
 }
 
-/* ---- the public part --------------------------------------------------------------------------------------------------- */
+/* ---- the public part ------------------------------------------------------------------------- */
 
 rf_status rf_sampler_work_open(int64_t vocab, rf_sampler_work **out, rf_error *error) {
   *out = NULL;
   if (vocab < 1 || vocab > INT32_MAX)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "no vocabulary to sample from (expected 1 to %d tokens, got %lld)", INT32_MAX, (long long)vocab);
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "no vocabulary to sample from (expected 1 to %d tokens, got %lld)", INT32_MAX,
+                   (long long)vocab);
   rf_sampler_work *work = calloc(1, sizeof *work);
   if (!work) goto failed;
-  work->vocab = vocab; work->blocks = (vocab + BLOCK - 1) / BLOCK;
+  work->vocab = vocab;
+  work->blocks = (vocab + BLOCK - 1) / BLOCK;
   work->buckets = vocab / 64 < 64 ? 64 : vocab / 64 < BUCKETS ? vocab / 64 : BUCKETS;
   work->candidate = malloc((size_t)vocab * sizeof *work->candidate);
   work->peak = malloc((size_t)work->blocks * sizeof *work->peak);
@@ -412,18 +446,26 @@ rf_status rf_sampler_work_open(int64_t vocab, rf_sampler_work **out, rf_error *e
   work->adjusted = malloc((size_t)vocab * sizeof *work->adjusted);
   work->bucket = malloc((size_t)vocab * sizeof *work->bucket);
   work->tally = malloc((size_t)work->buckets * sizeof *work->tally);
-  if (!work->candidate || !work->peak || !work->peak_order || !work->block_weight || !work->adjusted || !work->bucket || !work->tally) goto failed;
+  if (!work->candidate || !work->peak || !work->peak_order || !work->block_weight || !work->adjusted ||
+      !work->bucket || !work->tally)
+    goto failed;
   *out = work;
   return RAFTER_OK;
 failed:
   rf_sampler_work_close(work);
-  return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a sampler of %lld tokens", (long long)vocab);
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a sampler of %lld tokens",
+                 (long long)vocab);
 }
 
 void rf_sampler_work_close(rf_sampler_work *work) {
   if (!work) return;
-  free(work->candidate); free(work->peak); free(work->peak_order);
-  free(work->block_weight); free(work->adjusted); free(work->bucket); free(work->tally);
+  free(work->candidate);
+  free(work->peak);
+  free(work->peak_order);
+  free(work->block_weight);
+  free(work->adjusted);
+  free(work->bucket);
+  free(work->tally);
   free(work);
 }
 
@@ -441,50 +483,65 @@ rf_status rf_sampler_check(const rf_sampler_options *o, int64_t vocab, rf_error 
   };
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
     if (!(numbers[i].value >= numbers[i].least && numbers[i].value <= numbers[i].most))
-      return RF_FAIL(error, RAFTER_INVALID, NULL, "%s is out of range (expected a number of at least %g, got %g)", numbers[i].name,
+      return RF_FAIL(error, RAFTER_INVALID, NULL,
+                     "%s is out of range (expected a number of at least %g, got %g)", numbers[i].name,
                      (double)numbers[i].least, (double)numbers[i].value);
   if (o->bias_count < 0 || o->eos_count < 0 || (o->bias_count && !o->bias) || (o->eos_count && !o->eos))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "a list of tokens has a length and no tokens");
   for (int64_t i = 0; i < o->bias_count; i++) {
     if (o->bias[i].id < 0 || o->bias[i].id >= vocab)
-      return RF_FAIL(error, RAFTER_INVALID, NULL, "a logit bias is for no token (expected an id from 0 to %lld, got %d)", (long long)vocab - 1,
-                     o->bias[i].id);
+      return RF_FAIL(error, RAFTER_INVALID, NULL,
+                     "a logit bias is for no token (expected an id from 0 to %lld, got %d)",
+                     (long long)vocab - 1, o->bias[i].id);
     if (!(o->bias[i].bias <= FLT_MAX))
-      return RF_FAIL(error, RAFTER_INVALID, NULL, "the logit bias of token %d is no finite number (got %g)", o->bias[i].id, (double)o->bias[i].bias);
+      return RF_FAIL(error, RAFTER_INVALID, NULL, "the logit bias of token %d is no finite number (got %g)",
+                     o->bias[i].id, (double)o->bias[i].bias);
   }
   for (int64_t i = 0; i < o->eos_count; i++)
     if (o->eos[i] < 0 || o->eos[i] >= vocab)
-      return RF_FAIL(error, RAFTER_INVALID, NULL, "an end mark is no token (expected an id from 0 to %lld, got %d)", (long long)vocab - 1, o->eos[i]);
+      return RF_FAIL(error, RAFTER_INVALID, NULL,
+                     "an end mark is no token (expected an id from 0 to %lld, got %d)", (long long)vocab - 1,
+                     o->eos[i]);
   return RAFTER_OK;
 }
 
-rf_status rf_sampler_open_with(const rf_sampler_options *options, rf_sampler_work *work, rf_sampler *sampler, rf_error *error) {
-  *sampler = (rf_sampler){.options = *options, .vocab = work->vocab, .work = work, .candidate = work->candidate};
+rf_status rf_sampler_open_with(const rf_sampler_options *options, rf_sampler_work *work, rf_sampler *sampler,
+                               rf_error *error) {
+  *sampler =
+      (rf_sampler){.options = *options, .vocab = work->vocab, .work = work, .candidate = work->candidate};
   RF_TRY(rf_sampler_check(options, work->vocab, error));
   sampler->seen = calloc((size_t)work->vocab, sizeof *sampler->seen);
   sampler->touched = malloc((size_t)work->vocab * sizeof *sampler->touched);
   if (sampler->seen && sampler->touched) return RAFTER_OK;
   rf_sampler_close(sampler);
-  return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a sampler of %lld tokens", (long long)work->vocab);
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a sampler of %lld tokens",
+                 (long long)work->vocab);
 }
 
-rf_status rf_sampler_open(const rf_sampler_options *options, int64_t vocab, rf_sampler *sampler, rf_error *error) {
+rf_status rf_sampler_open(const rf_sampler_options *options, int64_t vocab, rf_sampler *sampler,
+                          rf_error *error) {
   *sampler = (rf_sampler){0};
   rf_sampler_work *work;
   RF_TRY(rf_sampler_work_open(vocab, &work, error));
   rf_status status = rf_sampler_open_with(options, work, sampler, error);
-  if (status != RAFTER_OK) { rf_sampler_work_close(work); *sampler = (rf_sampler){0}; }
-  else sampler->owns_work = true;
+  if (status != RAFTER_OK) {
+    rf_sampler_work_close(work);
+    *sampler = (rf_sampler){0};
+  } else sampler->owns_work = true;
   return status;
 }
 
 void rf_sampler_close(rf_sampler *sampler) {
   if (sampler->owns_work) rf_sampler_work_close(sampler->work);
-  free(sampler->seen); free(sampler->touched);
+  free(sampler->seen);
+  free(sampler->touched);
   *sampler = (rf_sampler){0};
 }
 
-void rf_sampler_use(rf_sampler *sampler, rf_sampler_work *work) { sampler->work = work; sampler->candidate = work->candidate; }
+void rf_sampler_use(rf_sampler *sampler, rf_sampler_work *work) {
+  sampler->work = work;
+  sampler->candidate = work->candidate;
+}
 
 rf_status rf_sampler_reset(rf_sampler *sampler, const rf_sampler_options *options, rf_error *error) {
   RF_TRY(rf_sampler_check(options, sampler->vocab, error));
@@ -496,8 +553,9 @@ rf_status rf_sampler_reset(rf_sampler *sampler, const rf_sampler_options *option
 
 static rf_status check_id(int64_t vocab, int32_t id, rf_error *error) {
   if (id >= 0 && id < vocab) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, NULL, "a token is outside of the vocabulary (expected an id from 0 to %lld, got %d)", (long long)vocab - 1,
-                 id);
+  return RF_FAIL(error, RAFTER_INVALID, NULL,
+                 "a token is outside of the vocabulary (expected an id from 0 to %lld, got %d)",
+                 (long long)vocab - 1, id);
 }
 
 rf_status rf_sampler_prompt(rf_sampler *sampler, const int32_t *tokens, int64_t count, rf_error *error) {
@@ -517,9 +575,10 @@ rf_status rf_sampler_accept(rf_sampler *sampler, int32_t id, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Peaks, the softmax at temperature 1 and its alternatives. *total: its weight, the blocks' parts in the work; 0: not taken, since the sum was known. */
-static rf_status read_row(rf_sampler_work *work, const float *logits, rf_logprobs *out, int32_t *best, double *log_sum, double *total,
-                          rf_error *error) {
+/* Peaks, the softmax at temperature 1 and its alternatives. *total: its weight, the blocks'
+ * parts in the work; 0: not taken, since the sum was known. */
+static rf_status read_row(rf_sampler_work *work, const float *logits, rf_logprobs *out, int32_t *best,
+                          double *log_sum, double *total, rf_error *error) {
   *best = find_peaks(work, logits);
   softmax plain = {logits, work->vocab, (double)logits[*best], LOG2E};
   *total = out->lse ? 0 : weigh(work, &plain);
@@ -527,35 +586,44 @@ static rf_status read_row(rf_sampler_work *work, const float *logits, rf_logprob
   out->count = 0;
   if (!isfinite(*log_sum)) {
     out->logprob = NAN;
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "the logits are no distribution (expected finite numbers, got a log-sum-exp of %g)", *log_sum);
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "the logits are no distribution (expected finite numbers, got a log-sum-exp of %g)",
+                   *log_sum);
   }
   if (out->wanted <= 0) return RAFTER_OK;
   int64_t n = out->wanted < RF_TOP_LOGPROBS ? out->wanted : RF_TOP_LOGPROBS;
   if (n > work->vocab) n = work->vocab;
   take_likeliest(work, logits, n);
-  for (int64_t i = 0; i < n && work->candidate[i].logit > -INFINITY; i++, out->count++)
-    { out->ids[i] = work->candidate[i].id; out->logprobs[i] = (double)work->candidate[i].logit - *log_sum; }
+  for (int64_t i = 0; i < n && work->candidate[i].logit > -INFINITY; i++, out->count++) {
+    out->ids[i] = work->candidate[i].id;
+    out->logprobs[i] = (double)work->candidate[i].logit - *log_sum;
+  }
   return RAFTER_OK;
 }
 
-rf_status rf_sampler_choose(rf_sampler *sampler, const float *logits, int64_t position, int32_t *id, rf_logprobs *logprobs, rf_error *error) {
+rf_status rf_sampler_choose(rf_sampler *sampler, const float *logits, int64_t position, int32_t *id,
+                            rf_logprobs *logprobs, rf_error *error) {
   const rf_sampler_options *o = &sampler->options;
   double log_sum, total;
   RF_TRY(read_row(sampler->work, logits, logprobs, id, &log_sum, &total, error));
   const float *row = adjust(sampler, logits);
   int32_t likeliest = row == logits ? *id : find_peaks(sampler->work, row);
-  softmax s = {row, sampler->vocab, (double)row[likeliest], o->temperature > 0 ? LOG2E / (double)o->temperature : LOG2E};
+  softmax s = {row, sampler->vocab, (double)row[likeliest],
+               o->temperature > 0 ? LOG2E / (double)o->temperature : LOG2E};
   if (!(row[likeliest] > -INFINITY)) {
     logprobs->logprob = NAN;
-    return RF_FAIL(error, RAFTER_INVALID, "bias or bar fewer tokens", "no token is left to choose (all %lld are barred)", (long long)sampler->vocab);
+    return RF_FAIL(error, RAFTER_INVALID, "bias or bar fewer tokens",
+                   "no token is left to choose (all %lld are barred)", (long long)sampler->vocab);
   }
   *id = likeliest;
-  if (o->temperature > 0) *id = draw(sampler->work, &s, o, position, row == logits && o->temperature == 1 ? total : 0, likeliest);
+  if (o->temperature > 0)
+    *id = draw(sampler->work, &s, o, position, row == logits && o->temperature == 1 ? total : 0, likeliest);
   logprobs->logprob = (double)logits[*id] - log_sum;
   return RAFTER_OK;
 }
 
-rf_status rf_sampler_score(rf_sampler_work *work, const float *logits, int32_t id, rf_logprobs *logprobs, rf_error *error) {
+rf_status rf_sampler_score(rf_sampler_work *work, const float *logits, int32_t id, rf_logprobs *logprobs,
+                           rf_error *error) {
   double log_sum, total;
   int32_t best;
   RF_TRY(check_id(work->vocab, id, error));

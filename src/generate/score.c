@@ -7,7 +7,10 @@
 
 rf_status rf_score_plan(const rf_score_settings *settings, rf_plan **plan, rf_error *error) {
   rf_plan_options options = settings->plan;
-  options.build.job = RF_JOB_SCORE; options.build.accumulate = 1; options.build.dropout = 0; options.remat = RF_REMAT_NONE;
+  options.build.job = RF_JOB_SCORE;
+  options.build.accumulate = 1;
+  options.build.dropout = 0;
+  options.remat = RF_REMAT_NONE;
   return rf_plan_make(&settings->model, &options, plan, error);
 }
 
@@ -21,14 +24,19 @@ rf_status rf_scorer_open(const rf_score_settings *settings, rf_scorer **out, rf_
   RF_GO(rf_plan_require_fit(s->plan, error));
   const rf_plan *plans[] = {s->plan};
   RF_GO(rf_run_open(plans, 1, settings->debug, &s->run, error));
-  s->tokens = rf_run_named(s->run, 0, "tokens", NULL); s->labels = rf_run_named(s->run, 0, "labels", NULL);
-  s->positions = rf_run_named(s->run, 0, "positions", NULL); s->segments = rf_run_named(s->run, 0, "segments", NULL);
+  s->tokens = rf_run_named(s->run, 0, "tokens", NULL);
+  s->labels = rf_run_named(s->run, 0, "labels", NULL);
+  s->positions = rf_run_named(s->run, 0, "positions", NULL);
+  s->segments = rf_run_named(s->run, 0, "segments", NULL);
   s->logprobs = rf_run_named(s->run, 0, "logprobs", NULL);
-  if (settings->plan.build.top > 0)
-    { s->top_ids = rf_run_named(s->run, 0, "top_ids", NULL); s->top_logprobs = rf_run_named(s->run, 0, "top_logprobs", NULL); }
+  if (settings->plan.build.top > 0) {
+    s->top_ids = rf_run_named(s->run, 0, "top_ids", NULL);
+    s->top_logprobs = rf_run_named(s->run, 0, "top_logprobs", NULL);
+  }
   if (!s->tokens) goto done; /* the null backend has no memory to fill */
   int64_t began = rf_phase_begin();
-  status = rf_fill_weights(s->run, 0, s->plan, settings->weights_folder, settings->seed, settings->progress, error);
+  status = rf_fill_weights(s->run, 0, s->plan, settings->weights_folder, settings->seed, settings->progress,
+                           error);
   rf_phase_end(RF_PHASE_LOAD, began);
 done:
   if (status == RAFTER_OK) *out = s;
@@ -50,21 +58,24 @@ static rf_status check(const rf_scorer *s, const rf_scored *text, int count, rf_
   for (int i = 0; i < count; i++) {
     if (text[i].count < 1 || text[i].count > seq)
       return RF_FAIL(error, RAFTER_INVALID, "raise --seq, or give --stride to score in windows",
-                     "a text has too many tokens (text %d: expected 1 to %lld, got %lld)", i, (long long)seq, (long long)text[i].count);
+                     "a text has too many tokens (text %d: expected 1 to %lld, got %lld)", i, (long long)seq,
+                     (long long)text[i].count);
     for (int64_t t = 0; t < text[i].count; t++)
       if (text[i].tokens[t] < 0 || text[i].tokens[t] >= vocab)
         return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer",
-                       "token out of range (text %d, token %lld: expected an id below %lld, got %d)", i, (long long)t, (long long)vocab,
-                       text[i].tokens[t]);
+                       "token out of range (text %d, token %lld: expected an id below %lld, got %d)", i,
+                       (long long)t, (long long)vocab, text[i].tokens[t]);
     rows += text[i].count;
   }
   if (rows > rf_scorer_rows(s))
     return RF_FAIL(error, RAFTER_INVALID, "score fewer texts at a time",
-                   "the texts do not fit into one walk (expected at most %lld tokens, got %lld)", (long long)rf_scorer_rows(s), (long long)rows);
+                   "the texts do not fit into one walk (expected at most %lld tokens, got %lld)",
+                   (long long)rf_scorer_rows(s), (long long)rows);
   return RAFTER_OK;
 }
 
-/* Row r of a walk holds token t of a text and is asked for token t + 1: its answer belongs to position t + 1. */
+/* Row r of a walk holds token t of a text and is asked for token t + 1: its answer belongs to
+ * position t + 1. */
 static void give(const rf_scorer *s, const rf_scored *text, int64_t first) {
   int64_t top = s->settings.plan.build.top;
   if (text->logprobs) text->logprobs[0] = 0;
@@ -75,8 +86,11 @@ static void give(const rf_scorer *s, const rf_scored *text, int64_t first) {
   for (int64_t t = 1; t < text->count; t++) {
     int64_t row = first + t - 1;
     if (text->logprobs) text->logprobs[t] = s->logprobs[row];
-    if (text->top_ids && top) memcpy(text->top_ids + t * top, s->top_ids + row * top, (size_t)top * sizeof *text->top_ids);
-    if (text->top_logprobs && top) memcpy(text->top_logprobs + t * top, s->top_logprobs + row * top, (size_t)top * sizeof *text->top_logprobs);
+    if (text->top_ids && top)
+      memcpy(text->top_ids + t * top, s->top_ids + row * top, (size_t)top * sizeof *text->top_ids);
+    if (text->top_logprobs && top)
+      memcpy(text->top_logprobs + t * top, s->top_logprobs + row * top,
+             (size_t)top * sizeof *text->top_logprobs);
   }
 }
 
@@ -88,17 +102,22 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
   for (int i = 0; i < count; i++) {
     s->segments[i] = (int32_t)row;
     for (int64_t t = 0; t < text[i].count; t++, row++) {
-      s->tokens[row] = text[i].tokens[t]; s->positions[row] = (int32_t)t;
+      s->tokens[row] = text[i].tokens[t];
+      s->positions[row] = (int32_t)t;
       s->labels[row] = t + 1 < text[i].count ? text[i].tokens[t + 1] : -1;
     }
   }
   int64_t used = row, segment = count;
-  for (; row < rows; row++, segment++) { /* rows that nobody uses: a segment each, which costs attention least */
+  /* rows that nobody uses: a segment each, which costs attention least */
+  for (; row < rows; row++, segment++) {
     s->segments[segment] = (int32_t)row;
-    s->tokens[row] = 0; s->positions[row] = 0; s->labels[row] = -1;
+    s->tokens[row] = 0;
+    s->positions[row] = 0;
+    s->labels[row] = -1;
   }
   for (; segment <= rows; segment++) s->segments[segment] = (int32_t)rows;
-  bool whole = s->settings.debug.poison || s->settings.debug.find_nan; /* so that unused rows hold numbers too */
+  /* so that unused rows hold numbers too */
+  bool whole = s->settings.debug.poison || s->settings.debug.find_nan;
   rf_run_inputs inputs = {.rows = whole ? rows : used, .step = 1};
   rf_phase_end(RF_PHASE_DATA, began);
   rf_record_extent(count, used, used);
@@ -106,7 +125,8 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
   for (int section = 0; section < RF_SECTIONS && status == RAFTER_OK; section++)
     status = rf_run_section(s->run, 0, (rf_section)section, &inputs, error);
   began = rf_phase_begin();
-  for (int64_t i = 0, first = 0; i < count && status == RAFTER_OK; first += text[i++].count) give(s, &text[i], first);
+  for (int64_t i = 0, first = 0; i < count && status == RAFTER_OK; first += text[i++].count)
+    give(s, &text[i], first);
   rf_phase_end(RF_PHASE_SAMPLE, began);
   rf_record_step_end(used);
   return status;

@@ -1,4 +1,5 @@
-/* simulate.c - see simulate.h. The policy stands in admit.c and batch.c; here are only arrivals, the clock and what is counted. */
+/* simulate.c - see simulate.h. The policy stands in admit.c and batch.c; here are only arrivals,
+ * the clock and what is counted. */
 #include "generate/simulate.h"
 
 #include <math.h>
@@ -9,7 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 
-/* ---- arrivals ---------------------------------------------------------------------------------------------------- */
+/* ---- arrivals -------------------------------------------------------------------------------- */
 
 void rf_arrivals_poisson(rf_arrival like, double per_second, uint64_t seed, rf_arrival *list, int64_t count) {
   double at = 0;
@@ -17,7 +18,8 @@ void rf_arrivals_poisson(rf_arrival like, double per_second, uint64_t seed, rf_a
     uint32_t word[4];
     rf_philox(rf_key(seed, (uint64_t)i, rf_name_key("arrival")), 0, 0, word);
     if (per_second > 0) at -= log(1 - (double)rf_uniform(word[0])) / per_second;
-    list[i] = like; list[i].at = at;
+    list[i] = like;
+    list[i].at = at;
   }
 }
 
@@ -26,25 +28,31 @@ static int by_time(const void *a, const void *b) {
   return (x->at > y->at) - (x->at < y->at);
 }
 
-static rf_status read_line(const char *path, int64_t line, const char *text, rf_arrival like, rf_arrival *arrival, rf_error *error) {
+static rf_status read_line(const char *path, int64_t line, const char *text, rf_arrival like,
+                           rf_arrival *arrival, rf_error *error) {
   json_error_t fault;
   rf_status status = RAFTER_OK;
   json_t *json = json_loads(text, 0, &fault), *at = json_object_get(json, "at"), *value;
   *arrival = like;
-  if (!json_is_object(json) || !json_is_number(at) || !(json_number_value(at) >= 0) || !(json_number_value(at) < 1e9))
+  if (!json_is_object(json) || !json_is_number(at) || !(json_number_value(at) >= 0) ||
+      !(json_number_value(at) < 1e9))
     RF_GO(RF_FAIL(error, RAFTER_INVALID, "each line is {\"at\": 1.5, \"prompt\": 512, \"answer\": 128}",
-                  "%s, line %lld: no arrival (expected an object with \"at\" in seconds from 0, got %.60s)", path, (long long)line, text));
+                  "%s, line %lld: no arrival (expected an object with \"at\" in seconds from 0, got %.60s)",
+                  path, (long long)line, text));
   arrival->at = json_number_value(at);
   const struct {
     const char *key;
     int64_t *to, least, most;
-  } field[] = {{"prompt", &arrival->prompt, 1, 1 << 24}, {"answer", &arrival->answer, 1, 1 << 24}, {"shared", &arrival->shared, 0, 1 << 24}};
+  } field[] = {{"prompt", &arrival->prompt, 1, 1 << 24},
+               {"answer", &arrival->answer, 1, 1 << 24},
+               {"shared", &arrival->shared, 0, 1 << 24}};
   for (size_t i = 0; i < sizeof field / sizeof *field; i++) {
     if (!(value = json_object_get(json, field[i].key))) continue;
-    if (!json_is_integer(value) || json_integer_value(value) < field[i].least || json_integer_value(value) > field[i].most)
+    if (!json_is_integer(value) || json_integer_value(value) < field[i].least ||
+        json_integer_value(value) > field[i].most)
       RF_GO(RF_FAIL(error, RAFTER_INVALID, "each line is {\"at\": 1.5, \"prompt\": 512, \"answer\": 128}",
-                    "%s, line %lld: \"%s\" is out of range (expected %lld to %lld tokens)", path, (long long)line, field[i].key,
-                    (long long)field[i].least, (long long)field[i].most));
+                    "%s, line %lld: \"%s\" is out of range (expected %lld to %lld tokens)", path,
+                    (long long)line, field[i].key, (long long)field[i].least, (long long)field[i].most));
     *field[i].to = json_integer_value(value);
   }
   if (arrival->shared > arrival->prompt) arrival->shared = arrival->prompt;
@@ -53,7 +61,8 @@ done:
   return status;
 }
 
-rf_status rf_arrivals_read(const char *path, rf_arrival like, rf_arrival **list, int64_t *count, rf_error *error) {
+rf_status rf_arrivals_read(const char *path, rf_arrival like, rf_arrival **list, int64_t *count,
+                           rf_error *error) {
   enum { MOST_BYTES = 256 << 20 };
   char *text = NULL;
   size_t bytes = 0;
@@ -63,10 +72,15 @@ rf_status rf_arrivals_read(const char *path, rf_arrival like, rf_arrival **list,
   rf_error inner = {0};
   status = rf_file_read(path, MOST_BYTES, &text, &bytes, &inner);
   if (status != RAFTER_OK)
-    return RF_FAIL(error, status, inner.hint[0] ? inner.hint : "--arrivals names a file of lines {\"at\": 1.5, \"prompt\": 512, \"answer\": 128}",
+    return RF_FAIL(error, status,
+                   inner.hint[0]
+                       ? inner.hint
+                       : "--arrivals names a file of lines {\"at\": 1.5, \"prompt\": 512, \"answer\": 128}",
                    "--arrivals: %s", inner.message);
   for (size_t i = 0; i < bytes; i++) lines += text[i] == '\n';
-  if (lines >= RF_MOST_ARRIVALS) RF_GO(RF_FAIL(error, RAFTER_INVALID, NULL, "%s has too many lines (expected at most %d)", path, RF_MOST_ARRIVALS));
+  if (lines >= RF_MOST_ARRIVALS)
+    RF_GO(RF_FAIL(error, RAFTER_INVALID, NULL, "%s has too many lines (expected at most %d)", path,
+                  RF_MOST_ARRIVALS));
   out = calloc((size_t)lines + 1, sizeof *out);
   if (!out) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while reading %s", path));
   for (char *rest = text, *at; (at = strsep(&rest, "\n"));) {
@@ -75,16 +89,20 @@ rf_status rf_arrivals_read(const char *path, rf_arrival like, rf_arrival **list,
     RF_GO(read_line(path, line, at, like, &out[found], error));
     found++;
   }
-  if (!found) RF_GO(RF_FAIL(error, RAFTER_INVALID, "each line is {\"at\": 1.5, \"prompt\": 512, \"answer\": 128}", "%s has no arrivals", path));
+  if (!found)
+    RF_GO(RF_FAIL(error, RAFTER_INVALID, "each line is {\"at\": 1.5, \"prompt\": 512, \"answer\": 128}",
+                  "%s has no arrivals", path));
   qsort(out, (size_t)found, sizeof *out, by_time);
 done:
   free(text);
-  if (status == RAFTER_OK) { *list = out; *count = found; }
-  else free(out);
+  if (status == RAFTER_OK) {
+    *list = out;
+    *count = found;
+  } else free(out);
   return status;
 }
 
-/* ---- what is counted --------------------------------------------------------------------------------------------- */
+/* ---- what is counted ------------------------------------------------------------------------- */
 
 static int by_value(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
@@ -95,7 +113,8 @@ static int by_value(const void *a, const void *b) {
 static void percentiles(double *list, int64_t count, double out[RF_PERCENTILES]) {
   static const double part[] = {0.50, 0.95, 0.99};
   qsort(list, (size_t)count, sizeof *list, by_value);
-  for (int p = 0; p < RF_PERCENTILES; p++) out[p] = count ? list[(int64_t)ceil(part[p] * (double)count) - 1] : 0;
+  for (int p = 0; p < RF_PERCENTILES; p++)
+    out[p] = count ? list[(int64_t)ceil(part[p] * (double)count) - 1] : 0;
 }
 
 typedef struct simulation {
@@ -110,28 +129,35 @@ typedef struct simulation {
   int32_t *tokens;
 } simulation;
 
-static rf_status open_simulation(const rf_generate_settings *settings, const rf_arrival *list, int64_t count, simulation *s, rf_error *error) {
+static rf_status open_simulation(const rf_generate_settings *settings, const rf_arrival *list, int64_t count,
+                                 simulation *s, rf_error *error) {
   rf_generate_settings own = *settings;
   int64_t answers = 0, longest = 1;
   own.simulated = true;
   *s = (simulation){.list = list, .count = count};
   s->base = calloc((size_t)count + 1, sizeof *s->base);
   for (int64_t i = 0; s->base && i < count; i++) {
-    s->base[i] = answers; answers += list[i].samples > 1 ? list[i].samples : 1;
+    s->base[i] = answers;
+    answers += list[i].samples > 1 ? list[i].samples : 1;
     if (list[i].prompt > longest) longest = list[i].prompt;
     if (list[i].prompt + list[i].answer > settings->plan.build.seq)
       return RF_FAIL(error, RAFTER_INVALID, "raise --seq, or shorten prompts and answers",
-                     "a request is longer than the context (expected at most %lld tokens, got %lld + %lld)", (long long)settings->plan.build.seq,
-                     (long long)list[i].prompt, (long long)list[i].answer);
+                     "a request is longer than the context (expected at most %lld tokens, got %lld + %lld)",
+                     (long long)settings->plan.build.seq, (long long)list[i].prompt,
+                     (long long)list[i].answer);
   }
   enum { MOST_ANSWERS = 1 << 24 };
   if (answers > MOST_ANSWERS)
     return RF_FAIL(error, RAFTER_INVALID, "lower --requests or --samples",
-                   "too many answers to simulate (requests x samples: expected at most %d, got %lld)", MOST_ANSWERS, (long long)answers);
-  s->first = calloc((size_t)count + 1, sizeof *s->first); s->began = calloc((size_t)answers + 1, sizeof *s->began);
+                   "too many answers to simulate (requests x samples: expected at most %d, got %lld)",
+                   MOST_ANSWERS, (long long)answers);
+  s->first = calloc((size_t)count + 1, sizeof *s->first);
+  s->began = calloc((size_t)answers + 1, sizeof *s->began);
   s->last = calloc((size_t)count + 1, sizeof *s->last);
-  s->ttft = calloc((size_t)answers + 1, sizeof *s->ttft); s->tpot = calloc((size_t)answers + 1, sizeof *s->tpot);
-  s->latency = calloc((size_t)answers + 1, sizeof *s->latency); s->tokens = calloc((size_t)longest, sizeof *s->tokens);
+  s->ttft = calloc((size_t)answers + 1, sizeof *s->ttft);
+  s->tpot = calloc((size_t)answers + 1, sizeof *s->tpot);
+  s->latency = calloc((size_t)answers + 1, sizeof *s->latency);
+  s->tokens = calloc((size_t)longest, sizeof *s->tokens);
   if (!s->base || !s->first || !s->last || !s->began || !s->ttft || !s->tpot || !s->latency || !s->tokens)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating");
   return rf_generator_open(&own, &s->g, error);
@@ -139,7 +165,14 @@ static rf_status open_simulation(const rf_generate_settings *settings, const rf_
 
 static void close_simulation(simulation *s) {
   rf_generator_close(s->g);
-  free(s->base); free(s->first); free(s->last); free(s->began); free(s->ttft); free(s->tpot); free(s->latency); free(s->tokens);
+  free(s->base);
+  free(s->first);
+  free(s->last);
+  free(s->began);
+  free(s->ttft);
+  free(s->tpot);
+  free(s->latency);
+  free(s->tokens);
 }
 
 /* Prompts have their first `shared` tokens in common, and the rest is like no other's. */
@@ -147,9 +180,14 @@ static rf_status submit(simulation *s, int64_t i, rf_error *error) {
   const rf_arrival *a = &s->list[i];
   uint64_t vocab = (uint64_t)s->g->settings.model.vocab;
   for (int64_t t = 0; t < a->prompt; t++)
-    s->tokens[t] = (int32_t)(rf_key(t < a->shared ? 0 : (uint64_t)i + 1, (uint64_t)t, rf_name_key("prompt")) % vocab);
-  rf_request request = {
-      .tokens = s->tokens, .count = a->prompt, .max_tokens = a->answer, .samples = a->samples, .keep = a->shared > 0, .sampler = {.top_p = 1}};
+    s->tokens[t] =
+        (int32_t)(rf_key(t < a->shared ? 0 : (uint64_t)i + 1, (uint64_t)t, rf_name_key("prompt")) % vocab);
+  rf_request request = {.tokens = s->tokens,
+                        .count = a->prompt,
+                        .max_tokens = a->answer,
+                        .samples = a->samples,
+                        .keep = a->shared > 0,
+                        .sampler = {.top_p = 1}};
   return rf_generator_submit(s->g, &request, NULL, error);
 }
 
@@ -163,7 +201,8 @@ static void count_events(simulation *s, const rf_event *event, int count) {
       s->ttft[at] = s->clock - s->list[i].at;
     }
     if (event[e].finish == RF_FINISH_NONE) continue;
-    s->latency[s->told++] = s->clock - s->list[i].at; s->last[i] = s->clock;
+    s->latency[s->told++] = s->clock - s->list[i].at;
+    s->last[i] = s->clock;
     if (event[e].index > 0) s->tpot[s->gaps++] = (s->clock - s->began[at]) / (double)event[e].index;
   }
 }
@@ -183,8 +222,10 @@ static rf_status run(simulation *s, rf_served *served, rf_error *error) {
     int count;
     int64_t rows = rf_generator_counts(s->g).walks;
     RF_TRY(rf_generator_step(s->g, &event, &count, error));
-    s->clock += s->g->seconds - walked; walked = s->g->seconds;
-    if (rf_generator_counts(s->g).walks == rows) return RF_FAIL(error, RAFTER_FAILED, NULL, "the simulation stands still at %.3g s", s->clock);
+    s->clock += s->g->seconds - walked;
+    walked = s->g->seconds;
+    if (rf_generator_counts(s->g).walks == rows)
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "the simulation stands still at %.3g s", s->clock);
     count_events(s, event, count);
     for (int e = 0; e < count; e++)
       if (event[e].index == 0 && event[e].sample == 0) waiting--;
@@ -192,17 +233,19 @@ static rf_status run(simulation *s, rf_served *served, rf_error *error) {
   return RAFTER_OK;
 }
 
-rf_status rf_simulate(const rf_generate_settings *settings, const rf_arrival *list, int64_t count, double *first, double *last, rf_served *served,
-                      rf_error *error) {
+rf_status rf_simulate(const rf_generate_settings *settings, const rf_arrival *list, int64_t count,
+                      double *first, double *last, rf_served *served, rf_error *error) {
   simulation s = {0};
   rf_status status = RAFTER_OK;
   memset(served, 0, sizeof *served);
   if (count < 1 || count > RF_MOST_ARRIVALS)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "a simulation needs requests (expected 1 to %d, got %lld)", RF_MOST_ARRIVALS, (long long)count);
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "a simulation needs requests (expected 1 to %d, got %lld)",
+                   RF_MOST_ARRIVALS, (long long)count);
   RF_GO(open_simulation(settings, list, count, &s, error));
   RF_GO(run(&s, served, error));
   served->counts = rf_generator_counts(s.g);
-  served->seconds = s.clock - list[0].at; served->busy_seconds = s.g->seconds;
+  served->seconds = s.clock - list[0].at;
+  served->busy_seconds = s.g->seconds;
   served->tokens_per_second = served->seconds > 0 ? (double)served->counts.tokens / served->seconds : 0;
   double came = list[count - 1].at - list[0].at;
   served->arrivals_per_second = came > 0 ? (double)(count - 1) / came : 0;
@@ -210,53 +253,77 @@ rf_status rf_simulate(const rf_generate_settings *settings, const rf_arrival *li
   served->slots_used = served->counts.walks ? (double)served->counts.parts / (double)served->counts.walks : 0;
   if (first) memcpy(first, s.first, (size_t)count * sizeof *first);
   if (last) memcpy(last, s.last, (size_t)count * sizeof *last);
-  percentiles(s.ttft, s.told, served->ttft); percentiles(s.tpot, s.gaps, served->tpot); percentiles(s.latency, s.told, served->latency);
+  percentiles(s.ttft, s.told, served->ttft);
+  percentiles(s.tpot, s.gaps, served->tpot);
+  percentiles(s.latency, s.told, served->latency);
 done:
   close_simulation(&s);
   return status;
 }
 
-/* ---- two machines ------------------------------------------------------------------------------------------------ */
+/* ---- two machines ---------------------------------------------------------------------------- */
 
 typedef struct apart {
   const rf_arrival *list;
   int64_t count;
-  double *first, *last, *scratch; /* (count): seconds at which each request has its first and its last token */
-  rf_arrival *stage;              /* what the machine at hand is given */
+  /* (count): seconds at which each request has its first and its last token */
+  double *first, *last, *scratch;
+  rf_arrival *stage; /* what the machine at hand is given */
 } apart;
 
 static rf_status open_apart(apart *a, const rf_arrival *list, int64_t count, rf_error *error) {
   size_t size = (size_t)(count > 0 ? count : 1);
-  *a = (apart){.list = list, .count = count, .first = calloc(size, sizeof *a->first), .last = calloc(size, sizeof *a->last)};
-  a->scratch = calloc(size, sizeof *a->scratch); a->stage = calloc(size, sizeof *a->stage);
-  return a->first && a->last && a->scratch && a->stage ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating");
+  *a = (apart){.list = list,
+               .count = count,
+               .first = calloc(size, sizeof *a->first),
+               .last = calloc(size, sizeof *a->last)};
+  a->scratch = calloc(size, sizeof *a->scratch);
+  a->stage = calloc(size, sizeof *a->stage);
+  return a->first && a->last && a->scratch && a->stage
+             ? RAFTER_OK
+             : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating");
 }
 
-static void close_apart(apart *a) { free(a->first); free(a->last); free(a->scratch); free(a->stage); }
+static void close_apart(apart *a) {
+  free(a->first);
+  free(a->last);
+  free(a->scratch);
+  free(a->stage);
+}
 
-/* Caches go one after the other, in the order their prompts are done: `first` becomes when each has come. */
+/* Caches go one after the other, in the order their prompts are done: `first` becomes when each
+ * has come. */
 static void transfer(apart *a, const rf_generate_settings *decode, double link_bps, rf_served *served) {
   rf_kv kv = rf_kv_of(&decode->model, &decode->plan.build);
   double free_at = 0, bytes = 0;
   int64_t waiting = 0;
   for (int64_t i = 0; i < a->count; i++) {
-    double own = (double)rf_kv_read_bytes(&kv, a->list[i].prompt), from = a->first[i] > free_at ? a->first[i] : free_at;
-    a->first[i] = free_at = from + own / link_bps; bytes += own;
+    double own = (double)rf_kv_read_bytes(&kv, a->list[i].prompt),
+           from = a->first[i] > free_at ? a->first[i] : free_at;
+    a->first[i] = free_at = from + own / link_bps;
+    bytes += own;
     waiting += a->first[i] > a->list[a->count - 1].at;
   }
-  served->transfer_bytes = bytes / (double)a->count; served->transfer_seconds = served->transfer_bytes / link_bps;
+  served->transfer_bytes = bytes / (double)a->count;
+  served->transfer_seconds = served->transfer_bytes / link_bps;
   served->saturated = a->list[a->count - 1].at > a->list[0].at && waiting > 1 + a->count / 20;
 }
 
-/* All but the first token of each answer; an answer of one token is done when its first has come. */
-static rf_status decode_apart(apart *a, const rf_generate_settings *decode, rf_served *served, rf_error *error) {
+/* All but the first token of each answer; an answer of one token is done when its first has
+ * come. */
+static rf_status decode_apart(apart *a, const rf_generate_settings *decode, rf_served *served,
+                              rf_error *error) {
   rf_generate_settings own = *decode;
   int64_t given = 0;
   memcpy(a->last, a->first, (size_t)a->count * sizeof *a->last);
   for (int64_t i = 0; i < a->count; i++) {
     if (a->list[i].answer < 2) continue;
-    a->stage[given] = a->list[i]; a->stage[given].at = a->first[i]; a->stage[given].samples = 1;
-    a->stage[given].prompt = a->list[i].prompt + 1; a->stage[given++].answer = a->list[i].answer - 1; /* the first token goes along */
+    a->stage[given] = a->list[i];
+    a->stage[given].at = a->first[i];
+    a->stage[given].samples = 1;
+    /* the first token goes along */
+    a->stage[given].prompt = a->list[i].prompt + 1;
+    a->stage[given++].answer = a->list[i].answer - 1;
   }
   own.prompts_given = true;
   if (given) RF_TRY(rf_simulate(&own, a->stage, given, NULL, a->scratch, served, error));
@@ -271,35 +338,48 @@ static void put_apart(apart *a, rf_served *served) {
   for (int64_t i = 0; i < a->count; i++) a->scratch[i] = a->first[i] - a->list[i].at;
   percentiles(a->scratch, a->count, served->ttft);
   for (int64_t i = 0; i < a->count; i++)
-    if (a->list[i].answer > 1) a->scratch[gaps++] = (a->last[i] - a->first[i]) / (double)(a->list[i].answer - 1);
+    if (a->list[i].answer > 1)
+      a->scratch[gaps++] = (a->last[i] - a->first[i]) / (double)(a->list[i].answer - 1);
   percentiles(a->scratch, gaps, served->tpot);
-  for (int64_t i = 0; i < a->count; i++) { a->scratch[i] = a->last[i] - a->list[i].at; end = a->last[i] > end ? a->last[i] : end; }
+  for (int64_t i = 0; i < a->count; i++) {
+    a->scratch[i] = a->last[i] - a->list[i].at;
+    end = a->last[i] > end ? a->last[i] : end;
+  }
   percentiles(a->scratch, a->count, served->latency);
   served->seconds = end - a->list[0].at;
 }
 
-rf_status rf_simulate_apart(const rf_generate_settings *prefill, const rf_generate_settings *decode, double link_bps, const rf_arrival *list,
-                            int64_t count, rf_served *served, rf_error *error) {
+rf_status rf_simulate_apart(const rf_generate_settings *prefill, const rf_generate_settings *decode,
+                            double link_bps, const rf_arrival *list, int64_t count, rf_served *served,
+                            rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_served before, link = {0};
   apart a = {0};
   memset(served, 0, sizeof *served);
   if (!(link_bps > 0))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "the link between two machines carries something (expected above 0, got %g)", link_bps);
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "the link between two machines carries something (expected above 0, got %g)", link_bps);
   for (int64_t i = 0; i < count; i++)
     if (list[i].samples > 1)
-      return RF_FAIL(error, RAFTER_INVALID, NULL, "several samples of a prompt are decoded where it is prefilled (expected 1, got %d)",
+      return RF_FAIL(error, RAFTER_INVALID, NULL,
+                     "several samples of a prompt are decoded where it is prefilled (expected 1, got %d)",
                      list[i].samples);
   RF_GO(open_apart(&a, list, count, error));
-  for (int64_t i = 0; i < count; i++) { a.stage[i] = list[i]; a.stage[i].answer = 1; a.stage[i].samples = 1; }
+  for (int64_t i = 0; i < count; i++) {
+    a.stage[i] = list[i];
+    a.stage[i].answer = 1;
+    a.stage[i].samples = 1;
+  }
   RF_GO(rf_simulate(prefill, a.stage, count, a.first, NULL, &before, error));
   transfer(&a, decode, link_bps, &link);
   RF_GO(decode_apart(&a, decode, served, error));
   put_apart(&a, served);
   served->saturated = served->saturated || before.saturated || link.saturated;
-  served->counts.tokens += count; served->counts.reused += before.counts.reused;
+  served->counts.tokens += count;
+  served->counts.reused += before.counts.reused;
   served->tokens_per_second = served->seconds > 0 ? (double)served->counts.tokens / served->seconds : 0;
-  served->transfer_seconds = link.transfer_seconds; served->transfer_bytes = link.transfer_bytes;
+  served->transfer_seconds = link.transfer_seconds;
+  served->transfer_bytes = link.transfer_bytes;
   if (before.waiting_most > served->waiting_most) served->waiting_most = before.waiting_most;
 done:
   close_apart(&a);

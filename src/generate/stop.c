@@ -17,13 +17,16 @@ static void find_borders(struct rf_stop_string *s) {
 rf_status rf_stop_open(const rf_stop_options *o, rf_stop *stop, rf_error *error) {
   *stop = (rf_stop){.include = o->include};
   if (o->string_count < 0 || o->string_count > RF_STOP_STRINGS)
-    return RF_FAIL(error, RAFTER_INVALID, "give fewer", "too many stop strings (expected at most %d, got %lld)", RF_STOP_STRINGS,
+    return RF_FAIL(error, RAFTER_INVALID, "give fewer",
+                   "too many stop strings (expected at most %d, got %lld)", RF_STOP_STRINGS,
                    (long long)o->string_count);
   if (o->id_count < 0 || o->id_count > RF_STOP_IDS)
-    return RF_FAIL(error, RAFTER_INVALID, "give fewer", "too many stop ids (expected at most %d, got %lld)", RF_STOP_IDS, (long long)o->id_count);
+    return RF_FAIL(error, RAFTER_INVALID, "give fewer", "too many stop ids (expected at most %d, got %lld)",
+                   RF_STOP_IDS, (long long)o->id_count);
   for (int64_t i = 0; i < o->string_count; i++)
     if (o->strings[i].bytes < 1 || o->strings[i].bytes > RF_STOP_BYTES)
-      return RF_FAIL(error, RAFTER_INVALID, NULL, "stop string %lld has no usable length (expected 1 to %d bytes, got %zu)", (long long)i,
+      return RF_FAIL(error, RAFTER_INVALID, NULL,
+                     "stop string %lld has no usable length (expected 1 to %d bytes, got %zu)", (long long)i,
                      RF_STOP_BYTES, o->strings[i].bytes);
   stop->string = calloc((size_t)o->string_count + 1, sizeof *stop->string);
   stop->id = calloc((size_t)o->id_count + 1, sizeof *stop->id);
@@ -42,7 +45,8 @@ rf_status rf_stop_open(const rf_stop_options *o, rf_stop *stop, rf_error *error)
 }
 
 void rf_stop_close(rf_stop *stop) {
-  free(stop->string); free(stop->id);
+  free(stop->string);
+  free(stop->id);
   *stop = (rf_stop){0};
 }
 
@@ -75,8 +79,10 @@ static void release(rf_stop_state *state, const char *bytes, size_t upto, size_t
   size_t held = (size_t)state->held_bytes, from_held = upto < held ? upto : held;
   text->released[0] = (rf_span){(const char *)old, from_held};
   text->released[1] = (rf_span){bytes, upto - from_held};
-  for (size_t i = 0; i < keep; i++) fresh[i] = upto + i < held ? old[upto + i] : (uint8_t)bytes[upto + i - held];
-  state->side = !state->side; state->held_bytes = (int32_t)keep;
+  for (size_t i = 0; i < keep; i++)
+    fresh[i] = upto + i < held ? old[upto + i] : (uint8_t)bytes[upto + i - held];
+  state->side = !state->side;
+  state->held_bytes = (int32_t)keep;
 }
 
 bool rf_stop_next(rf_stop_state *state, const char *bytes, size_t count, rf_stop_text *text) {
@@ -86,7 +92,8 @@ bool rf_stop_next(rf_stop_state *state, const char *bytes, size_t count, rf_stop
     int32_t found = step(state, (uint8_t)bytes[i]);
     if (found < 0) continue;
     size_t end = (size_t)state->held_bytes + i + 1;
-    release(state, bytes, state->stop->include ? end : end - (size_t)state->stop->string[found].bytes, 0, text);
+    release(state, bytes, state->stop->include ? end : end - (size_t)state->stop->string[found].bytes, 0,
+            text);
     state->found = found + 1;
     return true;
   }

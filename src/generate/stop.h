@@ -1,7 +1,9 @@
-/* stop.h - where an answer ends: at stop ids, and before stop strings, found in its bytes as they come.
+/* stop.h - where an answer ends: at stop ids, and before stop strings, found in its bytes as
+ * they come.
  *
- * The strings are read once; any number of answers may be watched with one rf_stop at a time, each with a state of its own. Time is
- * proportional to the text times the number of strings, whatever stands in either. */
+ * The strings are read once; any number of answers may be watched with one rf_stop at a time,
+ * each with a state of its own. Time is proportional to the text times the number of strings,
+ * whatever stands in either. */
 #ifndef RF_STOP_H
 #define RF_STOP_H
 
@@ -32,12 +34,14 @@ typedef struct rf_stop {
 typedef struct rf_stop_state {
   const rf_stop *stop;
   uint8_t matched[RF_STOP_STRINGS]; /* bytes at the text's end that begin each string */
-  uint8_t held[2][RF_STOP_BYTES];   /* bytes not yet released: those of the last call, and those handed out by it */
+  /* bytes not yet released: those of the last call, and those handed out by it */
+  uint8_t held[2][RF_STOP_BYTES];
   int32_t held_bytes, side;
   int32_t found; /* 1 + index of the stop string that ended the text; 0: none yet */
 } rf_stop_state;
 
-/* What may be shown now: released[0], then released[1]. Valid until the next call with this state and as long as the bytes given. */
+/* What may be shown now: released[0], then released[1]. Valid until the next call with this
+ * state and as long as the bytes given. */
 typedef struct rf_stop_text {
   rf_span released[2];
 } rf_stop_text;
@@ -48,9 +52,10 @@ void rf_stop_close(rf_stop *stop);
 void rf_stop_start(const rf_stop *stop, rf_stop_state *state);
 bool rf_stop_has_id(const rf_stop *stop, int32_t id);
 
-/* The next bytes of an answer, cut anywhere, inside a character too. Releases what can no longer be part of a stop string. Returns true once a
- * string has been found; whichever ends first wins, of those that end together the earlier in the list, and state->found names it. What comes
- * after it is dropped, then and in later calls. Allocates nothing. */
+/* The next bytes of an answer, cut anywhere, inside a character too. Releases what can no longer
+ * be part of a stop string. Returns true once a string has been found; whichever ends first
+ * wins, of those that end together the earlier in the list, and state->found names it. What
+ * comes after it is dropped, then and in later calls. Allocates nothing. */
 bool rf_stop_next(rf_stop_state *state, const char *bytes, size_t count, rf_stop_text *text);
 /* The answer ended otherwise: releases what was held back. */
 void rf_stop_end(rf_stop_state *state, rf_stop_text *text);

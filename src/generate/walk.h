@@ -19,7 +19,8 @@ typedef struct rf_walker {
   int32_t *table[2][RF_KV_CLASSES]; /* of prefill, decode: (slots, columns) */
   rf_extent *extent;                /* (slots): of a simulated walk */
   rf_walk_prices *prices[2];        /* simulated: of prefill, decode */
-  /* Walks so far of prefill, decode, by how many rows and sequences they had; the last bucket takes what finds no other. */
+  /* Walks so far of prefill, decode, by how many rows and sequences they had; the last bucket
+   * takes what finds no other. */
   struct rf_walked {
     int64_t walks, rows, parts, context; /* sums; context: of all parts */
   } walked[2][RF_WALKED];
@@ -39,7 +40,8 @@ typedef struct rf_walk_part {
 
 rf_status rf_walker_open(rf_generator *generator, rf_error *error);
 void rf_walker_close(rf_generator *generator);
-/* At most build.microbatch parts whose rows together fit into a prefill walk; single rows, one per part, go by the decode plan. */
+/* At most build.microbatch parts whose rows together fit into a prefill walk; single rows, one
+ * per part, go by the decode plan. */
 rf_status rf_walk_parts(rf_generator *generator, rf_walk_part *part, int count, rf_error *error);
 
 /* Requests: batch.c. */

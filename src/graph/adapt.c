@@ -1,5 +1,6 @@
-/* adapt.c - adapters beside linear layers: behind u = x W comes y = u + scale (x A) B, which everybody who read u now reads. The weights stay as
- * they are, one copy of them; A and B are parameters in f32 that differentiate and optimize then find in their place. */
+/* adapt.c - adapters beside linear layers: behind u = x W comes y = u + scale (x A) B, which
+ * everybody who read u now reads. The weights stay as they are, one copy of them; A and B are
+ * parameters in f32 that differentiate and optimize then find in their place. */
 #include "graph/passes.h"
 
 #include <string.h>
@@ -23,7 +24,8 @@ static adapter *make_adapters(rf_graph *graph, rf_dtype dtype) {
   adapter *at = rf_pool_alloc(graph->pool, (size_t)params->base * sizeof *at);
   for (int p = 0; p < params->base; p++) at[p] = (adapter){RF_NONE, RF_NONE};
   for (int p = params->base; p + 1 < params->count; p += 2)
-    at[params->at[p].adapts] = (adapter){adapter_tensor(graph, p, dtype), adapter_tensor(graph, p + 1, dtype)};
+    at[params->at[p].adapts] =
+        (adapter){adapter_tensor(graph, p, dtype), adapter_tensor(graph, p + 1, dtype)};
   return at;
 }
 
@@ -34,20 +36,25 @@ static const char *op_name(rf_graph *graph, const rf_op *op, const char *part) {
 }
 
 /* Appends the ops of one layer's adapter; *y: what stands for u from now on. */
-static rf_status join(rf_graph *graph, const rf_op *matmul, adapter at, const rf_lora_parts *parts, bool learns, int *y, rf_error *error) {
+static rf_status join(rf_graph *graph, const rf_op *matmul, adapter at, const rf_lora_parts *parts,
+                      bool learns, int *y, rf_error *error) {
   const rf_lora *lora = &graph->model.lora;
   int x = matmul->input[0], wanted[] = {RF_WANTED};
   if (learns && lora->dropout > 0) {
-    rf_attr drop = {.dropout = lora->dropout, .site = rf_name_key(rf_pool_format(graph->pool, "%s/dropout", graph->tensor[at.a].name))};
-    int id = rf_graph_emit(graph, &RF_OP_DROPOUT, op_name(graph, matmul, "lora_dropout"), matmul->section, &x, 1, wanted, 1, &drop, error);
+    rf_attr drop = {.dropout = lora->dropout,
+                    .site = rf_name_key(rf_pool_format(graph->pool, "%s/dropout", graph->tensor[at.a].name))};
+    int id = rf_graph_emit(graph, &RF_OP_DROPOUT, op_name(graph, matmul, "lora_dropout"), matmul->section, &x,
+                           1, wanted, 1, &drop, error);
     if (id < 0) return RAFTER_INVALID;
     x = graph->op[id].output[0];
   }
-  int h = rf_graph_emit(graph, &RF_OP_MATMUL, op_name(graph, matmul, "lora_a"), matmul->section, (const int[]){x, at.a}, 2, wanted, 1, NULL, error);
+  int h = rf_graph_emit(graph, &RF_OP_MATMUL, op_name(graph, matmul, "lora_a"), matmul->section,
+                        (const int[]){x, at.a}, 2, wanted, 1, NULL, error);
   if (h < 0) return RAFTER_INVALID;
   rf_attr attr = {.scale = rf_lora_scale(lora), .lora = *parts};
   int inputs[] = {matmul->output[0], graph->op[h].output[0], at.b};
-  int id = rf_graph_emit(graph, &RF_OP_LORA, op_name(graph, matmul, "lora"), matmul->section, inputs, 3, wanted, 1, &attr, error);
+  int id = rf_graph_emit(graph, &RF_OP_LORA, op_name(graph, matmul, "lora"), matmul->section, inputs, 3,
+                         wanted, 1, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   *y = graph->op[id].output[0];
   return RAFTER_OK;
@@ -59,7 +66,8 @@ rf_status rf_pass_adapt(rf_graph *graph, rf_dtype dtype, bool learns, rf_error *
   adapter *adapters = make_adapters(graph, rf_wide_dtype(dtype));
   rf_graph_reserve(graph, 4 * graph->params.base, 3 * graph->params.base);
   int *order = rf_pool_alloc(graph->pool, (size_t)(ops + 3 * graph->params.base + 1) * sizeof *order);
-  int *stands_for = rf_pool_alloc(graph->pool, (size_t)graph->tensor_count * sizeof *stands_for), tensors = graph->tensor_count;
+  int *stands_for = rf_pool_alloc(graph->pool, (size_t)graph->tensor_count * sizeof *stands_for),
+      tensors = graph->tensor_count;
   for (int t = 0; t < tensors; t++) stands_for[t] = t;
   for (int o = 0; o < ops; o++) {
     rf_op *op = &graph->op[o];

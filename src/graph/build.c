@@ -1,5 +1,6 @@
-/* build.c - the forward graph of a job from a model's shape and its parameter table. Whether a linear layer has a bias, a norm a bias or the
- * head a weight of its own is not asked here: the builder takes what the parameter table has. */
+/* build.c - the forward graph of a job from a model's shape and its parameter table. Whether a
+ * linear layer has a bias, a norm a bias or the head a weight of its own is not asked here: the
+ * builder takes what the parameter table has. */
 #include "graph/kv.h"
 #include "graph/passes.h"
 #include "graph/pipeline.h"
@@ -16,23 +17,25 @@ typedef struct builder {
   rf_error *error;
   rf_dtype dtype;
   float dropout;
-  int layer;                                            /* of the block being built, -1 outside */
-  int normed;                                           /* what the last sublayer read */
-  const char *row_name[MAX_ROWS];                       /* by row of the parameter table: its name inside a block */
+  int layer;  /* of the block being built, -1 outside */
+  int normed; /* what the last sublayer read */
+  /* by row of the parameter table: its name inside a block */
+  const char *row_name[MAX_ROWS];
   int *row_tensor[MAX_ROWS];                            /* weight tensor by layer + 1, or RF_NONE */
   int tokens, labels, positions, segments, slots, rows; /* io tensors */
   rf_kv kv;
   int pages[RF_KV_CLASSES]; /* io tensors: page tables */
 } builder;
 
-/* ---- parameters ------------------------------------------------------------------------------------------------- */
+/* ---- parameters ------------------------------------------------------------------------------ */
 
 static const char *inside_block(const rf_param *param) {
   const char *slash = param->layer < 0 ? NULL : strchr(param->name, '/');
   return slash ? slash + 1 : param->name;
 }
 
-/* A matrix that products or look-ups read and nobody writes. The table of positions is added to what is looked up, as it is. */
+/* A matrix that products or look-ups read and nobody writes. The table of positions is added to
+ * what is looked up, as it is. */
 static bool is_matrix(const builder *b, const rf_param *param) {
   bool trained = b->options->job == RF_JOB_TRAIN && b->model->lora.rank == 0;
   if (trained || b->dtype == RF_F64 || param->rank != 2) return false;
@@ -47,7 +50,8 @@ static rf_status make_weights(builder *b) {
   for (int p = 0; p < params->base; p++) {
     const rf_param *param = &params->at[p];
     if (param->row < 0 || param->row >= MAX_ROWS)
-      return RF_FAIL(b->error, RAFTER_FAILED, NULL, "parameter table too long (%s: expected a row below %d, got %d)", param->name, MAX_ROWS,
+      return RF_FAIL(b->error, RAFTER_FAILED, NULL,
+                     "parameter table too long (%s: expected a row below %d, got %d)", param->name, MAX_ROWS,
                      param->row);
     if (!b->row_tensor[param->row]) {
       size_t count = (size_t)b->model->layers + 1;
@@ -62,7 +66,8 @@ static rf_status make_weights(builder *b) {
       graph->tensor[id].dtype = table ? RF_I8 : b->options->narrow;
     } else if (is_matrix(b, param)) {
       graph->tensor[id].dtype = RF_PACKED;
-      graph->tensor[id].panels = rf_weight_panels(b->model, param, types && p < types->count ? types->at[p] : NULL, b->dtype);
+      graph->tensor[id].panels =
+          rf_weight_panels(b->model, param, types && p < types->count ? types->at[p] : NULL, b->dtype);
     }
     graph->tensor[id].persistent = true;
     graph->tensor[id].reason = "parameter";
@@ -71,19 +76,22 @@ static rf_status make_weights(builder *b) {
   return RAFTER_OK;
 }
 
-/* Weight tensor of "mlp/up" + "/bias" in the block being built, or RF_NONE when the model has none. */
+/* Weight tensor of "mlp/up" + "/bias" in the block being built, or RF_NONE when the model has
+ * none. */
 static int weight_of(const builder *b, const char *part, const char *leaf) {
   size_t length = strlen(part);
   for (int r = 0; r < MAX_ROWS; r++) {
     const char *name = b->row_name[r];
-    if (name && strncmp(name, part, length) == 0 && strcmp(name + length, leaf) == 0) return b->row_tensor[r][b->layer + 1];
+    if (name && strncmp(name, part, length) == 0 && strcmp(name + length, leaf) == 0)
+      return b->row_tensor[r][b->layer + 1];
   }
   return RF_NONE;
 }
 
-/* ---- tensors and ops -------------------------------------------------------------------------------------------- */
+/* ---- tensors and ops ------------------------------------------------------------------------- */
 
-static int io_tensor(builder *b, const char *name, rf_dtype dtype, bool input, int rank, const int64_t *shape) {
+static int io_tensor(builder *b, const char *name, rf_dtype dtype, bool input, int rank,
+                     const int64_t *shape) {
   int id = rf_graph_tensor(b->graph, name, RF_CLASS_IO, dtype, rank, shape);
   b->graph->tensor[id].input = input;
   b->graph->tensor[id].output = !input;
@@ -91,12 +99,14 @@ static int io_tensor(builder *b, const char *name, rf_dtype dtype, bool input, i
   return id;
 }
 
-/* Appends an op named by its part of the block; returns output `take`, or RF_NONE with the error filled. */
-static int emit(builder *b, const rf_op_def *def, const char *part, const int *inputs, int input_count, const int *outputs, int output_count,
-                const rf_attr *attr, int take) {
+/* Appends an op named by its part of the block; returns output `take`, or RF_NONE with the error
+ * filled. */
+static int emit(builder *b, const rf_op_def *def, const char *part, const int *inputs, int input_count,
+                const int *outputs, int output_count, const rf_attr *attr, int take) {
   char name[320];
   snprintf(name, sizeof name, "step/micro/%s%s/fwd", b->graph->scope, part);
-  int id = rf_graph_emit(b->graph, def, name, RF_SECTION_MICRO, inputs, input_count, outputs, output_count, attr, b->error);
+  int id = rf_graph_emit(b->graph, def, name, RF_SECTION_MICRO, inputs, input_count, outputs, output_count,
+                         attr, b->error);
   return id < 0 ? RF_NONE : b->graph->op[id].output[take];
 }
 
@@ -108,8 +118,10 @@ static int emit(builder *b, const rf_op_def *def, const char *part, const int *i
 
 static int norm(builder *b, const char *part, int x) {
   rf_attr attr = {.eps = b->model->norm_eps, .offset = b->model->norm_offset};
-  int gain = weight_of(b, part, "/gain"), bias = weight_of(b, part, "/bias"), wanted[] = {RF_WANTED, RF_WANTED};
-  if (b->model->norm == RF_NORM_LAYERNORM) return emit(b, &RF_OP_LAYERNORM, part, (const int[]){x, gain, bias}, 3, wanted, 2, &attr, 0);
+  int gain = weight_of(b, part, "/gain"), bias = weight_of(b, part, "/bias"),
+      wanted[] = {RF_WANTED, RF_WANTED};
+  if (b->model->norm == RF_NORM_LAYERNORM)
+    return emit(b, &RF_OP_LAYERNORM, part, (const int[]){x, gain, bias}, 3, wanted, 2, &attr, 0);
   return emit(b, &RF_OP_RMSNORM, part, (const int[]){x, gain}, 2, wanted, 2, &attr, 0);
 }
 
@@ -121,29 +133,34 @@ static int linear(builder *b, const char *part, int x) {
 static int residual(builder *b, const char *part, const char *site, int x, int h) {
   int inputs[] = {x, h}, wanted[] = {RF_WANTED};
   if (!(b->dropout > 0)) return emit(b, &RF_OP_ADD, part, inputs, 2, wanted, 1, NULL, 0);
-  rf_attr attr = {.dropout = b->dropout, .site = rf_name_key(rf_graph_join(b->graph, b->graph->scope, site, ""))};
+  rf_attr attr = {.dropout = b->dropout,
+                  .site = rf_name_key(rf_graph_join(b->graph, b->graph->scope, site, ""))};
   return emit(b, &RF_OP_ADD_DROPOUT, part, inputs, 2, wanted, 1, &attr, 0);
 }
 
-/* ---- sublayers -------------------------------------------------------------------------------------------------- */
+/* ---- sublayers ------------------------------------------------------------------------------- */
 
 /* Queries and keys normed and turned; the qkv row is otherwise as it was. */
 static int positions(builder *b, int qkv, const rf_attr *heads) {
   int q_gain = weight_of(b, "attn/q_norm", "/gain"), k_gain = weight_of(b, "attn/k_norm", "/gain");
   if (q_gain != RF_NONE) {
     rf_attr attr = *heads;
-    attr.eps = b->model->norm_eps; attr.offset = b->model->norm_offset;
-    qkv = emit(b, &RF_OP_HEAD_NORM, "attn/head_norm", (const int[]){qkv, q_gain, k_gain}, 3, (const int[]){RF_WANTED, RF_WANTED}, 2, &attr, 0);
+    attr.eps = b->model->norm_eps;
+    attr.offset = b->model->norm_offset;
+    qkv = emit(b, &RF_OP_HEAD_NORM, "attn/head_norm", (const int[]){qkv, q_gain, k_gain}, 3,
+               (const int[]){RF_WANTED, RF_WANTED}, 2, &attr, 0);
     RF_BUILT(qkv);
   }
   if (b->model->position != RF_POSITION_ROPE) return qkv;
-  return emit(b, &RF_OP_ROPE, "attn/rope", (const int[]){qkv, b->positions}, 2, (const int[]){RF_WANTED}, 1, heads, 0);
+  return emit(b, &RF_OP_ROPE, "attn/rope", (const int[]){qkv, b->positions}, 2, (const int[]){RF_WANTED}, 1,
+              heads, 0);
 }
 
 /* What a layer keeps of the tokens in its pages: `columns` numbers a token. */
 static int cache_tensor(builder *b, const char *name, rf_dtype dtype, rf_kv_class class, int64_t columns) {
   int64_t shape[] = {b->kv.of[class].pool, b->model->kv_rank > 0 ? 1 : 2, b->kv.page / b->kv.chips, columns};
-  int id = rf_graph_tensor(b->graph, rf_graph_join(b->graph, b->graph->scope, name, ""), RF_CLASS_KV, dtype, 4, shape);
+  int id = rf_graph_tensor(b->graph, rf_graph_join(b->graph, b->graph->scope, name, ""), RF_CLASS_KV, dtype,
+                           4, shape);
   b->graph->tensor[id].persistent = true;
   b->graph->tensor[id].reason = "pages of keys and values";
   return id;
@@ -158,16 +175,20 @@ static int attention(builder *b, int qkv) {
                   .window = (int32_t)rf_model_window(model, b->layer),
                   .rope = rf_model_rope(model, b->layer),
                   .softcap = model->attn_softcap,
-                  .scale = model->attn_scale > 0 ? model->attn_scale : 1.0f / __builtin_sqrtf((float)model->head_dim)};
+                  .scale = model->attn_scale > 0 ? model->attn_scale
+                                                 : 1.0f / __builtin_sqrtf((float)model->head_dim)};
   qkv = positions(b, qkv, &attr);
   RF_BUILT(qkv);
   if (b->options->job != RF_JOB_GENERATE)
-    return emit(b, &RF_OP_ATTENTION, "attn/attention", (const int[]){qkv, b->segments}, 2, (const int[]){RF_WANTED, RF_WANTED}, 2, &attr, 0);
+    return emit(b, &RF_OP_ATTENTION, "attn/attention", (const int[]){qkv, b->segments}, 2,
+                (const int[]){RF_WANTED, RF_WANTED}, 2, &attr, 0);
   rf_kv_class class = rf_kv_class_of(model, b->layer);
   int cache = cache_tensor(b, "attn/cache", b->kv.dtype, class, model->kv_heads * model->head_dim);
-  int scale = b->kv.dtype == RF_I8 ? cache_tensor(b, "attn/cache/scale", RF_F32, class, model->kv_heads) : RF_NONE;
+  int scale =
+      b->kv.dtype == RF_I8 ? cache_tensor(b, "attn/cache/scale", RF_F32, class, model->kv_heads) : RF_NONE;
   int inputs[] = {qkv, cache, b->pages[class], b->slots, b->positions, scale};
-  return emit(b, &RF_OP_ATTENTION_KV, "attn/attention", inputs, 6, (const int[]){RF_WANTED, cache, scale}, 3, &attr, 0);
+  return emit(b, &RF_OP_ATTENTION_KV, "attn/attention", inputs, 6, (const int[]){RF_WANTED, cache, scale}, 3,
+              &attr, 0);
 }
 
 /* Queries whose tails turned, through their own latent row where there is one. */
@@ -183,7 +204,8 @@ static int latent_queries(builder *b, int y, const rf_attr *attr) {
   return emit(b, &RF_OP_ROPE, "attn/rope", (const int[]){q, b->positions}, 2, wanted, 1, attr, 0);
 }
 
-/* Keys and values of a latent row, and a part of the keys that turned and serves all heads. A cache holds the row, not what is made of it. */
+/* Keys and values of a latent row, and a part of the keys that turned and serves all heads. A
+ * cache holds the row, not what is made of it. */
 static int latent_attention(builder *b, int y) {
   const rf_model *model = b->model;
   rf_attr attr = {.heads = (int32_t)model->heads,
@@ -191,31 +213,39 @@ static int latent_attention(builder *b, int y) {
                   .value_dim = (int32_t)rf_model_value_dim(model),
                   .latent = (int32_t)model->kv_rank,
                   .rope = rf_model_rope(model, b->layer),
-                  .scale = model->attn_scale > 0 ? model->attn_scale : 1.0f / __builtin_sqrtf((float)model->head_dim)};
+                  .scale = model->attn_scale > 0 ? model->attn_scale
+                                                 : 1.0f / __builtin_sqrtf((float)model->head_dim)};
   rf_attr turn = attr, norms = {.eps = model->norm_eps};
   int q = latent_queries(b, y, &attr), wanted[] = {RF_WANTED, RF_WANTED, RF_WANTED};
   RF_BUILT(q);
   int row = linear(b, "attn/kv_a", y);
   RF_BUILT(row);
-  int latent = emit(b, &RF_OP_LATENT_NORM, "attn/kv_a_norm", (const int[]){row, weight_of(b, "attn/kv_a_norm", "/gain")}, 2, wanted, 3, &norms, 0);
+  int latent = emit(b, &RF_OP_LATENT_NORM, "attn/kv_a_norm",
+                    (const int[]){row, weight_of(b, "attn/kv_a_norm", "/gain")}, 2, wanted, 3, &norms, 0);
   RF_BUILT(latent);
   int turns = b->graph->op[b->graph->op_count - 1].output[1];
-  turn.heads = 1; turn.head_dim = (int32_t)model->rope_dim;
+  turn.heads = 1;
+  turn.head_dim = (int32_t)model->rope_dim;
   turns = emit(b, &RF_OP_ROPE, "attn/rope_key", (const int[]){turns, b->positions}, 2, wanted, 1, &turn, 0);
   RF_BUILT(turns);
   if (b->options->job == RF_JOB_GENERATE) {
     rf_kv_class class = rf_kv_class_of(model, b->layer);
     int cache = cache_tensor(b, "attn/cache", b->kv.dtype, class, model->kv_rank + model->rope_dim);
-    int inputs[] = {q, latent, turns, weight_of(b, "attn/kv_b", "/weight"), cache, b->pages[class], b->slots, b->positions};
-    return emit(b, &RF_OP_ATTENTION_LATENT_KV, "attn/attention", inputs, 8, (const int[]){RF_WANTED, cache}, 2, &attr, 0);
+    int inputs[] = {q,     latent,          turns,    weight_of(b, "attn/kv_b", "/weight"),
+                    cache, b->pages[class], b->slots, b->positions};
+    return emit(b, &RF_OP_ATTENTION_LATENT_KV, "attn/attention", inputs, 8, (const int[]){RF_WANTED, cache},
+                2, &attr, 0);
   }
   int kv = linear(b, "attn/kv_b", latent);
   RF_BUILT(kv);
-  return emit(b, &RF_OP_ATTENTION_LATENT, "attn/attention", (const int[]){q, kv, turns, b->segments}, 4, wanted, 2, &attr, 0);
+  return emit(b, &RF_OP_ATTENTION_LATENT, "attn/attention", (const int[]){q, kv, turns, b->segments}, 4,
+              wanted, 2, &attr, 0);
 }
 
 /* What a sublayer adds to the residual stream: its output, or the norm of it. */
-static int post_norm(builder *b, const char *part, int out) { return b->model->post_norms ? norm(b, part, out) : out; }
+static int post_norm(builder *b, const char *part, int out) {
+  return b->model->post_norms ? norm(b, part, out) : out;
+}
 
 /* The sublayers read the normed y and return what joins the residual stream. */
 static int attn_sublayer(builder *b, int y) {
@@ -249,7 +279,8 @@ static int mlp(builder *b, const char *in, const char *out, const char *path, in
   return linear(b, out, g);
 }
 
-/* A gated MLP for each expert: every row goes to those that the router chose for it and comes back as their weighted sum. */
+/* A gated MLP for each expert: every row goes to those that the router chose for it and comes
+ * back as their weighted sum. */
 static int experts(builder *b, int y) {
   const rf_model *model = b->model;
   rf_attr attr = {.experts = (int32_t)model->experts, .experts_used = (int32_t)model->experts_used};
@@ -261,7 +292,8 @@ static int experts(builder *b, int y) {
                               .groups_used = model->router_groups_used};
   int logits = linear(b, "mlp/router", y), wanted[] = {RF_WANTED, RF_WANTED, RF_WANTED, RF_WANTED};
   RF_BUILT(logits);
-  int weights = emit(b, &RF_OP_ROUTE, "mlp/route", (const int[]){logits, weight_of(b, "mlp/router", "/choice")}, 2, wanted, 4, &router, 0);
+  int weights = emit(b, &RF_OP_ROUTE, "mlp/route",
+                     (const int[]){logits, weight_of(b, "mlp/router", "/choice")}, 2, wanted, 4, &router, 0);
   RF_BUILT(weights);
   const int *route = b->graph->op[b->graph->op_count - 1].output, place = route[2], starts = route[3];
   int rows = emit(b, &RF_OP_DISPATCH, "mlp/dispatch", (const int[]){y, place}, 2, wanted, 1, &attr, 0);
@@ -275,7 +307,8 @@ static int experts(builder *b, int y) {
   int out[] = {g, weight_of(b, "mlp/experts/down", "/weight"), starts};
   int h = emit(b, &RF_OP_MATMUL_EXPERTS, "mlp/experts/down", out, 3, wanted, 1, &attr, 0);
   RF_BUILT(h);
-  int mixed = emit(b, &RF_OP_COMBINE, "mlp/combine", (const int[]){h, weights, place}, 3, wanted, 1, &attr, 0);
+  int mixed =
+      emit(b, &RF_OP_COMBINE, "mlp/combine", (const int[]){h, weights, place}, 3, wanted, 1, &attr, 0);
   RF_BUILT(mixed);
   if (model->experts_shared == 0) return mixed;
   int shared = mlp(b, "mlp/shared/gate_up", "mlp/shared/down", "mlp/shared", y);
@@ -285,7 +318,8 @@ static int experts(builder *b, int y) {
 
 static int mlp_sublayer(builder *b, int y) {
   bool chosen = b->model->experts > 0 && b->layer >= b->model->first_dense;
-  int out = chosen ? experts(b, y) : mlp(b, rf_mlp_gated(b->model->mlp) ? "mlp/gate_up" : "mlp/up", "mlp/down", "mlp", y);
+  int out = chosen ? experts(b, y)
+                   : mlp(b, rf_mlp_gated(b->model->mlp) ? "mlp/gate_up" : "mlp/up", "mlp/down", "mlp", y);
   RF_BUILT(out);
   return post_norm(b, "mlp/post_norm", out);
 }
@@ -293,19 +327,23 @@ static int mlp_sublayer(builder *b, int y) {
 /* One part of a block, reading `from` and joining `stream`. */
 static int sublayer(builder *b, bool is_mlp, int from, int stream) {
   const char *part = is_mlp ? "mlp/norm" : "attn/norm";
-  int y = weight_of(b, part, "/gain") == RF_NONE ? b->normed : norm(b, part, from); /* without one of its own: that of the sublayer before */
+  /* without one of its own: that of the sublayer before */
+  int y = weight_of(b, part, "/gain") == RF_NONE ? b->normed : norm(b, part, from);
   RF_BUILT(y);
   b->normed = y;
   int out = is_mlp ? mlp_sublayer(b, y) : attn_sublayer(b, y);
   RF_BUILT(out);
-  return is_mlp ? residual(b, "mlp/residual", "mlp/dropout", stream, out) : residual(b, "attn/residual", "attn/dropout", stream, out);
+  return is_mlp ? residual(b, "mlp/residual", "mlp/dropout", stream, out)
+                : residual(b, "attn/residual", "attn/dropout", stream, out);
 }
 
 static int blocks(builder *b) {
   int wte = weight_of(b, "embed/token", "/weight"), wpe = weight_of(b, "embed/position", "/weight");
   rf_attr scaled = {.scale = b->model->embed_scale, .dtype = b->dtype};
-  if (b->dtype == RF_BF16) scaled.scale = rf_bf16_to_f32(rf_f32_to_bf16(scaled.scale)); /* as the models were trained */
-  int x = emit(b, &RF_OP_EMBED, "embed", (const int[]){b->tokens, b->positions, wte, wpe}, 4, (const int[]){RF_WANTED}, 1, &scaled, 0);
+  /* as the models were trained */
+  if (b->dtype == RF_BF16) scaled.scale = rf_bf16_to_f32(rf_f32_to_bf16(scaled.scale));
+  int x = emit(b, &RF_OP_EMBED, "embed", (const int[]){b->tokens, b->positions, wte, wpe}, 4,
+               (const int[]){RF_WANTED}, 1, &scaled, 0);
   RF_BUILT(x);
   for (b->layer = 0; b->layer < b->model->layers; b->layer++) {
     snprintf(b->graph->scope, sizeof b->graph->scope, "block.%d/", b->layer);
@@ -319,7 +357,7 @@ static int blocks(builder *b) {
   return norm(b, "final/norm", x);
 }
 
-/* ---- jobs ------------------------------------------------------------------------------------------------------- */
+/* ---- jobs ------------------------------------------------------------------------------------ */
 
 static int head(const builder *b, rf_attr *attr, int *bias) {
   int w = weight_of(b, "head", "/weight");
@@ -347,12 +385,14 @@ static rf_status build_train(builder *b) {
   if (x == RF_NONE) return RAFTER_INVALID;
   rf_attr attr = {0};
   int w = head(b, &attr, &bias), wanted[] = {RF_WANTED, RF_WANTED, RF_WANTED};
-  int nll = emit(b, &RF_OP_HEAD_LOSS, "head/loss", (const int[]){x, w, bias, b->labels}, 4, wanted, 3, &attr, 0);
+  int nll =
+      emit(b, &RF_OP_HEAD_LOSS, "head/loss", (const int[]){x, w, bias, b->labels}, 4, wanted, 3, &attr, 0);
   if (nll == RF_NONE) return RAFTER_INVALID;
   int argmax = graph->op[graph->op_count - 1].output[1];
   rf_attr sum = {.accumulate = {graph->accumulate > 1 ? RF_ACCUMULATE_MICRO : RF_WRITE}};
   int inputs[] = {nll, argmax, b->labels};
-  return emit(b, &RF_OP_LOSS_SUM, "loss/sum", inputs, 3, &metrics, 1, &sum, 0) == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
+  return emit(b, &RF_OP_LOSS_SUM, "loss/sum", inputs, 3, &metrics, 1, &sum, 0) == RF_NONE ? RAFTER_INVALID
+                                                                                          : RAFTER_OK;
 }
 
 static rf_status build_score(builder *b) {
@@ -368,13 +408,16 @@ static rf_status build_score(builder *b) {
   if (x == RF_NONE) return RAFTER_INVALID;
   rf_attr attr = {.index = b->options->top};
   int w = head(b, &attr, &bias);
-  return emit(b, &RF_OP_HEAD_SCORE, "head/score", (const int[]){x, w, bias, b->labels}, 4, outputs, 3, &attr, 0) == RF_NONE ? RAFTER_INVALID
-                                                                                                                            : RAFTER_OK;
+  return emit(b, &RF_OP_HEAD_SCORE, "head/score", (const int[]){x, w, bias, b->labels}, 4, outputs, 3, &attr,
+              0) == RF_NONE
+             ? RAFTER_INVALID
+             : RAFTER_OK;
 }
 
 static rf_status build_generate(builder *b) {
   rf_graph *graph = b->graph;
-  int64_t rows[] = {graph->rows}, picked[] = {b->options->microbatch}, logits_shape[] = {b->options->microbatch, b->model->vocab};
+  int64_t rows[] = {graph->rows}, picked[] = {b->options->microbatch},
+          logits_shape[] = {b->options->microbatch, b->model->vocab};
   b->tokens = io_tensor(b, "tokens", RF_I32, true, 1, rows);
   b->positions = io_tensor(b, "positions", RF_I32, true, 1, rows);
   b->slots = io_tensor(b, "slots", RF_I32, true, 1, rows);
@@ -382,7 +425,8 @@ static rf_status build_generate(builder *b) {
   b->kv = rf_kv_of(b->model, b->options);
   for (int c = 0; c < RF_KV_CLASSES; c++) {
     int64_t table[] = {b->options->microbatch, b->kv.columns};
-    if (b->kv.of[c].layers) b->pages[c] = io_tensor(b, c == RF_KV_LOCAL ? "pages/local" : "pages/global", RF_I32, true, 2, table);
+    if (b->kv.of[c].layers)
+      b->pages[c] = io_tensor(b, c == RF_KV_LOCAL ? "pages/local" : "pages/global", RF_I32, true, 2, table);
   }
   int logits = rf_graph_tensor(graph, "logits", RF_CLASS_LOGITS, rf_wide_dtype(b->dtype), 2, logits_shape);
   graph->tensor[logits].output = true;
@@ -392,65 +436,94 @@ static rf_status build_generate(builder *b) {
   if (x == RF_NONE) return RAFTER_INVALID;
   rf_attr attr = {0};
   int w = head(b, &attr, &bias);
-  int done = emit(b, &RF_OP_HEAD_LOGITS, "head/logits", (const int[]){x, w, bias, b->rows}, 4, (const int[]){logits, lse}, 2, &attr, 0);
+  int done = emit(b, &RF_OP_HEAD_LOGITS, "head/logits", (const int[]){x, w, bias, b->rows}, 4,
+                  (const int[]){logits, lse}, 2, &attr, 0);
   return done == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
 }
 
 static rf_status options_check(const rf_model *model, const rf_build_options *o, rf_error *error) {
   if (o->dtype != RF_F32 && o->dtype != RF_BF16 && o->dtype != RF_F64)
-    return RF_FAIL(error, RAFTER_INVALID, "use --dtype f32 or bf16", "dtype not supported (dtype: expected f32, bf16 or f64, got %s)",
-                   rf_dtype_name(o->dtype));
+    return RF_FAIL(error, RAFTER_INVALID, "use --dtype f32 or bf16",
+                   "dtype not supported (dtype: expected f32, bf16 or f64, got %s)", rf_dtype_name(o->dtype));
   if (model->kv_rank > 0 && o->softmax == RF_BF16)
-    return RF_FAIL(error, RAFTER_INVALID, "use --softmax f32", "latent attention has no softmax in bf16 (%s)", model->name);
+    return RF_FAIL(error, RAFTER_INVALID, "use --softmax f32", "latent attention has no softmax in bf16 (%s)",
+                   model->name);
   if (o->microbatch < 1 || o->seq < 1)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "empty microbatch (microbatch, seq: expected >= 1, got %lld and %lld)", (long long)o->microbatch,
-                   (long long)o->seq);
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "empty microbatch (microbatch, seq: expected >= 1, got %lld and %lld)",
+                   (long long)o->microbatch, (long long)o->seq);
   if (model->position == RF_POSITION_LEARNED && o->seq > model->max_seq)
-    return RF_FAIL(error, RAFTER_INVALID, "the model has no positions beyond its table", "sequence too long (seq: expected <= %lld, got %lld)",
-                   (long long)model->max_seq, (long long)o->seq);
+    return RF_FAIL(error, RAFTER_INVALID, "the model has no positions beyond its table",
+                   "sequence too long (seq: expected <= %lld, got %lld)", (long long)model->max_seq,
+                   (long long)o->seq);
   if (o->job == RF_JOB_TRAIN && o->accumulate < 1)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "no microbatch (accumulate: expected >= 1, got %d)", o->accumulate);
-  if (o->job == RF_JOB_TRAIN && !o->loss_only && ((model->router_logits && model->router_aux > 0) || model->router_jitter > 0))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "no microbatch (accumulate: expected >= 1, got %d)",
+                   o->accumulate);
+  if (o->job == RF_JOB_TRAIN && !o->loss_only &&
+      ((model->router_logits && model->router_aux > 0) || model->router_jitter > 0))
     return RF_FAIL(
-        error, RAFTER_INVALID, "set output_router_logits to false and router_jitter_noise to 0 in config.json to train without",
-        "%s is trained with what this version does not compute (router_aux_loss_coef with output_router_logits: %g, router_jitter_noise: %g)",
+        error, RAFTER_INVALID,
+        "set output_router_logits to false and router_jitter_noise to 0 in config.json to train without",
+        "%s is trained with what this version does not compute (router_aux_loss_coef with "
+        "output_router_logits: %g, router_jitter_noise: %g)",
         model->name, (double)model->router_aux, (double)model->router_jitter);
   if (o->kv_dtype_set && o->kv_dtype != RF_F32 && o->kv_dtype != RF_BF16 && !rf_dtype_is_narrow(o->kv_dtype))
     return RF_FAIL(error, RAFTER_INVALID, "use --kv-dtype f32, bf16 or int8",
-                   "dtype not supported (kv_dtype: expected f32, bf16, i8, f8_e4m3 or i4, got %s)", rf_dtype_name(o->kv_dtype));
+                   "dtype not supported (kv_dtype: expected f32, bf16, i8, f8_e4m3 or i4, got %s)",
+                   rf_dtype_name(o->kv_dtype));
   if (o->kv_page && (o->kv_page < RF_KV_UNIT || o->kv_page > 1 << 20 || (o->kv_page & (o->kv_page - 1))))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "bad page of the cache (kv_page: expected a power of two of at least %d tokens, got %lld)",
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "bad page of the cache (kv_page: expected a power of two of at least %d tokens, got %lld)",
                    RF_KV_UNIT, (long long)o->kv_page);
-  if (o->dropout >= 1) return RF_FAIL(error, RAFTER_INVALID, NULL, "dropout out of range (dropout: expected 0 <= p < 1, got %g)", (double)o->dropout);
+  if (o->dropout >= 1)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "dropout out of range (dropout: expected 0 <= p < 1, got %g)",
+                   (double)o->dropout);
   if (o->microbatch > INT32_MAX / o->seq || o->rows > INT32_MAX)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "microbatch too large (microbatch * seq: expected below 2^31, got %lld * %lld)",
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "microbatch too large (microbatch * seq: expected below 2^31, got %lld * %lld)",
                    (long long)o->microbatch, (long long)o->seq);
-  int64_t rows = o->job != RF_JOB_GENERATE ? o->microbatch * o->seq : o->rows > o->microbatch ? o->rows : o->microbatch;
+  int64_t rows = o->job != RF_JOB_GENERATE ? o->microbatch * o->seq
+                 : o->rows > o->microbatch ? o->rows
+                                           : o->microbatch;
   if (model->experts > 0 && rows > INT32_MAX / model->experts_used)
-    return RF_FAIL(error, RAFTER_INVALID, "lower --microbatch or --seq",
-                   "microbatch too large for the experts (rows * experts_used: expected below 2^31, got %lld * %lld)", (long long)rows,
-                   (long long)model->experts_used);
+    return RF_FAIL(
+        error, RAFTER_INVALID, "lower --microbatch or --seq",
+        "microbatch too large for the experts (rows * experts_used: expected below 2^31, got %lld * %lld)",
+        (long long)rows, (long long)model->experts_used);
   return RAFTER_OK;
 }
 
-rf_status rf_pass_build(const rf_model *model, const rf_build_options *options, rf_graph **out, rf_error *error) {
+rf_status rf_pass_build(const rf_model *model, const rf_build_options *options, rf_graph **out,
+                        rf_error *error) {
   RF_TRY(options_check(model, options, error));
   rf_graph *graph = rf_graph_new(model);
   builder *b = rf_pool_alloc(graph->pool, sizeof *b);
-  *b = (builder){.graph = graph, .model = &graph->model, .options = options, .error = error, .dtype = options->dtype, .layer = -1, .normed = RF_NONE};
-  bool train = options->job == RF_JOB_TRAIN, rows_of_text = options->job != RF_JOB_GENERATE, learns = train && !options->loss_only;
+  *b = (builder){.graph = graph,
+                 .model = &graph->model,
+                 .options = options,
+                 .error = error,
+                 .dtype = options->dtype,
+                 .layer = -1,
+                 .normed = RF_NONE};
+  bool train = options->job == RF_JOB_TRAIN, rows_of_text = options->job != RF_JOB_GENERATE,
+       learns = train && !options->loss_only;
   b->dropout = !learns ? 0 : options->dropout < 0 ? model->dropout : options->dropout;
   graph->accumulate = train ? options->accumulate : 1;
   graph->seq = options->seq;
   if (options->matmul_set) graph->matmul = options->matmul;
-  graph->rows = rows_of_text ? options->microbatch * options->seq : options->rows > 0 ? options->rows : options->microbatch;
+  graph->rows = rows_of_text        ? options->microbatch * options->seq
+                : options->rows > 0 ? options->rows
+                                    : options->microbatch;
   rf_graph_reserve(graph, graph->params.count * (learns ? 5 : 1) + model->layers * (learns ? 40 : 16) + 32,
                    graph->params.count * (learns ? 2 : 0) + model->layers * (learns ? 32 : 16) + 16);
   rf_status status = make_weights(b);
-  if (status == RAFTER_OK) status = train ? build_train(b) : rows_of_text ? build_score(b) : build_generate(b);
+  if (status == RAFTER_OK)
+    status = train ? build_train(b) : rows_of_text ? build_score(b) : build_generate(b);
   for (int o = 0; status == RAFTER_OK && options->fast && o < graph->op_count; o++) {
     rf_op *op = &graph->op[o];
-    if (op->def != &RF_OP_MATMUL && op->def != &RF_OP_MATMUL_EXPERTS && op->def != &RF_OP_HEAD_LOGITS && op->def != &RF_OP_HEAD_SCORE) continue;
+    if (op->def != &RF_OP_MATMUL && op->def != &RF_OP_MATMUL_EXPERTS && op->def != &RF_OP_HEAD_LOGITS &&
+        op->def != &RF_OP_HEAD_SCORE)
+      continue;
     const rf_tensor *w = &graph->tensor[op->input[1]];
     op->attr.fast = w->dtype == RF_PACKED && rf_panels_have_codes(&w->panels);
   }
@@ -467,7 +540,8 @@ static void share_out_slots(rf_build_options *options) {
   options->sequences = (options->sequences + chips - 1) / chips;
 }
 
-rf_status rf_graph_stage(const rf_graph *whole, const rf_build_options *options, rf_graph **out, rf_error *error) {
+rf_status rf_graph_stage(const rf_graph *whole, const rf_build_options *options, rf_graph **out,
+                         rf_error *error) {
   rf_graph *graph = NULL;
   rf_status status;
   RF_TRY(rf_pass_stage(whole, &options->mesh, &graph, error));
@@ -480,14 +554,20 @@ done:
   return status;
 }
 
-rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after, rf_graph **out, rf_error *error) {
-  static const char *const passes[] = {"build", "adapt", "differentiate", "optimize", "stage", "shard", "fuse"};
+rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after,
+                         rf_graph **out, rf_error *error) {
+  static const char *const passes[] = {"build", "adapt", "differentiate", "optimize",
+                                       "stage", "shard", "fuse"};
   bool learns = options->job == RF_JOB_TRAIN && !options->loss_only;
   int last = 6;
   for (int i = 0; after && i < 7; i++)
-    if (strcmp(after, passes[i]) == 0) { last = i; after = NULL; }
+    if (strcmp(after, passes[i]) == 0) {
+      last = i;
+      after = NULL;
+    }
   if (after)
-    return RF_FAIL(error, RAFTER_INVALID, "a pass is build, adapt, differentiate, optimize, stage, shard or fuse",
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "a pass is build, adapt, differentiate, optimize, stage, shard or fuse",
                    "no such pass (after: expected a pass, got '%s')", after);
   rf_graph *graph = NULL;
   rf_status status;

@@ -1,6 +1,7 @@
-/* differentiate.c - reverse-mode differentiation by the op table: walks the forward ops backwards and lets each row emit its backward ops.
- * A tensor read several times gets its gradients summed by `add` ops in the order they arrive; a parameter's gradient is one tensor that
- * several ops write into, the first writes, the later ones continue its chain. */
+/* differentiate.c - reverse-mode differentiation by the op table: walks the forward ops
+ * backwards and lets each row emit its backward ops. A tensor read several times gets its
+ * gradients summed by `add` ops in the order they arrive; a parameter's gradient is one tensor
+ * that several ops write into, the first writes, the later ones continue its chain. */
 #include "graph/passes.h"
 
 #include <string.h>
@@ -14,7 +15,9 @@ typedef struct tape {
   bool *written; /* by parameter: some op wrote its gradient already */
 } tape;
 
-static bool is_float(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F16 || dtype == RF_F64; }
+static bool is_float(rf_dtype dtype) {
+  return dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F16 || dtype == RF_F64;
+}
 /* What the optimizer may change: adapters where there are some, else every weight. */
 static bool is_weight(const rf_graph *graph, const rf_tensor *tensor) {
   return tensor->param >= 0 && !graph->params.at[tensor->param].frozen &&
@@ -30,9 +33,11 @@ static void mark_needs(tape *walk) {
   for (int o = 0; o < graph->op_count; o++) {
     const rf_op *op = &graph->op[o];
     bool needs = false;
-    for (int i = 0; i < op->input_count; i++) needs = needs || (op->input[i] >= 0 && walk->needs[op->input[i]]);
+    for (int i = 0; i < op->input_count; i++)
+      needs = needs || (op->input[i] >= 0 && walk->needs[op->input[i]]);
     for (int i = 0; needs && op->def->backward && i < op->output_count; i++)
-      if (op->output[i] >= 0 && is_float(graph->tensor[op->output[i]].dtype)) walk->needs[op->output[i]] = true;
+      if (op->output[i] >= 0 && is_float(graph->tensor[op->output[i]].dtype))
+        walk->needs[op->output[i]] = true;
   }
 }
 
@@ -41,7 +46,8 @@ static int weight_gradient(tape *walk, int weight) {
   rf_graph *graph = walk->graph;
   rf_tensor tensor = graph->tensor[weight];
   const char *name = rf_graph_join(graph, tensor.name, "/grad", "");
-  int id = rf_graph_tensor(graph, name, RF_CLASS_GRADIENT, rf_wide_dtype(tensor.dtype), tensor.rank, tensor.shape);
+  int id =
+      rf_graph_tensor(graph, name, RF_CLASS_GRADIENT, rf_wide_dtype(tensor.dtype), tensor.rank, tensor.shape);
   graph->tensor[id].param = tensor.param;
   graph->tensor[id].reason = "until the optimizer has read it";
   return walk->grad[weight] = id;
@@ -55,7 +61,8 @@ static rf_status contribute(tape *walk, const rf_op *op, int t, int gradient) {
   }
   int inputs[] = {walk->grad[t], gradient};
   const char *name = rf_backward_name(walk->graph, op, "/sum");
-  int id = rf_graph_emit(walk->graph, &RF_OP_ADD, name, op->section, inputs, 2, (const int[]){RF_WANTED}, 1, NULL, walk->error);
+  int id = rf_graph_emit(walk->graph, &RF_OP_ADD, name, op->section, inputs, 2, (const int[]){RF_WANTED}, 1,
+                         NULL, walk->error);
   if (id < 0) return RAFTER_INVALID;
   walk->grad[t] = walk->graph->op[id].output[0];
   return RAFTER_OK;
@@ -73,7 +80,9 @@ static rf_status backward_of(tape *walk, int index) {
   if (!op.def->backward || !reached) return RAFTER_OK;
   for (int i = 0; i < RF_MAX_INPUTS; i++) {
     int t = i < op.input_count ? op.input[i] : RF_NONE;
-    grad_in[i] = t < 0 || !walk->needs[t] ? RF_NONE : is_weight(graph, &graph->tensor[t]) ? weight_gradient(walk, t) : RF_WANTED;
+    grad_in[i] = t < 0 || !walk->needs[t]              ? RF_NONE
+                 : is_weight(graph, &graph->tensor[t]) ? weight_gradient(walk, t)
+                                                       : RF_WANTED;
     asked = asked || grad_in[i] != RF_NONE;
   }
   if (!asked) return RAFTER_OK;
@@ -85,7 +94,9 @@ static rf_status backward_of(tape *walk, int index) {
       int t = graph->op[o].output[k];
       if (t < 0 || graph->tensor[t].class != RF_CLASS_GRADIENT || graph->tensor[t].param < 0) continue;
       bool *written = &walk->written[graph->tensor[t].param];
-      graph->op[o].attr.accumulate[k] = *written ? RF_ACCUMULATE_ADD : graph->accumulate > 1 ? RF_ACCUMULATE_MICRO : RF_WRITE;
+      graph->op[o].attr.accumulate[k] = *written                ? RF_ACCUMULATE_ADD
+                                        : graph->accumulate > 1 ? RF_ACCUMULATE_MICRO
+                                                                : RF_WRITE;
       *written = true;
     }
   for (int i = 0; i < op.input_count; i++) {
@@ -102,7 +113,8 @@ static void say_why_kept(rf_graph *graph, int forward_tensors, int forward_ops) 
   for (int o = forward_ops; o < graph->op_count; o++)
     for (int i = 0; i < graph->op[o].input_count; i++) {
       int t = graph->op[o].input[i];
-      if (t >= 0 && t < forward_tensors && graph->tensor[t].class == RF_CLASS_ACTIVATION) graph->tensor[t].reason = "kept for backward";
+      if (t >= 0 && t < forward_tensors && graph->tensor[t].class == RF_CLASS_ACTIVATION)
+        graph->tensor[t].reason = "kept for backward";
     }
 }
 

@@ -1,5 +1,6 @@
-/* fuse.c - joins ops that one kernel does in one walk over memory. Fusing changes no value: every rounding of the unfused ops stays, so the
- * fused op gives their bits. A pair is joined only where nobody else reads the tensor between the two. */
+/* fuse.c - joins ops that one kernel does in one walk over memory. Fusing changes no value:
+ * every rounding of the unfused ops stays, so the fused op gives their bits. A pair is joined
+ * only where nobody else reads the tensor between the two. */
 #include "graph/passes.h"
 
 typedef struct fuser {
@@ -19,13 +20,17 @@ static rf_op *sole_source(const fuser *f, int t, const rf_op_def *def) {
 }
 
 /* Tensor t holds its value before op `source` runs. */
-static bool ready_before(const fuser *f, int t, const rf_op *source) { return f->writer[t] < (int)(source - f->graph->op); }
+static bool ready_before(const fuser *f, int t, const rf_op *source) {
+  return f->writer[t] < (int)(source - f->graph->op);
+}
 
 static bool fuse_gelu(fuser *f, rf_op *gelu) {
   int u = gelu->input[0];
   if (f->writer[u] == RF_NONE) return false;
   rf_op *source = &f->graph->op[f->writer[u]];
-  if (source->def != &RF_OP_MATMUL || source->attr.epilogue != RF_EPILOGUE_NONE || source->section != gelu->section) return false;
+  if (source->def != &RF_OP_MATMUL || source->attr.epilogue != RF_EPILOGUE_NONE ||
+      source->section != gelu->section)
+    return false;
   source->attr.epilogue = RF_EPILOGUE_GELU;
   if (readers(f, u) == 1 && !f->graph->tensor[u].output) source->output[0] = RF_NONE;
   source->output[1] = gelu->output[0];
@@ -37,7 +42,9 @@ static bool fuse_residual(fuser *f, rf_op *add) {
   for (int slot = 1; slot >= 0; slot--) {
     rf_op *source = sole_source(f, add->input[slot], &RF_OP_MATMUL);
     int other = add->input[1 - slot];
-    if (!source || source->attr.epilogue != RF_EPILOGUE_NONE || source->section != add->section || !ready_before(f, other, source)) continue;
+    if (!source || source->attr.epilogue != RF_EPILOGUE_NONE || source->section != add->section ||
+        !ready_before(f, other, source))
+      continue;
     if (slot == 0 && add->def == &RF_OP_ADD_DROPOUT) continue;
     source->attr.epilogue = RF_EPILOGUE_RESIDUAL;
     source->attr.dropout = add->attr.dropout;
@@ -55,7 +62,9 @@ static bool fuse_residual(fuser *f, rf_op *add) {
 static bool fuse_gelu_bwd(fuser *f, rf_op *gelu_bwd) {
   rf_op *source = sole_source(f, gelu_bwd->input[1], &RF_OP_MATMUL_DX);
   int u = gelu_bwd->input[0];
-  if (!source || source->input[2] != RF_NONE || source->section != gelu_bwd->section || !ready_before(f, u, source)) return false;
+  if (!source || source->input[2] != RF_NONE || source->section != gelu_bwd->section ||
+      !ready_before(f, u, source))
+    return false;
   source->input[2] = u;
   source->output[0] = RF_NONE;
   source->output[1] = gelu_bwd->output[0];
@@ -68,9 +77,12 @@ static bool fuse_norm_bwd(fuser *f, rf_op *add) {
     int other = add->input[1 - slot];
     rf_op *source = sole_source(f, add->input[slot], &RF_OP_LAYERNORM_BWD);
     if (!source) source = sole_source(f, add->input[slot], &RF_OP_RMSNORM_BWD);
-    if (!source || source->input[4] != RF_NONE || source->section != add->section || !ready_before(f, other, source)) continue;
+    if (!source || source->input[4] != RF_NONE || source->section != add->section ||
+        !ready_before(f, other, source))
+      continue;
     source->input[4] = other;
-    f->graph->tensor[add->output[0]].name = f->graph->tensor[source->output[0]].name; /* the norm's dx, not the sum's y */
+    /* the norm's dx, not the sum's y */
+    f->graph->tensor[add->output[0]].name = f->graph->tensor[source->output[0]].name;
     source->output[0] = add->output[0];
     f->writer[add->output[0]] = (int)(source - f->graph->op);
     return true;
@@ -100,11 +112,16 @@ static bool fuse_head(fuser *f, rf_op *bwd) {
   return true;
 }
 
-/* A gradient whose norm is taken right before its update is read once; one that waits for the others, or that chips share, is not. */
+/* A gradient whose norm is taken right before its update is read once; one that waits for the
+ * others, or that chips share, is not. */
 static bool fuse_norm_sq(fuser *f, rf_op *norm) {
   rf_op *update = norm + 1;
-  if (update >= f->graph->op + f->graph->op_count || update->def != &RF_OP_ADAMW || update->section != norm->section) return false;
-  if (update->input[0] != norm->input[0] || update->input[4] != RF_NONE || norm->attr.group > 1 || norm->attr.to > 1) return false;
+  if (update >= f->graph->op + f->graph->op_count || update->def != &RF_OP_ADAMW ||
+      update->section != norm->section)
+    return false;
+  if (update->input[0] != norm->input[0] || update->input[4] != RF_NONE || norm->attr.group > 1 ||
+      norm->attr.to > 1)
+    return false;
   update->output_count = 5;
   update->output[4] = norm->output[0];
   update->attr.index = norm->attr.index;
@@ -129,7 +146,8 @@ rf_status rf_pass_fuse(rf_graph *graph, rf_error *error) {
              .gone = rf_pool_alloc(graph->pool, (size_t)graph->op_count)};
   int *order = rf_pool_alloc(graph->pool, (size_t)graph->op_count * sizeof(int)), count = 0;
   for (int t = 0; t < graph->tensor_count; t++)
-    f.writer[t] = f.uses.writer_at[t + 1] > f.uses.writer_at[t] ? f.uses.writer[f.uses.writer_at[t]] : RF_NONE;
+    f.writer[t] =
+        f.uses.writer_at[t + 1] > f.uses.writer_at[t] ? f.uses.writer[f.uses.writer_at[t]] : RF_NONE;
   for (int o = 0; o < graph->op_count; o++) f.gone[o] = fuse_op(&f, &graph->op[o]);
   for (int o = 0; o < graph->op_count; o++)
     if (!f.gone[o]) order[count++] = o;

@@ -1,15 +1,17 @@
-/* graph.c - the graph itself: tensors, ops, names, copies, use lists, and the helpers that shape and work rules share. */
+/* graph.c - the graph itself: tensors, ops, names, copies, use lists, and the helpers that shape
+ * and work rules share. */
 #include "graph/passes.h"
 
 #include <string.h>
 
 const char *rf_class_name(rf_class class) {
-  static const char *const names[RF_CLASSES] = {"weight", "master", "gradient",   "moment",    "adapter", "activation",
-                                                "logits", "kv",     "collective", "workspace", "io",      "padding"};
+  static const char *const names[RF_CLASSES] = {"weight",     "master",     "gradient", "moment",
+                                                "adapter",    "activation", "logits",   "kv",
+                                                "collective", "workspace",  "io",       "padding"};
   return (unsigned)class < RF_CLASSES ? names[class] : "?";
 }
 
-/* ---- names ------------------------------------------------------------------------------------------------------ */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 const char *rf_graph_join(rf_graph *graph, const char *a, const char *b, const char *c) {
   size_t la = strlen(a), lb = strlen(b), lc = strlen(c);
@@ -34,9 +36,11 @@ const char *rf_backward_name(rf_graph *graph, const rf_op *op, const char *suffi
   return text;
 }
 
-rf_status rf_backward_pointwise(rf_graph *graph, const rf_op_def *def, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+rf_status rf_backward_pointwise(rf_graph *graph, const rf_op_def *def, const rf_op *op, const int *grad_out,
+                                int *grad_in, rf_error *error) {
   int inputs[] = {op->input[0], grad_out[0]};
-  int id = rf_graph_emit(graph, def, rf_backward_name(graph, op, ""), op->section, inputs, 2, (const int[]){RF_WANTED}, 1, NULL, error);
+  int id = rf_graph_emit(graph, def, rf_backward_name(graph, op, ""), op->section, inputs, 2,
+                         (const int[]){RF_WANTED}, 1, NULL, error);
   if (id < 0) return RAFTER_INVALID;
   grad_in[0] = graph->op[id].output[0];
   return RAFTER_OK;
@@ -49,7 +53,8 @@ static const char *output_name(rf_graph *graph, const rf_op *op, int slot) {
   size_t prefix = strlen(sections[op->section]), stem;
   if (strncmp(name, sections[op->section], prefix) == 0) name += prefix;
   stem = length_without(name, "/fwd");
-  /* a gradient's slot says so ("dx"); a forward op that runs backwards (rope) must not take the forward output's name */
+  /* a gradient's slot says so ("dx"); a forward op that runs backwards (rope) must not take the
+   * forward output's name */
   if (name[stem] == '\0' && label[0] == 'd') stem = length_without(name, "/bwd");
   size_t tail = strcspn(label, " ");
   char *text = rf_pool_alloc(graph->pool, stem + 1 + tail + 1);
@@ -64,7 +69,7 @@ bool rf_slot_optional(const char *slot) {
   return length > 0 && slot[length - 1] == '?';
 }
 
-/* ---- the graph -------------------------------------------------------------------------------------------------- */
+/* ---- the graph ------------------------------------------------------------------------------- */
 
 rf_graph *rf_graph_new(const rf_model *model) {
   rf_pool *pool = rf_pool_new();
@@ -97,7 +102,8 @@ rf_graph *rf_graph_copy(const rf_graph *graph) {
   copy->op_capacity = graph->op_count;
   copy->tensor = rf_pool_alloc(pool, (size_t)graph->tensor_count * sizeof *copy->tensor);
   copy->op = rf_pool_alloc(pool, (size_t)graph->op_count * sizeof *copy->op);
-  if (graph->tensor_count) memcpy(copy->tensor, graph->tensor, (size_t)graph->tensor_count * sizeof *copy->tensor);
+  if (graph->tensor_count)
+    memcpy(copy->tensor, graph->tensor, (size_t)graph->tensor_count * sizeof *copy->tensor);
   if (graph->op_count) memcpy(copy->op, graph->op, (size_t)graph->op_count * sizeof *copy->op);
   for (int i = 0; i < copy->tensor_count; i++) {
     copy->tensor[i].name = name_copy(pool, graph->tensor[i].name);
@@ -105,7 +111,8 @@ rf_graph *rf_graph_copy(const rf_graph *graph) {
   }
   for (int i = 0; i < copy->op_count; i++) {
     copy->op[i].name = name_copy(pool, graph->op[i].name);
-    if (copy->op[i].attr.rope.divisor == graph->model.rope_divisor) copy->op[i].attr.rope.divisor = copy->model.rope_divisor;
+    if (copy->op[i].attr.rope.divisor == graph->model.rope_divisor)
+      copy->op[i].attr.rope.divisor = copy->model.rope_divisor;
   }
   return copy;
 }
@@ -115,10 +122,12 @@ rf_graph *rf_graph_borrow(const rf_graph *graph) {
   rf_graph *copy = rf_pool_alloc(pool, sizeof *copy);
   *copy = *graph;
   copy->pool = pool;
-  copy->tensor_capacity = graph->tensor_count + graph->op_count; copy->op_capacity = graph->op_count + graph->op_count / 4 + 1;
+  copy->tensor_capacity = graph->tensor_count + graph->op_count;
+  copy->op_capacity = graph->op_count + graph->op_count / 4 + 1;
   copy->tensor = rf_pool_raw(pool, ((size_t)copy->tensor_capacity + 1) * sizeof *copy->tensor);
   copy->op = rf_pool_raw(pool, (size_t)copy->op_capacity * sizeof *copy->op);
-  if (graph->tensor_count) memcpy(copy->tensor, graph->tensor, (size_t)graph->tensor_count * sizeof *copy->tensor);
+  if (graph->tensor_count)
+    memcpy(copy->tensor, graph->tensor, (size_t)graph->tensor_count * sizeof *copy->tensor);
   if (graph->op_count) memcpy(copy->op, graph->op, (size_t)graph->op_count * sizeof *copy->op);
   return copy;
 }
@@ -134,7 +143,8 @@ void rf_graph_reserve(rf_graph *graph, int64_t tensors, int64_t ops) {
   int64_t tensor_need = graph->tensor_count + tensors, op_need = graph->op_count + ops;
   if (tensor_need > graph->tensor_capacity && tensor_need < INT32_MAX / 2) {
     graph->tensor_capacity = (int)(tensor_need / 2);
-    graph->tensor = grown(graph->pool, graph->tensor, graph->tensor_count, &graph->tensor_capacity, sizeof *graph->tensor);
+    graph->tensor = grown(graph->pool, graph->tensor, graph->tensor_count, &graph->tensor_capacity,
+                          sizeof *graph->tensor);
   }
   if (op_need > graph->op_capacity && op_need < INT32_MAX / 2) {
     graph->op_capacity = (int)(op_need / 2);
@@ -142,16 +152,19 @@ void rf_graph_reserve(rf_graph *graph, int64_t tensors, int64_t ops) {
   }
 }
 
-static int tensor_new(rf_graph *graph, const char *name, rf_class class, rf_dtype dtype, int rank, const int64_t *shape) {
+static int tensor_new(rf_graph *graph, const char *name, rf_class class, rf_dtype dtype, int rank,
+                      const int64_t *shape) {
   if (graph->tensor_count >= graph->tensor_capacity)
-    graph->tensor = grown(graph->pool, graph->tensor, graph->tensor_count, &graph->tensor_capacity, sizeof *graph->tensor);
+    graph->tensor = grown(graph->pool, graph->tensor, graph->tensor_count, &graph->tensor_capacity,
+                          sizeof *graph->tensor);
   rf_tensor *tensor = &graph->tensor[graph->tensor_count];
   *tensor = (rf_tensor){.name = name, .dtype = dtype, .class = class, .rank = rank, .param = RF_NONE};
   for (int i = 0; i < rank; i++) tensor->shape[i] = shape[i];
   return graph->tensor_count++;
 }
 
-int rf_graph_tensor(rf_graph *graph, const char *name, rf_class class, rf_dtype dtype, int rank, const int64_t *shape) {
+int rf_graph_tensor(rf_graph *graph, const char *name, rf_class class, rf_dtype dtype, int rank,
+                    const int64_t *shape) {
   return tensor_new(graph, name_copy(graph->pool, name), class, dtype, rank, shape);
 }
 
@@ -162,7 +175,8 @@ int64_t rf_tensor_count(const rf_tensor *tensor) {
 }
 
 int64_t rf_tensor_bytes(const rf_tensor *tensor) {
-  return tensor->dtype == RF_PACKED ? rf_panels_bytes(&tensor->panels) : (rf_tensor_count(tensor) * rf_dtype_bits(tensor->dtype) + 7) / 8;
+  return tensor->dtype == RF_PACKED ? rf_panels_bytes(&tensor->panels)
+                                    : (rf_tensor_count(tensor) * rf_dtype_bits(tensor->dtype) + 7) / 8;
 }
 
 const char *rf_tensor_type(const rf_tensor *tensor, char text[64]) {
@@ -181,30 +195,38 @@ static int slot_count(const char *const *slots, int limit) {
   return count;
 }
 
-int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section, const int *inputs, int input_count, const int *outputs,
-                  int output_count, const rf_attr *attr, rf_error *error) {
-  rf_op op = {.def = def, .name = name_copy(graph->pool, name), .section = section, .recompute_of = RF_NONE, .chunk = graph->chunk};
+int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section,
+                  const int *inputs, int input_count, const int *outputs, int output_count,
+                  const rf_attr *attr, rf_error *error) {
+  rf_op op = {.def = def,
+              .name = name_copy(graph->pool, name),
+              .section = section,
+              .recompute_of = RF_NONE,
+              .chunk = graph->chunk};
   if (attr) op.attr = *attr;
   op.input_count = slot_count(def->inputs, RF_MAX_INPUTS);
   op.output_count = slot_count(def->outputs, RF_MAX_OUTPUTS);
   if (input_count > op.input_count || output_count > op.output_count) {
-    rf_fail(error, RAFTER_INVALID, __FILE__, __LINE__, NULL, "too many slots (%s %s: expected at most %d inputs and %d outputs, got %d and %d)",
-            def->name, name, op.input_count, op.output_count, input_count, output_count);
+    rf_fail(error, RAFTER_INVALID, __FILE__, __LINE__, NULL,
+            "too many slots (%s %s: expected at most %d inputs and %d outputs, got %d and %d)", def->name,
+            name, op.input_count, op.output_count, input_count, output_count);
     return RF_NONE;
   }
   for (int i = 0; i < RF_MAX_INPUTS; i++) op.input[i] = i < input_count ? inputs[i] : RF_NONE;
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) op.output[i] = i < output_count ? outputs[i] : RF_NONE;
   if (def->shape(graph, &op, error) != RAFTER_OK) return RF_NONE;
-  if (graph->op_count >= graph->op_capacity) graph->op = grown(graph->pool, graph->op, graph->op_count, &graph->op_capacity, sizeof *graph->op);
+  if (graph->op_count >= graph->op_capacity)
+    graph->op = grown(graph->pool, graph->op, graph->op_count, &graph->op_capacity, sizeof *graph->op);
   graph->op[graph->op_count] = op;
   return graph->op_count++;
 }
 
-int rf_graph_op(rf_graph *graph, const char *def, const char *name, rf_section section, const int *inputs, int input_count, unsigned wanted,
-                const rf_attr *attr, rf_error *error) {
+int rf_graph_op(rf_graph *graph, const char *def, const char *name, rf_section section, const int *inputs,
+                int input_count, unsigned wanted, const rf_attr *attr, rf_error *error) {
   const rf_op_def *row = rf_op_find(def);
   if (!row) {
-    rf_fail(error, RAFTER_INVALID, __FILE__, __LINE__, NULL, "no such op (%s: expected a row of the op table, got '%s')", name, def);
+    rf_fail(error, RAFTER_INVALID, __FILE__, __LINE__, NULL,
+            "no such op (%s: expected a row of the op table, got '%s')", name, def);
     return RF_NONE;
   }
   int outputs[RF_MAX_OUTPUTS], count = slot_count(row->outputs, RF_MAX_OUTPUTS);
@@ -212,13 +234,17 @@ int rf_graph_op(rf_graph *graph, const char *def, const char *name, rf_section s
   return rf_graph_emit(graph, row, name, section, inputs, input_count, outputs, count, attr, error);
 }
 
-/* In place, cycle by cycle: ops are large, and memory that is touched for the first time costs more than the copy. */
+/* In place, cycle by cycle: ops are large, and memory that is touched for the first time costs
+ * more than the copy. */
 void rf_graph_reorder(rf_graph *graph, const int *order, int count) {
   rf_pool *scratch = rf_pool_new();
   int *place = rf_pool_raw(scratch, (size_t)(graph->op_count + 1) * sizeof *place),
       *from = rf_pool_raw(scratch, (size_t)(graph->op_count + 1) * sizeof *from);
   for (int o = 0; o < graph->op_count; o++) place[o] = RF_NONE;
-  for (int i = 0; i < count; i++) { from[i] = order[i]; place[order[i]] = i; }
+  for (int i = 0; i < count; i++) {
+    from[i] = order[i];
+    place[order[i]] = i;
+  }
   for (int o = 0, end = count; o < graph->op_count; o++)
     if (place[o] == RF_NONE) from[end++] = o; /* left out: behind the others */
   for (int i = 0; i < graph->op_count; i++) {
@@ -262,12 +288,14 @@ void rf_graph_compact(rf_graph *graph) {
   }
 }
 
-/* ---- use lists -------------------------------------------------------------------------------------------------- */
+/* ---- use lists ------------------------------------------------------------------------------- */
 
 rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool) {
   size_t tensors = (size_t)graph->tensor_count;
-  rf_uses uses = {.reader_at = rf_pool_alloc(pool, (tensors + 2) * sizeof(int)), .writer_at = rf_pool_alloc(pool, (tensors + 2) * sizeof(int))};
-  /* Counts stand two places further on, so that filling the lists leaves each start where it belongs. */
+  rf_uses uses = {.reader_at = rf_pool_alloc(pool, (tensors + 2) * sizeof(int)),
+                  .writer_at = rf_pool_alloc(pool, (tensors + 2) * sizeof(int))};
+  /* Counts stand two places further on, so that filling the lists leaves each start where it
+   * belongs. */
   for (int o = 0; o < graph->op_count; o++) {
     const rf_op *op = &graph->op[o];
     for (int i = 0; i < op->input_count; i++)
@@ -296,7 +324,7 @@ rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool) {
   return uses;
 }
 
-/* ---- helpers of shape rules ------------------------------------------------------------------------------------- */
+/* ---- helpers of shape rules ------------------------------------------------------------------ */
 
 int64_t rf_input_dim(const rf_graph *graph, const rf_op *op, int slot, int axis) {
   if (op->input[slot] < 0 || op->input[slot] >= graph->tensor_count) return 0;
@@ -327,22 +355,26 @@ static void shape_text(char text[96], int rank, const int64_t *dims) {
   text[at] = '\0';
 }
 
-bool rf_dtype_is_narrow(rf_dtype dtype) { return dtype == RF_I8 || dtype == RF_I4 || dtype == RF_F8_E4M3 || dtype == RF_F8_E5M2; }
+bool rf_dtype_is_narrow(rf_dtype dtype) {
+  return dtype == RF_I8 || dtype == RF_I4 || dtype == RF_F8_E4M3 || dtype == RF_F8_E5M2;
+}
 
 static bool dtype_fits(int wanted, rf_dtype dtype) {
   if (wanted == RF_ANY_WEIGHT && (dtype == RF_PACKED || rf_dtype_is_narrow(dtype))) return true;
-  if (wanted == RF_ANY_FLOAT || wanted == RF_ANY_WEIGHT) return dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F16 || dtype == RF_F64;
+  if (wanted == RF_ANY_FLOAT || wanted == RF_ANY_WEIGHT)
+    return dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F16 || dtype == RF_F64;
   return (int)dtype == wanted;
 }
 
-static rf_status slot_check(const rf_graph *graph, const rf_op *op, int id, const char *slot, int dtype, int rank, const int64_t *dims,
-                            rf_error *error) {
+static rf_status slot_check(const rf_graph *graph, const rf_op *op, int id, const char *slot, int dtype,
+                            int rank, const int64_t *dims, rf_error *error) {
   if (id >= graph->tensor_count)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "no such tensor (%s %s, %s: expected an id below %d, got %d)", op->def->name, op->name, slot,
-                   graph->tensor_count, id);
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "no such tensor (%s %s, %s: expected an id below %d, got %d)",
+                   op->def->name, op->name, slot, graph->tensor_count, id);
   const rf_tensor *tensor = &graph->tensor[id];
   if (!dtype_fits(dtype, tensor->dtype))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "wrong dtype (%s %s, %s = %s: expected %s, got %s)", op->def->name, op->name, slot, tensor->name,
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "wrong dtype (%s %s, %s = %s: expected %s, got %s)",
+                   op->def->name, op->name, slot, tensor->name,
                    dtype < 0 ? "a float" : rf_dtype_name((rf_dtype)dtype), rf_dtype_name(tensor->dtype));
   bool same = tensor->rank == rank;
   for (int i = 0; same && i < rank; i++) same = tensor->shape[i] == dims[i];
@@ -350,23 +382,27 @@ static rf_status slot_check(const rf_graph *graph, const rf_op *op, int id, cons
   char expected[96], got[96];
   shape_text(expected, rank, dims);
   shape_text(got, tensor->rank, tensor->shape);
-  return RF_FAIL(error, RAFTER_INVALID, NULL, "wrong shape (%s %s, %s = %s: expected %s, got %s)", op->def->name, op->name, slot, tensor->name,
-                 expected, got);
+  return RF_FAIL(error, RAFTER_INVALID, NULL, "wrong shape (%s %s, %s = %s: expected %s, got %s)",
+                 op->def->name, op->name, slot, tensor->name, expected, got);
 }
 
-rf_status rf_shape_input(const rf_graph *graph, const rf_op *op, int slot, int dtype, int rank, const int64_t *dims, rf_error *error) {
+rf_status rf_shape_input(const rf_graph *graph, const rf_op *op, int slot, int dtype, int rank,
+                         const int64_t *dims, rf_error *error) {
   const char *text = op->def->inputs[slot];
   if (op->input[slot] >= 0) return slot_check(graph, op, op->input[slot], text, dtype, rank, dims, error);
   if (rf_slot_optional(text)) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (%s %s: expected %s, got none)", op->def->name, op->name, text);
+  return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (%s %s: expected %s, got none)", op->def->name,
+                 op->name, text);
 }
 
-rf_status rf_shape_output(rf_graph *graph, rf_op *op, int slot, rf_class class, rf_dtype dtype, int rank, const int64_t *dims, rf_error *error) {
+rf_status rf_shape_output(rf_graph *graph, rf_op *op, int slot, rf_class class, rf_dtype dtype, int rank,
+                          const int64_t *dims, rf_error *error) {
   if (op->output[slot] == RF_WANTED) {
     op->output[slot] = tensor_new(graph, output_name(graph, op, slot), class, dtype, rank, dims);
     return RAFTER_OK;
   }
-  if (op->output[slot] >= 0) return slot_check(graph, op, op->output[slot], op->def->outputs[slot], (int)dtype, rank, dims, error);
+  if (op->output[slot] >= 0)
+    return slot_check(graph, op, op->output[slot], op->def->outputs[slot], (int)dtype, rank, dims, error);
   return RAFTER_OK;
 }
 
@@ -379,7 +415,7 @@ rf_status rf_shape_alike(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* ---- helpers of work rules -------------------------------------------------------------------------------------- */
+/* ---- helpers of work rules ------------------------------------------------------------------- */
 
 rf_work rf_work_bytes(const rf_graph *graph, const rf_op *op) {
   rf_work work = {0};
@@ -395,7 +431,8 @@ rf_work rf_work_bytes(const rf_graph *graph, const rf_op *op) {
 }
 
 void rf_attention_pairs(const rf_graph *graph, int64_t rows, int window, double *causal, double *square) {
-  double seq = (double)(graph->seq > 0 && graph->seq < rows ? graph->seq : rows), segments = seq > 0 ? (double)rows / seq : 0;
+  double seq = (double)(graph->seq > 0 && graph->seq < rows ? graph->seq : rows),
+         segments = seq > 0 ? (double)rows / seq : 0;
   double reach = window > 0 && window < seq ? window : seq;
   /* query i of a segment sees min(i + 1, reach) keys */
   *causal = segments * (reach * (reach + 1) / 2 + (seq - reach) * reach);

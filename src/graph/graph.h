@@ -1,8 +1,10 @@
-/* graph.h - one graph holds every tensor and op of a step: forward, loss, backward, clipping, optimizer; or one
- * forward pass over a KV cache. It is the only place that knows what is computed; it knows no device, no offset, no time.
+/* graph.h - one graph holds every tensor and op of a step: forward, loss, backward, clipping,
+ * optimizer; or one forward pass over a KV cache. It is the only place that knows what is
+ * computed; it knows no device, no offset, no time.
  *
- * A step has three sections: `begin` runs once, `micro` runs `accumulate` times (one microbatch each), `end` runs once.
- * Ops stand in execution order inside `ops[]`, sections in that order. A pass takes the graph and rewrites it in place. */
+ * A step has three sections: `begin` runs once, `micro` runs `accumulate` times (one microbatch
+ * each), `end` runs once. Ops stand in execution order inside `ops[]`, sections in that order. A
+ * pass takes the graph and rewrites it in place. */
 #ifndef RF_GRAPH_H
 #define RF_GRAPH_H
 
@@ -38,21 +40,27 @@ typedef struct rf_tensor {
   rf_class class;
   int rank;
   int64_t shape[RF_MAX_RANK]; /* the bound; extents are run inputs */
-  int param;                  /* row of the parameter table this tensor belongs to (weight, master, moments, gradient); RF_NONE */
-  bool persistent;            /* keeps its bytes from step to step (weights, masters, moments, KV) */
-  bool input;                 /* the caller writes it before each microbatch / walk (tokens, labels, ...) */
-  bool output;                /* the caller reads it after the step (metrics, logits) */
-  bool host;                  /* stands in the host's memory: only offload_in reads it, only offload_out writes it */
-  const char *reason;         /* why it is kept, for the plan's reader; may be NULL */
-  rf_panels panels;           /* of dtype RF_PACKED */
-  rf_spec spec;               /* how it lies on the mesh; `shape` is what one chip has of it */
-  int32_t slots;              /* in a pipeline: microbatches that it holds at once, the i-th in place i % slots, each as `shape` says; 0: one */
+  /* row of the parameter table this tensor belongs to (weight, master, moments, gradient);
+   * RF_NONE */
+  int param;
+  bool persistent; /* keeps its bytes from step to step (weights, masters, moments, KV) */
+  bool input;      /* the caller writes it before each microbatch / walk (tokens, labels, ...) */
+  bool output;     /* the caller reads it after the step (metrics, logits) */
+  /* stands in the host's memory: only offload_in reads it, only offload_out writes it */
+  bool host;
+  const char *reason; /* why it is kept, for the plan's reader; may be NULL */
+  rf_panels panels;   /* of dtype RF_PACKED */
+  rf_spec spec;       /* how it lies on the mesh; `shape` is what one chip has of it */
+  /* in a pipeline: microbatches that it holds at once, the i-th in place i % slots, each as
+   * `shape` says; 0: one */
+  int32_t slots;
 } rf_tensor;
 
 typedef enum rf_section { RF_SECTION_BEGIN, RF_SECTION_MICRO, RF_SECTION_END, RF_SECTIONS } rf_section;
 
-/* How an output that is a gradient (or a running sum) is written. ADD always adds to what is there; MICRO writes in the first
- * microbatch of a step and adds in the later ones. Both continue the fixed chain of additions, so they never reorder it. */
+/* How an output that is a gradient (or a running sum) is written. ADD always adds to what is
+ * there; MICRO writes in the first microbatch of a step and adds in the later ones. Both
+ * continue the fixed chain of additions, so they never reorder it. */
 typedef enum rf_accumulate { RF_WRITE, RF_ACCUMULATE_MICRO, RF_ACCUMULATE_ADD } rf_accumulate;
 
 typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESIDUAL } rf_epilogue;
@@ -64,25 +72,33 @@ typedef struct rf_router {
   int32_t groups, groups_used;
 } rf_router;
 
-enum { RF_FAST_BLOCK = 32, RF_FAST_INT8_BLOCK = 256 }; /* values of k that one scale of rounded activations is for; before int8, in two bytes */
-/* Values of k that one scale of rounded activations is for, by the matrix's type. (Files that mix types hold what rounding harms most in q6_k.) */
-static inline int rf_fast_block_of(const rf_quant_type *type) { return type->number == RF_Q_Q4_K || type->number == RF_Q_Q5_K ? 128 : RF_FAST_BLOCK; }
+/* values of k that one scale of rounded activations is for; before int8, in two bytes */
+enum { RF_FAST_BLOCK = 32, RF_FAST_INT8_BLOCK = 256 };
+/* Values of k that one scale of rounded activations is for, by the matrix's type. (Files that
+ * mix types hold what rounding harms most in q6_k.) */
+static inline int rf_fast_block_of(const rf_quant_type *type) {
+  return type->number == RF_Q_Q4_K || type->number == RF_Q_Q5_K ? 128 : RF_FAST_BLOCK;
+}
 
 /* Attributes: one flat struct; an op reads the fields its row names. */
 typedef struct rf_attr {
-  float eps;                                 /* norms, adamw */
-  float offset;                              /* rmsnorm, head_norm: added to the gain */
-  float scale;                               /* attention: 1/sqrt(H); embed: of the token rows, 0: 1 */
-  float softcap;                             /* attention, head: scores, logits become cap tanh(x / cap); 0: not */
+  float eps;    /* norms, adamw */
+  float offset; /* rmsnorm, head_norm: added to the gain */
+  float scale;  /* attention: 1/sqrt(H); embed: of the token rows, 0: 1 */
+  /* attention, head: scores, logits become cap tanh(x / cap); 0: not */
+  float softcap;
   int32_t heads, kv_heads, head_dim, window; /* attention, rope; window 0: full causal */
   rf_dtype dtype;                            /* embed: of x, where the table is packed */
-  rf_dtype softmax;                          /* attention: RF_F32, or RF_BF16: scaled scores are rounded to bf16 before the exponential */
-  rf_rope rope;                              /* rope */
-  bool inverse;                              /* rope: rotate back (its own backward) */
-  rf_epilogue epilogue;                      /* matmul */
-  bool transpose;                            /* matmul, head: the weight is stored (out, in) */
+  /* attention: RF_F32, or RF_BF16: scaled scores are rounded to bf16 before the exponential */
+  rf_dtype softmax;
+  rf_rope rope;         /* rope */
+  bool inverse;         /* rope: rotate back (its own backward) */
+  rf_epilogue epilogue; /* matmul */
+  bool transpose;       /* matmul, head: the weight is stored (out, in) */
   bool
-      fast; /* matmul, matmul_experts, head_logits, head_score: x is rounded to 8 bits first, in blocks of rf_fast_block_of w's type; before int8 to two bytes, of RF_FAST_INT8_BLOCK */
+      /* matmul, matmul_experts, head_logits, head_score: x is rounded to 8 bits first, in blocks
+       * of rf_fast_block_of w's type; before int8 to two bytes, of RF_FAST_INT8_BLOCK */
+      fast;
   float dropout;      /* probability of zeroing */
   uint64_t site;      /* rf_name_key of the dropout site; of send and recv: of what they hand over */
   int32_t token_step; /* dropout: tokens from a row to the next, where tokens are dealt out; 0: 1 */
@@ -91,20 +107,28 @@ typedef struct rf_attr {
   rf_lora_parts lora;               /* lora: which columns its parts read and join; scale: alpha / r */
   float clip;                       /* clip: largest global norm; 0: measure only */
   int32_t experts, experts_used;    /* route and what follows it: E, k */
-  float fill;                       /* experts on several chips: how much of their places (part) rows are expected to take; 0: all */
-  rf_router router;                 /* route */
-  int32_t value_dim, latent;        /* attention_latent and its kin: W, and numbers of a latent row; rope.dim: R */
+  /* experts on several chips: how much of their places (part) rows are expected to take; 0: all */
+  float fill;
+  rf_router router; /* route */
+  /* attention_latent and its kin: W, and numbers of a latent row; rope.dim: R */
+  int32_t value_dim, latent;
   int32_t
-      index; /* norm_sq, adamw: which element of the sums it writes; head_score: how many likeliest it keeps; all_reduce, permute: which; send, recv: the other stage */
-  /* Collectives: the axes of the group and its chips; the dimension they gather, split or reduce along, and the one that all_to_all splits. Elsewhere
-   * `axes` are those that cut a sum or a table which the op would need whole (matmul, embed, head_part). */
+      /* norm_sq, adamw: which element of the sums it writes; head_score: how many likeliest it
+       * keeps; all_reduce, permute: which; send, recv: the other stage */
+      index;
+  /* Collectives: the axes of the group and its chips; the dimension they gather, split or reduce
+   * along, and the one that all_to_all splits. Elsewhere `axes` are those that cut a sum or a
+   * table which the op would need whole (matmul, embed, head_part). */
   rf_axes axes;
   int32_t group, dim, to;
-  uint8_t form;        /* rf_form of that dimension */
-  int64_t whole, part; /* its extent on all chips, and of all_to_all and reduce_scatter that of a run; 0: as the input's shape says */
+  uint8_t form; /* rf_form of that dimension */
+  /* its extent on all chips, and of all_to_all and reduce_scatter that of a run; 0: as the
+   * input's shape says */
+  int64_t whole, part;
 } rf_attr;
 
-/* How the kernel of a product cuts its work; no sum depends on it. All 0: as the kernel itself would. */
+/* How the kernel of a product cuts its work; no sum depends on it. All 0: as the kernel itself
+ * would. */
 typedef struct rf_blocks {
   int64_t kc, a_bytes, nc; /* steps of k; bytes of packed rows of a group of threads; columns */
 } rf_blocks;
@@ -122,8 +146,9 @@ typedef struct rf_op {
   rf_blocks blocks; /* chosen by the plan */
   bool backward;    /* made by differentiate */
   int32_t chunk;    /* of a stage of a pipeline: which of its runs of layers it belongs to */
-  int recompute_of; /* op id whose output this op makes again (remat), or RF_NONE. The same def takes the same kernel; the def
-                                   * differs when only the epilogue is repeated (gelu from a kept u), with the same bits */
+  int recompute_of; /* op id whose output this op makes again (remat), or RF_NONE. The same def takes the same
+                     * kernel; the def differs when only the epilogue is repeated (gelu from a kept u), with
+                     * the same bits */
 } rf_op;
 
 typedef struct rf_graph {
@@ -142,23 +167,28 @@ typedef struct rf_graph {
   int32_t chunk;   /* of ops that are made now */
 } rf_graph;
 
-/* What an op costs, declared once, read by planner and report. FLOPs count multiply and add as two, of matrix products and attention
- * only (elementwise ops, norms and the optimizer are timed by their bytes and count none); causal attention counts what the mask
- * leaves (flops) and flops_full the whole square. flops is the model's share: what an op computes again inside itself (the scores in
- * attention_bwd, the logits in head_loss_bwd), and rows that an expert has room for beside its even share, stand in flops_again and are hardware work only;
- * rows that experts have no room for are less of it. Bytes are each operand once. */
+/* What an op costs, declared once, read by planner and report. FLOPs count multiply and add as
+ * two, of matrix products and attention only (elementwise ops, norms and the optimizer are timed
+ * by their bytes and count none); causal attention counts what the mask leaves (flops) and
+ * flops_full the whole square. flops is the model's share: what an op computes again inside
+ * itself (the scores in attention_bwd, the logits in head_loss_bwd), and rows that an expert has
+ * room for beside its even share, stand in flops_again and are hardware work only; rows that
+ * experts have no room for are less of it. Bytes are each operand once. */
 typedef struct rf_work {
   double flops, flops_full, bytes_read, bytes_written, flops_again;
-  double sent_bytes; /* collectives: the whole array of the group; offload: what crosses to the host or back */
+  /* collectives: the whole array of the group; offload: what crosses to the host or back */
+  double sent_bytes;
 } rf_work;
 
-/* The output may take the input's bytes when nobody else reads them later. Every kernel of the op must allow it: element i of that input
- * is read before element i of the output is written, and never again. */
+/* The output may take the input's bytes when nobody else reads them later. Every kernel of the
+ * op must allow it: element i of that input is read before element i of the output is written,
+ * and never again. */
 typedef struct rf_inplace {
   int output, input;
 } rf_inplace;
 
-/* Experts that `rows` rows are expected to meet, each choosing `used` of `experts` evenly and for itself: E (1 - (1 - k/E)^n). */
+/* Experts that `rows` rows are expected to meet, each choosing `used` of `experts` evenly and
+ * for itself: E (1 - (1 - k/E)^n). */
 double rf_experts_met(double experts, double used, double rows);
 
 typedef struct rf_op_def {
@@ -166,13 +196,15 @@ typedef struct rf_op_def {
   const char *formula;               /* one line of mathematics */
   const char *inputs[RF_MAX_INPUTS]; /* "x (M,K)", "bias (N)?": a trailing '?' marks an optional one */
   const char *outputs[RF_MAX_OUTPUTS];
-  rf_status (*shape)(rf_graph *graph, rf_op *op, rf_error *error); /* checks inputs, creates the outputs that are still RF_NONE and wanted */
+  /* checks inputs, creates the outputs that are still RF_NONE and wanted */
+  rf_status (*shape)(rf_graph *graph, rf_op *op, rf_error *error);
   rf_work (*work)(const rf_graph *graph, const rf_op *op);
   rf_inplace inplace[4]; /* ends at {0,0} with inplace_count */
   int inplace_count;
-  /* Emits backward ops. grad_out[i]: gradient tensor of output i (RF_NONE: not needed). grad_in[i] says on entry what is asked for input
-   * i: RF_NONE nothing, RF_WANTED a new tensor (whose id is returned in its place), an id the parameter gradient to write.
-   * NULL: not differentiable (optimizer, backward ops themselves). */
+  /* Emits backward ops. grad_out[i]: gradient tensor of output i (RF_NONE: not needed).
+   * grad_in[i] says on entry what is asked for input i: RF_NONE nothing, RF_WANTED a new tensor
+   * (whose id is returned in its place), an id the parameter gradient to write. NULL: not
+   * differentiable (optimizer, backward ops themselves). */
   rf_status (*backward)(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error);
   /* How operands must lie on a mesh and how results lie then; NULL: the op cannot be cut. */
   rf_status (*shard)(rf_sharding *sharding, rf_error *error);
@@ -183,7 +215,8 @@ typedef struct rf_op_def {
   bool loss;   /* backward starts here: the gradient of its output is run->loss_scale */
 } rf_op_def;
 
-/* What attention over a cache does for each of its rows, for each key that a row sees, and moves for each position. */
+/* What attention over a cache does for each of its rows, for each key that a row sees, and moves
+ * for each position. */
 typedef struct rf_cached {
   double flops_row, flops_key, position_bytes, fixed_bytes; /* fixed: read whatever the contexts */
   int table;                                                /* tensor of the page table */
@@ -197,51 +230,65 @@ double rf_cache_position_bytes(const rf_tensor *cache);
 /* The op table, NULL-terminated, in docs order. */
 extern const rf_op_def *const RF_OPS[];
 const rf_op_def *rf_op_find(const char *name);
-bool rf_op_is_exchange(const rf_op_def *def); /* collectives and offload: it moves bytes off the chip or onto it */
+/* collectives and offload: it moves bytes off the chip or onto it */
+bool rf_op_is_exchange(const rf_op_def *def);
 
-/* kind.c: the sort of work ("matmul", "attention", "norm", ...), and the phase of a step, that an op belongs to. */
+/* kind.c: the sort of work ("matmul", "attention", "norm", ...), and the phase of a step, that
+ * an op belongs to. */
 const char *rf_op_kind(const rf_op *op);
 const char *rf_op_phase(const rf_op *op); /* "forward", "recompute", "backward", "optimizer" */
 
-/* ---- building blocks ------------------------------------------------------------------------------------------- */
+/* ---- building blocks ------------------------------------------------------------------------- */
 
 rf_graph *rf_graph_new(const rf_model *model);
 void rf_graph_free(rf_graph *graph);
 rf_graph *rf_graph_copy(const rf_graph *graph);
-rf_graph *rf_graph_borrow(const rf_graph *graph); /* the same with the names of `graph`, which has to outlive it */
-int rf_graph_tensor(rf_graph *graph, const char *name, rf_class class, rf_dtype dtype, int rank, const int64_t *shape); /* new tensor id */
-int64_t rf_tensor_count(const rf_tensor *tensor);                                                                       /* elements */
+/* the same with the names of `graph`, which has to outlive it */
+rf_graph *rf_graph_borrow(const rf_graph *graph);
+/* new tensor id */
+int rf_graph_tensor(rf_graph *graph, const char *name, rf_class class, rf_dtype dtype, int rank,
+                    const int64_t *shape);
+/* elements */
+int64_t rf_tensor_count(const rf_tensor *tensor);
 int64_t rf_tensor_bytes(const rf_tensor *tensor);
-/* i8, i4 and fp8: numbers without a scale beside them. Caches of i8 apart, whose scales are a tensor, plans count their bytes and nothing runs them. */
+/* i8, i4 and fp8: numbers without a scale beside them. Caches of i8 apart, whose scales are a
+ * tensor, plans count their bytes and nothing runs them. */
 bool rf_dtype_is_narrow(rf_dtype dtype);
-const char *rf_tensor_type(const rf_tensor *tensor, char text[64]); /* its dtype's name, of a packed one those of its parts */
-/* Rows that a walk of `used` rows has of a tensor with `bound` of them: tokens have an extent, and so have rows sorted by expert. */
+/* its dtype's name, of a packed one those of its parts */
+const char *rf_tensor_type(const rf_tensor *tensor, char text[64]);
+/* Rows that a walk of `used` rows has of a tensor with `bound` of them: tokens have an extent,
+ * and so have rows sorted by expert. */
 static inline int64_t rf_rows_of_walk(const rf_graph *graph, int64_t bound, int64_t used) {
   int64_t each = bound == graph->rows ? 1 : graph->model.experts_used;
   return bound == graph->rows * each && used > 0 && used < graph->rows ? used * each : bound;
 }
-/* Appends an op to `section`; def->shape makes the outputs marked wanted (bit i: output i). Returns the op id, or -1 with error. */
-int rf_graph_op(rf_graph *graph, const char *def, const char *name, rf_section section, const int *inputs, int input_count, unsigned wanted,
-                const rf_attr *attr, rf_error *error);
-/* The same with every output slot given: an existing tensor id (checked against the shape rule), RF_WANTED or RF_NONE. */
-int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section, const int *inputs, int input_count, const int *outputs,
-                  int output_count, const rf_attr *attr, rf_error *error);
-int rf_graph_find(const rf_graph *graph, const char *name); /* tensor id by name, or RF_NONE; a linear search */
-bool rf_slot_optional(const char *slot);                    /* a slot text of rf_op_def.inputs or .outputs */
+/* Appends an op to `section`; def->shape makes the outputs marked wanted (bit i: output i).
+ * Returns the op id, or -1 with error. */
+int rf_graph_op(rf_graph *graph, const char *def, const char *name, rf_section section, const int *inputs,
+                int input_count, unsigned wanted, const rf_attr *attr, rf_error *error);
+/* The same with every output slot given: an existing tensor id (checked against the shape rule),
+ * RF_WANTED or RF_NONE. */
+int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section,
+                  const int *inputs, int input_count, const int *outputs, int output_count,
+                  const rf_attr *attr, rf_error *error);
+/* tensor id by name, or RF_NONE; a linear search */
+int rf_graph_find(const rf_graph *graph, const char *name);
+bool rf_slot_optional(const char *slot); /* a slot text of rf_op_def.inputs or .outputs */
 
-/* Who reads and writes each tensor, in op order: readers of t are reader[reader_at[t]] .. reader[reader_at[t + 1] - 1].
- * A snapshot in `pool`; made in two walks over the ops. */
+/* Who reads and writes each tensor, in op order: readers of t are reader[reader_at[t]] ..
+ * reader[reader_at[t + 1] - 1]. A snapshot in `pool`; made in two walks over the ops. */
 typedef struct rf_uses {
   int *reader_at, *reader, *writer_at, *writer;
 } rf_uses;
 rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool);
 
-/* ---- passes, in their order -------------------------------------------------------------------------------------- */
+/* ---- passes, in their order ------------------------------------------------------------------ */
 
 typedef enum rf_job_kind { RF_JOB_TRAIN, RF_JOB_GENERATE, RF_JOB_SCORE } rf_job_kind;
 typedef enum rf_optimizer { RF_ADAMW, RF_ADAM } rf_optimizer;
-/* Which tensors are recomputed in backward instead of kept. AUTO is decided by plan, which then calls rf_pass_remat with a set. SAVE: all of a block but
- * the tensors whose names (rows of RF_SAVED, remat.h) are bits below it. */
+/* Which tensors are recomputed in backward instead of kept. AUTO is decided by plan, which then
+ * calls rf_pass_remat with a set. SAVE: all of a block but the tensors whose names (rows of
+ * RF_SAVED, remat.h) are bits below it. */
 typedef enum rf_remat {
   RF_REMAT_NONE,
   RF_REMAT_MLP,
@@ -253,18 +300,27 @@ typedef enum rf_remat {
 } rf_remat;
 
 enum { RF_REMAT_TEXT = 96 };
-/* "none", "mlp", "attn", "mlp+attn", "block", "auto", "save:NAME,NAME"; read also the names of sets ("minimal") and + between names. */
+/* "none", "mlp", "attn", "mlp+attn", "block", "auto", "save:NAME,NAME"; read also the names of
+ * sets ("minimal") and + between names. */
 const char *rf_remat_write(rf_remat remat, char text[RF_REMAT_TEXT]);
 rf_status rf_remat_parse(const char *text, rf_remat *remat, rf_error *error);
 bool rf_remat_valid(rf_remat remat);
 enum { RF_REMAT_NAMED = 12 };
-/* Every policy with a name of its own that computes something again and is not searched for; returns how many. */
+/* Every policy with a name of its own that computes something again and is not searched for;
+ * returns how many. */
 int rf_remat_named(rf_remat list[RF_REMAT_NAMED]);
 /* The text, for as long as the block that this stands in: rf_remat_write(remat, (char[96]){0}). */
 #define rf_remat_name(remat) rf_remat_write(remat, (char[RF_REMAT_TEXT]){0})
 
-/* What may stand in the host's memory: optimizer states, what backward reads of forward, the cache of a generate job, weights of blocks. */
-enum { RF_OFFLOAD_OPTIMIZER = 1, RF_OFFLOAD_ACTIVATIONS = 2, RF_OFFLOAD_KV = 4, RF_OFFLOAD_WEIGHTS = 8, RF_OFFLOADS = 4 };
+/* What may stand in the host's memory: optimizer states, what backward reads of forward, the
+ * cache of a generate job, weights of blocks. */
+enum {
+  RF_OFFLOAD_OPTIMIZER = 1,
+  RF_OFFLOAD_ACTIVATIONS = 2,
+  RF_OFFLOAD_KV = 4,
+  RF_OFFLOAD_WEIGHTS = 8,
+  RF_OFFLOADS = 4
+};
 const char *rf_offload_name(int bit); /* 0 .. RF_OFFLOADS - 1: "optimizer", ... */
 /* A list of those names, separated by commas. RAFTER_INVALID names the wrong one. */
 rf_status rf_offload_parse(const char *text, unsigned *what, rf_error *error);
@@ -276,16 +332,26 @@ typedef struct rf_build_options {
   int64_t microbatch; /* sequences of a microbatch (train) or slots (generate): sequences that run at once */
   int64_t seq;        /* T: tokens of a training row; context bound of a slot */
   int64_t rows;       /* generate: rows of one walk (prefill chunk, or slots for decode) */
-  int64_t chunk;      /* generate: rows of one walk that belong to one sequence, at most; 0: RF_PREFILL_ROWS */
-  int64_t sequences;  /* generate: whole sequences that the cache has room for; at least, and for 0, one for each slot */
-  int64_t kv_page;    /* generate: tokens of a page of the cache; 0: RF_KV_PAGE */
-  bool fast;          /* generate, score: products with packed matrices of codes round their activations to 8 bits */
-  bool kv_dtype_set;  /* generate: the cache is in kv_dtype (f32, bf16, i8; planned only: f8_e4m3, i4), not in that of the activations */
+  /* generate: rows of one walk that belong to one sequence, at most; 0: RF_PREFILL_ROWS */
+  int64_t chunk;
+  /* generate: whole sequences that the cache has room for; at least, and for 0, one for each
+   * slot */
+  int64_t sequences;
+  int64_t kv_page; /* generate: tokens of a page of the cache; 0: RF_KV_PAGE */
+  /* generate, score: products with packed matrices of codes round their activations to 8 bits */
+  bool fast;
+  /* generate: the cache is in kv_dtype (f32, bf16, i8; planned only: f8_e4m3, i4), not in that
+   * of the activations */
+  bool kv_dtype_set;
   rf_dtype kv_dtype;
   bool
-      narrow_set; /* planned only: matrices that nothing trains are numbers of `narrow` (f8_e4m3, i4), experts too; tables of tokens in i8 at least */
+      /* planned only: matrices that nothing trains are numbers of `narrow` (f8_e4m3, i4),
+       * experts too; tables of tokens in i8 at least */
+      narrow_set;
   rf_dtype narrow;
-  bool matmul_set; /* planned only: linear layers and experts multiply in `matmul` (i8, f8_e4m3), attention and head as they are */
+  /* planned only: linear layers and experts multiply in `matmul` (i8, f8_e4m3), attention and
+   * head as they are */
+  bool matmul_set;
   rf_dtype matmul;
   int top; /* score: likeliest tokens that are kept of every position, at most RF_TOP_MOST; 0: none */
   int accumulate;
@@ -297,33 +363,46 @@ typedef struct rf_build_options {
   rf_mesh mesh;     /* over which chips; all 0: one */
   unsigned offload; /* bits of rf_offload: what stands in the host's memory */
   const rf_weight_types *
-      weights; /* of matrices that do not change (generate, score, under LoRA): what they are packed in; NULL: `dtype`. Read while the graph is built */
+      /* of matrices that do not change (generate, score, under LoRA): what they are packed in;
+       * NULL: `dtype`. Read while the graph is built */
+      weights;
 } rf_build_options;
 
-/* build + adapt + differentiate + optimize + stage + shard + fuse, i.e. everything before kernels are chosen. `after` (may be NULL) stops after the
- * pass of that name ("build", "adapt", "differentiate", "optimize", "stage", "shard", "fuse"): for `plan --after`. */
-rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after, rf_graph **graph, rf_error *error);
-/* One chip's program of stage options->mesh.stage of a pipeline, out of what rf_graph_build makes `after` optimize: stage + shard + fuse. */
-rf_status rf_graph_stage(const rf_graph *whole, const rf_build_options *options, rf_graph **graph, rf_error *error);
+/* build + adapt + differentiate + optimize + stage + shard + fuse, i.e. everything before
+ * kernels are chosen. `after` (may be NULL) stops after the pass of that name ("build", "adapt",
+ * "differentiate", "optimize", "stage", "shard", "fuse"): for `plan --after`. */
+rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after,
+                         rf_graph **graph, rf_error *error);
+/* One chip's program of stage options->mesh.stage of a pipeline, out of what rf_graph_build
+ * makes `after` optimize: stage + shard + fuse. */
+rf_status rf_graph_stage(const rf_graph *whole, const rf_build_options *options, rf_graph **graph,
+                         rf_error *error);
 /* The passes that rf_graph_build runs, one by one. */
-/* Joins the model's adapters to their linear layers; the weights beside them are not trained then. `dtype`: of activations;
- * `learns`: with their dropout. */
+/* Joins the model's adapters to their linear layers; the weights beside them are not trained
+ * then. `dtype`: of activations; `learns`: with their dropout. */
 rf_status rf_pass_adapt(rf_graph *graph, rf_dtype dtype, bool learns, rf_error *error);
 rf_status rf_pass_differentiate(rf_graph *graph, rf_error *error);
 rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error);
-/* Whether a job can be cut over a mesh. RAFTER_INVALID names the number that does not divide and what would. */
-rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options, rf_error *error);
-/* Turns a graph into the program of one chip of the mesh: local shapes, and a collective wherever what an op needs is not what the chip has. */
+/* Whether a job can be cut over a mesh. RAFTER_INVALID names the number that does not divide and
+ * what would. */
+rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options,
+                        rf_error *error);
+/* Turns a graph into the program of one chip of the mesh: local shapes, and a collective
+ * wherever what an op needs is not what the chip has. */
 rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error);
 rf_status rf_pass_fuse(rf_graph *graph, rf_error *error);
-/* drop[t] true: tensor t (a forward activation that backward reads) is recomputed. Rewrites the graph; the same values come out, to the bit. */
+/* drop[t] true: tensor t (a forward activation that backward reads) is recomputed. Rewrites the
+ * graph; the same values come out, to the bit. */
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error);
-/* Moves what `what` names (bits of rf_offload) to the host's memory, with copies there and back around its uses: the same values, to the bit.
- * RAFTER_INVALID: the graph has nothing of it. Behind remat. */
+/* Moves what `what` names (bits of rf_offload) to the host's memory, with copies there and back
+ * around its uses: the same values, to the bit. RAFTER_INVALID: the graph has nothing of it.
+ * Behind remat. */
 rf_status rf_pass_offload(rf_graph *graph, unsigned what, rf_error *error);
-/* The set a named policy drops; `drop` has tensor_count entries. NONE and AUTO give an empty set. */
+/* The set a named policy drops; `drop` has tensor_count entries. NONE and AUTO give an empty
+ * set. */
 void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop);
-/* Own-code legality check of a graph (ids, shapes, order, sections, single writer unless accumulating). Run between passes in tests. */
+/* Own-code legality check of a graph (ids, shapes, order, sections, single writer unless
+ * accumulating). Run between passes in tests. */
 rf_status rf_graph_verify(const rf_graph *graph, rf_error *error);
 /* One line per op, for people: `plan --after`. The text belongs to the graph's pool. */
 const char *rf_graph_print(rf_graph *graph);

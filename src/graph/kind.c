@@ -1,4 +1,5 @@
-/* kind.c - what sort of work an op is, and which phase of a step it belongs to: the names that recorders and reports group by. */
+/* kind.c - what sort of work an op is, and which phase of a step it belongs to: the names that
+ * recorders and reports group by. */
 #include "graph/graph.h"
 
 #include <fnmatch.h>
@@ -8,12 +9,14 @@
 static const struct {
   const char *pattern, *kind;
 } KINDS[] = {
-    {"norm_sq", "optimizer"}, {"norm_total", "optimizer"},    {"clip", "optimizer"},    {"adamw", "optimizer"},
-    {"loss_sum", "head"},     {"head_norm*", "norm"},         {"head*", "head"},        {"*norm*", "norm"},
-    {"embed*", "embed"},      {"matmul*", "matmul"},          {"lora*", "matmul"},      {"attention*", "attention"},
-    {"kv_*", "cache"},        {"route*", "experts"},          {"dispatch*", "experts"}, {"combine*", "experts"},
-    {"all_*", "exchange"},    {"reduce_scatter", "exchange"}, {"permute", "exchange"},  {"send", "exchange"},
-    {"recv", "exchange"},     {"offload_*", "exchange"},      {"take_run", "exchange"},
+    {"norm_sq", "optimizer"},  {"norm_total", "optimizer"}, {"clip", "optimizer"},
+    {"adamw", "optimizer"},    {"loss_sum", "head"},        {"head_norm*", "norm"},
+    {"head*", "head"},         {"*norm*", "norm"},          {"embed*", "embed"},
+    {"matmul*", "matmul"},     {"lora*", "matmul"},         {"attention*", "attention"},
+    {"kv_*", "cache"},         {"route*", "experts"},       {"dispatch*", "experts"},
+    {"combine*", "experts"},   {"all_*", "exchange"},       {"reduce_scatter", "exchange"},
+    {"permute", "exchange"},   {"send", "exchange"},        {"recv", "exchange"},
+    {"offload_*", "exchange"}, {"take_run", "exchange"},
 };
 
 const char *rf_op_kind(const rf_op *op) {

@@ -3,7 +3,9 @@
 
 const char *rf_kv_class_name(rf_kv_class class) { return class == RF_KV_LOCAL ? "local" : "global"; }
 
-rf_kv_class rf_kv_class_of(const rf_model *model, int layer) { return rf_model_window(model, layer) > 0 ? RF_KV_LOCAL : RF_KV_GLOBAL; }
+rf_kv_class rf_kv_class_of(const rf_model *model, int layer) {
+  return rf_model_window(model, layer) > 0 ? RF_KV_LOCAL : RF_KV_GLOBAL;
+}
 
 int64_t rf_kv_page_bytes(const rf_model *model, int64_t page, rf_dtype dtype, int64_t *scale_bytes) {
   if (scale_bytes) *scale_bytes = 0;
@@ -21,12 +23,16 @@ rf_kv rf_kv_of(const rf_model *model, const rf_build_options *o) {
               .chips = chips,
               .sequences = o->sequences > o->microbatch ? o->sequences : o->microbatch,
               .dtype = o->kv_dtype_set ? o->kv_dtype : o->dtype};
-  int64_t chunk = o->chunk > 0 ? o->chunk : RF_PREFILL_ROWS, scales, page_bytes = rf_kv_page_bytes(model, kv.page, kv.dtype, &scales);
+  int64_t chunk = o->chunk > 0 ? o->chunk : RF_PREFILL_ROWS, scales,
+          page_bytes = rf_kv_page_bytes(model, kv.page, kv.dtype, &scales);
   if (chunk > o->seq) chunk = o->seq;
   kv.columns = pages_of(o->seq, kv.page);
   for (int layer = 0; layer < model->layers; layer++) {
     struct rf_kv_layers *of = &kv.of[rf_kv_class_of(model, layer)];
-    of->layers++; of->window = rf_model_window(model, layer); of->page_bytes += page_bytes + scales; of->most = kv.columns;
+    of->layers++;
+    of->window = rf_model_window(model, layer);
+    of->page_bytes += page_bytes + scales;
+    of->most = kv.columns;
   }
   struct rf_kv_layers *local = &kv.of[RF_KV_LOCAL];
   int64_t touched = pages_of(local->window + chunk - 1, kv.page) + 1;
@@ -42,7 +48,8 @@ int64_t rf_kv_pages(const rf_kv *kv, rf_kv_class class, int64_t tokens) {
 
 int64_t rf_kv_sequence_bytes(const rf_kv *kv, int64_t tokens) {
   int64_t bytes = 0;
-  for (int c = 0; c < RF_KV_CLASSES; c++) bytes += rf_kv_pages(kv, (rf_kv_class)c, tokens) * kv->of[c].page_bytes;
+  for (int c = 0; c < RF_KV_CLASSES; c++)
+    bytes += rf_kv_pages(kv, (rf_kv_class)c, tokens) * kv->of[c].page_bytes;
   return bytes;
 }
 

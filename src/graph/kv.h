@@ -1,5 +1,7 @@
-/* kv.h - the KV cache: pages of a fixed number of tokens, of one kind for layers that see all keys and of another for windowed layers, which need
- * only what their window touches. The one place that says how many pages and bytes a sequence takes: builder, plans, generator and reports ask it. */
+/* kv.h - the KV cache: pages of a fixed number of tokens, of one kind for layers that see all
+ * keys and of another for windowed layers, which need only what their window touches. The one
+ * place that says how many pages and bytes a sequence takes: builder, plans, generator and
+ * reports ask it. */
 #ifndef RF_KV_H
 #define RF_KV_H
 
@@ -8,12 +10,16 @@
 #include "graph/graph.h"
 
 enum {
-  RF_KV_PAGE = 256,      /* tokens of a page: a block of attention's keys */
-  RF_PREFILL_ROWS = 256, /* rows of a walk that belong to one sequence, at most, where nobody says otherwise */
-  RF_KV_UNIT = 32,       /* a page is a power of two of at least this many tokens: the keys that attention's kernels take at once */
+  RF_KV_PAGE = 256, /* tokens of a page: a block of attention's keys */
+  /* rows of a walk that belong to one sequence, at most, where nobody says otherwise */
+  RF_PREFILL_ROWS = 256,
+  /* a page is a power of two of at least this many tokens: the keys that attention's kernels
+   * take at once */
+  RF_KV_UNIT = 32,
 };
 
-/* An i8 cache keeps 127 x / m of a head, m its largest |x|. Below this 127 / m is no number any more: the head is zeros. */
+/* An i8 cache keeps 127 x / m of a head, m its largest |x|. Below this 127 / m is no number any
+ * more: the head is zeros. */
 #define RF_NARROW_LEAST (127 * FLT_MIN)
 
 typedef enum rf_kv_class { RF_KV_GLOBAL, RF_KV_LOCAL, RF_KV_CLASSES } rf_kv_class;
@@ -35,17 +41,19 @@ typedef struct rf_kv {
 } rf_kv;
 rf_kv rf_kv_of(const rf_model *model, const rf_build_options *options);
 
-/* Pages that a sequence of at most `tokens` tokens holds at once: global ceil(tokens / page); local at most
- * ceil((window + chunk - 1) / page) + 1. 0 for a class without layers. */
+/* Pages that a sequence of at most `tokens` tokens holds at once: global ceil(tokens / page);
+ * local at most ceil((window + chunk - 1) / page) + 1. 0 for a class without layers. */
 int64_t rf_kv_pages(const rf_kv *kv, rf_kv_class class, int64_t tokens);
 /* Their bytes, in all layers of both classes. */
 int64_t rf_kv_sequence_bytes(const rf_kv *kv, int64_t tokens);
-/* Of these what the next token may read: in windowed layers what its window reaches, without the rest of pages. */
+/* Of these what the next token may read: in windowed layers what its window reaches, without the
+ * rest of pages. */
 int64_t rf_kv_read_bytes(const rf_kv *kv, int64_t tokens);
 /* The first position whose keys a token at `position` sees. */
 int64_t rf_kv_first_key(const rf_kv *kv, rf_kv_class class, int64_t position);
 
-/* One page of one layer: bytes of its keys and values, and of its scales. Latent attention keeps one row of kv_rank + rope_dim numbers for all heads. */
+/* One page of one layer: bytes of its keys and values, and of its scales. Latent attention keeps
+ * one row of kv_rank + rope_dim numbers for all heads. */
 int64_t rf_kv_page_bytes(const rf_model *model, int64_t page, rf_dtype dtype, int64_t *scale_bytes);
 
 #endif

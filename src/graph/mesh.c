@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const NAMES[RF_AXES] = {"slice", "pipeline", "data", "expert", "fsdp", "context", "sequence", "tensor"};
+static const char *const NAMES[RF_AXES] = {"slice", "pipeline", "data",     "expert",
+                                           "fsdp",  "context",  "sequence", "tensor"};
 
 const char *rf_axis_name(rf_axis axis) { return (unsigned)axis < RF_AXES ? NAMES[axis] : "?"; }
 
@@ -26,13 +27,15 @@ rf_axes rf_mesh_live(const rf_mesh *mesh, rf_axes axes) {
 }
 
 int64_t rf_mesh_copies(const rf_mesh *mesh) {
-  return rf_mesh_size(mesh, (rf_axes) ~(RF_AXES_OF_WALK | RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE)));
+  return rf_mesh_size(
+      mesh, (rf_axes) ~(RF_AXES_OF_WALK | RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE)));
 }
 
 const char *rf_mesh_text(const rf_mesh *mesh, char text[160]) {
   int at = 0;
   for (int a = 0; a < RF_AXES; a++)
-    if (rf_mesh_extent(mesh, (rf_axis)a) > 1) at += snprintf(text + at, (size_t)(160 - at), "%s%s=%d", at ? ", " : "", NAMES[a], (int)mesh->of[a]);
+    if (rf_mesh_extent(mesh, (rf_axis)a) > 1)
+      at += snprintf(text + at, (size_t)(160 - at), "%s%s=%d", at ? ", " : "", NAMES[a], (int)mesh->of[a]);
   if (!at) snprintf(text, 160, "one chip");
   return text;
 }
@@ -69,20 +72,25 @@ static rf_status parse_part(const char *part, size_t length, rf_mesh *mesh, rf_e
   const char *equals = memchr(part, '=', length);
   int axis = equals ? axis_of(part, (size_t)(equals - part)) : -1;
   if (axis < 0)
-    return RF_FAIL(
-        error, RAFTER_INVALID, "write for example data=2,fsdp=16,tensor=4",
-        "unknown axis of a mesh (--mesh: expected data, fsdp, tensor, sequence, context, pipeline, expert or slice as NAME=NUMBER, got '%.*s')",
-        (int)length, part);
+    return RF_FAIL(error, RAFTER_INVALID, "write for example data=2,fsdp=16,tensor=4",
+                   "unknown axis of a mesh (--mesh: expected data, fsdp, tensor, sequence, context, "
+                   "pipeline, expert or slice as NAME=NUMBER, got '%.*s')",
+                   (int)length, part);
   char *end;
   long count = equals[1] >= '0' && equals[1] <= '9' ? strtol(equals + 1, &end, 10) : 0;
-  bool number = equals[1] >= '0' && equals[1] <= '9', pinned = number && part + length - end == 4 && strncmp(end, "@d2d", 4) == 0;
+  bool number = equals[1] >= '0' && equals[1] <= '9',
+       pinned = number && part + length - end == 4 && strncmp(end, "@d2d", 4) == 0;
   if (!number || (end != part + length && !pinned) || count < 1 || count > MOST)
-    return RF_FAIL(error, RAFTER_INVALID, "leave out axes of one chip", "bad number of chips (--mesh %s: expected 1 to %d, got '%.*s')", NAMES[axis],
-                   MOST, (int)(part + length - equals - 1), equals + 1);
-  if (mesh->of[axis]) return RF_FAIL(error, RAFTER_INVALID, "name each axis once", "an axis of the mesh is given twice (--mesh: %s)", NAMES[axis]);
+    return RF_FAIL(error, RAFTER_INVALID, "leave out axes of one chip",
+                   "bad number of chips (--mesh %s: expected 1 to %d, got '%.*s')", NAMES[axis], MOST,
+                   (int)(part + length - equals - 1), equals + 1);
+  if (mesh->of[axis])
+    return RF_FAIL(error, RAFTER_INVALID, "name each axis once",
+                   "an axis of the mesh is given twice (--mesh: %s)", NAMES[axis]);
   if (pinned && mesh->pinned)
     return RF_FAIL(error, RAFTER_INVALID, "leave one @d2d out",
-                   "two axes on the link between two dies (--mesh: expected at most one @d2d, got %s too)", NAMES[axis]);
+                   "two axes on the link between two dies (--mesh: expected at most one @d2d, got %s too)",
+                   NAMES[axis]);
   mesh->of[axis] = (int32_t)count;
   if (pinned) mesh->pinned = RF_AXIS_BIT(axis);
   return RAFTER_OK;
@@ -99,7 +107,7 @@ rf_status rf_mesh_parse(const char *text, int zero, rf_mesh *mesh, rf_error *err
   double chips = 1;
   for (int a = 0; a < RF_AXES; a++) chips *= (double)rf_mesh_extent(mesh, (rf_axis)a);
   if (chips > 1 << 24)
-    return RF_FAIL(error, RAFTER_INVALID, "no machine has so many", "too many chips (--mesh %s: expected at most %d, got %.0f)", text, 1 << 24,
-                   chips);
+    return RF_FAIL(error, RAFTER_INVALID, "no machine has so many",
+                   "too many chips (--mesh %s: expected at most %d, got %.0f)", text, 1 << 24, chips);
   return RAFTER_OK;
 }

@@ -1,4 +1,5 @@
-/* mesh_check.c - whether a job can be cut over a mesh: every number that does not divide is named, with numbers that would. */
+/* mesh_check.c - whether a job can be cut over a mesh: every number that does not divide is
+ * named, with numbers that would. */
 #include "graph/passes.h"
 #include "graph/pipeline.h"
 
@@ -17,20 +18,27 @@ static const char *divisors(int64_t n, char text[160]) {
   }
   int at = 0;
   for (int i = 0; i < count; i++)
-    at += snprintf(text + at, (size_t)(160 - at), "%s%lld", i == 0 ? "" : i == count - 1 ? " or " : ", ", (long long)list[i]);
+    at += snprintf(text + at, (size_t)(160 - at), "%s%lld",
+                   i == 0           ? ""
+                   : i == count - 1 ? " or "
+                                    : ", ",
+                   (long long)list[i]);
   return text;
 }
 
-static rf_status divides(int64_t number, const char *what, const rf_mesh *mesh, rf_axes axes, rf_error *error) {
+static rf_status divides(int64_t number, const char *what, const rf_mesh *mesh, rf_axes axes,
+                         rf_error *error) {
   char hint[400], list[160], name[160];
   int64_t chips = rf_mesh_size(mesh, axes);
   int at = 0;
   if (chips < 1 || number % chips == 0) return RAFTER_OK;
   rf_axes live = rf_mesh_live(mesh, axes);
   for (int a = 0; a < RF_AXES; a++)
-    if (live & RF_AXIS_BIT(a)) at += snprintf(name + at, sizeof name - (size_t)at, "%s%s", at ? " x " : "", rf_axis_name((rf_axis)a));
+    if (live & RF_AXIS_BIT(a))
+      at += snprintf(name + at, sizeof name - (size_t)at, "%s%s", at ? " x " : "", rf_axis_name((rf_axis)a));
   snprintf(hint, sizeof hint, "choose %s of %s", name, divisors(number, list));
-  return RF_FAIL(error, RAFTER_INVALID, hint, "%s cannot be cut over the mesh (%s: expected a divisor of %lld, got %lld)", what, name,
+  return RF_FAIL(error, RAFTER_INVALID, hint,
+                 "%s cannot be cut over the mesh (%s: expected a divisor of %lld, got %lld)", what, name,
                  (long long)number, (long long)chips);
 }
 
@@ -45,16 +53,19 @@ static rf_status check_heads(const rf_mesh *mesh, const rf_model *model, rf_erro
   return divides(model->kv_heads, "the key and value heads", mesh, axes, error);
 }
 
-/* Rows of a walk are dealt out along context and sequence: slots of a copy of the model, and tokens of prompts that one walk takes. */
+/* Rows of a walk are dealt out along context and sequence: slots of a copy of the model, and
+ * tokens of prompts that one walk takes. */
 static rf_status check_walk(const rf_mesh *mesh, const rf_build_options *options, rf_error *error) {
   char hint[200], list[160];
   int64_t chips = rf_mesh_size(mesh, RF_AXES_OF_WALK), slots = options->microbatch / rf_mesh_copies(mesh);
   int64_t rows = options->rows > 0 && options->rows != options->microbatch ? options->rows : slots;
   if (rows % chips == 0) return RAFTER_OK;
-  snprintf(hint, sizeof hint, "choose context x sequence of %s, or another --batch or --prefill-chunk", divisors(rows, list));
+  snprintf(hint, sizeof hint, "choose context x sequence of %s, or another --batch or --prefill-chunk",
+           divisors(rows, list));
   return RF_FAIL(error, RAFTER_INVALID, hint,
-                 "the rows of a walk cannot be dealt out over the mesh (context x sequence = %lld: expected a divisor of %lld)", (long long)chips,
-                 (long long)rows);
+                 "the rows of a walk cannot be dealt out over the mesh (context x sequence = %lld: expected "
+                 "a divisor of %lld)",
+                 (long long)chips, (long long)rows);
 }
 
 /* Batches along the axes that share them out; `sequences` of a microbatch, or slots. */
@@ -63,66 +74,83 @@ static rf_status check_rows(const rf_mesh *mesh, const rf_build_options *options
   rf_axes axes = AXIS(SLICE) | AXIS(DATA) | AXIS(EXPERT) | AXIS(FSDP);
   int64_t chips = rf_mesh_size(mesh, axes);
   if (options->microbatch % chips) {
-    snprintf(hint, sizeof hint, "use a microbatch that is a multiple of %lld, or fewer chips along slice, data, expert and fsdp", (long long)chips);
+    snprintf(hint, sizeof hint,
+             "use a microbatch that is a multiple of %lld, or fewer chips along slice, data, expert and fsdp",
+             (long long)chips);
     return RF_FAIL(error, RAFTER_INVALID, hint,
-                   "the microbatch cannot be cut over the mesh (slice x data x expert x fsdp = %lld: expected a multiple, got %lld sequences)",
+                   "the microbatch cannot be cut over the mesh (slice x data x expert x fsdp = %lld: "
+                   "expected a multiple, got %lld sequences)",
                    (long long)chips, (long long)options->microbatch);
   }
   if (options->job == RF_JOB_GENERATE) return check_walk(mesh, options, error);
   return divides(options->seq, "the sequence", mesh, AXIS(CONTEXT) | AXIS(SEQUENCE) | AXIS(TENSOR), error);
 }
 
-/* A schedule fills when every stage has a microbatch, and interleaving deals them out in whole groups. */
-static rf_status check_pipeline(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options, rf_error *error) {
+/* A schedule fills when every stage has a microbatch, and interleaving deals them out in whole
+ * groups. */
+static rf_status check_pipeline(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options,
+                                rf_error *error) {
   char hint[200];
   int stages = rf_pipeline_stages(mesh), chunks = rf_pipeline_chunks(mesh), pieces = rf_pipeline_pieces(mesh);
   if (stages == 1 && mesh->schedule == RF_PIPELINE_INTERLEAVED)
-    return RF_FAIL(error, RAFTER_INVALID, "add pipeline to --mesh",
-                   "there are no stages to interleave (--pipeline interleaved:%d: expected --mesh pipeline=P)", chunks);
+    return RF_FAIL(
+        error, RAFTER_INVALID, "add pipeline to --mesh",
+        "there are no stages to interleave (--pipeline interleaved:%d: expected --mesh pipeline=P)", chunks);
   if (stages == 1) return RAFTER_OK;
   if (options->job != RF_JOB_TRAIN || options->loss_only)
-    return RF_FAIL(
-        error, RAFTER_INVALID, "use tensor, and data or slice for more of it",
-        "a pipeline is planned for training only: what runs forward keeps every stage busy by batches of its own (--mesh pipeline: expected 1, "
-        "got %d)",
-        stages);
+    return RF_FAIL(error, RAFTER_INVALID, "use tensor, and data or slice for more of it",
+                   "a pipeline is planned for training only: what runs forward keeps every stage busy by "
+                   "batches of its own (--mesh pipeline: expected 1, "
+                   "got %d)",
+                   stages);
   if (pieces > model->layers) {
     snprintf(hint, sizeof hint, "use at most %lld stages%s", (long long)(model->layers / chunks),
              chunks > 1 ? ", or fewer runs in --pipeline interleaved" : "");
-    return RF_FAIL(error, RAFTER_INVALID, hint, "more stages than layers (--mesh pipeline: expected at most %lld%s for %s, got %d)",
-                   (long long)(model->layers / chunks), chunks > 1 ? " with these runs of layers" : "", model->name, stages);
+    return RF_FAIL(error, RAFTER_INVALID, hint,
+                   "more stages than layers (--mesh pipeline: expected at most %lld%s for %s, got %d)",
+                   (long long)(model->layers / chunks), chunks > 1 ? " with these runs of layers" : "",
+                   model->name, stages);
   }
   if (options->accumulate < stages) {
-    snprintf(hint, sizeof hint, "set --accumulate to %d or more: the bubble is (P-1)/(m+P-1) of the time", stages);
+    snprintf(hint, sizeof hint, "set --accumulate to %d or more: the bubble is (P-1)/(m+P-1) of the time",
+             stages);
     return RF_FAIL(error, RAFTER_INVALID, hint,
-                   "fewer microbatches than stages, some of which would never have work (--accumulate: expected at least %d, got %d)", stages,
-                   options->accumulate);
+                   "fewer microbatches than stages, some of which would never have work (--accumulate: "
+                   "expected at least %d, got %d)",
+                   stages, options->accumulate);
   }
   if (chunks > 1 && options->offload)
-    return RF_FAIL(error, RAFTER_INVALID, "use --pipeline 1f1b",
-                   "this version keeps nothing of interleaved stages in the host's memory (--pipeline interleaved:%d)", chunks);
+    return RF_FAIL(
+        error, RAFTER_INVALID, "use --pipeline 1f1b",
+        "this version keeps nothing of interleaved stages in the host's memory (--pipeline interleaved:%d)",
+        chunks);
   if (mesh->schedule == RF_PIPELINE_INTERLEAVED && options->accumulate % stages) {
-    snprintf(hint, sizeof hint, "set --accumulate to %d or %d", options->accumulate / stages * stages, (options->accumulate / stages + 1) * stages);
+    snprintf(hint, sizeof hint, "set --accumulate to %d or %d", options->accumulate / stages * stages,
+             (options->accumulate / stages + 1) * stages);
     return RF_FAIL(error, RAFTER_INVALID, hint,
-                   "interleaved stages take microbatches in groups of one each (--accumulate: expected a multiple of %d, got %d)", stages,
-                   options->accumulate);
+                   "interleaved stages take microbatches in groups of one each (--accumulate: expected a "
+                   "multiple of %d, got %d)",
+                   stages, options->accumulate);
   }
   return RAFTER_OK;
 }
 
-rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options, rf_error *error) {
+rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options,
+                        rf_error *error) {
   if (rf_mesh_chips(mesh) == 1) return RAFTER_OK;
   RF_TRY(check_pipeline(mesh, model, options, error));
   RF_TRY(check_heads(mesh, model, error));
-  RF_TRY(divides(model->experts > 0 ? rf_model_expert_ff(model) : model->ff, "the width of the MLP", mesh, AXIS(TENSOR), error));
+  RF_TRY(divides(model->experts > 0 ? rf_model_expert_ff(model) : model->ff, "the width of the MLP", mesh,
+                 AXIS(TENSOR), error));
   if (model->kv_rank > 0 && rf_mesh_extent(mesh, RF_AXIS_CONTEXT) > 1 && options->job != RF_JOB_GENERATE)
     return RF_FAIL(error, RAFTER_INVALID, "deal tokens out along sequence, or heads along tensor",
-                   "this version does not deal the tokens of latent attention out (--mesh context: expected 1 for %s, got %lld)", model->name,
-                   (long long)rf_mesh_extent(mesh, RF_AXIS_CONTEXT));
+                   "this version does not deal the tokens of latent attention out (--mesh context: expected "
+                   "1 for %s, got %lld)",
+                   model->name, (long long)rf_mesh_extent(mesh, RF_AXIS_CONTEXT));
   if (rf_mesh_extent(mesh, RF_AXIS_EXPERT) > 1 && model->experts == 0)
     return RF_FAIL(error, RAFTER_INVALID, "leave the axis expert out",
-                   "%s has no experts to put on several chips (--mesh expert: expected 1, got %lld)", model->name,
-                   (long long)rf_mesh_extent(mesh, RF_AXIS_EXPERT));
+                   "%s has no experts to put on several chips (--mesh expert: expected 1, got %lld)",
+                   model->name, (long long)rf_mesh_extent(mesh, RF_AXIS_EXPERT));
   if (model->experts > 0) RF_TRY(divides(model->experts, "the experts", mesh, AXIS(EXPERT), error));
   return check_rows(mesh, options, error);
 }

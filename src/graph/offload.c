@@ -1,13 +1,15 @@
-/* offload.c - what stands in the host's memory: optimizer states, weights of blocks and caches of keys and values between their uses, activations of
- * blocks between forward and backward. Every stretch of ops that uses such a tensor has a copy of its own on the chip, which is asked for one block
- * ahead and sent back where it has changed; so two blocks' copies are there at once, by plain lifetimes. The last block's activations stay: backward
- * begins with them. */
+/* offload.c - what stands in the host's memory: optimizer states, weights of blocks and caches
+ * of keys and values between their uses, activations of blocks between forward and backward.
+ * Every stretch of ops that uses such a tensor has a copy of its own on the chip, which is asked
+ * for one block ahead and sent back where it has changed; so two blocks' copies are there at
+ * once, by plain lifetimes. The last block's activations stay: backward begins with them. */
 #include "graph/passes.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A stretch of ops, all of one section and (in micro) all of forward or all of backward, that uses one tensor of the host's. */
+/* A stretch of ops, all of one section and (in micro) all of forward or all of backward, that
+ * uses one tensor of the host's. */
 typedef struct stay {
   int tensor; /* what stands in the host's memory */
   int copy;   /* what these ops use */
@@ -23,8 +25,9 @@ typedef struct offload {
   int first_backward; /* op of micro, or op_count */
   stay *list;
   int count, capacity;
-  int *open;                                 /* by tensor: its latest stay, or RF_NONE */
-  int *before, *after, *next, *moved, moves; /* ops that are new, by the op that they stand in front of or behind */
+  int *open; /* by tensor: its latest stay, or RF_NONE */
+  /* ops that are new, by the op that they stand in front of or behind */
+  int *before, *after, *next, *moved, moves;
 } offload;
 
 static const char *const NAMES[RF_OFFLOADS] = {"optimizer", "activations", "kv", "weights"};
@@ -38,10 +41,14 @@ rf_status rf_offload_parse(const char *text, unsigned *what, rf_error *error) {
     int bit = 0;
     while (bit < RF_OFFLOADS && (strlen(NAMES[bit]) != length || strncmp(NAMES[bit], at, length))) bit++;
     if (bit == RF_OFFLOADS)
-      return RF_FAIL(error, RAFTER_INVALID, "a list of optimizer, activations, kv and weights, as optimizer,activations",
-                     "what is to stand in the host's memory? (--offload: expected optimizer, activations, kv or weights, got '%.*s')",
+      return RF_FAIL(error, RAFTER_INVALID,
+                     "a list of optimizer, activations, kv and weights, as optimizer,activations",
+                     "what is to stand in the host's memory? (--offload: expected optimizer, activations, kv "
+                     "or weights, got '%.*s')",
                      (int)(length < 40 ? length : 40), at);
-    if (*what & 1u << bit) return RF_FAIL(error, RAFTER_INVALID, "name each thing once", "%s is named twice (--offload)", NAMES[bit]);
+    if (*what & 1u << bit)
+      return RF_FAIL(error, RAFTER_INVALID, "name each thing once", "%s is named twice (--offload)",
+                     NAMES[bit]);
     *what |= 1u << bit;
     at += length;
     if (!*at) return RAFTER_OK;
@@ -62,7 +69,8 @@ static void find_backward(offload *f) {
   f->first_backward = f->ops;
   for (int o = f->ops; o-- > 0;) {
     const rf_op *op = &f->graph->op[o];
-    if (op->section == RF_SECTION_MICRO && (op->backward || op->recompute_of != RF_NONE)) f->first_backward = o;
+    if (op->section == RF_SECTION_MICRO && (op->backward || op->recompute_of != RF_NONE))
+      f->first_backward = o;
   }
 }
 
@@ -74,17 +82,21 @@ static bool is_weight(const rf_graph *graph, const rf_tensor *t) {
 static bool stands_there(const rf_graph *graph, const rf_tensor *t, unsigned what) {
   if (!t->persistent) return false;
   return (what & RF_OFFLOAD_OPTIMIZER && (t->class == RF_CLASS_MASTER || t->class == RF_CLASS_MOMENT)) ||
-         (what & RF_OFFLOAD_KV && t->class == RF_CLASS_KV) || (what & RF_OFFLOAD_WEIGHTS && is_weight(graph, t));
+         (what & RF_OFFLOAD_KV && t->class == RF_CLASS_KV) ||
+         (what & RF_OFFLOAD_WEIGHTS && is_weight(graph, t));
 }
 
-/* ---- what is moved, and who uses it ------------------------------------------------------------------------------ */
+/* ---- what is moved, and who uses it ---------------------------------------------------------- */
 
 static int copy_of(offload *f, int t, int phase) {
   static const char *const suffix[] = {"/here", "/here", "/here", "/here/bwd", "/here/end", "/here/end"};
   rf_tensor tensor = f->graph->tensor[t];
-  int id = rf_graph_tensor(f->graph, rf_graph_join(f->graph, tensor.name, suffix[phase], ""), tensor.class, tensor.dtype, tensor.rank, tensor.shape);
+  int id = rf_graph_tensor(f->graph, rf_graph_join(f->graph, tensor.name, suffix[phase], ""), tensor.class,
+                           tensor.dtype, tensor.rank, tensor.shape);
   rf_tensor *copy = &f->graph->tensor[id];
-  copy->param = tensor.param; copy->panels = tensor.panels; copy->spec = tensor.spec;
+  copy->param = tensor.param;
+  copy->panels = tensor.panels;
+  copy->spec = tensor.spec;
   copy->reason = "brought from the host for the ops that use it";
   return id;
 }
@@ -96,10 +108,16 @@ static stay *use(offload *f, int t, int o, bool reads) {
     int capacity = f->capacity ? 2 * f->capacity : 256;
     stay *fresh = rf_pool_alloc(f->graph->pool, (size_t)capacity * sizeof *fresh);
     if (f->count) memcpy(fresh, f->list, (size_t)f->count * sizeof *fresh);
-    f->list = fresh; f->capacity = capacity;
+    f->list = fresh;
+    f->capacity = capacity;
   }
   stay *s = &f->list[f->count];
-  *s = (stay){.tensor = t, .copy = copy_of(f, t, phase), .first = o, .last_write = RF_NONE, .phase = phase, .reads = reads};
+  *s = (stay){.tensor = t,
+              .copy = copy_of(f, t, phase),
+              .first = o,
+              .last_write = RF_NONE,
+              .phase = phase,
+              .reads = reads};
   s->block = block_of(f->graph->op[o].name);
   f->open[t] = f->count++;
   return s;
@@ -109,19 +127,22 @@ static void find_stays(offload *f, const bool *there) {
   for (int o = 0; o < f->ops; o++) {
     const rf_op op = f->graph->op[o];
     for (int i = 0; i < op.input_count; i++)
-      if (op.input[i] >= 0 && there[op.input[i]]) f->graph->op[o].input[i] = use(f, op.input[i], o, true)->copy;
+      if (op.input[i] >= 0 && there[op.input[i]])
+        f->graph->op[o].input[i] = use(f, op.input[i], o, true)->copy;
     for (int i = 0; i < op.output_count; i++) {
       int t = op.output[i];
       if (t < 0 || !there[t]) continue;
       stay *s = use(f, t, o, op.attr.accumulate[i] != RF_WRITE);
-      s->last_write = o; f->graph->op[o].output[i] = s->copy;
+      s->last_write = o;
+      f->graph->op[o].output[i] = s->copy;
     }
   }
 }
 
-/* ---- activations ------------------------------------------------------------------------------------------------- */
+/* ---- activations ----------------------------------------------------------------------------- */
 
-/* By tensor: the op of forward that makes it, where it is one of a block and backward reads it; else RF_NONE. */
+/* By tensor: the op of forward that makes it, where it is one of a block and backward reads it;
+ * else RF_NONE. */
 static int *find_kept(offload *f) {
   const rf_graph *graph = f->graph;
   int *source = rf_pool_alloc(graph->pool, ((size_t)f->tensors + 1) * sizeof *source), last = -1;
@@ -134,20 +155,22 @@ static int *find_kept(offload *f) {
       if (op->input[i] >= 0) read[op->input[i]] = true;
     for (int i = 0; o < f->first_backward && i < op->output_count; i++) {
       const rf_tensor *t = op->output[i] < 0 ? NULL : &graph->tensor[op->output[i]];
-      bool fits = t && t->class == RF_CLASS_ACTIVATION && !t->persistent && !t->input && !t->output && t->rank > 1;
+      bool fits =
+          t && t->class == RF_CLASS_ACTIVATION && !t->persistent && !t->input && !t->output && t->rank > 1;
       if (fits && block_of(op->name) >= 0) source[op->output[i]] = o;
     }
   }
   for (int t = 0; t < f->tensors; t++) {
     if (!read[t]) source[t] = RF_NONE;
-    if (source[t] != RF_NONE && block_of(graph->op[source[t]].name) > last) last = block_of(graph->op[source[t]].name);
+    if (source[t] != RF_NONE && block_of(graph->op[source[t]].name) > last)
+      last = block_of(graph->op[source[t]].name);
   }
   for (int t = 0; t < f->tensors; t++)
     if (source[t] != RF_NONE && block_of(graph->op[source[t]].name) == last) source[t] = RF_NONE;
   return source;
 }
 
-/* ---- the copies --------------------------------------------------------------------------------------------------- */
+/* ---- the copies ------------------------------------------------------------------------------ */
 
 static void place(offload *f, int *head, int o, int op) {
   f->next[op - f->ops] = RF_NONE;
@@ -164,7 +187,8 @@ static const char *path_of(offload *f, const rf_op *op, const char *tensor, cons
   return rf_pool_format(f->graph->pool, "%.*s%s%s", (int)stem, op->name, tensor, suffix);
 }
 
-static rf_status move(offload *f, const rf_op_def *def, int from, int to, int beside, bool in_front, const char *suffix, rf_attr attr) {
+static rf_status move(offload *f, const rf_op_def *def, int from, int to, int beside, bool in_front,
+                      const char *suffix, rf_attr attr) {
   const rf_op like = f->graph->op[beside];
   attr.group = 1;
   const char *name = path_of(f, &like, f->graph->tensor[def == &RF_OP_OFFLOAD_IN ? to : from].name, suffix);
@@ -175,7 +199,8 @@ static rf_status move(offload *f, const rf_op_def *def, int from, int to, int be
   return RAFTER_OK;
 }
 
-/* Of a cache only what the walk's rows wrote is sent back, and only what its windows reach is fetched. */
+/* Of a cache only what the walk's rows wrote is sent back, and only what its windows reach is
+ * fetched. */
 static rf_attr attr_of(const offload *f, const stay *s, bool back) {
   rf_attr attr = {0};
   if (f->graph->tensor[s->tensor].class != RF_CLASS_KV) return attr;
@@ -189,15 +214,18 @@ static int in_order(const void *a, const void *b) {
   return x->first != y->first ? x->first - y->first : x->tensor - y->tensor;
 }
 
-/* The op in front of which each stay's copy is asked for: where the same one of the block before is used; of a section's first block, where the
- * section or backward begins. */
+/* The op in front of which each stay's copy is asked for: where the same one of the block before
+ * is used; of a section's first block, where the section or backward begins. */
 static rf_status bring(offload *f) {
   int begin = 0, begin_before = 0; /* of this run of one block's stays, and of the one before it */
   for (int i = 0; i < f->count; i++) {
     const stay *s = &f->list[i];
     rf_section section = f->graph->op[s->first].section;
-    if (i > 0 && (f->graph->op[f->list[i - 1].first].section != section || s->block != f->list[i - 1].block || s->phase != f->list[i - 1].phase))
-      { begin_before = begin; begin = i; }
+    if (i > 0 && (f->graph->op[f->list[i - 1].first].section != section || s->block != f->list[i - 1].block ||
+                  s->phase != f->list[i - 1].phase)) {
+      begin_before = begin;
+      begin = i;
+    }
     int at, o;
     if (begin > begin_before && f->graph->op[f->list[begin_before].first].section == section) {
       at = begin_before + (i - begin) < begin ? begin_before + (i - begin) : begin - 1;
@@ -206,9 +234,11 @@ static rf_status bring(offload *f) {
       o = s->first;
       while (o > 0 && f->graph->op[o - 1].section == section && phase_of(f, o - 1) == s->phase) o--;
     }
-    if (s->reads) RF_TRY(move(f, &RF_OP_OFFLOAD_IN, s->tensor, s->copy, o, true, "/in", attr_of(f, s, false)));
+    if (s->reads)
+      RF_TRY(move(f, &RF_OP_OFFLOAD_IN, s->tensor, s->copy, o, true, "/in", attr_of(f, s, false)));
     if (s->last_write == RF_NONE) continue;
-    RF_TRY(move(f, &RF_OP_OFFLOAD_OUT, s->copy, s->tensor, s->last_write, false, "/out", attr_of(f, s, true)));
+    RF_TRY(
+        move(f, &RF_OP_OFFLOAD_OUT, s->copy, s->tensor, s->last_write, false, "/out", attr_of(f, s, true)));
   }
   return RAFTER_OK;
 }
@@ -223,33 +253,41 @@ static void put_in_order(offload *f) {
   rf_graph_reorder(f->graph, order, count);
 }
 
-/* Sends each kept activation away behind the op that makes it; `source` becomes what backward's ops shall read it from. */
+/* Sends each kept activation away behind the op that makes it; `source` becomes what backward's
+ * ops shall read it from. */
 static rf_status send_kept(offload *f, bool *there, int *source) {
   for (int t = 0; t < f->tensors; t++) {
     int o = source[t];
     if (o == RF_NONE) continue;
     rf_tensor tensor = f->graph->tensor[t];
-    int host = rf_graph_tensor(f->graph, rf_graph_join(f->graph, tensor.name, "/away", ""), tensor.class, tensor.dtype, tensor.rank, tensor.shape);
-    f->graph->tensor[host].host = true; f->graph->tensor[host].spec = tensor.spec;
+    int host = rf_graph_tensor(f->graph, rf_graph_join(f->graph, tensor.name, "/away", ""), tensor.class,
+                               tensor.dtype, tensor.rank, tensor.shape);
+    f->graph->tensor[host].host = true;
+    f->graph->tensor[host].spec = tensor.spec;
     f->graph->tensor[host].reason = "waits for backward in the host's memory";
     RF_TRY(move(f, &RF_OP_OFFLOAD_OUT, t, host, o, false, "/out", (rf_attr){0}));
-    source[t] = host; there[host] = true;
+    source[t] = host;
+    there[host] = true;
   }
   for (int o = f->first_backward; o < f->ops; o++)
     for (int i = 0; i < f->graph->op[o].input_count; i++) {
       int t = f->graph->op[o].input[i];
-      if (t >= 0 && t < f->tensors && source[t] != RF_NONE && f->graph->op[o].section == RF_SECTION_MICRO) f->graph->op[o].input[i] = source[t];
+      if (t >= 0 && t < f->tensors && source[t] != RF_NONE && f->graph->op[o].section == RF_SECTION_MICRO)
+        f->graph->op[o].input[i] = source[t];
     }
   return RAFTER_OK;
 }
 
 rf_status rf_pass_offload(rf_graph *graph, unsigned what, rf_error *error) {
   rf_pool *pool = graph->pool;
-  size_t ops = (size_t)graph->op_count + 1, tensors = 2 * (size_t)graph->tensor_count + 1, most = 4 * (tensors + ops);
+  size_t ops = (size_t)graph->op_count + 1, tensors = 2 * (size_t)graph->tensor_count + 1,
+         most = 4 * (tensors + ops);
   offload f = {.graph = graph, .error = error, .ops = graph->op_count, .tensors = graph->tensor_count};
   bool *there = rf_pool_alloc(pool, tensors), any = false;
-  f.open = rf_pool_alloc(pool, tensors * sizeof(int)); f.next = rf_pool_alloc(pool, most * sizeof(int));
-  f.before = rf_pool_alloc(pool, ops * sizeof(int)); f.after = rf_pool_alloc(pool, ops * sizeof(int));
+  f.open = rf_pool_alloc(pool, tensors * sizeof(int));
+  f.next = rf_pool_alloc(pool, most * sizeof(int));
+  f.before = rf_pool_alloc(pool, ops * sizeof(int));
+  f.after = rf_pool_alloc(pool, ops * sizeof(int));
   for (size_t t = 0; t < tensors; t++) f.open[t] = RF_NONE;
   for (size_t o = 0; o < ops; o++) f.before[o] = f.after[o] = RF_NONE;
   find_backward(&f);

@@ -1,6 +1,7 @@
-/* optimize.c - the optimizer step: the square of every gradient's norm, the global norm, AdamW per parameter.
- * When neither clipping nor accumulation makes a gradient wait for the others, its norm and its update stand right behind its last writer
- * (and behind the last op that still reads the old weight), so that its memory is free for the rest of backward. */
+/* optimize.c - the optimizer step: the square of every gradient's norm, the global norm, AdamW
+ * per parameter. When neither clipping nor accumulation makes a gradient wait for the others,
+ * its norm and its update stand right behind its last writer (and behind the last op that still
+ * reads the old weight), so that its memory is free for the rest of backward. */
 #include "graph/passes.h"
 
 #include <string.h>
@@ -28,58 +29,80 @@ static states *make_states(rf_graph *graph, int *trained) {
   for (int t = 0; t < tensors; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
     if (tensor->param < 0) continue;
-    if (tensor->class == RF_CLASS_WEIGHT || tensor->class == RF_CLASS_ADAPTER) state[tensor->param].weight = t;
+    if (tensor->class == RF_CLASS_WEIGHT || tensor->class == RF_CLASS_ADAPTER)
+      state[tensor->param].weight = t;
     if (tensor->class == RF_CLASS_GRADIENT) state[tensor->param].gradient = t;
   }
   for (int p = 0; p < count; p++) {
     if (state[p].gradient == RF_NONE) continue;
     state[p].trained = (*trained)++;
     bool narrow = graph->tensor[state[p].weight].dtype != graph->tensor[state[p].gradient].dtype;
-    state[p].master =
-        narrow ? state_tensor(graph, state[p].weight, "/master", RF_CLASS_MASTER, "the weight in f32, what the optimizer updates") : state[p].weight;
+    state[p].master = narrow ? state_tensor(graph, state[p].weight, "/master", RF_CLASS_MASTER,
+                                            "the weight in f32, what the optimizer updates")
+                             : state[p].weight;
   }
   for (int p = 0; p < count; p++)
-    if (state[p].gradient != RF_NONE) state[p].m = state_tensor(graph, state[p].weight, "/m", RF_CLASS_MOMENT, "first moment of the optimizer");
+    if (state[p].gradient != RF_NONE)
+      state[p].m =
+          state_tensor(graph, state[p].weight, "/m", RF_CLASS_MOMENT, "first moment of the optimizer");
   for (int p = 0; p < count; p++)
-    if (state[p].gradient != RF_NONE) state[p].v = state_tensor(graph, state[p].weight, "/v", RF_CLASS_MOMENT, "second moment of the optimizer");
+    if (state[p].gradient != RF_NONE)
+      state[p].v =
+          state_tensor(graph, state[p].weight, "/v", RF_CLASS_MOMENT, "second moment of the optimizer");
   return state;
 }
 
-static rf_status emit_norm(rf_graph *graph, rf_section section, const char *path, const states *state, int sums, rf_error *error) {
+static rf_status emit_norm(rf_graph *graph, rf_section section, const char *path, const states *state,
+                           int sums, rf_error *error) {
   rf_attr attr = {.index = state->trained};
   const char *name = rf_graph_join(graph, path, graph->tensor[state->weight].name, "/norm_sq");
-  return rf_graph_emit(graph, &RF_OP_NORM_SQ, name, section, &state->gradient, 1, &sums, 1, &attr, error) < 0 ? RAFTER_INVALID : RAFTER_OK;
+  return rf_graph_emit(graph, &RF_OP_NORM_SQ, name, section, &state->gradient, 1, &sums, 1, &attr, error) < 0
+             ? RAFTER_INVALID
+             : RAFTER_OK;
 }
 
-static rf_status emit_update(rf_graph *graph, rf_section section, const char *path, const states *state, int clip, const rf_build_options *options,
-                             rf_error *error) {
+static rf_status emit_update(rf_graph *graph, rf_section section, const char *path, const states *state,
+                             int clip, const rf_build_options *options, rf_error *error) {
   const rf_param *param = &graph->params.at[graph->tensor[state->weight].param];
   rf_attr attr = {.beta1 = options->beta1,
                   .beta2 = options->beta2,
                   .eps = options->eps,
-                  .weight_decay = options->optimizer == RF_ADAMW && param->decays ? options->weight_decay : 0};
+                  .weight_decay =
+                      options->optimizer == RF_ADAMW && param->decays ? options->weight_decay : 0};
   int inputs[] = {state->gradient, state->master, state->m, state->v, clip};
-  int outputs[] = {state->master, state->m, state->v, state->master == state->weight ? RF_NONE : state->weight};
+  int outputs[] = {state->master, state->m, state->v,
+                   state->master == state->weight ? RF_NONE : state->weight};
   const char *name = rf_graph_join(graph, path, graph->tensor[state->weight].name, "/adamw");
-  return rf_graph_emit(graph, &RF_OP_ADAMW, name, section, inputs, 5, outputs, 4, &attr, error) < 0 ? RAFTER_INVALID : RAFTER_OK;
+  return rf_graph_emit(graph, &RF_OP_ADAMW, name, section, inputs, 5, outputs, 4, &attr, error) < 0
+             ? RAFTER_INVALID
+             : RAFTER_OK;
 }
 
-/* Ops that only became legal behind op `behind[p]` are appended in pairs from `first` on; this puts each pair where it belongs. */
+/* Ops that only became legal behind op `behind[p]` are appended in pairs from `first` on; this
+ * puts each pair where it belongs. */
 static void place_behind(rf_graph *graph, int first, const int *pair, const int *behind, int pairs) {
-  int *next = rf_pool_alloc(graph->pool, (size_t)pairs * sizeof(int) + 1), *head = rf_pool_alloc(graph->pool, (size_t)first * sizeof(int) + 1);
+  int *next = rf_pool_alloc(graph->pool, (size_t)pairs * sizeof(int) + 1),
+      *head = rf_pool_alloc(graph->pool, (size_t)first * sizeof(int) + 1);
   int *order = rf_pool_alloc(graph->pool, (size_t)graph->op_count * sizeof(int)), count = 0;
   for (int o = 0; o < first; o++) head[o] = RF_NONE;
-  for (int i = pairs - 1; i >= 0; i--) { next[i] = head[behind[i]]; head[behind[i]] = i; }
+  for (int i = pairs - 1; i >= 0; i--) {
+    next[i] = head[behind[i]];
+    head[behind[i]] = i;
+  }
   for (int o = 0; o < first; o++) {
     order[count++] = o;
-    for (int i = head[o]; i != RF_NONE; i = next[i]) { order[count++] = pair[i]; order[count++] = pair[i] + 1; }
+    for (int i = head[o]; i != RF_NONE; i = next[i]) {
+      order[count++] = pair[i];
+      order[count++] = pair[i] + 1;
+    }
   }
   rf_graph_reorder(graph, order, count);
 }
 
 rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error) {
   int params = graph->params.count, first = graph->op_count, pairs = 0, trained = 0;
-  bool staged = rf_mesh_extent(&options->mesh, RF_AXIS_PIPELINE) > 1; /* stages update behind the last microbatch */
+  /* stages update behind the last microbatch */
+  bool staged = rf_mesh_extent(&options->mesh, RF_AXIS_PIPELINE) > 1;
   bool early = graph->accumulate == 1 && !(options->clip > 0) && !staged;
   rf_section section = early ? RF_SECTION_MICRO : RF_SECTION_END;
   const char *path = early ? "step/micro/" : "step/end/";
@@ -96,13 +119,17 @@ rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_
   if (!early) {
     for (int p = 0; p < params; p++)
       if (state[p].gradient != RF_NONE) RF_TRY(emit_norm(graph, section, path, &state[p], sums, error));
-    if (rf_graph_emit(graph, &RF_OP_CLIP, "step/end/clip", RF_SECTION_END, &sums, 1, &clip, 1, &attr, error) < 0) return RAFTER_INVALID;
+    if (rf_graph_emit(graph, &RF_OP_CLIP, "step/end/clip", RF_SECTION_END, &sums, 1, &clip, 1, &attr, error) <
+        0)
+      return RAFTER_INVALID;
     int scale = options->clip > 0 ? clip : RF_NONE;
     for (int p = 0; p < params; p++)
-      if (state[p].gradient != RF_NONE) RF_TRY(emit_update(graph, section, path, &state[p], scale, options, error));
+      if (state[p].gradient != RF_NONE)
+        RF_TRY(emit_update(graph, section, path, &state[p], scale, options, error));
     return RAFTER_OK;
   }
-  int *pair = rf_pool_alloc(graph->pool, (size_t)params * sizeof(int)), *behind = rf_pool_alloc(graph->pool, (size_t)params * sizeof(int));
+  int *pair = rf_pool_alloc(graph->pool, (size_t)params * sizeof(int)),
+      *behind = rf_pool_alloc(graph->pool, (size_t)params * sizeof(int));
   for (int p = 0; p < params; p++) {
     if (state[p].gradient == RF_NONE) continue;
     int g = state[p].gradient, w = state[p].weight;
@@ -114,5 +141,8 @@ rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_
     RF_TRY(emit_update(graph, section, path, &state[p], RF_NONE, options, error));
   }
   place_behind(graph, first, pair, behind, pairs);
-  return rf_graph_emit(graph, &RF_OP_CLIP, "step/end/clip", RF_SECTION_END, &sums, 1, &clip, 1, &attr, error) < 0 ? RAFTER_INVALID : RAFTER_OK;
+  return rf_graph_emit(graph, &RF_OP_CLIP, "step/end/clip", RF_SECTION_END, &sums, 1, &clip, 1, &attr,
+                       error) < 0
+             ? RAFTER_INVALID
+             : RAFTER_OK;
 }

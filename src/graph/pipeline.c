@@ -1,4 +1,5 @@
-/* pipeline.c - see pipeline.h: layers of stages, orders of schedules, and what of a stage's program is held for several microbatches. */
+/* pipeline.c - see pipeline.h: layers of stages, orders of schedules, and what of a stage's
+ * program is held for several microbatches. */
 #include "graph/pipeline.h"
 
 #include "graph/passes.h"
@@ -21,16 +22,19 @@ rf_status rf_pipeline_parse(const char *text, rf_mesh *mesh, rf_error *error) {
   bool many = !strncmp(text, interleaved, strlen(interleaved)) && *number >= '1' && *number <= '9';
   long chunks = many ? strtol(number, &end, 10) : 0;
   if (!many || *end || chunks < 2 || chunks > MOST)
-    return RF_FAIL(error, RAFTER_INVALID, "interleaved:2 gives every stage two runs of layers",
-                   "bad schedule (--pipeline: expected 1f1b, gpipe or interleaved:V with V from 2 to %d, got '%.60s')", MOST, text);
-  mesh->schedule = RF_PIPELINE_INTERLEAVED; mesh->chunks = (int32_t)chunks;
+    return RF_FAIL(
+        error, RAFTER_INVALID, "interleaved:2 gives every stage two runs of layers",
+        "bad schedule (--pipeline: expected 1f1b, gpipe or interleaved:V with V from 2 to %d, got '%.60s')",
+        MOST, text);
+  mesh->schedule = RF_PIPELINE_INTERLEAVED;
+  mesh->chunks = (int32_t)chunks;
   return RAFTER_OK;
 }
 
-/* ---- layers ------------------------------------------------------------------------------------------------------ */
+/* ---- layers ---------------------------------------------------------------------------------- */
 
-/* How many of the first `piece` pieces have one layer more than the others: the last but one has, then the one before it and so on; last of all the
- * first. */
+/* How many of the first `piece` pieces have one layer more than the others: the last but one
+ * has, then the one before it and so on; last of all the first. */
 static int64_t longer_before(int64_t pieces, int64_t rest, int64_t piece) {
   int64_t from = pieces - 1 - rest; /* pieces from..pieces - 2 */
   return piece <= from ? 0 : (piece > pieces - 1 ? pieces - 1 : piece) - from;
@@ -45,29 +49,37 @@ void rf_pipeline_layers(const rf_mesh *mesh, int64_t layers, int piece, int64_t 
 int rf_pipeline_piece_of_layer(const rf_mesh *mesh, int64_t layers, int64_t layer) {
   int64_t first, count;
   int pieces = rf_pipeline_pieces(mesh), piece = (int)(layer * pieces / layers);
-  for (rf_pipeline_layers(mesh, layers, piece, &first, &count); layer < first; rf_pipeline_layers(mesh, layers, piece, &first, &count)) piece--;
+  for (rf_pipeline_layers(mesh, layers, piece, &first, &count); layer < first;
+       rf_pipeline_layers(mesh, layers, piece, &first, &count))
+    piece--;
   for (; layer >= first + count; rf_pipeline_layers(mesh, layers, piece, &first, &count)) piece++;
   return piece;
 }
 
-/* ---- schedules --------------------------------------------------------------------------------------------------- */
+/* ---- schedules ------------------------------------------------------------------------------- */
 
-/* The k-th forward half (or backward half) of a stage: groups of `stages` microbatches go through all chunks, one after the other. */
+/* The k-th forward half (or backward half) of a stage: groups of `stages` microbatches go
+ * through all chunks, one after the other. */
 static rf_half turn(const rf_mesh *mesh, int64_t k, bool backward) {
-  int64_t stages = rf_pipeline_stages(mesh), chunks = rf_pipeline_chunks(mesh), group = k / (stages * chunks), inside = k % (stages * chunks);
+  int64_t stages = rf_pipeline_stages(mesh), chunks = rf_pipeline_chunks(mesh), group = k / (stages * chunks),
+          inside = k % (stages * chunks);
   int64_t chunk = inside / stages;
-  return (rf_half){.chunk = (int32_t)(backward ? chunks - 1 - chunk : chunk), .micro = (int32_t)(group * stages + inside % stages), backward};
+  return (rf_half){.chunk = (int32_t)(backward ? chunks - 1 - chunk : chunk),
+                   .micro = (int32_t)(group * stages + inside % stages),
+                   backward};
 }
 
 void rf_pipeline_order(const rf_mesh *mesh, int stage, int micros, rf_half *order) {
-  int64_t stages = rf_pipeline_stages(mesh), chunks = rf_pipeline_chunks(mesh), halves = chunks * micros, ahead = stages - stage - 1, at = 0;
+  int64_t stages = rf_pipeline_stages(mesh), chunks = rf_pipeline_chunks(mesh), halves = chunks * micros,
+          ahead = stages - stage - 1, at = 0;
   if (mesh->schedule == RF_PIPELINE_INTERLEAVED) ahead = 2 * ahead + (chunks - 1) * stages;
   if (mesh->schedule == RF_PIPELINE_GPIPE) ahead = halves;
   if (ahead > halves) ahead = halves;
   for (int64_t k = 0; k < halves + ahead; k++) {
     bool several = chunks > 1;
     if (k < halves) order[at++] = several ? turn(mesh, k, false) : (rf_half){0, (int32_t)k, false};
-    if (k >= ahead) order[at++] = several ? turn(mesh, k - ahead, true) : (rf_half){0, (int32_t)(k - ahead), true};
+    if (k >= ahead)
+      order[at++] = several ? turn(mesh, k - ahead, true) : (rf_half){0, (int32_t)(k - ahead), true};
   }
 }
 
@@ -95,7 +107,7 @@ double rf_pipeline_bubble(const rf_mesh *mesh, int micros) {
   return others / ((double)rf_pipeline_chunks(mesh) * micros + others);
 }
 
-/* ---- what is held for several microbatches ----------------------------------------------------------------------- */
+/* ---- what is held for several microbatches --------------------------------------------------- */
 
 void rf_pipeline_halves(const rf_graph *graph, int *half) {
   int chunks = rf_pipeline_chunks(&graph->mesh);
@@ -104,7 +116,8 @@ void rf_pipeline_halves(const rf_graph *graph, int *half) {
     const rf_op *op = &graph->op[o];
     half[o] = -1;
     if (op->section != RF_SECTION_MICRO || !back) continue;
-    /* From the first op of backward on: a loss that is fused with its gradient takes the sum of losses along. */
+    /* From the first op of backward on: a loss that is fused with its gradient takes the sum of
+     * losses along. */
     back[op->chunk] |= op->backward || op->recompute_of != RF_NONE;
     half[o] = 2 * op->chunk + back[op->chunk];
   }
@@ -118,7 +131,10 @@ typedef struct use {
 } use;
 
 static void touch(use *u, int half, const rf_op *op) {
-  if (u->half == RF_NONE) { u->half = half; u->chunk = op->chunk; }
+  if (u->half == RF_NONE) {
+    u->half = half;
+    u->chunk = op->chunk;
+  }
   if (u->half != half) u->crosses = true;
   if (op->chunk < u->chunk) u->chunk = op->chunk;
 }
@@ -131,7 +147,8 @@ void rf_pass_slots(rf_graph *graph) {
   use *uses = calloc((size_t)graph->tensor_count + 1, sizeof *uses);
   if (half && uses && flight) {
     rf_pipeline_halves(graph, half);
-    for (int c = 0; c < chunks; c++) flight[c] = rf_pipeline_in_flight(mesh, mesh->stage, graph->accumulate, c);
+    for (int c = 0; c < chunks; c++)
+      flight[c] = rf_pipeline_in_flight(mesh, mesh->stage, graph->accumulate, c);
     /* The caller writes a microbatch's inputs before its first half. */
     for (int t = 0; t < graph->tensor_count; t++) uses[t].half = graph->tensor[t].input ? 0 : RF_NONE;
     for (int o = 0; o < graph->op_count; o++) {
@@ -143,7 +160,8 @@ void rf_pass_slots(rf_graph *graph) {
         if (op->output[i] < 0) continue;
         use *u = &uses[op->output[i]];
         touch(u, half[o], op);
-        u->adds |= op->attr.accumulate[i] != RF_WRITE; u->lands |= op->def == &RF_OP_RECV;
+        u->adds |= op->attr.accumulate[i] != RF_WRITE;
+        u->lands |= op->def == &RF_OP_RECV;
       }
     }
     for (int t = 0; t < graph->tensor_count; t++) {
@@ -156,5 +174,7 @@ void rf_pass_slots(rf_graph *graph) {
       tensor->slots = slots < graph->accumulate ? slots : graph->accumulate;
     }
   }
-  free(half); free(flight); free(uses);
+  free(half);
+  free(flight);
+  free(uses);
 }

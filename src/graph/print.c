@@ -1,4 +1,5 @@
-/* print.c - a graph for people: one line per op with what it reads and writes (`plan --after PASS`). */
+/* print.c - a graph for people: one line per op with what it reads and writes (`plan --after
+ * PASS`). */
 #include "graph/passes.h"
 
 #include <stdio.h>
@@ -34,7 +35,8 @@ static void say_tensor(text *out, const rf_graph *graph, int id, const char *slo
   put(out, line, (size_t)at);
   say(out, tensor->name);
   at = snprintf(line, sizeof line, ":%s(", rf_tensor_type(tensor, type));
-  for (int i = 0; i < tensor->rank; i++) at += snprintf(line + at, sizeof line - (size_t)at, i ? ",%lld" : "%lld", (long long)tensor->shape[i]);
+  for (int i = 0; i < tensor->rank; i++)
+    at += snprintf(line + at, sizeof line - (size_t)at, i ? ",%lld" : "%lld", (long long)tensor->shape[i]);
   put(out, line, (size_t)at);
   say(out, tensor->host ? ")@host" : ")");
 }
@@ -51,7 +53,8 @@ static void say_attributes(text *out, const rf_op *op) {
     say(out, line);
   }
   if (op->attr.heads) {
-    snprintf(line, sizeof line, " heads=%d/%d head_dim=%d window=%d", op->attr.heads, op->attr.kv_heads, op->attr.head_dim, op->attr.window);
+    snprintf(line, sizeof line, " heads=%d/%d head_dim=%d window=%d", op->attr.heads, op->attr.kv_heads,
+             op->attr.head_dim, op->attr.window);
     say(out, line);
   }
   for (int i = 0; i < op->output_count; i++) {
@@ -68,7 +71,8 @@ const char *rf_graph_print(rf_graph *graph) {
   for (int o = 0; o < graph->op_count; o++) {
     const rf_op *op = &graph->op[o];
     if (o == 0 || op->section != op[-1].section) {
-      snprintf(line, sizeof line, "section %s, %d time%s:\n", sections[op->section], op->section == RF_SECTION_MICRO ? graph->accumulate : 1,
+      snprintf(line, sizeof line, "section %s, %d time%s:\n", sections[op->section],
+               op->section == RF_SECTION_MICRO ? graph->accumulate : 1,
                op->section == RF_SECTION_MICRO && graph->accumulate > 1 ? "s" : "");
       say(&out, line);
     }

@@ -1,6 +1,7 @@
-/* remat.c - recomputation: a forward activation that backward reads is dropped behind its last forward reader and made again, by the same
- * op, right before the first backward op that needs it. Dropout is drawn again from the same site, so all values keep their bits.
- * What comes of a set is decided on numbers alone, so that a search can weigh many of them, and then written. */
+/* remat.c - recomputation: a forward activation that backward reads is dropped behind its last
+ * forward reader and made again, by the same op, right before the first backward op that needs
+ * it. Dropout is drawn again from the same site, so all values keep their bits. What comes of a
+ * set is decided on numbers alone, so that a search can weigh many of them, and then written. */
 #include "graph/passes.h"
 #include "graph/remat.h"
 
@@ -8,7 +9,8 @@
 
 /* GELU as an epilogue is an op of its own when u is still there: no product is repeated for it. */
 static bool gelu_from_kept(const rf_recompute *r, const rf_op *op, int t) {
-  return op->def == &RF_OP_MATMUL && op->attr.epilogue == RF_EPILOGUE_GELU && t == op->output[1] && op->output[0] >= 0 && r->kept[op->output[0]];
+  return op->def == &RF_OP_MATMUL && op->attr.epilogue == RF_EPILOGUE_GELU && t == op->output[1] &&
+         op->output[0] >= 0 && r->kept[op->output[0]];
 }
 
 static void mark(rf_recompute *r, int t) {
@@ -20,19 +22,23 @@ static void mark(rf_recompute *r, int t) {
     if (op->input[i] >= 0) mark(r, op->input[i]);
 }
 
-/* ---- what is the same for every set ------------------------------------------------------------------------------ */
+/* ---- what is the same for every set ---------------------------------------------------------- */
 
 /* Weights that forward and backward each gather: recomputation shares the gather of backward. */
 static void find_twins(rf_recompute *r, rf_pool *pool) {
   const rf_graph *graph = r->graph;
-  int *gathered = rf_pool_alloc(pool, ((size_t)r->tensors + 1) * sizeof(int)); /* by tensor: op of forward that gathers it */
+  /* by tensor: op of forward that gathers it */
+  int *gathered = rf_pool_alloc(pool, ((size_t)r->tensors + 1) * sizeof(int));
   for (int t = 0; t < r->tensors; t++) gathered[t] = r->twin[t] = RF_NONE;
   for (int o = 0; o < r->ops; o++) {
     const rf_op *op = &graph->op[o];
-    if (op->def != &RF_OP_ALL_GATHER || op->section != RF_SECTION_MICRO || !graph->tensor[op->input[0]].persistent) continue;
+    if (op->def != &RF_OP_ALL_GATHER || op->section != RF_SECTION_MICRO ||
+        !graph->tensor[op->input[0]].persistent)
+      continue;
     int of = gathered[op->input[0]];
     if (!op->backward) gathered[op->input[0]] = o;
-    else if (of != RF_NONE && graph->op[of].attr.axes == op->attr.axes && graph->op[of].attr.dim == op->attr.dim)
+    else if (of != RF_NONE && graph->op[of].attr.axes == op->attr.axes &&
+             graph->op[of].attr.dim == op->attr.dim)
       r->twin[graph->op[of].output[0]] = o;
   }
 }
@@ -62,15 +68,17 @@ rf_recompute *rf_recompute_open(const rf_graph *graph, rf_pool *pool) {
     for (int i = 0; i < op->input_count; i++)
       if (op->input[i] >= 0) (forward ? r->forward_read : r->backward_read)[op->input[i]] = true;
     for (int i = 0; forward && i < op->output_count; i++)
-      if (op->output[i] >= 0 && op->def != &RF_OP_RECV && !rf_remat_outside(&graph->tensor[op->output[i]])) r->source[op->output[i]] = o;
+      if (op->output[i] >= 0 && op->def != &RF_OP_RECV && !rf_remat_outside(&graph->tensor[op->output[i]]))
+        r->source[op->output[i]] = o;
   }
   find_twins(r, pool);
   return r;
 }
 
-/* ---- one set ----------------------------------------------------------------------------------------------------- */
+/* ---- one set --------------------------------------------------------------------------------- */
 
-/* Which tensors are kept, and which are made again: the closure of the dropped ones over what they are made from. */
+/* Which tensors are kept, and which are made again: the closure of the dropped ones over what
+ * they are made from. */
 static void choose(rf_recompute *r, const bool *drop) {
   const rf_graph *graph = r->graph;
   for (int t = 0; t < r->tensors; t++) r->kept[t] = r->source[t] != RF_NONE && r->backward_read[t];
@@ -82,7 +90,8 @@ static void choose(rf_recompute *r, const bool *drop) {
       any = any || (op->output[i] >= 0 && drop[op->output[i]]);
       used = used || (op->output[i] >= 0 && r->forward_read[op->output[i]]);
     }
-    /* What only backward reads starts its life there already. A norm's statistics and attention's lse go with their op's result. */
+    /* What only backward reads starts its life there already. A norm's statistics and
+     * attention's lse go with their op's result. */
     for (int i = 0; any && used && i < op->output_count; i++)
       if (op->output[i] >= 0 && (!separate || drop[op->output[i]])) r->kept[op->output[i]] = false;
   }
@@ -97,7 +106,8 @@ static int current(rf_recompute *r, int t) {
   if (t < 0 || t >= r->tensors) return t;
   if (!r->remake[t]) return r->instead[t] != RF_NONE ? r->instead[t] : t;
   int twin = r->twin[t];
-  if (r->remade[t] == RF_NONE && twin != RF_NONE && r->passed[twin]) r->remade[t] = r->graph->op[twin].output[0];
+  if (r->remade[t] == RF_NONE && twin != RF_NONE && r->passed[twin])
+    r->remade[t] = r->graph->op[twin].output[0];
   if (r->remade[t] == RF_NONE) make_again(r, t);
   return r->remade[t];
 }
@@ -112,11 +122,14 @@ static void make_again(rf_recompute *r, int t) {
   rf_remat_step step = {.op = r->source[t], .again = true, .gelu = gelu_from_kept(r, op, t)};
   int input[RF_MAX_INPUTS], *to;
   step.def = step.gelu ? &RF_OP_GELU : op->def;
-  step.inputs = step.gelu ? 1 : (int8_t)op->input_count; step.outputs = step.gelu ? 1 : (int8_t)op->output_count;
+  step.inputs = step.gelu ? 1 : (int8_t)op->input_count;
+  step.outputs = step.gelu ? 1 : (int8_t)op->output_count;
   for (int i = 0; i < step.inputs; i++) input[i] = step.gelu ? op->output[0] : current(r, op->input[i]);
-  to = r->slot + r->slots; r->slots += step.inputs + step.outputs;
+  to = r->slot + r->slots;
+  r->slots += step.inputs + step.outputs;
   memcpy(to, input, (size_t)step.inputs * sizeof *to);
-  step.input = to; step.output = to + step.inputs;
+  step.input = to;
+  step.output = to + step.inputs;
   for (int i = 0; i < step.outputs; i++) {
     bool skip = !step.gelu && (op->output[i] < 0 || (op->def == &RF_OP_MATMUL && !r->remake[op->output[i]]));
     to[step.inputs + i] = skip ? RF_NONE : second_copy(r, step.gelu ? t : op->output[i]);
@@ -125,11 +138,15 @@ static void make_again(rf_recompute *r, int t) {
   if (r->twin[t] != RF_NONE) r->instead[r->graph->op[r->twin[t]].output[0]] = r->remade[t];
 }
 
-/* The inputs of an op of backward as they are now: the graph's own list where they are what they were. */
+/* The inputs of an op of backward as they are now: the graph's own list where they are what they
+ * were. */
 static const int *inputs_now(rf_recompute *r, const rf_op *op) {
   int now[RF_MAX_INPUTS];
   bool other = false;
-  for (int i = 0; i < op->input_count; i++) { now[i] = current(r, op->input[i]); other |= now[i] != op->input[i]; }
+  for (int i = 0; i < op->input_count; i++) {
+    now[i] = current(r, op->input[i]);
+    other |= now[i] != op->input[i];
+  }
   if (!other) return op->input;
   int *list = memcpy(r->slot + r->slots, now, (size_t)op->input_count * sizeof *now);
   r->slots += op->input_count;
@@ -139,7 +156,8 @@ static const int *inputs_now(rf_recompute *r, const rf_op *op) {
 void rf_recompute_decide(rf_recompute *r, const bool *drop) {
   const rf_graph *graph = r->graph;
   r->steps = r->copies = r->slots = 0;
-  memset(r->remake, 0, (size_t)r->tensors); memset(r->passed, 0, (size_t)r->ops);
+  memset(r->remake, 0, (size_t)r->tensors);
+  memset(r->passed, 0, (size_t)r->ops);
   for (int t = 0; t < r->tensors; t++) r->remade[t] = r->instead[t] = RF_NONE;
   choose(r, drop);
   for (int o = 0; o < r->ops; o++) {
@@ -147,8 +165,12 @@ void rf_recompute_decide(rf_recompute *r, const bool *drop) {
     const int *input = rf_remat_forward(op) ? op->input : inputs_now(r, op);
     bool shared = op->def == &RF_OP_ALL_GATHER && op->backward && r->instead[op->output[0]] != RF_NONE;
     if (shared) continue;
-    r->step[r->steps++] = (rf_remat_step){
-        .op = o, .def = op->def, .input = input, .output = op->output, .inputs = (int8_t)op->input_count, .outputs = (int8_t)op->output_count};
+    r->step[r->steps++] = (rf_remat_step){.op = o,
+                                          .def = op->def,
+                                          .input = input,
+                                          .output = op->output,
+                                          .inputs = (int8_t)op->input_count,
+                                          .outputs = (int8_t)op->output_count};
     r->passed[o] = true;
   }
 }
@@ -159,8 +181,11 @@ rf_op rf_recompute_op(const rf_recompute *r, const rf_remat_step *step) {
   memset(op.attr.accumulate, 0, sizeof op.attr.accumulate);
   op.recompute_of = step->op;
   if (step->gelu) {
-    op.def = step->def; op.attr = (rf_attr){0};
-    op.input[0] = op.output[0]; op.output[0] = op.output[1]; op.input_count = op.output_count = 1;
+    op.def = step->def;
+    op.attr = (rf_attr){0};
+    op.input[0] = op.output[0];
+    op.output[0] = op.output[1];
+    op.input_count = op.output_count = 1;
     for (int i = 1; i < RF_MAX_INPUTS; i++) op.input[i] = RF_NONE;
     for (int i = 1; i < RF_MAX_OUTPUTS; i++) op.output[i] = RF_NONE;
     return op;
@@ -172,13 +197,16 @@ rf_op rf_recompute_op(const rf_recompute *r, const rf_remat_step *step) {
   return op;
 }
 
-/* ---- the graph --------------------------------------------------------------------------------------------------- */
+/* ---- the graph ------------------------------------------------------------------------------- */
 
 static void copy_tensor(rf_graph *graph, int t) {
   rf_tensor tensor = graph->tensor[t];
-  int id = rf_graph_tensor(graph, rf_graph_join(graph, tensor.name, "/recompute", ""), tensor.class, tensor.dtype, tensor.rank, tensor.shape);
+  int id = rf_graph_tensor(graph, rf_graph_join(graph, tensor.name, "/recompute", ""), tensor.class,
+                           tensor.dtype, tensor.rank, tensor.shape);
   graph->tensor[id].reason = "recomputed for backward";
-  graph->tensor[id].spec = tensor.spec; graph->tensor[id].param = tensor.param; graph->tensor[id].panels = tensor.panels;
+  graph->tensor[id].spec = tensor.spec;
+  graph->tensor[id].param = tensor.param;
+  graph->tensor[id].panels = tensor.panels;
 }
 
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error) {
@@ -195,14 +223,16 @@ rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error) {
     const rf_remat_step *step = &r->step[k];
     order[k] = step->op;
     if (!step->again) {
-      if (step->input != before.op[step->op].input) memcpy(graph->op[step->op].input, step->input, (size_t)step->inputs * sizeof *step->input);
+      if (step->input != before.op[step->op].input)
+        memcpy(graph->op[step->op].input, step->input, (size_t)step->inputs * sizeof *step->input);
       continue;
     }
     rf_op op = rf_recompute_op(r, step);
-    int id = rf_graph_emit(graph, op.def, rf_graph_join(graph, op.name, "/recompute", ""), op.section, step->input, step->inputs, step->output,
-                           step->outputs, &op.attr, error);
+    int id = rf_graph_emit(graph, op.def, rf_graph_join(graph, op.name, "/recompute", ""), op.section,
+                           step->input, step->inputs, step->output, step->outputs, &op.attr, error);
     if (id < 0) RF_GO(RAFTER_INVALID);
-    graph->op[id].recompute_of = step->op; graph->op[id].chunk = op.chunk;
+    graph->op[id].recompute_of = step->op;
+    graph->op[id].chunk = op.chunk;
     order[k] = id;
   }
   rf_graph_reorder(graph, order, r->steps);

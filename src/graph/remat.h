@@ -1,4 +1,5 @@
-/* remat.h - the activations of a block by the names that remat policies and the literature have for them. */
+/* remat.h - the activations of a block by the names that remat policies and the literature have
+ * for them. */
 #ifndef RF_GRAPH_REMAT_H
 #define RF_GRAPH_REMAT_H
 
@@ -9,10 +10,13 @@ enum { RF_SAVED_NAMES = 16, RF_SAVED_CHAINS = 3, RF_SAVED_LINKS = 6 };
 
 typedef struct rf_saved {
   const char *name;
-  int8_t width, ff, heads, kv; /* elements a token: width x width + ff x ff + heads x (heads x head_dim) + kv x (kv_heads x head_dim) */
-  const char *within;          /* graphs have it only as a part of this one; NULL: as its own tensor */
-  /* Tensors of a block in the order in which they are made out of each other: the first that backward reads stands for the name, since what comes
-   * behind it is made from it without the product. Several chains: the name is for several tensors. */
+  /* elements a token: width x width + ff x ff + heads x (heads x head_dim) + kv x (kv_heads x
+   * head_dim) */
+  int8_t width, ff, heads, kv;
+  const char *within; /* graphs have it only as a part of this one; NULL: as its own tensor */
+  /* Tensors of a block in the order in which they are made out of each other: the first that
+   * backward reads stands for the name, since what comes behind it is made from it without the
+   * product. Several chains: the name is for several tensors. */
   const char *chain[RF_SAVED_CHAINS][RF_SAVED_LINKS];
 } rf_saved;
 extern const rf_saved RF_SAVED[RF_SAVED_NAMES];
@@ -22,17 +26,21 @@ int rf_saved_find(const char *text, size_t length);
 /* "x, qkv, context, ...", for messages; `parts`: also those that graphs have within others. */
 void rf_saved_list(bool parts, char text[160]);
 /* Whether a policy keeps this name. */
-static inline bool rf_remat_saves(rf_remat remat, int name) { return remat >= RF_REMAT_SAVE && remat >> name & 1; }
-/* Walks tensors of blocks: whether the policy names this one and no other link of its chain was met in the block before. */
+static inline bool rf_remat_saves(rf_remat remat, int name) {
+  return remat >= RF_REMAT_SAVE && remat >> name & 1;
+}
+/* Walks tensors of blocks: whether the policy names this one and no other link of its chain was
+ * met in the block before. */
 typedef struct rf_saved_seen {
   long block[RF_SAVED_NAMES][RF_SAVED_CHAINS]; /* of the last link that was met */
 } rf_saved_seen;
 void rf_saved_begin(rf_saved_seen *seen);
 bool rf_saved_names(rf_remat policy, const char *path, long block, rf_saved_seen *seen);
 
-/* ---- what comes of a set ----------------------------------------------------------------------------------------- */
+/* ---- what comes of a set --------------------------------------------------------------------- */
 
-/* One op of the graph with recomputation: `op` of the graph as it came, or the same `again`. Ids from the graph's tensor_count on are second copies. */
+/* One op of the graph with recomputation: `op` of the graph as it came, or the same `again`. Ids
+ * from the graph's tensor_count on are second copies. */
 typedef struct rf_remat_step {
   int op;
   bool again, gelu; /* gelu: of a fused pair only that, from its kept u */
@@ -44,11 +52,12 @@ typedef struct rf_remat_step {
 typedef struct rf_recompute {
   const rf_graph *graph;
   int tensors, ops; /* of the graph as it came */
-  /* The same for every set. By tensor: the forward op that makes it, or RF_NONE; of one gathered in forward the op of backward that gathers the same, or
-   * RF_NONE; who reads it. */
+  /* The same for every set. By tensor: the forward op that makes it, or RF_NONE; of one gathered
+   * in forward the op of backward that gathers the same, or RF_NONE; who reads it. */
   int *source, *twin;
   bool *forward_read, *backward_read;
-  /* Of the set decided last: its steps in their order, and what tensor the i-th second copy is of. */
+  /* Of the set decided last: its steps in their order, and what tensor the i-th second copy is
+   * of. */
   rf_remat_step *step;
   int steps, *copied, copies;
   bool *kept;   /* by tensor: read by backward and not dropped: there when backward starts */
@@ -61,16 +70,21 @@ typedef struct rf_recompute {
 
 /* Lives in `pool` and reads the graph. */
 rf_recompute *rf_recompute_open(const rf_graph *graph, rf_pool *pool);
-/* The steps of a graph that drops these tensors (tensor_count entries): what rf_pass_remat writes. */
+/* The steps of a graph that drops these tensors (tensor_count entries): what rf_pass_remat
+ * writes. */
 void rf_recompute_decide(rf_recompute *recompute, const bool *drop);
-/* The op of a step, with the tensors of the graph as it came in place of their copies, whose shapes are the same. */
+/* The op of a step, with the tensors of the graph as it came in place of their copies, whose
+ * shapes are the same. */
 rf_op rf_recompute_op(const rf_recompute *recompute, const rf_remat_step *step);
 
 /* What remat.c and its policies ask of ops and tensors. */
 /* An update in the walk of a microbatch stands behind its gradient. */
 static inline bool rf_remat_forward(const rf_op *op) {
-  return op->section == RF_SECTION_MICRO && !op->backward && op->recompute_of == RF_NONE && op->def != &RF_OP_ADAMW;
+  return op->section == RF_SECTION_MICRO && !op->backward && op->recompute_of == RF_NONE &&
+         op->def != &RF_OP_ADAMW;
 }
-static inline bool rf_remat_outside(const rf_tensor *tensor) { return tensor->persistent || tensor->input || tensor->output; }
+static inline bool rf_remat_outside(const rf_tensor *tensor) {
+  return tensor->persistent || tensor->input || tensor->output;
+}
 
 #endif

@@ -1,4 +1,5 @@
-/* remat_policy.c - what a policy drops: all of some parts of every block, or all of a block but the tensors it names. */
+/* remat_policy.c - what a policy drops: all of some parts of every block, or all of a block but
+ * the tensors it names. */
 #include "graph/remat.h"
 
 #include "base/text.h"
@@ -8,9 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- names ------------------------------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
-/* Names and extents: MaxText's checkpoint names (query_proj, context, out_proj, mlpwi, mlpwo) without their tails; a gated MLP's mlpwi is gate and up. */
+/* Names and extents: MaxText's checkpoint names (query_proj, context, out_proj, mlpwi, mlpwo)
+ * without their tails; a gated MLP's mlpwi is gate and up. */
 const rf_saved RF_SAVED[RF_SAVED_NAMES] = {
     {.name = "x", .width = 1}, /* a block is computed again from it, so that it stays whatever is named */
     {.name = "q", .heads = 1, .within = "qkv"},
@@ -19,7 +21,8 @@ const rf_saved RF_SAVED[RF_SAVED_NAMES] = {
     {.name = "qkv",
      .heads = 1,
      .kv = 2,
-     .chain = {{"attn/qkv/u", "attn/qkv/lora/y", "attn/q/u", "attn/q_b/u", "attn/head_norm/normed", "attn/rope/rotated"},
+     .chain = {{"attn/qkv/u", "attn/qkv/lora/y", "attn/q/u", "attn/q_b/u", "attn/head_norm/normed",
+                "attn/rope/rotated"},
                {"attn/kv_b/u", "attn/kv_b/lora/y"},
                {"attn/rope_key/rotated"}}},
     {.name = "context", .heads = 1, .chain = {{"attn/attention/ctx"}}},
@@ -33,8 +36,13 @@ const rf_saved RF_SAVED[RF_SAVED_NAMES] = {
                {"mlp/shared/gate_up/u", "mlp/shared/gate_up/lora/y"}}},
     {.name = "mlpact",
      .ff = 1,
-     .chain = {{"mlp/gelu/g", "mlp/gelu_erf/g", "mlp/swiglu/h", "mlp/geglu/h"}, {"mlp/shared/swiglu/h", "mlp/shared/geglu/h"}}},
-    {.name = "mlpwo", .width = 1, .chain = {{"mlp/down/u", "mlp/down/lora/y", "mlp/residual/y"}, {"mlp/experts/down/u"}, {"mlp/shared/down/u"}}},
+     .chain = {{"mlp/gelu/g", "mlp/gelu_erf/g", "mlp/swiglu/h", "mlp/geglu/h"},
+               {"mlp/shared/swiglu/h", "mlp/shared/geglu/h"}}},
+    {.name = "mlpwo",
+     .width = 1,
+     .chain = {{"mlp/down/u", "mlp/down/lora/y", "mlp/residual/y"},
+               {"mlp/experts/down/u"},
+               {"mlp/shared/down/u"}}},
     {.name = "down", .width = 1, .within = "mlpwo"},
     {.name = "norm", .width = 1, .within = "norm1 and norm2"},
     {.name = "norm1", .width = 1, .chain = {{"attn/norm/y"}}},
@@ -82,9 +90,12 @@ static rf_status parse_saved(const char *names, rf_remat *remat, rf_error *error
   for (const char *at = names;;) {
     size_t length = strcspn(at, ",+");
     int i = rf_saved_find(at, length);
-    if (i == RF_NONE) return RF_FAIL(error, RAFTER_INVALID, hint, "--remat save: does not know '%.*s'", (int)(length < 40 ? length : 40), at);
+    if (i == RF_NONE)
+      return RF_FAIL(error, RAFTER_INVALID, hint, "--remat save: does not know '%.*s'",
+                     (int)(length < 40 ? length : 40), at);
     if (RF_SAVED[i].within)
-      return RF_FAIL(error, RAFTER_INVALID, hint, "--remat save: cannot keep %s by itself (expected %s, got %s)", RF_SAVED[i].name,
+      return RF_FAIL(error, RAFTER_INVALID, hint,
+                     "--remat save: cannot keep %s by itself (expected %s, got %s)", RF_SAVED[i].name,
                      RF_SAVED[i].within, RF_SAVED[i].name);
     set |= 1u << i;
     if (!at[length]) break;
@@ -100,14 +111,17 @@ rf_status rf_remat_parse(const char *text, rf_remat *remat, rf_error *error) {
   for (size_t i = 0; i < sizeof SETS / sizeof *SETS; i++)
     if (!strcmp(SETS[i].policy, text)) return parse_saved(SETS[i].saves, remat, error);
   if (!strncmp(text, "save:", 5)) return parse_saved(text + 5, remat, error);
-  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan --help` lists the policies; save:qkv,out keeps what it names", "--remat does not know '%.60s'",
-                 text);
+  return RF_FAIL(error, RAFTER_INVALID,
+                 "`rafter plan --help` lists the policies; save:qkv,out keeps what it names",
+                 "--remat does not know '%.60s'", text);
 }
 
 int rf_remat_named(rf_remat list[RF_REMAT_NAMED]) {
   int count = 0;
   for (int i = RF_REMAT_NONE + 1; i < RF_REMAT_AUTO; i++) list[count++] = (rf_remat)i;
-  for (size_t i = 1; i < sizeof SETS / sizeof *SETS; i++) count += parse_saved(SETS[i].saves, &list[count], NULL) == RAFTER_OK; /* full is block */
+  /* full is block */
+  for (size_t i = 1; i < sizeof SETS / sizeof *SETS; i++)
+    count += parse_saved(SETS[i].saves, &list[count], NULL) == RAFTER_OK;
   return count;
 }
 
@@ -122,14 +136,16 @@ bool rf_remat_valid(rf_remat remat) {
 const char *rf_remat_write(rf_remat remat, char text[RF_REMAT_TEXT]) {
   rf_remat set;
   for (size_t i = 0; remat >= RF_REMAT_SAVE && i < sizeof SETS / sizeof *SETS; i++)
-    if (parse_saved(SETS[i].saves, &set, NULL) == RAFTER_OK && set == remat) return snprintf(text, RF_REMAT_TEXT, "%s", SETS[i].policy), text;
+    if (parse_saved(SETS[i].saves, &set, NULL) == RAFTER_OK && set == remat)
+      return snprintf(text, RF_REMAT_TEXT, "%s", SETS[i].policy), text;
   snprintf(text, RF_REMAT_TEXT, "%s", remat < RF_REMAT_SAVE ? POLICIES[remat] : "save:");
   for (int i = 0, many = 0; i < RF_SAVED_NAMES; i++)
-    if (rf_remat_saves(remat, i)) rf_text_append(text, RF_REMAT_TEXT, "%s%s", many++ ? "," : "", RF_SAVED[i].name);
+    if (rf_remat_saves(remat, i))
+      rf_text_append(text, RF_REMAT_TEXT, "%s%s", many++ ? "," : "", RF_SAVED[i].name);
   return text;
 }
 
-/* ---- what is dropped --------------------------------------------------------------------------------------------- */
+/* ---- what is dropped ------------------------------------------------------------------------- */
 
 /* Which part of which block an op belongs to, from its path "step/micro/block.3/mlp/...". */
 typedef struct place {
@@ -154,7 +170,8 @@ static int stream_of(const rf_op *op) {
 }
 
 void rf_saved_begin(rf_saved_seen *seen) {
-  for (int i = 0; i < RF_SAVED_NAMES * RF_SAVED_CHAINS; i++) seen->block[i / RF_SAVED_CHAINS][i % RF_SAVED_CHAINS] = -1;
+  for (int i = 0; i < RF_SAVED_NAMES * RF_SAVED_CHAINS; i++)
+    seen->block[i / RF_SAVED_CHAINS][i % RF_SAVED_CHAINS] = -1;
 }
 
 bool rf_saved_names(rf_remat policy, const char *path, long block, rf_saved_seen *seen) {
@@ -162,7 +179,10 @@ bool rf_saved_names(rf_remat policy, const char *path, long block, rf_saved_seen
   for (int n = 0; n < RF_SAVED_NAMES; n++)
     for (int c = 0; c < RF_SAVED_CHAINS && rf_remat_saves(policy, n); c++)
       for (int l = 0; l < RF_SAVED_LINKS && RF_SAVED[n].chain[c][l] && seen->block[n][c] != block; l++)
-        if (is_link(path, RF_SAVED[n].chain[c][l])) { seen->block[n][c] = block; named = true; }
+        if (is_link(path, RF_SAVED[n].chain[c][l])) {
+          seen->block[n][c] = block;
+          named = true;
+        }
   return named;
 }
 
@@ -175,7 +195,8 @@ static void keep_named(const rf_graph *graph, rf_remat policy, const bool *backw
     place at = place_of(op);
     for (int i = 0; i < op->output_count && rf_remat_forward(op) && at.block >= 0; i++) {
       int t = op->output[i];
-      if (t < 0 || !backward_read[t] || !rf_saved_names(policy, graph->tensor[t].name, at.block, &seen)) continue;
+      if (t < 0 || !backward_read[t] || !rf_saved_names(policy, graph->tensor[t].name, at.block, &seen))
+        continue;
       for (int k = 0; k < op->output_count; k++)
         if (op->output[k] >= 0 && (k == i || op->def != &RF_OP_MATMUL)) drop[op->output[k]] = false;
     }
@@ -184,7 +205,8 @@ static void keep_named(const rf_graph *graph, rf_remat policy, const bool *backw
 
 void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop) {
   bool block = policy == RF_REMAT_BLOCK || policy >= RF_REMAT_SAVE;
-  bool mlp = block || policy == RF_REMAT_MLP || policy == RF_REMAT_MLP_ATTN, attn = block || policy == RF_REMAT_ATTN || policy == RF_REMAT_MLP_ATTN;
+  bool mlp = block || policy == RF_REMAT_MLP || policy == RF_REMAT_MLP_ATTN,
+       attn = block || policy == RF_REMAT_ATTN || policy == RF_REMAT_MLP_ATTN;
   int stream = RF_NONE;   /* the residual stream behind the last sublayer seen */
   long stream_block = -1; /* and its block */
   size_t tensors = (size_t)graph->tensor_count;

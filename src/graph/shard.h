@@ -1,5 +1,6 @@
-/* shard.h - what sharding rules of ops share. A rule is told how an op's operands lie on the mesh and answers how the op needs them and how its
- * results lie then; the pass puts collectives in between. Private to src/graph. */
+/* shard.h - what sharding rules of ops share. A rule is told how an op's operands lie on the
+ * mesh and answers how the op needs them and how its results lie then; the pass puts collectives
+ * in between. Private to src/graph. */
 #ifndef RF_GRAPH_SHARD_H
 #define RF_GRAPH_SHARD_H
 
@@ -17,7 +18,8 @@ struct rf_sharding {
 
 /* All operands lie alike, their rows cut as those of any one of them; results too. */
 rf_status rf_shard_pointwise(rf_sharding *s, rf_error *error);
-/* Rows may be cut, everything else is needed whole: parameters, widths. Results lie as the rows; gradients of parameters are sums over them. */
+/* Rows may be cut, everything else is needed whole: parameters, widths. Results lie as the rows;
+ * gradients of parameters are sums over them. */
 rf_status rf_shard_rows(rf_sharding *s, rf_error *error);
 /* Operands and results as they are to lie: optimizer. */
 rf_status rf_shard_same(rf_sharding *s, rf_error *error);
@@ -34,13 +36,15 @@ typedef struct rf_param_specs {
   bool gathered;      /* they differ */
 } rf_param_specs;
 rf_param_specs rf_shard_param(const rf_graph *graph, const rf_mesh *mesh, int param);
-/* Of a fused row of query, key and value heads whose key heads are fewer than the chips that cut it: how many chips have the same ones, and the columns
- * before them, which no other chip has. 1 chip: no such parameter. */
+/* Of a fused row of query, key and value heads whose key heads are fewer than the chips that cut
+ * it: how many chips have the same ones, and the columns before them, which no other chip has. 1
+ * chip: no such parameter. */
 typedef struct rf_copies {
   int64_t chips, own;
 } rf_copies;
 rf_copies rf_shard_copies(const rf_graph *graph, const rf_mesh *mesh, int param);
 /* Extent of dimension `dim` of a parameter's tensor that lies as `spec` says. */
-int64_t rf_shard_extent(const rf_graph *graph, const rf_mesh *mesh, int param, const rf_spec *spec, int dim, int64_t whole);
+int64_t rf_shard_extent(const rf_graph *graph, const rf_mesh *mesh, int param, const rf_spec *spec, int dim,
+                        int64_t whole);
 
 #endif

@@ -1,18 +1,26 @@
-/* shard_exchange.c - collectives of the shard pass: what brings a tensor from how it lies on the mesh to how an op needs it, and the copies that
- * several readers share. */
+/* shard_exchange.c - collectives of the shard pass: what brings a tensor from how it lies on the
+ * mesh to how an op needs it, and the copies that several readers share. */
 #include "graph/shard_pass.h"
 
 #include <string.h>
 
-bool rf_spec_same(const rf_spec *a, const rf_spec *b) { return !memcmp(a->split, b->split, sizeof a->split) && a->partial == b->partial; }
+bool rf_spec_same(const rf_spec *a, const rf_spec *b) {
+  return !memcmp(a->split, b->split, sizeof a->split) && a->partial == b->partial;
+}
 
-rf_axes rf_spec_splits(const rf_spec *spec) { return spec->split[0] | spec->split[1] | spec->split[2] | spec->split[3]; }
+rf_axes rf_spec_splits(const rf_spec *spec) {
+  return spec->split[0] | spec->split[1] | spec->split[2] | spec->split[3];
+}
 
-/* ---- exchanges -------------------------------------------------------------------------------------------------- */
+/* ---- exchanges ------------------------------------------------------------------------------- */
 
 static const char *const KINDS[] = {"gathered", "scattered", "reduced", "exchanged", "run"};
 static const char *kind_of(const rf_op_def *def) {
-  return KINDS[def == &RF_OP_ALL_GATHER ? 0 : def == &RF_OP_REDUCE_SCATTER ? 1 : def == &RF_OP_ALL_REDUCE ? 2 : def == &RF_OP_TAKE_RUN ? 4 : 3];
+  return KINDS[def == &RF_OP_ALL_GATHER       ? 0
+               : def == &RF_OP_REDUCE_SCATTER ? 1
+               : def == &RF_OP_ALL_REDUCE     ? 2
+               : def == &RF_OP_TAKE_RUN       ? 4
+                                              : 3];
 }
 
 /* A packed matrix in another shape: its parts keep their types. */
@@ -22,10 +30,12 @@ static void gather_panels(rf_tensor *to, const rf_tensor *from) {
   to->panels.inner = to->shape[1 - outputs] / rf_panels_experts(&to->panels);
   for (int i = 0; i < to->panels.parts; i++)
     to->panels.part[i].outputs =
-        to->panels.parts == 1 ? to->shape[outputs] : from->panels.part[i].outputs * to->shape[outputs] / from->shape[outputs];
+        to->panels.parts == 1 ? to->shape[outputs]
+                              : from->panels.part[i].outputs * to->shape[outputs] / from->shape[outputs];
 }
 
-int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, const char *path, rf_section section, bool backward) {
+int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, const char *path, rf_section section,
+                        bool backward) {
   rf_graph *graph = s->graph;
   const rf_tensor from = graph->tensor[x->from]; /* a copy: the array may grow */
   rf_axes others = (from.spec.split[0] | from.spec.split[1]) & RF_AXIS_BIT(RF_AXIS_TENSOR);
@@ -37,19 +47,26 @@ int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, const char *path, r
                   .whole = x->whole,
                   .fill = x->fill,
                   .accumulate = {x->accumulate}};
-  if (x->copies.chips > 1) { attr.group = (int32_t)x->copies.chips; attr.part = x->copies.own; }
+  if (x->copies.chips > 1) {
+    attr.group = (int32_t)x->copies.chips;
+    attr.part = x->copies.own;
+  }
   if (x->form == RF_FORM_HEADS) {
     int64_t chips = rf_mesh_size(s->mesh, others);
-    attr.heads = (int32_t)(graph->model.heads / chips); attr.kv_heads = (int32_t)(graph->model.kv_heads > chips ? graph->model.kv_heads / chips : 1); attr.head_dim = (int32_t)graph->model.head_dim;
+    attr.heads = (int32_t)(graph->model.heads / chips);
+    attr.kv_heads = (int32_t)(graph->model.kv_heads > chips ? graph->model.kv_heads / chips : 1);
+    attr.head_dim = (int32_t)graph->model.head_dim;
   }
-  const char *name = rf_pool_format(graph->pool, "%s/%s%s%s", path, x->def->name, *x->label ? "/" : "", x->label);
+  const char *name =
+      rf_pool_format(graph->pool, "%s/%s%s%s", path, x->def->name, *x->label ? "/" : "", x->label);
   int op = rf_graph_emit(graph, x->def, name, section, &x->from, 1, &x->to_id, 1, &attr, s->error);
   if (op < 0) return RF_NONE;
   int id = graph->op[op].output[0];
   graph->op[op].backward = backward;
   if (x->to_id == RF_WANTED) {
-    graph->tensor[id].name = rf_pool_format(graph->pool, "%s/%s%s%s%s", from.name, kind_of(x->def), backward ? "/bwd" : "",
-                                            s->when == RF_WHEN_HEAD ? "/head" : "", x->label[0] == '@' ? x->label : "");
+    graph->tensor[id].name =
+        rf_pool_format(graph->pool, "%s/%s%s%s%s", from.name, kind_of(x->def), backward ? "/bwd" : "",
+                       s->when == RF_WHEN_HEAD ? "/head" : "", x->label[0] == '@' ? x->label : "");
     graph->tensor[id].class = x->class;
     if (from.dtype == RF_PACKED) gather_panels(&graph->tensor[id], &from);
   }
@@ -58,13 +75,16 @@ int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, const char *path, r
 }
 
 /* The last word of a slot's text: "x (M,K)" -> "x". */
-const char *rf_sharder_label(rf_sharder *s, const char *slot) { return rf_pool_format(s->graph->pool, "%.*s", (int)strcspn(slot, " "), slot); }
+const char *rf_sharder_label(rf_sharder *s, const char *slot) {
+  return rf_pool_format(s->graph->pool, "%.*s", (int)strcspn(slot, " "), slot);
+}
 
 /* Brings tensor `id` from how it lies to how it is needed, one exchange after the other. */
-int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, const char *path, const char *label, rf_section section, bool backward,
-                       const int64_t *whole, rf_class class) {
+int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, const char *path, const char *label,
+                       rf_section section, bool backward, const int64_t *whole, rf_class class) {
   int rank = s->graph->tensor[id].rank;
-  const rf_axes dealt = s->text ? RF_AXIS_BIT(RF_AXIS_CONTEXT) : 0; /* tokens, of a generator blocks of rows */
+  /* tokens, of a generator blocks of rows */
+  const rf_axes dealt = s->text ? RF_AXIS_BIT(RF_AXIS_CONTEXT) : 0;
   for (int round = 0; round < 16 && !rf_spec_same(&have, &need); round++) {
     if (round) label = rf_pool_format(s->graph->pool, "%s.%d", label, round);
     rf_exchange x = {.from = id, .to_id = RF_WANTED, .label = label, .class = class, .spec = have};
@@ -72,32 +92,52 @@ int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, const 
     for (int d = 0; d < rank && sums && !x.def; d++) {
       rf_axes wanted = sums & need.split[d] & (rf_axes)~have.split[d];
       if (!wanted) continue;
-      x.def = &RF_OP_REDUCE_SCATTER; x.axes = wanted; x.dim = d; x.form = d == 0 && wanted == dealt ? RF_FORM_DEALT : RF_FORM_BLOCKS;
-      x.spec.split[d] |= wanted; x.spec.partial &= (rf_axes)~wanted;
+      x.def = &RF_OP_REDUCE_SCATTER;
+      x.axes = wanted;
+      x.dim = d;
+      x.form = d == 0 && wanted == dealt ? RF_FORM_DEALT : RF_FORM_BLOCKS;
+      x.spec.split[d] |= wanted;
+      x.spec.partial &= (rf_axes)~wanted;
     }
-    if (!x.def && sums) { x.def = &RF_OP_ALL_REDUCE; x.axes = sums; x.spec.partial &= (rf_axes)~sums; }
+    if (!x.def && sums) {
+      x.def = &RF_OP_ALL_REDUCE;
+      x.axes = sums;
+      x.spec.partial &= (rf_axes)~sums;
+    }
     for (int a = 0; a < rank && !x.def; a++)
       for (int b = 0; b < rank && !x.def; b++) {
         rf_axes moved = have.split[a] & (rf_axes)~need.split[a] & need.split[b] & (rf_axes)~have.split[b];
         if (a == b || !moved) continue;
-        x.def = &RF_OP_ALL_TO_ALL; x.axes = moved; x.dim = a; x.to = b; x.form = have.form[a] ? have.form[a] : need.form[b];
-        x.spec.split[a] &= (rf_axes)~moved; x.spec.split[b] |= moved; x.spec.form[b] = need.form[b];
+        x.def = &RF_OP_ALL_TO_ALL;
+        x.axes = moved;
+        x.dim = a;
+        x.to = b;
+        x.form = have.form[a] ? have.form[a] : need.form[b];
+        x.spec.split[a] &= (rf_axes)~moved;
+        x.spec.split[b] |= moved;
+        x.spec.form[b] = need.form[b];
       }
     for (int d = 0; d < rank && !x.def; d++) {
       rf_axes gathered = have.split[d] & (rf_axes)~need.split[d];
       if (!gathered) continue;
-      x.def = &RF_OP_ALL_GATHER; x.axes = gathered; x.dim = d; x.form = d == 0 && gathered == dealt ? RF_FORM_DEALT : have.form[d]; x.whole = whole ? whole[d] : 0;
+      x.def = &RF_OP_ALL_GATHER;
+      x.axes = gathered;
+      x.dim = d;
+      x.form = d == 0 && gathered == dealt ? RF_FORM_DEALT : have.form[d];
+      x.whole = whole ? whole[d] : 0;
       x.spec.split[d] &= (rf_axes)~gathered;
     }
     for (int d = 0; d < rank && !x.def; d++) {
       rf_axes taken = need.split[d] & (rf_axes)~have.split[d];
       if (!taken || s->graph->tensor[id].shape[d] % rf_mesh_size(s->mesh, taken)) continue;
-      x.def = &RF_OP_TAKE_RUN; x.axes = taken; x.dim = d;
+      x.def = &RF_OP_TAKE_RUN;
+      x.axes = taken;
+      x.dim = d;
       x.spec.split[d] |= taken;
     }
     if (!x.def) {
-      RF_FAIL(s->error, RAFTER_FAILED, "this is a fault of the planner, please report it", "no exchange makes what an op needs (%s, %s: %s)", path,
-              label, s->graph->tensor[id].name);
+      RF_FAIL(s->error, RAFTER_FAILED, "this is a fault of the planner, please report it",
+              "no exchange makes what an op needs (%s, %s: %s)", path, label, s->graph->tensor[id].name);
       return RF_NONE;
     }
     id = rf_sharder_exchange(s, &x, path, section, backward);
@@ -106,12 +146,14 @@ int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, const 
   }
   return id;
 }
-/* ---- copies that several readers share -------------------------------------------------------------------------- */
+/* ---- copies that several readers share ------------------------------------------------------- */
 
 int rf_sharder_copy_of(const rf_sharder *s, int from, const rf_spec *need, int when) {
   if (from >= s->head_capacity) return RF_NONE;
   for (int c = s->head[from]; c != RF_NONE; c = s->copy[c].next)
-    if ((s->copy[c].when == when || s->copy[c].when == RF_WHEN_ALWAYS) && rf_spec_same(&s->copy[c].spec, need)) return s->copy[c].id;
+    if ((s->copy[c].when == when || s->copy[c].when == RF_WHEN_ALWAYS) &&
+        rf_spec_same(&s->copy[c].spec, need))
+      return s->copy[c].id;
   return RF_NONE;
 }
 
@@ -140,7 +182,8 @@ void rf_sharder_keep(rf_sharder *s, int from, const rf_spec *need, int when, int
 static int when_of(const rf_sharder *s, const rf_op *op) {
   /* Between forward and backward of a microbatch a stage runs others'. */
   if (rf_mesh_extent(s->mesh, RF_AXIS_PIPELINE) > 1) return op->backward ? RF_WHEN_BACKWARD : RF_WHEN_FORWARD;
-  if (op->def == &RF_OP_HEAD_LOSS || op->def == &RF_OP_HEAD_LOSS_BWD || op->def == &RF_OP_HEAD_LOGITS || op->def == &RF_OP_HEAD_SCORE)
+  if (op->def == &RF_OP_HEAD_LOSS || op->def == &RF_OP_HEAD_LOSS_BWD || op->def == &RF_OP_HEAD_LOGITS ||
+      op->def == &RF_OP_HEAD_SCORE)
     return RF_WHEN_HEAD;
   return op->backward ? RF_WHEN_BACKWARD : RF_WHEN_FORWARD;
 }
@@ -154,7 +197,11 @@ static int unit_of(const rf_sharder *s, const rf_op *op, int p) {
 
 static void gather_early(rf_sharder *s, const rf_op *op, int p, int first_op) {
   int unit = unit_of(s, op, p);
-  if (unit != s->unit) { s->unit_before = s->unit == -1 ? first_op : s->unit_at; s->unit_at = first_op; s->unit = unit; }
+  if (unit != s->unit) {
+    s->unit_before = s->unit == -1 ? first_op : s->unit_at;
+    s->unit_at = first_op;
+    s->unit = unit;
+  }
   for (int o = first_op; o < s->graph->op_count; o++) {
     if (s->early_count == s->early_capacity) {
       int capacity = 2 * (s->early_count + 256);
@@ -162,7 +209,8 @@ static void gather_early(rf_sharder *s, const rf_op *op, int p, int first_op) {
       s->early_at = grow(s->graph->pool, s->early_at, s->early_count, capacity, sizeof(int));
       s->early_capacity = capacity;
     }
-    s->early_op[s->early_count] = o; s->early_at[s->early_count++] = s->unit_before > s->half_at ? s->unit_before : s->half_at;
+    s->early_op[s->early_count] = o;
+    s->early_at[s->early_count++] = s->unit_before > s->half_at ? s->unit_before : s->half_at;
   }
 }
 
@@ -173,8 +221,8 @@ rf_status rf_sharder_obtain(rf_sharder *s, const rf_op *op, int slot, const rf_s
   rf_place *at = &s->at[t];
   *id = at->id;
   if (at->id == RF_NONE)
-    return RF_FAIL(s->error, RAFTER_FAILED, "this is a fault of the planner, please report it", "%s reads %s before it is there", op->name,
-                   tensor->name);
+    return RF_FAIL(s->error, RAFTER_FAILED, "this is a fault of the planner, please report it",
+                   "%s reads %s before it is there", op->name, tensor->name);
   rf_spec exact = *need;
   for (int d = tensor->rank; d < 4; d++) exact.split[d] = at->spec.split[d];
   if (rf_spec_same(&at->spec, &exact)) return RAFTER_OK;
@@ -182,9 +230,10 @@ rf_status rf_sharder_obtain(rf_sharder *s, const rf_op *op, int slot, const rf_s
   if (*id != RF_NONE) return RAFTER_OK;
   bool weight = tensor->param >= 0 && (tensor->class == RF_CLASS_WEIGHT || tensor->class == RF_CLASS_ADAPTER);
   int64_t whole[RF_MAX_RANK];
-  for (int d = 0; d < tensor->rank && weight; d++) whole[d] = rf_shard_extent(&s->whole, s->mesh, tensor->param, &exact, d, tensor->shape[d]);
-  *id = rf_sharder_convert(s, at->id, at->spec, exact, op->name, rf_sharder_label(s, op->def->inputs[slot]), op->section, op->backward,
-                           weight ? whole : NULL, RF_CLASS_COLLECTIVE);
+  for (int d = 0; d < tensor->rank && weight; d++)
+    whole[d] = rf_shard_extent(&s->whole, s->mesh, tensor->param, &exact, d, tensor->shape[d]);
+  *id = rf_sharder_convert(s, at->id, at->spec, exact, op->name, rf_sharder_label(s, op->def->inputs[slot]),
+                           op->section, op->backward, weight ? whole : NULL, RF_CLASS_COLLECTIVE);
   if (*id == RF_NONE) return RAFTER_FAILED;
   if (s->graph->op[s->graph->op_count - 1].def == &RF_OP_ALL_TO_ALL && s->graph->op_count == first + 1) {
     when = RF_WHEN_ALWAYS;

@@ -1,7 +1,10 @@
-/* shard_gradient.c - the sums of gradients over chips, and the optimizer that reads them: each chip updates its run of a parameter. */
+/* shard_gradient.c - the sums of gradients over chips, and the optimizer that reads them: each
+ * chip updates its run of a parameter. */
 #include "graph/shard_pass.h"
 
-bool rf_is_gradient(const rf_tensor *tensor) { return tensor->class == RF_CLASS_GRADIENT && tensor->param >= 0; }
+bool rf_is_gradient(const rf_tensor *tensor) {
+  return tensor->class == RF_CLASS_GRADIENT && tensor->param >= 0;
+}
 
 bool rf_sharder_scatters(const rf_sharder *s, int p) { return s->specs[p].gathered && s->mesh->zero >= 2; }
 
@@ -21,8 +24,12 @@ int rf_sharder_gradient(rf_sharder *s, int t, rf_accumulate *how) {
   return g->whole;
 }
 
-static rf_axes state_axes(const rf_sharder *s, int p) { return rf_spec_splits(&s->specs[p].state) & (rf_axes)~rf_spec_splits(&s->specs[p].use); }
-static int state_dim(const rf_sharder *s, int p) { return s->specs[p].state.split[0] != s->specs[p].use.split[0] ? 0 : 1; }
+static rf_axes state_axes(const rf_sharder *s, int p) {
+  return rf_spec_splits(&s->specs[p].state) & (rf_axes)~rf_spec_splits(&s->specs[p].use);
+}
+static int state_dim(const rf_sharder *s, int p) {
+  return s->specs[p].state.split[0] != s->specs[p].use.split[0] ? 0 : 1;
+}
 
 /* This chip keeps its run only. */
 static rf_status scatter(rf_sharder *s, const rf_op *op, int t) {
@@ -40,7 +47,8 @@ static rf_status scatter(rf_sharder *s, const rf_op *op, int t) {
   return rf_sharder_exchange(s, &x, op->name, op->section, true) == RF_NONE ? RAFTER_FAILED : RAFTER_OK;
 }
 
-/* Key and value heads that stand on several chips of a tensor group: each has what its own query heads give to them. */
+/* Key and value heads that stand on several chips of a tensor group: each has what its own query
+ * heads give to them. */
 static rf_status sum_copies(rf_sharder *s, rf_place *at, int p, const char *path, rf_section section) {
   rf_copies copies = rf_shard_copies(&s->whole, s->mesh, p);
   if (copies.chips == 1) return RAFTER_OK;
@@ -56,30 +64,40 @@ static rf_status sum_copies(rf_sharder *s, rf_place *at, int p, const char *path
   return at->id == RF_NONE ? RAFTER_FAILED : RAFTER_OK;
 }
 
-/* The rest of a gradient's sum, before the optimizer reads it: over what still holds different shares of it; across the data-centre network only
- * after each slice has summed its own, so that a chip sends a run of it. */
+/* The rest of a gradient's sum, before the optimizer reads it: over what still holds different
+ * shares of it; across the data-centre network only after each slice has summed its own, so that
+ * a chip sends a run of it. */
 rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
   int p = s->whole.tensor[t].param;
   rf_on_its_way *g = &s->gradient[p];
   rf_place *at = &s->at[t];
-  const char *path = rf_pool_format(s->graph->pool, "%s/%s", op->section == RF_SECTION_MICRO ? "step/micro" : "step/end", s->whole.tensor[t].name);
+  const char *path =
+      rf_pool_format(s->graph->pool, "%s/%s", op->section == RF_SECTION_MICRO ? "step/micro" : "step/end",
+                     s->whole.tensor[t].name);
   rf_spec have = at->spec, need = at->spec;
   g->settled = true;
   have.partial = g->partial;
   if (s->specs[p].gathered && s->mesh->zero == 1) need = s->specs[p].state;
-  rf_axes slice = have.partial & RF_AXIS_BIT(RF_AXIS_SLICE), inside = have.partial & (rf_axes)~slice & (rf_axes)~rf_spec_splits(&need);
+  rf_axes slice = have.partial & RF_AXIS_BIT(RF_AXIS_SLICE),
+          inside = have.partial & (rf_axes)~slice & (rf_axes)~rf_spec_splits(&need);
   bool runs = slice && inside && s->whole.tensor[t].rank == 2;
   int64_t extent = s->graph->tensor[at->id].shape[0];
-  if (runs && rf_spec_same(&(rf_spec){.split = {need.split[0], need.split[1]}}, &(rf_spec){.split = {have.split[0], have.split[1]}})) {
+  if (runs && rf_spec_same(&(rf_spec){.split = {need.split[0], need.split[1]}},
+                           &(rf_spec){.split = {have.split[0], have.split[1]}})) {
     rf_spec run = need;
-    run.split[0] |= inside; run.partial = slice;
-    at->id = rf_sharder_convert(s, at->id, have, run, path, "@slice", op->section, true, NULL, RF_CLASS_GRADIENT);
-    if (at->id == RF_NONE) return RAFTER_FAILED;
-    have = run; run.partial = 0;
-    at->id = rf_sharder_convert(s, at->id, have, run, path, "@slice", op->section, true, NULL, RF_CLASS_GRADIENT);
+    run.split[0] |= inside;
+    run.partial = slice;
+    at->id =
+        rf_sharder_convert(s, at->id, have, run, path, "@slice", op->section, true, NULL, RF_CLASS_GRADIENT);
     if (at->id == RF_NONE) return RAFTER_FAILED;
     have = run;
-    at->id = rf_sharder_convert(s, at->id, have, need, path, "@slice", op->section, true, &extent, RF_CLASS_GRADIENT);
+    run.partial = 0;
+    at->id =
+        rf_sharder_convert(s, at->id, have, run, path, "@slice", op->section, true, NULL, RF_CLASS_GRADIENT);
+    if (at->id == RF_NONE) return RAFTER_FAILED;
+    have = run;
+    at->id = rf_sharder_convert(s, at->id, have, need, path, "@slice", op->section, true, &extent,
+                                RF_CLASS_GRADIENT);
   } else {
     at->id = rf_sharder_convert(s, at->id, have, need, path, "", op->section, true, NULL, RF_CLASS_GRADIENT);
   }
@@ -88,11 +106,12 @@ rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
   return sum_copies(s, at, p, path, op->section);
 }
 
-/* Where a step has one microbatch, a gradient is whole here, and its sum can pass the links while backward goes on. Of several microbatches, only the
- * last one's would be the sum's. */
+/* Where a step has one microbatch, a gradient is whole here, and its sum can pass the links
+ * while backward goes on. Of several microbatches, only the last one's would be the sum's. */
 rf_status rf_sharder_written(rf_sharder *s, const rf_op *op, int t) {
   if (rf_sharder_scatters(s, s->whole.tensor[t].param)) RF_TRY(scatter(s, op, t));
-  return s->whole.accumulate == 1 && op->section == RF_SECTION_MICRO ? rf_sharder_settle(s, op, t) : RAFTER_OK;
+  return s->whole.accumulate == 1 && op->section == RF_SECTION_MICRO ? rf_sharder_settle(s, op, t)
+                                                                     : RAFTER_OK;
 }
 
 /* Weights that all chips have whole are put together again from the runs that each has updated. */
@@ -109,7 +128,8 @@ static rf_status gather_updated(rf_sharder *s, const rf_op *op, int p, int from,
 }
 
 rf_status rf_sharder_adamw(rf_sharder *s, const rf_op *op) {
-  int g = op->input[0], p = s->whole.tensor[g].param, weight = op->output[3] == RF_NONE ? op->output[0] : op->output[3];
+  int g = op->input[0], p = s->whole.tensor[g].param,
+      weight = op->output[3] == RF_NONE ? op->output[0] : op->output[3];
   bool updates_run = s->specs[p].gathered && s->mesh->zero < 3;
   int inputs[RF_MAX_INPUTS], outputs[4];
   if (!s->gradient[p].settled) RF_TRY(rf_sharder_settle(s, op, g));
@@ -117,7 +137,8 @@ rf_status rf_sharder_adamw(rf_sharder *s, const rf_op *op) {
   if (updates_run && op->output[3] == RF_NONE) inputs[1] = s->master[p];
   for (int i = 0; i < 3; i++) outputs[i] = inputs[i + 1];
   outputs[3] = op->output[3] == RF_NONE ? RF_NONE : updates_run ? RF_WANTED : s->at[weight].id;
-  int id = rf_graph_emit(s->graph, op->def, op->name, op->section, inputs, op->input_count, outputs, 4, &op->attr, s->error);
+  int id = rf_graph_emit(s->graph, op->def, op->name, op->section, inputs, op->input_count, outputs, 4,
+                         &op->attr, s->error);
   if (id < 0) return RAFTER_INVALID;
   if (!updates_run) return RAFTER_OK;
   if (op->output[3] == RF_NONE) return gather_updated(s, op, p, s->master[p], weight);
@@ -129,16 +150,22 @@ rf_status rf_sharder_adamw(rf_sharder *s, const rf_op *op) {
 
 void rf_sharder_find_gradients(rf_sharder *s) {
   const rf_graph *old = &s->whole;
-  for (int p = 0; p < old->params.count; p++) { s->gradient[p] = (rf_on_its_way){RF_NONE, RF_NONE, RF_NONE, 0, false}; s->master[p] = RF_NONE; }
+  for (int p = 0; p < old->params.count; p++) {
+    s->gradient[p] = (rf_on_its_way){RF_NONE, RF_NONE, RF_NONE, 0, false};
+    s->master[p] = RF_NONE;
+  }
   for (int o = 0; o < old->op_count; o++)
     for (int i = 0; i < old->op[o].output_count; i++) {
       int t = old->op[o].output[i];
-      if (t >= 0 && rf_is_gradient(&old->tensor[t]) && old->op[o].def != &RF_OP_RECV)
-        { s->gradient[old->tensor[t].param].tensor = t; s->gradient[old->tensor[t].param].last_writer = o; }
+      if (t >= 0 && rf_is_gradient(&old->tensor[t]) && old->op[o].def != &RF_OP_RECV) {
+        s->gradient[old->tensor[t].param].tensor = t;
+        s->gradient[old->tensor[t].param].last_writer = o;
+      }
     }
 }
 
-/* An f32 weight that every chip has whole is updated in runs: each chip's run is a state of its own. */
+/* An f32 weight that every chip has whole is updated in runs: each chip's run is a state of its
+ * own. */
 void rf_sharder_make_masters(rf_sharder *s) {
   const rf_graph *old = &s->whole;
   for (int o = 0; o < old->op_count && s->mesh->zero >= 1 && s->mesh->zero < 3; o++) {

@@ -1,11 +1,13 @@
-/* shard_pass.h - what the files of the shard pass share: the program being made, where each tensor of the whole one lies in it, and how a tensor is
- * brought from how it lies to how it is needed. Private to src/graph. */
+/* shard_pass.h - what the files of the shard pass share: the program being made, where each
+ * tensor of the whole one lies in it, and how a tensor is brought from how it lies to how it is
+ * needed. Private to src/graph. */
 #ifndef RF_GRAPH_SHARD_PASS_H
 #define RF_GRAPH_SHARD_PASS_H
 
 #include "graph/shard.h"
 
-/* One gathered copy serves all readers of each; what was exchanged for as many bytes serves both directions. */
+/* One gathered copy serves all readers of each; what was exchanged for as many bytes serves both
+ * directions. */
 typedef enum rf_when { RF_WHEN_FORWARD, RF_WHEN_BACKWARD, RF_WHEN_HEAD, RF_WHEN_ALWAYS } rf_when;
 
 typedef struct rf_place {
@@ -19,7 +21,8 @@ typedef struct rf_copied {
   int next; /* other copies of the same tensor */
 } rf_copied;
 
-/* A parameter's gradient on its way: `whole` is this chip's share of the sum in the parameter's shape, where only a run of it is kept. */
+/* A parameter's gradient on its way: `whole` is this chip's share of the sum in the parameter's
+ * shape, where only a run of it is kept. */
 typedef struct rf_on_its_way {
   int tensor, last_writer, whole;
   rf_axes partial;
@@ -41,7 +44,8 @@ typedef struct rf_sharder {
   int *head, copies, copy_capacity, head_capacity;
   int *early_op, *early_at, early_count, early_capacity; /* gathers, and the ops they go before */
   int unit, unit_at, unit_before;
-  int half, half_at;           /* of a pipeline: the half whose ops are made, and where it begins. Nothing moves out of a half */
+  /* of a pipeline: the half whose ops are made, and where it begins. Nothing moves out of a half */
+  int half, half_at;
   int when;                    /* of the op in hand */
   int *metrics, metrics_whole; /* sums over microbatches that wait for the end section */
 } rf_sharder;
@@ -53,7 +57,9 @@ typedef struct rf_exchange {
   int dim, to;
   uint8_t form;
   int64_t whole;
-  rf_copies copies; /* all_reduce: of the last columns alone, over those of the group that have the same ones; chips 0: not so */
+  /* all_reduce: of the last columns alone, over those of the group that have the same ones;
+   * chips 0: not so */
+  rf_copies copies;
   rf_accumulate accumulate;
   float fill;   /* all_to_all of rows to experts: how much of them there is */
   rf_spec spec; /* of the result */
@@ -66,10 +72,12 @@ rf_axes rf_spec_splits(const rf_spec *spec);
 
 /* shard_exchange.c */
 /* The result of one collective; RF_NONE with the error filled. */
-int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, const char *path, rf_section section, bool backward);
-/* Brings tensor `id` from how it lies to how it is needed, one exchange after the other. `whole`: extents without padding, where they are known. */
-int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, const char *path, const char *label, rf_section section, bool backward,
-                       const int64_t *whole, rf_class class);
+int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, const char *path, rf_section section,
+                        bool backward);
+/* Brings tensor `id` from how it lies to how it is needed, one exchange after the other.
+ * `whole`: extents without padding, where they are known. */
+int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, const char *path, const char *label,
+                       rf_section section, bool backward, const int64_t *whole, rf_class class);
 /* The id under which `op` reads whole tensor t as it needs it. */
 rf_status rf_sharder_obtain(rf_sharder *s, const rf_op *op, int slot, const rf_spec *need, int *id);
 int rf_sharder_copy_of(const rf_sharder *s, int from, const rf_spec *need, int when);
@@ -86,7 +94,8 @@ rf_spec rf_sharder_input(const rf_sharder *s, int t);
 /* shard_gradient.c */
 bool rf_is_gradient(const rf_tensor *tensor);
 void rf_sharder_find_gradients(rf_sharder *s);
-/* An f32 weight that every chip has whole is updated in runs: each chip's run is a state of its own. */
+/* An f32 weight that every chip has whole is updated in runs: each chip's run is a state of its
+ * own. */
 void rf_sharder_make_masters(rf_sharder *s);
 bool rf_sharder_scatters(const rf_sharder *s, int p);
 /* Where an op writes a parameter's gradient, and how. */

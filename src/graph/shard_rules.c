@@ -4,13 +4,15 @@
 #include <string.h>
 
 rf_spec rf_spec_of(rf_axes rows, rf_axes columns, rf_form form) {
-  return (rf_spec){.split = {rows, columns}, .form = {RF_FORM_BLOCKS, (uint8_t)(columns ? form : RF_FORM_BLOCKS)}};
+  return (rf_spec){.split = {rows, columns},
+                   .form = {RF_FORM_BLOCKS, (uint8_t)(columns ? form : RF_FORM_BLOCKS)}};
 }
 
 static int rank_of(const rf_sharding *s, int id) { return id < 0 ? 0 : s->graph->tensor[id].rank; }
 
 rf_status rf_shard_same(rf_sharding *s, rf_error *error) {
-  (void)s; (void)error;
+  (void)s;
+  (void)error;
   return RAFTER_OK;
 }
 
@@ -38,7 +40,8 @@ rf_status rf_shard_rows(rf_sharding *s, rf_error *error) {
   }
   for (int i = 0; i < op->input_count; i++) {
     const rf_tensor *t = op->input[i] < 0 ? NULL : &s->graph->tensor[op->input[i]];
-    s->in[i] = rf_spec_of(t && t->class != RF_CLASS_WEIGHT && t->class != RF_CLASS_ADAPTER ? rows : 0, 0, RF_FORM_BLOCKS);
+    s->in[i] = rf_spec_of(t && t->class != RF_CLASS_WEIGHT && t->class != RF_CLASS_ADAPTER ? rows : 0, 0,
+                          RF_FORM_BLOCKS);
   }
   for (int i = 0; i < op->output_count; i++) {
     bool gradient = op->output[i] >= 0 && s->graph->tensor[op->output[i]].class == RF_CLASS_GRADIENT;
@@ -52,15 +55,18 @@ rf_status rf_shard_heads(rf_sharding *s, rf_axes axes, rf_error *error) {
   if (chips == 1) return RAFTER_OK;
   if (heads % chips || (kv % chips && chips % kv))
     return RF_FAIL(error, RAFTER_INVALID, "choose a number of chips that divides both",
-                   "heads cannot be dealt out (%s: %d heads and %d key heads over %d chips)", s->op->name, heads, kv, chips);
+                   "heads cannot be dealt out (%s: %d heads and %d key heads over %d chips)", s->op->name,
+                   heads, kv, chips);
   s->attr.heads = heads / chips;
   s->attr.kv_heads = kv > chips ? kv / chips : kv > 0;
   return RAFTER_OK;
 }
 
-/* Where a chip has a bound between query, key and value heads that stands at column `at` of the whole row: behind its own heads of each kind. */
+/* Where a chip has a bound between query, key and value heads that stands at column `at` of the
+ * whole row: behind its own heads of each kind. */
 static int64_t bound_of_heads(const rf_model *m, int64_t chips, int64_t at) {
-  int64_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim, mine = (m->kv_heads > chips ? m->kv_heads / chips : 1) * m->head_dim;
+  int64_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim,
+          mine = (m->kv_heads > chips ? m->kv_heads / chips : 1) * m->head_dim;
   return at <= q ? at / chips : q / chips + (at - q) / kv * mine;
 }
 
@@ -71,19 +77,21 @@ rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_form form, rf_error
   for (int i = 0; i < parts->count; i++) {
     int64_t at = parts->at[i], end = at + parts->columns[i];
     if (form == RF_FORM_HEADS) {
-      parts->at[i] = (int32_t)bound_of_heads(m, chips, at); parts->columns[i] = (int32_t)(bound_of_heads(m, chips, end) - parts->at[i]);
+      parts->at[i] = (int32_t)bound_of_heads(m, chips, at);
+      parts->columns[i] = (int32_t)(bound_of_heads(m, chips, end) - parts->at[i]);
       continue;
     }
     if (parts->at[i] % chips || parts->columns[i] % chips)
       return RF_FAIL(error, RAFTER_INVALID, "choose fewer chips along tensor",
-                     "an adapter's columns cannot be dealt out (%s: %d columns at %d over %d chips)", s->op->name, parts->columns[i], parts->at[i],
-                     chips);
-    parts->at[i] /= chips; parts->columns[i] /= chips;
+                     "an adapter's columns cannot be dealt out (%s: %d columns at %d over %d chips)",
+                     s->op->name, parts->columns[i], parts->at[i], chips);
+    parts->at[i] /= chips;
+    parts->columns[i] /= chips;
   }
   return RAFTER_OK;
 }
 
-/* ---- parameters ------------------------------------------------------------------------------------------------- */
+/* ---- parameters ------------------------------------------------------------------------------ */
 
 static bool ends_with(const char *text, const char *end) {
   size_t a = strlen(text), b = strlen(end);
@@ -102,7 +110,8 @@ static rf_form form_of(const rf_graph *graph, int p) {
   return RF_FORM_BLOCKS;
 }
 
-/* The axis that tensor parallelism cuts: of an adapter, that of the weight beside it where A or B has it. */
+/* The axis that tensor parallelism cuts: of an adapter, that of the weight beside it where A or
+ * B has it. */
 static int tensor_axis(const rf_graph *graph, int p) {
   const rf_param *param = &graph->params.at[p];
   if (param->adapts < 0) return param->shard_axis;
@@ -110,7 +119,8 @@ static int tensor_axis(const rf_graph *graph, int p) {
   return base == side ? base : -1;
 }
 
-/* Columns of a chip, of a fused row or of what an adapter adds to some of its heads; *own: those of query heads. */
+/* Columns of a chip, of a fused row or of what an adapter adds to some of its heads; *own: those
+ * of query heads. */
 static int64_t columns_of_heads(const rf_graph *graph, int64_t chips, int p, int64_t *own) {
   const rf_model *m = &graph->model;
   const rf_param *param = &graph->params.at[p];
@@ -128,9 +138,11 @@ static int64_t columns_of_heads(const rf_graph *graph, int64_t chips, int p, int
 
 static int last_dim(const rf_graph *graph, int p) { return graph->params.at[p].rank - 1; }
 
-int64_t rf_shard_extent(const rf_graph *graph, const rf_mesh *mesh, int p, const rf_spec *spec, int dim, int64_t whole) {
+int64_t rf_shard_extent(const rf_graph *graph, const rf_mesh *mesh, int p, const rf_spec *spec, int dim,
+                        int64_t whole) {
   int64_t chips = rf_mesh_size(mesh, spec->split[dim]), own;
-  if (p >= 0 && spec->split[dim] && spec->form[dim] == RF_FORM_HEADS && dim == last_dim(graph, p)) return columns_of_heads(graph, chips, p, &own);
+  if (p >= 0 && spec->split[dim] && spec->form[dim] == RF_FORM_HEADS && dim == last_dim(graph, p))
+    return columns_of_heads(graph, chips, p, &own);
   return (whole + chips - 1) / chips;
 }
 
@@ -141,11 +153,13 @@ rf_copies rf_shard_copies(const rf_graph *graph, const rf_mesh *mesh, int p) {
   int64_t chips = rf_mesh_size(mesh, use.split[dim]), heads = graph->model.kv_heads;
   if (use.form[dim] != RF_FORM_HEADS || chips <= heads) return copies;
   copies.chips = chips / heads;
-  if (columns_of_heads(graph, chips, p, &copies.own) == copies.own) copies.chips = 1; /* of query heads alone */
+  /* of query heads alone */
+  if (columns_of_heads(graph, chips, p, &copies.own) == copies.own) copies.chips = 1;
   return copies;
 }
 
-/* The dimension of a matrix that is cut between uses: the one with the least padding that tensor parallelism left whole; -1: none is long enough. */
+/* The dimension of a matrix that is cut between uses: the one with the least padding that tensor
+ * parallelism left whole; -1: none is long enough. */
 static int state_axis(const rf_graph *graph, const rf_mesh *mesh, int p, const rf_spec *use, rf_axes axes) {
   const rf_param *param = &graph->params.at[p];
   int64_t chips = rf_mesh_size(mesh, axes);
@@ -153,10 +167,14 @@ static int state_axis(const rf_graph *graph, const rf_mesh *mesh, int p, const r
   double least = 2;
   for (int d = 0; d < param->rank && param->rank == 2; d++) {
     if (use->split[d] & ~RF_AXIS_BIT(RF_AXIS_EXPERT)) continue;
-    if (use->split[d] && axes & RF_AXIS_BIT(RF_AXIS_DATA)) continue; /* what is gathered must be the innermost cut */
+    /* what is gathered must be the innermost cut */
+    if (use->split[d] && axes & RF_AXIS_BIT(RF_AXIS_DATA)) continue;
     int64_t extent = rf_shard_extent(graph, mesh, p, use, d, param->shape[d]);
     double waste = (double)((extent + chips - 1) / chips * chips) / (double)extent;
-    if (waste < least) { least = waste; best = d; }
+    if (waste < least) {
+      least = waste;
+      best = d;
+    }
   }
   return best;
 }
@@ -165,8 +183,12 @@ rf_param_specs rf_shard_param(const rf_graph *graph, const rf_mesh *mesh, int p)
   rf_param_specs specs = {0};
   const rf_param *param = &graph->params.at[p];
   int axis = tensor_axis(graph, p);
-  rf_axes tensor = rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_TENSOR)), expert = rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_EXPERT));
-  if (axis >= 0 && tensor) { specs.use.split[axis] = tensor; specs.use.form[axis] = (uint8_t)form_of(graph, p); }
+  rf_axes tensor = rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_TENSOR)),
+          expert = rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_EXPERT));
+  if (axis >= 0 && tensor) {
+    specs.use.split[axis] = tensor;
+    specs.use.form[axis] = (uint8_t)form_of(graph, p);
+  }
   if (param->experts > 0) specs.use.split[0] |= expert;
   specs.state = specs.use;
   rf_axes over = rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_FSDP));

@@ -1,6 +1,8 @@
-/* stage.c - the program of one stage of a pipeline: the ops of its pieces out of the whole graph, in their order. A tensor that another piece makes is
- * received before the first op of its half, one that another piece reads is sent behind the op that makes it. A parameter that two stages use stands on
- * both: they exchange their shares of its gradient behind the last microbatch and update it alike. */
+/* stage.c - the program of one stage of a pipeline: the ops of its pieces out of the whole
+ * graph, in their order. A tensor that another piece makes is received before the first op of
+ * its half, one that another piece reads is sent behind the op that makes it. A parameter that
+ * two stages use stands on both: they exchange their shares of its gradient behind the last
+ * microbatch and update it alike. */
 #include "graph/passes.h"
 #include "graph/pipeline.h"
 
@@ -26,7 +28,7 @@ typedef struct stager {
   int trained;   /* whose norms this stage counts */
 } stager;
 
-/* ---- where ops stand --------------------------------------------------------------------------------------------- */
+/* ---- where ops stand ------------------------------------------------------------------------- */
 
 static int stage_of(const stager *s, int piece) { return piece % rf_pipeline_stages(s->mesh); }
 
@@ -34,7 +36,8 @@ static int piece_of_name(const stager *s, const char *name) {
   static const char micro[] = "step/micro/", block[] = "block.";
   const char *path = strncmp(name, micro, strlen(micro)) ? name : name + strlen(micro);
   if (!strncmp(path, block, strlen(block)))
-    return rf_pipeline_piece_of_layer(s->mesh, s->whole->model.layers, strtol(path + strlen(block), NULL, 10));
+    return rf_pipeline_piece_of_layer(s->mesh, s->whole->model.layers,
+                                      strtol(path + strlen(block), NULL, 10));
   return strncmp(path, "embed", 5) ? rf_pipeline_pieces(s->mesh) - 1 : 0;
 }
 
@@ -47,7 +50,8 @@ static void add_crossing(stager *s, int tensor, int from, int to) {
     int capacity = 2 * (s->capacity + 16);
     crossing *fresh = rf_pool_alloc(s->graph->pool, (size_t)capacity * sizeof *fresh);
     if (s->crossings) memcpy(fresh, s->crossing, (size_t)s->crossings * sizeof *fresh);
-    s->crossing = fresh; s->capacity = capacity;
+    s->crossing = fresh;
+    s->capacity = capacity;
   }
   s->crossing[s->crossings++] = (crossing){tensor, from, to};
 }
@@ -74,18 +78,20 @@ static rf_status find_pieces(stager *s) {
       if (is_state(tensor) || from == s->piece[o]) continue;
       if (from != s->piece[o] + (op->backward && from > s->piece[o] ? 1 : -1))
         return RF_FAIL(s->error, RAFTER_FAILED, "this is a fault of the planner, please report it",
-                       "a tensor goes past a stage (%s reads %s: piece %d, made by %d)", op->name, tensor->name, s->piece[o], from);
+                       "a tensor goes past a stage (%s reads %s: piece %d, made by %d)", op->name,
+                       tensor->name, s->piece[o], from);
       if (here == stage || stage_of(s, from) == stage) add_crossing(s, t, from, s->piece[o]);
     }
     for (int i = 0; i < op->output_count; i++) {
       int t = op->output[i];
-      if (t >= 0 && !(whole->tensor[t].class == RF_CLASS_GRADIENT && whole->tensor[t].param >= 0)) s->made[t] = s->piece[o];
+      if (t >= 0 && !(whole->tensor[t].class == RF_CLASS_GRADIENT && whole->tensor[t].param >= 0))
+        s->made[t] = s->piece[o];
     }
   }
   return RAFTER_OK;
 }
 
-/* ---- tensors and ops --------------------------------------------------------------------------------------------- */
+/* ---- tensors and ops ------------------------------------------------------------------------- */
 
 static int tensor_here(stager *s, int t) {
   if (t < 0 || s->map[t] != RF_NONE) return t < 0 ? t : s->map[t];
@@ -94,11 +100,13 @@ static int tensor_here(stager *s, int t) {
   rf_tensor *fresh = &s->graph->tensor[id];
   const char *name = fresh->name;
   *fresh = *old;
-  fresh->name = name; fresh->reason = old->reason ? rf_graph_join(s->graph, old->reason, "", "") : NULL;
+  fresh->name = name;
+  fresh->reason = old->reason ? rf_graph_join(s->graph, old->reason, "", "") : NULL;
   return id;
 }
 
-static rf_status transfer(stager *s, const rf_op_def *def, rf_section section, int t, int peer, const char *path, bool backward, rf_accumulate how) {
+static rf_status transfer(stager *s, const rf_op_def *def, rf_section section, int t, int peer,
+                          const char *path, bool backward, rf_accumulate how) {
   int id = tensor_here(s, t);
   const char *what = s->whole->tensor[t].name;
   rf_attr attr = {.axes = RF_AXIS_BIT(RF_AXIS_PIPELINE),
@@ -121,13 +129,18 @@ static rf_status emit(stager *s, const rf_op *op, rf_attr attr) {
   for (int i = 0; i < op->output_count; i++) {
     int t = op->output[i];
     outputs[i] = tensor_here(s, t);
-    if (t < 0 || op->section != RF_SECTION_MICRO || s->whole->tensor[t].class != RF_CLASS_GRADIENT || s->whole->tensor[t].param < 0) continue;
+    if (t < 0 || op->section != RF_SECTION_MICRO || s->whole->tensor[t].class != RF_CLASS_GRADIENT ||
+        s->whole->tensor[t].param < 0)
+      continue;
     bool *written = &s->written[s->whole->tensor[t].param];
-    attr.accumulate[i] = *written ? RF_ACCUMULATE_ADD : s->whole->accumulate > 1 ? RF_ACCUMULATE_MICRO : RF_WRITE;
+    attr.accumulate[i] = *written                   ? RF_ACCUMULATE_ADD
+                         : s->whole->accumulate > 1 ? RF_ACCUMULATE_MICRO
+                                                    : RF_WRITE;
     *written = true;
   }
   if (attr.rope.divisor == s->whole->model.rope_divisor) attr.rope.divisor = s->graph->model.rope_divisor;
-  int id = rf_graph_emit(s->graph, op->def, op->name, op->section, inputs, op->input_count, outputs, op->output_count, &attr, s->error);
+  int id = rf_graph_emit(s->graph, op->def, op->name, op->section, inputs, op->input_count, outputs,
+                         op->output_count, &attr, s->error);
   if (id < 0) return RAFTER_INVALID;
   s->graph->op[id].backward = op->backward;
   return RAFTER_OK;
@@ -137,12 +150,14 @@ static const char *half_path(stager *s, int piece, bool backward) {
   return rf_pool_format(s->graph->pool, "step/micro/piece.%d/%s", piece, backward ? "bwd" : "fwd");
 }
 
-/* What a half reads of other pieces, before its first op; forward's come before backward's, as in the whole graph. */
+/* What a half reads of other pieces, before its first op; forward's come before backward's, as
+ * in the whole graph. */
 static rf_status receive(stager *s, int piece, bool backward) {
   for (int i = 0; i < s->crossings; i++) {
     const crossing *c = &s->crossing[i];
     if (c->to != piece || (c->from > piece) != backward) continue;
-    RF_TRY(transfer(s, &RF_OP_RECV, RF_SECTION_MICRO, c->tensor, stage_of(s, c->from), half_path(s, piece, backward), backward, RF_WRITE));
+    RF_TRY(transfer(s, &RF_OP_RECV, RF_SECTION_MICRO, c->tensor, stage_of(s, c->from),
+                    half_path(s, piece, backward), backward, RF_WRITE));
   }
   return RAFTER_OK;
 }
@@ -153,7 +168,8 @@ static rf_status send(stager *s, const rf_op *op, int piece) {
     bool makes = false;
     for (int k = 0; k < op->output_count; k++) makes |= op->output[k] == c->tensor;
     if (c->from != piece || !makes) continue;
-    RF_TRY(transfer(s, &RF_OP_SEND, RF_SECTION_MICRO, c->tensor, stage_of(s, c->to), half_path(s, piece, op->backward), op->backward, RF_WRITE));
+    RF_TRY(transfer(s, &RF_OP_SEND, RF_SECTION_MICRO, c->tensor, stage_of(s, c->to),
+                    half_path(s, piece, op->backward), op->backward, RF_WRITE));
   }
   return RAFTER_OK;
 }
@@ -164,16 +180,20 @@ static rf_status micro_op(stager *s, int o, int *last, bool *was_backward) {
   if (stage_of(s, piece) != s->mesh->stage) return RAFTER_OK;
   s->graph->chunk = piece / rf_pipeline_stages(s->mesh);
   if (piece != *last || op->backward != *was_backward) RF_TRY(receive(s, piece, op->backward));
-  *last = piece; *was_backward = op->backward;
+  *last = piece;
+  *was_backward = op->backward;
   RF_TRY(emit(s, op, op->attr));
   return send(s, op, piece);
 }
 
-/* ---- behind the last microbatch ---------------------------------------------------------------------------------- */
+/* ---- behind the last microbatch -------------------------------------------------------------- */
 
-static bool uses(const stager *s, int p) { return s->low[p] == s->mesh->stage || s->high[p] == s->mesh->stage; }
+static bool uses(const stager *s, int p) {
+  return s->low[p] == s->mesh->stage || s->high[p] == s->mesh->stage;
+}
 
-/* Each of the two stages adds the other's share to its own; a sum of two is the same in either order. */
+/* Each of the two stages adds the other's share to its own; a sum of two is the same in either
+ * order. */
 static rf_status exchange_shared(stager *s) {
   for (int o = 0; o < s->whole->op_count; o++) {
     const rf_op *op = &s->whole->op[o];
@@ -190,11 +210,14 @@ static rf_status exchange_shared(stager *s) {
 /* The norm of all gradients: every stage adds up its own, and all the stages' sums meet. */
 static rf_status emit_clip(stager *s, const rf_op *op) {
   int sums = tensor_here(s, op->input[0]), clip = tensor_here(s, op->output[0]);
-  int id = rf_graph_emit(s->graph, &RF_OP_NORM_TOTAL, "step/end/norm_total", RF_SECTION_END, &sums, 1, (const int[]){RF_WANTED}, 1, NULL, s->error);
+  int id = rf_graph_emit(s->graph, &RF_OP_NORM_TOTAL, "step/end/norm_total", RF_SECTION_END, &sums, 1,
+                         (const int[]){RF_WANTED}, 1, NULL, s->error);
   if (id < 0) return RAFTER_INVALID;
   int total = s->graph->op[id].output[0];
   s->graph->tensor[total].name = "gradient/total";
-  return rf_graph_emit(s->graph, op->def, op->name, op->section, &total, 1, &clip, 1, &op->attr, s->error) < 0 ? RAFTER_INVALID : RAFTER_OK;
+  return rf_graph_emit(s->graph, op->def, op->name, op->section, &total, 1, &clip, 1, &op->attr, s->error) < 0
+             ? RAFTER_INVALID
+             : RAFTER_OK;
 }
 
 static rf_status end_op(stager *s, const rf_op *op) {
@@ -212,7 +235,8 @@ static rf_status end_op(stager *s, const rf_op *op) {
 static int count_trained(const stager *s) {
   int count = 0;
   for (int o = 0; o < s->whole->op_count; o++)
-    if (s->whole->op[o].def == &RF_OP_NORM_SQ) count += s->low[s->whole->tensor[s->whole->op[o].input[0]].param] == s->mesh->stage;
+    if (s->whole->op[o].def == &RF_OP_NORM_SQ)
+      count += s->low[s->whole->tensor[s->whole->op[o].input[0]].param] == s->mesh->stage;
   return count;
 }
 
@@ -233,7 +257,10 @@ rf_status rf_pass_stage(const rf_graph *whole, const rf_mesh *mesh, rf_graph **o
   rf_status status;
   bool ended = false, backward = false;
   int last = RF_NONE;
-  graph->accumulate = whole->accumulate; graph->matmul = whole->matmul; graph->rows = whole->rows; graph->seq = whole->seq;
+  graph->accumulate = whole->accumulate;
+  graph->matmul = whole->matmul;
+  graph->rows = whole->rows;
+  graph->seq = whole->seq;
   RF_GO(find_pieces(&s));
   for (int o = 0; o < whole->op_count; o++) {
     const rf_op *op = &whole->op[o];
@@ -246,7 +273,8 @@ rf_status rf_pass_stage(const rf_graph *whole, const rf_mesh *mesh, rf_graph **o
       ended = true;
       RF_GO(exchange_shared(&s));
     }
-    if (op->def == &RF_OP_NORM_SQ && s.trained == 0) graph->tensor[tensor_here(&s, op->output[0])].shape[0] = count_trained(&s);
+    if (op->def == &RF_OP_NORM_SQ && s.trained == 0)
+      graph->tensor[tensor_here(&s, op->output[0])].shape[0] = count_trained(&s);
     RF_GO(end_op(&s, op));
   }
   *out = graph;

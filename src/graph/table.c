@@ -25,8 +25,9 @@ const rf_op_def *const RF_OPS[] = {
 // clang-format on
 
 bool rf_op_is_exchange(const rf_op_def *def) {
-  return def == &RF_OP_ALL_GATHER || def == &RF_OP_REDUCE_SCATTER || def == &RF_OP_ALL_REDUCE || def == &RF_OP_ALL_TO_ALL || def == &RF_OP_PERMUTE ||
-         def == &RF_OP_OFFLOAD_OUT || def == &RF_OP_OFFLOAD_IN || def == &RF_OP_SEND || def == &RF_OP_RECV;
+  return def == &RF_OP_ALL_GATHER || def == &RF_OP_REDUCE_SCATTER || def == &RF_OP_ALL_REDUCE ||
+         def == &RF_OP_ALL_TO_ALL || def == &RF_OP_PERMUTE || def == &RF_OP_OFFLOAD_OUT ||
+         def == &RF_OP_OFFLOAD_IN || def == &RF_OP_SEND || def == &RF_OP_RECV;
 }
 
 const rf_op_def *rf_op_find(const char *name) {

@@ -1,5 +1,6 @@
-/* verify.c - proves that a graph may be run: ids, slots, shapes, sections, order, one writer per tensor, sums that start and continue
- * rightly, states that change once and are not read afterwards. It walks the ops itself and shares no list with the passes. */
+/* verify.c - proves that a graph may be run: ids, slots, shapes, sections, order, one writer per
+ * tensor, sums that start and continue rightly, states that change once and are not read
+ * afterwards. It walks the ops itself and shares no list with the passes. */
 #include "graph/passes.h"
 
 #include <stdlib.h>
@@ -23,8 +24,10 @@ typedef struct checker {
 static bool in_place_state(const rf_op *op, int slot) {
   for (int i = 0; i < op->input_count; i++)
     if (op->input[i] == op->output[slot]) return true;
-  /* the bf16 copy follows its master, and a weight that all chips have whole the runs that each has updated */
-  return (op->def == &RF_OP_ADAMW && slot == 3) || op->def == &RF_OP_ALL_GATHER || op->def == &RF_OP_OFFLOAD_OUT;
+  /* the bf16 copy follows its master, and a weight that all chips have whole the runs that each
+   * has updated */
+  return (op->def == &RF_OP_ADAMW && slot == 3) || op->def == &RF_OP_ALL_GATHER ||
+         op->def == &RF_OP_OFFLOAD_OUT;
 }
 
 /* A state that came from the host is updated where it stands on the chip. */
@@ -35,25 +38,32 @@ static bool brought(const checker *c, const rf_op *op, int slot) {
 
 static rf_status check_tensor(checker *c, int t) {
   const rf_tensor *tensor = &c->graph->tensor[t];
-  bool good = tensor->name && tensor->rank >= 1 && tensor->rank <= RF_MAX_RANK && (unsigned)tensor->dtype < RF_DTYPES &&
-              (unsigned)tensor->class < RF_CLASSES && tensor->param >= RF_NONE && tensor->param < c->graph->params.count;
+  bool good = tensor->name && tensor->rank >= 1 && tensor->rank <= RF_MAX_RANK &&
+              (unsigned)tensor->dtype < RF_DTYPES && (unsigned)tensor->class < RF_CLASSES &&
+              tensor->param >= RF_NONE && tensor->param < c->graph->params.count;
   for (int i = 0; good && i < tensor->rank; i++) good = tensor->shape[i] > 0;
   if (good && !(tensor->input && tensor->output)) return RAFTER_OK;
-  return RF_FAIL(c->error, RAFTER_INVALID, NULL, "malformed tensor (tensor %d %s: expected a name, 1 to %d axes > 0, a known dtype and class)", t,
-                 tensor->name ? tensor->name : "", RF_MAX_RANK);
+  return RF_FAIL(
+      c->error, RAFTER_INVALID, NULL,
+      "malformed tensor (tensor %d %s: expected a name, 1 to %d axes > 0, a known dtype and class)", t,
+      tensor->name ? tensor->name : "", RF_MAX_RANK);
 }
 
-static rf_status check_slots(checker *c, const rf_op *op, const int *ids, int count, const char *const *texts, int limit, const char *side) {
+static rf_status check_slots(checker *c, const rf_op *op, const int *ids, int count, const char *const *texts,
+                             int limit, const char *side) {
   int slots = 0;
   while (slots < limit && texts[slots]) slots++;
-  if (count != slots) return FAULT(c, "wrong slot count (%s %s: expected %d %ss, got %d)", op->def->name, op->name, slots, side, count);
+  if (count != slots)
+    return FAULT(c, "wrong slot count (%s %s: expected %d %ss, got %d)", op->def->name, op->name, slots, side,
+                 count);
   for (int i = 0; i < count; i++) {
     bool absent = ids[i] == RF_NONE && rf_slot_optional(texts[i]);
     if (!absent && (ids[i] < 0 || ids[i] >= c->graph->tensor_count))
-      return FAULT(c, "bad tensor id (%s %s, %s %s: expected 0 to %d, got %d)", op->def->name, op->name, side, texts[i], c->graph->tensor_count - 1,
-                   ids[i]);
+      return FAULT(c, "bad tensor id (%s %s, %s %s: expected 0 to %d, got %d)", op->def->name, op->name, side,
+                   texts[i], c->graph->tensor_count - 1, ids[i]);
     for (int k = 0; k < i && ids[i] >= 0 && side[0] == 'o'; k++)
-      if (ids[k] == ids[i]) return FAULT(c, "written twice by one op (%s %s, output %s)", op->def->name, op->name, texts[i]);
+      if (ids[k] == ids[i])
+        return FAULT(c, "written twice by one op (%s %s, output %s)", op->def->name, op->name, texts[i]);
   }
   return RAFTER_OK;
 }
@@ -65,18 +75,22 @@ static rf_status check_form(checker *c, int o) {
   RF_TRY(check_slots(c, op, op->input, op->input_count, op->def->inputs, RF_MAX_INPUTS, "input"));
   RF_TRY(check_slots(c, op, op->output, op->output_count, op->def->outputs, RF_MAX_OUTPUTS, "output"));
   if ((unsigned)op->section >= RF_SECTIONS || (o > 0 && op->section < c->graph->op[o - 1].section))
-    return FAULT(c, "wrong section (%s %s: expected begin, micro, end in this order)", op->def->name, op->name);
+    return FAULT(c, "wrong section (%s %s: expected begin, micro, end in this order)", op->def->name,
+                 op->name);
   /* All outputs stand, so the rule only checks and cannot add to the graph. */
   rf_op copy = *op;
   RF_TRY(op->def->shape((rf_graph *)(uintptr_t)c->graph, &copy, c->error));
   if (op->recompute_of == RF_NONE) return RAFTER_OK;
   if (op->recompute_of < 0 || op->recompute_of >= o)
-    return FAULT(c, "repeats no earlier op (%s %s: expected an op below %d, got %d)", op->def->name, op->name, o, op->recompute_of);
+    return FAULT(c, "repeats no earlier op (%s %s: expected an op below %d, got %d)", op->def->name, op->name,
+                 o, op->recompute_of);
   const rf_op *first = &c->graph->op[op->recompute_of];
-  bool epilogue = op->def == &RF_OP_GELU && first->def == &RF_OP_MATMUL && first->attr.epilogue == RF_EPILOGUE_GELU;
+  bool epilogue =
+      op->def == &RF_OP_GELU && first->def == &RF_OP_MATMUL && first->attr.epilogue == RF_EPILOGUE_GELU;
   if (first->backward || first->recompute_of != RF_NONE || (first->def != op->def && !epilogue) ||
       (!epilogue && (first->attr.site != op->attr.site || first->attr.dropout != op->attr.dropout)))
-    return FAULT(c, "repeats another op than it says (%s %s: expected what %s does)", op->def->name, op->name, first->name);
+    return FAULT(c, "repeats another op than it says (%s %s: expected what %s does)", op->def->name, op->name,
+                 first->name);
   return RAFTER_OK;
 }
 
@@ -85,31 +99,40 @@ static rf_status check_read(checker *c, const rf_op *op, int slot) {
   if (t < 0) return RAFTER_OK;
   const rf_tensor *tensor = &c->graph->tensor[t];
   c->read[t] = true;
-  if (tensor->host && op->def != &RF_OP_OFFLOAD_IN) return FAULT(c, "reads the host's memory (%s %s, %s)", op->def->name, op->name, tensor->name);
+  if (tensor->host && op->def != &RF_OP_OFFLOAD_IN)
+    return FAULT(c, "reads the host's memory (%s %s, %s)", op->def->name, op->name, tensor->name);
   if (tensor->input) {
     if (op->section == RF_SECTION_MICRO || c->graph->accumulate == 1) return RAFTER_OK;
-    return FAULT(c, "reads an input of one microbatch outside of it (%s %s, %s)", op->def->name, op->name, tensor->name);
+    return FAULT(c, "reads an input of one microbatch outside of it (%s %s, %s)", op->def->name, op->name,
+                 tensor->name);
   }
   if (tensor->persistent) {
     if (c->writer[t] == RF_NONE || op->def == &RF_OP_ALL_GATHER) return RAFTER_OK;
-    return FAULT(c, "reads a state after its update (%s %s, %s written by %s)", op->def->name, op->name, tensor->name,
-                 c->graph->op[c->writer[t]].name);
+    return FAULT(c, "reads a state after its update (%s %s, %s written by %s)", op->def->name, op->name,
+                 tensor->name, c->graph->op[c->writer[t]].name);
   }
-  if (c->writer[t] == RF_NONE) return FAULT(c, "read before it is written (%s %s, %s)", op->def->name, op->name, tensor->name);
-  if (op->section == RF_SECTION_END && c->birth[t] == RF_SECTION_MICRO && c->graph->accumulate > 1 && c->how[t] != RF_ACCUMULATE_MICRO)
-    return FAULT(c, "reads one microbatch's value in the end section (%s %s, %s: expected a sum over microbatches)", op->def->name, op->name,
-                 tensor->name);
+  if (c->writer[t] == RF_NONE)
+    return FAULT(c, "read before it is written (%s %s, %s)", op->def->name, op->name, tensor->name);
+  if (op->section == RF_SECTION_END && c->birth[t] == RF_SECTION_MICRO && c->graph->accumulate > 1 &&
+      c->how[t] != RF_ACCUMULATE_MICRO)
+    return FAULT(
+        c, "reads one microbatch's value in the end section (%s %s, %s: expected a sum over microbatches)",
+        op->def->name, op->name, tensor->name);
   if (op->section == RF_SECTION_MICRO && c->how[t] == RF_ACCUMULATE_MICRO && c->graph->accumulate > 1)
-    return FAULT(c, "reads a sum over microbatches before the last one (%s %s, %s)", op->def->name, op->name, tensor->name);
+    return FAULT(c, "reads a sum over microbatches before the last one (%s %s, %s)", op->def->name, op->name,
+                 tensor->name);
   return RAFTER_OK;
 }
 
-/* norm_sq, or an update with it, writes one element of the sums; the sums are whole when every element is written. */
+/* norm_sq, or an update with it, writes one element of the sums; the sums are whole when every
+ * element is written. */
 static rf_status check_element(checker *c, const rf_op *op, int t) {
   int64_t count = c->graph->tensor[t].shape[0];
   if (!c->element) c->element = calloc((size_t)count, 1);
-  if (!c->element) return RF_FAIL(c->error, RAFTER_FAILED, NULL, "out of memory (verify: %lld bytes)", (long long)count);
-  if (c->element[op->attr.index]) return FAULT(c, "written twice (%s %s, element %d)", op->def->name, op->name, op->attr.index);
+  if (!c->element)
+    return RF_FAIL(c->error, RAFTER_FAILED, NULL, "out of memory (verify: %lld bytes)", (long long)count);
+  if (c->element[op->attr.index])
+    return FAULT(c, "written twice (%s %s, element %d)", op->def->name, op->name, op->attr.index);
   c->element[op->attr.index] = true;
   c->sums = t;
   c->elements++;
@@ -122,32 +145,44 @@ static rf_status check_write(checker *c, int o, int slot) {
   if (t < 0) return RAFTER_OK;
   const rf_tensor *tensor = &c->graph->tensor[t];
   rf_accumulate how = op->attr.accumulate[slot];
-  bool first = c->writer[t] == RF_NONE, element = op->def == &RF_OP_NORM_SQ || (op->def == &RF_OP_ADAMW && slot == 4),
+  bool first = c->writer[t] == RF_NONE,
+       element = op->def == &RF_OP_NORM_SQ || (op->def == &RF_OP_ADAMW && slot == 4),
        loops = op->section == RF_SECTION_MICRO && c->graph->accumulate > 1;
   if (tensor->input) return FAULT(c, "writes an input (%s %s, %s)", op->def->name, op->name, tensor->name);
-  if (tensor->host && op->def != &RF_OP_OFFLOAD_OUT) return FAULT(c, "writes the host's memory (%s %s, %s)", op->def->name, op->name, tensor->name);
+  if (tensor->host && op->def != &RF_OP_OFFLOAD_OUT)
+    return FAULT(c, "writes the host's memory (%s %s, %s)", op->def->name, op->name, tensor->name);
   if (tensor->persistent) {
-    if (!in_place_state(op, slot)) return FAULT(c, "overwrites a state (%s %s, %s)", op->def->name, op->name, tensor->name);
-    if (!first) return FAULT(c, "second update of a state (%s %s, %s)", op->def->name, op->name, tensor->name);
+    if (!in_place_state(op, slot))
+      return FAULT(c, "overwrites a state (%s %s, %s)", op->def->name, op->name, tensor->name);
+    if (!first)
+      return FAULT(c, "second update of a state (%s %s, %s)", op->def->name, op->name, tensor->name);
     if (loops && tensor->class != RF_CLASS_KV)
-      return FAULT(c, "wrong section (%s %s, %s: expected its update behind the last microbatch)", op->def->name, op->name, tensor->name);
+      return FAULT(c, "wrong section (%s %s, %s: expected its update behind the last microbatch)",
+                   op->def->name, op->name, tensor->name);
   } else if (!brought(c, op, slot)) {
     for (int i = 0; i < op->input_count; i++)
-      if (op->input[i] == t) return FAULT(c, "writes what it reads (%s %s, %s)", op->def->name, op->name, tensor->name);
+      if (op->input[i] == t)
+        return FAULT(c, "writes what it reads (%s %s, %s)", op->def->name, op->name, tensor->name);
     bool arrives = op->def == &RF_OP_RECV && how == RF_ACCUMULATE_ADD; /* another stage's share */
-    bool summable = tensor->class == RF_CLASS_GRADIENT || tensor->class == RF_CLASS_IO || tensor->class == RF_CLASS_COLLECTIVE;
+    bool summable = tensor->class == RF_CLASS_GRADIENT || tensor->class == RF_CLASS_IO ||
+                    tensor->class == RF_CLASS_COLLECTIVE;
     if ((unsigned)how > RF_ACCUMULATE_ADD || (how != RF_WRITE && !summable))
       return FAULT(c, "adds to what is no sum (%s %s, %s)", op->def->name, op->name, tensor->name);
-    if (first && how == RF_ACCUMULATE_ADD) return FAULT(c, "adds to nothing (%s %s, %s)", op->def->name, op->name, tensor->name);
+    if (first && how == RF_ACCUMULATE_ADD)
+      return FAULT(c, "adds to nothing (%s %s, %s)", op->def->name, op->name, tensor->name);
     if (!first && how != RF_ACCUMULATE_ADD && !element)
-      return FAULT(c, "second writer (%s %s, %s written by %s)", op->def->name, op->name, tensor->name, c->graph->op[c->writer[t]].name);
-    if (!first && c->read[t] && !arrives) return FAULT(c, "written after it was read (%s %s, %s)", op->def->name, op->name, tensor->name);
+      return FAULT(c, "second writer (%s %s, %s written by %s)", op->def->name, op->name, tensor->name,
+                   c->graph->op[c->writer[t]].name);
+    if (!first && c->read[t] && !arrives)
+      return FAULT(c, "written after it was read (%s %s, %s)", op->def->name, op->name, tensor->name);
     if (!first && c->birth[t] != op->section && !arrives)
-      return FAULT(c, "wrong section (%s %s, %s: expected that of its first writer)", op->def->name, op->name, tensor->name);
+      return FAULT(c, "wrong section (%s %s, %s: expected that of its first writer)", op->def->name, op->name,
+                   tensor->name);
     if (how == RF_ACCUMULATE_MICRO && op->section != RF_SECTION_MICRO)
       return FAULT(c, "wrong section (%s %s, %s: expected micro)", op->def->name, op->name, tensor->name);
     if (first && loops && tensor->class == RF_CLASS_GRADIENT && how != RF_ACCUMULATE_MICRO)
-      return FAULT(c, "forgets earlier microbatches (%s %s, %s: expected a sum)", op->def->name, op->name, tensor->name);
+      return FAULT(c, "forgets earlier microbatches (%s %s, %s: expected a sum)", op->def->name, op->name,
+                   tensor->name);
     if (element) RF_TRY(check_element(c, op, t));
   }
   if (first) {
@@ -159,12 +194,15 @@ static rf_status check_write(checker *c, int o, int slot) {
   return RAFTER_OK;
 }
 
-static int by_text(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+static int by_text(const void *a, const void *b) {
+  return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
 
 static rf_status check_names(checker *c, const char **names, int count, const char *what) {
   if (count > 1) qsort(names, (size_t)count, sizeof *names, by_text);
   for (int i = 1; i < count; i++)
-    if (strcmp(names[i - 1], names[i]) == 0) return RF_FAIL(c->error, RAFTER_INVALID, NULL, "two %ss of one name (%s)", what, names[i]);
+    if (strcmp(names[i - 1], names[i]) == 0)
+      return RF_FAIL(c->error, RAFTER_INVALID, NULL, "two %ss of one name (%s)", what, names[i]);
   return RAFTER_OK;
 }
 
@@ -172,7 +210,9 @@ static rf_status check_all(checker *c, rf_pool *pool) {
   const rf_graph *graph = c->graph;
   size_t count = (size_t)(graph->tensor_count > graph->op_count ? graph->tensor_count : graph->op_count) + 1;
   const char **names = rf_pool_alloc(pool, count * sizeof *names);
-  if (graph->accumulate < 1) return RF_FAIL(c->error, RAFTER_INVALID, NULL, "no microbatch (accumulate: expected >= 1, got %d)", graph->accumulate);
+  if (graph->accumulate < 1)
+    return RF_FAIL(c->error, RAFTER_INVALID, NULL, "no microbatch (accumulate: expected >= 1, got %d)",
+                   graph->accumulate);
   for (int t = 0; t < graph->tensor_count; t++) {
     RF_TRY(check_tensor(c, t));
     c->writer[t] = RF_NONE;
@@ -193,7 +233,8 @@ static rf_status check_all(checker *c, rf_pool *pool) {
   RF_TRY(check_names(c, names, graph->op_count, "op"));
   for (int t = 0; t < graph->tensor_count; t++)
     if (graph->tensor[t].output && c->writer[t] == RF_NONE)
-      return RF_FAIL(c->error, RAFTER_INVALID, NULL, "promised and never written (%s)", graph->tensor[t].name);
+      return RF_FAIL(c->error, RAFTER_INVALID, NULL, "promised and never written (%s)",
+                     graph->tensor[t].name);
   return RAFTER_OK;
 }
 

@@ -1,4 +1,5 @@
-/* choose.c - which of a repository's files rafter reads, and what to say of one that has none of them. */
+/* choose.c - which of a repository's files rafter reads, and what to say of one that has none of
+ * them. */
 #define _GNU_SOURCE
 #include "hub/hub.h"
 
@@ -65,14 +66,19 @@ static int want(rf_hub_listing *listing, const char *pattern) {
   int count = 0;
   for (int i = 0; i < listing->count; i++) {
     rf_hub_file *file = &listing->file[i];
-    if (at_top(file) && !fnmatch(pattern, file->path, 0)) { file->wanted = true; count++; }
+    if (at_top(file) && !fnmatch(pattern, file->path, 0)) {
+      file->wanted = true;
+      count++;
+    }
   }
   return count;
 }
 
-/* Of a repository in several spellings the one that transformers reads; whole files that repeat the shards are left. */
+/* Of a repository in several spellings the one that transformers reads; whole files that repeat
+ * the shards are left. */
 static int want_safetensors(rf_hub_listing *listing) {
-  int adapters = want(listing, "adapter_model.safetensors"), count = want(listing, "model-*-of-*.safetensors");
+  int adapters = want(listing, "adapter_model.safetensors"),
+      count = want(listing, "model-*-of-*.safetensors");
   if (!count) count = want(listing, "model.safetensors");
   if (!count && !adapters) count = want(listing, "*.safetensors");
   return count + adapters;
@@ -94,16 +100,19 @@ static rf_status want_gguf(rf_hub_listing *listing, const rf_hub_name *name, int
     if (fnmatch("*.gguf", file->path, 0) || !fnmatch("*mmproj*", file->path, 0)) continue;
     variant_of(file->path, variant, sizeof variant);
     if (!strcmp(variant, first)) {
-      (*count)++; file->wanted = true;
+      (*count)++;
+      file->wanted = true;
       continue;
     }
     strcpy(first, variant);
-    rf_text_append(names, sizeof names, "%s%s (%.2f GB)", variants++ ? ", " : "", file->path, (double)file->bytes / 1e9);
-    (*count)++; file->wanted = true;
+    rf_text_append(names, sizeof names, "%s%s (%.2f GB)", variants++ ? ", " : "", file->path,
+                   (double)file->bytes / 1e9);
+    (*count)++;
+    file->wanted = true;
   }
   if (variants < 2) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "choose one, for example --include '*Q4_K_M*'", "%s@%s has %d GGUF variants: %s", name->repository,
-                 name->revision, variants, names);
+  return RF_FAIL(error, RAFTER_INVALID, "choose one, for example --include '*Q4_K_M*'",
+                 "%s@%s has %d GGUF variants: %s", name->repository, name->revision, variants, names);
 }
 
 /* Nothing of what is there can be read: what it is, and what to take in its place. */
@@ -115,41 +124,51 @@ static rf_status say_layout(const rf_hub_listing *listing, const rf_hub_name *na
       if (!fnmatch(LAYOUTS[i].pattern, listing->file[f].path, 0)) layout = LAYOUTS[i].layout;
   if (rf_hub_variant(name->repository, repository) && strcasecmp(repository, name->repository))
     snprintf(hint, sizeof hint, "take the safetensors variant: rafter pull hf:%s", repository);
-  else if (strcmp(name->revision, "main")) snprintf(hint, sizeof hint, "take the safetensors variant: rafter pull hf:%s@main", name->repository);
+  else if (strcmp(name->revision, "main"))
+    snprintf(hint, sizeof hint, "take the safetensors variant: rafter pull hf:%s@main", name->repository);
   else
     snprintf(hint, sizeof hint,
              "take a repository of this model with safetensors; or once, in Python: "
-             "transformers.AutoModelForCausalLM.from_pretrained(...).save_pretrained(DIR, safe_serialization=True)");
+             "transformers.AutoModelForCausalLM.from_pretrained(...).save_pretrained(DIR, "
+             "safe_serialization=True)");
   for (int f = 0; f < listing->count; f++)
     if (!fnmatch("*.safetensors", listing->file[f].path, 0))
       return RF_FAIL(error, RAFTER_FAILED, "choose with --include, for example --include 'FOLDER/*'",
-                     "%s@%s has safetensors in folders only (for example %.200s)", name->repository, name->revision, listing->file[f].path);
-  return RF_FAIL(error, RAFTER_FAILED, hint, "%s@%s has no weights that rafter reads (expected safetensors or GGUF, got %s)", name->repository,
-                 name->revision,
+                     "%s@%s has safetensors in folders only (for example %.200s)", name->repository,
+                     name->revision, listing->file[f].path);
+  return RF_FAIL(error, RAFTER_FAILED, hint,
+                 "%s@%s has no weights that rafter reads (expected safetensors or GGUF, got %s)",
+                 name->repository, name->revision,
                  layout           ? layout
                  : listing->count ? "other files only"
                                   : "nothing");
 }
 
-static rf_status want_patterns(rf_hub_listing *listing, const rf_hub_name *name, const char *const *patterns, int count, rf_error *error) {
+static rf_status want_patterns(rf_hub_listing *listing, const rf_hub_name *name, const char *const *patterns,
+                               int count, rf_error *error) {
   int wanted = 0;
   const char *refused = NULL;
   for (int i = 0; i < listing->count; i++) {
     rf_hub_file *file = &listing->file[i];
     if (!matches_any(file->path, patterns, count)) continue;
-    if (IS_ONE_OF(file->path, READABLE)) { file->wanted = true; wanted++; }
-    else if (!refused || IS_ONE_OF(file->path, PICKLES)) refused = file->path;
+    if (IS_ONE_OF(file->path, READABLE)) {
+      file->wanted = true;
+      wanted++;
+    } else if (!refused || IS_ONE_OF(file->path, PICKLES)) refused = file->path;
   }
   if (wanted) return RAFTER_OK;
   if (!refused)
     return RF_FAIL(error, RAFTER_FAILED, "'*' stands for any letters; quote the pattern",
-                   "--include matches none of the %d files of %s@%s (got '%.100s')", listing->count, name->repository, name->revision, patterns[0]);
+                   "--include matches none of the %d files of %s@%s (got '%.100s')", listing->count,
+                   name->repository, name->revision, patterns[0]);
   return RF_FAIL(error, RAFTER_FAILED, "take the safetensors or GGUF files of the model",
-                 "%.200s is not taken (expected safetensors, GGUF, tokenizer or config files, got %s)", refused,
+                 "%.200s is not taken (expected safetensors, GGUF, tokenizer or config files, got %s)",
+                 refused,
                  IS_ONE_OF(refused, PICKLES) ? "a pickle, which can run any program" : "another kind");
 }
 
-rf_status rf_hub_choose(rf_hub_listing *listing, const rf_hub_name *name, const char *const *patterns, int pattern_count, rf_error *error) {
+rf_status rf_hub_choose(rf_hub_listing *listing, const rf_hub_name *name, const char *const *patterns,
+                        int pattern_count, rf_error *error) {
   if (pattern_count) return want_patterns(listing, name, patterns, pattern_count, error);
   int weights = want_safetensors(listing);
   if (!weights) RF_TRY(want_gguf(listing, name, &weights, error));

@@ -1,5 +1,6 @@
-/* fetch.c - one file of a repository into its place: what is here already, what goes on from a part, and the sum before the name.
- * Every step below the folder is opened by openat() without following links: a path from a server cannot leave it. */
+/* fetch.c - one file of a repository into its place: what is here already, what goes on from a
+ * part, and the sum before the name. Every step below the folder is opened by openat() without
+ * following links: a path from a server cannot leave it. */
 #define _GNU_SOURCE
 #include "hub/hub.h"
 
@@ -20,7 +21,8 @@ enum { CHUNK = 1 << 20 };
 typedef struct arrival {
   const rf_hub_place *place;
   const rf_hub_file *file;
-  char base[256], part[272], mark[280]; /* names in `folder`: of the file, of what came of it, of what that is part of */
+  /* names in `folder`: of the file, of what came of it, of what that is part of */
+  char base[256], part[272], mark[280];
   int folder, fd;
   rf_hash *hash;
   rf_http_body body;
@@ -29,10 +31,13 @@ typedef struct arrival {
 
 static rf_status cannot(const arrival *a, const char *what, rf_error *error) {
   int problem = errno;
-  const char *hint = problem == ENOSPC || problem == EDQUOT ? "free some space or choose another folder with --out" : NULL;
+  const char *hint =
+      problem == ENOSPC || problem == EDQUOT ? "free some space or choose another folder with --out" : NULL;
   if (problem == ELOOP || problem == ENOTDIR)
-    hint = "a link or a file stands where a folder or a file of the model goes: remove it or choose another --out";
-  return RF_FAIL(error, RAFTER_FAILED, hint, "cannot %s %s/%s (%s)", what, a->place->folder_name, a->file->path, strerror(problem));
+    hint = "a link or a file stands where a folder or a file of the model goes: remove it or choose another "
+           "--out";
+  return RF_FAIL(error, RAFTER_FAILED, hint, "cannot %s %s/%s (%s)", what, a->place->folder_name,
+                 a->file->path, strerror(problem));
 }
 
 /* The folder of the file, made where it is missing. */
@@ -70,7 +75,8 @@ static rf_status add_what_is_here(arrival *a, int fd, int64_t bytes, rf_error *e
     at += got;
     if (a->place->progress) a->place->progress(a->place->self, a->file, at);
     if (a->place->stop && *a->place->stop)
-      status = RF_FAIL(error, RAFTER_INTERRUPTED, "the same command goes on from here", "stopped by a signal; what came is kept");
+      status = RF_FAIL(error, RAFTER_INTERRUPTED, "the same command goes on from here",
+                       "stopped by a signal; what came is kept");
   }
   free(chunk);
   return status;
@@ -84,7 +90,9 @@ static rf_status is_present(arrival *a, bool *present, rf_error *error) {
   int fd = openat(a->folder, a->base, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return RAFTER_OK;
   rf_status status = RAFTER_OK;
-  if (fstat(fd, &info) || !S_ISREG(info.st_mode) || info.st_size != a->file->bytes || a->file->kind == RF_HASH_NONE) goto done;
+  if (fstat(fd, &info) || !S_ISREG(info.st_mode) || info.st_size != a->file->bytes ||
+      a->file->kind == RF_HASH_NONE)
+    goto done;
   RF_GO(rf_hash_open(a->file->kind, a->file->bytes, &a->hash, error));
   status = add_what_is_here(a, fd, info.st_size, error);
   rf_hash_end(a->hash, sum);
@@ -95,7 +103,7 @@ done:
   return status;
 }
 
-/* ---- the part ------------------------------------------------------------------------------------------------------- */
+/* ---- the part -------------------------------------------------------------------------------- */
 
 /* What the part is of: the listing's sum, and the server's ETag. */
 static void write_mark(const arrival *a) {
@@ -148,22 +156,28 @@ static rf_status open_part(arrival *a, rf_error *error) {
   struct stat info;
   a->fd = openat(a->folder, a->part, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (a->fd < 0 || fstat(a->fd, &info)) return cannot(a, "write", error);
-  if (!S_ISREG(info.st_mode)) { errno = EEXIST; return cannot(a, "write", error); }
+  if (!S_ISREG(info.st_mode)) {
+    errno = EEXIST;
+    return cannot(a, "write", error);
+  }
   if (flock(a->fd, LOCK_EX | LOCK_NB))
-    return RF_FAIL(error, RAFTER_FAILED, "wait for it, or end it", "another pull is writing %s/%s", a->place->folder_name, a->file->path);
+    return RF_FAIL(error, RAFTER_FAILED, "wait for it, or end it", "another pull is writing %s/%s",
+                   a->place->folder_name, a->file->path);
   a->body.at = info.st_size > 0 && info.st_size <= a->body.most && read_mark(a) ? info.st_size : 0;
   if (!a->body.at) a->body.etag[0] = 0;
   int64_t missing = a->file->bytes - a->body.at;
-  if (missing > 0 && fallocate(a->fd, FALLOC_FL_KEEP_SIZE, a->body.at, missing) && (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
-    return RF_FAIL(error, RAFTER_FAILED, "free some space or choose another folder with --out", "no room for %s/%s (%lld bytes are missing)",
-                   a->place->folder_name, a->file->path, (long long)missing);
+  if (missing > 0 && fallocate(a->fd, FALLOC_FL_KEEP_SIZE, a->body.at, missing) &&
+      (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
+    return RF_FAIL(error, RAFTER_FAILED, "free some space or choose another folder with --out",
+                   "no room for %s/%s (%lld bytes are missing)", a->place->folder_name, a->file->path,
+                   (long long)missing);
   if (!a->body.at) return RAFTER_OK;
   RF_TRY(rf_hash_open(a->file->kind, a->file->bytes, &a->hash, error));
   RF_TRY(add_what_is_here(a, a->fd, a->body.at, error));
   return lseek(a->fd, a->body.at, SEEK_SET) < 0 ? cannot(a, "write", error) : RAFTER_OK;
 }
 
-/* ---- asking ------------------------------------------------------------------------------------------------------------ */
+/* ---- asking ---------------------------------------------------------------------------------- */
 
 static rf_status ask(arrival *a, const char *revision, rf_http_answer *answer, rf_error *error) {
   char url[8192] = "";
@@ -178,14 +192,17 @@ static rf_status ask(arrival *a, const char *revision, rf_http_answer *answer, r
   return rf_http_get(p->http, url, &a->body, answer, error);
 }
 
-/* The file's bytes, all of them. By the commit of the listing, so that no file comes of a later one; mirrors that know only names are asked by name. */
+/* The file's bytes, all of them. By the commit of the listing, so that no file comes of a later
+ * one; mirrors that know only names are asked by name. */
 static rf_status transfer(arrival *a, rf_error *error) {
   const rf_hub_place *p = a->place;
   rf_http_answer answer = {0};
-  if (a->body.exact && a->body.at == a->body.most && a->body.at > 0) return RAFTER_OK; /* it ended between the last byte and the name */
+  /* it ended between the last byte and the name */
+  if (a->body.exact && a->body.at == a->body.most && a->body.at > 0) return RAFTER_OK;
   const char *commit = p->listing->commit;
   rf_status status = ask(a, *commit ? commit : p->name->revision, &answer, error);
-  if (status == RAFTER_OK && answer.code == 404 && *commit && strcmp(commit, p->name->revision)) status = ask(a, p->name->revision, &answer, error);
+  if (status == RAFTER_OK && answer.code == 404 && *commit && strcmp(commit, p->name->revision))
+    status = ask(a, p->name->revision, &answer, error);
   if (status == RAFTER_OK && answer.code != 200)
     return rf_hub_refused(&answer, p->name, a->file->path, p->endpoint, rf_http_has_token(p->http), error);
   if (status == RAFTER_OK || !error || strstr(error->message, a->file->path)) return status;
@@ -198,15 +215,19 @@ static rf_status transfer(arrival *a, rf_error *error) {
 static rf_status complete(arrival *a, bool *wrong, rf_error *error) {
   char sum[RF_HASH_TEXT];
   rf_hash_end(a->hash, sum);
-  a->hash = NULL; *wrong = strcmp(sum, a->file->hash) != 0;
+  a->hash = NULL;
+  *wrong = strcmp(sum, a->file->hash) != 0;
   if (*wrong) {
     if (ftruncate(a->fd, 0)) return cannot(a, "write", error);
-    unlinkat(a->folder, a->mark, 0); unlinkat(a->folder, a->part, 0);
-    return RF_FAIL(error, RAFTER_FAILED, "what came was thrown away: try again, another revision, or another endpoint",
+    unlinkat(a->folder, a->mark, 0);
+    unlinkat(a->folder, a->part, 0);
+    return RF_FAIL(error, RAFTER_FAILED,
+                   "what came was thrown away: try again, another revision, or another endpoint",
                    "%s is damaged or not what the hub lists (%s: expected %s, got %s)", a->file->path,
                    a->file->kind == RF_HASH_SHA256 ? "SHA-256" : "Git's blob id", a->file->hash, sum);
   }
-  if ((fsync(a->fd) && errno != EINVAL) || renameat(a->folder, a->part, a->folder, a->base)) return cannot(a, "write", error);
+  if ((fsync(a->fd) && errno != EINVAL) || renameat(a->folder, a->part, a->folder, a->base))
+    return cannot(a, "write", error);
   unlinkat(a->folder, a->mark, 0);
   fsync(a->folder);
   return RAFTER_OK;
@@ -217,17 +238,22 @@ static void close_arrival(arrival *a) {
   if (a->hash) rf_hash_end(a->hash, unused);
   if (a->fd >= 0) close(a->fd);
   if (a->folder >= 0) close(a->folder);
-  a->hash = NULL; a->fd = a->folder = -1;
+  a->hash = NULL;
+  a->fd = a->folder = -1;
 }
 
-rf_status rf_hub_fetch(const rf_hub_place *place, const rf_hub_file *file, rf_hub_state *state, rf_error *error) {
+rf_status rf_hub_fetch(const rf_hub_place *place, const rf_hub_file *file, rf_hub_state *state,
+                       rf_error *error) {
   rf_status status = RAFTER_OK;
   bool wrong = false, resumed = false;
   for (int tries = 0; tries < 2; tries++) {
     bool present;
     arrival a = {.place = place, .file = file, .folder = -1, .fd = -1};
-    a.body =
-        (rf_http_body){.most = file->bytes >= 0 ? file->bytes : place->room, .exact = file->bytes >= 0, .begin = begin, .take = take, .self = &a};
+    a.body = (rf_http_body){.most = file->bytes >= 0 ? file->bytes : place->room,
+                            .exact = file->bytes >= 0,
+                            .begin = begin,
+                            .take = take,
+                            .self = &a};
     *state = RF_HUB_PRESENT;
     status = open_folder(&a, error);
     if (status == RAFTER_OK) status = is_present(&a, &present, error);
@@ -239,7 +265,8 @@ rf_status rf_hub_fetch(const rf_hub_place *place, const rf_hub_file *file, rf_hu
     resumed = a.body.at > 0;
     if (status == RAFTER_OK) status = transfer(&a, error);
     if (status == RAFTER_OK) status = complete(&a, &wrong, error);
-    bool again = status != RAFTER_OK && wrong && (resumed || a.answers > 1); /* pieces that do not fit: once more in one */
+    /* pieces that do not fit: once more in one */
+    bool again = status != RAFTER_OK && wrong && (resumed || a.answers > 1);
     close_arrival(&a);
     if (!again) break;
     wrong = false;

@@ -16,7 +16,8 @@ rf_status rf_hash_open(rf_hash_kind kind, int64_t bytes, rf_hash **out, rf_error
   const EVP_MD *const kinds[] = {NULL, rf_evp.sha256(), rf_evp.sha1()};
   rf_hash *hash = calloc(1, sizeof *hash);
   if (hash && kind != RF_HASH_NONE) hash->context = rf_evp.MD_CTX_new();
-  if (!hash || (kind != RF_HASH_NONE && (!hash->context || rf_evp.DigestInit_ex(hash->context, kinds[kind], NULL) != 1))) {
+  if (!hash || (kind != RF_HASH_NONE &&
+                (!hash->context || rf_evp.DigestInit_ex(hash->context, kinds[kind], NULL) != 1))) {
     if (hash) rf_evp.MD_CTX_free(hash->context);
     free(hash);
     return RF_FAIL(error, RAFTER_FAILED, NULL, "libcrypto gives no sum");

@@ -1,4 +1,5 @@
-/* hash.h - the two sums by which the hub names a file's content: SHA-256 of large files, Git's blob id of small ones. */
+/* hash.h - the two sums by which the hub names a file's content: SHA-256 of large files, Git's
+ * blob id of small ones. */
 #ifndef RF_HASH_H
 #define RF_HASH_H
 

@@ -1,4 +1,5 @@
-/* http.c - one GET over libcurl. Redirects are followed here and not by the library, so that where the token goes is seen in one place. */
+/* http.c - one GET over libcurl. Redirects are followed here and not by the library, so that
+ * where the token goes is seen in one place. */
 #define _GNU_SOURCE
 #include "hub/http.h"
 
@@ -34,7 +35,7 @@ typedef struct attempt {
   char etag[sizeof((rf_http_body *)0)->etag], problem[CURL_ERROR_SIZE];
 } attempt;
 
-/* ---- what curl calls ---------------------------------------------------------------------------------------------- */
+/* ---- what curl calls ------------------------------------------------------------------------- */
 
 /* Texts of a server reach the terminal: one line, nothing that moves a cursor. */
 static void copy_printable(char *to, size_t size, const char *from, size_t bytes) {
@@ -44,13 +45,15 @@ static void copy_printable(char *to, size_t size, const char *from, size_t bytes
   to[n] = 0;
 }
 
-static bool header_is(const char *line, size_t bytes, const char *name, const char **value, size_t *value_bytes) {
+static bool header_is(const char *line, size_t bytes, const char *name, const char **value,
+                      size_t *value_bytes) {
   size_t n = strlen(name);
   if (bytes <= n || strncasecmp(line, name, n) || line[n] != ':') return false;
   const char *first = line + n + 1, *end = line + bytes;
   while (first < end && isspace((unsigned char)*first)) first++;
   while (end > first && isspace((unsigned char)end[-1])) end--;
-  *value = first; *value_bytes = (size_t)(end - first);
+  *value = first;
+  *value_bytes = (size_t)(end - first);
   return true;
 }
 
@@ -60,8 +63,14 @@ static size_t on_header(char *line, size_t one, size_t bytes, void *self) {
   size_t n;
   char text[64];
   (void)one;
-  if (bytes > 5 && !strncasecmp(line, "HTTP/", 5)) { a->etag[0] = 0; a->first = 0; a->retry_after = 0; *a->answer = (rf_http_answer){0}; }
-  if (header_is(line, bytes, "ETag", &value, &n) && n < sizeof a->etag && strncmp(value, "W/", 2)) copy_printable(a->etag, sizeof a->etag, value, n);
+  if (bytes > 5 && !strncasecmp(line, "HTTP/", 5)) {
+    a->etag[0] = 0;
+    a->first = 0;
+    a->retry_after = 0;
+    *a->answer = (rf_http_answer){0};
+  }
+  if (header_is(line, bytes, "ETag", &value, &n) && n < sizeof a->etag && strncmp(value, "W/", 2))
+    copy_printable(a->etag, sizeof a->etag, value, n);
   else if (header_is(line, bytes, "Content-Range", &value, &n)) {
     copy_printable(text, sizeof text, value, n);
     long long first;
@@ -69,8 +78,10 @@ static size_t on_header(char *line, size_t one, size_t bytes, void *self) {
   } else if (header_is(line, bytes, "Retry-After", &value, &n)) {
     copy_printable(text, sizeof text, value, n);
     a->retry_after = atof(text); /* a date gives 0: the usual back-off serves */
-  } else if (header_is(line, bytes, "X-Error-Code", &value, &n)) copy_printable(a->answer->reason, sizeof a->answer->reason, value, n);
-  else if (header_is(line, bytes, "X-Error-Message", &value, &n)) copy_printable(a->answer->message, sizeof a->answer->message, value, n);
+  } else if (header_is(line, bytes, "X-Error-Code", &value, &n))
+    copy_printable(a->answer->reason, sizeof a->answer->reason, value, n);
+  else if (header_is(line, bytes, "X-Error-Message", &value, &n))
+    copy_printable(a->answer->message, sizeof a->answer->message, value, n);
   return bytes;
 }
 
@@ -84,9 +95,10 @@ static bool begin(attempt *a) {
   curl_off_t length = -1;
   rf_curl.easy_getinfo(a->http->curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
   if (length >= 0 && (at + length > a->body->most || (a->body->exact && at + length != a->body->most))) {
-    a->status =
-        RF_FAIL(a->error, RAFTER_FAILED, "the server gives another file than it lists: try again later, or another revision",
-                "wrong size (expected %s%lld bytes, got %lld)", a->body->exact ? "" : "at most ", (long long)a->body->most, (long long)(at + length));
+    a->status = RF_FAIL(a->error, RAFTER_FAILED,
+                        "the server gives another file than it lists: try again later, or another revision",
+                        "wrong size (expected %s%lld bytes, got %lld)", a->body->exact ? "" : "at most ",
+                        (long long)a->body->most, (long long)(at + length));
     return false;
   }
   a->body->at = at;
@@ -102,7 +114,8 @@ static size_t on_body(char *data, size_t one, size_t bytes, void *self) {
   if (code != 200 && code != 206) return bytes; /* the words of a refusal */
   if (!a->begun && !begin(a)) return 0;
   if ((int64_t)bytes > a->body->most - a->body->at) {
-    a->status = RF_FAIL(a->error, RAFTER_FAILED, "the server gives another file than it lists: try again later, or another revision",
+    a->status = RF_FAIL(a->error, RAFTER_FAILED,
+                        "the server gives another file than it lists: try again later, or another revision",
                         "wrong size (expected at most %lld bytes, got more)", (long long)a->body->most);
     return 0;
   }
@@ -115,24 +128,33 @@ static size_t on_body(char *data, size_t one, size_t bytes, void *self) {
 static int on_time(void *self, curl_off_t total, curl_off_t now, curl_off_t up_total, curl_off_t up) {
   attempt *a = self;
   double seconds = rf_now_seconds();
-  (void)total; (void)up_total; (void)up;
-  if (now != a->last_bytes) { a->last_bytes = now; a->last_seconds = seconds; }
+  (void)total;
+  (void)up_total;
+  (void)up;
+  if (now != a->last_bytes) {
+    a->last_bytes = now;
+    a->last_seconds = seconds;
+  }
   a->stalled = seconds - a->last_seconds > a->http->settings.timeout_seconds;
   a->stopped = a->http->settings.stop && *a->http->settings.stop;
   return a->stalled || a->stopped;
 }
 
-/* ---- origins ------------------------------------------------------------------------------------------------------ */
+/* ---- origins --------------------------------------------------------------------------------- */
 
 /* Scheme, host and port: what a token is for. */
 static bool origin_of(const char *url, char origin[512]) {
   char *scheme = NULL, *host = NULL, *port = NULL;
   CURLU *parsed = rf_curl.url();
-  bool ok = parsed && !rf_curl.url_set(parsed, CURLUPART_URL, url, 0) && !rf_curl.url_get(parsed, CURLUPART_SCHEME, &scheme, 0) &&
-            !rf_curl.url_get(parsed, CURLUPART_HOST, &host, 0) && !rf_curl.url_get(parsed, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) &&
+  bool ok = parsed && !rf_curl.url_set(parsed, CURLUPART_URL, url, 0) &&
+            !rf_curl.url_get(parsed, CURLUPART_SCHEME, &scheme, 0) &&
+            !rf_curl.url_get(parsed, CURLUPART_HOST, &host, 0) &&
+            !rf_curl.url_get(parsed, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) &&
             snprintf(origin, 512, "%s://%s:%s", scheme, host, port) < 512;
   for (char *c = origin; ok && *c; c++) *c = (char)tolower((unsigned char)*c);
-  rf_curl.free(scheme); rf_curl.free(host); rf_curl.free(port);
+  rf_curl.free(scheme);
+  rf_curl.free(host);
+  rf_curl.free(port);
   rf_curl.url_cleanup(parsed);
   return ok;
 }
@@ -152,13 +174,15 @@ bool rf_http_escape(char *url, size_t size, const char *text, bool path) {
   return true;
 }
 
-/* ---- one attempt -------------------------------------------------------------------------------------------------- */
+/* ---- one attempt ----------------------------------------------------------------------------- */
 
 rf_status rf_http_open(const rf_http_settings *settings, rf_http **out, rf_error *error) {
   char origin[512] = "";
   RF_TRY(rf_late_load(error));
-  if (rf_curl.global_init(CURL_GLOBAL_DEFAULT)) return RF_FAIL(error, RAFTER_FAILED, NULL, "libcurl does not start");
-  if (!origin_of(settings->endpoint, origin) || (strncmp(origin, "http://", 7) && strncmp(origin, "https://", 8)))
+  if (rf_curl.global_init(CURL_GLOBAL_DEFAULT))
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "libcurl does not start");
+  if (!origin_of(settings->endpoint, origin) ||
+      (strncmp(origin, "http://", 7) && strncmp(origin, "https://", 8)))
     return RF_FAIL(error, RAFTER_INVALID, "for example --endpoint https://huggingface.co",
                    "the endpoint is no address (expected http:// or https://, got '%s')", settings->endpoint);
   rf_http *http = calloc(1, sizeof *http);
@@ -184,7 +208,10 @@ static CURLcode perform(attempt *a, const char *url) {
   CURL *curl = http->curl;
   struct curl_slist *headers = NULL;
   char text[320];
-  a->begun = a->stalled = a->stopped = a->other_range = false; a->last_bytes = 0; a->last_seconds = rf_now_seconds(); *a->problem = 0;
+  a->begun = a->stalled = a->stopped = a->other_range = false;
+  a->last_bytes = 0;
+  a->last_seconds = rf_now_seconds();
+  *a->problem = 0;
   rf_curl.easy_reset(curl);
   rf_curl.easy_setopt(curl, CURLOPT_URL, url);
   rf_curl.easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
@@ -193,9 +220,12 @@ static CURLcode perform(attempt *a, const char *url) {
   rf_curl.easy_setopt(curl, CURLOPT_USERAGENT, "rafter/" RF_VERSION);
   rf_curl.easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)(http->settings.timeout_seconds * 1000));
   rf_curl.easy_setopt(curl, CURLOPT_BUFFERSIZE, 1L << 18);
-  rf_curl.easy_setopt(curl, CURLOPT_HEADERFUNCTION, on_header); rf_curl.easy_setopt(curl, CURLOPT_HEADERDATA, a);
-  rf_curl.easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body); rf_curl.easy_setopt(curl, CURLOPT_WRITEDATA, a);
-  rf_curl.easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, on_time); rf_curl.easy_setopt(curl, CURLOPT_XFERINFODATA, a);
+  rf_curl.easy_setopt(curl, CURLOPT_HEADERFUNCTION, on_header);
+  rf_curl.easy_setopt(curl, CURLOPT_HEADERDATA, a);
+  rf_curl.easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body);
+  rf_curl.easy_setopt(curl, CURLOPT_WRITEDATA, a);
+  rf_curl.easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, on_time);
+  rf_curl.easy_setopt(curl, CURLOPT_XFERINFODATA, a);
   rf_curl.easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
   if (rf_http_has_token(http) && same_origin(url, http->settings.endpoint)) {
     rf_curl.easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
@@ -227,14 +257,16 @@ static outcome judge(attempt *a, CURLcode code) {
   if (a->stopped) return STOPPED;
   if (a->status != RAFTER_OK) return FAILED;
   if (a->other_range) { /* a server that cannot do ranges rightly: from the beginning */
-    a->body->at = 0; a->body->etag[0] = 0;
+    a->body->at = 0;
+    a->body->etag[0] = 0;
     return CUT;
   }
   if (code == CURLE_OK) {
     rf_curl.easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &a->answer->code);
     http->reached = true;
     if (a->answer->code == 416 && a->body->at > 0) { /* what is here is no part of what is there */
-      a->body->at = 0; a->body->etag[0] = 0;
+      a->body->at = 0;
+      a->body->etag[0] = 0;
       return CUT;
     }
     if (a->answer->code != 200 && a->answer->code != 206) return REFUSED;
@@ -259,8 +291,9 @@ static outcome judge(attempt *a, CURLcode code) {
   default: break;
   }
   a->status = RF_FAIL(a->error, RAFTER_FAILED,
-                      code == CURLE_PEER_FAILED_VERIFICATION ? "the server's certificate is not trusted here: is ca-certificates installed?"
-                                                             : "check --endpoint and the network",
+                      code == CURLE_PEER_FAILED_VERIFICATION
+                          ? "the server's certificate is not trusted here: is ca-certificates installed?"
+                          : "check --endpoint and the network",
                       "cannot reach the server (%s)", words_of(a, code));
   return FAILED;
 }
@@ -275,7 +308,8 @@ static outcome attempt_once(attempt *a, char url[URL_BYTES], CURLcode *code) {
     rf_curl.easy_getinfo(a->http->curl, CURLINFO_REDIRECT_URL, &next);
     bool leaves_tls = next && !strncasecmp(url, "https:", 6) && strncasecmp(next, "https:", 6);
     if (!next || leaves_tls || hops == MOST_REDIRECTS || strlen(next) >= URL_BYTES) {
-      a->status = RF_FAIL(a->error, RAFTER_FAILED, "the endpoint does not behave as a hub does", "the server sends elsewhere (%s)",
+      a->status = RF_FAIL(a->error, RAFTER_FAILED, "the endpoint does not behave as a hub does",
+                          "the server sends elsewhere (%s)",
                           !next        ? "without saying where"
                           : leaves_tls ? "from https to something else"
                                        : "too often");
@@ -285,11 +319,14 @@ static outcome attempt_once(attempt *a, char url[URL_BYTES], CURLcode *code) {
   }
 }
 
-/* ---- retries ------------------------------------------------------------------------------------------------------ */
+/* ---- retries --------------------------------------------------------------------------------- */
 
-static bool is_passing(long code) { return code == 408 || code == 425 || code == 429 || code == 500 || (code >= 502 && code <= 504); }
+static bool is_passing(long code) {
+  return code == 408 || code == 425 || code == 429 || code == 500 || (code >= 502 && code <= 504);
+}
 
-/* Doubles from half a second; up to a quarter more or less, so that many who were cut at once do not come back at once. */
+/* Doubles from half a second; up to a quarter more or less, so that many who were cut at once do
+ * not come back at once. */
 static double pause_of(int failures, double asked) {
   double seconds = 0.5 * (double)(1 << (failures < 8 ? failures : 8));
   if (seconds > LONGEST_PAUSE) seconds = LONGEST_PAUSE;
@@ -306,33 +343,43 @@ static bool wait_for(const rf_http *http, double seconds) {
   return true;
 }
 
-rf_status rf_http_get(rf_http *http, const char *url, rf_http_body *body, rf_http_answer *answer, rf_error *error) {
+rf_status rf_http_get(rf_http *http, const char *url, rf_http_body *body, rf_http_answer *answer,
+                      rf_error *error) {
   attempt a = {.http = http, .body = body, .answer = answer, .error = error};
   char at[URL_BYTES], why[256];
   int failures = 0;
   int64_t furthest = body->at;
-  if (strlen(url) >= sizeof at) return RF_FAIL(error, RAFTER_FAILED, NULL, "an address is too long (%zu bytes)", strlen(url));
+  if (strlen(url) >= sizeof at)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "an address is too long (%zu bytes)", strlen(url));
   for (int attempts = 1;; attempts++) {
     CURLcode code;
     strcpy(at, url);
     outcome end = attempt_once(&a, at, &code);
     if (end == DONE) return RAFTER_OK;
     if (end == FAILED) return a.status;
-    if (end == STOPPED) return RF_FAIL(error, RAFTER_INTERRUPTED, "the same command goes on from here", "stopped by a signal; what came is kept");
-    if (end == REFUSED && (!is_passing(answer->code) || a.retry_after > LONGEST_ASKED_PAUSE)) return RAFTER_OK;
-    failures = body->at > furthest ? 0 : failures + 1; /* a connection that brings something new is worth another */
+    if (end == STOPPED)
+      return RF_FAIL(error, RAFTER_INTERRUPTED, "the same command goes on from here",
+                     "stopped by a signal; what came is kept");
+    if (end == REFUSED && (!is_passing(answer->code) || a.retry_after > LONGEST_ASKED_PAUSE))
+      return RAFTER_OK;
+    /* a connection that brings something new is worth another */
+    failures = body->at > furthest ? 0 : failures + 1;
     if (body->at > furthest) furthest = body->at;
     if (end == REFUSED) snprintf(why, sizeof why, "the server answers %ld", answer->code);
-    else snprintf(why, sizeof why, "the connection was cut (%s)", code == CURLE_OK ? "the body ended early" : words_of(&a, code));
+    else
+      snprintf(why, sizeof why, "the connection was cut (%s)",
+               code == CURLE_OK ? "the body ended early" : words_of(&a, code));
     if (failures > http->settings.retries || attempts == MOST_ATTEMPTS) {
       if (end == REFUSED) return RAFTER_OK;
       return RF_FAIL(error, RAFTER_FAILED, "the same command goes on from here; --retries tries longer",
-                     "%s at byte %lld, %d time%s without anything new", why, (long long)body->at, failures, failures == 1 ? "" : "s");
+                     "%s at byte %lld, %d time%s without anything new", why, (long long)body->at, failures,
+                     failures == 1 ? "" : "s");
     }
     double seconds = pause_of(failures - 1 < 0 ? 0 : failures - 1, end == REFUSED ? a.retry_after : 0);
     if (!failures) seconds *= 0.4;
     if (http->settings.wait) http->settings.wait(http->settings.self, why, seconds);
     if (!wait_for(http, seconds))
-      return RF_FAIL(error, RAFTER_INTERRUPTED, "the same command goes on from here", "stopped by a signal; what came is kept");
+      return RF_FAIL(error, RAFTER_INTERRUPTED, "the same command goes on from here",
+                     "stopped by a signal; what came is kept");
   }
 }

@@ -1,4 +1,5 @@
-/* late.c - opens libcurl and libcrypto by the names that the build found, and takes their functions. */
+/* late.c - opens libcurl and libcrypto by the names that the build found, and takes their
+ * functions. */
 #include "hub/late.h"
 
 #include <dlfcn.h>
@@ -25,7 +26,8 @@ static const struct {
   const char *file, *package;
   const function *functions;
   void *table;
-} LIBRARIES[] = {{RF_LIBCURL, "libcurl4", CURL_FUNCTIONS, &rf_curl}, {RF_LIBCRYPTO, "libssl3", EVP_FUNCTIONS, &rf_evp}};
+} LIBRARIES[] = {{RF_LIBCURL, "libcurl4", CURL_FUNCTIONS, &rf_curl},
+                 {RF_LIBCRYPTO, "libssl3", EVP_FUNCTIONS, &rf_evp}};
 
 static rf_error problem; /* of the one time that they were loaded */
 
@@ -34,10 +36,14 @@ static rf_status load(rf_error *error) {
     char hint[80];
     void *library = dlopen(LIBRARIES[l].file, RTLD_NOW);
     snprintf(hint, sizeof hint, "install it (Debian: %s)", LIBRARIES[l].package);
-    if (!library) return RF_FAIL(error, RAFTER_FAILED, hint, "downloads need %s, which does not load (%.300s)", LIBRARIES[l].file, dlerror());
+    if (!library)
+      return RF_FAIL(error, RAFTER_FAILED, hint, "downloads need %s, which does not load (%.300s)",
+                     LIBRARIES[l].file, dlerror());
     for (const function *f = LIBRARIES[l].functions; f->name; f++) {
       void *found = dlsym(library, f->name);
-      if (!found) return RF_FAIL(error, RAFTER_FAILED, hint, "%s is too old for downloads (it has no %s)", LIBRARIES[l].file, f->name);
+      if (!found)
+        return RF_FAIL(error, RAFTER_FAILED, hint, "%s is too old for downloads (it has no %s)",
+                       LIBRARIES[l].file, f->name);
       memcpy((char *)LIBRARIES[l].table + f->at, &found, sizeof found);
     }
   }

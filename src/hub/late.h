@@ -1,5 +1,6 @@
-/* late.h - the functions of libcurl and libcrypto, loaded when a download begins: with all that these two bring along they take longer to load than most
- * commands that need neither take to answer. */
+/* late.h - the functions of libcurl and libcrypto, loaded when a download begins: with all that
+ * these two bring along they take longer to load than most commands that need neither take to
+ * answer. */
 #ifndef RF_HUB_LATE_H
 #define RF_HUB_LATE_H
 
@@ -8,10 +9,13 @@
 #include <curl/curl.h>
 #include <openssl/evp.h>
 
-#define RF_CURL_EASY(X) X(easy_init) X(easy_cleanup) X(easy_reset) X(easy_setopt) X(easy_getinfo) X(easy_perform) X(easy_strerror)
-#define RF_CURL_OTHERS(X) X(global_init) X(free) X(slist_append) X(slist_free_all) X(url) X(url_cleanup) X(url_get) X(url_set)
+#define RF_CURL_EASY(X) \
+  X(easy_init) X(easy_cleanup) X(easy_reset) X(easy_setopt) X(easy_getinfo) X(easy_perform) X(easy_strerror)
+#define RF_CURL_OTHERS(X) \
+  X(global_init) X(free) X(slist_append) X(slist_free_all) X(url) X(url_cleanup) X(url_get) X(url_set)
 #define RF_CURL_FUNCTIONS(X) RF_CURL_EASY(X) RF_CURL_OTHERS(X)
-#define RF_EVP_FUNCTIONS(X) X(sha1) X(sha256) X(MD_CTX_new) X(MD_CTX_free) X(DigestInit_ex) X(DigestUpdate) X(DigestFinal_ex)
+#define RF_EVP_FUNCTIONS(X) \
+  X(sha1) X(sha256) X(MD_CTX_new) X(MD_CTX_free) X(DigestInit_ex) X(DigestUpdate) X(DigestFinal_ex)
 
 /* rf_curl.easy_init() is curl_easy_init(), once rf_late_load was asked for. */
 #define RF_POINTER(name) __typeof__(curl_##name) *name;

@@ -12,10 +12,12 @@
 
 enum { MOST_FILES = 100000, MOST_PATH = 1024, MOST_PART = 255, MOST_LISTING_BYTES = 64 << 20 };
 
-/* Characters that a terminal obeys or that hide what a name says: controls (C1 too), directions of writing, line and paragraph ends. */
+/* Characters that a terminal obeys or that hide what a name says: controls (C1 too), directions
+ * of writing, line and paragraph ends. */
 static bool is_hidden(utf8proc_int32_t code) {
   utf8proc_category_t kind = utf8proc_category(code);
-  return kind == UTF8PROC_CATEGORY_CC || kind == UTF8PROC_CATEGORY_CF || kind == UTF8PROC_CATEGORY_ZL || kind == UTF8PROC_CATEGORY_ZP;
+  return kind == UTF8PROC_CATEGORY_CC || kind == UTF8PROC_CATEGORY_CF || kind == UTF8PROC_CATEGORY_ZL ||
+         kind == UTF8PROC_CATEGORY_ZP;
 }
 
 bool rf_hub_path_is_safe(const char *path) {
@@ -23,7 +25,8 @@ bool rf_hub_path_is_safe(const char *path) {
   if (!bytes || bytes > MOST_PATH || strchr(path, '\\')) return false;
   for (size_t i = 0; i < bytes;) {
     utf8proc_int32_t code;
-    utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)path + i, (utf8proc_ssize_t)(bytes - i), &code);
+    utf8proc_ssize_t n =
+        utf8proc_iterate((const utf8proc_uint8_t *)path + i, (utf8proc_ssize_t)(bytes - i), &code);
     if (n < 1 || is_hidden(code)) return false;
     i += (size_t)n;
   }
@@ -36,14 +39,17 @@ bool rf_hub_path_is_safe(const char *path) {
 }
 
 /* One sibling: {"rfilename", "size", "blobId", "lfs": {"sha256" or "oid", "size"}}. */
-static rf_status read_file(const json_t *json, int index, const char *where, rf_hub_file *file, rf_error *error) {
-  const json_t *lfs = json_object_get(json, "lfs"), *size = json_object_get(json_is_object(lfs) ? lfs : json, "size");
+static rf_status read_file(const json_t *json, int index, const char *where, rf_hub_file *file,
+                           rf_error *error) {
+  const json_t *lfs = json_object_get(json, "lfs"),
+               *size = json_object_get(json_is_object(lfs) ? lfs : json, "size");
   const json_t *path_text = json_object_get(json, "rfilename");
   const char *path = json_string_value(path_text);
   if (!path || strlen(path) != json_string_length(path_text) || !rf_hub_path_is_safe(path))
     return RF_FAIL(error, RAFTER_FAILED, "nothing was written: do not trust this server",
-                   "the server lists a path that leads elsewhere or hides what it says (%s, file %d: expected one below the repository)", where,
-                   index + 1);
+                   "the server lists a path that leads elsewhere or hides what it says (%s, file %d: "
+                   "expected one below the repository)",
+                   where, index + 1);
   if (!size) size = json_object_get(json, "size");
   if (size && !json_is_null(size) && (!json_is_integer(size) || json_integer_value(size) < 0))
     return RF_FAIL(error, RAFTER_FAILED, NULL, "the server lists a size that is none (%s, %s)", where, path);
@@ -57,13 +63,16 @@ static rf_status read_file(const json_t *json, int index, const char *where, rf_
   } else if ((sum = json_string_value(json_object_get(json, "blobId")))) {
     file->kind = RF_HASH_GIT_BLOB;
   }
-  if (sum && !rf_hash_is(file->kind, sum)) return RF_FAIL(error, RAFTER_FAILED, NULL, "the server lists a sum that is none (%s, %s)", where, path);
-  if (file->kind == RF_HASH_GIT_BLOB && file->bytes < 0) file->kind = RF_HASH_NONE; /* the sum begins with the size */
+  if (sum && !rf_hash_is(file->kind, sum))
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "the server lists a sum that is none (%s, %s)", where, path);
+  /* the sum begins with the size */
+  if (file->kind == RF_HASH_GIT_BLOB && file->bytes < 0) file->kind = RF_HASH_NONE;
   if (file->kind != RF_HASH_NONE) strcpy(file->hash, sum);
   return (file->path = strdup(path)) ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
 }
 
-rf_status rf_hub_read_listing(const char *text, size_t bytes, const char *where, rf_hub_listing *listing, rf_error *error) {
+rf_status rf_hub_read_listing(const char *text, size_t bytes, const char *where, rf_hub_listing *listing,
+                              rf_error *error) {
   json_t *json = NULL;
   rf_status status = rf_json_parse(text, bytes, where, &json, error);
   *listing = (rf_hub_listing){0};
@@ -72,10 +81,12 @@ rf_status rf_hub_read_listing(const char *text, size_t bytes, const char *where,
   size_t count = json_array_size(siblings);
   if (!json_is_array(siblings) || count > MOST_FILES) {
     status = RF_FAIL(error, RAFTER_FAILED, "does the endpoint speak the hub's API?",
-                     "the listing is none (%s: expected \"siblings\", a list of at most %d files)", where, MOST_FILES);
+                     "the listing is none (%s: expected \"siblings\", a list of at most %d files)", where,
+                     MOST_FILES);
     goto done;
   }
-  if (json_is_string(sha) && rf_hash_is(RF_HASH_GIT_BLOB, json_string_value(sha))) strcpy(listing->commit, json_string_value(sha));
+  if (json_is_string(sha) && rf_hash_is(RF_HASH_GIT_BLOB, json_string_value(sha)))
+    strcpy(listing->commit, json_string_value(sha));
   listing->file = calloc(count + 1, sizeof *listing->file);
   if (!listing->file) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
@@ -97,7 +108,7 @@ void rf_hub_listing_free(rf_hub_listing *listing) {
   *listing = (rf_hub_listing){0};
 }
 
-/* ---- asking ------------------------------------------------------------------------------------------------------- */
+/* ---- asking ---------------------------------------------------------------------------------- */
 
 typedef struct text {
   char *at;
@@ -117,14 +128,16 @@ static rf_status take(void *self, const void *data, size_t bytes, rf_error *erro
     size_t capacity = 2 * (t->bytes + bytes + 1);
     char *grown = realloc(t->at, capacity);
     if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-    t->at = grown; t->capacity = capacity;
+    t->at = grown;
+    t->capacity = capacity;
   }
   memcpy(t->at + t->bytes, data, bytes);
   t->bytes += bytes;
   return RAFTER_OK;
 }
 
-rf_status rf_hub_list(rf_http *http, const char *endpoint, const rf_hub_name *name, rf_hub_listing *listing, rf_error *error) {
+rf_status rf_hub_list(rf_http *http, const char *endpoint, const rf_hub_name *name, rf_hub_listing *listing,
+                      rf_error *error) {
   char url[2048];
   text t = {0};
   rf_http_body body = {.most = MOST_LISTING_BYTES, .begin = begin, .take = take, .self = &t};
@@ -134,39 +147,49 @@ rf_status rf_hub_list(rf_http *http, const char *endpoint, const rf_hub_name *na
   rf_text_append(url, sizeof url, "/revision/");
   fits = fits && rf_http_escape(url, sizeof url, name->revision, false);
   rf_text_append(url, sizeof url, "?blobs=true");
-  if (!fits || strlen(url) + 1 == sizeof url) return RF_FAIL(error, RAFTER_INVALID, NULL, "the endpoint's address is too long");
+  if (!fits || strlen(url) + 1 == sizeof url)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "the endpoint's address is too long");
   rf_status status = rf_http_get(http, url, &body, &answer, error);
-  if (status == RAFTER_OK && answer.code != 200) status = rf_hub_refused(&answer, name, NULL, endpoint, rf_http_has_token(http), error);
-  if (status == RAFTER_OK) status = rf_hub_read_listing(t.at ? t.at : "", t.bytes, "the hub's listing", listing, error);
+  if (status == RAFTER_OK && answer.code != 200)
+    status = rf_hub_refused(&answer, name, NULL, endpoint, rf_http_has_token(http), error);
+  if (status == RAFTER_OK)
+    status = rf_hub_read_listing(t.at ? t.at : "", t.bytes, "the hub's listing", listing, error);
   free(t.at);
   return status;
 }
 
-rf_status rf_hub_refused(const rf_http_answer *answer, const rf_hub_name *name, const char *path, const char *endpoint, bool has_token,
-                         rf_error *error) {
+rf_status rf_hub_refused(const rf_http_answer *answer, const rf_hub_name *name, const char *path,
+                         const char *endpoint, bool has_token, rf_error *error) {
   char what[1400], hint[400], said[320] = "";
-  snprintf(what, sizeof what, "%s%s%s@%s", name->repository, path ? "/" : "", path ? path : "", name->revision);
-  if (*answer->message || *answer->reason) snprintf(said, sizeof said, ": %s", *answer->message ? answer->message : answer->reason);
+  snprintf(what, sizeof what, "%s%s%s@%s", name->repository, path ? "/" : "", path ? path : "",
+           name->revision);
+  if (*answer->message || *answer->reason)
+    snprintf(said, sizeof said, ": %s", *answer->message ? answer->message : answer->reason);
   switch (answer->code) {
   case 401:
     if (has_token)
       return RF_FAIL(error, RAFTER_FAILED, "HF_TOKEN is not valid there any more, or the name is wrong",
                      "the hub does not accept the token for %s (401%s)", what, said);
-    snprintf(hint, sizeof hint, "check the name; if it is private or asks to accept a licence, set HF_TOKEN to a token of %s/settings/tokens",
+    snprintf(hint, sizeof hint,
+             "check the name; if it is private or asks to accept a licence, set HF_TOKEN to a token of "
+             "%s/settings/tokens",
              endpoint);
-    return RF_FAIL(error, RAFTER_FAILED, hint, "the hub wants a token for %s, or it does not exist (401%s)", what, said);
-  case 403:
-    snprintf(hint, sizeof hint, "open %s/%s with the account of %s and accept its terms", endpoint, name->repository,
-             has_token ? "the token" : "a token, set HF_TOKEN");
-    return RF_FAIL(error, RAFTER_FAILED, hint, "no access to %s (403%s)", what, said);
-  case 404: return RF_FAIL(error, RAFTER_FAILED, "check the organisation, the name and the revision", "the hub does not have %s (404%s)", what, said);
-  case 429:
-    return RF_FAIL(error, RAFTER_FAILED, "wait a few minutes; with HF_TOKEN the hub allows more", "the hub has had too many requests for %s (429%s)",
+    return RF_FAIL(error, RAFTER_FAILED, hint, "the hub wants a token for %s, or it does not exist (401%s)",
                    what, said);
+  case 403:
+    snprintf(hint, sizeof hint, "open %s/%s with the account of %s and accept its terms", endpoint,
+             name->repository, has_token ? "the token" : "a token, set HF_TOKEN");
+    return RF_FAIL(error, RAFTER_FAILED, hint, "no access to %s (403%s)", what, said);
+  case 404:
+    return RF_FAIL(error, RAFTER_FAILED, "check the organisation, the name and the revision",
+                   "the hub does not have %s (404%s)", what, said);
+  case 429:
+    return RF_FAIL(error, RAFTER_FAILED, "wait a few minutes; with HF_TOKEN the hub allows more",
+                   "the hub has had too many requests for %s (429%s)", what, said);
   default:
     if (answer->code >= 500)
-      return RF_FAIL(error, RAFTER_FAILED, "the same command goes on from here when the hub is well again", "the hub fails at %s (%ld%s)", what,
-                     answer->code, said);
+      return RF_FAIL(error, RAFTER_FAILED, "the same command goes on from here when the hub is well again",
+                     "the hub fails at %s (%ld%s)", what, answer->code, said);
     return RF_FAIL(error, RAFTER_FAILED, NULL, "the hub refuses %s (%ld%s)", what, answer->code, said);
   }
 }

@@ -12,22 +12,32 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* From paths and names in small letters with '-' for '_', the first that fits: Kaggle's OWNER/MODEL/FRAMEWORK/VARIATION, names of folders, repositories of other
- * layouts. Replacements are PCRE2's: ${1:+a:b} is a where group 1 took part, else b; \U...\E capitals. */
+/* From paths and names in small letters with '-' for '_', the first that fits: Kaggle's
+ * OWNER/MODEL/FRAMEWORK/VARIATION, names of folders, repositories of other layouts. Replacements
+ * are PCRE2's: ${1:+a:b} is a where group 1 took part, else b; \U...\E capitals. */
 static const struct {
   const char *pattern, *repository;
 } VARIANTS[] = {
-    {"(?:^|/)gemma-?3(?:/[a-z]+)?[-/](?:gemma-?3-)?(instruct-)?(270m)(-it)?(?![a-z0-9])", "google/gemma-3-$2${1:+-it:}${3:+-it:}"},
-    {"(?:^|/)gemma-?3(?:/[a-z]+)?[-/](?:gemma-?3-)?(?:(instruct-)(1b|4b|12b|27b)|(1b|4b|12b|27b)-it)(?![a-z0-9])", "google/gemma-3-$2$3-it"},
-    {"(?:^|/)gemma-?3(?:/[a-z]+)?[-/](?:gemma-?3-)?(1b|4b|12b|27b)(?:-pt)?(?![a-z0-9])", "google/gemma-3-$1-pt"},
-    {"(?:^|/)gemma-?2(?:/[a-z]+)?[-/](?:gemma-?2-)?(instruct-)?(2b|9b|27b)(-it)?(?![a-z0-9])", "google/gemma-2-$2${1:+-it:}${3:+-it:}"},
+    {"(?:^|/)gemma-?3(?:/[a-z]+)?[-/](?:gemma-?3-)?(instruct-)?(270m)(-it)?(?![a-z0-9])",
+     "google/gemma-3-$2${1:+-it:}${3:+-it:}"},
+    {"(?:^|/)gemma-?3(?:/[a-z]+)?[-/"
+     "](?:gemma-?3-)?(?:(instruct-)(1b|4b|12b|27b)|(1b|4b|12b|27b)-it)(?![a-z0-9])",
+     "google/gemma-3-$2$3-it"},
+    {"(?:^|/)gemma-?3(?:/[a-z]+)?[-/](?:gemma-?3-)?(1b|4b|12b|27b)(?:-pt)?(?![a-z0-9])",
+     "google/gemma-3-$1-pt"},
+    {"(?:^|/)gemma-?2(?:/[a-z]+)?[-/](?:gemma-?2-)?(instruct-)?(2b|9b|27b)(-it)?(?![a-z0-9])",
+     "google/gemma-2-$2${1:+-it:}${3:+-it:}"},
     {"(?:^|/)gemma(?:/[a-z]+/|-)(?:gemma-)?(1\\.1-)?(instruct-)?(1\\.1-)?(2b|7b)(-it)?(?![a-z0-9])",
      "google/gemma-${1:+1.1-:}${3:+1.1-:}$4${2:+-it:}${5:+-it:}"},
-    {"(?:^|/)llama-?(3\\.[123])(?:/[a-z]+/|-)([0-9]+b)(-instruct)?(?![a-z0-9])", "meta-llama/Llama-$1-\\U$2\\E${3:+-Instruct:}"},
-    {"(?:^|/)llama-?3(?:/[a-z]+/|-)(8b|70b)(?:-chat)?(-instruct)?(?![a-z0-9])", "meta-llama/Meta-Llama-3-\\U$1\\E${2:+-Instruct:}"},
+    {"(?:^|/)llama-?(3\\.[123])(?:/[a-z]+/|-)([0-9]+b)(-instruct)?(?![a-z0-9])",
+     "meta-llama/Llama-$1-\\U$2\\E${3:+-Instruct:}"},
+    {"(?:^|/)llama-?3(?:/[a-z]+/|-)(8b|70b)(?:-chat)?(-instruct)?(?![a-z0-9])",
+     "meta-llama/Meta-Llama-3-\\U$1\\E${2:+-Instruct:}"},
     {"(?:^|/)llama-?2(?:/[a-z]+/|-)(7b|13b|70b)(-chat)?(?![a-z0-9])", "meta-llama/Llama-2-$1${2:+-chat:}-hf"},
-    {"(?:^|/)mistral(?:/[a-z]+/|-)7b(-instruct)?-(v0\\.[123])(?![a-z0-9])", "mistralai/Mistral-7B${1:+-Instruct:}-$2"},
-    {"(?:^|/)qwen-?(2\\.5|2)(?:/[a-z]+/|-)([0-9.]+b)(-instruct)?(?![a-z0-9])", "Qwen/Qwen$1-\\U$2\\E${3:+-Instruct:}"},
+    {"(?:^|/)mistral(?:/[a-z]+/|-)7b(-instruct)?-(v0\\.[123])(?![a-z0-9])",
+     "mistralai/Mistral-7B${1:+-Instruct:}-$2"},
+    {"(?:^|/)qwen-?(2\\.5|2)(?:/[a-z]+/|-)([0-9.]+b)(-instruct)?(?![a-z0-9])",
+     "Qwen/Qwen$1-\\U$2\\E${3:+-Instruct:}"},
     {"(?:^|/)qwen-?3(?:/[a-z]+/|-)([0-9.]+b)(-base)?(?![a-z0-9])", "Qwen/Qwen3-\\U$1\\E${2:+-Base:}"},
     {"^([a-z0-9.-]+/[a-z0-9.-]+)-(?:flax|jax|orbax|maxtext|keras|pytorch|tflite|tpu)$", "$1"},
 };
@@ -36,31 +46,37 @@ bool rf_hub_variant(const char *name, char repository[208]) {
   char text[512];
   size_t n = 0;
   bool found = false;
-  for (; name[n] && n + 1 < sizeof text; n++) text[n] = name[n] == '_' ? '-' : (char)tolower((unsigned char)name[n]);
+  for (; name[n] && n + 1 < sizeof text; n++)
+    text[n] = name[n] == '_' ? '-' : (char)tolower((unsigned char)name[n]);
   text[n] = 0;
   for (size_t i = 0; i < sizeof VARIANTS / sizeof *VARIANTS && !found; i++) {
     int code;
     PCRE2_SIZE at, size = 208;
-    pcre2_code *pattern = pcre2_compile((PCRE2_SPTR)VARIANTS[i].pattern, PCRE2_ZERO_TERMINATED, 0, &code, &at, NULL);
+    pcre2_code *pattern =
+        pcre2_compile((PCRE2_SPTR)VARIANTS[i].pattern, PCRE2_ZERO_TERMINATED, 0, &code, &at, NULL);
     if (!pattern) continue;
     /* The text around the match goes. */
     found = pcre2_substitute(pattern, (PCRE2_SPTR)text, n, 0,
-                             PCRE2_SUBSTITUTE_EXTENDED | PCRE2_SUBSTITUTE_REPLACEMENT_ONLY | PCRE2_SUBSTITUTE_UNSET_EMPTY |
-                                 PCRE2_SUBSTITUTE_UNKNOWN_UNSET,
-                             NULL, NULL, (PCRE2_SPTR)VARIANTS[i].repository, PCRE2_ZERO_TERMINATED, (PCRE2_UCHAR *)repository, &size) > 0;
+                             PCRE2_SUBSTITUTE_EXTENDED | PCRE2_SUBSTITUTE_REPLACEMENT_ONLY |
+                                 PCRE2_SUBSTITUTE_UNSET_EMPTY | PCRE2_SUBSTITUTE_UNKNOWN_UNSET,
+                             NULL, NULL, (PCRE2_SPTR)VARIANTS[i].repository, PCRE2_ZERO_TERMINATED,
+                             (PCRE2_UCHAR *)repository, &size) > 0;
     pcre2_code_free(pattern);
   }
   return found;
 }
 
 /* Names below a folder, two levels deep: enough to know a layout by. */
-static int names_below(const char *folder, const char *prefix, char names[][256], int count, int most, int depth) {
+static int names_below(const char *folder, const char *prefix, char names[][256], int count, int most,
+                       int depth) {
   DIR *dir = opendir(folder);
   if (!dir) return count;
   for (struct dirent *entry; count < most && (entry = readdir(dir));) {
     char inner[4096];
     if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
-    if (snprintf(names[count], sizeof names[count], "%s%s", prefix, entry->d_name) >= (int)sizeof names[count]) continue;
+    if (snprintf(names[count], sizeof names[count], "%s%s", prefix, entry->d_name) >=
+        (int)sizeof names[count])
+      continue;
     count++;
     if (depth && snprintf(inner, sizeof inner, "%s/%s", folder, entry->d_name) < (int)sizeof inner) {
       char below[256];
@@ -84,21 +100,27 @@ static rf_status refuse_folder(const char *folder, rf_error *error) {
   layout = rf_hub_layout_of(paths, count);
   free(names);
   if (!layout)
-    return RF_FAIL(error, RAFTER_INVALID, "give it as MODEL to the other commands", "%s is a folder here already (expected hf:ORG/NAME)", folder);
+    return RF_FAIL(error, RAFTER_INVALID, "give it as MODEL to the other commands",
+                   "%s is a folder here already (expected hf:ORG/NAME)", folder);
   char *full = realpath(folder, NULL);
-  if (rf_hub_variant(full ? full : folder, repository)) snprintf(hint, sizeof hint, "take the safetensors variant: rafter pull hf:%s", repository);
-  else snprintf(hint, sizeof hint, "pull the same model as safetensors from the hub: rafter pull hf:ORG/NAME");
+  if (rf_hub_variant(full ? full : folder, repository))
+    snprintf(hint, sizeof hint, "take the safetensors variant: rafter pull hf:%s", repository);
+  else
+    snprintf(hint, sizeof hint, "pull the same model as safetensors from the hub: rafter pull hf:ORG/NAME");
   free(full);
   return RF_FAIL(error, RAFTER_INVALID, hint, "%s holds %s (expected safetensors or GGUF)", folder, layout);
 }
 
 static rf_status refuse_kaggle(const char *text, const char *path, rf_error *error) {
   char repository[208], hint[400];
-  if (rf_hub_variant(path, repository)) snprintf(hint, sizeof hint, "take the safetensors variant: rafter pull hf:%s", repository);
+  if (rf_hub_variant(path, repository))
+    snprintf(hint, sizeof hint, "take the safetensors variant: rafter pull hf:%s", repository);
   else
     snprintf(hint, sizeof hint,
-             "take the model's safetensors: hf:ORG/NAME on the hub, or on Kaggle the framework Transformers, whose folder is a MODEL as it is");
-  return RF_FAIL(error, RAFTER_INVALID, hint, "'%.200s' is Kaggle's, which pull does not fetch (expected hf:ORG/NAME)", text);
+             "take the model's safetensors: hf:ORG/NAME on the hub, or on Kaggle the framework Transformers, "
+             "whose folder is a MODEL as it is");
+  return RF_FAIL(error, RAFTER_INVALID, hint,
+                 "'%.200s' is Kaggle's, which pull does not fetch (expected hf:ORG/NAME)", text);
 }
 
 static bool is_name(const char *text, size_t bytes) {
@@ -109,24 +131,30 @@ static bool is_name(const char *text, size_t bytes) {
 }
 
 rf_status rf_hub_parse(const char *text, rf_hub_name *name, rf_error *error) {
-  static const char *const kaggle[] = {"kaggle:", "https://www.kaggle.com/models/", "https://kaggle.com/models/"};
+  static const char *const kaggle[] = {"kaggle:", "https://www.kaggle.com/models/",
+                                       "https://kaggle.com/models/"};
   struct stat info;
   for (size_t i = 0; i < sizeof kaggle / sizeof *kaggle; i++)
-    if (!strncmp(text, kaggle[i], strlen(kaggle[i]))) return refuse_kaggle(text, text + strlen(kaggle[i]), error);
-  if (strncmp(text, "hf:", 3) && !stat(text, &info) && S_ISDIR(info.st_mode)) return refuse_folder(text, error);
+    if (!strncmp(text, kaggle[i], strlen(kaggle[i])))
+      return refuse_kaggle(text, text + strlen(kaggle[i]), error);
+  if (strncmp(text, "hf:", 3) && !stat(text, &info) && S_ISDIR(info.st_mode))
+    return refuse_folder(text, error);
   const char *repository = text + 3, *slash = strchr(text, '/'), *at = strchr(text, '@');
   size_t end = at ? (size_t)(at - repository) : strlen(text) < 3 ? 0 : strlen(repository);
-  bool right = !strncmp(text, "hf:", 3) && slash && (!at || slash < at) && is_name(repository, (size_t)(slash - repository)) &&
+  bool right = !strncmp(text, "hf:", 3) && slash && (!at || slash < at) &&
+               is_name(repository, (size_t)(slash - repository)) &&
                is_name(slash + 1, end - (size_t)(slash + 1 - repository));
   if (!right)
-    return RF_FAIL(error, RAFTER_INVALID, "for example rafter pull hf:HuggingFaceTB/SmolLM2-135M-Instruct, or with a branch, tag or commit behind @",
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "for example rafter pull hf:HuggingFaceTB/SmolLM2-135M-Instruct, or with a branch, tag or "
+                   "commit behind @",
                    "not a model of the hub (expected hf:ORG/NAME[@REV], got '%.200s')", text);
   snprintf(name->repository, sizeof name->repository, "%.*s", (int)end, repository);
   snprintf(name->revision, sizeof name->revision, "%s", at ? at + 1 : "main");
   bool printable = *name->revision && (!at || strlen(at + 1) < sizeof name->revision);
   for (const char *c = name->revision; *c; c++) printable = printable && *c > ' ' && *c < 127;
   if (!printable)
-    return RF_FAIL(error, RAFTER_INVALID, "a branch, a tag or a commit", "not a revision (expected up to %zu letters behind @)",
-                   sizeof name->revision - 1);
+    return RF_FAIL(error, RAFTER_INVALID, "a branch, a tag or a commit",
+                   "not a revision (expected up to %zu letters behind @)", sizeof name->revision - 1);
   return RAFTER_OK;
 }

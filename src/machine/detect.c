@@ -1,4 +1,5 @@
-/* detect.c - this machine as the operating system and the CPU describe it. Nothing is measured: a sheet, like that of any other machine. */
+/* detect.c - this machine as the operating system and the CPU describe it. Nothing is measured:
+ * a sheet, like that of any other machine. */
 #include "machine/machine.h"
 
 #include <hwloc.h>
@@ -42,7 +43,9 @@ static double cpuinfo_number(const char *key) {
 static double clock_hertz(void) {
 #if defined(__x86_64__) || defined(__i386__)
   unsigned a = 0, b = 0, c = 0, d = 0;
-  if (__get_cpuid_max(0, NULL) >= 0x16 && __get_cpuid(0x16, &a, &b, &c, &d) && (a & 0xffff)) return (a & 0xffff) * 1e6; /* base clock, MHz */
+  /* base clock, MHz */
+  if (__get_cpuid_max(0, NULL) >= 0x16 && __get_cpuid(0x16, &a, &b, &c, &d) && (a & 0xffff))
+    return (a & 0xffff) * 1e6;
 #endif
   double mhz = cpuinfo_number("cpu MHz");
   return mhz > 0 ? mhz * 1e6 : 2.5e9;
@@ -65,7 +68,8 @@ void rf_machine_cpu(char cpu[128]) {
 #if defined(__x86_64__) || defined(__i386__)
   unsigned words[12] = {0}, a, b, c, d;
   if ((unsigned)__get_cpuid_max(0x80000000, NULL) < 0x80000004 || !__get_cpuid(1, &a, &b, &c, &d)) return;
-  for (unsigned i = 0; i < 3; i++) __get_cpuid(0x80000002 + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2], &words[4 * i + 3]);
+  for (unsigned i = 0; i < 3; i++)
+    __get_cpuid(0x80000002 + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2], &words[4 * i + 3]);
   char name[49] = "";
   memcpy(name, words, 48);
   unsigned family = a >> 8 & 15, model = (a >> 4 & 15) | (a >> 12 & 0xf0);
@@ -75,7 +79,8 @@ void rf_machine_cpu(char cpu[128]) {
   const char *from = name + strspn(name, " ");
   int length = (int)strlen(from);
   while (length > 0 && from[length - 1] == ' ') length--;
-  snprintf(cpu, 128, "%.*s, family %u model %u stepping %u, L2 %ld KiB", length, from, family, model, a & 15, sysconf(_SC_LEVEL2_CACHE_SIZE) / 1024);
+  snprintf(cpu, 128, "%.*s, family %u model %u stepping %u, L2 %ld KiB", length, from, family, model, a & 15,
+           sysconf(_SC_LEVEL2_CACHE_SIZE) / 1024);
 #endif
 }
 
@@ -85,12 +90,19 @@ static double flops_per_cycle(rf_machine *machine) {
   const char *isa = "base";
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) { flops = 32; isa = "avx2"; }
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl")) {
-    /* AMD's first AVX-512 cores split a 512-bit operation in two; Intel's server cores have two full ports. */
-    flops = __builtin_cpu_is("amd") ? 32 : 64; isa = __builtin_cpu_supports("avx512bf16") ? "avx512bf16" : "avx512";
-    if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") && rf_machine_has_tiles()) isa = "amx";
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    flops = 32;
+    isa = "avx2";
+  }
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    /* AMD's first AVX-512 cores split a 512-bit operation in two; Intel's server cores have two
+     * full ports. */
+    flops = __builtin_cpu_is("amd") ? 32 : 64;
+    isa = __builtin_cpu_supports("avx512bf16") ? "avx512bf16" : "avx512";
+    if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
+        rf_machine_has_tiles())
+      isa = "amx";
   }
 #elif defined(__aarch64__)
   flops = 16;
@@ -103,30 +115,40 @@ rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
   memset(machine, 0, sizeof *machine);
   double pages = (double)sysconf(_SC_PHYS_PAGES), page = (double)sysconf(_SC_PAGESIZE);
   if (pages <= 0 || page <= 0)
-    return RF_FAIL(error, RAFTER_FAILED, "give a machine file: --on FILE", "the system does not say how much memory it has");
+    return RF_FAIL(error, RAFTER_FAILED, "give a machine file: --on FILE",
+                   "the system does not say how much memory it has");
   int cores = usable_cores();
   double per_cycle = flops_per_cycle(machine), clock = clock_hertz();
   snprintf(machine->name, sizeof machine->name, "local");
   snprintf(machine->kind, sizeof machine->kind, "cpu");
   snprintf(machine->source, sizeof machine->source, "detected");
-  machine->chips = 1; machine->devices_per_chip = 1; machine->topology.fraction = 1; machine->threads = cores;
+  machine->chips = 1;
+  machine->devices_per_chip = 1;
+  machine->topology.fraction = 1;
+  machine->threads = cores;
   machine->flops[RF_F32] = cores * clock * per_cycle;
   machine->flops[RF_F64] = machine->flops[RF_F32] / 2;
-  /* What others use now, and a control group's limit, are not ours; 64 MiB is what the process itself keeps outside the arena. */
+  /* What others use now, and a control group's limit, are not ours; 64 MiB is what the process
+   * itself keeps outside the arena. */
   machine->memory_bytes = pages * page;
   double available = (double)rf_memory_available();
-  if (available > 0 && available < machine->memory_bytes) machine->reserve_bytes = machine->memory_bytes - available;
+  if (available > 0 && available < machine->memory_bytes)
+    machine->reserve_bytes = machine->memory_bytes - available;
   machine->reserve_bytes += 64 << 20;
   if (machine->reserve_bytes > machine->memory_bytes) machine->reserve_bytes = machine->memory_bytes;
-  /* One core of today's servers and laptops streams 10 to 25 GB/s, a memory channel about 20; small machines have two or more. */
+  /* One core of today's servers and laptops streams 10 to 25 GB/s, a memory channel about 20;
+   * small machines have two or more. */
   double bandwidth = 12e9 * cores;
   if (bandwidth > 60e9 && cores <= 16) bandwidth = 60e9;
   if (bandwidth > 200e9) bandwidth = 200e9;
-  machine->read_bps = bandwidth; machine->copy_bps = bandwidth * 0.8;
+  machine->read_bps = bandwidth;
+  machine->copy_bps = bandwidth * 0.8;
   machine->launch_seconds = 3e-6; /* waking the team of threads */
-  machine->efficiency_compute = 0.7; machine->efficiency_memory = 0.8;
+  machine->efficiency_compute = 0.7;
+  machine->efficiency_memory = 0.8;
   snprintf(machine->source_note, sizeof machine->source_note,
-           "detected, not measured: %d cores x %.2f GHz x %.0f FLOP a cycle; memory bandwidth is a guess. `rafter calibrate` measures", cores,
-           clock / 1e9, per_cycle);
+           "detected, not measured: %d cores x %.2f GHz x %.0f FLOP a cycle; memory bandwidth is a guess. "
+           "`rafter calibrate` measures",
+           cores, clock / 1e9, per_cycle);
   return RAFTER_OK;
 }

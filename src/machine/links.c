@@ -1,11 +1,12 @@
-/* links.c - where the chips of a group lie and how long a collective among them takes.
- * Formulas: "How to Scale Your Model", chapters on sharding and GPUs; derivations of the parts they leave out in docs/planning.md. */
+/* links.c - where the chips of a group lie and how long a collective among them takes. Formulas:
+ * "How to Scale Your Model", chapters on sharding and GPUs; derivations of the parts they leave
+ * out in docs/planning.md. */
 #include "machine/parts.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- a mesh laid over a torus ------------------------------------------------------------------------------------ */
+/* ---- a mesh laid over a torus ---------------------------------------------------------------- */
 
 /* `extent` chips of one mesh axis along one axis of the torus, `stride` links apart. */
 typedef struct piece {
@@ -17,11 +18,15 @@ typedef struct layout {
   piece piece[RF_AXES][RF_TORUS_AXES];
 } layout;
 
-/* Bytes/s that one ring adds for one chip: both directions when it closes; links that `stride` groups share. */
-static double ring_bps(const rf_ring *ring, double oneway) { return (ring->wraps ? 2 : 1) * oneway / ring->stride; }
+/* Bytes/s that one ring adds for one chip: both directions when it closes; links that `stride`
+ * groups share. */
+static double ring_bps(const rf_ring *ring, double oneway) {
+  return (ring->wraps ? 2 : 1) * oneway / ring->stride;
+}
 
-/* The search for the factors of one mesh axis along the axes of the torus. Whole axes stay whole where they can (only they close to rings); among
- * such choices the one with most bandwidth wins, and among equal ones the last axes. */
+/* The search for the factors of one mesh axis along the axes of the torus. Whole axes stay whole
+ * where they can (only they close to rings); among such choices the one with most bandwidth
+ * wins, and among equal ones the last axes. */
 typedef struct search {
   const rf_machine *machine;
   const layout *layout;
@@ -34,7 +39,8 @@ typedef struct search {
 static void try_factors(search *s, int axis, int extent, int broken, double bps) {
   if (axis < 0) {
     if (extent != 1 || broken > s->best_broken || (broken == s->best_broken && bps <= s->best_bps)) return;
-    s->best_broken = broken; s->best_bps = bps;
+    s->best_broken = broken;
+    s->best_bps = bps;
     memcpy(s->best, s->now, sizeof s->best);
     return;
   }
@@ -42,26 +48,34 @@ static void try_factors(search *s, int axis, int extent, int broken, double bps)
     if (s->left[axis] % f || extent % f) continue;
     rf_ring ring = {f, s->stride[axis], f == s->layout->physical[axis] && rf_machine_wraps(s->machine, f)};
     s->now[axis] = f;
-    try_factors(s, axis - 1, extent / f, broken + (f > 1 && f < s->left[axis]), bps + (f > 1 ? ring_bps(&ring, 1) : 0));
+    try_factors(s, axis - 1, extent / f, broken + (f > 1 && f < s->left[axis]),
+                bps + (f > 1 ? ring_bps(&ring, 1) : 0));
   }
 }
 
-/* Lays the mesh on the torus, the innermost axis first. `of`: extents without slices and without the die. */
+/* Lays the mesh on the torus, the innermost axis first. `of`: extents without slices and without
+ * the die. */
 static void lay_out(const rf_machine *machine, const int32_t *of, int count, layout *out) {
   search s = {.machine = machine, .layout = out};
   out->axes = machine->shape_rank;
-  for (int j = 0; j < out->axes; j++) { out->physical[j] = s.left[j] = machine->shape[j]; s.stride[j] = 1; }
+  for (int j = 0; j < out->axes; j++) {
+    out->physical[j] = s.left[j] = machine->shape[j];
+    s.stride[j] = 1;
+  }
   for (int i = count - 1; i >= 0; i--) {
-    s.best_broken = RF_TORUS_AXES + 1; s.best_bps = -1;
+    s.best_broken = RF_TORUS_AXES + 1;
+    s.best_bps = -1;
     try_factors(&s, out->axes - 1, of[i], 0, 0);
     for (int j = 0; j < out->axes; j++) {
       out->piece[i][j] = (piece){s.best[j], s.stride[j]};
-      s.left[j] /= s.best[j]; s.stride[j] *= s.best[j];
+      s.left[j] /= s.best[j];
+      s.stride[j] *= s.best[j];
     }
   }
 }
 
-/* The pieces that the mask has on one axis of the torus, as one ring: its members stand on average span/extent links apart. */
+/* The pieces that the mask has on one axis of the torus, as one ring: its members stand on
+ * average span/extent links apart. */
 static rf_ring join_pieces(const rf_machine *machine, const layout *at, int count, uint32_t mask, int axis) {
   rf_ring ring = {1, 1, false};
   int span = 1;
@@ -76,7 +90,7 @@ static rf_ring join_pieces(const rf_machine *machine, const layout *at, int coun
   return ring;
 }
 
-/* ---- groups ------------------------------------------------------------------------------------------------------ */
+/* ---- groups ---------------------------------------------------------------------------------- */
 
 static rf_status start_group(const rf_machine *machine, rf_group *group, rf_error *error) {
   const rf_topology *t = &machine->topology;
@@ -90,7 +104,8 @@ static rf_status start_group(const rf_machine *machine, rf_group *group, rf_erro
                       .dcn_bps = machine->dcn_bps,
                       .dcn_hop_seconds = machine->dcn_hop_seconds};
   if (t->form != RF_NETWORK_NONE && t->oneway_bps > 0) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "choose a machine with a topology in data/machines.json", "%s has no network between chips", machine->name);
+  return RF_FAIL(error, RAFTER_INVALID, "choose a machine with a topology in data/machines.json",
+                 "%s has no network between chips", machine->name);
 }
 
 static void add_ring(rf_group *group, int axis, rf_ring ring) {
@@ -100,41 +115,54 @@ static void add_ring(rf_group *group, int axis, rf_ring ring) {
   group->resources |= 1u << axis;
 }
 
-static rf_status add_nodes(const rf_machine *machine, int inside, int nodes, double share, rf_group *group, rf_error *error) {
-  group->inside = inside; group->nodes = nodes; group->chips *= inside * nodes;
+static rf_status add_nodes(const rf_machine *machine, int inside, int nodes, double share, rf_group *group,
+                           rf_error *error) {
+  group->inside = inside;
+  group->nodes = nodes;
+  group->chips *= inside * nodes;
   group->node_bps = machine->topology.node_bps * share;
   if (inside > 1) group->resources |= RF_RESOURCE_SWITCH;
   if (nodes > 1) group->resources |= RF_RESOURCE_NODE;
   if (nodes < 2 || group->node_bps > 0) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "stay within one node", "%s has no figure for the network between nodes (expected one node, got %d)",
-                 machine->name, nodes);
+  return RF_FAIL(error, RAFTER_INVALID, "stay within one node",
+                 "%s has no figure for the network between nodes (expected one node, got %d)", machine->name,
+                 nodes);
 }
 
-rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int count, int wrap, rf_group *group, rf_error *error) {
+rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int count, int wrap, rf_group *group,
+                          rf_error *error) {
   const rf_topology *t = &machine->topology;
   RF_TRY(start_group(machine, group, error));
   int most = t->form == RF_NETWORK_TORUS ? RF_TORUS_AXES : 2;
   if (count < 1 || count > most)
-    return RF_FAIL(error, RAFTER_INVALID, "write extents, as 4,4", "a group on %s has 1 to %d axes (got %d)", machine->name, most, count);
+    return RF_FAIL(error, RAFTER_INVALID, "write extents, as 4,4", "a group on %s has 1 to %d axes (got %d)",
+                   machine->name, most, count);
   for (int i = 0; i < count; i++)
     if (extent[i] < 1 || extent[i] > RF_NETWORK_AXES_MOST)
-      return RF_FAIL(error, RAFTER_INVALID, "write extents, as 4,4", "an axis is out of range (expected 1 to %d chips, got %d)", RF_NETWORK_AXES_MOST,
+      return RF_FAIL(error, RAFTER_INVALID, "write extents, as 4,4",
+                     "an axis is out of range (expected 1 to %d chips, got %d)", RF_NETWORK_AXES_MOST,
                      extent[i]);
   if (t->form == RF_NETWORK_SWITCH) {
     int inside = extent[0], nodes = count > 1 ? extent[1] : 1;
-    if (inside > t->domain && count == 1 && inside % t->domain == 0) { nodes = inside / t->domain; inside = t->domain; }
+    if (inside > t->domain && count == 1 && inside % t->domain == 0) {
+      nodes = inside / t->domain;
+      inside = t->domain;
+    }
     if (inside > t->domain)
-      return RF_FAIL(error, RAFTER_INVALID, "write chips of a node, then nodes: 8,4", "a node of %s joins at most %d chips (got %d)", machine->name,
-                     t->domain, inside);
+      return RF_FAIL(error, RAFTER_INVALID, "write chips of a node, then nodes: 8,4",
+                     "a node of %s joins at most %d chips (got %d)", machine->name, t->domain, inside);
     return add_nodes(machine, inside, nodes, (double)inside / t->domain, group, error);
   }
   for (int i = 0; i < count; i++)
-    add_ring(group, i, (rf_ring){extent[i], 1, wrap < 0 ? rf_machine_wraps(machine, extent[i]) : wrap > 0 && extent[i] > 1});
+    add_ring(
+        group, i,
+        (rf_ring){extent[i], 1, wrap < 0 ? rf_machine_wraps(machine, extent[i]) : wrap > 0 && extent[i] > 1});
   return RAFTER_OK;
 }
 
 /* Members of one node, and nodes, of the axes in the mask: inner axes have neighbours. */
-static rf_status group_of_switch(const rf_machine *m, const int32_t *of, int count, uint32_t mask, rf_group *group, rf_error *error) {
+static rf_status group_of_switch(const rf_machine *m, const int32_t *of, int count, uint32_t mask,
+                                 rf_group *group, rf_error *error) {
   int node = m->shape_rank ? m->shape[0] : 1, inside = 1, total = 1;
   int64_t stride = 1;
   for (int i = count - 1; i >= 0; i--) {
@@ -144,43 +172,58 @@ static rf_status group_of_switch(const rf_machine *m, const int32_t *of, int cou
     }
     stride *= of[i];
   }
-  /* A node that is not full has its share of the network cards; the groups beside this one in a node use it too. */
-  return add_nodes(m, inside, (total + inside - 1) / inside, (double)inside / m->topology.domain, group, error);
+  /* A node that is not full has its share of the network cards; the groups beside this one in a
+   * node use it too. */
+  return add_nodes(m, inside, (total + inside - 1) / inside, (double)inside / m->topology.domain, group,
+                   error);
 }
 
 /* Whether mesh and machine have the same chips and slices. */
 static rf_status check_mesh(const rf_machine *machine, const rf_mesh *mesh, rf_error *error) {
-  int64_t chips = rf_mesh_chips(mesh), slices = rf_mesh_extent(mesh, RF_AXIS_SLICE), have = machine->slices > 1 ? machine->slices : 1;
+  int64_t chips = rf_mesh_chips(mesh), slices = rf_mesh_extent(mesh, RF_AXIS_SLICE),
+          have = machine->slices > 1 ? machine->slices : 1;
   if (chips != machine->chips)
     return RF_FAIL(error, RAFTER_INVALID, "let the axes of --mesh multiply to the number of chips",
-                   "the mesh has another size than %s (expected %d %s, got %lld)", machine->name, machine->chips,
-                   machine->by_device ? "devices" : "chips", (long long)chips);
+                   "the mesh has another size than %s (expected %d %s, got %lld)", machine->name,
+                   machine->chips, machine->by_device ? "devices" : "chips", (long long)chips);
   if (slices == have) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "write slice=N in --mesh and *N behind the machine",
-                 "mesh and machine differ in slices (expected slice=%lld, got %lld)", (long long)have, (long long)slices);
+                 "mesh and machine differ in slices (expected slice=%lld, got %lld)", (long long)have,
+                 (long long)slices);
 }
 
-rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_axes axes, rf_group *group, rf_error *error) {
+rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_axes axes, rf_group *group,
+                           rf_error *error) {
   int32_t of[RF_AXES];
   RF_TRY(check_mesh(machine, mesh, error));
   *group = (rf_group){.chips = 1, .inside = 1, .nodes = 1, .slices = 1, .fraction = 1};
   if (rf_mesh_size(mesh, axes) == 1) return RAFTER_OK;
   RF_TRY(start_group(machine, group, error));
   for (int i = 0; i < RF_AXES; i++) of[i] = (int32_t)rf_mesh_extent(mesh, (rf_axis)i);
-  if (axes & RF_AXIS_BIT(RF_AXIS_SLICE) && of[RF_AXIS_SLICE] > 1)
-    { group->slices = of[RF_AXIS_SLICE]; group->chips *= group->slices; group->resources |= RF_RESOURCE_DCN; }
+  if (axes & RF_AXIS_BIT(RF_AXIS_SLICE) && of[RF_AXIS_SLICE] > 1) {
+    group->slices = of[RF_AXIS_SLICE];
+    group->chips *= group->slices;
+    group->resources |= RF_RESOURCE_DCN;
+  }
   of[RF_AXIS_SLICE] = 1;
   if (machine->by_device) {
     int axis = -1;
     for (int i = RF_AXES - 1; axis < 0 && i > RF_AXIS_SLICE; i--)
       if (mesh->pinned ? mesh->pinned >> i & 1 : of[i] % 2 == 0) axis = i;
     if (axis < 0 || of[axis] % 2)
-      return RF_FAIL(error, RAFTER_INVALID, "make that axis of --mesh even", "no mesh axis can lie on the two devices of a chip of %s (%s is %d)",
-                     machine->name, axis < 0 ? "none" : rf_axis_name((rf_axis)axis), axis < 0 ? 0 : of[axis]);
+      return RF_FAIL(error, RAFTER_INVALID, "make that axis of --mesh even",
+                     "no mesh axis can lie on the two devices of a chip of %s (%s is %d)", machine->name,
+                     axis < 0 ? "none" : rf_axis_name((rf_axis)axis), axis < 0 ? 0 : of[axis]);
     of[axis] /= 2;
-    if (axes >> axis & 1) { group->die = true; group->die_bps = machine->topology.die_bps; group->chips *= 2; group->resources |= RF_RESOURCE_DIE; }
+    if (axes >> axis & 1) {
+      group->die = true;
+      group->die_bps = machine->topology.die_bps;
+      group->chips *= 2;
+      group->resources |= RF_RESOURCE_DIE;
+    }
   }
-  if (machine->topology.form == RF_NETWORK_SWITCH) return group_of_switch(machine, of, RF_AXES, axes, group, error);
+  if (machine->topology.form == RF_NETWORK_SWITCH)
+    return group_of_switch(machine, of, RF_AXES, axes, group, error);
   layout at;
   memset(&at, 0, sizeof at);
   lay_out(machine, of, RF_AXES, &at);
@@ -188,28 +231,36 @@ rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_ax
   return RAFTER_OK;
 }
 
-/* ---- seconds ----------------------------------------------------------------------------------------------------- */
+/* ---- seconds --------------------------------------------------------------------------------- */
 
 /* Hops that the farthest shard goes. */
 static double hop_latency(const rf_group *g) {
   double hops = 0;
-  for (int i = 0; i < g->rings; i++) hops += g->ring[i].stride * (g->ring[i].wraps ? g->ring[i].extent / 2 : g->ring[i].extent - 1);
+  for (int i = 0; i < g->rings; i++)
+    hops += g->ring[i].stride * (g->ring[i].wraps ? g->ring[i].extent / 2 : g->ring[i].extent - 1);
   return hops * g->hop_seconds;
 }
 
-/* All-gather over the rings: every chip takes in V (X-1)/X bytes, along all rings at once. Books drop the factor where all rings close. */
+/* All-gather over the rings: every chip takes in V (X-1)/X bytes, along all rings at once. Books
+ * drop the factor where all rings close. */
 static double rings_gather(const rf_group *g, double bytes, bool literature) {
   double bps = 0, members = 1;
   bool close = true;
-  for (int i = 0; i < g->rings; i++) { bps += ring_bps(&g->ring[i], g->oneway_bps); members *= g->ring[i].extent; close &= g->ring[i].wraps; }
+  for (int i = 0; i < g->rings; i++) {
+    bps += ring_bps(&g->ring[i], g->oneway_bps);
+    members *= g->ring[i].extent;
+    close &= g->ring[i].wraps;
+  }
   return bps > 0 ? bytes / bps * (literature && close ? 1 : (members - 1) / members) : 0;
 }
 
-/* All-to-all over the rings: a quarter of V crosses the middle of an axis each way, over as many lines as the other axes have chips. */
+/* All-to-all over the rings: a quarter of V crosses the middle of an axis each way, over as many
+ * lines as the other axes have chips. */
 static double rings_exchange(const rf_group *g, double bytes) {
   double members = 1, most = 0;
   for (int i = 0; i < g->rings; i++) members *= g->ring[i].extent;
-  for (int i = 0; i < g->rings; i++) most = fmax(most, bytes * g->ring[i].extent / (4 * members * ring_bps(&g->ring[i], g->oneway_bps)));
+  for (int i = 0; i < g->rings; i++)
+    most = fmax(most, bytes * g->ring[i].extent / (4 * members * ring_bps(&g->ring[i], g->oneway_bps)));
   return most;
 }
 
@@ -235,8 +286,8 @@ static double neighbour(const rf_group *g, double bytes) {
   return g->slices > 1 ? fmax(most, bytes / g->dcn_bps) : most;
 }
 
-/* Seconds of an all-gather or an all-to-all. The parts of a group follow each other: between slices each chip sends its shard of a slice, the two
- * devices of a chip exchange halves. */
+/* Seconds of an all-gather or an all-to-all. The parts of a group follow each other: between
+ * slices each chip sends its shard of a slice, the two devices of a chip exchange halves. */
 static double staged(const rf_group *g, double bytes, bool exchange, bool literature) {
   double within = bytes / (g->die ? 2 : 1), seconds = 0;
   double chips = (double)g->chips / g->slices, slices = g->slices;
@@ -244,11 +295,14 @@ static double staged(const rf_group *g, double bytes, bool exchange, bool litera
   if (g->rings) seconds += exchange ? rings_exchange(g, within) : rings_gather(g, within, literature);
   else seconds += exchange ? switch_exchange(g, within) : switch_gather(g, within);
   if (g->die) seconds += bytes / (exchange ? slices * 4 : 2) / g->die_bps;
-  if (slices > 1) seconds += bytes / chips / (exchange ? slices : 1) * (literature ? 1 : (slices - 1) / slices) / g->dcn_bps;
+  if (slices > 1)
+    seconds +=
+        bytes / chips / (exchange ? slices : 1) * (literature ? 1 : (slices - 1) / slices) / g->dcn_bps;
   return seconds;
 }
 
-double rf_collective_seconds(const rf_group *g, rf_collective kind, double whole_bytes, bool literature, double *latency) {
+double rf_collective_seconds(const rf_group *g, rf_collective kind, double whole_bytes, bool literature,
+                             double *latency) {
   double times = kind == RF_ALL_REDUCE ? 2 : 1, wait, seconds;
   if (g->chips < 2) {
     if (latency) *latency = 0;

@@ -1,4 +1,5 @@
-/* sheets.c - the data sheets the program carries, and how a machine is found by the name a person types. */
+/* sheets.c - the data sheets the program carries, and how a machine is found by the name a
+ * person types. */
 #include "machine/parts.h"
 
 #include "base/text.h"
@@ -10,8 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The text of data/machines.json becomes part of the program, so that one binary works wherever it is copied. The build defines
- * RF_DATA_DIR as the absolute path of data/ and makes this file depend on machines.json. */
+/* The text of data/machines.json becomes part of the program, so that one binary works wherever
+ * it is copied. The build defines RF_DATA_DIR as the absolute path of data/ and makes this file
+ * depend on machines.json. */
 #ifndef RF_DATA_DIR
 #error "RF_DATA_DIR must be the path of the data folder"
 #endif
@@ -26,8 +28,8 @@ enum { MAX_SHEETS = 64 };
 
 static json_t *sheets; /* parsed once */
 static void parse_sheets(void) {
-  if (rf_json_parse(rf_machines_text, (size_t)(rf_machines_text_end - rf_machines_text) - 1, "the built-in machines.json", &sheets, NULL) !=
-      RAFTER_OK)
+  if (rf_json_parse(rf_machines_text, (size_t)(rf_machines_text_end - rf_machines_text) - 1,
+                    "the built-in machines.json", &sheets, NULL) != RAFTER_OK)
     sheets = NULL;
 }
 
@@ -45,7 +47,8 @@ const char *rf_machine_name(int i) {
     json_t *rows = sheet_rows();
     int n = 0;
     for (size_t k = 0; k < json_array_size(rows) && n < MAX_SHEETS; k++)
-      snprintf(names[n++], sizeof *names, "%s", json_string_value(json_object_get(json_array_get(rows, k), "name")));
+      snprintf(names[n++], sizeof *names, "%s",
+               json_string_value(json_object_get(json_array_get(rows, k), "name")));
     count = n;
   }
   return i >= 0 && i < count ? names[i] : NULL;
@@ -60,7 +63,8 @@ static rf_status with_edition(const json_t *row, const char *edition, json_t **s
     char hint[256] = "";
     const char *key;
     json_t *value;
-    json_object_foreach(editions, key, value) rf_text_append(hint, sizeof hint, "%s%s@%s", hint[0] ? ", " : "write ", name, key);
+    json_object_foreach (editions, key, value)
+      rf_text_append(hint, sizeof hint, "%s%s@%s", hint[0] ? ", " : "write ", name, key);
     rf_text_append(hint, sizeof hint, "%s%s for its own figures", hint[0] ? ", or " : "write ", name);
     return RF_FAIL(error, RAFTER_INVALID, hint, "%s has no such edition (--on: got '@%.40s')", name, edition);
   }
@@ -90,7 +94,8 @@ static rf_status find_sheet(const char *name, const char *edition, rf_machine *m
   if (near) rf_text_append(hint, sizeof hint, "did you mean %s? ", near);
   rf_text_append(hint, sizeof hint, "known machines:");
   for (int i = 0; i < count; i++) rf_text_append(hint, sizeof hint, " %s", names[i]);
-  RF_FAIL(error, RAFTER_INVALID, hint, "unknown machine '%.60s' (--on: expected local, a data sheet's name or a machine file)", name);
+  RF_FAIL(error, RAFTER_INVALID, hint,
+          "unknown machine '%.60s' (--on: expected local, a data sheet's name or a machine file)", name);
 done:
   json_decref(sheet);
   return status;
@@ -116,24 +121,32 @@ rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error
   struct stat info;
   size_t length = strlen(spec);
   bool json = length > 5 && !strcmp(spec + length - 5, ".json");
-  if (strchr(spec, '/') || json || (stat(spec, &info) == 0 && S_ISREG(info.st_mode))) return rf_machine_read(spec, machine, error);
+  if (strchr(spec, '/') || json || (stat(spec, &info) == 0 && S_ISREG(info.st_mode)))
+    return rf_machine_read(spec, machine, error);
   char name[64] = "", edition[32] = "";
   size_t whole = strcspn(spec, ":*"), part = strcspn(spec, "@:*");
   if (part >= sizeof name || (part < whole && whole - part - 1 >= sizeof edition))
-    return RF_FAIL(error, RAFTER_INVALID, "write NAME[@EDITION][:SHAPE][*SLICES], as tpu-v5e:4x4", "unknown machine '%.60s...'", spec);
-  memcpy(name, spec, part); name[part] = 0;
-  if (part < whole) { memcpy(edition, spec + part + 1, whole - part - 1); edition[whole - part - 1] = 0; }
+    return RF_FAIL(error, RAFTER_INVALID, "write NAME[@EDITION][:SHAPE][*SLICES], as tpu-v5e:4x4",
+                   "unknown machine '%.60s...'", spec);
+  memcpy(name, spec, part);
+  name[part] = 0;
+  if (part < whole) {
+    memcpy(edition, spec + part + 1, whole - part - 1);
+    edition[whole - part - 1] = 0;
+  }
   if (strstr(spec, "@d2d")) {
     RF_TRY(find_sheet(name, "", machine, error));
     bool two = machine->devices_per_chip == 2;
-    return RF_FAIL(error, RAFTER_INVALID,
-                   two ? "write it behind an axis, as --mesh fsdp=4,tensor=2@d2d"
-                       : "leave @d2d out, or choose a machine of two devices a chip, as tpu-v7x",
-                   two ? "the link between two dies is of an axis of --mesh (--on %.60s: expected no @d2d)"
-                       : "a chip of %.60s is one device, without a link between two dies (--on: expected no @d2d)",
-                   two ? spec : name);
+    return RF_FAIL(
+        error, RAFTER_INVALID,
+        two ? "write it behind an axis, as --mesh fsdp=4,tensor=2@d2d"
+            : "leave @d2d out, or choose a machine of two devices a chip, as tpu-v7x",
+        two ? "the link between two dies is of an axis of --mesh (--on %.60s: expected no @d2d)"
+            : "a chip of %.60s is one device, without a link between two dies (--on: expected no @d2d)",
+        two ? spec : name);
   }
-  if (part < whole && !edition[0]) return RF_FAIL(error, RAFTER_INVALID, "leave @ out", "'%.60s' names no edition", spec);
+  if (part < whole && !edition[0])
+    return RF_FAIL(error, RAFTER_INVALID, "leave @ out", "'%.60s' names no edition", spec);
   RF_TRY(find_sheet(name, edition, machine, error));
   const char *shape = spec + whole;
   return *shape ? rf_machine_set_shape(machine, *shape == ':' ? shape + 1 : shape, error) : RAFTER_OK;

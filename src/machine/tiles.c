@@ -1,5 +1,6 @@
-/* tiles.c - the padding of TPU arrays. Source: measured over arguments, outputs and donated state of programs that libtpu compiled ahead of time
- * (data/tpu-aot.json); the rule gives every one of its arrays to the byte. */
+/* tiles.c - the padding of TPU arrays. Source: measured over arguments, outputs and donated
+ * state of programs that libtpu compiled ahead of time (data/tpu-aot.json); the rule gives every
+ * one of its arrays to the byte. */
 #include "machine/tiles.h"
 
 #include <string.h>
@@ -15,7 +16,8 @@ static int64_t power_of_two(int64_t n, int64_t most) {
   return p;
 }
 
-/* Rows of a tile are shortened to the next power of two for short dimensions, but hold whole 32-bit words: `pack` rows share one. */
+/* Rows of a tile are shortened to the next power of two for short dimensions, but hold whole
+ * 32-bit words: `pack` rows share one. */
 static int64_t on_sublanes(int64_t n, int64_t pack) {
   int64_t rows = power_of_two(n, SUBLANES);
   if (rows < pack) rows = pack < SUBLANES ? pack : SUBLANES;

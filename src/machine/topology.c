@@ -1,4 +1,5 @@
-/* topology.c - what joins chips: the network's figures in a machine file, and the shape that a person types behind a machine's name. */
+/* topology.c - what joins chips: the network's figures in a machine file, and the shape that a
+ * person types behind a machine's name. */
 #include "machine/parts.h"
 
 #include "base/text.h"
@@ -7,11 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const FORM[] = {"none", "torus", "switch"}, *const WRAP[] = {"never", "full16", "multiple-of-4", "always"};
+static const char *const FORM[] = {"none", "torus", "switch"}, *const WRAP[] = {"never", "full16",
+                                                                                "multiple-of-4", "always"};
 
-/* ---- fields ------------------------------------------------------------------------------------------------------ */
+/* ---- fields ---------------------------------------------------------------------------------- */
 
-static rf_status choice(const json_t *object, const char *key, const char *const *names, int count, int *value, const char *where, rf_error *error) {
+static rf_status choice(const json_t *object, const char *key, const char *const *names, int count,
+                        int *value, const char *where, rf_error *error) {
   char text[24] = "";
   RF_TRY(rf_machine_text(object, key, false, text, sizeof text, where, error));
   if (!text[0]) return RAFTER_OK;
@@ -19,31 +22,37 @@ static rf_status choice(const json_t *object, const char *key, const char *const
     if (!strcmp(text, names[i])) return *value = i, RAFTER_OK;
   char known[96] = "";
   for (int i = 0; i < count; i++) rf_text_append(known, sizeof known, "%s%s", i ? ", " : "", names[i]);
-  return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: unknown %s (expected one of %s, got '%s')", where, key, known, text);
+  return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: unknown %s (expected one of %s, got '%s')",
+                 where, key, known, text);
 }
 
-static rf_status whole(const json_t *object, const char *key, int64_t least, int64_t most, int64_t *value, const char *where, rf_error *error) {
+static rf_status whole(const json_t *object, const char *key, int64_t least, int64_t most, int64_t *value,
+                       const char *where, rf_error *error) {
   return rf_json_int_or(object, key, where, least, most, *value, value, error);
 }
 
 /* A list of at most `capacity` whole numbers; *count gets how many. */
-static rf_status numbers(const json_t *object, const char *key, int capacity, int *out, int *count, const char *where, rf_error *error) {
+static rf_status numbers(const json_t *object, const char *key, int capacity, int *out, int *count,
+                         const char *where, rf_error *error) {
   const json_t *list = json_object_get(object, key);
   *count = 0;
   if (!list) return RAFTER_OK;
   if (!json_is_array(list) || json_array_size(list) > (size_t)capacity)
-    return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: %s is not a list of at most %d numbers", where, key, capacity);
+    return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: %s is not a list of at most %d numbers", where,
+                   key, capacity);
   for (size_t i = 0; i < json_array_size(list); i++) {
     const json_t *item = json_array_get(list, i);
     json_int_t value = json_integer_value(item);
     if (!json_is_integer(item) || value < 1 || value > RF_NETWORK_AXES_MOST)
-      return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: %s[%zu] is not a whole number from 1 to %d", where, key, i, RF_NETWORK_AXES_MOST);
+      return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: %s[%zu] is not a whole number from 1 to %d",
+                     where, key, i, RF_NETWORK_AXES_MOST);
     out[(*count)++] = (int)value;
   }
   return RAFTER_OK;
 }
 
-static rf_status object_or_nothing(const json_t *object, const char *key, const json_t **value, const char *where, rf_error *error) {
+static rf_status object_or_nothing(const json_t *object, const char *key, const json_t **value,
+                                   const char *where, rf_error *error) {
   *value = json_object_get(object, key);
   if (!*value || json_is_object(*value)) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: %s is not an object", where, key);
@@ -54,14 +63,17 @@ static rf_status parse_topology(const json_t *object, const char *where, rf_topo
   int64_t axes = 0, domain = 0, host = 0;
   RF_TRY(choice(object, "form", FORM, 3, &form, where, error));
   RF_TRY(choice(object, "wrap", WRAP, 4, &wrap, where, error));
-  t->form = (rf_network_form)form; t->wrap = (rf_wrap)wrap;
+  t->form = (rf_network_form)form;
+  t->wrap = (rf_wrap)wrap;
   RF_TRY(whole(object, "axes", 0, RF_TORUS_AXES, &axes, where, error));
   RF_TRY(whole(object, "domain", 0, RF_NETWORK_AXES_MOST, &domain, where, error));
   RF_TRY(whole(object, "host_chips", 0, 4096, &host, where, error));
   RF_TRY(whole(object, "pod_chips", 0, (int64_t)1 << 40, &t->pod_chips, where, error));
   RF_TRY(whole(object, "job_chips", 0, (int64_t)1 << 40, &t->job_chips, where, error));
   RF_TRY(numbers(object, "pod", RF_TORUS_AXES, t->pod, &pod_axes, where, error));
-  t->axes = (int)axes; t->domain = (int)domain; t->host_chips = (int)host;
+  t->axes = (int)axes;
+  t->domain = (int)domain;
+  t->host_chips = (int)host;
   RF_TRY(rf_machine_number(object, "oneway_bps", 0, 1e18, &t->oneway_bps, where, error));
   RF_TRY(rf_machine_number(object, "hop_seconds", 0, 10, &t->hop_seconds, where, error));
   RF_TRY(rf_machine_number(object, "fraction", 0.01, 1, &t->fraction, where, error));
@@ -70,9 +82,12 @@ static rf_status parse_topology(const json_t *object, const char *where, rf_topo
   bool torus = t->form == RF_NETWORK_TORUS;
   if (t->form == RF_NETWORK_NONE) return *t = (rf_topology){.fraction = 1}, RAFTER_OK;
   if (pod_axes && pod_axes != t->axes)
-    return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: pod has another number of axes (expected %d, got %d)", where, t->axes, pod_axes);
-  if ((torus && t->axes < 1) || (t->form == RF_NETWORK_SWITCH && t->domain < 1) || (t->form && t->oneway_bps <= 0))
-    return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: a topology needs its size and its bandwidth (expected %s and oneway_bps)", where,
+    return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT,
+                   "%s: pod has another number of axes (expected %d, got %d)", where, t->axes, pod_axes);
+  if ((torus && t->axes < 1) || (t->form == RF_NETWORK_SWITCH && t->domain < 1) ||
+      (t->form && t->oneway_bps <= 0))
+    return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT,
+                   "%s: a topology needs its size and its bandwidth (expected %s and oneway_bps)", where,
                    torus ? "axes" : "domain");
   return RAFTER_OK;
 }
@@ -80,7 +95,8 @@ static rf_status parse_topology(const json_t *object, const char *where, rf_topo
 static rf_status parse_prices(const json_t *object, const char *where, rf_machine *machine, rf_error *error) {
   const json_t *list = json_object_get(object, "prices");
   if (list && (!json_is_array(list) || json_array_size(list) > RF_PRICE_TIERS))
-    return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: prices is not a list of at most %d tiers", where, RF_PRICE_TIERS);
+    return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: prices is not a list of at most %d tiers",
+                   where, RF_PRICE_TIERS);
   for (size_t i = 0; i < json_array_size(list); i++) {
     rf_price *price = &machine->price[machine->price_count++];
     const json_t *row = json_array_get(list, i);
@@ -88,7 +104,8 @@ static rf_status parse_prices(const json_t *object, const char *where, rf_machin
     RF_TRY(rf_machine_text(row, "date", false, price->date, sizeof price->date, where, error));
     RF_TRY(rf_json_float(row, "usd_per_chip_hour", where, 0, 1e6, &price->usd_per_chip_hour, error));
     RF_TRY(rf_machine_text(row, "source", false, price->source, sizeof price->source, where, error));
-    if (!json_object_get(object, "usd_per_chip_hour") && !strcmp(price->tier, "list")) machine->usd_per_chip_hour = price->usd_per_chip_hour;
+    if (!json_object_get(object, "usd_per_chip_hour") && !strcmp(price->tier, "list"))
+      machine->usd_per_chip_hour = price->usd_per_chip_hour;
   }
   if (machine->usd_per_chip_hour > 0) strcpy(machine->price_tier, "list");
   return RAFTER_OK;
@@ -97,7 +114,8 @@ static rf_status parse_prices(const json_t *object, const char *where, rf_machin
 const char *rf_machine_prices_text(const rf_machine *machine, char text[200]) {
   text[0] = 0;
   for (int i = 0; i < machine->price_count; i++)
-    rf_text_append(text, 200, "%s%s %.2f", i ? ", " : "", machine->price[i].tier, machine->price[i].usd_per_chip_hour);
+    rf_text_append(text, 200, "%s%s %.2f", i ? ", " : "", machine->price[i].tier,
+                   machine->price[i].usd_per_chip_hour);
   return text;
 }
 
@@ -111,20 +129,23 @@ rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *
     strcpy(machine->price_tier, machine->price[i].tier);
     return RAFTER_OK;
   }
-  if (!strcmp(text, "list") && !strcmp(machine->price_tier, "list")) return RAFTER_OK; /* of a file that gives one price alone */
+  /* of a file that gives one price alone */
+  if (!strcmp(text, "list") && !strcmp(machine->price_tier, "list")) return RAFTER_OK;
   if (rf_text_float(text, &usd)) {
     if (!(usd >= least && usd <= most))
-      return RF_FAIL(error, RAFTER_INVALID, "say what a chip costs an hour", "--price is out of range (expected %g to %g USD, got %.40s)", least,
-                     most, text);
+      return RF_FAIL(error, RAFTER_INVALID, "say what a chip costs an hour",
+                     "--price is out of range (expected %g to %g USD, got %.40s)", least, most, text);
     machine->usd_per_chip_hour = usd;
     strcpy(machine->price_tier, "given");
     return RAFTER_OK;
   }
   if (!rf_machine_prices_text(machine, known)[0])
     return RF_FAIL(error, RAFTER_INVALID, "say what a chip costs an hour, as --price 1.20",
-                   "no price of %s: '%.40s' is not an amount, and no source gives it another (--price: expected USD a chip and hour)", machine->name,
-                   text);
-  return RF_FAIL(error, RAFTER_INVALID, "choose one of them, or say what a chip costs an hour, as --price 1.20",
+                   "no price of %s: '%.40s' is not an amount, and no source gives it another (--price: "
+                   "expected USD a chip and hour)",
+                   machine->name, text);
+  return RF_FAIL(error, RAFTER_INVALID,
+                 "choose one of them, or say what a chip costs an hour, as --price 1.20",
                  "no price '%.40s' of %s (--price: it has %s USD)", text, machine->name, known);
 }
 
@@ -165,12 +186,19 @@ static void set_whole(json_t *object, const char *key, int64_t value) {
 void rf_machine_network_json(const rf_machine *m, json_t *object) {
   const rf_topology *t = &m->topology;
   if (t->form) {
-    json_t *topology = json_pack("{ss ss}", "form", FORM[t->form], "wrap", WRAP[t->wrap]), *pod = json_array();
+    json_t *topology = json_pack("{ss ss}", "form", FORM[t->form], "wrap", WRAP[t->wrap]),
+           *pod = json_array();
     for (int i = 0; i < t->axes && t->pod[i]; i++) json_array_append_new(pod, json_integer(t->pod[i]));
-    set_whole(topology, "axes", t->axes); set_whole(topology, "domain", t->domain); set_whole(topology, "host_chips", t->host_chips);
-    set_whole(topology, "pod_chips", t->pod_chips); set_whole(topology, "job_chips", t->job_chips);
-    set_if(topology, "oneway_bps", t->oneway_bps); set_if(topology, "hop_seconds", t->hop_seconds); set_if(topology, "fraction", t->fraction);
-    set_if(topology, "node_bps", t->node_bps); set_if(topology, "die_bps", t->die_bps);
+    set_whole(topology, "axes", t->axes);
+    set_whole(topology, "domain", t->domain);
+    set_whole(topology, "host_chips", t->host_chips);
+    set_whole(topology, "pod_chips", t->pod_chips);
+    set_whole(topology, "job_chips", t->job_chips);
+    set_if(topology, "oneway_bps", t->oneway_bps);
+    set_if(topology, "hop_seconds", t->hop_seconds);
+    set_if(topology, "fraction", t->fraction);
+    set_if(topology, "node_bps", t->node_bps);
+    set_if(topology, "die_bps", t->die_bps);
     if (json_array_size(pod)) json_object_set(topology, "pod", pod);
     json_decref(pod);
     json_object_set_new(object, "topology", topology);
@@ -180,31 +208,37 @@ void rf_machine_network_json(const rf_machine *m, json_t *object) {
     set_if(dcn, "hop_seconds", m->dcn_hop_seconds);
     json_object_set_new(object, "dcn", dcn);
   }
-  set_if(object, "vmem_bytes", m->vmem_bytes); set_if(object, "vmem_bps", m->vmem_bps); set_if(object, "pcie_bps", m->pcie_bps);
+  set_if(object, "vmem_bytes", m->vmem_bytes);
+  set_if(object, "vmem_bps", m->vmem_bps);
+  set_if(object, "pcie_bps", m->pcie_bps);
   set_if(object, "host_bytes", m->host_bytes);
   if (m->devices_per_chip > 1) set_whole(object, "devices_per_chip", m->devices_per_chip);
   if (m->tile[0]) json_object_set_new(object, "tile", json_pack("[ii]", m->tile[0], m->tile[1]));
   if (m->edition[0]) json_object_set_new(object, "edition", json_string(m->edition));
   json_t *prices = json_array();
   for (int i = 0; i < m->price_count; i++)
-    json_array_append_new(prices, json_pack("{ss ss ss sf}", "tier", m->price[i].tier, "date", m->price[i].date, "source", m->price[i].source,
+    json_array_append_new(prices, json_pack("{ss ss ss sf}", "tier", m->price[i].tier, "date",
+                                            m->price[i].date, "source", m->price[i].source,
                                             "usd_per_chip_hour", m->price[i].usd_per_chip_hour));
   if (json_array_size(prices)) json_object_set(object, "prices", prices);
   json_decref(prices);
   if (!m->shape_rank && m->slices < 2) return;
   char shape[64] = "";
-  for (int i = 0; i < m->shape_rank; i++) rf_text_append(shape, sizeof shape, "%s%d", i ? "x" : "", m->shape[i]);
+  for (int i = 0; i < m->shape_rank; i++)
+    rf_text_append(shape, sizeof shape, "%s%d", i ? "x" : "", m->shape[i]);
   if (m->slices > 1) rf_text_append(shape, sizeof shape, "*%d", m->slices);
   json_object_set_new(object, "shape", json_string(shape));
 }
 
-/* ---- shapes ------------------------------------------------------------------------------------------------------ */
+/* ---- shapes ---------------------------------------------------------------------------------- */
 
-static const char SHAPES[] = "write chips along each axis, as tpu-v5e:4x4, tpu-v5p:8x8x16*2 (two such slices) or h100-sxm:8x4 (8 a node, 4 nodes)";
+static const char SHAPES[] = "write chips along each axis, as tpu-v5e:4x4, tpu-v5p:8x8x16*2 (two such "
+                             "slices) or h100-sxm:8x4 (8 a node, 4 nodes)";
 
 bool rf_machine_wraps(const rf_machine *machine, int extent) {
   rf_wrap rule = machine->topology.wrap;
-  return extent > 1 && (rule == RF_WRAP_ALWAYS || (rule == RF_WRAP_FULL16 && extent == 16) || (rule == RF_WRAP_MULTIPLE_OF_4 && extent % 4 == 0));
+  return extent > 1 && (rule == RF_WRAP_ALWAYS || (rule == RF_WRAP_FULL16 && extent == 16) ||
+                        (rule == RF_WRAP_MULTIPLE_OF_4 && extent % 4 == 0));
 }
 
 /* A whole number at *at, which moves behind it. */
@@ -213,31 +247,43 @@ static bool take_number(const char **at, int *value) {
   if (**at < '0' || **at > '9') return false;
   unsigned long long number = strtoull(*at, &end, 10);
   if (number < 1 || number > RF_NETWORK_AXES_MOST) return false;
-  *value = (int)number; *at = end;
+  *value = (int)number;
+  *at = end;
   return true;
 }
 
 static int descending(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
 
-rf_status rf_machine_check_pod(const rf_machine *m, const int *shape, int rank, const char *what, const char *hint, rf_error *error) {
+rf_status rf_machine_check_pod(const rf_machine *m, const int *shape, int rank, const char *what,
+                               const char *hint, rf_error *error) {
   const rf_topology *t = &m->topology;
   int have[RF_TORUS_AXES], want[RF_TORUS_AXES] = {0};
   char limit[48] = "";
   int64_t chips = 1;
-  for (int i = 0; i < rank; i++) { want[i] = shape[i]; chips *= shape[i]; }
+  for (int i = 0; i < rank; i++) {
+    want[i] = shape[i];
+    chips *= shape[i];
+  }
   if (t->pod_chips && chips > t->pod_chips)
-    return RF_FAIL(error, RAFTER_INVALID, hint, "%s has more chips than a pod of %s (expected at most %lld, got %lld)", what, m->name,
+    return RF_FAIL(error, RAFTER_INVALID, hint,
+                   "%s has more chips than a pod of %s (expected at most %lld, got %lld)", what, m->name,
                    (long long)t->pod_chips, (long long)chips);
   if (!t->pod[0]) return RAFTER_OK;
   if (rank > t->axes)
-    return RF_FAIL(error, RAFTER_INVALID, hint, "%s has more axes than the network of %s (expected at most %d, got %d)", what, m->name, t->axes,
-                   rank);
-  for (int i = 0; i < t->axes; i++) { have[i] = t->pod[i]; rf_text_append(limit, sizeof limit, "%s%d", i ? "x" : "", t->pod[i]); }
+    return RF_FAIL(error, RAFTER_INVALID, hint,
+                   "%s has more axes than the network of %s (expected at most %d, got %d)", what, m->name,
+                   t->axes, rank);
+  for (int i = 0; i < t->axes; i++) {
+    have[i] = t->pod[i];
+    rf_text_append(limit, sizeof limit, "%s%d", i ? "x" : "", t->pod[i]);
+  }
   qsort(have, (size_t)t->axes, sizeof *have, descending);
   qsort(want, (size_t)rank, sizeof *want, descending);
   for (int i = 0; i < rank; i++)
     if (want[i] > have[i])
-      return RF_FAIL(error, RAFTER_INVALID, hint, "%s does not fit a pod of %s (expected axes within %s, got %d)", what, m->name, limit, want[i]);
+      return RF_FAIL(error, RAFTER_INVALID, hint,
+                     "%s does not fit a pod of %s (expected axes within %s, got %d)", what, m->name, limit,
+                     want[i]);
   return RAFTER_OK;
 }
 
@@ -253,26 +299,40 @@ rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error)
     at++;
     if (!fits) break;
   }
-  if (fits && *at == '*') { at++; fits = take_number(&at, &slices); }
+  if (fits && *at == '*') {
+    at++;
+    fits = take_number(&at, &slices);
+  }
   if (!fits || *at)
-    return RF_FAIL(error, RAFTER_INVALID, SHAPES, "'%.60s' is no shape (expected whole numbers from 1 to %d joined by x)", text,
+    return RF_FAIL(error, RAFTER_INVALID, SHAPES,
+                   "'%.60s' is no shape (expected whole numbers from 1 to %d joined by x)", text,
                    RF_NETWORK_AXES_MOST);
   if (rank && t->form == RF_NETWORK_NONE)
     return RF_FAIL(error, RAFTER_INVALID, "plan for one chip, or for a machine of machines.json",
                    "%s has no network (--on: expected no shape, got ':%.60s')", m->name, text);
   if (rank > most)
-    return RF_FAIL(error, RAFTER_INVALID, SHAPES, "%s has %d %s (expected at most %d numbers, got %d in '%.60s')", m->name, most,
-                   t->form == RF_NETWORK_TORUS ? "axes" : "levels, chips of a node and nodes", most, rank, text);
+    return RF_FAIL(error, RAFTER_INVALID, SHAPES,
+                   "%s has %d %s (expected at most %d numbers, got %d in '%.60s')", m->name, most,
+                   t->form == RF_NETWORK_TORUS ? "axes" : "levels, chips of a node and nodes", most, rank,
+                   text);
   if (slices > 1 && m->dcn_bps <= 0)
-    return RF_FAIL(error, RAFTER_INVALID, "leave *SLICES out", "%s has no figure for the network between slices (--on: got '*%d')", m->name, slices);
+    return RF_FAIL(error, RAFTER_INVALID, "leave *SLICES out",
+                   "%s has no figure for the network between slices (--on: got '*%d')", m->name, slices);
   if (t->form == RF_NETWORK_SWITCH) {
-    if (rank == 1 && shape[0] > t->domain && shape[0] % t->domain == 0) { shape[1] = shape[0] / t->domain; shape[0] = t->domain; rank = 2; }
+    if (rank == 1 && shape[0] > t->domain && shape[0] % t->domain == 0) {
+      shape[1] = shape[0] / t->domain;
+      shape[0] = t->domain;
+      rank = 2;
+    }
     if (rank && shape[0] > t->domain)
-      return RF_FAIL(error, RAFTER_INVALID, SHAPES, "a node of %s joins at most %d chips (--on: expected that, or a multiple of it, got '%.60s')",
-                     m->name, t->domain, text);
+      return RF_FAIL(
+          error, RAFTER_INVALID, SHAPES,
+          "a node of %s joins at most %d chips (--on: expected that, or a multiple of it, got '%.60s')",
+          m->name, t->domain, text);
     if (rank == 2 && shape[1] > 1 && t->node_bps <= 0)
       return RF_FAIL(error, RAFTER_INVALID, "stay within one node",
-                     "%s has no figure for the network between nodes (--on: expected one node, got %d)", m->name, shape[1]);
+                     "%s has no figure for the network between nodes (--on: expected one node, got %d)",
+                     m->name, shape[1]);
   } else {
     char what[128];
     snprintf(what, sizeof what, "%.60s:%.40s", m->name, text);
@@ -280,9 +340,12 @@ rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error)
   }
   int64_t chips = slices;
   for (int i = 0; i < rank; i++) chips *= shape[i];
-  if (chips > 1 << 24) return RF_FAIL(error, RAFTER_INVALID, SHAPES, "'%.60s' is absurd (expected at most 2^24 chips)", text);
+  if (chips > 1 << 24)
+    return RF_FAIL(error, RAFTER_INVALID, SHAPES, "'%.60s' is absurd (expected at most 2^24 chips)", text);
   memcpy(m->shape, shape, sizeof shape);
-  m->shape_rank = rank; m->slices = slices; m->chips = (int)chips;
+  m->shape_rank = rank;
+  m->slices = slices;
+  m->chips = (int)chips;
   return RAFTER_OK;
 }
 
@@ -292,16 +355,21 @@ double rf_machine_dcn_bps(const rf_machine *m) {
 
 void rf_machine_by_device(rf_machine *m) {
   if (m->devices_per_chip != 2 || m->by_device) return;
-  double *const halved[] = {&m->flops_tf32, &m->flops_f4,          &m->memory_bytes, &m->reserve_bytes,      &m->read_bps,
-                            &m->copy_bps,   &m->usd_per_chip_hour, &m->watts,        &m->vmem_bytes,         &m->vmem_bps,
-                            &m->dcn_bps,    &m->pcie_bps,          &m->host_bytes,   &m->topology.oneway_bps};
+  double *const halved[] = {&m->flops_tf32, &m->flops_f4,           &m->memory_bytes,      &m->reserve_bytes,
+                            &m->read_bps,   &m->copy_bps,           &m->usd_per_chip_hour, &m->watts,
+                            &m->vmem_bytes, &m->vmem_bps,           &m->dcn_bps,           &m->pcie_bps,
+                            &m->host_bytes, &m->topology.oneway_bps};
   for (size_t i = 0; i < sizeof halved / sizeof *halved; i++) *halved[i] /= 2;
-  for (int d = 0; d < RF_DTYPES; d++) { m->flops[d] /= 2; m->flops_vectors[d] /= 2; }
+  for (int d = 0; d < RF_DTYPES; d++) {
+    m->flops[d] /= 2;
+    m->flops_vectors[d] /= 2;
+  }
   for (int i = 0; i < m->price_count; i++) m->price[i].usd_per_chip_hour /= 2;
-  m->by_device = true; m->chips *= 2;
+  m->by_device = true;
+  m->chips *= 2;
 }
 
-/* ---- the shape of so many chips ------------------------------------------------------------------------------------ */
+/* ---- the shape of so many chips -------------------------------------------------------------- */
 
 /* Extents as near to a cube as their product and the pod allow; false: more than a pod. */
 static bool cube_of(const rf_topology *t, int64_t chips, int64_t best[3]) {
@@ -310,8 +378,12 @@ static bool cube_of(const rf_topology *t, int64_t chips, int64_t best[3]) {
     for (int64_t y = x; x * y * y <= chips; y++) {
       int64_t of[3] = {x, y, chips / x / y}, size = of[0] * of[0] + of[1] * of[1] + of[2] * of[2];
       bool fits = chips % (x * y) == 0 && (t->pod_chips == 0 || chips <= t->pod_chips);
-      for (int i = 3 - t->axes; i < 3 && fits; i++) fits = !t->pod[i - 3 + t->axes] || of[i] <= t->pod[i - 3 + t->axes];
-      if (fits && size < least) { least = size; memcpy(best, of, sizeof of); }
+      for (int i = 3 - t->axes; i < 3 && fits; i++)
+        fits = !t->pod[i - 3 + t->axes] || of[i] <= t->pod[i - 3 + t->axes];
+      if (fits && size < least) {
+        least = size;
+        memcpy(best, of, sizeof of);
+      }
     }
   return least < INT64_MAX;
 }
@@ -327,7 +399,9 @@ void rf_machine_shape_for(const rf_machine *m, int64_t chips, char *text, size_t
     return;
   }
   while (slices < 64 && (chips % slices || !cube_of(t, chips / slices, best))) slices++;
-  int at = t->axes > 2 ? snprintf(text, capacity, ":%lldx%lldx%lld", (long long)best[0], (long long)best[1], (long long)best[2])
+  int at = t->axes > 2 ? snprintf(text, capacity, ":%lldx%lldx%lld", (long long)best[0], (long long)best[1],
+                                  (long long)best[2])
                        : snprintf(text, capacity, ":%lldx%lld", (long long)best[1], (long long)best[2]);
-  if (slices > 1 && at > 0 && (size_t)at < capacity) snprintf(text + at, capacity - (size_t)at, "*%lld", (long long)slices);
+  if (slices > 1 && at > 0 && (size_t)at < capacity)
+    snprintf(text + at, capacity - (size_t)at, "*%lld", (long long)slices);
 }

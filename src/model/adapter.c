@@ -1,4 +1,5 @@
-/* adapter.c - PEFT's LoRA files. A file has one A (r, K) and one B (N, r) for each layer; a parameter has those of a fused weight side by side. */
+/* adapter.c - PEFT's LoRA files. A file has one A (r, K) and one B (N, r) for each layer; a
+ * parameter has those of a fused weight side by side. */
 #define _GNU_SOURCE
 #include "model/adapter.h"
 
@@ -17,7 +18,9 @@
 
 enum { CONFIG_MOST = 1 << 20, REGULAR_MOST = 1024, KEY_MOST = 1000 };
 
-static void path_of(char path[4300], const char *folder, const char *name) { snprintf(path, 4300, "%s/%s", folder, name); }
+static void path_of(char path[4300], const char *folder, const char *name) {
+  snprintf(path, 4300, "%s/%s", folder, name);
+}
 
 bool rf_adapter_is(const char *folder) {
   char path[4300];
@@ -25,7 +28,7 @@ bool rf_adapter_is(const char *folder) {
   return access(path, F_OK) == 0;
 }
 
-/* ---- adapter_config.json ------------------------------------------------------------------------------------------ */
+/* ---- adapter_config.json --------------------------------------------------------------------- */
 
 /* One key of "alpha_pattern": the layers that it names have an alpha of their own. */
 typedef struct own_alpha {
@@ -44,22 +47,37 @@ typedef struct settings {
   bool rank_stabilized;
 } settings;
 
-/* Fields that change the numbers in ways this program does not compute; null, false, 0, "none" and empty ones do not. */
-static const char *const UNSUPPORTED[] = {
-    "use_dora",          "lora_bias",          "bias",        "modules_to_save",         "layer_replication",
-    "target_parameters", "use_qalora",         "use_bdlora",  "alora_invocation_tokens", "trainable_token_indices",
-    "megatron_config",   "arrow_config",       "kasa_config", "monteclora_config",       "velora_config",
-    "lora_ga_config",    "ensure_weight_tying"};
+/* Fields that change the numbers in ways this program does not compute; null, false, 0, "none"
+ * and empty ones do not. */
+static const char *const UNSUPPORTED[] = {"use_dora",
+                                          "lora_bias",
+                                          "bias",
+                                          "modules_to_save",
+                                          "layer_replication",
+                                          "target_parameters",
+                                          "use_qalora",
+                                          "use_bdlora",
+                                          "alora_invocation_tokens",
+                                          "trainable_token_indices",
+                                          "megatron_config",
+                                          "arrow_config",
+                                          "kasa_config",
+                                          "monteclora_config",
+                                          "velora_config",
+                                          "lora_ga_config",
+                                          "ensure_weight_tying"};
 
 static bool says_nothing(const json_t *value) {
   if (!value || json_is_null(value) || json_is_false(value)) return true;
-  if (json_is_string(value)) return !*json_string_value(value) || strcmp(json_string_value(value), "none") == 0;
+  if (json_is_string(value))
+    return !*json_string_value(value) || strcmp(json_string_value(value), "none") == 0;
   if (json_is_array(value)) return json_array_size(value) == 0;
   if (json_is_object(value)) return json_object_size(value) == 0;
   return json_is_number(value) && json_number_value(value) == 0;
 }
 
-/* Ways to start A and B that leave the base as it was; the others (PiSSA, OLoRA, CorDA, LoftQ, ...) take their product out of it. */
+/* Ways to start A and B that leave the base as it was; the others (PiSSA, OLoRA, CorDA, LoftQ,
+ * ...) take their product out of it. */
 static rf_status check_start(const settings *s, rf_error *error) {
   static const char *const KEEP[] = {"gaussian", "eva", "orthogonal"};
   const json_t *value = json_object_get(s->json, "init_lora_weights");
@@ -67,38 +85,45 @@ static rf_status check_start(const settings *s, rf_error *error) {
   bool known = !value || json_is_null(value) || json_is_boolean(value);
   for (size_t i = 0; text && i < sizeof KEEP / sizeof *KEEP; ++i) known |= strcasecmp(text, KEEP[i]) == 0;
   if (known) return RAFTER_OK;
-  return RF_FAIL(
-      error, RAFTER_FAILED, "save it as plain LoRA with the tool that made it (path_initial_model_for_weight_conversion), or merge it there",
-      "%s: the field \"init_lora_weights\" is not supported (expected true, false, gaussian, eva or orthogonal, got %.40s): it changes the base",
-      s->path, text ? text : "no text");
+  return RF_FAIL(error, RAFTER_FAILED,
+                 "save it as plain LoRA with the tool that made it "
+                 "(path_initial_model_for_weight_conversion), or merge it there",
+                 "%s: the field \"init_lora_weights\" is not supported (expected true, false, gaussian, eva "
+                 "or orthogonal, got %.40s): it changes the base",
+                 s->path, text ? text : "no text");
 }
 
 static const char REGULAR[] = "^$*+?()[]{}|\\";
 
-/* "alpha_pattern": ends of layers' names, or regular expressions, and numbers. PEFT matches (.*\.)?KEY$. */
+/* "alpha_pattern": ends of layers' names, or regular expressions, and numbers. PEFT matches
+ * (.*\.)?KEY$. */
 static rf_status read_patterns(settings *s, rf_error *error) {
   const char *key;
   json_t *value, *patterns = json_object_get(s->json, "alpha_pattern");
   int regular = 0;
   if (!patterns || json_is_null(patterns)) return RAFTER_OK;
   if (!json_is_object(patterns))
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"alpha_pattern\" is not an object (expected names and numbers)", s->path);
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "%s: the field \"alpha_pattern\" is not an object (expected names and numbers)", s->path);
   s->own = calloc(json_object_size(patterns) + 1, sizeof *s->own);
   if (!s->own) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  json_object_foreach(patterns, key, value) {
+  json_object_foreach (patterns, key, value) {
     own_alpha *own = &s->own[s->own_count++];
     own->key = key;
     RF_TRY(rf_json_float(patterns, key, s->path, 1e-6, 1e6, &own->alpha, error));
     if (!strpbrk(key, REGULAR)) continue;
     if (++regular > REGULAR_MOST)
-      return RF_FAIL(error, RAFTER_FAILED, "write plain ends of layers' names", "%s: \"alpha_pattern\" has more than %d regular expressions", s->path,
+      return RF_FAIL(error, RAFTER_FAILED, "write plain ends of layers' names",
+                     "%s: \"alpha_pattern\" has more than %d regular expressions", s->path,
                      (int)REGULAR_MOST);
     char text[KEY_MOST + 16];
     bool fits = snprintf(text, sizeof text, "(.*\\.)?(%s)", key) < (int)sizeof text;
     own->pattern = fits && strlen(key) <= KEY_MOST ? rf_name_pattern_new(text) : NULL;
     if (!own->pattern)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: a key of \"alpha_pattern\" is no regular expression of up to %d bytes (got '%.60s')", s->path,
-                     (int)KEY_MOST, key);
+      return RF_FAIL(
+          error, RAFTER_FAILED, NULL,
+          "%s: a key of \"alpha_pattern\" is no regular expression of up to %d bytes (got '%.60s')", s->path,
+          (int)KEY_MOST, key);
   }
   return RAFTER_OK;
 }
@@ -116,11 +141,13 @@ static rf_status read_settings(const char *folder, settings *s, rf_error *error)
   RF_TRY(rf_json_read(s->path, CONFIG_MOST, &s->json, error));
   RF_TRY(rf_json_string_or(s->json, "peft_type", s->path, "LORA", &type, error));
   if (strcmp(type, "LORA") != 0)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"peft_type\" is not supported (expected LORA, got %.40s)", s->path, type);
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "%s: the field \"peft_type\" is not supported (expected LORA, got %.40s)", s->path, type);
   for (size_t i = 0; i < sizeof UNSUPPORTED / sizeof *UNSUPPORTED; ++i)
     if (!says_nothing(json_object_get(s->json, UNSUPPORTED[i])))
       return RF_FAIL(error, RAFTER_FAILED, "merge it with the tool that made it, and load the merged model",
-                     "%s: the field \"%s\" is not supported (expected null, false or none)", s->path, UNSUPPORTED[i]);
+                     "%s: the field \"%s\" is not supported (expected null, false or none)", s->path,
+                     UNSUPPORTED[i]);
   RF_TRY(rf_json_int(s->json, "r", s->path, 1, 1024, &s->rank, error));
   RF_TRY(rf_json_float(s->json, "lora_alpha", s->path, 1e-6, 1e6, &s->alpha, error));
   RF_TRY(rf_json_float_or(s->json, "lora_dropout", s->path, 0, 0.999, 0, &s->dropout, error));
@@ -133,11 +160,14 @@ rf_status rf_adapter_base(const char *folder, char base[4096], rf_error *error) 
   settings s;
   const char *text = "";
   rf_status status = read_settings(folder, &s, error);
-  if (status == RAFTER_OK) status = rf_json_string_or(s.json, "base_model_name_or_path", s.path, "", &text, error);
+  if (status == RAFTER_OK)
+    status = rf_json_string_or(s.json, "base_model_name_or_path", s.path, "", &text, error);
   if (status == RAFTER_OK && !*text)
-    status = RF_FAIL(error, RAFTER_FAILED, "name the model, and the adapter with --adapter", "%s does not say what it stands beside", s.path);
+    status = RF_FAIL(error, RAFTER_FAILED, "name the model, and the adapter with --adapter",
+                     "%s does not say what it stands beside", s.path);
   /* A relative path counts from the adapter's folder, or from here. */
-  if (*text == '/' || snprintf(base, 4096, "%s/%s", folder, text) >= 4096 || access(base, F_OK)) snprintf(base, 4096, "%s", text);
+  if (*text == '/' || snprintf(base, 4096, "%s/%s", folder, text) >= 4096 || access(base, F_OK))
+    snprintf(base, 4096, "%s", text);
   free_settings(&s);
   return status;
 }
@@ -149,27 +179,32 @@ static bool ends_with(const char *module, size_t length, const char *tail) {
          (size == length || module[length - size - 1] == '.' || module[length - size - 1] == '/');
 }
 
-static double scale_of(const settings *s, double alpha, double rank) { return alpha / (s->rank_stabilized ? __builtin_sqrt(rank) : rank); }
+static double scale_of(const settings *s, double alpha, double rank) {
+  return alpha / (s->rank_stabilized ? __builtin_sqrt(rank) : rank);
+}
 
-/* ---- the tensors -------------------------------------------------------------------------------------------------- */
+/* ---- the tensors ----------------------------------------------------------------------------- */
 
 typedef struct pair {
   const rf_stored *side[2]; /* A (r, K), B (N, r) */
 } pair;
 
-/* The end of the layer's name in a tensor's: "X.lora_A.weight" or "X.lora_A.NAME.weight". NULL: no such tensor. */
+/* The end of the layer's name in a tensor's: "X.lora_A.weight" or "X.lora_A.NAME.weight". NULL:
+ * no such tensor. */
 static const char *module_end(const char *name, int side) {
   const char *at = strstr(name, side ? ".lora_B." : ".lora_A.");
   return at && rf_text_ends_with(at, ".weight") ? at : NULL;
 }
 
-/* Whether a key names the layer of this A, by its name in the base: 1, 0; -1: it takes too long to say. */
+/* Whether a key names the layer of this A, by its name in the base: 1, 0; -1: it takes too long
+ * to say. */
 static int is_of_layer(const own_alpha *own, const rf_stored *a) {
   const char *end = module_end(a->name, 0), *whole = "base_model.model.", *name = a->name;
   if (strncmp(name, whole, strlen(whole)) == 0) name += strlen(whole);
   if (!end || end <= name) return 0;
   size_t length = (size_t)(end - name);
-  return own->pattern ? rf_name_pattern_matches(own->pattern, name, length) : ends_with(name, length, own->key);
+  return own->pattern ? rf_name_pattern_matches(own->pattern, name, length)
+                      : ends_with(name, length, own->key);
 }
 
 /* The alpha of one layer: of the first pattern that names it. */
@@ -183,49 +218,64 @@ static rf_status check_patterns_met(const settings *s, const rf_tensor_file *fil
   for (size_t k = 0; k < s->own_count; ++k) {
     const own_alpha *own = &s->own[k];
     bool met = false;
-    for (int i = 0; i < rf_tensor_file_count(file); ++i) { /* all of them: what cannot be matched with one is an error, not another alpha */
+    /* all of them: what cannot be matched with one is an error, not another alpha */
+    for (int i = 0; i < rf_tensor_file_count(file); ++i) {
       int found = is_of_layer(own, rf_tensor_file_at(file, i));
       if (found < 0)
-        return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: a key of \"alpha_pattern\" takes too long to match ('%.100s')", s->path, own->key);
+        return RF_FAIL(error, RAFTER_FAILED, NULL,
+                       "%s: a key of \"alpha_pattern\" takes too long to match ('%.100s')", s->path,
+                       own->key);
       met = met || found;
     }
     if (!met)
-      return RF_FAIL(error, RAFTER_FAILED, "a layer is called as in the base, for example model.layers.0.self_attn.q_proj, or by the end of that",
+      return RF_FAIL(error, RAFTER_FAILED,
+                     "a layer is called as in the base, for example model.layers.0.self_attn.q_proj, or by "
+                     "the end of that",
                      "%s: \"alpha_pattern\" names a layer that has no adapter ('%.100s')", s->path, own->key);
   }
   return RAFTER_OK;
 }
 
 /* Both tensors of one layer, whatever prefix the file has. */
-static rf_status find_pair(const rf_tensor_file *file, const char *module, pair *found, bool *seen, rf_error *error) {
+static rf_status find_pair(const rf_tensor_file *file, const char *module, pair *found, bool *seen,
+                           rf_error *error) {
   *found = (pair){{NULL, NULL}};
   for (int i = 0; i < rf_tensor_file_count(file); ++i) {
     const rf_stored *tensor = rf_tensor_file_at(file, i);
     for (int side = 0; side < 2; ++side) {
       const char *end = module_end(tensor->name, side);
-      if (!end || !ends_with(tensor->name, (size_t)(end - tensor->name), module) || strstr(tensor->name, "vision")) continue;
+      if (!end || !ends_with(tensor->name, (size_t)(end - tensor->name), module) ||
+          strstr(tensor->name, "vision"))
+        continue;
       if (found->side[side])
-        return RF_FAIL(error, RAFTER_FAILED, "keep one adapter in a file", "%s: two tensors stand for one layer (\"%.100s\" and \"%.100s\")",
+        return RF_FAIL(error, RAFTER_FAILED, "keep one adapter in a file",
+                       "%s: two tensors stand for one layer (\"%.100s\" and \"%.100s\")",
                        rf_tensor_file_path(file), found->side[side]->name, tensor->name);
       found->side[side] = tensor;
       if (seen) seen[i] = true;
     }
   }
   if (!found->side[0] == !found->side[1]) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: an adapter is not whole (\"%s\": expected lora_A and lora_B, got only lora_%c)",
+  return RF_FAIL(error, RAFTER_FAILED, NULL,
+                 "%s: an adapter is not whole (\"%s\": expected lora_A and lora_B, got only lora_%c)",
                  rf_tensor_file_path(file), module, found->side[0] ? 'A' : 'B');
 }
 
-static rf_status check_pair(const rf_tensor_file *file, const pair *p, const rf_param *param, int64_t columns, int64_t most, rf_error *error) {
+static rf_status check_pair(const rf_tensor_file *file, const pair *p, const rf_param *param, int64_t columns,
+                            int64_t most, rf_error *error) {
   for (int side = 0; side < 2; ++side) {
     const rf_stored *t = p->side[side];
-    int64_t wide = side ? columns : param->shape[0], expected[2] = {side ? wide : t->shape[0], side ? t->shape[1] : wide};
+    int64_t wide = side ? columns : param->shape[0],
+            expected[2] = {side ? wide : t->shape[0], side ? t->shape[1] : wide};
     int64_t rank = t->rank == 2 ? t->shape[side] : 0;
-    if (t->rank != 2 || rank < 1 || rank > most || t->shape[0] != expected[0] || t->shape[1] != expected[1] || rank != p->side[0]->shape[0])
+    if (t->rank != 2 || rank < 1 || rank > most || t->shape[0] != expected[0] || t->shape[1] != expected[1] ||
+        rank != p->side[0]->shape[0])
       return RF_FAIL(error, RAFTER_FAILED, "the adapter may belong to another model",
-                     "%s: tensor \"%.120s\" has the wrong shape (expected %s of width %lld and rank 1 to %lld, got %d axes, %lld x %lld)",
-                     rf_tensor_file_path(file), t->name, side ? "(width, rank)" : "(rank, width)", (long long)wide, (long long)most, t->rank,
-                     (long long)t->shape[0], t->rank > 1 ? (long long)t->shape[1] : 1);
+                     "%s: tensor \"%.120s\" has the wrong shape (expected %s of width %lld and rank 1 to "
+                     "%lld, got %d axes, %lld x %lld)",
+                     rf_tensor_file_path(file), t->name, side ? "(width, rank)" : "(rank, width)",
+                     (long long)wide, (long long)most, t->rank, (long long)t->shape[0],
+                     t->rank > 1 ? (long long)t->shape[1] : 1);
     RF_TRY(rf_stored_read(t, 0, 0, NULL, error)); /* a type that can be read */
   }
   return RAFTER_OK;
@@ -253,13 +303,15 @@ static bool is_of_vocabulary(const char *name) {
 }
 
 /* Sites that the file has pairs for; the largest rank; every tensor must have a place. */
-static rf_status find_sites(const rf_tensor_file *file, const rf_model *model, const rf_params *params, rf_lora *lora, bool *seen, rf_error *error) {
+static rf_status find_sites(const rf_tensor_file *file, const rf_model *model, const rf_params *params,
+                            rf_lora *lora, bool *seen, rf_error *error) {
   int64_t rank = 0;
   for (int i = 0; i < rf_tensor_file_count(file); ++i) {
     const char *name = rf_tensor_file_at(file, i)->name;
     if (is_of_vocabulary(name))
       return RF_FAIL(error, RAFTER_FAILED, "merge it with the tool that made it, and load the merged model",
-                     "%s: adapters of the token table and of the head are not supported (tensor \"%.120s\")", rf_tensor_file_path(file), name);
+                     "%s: adapters of the token table and of the head are not supported (tensor \"%.120s\")",
+                     rf_tensor_file_path(file), name);
   }
   for (int p = 0; p < params->base; ++p) {
     const rf_param *param = &params->at[p];
@@ -271,8 +323,8 @@ static rf_status find_sites(const rf_tensor_file *file, const rf_model *model, c
       if (!found.side[0]) continue;
       RF_TRY(check_pair(file, &found, param, columns, 1024, error));
       if (at < end)
-        return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: two adapters for the same columns (\"%.120s\")", rf_tensor_file_path(file),
-                       found.side[0]->name);
+        return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: two adapters for the same columns (\"%.120s\")",
+                       rf_tensor_file_path(file), found.side[0]->name);
       end = at + columns;
       lora->sites[param->layer] |= (uint16_t)(1u << site);
       if (found.side[0]->shape[0] > rank) rank = found.side[0]->shape[0];
@@ -280,8 +332,9 @@ static rf_status find_sites(const rf_tensor_file *file, const rf_model *model, c
   }
   for (int i = 0; i < rf_tensor_file_count(file); ++i)
     if (!seen[i])
-      return RF_FAIL(error, RAFTER_FAILED, "the adapter may belong to another model", "%s: tensor \"%.120s\" has no place in the model %s",
-                     rf_tensor_file_path(file), rf_tensor_file_at(file, i)->name, model->name);
+      return RF_FAIL(error, RAFTER_FAILED, "the adapter may belong to another model",
+                     "%s: tensor \"%.120s\" has no place in the model %s", rf_tensor_file_path(file),
+                     rf_tensor_file_at(file, i)->name, model->name);
   if (!rank) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s holds no adapter", rf_tensor_file_path(file));
   lora->rank = (int32_t)rank;
   return RAFTER_OK;
@@ -299,12 +352,14 @@ rf_status rf_adapter_open(const char *path, const rf_model *model, rf_lora *lora
   bare.lora = (rf_lora){0};
   memset(lora, 0, sizeof *lora);
   if (strlen(folder) >= sizeof lora->folder) {
-    status = RF_FAIL(error, RAFTER_INVALID, NULL, "the adapter's path is too long (expected below %zu letters)", sizeof lora->folder);
+    status = RF_FAIL(error, RAFTER_INVALID, NULL,
+                     "the adapter's path is too long (expected below %zu letters)", sizeof lora->folder);
     goto done;
   }
   if (model->layers > RF_LORA_LAYERS) {
-    status = RF_FAIL(error, RAFTER_INVALID, NULL, "too many layers for adapters (%s: expected at most %d, got %lld)", model->name, RF_LORA_LAYERS,
-                     (long long)model->layers);
+    status = RF_FAIL(error, RAFTER_INVALID, NULL,
+                     "too many layers for adapters (%s: expected at most %d, got %lld)", model->name,
+                     RF_LORA_LAYERS, (long long)model->layers);
     goto done;
   }
   rf_params params = rf_model_params(&bare, pool);
@@ -319,7 +374,8 @@ rf_status rf_adapter_open(const char *path, const rf_model *model, rf_lora *lora
   RF_GO(check_patterns_met(&s, file, error));
   /* The scale that most layers have; a layer with another has it in its B. */
   lora->rank_stabilized = s.rank_stabilized;
-  lora->alpha = (float)(scale_of(&s, s.alpha, (double)s.rank) * (s.rank_stabilized ? __builtin_sqrt((double)lora->rank) : (double)lora->rank));
+  lora->alpha = (float)(scale_of(&s, s.alpha, (double)s.rank) *
+                        (s.rank_stabilized ? __builtin_sqrt((double)lora->rank) : (double)lora->rank));
   lora->dropout = (float)s.dropout;
   snprintf(lora->folder, sizeof lora->folder, "%s", folder);
 done:
@@ -330,9 +386,10 @@ done:
   return status;
 }
 
-/* Part `i` of A or B into its columns of `values`, turned and, where its rank is smaller, filled up with zeros. */
-static rf_status read_part(const pair *from, int side, const rf_name *order, int64_t at, int64_t columns, const rf_param *param, float factor,
-                           float *values, rf_error *error) {
+/* Part `i` of A or B into its columns of `values`, turned and, where its rank is smaller, filled
+ * up with zeros. */
+static rf_status read_part(const pair *from, int side, const rf_name *order, int64_t at, int64_t columns,
+                           const rf_param *param, float factor, float *values, rf_error *error) {
   const rf_stored *t = from->side[side];
   int64_t wide = param->shape[1], rows = t->shape[1], taken = side ? columns : t->shape[0];
   float *line = malloc((size_t)rows * sizeof *line);
@@ -353,8 +410,8 @@ static const rf_name *order_of(const rf_model *model, const rf_param *param, rf_
   return name->order[0] == RF_NAME_BY_HEAD ? name : NULL;
 }
 
-static rf_status read_param(const rf_tensor_file *file, const settings *s, const rf_model *model, const rf_params *params, int p, float *values,
-                            rf_error *error) {
+static rf_status read_param(const rf_tensor_file *file, const settings *s, const rf_model *model,
+                            const rf_params *params, int p, float *values, rf_error *error) {
   const rf_param *param = &params->at[p], *base = &params->at[param->adapts];
   int side = (p - params->base) % 2;
   rf_lora_parts parts = rf_lora_parts_of(model, base);
@@ -366,19 +423,21 @@ static rf_status read_param(const rf_tensor_file *file, const settings *s, const
     rf_lora_module_name module = rf_lora_module(model, base, parts.site[i]);
     pair found;
     RF_TRY(find_pair(file, module.text, &found, NULL, error));
-    if (!found.side[0]) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: no adapter for \"%s\"", rf_tensor_file_path(file), module.text);
+    if (!found.side[0])
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: no adapter for \"%s\"", rf_tensor_file_path(file),
+                     module.text);
     RF_TRY(check_pair(file, &found, base, parts.columns[i], parts.rank, error));
     double alpha = side ? alpha_of(s, found.side[0]) : s->alpha; /* B has what differs */
     double factor = scale_of(s, alpha, (double)found.side[0]->shape[0]) / (double)rf_lora_scale(&model->lora);
     if (__builtin_fabs(factor - 1) < 1e-6) factor = 1; /* the same scale, but for its rounding */
-    RF_TRY(
-        read_part(&found, side, order, side ? joined : (int64_t)i * parts.rank, parts.columns[i], param, side ? (float)factor : 1.0f, values, error));
+    RF_TRY(read_part(&found, side, order, side ? joined : (int64_t)i * parts.rank, parts.columns[i], param,
+                     side ? (float)factor : 1.0f, values, error));
   }
   return RAFTER_OK;
 }
 
-rf_status rf_adapter_read(const char *folder, const rf_model *model, const rf_params *params, rf_weights_visit visit, void *context,
-                          rf_error *error) {
+rf_status rf_adapter_read(const char *folder, const rf_model *model, const rf_params *params,
+                          rf_weights_visit visit, void *context, rf_error *error) {
   rf_status status = RAFTER_OK;
   settings s = {0};
   rf_tensor_file *file = NULL;
@@ -402,7 +461,7 @@ done:
   return status;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------ */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 /* What stands before a layer's bare name in this family's own files: "model.". */
 static const char *prefix_of(const rf_model *model, const rf_param *base, char prefix[128]) {
@@ -436,14 +495,17 @@ static json_t *modules_of(const rf_model *model, const rf_params *params, bool w
     rf_lora_parts parts = rf_lora_parts_of(model, param);
     for (int i = 0; i < parts.count; ++i) {
       rf_lora_module_name module = rf_lora_module(model, param, parts.site[i]);
-      if (whole) json_array_append_new(modules, json_sprintf("%s%s", prefix_of(model, param, prefix), module.text));
-      else if (!holds(modules, last_word(module.text))) json_array_append_new(modules, json_string(last_word(module.text)));
+      if (whole)
+        json_array_append_new(modules, json_sprintf("%s%s", prefix_of(model, param, prefix), module.text));
+      else if (!holds(modules, last_word(module.text)))
+        json_array_append_new(modules, json_string(last_word(module.text)));
     }
   }
   return modules;
 }
 
-/* Whether these words, in every layer that has an adapter at all, are the adapted layers and no other: GPT-2 calls two of a block's c_proj. */
+/* Whether these words, in every layer that has an adapter at all, are the adapted layers and no
+ * other: GPT-2 calls two of a block's c_proj. */
 static bool words_suffice(const rf_model *model, const rf_params *params, const json_t *words) {
   for (int p = 0; p < params->base; ++p) {
     const rf_param *param = &params->at[p];
@@ -465,7 +527,8 @@ rf_status rf_adapter_base_check(const char *base, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status write_config(const char *folder, const rf_model *model, const rf_params *params, const char *base, rf_error *error) {
+static rf_status write_config(const char *folder, const rf_model *model, const rf_params *params,
+                              const char *base, rf_error *error) {
   char path[4300];
   const rf_lora *lora = &model->lora;
   RF_TRY(rf_adapter_base_check(base, error));
@@ -475,12 +538,14 @@ static rf_status write_config(const char *folder, const rf_model *model, const r
   bool everywhere = json_array_size(layers) == (size_t)model->layers;
   if (!words_suffice(model, params, modules)) {
     json_decref(modules);
-    modules = modules_of(model, params, true); everywhere = true;
+    modules = modules_of(model, params, true);
+    everywhere = true;
   }
-  json_t *json =
-      json_pack("{ss ss ss si so so sb ss so sb sb}", "peft_type", "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r", lora->rank,
-                "lora_alpha", rf_json_decimal(lora->alpha), "lora_dropout", rf_json_decimal(lora->dropout), "use_rslora", lora->rank_stabilized,
-                "bias", "none", "target_modules", modules, "fan_in_fan_out", model->family == RF_FAMILY_GPT, "inference_mode", true);
+  json_t *json = json_pack("{ss ss ss si so so sb ss so sb sb}", "peft_type", "LORA", "task_type",
+                           "CAUSAL_LM", "base_model_name_or_path", base, "r", lora->rank, "lora_alpha",
+                           rf_json_decimal(lora->alpha), "lora_dropout", rf_json_decimal(lora->dropout),
+                           "use_rslora", lora->rank_stabilized, "bias", "none", "target_modules", modules,
+                           "fan_in_fan_out", model->family == RF_FAMILY_GPT, "inference_mode", true);
   if (everywhere) json_decref(layers);
   else json_object_set_new(json, "layers_to_transform", layers);
   path_of(path, folder, "adapter_config.json");
@@ -499,28 +564,31 @@ static int list_tensors(const rf_model *model, const rf_params *params, rf_pool 
     int side = (p - params->base) % 2;
     for (int i = 0; i < parts.count; ++i) {
       int64_t wide = side ? parts.columns[i] : base->shape[0];
-      list[count++] = (rf_stored){.name = rf_pool_format(pool, "base_model.model.%s%s.lora_%c.weight", prefix_of(model, base, prefix),
-                                                         rf_lora_module(model, base, parts.site[i]).text, side ? 'B' : 'A'),
-                                  .dtype = RF_F32,
-                                  .rank = 2,
-                                  .shape = {side ? wide : parts.rank, side ? parts.rank : wide},
-                                  .count = wide * parts.rank,
-                                  .bytes = wide * parts.rank * 4};
+      list[count++] = (rf_stored){
+          .name = rf_pool_format(pool, "base_model.model.%s%s.lora_%c.weight", prefix_of(model, base, prefix),
+                                 rf_lora_module(model, base, parts.site[i]).text, side ? 'B' : 'A'),
+          .dtype = RF_F32,
+          .rank = 2,
+          .shape = {side ? wide : parts.rank, side ? parts.rank : wide},
+          .count = wide * parts.rank,
+          .bytes = wide * parts.rank * 4};
     }
   }
   return count;
 }
 
-static rf_status write_param(rf_tensor_writer *writer, const rf_model *model, const rf_params *params, int p, rf_weights_source source, void *context,
-                             rf_error *error) {
+static rf_status write_param(rf_tensor_writer *writer, const rf_model *model, const rf_params *params, int p,
+                             rf_weights_source source, void *context, rf_error *error) {
   const rf_param *param = &params->at[p], *base = &params->at[param->adapts];
   rf_lora_parts parts = rf_lora_parts_of(model, base);
   rf_name name;
   const rf_name *order = order_of(model, base, &name);
   int side = (p - params->base) % 2;
   int64_t rows = param->shape[0], wide = param->shape[1], at = 0;
-  float *values = malloc((size_t)param->count * sizeof *values), *turned = malloc((size_t)param->count * sizeof *turned);
-  rf_status status = values && turned ? source(context, p, 0, param->count, values, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  float *values = malloc((size_t)param->count * sizeof *values),
+        *turned = malloc((size_t)param->count * sizeof *turned);
+  rf_status status = values && turned ? source(context, p, 0, param->count, values, error)
+                                      : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   for (int i = 0; i < parts.count && status == RAFTER_OK; ++i) {
     int64_t columns = side ? parts.columns[i] : parts.rank;
     for (int64_t c = 0; c < columns; ++c) {
@@ -535,17 +603,20 @@ static rf_status write_param(rf_tensor_writer *writer, const rf_model *model, co
   return status;
 }
 
-rf_status rf_adapter_write(const char *folder, const rf_model *model, const rf_params *params, const char *base, rf_weights_source source,
-                           void *context, rf_error *error) {
+rf_status rf_adapter_write(const char *folder, const rf_model *model, const rf_params *params,
+                           const char *base, rf_weights_source source, void *context, rf_error *error) {
   rf_status status = RAFTER_OK;
   char path[4300];
   rf_tensor_writer *writer = NULL;
   rf_pool *pool = rf_pool_new();
-  rf_stored *list = rf_pool_alloc(pool, ((size_t)(params->count - params->base) * RF_LORA_PARTS + 1) * sizeof *list);
+  rf_stored *list =
+      rf_pool_alloc(pool, ((size_t)(params->count - params->base) * RF_LORA_PARTS + 1) * sizeof *list);
   int count = list_tensors(model, params, pool, list);
   path_of(path, folder, "adapter_model.safetensors");
-  RF_GO(rf_tensor_writer_open(path, list, count, (const char *const[]){"format", "pt", NULL}, &writer, error));
-  for (int p = params->base; p < params->count; ++p) RF_GO(write_param(writer, model, params, p, source, context, error));
+  RF_GO(
+      rf_tensor_writer_open(path, list, count, (const char *const[]){"format", "pt", NULL}, &writer, error));
+  for (int p = params->base; p < params->count; ++p)
+    RF_GO(write_param(writer, model, params, p, source, context, error));
   status = rf_tensor_writer_commit(writer, error);
   writer = NULL;
   if (status == RAFTER_OK) status = write_config(folder, model, params, base, error);
@@ -555,7 +626,7 @@ done:
   return status;
 }
 
-/* ---- merging ------------------------------------------------------------------------------------------------------ */
+/* ---- merging --------------------------------------------------------------------------------- */
 
 struct rf_merger {
   rf_pool *pool;
@@ -565,8 +636,10 @@ struct rf_merger {
   int *adapter;         /* by base parameter: index of its A, or -1 */
 };
 
-static rf_status keep_values(void *context, int param, int64_t first, int64_t count, const float *values, rf_error *error) {
-  (void)first; (void)error;
+static rf_status keep_values(void *context, int param, int64_t first, int64_t count, const float *values,
+                             rf_error *error) {
+  (void)first;
+  (void)error;
   rf_merger *m = context;
   float *copy = rf_pool_alloc(m->pool, (size_t)count * sizeof *copy);
   memcpy(copy, values, (size_t)count * sizeof *copy);
@@ -577,7 +650,9 @@ static rf_status keep_values(void *context, int param, int64_t first, int64_t co
 rf_status rf_merger_open(const rf_model *model, rf_merger **merger, rf_error *error) {
   rf_pool *pool = rf_pool_new();
   rf_merger *m = rf_pool_alloc(pool, sizeof *m);
-  m->pool = pool; m->model = *model; m->params = rf_model_params(model, pool);
+  m->pool = pool;
+  m->model = *model;
+  m->params = rf_model_params(model, pool);
   m->values = rf_pool_alloc(pool, (size_t)(m->params.count - m->params.base + 1) * sizeof *m->values);
   m->adapter = rf_pool_alloc(pool, (size_t)m->params.base * sizeof *m->adapter);
   for (int p = 0; p < m->params.base; ++p) m->adapter[p] = -1;
@@ -592,7 +667,8 @@ void rf_merger_close(rf_merger *m) {
   if (m) rf_pool_free(m->pool);
 }
 
-rf_status rf_merger_values(void *merger, int param, int64_t first, int64_t count, float *values, rf_error *error) {
+rf_status rf_merger_values(void *merger, int param, int64_t first, int64_t count, float *values,
+                           rf_error *error) {
   (void)error;
   const rf_merger *m = merger;
   memcpy(values, m->values[param - m->params.base] + first, (size_t)count * sizeof *values);
@@ -600,14 +676,18 @@ rf_status rf_merger_values(void *merger, int param, int64_t first, int64_t count
 }
 
 /* Columns [from, to) of row k. */
-static void add_row(const rf_merger *m, const rf_lora_parts *parts, int a, int64_t k, int64_t from, int64_t to, float *values) {
-  const float *down = m->values[a - m->params.base] + k * m->params.at[a].shape[1], *up = m->values[a + 1 - m->params.base];
+static void add_row(const rf_merger *m, const rf_lora_parts *parts, int a, int64_t k, int64_t from,
+                    int64_t to, float *values) {
+  const float *down = m->values[a - m->params.base] + k * m->params.at[a].shape[1],
+              *up = m->values[a + 1 - m->params.base];
   int64_t wide = m->params.at[a + 1].shape[1], joined = 0;
   double scale = (double)rf_lora_scale(&m->model.lora);
   for (int i = 0; i < parts->count; joined += parts->columns[i++])
-    for (int64_t c = from > parts->at[i] ? from - parts->at[i] : 0; c < parts->columns[i] && parts->at[i] + c < to; ++c) {
+    for (int64_t c = from > parts->at[i] ? from - parts->at[i] : 0;
+         c < parts->columns[i] && parts->at[i] + c < to; ++c) {
       double sum = 0;
-      for (int64_t j = 0; j < parts->rank; ++j) sum += (double)down[i * parts->rank + j] * (double)up[j * wide + joined + c];
+      for (int64_t j = 0; j < parts->rank; ++j)
+        sum += (double)down[i * parts->rank + j] * (double)up[j * wide + joined + c];
       values[parts->at[i] + c - from] = (float)((double)values[parts->at[i] + c - from] + scale * sum);
     }
 }
@@ -619,7 +699,8 @@ void rf_merger_add(const rf_merger *m, int param, int64_t first, int64_t count, 
   int64_t columns = base->shape[1], rows = (first + count - 1) / columns;
 #pragma omp parallel for schedule(static) if (count > 1 << 14)
   for (int64_t k = first / columns; k <= rows; ++k) {
-    int64_t from = k * columns > first ? 0 : first - k * columns, end = first + count - k * columns, to = end < columns ? end : columns;
+    int64_t from = k * columns > first ? 0 : first - k * columns, end = first + count - k * columns,
+            to = end < columns ? end : columns;
     add_row(m, &parts, m->adapter[param], k, from, to, values + k * columns + from - first);
   }
 }

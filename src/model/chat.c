@@ -1,4 +1,5 @@
-/* chat.c - conversations as the text a model was trained on: the chat template of a model folder, rendered. */
+/* chat.c - conversations as the text a model was trained on: the chat template of a model
+ * folder, rendered. */
 #include "model/chat.h"
 
 #include <dirent.h>
@@ -21,24 +22,27 @@ struct rf_chat {
   json_t *tokens; /* bos_token and its like: texts */
 };
 
-/* ---- reading ------------------------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 /* The special tokens of a configuration as texts: those that transformers gives to templates. */
 static rf_status take_tokens(const json_t *config, const char *where, json_t **tokens, rf_error *error) {
-  static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+  static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                      "pad_token", "cls_token", "mask_token"};
   *tokens = rf_must(json_object());
   for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
     const json_t *token = json_object_get(config, names[i]);
     if (json_is_object(token)) token = json_object_get(token, "content");
     if (!token || json_is_null(token)) continue;
     if (!json_is_string(token))
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: \"%s\" must be a text or an object with the text \"content\"", where, names[i]);
+      return RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "%s: \"%s\" must be a text or an object with the text \"content\"", where, names[i]);
     json_object_set_new(*tokens, names[i], json_stringn(json_string_value(token), json_string_length(token)));
   }
   return RAFTER_OK;
 }
 
-rf_status rf_chat_new(const char *text, size_t bytes, const char *where, const json_t *tokens, rf_chat **chat, rf_error *error) {
+rf_status rf_chat_new(const char *text, size_t bytes, const char *where, const json_t *tokens, rf_chat **chat,
+                      rf_error *error) {
   rf_chat *made = rf_must(calloc(1, sizeof *made));
   rf_status status;
   RF_GO(take_tokens(tokens, where, &made->tokens, error));
@@ -56,10 +60,13 @@ void rf_chat_free(rf_chat *chat) {
   free(chat);
 }
 
-const char *rf_chat_token(const rf_chat *chat, const char *name) { return json_string_value(json_object_get(chat->tokens, name)); }
+const char *rf_chat_token(const rf_chat *chat, const char *name) {
+  return json_string_value(json_object_get(chat->tokens, name));
+}
 
 /* The template in a tokenizer_config.json or chat_template.json; NULL when it has none. */
-static rf_status config_template(const json_t *config, const char *where, const json_t **text, rf_error *error) {
+static rf_status config_template(const json_t *config, const char *where, const json_t **text,
+                                 rf_error *error) {
   const json_t *field = json_object_get(config, "chat_template"), *row;
   char names[200] = "";
   size_t index;
@@ -69,21 +76,26 @@ static rf_status config_template(const json_t *config, const char *where, const 
     *text = field;
     return RAFTER_OK;
   }
-  if (!json_is_array(field)) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: \"chat_template\" must be a text or a list of named ones", where);
-  json_array_foreach(field, index, row) {
+  if (!json_is_array(field))
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: \"chat_template\" must be a text or a list of named ones",
+                   where);
+  json_array_foreach (field, index, row) {
     const char *name = json_string_value(json_object_get(row, "name"));
     const json_t *template = json_object_get(row, "template");
     if (!name || !json_is_string(template))
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: row %zu of \"chat_template\" lacks a text \"name\" or \"template\"", where, index);
+      return RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "%s: row %zu of \"chat_template\" lacks a text \"name\" or \"template\"", where, index);
     if (strcmp(name, "default") == 0) *text = template;
     size_t used = strlen(names);
     snprintf(names + used, sizeof names - used, "%s%.40s", used ? ", " : "", name);
   }
   if (*text) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: \"chat_template\" names no template \"default\" (got: %s)", where, names);
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: \"chat_template\" names no template \"default\" (got: %s)",
+                 where, names);
 }
 
-/* Whole numbers as doubles: model_max_length is 1000000000000000019884624838656 in most of these files. */
+/* Whole numbers as doubles: model_max_length is 1000000000000000019884624838656 in most of these
+ * files. */
 static rf_status read_config(const char *path, json_t **config, rf_error *error) {
   char *text = NULL;
   size_t bytes = 0;
@@ -92,10 +104,12 @@ static rf_status read_config(const char *path, json_t **config, rf_error *error)
   *config = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &bad);
   free(text);
   if (*config) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is not valid JSON (line %d, column %d: %s)", path, bad.line, bad.column, bad.text);
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is not valid JSON (line %d, column %d: %s)", path, bad.line,
+                 bad.column, bad.text);
 }
 
-/* What current transformers write beside a default template; alone they leave open which is meant. */
+/* What current transformers write beside a default template; alone they leave open which is
+ * meant. */
 static rf_status refuse_additional(const char *folder, rf_error *error) {
   char path[4200], names[200] = "";
   snprintf(path, sizeof path, "%.4000s/additional_chat_templates", folder);
@@ -103,21 +117,26 @@ static rf_status refuse_additional(const char *folder, rf_error *error) {
   int count = scandir(path, &entry, NULL, alphasort);
   for (int i = 0; i < count; i++) {
     size_t used = strlen(names);
-    if (rf_text_ends_with(entry[i]->d_name, ".jinja")) snprintf(names + used, sizeof names - used, "%s%.60s", used ? ", " : "", entry[i]->d_name);
+    if (rf_text_ends_with(entry[i]->d_name, ".jinja"))
+      snprintf(names + used, sizeof names - used, "%s%.60s", used ? ", " : "", entry[i]->d_name);
     free(entry[i]);
   }
   free(entry);
   if (!*names) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "give the one that is meant (--template FILE)", "%s names no default chat template (got: %s)", path, names);
+  return RF_FAIL(error, RAFTER_FAILED, "give the one that is meant (--template FILE)",
+                 "%s names no default chat template (got: %s)", path, names);
 }
 
 rf_status rf_chat_open(const char *folder, rf_chat **chat, rf_error *error) {
   bool gguf = rf_text_ends_with(folder, ".gguf");
   RF_TRY(rf_chat_find(folder, chat, error));
   if (*chat) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "the model may be no chat model: give a plain prompt, or a template of your own (--template FILE)",
-                 "%s has no chat template (expected %s)", folder,
-                 gguf ? "tokenizer.chat_template" : "chat_template.jinja, or chat_template in tokenizer_config.json or chat_template.json");
+  return RF_FAIL(
+      error, RAFTER_FAILED,
+      "the model may be no chat model: give a plain prompt, or a template of your own (--template FILE)",
+      "%s has no chat template (expected %s)", folder,
+      gguf ? "tokenizer.chat_template"
+           : "chat_template.jinja, or chat_template in tokenizer_config.json or chat_template.json");
 }
 
 static void add_token(json_t *tokens, const char *name, const rf_tokenizer *tokenizer, int32_t id) {
@@ -126,7 +145,8 @@ static void add_token(json_t *tokens, const char *name, const rf_tokenizer *toke
   if (value) json_object_set_new(tokens, name, value);
 }
 
-static rf_status new_with_marks(const char *text, size_t bytes, const char *where, const rf_tokenizer *tokenizer, rf_chat **chat, rf_error *error) {
+static rf_status new_with_marks(const char *text, size_t bytes, const char *where,
+                                const rf_tokenizer *tokenizer, rf_chat **chat, rf_error *error) {
   json_t *tokens = rf_must(json_object());
   if (tokenizer) {
     add_token(tokens, "bos_token", tokenizer, rf_tokenizer_bos(tokenizer));
@@ -149,7 +169,8 @@ rf_status rf_chat_read(const char *path, const rf_tokenizer *tokenizer, rf_chat 
   return status;
 }
 
-/* What a folder, or the folder of a weight file, has: its template (text NULL: none) and its configuration (NULL: none). */
+/* What a folder, or the folder of a weight file, has: its template (text NULL: none) and its
+ * configuration (NULL: none). */
 typedef struct source {
   char path[4200]; /* of the file that the template is from */
   char *text;
@@ -181,7 +202,8 @@ static rf_status source_read(const char *folder, source *s, rf_error *error) {
   snprintf(s->path, sizeof s->path, "%.4000s/tokenizer_config.json", folder);
   snprintf(template_path, sizeof template_path, "%.4000s/chat_template.jinja", folder);
   if (access(s->path, F_OK) == 0) RF_TRY(read_config(s->path, &s->config, error));
-  if (s->config && !json_is_object(s->config)) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: expected an object", s->path);
+  if (s->config && !json_is_object(s->config))
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: expected an object", s->path);
   if (access(template_path, F_OK) == 0) {
     memcpy(s->path, template_path, sizeof s->path);
     return rf_file_read(template_path, TEMPLATE_MOST, &s->text, &s->bytes, error);
@@ -207,12 +229,14 @@ rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {
   rf_status status = source_read(folder, &s, error);
   snprintf(inside, sizeof inside, "%.4000s/tokenizer.gguf", folder);
   bool vocabulary = access(inside, F_OK) == 0;
-  if (status == RAFTER_OK && s.text && vocabulary && !s.config) { /* the template of a training, with the marks of a GGUF file's vocabulary */
+  /* the template of a training, with the marks of a GGUF file's vocabulary */
+  if (status == RAFTER_OK && s.text && vocabulary && !s.config) {
     rf_tokenizer *tokenizer = NULL;
     status = rf_tokenizer_open(folder, &tokenizer, error);
     if (status == RAFTER_OK) status = new_with_marks(s.text, s.bytes, s.path, tokenizer, chat, error);
     rf_tokenizer_close(tokenizer);
-    source_free(&s); return status;
+    source_free(&s);
+    return status;
   }
   if (status == RAFTER_OK && !s.text && vocabulary) status = rf_chat_find_gguf(inside, chat, error);
   if (status == RAFTER_OK && s.text) status = rf_chat_new(s.text, s.bytes, s.path, s.config, chat, error);
@@ -224,30 +248,36 @@ rf_status rf_chat_source(const char *folder, char **text, rf_error *error) {
   source s;
   rf_status status = source_read(folder, &s, error);
   *text = NULL;
-  if (status == RAFTER_OK) { *text = s.text; s.text = NULL; }
+  if (status == RAFTER_OK) {
+    *text = s.text;
+    s.text = NULL;
+  }
   source_free(&s);
   return status;
 }
 
-/* ---- rendering ----------------------------------------------------------------------------------------------------- */
+/* ---- rendering ------------------------------------------------------------------------------- */
 
 static rf_status check_messages(const json_t *messages, rf_error *error) {
   const json_t *message;
   size_t index;
-  if (!json_is_array(messages)) return RF_FAIL(error, RAFTER_FAILED, NULL, "the messages of a conversation must be a list");
+  if (!json_is_array(messages))
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "the messages of a conversation must be a list");
   if (json_array_size(messages) > MESSAGES_MOST)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "a conversation has too many messages (expected at most %d, got %zu)", MESSAGES_MOST,
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "a conversation has too many messages (expected at most %d, got %zu)", MESSAGES_MOST,
                    json_array_size(messages));
-  json_array_foreach(messages, index, message) {
+  json_array_foreach (messages, index, message) {
     if (!json_is_string(json_object_get(message, "role")))
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "message %zu of the conversation is no object with a text \"role\"", index);
+      return RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "message %zu of the conversation is no object with a text \"role\"", index);
   }
   return RAFTER_OK;
 }
 
 /* The first `count` messages. */
-static rf_status render(const rf_chat *chat, const json_t *messages, size_t count, bool prompt, const rf_chat_options *options, rf_rendered *rendered,
-                        rf_error *error) {
+static rf_status render(const rf_chat *chat, const json_t *messages, size_t count, bool prompt,
+                        const rf_chat_options *options, rf_rendered *rendered, rf_error *error) {
   json_t *variables = rf_must(json_copy(chat->tokens)), *some = rf_must(json_array());
   for (size_t i = 0; i < count; ++i) json_array_append(some, json_array_get(messages, i));
   json_object_set_new(variables, "messages", some);
@@ -256,20 +286,25 @@ static rf_status render(const rf_chat *chat, const json_t *messages, size_t coun
   if (options && options->tools) json_object_set(variables, "tools", (json_t *)options->tools);
   else json_object_set_new(variables, "tools", json_null());
   if (options && options->variables) json_object_update(variables, (json_t *)options->variables);
-  rf_status status = rf_template_render(chat->parsed, variables, options ? options->now : NULL, NULL, rendered, error);
+  rf_status status =
+      rf_template_render(chat->parsed, variables, options ? options->now : NULL, NULL, rendered, error);
   json_decref(variables);
   return status;
 }
 
-rf_status rf_chat_render(const rf_chat *chat, const json_t *messages, const rf_chat_options *options, rf_rendered *rendered, rf_error *error) {
+rf_status rf_chat_render(const rf_chat *chat, const json_t *messages, const rf_chat_options *options,
+                         rf_rendered *rendered, rf_error *error) {
   RF_TRY(check_messages(messages, error));
-  return render(chat, messages, json_array_size(messages), options && options->add_generation_prompt, options, rendered, error);
+  return render(chat, messages, json_array_size(messages), options && options->add_generation_prompt, options,
+                rendered, error);
 }
 
 /* Bytes of the first `count` messages rendered alone, which must begin `whole`. */
-static rf_status prefix_bytes(const rf_chat *chat, const json_t *messages, size_t count, bool prompt, const rf_chat_options *options,
-                              const rf_rendered *whole, size_t *bytes, rf_error *error) {
-  static const char hint[] = "give conversations with one turn of the assistant, or a template with {% generation %} blocks";
+static rf_status prefix_bytes(const rf_chat *chat, const json_t *messages, size_t count, bool prompt,
+                              const rf_chat_options *options, const rf_rendered *whole, size_t *bytes,
+                              rf_error *error) {
+  static const char hint[] =
+      "give conversations with one turn of the assistant, or a template with {% generation %} blocks";
   rf_rendered part;
   RF_TRY(render(chat, messages, count, prompt, options, &part, error));
   size_t same = 0, most = part.bytes < whole->bytes ? part.bytes : whole->bytes;
@@ -278,12 +313,14 @@ static rf_status prefix_bytes(const rf_chat *chat, const json_t *messages, size_
   rf_rendered_free(&part);
   if (same == *bytes) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, hint,
-                 "the chat template does not say what the assistant wrote: the first %zu messages%s render otherwise alone than in the whole "
+                 "the chat template does not say what the assistant wrote: the first %zu messages%s render "
+                 "otherwise alone than in the whole "
                  "conversation (from byte %zu)",
                  count, prompt ? " and the generation prompt" : "", same);
 }
 
-rf_status rf_chat_render_spans(const rf_chat *chat, const json_t *messages, const rf_chat_options *options, rf_rendered *rendered, rf_error *error) {
+rf_status rf_chat_render_spans(const rf_chat *chat, const json_t *messages, const rf_chat_options *options,
+                               rf_rendered *rendered, rf_error *error) {
   RF_TRY(check_messages(messages, error));
   rf_rendered whole;
   size_t count = json_array_size(messages), end = 0;
@@ -300,8 +337,10 @@ rf_status rf_chat_render_spans(const rf_chat *chat, const json_t *messages, cons
       RF_GO(prefix_bytes(chat, messages, i, true, options, &whole, &span->first, error));
       RF_GO(prefix_bytes(chat, messages, i + 1, false, options, &whole, &span->last, error));
       if (span->first < end || span->last < span->first) {
-        status =
-            RF_FAIL(error, RAFTER_FAILED, NULL, "the chat template does not say what the assistant wrote: message %zu adds no text of its own", i);
+        status = RF_FAIL(
+            error, RAFTER_FAILED, NULL,
+            "the chat template does not say what the assistant wrote: message %zu adds no text of its own",
+            i);
         goto done;
       }
       end = span->last;

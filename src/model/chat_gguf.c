@@ -4,7 +4,8 @@
 
 static void add_token(json_t *tokens, const char *name, const rf_gguf_vocab *vocab, int32_t id) {
   if (id < 0 || id >= vocab->count) return;
-  json_t *text = json_stringn(vocab->token[id].at, (size_t)vocab->token[id].bytes); /* NULL: not UTF-8, a mark no template can name */
+  /* NULL: not UTF-8, a mark no template can name */
+  json_t *text = json_stringn(vocab->token[id].at, (size_t)vocab->token[id].bytes);
   if (text) json_object_set_new(tokens, name, text);
 }
 
@@ -22,7 +23,8 @@ rf_status rf_chat_find_gguf(const char *path, rf_chat **chat, rf_error *error) {
     add_token(tokens, "eos_token", &vocab, vocab.eos);
     add_token(tokens, "unk_token", &vocab, vocab.unknown);
     add_token(tokens, "pad_token", &vocab, vocab.pad);
-    status = rf_chat_new(vocab.chat_template.at, (size_t)vocab.chat_template.bytes, path, tokens, chat, error);
+    status =
+        rf_chat_new(vocab.chat_template.at, (size_t)vocab.chat_template.bytes, path, tokens, chat, error);
   }
   json_decref(tokens);
   rf_gguf_vocab_free(&vocab);

@@ -1,5 +1,6 @@
-/* config.c - Hugging Face's config.json, both spellings of each field, and our own for shapes that Hugging Face has no class for.
- * One table of fields per model type, walked by the reader and by the writer. */
+/* config.c - Hugging Face's config.json, both spellings of each field, and our own for shapes
+ * that Hugging Face has no class for. One table of fields per model type, walked by the reader
+ * and by the writer. */
 #include <libgen.h>
 #include <limits.h>
 #include <math.h>
@@ -10,11 +11,13 @@
 
 #include "model/config_parts.h"
 
-enum { CONFIG_MOST = 4 << 20 }; /* bytes; the largest known ones have a few hundred kilobytes of label names */
+/* bytes; the largest known ones have a few hundred kilobytes of label names */
+enum { CONFIG_MOST = 4 << 20 };
 
 #define AT(field) offsetof(rf_model, field)
 
-/* n_inner null means 4 * n_embd; head_dim and the key/value heads follow from the heads. Our own fields stand at the end. */
+/* n_inner null means 4 * n_embd; head_dim and the key/value heads follow from the heads. Our own
+ * fields stand at the end. */
 static const config_field GPT2[] = {
     {"n_layer", NULL, INT, true, 0, AT(layers)},
     {"n_embd", NULL, INT, true, 0, AT(width)},
@@ -27,22 +30,32 @@ static const config_field GPT2[] = {
     {"tie_word_embeddings", NULL, BOOL, false, 1, AT(tied)},
 };
 static const config_field RAFTER_GPT[] = {
-    {"head_dim", NULL, INT, true, 0, AT(head_dim)},    {"kv_heads", NULL, INT, true, 0, AT(kv_heads)},    {"bias", NULL, BOOL, true, 1, AT(bias)},
-    {"head_bias", NULL, BOOL, true, 0, AT(head_bias)}, {"mlp_first", NULL, BOOL, true, 0, AT(mlp_first)},
+    {"head_dim", NULL, INT, true, 0, AT(head_dim)},    {"kv_heads", NULL, INT, true, 0, AT(kv_heads)},
+    {"bias", NULL, BOOL, true, 1, AT(bias)},           {"head_bias", NULL, BOOL, true, 0, AT(head_bias)},
+    {"mlp_first", NULL, BOOL, true, 0, AT(mlp_first)},
 };
-/* All that grew out of Llama spells these alike; what a type takes when a field is missing stands in its row of TYPES. */
+/* All that grew out of Llama spells these alike; what a type takes when a field is missing
+ * stands in its row of TYPES. */
 static const config_field SHARED[] = {
-    {"num_hidden_layers", NULL, INT, true, 0, AT(layers)},  {"hidden_size", NULL, INT, true, 0, AT(width)},
-    {"num_attention_heads", NULL, INT, true, 0, AT(heads)}, {"num_key_value_heads", NULL, INT, false, 0, AT(kv_heads)},
-    {"head_dim", NULL, INT, false, 0, AT(head_dim)},        {"intermediate_size", NULL, INT, true, 0, AT(ff)},
-    {"vocab_size", NULL, INT, true, 0, AT(vocab)},          {"max_position_embeddings", NULL, INT, false, 0, AT(max_seq)},
+    {"num_hidden_layers", NULL, INT, true, 0, AT(layers)},
+    {"hidden_size", NULL, INT, true, 0, AT(width)},
+    {"num_attention_heads", NULL, INT, true, 0, AT(heads)},
+    {"num_key_value_heads", NULL, INT, false, 0, AT(kv_heads)},
+    {"head_dim", NULL, INT, false, 0, AT(head_dim)},
+    {"intermediate_size", NULL, INT, true, 0, AT(ff)},
+    {"vocab_size", NULL, INT, true, 0, AT(vocab)},
+    {"max_position_embeddings", NULL, INT, false, 0, AT(max_seq)},
 };
 /* Google's own config.json of the larger Gemma 3 models leave out what is as in the class. */
 static const config_field GEMMA3_SHAPE[] = {
-    {"num_hidden_layers", NULL, INT, false, 26, AT(layers)}, {"hidden_size", NULL, INT, false, 2304, AT(width)},
-    {"num_attention_heads", NULL, INT, false, 8, AT(heads)}, {"num_key_value_heads", NULL, INT, false, 4, AT(kv_heads)},
-    {"head_dim", NULL, INT, false, 256, AT(head_dim)},       {"intermediate_size", NULL, INT, false, 9216, AT(ff)},
-    {"vocab_size", NULL, INT, false, 262208, AT(vocab)},     {"max_position_embeddings", NULL, INT, false, 131072, AT(max_seq)},
+    {"num_hidden_layers", NULL, INT, false, 26, AT(layers)},
+    {"hidden_size", NULL, INT, false, 2304, AT(width)},
+    {"num_attention_heads", NULL, INT, false, 8, AT(heads)},
+    {"num_key_value_heads", NULL, INT, false, 4, AT(kv_heads)},
+    {"head_dim", NULL, INT, false, 256, AT(head_dim)},
+    {"intermediate_size", NULL, INT, false, 9216, AT(ff)},
+    {"vocab_size", NULL, INT, false, 262208, AT(vocab)},
+    {"max_position_embeddings", NULL, INT, false, 131072, AT(max_seq)},
 };
 enum { SHAPE_COUNT = sizeof SHARED / sizeof SHARED[0] };
 _Static_assert(sizeof GEMMA3_SHAPE == sizeof SHARED, "a shape has the same fields wherever it stands");
@@ -97,11 +110,14 @@ static const config_field NEOX[] = {
 
 static const activation SILU[] = {{"silu", RF_MLP_SWIGLU}, {"swish", RF_MLP_SWIGLU}, {NULL, 0}};
 /* The first Gemma was published as "gelu" and computed with the tanh form. */
-static const activation GEMMA_GATE[] = {{"gelu_pytorch_tanh", RF_MLP_GEGLU}, {"gelu_new", RF_MLP_GEGLU}, {"gelu", RF_MLP_GEGLU}, {NULL, 0}};
-static const activation TANH_GATE[] = {{"gelu_pytorch_tanh", RF_MLP_GEGLU}, {"gelu_new", RF_MLP_GEGLU}, {NULL, 0}};
+static const activation GEMMA_GATE[] = {
+    {"gelu_pytorch_tanh", RF_MLP_GEGLU}, {"gelu_new", RF_MLP_GEGLU}, {"gelu", RF_MLP_GEGLU}, {NULL, 0}};
+static const activation TANH_GATE[] = {
+    {"gelu_pytorch_tanh", RF_MLP_GEGLU}, {"gelu_new", RF_MLP_GEGLU}, {NULL, 0}};
 #define GELU_FORMS \
-  {"gelu", RF_MLP_GELU_ERF}, {"gelu_python", RF_MLP_GELU_ERF}, {"gelu_new", RF_MLP_GELU}, {"gelu_fast", RF_MLP_GELU}, \
-      {"gelu_pytorch_tanh", RF_MLP_GELU}, {"gelu_python_tanh", RF_MLP_GELU}, {"gelu_accurate", RF_MLP_GELU}, { \
+  {"gelu", RF_MLP_GELU_ERF}, {"gelu_python", RF_MLP_GELU_ERF}, {"gelu_new", RF_MLP_GELU}, \
+      {"gelu_fast", RF_MLP_GELU}, {"gelu_pytorch_tanh", RF_MLP_GELU}, {"gelu_python_tanh", RF_MLP_GELU}, \
+      {"gelu_accurate", RF_MLP_GELU}, { \
     NULL, 0 \
   }
 static const activation GELU_UP[] = {GELU_FORMS};
@@ -255,7 +271,11 @@ static const config_type TYPES[] = {
      .off = {"attention_bias", "mlp_bias"}},
     {.type = "gpt_neox",
      .class = "GPTNeoXForCausalLM",
-     .base = {.family = RF_FAMILY_NEOX, .norm = RF_NORM_LAYERNORM, .position = RF_POSITION_ROPE, .bias = true, .init = "gpt2"},
+     .base = {.family = RF_FAMILY_NEOX,
+              .norm = RF_NORM_LAYERNORM,
+              .position = RF_POSITION_ROPE,
+              .bias = true,
+              .init = "gpt2"},
      FIELDS(NEOX),
      .activation = GELU_UP,
      .activation_key = "hidden_act",
@@ -280,15 +300,18 @@ static const config_type *type_of(rf_family family) {
 }
 #define COUNT(table) (int)(sizeof table / sizeof table[0])
 
-/* ---- reading --------------------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
-static rf_status read_fields(const json_t *json, const char *where, const config_field *field, int count, rf_model *model, rf_error *error) {
+static rf_status read_fields(const json_t *json, const char *where, const config_field *field, int count,
+                             rf_model *model, rf_error *error) {
   for (; count > 0; --count, ++field) {
     const char *key = field->key;
     json_t *found = json_object_get(json, key);
-    if ((!found || json_is_null(found)) && field->other && json_object_get(json, field->other)) key = field->other;
+    if ((!found || json_is_null(found)) && field->other && json_object_get(json, field->other))
+      key = field->other;
     char *to = (char *)model + field->offset;
-    bool is_null = json_is_null(json_object_get(json, key)) && field->type == FLOAT; /* a softcap of null is none */
+    /* a softcap of null is none */
+    bool is_null = json_is_null(json_object_get(json, key)) && field->type == FLOAT;
     int64_t whole = (int64_t)field->otherwise;
     double real = is_null ? 0 : field->otherwise;
     bool flag = field->otherwise != 0;
@@ -308,39 +331,49 @@ static rf_status read_fields(const json_t *json, const char *where, const config
   return RAFTER_OK;
 }
 
-/* A token id, a list of them (the first counts) or none. Ids outside the vocabulary are left over from another tokenizer: none. */
-static rf_status read_id(const json_t *json, const char *key, const char *where, int64_t otherwise, int64_t vocab, int32_t *id, rf_error *error) {
+/* A token id, a list of them (the first counts) or none. Ids outside the vocabulary are left
+ * over from another tokenizer: none. */
+static rf_status read_id(const json_t *json, const char *key, const char *where, int64_t otherwise,
+                         int64_t vocab, int32_t *id, rf_error *error) {
   json_t *value = json_object_get(json, key);
   if (json_is_array(value)) value = json_array_get(value, 0);
   if (value && !json_is_null(value) && !json_is_integer(value))
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" has the wrong type (expected a token id)", where, key);
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "%s: the field \"%s\" has the wrong type (expected a token id)", where, key);
   int64_t number = json_is_integer(value) ? json_integer_value(value) : value ? -1 : otherwise;
   *id = number >= 0 && number < vocab && number <= INT32_MAX ? (int32_t)number : -1;
   return RAFTER_OK;
 }
 
-static rf_status read_activation(const json_t *json, const char *key, const char *where, const activation *known, rf_mlp_kind *mlp, rf_error *error) {
+static rf_status read_activation(const json_t *json, const char *key, const char *where,
+                                 const activation *known, rf_mlp_kind *mlp, rf_error *error) {
   const char *value;
   RF_TRY(rf_json_string_or(json, key, where, known->text, &value, error));
   for (const activation *a = known; a->text; ++a)
     if (strcmp(a->text, value) == 0) return *mlp = a->mlp, RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is not supported (expected \"%s\", got \"%.60s\")", where, key, known->text,
-                 value);
+  return RF_FAIL(error, RAFTER_FAILED, NULL,
+                 "%s: the field \"%s\" is not supported (expected \"%s\", got \"%.60s\")", where, key,
+                 known->text, value);
 }
 
 static rf_status expect_off(const json_t *json, const char *key, const char *where, rf_error *error) {
   bool on;
   RF_TRY(rf_json_bool_or(json, key, where, false, &on, error));
-  return on ? RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is not supported (expected false)", where, key) : RAFTER_OK;
+  return on ? RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is not supported (expected false)",
+                      where, key)
+            : RAFTER_OK;
 }
 
 static rf_status expect_on(const json_t *json, const char *key, const char *where, rf_error *error) {
   bool on;
   RF_TRY(rf_json_bool_or(json, key, where, true, &on, error));
-  return on ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is not supported (expected true)", where, key);
+  return on ? RAFTER_OK
+            : RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is not supported (expected true)",
+                      where, key);
 }
 
-static rf_status read_gpt2(const json_t *json, const char *where, bool own, rf_model *model, rf_error *error) {
+static rf_status read_gpt2(const json_t *json, const char *where, bool own, rf_model *model,
+                           rf_error *error) {
   model->family = RF_FAMILY_GPT;
   model->norm = RF_NORM_LAYERNORM;
   model->position = RF_POSITION_LEARNED;
@@ -360,11 +393,14 @@ static rf_status read_gpt2(const json_t *json, const char *where, bool own, rf_m
     RF_TRY(rf_json_string(json, "init", where, &init, error));
     model->init = rf_model_init(init);
     if (!model->init)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"init\" is unknown (expected gpt2, flax or llama, got \"%.40s\")", where, init);
+      return RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "%s: the field \"init\" is unknown (expected gpt2, flax or llama, got \"%.40s\")", where,
+                     init);
     return RAFTER_OK;
   }
   if (model->width % model->heads != 0)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"n_embd\" is no multiple of \"n_head\" (%lld and %lld)", where,
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "%s: the field \"n_embd\" is no multiple of \"n_head\" (%lld and %lld)", where,
                    (long long)model->width, (long long)model->heads);
   model->kv_heads = model->heads;
   model->head_dim = model->width / model->heads;
@@ -383,12 +419,15 @@ static void list_full(rf_model *model, int64_t layer) {
 }
 
 /* Which layers are windowed. "layer_types" names every layer. */
-static rf_status read_windows(const json_t *json, const char *where, const config_type *type, rf_model *model, rf_error *error) {
-  if (type->windows == NO_WINDOW || model->layers > RF_LAYERS_MOST) return RAFTER_OK; /* so many are refused when all is read */
+static rf_status read_windows(const json_t *json, const char *where, const config_type *type, rf_model *model,
+                              rf_error *error) {
+  /* so many are refused when all is read */
+  if (type->windows == NO_WINDOW || model->layers > RF_LAYERS_MOST) return RAFTER_OK;
   bool qwen_on, windowed = true;
   int64_t pattern, first;
   RF_TRY(rf_json_bool_or(json, "use_sliding_window", where, false, &qwen_on, error));
-  RF_TRY(rf_json_int_or(json, "sliding_window", where, 1, INT64_MAX / 4, json_is_null(json_object_get(json, "sliding_window")) ? 0 : type->window,
+  RF_TRY(rf_json_int_or(json, "sliding_window", where, 1, INT64_MAX / 4,
+                        json_is_null(json_object_get(json, "sliding_window")) ? 0 : type->window,
                         &model->window, error));
   RF_TRY(rf_json_int_or(json, "sliding_window_pattern", where, 1, INT32_MAX, 6, &pattern, error));
   RF_TRY(rf_json_int_or(json, "max_window_layers", where, 0, INT64_MAX, 28, &first, error));
@@ -401,21 +440,27 @@ static rf_status read_windows(const json_t *json, const char *where, const confi
       const char *name = json_string_value(json_array_get(layers, i));
       bool is_full = is_full_layer(layers, i);
       if (!is_full && !(name && strcmp(name, "sliding_attention") == 0))
-        return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"layer_types\" is not supported (expected full_attention or sliding_attention)",
-                       where);
+        return RF_FAIL(
+            error, RAFTER_FAILED, NULL,
+            "%s: the field \"layer_types\" is not supported (expected full_attention or sliding_attention)",
+            where);
       full += is_full;
       if (is_full && !period) period = i + 1;
     }
     if ((int64_t)count != model->layers)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"layer_types\" has the wrong length (expected %lld, got %zu)", where,
+      return RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "%s: the field \"layer_types\" has the wrong length (expected %lld, got %zu)", where,
                      (long long)model->layers, count);
-    bool contradicts = model->window > 0 && (type->windows == ALL_WINDOWED ? full > 0 : !windowed && full < count);
+    bool contradicts =
+        model->window > 0 && (type->windows == ALL_WINDOWED ? full > 0 : !windowed && full < count);
     if (contradicts)
       return RF_FAIL(error, RAFTER_FAILED, "\"sliding_window\": null says that no layer has a window",
-                     "%s: the field \"layer_types\" contradicts \"%s\"", where, windowed ? "sliding_window" : "use_sliding_window");
+                     "%s: the field \"layer_types\" contradicts \"%s\"", where,
+                     windowed ? "sliding_window" : "use_sliding_window");
     if (full == count) windowed = false;
     bool regular = true;
-    for (size_t i = 0; i < count; ++i) regular = regular && is_full_layer(layers, i) == (full && (i + 1) % period == 0);
+    for (size_t i = 0; i < count; ++i)
+      regular = regular && is_full_layer(layers, i) == (full && (i + 1) % period == 0);
     for (size_t i = 0; i < count && !regular && full < count && model->window > 0; ++i)
       if (is_full_layer(layers, i)) list_full(model, (int64_t)i);
     if (!regular) period = 0;
@@ -425,11 +470,15 @@ static rf_status read_windows(const json_t *json, const char *where, const confi
     if (first >= model->layers) windowed = false;
     for (int64_t i = 0; i < first && windowed && model->window > 0; ++i) list_full(model, i);
   }
-  if (!windowed || model->window == 0) { model->window = 0; model->window_period = 0; }
+  if (!windowed || model->window == 0) {
+    model->window = 0;
+    model->window_period = 0;
+  }
   return RAFTER_OK;
 }
 
-/* The loss that balances the experts joins the model's own only where the config says that the router's logits are put out. */
+/* The loss that balances the experts joins the model's own only where the config says that the
+ * router's logits are put out. */
 static rf_status read_router(const json_t *json, const char *where, rf_model *model, rf_error *error) {
   double share;
   if (model->experts == 0) return RAFTER_OK;
@@ -442,14 +491,18 @@ static rf_status read_router(const json_t *json, const char *where, rf_model *mo
 /* How DeepSeek's routers choose and weigh. */
 static rf_status read_deepseek(const json_t *json, const char *where, rf_model *model, rf_error *error) {
   bool second = model->family == RF_FAMILY_DEEPSEEK2, normed, pairs;
-  const char *method, *scores, *known = second ? "group_limited_greedy" : "noaux_tc", *expected = second ? "softmax" : "sigmoid";
+  const char *method, *scores, *known = second ? "group_limited_greedy" : "noaux_tc",
+                               *expected = second ? "softmax" : "sigmoid";
   int64_t plain, every, groups, used;
   RF_TRY(rf_json_int(json, "qk_nope_head_dim", where, 1, 4096, &plain, error));
   model->head_dim = plain + model->rope_dim;
   model->kv_heads = model->heads;
   RF_TRY(rf_json_int_or(json, "first_k_dense_replace", where, 0, INT64_MAX, 0, &model->first_dense, error));
   if (model->experts > 0 && model->first_dense > model->layers) model->first_dense = model->layers;
-  if (model->experts == 0) { model->first_dense = model->experts_shared = 0; model->router_choice = false; }
+  if (model->experts == 0) {
+    model->first_dense = model->experts_shared = 0;
+    model->router_choice = false;
+  }
   RF_TRY(rf_json_int_or(json, "moe_layer_freq", where, 1, INT64_MAX, 1, &every, error));
   RF_TRY(rf_json_bool_or(json, "rope_interleave", where, true, &pairs, error));
   if (every != 1 || !pairs)
@@ -458,18 +511,25 @@ static rf_status read_deepseek(const json_t *json, const char *where, rf_model *
   RF_TRY(rf_json_string_or(json, "scoring_func", where, expected, &scores, error));
   RF_TRY(rf_json_string_or(json, "topk_method", where, second ? "greedy" : known, &method, error));
   if (strcmp(scores, expected))
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"scoring_func\" is not supported (expected \"%s\", got \"%.60s\")", where, expected,
-                   scores);
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "%s: the field \"scoring_func\" is not supported (expected \"%s\", got \"%.60s\")", where,
+                   expected, scores);
   bool greedy = second && strcmp(method, "greedy") == 0;
   if (!greedy && strcmp(method, known))
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"topk_method\" is not supported (expected \"%s\", got \"%.60s\")", where, known,
-                   method);
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "%s: the field \"topk_method\" is not supported (expected \"%s\", got \"%.60s\")", where,
+                   known, method);
   RF_TRY(rf_json_int_or(json, "n_group", where, 1, 1024, 1, &groups, error));
   RF_TRY(rf_json_int_or(json, "topk_group", where, 1, 1024, 1, &used, error));
-  if (!greedy && groups > 1) { model->router_groups = (int32_t)groups; model->router_groups_used = (int32_t)used; }
+  if (!greedy && groups > 1) {
+    model->router_groups = (int32_t)groups;
+    model->router_groups_used = (int32_t)used;
+  }
   RF_TRY(rf_json_bool_or(json, "norm_topk_prob", where, !second, &normed, error));
   if (second && normed)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"norm_topk_prob\" is not supported (expected false of deepseek_v2)", where);
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "%s: the field \"norm_topk_prob\" is not supported (expected false of deepseek_v2)",
+                   where);
   model->router_as_is = !normed;
   return RAFTER_OK;
 }
@@ -480,24 +540,31 @@ static void write_deepseek(json_t *json, const rf_model *model) {
   json_object_set_new(json, "head_dim", json_integer(model->rope_dim)); /* as the class means it */
   json_object_set_new(json, "first_k_dense_replace", json_integer(model->first_dense));
   json_object_set_new(json, "scoring_func", json_string(second ? "softmax" : "sigmoid"));
-  json_object_set_new(json, "topk_method", json_string(!second ? "noaux_tc" : model->router_groups ? "group_limited_greedy" : "greedy"));
+  json_object_set_new(json, "topk_method",
+                      json_string(!second                ? "noaux_tc"
+                                  : model->router_groups ? "group_limited_greedy"
+                                                         : "greedy"));
   json_object_set_new(json, "n_group", json_integer(model->router_groups ? model->router_groups : 1));
   json_object_set_new(json, "topk_group", json_integer(model->router_groups ? model->router_groups_used : 1));
   json_object_set_new(json, "norm_topk_prob", json_boolean(!model->router_as_is));
   if (model->q_rank == 0) json_object_set_new(json, "q_lora_rank", json_null());
   if (model->router_scale == 0) json_object_set_new(json, "routed_scaling_factor", json_real(1));
-  static const char *const counts[] = {"n_routed_experts", "num_experts_per_tok", "n_shared_experts", "moe_intermediate_size"};
+  static const char *const counts[] = {"n_routed_experts", "num_experts_per_tok", "n_shared_experts",
+                                       "moe_intermediate_size"};
   for (int i = 0; i < 4; ++i)
-    if (json_integer_value(json_object_get(json, counts[i])) == 0) json_object_set_new(json, counts[i], json_null());
+    if (json_integer_value(json_object_get(json, counts[i])) == 0)
+      json_object_set_new(json, counts[i], json_null());
 }
 
-static rf_status read_type(const json_t *json, const char *where, const config_type *type, rf_model *model, rf_error *error) {
+static rf_status read_type(const json_t *json, const char *where, const config_type *type, rf_model *model,
+                           rf_error *error) {
   *model = type->base;
   RF_TRY(read_fields(json, where, type->shape ? type->shape : SHARED, SHAPE_COUNT, model, error));
   RF_TRY(read_fields(json, where, type->field, type->field_count, model, error));
   RF_TRY(rf_json_bool_or(json, "tie_word_embeddings", where, type->tied, &model->tied, error));
   RF_TRY(read_activation(json, type->activation_key, where, type->activation, &model->mlp, error));
-  if (type->activation_also) RF_TRY(read_activation(json, type->activation_also, where, type->activation, &model->mlp, error));
+  if (type->activation_also)
+    RF_TRY(read_activation(json, type->activation_also, where, type->activation, &model->mlp, error));
   for (int i = 0; i < 4 && type->off[i]; ++i) RF_TRY(expect_off(json, type->off[i], where, error));
   if (type->on) RF_TRY(expect_on(json, type->on, where, error));
   RF_TRY(read_id(json, "bos_token_id", where, type->bos, model->vocab, &model->bos_id, error));
@@ -506,8 +573,10 @@ static rf_status read_type(const json_t *json, const char *where, const config_t
   if (model->head_dim == 0 && type->head_dim > 0) model->head_dim = type->head_dim;
   if (model->head_dim == 0) {
     if (model->width % model->heads != 0)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"hidden_size\" is no multiple of \"num_attention_heads\" (%lld and %lld)", where,
-                     (long long)model->width, (long long)model->heads);
+      return RF_FAIL(
+          error, RAFTER_FAILED, NULL,
+          "%s: the field \"hidden_size\" is no multiple of \"num_attention_heads\" (%lld and %lld)", where,
+          (long long)model->width, (long long)model->heads);
     model->head_dim = model->width / model->heads;
   }
   if (model->max_seq == 0) model->max_seq = type->positions;
@@ -516,11 +585,15 @@ static rf_status read_type(const json_t *json, const char *where, const config_t
   if (model->norm_offset > 0) model->embed_scale = sqrtf((float)model->width);
   if (type->query_scalar > 0) {
     double scalar;
-    RF_TRY(rf_json_float_or(json, "query_pre_attn_scalar", where, 1e-6, 1e9, type->query_scalar, &scalar, error));
+    RF_TRY(rf_json_float_or(json, "query_pre_attn_scalar", where, 1e-6, 1e9, type->query_scalar, &scalar,
+                            error));
     model->attn_scale = (float)(1 / sqrt(scalar));
   }
-  if (model->family == RF_FAMILY_GEMMA3 && model->attn_softcap > 0) /* the class has the field and does not compute it */
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"attn_logit_softcapping\" is not supported of a gemma3_text (expected null)", where);
+  if (model->family == RF_FAMILY_GEMMA3 &&
+      model->attn_softcap > 0) /* the class has the field and does not compute it */
+    return RF_FAIL(
+        error, RAFTER_FAILED, NULL,
+        "%s: the field \"attn_logit_softcapping\" is not supported of a gemma3_text (expected null)", where);
   RF_TRY(rf_config_read_rope(json, where, type, model, error));
   RF_TRY(read_router(json, where, model, error));
   return read_windows(json, where, type, model, error);
@@ -534,16 +607,21 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
   if (strcmp(type, "gpt2") == 0) RF_TRY(read_gpt2(json, where, false, &model, error));
   else if (strcmp(type, "rafter_gpt") == 0) RF_TRY(read_gpt2(json, where, true, &model, error));
   else if (type_named(type)) RF_TRY(read_type(json, where, type_named(type), &model, error));
-  else if (strcmp(type, "gemma3") == 0 && json_is_object(json_object_get(json, "text_config"))) /* with pictures: its text model */
+  else if (strcmp(type, "gemma3") == 0 &&
+           json_is_object(json_object_get(json, "text_config"))) /* with pictures: its text model */
     RF_TRY(read_type(json_object_get(json, "text_config"), where, type_named("gemma3_text"), &model, error));
   else
     return RF_FAIL(error, RAFTER_FAILED,
-                   "gpt2, gpt_neox, llama, mistral, mixtral, qwen2, qwen3, gemma, gemma2, gemma3_text, deepseek_v2 and deepseek_v3 can be read",
-                   "%s: this version does not know the model type \"%.60s\" (field \"model_type\")", where, type);
+                   "gpt2, gpt_neox, llama, mistral, mixtral, qwen2, qwen3, gemma, gemma2, gemma3_text, "
+                   "deepseek_v2 and deepseek_v3 can be read",
+                   "%s: this version does not know the model type \"%.60s\" (field \"model_type\")", where,
+                   type);
   snprintf(model.name, sizeof model.name, "%s", type);
-  /* What the weights of a folder are packed in is no question of the model's numbers but of their files. */
+  /* What the weights of a folder are packed in is no question of the model's numbers but of
+   * their files. */
   if (json_is_object(json_object_get(json, "quantization_config")))
-    model.plan_only = "its weights stand in a form that this version does not read (quantization_config of its config.json)";
+    model.plan_only = "its weights stand in a form that this version does not read (quantization_config of "
+                      "its config.json)";
   if (rf_model_check(&model, where, error) != RAFTER_OK) {
     if (error) error->status = RAFTER_FAILED; /* the file is wrong, not the command line */
     return RAFTER_FAILED;
@@ -552,10 +630,12 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
   return RAFTER_OK;
 }
 
-rf_status rf_model_config_parse(const char *text, size_t bytes, const char *where, rf_model *model, rf_error *error) {
+rf_status rf_model_config_parse(const char *text, size_t bytes, const char *where, rf_model *model,
+                                rf_error *error) {
   json_t *json;
   if (bytes > CONFIG_MOST)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is too large (expected at most %d bytes, got %zu)", where, CONFIG_MOST, bytes);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is too large (expected at most %d bytes, got %zu)", where,
+                   CONFIG_MOST, bytes);
   RF_TRY(rf_json_parse(text, bytes, where, &json, error));
   rf_status status = from_json(json, where, model, error);
   json_decref(json);
@@ -576,7 +656,7 @@ rf_status rf_model_config_read(const char *path, rf_model *model, rf_error *erro
   return RAFTER_OK;
 }
 
-/* ---- writing --------------------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 /* Whether the type of this model has the field that says it. */
 static bool has_field(const rf_model *model, size_t offset) {
@@ -587,10 +667,13 @@ static bool has_field(const rf_model *model, size_t offset) {
 }
 
 bool rf_model_is_hugging_face(const rf_model *model) {
-  if ((model->attn_bias && !has_field(model, AT(attn_bias))) || (model->mlp_bias && !has_field(model, AT(mlp_bias)))) return false;
+  if ((model->attn_bias && !has_field(model, AT(attn_bias))) ||
+      (model->mlp_bias && !has_field(model, AT(mlp_bias))))
+    return false;
   if (model->qkv_bias && model->family != RF_FAMILY_QWEN2) return false;
   if (model->family != RF_FAMILY_GPT) return !model->head_bias && !model->mlp_first && !model->plan_only;
-  return model->bias && !model->head_bias && !model->mlp_first && model->kv_heads == model->heads && model->heads * model->head_dim == model->width;
+  return model->bias && !model->head_bias && !model->mlp_first && model->kv_heads == model->heads &&
+         model->heads * model->head_dim == model->width;
 }
 
 static void write_fields(json_t *json, const config_field *field, int count, const rf_model *model) {
@@ -602,7 +685,9 @@ static void write_fields(json_t *json, const config_field *field, int count, con
   }
 }
 
-static void write_id(json_t *json, const char *key, int32_t id) { json_object_set_new(json, key, id < 0 ? json_null() : json_integer(id)); }
+static void write_id(json_t *json, const char *key, int32_t id) {
+  json_object_set_new(json, key, id < 0 ? json_null() : json_integer(id));
+}
 
 static void write_windows(json_t *json, const config_type *type, const rf_model *model) {
   if (type->windows == NO_WINDOW) return;
@@ -614,9 +699,11 @@ static void write_windows(json_t *json, const config_type *type, const rf_model 
   if (model->window == 0 || type->windows == ALL_WINDOWED) return;
   json_t *layers = json_array();
   for (int i = 0; i < model->layers; ++i)
-    json_array_append_new(layers, json_string(rf_model_window(model, i) > 0 ? "sliding_attention" : "full_attention"));
+    json_array_append_new(
+        layers, json_string(rf_model_window(model, i) > 0 ? "sliding_attention" : "full_attention"));
   json_object_set_new(json, "layer_types", layers);
-  if (type->windows == PATTERN && !model->window_listed) json_object_set_new(json, "sliding_window_pattern", json_integer(model->window_period));
+  if (type->windows == PATTERN && !model->window_listed)
+    json_object_set_new(json, "sliding_window_pattern", json_integer(model->window_period));
 }
 
 static void write_type(json_t *json, const config_type *type, const rf_model *model) {
@@ -628,15 +715,19 @@ static void write_type(json_t *json, const config_type *type, const rf_model *mo
   for (const activation *a = type->activation; a->text; ++a) {
     if (a->mlp != model->mlp) continue;
     json_object_set_new(json, "hidden_act", json_string(a->text));
-    json_object_set_new(json, type->activation_also ? type->activation_also : type->activation_key, json_string(a->text));
+    json_object_set_new(json, type->activation_also ? type->activation_also : type->activation_key,
+                        json_string(a->text));
     break;
   }
   if (type->query_scalar > 0) {
     double scalar = 1 / ((double)model->attn_scale * (double)model->attn_scale), whole = round(scalar);
-    json_object_set_new(json, "query_pre_attn_scalar", fabs(scalar - whole) < 1e-4 ? json_integer((json_int_t)whole) : json_real(scalar));
+    json_object_set_new(json, "query_pre_attn_scalar",
+                        fabs(scalar - whole) < 1e-4 ? json_integer((json_int_t)whole) : json_real(scalar));
   }
-  if (type->query_scalar > 0 && model->attn_softcap == 0) json_object_set_new(json, "attn_logit_softcapping", json_null());
-  if (type->query_scalar > 0 && model->final_softcap == 0) json_object_set_new(json, "final_logit_softcapping", json_null());
+  if (type->query_scalar > 0 && model->attn_softcap == 0)
+    json_object_set_new(json, "attn_logit_softcapping", json_null());
+  if (type->query_scalar > 0 && model->final_softcap == 0)
+    json_object_set_new(json, "final_logit_softcapping", json_null());
   if (model->experts > 0) {
     json_object_set_new(json, "output_router_logits", json_boolean(model->router_logits));
     json_object_set_new(json, "router_aux_loss_coef", rf_json_decimal(model->router_aux));
@@ -650,7 +741,8 @@ static void write_gpt2(json_t *json, bool other_reads, const rf_model *model) {
   json_object_set_new(json, "architectures", json_pack("[s]", other_reads ? "GPT2LMHeadModel" : "RafterGPT"));
   json_object_set_new(json, "model_type", json_string(other_reads ? "gpt2" : "rafter_gpt"));
   write_fields(json, GPT2, COUNT(GPT2), model);
-  json_object_set_new(json, "activation_function", json_string(model->mlp == RF_MLP_GELU ? "gelu_new" : "gelu"));
+  json_object_set_new(json, "activation_function",
+                      json_string(model->mlp == RF_MLP_GELU ? "gelu_new" : "gelu"));
   json_object_set_new(json, "attn_pdrop", json_real(0));
   json_object_set_new(json, "embd_pdrop", json_real(0));
   if (other_reads) return;
@@ -669,7 +761,10 @@ rf_status rf_model_config_write(const rf_model *model, rf_dtype dtype, const cha
   else write_gpt2(json, other_reads, model);
   write_id(json, "bos_token_id", model->bos_id);
   write_id(json, "eos_token_id", model->eos_id);
-  json_object_set_new(json, "torch_dtype", json_string(dtype == RF_BF16 ? "bfloat16" : dtype == RF_F16 ? "float16" : "float32"));
+  json_object_set_new(json, "torch_dtype",
+                      json_string(dtype == RF_BF16  ? "bfloat16"
+                                  : dtype == RF_F16 ? "float16"
+                                                    : "float32"));
   rf_status status = rf_json_write(path, json, 2, error);
   json_decref(json);
   return status;

@@ -13,7 +13,8 @@
 #include "model/gguf_parts.h"
 #include "model/quant_blocks.h"
 
-/* Bytes of the smallest value (empty key, u8) and tensor (empty name, no axes), bytes of names, the largest alignment. */
+/* Bytes of the smallest value (empty key, u8) and tensor (empty name, no axes), bytes of names,
+ * the largest alignment. */
 enum { VALUE_LEAST = 13, TENSOR_LEAST = 24, NAME_MOST = 4096, ALIGNMENT_MOST = 1 << 20, ALIGNMENT = 32 };
 static const char CUT[] = "the file may be truncated: copy it again";
 
@@ -41,10 +42,12 @@ static const struct { const char *name; int bytes; } KINDS[RF_GGUF_KINDS] = { /*
 };
 // clang-format on
 
-const char *rf_gguf_kind_name(rf_gguf_kind kind) { return (unsigned)kind < RF_GGUF_KINDS ? KINDS[kind].name : "?"; }
+const char *rf_gguf_kind_name(rf_gguf_kind kind) {
+  return (unsigned)kind < RF_GGUF_KINDS ? KINDS[kind].name : "?";
+}
 int rf_gguf_kind_bytes(rf_gguf_kind kind) { return (unsigned)kind < RF_GGUF_KINDS ? KINDS[kind].bytes : 0; }
 
-/* ---- the header ------------------------------------------------------------------------------------------------ */
+/* ---- the header ------------------------------------------------------------------------------ */
 
 /* Where we are in the file. */
 typedef struct cursor {
@@ -55,8 +58,8 @@ typedef struct cursor {
 
 static rf_status need(const cursor *c, uint64_t bytes, const char *what, rf_error *error) {
   if (bytes <= c->bytes - c->at) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, CUT, "%s ends inside %s (byte %zu: expected %llu more bytes, got %zu)", c->where, what, c->at,
-                 (unsigned long long)bytes, c->bytes - c->at);
+  return RF_FAIL(error, RAFTER_FAILED, CUT, "%s ends inside %s (byte %zu: expected %llu more bytes, got %zu)",
+                 c->where, what, c->at, (unsigned long long)bytes, c->bytes - c->at);
 }
 
 static rf_status take_u32(cursor *c, const char *what, uint32_t *value, rf_error *error) {
@@ -73,19 +76,23 @@ static rf_status take_u64(cursor *c, const char *what, uint64_t *value, rf_error
   return RAFTER_OK;
 }
 
-/* A key or a tensor's name, copied with a NUL behind it. `names` has room for every byte of the file that can be one. */
+/* A key or a tensor's name, copied with a NUL behind it. `names` has room for every byte of the
+ * file that can be one. */
 static rf_status take_name(cursor *c, const char *what, rf_gguf *file, const char **name, rf_error *error) {
   uint64_t bytes;
   size_t at = c->at;
   RF_TRY(take_u64(c, what, &bytes, error));
   RF_TRY(need(c, bytes, what, error));
   if (bytes == 0 || bytes > NAME_MOST)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %s has a wrong length (byte %zu: expected 1 to %d, got %llu)", c->where, what, at, NAME_MOST,
-                   (unsigned long long)bytes);
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "%s: %s has a wrong length (byte %zu: expected 1 to %d, got %llu)", c->where, what, at,
+                   NAME_MOST, (unsigned long long)bytes);
   const uint8_t *from = c->base + c->at;
   for (uint64_t i = 0; i < bytes; ++i)
-    if (from[i] < 0x20 || from[i] == 0x7f) /* names are printed: no control characters, and no NUL that would cut one short */
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %s has a control character (byte %zu)", c->where, what, c->at + (size_t)i);
+    if (from[i] < 0x20 ||
+        from[i] == 0x7f) /* names are printed: no control characters, and no NUL that would cut one short */
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %s has a control character (byte %zu)", c->where, what,
+                     c->at + (size_t)i);
   char *to = file->names + file->names_used;
   memcpy(to, from, (size_t)bytes);
   to[bytes] = 0;
@@ -109,8 +116,9 @@ static rf_status take_kind(cursor *c, const char *what, rf_gguf_kind *kind, rf_e
   uint32_t number;
   RF_TRY(take_u32(c, what, &number, error));
   if (number >= RF_GGUF_KINDS)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %s is of an unknown kind (byte %zu: expected 0 to %d, got %u)", c->where, what, c->at - 4,
-                   RF_GGUF_KINDS - 1, number);
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "%s: %s is of an unknown kind (byte %zu: expected 0 to %d, got %u)", c->where, what,
+                   c->at - 4, RF_GGUF_KINDS - 1, number);
   *kind = (rf_gguf_kind)number;
   return RAFTER_OK;
 }
@@ -126,16 +134,21 @@ static rf_status take_value(cursor *c, rf_gguf *file, rf_gguf_value *value, rf_e
     uint64_t count;
     RF_TRY(take_kind(c, what, &value->item, error));
     RF_TRY(take_u64(c, what, &count, error));
-    if (value->item == RF_GGUF_ARRAY) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %s is an array of arrays (byte %zu)", c->where, what, c->at);
+    if (value->item == RF_GGUF_ARRAY)
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %s is an array of arrays (byte %zu)", c->where, what,
+                     c->at);
     if (count > c->bytes - c->at) /* every item has a byte at least */
-      return RF_FAIL(error, RAFTER_FAILED, CUT, "%s: %s has more items than the file has bytes (byte %zu: expected at most %zu, got %llu)", c->where,
-                     what, c->at - 8, c->bytes - c->at, (unsigned long long)count);
+      return RF_FAIL(
+          error, RAFTER_FAILED, CUT,
+          "%s: %s has more items than the file has bytes (byte %zu: expected at most %zu, got %llu)",
+          c->where, what, c->at - 8, c->bytes - c->at, (unsigned long long)count);
     value->count = (int64_t)count;
   }
   size_t from = c->at;
   int width = KINDS[value->item].bytes;
   if (width) {
-    RF_TRY(need(c, (uint64_t)value->count * (uint64_t)width, what, error)); /* count is at most a file's size */
+    /* count is at most a file's size */
+    RF_TRY(need(c, (uint64_t)value->count * (uint64_t)width, what, error));
     c->at += (size_t)value->count * (size_t)width;
   } else {
     RF_TRY(skip_texts(c, what, value->count, error));
@@ -144,13 +157,16 @@ static rf_status take_value(cursor *c, rf_gguf *file, rf_gguf_value *value, rf_e
   value->bytes = (int64_t)(c->at - from);
   for (int64_t i = 0; value->item == RF_GGUF_BOOL && i < value->count; ++i)
     if (c->base[from + (size_t)i] > 1)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %s is neither true nor false (byte %zu: expected 0 or 1, got %d)", c->where, what,
+      return RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "%s: %s is neither true nor false (byte %zu: expected 0 or 1, got %d)", c->where, what,
                      from + (size_t)i, c->base[from + (size_t)i]);
   return RAFTER_OK;
 }
 
-/* Name, shape, type and place. The offset counts from the data, which begins behind all tensors: it is checked there. */
-static rf_status take_tensor(cursor *c, rf_gguf *file, rf_quant_tensor *tensor, uint64_t *offset, rf_error *error) {
+/* Name, shape, type and place. The offset counts from the data, which begins behind all tensors:
+ * it is checked there. */
+static rf_status take_tensor(cursor *c, rf_gguf *file, rf_quant_tensor *tensor, uint64_t *offset,
+                             rf_error *error) {
   char what[160];
   uint32_t axes, number;
   uint64_t size, count = 1;
@@ -159,31 +175,36 @@ static rf_status take_tensor(cursor *c, rf_gguf *file, rf_quant_tensor *tensor, 
   snprintf(what, sizeof what, "tensor \"%.100s\"", tensor->name);
   RF_TRY(take_u32(c, what, &axes, error));
   if (axes > RF_QUANT_RANK)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %s has too many axes (byte %zu: expected at most %d, got %u)", c->where, what, c->at - 4,
-                   RF_QUANT_RANK, axes);
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "%s: %s has too many axes (byte %zu: expected at most %d, got %u)", c->where, what,
+                   c->at - 4, RF_QUANT_RANK, axes);
   tensor->rank = (int)axes;
   for (int i = tensor->rank - 1; i >= 0; --i) { /* the file has the innermost axis first */
     RF_TRY(take_u64(c, what, &size, error));
     if (size == 0) empty = true;
-    else if (size > INT64_MAX || __builtin_mul_overflow(count, size, &count) || count > (uint64_t)INT64_MAX / 16)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %s has more elements than can be counted (byte %zu)", c->where, what, c->at - 8);
+    else if (size > INT64_MAX || __builtin_mul_overflow(count, size, &count) ||
+             count > (uint64_t)INT64_MAX / 16)
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %s has more elements than can be counted (byte %zu)",
+                     c->where, what, c->at - 8);
     tensor->shape[i] = (int64_t)size;
   }
   tensor->count = empty ? 0 : (int64_t)count;
   RF_TRY(take_u32(c, what, &number, error));
   tensor->type = rf_quant_type_of(number);
   if (!tensor->type || tensor->type->head)
-    return RF_FAIL(error, RAFTER_FAILED, "the file may be newer than this program", "%s: %s has an unknown type (byte %zu: got number %u)", c->where,
-                   what, c->at - 4, number);
+    return RF_FAIL(error, RAFTER_FAILED, "the file may be newer than this program",
+                   "%s: %s has an unknown type (byte %zu: got number %u)", c->where, what, c->at - 4, number);
   int64_t row = tensor->rank ? tensor->shape[tensor->rank - 1] : 1;
   if (row % tensor->type->values)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %s of type %s has rows that are no whole blocks (expected a multiple of %d, got %lld)", c->where,
-                   what, tensor->type->name, tensor->type->values, (long long)row);
+    return RF_FAIL(
+        error, RAFTER_FAILED, NULL,
+        "%s: %s of type %s has rows that are no whole blocks (expected a multiple of %d, got %lld)", c->where,
+        what, tensor->type->name, tensor->type->values, (long long)row);
   tensor->bytes = tensor->count / tensor->type->values * tensor->type->bytes;
   return take_u64(c, what, offset, error);
 }
 
-/* ---- order: duplicates, overlaps, look-ups --------------------------------------------------------------------- */
+/* ---- order: duplicates, overlaps, look-ups --------------------------------------------------- */
 
 static int tensors_by_name(const void *a, const void *b) {
   return strcmp((*(const rf_quant_tensor *const *)a)->name, (*(const rf_quant_tensor *const *)b)->name);
@@ -202,7 +223,8 @@ static rf_status sort_values(rf_gguf *file, rf_error *error) {
   qsort(file->value_by_key, (size_t)file->value_count, sizeof *file->value_by_key, values_by_key);
   for (int i = 1; i < file->value_count; ++i)
     if (strcmp(file->value_by_key[i - 1]->key, file->value_by_key[i]->key) == 0)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: metadata \"%.100s\" is there twice", file->path, file->value_by_key[i]->key);
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: metadata \"%.100s\" is there twice", file->path,
+                     file->value_by_key[i]->key);
   return RAFTER_OK;
 }
 
@@ -212,11 +234,13 @@ static rf_status sort_tensors(rf_gguf *file, rf_error *error) {
   qsort(order, (size_t)file->count, sizeof *order, tensors_by_place);
   for (int i = 1; i < file->count; ++i)
     if ((const char *)order[i]->data < (const char *)order[i - 1]->data + order[i - 1]->bytes)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: tensors \"%.100s\" and \"%.100s\" overlap", file->path, order[i - 1]->name, order[i]->name);
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: tensors \"%.100s\" and \"%.100s\" overlap", file->path,
+                     order[i - 1]->name, order[i]->name);
   qsort(order, (size_t)file->count, sizeof *order, tensors_by_name);
   for (int i = 1; i < file->count; ++i)
     if (strcmp(order[i - 1]->name, order[i]->name) == 0)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: tensor \"%.100s\" is there twice", file->path, order[i]->name);
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: tensor \"%.100s\" is there twice", file->path,
+                     order[i]->name);
   return RAFTER_OK;
 }
 
@@ -236,7 +260,7 @@ const rf_gguf_value *rf_gguf_value_find(const rf_gguf *file, const char *name) {
   return found ? *found : NULL;
 }
 
-/* ---- the whole file -------------------------------------------------------------------------------------------- */
+/* ---- the whole file -------------------------------------------------------------------------- */
 
 static rf_status check_start(cursor *c, int *version, rf_error *error) {
   uint32_t number;
@@ -246,21 +270,27 @@ static rf_status check_start(cursor *c, int *version, rf_error *error) {
   RF_TRY(take_u32(c, "the version", &number, error));
   if (number == 2 || number == 3) return *version = (int)number, RAFTER_OK;
   bool turned = number && !(number & 0xffff);
-  return RF_FAIL(error, RAFTER_FAILED, turned ? "convert it to a little-endian file" : "convert the model again with a newer program",
-                 "%s is of %s GGUF version (byte 4: expected 2 or 3, got %u)", c->where, turned ? "a big-endian" : "another",
-                 turned ? __builtin_bswap32(number) : number);
+  return RF_FAIL(error, RAFTER_FAILED,
+                 turned ? "convert it to a little-endian file"
+                        : "convert the model again with a newer program",
+                 "%s is of %s GGUF version (byte 4: expected 2 or 3, got %u)", c->where,
+                 turned ? "a big-endian" : "another", turned ? __builtin_bswap32(number) : number);
 }
 
-/* Counts, bounded by what the smallest entries would take, so that no allocation is larger than a few times the file. */
+/* Counts, bounded by what the smallest entries would take, so that no allocation is larger than
+ * a few times the file. */
 static rf_status take_counts(cursor *c, rf_gguf *file, rf_error *error) {
   uint64_t tensors, values;
   RF_TRY(take_u64(c, "the number of tensors", &tensors, error));
   RF_TRY(take_u64(c, "the number of metadata values", &values, error));
   uint64_t left = c->bytes - c->at;
-  if (tensors > left / TENSOR_LEAST || values > left / VALUE_LEAST || tensors > INT32_MAX / 2 || values > INT32_MAX / 2)
+  if (tensors > left / TENSOR_LEAST || values > left / VALUE_LEAST || tensors > INT32_MAX / 2 ||
+      values > INT32_MAX / 2)
     return RF_FAIL(error, RAFTER_FAILED, CUT,
-                   "%s is too short for what it says it holds (byte 8: %llu tensors and %llu metadata values in %llu bytes)", c->where,
-                   (unsigned long long)tensors, (unsigned long long)values, (unsigned long long)left);
+                   "%s is too short for what it says it holds (byte 8: %llu tensors and %llu metadata values "
+                   "in %llu bytes)",
+                   c->where, (unsigned long long)tensors, (unsigned long long)values,
+                   (unsigned long long)left);
   file->count = (int)tensors;
   file->value_count = (int)values;
   return RAFTER_OK;
@@ -273,12 +303,15 @@ static rf_status place_tensors(rf_gguf *file, const uint64_t *offset, size_t hea
   for (int i = 0; i < file->count; ++i) {
     rf_quant_tensor *t = &file->tensor[i];
     if (offset[i] % align)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: tensor \"%.100s\" begins at a wrong place (expected a multiple of %llu, got %llu)", file->path,
-                     t->name, (unsigned long long)align, (unsigned long long)offset[i]);
+      return RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "%s: tensor \"%.100s\" begins at a wrong place (expected a multiple of %llu, got %llu)",
+                     file->path, t->name, (unsigned long long)align, (unsigned long long)offset[i]);
     if (offset[i] > room || (uint64_t)t->bytes > room - offset[i])
       return RF_FAIL(error, RAFTER_FAILED, CUT,
-                     "%s: tensor \"%.100s\" lies outside the file (expected to end by byte %zu, got %llu + %lld from %llu on)", file->path, t->name,
-                     file->bytes, (unsigned long long)offset[i], (long long)t->bytes, (unsigned long long)start);
+                     "%s: tensor \"%.100s\" lies outside the file (expected to end by byte %zu, got %llu + "
+                     "%lld from %llu on)",
+                     file->path, t->name, file->bytes, (unsigned long long)offset[i], (long long)t->bytes,
+                     (unsigned long long)start);
     t->data = room ? file->base + start + offset[i] : file->base;
   }
   return RAFTER_OK;
@@ -296,10 +329,12 @@ static rf_status read_all(rf_gguf *file, rf_error *error) {
   file->tensor_by_name = calloc(tensors + 1, sizeof *file->tensor_by_name);
   file->value_by_key = calloc(values + 1, sizeof *file->value_by_key);
   offset = calloc(tensors + 1, sizeof *offset);
-  /* A name's eight bytes of length pay for the NUL behind it. NAME_MOST bounds what a file of one huge text could ask for. */
+  /* A name's eight bytes of length pay for the NUL behind it. NAME_MOST bounds what a file of
+   * one huge text could ask for. */
   size_t names = (tensors + values) * (NAME_MOST + 1);
   file->names = malloc((names < file->bytes ? names : file->bytes) + 1);
-  if (!file->tensor || !file->value || !file->tensor_by_name || !file->value_by_key || !offset || !file->names) {
+  if (!file->tensor || !file->value || !file->tensor_by_name || !file->value_by_key || !offset ||
+      !file->names) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the header of %s", file->path);
     goto done;
   }
@@ -308,8 +343,9 @@ static rf_status read_all(rf_gguf *file, rf_error *error) {
   for (int i = 0; i < file->count; ++i) RF_GO(take_tensor(&c, file, &file->tensor[i], &offset[i], error));
   RF_GO(rf_gguf_int_or(file, "general.alignment", 1, ALIGNMENT_MOST, ALIGNMENT, &file->alignment, error));
   if (file->alignment & (file->alignment - 1)) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s: metadata \"general.alignment\" is wrong (expected a power of two, got %lld)", file->path,
-                     (long long)file->alignment);
+    status = RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "%s: metadata \"general.alignment\" is wrong (expected a power of two, got %lld)",
+                     file->path, (long long)file->alignment);
     goto done;
   }
   RF_GO(place_tensors(file, offset, c.at, error));
@@ -319,7 +355,8 @@ done:
   return status;
 }
 
-rf_status rf_gguf_parse(const void *data, size_t bytes, const char *where, rf_gguf **result, rf_error *error) {
+rf_status rf_gguf_parse(const void *data, size_t bytes, const char *where, rf_gguf **result,
+                        rf_error *error) {
   rf_gguf *file = calloc(1, sizeof *file);
   if (file) file->path = strdup(where);
   if (!file || !file->path) {
@@ -360,6 +397,10 @@ const char *rf_gguf_path(const rf_gguf *file) { return file->path; }
 int rf_gguf_version(const rf_gguf *file) { return file->version; }
 int64_t rf_gguf_alignment(const rf_gguf *file) { return file->alignment; }
 int rf_gguf_count(const rf_gguf *file) { return file->count; }
-const rf_quant_tensor *rf_gguf_at(const rf_gguf *file, int i) { return i >= 0 && i < file->count ? &file->tensor[i] : NULL; }
+const rf_quant_tensor *rf_gguf_at(const rf_gguf *file, int i) {
+  return i >= 0 && i < file->count ? &file->tensor[i] : NULL;
+}
 int rf_gguf_value_count(const rf_gguf *file) { return file->value_count; }
-const rf_gguf_value *rf_gguf_value_at(const rf_gguf *file, int i) { return i >= 0 && i < file->value_count ? &file->value[i] : NULL; }
+const rf_gguf_value *rf_gguf_value_at(const rf_gguf *file, int i) {
+  return i >= 0 && i < file->value_count ? &file->value[i] : NULL;
+}

@@ -17,8 +17,12 @@ static const char *key_of(keys *k, const char *name) {
   snprintf(k->key, sizeof k->key, "%s.%s", k->arch, name);
   return k->key;
 }
-static void put_int(keys *k, const char *name, int64_t value) { k->failed |= !rf_gguf_set_int(k->meta, key_of(k, name), RF_GGUF_U32, value); }
-static void put_float(keys *k, const char *name, double value) { k->failed |= !rf_gguf_set_f32(k->meta, key_of(k, name), (float)value); }
+static void put_int(keys *k, const char *name, int64_t value) {
+  k->failed |= !rf_gguf_set_int(k->meta, key_of(k, name), RF_GGUF_U32, value);
+}
+static void put_float(keys *k, const char *name, double value) {
+  k->failed |= !rf_gguf_set_f32(k->meta, key_of(k, name), (float)value);
+}
 
 bool rf_gguf_facts_write(const rf_gguf_facts *f, rf_gguf_meta *meta) {
   keys k = {meta, f->arch_name, false, ""};
@@ -33,7 +37,8 @@ bool rf_gguf_facts_write(const rf_gguf_facts *f, rf_gguf_meta *meta) {
   put_int(&k, "attention.key_length", f->key_length);
   put_int(&k, "attention.value_length", f->value_length);
   put_int(&k, "vocab_size", f->vocab);
-  put_float(&k, f->layernorm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", f->norm_eps);
+  put_float(&k, f->layernorm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+            f->norm_eps);
   if (f->rope_theta > 0) {
     put_int(&k, "rope.dimension_count", f->rope_dim);
     put_float(&k, "rope.freq_base", f->rope_theta);
@@ -51,7 +56,8 @@ bool rf_gguf_facts_write(const rf_gguf_facts *f, rf_gguf_meta *meta) {
   if (f->attn_softcap > 0) put_float(&k, "attn_logit_softcapping", f->attn_softcap);
   if (f->final_softcap > 0) put_float(&k, "final_logit_softcapping", f->final_softcap);
   if (f->attn_scale != 1 / sqrt((double)f->key_length)) put_float(&k, "attention.scale", f->attn_scale);
-  if (f->arch == RF_GGUF_NEOX) k.failed |= !rf_gguf_set_bool(meta, key_of(&k, "use_parallel_residual"), f->parallel);
+  if (f->arch == RF_GGUF_NEOX)
+    k.failed |= !rf_gguf_set_bool(meta, key_of(&k, "use_parallel_residual"), f->parallel);
   if (f->experts) {
     put_int(&k, "expert_count", f->experts);
     put_int(&k, "expert_used_count", f->experts_used);
@@ -70,16 +76,21 @@ static const struct { rf_gguf_arch arch; const char *name; } ARCHS[RF_FAMILIES] 
 // clang-format on
 
 rf_status rf_gguf_facts_of(const rf_model *model, rf_gguf_facts *f, rf_error *error) {
-  if ((unsigned)model->family >= RF_FAMILIES || !ARCHS[model->family].name || !rf_model_is_hugging_face(model))
+  if ((unsigned)model->family >= RF_FAMILIES || !ARCHS[model->family].name ||
+      !rf_model_is_hugging_face(model))
     return RF_FAIL(error, RAFTER_FAILED, NULL, "GGUF has no architecture for %s", model->name);
   bool biased = model->attn_bias || model->mlp_bias;
-  const char *lost = model->family == RF_FAMILY_NEOX && model->mlp != RF_MLP_GELU_ERF ? "the tanh form of GELU in a GPT-NeoX"
-                     : model->family == RF_FAMILY_GPT && model->mlp != RF_MLP_GELU    ? "the erf form of GELU in a GPT-2"
-                     : model->rope.scaling == RF_ROPE_YARN                            ? "rotary positions scaled by YaRN"
-                     : model->window_listed                                           ? "windows of layers without a period"
-                     : biased && ARCHS[model->family].arch != RF_GGUF_LLAMA           ? "biases of attention or the MLP, which only its llama has"
-                                                                                      : NULL;
-  if (lost) return RF_FAIL(error, RAFTER_FAILED, NULL, "a GGUF file cannot say all that %s computes (%s)", model->name, lost);
+  const char *lost =
+      model->family == RF_FAMILY_NEOX && model->mlp != RF_MLP_GELU_ERF ? "the tanh form of GELU in a GPT-NeoX"
+      : model->family == RF_FAMILY_GPT && model->mlp != RF_MLP_GELU    ? "the erf form of GELU in a GPT-2"
+      : model->rope.scaling == RF_ROPE_YARN                            ? "rotary positions scaled by YaRN"
+      : model->window_listed                                           ? "windows of layers without a period"
+      : biased && ARCHS[model->family].arch != RF_GGUF_LLAMA
+          ? "biases of attention or the MLP, which only its llama has"
+          : NULL;
+  if (lost)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "a GGUF file cannot say all that %s computes (%s)",
+                   model->name, lost);
   rf_rope rope = rf_model_rope(model, 0);
   bool learned = model->position == RF_POSITION_LEARNED;
   *f = (rf_gguf_facts){.arch = ARCHS[model->family].arch,
@@ -115,7 +126,8 @@ rf_status rf_gguf_facts_of(const rf_model *model, rf_gguf_facts *f, rf_error *er
   strcpy(f->rope_scaling, model->rope.scaling == RF_ROPE_LINEAR ? "linear" : "none");
   f->interleaved = f->arch == RF_GGUF_LLAMA;
   if (!learned) {
-    f->rope_theta = model->rope.theta; f->rope_dim = rope.dim;
+    f->rope_theta = model->rope.theta;
+    f->rope_dim = rope.dim;
     f->rope_local_theta = model->local_theta > 0 ? model->local_theta : f->rope_theta;
     f->rope_freqs = model->rope.scaling == RF_ROPE_LLAMA3 || model->rope.scaling == RF_ROPE_TABLE;
     if (model->rope.scaling == RF_ROPE_LINEAR) f->rope_factor = model->rope.factor;

@@ -13,12 +13,14 @@ enum {
 };
 
 /* Source: llama.cpp, gguf-py/gguf/tensor_mapping.py and convert_hf_to_gguf.py.
- *   llama: rows of q and k are moved for pairs that stand beside each other; the other architectures keep Hugging Face's order.
+ *   llama: rows of q and k are moved for pairs that stand beside each other; the other
+ *     architectures keep Hugging Face's order.
  *   gemma, gemma2, gemma3: 1 is added to every gain.
  *   gpt2: Hugging Face's (in, out) matrices were turned to (out, in); q, k, v stay one matrix.
  *   gptneox: q, k, v of each head stood together and were sorted: all q, all k, all v.
  *   experts: one tensor for all of a layer, (E, out, in).
- *   gemma's norms: attn_norm, post_attention_norm (gemma2, gemma3), ffn_norm (pre_feedforward_layernorm there), post_ffw_norm. */
+ *   gemma's norms: attn_norm, post_attention_norm (gemma2, gemma3), ffn_norm
+ *     (pre_feedforward_layernorm there), post_ffw_norm. */
 // clang-format off
 const rf_gguf_name RF_GGUF_NAMES[] = {
   {.row = "embed/token/weight",    .part = {"token_embd.weight"},         .archs = RF_GGUF_EVERY},
@@ -58,13 +60,15 @@ const int RF_GGUF_NAME_COUNT = sizeof RF_GGUF_NAMES / sizeof RF_GGUF_NAMES[0];
 
 const rf_gguf_name *rf_gguf_name_of(rf_gguf_arch arch, const char *row) {
   for (int i = 0; i < RF_GGUF_NAME_COUNT; ++i)
-    if ((RF_GGUF_NAMES[i].archs & (unsigned)arch) && strcmp(RF_GGUF_NAMES[i].row, row) == 0) return &RF_GGUF_NAMES[i];
+    if ((RF_GGUF_NAMES[i].archs & (unsigned)arch) && strcmp(RF_GGUF_NAMES[i].row, row) == 0)
+      return &RF_GGUF_NAMES[i];
   return NULL;
 }
 
 bool rf_gguf_name_is_extra(const char *name) {
   int layer, end = 0;
-  return sscanf(name, "blk.%d.attn_rot_embd%n", &layer, &end) == 1 && end > 0; /* buffers that very old converters wrote */
+  /* buffers that very old converters wrote */
+  return sscanf(name, "blk.%d.attn_rot_embd%n", &layer, &end) == 1 && end > 0;
 }
 
 int64_t rf_gguf_permuted_row(int64_t row, int64_t head_dim) {

@@ -1,4 +1,5 @@
-/* gguf_source.c - GGUF files and llama2.c files as they are; folders of Hugging Face through the two tables of names. */
+/* gguf_source.c - GGUF files and llama2.c files as they are; folders of Hugging Face through the
+ * two tables of names. */
 #include "model/gguf_source.h"
 
 #include <stdio.h>
@@ -13,9 +14,11 @@
 #include "model/safetensors.h"
 #include "model/tokenizer.h"
 
-/* How a tensor's values come out of a folder: rows are outputs, columns inputs of a linear layer; a vector is one column. */
+/* How a tensor's values come out of a folder: rows are outputs, columns inputs of a linear
+ * layer; a vector is one column. */
 typedef struct origin {
-  const rf_stored **stored; /* as many as there are slices: one, or one for each expert; NULL: rotary factors */
+  /* as many as there are slices: one, or one for each expert; NULL: rotary factors */
+  const rf_stored **stored;
   int64_t slices;
   rf_name name;          /* of neox: which row is whose */
   int64_t rows, columns; /* of a slice */
@@ -40,12 +43,16 @@ struct rf_gguf_source {
 
 static const rf_quant_type *type_of(rf_dtype dtype, int rank) {
   /* Vectors are small and always f32, as other programs expect them. */
-  return rf_quant_type_of(rank == 1 ? RF_Q_F32 : dtype == RF_F16 ? RF_Q_F16 : dtype == RF_BF16 ? RF_Q_BF16 : RF_Q_F32);
+  return rf_quant_type_of(rank == 1          ? RF_Q_F32
+                          : dtype == RF_F16  ? RF_Q_F16
+                          : dtype == RF_BF16 ? RF_Q_BF16
+                                             : RF_Q_F32);
 }
 
-/* ---- folders --------------------------------------------------------------------------------------------------- */
+/* ---- folders --------------------------------------------------------------------------------- */
 
-static void add(rf_gguf_source *s, const char *name, const rf_quant_type *type, int rank, const int64_t *shape, origin from) {
+static void add(rf_gguf_source *s, const char *name, const rf_quant_type *type, int rank,
+                const int64_t *shape, origin from) {
   rf_quant_tensor *t = &s->tensor[s->count];
   *t = (rf_quant_tensor){.name = name, .type = type, .rank = rank, .count = 1};
   for (int i = 0; i < rank; ++i) t->count *= t->shape[i] = shape[i];
@@ -53,29 +60,32 @@ static void add(rf_gguf_source *s, const char *name, const rf_quant_type *type, 
   s->origin[s->count++] = from;
 }
 
-/* Part `i` of a parameter, or of one of its experts: found, of the right shape, of a type that can be read. */
-static rf_status find_part(const rf_gguf_source *s, const rf_param *param, const rf_name *name, int i, const int64_t shape[2],
-                           const rf_stored **found, rf_error *error) {
+/* Part `i` of a parameter, or of one of its experts: found, of the right shape, of a type that
+ * can be read. */
+static rf_status find_part(const rf_gguf_source *s, const rf_param *param, const rf_name *name, int i,
+                           const int64_t shape[2], const rf_stored **found, rf_error *error) {
   const char *path = rf_tensor_file_path(s->folder);
   const rf_stored *stored = rf_name_find(s->folder, name->part[i]);
   if (!stored && s->model.tied && strcmp(param->name, "embed/token/weight") == 0)
-    stored = rf_name_find(s->folder, "lm_head.weight"); /* some tied models are published under their head's name */
+    /* some tied models are published under their head's name */
+    stored = rf_name_find(s->folder, "lm_head.weight");
   *found = stored;
   if (!stored)
-    return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models", "%s has no tensor \"%s\"", path,
-                   name->part[i]);
-  bool fits = stored->rank == param->rank && stored->count == shape[0] * shape[1] && (param->rank == 1 || stored->shape[0] == shape[0]);
+    return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models",
+                   "%s has no tensor \"%s\"", path, name->part[i]);
+  bool fits = stored->rank == param->rank && stored->count == shape[0] * shape[1] &&
+              (param->rank == 1 || stored->shape[0] == shape[0]);
   if (!fits)
     return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models",
-                   "%s: tensor \"%s\" has the wrong shape (expected %lld values, got %lld)", path, name->part[i], (long long)(shape[0] * shape[1]),
-                   (long long)stored->count);
+                   "%s: tensor \"%s\" has the wrong shape (expected %lld values, got %lld)", path,
+                   name->part[i], (long long)(shape[0] * shape[1]), (long long)stored->count);
   rf_error reason;
   if (rf_stored_read(stored, 0, 0, NULL, &reason) == RAFTER_OK) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, reason.hint, "%.300s: %s", stored->file, reason.message);
 }
 
-static rf_status add_part(rf_gguf_source *s, const rf_gguf_facts *facts, const rf_param *param, const rf_gguf_name *row, int i, bool prefixed,
-                          rf_error *error) {
+static rf_status add_part(rf_gguf_source *s, const rf_gguf_facts *facts, const rf_param *param,
+                          const rf_gguf_name *row, int i, bool prefixed, rf_error *error) {
   const char *hole = strstr(row->part[i], "%d");
   int slices = rf_param_slices(param);
   origin from = {.stored = rf_pool_alloc(s->pool, (size_t)slices * sizeof *from.stored), .slices = slices};
@@ -84,23 +94,29 @@ static rf_status add_part(rf_gguf_source *s, const rf_gguf_facts *facts, const r
     rf_param slice = rf_param_slice(param, e);
     from.name = rf_param_name(&s->model, &slice, prefixed);
     int64_t rows = slice.rank == 2 ? slice.shape[0] : 1, columns = from.name.columns[i];
-    shape[0] = from.name.turned ? columns : rows; shape[1] = from.name.turned ? rows : columns;
+    shape[0] = from.name.turned ? columns : rows;
+    shape[1] = from.name.turned ? rows : columns;
     RF_TRY(find_part(s, &slice, &from.name, i, shape, &from.stored[e], error));
   }
   from.turned = row->turned && !from.name.turned;
   from.offset = row->norm ? (float)facts->norm_offset : 0;
   from.moved = facts->interleaved && row->permuted >> i & 1 ? facts->key_length : 0;
-  from.rows = param->rank == 1 ? from.name.columns[i] : shape[from.turned]; from.columns = param->rank == 1 ? 1 : shape[!from.turned];
-  char *text = hole ? rf_pool_format(s->pool, "%.*s%d%s", (int)(hole - row->part[i]), row->part[i], param->layer, hole + 2)
+  from.rows = param->rank == 1 ? from.name.columns[i] : shape[from.turned];
+  from.columns = param->rank == 1 ? 1 : shape[!from.turned];
+  char *text = hole ? rf_pool_format(s->pool, "%.*s%d%s", (int)(hole - row->part[i]), row->part[i],
+                                     param->layer, hole + 2)
                     : rf_pool_format(s->pool, "%s", row->part[i]);
   int64_t out[3] = {slices, from.rows, from.columns};
   rf_dtype dtype = from.stored[0]->dtype;
-  for (int e = 1; e < slices; ++e) dtype = from.stored[e]->dtype == dtype ? dtype : RF_F32; /* one type holds them all */
-  add(s, text, type_of(dtype, param->rank), param->experts ? 3 : param->rank, param->experts ? out : out + 1, from);
+  /* one type holds them all */
+  for (int e = 1; e < slices; ++e) dtype = from.stored[e]->dtype == dtype ? dtype : RF_F32;
+  add(s, text, type_of(dtype, param->rank), param->experts ? 3 : param->rank, param->experts ? out : out + 1,
+      from);
   return RAFTER_OK;
 }
 
-/* A vocabulary that came out of a GGUF file goes back as it was; a tokenizer.json beside it, put there since, goes before it. */
+/* A vocabulary that came out of a GGUF file goes back as it was; a tokenizer.json beside it, put
+ * there since, goes before it. */
 static rf_status copy_vocabulary(rf_gguf_source *s, const char *folder, rf_error *error) {
   char path[4200];
   struct stat info;
@@ -118,7 +134,8 @@ static rf_status copy_vocabulary(rf_gguf_source *s, const char *folder, rf_error
   return status;
 }
 
-/* The folder's template: with a vocabulary that came out of a GGUF file, one that was put beside it since. */
+/* The folder's template: with a vocabulary that came out of a GGUF file, one that was put beside
+ * it since. */
 static rf_status add_template(rf_gguf_source *s, const char *path, rf_error *error) {
   char *template = NULL;
   RF_TRY(rf_chat_source(path, &template, error));
@@ -137,7 +154,8 @@ static rf_status add_tokenizer(rf_gguf_source *s, const char *path, rf_error *er
   if (s->has_tokenizer) return add_template(s, path, error);
   RF_TRY(rf_tokenizer_open(path, &tokenizer, error));
   rf_status status = rf_tokenizer_gguf_write(tokenizer, s->model.vocab, path, s->meta, &reason);
-  bool no_bos = rf_tokenizer_bos(tokenizer) < 0 && s->model.bos_id >= 0; /* a bare tokenizer.json names no marks: config.json does */
+  /* a bare tokenizer.json names no marks: config.json does */
+  bool no_bos = rf_tokenizer_bos(tokenizer) < 0 && s->model.bos_id >= 0;
   bool no_eos = rf_tokenizer_eos(tokenizer) < 0 && s->model.eos_id >= 0;
   rf_tokenizer_close(tokenizer);
   s->has_tokenizer = status == RAFTER_OK;
@@ -146,9 +164,11 @@ static rf_status add_tokenizer(rf_gguf_source *s, const char *path, rf_error *er
     if (error) *error = reason;
     return status;
   }
-  bool kept = (!no_bos || rf_gguf_set_int(s->meta, "tokenizer.ggml.bos_token_id", RF_GGUF_U32, s->model.bos_id)) &&
-              (!no_eos || rf_gguf_set_int(s->meta, "tokenizer.ggml.eos_token_id", RF_GGUF_U32, s->model.eos_id));
-  return kept ? add_template(s, path, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the metadata of %s", path);
+  bool kept =
+      (!no_bos || rf_gguf_set_int(s->meta, "tokenizer.ggml.bos_token_id", RF_GGUF_U32, s->model.bos_id)) &&
+      (!no_eos || rf_gguf_set_int(s->meta, "tokenizer.ggml.eos_token_id", RF_GGUF_U32, s->model.eos_id));
+  return kept ? add_template(s, path, error)
+              : RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the metadata of %s", path);
 }
 
 static rf_status open_folder(rf_gguf_source *s, const char *path, rf_error *error) {
@@ -171,13 +191,17 @@ static rf_status open_folder(rf_gguf_source *s, const char *path, rf_error *erro
     rf_param slice = rf_param_slice(&params.at[p], 0);
     rf_name name = rf_param_name(&s->model, &slice, prefixed);
     if (!row || name.count > RF_GGUF_PARTS || !row->part[name.count - 1])
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: parameter \"%s\" has no place in a GGUF file of %s", path, params.at[p].name, facts.arch_name);
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: parameter \"%s\" has no place in a GGUF file of %s",
+                     path, params.at[p].name, facts.arch_name);
     for (int i = 0; i < name.count; ++i) RF_TRY(add_part(s, &facts, &params.at[p], row, i, prefixed, error));
   }
   rope = rf_model_rope(&s->model, 0);
   int64_t pairs = rope.dim / 2;
-  if (facts.rope_freqs) add(s, "rope_freqs.weight", rf_quant_type_of(RF_Q_F32), 1, &pairs, (origin){.slices = 1, .rows = pairs, .columns = 1});
-  if (!rf_gguf_facts_write(&facts, s->meta)) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the metadata of %s", path);
+  if (facts.rope_freqs)
+    add(s, "rope_freqs.weight", rf_quant_type_of(RF_Q_F32), 1, &pairs,
+        (origin){.slices = 1, .rows = pairs, .columns = 1});
+  if (!rf_gguf_facts_write(&facts, s->meta))
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the metadata of %s", path);
   return add_tokenizer(s, path, error);
 }
 
@@ -190,9 +214,11 @@ static int64_t row_from(const origin *o, int64_t row) {
   return rf_name_column(&o->name, 0, row); /* by head in one part, or as it is */
 }
 
-static rf_status read_folder(const rf_gguf_source *s, const origin *o, int64_t first, int64_t count, float *out, rf_error *error) {
+static rf_status read_folder(const rf_gguf_source *s, const origin *o, int64_t first, int64_t count,
+                             float *out, rf_error *error) {
   for (int64_t n; count > 0; count -= n, first += n, out += n) {
-    int64_t slice = first / (o->columns * o->rows), row = first / o->columns % o->rows, column = first % o->columns;
+    int64_t slice = first / (o->columns * o->rows), row = first / o->columns % o->rows,
+            column = first % o->columns;
     const rf_stored *stored = o->stored ? o->stored[slice] : NULL;
     n = o->columns - column < count ? o->columns - column : count;
     if (!stored) { /* plain frequency over scaled one: 1 and above */
@@ -213,7 +239,7 @@ static rf_status read_folder(const rf_gguf_source *s, const origin *o, int64_t f
   return RAFTER_OK;
 }
 
-/* ---- all three ------------------------------------------------------------------------------------------------- */
+/* ---- all three ------------------------------------------------------------------------------- */
 
 rf_status rf_gguf_source_open(const char *path, rf_gguf_source **result, rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -237,11 +263,15 @@ rf_status rf_gguf_source_open(const char *path, rf_gguf_source **result, rf_erro
     s->count = rf_gguf_count(s->gguf);
     filled = rf_gguf_copy(s->meta, s->gguf);
   } else {
-    status = RF_FAIL(error, RAFTER_FAILED, "give a .gguf file, a llama2.c .bin file or a folder with config.json and safetensors",
+    status = RF_FAIL(error, RAFTER_FAILED,
+                     "give a .gguf file, a llama2.c .bin file or a folder with config.json and safetensors",
                      "%s is no model that can be converted", path);
   }
-  if (!s->gguf && !s->has_tokenizer) filled = filled && rf_gguf_set_text(s->meta, "tokenizer.ggml.model", "none"); /* other readers want it said */
-  if (!filled && status == RAFTER_OK) status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the metadata of %s", path);
+  /* other readers want it said */
+  if (!s->gguf && !s->has_tokenizer)
+    filled = filled && rf_gguf_set_text(s->meta, "tokenizer.ggml.model", "none");
+  if (!filled && status == RAFTER_OK)
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the metadata of %s", path);
 done:
   if (status == RAFTER_OK) *result = s;
   else rf_gguf_source_close(s);
@@ -262,7 +292,9 @@ rf_gguf_meta *rf_gguf_source_meta(rf_gguf_source *s) { return s->meta; }
 bool rf_gguf_source_has_tokenizer(const rf_gguf_source *s) {
   return s->has_tokenizer || (s->gguf && rf_gguf_value_find(s->gguf, "tokenizer.ggml.tokens"));
 }
-const char *rf_gguf_source_note(const rf_gguf_source *s) { return *s->note ? s->note : "the source has none that GGUF holds"; }
+const char *rf_gguf_source_note(const rf_gguf_source *s) {
+  return *s->note ? s->note : "the source has none that GGUF holds";
+}
 int rf_gguf_source_count(const rf_gguf_source *s) { return s->count; }
 
 const rf_quant_tensor *rf_gguf_source_at(const rf_gguf_source *s, int i) {
@@ -271,10 +303,12 @@ const rf_quant_tensor *rf_gguf_source_at(const rf_gguf_source *s, int i) {
   return i >= 0 && i < s->count ? &s->tensor[i] : NULL;
 }
 
-rf_status rf_gguf_source_read(const rf_gguf_source *s, int i, int64_t first, int64_t count, float *out, rf_error *error) {
+rf_status rf_gguf_source_read(const rf_gguf_source *s, int i, int64_t first, int64_t count, float *out,
+                              rf_error *error) {
   if (!s->folder) return rf_quant_read(rf_gguf_source_at(s, i), first, count, out, error);
   if (first < 0 || count < 0 || first > s->tensor[i].count || count > s->tensor[i].count - first)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "tensor \"%.100s\" has %lld elements (wanted %lld from %lld on)", s->tensor[i].name,
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "tensor \"%.100s\" has %lld elements (wanted %lld from %lld on)", s->tensor[i].name,
                    (long long)s->tensor[i].count, (long long)count, (long long)first);
   return read_folder(s, &s->origin[i], first, count, out, error);
 }

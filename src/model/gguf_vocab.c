@@ -8,22 +8,27 @@ static bool same(rf_gguf_text text, const char *other) {
   return text.bytes == (int64_t)strlen(other) && memcmp(text.at, other, (size_t)text.bytes) == 0;
 }
 
-/* Ids of special tokens: 4294967295 and whatever else lies outside an array of tokens by that much mean none. */
-static rf_status read_id(const rf_gguf *file, const char *key, int64_t count, int32_t otherwise, int32_t *id, rf_error *error) {
+/* Ids of special tokens: 4294967295 and whatever else lies outside an array of tokens by that
+ * much mean none. */
+static rf_status read_id(const rf_gguf *file, const char *key, int64_t count, int32_t otherwise, int32_t *id,
+                         rf_error *error) {
   int64_t value;
   RF_TRY(rf_gguf_int_or(file, key, -1, UINT32_MAX, otherwise < count ? otherwise : -1, &value, error));
   if (value == UINT32_MAX) value = -1;
   if (value >= count)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: metadata \"%s\" is no token (expected an id below %lld, got %lld)", rf_gguf_path(file), key,
-                   (long long)count, (long long)value);
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "%s: metadata \"%s\" is no token (expected an id below %lld, got %lld)",
+                   rf_gguf_path(file), key, (long long)count, (long long)value);
   *id = (int32_t)value;
   return RAFTER_OK;
 }
 
-static rf_status check_length(const rf_gguf *file, const char *key, int64_t expected, int64_t got, rf_error *error) {
+static rf_status check_length(const rf_gguf *file, const char *key, int64_t expected, int64_t got,
+                              rf_error *error) {
   if (got == 0 || got == expected) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: metadata \"%s\" has the wrong number of items (expected %lld, got %lld)", rf_gguf_path(file), key,
-                 (long long)expected, (long long)got);
+  return RF_FAIL(error, RAFTER_FAILED, NULL,
+                 "%s: metadata \"%s\" has the wrong number of items (expected %lld, got %lld)",
+                 rf_gguf_path(file), key, (long long)expected, (long long)got);
 }
 
 /* Special tokens, and which of them a text gets; `model`, `pre` and `count` are set. */
@@ -49,7 +54,8 @@ rf_status rf_gguf_vocab_marks(const rf_gguf *file, rf_gguf_vocab *v, rf_error *e
   RF_TRY(rf_gguf_text_or(file, "tokenizer.ggml.model", "none", &v->model, error));
   RF_TRY(rf_gguf_text_or(file, "tokenizer.ggml.pre", "", &v->pre, error));
   RF_TRY(rf_gguf_text_count(file, "tokenizer.ggml.tokens", &v->count, error));
-  if (v->count > INT32_MAX) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s has more tokens than ids", rf_gguf_path(file));
+  if (v->count > INT32_MAX)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s has more tokens than ids", rf_gguf_path(file));
   return read_ids(file, v, error);
 }
 
@@ -64,8 +70,14 @@ rf_status rf_gguf_vocab_read(const rf_gguf *file, rf_gguf_vocab *v, rf_error *er
   RF_GO(rf_gguf_ints(file, "tokenizer.ggml.token_type", 0, 255, &v->kind, &kinds, error));
   RF_GO(check_length(file, "tokenizer.ggml.scores", v->count, scores, error));
   RF_GO(check_length(file, "tokenizer.ggml.token_type", v->count, kinds, error));
-  if (!scores) { free(v->score); v->score = NULL; }
-  if (!kinds) { free(v->kind); v->kind = NULL; }
+  if (!scores) {
+    free(v->score);
+    v->score = NULL;
+  }
+  if (!kinds) {
+    free(v->kind);
+    v->kind = NULL;
+  }
 done:
   if (status != RAFTER_OK) rf_gguf_vocab_free(v);
   return status;

@@ -1,4 +1,5 @@
-/* gguf_write.c - writer of version 3: the header first, then values in its order; the file appears when it is complete. */
+/* gguf_write.c - writer of version 3: the header first, then values in its order; the file
+ * appears when it is complete. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,9 +8,10 @@
 #include "model/quant_blocks.h"
 #include "model/tensors_out.h"
 
-enum { ALIGNMENT = 32, NAME_MOST = 63, BLOCK = 16384 }; /* bytes; bytes of a tensor's name that ggml takes; values quantized at a time */
+/* bytes; bytes of a tensor's name that ggml takes; values quantized at a time */
+enum { ALIGNMENT = 32, NAME_MOST = 63, BLOCK = 16384 };
 
-/* ---- metadata -------------------------------------------------------------------------------------------------- */
+/* ---- metadata -------------------------------------------------------------------------------- */
 
 struct rf_gguf_meta {
   rf_gguf_value *value; /* keys and data are its own copies */
@@ -20,7 +22,10 @@ rf_gguf_meta *rf_gguf_meta_new(void) { return calloc(1, sizeof(rf_gguf_meta)); }
 
 void rf_gguf_meta_free(rf_gguf_meta *meta) {
   if (!meta) return;
-  for (int i = 0; i < meta->count; ++i) { free((char *)meta->value[i].key); free((void *)meta->value[i].data); }
+  for (int i = 0; i < meta->count; ++i) {
+    free((char *)meta->value[i].key);
+    free((void *)meta->value[i].data);
+  }
   free(meta->value);
   free(meta);
 }
@@ -38,13 +43,17 @@ static bool set_at(rf_gguf_meta *meta, int i, const rf_gguf_value *value) {
   char *key = strdup(value->key);
   void *data = malloc((size_t)value->bytes + 1);
   if (!key || !data) {
-    free(key); free(data);
+    free(key);
+    free(data);
     return false;
   }
   if (value->bytes) memcpy(data, value->data, (size_t)value->bytes);
-  copy.key = key; copy.data = data;
-  if (i < meta->count) { free((char *)meta->value[i].key); free((void *)meta->value[i].data); }
-  else meta->count += 1;
+  copy.key = key;
+  copy.data = data;
+  if (i < meta->count) {
+    free((char *)meta->value[i].key);
+    free((void *)meta->value[i].data);
+  } else meta->count += 1;
   meta->value[i] = copy;
   return true;
 }
@@ -74,10 +83,15 @@ bool rf_gguf_set_int(rf_gguf_meta *meta, const char *key, rf_gguf_kind kind, int
   rf_store_u64(data, (uint64_t)value); /* little endian: the low bytes are the narrower number */
   return set_one(meta, key, kind, data, rf_gguf_kind_bytes(kind));
 }
-bool rf_gguf_set_f32(rf_gguf_meta *meta, const char *key, float value) { return set_one(meta, key, RF_GGUF_F32, &value, 4); }
-bool rf_gguf_set_bool(rf_gguf_meta *meta, const char *key, bool value) { return rf_gguf_set_int(meta, key, RF_GGUF_BOOL, value); }
+bool rf_gguf_set_f32(rf_gguf_meta *meta, const char *key, float value) {
+  return set_one(meta, key, RF_GGUF_F32, &value, 4);
+}
+bool rf_gguf_set_bool(rf_gguf_meta *meta, const char *key, bool value) {
+  return rf_gguf_set_int(meta, key, RF_GGUF_BOOL, value);
+}
 
-static bool set_array(rf_gguf_meta *meta, const char *key, rf_gguf_kind item, int64_t count, const void *data, int64_t bytes) {
+static bool set_array(rf_gguf_meta *meta, const char *key, rf_gguf_kind item, int64_t count, const void *data,
+                      int64_t bytes) {
   rf_gguf_value value = {key, RF_GGUF_ARRAY, item, count, data, bytes};
   return rf_gguf_set(meta, &value);
 }
@@ -114,7 +128,7 @@ bool rf_gguf_set_texts(rf_gguf_meta *meta, const char *key, const rf_gguf_text *
   return done;
 }
 
-/* ---- the file -------------------------------------------------------------------------------------------------- */
+/* ---- the file -------------------------------------------------------------------------------- */
 
 struct rf_gguf_writer {
   rf_tensors_out to;
@@ -139,7 +153,8 @@ static rf_status put_name(rf_out_file *out, const char *name, rf_error *error) {
   return rf_out_write(out, name, strlen(name), error);
 }
 
-static rf_status check_tensor(rf_gguf_writer *writer, const rf_quant_tensor *tensors, int index, rf_error *error) {
+static rf_status check_tensor(rf_gguf_writer *writer, const rf_quant_tensor *tensors, int index,
+                              rf_error *error) {
   const rf_quant_tensor *t = &tensors[index];
   const char *wrong = NULL;
   int64_t count = 1;
@@ -148,13 +163,17 @@ static rf_status check_tensor(rf_gguf_writer *writer, const rf_quant_tensor *ten
   if (t->rank < 1 || t->rank > RF_QUANT_RANK) wrong = "has a wrong number of axes";
   else if (t->shape[t->rank - 1] % t->type->values) wrong = "has rows that are no whole blocks of its type";
   if (!*t->name || strlen(t->name) > NAME_MOST) wrong = "has a name the format does not take";
-  if (wrong) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" %s)", writer->to.path, t->name, wrong);
+  if (wrong)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" %s)", writer->to.path,
+                   t->name, wrong);
   writer->type[index] = t->type;
   writer->to.bytes[index] = count / t->type->values * t->type->bytes;
   return RAFTER_OK;
 }
 
-static int by_name(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+static int by_name(const void *a, const void *b) {
+  return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
 
 static rf_status check_twice(rf_gguf_writer *writer, const rf_quant_tensor *tensors, rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -164,12 +183,14 @@ static rf_status check_twice(rf_gguf_writer *writer, const rf_quant_tensor *tens
   qsort(name, (size_t)writer->to.count, sizeof *name, by_name);
   for (int i = 1; i < writer->to.count && status == RAFTER_OK; ++i)
     if (strcmp(name[i - 1], name[i]) == 0)
-      status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" is there twice)", writer->to.path, name[i]);
+      status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" is there twice)",
+                       writer->to.path, name[i]);
   free(name);
   return status;
 }
 
-static rf_status put_header(rf_gguf_writer *writer, const rf_gguf_meta *meta, const rf_quant_tensor *tensors, rf_error *error) {
+static rf_status put_header(rf_gguf_writer *writer, const rf_gguf_meta *meta, const rf_quant_tensor *tensors,
+                            rf_error *error) {
   rf_out_file *out = writer->to.out;
   int values = 0;
   uint64_t offset = 0;
@@ -201,8 +222,8 @@ static rf_status put_header(rf_gguf_writer *writer, const rf_gguf_meta *meta, co
   return rf_tensors_out_pad(&writer->to, error); /* readers ask for it */
 }
 
-rf_status rf_gguf_writer_open(const char *path, const rf_gguf_meta *meta, const rf_quant_tensor *tensors, int count, rf_gguf_writer **result,
-                              rf_error *error) {
+rf_status rf_gguf_writer_open(const char *path, const rf_gguf_meta *meta, const rf_quant_tensor *tensors,
+                              int count, rf_gguf_writer **result, rf_error *error) {
   rf_status status = RAFTER_OK;
   int64_t bytes = 0;
   rf_gguf_writer *writer = calloc(1, sizeof *writer);
@@ -232,12 +253,14 @@ rf_status rf_gguf_writer_put_bytes(rf_gguf_writer *writer, const void *data, int
   if (bytes == 0) return RAFTER_OK;
   RF_TRY(rf_tensors_out_left(&writer->to, &left, error));
   if (writer->held || bytes < 0 || bytes % writer->type[writer->to.current]->bytes)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s gets bytes that are no whole blocks of tensor %d", writer->to.path, writer->to.current + 1);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s gets bytes that are no whole blocks of tensor %d",
+                   writer->to.path, writer->to.current + 1);
   return rf_tensors_out_put(&writer->to, data, bytes, error);
 }
 
 /* Whole blocks of the current tensor. */
-static rf_status put_blocks(rf_gguf_writer *writer, const rf_quant_type *type, const float *values, int64_t blocks, rf_error *error) {
+static rf_status put_blocks(rf_gguf_writer *writer, const rf_quant_type *type, const float *values,
+                            int64_t blocks, rf_error *error) {
   for (int64_t most = BLOCK / type->values, part; blocks > 0; blocks -= part, values += part * type->values) {
     part = blocks < most ? blocks : most;
     type->quantize(values, part, writer->block);
@@ -251,7 +274,9 @@ rf_status rf_gguf_writer_put(rf_gguf_writer *writer, const float *values, int64_
     int64_t left, taken;
     RF_TRY(rf_tensors_out_left(&writer->to, &left, error));
     const rf_quant_type *type = writer->type[writer->to.current];
-    if (!type->quantize) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write floats as %s into %s", type->name, writer->to.path);
+    if (!type->quantize)
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write floats as %s into %s", type->name,
+                     writer->to.path);
     int64_t whole = count / type->values;
     left /= type->bytes;
     if (!writer->held && whole) {

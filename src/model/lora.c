@@ -1,4 +1,5 @@
-/* lora.c - where adapters stand: the sites of linear weights, and which of them a text or a file asks for. */
+/* lora.c - where adapters stand: the sites of linear weights, and which of them a text or a file
+ * asks for. */
 #define _GNU_SOURCE
 #include <stddef.h>
 #include <stdio.h>
@@ -11,21 +12,25 @@
 
 enum { TARGETS_MOST = 64, TEXT_MOST = 1024 };
 
-/* Columns of a fused weight, in its order: Q = N*H, K = V = K*H, F gate and up; '*' is all of them. */
+/* Columns of a fused weight, in its order: Q = N*H, K = V = K*H, F gate and up; '*' is all of
+ * them. */
 typedef struct site_row {
   const char *name, *weight, *columns;
 } site_row;
 static const site_row SITES[] = {
-    {"attn/q", "attn/qkv/weight", "Q"},         {"attn/k", "attn/qkv/weight", "K"},    {"attn/v", "attn/qkv/weight", "V"},
-    {"attn/kv", "attn/qkv/weight", "KV"},       {"attn/qkv", "attn/qkv/weight", "*"},  {"attn/out", "attn/out/weight", "*"},
-    {"mlp/gate", "mlp/gate_up/weight", "G"},    {"mlp/up", "mlp/gate_up/weight", "U"}, {"mlp/up", "mlp/up/weight", "*"},
-    {"mlp/gate_up", "mlp/gate_up/weight", "*"}, {"mlp/down", "mlp/down/weight", "*"},
+    {"attn/q", "attn/qkv/weight", "Q"},      {"attn/k", "attn/qkv/weight", "K"},
+    {"attn/v", "attn/qkv/weight", "V"},      {"attn/kv", "attn/qkv/weight", "KV"},
+    {"attn/qkv", "attn/qkv/weight", "*"},    {"attn/out", "attn/out/weight", "*"},
+    {"mlp/gate", "mlp/gate_up/weight", "G"}, {"mlp/up", "mlp/gate_up/weight", "U"},
+    {"mlp/up", "mlp/up/weight", "*"},        {"mlp/gate_up", "mlp/gate_up/weight", "*"},
+    {"mlp/down", "mlp/down/weight", "*"},
 };
 enum { SITE_COUNT = sizeof SITES / sizeof *SITES };
 
 const char *rf_lora_site_name(int site) { return site >= 0 && site < SITE_COUNT ? SITES[site].name : NULL; }
 
-/* Whether columns [at, at + columns) are whole tensors of this family's files; *one: a single one. */
+/* Whether columns [at, at + columns) are whole tensors of this family's files; *one: a single
+ * one. */
 static bool are_whole_tensors(const rf_name *name, int64_t at, int64_t columns, bool *one) {
   bool begins = false, ends = false;
   int64_t from = 0;
@@ -38,18 +43,24 @@ static bool are_whole_tensors(const rf_name *name, int64_t at, int64_t columns, 
   return begins && ends;
 }
 
-bool rf_lora_site_columns(const rf_model *model, const rf_param *param, int site, int64_t *at, int64_t *columns) {
+bool rf_lora_site_columns(const rf_model *model, const rf_param *param, int site, int64_t *at,
+                          int64_t *columns) {
   const site_row *row = &SITES[site];
   if (!param->lora || strcmp(rf_param_row_name(param->row), row->weight) != 0) return false;
   int64_t q = model->heads * model->head_dim, kv = model->kv_heads * model->head_dim;
   const struct {
     char letter;
     int64_t at, columns;
-  } runs[] = {{'*', 0, param->shape[1]}, {'Q', 0, q}, {'K', q, kv}, {'V', q + kv, kv}, {'G', 0, model->ff}, {'U', model->ff, model->ff}};
-  *at = -1; *columns = 0;
+  } runs[] = {{'*', 0, param->shape[1]}, {'Q', 0, q},         {'K', q, kv},
+              {'V', q + kv, kv},         {'G', 0, model->ff}, {'U', model->ff, model->ff}};
+  *at = -1;
+  *columns = 0;
   for (const char *c = row->columns; *c; ++c)
     for (size_t i = 0; i < sizeof runs / sizeof *runs; ++i)
-      if (runs[i].letter == *c) { *at = *at < 0 ? runs[i].at : *at; *columns += runs[i].columns; }
+      if (runs[i].letter == *c) {
+        *at = *at < 0 ? runs[i].at : *at;
+        *columns += runs[i].columns;
+      }
   rf_name name = rf_param_name(model, param, false);
   bool one;
   return are_whole_tensors(&name, *at, *columns, &one);
@@ -60,13 +71,17 @@ rf_lora_parts rf_lora_parts_of(const rf_model *model, const rf_param *param) {
   if (model->lora.rank < 1 || param->layer < 0 || param->layer >= RF_LORA_LAYERS) return parts;
   for (int site = 0; site < SITE_COUNT && parts.count < RF_LORA_PARTS; ++site) {
     int64_t at, columns;
-    if (!(model->lora.sites[param->layer] >> site & 1) || !rf_lora_site_columns(model, param, site, &at, &columns)) continue;
-    parts.site[parts.count] = site; parts.at[parts.count] = (int32_t)at; parts.columns[parts.count++] = (int32_t)columns;
+    if (!(model->lora.sites[param->layer] >> site & 1) ||
+        !rf_lora_site_columns(model, param, site, &at, &columns))
+      continue;
+    parts.site[parts.count] = site;
+    parts.at[parts.count] = (int32_t)at;
+    parts.columns[parts.count++] = (int32_t)columns;
   }
   return parts;
 }
 
-/* ---- targets ---------------------------------------------------------------------------------------------------- */
+/* ---- targets --------------------------------------------------------------------------------- */
 
 typedef struct target {
   const char *text;         /* a word, or behind '~' a regular expression */
@@ -74,7 +89,8 @@ typedef struct target {
   bool met, slow;           /* slow: it took too long to say whether */
 } target;
 
-/* Last word of a module's or a site's name: "attn/q" -> "q", "h.0.attn.c_attn.weight" -> "c_attn". */
+/* Last word of a module's or a site's name: "attn/q" -> "q", "h.0.attn.c_attn.weight" ->
+ * "c_attn". */
 static void last_word(const char *name, char word[128]) {
   char copy[256];
   snprintf(copy, sizeof copy, "%s", name);
@@ -99,21 +115,25 @@ rf_lora_module_name rf_lora_module(const rf_model *model, const rf_param *param,
   are_whole_tensors(&name, at, columns, &one);
   for (int i = 0; i < name.count; from += name.columns[i++]) {
     if (from != at) continue;
-    size_t length = strlen(name.part[i]), end = length > 7 && strcmp(name.part[i] + length - 7, ".weight") == 0 ? length - 7 : length;
+    size_t length = strlen(name.part[i]),
+           end = length > 7 && strcmp(name.part[i] + length - 7, ".weight") == 0 ? length - 7 : length;
     if (strcmp(name.part[i], param->name) == 0) end = length - strlen("/weight"); /* our own names */
     const char *dot = one ? NULL : memrchr(name.part[i], '.', end);
-    snprintf(module.text, sizeof module.text, "%.*s", (int)(dot ? dot + 1 - name.part[i] : (ptrdiff_t)end), name.part[i]);
+    snprintf(module.text, sizeof module.text, "%.*s", (int)(dot ? dot + 1 - name.part[i] : (ptrdiff_t)end),
+             name.part[i]);
     if (dot) rf_text_append(module.text, sizeof module.text, "%s_proj", strrchr(SITES[site].name, '/') + 1);
   }
   return module;
 }
 
-/* A site that is one tensor of the family's own files, which a target that names no site in particular ("all", a regular expression) takes. */
+/* A site that is one tensor of the family's own files, which a target that names no site in
+ * particular ("all", a regular expression) takes. */
 static bool is_plain(const rf_model *model, const rf_param *param, int site) {
   rf_name name = rf_param_name(model, param, false);
   int64_t at, columns;
   bool one = false;
-  return rf_lora_site_columns(model, param, site, &at, &columns) && are_whole_tensors(&name, at, columns, &one) && one;
+  return rf_lora_site_columns(model, param, site, &at, &columns) &&
+         are_whole_tensors(&name, at, columns, &one) && one;
 }
 
 static bool wants(const rf_model *model, const rf_param *param, int site, target *targets, int count) {
@@ -126,9 +146,13 @@ static bool wants(const rf_model *model, const rf_param *param, int site, target
     target *t = &targets[i];
     bool met;
     if (t->pattern) met = is_plain(model, param, site) && (matches(t, name) || matches(t, param->name));
-    else if (strcmp(t->text, "all") == 0 || strcmp(t->text, "all-linear") == 0) met = is_plain(model, param, site);
-    else met = strcmp(t->text, word) == 0 || (strcmp(t->text, "o") == 0 && strcmp(word, "out") == 0) || (*module && strcmp(t->text, module) == 0);
-    t->met |= met; wanted |= met;
+    else if (strcmp(t->text, "all") == 0 || strcmp(t->text, "all-linear") == 0)
+      met = is_plain(model, param, site);
+    else
+      met = strcmp(t->text, word) == 0 || (strcmp(t->text, "o") == 0 && strcmp(word, "out") == 0) ||
+            (*module && strcmp(t->text, module) == 0);
+    t->met |= met;
+    wanted |= met;
   }
   return wanted;
 }
@@ -138,13 +162,16 @@ static void known_targets(const rf_model *model, const rf_params *params, char *
   for (int i = 0; i < params->base && params->at[i].layer <= 0; ++i)
     for (int site = 0; site < SITE_COUNT && params->at[i].layer == 0; ++site) {
       int64_t at, columns;
-      if (!rf_lora_site_columns(model, &params->at[i], site, &at, &columns) || !is_plain(model, &params->at[i], site)) continue;
+      if (!rf_lora_site_columns(model, &params->at[i], site, &at, &columns) ||
+          !is_plain(model, &params->at[i], site))
+        continue;
       last_word(SITES[site].name, word);
       rf_text_append(text, size, "%s%s", *text ? ", " : "", word);
     }
 }
 
-/* Sets lora->sites from the targets; each must meet something, and no column may have two adapters. */
+/* Sets lora->sites from the targets; each must meet something, and no column may have two
+ * adapters. */
 static rf_status place(const rf_model *model, rf_lora *lora, target *targets, int count, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_pool *pool = rf_pool_new();
@@ -156,10 +183,12 @@ static rf_status place(const rf_model *model, rf_lora *lora, target *targets, in
     if (!param->lora || param->layer < 0) continue;
     int64_t end = 0, at, columns;
     for (int site = 0; site < SITE_COUNT; ++site) {
-      if (!rf_lora_site_columns(model, param, site, &at, &columns) || !wants(model, param, site, targets, count)) continue;
+      if (!rf_lora_site_columns(model, param, site, &at, &columns) ||
+          !wants(model, param, site, targets, count))
+        continue;
       if (at < end) {
-        status = RF_FAIL(error, RAFTER_INVALID, "name either the fused layer or its parts", "two adapters for the same columns (--lora targets: %s)",
-                         SITES[site].name);
+        status = RF_FAIL(error, RAFTER_INVALID, "name either the fused layer or its parts",
+                         "two adapters for the same columns (--lora targets: %s)", SITES[site].name);
         goto done;
       }
       end = at + columns;
@@ -168,14 +197,18 @@ static rf_status place(const rf_model *model, rf_lora *lora, target *targets, in
   }
   for (int i = 0; i < count; ++i) {
     if (targets[i].slow) {
-      status = RF_FAIL(error, RAFTER_INVALID, NULL, "a regular expression takes too long to match (--lora targets: '%.80s')", targets[i].text);
+      status =
+          RF_FAIL(error, RAFTER_INVALID, NULL,
+                  "a regular expression takes too long to match (--lora targets: '%.80s')", targets[i].text);
       goto done;
     }
     if (!targets[i].met) {
       char known[256] = "";
       known_targets(model, &params, known, sizeof known);
-      status = RF_FAIL(error, RAFTER_INVALID, "o is short for out; ~REGEX matches names such as block.3/attn/q",
-                       "the model has no such linear layer (--lora targets: expected some of %s or all, got '%.80s')", known, targets[i].text);
+      status = RF_FAIL(
+          error, RAFTER_INVALID, "o is short for out; ~REGEX matches names such as block.3/attn/q",
+          "the model has no such linear layer (--lora targets: expected some of %s or all, got '%.80s')",
+          known, targets[i].text);
       goto done;
     }
   }
@@ -184,7 +217,7 @@ done:
   return status;
 }
 
-/* ---- the option ------------------------------------------------------------------------------------------------- */
+/* ---- the option ------------------------------------------------------------------------------ */
 
 static const char *const KEYS[] = {"rank", "alpha", "targets", "dropout", "rslora"};
 enum { RANK, ALPHA, TARGETS, DROPOUT, RSLORA, KEY_COUNT };
@@ -193,12 +226,15 @@ enum { RANK, ALPHA, TARGETS, DROPOUT, RSLORA, KEY_COUNT };
 static int key_at(const char *text, size_t *length) {
   for (int k = 0; k < KEY_COUNT; ++k) {
     *length = strlen(KEYS[k]);
-    if (strncmp(text, KEYS[k], *length) == 0 && (text[*length] == '=' || (k == RSLORA && (text[*length] == ',' || !text[*length])))) return k;
+    if (strncmp(text, KEYS[k], *length) == 0 &&
+        (text[*length] == '=' || (k == RSLORA && (text[*length] == ',' || !text[*length]))))
+      return k;
   }
   return -1;
 }
 
-/* The end of a value: the comma in front of the next key, or of the next word of a list; a regular expression may hold commas. */
+/* The end of a value: the comma in front of the next key, or of the next word of a list; a
+ * regular expression may hold commas. */
 static char *value_end(char *value, bool regex) {
   size_t length;
   for (char *c = value; *c; ++c)
@@ -215,15 +251,19 @@ static rf_status set_number(rf_lora *lora, int key, const char *value, rf_error 
   int64_t whole;
   double real;
   if (key == RANK) {
-    if (!rf_text_int(value, &whole) || whole < 1 || whole > 1024) return bad("rank", "a number from 1 to 1024", value, error);
+    if (!rf_text_int(value, &whole) || whole < 1 || whole > 1024)
+      return bad("rank", "a number from 1 to 1024", value, error);
     lora->rank = (int32_t)whole;
   } else if (key == ALPHA) {
-    if (!rf_text_float(value, &real) || !(real > 0) || real > 1e6) return bad("alpha", "a number above 0", value, error);
+    if (!rf_text_float(value, &real) || !(real > 0) || real > 1e6)
+      return bad("alpha", "a number above 0", value, error);
     lora->alpha = (float)real;
   } else if (key == DROPOUT) {
-    if (!rf_text_float(value, &real) || !(real >= 0) || !(real < 1)) return bad("dropout", "0 or more and below 1", value, error);
+    if (!rf_text_float(value, &real) || !(real >= 0) || !(real < 1))
+      return bad("dropout", "0 or more and below 1", value, error);
     lora->dropout = (float)real;
-  } else if (!rf_text_bool(value, &lora->rank_stabilized)) return bad("rslora", "true or false", value, error);
+  } else if (!rf_text_bool(value, &lora->rank_stabilized))
+    return bad("rslora", "true or false", value, error);
   return RAFTER_OK;
 }
 
@@ -231,7 +271,8 @@ static rf_status add_target(target *targets, int *count, const char *text, rf_er
   if (*count == TARGETS_MOST) return bad("targets", "at most 64 of them", text, error);
   if (!*text) return bad("targets", "a word between two commas", text, error);
   targets[*count] = (target){.text = text};
-  if (*text == '~' && !(targets[*count].pattern = rf_name_pattern_new(text + 1))) return bad("targets", "a regular expression behind ~", text, error);
+  if (*text == '~' && !(targets[*count].pattern = rf_name_pattern_new(text + 1)))
+    return bad("targets", "a regular expression behind ~", text, error);
   ++*count;
   return RAFTER_OK;
 }
@@ -245,14 +286,17 @@ rf_status rf_lora_parse(const char *text, const rf_model *model, rf_lora *lora, 
   lora->rank = 16;
   if (strlen(text) >= sizeof copy) return bad("text", "fewer than 1024 characters", text, error);
   if (model->layers > RF_LORA_LAYERS)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "too many layers for adapters (%s: expected at most %d, got %lld)", model->name, RF_LORA_LAYERS,
-                   (long long)model->layers);
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "too many layers for adapters (%s: expected at most %d, got %lld)", model->name,
+                   RF_LORA_LAYERS, (long long)model->layers);
   snprintf(copy, sizeof copy, "%s", text);
   for (char *at = copy; *at;) {
     size_t length;
     int next = key_at(at, &length);
-    if (next >= 0) { key = next; at += length + (at[length] == '='); }
-    else if (key != TARGETS) {
+    if (next >= 0) {
+      key = next;
+      at += length + (at[length] == '=');
+    } else if (key != TARGETS) {
       status = bad("text", "rank=, alpha=, targets=, dropout= or rslora", at, error);
       goto done;
     }

@@ -20,7 +20,8 @@ rf_name_pattern *rf_name_pattern_new(const char *text) {
   rf_name_pattern *pattern = calloc(1, sizeof *pattern);
   if (!pattern) return NULL;
   pattern->code =
-      pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
+      pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
+                    PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
   pattern->data = pattern->code ? pcre2_match_data_create(1, NULL) : NULL;
   pattern->bounds = pcre2_match_context_create(NULL);
   pattern->long_left = LONG_MATCHES;
@@ -31,7 +32,9 @@ rf_name_pattern *rf_name_pattern_new(const char *text) {
 
 void rf_name_pattern_free(rf_name_pattern *pattern) {
   if (!pattern) return;
-  pcre2_match_context_free(pattern->bounds); pcre2_match_data_free(pattern->data); pcre2_code_free(pattern->code);
+  pcre2_match_context_free(pattern->bounds);
+  pcre2_match_data_free(pattern->data);
+  pcre2_code_free(pattern->code);
   free(pattern);
 }
 

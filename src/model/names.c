@@ -1,4 +1,5 @@
-/* names.c - one row per parameter and family: the names of its parts, which axis they have, how they are turned. */
+/* names.c - one row per parameter and family: the names of its parts, which axis they have, how
+ * they are turned. */
 #include "model/names.h"
 
 #include <fnmatch.h>
@@ -7,13 +8,16 @@
 
 #include "model/gguf_facts.h"
 
-/* `part`: up to three names, '#' standing for the block, '*' for the expert. `columns`: letters of model.h for parts that share an axis (C = N*H, K = K*H, F; E: of an expert, S: of those shared). */
+/* `part`: up to three names, '#' standing for the block, '*' for the expert. `columns`: letters
+ * of model.h for parts that share an axis (C = N*H, K = K*H, F; E: of an expert, S: of those
+ * shared). */
 typedef struct name_row {
   const char *row;
   const char *part[RF_NAME_PARTS];
   const char *columns;
   bool turned, bare; /* bare: never with the family's prefix */
-  bool by_head;      /* the file's columns stand head by head: q, k, v of the first, q, k, v of the second, ... */
+  /* the file's columns stand head by head: q, k, v of the first, q, k, v of the second, ... */
+  bool by_head;
 } name_row;
 
 /* GPT-2's linear layers are Conv1D: (in, out), as ours. Only the untied head is a Linear. */
@@ -40,26 +44,42 @@ static const name_row GPT2[] = {
   {"embed/token/weight", {"embed_tokens.weight"}, NULL, false, false, false}, \
       {"attn/norm/gain", {"layers.#.input_layernorm.weight"}, NULL, false, false, false}, \
       {"attn/qkv/weight", \
-       {"layers.#.self_attn.q_proj.weight", "layers.#.self_attn.k_proj.weight", "layers.#.self_attn.v_proj.weight"}, \
+       {"layers.#.self_attn.q_proj.weight", "layers.#.self_attn.k_proj.weight", \
+        "layers.#.self_attn.v_proj.weight"}, \
        "CKK", \
        true, \
        false, \
        false}, \
-      {"attn/qkv/bias", {"layers.#.self_attn.q_proj.bias", "layers.#.self_attn.k_proj.bias", "layers.#.self_attn.v_proj.bias"}, \
-       "CKK",           false, \
-       false,           false}, \
+      {"attn/qkv/bias", \
+       {"layers.#.self_attn.q_proj.bias", "layers.#.self_attn.k_proj.bias", \
+        "layers.#.self_attn.v_proj.bias"}, \
+       "CKK", \
+       false, \
+       false, \
+       false}, \
       {"attn/out/bias", {"layers.#.self_attn.o_proj.bias"}, NULL, false, false, false}, \
-      {"mlp/gate_up/bias", {"layers.#.mlp.gate_proj.bias", "layers.#.mlp.up_proj.bias"}, "FF", false, false, false}, \
+      {"mlp/gate_up/bias", \
+       {"layers.#.mlp.gate_proj.bias", "layers.#.mlp.up_proj.bias"}, \
+       "FF", \
+       false, \
+       false, \
+       false}, \
       {"mlp/down/bias", {"layers.#.mlp.down_proj.bias"}, NULL, false, false, false}, \
       {"attn/q_norm/gain", {"layers.#.self_attn.q_norm.weight"}, NULL, false, false, false}, \
       {"attn/k_norm/gain", {"layers.#.self_attn.k_norm.weight"}, NULL, false, false, false}, \
       {"attn/out/weight", {"layers.#.self_attn.o_proj.weight"}, NULL, true, false, false}, \
-      {"mlp/gate_up/weight", {"layers.#.mlp.gate_proj.weight", "layers.#.mlp.up_proj.weight"}, "FF", true, false, false}, \
+      {"mlp/gate_up/weight", \
+       {"layers.#.mlp.gate_proj.weight", "layers.#.mlp.up_proj.weight"}, \
+       "FF", \
+       true, \
+       false, \
+       false}, \
       {"mlp/down/weight", {"layers.#.mlp.down_proj.weight"}, NULL, true, false, false}, \
       {"final/norm/gain", {"norm.weight"}, NULL, false, false, false}, { \
     "head/weight", {"lm_head.weight"}, NULL, true, true, false \
   }
-/* The name of the MLP's norm is what differs: with norms behind the sublayers, the old name is that of the one behind attention. */
+/* The name of the MLP's norm is what differs: with norms behind the sublayers, the old name is
+ * that of the one behind attention. */
 static const name_row LLAMA[] = {
     LLAMA_LIKE,
     {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, false, false, false},
@@ -76,7 +96,8 @@ static const name_row MIXTRAL[] = {
      false},
     {"mlp/experts/down/weight", {"layers.#.block_sparse_moe.experts.*.w2.weight"}, NULL, true, false, false},
 };
-/* The columns of q_proj, kv_a_proj_with_mqa and kv_b_proj stand as ours do: of a head what meets the latent keys, then what turns, or its value. */
+/* The columns of q_proj, kv_a_proj_with_mqa and kv_b_proj stand as ours do: of a head what meets
+ * the latent keys, then what turns, or its value. */
 static const name_row DEEPSEEK[] = {
     LLAMA_LIKE,
     {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, false, false, false},
@@ -96,7 +117,12 @@ static const name_row DEEPSEEK[] = {
      false,
      false},
     {"mlp/shared/down/weight", {"layers.#.mlp.shared_experts.down_proj.weight"}, NULL, true, false, false},
-    {"mlp/experts/gate_up/weight", {"layers.#.mlp.experts.*.gate_proj.weight", "layers.#.mlp.experts.*.up_proj.weight"}, "EE", true, false, false},
+    {"mlp/experts/gate_up/weight",
+     {"layers.#.mlp.experts.*.gate_proj.weight", "layers.#.mlp.experts.*.up_proj.weight"},
+     "EE",
+     true,
+     false,
+     false},
     {"mlp/experts/down/weight", {"layers.#.mlp.experts.*.down_proj.weight"}, NULL, true, false, false},
 };
 static const name_row GEMMA2[] = {
@@ -131,29 +157,41 @@ static const struct {
 } NAMES[RF_FAMILIES] = {
 #define NAMES_OF(table, prefix) \
   { table, (int)(sizeof table / sizeof *table), prefix }
-    [RF_FAMILY_GPT] = NAMES_OF(GPT2, "transformer."),     [RF_FAMILY_LLAMA] = NAMES_OF(LLAMA, "model."),
-    [RF_FAMILY_MISTRAL] = NAMES_OF(LLAMA, "model."),      [RF_FAMILY_GEMMA] = NAMES_OF(LLAMA, "model."),
-    [RF_FAMILY_GEMMA2] = NAMES_OF(GEMMA2, "model."),      [RF_FAMILY_GEMMA3] = NAMES_OF(GEMMA2, "model."),
-    [RF_FAMILY_QWEN2] = NAMES_OF(LLAMA, "model."),        [RF_FAMILY_QWEN3] = NAMES_OF(LLAMA, "model."),
-    [RF_FAMILY_NEOX] = NAMES_OF(NEOX, "gpt_neox."),       [RF_FAMILY_MIXTRAL] = NAMES_OF(MIXTRAL, "model."),
-    [RF_FAMILY_DEEPSEEK2] = NAMES_OF(DEEPSEEK, "model."), [RF_FAMILY_DEEPSEEK3] = NAMES_OF(DEEPSEEK, "model."),
+    [RF_FAMILY_GPT] = NAMES_OF(GPT2, "transformer."),
+    [RF_FAMILY_LLAMA] = NAMES_OF(LLAMA, "model."),
+    [RF_FAMILY_MISTRAL] = NAMES_OF(LLAMA, "model."),
+    [RF_FAMILY_GEMMA] = NAMES_OF(LLAMA, "model."),
+    [RF_FAMILY_GEMMA2] = NAMES_OF(GEMMA2, "model."),
+    [RF_FAMILY_GEMMA3] = NAMES_OF(GEMMA2, "model."),
+    [RF_FAMILY_QWEN2] = NAMES_OF(LLAMA, "model."),
+    [RF_FAMILY_QWEN3] = NAMES_OF(LLAMA, "model."),
+    [RF_FAMILY_NEOX] = NAMES_OF(NEOX, "gpt_neox."),
+    [RF_FAMILY_MIXTRAL] = NAMES_OF(MIXTRAL, "model."),
+    [RF_FAMILY_DEEPSEEK2] = NAMES_OF(DEEPSEEK, "model."),
+    [RF_FAMILY_DEEPSEEK3] = NAMES_OF(DEEPSEEK, "model."),
 #undef NAMES_OF
 };
 
-/* A Gemma 3 that reads pictures keeps its text model under these, as transformers wrote it before 4.52 and since. */
+/* A Gemma 3 that reads pictures keeps its text model under these, as transformers wrote it
+ * before 4.52 and since. */
 static const struct {
   const char *text, *pictures;
-} INSIDE[] = {{"model.", "language_model.model."}, {"lm_head.", "language_model.lm_head."}, {"model.", "model.language_model."}};
+} INSIDE[] = {{"model.", "language_model.model."},
+              {"lm_head.", "language_model.lm_head."},
+              {"model.", "model.language_model."}};
 enum { INSIDE_COUNT = sizeof INSIDE / sizeof INSIDE[0] };
-static const char *const PICTURES[] = {"vision_tower.*", "multi_modal_projector.*", "model.vision_tower.*", "model.multi_modal_projector.*"};
+static const char *const PICTURES[] = {"vision_tower.*", "multi_modal_projector.*", "model.vision_tower.*",
+                                       "model.multi_modal_projector.*"};
 
-static const char *const EXTRAS[] = {"*h.*.attn.bias", "*h.*.attn.masked_bias", "*rotary_emb.inv_freq", "*layers.*.attention.bias",
-                                     "*attention.masked_bias"};
+static const char *const EXTRAS[] = {"*h.*.attn.bias", "*h.*.attn.masked_bias", "*rotary_emb.inv_freq",
+                                     "*layers.*.attention.bias", "*attention.masked_bias"};
 
 static int64_t columns_of(const rf_model *model, char letter) {
   if (letter == 'E') return rf_model_expert_ff(model);
   if (letter == 'S') return model->experts_shared * rf_model_expert_ff(model);
-  return letter == 'C' ? model->heads * model->head_dim : letter == 'K' ? model->kv_heads * model->head_dim : model->ff;
+  return letter == 'C'   ? model->heads * model->head_dim
+         : letter == 'K' ? model->kv_heads * model->head_dim
+                         : model->ff;
 }
 
 static void fill_in(char *out, size_t size, const char *prefix, const char *pattern, const rf_param *param) {
@@ -191,14 +229,18 @@ rf_name rf_param_name(const rf_model *model, const rf_param *param, bool prefixe
 void rf_param_parts(const rf_model *model, const rf_param *param, int count, int64_t columns[RF_NAME_PARTS]) {
   int64_t all = param->shape[param->rank - 1];
   columns[0] = all;
-  if (count == 3) { columns[0] = model->heads * model->head_dim; columns[1] = columns[2] = model->kv_heads * model->head_dim; }
+  if (count == 3) {
+    columns[0] = model->heads * model->head_dim;
+    columns[1] = columns[2] = model->kv_heads * model->head_dim;
+  }
   if (count == 2) columns[0] = columns[1] = all / 2;
 }
 
 int64_t rf_name_column(const rf_name *name, int part, int64_t column) {
   if (name->order[part] == RF_NAME_PLAIN) return column;
   if (name->order[part] == RF_NAME_PAIRS) return rf_gguf_permuted_row(column, name->head_dim);
-  int64_t size = name->head_dim, third = name->columns[0] / 3, which = column / third, head = column % third / size;
+  int64_t size = name->head_dim, third = name->columns[0] / 3, which = column / third,
+          head = column % third / size;
   return (head * 3 + which) * size + column % size;
 }
 
@@ -215,11 +257,15 @@ const rf_stored *rf_name_find(const rf_tensor_file *file, const char *name) {
 }
 
 bool rf_name_is_extra(const rf_model *model, const char *name) {
-  if (model->tied && (strcmp(name, "lm_head.weight") == 0 || strcmp(name, "language_model.lm_head.weight") == 0)) return true;
+  if (model->tied &&
+      (strcmp(name, "lm_head.weight") == 0 || strcmp(name, "language_model.lm_head.weight") == 0))
+    return true;
   for (size_t i = 0; i < sizeof PICTURES / sizeof *PICTURES && model->family == RF_FAMILY_GEMMA3; ++i)
     if (fnmatch(PICTURES[i], name, 0) == 0) return true;
   int layer; /* DeepSeek-V3 has layers behind the last one that guess further tokens */
-  if (model->family == RF_FAMILY_DEEPSEEK3 && sscanf(name, "model.layers.%d.", &layer) == 1 && layer >= model->layers) return true;
+  if (model->family == RF_FAMILY_DEEPSEEK3 && sscanf(name, "model.layers.%d.", &layer) == 1 &&
+      layer >= model->layers)
+    return true;
   for (size_t i = 0; i < sizeof EXTRAS / sizeof *EXTRAS; ++i)
     if (fnmatch(EXTRAS[i], name, 0) == 0) return true;
   return false;

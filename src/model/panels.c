@@ -6,12 +6,14 @@
 
 #include "model/quant_blocks.h"
 
-/* ---- forms and places ------------------------------------------------------------------------------------------- */
+/* ---- forms and places ------------------------------------------------------------------------ */
 
 static const rf_panel_form FORMS[] = {
-    {RF_Q_F32, 0, 0, 1, 0},   {RF_Q_BF16, 1, 0, 0, 0},  {RF_Q_F16, 1, 0, 0, 0},     {RF_Q_Q8_0, 1, 0, 8, 2},   {RF_Q_Q4_0, 1, 0, 4, 2},
-    {RF_Q_Q4_1, 2, 0, 4, 4},  {RF_Q_Q5_0, 1, 0, 5, 2},  {RF_Q_Q5_1, 2, 0, 5, 4},    {RF_Q_Q2_K, 2, 80, 20, 0}, {RF_Q_Q3_K, 1, 108, 27, 0},
-    {RF_Q_Q4_K, 2, 0, 35, 4}, {RF_Q_Q5_K, 2, 0, 43, 4}, {RF_Q_Q6_K, 1, 208, 52, 0}, {RF_Q_INT8, 0, 0, 8, 4},
+    {RF_Q_F32, 0, 0, 1, 0},     {RF_Q_BF16, 1, 0, 0, 0},  {RF_Q_F16, 1, 0, 0, 0},
+    {RF_Q_Q8_0, 1, 0, 8, 2},    {RF_Q_Q4_0, 1, 0, 4, 2},  {RF_Q_Q4_1, 2, 0, 4, 4},
+    {RF_Q_Q5_0, 1, 0, 5, 2},    {RF_Q_Q5_1, 2, 0, 5, 4},  {RF_Q_Q2_K, 2, 80, 20, 0},
+    {RF_Q_Q3_K, 1, 108, 27, 0}, {RF_Q_Q4_K, 2, 0, 35, 4}, {RF_Q_Q5_K, 2, 0, 43, 4},
+    {RF_Q_Q6_K, 1, 208, 52, 0}, {RF_Q_INT8, 0, 0, 8, 4},
 };
 
 static const rf_panel_form *form_of(const rf_quant_type *type) {
@@ -36,7 +38,9 @@ static int64_t panels_of(int64_t outputs) { return (outputs + RF_PANEL_LANES - 1
 static int64_t lane_bytes(const rf_panels *p, int part) {
   return p->part[part].type->head + p->inner / p->part[part].type->values * p->part[part].type->bytes;
 }
-static int64_t part_bytes(const rf_panels *p, int part) { return round_up(p->part[part].outputs, RF_PANEL_GRAIN) * lane_bytes(p, part); }
+static int64_t part_bytes(const rf_panels *p, int part) {
+  return round_up(p->part[part].outputs, RF_PANEL_GRAIN) * lane_bytes(p, part);
+}
 
 int64_t rf_panels_bytes(const rf_panels *panels) {
   int64_t sum = 0;
@@ -74,7 +78,8 @@ rf_panel rf_panels_at(const rf_panels *panels, int64_t index) {
   int part = 0;
   for (; part < panels->parts - 1 && index >= panels_of(panels->part[part].outputs); part++) {
     index -= panels_of(panels->part[part].outputs);
-    first += panels->part[part].outputs; offset += part_bytes(panels, part);
+    first += panels->part[part].outputs;
+    offset += part_bytes(panels, part);
   }
   return panel_at(panels, part, index, first, offset);
 }
@@ -82,8 +87,10 @@ rf_panel rf_panels_at(const rf_panels *panels, int64_t index) {
 rf_panel rf_panels_find(const rf_panels *panels, int64_t output) {
   int64_t first = 0, offset = 0;
   int part = 0;
-  for (; part < panels->parts - 1 && output >= first + panels->part[part].outputs; part++)
-    { first += panels->part[part].outputs; offset += part_bytes(panels, part); }
+  for (; part < panels->parts - 1 && output >= first + panels->part[part].outputs; part++) {
+    first += panels->part[part].outputs;
+    offset += part_bytes(panels, part);
+  }
   return panel_at(panels, part, (output - first) / RF_PANEL_LANES, first, offset);
 }
 
@@ -93,17 +100,19 @@ const char *rf_panels_name(const rf_panels *panels, char text[64]) {
   for (int i = 0; i < panels->parts; i++) {
     bool said = false;
     for (int j = 0; j < i; j++) said |= panels->part[j].type == panels->part[i].type;
-    if (!said) used += snprintf(text + used, 64 - (size_t)used, "%s%s", i ? "+" : "", panels->part[i].type->name);
+    if (!said)
+      used += snprintf(text + used, 64 - (size_t)used, "%s%s", i ? "+" : "", panels->part[i].type->name);
   }
   return text;
 }
 
-/* ---- packing: words of sixteen lanes at a time, so that each store fills a cache line ----------------------------- */
+/* ---- packing: words of sixteen lanes at a time, so that each store fills a cache line -------- */
 
 typedef uint32_t four __attribute__((vector_size(16), aligned(1), may_alias));
 typedef uint16_t eight __attribute__((vector_size(16), aligned(1), may_alias));
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-static const uint8_t ZEROS[RF_Q6_K_BYTES]; /* the largest stored block, and more than a run of plain numbers */
+/* the largest stored block, and more than a run of plain numbers */
+static const uint8_t ZEROS[RF_Q6_K_BYTES];
 
 /* Dword j of lane i stands at from[i] + 4 j and goes to `to` + 4 (j lanes + i). */
 static void pack_dwords(const uint8_t *const from[RF_PANEL_GRAIN], int64_t count, int lanes, uint8_t *to) {
@@ -112,7 +121,8 @@ static void pack_dwords(const uint8_t *const from[RF_PANEL_GRAIN], int64_t count
     for (int i = 0; i < RF_PANEL_GRAIN; i += 4) {
       four a = *(const four *)(from[i] + 4 * j), b = *(const four *)(from[i + 1] + 4 * j);
       four c = *(const four *)(from[i + 2] + 4 * j), d = *(const four *)(from[i + 3] + 4 * j);
-      four ab = SHUFFLE(a, b, 0, 4, 1, 5), cd = SHUFFLE(c, d, 0, 4, 1, 5), AB = SHUFFLE(a, b, 2, 6, 3, 7), CD = SHUFFLE(c, d, 2, 6, 3, 7);
+      four ab = SHUFFLE(a, b, 0, 4, 1, 5), cd = SHUFFLE(c, d, 0, 4, 1, 5), AB = SHUFFLE(a, b, 2, 6, 3, 7),
+           CD = SHUFFLE(c, d, 2, 6, 3, 7);
       uint8_t *at = to + 4 * (j * lanes + i);
       int64_t next = 4 * (int64_t)lanes;
       *(four *)at = SHUFFLE(ab, cd, 0, 1, 4, 5);
@@ -132,7 +142,8 @@ static void pack_halves(const uint8_t *const from[RF_PANEL_GRAIN], int64_t count
     for (int i = 0; i < RF_PANEL_GRAIN; i += 8) {
       eight r[8], s[8];
       for (int k = 0; k < 8; k++) r[k] = *(const eight *)(from[i + k] + 2 * j);
-      for (int k = 0; k < 4; k++) { /* lanes k and k + 4, then k and k + 2, then neighbours: words come out by j */
+      /* lanes k and k + 4, then k and k + 2, then neighbours: words come out by j */
+      for (int k = 0; k < 4; k++) {
         s[2 * k] = SHUFFLE(r[k], r[k + 4], 0, 8, 1, 9, 2, 10, 3, 11);
         s[2 * k + 1] = SHUFFLE(r[k], r[k + 4], 4, 12, 5, 13, 6, 14, 7, 15);
       }
@@ -152,17 +163,20 @@ static void pack_halves(const uint8_t *const from[RF_PANEL_GRAIN], int64_t count
 }
 
 /* Lanes [lane, lane + 16). Numbers without blocks are taken thirty-two at a time. */
-static void pack_lanes(const rf_panel *panel, int64_t inner, int lane, const void *const row[RF_PANEL_GRAIN], uint8_t *to) {
+static void pack_lanes(const rf_panel *panel, int64_t inner, int lane, const void *const row[RF_PANEL_GRAIN],
+                       uint8_t *to) {
   enum { RUN = 32 };
   const rf_panel_form *form = panel->form;
   const uint8_t *half[RF_PANEL_GRAIN], *dword[RF_PANEL_GRAIN];
   bool plain = panel->type->values == 1;
-  int64_t run = plain ? RUN : panel->type->values, bytes = plain ? RUN * panel->type->bytes : panel->type->bytes;
+  int64_t run = plain ? RUN : panel->type->values,
+          bytes = plain ? RUN * panel->type->bytes : panel->type->bytes;
   for (int64_t k = 0; k < inner; k += run) {
     int64_t now = !plain ? 1 : inner - k < RUN ? inner - k : RUN, block = k / run;
     for (int i = 0; i < RF_PANEL_GRAIN; i++) {
       const uint8_t *stored = row[i] ? (const uint8_t *)row[i] + block * bytes : ZEROS;
-      half[i] = stored + (row[i] ? form->half_at : 0); dword[i] = stored + (row[i] ? form->dword_at : 0);
+      half[i] = stored + (row[i] ? form->half_at : 0);
+      dword[i] = stored + (row[i] ? form->dword_at : 0);
     }
     uint8_t *at = to + block * (plain ? RUN : 1) * panel->block_bytes;
     pack_halves(half, now * form->halves, panel->lanes, at + 2 * lane);
@@ -173,22 +187,27 @@ static void pack_lanes(const rf_panel *panel, int64_t inner, int lane, const voi
 void rf_panel_pack(const rf_panel *panel, int64_t inner, const void *const row[RF_PANEL_LANES], void *to) {
   int head = panel->type->head;
   char *heads = (char *)to - panel->lanes * head;
-  for (int i = 0; head && i < panel->lanes; i++) memcpy(heads + i * head, row[i] ? row[i] : ZEROS, (size_t)head);
-  for (int lane = 0; lane < panel->lanes; lane += RF_PANEL_GRAIN) pack_lanes(panel, inner, lane, row + lane, to);
+  for (int i = 0; head && i < panel->lanes; i++)
+    memcpy(heads + i * head, row[i] ? row[i] : ZEROS, (size_t)head);
+  for (int lane = 0; lane < panel->lanes; lane += RF_PANEL_GRAIN)
+    pack_lanes(panel, inner, lane, row + lane, to);
 }
 
-/* ---- reading back ------------------------------------------------------------------------------------------------- */
+/* ---- reading back ---------------------------------------------------------------------------- */
 
 void rf_panel_block(const rf_panel *panel, const void *at, int lane, int64_t block, void *stored) {
   const rf_panel_form *form = panel->form;
   const uint8_t *from = (const uint8_t *)at + block * panel->block_bytes;
   uint8_t *to = stored;
   memcpy(to, (const uint8_t *)at - (panel->lanes - lane) * panel->type->head, (size_t)panel->type->head);
-  for (int h = 0; h < form->halves; h++, from += 2 * panel->lanes) memcpy(to + form->half_at + 2 * h, from + 2 * lane, 2);
-  for (int d = 0; d < form->dwords; d++, from += 4 * panel->lanes) memcpy(to + form->dword_at + 4 * d, from + 4 * lane, 4);
+  for (int h = 0; h < form->halves; h++, from += 2 * panel->lanes)
+    memcpy(to + form->half_at + 2 * h, from + 2 * lane, 2);
+  for (int d = 0; d < form->dwords; d++, from += 4 * panel->lanes)
+    memcpy(to + form->dword_at + 4 * d, from + 4 * lane, 4);
 }
 
-void rf_panels_read(const rf_panels *panels, const void *data, int64_t output, int64_t first, int64_t count, float *out) {
+void rf_panels_read(const rf_panels *panels, const void *data, int64_t output, int64_t first, int64_t count,
+                    float *out) {
   rf_panel panel = rf_panels_find(panels, output);
   const uint8_t *at = (const uint8_t *)data + panel.offset;
   int lane = (int)(output - panel.first), values = panel.type->values;
@@ -199,6 +218,8 @@ void rf_panels_read(const rf_panels *panels, const void *data, int64_t output, i
     rf_panel_block(&panel, at, lane, first / values, stored);
     panel.type->dequantize(stored, 1, whole);
     memcpy(out, whole + inside, (size_t)now * sizeof *out);
-    first += now; count -= now; out += now;
+    first += now;
+    count -= now;
+    out += now;
   }
 }

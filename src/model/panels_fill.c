@@ -1,4 +1,5 @@
-/* panels_fill.c - a matrix into its panels, panel by panel on all threads: this writes each byte of it once, for the first time. */
+/* panels_fill.c - a matrix into its panels, panel by panel on all threads: this writes each byte
+ * of it once, for the first time. */
 #include "model/panels.h"
 
 #include <stdlib.h>
@@ -9,10 +10,12 @@ typedef struct scratch {
   char *blocks;
 } scratch;
 
-static rf_status no_memory(rf_error *error) { return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while the weights are packed"); }
+static rf_status no_memory(rf_error *error) {
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while the weights are packed");
+}
 
-static rf_status quantize_panel(const rf_panel *panel, int64_t inner, const rf_panel_source *source, scratch *room, const void *row[RF_PANEL_LANES],
-                                rf_error *error) {
+static rf_status quantize_panel(const rf_panel *panel, int64_t inner, const rf_panel_source *source,
+                                scratch *room, const void *row[RF_PANEL_LANES], rf_error *error) {
   int64_t row_bytes = panel->type->head + inner / panel->type->values * panel->type->bytes;
   if (!room->values) {
     room->values = malloc((size_t)(RF_PANEL_LANES * inner) * sizeof *room->values);
@@ -28,20 +31,25 @@ static rf_status quantize_panel(const rf_panel *panel, int64_t inner, const rf_p
   return RAFTER_OK;
 }
 
-static rf_status fill_panel(const rf_panels *panels, int64_t index, const rf_panel_source *source, void *data, scratch *room, rf_error *error) {
+static rf_status fill_panel(const rf_panels *panels, int64_t index, const rf_panel_source *source, void *data,
+                            scratch *room, rf_error *error) {
   rf_panel panel = rf_panels_at(panels, index);
   const void *row[RF_PANEL_LANES] = {NULL};
-  for (int i = 0; i < panel.used && source->stored; i++) row[i] = source->stored(source->self, panel.first + i, panel.type);
-  if (!row[panel.used - 1] || !row[0]) RF_TRY(quantize_panel(&panel, panels->inner, source, room, row, error));
+  for (int i = 0; i < panel.used && source->stored; i++)
+    row[i] = source->stored(source->self, panel.first + i, panel.type);
+  if (!row[panel.used - 1] || !row[0])
+    RF_TRY(quantize_panel(&panel, panels->inner, source, room, row, error));
   rf_panel_pack(&panel, panels->inner, row, (char *)data + panel.offset);
   return RAFTER_OK;
 }
 
-rf_status rf_panels_fill(const rf_panels *panels, const rf_panel_source *source, void *data, rf_error *error) {
+rf_status rf_panels_fill(const rf_panels *panels, const rf_panel_source *source, void *data,
+                         rf_error *error) {
   return rf_panels_fill_some(panels, 0, rf_panels_count(panels), source, data, error);
 }
 
-rf_status rf_panels_fill_some(const rf_panels *panels, int64_t from, int64_t end, const rf_panel_source *source, void *data, rf_error *error) {
+rf_status rf_panels_fill_some(const rf_panels *panels, int64_t from, int64_t end,
+                              const rf_panel_source *source, void *data, rf_error *error) {
   int failed = 0;
 #pragma omp parallel if (end - from > 1)
   {

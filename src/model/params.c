@@ -1,5 +1,5 @@
-/* params.c - the parameter table: one row per kind of parameter, expanded for a model. Whoever counts, fills, loads, saves, groups or
- * builds parameters walks these rows. */
+/* params.c - the parameter table: one row per kind of parameter, expanded for a model. Whoever
+ * counts, fills, loads, saves, groups or builds parameters walks these rows. */
 #include "model/model.h"
 
 #include <math.h>
@@ -20,7 +20,8 @@ enum {
   IF_POST_NORMS = 512,
   IF_PLAIN = 1024,
   IF_EXPERTS = 2048,
-  IF_WHOLE = 4096, /* one matrix makes queries, keys and values; otherwise keys and values come from a latent row */
+  /* one matrix makes queries, keys and values; otherwise keys and values come from a latent row */
+  IF_WHOLE = 4096,
   IF_LATENT = 8192,
   IF_Q_WHOLE = 16384,
   IF_Q_LATENT = 32768,
@@ -29,7 +30,8 @@ enum {
   IF_MLP_NORM = 262144,
   IF_MLP_BIAS = 524288
 };
-/* Where a row stands: before the blocks, in the attention or MLP part of each block, behind the blocks. */
+/* Where a row stands: before the blocks, in the attention or MLP part of each block, behind the
+ * blocks. */
 enum { FIRST, ATTN, MLP, LAST };
 /* What a row is. LoRA adapts LINEAR rows: routers and experts stay as they are, as in PEFT. */
 enum { LINEAR, ROUTER, EXPERTS, TABLE, HEAD, GAIN, BIAS, CHOICE };
@@ -89,12 +91,17 @@ enum { ROW_COUNT = sizeof ROWS / sizeof ROWS[0] };
 
 static unsigned features(const rf_model *model, int layer) {
   bool experts = model->experts > 0 && layer >= model->first_dense;
-  return (model->kv_rank > 0 ? IF_LATENT : IF_WHOLE) | (model->q_rank > 0 ? IF_Q_LATENT : IF_Q_WHOLE) | (model->experts_shared > 0 ? IF_SHARED : 0) |
-         (model->router_choice ? IF_CHOICE : 0) | (model->one_norm ? 0 : IF_MLP_NORM) | (model->bias || model->attn_bias ? IF_OUT_BIAS : 0) |
-         (model->bias || model->mlp_bias ? IF_MLP_BIAS : 0) | (model->norm == RF_NORM_LAYERNORM ? IF_LAYERNORM : 0) |
-         (model->position == RF_POSITION_LEARNED ? IF_LEARNED : 0) | (rf_mlp_gated(model->mlp) ? IF_GATED : IF_UP) | (model->tied ? 0 : IF_UNTIED) |
-         (model->head_bias ? IF_HEAD_BIAS : 0) | (model->bias || model->attn_bias || model->qkv_bias ? IF_QKV_BIAS : 0) |
-         (model->qk_norm ? IF_QK_NORM : 0) | (model->post_norms ? IF_POST_NORMS : 0) | (experts ? IF_EXPERTS : IF_PLAIN);
+  return (model->kv_rank > 0 ? IF_LATENT : IF_WHOLE) | (model->q_rank > 0 ? IF_Q_LATENT : IF_Q_WHOLE) |
+         (model->experts_shared > 0 ? IF_SHARED : 0) | (model->router_choice ? IF_CHOICE : 0) |
+         (model->one_norm ? 0 : IF_MLP_NORM) | (model->bias || model->attn_bias ? IF_OUT_BIAS : 0) |
+         (model->bias || model->mlp_bias ? IF_MLP_BIAS : 0) |
+         (model->norm == RF_NORM_LAYERNORM ? IF_LAYERNORM : 0) |
+         (model->position == RF_POSITION_LEARNED ? IF_LEARNED : 0) |
+         (rf_mlp_gated(model->mlp) ? IF_GATED : IF_UP) | (model->tied ? 0 : IF_UNTIED) |
+         (model->head_bias ? IF_HEAD_BIAS : 0) |
+         (model->bias || model->attn_bias || model->qkv_bias ? IF_QKV_BIAS : 0) |
+         (model->qk_norm ? IF_QK_NORM : 0) | (model->post_norms ? IF_POST_NORMS : 0) |
+         (experts ? IF_EXPERTS : IF_PLAIN);
 }
 
 static int64_t extent(const rf_model *model, char letter) {
@@ -122,11 +129,15 @@ static int64_t extent(const rf_model *model, char letter) {
   }
 }
 
-/* The initialiser of a row, by the model's named set. Sources: GPT-2's published code and its Hugging Face port (normal 0.02, projections
- * into the residual stream divided by sqrt(2L)); flax's defaults (lecun normal kernels, embeddings of variance 1/D); Llama's Hugging Face port. */
+/* The initialiser of a row, by the model's named set. Sources: GPT-2's published code and its
+ * Hugging Face port (normal 0.02, projections into the residual stream divided by sqrt(2L));
+ * flax's defaults (lecun normal kernels, embeddings of variance 1/D); Llama's Hugging Face port. */
 static void initialiser(const rf_model *model, const param_row *row, rf_param *param) {
-  bool flax = model->init && strcmp(model->init, "flax") == 0, gpt2 = model->init && strcmp(model->init, "gpt2") == 0;
-  param->init = row->kind == GAIN && model->norm_offset == 0 ? RF_INIT_ONES : row->kind <= HEAD ? RF_INIT_NORMAL : RF_INIT_ZEROS;
+  bool flax = model->init && strcmp(model->init, "flax") == 0,
+       gpt2 = model->init && strcmp(model->init, "gpt2") == 0;
+  param->init = row->kind == GAIN && model->norm_offset == 0 ? RF_INIT_ONES
+                : row->kind <= HEAD                          ? RF_INIT_NORMAL
+                                                             : RF_INIT_ZEROS;
   if (param->init != RF_INIT_NORMAL) return;
   param->init_std = 0.02f;
   if (flax && row->kind != TABLE) {
@@ -139,7 +150,8 @@ static void initialiser(const rf_model *model, const param_row *row, rf_param *p
   }
 }
 
-static void expand(const rf_model *model, rf_pool *pool, int row_index, int layer, rf_params *params, rf_param *param) {
+static void expand(const rf_model *model, rf_pool *pool, int row_index, int layer, rf_params *params,
+                   rf_param *param) {
   const param_row *row = &ROWS[row_index];
   memset(param, 0, sizeof *param);
   param->name = layer < 0 ? row->name : rf_pool_format(pool, "block.%d/%s", layer, row->name);
@@ -155,7 +167,8 @@ static void expand(const rf_model *model, rf_pool *pool, int row_index, int laye
   param->lora = row->kind == LINEAR && row->part != RF_PART_SHARED;
   param->frozen = row->kind == CHOICE;
   param->embedding = row->kind == TABLE;
-  param->matmul = row->kind <= EXPERTS || row->kind == HEAD || (model->tied && row->kind == TABLE && row->shape[0] == 'V');
+  param->matmul = row->kind <= EXPERTS || row->kind == HEAD ||
+                  (model->tied && row->kind == TABLE && row->shape[0] == 'V');
   param->shard_axis = row->shard;
   param->part = row->part;
   initialiser(model, row, param);
@@ -167,23 +180,27 @@ static void expand(const rf_model *model, rf_pool *pool, int row_index, int laye
   if (param->embedding) params->embedding += param->count;
 }
 
-/* A and B of one weight's sites. A draws with the deviation of Hugging Face's PEFT (kaiming uniform, a = sqrt 5: 1/sqrt(3K)), B starts at 0. */
-static void expand_adapter(const rf_lora_parts *parts, rf_pool *pool, int adapts, rf_params *params, rf_param *param) {
+/* A and B of one weight's sites. A draws with the deviation of Hugging Face's PEFT (kaiming
+ * uniform, a = sqrt 5: 1/sqrt(3K)), B starts at 0. */
+static void expand_adapter(const rf_lora_parts *parts, rf_pool *pool, int adapts, rf_params *params,
+                           rf_param *param) {
   const rf_param *base = &params->at[adapts];
   int64_t columns = 0;
   for (int i = 0; i < parts->count; ++i) columns += parts->columns[i];
   for (int side = 0; side < 2; ++side, ++param) {
-    *param = (rf_param){.name = rf_pool_format(pool, "%.*s%s", (int)(strlen(base->name) - strlen("weight")), base->name, side ? "lora_b" : "lora_a"),
-                        .row = base->row,
-                        .adapts = adapts,
-                        .layer = base->layer,
-                        .rank = 2,
-                        .shape = {side ? parts->rank : base->shape[0], side ? columns : (int64_t)parts->count * parts->rank},
-                        .decays = true,
-                        .shard_axis = -1,
-                        .part = RF_PART_ADAPTER,
-                        .init = side ? RF_INIT_ZEROS : RF_INIT_NORMAL,
-                        .init_std = side ? 0 : (float)(1.0 / sqrt(3.0 * (double)base->shape[0]))};
+    *param = (rf_param){
+        .name = rf_pool_format(pool, "%.*s%s", (int)(strlen(base->name) - strlen("weight")), base->name,
+                               side ? "lora_b" : "lora_a"),
+        .row = base->row,
+        .adapts = adapts,
+        .layer = base->layer,
+        .rank = 2,
+        .shape = {side ? parts->rank : base->shape[0], side ? columns : (int64_t)parts->count * parts->rank},
+        .decays = true,
+        .shard_axis = -1,
+        .part = RF_PART_ADAPTER,
+        .init = side ? RF_INIT_ZEROS : RF_INIT_NORMAL,
+        .init_std = side ? 0 : (float)(1.0 / sqrt(3.0 * (double)base->shape[0]))};
     param->count = param->shape[0] * param->shape[1];
     params->adapter += param->count;
     params->part[RF_PART_ADAPTER] += param->count;
@@ -195,22 +212,26 @@ rf_params rf_model_params(const rf_model *model, rf_pool *pool) {
   rf_params params = {0};
   unsigned have = features(model, 0);
   int per_place[4] = {0};
-  for (int i = 0; i < ROW_COUNT; ++i) per_place[ROWS[i].place] += (ROWS[i].needs & ~(have | IF_EXPERTS | IF_PLAIN)) == 0;
+  for (int i = 0; i < ROW_COUNT; ++i)
+    per_place[ROWS[i].place] += (ROWS[i].needs & ~(have | IF_EXPERTS | IF_PLAIN)) == 0;
   int64_t capacity = per_place[FIRST] + per_place[LAST] + model->layers * (per_place[ATTN] + per_place[MLP]);
   if (model->lora.rank > 0) capacity *= 3; /* an A and a B beside each, at most */
   rf_param *param = rf_pool_alloc(pool, (size_t)capacity * sizeof *param);
   params.at = param;
   for (int i = 0; i < ROW_COUNT; ++i)
-    if (ROWS[i].place == FIRST && !(ROWS[i].needs & ~have)) expand(model, pool, i, -1, &params, &param[params.count++]);
+    if (ROWS[i].place == FIRST && !(ROWS[i].needs & ~have))
+      expand(model, pool, i, -1, &params, &param[params.count++]);
   for (int layer = 0; layer < model->layers; ++layer)
     for (int part = 0; part < 2; ++part) {
       have = features(model, layer);
       int place = (part == 0) == model->mlp_first ? MLP : ATTN;
       for (int i = 0; i < ROW_COUNT; ++i)
-        if (ROWS[i].place == place && !(ROWS[i].needs & ~have)) expand(model, pool, i, layer, &params, &param[params.count++]);
+        if (ROWS[i].place == place && !(ROWS[i].needs & ~have))
+          expand(model, pool, i, layer, &params, &param[params.count++]);
     }
   for (int i = 0; i < ROW_COUNT; ++i)
-    if (ROWS[i].place == LAST && !(ROWS[i].needs & ~have)) expand(model, pool, i, -1, &params, &param[params.count++]);
+    if (ROWS[i].place == LAST && !(ROWS[i].needs & ~have))
+      expand(model, pool, i, -1, &params, &param[params.count++]);
   params.base = params.count;
   for (int i = 0; i < params.base && model->lora.rank > 0; ++i) {
     rf_lora_parts parts = rf_lora_parts_of(model, &params.at[i]);

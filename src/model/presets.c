@@ -1,4 +1,5 @@
-/* presets.c - models by name, inline shapes, and the one function that understands MODEL of the command line. */
+/* presets.c - models by name, inline shapes, and the one function that understands MODEL of the
+ * command line. */
 #include "base/text.h"
 #include "model/adapter.h"
 #include "model/run_folder.h"
@@ -11,10 +12,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- presets --------------------------------------------------------------------------------------------------- */
+/* ---- presets --------------------------------------------------------------------------------- */
 
-/* GPT-2: pre-norm, learned positions, biases, tied head. The published weights were made with dropout 0.1, but these shapes are since
- * measured and tuned without; --dropout turns it on. */
+/* GPT-2: pre-norm, learned positions, biases, tied head. The published weights were made with
+ * dropout 0.1, but these shapes are since measured and tuned without; --dropout turns it on. */
 // clang-format off
 #define GPT2(preset, l, d, n)                                                                                                                  \
   {.name = preset, .family = RF_FAMILY_GPT, .layers = l, .width = d, .heads = n, .kv_heads = n, .head_dim = 64, .ff = 4 * (d), .vocab = 50257, \
@@ -115,13 +116,16 @@ static const rf_model BASES[] = {
     GPT2("gpt", 12, 768, 12),
     LLAMA_OF("mixtral", RF_FAMILY_MIXTRAL, 16, 1024, 3584, 16, 4, 32000, 4096, 1e6f, -1, -1, EXPERTS(8, 2)),
     LLAMA("llama", 16, 2048, 5632, 32, 32, 32000, 4096, 1e4f, -1, -1, .tied = false),
-    DEEPSEEK("deepseek", RF_FAMILY_DEEPSEEK3, 4, 512, 1408, 8, 32000, 1, 8, 2, 1, 352, 1.0, -1, -1, SIGMOID_ROUTER),
+    DEEPSEEK("deepseek", RF_FAMILY_DEEPSEEK3, 4, 512, 1408, 8, 32000, 1, 8, 2, 1, 352, 1.0, -1, -1,
+             SIGMOID_ROUTER),
     GEMMA3("gemma3", 18, 640, 2048, 4, 1, 256, 262144, 32768, 512, 16.0f, .rope.scaling = RF_ROPE_PLAIN),
 };
 
 enum { BASE_COUNT = sizeof BASES / sizeof BASES[0] };
 
-const char *rf_model_preset(int index) { return index >= 0 && index < PRESET_COUNT ? PRESETS[index].name : NULL; }
+const char *rf_model_preset(int index) {
+  return index >= 0 && index < PRESET_COUNT ? PRESETS[index].name : NULL;
+}
 
 static const rf_model *find(const rf_model *models, int count, const char *name, size_t length) {
   for (int i = 0; i < count; ++i)
@@ -129,109 +133,141 @@ static const rf_model *find(const rf_model *models, int count, const char *name,
   return NULL;
 }
 
-/* ---- what fits together ---------------------------------------------------------------------------------------- */
+/* ---- what fits together ---------------------------------------------------------------------- */
 
 /* What stands beside the experts of a layer, and which layers have them. */
 static rf_status check_experts(const rf_model *model, const char *where, rf_error *error) {
   int64_t groups = model->router_groups, used = model->router_groups_used, most = 1 << 20;
   if (model->first_dense < 0 || model->first_dense > model->layers)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: first_dense is out of range (expected up to the %lld layers, got %lld)", where,
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "%s: first_dense is out of range (expected up to the %lld layers, got %lld)", where,
                    (long long)model->layers, (long long)model->first_dense);
-  if (model->expert_ff < 0 || model->expert_ff > most || model->experts_shared < 0 || model->experts_shared > 1024 ||
-      model->experts_shared * rf_model_expert_ff(model) > most)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: the experts' width is out of range (expected up to %lld, got expert_ff %lld and %lld shared)",
-                   where, (long long)most, (long long)model->expert_ff, (long long)model->experts_shared);
-  if (groups && (groups < 1 || model->experts % groups || used < 1 || used > groups || model->experts / groups * used < model->experts_used))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %lld experts do not stand in %lld groups of which %lld are used", where,
+  if (model->expert_ff < 0 || model->expert_ff > most || model->experts_shared < 0 ||
+      model->experts_shared > 1024 || model->experts_shared * rf_model_expert_ff(model) > most)
+    return RF_FAIL(
+        error, RAFTER_INVALID, NULL,
+        "%s: the experts' width is out of range (expected up to %lld, got expert_ff %lld and %lld shared)",
+        where, (long long)most, (long long)model->expert_ff, (long long)model->experts_shared);
+  if (groups && (groups < 1 || model->experts % groups || used < 1 || used > groups ||
+                 model->experts / groups * used < model->experts_used))
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "%s: %lld experts do not stand in %lld groups of which %lld are used", where,
                    (long long)model->experts, (long long)groups, (long long)used);
   return RAFTER_OK;
 }
 
 static rf_status check_latent(const rf_model *model, const char *where, rf_error *error) {
   if (model->kv_rank == 0) return RAFTER_OK;
-  bool sizes = model->kv_rank > 0 && model->kv_rank <= 1 << 18 && model->q_rank >= 0 && model->q_rank <= 1 << 18 && model->value_dim > 0 &&
-               model->value_dim <= 4096 && model->rope_dim > 0 && model->rope_dim < model->head_dim;
+  bool sizes = model->kv_rank > 0 && model->kv_rank <= 1 << 18 && model->q_rank >= 0 &&
+               model->q_rank <= 1 << 18 && model->value_dim > 0 && model->value_dim <= 4096 &&
+               model->rope_dim > 0 && model->rope_dim < model->head_dim;
   if (!sizes)
-    return RF_FAIL(
-        error, RAFTER_INVALID, NULL,
-        "%s: latent attention is out of range (expected ranks up to %d, value_dim up to 4096, rope_dim below head_dim %lld; got q_rank %lld, "
-        "kv_rank %lld, value_dim %lld, rope_dim %lld)",
-        where, 1 << 18, (long long)model->head_dim, (long long)model->q_rank, (long long)model->kv_rank, (long long)model->value_dim,
-        (long long)model->rope_dim);
-  if (model->position != RF_POSITION_ROPE || model->bias || model->qkv_bias || model->attn_bias || model->mlp_bias || model->qk_norm ||
-      model->window || model->attn_softcap != 0 || model->norm != RF_NORM_RMSNORM || model->kv_heads != model->heads)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "%s: latent attention has rotary positions, RMSNorm, as many key as query heads, no biases, head norms, windows or softcaps",
+                   "%s: latent attention is out of range (expected ranks up to %d, value_dim up to 4096, "
+                   "rope_dim below head_dim %lld; got q_rank %lld, "
+                   "kv_rank %lld, value_dim %lld, rope_dim %lld)",
+                   where, 1 << 18, (long long)model->head_dim, (long long)model->q_rank,
+                   (long long)model->kv_rank, (long long)model->value_dim, (long long)model->rope_dim);
+  if (model->position != RF_POSITION_ROPE || model->bias || model->qkv_bias || model->attn_bias ||
+      model->mlp_bias || model->qk_norm || model->window || model->attn_softcap != 0 ||
+      model->norm != RF_NORM_RMSNORM || model->kv_heads != model->heads)
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "%s: latent attention has rotary positions, RMSNorm, as many key as query heads, no "
+                   "biases, head norms, windows or softcaps",
                    where);
   return RAFTER_OK;
 }
 
-/* Each bound of rf_model_check keeps one product inside 63 bits; all parameters together, with their gradient and moments in f32, must stay there too. */
+/* Each bound of rf_model_check keeps one product inside 63 bits; all parameters together, with
+ * their gradient and moments in f32, must stay there too. */
 static rf_status check_total(const rf_model *model, const char *where, rf_error *error) {
   enum { BYTES_EACH = 16 };
   rf_pool *pool = rf_pool_new();
   int64_t total = rf_model_params(model, pool).total, most = ((int64_t)1 << 62) / BYTES_EACH;
   rf_pool_free(pool);
   if (total <= most) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "take fewer layers, experts or columns", "%s: too many parameters (expected at most %lld, got %lld)", where,
-                 (long long)most, (long long)total);
+  return RF_FAIL(error, RAFTER_INVALID, "take fewer layers, experts or columns",
+                 "%s: too many parameters (expected at most %lld, got %lld)", where, (long long)most,
+                 (long long)total);
 }
 
 rf_status rf_model_check(const rf_model *model, const char *where, rf_error *error) {
-  /* The bounds keep every product below (elements of a parameter, their sum over 4096 layers) inside 63 bits. */
+  /* The bounds keep every product below (elements of a parameter, their sum over 4096 layers)
+   * inside 63 bits. */
   const struct {
     const char *name;
     int64_t value, most;
   } field[] = {
-      {"layers", model->layers, RF_LAYERS_MOST}, {"width", model->width, 1 << 18},    {"heads", model->heads, 4096},
-      {"kv_heads", model->kv_heads, 4096},       {"head_dim", model->head_dim, 4096}, {"ff", model->ff, 1 << 20},
-      {"vocab", model->vocab, 1 << 22},          {"seq", model->max_seq, 1 << 24},
+      {"layers", model->layers, RF_LAYERS_MOST},
+      {"width", model->width, 1 << 18},
+      {"heads", model->heads, 4096},
+      {"kv_heads", model->kv_heads, 4096},
+      {"head_dim", model->head_dim, 4096},
+      {"ff", model->ff, 1 << 20},
+      {"vocab", model->vocab, 1 << 22},
+      {"seq", model->max_seq, 1 << 24},
   };
   for (size_t i = 0; i < sizeof field / sizeof field[0]; ++i)
     if (field[i].value < 1 || field[i].value > field[i].most)
-      return RF_FAIL(error, RAFTER_INVALID, "no larger model of this shape can be planned; give a number of the range",
-                     "%s: %s is out of range (expected 1 to %lld, got %lld)", where, field[i].name, (long long)field[i].most,
-                     (long long)field[i].value);
+      return RF_FAIL(error, RAFTER_INVALID,
+                     "no larger model of this shape can be planned; give a number of the range",
+                     "%s: %s is out of range (expected 1 to %lld, got %lld)", where, field[i].name,
+                     (long long)field[i].most, (long long)field[i].value);
   if (model->heads % model->kv_heads != 0)
-    return RF_FAIL(error, RAFTER_INVALID, "choose kv_heads that divides heads", "%s: %lld query heads cannot share %lld key/value heads evenly",
-                   where, (long long)model->heads, (long long)model->kv_heads);
+    return RF_FAIL(error, RAFTER_INVALID, "choose kv_heads that divides heads",
+                   "%s: %lld query heads cannot share %lld key/value heads evenly", where,
+                   (long long)model->heads, (long long)model->kv_heads);
   if (model->heads * model->head_dim > 1 << 20)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: heads * head_dim is out of range (expected at most %d, got %lld)", where, 1 << 20,
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "%s: heads * head_dim is out of range (expected at most %d, got %lld)", where, 1 << 20,
                    (long long)(model->heads * model->head_dim));
   int64_t turned = model->rope.dim ? model->rope.dim : model->kv_rank ? model->rope_dim : model->head_dim;
   if (model->position == RF_POSITION_ROPE && (turned % 2 != 0 || turned < 2 || turned > model->head_dim))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: rotary positions turn pairs (expected an even count up to head_dim %lld, got %lld)", where,
-                   (long long)model->head_dim, (long long)turned);
-  if (model->window < 0 || model->window > 1 << 24)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: window is out of range (expected 0 to %d, got %lld)", where, 1 << 24, (long long)model->window);
-  if (model->position == RF_POSITION_ROPE && !(model->rope.theta > 0 && isfinite(model->rope.theta)))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: rope theta is out of range (expected above 0, got %g)", where, (double)model->rope.theta);
-  if (model->experts < 0 || model->experts > 1024 || model->experts_used < (model->experts > 0) || model->experts_used > RF_EXPERTS_USED_MOST ||
-      model->experts_used > model->experts)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "%s: experts are out of range (expected up to 1024, of which a token uses 1 to %d, got %lld and %lld)", where,
-                   RF_EXPERTS_USED_MOST, (long long)model->experts, (long long)model->experts_used);
+                   "%s: rotary positions turn pairs (expected an even count up to head_dim %lld, got %lld)",
+                   where, (long long)model->head_dim, (long long)turned);
+  if (model->window < 0 || model->window > 1 << 24)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: window is out of range (expected 0 to %d, got %lld)",
+                   where, 1 << 24, (long long)model->window);
+  if (model->position == RF_POSITION_ROPE && !(model->rope.theta > 0 && isfinite(model->rope.theta)))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: rope theta is out of range (expected above 0, got %g)",
+                   where, (double)model->rope.theta);
+  if (model->experts < 0 || model->experts > 1024 || model->experts_used < (model->experts > 0) ||
+      model->experts_used > RF_EXPERTS_USED_MOST || model->experts_used > model->experts)
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "%s: experts are out of range (expected up to 1024, of which a token uses 1 to %d, got "
+                   "%lld and %lld)",
+                   where, RF_EXPERTS_USED_MOST, (long long)model->experts, (long long)model->experts_used);
   if (model->experts > 0 && (model->bias || model->mlp_bias || !rf_mlp_gated(model->mlp)))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: experts with biases or without a gate are not supported", where);
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: experts with biases or without a gate are not supported",
+                   where);
   RF_TRY(check_experts(model, where, error));
   RF_TRY(check_latent(model, where, error));
   bool table = model->rope.scaling == RF_ROPE_TABLE;
   for (int i = 0; table && i < model->rope_divisors && i < RF_ROPE_TABLE_MOST; ++i)
     table = model->rope_divisor[i] > 0 && isfinite(model->rope_divisor[i]);
-  if (model->rope.scaling == RF_ROPE_TABLE && (!table || model->rope_divisors != turned / 2 || turned / 2 > RF_ROPE_TABLE_MOST))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: the table of rotary factors does not fit (expected %lld numbers above 0, at most %d, got %d)",
-                   where, (long long)(turned / 2), RF_ROPE_TABLE_MOST, model->rope_divisors);
+  if (model->rope.scaling == RF_ROPE_TABLE &&
+      (!table || model->rope_divisors != turned / 2 || turned / 2 > RF_ROPE_TABLE_MOST))
+    return RF_FAIL(
+        error, RAFTER_INVALID, NULL,
+        "%s: the table of rotary factors does not fit (expected %lld numbers above 0, at most %d, got %d)",
+        where, (long long)(turned / 2), RF_ROPE_TABLE_MOST, model->rope_divisors);
   if (!(model->norm_eps >= 0 && model->norm_eps < 1))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: norm_eps is out of range (expected 0 to 1, got %g)", where, (double)model->norm_eps);
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: norm_eps is out of range (expected 0 to 1, got %g)",
+                   where, (double)model->norm_eps);
   if (!(model->dropout >= 0 && model->dropout < 1))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: dropout is out of range (expected 0 to below 1, got %g)", where, (double)model->dropout);
-  if (model->bos_id < -1 || model->bos_id >= model->vocab || model->eos_id < -1 || model->eos_id >= model->vocab)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: a special token lies outside the vocabulary (expected -1 to %lld, got bos %d, eos %d)", where,
-                   (long long)model->vocab - 1, model->bos_id, model->eos_id);
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: dropout is out of range (expected 0 to below 1, got %g)",
+                   where, (double)model->dropout);
+  if (model->bos_id < -1 || model->bos_id >= model->vocab || model->eos_id < -1 ||
+      model->eos_id >= model->vocab)
+    return RF_FAIL(
+        error, RAFTER_INVALID, NULL,
+        "%s: a special token lies outside the vocabulary (expected -1 to %lld, got bos %d, eos %d)", where,
+        (long long)model->vocab - 1, model->bos_id, model->eos_id);
   return check_total(model, where, error);
 }
 
-/* ---- inline shapes --------------------------------------------------------------------------------------------- */
+/* ---- inline shapes --------------------------------------------------------------------------- */
 
 enum { KEY_INT, KEY_COUNT_FROM_0, KEY_FLOAT, KEY_BOOL, KEY_ID, KEY_INIT };
 enum { GPT = 1, LLA = 2, MIX = 4, DEEP = 8, EVERY = 15 };
@@ -270,7 +306,8 @@ static const struct shape_key {
     {"value_dim", KEY_INT, DEEP, offsetof(rf_model, value_dim)},
 };
 enum { KEY_COUNT = sizeof KEYS / sizeof KEYS[0] };
-enum { LAYERS, WIDTH, HEADS, KV_HEADS, HEAD_DIM, FF }; /* the first keys, in KEYS' order: those that others are derived from */
+/* the first keys, in KEYS' order: those that others are derived from */
+enum { LAYERS, WIDTH, HEADS, KV_HEADS, HEAD_DIM, FF };
 
 const char *rf_model_init(const char *name) {
   static const char *const known[] = {"gpt2", "flax", "llama"};
@@ -287,7 +324,8 @@ static void known_keys(int families, const char **names, char *list, size_t size
   }
 }
 
-static rf_status set_key(rf_model *model, const struct shape_key *key, const char *spec, const char *value, rf_error *error) {
+static rf_status set_key(rf_model *model, const struct shape_key *key, const char *spec, const char *value,
+                         rf_error *error) {
   char *field = (char *)model + key->offset;
   int64_t number;
   double real;
@@ -295,69 +333,93 @@ static rf_status set_key(rf_model *model, const struct shape_key *key, const cha
   switch (key->type) {
   case KEY_INT:
     if (!rf_text_int(value, &number) || number < 1)
-      return RF_FAIL(error, RAFTER_INVALID, "write it as layers=12 or width=768", "%s: %s is not a count (expected a whole number from 1, got '%s')",
-                     spec, key->name, value);
+      return RF_FAIL(error, RAFTER_INVALID, "write it as layers=12 or width=768",
+                     "%s: %s is not a count (expected a whole number from 1, got '%s')", spec, key->name,
+                     value);
     memcpy(field, &number, sizeof number);
     return RAFTER_OK;
   case KEY_COUNT_FROM_0:
     if (!rf_text_int(value, &number) || number < 0)
       return RF_FAIL(error, RAFTER_INVALID, "write it as window=4096, or 0 for none",
-                     "%s: %s is not a count (expected a whole number from 0, got '%s')", spec, key->name, value);
+                     "%s: %s is not a count (expected a whole number from 0, got '%s')", spec, key->name,
+                     value);
     memcpy(field, &number, sizeof number);
     return RAFTER_OK;
   case KEY_ID:
     if (!rf_text_int(value, &number) || number < -1 || number > INT32_MAX)
-      return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a token id (expected -1 for none or an id, got '%s')", spec, key->name, value);
+      return RF_FAIL(error, RAFTER_INVALID, NULL,
+                     "%s: %s is not a token id (expected -1 for none or an id, got '%s')", spec, key->name,
+                     value);
     memcpy(field, &(int32_t){(int32_t)number}, sizeof(int32_t));
     return RAFTER_OK;
   case KEY_FLOAT:
-    if (!rf_text_float(value, &real)) return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a number (got '%s')", spec, key->name, value);
+    if (!rf_text_float(value, &real))
+      return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a number (got '%s')", spec, key->name,
+                     value);
     memcpy(field, &(float){(float)real}, sizeof(float));
     return RAFTER_OK;
   case KEY_BOOL:
     if (!rf_text_bool(value, &flag))
-      return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a switch (expected 0 or 1, got '%s')", spec, key->name, value);
+      return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: %s is not a switch (expected 0 or 1, got '%s')", spec,
+                     key->name, value);
     memcpy(field, &flag, sizeof flag);
     return RAFTER_OK;
   default:
     model->init = rf_model_init(value);
     if (model->init) return RAFTER_OK;
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: init is unknown (expected gpt2, flax or llama, got '%s')", spec, value);
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "%s: init is unknown (expected gpt2, flax or llama, got '%s')", spec, value);
   }
 }
 
 /* Gemma's token rows are multiplied by sqrt(width): no constant in C, so not in the rows above. */
-static float scale_of_tokens(const rf_model *model) { return model->norm_offset > 0 ? sqrtf((float)model->width) : 0; }
+static float scale_of_tokens(const rf_model *model) {
+  return model->norm_offset > 0 ? sqrtf((float)model->width) : 0;
+}
 
-/* Extents that were not given follow those that were: heads from width at the base's head_dim, kv_heads and ff from them. */
-static rf_status derive(const rf_model *base, const bool *given, const char *spec, rf_model *model, rf_error *error) {
+/* Extents that were not given follow those that were: heads from width at the base's head_dim,
+ * kv_heads and ff from them. */
+static rf_status derive(const rf_model *base, const bool *given, const char *spec, rf_model *model,
+                        rf_error *error) {
   if (given[WIDTH] && !given[HEADS] && model->kv_rank == 0) {
     int64_t head_dim = given[HEAD_DIM] ? model->head_dim : base->head_dim;
     if (head_dim < 1 || model->width % head_dim != 0)
-      return RF_FAIL(error, RAFTER_INVALID, "add heads=N", "%s: how many heads? (width %lld is no multiple of head_dim %lld)", spec,
+      return RF_FAIL(error, RAFTER_INVALID, "add heads=N",
+                     "%s: how many heads? (width %lld is no multiple of head_dim %lld)", spec,
                      (long long)model->width, (long long)head_dim);
     model->heads = model->width / head_dim;
   }
   if ((given[WIDTH] || given[HEADS]) && !given[HEAD_DIM] && model->kv_rank == 0) {
     if (model->heads < 1 || model->width % model->heads != 0)
-      return RF_FAIL(error, RAFTER_INVALID, "choose heads that divide width, or add head_dim=H", "%s: width %lld is no multiple of heads %lld", spec,
-                     (long long)model->width, (long long)model->heads);
+      return RF_FAIL(error, RAFTER_INVALID, "choose heads that divide width, or add head_dim=H",
+                     "%s: width %lld is no multiple of heads %lld", spec, (long long)model->width,
+                     (long long)model->heads);
     model->head_dim = model->width / model->heads;
   }
   if ((given[WIDTH] || given[HEADS]) && !given[KV_HEADS]) model->kv_heads = model->heads;
   model->embed_scale = scale_of_tokens(model);
-  if (model->head_dim != base->head_dim) { model->attn_scale = 0; model->rope.dim = 0; } /* as a whole head has it */
-  if (model->first_dense > model->layers && base->first_dense == model->first_dense) model->first_dense = model->layers;
-  if (given[WIDTH] && !given[FF]) /* Llama: two thirds of 4 D, in steps of 256, because its MLP has three matrices */
+  /* as a whole head has it */
+  if (model->head_dim != base->head_dim) {
+    model->attn_scale = 0;
+    model->rope.dim = 0;
+  }
+  if (model->first_dense > model->layers && base->first_dense == model->first_dense)
+    model->first_dense = model->layers;
+  if (given[WIDTH] &&
+      !given[FF]) /* Llama: two thirds of 4 D, in steps of 256, because its MLP has three matrices */
     model->ff = rf_mlp_gated(model->mlp) ? (8 * model->width / 3 + 255) / 256 * 256 : 4 * model->width;
   return RAFTER_OK;
 }
 
-static rf_status parse_shape(const char *spec, const rf_model *base, const char *pairs, rf_model *model, rf_error *error) {
+static rf_status parse_shape(const char *spec, const rf_model *base, const char *pairs, rf_model *model,
+                             rf_error *error) {
   bool given[KEY_COUNT] = {false};
   const char *names[KEY_COUNT];
   char list[512], hint[600];
-  int family = base->family == RF_FAMILY_GPT ? GPT : base->kv_rank > 0 ? LLA | DEEP : base->experts > 0 ? LLA | MIX : LLA;
+  int family = base->family == RF_FAMILY_GPT ? GPT
+               : base->kv_rank > 0           ? LLA | DEEP
+               : base->experts > 0           ? LLA | MIX
+                                             : LLA;
   known_keys(family, names, list, sizeof list);
   snprintf(hint, sizeof hint, "keys: %s", list);
   *model = *base;
@@ -365,34 +427,39 @@ static rf_status parse_shape(const char *spec, const rf_model *base, const char 
   for (const char *at = pairs; *at;) {
     size_t length = strcspn(at, ",");
     char pair[128];
-    if (length >= sizeof pair) return RF_FAIL(error, RAFTER_INVALID, hint, "model shape: a key=value of %zu letters is too long", length);
+    if (length >= sizeof pair)
+      return RF_FAIL(error, RAFTER_INVALID, hint, "model shape: a key=value of %zu letters is too long",
+                     length);
     memcpy(pair, at, length);
     pair[length] = 0;
     at += length + (at[length] == ',');
     char *value = strchr(pair, '=');
-    if (!value || value == pair || !value[1]) return RF_FAIL(error, RAFTER_INVALID, hint, "model shape: expected key=value, got '%s'", pair);
+    if (!value || value == pair || !value[1])
+      return RF_FAIL(error, RAFTER_INVALID, hint, "model shape: expected key=value, got '%s'", pair);
     *value++ = 0;
     for (char *c = pair; *c; ++c) *c = *c == '-' ? '_' : *c;
     int key = 0;
     while (key < KEY_COUNT && !(names[key] && strcmp(names[key], pair) == 0)) ++key;
     if (key == KEY_COUNT) {
       const char *nearest = rf_nearest(pair, names, KEY_COUNT);
-      return RF_FAIL(error, RAFTER_INVALID, hint, "model shape: unknown key '%s'%s%s%s", pair, nearest ? " (did you mean '" : "",
-                     nearest ? nearest : "", nearest ? "'?)" : "");
+      return RF_FAIL(error, RAFTER_INVALID, hint, "model shape: unknown key '%s'%s%s%s", pair,
+                     nearest ? " (did you mean '" : "", nearest ? nearest : "", nearest ? "'?)" : "");
     }
     if (given[key]) return RF_FAIL(error, RAFTER_INVALID, NULL, "model shape: %s is given twice", pair);
     given[key] = true;
     RF_TRY(set_key(model, &KEYS[key], "model shape", value, error));
   }
   RF_TRY(derive(base, given, "model shape", model, error));
-  if (model->bos_id >= model->vocab) model->bos_id = -1; /* a smaller vocabulary has not the base's special tokens */
+  /* a smaller vocabulary has not the base's special tokens */
+  if (model->bos_id >= model->vocab) model->bos_id = -1;
   if (model->eos_id >= model->vocab) model->eos_id = -1;
   return rf_model_check(model, "model shape", error);
 }
 
-/* ---- MODEL ----------------------------------------------------------------------------------------------------- */
+/* ---- MODEL ----------------------------------------------------------------------------------- */
 
-/* Families that other programs know and this version does not: a better answer than the nearest preset. */
+/* Families that other programs know and this version does not: a better answer than the nearest
+ * preset. */
 static const char *const OTHER_FAMILIES[] = {"phi", "falcon", "llama4"};
 
 static rf_status unknown_model(const char *spec, rf_error *error) {
@@ -401,8 +468,11 @@ static rf_status unknown_model(const char *spec, rf_error *error) {
   for (size_t i = 0; i < sizeof OTHER_FAMILIES / sizeof OTHER_FAMILIES[0]; ++i)
     if (strncmp(name, OTHER_FAMILIES[i], strlen(OTHER_FAMILIES[i])) == 0)
       return RF_FAIL(error, RAFTER_INVALID,
-                     "GPT-2, Llama, Mistral, Mixtral, Qwen and Gemma work: a preset such as gpt2 or gemma3-1b, or gpt:layers=4,width=512",
-                     "this version does not know the model family of '%s' (expected GPT, Llama, Mistral, Mixtral, Qwen or Gemma)", name);
+                     "GPT-2, Llama, Mistral, Mixtral, Qwen and Gemma work: a preset such as gpt2 or "
+                     "gemma3-1b, or gpt:layers=4,width=512",
+                     "this version does not know the model family of '%s' (expected GPT, Llama, Mistral, "
+                     "Mixtral, Qwen or Gemma)",
+                     name);
   const char *names[PRESET_COUNT + BASE_COUNT];
   for (int i = 0; i < PRESET_COUNT; ++i) {
     names[i] = PRESETS[i].name;
@@ -411,8 +481,8 @@ static rf_status unknown_model(const char *spec, rf_error *error) {
   for (int i = 0; i < BASE_COUNT; ++i) names[PRESET_COUNT + i] = BASES[i].name;
   rf_text_append(list, sizeof list, "; or a folder with config.json; or gpt:layers=4,width=512,...");
   const char *nearest = rf_nearest(name, names, PRESET_COUNT + BASE_COUNT);
-  return RF_FAIL(error, RAFTER_INVALID, list, "unknown model '%.200s'%s%s%s", spec, nearest ? " (did you mean '" : "", nearest ? nearest : "",
-                 nearest ? "'?)" : "");
+  return RF_FAIL(error, RAFTER_INVALID, list, "unknown model '%.200s'%s%s%s", spec,
+                 nearest ? " (did you mean '" : "", nearest ? nearest : "", nearest ? "'?)" : "");
 }
 
 /* The base that an adapter names, with the adapter. */
@@ -423,7 +493,8 @@ static rf_status resolve_adapter(const char *adapter, rf_model *model, char fold
   RF_TRY(rf_adapter_base(adapter, base, error));
   bool there = stat(base, &status) == 0;
   if (there && S_ISDIR(status.st_mode) && rf_adapter_is(base))
-    return RF_FAIL(error, RAFTER_INVALID, "merge the first adapter into its model", "%s stands beside another adapter (%.300s)", adapter, base);
+    return RF_FAIL(error, RAFTER_INVALID, "merge the first adapter into its model",
+                   "%s stands beside another adapter (%.300s)", adapter, base);
   rf_error reason;
   rf_status found = rf_model_resolve(base, model, weights, &reason);
   if (found != RAFTER_OK && there) { /* and wrong */
@@ -431,8 +502,8 @@ static rf_status resolve_adapter(const char *adapter, rf_model *model, char fold
     return found;
   }
   if (found != RAFTER_OK)
-    return RF_FAIL(error, RAFTER_INVALID, "name the model, and the adapter with --adapter", "the base of the adapter %s is not here (%.300s)",
-                   adapter, base);
+    return RF_FAIL(error, RAFTER_INVALID, "name the model, and the adapter with --adapter",
+                   "the base of the adapter %s is not here (%.300s)", adapter, base);
   if (!*weights)
     return RF_FAIL(error, RAFTER_INVALID, "name the model that has them, and the adapter with --adapter",
                    "the base of the adapter %s brings no weights (%.300s is a shape)", adapter, base);
@@ -451,7 +522,9 @@ static bool holds_config(const char *folder) {
 rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096], rf_error *error) {
   if (folder) folder[0] = 0;
   if (!spec || !*spec)
-    return RF_FAIL(error, RAFTER_INVALID, "name a preset such as gpt2, a folder, or a shape such as gpt:layers=4,width=512", "no model is given");
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "name a preset such as gpt2, a folder, or a shape such as gpt:layers=4,width=512",
+                   "no model is given");
   size_t name_length = strcspn(spec, ":");
   const rf_model *base = find(PRESETS, PRESET_COUNT, spec, name_length);
   if (base && !spec[name_length] && !holds_config(spec)) {
@@ -462,10 +535,13 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
   if (!base) base = find(BASES, BASE_COUNT, spec, name_length);
   struct stat status;
   bool there = stat(spec, &status) == 0;
-  if (base && !there) return parse_shape(spec, base, spec[name_length] ? spec + name_length + 1 : "", model, error);
+  if (base && !there)
+    return parse_shape(spec, base, spec[name_length] ? spec + name_length + 1 : "", model, error);
   if (!there) {
     if (strchr(spec, '/') || rf_text_ends_with(spec, ".safetensors"))
-      return RF_FAIL(error, RAFTER_INVALID, "give a folder with config.json, a .gguf file, or a .safetensors file with its config.json beside it",
+      return RF_FAIL(error, RAFTER_INVALID,
+                     "give a folder with config.json, a .gguf file, or a .safetensors file with its "
+                     "config.json beside it",
                      "no model at '%.300s'", spec);
     return unknown_model(spec, error);
   }
@@ -477,22 +553,27 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
   }
   if (!S_ISDIR(status.st_mode)) {
     if (!rf_text_ends_with(spec, ".safetensors"))
-      return RF_FAIL(error, RAFTER_INVALID, "give a folder with config.json, a .gguf file, or a .safetensors file with its config.json beside it",
+      return RF_FAIL(error, RAFTER_INVALID,
+                     "give a folder with config.json, a .gguf file, or a .safetensors file with its "
+                     "config.json beside it",
                      "'%.300s' is not a model this version reads", spec);
     char *slash = strrchr(where, '/');
     if (slash) slash[slash == where] = 0;
     else snprintf(where, sizeof where, ".");
   }
   if (strlen(spec) >= sizeof where)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "the model's path is too long (expected below %zu letters)", sizeof where);
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "the model's path is too long (expected below %zu letters)",
+                   sizeof where);
   snprintf(path, sizeof path, "%s/config.json", where);
   if (S_ISDIR(status.st_mode) && access(path, F_OK) && !rf_adapter_is(where)) {
     RF_TRY(rf_run_weights(where, path, error));
     if (strcmp(path, where) != 0) return rf_model_resolve(path, model, folder, error);
     return RF_FAIL(error, RAFTER_INVALID,
-                   "give a folder with config.json or the folder of a run, a .gguf file, or a .safetensors file with its "
+                   "give a folder with config.json or the folder of a run, a .gguf file, or a .safetensors "
+                   "file with its "
                    "config.json beside it",
-                   "%.300s holds no model (expected config.json, adapter_config.json or checkpoints in it)", where);
+                   "%.300s holds no model (expected config.json, adapter_config.json or checkpoints in it)",
+                   where);
   }
   if (S_ISDIR(status.st_mode) && access(path, F_OK)) return resolve_adapter(where, model, folder, error);
   rf_model read;
@@ -504,6 +585,6 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
 
 rf_status rf_model_require_runnable(const rf_model *model, rf_error *error) {
   if (!model->plan_only) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` sizes and prices it", "this version plans %s but does not run it (%s)", model->name,
-                 model->plan_only);
+  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` sizes and prices it",
+                 "this version plans %s but does not run it (%s)", model->name, model->plan_only);
 }

@@ -8,10 +8,14 @@
 
 enum { NONE = -1 };
 
-/* ---- types whose blocks are single numbers --------------------------------------------------------------------- */
+/* ---- types whose blocks are single numbers --------------------------------------------------- */
 
-static void dequantize_f32(const void *from, int64_t blocks, float *out) { memcpy(out, from, (size_t)blocks * sizeof *out); }
-static void quantize_f32(const float *values, int64_t blocks, void *out) { memcpy(out, values, (size_t)blocks * sizeof *values); }
+static void dequantize_f32(const void *from, int64_t blocks, float *out) {
+  memcpy(out, from, (size_t)blocks * sizeof *out);
+}
+static void quantize_f32(const float *values, int64_t blocks, void *out) {
+  memcpy(out, values, (size_t)blocks * sizeof *values);
+}
 
 static void dequantize_f16(const void *from, int64_t blocks, float *out) {
   const uint8_t *at = from;
@@ -39,7 +43,7 @@ static void dequantize_f64(const void *from, int64_t blocks, float *out) {
   }
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 // clang-format off
 const rf_quant_type RF_QUANT_TYPES[] = {
@@ -91,22 +95,26 @@ const rf_quant_type *rf_quant_fit(const rf_quant_type *wanted, int64_t columns) 
   return wanted;
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 /* Part of one block. */
-static void read_inside(const rf_quant_type *type, const uint8_t *block, int64_t first, int64_t count, float *out) {
+static void read_inside(const rf_quant_type *type, const uint8_t *block, int64_t first, int64_t count,
+                        float *out) {
   float whole[RF_QUANT_BLOCK_MOST];
   type->dequantize(block, 1, whole);
   memcpy(out, whole + first, (size_t)count * sizeof *out);
 }
 
-rf_status rf_quant_read(const rf_quant_tensor *tensor, int64_t first, int64_t count, float *out, rf_error *error) {
+rf_status rf_quant_read(const rf_quant_tensor *tensor, int64_t first, int64_t count, float *out,
+                        rf_error *error) {
   const rf_quant_type *type = tensor->type;
   if (first < 0 || count < 0 || first > tensor->count || count > tensor->count - first)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "tensor \"%.100s\" has %lld elements (wanted %lld from %lld on)", tensor->name,
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "tensor \"%.100s\" has %lld elements (wanted %lld from %lld on)", tensor->name,
                    (long long)tensor->count, (long long)count, (long long)first);
   if (!type->dequantize)
-    return RF_FAIL(error, RAFTER_FAILED, "use a file of f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or q2_k to q6_k",
+    return RF_FAIL(error, RAFTER_FAILED,
+                   "use a file of f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or q2_k to q6_k",
                    "tensor \"%.100s\" is stored as %s, which is not read here", tensor->name, type->name);
   const uint8_t *block = tensor->data;
   if (!count) return RAFTER_OK;
@@ -115,11 +123,15 @@ rf_status rf_quant_read(const rf_quant_tensor *tensor, int64_t first, int64_t co
   if (inside) {
     int64_t part = type->values - inside < count ? type->values - inside : count;
     read_inside(type, block, inside, part, out);
-    block += type->bytes; out += part; count -= part;
+    block += type->bytes;
+    out += part;
+    count -= part;
   }
   int64_t blocks = count / type->values;
   if (blocks) type->dequantize(block, blocks, out);
-  block += blocks * type->bytes; out += blocks * type->values; count -= blocks * type->values;
+  block += blocks * type->bytes;
+  out += blocks * type->values;
+  count -= blocks * type->values;
   if (count) read_inside(type, block, 0, count, out);
   return RAFTER_OK;
 }

@@ -1,6 +1,7 @@
-/* quant.h - storage types of GGUF files: blocks of values that share a scale, and the tensors made of them.
- * The layouts and the order of operations are ggml's (ggml-common.h, ggml-quants.c, dequantize_row_*): the values that come out are its values to
- * the bit. Letters: d, m are scale and offset of a block (stored as f16, widened first), q the small integers. */
+/* quant.h - storage types of GGUF files: blocks of values that share a scale, and the tensors
+ * made of them. The layouts and the order of operations are ggml's (ggml-common.h,
+ * ggml-quants.c, dequantize_row_*): the values that come out are its values to the bit. Letters:
+ * d, m are scale and offset of a block (stored as f16, widened first), q the small integers. */
 #ifndef RF_QUANT_H
 #define RF_QUANT_H
 
@@ -33,10 +34,13 @@ typedef struct rf_quant_type {
   int values;       /* of a block */
   int bytes;        /* of a block */
   int fallback;     /* number of the type for rows that are no whole number of blocks, -1: none is needed */
-  /* `blocks` blocks at any address (files align to nothing). NULL: this program knows the type's size only. */
+  /* `blocks` blocks at any address (files align to nothing). NULL: this program knows the type's
+   * size only. */
   void (*dequantize)(const void *from, int64_t blocks, float *out);
   void (*quantize)(const float *values, int64_t blocks, void *out);
-  int head; /* bytes in front of a row's blocks, a scale for all of them; `from` and `out` above are such a row then. Types of files have none */
+  /* bytes in front of a row's blocks, a scale for all of them; `from` and `out` above are such a
+   * row then. Types of files have none */
+  int head;
 } rf_quant_type;
 
 extern const rf_quant_type RF_QUANT_TYPES[];
@@ -45,7 +49,8 @@ const rf_quant_type *rf_quant_type_of(int64_t number);      /* NULL: no such typ
 const rf_quant_type *rf_quant_type_named(const char *name); /* any letter case; NULL: no such type */
 double rf_quant_bits(const rf_quant_type *type);            /* of one value, scales counted: 4.5 for q4_0 */
 
-/* One tensor of a GGUF or llama2.c file. shape is row-major (the last axis is contiguous): ggml's order turned round. Blocks run along it. */
+/* One tensor of a GGUF or llama2.c file. shape is row-major (the last axis is contiguous):
+ * ggml's order turned round. Blocks run along it. */
 typedef struct rf_quant_tensor {
   const char *name;
   const rf_quant_type *type;
@@ -55,10 +60,13 @@ typedef struct rf_quant_tensor {
   const void *data; /* in the mapped file, not aligned to anything */
 } rf_quant_tensor;
 
-/* Elements [first, first + count) as f32, wherever blocks begin. RAFTER_FAILED for a range outside and for types this program cannot read. */
-rf_status rf_quant_read(const rf_quant_tensor *tensor, int64_t first, int64_t count, float *out, rf_error *error);
+/* Elements [first, first + count) as f32, wherever blocks begin. RAFTER_FAILED for a range
+ * outside and for types this program cannot read. */
+rf_status rf_quant_read(const rf_quant_tensor *tensor, int64_t first, int64_t count, float *out,
+                        rf_error *error);
 
-/* The type a matrix with rows of `columns` values is stored in when `wanted` is asked for: itself, or what its fallbacks lead to. */
+/* The type a matrix with rows of `columns` values is stored in when `wanted` is asked for:
+ * itself, or what its fallbacks lead to. */
 const rf_quant_type *rf_quant_fit(const rf_quant_type *wanted, int64_t columns);
 
 #endif

@@ -1,8 +1,10 @@
-/* quant_k_search.c - writing super-blocks: a search for the scales with the smallest sum of squared errors.
+/* quant_k_search.c - writing super-blocks: a search for the scales with the smallest sum of
+ * squared errors.
  *
- * With offsets (q2_k, q4_k, q5_k): x = a q - b. Each sub-block looks over a few roundings for the (a, b >= 0) that fit best in least squares;
- * these become integers times d and dmin; then integers, levels and the two f16 factors are fitted in turn to the whole super-block.
- * Without (q3_k, q6_k): x = a q, the same with one factor. */
+ * With offsets (q2_k, q4_k, q5_k): x = a q - b. Each sub-block looks over a few roundings for
+ * the (a, b >= 0) that fit best in least squares; these become integers times d and dmin; then
+ * integers, levels and the two f16 factors are fitted in turn to the whole super-block. Without
+ * (q3_k, q6_k): x = a q, the same with one factor. */
 #include <math.h>
 #include <string.h>
 
@@ -27,16 +29,19 @@ typedef struct super {
 } super;
 
 static inline float to_f16(float x) { return rf_f16_to_f32(rf_f32_to_f16(x)); }
-/* Nearest integer of x in least..most, ties to even; NaN gives the least. Adding 1.5 * 2^23 leaves no bits behind the point, in any vector unit. */
+/* Nearest integer of x in least..most, ties to even; NaN gives the least. Adding 1.5 * 2^23
+ * leaves no bits behind the point, in any vector unit. */
 static inline float nearest(float x, float least, float most) {
   float bounded = x > least ? (x < most ? x : most) : least;
   return (bounded + 12582912.0f) - 12582912.0f;
 }
 /* Sums run over eight lanes and one fixed tree: files do not depend on the compiler's vectors. */
 enum { LANES = 8 };
-static inline float lane_sum(const float v[LANES]) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+static inline float lane_sum(const float v[LANES]) {
+  return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+}
 
-/* ---- with offsets ---------------------------------------------------------------------------------------------- */
+/* ---- with offsets ---------------------------------------------------------------------------- */
 
 /* Sums over a sub-block for the levels that (scale, offset) give: of q, q^2, q x. */
 typedef struct sums {
@@ -48,7 +53,9 @@ static sums level_sums(const float *x, int n, float inverse, float offset, float
   for (int i = 0; i < n; i += LANES)
     for (int l = 0; l < LANES; ++l) {
       float q = nearest((x[i + l] + offset) * inverse, 0, levels);
-      sum_q[l] += q; sum_qq[l] += q * q; sum_qx[l] += q * x[i + l];
+      sum_q[l] += q;
+      sum_qq[l] += q * q;
+      sum_qx[l] += q * x[i + l];
     }
   return (sums){lane_sum(sum_q), lane_sum(sum_qq), lane_sum(sum_qx)};
 }
@@ -72,7 +79,8 @@ static void fit_offset(const shape *s, const float *x, int n, float *scale, floa
     if (x[i] > most) most = x[i];
     sum += x[i];
   }
-  *scale = 0; *offset = -least;
+  *scale = 0;
+  *offset = -least;
   if (!(most > least)) return;
   for (int t = -s->tries; t <= s->tries; ++t) {
     float a = (most - least) / (levels + s->step * (float)t), b = -least;
@@ -83,23 +91,37 @@ static void fit_offset(const shape *s, const float *x, int n, float *scale, floa
       if (!(det > 0)) break;
       a = ((float)n * v.qx - v.q * sum) / det;
       b = (v.q * v.qx - v.qq * sum) / det;
-      if (b < 0) { b = 0; a = v.qx / v.qq; }
+      if (b < 0) {
+        b = 0;
+        a = v.qx / v.qq;
+      }
       if (!(a > 0)) break;
       float error = offset_error(x, n, a, b, levels);
-      if (error < best) { best = error; *scale = a; *offset = b; }
+      if (error < best) {
+        best = error;
+        *scale = a;
+        *offset = b;
+      }
     }
   }
 }
 
-/* Integers of one sub-block under fixed factors: the neighbours of the rounded ones are tried too. Returns its squared error. */
-static float choose_integers(const shape *s, const float *x, int n, float d, float dmin, float scale, float offset, int *sc, int *mn) {
+/* Integers of one sub-block under fixed factors: the neighbours of the rounded ones are tried
+ * too. Returns its squared error. */
+static float choose_integers(const shape *s, const float *x, int n, float d, float dmin, float scale,
+                             float offset, int *sc, int *mn) {
   float most = (float)s->most, best = INFINITY;
-  int a = (int)nearest(d > 0 ? scale / d : 0, 0, most), b = (int)nearest(dmin > 0 ? offset / dmin : 0, 0, most);
+  int a = (int)nearest(d > 0 ? scale / d : 0, 0, most),
+      b = (int)nearest(dmin > 0 ? offset / dmin : 0, 0, most);
   for (int i = a - 1; i <= a + 1; ++i)
     for (int j = b - 1; j <= b + 1; ++j) {
       if (i < 0 || j < 0 || i > s->most || j > s->most) continue;
       float error = offset_error(x, n, d * (float)i, dmin * (float)j, (float)s->levels);
-      if (error < best) { best = error; *sc = i; *mn = j; }
+      if (error < best) {
+        best = error;
+        *sc = i;
+        *mn = j;
+      }
     }
   return best;
 }
@@ -112,17 +134,24 @@ static void put_levels(const shape *s, const float *x, super *out) {
   }
 }
 
-/* d and dmin that fit the chosen integers and levels best: two normal equations over x = d (sc q) - dmin mn. */
+/* d and dmin that fit the chosen integers and levels best: two normal equations over x = d (sc
+ * q) - dmin mn. */
 static void refit_factors(const shape *s, const float *x, const super *from, float *d, float *dmin) {
   int n = VALUES / s->subs;
   double uu = 0, vv = 0, uv = 0, ux = 0, vx = 0;
   for (int i = 0; i < VALUES; ++i) {
     double u = (double)from->scale[i / n] * from->q[i], v = -(double)from->offset[i / n];
-    uu += u * u; vv += v * v; uv += u * v; ux += u * x[i]; vx += v * x[i];
+    uu += u * u;
+    vv += v * v;
+    uv += u * v;
+    ux += u * x[i];
+    vx += v * x[i];
   }
   double det = uu * vv - uv * uv;
-  if (det > 0) { *d = (float)((ux * vv - vx * uv) / det); *dmin = (float)((vx * uu - ux * uv) / det); }
-  else if (uu > 0) *d = (float)(ux / uu);
+  if (det > 0) {
+    *d = (float)((ux * vv - vx * uv) / det);
+    *dmin = (float)((vx * uu - ux * uv) / det);
+  } else if (uu > 0) *d = (float)(ux / uu);
 }
 
 static void search_offset(const shape *s, const float *x, super *best) {
@@ -140,7 +169,8 @@ static void search_offset(const shape *s, const float *x, super *best) {
     float error = 0;
     if (!(trial.d >= 0 && trial.dmin >= 0)) break;
     for (int i = 0; i < s->subs; ++i)
-      error += choose_integers(s, x + i * n, n, trial.d, trial.dmin, scale[i], offset[i], &trial.scale[i], &trial.offset[i]);
+      error += choose_integers(s, x + i * n, n, trial.d, trial.dmin, scale[i], offset[i], &trial.scale[i],
+                               &trial.offset[i]);
     if (!(error < least)) break;
     put_levels(s, x, &trial);
     least = error;
@@ -149,7 +179,7 @@ static void search_offset(const shape *s, const float *x, super *best) {
   }
 }
 
-/* ---- without offsets ------------------------------------------------------------------------------------------- */
+/* ---- without offsets ------------------------------------------------------------------------- */
 
 static float plain_error(const float *x, int n, float scale, float levels) {
   float inverse = scale != 0 ? 1 / scale : 0, sum[LANES] = {0};
@@ -161,7 +191,8 @@ static float plain_error(const float *x, int n, float scale, float levels) {
   return lane_sum(sum);
 }
 
-/* The best scale of one sub-block; negative where the farthest value is positive, because -levels reaches farther than levels - 1. */
+/* The best scale of one sub-block; negative where the farthest value is positive, because
+ * -levels reaches farther than levels - 1. */
 static float fit_plain(const shape *s, const float *x, int n) {
   float far = 0, best = INFINITY, found = 0, levels = (float)s->levels;
   for (int i = 0; i < n; ++i)
@@ -174,12 +205,16 @@ static float fit_plain(const shape *s, const float *x, int n) {
     for (int i = 0; i < n; i += LANES)
       for (int l = 0; l < LANES; ++l) {
         float q = nearest(x[i + l] * inverse, -levels, levels - 1);
-        sum_qq[l] += q * q; sum_qx[l] += q * x[i + l];
+        sum_qq[l] += q * q;
+        sum_qx[l] += q * x[i + l];
       }
     float qq = lane_sum(sum_qq);
     if (!(qq > 0)) continue;
     float a = lane_sum(sum_qx) / qq, error = plain_error(x, n, a, levels);
-    if (error < best) { best = error; found = a; }
+    if (error < best) {
+      best = error;
+      found = a;
+    }
   }
   return found;
 }
@@ -204,7 +239,10 @@ static void search_plain(const shape *s, const float *x, super *best) {
       for (int j = a - 1; j <= a + 1; ++j) {
         if (j < s->least || j > s->most) continue;
         float e = plain_error(x + i * n, n, trial.d * (float)j, levels);
-        if (e < sub_best) { sub_best = e; trial.scale[i] = j; }
+        if (e < sub_best) {
+          sub_best = e;
+          trial.scale[i] = j;
+        }
       }
       error += sub_best;
       float sub = trial.d * (float)trial.scale[i];
@@ -212,7 +250,8 @@ static void search_plain(const shape *s, const float *x, super *best) {
         float q = nearest(sub != 0 ? x[k] / sub : 0, -levels, levels - 1);
         double u = (double)trial.scale[i] * q;
         trial.q[k] = (uint8_t)(q + levels);
-        qq += u * u; qx += u * x[k];
+        qq += u * u;
+        qx += u * x[k];
       }
     }
     if (!(error < least)) break;
@@ -222,16 +261,19 @@ static void search_plain(const shape *s, const float *x, super *best) {
   }
 }
 
-/* ---- packing: the places are quant_k.c's ----------------------------------------------------------------------- */
+/* ---- packing: the places are quant_k.c's ----------------------------------------------------- */
 
-static void put_two_bits(const super *from, int shift, uint8_t *at) { /* bits shift, shift + 1 of every q, 64 bytes */
-  for (int i = 0; i < VALUES; ++i) at[32 * (i / 128) + i % 32] |= (uint8_t)((from->q[i] >> shift & 3) << 2 * (i / 32 % 4));
+/* bits shift, shift + 1 of every q, 64 bytes */
+static void put_two_bits(const super *from, int shift, uint8_t *at) {
+  for (int i = 0; i < VALUES; ++i)
+    at[32 * (i / 128) + i % 32] |= (uint8_t)((from->q[i] >> shift & 3) << 2 * (i / 32 % 4));
 }
 static void put_one_bit(const super *from, int bit, uint8_t *at) { /* 32 bytes */
   for (int i = 0; i < VALUES; ++i) at[i % 32] |= (uint8_t)((from->q[i] >> bit & 1) << i / 32);
 }
 static void put_nibbles(const super *from, uint8_t *at) { /* 128 bytes */
-  for (int i = 0; i < VALUES; ++i) at[32 * (i / 64) + i % 32] |= (uint8_t)((from->q[i] & 15) << 4 * (i / 32 % 2));
+  for (int i = 0; i < VALUES; ++i)
+    at[32 * (i / 64) + i % 32] |= (uint8_t)((from->q[i] & 15) << 4 * (i / 32 % 2));
 }
 static void put_scales_4(const super *from, uint8_t *at) { /* 12 bytes */
   for (int s = 0; s < 4; ++s) {
@@ -309,7 +351,8 @@ void rf_quantize_q6_k(const float *x, int64_t blocks, void *to) {
     super b;
     search_plain(&S, x, &b);
     memset(at, 0, RF_Q6_K_BYTES);
-    for (int i = 0; i < VALUES; ++i) at[64 * (i / 128) + 32 * (i / 32 % 2) + i % 32] |= (uint8_t)((b.q[i] & 15) << 4 * (i / 32 % 4 / 2));
+    for (int i = 0; i < VALUES; ++i)
+      at[64 * (i / 128) + 32 * (i / 32 % 2) + i % 32] |= (uint8_t)((b.q[i] & 15) << 4 * (i / 32 % 4 / 2));
     put_two_bits(&b, 4, at + 128);
     for (int s = 0; s < S.subs; ++s) at[192 + s] = (uint8_t)(int8_t)b.scale[s];
     rf_store_f16(at + 208, b.d);

@@ -1,5 +1,6 @@
-/* quant_simple.c - blocks of 32 values with one scale: q4_0, q4_1, q5_0, q5_1, q8_0; and rows with one: int8. Quantizing follows ggml's reference rounding to the bit.
- * Nibbles: byte j holds value j below and value j + 16 above. Fifth bits: bit i of a 32-bit word belongs to value i. */
+/* quant_simple.c - blocks of 32 values with one scale: q4_0, q4_1, q5_0, q5_1, q8_0; and rows
+ * with one: int8. Quantizing follows ggml's reference rounding to the bit. Nibbles: byte j holds
+ * value j below and value j + 16 above. Fifth bits: bit i of a 32-bit word belongs to value i. */
 #include <math.h>
 #include <string.h>
 
@@ -8,7 +9,9 @@
 enum { N = 32, HALF = 16 };
 
 /* Truncates into 0..most; NaN becomes 0, so that no bits of a file are undefined. */
-static inline unsigned level(float x, int most) { return x >= (float)most ? (unsigned)most : x > 0 ? (unsigned)x : 0; }
+static inline unsigned level(float x, int most) {
+  return x >= (float)most ? (unsigned)most : x > 0 ? (unsigned)x : 0;
+}
 
 /* 1/d, or 0 for a block of zeros. */
 static inline float inverse(float d) { return d != 0 ? 1.0f / d : 0; }
@@ -17,7 +20,10 @@ static inline float inverse(float d) { return d != 0 ? 1.0f / d : 0; }
 static float farthest(const float *x) {
   float most = 0, value = 0;
   for (int i = 0; i < N; ++i)
-    if (most < fabsf(x[i])) { most = fabsf(x[i]); value = x[i]; }
+    if (most < fabsf(x[i])) {
+      most = fabsf(x[i]);
+      value = x[i];
+    }
   return value;
 }
 
@@ -46,7 +52,8 @@ void rf_quantize_q4_0(const float *x, int64_t blocks, void *to) {
   for (; blocks > 0; --blocks, at += RF_Q4_0_BYTES, x += N) {
     float d = farthest(x) / -8, id = inverse(d);
     rf_store_f16(at, d);
-    for (int j = 0; j < HALF; ++j) at[2 + j] = (uint8_t)(level(x[j] * id + 8.5f, 15) | level(x[j + HALF] * id + 8.5f, 15) << 4);
+    for (int j = 0; j < HALF; ++j)
+      at[2 + j] = (uint8_t)(level(x[j] * id + 8.5f, 15) | level(x[j + HALF] * id + 8.5f, 15) << 4);
   }
 }
 
@@ -70,7 +77,9 @@ void rf_quantize_q4_1(const float *x, int64_t blocks, void *to) {
     float d = (most - least) / 15, id = inverse(d);
     rf_store_f16(at, d);
     rf_store_f16(at + 2, least);
-    for (int j = 0; j < HALF; ++j) at[4 + j] = (uint8_t)(level((x[j] - least) * id + 0.5f, 15) | level((x[j + HALF] - least) * id + 0.5f, 15) << 4);
+    for (int j = 0; j < HALF; ++j)
+      at[4 + j] = (uint8_t)(level((x[j] - least) * id + 0.5f, 15) |
+                            level((x[j + HALF] - least) * id + 0.5f, 15) << 4);
   }
 }
 
@@ -156,8 +165,9 @@ void rf_quantize_q8_0(const float *x, int64_t blocks, void *to) {
   }
 }
 
-/* int8: f32 d, then signed bytes for a whole row, an output's weights; value = q d, symmetric, as XLA and TPU serving hold them. d is the largest
- * magnitude / 127, rounded to sixteen bits, so that a product of d and a small integer is exact in f32. Halves go to even. */
+/* int8: f32 d, then signed bytes for a whole row, an output's weights; value = q d, symmetric,
+ * as XLA and TPU serving hold them. d is the largest magnitude / 127, rounded to sixteen bits,
+ * so that a product of d and a small integer is exact in f32. Halves go to even. */
 void rf_dequantize_int8(const void *from, int64_t blocks, float *out) {
   const int8_t *q = (const int8_t *)from + RF_INT8_HEAD;
   float d;
@@ -168,7 +178,8 @@ void rf_dequantize_int8(const void *from, int64_t blocks, float *out) {
 static float to_sixteen_bits(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
-  bits += 0x7f + (bits >> 8 & 1); bits &= ~0xffu; /* (an infinity stays one) */
+  bits += 0x7f + (bits >> 8 & 1);
+  bits &= ~0xffu; /* (an infinity stays one) */
   memcpy(&x, &bits, sizeof x);
   return x;
 }

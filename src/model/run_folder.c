@@ -30,7 +30,10 @@ bool rf_run_newest(const char *run_folder, char newest[4096]) {
   for (struct dirent *entry; folder && (entry = readdir(folder)) != NULL;) {
     long long step = rf_run_step_of(entry->d_name);
     size_t n = (size_t)snprintf(path, sizeof path, "%.4000s/%s", run_folder, entry->d_name);
-    if (step > last && n < 4096 && rf_run_is_complete(path)) { last = step; memcpy(newest, path, n + 1); }
+    if (step > last && n < 4096 && rf_run_is_complete(path)) {
+      last = step;
+      memcpy(newest, path, n + 1);
+    }
   }
   if (folder) closedir(folder);
   return last >= 0;
@@ -38,7 +41,11 @@ bool rf_run_newest(const char *run_folder, char newest[4096]) {
 
 rf_status rf_run_weights(const char *path, char folder[4096], rf_error *error) {
   snprintf(folder, 4096, "%s", path);
-  if (has(path, "config.json") || has(path, "adapter_config.json") || rf_run_newest(path, folder) || !has(path, "run.json")) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "let the run go on until it saves one: `rafter train --config RUN/run.json --out OTHER --save-every N`",
-                 "%s holds no complete checkpoint", path);
+  if (has(path, "config.json") || has(path, "adapter_config.json") || rf_run_newest(path, folder) ||
+      !has(path, "run.json"))
+    return RAFTER_OK;
+  return RF_FAIL(
+      error, RAFTER_FAILED,
+      "let the run go on until it saves one: `rafter train --config RUN/run.json --out OTHER --save-every N`",
+      "%s holds no complete checkpoint", path);
 }

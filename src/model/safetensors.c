@@ -18,9 +18,10 @@
 enum { HEADER_MOST = 100000000, INDEX_MOST = 100000000, SHARDS_MOST = 4096 }; /* bytes, bytes, files */
 
 const rf_stored_type RF_STORED_TYPES[] = {
-    {"F32", 4, RF_F32},     {"BF16", 2, RF_BF16},  {"F16", 2, RF_F16},    {"F64", 8, RF_F64},         {"I32", 4, RF_I32},
-    {"I64", 8, RF_I64},     {"I8", 1, RF_I8},      {"U8", 1, RF_U8},      {"F8_E4M3", 1, RF_F8_E4M3}, {"F8_E5M2", 1, RF_F8_E5M2},
-    {"BOOL", 1, RF_DTYPES}, {"I16", 2, RF_DTYPES}, {"U16", 2, RF_DTYPES}, {"U32", 4, RF_DTYPES},      {"U64", 8, RF_DTYPES},
+    {"F32", 4, RF_F32},         {"BF16", 2, RF_BF16},       {"F16", 2, RF_F16},     {"F64", 8, RF_F64},
+    {"I32", 4, RF_I32},         {"I64", 8, RF_I64},         {"I8", 1, RF_I8},       {"U8", 1, RF_U8},
+    {"F8_E4M3", 1, RF_F8_E4M3}, {"F8_E5M2", 1, RF_F8_E5M2}, {"BOOL", 1, RF_DTYPES}, {"I16", 2, RF_DTYPES},
+    {"U16", 2, RF_DTYPES},      {"U32", 4, RF_DTYPES},      {"U64", 8, RF_DTYPES},
 };
 const int RF_STORED_TYPE_COUNT = sizeof RF_STORED_TYPES / sizeof RF_STORED_TYPES[0];
 
@@ -39,12 +40,14 @@ struct rf_tensor_file {
   int count;
 };
 
-/* ---- the header ------------------------------------------------------------------------------------------------ */
+/* ---- the header ------------------------------------------------------------------------------ */
 
 /* Shape, dtype and place of one tensor. `data` has `data_bytes` bytes. */
-static rf_status read_entry(const char *where, const char *name, const json_t *entry, const unsigned char *data, uint64_t data_bytes,
-                            rf_stored *tensor, uint64_t span[2], rf_error *error) {
-  if (!json_is_object(entry)) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: tensor \"%.100s\" is no object", where, name);
+static rf_status read_entry(const char *where, const char *name, const json_t *entry,
+                            const unsigned char *data, uint64_t data_bytes, rf_stored *tensor,
+                            uint64_t span[2], rf_error *error) {
+  if (!json_is_object(entry))
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: tensor \"%.100s\" is no object", where, name);
   char inside[512];
   snprintf(inside, sizeof inside, "%.300s: tensor \"%.100s\"", where, name);
   const char *type_name;
@@ -55,7 +58,8 @@ static rf_status read_entry(const char *where, const char *name, const json_t *e
   if (!type) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: unknown dtype \"%.40s\"", inside, type_name);
   const json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
   if (!json_is_array(shape) || json_array_size(shape) > RF_STORED_RANK)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: shape must be a list of at most %d sizes", inside, RF_STORED_RANK);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: shape must be a list of at most %d sizes", inside,
+                   RF_STORED_RANK);
   tensor->dtype = type->dtype;
   tensor->rank = (int)json_array_size(shape);
   uint64_t count = 1;
@@ -63,26 +67,31 @@ static rf_status read_entry(const char *where, const char *name, const json_t *e
   for (int i = 0; i < tensor->rank; ++i) {
     const json_t *size = json_array_get(shape, (size_t)i);
     if (!json_is_integer(size) || json_integer_value(size) < 0)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: size %d of its shape is not a whole number from 0", inside, i);
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: size %d of its shape is not a whole number from 0",
+                     inside, i);
     tensor->shape[i] = json_integer_value(size);
     if (tensor->shape[i] == 0) empty = true;
-    else if (__builtin_mul_overflow(count, (uint64_t)tensor->shape[i], &count) || count > (uint64_t)INT64_MAX / 8)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: its shape has more elements than can be counted", inside);
+    else if (__builtin_mul_overflow(count, (uint64_t)tensor->shape[i], &count) ||
+             count > (uint64_t)INT64_MAX / 8)
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: its shape has more elements than can be counted",
+                     inside);
   }
   tensor->count = empty ? 0 : (int64_t)count;
   tensor->bytes = tensor->count * type->bytes;
   for (int i = 0; i < 2; ++i) {
-    const json_t *offset = json_is_array(offsets) && json_array_size(offsets) == 2 ? json_array_get(offsets, (size_t)i) : NULL;
+    const json_t *offset =
+        json_is_array(offsets) && json_array_size(offsets) == 2 ? json_array_get(offsets, (size_t)i) : NULL;
     if (!json_is_integer(offset) || json_integer_value(offset) < 0)
       return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: data_offsets must be two whole numbers from 0", inside);
     span[i] = (uint64_t)json_integer_value(offset);
   }
   if (span[0] > span[1] || span[1] > data_bytes)
     return RF_FAIL(error, RAFTER_FAILED, "the file may be truncated: copy it again",
-                   "%s: data_offsets lie outside the data (expected 0 to %llu, got %llu to %llu)", inside, (unsigned long long)data_bytes,
-                   (unsigned long long)span[0], (unsigned long long)span[1]);
+                   "%s: data_offsets lie outside the data (expected 0 to %llu, got %llu to %llu)", inside,
+                   (unsigned long long)data_bytes, (unsigned long long)span[0], (unsigned long long)span[1]);
   if (span[1] - span[0] != (uint64_t)tensor->bytes)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: data_offsets do not fit its shape (expected %lld bytes, got %llu)", inside,
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "%s: data_offsets do not fit its shape (expected %lld bytes, got %llu)", inside,
                    (long long)tensor->bytes, (unsigned long long)(span[1] - span[0]));
   tensor->data = data + span[0];
   return RAFTER_OK;
@@ -100,35 +109,43 @@ static int by_place(const void *a, const void *b) {
 }
 
 /* Every byte of the data belongs to exactly one tensor. */
-static rf_status check_places(const char *where, place *places, int count, uint64_t data_bytes, rf_error *error) {
+static rf_status check_places(const char *where, place *places, int count, uint64_t data_bytes,
+                              rf_error *error) {
   qsort(places, (size_t)count, sizeof *places, by_place);
   uint64_t end = 0;
   for (int i = 0; i < count; ++i) {
     if (places[i].first < end)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: tensors \"%.100s\" and \"%.100s\" overlap", where, places[i - 1].name, places[i].name);
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: tensors \"%.100s\" and \"%.100s\" overlap", where,
+                     places[i - 1].name, places[i].name);
     if (places[i].first > end)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %llu bytes before tensor \"%.100s\" belong to no tensor", where,
+      return RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "%s: %llu bytes before tensor \"%.100s\" belong to no tensor", where,
                      (unsigned long long)(places[i].first - end), places[i].name);
     end = places[i].last;
   }
   if (end != data_bytes)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %llu bytes behind the last tensor belong to no tensor", where,
-                   (unsigned long long)(data_bytes - end));
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %llu bytes behind the last tensor belong to no tensor",
+                   where, (unsigned long long)(data_bytes - end));
   return RAFTER_OK;
 }
 
-/* Checks a whole file in memory. *header gets the parsed object (names live in it), *tensors a malloc'ed array. */
-static rf_status read_header(const unsigned char *bytes, size_t size, const char *where, json_t **header, rf_stored **tensors, int *count,
-                             rf_error *error) {
+/* Checks a whole file in memory. *header gets the parsed object (names live in it), *tensors a
+ * malloc'ed array. */
+static rf_status read_header(const unsigned char *bytes, size_t size, const char *where, json_t **header,
+                             rf_stored **tensors, int *count, rf_error *error) {
   static const char hint[] = "the file may be truncated or no safetensors file: copy it again";
   if (size < 8)
-    return RF_FAIL(error, RAFTER_FAILED, hint, "%s is too short for a safetensors file (expected at least 8 bytes, got %zu)", where, size);
+    return RF_FAIL(error, RAFTER_FAILED, hint,
+                   "%s is too short for a safetensors file (expected at least 8 bytes, got %zu)", where,
+                   size);
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | bytes[i];
   if (header_bytes > HEADER_MOST || header_bytes > size - 8)
-    return RF_FAIL(error, RAFTER_FAILED, hint, "%s: the header's length is wrong (expected at most %zu bytes, got %llu)", where,
+    return RF_FAIL(error, RAFTER_FAILED, hint,
+                   "%s: the header's length is wrong (expected at most %zu bytes, got %llu)", where,
                    size - 8 < HEADER_MOST ? size - 8 : (size_t)HEADER_MOST, (unsigned long long)header_bytes);
-  if (header_bytes == 0 || bytes[8] != '{') return RF_FAIL(error, RAFTER_FAILED, hint, "%s: the header does not begin with '{' (byte 8)", where);
+  if (header_bytes == 0 || bytes[8] != '{')
+    return RF_FAIL(error, RAFTER_FAILED, hint, "%s: the header does not begin with '{' (byte 8)", where);
   rf_status status = RAFTER_OK;
   json_t *json = NULL, *entry;
   rf_stored *tensor = NULL;
@@ -147,7 +164,7 @@ static rf_status read_header(const unsigned char *bytes, size_t size, const char
   }
   const unsigned char *data = bytes + 8 + header_bytes;
   uint64_t data_bytes = size - 8 - header_bytes;
-  json_object_foreach(json, name, entry) {
+  json_object_foreach (json, name, entry) {
     if (strcmp(name, "__metadata__") == 0) {
       if (!json_is_object(entry)) {
         status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s: __metadata__ is no object", inside);
@@ -184,10 +201,12 @@ rf_status rf_safetensors_check(const void *data, size_t bytes, const char *where
   return RAFTER_OK;
 }
 
-/* ---- files ----------------------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
-/* Maps and checks one file and appends its tensors. `wanted` (may be NULL): weight_map of an index; only names it gives to `shard` count. */
-static rf_status add_file(rf_tensor_file *file, const char *path, const json_t *wanted, const char *shard, rf_error *error) {
+/* Maps and checks one file and appends its tensors. `wanted` (may be NULL): weight_map of an
+ * index; only names it gives to `shard` count. */
+static rf_status add_file(rf_tensor_file *file, const char *path, const json_t *wanted, const char *shard,
+                          rf_error *error) {
   mapping *map = &file->map[file->map_count++];
   memset(map, 0, sizeof *map);
   map->path = strdup(path);
@@ -211,21 +230,27 @@ static rf_status add_file(rf_tensor_file *file, const char *path, const json_t *
   return RAFTER_OK;
 }
 
-static int by_name(const void *a, const void *b) { return strcmp(((const rf_stored *)a)->name, ((const rf_stored *)b)->name); }
+static int by_name(const void *a, const void *b) {
+  return strcmp(((const rf_stored *)a)->name, ((const rf_stored *)b)->name);
+}
 
 /* The first tensor that an index names and its file has not. */
 static rf_status name_lacking(rf_tensor_file *file, const char *path, json_t *weights, rf_error *error) {
   const char *name = NULL;
   json_t *home = NULL;
   qsort(file->tensor, (size_t)file->count, sizeof *file->tensor, by_name);
-  json_object_foreach(weights, name, home) if (!rf_tensor_file_find(file, name)) break;
+  json_object_foreach (weights, name, home)
+    if (!rf_tensor_file_find(file, name)) break;
   return RF_FAIL(error, RAFTER_FAILED, "a file of the model may be missing or replaced",
-                 "%s: its files lack %zu of %zu tensors (\"%.100s\" is not in %.100s)", path, json_object_size(weights) - (size_t)file->count,
-                 json_object_size(weights), name ? name : "", home ? json_string_value(home) : "");
+                 "%s: its files lack %zu of %zu tensors (\"%.100s\" is not in %.100s)", path,
+                 json_object_size(weights) - (size_t)file->count, json_object_size(weights), name ? name : "",
+                 home ? json_string_value(home) : "");
 }
 
 /* A shard is a file beside its index, never elsewhere. */
-static bool plain_name(const char *name) { return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 256; }
+static bool plain_name(const char *name) {
+  return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 256;
+}
 
 static rf_status add_shards(rf_tensor_file *file, const char *path, rf_error *error) {
   json_t *index = NULL, *weights, *value;
@@ -236,21 +261,24 @@ static rf_status add_shards(rf_tensor_file *file, const char *path, rf_error *er
   char *at = malloc(strlen(path) + 300);
   weights = json_object_get(index, "weight_map");
   if (!json_is_object(weights) || !shard || !at) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"weight_map\" is missing or no object", path);
+    status =
+        RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"weight_map\" is missing or no object", path);
     goto done;
   }
-  json_object_foreach(weights, name, value) {
+  json_object_foreach (weights, name, value) {
     const char *home = json_string_value(value);
     if (!home || !plain_name(home)) {
-      status =
-          RF_FAIL(error, RAFTER_FAILED, NULL, "%s: weight_map names no file for tensor \"%.100s\" (expected a name without folders)", path, name);
+      status = RF_FAIL(error, RAFTER_FAILED, NULL,
+                       "%s: weight_map names no file for tensor \"%.100s\" (expected a name without folders)",
+                       path, name);
       goto done;
     }
     int i = shards; /* names of one shard mostly follow each other */
     while (i > 0 && strcmp(shard[i - 1], home) != 0) --i;
     if (i > 0) continue;
     if (shards == SHARDS_MOST) {
-      status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s: too many files (expected at most %d)", path, SHARDS_MOST);
+      status =
+          RF_FAIL(error, RAFTER_FAILED, NULL, "%s: too many files (expected at most %d)", path, SHARDS_MOST);
       goto done;
     }
     shard[shards++] = home;
@@ -297,8 +325,10 @@ rf_status rf_tensor_file_open(const char *path, rf_tensor_file **result, rf_erro
       goto done;
     }
   }
-  status = rf_text_ends_with(real, ".json") ? add_shards(file, real, error) : add_file(file, real, NULL, NULL, error);
-  if (status == RAFTER_OK && file->count) qsort(file->tensor, (size_t)file->count, sizeof *file->tensor, by_name);
+  status = rf_text_ends_with(real, ".json") ? add_shards(file, real, error)
+                                            : add_file(file, real, NULL, NULL, error);
+  if (status == RAFTER_OK && file->count)
+    qsort(file->tensor, (size_t)file->count, sizeof *file->tensor, by_name);
 done:
   if (status == RAFTER_OK) *result = file;
   else rf_tensor_file_close(file);
@@ -319,7 +349,9 @@ void rf_tensor_file_close(rf_tensor_file *file) {
 }
 
 int rf_tensor_file_count(const rf_tensor_file *file) { return file->count; }
-const rf_stored *rf_tensor_file_at(const rf_tensor_file *file, int i) { return i >= 0 && i < file->count ? &file->tensor[i] : NULL; }
+const rf_stored *rf_tensor_file_at(const rf_tensor_file *file, int i) {
+  return i >= 0 && i < file->count ? &file->tensor[i] : NULL;
+}
 const char *rf_tensor_file_path(const rf_tensor_file *file) { return file->path; }
 
 const rf_stored *rf_tensor_file_find(const rf_tensor_file *file, const char *name) {
@@ -328,12 +360,15 @@ const rf_stored *rf_tensor_file_find(const rf_tensor_file *file, const char *nam
 }
 
 const char *rf_tensor_file_metadata(const rf_tensor_file *file, const char *key) {
-  return file->map_count ? json_string_value(json_object_get(json_object_get(file->map[0].header, "__metadata__"), key)) : NULL;
+  return file->map_count
+             ? json_string_value(json_object_get(json_object_get(file->map[0].header, "__metadata__"), key))
+             : NULL;
 }
 
 rf_status rf_stored_read(const rf_stored *tensor, int64_t first, int64_t count, float *out, rf_error *error) {
   if (first < 0 || count < 0 || first > tensor->count || count > tensor->count - first)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "tensor \"%.100s\" has %lld elements (wanted %lld from %lld on)", tensor->name,
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "tensor \"%.100s\" has %lld elements (wanted %lld from %lld on)", tensor->name,
                    (long long)tensor->count, (long long)count, (long long)first);
   const unsigned char *from = tensor->data;
   switch (tensor->dtype) {
@@ -358,7 +393,7 @@ rf_status rf_stored_read(const rf_stored *tensor, int64_t first, int64_t count, 
     }
     return RAFTER_OK;
   default:
-    return RF_FAIL(error, RAFTER_FAILED, "weights are read from F32, F16, BF16 and F64", "tensor \"%.100s\" has a type that holds no plain numbers",
-                   tensor->name);
+    return RF_FAIL(error, RAFTER_FAILED, "weights are read from F32, F16, BF16 and F64",
+                   "tensor \"%.100s\" has a type that holds no plain numbers", tensor->name);
   }
 }

@@ -1,4 +1,5 @@
-/* safetensors_write.c - streaming writer: the header first, then values in its order; the file appears when it is complete. */
+/* safetensors_write.c - streaming writer: the header first, then values in its order; the file
+ * appears when it is complete. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,11 +30,12 @@ static json_t *describe(const rf_stored *tensor, const rf_stored_type *type, int
     count *= tensor->shape[i];
   }
   *bytes = count * type->bytes;
-  return json_pack("{s:s,s:o,s:[I,I]}", "dtype", type->name, "shape", shape, "data_offsets", (json_int_t)offset, (json_int_t)(offset + *bytes));
+  return json_pack("{s:s,s:o,s:[I,I]}", "dtype", type->name, "shape", shape, "data_offsets",
+                   (json_int_t)offset, (json_int_t)(offset + *bytes));
 }
 
-rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int count, const char *const *metadata, rf_tensor_writer **result,
-                                rf_error *error) {
+rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int count,
+                                const char *const *metadata, rf_tensor_writer **result, rf_error *error) {
   rf_status status = RAFTER_OK;
   json_t *header = json_object(), *notes = json_object();
   char *text = NULL;
@@ -45,13 +47,14 @@ rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int 
     goto done;
   }
   json_object_set_new(notes, "format", json_string("pt")); /* without it other loaders refuse the file */
-  for (int i = 0; metadata && metadata[i]; i += 2) json_object_set_new(notes, metadata[i], json_string(metadata[i + 1]));
+  for (int i = 0; metadata && metadata[i]; i += 2)
+    json_object_set_new(notes, metadata[i], json_string(metadata[i + 1]));
   json_object_set(header, "__metadata__", notes);
   for (int i = 0; i < count; ++i) {
     const rf_stored_type *type = type_of(tensors[i].dtype);
     if (!type || json_object_get(header, tensors[i].name)) {
-      status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" %s)", path, tensors[i].name,
-                       type ? "is there twice" : "has a type the format has not");
+      status = RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" %s)", path,
+                       tensors[i].name, type ? "is there twice" : "has a type the format has not");
       goto done;
     }
     writer->dtype[i] = tensors[i].dtype;
@@ -63,7 +66,8 @@ rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int 
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
     goto done;
   }
-  size_t length = strlen(text), padded = (length + 8 + 63) / 64 * 64 - 8; /* the data begins aligned for whoever maps the file */
+  /* the data begins aligned for whoever maps the file */
+  size_t length = strlen(text), padded = (length + 8 + 63) / 64 * 64 - 8;
   unsigned char size[8];
   for (int i = 0; i < 8; ++i) size[i] = (unsigned char)(padded >> 8 * i);
   RF_GO(rf_out_open(path, (int64_t)padded + 8 + offset, &writer->to.out, error));
@@ -81,7 +85,8 @@ done:
   return status;
 }
 
-rf_status rf_tensor_writer_put_bytes(rf_tensor_writer *writer, const void *data, int64_t bytes, rf_error *error) {
+rf_status rf_tensor_writer_put_bytes(rf_tensor_writer *writer, const void *data, int64_t bytes,
+                                     rf_error *error) {
   const char *at = data;
   while (bytes > 0) {
     int64_t left, part;
@@ -94,18 +99,21 @@ rf_status rf_tensor_writer_put_bytes(rf_tensor_writer *writer, const void *data,
   return RAFTER_OK;
 }
 
-rf_status rf_tensor_writer_put(rf_tensor_writer *writer, const float *values, int64_t count, rf_error *error) {
+rf_status rf_tensor_writer_put(rf_tensor_writer *writer, const float *values, int64_t count,
+                               rf_error *error) {
   while (count > 0) {
     int64_t left, part;
     RF_TRY(rf_tensors_out_left(&writer->to, &left, error));
     rf_dtype dtype = writer->dtype[writer->to.current];
-    left /= rf_dtype_bytes(dtype); part = count < left ? count : left;
+    left /= rf_dtype_bytes(dtype);
+    part = count < left ? count : left;
     if (dtype == RF_F32) {
       RF_TRY(rf_tensor_writer_put_bytes(writer, values, part * 4, error));
     } else if (dtype == RF_BF16 || dtype == RF_F16) {
       uint16_t half[BLOCK];
       if (part > BLOCK) part = BLOCK;
-      for (int64_t i = 0; i < part; ++i) half[i] = dtype == RF_BF16 ? rf_f32_to_bf16(values[i]) : rf_f32_to_f16(values[i]);
+      for (int64_t i = 0; i < part; ++i)
+        half[i] = dtype == RF_BF16 ? rf_f32_to_bf16(values[i]) : rf_f32_to_f16(values[i]);
       RF_TRY(rf_tensor_writer_put_bytes(writer, half, part * 2, error));
     } else if (dtype == RF_F64) {
       double wide[BLOCK];
@@ -113,7 +121,8 @@ rf_status rf_tensor_writer_put(rf_tensor_writer *writer, const float *values, in
       for (int64_t i = 0; i < part; ++i) wide[i] = values[i];
       RF_TRY(rf_tensor_writer_put_bytes(writer, wide, part * 8, error));
     } else {
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write floats as %s into %s", rf_dtype_name(dtype), writer->to.path);
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write floats as %s into %s", rf_dtype_name(dtype),
+                     writer->to.path);
     }
     values += part;
     count -= part;

@@ -1,4 +1,5 @@
-/* stored_types.h - the element types of safetensors files, shared by their reader and their writer. */
+/* stored_types.h - the element types of safetensors files, shared by their reader and their
+ * writer. */
 #ifndef RF_STORED_TYPES_H
 #define RF_STORED_TYPES_H
 

@@ -1,4 +1,5 @@
-/* template_arithmetic.c - Python's operators on numbers, texts and lists. What would need integers beyond 64 bits is refused. */
+/* template_arithmetic.c - Python's operators on numbers, texts and lists. What would need
+ * integers beyond 64 bits is refused. */
 #include "model/template_parts.h"
 
 #include <math.h>
@@ -45,7 +46,8 @@ static rf_status real_arithmetic(tpl_run *run, int op, double a, double b, tpl_v
 }
 
 static rf_status join_strings(tpl_run *run, const tpl_value *a, const tpl_value *b, tpl_value *result) {
-  if (a->form == FORM_SAFE || b->form == FORM_SAFE) return TPL_FAIL(run, "joining a text that is marked safe with another is not supported");
+  if (a->form == FORM_SAFE || b->form == FORM_SAFE)
+    return TPL_FAIL(run, "joining a text that is marked safe with another is not supported");
   size_t bytes = a->text.bytes + b->text.bytes;
   if (bytes > run->text_most) return TPL_FAIL(run, "a text grows beyond %zu bytes", run->text_most);
   char *text;
@@ -62,7 +64,8 @@ static rf_status join_lists(tpl_run *run, const tpl_value *a, const tpl_value *b
   tpl_value *items;
   RF_TRY(rf_tpl_step(run, count / 4));
   RF_TRY(rf_tpl_room(run, count, sizeof *items, &items));
-  for (size_t i = 0; i < count; ++i) items[i] = i < a->list->count ? a->list->item[i] : b->list->item[i - a->list->count];
+  for (size_t i = 0; i < count; ++i)
+    items[i] = i < a->list->count ? a->list->item[i] : b->list->item[i - a->list->count];
   return rf_tpl_list(run, a->form, items, count, result);
 }
 
@@ -70,7 +73,8 @@ static rf_status join_lists(tpl_run *run, const tpl_value *a, const tpl_value *b
 static rf_status repeat(tpl_run *run, const tpl_value *what, int64_t times, tpl_value *result) {
   size_t unit = what->kind == TPL_STRING ? what->text.bytes : what->list->count, total;
   if (times < 0) times = 0;
-  if (__builtin_mul_overflow(unit, (size_t)times, &total) || total > run->text_most) return TPL_FAIL(run, "a repetition grows too large");
+  if (__builtin_mul_overflow(unit, (size_t)times, &total) || total > run->text_most)
+    return TPL_FAIL(run, "a repetition grows too large");
   RF_TRY(rf_tpl_step(run, total / 4));
   if (what->kind == TPL_STRING) {
     char *text;
@@ -86,7 +90,8 @@ static rf_status repeat(tpl_run *run, const tpl_value *what, int64_t times, tpl_
 }
 
 static bool repeats(const tpl_value *value) {
-  return (value->kind == TPL_STRING && value->form == FORM_PLAIN) || (value->kind == TPL_LIST && value->form <= FORM_TUPLE);
+  return (value->kind == TPL_STRING && value->form == FORM_PLAIN) ||
+         (value->kind == TPL_LIST && value->form <= FORM_TUPLE);
 }
 
 rf_status rf_tpl_arithmetic(tpl_run *run, int op, const tpl_value *a, const tpl_value *b, tpl_value *result) {
@@ -105,12 +110,14 @@ rf_status rf_tpl_arithmetic(tpl_run *run, int op, const tpl_value *a, const tpl_
   if (op != '/' && rf_tpl_whole(a, &i) && rf_tpl_whole(b, &j)) return whole_arithmetic(run, op, i, j, result);
   if (rf_tpl_number(a, &x) && rf_tpl_number(b, &y)) return real_arithmetic(run, op, x, y, result);
   if (op == '+' && a->kind == TPL_STRING && b->kind == TPL_STRING) return join_strings(run, a, b, result);
-  if (op == '+' && a->kind == TPL_LIST && b->kind == TPL_LIST && a->form == b->form && a->form <= FORM_TUPLE) return join_lists(run, a, b, result);
+  if (op == '+' && a->kind == TPL_LIST && b->kind == TPL_LIST && a->form == b->form && a->form <= FORM_TUPLE)
+    return join_lists(run, a, b, result);
   if (op == '*' && repeats(a) && rf_tpl_whole(b, &j)) return repeat(run, a, j, result);
   if (op == '*' && repeats(b) && rf_tpl_whole(a, &i)) return repeat(run, b, i, result);
   if (a->kind == TPL_UNDEFINED || b->kind == TPL_UNDEFINED) {
     tpl_text name = a->kind == TPL_UNDEFINED ? a->text : b->text;
     return TPL_FAIL(run, "'%.*s' is undefined", (int)(name.bytes < 60 ? name.bytes : 60), name.at);
   }
-  return TPL_FAIL(run, "the operator '%c' is not supported between %s and %s", op & 0xff, rf_tpl_kind_name(a), rf_tpl_kind_name(b));
+  return TPL_FAIL(run, "the operator '%c' is not supported between %s and %s", op & 0xff, rf_tpl_kind_name(a),
+                  rf_tpl_kind_name(b));
 }

@@ -1,9 +1,10 @@
-/* template_eval.c - walks a template's tree: names in frames as Jinja scopes them, expressions, calls. Statements are in template_render.c. */
+/* template_eval.c - walks a template's tree: names in frames as Jinja scopes them, expressions,
+ * calls. Statements are in template_render.c. */
 #include "model/template_eval.h"
 
 #include <string.h>
 
-/* ---- names --------------------------------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 rf_status rf_tpl_new_frame(tpl_run *run, tpl_frame *parent, tpl_frame **frame) {
   RF_TRY(rf_tpl_room(run, 1, sizeof **frame, frame));
@@ -45,11 +46,12 @@ rf_status rf_tpl_look_up(tpl_run *run, tpl_text name, tpl_value *value) {
     return RAFTER_OK;
   }
   const tpl_function *global = rf_tpl_global(name);
-  *value = global ? (tpl_value){.kind = TPL_FUNCTION, .function = global} : tpl_undefined(name.at, name.bytes);
+  *value =
+      global ? (tpl_value){.kind = TPL_FUNCTION, .function = global} : tpl_undefined(name.at, name.bytes);
   return RAFTER_OK;
 }
 
-/* ---- simple expressions ---------------------------------------------------------------------------------------------- */
+/* ---- simple expressions ---------------------------------------------------------------------- */
 
 static rf_status eval_constant(tpl_run *run, const tpl_node *node, tpl_value *value) {
   (void)run;
@@ -57,7 +59,9 @@ static rf_status eval_constant(tpl_run *run, const tpl_node *node, tpl_value *va
   return RAFTER_OK;
 }
 
-static rf_status eval_name(tpl_run *run, const tpl_node *node, tpl_value *value) { return rf_tpl_look_up(run, node->name, value); }
+static rf_status eval_name(tpl_run *run, const tpl_node *node, tpl_value *value) {
+  return rf_tpl_look_up(run, node->name, value);
+}
 
 static rf_status eval_captured(tpl_run *run, const tpl_node *node, tpl_value *value) {
   (void)node;
@@ -69,7 +73,8 @@ static rf_status eval_items(tpl_run *run, const tpl_node *node, tpl_value *value
   tpl_value *items;
   RF_TRY(rf_tpl_room(run, (size_t)node->count, sizeof *items, &items));
   for (int i = 0; i < node->count; ++i) RF_TRY(rf_tpl_eval(run, node->list[i], &items[i]));
-  return rf_tpl_list(run, node->kind == NODE_LIST ? FORM_LIST : FORM_TUPLE, items, (size_t)node->count, value);
+  return rf_tpl_list(run, node->kind == NODE_LIST ? FORM_LIST : FORM_TUPLE, items, (size_t)node->count,
+                     value);
 }
 
 static rf_status eval_dict(tpl_run *run, const tpl_node *node, tpl_value *value) {
@@ -88,17 +93,18 @@ static rf_status loop_attribute(tpl_run *run, const tpl_loop *loop, tpl_text nam
   const struct {
     const char *name;
     tpl_value value;
-  } rows[] = {{"index", tpl_int((int64_t)i + 1)},
-              {"index0", tpl_int((int64_t)i)},
-              {"revindex", tpl_int((int64_t)(count - i))},
-              {"revindex0", tpl_int((int64_t)(count - i) - 1)},
-              {"first", tpl_bool(i == 0)},
-              {"last", tpl_bool(i + 1 == count)},
-              {"length", tpl_int((int64_t)count)},
-              {"depth", tpl_int(1)}, /* loops are not recursive here, so all stand at the first level */
-              {"depth0", tpl_int(0)},
-              {"previtem", i > 0 ? loop->items->item[i - 1] : tpl_undefined("there is no previous item", 25)},
-              {"nextitem", i + 1 < count ? loop->items->item[i + 1] : tpl_undefined("there is no next item", 21)}};
+  } rows[] = {
+      {"index", tpl_int((int64_t)i + 1)},
+      {"index0", tpl_int((int64_t)i)},
+      {"revindex", tpl_int((int64_t)(count - i))},
+      {"revindex0", tpl_int((int64_t)(count - i) - 1)},
+      {"first", tpl_bool(i == 0)},
+      {"last", tpl_bool(i + 1 == count)},
+      {"length", tpl_int((int64_t)count)},
+      {"depth", tpl_int(1)}, /* loops are not recursive here, so all stand at the first level */
+      {"depth0", tpl_int(0)},
+      {"previtem", i > 0 ? loop->items->item[i - 1] : tpl_undefined("there is no previous item", 25)},
+      {"nextitem", i + 1 < count ? loop->items->item[i + 1] : tpl_undefined("there is no next item", 21)}};
   for (size_t row = 0; row < sizeof rows / sizeof rows[0]; ++row)
     if (rf_tpl_is(name, rows[row].name)) {
       *value = rows[row].value;
@@ -120,7 +126,8 @@ static rf_status eval_item(tpl_run *run, const tpl_node *node, tpl_value *value)
   RF_TRY(rf_tpl_eval(run, node->kid[0], &object));
   RF_TRY(rf_tpl_eval(run, node->kid[1], &index));
   run->at = node->at;
-  if (object.kind == TPL_LOOP && index.kind == TPL_STRING) return loop_attribute(run, object.loop, index.text, value);
+  if (object.kind == TPL_LOOP && index.kind == TPL_STRING)
+    return loop_attribute(run, object.loop, index.text, value);
   return rf_tpl_item(run, &object, &index, value);
 }
 
@@ -133,7 +140,7 @@ static rf_status eval_slice(tpl_run *run, const tpl_node *node, tpl_value *value
   return rf_tpl_slice(run, &object, bounds, value);
 }
 
-/* ---- operators ------------------------------------------------------------------------------------------------------- */
+/* ---- operators ------------------------------------------------------------------------------- */
 
 static rf_status eval_sign(tpl_run *run, const tpl_node *node, tpl_value *value) {
   RF_TRY(rf_tpl_eval(run, node->kid[0], value));
@@ -212,23 +219,29 @@ static rf_status eval_choice(tpl_run *run, const tpl_node *node, tpl_value *valu
   return RAFTER_OK;
 }
 
-/* ---- calls ----------------------------------------------------------------------------------------------------------- */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
-rf_status rf_tpl_call_row(tpl_run *run, const tpl_function *row, const tpl_value *self, const tpl_arguments *arguments, tpl_value *result) {
+rf_status rf_tpl_call_row(tpl_run *run, const tpl_function *row, const tpl_value *self,
+                          const tpl_arguments *arguments, tpl_value *result) {
   if (row->call_any) return row->call_any(run, self, arguments, result);
   tpl_value bound[TPL_PARAMETERS];
   for (int i = 0; i < TPL_PARAMETERS; ++i) bound[i] = (tpl_value){.kind = TPL_UNDEFINED, .form = 1};
   for (int i = 0; i < arguments->count; ++i) {
     int slot = i;
     if (arguments->name[i].at)
-      for (slot = 0; slot < TPL_PARAMETERS && row->parameter[slot] && !rf_tpl_is(arguments->name[i], row->parameter[slot]);) ++slot;
+      for (slot = 0; slot < TPL_PARAMETERS && row->parameter[slot] &&
+                     !rf_tpl_is(arguments->name[i], row->parameter[slot]);)
+        ++slot;
     if (slot >= TPL_PARAMETERS || !row->parameter[slot] || TPL_GIVEN(bound[slot]))
-      return TPL_FAIL(run, "\"%s\" does not take %s %.*s", row->name, arguments->name[i].at ? "the argument" : "so many arguments",
-                      (int)(arguments->name[i].bytes < 60 ? arguments->name[i].bytes : 60), arguments->name[i].at ? arguments->name[i].at : "");
+      return TPL_FAIL(run, "\"%s\" does not take %s %.*s", row->name,
+                      arguments->name[i].at ? "the argument" : "so many arguments",
+                      (int)(arguments->name[i].bytes < 60 ? arguments->name[i].bytes : 60),
+                      arguments->name[i].at ? arguments->name[i].at : "");
     bound[slot] = arguments->value[i];
   }
   for (int i = 0; i < row->needed; ++i)
-    if (!TPL_GIVEN(bound[i])) return TPL_FAIL(run, "\"%s\" needs the argument \"%s\"", row->name, row->parameter[i]);
+    if (!TPL_GIVEN(bound[i]))
+      return TPL_FAIL(run, "\"%s\" needs the argument \"%s\"", row->name, row->parameter[i]);
   return row->call(run, self, bound, result);
 }
 
@@ -248,9 +261,11 @@ static rf_status eval_call(tpl_run *run, const tpl_node *node, tpl_value *value)
   RF_TRY(eval_arguments(run, node, &arguments));
   if (callee.kind == TPL_MACRO) return rf_tpl_call_macro(run, callee.macro, &arguments, value);
   if (callee.kind == TPL_FUNCTION) return rf_tpl_call_row(run, callee.function, &nobody, &arguments, value);
-  if (callee.kind == TPL_METHOD) return rf_tpl_call_row(run, callee.method->function, callee.method->self, &arguments, value);
+  if (callee.kind == TPL_METHOD)
+    return rf_tpl_call_row(run, callee.method->function, callee.method->self, &arguments, value);
   if (callee.kind == TPL_UNDEFINED)
-    return TPL_FAIL(run, "'%.*s' is undefined and cannot be called", (int)(callee.text.bytes < 60 ? callee.text.bytes : 60), callee.text.at);
+    return TPL_FAIL(run, "'%.*s' is undefined and cannot be called",
+                    (int)(callee.text.bytes < 60 ? callee.text.bytes : 60), callee.text.at);
   return TPL_FAIL(run, "%s cannot be called", rf_tpl_kind_name(&callee));
 }
 
@@ -270,15 +285,21 @@ static rf_status eval_test(tpl_run *run, const tpl_node *node, tpl_value *value)
 
 rf_status rf_tpl_eval(tpl_run *run, const tpl_node *node, tpl_value *value) {
   static rf_status (*const rows[NODE_KINDS])(tpl_run * run, const tpl_node *node, tpl_value *value) = {
-      [NODE_CONSTANT] = eval_constant, [NODE_NAME] = eval_name,     [NODE_LIST] = eval_items,        [NODE_TUPLE] = eval_items,
-      [NODE_DICT] = eval_dict,         [NODE_ITEM] = eval_item,     [NODE_SLICE] = eval_slice,       [NODE_ATTRIBUTE] = eval_attribute,
-      [NODE_CALL] = eval_call,         [NODE_FILTER] = eval_filter, [NODE_TEST] = eval_test,         [NODE_NEGATIVE] = eval_sign,
-      [NODE_POSITIVE] = eval_sign,     [NODE_NOT] = eval_not,       [NODE_AND] = eval_and_or,        [NODE_OR] = eval_and_or,
-      [NODE_BINARY] = eval_binary,     [NODE_CHOICE] = eval_choice, [NODE_CAPTURED] = eval_captured, [NODE_COMPARE] = eval_compare,
+      [NODE_CONSTANT] = eval_constant, [NODE_NAME] = eval_name,
+      [NODE_LIST] = eval_items,        [NODE_TUPLE] = eval_items,
+      [NODE_DICT] = eval_dict,         [NODE_ITEM] = eval_item,
+      [NODE_SLICE] = eval_slice,       [NODE_ATTRIBUTE] = eval_attribute,
+      [NODE_CALL] = eval_call,         [NODE_FILTER] = eval_filter,
+      [NODE_TEST] = eval_test,         [NODE_NEGATIVE] = eval_sign,
+      [NODE_POSITIVE] = eval_sign,     [NODE_NOT] = eval_not,
+      [NODE_AND] = eval_and_or,        [NODE_OR] = eval_and_or,
+      [NODE_BINARY] = eval_binary,     [NODE_CHOICE] = eval_choice,
+      [NODE_CAPTURED] = eval_captured, [NODE_COMPARE] = eval_compare,
   };
   run->at = node->at;
   RF_TRY(rf_tpl_step(run, 1));
-  if (++run->depth > TPL_RUN_DEPTH) return TPL_FAIL(run, "the template nests or recurs more than %d deep", TPL_RUN_DEPTH);
+  if (++run->depth > TPL_RUN_DEPTH)
+    return TPL_FAIL(run, "the template nests or recurs more than %d deep", TPL_RUN_DEPTH);
   RF_TRY(rows[node->kind](run, node, value));
   --run->depth;
   return RAFTER_OK;

@@ -10,7 +10,8 @@ typedef struct tpl_variable {
   struct tpl_variable *next;
 } tpl_variable;
 
-/* Names of one scope: the template, a turn of a loop, a call of a macro, a captured block. An if has none of its own. */
+/* Names of one scope: the template, a turn of a loop, a call of a macro, a captured block. An if
+ * has none of its own. */
 struct tpl_frame {
   tpl_frame *parent;
   tpl_variable *first;
@@ -18,7 +19,8 @@ struct tpl_frame {
 
 rf_status rf_tpl_new_frame(tpl_run *run, tpl_frame *parent, tpl_frame **frame);
 rf_status rf_tpl_assign(tpl_run *run, tpl_text name, const tpl_value *value); /* in run->frame */
-rf_status rf_tpl_look_up(tpl_run *run, tpl_text name, tpl_value *value);      /* undefined when it is nowhere */
+/* undefined when it is nowhere */
+rf_status rf_tpl_look_up(tpl_run *run, tpl_text name, tpl_value *value);
 rf_status rf_tpl_eval(tpl_run *run, const tpl_node *node, tpl_value *value);
 /* op: of TPL_OP, 'i' for in, 'n' for not in. */
 rf_status rf_tpl_compare(tpl_run *run, int op, const tpl_value *a, const tpl_value *b, bool *holds);

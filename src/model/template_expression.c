@@ -1,4 +1,5 @@
-/* template_expression.c - expressions as trees, with Jinja's precedences: not Python's ('~' binds tighter than '+', filters than all). */
+/* template_expression.c - expressions as trees, with Jinja's precedences: not Python's ('~'
+ * binds tighter than '+', filters than all). */
 #include "model/template_parser.h"
 
 #include <string.h>
@@ -35,7 +36,8 @@ static rf_status deeper(tpl_parser *p) {
 }
 
 /* Makes a node with up to three kids. */
-static rf_status join(tpl_parser *p, tpl_node_kind kind, size_t at, int op, tpl_node *a, tpl_node *b, tpl_node *c, tpl_node **made) {
+static rf_status join(tpl_parser *p, tpl_node_kind kind, size_t at, int op, tpl_node *a, tpl_node *b,
+                      tpl_node *c, tpl_node **made) {
   tpl_node *node = rf_tpl_node(p, kind, at);
   node->op = op;
   tpl_node *kids[3] = {a, b, c};
@@ -47,7 +49,7 @@ static rf_status join(tpl_parser *p, tpl_node_kind kind, size_t at, int op, tpl_
   return RAFTER_OK;
 }
 
-/* ---- primaries --------------------------------------------------------------------------------------------------- */
+/* ---- primaries ------------------------------------------------------------------------------- */
 
 static rf_status parse_list(tpl_parser *p, tpl_node **expression) {
   tpl_node *node = rf_tpl_node(p, NODE_LIST, p->token->at), *item;
@@ -130,7 +132,7 @@ static rf_status parse_primary(tpl_parser *p, tpl_node **expression) {
   return RAFTER_OK;
 }
 
-/* ---- what follows a primary -------------------------------------------------------------------------------------- */
+/* ---- what follows a primary ------------------------------------------------------------------ */
 
 /* Arguments in parentheses, appended to `node`; the token is behind the '('. */
 static rf_status parse_arguments(tpl_parser *p, tpl_node *node) {
@@ -148,7 +150,8 @@ static rf_status parse_arguments(tpl_parser *p, tpl_node *node) {
       p->token += 2;
       named = true;
     } else if (named) {
-      return TPL_FAIL_AT(p->parsed, p->token->at, p->error, "an argument without a name follows one that has one");
+      return TPL_FAIL_AT(p->parsed, p->token->at, p->error,
+                         "an argument without a name follows one that has one");
     }
     tpl_node *value;
     RF_TRY(rf_tpl_parse_expression(p, &value));
@@ -210,12 +213,15 @@ static rf_status parse_postfix(tpl_parser *p, tpl_node **expression) {
 }
 
 /* The row of the filter or test that the current token names. */
-static rf_status named_row(tpl_parser *p, const char *what, const tpl_function *(*find)(tpl_text name), tpl_node *node) {
+static rf_status named_row(tpl_parser *p, const char *what, const tpl_function *(*find)(tpl_text name),
+                           tpl_node *node) {
   if (p->token->kind != TOKEN_NAME) return rf_tpl_unexpected(p, "a name");
   node->name = p->token->text;
   node->function = find(node->name);
   int shown = node->name.bytes < 60 ? (int)node->name.bytes : 60;
-  if (!node->function) return TPL_FAIL_AT(p->parsed, p->token->at, p->error, "the %s \"%.*s\" is not known", what, shown, node->name.at);
+  if (!node->function)
+    return TPL_FAIL_AT(p->parsed, p->token->at, p->error, "the %s \"%.*s\" is not known", what, shown,
+                       node->name.at);
   ++p->token;
   return RAFTER_OK;
 }
@@ -262,9 +268,10 @@ static rf_status parse_filters(tpl_parser *p, tpl_node **expression) {
   }
 }
 
-/* ---- operators --------------------------------------------------------------------------------------------------- */
+/* ---- operators ------------------------------------------------------------------------------- */
 
-/* A sign applies before what follows its operand: -x.y is (-x).y in Jinja, because the postfix is parsed behind the sign's node. */
+/* A sign applies before what follows its operand: -x.y is (-x).y in Jinja, because the postfix
+ * is parsed behind the sign's node. */
 static rf_status parse_unary(tpl_parser *p, bool filters, tpl_node **expression) {
   RF_TRY(deeper(p));
   size_t at = p->token->at;
@@ -305,14 +312,16 @@ static const struct {
     {'%', NULL, LEVEL_PRODUCT},
 };
 
-/* Takes an operator of `level`; -1 when the current token is none. Words are returned by their first letter. */
+/* Takes an operator of `level`; -1 when the current token is none. Words are returned by their
+ * first letter. */
 static int take_operator(tpl_parser *p, int level) {
   for (size_t i = 0; i < sizeof BINARY / sizeof BINARY[0]; ++i) {
     if (BINARY[i].level != level) continue;
     if (BINARY[i].word ? rf_tpl_skip_name(p, BINARY[i].word) : rf_tpl_skip_op(p, BINARY[i].op))
       return BINARY[i].word ? BINARY[i].word[0] : BINARY[i].op;
   }
-  bool not_in = level == LEVEL_COMPARE && rf_tpl_at_name(p, "not") && p->token[1].kind == TOKEN_NAME && rf_tpl_is(p->token[1].text, "in");
+  bool not_in = level == LEVEL_COMPARE && rf_tpl_at_name(p, "not") && p->token[1].kind == TOKEN_NAME &&
+                rf_tpl_is(p->token[1].text, "in");
   if (!not_in) return -1;
   p->token += 2;
   return 'n';
@@ -344,12 +353,16 @@ static rf_status parse_compare(tpl_parser *p, tpl_node **expression) {
 static rf_status parse_binary(tpl_parser *p, int level, tpl_node **expression) {
   if (level == LEVEL_UNARY) {
     RF_TRY(parse_unary(p, true, expression));
-    if (rf_tpl_at_op(p, TPL_OP('*', '*'))) return TPL_FAIL_AT(p->parsed, p->token->at, p->error, "the operator ** is not supported");
+    if (rf_tpl_at_op(p, TPL_OP('*', '*')))
+      return TPL_FAIL_AT(p->parsed, p->token->at, p->error, "the operator ** is not supported");
     return RAFTER_OK;
   }
   if (level == LEVEL_NOT) return parse_not(p, expression);
-  static const tpl_node_kind kinds[] = {
-      [LEVEL_OR] = NODE_OR, [LEVEL_AND] = NODE_AND, [LEVEL_SUM] = NODE_BINARY, [LEVEL_JOIN] = NODE_BINARY, [LEVEL_PRODUCT] = NODE_BINARY};
+  static const tpl_node_kind kinds[] = {[LEVEL_OR] = NODE_OR,
+                                        [LEVEL_AND] = NODE_AND,
+                                        [LEVEL_SUM] = NODE_BINARY,
+                                        [LEVEL_JOIN] = NODE_BINARY,
+                                        [LEVEL_PRODUCT] = NODE_BINARY};
   if (level == LEVEL_COMPARE) return parse_compare(p, expression);
   RF_TRY(parse_binary(p, level + 1, expression));
   for (int op; (op = take_operator(p, level)) >= 0;) {
@@ -377,7 +390,8 @@ rf_status rf_tpl_parse_expression(tpl_parser *p, tpl_node **expression) {
 rf_status rf_tpl_parse_tuple(tpl_parser *p, bool choice, tpl_node **expression) {
   tpl_node *node = NULL, *item;
   for (;;) {
-    bool ends = p->token->kind == TOKEN_PRINT_END || p->token->kind == TOKEN_BLOCK_END || rf_tpl_at_op(p, ')');
+    bool ends =
+        p->token->kind == TOKEN_PRINT_END || p->token->kind == TOKEN_BLOCK_END || rf_tpl_at_op(p, ')');
     if (node && ends) break;
     RF_TRY(choice ? rf_tpl_parse_expression(p, &item) : parse_binary(p, LEVEL_OR, &item));
     bool comma = rf_tpl_at_op(p, ',');

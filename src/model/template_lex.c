@@ -1,5 +1,6 @@
-/* template_lex.c - a template's text as tokens: data with its white space already trimmed, and what stands between the tags.
- * The rules are those of Jinja 3 with trim_blocks and lstrip_blocks on. */
+/* template_lex.c - a template's text as tokens: data with its white space already trimmed, and
+ * what stands between the tags. The rules are those of Jinja 3 with trim_blocks and
+ * lstrip_blocks on. */
 #include "model/template_parts.h"
 
 #include <errno.h>
@@ -27,7 +28,9 @@ static tpl_token *add(lexer *l, tpl_token_kind kind, size_t at) {
   return token;
 }
 
-static char peek(const lexer *l, size_t ahead) { return l->at + ahead < l->source.bytes ? l->source.at[l->at + ahead] : 0; }
+static char peek(const lexer *l, size_t ahead) {
+  return l->at + ahead < l->source.bytes ? l->source.at[l->at + ahead] : 0;
+}
 
 static bool next_is(const lexer *l, const char *word) {
   size_t n = strlen(word);
@@ -45,7 +48,7 @@ static void trim_behind(lexer *l, char sign) {
   else if (sign != '+' && peek(l, 0) == '\n') ++l->at;
 }
 
-/* ---- texts and numbers ------------------------------------------------------------------------------------------- */
+/* ---- texts and numbers ----------------------------------------------------------------------- */
 
 static int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -68,19 +71,22 @@ static rf_status escape(lexer *l, char *out, size_t *bytes) {
   uint32_t point = 0;
   if (c >= '0' && c <= '7') {
     --l->at;
-    for (int i = 0; i < 3 && peek(l, 0) >= '0' && peek(l, 0) <= '7'; ++i) point = point * 8 + (uint32_t)(l->source.at[l->at++] - '0');
+    for (int i = 0; i < 3 && peek(l, 0) >= '0' && peek(l, 0) <= '7'; ++i)
+      point = point * 8 + (uint32_t)(l->source.at[l->at++] - '0');
   } else if (c == 'x' || c == 'u' || c == 'U') {
     int digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;
     for (int i = 0; i < digits; ++i) {
       int digit = hex_digit(peek(l, 0));
-      if (digit < 0) return TPL_FAIL_AT(l->parsed, at, l->error, "the escape \\%c needs %d hexadecimal digits", c, digits);
+      if (digit < 0)
+        return TPL_FAIL_AT(l->parsed, at, l->error, "the escape \\%c needs %d hexadecimal digits", c, digits);
       point = point << 4 | (uint32_t)digit;
       ++l->at;
     }
     if (point > 0x10ffff || (point >= 0xd800 && point < 0xe000))
       return TPL_FAIL_AT(l->parsed, at, l->error, "the escape \\%c names no character (U+%04X)", c, point);
   } else if (c == 'N' || (unsigned char)c >= 0x80) {
-    return TPL_FAIL_AT(l->parsed, at, l->error, "a backslash before %s is not supported", c == 'N' ? "N" : "a letter beyond ASCII");
+    return TPL_FAIL_AT(l->parsed, at, l->error, "a backslash before %s is not supported",
+                       c == 'N' ? "N" : "a letter beyond ASCII");
   } else { /* Python keeps what it does not know */
     out[(*bytes)++] = '\\';
     out[(*bytes)++] = c;
@@ -96,7 +102,8 @@ static rf_status lex_text(lexer *l) {
   while (start + 1 + length < l->source.bytes && l->source.at[start + 1 + length] != quote)
     length += l->source.at[start + 1 + length] == '\\' ? 2 : 1;
   size_t end = start + 1 + length;
-  if (end >= l->source.bytes) return TPL_FAIL_AT(l->parsed, start, l->error, "a text starts with %c and does not end", quote);
+  if (end >= l->source.bytes)
+    return TPL_FAIL_AT(l->parsed, start, l->error, "a text starts with %c and does not end", quote);
   char *out = rf_pool_alloc(l->parsed->pool, length + 1); /* no escape is shorter than what it means */
   size_t bytes = 0;
   for (l->at = start + 1; l->at < end;) {
@@ -104,7 +111,8 @@ static rf_status lex_text(lexer *l) {
     if (c != '\\') out[bytes++] = c;
     else RF_TRY(escape(l, out, &bytes));
   }
-  if (l->at != end) return TPL_FAIL_AT(l->parsed, start, l->error, "an escape reaches over the end of its text");
+  if (l->at != end)
+    return TPL_FAIL_AT(l->parsed, start, l->error, "an escape reaches over the end of its text");
   ++l->at;
   add(l, TOKEN_TEXT, start)->text = (tpl_text){out, bytes};
   return RAFTER_OK;
@@ -127,7 +135,8 @@ static rf_status lex_number(lexer *l) {
     real = true;
     for (n = exponent; is_digit(peek(l, n));) ++n;
   }
-  if (starts_name(peek(l, n)) || n > 60) return TPL_FAIL_AT(l->parsed, start, l->error, "a number in a form that is not supported");
+  if (starts_name(peek(l, n)) || n > 60)
+    return TPL_FAIL_AT(l->parsed, start, l->error, "a number in a form that is not supported");
   if (!real && whole > 1 && peek(l, 0) == '0') {
     for (size_t i = 0; i < whole; ++i)
       if (peek(l, i) != '0') return TPL_FAIL_AT(l->parsed, start, l->error, "a number must not start with 0");
@@ -144,7 +153,7 @@ static rf_status lex_number(lexer *l) {
   return RAFTER_OK;
 }
 
-/* ---- between the tags -------------------------------------------------------------------------------------------- */
+/* ---- between the tags ------------------------------------------------------------------------ */
 
 static rf_status lex_operator(lexer *l, char *open, int *opened) {
   static const char *const two[] = {"==", "!=", "<=", ">=", "//", "**"};
@@ -162,10 +171,12 @@ static rf_status lex_operator(lexer *l, char *open, int *opened) {
     return TPL_FAIL_AT(l->parsed, l->at, l->error, "unexpected character (U+%04X)", point);
   }
   if (c == '(' || c == '[' || c == '{') {
-    if (*opened == TPL_TREE_DEPTH) return TPL_FAIL_AT(l->parsed, l->at, l->error, "brackets nest more than %d deep", TPL_TREE_DEPTH);
+    if (*opened == TPL_TREE_DEPTH)
+      return TPL_FAIL_AT(l->parsed, l->at, l->error, "brackets nest more than %d deep", TPL_TREE_DEPTH);
     open[(*opened)++] = c == '(' ? ')' : c == '[' ? ']' : '}';
   } else if (c == ')' || c == ']' || c == '}') {
-    if (*opened == 0 || open[*opened - 1] != c) return TPL_FAIL_AT(l->parsed, l->at, l->error, "unexpected '%c'", c);
+    if (*opened == 0 || open[*opened - 1] != c)
+      return TPL_FAIL_AT(l->parsed, l->at, l->error, "unexpected '%c'", c);
     --*opened;
   }
   add(l, TOKEN_OPERATOR, l->at)->op = c;
@@ -180,7 +191,8 @@ static rf_status lex_inside(lexer *l, bool block, size_t start) {
   int opened = 0;
   for (;;) {
     char c = peek(l, 0);
-    if (l->at >= l->source.bytes) return TPL_FAIL_AT(l->parsed, start, l->error, "a tag starts here and does not end (expected %s)", end);
+    if (l->at >= l->source.bytes)
+      return TPL_FAIL_AT(l->parsed, start, l->error, "a tag starts here and does not end (expected %s)", end);
     bool sign = c == '-' || (block && c == '+');
     l->at += sign;
     bool ends = opened == 0 && next_is(l, end);
@@ -211,7 +223,8 @@ static rf_status lex_inside(lexer *l, bool block, size_t start) {
 
 static rf_status lex_comment(lexer *l, size_t start) {
   size_t end = rf_tpl_find(l->source, TPL_TEXT("#}"), l->at);
-  if (end == SIZE_MAX) return TPL_FAIL_AT(l->parsed, start, l->error, "a comment starts here and does not end");
+  if (end == SIZE_MAX)
+    return TPL_FAIL_AT(l->parsed, start, l->error, "a comment starts here and does not end");
   char sign = 0;
   if (end > l->at) sign = l->source.at[end - 1];
   l->at = end + 2;

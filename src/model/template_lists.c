@@ -1,4 +1,5 @@
-/* template_lists.c - filters on lists and dicts, and the tests ("is defined") as rows of a table. */
+/* template_lists.c - filters on lists and dicts, and the tests ("is defined") as rows of a
+ * table. */
 #include "model/template_lists.h"
 
 #include <math.h>
@@ -6,42 +7,50 @@
 
 #include "model/template_eval.h"
 
-/* ---- first, last, list, items, join ----------------------------------------------------------------------------------- */
+/* ---- first, last, list, items, join ---------------------------------------------------------- */
 
-rf_status rf_tpl_filter_first(tpl_run *run, const tpl_value *self, const tpl_value *argument, tpl_value *result) {
+rf_status rf_tpl_filter_first(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                              tpl_value *result) {
   (void)argument;
   tpl_list items;
   size_t next = self->kind == TPL_LIST ? self->list->next : 0;
   RF_TRY(rf_tpl_iterate(run, self, &items));
   *result = items.count ? items.item[0] : tpl_undefined("the first of no items", 21);
-  if (self->kind == TPL_LIST && self->form == FORM_LAZY && items.count) self->list->next = next + 1; /* the others are still to come */
+  /* the others are still to come */
+  if (self->kind == TPL_LIST && self->form == FORM_LAZY && items.count) self->list->next = next + 1;
   return RAFTER_OK;
 }
 
-rf_status rf_tpl_filter_last(tpl_run *run, const tpl_value *self, const tpl_value *argument, tpl_value *result) {
+rf_status rf_tpl_filter_last(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                             tpl_value *result) {
   (void)argument;
   tpl_list items;
-  if (self->kind == TPL_LIST && self->form == FORM_LAZY) return TPL_FAIL(run, "the last item of a lazy filter is not known: use |list before");
+  if (self->kind == TPL_LIST && self->form == FORM_LAZY)
+    return TPL_FAIL(run, "the last item of a lazy filter is not known: use |list before");
   RF_TRY(rf_tpl_iterate(run, self, &items));
   *result = items.count ? items.item[items.count - 1] : tpl_undefined("the last of no items", 20);
   return RAFTER_OK;
 }
 
-rf_status rf_tpl_filter_list(tpl_run *run, const tpl_value *self, const tpl_value *argument, tpl_value *result) {
+rf_status rf_tpl_filter_list(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                             tpl_value *result) {
   (void)argument;
   tpl_list items;
   RF_TRY(rf_tpl_iterate(run, self, &items));
   return rf_tpl_list(run, FORM_LIST, items.item, items.count, result);
 }
 
-rf_status rf_tpl_filter_items(tpl_run *run, const tpl_value *self, const tpl_value *argument, tpl_value *result) {
+rf_status rf_tpl_filter_items(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                              tpl_value *result) {
   (void)argument;
   static const tpl_dict empty;
-  if (self->kind != TPL_DICT && self->kind != TPL_UNDEFINED) return TPL_FAIL(run, "only a dict has items, not %s", rf_tpl_kind_name(self));
+  if (self->kind != TPL_DICT && self->kind != TPL_UNDEFINED)
+    return TPL_FAIL(run, "only a dict has items, not %s", rf_tpl_kind_name(self));
   const tpl_dict *dict = self->kind == TPL_DICT ? self->dict : &empty;
   tpl_value *pairs;
   RF_TRY(rf_tpl_room(run, dict->count, sizeof *pairs, &pairs));
-  for (size_t i = 0; i < dict->count; ++i) RF_TRY(rf_tpl_list(run, FORM_TUPLE, (const tpl_value[]){dict->key[i], dict->value[i]}, 2, &pairs[i]));
+  for (size_t i = 0; i < dict->count; ++i)
+    RF_TRY(rf_tpl_list(run, FORM_TUPLE, (const tpl_value[]){dict->key[i], dict->value[i]}, 2, &pairs[i]));
   return rf_tpl_list(run, FORM_LAZY, pairs, dict->count, result);
 }
 
@@ -55,7 +64,8 @@ static rf_status get_path(tpl_run *run, const tpl_value *item, const tpl_value *
     tpl_value key = {.kind = TPL_STRING, .text = part}, object = *result;
     int64_t index = 0;
     size_t digits = 0;
-    while (digits < part.bytes && digits < 18 && part.at[digits] >= '0' && part.at[digits] <= '9') index = index * 10 + (part.at[digits++] - '0');
+    while (digits < part.bytes && digits < 18 && part.at[digits] >= '0' && part.at[digits] <= '9')
+      index = index * 10 + (part.at[digits++] - '0');
     if (digits && digits == part.bytes) key = tpl_int(index);
     RF_TRY(rf_tpl_step(run, 1));
     RF_TRY(rf_tpl_item(run, &object, &key, result));
@@ -75,30 +85,37 @@ static rf_status get_paths(tpl_run *run, tpl_list *items, const tpl_value *path,
   return RAFTER_OK;
 }
 
-rf_status rf_tpl_filter_join(tpl_run *run, const tpl_value *self, const tpl_value *argument, tpl_value *result) {
+rf_status rf_tpl_filter_join(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                             tpl_value *result) {
   tpl_list items;
   tpl_text between = TPL_TEXT("");
   RF_TRY(rf_tpl_iterate(run, self, &items));
   if (TPL_GIVEN(argument[0])) RF_TRY(rf_tpl_str(run, &argument[0], &between));
-  if (TPL_GIVEN(argument[1]) && argument[1].kind != TPL_NONE) RF_TRY(get_paths(run, &items, &argument[1], NULL));
+  if (TPL_GIVEN(argument[1]) && argument[1].kind != TPL_NONE)
+    RF_TRY(get_paths(run, &items, &argument[1], NULL));
   return rf_tpl_join(run, between, &items, false, result);
 }
 
-/* ---- map, select, reject ------------------------------------------------------------------------------------------------ */
+/* ---- map, select, reject --------------------------------------------------------------------- */
 
-static rf_status named_argument(tpl_run *run, const tpl_arguments *arguments, int index, const char *what, tpl_text *name) {
-  if (index >= arguments->count || arguments->name[index].at) return TPL_FAIL(run, "the name of a %s is missing", what);
+static rf_status named_argument(tpl_run *run, const tpl_arguments *arguments, int index, const char *what,
+                                tpl_text *name) {
+  if (index >= arguments->count || arguments->name[index].at)
+    return TPL_FAIL(run, "the name of a %s is missing", what);
   return rf_tpl_wants_text(run, &arguments->value[index], "that name", name);
 }
 
 /* What follows the first `skip` arguments; a call without any has no arrays to point into. */
 static tpl_arguments arguments_after(const tpl_arguments *arguments, int skip) {
-  return skip ? (tpl_arguments){arguments->value + skip, arguments->name + skip, arguments->count - skip} : *arguments;
+  return skip ? (tpl_arguments){arguments->value + skip, arguments->name + skip, arguments->count - skip}
+              : *arguments;
 }
 
-rf_status rf_tpl_filter_map(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments, tpl_value *result) {
+rf_status rf_tpl_filter_map(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments,
+                            tpl_value *result) {
   tpl_list items;
-  if (!rf_tpl_truth(self)) return rf_tpl_list(run, FORM_LAZY, NULL, 0, result); /* none too: Jinja looks at nothing else then */
+  /* none too: Jinja looks at nothing else then */
+  if (!rf_tpl_truth(self)) return rf_tpl_list(run, FORM_LAZY, NULL, 0, result);
   RF_TRY(rf_tpl_iterate(run, self, &items));
   if (arguments->count && arguments->name[0].at) {
     const tpl_value *path = NULL, *otherwise = NULL;
@@ -106,7 +123,8 @@ rf_status rf_tpl_filter_map(tpl_run *run, const tpl_value *self, const tpl_argum
       if (rf_tpl_is(arguments->name[i], "attribute")) path = &arguments->value[i];
       else if (rf_tpl_is(arguments->name[i], "default")) otherwise = &arguments->value[i];
       else
-        return TPL_FAIL(run, "\"map\" does not take the argument %.*s", (int)(arguments->name[i].bytes < 60 ? arguments->name[i].bytes : 60),
+        return TPL_FAIL(run, "\"map\" does not take the argument %.*s",
+                        (int)(arguments->name[i].bytes < 60 ? arguments->name[i].bytes : 60),
                         arguments->name[i].at);
     }
     if (!path) return TPL_FAIL(run, "\"map\" needs an attribute or the name of a filter");
@@ -117,7 +135,9 @@ rf_status rf_tpl_filter_map(tpl_run *run, const tpl_value *self, const tpl_argum
   tpl_text name;
   RF_TRY(named_argument(run, arguments, 0, "filter", &name));
   const tpl_function *row = rf_tpl_filter(name);
-  if (!row) return TPL_FAIL(run, "the filter \"%.*s\" is not known", (int)(name.bytes < 60 ? name.bytes : 60), name.at);
+  if (!row)
+    return TPL_FAIL(run, "the filter \"%.*s\" is not known", (int)(name.bytes < 60 ? name.bytes : 60),
+                    name.at);
   tpl_arguments rest = arguments_after(arguments, 1);
   tpl_value *got;
   RF_TRY(rf_tpl_room(run, items.count, sizeof *got, &got));
@@ -130,19 +150,24 @@ rf_status rf_tpl_filter_map(tpl_run *run, const tpl_value *self, const tpl_argum
   return rf_tpl_list(run, FORM_LAZY, got, items.count, result);
 }
 
-/* Keeps the items for which the test named by argument `skip` is `wanted`; no test: their truth. `path`: of the item, or NULL. */
-static rf_status choose(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments, bool by_path, bool wanted, tpl_value *result) {
+/* Keeps the items for which the test named by argument `skip` is `wanted`; no test: their truth.
+ * `path`: of the item, or NULL. */
+static rf_status choose(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments, bool by_path,
+                        bool wanted, tpl_value *result) {
   tpl_list items;
   tpl_value *kept;
   size_t count = 0;
   const tpl_function *row = NULL;
   tpl_text name;
   if (!rf_tpl_truth(self)) return rf_tpl_list(run, FORM_LAZY, NULL, 0, result);
-  if (by_path && (arguments->count == 0 || arguments->name[0].at)) return TPL_FAIL(run, "the name of an attribute is missing");
+  if (by_path && (arguments->count == 0 || arguments->name[0].at))
+    return TPL_FAIL(run, "the name of an attribute is missing");
   if (arguments->count > by_path) {
     RF_TRY(named_argument(run, arguments, by_path, "test", &name));
     row = rf_tpl_test(name);
-    if (!row) return TPL_FAIL(run, "the test \"%.*s\" is not known", (int)(name.bytes < 60 ? name.bytes : 60), name.at);
+    if (!row)
+      return TPL_FAIL(run, "the test \"%.*s\" is not known", (int)(name.bytes < 60 ? name.bytes : 60),
+                      name.at);
   }
   int skip = by_path + (row != NULL);
   tpl_arguments rest = arguments_after(arguments, skip);
@@ -159,28 +184,34 @@ static rf_status choose(tpl_run *run, const tpl_value *self, const tpl_arguments
   return rf_tpl_list(run, FORM_LAZY, kept, count, result);
 }
 
-rf_status rf_tpl_filter_select(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments, tpl_value *result) {
+rf_status rf_tpl_filter_select(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments,
+                               tpl_value *result) {
   return choose(run, self, arguments, false, true, result);
 }
-rf_status rf_tpl_filter_reject(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments, tpl_value *result) {
+rf_status rf_tpl_filter_reject(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments,
+                               tpl_value *result) {
   return choose(run, self, arguments, false, false, result);
 }
-rf_status rf_tpl_filter_selectattr(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments, tpl_value *result) {
+rf_status rf_tpl_filter_selectattr(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments,
+                                   tpl_value *result) {
   return choose(run, self, arguments, true, true, result);
 }
-rf_status rf_tpl_filter_rejectattr(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments, tpl_value *result) {
+rf_status rf_tpl_filter_rejectattr(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments,
+                                   tpl_value *result) {
   return choose(run, self, arguments, true, false, result);
 }
 
-/* ---- tests ------------------------------------------------------------------------------------------------------------- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 #define KIND_TEST(name, condition) \
-  static rf_status test_##name(tpl_run *run, const tpl_value *self, const tpl_value *argument, tpl_value *result) { \
+  static rf_status test_##name(tpl_run *run, const tpl_value *self, const tpl_value *argument, \
+                               tpl_value *result) { \
     (void)run, (void)argument; \
     *result = tpl_bool(condition); \
     return RAFTER_OK; \
   }
-/* KIND_TEST(none, self->kind == TPL_NONE) is the function test_none, whose result is that condition. */
+/* KIND_TEST(none, self->kind == TPL_NONE) is the function test_none, whose result is that
+ * condition. */
 KIND_TEST(defined, self->kind != TPL_UNDEFINED)
 KIND_TEST(undefined, self->kind == TPL_UNDEFINED)
 KIND_TEST(none, self->kind == TPL_NONE)
@@ -192,12 +223,14 @@ KIND_TEST(false, self->kind == TPL_BOOL && !self->truth)
 KIND_TEST(integer, self->kind == TPL_INT)
 KIND_TEST(float, self->kind == TPL_FLOAT)
 KIND_TEST(number, self->kind >= TPL_BOOL && self->kind <= TPL_FLOAT)
-KIND_TEST(iterable, self->kind == TPL_UNDEFINED || (self->kind >= TPL_STRING && self->kind <= TPL_DICT) || self->kind == TPL_LOOP)
-KIND_TEST(sequence,
-          self->kind == TPL_UNDEFINED || self->kind == TPL_STRING || self->kind == TPL_DICT || (self->kind == TPL_LIST && self->form < FORM_VIEW))
+KIND_TEST(iterable, self->kind == TPL_UNDEFINED || (self->kind >= TPL_STRING && self->kind <= TPL_DICT) ||
+                        self->kind == TPL_LOOP)
+KIND_TEST(sequence, self->kind == TPL_UNDEFINED || self->kind == TPL_STRING || self->kind == TPL_DICT ||
+                        (self->kind == TPL_LIST && self->form < FORM_VIEW))
 
 #define COMPARE_TEST(name, op) \
-  static rf_status test_##name(tpl_run *run, const tpl_value *self, const tpl_value *argument, tpl_value *result) { \
+  static rf_status test_##name(tpl_run *run, const tpl_value *self, const tpl_value *argument, \
+                               tpl_value *result) { \
     bool holds; \
     RF_TRY(rf_tpl_compare(run, op, self, &argument[0], &holds)); \
     *result = tpl_bool(holds); \
@@ -224,11 +257,13 @@ static rf_status test_odd(tpl_run *run, const tpl_value *self, const tpl_value *
   (void)argument;
   return rest_is(run, self, 2, 1, result);
 }
-static rf_status test_even(tpl_run *run, const tpl_value *self, const tpl_value *argument, tpl_value *result) {
+static rf_status test_even(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                           tpl_value *result) {
   (void)argument;
   return rest_is(run, self, 2, 0, result);
 }
-static rf_status test_divisibleby(tpl_run *run, const tpl_value *self, const tpl_value *argument, tpl_value *result) {
+static rf_status test_divisibleby(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                                  tpl_value *result) {
   int64_t by;
   RF_TRY(rf_tpl_wants_whole(run, &argument[0], "the divisor", 1, &by));
   return rest_is(run, self, by, 0, result);

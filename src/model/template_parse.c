@@ -1,11 +1,13 @@
-/* template_parse.c - a template's statements as a tree, and the life of a parsed template. Expressions are in template_expression.c. */
+/* template_parse.c - a template's statements as a tree, and the life of a parsed template.
+ * Expressions are in template_expression.c. */
 #include "model/template_parser.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-rf_status rf_tpl_fail_at(const rf_template *parsed, size_t at, rf_error *error, const char *file, int line, const char *format, ...) {
+rf_status rf_tpl_fail_at(const rf_template *parsed, size_t at, rf_error *error, const char *file, int line,
+                         const char *format, ...) {
   int row = 1;
   size_t start = 0;
   for (size_t i = 0; i < at && i < parsed->source.bytes; ++i)
@@ -20,13 +22,18 @@ rf_status rf_tpl_fail_at(const rf_template *parsed, size_t at, rf_error *error, 
   vsnprintf(what, sizeof what, format, arguments);
   va_end(arguments);
   long long column = 1 + (long long)rf_tpl_points((tpl_text){parsed->source.at + start, at - start});
-  return rf_fail(error, RAFTER_FAILED, file, line, NULL, "%.150s, line %d, column %lld: %s", parsed->where, row, column, what);
+  return rf_fail(error, RAFTER_FAILED, file, line, NULL, "%.150s, line %d, column %lld: %s", parsed->where,
+                 row, column, what);
 }
 
-/* ---- what all parsing uses --------------------------------------------------------------------------------------- */
+/* ---- what all parsing uses ------------------------------------------------------------------- */
 
-bool rf_tpl_at_op(const tpl_parser *p, int op) { return p->token->kind == TOKEN_OPERATOR && p->token->op == op; }
-bool rf_tpl_at_name(const tpl_parser *p, const char *name) { return p->token->kind == TOKEN_NAME && rf_tpl_is(p->token->text, name); }
+bool rf_tpl_at_op(const tpl_parser *p, int op) {
+  return p->token->kind == TOKEN_OPERATOR && p->token->op == op;
+}
+bool rf_tpl_at_name(const tpl_parser *p, const char *name) {
+  return p->token->kind == TOKEN_NAME && rf_tpl_is(p->token->text, name);
+}
 
 bool rf_tpl_skip_op(tpl_parser *p, int op) {
   bool found = rf_tpl_at_op(p, op);
@@ -41,11 +48,15 @@ bool rf_tpl_skip_name(tpl_parser *p, const char *name) {
 }
 
 rf_status rf_tpl_unexpected(tpl_parser *p, const char *expected) {
-  static const char *const kinds[] = {"text", "{{", "}}", "{%", "%}", "a name", "a text", "a number", "a number", "an operator", "the end"};
+  static const char *const kinds[] = {"text",   "{{",       "}}",       "{%",          "%}",     "a name",
+                                      "a text", "a number", "a number", "an operator", "the end"};
   const tpl_token *token = p->token;
   char got[64];
-  if (token->kind == TOKEN_NAME) snprintf(got, sizeof got, "'%.*s'", (int)(token->text.bytes < 40 ? token->text.bytes : 40), token->text.at);
-  else if (token->kind == TOKEN_OPERATOR) snprintf(got, sizeof got, "'%c%c'", token->op & 0xff, token->op >> 8 ? token->op >> 8 : ' ');
+  if (token->kind == TOKEN_NAME)
+    snprintf(got, sizeof got, "'%.*s'", (int)(token->text.bytes < 40 ? token->text.bytes : 40),
+             token->text.at);
+  else if (token->kind == TOKEN_OPERATOR)
+    snprintf(got, sizeof got, "'%c%c'", token->op & 0xff, token->op >> 8 ? token->op >> 8 : ' ');
   else snprintf(got, sizeof got, "%s", kinds[token->kind]);
   if (token->kind == TOKEN_OPERATOR && !(token->op >> 8)) snprintf(got, sizeof got, "'%c'", token->op);
   return TPL_FAIL_AT(p->parsed, token->at, p->error, "expected %s, got %s", expected, got);
@@ -59,8 +70,9 @@ rf_status rf_tpl_expect_op(tpl_parser *p, int op) {
 }
 
 bool rf_tpl_reserved(tpl_text name) {
-  static const char *const words[] = {"and",    "or",      "not",    "if",   "else",  "elif",   "in",     "is",    "for",
-                                      "caller", "varargs", "kwargs", "self", "super", "cycler", "joiner", "lipsum"};
+  static const char *const words[] = {"and",  "or",    "not",    "if",     "else",    "elif",
+                                      "in",   "is",    "for",    "caller", "varargs", "kwargs",
+                                      "self", "super", "cycler", "joiner", "lipsum"};
   for (size_t i = 0; i < sizeof words / sizeof words[0]; ++i)
     if (rf_tpl_is(name, words[i])) return true;
   return false;
@@ -78,7 +90,8 @@ rf_status rf_tpl_own(tpl_parser *p, tpl_node *node, const tpl_node *child) {
   if (!child || child->depth < node->depth) return RAFTER_OK;
   node->depth = child->depth + 1;
   if (node->depth <= TPL_TREE_DEPTH) return RAFTER_OK;
-  return TPL_FAIL_AT(p->parsed, node->at, p->error, "the template nests more than %d deep here", TPL_TREE_DEPTH);
+  return TPL_FAIL_AT(p->parsed, node->at, p->error, "the template nests more than %d deep here",
+                     TPL_TREE_DEPTH);
 }
 
 rf_status rf_tpl_append(tpl_parser *p, tpl_node *node, tpl_node *child, tpl_text name, int op) {
@@ -102,7 +115,7 @@ rf_status rf_tpl_append(tpl_parser *p, tpl_node *node, tpl_node *child, tpl_text
   return rf_tpl_own(p, node, child);
 }
 
-/* ---- statements -------------------------------------------------------------------------------------------------- */
+/* ---- statements ------------------------------------------------------------------------------ */
 
 static rf_status parse_body(tpl_parser *p, const char *const *ends, tpl_node **body);
 
@@ -144,7 +157,8 @@ static rf_status parse_target(tpl_parser *p, tpl_node **target) {
   bool tuple = false, open = rf_tpl_skip_op(p, '(');
   do {
     if (node->count && (rf_tpl_at_name(p, "in") || rf_tpl_at_op(p, '=') || rf_tpl_at_op(p, ')'))) break;
-    if (p->token->kind != TOKEN_NAME || rf_tpl_reserved(p->token->text) || rf_tpl_constant_name(p->token->text))
+    if (p->token->kind != TOKEN_NAME || rf_tpl_reserved(p->token->text) ||
+        rf_tpl_constant_name(p->token->text))
       return rf_tpl_unexpected(p, "a name to assign to");
     tpl_node *name = rf_tpl_node(p, NODE_NAME, p->token->at);
     name->name = p->token++->text;
@@ -169,7 +183,8 @@ static rf_status parse_for(tpl_parser *p, tpl_node *node) {
     RF_TRY(rf_tpl_parse_expression(p, &kid));
     RF_TRY(adopt(p, node, 2, kid));
   }
-  if (rf_tpl_at_name(p, "recursive")) return TPL_FAIL_AT(p->parsed, p->token->at, p->error, "recursive loops are not supported");
+  if (rf_tpl_at_name(p, "recursive"))
+    return TPL_FAIL_AT(p->parsed, p->token->at, p->error, "recursive loops are not supported");
   RF_TRY(block_end(p));
   ++p->loops;
   RF_TRY(parse_body(p, ends, &kid));
@@ -184,7 +199,8 @@ static rf_status parse_for(tpl_parser *p, tpl_node *node) {
   return block_end(p);
 }
 
-/* Blocks whose text is captured are frames of their own: a loop outside cannot be left from inside. */
+/* Blocks whose text is captured are frames of their own: a loop outside cannot be left from
+ * inside. */
 static rf_status parse_captured(tpl_parser *p, const char *end, tpl_node **body) {
   int loops = p->loops;
   p->loops = 0;
@@ -226,20 +242,23 @@ static rf_status parse_set(tpl_parser *p, tpl_node *node) {
 
 static rf_status parse_macro(tpl_parser *p, tpl_node *node) {
   node->kind = NODE_MACRO;
-  if (p->token->kind != TOKEN_NAME || rf_tpl_reserved(p->token->text)) return rf_tpl_unexpected(p, "the macro's name");
+  if (p->token->kind != TOKEN_NAME || rf_tpl_reserved(p->token->text))
+    return rf_tpl_unexpected(p, "the macro's name");
   node->name = p->token++->text;
   RF_TRY(rf_tpl_expect_op(p, '('));
   bool defaults = false;
   while (!rf_tpl_at_op(p, ')')) {
     if (node->count) RF_TRY(rf_tpl_expect_op(p, ','));
-    if (p->token->kind != TOKEN_NAME || rf_tpl_reserved(p->token->text)) return rf_tpl_unexpected(p, "a parameter's name");
+    if (p->token->kind != TOKEN_NAME || rf_tpl_reserved(p->token->text))
+      return rf_tpl_unexpected(p, "a parameter's name");
     tpl_text name = p->token++->text;
     tpl_node *value = NULL;
     if (rf_tpl_skip_op(p, '=')) {
       RF_TRY(rf_tpl_parse_expression(p, &value));
       defaults = true;
     } else if (defaults) {
-      return TPL_FAIL_AT(p->parsed, p->token->at, p->error, "a parameter without a default follows one that has one");
+      return TPL_FAIL_AT(p->parsed, p->token->at, p->error,
+                         "a parameter without a default follows one that has one");
     }
     RF_TRY(rf_tpl_append(p, node, value, name, 0));
   }
@@ -293,13 +312,15 @@ static rf_status parse_statement(tpl_parser *p, tpl_node **statement) {
       return rows[i].parse(p, *statement);
     }
   int shown = name->text.bytes < 60 ? (int)name->text.bytes : 60;
-  return TPL_FAIL_AT(p->parsed, name->at, p->error, "the block {%% %.*s %%} is not supported or does not belong here", shown, name->text.at);
+  return TPL_FAIL_AT(p->parsed, name->at, p->error,
+                     "the block {%% %.*s %%} is not supported or does not belong here", shown, name->text.at);
 }
 
 /* Up to a block that one of `ends` names, which stays the current token; NULL: up to the end. */
 static rf_status parse_body(tpl_parser *p, const char *const *ends, tpl_node **body) {
   tpl_node *node = rf_tpl_node(p, NODE_BODY, p->token->at), *child = NULL;
-  if (++p->depth > TPL_TREE_DEPTH) return TPL_FAIL_AT(p->parsed, node->at, p->error, "blocks nest more than %d deep", TPL_TREE_DEPTH);
+  if (++p->depth > TPL_TREE_DEPTH)
+    return TPL_FAIL_AT(p->parsed, node->at, p->error, "blocks nest more than %d deep", TPL_TREE_DEPTH);
   for (;;) {
     const tpl_token *token = p->token++;
     if (token->kind == TOKEN_DATA) {
@@ -322,7 +343,8 @@ static rf_status parse_body(tpl_parser *p, const char *const *ends, tpl_node **b
       if (!ends) break;
       int last = 0;
       while (ends[last + 1]) ++last;
-      return TPL_FAIL_AT(p->parsed, node->at, p->error, "the block that starts here does not end (expected {%% %s %%})", ends[last]);
+      return TPL_FAIL_AT(p->parsed, node->at, p->error,
+                         "the block that starts here does not end (expected {%% %s %%})", ends[last]);
     }
     RF_TRY(rf_tpl_append(p, node, child, (tpl_text){0}, 0));
   }
@@ -331,7 +353,7 @@ static rf_status parse_body(tpl_parser *p, const char *const *ends, tpl_node **b
   return RAFTER_OK;
 }
 
-/* ---- templates --------------------------------------------------------------------------------------------------- */
+/* ---- templates ------------------------------------------------------------------------------- */
 
 /* Jinja makes every newline \n and drops one at the end. Fails on what is not UTF-8. */
 static rf_status take_source(rf_template *parsed, const char *text, size_t bytes, rf_error *error) {
@@ -341,7 +363,8 @@ static rf_status take_source(rf_template *parsed, const char *text, size_t bytes
   parsed->source = (tpl_text){copy, 0};
   for (size_t i = 0, n; i < bytes; i += n) {
     n = rf_tpl_point(text + i, bytes - i, &point);
-    if (n == 0) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is not valid UTF-8 (byte %zu)", parsed->where, i);
+    if (n == 0)
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is not valid UTF-8 (byte %zu)", parsed->where, i);
     if (point == '\r') {
       copy[length++] = '\n';
       if (i + 1 < bytes && text[i + 1] == '\n') ++i;
@@ -355,10 +378,12 @@ static rf_status take_source(rf_template *parsed, const char *text, size_t bytes
   return RAFTER_OK;
 }
 
-rf_status rf_template_parse(const char *text, size_t bytes, const char *where, rf_template **parsed, rf_error *error) {
+rf_status rf_template_parse(const char *text, size_t bytes, const char *where, rf_template **parsed,
+                            rf_error *error) {
   if (bytes > TPL_SOURCE_MOST)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is too large for a chat template (expected at most %d bytes, got %zu)", where, TPL_SOURCE_MOST,
-                   bytes);
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "%s is too large for a chat template (expected at most %d bytes, got %zu)", where,
+                   TPL_SOURCE_MOST, bytes);
   rf_pool *pool = rf_pool_new();
   rf_template *made = rf_pool_alloc(pool, sizeof *made);
   made->pool = pool;

@@ -26,7 +26,8 @@ rf_status rf_tpl_own(tpl_parser *p, tpl_node *node, const tpl_node *child);
 rf_status rf_tpl_append(tpl_parser *p, tpl_node *node, tpl_node *child, tpl_text name, int op);
 
 rf_status rf_tpl_parse_expression(tpl_parser *p, tpl_node **expression);
-/* An expression, or several with commas between them. `choice`: may end in "x if y else z" (not so in for and if). */
+/* An expression, or several with commas between them. `choice`: may end in "x if y else z" (not
+ * so in for and if). */
 rf_status rf_tpl_parse_tuple(tpl_parser *p, bool choice, tpl_node **expression);
 /* The token is the '|', or any that stands for it. */
 rf_status rf_tpl_parse_filter(tpl_parser *p, tpl_node *input, tpl_node **filtered);

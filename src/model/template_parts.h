@@ -1,10 +1,11 @@
-/* template_parts.h - what the files of the template renderer share: tokens, nodes, values, and one rendering's state. */
+/* template_parts.h - what the files of the template renderer share: tokens, nodes, values, and
+ * one rendering's state. */
 #ifndef RF_TEMPLATE_PARTS_H
 #define RF_TEMPLATE_PARTS_H
 
 #include "model/template.h"
 
-/* ---- texts ----------------------------------------------------------------------------------------------------- */
+/* ---- texts ----------------------------------------------------------------------------------- */
 
 typedef struct tpl_text {
   const char *at; /* UTF-8, not terminated */
@@ -21,12 +22,13 @@ int64_t rf_tpl_points(tpl_text text);
 /* Byte offset of code point `index` of `text`, at most its length. */
 size_t rf_tpl_offset(tpl_text text, int64_t index);
 bool rf_tpl_space(uint32_t point); /* str.isspace() of Python */
-/* Python's strip: of `set`'s code points, or of white space when set.at is NULL; `sides` has bit 1 for the left, 2 for the right. */
+/* Python's strip: of `set`'s code points, or of white space when set.at is NULL; `sides` has bit
+ * 1 for the left, 2 for the right. */
 tpl_text rf_tpl_strip(tpl_text text, tpl_text set, int sides);
 /* Byte offset of `part` in `text` from byte `from` on, or SIZE_MAX. */
 size_t rf_tpl_find(tpl_text text, tpl_text part, size_t from);
 
-/* ---- tokens ---------------------------------------------------------------------------------------------------- */
+/* ---- tokens ---------------------------------------------------------------------------------- */
 
 typedef enum tpl_token_kind {
   TOKEN_DATA,
@@ -55,7 +57,7 @@ typedef struct tpl_token {
   };
 } tpl_token;
 
-/* ---- values ---------------------------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 typedef enum tpl_kind {
   TPL_UNDEFINED, /* text: what was undefined */
@@ -75,7 +77,8 @@ typedef enum tpl_kind {
 
 /* What Python would call a list: forms differ in printing, indexing and length. */
 enum { FORM_LIST, FORM_TUPLE, FORM_RANGE, FORM_VIEW, FORM_LAZY };
-enum { FORM_PLAIN, FORM_SAFE }; /* of strings: SAFE passed the filter "safe", which Jinja then joins in its own way */
+/* of strings: SAFE passed the filter "safe", which Jinja then joins in its own way */
+enum { FORM_PLAIN, FORM_SAFE };
 
 typedef struct tpl_value tpl_value;
 typedef struct tpl_node tpl_node;
@@ -133,19 +136,24 @@ typedef struct tpl_arguments {
   int count;
 } tpl_arguments;
 
-/* A filter, test, method or global function: a row of a table. `self` is what it is applied to (undefined for global functions). */
+/* A filter, test, method or global function: a row of a table. `self` is what it is applied to
+ * (undefined for global functions). */
 typedef rf_status tpl_call(tpl_run *run, const tpl_value *self, const tpl_value *argument, tpl_value *result);
 enum { TPL_PARAMETERS = 6 };
 struct tpl_function {
   const char *name;
-  tpl_call *call;                        /* NULL: Python has it, the templates do not need it: refused by name */
-  const char *parameter[TPL_PARAMETERS]; /* argument[i] has this name; those not given are undefined with .form 1 */
-  int needed;                            /* how many must be given */
-  rf_status (*call_any)(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments, tpl_value *result); /* instead of call */
+  /* NULL: Python has it, the templates do not need it: refused by name */
+  tpl_call *call;
+  /* argument[i] has this name; those not given are undefined with .form 1 */
+  const char *parameter[TPL_PARAMETERS];
+  int needed; /* how many must be given */
+  /* instead of call */
+  rf_status (*call_any)(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments,
+                        tpl_value *result);
 };
 #define TPL_GIVEN(value) ((value).kind != TPL_UNDEFINED || (value).form == 0)
 
-/* ---- nodes ----------------------------------------------------------------------------------------------------- */
+/* ---- nodes ----------------------------------------------------------------------------------- */
 
 typedef enum tpl_node_kind {
   /* expressions */
@@ -208,12 +216,19 @@ struct rf_template {
   bool marks_generation;
 };
 
-enum { TPL_SOURCE_MOST = 256 << 10, TPL_TREE_DEPTH = 200, TPL_VALUE_DEPTH = 100, TPL_RUN_DEPTH = 600, TPL_RANGE_MOST = 100000 };
+enum {
+  TPL_SOURCE_MOST = 256 << 10,
+  TPL_TREE_DEPTH = 200,
+  TPL_VALUE_DEPTH = 100,
+  TPL_RUN_DEPTH = 600,
+  TPL_RANGE_MOST = 100000
+};
 
 /* Fails with "WHERE, line L, column C: ..." for byte `at` of the source. */
-rf_status rf_tpl_fail_at(const rf_template *parsed, size_t at, rf_error *error, const char *file, int line, const char *format, ...)
-    __attribute__((format(printf, 6, 7)));
-#define TPL_FAIL_AT(parsed, at, error, ...) rf_failed(rf_tpl_fail_at((parsed), (at), (error), __FILE__, __LINE__, __VA_ARGS__), RAFTER_FAILED)
+rf_status rf_tpl_fail_at(const rf_template *parsed, size_t at, rf_error *error, const char *file, int line,
+                         const char *format, ...) __attribute__((format(printf, 6, 7)));
+#define TPL_FAIL_AT(parsed, at, error, ...) \
+  rf_failed(rf_tpl_fail_at((parsed), (at), (error), __FILE__, __LINE__, __VA_ARGS__), RAFTER_FAILED)
 
 rf_status rf_tpl_lex(const rf_template *parsed, tpl_token **tokens, rf_error *error);
 rf_status rf_tpl_parse_body(rf_template *parsed, const tpl_token *tokens, rf_error *error);
@@ -222,10 +237,11 @@ rf_status rf_tpl_parse_body(rf_template *parsed, const tpl_token *tokens, rf_err
 const tpl_function *rf_tpl_filter(tpl_text name);
 const tpl_function *rf_tpl_test(tpl_text name);
 const tpl_function *rf_tpl_global(tpl_text name);
-/* The method `name` of values of self's kind; a row without a call is one that is refused. NULL: Python has none of that name. */
+/* The method `name` of values of self's kind; a row without a call is one that is refused. NULL:
+ * Python has none of that name. */
 const tpl_function *rf_tpl_method(const tpl_value *self, tpl_text name);
 
-/* ---- one rendering --------------------------------------------------------------------------------------------- */
+/* ---- one rendering --------------------------------------------------------------------------- */
 
 typedef struct tpl_out {
   char *at;
@@ -253,18 +269,23 @@ struct tpl_run {
 #define TPL_FAIL(run, ...) TPL_FAIL_AT((run)->parsed, (run)->at, (run)->error, __VA_ARGS__)
 /* Takes `steps` from the budget. */
 rf_status rf_tpl_step(tpl_run *run, size_t steps);
-/* Memory of the rendering's pool; counted, and refused when the rendering has used its share. `count` items of `size` bytes. */
+/* Memory of the rendering's pool; counted, and refused when the rendering has used its share.
+ * `count` items of `size` bytes. */
 rf_status rf_tpl_room(tpl_run *run, size_t count, size_t size, void *memory);
 rf_status rf_tpl_put(tpl_run *run, tpl_out *out, tpl_text text);
 
-/* ---- values: template_value.c, template_print.c ------------------------------------------------------------------ */
+/* ---- values: template_value.c, template_print.c ---------------------------------------------- */
 
-static inline tpl_value tpl_undefined(const char *name, size_t bytes) { return (tpl_value){.kind = TPL_UNDEFINED, .text = {name, bytes}}; }
+static inline tpl_value tpl_undefined(const char *name, size_t bytes) {
+  return (tpl_value){.kind = TPL_UNDEFINED, .text = {name, bytes}};
+}
 static inline tpl_value tpl_none(void) { return (tpl_value){.kind = TPL_NONE}; }
 static inline tpl_value tpl_bool(bool truth) { return (tpl_value){.kind = TPL_BOOL, .truth = truth}; }
 static inline tpl_value tpl_int(int64_t whole) { return (tpl_value){.kind = TPL_INT, .whole = whole}; }
 static inline tpl_value tpl_float(double real) { return (tpl_value){.kind = TPL_FLOAT, .real = real}; }
-static inline tpl_value tpl_string(const char *at, size_t bytes) { return (tpl_value){.kind = TPL_STRING, .text = {at ? at : "", bytes}}; }
+static inline tpl_value tpl_string(const char *at, size_t bytes) {
+  return (tpl_value){.kind = TPL_STRING, .text = {at ? at : "", bytes}};
+}
 
 const char *rf_tpl_kind_name(const tpl_value *value);
 bool rf_tpl_truth(const tpl_value *value);
@@ -275,9 +296,11 @@ rf_status rf_tpl_equal(tpl_run *run, const tpl_value *a, const tpl_value *b, boo
 rf_status rf_tpl_order(tpl_run *run, const tpl_value *a, const tpl_value *b, int *order);
 rf_status rf_tpl_contains(tpl_run *run, const tpl_value *container, const tpl_value *item, bool *found);
 rf_status rf_tpl_arithmetic(tpl_run *run, int op, const tpl_value *a, const tpl_value *b, tpl_value *result);
-rf_status rf_tpl_list(tpl_run *run, int form, const tpl_value *items, size_t count, tpl_value *list); /* copies the items */
+/* copies the items */
+rf_status rf_tpl_list(tpl_run *run, int form, const tpl_value *items, size_t count, tpl_value *list);
 rf_status rf_tpl_dict(tpl_run *run, tpl_value *dict);
-rf_status rf_tpl_dict_find(tpl_run *run, const tpl_dict *dict, const tpl_value *key, size_t *index); /* SIZE_MAX: not there */
+/* SIZE_MAX: not there */
+rf_status rf_tpl_dict_find(tpl_run *run, const tpl_dict *dict, const tpl_value *key, size_t *index);
 rf_status rf_tpl_dict_set(tpl_run *run, tpl_value *dict, const tpl_value *key, const tpl_value *value);
 /* What a for loop over `value` sees. Takes the rest of a lazy list. */
 rf_status rf_tpl_iterate(tpl_run *run, const tpl_value *value, tpl_list *items);
@@ -292,19 +315,27 @@ typedef struct tpl_json_style {
   tpl_text between, colon, indent; /* indent.at NULL: one line */
   bool ascii, sorted;
 } tpl_json_style;
-rf_status rf_tpl_json(tpl_run *run, tpl_out *out, const tpl_value *value, const tpl_json_style *style, int depth);
+rf_status rf_tpl_json(tpl_run *run, tpl_out *out, const tpl_value *value, const tpl_json_style *style,
+                      int depth);
 void rf_tpl_real(double value, char text[40]); /* repr(float) */
 
-/* Text functions that filters and methods share. Letters beyond ASCII are refused where case matters. */
-rf_status rf_tpl_case(tpl_run *run, tpl_text text, int how, tpl_value *result); /* how: a letter of "ulct": upper, lower, capitalize, title */
-rf_status rf_tpl_replace(tpl_run *run, tpl_text text, tpl_text old, tpl_text new, int64_t most, tpl_value *result);
+/* Text functions that filters and methods share. Letters beyond ASCII are refused where case
+ * matters. */
+/* how: a letter of "ulct": upper, lower, capitalize, title */
+rf_status rf_tpl_case(tpl_run *run, tpl_text text, int how, tpl_value *result);
+rf_status rf_tpl_replace(tpl_run *run, tpl_text text, tpl_text old, tpl_text new, int64_t most,
+                         tpl_value *result);
 rf_status rf_tpl_lines(tpl_run *run, tpl_text text, tpl_value *lines);
-rf_status rf_tpl_join(tpl_run *run, tpl_text between, const tpl_list *items, bool strict, tpl_value *result); /* strict: strings only */
+/* strict: strings only */
+rf_status rf_tpl_join(tpl_run *run, tpl_text between, const tpl_list *items, bool strict, tpl_value *result);
 rf_status rf_tpl_wants_text(tpl_run *run, const tpl_value *value, const char *what, tpl_text *text);
-rf_status rf_tpl_wants_whole(tpl_run *run, const tpl_value *value, const char *what, int64_t otherwise, int64_t *whole);
+rf_status rf_tpl_wants_whole(tpl_run *run, const tpl_value *value, const char *what, int64_t otherwise,
+                             int64_t *whole);
 
 /* Binds arguments to a row's parameters and calls it. */
-rf_status rf_tpl_call_row(tpl_run *run, const tpl_function *row, const tpl_value *self, const tpl_arguments *arguments, tpl_value *result);
-rf_status rf_tpl_call_macro(tpl_run *run, const tpl_macro *macro, const tpl_arguments *arguments, tpl_value *result);
+rf_status rf_tpl_call_row(tpl_run *run, const tpl_function *row, const tpl_value *self,
+                          const tpl_arguments *arguments, tpl_value *result);
+rf_status rf_tpl_call_macro(tpl_run *run, const tpl_macro *macro, const tpl_arguments *arguments,
+                            tpl_value *result);
 
 #endif

@@ -1,4 +1,5 @@
-/* template_print.c - values as text: Python's str() and repr(), and JSON as transformers' tojson writes it. */
+/* template_print.c - values as text: Python's str() and repr(), and JSON as transformers' tojson
+ * writes it. */
 #include "model/template_parts.h"
 
 #include <math.h>
@@ -7,7 +8,8 @@
 #include <string.h>
 
 rf_status rf_tpl_put(tpl_run *run, tpl_out *out, tpl_text text) {
-  if (text.bytes > run->text_most || out->bytes > run->text_most - text.bytes) return TPL_FAIL(run, "a text grows beyond %zu bytes", run->text_most);
+  if (text.bytes > run->text_most || out->bytes > run->text_most - text.bytes)
+    return TPL_FAIL(run, "a text grows beyond %zu bytes", run->text_most);
   RF_TRY(rf_tpl_step(run, text.bytes / 64));
   if (out->bytes + text.bytes > out->capacity) {
     size_t capacity = out->capacity ? out->capacity * 2 : 64;
@@ -23,9 +25,11 @@ rf_status rf_tpl_put(tpl_run *run, tpl_out *out, tpl_text text) {
   return RAFTER_OK;
 }
 
-static rf_status put(tpl_run *run, tpl_out *out, const char *text) { return rf_tpl_put(run, out, (tpl_text){text, strlen(text)}); }
+static rf_status put(tpl_run *run, tpl_out *out, const char *text) {
+  return rf_tpl_put(run, out, (tpl_text){text, strlen(text)});
+}
 
-/* ---- numbers ------------------------------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 void rf_tpl_real(double value, char text[40]) {
   if (isnan(value) || isinf(value)) {
@@ -48,7 +52,8 @@ void rf_tpl_real(double value, char text[40]) {
   char *out = text;
   if (digits[0] == '-') *out++ = '-';
   if (exponent < -4 || exponent >= 16) {
-    sprintf(out, "%c%s%se%c%02d", plain[0], length > 1 ? "." : "", plain + 1, exponent < 0 ? '-' : '+', abs(exponent));
+    sprintf(out, "%c%s%se%c%02d", plain[0], length > 1 ? "." : "", plain + 1, exponent < 0 ? '-' : '+',
+            abs(exponent));
   } else if (exponent < 0) {
     sprintf(out, "0.%.*s%s", -exponent - 1, "0000", plain);
   } else {
@@ -58,15 +63,17 @@ void rf_tpl_real(double value, char text[40]) {
   }
 }
 
-/* ---- repr ---------------------------------------------------------------------------------------------------------- */
+/* ---- repr ------------------------------------------------------------------------------------ */
 
-/* Ranges of which every character is printable for Python. Others are refused rather than guessed. */
+/* Ranges of which every character is printable for Python. Others are refused rather than
+ * guessed. */
 static bool surely_printable(uint32_t point) {
-  static const uint32_t ranges[][2] = {{0x20, 0x7e},     {0xa1, 0xac},     {0xae, 0x377},      {0x3a3, 0x52f},    {0x5d0, 0x5ea},
-                                       {0x620, 0x66f},   {0x904, 0x939},   {0xe01, 0xe3a},     {0x10d0, 0x10ff},  {0x1e00, 0x1f15},
-                                       {0x2010, 0x2027}, {0x2030, 0x205e}, {0x20a0, 0x20bf},   {0x2100, 0x218b},  {0x2190, 0x23ff},
-                                       {0x2500, 0x2b73}, {0x3001, 0x303f}, {0x3041, 0x3096},   {0x30a0, 0x30ff},  {0x4e00, 0x9fef},
-                                       {0xac00, 0xd7a3}, {0xff01, 0xffbe}, {0x1f300, 0x1f6d4}, {0x20000, 0x2a6d6}};
+  static const uint32_t ranges[][2] = {
+      {0x20, 0x7e},     {0xa1, 0xac},     {0xae, 0x377},      {0x3a3, 0x52f},    {0x5d0, 0x5ea},
+      {0x620, 0x66f},   {0x904, 0x939},   {0xe01, 0xe3a},     {0x10d0, 0x10ff},  {0x1e00, 0x1f15},
+      {0x2010, 0x2027}, {0x2030, 0x205e}, {0x20a0, 0x20bf},   {0x2100, 0x218b},  {0x2190, 0x23ff},
+      {0x2500, 0x2b73}, {0x3001, 0x303f}, {0x3041, 0x3096},   {0x30a0, 0x30ff},  {0x4e00, 0x9fef},
+      {0xac00, 0xd7a3}, {0xff01, 0xffbe}, {0x1f300, 0x1f6d4}, {0x20000, 0x2a6d6}};
   for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; ++i)
     if (point >= ranges[i][0] && point <= ranges[i][1]) return true;
   return false;
@@ -84,9 +91,12 @@ static rf_status put_quoted(tpl_run *run, tpl_out *out, tpl_text text) {
     if (n == 0) return TPL_FAIL(run, "a text is not valid UTF-8");
     char escaped[16];
     const char *name = point && point < 0x80 ? strchr(names, (int)point) : NULL;
-    if (name || point == (unsigned char)quote) snprintf(escaped, sizeof escaped, "\\%c", name ? letters[name - names] : quote);
-    else if (point < 0x20 || (point >= 0x7f && point <= 0xa0) || point == 0xad) snprintf(escaped, sizeof escaped, "\\x%02x", point);
-    else if (!surely_printable(point)) return TPL_FAIL(run, "printing U+%04X inside a list or dict is not supported", point);
+    if (name || point == (unsigned char)quote)
+      snprintf(escaped, sizeof escaped, "\\%c", name ? letters[name - names] : quote);
+    else if (point < 0x20 || (point >= 0x7f && point <= 0xa0) || point == 0xad)
+      snprintf(escaped, sizeof escaped, "\\x%02x", point);
+    else if (!surely_printable(point))
+      return TPL_FAIL(run, "printing U+%04X inside a list or dict is not supported", point);
     else {
       RF_TRY(rf_tpl_put(run, out, (tpl_text){text.at + i, n}));
       continue;
@@ -99,7 +109,9 @@ static rf_status put_quoted(tpl_run *run, tpl_out *out, tpl_text text) {
 static rf_status put_repr(tpl_run *run, tpl_out *out, const tpl_value *value);
 
 static rf_status put_list(tpl_run *run, tpl_out *out, const tpl_value *value) {
-  if (value->form > FORM_TUPLE) return TPL_FAIL(run, "printing what range(), a method of a dict or a lazy filter gives is not supported: use |list");
+  if (value->form > FORM_TUPLE)
+    return TPL_FAIL(
+        run, "printing what range(), a method of a dict or a lazy filter gives is not supported: use |list");
   RF_TRY(put(run, out, value->form == FORM_TUPLE ? "(" : "["));
   for (size_t i = 0; i < value->list->count; ++i) {
     if (i) RF_TRY(put(run, out, ", "));
@@ -154,7 +166,7 @@ rf_status rf_tpl_str(tpl_run *run, const tpl_value *value, tpl_text *text) {
   return RAFTER_OK;
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static rf_status json_text(tpl_run *run, tpl_out *out, tpl_text text, bool ascii) {
   static const char names[] = "\"\\\n\r\t\f\b", letters[] = "\"\\nrtfb";
@@ -167,9 +179,11 @@ static rf_status json_text(tpl_run *run, tpl_out *out, tpl_text text, bool ascii
     char escaped[16];
     const char *name = point && point < 0x80 ? strchr(names, (int)point) : NULL;
     if (name) snprintf(escaped, sizeof escaped, "\\%c", letters[name - names]);
-    else if (point < 0x20 || (ascii && point > 0x7e && point < 0x10000)) snprintf(escaped, sizeof escaped, "\\u%04x", point);
+    else if (point < 0x20 || (ascii && point > 0x7e && point < 0x10000))
+      snprintf(escaped, sizeof escaped, "\\u%04x", point);
     else if (ascii && point >= 0x10000)
-      snprintf(escaped, sizeof escaped, "\\u%04x\\u%04x", 0xd800 + ((point - 0x10000) >> 10), 0xdc00 + ((point - 0x10000) & 0x3ff));
+      snprintf(escaped, sizeof escaped, "\\u%04x\\u%04x", 0xd800 + ((point - 0x10000) >> 10),
+               0xdc00 + ((point - 0x10000) & 0x3ff));
     else {
       RF_TRY(rf_tpl_put(run, out, (tpl_text){text.at + i, n}));
       continue;
@@ -183,7 +197,8 @@ static void json_number(const tpl_value *value, char text[40]) {
   if (value->kind == TPL_NONE) strcpy(text, "null");
   else if (value->kind == TPL_BOOL) strcpy(text, value->truth ? "true" : "false");
   else if (value->kind == TPL_FLOAT && isnan(value->real)) strcpy(text, "NaN");
-  else if (value->kind == TPL_FLOAT && isinf(value->real)) strcpy(text, value->real < 0 ? "-Infinity" : "Infinity");
+  else if (value->kind == TPL_FLOAT && isinf(value->real))
+    strcpy(text, value->real < 0 ? "-Infinity" : "Infinity");
   else simple_text(value, text);
 }
 
@@ -194,7 +209,8 @@ static rf_status json_line(tpl_run *run, tpl_out *out, const tpl_json_style *sty
   return RAFTER_OK;
 }
 
-/* The order of the keys: as they stand, or sorted. Insertion sort: keys are few, and every comparison is a step. */
+/* The order of the keys: as they stand, or sorted. Insertion sort: keys are few, and every
+ * comparison is a step. */
 static rf_status key_order(tpl_run *run, const tpl_dict *dict, bool sorted, size_t **order) {
   RF_TRY(rf_tpl_room(run, dict->count, sizeof **order, order));
   for (size_t i = 0; i < dict->count; ++i) {
@@ -209,7 +225,8 @@ static rf_status key_order(tpl_run *run, const tpl_dict *dict, bool sorted, size
   return RAFTER_OK;
 }
 
-static rf_status json_dict(tpl_run *run, tpl_out *out, const tpl_dict *dict, const tpl_json_style *style, int depth) {
+static rf_status json_dict(tpl_run *run, tpl_out *out, const tpl_dict *dict, const tpl_json_style *style,
+                           int depth) {
   size_t *order;
   RF_TRY(key_order(run, dict, style->sorted, &order));
   RF_TRY(put(run, out, "{"));
@@ -233,7 +250,8 @@ static rf_status json_dict(tpl_run *run, tpl_out *out, const tpl_dict *dict, con
   return put(run, out, "}");
 }
 
-rf_status rf_tpl_json(tpl_run *run, tpl_out *out, const tpl_value *value, const tpl_json_style *style, int depth) {
+rf_status rf_tpl_json(tpl_run *run, tpl_out *out, const tpl_value *value, const tpl_json_style *style,
+                      int depth) {
   char text[40];
   RF_TRY(rf_tpl_step(run, 1));
   if (value->kind == TPL_STRING) return json_text(run, out, value->text, style->ascii);
@@ -242,7 +260,8 @@ rf_status rf_tpl_json(tpl_run *run, tpl_out *out, const tpl_value *value, const 
     return put(run, out, text);
   }
   if (value->kind == TPL_DICT) return json_dict(run, out, value->dict, style, depth);
-  if (value->kind != TPL_LIST || value->form > FORM_TUPLE) return TPL_FAIL(run, "%s cannot be written as JSON", rf_tpl_kind_name(value));
+  if (value->kind != TPL_LIST || value->form > FORM_TUPLE)
+    return TPL_FAIL(run, "%s cannot be written as JSON", rf_tpl_kind_name(value));
   RF_TRY(put(run, out, "["));
   for (size_t i = 0; i < value->list->count; ++i) {
     if (i) RF_TRY(rf_tpl_put(run, out, style->between));

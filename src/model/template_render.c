@@ -6,9 +6,11 @@
 
 static rf_status exec(tpl_run *run, const tpl_node *node);
 
-/* ---- printing ------------------------------------------------------------------------------------------------------ */
+/* ---- printing -------------------------------------------------------------------------------- */
 
-static rf_status exec_data(tpl_run *run, const tpl_node *node) { return rf_tpl_put(run, run->out, node->name); }
+static rf_status exec_data(tpl_run *run, const tpl_node *node) {
+  return rf_tpl_put(run, run->out, node->name);
+}
 
 static rf_status exec_print(tpl_run *run, const tpl_node *node) {
   tpl_value value;
@@ -32,14 +34,15 @@ static rf_status capture(tpl_run *run, const tpl_node *body, tpl_frame *frame, t
   return status;
 }
 
-/* ---- assignments ----------------------------------------------------------------------------------------------------- */
+/* ---- assignments ----------------------------------------------------------------------------- */
 
 static rf_status assign_target(tpl_run *run, const tpl_node *target, const tpl_value *value) {
   if (target->kind == NODE_NAME) return rf_tpl_assign(run, target->name, value);
   tpl_list items;
   RF_TRY(rf_tpl_iterate(run, value, &items));
   if (items.count != (size_t)target->count)
-    return TPL_FAIL(run, "a value of %zu parts cannot be taken apart into %d names", items.count, target->count);
+    return TPL_FAIL(run, "a value of %zu parts cannot be taken apart into %d names", items.count,
+                    target->count);
   for (int i = 0; i < target->count; ++i) RF_TRY(rf_tpl_assign(run, target->list[i]->name, &items.item[i]));
   return RAFTER_OK;
 }
@@ -82,11 +85,12 @@ static rf_status exec_set_field(tpl_run *run, const tpl_node *node) {
   RF_TRY(rf_tpl_eval(run, node->kid[1], &value));
   RF_TRY(rf_tpl_eval(run, node->kid[0], &space));
   run->at = node->at;
-  if (space.kind != TPL_NAMESPACE) return TPL_FAIL(run, "only fields of a namespace can be set, not of %s", rf_tpl_kind_name(&space));
+  if (space.kind != TPL_NAMESPACE)
+    return TPL_FAIL(run, "only fields of a namespace can be set, not of %s", rf_tpl_kind_name(&space));
   return rf_tpl_dict_set(run, &space, &key, &value);
 }
 
-/* ---- branches and loops ---------------------------------------------------------------------------------------------- */
+/* ---- branches and loops ---------------------------------------------------------------------- */
 
 static rf_status exec_if(tpl_run *run, const tpl_node *node) {
   for (int i = 0; i < node->count; i += 2) {
@@ -152,7 +156,7 @@ static rf_status exec_body(tpl_run *run, const tpl_node *node) {
   return RAFTER_OK;
 }
 
-/* ---- macros and marks ------------------------------------------------------------------------------------------------ */
+/* ---- macros and marks ------------------------------------------------------------------------ */
 
 static rf_status exec_macro(tpl_run *run, const tpl_node *node) {
   tpl_macro *macro;
@@ -161,7 +165,8 @@ static rf_status exec_macro(tpl_run *run, const tpl_node *node) {
   return rf_tpl_assign(run, node->name, &(tpl_value){.kind = TPL_MACRO, .macro = macro});
 }
 
-/* The parameters in a frame whose parent is where the macro was defined; defaults see the parameters before them. */
+/* The parameters in a frame whose parent is where the macro was defined; defaults see the
+ * parameters before them. */
 static rf_status bind_macro(tpl_run *run, const tpl_node *node, const tpl_arguments *arguments) {
   int used = 0;
   for (int slot = 0; slot < node->count; ++slot) {
@@ -178,11 +183,14 @@ static rf_status bind_macro(tpl_run *run, const tpl_node *node, const tpl_argume
     if (!given && node->list[slot]) RF_TRY(rf_tpl_eval(run, node->list[slot], &value));
     RF_TRY(rf_tpl_assign(run, node->names[slot], &value));
   }
-  if (used != arguments->count) return TPL_FAIL(run, "the macro \"%.*s\" does not take all of these arguments", (int)node->name.bytes, node->name.at);
+  if (used != arguments->count)
+    return TPL_FAIL(run, "the macro \"%.*s\" does not take all of these arguments", (int)node->name.bytes,
+                    node->name.at);
   return RAFTER_OK;
 }
 
-rf_status rf_tpl_call_macro(tpl_run *run, const tpl_macro *macro, const tpl_arguments *arguments, tpl_value *result) {
+rf_status rf_tpl_call_macro(tpl_run *run, const tpl_macro *macro, const tpl_arguments *arguments,
+                            tpl_value *result) {
   tpl_frame *around = run->frame, *frame;
   tpl_text text;
   RF_TRY(rf_tpl_new_frame(run, macro->frame, &frame));
@@ -194,10 +202,12 @@ rf_status rf_tpl_call_macro(tpl_run *run, const tpl_macro *macro, const tpl_argu
   return RAFTER_OK;
 }
 
-/* What stands here is the assistant's own text. Only the rendering itself can say where it lies, not a text that is still moved about. */
+/* What stands here is the assistant's own text. Only the rendering itself can say where it lies,
+ * not a text that is still moved about. */
 static rf_status exec_generation(tpl_run *run, const tpl_node *node) {
   tpl_frame *around = run->frame;
-  if (run->out != run->main) return TPL_FAIL(run, "{%% generation %%} inside a macro or a captured text is not supported");
+  if (run->out != run->main)
+    return TPL_FAIL(run, "{%% generation %%} inside a macro or a captured text is not supported");
   if (run->spans == run->span_capacity) {
     size_t capacity = run->span_capacity ? run->span_capacity * 2 : 8;
     rf_range *larger;
@@ -216,33 +226,35 @@ static rf_status exec_generation(tpl_run *run, const tpl_node *node) {
 }
 
 static rf_status exec(tpl_run *run, const tpl_node *node) {
-  static rf_status (*const rows[NODE_KINDS])(tpl_run * run, const tpl_node *node) = {[NODE_DATA] = exec_data,
-                                                                                     [NODE_PRINT] = exec_print,
-                                                                                     [NODE_IF] = exec_if,
-                                                                                     [NODE_FOR] = exec_for,
-                                                                                     [NODE_SET] = exec_set,
-                                                                                     [NODE_SET_BLOCK] = exec_set_block,
-                                                                                     [NODE_BODY] = exec_body,
-                                                                                     [NODE_SET_FIELD] = exec_set_field,
-                                                                                     [NODE_MACRO] = exec_macro,
-                                                                                     [NODE_FILTERED] = exec_filtered,
-                                                                                     [NODE_BREAK] = exec_leave,
-                                                                                     [NODE_CONTINUE] = exec_leave,
-                                                                                     [NODE_GENERATION] = exec_generation};
+  static rf_status (*const rows[NODE_KINDS])(tpl_run * run,
+                                             const tpl_node *node) = {[NODE_DATA] = exec_data,
+                                                                      [NODE_PRINT] = exec_print,
+                                                                      [NODE_IF] = exec_if,
+                                                                      [NODE_FOR] = exec_for,
+                                                                      [NODE_SET] = exec_set,
+                                                                      [NODE_SET_BLOCK] = exec_set_block,
+                                                                      [NODE_BODY] = exec_body,
+                                                                      [NODE_SET_FIELD] = exec_set_field,
+                                                                      [NODE_MACRO] = exec_macro,
+                                                                      [NODE_FILTERED] = exec_filtered,
+                                                                      [NODE_BREAK] = exec_leave,
+                                                                      [NODE_CONTINUE] = exec_leave,
+                                                                      [NODE_GENERATION] = exec_generation};
   run->at = node->at;
   RF_TRY(rf_tpl_step(run, 1));
-  if (++run->depth > TPL_RUN_DEPTH) return TPL_FAIL(run, "the template nests or recurs more than %d deep", TPL_RUN_DEPTH);
+  if (++run->depth > TPL_RUN_DEPTH)
+    return TPL_FAIL(run, "the template nests or recurs more than %d deep", TPL_RUN_DEPTH);
   RF_TRY(rows[node->kind](run, node));
   --run->depth;
   return RAFTER_OK;
 }
 
-/* ---- a rendering ----------------------------------------------------------------------------------------------------- */
+/* ---- a rendering ----------------------------------------------------------------------------- */
 
 static rf_status set_variables(tpl_run *run, const json_t *variables) {
   const char *name;
   json_t *json;
-  json_object_foreach((json_t *)variables, name, json) {
+  json_object_foreach ((json_t *)variables, name, json) {
     tpl_value value;
     RF_TRY(rf_tpl_from_json(run, json, 0, &value));
     RF_TRY(rf_tpl_assign(run, (tpl_text){name, strlen(name)}, &value));
@@ -250,9 +262,10 @@ static rf_status set_variables(tpl_run *run, const json_t *variables) {
   return RAFTER_OK;
 }
 
-rf_status rf_template_render(const rf_template *parsed, const json_t *variables, const struct tm *now, const rf_template_limits *limits,
-                             rf_rendered *rendered, rf_error *error) {
-  if (!json_is_object(variables)) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the variables must be an object", parsed->where);
+rf_status rf_template_render(const rf_template *parsed, const json_t *variables, const struct tm *now,
+                             const rf_template_limits *limits, rf_rendered *rendered, rf_error *error) {
+  if (!json_is_object(variables))
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the variables must be an object", parsed->where);
   rf_template_limits bound = limits ? *limits : (rf_template_limits){0};
   tpl_out out = {0};
   tpl_run run = {.parsed = parsed,
@@ -269,7 +282,8 @@ rf_status rf_template_render(const rf_template *parsed, const json_t *variables,
   RF_GO(set_variables(&run, variables));
   RF_GO(rf_tpl_new_frame(&run, run.frame, &run.frame)); /* what the template sets hides the variables */
   RF_GO(exec(&run, parsed->body));
-  rf_rendered made = {.text = malloc(out.bytes + 1), .bytes = out.bytes, .generated_count = (int64_t)run.spans};
+  rf_rendered made = {
+      .text = malloc(out.bytes + 1), .bytes = out.bytes, .generated_count = (int64_t)run.spans};
   made.generated = malloc((run.spans + 1) * sizeof *made.generated);
   rf_must(made.text);
   rf_must(made.generated);

@@ -4,7 +4,9 @@
 
 #include <string.h>
 
-bool rf_tpl_same(tpl_text a, tpl_text b) { return a.bytes == b.bytes && (a.bytes == 0 || memcmp(a.at, b.at, a.bytes) == 0); }
+bool rf_tpl_same(tpl_text a, tpl_text b) {
+  return a.bytes == b.bytes && (a.bytes == 0 || memcmp(a.at, b.at, a.bytes) == 0);
+}
 
 bool rf_tpl_is(tpl_text a, const char *word) { return rf_tpl_same(a, (tpl_text){word, strlen(word)}); }
 
@@ -12,7 +14,12 @@ size_t rf_tpl_point(const char *at, size_t left, uint32_t *point) {
   static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
   if (left == 0) return 0;
   unsigned char first = (unsigned char)at[0];
-  size_t bytes = first < 0x80 ? 1 : first < 0xc0 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf8 ? 4 : 0;
+  size_t bytes = first < 0x80   ? 1
+                 : first < 0xc0 ? 0
+                 : first < 0xe0 ? 2
+                 : first < 0xf0 ? 3
+                 : first < 0xf8 ? 4
+                                : 0;
   if (bytes == 0 || bytes > left) return 0;
   uint32_t value = bytes == 1 ? first : first & (0x7fu >> bytes);
   for (size_t i = 1; i < bytes; ++i) {

@@ -1,10 +1,11 @@
-/* template_value.c - the values of a rendering and what Python does with them: truth, equality, order, arithmetic, lists and dicts. */
+/* template_value.c - the values of a rendering and what Python does with them: truth, equality,
+ * order, arithmetic, lists and dicts. */
 #include "model/template_parts.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- budgets ----------------------------------------------------------------------------------------------------- */
+/* ---- budgets --------------------------------------------------------------------------------- */
 
 rf_status rf_tpl_step(tpl_run *run, size_t steps) {
   if (run->steps_left >= 0 && steps <= (size_t)run->steps_left) {
@@ -24,11 +25,12 @@ rf_status rf_tpl_room(tpl_run *run, size_t count, size_t size, void *memory) {
   return RAFTER_OK;
 }
 
-/* ---- what kind of value it is -------------------------------------------------------------------------------------- */
+/* ---- what kind of value it is ---------------------------------------------------------------- */
 
 const char *rf_tpl_kind_name(const tpl_value *value) {
-  static const char *const names[] = {"an undefined value", "none",     "a boolean", "an integer", "a float", "a string", "a list", "a dict",
-                                      "a namespace",        "the loop", "a macro",   "a function", "a method"};
+  static const char *const names[] = {
+      "an undefined value", "none",     "a boolean", "an integer", "a float", "a string", "a list", "a dict",
+      "a namespace",        "the loop", "a macro",   "a function", "a method"};
   return names[value->kind];
 }
 
@@ -60,14 +62,18 @@ bool rf_tpl_number(const tpl_value *value, double *real) {
   return true;
 }
 
-/* ---- equality and order -------------------------------------------------------------------------------------------- */
+/* ---- equality and order ---------------------------------------------------------------------- */
 
 /* Exact between an int and a float too, where a conversion would round. */
 static int order_numbers(const tpl_value *a, const tpl_value *b) {
   int64_t x, y;
   if (rf_tpl_whole(a, &x) && rf_tpl_whole(b, &y)) return x < y ? -1 : x > y;
-  long double u = a->kind == TPL_FLOAT ? (long double)a->real : a->kind == TPL_INT ? (long double)a->whole : a->truth;
-  long double v = b->kind == TPL_FLOAT ? (long double)b->real : b->kind == TPL_INT ? (long double)b->whole : b->truth;
+  long double u = a->kind == TPL_FLOAT ? (long double)a->real
+                  : a->kind == TPL_INT ? (long double)a->whole
+                                       : a->truth;
+  long double v = b->kind == TPL_FLOAT ? (long double)b->real
+                  : b->kind == TPL_INT ? (long double)b->whole
+                                       : b->truth;
   return u < v ? -1 : u > v ? 1 : u == v ? 0 : 2; /* 2: not a number */
 }
 
@@ -95,7 +101,8 @@ rf_status rf_tpl_equal(tpl_run *run, const tpl_value *a, const tpl_value *b, boo
   else if (a->kind == TPL_LIST && (a->form == FORM_VIEW || a->form == FORM_LAZY)) *equal = a->list == b->list;
   else if (a->kind == TPL_LIST) {
     *equal = a->list->count == b->list->count;
-    for (size_t i = 0; *equal && i < a->list->count; ++i) RF_TRY(rf_tpl_equal(run, &a->list->item[i], &b->list->item[i], equal));
+    for (size_t i = 0; *equal && i < a->list->count; ++i)
+      RF_TRY(rf_tpl_equal(run, &a->list->item[i], &b->list->item[i], equal));
   } else if (a->kind == TPL_DICT) return equal_dicts(run, a->dict, b->dict, equal);
   else if (a->kind == TPL_NAMESPACE) *equal = a->dict == b->dict;
   else if (a->kind >= TPL_LOOP) *equal = a->macro == b->macro;
@@ -110,11 +117,14 @@ rf_status rf_tpl_order(tpl_run *run, const tpl_value *a, const tpl_value *b, int
     *order = order_numbers(a, b);
     return RAFTER_OK;
   }
-  if (a->kind == TPL_STRING && b->kind == TPL_STRING) { /* the order of UTF-8 bytes is the order of code points */
+  /* the order of UTF-8 bytes is the order of code points */
+  if (a->kind == TPL_STRING && b->kind == TPL_STRING) {
     size_t shorter = a->text.bytes < b->text.bytes ? a->text.bytes : b->text.bytes;
     RF_TRY(rf_tpl_step(run, shorter / 64));
     int least = shorter ? memcmp(a->text.at, b->text.at, shorter) : 0;
-    *order = least ? (least < 0 ? -1 : 1) : a->text.bytes < b->text.bytes ? -1 : a->text.bytes > b->text.bytes;
+    *order = least                           ? (least < 0 ? -1 : 1)
+             : a->text.bytes < b->text.bytes ? -1
+                                             : a->text.bytes > b->text.bytes;
     return RAFTER_OK;
   }
   if (a->kind != TPL_LIST || b->kind != TPL_LIST || a->form != b->form || a->form > FORM_TUPLE)
@@ -131,7 +141,8 @@ rf_status rf_tpl_order(tpl_run *run, const tpl_value *a, const tpl_value *b, int
 rf_status rf_tpl_contains(tpl_run *run, const tpl_value *container, const tpl_value *item, bool *found) {
   *found = false;
   if (container->kind == TPL_STRING) {
-    if (item->kind != TPL_STRING) return TPL_FAIL(run, "only a string can be in a string, not %s", rf_tpl_kind_name(item));
+    if (item->kind != TPL_STRING)
+      return TPL_FAIL(run, "only a string can be in a string, not %s", rf_tpl_kind_name(item));
     RF_TRY(rf_tpl_step(run, container->text.bytes / 16));
     *found = rf_tpl_find(container->text, item->text, 0) != SIZE_MAX;
     return RAFTER_OK;
@@ -148,11 +159,13 @@ rf_status rf_tpl_contains(tpl_run *run, const tpl_value *container, const tpl_va
   return RAFTER_OK;
 }
 
-/* ---- lists and dicts ------------------------------------------------------------------------------------------------ */
+/* ---- lists and dicts ------------------------------------------------------------------------- */
 
 static rf_status nest(tpl_run *run, tpl_value *outer, const tpl_value *inner) {
-  if ((inner->kind == TPL_LIST || inner->kind == TPL_DICT) && inner->depth >= outer->depth) outer->depth = (uint16_t)(inner->depth + 1);
-  if (outer->depth > TPL_VALUE_DEPTH) return TPL_FAIL(run, "lists and dicts nest more than %d deep", TPL_VALUE_DEPTH);
+  if ((inner->kind == TPL_LIST || inner->kind == TPL_DICT) && inner->depth >= outer->depth)
+    outer->depth = (uint16_t)(inner->depth + 1);
+  if (outer->depth > TPL_VALUE_DEPTH)
+    return TPL_FAIL(run, "lists and dicts nest more than %d deep", TPL_VALUE_DEPTH);
   return RAFTER_OK;
 }
 
@@ -182,7 +195,8 @@ rf_status rf_tpl_dict_find(tpl_run *run, const tpl_dict *dict, const tpl_value *
   RF_TRY(rf_tpl_step(run, dict->count / 16));
   for (size_t i = 0; i < dict->count; ++i) {
     bool equal = false;
-    if (key->kind == TPL_STRING) equal = dict->key[i].kind == TPL_STRING && rf_tpl_same(key->text, dict->key[i].text);
+    if (key->kind == TPL_STRING)
+      equal = dict->key[i].kind == TPL_STRING && rf_tpl_same(key->text, dict->key[i].text);
     else RF_TRY(rf_tpl_equal(run, key, &dict->key[i], &equal));
     if (!equal) continue;
     *index = i;
@@ -215,7 +229,8 @@ static rf_status dict_append(tpl_run *run, tpl_value *value, const tpl_value *ke
 rf_status rf_tpl_dict_set(tpl_run *run, tpl_value *value, const tpl_value *key, const tpl_value *item) {
   size_t index;
   RF_TRY(rf_tpl_dict_find(run, value->dict, key, &index));
-  if (value->kind == TPL_DICT) RF_TRY(nest(run, value, item)); /* namespaces are never walked, so they may hold anything */
+  /* namespaces are never walked, so they may hold anything */
+  if (value->kind == TPL_DICT) RF_TRY(nest(run, value, item));
   if (index == SIZE_MAX) return dict_append(run, value, key, item);
   value->dict->value[index] = *item;
   return RAFTER_OK;
@@ -262,14 +277,15 @@ rf_status rf_tpl_from_json(tpl_run *run, const json_t *json, int depth, tpl_valu
     size_t count = json_array_size(json);
     tpl_value *items;
     RF_TRY(rf_tpl_room(run, count, sizeof *items, &items));
-    for (size_t i = 0; i < count; ++i) RF_TRY(rf_tpl_from_json(run, json_array_get(json, i), depth + 1, &items[i]));
+    for (size_t i = 0; i < count; ++i)
+      RF_TRY(rf_tpl_from_json(run, json_array_get(json, i), depth + 1, &items[i]));
     return rf_tpl_list(run, FORM_LIST, items, count, value);
   }
   case JSON_OBJECT: {
     const char *key;
     json_t *child;
     RF_TRY(rf_tpl_dict(run, value));
-    json_object_foreach((json_t *)json, key, child) {
+    json_object_foreach ((json_t *)json, key, child) {
       tpl_value name = tpl_string(key, strlen(key)), item;
       RF_TRY(rf_tpl_from_json(run, child, depth + 1, &item));
       RF_TRY(nest(run, value, &item));
@@ -281,17 +297,20 @@ rf_status rf_tpl_from_json(tpl_run *run, const json_t *json, int depth, tpl_valu
   return RAFTER_OK;
 }
 
-/* ---- items and slices ----------------------------------------------------------------------------------------------- */
+/* ---- items and slices ------------------------------------------------------------------------ */
 
 rf_status rf_tpl_attribute(tpl_run *run, const tpl_value *object, tpl_text name, tpl_value *result) {
   int shown = name.bytes < 60 ? (int)name.bytes : 60;
   if (object->kind == TPL_UNDEFINED)
-    return TPL_FAIL(run, "'%.*s' is undefined, so it has no '%.*s'", (int)(object->text.bytes < 60 ? object->text.bytes : 60), object->text.at, shown,
+    return TPL_FAIL(run, "'%.*s' is undefined, so it has no '%.*s'",
+                    (int)(object->text.bytes < 60 ? object->text.bytes : 60), object->text.at, shown,
                     name.at);
-  if (name.bytes >= 2 && name.at[0] == '_' && name.at[1] == '_') return TPL_FAIL(run, "the attribute '%.*s' is not supported", shown, name.at);
+  if (name.bytes >= 2 && name.at[0] == '_' && name.at[1] == '_')
+    return TPL_FAIL(run, "the attribute '%.*s' is not supported", shown, name.at);
   const tpl_function *row = rf_tpl_method(object, name);
   if (row && !row->call && !row->call_any)
-    return TPL_FAIL(run, "the attribute '%.*s' of %s is not supported", shown, name.at, rf_tpl_kind_name(object));
+    return TPL_FAIL(run, "the attribute '%.*s' of %s is not supported", shown, name.at,
+                    rf_tpl_kind_name(object));
   if (row) {
     tpl_method *method;
     RF_TRY(rf_tpl_room(run, 1, sizeof *method, &method));
@@ -313,7 +332,8 @@ rf_status rf_tpl_attribute(tpl_run *run, const tpl_value *object, tpl_text name,
 rf_status rf_tpl_item(tpl_run *run, const tpl_value *object, const tpl_value *index, tpl_value *result) {
   int64_t at, count;
   if (object->kind == TPL_UNDEFINED)
-    return TPL_FAIL(run, "'%.*s' is undefined, so it has no items", (int)(object->text.bytes < 60 ? object->text.bytes : 60), object->text.at);
+    return TPL_FAIL(run, "'%.*s' is undefined, so it has no items",
+                    (int)(object->text.bytes < 60 ? object->text.bytes : 60), object->text.at);
   *result = tpl_undefined("an item", 7);
   if (object->kind == TPL_DICT) {
     size_t found = SIZE_MAX;
@@ -341,10 +361,12 @@ rf_status rf_tpl_item(tpl_run *run, const tpl_value *object, const tpl_value *in
 }
 
 /* One bound of a slice, as Python clamps it. */
-static rf_status slice_bound(tpl_run *run, const tpl_value *value, int64_t otherwise, int64_t least, int64_t most, int64_t count, int64_t *bound) {
+static rf_status slice_bound(tpl_run *run, const tpl_value *value, int64_t otherwise, int64_t least,
+                             int64_t most, int64_t count, int64_t *bound) {
   *bound = otherwise;
   if (value->kind == TPL_NONE) return RAFTER_OK;
-  if (!rf_tpl_whole(value, bound)) return TPL_FAIL(run, "a slice's bound must be an integer or none, not %s", rf_tpl_kind_name(value));
+  if (!rf_tpl_whole(value, bound))
+    return TPL_FAIL(run, "a slice's bound must be an integer or none, not %s", rf_tpl_kind_name(value));
   if (*bound < 0) *bound += count;
   if (*bound < least) *bound = least;
   if (*bound > most) *bound = most;
@@ -354,16 +376,20 @@ static rf_status slice_bound(tpl_run *run, const tpl_value *value, int64_t other
 rf_status rf_tpl_slice(tpl_run *run, const tpl_value *object, const tpl_value bounds[3], tpl_value *result) {
   int64_t step = 1, start, stop;
   if (object->kind == TPL_UNDEFINED)
-    return TPL_FAIL(run, "'%.*s' is undefined, so it has no items", (int)(object->text.bytes < 60 ? object->text.bytes : 60), object->text.at);
+    return TPL_FAIL(run, "'%.*s' is undefined, so it has no items",
+                    (int)(object->text.bytes < 60 ? object->text.bytes : 60), object->text.at);
   bool sliced = object->kind == TPL_STRING || (object->kind == TPL_LIST && object->form < FORM_VIEW);
   if (!sliced) return TPL_FAIL(run, "%s cannot be sliced", rf_tpl_kind_name(object));
-  if (bounds[2].kind != TPL_NONE && !rf_tpl_whole(&bounds[2], &step)) return TPL_FAIL(run, "a slice's step must be an integer or none");
+  if (bounds[2].kind != TPL_NONE && !rf_tpl_whole(&bounds[2], &step))
+    return TPL_FAIL(run, "a slice's step must be an integer or none");
   if (step == 0) return TPL_FAIL(run, "a slice's step must not be 0");
   tpl_list items;
   RF_TRY(rf_tpl_iterate(run, object, &items));
   int64_t count = (int64_t)items.count;
-  RF_TRY(slice_bound(run, &bounds[0], step > 0 ? 0 : count - 1, step > 0 ? 0 : -1, step > 0 ? count : count - 1, count, &start));
-  RF_TRY(slice_bound(run, &bounds[1], step > 0 ? count : -1, step > 0 ? 0 : -1, step > 0 ? count : count - 1, count, &stop));
+  RF_TRY(slice_bound(run, &bounds[0], step > 0 ? 0 : count - 1, step > 0 ? 0 : -1,
+                     step > 0 ? count : count - 1, count, &start));
+  RF_TRY(slice_bound(run, &bounds[1], step > 0 ? count : -1, step > 0 ? 0 : -1, step > 0 ? count : count - 1,
+                     count, &stop));
   tpl_value *taken;
   size_t length = 0, bytes = 0;
   RF_TRY(rf_tpl_room(run, items.count, sizeof *taken, &taken));
@@ -378,6 +404,7 @@ rf_status rf_tpl_slice(tpl_run *run, const tpl_value *object, const tpl_value bo
   char *text;
   RF_TRY(rf_tpl_room(run, bytes, 1, &text));
   *result = tpl_string(text, bytes);
-  for (size_t i = 0, at = 0; i < length; at += taken[i++].text.bytes) memcpy(text + at, taken[i].text.at, taken[i].text.bytes);
+  for (size_t i = 0, at = 0; i < length; at += taken[i++].text.bytes)
+    memcpy(text + at, taken[i].text.at, taken[i].text.bytes);
   return RAFTER_OK;
 }

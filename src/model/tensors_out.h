@@ -1,4 +1,5 @@
-/* tensors_out.h - a file of tensors on its way: which of them is written, how far, and that it appears only when all are whole. */
+/* tensors_out.h - a file of tensors on its way: which of them is written, how far, and that it
+ * appears only when all are whole. */
 #ifndef RF_TENSORS_OUT_H
 #define RF_TENSORS_OUT_H
 
@@ -14,7 +15,8 @@ typedef struct rf_tensors_out {
 } rf_tensors_out;
 
 /* Starts as {0}. */
-rf_status rf_tensors_out_begin(rf_tensors_out *to, const char *path, int count, int64_t alignment, rf_error *error);
+rf_status rf_tensors_out_begin(rf_tensors_out *to, const char *path, int count, int64_t alignment,
+                               rf_error *error);
 /* Behind the header: the first tensor that has bytes. */
 rf_status rf_tensors_out_ready(rf_tensors_out *to, rf_error *error);
 rf_status rf_tensors_out_pad(rf_tensors_out *to, rf_error *error);

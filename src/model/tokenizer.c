@@ -13,7 +13,7 @@ enum { BYTES = 256 };
 
 static rf_status no_memory(rf_error *error) { return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory"); }
 
-/* ---- opening ---------------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 rf_tokenizer *rf_tokenizer_new(rf_model_kind kind, rf_error *error) {
   rf_tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
@@ -27,21 +27,29 @@ rf_tokenizer *rf_tokenizer_new(rf_model_kind kind, rf_error *error) {
 void rf_tokenizer_close(rf_tokenizer *tokenizer) {
   if (!tokenizer) return;
   rf_pieces_free(&tokenizer->pieces);
-  rf_matcher_free(&tokenizer->raw); rf_matcher_free(&tokenizer->normalized);
-  rf_normals_free(&tokenizer->normals); rf_splits_free(&tokenizer->splits);
-  rf_bpe_free(&tokenizer->bpe); rf_unigram_free(&tokenizer->unigram);
-  free(tokenizer->prefix); free(tokenizer->suffix); free(tokenizer->decoded.at); free(tokenizer->decoded_at);
+  rf_matcher_free(&tokenizer->raw);
+  rf_matcher_free(&tokenizer->normalized);
+  rf_normals_free(&tokenizer->normals);
+  rf_splits_free(&tokenizer->splits);
+  rf_bpe_free(&tokenizer->bpe);
+  rf_unigram_free(&tokenizer->unigram);
+  free(tokenizer->prefix);
+  free(tokenizer->suffix);
+  free(tokenizer->decoded.at);
+  free(tokenizer->decoded_at);
   free(tokenizer);
 }
 
 /* The files a folder may bring, the richest first. */
 static const struct reader {
   const char *file, *ending;
-  rf_status (*read)(const char *text, size_t bytes, const char *where, rf_tokenizer **tokenizer, rf_error *error);
+  rf_status (*read)(const char *text, size_t bytes, const char *where, rf_tokenizer **tokenizer,
+                    rf_error *error);
   bool says_marks; /* the file cannot say whether BOS and EOS go around a text: tokenizer_config.json does */
 } READERS[] = {
     {"tokenizer.json", ".json", rf_tokenizer_json_read, false},
-    {"tokenizer.gguf", ".gguf", NULL, false}, /* a vocabulary that came out of a GGUF file (rf_tokenizer_files_copy); mapped, not read */
+    /* a vocabulary that came out of a GGUF file (rf_tokenizer_files_copy); mapped, not read */
+    {"tokenizer.gguf", ".gguf", NULL, false},
     {"tokenizer.model", ".model", rf_tokenizer_sentencepiece_read, true},
     {"tokenizer.bin", ".bin", rf_tokenizer_llama2c_read, false},
 };
@@ -49,7 +57,8 @@ static const struct reader {
 static const struct reader *reader_in(const char *folder, char *path, size_t size) {
   struct stat info;
   for (size_t i = 0; i < sizeof READERS / sizeof READERS[0]; i++)
-    if ((size_t)snprintf(path, size, "%s/%s", folder, READERS[i].file) < size && !stat(path, &info)) return &READERS[i];
+    if ((size_t)snprintf(path, size, "%s/%s", folder, READERS[i].file) < size && !stat(path, &info))
+      return &READERS[i];
   return NULL;
 }
 
@@ -65,13 +74,15 @@ rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error
   *tokenizer = NULL;
   if (!stat(path, &info) && S_ISDIR(info.st_mode)) {
     if (!(reader = reader_in(path, found, sizeof found)))
-      return RF_FAIL(error, RAFTER_FAILED, "put tokenizer.json or tokenizer.model beside the weights", "%s brings no tokenizer", path);
+      return RF_FAIL(error, RAFTER_FAILED, "put tokenizer.json or tokenizer.model beside the weights",
+                     "%s brings no tokenizer", path);
     path = found;
   }
   for (size_t i = 0; !reader && i < sizeof READERS / sizeof READERS[0]; i++)
     if (rf_text_ends_with(path, READERS[i].ending)) reader = &READERS[i];
   if (!reader)
-    return RF_FAIL(error, RAFTER_FAILED, "give a tokenizer.json, a tokenizer.model, a llama2.c .bin, a .gguf, or a folder with one",
+    return RF_FAIL(error, RAFTER_FAILED,
+                   "give a tokenizer.json, a tokenizer.model, a llama2.c .bin, a .gguf, or a folder with one",
                    "%s is no tokenizer by its name (expected .json, .model, .bin or .gguf)", path);
   if (!reader->read) return rf_tokenizer_gguf_open(path, tokenizer, error);
   char *text = NULL;
@@ -80,15 +91,20 @@ rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error
   rf_status status = reader->read(text, bytes, path, tokenizer, error);
   free(text);
   if (status == RAFTER_OK) status = rf_tokenizer_config_apply(*tokenizer, path, reader->says_marks, error);
-  if (status != RAFTER_OK) { rf_tokenizer_close(*tokenizer); *tokenizer = NULL; }
+  if (status != RAFTER_OK) {
+    rf_tokenizer_close(*tokenizer);
+    *tokenizer = NULL;
+  }
   return status;
 }
 
 rf_status rf_tokenizer_byte(const rf_model *model, rf_tokenizer **tokenizer, rf_error *error) {
   *tokenizer = NULL;
   if (model->vocab < BYTES)
-    return RF_FAIL(error, RAFTER_INVALID, "raise vocab to 256, or give token shards or rows of tokens in place of text",
-                   "%s cannot read text byte by byte (vocab: expected >= %d, got %lld)", model->name, BYTES, (long long)model->vocab);
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "raise vocab to 256, or give token shards or rows of tokens in place of text",
+                   "%s cannot read text byte by byte (vocab: expected >= %d, got %lld)", model->name, BYTES,
+                   (long long)model->vocab);
   rf_tokenizer *made = rf_tokenizer_new(RF_TOKENS_BYTE, error);
   if (!made) return RAFTER_FAILED;
   rf_status status = RAFTER_OK;
@@ -97,8 +113,10 @@ rf_status rf_tokenizer_byte(const rf_model *model, rf_tokenizer **tokenizer, rf_
     RF_GO(rf_pieces_put(&made->pieces, byte, (rf_span){&c, 1}, RF_PIECE_NORMAL, "the byte tokenizer", error));
   }
   if (model->vocab > BYTES) {
-    RF_GO(rf_pieces_put(&made->pieces, BYTES, (rf_span){"<end>", 5}, RF_PIECE_CONTROL, "the byte tokenizer", error));
-    made->pieces.row[BYTES].special = true; made->bos_id = made->eos_id = BYTES;
+    RF_GO(rf_pieces_put(&made->pieces, BYTES, (rf_span){"<end>", 5}, RF_PIECE_CONTROL, "the byte tokenizer",
+                        error));
+    made->pieces.row[BYTES].special = true;
+    made->bos_id = made->eos_id = BYTES;
   }
   RF_GO(rf_pieces_list(&made->pieces, false, "the byte tokenizer", error));
   RF_GO(rf_tokenizer_finish(made, false, false, "the byte tokenizer", error));
@@ -108,7 +126,8 @@ done:
   return status;
 }
 
-rf_status rf_tokenizer_for(const rf_model *model, const char *folder, rf_tokenizer **tokenizer, rf_error *error) {
+rf_status rf_tokenizer_for(const rf_model *model, const char *folder, rf_tokenizer **tokenizer,
+                           rf_error *error) {
   char own[4096];
   bool gguf = folder && rf_text_ends_with(folder, ".gguf");
   if (!folder || !*folder) return rf_tokenizer_byte(model, tokenizer, error); /* a shape */
@@ -116,30 +135,43 @@ rf_status rf_tokenizer_for(const rf_model *model, const char *folder, rf_tokeniz
   if (!gguf && !rf_tokenizer_in(own)) {
     *tokenizer = NULL;
     if (rf_tokenizer_says_bytes(own)) return rf_tokenizer_byte(model, tokenizer, error);
-    return RF_FAIL(error, RAFTER_INVALID, "put its tokenizer.json, tokenizer.model or tokenizer.bin beside the weights, or give ids in place of text",
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "put its tokenizer.json, tokenizer.model or tokenizer.bin beside the weights, or give ids "
+                   "in place of text",
                    "%s brings no tokenizer to read text with", folder);
   }
   RF_TRY(rf_tokenizer_open(gguf ? folder : own, tokenizer, error));
   /* Tokens added behind the weights' rows are names only; what text can become must have a row. */
   for (int64_t id = model->vocab; id < (*tokenizer)->pieces.count; id++) {
     if ((*tokenizer)->pieces.row[id].type != RF_PIECE_NORMAL) continue;
-    rf_tokenizer_close(*tokenizer); *tokenizer = NULL;
+    rf_tokenizer_close(*tokenizer);
+    *tokenizer = NULL;
     return RF_FAIL(error, RAFTER_FAILED, "the tokenizer belongs to another model",
-                   "a token has no row in the model (%s, id %lld: expected below %lld)", own, (long long)id, (long long)model->vocab);
+                   "a token has no row in the model (%s, id %lld: expected below %lld)", own, (long long)id,
+                   (long long)model->vocab);
   }
   return RAFTER_OK;
 }
 
-/* ---- the last step of every reader ------------------------------------------------------------------------------- */
+/* ---- the last step of every reader ----------------------------------------------------------- */
 
-rf_status rf_tokenizer_marks(rf_tokenizer *tokenizer, const int32_t *prefix, int prefix_count, const int32_t *suffix, int suffix_count,
-                             rf_error *error) {
-  int32_t *before = malloc(((size_t)prefix_count + 1) * sizeof *before), *after = malloc(((size_t)suffix_count + 1) * sizeof *after);
-  if (!before || !after) { free(before); free(after); return no_memory(error); }
+rf_status rf_tokenizer_marks(rf_tokenizer *tokenizer, const int32_t *prefix, int prefix_count,
+                             const int32_t *suffix, int suffix_count, rf_error *error) {
+  int32_t *before = malloc(((size_t)prefix_count + 1) * sizeof *before),
+          *after = malloc(((size_t)suffix_count + 1) * sizeof *after);
+  if (!before || !after) {
+    free(before);
+    free(after);
+    return no_memory(error);
+  }
   if (prefix_count) memcpy(before, prefix, (size_t)prefix_count * sizeof *before);
   if (suffix_count) memcpy(after, suffix, (size_t)suffix_count * sizeof *after);
-  free(tokenizer->prefix); free(tokenizer->suffix);
-  tokenizer->prefix = before; tokenizer->suffix = after; tokenizer->prefix_count = prefix_count; tokenizer->suffix_count = suffix_count;
+  free(tokenizer->prefix);
+  free(tokenizer->suffix);
+  tokenizer->prefix = before;
+  tokenizer->suffix = after;
+  tokenizer->prefix_count = prefix_count;
+  tokenizer->suffix_count = suffix_count;
   return RAFTER_OK;
 }
 
@@ -156,7 +188,8 @@ static bool has_mark(rf_span piece) {
   return false;
 }
 
-rf_status rf_tokenizer_finish(rf_tokenizer *tokenizer, bool bytes, bool spaces, const char *where, rf_error *error) {
+rf_status rf_tokenizer_finish(rf_tokenizer *tokenizer, bool bytes, bool spaces, const char *where,
+                              rf_error *error) {
   const rf_pieces *pieces = &tokenizer->pieces;
   tokenizer->longest = 1;
   tokenizer->decoded_at = malloc(((size_t)pieces->count + 1) * sizeof *tokenizer->decoded_at);
@@ -191,18 +224,22 @@ rf_status rf_tokenizer_finish(rf_tokenizer *tokenizer, bool bytes, bool spaces, 
   return rf_matcher_sort(&tokenizer->normalized, where, error);
 }
 
-/* ---- text to ids ------------------------------------------------------------------------------------------------ */
+/* ---- text to ids ----------------------------------------------------------------------------- */
 
 rf_status rf_encode_unknown(rf_encoding *e, const char *at, size_t bytes, rf_error *error) {
   const rf_tokenizer *tokenizer = e->tokenizer;
   bool all = tokenizer->byte_fallback;
   for (size_t i = 0; i < bytes && all; i++) all = tokenizer->fallback[(unsigned char)at[i]] >= 0;
-  for (size_t i = 0; i < bytes && all; i++) RF_TRY(rf_ids_add(e->ids, tokenizer->fallback[(unsigned char)at[i]], error));
+  for (size_t i = 0; i < bytes && all; i++)
+    RF_TRY(rf_ids_add(e->ids, tokenizer->fallback[(unsigned char)at[i]], error));
   if (all) return RAFTER_OK;
   if (tokenizer->unk_id < 0)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "the vocabulary has no piece for a character of the text and no unknown token (bytes: %02x%s)",
-                   (unsigned char)*at, bytes > 1 ? "..." : "");
-  bool fuses = tokenizer->fuse_unknown && e->ids->count > e->segment_ids && e->ids->at[e->ids->count - 1] == tokenizer->unk_id;
+    return RF_FAIL(
+        error, RAFTER_FAILED, NULL,
+        "the vocabulary has no piece for a character of the text and no unknown token (bytes: %02x%s)",
+        (unsigned char)*at, bytes > 1 ? "..." : "");
+  bool fuses = tokenizer->fuse_unknown && e->ids->count > e->segment_ids &&
+               e->ids->at[e->ids->count - 1] == tokenizer->unk_id;
   return fuses ? RAFTER_OK : rf_ids_add(e->ids, tokenizer->unk_id, error);
 }
 
@@ -216,7 +253,8 @@ static rf_status encode_words(rf_encoding *e, rf_span text, bool first, rf_error
     const char *space = splits->mark ? RF_SPACE_MARK : " ";
     bool there = text.at[0] == ' ' || (splits->mark && text.bytes >= 3 && !memcmp(text.at, RF_SPACE_MARK, 3));
     out->bytes = 0;
-    if (splits->prefix && !there && (first || !splits->prefix_first)) RF_TRY(rf_buffer_add(out, space, strlen(space), error));
+    if (splits->prefix && !there && (first || !splits->prefix_first))
+      RF_TRY(rf_buffer_add(out, space, strlen(space), error));
     for (size_t i = 0; i < text.bytes;) {
       const char *hit = splits->mark ? memchr(text.at + i, ' ', text.bytes - i) : NULL;
       size_t n = hit ? (size_t)(hit - text.at) - i : text.bytes - i;
@@ -258,11 +296,17 @@ static rf_status encode_text(rf_encoding *e, rf_error *error) {
   return encode_segment(e, from, e->end, error);
 }
 
-rf_status rf_tokenizer_encode(const rf_tokenizer *tokenizer, const char *text, size_t bytes, int flags, rf_ids *ids, rf_error *error) {
+rf_status rf_tokenizer_encode(const rf_tokenizer *tokenizer, const char *text, size_t bytes, int flags,
+                              rf_ids *ids, rf_error *error) {
   rf_status status = RAFTER_OK;
-  rf_encoding e = {.tokenizer = tokenizer, .ids = ids, .specials = flags & RF_ENCODE_PARSE, .text = text, .end = text + bytes};
+  rf_encoding e = {.tokenizer = tokenizer,
+                   .ids = ids,
+                   .specials = flags & RF_ENCODE_PARSE,
+                   .text = text,
+                   .end = text + bytes};
   if (bytes > FILE_MOST)
-    return RF_FAIL(error, RAFTER_FAILED, "give it in parts", "the text is too long (expected at most %zu bytes, got %zu)", FILE_MOST, bytes);
+    return RF_FAIL(error, RAFTER_FAILED, "give it in parts",
+                   "the text is too long (expected at most %zu bytes, got %zu)", FILE_MOST, bytes);
   if (tokenizer->kind == RF_TOKENS_BYTE) {
     RF_TRY(rf_ids_reserve(ids, (int64_t)bytes, error));
     for (size_t i = 0; i < bytes; i++) ids->at[ids->count++] = (unsigned char)text[i];
@@ -279,15 +323,24 @@ rf_status rf_tokenizer_encode(const rf_tokenizer *tokenizer, const char *text, s
 done:
   rf_match_free(e.match);
   for (int i = 0; i < 3; i++) free(e.buffer[i].at);
-  free(e.cache); free(e.symbols); free(e.next); free(e.previous); free(e.heap); free(e.path_score); free(e.path_from); free(e.path_id);
+  free(e.cache);
+  free(e.symbols);
+  free(e.next);
+  free(e.previous);
+  free(e.heap);
+  free(e.path_score);
+  free(e.path_from);
+  free(e.path_id);
   return status;
 }
 
-/* ---- facts ------------------------------------------------------------------------------------------------------ */
+/* ---- facts ----------------------------------------------------------------------------------- */
 
 const char *rf_tokenizer_name(const rf_tokenizer *tokenizer) {
   if (tokenizer->kind == RF_TOKENS_BYTE) return "byte";
-  return tokenizer->kind == RF_TOKENS_UNIGRAM ? "unigram" : tokenizer->bpe.byte_level ? "byte-level bpe" : "bpe";
+  return tokenizer->kind == RF_TOKENS_UNIGRAM ? "unigram"
+         : tokenizer->bpe.byte_level          ? "byte-level bpe"
+                                              : "bpe";
 }
 int64_t rf_tokenizer_vocab(const rf_tokenizer *tokenizer) { return tokenizer->pieces.count; }
 int64_t rf_tokenizer_scored_bytes(const rf_tokenizer *tokenizer) { return tokenizer->scored_bytes; }

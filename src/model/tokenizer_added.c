@@ -1,4 +1,5 @@
-/* tokenizer_added.c - tokens that are found in text as they stand: the leftmost one, and there the longest. */
+/* tokenizer_added.c - tokens that are found in text as they stand: the leftmost one, and there
+ * the longest. */
 #include "model/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -8,7 +9,8 @@ rf_status rf_matcher_add(rf_matcher *matcher, const rf_added *added, rf_error *e
     int capacity = matcher->capacity * 2 + 16;
     rf_added *grown = realloc(matcher->at, (size_t)capacity * sizeof *grown);
     if (!grown) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-    matcher->at = grown; matcher->capacity = capacity;
+    matcher->at = grown;
+    matcher->capacity = capacity;
   }
   char *text = malloc(added->text.bytes + 1);
   if (!text) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
@@ -29,8 +31,9 @@ rf_status rf_matcher_sort(rf_matcher *matcher, const char *where, rf_error *erro
   if (matcher->count) qsort(matcher->at, (size_t)matcher->count, sizeof *matcher->at, by_text);
   for (int i = 1; i < matcher->count; i++)
     if (!by_text(matcher->at + i - 1, matcher->at + i))
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "a token is added twice (%s: '%.*s', ids %d and %d)", where, (int)matcher->at[i].text.bytes,
-                     matcher->at[i].text.at, matcher->at[i - 1].id, matcher->at[i].id);
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "a token is added twice (%s: '%.*s', ids %d and %d)", where,
+                     (int)matcher->at[i].text.bytes, matcher->at[i].text.at, matcher->at[i - 1].id,
+                     matcher->at[i].id);
   for (int byte = 0, i = 0; byte <= 256; byte++) {
     while (i < matcher->count && (unsigned char)matcher->at[i].text.at[0] < byte) i++;
     matcher->first[byte] = i;
@@ -54,14 +57,18 @@ static const rf_added *longest_at(const rf_matcher *matcher, const char *at, con
     c = (unsigned char)at[depth];
     for (int width = high - low; width > 0;) { /* the first with a byte >= c */
       int half = width / 2;
-      if ((unsigned char)matcher->at[low + half].text.at[depth] < c) { low += half + 1; width -= half + 1; }
-      else width = half;
+      if ((unsigned char)matcher->at[low + half].text.at[depth] < c) {
+        low += half + 1;
+        width -= half + 1;
+      } else width = half;
     }
     int from = low;
     for (int width = high - low; width > 0;) { /* the first with a byte > c */
       int half = width / 2;
-      if ((unsigned char)matcher->at[from + half].text.at[depth] <= c) { from += half + 1; width -= half + 1; }
-      else width = half;
+      if ((unsigned char)matcher->at[from + half].text.at[depth] <= c) {
+        from += half + 1;
+        width -= half + 1;
+      } else width = half;
     }
     high = from;
   }
@@ -79,8 +86,8 @@ static bool word_at(const char *at, const char *end) {
   return n && rf_code_is_word(rf_utf8_code(at, n));
 }
 
-bool rf_matcher_next(const rf_matcher *matcher, const char *text, const char *at, const char *end, bool specials, const char **start,
-                     const char **stop, int32_t *id) {
+bool rf_matcher_next(const rf_matcher *matcher, const char *text, const char *at, const char *end,
+                     bool specials, const char **start, const char **stop, int32_t *id) {
   if (!matcher->count) return false;
   for (const char *from = at; from < end; from++) {
     unsigned char c = (unsigned char)*from;
@@ -88,11 +95,14 @@ bool rf_matcher_next(const rf_matcher *matcher, const char *text, const char *at
     const rf_added *found = longest_at(matcher, from, end, specials);
     if (!found) continue;
     const char *behind = from + found->text.bytes;
-    if (found->single_word && ((from > text && word_at(before(text, from), end)) || (behind < end && word_at(behind, end)))) {
+    if (found->single_word &&
+        ((from > text && word_at(before(text, from), end)) || (behind < end && word_at(behind, end)))) {
       from = behind - 1;
       continue;
     }
-    *start = from; *stop = behind; *id = found->id;
+    *start = from;
+    *stop = behind;
+    *id = found->id;
     while (found->lstrip && *start > at) {
       const char *left = before(at, *start);
       int n = rf_utf8_length(left, end);

@@ -1,7 +1,10 @@
-/* tokenizer_bpe.c - byte pair encoding: of all neighbouring symbols the pair of the lowest rank merges, the leftmost first, until none can.
+/* tokenizer_bpe.c - byte pair encoding: of all neighbouring symbols the pair of the lowest rank
+ * merges, the leftmost first, until none can.
  *
- * Merges cannot reach over a boundary between two characters that stand side by side in no piece, so a text without pre-tokenizing (SentencePiece)
- * falls into short words all the same, and what a word becomes is remembered. Long words go through a heap: O(n log n) whatever the text. */
+ * Merges cannot reach over a boundary between two characters that stand side by side in no
+ * piece, so a text without pre-tokenizing (SentencePiece) falls into short words all the same,
+ * and what a word becomes is remembered. Long words go through a heap: O(n log n) whatever the
+ * text. */
 #include "model/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -31,13 +34,17 @@ rf_status rf_bpe_reserve(rf_bpe *bpe, int64_t pairs, rf_error *error) {
   if (!grown.slots) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   memset(grown.slots, 0xff, slots * sizeof *grown.slots);
   for (uint64_t i = 0; bpe->slots && i <= bpe->mask; i++)
-    if (bpe->slots[i].rank != RF_NO_RANK) *(rf_pair *)find_pair(&grown, bpe->slots[i].left, bpe->slots[i].right) = bpe->slots[i];
+    if (bpe->slots[i].rank != RF_NO_RANK)
+      *(rf_pair *)find_pair(&grown, bpe->slots[i].left, bpe->slots[i].right) = bpe->slots[i];
   free(bpe->slots);
-  bpe->slots = grown.slots; bpe->mask = grown.mask;
+  bpe->slots = grown.slots;
+  bpe->mask = grown.mask;
   return RAFTER_OK;
 }
 
-void rf_bpe_expect(const rf_bpe *bpe, uint32_t left, uint32_t right) { __builtin_prefetch(&bpe->slots[pair_slot(bpe, left, right)], 1); }
+void rf_bpe_expect(const rf_bpe *bpe, uint32_t left, uint32_t right) {
+  __builtin_prefetch(&bpe->slots[pair_slot(bpe, left, right)], 1);
+}
 
 void rf_bpe_pair(rf_bpe *bpe, uint32_t left, uint32_t right, uint32_t rank, uint32_t id) {
   rf_pair *pair = (rf_pair *)find_pair(bpe, left, right);
@@ -45,7 +52,9 @@ void rf_bpe_pair(rf_bpe *bpe, uint32_t left, uint32_t right, uint32_t rank, uint
   *pair = (rf_pair){left, right, rank, id};
 }
 
-static inline uint32_t inside_bit(uint32_t left, uint32_t right) { return (left * 0x9E3779B1u ^ right * 0x85EBCA6Bu) >> (32 - INSIDE_BITS); }
+static inline uint32_t inside_bit(uint32_t left, uint32_t right) {
+  return (left * 0x9E3779B1u ^ right * 0x85EBCA6Bu) >> (32 - INSIDE_BITS);
+}
 
 rf_status rf_bpe_finish(rf_tokenizer *tokenizer, const char *where, rf_error *error) {
   rf_bpe *bpe = &tokenizer->bpe;
@@ -65,7 +74,8 @@ rf_status rf_bpe_finish(rf_tokenizer *tokenizer, const char *where, rf_error *er
     uint32_t left = 0;
     for (int n; at < end; at += n) {
       n = rf_utf8_length(at, end);
-      if (!n) return RF_FAIL(error, RAFTER_FAILED, NULL, "a piece is no UTF-8 (%s, id %lld)", where, (long long)id);
+      if (!n)
+        return RF_FAIL(error, RAFTER_FAILED, NULL, "a piece is no UTF-8 (%s, id %lld)", where, (long long)id);
       uint32_t right = rf_utf8_code(at, n), bit = inside_bit(left, right);
       if (at > piece.at) bpe->inside[bit / 64] |= UINT64_C(1) << bit % 64;
       left = right;
@@ -74,9 +84,13 @@ rf_status rf_bpe_finish(rf_tokenizer *tokenizer, const char *where, rf_error *er
   return RAFTER_OK;
 }
 
-void rf_bpe_free(rf_bpe *bpe) { free(bpe->slots); free(bpe->inside); free(bpe->rank); }
+void rf_bpe_free(rf_bpe *bpe) {
+  free(bpe->slots);
+  free(bpe->inside);
+  free(bpe->rank);
+}
 
-/* ---- symbols ---------------------------------------------------------------------------------------------------- */
+/* ---- symbols --------------------------------------------------------------------------------- */
 
 /* The symbol at `at`, of `*bytes` bytes; NO_ID: a character (or byte) that the vocabulary lacks. */
 static inline uint32_t symbol_at(const rf_tokenizer *tokenizer, const char *at, const char *end, int *bytes) {
@@ -84,24 +98,33 @@ static inline uint32_t symbol_at(const rf_tokenizer *tokenizer, const char *at, 
   *bytes = 1;
   if (tokenizer->bpe.byte_level || c < 0x80) return (uint32_t)tokenizer->bpe.symbol[c];
   *bytes = rf_utf8_length(at, end);
-  if (!*bytes) { *bytes = 1; return NO_ID; }
+  if (!*bytes) {
+    *bytes = 1;
+    return NO_ID;
+  }
   return (uint32_t)rf_pieces_find(&tokenizer->pieces, at, (size_t)*bytes);
 }
 
-/* What `left` and its neighbour `right`, whose text ends at byte `end` of the word, become together. The word's end is a symbol without text. */
-static inline void rank_symbol(const rf_tokenizer *tokenizer, const char *word, rf_symbol *left, const rf_symbol *right, uint32_t end) {
+/* What `left` and its neighbour `right`, whose text ends at byte `end` of the word, become
+ * together. The word's end is a symbol without text. */
+static inline void rank_symbol(const rf_tokenizer *tokenizer, const char *word, rf_symbol *left,
+                               const rf_symbol *right, uint32_t end) {
   const rf_bpe *bpe = &tokenizer->bpe;
   left->rank = RF_NO_RANK;
   if (bpe->rank) {
     uint32_t bytes = end - left->first;
     if (right->first == end || bytes > bpe->longest) return;
     int32_t id = rf_pieces_find(&tokenizer->pieces, word + left->first, bytes);
-    if (id >= 0) { left->rank = bpe->rank[id]; left->merged = (uint32_t)id; }
+    if (id >= 0) {
+      left->rank = bpe->rank[id];
+      left->merged = (uint32_t)id;
+    }
     return;
   }
   if (left->id == NO_ID || right->id == NO_ID) return;
   const rf_pair *pair = find_pair(bpe, left->id, right->id);
-  left->rank = pair->rank; left->merged = pair->id;
+  left->rank = pair->rank;
+  left->merged = pair->id;
 }
 
 static rf_status put_symbol(rf_encoding *e, uint32_t id, const char *at, size_t bytes, rf_error *error) {
@@ -109,7 +132,7 @@ static rf_status put_symbol(rf_encoding *e, uint32_t id, const char *at, size_t 
   return rf_encode_unknown(e, at, bytes, error);
 }
 
-/* ---- merging ---------------------------------------------------------------------------------------------------- */
+/* ---- merging --------------------------------------------------------------------------------- */
 
 static rf_status merge_short(rf_encoding *e, const char *word, size_t bytes, rf_error *error) {
   const rf_tokenizer *tokenizer = e->tokenizer;
@@ -125,7 +148,10 @@ static rf_status merge_short(rf_encoding *e, const char *word, size_t bytes, rf_
     int best = -1;
     uint32_t rank = RF_NO_RANK;
     for (int i = 0; i + 1 < count; i++)
-      if (s[i].rank < rank) { rank = s[i].rank; best = i; }
+      if (s[i].rank < rank) {
+        rank = s[i].rank;
+        best = i;
+      }
     if (best < 0) break;
     s[best].id = s[best].merged;
     memmove(s + best + 1, s + best + 2, (size_t)(count - best) * sizeof *s); /* the end's two too */
@@ -133,11 +159,13 @@ static rf_status merge_short(rf_encoding *e, const char *word, size_t bytes, rf_
     rank_symbol(tokenizer, word, &s[best], &s[best + 1], s[best + 2].first);
     if (best) rank_symbol(tokenizer, word, &s[best - 1], &s[best], s[best + 1].first);
   }
-  for (int i = 0; i < count; i++) RF_TRY(put_symbol(e, s[i].id, word + s[i].first, s[i + 1].first - s[i].first, error));
+  for (int i = 0; i < count; i++)
+    RF_TRY(put_symbol(e, s[i].id, word + s[i].first, s[i + 1].first - s[i].first, error));
   return RAFTER_OK;
 }
 
-/* A binary heap of rank << 32 | symbol: the lowest rank, and of equal ranks the leftmost, on top. */
+/* A binary heap of rank << 32 | symbol: the lowest rank, and of equal ranks the leftmost, on
+ * top. */
 static void sift_down(uint64_t *heap, size_t count, size_t i) {
   uint64_t value = heap[i];
   for (size_t child; (child = 2 * i + 1) < count; i = child) {
@@ -150,18 +178,28 @@ static void sift_down(uint64_t *heap, size_t count, size_t i) {
 
 static void push(uint64_t *heap, size_t *count, uint64_t value) {
   size_t i = (*count)++;
-  while (i && heap[(i - 1) / 2] > value) { heap[i] = heap[(i - 1) / 2]; i = (i - 1) / 2; }
+  while (i && heap[(i - 1) / 2] > value) {
+    heap[i] = heap[(i - 1) / 2];
+    i = (i - 1) / 2;
+  }
   heap[i] = value;
 }
 
-/* Each merge leaves at most two new pairs and takes a symbol away, so the heap never holds more than three times the symbols. */
+/* Each merge leaves at most two new pairs and takes a symbol away, so the heap never holds more
+ * than three times the symbols. */
 static rf_status reserve_symbols(rf_encoding *e, size_t symbols, rf_error *error) {
   if (symbols <= e->symbol_capacity) return RAFTER_OK;
-  free(e->symbols); free(e->next); free(e->previous); free(e->heap);
-  e->symbols = malloc(symbols * sizeof *e->symbols); e->next = malloc(symbols * sizeof *e->next);
-  e->previous = malloc(symbols * sizeof *e->previous); e->heap = malloc(3 * symbols * sizeof *e->heap);
+  free(e->symbols);
+  free(e->next);
+  free(e->previous);
+  free(e->heap);
+  e->symbols = malloc(symbols * sizeof *e->symbols);
+  e->next = malloc(symbols * sizeof *e->next);
+  e->previous = malloc(symbols * sizeof *e->previous);
+  e->heap = malloc(3 * symbols * sizeof *e->heap);
   e->symbol_capacity = e->symbols && e->next && e->previous && e->heap ? symbols : 0;
-  return e->symbol_capacity ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, "give a shorter text", "out of memory");
+  return e->symbol_capacity ? RAFTER_OK
+                            : RF_FAIL(error, RAFTER_FAILED, "give a shorter text", "out of memory");
 }
 
 static rf_status merge_long(rf_encoding *e, const char *word, size_t bytes, rf_error *error) {
@@ -172,10 +210,13 @@ static rf_status merge_long(rf_encoding *e, const char *word, size_t bytes, rf_e
   size_t waiting = 0;
   int n;
   for (const char *at = word; at < word + bytes; at += n, count++) {
-    s[count].first = (uint32_t)(at - word); next[count] = count + 1; previous[count] = count - 1;
+    s[count].first = (uint32_t)(at - word);
+    next[count] = count + 1;
+    previous[count] = count - 1;
     s[count].id = symbol_at(tokenizer, at, word + bytes, &n);
   }
-  s[count] = (rf_symbol){.id = NO_ID, .first = (uint32_t)bytes}; next[count] = count;
+  s[count] = (rf_symbol){.id = NO_ID, .first = (uint32_t)bytes};
+  next[count] = count;
   for (uint32_t i = 0; i < count; i++) {
     rank_symbol(tokenizer, word, &s[i], &s[i + 1], s[next[i + 1]].first);
     if (s[i].rank != RF_NO_RANK) e->heap[waiting++] = (uint64_t)s[i].rank << 32 | i;
@@ -187,20 +228,24 @@ static rf_status merge_long(rf_encoding *e, const char *word, size_t bytes, rf_e
     if (waiting) sift_down(e->heap, waiting, 0);
     if (s[i].rank != rank) continue; /* merged away, or a neighbour changed */
     uint32_t gone = next[i], after = next[gone];
-    s[i].id = s[i].merged; s[gone].rank = RF_NO_RANK; next[i] = after;
+    s[i].id = s[i].merged;
+    s[gone].rank = RF_NO_RANK;
+    next[i] = after;
     if (after < count) previous[after] = i;
     rank_symbol(tokenizer, word, &s[i], &s[after], s[next[after]].first);
     if (s[i].rank != RF_NO_RANK) push(e->heap, &waiting, (uint64_t)s[i].rank << 32 | i);
     if (!i) continue;
     uint32_t before = previous[i], old = s[before].rank;
     rank_symbol(tokenizer, word, &s[before], &s[i], s[after].first);
-    if (s[before].rank != RF_NO_RANK && s[before].rank != old) push(e->heap, &waiting, (uint64_t)s[before].rank << 32 | before);
+    if (s[before].rank != RF_NO_RANK && s[before].rank != old)
+      push(e->heap, &waiting, (uint64_t)s[before].rank << 32 | before);
   }
-  for (uint32_t i = 0; i < count; i = next[i]) RF_TRY(put_symbol(e, s[i].id, word + s[i].first, s[next[i]].first - s[i].first, error));
+  for (uint32_t i = 0; i < count; i = next[i])
+    RF_TRY(put_symbol(e, s[i].id, word + s[i].first, s[next[i]].first - s[i].first, error));
   return RAFTER_OK;
 }
 
-/* ---- words ------------------------------------------------------------------------------------------------------ */
+/* ---- words ----------------------------------------------------------------------------------- */
 
 /* One cache line a word; a newer word takes the place of an older one. */
 enum { CACHED_BYTES = 26, CACHED_IDS = 9, CACHE_LEAST = 1 << 12 };
@@ -217,14 +262,17 @@ rf_status rf_cache_new(rf_encoding *e, size_t bytes, rf_error *error) {
   if (bytes < CACHE_LEAST) return RAFTER_OK;
   while (slots < MOST && slots < bytes / 16) slots *= 2;
   void *cache = NULL;
-  if (posix_memalign(&cache, 64, slots * sizeof *e->cache)) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  if (posix_memalign(&cache, 64, slots * sizeof *e->cache))
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   memset(cache, 0, slots * sizeof *e->cache);
-  e->cache = cache; e->cache_mask = slots - 1;
+  e->cache = cache;
+  e->cache_mask = slots - 1;
   return RAFTER_OK;
 }
 
 static rf_status merge_word(rf_encoding *e, const char *word, size_t bytes, rf_error *error) {
-  if (bytes == 1 || !e->cache || bytes > CACHED_BYTES) return (bytes <= SHORT_WORD ? merge_short : merge_long)(e, word, bytes, error);
+  if (bytes == 1 || !e->cache || bytes > CACHED_BYTES)
+    return (bytes <= SHORT_WORD ? merge_short : merge_long)(e, word, bytes, error);
   struct rf_cache *line = &e->cache[XXH3_64bits(word, bytes) & e->cache_mask];
   if (line->bytes == bytes && !memcmp(line->word, word, bytes)) {
     RF_TRY(rf_ids_reserve(e->ids, CACHED_IDS, error));
@@ -236,10 +284,13 @@ static rf_status merge_word(rf_encoding *e, const char *word, size_t bytes, rf_e
   RF_TRY(merge_short(e, word, bytes, error));
   int64_t count = e->ids->count - first;
   /* Words with an unknown id are not remembered: it fuses with the one before. */
-  if (count < 1 || count > CACHED_IDS || (e->tokenizer->unk_id >= 0 && e->ids->at[first] == e->tokenizer->unk_id)) return RAFTER_OK;
+  if (count < 1 || count > CACHED_IDS ||
+      (e->tokenizer->unk_id >= 0 && e->ids->at[first] == e->tokenizer->unk_id))
+    return RAFTER_OK;
   memcpy(line->id, e->ids->at + first, (size_t)count * sizeof *line->id);
   memcpy(line->word, word, bytes);
-  line->ids = (uint8_t)count; line->bytes = (uint8_t)bytes;
+  line->ids = (uint8_t)count;
+  line->bytes = (uint8_t)bytes;
   return RAFTER_OK;
 }
 

@@ -1,4 +1,5 @@
-/* tokenizer_files.c - the files beside a model's weights that make text of its tokens, as they travel with it. */
+/* tokenizer_files.c - the files beside a model's weights that make text of its tokens, as they
+ * travel with it. */
 #include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,9 +23,10 @@ void rf_tokenizer_folder(const char *from, char folder[4096]) {
 }
 
 rf_status rf_tokenizer_files_copy(const char *from, const char *to_folder, int *copied, rf_error *error) {
-  static const char *const names[] = {"tokenizer.json",        "tokenizer.model",         "tokenizer.bin",      "tokenizer.gguf",
-                                      "tokenizer_config.json", "special_tokens_map.json", "vocab.json",         "merges.txt",
-                                      "added_tokens.json",     "chat_template.jinja",     "chat_template.json", "generation_config.json"};
+  static const char *const names[] = {
+      "tokenizer.json",        "tokenizer.model",         "tokenizer.bin",      "tokenizer.gguf",
+      "tokenizer_config.json", "special_tokens_map.json", "vocab.json",         "merges.txt",
+      "added_tokens.json",     "chat_template.jinja",     "chat_template.json", "generation_config.json"};
   const size_t most = (size_t)256 << 20;
   char folder[4096], source[4400], to[4400];
   *copied = 0;

@@ -13,7 +13,8 @@ static rf_span *spans_of(const rf_gguf_text *texts, int64_t count) {
   return spans;
 }
 
-static rf_status build(const rf_gguf_vocab *from, const char *where, rf_tokenizer **tokenizer, rf_error *error) {
+static rf_status build(const rf_gguf_vocab *from, const char *where, rf_tokenizer **tokenizer,
+                       rf_error *error) {
   char kind[32], pre[64];
   snprintf(kind, sizeof kind, "%.*s", (int)(from->model.bytes < 31 ? from->model.bytes : 31), from->model.at);
   snprintf(pre, sizeof pre, "%.*s", (int)(from->pre.bytes < 63 ? from->pre.bytes : 63), from->pre.at);
@@ -32,8 +33,10 @@ static rf_status build(const rf_gguf_vocab *from, const char *where, rf_tokenize
                      .add_bos = from->add_bos,
                      .add_eos = from->add_eos,
                      .dummy_prefix = from->add_space_prefix};
-  rf_status status = v.pieces && v.merges ? rf_tokenizer_build(&v, where, tokenizer, error) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  free((void *)v.pieces); free((void *)v.merges);
+  rf_status status = v.pieces && v.merges ? rf_tokenizer_build(&v, where, tokenizer, error)
+                                          : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  free((void *)v.pieces);
+  free((void *)v.merges);
   return status;
 }
 
@@ -43,7 +46,8 @@ rf_status rf_tokenizer_gguf_copy(const rf_gguf *file, rf_gguf_meta *meta, rf_err
     const rf_gguf_value *value = rf_gguf_value_at(file, i);
     if (!strncmp(value->key, "tokenizer.", 10)) done = rf_gguf_set(meta, value);
   }
-  return done ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the vocabulary of %s", rf_gguf_path(file));
+  return done ? RAFTER_OK
+              : RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the vocabulary of %s", rf_gguf_path(file));
 }
 
 /* Beside `to`, for other libraries, what they can read of it. */
@@ -58,10 +62,12 @@ static rf_status write_others(const rf_gguf *file, const char *to, rf_error *err
   rf_status status = build(&vocab, to, &tokenizer, error);
   const char *template = vocab.chat_template.at;
   size_t bytes = (size_t)vocab.chat_template.bytes;
-  if (status == RAFTER_OK) status = rf_tokenizer_json_write(tokenizer, template, bytes, folder, &written, error);
+  if (status == RAFTER_OK)
+    status = rf_tokenizer_json_write(tokenizer, template, bytes, folder, &written, error);
   if (status == RAFTER_OK && !written) {
     status = rf_tokenizer_model_write(&vocab, folder, &written, error);
-    if (status == RAFTER_OK && written) status = rf_tokenizer_config_write(tokenizer, NULL, template, bytes, folder, error);
+    if (status == RAFTER_OK && written)
+      status = rf_tokenizer_config_write(tokenizer, NULL, template, bytes, folder, error);
   }
   rf_tokenizer_close(tokenizer);
   rf_gguf_vocab_free(&vocab);

@@ -1,8 +1,10 @@
-/* tokenizer_gguf_write.c - a tokenizer as the metadata of a GGUF file: what llama.cpp's converter makes of the same files. Source: llama.cpp,
- * convert_hf_to_gguf.py (set_vocab and its helpers) and llama-vocab.cpp, which reads it.
+/* tokenizer_gguf_write.c - a tokenizer as the metadata of a GGUF file: what llama.cpp's
+ * converter makes of the same files. Source: llama.cpp, convert_hf_to_gguf.py (set_vocab and its
+ * helpers) and llama-vocab.cpp, which reads it.
  *
- * SentencePiece's order of merging stands in scores, of which only the order counts: of a piece minus the rank of the first merge that makes it.
- * Byte-level BPE keeps its merges and names the split before them; a split that has no name there has no place in a GGUF file. */
+ * SentencePiece's order of merging stands in scores, of which only the order counts: of a piece
+ * minus the rank of the first merge that makes it. Byte-level BPE keeps its merges and names the
+ * split before them; a split that has no name there has no place in a GGUF file. */
 #include "model/tokenizer_parts.h"
 
 #include "model/gguf.h"
@@ -22,14 +24,15 @@ typedef struct writing {
 } writing;
 
 static rf_status no_place(const writing *w, const char *what) {
-  return RF_FAIL(w->error, RAFTER_INVALID, NULL, "the tokenizer of %s has no place in a GGUF file (%s)", w->where, what);
+  return RF_FAIL(w->error, RAFTER_INVALID, NULL, "the tokenizer of %s has no place in a GGUF file (%s)",
+                 w->where, what);
 }
 
-/* ---- what GGUF can say ------------------------------------------------------------------------------------------- */
+/* ---- what GGUF can say ----------------------------------------------------------------------- */
 
 static bool literal(const rf_normal *n, const char *from, const char *to) {
-  return !n->pattern && n->from_bytes == strlen(from) && n->to_bytes == strlen(to) && !memcmp(n->from, from, n->from_bytes) &&
-         !memcmp(n->to, to, n->to_bytes);
+  return !n->pattern && n->from_bytes == strlen(from) && n->to_bytes == strlen(to) &&
+         !memcmp(n->from, from, n->from_bytes) && !memcmp(n->to, to, n->to_bytes);
 }
 
 /* Spaces become U+2581, one may be put in front; nothing else happens to a text. */
@@ -39,19 +42,23 @@ static rf_status check_pieces(const writing *w, bool *space_prefix) {
   *space_prefix = t->splits.prefix;
   for (int i = 0; i < t->normals.count; i++) {
     const rf_normal *n = &t->normals.at[i];
-    if (n->kind == RF_NORMAL_PREPEND && n->to_bytes == 3 && !memcmp(n->to, RF_SPACE_MARK, 3)) *space_prefix = true;
+    if (n->kind == RF_NORMAL_PREPEND && n->to_bytes == 3 && !memcmp(n->to, RF_SPACE_MARK, 3))
+      *space_prefix = true;
     else if (n->kind == RF_NORMAL_REPLACE && literal(n, " ", RF_SPACE_MARK)) marks = true;
     else return no_place(w, "its normalizer");
   }
   if (!marks) return no_place(w, "its pieces hold spaces as they are");
-  for (int i = 0; i < t->splits.count; i++) { /* a cut at a space that is none any more, or before a mark, which only begins pieces */
+  /* a cut at a space that is none any more, or before a mark, which only begins pieces */
+  for (int i = 0; i < t->splits.count; i++) {
     const char *text = rf_pattern_literal(t->splits.at[i].pattern);
-    if (!text || (strcmp(text, " ") != 0 && strcmp(text, RF_SPACE_MARK) != 0)) return no_place(w, "its pre-tokenizer");
+    if (!text || (strcmp(text, " ") != 0 && strcmp(text, RF_SPACE_MARK) != 0))
+      return no_place(w, "its pre-tokenizer");
   }
   return RAFTER_OK;
 }
 
-/* NFC is what Qwen's tokenizer.json asks for, and its converter passes over: text that is no NFC is rare. */
+/* NFC is what Qwen's tokenizer.json asks for, and its converter passes over: text that is no NFC
+ * is rare. */
 static rf_status check_bytes(const writing *w, const char **pre) {
   const rf_tokenizer *t = w->t;
   for (int i = 0; i < t->normals.count; i++)
@@ -61,7 +68,7 @@ static rf_status check_bytes(const writing *w, const char **pre) {
   return *pre ? RAFTER_OK : no_place(w, "its pre-tokenizer has no name there");
 }
 
-/* ---- pieces ------------------------------------------------------------------------------------------------------ */
+/* ---- pieces ---------------------------------------------------------------------------------- */
 
 static rf_status put_text(writing *w, rf_gguf_text *to, const char *at, size_t bytes) {
   *to = (rf_gguf_text){(const char *)(uintptr_t)w->text.bytes, (int64_t)bytes};
@@ -79,29 +86,35 @@ static rf_status put_piece(writing *w, int64_t id) {
   char filler[32];
   if (id >= t->pieces.count || row->type == 0) {
     w->type[id] = RF_PIECE_UNUSED;
-    return put_text(w, &w->piece[id], filler, (size_t)snprintf(filler, sizeof filler, "[PAD%lld]", (long long)id));
+    return put_text(w, &w->piece[id], filler,
+                    (size_t)snprintf(filler, sizeof filler, "[PAD%lld]", (long long)id));
   }
   rf_span piece = rf_pieces_at(&t->pieces, id);
   w->type[id] = row->type;
   if (id == t->unk_id && !t->bpe.byte_level) w->type[id] = RF_PIECE_UNKNOWN;
   else if (row->special) w->type[id] = RF_PIECE_CONTROL;
-  else if (t->byte_fallback && rf_byte_piece(piece) >= 0 && t->fallback[rf_byte_piece(piece)] == id) w->type[id] = RF_PIECE_BYTE;
-  if (t->bpe.byte_level && row->type == RF_PIECE_NORMAL && !row->special) return put_alphabet(w, &w->piece[id], piece);
+  else if (t->byte_fallback && rf_byte_piece(piece) >= 0 && t->fallback[rf_byte_piece(piece)] == id)
+    w->type[id] = RF_PIECE_BYTE;
+  if (t->bpe.byte_level && row->type == RF_PIECE_NORMAL && !row->special)
+    return put_alphabet(w, &w->piece[id], piece);
   return put_text(w, &w->piece[id], piece.at, piece.bytes);
 }
 
-/* Tokens that text finds as they stand are spelled as they are found; the user's own with spaces, as the converter writes them. */
+/* Tokens that text finds as they stand are spelled as they are found; the user's own with
+ * spaces, as the converter writes them. */
 static rf_status put_added(writing *w, const rf_matcher *matcher) {
   for (int i = 0; i < matcher->count; i++) {
     const rf_added *added = &matcher->at[i];
-    bool as_written = matcher == &w->t->raw; /* the others' texts are normalized: their pieces say what was written */
+    /* the others' texts are normalized: their pieces say what was written */
+    bool as_written = matcher == &w->t->raw;
     if (added->id >= w->count) return no_place(w, "an added token has no row in the token table");
     if (!added->special && w->type[added->id] != RF_PIECE_CONTROL) w->type[added->id] = RF_PIECE_USER;
     char spelled[RF_PIECE_MOST];
     size_t n = 0;
     rf_span text = as_written ? added->text : rf_pieces_at(&w->t->pieces, added->id);
     for (size_t k = 0; k < text.bytes && n < sizeof spelled; k++) {
-      bool mark = !added->special && !w->t->bpe.byte_level && text.bytes - k >= 3 && !memcmp(text.at + k, RF_SPACE_MARK, 3);
+      bool mark = !added->special && !w->t->bpe.byte_level && text.bytes - k >= 3 &&
+                  !memcmp(text.at + k, RF_SPACE_MARK, 3);
       spelled[n++] = mark ? ' ' : text.at[k];
       if (mark) k += 2;
     }
@@ -116,7 +129,7 @@ static rf_status put_pieces(writing *w) {
   return put_added(w, &w->t->normalized);
 }
 
-/* ---- merges ------------------------------------------------------------------------------------------------------ */
+/* ---- merges ---------------------------------------------------------------------------------- */
 
 static int by_rank(const void *a, const void *b) {
   const rf_pair *x = a, *y = b;
@@ -144,24 +157,28 @@ static rf_status put_merges(writing *w, rf_gguf_meta *meta) {
     RF_GO(put_text(w, &merge[i], text, n));
   }
   for (int64_t i = 0; i < count; i++) merge[i].at = w->text.at + (uintptr_t)merge[i].at;
-  if (!rf_gguf_set_texts(meta, "tokenizer.ggml.merges", merge, count)) status = RF_FAIL(w->error, RAFTER_FAILED, NULL, "out of memory");
+  if (!rf_gguf_set_texts(meta, "tokenizer.ggml.merges", merge, count))
+    status = RF_FAIL(w->error, RAFTER_FAILED, NULL, "out of memory");
 done:
-  free(order); free(merge);
+  free(order);
+  free(merge);
   return status;
 }
 
 static void fill_scores(const writing *w) {
   const rf_bpe *bpe = &w->t->bpe;
-  for (int64_t id = 0; id < w->count; id++) w->score[id] = w->type[id] == RF_PIECE_NORMAL ? -1e9f : 0; /* what no merge makes comes last */
+  /* what no merge makes comes last */
+  for (int64_t id = 0; id < w->count; id++) w->score[id] = w->type[id] == RF_PIECE_NORMAL ? -1e9f : 0;
   for (uint64_t i = 0; bpe->slots && i <= bpe->mask; i++) {
     const rf_pair *pair = &bpe->slots[i];
-    if (pair->rank != RF_NO_RANK && pair->id < w->count && -(float)pair->rank > w->score[pair->id]) w->score[pair->id] = -(float)pair->rank;
+    if (pair->rank != RF_NO_RANK && pair->id < w->count && -(float)pair->rank > w->score[pair->id])
+      w->score[pair->id] = -(float)pair->rank;
   }
   for (int64_t id = 0; bpe->rank && id < w->t->pieces.count && id < w->count; id++)
     if (bpe->rank[id] != RF_NO_RANK) w->score[id] = -(float)bpe->rank[id];
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------- */
 
 /* A SentencePiece vocabulary that says nothing has llama's marks: none is said. */
 static bool set_id(const writing *w, rf_gguf_meta *meta, const char *key, int32_t id) {
@@ -171,10 +188,13 @@ static bool set_id(const writing *w, rf_gguf_meta *meta, const char *key, int32_
 
 static bool put_marks(const writing *w, bool bos, bool eos, rf_gguf_meta *meta) {
   const rf_tokenizer *t = w->t;
-  return set_id(w, meta, "tokenizer.ggml.bos_token_id", t->bos_id) && set_id(w, meta, "tokenizer.ggml.eos_token_id", t->eos_id) &&
+  return set_id(w, meta, "tokenizer.ggml.bos_token_id", t->bos_id) &&
+         set_id(w, meta, "tokenizer.ggml.eos_token_id", t->eos_id) &&
          set_id(w, meta, "tokenizer.ggml.unknown_token_id", t->unk_id) &&
-         (t->pad_id < 0 || rf_gguf_set_int(meta, "tokenizer.ggml.padding_token_id", RF_GGUF_U32, t->pad_id)) &&
-         rf_gguf_set_bool(meta, "tokenizer.ggml.add_bos_token", bos) && rf_gguf_set_bool(meta, "tokenizer.ggml.add_eos_token", eos);
+         (t->pad_id < 0 ||
+          rf_gguf_set_int(meta, "tokenizer.ggml.padding_token_id", RF_GGUF_U32, t->pad_id)) &&
+         rf_gguf_set_bool(meta, "tokenizer.ggml.add_bos_token", bos) &&
+         rf_gguf_set_bool(meta, "tokenizer.ggml.add_eos_token", eos);
 }
 
 /* Nothing is set before it is known that all has a place. */
@@ -182,7 +202,8 @@ static rf_status write_all(writing *w, rf_gguf_meta *meta) {
   const rf_tokenizer *t = w->t;
   const char *pre = "default";
   bool space_prefix = false, bytes = t->bpe.byte_level;
-  bool bos = t->prefix_count == 1 && t->prefix[0] == t->bos_id, eos = t->suffix_count == 1 && t->suffix[0] == t->eos_id;
+  bool bos = t->prefix_count == 1 && t->prefix[0] == t->bos_id,
+       eos = t->suffix_count == 1 && t->suffix[0] == t->eos_id;
   if (t->kind != RF_TOKENS_BPE) return no_place(w, rf_tokenizer_name(t));
   if (t->pieces.count > w->count) return no_place(w, "it has more tokens than the model has rows");
   if (t->prefix_count != bos || t->suffix_count != eos) return no_place(w, "what it puts around a text");
@@ -191,20 +212,27 @@ static rf_status write_all(writing *w, rf_gguf_meta *meta) {
   if (bytes) RF_TRY(put_merges(w, meta));
   else fill_scores(w);
   for (int64_t id = 0; id < w->count; id++) w->piece[id].at = w->text.at + (uintptr_t)w->piece[id].at;
-  bool done = rf_gguf_set_text(meta, "tokenizer.ggml.model", bytes ? "gpt2" : "llama") && rf_gguf_set_text(meta, "tokenizer.ggml.pre", pre) &&
+  bool done = rf_gguf_set_text(meta, "tokenizer.ggml.model", bytes ? "gpt2" : "llama") &&
+              rf_gguf_set_text(meta, "tokenizer.ggml.pre", pre) &&
               rf_gguf_set_texts(meta, "tokenizer.ggml.tokens", w->piece, w->count) &&
-              rf_gguf_set_i32s(meta, "tokenizer.ggml.token_type", w->type, w->count) && put_marks(w, bos, eos, meta);
+              rf_gguf_set_i32s(meta, "tokenizer.ggml.token_type", w->type, w->count) &&
+              put_marks(w, bos, eos, meta);
   if (!bytes) done = done && rf_gguf_set_f32s(meta, "tokenizer.ggml.scores", w->score, w->count);
   if (!bytes) done = done && rf_gguf_set_bool(meta, "tokenizer.ggml.add_space_prefix", space_prefix);
   return done ? RAFTER_OK : RF_FAIL(w->error, RAFTER_FAILED, NULL, "out of memory");
 }
 
-rf_status rf_tokenizer_gguf_write(const rf_tokenizer *tokenizer, int64_t vocab, const char *where, rf_gguf_meta *meta, rf_error *error) {
+rf_status rf_tokenizer_gguf_write(const rf_tokenizer *tokenizer, int64_t vocab, const char *where,
+                                  rf_gguf_meta *meta, rf_error *error) {
   writing w = {.t = tokenizer, .where = where, .error = error, .count = vocab};
   w.piece = calloc((size_t)vocab + 1, sizeof *w.piece);
   w.type = calloc((size_t)vocab + 1, sizeof *w.type);
   w.score = calloc((size_t)vocab + 1, sizeof *w.score);
-  rf_status status = w.piece && w.type && w.score ? write_all(&w, meta) : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  free(w.text.at); free(w.piece); free(w.type); free(w.score);
+  rf_status status = w.piece && w.type && w.score ? write_all(&w, meta)
+                                                  : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  free(w.text.at);
+  free(w.piece);
+  free(w.type);
+  free(w.score);
   return status;
 }

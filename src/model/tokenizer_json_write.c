@@ -1,4 +1,5 @@
-/* tokenizer_json_write.c - a byte-level BPE as the files other libraries read: tokenizer.json and tokenizer_config.json, of what a GGUF file brought. */
+/* tokenizer_json_write.c - a byte-level BPE as the files other libraries read: tokenizer.json
+ * and tokenizer_config.json, of what a GGUF file brought. */
 #include "model/tokenizer_parts.h"
 
 #include "base/json.h"
@@ -13,7 +14,8 @@ static json_t *spelling(const rf_tokenizer *t, int64_t id) {
   char out[2 * RF_PIECE_MOST];
   rf_span piece = rf_pieces_at(&t->pieces, id);
   const rf_piece_row *row = &t->pieces.row[id];
-  if (t->bpe.byte_level && row->type == RF_PIECE_NORMAL && !row->special) piece = (rf_span){out, rf_alphabet_text(piece, out)};
+  if (t->bpe.byte_level && row->type == RF_PIECE_NORMAL && !row->special)
+    piece = (rf_span){out, rf_alphabet_text(piece, out)};
   return text_of(piece);
 }
 
@@ -47,7 +49,8 @@ static json_t *merges(const rf_tokenizer *t) {
   if (list) qsort(order, count, sizeof *order, by_rank);
   for (size_t i = 0; list && i < count; i++) {
     json_t *pair = json_array();
-    json_array_append_new(pair, spelling(t, order[i].left)); json_array_append_new(pair, spelling(t, order[i].right));
+    json_array_append_new(pair, spelling(t, order[i].left));
+    json_array_append_new(pair, spelling(t, order[i].right));
     json_array_append_new(list, pair);
   }
   free(order);
@@ -59,21 +62,28 @@ static json_t *added(const rf_tokenizer *t) {
   for (int64_t id = 0; id < t->pieces.count; id++) /* by id, as readers want them */
     for (int i = 0; i < t->raw.count; i++)
       if (t->raw.at[i].id == id)
-        json_array_append_new(list, json_pack("{sI so sb sb sb sb sb}", "id", (json_int_t)id, "content", text_of(t->raw.at[i].text), "single_word",
-                                              t->raw.at[i].single_word, "lstrip", t->raw.at[i].lstrip, "rstrip", t->raw.at[i].rstrip, "normalized",
-                                              false, "special", t->raw.at[i].special));
+        json_array_append_new(list,
+                              json_pack("{sI so sb sb sb sb sb}", "id", (json_int_t)id, "content",
+                                        text_of(t->raw.at[i].text), "single_word", t->raw.at[i].single_word,
+                                        "lstrip", t->raw.at[i].lstrip, "rstrip", t->raw.at[i].rstrip,
+                                        "normalized", false, "special", t->raw.at[i].special));
   return list;
 }
 
 static json_t *pre_tokenizer(const rf_tokenizer *t) {
-  static const char *const NAMES[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"}; /* rf_behaviour */
+  /* rf_behaviour */
+  static const char *const NAMES[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext",
+                                      "Contiguous"};
   json_t *list = json_array();
   for (int i = 0; i < t->splits.count; i++) {
     const rf_split *s = &t->splits.at[i];
-    json_array_append_new(list, json_pack("{ss s{ss} ss sb}", "type", "Split", "pattern", rf_pattern_literal(s->pattern) ? "String" : "Regex",
-                                          rf_pattern_text(s->pattern), "behavior", NAMES[s->behaviour], "invert", s->invert));
+    json_array_append_new(list, json_pack("{ss s{ss} ss sb}", "type", "Split", "pattern",
+                                          rf_pattern_literal(s->pattern) ? "String" : "Regex",
+                                          rf_pattern_text(s->pattern), "behavior", NAMES[s->behaviour],
+                                          "invert", s->invert));
   }
-  json_array_append_new(list, json_pack("{ss sb sb sb}", "type", "ByteLevel", "add_prefix_space", false, "trim_offsets", true, "use_regex", false));
+  json_array_append_new(list, json_pack("{ss sb sb sb}", "type", "ByteLevel", "add_prefix_space", false,
+                                        "trim_offsets", true, "use_regex", false));
   return json_pack("{ss so}", "type", "Sequence", "pretokenizers", list);
 }
 
@@ -82,7 +92,8 @@ static void put_marks(const rf_tokenizer *t, const int32_t *ids, int count, json
   for (int i = 0; i < count; i++) {
     json_t *name = spelling(t, ids[i]);
     json_array_append_new(form, json_pack("{s{sO si}}", "SpecialToken", "id", name, "type_id", 0));
-    json_object_set_new(named, json_string_value(name), json_pack("{sO s[i] s[O]}", "id", name, "ids", (int)ids[i], "tokens", name));
+    json_object_set_new(named, json_string_value(name),
+                        json_pack("{sO s[i] s[O]}", "id", name, "ids", (int)ids[i], "tokens", name));
     json_decref(name);
   }
 }
@@ -97,27 +108,32 @@ static json_t *post_processor(const rf_tokenizer *t) {
   put_marks(t, t->prefix, t->prefix_count, pair, named);
   json_array_append_new(pair, json_pack("{s{ss si}}", "Sequence", "id", "B", "type_id", 1));
   put_marks(t, t->suffix, t->suffix_count, pair, named);
-  return json_pack("{ss so so so}", "type", "TemplateProcessing", "single", single, "pair", pair, "special_tokens", named);
+  return json_pack("{ss so so so}", "type", "TemplateProcessing", "single", single, "pair", pair,
+                   "special_tokens", named);
 }
 
 static json_t *tokenizer_json(const rf_tokenizer *t) {
   json_t *vocab = vocabulary(t), *order = vocab ? merges(t) : NULL;
   if (!order) return json_decref(vocab), NULL;
   json_t *model =
-      json_pack("{ss sn sn sn sn sb sb sb so so}", "type", "BPE", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
-                "fuse_unk", false, "byte_fallback", false, "ignore_merges", t->bpe.ignore_merges, "vocab", vocab, "merges", order);
-  return json_pack("{ss sn sn so sn so so so so}", "version", "1.0", "truncation", "padding", "added_tokens", added(t), "normalizer", "pre_tokenizer",
-                   pre_tokenizer(t), "post_processor", post_processor(t), "decoder",
-                   json_pack("{ss sb sb sb}", "type", "ByteLevel", "add_prefix_space", true, "trim_offsets", true, "use_regex", true), "model",
-                   model);
+      json_pack("{ss sn sn sn sn sb sb sb so so}", "type", "BPE", "dropout", "unk_token",
+                "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", false, "byte_fallback", false,
+                "ignore_merges", t->bpe.ignore_merges, "vocab", vocab, "merges", order);
+  return json_pack("{ss sn sn so sn so so so so}", "version", "1.0", "truncation", "padding", "added_tokens",
+                   added(t), "normalizer", "pre_tokenizer", pre_tokenizer(t), "post_processor",
+                   post_processor(t), "decoder",
+                   json_pack("{ss sb sb sb}", "type", "ByteLevel", "add_prefix_space", true, "trim_offsets",
+                             true, "use_regex", true),
+                   "model", model);
 }
 
-rf_status rf_tokenizer_config_write(const rf_tokenizer *t, const char *class, const char *chat_template, size_t template_bytes, const char *folder,
-                                    rf_error *error) {
+rf_status rf_tokenizer_config_write(const rf_tokenizer *t, const char *class, const char *chat_template,
+                                    size_t template_bytes, const char *folder, rf_error *error) {
   const struct {
     const char *name;
     int32_t id;
-  } marks[] = {{"bos_token", t->bos_id}, {"eos_token", t->eos_id}, {"unk_token", t->unk_id}, {"pad_token", t->pad_id}};
+  } marks[] = {
+      {"bos_token", t->bos_id}, {"eos_token", t->eos_id}, {"unk_token", t->unk_id}, {"pad_token", t->pad_id}};
   char path[4400];
   json_t *json = json_pack("{ss* sb}", "tokenizer_class", class, "clean_up_tokenization_spaces", false);
   for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
@@ -133,10 +149,11 @@ rf_status rf_tokenizer_config_write(const rf_tokenizer *t, const char *class, co
   return status;
 }
 
-rf_status rf_tokenizer_json_write(const rf_tokenizer *t, const char *chat_template, size_t template_bytes, const char *folder, bool *written,
-                                  rf_error *error) {
+rf_status rf_tokenizer_json_write(const rf_tokenizer *t, const char *chat_template, size_t template_bytes,
+                                  const char *folder, bool *written, rf_error *error) {
   char path[4400];
-  bool plain = t->kind == RF_TOKENS_BPE && t->bpe.byte_level && !t->normals.count && !t->normalized.count && !t->splits.prefix && !t->splits.mark;
+  bool plain = t->kind == RF_TOKENS_BPE && t->bpe.byte_level && !t->normals.count && !t->normalized.count &&
+               !t->splits.prefix && !t->splits.mark;
   json_t *json = plain ? tokenizer_json(t) : NULL;
   *written = json != NULL;
   if (!json) return RAFTER_OK;
@@ -144,5 +161,6 @@ rf_status rf_tokenizer_json_write(const rf_tokenizer *t, const char *chat_templa
   rf_status status = rf_json_write(path, json, 0, error);
   json_decref(json);
   RF_TRY(status);
-  return rf_tokenizer_config_write(t, "PreTrainedTokenizerFast", chat_template, template_bytes, folder, error);
+  return rf_tokenizer_config_write(t, "PreTrainedTokenizerFast", chat_template, template_bytes, folder,
+                                   error);
 }

@@ -1,5 +1,6 @@
-/* tokenizer_model_write.c - the SentencePiece vocabulary of a GGUF file as the tokenizer.model that it was made of (tokenizer_sentencepiece.c names the fields),
- * for libraries that read no GGUF. Only what that library computes alike is written: BPE by scores, without unused pieces. */
+/* tokenizer_model_write.c - the SentencePiece vocabulary of a GGUF file as the tokenizer.model
+ * that it was made of (tokenizer_sentencepiece.c names the fields), for libraries that read no
+ * GGUF. Only what that library computes alike is written: BPE by scores, without unused pieces. */
 #include "model/tokenizer_parts.h"
 
 #include "base/file.h"
@@ -38,9 +39,11 @@ static rf_status put_float(rf_buffer *to, int field, float value, rf_error *erro
   return rf_buffer_add(to, out, sizeof out, error);
 }
 
-/* ---- pieces --------------------------------------------------------------------------------------------------------- */
+/* ---- pieces ---------------------------------------------------------------------------------- */
 
-static int kind_of(const rf_gguf_vocab *v, int64_t id) { return id == v->unknown ? RF_GGUF_TOKEN_UNKNOWN : v->kind[id]; }
+static int kind_of(const rf_gguf_vocab *v, int64_t id) {
+  return id == v->unknown ? RF_GGUF_TOKEN_UNKNOWN : v->kind[id];
+}
 
 /* The user's own tokens stand in GGUF with spaces, which are U+2581 there. */
 static rf_status put_spelling(const rf_gguf_vocab *v, int64_t id, rf_buffer *to, rf_error *error) {
@@ -59,14 +62,17 @@ static int by_text(const void *a, const void *b) {
   return order ? order : (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-/* No piece twice, none empty, one that is unknown, all bytes or none: what the library asks of a model. */
+/* No piece twice, none empty, one that is unknown, all bytes or none: what the library asks of a
+ * model. */
 static bool has_place(const rf_gguf_vocab *v) {
   int64_t bytes = 0, unknown = 0;
   bool fits = v->model.bytes == 5 && !memcmp(v->model.at, "llama", 5) && v->score && v->kind && v->count > 0;
   for (int64_t id = 0; fits && id < v->count; id++) {
     int kind = kind_of(v, id);
-    bytes += kind == RF_GGUF_TOKEN_BYTE; unknown += kind == RF_GGUF_TOKEN_UNKNOWN;
-    fits = kind >= RF_GGUF_TOKEN_NORMAL && kind <= RF_GGUF_TOKEN_BYTE && kind != RF_GGUF_TOKEN_UNUSED && v->token[id].bytes > 0;
+    bytes += kind == RF_GGUF_TOKEN_BYTE;
+    unknown += kind == RF_GGUF_TOKEN_UNKNOWN;
+    fits = kind >= RF_GGUF_TOKEN_NORMAL && kind <= RF_GGUF_TOKEN_BYTE && kind != RF_GGUF_TOKEN_UNUSED &&
+           v->token[id].bytes > 0;
   }
   if (!fits || unknown != 1 || (bytes && bytes != 256)) return false;
   rf_gguf_text *sorted = malloc((size_t)v->count * sizeof *sorted);
@@ -90,11 +96,12 @@ static rf_status put_pieces(const rf_gguf_vocab *v, rf_buffer *to, rf_error *err
     RF_GO(put_bytes(to, 1, piece.at, piece.bytes, error));
   }
 done:
-  free(piece.at); free(text.at);
+  free(piece.at);
+  free(text.at);
   return status;
 }
 
-/* ---- the specifications ----------------------------------------------------------------------------------------------- */
+/* ---- the specifications ---------------------------------------------------------------------- */
 
 static rf_status put_trainer(const rf_gguf_vocab *v, rf_buffer *to, rf_error *error) {
   enum { BPE = 2 };
@@ -117,7 +124,8 @@ static rf_status put_normalizer(const rf_gguf_vocab *v, rf_buffer *to, rf_error 
   return put_number(to, 5, 1, error);                    /* escape_whitespaces */
 }
 
-rf_status rf_tokenizer_model_write(const rf_gguf_vocab *v, const char *folder, bool *written, rf_error *error) {
+rf_status rf_tokenizer_model_write(const rf_gguf_vocab *v, const char *folder, bool *written,
+                                   rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_buffer whole = {0}, part = {0};
   char path[4400];
@@ -133,6 +141,7 @@ rf_status rf_tokenizer_model_write(const rf_gguf_vocab *v, const char *folder, b
   RF_GO(rf_file_write(path, whole.at, whole.bytes, error));
   *written = true;
 done:
-  free(whole.at); free(part.at);
+  free(whole.at);
+  free(part.at);
   return status;
 }

@@ -1,4 +1,5 @@
-/* tokenizer_normalize.c - what is done to text before tokens are looked for: a prefix, replacements, Unicode forms, blanks. */
+/* tokenizer_normalize.c - what is done to text before tokens are looked for: a prefix,
+ * replacements, Unicode forms, blanks. */
 #define _GNU_SOURCE
 #include "model/tokenizer_parts.h"
 
@@ -13,9 +14,11 @@ static rf_status copy(rf_span from, char **to, rf_error *error) {
   return RAFTER_OK;
 }
 
-rf_status rf_normals_add(rf_normals *normals, rf_normal_kind kind, rf_span from, rf_span to, const char *where, rf_error *error) {
+rf_status rf_normals_add(rf_normals *normals, rf_normal_kind kind, rf_span from, rf_span to,
+                         const char *where, rf_error *error) {
   if (normals->count == RF_STEPS_MOST)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "too many normalizers (%s: expected at most %d)", where, (int)RF_STEPS_MOST);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "too many normalizers (%s: expected at most %d)", where,
+                   (int)RF_STEPS_MOST);
   if (from.bytes > RF_PIECE_MOST || to.bytes > RF_PIECE_MOST)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "a normalizer's text is too long (%s)", where);
   rf_normal *step = &normals->at[normals->count];
@@ -26,15 +29,19 @@ rf_status rf_normals_add(rf_normals *normals, rf_normal_kind kind, rf_span from,
 }
 
 void rf_normals_free(rf_normals *normals) {
-  for (int i = 0; i < normals->count; i++) { free(normals->at[i].from); free(normals->at[i].to); rf_pattern_free(normals->at[i].pattern); }
+  for (int i = 0; i < normals->count; i++) {
+    free(normals->at[i].from);
+    free(normals->at[i].to);
+    rf_pattern_free(normals->at[i].pattern);
+  }
   normals->count = 0;
 }
 
 static rf_status replace_literal(const rf_normal *step, rf_span text, rf_buffer *out, rf_error *error) {
   const char *at = text.at, *end = text.at + text.bytes;
   while (at < end) {
-    const char *hit =
-        step->from_bytes == 1 ? memchr(at, step->from[0], (size_t)(end - at)) : memmem(at, (size_t)(end - at), step->from, step->from_bytes);
+    const char *hit = step->from_bytes == 1 ? memchr(at, step->from[0], (size_t)(end - at))
+                                            : memmem(at, (size_t)(end - at), step->from, step->from_bytes);
     RF_TRY(rf_buffer_add(out, at, (size_t)((hit ? hit : end) - at), error));
     if (!hit) break;
     RF_TRY(rf_buffer_add(out, step->to, step->to_bytes, error));
@@ -51,13 +58,15 @@ static rf_status replace_pattern(const rf_normal *step, rf_span text, rf_buffer 
   while (at < end) { /* one stretch of UTF-8 after the other: patterns know nothing else */
     const char *stop = rf_utf8_valid(at, end), *from = at, *hit = NULL, *behind = NULL;
     int found = 0;
-    while (from < stop && (found = rf_pattern_next(step->pattern, match, at, from, stop, &hit, &behind)) == 1) {
+    while (from < stop &&
+           (found = rf_pattern_next(step->pattern, match, at, from, stop, &hit, &behind)) == 1) {
       RF_GO(rf_buffer_add(out, from, (size_t)(hit - from), error));
       RF_GO(rf_buffer_add(out, step->to, step->to_bytes, error));
       from = behind;
     }
     if (found < 0) {
-      status = RF_FAIL(error, RAFTER_FAILED, NULL, "a normalizer's pattern needs too much work for this text");
+      status =
+          RF_FAIL(error, RAFTER_FAILED, NULL, "a normalizer's pattern needs too much work for this text");
       goto done;
     }
     if (stop < end) stop++;
@@ -75,8 +84,10 @@ static rf_status unicode_form(const rf_normal *step, rf_span text, rf_buffer *ou
     const char *stop = rf_utf8_valid(at, end);
     utf8proc_uint8_t *form = NULL;
     if (stop > at) {
-      utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)at, stop - at, &form, (utf8proc_option_t)step->unicode);
-      if (n < 0) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot normalize a text (%s)", utf8proc_errmsg(n));
+      utf8proc_ssize_t n =
+          utf8proc_map((const utf8proc_uint8_t *)at, stop - at, &form, (utf8proc_option_t)step->unicode);
+      if (n < 0)
+        return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot normalize a text (%s)", utf8proc_errmsg(n));
       rf_status status = rf_buffer_add(out, (const char *)form, (size_t)n, error);
       free(form);
       RF_TRY(status);
@@ -87,14 +98,20 @@ static rf_status unicode_form(const rf_normal *step, rf_span text, rf_buffer *ou
   return RAFTER_OK;
 }
 
-/* SentencePiece: blanks at both ends go, runs of spaces become one. `marks`: it cuts the end after spaces became U+2581, so those go too. */
+/* SentencePiece: blanks at both ends go, runs of spaces become one. `marks`: it cuts the end
+ * after spaces became U+2581, so those go too. */
 static rf_status squeeze(rf_span text, bool marks, rf_buffer *out, rf_error *error) {
   const char *at = text.at, *end = text.at + text.bytes;
   while (at < end && *at == ' ') at++;
   for (bool cut = true; cut;) {
     cut = false;
-    if (end > at && end[-1] == ' ') { end--; cut = true; }
-    else if (marks && end - at >= 3 && !memcmp(end - 3, RF_SPACE_MARK, 3)) { end -= 3; cut = true; }
+    if (end > at && end[-1] == ' ') {
+      end--;
+      cut = true;
+    } else if (marks && end - at >= 3 && !memcmp(end - 3, RF_SPACE_MARK, 3)) {
+      end -= 3;
+      cut = true;
+    }
   }
   RF_TRY(rf_buffer_reserve(out, (size_t)(end - at), error));
   for (; at < end; at++)
@@ -125,7 +142,8 @@ static bool ascii(rf_span text) {
   return true;
 }
 
-rf_status rf_normalize(const rf_normals *normals, rf_span text, rf_buffer *buffer, rf_buffer *spare, rf_span *result, rf_error *error) {
+rf_status rf_normalize(const rf_normals *normals, rf_span text, rf_buffer *buffer, rf_buffer *spare,
+                       rf_span *result, rf_error *error) {
   for (int i = 0; i < normals->count && text.bytes; i++) {
     const rf_normal *step = &normals->at[i];
     if (step->kind == RF_NORMAL_STRIP) {
@@ -133,7 +151,8 @@ rf_status rf_normalize(const rf_normals *normals, rf_span text, rf_buffer *buffe
       continue;
     }
     if (step->kind == RF_NORMAL_UNICODE && ascii(text)) continue;
-    rf_buffer *out = text.at >= buffer->at && buffer->at && text.at < buffer->at + buffer->capacity ? spare : buffer;
+    rf_buffer *out =
+        text.at >= buffer->at && buffer->at && text.at < buffer->at + buffer->capacity ? spare : buffer;
     out->bytes = 0;
     RF_TRY(rf_buffer_reserve(out, text.bytes + text.bytes / 2 + step->to_bytes, error));
     if (step->kind == RF_NORMAL_PREPEND) {

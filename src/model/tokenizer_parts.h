@@ -1,7 +1,8 @@
-/* tokenizer_parts.h - what the files tokenizer*.c share. Readers (json, sentencepiece, llama2c, build) fill these parts, then only encoding and
- * decoding walk them.
+/* tokenizer_parts.h - what the files tokenizer*.c share. Readers (json, sentencepiece, llama2c,
+ * build) fill these parts, then only encoding and decoding walk them.
  *
- *   text ──raw added tokens──> segments ──normalize──> text ──normalized added tokens──> segments ──prepare, split──> words ──model──> ids */
+ *   text ──raw added tokens──> segments ──normalize──> text ──normalized added tokens──>
+ *     segments ──prepare, split──> words ──model──> ids */
 #ifndef RF_TOKENIZER_PARTS_H
 #define RF_TOKENIZER_PARTS_H
 
@@ -18,9 +19,10 @@ typedef struct rf_buffer {
 rf_status rf_buffer_reserve(rf_buffer *buffer, size_t more, rf_error *error);
 rf_status rf_buffer_add(rf_buffer *buffer, const char *at, size_t bytes, rf_error *error);
 
-/* ---- pieces (tokenizer_pieces.c) -------------------------------------------------------------------------------- */
+/* ---- pieces (tokenizer_pieces.c) ------------------------------------------------------------- */
 
-enum { RF_PIECE_MOST = 4096 }; /* bytes of one piece: what is derived from a piece costs the square of its length */
+/* bytes of one piece: what is derived from a piece costs the square of its length */
+enum { RF_PIECE_MOST = 4096 };
 
 typedef struct rf_piece_row {
   uint32_t first, bytes; /* its spelling in pieces.text; bytes 0: no such id */
@@ -38,12 +40,14 @@ typedef struct rf_pieces {
 
 rf_status rf_pieces_reserve(rf_pieces *pieces, int64_t ids, rf_error *error);
 /* A piece under its id, which text does not find yet. RAFTER_FAILED when the id is taken. */
-rf_status rf_pieces_put(rf_pieces *pieces, int64_t id, rf_span text, rf_piece_type type, const char *where, rf_error *error);
-/* Text finds all normal pieces from now on (`users`: the user's too): once, since the memory of many is waited for together. RAFTER_FAILED when two
- * have one spelling. */
+rf_status rf_pieces_put(rf_pieces *pieces, int64_t id, rf_span text, rf_piece_type type, const char *where,
+                        rf_error *error);
+/* Text finds all normal pieces from now on (`users`: the user's too): once, since the memory of
+ * many is waited for together. RAFTER_FAILED when two have one spelling. */
 rf_status rf_pieces_list(rf_pieces *pieces, bool users, const char *where, rf_error *error);
 int32_t rf_pieces_find(const rf_pieces *pieces, const char *at, size_t bytes); /* -1: none */
-/* At most RF_FIND_MOST at once: their memory is waited for together, which is most of the time that reading merges takes. */
+/* At most RF_FIND_MOST at once: their memory is waited for together, which is most of the time
+ * that reading merges takes. */
 enum { RF_FIND_MOST = 96 };
 void rf_pieces_find_many(const rf_pieces *pieces, const rf_span *keys, int count, int32_t *ids);
 static inline rf_span rf_pieces_at(const rf_pieces *pieces, int64_t id) {
@@ -51,7 +55,7 @@ static inline rf_span rf_pieces_at(const rf_pieces *pieces, int64_t id) {
 }
 void rf_pieces_free(rf_pieces *pieces);
 
-/* ---- tokens found in text before anything else (tokenizer_added.c) ---------------------------------------------- */
+/* ---- tokens found in text before anything else (tokenizer_added.c) --------------------------- */
 
 typedef struct rf_added {
   rf_span text;
@@ -66,17 +70,25 @@ typedef struct rf_matcher {
   int first[257]; /* of each first byte */
 } rf_matcher;
 
-rf_status rf_matcher_add(rf_matcher *matcher, const rf_added *added, rf_error *error); /* keeps a copy of the text */
+/* keeps a copy of the text */
+rf_status rf_matcher_add(rf_matcher *matcher, const rf_added *added, rf_error *error);
 rf_status rf_matcher_sort(rf_matcher *matcher, const char *where, rf_error *error);
-/* The first match in [at, end), the longest there. false: none. What is cut out is [*start, *stop), with the blanks a token takes along. */
-bool rf_matcher_next(const rf_matcher *matcher, const char *text, const char *at, const char *end, bool specials, const char **start,
-                     const char **stop, int32_t *id);
+/* The first match in [at, end), the longest there. false: none. What is cut out is [*start,
+ * *stop), with the blanks a token takes along. */
+bool rf_matcher_next(const rf_matcher *matcher, const char *text, const char *at, const char *end,
+                     bool specials, const char **start, const char **stop, int32_t *id);
 void rf_matcher_free(rf_matcher *matcher);
 
-/* ---- normalizing (tokenizer_normalize.c) ------------------------------------------------------------------------ */
+/* ---- normalizing (tokenizer_normalize.c) ----------------------------------------------------- */
 
 typedef struct rf_pattern rf_pattern; /* a compiled regular expression or literal (tokenizer_split.c) */
-typedef enum rf_normal_kind { RF_NORMAL_PREPEND, RF_NORMAL_REPLACE, RF_NORMAL_UNICODE, RF_NORMAL_SQUEEZE, RF_NORMAL_STRIP } rf_normal_kind;
+typedef enum rf_normal_kind {
+  RF_NORMAL_PREPEND,
+  RF_NORMAL_REPLACE,
+  RF_NORMAL_UNICODE,
+  RF_NORMAL_SQUEEZE,
+  RF_NORMAL_STRIP
+} rf_normal_kind;
 typedef struct rf_normal {
   rf_normal_kind kind;
   rf_pattern *pattern; /* replace */
@@ -92,13 +104,21 @@ typedef struct rf_normals {
   rf_normal at[RF_STEPS_MOST];
 } rf_normals;
 /* `text` itself when no step changes it, else a text in `buffer` or `spare`. */
-rf_status rf_normalize(const rf_normals *normals, rf_span text, rf_buffer *buffer, rf_buffer *spare, rf_span *result, rf_error *error);
-rf_status rf_normals_add(rf_normals *normals, rf_normal_kind kind, rf_span from, rf_span to, const char *where, rf_error *error);
+rf_status rf_normalize(const rf_normals *normals, rf_span text, rf_buffer *buffer, rf_buffer *spare,
+                       rf_span *result, rf_error *error);
+rf_status rf_normals_add(rf_normals *normals, rf_normal_kind kind, rf_span from, rf_span to,
+                         const char *where, rf_error *error);
 void rf_normals_free(rf_normals *normals);
 
-/* ---- splitting (tokenizer_split.c) ------------------------------------------------------------------------------ */
+/* ---- splitting (tokenizer_split.c) ----------------------------------------------------------- */
 
-typedef enum rf_behaviour { RF_SPLIT_ISOLATED, RF_SPLIT_REMOVED, RF_SPLIT_PREVIOUS, RF_SPLIT_NEXT, RF_SPLIT_CONTIGUOUS } rf_behaviour;
+typedef enum rf_behaviour {
+  RF_SPLIT_ISOLATED,
+  RF_SPLIT_REMOVED,
+  RF_SPLIT_PREVIOUS,
+  RF_SPLIT_NEXT,
+  RF_SPLIT_CONTIGUOUS
+} rf_behaviour;
 typedef struct rf_split {
   rf_pattern *pattern;
   rf_behaviour behaviour;
@@ -114,25 +134,30 @@ typedef struct rf_splits {
 } rf_splits;
 
 extern const char RF_GPT2_PATTERN[];
-rf_status rf_pattern_new(const char *text, size_t bytes, bool literal, const char *where, rf_pattern **pattern, rf_error *error);
+rf_status rf_pattern_new(const char *text, size_t bytes, bool literal, const char *where,
+                         rf_pattern **pattern, rf_error *error);
 void rf_pattern_free(rf_pattern *pattern);
 const char *rf_pattern_literal(const rf_pattern *pattern); /* NULL: a regular expression */
 const char *rf_pattern_text(const rf_pattern *pattern);    /* as it was given */
-/* The next match in [at, end) that is not empty; 1 found, 0 none, -1 the pattern needs more than is reasonable. `text` begins the subject. */
-int rf_pattern_next(const rf_pattern *pattern, void *match, const char *text, const char *at, const char *end, const char **start, const char **stop);
+/* The next match in [at, end) that is not empty; 1 found, 0 none, -1 the pattern needs more than
+ * is reasonable. `text` begins the subject. */
+int rf_pattern_next(const rf_pattern *pattern, void *match, const char *text, const char *at, const char *end,
+                    const char **start, const char **stop);
 void *rf_match_new(void);
 void rf_match_free(void *match);
-rf_status rf_splits_add(rf_splits *splits, const char *text, size_t bytes, bool literal, rf_behaviour behaviour, bool invert, const char *where,
-                        rf_error *error);
+rf_status rf_splits_add(rf_splits *splits, const char *text, size_t bytes, bool literal,
+                        rf_behaviour behaviour, bool invert, const char *where, rf_error *error);
 /* The splits that GGUF calls by this name; *ignore_merges with it. */
-rf_status rf_splits_named(const char *name, rf_splits *splits, bool *ignore_merges, const char *where, rf_error *error);
+rf_status rf_splits_named(const char *name, rf_splits *splits, bool *ignore_merges, const char *where,
+                          rf_error *error);
 /* The name of these splits, or NULL. */
 const char *rf_splits_name(const rf_splits *splits, bool ignore_merges);
 typedef rf_status rf_word_function(void *self, const char *word, size_t bytes, rf_error *error);
-rf_status rf_split_words(const rf_splits *splits, void *match, const char *text, size_t bytes, rf_word_function *word, void *self, rf_error *error);
+rf_status rf_split_words(const rf_splits *splits, void *match, const char *text, size_t bytes,
+                         rf_word_function *word, void *self, rf_error *error);
 void rf_splits_free(rf_splits *splits);
 
-/* ---- models (tokenizer_bpe.c, tokenizer_unigram.c) -------------------------------------------------------------- */
+/* ---- models (tokenizer_bpe.c, tokenizer_unigram.c) ------------------------------------------- */
 
 typedef struct rf_pair {
   uint32_t left, right, rank, id; /* rank RF_NO_RANK: an empty slot */
@@ -143,12 +168,16 @@ typedef struct rf_bpe {
   rf_pair *slots;
   uint64_t mask;
   int64_t pairs;
-  uint32_t *rank;      /* of each piece, where any two neighbours merge whose text together is one; NULL: where the pairs are listed */
+  /* of each piece, where any two neighbours merge whose text together is one; NULL: where the
+   * pairs are listed */
+  uint32_t *rank;
   uint32_t longest;    /* bytes of the longest piece that has a rank */
   bool byte_level;     /* symbols are bytes; else characters */
   bool ignore_merges;  /* a word that is a piece is that piece */
   int32_t symbol[256]; /* id of a byte (byte_level) or of an ASCII character; -1: none */
-  uint64_t *inside;    /* one bit for each pair of neighbouring characters inside any piece, hashed: text is cut between all others */
+  /* one bit for each pair of neighbouring characters inside any piece, hashed: text is cut
+   * between all others */
+  uint64_t *inside;
 } rf_bpe;
 
 typedef struct rf_edge {
@@ -192,7 +221,8 @@ struct rf_tokenizer {
 
 /* What one call to encode works with. */
 typedef struct rf_encoding rf_encoding;
-/* Unknown bytes: their byte pieces, or the unknown id (fused with one right before it in this segment). */
+/* Unknown bytes: their byte pieces, or the unknown id (fused with one right before it in this
+ * segment). */
 rf_status rf_encode_unknown(rf_encoding *e, const char *at, size_t bytes, rf_error *error);
 struct rf_cache;
 typedef struct rf_symbol {
@@ -220,8 +250,10 @@ struct rf_encoding {
 };
 
 rf_status rf_bpe_reserve(rf_bpe *bpe, int64_t pairs, rf_error *error);
-void rf_bpe_expect(const rf_bpe *bpe, uint32_t left, uint32_t right);                     /* that this pair comes soon */
-void rf_bpe_pair(rf_bpe *bpe, uint32_t left, uint32_t right, uint32_t rank, uint32_t id); /* a pair named twice keeps the later rank */
+/* that this pair comes soon */
+void rf_bpe_expect(const rf_bpe *bpe, uint32_t left, uint32_t right);
+/* a pair named twice keeps the later rank */
+void rf_bpe_pair(rf_bpe *bpe, uint32_t left, uint32_t right, uint32_t rank, uint32_t id);
 /* When all pieces and pairs are in: symbols and where text can be cut. */
 rf_status rf_bpe_finish(rf_tokenizer *tokenizer, const char *where, rf_error *error);
 rf_status rf_bpe_word(void *encoding, const char *word, size_t bytes, rf_error *error);
@@ -229,52 +261,68 @@ void rf_bpe_free(rf_bpe *bpe);
 rf_status rf_cache_new(rf_encoding *e, size_t bytes, rf_error *error);
 
 /* scores[id] of each piece. */
-rf_status rf_unigram_build(rf_tokenizer *tokenizer, const double *scores, bool sentencepiece, const char *where, rf_error *error);
+rf_status rf_unigram_build(rf_tokenizer *tokenizer, const double *scores, bool sentencepiece,
+                           const char *where, rf_error *error);
 rf_status rf_unigram_word(void *encoding, const char *word, size_t bytes, rf_error *error);
 void rf_unigram_free(rf_unigram *unigram);
 
-/* ---- readers ---------------------------------------------------------------------------------------------------- */
+/* ---- readers --------------------------------------------------------------------------------- */
 
 rf_tokenizer *rf_tokenizer_new(rf_model_kind kind, rf_error *error);
-/* The byte pieces, the matchers, the texts of all pieces: the last step of every reader. `bytes`: "<0x41>" is a byte; `spaces`: U+2581 is one. */
-rf_status rf_tokenizer_finish(rf_tokenizer *tokenizer, bool bytes, bool spaces, const char *where, rf_error *error);
-rf_status rf_tokenizer_marks(rf_tokenizer *tokenizer, const int32_t *prefix, int prefix_count, const int32_t *suffix, int suffix_count,
-                             rf_error *error);
-/* Bytes of a spelling in GPT-2's alphabet into `out` (room for `piece.bytes`), or -1 when it holds another character. */
+/* The byte pieces, the matchers, the texts of all pieces: the last step of every reader.
+ * `bytes`: "<0x41>" is a byte; `spaces`: U+2581 is one. */
+rf_status rf_tokenizer_finish(rf_tokenizer *tokenizer, bool bytes, bool spaces, const char *where,
+                              rf_error *error);
+rf_status rf_tokenizer_marks(rf_tokenizer *tokenizer, const int32_t *prefix, int prefix_count,
+                             const int32_t *suffix, int suffix_count, rf_error *error);
+/* Bytes of a spelling in GPT-2's alphabet into `out` (room for `piece.bytes`), or -1 when it
+ * holds another character. */
 int64_t rf_alphabet_bytes(rf_span piece, char *out);
 /* The other way, into `out` (room for twice the bytes); returns how many. */
 size_t rf_alphabet_text(rf_span bytes, char *out);
 int rf_byte_piece(rf_span piece); /* "<0x41>" -> 65; -1: it is none */
 
-rf_status rf_tokenizer_sentencepiece_read(const char *text, size_t bytes, const char *where, rf_tokenizer **tokenizer, rf_error *error);
-rf_status rf_tokenizer_llama2c_read(const char *text, size_t bytes, const char *where, rf_tokenizer **tokenizer, rf_error *error);
-/* tokenizer_config.json beside a tokenizer, if it is there; `says_marks`: also whether BOS and EOS go around a text. */
-rf_status rf_tokenizer_config_apply(rf_tokenizer *tokenizer, const char *tokenizer_path, bool says_marks, rf_error *error);
+rf_status rf_tokenizer_sentencepiece_read(const char *text, size_t bytes, const char *where,
+                                          rf_tokenizer **tokenizer, rf_error *error);
+rf_status rf_tokenizer_llama2c_read(const char *text, size_t bytes, const char *where,
+                                    rf_tokenizer **tokenizer, rf_error *error);
+/* tokenizer_config.json beside a tokenizer, if it is there; `says_marks`: also whether BOS and
+ * EOS go around a text. */
+rf_status rf_tokenizer_config_apply(rf_tokenizer *tokenizer, const char *tokenizer_path, bool says_marks,
+                                    rf_error *error);
 /* The folder that `from`, a folder or a weight file, has its tokenizer in. */
 void rf_tokenizer_folder(const char *from, char folder[4096]);
 /* Whether a folder's tokenizer_config.json says that its model reads bytes. */
 bool rf_tokenizer_says_bytes(const char *folder);
-/* The tokenizer.* metadata of a GGUF file as a GGUF file without tensors; *written is false where the file has no vocabulary. */
+/* The tokenizer.* metadata of a GGUF file as a GGUF file without tensors; *written is false
+ * where the file has no vocabulary. */
 rf_status rf_tokenizer_gguf_extract(const char *from, const char *to, bool *written, rf_error *error);
-/* tokenizer.json and tokenizer_config.json of a byte-level BPE, with its chat template (may be NULL); *written is false of any other tokenizer. */
-rf_status rf_tokenizer_json_write(const rf_tokenizer *tokenizer, const char *chat_template, size_t template_bytes, const char *folder, bool *written,
-                                  rf_error *error);
-/* tokenizer_config.json: marks and template; `class` NULL: left to config.json, and whether marks go around a text is said. */
-rf_status rf_tokenizer_config_write(const rf_tokenizer *tokenizer, const char *class, const char *chat_template, size_t template_bytes,
-                                    const char *folder, rf_error *error);
-/* tokenizer.model of the SentencePiece vocabulary of a GGUF file; *written is false of any other, and of one that SentencePiece would read otherwise. */
+/* tokenizer.json and tokenizer_config.json of a byte-level BPE, with its chat template (may be
+ * NULL); *written is false of any other tokenizer. */
+rf_status rf_tokenizer_json_write(const rf_tokenizer *tokenizer, const char *chat_template,
+                                  size_t template_bytes, const char *folder, bool *written, rf_error *error);
+/* tokenizer_config.json: marks and template; `class` NULL: left to config.json, and whether
+ * marks go around a text is said. */
+rf_status rf_tokenizer_config_write(const rf_tokenizer *tokenizer, const char *class,
+                                    const char *chat_template, size_t template_bytes, const char *folder,
+                                    rf_error *error);
+/* tokenizer.model of the SentencePiece vocabulary of a GGUF file; *written is false of any
+ * other, and of one that SentencePiece would read otherwise. */
 struct rf_gguf_vocab;
-rf_status rf_tokenizer_model_write(const struct rf_gguf_vocab *vocab, const char *folder, bool *written, rf_error *error);
+rf_status rf_tokenizer_model_write(const struct rf_gguf_vocab *vocab, const char *folder, bool *written,
+                                   rf_error *error);
 /* The vocabulary inside a GGUF file. */
 rf_status rf_tokenizer_gguf_open(const char *path, rf_tokenizer **tokenizer, rf_error *error);
-/* normalizer, pre_tokenizer, decoder and post_processor of tokenizer.json (tokenizer_json_steps.c); each may be NULL or null. */
+/* normalizer, pre_tokenizer, decoder and post_processor of tokenizer.json
+ * (tokenizer_json_steps.c); each may be NULL or null. */
 typedef struct rf_json_steps {
   struct json_t *normalizer, *pre_tokenizer, *decoder, *post_processor;
 } rf_json_steps;
 bool rf_json_is_byte_level(const struct json_t *pre_tokenizer);
-rf_status rf_json_steps_read(const rf_json_steps *steps, rf_tokenizer *tokenizer, bool *bytes, bool *spaces, const char *where, rf_error *error);
+rf_status rf_json_steps_read(const rf_json_steps *steps, rf_tokenizer *tokenizer, bool *bytes, bool *spaces,
+                             const char *where, rf_error *error);
 
-/* ---- UTF-8 (tokenizer_utf8.c) ----------------------------------------------------------------------------------- */
+/* ---- UTF-8 (tokenizer_utf8.c) ---------------------------------------------------------------- */
 
 /* Bytes of the character at `at`, 1 to 4; 0: no UTF-8 there. */
 int rf_utf8_length(const char *at, const char *end);

@@ -1,9 +1,13 @@
-/* tokenizer_sentencepiece.c - tokenizer.model: a protocol buffer, of which a few fields matter (sentencepiece_model.proto):
+/* tokenizer_sentencepiece.c - tokenizer.model: a protocol buffer, of which a few fields matter
+ * (sentencepiece_model.proto):
  *
- *   ModelProto       1 repeated SentencePiece   2 TrainerSpec   3 NormalizerSpec   (4 self-test, 5 denormalizer)
+ *   ModelProto       1 repeated SentencePiece   2 TrainerSpec   3 NormalizerSpec   (4 self-test,
+ *     5 denormalizer)
  *   SentencePiece    1 piece   2 float score   3 type (normal when missing)
- *   TrainerSpec      3 model_type   24 treat_whitespace_as_suffix   35 byte_fallback   45 unk_piece   46 bos_piece   47 eos_piece   48 pad_piece
- *   NormalizerSpec   1 name   2 precompiled_charsmap   3 add_dummy_prefix   4 remove_extra_whitespaces   5 escape_whitespaces */
+ *   TrainerSpec      3 model_type   24 treat_whitespace_as_suffix   35 byte_fallback   45
+ *     unk_piece   46 bos_piece   47 eos_piece   48 pad_piece
+ *   NormalizerSpec   1 name   2 precompiled_charsmap   3 add_dummy_prefix   4
+ *     remove_extra_whitespaces   5 escape_whitespaces */
 #include "model/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -50,7 +54,9 @@ static bool next_field(message *m, field *f) {
   return true;
 }
 
-static message message_of(rf_span bytes) { return (message){(const unsigned char *)bytes.at, (const unsigned char *)bytes.at + bytes.bytes, false}; }
+static message message_of(rf_span bytes) {
+  return (message){(const unsigned char *)bytes.at, (const unsigned char *)bytes.at + bytes.bytes, false};
+}
 
 /* What the two specifications say, with the defaults of the .proto. */
 typedef struct specification {
@@ -87,7 +93,9 @@ static bool read_normalizer(rf_span bytes, specification *s) {
 
 static bool read_piece(rf_span bytes, rf_span *piece, float *score, int32_t *type) {
   message m = message_of(bytes);
-  *piece = (rf_span){"", 0}; *score = 0; *type = RF_PIECE_NORMAL;
+  *piece = (rf_span){"", 0};
+  *score = 0;
+  *type = RF_PIECE_NORMAL;
   for (field f; next_field(&m, &f);) {
     if (f.number == 1 && f.wire == 2) *piece = f.bytes;
     else if (f.number == 2 && f.wire == 5) {
@@ -100,24 +108,33 @@ static bool read_piece(rf_span bytes, rf_span *piece, float *score, int32_t *typ
 
 static int32_t id_of(const rf_vocabulary *v, const int32_t *types, rf_span name, int type) {
   for (int64_t id = 0; id < v->count; id++)
-    if (types[id] == type && v->pieces[id].bytes == name.bytes && !memcmp(v->pieces[id].at, name.at, name.bytes)) return (int32_t)id;
+    if (types[id] == type && v->pieces[id].bytes == name.bytes &&
+        !memcmp(v->pieces[id].at, name.at, name.bytes))
+      return (int32_t)id;
   return -1;
 }
 
 static rf_status check(const specification *s, const char *where, rf_error *error) {
   enum { UNIGRAM = 1, BPE = 2 };
   if (s->model_type != UNIGRAM && s->model_type != BPE)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "unsupported SentencePiece model (%s, model_type: expected 1 unigram or 2 BPE, got %llu)", where,
-                   (unsigned long long)s->model_type);
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "unsupported SentencePiece model (%s, model_type: expected 1 unigram or 2 BPE, got %llu)",
+                   where, (unsigned long long)s->model_type);
   if (s->charsmap.bytes || s->rules.bytes)
-    return RF_FAIL(error, RAFTER_FAILED, "this version reads models with the normalizer 'identity'; its tokenizer.json may do",
-                   "unsupported SentencePiece normalizer (%s, precompiled_charsmap: expected none, got %zu bytes of '%.*s')", where,
-                   s->charsmap.bytes, (int)(s->normalizer.bytes < 40 ? s->normalizer.bytes : 40), s->normalizer.at);
-  if (s->suffix) return RF_FAIL(error, RAFTER_FAILED, NULL, "unsupported SentencePiece setting (%s: treat_whitespace_as_suffix)", where);
+    return RF_FAIL(error, RAFTER_FAILED,
+                   "this version reads models with the normalizer 'identity'; its tokenizer.json may do",
+                   "unsupported SentencePiece normalizer (%s, precompiled_charsmap: expected none, got %zu "
+                   "bytes of '%.*s')",
+                   where, s->charsmap.bytes, (int)(s->normalizer.bytes < 40 ? s->normalizer.bytes : 40),
+                   s->normalizer.at);
+  if (s->suffix)
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "unsupported SentencePiece setting (%s: treat_whitespace_as_suffix)", where);
   return RAFTER_OK;
 }
 
-rf_status rf_tokenizer_sentencepiece_read(const char *text, size_t bytes, const char *where, rf_tokenizer **tokenizer, rf_error *error) {
+rf_status rf_tokenizer_sentencepiece_read(const char *text, size_t bytes, const char *where,
+                                          rf_tokenizer **tokenizer, rf_error *error) {
   enum { BPE = 2 };
   rf_status status = RAFTER_OK;
   specification s = {.model_type = 1,
@@ -146,13 +163,15 @@ rf_status rf_tokenizer_sentencepiece_read(const char *text, size_t bytes, const 
   m = message_of((rf_span){text, bytes});
   for (field f; whole && next_field(&m, &f);) {
     if (f.wire != 2) continue;
-    if (f.number == 1) { whole = read_piece(f.bytes, &pieces[v.count], &scores[v.count], &types[v.count]); v.count++; }
-    else if (f.number == 2) whole = read_trainer(f.bytes, &s);
+    if (f.number == 1) {
+      whole = read_piece(f.bytes, &pieces[v.count], &scores[v.count], &types[v.count]);
+      v.count++;
+    } else if (f.number == 2) whole = read_trainer(f.bytes, &s);
     else if (f.number == 3) whole = read_normalizer(f.bytes, &s);
   }
   if (!whole || m.broken || !v.count) {
-    status = RF_FAIL(error, RAFTER_FAILED, "is the file whole, and SentencePiece's?", "%s is no SentencePiece model (after %lld pieces)", where,
-                     (long long)v.count);
+    status = RF_FAIL(error, RAFTER_FAILED, "is the file whole, and SentencePiece's?",
+                     "%s is no SentencePiece model (after %lld pieces)", where, (long long)v.count);
     goto done;
   }
   RF_GO(check(&s, where, error));
@@ -160,23 +179,34 @@ rf_status rf_tokenizer_sentencepiece_read(const char *text, size_t bytes, const 
   for (int64_t id = 0; id < v.count; id++) {
     bytes_used |= types[id] == RF_PIECE_BYTE;
     if (types[id] != RF_PIECE_UNUSED || s.model_type != BPE) continue;
-    status =
-        RF_FAIL(error, RAFTER_FAILED, NULL, "unsupported SentencePiece setting (%s: an unused piece in a BPE model, id %lld)", where, (long long)id);
+    status = RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "unsupported SentencePiece setting (%s: an unused piece in a BPE model, id %lld)", where,
+                     (long long)id);
     goto done;
   }
   if (bytes_used && !s.byte_fallback) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "byte pieces without byte_fallback (%s)", where);
     goto done;
   }
-  v.pieces = pieces; v.scores = scores; v.types = types;
-  v.bos_id = id_of(&v, types, s.bos, RF_PIECE_CONTROL); v.eos_id = id_of(&v, types, s.eos, RF_PIECE_CONTROL);
-  v.pad_id = id_of(&v, types, s.pad, RF_PIECE_CONTROL); v.unk_id = id_of(&v, types, s.unk, RF_PIECE_UNKNOWN);
-  v.dummy_prefix = s.dummy_prefix; v.remove_extra_whitespace = s.remove_extra; v.plain_spaces = !s.escape;
+  v.pieces = pieces;
+  v.scores = scores;
+  v.types = types;
+  v.bos_id = id_of(&v, types, s.bos, RF_PIECE_CONTROL);
+  v.eos_id = id_of(&v, types, s.eos, RF_PIECE_CONTROL);
+  v.pad_id = id_of(&v, types, s.pad, RF_PIECE_CONTROL);
+  v.unk_id = id_of(&v, types, s.unk, RF_PIECE_UNKNOWN);
+  v.dummy_prefix = s.dummy_prefix;
+  v.remove_extra_whitespace = s.remove_extra;
+  v.plain_spaces = !s.escape;
   if (s.model_type == BPE) v.kind = "llama";
-  /* The file does not say which marks go around a text: BPE models (Llama, Gemma, Mistral) begin with BOS, unigram ones (T5) end with EOS. */
-  v.add_bos = s.model_type == BPE; v.add_eos = s.model_type != BPE;
+  /* The file does not say which marks go around a text: BPE models (Llama, Gemma, Mistral) begin
+   * with BOS, unigram ones (T5) end with EOS. */
+  v.add_bos = s.model_type == BPE;
+  v.add_eos = s.model_type != BPE;
   status = rf_tokenizer_build(&v, where, tokenizer, error);
 done:
-  free(pieces); free(scores); free(types);
+  free(pieces);
+  free(scores);
+  free(types);
   return status;
 }

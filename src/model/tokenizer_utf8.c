@@ -14,7 +14,9 @@ int rf_utf8_length(const char *at, const char *end) {
   for (int i = 1; i < bytes; i++)
     if ((s[i] & 0xC0) != 0x80) return 0;
   /* Overlong forms, surrogates, and what lies behind U+10FFFF. */
-  if ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F) || (s[0] == 0xF0 && s[1] < 0x90) || (s[0] == 0xF4 && s[1] > 0x8F)) return 0;
+  if ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F) || (s[0] == 0xF0 && s[1] < 0x90) ||
+      (s[0] == 0xF4 && s[1] > 0x8F))
+    return 0;
   return bytes;
 }
 
@@ -39,21 +41,28 @@ const char *rf_utf8_valid(const char *at, const char *end) {
 }
 
 int rf_utf8_put(uint32_t code, char out[4]) {
-  if (code < 0x80) { out[0] = (char)code; return 1; }
+  if (code < 0x80) {
+    out[0] = (char)code;
+    return 1;
+  }
   int bytes = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-  for (int i = bytes - 1; i > 0; i--) { out[i] = (char)(0x80 | (code & 0x3F)); code >>= 6; }
+  for (int i = bytes - 1; i > 0; i--) {
+    out[i] = (char)(0x80 | (code & 0x3F));
+    code >>= 6;
+  }
   out[0] = (char)((0xF00u >> bytes & 0xF0u) | code);
   return bytes;
 }
 
 bool rf_code_is_blank(uint32_t code) {
   if (code < 0x80) return code == ' ' || (code >= 9 && code <= 13);
-  return code == 0x85 || code == 0xA0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F ||
-         code == 0x205F || code == 0x3000;
+  return code == 0x85 || code == 0xA0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200A) ||
+         code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000;
 }
 
 bool rf_code_is_word(uint32_t code) {
-  if (code == 0x200C || code == 0x200D || (code >= 0x24B6 && code <= 0x24E9)) return true; /* joiners, circled letters */
+  /* joiners, circled letters */
+  if (code == 0x200C || code == 0x200D || (code >= 0x24B6 && code <= 0x24E9)) return true;
   switch (utf8proc_category((utf8proc_int32_t)code)) {
   case UTF8PROC_CATEGORY_LU:
   case UTF8PROC_CATEGORY_LL:

@@ -47,11 +47,15 @@ void rf_weight_file_close(rf_weight_file *file) {
 }
 
 const char *rf_weight_file_path(const rf_weight_file *file) {
-  return file->gguf ? rf_gguf_path(file->gguf) : file->llama2c ? rf_llama2c_path(file->llama2c) : rf_tensor_file_path(file->safetensors);
+  return file->gguf      ? rf_gguf_path(file->gguf)
+         : file->llama2c ? rf_llama2c_path(file->llama2c)
+                         : rf_tensor_file_path(file->safetensors);
 }
 
 int rf_weight_file_count(const rf_weight_file *file) {
-  return file->gguf ? rf_gguf_count(file->gguf) : file->llama2c ? rf_llama2c_count(file->llama2c) : rf_tensor_file_count(file->safetensors);
+  return file->gguf      ? rf_gguf_count(file->gguf)
+         : file->llama2c ? rf_llama2c_count(file->llama2c)
+                         : rf_tensor_file_count(file->safetensors);
 }
 
 static const rf_quant_tensor *quant_at(const rf_weight_file *file, int index) {
@@ -68,17 +72,19 @@ bool rf_weight_file_find(const rf_weight_file *file, const char *name, rf_weight
     part->stored = rf_name_find(file->safetensors, name);
     if (!part->stored) return false;
     part->index = (int)(part->stored - rf_tensor_file_at(file->safetensors, 0));
-    part->rank = part->stored->rank; part->shape = part->stored->shape;
+    part->rank = part->stored->rank;
+    part->shape = part->stored->shape;
     return true;
   }
   part->quant = file->gguf ? rf_gguf_find(file->gguf, name) : rf_llama2c_find(file->llama2c, name);
   if (!part->quant) return false;
   part->index = (int)(part->quant - quant_at(file, 0));
-  part->rank = part->quant->rank; part->shape = part->quant->shape;
+  part->rank = part->quant->rank;
+  part->shape = part->quant->shape;
   return true;
 }
 
-/* ---- names ----------------------------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 /* GGUF: parts of q, k and v, of gate and up, or one. */
 static rf_name gguf_name(const rf_weight_file *file, const rf_model *model, const rf_param *param) {
@@ -95,7 +101,8 @@ static rf_name gguf_name(const rf_weight_file *file, const rf_model *model, cons
     const char *pattern = row->part[name.count], *layer = strstr(pattern, "%d");
     if (layer) {
       int before = (int)(layer - pattern);
-      snprintf(name.part[name.count], sizeof name.part[0], "%.*s%d%s", before, pattern, param->layer, layer + 2);
+      snprintf(name.part[name.count], sizeof name.part[0], "%.*s%d%s", before, pattern, param->layer,
+               layer + 2);
     } else {
       snprintf(name.part[name.count], sizeof name.part[0], "%s", pattern);
     }
@@ -111,7 +118,8 @@ rf_name rf_weight_file_name(const rf_weight_file *file, const rf_model *model, c
   rf_weight_part part;
   rf_param probe = {.row = -1};
   for (int row = 0; row < rf_param_rows(); ++row)
-    if (strcmp(rf_param_row_name(row), "attn/norm/gain") == 0) probe = (rf_param){.name = "block.0/attn/norm/gain", .row = row, .rank = 1};
+    if (strcmp(rf_param_row_name(row), "attn/norm/gain") == 0)
+      probe = (rf_param){.name = "block.0/attn/norm/gain", .row = row, .rank = 1};
   rf_name first = rf_param_name(model, &probe, true);
   return rf_param_name(model, param, rf_weight_file_find(file, first.part[0], &part));
 }
@@ -138,12 +146,13 @@ void rf_weight_part_done(const rf_weight_part *part) {
   else rf_map_unneeded(part->quant->data, (size_t)part->quant->bytes);
 }
 
-rf_status rf_weight_part_read(const rf_weight_part *part, int64_t first, int64_t count, float *out, rf_error *error) {
+rf_status rf_weight_part_read(const rf_weight_part *part, int64_t first, int64_t count, float *out,
+                              rf_error *error) {
   if (part->stored) return rf_stored_read(part->stored, part->first + first, count, out, error);
   return rf_quant_read(part->quant, part->first + first, count, out, error);
 }
 
-/* ---- the model ------------------------------------------------------------------------------------------------- */
+/* ---- the model ------------------------------------------------------------------------------- */
 
 static const struct {
   rf_gguf_arch arch;
@@ -151,17 +160,26 @@ static const struct {
   rf_mlp_kind mlp;
   const char *init;
 } ARCHS[] = {
-    {RF_GGUF_LLAMA, RF_FAMILY_LLAMA, RF_MLP_SWIGLU, "llama"},  {RF_GGUF_GEMMA, RF_FAMILY_GEMMA, RF_MLP_GEGLU, "llama"},
-    {RF_GGUF_GEMMA2, RF_FAMILY_GEMMA2, RF_MLP_GEGLU, "llama"}, {RF_GGUF_GEMMA3, RF_FAMILY_GEMMA3, RF_MLP_GEGLU, "llama"},
-    {RF_GGUF_QWEN2, RF_FAMILY_QWEN2, RF_MLP_SWIGLU, "llama"},  {RF_GGUF_QWEN3, RF_FAMILY_QWEN3, RF_MLP_SWIGLU, "llama"},
-    {RF_GGUF_GPT2, RF_FAMILY_GPT, RF_MLP_GELU, "gpt2"},        {RF_GGUF_NEOX, RF_FAMILY_NEOX, RF_MLP_GELU_ERF, "gpt2"},
+    {RF_GGUF_LLAMA, RF_FAMILY_LLAMA, RF_MLP_SWIGLU, "llama"},
+    {RF_GGUF_GEMMA, RF_FAMILY_GEMMA, RF_MLP_GEGLU, "llama"},
+    {RF_GGUF_GEMMA2, RF_FAMILY_GEMMA2, RF_MLP_GEGLU, "llama"},
+    {RF_GGUF_GEMMA3, RF_FAMILY_GEMMA3, RF_MLP_GEGLU, "llama"},
+    {RF_GGUF_QWEN2, RF_FAMILY_QWEN2, RF_MLP_SWIGLU, "llama"},
+    {RF_GGUF_QWEN3, RF_FAMILY_QWEN3, RF_MLP_SWIGLU, "llama"},
+    {RF_GGUF_GPT2, RF_FAMILY_GPT, RF_MLP_GELU, "gpt2"},
+    {RF_GGUF_NEOX, RF_FAMILY_NEOX, RF_MLP_GELU_ERF, "gpt2"},
 };
 
-/* "rope_freqs.weight" holds what each frequency is divided by. Llama 3's rule makes such a table with one factor (8 or 32) and the bounds 1, 4 and
- * 8192: where the table comes out of it, it is named so; any other is kept as it stands. */
+/* "rope_freqs.weight" holds what each frequency is divided by. Llama 3's rule makes such a table
+ * with one factor (8 or 32) and the bounds 1, 4 and 8192: where the table comes out of it, it is
+ * named so; any other is kept as it stands. */
 static bool is_llama3(const rf_rope *rope, const float *table, int64_t pairs, rf_rope *scaled) {
   *scaled = *rope;
-  scaled->scaling = RF_ROPE_LLAMA3; scaled->factor = table[pairs - 1]; scaled->low = 1; scaled->high = 4; scaled->original = 8192;
+  scaled->scaling = RF_ROPE_LLAMA3;
+  scaled->factor = table[pairs - 1];
+  scaled->low = 1;
+  scaled->high = 4;
+  scaled->original = 8192;
   for (int64_t i = 0; i < pairs; ++i) {
     double divisor = rf_rope_frequency(rope, i) / rf_rope_frequency(scaled, i);
     if (!(divisor > 0.999 * (double)table[i] && divisor < 1.001 * (double)table[i])) return false;
@@ -174,8 +192,10 @@ static rf_status rope_of_table(const rf_weight_file *file, rf_model *model, rf_e
   rf_rope plain = model->rope, llama3;
   int64_t pairs = model->rope.dim / 2;
   double linear = plain.scaling == RF_ROPE_LINEAR ? (double)plain.factor : 1;
-  if (!rf_weight_file_find(file, "rope_freqs.weight", &part) || part.rank != 1 || part.shape[0] != pairs || pairs < 1 || pairs > RF_ROPE_TABLE_MOST)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: tensor \"rope_freqs.weight\" has the wrong shape (expected %lld numbers, at most %d)",
+  if (!rf_weight_file_find(file, "rope_freqs.weight", &part) || part.rank != 1 || part.shape[0] != pairs ||
+      pairs < 1 || pairs > RF_ROPE_TABLE_MOST)
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "%s: tensor \"rope_freqs.weight\" has the wrong shape (expected %lld numbers, at most %d)",
                    rf_weight_file_path(file), (long long)pairs, RF_ROPE_TABLE_MOST);
   RF_TRY(rf_weight_part_read(&part, 0, pairs, model->rope_divisor, error));
   plain.scaling = RF_ROPE_PLAIN;
@@ -184,7 +204,8 @@ static rf_status rope_of_table(const rf_weight_file *file, rf_model *model, rf_e
     return RAFTER_OK;
   }
   model->rope = plain;
-  model->rope.scaling = RF_ROPE_TABLE; model->rope_divisors = (int32_t)pairs;
+  model->rope.scaling = RF_ROPE_TABLE;
+  model->rope_divisors = (int32_t)pairs;
   for (int64_t i = 0; i < pairs; ++i) model->rope_divisor[i] *= (float)linear;
   return RAFTER_OK;
 }
@@ -195,10 +216,13 @@ static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_erro
   int row = 0;
   while (row < (int)(sizeof ARCHS / sizeof *ARCHS) && ARCHS[row].arch != f->arch) ++row;
   if (row == (int)(sizeof ARCHS / sizeof *ARCHS))
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the architecture %s is not supported", where, f->arch_name);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the architecture %s is not supported", where,
+                   f->arch_name);
   if (f->experts > 0 && (f->arch != RF_GGUF_LLAMA || f->expert_ff != f->ff))
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: experts of this kind are not supported (architecture %s, expert_feed_forward_length %lld)", where,
-                   f->arch_name, (long long)f->expert_ff);
+    return RF_FAIL(
+        error, RAFTER_FAILED, NULL,
+        "%s: experts of this kind are not supported (architecture %s, expert_feed_forward_length %lld)",
+        where, f->arch_name, (long long)f->expert_ff);
   *model = (rf_model){.family = ARCHS[row].family,
                       .layers = f->layers,
                       .width = f->width,
@@ -232,16 +256,22 @@ static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_erro
                       .eos_id = -1,
                       .init = ARCHS[row].init};
   if (model->family == RF_FAMILY_LLAMA && f->window > 0) model->family = RF_FAMILY_MISTRAL;
-  if (model->family == RF_FAMILY_LLAMA && model->qkv_bias && !model->mlp_bias) model->family = RF_FAMILY_QWEN2; /* what such a llama is elsewhere */
+  /* what such a llama is elsewhere */
+  if (model->family == RF_FAMILY_LLAMA && model->qkv_bias && !model->mlp_bias)
+    model->family = RF_FAMILY_QWEN2;
   if (f->experts > 0) model->family = RF_FAMILY_MIXTRAL;
-  if (model->family == RF_FAMILY_GEMMA2 || model->family == RF_FAMILY_GEMMA3) model->attn_scale = (float)f->attn_scale;
+  if (model->family == RF_FAMILY_GEMMA2 || model->family == RF_FAMILY_GEMMA3)
+    model->attn_scale = (float)f->attn_scale;
   if (model->position == RF_POSITION_ROPE) {
     model->rope = (rf_rope){.theta = (float)f->rope_theta, .dim = (int32_t)f->rope_dim};
     if (model->family == RF_FAMILY_GEMMA3) model->local_theta = (float)f->rope_local_theta;
     if (strcmp(f->rope_scaling, "linear") == 0 && f->rope_factor != 1) {
-      model->rope.scaling = RF_ROPE_LINEAR; model->rope.factor = (float)f->rope_factor;
-    } else if (strcmp(f->rope_scaling, "none") != 0 && strcmp(f->rope_scaling, "linear") != 0 && *f->rope_scaling) {
-      model->plan_only = "its rotary positions are scaled in a way this version does not compute (rope.scaling.type of the file)";
+      model->rope.scaling = RF_ROPE_LINEAR;
+      model->rope.factor = (float)f->rope_factor;
+    } else if (strcmp(f->rope_scaling, "none") != 0 && strcmp(f->rope_scaling, "linear") != 0 &&
+               *f->rope_scaling) {
+      model->plan_only = "its rotary positions are scaled in a way this version does not compute "
+                         "(rope.scaling.type of the file)";
     }
     if (f->rope_freqs) RF_TRY(rope_of_table(file, model, error));
     if (model->rope.dim == model->head_dim) model->rope.dim = 0;
@@ -266,9 +296,13 @@ rf_status rf_model_file_read(const char *path, rf_model *model, rf_error *error)
   RF_GO(model_from(file, model, error));
   RF_GO(marks_from(file, model, error));
   const char *slash = strrchr(path, '/');
-  snprintf(model->name, sizeof model->name, "%.95s", *file->facts.name ? file->facts.name : slash ? slash + 1 : path);
+  snprintf(model->name, sizeof model->name, "%.95s",
+           *file->facts.name ? file->facts.name
+           : slash           ? slash + 1
+                             : path);
 done:
-  if (status != RAFTER_OK && error) error->status = status = RAFTER_FAILED; /* the file is wrong, not the command line */
+  if (status != RAFTER_OK && error)
+    error->status = status = RAFTER_FAILED; /* the file is wrong, not the command line */
   rf_weight_file_close(file);
   return status;
 }

@@ -1,4 +1,5 @@
-/* weight_file.h - a model's tensors in any file that has them (safetensors, GGUF, llama2.c), behind one way to find and to read them. */
+/* weight_file.h - a model's tensors in any file that has them (safetensors, GGUF, llama2.c),
+ * behind one way to find and to read them. */
 #ifndef RF_WEIGHT_FILE_H
 #define RF_WEIGHT_FILE_H
 
@@ -33,11 +34,14 @@ rf_name rf_weight_file_name(const rf_weight_file *file, const rf_model *model, c
 bool rf_weight_file_is_extra(const rf_weight_file *file, const rf_model *model, const char *name);
 
 /* Elements [first, first + count) as f32; count 0 asks only whether the type can be read. */
-rf_status rf_weight_part_read(const rf_weight_part *part, int64_t first, int64_t count, float *out, rf_error *error);
+rf_status rf_weight_part_read(const rf_weight_part *part, int64_t first, int64_t count, float *out,
+                              rf_error *error);
 
-/* Its storage type, a number of quant.h; f64 stands for safetensors types that are in no GGUF file. */
+/* Its storage type, a number of quant.h; f64 stands for safetensors types that are in no GGUF
+ * file. */
 int rf_weight_part_type(const rf_weight_part *part);
-/* Where element `first`, the first of a block, stands in the mapped file: of all types but that f64. */
+/* Where element `first`, the first of a block, stands in the mapped file: of all types but that
+ * f64. */
 const void *rf_weight_part_data(const rf_weight_part *part, int64_t first);
 
 /* Its bytes were read for the last time. */
@@ -52,7 +56,8 @@ typedef struct rf_weight_matrix {
 } rf_weight_matrix;
 rf_panel_source rf_weight_matrix_source(rf_weight_matrix *matrix);
 
-/* The model a .gguf or .bin file describes. What it says that this program cannot compute is refused by its name. */
+/* The model a .gguf or .bin file describes. What it says that this program cannot compute is
+ * refused by its name. */
 rf_status rf_model_file_read(const char *path, rf_model *model, rf_error *error);
 
 #endif

@@ -1,11 +1,12 @@
-/* weight_matrix.c - matrices as panels: what they are stored in, and where their values come from, a file or an initialiser. */
+/* weight_matrix.c - matrices as panels: what they are stored in, and where their values come
+ * from, a file or an initialiser. */
 #include "base/text.h"
 #include "model/weight_file.h"
 #include "model/weights.h"
 
 #include <string.h>
 
-/* ---- from a file ------------------------------------------------------------------------------------------------- */
+/* ---- from a file ----------------------------------------------------------------------------- */
 
 /* Do an output's values stand together in the file? */
 static bool rows_are_outputs(const rf_weight_matrix *m) { return m->outputs_first != m->name->turned; }
@@ -14,7 +15,8 @@ static bool rows_are_outputs(const rf_weight_matrix *m) { return m->outputs_firs
 static int locate(const rf_weight_matrix *m, int64_t output, int64_t *column) {
   int part = 0;
   if (!m->outputs_first) /* the parts stand beside each other along the columns */
-    for (; part < m->name->count - 1 && output >= m->name->columns[part]; part++) output -= m->name->columns[part];
+    for (; part < m->name->count - 1 && output >= m->name->columns[part]; part++)
+      output -= m->name->columns[part];
   *column = m->outputs_first ? output : rf_name_column(m->name, part, output);
   return part;
 }
@@ -23,17 +25,20 @@ static const void *stored_output(void *self, int64_t output, const rf_quant_type
   const rf_weight_matrix *m = self;
   int64_t row;
   int part = locate(m, output, &row);
-  if (!rows_are_outputs(m) || m->name->offset != 0 || rf_weight_part_type(&m->part[part]) != type->number) return NULL;
+  if (!rows_are_outputs(m) || m->name->offset != 0 || rf_weight_part_type(&m->part[part]) != type->number)
+    return NULL;
   return rf_weight_part_data(&m->part[part], row * m->inner);
 }
 
 /* Outputs that are columns of the file: a run of them at every step. */
-static rf_status read_columns(const rf_weight_matrix *m, int64_t first, int count, float *values, rf_error *error) {
+static rf_status read_columns(const rf_weight_matrix *m, int64_t first, int count, float *values,
+                              rf_error *error) {
   float strip[RF_PANEL_LANES];
   for (int i = 0, run; i < count; i += run) {
     int64_t column, next;
     int part = locate(m, first + i, &column);
-    for (run = 1; i + run < count && locate(m, first + i + run, &next) == part && next == column + run;) run++;
+    for (run = 1; i + run < count && locate(m, first + i + run, &next) == part && next == column + run;)
+      run++;
     int64_t stride = m->part[part].shape[m->part[part].rank - 1];
     for (int64_t k = 0; k < m->inner; k++) {
       RF_TRY(rf_weight_part_read(&m->part[part], k * stride + column, run, strip, error));
@@ -55,9 +60,11 @@ static rf_status read_outputs(void *self, int64_t first, int count, float *value
   return RAFTER_OK;
 }
 
-rf_panel_source rf_weight_matrix_source(rf_weight_matrix *matrix) { return (rf_panel_source){matrix, stored_output, read_outputs}; }
+rf_panel_source rf_weight_matrix_source(rf_weight_matrix *matrix) {
+  return (rf_panel_source){matrix, stored_output, read_outputs};
+}
 
-/* ---- from an initialiser ------------------------------------------------------------------------------------------ */
+/* ---- from an initialiser --------------------------------------------------------------------- */
 
 typedef struct initialiser {
   const rf_param *param;
@@ -82,7 +89,8 @@ static rf_status read_initialiser(void *self, int64_t first, int count, float *v
   return RAFTER_OK;
 }
 
-rf_status rf_weights_initialise(const rf_param *param, uint64_t seed, const rf_panels *panels, void *data, rf_error *error) {
+rf_status rf_weights_initialise(const rf_param *param, uint64_t seed, const rf_panels *panels, void *data,
+                                rf_error *error) {
   rf_panels one = rf_panels_one(panels);
   for (int64_t e = 0; e < rf_param_slices(param); e++) {
     initialiser from = {param, seed, &one, e * one.inner};
@@ -92,14 +100,17 @@ rf_status rf_weights_initialise(const rf_param *param, uint64_t seed, const rf_p
   return RAFTER_OK;
 }
 
-/* ---- what matrices are stored in ---------------------------------------------------------------------------------- */
+/* ---- what matrices are stored in ------------------------------------------------------------- */
 
-rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const uint8_t row[RF_NAME_PARTS], rf_dtype dtype) {
+rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const uint8_t row[RF_NAME_PARTS],
+                           rf_dtype dtype) {
   int parts = 0;
   int64_t columns[RF_NAME_PARTS];
   while (row && parts < RF_NAME_PARTS && row[parts] != RF_WEIGHT_NO_PART) parts++;
-  rf_panels panels = {
-      .outputs_first = param->embedding, .inner = param->shape[param->embedding ? 1 : 0], .experts = param->experts, .parts = parts ? parts : 1};
+  rf_panels panels = {.outputs_first = param->embedding,
+                      .inner = param->shape[param->embedding ? 1 : 0],
+                      .experts = param->experts,
+                      .parts = parts ? parts : 1};
   if (param->experts > 0) panels.inner /= param->experts;
   rf_param_parts(model, param, panels.parts, columns);
   if (param->embedding) columns[0] = param->shape[0];
@@ -107,19 +118,22 @@ rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const u
     const rf_quant_type *type = parts ? rf_quant_type_of(row[i]) : NULL;
     if (!type || !rf_panels_take(type)) type = rf_quant_type_of(dtype == RF_BF16 ? RF_Q_BF16 : RF_Q_F32);
     type = rf_quant_fit(type, panels.inner);
-    panels.part[i].type = type; panels.part[i].outputs = columns[i];
+    panels.part[i].type = type;
+    panels.part[i].outputs = columns[i];
   }
   return panels;
 }
 
 /* A GGUF file says a type for every tensor; what other files hold is as the plan's dtype. */
-static rf_status types_of_file(const char *path, const rf_model *model, const rf_params *params, rf_weight_types *types, rf_error *error) {
+static rf_status types_of_file(const char *path, const rf_model *model, const rf_params *params,
+                               rf_weight_types *types, rf_error *error) {
   rf_weight_file *file = NULL;
   RF_TRY(rf_weight_file_open(path, &file, error));
   types->count = params->count;
   for (int p = 0; p < params->count; p++) {
     rf_name name = rf_weight_file_name(file, model, &params->at[p]);
-    for (int i = 0; i < name.count && params->at[p].rank == 2; i++) { /* what is missing is named when the file is loaded */
+    /* what is missing is named when the file is loaded */
+    for (int i = 0; i < name.count && params->at[p].rank == 2; i++) {
       rf_weight_part part;
       int type = rf_weight_file_find(file, name.part[i], &part) ? rf_weight_part_type(&part) : RF_Q_F32;
       types->at[p][i] = (uint8_t)(rf_panels_take(rf_quant_type_of(type)) ? type : RF_WEIGHT_AS_DTYPE);
@@ -129,7 +143,8 @@ static rf_status types_of_file(const char *path, const rf_model *model, const rf
   return RAFTER_OK;
 }
 
-rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weights_as as, rf_weight_types *types, rf_error *error) {
+rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weights_as as,
+                               rf_weight_types *types, rf_error *error) {
   static const struct {
     uint8_t matrix, table;
   } TYPES[] = {[RF_WEIGHTS_F32] = {RF_Q_F32, RF_Q_F32},
@@ -139,11 +154,13 @@ rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weigh
   rf_status status = RAFTER_OK;
   types->count = 0;
   memset(types->at, RF_WEIGHT_NO_PART, sizeof types->at);
-  if (as == RF_WEIGHTS_FILE && !rf_text_ends_with(path, ".gguf")) return RAFTER_OK; /* all as the plan's dtype */
+  /* all as the plan's dtype */
+  if (as == RF_WEIGHTS_FILE && !rf_text_ends_with(path, ".gguf")) return RAFTER_OK;
   rf_pool *pool = rf_pool_new();
   rf_params params = rf_model_params(model, pool);
   if (params.count > RF_WEIGHT_TYPES_MOST) {
-    status = RF_FAIL(error, RAFTER_FAILED, "leave --weights out", "%s has too many parameters for types of their own (expected at most %d, got %d)",
+    status = RF_FAIL(error, RAFTER_FAILED, "leave --weights out",
+                     "%s has too many parameters for types of their own (expected at most %d, got %d)",
                      model->name, RF_WEIGHT_TYPES_MOST, params.count);
     goto done;
   }
@@ -155,7 +172,9 @@ rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weigh
   for (int p = 0; p < params.base; p++) { /* a router is small and chooses: it stays as it is */
     const rf_param *param = &params.at[p];
     bool head = strcmp(param->name, "head/weight") == 0;
-    types->at[p][0] = param->embedding ? TYPES[as].table : param->lora || param->experts > 0 || head ? TYPES[as].matrix : RF_WEIGHT_AS_DTYPE;
+    types->at[p][0] = param->embedding                            ? TYPES[as].table
+                      : param->lora || param->experts > 0 || head ? TYPES[as].matrix
+                                                                  : RF_WEIGHT_AS_DTYPE;
   }
 done:
   rf_pool_free(pool);

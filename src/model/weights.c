@@ -8,14 +8,16 @@
 
 #include "model/weight_file.h"
 
-/* Rows that are turned together (whole quantised blocks where there is room); columns that are turned together: a cache line. */
+/* Rows that are turned together (whole quantised blocks where there is room); columns that are
+ * turned together: a cache line. */
 enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_LEAST = 16, TURN_MOST = 256, TILE = 16 };
 
-/* ---- reading --------------------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 static void shape_text(const int64_t *shape, int rank, char text[128]) {
   int used = snprintf(text, 128, "(");
-  for (int i = 0; i < rank && used < 100; ++i) used += snprintf(text + used, 128 - (size_t)used, "%s%lld", i ? ", " : "", (long long)shape[i]);
+  for (int i = 0; i < rank && used < 100; ++i)
+    used += snprintf(text + used, 128 - (size_t)used, "%s%lld", i ? ", " : "", (long long)shape[i]);
   snprintf(text + used, 128 - (size_t)used, ")");
 }
 
@@ -28,40 +30,51 @@ static const char *path_of(const rf_weight_file *file, const rf_weight_part *par
 static void take_slice(const rf_param *slice, rf_weight_part *part) {
   if (slice->experts == 0 || part->rank != 3 || part->shape[0] != slice->experts) return;
   part->first = slice->expert * part->shape[1] * part->shape[2];
-  part->rank = 2; part->shape += 1;
+  part->rank = 2;
+  part->shape += 1;
 }
 
 /* The stored tensors of one parameter (or of one of its experts), of the right shape. */
-static rf_status find_parts(const rf_weight_file *file, const rf_model *model, const rf_param *param, rf_name *name,
-                            rf_weight_part part[RF_NAME_PARTS], rf_error *error) {
+static rf_status find_parts(const rf_weight_file *file, const rf_model *model, const rf_param *param,
+                            rf_name *name, rf_weight_part part[RF_NAME_PARTS], rf_error *error) {
   *name = rf_weight_file_name(file, model, param);
   for (int i = 0; i < name->count; ++i) {
     bool there = rf_weight_file_find(file, name->part[i], &part[i]);
     if (!there && model->tied && strcmp(param->name, "embed/token/weight") == 0)
-      there = rf_weight_file_find(file, "lm_head.weight", &part[i]); /* some tied models are published under their head's name */
+      /* some tied models are published under their head's name */
+      there = rf_weight_file_find(file, "lm_head.weight", &part[i]);
     if (!there)
       return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models",
-                     "%s has no tensor \"%s\" (it has %d tensors)", rf_weight_file_path(file), name->part[i], rf_weight_file_count(file));
+                     "%s has no tensor \"%s\" (it has %d tensors)", rf_weight_file_path(file), name->part[i],
+                     rf_weight_file_count(file));
     take_slice(param, &part[i]);
     int64_t shape[2] = {rf_param_height(param), name->columns[i]};
-    if (name->turned) { shape[0] = name->columns[i]; shape[1] = rf_param_height(param); }
+    if (name->turned) {
+      shape[0] = name->columns[i];
+      shape[1] = rf_param_height(param);
+    }
     const int64_t *expected = param->rank == 2 ? shape : &name->columns[i];
-    if (part[i].rank != param->rank || memcmp(part[i].shape, expected, (size_t)param->rank * sizeof *expected) != 0) {
+    if (part[i].rank != param->rank ||
+        memcmp(part[i].shape, expected, (size_t)param->rank * sizeof *expected) != 0) {
       char want[128], got[128];
       shape_text(expected, param->rank, want);
       shape_text(part[i].shape, part[i].rank, got);
       return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models",
-                     "%s: tensor \"%s\" has the wrong shape (expected %s, got %s)", path_of(file, &part[i]), name->part[i], want, got);
+                     "%s: tensor \"%s\" has the wrong shape (expected %s, got %s)", path_of(file, &part[i]),
+                     name->part[i], want, got);
     }
     rf_error reason;
     if (rf_weight_part_read(&part[i], 0, 0, NULL, &reason) != RAFTER_OK) /* a type that can be read */
-      return RF_FAIL(error, RAFTER_FAILED, reason.hint, "%.300s: %s", path_of(file, &part[i]), reason.message);
+      return RF_FAIL(error, RAFTER_FAILED, reason.hint, "%.300s: %s", path_of(file, &part[i]),
+                     reason.message);
   }
   return RAFTER_OK;
 }
 
-/* Nothing in the file that would be passed over silently: a model with more layers, another kind of head, ... */
-static rf_status check_rest(const rf_weight_file *file, const rf_model *model, const bool *seen, rf_error *error) {
+/* Nothing in the file that would be passed over silently: a model with more layers, another kind
+ * of head, ... */
+static rf_status check_rest(const rf_weight_file *file, const rf_model *model, const bool *seen,
+                            rf_error *error) {
   for (int i = 0; i < rf_weight_file_count(file); ++i) {
     const char *name = rf_weight_file_tensor(file, i);
     if (!seen[i] && !rf_weight_file_is_extra(file, model, name))
@@ -72,13 +85,16 @@ static rf_status check_rest(const rf_weight_file *file, const rf_model *model, c
 }
 
 /* A long run, cut among the threads. */
-static rf_status read_run(const rf_weight_part *part, int64_t first, int64_t count, float *out, rf_error *error) {
+static rf_status read_run(const rf_weight_part *part, int64_t first, int64_t count, float *out,
+                          rf_error *error) {
   enum { RUN = 1 << 15 };
   int failed = 0;
 #pragma omp parallel for schedule(dynamic, 1)
   for (int64_t at = 0; at < count; at += RUN) {
     rf_error mine;
-    if (rf_weight_part_read(part, first + at, count - at < RUN ? count - at : RUN, out + at, &mine) == RAFTER_OK) continue;
+    if (rf_weight_part_read(part, first + at, count - at < RUN ? count - at : RUN, out + at, &mine) ==
+        RAFTER_OK)
+      continue;
 #pragma omp critical(rf_weights_failed)
     {
       if (!failed && error) *error = mine;
@@ -88,9 +104,10 @@ static rf_status read_run(const rf_weight_part *part, int64_t first, int64_t cou
   return failed ? RAFTER_FAILED : RAFTER_OK;
 }
 
-/* Columns of a turned part lie as rows of the file: TILE of them are read at a time, on all threads, and turned. */
-static rf_status gather_turned(const rf_name *name, const rf_weight_part *part, int i, int64_t height, int64_t first, int64_t rows, float *out,
-                               int64_t columns, rf_error *error) {
+/* Columns of a turned part lie as rows of the file: TILE of them are read at a time, on all
+ * threads, and turned. */
+static rf_status gather_turned(const rf_name *name, const rf_weight_part *part, int i, int64_t height,
+                               int64_t first, int64_t rows, float *out, int64_t columns, rf_error *error) {
   int failed = 0;
 #pragma omp parallel for schedule(dynamic, 4)
   for (int64_t c0 = 0; c0 < name->columns[i]; c0 += TILE) {
@@ -98,7 +115,9 @@ static rf_status gather_turned(const rf_name *name, const rf_weight_part *part, 
     int64_t count = name->columns[i] - c0 < TILE ? name->columns[i] - c0 : TILE;
     rf_error mine;
     for (int64_t c = 0; c < count; ++c) {
-      if (rf_weight_part_read(&part[i], rf_name_column(name, i, c0 + c) * height + first, rows, strip[c], &mine) == RAFTER_OK) continue;
+      if (rf_weight_part_read(&part[i], rf_name_column(name, i, c0 + c) * height + first, rows, strip[c],
+                              &mine) == RAFTER_OK)
+        continue;
 #pragma omp critical(rf_weights_failed)
       {
         if (!failed && error) *error = mine;
@@ -112,33 +131,39 @@ static rf_status gather_turned(const rf_name *name, const rf_weight_part *part, 
 }
 
 /* Rows [first, first + rows) of the parameter from its parts. */
-static rf_status gather(const rf_name *name, const rf_weight_part *part, const rf_param *param, int64_t first, int64_t rows, float *out,
-                        rf_error *error) {
+static rf_status gather(const rf_name *name, const rf_weight_part *part, const rf_param *param, int64_t first,
+                        int64_t rows, float *out, rf_error *error) {
   int64_t columns = rf_param_width(param), height = rf_param_height(param), column = 0;
   for (int i = 0; i < name->count; column += name->columns[i++]) {
     if (name->turned) {
       RF_TRY(gather_turned(name, part, i, height, first, rows, out + column, columns, error));
       continue;
     }
-    int64_t run = name->order[i] == RF_NAME_PLAIN ? name->columns[i] : name->order[i] == RF_NAME_PAIRS ? 1 : name->head_dim; /* that stand together */
+    /* that stand together */
+    int64_t run = name->order[i] == RF_NAME_PLAIN   ? name->columns[i]
+                  : name->order[i] == RF_NAME_PAIRS ? 1
+                                                    : name->head_dim;
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t c = 0; c < name->columns[i]; c += run)
-        RF_TRY(
-            rf_weight_part_read(&part[i], (first + r) * name->columns[i] + rf_name_column(name, i, c), run, out + r * columns + column + c, error));
+        RF_TRY(rf_weight_part_read(&part[i], (first + r) * name->columns[i] + rf_name_column(name, i, c), run,
+                                   out + r * columns + column + c, error));
   }
   return RAFTER_OK;
 }
 
-static bool lies_plain(const rf_name *name) { return name->count == 1 && !name->turned && name->order[0] == RF_NAME_PLAIN; }
+static bool lies_plain(const rf_name *name) {
+  return name->count == 1 && !name->turned && name->order[0] == RF_NAME_PLAIN;
+}
 /* Rows of a parameter that are put together at a time. */
 static int64_t rows_at_once(const rf_param *param) {
   int64_t rows = BLOCK_VALUES * 4 / rf_param_width(param);
   return rows < TURN_LEAST ? TURN_LEAST : rows > TURN_MOST ? TURN_MOST : rows;
 }
 
-static rf_status read_param(const rf_name *name, const rf_weight_part *part, int index, const rf_param *param, rf_weights_visit visit, void *context,
-                            float *block, rf_error *error) {
-  int64_t columns = rf_param_width(param), height = rf_param_height(param), most = rows_at_once(param), before = param->expert * param->count;
+static rf_status read_param(const rf_name *name, const rf_weight_part *part, int index, const rf_param *param,
+                            rf_weights_visit visit, void *context, float *block, rf_error *error) {
+  int64_t columns = rf_param_width(param), height = rf_param_height(param), most = rows_at_once(param),
+          before = param->expert * param->count;
   if (lies_plain(name)) {
     for (int64_t first = 0, count; first < param->count; first += count) {
       count = param->count - first < BLOCK_VALUES ? param->count - first : BLOCK_VALUES;
@@ -161,34 +186,40 @@ static int64_t block_values(const rf_params *params) {
   int64_t most = BLOCK_VALUES;
   for (int i = 0; i < params->count; ++i) {
     const rf_param *param = &params->at[i];
-    int64_t rows = rows_at_once(param), values = rf_param_width(param) * (rows < rf_param_height(param) ? rows : rf_param_height(param));
+    int64_t rows = rows_at_once(param),
+            values = rf_param_width(param) * (rows < rf_param_height(param) ? rows : rf_param_height(param));
     if (values > most) most = values;
   }
   return most;
 }
 
-static rf_status pack_param(const rf_name *name, const rf_weight_part *part, const rf_panels *panels, int expert, void *data, rf_error *error) {
-  rf_weight_matrix matrix = {.name = name, .part = part, .inner = panels->inner, .outputs_first = panels->outputs_first};
+static rf_status pack_param(const rf_name *name, const rf_weight_part *part, const rf_panels *panels,
+                            int expert, void *data, rf_error *error) {
+  rf_weight_matrix matrix = {
+      .name = name, .part = part, .inner = panels->inner, .outputs_first = panels->outputs_first};
   rf_panel_source source = rf_weight_matrix_source(&matrix);
   rf_panels one = rf_panels_one(panels);
   int64_t count = rf_panels_count(&one), from = 0, outputs = 0;
-  for (int i = 0; i < name->count; i++) { /* q, k and v stand behind each other: no more of the file than one of them is held */
+  /* q, k and v stand behind each other: no more of the file than one of them is held */
+  for (int i = 0; i < name->count; i++) {
     int64_t end = from;
     outputs += name->columns[i];
     while (end < count && (i == name->count - 1 || rf_panels_at(&one, end).first < outputs)) end++;
-    RF_TRY(rf_panels_fill_some(&one, from, end, &source, (char *)data + expert * rf_panels_bytes(&one), error));
+    RF_TRY(
+        rf_panels_fill_some(&one, from, end, &source, (char *)data + expert * rf_panels_bytes(&one), error));
     rf_weight_part_done(&part[i]);
     from = end;
   }
   return RAFTER_OK;
 }
 
-rf_status rf_weights_read(const char *path, const rf_model *model, const rf_params *params, rf_weights_visit visit, void *context, rf_error *error) {
+rf_status rf_weights_read(const char *path, const rf_model *model, const rf_params *params,
+                          rf_weights_visit visit, void *context, rf_error *error) {
   return rf_weights_load(path, model, params, NULL, visit, context, error);
 }
 
-rf_status rf_weights_load(const char *path, const rf_model *model, const rf_params *params, rf_weights_place place, rf_weights_visit visit,
-                          void *context, rf_error *error) {
+rf_status rf_weights_load(const char *path, const rf_model *model, const rf_params *params,
+                          rf_weights_place place, rf_weights_visit visit, void *context, rf_error *error) {
   rf_weight_file *file = NULL;
   rf_status status = RAFTER_OK;
   float *block = NULL;
@@ -234,7 +265,8 @@ static rf_dtype dtype_of(const rf_weight_part *part) {
   return bf16 ? RF_BF16 : f16 ? RF_F16 : RF_F32;
 }
 
-rf_status rf_weights_form_of(const char *path, const rf_model *model, const rf_params *params, rf_weights_form *form, rf_error *error) {
+rf_status rf_weights_form_of(const char *path, const rf_model *model, const rf_params *params,
+                             rf_weights_form *form, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_weight_file *file = NULL;
   RF_TRY(rf_weight_file_open(path, &file, error));

@@ -1,5 +1,5 @@
-/* weights_write.c - writes a model's parameters under the names of other programs, turned and cut as they have them: one file, or several and an
- * index. */
+/* weights_write.c - writes a model's parameters under the names of other programs, turned and
+ * cut as they have them: one file, or several and an index. */
 #include "model/weights.h"
 
 #include <jansson.h>
@@ -14,26 +14,31 @@
 /* Columns that are turned together: a cache line. */
 enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_LEAST = 16 };
 
-/* ---- one parameter ---------------------------------------------------------------------------------------------- */
+/* ---- one parameter --------------------------------------------------------------------------- */
 
-/* A part that holds q, k and v head by head: the file's column f is the parameter's column own_column(f). */
+/* A part that holds q, k and v head by head: the file's column f is the parameter's column
+ * own_column(f). */
 static int64_t own_column(const rf_name *name, int64_t f) {
   int64_t size = name->head_dim, third = name->columns[0] / 3;
   return f / size % 3 * third + f / (3 * size) * size + f % size;
 }
-static rf_status write_by_head(rf_tensor_writer *writer, int index, const rf_param *param, const rf_name *name, rf_weights_source source,
-                               void *context, float *block, rf_error *error) {
+static rf_status write_by_head(rf_tensor_writer *writer, int index, const rf_param *param,
+                               const rf_name *name, rf_weights_source source, void *context, float *block,
+                               rf_error *error) {
   int64_t all = rf_param_width(param), height = rf_param_height(param);
   for (int64_t f = 0, run = name->turned ? 1 : name->head_dim; f < all; f += run) {
-    for (int64_t r = 0; r < height; ++r) RF_TRY(source(context, index, r * all + own_column(name, f), run, block + r * run, error));
+    for (int64_t r = 0; r < height; ++r)
+      RF_TRY(source(context, index, r * all + own_column(name, f), run, block + r * run, error));
     RF_TRY(rf_tensor_writer_put(writer, block, height * run, error));
   }
   return RAFTER_OK;
 }
 
-/* Columns [column, column + columns) of a parameter, as they are or turned, `source` being asked for runs of a row. */
-static rf_status write_part(rf_tensor_writer *writer, int index, const rf_param *param, int64_t column, int64_t columns, bool turned,
-                            rf_weights_source source, void *context, float *block, rf_error *error) {
+/* Columns [column, column + columns) of a parameter, as they are or turned, `source` being asked
+ * for runs of a row. */
+static rf_status write_part(rf_tensor_writer *writer, int index, const rf_param *param, int64_t column,
+                            int64_t columns, bool turned, rf_weights_source source, void *context,
+                            float *block, rf_error *error) {
   int64_t all = rf_param_width(param), height = rf_param_height(param), before = param->expert * param->count;
   if (!turned && columns == all) {
     for (int64_t first = 0, count; first < param->count; first += count) {
@@ -73,7 +78,7 @@ static int64_t writer_values(const rf_params *params) {
   return most;
 }
 
-/* ---- files ------------------------------------------------------------------------------------------------------ */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 /* A parameter, or one of its experts, with its names in the files. */
 typedef struct piece {
@@ -94,17 +99,23 @@ struct rf_weights_writer {
   rf_tensor_writer *out;
 };
 
-static void list_pieces(rf_weights_writer *w, const rf_model *model, const rf_params *params, const rf_weights_form *form) {
+static void list_pieces(rf_weights_writer *w, const rf_model *model, const rf_params *params,
+                        const rf_weights_form *form) {
   int64_t in_file = 0;
   for (int i = 0; i < params->count; ++i)
     for (int e = 0; e < rf_param_slices(&params->at[i]); ++e) {
       piece *p = &w->piece[w->count++];
       *p = (piece){.param = i, .slice = rf_param_slice(&params->at[i], e), .first_stored = w->stored_count};
       p->name = rf_param_name(model, &p->slice, !form->bare);
-      if (form->tied_as_head && strcmp(p->slice.name, "embed/token/weight") == 0) snprintf(p->name.part[0], sizeof p->name.part[0], "lm_head.weight");
+      if (form->tied_as_head && strcmp(p->slice.name, "embed/token/weight") == 0)
+        snprintf(p->name.part[0], sizeof p->name.part[0], "lm_head.weight");
       int64_t bytes = p->slice.count * rf_dtype_bytes(form->dtype);
-      if (form->file_bytes > 0 && in_file > 0 && in_file + bytes > form->file_bytes) { in_file = 0; w->files++; }
-      in_file += bytes; w->bytes += bytes;
+      if (form->file_bytes > 0 && in_file > 0 && in_file + bytes > form->file_bytes) {
+        in_file = 0;
+        w->files++;
+      }
+      in_file += bytes;
+      w->bytes += bytes;
       p->file = w->files;
       for (int j = 0; j < p->name.count; ++j) {
         rf_stored *tensor = &w->stored[w->stored_count++];
@@ -136,22 +147,25 @@ static rf_status turn_to_file(rf_weights_writer *w, rf_error *error) {
   file_name(w, p->file, name);
   snprintf(path, sizeof path, "%s/%s", w->folder, name);
   int end = last + 1 < w->count ? w->piece[last + 1].first_stored : w->stored_count;
-  return rf_tensor_writer_open(path, w->stored + p->first_stored, end - p->first_stored, NULL, &w->out, error);
+  return rf_tensor_writer_open(path, w->stored + p->first_stored, end - p->first_stored, NULL, &w->out,
+                               error);
 }
 
 static rf_status write_piece(rf_weights_writer *w, rf_weights_source source, void *context, rf_error *error) {
   const piece *p = &w->piece[w->current];
   RF_TRY(turn_to_file(w, error));
   w->current++;
-  if (p->name.order[0] == RF_NAME_BY_HEAD) return write_by_head(w->out, p->param, &p->slice, &p->name, source, context, w->block, error);
+  if (p->name.order[0] == RF_NAME_BY_HEAD)
+    return write_by_head(w->out, p->param, &p->slice, &p->name, source, context, w->block, error);
   int64_t column = 0;
   for (int j = 0; j < p->name.count; column += p->name.columns[j++])
-    RF_TRY(write_part(w->out, p->param, &p->slice, column, p->name.columns[j], p->name.turned, source, context, w->block, error));
+    RF_TRY(write_part(w->out, p->param, &p->slice, column, p->name.columns[j], p->name.turned, source,
+                      context, w->block, error));
   return RAFTER_OK;
 }
 
-rf_status rf_weights_writer_open(const char *folder, const rf_model *model, const rf_params *params, const rf_weights_form *form,
-                                 rf_weights_writer **result, rf_error *error) {
+rf_status rf_weights_writer_open(const char *folder, const rf_model *model, const rf_params *params,
+                                 const rf_weights_form *form, rf_weights_writer **result, rf_error *error) {
   size_t count = 1;
   for (int i = 0; i < params->count; ++i) count += (size_t)rf_param_slices(&params->at[i]);
   if (strlen(folder) > 4096) return RF_FAIL(error, RAFTER_INVALID, NULL, "the folder's path is too long");
@@ -172,29 +186,38 @@ rf_status rf_weights_writer_open(const char *folder, const rf_model *model, cons
 }
 
 /* The current piece out of w->values. */
-static rf_status held_values(void *context, int param, int64_t first, int64_t count, float *values, rf_error *error) {
+static rf_status held_values(void *context, int param, int64_t first, int64_t count, float *values,
+                             rf_error *error) {
   const rf_weights_writer *w = context;
   const rf_param *slice = &w->piece[w->current - 1].slice;
-  (void)param; (void)error;
+  (void)param;
+  (void)error;
   memcpy(values, w->values + first - slice->expert * slice->count, (size_t)count * sizeof *values);
   return RAFTER_OK;
 }
 
-rf_status rf_weights_writer_put(void *writer, int param, int64_t first, int64_t count, const float *values, rf_error *error) {
+rf_status rf_weights_writer_put(void *writer, int param, int64_t first, int64_t count, const float *values,
+                                rf_error *error) {
   rf_weights_writer *w = writer;
   while (count > 0) {
     const piece *p = &w->piece[w->current];
     int64_t begin = w->current < w->count ? p->slice.expert * p->slice.count + w->held : -1;
     if (w->current == w->count || param != p->param || first != begin)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "values come out of order (parameter %d from %lld on)", param, (long long)first);
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "values come out of order (parameter %d from %lld on)",
+                     param, (long long)first);
     if (w->held == 0) {
       float *room = realloc(w->values, (size_t)p->slice.count * sizeof *room);
-      if (!room) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for %s (%lld values)", p->slice.name, (long long)p->slice.count);
+      if (!room)
+        return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for %s (%lld values)", p->slice.name,
+                       (long long)p->slice.count);
       w->values = room;
     }
     int64_t left = p->slice.count - w->held, part = count < left ? count : left;
     memcpy(w->values + w->held, values, (size_t)part * sizeof *values);
-    w->held += part; first += part; values += part; count -= part;
+    w->held += part;
+    first += part;
+    values += part;
+    count -= part;
     if (w->held < p->slice.count) continue;
     w->held = 0;
     RF_TRY(write_piece(w, held_values, w, error));
@@ -208,7 +231,8 @@ static rf_status write_index(const rf_weights_writer *w, rf_error *error) {
   json_t *map = json_object();
   for (int i = 0; i < w->count; ++i) {
     file_name(w, w->piece[i].file, name);
-    for (int j = 0; j < w->piece[i].name.count; ++j) json_object_set_new(map, w->piece[i].name.part[j], json_string(name));
+    for (int j = 0; j < w->piece[i].name.count; ++j)
+      json_object_set_new(map, w->piece[i].name.part[j], json_string(name));
   }
   json_t *json = json_pack("{s{sI} so}", "metadata", "total_size", (json_int_t)w->bytes, "weight_map", map);
   snprintf(path, sizeof path, "%s/model.safetensors.index.json", w->folder);
@@ -220,7 +244,8 @@ static rf_status write_index(const rf_weights_writer *w, rf_error *error) {
 rf_status rf_weights_writer_commit(rf_weights_writer *w, rf_error *error) {
   rf_status status = RAFTER_OK;
   if (w->current < w->count || !w->out) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s lacks values (%d of %d parameters came)", w->folder, w->current, w->count);
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s lacks values (%d of %d parameters came)", w->folder,
+                     w->current, w->count);
     goto done;
   }
   rf_tensor_writer *out = w->out;
@@ -235,14 +260,18 @@ done:
 void rf_weights_writer_discard(rf_weights_writer *w) {
   if (!w) return;
   rf_tensor_writer_discard(w->out);
-  free(w->folder); free(w->piece); free(w->stored); free(w->block); free(w->values);
+  free(w->folder);
+  free(w->piece);
+  free(w->stored);
+  free(w->block);
+  free(w->values);
   free(w);
 }
 
 int rf_weights_writer_files(const rf_weights_writer *w) { return w->files; }
 
-rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype, rf_weights_source source,
-                           void *context, rf_error *error) {
+rf_status rf_weights_write(const char *folder, const rf_model *model, const rf_params *params, rf_dtype dtype,
+                           rf_weights_source source, void *context, rf_error *error) {
   rf_status status = RAFTER_OK;
   char path[4400];
   rf_weights_writer *w = NULL;

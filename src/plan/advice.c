@@ -21,28 +21,36 @@ static int variants_of(const rf_plan_options *from, variant *list, int *same) {
   for (int remat = RF_REMAT_NONE; remat < RF_REMAT_AUTO; remat++) {
     if (from->remat == (rf_remat)remat || from->remat == RF_REMAT_AUTO) continue;
     variant *v = &list[count++];
-    v->options = *from; v->options.remat = (rf_remat)remat; v->same_graph = true;
+    v->options = *from;
+    v->options.remat = (rf_remat)remat;
+    v->same_graph = true;
     snprintf(v->change, sizeof v->change, "remat=%s", rf_remat_name((rf_remat)remat));
   }
   *same = count;
   for (int up = 0; up < 2; up++) {
     variant *v = &list[count];
-    v->options = *from; v->same_graph = false;
+    v->options = *from;
+    v->same_graph = false;
     rf_build_options *b = &v->options.build;
     if (up ? b->accumulate % 2 != 0 : b->microbatch % 2 != 0) continue;
-    b->microbatch = up ? b->microbatch * 2 : b->microbatch / 2; b->accumulate = up ? b->accumulate / 2 : b->accumulate * 2;
-    snprintf(v->change, sizeof v->change, "microbatch=%lld accumulate=%d", (long long)b->microbatch, b->accumulate);
+    b->microbatch = up ? b->microbatch * 2 : b->microbatch / 2;
+    b->accumulate = up ? b->accumulate / 2 : b->accumulate * 2;
+    snprintf(v->change, sizeof v->change, "microbatch=%lld accumulate=%d", (long long)b->microbatch,
+             b->accumulate);
     count++;
   }
   if (from->build.dtype == RF_F32) {
     variant *v = &list[count++];
-    v->options = *from; v->options.build.dtype = RF_BF16; v->same_graph = false;
+    v->options = *from;
+    v->options.build.dtype = RF_BF16;
+    v->same_graph = false;
     strcpy(v->change, "dtype=bf16");
   }
   return count;
 }
 
-/* Plans know nothing of each other, so that each core may make the next one; those that build a graph of their own before the plan itself is there. */
+/* Plans know nothing of each other, so that each core may make the next one; those that build a
+ * graph of their own before the plan itself is there. */
 typedef struct bench {
   const rf_model *model;
   variant list[RF_MAX_ADVICE];
@@ -66,7 +74,8 @@ struct rf_advice_ahead {
 };
 
 /* Of what does not fit either the live bytes are said: no layout mends it. */
-static void weigh(rf_trial *trial, const rf_graph *base, int64_t room, rf_remat remat, bool *drop, int64_t *bytes, double *seconds) {
+static void weigh(rf_trial *trial, const rf_graph *base, int64_t room, rf_remat remat, bool *drop,
+                  int64_t *bytes, double *seconds) {
   double again;
   rf_remat_policy(base, remat, drop);
   rf_trial_weigh(trial, drop, bytes, &again);
@@ -76,8 +85,12 @@ static void weigh(rf_trial *trial, const rf_graph *base, int64_t room, rf_remat 
 
 static void make(bench *b, int i, const rf_graph *base) {
   rf_plan *plan = NULL;
-  b->came[i].made = rf_plan_make_to(RF_PLAN_PRICES, b->model, &b->list[i].options, base, &plan, NULL) == RAFTER_OK;
-  if (b->came[i].made) { b->came[i].bytes = plan->arena_bytes; b->came[i].seconds = plan->step_seconds; }
+  b->came[i].made =
+      rf_plan_make_to(RF_PLAN_PRICES, b->model, &b->list[i].options, base, &plan, NULL) == RAFTER_OK;
+  if (b->came[i].made) {
+    b->came[i].bytes = plan->arena_bytes;
+    b->came[i].seconds = plan->step_seconds;
+  }
   rf_plan_free(plan);
 }
 
@@ -87,25 +100,31 @@ static void make_others(bench *b) {
 
 static void make_same(bench *b) {
   rf_pool *pool = rf_pool_new();
-  rf_trial *trial = b->weighed ? rf_trial_open(b->base, &b->list->options, pool) : NULL; /* it differs in what is recomputed only */
+  /* it differs in what is recomputed only */
+  rf_trial *trial = b->weighed ? rf_trial_open(b->base, &b->list->options, pool) : NULL;
   bool *drop = trial ? rf_pool_alloc(pool, (size_t)b->base->tensor_count + 1) : NULL;
   for (int i; (i = atomic_fetch_add(&b->next_same, 1)) < b->same;) {
     if (!trial) make(b, i, b->base);
-    else
-      { weigh(trial, b->base, rf_plan_room(&b->list->options), b->list[i].options.remat, drop, &b->came[i].bytes, &b->came[i].seconds); b->came[i].made = true; }
+    else {
+      weigh(trial, b->base, rf_plan_room(&b->list->options), b->list[i].options.remat, drop,
+            &b->came[i].bytes, &b->came[i].seconds);
+      b->came[i].made = true;
+    }
   }
   rf_pool_free(pool);
 }
 
 static void *make_plans(void *self) {
-  make_same(self); make_others(self);
+  make_same(self);
+  make_others(self);
   return NULL;
 }
 
 static void make_all(bench *b, int helpers) {
   pthread_t helper[RF_MAX_ADVICE];
   int begun = 0;
-  while (begun < helpers && begun + 1 < b->count && !pthread_create(&helper[begun], NULL, make_plans, b)) begun++;
+  while (begun < helpers && begun + 1 < b->count && !pthread_create(&helper[begun], NULL, make_plans, b))
+    begun++;
   make_plans(b);
   while (begun > 0) pthread_join(helper[--begun], NULL);
 }
@@ -123,17 +142,20 @@ static void *make_ahead(void *self) {
 
 static void free_ahead(rf_advice_ahead *ahead) {
   if (!ahead) return;
-  pthread_cond_destroy(&ahead->changed); pthread_mutex_destroy(&ahead->lock);
+  pthread_cond_destroy(&ahead->changed);
+  pthread_mutex_destroy(&ahead->lock);
   free(ahead);
 }
 
 static int cores(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
 
 rf_advice_ahead *rf_plan_advise_ahead(const rf_model *model, const rf_plan_options *options) {
-  if (options->build.job != RF_JOB_TRAIN || cores() < 2 || rf_mesh_chips(&options->build.mesh) > 1) return NULL;
+  if (options->build.job != RF_JOB_TRAIN || cores() < 2 || rf_mesh_chips(&options->build.mesh) > 1)
+    return NULL;
   rf_advice_ahead *ahead = calloc(1, sizeof *ahead);
   if (!ahead) return NULL;
-  pthread_mutex_init(&ahead->lock, NULL); pthread_cond_init(&ahead->changed, NULL);
+  pthread_mutex_init(&ahead->lock, NULL);
+  pthread_cond_init(&ahead->changed, NULL);
   ahead->all.model = model;
   ahead->all.count = variants_of(options, ahead->all.list, &ahead->all.same);
   if (!pthread_create(&ahead->thread, NULL, make_ahead, ahead)) return ahead;
@@ -163,24 +185,31 @@ int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice
   bench here = {.model = &plan->graph->model}, *all = ahead ? &ahead->all : &here;
   if (!ahead && o->build.job == RF_JOB_TRAIN) here.count = variants_of(o, here.list, &here.same);
   if (all->count) all->base = rf_plan_graph_before(plan, &own, &built);
-  all->weighed =
-      all->base && all->same && rf_mesh_chips(&o->build.mesh) == 1 && o->program.program == RF_PROGRAM_RAFTER && rf_trial_can(all->base, o);
-  for (int i = 0; i < all->same; i++) all->list[i].options.machine = plan->options.machine; /* that of its threads and its level */
-  if (ahead) { tell(ahead, &ahead->ready); helpers--; }
+  all->weighed = all->base && all->same && rf_mesh_chips(&o->build.mesh) == 1 &&
+                 o->program.program == RF_PROGRAM_RAFTER && rf_trial_can(all->base, o);
+  /* that of its threads and its level */
+  for (int i = 0; i < all->same; i++) all->list[i].options.machine = plan->options.machine;
+  if (ahead) {
+    tell(ahead, &ahead->ready);
+    helpers--;
+  }
   make_all(all, helpers);
   if (ahead) pthread_join(ahead->thread, NULL);
   for (int i = 0; i < all->count; i++) {
     if (!all->came[i].made) continue;
-    const int64_t now = all->came[i].bytes > rf_plan_room(o) ? plan->live_bytes : plan->arena_bytes; /* live beside live */
+    /* live beside live */
+    const int64_t now = all->came[i].bytes > rf_plan_room(o) ? plan->live_bytes : plan->arena_bytes;
     double saved = (double)(now - all->came[i].bytes), slower = all->came[i].seconds / plan->step_seconds - 1;
     if (saved > 0 || slower < 0) {
       rf_advice *row = &advice[kept++];
       memcpy(row->change, all->list[i].change, sizeof row->change);
-      row->peak_bytes = all->came[i].bytes; row->seconds = all->came[i].seconds;
+      row->peak_bytes = all->came[i].bytes;
+      row->seconds = all->came[i].seconds;
       row->exact = all->list[i].same_graph; /* what is computed again is the same */
       row->approximate = all->list[i].options.build.dtype != o->build.dtype;
-      snprintf(row->why, sizeof row->why, "%.1f %% %s memory, %.1f %% %s", 100 * (saved >= 0 ? saved : -saved) / (double)now,
-               saved >= 0 ? "less" : "more", 100 * (slower >= 0 ? slower : -slower), slower >= 0 ? "slower" : "faster");
+      snprintf(row->why, sizeof row->why, "%.1f %% %s memory, %.1f %% %s",
+               100 * (saved >= 0 ? saved : -saved) / (double)now, saved >= 0 ? "less" : "more",
+               100 * (slower >= 0 ? slower : -slower), slower >= 0 ? "slower" : "faster");
     }
   }
   rf_graph_free(built);

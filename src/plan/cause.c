@@ -6,8 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const BOUND[] = {
-    [RF_BOUND_COMPUTE] = "arithmetic", [RF_BOUND_MEMORY] = "memory bandwidth", [RF_BOUND_LATENCY] = "launches", [RF_BOUND_NETWORK] = "the network"};
+static const char *const BOUND[] = {[RF_BOUND_COMPUTE] = "arithmetic",
+                                    [RF_BOUND_MEMORY] = "memory bandwidth",
+                                    [RF_BOUND_LATENCY] = "launches",
+                                    [RF_BOUND_NETWORK] = "the network"};
 
 /* Seconds of a step in ops of this definition, and their work. */
 static double seconds_of(const rf_plan *plan, const rf_op_def *def, double *work) {
@@ -15,7 +17,8 @@ static double seconds_of(const rf_plan *plan, const rf_op_def *def, double *work
   *work = 0;
   for (int i = 0; i < plan->graph->op_count; i++) {
     if (plan->graph->op[i].def != def) continue;
-    seconds += plan->op[i].seconds * plan->op[i].calls; *work += rf_cost_work(plan->op[i].work) * plan->op[i].calls;
+    seconds += plan->op[i].seconds * plan->op[i].calls;
+    *work += rf_cost_work(plan->op[i].work) * plan->op[i].calls;
   }
   return seconds;
 }
@@ -27,15 +30,22 @@ static int find_op(const rf_plan *plan, const char *name, int near) {
   return -1;
 }
 
-/* The op of one definition that grows most beyond what was expected, in both plans; false: none is in both. */
-static bool namesakes(const rf_plan *before, const rf_plan *after, const rf_op_def *def, double growth, int *b, int *a) {
+/* The op of one definition that grows most beyond what was expected, in both plans; false: none
+ * is in both. */
+static bool namesakes(const rf_plan *before, const rf_plan *after, const rf_op_def *def, double growth,
+                      int *b, int *a) {
   double most = 0;
   *a = *b = -1;
   for (int i = 0; i < after->graph->op_count; i++) {
     int old = after->graph->op[i].def == def ? find_op(before, after->graph->op[i].name, i) : -1;
     if (old < 0) continue;
-    double excess = after->op[i].seconds * after->op[i].calls - growth * before->op[old].seconds * before->op[old].calls;
-    if (*a < 0 || excess > most) { *a = i; *b = old; most = excess; }
+    double excess =
+        after->op[i].seconds * after->op[i].calls - growth * before->op[old].seconds * before->op[old].calls;
+    if (*a < 0 || excess > most) {
+      *a = i;
+      *b = old;
+      most = excess;
+    }
   }
   return *b >= 0;
 }
@@ -43,11 +53,13 @@ static bool namesakes(const rf_plan *before, const rf_plan *after, const rf_op_d
 static int64_t rows_of(const rf_plan *plan, int op) {
   const rf_op *o = &plan->graph->op[op];
   for (int i = 0; i < o->input_count; i++)
-    if (o->input[i] >= 0 && plan->graph->tensor[o->input[i]].rank > 0) return plan->graph->tensor[o->input[i]].shape[0];
+    if (o->input[i] >= 0 && plan->graph->tensor[o->input[i]].rank > 0)
+      return plan->graph->tensor[o->input[i]].shape[0];
   return plan->graph->rows;
 }
 
-/* Columns that a product of these two matrices is padded by to whole tiles of the matrix unit, and the wider extent; 0: it has no tiles. */
+/* Columns that a product of these two matrices is padded by to whole tiles of the matrix unit,
+ * and the wider extent; 0: it has no tiles. */
 static int64_t padding_of(const rf_plan *plan, int op, int64_t *extent) {
   const rf_op *o = &plan->graph->op[op];
   int64_t tile = plan->machine.tile[1], most = 0;
@@ -55,7 +67,10 @@ static int64_t padding_of(const rf_plan *plan, int op, int64_t *extent) {
     const rf_tensor *t = o->input[i] >= 0 ? &plan->graph->tensor[o->input[i]] : NULL;
     if (!t || t->rank != 2) return 0;
     int64_t padding = (tile - t->shape[1] % tile) % tile;
-    if (padding > most) { most = padding; *extent = t->shape[1]; }
+    if (padding > most) {
+      most = padding;
+      *extent = t->shape[1];
+    }
   }
   return most;
 }
@@ -73,10 +88,17 @@ rf_cause rf_cause_of_time(const rf_plan *before, const rf_plan *after, double gr
   int b, a;
   for (int i = 0; RF_OPS[i]; i++) {
     double old = seconds_of(before, RF_OPS[i], &old_work), new = seconds_of(after, RF_OPS[i], &new_work);
-    if (new - old * growth > most) { most = new - old *growth; worst = RF_OPS[i]; was = old; is = new; work = old_work > 0 ? new_work / old_work : 0; }
+    if (new - old * growth > most) {
+      most = new - old *growth;
+      worst = RF_OPS[i];
+      was = old;
+      is = new;
+      work = old_work > 0 ? new_work / old_work : 0;
+    }
   }
   if (!worst) {
-    snprintf(cause.text, sizeof cause.text, "no kind of op takes more than its share: all of them grow alike");
+    snprintf(cause.text, sizeof cause.text,
+             "no kind of op takes more than its share: all of them grow alike");
     return cause;
   }
   if (!namesakes(before, after, worst, growth, &b, &a)) {
@@ -86,25 +108,31 @@ rf_cause rf_cause_of_time(const rf_plan *before, const rf_plan *after, double gr
   const rf_plan_op *old = &before->op[b], *new = &after->op[a];
   if (strcmp(old->kernel->name, new->kernel->name)) {
     cause.kind = "kernel";
-    snprintf(cause.text, sizeof cause.text, "%s goes from kernel %s to %s at %lld rows", worst->name, old->kernel->name, new->kernel->name,
-             (long long)rows_of(after, a));
+    snprintf(cause.text, sizeof cause.text, "%s goes from kernel %s to %s at %lld rows", worst->name,
+             old->kernel->name, new->kernel->name, (long long)rows_of(after, a));
   } else if (padding_of(after, a, &extent) > padding_of(before, b, &other)) {
     cause.kind = "tile";
-    snprintf(cause.text, sizeof cause.text, "%s (%.60s): %lld columns are padded to whole tiles of %d, %lld of them for nothing", worst->name,
-             after->graph->op[a].name, (long long)extent, after->machine.tile[1], (long long)padding_of(after, a, &extent));
-  } else if (before->options.build.job == RF_JOB_GENERATE && !strcmp(worst->name, "attention_kv") && pages_of(before) != pages_of(after)) {
+    snprintf(cause.text, sizeof cause.text,
+             "%s (%.60s): %lld columns are padded to whole tiles of %d, %lld of them for nothing",
+             worst->name, after->graph->op[a].name, (long long)extent, after->machine.tile[1],
+             (long long)padding_of(after, a, &extent));
+  } else if (before->options.build.job == RF_JOB_GENERATE && !strcmp(worst->name, "attention_kv") &&
+             pages_of(before) != pages_of(after)) {
     cause.kind = "page";
-    snprintf(cause.text, sizeof cause.text, "a sequence holds %lld pages of the cache, %lld before", (long long)pages_of(after),
-             (long long)pages_of(before));
+    snprintf(cause.text, sizeof cause.text, "a sequence holds %lld pages of the cache, %lld before",
+             (long long)pages_of(after), (long long)pages_of(before));
   } else if (old->bound != new->bound) {
     cause.kind = "bound";
-    snprintf(cause.text, sizeof cause.text, "%s turns from being limited by %s to %s at %lld rows (%.60s)", worst->name, BOUND[old->bound],
-             BOUND[new->bound], (long long)rows_of(after, a), after->graph->op[a].name);
+    snprintf(cause.text, sizeof cause.text, "%s turns from being limited by %s to %s at %lld rows (%.60s)",
+             worst->name, BOUND[old->bound], BOUND[new->bound], (long long)rows_of(after, a),
+             after->graph->op[a].name);
   } else if (before->machine.chips != after->machine.chips) {
     cause.kind = "topology";
-    snprintf(cause.text, sizeof cause.text, "%d chips in place of %d: %s keeps %.0f %% of its time", after->machine.chips, before->machine.chips,
-             worst->name, 100 * is / was);
-  } else snprintf(cause.text, sizeof cause.text, "%s takes %.3g times as long for %.3g times the work", worst->name, is / was, work);
+    snprintf(cause.text, sizeof cause.text, "%d chips in place of %d: %s keeps %.0f %% of its time",
+             after->machine.chips, before->machine.chips, worst->name, 100 * is / was);
+  } else
+    snprintf(cause.text, sizeof cause.text, "%s takes %.3g times as long for %.3g times the work",
+             worst->name, is / was, work);
   return cause;
 }
 
@@ -114,18 +142,22 @@ rf_cause rf_cause_of_memory(const rf_plan *before, const rf_plan *after, double 
   double most = -1;
   for (int c = 0; c < RF_CLASSES; c++) {
     double excess = (double)after->by_class[c] - growth * (double)before->by_class[c];
-    if (excess > most) { most = excess; worst = c; }
+    if (excess > most) {
+      most = excess;
+      worst = c;
+    }
   }
   if (worst == RF_CLASS_KV && pages_of(before) != pages_of(after)) {
     cause.kind = "page";
-    snprintf(cause.text, sizeof cause.text, "a sequence holds %lld pages of the cache, %lld before", (long long)pages_of(after),
-             (long long)pages_of(before));
+    snprintf(cause.text, sizeof cause.text, "a sequence holds %lld pages of the cache, %lld before",
+             (long long)pages_of(after), (long long)pages_of(before));
     return cause;
   }
   const char *old_peak = rf_plan_peak(before), *new_peak = rf_plan_peak(after);
   double unit = after->by_class[worst] >= (int64_t)1 << 30 ? 0x1p30 : 0x1p20;
-  snprintf(cause.text, sizeof cause.text, "%s goes from %.2f to %.2f %s%s%.80s", rf_class_name((rf_class)worst),
-           (double)before->by_class[worst] / unit, (double)after->by_class[worst] / unit, unit > 0x1p20 ? "GiB" : "MiB",
+  snprintf(cause.text, sizeof cause.text, "%s goes from %.2f to %.2f %s%s%.80s",
+           rf_class_name((rf_class)worst), (double)before->by_class[worst] / unit,
+           (double)after->by_class[worst] / unit, unit > 0x1p20 ? "GiB" : "MiB",
            strcmp(old_peak, new_peak) ? "; the peak moves to " : " at ", new_peak);
   return cause;
 }

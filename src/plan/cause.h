@@ -1,4 +1,5 @@
-/* cause.h - why one plan takes more time or memory than another of the same model led to expect: the facts that differ between the two. */
+/* cause.h - why one plan takes more time or memory than another of the same model led to expect:
+ * the facts that differ between the two. */
 #ifndef RF_CAUSE_H
 #define RF_CAUSE_H
 

@@ -1,7 +1,11 @@
-/* check.c - proves a plan from the graph alone. Two independent arguments, and no code or intermediate result of the layout:
- *   1. the declared lifetimes: wide enough for every use, and no two ranges that live together overlap;
- *   2. the bytes themselves: a step is walked in the mind, each write takes its range away from whoever held it, and every op must find
- *      all its inputs untouched since they were written, in the first microbatch and in later ones. */
+/* check.c - proves a plan from the graph alone. Two independent arguments, and no code or
+ * intermediate result of the layout:
+ *   1. the declared lifetimes: wide enough for every use, and no two ranges that live together
+ *     overlap;
+ *   2. the bytes themselves: a step is walked in the mind, each write takes its range away from
+ *     whoever held it, and every op must find
+ *      all its inputs untouched since they were written, in the first microbatch and in later
+ *        ones. */
 #include "graph/pipeline.h"
 #include "plan/plan.h"
 
@@ -17,24 +21,28 @@ typedef struct checker {
   const rf_graph *graph;
   rf_error *error;
   rf_pool *pool;
-  range *held; /* disjoint, ascending: what lies in the arena now, and behind its end what lies in the host's region */
+  /* disjoint, ascending: what lies in the arena now, and behind its end what lies in the host's
+   * region */
+  range *held;
   int held_count;
   bool *intact;       /* by tensor: its bytes are as its last writer left them */
   int *section_first; /* by tensor: first section that touches it, or RF_SECTIONS */
 } checker;
 
-#define RF_WRONG(c, ...) RF_FAIL((c)->error, RAFTER_FAILED, "this is a fault of the planner, please report it", __VA_ARGS__)
+#define RF_WRONG(c, ...) \
+  RF_FAIL((c)->error, RAFTER_FAILED, "this is a fault of the planner, please report it", __VA_ARGS__)
 
 static const char *name_of(const checker *c, int t) { return c->graph->tensor[t].name; }
 
-/* ---- each tensor by itself --------------------------------------------------------------------------------------- */
+/* ---- each tensor by itself ------------------------------------------------------------------- */
 
 /* Of a packed matrix: lanes in sixteens, each of whole blocks, and what stands in front of them. */
 static int64_t packed_bytes(const rf_panels *panels) {
   int64_t bytes = 0;
   for (int i = 0; i < panels->parts; i++) {
     const rf_quant_type *type = panels->part[i].type;
-    bytes += (panels->part[i].outputs + 15) / 16 * 16 * (type->head + panels->inner / type->values * type->bytes);
+    bytes +=
+        (panels->part[i].outputs + 15) / 16 * 16 * (type->head + panels->inner / type->values * type->bytes);
   }
   return panels->experts > 0 ? bytes * panels->experts : bytes;
 }
@@ -49,7 +57,9 @@ static int64_t bare_bytes(const rf_tensor *t) {
 static bool is_laid_out(const checker *c, int t) { return c->plan->tensor[t].offset >= 0; }
 
 /* Where its bytes begin, in one line of addresses for both memories. */
-static int64_t start_of(const checker *c, int t) { return c->plan->tensor[t].offset + (c->graph->tensor[t].host ? c->plan->arena_bytes : 0); }
+static int64_t start_of(const checker *c, int t) {
+  return c->plan->tensor[t].offset + (c->graph->tensor[t].host ? c->plan->arena_bytes : 0);
+}
 
 static rf_status check_tensor(checker *c, int t) {
   const rf_plan_tensor *p = &c->plan->tensor[t];
@@ -58,37 +68,45 @@ static rf_status check_tensor(checker *c, int t) {
   int64_t end = tensor->host ? c->plan->host_bytes : c->plan->arena_bytes;
   int64_t kept = tensor->host ? c->plan->host_persistent_bytes : c->plan->persistent_bytes;
   bool used = tensor->persistent || c->section_first[t] != RF_SECTIONS;
-  if (!is_laid_out(c, t)) return used ? RF_WRONG(c, "%s is used but has no place in the arena", name_of(c, t)) : RAFTER_OK;
-  if (p->offset % 64 != 0) return RF_WRONG(c, "%s is misaligned (offset: expected a multiple of 64, got %lld)", name_of(c, t), (long long)p->offset);
+  if (!is_laid_out(c, t))
+    return used ? RF_WRONG(c, "%s is used but has no place in the arena", name_of(c, t)) : RAFTER_OK;
+  if (p->offset % 64 != 0)
+    return RF_WRONG(c, "%s is misaligned (offset: expected a multiple of 64, got %lld)", name_of(c, t),
+                    (long long)p->offset);
   int64_t least = bare_bytes(tensor) * (tensor->slots > 1 ? tensor->slots : 1);
   if (p->bytes < least)
-    return RF_WRONG(c, "%s has too few bytes (expected at least %lld, got %lld)", name_of(c, t), (long long)least, (long long)p->bytes);
+    return RF_WRONG(c, "%s has too few bytes (expected at least %lld, got %lld)", name_of(c, t),
+                    (long long)least, (long long)p->bytes);
   if (p->offset + p->bytes > end || p->bytes > end)
-    return RF_WRONG(c, "%s lies outside %s (end: expected at most %lld, got %lld)", name_of(c, t), where, (long long)end,
-                    (long long)(p->offset + p->bytes));
+    return RF_WRONG(c, "%s lies outside %s (end: expected at most %lld, got %lld)", name_of(c, t), where,
+                    (long long)end, (long long)(p->offset + p->bytes));
   bool front = p->offset + p->bytes <= kept, behind = p->offset >= kept;
   if (tensor->persistent ? !front : !behind)
-    return RF_WRONG(c, "%s lies on the wrong side of the persistent region (%s: region ends at %lld, offset %lld)", name_of(c, t),
-                    tensor->persistent ? "persistent" : "not persistent", (long long)kept, (long long)p->offset);
+    return RF_WRONG(
+        c, "%s lies on the wrong side of the persistent region (%s: region ends at %lld, offset %lld)",
+        name_of(c, t), tensor->persistent ? "persistent" : "not persistent", (long long)kept,
+        (long long)p->offset);
   return RAFTER_OK;
 }
 
-/* ---- declared lifetimes ------------------------------------------------------------------------------------------ */
+/* ---- declared lifetimes ---------------------------------------------------------------------- */
 
 static rf_status covers(checker *c, int t, int op) {
   const rf_plan_tensor *p = &c->plan->tensor[t];
   if (p->first <= op && op <= p->last) return RAFTER_OK;
-  return RF_WRONG(c, "%s is used outside its lifetime (%s: lives from op %d to %d, used at %d)", name_of(c, t), c->graph->op[op].name, p->first,
-                  p->last, op);
+  return RF_WRONG(c, "%s is used outside its lifetime (%s: lives from op %d to %d, used at %d)",
+                  name_of(c, t), c->graph->op[op].name, p->first, p->last, op);
 }
 
 static bool inplace_allowed(const rf_op *op, int output, int input) {
   for (int k = 0; k < op->def->inplace_count; k++)
-    if (op->output[op->def->inplace[k].output] == output && op->input[op->def->inplace[k].input] == input) return true;
+    if (op->output[op->def->inplace[k].output] == output && op->input[op->def->inplace[k].input] == input)
+      return true;
   return false;
 }
 
-/* A tensor may stand in another's place only where the op allows it, at the op that reads the other for the last time. */
+/* A tensor may stand in another's place only where the op allows it, at the op that reads the
+ * other for the last time. */
 static rf_status check_share(checker *c, int t) {
   const rf_plan_tensor *p = &c->plan->tensor[t];
   int from = p->shares;
@@ -99,9 +117,11 @@ static rf_status check_share(checker *c, int t) {
   const rf_plan_tensor *q = &c->plan->tensor[from];
   int reads = 0, heirs = 0;
   for (int i = 0; i < op->input_count; i++) reads += op->input[i] == from;
-  for (int i = 0; i < op->output_count; i++) heirs += op->output[i] >= 0 && c->plan->tensor[op->output[i]].shares == from;
-  if (!inplace_allowed(op, t, from) || reads != 1 || heirs != 1 || q->last != p->first || start_of(c, t) != start_of(c, from) ||
-      p->bytes > q->bytes || c->graph->tensor[from].persistent || c->graph->tensor[from].output || c->graph->tensor[t].persistent)
+  for (int i = 0; i < op->output_count; i++)
+    heirs += op->output[i] >= 0 && c->plan->tensor[op->output[i]].shares == from;
+  if (!inplace_allowed(op, t, from) || reads != 1 || heirs != 1 || q->last != p->first ||
+      start_of(c, t) != start_of(c, from) || p->bytes > q->bytes || c->graph->tensor[from].persistent ||
+      c->graph->tensor[from].output || c->graph->tensor[t].persistent)
     return RF_WRONG(c, "%s may not take the place of %s (%s)", name_of(c, t), name_of(c, from), op->name);
   return RAFTER_OK;
 }
@@ -145,19 +165,22 @@ static rf_status begin_life(checker *c, int t) {
   if (r.end == r.start) return RAFTER_OK;
   int at = seek(c, r.start);
   if (at < c->held_count && c->held[at].start < r.end)
-    return RF_WRONG(c, "%s overlaps %s (offsets %lld and %lld, both live at op %d)", name_of(c, t), name_of(c, c->held[at].tensor),
-                    (long long)r.start, (long long)c->held[at].start, c->plan->tensor[t].first);
+    return RF_WRONG(c, "%s overlaps %s (offsets %lld and %lld, both live at op %d)", name_of(c, t),
+                    name_of(c, c->held[at].tensor), (long long)r.start, (long long)c->held[at].start,
+                    c->plan->tensor[t].first);
   insert_at(c, at, r);
   return RAFTER_OK;
 }
 
-/* Lists of tensors by the op where they begin (or behind which they end): head by op + 1, linked by next. */
+/* Lists of tensors by the op where they begin (or behind which they end): head by op + 1, linked
+ * by next. */
 static void by_op(const checker *c, bool begin, int *head, int *next) {
   for (int i = 0; i < c->graph->op_count + 2; i++) head[i] = RF_NONE;
   for (int t = c->graph->tensor_count - 1; t >= 0; t--) {
     if (!is_laid_out(c, t)) continue;
     int at = (begin ? c->plan->tensor[t].first : c->plan->tensor[t].last) + 1;
-    next[t] = head[at]; head[at] = t;
+    next[t] = head[at];
+    head[at] = t;
   }
 }
 
@@ -179,7 +202,8 @@ static rf_status check_lifetimes(checker *c) {
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_plan_tensor *p = &c->plan->tensor[t];
     if (is_laid_out(c, t) && (p->first < -1 || p->last > graph->op_count || p->first > p->last))
-      return RF_WRONG(c, "%s has a bad lifetime (from op %d to %d of %d)", name_of(c, t), p->first, p->last, graph->op_count);
+      return RF_WRONG(c, "%s has a bad lifetime (from op %d to %d of %d)", name_of(c, t), p->first, p->last,
+                      graph->op_count);
   }
   for (int i = 0; i < graph->op_count; i++) {
     const rf_op *op = &graph->op[i];
@@ -192,8 +216,10 @@ static rf_status check_lifetimes(checker *c) {
   }
   for (int t = 0; t < graph->tensor_count; t++)
     if (is_laid_out(c, t)) RF_TRY(check_share(c, t));
-  int *begin = rf_pool_alloc(c->pool, ops * sizeof(int)), *begin_next = rf_pool_alloc(c->pool, tensors * sizeof(int));
-  int *end = rf_pool_alloc(c->pool, ops * sizeof(int)), *end_next = rf_pool_alloc(c->pool, tensors * sizeof(int));
+  int *begin = rf_pool_alloc(c->pool, ops * sizeof(int)),
+      *begin_next = rf_pool_alloc(c->pool, tensors * sizeof(int));
+  int *end = rf_pool_alloc(c->pool, ops * sizeof(int)),
+      *end_next = rf_pool_alloc(c->pool, tensors * sizeof(int));
   by_op(c, true, begin, begin_next);
   by_op(c, false, end, end_next);
   c->held_count = 0;
@@ -206,7 +232,7 @@ static rf_status check_lifetimes(checker *c) {
   return RAFTER_OK;
 }
 
-/* ---- the bytes --------------------------------------------------------------------------------------------------- */
+/* ---- the bytes ------------------------------------------------------------------------------- */
 
 /* t's bytes are written: whoever held any of them has lost its own. */
 static void claim(checker *c, int t) {
@@ -216,7 +242,8 @@ static void claim(checker *c, int t) {
   }
   range r = range_of(c, t, false);
   int at = seek(c, r.start), gone = 0;
-  while (at + gone < c->held_count && c->held[at + gone].start < r.end) c->intact[c->held[at + gone++].tensor] = false;
+  while (at + gone < c->held_count && c->held[at + gone].start < r.end)
+    c->intact[c->held[at + gone++].tensor] = false;
   drop_at(c, at, gone);
   if (r.end > r.start) insert_at(c, at, r);
   c->intact[t] = true;
@@ -232,9 +259,11 @@ static void renew(checker *c, int t) {
 static rf_status must_hold(checker *c, const rf_op *op, int t) {
   if (c->intact[t]) return RAFTER_OK;
   int at = seek(c, start_of(c, t));
-  const char *taker = at < c->held_count && c->held[at].start < start_of(c, t) + c->plan->tensor[t].bytes ? name_of(c, c->held[at].tensor) : NULL;
-  return RF_WRONG(c, "%s reads %s, whose bytes %s%s", op->name, name_of(c, t), taker ? "were overwritten by " : "nobody has written",
-                  taker ? taker : "");
+  const char *taker = at < c->held_count && c->held[at].start < start_of(c, t) + c->plan->tensor[t].bytes
+                          ? name_of(c, c->held[at].tensor)
+                          : NULL;
+  return RF_WRONG(c, "%s reads %s, whose bytes %s%s", op->name, name_of(c, t),
+                  taker ? "were overwritten by " : "nobody has written", taker ? taker : "");
 }
 
 static rf_status walk_op(checker *c, int i, int round) {
@@ -244,25 +273,31 @@ static rf_status walk_op(checker *c, int i, int round) {
     if (op->input[k] >= 0) RF_TRY(must_hold(c, op, op->input[k]));
   for (int k = 0; k < op->output_count; k++) {
     rf_accumulate how = op->attr.accumulate[k];
-    if (op->output[k] >= 0 && (how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && round > 0))) RF_TRY(must_hold(c, op, op->output[k]));
+    if (op->output[k] >= 0 && (how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && round > 0)))
+      RF_TRY(must_hold(c, op, op->output[k]));
   }
   for (int k = 0; k < op->output_count; k++)
     if (op->output[k] >= 0) claim(c, op->output[k]);
   if (workspace >= 0) renew(c, workspace);
-  /* While the op runs, all it touches must be there at once, but for an input whose place an output legally took. */
+  /* While the op runs, all it touches must be there at once, but for an input whose place an
+   * output legally took. */
   for (int k = 0; k < op->input_count; k++) {
     int t = op->input[k];
     bool given = false;
     for (int o = 0; t >= 0 && o < op->output_count; o++)
-      given |= op->output[o] >= 0 && c->plan->tensor[op->output[o]].shares == t && c->plan->tensor[op->output[o]].first == i;
-    if (t >= 0 && !c->intact[t] && !given) return RF_WRONG(c, "%s writes over its own input %s", op->name, name_of(c, t));
+      given |= op->output[o] >= 0 && c->plan->tensor[op->output[o]].shares == t &&
+               c->plan->tensor[op->output[o]].first == i;
+    if (t >= 0 && !c->intact[t] && !given)
+      return RF_WRONG(c, "%s writes over its own input %s", op->name, name_of(c, t));
   }
   for (int k = 0; k < op->output_count; k++)
-    if (op->output[k] >= 0 && !c->intact[op->output[k]]) return RF_WRONG(c, "%s writes over its own output %s", op->name, name_of(c, op->output[k]));
+    if (op->output[k] >= 0 && !c->intact[op->output[k]])
+      return RF_WRONG(c, "%s writes over its own output %s", op->name, name_of(c, op->output[k]));
   return RAFTER_OK;
 }
 
-/* One walk of a section. What the caller writes before it is fresh; so is what an op of it makes anew (its first, plain write). */
+/* One walk of a section. What the caller writes before it is fresh; so is what an op of it makes
+ * anew (its first, plain write). */
 static rf_status walk_section(checker *c, rf_section section, int round) {
   const rf_graph *graph = c->graph;
   for (int t = 0; t < graph->tensor_count; t++)
@@ -277,7 +312,8 @@ static rf_status check_bytes(checker *c) {
   c->held_count = 0;
   for (int t = 0; t < graph->tensor_count; t++) c->intact[t] = graph->tensor[t].persistent;
   RF_TRY(walk_section(c, RF_SECTION_BEGIN, 0));
-  for (int round = 0; round < (graph->accumulate < 3 ? graph->accumulate : 3); round++) RF_TRY(walk_section(c, RF_SECTION_MICRO, round));
+  for (int round = 0; round < (graph->accumulate < 3 ? graph->accumulate : 3); round++)
+    RF_TRY(walk_section(c, RF_SECTION_MICRO, round));
   RF_TRY(walk_section(c, RF_SECTION_END, 0));
   for (int t = 0; t < graph->tensor_count; t++)
     if (graph->tensor[t].output && is_laid_out(c, t) && !c->intact[t])
@@ -285,9 +321,10 @@ static rf_status check_bytes(checker *c) {
   return RAFTER_OK;
 }
 
-/* ---- pipelines --------------------------------------------------------------------------------------------------- */
+/* ---- pipelines ------------------------------------------------------------------------------- */
 
-/* When a microbatch meets a tensor first and last, in the order of its halves on this stage: chunks forward, then chunks backward from the last. */
+/* When a microbatch meets a tensor first and last, in the order of its halves on this stage:
+ * chunks forward, then chunks backward from the last. */
 typedef struct meeting {
   int first, last;
   bool sums;
@@ -295,7 +332,8 @@ typedef struct meeting {
 
 static void find_meetings(const checker *c, meeting *meet) {
   const rf_graph *graph = c->graph;
-  int chunks = rf_pipeline_chunks(&graph->mesh), *half = rf_pool_alloc(c->pool, ((size_t)graph->op_count + 1) * sizeof *half);
+  int chunks = rf_pipeline_chunks(&graph->mesh),
+      *half = rf_pool_alloc(c->pool, ((size_t)graph->op_count + 1) * sizeof *half);
   rf_pipeline_halves(graph, half);
   for (int t = 0; t < graph->tensor_count; t++) meet[t] = (meeting){INT32_MAX, -1, false};
   for (int o = 0; o < graph->op_count; o++) {
@@ -311,12 +349,14 @@ static void find_meetings(const checker *c, meeting *meet) {
   }
 }
 
-/* The schedule walked in the mind: what one half of a microbatch leaves to another must have a place of its own from its first half to its last, and keep
- * it round the loop. */
-static rf_status check_held(checker *c, int t, meeting m, const rf_half *order, int count, int begin, int end) {
+/* The schedule walked in the mind: what one half of a microbatch leaves to another must have a
+ * place of its own from its first half to its last, and keep it round the loop. */
+static rf_status check_held(checker *c, int t, meeting m, const rf_half *order, int count, int begin,
+                            int end) {
   const rf_tensor *tensor = &c->graph->tensor[t];
   const rf_plan_tensor *p = &c->plan->tensor[t];
-  int chunks = rf_pipeline_chunks(&c->graph->mesh), now = 0, most = 0, places = tensor->slots > 1 ? tensor->slots : 1;
+  int chunks = rf_pipeline_chunks(&c->graph->mesh), now = 0, most = 0,
+      places = tensor->slots > 1 ? tensor->slots : 1;
   if (tensor->input && m.last >= 0) m.first = 0;
   if (m.last < 0 || m.first == m.last || m.sums || tensor->persistent) return RAFTER_OK;
   for (int i = 0; i < count; i++) {
@@ -325,7 +365,9 @@ static rf_status check_held(checker *c, int t, meeting m, const rf_half *order, 
     if (now > most) most = now;
     now -= at == m.last;
   }
-  if (places < most) return RF_WRONG(c, "%s is overwritten by a later microbatch (places: expected %d, got %d)", name_of(c, t), most, places);
+  if (places < most)
+    return RF_WRONG(c, "%s is overwritten by a later microbatch (places: expected %d, got %d)", name_of(c, t),
+                    most, places);
   if ((most > 1 || chunks > 1) && (p->first > begin || p->last < end))
     return RF_WRONG(c, "%s gives its place away between two halves of a microbatch", name_of(c, t));
   return RAFTER_OK;
@@ -347,7 +389,7 @@ static rf_status check_pipeline(checker *c) {
   return RAFTER_OK;
 }
 
-/* ---- the plan ---------------------------------------------------------------------------------------------------- */
+/* ---- the plan -------------------------------------------------------------------------------- */
 
 static void find_sections(checker *c) {
   const rf_graph *graph = c->graph;
@@ -378,8 +420,8 @@ rf_status rf_plan_check(const rf_plan *plan, rf_error *error) {
   RF_GO(check_pipeline(&c));
   for (int k = 0; k < RF_CLASSES; k++) sum += plan->by_class[k];
   if (sum != plan->arena_bytes || plan->live_bytes > plan->arena_bytes)
-    status = RF_WRONG(&c, "the classes do not add up to the arena (expected %lld, got %lld; live %lld)", (long long)plan->arena_bytes, (long long)sum,
-                      (long long)plan->live_bytes);
+    status = RF_WRONG(&c, "the classes do not add up to the arena (expected %lld, got %lld; live %lld)",
+                      (long long)plan->arena_bytes, (long long)sum, (long long)plan->live_bytes);
 done:
   rf_pool_free(pool);
   return status;

@@ -8,10 +8,12 @@
 static int workspace_tensor(rf_plan *plan, int i, rf_plan_depth depth) {
   const rf_graph *graph = plan->graph;
   const rf_kernel *kernel = plan->op[i].kernel;
-  size_t bytes = kernel->workspace_bytes ? kernel->workspace_bytes(graph, &graph->op[i], plan->options.threads) : 0;
+  size_t bytes =
+      kernel->workspace_bytes ? kernel->workspace_bytes(graph, &graph->op[i], plan->options.threads) : 0;
   if (bytes == 0) return RF_NONE;
   int64_t shape[] = {(int64_t)bytes};
-  const char *name = depth != RF_PLAN_WHOLE ? "workspace" : rf_pool_format(graph->pool, "%s/workspace", graph->op[i].name);
+  const char *name =
+      depth != RF_PLAN_WHOLE ? "workspace" : rf_pool_format(graph->pool, "%s/workspace", graph->op[i].name);
   int t = rf_graph_tensor(plan->graph, name, RF_CLASS_WORKSPACE, RF_U8, 1, shape);
   plan->graph->tensor[t].reason = "workspace of its kernel";
   return t;
@@ -29,7 +31,8 @@ void rf_plan_choose(rf_plan *plan, rf_plan_depth depth) {
     if (of >= 0 && of < i && graph->op[of].def == op->def) p->kernel = plan->op[of].kernel;
     else p->kernel = rf_kernel_choose(options->backend, options->isa, graph, op);
     op->blocks = rf_tuned_blocks(&options->machine->tuned, graph, op, p->kernel->name, options->threads);
-    if (depth >= RF_PLAN_PRICES || of >= 0) p->work = op->def->work(graph, op); /* else it is asked for bytes, and for the time of recomputation */
+    /* else it is asked for bytes, and for the time of recomputation */
+    if (depth >= RF_PLAN_PRICES || of >= 0) p->work = op->def->work(graph, op);
     p->calls = op->section == RF_SECTION_MICRO ? graph->accumulate : 1;
     p->workspace = workspace_tensor(plan, i, depth);
   }

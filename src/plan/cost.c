@@ -1,11 +1,11 @@
-/* cost.c - predicted seconds of an op: the larger of its work over each ceiling. Measured curves give the rate where the machine has them,
- * its data sheet and default efficiencies elsewhere. */
+/* cost.c - predicted seconds of an op: the larger of its work over each ceiling. Measured curves
+ * give the rate where the machine has them, its data sheet and default efficiencies elsewhere. */
 #include "plan/parts.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- what an op is timed by ------------------------------------------------------------------------------------- */
+/* ---- what an op is timed by ------------------------------------------------------------------ */
 
 double rf_cost_flops(rf_work work) { return work.flops + work.flops_again; }
 
@@ -15,14 +15,18 @@ double rf_cost_work(rf_work work) {
 }
 
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
-  /* Over a cache, rows that share its keys make the difference: one of them reads, many multiply. */
+  /* Over a cache, rows that share its keys make the difference: one of them reads, many
+   * multiply. */
   if (!strcmp(op->def->name, "attention_kv")) {
     const rf_tensor *out = &graph->tensor[op->output[0]];
-    int64_t slots = graph->tensor[rf_cached_of(graph, op).table].shape[0], sequences = slots < out->shape[0] ? slots : out->shape[0];
+    int64_t slots = graph->tensor[rf_cached_of(graph, op).table].shape[0],
+            sequences = slots < out->shape[0] ? slots : out->shape[0];
     return (double)rf_tensor_count(out) / (double)(op->attr.heads * (sequences > 0 ? sequences : 1));
   }
-  /* Short segments of narrow heads spend their time at the edges of tiles and in the softmax, however many of them there are. */
-  if (!strncmp(op->def->name, "attention", 9) && graph->seq > 0) return (double)graph->seq * op->attr.head_dim;
+  /* Short segments of narrow heads spend their time at the edges of tiles and in the softmax,
+   * however many of them there are. */
+  if (!strncmp(op->def->name, "attention", 9) && graph->seq > 0)
+    return (double)graph->seq * op->attr.head_dim;
   return rf_cost_work(work);
 }
 
@@ -38,10 +42,12 @@ static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
 }
 
 enum { FEW_ROWS = 16 };
-/* Reads a matrix of blocks for few rows: a stream, whose curve was measured with plain numbers. For many rows the blocks are widened once while they
- * are packed, and the products are those of the curve. */
+/* Reads a matrix of blocks for few rows: a stream, whose curve was measured with plain numbers.
+ * For many rows the blocks are widened once while they are packed, and the products are those of
+ * the curve. */
 static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
-  int many = op->input[!strcmp(op->def->name, "head_logits") ? 3 : 0]; /* of all rows it multiplies those it was told to */
+  /* of all rows it multiplies those it was told to */
+  int many = op->input[!strcmp(op->def->name, "head_logits") ? 3 : 0];
   if (many >= 0 && graph->tensor[many].shape[0] > FEW_ROWS) return false;
   for (int i = 0; i < op->input_count; i++) {
     const rf_tensor *t = op->input[i] < 0 ? NULL : &graph->tensor[op->input[i]];
@@ -61,15 +67,19 @@ static const rf_tensor *packed_of(const rf_graph *graph, const rf_op *op) {
   return NULL;
 }
 
-/* Rows that share what is read of a matrix: those that it multiplies, of experts those of one that is met. */
+/* Rows that share what is read of a matrix: those that it multiplies, of experts those of one
+ * that is met. */
 static double rows_of(const rf_op *op, const rf_tensor *w, rf_work work) {
-  double experts = (double)rf_panels_experts(&w->panels), group = op->attr.group > 1 ? op->attr.group : 1, used = op->attr.experts_used;
+  double experts = (double)rf_panels_experts(&w->panels), group = op->attr.group > 1 ? op->attr.group : 1,
+         used = op->attr.experts_used;
   double rows = rf_cost_flops(work) * experts / (2 * (double)rf_tensor_count(w));
-  if (!strcmp(op->def->name, "head_score")) return (double)rf_head_chunk_rows((int64_t)ceil(rows), rf_tensor_count(w) / w->panels.inner);
+  if (!strcmp(op->def->name, "head_score"))
+    return (double)rf_head_chunk_rows((int64_t)ceil(rows), rf_tensor_count(w) / w->panels.inner);
   return experts > 1 ? rows * group / rf_experts_met(experts * group, used, rows * group / used) : rows;
 }
 
-const char *const RF_COST_PRODUCT_NAMES[] = {"matmul_exact", "matmul_fast", "matmul_bf16", "matmul_turned", "matmul_turned_bf16"};
+const char *const RF_COST_PRODUCT_NAMES[] = {"matmul_exact", "matmul_fast", "matmul_bf16", "matmul_turned",
+                                             "matmul_turned_bf16"};
 
 static rf_cost_products products_of(const rf_graph *graph, const rf_op *op, const rf_tensor *w) {
   bool bf16 = graph->tensor[op->input[0]].dtype == RF_BF16;
@@ -78,7 +88,8 @@ static rf_cost_products products_of(const rf_graph *graph, const rf_op *op, cons
   return op->attr.fast ? RF_PRODUCTS_FAST : bf16 ? RF_PRODUCTS_BF16 : RF_PRODUCTS_EXACT;
 }
 
-int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work, rf_cost_class class[RF_PANEL_PARTS]) {
+int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work,
+                    rf_cost_class class[RF_PANEL_PARTS]) {
   const rf_tensor *w = packed_of(graph, op);
   int64_t outputs = 0;
   if (!w) return 0;
@@ -93,19 +104,21 @@ int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work, rf_cos
 
 const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op) {
   enum { SHORT = 32 };
-  static const char *const names[][2] = {{"matmul", "matmul_narrow"}, {"matmul_dx", "matmul_dx_narrow"}, {"matmul_dw", "matmul_dw_narrow"}};
+  static const char *const names[][2] = {
+      {"matmul", "matmul_narrow"}, {"matmul_dx", "matmul_dx_narrow"}, {"matmul_dw", "matmul_dw_narrow"}};
   for (int i = 0; i < 3; i++) {
     int w = strcmp(op->def->name, names[i][0]) ? -1 : i < 2 ? op->input[1] : op->output[0];
     const rf_tensor *t = w < 0 ? NULL : &graph->tensor[w];
-    if (t && t->rank == 2 && t->dtype != RF_PACKED && (t->shape[0] <= SHORT || t->shape[1] <= SHORT)) return names[i][1];
+    if (t && t->rank == 2 && t->dtype != RF_PACKED && (t->shape[0] <= SHORT || t->shape[1] <= SHORT))
+      return names[i][1];
   }
   return op->def->name;
 }
 
-/* ---- curves ------------------------------------------------------------------------------------------------------ */
+/* ---- curves ---------------------------------------------------------------------------------- */
 
-/* An op that was not measured is timed like the one it resembles most: nearest first. What only moves rows, and finds none here, is timed like others
- * that do. */
+/* An op that was not measured is timed like the one it resembles most: nearest first. What only
+ * moves rows, and finds none here, is timed like others that do. */
 static const struct {
   const char *op, *like[4];
 } NEAREST[] = {
@@ -152,50 +165,63 @@ static const struct {
 static const char *const MOVERS[] = {"add", "rope", "rmsnorm", "layernorm"};
 
 /* The curve of this op that matches best: same kernel and dtype, then same dtype, then any. */
-static const rf_curve *curve_of(const rf_machine *machine, const char *op, rf_dtype dtype, const char *kernel) {
+static const rf_curve *curve_of(const rf_machine *machine, const char *op, rf_dtype dtype,
+                                const char *kernel) {
   const rf_curve *best = NULL;
   int best_score = -1;
   for (int i = 0; i < machine->curve_count; i++) {
     const rf_curve *c = &machine->curve[i];
     if (c->count < 1 || strcmp(c->op, op)) continue;
     int score = 2 * (c->dtype == dtype) + (kernel && !strcmp(c->kernel, kernel));
-    if (score > best_score) { best = c; best_score = score; }
+    if (score > best_score) {
+      best = c;
+      best_score = score;
+    }
   }
   return best;
 }
 
 static const rf_curve *exact_curve(const rf_machine *machine, const char *op, const char *kernel) {
   for (int i = 0; i < machine->curve_count; i++)
-    if (!strcmp(machine->curve[i].op, op) && !strcmp(machine->curve[i].kernel, kernel)) return &machine->curve[i];
+    if (!strcmp(machine->curve[i].op, op) && !strcmp(machine->curve[i].kernel, kernel))
+      return &machine->curve[i];
   return NULL;
 }
 
-static bool is_reference(const rf_kernel *kernel) { return kernel && !strncmp(kernel->name, "reference_", 10); }
+static bool is_reference(const rf_kernel *kernel) {
+  return kernel && !strncmp(kernel->name, "reference_", 10);
+}
 
-/* Of a kernel that says what is meant, slowly and on one thread: its own curve, else that of all of them. */
-static const rf_curve *reference_curve(const rf_machine *machine, const char *op, const rf_kernel *kernel, bool multiplies) {
+/* Of a kernel that says what is meant, slowly and on one thread: its own curve, else that of all
+ * of them. */
+static const rf_curve *reference_curve(const rf_machine *machine, const char *op, const rf_kernel *kernel,
+                                       bool multiplies) {
   if (!is_reference(kernel)) return NULL;
   const rf_curve *curve = exact_curve(machine, op, kernel->name);
   return curve ? curve : exact_curve(machine, RF_COST_REFERENCE, multiplies ? RF_COST_FLOPS : RF_COST_BYTES);
 }
 
-static const rf_curve *find_curve(const rf_machine *machine, const rf_graph *graph, const rf_op *op, rf_dtype dtype, const rf_kernel *kernel,
-                                  bool multiplies) {
+static const rf_curve *find_curve(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
+                                  rf_dtype dtype, const rf_kernel *kernel, bool multiplies) {
   if (!machine->curve_count) return NULL;
   const rf_curve *slow = reference_curve(machine, op->def->name, kernel, multiplies);
   if (slow) return slow;
   const char *name = rf_cost_curve_name(graph, op);
   const rf_curve *curve = curve_of(machine, name, dtype, kernel ? kernel->name : NULL);
-  if (!curve && name != op->def->name) curve = curve_of(machine, op->def->name, dtype, kernel ? kernel->name : NULL);
+  if (!curve && name != op->def->name)
+    curve = curve_of(machine, op->def->name, dtype, kernel ? kernel->name : NULL);
   for (size_t i = 0; !curve && i < sizeof NEAREST / sizeof *NEAREST; i++) {
     if (strcmp(NEAREST[i].op, op->def->name)) continue;
-    for (int k = 0; k < 4 && NEAREST[i].like[k] && !curve; k++) curve = curve_of(machine, NEAREST[i].like[k], dtype, NULL);
+    for (int k = 0; k < 4 && NEAREST[i].like[k] && !curve; k++)
+      curve = curve_of(machine, NEAREST[i].like[k], dtype, NULL);
   }
-  for (size_t i = 0; !curve && !multiplies && i < sizeof MOVERS / sizeof *MOVERS; i++) curve = curve_of(machine, MOVERS[i], dtype, NULL);
+  for (size_t i = 0; !curve && !multiplies && i < sizeof MOVERS / sizeof *MOVERS; i++)
+    curve = curve_of(machine, MOVERS[i], dtype, NULL);
   return curve;
 }
 
-/* Work per second at `size`: between points linear over log(size), beyond them as at the last one. */
+/* Work per second at `size`: between points linear over log(size), beyond them as at the last
+ * one. */
 static double curve_rate(const rf_curve *c, double size) {
   int last = c->count - 1;
 #define AT(i) (c->size[i] > 0 ? c->size[i] : c->work[i])
@@ -218,9 +244,10 @@ static bool is_of_products(const char *op) {
   return false;
 }
 
-/* ---- levels ------------------------------------------------------------------------------------------------------- */
+/* ---- levels ---------------------------------------------------------------------------------- */
 
-/* Below the level of their dot products vectors widen what they multiply, which is a product in f32. */
+/* Below the level of their dot products vectors widen what they multiply, which is a product in
+ * f32. */
 void rf_machine_for_isa(rf_machine *machine, rf_isa isa) {
   for (int d = 0; d < RF_DTYPES && isa < RF_ISA_AMX; d++) {
     if (!(machine->flops_vectors[d] > 0)) continue;
@@ -229,15 +256,18 @@ void rf_machine_for_isa(rf_machine *machine, rf_isa isa) {
   }
 }
 
-/* ---- threads ------------------------------------------------------------------------------------------------------ */
+/* ---- threads --------------------------------------------------------------------------------- */
 
-/* A measured ceiling at `threads`, linear between the measured counts and from nothing below the first. */
+/* A measured ceiling at `threads`, linear between the measured counts and from nothing below the
+ * first. */
 static double scaled(const rf_machine *m, int threads, bool bandwidth) {
   double before = 0, before_threads = 0;
   for (int i = 0; i < m->scaling_count; i++) {
     double here = bandwidth ? m->scaling[i].read_bps : m->scaling[i].flops;
-    if (threads <= m->scaling[i].threads) return before + (here - before) * (threads - before_threads) / (m->scaling[i].threads - before_threads);
-    before = here; before_threads = m->scaling[i].threads;
+    if (threads <= m->scaling[i].threads)
+      return before + (here - before) * (threads - before_threads) / (m->scaling[i].threads - before_threads);
+    before = here;
+    before_threads = m->scaling[i].threads;
   }
   return before;
 }
@@ -246,24 +276,32 @@ void rf_machine_for_threads(rf_machine *machine, int threads) {
   if (strcmp(machine->kind, "cpu") || machine->threads < 1 || threads >= machine->threads) return;
   /* Where scaling was not measured: arithmetic in proportion, and memory reached by few threads. */
   double compute = (double)threads / machine->threads, memory = 1;
-  double all_flops = scaled(machine, machine->threads, false), all_bps = scaled(machine, machine->threads, true);
+  double all_flops = scaled(machine, machine->threads, false),
+         all_bps = scaled(machine, machine->threads, true);
   if (all_flops > 0) compute = scaled(machine, threads, false) / all_flops;
   if (all_bps > 0) memory = scaled(machine, threads, true) / all_bps;
-  for (int d = 0; d < RF_DTYPES; d++) { machine->flops[d] *= compute; machine->flops_vectors[d] *= compute; }
-  machine->read_bps *= memory; machine->copy_bps *= memory;
+  for (int d = 0; d < RF_DTYPES; d++) {
+    machine->flops[d] *= compute;
+    machine->flops_vectors[d] *= compute;
+  }
+  machine->read_bps *= memory;
+  machine->copy_bps *= memory;
   for (int i = 0; i < machine->curve_count; i++) {
     rf_curve *c = &machine->curve[i];
-    for (int k = 0; k < c->count && strcmp(c->op, RF_COST_REFERENCE); k++) c->seconds[k] /= is_of_products(c->op) ? compute : memory;
+    for (int k = 0; k < c->count && strcmp(c->op, RF_COST_REFERENCE); k++)
+      c->seconds[k] /= is_of_products(c->op) ? compute : memory;
   }
   machine->threads = threads;
 }
 
-/* ---- rows --------------------------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
-double rf_cost_rows_seconds(const rf_machine *machine, const char *op, const char *kernel, int64_t rows, int64_t numbers) {
+double rf_cost_rows_seconds(const rf_machine *machine, const char *op, const char *kernel, int64_t rows,
+                            int64_t numbers) {
   const rf_curve *curve = exact_curve(machine, op, kernel);
   int64_t threads = machine->threads > 0 ? machine->threads : 1;
-  return curve ? (double)((rows + threads - 1) / threads * threads * numbers) / curve_rate(curve, (double)numbers)
+  return curve ? (double)((rows + threads - 1) / threads * threads * numbers) /
+                     curve_rate(curve, (double)numbers)
                : 0; /* at full speed all have one */
 }
 
@@ -271,13 +309,16 @@ double rf_cost_rows_seconds(const rf_machine *machine, const char *op, const cha
 static double head_rows_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op) {
   bool logits = !strcmp(op->def->name, "head_logits"), score = !strcmp(op->def->name, "head_score");
   if (!logits && !score) return 0;
-  int64_t rows = graph->tensor[op->input[logits ? 3 : 0]].shape[0], vocab = graph->tensor[op->input[1]].shape[op->attr.transpose ? 0 : 1];
+  int64_t rows = graph->tensor[op->input[logits ? 3 : 0]].shape[0],
+          vocab = graph->tensor[op->input[1]].shape[op->attr.transpose ? 0 : 1];
   return (score || op->output[1] >= 0 ? rf_cost_rows_seconds(machine, "head_rows", "sums", rows, vocab) : 0) +
          (op->attr.softcap > 0 ? rf_cost_rows_seconds(machine, "head_rows", "softcap", rows, vocab) : 0) +
-         (score && (op->output[1] >= 0 || op->output[2] >= 0) ? rf_cost_rows_seconds(machine, "head_rows", "likeliest", rows, vocab) : 0);
+         (score && (op->output[1] >= 0 || op->output[2] >= 0)
+              ? rf_cost_rows_seconds(machine, "head_rows", "likeliest", rows, vocab)
+              : 0);
 }
 
-/* ---- one op ------------------------------------------------------------------------------------------------------ */
+/* ---- one op ---------------------------------------------------------------------------------- */
 
 static double peak_flops(const rf_machine *machine, rf_dtype dtype) {
   if (machine->flops[dtype] > 0) return machine->flops[dtype];
@@ -287,105 +328,133 @@ static double peak_flops(const rf_machine *machine, rf_dtype dtype) {
   return 1e12;
 }
 
-/* Shares of a data sheet's efficiency, which is that of large plain products. Attention: FlashAttention-2 reaches 73 % of an A100's peak forward and
- * 63 % backward where products reach about 86 % (Dao 2023, section 4.1). Grouped products and products in 8 bits,
- * whose operands are cast and scaled in a pass of their own: choices, made with the published runs of tests/published_runs in view. */
+/* Shares of a data sheet's efficiency, which is that of large plain products. Attention:
+ * FlashAttention-2 reaches 73 % of an A100's peak forward and 63 % backward where products reach
+ * about 86 % (Dao 2023, section 4.1). Grouped products and products in 8 bits, whose operands
+ * are cast and scaled in a pass of their own: choices, made with the published runs of
+ * tests/published_runs in view. */
 enum { NARROW_HEAD = 128 };
-/* What reference kernels reach of one thread's multiply-adds, where calibration has not timed them: measured on a Granite Rapids, 0.43 of 215 GFLOP/s. */
+/* What reference kernels reach of one thread's multiply-adds, where calibration has not timed
+ * them: measured on a Granite Rapids, 0.43 of 215 GFLOP/s. */
 static const double REFERENCE_SHARE = 1.0 / 500;
 static const double ATTENTION_FORWARD = 0.85, ATTENTION_BACKWARD = 0.73, GROUPED = 0.65, EIGHT_BITS = 0.8;
 
 /* What is left of a matrix unit when this extent does not fill its tiles. */
-static double filled(double extent, int tile) { return tile > 1 && extent > 0 ? extent / (ceil(extent / tile) * tile) : 1; }
+static double filled(double extent, int tile) {
+  return tile > 1 && extent > 0 ? extent / (ceil(extent / tile) * tile) : 1;
+}
 
-static double share_of_peak(const rf_machine *machine, const rf_graph *graph, const rf_op *op, rf_dtype dtype) {
+static double share_of_peak(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
+                            rf_dtype dtype) {
   const char *name = op->def->name;
   int tile = machine->tile[1];
   if (!strcmp(machine->kind, "cpu")) return 1;
   if (!strncmp(name, "attention", 9)) {
     double width = op->attr.head_dim, share = strstr(name, "bwd") ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
-    /* The head's width is the contraction of the scores and the columns of the values. Narrow ones fill no tile of a systolic array, and less of the
-     * time between two softmaxes elsewhere. */
+    /* The head's width is the contraction of the scores and the columns of the values. Narrow
+     * ones fill no tile of a systolic array, and less of the time between two softmaxes
+     * elsewhere. */
     return share * (tile ? filled(width, tile) : width < NARROW_HEAD ? 0.75 + 0.25 * width / NARROW_HEAD : 1);
   }
   double share = dtype == RF_I8 || dtype == RF_F8_E4M3 || dtype == RF_F8_E5M2 ? EIGHT_BITS : 1;
-  if (!strncmp(name, "matmul_experts", 14)) return share * (machine->efficiency_experts > 0 ? machine->efficiency_experts : GROUPED);
+  if (!strncmp(name, "matmul_experts", 14))
+    return share * (machine->efficiency_experts > 0 ? machine->efficiency_experts : GROUPED);
   if (tile && !strncmp(name, "matmul", 6) && op->input[0] >= 0 && op->input[1] >= 0) {
     const rf_tensor *a = &graph->tensor[op->input[0]], *b = &graph->tensor[op->input[1]];
-    if (a->rank == 2 && b->rank == 2) share *= filled((double)a->shape[1], tile) * filled((double)b->shape[1], tile);
+    if (a->rank == 2 && b->rank == 2)
+      share *= filled((double)a->shape[1], tile) * filled((double)b->shape[1], tile);
   }
   return share;
 }
 
-/* What a product with `rows` takes beside its multiplications for `count` of its outputs or steps. */
-static double edge_seconds(const rf_machine *machine, const char *op, const char *products, double rows, double count) {
+/* What a product with `rows` takes beside its multiplications for `count` of its outputs or
+ * steps. */
+static double edge_seconds(const rf_machine *machine, const char *op, const char *products, double rows,
+                           double count) {
   const rf_curve *curve = curve_of(machine, op, RF_F32, products);
   return curve ? count / curve_rate(curve, rows) : 0;
 }
 
-/* Of a packed matrix, its parts one after the other: -1 where the machine has no curves of such products. */
-static double packed_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op, rf_work work) {
+/* Of a packed matrix, its parts one after the other: -1 where the machine has no curves of such
+ * products. */
+static double packed_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
+                             rf_work work) {
   rf_cost_class class[RF_PANEL_PARTS];
   int classes = machine->curve_count ? rf_cost_classes(graph, op, work, class) : 0;
   double seconds = 0, flops = rf_cost_flops(work), outputs = 0;
   if (!classes || !(flops > 0)) return -1;
   for (int k = 0; k < classes; k++) {
     const rf_curve *curve = curve_of(machine, class[k].name, RF_F32, class[k].type);
-    if (!curve && !strcmp(class[k].type, "int8")) curve = curve_of(machine, class[k].name, RF_F32, "q8_0"); /* the nearest of those that files have */
+    /* the nearest of those that files have */
+    if (!curve && !strcmp(class[k].type, "int8")) curve = curve_of(machine, class[k].name, RF_F32, "q8_0");
     if (!curve) return -1;
     seconds += class[k].share * flops / curve_rate(curve, class[k].size);
   }
   if (!strcmp(op->def->name, "matmul_dx")) return seconds;
   const rf_panels *panels = &packed_of(graph, op)->panels;
   for (int k = 0; k < classes; k++) outputs += (double)panels->part[k].outputs;
-  double inner = (double)panels->inner, rows = class->size, times = flops / (2 * rows * inner * outputs); /* more than one: experts */
+  /* more than one: experts */
+  double inner = (double)panels->inner, rows = class->size, times = flops / (2 * rows * inner * outputs);
   return seconds + head_rows_seconds(machine, graph, op) +
-         times * (edge_seconds(machine, "matmul_start", class->name, rows, 1) + edge_seconds(machine, "matmul_outputs", class->name, rows, outputs) +
+         times * (edge_seconds(machine, "matmul_start", class->name, rows, 1) +
+                  edge_seconds(machine, "matmul_outputs", class->name, rows, outputs) +
                   edge_seconds(machine, "matmul_inner", class->name, rows, inner));
 }
 
 /* What an op multiplies in: on a CPU rounded activations are bytes. */
 static rf_dtype product_dtype(const rf_machine *machine, const rf_graph *graph, const rf_op *op) {
   if (op->attr.fast && machine->flops[RF_I8] > 0 && !strcmp(machine->kind, "cpu")) return RF_I8;
-  return graph->matmul != RF_DTYPES && !strncmp(op->def->name, "matmul", 6) ? graph->matmul : dtype_of(graph, op);
+  return graph->matmul != RF_DTYPES && !strncmp(op->def->name, "matmul", 6) ? graph->matmul
+                                                                            : dtype_of(graph, op);
 }
 
-double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel, rf_work work, rf_bound *bound) {
+double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel,
+                  rf_work work, rf_bound *bound) {
   rf_dtype dtype = product_dtype(machine, graph, op);
   double flops = rf_cost_flops(work), bytes = work.bytes_read + work.bytes_written;
   double bandwidth = (work.bytes_written > 0.25 * bytes ? machine->copy_bps : machine->read_bps);
   double efficiency_memory = machine->efficiency_memory > 0 ? machine->efficiency_memory : 1;
   double efficiency_compute = machine->efficiency_compute > 0 ? machine->efficiency_compute : 1;
-  double compute = packed_seconds(machine, graph, op, work), memory = bandwidth > 0 ? bytes / bandwidth : 0, launch = machine->launch_seconds;
+  double compute = packed_seconds(machine, graph, op, work), memory = bandwidth > 0 ? bytes / bandwidth : 0,
+         launch = machine->launch_seconds;
   const rf_curve *curve = NULL;
-  if (compute < 0 && !op->attr.fast && !streams_blocks(graph, op)) curve = find_curve(machine, graph, op, dtype, kernel, flops > 0);
-  if (is_reference(kernel) && !reference_curve(machine, op->def->name, kernel, flops > 0) && !strcmp(machine->kind, "cpu") && flops > 0) {
+  if (compute < 0 && !op->attr.fast && !streams_blocks(graph, op))
+    curve = find_curve(machine, graph, op, dtype, kernel, flops > 0);
+  if (is_reference(kernel) && !reference_curve(machine, op->def->name, kernel, flops > 0) &&
+      !strcmp(machine->kind, "cpu") && flops > 0) {
     compute = flops / (peak_flops(machine, RF_F32) / fmax(1, machine->threads) * REFERENCE_SHARE);
   } else if (curve) {
     double seconds = rf_cost_work(work) / curve_rate(curve, rf_cost_size(graph, op, work));
     /* A product of few rows streams its weights: then the ceiling is memory, whatever its FLOPs. */
     if (flops > 0) compute = seconds;
-    else { memory = seconds; compute = 0; }
+    else {
+      memory = seconds;
+      compute = 0;
+    }
   } else if (compute < 0) {
-    compute = flops / (peak_flops(machine, dtype) * efficiency_compute * share_of_peak(machine, graph, op, dtype));
+    compute =
+        flops / (peak_flops(machine, dtype) * efficiency_compute * share_of_peak(machine, graph, op, dtype));
     memory /= efficiency_memory;
   }
   double most = compute > memory ? compute : memory;
-  if (bound) *bound = launch > most ? RF_BOUND_LATENCY : compute >= memory ? RF_BOUND_COMPUTE : RF_BOUND_MEMORY;
+  if (bound)
+    *bound = launch > most ? RF_BOUND_LATENCY : compute >= memory ? RF_BOUND_COMPUTE : RF_BOUND_MEMORY;
   return most + launch;
 }
 
-/* ---- the limit ---------------------------------------------------------------------------------------------------- */
+/* ---- the limit ------------------------------------------------------------------------------- */
 
 static double best_rate(const rf_curve *c, double from_size) {
   double best = curve_rate(c, from_size);
   for (int i = 0; i < c->count; i++)
-    if ((c->size[i] > 0 ? c->size[i] : c->work[i]) >= from_size && c->work[i] / c->seconds[i] > best) best = c->work[i] / c->seconds[i];
+    if ((c->size[i] > 0 ? c->size[i] : c->work[i]) >= from_size && c->work[i] / c->seconds[i] > best)
+      best = c->work[i] / c->seconds[i];
   return best;
 }
 
-/* Bytes a second at which this many can be moved: the memory's bandwidth, or what the fastest op that only moves data reached here with as many or more.
- * So few bytes have the bandwidth of the caches that they fit, as far as the machine was calibrated. */
+/* Bytes a second at which this many can be moved: the memory's bandwidth, or what the fastest op
+ * that only moves data reached here with as many or more. So few bytes have the bandwidth of the
+ * caches that they fit, as far as the machine was calibrated. */
 static double reach_bps(const rf_machine *machine, double bytes, double bandwidth) {
   for (int i = 0; i < machine->curve_count; i++) {
     const rf_curve *c = &machine->curve[i];
@@ -395,21 +464,26 @@ static double reach_bps(const rf_machine *machine, double bytes, double bandwidt
   return bandwidth;
 }
 
-/* Operands in a narrow type may be widened, so their peak is the larger one; and what a kernel reached is no more than the peak. */
+/* Operands in a narrow type may be widened, so their peak is the larger one; and what a kernel
+ * reached is no more than the peak. */
 static double reach_flops(const rf_machine *machine, const rf_curve *curve, rf_dtype dtype) {
   double peak = peak_flops(machine, dtype);
-  if (!strcmp(machine->kind, "cpu") && machine->flops[RF_F32] > peak && dtype != RF_F64) peak = machine->flops[RF_F32];
+  if (!strcmp(machine->kind, "cpu") && machine->flops[RF_F32] > peak && dtype != RF_F64)
+    peak = machine->flops[RF_F32];
   double best = curve ? best_rate(curve, 0) : 0;
   return best > peak ? best : peak;
 }
 
-double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel, rf_work work, rf_bound *bound) {
+double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
+                     const rf_kernel *kernel, rf_work work, rf_bound *bound) {
   rf_dtype dtype = product_dtype(machine, graph, op);
   double flops = rf_cost_flops(work), bytes = work.bytes_read + work.bytes_written;
   const rf_curve *curve = op->attr.fast ? NULL : find_curve(machine, graph, op, dtype, kernel, flops > 0);
-  double bandwidth = reach_bps(machine, bytes, work.bytes_written > 0.25 * bytes ? machine->copy_bps : machine->read_bps);
+  double bandwidth =
+      reach_bps(machine, bytes, work.bytes_written > 0.25 * bytes ? machine->copy_bps : machine->read_bps);
   double own = curve && !(flops > 0) ? best_rate(curve, rf_cost_size(graph, op, work)) : 0;
-  double compute = flops / reach_flops(machine, flops > 0 ? curve : NULL, dtype), packed = packed_seconds(machine, graph, op, work);
+  double compute = flops / reach_flops(machine, flops > 0 ? curve : NULL, dtype),
+         packed = packed_seconds(machine, graph, op, work);
   if (packed >= 0 && packed < compute) compute = packed;
   double memory = bandwidth > 0 || own > 0 ? bytes / (own > bandwidth ? own : bandwidth) : 0;
   if (bound) *bound = compute >= memory ? RF_BOUND_COMPUTE : RF_BOUND_MEMORY;
@@ -418,12 +492,13 @@ double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_
 
 double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound) {
   const rf_plan_op *p = &plan->op[op];
-  if (!p->lanes) return rf_cost_limit(&plan->machine, plan->graph, &plan->graph->op[op], p->kernel, p->work, bound);
+  if (!p->lanes)
+    return rf_cost_limit(&plan->machine, plan->graph, &plan->graph->op[op], p->kernel, p->work, bound);
   if (bound) *bound = RF_BOUND_NETWORK;
   return p->seconds - p->wait;
 }
 
-/* ---- loading ------------------------------------------------------------------------------------------------------ */
+/* ---- loading --------------------------------------------------------------------------------- */
 
 double rf_cost_load_seconds(const rf_machine *machine, const char *what, double bytes) {
   const rf_curve *curve = exact_curve(machine, "load", what);
@@ -443,15 +518,15 @@ double rf_plan_load_seconds(const rf_plan *plan) {
     if (tensor->dtype != RF_PACKED || plan->tensor[t].offset < 0) continue;
     for (int k = 0; k < tensor->panels.parts; k++) {
       const rf_quant_type *type = tensor->panels.part[k].type;
-      double bytes = ((double)tensor->panels.inner / type->values * type->bytes + type->head) * (double)tensor->panels.part[k].outputs *
-                     (double)rf_panels_experts(&tensor->panels);
+      double bytes = ((double)tensor->panels.inner / type->values * type->bytes + type->head) *
+                     (double)tensor->panels.part[k].outputs * (double)rf_panels_experts(&tensor->panels);
       seconds += load_seconds(&plan->machine, type->name, bytes, 2); /* read and written */
     }
   }
   return seconds;
 }
 
-/* ---- the step ----------------------------------------------------------------------------------------------------- */
+/* ---- the step -------------------------------------------------------------------------------- */
 
 void rf_plan_cost(rf_plan *plan) {
   const rf_graph *graph = plan->graph;

@@ -8,10 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the search --------------------------------------------------------------------------------------------------- */
+/* ---- the search ------------------------------------------------------------------------------ */
 
 enum { MOST_TRIED = 1024, MOST_MESHES = 256, AUTO_OPS = 12000 }; /* rows and meshes that a search remembers */
-/* A mesh without recomputation, at the fewest microbatches that were tried: nearly as fast as it gets. */
+/* A mesh without recomputation, at the fewest microbatches that were tried: nearly as fast as it
+ * gets. */
 typedef struct mesh_seen {
   rf_mesh mesh;
   double seconds;
@@ -59,17 +60,23 @@ static void keep(fitter *f, rf_plan *plan, const rf_fit_row *row) {
 }
 
 /* Plans one setting; `row` says what came of it, `cost` what stands beside it. */
-static rf_status plan_one(fitter *f, const rf_plan_options *options, rf_fit_row *row, rf_fit_cost *cost, int64_t *persistent, rf_error *error) {
+static rf_status plan_one(fitter *f, const rf_plan_options *options, rf_fit_row *row, rf_fit_cost *cost,
+                          int64_t *persistent, rf_error *error) {
   rf_plan *plan = NULL;
   RF_TRY(rf_plan_make(f->model, options, &plan, error));
   plan->options.budget_bytes = f->room;
-  *row = row_of(plan); *cost = (rf_fit_cost){.bytes = plan->arena_bytes, .seconds = plan->step_seconds}; *persistent = plan->persistent_bytes;
+  *row = row_of(plan);
+  *cost = (rf_fit_cost){.bytes = plan->arena_bytes, .seconds = plan->step_seconds};
+  *persistent = plan->persistent_bytes;
   rf_status status = f->whole ? f->whole->cost(f->whole->self, plan, cost, error) : RAFTER_OK;
   if (status != RAFTER_OK) {
     rf_plan_free(plan);
     return status;
   }
-  row->fits = row->fits && cost->bytes <= f->room; row->peak_bytes = cost->bytes; row->seconds = cost->seconds; *persistent += cost->beside;
+  row->fits = row->fits && cost->bytes <= f->room;
+  row->peak_bytes = cost->bytes;
+  row->seconds = cost->seconds;
+  *persistent += cost->beside;
   keep(f, plan, row);
   return RAFTER_OK;
 }
@@ -82,7 +89,8 @@ typedef struct setting {
   bool worth_auto; /* it does not fit as it is, and recomputing may change that */
 } setting;
 
-enum { MAX_DIVISORS = 8 }; /* from the whole batch in one down by divisors; eight of them are far below any useful size */
+/* from the whole batch in one down by divisors; eight of them are far below any useful size */
+enum { MAX_DIVISORS = 8 };
 
 /* Whether so many microbatches keep the stages of a mesh at work. */
 static bool fills(const rf_mesh *mesh, int64_t micros) {
@@ -93,18 +101,25 @@ static bool fills(const rf_mesh *mesh, int64_t micros) {
 static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setting list[2 * MAX_DIVISORS]) {
   static const rf_dtype dtypes[] = {RF_F32, RF_BF16};
   bool train = options->build.job == RF_JOB_TRAIN, staged = rf_pipeline_stages(&options->build.mesh) > 1;
-  const rf_axes cut = RF_AXIS_BIT(RF_AXIS_SLICE) | RF_AXIS_BIT(RF_AXIS_DATA) | RF_AXIS_BIT(RF_AXIS_EXPERT) | RF_AXIS_BIT(RF_AXIS_FSDP);
-  int64_t batch = options->build.microbatch * options->build.accumulate, chips = rf_mesh_size(&options->build.mesh, cut);
+  const rf_axes cut = RF_AXIS_BIT(RF_AXIS_SLICE) | RF_AXIS_BIT(RF_AXIS_DATA) | RF_AXIS_BIT(RF_AXIS_EXPERT) |
+                      RF_AXIS_BIT(RF_AXIS_FSDP);
+  int64_t batch = options->build.microbatch * options->build.accumulate,
+          chips = rf_mesh_size(&options->build.mesh, cut);
   int count = 0;
   for (int d = 0; d < (vary.dtype ? 2 : 1); d++) {
     rf_dtype dtype = vary.dtype ? dtypes[d] : options->build.dtype;
     int tried = 0;
-    if (!train || !vary.microbatch) list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch};
+    if (!train || !vary.microbatch)
+      list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch};
     else
       for (int64_t micro = batch; micro >= 1 && tried < MAX_DIVISORS; micro--)
-        if (batch % micro == 0 && ((micro % chips == 0 && fills(&options->build.mesh, batch / micro)) || (micro == batch && !staged)))
-          { list[count++] = (setting){.dtype = dtype, .microbatch = micro}; tried++; }
-    if (!count) list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch}; /* which says what is wrong */
+        if (batch % micro == 0 && ((micro % chips == 0 && fills(&options->build.mesh, batch / micro)) ||
+                                   (micro == batch && !staged))) {
+          list[count++] = (setting){.dtype = dtype, .microbatch = micro};
+          tried++;
+        }
+    /* which says what is wrong */
+    if (!count) list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch};
   }
   return count;
 }
@@ -117,22 +132,29 @@ static rf_status try_setting(fitter *f, setting *s, rf_remat remat, rf_fit_row *
   int64_t batch = options.build.microbatch * options.build.accumulate, persistent = 0;
   if (made) *made = (rf_fit_row){0};
   if (f->room <= s->beside) return RAFTER_OK; /* there is no room for any */
-  options.budget_bytes = f->room - s->beside; options.remat = remat;
-  options.build.dtype = s->dtype; options.build.microbatch = s->microbatch; options.build.accumulate = (int)(batch / s->microbatch);
+  options.budget_bytes = f->room - s->beside;
+  options.remat = remat;
+  options.build.dtype = s->dtype;
+  options.build.microbatch = s->microbatch;
+  options.build.accumulate = (int)(batch / s->microbatch);
   RF_TRY(plan_one(f, &options, &row, &cost, &persistent, error));
   if (made) *made = row;
   if (remat != f->from->remat && remat != RF_REMAT_NONE) return RAFTER_OK;
-  s->seconds = row.seconds; s->beside = cost.beside;
+  s->seconds = row.seconds;
+  s->beside = cost.beside;
   s->worth_auto = row.peak_bytes > f->room && persistent < f->room;
   return RAFTER_OK;
 }
 
 /* Recomputing as much as it takes: single tensors of ours, whole blocks of a JAX program. */
-static rf_remat most_remat(const rf_plan_options *options) { return options->program.program == RF_PROGRAM_RAFTER ? RF_REMAT_AUTO : RF_REMAT_BLOCK; }
+static rf_remat most_remat(const rf_plan_options *options) {
+  return options->program.program == RF_PROGRAM_RAFTER ? RF_REMAT_AUTO : RF_REMAT_BLOCK;
+}
 
-/* The settings of one dtype from the smallest microbatch up: where it does not fit with everything recomputed that helps, no larger one does. On several
- * chips larger ones move weights and gradients less often and recompute more: behind the turn all are slower; and of large graphs, each of whose searches
- * takes a second, few are searched. */
+/* The settings of one dtype from the smallest microbatch up: where it does not fit with
+ * everything recomputed that helps, no larger one does. On several chips larger ones move
+ * weights and gradients less often and recompute more: behind the turn all are slower; and of
+ * large graphs, each of whose searches takes a second, few are searched. */
 static rf_status try_auto(fitter *f, setting *list, int count, rf_dtype dtype, rf_error *error) {
   const bool several = rf_mesh_chips(&f->from->build.mesh) > 1;
   double turn = HUGE_VAL;
@@ -140,7 +162,8 @@ static rf_status try_auto(fitter *f, setting *list, int count, rf_dtype dtype, r
     rf_fit_row made;
     double before = f->best ? f->best_seconds : HUGE_VAL;
     if (several && f->autos > 0 && f->autos >= AUTO_OPS / (f->best ? f->best->graph->op_count + 1 : 1)) break;
-    if (list[i].dtype != dtype || !list[i].worth_auto || (f->best && list[i].seconds >= f->best_seconds)) continue;
+    if (list[i].dtype != dtype || !list[i].worth_auto || (f->best && list[i].seconds >= f->best_seconds))
+      continue;
     f->autos += several;
     RF_TRY(try_setting(f, &list[i], most_remat(f->from), &made, error));
     if (!made.fits || (several && f->best_seconds >= before && made.seconds > 1.01 * turn)) break;
@@ -149,20 +172,23 @@ static rf_status try_auto(fitter *f, setting *list, int count, rf_dtype dtype, r
   return RAFTER_OK;
 }
 
-/* What each named policy does to the setting that stands best, so that its price can be told; the search for single tensors counts seconds of work,
- * and what hides behind transfers costs none. */
+/* What each named policy does to the setting that stands best, so that its price can be told;
+ * the search for single tensors counts seconds of work, and what hides behind transfers costs
+ * none. */
 static rf_status try_policies(fitter *f, rf_error *error) {
   const rf_plan *from = f->best ? f->best : f->least;
   rf_remat named[RF_REMAT_NAMED];
   int policies = rf_remat_named(named);
-  if (!from || memcmp(&from->options.build.mesh, &f->from->build.mesh, sizeof f->from->build.mesh)) return RAFTER_OK;
+  if (!from || memcmp(&from->options.build.mesh, &f->from->build.mesh, sizeof f->from->build.mesh))
+    return RAFTER_OK;
   setting s = {.dtype = from->options.build.dtype, .microbatch = from->options.build.microbatch};
   for (int k = 0; k < policies; k++) RF_TRY(try_setting(f, &s, named[k], NULL, error));
   return RAFTER_OK;
 }
 
 static rf_status try_settings(fitter *f, setting *list, int count, bool vary_remat, rf_error *error) {
-  for (int i = 0; i < count; i++) RF_TRY(try_setting(f, &list[i], vary_remat ? RF_REMAT_NONE : f->from->remat, NULL, error));
+  for (int i = 0; i < count; i++)
+    RF_TRY(try_setting(f, &list[i], vary_remat ? RF_REMAT_NONE : f->from->remat, NULL, error));
   if (!vary_remat) return RAFTER_OK;
   RF_TRY(try_auto(f, list, count, RF_BF16, error)); /* the faster one first */
   RF_TRY(try_auto(f, list, count, RF_F32, error));
@@ -181,11 +207,14 @@ static int frontier(fitter *f, rf_fit_row *out) {
   int count = 0;
   int64_t least = INT64_MAX;
   for (int i = 0; i < f->rows && count < RF_MAX_FIT_ROWS; i++)
-    if (f->row[i].peak_bytes < least) { least = f->row[i].peak_bytes; out[count++] = f->row[i]; }
+    if (f->row[i].peak_bytes < least) {
+      least = f->row[i].peak_bytes;
+      out[count++] = f->row[i];
+    }
   return count;
 }
 
-/* ---- meshes ------------------------------------------------------------------------------------------------------- */
+/* ---- meshes ---------------------------------------------------------------------------------- */
 
 enum { MOST_TENSOR = 64, NODE = 16, CLIMBS = 4, REFINED = 3 };
 typedef struct mesh_list {
@@ -199,30 +228,43 @@ static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_A
   for (int a = 0; a < RF_AXES; a++)
     if (a != RF_AXIS_SLICE) mesh.of[a] = (int32_t)(of[a] > 1 ? of[a] : 1);
   bool cuts = mesh.of[RF_AXIS_FSDP] > 1, copies = mesh.of[RF_AXIS_DATA] > 1;
-  mesh.zero = cuts || (copies && from->zero < 3) ? from->zero : 0; /* 3: what fsdp does where nobody says otherwise */
+  /* 3: what fsdp does where nobody says otherwise */
+  mesh.zero = cuts || (copies && from->zero < 3) ? from->zero : 0;
   for (int i = 0; i < list->count; i++)
     if (!memcmp(&list->mesh[i], &mesh, sizeof mesh)) return;
   if (list->count < MOST_MESHES) list->mesh[list->count++] = mesh;
 }
 
-/* For each way of cutting the products: the rest of the chips share the weights, or have copies of them, or copies on groups of a few chips. Experts
- * lie on as many of them as may be. Where the microbatch has fewer sequences than that, chips share their tokens. */
+/* For each way of cutting the products: the rest of the chips share the weights, or have copies
+ * of them, or copies on groups of a few chips. Experts lie on as many of them as may be. Where
+ * the microbatch has fewer sequences than that, chips share their tokens. */
 static void list_meshes(const rf_model *model, const rf_mesh *from, int64_t microbatch, mesh_list *list) {
   int64_t slices = rf_mesh_extent(from, RF_AXIS_SLICE), chips = rf_mesh_chips(from) / slices;
   for (int64_t tensor = 1; tensor <= MOST_TENSOR && tensor <= chips && chips % tensor == 0; tensor *= 2) {
-    int64_t rest = chips / tensor, rows = rf_common_divisor(rest, microbatch % slices ? 1 : microbatch / slices);
+    int64_t rest = chips / tensor,
+            rows = rf_common_divisor(rest, microbatch % slices ? 1 : microbatch / slices);
     int64_t experts = model->experts > 0 ? rf_common_divisor(rest, model->experts) : 1;
     add_mesh(list, from, (int64_t[RF_AXES]){[RF_AXIS_FSDP] = rest, [RF_AXIS_TENSOR] = tensor});
     add_mesh(list, from, (int64_t[RF_AXES]){[RF_AXIS_DATA] = rest, [RF_AXIS_TENSOR] = tensor});
-    if (rest % NODE == 0) add_mesh(list, from, (int64_t[RF_AXES]){[RF_AXIS_DATA] = rest / NODE, [RF_AXIS_FSDP] = NODE, [RF_AXIS_TENSOR] = tensor});
-    add_mesh(list, from, (int64_t[RF_AXES]){[RF_AXIS_EXPERT] = experts, [RF_AXIS_FSDP] = rest / experts, [RF_AXIS_TENSOR] = tensor});
+    if (rest % NODE == 0)
+      add_mesh(
+          list, from,
+          (int64_t[RF_AXES]){[RF_AXIS_DATA] = rest / NODE, [RF_AXIS_FSDP] = NODE, [RF_AXIS_TENSOR] = tensor});
+    add_mesh(list, from,
+             (int64_t[RF_AXES]){
+                 [RF_AXIS_EXPERT] = experts, [RF_AXIS_FSDP] = rest / experts, [RF_AXIS_TENSOR] = tensor});
     if (rows == rest) continue;
-    add_mesh(list, from, (int64_t[RF_AXES]){[RF_AXIS_FSDP] = rows, [RF_AXIS_CONTEXT] = rest / rows, [RF_AXIS_TENSOR] = tensor});
-    add_mesh(list, from, (int64_t[RF_AXES]){[RF_AXIS_FSDP] = rows, [RF_AXIS_SEQUENCE] = rest / rows, [RF_AXIS_TENSOR] = tensor});
+    add_mesh(list, from,
+             (int64_t[RF_AXES]){
+                 [RF_AXIS_FSDP] = rows, [RF_AXIS_CONTEXT] = rest / rows, [RF_AXIS_TENSOR] = tensor});
+    add_mesh(list, from,
+             (int64_t[RF_AXES]){
+                 [RF_AXIS_FSDP] = rows, [RF_AXIS_SEQUENCE] = rest / rows, [RF_AXIS_TENSOR] = tensor});
   }
 }
 
-/* One step away: 2 or 4 chips of one axis go to another, where tokens, experts or layers are shared. */
+/* One step away: 2 or 4 chips of one axis go to another, where tokens, experts or layers are
+ * shared. */
 static void list_neighbours(const rf_model *model, const rf_mesh *from, mesh_list *list) {
   static const rf_axis to[] = {RF_AXIS_CONTEXT, RF_AXIS_SEQUENCE, RF_AXIS_EXPERT, RF_AXIS_PIPELINE},
                        of[] = {RF_AXIS_FSDP, RF_AXIS_DATA, RF_AXIS_TENSOR};
@@ -232,14 +274,17 @@ static void list_neighbours(const rf_model *model, const rf_mesh *from, mesh_lis
         int64_t extents[RF_AXES];
         for (int a = 0; a < RF_AXES; a++) extents[a] = rf_mesh_extent(from, (rf_axis)a);
         if (extents[of[d]] % chips) continue;
-        extents[of[d]] /= chips; extents[to[t]] *= chips;
+        extents[of[d]] /= chips;
+        extents[to[t]] *= chips;
         add_mesh(list, from, extents);
       }
 }
 
-/* Stages need microbatches: as many as there are sequences on each chip, where nobody says how many. */
+/* Stages need microbatches: as many as there are sequences on each chip, where nobody says how
+ * many. */
 static int fill_stages(const rf_mesh *mesh, int64_t batch, int accumulate) {
-  const rf_axes cut = RF_AXIS_BIT(RF_AXIS_SLICE) | RF_AXIS_BIT(RF_AXIS_DATA) | RF_AXIS_BIT(RF_AXIS_EXPERT) | RF_AXIS_BIT(RF_AXIS_FSDP);
+  const rf_axes cut = RF_AXIS_BIT(RF_AXIS_SLICE) | RF_AXIS_BIT(RF_AXIS_DATA) | RF_AXIS_BIT(RF_AXIS_EXPERT) |
+                      RF_AXIS_BIT(RF_AXIS_FSDP);
   int64_t chips = rf_mesh_size(mesh, cut);
   if (rf_pipeline_stages(mesh) == 1 || fills(mesh, accumulate) || batch % chips) return accumulate;
   return batch / chips <= INT32_MAX ? (int)(batch / chips) : accumulate;
@@ -253,7 +298,8 @@ static void note_mesh(fitter *f, const mesh_seen *mesh) {
   else if (mesh->seconds < f->seen[at].seconds) f->seen[at].seconds = mesh->seconds;
 }
 
-/* One mesh, kept whole first; where that does not fit or is not fast, nothing slower is tried. RAFTER_INVALID: it cannot be cut so. */
+/* One mesh, kept whole first; where that does not fit or is not fast, nothing slower is tried.
+ * RAFTER_INVALID: it cannot be cut so. */
 static rf_status try_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary, int accumulate, rf_error *error) {
   static const rf_remat policies[] = {RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
   int64_t batch = f->from->build.microbatch * f->from->build.accumulate;
@@ -265,8 +311,10 @@ static rf_status try_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary, int 
     rf_fit_row row;
     rf_fit_cost cost;
     int64_t persistent = 0;
-    options.build.mesh = *mesh; options.budget_bytes = f->room - beside;
-    options.build.microbatch = batch / accumulate; options.build.accumulate = accumulate;
+    options.build.mesh = *mesh;
+    options.budget_bytes = f->room - beside;
+    options.build.microbatch = batch / accumulate;
+    options.build.accumulate = accumulate;
     if (vary.dtype) options.build.dtype = RF_BF16;
     if (vary.remat) options.remat = policies[i];
     double before = f->best ? f->best_seconds : HUGE_VAL;
@@ -278,19 +326,24 @@ static rf_status try_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary, int 
   return RAFTER_OK;
 }
 
-/* All that is weighed on one chip, with the step cut so. Settings that cannot be cut so are none. */
+/* All that is weighed on one chip, with the step cut so. Settings that cannot be cut so are
+ * none. */
 static void refine_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary) {
   const rf_plan_options *from = f->from;
   rf_plan_options on = *from;
   setting list[2 * MAX_DIVISORS];
   on.build.mesh = *mesh;
-  if (vary.dtype) { on.build.dtype = RF_BF16; vary.dtype = false; }
+  if (vary.dtype) {
+    on.build.dtype = RF_BF16;
+    vary.dtype = false;
+  }
   f->from = &on;
   (void)try_settings(f, list, list_settings(&on, vary, list), vary.remat, NULL);
   f->from = from;
 }
 
-/* The mesh that stands best, then those that may beat it: what they cannot do without recomputation, they cannot do with it. */
+/* The mesh that stands best, then those that may beat it: what they cannot do without
+ * recomputation, they cannot do with it. */
 static void refine_meshes(fitter *f, rf_fit_vary vary) {
   if (!f->best || (!vary.remat && !vary.microbatch)) return;
   rf_mesh mesh = f->best->options.build.mesh;
@@ -300,27 +353,32 @@ static void refine_meshes(fitter *f, rf_fit_vary vary) {
     for (int i = 0; i < f->meshes; i++) {
       mesh_seen *seen = &f->seen[i];
       if (!memcmp(&seen->mesh, &mesh, sizeof mesh)) seen->keeps = false; /* done */
-      if (seen->keeps && seen->seconds < 0.99 * f->best_seconds && (next == RF_NONE || seen->seconds < f->seen[next].seconds)) next = i;
+      if (seen->keeps && seen->seconds < 0.99 * f->best_seconds &&
+          (next == RF_NONE || seen->seconds < f->seen[next].seconds))
+        next = i;
     }
     if (next == RF_NONE) return;
     mesh = f->seen[next].mesh;
   }
 }
 
-/* The meshes of the list, then what lies one step from the best of them, as long as that is better. */
+/* The meshes of the list, then what lies one step from the best of them, as long as that is
+ * better. */
 static rf_status try_meshes(fitter *f, rf_fit_vary vary, rf_error *error) {
   mesh_list *list = calloc(1, sizeof *list);
   rf_error last = {0};
   int cut = 0;
   int64_t batch = f->from->build.microbatch * f->from->build.accumulate;
   if (!list) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
-  for (int accumulate = vary.microbatch ? 1 : f->from->build.accumulate; accumulate <= batch; accumulate *= 4) {
+  for (int accumulate = vary.microbatch ? 1 : f->from->build.accumulate; accumulate <= batch;
+       accumulate *= 4) {
     list->count = 0;
     if (batch % accumulate) continue;
     list_meshes(f->model, &f->from->build.mesh, batch / accumulate, list);
     for (int tried = 0, climbs = 0; tried < list->count && climbs <= CLIMBS; climbs++) {
       const rf_plan *before = f->best;
-      for (; tried < list->count; tried++) cut += try_mesh(f, &list->mesh[tried], vary, accumulate, &last) == RAFTER_OK;
+      for (; tried < list->count; tried++)
+        cut += try_mesh(f, &list->mesh[tried], vary, accumulate, &last) == RAFTER_OK;
       if (f->best && f->best != before) list_neighbours(f->model, &f->best->options.build.mesh, list);
     }
     if (f->best || !vary.microbatch) break;
@@ -341,41 +399,60 @@ static void explain(rf_fit_row *row, int count) {
     size_t at = 0;
     if (memcmp(&to->mesh, &from->mesh, sizeof to->mesh))
       at += (size_t)snprintf(what + at, sizeof what - at, " mesh %.90s", rf_mesh_text(&to->mesh, mesh));
-    if (to->dtype != from->dtype) at += (size_t)snprintf(what + at, sizeof what - at, " dtype=%s", rf_dtype_name(to->dtype));
-    if (to->remat != from->remat) at += (size_t)snprintf(what + at, sizeof what - at, " remat=%s", rf_remat_name(to->remat));
+    if (to->dtype != from->dtype)
+      at += (size_t)snprintf(what + at, sizeof what - at, " dtype=%s", rf_dtype_name(to->dtype));
+    if (to->remat != from->remat)
+      at += (size_t)snprintf(what + at, sizeof what - at, " remat=%s", rf_remat_name(to->remat));
     if (to->microbatch != from->microbatch)
-      snprintf(what + at, sizeof what - at, " microbatch=%lld accumulate=%d", (long long)to->microbatch, to->accumulate);
-    double saved = (double)(from->peak_bytes - to->peak_bytes), percent = 100 * (to->seconds / from->seconds - 1);
+      snprintf(what + at, sizeof what - at, " microbatch=%lld accumulate=%d", (long long)to->microbatch,
+               to->accumulate);
+    double saved = (double)(from->peak_bytes - to->peak_bytes),
+           percent = 100 * (to->seconds / from->seconds - 1);
     bool large = saved >= 0.1 * 0x1p30;
-    snprintf(to->why, sizeof to->why, "%s saves %.*f %s for %.*f %% time", what[0] ? what + 1 : "this", large ? 2 : 0,
-             saved / (large ? 0x1p30 : 0x1p20), large ? "GiB" : "MiB", percent < 10 ? 1 : 0, percent);
+    snprintf(to->why, sizeof to->why, "%s saves %.*f %s for %.*f %% time", what[0] ? what + 1 : "this",
+             large ? 2 : 0, saved / (large ? 0x1p30 : 0x1p20), large ? "GiB" : "MiB", percent < 10 ? 1 : 0,
+             percent);
   }
   if (count) snprintf(row[0].why, sizeof row[0].why, "the fastest that was tried");
 }
 
-rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary, const rf_fit_whole *whole, rf_plan **out,
-                      rf_fit_found *found, rf_error *error) {
+rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary,
+                      const rf_fit_whole *whole, rf_plan **out, rf_fit_found *found, rf_error *error) {
   fitter *f = calloc(1, sizeof *f);
   if (!f) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   if (options->build.microbatch < 1 || options->build.accumulate < 1 || !options->machine) {
     free(f);
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "the search needs a machine and a batch (expected at least 1 x 1, got %lld x %d)",
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "the search needs a machine and a batch (expected at least 1 x 1, got %lld x %d)",
                    (long long)options->build.microbatch, options->build.accumulate);
   }
-  f->model = model; f->from = options; f->whole = whole; f->room = rf_plan_room(options);
+  f->model = model;
+  f->from = options;
+  f->whole = whole;
+  f->room = rf_plan_room(options);
   setting list[2 * MAX_DIVISORS];
   int count = list_settings(options, vary, list);
   rf_status status = RAFTER_OK;
   if (vary.mesh) RF_GO(try_meshes(f, vary, error));
   else RF_GO(try_settings(f, list, count, vary.remat && options->build.job == RF_JOB_TRAIN, error));
-  if (found) { found->tried = f->rows; found->rows = frontier(f, found->row); explain(found->row, found->rows); }
+  if (found) {
+    found->tried = f->rows;
+    found->rows = frontier(f, found->row);
+    explain(found->row, found->rows);
+  }
   if (found) found->fits = f->best != NULL;
-  if (f->best) { *out = f->best; f->best = NULL; }
-  else { *out = f->least; f->least = NULL; }
+  if (f->best) {
+    *out = f->best;
+    f->best = NULL;
+  } else {
+    *out = f->least;
+    f->least = NULL;
+  }
   if (!*out) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "the search made no plan"));
   (*out)->searched = true;
 done:
-  rf_plan_free(f->best); rf_plan_free(f->least);
+  rf_plan_free(f->best);
+  rf_plan_free(f->least);
   free(f);
   return status;
 }

@@ -9,26 +9,33 @@
 #include <string.h>
 
 static int64_t int_or(const rf_options *options, const char *name, int64_t otherwise) {
-  return rf_options_has(options, name) && rf_options_is_set(options, name) ? rf_options_int(options, name) : otherwise;
+  return rf_options_has(options, name) && rf_options_is_set(options, name) ? rf_options_int(options, name)
+                                                                           : otherwise;
 }
 static double float_or(const rf_options *options, const char *name, double otherwise) {
-  return rf_options_has(options, name) && rf_options_is_set(options, name) ? rf_options_float(options, name) : otherwise;
+  return rf_options_has(options, name) && rf_options_is_set(options, name) ? rf_options_float(options, name)
+                                                                           : otherwise;
 }
 static const char *text_or(const rf_options *options, const char *name, const char *otherwise) {
-  return rf_options_has(options, name) && rf_options_is_set(options, name) ? rf_options_text(options, name) : otherwise;
+  return rf_options_has(options, name) && rf_options_is_set(options, name) ? rf_options_text(options, name)
+                                                                           : otherwise;
 }
-static bool given(const rf_options *options, const char *name) { return rf_options_has(options, name) && rf_options_given(options, name); }
+static bool given(const rf_options *options, const char *name) {
+  return rf_options_has(options, name) && rf_options_given(options, name);
+}
 
 static bool plans(const rf_options *options) { return !strcmp(rf_options_command(options), "plan"); }
 
 /* Numbers that plans count and no kernel takes. */
 static rf_status planned_only(const rf_options *options, const char *option, rf_error *error) {
   if (plans(options)) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` sizes and prices it", "this version plans --%s %s and has no kernel for it", option,
+  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` sizes and prices it",
+                 "this version plans --%s %s and has no kernel for it", option,
                  rf_options_text(options, option));
 }
 
-static rf_status resolve_narrow(const rf_options *options, const rf_machine *machine, rf_build_options *build, rf_error *error) {
+static rf_status resolve_narrow(const rf_options *options, const rf_machine *machine, rf_build_options *build,
+                                rf_error *error) {
   const char *kv = text_or(options, "kv-dtype", NULL), *weights = text_or(options, "weights", "file"),
              *matmul = text_or(options, "matmul-dtype", NULL);
   bool narrow_kv = kv && (!strcmp(kv, "fp8") || !strcmp(kv, "int4"));
@@ -45,7 +52,8 @@ static rf_status resolve_narrow(const rf_options *options, const rf_machine *mac
   build->matmul_set = matmul != NULL;
   build->matmul = matmul && !strcmp(matmul, "fp8") ? RF_F8_E4M3 : RF_I8;
   if (matmul && (!(machine->flops[build->matmul] > 0) || !strcmp(machine->kind, "cpu")))
-    return RF_FAIL(error, RAFTER_INVALID, "choose the other --matmul-dtype, or a machine whose sheet has a peak for it",
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "choose the other --matmul-dtype, or a machine whose sheet has a peak for it",
                    "%s has no peak for products in %s (--matmul-dtype)", machine->name, matmul);
   return RAFTER_OK;
 }
@@ -55,14 +63,17 @@ static void say_divisors(const char *name, int64_t batch, char *hint, size_t cap
   rf_text_append(hint, capacity, "choose %s among the divisors of %lld: ", name, (long long)batch);
   int count = 0;
   for (int64_t i = 1; i <= batch && count <= 12; i++)
-    if (batch % i == 0 && ++count <= 12) rf_text_append(hint, capacity, "%s%lld", i > 1 ? ", " : "", (long long)i);
+    if (batch % i == 0 && ++count <= 12)
+      rf_text_append(hint, capacity, "%s%lld", i > 1 ? ", " : "", (long long)i);
   if (count > 12) rf_text_append(hint, capacity, ", ...");
 }
 
 /* batch = microbatch x accumulate; any two give the third. */
 static rf_status resolve_batch(const rf_options *options, rf_build_options *build, rf_error *error) {
-  bool batch_given = given(options, "batch"), micro_given = given(options, "microbatch"), accumulate_given = given(options, "accumulate");
-  int64_t batch = int_or(options, "batch", 1), micro = int_or(options, "microbatch", 0), accumulate = int_or(options, "accumulate", 0);
+  bool batch_given = given(options, "batch"), micro_given = given(options, "microbatch"),
+       accumulate_given = given(options, "accumulate");
+  int64_t batch = int_or(options, "batch", 1), micro = int_or(options, "microbatch", 0),
+          accumulate = int_or(options, "accumulate", 0);
   if (!batch_given && micro_given) batch = micro * (accumulate_given ? accumulate : 1);
   else if (!batch_given && accumulate_given) batch = (batch + accumulate - 1) / accumulate * accumulate;
   if (!micro && !accumulate) accumulate = 1;
@@ -76,66 +87,86 @@ static rf_status resolve_batch(const rf_options *options, rf_build_options *buil
                  batch, hint, sizeof hint);
     if (micro_given && accumulate_given)
       return RF_FAIL(error, RAFTER_INVALID, hint,
-                     "batch, microbatch and accumulate do not go together (expected %lld = microbatch x accumulate, got %lld x %lld)",
+                     "batch, microbatch and accumulate do not go together (expected %lld = microbatch x "
+                     "accumulate, got %lld x %lld)",
                      (long long)batch, (long long)micro, (long long)accumulate);
-    return RF_FAIL(error, RAFTER_INVALID, hint, "batch and %s do not go together (expected a divisor of --batch %lld, got %lld)",
-                   micro_given ? "microbatch" : "accumulate", (long long)batch, (long long)(micro_given ? micro : accumulate));
+    return RF_FAIL(error, RAFTER_INVALID, hint,
+                   "batch and %s do not go together (expected a divisor of --batch %lld, got %lld)",
+                   micro_given ? "microbatch" : "accumulate", (long long)batch,
+                   (long long)(micro_given ? micro : accumulate));
   }
-  build->microbatch = micro; build->accumulate = (int)accumulate;
+  build->microbatch = micro;
+  build->accumulate = (int)accumulate;
   return RAFTER_OK;
 }
 
-/* Of a machine that its data sheet describes nothing of the one that plans may matter: not its cores, not its instruction set. */
+/* Of a machine that its data sheet describes nothing of the one that plans may matter: not its
+ * cores, not its instruction set. */
 static bool plans_by_sheet(const rf_options *options, const rf_machine *machine) {
-  return plans(options) && strcmp(machine->kind, "cpu") && !strcmp(text_or(options, "backend", "auto"), "auto");
+  return plans(options) && strcmp(machine->kind, "cpu") &&
+         !strcmp(text_or(options, "backend", "auto"), "auto");
 }
 
-static rf_status resolve_backend(const rf_options *options, const rf_machine *machine, rf_plan_options *plan, rf_error *error) {
+static rf_status resolve_backend(const rf_options *options, const rf_machine *machine, rf_plan_options *plan,
+                                 rf_error *error) {
   if (plans_by_sheet(options, machine)) {
-    plan->isa = RF_ISA_BASE; plan->threads = 1; plan->backend = &RF_BACKEND_SHEET;
+    plan->isa = RF_ISA_BASE;
+    plan->threads = 1;
+    plan->backend = &RF_BACKEND_SHEET;
     return RAFTER_OK;
   }
   RF_TRY(rf_isa_resolve(text_or(options, "cpu", "auto"), &plan->isa, error));
   plan->threads = (int)int_or(options, "threads", omp_get_num_procs());
   plan->backend = rf_backend_find(text_or(options, "backend", "auto"));
   return plan->backend ? RAFTER_OK
-                       : RF_FAIL(error, RAFTER_INVALID, "one of auto, reference, cpu, null", "unknown backend %s", text_or(options, "backend", ""));
+                       : RF_FAIL(error, RAFTER_INVALID, "one of auto, reference, cpu, null",
+                                 "unknown backend %s", text_or(options, "backend", ""));
 }
 
-static rf_status resolve_seq(const rf_options *options, const rf_model *model, rf_build_options *build, rf_error *error) {
+static rf_status resolve_seq(const rf_options *options, const rf_model *model, rf_build_options *build,
+                             rf_error *error) {
   build->seq = int_or(options, "seq", model->max_seq);
   if (model->position == RF_POSITION_LEARNED && build->seq > model->max_seq)
-    return RF_FAIL(error, RAFTER_INVALID, "lower --seq", "%s has positions for fewer tokens (--seq: expected at most %lld, got %lld)", model->name,
+    return RF_FAIL(error, RAFTER_INVALID, "lower --seq",
+                   "%s has positions for fewer tokens (--seq: expected at most %lld, got %lld)", model->name,
                    (long long)model->max_seq, (long long)build->seq);
   if (build->microbatch * build->seq > INT32_MAX / 2)
-    return RF_FAIL(error, RAFTER_INVALID, "lower --microbatch or --seq", "a microbatch has too many tokens (expected at most %d, got %lld)",
-                   INT32_MAX / 2, (long long)(build->microbatch * build->seq));
+    return RF_FAIL(error, RAFTER_INVALID, "lower --microbatch or --seq",
+                   "a microbatch has too many tokens (expected at most %d, got %lld)", INT32_MAX / 2,
+                   (long long)(build->microbatch * build->seq));
   return RAFTER_OK;
 }
 
 /* --capacity: of experts that are dealt out. */
-static rf_status check_capacity(const rf_options *options, const rf_model *model, const rf_mesh *mesh, rf_error *error) {
+static rf_status check_capacity(const rf_options *options, const rf_model *model, const rf_mesh *mesh,
+                                rf_error *error) {
   if (!given(options, "capacity")) return RAFTER_OK;
   if (model->experts == 0)
-    return RF_FAIL(error, RAFTER_INVALID, "leave --capacity out, or plan a model with experts, as mixtral-8x7b",
-                   "%s has no experts whose rows could be limited (--capacity: expected none, got %g)", model->name,
-                   rf_options_float(options, "capacity"));
-  if (rf_mesh_extent(mesh, RF_AXIS_EXPERT) > 1 || (rf_options_has(options, "fit") && given(options, "fit"))) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "add expert to --mesh, or leave --capacity out",
-                 "experts that stand beside their rows take all of them (--capacity: expected --mesh expert=N, got %g)",
-                 rf_options_float(options, "capacity"));
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "leave --capacity out, or plan a model with experts, as mixtral-8x7b",
+                   "%s has no experts whose rows could be limited (--capacity: expected none, got %g)",
+                   model->name, rf_options_float(options, "capacity"));
+  if (rf_mesh_extent(mesh, RF_AXIS_EXPERT) > 1 || (rf_options_has(options, "fit") && given(options, "fit")))
+    return RAFTER_OK;
+  return RF_FAIL(
+      error, RAFTER_INVALID, "add expert to --mesh, or leave --capacity out",
+      "experts that stand beside their rows take all of them (--capacity: expected --mesh expert=N, got %g)",
+      rf_options_float(options, "capacity"));
 }
 
-/* The mesh and the machine's chips are the same number. Without a mesh, chips of a training step share its weights (fsdp) and those of other jobs each
- * matrix (tensor); slices split the batch. A chip of two devices counts as two. Along fsdp everything is split where nobody says otherwise, along data
- * nothing is. */
-static rf_status resolve_mesh(const rf_options *options, const rf_model *model, rf_machine *machine, rf_build_options *build, rf_error *error) {
+/* The mesh and the machine's chips are the same number. Without a mesh, chips of a training step
+ * share its weights (fsdp) and those of other jobs each matrix (tensor); slices split the batch.
+ * A chip of two devices counts as two. Along fsdp everything is split where nobody says
+ * otherwise, along data nothing is. */
+static rf_status resolve_mesh(const rf_options *options, const rf_model *model, rf_machine *machine,
+                              rf_build_options *build, rf_error *error) {
   rf_mesh *mesh = &build->mesh;
   int zero = (int)int_or(options, "zero", -1);
   bool many = machine->shape_rank > 0 || machine->slices > 1;
   RF_TRY(rf_mesh_parse(text_or(options, "mesh", ""), zero, mesh, error));
   if (!given(options, "mesh") && many) {
-    int slices = machine->slices > 1 ? machine->slices : 1, devices = machine->devices_per_chip > 1 ? machine->devices_per_chip : 1;
+    int slices = machine->slices > 1 ? machine->slices : 1,
+        devices = machine->devices_per_chip > 1 ? machine->devices_per_chip : 1;
     mesh->of[RF_AXIS_SLICE] = slices;
     mesh->of[build->job == RF_JOB_TRAIN ? RF_AXIS_FSDP : RF_AXIS_TENSOR] = machine->chips / slices * devices;
   }
@@ -145,54 +176,68 @@ static rf_status resolve_mesh(const rf_options *options, const rf_model *model, 
   RF_TRY(rf_pipeline_parse(text_or(options, "pipeline", "1f1b"), mesh, error));
   if (mesh->schedule != RF_PIPELINE_1F1B && rf_mesh_extent(mesh, RF_AXIS_PIPELINE) == 1)
     return RF_FAIL(error, RAFTER_INVALID, "add pipeline to --mesh, or leave --pipeline out",
-                   "there are no stages to order (--pipeline %s: expected --mesh pipeline=P)", text_or(options, "pipeline", ""));
+                   "there are no stages to order (--pipeline %s: expected --mesh pipeline=P)",
+                   text_or(options, "pipeline", ""));
   if (zero > 1 && rf_mesh_extent(mesh, RF_AXIS_FSDP) == 1 && rf_mesh_extent(mesh, RF_AXIS_DATA) == 1)
     return RF_FAIL(error, RAFTER_INVALID, "add fsdp to --mesh, or leave --zero out",
-                   "there is no axis to split %s over (--zero %d: expected --mesh fsdp=N or data=N)", zero > 2 ? "weights" : "gradients", zero);
+                   "there is no axis to split %s over (--zero %d: expected --mesh fsdp=N or data=N)",
+                   zero > 2 ? "weights" : "gradients", zero);
   int64_t chips = rf_mesh_chips(mesh);
   if (mesh->pinned && machine->devices_per_chip != 2)
-    return RF_FAIL(error, RAFTER_INVALID, "leave @d2d out, or choose a machine of two devices a chip, as tpu-v7x",
-                   "a chip of %s is one device, so no axis can lie between two (--mesh: expected no @d2d)", machine->name);
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "leave @d2d out, or choose a machine of two devices a chip, as tpu-v7x",
+                   "a chip of %s is one device, so no axis can lie between two (--mesh: expected no @d2d)",
+                   machine->name);
   if (machine->devices_per_chip == 2 && chips == 2 * (int64_t)machine->chips) rf_machine_by_device(machine);
   if (mesh->pinned && !machine->by_device && chips == machine->chips)
-    return RF_FAIL(
-        error, RAFTER_INVALID, "count devices, two a chip: twice as many along the axes of --mesh",
-        "the axes count chips, none of which has a link between two dies with itself (--mesh with @d2d: expected %lld devices for %s, got %lld)",
-        2 * (long long)machine->chips, machine->name, (long long)chips);
+    return RF_FAIL(error, RAFTER_INVALID, "count devices, two a chip: twice as many along the axes of --mesh",
+                   "the axes count chips, none of which has a link between two dies with itself (--mesh with "
+                   "@d2d: expected %lld devices for %s, got %lld)",
+                   2 * (long long)machine->chips, machine->name, (long long)chips);
   if (chips == machine->chips || (chips == 1 && !many)) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "let the axes of --mesh multiply to the chips of --on, as in --on tpu-v5e:4x4 --mesh fsdp=4,tensor=4",
-                 "mesh and machine have different numbers of chips (--mesh: expected %d for %s, got %lld)", machine->chips, machine->name,
-                 (long long)chips);
+  return RF_FAIL(
+      error, RAFTER_INVALID,
+      "let the axes of --mesh multiply to the chips of --on, as in --on tpu-v5e:4x4 --mesh fsdp=4,tensor=4",
+      "mesh and machine have different numbers of chips (--mesh: expected %d for %s, got %lld)",
+      machine->chips, machine->name, (long long)chips);
 }
 
 /* What stands in the host's memory: something that the job has, on a machine that has a host. */
-static rf_status resolve_offload(const rf_options *options, const char *job, const rf_machine *machine, rf_build_options *build, rf_error *error) {
+static rf_status resolve_offload(const rf_options *options, const char *job, const rf_machine *machine,
+                                 rf_build_options *build, rf_error *error) {
   static const struct {
     unsigned bit;
     bool train, generate;
-  } of_job[] = {{RF_OFFLOAD_OPTIMIZER, true, false}, {RF_OFFLOAD_ACTIVATIONS, true, false}, {RF_OFFLOAD_KV, false, true}};
+  } of_job[] = {{RF_OFFLOAD_OPTIMIZER, true, false},
+                {RF_OFFLOAD_ACTIVATIONS, true, false},
+                {RF_OFFLOAD_KV, false, true}};
   const char *text = text_or(options, "offload", NULL), *whole = text_or(options, "job", job);
   bool rl = !strcmp(whole, "rl");
   if (!text) return RAFTER_OK;
   RF_TRY(rf_offload_parse(text, &build->offload, error));
   if (!strcmp(machine->kind, "cpu"))
-    return RF_FAIL(error, RAFTER_INVALID, "leave --offload out, or plan for an accelerator with --on",
-                   "a CPU computes in its host's memory, so there is nowhere to move anything (--offload on %s)", machine->name);
+    return RF_FAIL(
+        error, RAFTER_INVALID, "leave --offload out, or plan for an accelerator with --on",
+        "a CPU computes in its host's memory, so there is nowhere to move anything (--offload on %s)",
+        machine->name);
   for (size_t i = 0; i < sizeof of_job / sizeof *of_job; i++) {
-    bool here = build->job == RF_JOB_TRAIN ? of_job[i].train : build->job == RF_JOB_GENERATE ? of_job[i].generate : false;
+    bool here = build->job == RF_JOB_TRAIN      ? of_job[i].train
+                : build->job == RF_JOB_GENERATE ? of_job[i].generate
+                                                : false;
     if (here || !(build->offload & of_job[i].bit)) continue;
     if (!rl)
       return RF_FAIL(error, RAFTER_INVALID,
                      of_job[i].train ? "optimizer and activations are of --job train"
                                      : "kv is of jobs with a cache: generate, prefill, rollout, serve",
                      "--job %s has no %s (--offload)", whole,
-                     of_job[i].train ? "optimizer and keeps no activations for a backward pass" : "cache of keys and values");
+                     of_job[i].train ? "optimizer and keeps no activations for a backward pass"
+                                     : "cache of keys and values");
     build->offload &= ~of_job[i].bit; /* of another phase */
   }
   if (build->offload & RF_OFFLOAD_ACTIVATIONS && rf_mesh_extent(&build->mesh, RF_AXIS_PIPELINE) > 1)
-    return RF_FAIL(
-        error, RAFTER_INVALID, "leave activations out of --offload, or add --remat block",
-        "this version keeps what the stages of a pipeline hold for microbatches in flight on the chips (--offload activations, --mesh pipeline)");
+    return RF_FAIL(error, RAFTER_INVALID, "leave activations out of --offload, or add --remat block",
+                   "this version keeps what the stages of a pipeline hold for microbatches in flight on the "
+                   "chips (--offload activations, --mesh pipeline)");
   return RAFTER_OK;
 }
 
@@ -200,10 +245,11 @@ static rf_status resolve_offload(const rf_options *options, const char *job, con
 static rf_status resolve_lora(const rf_options *options, rf_settings *s, rf_error *error) {
   const char *adapter = text_or(options, "adapter", NULL), *lora = text_or(options, "lora", NULL);
   if ((adapter || lora) && s->model.lora.rank > 0)
-    return RF_FAIL(error, RAFTER_INVALID, "name its base as MODEL to choose other adapters", "MODEL is an adapter already (%s)",
-                   s->model.lora.folder);
+    return RF_FAIL(error, RAFTER_INVALID, "name its base as MODEL to choose other adapters",
+                   "MODEL is an adapter already (%s)", s->model.lora.folder);
   if (adapter && lora)
-    return RF_FAIL(error, RAFTER_INVALID, "leave --lora out: the adapter has its rank and targets", "--adapter and --lora do not go together");
+    return RF_FAIL(error, RAFTER_INVALID, "leave --lora out: the adapter has its rank and targets",
+                   "--adapter and --lora do not go together");
   if (lora) return rf_lora_parse(lora, &s->model, &s->model.lora, error);
   if (!adapter) return RAFTER_OK;
   rf_lora found;
@@ -219,7 +265,9 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   bool train = !strcmp(job, "train"), score = !strcmp(job, "score");
   const char *spec = rf_options_argument(options, 0);
   if (!spec)
-    return RF_FAIL(error, RAFTER_INVALID, "for example `rafter plan gpt2`; `rafter plan --help` lists the forms", "which model? (MODEL is missing)");
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "for example `rafter plan gpt2`; `rafter plan --help` lists the forms",
+                   "which model? (MODEL is missing)");
   RF_TRY(rf_model_resolve(spec, &s->model, s->weights_folder, error));
   static const char *const said[] = {"on", "price", "lora", "adapter"};
   for (size_t i = 0; i < sizeof said / sizeof *said; i++)
@@ -227,7 +275,8 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
       return RF_FAIL(error, RAFTER_INVALID, "leave it out, or say what", "--%s is empty", said[i]);
   RF_TRY(resolve_lora(options, s, error));
   RF_TRY(rf_machine_find(text_or(options, "on", "local"), &s->machine, error));
-  if (given(options, "price")) RF_TRY(rf_machine_set_price(&s->machine, rf_options_text(options, "price"), error));
+  if (given(options, "price"))
+    RF_TRY(rf_machine_set_price(&s->machine, rf_options_text(options, "price"), error));
   RF_TRY(resolve_backend(options, &s->machine, plan, error));
   plan->machine = &s->machine;
   *build = (rf_build_options){.job = train   ? RF_JOB_TRAIN
@@ -236,50 +285,70 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
                               .accumulate = 1,
                               .microbatch = int_or(options, "batch", 1)};
   if (train) RF_TRY(resolve_batch(options, build, error));
-  if (train && s->model.lora.rank == 0 && given(options, "weights") && rf_options_choice(options, "weights") != RF_WEIGHTS_FILE)
+  if (train && s->model.lora.rank == 0 && given(options, "weights") &&
+      rf_options_choice(options, "weights") != RF_WEIGHTS_FILE)
     return RF_FAIL(error, RAFTER_INVALID, "--lora trains adapters beside weights that stay as they are",
                    "--weights is of weights that nothing trains");
   if (!train || s->model.lora.rank > 0) {
-    rf_weights_as as = rf_options_has(options, "weights") ? (rf_weights_as)rf_options_choice(options, "weights") : RF_WEIGHTS_FILE;
+    rf_weights_as as = rf_options_has(options, "weights")
+                           ? (rf_weights_as)rf_options_choice(options, "weights")
+                           : RF_WEIGHTS_FILE;
     bool known = as != RF_WEIGHTS_FP8 && as != RF_WEIGHTS_INT4; /* the others are no types of files */
-    RF_TRY(rf_weight_types_read(s->weights_folder, &s->model, known ? as : RF_WEIGHTS_FILE, &s->weights, error));
+    RF_TRY(
+        rf_weight_types_read(s->weights_folder, &s->model, known ? as : RF_WEIGHTS_FILE, &s->weights, error));
     build->weights = &s->weights;
   }
   RF_TRY(resolve_seq(options, &s->model, build, error));
   RF_TRY(resolve_narrow(options, &s->machine, build, error));
   build->fast = !train && !strcmp(text_or(options, "compute", "exact"), "fast");
-  build->chunk = int_or(options, "prefill-chunk", 0); build->sequences = int_or(options, "sequences", 0);
+  build->chunk = int_or(options, "prefill-chunk", 0);
+  build->sequences = int_or(options, "sequences", 0);
   build->top = score ? (int)int_or(options, "top", 0) : 0;
   build->dtype = !strcmp(text_or(options, "dtype", "f32"), "bf16") ? RF_BF16 : RF_F32;
   build->softmax = !strcmp(text_or(options, "softmax", "f32"), "bf16") ? RF_BF16 : RF_F32;
   build->dropout = (float)float_or(options, "dropout", -1);
   build->optimizer = !strcmp(text_or(options, "optimizer", "adamw"), "adam") ? RF_ADAM : RF_ADAMW;
-  build->beta1 = (float)float_or(options, "beta1", 0.9); build->beta2 = (float)float_or(options, "beta2", 0.95);
+  build->beta1 = (float)float_or(options, "beta1", 0.9);
+  build->beta2 = (float)float_or(options, "beta2", 0.95);
   build->eps = (float)float_or(options, "eps", 1e-8);
   build->weight_decay = build->optimizer == RF_ADAM ? 0 : (float)float_or(options, "weight-decay", 0);
-  if (build->optimizer == RF_ADAM && given(options, "weight-decay") && rf_options_float(options, "weight-decay") > 0)
-    return RF_FAIL(error, RAFTER_INVALID, "choose --optimizer adamw", "adam has no weight decay (--weight-decay: expected 0, got %g)",
+  if (build->optimizer == RF_ADAM && given(options, "weight-decay") &&
+      rf_options_float(options, "weight-decay") > 0)
+    return RF_FAIL(error, RAFTER_INVALID, "choose --optimizer adamw",
+                   "adam has no weight decay (--weight-decay: expected 0, got %g)",
                    rf_options_float(options, "weight-decay"));
   build->clip = (float)float_or(options, "clip", 0);
   RF_TRY(resolve_mesh(options, &s->model, &s->machine, build, error));
   RF_TRY(resolve_offload(options, job, &s->machine, build, error));
-  plan->collectives = rf_options_has(options, "collectives") ? (rf_collectives)rf_options_choice(options, "collectives") : RF_COLLECTIVES_CORE;
+  plan->collectives = rf_options_has(options, "collectives")
+                          ? (rf_collectives)rf_options_choice(options, "collectives")
+                          : RF_COLLECTIVES_CORE;
   /* The choices stand in the order of the enums. */
-  plan->program.program = rf_options_has(options, "program") ? (rf_program)rf_options_choice(options, "program") : RF_PROGRAM_RAFTER;
-  plan->program.result = rf_options_has(options, "returns") ? (rf_program_result)rf_options_choice(options, "returns") : RF_RESULT_LOSS;
+  plan->program.program = rf_options_has(options, "program")
+                              ? (rf_program)rf_options_choice(options, "program")
+                              : RF_PROGRAM_RAFTER;
+  plan->program.result = rf_options_has(options, "returns")
+                             ? (rf_program_result)rf_options_choice(options, "returns")
+                             : RF_RESULT_LOSS;
   if (build->offload && plan->program.program != RF_PROGRAM_RAFTER)
     return RF_FAIL(error, RAFTER_INVALID, "leave --offload out, or plan our own program",
-                   "what a JAX program moves to its host is not known (--offload, --program %s)", rf_program_name(plan->program.program));
-  if (rf_options_has(options, "returns") && given(options, "returns") && (plan->program.program == RF_PROGRAM_RAFTER || !score))
+                   "what a JAX program moves to its host is not known (--offload, --program %s)",
+                   rf_program_name(plan->program.program));
+  if (rf_options_has(options, "returns") && given(options, "returns") &&
+      (plan->program.program == RF_PROGRAM_RAFTER || !score))
     return RF_FAIL(error, RAFTER_INVALID,
                    score ? "add --program jax-scan or jax-unrolled, or leave --returns out"
                          : "add --job score --program jax-scan, or leave --returns out",
-                   "%s returns nothing that could be chosen (--returns: expected a jax program of --job score, got %s of --job %s)",
-                   score ? "our own program of a score" : "this job", rf_program_name(plan->program.program), text_or(options, "job", job));
+                   "%s returns nothing that could be chosen (--returns: expected a jax program of --job "
+                   "score, got %s of --job %s)",
+                   score ? "our own program of a score" : "this job", rf_program_name(plan->program.program),
+                   text_or(options, "job", job));
   plan->program.top = build->top > 0 ? build->top : RF_PROGRAM_TOP;
   RF_TRY(rf_remat_parse(text_or(options, "remat", "none"), &plan->remat, error));
-  if (rf_options_has(options, "fit") && given(options, "fit"))
-    { s->fit = true; plan->budget_bytes = rf_options_bare(options, "fit") ? 0 : rf_options_int(options, "fit"); }
+  if (rf_options_has(options, "fit") && given(options, "fit")) {
+    s->fit = true;
+    plan->budget_bytes = rf_options_bare(options, "fit") ? 0 : rf_options_int(options, "fit");
+  }
   s->vary = (rf_fit_vary){.remat = !given(options, "remat"),
                           .mesh = train && s->machine.chips > 1 && !given(options, "mesh"),
                           .microbatch = !given(options, "microbatch") && !given(options, "accumulate"),

@@ -1,4 +1,5 @@
-/* job.h - from the options of a command to the settings of a plan: the one place where options become a model, a machine and a step. */
+/* job.h - from the options of a command to the settings of a plan: the one place where options
+ * become a model, a machine and a step. */
 #ifndef RF_JOB_H
 #define RF_JOB_H
 
@@ -10,12 +11,15 @@ typedef struct rf_settings {
   char weights_folder[4096]; /* "" when the model is a preset or an inline shape */
   rf_machine machine;
   rf_weight_types weights; /* what its matrices are stored in; of jobs that do not train it */
-  rf_plan_options plan;    /* plan.machine and plan.build.weights point to what stands above: do not move the struct */
-  rf_fit_vary vary;        /* what --fit may change: all that the user did not set */
+  /* plan.machine and plan.build.weights point to what stands above: do not move the struct */
+  rf_plan_options plan;
+  rf_fit_vary vary; /* what --fit may change: all that the user did not set */
   bool fit;
 } rf_settings;
 
-/* Checks everything that can be checked without the device. RAFTER_INVALID names the option. `job` is "train", "generate" or "score". */
-rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_settings *settings, rf_error *error);
+/* Checks everything that can be checked without the device. RAFTER_INVALID names the option.
+ * `job` is "train", "generate" or "score". */
+rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_settings *settings,
+                              rf_error *error);
 
 #endif

@@ -1,5 +1,7 @@
-/* layout.c - one offset per tensor in one arena: what persists in front, in an order that depends only on the parameter table, and behind it
- * everything that comes and goes, packed by lifetimes. Finding the least height is NP-hard; several greedy orders are tried and the best kept. */
+/* layout.c - one offset per tensor in one arena: what persists in front, in an order that
+ * depends only on the parameter table, and behind it everything that comes and goes, packed by
+ * lifetimes. Finding the least height is NP-hard; several greedy orders are tried and the best
+ * kept. */
 #include "plan/shelf.h"
 
 #include <stdlib.h>
@@ -8,7 +10,7 @@
 #include <emmintrin.h>
 #endif
 
-/* ---- blocks ------------------------------------------------------------------------------------------------------ */
+/* ---- blocks ---------------------------------------------------------------------------------- */
 
 typedef enum rank_by { BY_LIFETIME, BY_AREA, BY_BYTES, BY_RANKS } rank_by;
 typedef struct ranked {
@@ -23,22 +25,26 @@ static inline bool comes_before(const ranked *x, const ranked *y) {
   return x->index < y->index;
 }
 
-/* Merges runs of 1, 2, 4, ... between the two arrays; returns the one that holds the result. qsort asks a function for every pair, which costs more. */
+/* Merges runs of 1, 2, 4, ... between the two arrays; returns the one that holds the result.
+ * qsort asks a function for every pair, which costs more. */
 static const ranked *sort_ranked(ranked *from, ranked *to, int count) {
   for (int run = 1; run < count; run *= 2) {
     for (int at = 0; at < count; at += 2 * run) {
-      int middle = at + run < count ? at + run : count, end = at + 2 * run < count ? at + 2 * run : count, a = at, b = middle, k = at;
+      int middle = at + run < count ? at + run : count, end = at + 2 * run < count ? at + 2 * run : count,
+          a = at, b = middle, k = at;
       while (a < middle && b < end) to[k++] = comes_before(&from[b], &from[a]) ? from[b++] : from[a++];
       while (a < middle) to[k++] = from[a++];
       while (b < end) to[k++] = from[b++];
     }
     ranked *other = from;
-    from = to; to = other;
+    from = to;
+    to = other;
   }
   return from;
 }
 
-/* Orders the blocks by falling lifetime, bytes x lifetime, or bytes. `scratch`: twice their number. */
+/* Orders the blocks by falling lifetime, bytes x lifetime, or bytes. `scratch`: twice their
+ * number. */
 static void rank(const rf_block *block, int count, rank_by by, ranked *scratch, int *order) {
   for (int i = 0; i < count; i++) {
     double life = (double)block[i].last - block[i].first + 1, bytes = (double)block[i].bytes;
@@ -50,26 +56,32 @@ static void rank(const rf_block *block, int count, rank_by by, ranked *scratch, 
   for (int i = 0; i < count; i++) order[i] = sorted[i].index;
 }
 
-/* Bit k: block at + k lives at some time between first and last. Most do not: they are told apart many at a time. */
+/* Bit k: block at + k lives at some time between first and last. Most do not: they are told
+ * apart many at a time. */
 #ifdef __SSE2__
 static inline unsigned meeting(const rf_shelf *s, int at, int first, int last) {
   __m128i from = _mm_set1_epi32(first), to = _mm_set1_epi32(last), apart[RF_STRIDE / 4];
   for (int i = 0; i < RF_STRIDE / 4; i++) {
-    __m128i begins = _mm_loadu_si128((const __m128i *)(s->first + at + 4 * i)), ends = _mm_loadu_si128((const __m128i *)(s->last + at + 4 * i));
+    __m128i begins = _mm_loadu_si128((const __m128i *)(s->first + at + 4 * i)),
+            ends = _mm_loadu_si128((const __m128i *)(s->last + at + 4 * i));
     apart[i] = _mm_or_si128(_mm_cmpgt_epi32(begins, to), _mm_cmpgt_epi32(from, ends));
   }
-  return ~(unsigned)_mm_movemask_epi8(_mm_packs_epi16(_mm_packs_epi32(apart[0], apart[1]), _mm_packs_epi32(apart[2], apart[3]))) & 0xffffu;
+  return ~(unsigned)_mm_movemask_epi8(
+             _mm_packs_epi16(_mm_packs_epi32(apart[0], apart[1]), _mm_packs_epi32(apart[2], apart[3]))) &
+         0xffffu;
 }
 #else
 static inline unsigned meeting(const rf_shelf *s, int at, int first, int last) {
   unsigned bits = 0;
-  for (int i = 0; i < RF_STRIDE; i++) bits |= (unsigned)(s->first[at + i] <= last && s->last[at + i] >= first) << i;
+  for (int i = 0; i < RF_STRIDE; i++)
+    bits |= (unsigned)(s->first[at + i] <= last && s->last[at + i] >= first) << i;
   return bits;
 }
 #endif
 
 void rf_shelf_pass(const rf_shelf *s, int first, int last, rf_gap_search *to) {
-  rf_gap_search f = *to; /* in registers: what is written through a pointer might be what is read through another */
+  /* in registers: what is written through a pointer might be what is read through another */
+  rf_gap_search f = *to;
   for (int j = 0; j < s->count && f.over; j += RF_STRIDE) {
     const int64_t *start = s->start + j, *end = s->end + j;
     unsigned bits = meeting(s, j, first, last);
@@ -82,7 +94,9 @@ void rf_shelf_pass(const rf_shelf *s, int first, int last, rf_gap_search *to) {
   *to = f;
 }
 
-static inline rf_gap_search begin_search(const rf_block *b) { return (rf_gap_search){b->bytes, 0, -1, (uint64_t)INT64_MAX}; }
+static inline rf_gap_search begin_search(const rf_block *b) {
+  return (rf_gap_search){b->bytes, 0, -1, (uint64_t)INT64_MAX};
+}
 static inline int64_t found(const rf_gap_search *f) { return f->best >= 0 ? f->best : f->top; }
 
 static void put(rf_shelf *s, const rf_block *b) {
@@ -97,16 +111,22 @@ static void put(rf_shelf *s, const rf_block *b) {
   memmove(s->last + low + 1, s->last + low, tail * sizeof *s->last);
   memmove(s->start + low + 1, s->start + low, tail * sizeof *s->start);
   memmove(s->end + low + 1, s->end + low, tail * sizeof *s->end);
-  s->first[low] = b->first; s->last[low] = b->last; s->start[low] = b->offset; s->end[low] = b->offset + b->bytes;
+  s->first[low] = b->first;
+  s->last[low] = b->last;
+  s->start[low] = b->offset;
+  s->end[low] = b->offset + b->bytes;
   s->count++;
 }
 
-/* Many placed blocks: shelves of a few, one above the other, each with a summary. What stands together often lives together, so that for most blocks a
- * whole shelf is either no obstacle or a single one. */
+/* Many placed blocks: shelves of a few, one above the other, each with a summary. What stands
+ * together often lives together, so that for most blocks a whole shelf is either no obstacle or
+ * a single one. */
 enum { ON_SHELF = 64 };
 typedef struct summary {
   int least_first, most_first, least_last, most_last;
-  int64_t end, gap; /* the highest end; the largest gap between blocks when all of them live, once it was `measured` */
+  /* the highest end; the largest gap between blocks when all of them live, once it was
+   * `measured` */
+  int64_t end, gap;
   bool measured;
 } summary;
 typedef struct rack {
@@ -136,7 +156,8 @@ static summary sum_up(const rf_shelf *s) {
 static int64_t gap_of(const rf_shelf *s, summary *m) {
   int64_t top = s->end[0];
   if (m->measured) return m->gap;
-  m->gap = INT64_MIN; m->measured = true;
+  m->gap = INT64_MIN;
+  m->measured = true;
   for (int i = 1; i < s->count; i++) {
     if (s->start[i] - top > m->gap) m->gap = s->start[i] - top;
     if (s->end[i] > top) top = s->end[i];
@@ -163,10 +184,13 @@ static void split(rack *r, int at) {
   int half = ON_SHELF / 2;
   memmove(r->order + at + 2, r->order + at + 1, (size_t)(r->count - at - 1) * sizeof *r->order);
   r->order[at + 1] = r->count++;
-  memcpy(high->first, low->first + half, (size_t)half * sizeof *low->first); memcpy(high->last, low->last + half, (size_t)half * sizeof *low->last);
-  memcpy(high->start, low->start + half, (size_t)half * sizeof *low->start); memcpy(high->end, low->end + half, (size_t)half * sizeof *low->end);
+  memcpy(high->first, low->first + half, (size_t)half * sizeof *low->first);
+  memcpy(high->last, low->last + half, (size_t)half * sizeof *low->last);
+  memcpy(high->start, low->start + half, (size_t)half * sizeof *low->start);
+  memcpy(high->end, low->end + half, (size_t)half * sizeof *low->end);
   low->count = high->count = half;
-  r->summary[r->order[at]] = sum_up(low); r->summary[r->order[at + 1]] = sum_up(high);
+  r->summary[r->order[at]] = sum_up(low);
+  r->summary[r->order[at + 1]] = sum_up(high);
 }
 
 static void put_on(rack *r, const rf_block *b) {
@@ -184,10 +208,16 @@ static void put_on(rack *r, const rf_block *b) {
   add_up(&r->summary[r->order[low]], b->first, b->last, b->offset + b->bytes);
 }
 
-static void clear(rack *r) { r->count = 1; r->order[0] = 0; r->shelf[0].count = 0; r->summary[0] = NOTHING; }
+static void clear(rack *r) {
+  r->count = 1;
+  r->order[0] = 0;
+  r->shelf[0].count = 0;
+  r->summary[0] = NOTHING;
+}
 
-/* Scanning every placed block for each new one is quadratic. In a deep model most blocks live for a few ops only, so above MANY blocks the
- * short ones come last, op by op, among the gaps that the long ones leave there: those are few. */
+/* Scanning every placed block for each new one is quadratic. In a deep model most blocks live
+ * for a few ops only, so above MANY blocks the short ones come last, op by op, among the gaps
+ * that the long ones leave there: those are few. */
 enum { MANY = 1500, SHORT = 8 };
 
 typedef struct packer {
@@ -197,8 +227,10 @@ typedef struct packer {
   int shortest;          /* lifetimes below this wait for the second phase */
   int64_t *offset;
   rack longs;
-  int *begin, *begin_next, *end, *end_next; /* long blocks by their first and last instant; begin also lists the short ones */
-  int64_t *gap_start, *gap_end;             /* what the long blocks leave free at the instant reached, ascending; the last gap has no end */
+  /* long blocks by their first and last instant; begin also lists the short ones */
+  int *begin, *begin_next, *end, *end_next;
+  /* what the long blocks leave free at the instant reached, ascending; the last gap has no end */
+  int64_t *gap_start, *gap_end;
   int gaps;
   rf_shelf around;       /* obstacles of the block being placed */
   int *near, near_count; /* short blocks placed and still alive */
@@ -206,14 +238,15 @@ typedef struct packer {
 
 static rf_shelf shelf_new(rf_pool *pool, int count) {
   size_t n = (size_t)count + RF_STRIDE; /* they are read in strides */
-  return (rf_shelf){0, rf_pool_raw(pool, n * sizeof(int)), rf_pool_raw(pool, n * sizeof(int)), rf_pool_raw(pool, n * sizeof(int64_t)),
-                    rf_pool_raw(pool, n * sizeof(int64_t))};
+  return (rf_shelf){0, rf_pool_raw(pool, n * sizeof(int)), rf_pool_raw(pool, n * sizeof(int)),
+                    rf_pool_raw(pool, n * sizeof(int64_t)), rf_pool_raw(pool, n * sizeof(int64_t))};
 }
 
 /* Each shelf is half full or more: all but the first come of splits. */
 static rack rack_new(rf_pool *pool, int count) {
   int shelves = count / (ON_SHELF / 2) + 1;
-  rack r = {0, rf_pool_raw(pool, ((size_t)shelves + 1) * sizeof(int)), rf_pool_raw(pool, (size_t)shelves * sizeof(rf_shelf)),
+  rack r = {0, rf_pool_raw(pool, ((size_t)shelves + 1) * sizeof(int)),
+            rf_pool_raw(pool, (size_t)shelves * sizeof(rf_shelf)),
             rf_pool_raw(pool, (size_t)shelves * sizeof(summary)), rf_shelf_pass};
 #ifdef __x86_64__
   if (rf_isa_detect() >= RF_ISA_AVX512) r.pass = rf_shelf_pass_avx512;
@@ -235,7 +268,8 @@ static int gap_at(const packer *p, int64_t at) { /* the last gap that starts at 
 static void gap_insert(packer *p, int at, int64_t start, int64_t end) {
   memmove(p->gap_start + at + 1, p->gap_start + at, (size_t)(p->gaps - at) * sizeof *p->gap_start);
   memmove(p->gap_end + at + 1, p->gap_end + at, (size_t)(p->gaps - at) * sizeof *p->gap_end);
-  p->gap_start[at] = start; p->gap_end[at] = end;
+  p->gap_start[at] = start;
+  p->gap_end[at] = end;
   p->gaps++;
 }
 
@@ -257,13 +291,16 @@ static void occupy(packer *p, int64_t start, int64_t end) {
 static void vacate(packer *p, int64_t start, int64_t end) {
   int at = gap_at(p, start);
   bool left = at >= 0 && p->gap_end[at] == start, right = at + 1 < p->gaps && p->gap_start[at + 1] == end;
-  if (left && right) { p->gap_end[at] = p->gap_end[at + 1]; gap_remove(p, at + 1); }
-  else if (left) p->gap_end[at] = end;
+  if (left && right) {
+    p->gap_end[at] = p->gap_end[at + 1];
+    gap_remove(p, at + 1);
+  } else if (left) p->gap_end[at] = end;
   else if (right) p->gap_start[at + 1] = start;
   else gap_insert(p, at + 1, start, end);
 }
 
-/* What stands in a short block's way beside the long blocks of now: those that begin before it ends, other short ones. */
+/* What stands in a short block's way beside the long blocks of now: those that begin before it
+ * ends, other short ones. */
 static void gather(packer *p, const rf_block *b) {
   rf_shelf *a = &p->around;
   a->count = 0;
@@ -280,7 +317,8 @@ static void gather(packer *p, const rf_block *b) {
   }
 }
 
-/* The best gap between all of these and the long blocks of now, which are what lies between the gaps they leave. */
+/* The best gap between all of these and the long blocks of now, which are what lies between the
+ * gaps they leave. */
 static int64_t best_gap_now(const packer *p, const rf_block *b) {
   const rf_shelf *a = &p->around;
   rf_gap_search f = begin_search(b);
@@ -297,9 +335,11 @@ static int64_t best_gap_now(const packer *p, const rf_block *b) {
 
 static void step_to(packer *p, int instant) {
   int now = instant - p->base;
-  for (int i = now ? p->end[now - 1] : RF_NONE; i != RF_NONE; i = p->end_next[i]) vacate(p, p->offset[i], p->offset[i] + p->shape[i].bytes);
+  for (int i = now ? p->end[now - 1] : RF_NONE; i != RF_NONE; i = p->end_next[i])
+    vacate(p, p->offset[i], p->offset[i] + p->shape[i].bytes);
   for (int i = p->begin[now]; i != RF_NONE; i = p->begin_next[i])
-    if (p->shape[i].last - p->shape[i].first >= p->shortest && p->shape[i].bytes) occupy(p, p->offset[i], p->offset[i] + p->shape[i].bytes);
+    if (p->shape[i].last - p->shape[i].first >= p->shortest && p->shape[i].bytes)
+      occupy(p, p->offset[i], p->offset[i] + p->shape[i].bytes);
   int kept = 0;
   for (int k = 0; k < p->near_count; k++)
     if (p->shape[p->near[k]].last >= instant) p->near[kept++] = p->near[k];
@@ -310,10 +350,16 @@ static int64_t place_short(packer *p, const int *order, int64_t height, int64_t 
   for (int t = 0; t < p->ops; t++) p->begin[t] = p->end[t] = RF_NONE;
   for (int k = p->count - 1; k >= 0; k--) { /* so that each list is in order */
     int i = order[k], first = p->shape[i].first - p->base, last = p->shape[i].last - p->base;
-    p->begin_next[i] = p->begin[first]; p->begin[first] = i;
-    if (p->shape[i].last - p->shape[i].first >= p->shortest && p->shape[i].bytes) { p->end_next[i] = p->end[last]; p->end[last] = i; }
+    p->begin_next[i] = p->begin[first];
+    p->begin[first] = i;
+    if (p->shape[i].last - p->shape[i].first >= p->shortest && p->shape[i].bytes) {
+      p->end_next[i] = p->end[last];
+      p->end[last] = i;
+    }
   }
-  p->gaps = 1; p->gap_start[0] = 0; p->gap_end[0] = INT64_MAX;
+  p->gaps = 1;
+  p->gap_start[0] = 0;
+  p->gap_end[0] = INT64_MAX;
   p->near_count = 0;
   for (int t = p->base; t < p->base + p->ops; t++) {
     step_to(p, t);
@@ -330,7 +376,8 @@ static int64_t place_short(packer *p, const int *order, int64_t height, int64_t 
   return height;
 }
 
-/* Places the blocks one by one in the given order; returns the height. Gives up where it reaches `enough`. */
+/* Places the blocks one by one in the given order; returns the height. Gives up where it reaches
+ * `enough`. */
 static int64_t place(packer *p, const int *order, int64_t enough) {
   int64_t height = 0;
   int waiting = 0;
@@ -364,14 +411,17 @@ static int64_t lower_bound(packer *p) {
   return most;
 }
 
-/* Moves the blocks that stick out above `limit` to the front of the order, larger gaps being free there. Whether that changes the order. */
+/* Moves the blocks that stick out above `limit` to the front of the order, larger gaps being
+ * free there. Whether that changes the order. */
 static bool promote(const packer *p, int *order, int *scratch, int64_t limit) {
   int moved = 0, rest = 0;
   bool other = false;
   for (int k = 0; k < p->count; k++) {
     int i = order[k];
-    if (p->offset[i] + p->shape[i].bytes > limit) { other |= rest > 0; order[moved++] = i; }
-    else scratch[rest++] = i;
+    if (p->offset[i] + p->shape[i].bytes > limit) {
+      other |= rest > 0;
+      order[moved++] = i;
+    } else scratch[rest++] = i;
   }
   memcpy(order + moved, scratch, (size_t)rest * sizeof *order);
   return other;
@@ -379,9 +429,13 @@ static bool promote(const packer *p, int *order, int *scratch, int64_t limit) {
 
 enum { PATIENCE = 3 }; /* rounds that an order may go on without getting lower */
 
-/* *best and `kept` become the height and offsets of what was placed last where it is the lowest so far. */
+/* *best and `kept` become the height and offsets of what was placed last where it is the lowest
+ * so far. */
 static void keep(const packer *p, int64_t height, int64_t *kept, int64_t *best) {
-  if (height < *best) { *best = height; memcpy(kept, p->offset, (size_t)p->count * sizeof *kept); }
+  if (height < *best) {
+    *best = height;
+    memcpy(kept, p->offset, (size_t)p->count * sizeof *kept);
+  }
 }
 
 int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste, int64_t asked) {
@@ -397,21 +451,28 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste, int64_t aske
   p.ops = end - p.base + 1;
   size_t n = (size_t)count + 1, instants = (size_t)p.ops + 1;
   p.shortest = count > MANY ? SHORT : 0;
-  p.longs = rack_new(pool, count); p.around = shelf_new(pool, 2 * count);
-  p.begin = rf_pool_raw(pool, instants * sizeof(int)); p.end = rf_pool_raw(pool, instants * sizeof(int));
-  p.begin_next = rf_pool_raw(pool, n * sizeof(int)); p.end_next = rf_pool_raw(pool, n * sizeof(int)); p.near = rf_pool_raw(pool, n * sizeof(int));
-  p.gap_start = rf_pool_raw(pool, (n + 1) * sizeof(int64_t)); p.gap_end = rf_pool_raw(pool, (n + 1) * sizeof(int64_t));
+  p.longs = rack_new(pool, count);
+  p.around = shelf_new(pool, 2 * count);
+  p.begin = rf_pool_raw(pool, instants * sizeof(int));
+  p.end = rf_pool_raw(pool, instants * sizeof(int));
+  p.begin_next = rf_pool_raw(pool, n * sizeof(int));
+  p.end_next = rf_pool_raw(pool, n * sizeof(int));
+  p.near = rf_pool_raw(pool, n * sizeof(int));
+  p.gap_start = rf_pool_raw(pool, (n + 1) * sizeof(int64_t));
+  p.gap_end = rf_pool_raw(pool, (n + 1) * sizeof(int64_t));
   p.offset = rf_pool_raw(pool, n * sizeof(int64_t));
   int *order[BY_RANKS], *scratch = rf_pool_raw(pool, n * sizeof(int));
   ranked *keys = rf_pool_raw(pool, 2 * n * sizeof *keys);
   int64_t least = lower_bound(&p), best = INT64_MAX;
   int64_t *kept = rf_pool_raw(pool, n * sizeof *kept), *of_last = rf_pool_raw(pool, n * sizeof *of_last);
   const int64_t enough = least + waste > asked ? least + waste : asked;
-  /* Every order once; then those that came nearest go on, each for as long as it gets lower. Milliseconds, whatever the model. */
+  /* Every order once; then those that came nearest go on, each for as long as it gets lower.
+   * Milliseconds, whatever the model. */
   const int rounds = count < 1000 ? 12 : count < 3000 ? 4 : 1;
   int64_t reached[BY_RANKS] = {0};
   bool other[BY_RANKS] = {false}; /* the same order comes to the same height again */
-  /* The first that is low enough will do. One that is not is left where it gets too high; where all are and more rounds follow, it is placed to its end. */
+  /* The first that is low enough will do. One that is not is left where it gets too high; where
+   * all are and more rounds follow, it is placed to its end. */
   for (int by = 0; by < BY_RANKS && best > enough; by++) {
     int64_t most = rounds == 1 ? best : by < BY_RANKS - 1 && enough < INT64_MAX ? enough + 1 : INT64_MAX;
     order[by] = rf_pool_raw(pool, n * sizeof(int));
@@ -420,7 +481,8 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste, int64_t aske
     if (reached[by] < most) keep(&p, reached[by], kept, &best);
   }
   if (rounds > 1 && best > enough) {
-    best = INT64_MAX; memcpy(of_last, kept, (size_t)count * sizeof *of_last);
+    best = INT64_MAX;
+    memcpy(of_last, kept, (size_t)count * sizeof *of_last);
     for (int by = 0; by < BY_RANKS && best > enough; by++) {
       if (by < BY_RANKS - 1) reached[by] = place(&p, order[by], INT64_MAX);
       else memcpy(p.offset, of_last, (size_t)count * sizeof *of_last);
@@ -435,7 +497,8 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste, int64_t aske
     int64_t lowest = reached[by];
     reached[by] = INT64_MAX;
     for (int round = 1, idle = 0; other[by] && round < rounds && idle < PATIENCE && best > enough; round++) {
-      bool last = idle + 1 == PATIENCE || round + 1 == rounds; /* where it is not lower, nothing comes of it */
+      /* where it is not lower, nothing comes of it */
+      bool last = idle + 1 == PATIENCE || round + 1 == rounds;
       int64_t height = place(&p, order[by], last ? lowest : INT64_MAX);
       keep(&p, height, kept, &best);
       idle = height < lowest ? 0 : idle + 1;
@@ -448,7 +511,7 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste, int64_t aske
   return best;
 }
 
-/* ---- plans ------------------------------------------------------------------------------------------------------- */
+/* ---- plans ----------------------------------------------------------------------------------- */
 
 typedef struct resident {
   int class, param, tensor;
@@ -461,17 +524,23 @@ static int compare_resident(const void *a, const void *b) {
   return x->tensor - y->tensor;
 }
 
-/* Weights first, so that a plan without optimizer finds them where one with it put them; then masters, moments, KV. */
+/* Weights first, so that a plan without optimizer finds them where one with it put them; then
+ * masters, moments, KV. */
 static void place_persistent(rf_plan *plan, rf_pool *scratch, bool host) {
-  static const int place_of[RF_CLASSES] = {
-      [RF_CLASS_WEIGHT] = 0, [RF_CLASS_ADAPTER] = 1, [RF_CLASS_MASTER] = 2, [RF_CLASS_MOMENT] = 3, [RF_CLASS_KV] = 4};
+  static const int place_of[RF_CLASSES] = {[RF_CLASS_WEIGHT] = 0,
+                                           [RF_CLASS_ADAPTER] = 1,
+                                           [RF_CLASS_MASTER] = 2,
+                                           [RF_CLASS_MOMENT] = 3,
+                                           [RF_CLASS_KV] = 4};
   const rf_graph *graph = plan->graph;
   resident *list = rf_pool_alloc(scratch, ((size_t)graph->tensor_count + 1) * sizeof *list);
   int count = 0;
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
     if (!tensor->persistent || tensor->host != host) continue;
-    int place = tensor->class == RF_CLASS_WEIGHT ? 0 : place_of[tensor->class] ? place_of[tensor->class] : RF_CLASSES;
+    int place = tensor->class == RF_CLASS_WEIGHT ? 0
+                : place_of[tensor->class]        ? place_of[tensor->class]
+                                                 : RF_CLASSES;
     list[count++] = (resident){place, tensor->param, t};
   }
   qsort(list, (size_t)count, sizeof *list, compare_resident);
@@ -491,9 +560,12 @@ int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t was
   for (int t = 0; t < flow->tensors; t++) {
     const rf_plan_tensor *p = &flow->at[t];
     block_of[t] = RF_NONE;
-    if (flow->tensor[t].persistent || flow->tensor[t].host != host || p->last == RF_NONE || p->shares != RF_NONE) continue;
+    if (flow->tensor[t].persistent || flow->tensor[t].host != host || p->last == RF_NONE ||
+        p->shares != RF_NONE)
+      continue;
     block_of[t] = count;
-    block[count++] = (rf_block){.bytes = rf_align(p->bytes + flow->guard_bytes), .first = p->first, .last = p->last};
+    block[count++] =
+        (rf_block){.bytes = rf_align(p->bytes + flow->guard_bytes), .first = p->first, .last = p->last};
   }
   for (int t = 0; t < flow->tensors; t++) {
     if (flow->at[t].shares == RF_NONE || flow->tensor[t].host != host) continue;
@@ -502,14 +574,16 @@ int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t was
     block_of[t] = block_of[root];
     if (flow->at[t].last > block[block_of[t]].last) block[block_of[t]].last = flow->at[t].last;
   }
-  int64_t height = persistent + rf_layout_blocks(block, count, waste / (count > MANY ? 500 : 2000), enough - persistent);
+  int64_t height =
+      persistent + rf_layout_blocks(block, count, waste / (count > MANY ? 500 : 2000), enough - persistent);
   for (int t = 0; t < flow->tensors; t++)
     if (block_of[t] != RF_NONE) flow->at[t].offset = persistent + block[block_of[t]].offset;
   rf_pool_free(scratch);
   return height;
 }
 
-/* Places the tensors of the chip's memory or of the host's; returns the height and, in *persistent, where what stays from step to step ends. */
+/* Places the tensors of the chip's memory or of the host's; returns the height and, in
+ * *persistent, where what stays from step to step ends. */
 static int64_t lay_out(rf_plan *plan, bool host, int64_t waste, int64_t enough, int64_t *persistent) {
   rf_pool *scratch = rf_pool_new();
   place_persistent(plan, scratch, host);

@@ -1,4 +1,5 @@
-/* lifetime.c - from which op to which op each tensor's bytes hold something, and which outputs take over an input's bytes. */
+/* lifetime.c - from which op to which op each tensor's bytes hold something, and which outputs
+ * take over an input's bytes. */
 #include "plan/parts.h"
 
 #include "graph/pipeline.h"
@@ -6,13 +7,16 @@
 
 #include <string.h>
 
-/* What a tensor takes in the memory of the plan's machine; one that is held for several microbatches has an aligned place for each. */
+/* What a tensor takes in the memory of the plan's machine; one that is held for several
+ * microbatches has an aligned place for each. */
 static int64_t bytes_of(const rf_machine *machine, const rf_tensor *tensor) {
-  int64_t bytes = tensor->dtype == RF_PACKED ? rf_tensor_bytes(tensor) : rf_machine_bytes(machine, tensor->dtype, tensor->rank, tensor->shape);
+  int64_t bytes = tensor->dtype == RF_PACKED
+                      ? rf_tensor_bytes(tensor)
+                      : rf_machine_bytes(machine, tensor->dtype, tensor->rank, tensor->shape);
   return tensor->slots > 1 ? tensor->slots * rf_align(bytes) : bytes;
 }
 
-/* ---- lifetimes --------------------------------------------------------------------------------------------------- */
+/* ---- lifetimes ------------------------------------------------------------------------------- */
 
 typedef struct life {
   bool read_first, written, in_micro;
@@ -47,8 +51,9 @@ static void touch_op(walk *w) {
   if (op->workspace >= 0) touch(w, op->workspace, false, true);
 }
 
-/* What the caller writes is there from the start of the first section that uses it, what it reads stays to the end, and what one
- * microbatch hands to the next (or finds from before the loop) keeps its bytes round the whole loop. */
+/* What the caller writes is there from the start of the first section that uses it, what it
+ * reads stays to the end, and what one microbatch hands to the next (or finds from before the
+ * loop) keeps its bytes round the whole loop. */
 static void extend(walk *w, int t) {
   const rf_flow *flow = w->flow;
   const rf_flow_tensor *tensor = &flow->tensor[t];
@@ -78,10 +83,15 @@ static void share(rf_flow *flow, int i) {
     if (to < 0 || from < 0 || to == from) continue;
     const rf_flow_tensor *tensor = &flow->tensor[from];
     rf_plan_tensor *p = &flow->at[to], *q = &flow->at[from];
-    if (tensor->persistent || tensor->input || tensor->output || flow->tensor[to].persistent || flow->tensor[to].input) continue;
-    if (p->first != i || q->last != i || p->shares != RF_NONE || p->bytes != q->bytes || uses_as_input(op, from) != 1) continue;
+    if (tensor->persistent || tensor->input || tensor->output || flow->tensor[to].persistent ||
+        flow->tensor[to].input)
+      continue;
+    if (p->first != i || q->last != i || p->shares != RF_NONE || p->bytes != q->bytes ||
+        uses_as_input(op, from) != 1)
+      continue;
     bool taken = false;
-    for (int o = 0; o < op->outputs; o++) taken |= op->output[o] >= 0 && flow->at[op->output[o]].shares == from;
+    for (int o = 0; o < op->outputs; o++)
+      taken |= op->output[o] >= 0 && flow->at[op->output[o]].shares == from;
     if (!taken) p->shares = from;
   }
 }
@@ -94,21 +104,28 @@ void rf_flow_lifetimes(rf_flow *flow) {
     w.begin[s] = i;
   }
   for (int t = 0; t < flow->tensors; t++)
-    flow->at[t] =
-        (rf_plan_tensor){.offset = RF_NONE, .bytes = rf_align(flow->tensor[t].bytes), .first = INT32_MAX, .last = RF_NONE, .shares = RF_NONE};
+    flow->at[t] = (rf_plan_tensor){.offset = RF_NONE,
+                                   .bytes = rf_align(flow->tensor[t].bytes),
+                                   .first = INT32_MAX,
+                                   .last = RF_NONE,
+                                   .shares = RF_NONE};
   for (w.op = 0; w.op < flow->ops; w.op++) touch_op(&w);
   for (int t = 0; t < flow->tensors; t++) {
     rf_plan_tensor *p = &flow->at[t];
-    if (flow->tensor[t].persistent) { p->first = -1; p->last = flow->ops; }
-    else if (p->first == INT32_MAX) p->first = p->last = RF_NONE;
+    if (flow->tensor[t].persistent) {
+      p->first = -1;
+      p->last = flow->ops;
+    } else if (p->first == INT32_MAX) p->first = p->last = RF_NONE;
     else extend(&w, t);
   }
   for (int i = 0; i < flow->ops; i++) share(flow, i);
   rf_pool_free(scratch);
 }
 
-rf_flow_tensor rf_flow_tensor_of(const rf_plan_options *options, const rf_graph *graph, const rf_tensor *tensor) {
-  /* Between the halves of a microbatch those of others come, but where the only run of layers has one in flight. */
+rf_flow_tensor rf_flow_tensor_of(const rf_plan_options *options, const rf_graph *graph,
+                                 const rf_tensor *tensor) {
+  /* Between the halves of a microbatch those of others come, but where the only run of layers
+   * has one in flight. */
   bool held = tensor->slots > 1 || (tensor->slots == 1 && rf_pipeline_chunks(&graph->mesh) > 1);
   return (rf_flow_tensor){.bytes = bytes_of(options->machine, tensor),
                           .persistent = tensor->persistent,
@@ -132,15 +149,17 @@ rf_flow_op rf_flow_op_of(const rf_op *op, int workspace) {
 void rf_plan_lifetimes(rf_plan *plan) {
   const rf_graph *graph = plan->graph;
   rf_flow *flow = rf_pool_raw(graph->pool, sizeof *flow);
-  *flow = (rf_flow){.ops = graph->op_count,
-                    .tensors = graph->tensor_count,
-                    .microbatches = graph->accumulate,
-                    .guard_bytes = plan->options.guard_bytes,
-                    .op = rf_pool_raw(graph->pool, ((size_t)graph->op_count + 1) * sizeof *flow->op),
-                    .tensor = rf_pool_raw(graph->pool, ((size_t)graph->tensor_count + 1) * sizeof *flow->tensor),
-                    .at = plan->tensor};
+  *flow =
+      (rf_flow){.ops = graph->op_count,
+                .tensors = graph->tensor_count,
+                .microbatches = graph->accumulate,
+                .guard_bytes = plan->options.guard_bytes,
+                .op = rf_pool_raw(graph->pool, ((size_t)graph->op_count + 1) * sizeof *flow->op),
+                .tensor = rf_pool_raw(graph->pool, ((size_t)graph->tensor_count + 1) * sizeof *flow->tensor),
+                .at = plan->tensor};
   for (int i = 0; i < flow->ops; i++) flow->op[i] = rf_flow_op_of(&graph->op[i], plan->op[i].workspace);
-  for (int t = 0; t < flow->tensors; t++) flow->tensor[t] = rf_flow_tensor_of(&plan->options, graph, &graph->tensor[t]);
+  for (int t = 0; t < flow->tensors; t++)
+    flow->tensor[t] = rf_flow_tensor_of(&plan->options, graph, &graph->tensor[t]);
   rf_flow_lifetimes(flow);
   plan->flow = flow;
 }
@@ -152,11 +171,14 @@ int64_t rf_flow_persistent(const rf_flow *flow, bool host, const rf_plan_options
   return sum > asked ? sum : asked;
 }
 
-/* ---- what is live ------------------------------------------------------------------------------------------------ */
+/* ---- what is live ---------------------------------------------------------------------------- */
 
-static bool is_used(const rf_flow *flow, int t) { return !flow->tensor[t].host && (flow->tensor[t].persistent || flow->at[t].last != RF_NONE); }
+static bool is_used(const rf_flow *flow, int t) {
+  return !flow->tensor[t].host && (flow->tensor[t].persistent || flow->at[t].last != RF_NONE);
+}
 
-/* change[i + 1]: how the sum of live bytes changes on entering op i; a tensor in place of another counts from the op after. */
+/* change[i + 1]: how the sum of live bytes changes on entering op i; a tensor in place of
+ * another counts from the op after. */
 static int64_t *live_changes(const rf_flow *flow, rf_pool *pool) {
   int64_t *change = rf_pool_alloc(pool, ((size_t)flow->ops + 4) * sizeof *change);
   for (int t = 0; t < flow->tensors; t++) {
@@ -174,7 +196,10 @@ int64_t rf_flow_live_bytes(const rf_flow *flow, int *peak_op) {
   int at = 0;
   for (int i = 0; i < flow->ops; i++) {
     sum += change[i + 1];
-    if (sum > most) { most = sum; at = i; }
+    if (sum > most) {
+      most = sum;
+      at = i;
+    }
   }
   rf_pool_free(scratch);
   if (peak_op) *peak_op = at;
@@ -189,7 +214,8 @@ int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[R
   if (by_class) memset(by_class, 0, RF_CLASSES * sizeof *by_class);
   for (int t = 0; by_class && t < flow->tensors; t++) {
     const rf_plan_tensor *p = &flow->at[t];
-    if (is_used(flow, t) && p->first + (p->shares != RF_NONE) <= at && at <= p->last) by_class[plan->graph->tensor[t].class] += flow->tensor[t].bytes;
+    if (is_used(flow, t) && p->first + (p->shares != RF_NONE) <= at && at <= p->last)
+      by_class[plan->graph->tensor[t].class] += flow->tensor[t].bytes;
   }
   return most;
 }
@@ -199,7 +225,10 @@ void rf_plan_memory_curve(const rf_plan *plan, int64_t *live, int64_t *top) {
   rf_pool *scratch = rf_pool_new();
   const rf_flow flow = rf_plan_flow(plan);
   int64_t *change = live_changes(&flow, scratch), sum = change[0], floor = plan->persistent_bytes;
-  for (int i = 0; i < graph->op_count; i++) { live[i] = sum += change[i + 1]; top[i] = 0; }
+  for (int i = 0; i < graph->op_count; i++) {
+    live[i] = sum += change[i + 1];
+    top[i] = 0;
+  }
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
     int64_t end = p->offset + p->bytes;

@@ -1,15 +1,19 @@
-/* overlap.c - when each op of a step runs, on a chip that computes, sends and fetches from its host at the same time.
+/* overlap.c - when each op of a step runs, on a chip that computes, sends and fetches from its
+ * host at the same time.
  *
- * The core walks its ops in the order of the graph. A transfer is handed over when the core has done all that stands before it, so that the plan's
- * memory holds, and starts when what it reads is made and what it runs on is free: the links that its group uses (groups on different axes of a torus
- * do not meet), the data-centre network, the way to the host. Nobody writes over bytes that a transfer still uses. A section ends when all its ops
- * have. What a step takes beyond its core's own work is time that the core waited. */
+ * The core walks its ops in the order of the graph. A transfer is handed over when the core has
+ * done all that stands before it, so that the plan's memory holds, and starts when what it reads
+ * is made and what it runs on is free: the links that its group uses (groups on different axes
+ * of a torus do not meet), the data-centre network, the way to the host. Nobody writes over
+ * bytes that a transfer still uses. A section ends when all its ops have. What a step takes
+ * beyond its core's own work is time that the core waited. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { CORE, LINKS, LINK_COUNT = 12, HOST_OUT = LINKS + LINK_COUNT, HOST_IN, LANES }; /* LINKS + i: bit i of rf_group.resources */
+/* LINKS + i: bit i of rf_group.resources */
+enum { CORE, LINKS, LINK_COUNT = 12, HOST_OUT = LINKS + LINK_COUNT, HOST_IN, LANES };
 
 static const struct {
   const char *op;
@@ -28,12 +32,15 @@ static bool from_host(const rf_op *op) { return !strcmp(op->def->name, "offload_
 
 /* The chips that an op exchanges with: all along its axes, or as many neighbours of them. */
 static bool is_part(const rf_graph *graph, const rf_op *op) {
-  return op->attr.axes == RF_AXIS_BIT(RF_AXIS_TENSOR) && op->attr.group < rf_mesh_size(&graph->mesh, op->attr.axes);
+  return op->attr.axes == RF_AXIS_BIT(RF_AXIS_TENSOR) &&
+         op->attr.group < rf_mesh_size(&graph->mesh, op->attr.axes);
 }
-static rf_status group_of(const rf_machine *m, const rf_graph *graph, const rf_op *op, rf_group *group, rf_error *error) {
+static rf_status group_of(const rf_machine *m, const rf_graph *graph, const rf_op *op, rf_group *group,
+                          rf_error *error) {
   rf_mesh mesh = graph->mesh;
   if (is_part(graph, op)) {
-    mesh.of[RF_AXIS_SEQUENCE] = (int32_t)(rf_mesh_size(&mesh, RF_AXIS_BIT(RF_AXIS_SEQUENCE) | op->attr.axes) / op->attr.group);
+    mesh.of[RF_AXIS_SEQUENCE] =
+        (int32_t)(rf_mesh_size(&mesh, RF_AXIS_BIT(RF_AXIS_SEQUENCE) | op->attr.axes) / op->attr.group);
     mesh.of[RF_AXIS_TENSOR] = op->attr.group;
   }
   return rf_machine_group(m, &mesh, op->attr.axes, group, error);
@@ -45,8 +52,8 @@ rf_status rf_plan_check_transfers(const rf_graph *graph, const rf_machine *m, rf
   for (int i = 0; i < graph->op_count; i++) {
     const rf_op *op = &graph->op[i];
     if ((to_host(op) || from_host(op)) && m->pcie_bps <= 0)
-      return RF_FAIL(error, RAFTER_INVALID, "choose a machine with pcie_bps in data/machines.json", "%s has no figure for the way to its host",
-                     m->name);
+      return RF_FAIL(error, RAFTER_INVALID, "choose a machine with pcie_bps in data/machines.json",
+                     "%s has no figure for the way to its host", m->name);
     if (kind_of(op) < 0 || known[op->attr.axes]) continue;
     RF_TRY(group_of(m, graph, op, &group, error));
     known[op->attr.axes] = !is_part(graph, op);
@@ -63,28 +70,35 @@ void rf_plan_price_transfers(rf_plan *plan) {
     const rf_op *op = &graph->op[i];
     rf_plan_op *p = &plan->op[i];
     int kind = kind_of(op);
-    p->lanes = 0; p->wait = 0;
-    if (!strcmp(op->def->name, "recv") && op->attr.accumulate[0] == RF_WRITE)
-      { p->seconds = 0; p->work = (rf_work){0}; p->bound = RF_BOUND_NETWORK; } /* the sender's */
+    p->lanes = 0;
+    p->wait = 0;
+    if (!strcmp(op->def->name, "recv") && op->attr.accumulate[0] == RF_WRITE) {
+      p->seconds = 0;
+      p->work = (rf_work){0};
+      p->bound = RF_BOUND_NETWORK;
+    } /* the sender's */
     if (to_host(op) || from_host(op)) {
       p->lanes = 1u << (to_host(op) ? HOST_OUT : HOST_IN);
-      p->seconds = m->pcie_bps > 0 ? p->work.sent_bytes / m->pcie_bps : 0; p->bound = RF_BOUND_NETWORK;
+      p->seconds = m->pcie_bps > 0 ? p->work.sent_bytes / m->pcie_bps : 0;
+      p->bound = RF_BOUND_NETWORK;
     }
     if (kind < 0) continue;
     rf_axes axes = op->attr.axes;
     bool some = is_part(graph, op);
     rf_group *g = some ? &part : &group[axes];
     bool there = some ? part.chips == op->attr.group : known[axes];
-    if (!there && group_of(m, graph, op, g, NULL) != RAFTER_OK) *g = (rf_group){.chips = 1}; /* a graph of one chip */
+    /* a graph of one chip */
+    if (!there && group_of(m, graph, op, g, NULL) != RAFTER_OK) *g = (rf_group){.chips = 1};
     if (!some) known[axes] = true;
     if (g->chips < 2) continue;
-    p->lanes = (g->resources & ((1u << LINK_COUNT) - 1)) << LINKS; p->bound = RF_BOUND_NETWORK;
+    p->lanes = (g->resources & ((1u << LINK_COUNT) - 1)) << LINKS;
+    p->bound = RF_BOUND_NETWORK;
     double seconds = rf_collective_seconds(g, (rf_collective)kind, p->work.sent_bytes, false, &p->wait);
     p->seconds = p->wait + (seconds - p->wait) / (g->fraction > 0 ? g->fraction : 1);
   }
 }
 
-/* ---- one section ------------------------------------------------------------------------------------------------- */
+/* ---- one section ----------------------------------------------------------------------------- */
 
 enum { IN_FLIGHT = 256 };
 typedef struct timeline {
@@ -103,7 +117,8 @@ static bool meet(const rf_plan *plan, int a, int b) {
   if (a < 0 || b < 0 || a == b) return false;
   const rf_plan_tensor *x = &plan->tensor[a], *y = &plan->tensor[b];
   if (plan->graph->tensor[a].host != plan->graph->tensor[b].host) return false;
-  return x->offset >= 0 && y->offset >= 0 && x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
+  return x->offset >= 0 && y->offset >= 0 && x->offset < y->offset + y->bytes &&
+         y->offset < x->offset + x->bytes;
 }
 
 /* Whether op `i` writes where transfer `j` reads or writes. */
@@ -119,14 +134,15 @@ static bool overwrites(const rf_plan *plan, int i, int j) {
   return false;
 }
 
-/* When the transfers that op `i` must not write into have ended; forgets those that ended before `now`. When too many are known, the oldest is
- * waited for. */
+/* When the transfers that op `i` must not write into have ended; forgets those that ended before
+ * `now`. When too many are known, the oldest is waited for. */
 static double wait_for_flights(timeline *t, int i, double now) {
   double until = now;
   int kept = 0;
   for (int f = 0; f < t->flights; f++) {
     if (t->flight[f].end <= now) continue;
-    if ((f == 0 && t->flights == IN_FLIGHT) || overwrites(t->plan, i, t->flight[f].op)) until = t->flight[f].end > until ? t->flight[f].end : until;
+    if ((f == 0 && t->flights == IN_FLIGHT) || overwrites(t->plan, i, t->flight[f].op))
+      until = t->flight[f].end > until ? t->flight[f].end : until;
     t->flight[kept++] = t->flight[f];
   }
   t->flights = kept;
@@ -134,7 +150,8 @@ static double wait_for_flights(timeline *t, int i, double now) {
   return until;
 }
 
-/* What a collective takes of the core while it runs: its own bytes to and from memory, which the core's ops then do not have. */
+/* What a collective takes of the core while it runs: its own bytes to and from memory, which the
+ * core's ops then do not have. */
 static double core_share(const rf_plan *plan, const rf_plan_op *p) {
   const rf_machine *m = &plan->machine;
   double bytes = p->work.bytes_read + p->work.bytes_written;
@@ -157,24 +174,31 @@ static void run_op(timeline *t, int i) {
   for (int l = 0; l < LANES; l++)
     if (lanes >> l & 1 && t->free[l] > start) start = t->free[l];
   for (int l = 0; l < LANES; l++)
-    if (lanes >> l & 1) { t->free[l] = start + seconds; t->busy[l] += seconds; }
+    if (lanes >> l & 1) {
+      t->free[l] = start + seconds;
+      t->busy[l] += seconds;
+    }
   for (int k = 0; k < op->output_count; k++)
     if (op->output[k] >= 0) t->made[op->output[k]] = start + seconds;
   if (!p->lanes) return;
-  t->flight[t->flights].op = i; t->flight[t->flights++].end = start + seconds;
+  t->flight[t->flights].op = i;
+  t->flight[t->flights++].end = start + seconds;
   if (how == RF_COLLECTIVES_CORE && !host) {
     double share = core_share(t->plan, p);
-    t->free[CORE] += share; t->busy[CORE] += share;
+    t->free[CORE] += share;
+    t->busy[CORE] += share;
   }
 }
 
 static void start_section(timeline *t) {
   memset(t->made, 0, ((size_t)t->plan->graph->tensor_count + 1) * sizeof *t->made);
-  memset(t->free, 0, sizeof t->free); memset(t->busy, 0, sizeof t->busy);
+  memset(t->free, 0, sizeof t->free);
+  memset(t->busy, 0, sizeof t->busy);
   t->flights = 0;
 }
 
-/* Seconds from the first op's start to the last one's end; *most_lane: of the busiest lane that is not the core. */
+/* Seconds from the first op's start to the last one's end; *most_lane: of the busiest lane that
+ * is not the core. */
 static double run_section(timeline *t, rf_section section, double *most_lane) {
   const rf_graph *graph = t->plan->graph;
   double end = 0;
@@ -193,9 +217,11 @@ static double run_step(timeline *t, double *most_lane, double *micro) {
   double seconds = 0, lane;
   *most_lane = 0;
   for (int s = 0; s < RF_SECTIONS; s++) {
-    double one = run_section(t, (rf_section)s, &lane), calls = s == RF_SECTION_MICRO ? t->plan->graph->accumulate : 1;
+    double one = run_section(t, (rf_section)s, &lane),
+           calls = s == RF_SECTION_MICRO ? t->plan->graph->accumulate : 1;
     if (s == RF_SECTION_MICRO) *micro = one;
-    seconds += calls * one; *most_lane += calls * lane;
+    seconds += calls * one;
+    *most_lane += calls * lane;
   }
   return seconds;
 }
@@ -207,8 +233,9 @@ double rf_plan_seconds_of(const rf_plan *plan, const int *part, int which) {
   if (!t.made) return 0;
   start_section(&t);
   for (int i = 0; i < graph->op_count; i++) {
-    bool beside = !strcmp(graph->op[i].def->name, "recv") || (!strcmp(graph->op[i].def->name, "send") && graph->op[i].section == RF_SECTION_MICRO &&
-                                                              plan->options.collectives != RF_COLLECTIVES_NONE);
+    bool beside = !strcmp(graph->op[i].def->name, "recv") ||
+                  (!strcmp(graph->op[i].def->name, "send") && graph->op[i].section == RF_SECTION_MICRO &&
+                   plan->options.collectives != RF_COLLECTIVES_NONE);
     if (part[i] == which && !beside) run_op(&t, i);
   }
   for (int l = 0; l < LANES; l++)
@@ -217,7 +244,7 @@ double rf_plan_seconds_of(const rf_plan *plan, const int *part, int which) {
   return end;
 }
 
-/* ---- the step ---------------------------------------------------------------------------------------------------- */
+/* ---- the step -------------------------------------------------------------------------------- */
 
 static bool has_transfers(const rf_plan *plan) {
   for (int i = 0; i < plan->graph->op_count; i++)
@@ -233,8 +260,14 @@ rf_step_time rf_plan_schedule(const rf_plan *plan) {
   for (int i = 0; i < graph->op_count; i++) {
     const rf_plan_op *p = &plan->op[i];
     double seconds = p->seconds * p->calls;
-    if (p->lanes) { sent += seconds; time.network_latency += p->wait * p->calls; host += p->lanes >> HOST_OUT ? seconds : 0; }
-    else { time.by[p->bound] += seconds; core += seconds; }
+    if (p->lanes) {
+      sent += seconds;
+      time.network_latency += p->wait * p->calls;
+      host += p->lanes >> HOST_OUT ? seconds : 0;
+    } else {
+      time.by[p->bound] += seconds;
+      core += seconds;
+    }
   }
   time.seconds = core;
   timeline t = {.plan = plan};
@@ -245,7 +278,8 @@ rf_step_time rf_plan_schedule(const rf_plan *plan) {
     time.offload = host;
     double without = host > 0 ? run_step(&t, &unused, &unused) : time.seconds;
     time.offload_exposed = time.seconds > without ? time.seconds - without : 0;
-    /* The first microbatch reaches the last stage when all before it have had it: stages - 1 times nobody works (1F1B and GPipe alike). */
+    /* The first microbatch reaches the last stage when all before it have had it: stages - 1
+     * times nobody works (1F1B and GPipe alike). */
     time.bubble = (double)(stages - 1) * micro;
     time.seconds += time.bubble;
     time.by[RF_BOUND_NETWORK] = time.seconds > core ? time.seconds - core : 0;

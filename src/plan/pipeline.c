@@ -1,5 +1,6 @@
-/* pipeline.c - plans of the stages of a pipeline: each is the program of its own chips; the one with the largest peak is shown, and the step's time is
- * that of all of them, walked through the schedule. */
+/* pipeline.c - plans of the stages of a pipeline: each is the program of its own chips; the one
+ * with the largest peak is shown, and the step's time is that of all of them, walked through the
+ * schedule. */
 #include "plan/pipeline.h"
 
 #include "plan/parts.h"
@@ -7,41 +8,54 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the schedule ------------------------------------------------------------------------------------------------ */
+/* ---- the schedule ---------------------------------------------------------------------------- */
 
 typedef struct line {
   const rf_mesh *mesh;
   int stages, chunks, pieces, micros;
   const rf_piece_times *piece;
-  double *done[2], *came[2]; /* forward, backward; by piece and microbatch: when a half has ended, when what it reads has arrived; < 0: not yet */
-  int *places;               /* of what arrives forward, by piece */
-  rf_half *order;            /* of all stages, one behind the other */
+  /* forward, backward; by piece and microbatch: when a half has ended, when what it reads has
+   * arrived; < 0: not yet */
+  double *done[2], *came[2];
+  int *places;    /* of what arrives forward, by piece */
+  rf_half *order; /* of all stages, one behind the other */
 } line;
 
-static size_t cell(const line *l, int piece, int micro) { return (size_t)piece * (size_t)l->micros + (size_t)micro; }
+static size_t cell(const line *l, int piece, int micro) {
+  return (size_t)piece * (size_t)l->micros + (size_t)micro;
+}
 
-/* When what a half reads of another piece has arrived: 0 where it reads none; < 0: it is not made yet. */
+/* When what a half reads of another piece has arrived: 0 where it reads none; < 0: it is not
+ * made yet. */
 static double arrival(line *l, int piece, int micro, bool backward) {
   int from = piece + (backward ? 1 : -1), places = backward ? (l->micros < 2 ? 1 : 2) : l->places[piece];
   if (from < 0 || from >= l->pieces) return 0;
-  double start = l->done[backward][cell(l, from, micro)], seconds = backward ? l->piece[from].to_before : l->piece[from].to_next;
+  double start = l->done[backward][cell(l, from, micro)],
+         seconds = backward ? l->piece[from].to_before : l->piece[from].to_next;
   if (start < 0) return -1;
-  if (micro > 0 && l->came[backward][cell(l, piece, micro - 1)] > start) start = l->came[backward][cell(l, piece, micro - 1)];
+  if (micro > 0 && l->came[backward][cell(l, piece, micro - 1)] > start)
+    start = l->came[backward][cell(l, piece, micro - 1)];
   /* Its place is that of a microbatch whose backward half has ended. */
-  if (micro >= places && l->done[1][cell(l, piece, micro - places)] > start) start = l->done[1][cell(l, piece, micro - places)];
+  if (micro >= places && l->done[1][cell(l, piece, micro - places)] > start)
+    start = l->done[1][cell(l, piece, micro - places)];
   return l->came[backward][cell(l, piece, micro)] = start + seconds;
 }
 
 static bool begin_line(line *l) {
-  size_t cells = (size_t)l->pieces * (size_t)l->micros, halves = (size_t)l->stages * 2 * (size_t)l->chunks * (size_t)l->micros;
+  size_t cells = (size_t)l->pieces * (size_t)l->micros,
+         halves = (size_t)l->stages * 2 * (size_t)l->chunks * (size_t)l->micros;
   for (int b = 0; b < 2; b++) {
-    l->done[b] = malloc(cells * sizeof(double)); l->came[b] = malloc(cells * sizeof(double));
+    l->done[b] = malloc(cells * sizeof(double));
+    l->came[b] = malloc(cells * sizeof(double));
     if (!l->done[b] || !l->came[b]) return false;
     for (size_t i = 0; i < cells; i++) l->done[b][i] = l->came[b][i] = -1;
   }
-  l->order = malloc(halves * sizeof *l->order); l->places = malloc((size_t)l->pieces * sizeof(int));
+  l->order = malloc(halves * sizeof *l->order);
+  l->places = malloc((size_t)l->pieces * sizeof(int));
   if (!l->order || !l->places) return false;
-  for (int s = 0; s < l->stages; s++) rf_pipeline_order(l->mesh, s, l->micros, l->order + (size_t)s * 2 * (size_t)l->chunks * (size_t)l->micros);
+  for (int s = 0; s < l->stages; s++)
+    rf_pipeline_order(l->mesh, s, l->micros,
+                      l->order + (size_t)s * 2 * (size_t)l->chunks * (size_t)l->micros);
   for (int p = 0; p < l->pieces; p++) {
     int places = rf_pipeline_in_flight(l->mesh, p % l->stages, l->micros, p / l->stages) + 1;
     l->places[p] = places < l->micros ? places : l->micros;
@@ -66,7 +80,8 @@ static bool advance(line *l, int stage, int *at, double *start, double *now) {
   return *at > begun;
 }
 
-static double simulate(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *start, double *finish) {
+static double simulate(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *start,
+                       double *finish) {
   line l = {.mesh = mesh,
             .stages = rf_pipeline_stages(mesh),
             .chunks = rf_pipeline_chunks(mesh),
@@ -84,19 +99,26 @@ static double simulate(const rf_mesh *mesh, int micros, const rf_piece_times *pi
     }
     for (int s = 0; s < l.stages; s++) most = finish[s] > most ? finish[s] : most;
   }
-  for (int b = 0; b < 2; b++) { free(l.done[b]); free(l.came[b]); }
-  free(l.order); free(l.places); free(at);
+  for (int b = 0; b < 2; b++) {
+    free(l.done[b]);
+    free(l.came[b]);
+  }
+  free(l.order);
+  free(l.places);
+  free(at);
   return most;
 }
 
-double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *start, double *finish) {
+double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *start,
+                            double *finish) {
   enum { GROUPS = 16 };
   int stages = rf_pipeline_stages(mesh), some = GROUPS * stages;
   if (micros <= some + stages) return simulate(mesh, micros, piece, start, finish);
   /* Long since every group of microbatches takes as long as the one before it. */
   double *before = malloc((size_t)stages * sizeof *before), most = -1;
   some += micros % stages;
-  if (before && simulate(mesh, some - stages, piece, start, before) >= 0 && simulate(mesh, some, piece, start, finish) >= 0) {
+  if (before && simulate(mesh, some - stages, piece, start, before) >= 0 &&
+      simulate(mesh, some, piece, start, finish) >= 0) {
     most = 0;
     for (int s = 0; s < stages; s++) {
       finish[s] += (finish[s] - before[s]) * ((micros - some) / stages);
@@ -107,7 +129,7 @@ double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_time
   return most;
 }
 
-/* ---- one stage --------------------------------------------------------------------------------------------------- */
+/* ---- one stage ------------------------------------------------------------------------------- */
 
 /* What a stage's plan says of its pieces. */
 static bool time_pieces(const rf_plan *plan, rf_piece_times *piece, rf_plan_stage *stage) {
@@ -117,13 +139,17 @@ static bool time_pieces(const rf_plan *plan, rf_piece_times *piece, rf_plan_stag
   rf_pipeline_halves(graph, half);
   for (int c = 0; c < chunks; c++) {
     rf_piece_times *p = &piece[c * rf_pipeline_stages(&graph->mesh) + graph->mesh.stage];
-    p->forward = rf_plan_seconds_of(plan, half, 2 * c); p->backward = rf_plan_seconds_of(plan, half, 2 * c + 1);
-    stage->forward_seconds += p->forward; stage->backward_seconds += p->backward;
+    p->forward = rf_plan_seconds_of(plan, half, 2 * c);
+    p->backward = rf_plan_seconds_of(plan, half, 2 * c + 1);
+    stage->forward_seconds += p->forward;
+    stage->backward_seconds += p->backward;
     for (int o = 0; o < graph->op_count; o++)
-      if (half[o] >> 1 == c && !strcmp(graph->op[o].def->name, "send")) *(half[o] & 1 ? &p->to_before : &p->to_next) += plan->op[o].seconds;
+      if (half[o] >> 1 == c && !strcmp(graph->op[o].def->name, "send"))
+        *(half[o] & 1 ? &p->to_before : &p->to_next) += plan->op[o].seconds;
   }
   for (int o = 0; o < graph->op_count; o++) half[o] = (int)graph->op[o].section;
-  stage->end_seconds = rf_plan_seconds_of(plan, half, RF_SECTION_BEGIN) + rf_plan_seconds_of(plan, half, RF_SECTION_END);
+  stage->end_seconds =
+      rf_plan_seconds_of(plan, half, RF_SECTION_BEGIN) + rf_plan_seconds_of(plan, half, RF_SECTION_END);
   free(half);
   return true;
 }
@@ -138,12 +164,13 @@ static void describe(const rf_plan *plan, rf_plan_stage *stage) {
     stage->layers += count;
     stage->in_flight += rf_pipeline_in_flight(mesh, mesh->stage, graph->accumulate, c);
   }
-  stage->peak_bytes = plan->arena_bytes; stage->persistent_bytes = plan->persistent_bytes;
+  stage->peak_bytes = plan->arena_bytes;
+  stage->persistent_bytes = plan->persistent_bytes;
   for (int t = 0; t < graph->tensor_count; t++)
     if (graph->tensor[t].slots > 1 && plan->tensor[t].offset >= 0) stage->held_bytes += plan->tensor[t].bytes;
 }
 
-/* ---- all stages -------------------------------------------------------------------------------------------------- */
+/* ---- all stages ------------------------------------------------------------------------------ */
 
 typedef struct sums {
   double model_flops, hardware_flops, flops_full_square, bytes;
@@ -154,15 +181,20 @@ typedef struct sums {
 static void add_work(sums *s, const rf_plan *plan, double share) {
   rf_part_work part[RF_PARTS];
   rf_plan_work_by_part(plan, part);
-  s->model_flops += share * plan->model_flops; s->hardware_flops += share * plan->hardware_flops;
-  s->flops_full_square += share * plan->flops_full_square; s->bytes += share * plan->bytes;
+  s->model_flops += share * plan->model_flops;
+  s->hardware_flops += share * plan->hardware_flops;
+  s->flops_full_square += share * plan->flops_full_square;
+  s->bytes += share * plan->bytes;
   for (int p = 0; p < RF_PARTS; p++) {
-    s->part[p].forward += share * part[p].forward; s->part[p].step += share * part[p].step;
-    s->part[p].forward_full += share * part[p].forward_full; s->part[p].step_full += share * part[p].step_full;
+    s->part[p].forward += share * part[p].forward;
+    s->part[p].step += share * part[p].step;
+    s->part[p].forward_full += share * part[p].forward_full;
+    s->part[p].step_full += share * part[p].step_full;
   }
 }
 
-/* The step on the shown stage's chip: its own work, what it waits for its own transfers, and what it waits for the other stages. */
+/* The step on the shown stage's chip: its own work, what it waits for its own transfers, and
+ * what it waits for the other stages. */
 static void set_time(rf_plan *plan, double seconds) {
   const rf_plan_stage *mine = &plan->stage[plan->graph->mesh.stage];
   rf_step_time *t = &plan->time;
@@ -186,7 +218,8 @@ static void set_time(rf_plan *plan, double seconds) {
 static double left(double seconds, double taken) { return seconds > taken ? seconds - taken : 0; }
 
 /* What all stages together take and do, into the plan that is shown. */
-static bool join(rf_plan *plan, const rf_piece_times *piece, rf_plan_stage *stage, int stages, const sums *s) {
+static bool join(rf_plan *plan, const rf_piece_times *piece, rf_plan_stage *stage, int stages,
+                 const sums *s) {
   double *finish = malloc((size_t)stages * 2 * sizeof *finish), *start = finish + stages, seconds = 0;
   int micros = plan->graph->accumulate;
   if (!finish || rf_pipeline_simulate(&plan->graph->mesh, micros, piece, start, finish) < 0) {
@@ -199,17 +232,23 @@ static bool join(rf_plan *plan, const rf_piece_times *piece, rf_plan_stage *stag
   }
   for (int i = 0; i < stages; i++) {
     stage[i].idle_seconds = left(seconds, stage[i].busy_seconds + stage[i].end_seconds);
-    stage[i].fill_seconds = start[i]; stage[i].drain_seconds = left(seconds, finish[i] + stage[i].end_seconds);
+    stage[i].fill_seconds = start[i];
+    stage[i].drain_seconds = left(seconds, finish[i] + stage[i].end_seconds);
   }
-  plan->stage = stage; plan->stages = stages;
-  plan->model_flops = s->model_flops; plan->hardware_flops = s->hardware_flops; plan->flops_full_square = s->flops_full_square; plan->bytes = s->bytes;
+  plan->stage = stage;
+  plan->stages = stages;
+  plan->model_flops = s->model_flops;
+  plan->hardware_flops = s->hardware_flops;
+  plan->flops_full_square = s->flops_full_square;
+  plan->bytes = s->bytes;
   memcpy(plan->stage_work, s->part, sizeof s->part);
   set_time(plan, seconds);
   free(finish);
   return true;
 }
 
-rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *options, rf_plan_depth depth, rf_plan **out, rf_error *error) {
+rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *options, rf_plan_depth depth,
+                              rf_plan **out, rf_error *error) {
   int stages = rf_pipeline_stages(&options->build.mesh), pieces = rf_pipeline_pieces(&options->build.mesh);
   rf_graph *whole = NULL, *graph = NULL;
   rf_plan *plan = NULL, *most = NULL;
@@ -230,21 +269,28 @@ rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *opti
     if (status != RAFTER_OK) goto done;
     if (depth >= RF_PLAN_PRICES) {
       describe(plan, &stage[i]);
-      if (!time_pieces(plan, piece, &stage[i])) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
+      if (!time_pieces(plan, piece, &stage[i]))
+        RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
       add_work(&sum, plan, 1.0 / stages);
     }
     rf_plan *less = most && most->arena_bytes >= plan->arena_bytes ? plan : most;
-    most = less == plan ? most : plan; plan = NULL;
+    most = less == plan ? most : plan;
+    plan = NULL;
     rf_plan_free(less);
   }
   if (depth >= RF_PLAN_PRICES) {
-    if (!join(most, piece, stage, stages, &sum)) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
+    if (!join(most, piece, stage, stages, &sum))
+      RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
     stage = NULL; /* the plan's */
   }
   most->options.build.mesh.stage = options->build.mesh.stage; /* as asked; graph->mesh says which is shown */
-  *out = most; most = NULL;
+  *out = most;
+  most = NULL;
 done:
-  rf_graph_free(whole); rf_plan_free(plan); rf_plan_free(most);
-  free(stage); free(piece);
+  rf_graph_free(whole);
+  rf_plan_free(plan);
+  rf_plan_free(most);
+  free(stage);
+  free(piece);
   return status;
 }

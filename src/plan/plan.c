@@ -1,4 +1,5 @@
-/* plan.c - the passes in their order, from a model and options to a plan; its digest; what does not fit. */
+/* plan.c - the passes in their order, from a model and options to a plan; its digest; what does
+ * not fit. */
 #include "plan/parts.h"
 
 #include "graph/pipeline.h"
@@ -10,7 +11,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* ---- digest ------------------------------------------------------------------------------------------------------ */
+/* ---- digest ---------------------------------------------------------------------------------- */
 
 /* What is hashed comes in pieces of a few bytes: they are gathered first. */
 typedef struct hasher {
@@ -27,16 +28,22 @@ static void hash_gathered(hasher *h) {
 static inline void hash_bytes(hasher *h, const void *data, size_t bytes) {
   if (bytes > sizeof h->bytes - h->used) hash_gathered(h);
   if (bytes > sizeof h->bytes) XXH3_64bits_update(h->state, data, bytes);
-  else { memcpy(h->bytes + h->used, data, bytes); h->used += bytes; }
+  else {
+    memcpy(h->bytes + h->used, data, bytes);
+    h->used += bytes;
+  }
 }
 static inline void hash_int(hasher *h, int64_t value) { hash_bytes(h, &value, sizeof value); }
 static inline void hash_float(hasher *h, double value) { hash_bytes(h, &value, sizeof value); }
-static inline void hash_text(hasher *h, const char *text) { hash_bytes(h, text ? text : "", text ? strlen(text) + 1 : 1); }
+static inline void hash_text(hasher *h, const char *text) {
+  hash_bytes(h, text ? text : "", text ? strlen(text) + 1 : 1);
+}
 
 static void hash_attr(hasher *h, const rf_attr *a) {
   const rf_rope *r = &a->rope;
-  const float floats[] = {a->eps,      a->offset,  a->scale, a->softcap, r->theta,        r->factor, r->low,         r->high,
-                          r->original, a->dropout, a->beta1, a->beta2,   a->weight_decay, a->clip,   a->router.scale};
+  const float floats[] = {a->eps,    a->offset, a->scale,        a->softcap,  r->theta,
+                          r->factor, r->low,    r->high,         r->original, a->dropout,
+                          a->beta1,  a->beta2,  a->weight_decay, a->clip,     a->router.scale};
   const int32_t ints[] = {a->heads,
                           a->kv_heads,
                           a->head_dim,
@@ -59,14 +66,20 @@ static void hash_attr(hasher *h, const rf_attr *a) {
   hash_bytes(h, ints, sizeof ints);
   hash_int(h, (int64_t)a->site);
   hash_bytes(h, &a->lora, sizeof a->lora);
-  hash_int(h, a->experts); hash_int(h, a->experts_used);
-  if (a->axes) { hash_int(h, (int64_t)a->axes << 32 | a->group); hash_int(h, (int64_t)a->form << 32 | a->dim << 8 | a->to); hash_int(h, a->whole); }
+  hash_int(h, a->experts);
+  hash_int(h, a->experts_used);
+  if (a->axes) {
+    hash_int(h, (int64_t)a->axes << 32 | a->group);
+    hash_int(h, (int64_t)a->form << 32 | a->dim << 8 | a->to);
+    hash_int(h, a->whole);
+  }
   if (a->part && !a->axes) hash_int(h, a->part);
   if (r->scaling == RF_ROPE_TABLE) hash_bytes(h, r->divisor, (size_t)(r->dim / 2) * sizeof *r->divisor);
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) hash_int(h, a->accumulate[i]);
 }
 
-/* Everything a run depends on: what is computed, by which kernels, on how many threads, at which offsets. Not the machine's speed. */
+/* Everything a run depends on: what is computed, by which kernels, on how many threads, at which
+ * offsets. Not the machine's speed. */
 static void make_digest(rf_plan *plan) {
   const rf_graph *graph = plan->graph;
   hasher *h = &(hasher){.state = XXH3_createState()};
@@ -74,16 +87,17 @@ static void make_digest(rf_plan *plan) {
   XXH3_64bits_reset(h->state);
   hash_text(h, plan->options.backend->name);
   hash_text(h, graph->model.init);
-  const int64_t whole[] = {
-      graph->accumulate,      graph->rows,       graph->seq,          plan->options.threads, plan->options.isa, plan->options.build.optimizer,
-      plan->persistent_bytes, plan->arena_bytes, graph->tensor_count, graph->op_count};
+  const int64_t whole[] = {graph->accumulate,      graph->rows,       graph->seq,
+                           plan->options.threads,  plan->options.isa, plan->options.build.optimizer,
+                           plan->persistent_bytes, plan->arena_bytes, graph->tensor_count,
+                           graph->op_count};
   hash_bytes(h, whole, sizeof whole);
   hash_float(h, (double)graph->model.dropout);
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
     hash_text(h, tensor->name);
-    hash_int(h, (int64_t)tensor->dtype << 8 | (int64_t)tensor->class << 4 | tensor->host << 3 | tensor->persistent << 2 | tensor->input << 1 |
-                    tensor->output);
+    hash_int(h, (int64_t)tensor->dtype << 8 | (int64_t)tensor->class << 4 | tensor->host << 3 |
+                    tensor->persistent << 2 | tensor->input << 1 | tensor->output);
     hash_bytes(h, tensor->shape, (size_t)tensor->rank * sizeof *tensor->shape);
     hash_int(h, plan->tensor[t].offset);
     if (tensor->slots > 1) hash_int(h, tensor->slots);
@@ -109,7 +123,7 @@ static void make_digest(rf_plan *plan) {
   XXH3_freeState(h->state);
 }
 
-/* ---- making ------------------------------------------------------------------------------------------------------ */
+/* ---- making ---------------------------------------------------------------------------------- */
 
 int64_t rf_plan_room(const rf_plan_options *options) {
   if (options->budget_bytes > 0) return options->budget_bytes;
@@ -143,7 +157,8 @@ const rf_graph *rf_plan_graph_before(const rf_plan *plan, rf_graph *own, rf_grap
     return rf_graph_build(&plan->graph->model, &o->build, NULL, built, NULL) == RAFTER_OK ? *built : NULL;
   *own = *plan->graph;
   for (int i = 0; i < plan->graph->op_count; i++)
-    if (plan->op[i].workspace != RF_NONE && plan->op[i].workspace < own->tensor_count) own->tensor_count = plan->op[i].workspace;
+    if (plan->op[i].workspace != RF_NONE && plan->op[i].workspace < own->tensor_count)
+      own->tensor_count = plan->op[i].workspace;
   return own;
 }
 
@@ -167,9 +182,11 @@ rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_pl
   rf_machine_for_isa(&plan->machine, options->isa);
   rf_machine_for_threads(&plan->machine, options->threads);
   plan->live_bytes = rf_plan_live_bytes(plan, &plan->peak_op, plan->by_class);
-  /* No layout mends what is live; those of one chip that only computes are not timed by where it lies. */
+  /* No layout mends what is live; those of one chip that only computes are not timed by where it
+   * lies. */
   bool alone = rf_mesh_chips(&options->build.mesh) == 1 && !options->build.offload;
-  if (depth == RF_PLAN_PRICES && alone && plan->live_bytes > rf_plan_room(options)) plan->arena_bytes = plan->live_bytes;
+  if (depth == RF_PLAN_PRICES && alone && plan->live_bytes > rf_plan_room(options))
+    plan->arena_bytes = plan->live_bytes;
   else rf_plan_layout(plan, 0);
   plan->by_class[RF_CLASS_PADDING] += plan->arena_bytes - plan->live_bytes;
   rf_plan_cost(plan);
@@ -178,21 +195,27 @@ rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_pl
 }
 
 static rf_status check_options(const rf_plan_options *o, rf_error *error) {
-  if (!o->backend || !o->machine) return RF_FAIL(error, RAFTER_INVALID, NULL, "a plan needs a backend and a machine");
+  if (!o->backend || !o->machine)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "a plan needs a backend and a machine");
   if (o->threads < 1 || o->threads > 4096)
-    return RF_FAIL(error, RAFTER_INVALID, "set --threads to the number of cores", "bad number of threads (expected 1 to 4096, got %d)", o->threads);
+    return RF_FAIL(error, RAFTER_INVALID, "set --threads to the number of cores",
+                   "bad number of threads (expected 1 to 4096, got %d)", o->threads);
   if (o->budget_bytes < 0 || o->guard_bytes < 0 || o->guard_bytes > 1 << 20 || o->persistent_bytes < 0)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "bad sizes (budget %lld, guard %d, persistent %lld: expected none below 0)",
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "bad sizes (budget %lld, guard %d, persistent %lld: expected none below 0)",
                    (long long)o->budget_bytes, o->guard_bytes, (long long)o->persistent_bytes);
-  if (!rf_remat_valid(o->remat)) return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown remat policy %d", (int)o->remat);
+  if (!rf_remat_valid(o->remat))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown remat policy %d", (int)o->remat);
   return RAFTER_OK;
 }
 
 static rf_status apply_remat(rf_graph *graph, const rf_plan_options *options, rf_error *error) {
-  if (options->build.job != RF_JOB_TRAIN || options->build.loss_only || options->remat == RF_REMAT_NONE) return RAFTER_OK;
+  if (options->build.job != RF_JOB_TRAIN || options->build.loss_only || options->remat == RF_REMAT_NONE)
+    return RAFTER_OK;
   bool *drop = rf_pool_alloc(graph->pool, (size_t)graph->tensor_count + 1);
   int64_t arena;
-  if (options->remat == RF_REMAT_AUTO) RF_TRY(rf_plan_auto_remat(graph, options, rf_plan_room(options), drop, &arena, error));
+  if (options->remat == RF_REMAT_AUTO)
+    RF_TRY(rf_plan_auto_remat(graph, options, rf_plan_room(options), drop, &arena, error));
   else rf_remat_policy(graph, options->remat, drop);
   for (int t = 0; t < graph->tensor_count; t++)
     if (drop[t]) return rf_pass_remat(graph, drop, error);
@@ -203,16 +226,19 @@ static rf_status apply_remat(rf_graph *graph, const rf_plan_options *options, rf
 static rf_status check_bytes(const rf_graph *graph, rf_error *error) {
   double sum = 0, most = 0x1p61;
   for (int t = 0; t < graph->tensor_count; t++) sum += (double)rf_tensor_bytes(&graph->tensor[t]);
-  if (rf_pipeline_stages(&graph->mesh) > 1) sum *= graph->accumulate; /* each may be held for every microbatch */
+  /* each may be held for every microbatch */
+  if (rf_pipeline_stages(&graph->mesh) > 1) sum *= graph->accumulate;
   if (sum < most) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "take a smaller model, batch or sequence length",
                  "the tensors of the step are too large to count (expected below 2^61 bytes, got %.3g)", sum);
 }
 
-rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth, rf_plan **plan, rf_error *error) {
+rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth, rf_plan **plan,
+                         rf_error *error) {
   rf_status status = check_bytes(graph, error);
   if (status == RAFTER_OK) status = apply_remat(graph, options, error);
-  if (status == RAFTER_OK && options->build.offload) status = rf_pass_offload(graph, options->build.offload, error);
+  if (status == RAFTER_OK && options->build.offload)
+    status = rf_pass_offload(graph, options->build.offload, error);
   if (status == RAFTER_OK) status = rf_plan_check_transfers(graph, options->machine, error);
   *plan = status == RAFTER_OK ? rf_plan_of_graph(graph, options, depth) : NULL;
   if (*plan) return RAFTER_OK;
@@ -220,8 +246,8 @@ rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, rf_pla
   return status == RAFTER_OK ? RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning") : status;
 }
 
-rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_plan_options *options, const rf_graph *base, rf_plan **out,
-                          rf_error *error) {
+rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_plan_options *options,
+                          const rf_graph *base, rf_plan **out, rf_error *error) {
   rf_graph *graph = NULL;
   rf_plan *plan = NULL;
   RF_TRY(check_options(options, error));
@@ -231,28 +257,33 @@ rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_p
   } else {
     rf_group group;
     RF_TRY(rf_mesh_check(&options->build.mesh, model, &options->build, error));
-    if (rf_mesh_chips(&options->build.mesh) > 1)
-      RF_TRY(rf_machine_group(options->machine, &options->build.mesh, 0, &group, error)); /* before there is a graph */
+    if (rf_mesh_chips(&options->build.mesh) > 1) /* before there is a graph */
+      RF_TRY(rf_machine_group(options->machine, &options->build.mesh, 0, &group, error));
     if (base) graph = rf_graph_borrow(base);
     else RF_TRY(rf_graph_build(model, &options->build, NULL, &graph, error));
     RF_TRY(rf_plan_finish(graph, options, depth, &plan, error));
   }
   if (depth >= RF_PLAN_PRICES && options->program.program != RF_PROGRAM_RAFTER) {
     rf_status status = rf_plan_as_program(plan, error);
-    if (status != RAFTER_OK) { rf_plan_free(plan); return status; }
+    if (status != RAFTER_OK) {
+      rf_plan_free(plan);
+      return status;
+    }
   }
   *out = plan;
   return RAFTER_OK;
 }
 
-rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf_plan **plan, rf_error *error) {
+rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf_plan **plan,
+                       rf_error *error) {
   double start = rf_now_seconds();
   RF_TRY(rf_plan_make_to(RF_PLAN_WHOLE, model, options, NULL, plan, error));
   (*plan)->build_seconds = rf_now_seconds() - start;
   return RAFTER_OK;
 }
 
-rf_status rf_plan_make_size(const rf_model *model, const rf_plan_options *options, rf_plan **plan, rf_error *error) {
+rf_status rf_plan_make_size(const rf_model *model, const rf_plan_options *options, rf_plan **plan,
+                            rf_error *error) {
   bool ours = options->program.program == RF_PROGRAM_RAFTER;
   return rf_plan_make_to(ours ? RF_PLAN_SIZE : RF_PLAN_WHOLE, model, options, NULL, plan, error);
 }

@@ -1,10 +1,12 @@
-/* program.h - what a JAX program of the same model takes on a device: a second lifetime problem beside our own plan. */
+/* program.h - what a JAX program of the same model takes on a device: a second lifetime problem
+ * beside our own plan. */
 #ifndef RF_PROGRAM_H
 #define RF_PROGRAM_H
 
 #include "model/model.h"
 
-/* Whose program is sized: ours, or what XLA makes of one that loops over stacked layers (lax.scan) or writes them out one by one. */
+/* Whose program is sized: ours, or what XLA makes of one that loops over stacked layers
+ * (lax.scan) or writes them out one by one. */
 typedef enum rf_program { RF_PROGRAM_RAFTER, RF_PROGRAM_JAX_SCAN, RF_PROGRAM_JAX_UNROLLED } rf_program;
 
 /* What a forward pass returns for every position. */
@@ -23,7 +25,8 @@ typedef struct rf_program_options {
   rf_program_result result; /* of a job that scores */
   int top;                  /* tokens kept of each position */
   bool ring;                /* generate: windowed layers cache their window only */
-  bool loop;                /* generate: the loop over steps is inside the program, with a buffer of answers */
+  /* generate: the loop over steps is inside the program, with a buffer of answers */
+  bool loop;
 } rf_program_options;
 
 /* What XLA's memory analysis reports. */
@@ -44,13 +47,17 @@ struct rf_graph;
 struct rf_mesh;
 struct rf_spec;
 struct rf_machine;
-/* Of the program, job, dtype, batch and remat in `options`, on options->machine. RAFTER_INVALID for what no JAX program is written for here. */
-rf_status rf_program_size(const rf_model *model, const struct rf_plan_options *options, rf_program_memory *memory, rf_error *error);
-/* One device's share of a chain of products and elementwise ops, written with the graph's own functions: matrices are persistent, arguments inputs, the
- * result an output. `given`: by tensor, how these three lie on the mesh. With `trains` the matrices are updated by the gradient of a loss of the result,
- * which nothing returns. */
-rf_status rf_program_size_on_mesh(const struct rf_graph *graph, const struct rf_mesh *mesh, const struct rf_spec *given, bool trains,
-                                  const struct rf_machine *machine, rf_program_memory *memory, rf_error *error);
+/* Of the program, job, dtype, batch and remat in `options`, on options->machine. RAFTER_INVALID
+ * for what no JAX program is written for here. */
+rf_status rf_program_size(const rf_model *model, const struct rf_plan_options *options,
+                          rf_program_memory *memory, rf_error *error);
+/* One device's share of a chain of products and elementwise ops, written with the graph's own
+ * functions: matrices are persistent, arguments inputs, the result an output. `given`: by
+ * tensor, how these three lie on the mesh. With `trains` the matrices are updated by the
+ * gradient of a loss of the result, which nothing returns. */
+rf_status rf_program_size_on_mesh(const struct rf_graph *graph, const struct rf_mesh *mesh,
+                                  const struct rf_spec *given, bool trains, const struct rf_machine *machine,
+                                  rf_program_memory *memory, rf_error *error);
 const char *rf_program_name(rf_program program); /* "rafter", "jax-scan", "jax-unrolled" */
 
 #endif

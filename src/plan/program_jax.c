@@ -1,5 +1,6 @@
-/* program_jax.c - the memory of a JAX program: its arguments and results as arrays of their own shapes, and its temporaries as lifetimes over the
- * forward ops of our graph and, backwards, their vjps. Times: op i runs forward at i and backward at 2 ops - 1 - i. */
+/* program_jax.c - the memory of a JAX program: its arguments and results as arrays of their own
+ * shapes, and its temporaries as lifetimes over the forward ops of our graph and, backwards,
+ * their vjps. Times: op i runs forward at i and backward at 2 ops - 1 - i. */
 #include "plan/program_parts.h"
 
 #include "graph/remat.h"
@@ -30,14 +31,16 @@ typedef struct sizing {
   int ops, end;              /* forward ops; the time behind the last backward op */
   int scan_first, scan_last; /* ops inside the layers */
   bool trains, scan;
-  int *producer, *last_read, *needed_by, *crosses; /* by tensor: op, op, first op whose vjp reads it, whether it crosses the scan as a residual */
-  int *region, *region_first, *region_last;        /* by op: which part is computed again with it; of that part */
+  /* by tensor: op, op, first op whose vjp reads it, whether it crosses the scan as a residual */
+  int *producer, *last_read, *needed_by, *crosses;
+  /* by op: which part is computed again with it; of that part */
+  int *region, *region_first, *region_last;
   int64_t state_leaves, stacked;
   bool *saved;    /* by tensor: a policy names it */
   int64_t shards; /* devices that share parameters and what belongs to them (fsdp) */
 } sizing;
 
-/* ---- arrays ------------------------------------------------------------------------------------------------------ */
+/* ---- arrays ---------------------------------------------------------------------------------- */
 
 static void add(sizing *s, kind what, bool brief, int64_t bytes, int first, int last) {
   if (bytes <= 0) return;
@@ -45,22 +48,28 @@ static void add(sizing *s, kind what, bool brief, int64_t bytes, int first, int 
     int capacity = s->capacity ? 2 * s->capacity : 1024;
     array *more = rf_pool_alloc(s->pool, (size_t)capacity * sizeof *more);
     if (s->count) memcpy(more, s->at, (size_t)s->count * sizeof *more);
-    s->at = more; s->capacity = capacity;
+    s->at = more;
+    s->capacity = capacity;
   }
-  if (what == KEPT && s->scan && first == s->scan_first && last == s->end - 1 - s->scan_first) s->stacked += bytes;
+  if (what == KEPT && s->scan && first == s->scan_first && last == s->end - 1 - s->scan_first)
+    s->stacked += bytes;
   s->at[s->count++] = (array){bytes, first, last, what, brief};
 }
 
 static bool on_tpu(const sizing *s) { return !strcmp(s->options->machine->kind, "tpu"); }
-/* Products of f32 take bf16 operands on a TPU unless a program asks for more, and what only they read is stored so. */
-static rf_dtype product_dtype(const sizing *s) { return on_tpu(s) && s->options->build.dtype == RF_F32 ? RF_BF16 : s->options->build.dtype; }
+/* Products of f32 take bf16 operands on a TPU unless a program asks for more, and what only they
+ * read is stored so. */
+static rf_dtype product_dtype(const sizing *s) {
+  return on_tpu(s) && s->options->build.dtype == RF_F32 ? RF_BF16 : s->options->build.dtype;
+}
 static int64_t bytes_of(const sizing *s, rf_dtype dtype, int rank, const int64_t *dims) {
   return rf_machine_bytes(s->options->machine, dtype, rank, dims);
 }
 static int64_t scalar_bytes(const sizing *s, rf_dtype dtype) { return bytes_of(s, dtype, 0, NULL); }
 
 /* Sequences and tokens of each that run at once. */
-static bool is_whole(const rf_build_options *b) { return b->rows % b->microbatch == 0; } /* a walk over rows of all sequences; else of one */
+/* a walk over rows of all sequences; else of one */
+static bool is_whole(const rf_build_options *b) { return b->rows % b->microbatch == 0; }
 static int64_t sequences_of(const sizing *s) {
   const rf_build_options *b = &s->options->build;
   return b->job != RF_JOB_GENERATE || b->rows < 1 || is_whole(b) ? b->microbatch : 1;
@@ -73,13 +82,18 @@ static int64_t tokens_of(const sizing *s) {
 /* A tensor of rows as JAX has it: (sequences, tokens, columns). */
 static int64_t tensor_bytes(const sizing *s, const rf_tensor *t, rf_dtype dtype, int64_t divisor) {
   int64_t columns = t->rank > 1 ? t->shape[1] / divisor : 1;
-  if (t->shape[0] != sequences_of(s) * tokens_of(s)) return bytes_of(s, dtype, 2, (int64_t[]){t->shape[0], columns});
+  if (t->shape[0] != sequences_of(s) * tokens_of(s))
+    return bytes_of(s, dtype, 2, (int64_t[]){t->shape[0], columns});
   return bytes_of(s, dtype, 3, (int64_t[]){sequences_of(s), tokens_of(s), columns});
 }
 
 static int64_t part_bytes(const sizing *s, const rf_op *op, rf_kept_part part) {
-  const rf_tensor *in = op->input[0] < 0 ? NULL : &s->graph->tensor[op->input[0]], *out = op->output[0] < 0 ? NULL : &s->graph->tensor[op->output[0]];
-  rf_dtype dtype = part.bits == 32 ? RF_F32 : part.bits == 8 ? RF_U8 : part.bits == RF_PRODUCT ? product_dtype(s) : s->options->build.dtype;
+  const rf_tensor *in = op->input[0] < 0 ? NULL : &s->graph->tensor[op->input[0]],
+                  *out = op->output[0] < 0 ? NULL : &s->graph->tensor[op->output[0]];
+  rf_dtype dtype = part.bits == 32           ? RF_F32
+                   : part.bits == 8          ? RF_U8
+                   : part.bits == RF_PRODUCT ? product_dtype(s)
+                                             : s->options->build.dtype;
   int64_t b = sequences_of(s), t = tokens_of(s), keys = s->options->build.seq, one = 0;
   switch (part.extent) {
   case RF_EXTENT_INPUT: one = in ? tensor_bytes(s, in, dtype, 1) : 0; break;
@@ -99,7 +113,7 @@ static int64_t parts_bytes(const sizing *s, const rf_op *op, const rf_kept_part 
   return sum;
 }
 
-/* ---- parameters ------------------------------------------------------------------------------------------------------ */
+/* ---- parameters ------------------------------------------------------------------------------ */
 
 enum { MOST_ARRAYS = 2, MOST_DIMS = 5 };
 typedef struct shapes {
@@ -119,8 +133,9 @@ static bool ends_with(const char *text, const char *tail) {
     memcpy((s).dim[(s).count++], dims_, sizeof dims_); \
   } while (0)
 
-/* One of our parameters as the arrays that JAX programs have for it: heads stand on a dimension of their own, gate and up are two, queries are apart
- * from keys and values where these have fewer heads. */
+/* One of our parameters as the arrays that JAX programs have for it: heads stand on a dimension
+ * of their own, gate and up are two, queries are apart from keys and values where these have
+ * fewer heads. */
 static shapes shapes_of(const rf_model *m, const rf_param *p) {
   shapes s = {0};
   int64_t d = m->width, n = m->heads, k = m->kv_heads, h = m->head_dim;
@@ -147,14 +162,17 @@ static shapes shapes_of(const rf_model *m, const rf_param *p) {
   return s;
 }
 
-/* A parameter of layers is one array for all of them where the program loops over them: this one stands for how many, 0: counted already. */
+/* A parameter of layers is one array for all of them where the program loops over them: this one
+ * stands for how many, 0: counted already. */
 static int64_t stacked(const sizing *s, const rf_params *params, int p) {
   const rf_param *param = &params->at[p];
   if (!s->scan || param->layer < 0) return 1;
   int64_t layers = 0;
   for (int q = 0; q < params->count; q++) {
     const rf_param *other = &params->at[q];
-    if (other->row != param->row || other->count != param->count || (other->adapts >= 0) != (param->adapts >= 0) || other->layer < 0) continue;
+    if (other->row != param->row || other->count != param->count ||
+        (other->adapts >= 0) != (param->adapts >= 0) || other->layer < 0)
+      continue;
     if (param->adapts >= 0 && strcmp(strrchr(other->name, '/'), strrchr(param->name, '/'))) continue;
     if (q < p) return 0;
     layers++;
@@ -162,8 +180,10 @@ static int64_t stacked(const sizing *s, const rf_params *params, int p) {
   return layers;
 }
 
-/* Of arrays that are stacked over `layers` (0: not stacked) and cut over `shards` devices: matrices along their longest dimension, vectors not. */
-static int64_t shapes_bytes(const sizing *s, const shapes *shape, rf_dtype dtype, int64_t layers, int64_t shards) {
+/* Of arrays that are stacked over `layers` (0: not stacked) and cut over `shards` devices:
+ * matrices along their longest dimension, vectors not. */
+static int64_t shapes_bytes(const sizing *s, const shapes *shape, rf_dtype dtype, int64_t layers,
+                            int64_t shards) {
   int64_t sum = 0;
   for (int i = 0; i < shape->count; i++) {
     int64_t dims[MOST_DIMS + 1] = {layers};
@@ -196,7 +216,8 @@ static int product_before(const sizing *s, int op) {
   return op;
 }
 
-/* A matrix of which every device has a part is gathered for each product, one product early, and its gradient is whole before it is scattered. */
+/* A matrix of which every device has a part is gathered for each product, one product early, and
+ * its gradient is whole before it is scattered. */
 static void gather(sizing *s, const shapes *shape, rf_dtype product, int reader, bool learns) {
   int64_t whole = shapes_bytes(s, shape, product, 0, 1);
   int before = product_before(s, reader), back = backward_of(s, reader);
@@ -206,7 +227,8 @@ static void gather(sizing *s, const shapes *shape, rf_dtype product, int reader,
   if (learns) add(s, WORKING, false, whole, back, back);
 }
 
-/* Weights, optimizer state, gradients, and copies of matrices in the dtype they are multiplied in: made once, before the layers. */
+/* Weights, optimizer state, gradients, and copies of matrices in the dtype they are multiplied
+ * in: made once, before the layers. */
 static void size_parameters(sizing *s, rf_program_memory *m) {
   const rf_params *params = &s->graph->params;
   rf_dtype dtype = s->options->build.dtype, product = product_dtype(s);
@@ -219,7 +241,8 @@ static void size_parameters(sizing *s, rf_program_memory *m) {
     if (s->shards > 1 && param->matmul) gather(s, &shape, product, reader, learns);
     int64_t layers = stacked(s, params, p), stack = in_scan ? layers : 0;
     if (!layers) continue;
-    int64_t stored = shapes_bytes(s, &shape, learns ? RF_F32 : dtype, stack, s->shards), copy = shapes_bytes(s, &shape, product, stack, s->shards);
+    int64_t stored = shapes_bytes(s, &shape, learns ? RF_F32 : dtype, stack, s->shards),
+            copy = shapes_bytes(s, &shape, product, stack, s->shards);
     m->argument += learns ? 3 * stored : stored;
     if (!learns) continue;
     m->alias += 3 * stored;
@@ -227,7 +250,8 @@ static void size_parameters(sizing *s, rf_program_memory *m) {
     add(s, GRADIENTS, false, stored, in_scan ? backward_of(s, s->scan_last) : backward_of(s, reader), s->end);
     if (s->options->build.accumulate > 1) add(s, GRADIENTS, false, stored, 0, s->end);
     if (!param->matmul || product == RF_F32) continue;
-    /* A loop that keeps residuals keeps each layer's slice of a copied matrix among them: the copy once more. */
+    /* A loop that keeps residuals keeps each layer's slice of a copied matrix among them: the
+     * copy once more. */
     bool twice = in_scan && s->region[reader] == RF_NONE && dtype != RF_F32;
     /* Made before the loop over microbatches where there is one, and there through all of it. */
     add(s, COPIES, false, copy, 0, twice && s->options->build.accumulate == 1 ? s->scan_last : s->end - 1);
@@ -235,7 +259,7 @@ static void size_parameters(sizing *s, rf_program_memory *m) {
   }
 }
 
-/* ---- what is computed again ------------------------------------------------------------------------------------------ */
+/* ---- what is computed again ------------------------------------------------------------------ */
 
 /* The layer and half of an op by its name; false outside the layers. */
 static bool place_of(const rf_op *op, int *layer, bool *mlp) {
@@ -254,8 +278,11 @@ static void find_regions(sizing *s) {
                 [RF_REMAT_MLP_ATTN] = {true, true, false},
                 [RF_REMAT_BLOCK] = {true, true, true},
                 [RF_REMAT_AUTO] = {0}};
-  rf_remat remat = !s->trains ? RF_REMAT_NONE : s->options->remat >= RF_REMAT_SAVE ? RF_REMAT_BLOCK : s->options->remat;
-  s->scan_first = s->ops; s->scan_last = 0;
+  rf_remat remat = !s->trains                           ? RF_REMAT_NONE
+                   : s->options->remat >= RF_REMAT_SAVE ? RF_REMAT_BLOCK
+                                                        : s->options->remat;
+  s->scan_first = s->ops;
+  s->scan_last = 0;
   for (int i = 0; i < s->ops; i++) {
     int layer;
     bool mlp;
@@ -263,7 +290,8 @@ static void find_regions(sizing *s) {
     if (!place_of(&s->graph->op[i], &layer, &mlp)) continue;
     if (i < s->scan_first) s->scan_first = i;
     s->scan_last = i;
-    if (mlp ? policy[remat].mlp : policy[remat].attn) s->region[i] = policy[remat].whole ? layer : 2 * layer + mlp;
+    if (mlp ? policy[remat].mlp : policy[remat].attn)
+      s->region[i] = policy[remat].whole ? layer : 2 * layer + mlp;
   }
   for (int i = 0; i < s->ops; i++) {
     s->region_first[i] = s->region_last[i] = i;
@@ -271,11 +299,13 @@ static void find_regions(sizing *s) {
     if (i > 0 && s->region[i - 1] == s->region[i]) s->region_first[i] = s->region_first[i - 1];
   }
   for (int i = s->ops - 2; i >= 0; i--)
-    if (s->region[i] != RF_NONE && s->region[i + 1] == s->region[i]) s->region_last[i] = s->region_last[i + 1];
+    if (s->region[i] != RF_NONE && s->region[i + 1] == s->region[i])
+      s->region_last[i] = s->region_last[i + 1];
 }
 
-/* jax.checkpoint_policies.save_only_these_names: what is named is the last of its chain, as the published programs have it (queries and keys are named
- * behind their rotation), and the residual stream has no name. */
+/* jax.checkpoint_policies.save_only_these_names: what is named is the last of its chain, as the
+ * published programs have it (queries and keys are named behind their rotation), and the
+ * residual stream has no name. */
 static void find_saved(sizing *s) {
   rf_saved_seen seen;
   rf_saved_begin(&seen);
@@ -291,22 +321,33 @@ static void find_saved(sizing *s) {
   }
 }
 
-/* ---- lifetimes ------------------------------------------------------------------------------------------------------- */
+/* ---- lifetimes ------------------------------------------------------------------------------- */
 
-static const rf_kept_rule *rule_at(const sizing *s, int op) { return rf_kept_rule_of(s->graph->op[op].def->name); }
-static bool is_activation(const sizing *s, int t) { return t >= 0 && !s->graph->tensor[t].persistent && s->producer[t] != RF_NONE; }
+static const rf_kept_rule *rule_at(const sizing *s, int op) {
+  return rf_kept_rule_of(s->graph->op[op].def->name);
+}
+static bool is_activation(const sizing *s, int t) {
+  return t >= 0 && !s->graph->tensor[t].persistent && s->producer[t] != RF_NONE;
+}
 static bool in_layers(const sizing *s, int op) { return op >= s->scan_first && op <= s->scan_last; }
 
-/* The last forward op that reads a tensor, through those that are computed again wherever they are read. */
+/* The last forward op that reads a tensor, through those that are computed again wherever they
+ * are read. */
 static void find_reads(sizing *s) {
-  for (int t = 0; t < s->graph->tensor_count; t++) { s->producer[t] = RF_NONE; s->last_read[t] = RF_NONE; s->needed_by[t] = RF_NONE; }
+  for (int t = 0; t < s->graph->tensor_count; t++) {
+    s->producer[t] = RF_NONE;
+    s->last_read[t] = RF_NONE;
+    s->needed_by[t] = RF_NONE;
+  }
   for (int i = 0; i < s->ops; i++)
     for (int k = 0; k < s->graph->op[i].output_count; k++)
-      if (s->graph->op[i].output[k] >= 0 && !s->graph->tensor[s->graph->op[i].output[k]].persistent) s->producer[s->graph->op[i].output[k]] = i;
+      if (s->graph->op[i].output[k] >= 0 && !s->graph->tensor[s->graph->op[i].output[k]].persistent)
+        s->producer[s->graph->op[i].output[k]] = i;
   for (int i = s->ops - 1; i >= 0; i--) {
     const rf_op *op = &s->graph->op[i];
     int last = i;
-    if (rule_at(s, i)->fuses && op->output[0] >= 0 && s->last_read[op->output[0]] > last) last = s->last_read[op->output[0]];
+    if (rule_at(s, i)->fuses && op->output[0] >= 0 && s->last_read[op->output[0]] > last)
+      last = s->last_read[op->output[0]];
     for (int k = 0; k < op->input_count; k++)
       if (op->input[k] >= 0 && s->last_read[op->input[k]] < last) s->last_read[op->input[k]] = last;
   }
@@ -316,11 +357,13 @@ static void need(sizing *s, int t, int op) {
   if (is_activation(s, t) && (s->needed_by[t] == RF_NONE || s->needed_by[t] > op)) s->needed_by[t] = op;
 }
 
-/* A product reads its input again for the gradient of its matrix only: not where the matrix stays as it is. */
+/* A product reads its input again for the gradient of its matrix only: not where the matrix
+ * stays as it is. */
 static bool is_frozen_product(const sizing *s, const rf_op *op) {
   int w = op->input_count > 1 ? op->input[1] : RF_NONE;
   bool product = !strncmp(op->def->name, "matmul", 6) || !strcmp(op->def->name, "head_loss");
-  return product && s->model->lora.rank > 0 && w >= 0 && s->graph->tensor[w].param >= 0 && s->graph->params.at[s->graph->tensor[w].param].adapts < 0;
+  return product && s->model->lora.rank > 0 && w >= 0 && s->graph->tensor[w].param >= 0 &&
+         s->graph->params.at[s->graph->tensor[w].param].adapts < 0;
 }
 
 static void keep_of_op(sizing *s, int i) {
@@ -342,7 +385,8 @@ static void keep_of_op(sizing *s, int i) {
   }
   /* A part that is computed again begins from what it read. */
   for (int k = 0; k < op->input_count && s->region[i] != RF_NONE; k++)
-    if (is_activation(s, op->input[k]) && s->region[s->producer[op->input[k]]] != s->region[i]) need(s, op->input[k], s->region_first[i]);
+    if (is_activation(s, op->input[k]) && s->region[s->producer[op->input[k]]] != s->region[i])
+      need(s, op->input[k], s->region_first[i]);
 }
 
 static void keep_tensor(sizing *s, int t) {
@@ -350,12 +394,18 @@ static void keep_tensor(sizing *s, int t) {
   int made = s->producer[t], user = s->needed_by[t];
   int64_t bytes = tensor_bytes(s, tensor, tensor->dtype, 1);
   if (s->saved[t] && s->scan) add(s, KEPT, false, bytes, s->scan_first, backward_of(s, s->scan_first));
-  else if (s->saved[t]) add(s, KEPT, false, bytes, made, backward_of(s, user != RF_NONE ? user : s->region_last[made]));
-  else if (s->crosses[t]) add(s, KEPT, false, tensor_bytes(s, tensor, product_dtype(s), 1), s->scan_first, backward_of(s, s->scan_first));
+  else if (s->saved[t])
+    add(s, KEPT, false, bytes, made, backward_of(s, user != RF_NONE ? user : s->region_last[made]));
+  else if (s->crosses[t])
+    add(s, KEPT, false, tensor_bytes(s, tensor, product_dtype(s), 1), s->scan_first,
+        backward_of(s, s->scan_first));
   else if (user != RF_NONE && s->region[made] != RF_NONE && s->region[made] == s->region[user]) {
-    if (!rule_at(s, made)->fuses) add(s, WORKING, true, bytes, backward_of(s, s->region_last[made]), backward_of(s, user));
-  } else if (user != RF_NONE && s->scan && in_layers(s, user)) add(s, KEPT, false, bytes, s->scan_first, backward_of(s, s->scan_first));
-  else if (user != RF_NONE && !rule_at(s, made)->fuses) add(s, KEPT, false, bytes, made, backward_of(s, user));
+    if (!rule_at(s, made)->fuses)
+      add(s, WORKING, true, bytes, backward_of(s, s->region_last[made]), backward_of(s, user));
+  } else if (user != RF_NONE && s->scan && in_layers(s, user))
+    add(s, KEPT, false, bytes, s->scan_first, backward_of(s, s->scan_first));
+  else if (user != RF_NONE && !rule_at(s, made)->fuses)
+    add(s, KEPT, false, bytes, made, backward_of(s, user));
 }
 
 static void lifetimes(sizing *s) {
@@ -372,7 +422,8 @@ static void lifetimes(sizing *s) {
   for (int t = 0; t < s->graph->tensor_count; t++) {
     const rf_tensor *tensor = &s->graph->tensor[t];
     int made = s->producer[t];
-    if (made == RF_NONE || tensor->output || tensor->class == RF_CLASS_IO || rule_at(s, made)->fuses || s->graph->op[made].output[0] != t) {
+    if (made == RF_NONE || tensor->output || tensor->class == RF_CLASS_IO || rule_at(s, made)->fuses ||
+        s->graph->op[made].output[0] != t) {
       if (made != RF_NONE && s->trains) keep_tensor(s, t);
       continue;
     }
@@ -385,7 +436,7 @@ static void lifetimes(sizing *s) {
   }
 }
 
-/* ---- the peak -------------------------------------------------------------------------------------------------------- */
+/* ---- the peak -------------------------------------------------------------------------------- */
 
 /* What is brief goes first, then what is kept; the largest that fits first. */
 static int by_preference(const void *a, const void *b) {
@@ -405,7 +456,10 @@ static void name_peak(const sizing *s, int now, char peak[96]) {
 static void find_peak(sizing *s, rf_program_memory *m) {
   array *live = rf_pool_alloc(s->pool, ((size_t)s->count + 1) * sizeof *live);
   int64_t *change = rf_pool_alloc(s->pool, ((size_t)s->end + 3) * sizeof *change);
-  for (int i = 0; i < s->count; i++) { change[s->at[i].first] += s->at[i].bytes; change[s->at[i].last + 1] -= s->at[i].bytes; }
+  for (int i = 0; i < s->count; i++) {
+    change[s->at[i].first] += s->at[i].bytes;
+    change[s->at[i].last + 1] -= s->at[i].bytes;
+  }
   int64_t sum = 0;
   int peak = 0;
   for (int now = 0; now <= s->end; now++) {
@@ -420,19 +474,28 @@ static void find_peak(sizing *s, rf_program_memory *m) {
     }
     if (room > 0) qsort(live, (size_t)count, sizeof *live, by_preference);
     for (int i = 0; i < count; i++)
-      if (live[i].bytes <= room) { room -= live[i].bytes; of[live[i].what] -= live[i].bytes; }
+      if (live[i].bytes <= room) {
+        room -= live[i].bytes;
+        of[live[i].what] -= live[i].bytes;
+      }
     for (int k = 0; k < KINDS; k++) total += of[k];
     if (total <= m->temp) continue;
     peak = now;
-    m->temp = total; m->copies = of[COPIES]; m->gradients = of[GRADIENTS]; m->kept = of[KEPT]; m->working = of[WORKING];
+    m->temp = total;
+    m->copies = of[COPIES];
+    m->gradients = of[GRADIENTS];
+    m->kept = of[KEPT];
+    m->working = of[WORKING];
   }
   name_peak(s, peak, m->peak);
 }
 
-/* ---- arguments and results ------------------------------------------------------------------------------------------- */
+/* ---- arguments and results ------------------------------------------------------------------- */
 
 /* A program that returns several arrays returns a table of them. */
-static int64_t table_bytes(const sizing *s, int64_t leaves) { return on_tpu(s) ? (4 * leaves + 511) / 512 * 512 : 8 * leaves; }
+static int64_t table_bytes(const sizing *s, int64_t leaves) {
+  return on_tpu(s) ? (4 * leaves + 511) / 512 * 512 : 8 * leaves;
+}
 
 static void size_training(const sizing *s, rf_program_memory *m) {
   const rf_build_options *b = &s->options->build;
@@ -448,7 +511,8 @@ static void size_generation(sizing *s, rf_program_memory *m) {
   rf_dtype dtype = b->kv_dtype_set ? b->kv_dtype : b->dtype;
   int64_t slots[] = {b->microbatch}, answers[] = {b->microbatch, b->seq}, cache = 0, cast = 0, leaves = 3;
   for (int layer = 0; layer < s->model->layers; layer++) {
-    int64_t window = s->program->ring ? rf_model_window(s->model, layer) : 0, keys = window > 0 && window < b->seq ? window : b->seq;
+    int64_t window = s->program->ring ? rf_model_window(s->model, layer) : 0,
+            keys = window > 0 && window < b->seq ? window : b->seq;
     int64_t dims[] = {b->microbatch, keys, s->model->kv_heads, s->model->head_dim};
     cache += 2 * bytes_of(s, dtype, 4, dims);
     if (rf_dtype_bytes(dtype) < rf_dtype_bytes(b->dtype))
@@ -457,7 +521,8 @@ static void size_generation(sizing *s, rf_program_memory *m) {
   }
   if (s->scan) leaves = 5;
   add(s, WORKING, false, cast, 0, s->end);
-  int64_t ids = bytes_of(s, RF_I32, 1, slots), scalar = scalar_bytes(s, RF_I32), buffer = s->program->loop ? bytes_of(s, RF_I32, 2, answers) : 0;
+  int64_t ids = bytes_of(s, RF_I32, 1, slots), scalar = scalar_bytes(s, RF_I32),
+          buffer = s->program->loop ? bytes_of(s, RF_I32, 2, answers) : 0;
   m->alias += cache + buffer;
   m->argument += cache + buffer + ids + scalar;
   m->output = m->alias + ids + scalar * (s->program->loop ? 2 : 1) + table_bytes(s, leaves);
@@ -466,7 +531,8 @@ static void size_generation(sizing *s, rf_program_memory *m) {
 static void size_scoring(sizing *s, rf_program_memory *m) {
   const rf_build_options *b = &s->options->build;
   int64_t tokens[] = {b->microbatch, b->seq}, hidden[] = {b->microbatch, b->seq, s->model->width},
-          logits[] = {b->microbatch, b->seq, s->model->vocab}, top[] = {b->microbatch, b->seq, s->program->top};
+          logits[] = {b->microbatch, b->seq, s->model->vocab},
+          top[] = {b->microbatch, b->seq, s->program->top};
   int64_t all = bytes_of(s, b->dtype, 3, logits), wide = bytes_of(s, RF_F32, 3, logits);
   int64_t places = bytes_of(s, RF_I32, 3, logits), apart, within;
   int64_t likeliest = bytes_of(s, b->dtype, 3, top) + bytes_of(s, RF_I32, 3, top) + table_bytes(s, 2);
@@ -480,54 +546,66 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
   case RF_RESULT_LOGITS: m->output = all; break;
   case RF_RESULT_TOP:
     m->output = likeliest;
-    /* Sorting gives logits and places: the values take over the bytes of the logits, or, where the device is too small for that, the places theirs. */
-    apart = all + 2 * places; within = 2 * all + places;
-    add(s, WORKING, false, m->argument + m->output + apart > rf_plan_room(s->options) ? within : apart, s->end, s->end);
+    /* Sorting gives logits and places: the values take over the bytes of the logits, or, where
+     * the device is too small for that, the places theirs. */
+    apart = all + 2 * places;
+    within = 2 * all + places;
+    add(s, WORKING, false, m->argument + m->output + apart > rf_plan_room(s->options) ? within : apart,
+        s->end, s->end);
     break;
   case RF_RESULT_TOP_BY_CHUNK:
     m->output = likeliest;
-    /* The loop reads positions in an order of its own; the sum that makes the residual stream is fused into that turn, so that what every half layer
-     * added to it stays there until the end. */
+    /* The loop reads positions in an order of its own; the sum that makes the residual stream is
+     * fused into that turn, so that what every half layer added to it stays there until the end. */
     for (int i = 0; i < s->ops; i++)
       if (!strncmp(s->graph->op[i].def->name, "add", 3))
-        add(s, KEPT, false, part_bytes(s, &s->graph->op[i], (rf_kept_part){1, 0, RF_EXTENT_OUTPUT}), i, s->end);
+        add(s, KEPT, false, part_bytes(s, &s->graph->op[i], (rf_kept_part){1, 0, RF_EXTENT_OUTPUT}), i,
+            s->end);
     break;
   }
 }
 
-/* What one device does of the job: its sequences, whatever axis deals them out. Parameters are cut over fsdp; no other axis is known. */
-static rf_status on_one_device(const rf_model *m, const rf_plan_options *o, rf_plan_options *local, int64_t *shards, rf_error *error) {
+/* What one device does of the job: its sequences, whatever axis deals them out. Parameters are
+ * cut over fsdp; no other axis is known. */
+static rf_status on_one_device(const rf_model *m, const rf_plan_options *o, rf_plan_options *local,
+                               int64_t *shards, rf_error *error) {
   const rf_mesh *mesh = &o->build.mesh;
   if (o->remat == RF_REMAT_AUTO && o->build.job == RF_JOB_TRAIN)
     return RF_FAIL(error, RAFTER_INVALID, "one of none, mlp, attn, mlp+attn, block, minimal, save:NAMES",
                    "a JAX program has no remat=auto (--remat)");
   *shards = rf_mesh_extent(mesh, RF_AXIS_FSDP);
-  int64_t chips = rf_mesh_chips(mesh), known = *shards * rf_mesh_extent(mesh, RF_AXIS_DATA) * rf_mesh_extent(mesh, RF_AXIS_SLICE);
+  int64_t chips = rf_mesh_chips(mesh),
+          known = *shards * rf_mesh_extent(mesh, RF_AXIS_DATA) * rf_mesh_extent(mesh, RF_AXIS_SLICE);
   char text[160];
   if (chips != known)
-    return RF_FAIL(error, RAFTER_INVALID, "leave the other axes out, or --program", "JAX programs are sized over data and fsdp (--mesh: got %s)",
-                   rf_mesh_text(mesh, text));
+    return RF_FAIL(error, RAFTER_INVALID, "leave the other axes out, or --program",
+                   "JAX programs are sized over data and fsdp (--mesh: got %s)", rf_mesh_text(mesh, text));
   if (o->build.microbatch % chips)
     return RF_FAIL(error, RAFTER_INVALID, "let the chips divide the microbatch",
-                   "a microbatch is not dealt out evenly (expected a multiple of %lld sequences, got %lld)", (long long)chips,
-                   (long long)o->build.microbatch);
+                   "a microbatch is not dealt out evenly (expected a multiple of %lld sequences, got %lld)",
+                   (long long)chips, (long long)o->build.microbatch);
   const rf_build_options *b = &o->build;
-  double rows = (double)b->microbatch * (double)b->seq,
-         row = 16.0 * (double)m->heads * (double)b->seq + 64.0 * (double)(m->ff + m->width) + 16.0 * (double)m->vocab;
+  double rows = (double)b->microbatch * (double)b->seq, row = 16.0 * (double)m->heads * (double)b->seq +
+                                                              64.0 * (double)(m->ff + m->width) +
+                                                              16.0 * (double)m->vocab;
   if (rows * row * (double)(m->layers + 2) > 0x1p61)
     return RF_FAIL(error, RAFTER_INVALID, "lower --batch or --seq",
-                   "a JAX program stores more scores and residuals than can be counted (expected at most 2^61 bytes, got about %.3g)",
+                   "a JAX program stores more scores and residuals than can be counted (expected at most "
+                   "2^61 bytes, got about %.3g)",
                    rows * row * (double)(m->layers + 2));
   *local = *o;
-  local->build.microbatch /= chips; local->build.rows /= chips;
+  local->build.microbatch /= chips;
+  local->build.rows /= chips;
   local->build.mesh = (rf_mesh){0};
   return RAFTER_OK;
 }
 
-rf_status rf_program_size(const rf_model *model, const rf_plan_options *options, rf_program_memory *memory, rf_error *error) {
+rf_status rf_program_size(const rf_model *model, const rf_plan_options *options, rf_program_memory *memory,
+                          rf_error *error) {
   rf_plan_options local;
   const rf_program_options *program = &options->program;
-  sizing s = {.model = model, .options = &local, .program = program, .scan = program->program == RF_PROGRAM_JAX_SCAN};
+  sizing s = {
+      .model = model, .options = &local, .program = program, .scan = program->program == RF_PROGRAM_JAX_SCAN};
   RF_TRY(on_one_device(model, options, &local, &s.shards, error));
   rf_build_options build = local.build;
   rf_program_memory m = {0};
@@ -540,9 +618,12 @@ rf_status rf_program_size(const rf_model *model, const rf_plan_options *options,
   s.trains = build.job == RF_JOB_TRAIN && !build.loss_only;
   s.end = s.trains ? 2 * s.ops : s.ops;
   size_t tensors = (size_t)s.graph->tensor_count + 1, ops = (size_t)s.ops + 1;
-  s.producer = rf_pool_alloc(s.pool, tensors * sizeof(int)); s.last_read = rf_pool_alloc(s.pool, tensors * sizeof(int));
-  s.needed_by = rf_pool_alloc(s.pool, tensors * sizeof(int)); s.crosses = rf_pool_alloc(s.pool, tensors * sizeof(int));
-  s.region = rf_pool_alloc(s.pool, ops * sizeof(int)); s.region_first = rf_pool_alloc(s.pool, ops * sizeof(int));
+  s.producer = rf_pool_alloc(s.pool, tensors * sizeof(int));
+  s.last_read = rf_pool_alloc(s.pool, tensors * sizeof(int));
+  s.needed_by = rf_pool_alloc(s.pool, tensors * sizeof(int));
+  s.crosses = rf_pool_alloc(s.pool, tensors * sizeof(int));
+  s.region = rf_pool_alloc(s.pool, ops * sizeof(int));
+  s.region_first = rf_pool_alloc(s.pool, ops * sizeof(int));
   s.region_last = rf_pool_alloc(s.pool, ops * sizeof(int));
   s.saved = rf_pool_alloc(s.pool, tensors);
   find_regions(&s);
@@ -570,7 +651,8 @@ rf_status rf_plan_as_program(rf_plan *plan, rf_error *error) {
   RF_TRY(rf_program_size(&plan->graph->model, &plan->options, m, error));
   bool trains = plan->options.build.job == RF_JOB_TRAIN;
   memset(plan->by_class, 0, sizeof plan->by_class);
-  /* Of three equal copies of what is trained, two are moments; caches are donated by jobs that do not train. */
+  /* Of three equal copies of what is trained, two are moments; caches are donated by jobs that
+   * do not train. */
   plan->by_class[RF_CLASS_MOMENT] = trains ? m->alias / 3 * 2 : 0;
   plan->by_class[trains ? RF_CLASS_MASTER : RF_CLASS_KV] = trains ? m->alias - m->alias / 3 * 2 : m->alias;
   plan->by_class[RF_CLASS_WEIGHT] = m->argument - m->alias + m->copies;
@@ -580,7 +662,8 @@ rf_status rf_plan_as_program(rf_plan *plan, rf_error *error) {
   plan->by_class[RF_CLASS_IO] = m->output - m->alias;
   plan->arena_bytes = plan->live_bytes = m->total;
   plan->persistent_bytes = m->argument;
-  if (plan->machine.devices_per_chip > 1 && !plan->machine.by_device) { /* a program has the memory of one device */
+  /* a program has the memory of one device */
+  if (plan->machine.devices_per_chip > 1 && !plan->machine.by_device) {
     plan->machine.memory_bytes /= plan->machine.devices_per_chip;
     plan->machine.reserve_bytes /= plan->machine.devices_per_chip;
   }

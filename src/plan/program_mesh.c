@@ -1,6 +1,7 @@
-/* program_mesh.c - the memory of one device of a JAX program over a mesh: a chain of products and elementwise ops whose arguments and results lie as the
- * caller says. Between them XLA's partitioner follows the standard table: a contraction cut alike on both sides leaves a sum, an operand cut where the
- * other is not is gathered. */
+/* program_mesh.c - the memory of one device of a JAX program over a mesh: a chain of products
+ * and elementwise ops whose arguments and results lie as the caller says. Between them XLA's
+ * partitioner follows the standard table: a contraction cut alike on both sides leaves a sum, an
+ * operand cut where the other is not is gathered. */
 #include "plan/program_parts.h"
 
 #include "machine/tiles.h"
@@ -54,7 +55,8 @@ static int product_before(const meshing *m, int op) {
   return op;
 }
 
-/* One product: what is gathered, what it leaves. A gathered matrix is there one product early: transfers run ahead. */
+/* One product: what is gathered, what it leaves. A gathered matrix is there one product early:
+ * transfers run ahead. */
 static void place_product(meshing *m, int i) {
   const rf_op *op = &m->graph->op[i];
   int before = product_before(m, i);
@@ -66,20 +68,25 @@ static void place_product(meshing *m, int i) {
   if (gathered) {
     m->gathers++;
     hold(m, local_bytes(m, b, &right), before < 0 ? i : before, i, true);
-    if (m->trains && before >= 0) hold(m, local_bytes(m, b, &right), backward_of(m, i) - 1, backward_of(m, i), true);
+    if (m->trains && before >= 0)
+      hold(m, local_bytes(m, b, &right), backward_of(m, i) - 1, backward_of(m, i), true);
   }
   left.split[1] &= right.split[0];
-  if (left.split[1] != m->at[a].split[1]) hold(m, local_bytes(m, a, &left), i, m->trains ? backward_of(m, i) : i, true);
+  if (left.split[1] != m->at[a].split[1])
+    hold(m, local_bytes(m, a, &left), i, m->trains ? backward_of(m, i) : i, true);
   m->use[i] = right;
-  out.split[0] = left.split[0]; out.split[1] = right.split[1]; out.partial = left.split[1];
+  out.split[0] = left.split[0];
+  out.split[1] = right.split[1];
+  out.partial = left.split[1];
   m->at[c] = out;
 }
 
-/* What an op leaves, until its last reader (in training, until that reader's backward pass). What is sent, or was summed over devices, lies in device
- * memory. */
+/* What an op leaves, until its last reader (in training, until that reader's backward pass).
+ * What is sent, or was summed over devices, lies in device memory. */
 static void place_result(meshing *m, int i) {
   const rf_tensor *tensor = &m->graph->tensor[m->graph->op[i].output[0]];
-  int c = m->graph->op[i].output[0], reader = reader_of(m, c), first = reader == RF_NONE ? i : reader, last = first;
+  int c = m->graph->op[i].output[0], reader = reader_of(m, c), first = reader == RF_NONE ? i : reader,
+      last = first;
   rf_spec lies = m->at[c], wanted = m->given[c];
   bool sums = lies.partial, fused = !is_product(&m->graph->op[i]);
   int64_t bytes = local_bytes(m, c, &lies);
@@ -88,41 +95,49 @@ static void place_result(meshing *m, int i) {
   /* The chain of elementwise readers carries this result on. */
   while (reader != RF_NONE && !is_product(&m->graph->op[reader])) {
     int next = reader_of(m, m->graph->op[reader].output[0]);
-    last = next == RF_NONE ? reader : next; reader = next;
+    last = next == RF_NONE ? reader : next;
+    reader = next;
   }
   bool final = tensor->output && !m->trains;
-  if (!final) hold(m, tensor->output ? local_bytes(m, c, &wanted) : bytes, i, m->trains ? backward_of(m, first) : last, !sums);
+  if (!final)
+    hold(m, tensor->output ? local_bytes(m, c, &wanted) : bytes, i, m->trains ? backward_of(m, first) : last,
+         !sums);
   if (sums) hold(m, bytes, i, i, false); /* one device's share of the sum, beside it */
   if (!final) return;
   bool moved = false;
   for (int d = 0; d < tensor->rank; d++) moved |= (lies.split[d] & (rf_axes)~wanted.split[d]) != 0;
   if (!moved) return;
-  /* A result that is gathered is sent from device memory, arrives there, and is copied to where the caller finds it. */
+  /* A result that is gathered is sent from device memory, arrives there, and is copied to where
+   * the caller finds it. */
   if (!sums) hold(m, bytes, i, i, false);
   hold(m, local_bytes(m, c, &wanted), i, i, false);
 }
 
-/* The vjp of a product: gradients of its operands. That of the matrix is a sum over the devices that share rows, made whole before it is scattered; without
- * such a sum the update is made as it is computed. The gradient of the other operand comes after it. */
+/* The vjp of a product: gradients of its operands. That of the matrix is a sum over the devices
+ * that share rows, made whole before it is scattered; without such a sum the update is made as
+ * it is computed. The gradient of the other operand comes after it. */
 static void place_backward(meshing *m, int i) {
   const rf_op *op = &m->graph->op[i];
   int now = backward_of(m, i), before = product_before(m, i);
   rf_spec matrix = m->use[i];
   bool sent = (m->at[op->input[0]].split[0] & (rf_axes) ~(matrix.split[0] | matrix.split[1])) != 0;
   if (sent) hold(m, local_bytes(m, op->input[1], &matrix), now, now, false);
-  if (before >= 0) hold(m, local_bytes(m, op->input[0], &m->at[op->input[0]]), now + 1, backward_of(m, before), true);
+  if (before >= 0)
+    hold(m, local_bytes(m, op->input[0], &m->at[op->input[0]]), now + 1, backward_of(m, before), true);
 }
 
 static int larger(const span *a, const span *b) { return a->bytes > b->bytes; }
 
 static int64_t peak(meshing *m) {
   int64_t most = 0;
-  /* Products that hide the transfers of several matrices keep the pieces under way on the chip, which leaves no room there. */
+  /* Products that hide the transfers of several matrices keep the pieces under way on the chip,
+   * which leaves no room there. */
   int64_t room = m->gathers > 1 ? 0 : rf_program_chip_bytes(m->machine);
   for (int i = 1; i < m->count; i++)
     for (int k = i; k > 0 && larger(&m->span[k], &m->span[k - 1]); k--) {
       span other = m->span[k];
-      m->span[k] = m->span[k - 1]; m->span[k - 1] = other;
+      m->span[k] = m->span[k - 1];
+      m->span[k - 1] = other;
     }
   for (int now = 0; now < m->end; now++) {
     int64_t sum = 0, left = room;
@@ -137,27 +152,44 @@ static int64_t peak(meshing *m) {
   return most;
 }
 
-rf_status rf_program_size_on_mesh(const rf_graph *graph, const rf_mesh *mesh, const rf_spec *given, bool trains, const rf_machine *machine,
-                                  rf_program_memory *memory, rf_error *error) {
+rf_status rf_program_size_on_mesh(const rf_graph *graph, const rf_mesh *mesh, const rf_spec *given,
+                                  bool trains, const rf_machine *machine, rf_program_memory *memory,
+                                  rf_error *error) {
   rf_pool *pool = rf_pool_new();
   meshing *m = rf_pool_alloc(pool, sizeof *m);
-  *m = (meshing){.graph = graph, .mesh = mesh, .given = given, .machine = machine, .trains = trains, .ops = graph->op_count};
+  *m = (meshing){.graph = graph,
+                 .mesh = mesh,
+                 .given = given,
+                 .machine = machine,
+                 .trains = trains,
+                 .ops = graph->op_count};
   m->at = rf_pool_alloc(pool, ((size_t)graph->tensor_count + 1) * sizeof *m->at);
   memset(memory, 0, sizeof *memory);
   m->end = trains ? 2 * m->ops : m->ops;
   rf_status status = RAFTER_OK;
   int results = 0;
   if (m->ops > MOST_OPS) {
-    status = RF_FAIL(error, RAFTER_INVALID, NULL, "too many ops for a program over a mesh (expected at most %d, got %d)", MOST_OPS, m->ops);
+    status =
+        RF_FAIL(error, RAFTER_INVALID, NULL,
+                "too many ops for a program over a mesh (expected at most %d, got %d)", MOST_OPS, m->ops);
     goto done;
   }
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
     bool argument = tensor->persistent || tensor->input;
     int64_t bytes = local_bytes(m, t, &given[t]);
-    if (argument) { m->at[t] = given[t]; memory->argument += bytes; }
-    if (trains && tensor->persistent) { memory->alias += bytes; results++; }
-    if (!trains && tensor->output) { memory->output += bytes; results++; }
+    if (argument) {
+      m->at[t] = given[t];
+      memory->argument += bytes;
+    }
+    if (trains && tensor->persistent) {
+      memory->alias += bytes;
+      results++;
+    }
+    if (!trains && tensor->output) {
+      memory->output += bytes;
+      results++;
+    }
   }
   memory->output += memory->alias;
   if (results > 1) memory->output += (4 * results + 511) / 512 * 512;

@@ -1,4 +1,5 @@
-/* program_rules.h - what XLA keeps and materialises of an op of our graph when a JAX program computes it. */
+/* program_rules.h - what XLA keeps and materialises of an op of our graph when a JAX program
+ * computes it. */
 #ifndef RF_PROGRAM_RULES_H
 #define RF_PROGRAM_RULES_H
 
@@ -27,14 +28,18 @@ typedef struct rf_kept_rule {
   const char *op;
   /* Elementwise: its output is computed again wherever it is read, and never stored. */
   bool fuses;
-  /* Whether the vjp reads the op's first input. Where a loop separates forward and backward pass (there in the dtype of products), and where one
-   * program holds both. */
+  /* Whether the vjp reads the op's first input. Where a loop separates forward and backward pass
+   * (there in the dtype of products), and where one program holds both. */
   bool input_across_loop, input;
-  rf_kept_part across_loop[RF_RULE_PARTS]; /* what else crosses the loop: every residual of the vjp as jax.linearize writes it */
-  rf_kept_part kept[RF_RULE_PARTS];        /* what else is kept where XLA may compute elementwise values again */
-  rf_kept_part again[RF_RULE_PARTS];       /* the same inside a part that is computed again just before its backward pass */
-  rf_kept_part forward[RF_RULE_PARTS];     /* what the op itself works in */
-  rf_kept_part backward[RF_RULE_PARTS];    /* what its vjp works in, beside the gradients of its output and input */
+  /* what else crosses the loop: every residual of the vjp as jax.linearize writes it */
+  rf_kept_part across_loop[RF_RULE_PARTS];
+  /* what else is kept where XLA may compute elementwise values again */
+  rf_kept_part kept[RF_RULE_PARTS];
+  /* the same inside a part that is computed again just before its backward pass */
+  rf_kept_part again[RF_RULE_PARTS];
+  rf_kept_part forward[RF_RULE_PARTS]; /* what the op itself works in */
+  /* what its vjp works in, beside the gradients of its output and input */
+  rf_kept_part backward[RF_RULE_PARTS];
 } rf_kept_rule;
 
 /* The rule of an op; one for elementwise ops that keep their input where it has none of its own. */

@@ -1,19 +1,22 @@
-/* program_time.c - what a JAX program takes longer for than ours: scores that go through memory, the whole attention square, and residuals that move in
- * and out of stacks. Products of f32 take the fast path that JAX takes unless a program asks for more. */
+/* program_time.c - what a JAX program takes longer for than ours: scores that go through memory,
+ * the whole attention square, and residuals that move in and out of stacks. Products of f32 take
+ * the fast path that JAX takes unless a program asks for more. */
 #include "plan/parts.h"
 #include "plan/program_parts.h"
 
 #include <string.h>
 
-/* How often XLA moves each score between kernels. Forward: written by the first product, read for the largest and the sum, read again for the weights
- * (f32), which are written and read by the second product. Backward: the gradient of the weights written and read (f32), the weights read twice,
- * their product's gradient written and read twice. */
+/* How often XLA moves each score between kernels. Forward: written by the first product, read
+ * for the largest and the sum, read again for the weights (f32), which are written and read by
+ * the second product. Backward: the gradient of the weights written and read (f32), the weights
+ * read twice, their product's gradient written and read twice. */
 static const struct {
   const char *op;
   int wide, narrow;
 } PASSES[] = {{"attention", 3, 2}, {"attention_bwd", 2, 5}};
 
-/* A residual that crosses a loop is written, copied into its stack and out of it (two reads, two writes), and read. */
+/* A residual that crosses a loop is written, copied into its stack and out of it (two reads, two
+ * writes), and read. */
 enum { STACK_PASSES = 6 };
 
 static double score_bytes(const rf_plan *plan, const rf_op *op) {
@@ -21,11 +24,13 @@ static double score_bytes(const rf_plan *plan, const rf_op *op) {
   double scores = (double)graph->rows * (double)graph->seq * op->attr.heads;
   for (size_t i = 0; i < sizeof PASSES / sizeof *PASSES; i++)
     if (!strcmp(PASSES[i].op, op->def->name))
-      return scores * (4.0 * PASSES[i].wide + (double)rf_dtype_bytes(plan->options.build.dtype) * PASSES[i].narrow);
+      return scores *
+             (4.0 * PASSES[i].wide + (double)rf_dtype_bytes(plan->options.build.dtype) * PASSES[i].narrow);
   return 0;
 }
 
-/* The rate of f32 products: TF32 on GPUs that have it, bf16 operands on TPUs (jax.default_matmul_precision). */
+/* The rate of f32 products: TF32 on GPUs that have it, bf16 operands on TPUs
+ * (jax.default_matmul_precision). */
 static void take_fast_products(rf_machine *machine) {
   double fast = !strcmp(machine->kind, "tpu") ? machine->flops[RF_BF16] : machine->flops_tf32;
   if (fast > machine->flops[RF_F32]) machine->flops[RF_F32] = fast;
@@ -33,12 +38,14 @@ static void take_fast_products(rf_machine *machine) {
 
 static bool leaves_residuals(const rf_plan *plan, int op) {
   const rf_op *o = &plan->graph->op[op];
-  return !o->backward && o->recompute_of == RF_NONE && o->section == RF_SECTION_MICRO && strstr(o->name, "block.") && o->output[0] >= 0;
+  return !o->backward && o->recompute_of == RF_NONE && o->section == RF_SECTION_MICRO &&
+         strstr(o->name, "block.") && o->output[0] >= 0;
 }
 
 void rf_program_time(rf_plan *plan) {
   rf_machine *machine = rf_pool_alloc(plan->graph->pool, sizeof *machine);
-  double left = 0, bandwidth = plan->machine.copy_bps * (plan->machine.efficiency_memory > 0 ? plan->machine.efficiency_memory : 1);
+  double left = 0, bandwidth = plan->machine.copy_bps *
+                               (plan->machine.efficiency_memory > 0 ? plan->machine.efficiency_memory : 1);
   double chips = (double)rf_mesh_chips(&plan->graph->mesh);
   *machine = plan->machine;
   take_fast_products(machine);
@@ -51,7 +58,10 @@ void rf_program_time(rf_plan *plan) {
     rf_plan_op *p = &plan->op[i];
     rf_work work = p->work;
     double through = score_bytes(plan, op), square = work.flops > 0 ? work.flops_full / work.flops : 1;
-    if (through > 0) { work.flops *= square; work.flops_again *= square; }
+    if (through > 0) {
+      work.flops *= square;
+      work.flops_again *= square;
+    }
     if (left > 0 && leaves_residuals(plan, i)) through += stacks * work.bytes_written / left;
     p->seconds = rf_cost_op(machine, plan->graph, op, p->kernel, work, &p->bound);
     double moving = bandwidth > 0 ? through / bandwidth : 0;

@@ -10,12 +10,15 @@ double rf_plan_tokens(const rf_plan *plan) {
 }
 
 double rf_plan_matmul_peak_flops(const rf_plan *plan) {
-  return plan->options.build.matmul_set ? plan->machine.flops[plan->options.build.matmul] * plan->machine.chips : rf_plan_peak_flops(plan);
+  return plan->options.build.matmul_set
+             ? plan->machine.flops[plan->options.build.matmul] * plan->machine.chips
+             : rf_plan_peak_flops(plan);
 }
 
 double rf_plan_peak_flops(const rf_plan *plan) {
   rf_dtype dtype = plan->options.build.dtype;
-  bool tiles = dtype == RF_BF16 && plan->options.isa >= RF_ISA_AMX && plan->machine.flops[RF_BF16] > 0; /* others widen bf16 */
+  /* others widen bf16 */
+  bool tiles = dtype == RF_BF16 && plan->options.isa >= RF_ISA_AMX && plan->machine.flops[RF_BF16] > 0;
   if (!strcmp(plan->machine.kind, "cpu") && !tiles) dtype = RF_F32;
   return plan->machine.flops[dtype] * plan->machine.chips;
 }

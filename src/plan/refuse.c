@@ -9,7 +9,9 @@ static int find_largest(const rf_plan *plan, int largest[5]) {
   int count = 0;
   for (int t = 0; t < plan->graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
-    if (p->offset < 0 || plan->graph->tensor[t].host || p->first + (p->shares != RF_NONE) > plan->peak_op || p->last < plan->peak_op) continue;
+    if (p->offset < 0 || plan->graph->tensor[t].host || p->first + (p->shares != RF_NONE) > plan->peak_op ||
+        p->last < plan->peak_op)
+      continue;
     int at = count < 5 ? count++ : 5;
     while (at > 0 && plan->tensor[largest[at - 1]].bytes < p->bytes) {
       if (at < 5) largest[at] = largest[at - 1];
@@ -43,20 +45,23 @@ static void say_remedy(remedies *r, const rf_plan_options *to, int64_t bytes) {
   snprintf(r->text, r->capacity, RF_THIS_FITS ", in %.2f GiB:", (double)bytes / 0x1p30);
   bool searched = r->plan->searched, zero = to->build.mesh.zero != from->build.mesh.zero;
   if (searched || !zero || to->remat != from->remat || to->build.microbatch != from->build.microbatch)
-    rf_text_append(r->text, r->capacity, " --remat %s --microbatch %lld --accumulate %d", rf_remat_name(to->remat), (long long)to->build.microbatch,
-                   to->build.accumulate);
+    rf_text_append(r->text, r->capacity, " --remat %s --microbatch %lld --accumulate %d",
+                   rf_remat_name(to->remat), (long long)to->build.microbatch, to->build.accumulate);
   if (searched) {
     const rf_mesh *mesh = &to->build.mesh;
     rf_text_append(r->text, r->capacity, " --dtype %s", rf_dtype_name(to->build.dtype));
     for (int a = 0, said = 0; a < RF_AXES; a++) {
       if (rf_mesh_extent(mesh, (rf_axis)a) == 1) continue;
-      rf_text_append(r->text, r->capacity, "%s%s=%d", said++ ? "," : " --mesh ", rf_axis_name((rf_axis)a), (int)mesh->of[a]);
+      rf_text_append(r->text, r->capacity, "%s%s=%d", said++ ? "," : " --mesh ", rf_axis_name((rf_axis)a),
+                     (int)mesh->of[a]);
     }
   }
-  if (zero || (searched && to->build.mesh.zero)) rf_text_append(r->text, r->capacity, " --zero %d", to->build.mesh.zero);
+  if (zero || (searched && to->build.mesh.zero))
+    rf_text_append(r->text, r->capacity, " --zero %d", to->build.mesh.zero);
 }
 
-/* What a change comes to: the arena, or where no layout mends it the live bytes; -1: there is no such plan. */
+/* What a change comes to: the arena, or where no layout mends it the live bytes; -1: there is no
+ * such plan. */
 typedef struct outcome {
   int64_t bytes, persistent;
   bool fits;
@@ -65,13 +70,16 @@ typedef struct outcome {
 static outcome plan_it(const rf_plan_options *options, const rf_plan *from) {
   rf_plan *other = NULL;
   /* What no layout can mend is not laid out; of a search for single tensors the size is said. */
-  rf_status status = options->remat == RF_REMAT_AUTO ? rf_plan_make_to(RF_PLAN_PRICES, &from->graph->model, options, NULL, &other, NULL)
-                                                     : rf_plan_make_size(&from->graph->model, options, &other, NULL);
+  rf_status status = options->remat == RF_REMAT_AUTO
+                         ? rf_plan_make_to(RF_PLAN_PRICES, &from->graph->model, options, NULL, &other, NULL)
+                         : rf_plan_make_size(&from->graph->model, options, &other, NULL);
   if (status != RAFTER_OK) return (outcome){.bytes = -1};
   outcome o = {.fits = rf_plan_fits(other)};
   if (o.fits) rf_plan_settle_size(other);
   const rf_flow flow = rf_plan_flow(other); /* where it is not laid out, nothing else says what stays */
-  o.bytes = other->arena_bytes; o.persistent = other->persistent_bytes ? other->persistent_bytes : rf_flow_persistent(&flow, false, options);
+  o.bytes = other->arena_bytes;
+  o.persistent =
+      other->persistent_bytes ? other->persistent_bytes : rf_flow_persistent(&flow, false, options);
   rf_plan_free(other);
   return o;
 }
@@ -101,11 +109,15 @@ static int64_t try_remedy(remedies *r, remedy change) {
   rf_plan_options options = r->plan->options;
   rf_graph *built = NULL;
   outcome o = {.bytes = -1};
-  options.remat = change.remat; options.budget_bytes = r->room; options.build.mesh.zero = change.zero;
-  options.build.microbatch /= change.part; options.build.accumulate *= (int)change.part;
+  options.remat = change.remat;
+  options.budget_bytes = r->room;
+  options.build.mesh.zero = change.zero;
+  options.build.microbatch /= change.part;
+  options.build.accumulate *= (int)change.part;
   if (!r->base) o = plan_it(&options, r->plan);
   else if (change.part == 1) o = weigh_it(&options, r->base);
-  else if (rf_graph_build(&r->plan->graph->model, &options.build, NULL, &built, NULL) == RAFTER_OK) o = weigh_it(&options, built);
+  else if (rf_graph_build(&r->plan->graph->model, &options.build, NULL, &built, NULL) == RAFTER_OK)
+    o = weigh_it(&options, built);
   rf_graph_free(built);
   r->fits = o.fits;
   if (r->fits) say_remedy(r, &options, o.bytes);
@@ -126,18 +138,26 @@ static int try_zero(remedies *r) {
   for (int next = zero + 1; splits && next <= 3 && !r->fits; next++) {
     int64_t bytes = try_remedy(r, (remedy){from->remat, 1, next});
     if (bytes < 0) break;
-    note_least(r, bytes); zero = next;
+    note_least(r, bytes);
+    zero = next;
   }
   return zero;
 }
 
-/* A setting that fits, tried for real; else the smallest there is. Whole blocks are recomputed first: where that fits at the microbatch as it is, a
- * cheaper policy may; where not, parts of the microbatch; and single tensors, which take a search, only where nothing else does. */
-static void find_remedy(const rf_plan *plan, const rf_graph *base, int64_t room, char *text, size_t capacity) {
+/* A setting that fits, tried for real; else the smallest there is. Whole blocks are recomputed
+ * first: where that fits at the microbatch as it is, a cheaper policy may; where not, parts of
+ * the microbatch; and single tensors, which take a search, only where nothing else does. */
+static void find_remedy(const rf_plan *plan, const rf_graph *base, int64_t room, char *text,
+                        size_t capacity) {
   static const rf_remat cheaper[] = {RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN};
   const rf_plan_options *from = &plan->options;
-  remedies r = {
-      .plan = plan, .base = base, .room = room, .least = plan->arena_bytes, .persistent = plan->persistent_bytes, .text = text, .capacity = capacity};
+  remedies r = {.plan = plan,
+                .base = base,
+                .room = room,
+                .least = plan->arena_bytes,
+                .persistent = plan->persistent_bytes,
+                .text = text,
+                .capacity = capacity};
   int64_t bytes = -1, part = 1;
   bool train = from->build.job == RF_JOB_TRAIN;
   int zero = train ? try_zero(&r) : 0;
@@ -156,29 +176,36 @@ static void find_remedy(const rf_plan *plan, const rf_graph *base, int64_t room,
     if (found) return;
     part = part > 1 ? part / 2 : 1;
     bool near = r.least - room < room / NEAR;
-    if (from->program.program == RF_PROGRAM_RAFTER && near) bytes = try_remedy(&r, (remedy){RF_REMAT_AUTO, part, zero});
+    if (from->program.program == RF_PROGRAM_RAFTER && near)
+      bytes = try_remedy(&r, (remedy){RF_REMAT_AUTO, part, zero});
     if (r.fits) return;
     note_least(&r, bytes);
   }
   const char *kept = train ? "weights and what the optimizer keeps of them" : "weights and caches",
-             *share = rf_mesh_chips(&plan->graph->mesh) > 1 ? "share them over more chips (fsdp or tensor in --mesh), or " : "";
+             *share = rf_mesh_chips(&plan->graph->mesh) > 1
+                          ? "share them over more chips (fsdp or tensor in --mesh), or "
+                          : "";
   if (r.persistent > room) /* no other setting was tried */
-    snprintf(text, capacity, "%s alone take %.2f GiB: %stake a smaller model or a machine with more memory", kept, (double)r.persistent / 0x1p30,
-             share);
+    snprintf(text, capacity, "%s alone take %.2f GiB: %stake a smaller model or a machine with more memory",
+             kept, (double)r.persistent / 0x1p30, share);
   else
-    snprintf(text, capacity, "the smallest setting tried needs %.2f GiB, %.2f GiB of it %s: %stake a smaller model or a machine with more memory",
+    snprintf(text, capacity,
+             "the smallest setting tried needs %.2f GiB, %.2f GiB of it %s: %stake a smaller model or a "
+             "machine with more memory",
              (double)r.least / 0x1p30, (double)r.persistent / 0x1p30, kept, share);
 }
 
-/* The largest buffers at the peak, by name and size; of a JAX program, whose buffers are not ours, what they are. */
+/* The largest buffers at the peak, by name and size; of a JAX program, whose buffers are not
+ * ours, what they are. */
 static void list_largest(const rf_plan *plan, char *list, size_t capacity) {
   const rf_program_memory *m = &plan->program;
   int largest[5], count = find_largest(plan, largest);
   if (plan->options.program.program != RF_PROGRAM_RAFTER) {
     snprintf(list, capacity,
-             "arguments %.2f GiB, kept for the backward pass %.2f GiB, gradients %.2f GiB, copies of matrices %.2f GiB, working %.2f GiB",
-             (double)m->argument / 0x1p30, (double)m->kept / 0x1p30, (double)m->gradients / 0x1p30, (double)m->copies / 0x1p30,
-             (double)m->working / 0x1p30);
+             "arguments %.2f GiB, kept for the backward pass %.2f GiB, gradients %.2f GiB, copies of "
+             "matrices %.2f GiB, working %.2f GiB",
+             (double)m->argument / 0x1p30, (double)m->kept / 0x1p30, (double)m->gradients / 0x1p30,
+             (double)m->copies / 0x1p30, (double)m->working / 0x1p30);
     return;
   }
   list[0] = 0;
@@ -198,18 +225,22 @@ rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error) {
   int64_t room = rf_plan_room(&plan->options);
   if (rf_plan_fits(plan)) return RAFTER_OK;
   if (plan->arena_bytes <= room)
-    return RF_FAIL(error, RAFTER_NO_FIT, "leave something out of --offload, or take a host with more memory",
-                   "%s does not fit the host of %s (memory of a chip's share: expected at most %.2f GiB, got %.2f GiB)", plan->graph->model.name,
-                   plan->machine.name, (double)rf_plan_host_room(&plan->machine) / 0x1p30, (double)plan->host_bytes / 0x1p30);
+    return RF_FAIL(
+        error, RAFTER_NO_FIT, "leave something out of --offload, or take a host with more memory",
+        "%s does not fit the host of %s (memory of a chip's share: expected at most %.2f GiB, got %.2f GiB)",
+        plan->graph->model.name, plan->machine.name, (double)rf_plan_host_room(&plan->machine) / 0x1p30,
+        (double)plan->host_bytes / 0x1p30);
   char list[400] = "", hint[300], a[32], b[32], c[32];
   rf_graph own, *built = NULL;
   const rf_plan_options *o = &plan->options;
-  bool weighed = o->build.job == RF_JOB_TRAIN && plan->persistent_bytes <= room && o->program.program == RF_PROGRAM_RAFTER &&
-                 rf_mesh_chips(&o->build.mesh) == 1 && rf_trial_can(plan->graph, o);
+  bool weighed = o->build.job == RF_JOB_TRAIN && plan->persistent_bytes <= room &&
+                 o->program.program == RF_PROGRAM_RAFTER && rf_mesh_chips(&o->build.mesh) == 1 &&
+                 rf_trial_can(plan->graph, o);
   list_largest(plan, list, sizeof list);
   find_remedy(plan, weighed ? rf_plan_graph_before(plan, &own, &built) : NULL, room, hint, sizeof hint);
   rf_graph_free(built);
-  return RF_FAIL(error, RAFTER_NO_FIT, hint, "%s does not fit %s (memory: expected at most %s, got %s, %s too much; largest: %s)",
-                 plan->graph->model.name, plan->machine.name, bytes_text(room, a), bytes_text(plan->arena_bytes, b),
-                 bytes_text(plan->arena_bytes - room, c), list);
+  return RF_FAIL(error, RAFTER_NO_FIT, hint,
+                 "%s does not fit %s (memory: expected at most %s, got %s, %s too much; largest: %s)",
+                 plan->graph->model.name, plan->machine.name, bytes_text(room, a),
+                 bytes_text(plan->arena_bytes, b), bytes_text(plan->arena_bytes - room, c), list);
 }

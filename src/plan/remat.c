@@ -1,8 +1,10 @@
-/* remat.c - which activations auto recomputes: the least seconds of recomputation whose plan fits, found by trying.
- * Layers repeat, so the tensors that backward reads fall into a few kinds ("mlp/up/u" of every block). First whole kinds are dropped, each time
- * the one that frees most bytes per second of recomputing it, given those already dropped (so chains count: a tensor made from a dropped one
- * costs both). Then, dearest first, each kind is dropped in as few blocks as still fit. Every trial counts what the rewritten graph would
- * hold (trial.c), or where passes behind recomputation move things it is the real rewrite of the real graph. */
+/* remat.c - which activations auto recomputes: the least seconds of recomputation whose plan
+ * fits, found by trying. Layers repeat, so the tensors that backward reads fall into a few kinds
+ * ("mlp/up/u" of every block). First whole kinds are dropped, each time the one that frees most
+ * bytes per second of recomputing it, given those already dropped (so chains count: a tensor
+ * made from a dropped one costs both). Then, dearest first, each kind is dropped in as few
+ * blocks as still fit. Every trial counts what the rewritten graph would hold (trial.c), or
+ * where passes behind recomputation move things it is the real rewrite of the real graph. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
@@ -19,7 +21,8 @@ typedef struct trial {
   double seconds;
 } trial; /* peak of live bytes (or arena); seconds of recomputation per step */
 
-/* A set that may be the answer; until it is laid out its bytes are those that are live, which no layout undercuts. */
+/* A set that may be the answer; until it is laid out its bytes are those that are live, which no
+ * layout undercuts. */
 typedef struct candidate {
   bool *drop; /* by tensor of the base graph */
   trial result;
@@ -52,7 +55,7 @@ typedef struct search {
   int tensor_capacity, op_capacity;
 } search;
 
-/* ---- candidates -------------------------------------------------------------------------------------------------- */
+/* ---- candidates ------------------------------------------------------------------------------ */
 
 /* "block.12/mlp/up/u" -> "mlp/up/u": the same in every block. */
 static const char *kind_name(const char *name) {
@@ -67,7 +70,10 @@ static void add_candidate(search *s, int t) {
   while (k < s->kinds && strcmp(kind_name(s->base->tensor[s->kind[k].tensor[0]].name), name)) k++;
   if (k == MAX_KINDS) return;
   kind *to = &s->kind[k];
-  if (k == s->kinds) { s->kinds++; *to = (kind){0}; }
+  if (k == s->kinds) {
+    s->kinds++;
+    *to = (kind){0};
+  }
   if (to->count == to->capacity) {
     to->capacity = to->capacity ? to->capacity * 2 : 16;
     int *fresh = rf_pool_alloc(s->pool, (size_t)to->capacity * sizeof *fresh);
@@ -91,7 +97,8 @@ static void find_candidates(search *s) {
       int t = op->output[k];
       if (t < 0 || !read[t]) continue;
       const rf_tensor *tensor = &graph->tensor[t];
-      if (!tensor->persistent && !tensor->input && !tensor->output && tensor->class == RF_CLASS_ACTIVATION) add_candidate(s, t);
+      if (!tensor->persistent && !tensor->input && !tensor->output && tensor->class == RF_CLASS_ACTIVATION)
+        add_candidate(s, t);
     }
   }
 }
@@ -102,7 +109,7 @@ static void drop_set(search *s) {
     for (int i = 0; i < s->dropped[k]; i++) s->drop[s->kind[k].tensor[i]] = true;
 }
 
-/* ---- trials ------------------------------------------------------------------------------------------------------ */
+/* ---- trials ---------------------------------------------------------------------------------- */
 
 /* A copy for one trial: the search's arrays, the base's names. */
 static rf_graph *trial_graph(search *s) {
@@ -110,7 +117,8 @@ static rf_graph *trial_graph(search *s) {
   rf_graph *graph = rf_pool_alloc(pool, sizeof *graph);
   *graph = *s->base;
   graph->pool = pool;
-  graph->tensor_capacity = s->tensor_capacity; graph->op_capacity = s->op_capacity; /* they grow if need be */
+  graph->tensor_capacity = s->tensor_capacity;
+  graph->op_capacity = s->op_capacity; /* they grow if need be */
   graph->tensor = memcpy(s->tensor, s->base->tensor, (size_t)s->base->tensor_count * sizeof *graph->tensor);
   graph->op = memcpy(s->op, s->base->op, (size_t)s->base->op_count * sizeof *graph->op);
   return graph;
@@ -119,17 +127,23 @@ static rf_graph *trial_graph(search *s) {
 static rf_status try_graph(search *s, const bool *drop, bool lay, trial *result) {
   rf_graph *graph = trial_graph(s);
   rf_status status = rf_pass_remat(graph, drop, s->error);
-  if (status == RAFTER_OK && s->options->build.offload) status = rf_pass_offload(graph, s->options->build.offload, s->error);
+  if (status == RAFTER_OK && s->options->build.offload)
+    status = rf_pass_offload(graph, s->options->build.offload, s->error);
   rf_plan *plan = status == RAFTER_OK ? rf_plan_of_graph(graph, s->options, RF_PLAN_BYTES) : NULL;
   if (!plan) {
     rf_graph_free(graph);
-    return status == RAFTER_OK ? RF_FAIL(s->error, RAFTER_FAILED, NULL, "out of memory while planning") : status;
+    return status == RAFTER_OK ? RF_FAIL(s->error, RAFTER_FAILED, NULL, "out of memory while planning")
+                               : status;
   }
   *result = (trial){.bytes = plan->live_bytes};
   for (int i = 0; i < graph->op_count; i++)
     if (graph->op[i].recompute_of != RF_NONE)
-      result->seconds += plan->op[i].calls * rf_cost_op(s->options->machine, graph, &graph->op[i], plan->op[i].kernel, plan->op[i].work, NULL);
-  if (lay) { rf_plan_layout(plan, 0); result->bytes = plan->arena_bytes; }
+      result->seconds += plan->op[i].calls * rf_cost_op(s->options->machine, graph, &graph->op[i],
+                                                        plan->op[i].kernel, plan->op[i].work, NULL);
+  if (lay) {
+    rf_plan_layout(plan, 0);
+    result->bytes = plan->arena_bytes;
+  }
   rf_plan_free(plan);
   return RAFTER_OK;
 }
@@ -147,7 +161,8 @@ static known *recall(search *s) {
   uint32_t at = 2166136261u;
   for (int k = 0; k < s->kinds; k++) at = (at ^ (uint32_t)s->dropped[k]) * 16777619u;
   known *place = &s->known[(at ^ at >> 15) % KNOWN];
-  if (place->there && memcmp(place->dropped, s->dropped, sizeof s->dropped)) place->there = false; /* the newer one is asked for again sooner */
+  /* the newer one is asked for again sooner */
+  if (place->there && memcmp(place->dropped, s->dropped, sizeof s->dropped)) place->there = false;
   return place;
 }
 
@@ -157,15 +172,17 @@ static rf_status try_now(search *s, trial *result) {
   if (place->there) return *result = place->result, RAFTER_OK;
   drop_set(s);
   RF_TRY(try_drop(s, s->drop, false, result));
-  place->there = true; place->result = *result;
+  place->there = true;
+  place->result = *result;
   memcpy(place->dropped, s->dropped, sizeof s->dropped);
   return RAFTER_OK;
 }
 
-/* ---- the search -------------------------------------------------------------------------------------------------- */
+/* ---- the search ------------------------------------------------------------------------------ */
 
-/* Drops whole kinds until the live bytes are at most `room`; *now is the state reached, fitting or not. `thrifty`: bytes beyond what is
- * still needed count for nothing, so a small cheap kind may win; else the best rate does, to be dropped in fewer blocks afterwards. */
+/* Drops whole kinds until the live bytes are at most `room`; *now is the state reached, fitting
+ * or not. `thrifty`: bytes beyond what is still needed count for nothing, so a small cheap kind
+ * may win; else the best rate does, to be dropped in fewer blocks afterwards. */
 static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
   RF_TRY(try_now(s, now));
   while (now->bytes > room) {
@@ -183,7 +200,11 @@ static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
       if (freed <= 0) continue;
       double enough = (double)(now->bytes - room);
       double rate = (thrifty && freed > enough ? enough : freed) / (seconds > 1e-12 ? seconds : 1e-12);
-      if (rate > best_rate) { best = k; best_rate = rate; best_trial = t; }
+      if (rate > best_rate) {
+        best = k;
+        best_rate = rate;
+        best_trial = t;
+      }
     }
     if (best == RF_NONE) return RAFTER_OK;
     s->dropped[best] = s->kind[best].count;
@@ -202,8 +223,10 @@ static rf_status shrink_kind(search *s, int k, int64_t room, trial *now) {
     rf_status status = try_now(s, &t);
     s->dropped[k] = high;
     RF_TRY(status);
-    if (t.bytes <= room) { high = middle; *now = t; }
-    else low = middle + 1;
+    if (t.bytes <= room) {
+      high = middle;
+      *now = t;
+    } else low = middle + 1;
     s->dropped[k] = high;
   }
   return RAFTER_OK;
@@ -242,13 +265,15 @@ static void note_found(search *s, const bool *drop, trial result, bool laid) {
 /* The layout of a set, which another of those found may have come to. */
 static rf_status lay_out(search *s, const bool *drop, trial *result) {
   for (int i = 0; i < s->founds; i++)
-    if (s->found[i].laid && !memcmp(s->found[i].drop, drop, (size_t)s->base->tensor_count)) return *result = s->found[i].result, RAFTER_OK;
+    if (s->found[i].laid && !memcmp(s->found[i].drop, drop, (size_t)s->base->tensor_count))
+      return *result = s->found[i].result, RAFTER_OK;
   return try_drop(s, drop, true, result);
 }
 
 /* One greedy search; its set is found. */
 static rf_status greedy(search *s, bool thrifty) {
-  /* The search counts live bytes; the layout may need a little more, and then the search is asked for that much less. */
+  /* The search counts live bytes; the layout may need a little more, and then the search is
+   * asked for that much less. */
   int64_t target = s->room;
   for (int round = 0;; round++) {
     trial now;
@@ -258,12 +283,14 @@ static rf_status greedy(search *s, bool thrifty) {
     if (reached) RF_TRY(shrink_all(s, target, &now));
     drop_set(s);
     if (reached) RF_TRY(lay_out(s, s->drop, &now));
-    if (now.bytes > s->room && reached && round + 1 < ROUNDS) target -= (now.bytes - s->room) * (1 + round) + s->room / 4096;
+    if (now.bytes > s->room && reached && round + 1 < ROUNDS)
+      target -= (now.bytes - s->room) * (1 + round) + s->room / 4096;
     else return note_found(s, s->drop, now, reached), RAFTER_OK;
   }
 }
 
-/* Of what fits the least seconds, else the fewest bytes; of equals the one found first. Only what may be it is laid out. */
+/* Of what fits the least seconds, else the fewest bytes; of equals the one found first. Only
+ * what may be it is laid out. */
 static rf_status best_found(search *s, candidate **best) {
   for (;;) {
     *best = NULL;
@@ -271,7 +298,8 @@ static rf_status best_found(search *s, candidate **best) {
       candidate *c = &s->found[i];
       bool fits = c->result.bytes <= s->room, better = !*best;
       if (*best && fits != ((*best)->result.bytes <= s->room)) better = fits;
-      else if (*best) better = fits ? c->result.seconds < (*best)->result.seconds : c->result.bytes < (*best)->result.bytes;
+      else if (*best)
+        better = fits ? c->result.seconds < (*best)->result.seconds : c->result.bytes < (*best)->result.bytes;
       if (better) *best = c;
     }
     if ((*best)->laid) return RAFTER_OK;
@@ -295,31 +323,40 @@ static rf_status run_search(search *s, bool *drop, int64_t *arena) {
   note_found(s, drop, t, may_fit);
   RF_TRY(greedy(s, false));
   RF_TRY(greedy(s, true));
-  /* The named policies are sets too: one of them may reach what single steps, each of which must gain, do not. */
+  /* The named policies are sets too: one of them may reach what single steps, each of which must
+   * gain, do not. */
   for (int i = 0; i < named; i++) {
     rf_remat_policy(s->base, policies[i], s->drop);
     RF_TRY(try_drop(s, s->drop, false, &t));
     note_found(s, s->drop, t, false);
   }
   RF_TRY(best_found(s, &best));
-  memcpy(drop, best->drop, tensors); *arena = best->result.bytes;
+  memcpy(drop, best->drop, tensors);
+  *arena = best->result.bytes;
   return RAFTER_OK;
 }
 
-rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop, int64_t *arena, rf_error *error) {
-  /* Hundreds of trials take and free the same few MiB. glibc gives such memory back to the kernel each time, which costs as much as the search
-   * itself, until it has seen a larger piece come and go. No page of this one is ever touched. */
+rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop,
+                             int64_t *arena, rf_error *error) {
+  /* Hundreds of trials take and free the same few MiB. glibc gives such memory back to the
+   * kernel each time, which costs as much as the search itself, until it has seen a larger piece
+   * come and go. No page of this one is ever touched. */
   rf_pool *piece = rf_pool_new();
   rf_pool_raw(piece, (size_t)16 << 20);
   rf_pool_free(piece);
   search *s = calloc(1, sizeof *s);
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
-  s->base = base; s->options = options; s->error = error; s->room = room; s->pool = rf_pool_new();
+  s->base = base;
+  s->options = options;
+  s->error = error;
+  s->room = room;
+  s->pool = rf_pool_new();
   s->drop = rf_pool_alloc(s->pool, (size_t)base->tensor_count + 1);
   s->known = rf_pool_alloc(s->pool, KNOWN * sizeof *s->known);
   if (rf_trial_can(base, options)) s->trial = rf_trial_open(base, options, s->pool);
   else {
-    s->tensor_capacity = base->tensor_count + base->op_count; s->op_capacity = base->op_count + base->op_count / 4;
+    s->tensor_capacity = base->tensor_count + base->op_count;
+    s->op_capacity = base->op_count + base->op_count / 4;
     s->tensor = rf_pool_raw(s->pool, (size_t)s->tensor_capacity * sizeof *s->tensor);
     s->op = rf_pool_raw(s->pool, (size_t)s->op_capacity * sizeof *s->op);
   }

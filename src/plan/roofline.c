@@ -1,4 +1,5 @@
-/* roofline.c - the table of questions, and what all of them ask: options, figures of the machine, and how facts become an answer. */
+/* roofline.c - the table of questions, and what all of them ask: options, figures of the
+ * machine, and how facts become an answer. */
 #include "plan/roofline_parts.h"
 
 #include "base/text.h"
@@ -41,14 +42,17 @@ const char *rf_roofline_op(int i, const char **help) {
   return ROWS[i].name;
 }
 
-/* ---- asking ------------------------------------------------------------------------------------------------------ */
+/* ---- asking ---------------------------------------------------------------------------------- */
 
 static void mark(rf_question *q, const char *name) {
   for (int i = 0; i < RF_OPTION_ROW_COUNT && i < 512; i++)
     if (!strcmp(RF_OPTION_ROWS[i].name, name)) q->used[i / 64] |= 1ull << i % 64;
 }
 
-bool rf_asked(rf_question *q, const char *name) { mark(q, name); return rf_options_given(q->o, name); }
+bool rf_asked(rf_question *q, const char *name) {
+  mark(q, name);
+  return rf_options_given(q->o, name);
+}
 
 static double model_value(const rf_question *q, const char *name) {
   const rf_model *m = &q->model;
@@ -80,7 +84,10 @@ double rf_value(rf_question *q, const char *name) {
   return rf_options_is_set(q->o, name) ? rf_options_float(q->o, name) : NAN;
 }
 
-double rf_usd_per_hour(rf_question *q) { mark(q, "price"); return q->machine.usd_per_chip_hour; }
+double rf_usd_per_hour(rf_question *q) {
+  mark(q, "price");
+  return q->machine.usd_per_chip_hour;
+}
 
 double rf_value_or(rf_question *q, const char *name, double otherwise) {
   double value = rf_value(q, name);
@@ -92,7 +99,10 @@ const char *rf_word(rf_question *q, const char *name) {
   return rf_options_is_set(q->o, name) ? rf_options_text(q->o, name) : NULL;
 }
 
-bool rf_flag(rf_question *q, const char *name) { mark(q, name); return rf_options_flag(q->o, name); }
+bool rf_flag(rf_question *q, const char *name) {
+  mark(q, name);
+  return rf_options_flag(q->o, name);
+}
 
 rf_status rf_need(rf_question *q, const char *name, double *value, rf_error *error) {
   *value = rf_value(q, name);
@@ -103,22 +113,28 @@ rf_status rf_need(rf_question *q, const char *name, double *value, rf_error *err
 }
 
 rf_status rf_experts(rf_question *q, double *experts, double *used, rf_error *error) {
-  *experts = rf_value_or(q, "experts", 0); *used = rf_value_or(q, "experts-used", 0);
+  *experts = rf_value_or(q, "experts", 0);
+  *used = rf_value_or(q, "experts-used", 0);
   if (*experts <= 0 || *used <= *experts) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "lower --experts-used, or raise --experts",
-                 "a token uses more experts than there are (--experts-used: expected at most %g, got %g)", *experts, *used);
+                 "a token uses more experts than there are (--experts-used: expected at most %g, got %g)",
+                 *experts, *used);
 }
 
-/* ---- the machine ------------------------------------------------------------------------------------------------- */
+/* ---- the machine ----------------------------------------------------------------------------- */
 
 rf_status rf_peak(rf_question *q, double *flops, rf_error *error) {
-  mark(q, "peak"); mark(q, "on"); mark(q, "dtype");
-  const rf_dtype wider = !strcmp(q->machine.kind, "cpu") ? RF_F32 : RF_BF16; /* where a narrow dtype has no unit of its own it is widened */
+  mark(q, "peak");
+  mark(q, "on");
+  mark(q, "dtype");
+  /* where a narrow dtype has no unit of its own it is widened */
+  const rf_dtype wider = !strcmp(q->machine.kind, "cpu") ? RF_F32 : RF_BF16;
   *flops = q->machine.flops[q->dtype.dtype];
   if (*flops > 0) return RAFTER_OK;
   *flops = q->dtype.bytes <= (double)rf_dtype_bytes(wider) ? q->machine.flops[wider] : 0;
   if (*flops > 0) return q->widened = true, RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "choose another --dtype, or give --peak", "%s has no %s peak", q->machine.name, q->dtype.name);
+  return RF_FAIL(error, RAFTER_INVALID, "choose another --dtype, or give --peak", "%s has no %s peak",
+                 q->machine.name, q->dtype.name);
 }
 
 rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *error) {
@@ -142,14 +158,16 @@ rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *e
     if (*bps > 0) return RAFTER_OK;
     char hint[64];
     bool given = rf_options_has(q->o, links[i].option);
-    snprintf(hint, sizeof hint, given ? "give --%s, or choose another machine" : "choose another machine", links[i].option);
+    snprintf(hint, sizeof hint, given ? "give --%s, or choose another machine" : "choose another machine",
+             links[i].option);
     return RF_FAIL(error, RAFTER_INVALID, hint, "%s has no figure for %s", m->name, link);
   }
   return RF_FAIL(error, RAFTER_INVALID, "one of hbm, vmem, pcie, ici, dcn", "no link '%s'", link);
 }
 
 /* Extents as 4,4, or letters of the machine's own axes as x,y. */
-static rf_status read_axes(rf_question *q, const char *text, int extent[RF_TORUS_AXES], int *count, rf_error *error) {
+static rf_status read_axes(rf_question *q, const char *text, int extent[RF_TORUS_AXES], int *count,
+                           rf_error *error) {
   const rf_machine *m = &q->machine;
   *count = 0;
   for (const char *at = text;; at++) {
@@ -159,17 +177,19 @@ static rf_status read_axes(rf_question *q, const char *text, int extent[RF_TORUS
     int axis = tolower((unsigned char)*at) - 'x';
     if (axis >= 0 && axis <= 2 && (at[1] == ',' || !at[1])) {
       if (axis >= m->shape_rank)
-        return RF_FAIL(error, RAFTER_INVALID, "write --on tpu-v5e:4x4 to give it a shape", "%s has no axis %c (--axes: got '%.40s')", m->name, *at,
-                       text);
-      number = m->shape[axis]; length = 1;
+        return RF_FAIL(error, RAFTER_INVALID, "write --on tpu-v5e:4x4 to give it a shape",
+                       "%s has no axis %c (--axes: got '%.40s')", m->name, *at, text);
+      number = m->shape[axis];
+      length = 1;
     } else {
       if (length && length < sizeof word) memcpy(word, at, length);
       if (!rf_text_int(word, &number) || number < 1 || number > RF_NETWORK_AXES_MOST)
-        return RF_FAIL(error, RAFTER_INVALID, "write extents as 4,4 or axes of the machine as x,y", "--axes has no extent at '%.20s' (got '%.40s')",
-                       at, text);
+        return RF_FAIL(error, RAFTER_INVALID, "write extents as 4,4 or axes of the machine as x,y",
+                       "--axes has no extent at '%.20s' (got '%.40s')", at, text);
     }
     if (*count == RF_TORUS_AXES)
-      return RF_FAIL(error, RAFTER_INVALID, "write extents as 4,4", "--axes has more than %d extents ('%.40s')", RF_TORUS_AXES, text);
+      return RF_FAIL(error, RAFTER_INVALID, "write extents as 4,4",
+                     "--axes has more than %d extents ('%.40s')", RF_TORUS_AXES, text);
     extent[(*count)++] = (int)number;
     at += length;
     if (!*at) return RAFTER_OK;
@@ -178,21 +198,28 @@ static rf_status read_axes(rf_question *q, const char *text, int extent[RF_TORUS
 
 rf_status rf_asked_group(rf_question *q, rf_group *group, rf_error *error) {
   const rf_machine *m = &q->machine;
-  int extent[RF_TORUS_AXES], count = m->shape_rank, slices = (int)rf_value_or(q, "slices", m->slices > 1 ? m->slices : 1);
+  int extent[RF_TORUS_AXES], count = m->shape_rank,
+                             slices = (int)rf_value_or(q, "slices", m->slices > 1 ? m->slices : 1);
   const char *axes = rf_word(q, "axes"), *wrap = rf_word(q, "wrap");
   memcpy(extent, m->shape, sizeof extent);
-  mark(q, "on"); mark(q, "ici"); mark(q, "oneway"); mark(q, "hop");
+  mark(q, "on");
+  mark(q, "ici");
+  mark(q, "oneway");
+  mark(q, "hop");
   if (axes) RF_TRY(read_axes(q, axes, extent, &count, error));
   if (axes && m->topology.form == RF_NETWORK_TORUS)
-    RF_TRY(rf_machine_check_pod(m, extent, count, "--axes", "give shorter axes, or join groups of them over the data-centre network by --slices",
-                                error));
+    RF_TRY(rf_machine_check_pod(
+        m, extent, count, "--axes",
+        "give shorter axes, or join groups of them over the data-centre network by --slices", error));
   if (!count)
-    return RF_FAIL(error, RAFTER_INVALID, "give --axes 16 (or 4,4), or a shape as --on tpu-v5e:4x4", "over which chips? (%s needs --axes)",
-                   q->answer->op);
+    return RF_FAIL(error, RAFTER_INVALID, "give --axes 16 (or 4,4), or a shape as --on tpu-v5e:4x4",
+                   "over which chips? (%s needs --axes)", q->answer->op);
   RF_TRY(rf_machine_axes(m, extent, count, !strcmp(wrap, "auto") ? -1 : !strcmp(wrap, "yes"), group, error));
   if (slices > 1) {
     RF_TRY(rf_link_bps(q, "dcn", &group->dcn_bps, error));
-    group->slices = slices; group->chips *= slices; group->resources |= RF_RESOURCE_DCN;
+    group->slices = slices;
+    group->chips *= slices;
+    group->resources |= RF_RESOURCE_DCN;
   }
   return RAFTER_OK;
 }
@@ -202,23 +229,26 @@ rf_status rf_asked_bytes(rf_question *q, double *bytes, rf_error *error) {
   mark(q, "shape");
   if (rf_asked(q, "bytes")) return *bytes = rf_value(q, "bytes") * rf_value(q, "count"), RAFTER_OK;
   const int64_t *shape = rf_options_list(q->o, "shape", &count);
-  if (!count) return RF_FAIL(error, RAFTER_INVALID, "give --bytes 32MiB, or --shape 2048,8192 and --dtype", "%s needs --bytes", q->answer->op);
+  if (!count)
+    return RF_FAIL(error, RAFTER_INVALID, "give --bytes 32MiB, or --shape 2048,8192 and --dtype",
+                   "%s needs --bytes", q->answer->op);
   mark(q, "dtype");
   *bytes = q->dtype.bytes * rf_value(q, "count");
   for (int i = 0; i < count; i++) {
     if (shape[i] < 1)
-      return RF_FAIL(error, RAFTER_INVALID, "write --shape 2048,8192", "a dimension is out of range (expected at least 1, got %lld)",
-                     (long long)shape[i]);
+      return RF_FAIL(error, RAFTER_INVALID, "write --shape 2048,8192",
+                     "a dimension is out of range (expected at least 1, got %lld)", (long long)shape[i]);
     *bytes *= (double)shape[i];
   }
   return RAFTER_OK;
 }
 
-/* ---- answering --------------------------------------------------------------------------------------------------- */
+/* ---- answering ------------------------------------------------------------------------------- */
 
 void rf_fact_add(rf_question *q, const char *key, const char *what, rf_unit unit, double value) {
   rf_answer *a = q->answer;
-  if (a->count < RF_FACTS_MOST) a->fact[a->count++] = (rf_fact){.key = key, .what = what, .unit = unit, .value = value};
+  if (a->count < RF_FACTS_MOST)
+    a->fact[a->count++] = (rf_fact){.key = key, .what = what, .unit = unit, .value = value};
 }
 
 void rf_fact_text(rf_question *q, const char *key, const char *what, const char *text) {
@@ -235,16 +265,19 @@ void rf_fact_note(rf_question *q, const char *format, ...) {
   va_end(list);
 }
 
-void rf_fact_head(rf_question *q, double flops, double bytes, double seconds, const char *bound, double critical) {
+void rf_fact_head(rf_question *q, double flops, double bytes, double seconds, const char *bound,
+                  double critical) {
   rf_fact_add(q, "flops", flops > 0 ? "arithmetic" : NULL, RF_UNIT_FLOPS, flops);
   rf_fact_add(q, "bytes", "bytes", RF_UNIT_BYTES, bytes);
-  rf_fact_add(q, "intensity", flops > 0 ? "FLOP per byte" : NULL, RF_UNIT_NUMBER, bytes > 0 ? flops / bytes : NAN);
+  rf_fact_add(q, "intensity", flops > 0 ? "FLOP per byte" : NULL, RF_UNIT_NUMBER,
+              bytes > 0 ? flops / bytes : NAN);
   rf_fact_add(q, "seconds", "time at best", RF_UNIT_SECONDS, seconds);
   rf_fact_text(q, "bound", "bound by", bound);
   rf_fact_add(q, "critical", NULL, RF_UNIT_NUMBER, critical);
 }
 
-rf_status rf_fact_roofline(rf_question *q, double flops, double bytes, const char *link, double critical, rf_error *error) {
+rf_status rf_fact_roofline(rf_question *q, double flops, double bytes, const char *link, double critical,
+                           rf_error *error) {
   double peak, bps;
   RF_TRY(rf_peak(q, &peak, error));
   RF_TRY(rf_link_bps(q, link, &bps, error));
@@ -259,12 +292,13 @@ rf_status rf_fact_roofline(rf_question *q, double flops, double bytes, const cha
   return RAFTER_OK;
 }
 
-/* ---- the question ------------------------------------------------------------------------------------------------ */
+/* ---- the question ---------------------------------------------------------------------------- */
 
 static rf_number_type number_type(const char *name) {
-  static const rf_number_type types[] = {{"f32", RF_F32, 4},         {"bf16", RF_BF16, 2},       {"f16", RF_F16, 2},     {"f64", RF_F64, 8},
-                                         {"f8_e4m3", RF_F8_E4M3, 1}, {"f8_e5m2", RF_F8_E5M2, 1}, {"fp8", RF_F8_E4M3, 1}, {"i8", RF_I8, 1},
-                                         {"int8", RF_I8, 1},         {"i4", RF_I8, 0.5},         {"int4", RF_I8, 0.5}};
+  static const rf_number_type types[] = {
+      {"f32", RF_F32, 4},         {"bf16", RF_BF16, 2},       {"f16", RF_F16, 2},     {"f64", RF_F64, 8},
+      {"f8_e4m3", RF_F8_E4M3, 1}, {"f8_e5m2", RF_F8_E5M2, 1}, {"fp8", RF_F8_E4M3, 1}, {"i8", RF_I8, 1},
+      {"int8", RF_I8, 1},         {"i4", RF_I8, 0.5},         {"int4", RF_I8, 0.5}};
   for (size_t i = 0; i < sizeof types / sizeof *types; i++)
     if (!strcmp(types[i].name, name)) return types[i];
   return types[1];
@@ -276,18 +310,27 @@ static void replace_figures(rf_question *q) {
   const struct {
     const char *name;
     double *place, scale;
-  } rows[] = {
-      {"bandwidth", &m->read_bps, 1},        {"bandwidth", &m->copy_bps, 1}, {"hbm", &m->memory_bytes, 1}, {"oneway", &m->topology.oneway_bps, 1},
-      {"ici", &m->topology.oneway_bps, 0.5}, {"dcn", &m->dcn_bps, 1},        {"pcie", &m->pcie_bps, 1},    {"hop", &m->topology.hop_seconds, 1}};
+  } rows[] = {{"bandwidth", &m->read_bps, 1},
+              {"bandwidth", &m->copy_bps, 1},
+              {"hbm", &m->memory_bytes, 1},
+              {"oneway", &m->topology.oneway_bps, 1},
+              {"ici", &m->topology.oneway_bps, 0.5},
+              {"dcn", &m->dcn_bps, 1},
+              {"pcie", &m->pcie_bps, 1},
+              {"hop", &m->topology.hop_seconds, 1}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-    if (rf_options_given(q->o, rows[i].name)) *rows[i].place = rf_options_float(q->o, rows[i].name) * rows[i].scale;
+    if (rf_options_given(q->o, rows[i].name))
+      *rows[i].place = rf_options_float(q->o, rows[i].name) * rows[i].scale;
   if (rf_options_given(q->o, "hbm")) m->reserve_bytes = 0;
   if (rf_options_given(q->o, "peak"))
     for (int d = 0; d < RF_DTYPES; d++) m->flops[d] = rf_options_float(q->o, "peak");
   /* A network that was typed for a machine without one is a torus of rings. */
   bool network = rf_options_given(q->o, "ici") || rf_options_given(q->o, "oneway");
-  if (network && m->topology.form == RF_NETWORK_NONE)
-    { m->topology.form = RF_NETWORK_TORUS; m->topology.axes = RF_TORUS_AXES; m->topology.wrap = RF_WRAP_ALWAYS; }
+  if (network && m->topology.form == RF_NETWORK_NONE) {
+    m->topology.form = RF_NETWORK_TORUS;
+    m->topology.axes = RF_TORUS_AXES;
+    m->topology.wrap = RF_WRAP_ALWAYS;
+  }
 }
 
 static void note_unused(rf_question *q) {
@@ -295,7 +338,8 @@ static void note_unused(rf_question *q) {
   for (int i = 0; i < RF_OPTION_ROW_COUNT && i < 512; i++) {
     const char *name = RF_OPTION_ROWS[i].name;
     bool general = q->used[i / 64] >> i % 64 & 1;
-    for (size_t k = 0; k < sizeof everywhere / sizeof *everywhere; k++) general |= !strcmp(name, everywhere[k]);
+    for (size_t k = 0; k < sizeof everywhere / sizeof *everywhere; k++)
+      general |= !strcmp(name, everywhere[k]);
     if (!general && rf_options_has(q->o, name) && rf_options_given(q->o, name)) {
       mark(q, name);
       rf_fact_note(q, "--%s plays no part in this", name);
@@ -307,12 +351,15 @@ static rf_status set_up(rf_question *q, rf_error *error) {
   const rf_options *o = q->o;
   RF_TRY(rf_machine_find(rf_options_text(o, "on"), &q->machine, error));
   replace_figures(q);
-  if (rf_options_given(o, "price")) RF_TRY(rf_machine_set_price(&q->machine, rf_options_text(o, "price"), error));
+  if (rf_options_given(o, "price"))
+    RF_TRY(rf_machine_set_price(&q->machine, rf_options_text(o, "price"), error));
   q->chips = rf_options_given(o, "chips") ? rf_options_float(o, "chips") : q->machine.chips;
   q->dtype = number_type(rf_options_text(o, "dtype"));
-  q->weight = rf_options_is_set(o, "weight-dtype") ? number_type(rf_options_text(o, "weight-dtype")) : q->dtype;
+  q->weight =
+      rf_options_is_set(o, "weight-dtype") ? number_type(rf_options_text(o, "weight-dtype")) : q->dtype;
   q->kv = rf_options_is_set(o, "kv-dtype") ? number_type(rf_options_text(o, "kv-dtype")) : q->dtype;
-  snprintf(q->answer->machine, sizeof q->answer->machine, "%s%s%s", q->machine.name, q->machine.edition[0] ? "@" : "", q->machine.edition);
+  snprintf(q->answer->machine, sizeof q->answer->machine, "%s%s%s", q->machine.name,
+           q->machine.edition[0] ? "@" : "", q->machine.edition);
   if (!rf_options_is_set(o, "model")) return RAFTER_OK;
   RF_TRY(rf_model_resolve(rf_options_text(o, "model"), &q->model, NULL, error));
   q->pool = rf_pool_new();
@@ -331,8 +378,8 @@ static const question_row *find_row(const char *op, rf_error *error) {
     if (op && !strcmp(op, names[i])) return &ROWS[i];
   }
   const char *near = op ? rf_nearest(op, names, count) : NULL;
-  RF_FAIL(error, RAFTER_INVALID, hint, "unknown operation '%.40s'%s%s%s", op ? op : "", near ? " (did you mean " : "", near ? near : "",
-          near ? "?)" : "");
+  RF_FAIL(error, RAFTER_INVALID, hint, "unknown operation '%.40s'%s%s%s", op ? op : "",
+          near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
   return NULL;
 }
 
@@ -343,10 +390,11 @@ rf_status rf_roofline_answer(const rf_options *options, rf_answer *answer, rf_er
   answer->op = row->name;
   rf_question *q = rf_must(calloc(1, sizeof *q));
   rf_status status;
-  q->o = options; q->answer = answer;
+  q->o = options;
+  q->answer = answer;
   bool extra = rf_options_argument_count(options) > 1 && strcmp(row->name, "einsum");
-  RF_GO(extra ? RF_FAIL(error, RAFTER_INVALID, "write options as --name value", "%s takes no arguments (got '%.40s')", row->name,
-                        rf_options_argument(options, 1))
+  RF_GO(extra ? RF_FAIL(error, RAFTER_INVALID, "write options as --name value",
+                        "%s takes no arguments (got '%.40s')", row->name, rf_options_argument(options, 1))
               : RAFTER_OK);
   RF_GO(set_up(q, error));
   RF_GO(row->answer(q, error));

@@ -1,5 +1,6 @@
-/* roofline.h - questions of arithmetic: one operation, collective, strategy or run against one machine, by formula and without a graph.
- * Every formula stands with its source in docs/planning.md. */
+/* roofline.h - questions of arithmetic: one operation, collective, strategy or run against one
+ * machine, by formula and without a graph. Every formula stands with its source in
+ * docs/planning.md. */
 #ifndef RF_ROOFLINE_H
 #define RF_ROOFLINE_H
 
@@ -19,7 +20,8 @@ typedef enum rf_unit {
   RF_UNIT_TEXT
 } rf_unit;
 
-/* One figure of an answer: its JSON key, what people call it, its value. Not finite: there is none ("never"). */
+/* One figure of an answer: its JSON key, what people call it, its value. Not finite: there is
+ * none ("never"). */
 typedef struct rf_fact {
   const char *key, *what; /* what NULL: JSON only */
   rf_unit unit;
@@ -36,9 +38,11 @@ typedef struct rf_answer {
   char note[RF_NOTES_MOST][160]; /* what the answer assumes, and options that play no part in it */
 } rf_answer;
 
-/* Name of the i-th operation that can be asked about, NULL behind the last; *help (may be NULL) gets what it answers. */
+/* Name of the i-th operation that can be asked about, NULL behind the last; *help (may be NULL)
+ * gets what it answers. */
 const char *rf_roofline_op(int i, const char **help);
-/* Answers the question that the options of `rafter roofline` ask. RAFTER_INVALID names what is missing or out of range. */
+/* Answers the question that the options of `rafter roofline` ask. RAFTER_INVALID names what is
+ * missing or out of range. */
 rf_status rf_roofline_answer(const rf_options *options, rf_answer *answer, rf_error *error);
 
 #endif

@@ -1,5 +1,6 @@
-/* roofline_chip.c - one operation on one chip: matmul, einsum, attention, transfer, critical batch.
- * Source: "How to Scale Your Model", chapter on rooflines; the exact row count where a matmul turns compute-bound is solved from 2MKN/C = bytes/W. */
+/* roofline_chip.c - one operation on one chip: matmul, einsum, attention, transfer, critical
+ * batch. Source: "How to Scale Your Model", chapter on rooflines; the exact row count where a
+ * matmul turns compute-bound is solved from 2MKN/C = bytes/W. */
 #include "plan/roofline_parts.h"
 
 #include <ctype.h>
@@ -9,25 +10,28 @@
 
 static double round_up(double n, double unit) { return ceil(n / unit) * unit; }
 
-/* Tokens from which a product with a weight that is read once is compute-bound, other sides long. */
+/* Tokens from which a product with a weight that is read once is compute-bound, other sides
+ * long. */
 static rf_status asymptotic_batch(rf_question *q, const char *link, double *tokens, rf_error *error) {
   double peak, bps, experts, used;
   RF_TRY(rf_experts(q, &experts, &used, error));
   rf_asked(q, "weight-dtype");
   RF_TRY(rf_peak(q, &peak, error));
   RF_TRY(rf_link_bps(q, link, &bps, error));
-  *tokens = peak / bps * q->weight.bytes / 2 * (experts > 0 && used > 0 ? experts / used : 1); /* each token brings k/E of the weights */
+  /* each token brings k/E of the weights */
+  *tokens = peak / bps * q->weight.bytes / 2 * (experts > 0 && used > 0 ? experts / used : 1);
   return RAFTER_OK;
 }
 
-/* ---- matmul ------------------------------------------------------------------------------------------------------ */
+/* ---- matmul ---------------------------------------------------------------------------------- */
 
-/* The contraction cut over several chips: gather the weight, or the input, and multiply all; or multiply parts and reduce the output. */
+/* The contraction cut over several chips: gather the weight, or the input, and multiply all; or
+ * multiply parts and reduce the output. */
 static rf_status split_matmul(rf_question *q, double m, double k, double n, double peak, rf_error *error) {
   rf_group group;
   RF_TRY(rf_asked_group(q, &group, error));
-  double chips = group.chips, flops = 2 * m * k * n, output = m * n * q->dtype.bytes, input = m * k * q->dtype.bytes,
-         weight = k * n * q->weight.bytes;
+  double chips = group.chips, flops = 2 * m * k * n, output = m * n * q->dtype.bytes,
+         input = m * k * q->dtype.bytes, weight = k * n * q->weight.bytes;
   double reduce = rf_collective_seconds(&group, RF_ALL_REDUCE, output, true, NULL);
   double scatter = rf_collective_seconds(&group, RF_REDUCE_SCATTER, output, true, NULL);
   double gather = rf_collective_seconds(&group, RF_ALL_GATHER, weight, true, NULL),
@@ -42,11 +46,15 @@ static rf_status split_matmul(rf_question *q, double m, double k, double n, doub
   rf_fact_add(q, "reducescatter_seconds", "reduce-scatter of the output", RF_UNIT_SECONDS, scatter);
   rf_fact_add(q, "allgather_seconds", "all-gather of the weight", RF_UNIT_SECONDS, gather);
   rf_fact_add(q, "allgather_input_seconds", "all-gather of the input", RF_UNIT_SECONDS, gather_input);
-  rf_fact_add(q, "gather_to_scatter", "bytes to gather the input / to scatter the output", RF_UNIT_NUMBER, input / output);
+  rf_fact_add(q, "gather_to_scatter", "bytes to gather the input / to scatter the output", RF_UNIT_NUMBER,
+              input / output);
   /* Each quantity grows linearly in what it is solved for. */
-  rf_fact_add(q, "reduce_hidden_k", "arithmetic hides the all-reduce from k", RF_UNIT_NUMBER, k * reduce / part);
-  rf_fact_add(q, "gather_hidden_m", "arithmetic hides the weight's gather from m", RF_UNIT_NUMBER, m * gather / whole);
-  rf_fact_add(q, "reduce_faster_k", "reducing beats gathering, where that is compute-bound, from k", RF_UNIT_NUMBER, k * reduce / whole);
+  rf_fact_add(q, "reduce_hidden_k", "arithmetic hides the all-reduce from k", RF_UNIT_NUMBER,
+              k * reduce / part);
+  rf_fact_add(q, "gather_hidden_m", "arithmetic hides the weight's gather from m", RF_UNIT_NUMBER,
+              m * gather / whole);
+  rf_fact_add(q, "reduce_faster_k", "reducing beats gathering, where that is compute-bound, from k",
+              RF_UNIT_NUMBER, k * reduce / whole);
   rf_fact_text(q, "faster", "faster", fmax(whole, gather) <= fmax(part, reduce) ? "gather" : "reduce");
   return RAFTER_OK;
 }
@@ -63,19 +71,21 @@ rf_status rf_roofline_matmul(rf_question *q, rf_error *error) {
   RF_TRY(asymptotic_batch(q, link, &asymptote, error));
   double a = q->dtype.bytes, w = q->weight.bytes, spare = 2 * k * n / peak - a * (k + n) / bps;
   double critical_m = !batched && spare > 0 ? k * n * w / bps / spare : NAN;
-  RF_TRY(rf_fact_roofline(q, 2 * m * k * n, a * m * k + w * k * n * (batched ? m : 1) + a * m * n, link, batched ? NAN : asymptote, error));
+  RF_TRY(rf_fact_roofline(q, 2 * m * k * n, a * m * k + w * k * n * (batched ? m : 1) + a * m * n, link,
+                          batched ? NAN : asymptote, error));
   rf_fact_add(q, "critical_m", "compute-bound from m", RF_UNIT_NUMBER, critical_m);
   rf_fact_add(q, "critical_m_long", "the same, k and n long", RF_UNIT_NUMBER, batched ? NAN : asymptote);
   if (batched) rf_fact_note(q, "every row has a weight of its own: never compute-bound");
   const int *tile = q->machine.tile;
   if (tile[0]) {
     double padded = round_up(m, tile[0]) * round_up(k, tile[1]) * round_up(n, tile[1]);
-    rf_fact_add(q, "tile_utilisation", "of the matrix unit's tiles used", RF_UNIT_PERCENT, m * k * n / padded);
+    rf_fact_add(q, "tile_utilisation", "of the matrix unit's tiles used", RF_UNIT_PERCENT,
+                m * k * n / padded);
   }
   return RAFTER_OK;
 }
 
-/* ---- einsum ------------------------------------------------------------------------------------------------------ */
+/* ---- einsum ---------------------------------------------------------------------------------- */
 
 enum { OPERANDS_MOST = 4, LETTERS = 128 };
 typedef struct einsum {
@@ -93,24 +103,33 @@ static rf_status parse_expression(const char *text, einsum *e, rf_error *error) 
     if (*c == ' ') continue;
     if (*c == ',' && !output) {
       if (++at >= OPERANDS_MOST)
-        return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT, "an einsum has at most %d operands ('%.40s')", OPERANDS_MOST, text);
+        return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT, "an einsum has at most %d operands ('%.40s')",
+                       OPERANDS_MOST, text);
       continue;
     }
     if (c[0] == '-' && c[1] == '>' && !output) {
-      e->operands = at + 1; output = true; at = OPERANDS_MOST; c++;
+      e->operands = at + 1;
+      output = true;
+      at = OPERANDS_MOST;
+      c++;
       continue;
     }
     if (!isalpha((unsigned char)*c) || e->in[at][(int)*c])
-      return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT, "'%.40s' is no einsum (expected letters, each once an operand, got '%.1s')", text, c);
+      return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT,
+                     "'%.40s' is no einsum (expected letters, each once an operand, got '%.1s')", text, c);
     e->in[at][(int)*c] = true;
     e->size[(int)*c] = -1;
     bool known = !output;
     for (int i = 0; i < e->operands; i++) known |= e->in[i][(int)*c];
-    if (!known) return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT, "the output of '%.40s' has a letter that no operand has (%c)", text, *c);
+    if (!known)
+      return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT,
+                     "the output of '%.40s' has a letter that no operand has (%c)", text, *c);
   }
   bool letters = false;
   for (const char *c = text; *c; c++) letters |= isalpha((unsigned char)*c) != 0;
-  return output && letters ? RAFTER_OK : RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT, "'%.40s' is no einsum (expected OPERANDS->OUTPUT)", text);
+  return output && letters ? RAFTER_OK
+                           : RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT,
+                                     "'%.40s' is no einsum (expected OPERANDS->OUTPUT)", text);
 }
 
 static rf_status parse_sizes(const rf_question *q, einsum *e, rf_error *error) {
@@ -120,15 +139,18 @@ static rf_status parse_sizes(const rf_question *q, einsum *e, rf_error *error) {
       int64_t size;
       size_t length = strcspn(at, ",");
       if (length < sizeof word) memcpy(word, at, length);
-      if (!isalpha((unsigned char)word[0]) || word[1] != '=' || rf_parse_count(word + 2, &size, NULL) != RAFTER_OK || size < 1 ||
-          size > (int64_t)1e15)
-        return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT, "'%.40s' is no size (expected LETTER=NUMBER, at least 1)", at);
-      if (e->size[(int)word[0]] == 0) return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT, "the einsum has no letter %c", word[0]);
+      if (!isalpha((unsigned char)word[0]) || word[1] != '=' ||
+          rf_parse_count(word + 2, &size, NULL) != RAFTER_OK || size < 1 || size > (int64_t)1e15)
+        return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT,
+                       "'%.40s' is no size (expected LETTER=NUMBER, at least 1)", at);
+      if (e->size[(int)word[0]] == 0)
+        return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT, "the einsum has no letter %c", word[0]);
       e->size[(int)word[0]] = (double)size;
       at += length + (at[length] == ',');
     }
   for (int c = 0; c < LETTERS; c++)
-    if (e->size[c] < 0) return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT, "the einsum has no size for %c", c);
+    if (e->size[c] < 0)
+      return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT, "the einsum has no size for %c", c);
   return RAFTER_OK;
 }
 
@@ -137,7 +159,10 @@ static double elements(const einsum *e, const bool *in, int *rank) {
   double product = 1;
   *rank = 0;
   for (int c = 0; c < LETTERS; c++)
-    if (in[c]) { product *= e->size[c]; ++*rank; }
+    if (in[c]) {
+      product *= e->size[c];
+      ++*rank;
+    }
   return product;
 }
 
@@ -150,18 +175,27 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
   double all = 1, bytes = 0, longest_bytes = 0, out, asymptote;
   int letters = 0, longest = 0, rank, rows = 0;
   for (int c = 0; c < LETTERS; c++)
-    if (e.size[c] > 0) { all *= e.size[c]; letters++; rows += e.in[0][c] && e.in[OPERANDS_MOST][c] && !e.in[1][c]; }
+    if (e.size[c] > 0) {
+      all *= e.size[c];
+      letters++;
+      rows += e.in[0][c] && e.in[OPERANDS_MOST][c] && !e.in[1][c];
+    }
   out = elements(&e, e.in[OPERANDS_MOST], &rank);
   for (int i = 0; i <= OPERANDS_MOST; i++) {
     if (i >= e.operands && i < OPERANDS_MOST) continue;
     double part = elements(&e, e.in[i], &rank) * (i == 1 ? q->weight.bytes : q->dtype.bytes) / 1;
-    if (rank > longest) { longest = rank; longest_bytes = 0; }
+    if (rank > longest) {
+      longest = rank;
+      longest_bytes = 0;
+    }
     if (rank == longest) longest_bytes += part;
     bytes += part;
   }
-  /* A multiply and an add for each point; the first add of every output is none. Books count both for every point. */
+  /* A multiply and an add for each point; the first add of every output is none. Books count
+   * both for every point. */
   bool sums = out < all;
-  double exact = (e.operands - 1) * all + (all - out), flops = sums && e.operands > 1 ? e.operands * all : exact;
+  double exact = (e.operands - 1) * all + (all - out),
+         flops = sums && e.operands > 1 ? e.operands * all : exact;
   bool batch = e.operands == 2 && rows && letters > longest; /* rows that the second operand does not have */
   RF_TRY(asymptotic_batch(q, "hbm", &asymptote, error));
   RF_TRY(rf_fact_roofline(q, flops, bytes, "hbm", batch ? asymptote : NAN, error));
@@ -172,7 +206,7 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* ---- attention --------------------------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------- */
 
 /* Pairs of a query and a key that it sees: query i of T stands behind S - T + i others. */
 static double seen(double queries, double keys, double window, bool causal) {
@@ -185,29 +219,38 @@ static double seen(double queries, double keys, double window, bool causal) {
 }
 
 rf_status rf_roofline_attention(rf_question *q, rf_error *error) {
-  double batch = rf_value(q, "batch"), queries = rf_value(q, "seq"), keys = rf_value_or(q, "context", queries), heads = rf_value(q, "heads");
-  double kv_heads = rf_value_or(q, "kv-heads", heads), dim = rf_value(q, "head-dim"), window = rf_value_or(q, "window", 0), peak, bps;
+  double batch = rf_value(q, "batch"), queries = rf_value(q, "seq"),
+         keys = rf_value_or(q, "context", queries), heads = rf_value(q, "heads");
+  double kv_heads = rf_value_or(q, "kv-heads", heads), dim = rf_value(q, "head-dim"),
+         window = rf_value_or(q, "window", 0), peak, bps;
   bool causal = !rf_flag(q, "non-causal");
   if (fmod(heads, kv_heads) != 0)
     return RF_FAIL(error, RAFTER_INVALID, "let --kv-heads divide --heads",
-                   "attention needs whole groups of heads (expected a divisor of %g, got %g kv heads)", heads, kv_heads);
+                   "attention needs whole groups of heads (expected a divisor of %g, got %g kv heads)", heads,
+                   kv_heads);
   if (causal && keys < queries)
     return RF_FAIL(error, RAFTER_INVALID, "--context counts the queries too; or say --non-causal",
-                   "causal attention has a key for every query (--context: expected at least %g, got %g)", queries, keys);
-  double per_pair = 4 * batch * heads * dim, read = window > 0 && causal ? fmin(keys, queries + window - 1) : keys;
-  double bytes = q->dtype.bytes * batch * 2 * queries * heads * dim + q->kv.bytes * batch * 2 * read * kv_heads * dim;
+                   "causal attention has a key for every query (--context: expected at least %g, got %g)",
+                   queries, keys);
+  double per_pair = 4 * batch * heads * dim,
+         read = window > 0 && causal ? fmin(keys, queries + window - 1) : keys;
+  double bytes =
+      q->dtype.bytes * batch * 2 * queries * heads * dim + q->kv.bytes * batch * 2 * read * kv_heads * dim;
   if (rf_asked(q, "kv-dtype")) rf_fact_note(q, "keys and values of %s", q->kv.name);
   RF_TRY(rf_peak(q, &peak, error));
   RF_TRY(rf_link_bps(q, "hbm", &bps, error));
-  RF_TRY(rf_fact_roofline(q, per_pair * seen(queries, keys, window, causal), bytes, "hbm", peak / bps, error));
+  RF_TRY(
+      rf_fact_roofline(q, per_pair * seen(queries, keys, window, causal), bytes, "hbm", peak / bps, error));
   rf_fact_add(q, "flops_full", "arithmetic of the whole square", RF_UNIT_FLOPS, per_pair * queries * keys);
   rf_fact_add(q, "group", "query heads that share a key", RF_UNIT_NUMBER, heads / kv_heads);
-  rf_fact_add(q, "kv_bytes", "keys and values read", RF_UNIT_BYTES, q->kv.bytes * batch * 2 * read * kv_heads * dim);
-  rf_fact_note(q, causal ? "causal: a query sees the keys before it and its own" : "not causal: every query sees every key");
+  rf_fact_add(q, "kv_bytes", "keys and values read", RF_UNIT_BYTES,
+              q->kv.bytes * batch * 2 * read * kv_heads * dim);
+  rf_fact_note(q, causal ? "causal: a query sees the keys before it and its own"
+                         : "not causal: every query sees every key");
   return RAFTER_OK;
 }
 
-/* ---- transfer, critical batch ------------------------------------------------------------------------------------ */
+/* ---- transfer, critical batch ---------------------------------------------------------------- */
 
 rf_status rf_roofline_transfer(rf_question *q, rf_error *error) {
   const char *link = rf_word(q, "link");
@@ -240,8 +283,10 @@ rf_status rf_roofline_critical_batch(rf_question *q, rf_error *error) {
   rf_fact_add(q, "critical_batch", "compute-bound from tokens", RF_UNIT_NUMBER, tokens);
   rf_fact_add(q, "critical_intensity", "and FLOP per byte", RF_UNIT_NUMBER, peak / bps);
   if (rf_link_bps(q, "ici", &other, NULL) == RAFTER_OK)
-    rf_fact_add(q, "critical_ici", "FLOP per byte over one axis of the network", RF_UNIT_NUMBER, peak / other);
+    rf_fact_add(q, "critical_ici", "FLOP per byte over one axis of the network", RF_UNIT_NUMBER,
+                peak / other);
   if (rf_link_bps(q, "dcn", &other, NULL) == RAFTER_OK)
-    rf_fact_add(q, "critical_dcn", "FLOP per byte over the data-centre network", RF_UNIT_NUMBER, peak / other);
+    rf_fact_add(q, "critical_dcn", "FLOP per byte over the data-centre network", RF_UNIT_NUMBER,
+                peak / other);
   return RAFTER_OK;
 }

@@ -1,14 +1,18 @@
-/* roofline_cost.c - FLOPs, time, price and utilisation of a run. Source: PaLM (Chowdhery et al. 2022), appendix B, for MFU. */
+/* roofline_cost.c - FLOPs, time, price and utilisation of a run. Source: PaLM (Chowdhery et al.
+ * 2022), appendix B, for MFU. */
 #include "plan/roofline_parts.h"
 
 #include <math.h>
 
-/* FLOPs a token: 6 P (forward alone: 2 P), and the attention over `seq` positions: 12 L N H T, causal half of it. */
+/* FLOPs a token: 6 P (forward alone: 2 P), and the attention over `seq` positions: 12 L N H T,
+ * causal half of it. */
 static rf_status per_token(rf_question *q, double *matmuls, double *attention, rf_error *error) {
-  double parameters = rf_value_or(q, "active-parameters", rf_value_or(q, "parameters", NAN)), layers = rf_value_or(q, "layers", NAN);
+  double parameters = rf_value_or(q, "active-parameters", rf_value_or(q, "parameters", NAN)),
+         layers = rf_value_or(q, "layers", NAN);
   double heads = rf_asked(q, "heads") || q->has_model ? rf_value(q, "heads") : NAN,
          dim = rf_asked(q, "head-dim") || q->has_model ? rf_value(q, "head-dim") : NAN;
-  bool forward = rf_flag(q, "forward"), causal = !rf_flag(q, "non-causal"), with_attention = rf_asked(q, "seq");
+  bool forward = rf_flag(q, "forward"), causal = !rf_flag(q, "non-causal"),
+       with_attention = rf_asked(q, "seq");
   *attention = 0;
   if (isnan(parameters)) return rf_need(q, "parameters", &parameters, error);
   *matmuls = (forward ? 2 : 6) * parameters;
@@ -21,21 +25,26 @@ static rf_status per_token(rf_question *q, double *matmuls, double *attention, r
     return RF_FAIL(error, RAFTER_INVALID, "give --heads and --head-dim, or --model",
                    "attention over --seq needs the heads (expected --heads and --head-dim)");
   *attention = (forward ? 4 : 12) * layers * heads * dim * rf_value(q, "seq") / (causal ? 2 : 1);
-  rf_fact_note(q, causal ? "causal attention; --non-causal counts the whole square" : "attention of the whole square");
+  rf_fact_note(q, causal ? "causal attention; --non-causal counts the whole square"
+                         : "attention of the whole square");
   return RAFTER_OK;
 }
 
 rf_status rf_roofline_cost(rf_question *q, rf_error *error) {
   double peak = NAN, price = rf_usd_per_hour(q), matmuls = NAN, attention = 0, chips = q->chips;
-  double rate = rf_value_or(q, "tokens-per-second", NAN), seconds = rf_value_or(q, "seconds", NAN), tokens = rf_value_or(q, "tokens", NAN), flops;
+  double rate = rf_value_or(q, "tokens-per-second", NAN), seconds = rf_value_or(q, "seconds", NAN),
+         tokens = rf_value_or(q, "tokens", NAN), flops;
   rf_asked(q, "chips");
   RF_TRY(rf_peak(q, &peak, error));
   if (isnan(tokens) && !isnan(rate)) tokens = isnan(seconds) ? rate : rate * seconds; /* of one second */
-  if (rf_asked(q, "flops")) { flops = rf_value(q, "flops"); matmuls = flops; }
-  else {
+  if (rf_asked(q, "flops")) {
+    flops = rf_value(q, "flops");
+    matmuls = flops;
+  } else {
     RF_TRY(per_token(q, &matmuls, &attention, error));
     if (isnan(tokens)) return rf_need(q, "tokens", &tokens, error);
-    flops = (matmuls + attention) * tokens; matmuls *= tokens;
+    flops = (matmuls + attention) * tokens;
+    matmuls *= tokens;
   }
   if (isnan(seconds) && !isnan(rate)) seconds = tokens / rate;
   if (isnan(seconds)) seconds = flops / (chips * peak * rf_value(q, "mfu"));
@@ -43,22 +52,27 @@ rf_status rf_roofline_cost(rf_question *q, rf_error *error) {
   rf_fact_head(q, flops, NAN, seconds, "compute", NAN);
   rf_fact_add(q, "days", "days", RF_UNIT_NUMBER, seconds / 86400);
   rf_fact_add(q, "mfu", "of the peak used (MFU)", RF_UNIT_PERCENT, mfu);
-  rf_fact_add(q, "mfu_without_attention", "without attention", RF_UNIT_PERCENT, matmuls / (seconds * chips * peak));
-  rf_fact_add(q, "flops_per_second_per_chip", "arithmetic a second on a chip", RF_UNIT_FLOPS, flops / seconds / chips);
+  rf_fact_add(q, "mfu_without_attention", "without attention", RF_UNIT_PERCENT,
+              matmuls / (seconds * chips * peak));
+  rf_fact_add(q, "flops_per_second_per_chip", "arithmetic a second on a chip", RF_UNIT_FLOPS,
+              flops / seconds / chips);
   rf_fact_add(q, "tokens_per_second", "tokens a second", RF_UNIT_NUMBER, tokens / seconds);
   rf_fact_add(q, "tokens_per_second_per_chip", "on a chip", RF_UNIT_NUMBER, tokens / seconds / chips);
   rf_fact_add(q, "chip_hours", "chip hours", RF_UNIT_NUMBER, chips * seconds / 3600);
   rf_fact_add(q, "usd", "dollars", RF_UNIT_USD, dollars * seconds);
   rf_fact_add(q, "usd_per_chip_hour", "dollars a chip and hour", RF_UNIT_USD, price > 0 ? price : NAN);
-  rf_fact_add(q, "usd_per_million_tokens", "dollars a million tokens", RF_UNIT_USD, dollars * seconds / tokens * 1e6);
+  rf_fact_add(q, "usd_per_million_tokens", "dollars a million tokens", RF_UNIT_USD,
+              dollars * seconds / tokens * 1e6);
   rf_fact_add(q, "tokens_per_usd", "tokens a dollar", RF_UNIT_NUMBER, tokens / (dollars * seconds));
   rf_fact_add(q, "flops_per_usd", "arithmetic a dollar", RF_UNIT_FLOPS, flops / (dollars * seconds));
-  rf_fact_add(q, "peak_flops_per_usd", "peak arithmetic a dollar", RF_UNIT_FLOPS, price > 0 ? peak * 3600 / price : NAN);
+  rf_fact_add(q, "peak_flops_per_usd", "peak arithmetic a dollar", RF_UNIT_FLOPS,
+              price > 0 ? peak * 3600 / price : NAN);
   rf_fact_add(q, "performance_per_price", "arithmetic a second, for a dollar an hour", RF_UNIT_FLOPS,
               price > 0 ? flops / seconds / chips / price : NAN);
   char tiers[200];
   if (!(price > 0) && q->machine.price_count)
-    rf_fact_note(q, "%s has no list price: --price takes %s, or an amount in USD", q->machine.name, rf_machine_prices_text(&q->machine, tiers));
+    rf_fact_note(q, "%s has no list price: --price takes %s, or an amount in USD", q->machine.name,
+                 rf_machine_prices_text(&q->machine, tiers));
   else if (!(price > 0)) rf_fact_note(q, "%s has no list price: --price USD gives one", q->machine.name);
   return RAFTER_OK;
 }

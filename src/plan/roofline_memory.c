@@ -7,11 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- memory ------------------------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Elements that a token keeps in each layer, by the names of --saved. */
 static rf_status saved_elements(rf_question *q, const char *names, double *elements, rf_error *error) {
-  double width, ff, heads = rf_value(q, "heads"), dim = rf_value(q, "head-dim"), kv = rf_value_or(q, "kv-heads", heads);
+  double width, ff, heads = rf_value(q, "heads"), dim = rf_value(q, "head-dim"),
+                    kv = rf_value_or(q, "kv-heads", heads);
   RF_TRY(rf_need(q, "width", &width, error));
   RF_TRY(rf_need(q, "ff", &ff, error));
   *elements = 0;
@@ -26,28 +27,33 @@ static rf_status saved_elements(rf_question *q, const char *names, double *eleme
     }
     const rf_saved *row = &RF_SAVED[i];
     *elements += row->width * width + row->ff * ff;
-    if (row->heads || row->kv) *elements += (row->heads * heads + row->kv * kv) * dim; /* unsaid where nothing asks for them */
+    /* unsaid where nothing asks for them */
+    if (row->heads || row->kv) *elements += (row->heads * heads + row->kv * kv) * dim;
     at += length + (at[length] == ',');
   }
   return RAFTER_OK;
 }
 
 rf_status rf_roofline_memory(rf_question *q, rf_error *error) {
-  double parameters = rf_value_or(q, "parameters", NAN), per = rf_value(q, "bytes-per-parameter"), shards = q->chips,
-         room = q->machine.memory_bytes - q->machine.reserve_bytes;
+  double parameters = rf_value_or(q, "parameters", NAN), per = rf_value(q, "bytes-per-parameter"),
+         shards = q->chips, room = q->machine.memory_bytes - q->machine.reserve_bytes;
   double states = isnan(parameters) ? 0 : parameters * per, activations = 0, kept = 0, layers, tokens;
   const char *saved = rf_word(q, "saved");
-  rf_asked(q, "chips"); rf_asked(q, "hbm"); rf_asked(q, "on");
+  rf_asked(q, "chips");
+  rf_asked(q, "hbm");
+  rf_asked(q, "on");
   if (saved) {
     RF_TRY(saved_elements(q, saved, &kept, error));
     RF_TRY(rf_need(q, "layers", &layers, error));
     RF_TRY(rf_need(q, "tokens", &tokens, error));
     activations = kept * layers * tokens * q->dtype.bytes;
   }
-  double program = rf_value_or(q, "argument", 0) + rf_value_or(q, "output", 0) + rf_value_or(q, "temp", 0) - rf_value_or(q, "alias", 0);
+  double program = rf_value_or(q, "argument", 0) + rf_value_or(q, "output", 0) + rf_value_or(q, "temp", 0) -
+                   rf_value_or(q, "alias", 0);
   if (isnan(parameters) && !saved && program == 0 && !rf_asked(q, "bytes-per-parameter"))
     return RF_FAIL(error, RAFTER_INVALID,
-                   "give --parameters or --bytes-per-parameter, --saved with --tokens, or --argument, --output, --temp and --alias",
+                   "give --parameters or --bytes-per-parameter, --saved with --tokens, or --argument, "
+                   "--output, --temp and --alias",
                    "memory of what?");
   double total = states + activations + program, chip = total / shards;
   rf_fact_head(q, 0, total, NAN, "memory", room * shards / per);
@@ -64,11 +70,11 @@ rf_status rf_roofline_memory(rf_question *q, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* ---- the cache --------------------------------------------------------------------------------------------------- */
+/* ---- the cache ------------------------------------------------------------------------------- */
 
 rf_status rf_kv_sequence(rf_question *q, double context, double *bytes, double *uniform, rf_error *error) {
-  double layers, heads = rf_value(q, "kv-heads"), dim = rf_value(q, "head-dim"), window = rf_value_or(q, "window", 0),
-                 period = rf_value_or(q, "window-period", 0);
+  double layers, heads = rf_value(q, "kv-heads"), dim = rf_value(q, "head-dim"),
+                 window = rf_value_or(q, "window", 0), period = rf_value_or(q, "window-period", 0);
   RF_TRY(rf_need(q, "layers", &layers, error));
   if (isnan(heads)) heads = rf_value(q, "heads");
   if (q->has_model && q->model.kv_rank > 0) { /* latent attention keeps one row for all heads */
@@ -76,7 +82,10 @@ rf_status rf_kv_sequence(rf_question *q, double context, double *bytes, double *
     if (uniform) *uniform = *bytes;
     return RAFTER_OK;
   }
-  double full = period > 0 ? floor(layers / period) : window > 0 ? 0 : layers, per = 2 * heads * (dim * q->kv.bytes + rf_value(q, "scale-bytes"));
+  double full = period > 0   ? floor(layers / period)
+                : window > 0 ? 0
+                             : layers,
+         per = 2 * heads * (dim * q->kv.bytes + rf_value(q, "scale-bytes"));
   if (window <= 0) full = layers;
   *bytes = per * (full * context + (layers - full) * fmin(context, window > 0 ? window : context));
   if (uniform) *uniform = per * layers * context;
@@ -84,8 +93,11 @@ rf_status rf_kv_sequence(rf_question *q, double context, double *bytes, double *
 }
 
 rf_status rf_roofline_kv(rf_question *q, rf_error *error) {
-  double context = rf_value_or(q, "context", rf_value(q, "seq")), batch = rf_value(q, "batch"), sequence, uniform, bps;
-  rf_asked(q, "kv-dtype"); rf_asked(q, "chips"); rf_asked(q, "hbm");
+  double context = rf_value_or(q, "context", rf_value(q, "seq")), batch = rf_value(q, "batch"), sequence,
+         uniform, bps;
+  rf_asked(q, "kv-dtype");
+  rf_asked(q, "chips");
+  rf_asked(q, "hbm");
   RF_TRY(rf_kv_sequence(q, context, &sequence, &uniform, error));
   RF_TRY(rf_link_bps(q, "hbm", &bps, error));
   rf_fact_head(q, 0, sequence * batch, sequence * batch / bps / q->chips, "memory", NAN);
@@ -98,7 +110,7 @@ rf_status rf_roofline_kv(rf_question *q, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* ---- decoding ---------------------------------------------------------------------------------------------------- */
+/* ---- decoding -------------------------------------------------------------------------------- */
 
 typedef struct weights {
   double total, active, experts; /* parameters; of them the routed experts' */
@@ -107,15 +119,19 @@ typedef struct weights {
 
 static rf_status read_weights(rf_question *q, weights *w, rf_error *error) {
   w->total = rf_value_or(q, "parameters", NAN);
-  if (isnan(w->total) && rf_asked(q, "weight-bytes")) w->total = rf_value(q, "weight-bytes") / q->weight.bytes;
+  if (isnan(w->total) && rf_asked(q, "weight-bytes"))
+    w->total = rf_value(q, "weight-bytes") / q->weight.bytes;
   if (isnan(w->total)) return rf_need(q, "parameters", &w->total, error);
   RF_TRY(rf_experts(q, &w->count, &w->used, error));
-  w->active = rf_value_or(q, "active-parameters", w->total); w->experts = 0;
+  w->active = rf_value_or(q, "active-parameters", w->total);
+  w->experts = 0;
   if (w->active > w->total)
     return RF_FAIL(error, RAFTER_INVALID, "give fewer --active-parameters",
-                   "a token meets more parameters than there are (expected at most %g, got %g)", w->total, w->active);
+                   "a token meets more parameters than there are (expected at most %g, got %g)", w->total,
+                   w->active);
   /* What a token does not meet is (E - k) / E of the experts' parameters. */
-  if (w->count > w->used && w->used > 0) w->experts = (w->total - w->active) * w->count / (w->count - w->used);
+  if (w->count > w->used && w->used > 0)
+    w->experts = (w->total - w->active) * w->count / (w->count - w->used);
   return RAFTER_OK;
 }
 
@@ -132,24 +148,32 @@ static rf_status kv_of_sequence(rf_question *q, double *bytes, rf_error *error) 
 
 rf_status rf_roofline_decode(rf_question *q, rf_error *error) {
   weights w;
-  double kv, peak, bps, batch = rf_value(q, "batch"), chips = q->chips, replicas = rf_value(q, "replicas"), price = rf_usd_per_hour(q);
-  rf_asked(q, "chips"); rf_asked(q, "hbm"); rf_asked(q, "weight-dtype"); rf_asked(q, "kv-dtype");
+  double kv, peak, bps, batch = rf_value(q, "batch"), chips = q->chips, replicas = rf_value(q, "replicas"),
+                        price = rf_usd_per_hour(q);
+  rf_asked(q, "chips");
+  rf_asked(q, "hbm");
+  rf_asked(q, "weight-dtype");
+  rf_asked(q, "kv-dtype");
   RF_TRY(read_weights(q, &w, error));
   RF_TRY(kv_of_sequence(q, &kv, error));
   RF_TRY(rf_peak(q, &peak, error));
   RF_TRY(rf_link_bps(q, "hbm", &bps, error));
   if (replicas > chips)
-    return RF_FAIL(error, RAFTER_INVALID, "give fewer --replicas", "more copies than chips (--replicas: expected at most %g, got %g)", chips,
-                   replicas);
+    return RF_FAIL(error, RAFTER_INVALID, "give fewer --replicas",
+                   "more copies than chips (--replicas: expected at most %g, got %g)", chips, replicas);
   /* Expected distinct experts of a batch: E (1 - (1 - k/E)^B). */
-  double met = w.count > 0 && w.used > 0 ? 1 - pow(1 - w.used / w.count, batch) : 1, rest = w.total - w.experts;
+  double met = w.count > 0 && w.used > 0 ? 1 - pow(1 - w.used / w.count, batch) : 1,
+         rest = w.total - w.experts;
   double chip_weights = q->weight.bytes * (rest * replicas + w.experts) / chips,
          chip_read = q->weight.bytes * (rest * replicas + w.experts * met) / chips;
-  double attention = batch * kv / chips / bps, load = chip_read / bps, compute = 2 * w.active * batch / chips / peak, linear = fmax(load, compute);
-  double total = chip_weights * chips + batch * kv, room = q->machine.memory_bytes - q->machine.reserve_bytes, seconds = attention + linear,
-         rate = batch / seconds;
-  double sparsity = w.count > 0 && w.used > 0 ? w.count / w.used : 1, critical = peak / bps * q->weight.bytes / 2 * sparsity;
-  rf_fact_head(q, 2 * w.active * batch, chip_read * chips + batch * kv, seconds, compute > load + attention ? "compute" : "memory", critical);
+  double attention = batch * kv / chips / bps, load = chip_read / bps,
+         compute = 2 * w.active * batch / chips / peak, linear = fmax(load, compute);
+  double total = chip_weights * chips + batch * kv, room = q->machine.memory_bytes - q->machine.reserve_bytes,
+         seconds = attention + linear, rate = batch / seconds;
+  double sparsity = w.count > 0 && w.used > 0 ? w.count / w.used : 1,
+         critical = peak / bps * q->weight.bytes / 2 * sparsity;
+  rf_fact_head(q, 2 * w.active * batch, chip_read * chips + batch * kv, seconds,
+               compute > load + attention ? "compute" : "memory", critical);
   rf_fact_add(q, "attention_seconds", "reading the cache", RF_UNIT_SECONDS, attention);
   rf_fact_add(q, "load_seconds", "reading the weights", RF_UNIT_SECONDS, load);
   rf_fact_add(q, "compute_seconds", "arithmetic", RF_UNIT_SECONDS, compute);
@@ -163,10 +187,14 @@ rf_status rf_roofline_decode(rf_question *q, rf_error *error) {
   rf_fact_add(q, "kv_bytes_per_sequence", "cache of a sequence", RF_UNIT_BYTES, kv);
   rf_fact_add(q, "memory_bytes", "weights and caches", RF_UNIT_BYTES, total);
   rf_fact_add(q, "memory_bytes_per_chip", "on each chip", RF_UNIT_BYTES, total / chips);
-  rf_fact_add(q, "free_bytes_per_chip", "free on each chip, without caches", RF_UNIT_BYTES, room - chip_weights);
+  rf_fact_add(q, "free_bytes_per_chip", "free on each chip, without caches", RF_UNIT_BYTES,
+              room - chip_weights);
   rf_fact_add(q, "fits", "fits", RF_UNIT_TRUTH, total <= room * chips);
-  rf_fact_add(q, "slots", "sequences that fit", RF_UNIT_NUMBER, kv > 0 ? fmax(0, floor((room - chip_weights) * chips / kv)) : NAN);
-  rf_fact_add(q, "minimum_chips", "chips for the weights alone", RF_UNIT_NUMBER, ceil(q->weight.bytes * w.total / room));
-  rf_fact_add(q, "usd_per_million_tokens", "dollars a million tokens", RF_UNIT_USD, price > 0 ? chips * price / 3600 / rate * 1e6 : NAN);
+  rf_fact_add(q, "slots", "sequences that fit", RF_UNIT_NUMBER,
+              kv > 0 ? fmax(0, floor((room - chip_weights) * chips / kv)) : NAN);
+  rf_fact_add(q, "minimum_chips", "chips for the weights alone", RF_UNIT_NUMBER,
+              ceil(q->weight.bytes * w.total / room));
+  rf_fact_add(q, "usd_per_million_tokens", "dollars a million tokens", RF_UNIT_USD,
+              price > 0 ? chips * price / 3600 / rate * 1e6 : NAN);
   return RAFTER_OK;
 }

@@ -1,4 +1,5 @@
-/* roofline_network.c - collectives over a group of chips, and arrays cut over a mesh. Formulas: machine/links.c. */
+/* roofline_network.c - collectives over a group of chips, and arrays cut over a mesh. Formulas:
+ * machine/links.c. */
 #include "plan/roofline_parts.h"
 
 #include <ctype.h>
@@ -8,7 +9,8 @@
 #include <string.h>
 
 static rf_collective collective_of(const char *op) {
-  static const char *const names[RF_COLLECTIVES] = {"allgather", "reducescatter", "allreduce", "alltoall", "permute"};
+  static const char *const names[RF_COLLECTIVES] = {"allgather", "reducescatter", "allreduce", "alltoall",
+                                                    "permute"};
   for (int i = 0; i < RF_COLLECTIVES; i++)
     if (!strcmp(names[i], op)) return (rf_collective)i;
   return RF_ALL_GATHER;
@@ -23,31 +25,43 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
   bytes /= sharded; /* on axes that take no part */
   double seconds = rf_collective_seconds(&group, kind, bytes, true, &latency),
          exact = rf_collective_seconds(&group, kind, bytes, false, &latency_exact);
-  double large = 1e18, per_byte = rf_collective_seconds(&group, kind, large, true, NULL) / large, chips = group.chips;
+  double large = 1e18, per_byte = rf_collective_seconds(&group, kind, large, true, NULL) / large,
+         chips = group.chips;
   double gather = rf_collective_seconds(&group, RF_ALL_GATHER, large, true, NULL) / large;
   bool waits = seconds <= latency && latency > 0;
-  rf_fact_head(q, 0, bytes, seconds, chips < 2 ? "nothing" : waits ? "latency" : "network", latency > 0 && per_byte > 0 ? latency / per_byte : NAN);
+  rf_fact_head(q, 0, bytes, seconds,
+               chips < 2 ? "nothing"
+               : waits   ? "latency"
+                         : "network",
+               latency > 0 && per_byte > 0 ? latency / per_byte : NAN);
   rf_fact_add(q, "seconds_exact", "without what a chip has already", RF_UNIT_SECONDS, exact);
   rf_fact_add(q, "throughput_seconds", "by bandwidth alone", RF_UNIT_SECONDS, bytes * per_byte);
   rf_fact_add(q, "latency_seconds", "by hops alone", RF_UNIT_SECONDS, latency);
   rf_fact_add(q, "hops", "hops", RF_UNIT_NUMBER, group.hop_seconds > 0 ? latency / group.hop_seconds : NAN);
   rf_fact_add(q, "group_chips", "chips", RF_UNIT_NUMBER, chips);
-  rf_fact_add(q, "critical_bytes", "latency binds below", RF_UNIT_BYTES, latency > 0 && per_byte > 0 ? latency / per_byte : NAN);
-  rf_fact_add(q, "critical_shard_bytes", "a chip's shard of that", RF_UNIT_BYTES, group.hop_seconds > 0 ? group.oneway_bps * group.hop_seconds : NAN);
+  rf_fact_add(q, "critical_bytes", "latency binds below", RF_UNIT_BYTES,
+              latency > 0 && per_byte > 0 ? latency / per_byte : NAN);
+  rf_fact_add(q, "critical_shard_bytes", "a chip's shard of that", RF_UNIT_BYTES,
+              group.hop_seconds > 0 ? group.oneway_bps * group.hop_seconds : NAN);
   rf_fact_add(q, "bytes_per_second", "bandwidth", RF_UNIT_BPS, 1 / per_byte);
-  /* A ring of one direction: every link carries all but one shard of a gather; of an exchange each block goes half round in the mean. */
+  /* A ring of one direction: every link carries all but one shard of a gather; of an exchange
+   * each block goes half round in the mean. */
   double around = bytes * (1 - 1 / chips) * (kind == RF_ALL_TO_ALL ? 0.5 : kind == RF_ALL_REDUCE ? 2 : 1);
   if (kind != RF_PERMUTE) {
-    rf_fact_add(q, "link_bytes_unidirectional", "each link carries, were all sent one way round", RF_UNIT_BYTES, around);
-    rf_fact_add(q, "allgather_ratio", "time of an all-gather of the same bytes", RF_UNIT_NUMBER, per_byte / gather);
-    rf_fact_add(q, "allgather_ratio_unidirectional", NULL, RF_UNIT_NUMBER, around / (bytes * (1 - 1 / chips)));
+    rf_fact_add(q, "link_bytes_unidirectional", "each link carries, were all sent one way round",
+                RF_UNIT_BYTES, around);
+    rf_fact_add(q, "allgather_ratio", "time of an all-gather of the same bytes", RF_UNIT_NUMBER,
+                per_byte / gather);
+    rf_fact_add(q, "allgather_ratio_unidirectional", NULL, RF_UNIT_NUMBER,
+                around / (bytes * (1 - 1 / chips)));
   }
   for (int i = 0; i < group.rings; i++)
-    rf_fact_note(q, "axis of %d: %s", group.ring[i].extent, group.ring[i].wraps ? "a ring, both directions" : "open, one direction counts");
+    rf_fact_note(q, "axis of %d: %s", group.ring[i].extent,
+                 group.ring[i].wraps ? "a ring, both directions" : "open, one direction counts");
   return RAFTER_OK;
 }
 
-/* ---- arrays ------------------------------------------------------------------------------------------------------ */
+/* ---- arrays ---------------------------------------------------------------------------------- */
 
 enum { MESH_AXES_MOST = 26, RANK_MOST = 8 };
 typedef struct named_mesh {
@@ -61,16 +75,20 @@ static rf_status parse_mesh(const char *text, named_mesh *mesh, rf_error *error)
     int letter = toupper((unsigned char)*at) - 'A';
     char *end = NULL;
     long size = at[0] && at[1] == '=' ? strtol(at + 2, &end, 10) : 0;
-    if (letter < 0 || letter >= MESH_AXES_MOST || !end || size < 1 || size > RF_NETWORK_AXES_MOST || (*end && *end != ',') || mesh->of[letter])
-      return RF_FAIL(error, RAFTER_INVALID, "write --mesh X=4,Y=8", "--mesh has no axis at '%.30s' (expected LETTER=CHIPS, each once)", at);
-    mesh->of[letter] = (int)size; mesh->chips *= (double)size;
+    if (letter < 0 || letter >= MESH_AXES_MOST || !end || size < 1 || size > RF_NETWORK_AXES_MOST ||
+        (*end && *end != ',') || mesh->of[letter])
+      return RF_FAIL(error, RAFTER_INVALID, "write --mesh X=4,Y=8",
+                     "--mesh has no axis at '%.30s' (expected LETTER=CHIPS, each once)", at);
+    mesh->of[letter] = (int)size;
+    mesh->chips *= (double)size;
     at = *end ? end + 1 : end;
   }
   return RAFTER_OK;
 }
 
 /* Letters of the axes that cut each dimension, between commas: "XY,-" or "XY,". */
-static rf_status parse_spec(const char *spec, const named_mesh *mesh, int rank, double split[RANK_MOST], rf_error *error) {
+static rf_status parse_spec(const char *spec, const named_mesh *mesh, int rank, double split[RANK_MOST],
+                            rf_error *error) {
   bool seen[MESH_AXES_MOST] = {false};
   int dim = 0;
   for (const char *c = spec; c && *c; c++) {
@@ -83,7 +101,8 @@ static rf_status parse_spec(const char *spec, const named_mesh *mesh, int rank, 
     if (!mesh->of[letter] || seen[letter])
       return RF_FAIL(error, RAFTER_INVALID, "name each axis of --mesh once", "--spec %s axis %c",
                      seen[letter] ? "uses twice the" : "names what --mesh has not,", *c);
-    seen[letter] = true; split[dim] *= mesh->of[letter];
+    seen[letter] = true;
+    split[dim] *= mesh->of[letter];
   }
   return RAFTER_OK;
 }
@@ -91,18 +110,22 @@ static rf_status parse_spec(const char *spec, const named_mesh *mesh, int rank, 
 rf_status rf_roofline_array(rf_question *q, rf_error *error) {
   named_mesh mesh = {.chips = 1};
   int rank;
-  double bytes, split[RANK_MOST] = {1, 1, 1, 1, 1, 1, 1, 1}, ways = 1, local = 1, count = rf_value(q, "count");
+  double bytes, split[RANK_MOST] = {1, 1, 1, 1, 1, 1, 1, 1}, ways = 1, local = 1,
+                count = rf_value(q, "count");
   const int64_t *shape = rf_options_list(q->o, "shape", &rank);
   if (rank < 1 || rank > RANK_MOST)
-    return RF_FAIL(error, RAFTER_INVALID, "write --shape 2048,8192", "array needs --shape (expected 1 to %d dimensions, got %d)", RANK_MOST, rank);
+    return RF_FAIL(error, RAFTER_INVALID, "write --shape 2048,8192",
+                   "array needs --shape (expected 1 to %d dimensions, got %d)", RANK_MOST, rank);
   RF_TRY(rf_asked_bytes(q, &bytes, error));
   RF_TRY(parse_mesh(rf_word(q, "mesh"), &mesh, error));
   RF_TRY(parse_spec(rf_word(q, "spec"), &mesh, rank, split, error));
   for (int i = 0; i < rank; i++) {
     if (shape[i] % (int64_t)split[i])
       return RF_FAIL(error, RAFTER_INVALID, "choose axes that divide it",
-                     "dimension %d does not divide over its axes (expected a multiple of %g, got %lld)", i, split[i], (long long)shape[i]);
-    ways *= split[i]; local *= (double)shape[i] / split[i];
+                     "dimension %d does not divide over its axes (expected a multiple of %g, got %lld)", i,
+                     split[i], (long long)shape[i]);
+    ways *= split[i];
+    local *= (double)shape[i] / split[i];
   }
   local *= q->dtype.bytes * count;
   double room = q->machine.memory_bytes - q->machine.reserve_bytes;

@@ -1,6 +1,7 @@
-/* roofline_parallel.c - when a way of cutting a model over chips is compute-bound, and how far it can go.
- * Sources: "How to Scale Your Model", chapters on training and inference; MaxText, sharding documentation (experts, context).
- * Letters: n tokens, D width, F feed-forward width, alpha = peak FLOP/s over bytes/s of one axis of the network (both directions). */
+/* roofline_parallel.c - when a way of cutting a model over chips is compute-bound, and how far
+ * it can go. Sources: "How to Scale Your Model", chapters on training and inference; MaxText,
+ * sharding documentation (experts, context). Letters: n tokens, D width, F feed-forward width,
+ * alpha = peak FLOP/s over bytes/s of one axis of the network (both directions). */
 #include "plan/roofline_parts.h"
 
 #include <math.h>
@@ -13,14 +14,16 @@ typedef struct strategy {
   double peak, bps, matrices;
 } strategy;
 
-/* A layer's MLPs: the width of one expert and how many of them a token meets and a layer holds; of a plain MLP one. --ff and --experts are as typed. */
+/* A layer's MLPs: the width of one expert and how many of them a token meets and a layer holds;
+ * of a plain MLP one. --ff and --experts are as typed. */
 typedef struct widths {
   double one, met, held;
 } widths;
 
 static widths widths_of(rf_question *q, double ff) {
   const rf_model *m = &q->model;
-  double experts = rf_value_or(q, "experts", 0), used = rf_value_or(q, "experts-used", 0), shared = q->has_model ? (double)m->experts_shared : 0;
+  double experts = rf_value_or(q, "experts", 0), used = rf_value_or(q, "experts-used", 0),
+         shared = q->has_model ? (double)m->experts_shared : 0;
   if (!(experts > 0 && used > 0)) return (widths){ff, 1, 1};
   double one = q->has_model && m->experts > 0 && !rf_asked(q, "ff") ? (double)rf_model_expert_ff(m) : ff;
   return (widths){one, used + shared, experts + shared};
@@ -28,7 +31,8 @@ static widths widths_of(rf_question *q, double ff) {
 
 /* Strategies whose formulas have one dense MLP say so of a mixture. */
 static void note_dense(rf_question *q, double ff) {
-  if (q->has_model && q->model.experts > 0) rf_fact_note(q, "counted as one plain MLP of width %.0f, not as experts; --ff gives another", ff);
+  if (q->has_model && q->model.experts > 0)
+    rf_fact_note(q, "counted as one plain MLP of width %.0f, not as experts; --ff gives another", ff);
 }
 
 static rf_status read_strategy(rf_question *q, strategy *s, rf_error *error) {
@@ -36,32 +40,41 @@ static rf_status read_strategy(rf_question *q, strategy *s, rf_error *error) {
   RF_TRY(rf_peak(q, &s->peak, error));
   RF_TRY(rf_link_bps(q, link ? link : "ici", &s->bps, error));
   int first = 1, second = 1, end = 0;
-  if (axes && (sscanf(axes, "%d%n,%d%n", &first, &end, &second, &end) < 1 || axes[end] || first < 1 || second < 1 || first > 4 || second > 4))
+  if (axes && (sscanf(axes, "%d%n,%d%n", &first, &end, &second, &end) < 1 || axes[end] || first < 1 ||
+               second < 1 || first > 4 || second > 4))
     return RF_FAIL(error, RAFTER_INVALID, "write --axes 3, or --axes 2,1 for the two ways of fsdp+tp",
                    "--axes counts the network's axes of each way here (expected 1 to 4, got '%.20s')", axes);
-  s->alpha = s->peak / s->bps; s->narrow = q->dtype.bytes / 2; s->axes[0] = first; s->axes[1] = second;
+  s->alpha = s->peak / s->bps;
+  s->narrow = q->dtype.bytes / 2;
+  s->axes[0] = first;
+  s->axes[1] = second;
   s->matrices = rf_value_or(q, "matrices", q->has_model && rf_mlp_gated(q->model.mlp) ? 3 : 2);
   return RAFTER_OK;
 }
 
-/* So many ways over more than two nodes of GPUs gather and reduce at the rate of the network between them, where that is the slower one: an array goes
- * whole through every node's cards, and in between two of them only its half. A link or its rate that was typed stands. */
+/* So many ways over more than two nodes of GPUs gather and reduce at the rate of the network
+ * between them, where that is the slower one: an array goes whole through every node's cards,
+ * and in between two of them only its half. A link or its rate that was typed stands. */
 static void cross_nodes(rf_question *q, strategy *s, double ways) {
   const rf_machine *m = &q->machine;
   int inside = m->shape_rank ? m->shape[0] : m->topology.domain;
   bool typed = rf_asked(q, "link") || rf_asked(q, "ici") || rf_asked(q, "oneway");
-  if (typed || m->topology.form != RF_NETWORK_SWITCH || !(m->topology.node_bps > 0) || ways <= 2 * inside) return;
+  if (typed || m->topology.form != RF_NETWORK_SWITCH || !(m->topology.node_bps > 0) || ways <= 2 * inside)
+    return;
   double bps = m->topology.node_bps * inside / m->topology.domain;
   if (bps >= s->bps) return;
-  s->bps = bps; s->alpha = s->peak / bps;
+  s->bps = bps;
+  s->alpha = s->peak / bps;
   rf_fact_note(q, "over more than two nodes: %.4g GB/s out of a node bind", bps * 1e-9);
 }
 
-/* Tokens a chip needs, and what follows for a batch and for a number of chips. `chips` as far as known. */
+/* Tokens a chip needs, and what follows for a batch and for a number of chips. `chips` as far as
+ * known. */
 static void add_tokens(rf_question *q, double critical, double pod) {
   double tokens = rf_value_or(q, "tokens", NAN), chips = q->chips;
   rf_fact_add(q, "critical_tokens", "tokens of a batch over all chips", RF_UNIT_NUMBER, critical * chips);
-  if (pod > 0) rf_fact_add(q, "critical_tokens_pod", "tokens of a batch over a pod", RF_UNIT_NUMBER, critical * pod);
+  if (pod > 0)
+    rf_fact_add(q, "critical_tokens_pod", "tokens of a batch over a pod", RF_UNIT_NUMBER, critical * pod);
   if (isnan(tokens)) return;
   rf_fact_add(q, "tokens_per_chip", "tokens a chip of this batch", RF_UNIT_NUMBER, tokens / chips);
   rf_fact_add(q, "max_chips", "chips that this batch keeps busy", RF_UNIT_NUMBER, tokens / critical);
@@ -74,10 +87,14 @@ static double pod_chips(const rf_machine *m) {
   return m->topology.pod_chips ? (double)m->topology.pod_chips : chips > 1 ? chips : 0;
 }
 
-static const char *bound_of(double have, double need) { return isnan(have) ? "" : have >= need ? "compute" : "network"; }
+static const char *bound_of(double have, double need) {
+  return isnan(have) ? "" : have >= need ? "compute" : "network";
+}
 
-/* Bytes of a layer of `matrices` F x D over the group, forward and backward, and seconds where sizes are known; `ff`: what a token meets. */
-static void add_layer(rf_question *q, const strategy *s, double ff, double forward, double backward, double ways) {
+/* Bytes of a layer of `matrices` F x D over the group, forward and backward, and seconds where
+ * sizes are known; `ff`: what a token meets. */
+static void add_layer(rf_question *q, const strategy *s, double ff, double forward, double backward,
+                      double ways) {
   double tokens = rf_value_or(q, "tokens", NAN), width = rf_value_or(q, "width", NAN);
   rf_fact_add(q, "forward_bytes", "sent for a layer, forward", RF_UNIT_BYTES, forward);
   rf_fact_add(q, "backward_bytes", "sent for a layer, backward", RF_UNIT_BYTES, backward);
@@ -94,55 +111,70 @@ static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_err
   RF_TRY(rf_experts(q, &experts, &used, error));
   double sparsity = experts > 0 && used > 0 ? experts / used : 1;
   const char *link = rf_word(q, "link");
-  bool slices = link && !strcmp(link, "dcn"); /* the network's chips are those of a slice, which reduce together */
-  double critical = s->alpha * s->narrow * sparsity / (slices ? 1 : s->axes[0]), tokens = rf_value_or(q, "tokens", NAN);
-  widths w = widths_of(q, rf_value_or(q, "ff", NAN)); /* every expert of a layer is gathered and reduced, whoever is chosen */
-  double width = rf_value_or(q, "width", NAN), weights = s->matrices * width * w.one * w.held * q->dtype.bytes;
+  /* the network's chips are those of a slice, which reduce together */
+  bool slices = link && !strcmp(link, "dcn");
+  double critical = s->alpha * s->narrow * sparsity / (slices ? 1 : s->axes[0]),
+         tokens = rf_value_or(q, "tokens", NAN);
+  /* every expert of a layer is gathered and reduced, whoever is chosen */
+  widths w = widths_of(q, rf_value_or(q, "ff", NAN));
+  double width = rf_value_or(q, "width", NAN),
+         weights = s->matrices * width * w.one * w.held * q->dtype.bytes;
   rf_fact_head(q, NAN, NAN, NAN, slices ? "" : bound_of(tokens / q->chips, critical), critical);
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
-  rf_fact_add(q, "critical_batch", slices ? "compute-bound from tokens a slice" : "compute-bound from tokens a chip", RF_UNIT_NUMBER, critical);
+  rf_fact_add(q, "critical_batch",
+              slices ? "compute-bound from tokens a slice" : "compute-bound from tokens a chip",
+              RF_UNIT_NUMBER, critical);
   if (slices) {
     rf_fact_add(q, "slice_bytes_per_second", "out of a slice", RF_UNIT_BPS, s->bps * q->chips);
-    rf_fact_add(q, "slice_flops_per_second", "arithmetic of a slice a second", RF_UNIT_FLOPS, s->peak * q->chips);
+    rf_fact_add(q, "slice_flops_per_second", "arithmetic of a slice a second", RF_UNIT_FLOPS,
+                s->peak * q->chips);
     rf_fact_add(q, "slice_chips", "chips of a slice", RF_UNIT_NUMBER, q->chips);
   } else add_tokens(q, critical, pod_chips(&q->machine));
-  /* Reducing a gradient costs an all-gather's bytes twice, or once and the gather of the sharded weight again. */
+  /* Reducing a gradient costs an all-gather's bytes twice, or once and the gather of the sharded
+   * weight again. */
   add_layer(q, s, w.one * w.met, gathers ? weights : 0, 2 * weights, q->chips);
   return RAFTER_OK;
 }
 
 static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
-  double ff, degree = rf_value_or(q, "degree", q->chips), batch = rf_value(q, "batch"), width = rf_value_or(q, "width", NAN), hbm,
-             hop = q->machine.topology.hop_seconds;
+  double ff, degree = rf_value_or(q, "degree", q->chips), batch = rf_value(q, "batch"),
+             width = rf_value_or(q, "width", NAN), hbm, hop = q->machine.topology.hop_seconds;
   RF_TRY(rf_need(q, "ff", &ff, error));
   widths w = widths_of(q, ff);
   if (w.met > 1) rf_fact_note(q, "a token meets %g experts of width %.0f", w.met, w.one);
   ff = w.one * w.met;
   cross_nodes(q, s, degree);
-  double tokens = rf_value_or(q, "tokens", NAN), most = s->axes[0] * ff / (s->alpha * s->narrow), activations = tokens * width * q->dtype.bytes,
-         gated = s->matrices > 2 ? 1.5 : 1; /* a third matrix is that much more arithmetic for the same activations */
+  double tokens = rf_value_or(q, "tokens", NAN), most = s->axes[0] * ff / (s->alpha * s->narrow),
+         activations = tokens * width * q->dtype.bytes,
+         /* a third matrix is that much more arithmetic for the same activations */
+      gated = s->matrices > 2 ? 1.5 : 1;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(gated * most, degree), gated * most);
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
   rf_fact_add(q, "max_degree", "ways, at most (two matrices)", RF_UNIT_NUMBER, most);
   rf_fact_add(q, "max_degree_gated", "ways, at most (gate, up and down)", RF_UNIT_NUMBER, 1.5 * most);
-  rf_fact_add(q, "min_ff", "feed-forward width that so many ways need", RF_UNIT_NUMBER, degree * s->alpha * s->narrow / s->axes[0] / gated);
+  rf_fact_add(q, "min_ff", "feed-forward width that so many ways need", RF_UNIT_NUMBER,
+              degree * s->alpha * s->narrow / s->axes[0] / gated);
   if (rf_link_bps(q, "hbm", &hbm, NULL) == RAFTER_OK) {
     rf_fact_add(q, "beta", "memory bandwidth over the network's", RF_UNIT_NUMBER, hbm / s->bps);
-    rf_fact_add(q, "max_degree_decode", "ways of decoding --batch, at most", RF_UNIT_NUMBER, s->axes[0] * ff / (batch * hbm / s->bps));
+    rf_fact_add(q, "max_degree_decode", "ways of decoding --batch, at most", RF_UNIT_NUMBER,
+                s->axes[0] * ff / (batch * hbm / s->bps));
   }
   if (!isnan(width)) {
     double buffer = batch * width * q->dtype.bytes, shard = q->machine.topology.oneway_bps * hop;
     rf_fact_add(q, "activation_bytes", "activation of --batch tokens", RF_UNIT_BYTES, buffer);
-    rf_fact_add(q, "latency_degree", "latency-bound above so many ways", RF_UNIT_NUMBER, shard > 0 ? buffer / shard : NAN);
+    rf_fact_add(q, "latency_degree", "latency-bound above so many ways", RF_UNIT_NUMBER,
+                shard > 0 ? buffer / shard : NAN);
   }
   /* A gather before and a scatter behind the layer; backward may gather its input once more. */
   add_layer(q, s, ff, 2 * activations, 2 * activations, degree);
-  rf_fact_add(q, "backward_bytes_regather", "the same, the input gathered again", RF_UNIT_BYTES, 3 * activations);
+  rf_fact_add(q, "backward_bytes_regather", "the same, the input gathered again", RF_UNIT_BYTES,
+              3 * activations);
   return RAFTER_OK;
 }
 
 static rf_status mixed(rf_question *q, const strategy *s, rf_error *error) {
-  double ff, tokens = rf_value_or(q, "tokens", NAN), chips = q->chips, width = rf_value_or(q, "width", NAN), alpha = s->alpha * s->narrow;
+  double ff, tokens = rf_value_or(q, "tokens", NAN), chips = q->chips, width = rf_value_or(q, "width", NAN),
+             alpha = s->alpha * s->narrow;
   RF_TRY(rf_need(q, "ff", &ff, error));
   note_dense(q, ff);
   strategy outer = *s; /* fsdp, whose groups reach over nodes; those of tensor stay inside one */
@@ -152,15 +184,19 @@ static rf_status mixed(rf_question *q, const strategy *s, rf_error *error) {
   rf_fact_head(q, NAN, NAN, NAN, bound_of(tokens / chips, critical), critical);
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
   rf_fact_add(q, "critical_batch", "compute-bound from tokens a chip", RF_UNIT_NUMBER, critical);
-  rf_fact_add(q, "critical_serial", "the same, both ways' traffic one after the other", RF_UNIT_NUMBER, serial);
+  rf_fact_add(q, "critical_serial", "the same, both ways' traffic one after the other", RF_UNIT_NUMBER,
+              serial);
   add_tokens(q, critical, pod_chips(&q->machine));
-  rf_fact_add(q, "critical_tokens_serial", "tokens of a batch, one after the other", RF_UNIT_NUMBER, serial * chips);
+  rf_fact_add(q, "critical_tokens_serial", "tokens of a batch, one after the other", RF_UNIT_NUMBER,
+              serial * chips);
   if (isnan(tokens)) return RAFTER_OK;
-  rf_fact_add(q, "max_chips_serial", "chips that this batch keeps busy, one after the other", RF_UNIT_NUMBER, tokens / serial);
+  rf_fact_add(q, "max_chips_serial", "chips that this batch keeps busy, one after the other", RF_UNIT_NUMBER,
+              tokens / serial);
   rf_fact_add(q, "optimal_fsdp", "best ways of fsdp", RF_UNIT_NUMBER, optimum);
   rf_fact_add(q, "optimal_tensor", "and of tensor", RF_UNIT_NUMBER, chips / optimum);
   double x = rf_value_or(q, "degree", NAN);
-  double tensor = isnan(x) ? chips / optimum : x, fsdp = chips / tensor, weights = s->matrices * width * ff * q->dtype.bytes / tensor,
+  double tensor = isnan(x) ? chips / optimum : x, fsdp = chips / tensor,
+         weights = s->matrices * width * ff * q->dtype.bytes / tensor,
          rows = tokens * width * q->dtype.bytes / fsdp;
   add_layer(q, s, ff, 2 * rows + weights, 2 * (2 * rows + weights), chips);
   return RAFTER_OK;
@@ -173,31 +209,37 @@ static rf_status expert_parallel(rf_question *q, const strategy *s, rf_error *er
   rf_fact_head(q, NAN, NAN, NAN, bound_of(4 * ff / degree, alpha), 4 * ff / alpha);
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
   rf_fact_add(q, "max_degree", "ways along a ring, at most", RF_UNIT_NUMBER, 4 * ff / alpha);
-  rf_fact_add(q, "min_ff", "expert width that so many ways need along a ring", RF_UNIT_NUMBER, alpha * degree / 4);
+  rf_fact_add(q, "min_ff", "expert width that so many ways need along a ring", RF_UNIT_NUMBER,
+              alpha * degree / 4);
   rf_fact_add(q, "min_ff_switch", "and behind a switch, whatever the ways", RF_UNIT_NUMBER, alpha);
   return RAFTER_OK;
 }
 
 static rf_status pipeline_parallel(rf_question *q, const strategy *s, rf_error *error) {
-  double layers, ff, stages = rf_value_or(q, "degree", q->chips), micro = rf_value(q, "microbatches"), repeats = rf_value(q, "repeats");
+  double layers, ff, stages = rf_value_or(q, "degree", q->chips), micro = rf_value(q, "microbatches"),
+                     repeats = rf_value(q, "repeats");
   RF_TRY(rf_need(q, "layers", &layers, error));
   RF_TRY(rf_need(q, "ff", &ff, error));
   ff = widths_of(q, ff).one;
   if (stages > layers)
     return RF_FAIL(error, RAFTER_INVALID, "lower --degree (unset: the chips of --on), or raise --layers",
                    "more stages than layers (--degree: expected at most %g, got %g)", layers, stages);
-  double used = rf_value_or(q, "experts-used", 0), per_stage = layers / stages, alpha = s->alpha * s->narrow, sparse = used > 0 ? used : 1;
-  rf_fact_head(q, NAN, NAN, NAN, bound_of(1.5 * per_stage * ff * sparse, alpha), alpha / (1.5 * per_stage * sparse));
+  double used = rf_value_or(q, "experts-used", 0), per_stage = layers / stages, alpha = s->alpha * s->narrow,
+         sparse = used > 0 ? used : 1;
+  rf_fact_head(q, NAN, NAN, NAN, bound_of(1.5 * per_stage * ff * sparse, alpha),
+               alpha / (1.5 * per_stage * sparse));
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
   rf_fact_add(q, "layers_per_stage", "layers of a stage", RF_UNIT_NUMBER, per_stage);
-  rf_fact_add(q, "min_ff", "feed-forward width that hides the traffic", RF_UNIT_NUMBER, alpha / (1.5 * per_stage * sparse));
-  rf_fact_add(q, "bubble", "of the time idle", RF_UNIT_PERCENT, (stages - 1) / (repeats * micro + stages - 1));
+  rf_fact_add(q, "min_ff", "feed-forward width that hides the traffic", RF_UNIT_NUMBER,
+              alpha / (1.5 * per_stage * sparse));
+  rf_fact_add(q, "bubble", "of the time idle", RF_UNIT_PERCENT,
+              (stages - 1) / (repeats * micro + stages - 1));
   return RAFTER_OK;
 }
 
 static rf_status context_parallel(rf_question *q, strategy *s, rf_error *error) {
-  double heads, kv, seq = rf_value(q, "seq"), degree = rf_value_or(q, "degree", q->chips), batch = rf_value(q, "batch"),
-                    dim = rf_value(q, "head-dim");
+  double heads, kv, seq = rf_value(q, "seq"), degree = rf_value_or(q, "degree", q->chips),
+                    batch = rf_value(q, "batch"), dim = rf_value(q, "head-dim");
   bool causal = !rf_flag(q, "non-causal");
   RF_TRY(rf_need(q, "heads", &heads, error));
   kv = rf_value_or(q, "kv-heads", heads);
@@ -207,9 +249,10 @@ static rf_status context_parallel(rf_question *q, strategy *s, rf_error *error) 
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
   rf_fact_add(q, "min_seq_per_chip", "tokens of a sequence a chip needs", RF_UNIT_NUMBER, least);
   rf_fact_add(q, "max_degree", "ways of this sequence, at most", RF_UNIT_NUMBER, seq / least);
-  rf_fact_add(q, "ring_min_seq_per_chip", "the same, keys and values passed round a ring one way", RF_UNIT_NUMBER,
-              2 * s->peak / (s->bps / 2) * kv / heads);
-  rf_fact_add(q, "gathered_bytes", "keys and values gathered for a layer", RF_UNIT_BYTES, 2 * q->dtype.bytes * batch * seq * kv * dim);
+  rf_fact_add(q, "ring_min_seq_per_chip", "the same, keys and values passed round a ring one way",
+              RF_UNIT_NUMBER, 2 * s->peak / (s->bps / 2) * kv / heads);
+  rf_fact_add(q, "gathered_bytes", "keys and values gathered for a layer", RF_UNIT_BYTES,
+              2 * q->dtype.bytes * batch * seq * kv * dim);
   rf_fact_note(q, causal ? "causal attention has half the arithmetic" : "not causal");
   return RAFTER_OK;
 }

@@ -26,7 +26,8 @@ typedef struct rf_question {
 
 /* ---- asking (roofline.c) ---- */
 
-/* Whether the option was typed; and its value: as typed, else the model's field of that name, else the default; NaN when there is none. */
+/* Whether the option was typed; and its value: as typed, else the model's field of that name,
+ * else the default; NaN when there is none. */
 bool rf_asked(rf_question *q, const char *name);
 double rf_value(rf_question *q, const char *name);
 double rf_value_or(rf_question *q, const char *name, double otherwise);
@@ -35,13 +36,15 @@ const char *rf_word(rf_question *q, const char *name); /* as typed or the defaul
 bool rf_flag(rf_question *q, const char *name);
 /* A value that the answer cannot do without. */
 rf_status rf_need(rf_question *q, const char *name, double *value, rf_error *error);
-/* Experts of a layer and of a token, 0: none; RAFTER_INVALID where a token uses more than there are. */
+/* Experts of a layer and of a token, 0: none; RAFTER_INVALID where a token uses more than there
+ * are. */
 rf_status rf_experts(rf_question *q, double *experts, double *used, rf_error *error);
 
 /* ---- the machine ---- */
 
 rf_status rf_peak(rf_question *q, double *flops, rf_error *error); /* of all dtypes: q->dtype's */
-/* Bytes/s of one chip over a link: hbm, vmem, pcie, ici (one axis, both ways; of a switch: out of a chip), dcn (of a switch: its share of what leaves a node). */
+/* Bytes/s of one chip over a link: hbm, vmem, pcie, ici (one axis, both ways; of a switch: out
+ * of a chip), dcn (of a switch: its share of what leaves a node). */
 rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *error);
 /* The group of chips that --axes, --wrap and --slices name. */
 rf_status rf_asked_group(rf_question *q, rf_group *group, rf_error *error);
@@ -54,9 +57,11 @@ void rf_fact_add(rf_question *q, const char *key, const char *what, rf_unit unit
 void rf_fact_text(rf_question *q, const char *key, const char *what, const char *text);
 void rf_fact_note(rf_question *q, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The six keys that every answer has. NaN: none. */
-void rf_fact_head(rf_question *q, double flops, double bytes, double seconds, const char *bound, double critical);
+void rf_fact_head(rf_question *q, double flops, double bytes, double seconds, const char *bound,
+                  double critical);
 /* The larger of arithmetic and traffic, with both. */
-rf_status rf_fact_roofline(rf_question *q, double flops, double bytes, const char *link, double critical, rf_error *error);
+rf_status rf_fact_roofline(rf_question *q, double flops, double bytes, const char *link, double critical,
+                           rf_error *error);
 
 /* ---- the operations ---- */
 
@@ -73,7 +78,8 @@ rf_status rf_roofline_memory(rf_question *q, rf_error *error);
 rf_status rf_roofline_kv(rf_question *q, rf_error *error);
 rf_status rf_roofline_decode(rf_question *q, rf_error *error);
 
-/* Bytes of the cache of one sequence over `context` tokens, windows honoured; *uniform (may be NULL): as if every layer kept all. */
+/* Bytes of the cache of one sequence over `context` tokens, windows honoured; *uniform (may be
+ * NULL): as if every layer kept all. */
 rf_status rf_kv_sequence(rf_question *q, double context, double *bytes, double *uniform, rf_error *error);
 
 #endif

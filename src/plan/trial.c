@@ -1,5 +1,6 @@
-/* trial.c - plans of one graph with other sets recomputed, weighed and not made: what they hold at once, the arena, the seconds of recomputation.
- * They are those of the plan that is made of the same set, to the byte and the bit; a trial takes a small part of its time. */
+/* trial.c - plans of one graph with other sets recomputed, weighed and not made: what they hold
+ * at once, the arena, the seconds of recomputation. They are those of the plan that is made of
+ * the same set, to the byte and the bit; a trial takes a small part of its time. */
 #include "plan/parts.h"
 
 #include "graph/remat.h"
@@ -33,7 +34,8 @@ struct rf_trial {
 static int64_t workspace_of(const rf_trial *t, const rf_kernel *kernel, const rf_op *op) {
   if (!kernel->workspace_bytes) return 0;
   rf_op chosen = *op;
-  chosen.blocks = rf_tuned_blocks(&t->options->machine->tuned, t->base, op, kernel->name, t->options->threads);
+  chosen.blocks =
+      rf_tuned_blocks(&t->options->machine->tuned, t->base, op, kernel->name, t->options->threads);
   return (int64_t)kernel->workspace_bytes(t->base, &chosen, t->options->threads);
 }
 
@@ -43,7 +45,8 @@ bool rf_trial_can(const rf_graph *base, const rf_plan_options *options) {
 
 rf_trial *rf_trial_open(const rf_graph *base, const rf_plan_options *options, rf_pool *pool) {
   size_t ops = (size_t)base->op_count + 1, tensors = (size_t)base->tensor_count + 1;
-  size_t most = 2 * tensors + 2 * ops; /* each is made again once at most, and each op has a workspace at most */
+  /* each is made again once at most, and each op has a workspace at most */
+  size_t most = 2 * tensors + 2 * ops;
   rf_trial *t = rf_pool_alloc(pool, sizeof *t);
   *t = (rf_trial){.base = base,
                   .options = options,
@@ -64,7 +67,8 @@ rf_trial *rf_trial_open(const rf_graph *base, const rf_plan_options *options, rf
     t->op[i] = rf_flow_op_of(&base->op[i], RF_NONE);
   }
   t->flow.tensors = base->tensor_count;
-  for (int i = 0; i < t->flow.tensors; i++) t->flow.tensor[i] = rf_flow_tensor_of(options, base, &base->tensor[i]);
+  for (int i = 0; i < t->flow.tensors; i++)
+    t->flow.tensor[i] = rf_flow_tensor_of(options, base, &base->tensor[i]);
   t->persistent = rf_flow_persistent(&t->flow, false, options);
   return t;
 }
@@ -76,13 +80,17 @@ static double seconds_of(const rf_trial *t, const rf_kernel *kernel, const rf_op
 
 static const again *price(rf_trial *t, const rf_remat_step *step) {
   int form = 0;
-  for (int i = 0; i < step->outputs && !step->gelu; i++) form |= step->output[i] != RF_NONE ? 1 << (i > 0) : 0;
+  for (int i = 0; i < step->outputs && !step->gelu; i++)
+    form |= step->output[i] != RF_NONE ? 1 << (i > 0) : 0;
   again *a = &t->again[FORMS * step->op + form];
   if (a->known) return a;
   const rf_op op = rf_recompute_op(t->recompute, step);
-  bool same = op.def == t->base->op[step->op].def; /* the same values must come out again, so the same kernel makes them */
-  const rf_kernel *kernel = same ? t->kernel[step->op] : rf_kernel_choose(t->options->backend, t->options->isa, t->base, &op);
-  *a = (again){.known = true, .workspace = workspace_of(t, kernel, &op), .seconds = seconds_of(t, kernel, &op)};
+  /* the same values must come out again, so the same kernel makes them */
+  bool same = op.def == t->base->op[step->op].def;
+  const rf_kernel *kernel =
+      same ? t->kernel[step->op] : rf_kernel_choose(t->options->backend, t->options->isa, t->base, &op);
+  *a = (again){
+      .known = true, .workspace = workspace_of(t, kernel, &op), .seconds = seconds_of(t, kernel, &op)};
   return a;
 }
 
@@ -97,18 +105,26 @@ void rf_trial_weigh(rf_trial *t, const bool *drop, int64_t *live, double *second
   rf_recompute *r = t->recompute;
   rf_flow *flow = &t->flow;
   rf_recompute_decide(r, drop);
-  flow->ops = r->steps; flow->tensors = t->base->tensor_count + r->copies;
-  for (int i = 0; i < r->copies; i++) flow->tensor[t->base->tensor_count + i] = (rf_flow_tensor){.bytes = flow->tensor[r->copied[i]].bytes};
+  flow->ops = r->steps;
+  flow->tensors = t->base->tensor_count + r->copies;
+  for (int i = 0; i < r->copies; i++)
+    flow->tensor[t->base->tensor_count + i] = (rf_flow_tensor){.bytes = flow->tensor[r->copied[i]].bytes};
   *seconds = 0;
   for (int i = 0; i < r->steps; i++) {
     const rf_remat_step *step = &r->step[i];
     rf_flow_op *op = &flow->op[i];
-    *op = t->op[step->op]; op->input = step->input; op->output = step->output;
+    *op = t->op[step->op];
+    op->input = step->input;
+    op->output = step->output;
     int64_t workspace = t->workspace[step->op];
     if (step->again) {
       const again *a = price(t, step);
-      *seconds += a->seconds; workspace = a->workspace;
-      op->def = step->def; op->accumulate = NULL; op->inputs = step->inputs; op->outputs = step->outputs;
+      *seconds += a->seconds;
+      workspace = a->workspace;
+      op->def = step->def;
+      op->accumulate = NULL;
+      op->inputs = step->inputs;
+      op->outputs = step->outputs;
     }
     op->workspace = add_workspace(t, workspace);
   }
@@ -125,7 +141,8 @@ double rf_trial_seconds(rf_trial *t) {
     t->seconds = rf_pool_raw(t->pool, ((size_t)t->base->op_count + 1) * sizeof *t->seconds);
     for (int i = 0; i < t->base->op_count; i++) t->seconds[i] = seconds_of(t, t->kernel[i], &t->base->op[i]);
   }
-  for (int i = 0; i < r->steps; i++) sum += r->step[i].again ? price(t, &r->step[i])->seconds : t->seconds[r->step[i].op];
+  for (int i = 0; i < r->steps; i++)
+    sum += r->step[i].again ? price(t, &r->step[i])->seconds : t->seconds[r->step[i].op];
   return sum;
 }
 

@@ -1,10 +1,12 @@
-/* walk.c - seconds of one walk of a generate plan over fewer rows and shorter contexts than its bound. */
+/* walk.c - seconds of one walk of a generate plan over fewer rows and shorter contexts than its
+ * bound. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Keys that rows `first` .. `context` of a sequence see, one after the other: each all before it and itself, at most `window` of them. */
+/* Keys that rows `first` .. `context` of a sequence see, one after the other: each all before it
+ * and itself, at most `window` of them. */
 static double sum_of_keys(double rows, double context, double window) {
   double first = context - rows + 1;
   if (window <= 0 || context <= window) return rows * (first + context) / 2;
@@ -12,24 +14,28 @@ static double sum_of_keys(double rows, double context, double window) {
   return (window - first + 1) * (first + window) / 2 + (context - window) * window;
 }
 
-/* At the bound every row sees every position; here each sequence has the length it has, and its keys are read once for all its rows. */
+/* At the bound every row sees every position; here each sequence has the length it has, and its
+ * keys are read once for all its rows. */
 static rf_work cached_work(const rf_graph *graph, const rf_op *op, const rf_extent *part, int parts) {
   rf_cached cached = rf_cached_of(graph, op);
   double window = op->attr.window, rows = 0;
   rf_work work = {.bytes_read = (double)rf_tensor_bytes(&graph->tensor[op->input[0]]) + cached.fixed_bytes,
                   .bytes_written = (double)rf_tensor_bytes(&graph->tensor[op->output[0]])};
   for (int i = 0; i < parts; i++) {
-    double here = (double)part[i].rows, context = (double)part[i].context, reach = window > 0 ? window + here - 1 : context;
+    double here = (double)part[i].rows, context = (double)part[i].context,
+           reach = window > 0 ? window + here - 1 : context;
     work.bytes_read += (context < reach ? context : reach) * cached.position_bytes;
     work.flops += cached.flops_row * here + cached.flops_key * sum_of_keys(here, context, window);
     rows += here;
   }
-  work.bytes_read += 8 * rows; work.bytes_written += rows * cached.position_bytes;
+  work.bytes_read += 8 * rows;
+  work.bytes_written += rows * cached.position_bytes;
   work.flops_full = work.flops;
   return work;
 }
 
-/* A cache in the host's memory: what the sequences have of it comes, and what their rows wrote goes back. */
+/* A cache in the host's memory: what the sequences have of it comes, and what their rows wrote
+ * goes back. */
 static bool moves_cache(const rf_graph *graph, const rf_op *op) {
   return !strncmp(op->def->name, "offload_", 8) && graph->tensor[op->input[0]].class == RF_CLASS_KV;
 }
@@ -37,22 +43,28 @@ static bool moves_cache(const rf_graph *graph, const rf_op *op) {
 static rf_work moved_work(const rf_graph *graph, const rf_op *op, const rf_extent *part, int parts) {
   double window = op->attr.window, positions = 0;
   for (int i = 0; i < parts; i++) {
-    double here = (double)part[i].rows, context = (double)part[i].context, reach = window > 0 ? window + here - 1 : context;
+    double here = (double)part[i].rows, context = (double)part[i].context,
+           reach = window > 0 ? window + here - 1 : context;
     positions += op->attr.part > 0 ? here : context < reach ? context : reach;
   }
-  double chips = (double)rf_mesh_extent(&graph->mesh, RF_AXIS_CONTEXT); /* that have the positions dealt out */
+  /* that have the positions dealt out */
+  double chips = (double)rf_mesh_extent(&graph->mesh, RF_AXIS_CONTEXT);
   double bytes = positions * rf_cache_position_bytes(&graph->tensor[op->input[0]]) / chips;
   return (rf_work){.bytes_read = bytes, .bytes_written = bytes, .sent_bytes = bytes};
 }
 
 /* Ops whose cost depends on how long the sequences are. */
-static bool depends_on_context(const rf_graph *graph, const rf_op *op) { return rf_op_is_cached(op) || moves_cache(graph, op); }
+static bool depends_on_context(const rf_graph *graph, const rf_op *op) {
+  return rf_op_is_cached(op) || moves_cache(graph, op);
+}
 
-/* What an op does in a walk of `rows`: places of experts are as many as ever, and fewer of them are taken. */
+/* What an op does in a walk of `rows`: places of experts are as many as ever, and fewer of them
+ * are taken. */
 static rf_work plain_work(const rf_graph *graph, const rf_op *op, int64_t rows) {
   rf_op here = *op;
   double all = (double)(graph->rows * rf_mesh_size(&graph->mesh, RF_AXES_OF_WALK));
-  if (op->attr.fill > 0 && (double)rows < all) here.attr.fill = (float)((double)op->attr.fill * (double)rows / all);
+  if (op->attr.fill > 0 && (double)rows < all)
+    here.attr.fill = (float)((double)op->attr.fill * (double)rows / all);
   return op->def->work(graph, &here);
 }
 
@@ -68,14 +80,16 @@ rf_work rf_plan_walk_work(const rf_plan *plan, int op, const rf_extent *part, in
   return work_of(plan->graph, &plan->graph->op[op], part, parts);
 }
 
-/* Rows of a tensor in a walk of `rows`: a chip's run of them, or where chips that deal them out come together, all. */
+/* Rows of a tensor in a walk of `rows`: a chip's run of them, or where chips that deal them out
+ * come together, all. */
 static int64_t rows_of(const rf_graph *graph, int64_t bound, int64_t rows) {
   int64_t chips = rf_mesh_size(&graph->mesh, RF_AXES_OF_WALK), all = graph->rows * chips;
   if (chips > 1 && bound == all) return rows < all ? rows : all;
   return rf_rows_of_walk(graph, bound, (rows + chips - 1) / chips);
 }
 
-/* Activations have their rows first; the logits' rows and what picks them are one for each sequence, and so are the tables of pages. */
+/* Activations have their rows first; the logits' rows and what picks them are one for each
+ * sequence, and so are the tables of pages. */
 static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
   int64_t slots = 0;
   for (int i = 0; i < graph->op_count; i++) {
@@ -88,11 +102,14 @@ static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
   }
   for (int t = 0; t < graph->tensor_count; t++) {
     rf_tensor *tensor = &graph->tensor[t];
-    bool moves = tensor->class == RF_CLASS_ACTIVATION || tensor->class == RF_CLASS_IO || tensor->class == RF_CLASS_COLLECTIVE;
-    if (moves && !tensor->persistent && tensor->rank > 0) tensor->shape[0] = rows_of(graph, tensor->shape[0], rows);
+    bool moves = tensor->class == RF_CLASS_ACTIVATION || tensor->class == RF_CLASS_IO ||
+                 tensor->class == RF_CLASS_COLLECTIVE;
+    if (moves && !tensor->persistent && tensor->rank > 0)
+      tensor->shape[0] = rows_of(graph, tensor->shape[0], rows);
   }
   for (int i = 0; i < graph->op_count; i++)
-    if (rf_op_is_cached(&graph->op[i])) graph->tensor[rf_cached_of(graph, &graph->op[i]).table].shape[0] = sequences;
+    if (rf_op_is_cached(&graph->op[i]))
+      graph->tensor[rf_cached_of(graph, &graph->op[i]).table].shape[0] = sequences;
 }
 
 /* What comes from the host was asked for a block ahead, beside the walk's other work. */
@@ -100,13 +117,18 @@ typedef struct spans {
   double chip, in, out;
 } spans;
 
-static double longest(spans s) { return s.chip > s.in ? (s.chip > s.out ? s.chip : s.out) : s.in > s.out ? s.in : s.out; }
-
-static void add(spans *s, const rf_op *op, double seconds) {
-  *(!strcmp(op->def->name, "offload_in") ? &s->in : !strcmp(op->def->name, "offload_out") ? &s->out : &s->chip) += seconds;
+static double longest(spans s) {
+  return s.chip > s.in ? (s.chip > s.out ? s.chip : s.out) : s.in > s.out ? s.in : s.out;
 }
 
-/* An op in a walk. Transfers send in proportion to their rows. Nothing hides those between chips: what a walk waits for stands between its products. */
+static void add(spans *s, const rf_op *op, double seconds) {
+  *(!strcmp(op->def->name, "offload_in")    ? &s->in
+    : !strcmp(op->def->name, "offload_out") ? &s->out
+                                            : &s->chip) += seconds;
+}
+
+/* An op in a walk. Transfers send in proportion to their rows. Nothing hides those between
+ * chips: what a walk waits for stands between its products. */
 static double walk_op_seconds(const rf_plan *plan, const rf_graph *graph, int i, rf_work work) {
   const rf_plan_op *p = &plan->op[i];
   if (!p->lanes) return rf_cost_op(&plan->machine, graph, &graph->op[i], p->kernel, work, NULL) * p->calls;
@@ -132,7 +154,8 @@ double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int part
   return longest(sum);
 }
 
-rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts, double times, double *seconds, double *limit, rf_error *error) {
+rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts, double times,
+                           double *seconds, double *limit, rf_error *error) {
   rf_graph graph = *plan->graph;
   size_t bytes = (size_t)graph.tensor_count * sizeof *graph.tensor;
   int64_t rows = 0;
@@ -145,17 +168,19 @@ rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts
     const rf_op *op = &graph.op[i];
     rf_work work = work_of(&graph, op, part, parts);
     seconds[i] += times * walk_op_seconds(plan, &graph, i, work);
-    limit[i] += times * plan->op[i].calls *
-                (plan->op[i].lanes ? rf_plan_limit(plan, i, NULL) : rf_cost_limit(&plan->machine, &graph, op, plan->op[i].kernel, work, NULL));
+    limit[i] +=
+        times * plan->op[i].calls *
+        (plan->op[i].lanes ? rf_plan_limit(plan, i, NULL)
+                           : rf_cost_limit(&plan->machine, &graph, op, plan->op[i].kernel, work, NULL));
   }
   free(graph.tensor);
   return RAFTER_OK;
 }
 
-/* ---- many walks of one plan --------------------------------------------------------------------------------------- */
+/* ---- many walks of one plan ------------------------------------------------------------------ */
 
-/* All but attention and what moves its cache depends on how many rows and sequences a walk has, and is kept for those numbers; layers are alike but for
- * their windows. */
+/* All but attention and what moves its cache depends on how many rows and sequences a walk has,
+ * and is kept for those numbers; layers are alike but for their windows. */
 enum { KEPT = 1 << 14 };
 struct rf_walk_prices {
   const rf_plan *plan;
@@ -172,23 +197,28 @@ static bool same_cost(const rf_plan *plan, int a, int b) {
   const rf_op *x = &plan->graph->op[a], *y = &plan->graph->op[b];
   int cache = rf_op_is_cached(x) ? 1 : 0;
   const rf_tensor *s = &plan->graph->tensor[x->input[cache]], *t = &plan->graph->tensor[y->input[cache]];
-  return x->def == y->def && s->rank == t->rank && x->attr.window == y->attr.window && x->attr.heads == y->attr.heads &&
-         x->attr.head_dim == y->attr.head_dim && x->attr.kv_heads == y->attr.kv_heads && s->dtype == t->dtype && s->shape[3] == t->shape[3] &&
+  return x->def == y->def && s->rank == t->rank && x->attr.window == y->attr.window &&
+         x->attr.heads == y->attr.heads && x->attr.head_dim == y->attr.head_dim &&
+         x->attr.kv_heads == y->attr.kv_heads && s->dtype == t->dtype && s->shape[3] == t->shape[3] &&
          plan->op[a].kernel == plan->op[b].kernel && plan->op[a].calls == plan->op[b].calls;
 }
 
 void rf_walk_prices_close(rf_walk_prices *prices) {
   if (!prices) return;
-  free(prices->graph.tensor); free(prices->alike); free(prices->count);
+  free(prices->graph.tensor);
+  free(prices->alike);
+  free(prices->count);
   free(prices);
 }
 
 rf_walk_prices *rf_walk_prices_open(const rf_plan *plan) {
   rf_walk_prices *w = calloc(1, sizeof *w);
   if (!w) return NULL;
-  w->plan = plan; w->graph = *plan->graph;
+  w->plan = plan;
+  w->graph = *plan->graph;
   w->graph.tensor = malloc(((size_t)plan->graph->tensor_count + 1) * sizeof *w->graph.tensor);
-  w->alike = calloc((size_t)plan->graph->op_count + 1, sizeof *w->alike); w->count = calloc((size_t)plan->graph->op_count + 1, sizeof *w->count);
+  w->alike = calloc((size_t)plan->graph->op_count + 1, sizeof *w->alike);
+  w->count = calloc((size_t)plan->graph->op_count + 1, sizeof *w->count);
   if (!w->graph.tensor || !w->alike || !w->count) {
     rf_walk_prices_close(w);
     return NULL;
@@ -213,7 +243,8 @@ static spans all_but_attention(rf_walk_prices *w, int64_t rows, int parts) {
   *kept = (struct kept){.rows = rows, .parts = parts};
   for (int i = 0; i < w->graph.op_count; i++) {
     const rf_op *op = &w->graph.op[i];
-    if (!depends_on_context(plan->graph, op)) add(&kept->spans, op, walk_op_seconds(plan, &w->graph, i, plain_work(&w->graph, op, rows)));
+    if (!depends_on_context(plan->graph, op))
+      add(&kept->spans, op, walk_op_seconds(plan, &w->graph, i, plain_work(&w->graph, op, rows)));
   }
   return kept->spans;
 }
@@ -228,13 +259,16 @@ double rf_walk_price(rf_walk_prices *w, const rf_extent *part, int parts) {
     const int own[] = {op->input[0], op->output[0]};
     if (moves_cache(plan->graph, op)) {
       add(&sum, op,
-          walk_op_seconds(plan, &w->graph, w->alike[k], moved_work(&w->graph, op, part, parts)) / plan->op[w->alike[k]].calls * w->count[k]);
+          walk_op_seconds(plan, &w->graph, w->alike[k], moved_work(&w->graph, op, part, parts)) /
+              plan->op[w->alike[k]].calls * w->count[k]);
       continue;
     }
-    for (int t = 0; t < 2; t++) w->graph.tensor[own[t]].shape[0] = rows_of(plan->graph, plan->graph->tensor[own[t]].shape[0], rows);
+    for (int t = 0; t < 2; t++)
+      w->graph.tensor[own[t]].shape[0] = rows_of(plan->graph, plan->graph->tensor[own[t]].shape[0], rows);
     w->graph.tensor[rf_cached_of(&w->graph, op).table].shape[0] = parts;
     rf_work work = cached_work(&w->graph, op, part, parts);
-    sum.chip += rf_cost_op(&plan->machine, &w->graph, op, plan->op[w->alike[k]].kernel, work, NULL) * w->count[k];
+    sum.chip +=
+        rf_cost_op(&plan->machine, &w->graph, op, plan->op[w->alike[k]].kernel, work, NULL) * w->count[k];
   }
   return longest(sum);
 }

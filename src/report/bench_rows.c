@@ -1,4 +1,5 @@
-/* bench_rows.c - rows of `rafter bench --json`, JSON Lines: the calibration of the run, then one a test. None is believed before it is checked. */
+/* bench_rows.c - rows of `rafter bench --json`, JSON Lines: the calibration of the run, then one
+ * a test. None is believed before it is checked. */
 #include "report/bench_rows.h"
 
 #include <stdio.h>
@@ -23,7 +24,8 @@ bool rf_report_is_bench(const char *path) {
 
 static rf_status check_row(const json_t *row, const char *path, int64_t line, rf_error *error) {
   static const char *const texts[] = {"test", "model", "dtype"};
-  static const char *const numbers[] = {"tokens_per_second", "predicted_seconds", "limit_fraction"}, *const spread[] = {"median", "min", "max"};
+  static const char *const numbers[] = {"tokens_per_second", "predicted_seconds", "limit_fraction"},
+                           *const spread[] = {"median", "min", "max"};
   static const char *const later[] = {"sweep", "value", "limit"};
   const json_t *seconds = json_object_get(row, "seconds");
   char where[4200];
@@ -32,12 +34,14 @@ static rf_status check_row(const json_t *row, const char *path, int64_t line, rf
   snprintf(where, sizeof where, "%.4000s, line %lld", path, (long long)line);
   for (size_t i = 0; i < 3; i++) RF_TRY(rf_json_string(row, texts[i], where, &text, error));
   for (size_t i = 0; i < 3; i++) RF_TRY(rf_json_float(row, numbers[i], where, 0, 1e300, &value, error));
-  if (!json_is_object(seconds)) return RF_FAIL(error, RAFTER_FAILED, HINT, "%s has no object \"seconds\"", where);
+  if (!json_is_object(seconds))
+    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s has no object \"seconds\"", where);
   for (size_t i = 0; i < 3; i++) RF_TRY(rf_json_float(seconds, spread[i], where, 0, 1e300, &value, error));
   for (size_t i = 0; i < 3; i++)
     if (json_object_get(row, later[i])) RF_TRY(rf_json_string(row, later[i], where, &text, error));
-  return json_object_get(row, "predicted_tokens_per_second") ? rf_json_float(row, "predicted_tokens_per_second", where, 0, 1e300, &value, error)
-                                                             : RAFTER_OK;
+  return json_object_get(row, "predicted_tokens_per_second")
+             ? rf_json_float(row, "predicted_tokens_per_second", where, 0, 1e300, &value, error)
+             : RAFTER_OK;
 }
 
 rf_status rf_report_add_bench(json_t *model, const char *path, const char *name, rf_error *error) {
@@ -53,19 +57,24 @@ rf_status rf_report_add_bench(json_t *model, const char *path, const char *name,
     }
     status = check_row(row, path, lines.line, error);
     if (status == RAFTER_OK && json_array_size(rows) == ROWS_MOST)
-      status = RF_FAIL(error, RAFTER_FAILED, HINT, "%s has too many rows (expected at most %d)", path, ROWS_MOST);
+      status =
+          RF_FAIL(error, RAFTER_FAILED, HINT, "%s has too many rows (expected at most %d)", path, ROWS_MOST);
     if (status == RAFTER_OK) json_array_append_new(rows, row);
     else json_decref(row);
   }
   if (lines.file) rf_json_lines_close(&lines);
   json_t *text = status == RAFTER_OK ? json_string(name) : NULL;
-  if (status == RAFTER_OK && !json_array_size(rows)) status = RF_FAIL(error, RAFTER_FAILED, HINT, "%s has no row of a test", path);
-  if (status == RAFTER_OK && !text) status = RF_FAIL(error, RAFTER_FAILED, "rename the file", "a name is not UTF-8 text");
+  if (status == RAFTER_OK && !json_array_size(rows))
+    status = RF_FAIL(error, RAFTER_FAILED, HINT, "%s has no row of a test", path);
+  if (status == RAFTER_OK && !text)
+    status = RF_FAIL(error, RAFTER_FAILED, "rename the file", "a name is not UTF-8 text");
   if (status == RAFTER_OK) {
     json_t *bench = json_pack("{sO so}", "name", text, "rows", json_incref(rows));
     if (bench && calibration) json_object_set(bench, "calibration", calibration);
     json_array_append_new(json_object_get(model, "benches"), bench);
   }
-  json_decref(text); json_decref(rows); json_decref(calibration);
+  json_decref(text);
+  json_decref(rows);
+  json_decref(calibration);
   return status;
 }

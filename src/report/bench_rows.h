@@ -1,4 +1,5 @@
-/* bench_rows.h - what `rafter bench --json` printed, as the report model holds it. docs/formats.md, "The report model". */
+/* bench_rows.h - what `rafter bench --json` printed, as the report model holds it.
+ * docs/formats.md, "The report model". */
 #ifndef RF_REPORT_BENCH_ROWS_H
 #define RF_REPORT_BENCH_ROWS_H
 

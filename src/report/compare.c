@@ -1,4 +1,5 @@
-/* compare.c - see compare.h. Ops are the same op when they have the same name; what all layers have is summed over them ("block.*"). */
+/* compare.c - see compare.h. Ops are the same op when they have the same name; what all layers
+ * have is summed over them ("block.*"). */
 #define _GNU_SOURCE
 #include "report/compare.h"
 
@@ -18,13 +19,15 @@ static const char ARROW[] = " \u2192 "; /* from the kernel of one side to that o
 /* Of no interest: where a run wrote to and how it spoke. */
 static const char *const SILENT[] = {"command", "out", "json", "quiet", "verbose", "config", "trace"};
 
-static double number(const json_t *object, const char *key) { return json_number_value(json_object_get(object, key)); }
+static double number(const json_t *object, const char *key) {
+  return json_number_value(json_object_get(object, key));
+}
 static const char *text_of(const json_t *object, const char *key) {
   const char *text = json_string_value(json_object_get(object, key));
   return text ? text : "";
 }
 
-/* ---- options ------------------------------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 static bool is_silent(const char *name) {
   for (size_t i = 0; i < sizeof SILENT / sizeof *SILENT; i++)
@@ -40,8 +43,9 @@ static void put_difference(json_t *list, const char *name, json_t *a, json_t *b)
 json_t *rf_report_options_that_differ(const json_t *a, const json_t *b) {
   json_t *list = json_array(), *value;
   const char *name;
-  json_object_foreach((json_t *)a, name, value) put_difference(list, name, value, json_object_get(b, name));
-  json_object_foreach((json_t *)b, name, value) if (!json_object_get(a, name)) put_difference(list, name, NULL, value);
+  json_object_foreach ((json_t *)a, name, value) put_difference(list, name, value, json_object_get(b, name));
+  json_object_foreach ((json_t *)b, name, value)
+    if (!json_object_get(a, name)) put_difference(list, name, NULL, value);
   return list;
 }
 
@@ -51,7 +55,7 @@ static const json_t *options_of(const json_t *entry, bool settings) {
   return options && !settings ? options : json_object_get(json_object_get(entry, "plan"), "settings");
 }
 
-/* ---- ops and tensors ------------------------------------------------------------------------------------------------- */
+/* ---- ops and tensors ------------------------------------------------------------------------- */
 
 /* "block.7/mlp/up" as "block.(all)/mlp/up": what every layer has. */
 static void kind_of(const char *name, char kind[160]) {
@@ -80,7 +84,8 @@ static json_t *add_to(json_t *rows, const char *name, const char *side, double s
   return row;
 }
 
-/* What kind of op a row is, and its kernel where the sides have different ones; of a kind over layers those of the first. */
+/* What kind of op a row is, and its kernel where the sides have different ones; of a kind over
+ * layers those of the first. */
 static void say_op(json_t *row, const json_t *planned, const char *side) {
   const char *kernel = text_of(planned, "kernel"), *other = text_of(row, "kernel");
   char both[160];
@@ -98,15 +103,18 @@ static const json_t *measured_walk(const json_t *entry, const char *name) {
   return number(walk, "count") > 0 ? walk : NULL;
 }
 
-static void add_ops(json_t *each, json_t *kinds, const json_t *entry, const char *plan_name, const char *side, bool measured) {
-  const json_t *plan = rf_report_plan_of(entry, plan_name), *walk = measured ? measured_walk(entry, plan_name) : NULL,
-               *ops = json_object_get(plan, "ops"), *op;
+static void add_ops(json_t *each, json_t *kinds, const json_t *entry, const char *plan_name, const char *side,
+                    bool measured) {
+  const json_t *plan = rf_report_plan_of(entry, plan_name),
+               *walk = measured ? measured_walk(entry, plan_name) : NULL, *ops = json_object_get(plan, "ops"),
+               *op;
   double per = number(walk, "count") > 0 ? number(walk, "count") : 1;
   char kind[160];
   size_t i;
-  json_array_foreach(walk ? json_object_get(walk, "ops") : ops, i, op) {
+  json_array_foreach (walk ? json_object_get(walk, "ops") : ops, i, op) {
     const json_t *planned = walk ? json_array_get(ops, (size_t)number(op, "id")) : op;
-    double calls = number(op, "calls") / per, seconds = calls * number(op, "seconds"), bytes = calls * number(planned, "bytes");
+    double calls = number(op, "calls") / per, seconds = calls * number(op, "seconds"),
+           bytes = calls * number(planned, "bytes");
     if (!planned) continue;
     kind_of(text_of(planned, "name"), kind);
     say_op(add_to(each, text_of(planned, "name"), side, seconds, bytes), planned, side);
@@ -118,8 +126,8 @@ static void add_ops(json_t *each, json_t *kinds, const json_t *entry, const char
 static void add_tensors(json_t *kinds, const json_t *plan, const char *side) {
   const json_t *row;
   size_t i;
-  json_array_foreach(json_object_get(json_object_get(plan, "memory"), "largest"), i, row)
-      add_to(kinds, text_of(row, "name"), side, 0, number(row, "bytes"));
+  json_array_foreach (json_object_get(json_object_get(plan, "memory"), "largest"), i, row)
+    add_to(kinds, text_of(row, "name"), side, 0, number(row, "bytes"));
 }
 
 typedef struct difference {
@@ -131,16 +139,19 @@ static int larger_first(const void *x, const void *y) {
   return (a < b) - (a > b);
 }
 
-/* Rows with their differences, the largest first; those that do not differ are left out. Takes `rows`. */
+/* Rows with their differences, the largest first; those that do not differ are left out. Takes
+ * `rows`. */
 static json_t *sorted(json_t *rows, bool by_bytes) {
   json_t *list = json_array(), *row;
   const char *name;
   size_t count = 0;
   difference *all = calloc(json_object_size(rows) + 1, sizeof *all);
-  json_object_foreach(rows, name, row) {
-    double seconds = number(row, "b_seconds") - number(row, "a_seconds"), bytes = number(row, "b_bytes") - number(row, "a_bytes");
+  json_object_foreach (rows, name, row) {
+    double seconds = number(row, "b_seconds") - number(row, "a_seconds"),
+           bytes = number(row, "b_bytes") - number(row, "a_bytes");
     if (!all || (seconds == 0 && bytes == 0 && number(row, "a_count") == number(row, "b_count"))) continue;
-    json_object_set_new(row, "seconds", json_real(seconds)); json_object_set_new(row, "bytes", json_real(bytes));
+    json_object_set_new(row, "seconds", json_real(seconds));
+    json_object_set_new(row, "bytes", json_real(bytes));
     if (!strstr(text_of(row, "kernel"), ARROW)) json_object_del(row, "kernel");
     all[count++] = (difference){row, fabs(by_bytes ? bytes : seconds)};
   }
@@ -151,7 +162,7 @@ static json_t *sorted(json_t *rows, bool by_bytes) {
   return list;
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 /* Threads that were ready without a core for so much of their walks are worth a word. */
 #define OTHERS_WORTH 0.02
@@ -159,85 +170,108 @@ static json_t *sorted(json_t *rows, bool by_bytes) {
 #define ANOTHER 1.5
 
 static json_t *side_json(const json_t *entry, const char *walk_name, bool measured) {
-  const json_t *plan = rf_report_plan_of(entry, walk_name), *walk = measured ? measured_walk(entry, walk_name) : NULL,
+  const json_t *plan = rf_report_plan_of(entry, walk_name),
+               *walk = measured ? measured_walk(entry, walk_name) : NULL,
                *memory = json_object_get(plan, "memory"), *work = json_object_get(plan, "work");
   double count = number(walk, "count"), predicted = number(json_object_get(plan, "time"), "seconds");
   double seconds = count > 0 && number(walk, "seconds") > 0 ? number(walk, "seconds") / count : predicted;
-  json_t *json =
-      json_pack("{ss ss sb sf sf sO? sO? sO? sO?}", "id", text_of(entry, "id"), "walk", walk_name ? walk_name : "", "measured", count > 0, "seconds",
-                seconds, "predicted_seconds", predicted, "peak_bytes", json_object_get(memory, "peak_bytes"), "by_class",
-                json_object_get(memory, "by_class"), "flops", json_object_get(work, "hardware_flops"), "bytes", json_object_get(work, "bytes"));
+  json_t *json = json_pack(
+      "{ss ss sb sf sf sO? sO? sO? sO?}", "id", text_of(entry, "id"), "walk", walk_name ? walk_name : "",
+      "measured", count > 0, "seconds", seconds, "predicted_seconds", predicted, "peak_bytes",
+      json_object_get(memory, "peak_bytes"), "by_class", json_object_get(memory, "by_class"), "flops",
+      json_object_get(work, "hardware_flops"), "bytes", json_object_get(work, "bytes"));
   if (count > 0 && number(walk, "tokens") > 0)
-    json_object_set_new(json, "tokens_per_second", json_real(number(walk, "tokens") / number(walk, "seconds")));
+    json_object_set_new(json, "tokens_per_second",
+                        json_real(number(walk, "tokens") / number(walk, "seconds")));
   else if (number(json_object_get(plan, "rate"), "tokens_per_second") > 0)
-    json_object_set(json, "tokens_per_second", json_object_get(json_object_get(plan, "rate"), "tokens_per_second"));
+    json_object_set(json, "tokens_per_second",
+                    json_object_get(json_object_get(plan, "rate"), "tokens_per_second"));
   if (count > 0) {
-    if (walk_name && !strcmp(walk_name, "train")) json_object_set_new(json, "step_seconds", rf_report_step_seconds(entry));
+    if (walk_name && !strcmp(walk_name, "train"))
+      json_object_set_new(json, "step_seconds", rf_report_step_seconds(entry));
     json_object_set_new(json, "others", json_real(rf_report_others_part(entry)));
     const json_t *op;
     double least = 0;
     size_t i;
-    json_array_foreach(json_object_get(walk, "ops"), i, op) least += number(op, "calls") / count * number(op, "least_seconds");
+    json_array_foreach (json_object_get(walk, "ops"), i, op)
+      least += number(op, "calls") / count * number(op, "least_seconds");
     json_object_set_new(json, "least_seconds", json_real(least));
   }
   if (json_object_get(plan, "digest")) json_object_set(json, "digest", json_object_get(plan, "digest"));
-  if (json_object_get(entry, "replanned_seconds")) json_object_set(json, "replanned_seconds", json_object_get(entry, "replanned_seconds"));
+  if (json_object_get(entry, "replanned_seconds"))
+    json_object_set(json, "replanned_seconds", json_object_get(entry, "replanned_seconds"));
   if (json_is_false(json_object_get(entry, "replans"))) json_object_set_new(json, "replans", json_false());
   if (json_object_get(entry, "of")) json_object_set(json, "of", json_object_get(entry, "of"));
   json_object_set_new(json, "machine", json_string(text_of(json_object_get(plan, "machine"), "name")));
   return json;
 }
 
-/* What a difference of measured times is worth: that of one plan on one machine is none, and one within the spread of steps is not sure. "": nothing speaks
- * against it. It names sides by their ids, so that it stands whichever is A. */
+/* What a difference of measured times is worth: that of one plan on one machine is none, and one
+ * within the spread of steps is not sure. "": nothing speaks against it. It names sides by their
+ * ids, so that it stands whichever is A. */
 static char *doubts(const json_t *a, const json_t *b) {
   const json_t *x = json_object_get(a, "step_seconds"), *y = json_object_get(b, "step_seconds");
   const char *digest = text_of(a, "digest");
   char *text = NULL, *others = NULL, *fastest = NULL, s[32], t[32], u[32];
   double median_a = number(x, "median"), median_b = number(y, "median");
   bool of_a = number(x, "p90") - median_a >= number(y, "p90") - median_b; /* whose steps differ more */
-  double spread = fmax(number(x, "p90") - median_a, number(y, "p90") - median_b), most = fmax(number(a, "others"), number(b, "others"));
-  bool same = *digest && !strcmp(digest, text_of(b, "digest")) && !strcmp(text_of(a, "machine"), text_of(b, "machine")) &&
+  double spread = fmax(number(x, "p90") - median_a, number(y, "p90") - median_b),
+         most = fmax(number(a, "others"), number(b, "others"));
+  bool same = *digest && !strcmp(digest, text_of(b, "digest")) &&
+              !strcmp(text_of(a, "machine"), text_of(b, "machine")) &&
               number(a, "seconds") != number(b, "seconds");
   bool within = median_a > 0 && median_b > 0 && median_a != median_b && fabs(median_a - median_b) <= spread;
-  if (most > OTHERS_WORTH && asprintf(&others, " Others had the cores for at least %.0f %% of the walks of %.80s and %.0f %% of those of %.80s.",
-                                      100 * number(a, "others"), text_of(a, "id"), 100 * number(b, "others"), text_of(b, "id")) < 0)
+  if (most > OTHERS_WORTH &&
+      asprintf(
+          &others,
+          " Others had the cores for at least %.0f %% of the walks of %.80s and %.0f %% of those of %.80s.",
+          100 * number(a, "others"), text_of(a, "id"), 100 * number(b, "others"), text_of(b, "id")) < 0)
     others = NULL;
-  int n = same ? asprintf(&text, "Both walked the same plan: what differs is noise, or other programs.%s", others ? others : "")
-          : within
-              ? asprintf(
-                    &text,
-                    "That is not sure: half of the steps take less than %s and %s, and those of %.80s differ by as much (a tenth take %s or more).%s",
-                    rf_text_seconds(median_a, s), rf_text_seconds(median_b, t), text_of(of_a ? a : b, "id"),
-                    rf_text_seconds(number(of_a ? x : y, "p90"), u), others ? others : "")
-              : asprintf(&text, "%s", others ? others + 1 : "");
+  int n = same     ? asprintf(&text, "Both walked the same plan: what differs is noise, or other programs.%s",
+                          others ? others : "")
+          : within ? asprintf(&text,
+                              "That is not sure: half of the steps take less than %s and %s, and those of "
+                              "%.80s differ by as much (a tenth take %s or more).%s",
+                              rf_text_seconds(median_a, s), rf_text_seconds(median_b, t),
+                              text_of(of_a ? a : b, "id"), rf_text_seconds(number(of_a ? x : y, "p90"), u),
+                              others ? others : "")
+                   : asprintf(&text, "%s", others ? others + 1 : "");
   free(others);
-  /* Where the fastest calls say another thing than all of them together, most of the difference is no work of theirs. */
+  /* Where the fastest calls say another thing than all of them together, most of the difference
+   * is no work of theirs. */
   double means = number(a, "seconds") > 0 ? number(b, "seconds") / number(a, "seconds") : 0,
          fast = number(a, "least_seconds") > 0 ? number(b, "least_seconds") / number(a, "least_seconds") : 0;
   if (n >= 0 && !same && means > 0 && fast > 0 && fabs(log(means / fast)) > log(ANOTHER) &&
-      asprintf(&fastest, "%s%sNot sure: the fastest calls add up to %s of %.80s and %s of %.80s; what lies beyond them is interference.", text,
-               *text ? " " : "", rf_text_seconds(number(a, "least_seconds"), s), text_of(a, "id"), rf_text_seconds(number(b, "least_seconds"), t),
-               text_of(b, "id")) >= 0)
-    { free(text); text = fastest; }
+      asprintf(&fastest,
+               "%s%sNot sure: the fastest calls add up to %s of %.80s and %s of %.80s; what lies beyond them "
+               "is interference.",
+               text, *text ? " " : "", rf_text_seconds(number(a, "least_seconds"), s), text_of(a, "id"),
+               rf_text_seconds(number(b, "least_seconds"), t), text_of(b, "id")) >= 0) {
+    free(text);
+    text = fastest;
+  }
   return n < 0 ? NULL : text;
 }
 
-/* A change is planned by today's calibration, a run by that of its day: behind what else is doubted, which is taken. */
+/* A change is planned by today's calibration, a run by that of its day: behind what else is
+ * doubted, which is taken. */
 static char *doubt_calibration(char *text, const json_t *a, const json_t *b) {
   const json_t *run = *text_of(b, "of") ? a : *text_of(a, "of") ? b : NULL;
   char *longer = NULL, s[32];
   if (!run || strcmp(text_of(run, "id"), text_of(run == a ? b : a, "of"))) return text;
   if (json_is_false(json_object_get(run, "replans"))) {
-    if (asprintf(&longer, "%s%sThis program plans %.80s otherwise than when it ran: that is part of the difference.", text ? text : "",
-                 text ? " " : "", text_of(run, "id")) < 0)
+    if (asprintf(&longer,
+                 "%s%sThis program plans %.80s otherwise than when it ran: that is part of the difference.",
+                 text ? text : "", text ? " " : "", text_of(run, "id")) < 0)
       return text;
     free(text);
     return longer;
   }
   if (!(number(run, "replanned_seconds") > 0)) return text;
-  if (asprintf(&longer, "%s%sThe machine was calibrated anew since %.80s ran: its own plan would take %s now.", text ? text : "", text ? " " : "",
-               text_of(run, "id"), rf_text_seconds(number(run, "replanned_seconds"), s)) < 0)
+  if (asprintf(&longer,
+               "%s%sThe machine was calibrated anew since %.80s ran: its own plan would take %s now.",
+               text ? text : "", text ? " " : "", text_of(run, "id"),
+               rf_text_seconds(number(run, "replanned_seconds"), s)) < 0)
     return text;
   free(text);
   return longer;
@@ -264,8 +298,8 @@ static json_t *classes_json(const json_t *a, const json_t *b) {
   const char *name;
   const json_t *sides[] = {json_object_get(a, "by_class"), json_object_get(b, "by_class")};
   for (int k = 0; k < 2; k++)
-    json_object_foreach((json_t *)sides[k], name, value) if (json_number_value(value) > 0)
-        add_to(rows, name, k ? "b" : "a", 0, json_number_value(value));
+    json_object_foreach ((json_t *)sides[k], name, value)
+      if (json_number_value(value) > 0) add_to(rows, name, k ? "b" : "a", 0, json_number_value(value));
   return sorted(rows, true);
 }
 
@@ -274,23 +308,30 @@ static json_t *compare(const json_t *a, bool a_ran, const json_t *b, bool b_ran,
   bool runs = json_object_get(a, "run") && json_object_get(b, "run");
   json_t *each = json_object(), *kinds = json_object(), *tensors = json_object();
   json_t *left = side_json(a, walk, a_ran), *right = side_json(b, walk, b_ran);
-  add_ops(each, kinds, a, walk, "a", a_ran); add_ops(each, kinds, b, walk, "b", b_ran);
-  add_tensors(tensors, rf_report_plan_of(a, walk), "a"); add_tensors(tensors, rf_report_plan_of(b, walk), "b");
-  char *doubt = a_ran && b_ran ? doubts(left, right) : one ? strdup("Only one of the two was measured, so both stand as predicted.") : NULL;
+  add_ops(each, kinds, a, walk, "a", a_ran);
+  add_ops(each, kinds, b, walk, "b", b_ran);
+  add_tensors(tensors, rf_report_plan_of(a, walk), "a");
+  add_tensors(tensors, rf_report_plan_of(b, walk), "b");
+  char *doubt = a_ran && b_ran ? doubts(left, right)
+                : one          ? strdup("Only one of the two was measured, so both stand as predicted.")
+                               : NULL;
   doubt = doubt_calibration(doubt, left, right);
   char *sentence = sentence_of(left, right, !a_ran && !b_ran, doubt ? doubt : "");
   json_t *classes = classes_json(left, right);
   json_t *json =
       json_pack("{so so so so so so so ss? ss}", "a", left, "b", right, "options",
-                rf_report_options_that_differ(options_of(a, !runs), options_of(b, !runs)), "ops", sorted(each, false), "kinds", sorted(kinds, false),
-                "tensors", sorted(tensors, true), "classes", classes, "sentence", sentence, "doubt", doubt ? doubt : "");
-  free(sentence); free(doubt);
+                rf_report_options_that_differ(options_of(a, !runs), options_of(b, !runs)), "ops",
+                sorted(each, false), "kinds", sorted(kinds, false), "tensors", sorted(tensors, true),
+                "classes", classes, "sentence", sentence, "doubt", doubt ? doubt : "");
+  free(sentence);
+  free(doubt);
   return json;
 }
 
 static const char *walk_name(const json_t *entry, size_t i) {
   const json_t *plan = json_object_get(entry, "plan");
-  return json_string_value(json_object_get(i ? json_array_get(json_object_get(plan, "plans"), i - 1) : plan, "name"));
+  return json_string_value(
+      json_object_get(i ? json_array_get(json_object_get(plan, "plans"), i - 1) : plan, "name"));
 }
 static bool has_walk(const json_t *entry, const char *walk) {
   const json_t *plan = rf_report_plan_of(entry, walk);
@@ -306,14 +347,16 @@ bool rf_report_comparable(const json_t *a, const json_t *b) {
 json_t *rf_report_compare(const json_t *a, const json_t *b) {
   const char *walk = json_string_value(json_object_get(json_object_get(a, "plan"), "name"));
   if (!walk) walk = json_string_value(json_object_get(json_object_get(b, "plan"), "name"));
-  /* What was measured is compared with what was measured only: the error of a prediction is no saving. */
+  /* What was measured is compared with what was measured only: the error of a prediction is no
+   * saving. */
   bool of_a = measured_walk(a, walk), of_b = measured_walk(b, walk);
   return compare(a, of_a && of_b, b, of_a && of_b, walk, of_a != of_b);
 }
 
-/* ---- all pairs ------------------------------------------------------------------------------------------------------------ */
+/* ---- all pairs ------------------------------------------------------------------------------- */
 
-/* Entries of which each is compared with each, also in their other walks (validation, prefill); with each; and with the first. */
+/* Entries of which each is compared with each, also in their other walks (validation, prefill);
+ * with each; and with the first. */
 enum { ALL_WALKS = 3, ALL_PAIRS = 8, FIRST_PAIRS = 32 };
 
 /* `ops`: rows of each of its lists, the largest differences; 0: all. */
@@ -331,12 +374,16 @@ json_t *rf_report_comparisons(const json_t *runs, size_t rows) {
   size_t count = json_array_size(runs);
   for (size_t i = 0; i < count && (i == 0 || count <= ALL_PAIRS); i++)
     for (size_t j = i + 1; j < count && j <= FIRST_PAIRS; j++) {
-      const json_t *a = json_array_get(runs, i), *b = json_array_get(runs, j), *named = walk_name(a, 0) ? a : b;
-      for (size_t w = 0; w <= json_array_size(json_object_get(json_object_get(named, "plan"), "plans")); w++) {
+      const json_t *a = json_array_get(runs, i), *b = json_array_get(runs, j),
+                   *named = walk_name(a, 0) ? a : b;
+      for (size_t w = 0; w <= json_array_size(json_object_get(json_object_get(named, "plan"), "plans"));
+           w++) {
         const char *walk = walk_name(named, w);
         if (w && count > ALL_WALKS) break;
-        if (!has_walk(a, walk) || !has_walk(b, walk) || (w && (!walk_name(a, 0) || !walk_name(b, 0)))) continue;
-        bool both = measured_walk(a, walk) && measured_walk(b, walk), one = (measured_walk(a, walk) != NULL) != (measured_walk(b, walk) != NULL);
+        if (!has_walk(a, walk) || !has_walk(b, walk) || (w && (!walk_name(a, 0) || !walk_name(b, 0))))
+          continue;
+        bool both = measured_walk(a, walk) && measured_walk(b, walk),
+             one = (measured_walk(a, walk) != NULL) != (measured_walk(b, walk) != NULL);
         if (both) append_cut(list, compare(a, true, b, true, walk, false), rows);
         append_cut(list, compare(a, false, b, false, walk, one), rows);
       }
@@ -344,16 +391,18 @@ json_t *rf_report_comparisons(const json_t *runs, size_t rows) {
   for (size_t i = 0; i < count && i <= FIRST_PAIRS; i++) { /* each beside its own plan */
     const json_t *entry = json_array_get(runs, i);
     for (size_t w = 0; w <= json_array_size(json_object_get(json_object_get(entry, "plan"), "plans")); w++)
-      if (measured_walk(entry, walk_name(entry, w))) append_cut(list, compare(entry, false, entry, true, walk_name(entry, w), false), rows);
+      if (measured_walk(entry, walk_name(entry, w)))
+        append_cut(list, compare(entry, false, entry, true, walk_name(entry, w), false), rows);
   }
   return list;
 }
 
-/* ---- as tables --------------------------------------------------------------------------------------------------------- */
+/* ---- as tables ------------------------------------------------------------------------------- */
 
 static void print_line(FILE *out, const char *what, char *(*text)(double, char[32]), double a, double b) {
   char x[32], y[32], z[32];
-  fprintf(out, "%-50.50s %14s %14s %s%s", what, text(a, x), text(b, y), b >= a ? "+" : "-", text(fabs(b - a), z));
+  fprintf(out, "%-50.50s %14s %14s %s%s", what, text(a, x), text(b, y), b >= a ? "+" : "-",
+          text(fabs(b - a), z));
   if (a > 0 && b > 0) fprintf(out, " (%+.1f %%)", 100 * (b / a - 1));
   fputc('\n', out);
 }
@@ -363,7 +412,9 @@ static void print_half(FILE *out, const json_t *row) {
   const char *sides[] = {"a_count", "b_count"}, *times[] = {"a_seconds", "b_seconds"};
   char text[32];
   fprintf(out, "%-50.50s", text_of(row, "name"));
-  for (int k = 0; k < 2; k++) fprintf(out, " %14s", json_object_get(row, sides[k]) ? rf_text_seconds(number(row, times[k]), text) : "-");
+  for (int k = 0; k < 2; k++)
+    fprintf(out, " %14s",
+            json_object_get(row, sides[k]) ? rf_text_seconds(number(row, times[k]), text) : "-");
   fputc('\n', out);
 }
 
@@ -371,7 +422,8 @@ static void print_half(FILE *out, const json_t *row) {
 static json_t *by_bytes_of(const json_t *list) {
   json_t *rows = json_object(), *row;
   size_t i;
-  json_array_foreach((json_t *)list, i, row) if (number(row, "bytes") != 0) json_object_set(rows, text_of(row, "name"), row);
+  json_array_foreach ((json_t *)list, i, row)
+    if (number(row, "bytes") != 0) json_object_set(rows, text_of(row, "name"), row);
   return sorted(rows, true);
 }
 
@@ -380,14 +432,16 @@ static void print_rows(FILE *out, const char *title, const json_t *list, bool by
   size_t i, count = json_array_size(list);
   if (!count) return;
   fprintf(out, "\n%-50s %14s %14s\n", title, "A", "B");
-  json_array_foreach((json_t *)list, i, row) {
+  json_array_foreach ((json_t *)list, i, row) {
     if ((int)i >= most) {
       fprintf(out, "... and %zu more\n", count - i);
       break;
     }
-    if (by_bytes) print_line(out, text_of(row, "name"), rf_text_bytes, number(row, "a_bytes"), number(row, "b_bytes"));
+    if (by_bytes)
+      print_line(out, text_of(row, "name"), rf_text_bytes, number(row, "a_bytes"), number(row, "b_bytes"));
     else if (json_object_get(row, "a_count") && json_object_get(row, "b_count"))
-      print_line(out, text_of(row, "name"), rf_text_seconds, number(row, "a_seconds"), number(row, "b_seconds"));
+      print_line(out, text_of(row, "name"), rf_text_seconds, number(row, "a_seconds"),
+                 number(row, "b_seconds"));
     else print_half(out, row);
   }
 }
@@ -398,17 +452,22 @@ char *rf_report_compare_text(const json_t *comparison, int rows) {
   size_t bytes = 0, i;
   FILE *out = open_memstream(&text, &bytes);
   if (!out) return NULL;
-  fprintf(out, "A: %s%s\nB: %s%s\n", text_of(a, "id"), json_is_true(json_object_get(a, "measured")) ? "" : " (predicted)", text_of(b, "id"),
+  fprintf(out, "A: %s%s\nB: %s%s\n", text_of(a, "id"),
+          json_is_true(json_object_get(a, "measured")) ? "" : " (predicted)", text_of(b, "id"),
           json_is_true(json_object_get(b, "measured")) ? "" : " (predicted)");
-  if (json_array_size(json_object_get(comparison, "options"))) fprintf(out, "\n%-50s %14s %14s\n", "options that differ", "A", "B");
-  json_array_foreach(json_object_get(comparison, "options"), i, row) {
-    char *x = json_dumps(json_object_get(row, "a"), JSON_ENCODE_ANY), *y = json_dumps(json_object_get(row, "b"), JSON_ENCODE_ANY);
+  if (json_array_size(json_object_get(comparison, "options")))
+    fprintf(out, "\n%-50s %14s %14s\n", "options that differ", "A", "B");
+  json_array_foreach (json_object_get(comparison, "options"), i, row) {
+    char *x = json_dumps(json_object_get(row, "a"), JSON_ENCODE_ANY),
+         *y = json_dumps(json_object_get(row, "b"), JSON_ENCODE_ANY);
     fprintf(out, "%-50s %14s %14s\n", text_of(row, "name"), x ? x : "", y ? y : "");
-    free(x); free(y);
+    free(x);
+    free(y);
   }
   fputc('\n', out);
   print_line(out, "time of a step or walk", rf_text_seconds, number(a, "seconds"), number(b, "seconds"));
-  print_line(out, "tokens a second", rf_text_count, number(a, "tokens_per_second"), number(b, "tokens_per_second"));
+  print_line(out, "tokens a second", rf_text_count, number(a, "tokens_per_second"),
+             number(b, "tokens_per_second"));
   print_line(out, "memory", rf_text_bytes, number(a, "peak_bytes"), number(b, "peak_bytes"));
   print_rows(out, "time, by op of all layers", json_object_get(comparison, "kinds"), false, rows);
   json_t *moved = by_bytes_of(json_object_get(comparison, "kinds"));

@@ -1,4 +1,5 @@
-/* history.c - see history.h. A rollback journal rather than a write-ahead log: one file, on network file systems too, for two short writes a run. */
+/* history.c - see history.h. A rollback journal rather than a write-ahead log: one file, on
+ * network file systems too, for two short writes a run. */
 #define _GNU_SOURCE
 #include "report/history.h"
 
@@ -25,18 +26,22 @@ struct rf_history {
 
 /* What brings a file from version i to i + 1; a new file takes all of them. */
 static const char *const STEPS[RF_HISTORY_VERSION] = {
-    "CREATE TABLE runs (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, started REAL NOT NULL, ended REAL, command TEXT NOT NULL, model TEXT NOT "
+    "CREATE TABLE runs (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, started REAL NOT NULL, ended REAL, "
+    "command TEXT NOT NULL, model TEXT NOT "
     "NULL,"
     " options TEXT NOT NULL, directory TEXT, folder TEXT, digest TEXT, machine TEXT, version TEXT,"
-    " status TEXT NOT NULL CHECK (status IN ('running', 'done', 'failed', 'interrupted')), message TEXT, results TEXT NOT NULL DEFAULT '{}');"
+    " status TEXT NOT NULL CHECK (status IN ('running', 'done', 'failed', 'interrupted')), message TEXT, "
+    "results TEXT NOT NULL DEFAULT '{}');"
     "CREATE INDEX runs_by_model ON runs (model, machine);",
-    "ALTER TABLE runs ADD COLUMN host TEXT; ALTER TABLE runs ADD COLUMN boot TEXT; ALTER TABLE runs ADD COLUMN pid INTEGER;"
+    "ALTER TABLE runs ADD COLUMN host TEXT; ALTER TABLE runs ADD COLUMN boot TEXT; ALTER TABLE runs ADD "
+    "COLUMN pid INTEGER;"
     "ALTER TABLE runs ADD COLUMN process REAL;",
 };
 
 static rf_status failed(const rf_history *h, const char *what, rf_error *error) {
-  return RF_FAIL(error, RAFTER_FAILED, "RAFTER_RUNS names another folder for runs and their history", "cannot %s the history of runs (%s: %s)", what,
-                 h->path, h->db ? sqlite3_errmsg(h->db) : strerror(errno));
+  return RF_FAIL(error, RAFTER_FAILED, "RAFTER_RUNS names another folder for runs and their history",
+                 "cannot %s the history of runs (%s: %s)", what, h->path,
+                 h->db ? sqlite3_errmsg(h->db) : strerror(errno));
 }
 
 static rf_status run_sql(rf_history *h, const char *sql, const char *what, rf_error *error) {
@@ -46,7 +51,8 @@ static rf_status run_sql(rf_history *h, const char *sql, const char *what, rf_er
 static int64_t number_of(rf_history *h, const char *sql) {
   sqlite3_stmt *query = NULL;
   int64_t value = -1;
-  if (sqlite3_prepare_v2(h->db, sql, -1, &query, NULL) == SQLITE_OK && sqlite3_step(query) == SQLITE_ROW) value = sqlite3_column_int64(query, 0);
+  if (sqlite3_prepare_v2(h->db, sql, -1, &query, NULL) == SQLITE_OK && sqlite3_step(query) == SQLITE_ROW)
+    value = sqlite3_column_int64(query, 0);
   sqlite3_finalize(query);
   return value;
 }
@@ -68,14 +74,17 @@ static rf_status update(rf_history *h, rf_error *error) {
 }
 
 static rf_status check_version(rf_history *h, bool writes, rf_error *error) {
-  int64_t version = number_of(h, "PRAGMA user_version"), tables = number_of(h, "SELECT count(*) FROM sqlite_master WHERE name = 'runs'");
+  int64_t version = number_of(h, "PRAGMA user_version"),
+          tables = number_of(h, "SELECT count(*) FROM sqlite_master WHERE name = 'runs'");
   if (version < 0 || tables < 0) return failed(h, "read", error);
   if (version > RF_HISTORY_VERSION)
-    return RF_FAIL(error, RAFTER_FAILED, "use the rafter that wrote it, or name another folder with RAFTER_RUNS",
-                   "the history of runs is of a newer program (%s: expected version %d at most, got %lld)", h->path, RF_HISTORY_VERSION,
-                   (long long)version);
+    return RF_FAIL(error, RAFTER_FAILED,
+                   "use the rafter that wrote it, or name another folder with RAFTER_RUNS",
+                   "the history of runs is of a newer program (%s: expected version %d at most, got %lld)",
+                   h->path, RF_HISTORY_VERSION, (long long)version);
   if (version > 0 && !tables)
-    return RF_FAIL(error, RAFTER_FAILED, "move the file away", "%s is no history of runs (it has no table \"runs\")", h->path);
+    return RF_FAIL(error, RAFTER_FAILED, "move the file away",
+                   "%s is no history of runs (it has no table \"runs\")", h->path);
   return writes && version < RF_HISTORY_VERSION ? update(h, error) : RAFTER_OK;
 }
 
@@ -87,8 +96,8 @@ rf_status rf_history_open(const char *root, bool writes, rf_history **out, rf_er
   snprintf(h->path, sizeof h->path, "%.4000s/history.db", root);
   if (!writes && stat(h->path, &info) && errno == ENOENT) goto done;
   if (writes) RF_GO(rf_make_folders(root, error));
-  int flags =
-      writes ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READWRITE; /* a reader too may have to roll back what a killed run left */
+  int flags = writes ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE
+                     : SQLITE_OPEN_READWRITE; /* a reader too may have to roll back what a killed run left */
   int opened = sqlite3_open_v2(h->path, &h->db, flags, NULL);
   if (opened != SQLITE_OK && !writes) {
     sqlite3_close(h->db);
@@ -109,7 +118,7 @@ void rf_history_close(rf_history *h) {
   free(h);
 }
 
-/* ---- whose process a run is ------------------------------------------------------------------------------------------ */
+/* ---- whose process a run is ------------------------------------------------------------------ */
 
 static void host_name(char host[256]) {
   if (gethostname(host, 256)) *host = 0;
@@ -125,14 +134,16 @@ static void boot_id(char boot[64]) {
   fclose(file);
 }
 
-/* When a process began, in ticks since the system did; -1: there is none. A number is given to another process later, but not with the same beginning. */
+/* When a process began, in ticks since the system did; -1: there is none. A number is given to
+ * another process later, but not with the same beginning. */
 static double process_start(int64_t pid) {
   char path[64], line[1024];
   double start = -1;
   snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
   FILE *file = fopen(path, "re");
   if (!file) return -1;
-  char *at = fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL; /* the name may hold blanks and parentheses */
+  /* the name may hold blanks and parentheses */
+  char *at = fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
   for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
   if (at) start = strtod(at, NULL);
   fclose(file);
@@ -143,13 +154,14 @@ static double process_start(int64_t pid) {
 static bool may_run(const char *host, const char *boot, int64_t pid, double process) {
   char here[256], now[64];
   if (!host || pid <= 0) return false; /* a file of version 1 did not say */
-  host_name(here); boot_id(now);
+  host_name(here);
+  boot_id(now);
   if (strcmp(host, here)) return true;
   if (boot && *boot && *now && strcmp(boot, now)) return false;
   return process_start(pid) == process;
 }
 
-/* ---- writing --------------------------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 static double now_seconds(void) {
   struct timespec now;
@@ -157,7 +169,9 @@ static double now_seconds(void) {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static void bind_text(sqlite3_stmt *query, int at, const char *text) { sqlite3_bind_text(query, at, text, -1, SQLITE_TRANSIENT); }
+static void bind_text(sqlite3_stmt *query, int at, const char *text) {
+  sqlite3_bind_text(query, at, text, -1, SQLITE_TRANSIENT);
+}
 
 /* One statement that changes one row, alone in its transaction. */
 static rf_status finish(rf_history *h, sqlite3_stmt *query, rf_error *error) {
@@ -170,9 +184,11 @@ static rf_status finish(rf_history *h, sqlite3_stmt *query, rf_error *error) {
 rf_status rf_history_begin(rf_history *h, const rf_history_run *run, int64_t *id, rf_error *error) {
   sqlite3_stmt *query = NULL;
   char host[256], boot[64];
-  host_name(host); boot_id(boot);
+  host_name(host);
+  boot_id(boot);
   if (sqlite3_prepare_v2(h->db,
-                         "INSERT INTO runs (name, started, command, model, options, directory, folder, digest, machine, version, host, boot, pid, "
+                         "INSERT INTO runs (name, started, command, model, options, directory, folder, "
+                         "digest, machine, version, host, boot, pid, "
                          "process, results, status)"
                          " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running')",
                          -1, &query, NULL) != SQLITE_OK)
@@ -182,7 +198,8 @@ rf_status rf_history_begin(rf_history *h, const rf_history_run *run, int64_t *id
   bind_text(query, 1, run->name);
   sqlite3_bind_double(query, 2, now_seconds());
   for (int i = 0; i < 10; i++) bind_text(query, 3 + i, texts[i]);
-  sqlite3_bind_int64(query, 13, getpid()); sqlite3_bind_double(query, 14, process_start(getpid()));
+  sqlite3_bind_int64(query, 13, getpid());
+  sqlite3_bind_double(query, 14, process_start(getpid()));
   char *results = run->results ? rf_json_text(run->results, 0) : NULL;
   bind_text(query, 15, results ? results : "{}");
   free(results);
@@ -191,21 +208,26 @@ rf_status rf_history_begin(rf_history *h, const rf_history_run *run, int64_t *id
   return RAFTER_OK;
 }
 
-rf_status rf_history_end(rf_history *h, int64_t id, const char *status, const char *message, const json_t *results, rf_error *error) {
+rf_status rf_history_end(rf_history *h, int64_t id, const char *status, const char *message,
+                         const json_t *results, rf_error *error) {
   sqlite3_stmt *query = NULL;
   char *text = rf_json_text(results, 0);
-  if (sqlite3_prepare_v2(h->db, "UPDATE runs SET ended = ?, status = ?, message = ?, results = ? WHERE id = ?", -1, &query, NULL) != SQLITE_OK) {
+  if (sqlite3_prepare_v2(h->db,
+                         "UPDATE runs SET ended = ?, status = ?, message = ?, results = ? WHERE id = ?", -1,
+                         &query, NULL) != SQLITE_OK) {
     free(text);
     return failed(h, "write", error);
   }
   sqlite3_bind_double(query, 1, now_seconds());
-  bind_text(query, 2, status); bind_text(query, 3, message && *message ? message : NULL); bind_text(query, 4, text ? text : "{}");
+  bind_text(query, 2, status);
+  bind_text(query, 3, message && *message ? message : NULL);
+  bind_text(query, 4, text ? text : "{}");
   sqlite3_bind_int64(query, 5, id);
   free(text);
   return finish(h, query, error);
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 static json_t *text_at(sqlite3_stmt *query, int column) {
   const char *text = (const char *)sqlite3_column_text(query, column);
@@ -219,31 +241,39 @@ static json_t *object_at(sqlite3_stmt *query, int column) {
 }
 
 static json_t *real_at(sqlite3_stmt *query, int column) {
-  return sqlite3_column_type(query, column) == SQLITE_NULL ? json_null() : json_real(sqlite3_column_double(query, column));
+  return sqlite3_column_type(query, column) == SQLITE_NULL ? json_null()
+                                                           : json_real(sqlite3_column_double(query, column));
 }
 
 /* Columns as COLUMNS has them. */
 static json_t *row_of(sqlite3_stmt *query) {
-  const char *status = (const char *)sqlite3_column_text(query, 11), *folder = (const char *)sqlite3_column_text(query, 7);
-  const char *host = (const char *)sqlite3_column_text(query, 14), *boot = (const char *)sqlite3_column_text(query, 15);
+  const char *status = (const char *)sqlite3_column_text(query, 11),
+             *folder = (const char *)sqlite3_column_text(query, 7);
+  const char *host = (const char *)sqlite3_column_text(query, 14),
+             *boot = (const char *)sqlite3_column_text(query, 15);
   struct stat info;
   if (!status) status = "";
-  if (!strcmp(status, "running") && !may_run(host, boot, sqlite3_column_int64(query, 16), sqlite3_column_double(query, 17)))
+  if (!strcmp(status, "running") &&
+      !may_run(host, boot, sqlite3_column_int64(query, 16), sqlite3_column_double(query, 17)))
     status = "ended without a word";
-  json_t *row =
-      json_pack("{sI so so so so so so so so so so ss so so so}", "id", (json_int_t)sqlite3_column_int64(query, 0), "name", text_at(query, 1),
-                "started", real_at(query, 2), "ended", real_at(query, 3), "command", text_at(query, 4), "model", text_at(query, 5), "directory",
-                text_at(query, 6), "folder", text_at(query, 7), "digest", text_at(query, 8), "machine", text_at(query, 9), "version",
-                text_at(query, 10), "status", status, "message", text_at(query, 12), "results", object_at(query, 13), "host", text_at(query, 14));
+  json_t *row = json_pack("{sI so so so so so so so so so so ss so so so}", "id",
+                          (json_int_t)sqlite3_column_int64(query, 0), "name", text_at(query, 1), "started",
+                          real_at(query, 2), "ended", real_at(query, 3), "command", text_at(query, 4),
+                          "model", text_at(query, 5), "directory", text_at(query, 6), "folder",
+                          text_at(query, 7), "digest", text_at(query, 8), "machine", text_at(query, 9),
+                          "version", text_at(query, 10), "status", status, "message", text_at(query, 12),
+                          "results", object_at(query, 13), "host", text_at(query, 14));
   /* A folder that a later run was told to use is that one's. */
   int64_t last = sqlite3_column_int64(query, 19);
   bool taken = last > sqlite3_column_int64(query, 0);
-  if (row && folder) json_object_set_new(row, "folder_is_there", json_boolean(!taken && !stat(folder, &info)));
+  if (row && folder)
+    json_object_set_new(row, "folder_is_there", json_boolean(!taken && !stat(folder, &info)));
   if (row && taken) json_object_set_new(row, "folder_taken_by", json_integer(last));
   return row;
 }
 
-static const char COLUMNS[] = "id, name, started, ended, command, model, directory, folder, digest, machine, version, status, message, results";
+static const char COLUMNS[] = "id, name, started, ended, command, model, directory, folder, digest, machine, "
+                              "version, status, message, results";
 
 rf_status rf_history_rows(rf_history *h, const rf_history_filter *f, json_t **rows, rf_error *error) {
   rf_history_filter any = {0};
@@ -253,21 +283,28 @@ rf_status rf_history_rows(rf_history *h, const rf_history_filter *f, json_t **ro
   if (!f) f = &any;
   *rows = json_array();
   if (!h->db || number_of(h, "PRAGMA user_version") == 0) return RAFTER_OK;
-  bool owners = number_of(h, "PRAGMA user_version") >= 2; /* a file of version 1 that may not be written to is read as it is */
+  /* a file of version 1 that may not be written to is read as it is */
+  bool owners = number_of(h, "PRAGMA user_version") >= 2;
   if (f->metric) snprintf(path, sizeof path, "$.\"%.100s\"", f->metric);
-  snprintf(
-      sql, sizeof sql,
-      "SELECT %s, %s, options, last FROM runs LEFT JOIN (SELECT folder AS place, max(id) AS last FROM runs WHERE folder IS NOT NULL GROUP BY folder) "
-      "ON place = folder WHERE (?1 IS NULL OR instr(model, ?1)) AND (?2 IS NULL OR instr(machine, ?2)) AND (?3 IS NULL OR "
-      "command = ?3)"
-      " AND (?4 = '' OR (status = 'done' AND CASE WHEN json_valid(results) THEN json_type(results, ?4) END IN ('integer', 'real'))) AND (?5 = 0 "
-      "OR id = ?5) AND (?6 IS NULL OR name = "
-      "?6 OR folder = ?6)"
-      " ORDER BY id DESC",
-      COLUMNS, owners ? "host, boot, pid, process" : "NULL, NULL, 0, 0");
+  snprintf(sql, sizeof sql,
+           "SELECT %s, %s, options, last FROM runs LEFT JOIN (SELECT folder AS place, max(id) AS last FROM "
+           "runs WHERE folder IS NOT NULL GROUP BY folder) "
+           "ON place = folder WHERE (?1 IS NULL OR instr(model, ?1)) AND (?2 IS NULL OR instr(machine, ?2)) "
+           "AND (?3 IS NULL OR "
+           "command = ?3)"
+           " AND (?4 = '' OR (status = 'done' AND CASE WHEN json_valid(results) THEN json_type(results, ?4) "
+           "END IN ('integer', 'real'))) AND (?5 = 0 "
+           "OR id = ?5) AND (?6 IS NULL OR name = "
+           "?6 OR folder = ?6)"
+           " ORDER BY id DESC",
+           COLUMNS, owners ? "host, boot, pid, process" : "NULL, NULL, 0, 0");
   if (sqlite3_prepare_v2(h->db, sql, -1, &query, NULL) != SQLITE_OK) return failed(h, "read", error);
-  bind_text(query, 1, f->model); bind_text(query, 2, f->machine); bind_text(query, 3, f->command); bind_text(query, 4, path);
-  sqlite3_bind_int64(query, 5, f->id); bind_text(query, 6, f->name);
+  bind_text(query, 1, f->model);
+  bind_text(query, 2, f->machine);
+  bind_text(query, 3, f->command);
+  bind_text(query, 4, path);
+  sqlite3_bind_int64(query, 5, f->id);
+  bind_text(query, 6, f->name);
   while ((code = sqlite3_step(query)) == SQLITE_ROW) {
     json_t *row = row_of(query);
     json_object_set_new(row, "options", object_at(query, 18));
@@ -275,6 +312,9 @@ rf_status rf_history_rows(rf_history *h, const rf_history_filter *f, json_t **ro
   }
   rf_status status = code == SQLITE_DONE ? RAFTER_OK : failed(h, "read", error);
   sqlite3_finalize(query);
-  if (status != RAFTER_OK) { json_decref(*rows); *rows = NULL; }
+  if (status != RAFTER_OK) {
+    json_decref(*rows);
+    *rows = NULL;
+  }
   return status;
 }

@@ -19,7 +19,8 @@ static int larger_first(const void *a, const void *b) {
 static void kind_name(const char *name, char out[96]) {
   const char *digits = strstr(name, "block.");
   size_t before = digits ? (size_t)(digits - name) + 6 : 0;
-  if (digits) snprintf(out, 96, "%.*s*%s", (int)before, name, name + before + strspn(name + before, "0123456789"));
+  if (digits)
+    snprintf(out, 96, "%.*s*%s", (int)before, name, name + before + strspn(name + before, "0123456789"));
   else snprintf(out, 96, "%s", name);
 }
 
@@ -30,7 +31,8 @@ rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count) {
   *count = 0;
   for (int t = 0; list && t < plan->graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
-    bool holds = p->offset >= 0 && !plan->graph->tensor[t].host && p->first + (p->shares != RF_NONE) <= plan->peak_op &&
+    bool holds = p->offset >= 0 && !plan->graph->tensor[t].host &&
+                 p->first + (p->shares != RF_NONE) <= plan->peak_op &&
                  p->last >= plan->peak_op; /* an heir counts from its second op on */
     if (!holds) continue;
     kind_name(plan->graph->tensor[t].name, name);
@@ -38,10 +40,12 @@ rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count) {
     while (k < *count && strcmp(list[k].name, name)) k++;
     if (k == MOST) continue;
     if (k == *count) {
-      list[(*count)++] = (rf_report_buffers){.tensor = t, .each_bytes = rf_tensor_bytes(&plan->graph->tensor[t])};
+      list[(*count)++] =
+          (rf_report_buffers){.tensor = t, .each_bytes = rf_tensor_bytes(&plan->graph->tensor[t])};
       memcpy(list[k].name, name, sizeof name);
     }
-    list[k].count += plan->graph->tensor[t].slots > 1 ? plan->graph->tensor[t].slots : 1; list[k].bytes += p->bytes;
+    list[k].count += plan->graph->tensor[t].slots > 1 ? plan->graph->tensor[t].slots : 1;
+    list[k].bytes += p->bytes;
   }
   if (list) qsort(list, (size_t)*count, sizeof *list, larger_first);
   return list;
@@ -54,9 +58,11 @@ json_t *rf_report_largest_json(const rf_plan *plan) {
   rf_report_buffers *list = rf_report_largest(plan, &count);
   for (int i = 0; i < count; i++) {
     const rf_tensor *t = &plan->graph->tensor[list[i].tensor];
-    json_array_append_new(rows, json_pack("{ss ss ss so si sI sI ss?}", "name", list[i].name, "class", rf_class_name(t->class), "dtype",
-                                          rf_tensor_type(t, type), "shape", rf_report_shape_json(t), "count", list[i].count, "each_bytes",
-                                          (json_int_t)list[i].each_bytes, "bytes", (json_int_t)list[i].bytes, "reason", t->reason));
+    json_array_append_new(rows, json_pack("{ss ss ss so si sI sI ss?}", "name", list[i].name, "class",
+                                          rf_class_name(t->class), "dtype", rf_tensor_type(t, type), "shape",
+                                          rf_report_shape_json(t), "count", list[i].count, "each_bytes",
+                                          (json_int_t)list[i].each_bytes, "bytes", (json_int_t)list[i].bytes,
+                                          "reason", t->reason));
   }
   free(list);
   return rows;

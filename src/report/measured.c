@@ -24,8 +24,10 @@ static int kinds_of(const rf_plan *plan, const rf_measured *measured, kind *kind
     while (k < count && strcmp(kinds[k].op, name)) k++;
     if (k == capacity) continue;
     if (k == count) kinds[count++] = (kind){.op = name};
-    kinds[k].predicted += plan->op[i].seconds * (double)measured[i].calls; kinds[k].seconds += measured[i].seconds;
-    kinds[k].flops += plan->op[i].work.flops * (double)measured[i].calls; kinds[k].calls += measured[i].calls;
+    kinds[k].predicted += plan->op[i].seconds * (double)measured[i].calls;
+    kinds[k].seconds += measured[i].seconds;
+    kinds[k].flops += plan->op[i].work.flops * (double)measured[i].calls;
+    kinds[k].calls += measured[i].calls;
   }
   qsort(kinds, (size_t)count, sizeof *kinds, slower_first);
   return count;
@@ -36,19 +38,21 @@ json_t *rf_report_measured_json(const rf_plan *plan, const rf_measured *measured
   kind kinds[64];
   int count = kinds_of(plan, measured, kinds, 64);
   for (int k = 0; k < count; k++)
-    json_array_append_new(list, json_pack("{ss sf sf sf sI}", "op", kinds[k].op, "predicted_seconds", kinds[k].predicted, "seconds", kinds[k].seconds,
-                                          "flops", kinds[k].flops, "calls", (json_int_t)kinds[k].calls));
+    json_array_append_new(list, json_pack("{ss sf sf sf sI}", "op", kinds[k].op, "predicted_seconds",
+                                          kinds[k].predicted, "seconds", kinds[k].seconds, "flops",
+                                          kinds[k].flops, "calls", (json_int_t)kinds[k].calls));
   return list;
 }
 
-/* What an op reached. Calls that were shorter than the plan's did as much less as their limit is smaller: so a rate is that share of the ceiling which
- * the limit is of the time. */
+/* What an op reached. Calls that were shorter than the plan's did as much less as their limit is
+ * smaller: so a rate is that share of the ceiling which the limit is of the time. */
 static void put_rates(json_t *row, const rf_plan *plan, int i, double seconds, double limit) {
   rf_work work = plan->op[i].work;
   double planned = rf_plan_limit(plan, i, NULL), done = planned > 0 ? limit / planned : 1;
   if (!row || seconds <= 0) return;
   json_object_set_new(row, "flops_per_second", json_real(done * (work.flops + work.flops_again) / seconds));
-  json_object_set_new(row, "bytes_per_second", json_real(done * (work.bytes_read + work.bytes_written) / seconds));
+  json_object_set_new(row, "bytes_per_second",
+                      json_real(done * (work.bytes_read + work.bytes_written) / seconds));
 }
 
 json_t *rf_report_walk_json(const rf_report_walk *walk) {
@@ -62,11 +66,12 @@ json_t *rf_report_walk_json(const rf_report_walk *walk) {
     double planned = walk->predicted ? walk->predicted[i] / calls : plan->op[i].seconds;
     double limit = walk->limit ? walk->limit[i] / calls : rf_plan_limit(plan, i, NULL);
     predicted += planned * calls;
-    json_t *row = json_pack("{si ss sI sf sf sf sf}", "id", i, "name", plan->graph->op[i].name, "calls", (json_int_t)m->calls, "seconds",
-                            m->seconds / calls, "least_seconds", m->least, "predicted_seconds", planned, "limit_seconds", limit);
+    json_t *row = json_pack("{si ss sI sf sf sf sf}", "id", i, "name", plan->graph->op[i].name, "calls",
+                            (json_int_t)m->calls, "seconds", m->seconds / calls, "least_seconds", m->least,
+                            "predicted_seconds", planned, "limit_seconds", limit);
     put_rates(row, plan, i, m->seconds / calls, limit);
     json_array_append_new(ops, row);
   }
-  return json_pack("{ss sI sf sf sf so}", "walk", walk->name, "count", (json_int_t)walk->count, "tokens", walk->tokens, "seconds", walk->seconds,
-                   "predicted_seconds", predicted, "ops", ops);
+  return json_pack("{ss sI sf sf sf so}", "walk", walk->name, "count", (json_int_t)walk->count, "tokens",
+                   walk->tokens, "seconds", walk->seconds, "predicted_seconds", predicted, "ops", ops);
 }

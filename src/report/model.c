@@ -20,18 +20,22 @@ enum { RUN_MOST = 1 << 20, METRICS_MOST = 1 << 22, OPS_MOST = 1 << 22 };
 static const size_t PLAN_MOST = (size_t)512 << 20;
 static const double MOST = 0x1p62;
 
-json_t *rf_report_model(void) { return rf_must(json_pack("{ss s[] s[] s[]}", "rafter", RF_VERSION, "runs", "sweeps", "benches")); }
+json_t *rf_report_model(void) {
+  return rf_must(json_pack("{ss s[] s[] s[]}", "rafter", RF_VERSION, "runs", "sweeps", "benches"));
+}
 
-/* ---- checks ------------------------------------------------------------------------------------------------------- */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
-static rf_status object_at(const json_t *object, const char *key, const char *where, const json_t **value, rf_error *error) {
+static rf_status object_at(const json_t *object, const char *key, const char *where, const json_t **value,
+                           rf_error *error) {
   *value = json_object_get(object, key);
   if (json_is_object(*value)) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, "give what `rafter plan --json` printed, or the folder of a run",
                  "%s has no object \"%s\" (expected a plan of this program)", where, key);
 }
 
-static rf_status list_at(const json_t *object, const char *key, const char *where, const json_t **value, rf_error *error) {
+static rf_status list_at(const json_t *object, const char *key, const char *where, const json_t **value,
+                         rf_error *error) {
   *value = json_object_get(object, key);
   if (json_is_array(*value)) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no list \"%s\"", where, key);
@@ -46,12 +50,14 @@ static rf_status check_text(const json_t *object, const char *key, const char *w
   return rf_json_string(object, key, where, &text, error);
 }
 
-/* Fields that older files lack: numbers where they are there, and rows of objects whose texts and numbers are. `text` "": none. */
+/* Fields that older files lack: numbers where they are there, and rows of objects whose texts
+ * and numbers are. `text` "": none. */
 typedef struct field {
   const char *key;
   bool number;
 } field;
-static rf_status check_fields(const json_t *object, const field *fields, int count, const char *where, rf_error *error) {
+static rf_status check_fields(const json_t *object, const field *fields, int count, const char *where,
+                              rf_error *error) {
   for (int i = 0; i < count; i++) {
     const json_t *value = json_object_get(object, fields[i].key);
     if (!value || json_is_null(value)) continue;
@@ -60,12 +66,13 @@ static rf_status check_fields(const json_t *object, const field *fields, int cou
   }
   return RAFTER_OK;
 }
-static rf_status check_rows(const json_t *object, const char *key, const field *fields, int count, const char *where, rf_error *error) {
+static rf_status check_rows(const json_t *object, const char *key, const field *fields, int count,
+                            const char *where, rf_error *error) {
   const json_t *list = json_object_get(object, key), *row;
   size_t i;
   if (!list) return RAFTER_OK;
   RF_TRY(list_at(object, key, where, &list, error));
-  json_array_foreach((json_t *)list, i, row) {
+  json_array_foreach ((json_t *)list, i, row) {
     char at[160];
     snprintf(at, sizeof at, "%.100s, %.20s %zu", where, key, i);
     if (!json_is_object(row)) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is no object", at);
@@ -74,12 +81,13 @@ static rf_status check_rows(const json_t *object, const char *key, const field *
   return RAFTER_OK;
 }
 
-static rf_status check_tensors(const json_t *plan, int64_t arena, const char *where, int64_t *most_id, rf_error *error) {
+static rf_status check_tensors(const json_t *plan, int64_t arena, const char *where, int64_t *most_id,
+                               rf_error *error) {
   const json_t *list = json_object_get(plan, "tensors"), *tensor, *shape;
   size_t i;
   if (!list) return RAFTER_OK;
   RF_TRY(list_at(plan, "tensors", where, &list, error));
-  json_array_foreach((json_t *)list, i, tensor) {
+  json_array_foreach ((json_t *)list, i, tensor) {
     char at[160];
     int64_t id, bytes, offset, first, last;
     snprintf(at, sizeof at, "%.100s, tensor %zu", where, i);
@@ -99,33 +107,39 @@ static rf_status check_tensors(const json_t *plan, int64_t arena, const char *wh
   return RAFTER_OK;
 }
 
-static rf_status check_ids(const json_t *op, const char *key, const char *where, int64_t most_id, rf_error *error) {
+static rf_status check_ids(const json_t *op, const char *key, const char *where, int64_t most_id,
+                           rf_error *error) {
   const json_t *list, *id;
   size_t i;
   RF_TRY(list_at(op, key, where, &list, error));
-  json_array_foreach((json_t *)list, i,
-                     id) if (!json_is_integer(id) || json_integer_value(id) < 0 ||
-                             json_integer_value(id) > most_id) return RF_FAIL(error, RAFTER_FAILED, NULL,
-                                                                              "%s names no tensor of the plan (%s %zu: expected 0 to %lld)", where,
-                                                                              key, i, (long long)most_id);
+  json_array_foreach ((json_t *)list, i, id)
+    if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > most_id)
+      return RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "%s names no tensor of the plan (%s %zu: expected 0 to %lld)", where, key, i,
+                     (long long)most_id);
   return RAFTER_OK;
 }
 
 static rf_status check_ops(const json_t *plan, const char *where, int64_t most_id, rf_error *error) {
-  static const char *const numbers[] = {"flops", "bytes", "seconds", "calls", "hardware_flops", "limit_seconds"};
+  static const char *const numbers[] = {"flops", "bytes",          "seconds",
+                                        "calls", "hardware_flops", "limit_seconds"};
   static const char *const texts[] = {"name", "op", "kernel", "bound", "kind", "phase", "limit"};
-  static const field later[] = {
-      {"intensity", true}, {"flops_per_second", true}, {"bytes_per_second", true}, {"live_bytes", true}, {"top_bytes", true}};
+  static const field later[] = {{"intensity", true},
+                                {"flops_per_second", true},
+                                {"bytes_per_second", true},
+                                {"live_bytes", true},
+                                {"top_bytes", true}};
   const json_t *list = json_object_get(plan, "ops"), *op;
   size_t i;
   if (!list) return RAFTER_OK;
   RF_TRY(list_at(plan, "ops", where, &list, error));
-  json_array_foreach((json_t *)list, i, op) {
+  json_array_foreach ((json_t *)list, i, op) {
     char at[160];
     int64_t id;
     snprintf(at, sizeof at, "%.100s, op %zu", where, i);
     RF_TRY(rf_json_int(op, "id", at, (int64_t)i, (int64_t)i, &id, error));
-    for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) RF_TRY(check_number(op, numbers[k], at, error));
+    for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
+      RF_TRY(check_number(op, numbers[k], at, error));
     for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) RF_TRY(check_text(op, texts[k], at, error));
     RF_TRY(check_fields(op, later, sizeof later / sizeof *later, at, error));
     if (!json_object_get(plan, "tensors")) continue;
@@ -141,9 +155,13 @@ static rf_status check_shown(const json_t *plan, const char *where, rf_error *er
                      largest[] = {{"name", false},      {"class", false}, {"dtype", false}, {"count", true},
                                   {"each_bytes", true}, {"bytes", true},  {"reason", false}},
                      advice[] = {{"change", false}, {"peak_bytes", true}, {"seconds", true}},
-                     frontier[] = {{"dtype", false},     {"remat", false},     {"mesh", false},      {"why", false},
-                                   {"microbatch", true}, {"accumulate", true}, {"peak_bytes", true}, {"seconds", true}},
-                     rates[] = {{"requests_per_second", true}, {"tokens_per_second", true}, {"slots_used", true}, {"waiting_most", true}},
+                     frontier[] = {{"dtype", false},     {"remat", false},     {"mesh", false},
+                                   {"why", false},       {"microbatch", true}, {"accumulate", true},
+                                   {"peak_bytes", true}, {"seconds", true}},
+                     rates[] = {{"requests_per_second", true},
+                                {"tokens_per_second", true},
+                                {"slots_used", true},
+                                {"waiting_most", true}},
                      parts[] = {{"p50", true}, {"p95", true}, {"p99", true}};
   static const field stage[] = {{"stage", true},      {"first_layer", true},  {"layers", true},
                                 {"in_flight", true},  {"peak_bytes", true},   {"persistent_bytes", true},
@@ -154,17 +172,21 @@ static rf_status check_shown(const json_t *plan, const char *where, rf_error *er
   size_t i;
   RF_TRY(check_fields(at, memory, 3, where, error));
   RF_TRY(check_rows(at, "largest", largest, 7, where, error));
-  json_array_foreach(json_object_get(at, "largest"), i, row) RF_TRY(list_at(row, "shape", where, &shape, error));
-  json_object_foreach(json_object_get(at, "by_class"), key, value) RF_TRY(check_number(json_object_get(at, "by_class"), key, where, error));
+  json_array_foreach (json_object_get(at, "largest"), i, row)
+    RF_TRY(list_at(row, "shape", where, &shape, error));
+  json_object_foreach (json_object_get(at, "by_class"), key, value)
+    RF_TRY(check_number(json_object_get(at, "by_class"), key, where, error));
   RF_TRY(check_rows(plan, "advice", advice, 3, where, error));
   RF_TRY(check_rows(plan, "frontier", frontier, 8, where, error));
-  RF_TRY(check_rows(json_object_get(plan, "pipeline"), "stage", stage, sizeof stage / sizeof *stage, where, error));
+  RF_TRY(check_rows(json_object_get(plan, "pipeline"), "stage", stage, sizeof stage / sizeof *stage, where,
+                    error));
   at = json_object_get(plan, "serving");
   RF_TRY(check_rows(at, "rates", rates, 4, where, error));
-  json_array_foreach(json_object_get(at, "rates"), i, row) for (size_t k = 0; k < 3; k++) {
-    RF_TRY(object_at(row, times[k], where, &shape, error));
-    RF_TRY(check_fields(shape, parts, 3, where, error));
-  }
+  json_array_foreach (json_object_get(at, "rates"), i, row)
+    for (size_t k = 0; k < 3; k++) {
+      RF_TRY(object_at(row, times[k], where, &shape, error));
+      RF_TRY(check_fields(shape, parts, 3, where, error));
+    }
   return RAFTER_OK;
 }
 
@@ -174,7 +196,8 @@ rf_status rf_report_check_plan(const json_t *plan, const char *where, rf_error *
   } numbers[] = {{"memory", "peak_bytes"},      {"memory", "capacity_bytes"}, {"time", "seconds"},
                  {"rate", "tokens_per_second"}, {"work", "hardware_flops"},   {"work", "bytes"},
                  {"model", "parameters"}},
-    texts[] = {{"model", "name"}, {"machine", "name"}, {"machine", "kind"}, {"machine", "source"}, {"memory", "peak_op"}, {"time", "bound"}};
+    texts[] = {{"model", "name"},     {"machine", "name"},   {"machine", "kind"},
+               {"machine", "source"}, {"memory", "peak_op"}, {"time", "bound"}};
   const json_t *part;
   int64_t arena, most_id = -1;
   RF_TRY(check_text(plan, "job", where, error));
@@ -197,12 +220,13 @@ rf_status rf_report_check_plan(const json_t *plan, const char *where, rf_error *
 
 /* report.json: joined by op id, so every id must be one of the plan's. */
 static rf_status check_measured(const json_t *run, const json_t *report, const char *where, rf_error *error) {
-  static const char *const numbers[] = {"calls", "seconds", "least_seconds", "predicted_seconds", "limit_seconds"};
+  static const char *const numbers[] = {"calls", "seconds", "least_seconds", "predicted_seconds",
+                                        "limit_seconds"};
   const json_t *walks = json_object_get(report, "walks"), *walk, *ops, *op;
   size_t w, i;
   if (!walks) return RAFTER_OK; /* of an older program */
   RF_TRY(list_at(report, "walks", where, &walks, error));
-  json_array_foreach((json_t *)walks, w, walk) {
+  json_array_foreach ((json_t *)walks, w, walk) {
     const char *name;
     int64_t count;
     RF_TRY(rf_json_string(walk, "walk", where, &name, error));
@@ -211,18 +235,20 @@ static rf_status check_measured(const json_t *run, const json_t *report, const c
     RF_TRY(check_number(walk, "predicted_seconds", where, error));
     RF_TRY(list_at(walk, "ops", where, &ops, error));
     const json_t *plan = rf_report_plan_of(run, name), *planned = json_object_get(plan, "ops");
-    json_array_foreach((json_t *)ops, i, op) {
+    json_array_foreach ((json_t *)ops, i, op) {
       char at[160];
       int64_t id;
       snprintf(at, sizeof at, "%.80s, walk %.30s, op %zu", where, name, i);
-      RF_TRY(rf_json_int(op, "id", at, 0, planned ? (int64_t)json_array_size(planned) - 1 : OPS_MOST, &id, error));
-      for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) RF_TRY(check_number(op, numbers[k], at, error));
+      RF_TRY(rf_json_int(op, "id", at, 0, planned ? (int64_t)json_array_size(planned) - 1 : OPS_MOST, &id,
+                         error));
+      for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
+        RF_TRY(check_number(op, numbers[k], at, error));
     }
   }
   return RAFTER_OK;
 }
 
-/* ---- what there is ------------------------------------------------------------------------------------------------- */
+/* ---- what there is --------------------------------------------------------------------------- */
 
 static bool there(const char *folder, const char *name, char path[4400]) {
   struct stat info;
@@ -232,16 +258,18 @@ static bool there(const char *folder, const char *name, char path[4400]) {
 json_t *rf_report_run(const json_t *model, const char *id) {
   json_t *run;
   size_t i;
-  json_array_foreach(json_object_get(model, "runs"), i, run) if (!strcmp(json_string_value(json_object_get(run, "id")), id) ||
-                                                                 !strcmp(json_string_value(json_object_get(run, "name")), id)) return run;
+  json_array_foreach (json_object_get(model, "runs"), i, run)
+    if (!strcmp(json_string_value(json_object_get(run, "id")), id) ||
+        !strcmp(json_string_value(json_object_get(run, "name")), id))
+      return run;
   return NULL;
 }
 
 const json_t *rf_report_walk_of(const json_t *run, const char *walk) {
   const json_t *one;
   size_t i;
-  json_array_foreach(json_object_get(json_object_get(run, "measured"), "walks"), i,
-                     one) if (!walk || !strcmp(json_string_value(json_object_get(one, "walk")), walk)) return one;
+  json_array_foreach (json_object_get(json_object_get(run, "measured"), "walks"), i, one)
+    if (!walk || !strcmp(json_string_value(json_object_get(one, "walk")), walk)) return one;
   return NULL;
 }
 
@@ -250,14 +278,15 @@ const json_t *rf_report_plan_of(const json_t *run, const char *walk) {
   const char *own = json_string_value(json_object_get(plan, "name"));
   size_t i;
   if (!walk || !own || !strcmp(own, walk)) return plan;
-  json_array_foreach(json_object_get(plan, "plans"), i, one) {
+  json_array_foreach (json_object_get(plan, "plans"), i, one) {
     const char *name = json_string_value(json_object_get(one, "name"));
     if (name && !strcmp(name, walk)) return one;
   }
   return NULL;
 }
 
-/* An id that nothing else in the model has: the name, with a number behind it where that is taken. */
+/* An id that nothing else in the model has: the name, with a number behind it where that is
+ * taken. */
 static void name_entry(const json_t *model, const char *name, char id[320]) {
   snprintf(id, 320, "%.280s", name);
   for (int n = 2; rf_report_run(model, id); n++) snprintf(id, 320, "%.280s (%d)", name, n);
@@ -268,10 +297,13 @@ static rf_status append(json_t *model, json_t *entry, const char *name, rf_error
   name_entry(model, name, id);
   json_t *text = json_string(id), *title = json_string(name);
   if (!text || !title) {
-    json_decref(text); json_decref(title); json_decref(entry);
+    json_decref(text);
+    json_decref(title);
+    json_decref(entry);
     return RF_FAIL(error, RAFTER_FAILED, "rename the folder or file", "a name is not UTF-8 text");
   }
-  json_object_set_new(entry, "id", text); json_object_set_new(entry, "name", title);
+  json_object_set_new(entry, "id", text);
+  json_object_set_new(entry, "name", title);
   json_array_append_new(json_object_get(model, "runs"), entry);
   return RAFTER_OK;
 }
@@ -294,14 +326,17 @@ static rf_status read_metrics(const char *path, json_t *entry, rf_error *error) 
     if (!step && !json_object_get(entry, "start")) json_object_set_new(entry, "start", row);
     else if (json_is_integer(step) && json_array_size(rows) < METRICS_MOST) json_array_append_new(rows, row);
     else {
-      status =
-          RF_FAIL(error, RAFTER_FAILED, NULL, "a line is no step (%s, line %lld: expected a whole number \"step\")", path, (long long)lines.line);
+      status = RF_FAIL(error, RAFTER_FAILED, NULL,
+                       "a line is no step (%s, line %lld: expected a whole number \"step\")", path,
+                       (long long)lines.line);
       json_decref(row);
       break;
     }
   }
   /* A run that was killed while it wrote leaves half a line: what stands before it is whole. */
-  if (status != RAFTER_OK && json_array_size(rows) && lines.text && lines.bytes && lines.text[lines.bytes - 1] != '\n') status = RAFTER_OK;
+  if (status != RAFTER_OK && json_array_size(rows) && lines.text && lines.bytes &&
+      lines.text[lines.bytes - 1] != '\n')
+    status = RAFTER_OK;
   rf_json_lines_close(&lines);
   json_object_set_new(entry, "metrics", rows);
   return status;
@@ -311,27 +346,37 @@ static rf_status check_metrics(const json_t *entry, const char *where, rf_error 
   const json_t *row, *value;
   const char *key;
   size_t i;
-  json_array_foreach(json_object_get(entry, "metrics"), i, row)
-      json_object_foreach((json_t *)row, key, value) if (!json_is_number(value)) return RF_FAIL(
-          error, RAFTER_FAILED, NULL, "a step has something else than a number (%s, step %zu: \"%.60s\")", where, i + 1, key);
+  json_array_foreach (json_object_get(entry, "metrics"), i, row)
+    json_object_foreach ((json_t *)row, key, value)
+      if (!json_is_number(value))
+        return RF_FAIL(error, RAFTER_FAILED, NULL,
+                       "a step has something else than a number (%s, step %zu: \"%.60s\")", where, i + 1,
+                       key);
   return RAFTER_OK;
 }
 
-/* Files of different runs in one folder would be joined op by op all the same: every digest has to be its plan's. */
+/* Files of different runs in one folder would be joined op by op all the same: every digest has
+ * to be its plan's. */
 static rf_status check_digest(const json_t *digest, const json_t *plan, const char *where, rf_error *error) {
-  const char *given = json_string_value(digest), *planned = json_string_value(json_object_get(plan, "digest"));
+  const char *given = json_string_value(digest),
+             *planned = json_string_value(json_object_get(plan, "digest"));
   if (!given || !planned || !strcmp(given, planned)) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "the files of a folder have to be of one run: put the run's own file there, or remove this one",
-                 "%s is of plan %.40s, not of %.40s (expected the plan in plan.json)", where, given, planned);
+  return RF_FAIL(
+      error, RAFTER_FAILED,
+      "the files of a folder have to be of one run: put the run's own file there, or remove this one",
+      "%s is of plan %.40s, not of %.40s (expected the plan in plan.json)", where, given, planned);
 }
 
-static rf_status check_trace_plans(const json_t *entry, const json_t *header, const char *where, rf_error *error) {
-  const json_t *names = json_object_get(header, "plans"), *digests = json_object_get(header, "digests"), *name;
+static rf_status check_trace_plans(const json_t *entry, const json_t *header, const char *where,
+                                   rf_error *error) {
+  const json_t *names = json_object_get(header, "plans"), *digests = json_object_get(header, "digests"),
+               *name;
   size_t i;
-  json_array_foreach((json_t *)names, i, name) {
+  json_array_foreach ((json_t *)names, i, name) {
     const json_t *plan = json_is_string(name) ? rf_report_plan_of(entry, json_string_value(name)) : NULL;
     const char *own = json_string_value(json_object_get(plan, "name"));
-    if (own && !strcmp(own, json_string_value(name))) RF_TRY(check_digest(json_array_get(digests, i), plan, where, error));
+    if (own && !strcmp(own, json_string_value(name)))
+      RF_TRY(check_digest(json_array_get(digests, i), plan, where, error));
   }
   return RAFTER_OK;
 }
@@ -342,7 +387,8 @@ static rf_status add_trace(json_t *entry, const char *path, rf_error *error) {
   json_t *trace = NULL;
   RF_TRY(rf_trace_file_read(path, &file, error));
   rf_status status = check_trace_plans(entry, file.header, path, error);
-  if (status == RAFTER_OK) status = rf_report_pack_trace(file.header, file.columns, file.column_bytes, &trace, error);
+  if (status == RAFTER_OK)
+    status = rf_report_pack_trace(file.header, file.columns, file.column_bytes, &trace, error);
   rf_trace_file_free(&file);
   if (status == RAFTER_OK) json_object_set_new(entry, "trace", trace);
   return status;
@@ -365,7 +411,7 @@ static rf_status add_run(json_t *model, const char *folder, rf_error *error) {
   RF_GO(rf_report_check_plan(part, path, error));
   if (json_object_get(part, "plans")) {
     RF_GO(list_at(part, "plans", path, &options, error));
-    json_array_foreach((json_t *)options, i, walk) {
+    json_array_foreach ((json_t *)options, i, walk) {
       RF_GO(check_text(walk, "name", path, error));
       RF_GO(rf_report_check_plan(walk, path, error));
     }
@@ -391,13 +437,14 @@ done:
 
 /* Rows are plans, or say why there is none. */
 static rf_status check_sweep(const json_t *sweep, const char *where, rf_error *error) {
-  static const field cliffs[] = {{"at", false}, {"what", false}, {"cause", false}, {"size", true}}, none[] = {{"error", false}};
+  static const field cliffs[] = {{"at", false}, {"what", false}, {"cause", false}, {"size", true}},
+                     none[] = {{"error", false}};
   const json_t *row;
   size_t i;
   RF_TRY(check_text(sweep, "sweep", where, error));
   RF_TRY(check_rows(sweep, "rows", none, 1, where, error));
   RF_TRY(check_rows(sweep, "cliffs", cliffs, 4, where, error));
-  json_array_foreach(json_object_get(sweep, "rows"), i, row) {
+  json_array_foreach (json_object_get(sweep, "rows"), i, row) {
     char at[160];
     snprintf(at, sizeof at, "%.100s, row %zu", where, i);
     if (!json_object_get(row, "error")) RF_TRY(rf_report_check_plan(row, at, error));
@@ -409,14 +456,16 @@ static rf_status add_file(json_t *model, const char *path, rf_error *error) {
   json_t *json = NULL;
   char base[256];
   base_of(path, base);
-  static const char *const OF_RUNS[] = {"run.json", "report.json", "metrics.jsonl", "trace.bin", "trace.json"};
+  static const char *const OF_RUNS[] = {"run.json", "report.json", "metrics.jsonl", "trace.bin",
+                                        "trace.json"};
   const char *slash = strrchr(path, '/');
   int before = slash ? (int)(slash - path) : 1;
   char run[4400];
   snprintf(run, sizeof run, "%.*s/run.json", before < 4000 ? before : 4000, slash ? path : ".");
   for (size_t i = 0; i < sizeof OF_RUNS / sizeof *OF_RUNS; i++)
     if (!strcmp(base, OF_RUNS[i]) && !access(run, F_OK))
-      return RF_FAIL(error, RAFTER_FAILED, "give the folder", "%s is a file of the run in %.*s", path, before, slash ? path : ".");
+      return RF_FAIL(error, RAFTER_FAILED, "give the folder", "%s is a file of the run in %.*s", path, before,
+                     slash ? path : ".");
   if (rf_report_is_bench(path)) return rf_report_add_bench(model, path, base, error);
   RF_TRY(rf_json_read(path, PLAN_MOST, &json, error));
   rf_status status = RAFTER_OK;
@@ -427,12 +476,16 @@ static rf_status add_file(json_t *model, const char *path, rf_error *error) {
       return status;
     }
     json_object_set_new(json, "name", json_string(base));
-    return json_array_append_new(json_object_get(model, "sweeps"), json) ? RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory") : RAFTER_OK;
+    return json_array_append_new(json_object_get(model, "sweeps"), json)
+               ? RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory")
+               : RAFTER_OK;
   }
-  status = json_is_array(json_object_get(json, "compare"))
-               ? RF_FAIL(error, RAFTER_FAILED, "give its two plans, each as `rafter plan --json --tensors --ops` prints it",
-                         "%s compares two plans (expected the folder of a run, a plan, a sweep or a bench)", path)
-               : rf_report_check_plan(json, path, error);
+  status =
+      json_is_array(json_object_get(json, "compare"))
+          ? RF_FAIL(error, RAFTER_FAILED,
+                    "give its two plans, each as `rafter plan --json --tensors --ops` prints it",
+                    "%s compares two plans (expected the folder of a run, a plan, a sweep or a bench)", path)
+          : rf_report_check_plan(json, path, error);
   if (status == RAFTER_OK) return append(model, rf_must(json_pack("{so}", "plan", json)), base, error);
   json_decref(json);
   return status;
@@ -444,12 +497,17 @@ rf_status rf_report_add(json_t *model, const char *root, const char *given, rf_e
   const char *path = given, *slash = strchr(given, '/');
   if (stat(path, &info) && root && (!slash || !slash[1]) && there(root, given, named)) path = named;
   if (stat(path, &info))
-    return RF_FAIL(error, RAFTER_FAILED, "`rafter runs list` shows which there are", "%s is neither a run nor a file (%s)", given, strerror(errno));
+    return RF_FAIL(error, RAFTER_FAILED, "`rafter runs list` shows which there are",
+                   "%s is neither a run nor a file (%s)", given, strerror(errno));
   if (!S_ISDIR(info.st_mode)) return add_file(model, path, error);
   if (there(path, "run.json", run)) return add_run(model, path, error);
-  if (there(path, "../run.json", run)) { snprintf(run, sizeof run, "%.4000s/..", path); return add_run(model, run, error); } /* a checkpoint */
-  return RF_FAIL(error, RAFTER_FAILED, "give the folder of a run, or what `rafter plan --json` printed", "%s is no run (expected run.json in it)",
-                 given);
+  /* a checkpoint */
+  if (there(path, "../run.json", run)) {
+    snprintf(run, sizeof run, "%.4000s/..", path);
+    return add_run(model, run, error);
+  }
+  return RF_FAIL(error, RAFTER_FAILED, "give the folder of a run, or what `rafter plan --json` printed",
+                 "%s is no run (expected run.json in it)", given);
 }
 
 rf_status rf_report_add_plan(json_t *model, const char *name, const char *of, json_t *plan, rf_error *error) {

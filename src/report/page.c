@@ -1,4 +1,5 @@
-/* page.c - the report's page: the frame that the build made of page/, with the model put into it as data. */
+/* page.c - the report's page: the frame that the build made of page/, with the model put into it
+ * as data. */
 #include "report/page.h"
 
 #include "base/json.h"
@@ -18,14 +19,21 @@ extern const char rf_report_frame[];
 
 static const char MARKER[] = "@@model@@";
 
-/* What might end the script element it stands in, or a line of a script, by another spelling of JSON: \u003c and the like. Outside strings
- * JSON has none of these. */
+/* What might end the script element it stands in, or a line of a script, by another spelling of
+ * JSON: \u003c and the like. Outside strings JSON has none of these. */
 static size_t spelled(const unsigned char *at, const char **other) {
   static const struct {
     const char *raw, *other;
-  } spellings[] = {{"<", "\\u003c"}, {">", "\\u003e"}, {"&", "\\u0026"}, {"\xe2\x80\xa8", "\\u2028"}, {"\xe2\x80\xa9", "\\u2029"}};
+  } spellings[] = {{"<", "\\u003c"},
+                   {">", "\\u003e"},
+                   {"&", "\\u0026"},
+                   {"\xe2\x80\xa8", "\\u2028"},
+                   {"\xe2\x80\xa9", "\\u2029"}};
   for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++)
-    if (!strncmp((const char *)at, spellings[i].raw, strlen(spellings[i].raw))) { *other = spellings[i].other; return strlen(spellings[i].raw); }
+    if (!strncmp((const char *)at, spellings[i].raw, strlen(spellings[i].raw))) {
+      *other = spellings[i].other;
+      return strlen(spellings[i].raw);
+    }
   return 0;
 }
 
@@ -34,20 +42,27 @@ rf_status rf_report_page_html(const json_t *model, char **html, size_t *bytes, r
   char *text = rf_json_text(model, 0), *page, *out;
   size_t room = strlen(rf_report_frame);
   *html = NULL;
-  if (!text) return RF_FAIL(error, RAFTER_FAILED, "free memory or report fewer runs", "no memory for the report's data");
-  for (const char *at = text; *at; at++) room += *at == '<' || *at == '>' || *at == '&' || (unsigned char)*at == 0xe2 ? 6 : 1;
+  if (!text)
+    return RF_FAIL(error, RAFTER_FAILED, "free memory or report fewer runs",
+                   "no memory for the report's data");
+  for (const char *at = text; *at; at++)
+    room += *at == '<' || *at == '>' || *at == '&' || (unsigned char)*at == 0xe2 ? 6 : 1;
   page = malloc(room + 1);
   if (!page) {
     free(text);
-    return RF_FAIL(error, RAFTER_FAILED, "free memory or report fewer runs", "no memory for a page of %zu bytes", room);
+    return RF_FAIL(error, RAFTER_FAILED, "free memory or report fewer runs",
+                   "no memory for a page of %zu bytes", room);
   }
   out = page;
   memcpy(out, rf_report_frame, (size_t)(marker - rf_report_frame));
   out += marker - rf_report_frame;
   for (const char *at = text; *at;) {
     size_t took = spelled((const unsigned char *)at, &other);
-    if (took) { memcpy(out, other, 6); out += 6; at += took; }
-    else *out++ = *at++;
+    if (took) {
+      memcpy(out, other, 6);
+      out += 6;
+      at += took;
+    } else *out++ = *at++;
   }
   strcpy(out, marker + sizeof MARKER - 1);
   free(text);

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-/* ---- parameters ------------------------------------------------------------------------------------------------- */
+/* ---- parameters ------------------------------------------------------------------------------ */
 
 void rf_report_put_parameters(json_t *model, const rf_plan *plan) {
   const rf_params *p = &plan->graph->params;
@@ -19,7 +19,8 @@ void rf_report_put_parameters(json_t *model, const rf_plan *plan) {
       {"parameters_out", part[RF_PART_OUT]},
       {"parameters_mlp", part[RF_PART_MLP]},
       {"parameters_experts", part[RF_PART_EXPERTS]},
-      {"parameters_one_expert", experts > 0 ? part[RF_PART_EXPERTS] / experts : 0}, /* of every layer that has them */
+      /* of every layer that has them */
+      {"parameters_one_expert", experts > 0 ? part[RF_PART_EXPERTS] / experts : 0},
       {"parameters_shared", part[RF_PART_SHARED]},
       {"parameters_router", part[RF_PART_ROUTER]},
       {"parameters_router_and_shared", part[RF_PART_ROUTER] + part[RF_PART_SHARED]},
@@ -28,7 +29,8 @@ void rf_report_put_parameters(json_t *model, const rf_plan *plan) {
       {"parameters_vocab", part[RF_PART_EMBEDDING] + part[RF_PART_HEAD]},
       {"parameters_adapter", part[RF_PART_ADAPTER]},
   };
-  for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) json_object_set_new(model, row[i].key, json_integer((json_int_t)row[i].count));
+  for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
+    json_object_set_new(model, row[i].key, json_integer((json_int_t)row[i].count));
   const rf_model *m = &plan->graph->model;
   const struct {
     const char *key;
@@ -44,7 +46,8 @@ void rf_report_put_parameters(json_t *model, const rf_plan *plan) {
                {"value_dim", m->value_dim},
                {"window", m->window}};
   for (size_t i = 0; i < sizeof shape / sizeof shape[0]; i++) /* what the model does not have is left out */
-    if (shape[i].count > 0) json_object_set_new(model, shape[i].key, json_integer((json_int_t)shape[i].count));
+    if (shape[i].count > 0)
+      json_object_set_new(model, shape[i].key, json_integer((json_int_t)shape[i].count));
 }
 
 void rf_report_print_parameters(FILE *out, const rf_plan *plan) {
@@ -61,7 +64,7 @@ void rf_report_print_parameters(FILE *out, const rf_plan *plan) {
   fputc('\n', out);
 }
 
-/* ---- work ------------------------------------------------------------------------------------------------------- */
+/* ---- work ------------------------------------------------------------------------------------ */
 
 /* What `by_part` of `work` tells apart, and of what each is made. */
 static const struct group {
@@ -78,21 +81,29 @@ static const struct group {
 enum { GROUP_COUNT = sizeof GROUPS / sizeof GROUPS[0] };
 
 static json_t *work_json(const rf_part_work *work, double step) {
-  return json_pack("{sf sf sf sf sf}", "forward", work->forward, "step", work->step, "forward_full_square", work->forward_full, "step_full_square",
-                   work->step_full, "share", step > 0 ? work->step / step : 0);
+  return json_pack("{sf sf sf sf sf}", "forward", work->forward, "step", work->step, "forward_full_square",
+                   work->forward_full, "step_full_square", work->step_full, "share",
+                   step > 0 ? work->step / step : 0);
 }
 
 void rf_report_put_work(json_t *json, const rf_plan *plan) {
   rf_part_work work[RF_PARTS], all = {0};
   rf_plan_work_by_part(plan, work);
-  for (int i = 0; i < RF_PARTS; i++) { all.forward += work[i].forward; all.step += work[i].step; all.forward_full += work[i].forward_full; }
+  for (int i = 0; i < RF_PARTS; i++) {
+    all.forward += work[i].forward;
+    all.step += work[i].step;
+    all.forward_full += work[i].forward_full;
+  }
   json_t *parts = json_object();
   for (int g = 0; g < GROUP_COUNT; g++) {
     rf_part_work sum = {0};
     json_t *of = json_object();
     for (int i = 0; i < GROUPS[g].count; i++) {
       const rf_part_work *one = &work[GROUPS[g].part[i]];
-      sum.forward += one->forward; sum.step += one->step; sum.forward_full += one->forward_full; sum.step_full += one->step_full;
+      sum.forward += one->forward;
+      sum.step += one->step;
+      sum.forward_full += one->forward_full;
+      sum.step_full += one->step_full;
       json_object_set_new(of, rf_part_name(GROUPS[g].part[i]), work_json(one, all.step));
     }
     json_t *group = work_json(&sum, all.step);

@@ -1,4 +1,5 @@
-/* parts.h - what the forms of a plan say of the model's parts and of a pipeline's stages. Private to src/report. */
+/* parts.h - what the forms of a plan say of the model's parts and of a pipeline's stages.
+ * Private to src/report. */
 #ifndef RF_REPORT_PARTS_H
 #define RF_REPORT_PARTS_H
 
@@ -25,7 +26,8 @@ typedef struct rf_report_buffers {
   int64_t each_bytes;
 } rf_report_buffers;
 
-/* What is alive where the memory is largest, by kind, largest first. malloc'ed; NULL without memory. */
+/* What is alive where the memory is largest, by kind, largest first. malloc'ed; NULL without
+ * memory. */
 rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count);
 json_t *rf_report_largest_json(const rf_plan *plan);
 

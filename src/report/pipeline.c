@@ -13,15 +13,18 @@ json_t *rf_report_pipeline_json(const rf_plan *plan) {
   for (int i = 0; i < plan->stages; i++) {
     const rf_plan_stage *s = &plan->stage[i];
     json_array_append_new(stages,
-                          json_pack("{si sI sI si sI sI sI sf sf sf sf sf sf sf}", "stage", i, "first_layer", (json_int_t)s->first_layer, "layers",
-                                    (json_int_t)s->layers, "in_flight", s->in_flight, "peak_bytes", (json_int_t)s->peak_bytes, "persistent_bytes",
-                                    (json_int_t)s->persistent_bytes, "held_bytes", (json_int_t)s->held_bytes, "forward_seconds", s->forward_seconds,
-                                    "backward_seconds", s->backward_seconds, "busy_seconds", s->busy_seconds, "end_seconds", s->end_seconds,
-                                    "idle_seconds", s->idle_seconds, "fill_seconds", s->fill_seconds, "drain_seconds", s->drain_seconds));
+                          json_pack("{si sI sI si sI sI sI sf sf sf sf sf sf sf}", "stage", i, "first_layer",
+                                    (json_int_t)s->first_layer, "layers", (json_int_t)s->layers, "in_flight",
+                                    s->in_flight, "peak_bytes", (json_int_t)s->peak_bytes, "persistent_bytes",
+                                    (json_int_t)s->persistent_bytes, "held_bytes", (json_int_t)s->held_bytes,
+                                    "forward_seconds", s->forward_seconds, "backward_seconds",
+                                    s->backward_seconds, "busy_seconds", s->busy_seconds, "end_seconds",
+                                    s->end_seconds, "idle_seconds", s->idle_seconds, "fill_seconds",
+                                    s->fill_seconds, "drain_seconds", s->drain_seconds));
   }
-  return json_pack("{ss si si si si sf so}", "schedule", rf_pipeline_schedule_name(mesh->schedule), "stages", plan->stages, "chunks",
-                   rf_pipeline_chunks(mesh), "microbatches", micros, "shown_stage", mesh->stage, "even_bubble_fraction",
-                   rf_pipeline_bubble(mesh, micros), "stage", stages);
+  return json_pack("{ss si si si si sf so}", "schedule", rf_pipeline_schedule_name(mesh->schedule), "stages",
+                   plan->stages, "chunks", rf_pipeline_chunks(mesh), "microbatches", micros, "shown_stage",
+                   mesh->stage, "even_bubble_fraction", rf_pipeline_bubble(mesh, micros), "stage", stages);
 }
 
 /* Stages that are alike but for their place are one line. */
@@ -35,8 +38,10 @@ void rf_report_print_pipeline(FILE *out, const rf_plan *plan) {
   char a[32], b[32], c[32], d[32], which[32], chunks[32] = "";
   int micros = plan->graph->accumulate;
   if (rf_pipeline_chunks(mesh) > 1) snprintf(chunks, sizeof chunks, " in %d runs", rf_pipeline_chunks(mesh));
-  fprintf(out, "\npipeline  %s, %d microbatches over %d stages%s; even stages would wait %.1f %% of their time\n",
-          rf_pipeline_schedule_name(mesh->schedule), micros, plan->stages, chunks, 100 * rf_pipeline_bubble(mesh, micros));
+  fprintf(out,
+          "\npipeline  %s, %d microbatches over %d stages%s; even stages would wait %.1f %% of their time\n",
+          rf_pipeline_schedule_name(mesh->schedule), micros, plan->stages, chunks,
+          100 * rf_pipeline_bubble(mesh, micros));
   for (int i = 0, j; i < plan->stages; i = j) {
     const rf_plan_stage *s = &plan->stage[i];
     for (j = i + 1; j < plan->stages && alike(s, &plan->stage[j]);) j++;
@@ -47,8 +52,10 @@ void rf_report_print_pipeline(FILE *out, const rf_plan *plan) {
     }
     if (j > i + 1) snprintf(which, sizeof which, "stages %d-%d", i, j - 1);
     else snprintf(which, sizeof which, "stage %d", i);
-    fprintf(out, "  %-14s %3lld layers, %3d in flight  %10s  forward %s, backward %s a microbatch, idle %s%s\n", which, (long long)s->layers,
-            s->in_flight, rf_text_bytes((double)s->peak_bytes, a), rf_text_seconds(s->forward_seconds, b), rf_text_seconds(s->backward_seconds, c),
+    fprintf(out,
+            "  %-14s %3lld layers, %3d in flight  %10s  forward %s, backward %s a microbatch, idle %s%s\n",
+            which, (long long)s->layers, s->in_flight, rf_text_bytes((double)s->peak_bytes, a),
+            rf_text_seconds(s->forward_seconds, b), rf_text_seconds(s->backward_seconds, c),
             rf_text_seconds(s->idle_seconds, d), shown ? "  (shown)" : "");
   }
 }

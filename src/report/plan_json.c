@@ -13,11 +13,13 @@ static json_t *real_or_null(double value, bool known) { return known ? json_real
 static json_t *model_json(const rf_plan *plan) {
   const rf_model *m = &plan->graph->model;
   const rf_params *p = &plan->graph->params;
-  json_t *json = json_pack("{ss ss sI sI sI sI sI sI sI sI sI sI sI}", "name", m->name, "family", rf_family_name(m->family), "layers",
-                           (json_int_t)m->layers, "width", (json_int_t)m->width, "heads", (json_int_t)m->heads, "kv_heads", (json_int_t)m->kv_heads,
-                           "head_dim", (json_int_t)m->head_dim, "ff", (json_int_t)m->ff, "vocab", (json_int_t)m->vocab, "parameters",
-                           (json_int_t)p->total, "parameters_embedding", (json_int_t)p->embedding, "parameters_matmul", (json_int_t)p->matmul,
-                           "parameters_active", (json_int_t)p->active);
+  json_t *json =
+      json_pack("{ss ss sI sI sI sI sI sI sI sI sI sI sI}", "name", m->name, "family",
+                rf_family_name(m->family), "layers", (json_int_t)m->layers, "width", (json_int_t)m->width,
+                "heads", (json_int_t)m->heads, "kv_heads", (json_int_t)m->kv_heads, "head_dim",
+                (json_int_t)m->head_dim, "ff", (json_int_t)m->ff, "vocab", (json_int_t)m->vocab, "parameters",
+                (json_int_t)p->total, "parameters_embedding", (json_int_t)p->embedding, "parameters_matmul",
+                (json_int_t)p->matmul, "parameters_active", (json_int_t)p->active);
   if (json) rf_report_put_parameters(json, plan);
   return json;
 }
@@ -25,17 +27,20 @@ static json_t *model_json(const rf_plan *plan) {
 /* `ceilings`: of one chip, as the work of ops is; null: unknown. */
 static json_t *machine_json(const rf_plan *plan) {
   const rf_machine *m = &plan->machine;
-  double flops = rf_plan_peak_flops(plan) / m->chips, matmul = rf_plan_matmul_peak_flops(plan) / m->chips, read = m->read_bps, copy = m->copy_bps;
-  return json_pack("{ss si ss ss s{so so so so}}", "name", m->name, "chips", m->chips, "source", m->source, "kind", m->kind, "ceilings",
-                   "flops_per_second", real_or_null(flops, flops > 0), "matmul_flops_per_second", real_or_null(matmul, matmul > 0),
-                   "read_bytes_per_second", real_or_null(read, read > 0), "copy_bytes_per_second", real_or_null(copy, copy > 0));
+  double flops = rf_plan_peak_flops(plan) / m->chips, matmul = rf_plan_matmul_peak_flops(plan) / m->chips,
+         read = m->read_bps, copy = m->copy_bps;
+  return json_pack("{ss si ss ss s{so so so so}}", "name", m->name, "chips", m->chips, "source", m->source,
+                   "kind", m->kind, "ceilings", "flops_per_second", real_or_null(flops, flops > 0),
+                   "matmul_flops_per_second", real_or_null(matmul, matmul > 0), "read_bytes_per_second",
+                   real_or_null(read, read > 0), "copy_bytes_per_second", real_or_null(copy, copy > 0));
 }
 
 /* Its axes that have more than one chip, and how far states are split. */
 static json_t *mesh_json(const rf_mesh *mesh) {
   json_t *axes = json_object();
   for (int a = 0; a < RF_AXES; a++)
-    if (rf_mesh_extent(mesh, (rf_axis)a) > 1) json_object_set_new(axes, rf_axis_name((rf_axis)a), json_integer(rf_mesh_extent(mesh, (rf_axis)a)));
+    if (rf_mesh_extent(mesh, (rf_axis)a) > 1)
+      json_object_set_new(axes, rf_axis_name((rf_axis)a), json_integer(rf_mesh_extent(mesh, (rf_axis)a)));
   if (json_object_size(axes)) json_object_set_new(axes, "zero", json_integer(mesh->zero));
   return axes;
 }
@@ -50,55 +55,72 @@ static json_t *offload_json(unsigned what) {
 static json_t *settings_json(const rf_plan *plan) {
   const rf_build_options *b = &plan->options.build;
   bool host = plan->options.backend != &RF_BACKEND_SHEET; /* a data sheet's plan has no threads */
-  json_t *json = json_pack("{sI sI sI si ss ss ss ss so sf so so}", "batch", (json_int_t)(b->microbatch * b->accumulate), "seq", (json_int_t)b->seq,
-                           "microbatch", (json_int_t)b->microbatch, "accumulate", b->accumulate, "dtype", rf_dtype_name(b->dtype), "softmax",
-                           rf_dtype_name(b->softmax), "remat", rf_remat_name(plan->options.remat), "backend", plan->options.backend->name, "threads",
-                           host ? json_integer(plan->options.threads) : json_null(), "dropout",
-                           b->dropout < 0 ? (double)plan->graph->model.dropout : (double)b->dropout, "mesh", mesh_json(&b->mesh), "offload",
-                           offload_json(b->offload));
+  json_t *json =
+      json_pack("{sI sI sI si ss ss ss ss so sf so so}", "batch", (json_int_t)(b->microbatch * b->accumulate),
+                "seq", (json_int_t)b->seq, "microbatch", (json_int_t)b->microbatch, "accumulate",
+                b->accumulate, "dtype", rf_dtype_name(b->dtype), "softmax", rf_dtype_name(b->softmax),
+                "remat", rf_remat_name(plan->options.remat), "backend", plan->options.backend->name,
+                "threads", host ? json_integer(plan->options.threads) : json_null(), "dropout",
+                b->dropout < 0 ? (double)plan->graph->model.dropout : (double)b->dropout, "mesh",
+                mesh_json(&b->mesh), "offload", offload_json(b->offload));
   if (b->job == RF_JOB_GENERATE)
-    json_object_set_new(json, "sequences", json_integer((json_int_t)(b->sequences > b->microbatch ? b->sequences : b->microbatch)));
+    json_object_set_new(
+        json, "sequences",
+        json_integer((json_int_t)(b->sequences > b->microbatch ? b->sequences : b->microbatch)));
   return json;
 }
 
 static json_t *memory_json(const rf_plan *plan, const rf_plan *largest) {
   double capacity = plan->machine.memory_bytes, reserve = plan->machine.reserve_bytes;
   double room = (double)rf_plan_room(&plan->options);
-  int64_t host = rf_plan_host_room(&plan->machine), host_bytes = plan->host_bytes > largest->host_bytes ? plan->host_bytes : largest->host_bytes;
+  int64_t host = rf_plan_host_room(&plan->machine),
+          host_bytes = plan->host_bytes > largest->host_bytes ? plan->host_bytes : largest->host_bytes;
   json_t *by_class = json_object();
-  for (int c = 0; c < RF_CLASSES; c++) json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)largest->by_class[c]));
-  return json_pack("{sI sI sI sI sI sb sI ss so so sI so}", "capacity_bytes", (json_int_t)capacity, "reserve_bytes", (json_int_t)reserve,
-                   "peak_bytes", (json_int_t)largest->arena_bytes, "persistent_bytes", (json_int_t)largest->persistent_bytes, "live_bytes",
-                   (json_int_t)largest->live_bytes, "fits", rf_plan_fits(plan) && rf_plan_fits(largest), "headroom_bytes",
-                   (json_int_t)(room - (double)largest->arena_bytes), "peak_op", rf_plan_peak(largest), "by_class", by_class, "largest",
-                   rf_report_largest_json(largest), "host_bytes", (json_int_t)host_bytes, "host_capacity_bytes",
+  for (int c = 0; c < RF_CLASSES; c++)
+    json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)largest->by_class[c]));
+  return json_pack("{sI sI sI sI sI sb sI ss so so sI so}", "capacity_bytes", (json_int_t)capacity,
+                   "reserve_bytes", (json_int_t)reserve, "peak_bytes", (json_int_t)largest->arena_bytes,
+                   "persistent_bytes", (json_int_t)largest->persistent_bytes, "live_bytes",
+                   (json_int_t)largest->live_bytes, "fits", rf_plan_fits(plan) && rf_plan_fits(largest),
+                   "headroom_bytes", (json_int_t)(room - (double)largest->arena_bytes), "peak_op",
+                   rf_plan_peak(largest), "by_class", by_class, "largest", rf_report_largest_json(largest),
+                   "host_bytes", (json_int_t)host_bytes, "host_capacity_bytes",
                    host > 0 ? json_integer((json_int_t)host) : json_null());
 }
 
-/* What XLA's memory analysis would report, and what the temporaries are made of where they are largest. */
+/* What XLA's memory analysis would report, and what the temporaries are made of where they are
+ * largest. */
 static json_t *program_json(const rf_plan *plan) {
   const rf_program_memory *m = &plan->program;
-  return json_pack("{ss sI sI sI sI sI sI sI sI sI}", "name", rf_program_name(plan->options.program.program), "argument", (json_int_t)m->argument,
-                   "output", (json_int_t)m->output, "alias", (json_int_t)m->alias, "temp", (json_int_t)m->temp, "total", (json_int_t)m->total,
-                   "copies", (json_int_t)m->copies, "gradients", (json_int_t)m->gradients, "kept", (json_int_t)m->kept, "working",
-                   (json_int_t)m->working);
+  return json_pack("{ss sI sI sI sI sI sI sI sI sI}", "name", rf_program_name(plan->options.program.program),
+                   "argument", (json_int_t)m->argument, "output", (json_int_t)m->output, "alias",
+                   (json_int_t)m->alias, "temp", (json_int_t)m->temp, "total", (json_int_t)m->total, "copies",
+                   (json_int_t)m->copies, "gradients", (json_int_t)m->gradients, "kept", (json_int_t)m->kept,
+                   "working", (json_int_t)m->working);
 }
 
 static json_t *time_json(const rf_plan *plan) {
   const rf_step_time *t = &plan->time;
-  return json_pack("{sf ss sf sf sf sf sf sf sf sf sf sf ss}", "seconds", t->seconds, "bound", BOUND[t->bound], "compute_seconds",
-                   t->by[RF_BOUND_COMPUTE], "memory_seconds", t->by[RF_BOUND_MEMORY], "network_seconds", t->by[RF_BOUND_NETWORK], "latency_seconds",
-                   t->by[RF_BOUND_LATENCY], "network_hidden_seconds", t->network_hidden, "network_latency_seconds", t->network_latency,
-                   "bubble_seconds", t->bubble, "bubble_fraction", t->seconds > 0 ? t->bubble / t->seconds : 0, "offload_seconds", t->offload,
-                   "offload_exposed_seconds", t->offload_exposed, "confidence", !strcmp(plan->machine.source, "detected") ? "low" : "normal");
+  return json_pack("{sf ss sf sf sf sf sf sf sf sf sf sf ss}", "seconds", t->seconds, "bound",
+                   BOUND[t->bound], "compute_seconds", t->by[RF_BOUND_COMPUTE], "memory_seconds",
+                   t->by[RF_BOUND_MEMORY], "network_seconds", t->by[RF_BOUND_NETWORK], "latency_seconds",
+                   t->by[RF_BOUND_LATENCY], "network_hidden_seconds", t->network_hidden,
+                   "network_latency_seconds", t->network_latency, "bubble_seconds", t->bubble,
+                   "bubble_fraction", t->seconds > 0 ? t->bubble / t->seconds : 0, "offload_seconds",
+                   t->offload, "offload_exposed_seconds", t->offload_exposed, "confidence",
+                   !strcmp(plan->machine.source, "detected") ? "low" : "normal");
 }
 
 static json_t *rate_json(const rf_plan *plan) {
-  double t = plan->step_seconds, work = rf_plan_matmul_peak_flops(plan) * t, wide = rf_plan_peak_flops(plan) * t;
-  return json_pack("{sf sf sf sf sf sf}", "tokens_per_second", t > 0 ? rf_plan_tokens(plan) / t : 0, "mfu", work > 0 ? plan->model_flops / work : 0,
-                   "hfu", work > 0 ? plan->hardware_flops / work : 0, "mfu_full_square", work > 0 ? plan->flops_full_square / work : 0, "emfu",
+  double t = plan->step_seconds, work = rf_plan_matmul_peak_flops(plan) * t,
+         wide = rf_plan_peak_flops(plan) * t;
+  return json_pack("{sf sf sf sf sf sf}", "tokens_per_second", t > 0 ? rf_plan_tokens(plan) / t : 0, "mfu",
+                   work > 0 ? plan->model_flops / work : 0, "hfu", work > 0 ? plan->hardware_flops / work : 0,
+                   "mfu_full_square", work > 0 ? plan->flops_full_square / work : 0, "emfu",
                    wide > 0 ? plan->model_flops / wide : 0, "bandwidth_fraction",
-                   t > 0 && plan->machine.read_bps > 0 ? plan->bytes / (t * plan->machine.read_bps * plan->machine.chips) : 0);
+                   t > 0 && plan->machine.read_bps > 0
+                       ? plan->bytes / (t * plan->machine.read_bps * plan->machine.chips)
+                       : 0);
 }
 
 /* Every tier that a source gives, and what a million tokens cost at it. */
@@ -107,8 +129,10 @@ static json_t *prices_json(const rf_plan *plan, double rate) {
   for (int i = 0; i < plan->machine.price_count; i++) {
     const rf_price *p = &plan->machine.price[i];
     double tokens = p->usd_per_chip_hour > 0 ? rate * 3600 / (p->usd_per_chip_hour * plan->machine.chips) : 0;
-    json_array_append_new(list, json_pack("{ss sf so ss ss}", "tier", p->tier, "usd_per_chip_hour", p->usd_per_chip_hour, "usd_per_million_tokens",
-                                          real_or_null(1e6 / tokens, tokens > 0), "date", p->date, "source", p->source));
+    json_array_append_new(list, json_pack("{ss sf so ss ss}", "tier", p->tier, "usd_per_chip_hour",
+                                          p->usd_per_chip_hour, "usd_per_million_tokens",
+                                          real_or_null(1e6 / tokens, tokens > 0), "date", p->date, "source",
+                                          p->source));
   }
   return list;
 }
@@ -116,63 +140,83 @@ static json_t *prices_json(const rf_plan *plan, double rate) {
 /* Of all chips. What no source gives is null, never 0: `assumptions` says so too. */
 static json_t *cost_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
-  double usd = plan->machine.usd_per_chip_hour * plan->machine.chips, rate = plan->step_seconds > 0 ? rf_plan_tokens(plan) / plan->step_seconds : 0;
+  double usd = plan->machine.usd_per_chip_hour * plan->machine.chips,
+         rate = plan->step_seconds > 0 ? rf_plan_tokens(plan) / plan->step_seconds : 0;
   double seconds = rate > 0 ? report->tokens / rate : 0, tokens_per_usd = usd > 0 ? rate * 3600 / usd : 0;
   double watts = plan->machine.watts * plan->machine.chips;
   bool priced = usd > 0, asked = report->tokens > 0;
-  return json_pack("{ss? so so so so so so so so so}", "price_tier", priced ? plan->machine.price_tier : NULL, "prices", prices_json(plan, rate),
-                   "performance_per_usd", /* peak x EMFU over the price: model FLOPs of a dollar */
-                   real_or_null(priced && rate > 0 ? plan->model_flops / plan->step_seconds * 3600 / usd : 0, priced && rate > 0),
-                   "usd_per_chip_hour", real_or_null(plan->machine.usd_per_chip_hour, priced), "usd_per_million_tokens",
-                   real_or_null(tokens_per_usd > 0 ? 1e6 / tokens_per_usd : 0, priced && rate > 0), "tokens_per_usd",
-                   real_or_null(tokens_per_usd, priced), "peak_flops_per_usd",
-                   real_or_null(priced ? rf_plan_peak_flops(plan) * 3600 / usd : 0, priced), "seconds_for_tokens",
-                   real_or_null(seconds, asked && rate > 0), "usd_for_tokens", real_or_null(seconds / 3600 * usd, asked && rate > 0 && priced),
-                   "kilowatt_hours_for_tokens", real_or_null(seconds / 3600 * watts / 1000, asked && rate > 0 && watts > 0));
+  return json_pack(
+      "{ss? so so so so so so so so so}", "price_tier", priced ? plan->machine.price_tier : NULL, "prices",
+      prices_json(plan, rate),
+      "performance_per_usd", /* peak x EMFU over the price: model FLOPs of a dollar */
+      real_or_null(priced && rate > 0 ? plan->model_flops / plan->step_seconds * 3600 / usd : 0,
+                   priced && rate > 0),
+      "usd_per_chip_hour", real_or_null(plan->machine.usd_per_chip_hour, priced), "usd_per_million_tokens",
+      real_or_null(tokens_per_usd > 0 ? 1e6 / tokens_per_usd : 0, priced && rate > 0), "tokens_per_usd",
+      real_or_null(tokens_per_usd, priced), "peak_flops_per_usd",
+      real_or_null(priced ? rf_plan_peak_flops(plan) * 3600 / usd : 0, priced), "seconds_for_tokens",
+      real_or_null(seconds, asked && rate > 0), "usd_for_tokens",
+      real_or_null(seconds / 3600 * usd, asked && rate > 0 && priced), "kilowatt_hours_for_tokens",
+      real_or_null(seconds / 3600 * watts / 1000, asked && rate > 0 && watts > 0));
 }
 
 /* --budget: whole steps in the time, and what they come to. */
 static json_t *budget_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
-  double steps = plan->step_seconds > 0 ? floor(report->budget_seconds / plan->step_seconds) : 0, usd = plan->machine.usd_per_chip_hour;
-  json_t *price = usd > 0 ? json_real(usd * plan->machine.chips * report->budget_seconds / 3600) : json_null();
-  return json_pack("{sf sf sf so}", "seconds", report->budget_seconds, "steps", steps, "tokens", steps * rf_plan_tokens(plan), "usd", price);
+  double steps = plan->step_seconds > 0 ? floor(report->budget_seconds / plan->step_seconds) : 0,
+         usd = plan->machine.usd_per_chip_hour;
+  json_t *price =
+      usd > 0 ? json_real(usd * plan->machine.chips * report->budget_seconds / 3600) : json_null();
+  return json_pack("{sf sf sf so}", "seconds", report->budget_seconds, "steps", steps, "tokens",
+                   steps * rf_plan_tokens(plan), "usd", price);
 }
 
 static void say_chips(json_t *list, const rf_plan *plan) {
-  static const char *const movers[] = {"the core beside its work", "an engine of their own", "the core instead of its work"};
+  static const char *const movers[] = {"the core beside its work", "an engine of their own",
+                                       "the core instead of its work"};
   const rf_machine *m = &plan->machine;
   double reached = m->topology.fraction > 0 ? m->topology.fraction : 1;
   char line[400], mesh[160];
   if (rf_mesh_chips(&plan->graph->mesh) > 1) {
-    snprintf(line, sizeof line, "the chips are a mesh of %s; memory is that of one; what they exchange moves at %.0f %% of the links' rate, by %s",
+    snprintf(line, sizeof line,
+             "the chips are a mesh of %s; memory is that of one; what they exchange moves at %.0f %% of the "
+             "links' rate, by %s",
              rf_mesh_text(&plan->graph->mesh, mesh), 100 * reached, movers[plan->options.collectives]);
     json_array_append_new(list, json_string(line));
-    json_array_append_new(list, json_string("gains of norms and biases are whole on every chip; a matrix that does not divide is padded; bytes of a "
+    json_array_append_new(list, json_string("gains of norms and biases are whole on every chip; a matrix "
+                                            "that does not divide is padded; bytes of a "
                                             "token's keys and values are the whole model's"));
     const rf_model *model = &plan->graph->model;
     if (model->kv_rank > 0 && rf_mesh_extent(&plan->graph->mesh, RF_AXIS_TENSOR) > 1)
-      json_array_append_new(list, json_string("latent rows and what makes them are whole on every chip of a tensor group"));
+      json_array_append_new(
+          list, json_string("latent rows and what makes them are whole on every chip of a tensor group"));
     else if (rf_mesh_extent(&plan->graph->mesh, RF_AXIS_TENSOR) > model->kv_heads)
-      json_array_append_new(list, json_string("key heads are fewer than the chips along tensor: several chips have and compute the same one, and the "
+      json_array_append_new(list, json_string("key heads are fewer than the chips along tensor: several "
+                                              "chips have and compute the same one, and the "
                                               "FLOPs count each of them"));
     if (rf_mesh_extent(&plan->graph->mesh, RF_AXIS_EXPERT) > 1)
-      json_array_append_new(list, json_string("rows beyond an expert's share (--capacity) are left out, as the plan counts them"));
+      json_array_append_new(
+          list,
+          json_string("rows beyond an expert's share (--capacity) are left out, as the plan counts them"));
   }
   if (plan->graph && plan->options.build.offload) {
     snprintf(line, sizeof line,
-             "what stands in the host's memory is asked for one block ahead and moves at %.3g GB/s each way, both ways at once; a copy on the chip "
+             "what stands in the host's memory is asked for one block ahead and moves at %.3g GB/s each way, "
+             "both ways at once; a copy on the chip "
              "lives while ops use it, and the last block's activations stay",
              m->pcie_bps * 1e-9);
     json_array_append_new(list, json_string(line));
   }
   if (!m->by_device) return;
-  snprintf(line, sizeof line, "a chip of %s is two devices: chips counts devices, and every figure is of one", m->name);
+  snprintf(line, sizeof line, "a chip of %s is two devices: chips counts devices, and every figure is of one",
+           m->name);
   json_array_append_new(list, json_string(line));
   for (int i = 0; plan->graph && i < RF_AXES; i++) {
     long long ways = (long long)rf_mesh_extent(&plan->graph->mesh, (rf_axis)i);
     if (!(plan->graph->mesh.pinned & RF_AXIS_BIT(i)) || ways <= 2) continue;
-    snprintf(line, sizeof line, "of %s=%lld@d2d pairs lie on the link between two dies, and the %lld pairs reach each other over the network",
+    snprintf(line, sizeof line,
+             "of %s=%lld@d2d pairs lie on the link between two dies, and the %lld pairs reach each other "
+             "over the network",
              rf_axis_name((rf_axis)i), ways, ways / 2);
     json_array_append_new(list, json_string(line));
   }
@@ -183,25 +227,33 @@ static json_t *assumptions_json(const rf_plan *plan) {
   char line[320];
   snprintf(line, sizeof line, "machine figures: %s (%s)", plan->machine.source, plan->machine.source_note);
   json_array_append_new(list, json_string(line));
-  json_array_append_new(list, json_string("FLOPs count what the causal mask leaves; mfu_full_square counts the whole square, as PaLM does"));
+  json_array_append_new(
+      list,
+      json_string(
+          "FLOPs count what the causal mask leaves; mfu_full_square counts the whole square, as PaLM does"));
   say_chips(list, plan);
   if (!strcmp(plan->machine.kind, "cpu"))
-    json_array_append_new(list, json_string("on a CPU bf16 is stored and f32 multiplied, so rates are against the f32 peak"));
+    json_array_append_new(
+        list, json_string("on a CPU bf16 is stored and f32 multiplied, so rates are against the f32 peak"));
   if (plan->machine.usd_per_chip_hour <= 0) {
     char tiers[200];
     if (plan->machine.price_count)
-      snprintf(line, sizeof line, "no price: no source gives a list price for %.40s, so costs in USD are null; --price takes %s USD",
-               plan->machine.name, rf_machine_prices_text(&plan->machine, tiers));
-    else snprintf(line, sizeof line, "no price: no source gives one for %s, so costs in USD are null", plan->machine.name);
+      snprintf(
+          line, sizeof line,
+          "no price: no source gives a list price for %.40s, so costs in USD are null; --price takes %s USD",
+          plan->machine.name, rf_machine_prices_text(&plan->machine, tiers));
+    else
+      snprintf(line, sizeof line, "no price: no source gives one for %s, so costs in USD are null",
+               plan->machine.name);
     json_array_append_new(list, json_string(line));
   }
   if (plan->options.program.program != RF_PROGRAM_RAFTER)
-    json_array_append_new(
-        list, json_string("memory and time are those of a JAX program of the model as XLA compiles it, not of ours; its digest, tensors and ops "
-                          "are still ours"));
+    json_array_append_new(list, json_string("memory and time are those of a JAX program of the model as XLA "
+                                            "compiles it, not of ours; its digest, tensors and ops "
+                                            "are still ours"));
   if (plan->machine.curve_count == 0)
-    json_array_append_new(list,
-                          json_string("times come from ceilings and a general efficiency: run `rafter calibrate` on the machine for measured ones"));
+    json_array_append_new(list, json_string("times come from ceilings and a general efficiency: run `rafter "
+                                            "calibrate` on the machine for measured ones"));
   return list;
 }
 
@@ -212,10 +264,11 @@ static json_t *tensors_json(const rf_plan *plan) {
     const rf_tensor *tensor = &plan->graph->tensor[t];
     const rf_plan_tensor *p = &plan->tensor[t];
     if (p->offset < 0) continue;
-    json_t *row =
-        json_pack("{si ss ss ss so si sI sI si si ss?}", "id", t, "name", tensor->name, "class", rf_class_name(tensor->class), "dtype",
-                  rf_tensor_type(tensor, type), "shape", rf_report_shape_json(tensor), "slots", tensor->slots > 1 ? tensor->slots : 1, "bytes",
-                  (json_int_t)p->bytes, "offset", (json_int_t)p->offset, "first", p->first, "last", p->last, "reason", tensor->reason);
+    json_t *row = json_pack("{si ss ss ss so si sI sI si si ss?}", "id", t, "name", tensor->name, "class",
+                            rf_class_name(tensor->class), "dtype", rf_tensor_type(tensor, type), "shape",
+                            rf_report_shape_json(tensor), "slots", tensor->slots > 1 ? tensor->slots : 1,
+                            "bytes", (json_int_t)p->bytes, "offset", (json_int_t)p->offset, "first", p->first,
+                            "last", p->last, "reason", tensor->reason);
     if (p->shares != RF_NONE) json_object_set_new(row, "shares", json_integer(p->shares));
     if (tensor->host) json_object_set_new(row, "memory", json_string("host"));
     json_array_append_new(list, row);
@@ -248,19 +301,24 @@ static json_t *ops_json(const rf_plan *plan) {
     const rf_op *op = &plan->graph->op[i];
     const rf_plan_op *p = &plan->op[i];
     rf_bound roof;
-    double limit = rf_plan_limit(plan, i, &roof), bytes = p->work.bytes_read + p->work.bytes_written, flops = p->work.flops + p->work.flops_again;
+    double limit = rf_plan_limit(plan, i, &roof), bytes = p->work.bytes_read + p->work.bytes_written,
+           flops = p->work.flops + p->work.flops_again;
     double per_second = p->seconds > 0 ? 1 / p->seconds : 0;
-    json_t *row = json_pack("{si ss ss ss sf sf sf sf ss si sI sI so so}", "id", i, "name", op->name, "op", op->def->name, "kernel", p->kernel->name,
-                            "flops", p->work.flops, "bytes", bytes, "intensity", bytes > 0 ? flops / bytes : 0, "seconds", p->seconds, "bound",
-                            BOUND[p->bound], "calls", p->calls, "live_bytes", (json_int_t)live[i], "top_bytes", (json_int_t)top[i], "inputs",
-                            ids_json(op->input, op->input_count), "outputs", ids_json(op->output, op->output_count));
-    json_object_update_new(row, json_pack("{ss ss sf sf sf sf ss}", "kind", rf_op_kind(op), "phase", rf_op_phase(op), "hardware_flops", flops,
-                                          "flops_per_second", flops * per_second, "bytes_per_second", bytes * per_second, "limit_seconds", limit,
-                                          "limit", BOUND[roof]));
+    json_t *row = json_pack("{si ss ss ss sf sf sf sf ss si sI sI so so}", "id", i, "name", op->name, "op",
+                            op->def->name, "kernel", p->kernel->name, "flops", p->work.flops, "bytes", bytes,
+                            "intensity", bytes > 0 ? flops / bytes : 0, "seconds", p->seconds, "bound",
+                            BOUND[p->bound], "calls", p->calls, "live_bytes", (json_int_t)live[i],
+                            "top_bytes", (json_int_t)top[i], "inputs", ids_json(op->input, op->input_count),
+                            "outputs", ids_json(op->output, op->output_count));
+    json_object_update_new(row, json_pack("{ss ss sf sf sf sf ss}", "kind", rf_op_kind(op), "phase",
+                                          rf_op_phase(op), "hardware_flops", flops, "flops_per_second",
+                                          flops * per_second, "bytes_per_second", bytes * per_second,
+                                          "limit_seconds", limit, "limit", BOUND[roof]));
     const rf_blocks *blocks = &op->blocks;
     if (blocks->kc)
-      json_object_set_new(
-          row, "blocks", json_pack("{sI sI sI}", "kc", (json_int_t)blocks->kc, "a_bytes", (json_int_t)blocks->a_bytes, "nc", (json_int_t)blocks->nc));
+      json_object_set_new(row, "blocks",
+                          json_pack("{sI sI sI}", "kc", (json_int_t)blocks->kc, "a_bytes",
+                                    (json_int_t)blocks->a_bytes, "nc", (json_int_t)blocks->nc));
     if (rf_op_is_exchange(op->def)) {
       json_object_set_new(row, "sent_bytes", json_real(p->work.sent_bytes));
       json_object_set_new(row, "axes", axes_json(op->attr.axes));
@@ -276,14 +334,18 @@ static json_t *serving_json(const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   const rf_build_options *b = &plan->options.build;
   rf_kv cache = rf_kv_of(&plan->graph->model, b);
-  int64_t kv = rf_kv_sequence_bytes(&cache, b->seq), token = rf_kv_read_bytes(&cache, 1); /* a sequence holds whole pages */
+  /* a sequence holds whole pages */
+  int64_t kv = rf_kv_sequence_bytes(&cache, b->seq), token = rf_kv_read_bytes(&cache, 1);
   double rate = plan->step_seconds > 0 ? (double)b->microbatch / plan->step_seconds : 0;
   json_t *json =
-      json_pack("{sI sI sI sf sI sf sf sf}", "slots", (json_int_t)b->microbatch, "kv_bytes_per_token", (json_int_t)token, "kv_bytes_per_sequence",
-                (json_int_t)kv, "prefill_seconds", report->prefill->step_seconds, "prefill_tokens", (json_int_t)report->prefill->graph->rows,
-                "decode_step_seconds", plan->step_seconds, "tokens_per_second", rate, "tokens_per_second_per_chip", rate / plan->machine.chips);
+      json_pack("{sI sI sI sf sI sf sf sf}", "slots", (json_int_t)b->microbatch, "kv_bytes_per_token",
+                (json_int_t)token, "kv_bytes_per_sequence", (json_int_t)kv, "prefill_seconds",
+                report->prefill->step_seconds, "prefill_tokens", (json_int_t)report->prefill->graph->rows,
+                "decode_step_seconds", plan->step_seconds, "tokens_per_second", rate,
+                "tokens_per_second_per_chip", rate / plan->machine.chips);
   double experts = (double)plan->graph->model.experts, used = (double)plan->graph->model.experts_used;
-  if (json && experts > 0) json_object_set_new(json, "experts_met", json_real(rf_experts_met(experts, used, (double)b->microbatch)));
+  if (json && experts > 0)
+    json_object_set_new(json, "experts_met", json_real(rf_experts_met(experts, used, (double)b->microbatch)));
   return json;
 }
 
@@ -292,9 +354,11 @@ static json_t *frontier_json(const rf_report_plan *report) {
   char mesh[160];
   for (int i = 0; i < report->found->rows; i++) {
     const rf_fit_row *r = &report->found->row[i];
-    json_array_append_new(list, json_pack("{ss ss ss sI si sI sf sb ss}", "mesh", rf_mesh_text(&r->mesh, mesh), "dtype", rf_dtype_name(r->dtype),
-                                          "remat", rf_remat_name(r->remat), "microbatch", (json_int_t)r->microbatch, "accumulate", r->accumulate,
-                                          "peak_bytes", (json_int_t)r->peak_bytes, "seconds", r->seconds, "fits", r->fits, "why", r->why));
+    json_array_append_new(
+        list, json_pack("{ss ss ss sI si sI sf sb ss}", "mesh", rf_mesh_text(&r->mesh, mesh), "dtype",
+                        rf_dtype_name(r->dtype), "remat", rf_remat_name(r->remat), "microbatch",
+                        (json_int_t)r->microbatch, "accumulate", r->accumulate, "peak_bytes",
+                        (json_int_t)r->peak_bytes, "seconds", r->seconds, "fits", r->fits, "why", r->why));
   }
   return list;
 }
@@ -306,17 +370,21 @@ json_t *rf_report_plan_json(const rf_report_plan *report) {
   sscanf(version, "rafter %31s", number);
   json_t *advice = json_array();
   for (int i = 0; i < report->advice_count; i++)
-    json_array_append_new(advice, json_pack("{ss sI sf ss sb sb sb}", "change", report->advice[i].change, "peak_bytes",
-                                            (json_int_t)report->advice[i].peak_bytes, "seconds", report->advice[i].seconds, "why",
-                                            report->advice[i].why, "fits", report->advice[i].peak_bytes <= rf_plan_room(&plan->options),
-                                            "approximate", report->advice[i].approximate, "exact", report->advice[i].exact));
-  json_t *json =
-      json_pack("{ss ss ss so so so so so so so so so so ss sf}", "rafter", number, "command", "plan", "job", report->job, "model", model_json(plan),
-                "machine", machine_json(plan), "settings", settings_json(plan), "memory", memory_json(plan, largest), "work",
-                json_pack("{sf sf sf sf sf ss}", "model_flops", plan->model_flops, "hardware_flops", plan->hardware_flops, "flops_full_square",
-                          plan->flops_full_square, "bytes", plan->bytes, "collective_bytes", plan->sent_bytes, "flops_convention", "causal"),
-                "time", time_json(plan), "rate", rate_json(plan), "cost", cost_json(report), "advice", advice, "assumptions", assumptions_json(plan),
-                "digest", plan->digest, "plan_seconds", plan->build_seconds);
+    json_array_append_new(advice, json_pack("{ss sI sf ss sb sb sb}", "change", report->advice[i].change,
+                                            "peak_bytes", (json_int_t)report->advice[i].peak_bytes, "seconds",
+                                            report->advice[i].seconds, "why", report->advice[i].why, "fits",
+                                            report->advice[i].peak_bytes <= rf_plan_room(&plan->options),
+                                            "approximate", report->advice[i].approximate, "exact",
+                                            report->advice[i].exact));
+  json_t *json = json_pack(
+      "{ss ss ss so so so so so so so so so so ss sf}", "rafter", number, "command", "plan", "job",
+      report->job, "model", model_json(plan), "machine", machine_json(plan), "settings", settings_json(plan),
+      "memory", memory_json(plan, largest), "work",
+      json_pack("{sf sf sf sf sf ss}", "model_flops", plan->model_flops, "hardware_flops",
+                plan->hardware_flops, "flops_full_square", plan->flops_full_square, "bytes", plan->bytes,
+                "collective_bytes", plan->sent_bytes, "flops_convention", "causal"),
+      "time", time_json(plan), "rate", rate_json(plan), "cost", cost_json(report), "advice", advice,
+      "assumptions", assumptions_json(plan), "digest", plan->digest, "plan_seconds", plan->build_seconds);
   if (json && plan->options.program.program != RF_PROGRAM_RAFTER)
     json_object_set_new(json_object_get(json, "memory"), "program", program_json(largest));
   if (json) json_object_set(json, "fits", json_object_get(json_object_get(json, "memory"), "fits"));
@@ -324,9 +392,9 @@ json_t *rf_report_plan_json(const rf_report_plan *report) {
   if (json && plan->stages) json_object_set_new(json, "pipeline", rf_report_pipeline_json(plan));
   if (json && report->found) {
     json_object_set_new(json, "frontier", frontier_json(report));
-    json_object_set_new(
-        json, "search",
-        json_pack("{si sI sb}", "tried", report->found->tried, "room_bytes", (json_int_t)rf_plan_room(&plan->options), "fits", report->found->fits));
+    json_object_set_new(json, "search",
+                        json_pack("{si sI sb}", "tried", report->found->tried, "room_bytes",
+                                  (json_int_t)rf_plan_room(&plan->options), "fits", report->found->fits));
   }
   if (json && report->budget_seconds > 0) json_object_set_new(json, "budget", budget_json(report));
   if (json && report->prefill) json_object_set_new(json, "serving", serving_json(report));

@@ -15,16 +15,22 @@ static void put_host(FILE *out, const rf_plan *plan) {
   int64_t room = rf_plan_host_room(&plan->machine);
   if (!plan->host_bytes) return;
   fprintf(out, "  of its host  %9s", rf_text_bytes((double)plan->host_bytes, a));
-  if (room > 0) fprintf(out, "  of %s, a chip's share: %s\n", rf_text_bytes((double)room, b), plan->host_bytes <= room ? "fits" : "DOES NOT FIT");
+  if (room > 0)
+    fprintf(out, "  of %s, a chip's share: %s\n", rf_text_bytes((double)room, b),
+            plan->host_bytes <= room ? "fits" : "DOES NOT FIT");
   else fprintf(out, "  (how much the host has is not known)\n");
 }
 
-static void put_classes(FILE *out, const rf_plan *plan, double peak, double room, bool fits, const double bytes[RF_CLASSES]) {
+static void put_classes(FILE *out, const rf_plan *plan, double peak, double room, bool fits,
+                        const double bytes[RF_CLASSES]) {
   char a[32], b[32];
-  fprintf(out, "\nmemory    %s of %s: %s\n", rf_text_bytes(peak, a), rf_text_bytes(room, b), fits ? "fits" : "DOES NOT FIT");
+  fprintf(out, "\nmemory    %s of %s: %s\n", rf_text_bytes(peak, a), rf_text_bytes(room, b),
+          fits ? "fits" : "DOES NOT FIT");
   put_host(out, plan);
   for (int c = 0; c < RF_CLASSES; c++)
-    if (bytes[c] > 0) fprintf(out, "  %-12s %10s  %5.1f %%\n", rf_class_name((rf_class)c), rf_text_bytes(bytes[c], a), 100 * bytes[c] / peak);
+    if (bytes[c] > 0)
+      fprintf(out, "  %-12s %10s  %5.1f %%\n", rf_class_name((rf_class)c), rf_text_bytes(bytes[c], a),
+              100 * bytes[c] / peak);
 }
 
 /* Of several phases the one that takes most, over what lasts beside it. */
@@ -33,9 +39,12 @@ static void put_phases_memory(FILE *out, const rf_report_plan *report) {
   double bytes[RF_CLASSES];
   const json_t *memory = report->memory, *by_class = json_object_get(memory, "by_class");
   double peak = json_number_value(json_object_get(memory, "peak_bytes"));
-  for (int c = 0; c < RF_CLASSES; c++) bytes[c] = json_number_value(json_object_get(by_class, rf_class_name((rf_class)c)));
-  put_classes(out, report->plan, peak, (double)rf_plan_room(&report->plan->options), json_is_true(json_object_get(memory, "fits")), bytes);
-  fprintf(out, "  the most in %s; the policy's step alone takes %s, the most at %s\n", json_string_value(json_object_get(memory, "peak_op")),
+  for (int c = 0; c < RF_CLASSES; c++)
+    bytes[c] = json_number_value(json_object_get(by_class, rf_class_name((rf_class)c)));
+  put_classes(out, report->plan, peak, (double)rf_plan_room(&report->plan->options),
+              json_is_true(json_object_get(memory, "fits")), bytes);
+  fprintf(out, "  the most in %s; the policy's step alone takes %s, the most at %s\n",
+          json_string_value(json_object_get(memory, "peak_op")),
           rf_text_bytes((double)report->plan->arena_bytes, a), rf_plan_peak(report->plan));
 }
 
@@ -49,16 +58,21 @@ static void put_memory(FILE *out, const rf_report_plan *report) {
   char a[32], b[32];
   double bytes[RF_CLASSES];
   for (int c = 0; c < RF_CLASSES; c++) bytes[c] = (double)plan->by_class[c];
-  put_classes(out, report->plan->host_bytes > plan->host_bytes ? report->plan : plan, (double)plan->arena_bytes, (double)rf_plan_room(&plan->options),
+  put_classes(out, report->plan->host_bytes > plan->host_bytes ? report->plan : plan,
+              (double)plan->arena_bytes, (double)rf_plan_room(&plan->options),
               rf_plan_fits(plan) && rf_plan_fits(report->plan), bytes);
   if (plan->options.program.program != RF_PROGRAM_RAFTER) {
     const rf_program_memory *m = &plan->program;
     char c[32], d[32];
-    fprintf(out, "  a %s program: arguments %s, results %s of which %s are donated, temporaries %s\n  peak at %s\n",
-            rf_program_name(plan->options.program.program), rf_text_bytes((double)m->argument, a), rf_text_bytes((double)m->output, b),
-            rf_text_bytes((double)m->alias, c), rf_text_bytes((double)m->temp, d), m->peak);
+    fprintf(
+        out,
+        "  a %s program: arguments %s, results %s of which %s are donated, temporaries %s\n  peak at %s\n",
+        rf_program_name(plan->options.program.program), rf_text_bytes((double)m->argument, a),
+        rf_text_bytes((double)m->output, b), rf_text_bytes((double)m->alias, c),
+        rf_text_bytes((double)m->temp, d), m->peak);
   } else if (plan->graph->op_count)
-    fprintf(out, "  peak at %s; a perfect layout would need %.2f %% of this\n", plan->graph->op[plan->peak_op].name,
+    fprintf(out, "  peak at %s; a perfect layout would need %.2f %% of this\n",
+            plan->graph->op[plan->peak_op].name,
             100.0 * (double)plan->live_bytes / (double)plan->arena_bytes);
 }
 
@@ -66,18 +80,21 @@ static void put_memory(FILE *out, const rf_report_plan *report) {
 static void put_cache(FILE *out, const rf_plan *plan) {
   rf_kv kv = rf_kv_of(&plan->graph->model, &plan->options.build);
   char a[32];
-  fprintf(out, "\ncache     %s a sequence, %s, pages of %lld tokens\n", rf_text_bytes((double)rf_kv_sequence_bytes(&kv, plan->options.build.seq), a),
+  fprintf(out, "\ncache     %s a sequence, %s, pages of %lld tokens\n",
+          rf_text_bytes((double)rf_kv_sequence_bytes(&kv, plan->options.build.seq), a),
           rf_dtype_name(kv.dtype), (long long)kv.page);
   const rf_model *model = &plan->graph->model;
   double rows = (double)plan->options.build.microbatch;
   for (int c = 0; c < RF_KV_CLASSES; c++)
     if (kv.of[c].layers)
       fprintf(out, "  %-12s %10s  %lld layers, %lld pages of %s each\n", rf_kv_class_name((rf_kv_class)c),
-              rf_text_bytes((double)(kv.of[c].most * kv.of[c].page_bytes), a), (long long)kv.of[c].layers, (long long)kv.of[c].most,
-              kv.of[c].window ? "what the window reaches" : "the whole context");
+              rf_text_bytes((double)(kv.of[c].most * kv.of[c].page_bytes), a), (long long)kv.of[c].layers,
+              (long long)kv.of[c].most, kv.of[c].window ? "what the window reaches" : "the whole context");
   if (model->experts > 0)
-    fprintf(out, "experts   a token of every sequence meets %.1f of the %lld of a layer, expected of an even choice\n",
-            rf_experts_met((double)model->experts, (double)model->experts_used, rows), (long long)model->experts);
+    fprintf(
+        out,
+        "experts   a token of every sequence meets %.1f of the %lld of a layer, expected of an even choice\n",
+        rf_experts_met((double)model->experts, (double)model->experts_used, rows), (long long)model->experts);
 }
 
 /* The largest buffers alive at the peak, by kind, and why they are alive. */
@@ -90,10 +107,13 @@ static void put_largest(FILE *out, const rf_plan *plan) {
   for (int i = 0; i < count && i < SHOWN; i++) {
     const rf_tensor *t = &plan->graph->tensor[list[i].tensor];
     char shape[96] = "", each[48] = "", type[64];
-    for (int d = 0; d < t->rank; d++) snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%lld", d ? "," : "", (long long)t->shape[d]);
-    if (list[i].count > 1) snprintf(each, sizeof each, "%d x %s", list[i].count, rf_text_bytes((double)list[i].each_bytes, b));
-    fprintf(out, "  %10s %14s  %-36s (%s) %s%s%s\n", rf_text_bytes((double)list[i].bytes, a), each, list[i].name, shape, rf_tensor_type(t, type),
-            t->reason ? ": " : "", t->reason ? t->reason : "");
+    for (int d = 0; d < t->rank; d++)
+      snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%lld", d ? "," : "",
+               (long long)t->shape[d]);
+    if (list[i].count > 1)
+      snprintf(each, sizeof each, "%d x %s", list[i].count, rf_text_bytes((double)list[i].each_bytes, b));
+    fprintf(out, "  %10s %14s  %-36s (%s) %s%s%s\n", rf_text_bytes((double)list[i].bytes, a), each,
+            list[i].name, shape, rf_tensor_type(t, type), t->reason ? ": " : "", t->reason ? t->reason : "");
   }
   free(list);
 }
@@ -108,16 +128,21 @@ static void put_cost(FILE *out, const rf_report_plan *report, double t) {
   rf_machine_prices_text(m, tiers);
   bool others = m->price_count > 1 || (m->price_count && strcmp(m->price_tier, m->price[0].tier) != 0);
   if (chip > 0)
-    fprintf(out, "cost      %.4g USD per million tokens at %.2f USD per chip hour (%s%s%s)\n", usd * t / rf_plan_tokens(plan) * 1e6, chip,
-            m->price_tier, others ? "; --price takes " : "", others ? tiers : "");
-  else if (m->price_count) fprintf(out, "cost      no list price of %s is known; --price takes %s\n", m->name, tiers);
+    fprintf(out, "cost      %.4g USD per million tokens at %.2f USD per chip hour (%s%s%s)\n",
+            usd * t / rf_plan_tokens(plan) * 1e6, chip, m->price_tier, others ? "; --price takes " : "",
+            others ? tiers : "");
+  else if (m->price_count)
+    fprintf(out, "cost      no list price of %s is known; --price takes %s\n", m->name, tiers);
   else if (strcmp(m->kind, "cpu")) fprintf(out, "cost      no price: no source gives one for %s\n", m->name);
   if (report->tokens <= 0) return;
   double seconds = report->tokens / rf_plan_tokens(plan) * t;
-  fprintf(out, "%s%s tokens take %s", chip > 0 || strcmp(plan->machine.kind, "cpu") ? "          " : "cost      ", rf_text_count(report->tokens, a),
-          rf_text_seconds(seconds, b));
+  fprintf(out, "%s%s tokens take %s",
+          chip > 0 || strcmp(plan->machine.kind, "cpu") ? "          " : "cost      ",
+          rf_text_count(report->tokens, a), rf_text_seconds(seconds, b));
   if (chip > 0) fprintf(out, " and %.2f USD", seconds * usd);
-  if (plan->machine.watts > 0) fprintf(out, ", %.4g kWh by the chips alone", seconds / 3.6e6 * plan->machine.watts * plan->machine.chips);
+  if (plan->machine.watts > 0)
+    fprintf(out, ", %.4g kWh by the chips alone",
+            seconds / 3.6e6 * plan->machine.watts * plan->machine.chips);
   fputc('\n', out);
 }
 
@@ -126,27 +151,35 @@ static void put_time(FILE *out, const rf_report_plan *report) {
   char a[32], b[32];
   const double *by = plan->time.by;
   double peak = rf_plan_peak_flops(plan), t = plan->step_seconds;
-  fprintf(out, "\ntime      %s per %s on %s (%s figures)\n", rf_text_seconds(t, a), report->prefill ? "token" : "step", plan->machine.name,
-          plan->machine.source);
+  fprintf(out, "\ntime      %s per %s on %s (%s figures)\n", rf_text_seconds(t, a),
+          report->prefill ? "token" : "step", plan->machine.name, plan->machine.source);
   for (int i = 0; i < RF_BOUNDS; i++)
-    if (by[i] > 0) fprintf(out, "  %-18s %10s  %5.1f %%\n", BOUND[i], rf_text_seconds(by[i], a), 100 * by[i] / t);
+    if (by[i] > 0)
+      fprintf(out, "  %-18s %10s  %5.1f %%\n", BOUND[i], rf_text_seconds(by[i], a), 100 * by[i] / t);
   if (plan->time.network_hidden > 0)
-    fprintf(out, "  network, hidden    %10s behind the chips' own work\n", rf_text_seconds(plan->time.network_hidden, a));
+    fprintf(out, "  network, hidden    %10s behind the chips' own work\n",
+            rf_text_seconds(plan->time.network_hidden, a));
   if (plan->time.offload > 0)
-    fprintf(out, "  host, waited for   %10s  %5.1f %%, of the network's share; all that moves to the host and back takes %s\n",
-            rf_text_seconds(plan->time.offload_exposed, a), 100 * plan->time.offload_exposed / t, rf_text_seconds(plan->time.offload, b));
+    fprintf(out,
+            "  host, waited for   %10s  %5.1f %%, of the network's share; all that moves to the host and "
+            "back takes %s\n",
+            rf_text_seconds(plan->time.offload_exposed, a), 100 * plan->time.offload_exposed / t,
+            rf_text_seconds(plan->time.offload, b));
   if (plan->time.bubble > 0)
-    fprintf(out, "  pipeline bubble    %10s  %5.1f %%, of the network's share\n", rf_text_seconds(plan->time.bubble, a), 100 * plan->time.bubble / t);
+    fprintf(out, "  pipeline bubble    %10s  %5.1f %%, of the network's share\n",
+            rf_text_seconds(plan->time.bubble, a), 100 * plan->time.bubble / t);
   if (plan->stages) rf_report_print_pipeline(out, plan);
   if (report->prefill)
-    fprintf(out, "  prefill            %10s for %lld tokens\n", rf_text_seconds(report->prefill->step_seconds, a),
-            (long long)report->prefill->graph->rows);
+    fprintf(out, "  prefill            %10s for %lld tokens\n",
+            rf_text_seconds(report->prefill->step_seconds, a), (long long)report->prefill->graph->rows);
   fprintf(out, "\nrate      %s tokens/s", rf_text_count(t > 0 ? rf_plan_tokens(plan) / t : 0, a));
   if (peak > 0 && t > 0 && !report->prefill)
-    fprintf(out, ", MFU %.1f %% (%.1f %% counting the whole attention square), HFU %.1f %%", 100 * plan->model_flops / (peak * t),
-            100 * plan->flops_full_square / (peak * t), 100 * plan->hardware_flops / (peak * t));
+    fprintf(out, ", MFU %.1f %% (%.1f %% counting the whole attention square), HFU %.1f %%",
+            100 * plan->model_flops / (peak * t), 100 * plan->flops_full_square / (peak * t),
+            100 * plan->hardware_flops / (peak * t));
   if (plan->machine.read_bps > 0 && report->prefill)
-    fprintf(out, ", %.1f %% of memory bandwidth", 100 * plan->bytes / (t * plan->machine.read_bps * (double)rf_mesh_chips(&plan->graph->mesh)));
+    fprintf(out, ", %.1f %% of memory bandwidth",
+            100 * plan->bytes / (t * plan->machine.read_bps * (double)rf_mesh_chips(&plan->graph->mesh)));
   fputc('\n', out);
   put_cost(out, report, t);
 }
@@ -154,9 +187,10 @@ static void put_time(FILE *out, const rf_report_plan *report) {
 static void put_budget(FILE *out, const rf_report_plan *report) {
   const rf_plan *plan = report->plan;
   char a[32], b[32], c[32];
-  double steps = plan->step_seconds > 0 ? floor(report->budget_seconds / plan->step_seconds) : 0, usd = plan->machine.usd_per_chip_hour;
-  fprintf(out, "budget    %s: %s steps, %s tokens", rf_text_seconds(report->budget_seconds, a), rf_text_count(steps, b),
-          rf_text_count(steps * rf_plan_tokens(plan), c));
+  double steps = plan->step_seconds > 0 ? floor(report->budget_seconds / plan->step_seconds) : 0,
+         usd = plan->machine.usd_per_chip_hour;
+  fprintf(out, "budget    %s: %s steps, %s tokens", rf_text_seconds(report->budget_seconds, a),
+          rf_text_count(steps, b), rf_text_count(steps * rf_plan_tokens(plan), c));
   if (usd > 0) fprintf(out, ", %.2f USD\n", usd * plan->machine.chips * report->budget_seconds / 3600);
   else fprintf(out, "; %s has no price here\n", plan->machine.name);
 }
@@ -164,14 +198,17 @@ static void put_budget(FILE *out, const rf_report_plan *report) {
 static void put_frontier(FILE *out, const rf_report_plan *report) {
   char a[32], b[32], setting[240], mesh[160];
   if (!report->found) return;
-  fprintf(out, "\nwhat was weighed (of %d settings, those that no other beats in both memory and time)\n", report->found->tried);
+  fprintf(out, "\nwhat was weighed (of %d settings, those that no other beats in both memory and time)\n",
+          report->found->tried);
   for (int i = 0; i < report->found->rows; i++) {
     const rf_fit_row *r = &report->found->row[i];
-    snprintf(setting, sizeof setting, "%s, remat %s, %d x %lld", rf_dtype_name(r->dtype), rf_remat_name(r->remat), r->accumulate,
-             (long long)r->microbatch);
-    if (rf_mesh_chips(&r->mesh) > 1) snprintf(setting + strlen(setting), sizeof setting - strlen(setting), ", %s", rf_mesh_text(&r->mesh, mesh));
-    fprintf(out, "  %-32s %10s  %10s  %-9s  %s\n", setting, rf_text_bytes((double)r->peak_bytes, a), rf_text_seconds(r->seconds, b),
-            r->fits ? "fits" : "too large", r->why);
+    snprintf(setting, sizeof setting, "%s, remat %s, %d x %lld", rf_dtype_name(r->dtype),
+             rf_remat_name(r->remat), r->accumulate, (long long)r->microbatch);
+    if (rf_mesh_chips(&r->mesh) > 1)
+      snprintf(setting + strlen(setting), sizeof setting - strlen(setting), ", %s",
+               rf_mesh_text(&r->mesh, mesh));
+    fprintf(out, "  %-32s %10s  %10s  %-9s  %s\n", setting, rf_text_bytes((double)r->peak_bytes, a),
+            rf_text_seconds(r->seconds, b), r->fits ? "fits" : "too large", r->why);
   }
 }
 
@@ -179,7 +216,8 @@ static void put_advice(FILE *out, const rf_report_plan *report) {
   char a[32], b[32];
   if (report->advice_count) fprintf(out, "\none change away\n");
   for (int i = 0; i < report->advice_count; i++)
-    fprintf(out, "  %-28s %10s  %10s  %s\n", report->advice[i].change, rf_text_bytes((double)report->advice[i].peak_bytes, a),
+    fprintf(out, "  %-28s %10s  %10s  %s\n", report->advice[i].change,
+            rf_text_bytes((double)report->advice[i].peak_bytes, a),
             rf_text_seconds(report->advice[i].seconds, b), report->advice[i].why);
 }
 
@@ -190,8 +228,9 @@ static void put_tensors(FILE *out, const rf_plan *plan) {
   for (int t = 0; t < plan->graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
     if (p->offset >= 0)
-      fprintf(out, "  %17lld %12lld  %5d..%-5d  %-10s %-5s %s%s\n", (long long)p->offset, (long long)p->bytes, p->first, p->last,
-              rf_class_name(plan->graph->tensor[t].class), rf_tensor_type(&plan->graph->tensor[t], type), plan->graph->tensor[t].name,
+      fprintf(out, "  %17lld %12lld  %5d..%-5d  %-10s %-5s %s%s\n", (long long)p->offset, (long long)p->bytes,
+              p->first, p->last, rf_class_name(plan->graph->tensor[t].class),
+              rf_tensor_type(&plan->graph->tensor[t], type), plan->graph->tensor[t].name,
               plan->graph->tensor[t].host ? " (host)" : "");
   }
 }
@@ -203,8 +242,9 @@ static void put_ops(FILE *out, const rf_plan *plan) {
     const rf_plan_op *p = &plan->op[i];
     bool products = p->work.flops > 0;
     fprintf(out, "  %5d %12s %10s  %-28s %s\n", i,
-            products ? rf_text_flops(p->work.flops, a) : rf_text_bytes(p->work.bytes_read + p->work.bytes_written, a), rf_text_seconds(p->seconds, b),
-            p->kernel->name, plan->graph->op[i].name);
+            products ? rf_text_flops(p->work.flops, a)
+                     : rf_text_bytes(p->work.bytes_read + p->work.bytes_written, a),
+            rf_text_seconds(p->seconds, b), p->kernel->name, plan->graph->op[i].name);
   }
 }
 
@@ -215,17 +255,21 @@ char *rf_report_plan_text(const rf_report_plan *report) {
   size_t bytes = 0;
   FILE *out = open_memstream(&text, &bytes);
   if (!out) return NULL;
-  fprintf(out, "%s: %s parameters, %s on %s", plan->graph->model.name, rf_text_count((double)plan->graph->params.total, a), report->job,
-          plan->machine.name);
+  fprintf(out, "%s: %s parameters, %s on %s", plan->graph->model.name,
+          rf_text_count((double)plan->graph->params.total, a), report->job, plan->machine.name);
   if (rf_mesh_chips(&b->mesh) > 1)
-    fprintf(out, ", %d %s: %s; bytes are of one", plan->machine.chips, plan->machine.by_device ? "devices, two a chip" : "chips",
-            rf_mesh_text(&b->mesh, mesh));
+    fprintf(out, ", %d %s: %s; bytes are of one", plan->machine.chips,
+            plan->machine.by_device ? "devices, two a chip" : "chips", rf_mesh_text(&b->mesh, mesh));
   fputc('\n', out);
   rf_report_print_parameters(out, plan);
   if (!report->prefill)
-    fprintf(out, "batch %lld x %lld tokens (%d microbatch%s of %lld), %s, remat %s\n", (long long)(b->microbatch * b->accumulate), (long long)b->seq,
-            b->accumulate, b->accumulate > 1 ? "es" : "", (long long)b->microbatch, rf_dtype_name(b->dtype), rf_remat_name(plan->options.remat));
-  else fprintf(out, "%lld sequences of up to %lld tokens, %s\n", (long long)b->microbatch, (long long)b->seq, rf_dtype_name(b->dtype));
+    fprintf(out, "batch %lld x %lld tokens (%d microbatch%s of %lld), %s, remat %s\n",
+            (long long)(b->microbatch * b->accumulate), (long long)b->seq, b->accumulate,
+            b->accumulate > 1 ? "es" : "", (long long)b->microbatch, rf_dtype_name(b->dtype),
+            rf_remat_name(plan->options.remat));
+  else
+    fprintf(out, "%lld sequences of up to %lld tokens, %s\n", (long long)b->microbatch, (long long)b->seq,
+            rf_dtype_name(b->dtype));
   put_memory(out, report);
   if (report->prefill) put_cache(out, plan);
   if (plan->options.program.program == RF_PROGRAM_RAFTER) put_largest(out, plan);
@@ -236,8 +280,8 @@ char *rf_report_plan_text(const rf_report_plan *report) {
   if (report->ops) put_ops(out, plan);
   put_frontier(out, report);
   put_advice(out, report);
-  fprintf(out, "\nplan %s, %d ops, %d tensors, made in %s\n", plan->digest, plan->graph->op_count, plan->graph->tensor_count,
-          rf_text_seconds(plan->build_seconds, c));
+  fprintf(out, "\nplan %s, %d ops, %d tensors, made in %s\n", plan->digest, plan->graph->op_count,
+          plan->graph->tensor_count, rf_text_seconds(plan->build_seconds, c));
   fclose(out);
   return text;
 }

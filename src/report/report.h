@@ -14,7 +14,9 @@ typedef struct rf_report_plan {
   const char *job;        /* "train", "generate" */
   const rf_advice *advice;
   int advice_count;
-  const json_t *memory;      /* of a job of several phases: peak_bytes, by_class, ... of all of them together; NULL: the plan's */
+  /* of a job of several phases: peak_bytes, by_class, ... of all of them together; NULL: the
+   * plan's */
+  const json_t *memory;
   const rf_fit_found *found; /* of --fit; fastest first; NULL: nothing was searched */
   double tokens;             /* price this many tokens; 0: none */
   double budget_seconds;     /* how far this time gets; 0: not asked */
@@ -33,11 +35,12 @@ json_t *rf_report_measured_json(const rf_plan *plan, const rf_measured *measured
 typedef struct rf_report_walk {
   const char *name; /* "train", "validation", "prefill", "decode", "score" */
   const rf_plan *plan;
-  const rf_measured *measured;     /* NULL before the run */
-  int64_t count;                   /* steps, or walks */
-  double tokens;                   /* that they computed; 0: not counted */
-  double seconds;                  /* of all of them, by the wall's clock; 0: not taken */
-  const double *predicted, *limit; /* (ops): seconds of all calls where walks were shorter than the plan's; NULL: the plan's own */
+  const rf_measured *measured; /* NULL before the run */
+  int64_t count;               /* steps, or walks */
+  double tokens;               /* that they computed; 0: not counted */
+  double seconds;              /* of all of them, by the wall's clock; 0: not taken */
+  /* (ops): seconds of all calls where walks were shorter than the plan's; NULL: the plan's own */
+  const double *predicted, *limit;
 } rf_report_walk;
 /* Per op, a call each: predicted, measured and limit; see docs/formats.md, "report.json". */
 json_t *rf_report_walk_json(const rf_report_walk *walk);

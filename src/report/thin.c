@@ -1,11 +1,13 @@
-/* thin.c - see thin.h. A row stands for the steps of its bucket: rates and losses as their mean with least and most, counts as they were at its end. */
+/* thin.c - see thin.h. A row stands for the steps of its bucket: rates and losses as their mean
+ * with least and most, counts as they were at its end. */
 #include "report/thin.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const MEANS[] = {"loss", "lr", "grad_norm", "accuracy", "seconds", "tokens_per_second", "mfu", "predicted_seconds"};
+static const char *const MEANS[] = {
+    "loss", "lr", "grad_norm", "accuracy", "seconds", "tokens_per_second", "mfu", "predicted_seconds"};
 static const char *const EXTREMES[] = {"loss", "grad_norm", "accuracy", "seconds", "tokens_per_second"};
 enum { MEAN_COUNT = sizeof MEANS / sizeof *MEANS, EXTREME_COUNT = sizeof EXTREMES / sizeof *EXTREMES };
 
@@ -22,7 +24,8 @@ static sum sum_of(const json_t *rows, size_t from, size_t to, const char *key) {
     if (!json_is_number(value)) continue;
     if (!s.count || number < s.least) s.least = number;
     if (!s.count || number > s.most) s.most = number;
-    s.sum += number; s.count++;
+    s.sum += number;
+    s.count++;
   }
   return s;
 }
@@ -31,17 +34,21 @@ static json_t *row_of(const json_t *rows, size_t from, size_t to) {
   json_t *row = json_object(), *low = json_object(), *high = json_object(), *value;
   const char *key;
   for (size_t i = from; i < to; i++) /* a validation stands at some steps only */
-    json_object_foreach(json_array_get(rows, i), key, value) json_object_set(row, key, value);
+    json_object_foreach (json_array_get(rows, i), key, value) json_object_set(row, key, value);
   for (size_t k = 0; k < MEAN_COUNT; k++) {
     sum s = sum_of(rows, from, to, MEANS[k]);
     if (s.count) json_object_set_new(row, MEANS[k], json_real(s.sum / (double)s.count));
   }
   for (size_t k = 0; k < EXTREME_COUNT; k++) {
     sum s = sum_of(rows, from, to, EXTREMES[k]);
-    if (s.count) { json_object_set_new(low, EXTREMES[k], json_real(s.least)); json_object_set_new(high, EXTREMES[k], json_real(s.most)); }
+    if (s.count) {
+      json_object_set_new(low, EXTREMES[k], json_real(s.least));
+      json_object_set_new(high, EXTREMES[k], json_real(s.most));
+    }
   }
   json_object_set_new(row, "steps", json_integer((json_int_t)(to - from)));
-  json_object_set_new(row, "least", low); json_object_set_new(row, "most", high);
+  json_object_set_new(row, "least", low);
+  json_object_set_new(row, "most", high);
   return row;
 }
 
@@ -60,9 +67,10 @@ json_t *rf_report_step_seconds(const json_t *entry) {
     if (json_is_number(value)) seconds[count++] = json_number_value(value);
   }
   if (count) qsort(seconds, count, sizeof *seconds, ascending);
-  json_t *json = count ? json_pack("{sf sf sf sf}", "least", seconds[0], "median", seconds[(count - 1) / 2], "p90",
-                                   seconds[(size_t)(0.9 * (double)(count - 1) + 0.5)], "most", seconds[count - 1])
-                       : json_object();
+  json_t *json =
+      count ? json_pack("{sf sf sf sf}", "least", seconds[0], "median", seconds[(count - 1) / 2], "p90",
+                        seconds[(size_t)(0.9 * (double)(count - 1) + 0.5)], "most", seconds[count - 1])
+            : json_object();
   free(seconds);
   return json;
 }

@@ -1,4 +1,5 @@
-/* trace_chrome.c - a trace as Chrome trace events (which Perfetto opens) and as CSV. The format: "Trace Event Format", Google, 2016. */
+/* trace_chrome.c - a trace as Chrome trace events (which Perfetto opens) and as CSV. The format:
+ * "Trace Event Format", Google, 2016. */
 #define _GNU_SOURCE
 #include "report/trace_file.h"
 #include "base/file.h"
@@ -26,7 +27,9 @@ static void put(pen *p, const char *text) {
   for (size_t bytes = strlen(text); bytes;) {
     size_t room = sizeof p->text - p->used, part = bytes < room ? bytes : room;
     memcpy(p->text + p->used, text, part);
-    p->used += part; text += part; bytes -= part;
+    p->used += part;
+    text += part;
+    bytes -= part;
     if (p->used == sizeof p->text) flush(p);
   }
 }
@@ -57,7 +60,7 @@ static rf_status pen_close(pen *p) {
   return status;
 }
 
-/* ---- ops --------------------------------------------------------------------------------------------------------- */
+/* ---- ops ------------------------------------------------------------------------------------- */
 
 /* What is written of every span of an op, made once. */
 typedef struct op_text {
@@ -71,28 +74,40 @@ typedef struct ops {
 
 static void ops_free(ops *o) {
   for (size_t p = 0; o->of && p < o->plans; p++) {
-    for (size_t i = 0; o->of[p] && i < o->count[p]; i++) { free(o->of[p][i].name); free(o->of[p][i].args); }
+    for (size_t i = 0; o->of[p] && i < o->count[p]; i++) {
+      free(o->of[p][i].name);
+      free(o->of[p][i].args);
+    }
     free(o->of[p]);
   }
-  free(o->of); free(o->count);
+  free(o->of);
+  free(o->count);
 }
 
 static rf_status op_text_of(const json_t *op, op_text *text, rf_error *error) {
   static const char *const taken[] = {"op", "kernel", "shape", "dtype", "flops", "bytes", "bound"};
   json_t *args = json_pack("{sO}", "id", json_object_get(op, "id"));
-  for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) json_object_set(args, taken[i], json_object_get(op, taken[i]));
-  text->seconds = json_number_value(json_object_get(op, "seconds")); text->limit_seconds = json_number_value(json_object_get(op, "limit_seconds"));
-  text->flops = json_number_value(json_object_get(op, "flops")); text->bytes = json_number_value(json_object_get(op, "bytes"));
+  for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+    json_object_set(args, taken[i], json_object_get(op, taken[i]));
+  text->seconds = json_number_value(json_object_get(op, "seconds"));
+  text->limit_seconds = json_number_value(json_object_get(op, "limit_seconds"));
+  text->flops = json_number_value(json_object_get(op, "flops"));
+  text->bytes = json_number_value(json_object_get(op, "bytes"));
   json_t *name = json_string(json_string_value(json_object_get(op, "name")));
-  text->args = json_dumps(args, JSON_COMPACT); text->name = json_dumps(name, JSON_ENCODE_ANY);
-  json_decref(args); json_decref(name);
-  return text->args && text->name ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
+  text->args = json_dumps(args, JSON_COMPACT);
+  text->name = json_dumps(name, JSON_ENCODE_ANY);
+  json_decref(args);
+  json_decref(name);
+  return text->args && text->name
+             ? RAFTER_OK
+             : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
 }
 
 static rf_status ops_of(const rf_trace_file *file, ops *o, rf_error *error) {
   const json_t *plans = json_object_get(file->header, "ops");
   o->plans = json_array_size(plans);
-  o->of = calloc(o->plans + 1, sizeof *o->of); o->count = calloc(o->plans + 1, sizeof *o->count);
+  o->of = calloc(o->plans + 1, sizeof *o->of);
+  o->count = calloc(o->plans + 1, sizeof *o->count);
   if (!o->of || !o->count) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
   for (size_t p = 0; p < o->plans; p++) {
     const json_t *list = json_array_get(plans, p);
@@ -104,7 +119,7 @@ static rf_status ops_of(const rf_trace_file *file, ops *o, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* ---- Chrome's events ----------------------------------------------------------------------------------------------- */
+/* ---- Chrome's events ------------------------------------------------------------------------- */
 
 static const char *list_name(const rf_trace_file *file, const char *list, size_t i) {
   const json_t *entry = json_array_get(json_object_get(file->header, list), i);
@@ -120,12 +135,14 @@ static int order_of(const char *kind, size_t lane) {
 }
 
 static void put_lanes(pen *p, const rf_trace_file *file) {
-  const json_t *about = json_object_get(file->header, "about"), *lanes = json_object_get(file->header, "lanes");
+  const json_t *about = json_object_get(file->header, "about"),
+               *lanes = json_object_get(file->header, "lanes");
   const char *command = json_string_value(json_object_get(about, "command"));
   json_t *process = json_sprintf("rafter %s", command ? command : "");
   char *text = json_dumps(process, JSON_ENCODE_ANY);
   put(p, "{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":");
-  put(p, text ? text : "\"rafter\""); put(p, "}}");
+  put(p, text ? text : "\"rafter\"");
+  put(p, "}}");
   free(text);
   json_decref(process);
   for (size_t l = 0; l < json_array_size(lanes); l++) {
@@ -134,35 +151,43 @@ static void put_lanes(pen *p, const rf_trace_file *file) {
     char *name = json_dumps(json_object_get(lane, "name"), JSON_ENCODE_ANY);
     if (strcmp(kind, "counters")) {
       putf(p, ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%zu,\"name\":\"thread_name\",\"args\":{\"name\":", l + 1);
-      put(p, name ? name : "\"lane\""); put(p, "}}");
-      putf(p, ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%zu,\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%d}}", l + 1, order_of(kind, l));
+      put(p, name ? name : "\"lane\"");
+      put(p, "}}");
+      putf(p,
+           ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%zu,\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%"
+           "d}}",
+           l + 1, order_of(kind, l));
     }
     free(name);
   }
 }
 
-/* Where a span ends on a track, on which spans only follow or contain each other: a prediction at the latest where the next one begins. */
+/* Where a span ends on a track, on which spans only follow or contain each other: a prediction
+ * at the latest where the next one begins. */
 static int64_t end_on_track(const rf_trace_file *file, int64_t i) {
-  bool reaches =
-      file->kind[i] == RF_SPAN_PREDICTED && i + 1 < file->count && file->kind[i + 1] == RF_SPAN_PREDICTED && file->begin[i + 1] < file->end[i];
+  bool reaches = file->kind[i] == RF_SPAN_PREDICTED && i + 1 < file->count &&
+                 file->kind[i + 1] == RF_SPAN_PREDICTED && file->begin[i + 1] < file->end[i];
   return reaches ? file->begin[i + 1] : file->end[i];
 }
 
 /* Everything of an event before its args. Times are microseconds. */
 static void put_head(pen *p, const rf_trace_file *file, int64_t i, const char *category) {
-  putf(p, "\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\"", file->lane[i] + 1, 1e-3 * (double)file->begin[i],
-       1e-3 * (double)(end_on_track(file, i) - file->begin[i]), category);
+  putf(p, "\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\"", file->lane[i] + 1,
+       1e-3 * (double)file->begin[i], 1e-3 * (double)(end_on_track(file, i) - file->begin[i]), category);
 }
 
-/* The predicted span of the next measured op: both stand in the order in which they were walked. -1: the file lacks it. */
+/* The predicted span of the next measured op: both stand in the order in which they were walked.
+ * -1: the file lacks it. */
 static int64_t prediction_of(const rf_trace_file *file, int64_t op, int64_t *next) {
   while (*next < file->count && file->kind[*next] != RF_SPAN_PREDICTED) ++*next;
   bool fits = *next < file->count && file->id[*next] == file->id[op] && file->plan[*next] == file->plan[op];
   return fits ? (*next)++ : -1;
 }
 
-/* Seconds that an op was predicted to take, and its limit: of the prediction at `of`, else the plan's. */
-static void price_of(const rf_trace_file *file, const op_text *op, int64_t of, double *seconds, double *limit) {
+/* Seconds that an op was predicted to take, and its limit: of the prediction at `of`, else the
+ * plan's. */
+static void price_of(const rf_trace_file *file, const op_text *op, int64_t of, double *seconds,
+                     double *limit) {
   *seconds = of < 0 ? op->seconds : 1e-9 * (double)(file->end[of] - file->begin[of]);
   *limit = of < 0 ? op->limit_seconds : 1e-9 * file->value[of];
 }
@@ -184,19 +209,27 @@ static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i
     if (file->kind[i] == RF_SPAN_OP) {
       put(p, ",\"args\":");
       size_t length = strlen(op->args);
-      for (size_t at = 0; at + 1 < length; at += 400) putf(p, "%.*s", (int)(length - 1 - at < 400 ? length - 1 - at : 400), op->args + at);
+      for (size_t at = 0; at + 1 < length; at += 400)
+        putf(p, "%.*s", (int)(length - 1 - at < 400 ? length - 1 - at : 400), op->args + at);
       double predicted, limit;
       price_of(file, op, prediction_of(file, i, next), &predicted, &limit);
       if (seconds > 0) putf(p, ",\"percent_of_limit\":%.2f", 100 * limit / seconds);
-      putf(p, ",\"predicted_us\":%.3f,\"limit_us\":%.3f,\"microbatch\":%.0f}", 1e6 * predicted, 1e6 * limit, file->value[i]);
-    } else if (file->kind[i] == RF_SPAN_PREDICTED) putf(p, ",\"args\":{\"id\":%d,\"predicted_us\":%.3f}", file->id[i], 1e6 * seconds);
-    else if (file->kind[i] == RF_SPAN_WAIT) { put(p, ",\"args\":{\"in\":"); put(p, op->name); put(p, "}"); }
+      putf(p, ",\"predicted_us\":%.3f,\"limit_us\":%.3f,\"microbatch\":%.0f}", 1e6 * predicted, 1e6 * limit,
+           file->value[i]);
+    } else if (file->kind[i] == RF_SPAN_PREDICTED)
+      putf(p, ",\"args\":{\"id\":%d,\"predicted_us\":%.3f}", file->id[i], 1e6 * seconds);
+    else if (file->kind[i] == RF_SPAN_WAIT) {
+      put(p, ",\"args\":{\"in\":");
+      put(p, op->name);
+      put(p, "}");
+    }
     put(p, "}");
     break;
   }
   case RF_SPAN_PHASE:
   case RF_SPAN_GAP:
-    putf(p, ",\n{\"name\":\"%s\",", list_name(file, file->kind[i] == RF_SPAN_GAP ? "gaps" : "phases", (size_t)file->id[i]));
+    putf(p, ",\n{\"name\":\"%s\",",
+         list_name(file, file->kind[i] == RF_SPAN_GAP ? "gaps" : "phases", (size_t)file->id[i]));
     put_head(p, file, i, kind);
     put(p, "}");
     break;
@@ -207,12 +240,15 @@ static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i
     break;
   case RF_SPAN_COUNTER: {
     const json_t *counter = json_array_get(json_object_get(file->header, "counters"), (size_t)file->id[i]);
-    const char *name = json_string_value(json_object_get(counter, "name")), *unit = json_string_value(json_object_get(counter, "unit"));
-    putf(p, ",\n{\"ph\":\"C\",\"pid\":1,\"name\":\"%s\",\"ts\":%.3f,\"args\":{\"%s\":%.17g}}", name ? name : "count", 1e-3 * (double)file->begin[i],
-         unit ? unit : "count", file->value[i]);
+    const char *name = json_string_value(json_object_get(counter, "name")),
+               *unit = json_string_value(json_object_get(counter, "unit"));
+    putf(p, ",\n{\"ph\":\"C\",\"pid\":1,\"name\":\"%s\",\"ts\":%.3f,\"args\":{\"%s\":%.17g}}",
+         name ? name : "count", 1e-3 * (double)file->begin[i], unit ? unit : "count", file->value[i]);
     break;
   }
-  default: /* what the system counted stands over spans of any nesting: in trace.bin alone, summed up in its steps */ break;
+  default: /* what the system counted stands over spans of any nesting: in trace.bin alone, summed up in its
+              steps */
+    break;
   }
 }
 
@@ -220,7 +256,8 @@ rf_status rf_trace_file_chrome(const rf_trace_file *file, const char *path, rf_e
   return rf_trace_file_chrome_until(file, INT64_MAX, path, error);
 }
 
-rf_status rf_trace_file_chrome_until(const rf_trace_file *file, int64_t until, const char *path, rf_error *error) {
+rf_status rf_trace_file_chrome_until(const rf_trace_file *file, int64_t until, const char *path,
+                                     rf_error *error) {
   rf_status status = RAFTER_OK;
   pen *p = NULL;
   ops o = {0};
@@ -230,8 +267,10 @@ rf_status rf_trace_file_chrome_until(const rf_trace_file *file, int64_t until, c
   put_lanes(p, file);
   for (int64_t i = 0, next = 0; i < file->count && p->status == RAFTER_OK; i++)
     if (file->begin[i] < until) put_event(p, file, &o, i, &next);
-  json_t *other = json_pack("{sO sO sO sO}", "about", json_object_get(file->header, "about"), "steps", json_object_get(file->header, "steps"),
-                            "dropped", json_object_get(file->header, "dropped"), "clock", json_object_get(file->header, "clock"));
+  json_t *other =
+      json_pack("{sO sO sO sO}", "about", json_object_get(file->header, "about"), "steps",
+                json_object_get(file->header, "steps"), "dropped", json_object_get(file->header, "dropped"),
+                "clock", json_object_get(file->header, "clock"));
   char *text = other ? json_dumps(other, JSON_COMPACT) : NULL;
   put(p, "\n],\"otherData\":");
   put(p, text ? text : "{}");
@@ -244,7 +283,7 @@ done:
   return status;
 }
 
-/* ---- CSV --------------------------------------------------------------------------------------------------------- */
+/* ---- CSV ------------------------------------------------------------------------------------- */
 
 /* A field in quotes, those inside doubled (RFC 4180). */
 static void put_quoted(pen *p, const char *text) {
@@ -257,12 +296,16 @@ static void put_quoted(pen *p, const char *text) {
 }
 
 static const char *span_name(const rf_trace_file *file, int64_t i, char step[32]) {
-  static const char *const lists[RF_SPAN_KINDS] = {
-      [RF_SPAN_PHASE] = "phases", [RF_SPAN_COUNTER] = "counters", [RF_SPAN_LOST] = "lost", [RF_SPAN_GAP] = "gaps"};
+  static const char *const lists[RF_SPAN_KINDS] = {[RF_SPAN_PHASE] = "phases",
+                                                   [RF_SPAN_COUNTER] = "counters",
+                                                   [RF_SPAN_LOST] = "lost",
+                                                   [RF_SPAN_GAP] = "gaps"};
   const char *name = NULL;
   if (lists[file->kind[i]]) name = list_name(file, lists[file->kind[i]], (size_t)file->id[i]);
-  else if (file->kind[i] == RF_SPAN_STEP) { snprintf(step, 32, "step %.0f", file->value[i]); name = step; }
-  else {
+  else if (file->kind[i] == RF_SPAN_STEP) {
+    snprintf(step, 32, "step %.0f", file->value[i]);
+    name = step;
+  } else {
     const json_t *of = json_array_get(json_object_get(file->header, "ops"), file->plan[i]);
     name = json_string_value(json_object_get(json_array_get(of, (size_t)file->id[i]), "name"));
   }
@@ -281,11 +324,13 @@ rf_status rf_trace_file_csv(const rf_trace_file *file, const char *path, rf_erro
     put_quoted(p, list_name(file, "lanes", file->lane[i]));
     putf(p, ",%s,", list_name(file, "kinds", file->kind[i]));
     put_quoted(p, span_name(file, i, step));
-    putf(p, ",%u,%d,%.3f,%.3f,%.17g", file->plan[i], file->id[i], 1e-3 * (double)file->begin[i], 1e-3 * (double)(file->end[i] - file->begin[i]),
-         file->value[i]);
+    putf(p, ",%u,%d,%.3f,%.3f,%.17g", file->plan[i], file->id[i], 1e-3 * (double)file->begin[i],
+         1e-3 * (double)(file->end[i] - file->begin[i]), file->value[i]);
     if (file->kind[i] <= RF_SPAN_WAIT || file->kind[i] == RF_SPAN_PREDICTED) {
       const op_text *op = &o.of[file->plan[i]][file->id[i]];
-      int64_t of = file->kind[i] == RF_SPAN_OP ? prediction_of(file, i, &next) : file->kind[i] == RF_SPAN_PREDICTED ? i : -1;
+      int64_t of = file->kind[i] == RF_SPAN_OP          ? prediction_of(file, i, &next)
+                   : file->kind[i] == RF_SPAN_PREDICTED ? i
+                                                        : -1;
       double predicted, limit;
       price_of(file, op, of, &predicted, &limit);
       putf(p, ",%.6g,%.6g,%.17g,%.17g\r\n", 1e6 * predicted, 1e6 * limit, op->flops, op->bytes);

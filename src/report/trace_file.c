@@ -21,7 +21,8 @@ static const struct {
                {"lane", "u16", 2},  {"kind", "u8", 1}, {"plan", "u8", 1}};
 enum { COLUMN_COUNT = sizeof COLUMNS / sizeof COLUMNS[0] };
 
-static const char *const KINDS[RF_SPAN_KINDS] = {"op", "busy", "wait", "phase", "step", "counter", "lost", "gap", "predicted"};
+static const char *const KINDS[RF_SPAN_KINDS] = {"op",      "busy", "wait", "phase",    "step",
+                                                 "counter", "lost", "gap",  "predicted"};
 
 static size_t span_bytes(void) {
   size_t sum = 0;
@@ -32,13 +33,17 @@ static size_t span_bytes(void) {
 static void point_into(rf_trace_file *file) {
   const char *at = file->columns;
   size_t n = (size_t)file->count;
-  file->begin = (const int64_t *)at; file->end = file->begin + n; file->value = (const double *)(file->end + n);
-  file->id = (const int32_t *)(file->value + n); file->lane = (const uint16_t *)(file->id + n);
-  file->kind = (const uint8_t *)(file->lane + n); file->plan = file->kind + n;
+  file->begin = (const int64_t *)at;
+  file->end = file->begin + n;
+  file->value = (const double *)(file->end + n);
+  file->id = (const int32_t *)(file->value + n);
+  file->lane = (const uint16_t *)(file->id + n);
+  file->kind = (const uint8_t *)(file->lane + n);
+  file->plan = file->kind + n;
   file->column_bytes = n * span_bytes();
 }
 
-/* ---- the header -------------------------------------------------------------------------------------------------- */
+/* ---- the header ------------------------------------------------------------------------------ */
 
 /* What an op is about: its first output, or what it works on when it makes none of its own. */
 static const rf_tensor *subject(const rf_graph *graph, const rf_op *op) {
@@ -58,10 +63,12 @@ static json_t *op_json(const rf_plan *plan, int i, int64_t live, int64_t end) {
   json_t *shape = json_array();
   for (int d = 0; t && d < t->rank; d++) json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
   char type[64];
-  return json_pack("{si ss ss ss ss ss so ss sf sf sf sf ss si sI sI}", "id", i, "name", op->name, "op", op->def->name, "kernel", p->kernel->name,
-                   "section", sections[op->section], "phase", rf_op_phase(op), "shape", shape, "dtype", t ? rf_tensor_type(t, type) : "", "flops",
-                   p->work.flops + p->work.flops_again, "bytes", p->work.bytes_read + p->work.bytes_written, "seconds", p->seconds, "limit_seconds",
-                   rf_plan_limit(plan, i, NULL), "bound", bounds[p->bound], "calls", p->calls, "live_bytes", (json_int_t)live, "end_bytes",
+  return json_pack("{si ss ss ss ss ss so ss sf sf sf sf ss si sI sI}", "id", i, "name", op->name, "op",
+                   op->def->name, "kernel", p->kernel->name, "section", sections[op->section], "phase",
+                   rf_op_phase(op), "shape", shape, "dtype", t ? rf_tensor_type(t, type) : "", "flops",
+                   p->work.flops + p->work.flops_again, "bytes", p->work.bytes_read + p->work.bytes_written,
+                   "seconds", p->seconds, "limit_seconds", rf_plan_limit(plan, i, NULL), "bound",
+                   bounds[p->bound], "calls", p->calls, "live_bytes", (json_int_t)live, "end_bytes",
                    (json_int_t)end);
 }
 
@@ -75,7 +82,8 @@ static json_t *ops_json(const rf_trace *trace, int index, rf_error *error) {
   }
   json_t *list = json_array();
   rf_plan_live(plan, live, live + ops);
-  for (int i = 0; i < plan->graph->op_count; i++) json_array_append_new(list, op_json(plan, i, live[i], live[ops + (size_t)i]));
+  for (int i = 0; i < plan->graph->op_count; i++)
+    json_array_append_new(list, op_json(plan, i, live[i], live[ops + (size_t)i]));
   free(live);
   return list;
 }
@@ -89,20 +97,24 @@ static json_t *seconds_json(const double *seconds, int count) {
 static json_t *after_json(const rf_traced_after *after) {
   json_t *phases = json_object();
   for (int p = 0; p < RF_PHASES; p++)
-    if (after->by_phase[p] > 0) json_object_set_new(phases, rf_phase_name((rf_phase)p), json_real(after->by_phase[p]));
-  return json_pack("{sI sf sf so s[oo]}", "end", (json_int_t)after->end, "work", after->work, "phases", after->phases, "by_phase", phases, "gaps",
-                   seconds_json(after->gaps[0], RF_GAPS), seconds_json(after->gaps[1], RF_GAPS));
+    if (after->by_phase[p] > 0)
+      json_object_set_new(phases, rf_phase_name((rf_phase)p), json_real(after->by_phase[p]));
+  return json_pack("{sI sf sf so s[oo]}", "end", (json_int_t)after->end, "work", after->work, "phases",
+                   after->phases, "by_phase", phases, "gaps", seconds_json(after->gaps[0], RF_GAPS),
+                   seconds_json(after->gaps[1], RF_GAPS));
 }
 
 static json_t *steps_json(const rf_trace *trace) {
   json_t *list = json_array();
   for (int s = 0; s < trace->steps; s++) {
     const rf_traced_step *step = &trace->step[s];
-    json_t *json = json_pack("{sI sI sI sI sb}", "step", (json_int_t)step->step, "begin", (json_int_t)step->begin, "end", (json_int_t)step->end,
-                             "tokens", (json_int_t)step->tokens, "whole", (int)step->whole);
+    json_t *json =
+        json_pack("{sI sI sI sI sb}", "step", (json_int_t)step->step, "begin", (json_int_t)step->begin, "end",
+                  (json_int_t)step->end, "tokens", (json_int_t)step->tokens, "whole", (int)step->whole);
     if (step->whole) {
-      json_t *more = json_pack("{sf sf sI sI s[oo]}", "work", step->work, "phases", step->phases, "faults", (json_int_t)step->faults, "heap_bytes",
-                               (json_int_t)step->heap_bytes, "gaps", seconds_json(step->gaps[0], RF_GAPS), seconds_json(step->gaps[1], RF_GAPS));
+      json_t *more = json_pack("{sf sf sI sI s[oo]}", "work", step->work, "phases", step->phases, "faults",
+                               (json_int_t)step->faults, "heap_bytes", (json_int_t)step->heap_bytes, "gaps",
+                               seconds_json(step->gaps[0], RF_GAPS), seconds_json(step->gaps[1], RF_GAPS));
       json_object_update(json, more);
       json_decref(more);
       json_object_set_new(json, "after", after_json(&step->after));
@@ -130,16 +142,22 @@ static json_t *lanes_json(const rf_trace *trace) {
     json_array_append_new(list, json_pack("{ss ss}", "name", name, "kind", "thread"));
   }
   for (int l = 0; l < RF_TRACE_LANES; l++)
-    json_array_append_new(list, json_pack("{ss ss}", "name", rf_trace_lane_name((rf_trace_lane)l), "kind", rf_trace_lane_name((rf_trace_lane)l)));
+    json_array_append_new(list, json_pack("{ss ss}", "name", rf_trace_lane_name((rf_trace_lane)l), "kind",
+                                          rf_trace_lane_name((rf_trace_lane)l)));
   return list;
 }
 
 static rf_status make_header(const rf_trace *trace, json_t *about, json_t **header, rf_error *error) {
-  json_t *plans = json_array(), *digests = json_array(), *ops = json_array(), *counters = json_array(), *columns = json_array();
+  json_t *plans = json_array(), *digests = json_array(), *ops = json_array(), *counters = json_array(),
+         *columns = json_array();
   for (int p = 0; p < trace->plans; p++) {
     json_t *list = ops_json(trace, p, error);
     if (!list) {
-      json_decref(plans); json_decref(digests); json_decref(ops); json_decref(counters); json_decref(columns);
+      json_decref(plans);
+      json_decref(digests);
+      json_decref(ops);
+      json_decref(counters);
+      json_decref(columns);
       return RAFTER_FAILED;
     }
     json_array_append_new(plans, json_string(trace->plan_name[p]));
@@ -147,35 +165,45 @@ static rf_status make_header(const rf_trace *trace, json_t *about, json_t **head
     json_array_append_new(ops, list);
   }
   for (int c = 0; c < RF_COUNTERS; c++)
-    json_array_append_new(counters, json_pack("{ss ss}", "name", rf_counter_name((rf_counter)c), "unit", rf_counter_unit((rf_counter)c)));
-  for (int c = 0; c < COLUMN_COUNT; c++) json_array_append_new(columns, json_pack("{ss ss}", "name", COLUMNS[c].name, "type", COLUMNS[c].type));
+    json_array_append_new(counters, json_pack("{ss ss}", "name", rf_counter_name((rf_counter)c), "unit",
+                                              rf_counter_unit((rf_counter)c)));
+  for (int c = 0; c < COLUMN_COUNT; c++)
+    json_array_append_new(columns, json_pack("{ss ss}", "name", COLUMNS[c].name, "type", COLUMNS[c].type));
   json_t *machine = json_object();
   if (trace->plans) {
     const rf_plan *plan = trace->plan[0];
     json_decref(machine);
-    machine = json_pack("{ss sf sf sf}", "name", plan->machine.name, "peak_flops", rf_plan_peak_flops(plan), "read_bps", plan->machine.read_bps,
-                        "copy_bps", plan->machine.copy_bps);
+    machine = json_pack("{ss sf sf sf}", "name", plan->machine.name, "peak_flops", rf_plan_peak_flops(plan),
+                        "read_bps", plan->machine.read_bps, "copy_bps", plan->machine.copy_bps);
   }
-  *header = json_pack("{ss si ss so ss sf so si sI sI so so so so so so so so so so so}", "format", "rafter-trace", "version", VERSION, "rafter",
-                      RF_VERSION, "machine", machine, "clock", "CLOCK_MONOTONIC, ns since the origin", "origin_unix_seconds", trace->wall, "lanes",
-                      lanes_json(trace), "threads", trace->threads, "count", (json_int_t)trace->count, "dropped", (json_int_t)trace->dropped, "kinds",
-                      names_json(RF_SPAN_KINDS, kind_name), "phases", names_json(RF_PHASES, phase_name), "gaps", names_json(RF_GAPS, gap_name),
-                      "lost", names_json(RF_LOSTS, lost_name), "counters", counters, "steps", steps_json(trace), "plans", plans, "digests", digests,
-                      "ops", ops, "columns", columns, "about", about ? json_incref(about) : json_object());
+  *header = json_pack("{ss si ss so ss sf so si sI sI so so so so so so so so so so so}", "format",
+                      "rafter-trace", "version", VERSION, "rafter", RF_VERSION, "machine", machine, "clock",
+                      "CLOCK_MONOTONIC, ns since the origin", "origin_unix_seconds", trace->wall, "lanes",
+                      lanes_json(trace), "threads", trace->threads, "count", (json_int_t)trace->count,
+                      "dropped", (json_int_t)trace->dropped, "kinds", names_json(RF_SPAN_KINDS, kind_name),
+                      "phases", names_json(RF_PHASES, phase_name), "gaps", names_json(RF_GAPS, gap_name),
+                      "lost", names_json(RF_LOSTS, lost_name), "counters", counters, "steps",
+                      steps_json(trace), "plans", plans, "digests", digests, "ops", ops, "columns", columns,
+                      "about", about ? json_incref(about) : json_object());
   return *header ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
 }
 
 rf_status rf_trace_file_make(const rf_trace *trace, json_t *about, rf_trace_file *file, rf_error *error) {
   size_t n = (size_t)trace->count;
   *file = (rf_trace_file){.count = trace->count, .memory = malloc(n * span_bytes() + 1)};
-  if (!file->memory) return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while writing a trace");
+  if (!file->memory)
+    return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while writing a trace");
   file->columns = file->memory;
   point_into(file);
   for (size_t i = 0; i < n; i++) {
     const rf_stamp *s = &trace->span[i];
-    ((int64_t *)file->begin)[i] = s->begin; ((int64_t *)file->end)[i] = s->end;
-    ((double *)file->value)[i] = s->value; ((int32_t *)file->id)[i] = s->id;
-    ((uint16_t *)file->lane)[i] = s->lane; ((uint8_t *)file->kind)[i] = s->kind; ((uint8_t *)file->plan)[i] = s->plan;
+    ((int64_t *)file->begin)[i] = s->begin;
+    ((int64_t *)file->end)[i] = s->end;
+    ((double *)file->value)[i] = s->value;
+    ((int32_t *)file->id)[i] = s->id;
+    ((uint16_t *)file->lane)[i] = s->lane;
+    ((uint8_t *)file->kind)[i] = s->kind;
+    ((uint8_t *)file->plan)[i] = s->plan;
   }
   rf_status status = make_header(trace, about, &file->header, error);
   if (status != RAFTER_OK) rf_trace_file_free(file);
@@ -193,7 +221,8 @@ rf_status rf_trace_file_write(const rf_trace_file *file, const char *path, rf_er
   rf_status status = RAFTER_OK;
   char *text = rf_json_text(file->header, 0);
   if (!text) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
-  size_t bytes = strlen(text), padding = (ALIGN - (bytes + 1) % ALIGN) % ALIGN; /* so that the columns stand at multiples of 8 */
+  /* so that the columns stand at multiples of 8 */
+  size_t bytes = strlen(text), padding = (ALIGN - (bytes + 1) % ALIGN) % ALIGN;
   RF_GO(rf_out_open(path, (int64_t)(bytes + padding + 1 + file->column_bytes), &out, error));
   RF_GO(rf_out_write(out, text, bytes, error));
   RF_GO(rf_out_write(out, "        ", padding, error));
@@ -208,20 +237,23 @@ done:
   return status;
 }
 
-/* How many of the first steps, and what was recorded before them, are at most `most` spans; one at least. */
+/* How many of the first steps, and what was recorded before them, are at most `most` spans; one
+ * at least. */
 static int steps_within(const rf_trace *trace, int64_t most) {
   int low = 1, high = trace->steps;
   while (trace->count > most && low < high) {
     int middle = low + (high - low + 1) / 2;
     int64_t spans = 0;
-    for (int64_t i = 0; i < trace->count; i++) spans += trace->span[i].begin < trace->step[middle - 1].after.end;
+    for (int64_t i = 0; i < trace->count; i++)
+      spans += trace->span[i].begin < trace->step[middle - 1].after.end;
     if (spans <= most) low = middle;
     else high = middle - 1;
   }
   return trace->count > most ? low : trace->steps;
 }
 
-rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folder, json_t **header, int *in_json, rf_error *error) {
+rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folder, json_t **header,
+                         int *in_json, rf_error *error) {
   int steps = steps_within(trace, RF_TRACE_JSON_SPANS);
   char path[4200];
   rf_trace_file file;
@@ -237,23 +269,27 @@ rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folde
   return status;
 }
 
-/* ---- reading: nothing is believed --------------------------------------------------------------------------------- */
+/* ---- reading: nothing is believed ------------------------------------------------------------ */
 
-static const char *const HINT = "the file is damaged or not a trace.bin of this version: record the run again";
+static const char *const HINT =
+    "the file is damaged or not a trace.bin of this version: record the run again";
 
-static rf_status read_array(const json_t *header, const char *path, const char *key, size_t least, size_t most, json_t **list, rf_error *error) {
+static rf_status read_array(const json_t *header, const char *path, const char *key, size_t least,
+                            size_t most, json_t **list, rf_error *error) {
   *list = json_object_get(header, key);
   if (!json_is_array(*list) || json_array_size(*list) < least || json_array_size(*list) > most)
-    return RF_FAIL(error, RAFTER_FAILED, HINT, "%s is not a list as expected (%s: expected %zu to %zu entries)", key, path, least, most);
+    return RF_FAIL(error, RAFTER_FAILED, HINT,
+                   "%s is not a list as expected (%s: expected %zu to %zu entries)", key, path, least, most);
   return RAFTER_OK;
 }
 
-static rf_status check_names(const json_t *list, const char *path, const char *key, const char *(*name)(int), rf_error *error) {
+static rf_status check_names(const json_t *list, const char *path, const char *key, const char *(*name)(int),
+                             rf_error *error) {
   for (size_t i = 0; i < json_array_size(list); i++) {
     const char *text = json_string_value(json_array_get(list, i));
     if (!text || strcmp(text, name((int)i)))
-      return RF_FAIL(error, RAFTER_FAILED, HINT, "%s has an unknown name (%s: expected %s at %zu, got %s)", key, path, name((int)i), i,
-                     text ? text : "nothing");
+      return RF_FAIL(error, RAFTER_FAILED, HINT, "%s has an unknown name (%s: expected %s at %zu, got %s)",
+                     key, path, name((int)i), i, text ? text : "nothing");
   }
   return RAFTER_OK;
 }
@@ -261,10 +297,12 @@ static rf_status check_names(const json_t *list, const char *path, const char *k
 static rf_status check_counters(const json_t *list, const char *path, rf_error *error) {
   for (int c = 0; c < RF_COUNTERS; c++) {
     const json_t *row = json_array_get(list, (size_t)c);
-    const char *name = json_string_value(json_object_get(row, "name")), *unit = json_string_value(json_object_get(row, "unit"));
-    if (!name || !unit || strcmp(name, rf_counter_name((rf_counter)c)) || strcmp(unit, rf_counter_unit((rf_counter)c)))
-      return RF_FAIL(error, RAFTER_FAILED, HINT, "counters differ (%s: expected %s at %d, got %s)", path, rf_counter_name((rf_counter)c), c,
-                     name ? name : "nothing");
+    const char *name = json_string_value(json_object_get(row, "name")),
+               *unit = json_string_value(json_object_get(row, "unit"));
+    if (!name || !unit || strcmp(name, rf_counter_name((rf_counter)c)) ||
+        strcmp(unit, rf_counter_unit((rf_counter)c)))
+      return RF_FAIL(error, RAFTER_FAILED, HINT, "counters differ (%s: expected %s at %d, got %s)", path,
+                     rf_counter_name((rf_counter)c), c, name ? name : "nothing");
   }
   return RAFTER_OK;
 }
@@ -272,10 +310,12 @@ static rf_status check_counters(const json_t *list, const char *path, rf_error *
 static rf_status check_columns(const json_t *list, const char *path, rf_error *error) {
   for (int c = 0; c < COLUMN_COUNT; c++) {
     const json_t *row = json_array_get(list, (size_t)c);
-    const char *name = json_string_value(json_object_get(row, "name")), *type = json_string_value(json_object_get(row, "type"));
+    const char *name = json_string_value(json_object_get(row, "name")),
+               *type = json_string_value(json_object_get(row, "type"));
     if (!name || !type || strcmp(name, COLUMNS[c].name) || strcmp(type, COLUMNS[c].type))
-      return RF_FAIL(error, RAFTER_FAILED, HINT, "columns differ (%s: expected %s of %s at %d, got %s of %s)", path, COLUMNS[c].name, COLUMNS[c].type,
-                     c, name ? name : "nothing", type ? type : "nothing");
+      return RF_FAIL(error, RAFTER_FAILED, HINT, "columns differ (%s: expected %s of %s at %d, got %s of %s)",
+                     path, COLUMNS[c].name, COLUMNS[c].type, c, name ? name : "nothing",
+                     type ? type : "nothing");
   }
   return RAFTER_OK;
 }
@@ -284,20 +324,25 @@ static rf_status check_columns(const json_t *list, const char *path, rf_error *e
 static rf_status check_ops(const json_t *plans, const char *path, rf_error *error) {
   size_t p, i;
   json_t *op, *ops;
-  json_array_foreach((json_t *)plans, p, ops) {
-    if (!json_is_array(ops)) return RF_FAIL(error, RAFTER_FAILED, HINT, "the ops of a plan are no list (%s: plan %zu)", path, p);
-    json_array_foreach(ops, i, op) {
-      static const char *const texts[] = {"name", "op", "kernel", "phase", "dtype", "bound"}, *const numbers[] = {"flops", "bytes", "seconds",
-                                                                                                                  "limit_seconds"};
+  json_array_foreach ((json_t *)plans, p, ops) {
+    if (!json_is_array(ops))
+      return RF_FAIL(error, RAFTER_FAILED, HINT, "the ops of a plan are no list (%s: plan %zu)", path, p);
+    json_array_foreach (ops, i, op) {
+      static const char *const texts[] = {"name", "op", "kernel", "phase", "dtype", "bound"},
+                               *const numbers[] = {"flops", "bytes", "seconds", "limit_seconds"};
       const char *text;
       int64_t id;
       double number;
       RF_TRY(rf_json_int(op, "id", path, 0, INT32_MAX, &id, error));
       if (id != (int64_t)i)
-        return RF_FAIL(error, RAFTER_FAILED, HINT, "ops are not in order (%s: expected id %zu, got %lld)", path, i, (long long)id);
-      for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) RF_TRY(rf_json_string(op, texts[k], path, &text, error));
-      for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) RF_TRY(rf_json_float(op, numbers[k], path, 0, 1e40, &number, error));
-      if (!json_is_array(json_object_get(op, "shape"))) return RF_FAIL(error, RAFTER_FAILED, HINT, "an op has no shape (%s: op %zu)", path, i);
+        return RF_FAIL(error, RAFTER_FAILED, HINT, "ops are not in order (%s: expected id %zu, got %lld)",
+                       path, i, (long long)id);
+      for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
+        RF_TRY(rf_json_string(op, texts[k], path, &text, error));
+      for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
+        RF_TRY(rf_json_float(op, numbers[k], path, 0, 1e40, &number, error));
+      if (!json_is_array(json_object_get(op, "shape")))
+        return RF_FAIL(error, RAFTER_FAILED, HINT, "an op has no shape (%s: op %zu)", path, i);
     }
   }
   return RAFTER_OK;
@@ -309,13 +354,15 @@ static rf_status check_plans(const json_t *header, const char *path, rf_error *e
   json_t *name;
   RF_TRY(read_array(header, path, "plans", 0, UINT8_MAX, &names, error));
   RF_TRY(read_array(header, path, "ops", json_array_size(names), json_array_size(names), &ops, error));
-  json_array_foreach(names, p, name) if (!json_is_string(name)) return RF_FAIL(error, RAFTER_FAILED, HINT, "a plan has no name (%s: plan %zu)", path,
-                                                                               p);
+  json_array_foreach (names, p, name)
+    if (!json_is_string(name))
+      return RF_FAIL(error, RAFTER_FAILED, HINT, "a plan has no name (%s: plan %zu)", path, p);
   return check_ops(ops, path, error);
 }
 
 /* What became of threads' seconds in a step, or in the time behind its walk. */
-static rf_status check_seconds(const json_t *went, size_t gap_count, const char *path, size_t step, rf_error *error) {
+static rf_status check_seconds(const json_t *went, size_t gap_count, const char *path, size_t step,
+                               rf_error *error) {
   double number;
   RF_TRY(rf_json_float(went, "work", path, 0, 1e15, &number, error));
   RF_TRY(rf_json_float(went, "phases", path, 0, 1e15, &number, error));
@@ -331,19 +378,22 @@ static rf_status check_steps(const json_t *steps, size_t gap_count, const char *
   static const char *const numbers[] = {"step", "begin", "end", "tokens"};
   size_t i;
   json_t *step;
-  json_array_foreach((json_t *)steps, i, step) {
+  json_array_foreach ((json_t *)steps, i, step) {
     int64_t value;
-    for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) RF_TRY(rf_json_int(step, numbers[k], path, 0, MOST_NS, &value, error));
+    for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
+      RF_TRY(rf_json_int(step, numbers[k], path, 0, MOST_NS, &value, error));
     json_t *after = json_object_get(step, "after"); /* younger than the first traces */
     if (!json_object_get(step, "gaps")) continue;
     RF_TRY(check_seconds(step, gap_count, path, i, error));
     if (!after) continue;
-    RF_TRY(rf_json_int(after, "end", path, json_integer_value(json_object_get(step, "end")), MOST_NS, &value, error));
+    RF_TRY(rf_json_int(after, "end", path, json_integer_value(json_object_get(step, "end")), MOST_NS, &value,
+                       error));
     RF_TRY(check_seconds(after, gap_count, path, i, error));
     const char *name;
     json_t *seconds;
-    json_object_foreach(json_object_get(after, "by_phase"), name, seconds) if (!json_is_number(seconds)) return RF_FAIL(
-        error, RAFTER_FAILED, HINT, "a step's phases are no numbers (%s: step %zu)", path, i);
+    json_object_foreach (json_object_get(after, "by_phase"), name, seconds)
+      if (!json_is_number(seconds))
+        return RF_FAIL(error, RAFTER_FAILED, HINT, "a step's phases are no numbers (%s: step %zu)", path, i);
   }
   return RAFTER_OK;
 }
@@ -352,7 +402,7 @@ static rf_status check_lanes(const json_t *lanes, const char *path, rf_error *er
   size_t i;
   json_t *lane;
   const char *text;
-  json_array_foreach((json_t *)lanes, i, lane) {
+  json_array_foreach ((json_t *)lanes, i, lane) {
     RF_TRY(rf_json_string(lane, "name", path, &text, error));
     RF_TRY(rf_json_string(lane, "kind", path, &text, error));
   }
@@ -362,10 +412,15 @@ static rf_status check_lanes(const json_t *lanes, const char *path, rf_error *er
 /* How many ids each kind has, by plan where they are ops. */
 static rf_status check_spans(const rf_trace_file *file, const char *path, rf_error *error) {
   const json_t *plans = json_object_get(file->header, "ops");
-  size_t lanes = json_array_size(json_object_get(file->header, "lanes")), steps = json_array_size(json_object_get(file->header, "steps"));
-  size_t gaps = json_array_size(json_object_get(file->header, "gaps")), phases = json_array_size(json_object_get(file->header, "phases"));
-  const size_t ids[RF_SPAN_KINDS] = {
-      [RF_SPAN_PHASE] = phases, [RF_SPAN_STEP] = steps, [RF_SPAN_COUNTER] = RF_COUNTERS, [RF_SPAN_LOST] = RF_LOSTS, [RF_SPAN_GAP] = gaps};
+  size_t lanes = json_array_size(json_object_get(file->header, "lanes")),
+         steps = json_array_size(json_object_get(file->header, "steps"));
+  size_t gaps = json_array_size(json_object_get(file->header, "gaps")),
+         phases = json_array_size(json_object_get(file->header, "phases"));
+  const size_t ids[RF_SPAN_KINDS] = {[RF_SPAN_PHASE] = phases,
+                                     [RF_SPAN_STEP] = steps,
+                                     [RF_SPAN_COUNTER] = RF_COUNTERS,
+                                     [RF_SPAN_LOST] = RF_LOSTS,
+                                     [RF_SPAN_GAP] = gaps};
   for (int64_t i = 0; i < file->count; i++) {
     const char *what = NULL;
     if (file->kind[i] >= RF_SPAN_KINDS) what = "kind";
@@ -373,7 +428,9 @@ static rf_status check_spans(const rf_trace_file *file, const char *path, rf_err
     else if (file->begin[i] < 0 || file->begin[i] > MOST_NS) what = "begin";
     else if (file->end[i] < file->begin[i] || file->end[i] > MOST_NS) what = "end";
     else if (!isfinite(file->value[i])) what = "value";
-    else if (i && (file->lane[i] < file->lane[i - 1] || (file->lane[i] == file->lane[i - 1] && file->begin[i] < file->begin[i - 1]))) what = "order";
+    else if (i && (file->lane[i] < file->lane[i - 1] ||
+                   (file->lane[i] == file->lane[i - 1] && file->begin[i] < file->begin[i - 1])))
+      what = "order";
     else {
       bool is_op = file->kind[i] <= RF_SPAN_WAIT || file->kind[i] == RF_SPAN_PREDICTED;
       const json_t *ops = is_op ? json_array_get(plans, file->plan[i]) : NULL;
@@ -381,7 +438,9 @@ static rf_status check_spans(const rf_trace_file *file, const char *path, rf_err
       if (is_op && !ops) what = "plan";
       else if (file->id[i] < 0 || (size_t)file->id[i] >= most) what = "id";
     }
-    if (what) return RF_FAIL(error, RAFTER_FAILED, HINT, "a span is out of range (%s: %s of span %lld)", path, what, (long long)i);
+    if (what)
+      return RF_FAIL(error, RAFTER_FAILED, HINT, "a span is out of range (%s: %s of span %lld)", path, what,
+                     (long long)i);
   }
   return RAFTER_OK;
 }
@@ -399,9 +458,13 @@ static rf_status check_header(const rf_trace_file *file, const char *path, rf_er
                {"gaps", RF_GAP_STOPPED, RF_GAPS, gap_name},
                {"lost", RF_LOSTS, RF_LOSTS, lost_name}};
   RF_TRY(rf_json_string(file->header, "format", path, &text, error));
-  if (strcmp(text, "rafter-trace")) return RF_FAIL(error, RAFTER_FAILED, HINT, "not a trace (%s: expected format rafter-trace, got %s)", path, text);
+  if (strcmp(text, "rafter-trace"))
+    return RF_FAIL(error, RAFTER_FAILED, HINT, "not a trace (%s: expected format rafter-trace, got %s)", path,
+                   text);
   RF_TRY(rf_json_int(file->header, "version", path, 0, INT32_MAX, &number, error));
-  if (number != VERSION) return RF_FAIL(error, RAFTER_FAILED, HINT, "unknown version (%s: expected %d, got %lld)", path, VERSION, (long long)number);
+  if (number != VERSION)
+    return RF_FAIL(error, RAFTER_FAILED, HINT, "unknown version (%s: expected %d, got %lld)", path, VERSION,
+                   (long long)number);
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     RF_TRY(read_array(file->header, path, names[i].key, names[i].least, names[i].count, &list, error));
     RF_TRY(check_names(list, path, names[i].key, names[i].name, error));
@@ -417,20 +480,25 @@ static rf_status check_header(const rf_trace_file *file, const char *path, rf_er
   return check_plans(file->header, path, error);
 }
 
-rf_status rf_trace_file_parse(const char *path, char *text, size_t bytes, rf_trace_file *file, rf_error *error) {
+rf_status rf_trace_file_parse(const char *path, char *text, size_t bytes, rf_trace_file *file,
+                              rf_error *error) {
   rf_status status = RAFTER_OK;
   *file = (rf_trace_file){.memory = text};
   char *end = memchr(text, '\n', bytes < MOST_HEADER ? bytes : MOST_HEADER);
   size_t header = end ? (size_t)(end - text) + 1 : 0;
   if (!header || header % ALIGN) {
-    status = RF_FAIL(error, RAFTER_FAILED, HINT, "not a trace (%s: expected a header line of a multiple of %d bytes, got %zu)", path, ALIGN, header);
+    status = RF_FAIL(error, RAFTER_FAILED, HINT,
+                     "not a trace (%s: expected a header line of a multiple of %d bytes, got %zu)", path,
+                     ALIGN, header);
     goto done;
   }
   RF_GO(rf_json_parse(text, header - 1, path, &file->header, error));
-  RF_GO(rf_json_int(file->header, "count", path, 0, (int64_t)(MOST_FILE / span_bytes()), &file->count, error));
+  RF_GO(
+      rf_json_int(file->header, "count", path, 0, (int64_t)(MOST_FILE / span_bytes()), &file->count, error));
   if ((size_t)file->count * span_bytes() != bytes - header) {
-    status = RF_FAIL(error, RAFTER_FAILED, HINT, "the columns are cut or too long (%s: expected %lld spans in %zu bytes, got %zu bytes)", path,
-                     (long long)file->count, (size_t)file->count * span_bytes(), bytes - header);
+    status = RF_FAIL(error, RAFTER_FAILED, HINT,
+                     "the columns are cut or too long (%s: expected %lld spans in %zu bytes, got %zu bytes)",
+                     path, (long long)file->count, (size_t)file->count * span_bytes(), bytes - header);
     goto done;
   }
   file->columns = text + header;

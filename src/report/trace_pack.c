@@ -1,4 +1,5 @@
-/* trace_pack.c - columns of a trace for the page: differences instead of times, byte by byte of all values, gzip, base64. */
+/* trace_pack.c - columns of a trace for the page: differences instead of times, byte by byte of
+ * all values, gzip, base64. */
 #include "report/trace_pack.h"
 
 #include <stdlib.h>
@@ -9,7 +10,8 @@ static size_t size_of(const char *type) {
   static const struct {
     const char *name;
     size_t bytes;
-  } types[] = {{"i8", 1}, {"u8", 1}, {"i16", 2}, {"u16", 2}, {"i32", 4}, {"u32", 4}, {"f32", 4}, {"i64", 8}, {"u64", 8}, {"f64", 8}};
+  } types[] = {{"i8", 1},  {"u8", 1},  {"i16", 2}, {"u16", 2}, {"i32", 4},
+               {"u32", 4}, {"f32", 4}, {"i64", 8}, {"u64", 8}, {"f64", 8}};
   for (size_t i = 0; type && i < sizeof types / sizeof *types; i++)
     if (!strcmp(types[i].name, type)) return types[i].bytes;
   return 0;
@@ -21,11 +23,14 @@ static uint64_t little(const unsigned char *at) {
   return value;
 }
 
-/* Times as what they are after: begins after the begin before, ends after their begin. Differences wrap, so that nothing is lost. */
-static void difference(const unsigned char *column, const unsigned char *begins, size_t count, unsigned char *values) {
+/* Times as what they are after: begins after the begin before, ends after their begin.
+ * Differences wrap, so that nothing is lost. */
+static void difference(const unsigned char *column, const unsigned char *begins, size_t count,
+                       unsigned char *values) {
   uint64_t before = 0;
   for (size_t i = 0; i < count; i++) {
-    uint64_t value = little(column + 8 * i), other = begins ? little(begins + 8 * i) : before, less = value - other;
+    uint64_t value = little(column + 8 * i), other = begins ? little(begins + 8 * i) : before,
+             less = value - other;
     before = value;
     for (int b = 0; b < 8; b++) values[8 * i + (size_t)b] = (unsigned char)(less >> 8 * b);
   }
@@ -42,7 +47,8 @@ static char *base64(const unsigned char *bytes, size_t count, size_t *length) {
   char *text = malloc((count + 2) / 3 * 4 + 1), *out = text;
   if (!text) return NULL;
   for (size_t i = 0; i < count; i += 3) {
-    uint32_t three = (uint32_t)bytes[i] << 16 | (i + 1 < count ? (uint32_t)bytes[i + 1] << 8 : 0) | (i + 2 < count ? bytes[i + 2] : 0);
+    uint32_t three = (uint32_t)bytes[i] << 16 | (i + 1 < count ? (uint32_t)bytes[i + 1] << 8 : 0) |
+                     (i + 2 < count ? bytes[i + 2] : 0);
     for (int k = 0; k < 4; k++) *out++ = i + (size_t)k > count ? '=' : letters[three >> (18 - 6 * k) & 63];
   }
   *out = 0;
@@ -53,34 +59,43 @@ static char *base64(const unsigned char *bytes, size_t count, size_t *length) {
 /* The gzip'ed bytes, malloc'ed; NULL: no memory. */
 static unsigned char *gzip(const unsigned char *bytes, size_t count, size_t *packed) {
   z_stream stream = {0};
-  if (deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16 /* a gzip header */, 8, Z_DEFAULT_STRATEGY) != Z_OK) return NULL;
-  size_t room = count + count / 1000 + 128; /* deflateBound takes an unsigned long, which is 64 bits wide where size_t is */
+  if (deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16 /* a gzip header */, 8, Z_DEFAULT_STRATEGY) != Z_OK)
+    return NULL;
+  /* deflateBound takes an unsigned long, which is 64 bits wide where size_t is */
+  size_t room = count + count / 1000 + 128;
   if (room < deflateBound(&stream, (uLong)count)) room = deflateBound(&stream, (uLong)count);
   unsigned char *out = malloc(room);
   int state = Z_OK;
   while (out && state == Z_OK) { /* zlib counts in 32 bits what is at hand */
     size_t in_left = count - stream.total_in, out_left = room - stream.total_out;
-    stream.next_in = (unsigned char *)bytes + stream.total_in; stream.avail_in = in_left < 1u << 30 ? (uInt)in_left : 1u << 30;
-    stream.next_out = out + stream.total_out; stream.avail_out = out_left < 1u << 30 ? (uInt)out_left : 1u << 30;
+    stream.next_in = (unsigned char *)bytes + stream.total_in;
+    stream.avail_in = in_left < 1u << 30 ? (uInt)in_left : 1u << 30;
+    stream.next_out = out + stream.total_out;
+    stream.avail_out = out_left < 1u << 30 ? (uInt)out_left : 1u << 30;
     state = deflate(&stream, in_left == stream.avail_in ? Z_FINISH : Z_NO_FLUSH);
   }
   *packed = stream.total_out;
   deflateEnd(&stream);
-  if (out && state != Z_STREAM_END) { free(out); out = NULL; }
+  if (out && state != Z_STREAM_END) {
+    free(out);
+    out = NULL;
+  }
   return out;
 }
 
 /* The columns coded, in `coded`; what was done with each is added to `list`. */
-static rf_status code_columns(const json_t *list, size_t count, const unsigned char *columns, size_t bytes, unsigned char *coded,
-                              unsigned char *scratch, rf_error *error) {
+static rf_status code_columns(const json_t *list, size_t count, const unsigned char *columns, size_t bytes,
+                              unsigned char *coded, unsigned char *scratch, rf_error *error) {
   const unsigned char *begins = NULL;
   json_t *column;
   size_t i, at = 0;
-  json_array_foreach((json_t *)list, i, column) {
-    const char *name = json_string_value(json_object_get(column, "name")), *type = json_string_value(json_object_get(column, "type"));
+  json_array_foreach ((json_t *)list, i, column) {
+    const char *name = json_string_value(json_object_get(column, "name")),
+               *type = json_string_value(json_object_get(column, "type"));
     size_t size = size_of(type);
     if (!name || !size || count > (bytes - at) / size)
-      return RF_FAIL(error, RAFTER_FAILED, "record the run again", "a trace's columns are not what its header says (column %zu: %s)", i,
+      return RF_FAIL(error, RAFTER_FAILED, "record the run again",
+                     "a trace's columns are not what its header says (column %zu: %s)", i,
                      name ? name : "no name");
     const unsigned char *values = columns + at;
     bool times = size == 8 && type[0] != 'f' && (!strcmp(name, "begin") || (!strcmp(name, "end") && begins));
@@ -92,10 +107,12 @@ static rf_status code_columns(const json_t *list, size_t count, const unsigned c
     at += count * size;
   }
   if (at == bytes) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "record the run again", "a trace has %zu bytes of columns (expected %zu)", bytes, at);
+  return RF_FAIL(error, RAFTER_FAILED, "record the run again",
+                 "a trace has %zu bytes of columns (expected %zu)", bytes, at);
 }
 
-rf_status rf_report_pack_trace(const json_t *header, const void *columns, size_t bytes, json_t **trace, rf_error *error) {
+rf_status rf_report_pack_trace(const json_t *header, const void *columns, size_t bytes, json_t **trace,
+                               rf_error *error) {
   rf_status status = RAFTER_OK;
   const json_t *number = json_object_get(header, "count"), *list = json_object_get(header, "columns");
   json_int_t count = json_is_integer(number) ? json_integer_value(number) : -1;
@@ -105,10 +122,12 @@ rf_status rf_report_pack_trace(const json_t *header, const void *columns, size_t
   json_t *own = json_copy((json_t *)header), *coded_list = json_deep_copy(list);
   if (own) json_object_set(own, "columns", coded_list);
   if (count < 0 || (size_t)count > bytes || !json_is_array(list)) {
-    status = RF_FAIL(error, RAFTER_FAILED, "record the run again", "a trace's header does not say how many spans of what columns there are");
+    status = RF_FAIL(error, RAFTER_FAILED, "record the run again",
+                     "a trace's header does not say how many spans of what columns there are");
     goto done;
   }
-  coded = malloc(bytes + 1); scratch = malloc(8 * (size_t)count + 1);
+  coded = malloc(bytes + 1);
+  scratch = malloc(8 * (size_t)count + 1);
   if (!own || !coded_list || !coded || !scratch) goto no_memory;
   RF_GO(code_columns(coded_list, (size_t)count, columns, bytes, coded, scratch, error));
   zipped = gzip(coded, bytes, &packed);
@@ -117,9 +136,14 @@ rf_status rf_report_pack_trace(const json_t *header, const void *columns, size_t
   *trace = json_pack("{sO so}", "header", own, "columns", json_stringn_nocheck(text, length));
   goto done;
 no_memory:
-  status = RF_FAIL(error, RAFTER_FAILED, "report fewer traced steps", "no memory for a trace of %zu bytes", bytes);
+  status =
+      RF_FAIL(error, RAFTER_FAILED, "report fewer traced steps", "no memory for a trace of %zu bytes", bytes);
 done:
-  free(coded); free(scratch); free(zipped); free(text);
-  json_decref(own); json_decref(coded_list);
+  free(coded);
+  free(scratch);
+  free(zipped);
+  free(text);
+  json_decref(own);
+  json_decref(coded_list);
   return status;
 }

@@ -13,7 +13,10 @@ static char *scaled(double value, const unit *units, int count, char text[32]) {
   int i = 0;
   while (i + 1 < count && fabs(value) < units[i].size) i++;
   double shown = value / units[i].size;
-  int digits = units[i].size == 1 && shown == floor(shown) ? 0 : fabs(shown) < 10 ? 2 : fabs(shown) < 100 ? 1 : 0;
+  int digits = units[i].size == 1 && shown == floor(shown) ? 0
+               : fabs(shown) < 10                          ? 2
+               : fabs(shown) < 100                         ? 1
+                                                           : 0;
   snprintf(text, 32, "%.*f%s%s", digits, shown, *units[i].name ? " " : "", units[i].name);
   return text;
 }
@@ -24,17 +27,20 @@ char *rf_text_bytes(double bytes, char text[32]) {
 }
 
 char *rf_text_seconds(double seconds, char text[32]) {
-  static const unit units[] = {{86400, "days"}, {3600, "h"}, {60, "min"}, {1, "s"}, {1e-3, "ms"}, {1e-6, "us"}, {1e-9, "ns"}};
+  static const unit units[] = {{86400, "days"}, {3600, "h"},  {60, "min"}, {1, "s"},
+                               {1e-3, "ms"},    {1e-6, "us"}, {1e-9, "ns"}};
   return scaled(seconds, units, 7, text);
 }
 
 char *rf_text_count(double count, char text[32]) {
-  static const unit units[] = {{1e12, "T"}, {1e9, "B"}, {1e6, "M"}, {1e3, "k"}, {1, ""}}; /* B as in "a 7B model" */
+  /* B as in "a 7B model" */
+  static const unit units[] = {{1e12, "T"}, {1e9, "B"}, {1e6, "M"}, {1e3, "k"}, {1, ""}};
   return scaled(count, units, 5, text);
 }
 
 char *rf_text_flops(double flops, char text[32]) {
-  static const unit units[] = {{1e24, "YFLOP"}, {1e21, "ZFLOP"}, {1e18, "EFLOP"}, {1e15, "PFLOP"}, {1e12, "TFLOP"},
-                               {1e9, "GFLOP"},  {1e6, "MFLOP"},  {1e3, "kFLOP"},  {1, "FLOP"}};
+  static const unit units[] = {{1e24, "YFLOP"}, {1e21, "ZFLOP"}, {1e18, "EFLOP"},
+                               {1e15, "PFLOP"}, {1e12, "TFLOP"}, {1e9, "GFLOP"},
+                               {1e6, "MFLOP"},  {1e3, "kFLOP"},  {1, "FLOP"}};
   return scaled(flops, units, 9, text);
 }

@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* ---- ceilings ---------------------------------------------------------------------------------------------------- */
+/* ---- ceilings -------------------------------------------------------------------------------- */
 
 static int ascending(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
@@ -44,7 +44,8 @@ static rf_status measure_ceilings(const rf_calibrate_options *o, rf_machine *m, 
   static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_I8};
   for (size_t i = 0; i < 3; i++) {
     rf_dtype dtype = dtypes[i];
-    m->flops[dtype] = median_burst(dtype, o->isa, o->threads, bursts); m->flops_vectors[dtype] = 0;
+    m->flops[dtype] = median_burst(dtype, o->isa, o->threads, bursts);
+    m->flops_vectors[dtype] = 0;
     if (rf_peak_unit_of(dtype, o->isa) == RF_PEAK_TILES)
       m->flops_vectors[dtype] = median_burst(dtype, RF_PEAK_VECTORS_OF(o->isa), o->threads, bursts);
   }
@@ -56,8 +57,10 @@ static rf_status measure_ceilings(const rf_calibrate_options *o, rf_machine *m, 
   m->read_bps = rf_peak_read_bps(buffer, bytes, o->threads, loops);
   m->copy_bps = rf_peak_nt_copy_bps(buffer, bytes, o->threads, loops);
   m->scaling_count = 0;
-  for (int t = 1; t <= o->threads && m->scaling_count < RF_SCALING_POINTS; t = t < o->threads && 2 * t > o->threads ? o->threads : 2 * t)
-    m->scaling[m->scaling_count++] = (rf_scaling){t, median_burst(RF_F32, o->isa, t, 3), rf_peak_read_bps(buffer, bytes, t, 2)};
+  for (int t = 1; t <= o->threads && m->scaling_count < RF_SCALING_POINTS;
+       t = t < o->threads && 2 * t > o->threads ? o->threads : 2 * t)
+    m->scaling[m->scaling_count++] =
+        (rf_scaling){t, median_burst(RF_F32, o->isa, t, 3), rf_peak_read_bps(buffer, bytes, t, 2)};
   rf_pages_unmap(buffer, bytes);
   return RAFTER_OK;
 }
@@ -77,9 +80,10 @@ static double fork_seconds(int threads) {
   return rf_ceiling_of(seconds, TIMES).median;
 }
 
-/* ---- ops ---------------------------------------------------------------------------------------------------------- */
+/* ---- ops ------------------------------------------------------------------------------------- */
 
-/* What is walked: a layer or two of a model, small enough to be quick and wide enough to leave the caches. */
+/* What is walked: a layer or two of a model, small enough to be quick and wide enough to leave
+ * the caches. */
 typedef struct shape {
   const char *model;
   int64_t microbatch, rows;
@@ -87,7 +91,8 @@ typedef struct shape {
   bool generate, quick, lora; /* lora: only what adapters bring counts */
 } shape;
 /* Of reference kernels, which serve where no fast one does: slow, and all on one curve. */
-static const shape REFERENCE = {"gpt:layers=1,width=32,heads=2,ff=128,vocab=64,seq=32", 1, 0, 0, false, true, false};
+static const shape REFERENCE = {
+    "gpt:layers=1,width=32,heads=2,ff=128,vocab=64,seq=32", 1, 0, 0, false, true, false};
 static const shape SHAPES[] = {
     {"gpt:layers=1,width=64,heads=2,ff=256,vocab=256,seq=64", 1, 0, 0, false, true, false},
     {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=64", 4, 0, 0.1f, false, true, false},
@@ -98,7 +103,8 @@ static const shape SHAPES[] = {
     {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=16384,seq=512", 2, 0, 0, false, false, false},
     {"gpt:layers=1,width=1024,heads=8,ff=4096,vocab=2048,seq=512", 1, 0, 0.1f, false, false, false},
     {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 4, 0, 0, false, true, false},
-    {"llama:layers=1,width=1024,heads=16,kv_heads=4,ff=3072,vocab=2048,seq=512", 2, 0, 0, false, false, false},
+    {"llama:layers=1,width=1024,heads=16,kv_heads=4,ff=3072,vocab=2048,seq=512", 2, 0, 0, false, false,
+     false},
     {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=256,seq=256", 1, 0, 0, false, true, true},
     {"llama:layers=1,width=2048,heads=16,kv_heads=4,ff=5632,vocab=256,seq=512", 1, 0, 0, false, false, true},
     {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=128", 1, 1, 0, true, true, false},
@@ -109,8 +115,10 @@ static const shape SHAPES[] = {
     {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=2048,seq=256", 1, 256, 0, true, false, false},
     {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 1, 16, 0, true, true, false},
     {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 4, 0, true, false, false},
-    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 16, 0, true, false, false},
-    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 128, 0, true, false, false},
+    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 16, 0, true, false,
+     false},
+    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 128, 0, true, false,
+     false},
 };
 enum { SHAPE_COUNT = sizeof SHAPES / sizeof *SHAPES };
 
@@ -133,7 +141,8 @@ rf_status rf_calibrate_fill(rf_run *run, const rf_plan *plan, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Repeatable inputs: ids inside the vocabulary, whole rows as segments; over a cache the last rows of one sequence, its pages one behind the other. Other tensors take their place during a
+/* Repeatable inputs: ids inside the vocabulary, whole rows as segments; over a cache the last
+ * rows of one sequence, its pages one behind the other. Other tensors take their place during a
  * walk, so they are written before every one. */
 static void fill_inputs(rf_run *run, const rf_plan *plan) {
   const rf_graph *graph = plan->graph;
@@ -143,7 +152,8 @@ static void fill_inputs(rf_run *run, const rf_plan *plan) {
   int32_t *segments = rf_run_named(run, 0, "segments", NULL), *slots = rf_run_named(run, 0, "slots", NULL),
           *rows = rf_run_named(run, 0, "rows", NULL);
   for (int64_t i = 0; i < n; i++) {
-    tokens[i] = (int32_t)((i * 7919 + 13) % graph->model.vocab); positions[i] = (int32_t)(slots ? graph->seq - n + i : i % graph->seq);
+    tokens[i] = (int32_t)((i * 7919 + 13) % graph->model.vocab);
+    positions[i] = (int32_t)(slots ? graph->seq - n + i : i % graph->seq);
     if (labels) labels[i] = (int32_t)((i * 104729 + 5) % graph->model.vocab);
     if (segments) segments[i] = (int32_t)(i * graph->seq < n ? i * graph->seq : n);
     if (slots) slots[i] = 0;
@@ -157,46 +167,60 @@ static void fill_inputs(rf_run *run, const rf_plan *plan) {
 
 rf_curve *rf_calibrate_curve(rf_machine *m, const char *op, rf_dtype dtype, const char *kernel) {
   for (int i = 0; i < m->curve_count; i++)
-    if (!strcmp(m->curve[i].op, op) && m->curve[i].dtype == dtype && !strcmp(m->curve[i].kernel, kernel)) return &m->curve[i];
+    if (!strcmp(m->curve[i].op, op) && m->curve[i].dtype == dtype && !strcmp(m->curve[i].kernel, kernel))
+      return &m->curve[i];
   if (m->curve_count == RF_MAX_CURVES) return NULL;
   rf_curve *c = &m->curve[m->curve_count++];
   *c = (rf_curve){.dtype = dtype};
-  snprintf(c->op, sizeof c->op, "%s", op); snprintf(c->kernel, sizeof c->kernel, "%s", kernel);
+  snprintf(c->op, sizeof c->op, "%s", op);
+  snprintf(c->kernel, sizeof c->kernel, "%s", kernel);
   return c;
 }
 
-/* Adds a point, keeping sizes ascending; sizes within a quarter of each other become one point (work and seconds add up: their rates are weighted). */
+/* Adds a point, keeping sizes ascending; sizes within a quarter of each other become one point
+ * (work and seconds add up: their rates are weighted). */
 static void add_point(rf_curve *c, double size, double work, double seconds) {
   int at = 0;
   while (at < c->count && c->size[at] < size) at++;
   for (int near = at - 1; near <= at; near++)
     if (near >= 0 && near < c->count && fabs(log(c->size[near] / size)) < 0.22) {
-      c->work[near] += work; c->seconds[near] += seconds;
+      c->work[near] += work;
+      c->seconds[near] += seconds;
       return;
     }
   if (c->count == RF_CURVE_POINTS) return;
-  for (int i = c->count++; i > at; i--) { c->size[i] = c->size[i - 1]; c->work[i] = c->work[i - 1]; c->seconds[i] = c->seconds[i - 1]; }
-  c->size[at] = size; c->work[at] = work; c->seconds[at] = seconds;
+  for (int i = c->count++; i > at; i--) {
+    c->size[i] = c->size[i - 1];
+    c->work[i] = c->work[i - 1];
+    c->seconds[i] = c->seconds[i - 1];
+  }
+  c->size[at] = size;
+  c->work[at] = work;
+  c->seconds[at] = seconds;
 }
 
-void rf_calibrate_add(rf_machine *m, const char *op, const char *kernel, double size, double work, double seconds) {
+void rf_calibrate_add(rf_machine *m, const char *op, const char *kernel, double size, double work,
+                      double seconds) {
   rf_curve *c = rf_calibrate_curve(m, op, RF_F32, kernel);
   if (!c || c->count == RF_CURVE_POINTS) return;
-  c->size[c->count] = size; c->work[c->count] = work; c->seconds[c->count++] = seconds;
+  c->size[c->count] = size;
+  c->work[c->count] = work;
+  c->seconds[c->count++] = seconds;
 }
 
 rf_status rf_calibrate_model(rf_model *model, rf_error *error) {
   return rf_model_resolve("gpt:layers=1,width=64,heads=1,ff=64,vocab=64,seq=64", model, NULL, error);
 }
 
-rf_status rf_calibrate_kernel(const rf_calibrate_options *o, const rf_graph *graph, rf_calibrate_room *room, const char *what,
-                              const rf_kernel **kernel, rf_call *call, rf_error *error) {
+rf_status rf_calibrate_kernel(const rf_calibrate_options *o, const rf_graph *graph, rf_calibrate_room *room,
+                              const char *what, const rf_kernel **kernel, rf_call *call, rf_error *error) {
   const rf_op *op = &graph->op[0];
   const rf_kernel *k = *kernel = rf_kernel_choose(&RF_BACKEND_CPU, o->isa, graph, op);
   size_t bytes = k->workspace_bytes ? (k->workspace_bytes(graph, op, o->threads) + 63) / 64 * 64 : 0;
   if (bytes > room->bytes) {
     free(room->at);
-    room->at = aligned_alloc(64, bytes); room->bytes = room->at ? bytes : 0;
+    room->at = aligned_alloc(64, bytes);
+    room->bytes = room->at ? bytes : 0;
     if (!room->at) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure %s", what);
     memset(room->at, 0, bytes);
   }
@@ -204,10 +228,11 @@ rf_status rf_calibrate_kernel(const rf_calibrate_options *o, const rf_graph *gra
   return RAFTER_OK;
 }
 
-/* The middle of what an op takes in several walks counts: one that others interrupt takes a thousand times as long. */
+/* The middle of what an op takes in several walks counts: one that others interrupt takes a
+ * thousand times as long. */
 enum { WALKS_MOST = 200 };
-static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dtype dtype, const rf_backend *backend, rf_machine *m,
-                            rf_error *error) {
+static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dtype dtype,
+                            const rf_backend *backend, rf_machine *m, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_model model;
   rf_plan *plan = NULL;
@@ -234,7 +259,8 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
                              .threads = o->threads,
                              .machine = m};
   rf_machine bare = *m; /* plans of the calibration itself need no curves */
-  bare.curve_count = 0; options.machine = &bare;
+  bare.curve_count = 0;
+  options.machine = &bare;
   RF_GO(rf_plan_make(&model, &options, &plan, error));
   const rf_plan *plans[] = {plan};
   RF_GO(rf_run_open(plans, 1, (rf_run_debug){0}, &run, error));
@@ -246,10 +272,13 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
   for (; walk < 2 || (rf_now_seconds() - start < budget && walk < WALKS_MOST); walk++) {
     if (walk == 0) start = rf_now_seconds(); /* the first walk wakes threads and fills caches */
     rf_run_measured_reset(run);
-    rf_run_inputs inputs = {.seed = 1, .step = walk + 2, .loss_scale = 1e-3f, .lr = 1e-6f, .rows = plan->graph->rows};
+    rf_run_inputs inputs = {
+        .seed = 1, .step = walk + 2, .loss_scale = 1e-3f, .lr = 1e-6f, .rows = plan->graph->rows};
     fill_inputs(run, plan);
-    for (int section = 0; section < RF_SECTIONS; section++) RF_GO(rf_run_section(run, 0, (rf_section)section, &inputs, error));
-    for (int i = 0; i < plan->graph->op_count && walk >= 0; i++) took[i * WALKS_MOST + walk] = rf_run_measured(run, 0)[i].seconds;
+    for (int section = 0; section < RF_SECTIONS; section++)
+      RF_GO(rf_run_section(run, 0, (rf_section)section, &inputs, error));
+    for (int i = 0; i < plan->graph->op_count && walk >= 0; i++)
+      took[i * WALKS_MOST + walk] = rf_run_measured(run, 0)[i].seconds;
   }
   for (int i = 0; i < plan->graph->op_count; i++) {
     const rf_extent part = {plan->graph->rows, plan->graph->seq};
@@ -260,13 +289,16 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
     if (work <= 0 || seconds <= 0 || rf_cost_classes(plan->graph, op, done, class)) continue;
     const char *name = rf_cost_curve_name(plan->graph, op);
     if (backend == &RF_BACKEND_REFERENCE) {
-      rf_curve *c = rf_calibrate_curve(m, RF_COST_REFERENCE, dtype, rf_cost_flops(done) > 0 ? RF_COST_FLOPS : RF_COST_BYTES);
+      rf_curve *c = rf_calibrate_curve(m, RF_COST_REFERENCE, dtype,
+                                       rf_cost_flops(done) > 0 ? RF_COST_FLOPS : RF_COST_BYTES);
       if (c) add_point(c, 1, work, seconds);
       continue;
     }
     if (s->lora && name == op->def->name && strncmp(name, "lora", 4)) continue;
     rf_curve *c = rf_calibrate_curve(m, name, dtype, plan->op[i].kernel->name);
-    if (c) add_point(c, rf_cost_size(plan->graph, op, done), work, fmax(seconds - m->launch_seconds, 0.1 * seconds));
+    if (c)
+      add_point(c, rf_cost_size(plan->graph, op, done), work,
+                fmax(seconds - m->launch_seconds, 0.1 * seconds));
   }
 done:
   free(took);
@@ -275,7 +307,7 @@ done:
   return status;
 }
 
-/* ---- loading ----------------------------------------------------------------------------------------------------- */
+/* ---- loading --------------------------------------------------------------------------------- */
 
 /* A matrix as it lies in a mapped file. */
 typedef struct stored_matrix {
@@ -288,8 +320,10 @@ static const void *stored_row(void *self, int64_t output, const rf_quant_type *t
   return m->at + output * m->row_bytes;
 }
 
-/* Seconds from the mapping of a file that the system has in memory to the packed matrix, in pages that were touched. */
-static rf_status load_once(int fd, size_t bytes, const rf_panels *panels, void *to, double *seconds, rf_error *error) {
+/* Seconds from the mapping of a file that the system has in memory to the packed matrix, in
+ * pages that were touched. */
+static rf_status load_once(int fd, size_t bytes, const rf_panels *panels, void *to, double *seconds,
+                           rf_error *error) {
   void *from = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
   if (from == MAP_FAILED) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot map %zu bytes", bytes);
   const rf_quant_type *type = panels->part[0].type;
@@ -307,9 +341,10 @@ static void touch(void *at, size_t bytes, int threads) {
   for (size_t i = 0; i < bytes; i += 4096) *((volatile char *)at + i) = 0;
 }
 
-/* Pages that nobody has had for a while: of a virtual machine they may have to be found first, which takes ten times as long as giving a page on that was
- * just given back, and a small size may still be served from those. So all sizes are held at once, before anything else is measured and once more
- * behind it, and the slowest counts. */
+/* Pages that nobody has had for a while: of a virtual machine they may have to be found first,
+ * which takes ten times as long as giving a page on that was just given back, and a small size
+ * may still be served from those. So all sizes are held at once, before anything else is
+ * measured and once more behind it, and the slowest counts. */
 enum { TOUCHES = 3 };
 static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], double seconds[TOUCHES]) {
   void *at[TOUCHES] = {NULL};
@@ -346,13 +381,15 @@ static rf_status measure_loading(const rf_calibrate_options *o, rf_machine *m, r
   touch(to, room, o->threads);
   for (int i = 0; i < 1 << 20; i++) block[i] = (char)(i * 2654435761u >> 24);
   for (size_t at = 0; at < bytes; at += 1 << 20)
-    if (write(fd, block, 1 << 20) != 1 << 20) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure how fast weights load"));
+    if (write(fd, block, 1 << 20) != 1 << 20)
+      RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure how fast weights load"));
   omp_set_num_threads(o->threads);
   for (int i = 0; i < RF_QUANT_TYPE_COUNT; i++) {
     const rf_quant_type *type = &RF_QUANT_TYPES[i];
     int64_t row = type->head + (int64_t)INNER / type->values * type->bytes;
     if (!rf_panels_take(type)) continue;
-    rf_panels panels = {.outputs_first = true, .inner = INNER, .parts = 1, .part = {{type, (int64_t)bytes / row}}};
+    rf_panels panels = {
+        .outputs_first = true, .inner = INNER, .parts = 1, .part = {{type, (int64_t)bytes / row}}};
     for (int k = -1; k < TIMES; k++) RF_GO(load_once(fd, bytes, &panels, to, &seconds[k < 0 ? 0 : k], error));
     add_load(m, type->name, (double)(panels.part[0].outputs * row), seconds, TIMES);
   }
@@ -364,13 +401,17 @@ done:
   return status;
 }
 
-/* ---- vocabularies ------------------------------------------------------------------------------------------------- */
+/* ---- vocabularies ---------------------------------------------------------------------------- */
 
-/* All words of up to four letters in their order, each the one before its last letter and that letter: every cut of one is of two others. */
+/* All words of up to four letters in their order, each the one before its last letter and that
+ * letter: every cut of one is of two others. */
 enum { LETTERS = 26, WORD_MOST = 4 };
 static int spell(int64_t word, char text[WORD_MOST]) {
   int64_t length = 1, of_length = LETTERS;
-  for (; word >= of_length; length++) { word -= of_length; of_length *= LETTERS; }
+  for (; word >= of_length; length++) {
+    word -= of_length;
+    of_length *= LETTERS;
+  }
   for (int64_t i = length - 1; i >= 0; i--, word /= LETTERS) text[i] = (char)('a' + word % LETTERS);
   return (int)length;
 }
@@ -384,7 +425,8 @@ static rf_status build_once(const rf_vocabulary *v, double *seconds, rf_error *e
   return status;
 }
 
-/* Pieces with scores, as SentencePiece and most GGUF files have them, by the bytes of all pieces; a small vocabulary fits the caches. */
+/* Pieces with scores, as SentencePiece and most GGUF files have them, by the bytes of all
+ * pieces; a small vocabulary fits the caches. */
 static rf_status measure_vocabulary(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
   enum { TIMES = 3 };
   int64_t count = o->quick ? 1 << 14 : 1 << 18;
@@ -398,25 +440,36 @@ static rf_status measure_vocabulary(const rf_calibrate_options *o, rf_machine *m
     goto done;
   }
   double bytes = 0;
-  rf_vocabulary v = {.kind = "llama", .pieces = pieces, .scores = scores, .bos_id = -1, .eos_id = -1, .pad_id = -1, .unk_id = -1};
+  rf_vocabulary v = {.kind = "llama",
+                     .pieces = pieces,
+                     .scores = scores,
+                     .bos_id = -1,
+                     .eos_id = -1,
+                     .pad_id = -1,
+                     .unk_id = -1};
   for (int64_t i = 0; i < count; i++) {
     pieces[i] = (rf_span){text[i], (size_t)spell(i, text[i])};
-    scores[i] = -(float)i; bytes += (double)pieces[i].bytes;
+    scores[i] = -(float)i;
+    bytes += (double)pieces[i].bytes;
     v.count = i + 1;
     if (v.count != count && v.count != count / 16) continue;
     for (int k = 0; k < TIMES; k++) RF_GO(build_once(&v, &seconds[k], error));
     add_load(m, "vocabulary", bytes, seconds, TIMES);
   }
 done:
-  free(pieces); free(scores); free(text);
+  free(pieces);
+  free(scores);
+  free(text);
   return status;
 }
 
-/* A byte-level BPE of the same words, each merged of the one before its last letter and that letter, as tokenizer.json says it. */
+/* A byte-level BPE of the same words, each merged of the one before its last letter and that
+ * letter, as tokenizer.json says it. */
 static char *write_json(int64_t count, size_t *bytes) {
   char *text = malloc((size_t)count * 40 + 200), word[WORD_MOST], *at = text;
   if (!text) return NULL;
-  at += sprintf(at, "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"model\":{\"type\":\"BPE\",\"vocab\":{");
+  at += sprintf(at, "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"model\":{"
+                    "\"type\":\"BPE\",\"vocab\":{");
   for (int64_t i = 0; i < count; i++) {
     int length = spell(i, word);
     at += sprintf(at, "%s\"%.*s\":%lld", i ? "," : "", length, word, (long long)i);
@@ -434,11 +487,13 @@ static char *write_json(int64_t count, size_t *bytes) {
 static rf_status measure_json(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
   enum { TIMES = 3 };
   rf_status status = RAFTER_OK;
-  for (int64_t count = o->quick ? 1 << 12 : 1 << 14; status == RAFTER_OK && count <= (o->quick ? 1 << 14 : 1 << 18); count *= 16) {
+  for (int64_t count = o->quick ? 1 << 12 : 1 << 14;
+       status == RAFTER_OK && count <= (o->quick ? 1 << 14 : 1 << 18); count *= 16) {
     double seconds[TIMES];
     size_t bytes = 0;
     char *text = write_json(count, &bytes);
-    if (!text) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure how fast a tokenizer.json loads");
+    if (!text)
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure how fast a tokenizer.json loads");
     for (int k = 0; k < TIMES && status == RAFTER_OK; k++) {
       rf_tokenizer *tokenizer = NULL;
       double start = rf_now_seconds();
@@ -454,7 +509,8 @@ static rf_status measure_json(const rf_calibrate_options *o, rf_machine *m, rf_e
 
 rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_error *error) {
   RF_TRY(rf_machine_detect(machine, error));
-  machine->threads = o->threads; machine->curve_count = 0;
+  machine->threads = o->threads;
+  machine->curve_count = 0;
   snprintf(machine->isa, sizeof machine->isa, "%s", rf_isa_name(o->isa));
   if (o->say) o->say(o->self, "ceilings", 0);
   size_t bytes[TOUCHES] = {0};
@@ -469,7 +525,8 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
   for (int i = 0; i < SHAPE_COUNT; i++) shapes += !o->quick || SHAPES[i].quick;
   for (int i = 0; i < SHAPE_COUNT; i++) {
     if (o->quick && !SHAPES[i].quick) continue;
-    for (int d = 0; d < 2; d++) RF_TRY(walk_shape(o, &SHAPES[i], d ? RF_BF16 : RF_F32, &RF_BACKEND_CPU, machine, error));
+    for (int d = 0; d < 2; d++)
+      RF_TRY(walk_shape(o, &SHAPES[i], d ? RF_BF16 : RF_F32, &RF_BACKEND_CPU, machine, error));
     if (o->say) o->say(o->self, SHAPES[i].model, 0.2 + 0.8 * ++done / shapes);
   }
   RF_TRY(walk_shape(o, &REFERENCE, RF_F32, &RF_BACKEND_REFERENCE, machine, error));
@@ -484,7 +541,8 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
   RF_TRY(measure_vocabulary(o, machine, error));
   RF_TRY(measure_json(o, machine, error));
   snprintf(machine->source, sizeof machine->source, "calibrated");
-  snprintf(machine->source_note, sizeof machine->source_note, "measured by rafter calibrate%s with %d threads, %s", o->quick ? " --quick" : "",
-           o->threads, rf_isa_name(o->isa));
+  snprintf(machine->source_note, sizeof machine->source_note,
+           "measured by rafter calibrate%s with %d threads, %s", o->quick ? " --quick" : "", o->threads,
+           rf_isa_name(o->isa));
   return RAFTER_OK;
 }

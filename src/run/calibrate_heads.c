@@ -1,4 +1,5 @@
-/* calibrate_heads.c - what a head does to every row of logits beside its product: the sum of exp, the softcap, the likeliest tokens. */
+/* calibrate_heads.c - what a head does to every row of logits beside its product: the sum of
+ * exp, the softcap, the likeliest tokens. */
 #include "run/calibrate_parts.h"
 
 #include <math.h>
@@ -22,26 +23,37 @@ typedef struct operands {
   int32_t *rows, *ids;
 } operands;
 
-static rf_status measure(const rf_calibrate_options *o, const rf_model *model, const head *h, int64_t vocab, const operands *p,
-                         rf_calibrate_room *room, double *median, rf_error *error) {
+static rf_status measure(const rf_calibrate_options *o, const rf_model *model, const head *h, int64_t vocab,
+                         const operands *p, rf_calibrate_room *room, double *median, rf_error *error) {
   rf_status status = RAFTER_OK;
   int64_t rows = (int64_t)o->threads * ROWS_EACH, x[] = {rows, INNER}, w[] = {INNER, vocab};
   double seconds[PASSES];
   rf_graph *graph = rf_graph_new(model);
-  int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, RF_F32, 2, x), rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, RF_F32, 2, w), RF_NONE,
+  int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, RF_F32, 2, x),
+                  rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, RF_F32, 2, w), RF_NONE,
                   rf_graph_tensor(graph, "rows", RF_CLASS_IO, RF_I32, 1, x)};
   rf_attr attr = {.softcap = h->caps ? 30 : 0, .index = h->top ? TOP : 0};
   graph->rows = rows;
   unsigned wanted = h->sums ? 3 : h->top ? 7 : 1;
-  if (rf_graph_op(graph, h->scores ? "head_score" : "head_logits", "head", RF_SECTION_MICRO, inputs, 4, wanted, &attr, error) < 0)
+  if (rf_graph_op(graph, h->scores ? "head_score" : "head_logits", "head", RF_SECTION_MICRO, inputs, 4,
+                  wanted, &attr, error) < 0)
     RF_GO(RAFTER_INVALID);
   const rf_kernel *kernel;
   rf_call call;
   rf_run_inputs run = {.rows = rows};
   RF_GO(rf_calibrate_kernel(o, graph, room, "heads", &kernel, &call, error));
-  call.in[0] = p->x; call.in[1] = p->w; call.in[3] = p->rows; call.run = &run;
-  if (!h->scores) { call.out[0] = p->logits; call.out[1] = h->sums ? p->sums : NULL; }
-  else { call.out[0] = p->sums; call.out[1] = h->top ? p->ids : NULL; call.out[2] = h->top ? p->top : NULL; }
+  call.in[0] = p->x;
+  call.in[1] = p->w;
+  call.in[3] = p->rows;
+  call.run = &run;
+  if (!h->scores) {
+    call.out[0] = p->logits;
+    call.out[1] = h->sums ? p->sums : NULL;
+  } else {
+    call.out[0] = p->sums;
+    call.out[1] = h->top ? p->ids : NULL;
+    call.out[2] = h->top ? p->top : NULL;
+  }
   int passes = o->quick ? 3 : PASSES;
   for (int i = -1; i < passes; i++) { /* the first call wakes threads */
     double start = rf_now_seconds();
@@ -62,22 +74,37 @@ rf_status rf_calibrate_heads(const rf_calibrate_options *o, rf_machine *m, rf_er
   operands p = {0};
   rf_calibrate_room room = {0};
   RF_TRY(rf_calibrate_model(&model, error));
-  p.x = aligned_alloc(64, rows * INNER * 4); p.w = aligned_alloc(64, most * INNER * 4); p.logits = aligned_alloc(64, rows * most * 4);
-  p.sums = aligned_alloc(64, rows * 64); p.top = aligned_alloc(64, rows * TOP * 4);
-  p.rows = aligned_alloc(64, rows * 64); p.ids = aligned_alloc(64, rows * TOP * 4);
-  if (!p.x || !p.w || !p.logits || !p.sums || !p.top || !p.rows || !p.ids) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure heads"));
-  for (size_t i = 0; i < rows * INNER; i++) p.x[i] = (float)((uint32_t)i * 2654435761u >> 16 & 1023) / 512 - 1;
-  for (size_t i = 0; i < most * INNER; i++) p.w[i] = (float)((uint32_t)i * 2246822519u >> 16 & 1023) / 512 - 1;
+  p.x = aligned_alloc(64, rows * INNER * 4);
+  p.w = aligned_alloc(64, most * INNER * 4);
+  p.logits = aligned_alloc(64, rows * most * 4);
+  p.sums = aligned_alloc(64, rows * 64);
+  p.top = aligned_alloc(64, rows * TOP * 4);
+  p.rows = aligned_alloc(64, rows * 64);
+  p.ids = aligned_alloc(64, rows * TOP * 4);
+  if (!p.x || !p.w || !p.logits || !p.sums || !p.top || !p.rows || !p.ids)
+    RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure heads"));
+  for (size_t i = 0; i < rows * INNER; i++)
+    p.x[i] = (float)((uint32_t)i * 2654435761u >> 16 & 1023) / 512 - 1;
+  for (size_t i = 0; i < most * INNER; i++)
+    p.w[i] = (float)((uint32_t)i * 2246822519u >> 16 & 1023) / 512 - 1;
   for (size_t i = 0; i < rows; i++) p.rows[i] = (int32_t)i;
   for (int v = 0; v < 3; v++) {
     double before = 0, seconds = 0;
     for (size_t h = 0; h < sizeof HEADS / sizeof *HEADS; h++, before = seconds) {
       RF_GO(measure(o, &model, &HEADS[h], vocabs[v], &p, &room, &seconds, error));
       if (HEADS[h].curve)
-        rf_calibrate_add(m, "head_rows", HEADS[h].curve, (double)vocabs[v], (double)vocabs[v] * (double)rows, fmax(seconds - before, 0.01 * seconds));
+        rf_calibrate_add(m, "head_rows", HEADS[h].curve, (double)vocabs[v], (double)vocabs[v] * (double)rows,
+                         fmax(seconds - before, 0.01 * seconds));
     }
   }
 done:
-  free(p.x); free(p.w); free(p.logits); free(p.sums); free(p.top); free(p.rows); free(p.ids); free(room.at);
+  free(p.x);
+  free(p.w);
+  free(p.logits);
+  free(p.sums);
+  free(p.top);
+  free(p.rows);
+  free(p.ids);
+  free(room.at);
   return status;
 }

@@ -4,23 +4,28 @@
 
 #include "run/calibrate.h"
 
-/* The curve of this op, dtype and kernel, made where there is none; NULL: there are as many as a machine can have. */
+/* The curve of this op, dtype and kernel, made where there is none; NULL: there are as many as a
+ * machine can have. */
 rf_curve *rf_calibrate_curve(rf_machine *machine, const char *op, rf_dtype dtype, const char *kernel);
 /* calibrate_tune.c: the table of blocks, for every op, class of shapes and dtype that has some. */
 rf_status rf_calibrate_tune(const rf_calibrate_options *options, rf_tuned *tuned, rf_error *error);
 /* calibrate_heads.c: curves "head_rows", by the numbers of a row. */
 rf_status rf_calibrate_heads(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
-/* calibrate_products.c: curves of the products of packed matrices, of every storage type, by rows. */
+/* calibrate_products.c: curves of the products of packed matrices, of every storage type, by
+ * rows. */
 rf_status rf_calibrate_products(const rf_calibrate_options *options, rf_machine *machine, rf_error *error);
 
-/* A kernel's workspace; the largest that was asked for. Starts as {0}; `at` is the caller's to free. */
+/* A kernel's workspace; the largest that was asked for. Starts as {0}; `at` is the caller's to
+ * free. */
 typedef struct rf_calibrate_room {
   void *at;
   size_t bytes;
 } rf_calibrate_room;
-/* The kernel of a graph's one op, with a call of it whose operands are still to be set; every byte of its workspace was written. `what` is measured. */
-rf_status rf_calibrate_kernel(const rf_calibrate_options *options, const rf_graph *graph, rf_calibrate_room *room, const char *what,
-                              const rf_kernel **kernel, rf_call *call, rf_error *error);
+/* The kernel of a graph's one op, with a call of it whose operands are still to be set; every
+ * byte of its workspace was written. `what` is measured. */
+rf_status rf_calibrate_kernel(const rf_calibrate_options *options, const rf_graph *graph,
+                              rf_calibrate_room *room, const char *what, const rf_kernel **kernel,
+                              rf_call *call, rf_error *error);
 /* A model for graphs of one op, which ask nothing of it. */
 rf_status rf_calibrate_model(rf_model *model, rf_error *error);
 

@@ -1,5 +1,6 @@
-/* calibrate_products.c - how fast products with packed matrices are: of every storage type, exact and with activations in 8 bits, by the number of rows.
- * Weights come from memory as in a model: call after call takes the next of many equal matrices, which together fit no cache. */
+/* calibrate_products.c - how fast products with packed matrices are: of every storage type,
+ * exact and with activations in 8 bits, by the number of rows. Weights come from memory as in a
+ * model: call after call takes the next of many equal matrices, which together fit no cache. */
 #include "run/calibrate_parts.h"
 
 #include <math.h>
@@ -37,28 +38,39 @@ static rf_status fill(ring *r, const rf_panels *panels, rf_error *error) {
   float values[INNER];
   r->row_bytes = type->head + panels->inner / type->values * type->bytes;
   for (int i = 0; i < STORED; i++) {
-    for (int k = 0; k < panels->inner; k++) values[k] = (float)((uint32_t)(i * INNER + k) * 2654435761u >> 16 & 1023) / 1024 - 0.5f;
+    for (int k = 0; k < panels->inner; k++)
+      values[k] = (float)((uint32_t)(i * INNER + k) * 2654435761u >> 16 & 1023) / 1024 - 0.5f;
     type->quantize(values, panels->inner / type->values, r->stored + i * r->row_bytes);
   }
-  r->each = rf_panels_bytes(panels); r->count = (int64_t)r->bytes / r->each; r->next = 0;
+  r->each = rf_panels_bytes(panels);
+  r->count = (int64_t)r->bytes / r->each;
+  r->next = 0;
   rf_panel_source source = {.self = r, .stored = stored_row};
   RF_TRY(rf_panels_fill(panels, &source, r->at, error));
   for (int64_t i = 1; i < r->count; i++) memcpy((char *)r->at + i * r->each, r->at, (size_t)r->each);
   return RAFTER_OK;
 }
 
-static bool is_turned(rf_cost_products how) { return how == RF_PRODUCTS_TURNED || how == RF_PRODUCTS_TURNED_BF16; }
-static bool is_bf16(rf_cost_products how) { return how == RF_PRODUCTS_BF16 || how == RF_PRODUCTS_TURNED_BF16; }
+static bool is_turned(rf_cost_products how) {
+  return how == RF_PRODUCTS_TURNED || how == RF_PRODUCTS_TURNED_BF16;
+}
+static bool is_bf16(rf_cost_products how) {
+  return how == RF_PRODUCTS_BF16 || how == RF_PRODUCTS_TURNED_BF16;
+}
 
 /* A graph of one product. */
-static rf_status build(const rf_model *model, const rf_panels *panels, int64_t rows, rf_cost_products how, rf_graph **out, rf_error *error) {
+static rf_status build(const rf_model *model, const rf_panels *panels, int64_t rows, rf_cost_products how,
+                       rf_graph **out, rf_error *error) {
   rf_graph *graph = rf_graph_new(model);
-  int64_t outputs = panels->part[0].outputs, x[] = {rows, is_turned(how) ? outputs : panels->inner}, w[] = {panels->inner, outputs};
+  int64_t outputs = panels->part[0].outputs, x[] = {rows, is_turned(how) ? outputs : panels->inner},
+          w[] = {panels->inner, outputs};
   int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, is_bf16(how) ? RF_BF16 : RF_F32, 2, x),
                   rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, RF_PACKED, 2, w)};
   rf_attr attr = {.fast = how == RF_PRODUCTS_FAST};
-  graph->rows = rows; graph->tensor[inputs[1]].panels = *panels;
-  if (rf_graph_op(graph, is_turned(how) ? "matmul_dx" : "matmul", "product", RF_SECTION_MICRO, inputs, 2, 1, &attr, error) < 0) {
+  graph->rows = rows;
+  graph->tensor[inputs[1]].panels = *panels;
+  if (rf_graph_op(graph, is_turned(how) ? "matmul_dx" : "matmul", "product", RF_SECTION_MICRO, inputs, 2, 1,
+                  &attr, error) < 0) {
     rf_graph_free(graph);
     return RAFTER_INVALID;
   }
@@ -66,22 +78,27 @@ static rf_status build(const rf_model *model, const rf_panels *panels, int64_t r
   return RAFTER_OK;
 }
 
-/* What calls took, taken in several passes: what disturbs one of them disturbs few of the others. */
+/* What calls took, taken in several passes: what disturbs one of them disturbs few of the
+ * others. */
 typedef struct samples {
   double seconds[PASSES * EACH_MOST];
   int count;
 } samples;
 
-static rf_status measure(const rf_calibrate_options *o, ring *r, const rf_graph *graph, samples *s, rf_error *error) {
+static rf_status measure(const rf_calibrate_options *o, ring *r, const rf_graph *graph, samples *s,
+                         rf_error *error) {
   const rf_kernel *kernel;
   rf_call call;
   rf_run_inputs inputs = {.rows = graph->rows};
   RF_TRY(rf_calibrate_kernel(o, graph, &r->room, "products", &kernel, &call, error));
-  call.in[0] = r->x; call.out[0] = r->y; call.run = &inputs;
+  call.in[0] = r->x;
+  call.out[0] = r->y;
+  call.run = &inputs;
   double start = rf_now_seconds(), budget = o->quick ? 0.002 : 0.005;
   bool warm = s->count > 0; /* the first call wakes threads, and finds its place in the caches */
   for (int i = warm ? 0 : -1; i < 1 || (i < EACH_MOST && rf_now_seconds() - start < budget); i++) {
-    call.in[1] = (const char *)r->at + r->next * r->each; r->next = (r->next + 1) % r->count;
+    call.in[1] = (const char *)r->at + r->next * r->each;
+    r->next = (r->next + 1) % r->count;
     double before = rf_now_seconds();
     kernel->run(&call);
     if (i >= 0) s->seconds[s->count++] = rf_now_seconds() - before;
@@ -89,8 +106,9 @@ static rf_status measure(const rf_calibrate_options *o, ring *r, const rf_graph 
   return RAFTER_OK;
 }
 
-/* Of a product of so many rows, beside its multiplications: what it takes at all; and what each output takes however long the sums are (sums are put where they
- * belong), and each step of the sums however many outputs there are (rows are packed), in seconds of the large matrix. */
+/* Of a product of so many rows, beside its multiplications: what it takes at all; and what each
+ * output takes however long the sums are (sums are put where they belong), and each step of the
+ * sums however many outputs there are (rows are packed), in seconds of the large matrix. */
 typedef struct edges {
   double start, outputs[ROW_COUNT], inner[ROW_COUNT];
 } edges;
@@ -100,9 +118,11 @@ static bool is_measured(const rf_calibrate_options *o, int i, bool slow, rf_cost
   return (ROWS[i].quick || !(o->quick || slow)) && (!is_turned(how) || ROWS[i].rows >= 128);
 }
 
-/* Seconds of products with the matrices in the ring, by rows; less than nothing where they were not measured. */
-static rf_status measure_products(const rf_calibrate_options *o, ring *r, const rf_model *model, const rf_panels *panels, rf_cost_products how,
-                                  bool slow, int most, double launch, double seconds[ROW_COUNT], rf_error *error) {
+/* Seconds of products with the matrices in the ring, by rows; less than nothing where they were
+ * not measured. */
+static rf_status measure_products(const rf_calibrate_options *o, ring *r, const rf_model *model,
+                                  const rf_panels *panels, rf_cost_products how, bool slow, int most,
+                                  double launch, double seconds[ROW_COUNT], rf_error *error) {
   samples of[ROW_COUNT] = {{.count = 0}};
   for (int pass = 0; pass < (o->quick ? 2 : PASSES); pass++)
     for (int i = 0; i < most; i++) {
@@ -113,13 +133,15 @@ static rf_status measure_products(const rf_calibrate_options *o, ring *r, const 
       rf_graph_free(graph);
       RF_TRY(status);
     }
-  for (int i = 0; i < most; i++) seconds[i] = of[i].count ? fmax(rf_ceiling_of(of[i].seconds, of[i].count).median - launch, 1e-9) : -1;
+  for (int i = 0; i < most; i++)
+    seconds[i] = of[i].count ? fmax(rf_ceiling_of(of[i].seconds, of[i].count).median - launch, 1e-9) : -1;
   return RAFTER_OK;
 }
 
-/* With matrices of three shapes, t = c K N + outputs N / OUTPUTS + inner K / INNER; and one that every cache has, a panel for each thread. */
-static rf_status measure_edges(const rf_calibrate_options *o, ring *r, const rf_model *model, rf_cost_products how, rf_machine *m, edges *e,
-                               rf_error *error) {
+/* With matrices of three shapes, t = c K N + outputs N / OUTPUTS + inner K / INNER; and one that
+ * every cache has, a panel for each thread. */
+static rf_status measure_edges(const rf_calibrate_options *o, ring *r, const rf_model *model,
+                               rf_cost_products how, rf_machine *m, edges *e, rf_error *error) {
   const rf_quant_type *type = rf_quant_type_of(how == RF_PRODUCTS_BF16 ? RF_Q_BF16 : RF_Q_Q8_0);
   const rf_panels shapes[] = {{.inner = INNER, .parts = 1, .part = {{type, OUTPUTS}}},
                               {.inner = SHORT, .parts = 1, .part = {{type, OUTPUTS}}},
@@ -134,13 +156,16 @@ static rf_status measure_edges(const rf_calibrate_options *o, ring *r, const rf_
   rf_calibrate_add(m, "matmul_start", kernel, 1, 1, e->start);
   for (int s = 0; s < 3; s++) {
     RF_TRY(fill(r, &shapes[s], error));
-    RF_TRY(measure_products(o, r, model, &shapes[s], how, false, ROW_COUNT, m->launch_seconds, seconds[s], error));
+    RF_TRY(measure_products(o, r, model, &shapes[s], how, false, ROW_COUNT, m->launch_seconds, seconds[s],
+                            error));
   }
   for (int i = 0; i < ROW_COUNT; i++) {
     if (seconds[0][i] < 0) continue;
-    double all = seconds[0][i] - e->start, of_short = seconds[1][i] - e->start, of_narrow = seconds[2][i] - e->start;
+    double all = seconds[0][i] - e->start, of_short = seconds[1][i] - e->start,
+           of_narrow = seconds[2][i] - e->start;
     e->outputs[i] = fmin(fmax(all - (all - of_short) * INNER / (INNER - SHORT), 1e-9), 0.4 * seconds[0][i]);
-    e->inner[i] = fmin(fmax(all - (all - of_narrow) * OUTPUTS / (OUTPUTS - NARROW), 1e-9), 0.4 * seconds[0][i]);
+    e->inner[i] =
+        fmin(fmax(all - (all - of_narrow) * OUTPUTS / (OUTPUTS - NARROW), 1e-9), 0.4 * seconds[0][i]);
     rf_calibrate_add(m, "matmul_outputs", kernel, ROWS[i].rows, OUTPUTS, e->outputs[i]);
     rf_calibrate_add(m, "matmul_inner", kernel, ROWS[i].rows, INNER, e->inner[i]);
   }
@@ -155,7 +180,8 @@ rf_status rf_calibrate_products(const rf_calibrate_options *o, rf_machine *m, rf
   RF_TRY(rf_calibrate_model(&model, error));
   RF_TRY(rf_pages_map(r.bytes, &r.at, NULL, error));
   r.stored = malloc((size_t)STORED * INNER * 4);
-  r.x = aligned_alloc(64, (size_t)ROWS_MOST * OUTPUTS * 4); r.y = aligned_alloc(64, (size_t)ROWS_MOST * OUTPUTS * 4);
+  r.x = aligned_alloc(64, (size_t)ROWS_MOST * OUTPUTS * 4);
+  r.y = aligned_alloc(64, (size_t)ROWS_MOST * OUTPUTS * 4);
   if (!r.stored || !r.x || !r.y) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure products"));
   for (int i = 0; i < ROWS_MOST * OUTPUTS; i++) { /* as bf16 the halves of these are numbers too */
     float value = (float)((uint32_t)i * 2654435761u >> 16 & 1023) / 1024 - 0.5f;
@@ -163,26 +189,37 @@ rf_status rf_calibrate_products(const rf_calibrate_options *o, rf_machine *m, rf
     for (int k = 0; k < 2; k++) ((rf_bf16 *)(void *)r.x)[2 * i + k] = half;
   }
   memset(r.y, 0, (size_t)ROWS_MOST * OUTPUTS * 4);
-  for (int how = 0; how <= RF_PRODUCTS_BF16; how++) RF_GO(measure_edges(o, &r, &model, (rf_cost_products)how, m, &edge[how], error));
+  for (int how = 0; how <= RF_PRODUCTS_BF16; how++)
+    RF_GO(measure_edges(o, &r, &model, (rf_cost_products)how, m, &edge[how], error));
   for (int t = 0; t < RF_QUANT_TYPE_COUNT; t++) {
     const rf_quant_type *type = &RF_QUANT_TYPES[t];
     rf_panels panels = {.inner = INNER, .parts = 1, .part = {{type, OUTPUTS}}};
     if (!rf_panels_take(type) || !type->quantize) continue;
-    bool codes = rf_panels_have_codes(&panels), slow = type->values > 1 && !codes; /* a value at a time, with any number of rows */
+    /* a value at a time, with any number of rows */
+    bool codes = rf_panels_have_codes(&panels), slow = type->values > 1 && !codes;
     if (o->say) o->say(o->self, type->name, (double)t / RF_QUANT_TYPE_COUNT);
     RF_GO(fill(&r, &panels, error));
     for (int how = 0; how < RF_COST_PRODUCTS; how++) {
       double seconds[ROW_COUNT];
-      if ((how == RF_PRODUCTS_FAST && !codes) || (is_bf16((rf_cost_products)how) && type->number != RF_Q_BF16)) continue;
-      RF_GO(measure_products(o, &r, &model, &panels, (rf_cost_products)how, slow, ROW_COUNT, m->launch_seconds, seconds, error));
+      if ((how == RF_PRODUCTS_FAST && !codes) ||
+          (is_bf16((rf_cost_products)how) && type->number != RF_Q_BF16))
+        continue;
+      RF_GO(measure_products(o, &r, &model, &panels, (rf_cost_products)how, slow, ROW_COUNT,
+                             m->launch_seconds, seconds, error));
       for (int i = 0; i < ROW_COUNT; i++) {
-        double rest = fmax(seconds[i] - edge[how].start - edge[how].outputs[i] - edge[how].inner[i], 0.1 * seconds[i]);
-        if (seconds[i] > 0) rf_calibrate_add(m, RF_COST_PRODUCT_NAMES[how], type->name, ROWS[i].rows, 2.0 * ROWS[i].rows * INNER * OUTPUTS, rest);
+        double rest =
+            fmax(seconds[i] - edge[how].start - edge[how].outputs[i] - edge[how].inner[i], 0.1 * seconds[i]);
+        if (seconds[i] > 0)
+          rf_calibrate_add(m, RF_COST_PRODUCT_NAMES[how], type->name, ROWS[i].rows,
+                           2.0 * ROWS[i].rows * INNER * OUTPUTS, rest);
       }
     }
   }
 done:
-  free(r.stored); free(r.x); free(r.y); free(r.room.at);
+  free(r.stored);
+  free(r.x);
+  free(r.y);
+  free(r.room.at);
   rf_pages_unmap(r.at, r.bytes);
   return status;
 }

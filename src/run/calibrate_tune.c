@@ -1,5 +1,7 @@
-/* calibrate_tune.c - which blocks products are fastest with: `rafter calibrate --tune`. Blocks decide when an element's sum is gone on with, never in which order.
- * Candidates are timed in turns, one field after the other; then the fastest is timed against the default again, in rounds that had no part in choosing it. */
+/* calibrate_tune.c - which blocks products are fastest with: `rafter calibrate --tune`. Blocks
+ * decide when an element's sum is gone on with, never in which order. Candidates are timed in
+ * turns, one field after the other; then the fastest is timed against the default again, in
+ * rounds that had no part in choosing it. */
 #include "run/calibrate_parts.h"
 
 #include "backend/cpu/gemm.h"
@@ -10,19 +12,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Two shapes of each class, of widths that models have: one with its weight as it is, one with it transposed. */
+/* Two shapes of each class, of widths that models have: one with its weight as it is, one with
+ * it transposed. */
 enum { SHAPES = 2, ROW_CLASSES = 3, WEIGHT_CLASSES = 3 };
 static const int64_t ROWS[ROW_CLASSES] = {128, 512, 1024};
 static const struct {
   int64_t k, n;
-} WEIGHTS[WEIGHT_CLASSES][SHAPES] = {{{768, 768}, {512, 1536}}, {{768, 3072}, {3072, 768}}, {{2048, 5632}, {5632, 2048}}};
+} WEIGHTS[WEIGHT_CLASSES][SHAPES] = {
+    {{768, 768}, {512, 1536}}, {{768, 3072}, {3072, 768}}, {{2048, 5632}, {5632, 2048}}};
 static const char *const OPS[] = {"matmul", "matmul_dx", "matmul_dw"};
 enum { OP_COUNT = sizeof OPS / sizeof *OPS };
 
 /* What each field is tried with, up to a 0. */
 enum { FIELDS = 3, TRIED_MOST = 9 };
-static const int64_t TRIED[FIELDS][TRIED_MOST] = {
-    {192, 256, 320, 384, 448, 512, 768, 0}, {512 << 10, 1 << 20, 1500 << 10, 2 << 20, 0}, {1024, 2048, 4096, 8192, 0}};
+static const int64_t TRIED[FIELDS][TRIED_MOST] = {{192, 256, 320, 384, 448, 512, 768, 0},
+                                                  {512 << 10, 1 << 20, 1500 << 10, 2 << 20, 0},
+                                                  {1024, 2048, 4096, 8192, 0}};
 static int64_t *field(rf_blocks *b, int i) { return i == 0 ? &b->kc : i == 1 ? &b->a_bytes : &b->nc; }
 
 /* What is worth a change: a hundredth, and twice of what separates the quartiles of the rounds. */
@@ -46,35 +51,47 @@ typedef struct bench {
   product product[SHAPES];
 } bench;
 
-static rf_status build(bench *b, int op, rf_dtype dtype, int64_t rows, int shape, int64_t k, int64_t n, rf_error *error) {
+static rf_status build(bench *b, int op, rf_dtype dtype, int64_t rows, int shape, int64_t k, int64_t n,
+                       rf_error *error) {
   product *p = &b->product[shape];
   bool transpose = shape == 1;
   int64_t x[] = {rows, k}, y[] = {rows, n}, w[] = {transpose ? n : k, transpose ? k : n};
   p->graph = rf_graph_new(&b->model);
   int inputs[] = {rf_graph_tensor(p->graph, "a", RF_CLASS_ACTIVATION, dtype, 2, op == 1 ? y : x),
-                  rf_graph_tensor(p->graph, "b", op == 2 ? RF_CLASS_ACTIVATION : RF_CLASS_WEIGHT, dtype, 2, op == 2 ? y : w)};
+                  rf_graph_tensor(p->graph, "b", op == 2 ? RF_CLASS_ACTIVATION : RF_CLASS_WEIGHT, dtype, 2,
+                                  op == 2 ? y : w)};
   rf_attr attr = {.transpose = transpose};
   p->graph->rows = rows;
-  if (rf_graph_op(p->graph, OPS[op], "product", RF_SECTION_MICRO, inputs, 2, 1, &attr, error) < 0) return RAFTER_INVALID;
+  if (rf_graph_op(p->graph, OPS[op], "product", RF_SECTION_MICRO, inputs, 2, 1, &attr, error) < 0)
+    return RAFTER_INVALID;
   p->kernel = rf_kernel_choose(&RF_BACKEND_CPU, b->options->isa, p->graph, &p->graph->op[0]);
   p->inputs = (rf_run_inputs){.rows = rows};
-  p->call = (rf_call){
-      .graph = p->graph, .op = &p->graph->op[0], .in = {b->at[0], b->at[1]}, .out = {b->at[2]}, .threads = b->options->threads, .run = &p->inputs};
+  p->call = (rf_call){.graph = p->graph,
+                      .op = &p->graph->op[0],
+                      .in = {b->at[0], b->at[1]},
+                      .out = {b->at[2]},
+                      .threads = b->options->threads,
+                      .run = &p->inputs};
   return RAFTER_OK;
 }
 
 static void free_products(bench *b) {
-  for (int s = 0; s < SHAPES; s++) { rf_graph_free(b->product[s].graph); b->product[s].graph = NULL; }
+  for (int s = 0; s < SHAPES; s++) {
+    rf_graph_free(b->product[s].graph);
+    b->product[s].graph = NULL;
+  }
 }
 
 /* Seconds of a call with these blocks. */
-static rf_status time_product(bench *b, product *p, const rf_blocks *blocks, double *seconds, rf_error *error) {
+static rf_status time_product(bench *b, product *p, const rf_blocks *blocks, double *seconds,
+                              rf_error *error) {
   rf_op *op = &p->graph->op[0];
   op->blocks = *blocks;
   size_t room = p->kernel->workspace_bytes(p->graph, op, b->options->threads);
   if (room > b->room_bytes) {
     if (b->room) rf_pages_unmap(b->room, b->room_bytes);
-    b->room = NULL; b->room_bytes = 0;
+    b->room = NULL;
+    b->room_bytes = 0;
     RF_TRY(rf_pages_map(room, &b->room, NULL, error));
     memset(b->room, 0, room);
     b->room_bytes = room;
@@ -93,13 +110,16 @@ static rf_status time_product(bench *b, product *p, const rf_blocks *blocks, dou
   return RAFTER_OK;
 }
 
-/* The fastest of some candidates, of which the first is the one to beat: each is timed in every round, and the median of its rounds counts. */
+/* The fastest of some candidates, of which the first is the one to beat: each is timed in every
+ * round, and the median of its rounds counts. */
 static rf_status fastest(bench *b, const rf_blocks *candidate, int count, int *best, rf_error *error) {
   double took[SHAPES][TRIED_MOST + 1][CHOOSING], score[TRIED_MOST + 1] = {0};
   int rounds = b->options->quick ? CHOOSING_QUICK : CHOOSING;
   for (int r = 0; r < rounds; r++)
     for (int s = 0; s < SHAPES; s++)
-      for (int c = 0; c < count; c++) RF_TRY(time_product(b, &b->product[s], &candidate[(c + r) % count], &took[s][(c + r) % count][r], error));
+      for (int c = 0; c < count; c++)
+        RF_TRY(time_product(b, &b->product[s], &candidate[(c + r) % count], &took[s][(c + r) % count][r],
+                            error));
   *best = 0;
   for (int s = 0; s < SHAPES; s++) {
     double first = rf_ceiling_of(took[s][0], rounds).median;
@@ -111,7 +131,8 @@ static rf_status fastest(bench *b, const rf_blocks *candidate, int count, int *b
 }
 
 /* Default and fastest in turns. Each round gives one gain, the mean over the shapes. */
-static rf_status prove(bench *b, const rf_blocks *usual, const rf_blocks *best, rf_tuned_row *row, rf_error *error) {
+static rf_status prove(bench *b, const rf_blocks *usual, const rf_blocks *best, rf_tuned_row *row,
+                       rf_error *error) {
   double gain[PROVING_MOST], of[SHAPES][PROVING_MOST], seconds[2];
   int rounds = b->options->quick ? PROVING_QUICK : PROVING;
   for (int r = 0; r < rounds; r++) {
@@ -121,7 +142,8 @@ static rf_status prove(bench *b, const rf_blocks *usual, const rf_blocks *best, 
         int which = (turn + r) % 2;
         RF_TRY(time_product(b, &b->product[s], which ? best : usual, &seconds[which], error));
       }
-      of[s][r] = seconds[0] / seconds[1] - 1; gain[r] += of[s][r] / SHAPES;
+      of[s][r] = seconds[0] / seconds[1] - 1;
+      gain[r] += of[s][r] / SHAPES;
     }
   }
   bool worse = false;
@@ -138,13 +160,15 @@ static rf_status tune_class(bench *b, int op, rf_dtype dtype, rf_tuned *tuned, r
   const rf_blocks usual = rf_gemm_blocks();
   rf_blocks best = usual;
   *row = (rf_tuned_row){.class = rf_tuned_class(p->graph, p->call.op), .dtype = dtype, .usual = usual};
-  snprintf(row->op, sizeof row->op, "%s", OPS[op]); snprintf(row->kernel, sizeof row->kernel, "%s", p->kernel->name);
+  snprintf(row->op, sizeof row->op, "%s", OPS[op]);
+  snprintf(row->kernel, sizeof row->kernel, "%s", p->kernel->name);
   for (int f = 0; f < FIELDS; f++) {
     rf_blocks candidate[TRIED_MOST + 1] = {best};
     int count = 1, at;
     for (const int64_t *value = TRIED[f]; *value; value++) {
       if (*value == *field(&best, f)) continue;
-      candidate[count] = best; *field(&candidate[count++], f) = *value;
+      candidate[count] = best;
+      *field(&candidate[count++], f) = *value;
     }
     RF_TRY(fastest(b, candidate, count, &at, error));
     best = candidate[at];
@@ -156,7 +180,8 @@ static rf_status tune_class(bench *b, int op, rf_dtype dtype, rf_tuned *tuned, r
 
 static void fill(void *at, size_t bytes) { /* as bf16 the halves of these are numbers too */
   rf_bf16 *to = at;
-  for (size_t i = 0; i < bytes / 4; i++) to[2 * i] = to[2 * i + 1] = rf_f32_to_bf16((float)((uint32_t)i * 2654435761u >> 16 & 1023) / 1024 - 0.5f);
+  for (size_t i = 0; i < bytes / 4; i++)
+    to[2 * i] = to[2 * i + 1] = rf_f32_to_bf16((float)((uint32_t)i * 2654435761u >> 16 & 1023) / 1024 - 0.5f);
 }
 
 rf_status rf_calibrate_tune(const rf_calibrate_options *o, rf_tuned *tuned, rf_error *error) {
@@ -165,11 +190,13 @@ rf_status rf_calibrate_tune(const rf_calibrate_options *o, rf_tuned *tuned, rf_e
   *tuned = (rf_tuned){.threads = o->threads, .here = true};
   rf_machine_cpu(tuned->cpu);
   if (!tuned->cpu[0])
-    return RF_FAIL(error, RAFTER_FAILED, "calibrate without --tune", "this CPU does not say its name, by which blocks would be kept");
+    return RF_FAIL(error, RAFTER_FAILED, "calibrate without --tune",
+                   "this CPU does not say its name, by which blocks would be kept");
   RF_GO(rf_model_resolve("gpt:layers=1,width=64,heads=1,ff=64,vocab=64,seq=64", &b.model, NULL, error));
   int weights = o->quick ? 1 : WEIGHT_CLASSES, rows = o->quick ? 2 : ROW_CLASSES, done = 0;
   for (int i = 0; i < 3; i++) {
-    b.bytes[i] = (size_t)(WEIGHTS[WEIGHT_CLASSES - 1][0].n * WEIGHTS[WEIGHT_CLASSES - 1][0].k) * 4; /* the largest matrix of all */
+    /* the largest matrix of all */
+    b.bytes[i] = (size_t)(WEIGHTS[WEIGHT_CLASSES - 1][0].n * WEIGHTS[WEIGHT_CLASSES - 1][0].k) * 4;
     RF_GO(rf_pages_map(b.bytes[i], &b.at[i], NULL, error));
     fill(b.at[i], b.bytes[i]);
   }
@@ -179,8 +206,10 @@ rf_status rf_calibrate_tune(const rf_calibrate_options *o, rf_tuned *tuned, rf_e
         for (int w = 0; w < weights; w++) {
           rf_dtype dtype = d ? RF_BF16 : RF_F32;
           memset(b.product, 0, sizeof b.product);
-          for (int s = 0; s < SHAPES && status == RAFTER_OK; s++) status = build(&b, op, dtype, ROWS[r], s, WEIGHTS[w][s].k, WEIGHTS[w][s].n, error);
-          if (status == RAFTER_OK && rf_matmul_has_blocks(b.product[0].kernel)) status = tune_class(&b, op, dtype, tuned, error);
+          for (int s = 0; s < SHAPES && status == RAFTER_OK; s++)
+            status = build(&b, op, dtype, ROWS[r], s, WEIGHTS[w][s].k, WEIGHTS[w][s].n, error);
+          if (status == RAFTER_OK && rf_matmul_has_blocks(b.product[0].kernel))
+            status = tune_class(&b, op, dtype, tuned, error);
           free_products(&b);
           if (status != RAFTER_OK) goto done;
           if (o->say) o->say(o->self, "blocks of products", 0.2 * ++done / (2 * OP_COUNT * rows * weights));

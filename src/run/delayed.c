@@ -1,4 +1,5 @@
-/* delayed.c - how long this process's threads stood in the queue of a core that something else had. */
+/* delayed.c - how long this process's threads stood in the queue of a core that something else
+ * had. */
 #define _GNU_SOURCE
 #include "run/run.h"
 

@@ -1,20 +1,27 @@
-/* gaps.c - why threads did no work: every nanosecond of every thread in a step gets one cause, from stamps and from what the system counted.
+/* gaps.c - why threads did no work: every nanosecond of every thread in a step gets one cause,
+ * from stamps and from what the system counted.
  *
- * What stamps say: between two ops (launch), after a thread's own part of a parallel region (wait), before it (launch), outside regions (serial). What
- * the system says of an interval (RF_SPAN_LOST): pages mapped, time in a core's queue, time asleep. A launch is only believed up to a bound; what is longer
- * must be covered by what the system counted, or it is unexplained. What the system counted and no stamp covers happened inside the bodies of ops. Where all threads
- * were asleep at once, the process was stopped: that is taken from whatever it was taken for. */
+ * What stamps say: between two ops (launch), after a thread's own part of a parallel region
+ * (wait), before it (launch), outside regions (serial). What the system says of an interval
+ * (RF_SPAN_LOST): pages mapped, time in a core's queue, time asleep. A launch is only believed
+ * up to a bound; what is longer must be covered by what the system counted, or it is
+ * unexplained. What the system counted and no stamp covers happened inside the bodies of ops.
+ * Where all threads were asleep at once, the process was stopped: that is taken from whatever it
+ * was taken for. */
 #include "run/trace.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Dispatching the next op is a loop and a call, and now and then a look at the system's counters; waking a thread that sleeps takes some 50 us. */
+/* Dispatching the next op is a loop and a call, and now and then a look at the system's
+ * counters; waking a thread that sleeps takes some 50 us. */
 enum { DISPATCH_NS = 10000, WAKE_NS = 100000, SHOWN_NS = 500, NOISE_NS = 20000 };
-/* All threads asleep at once for so long: nobody worked whom they could have waited for. What ops and the system itself sleep is far shorter. */
+/* All threads asleep at once for so long: nobody worked whom they could have waited for. What
+ * ops and the system itself sleep is far shorter. */
 enum { STOPPED_NS = 50000000 };
 
-/* One region: where the run's own thread began and ended its part, where the last thread ended, and where its op did. */
+/* One region: where the run's own thread began and ended its part, where the last thread ended,
+ * and where its op did. */
 typedef struct region {
   int64_t begin, own_end, end, op_end;
 } region;
@@ -29,9 +36,12 @@ typedef struct work {
   region *region;
   int64_t regions, capacity;
   const double *value; /* of spans before any of it was taken */
-  int64_t *lost_at;    /* (lanes): of each thread, the first span of counters that is not over: gaps come one after the other */
-  double *body;        /* (pieces x threads): seconds inside the bodies of ops that no cause was found for yet */
-  double *heap_pages;  /* (pieces): that no fault was given to yet */
+  /* (lanes): of each thread, the first span of counters that is not over: gaps come one after
+   * the other */
+  int64_t *lost_at;
+  /* (pieces x threads): seconds inside the bodies of ops that no cause was found for yet */
+  double *body;
+  double *heap_pages; /* (pieces): that no fault was given to yet */
 } work;
 
 /* One thread in one step. */
@@ -43,7 +53,9 @@ typedef struct thread {
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t overlap(const rf_stamp *span, int64_t begin, int64_t end) { return larger(0, smaller(span->end, end) - larger(span->begin, begin)); }
+static int64_t overlap(const rf_stamp *span, int64_t begin, int64_t end) {
+  return larger(0, smaller(span->end, end) - larger(span->begin, begin));
+}
 
 /* The first span of a lane that begins at or after `at`. */
 static int64_t first_from(const work *w, int lane, int64_t at) {
@@ -61,23 +73,28 @@ static thread thread_of(const work *w, int lane, const rf_traced_step *step) {
   return (thread){.lane = lane, .first = w->spans->at + first, .end = w->spans->at + end};
 }
 
-/* ---- regions ----------------------------------------------------------------------------------------------------- */
+/* ---- regions --------------------------------------------------------------------------------- */
 
 static rf_status add_region(work *w, const rf_stamp *own, int64_t op_end, rf_error *error) {
   if (w->regions == w->capacity) {
     int64_t capacity = w->capacity ? 2 * w->capacity : 1024;
     region *grown = realloc(w->region, (size_t)capacity * sizeof *grown);
-    if (!grown) return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
-    w->region = grown; w->capacity = capacity;
+    if (!grown)
+      return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
+    w->region = grown;
+    w->capacity = capacity;
   }
   w->region[w->regions++] = (region){own->begin, own->end, own->end, larger(op_end, own->end)};
   return RAFTER_OK;
 }
 
-/* The region a span of another thread belongs to: the last one that had begun when it ended, for a region begins when the one before is over. A thread
- * may be done before the run's own has stamped its begin. */
+/* The region a span of another thread belongs to: the last one that had begun when it ended, for
+ * a region begins when the one before is over. A thread may be done before the run's own has
+ * stamped its begin. */
 static int64_t region_of(const work *w, const rf_stamp *span, int64_t from) {
-  while (from + 1 < w->regions && (w->region[from + 1].begin <= span->end || w->region[from].op_end <= span->begin)) from++;
+  while (from + 1 < w->regions &&
+         (w->region[from + 1].begin <= span->end || w->region[from].op_end <= span->begin))
+    from++;
   return from;
 }
 
@@ -105,23 +122,28 @@ static rf_status find_regions(work *w, const rf_traced_step *step, rf_error *err
   return RAFTER_OK;
 }
 
-/* ---- one gap ----------------------------------------------------------------------------------------------------- */
+/* ---- one gap --------------------------------------------------------------------------------- */
 
 /* Gives [begin, end) of a thread to a cause. */
-static rf_status give(work *w, rf_traced_step *step, thread *t, rf_gap gap, int64_t begin, int64_t end, rf_error *error) {
+static rf_status give(work *w, rf_traced_step *step, thread *t, rf_gap gap, int64_t begin, int64_t end,
+                      rf_error *error) {
   if (end <= begin) return RAFTER_OK;
   step->gaps[0][gap] += 1e-9 * (double)(end - begin);
   t->idle += end - begin;
   if (end - begin < SHOWN_NS) return RAFTER_OK;
   int64_t before = t->first - w->spans->at, count = t->end - t->first; /* the list may move */
-  rf_status status = rf_stamps_add(w->spans, (rf_stamp){begin, end, 0, (int32_t)gap, (uint16_t)t->lane, RF_SPAN_GAP, 0}, error);
-  t->first = w->spans->at + before; t->end = t->first + count;
+  rf_status status = rf_stamps_add(
+      w->spans, (rf_stamp){begin, end, 0, (int32_t)gap, (uint16_t)t->lane, RF_SPAN_GAP, 0}, error);
+  t->first = w->spans->at + before;
+  t->end = t->first + count;
   return status;
 }
 
-/* Takes up to `most` of what the system counted over [begin, end) as a time, and so leaves less of it for the bodies of ops. What was counted may have
- * begun in a step before: looks are rarer than short steps are. */
-static int64_t take(work *w, int lane, rf_lost lost, double each_ns, int64_t begin, int64_t end, int64_t most) {
+/* Takes up to `most` of what the system counted over [begin, end) as a time, and so leaves less
+ * of it for the bodies of ops. What was counted may have begun in a step before: looks are rarer
+ * than short steps are. */
+static int64_t take(work *w, int lane, rf_lost lost, double each_ns, int64_t begin, int64_t end,
+                    int64_t most) {
   int64_t taken = 0, last = w->lane_at[lane + 1], *at = &w->lost_at[lane];
   while (*at < last && (w->spans->at[*at].kind != RF_SPAN_LOST || w->spans->at[*at].end <= begin)) ++*at;
   for (int64_t i = *at; i < last && w->spans->at[i].begin < end && taken < most; i++) {
@@ -134,8 +156,10 @@ static int64_t take(work *w, int lane, rf_lost lost, double each_ns, int64_t beg
   return taken;
 }
 
-/* A launch: believed up to `bound`; the rest is what the system says, in the order of how sure it is. */
-static rf_status give_launch(work *w, rf_traced_step *step, thread *t, int64_t bound, int64_t begin, int64_t end, rf_error *error) {
+/* A launch: believed up to `bound`; the rest is what the system says, in the order of how sure
+ * it is. */
+static rf_status give_launch(work *w, rf_traced_step *step, thread *t, int64_t bound, int64_t begin,
+                             int64_t end, rf_error *error) {
   double fault_ns = larger(1, (int64_t)w->trace->fault_ns);
   int64_t at = smaller(end, begin + bound);
   RF_TRY(give(w, step, t, RF_GAP_LAUNCH, begin, at, error));
@@ -143,24 +167,32 @@ static rf_status give_launch(work *w, rf_traced_step *step, thread *t, int64_t b
     rf_lost lost;
     rf_gap gap;
     double each_ns;
-  } causes[] = {{RF_LOST_DELAY, RF_GAP_OTHERS, 1}, {RF_LOST_FAULTS, RF_GAP_FAULT, fault_ns}, {RF_LOST_OFF, RF_GAP_WAIT, 1}};
+  } causes[] = {{RF_LOST_DELAY, RF_GAP_OTHERS, 1},
+                {RF_LOST_FAULTS, RF_GAP_FAULT, fault_ns},
+                {RF_LOST_OFF, RF_GAP_WAIT, 1}};
   for (size_t i = 0; i < sizeof causes / sizeof *causes && at < end; i++) {
     int64_t took = take(w, t->lane, causes[i].lost, causes[i].each_ns, begin, end, end - at);
-    if (causes[i].lost == RF_LOST_DELAY) take(w, t->lane, RF_LOST_OFF, 1, begin, end, took); /* it was off its core then: not asleep */
+    /* it was off its core then: not asleep */
+    if (causes[i].lost == RF_LOST_DELAY) take(w, t->lane, RF_LOST_OFF, 1, begin, end, took);
     rf_gap gap = causes[i].gap;
-    if (gap == RF_GAP_WAIT && take(w, t->lane, RF_LOST_READ_FAULTS, 1, begin, end, 1)) gap = RF_GAP_IO; /* asleep until the disk answered */
+    /* asleep until the disk answered */
+    if (gap == RF_GAP_WAIT && take(w, t->lane, RF_LOST_READ_FAULTS, 1, begin, end, 1)) gap = RF_GAP_IO;
     RF_TRY(give(w, step, t, gap, at, at + took, error));
     at += took;
   }
   return give(w, step, t, RF_GAP_UNEXPLAINED, at, end, error);
 }
 
-/* ---- the run's own thread ---------------------------------------------------------------------------------------- */
+/* ---- the run's own thread -------------------------------------------------------------------- */
 
-static bool beside_ops(const rf_stamp *s) { return s->kind == RF_SPAN_PHASE && (s->id < RF_PHASE_FORWARD || s->id > RF_PHASE_OPTIMIZER); }
+static bool beside_ops(const rf_stamp *s) {
+  return s->kind == RF_SPAN_PHASE && (s->id < RF_PHASE_FORWARD || s->id > RF_PHASE_OPTIMIZER);
+}
 
-/* Between two ops, or an op and an end of the step: phases that were stamped there, and launches around them. Phases nest at most by containing. */
-static rf_status between_ops(work *w, rf_traced_step *step, thread *t, int64_t begin, int64_t end, rf_error *error) {
+/* Between two ops, or an op and an end of the step: phases that were stamped there, and launches
+ * around them. Phases nest at most by containing. */
+static rf_status between_ops(work *w, rf_traced_step *step, thread *t, int64_t begin, int64_t end,
+                             rf_error *error) {
   int lane = w->trace->threads + RF_TRACE_LANE_PHASES;
   int64_t at = begin, first = first_from(w, lane, begin), last = w->lane_at[lane + 1];
   for (int64_t i = first; i < last && w->spans->at[i].begin < end; i++) {
@@ -168,8 +200,12 @@ static rf_status between_ops(work *w, rf_traced_step *step, thread *t, int64_t b
     if (!beside_ops(&phase) || phase.end <= at || phase.end > end) continue;
     RF_TRY(give_launch(w, step, t, DISPATCH_NS, at, phase.begin, error));
     int64_t from = larger(at, phase.begin);
-    if (phase.id == RF_PHASE_WRITE || phase.id == RF_PHASE_CHECKPOINT) RF_TRY(give(w, step, t, RF_GAP_IO, from, phase.end, error));
-    else { step->phases += 1e-9 * (double)(phase.end - from); t->idle += phase.end - from; }
+    if (phase.id == RF_PHASE_WRITE || phase.id == RF_PHASE_CHECKPOINT)
+      RF_TRY(give(w, step, t, RF_GAP_IO, from, phase.end, error));
+    else {
+      step->phases += 1e-9 * (double)(phase.end - from);
+      t->idle += phase.end - from;
+    }
     at = phase.end;
   }
   return give_launch(w, step, t, DISPATCH_NS, at, end, error);
@@ -191,7 +227,7 @@ static rf_status own_thread(work *w, rf_traced_step *step, thread *t, rf_error *
   return between_ops(w, step, t, at, step->end, error);
 }
 
-/* ---- the other threads ------------------------------------------------------------------------------------------- */
+/* ---- the other threads ----------------------------------------------------------------------- */
 
 static rf_status other_thread(work *w, rf_traced_step *step, thread *t, rf_error *error) {
   int64_t at = step->begin, r = 0, entered = -1;
@@ -224,7 +260,7 @@ static rf_status other_thread(work *w, rf_traced_step *step, thread *t, rf_error
   return give(w, step, t, RF_GAP_SERIAL, at, step->end, error);
 }
 
-/* ---- inside the bodies of ops ------------------------------------------------------------------------------------ */
+/* ---- inside the bodies of ops ---------------------------------------------------------------- */
 
 static int by_lane_and_begin(const void *a, const void *b) {
   const rf_stamp *x = a, *y = b;
@@ -232,7 +268,8 @@ static int by_lane_and_begin(const void *a, const void *b) {
   return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-/* One thread's gaps, and the pieces beside which nothing was recorded, as far as they lie behind. */
+/* One thread's gaps, and the pieces beside which nothing was recorded, as far as they lie
+ * behind. */
 typedef struct idle {
   const rf_stamp *gap, *end;
   int piece;
@@ -251,7 +288,8 @@ static int64_t idle_in(const work *w, idle *i, int64_t begin, int64_t end) {
   return sum;
 }
 
-/* Gives seconds of a thread's bodies to a cause: to the pieces that the counter's span reaches over, by how much of each. */
+/* Gives seconds of a thread's bodies to a cause: to the pieces that the counter's span reaches
+ * over, by how much of each. */
 static void give_body(work *w, const idle *i, int lane, const rf_stamp *span, rf_gap gap, double seconds) {
   double all = 0;
   if (!(seconds > 0)) return;
@@ -259,11 +297,14 @@ static void give_body(work *w, const idle *i, int lane, const rf_stamp *span, rf
     for (int s = i->piece; s < w->pieces && w->piece[s].begin < span->end; s++) {
       rf_traced_step *step = &w->piece[s];
       double *body = &w->body[(int64_t)s * w->trace->threads + lane];
-      double part = step->whole ? (double)larger(0, smaller(step->end, span->end) - larger(step->begin, span->begin)) : 0;
+      double part = step->whole
+                        ? (double)larger(0, smaller(step->end, span->end) - larger(step->begin, span->begin))
+                        : 0;
       if (pass == 0) all += part;
       else if (all > 0) {
         double here = seconds * part / all < *body ? seconds * part / all : *body;
-        step->gaps[1][gap] += here; *body -= here;
+        step->gaps[1][gap] += here;
+        *body -= here;
       }
     }
 }
@@ -275,7 +316,10 @@ static void give_faults(work *w, const idle *i, int lane, const rf_stamp *span, 
   for (int s = i->piece; s < w->pieces && w->piece[s].begin < span->end; s++) {
     const rf_traced_step *step = &w->piece[s];
     int64_t part = step->whole ? smaller(step->end, span->end) - larger(step->begin, span->begin) : 0;
-    if (part > longest) { longest = part; most = s; }
+    if (part > longest) {
+      longest = part;
+      most = s;
+    }
   }
   if (most < 0) return;
   double *pages = &w->heap_pages[most], grown = span->value < *pages ? span->value : *pages;
@@ -285,14 +329,18 @@ static void give_faults(work *w, const idle *i, int lane, const rf_stamp *span, 
   give_body(w, i, lane, span, RF_GAP_FAULT, 1e-9 * (span->value - grown) * w->trace->fault_ns);
 }
 
-/* What the system counted and no gap took. Spans of one look stand one behind the other, in the order of rf_lost. */
+/* What the system counted and no gap took. Spans of one look stand one behind the other, in the
+ * order of rf_lost. */
 static void inside_bodies(work *w, int lane, idle i) {
   const rf_stamp *at = w->spans->at, *look = NULL;
   double delay = 0, reads = 0;
   for (int64_t k = w->lane_at[lane]; k < w->lane_at[lane + 1]; k++) {
     const rf_stamp *s = &at[k];
     if (s->kind != RF_SPAN_LOST) continue;
-    if (!look || look->begin != s->begin) { look = s; delay = reads = 0; }
+    if (!look || look->begin != s->begin) {
+      look = s;
+      delay = reads = 0;
+    }
     /* Off its core for longer than it had nothing to do: so long it stood still inside bodies. */
     double still = w->value[k] - (double)idle_in(w, &i, s->begin, s->end);
     if (s->id == RF_LOST_DELAY) delay = s->value;
@@ -301,19 +349,22 @@ static void inside_bodies(work *w, int lane, idle i) {
     if (s->id != RF_LOST_OFF || still <= NOISE_NS) continue;
     if (delay > still) delay = still;
     give_body(w, &i, lane, s, RF_GAP_OTHERS, 1e-9 * delay);
-    if (still - delay > NOISE_NS) give_body(w, &i, lane, s, reads > 0 ? RF_GAP_IO : RF_GAP_WAIT, 1e-9 * (still - delay));
+    if (still - delay > NOISE_NS)
+      give_body(w, &i, lane, s, reads > 0 ? RF_GAP_IO : RF_GAP_WAIT, 1e-9 * (still - delay));
   }
 }
 
-/* ---- the whole process stopped ----------------------------------------------------------------------------------- */
+/* ---- the whole process stopped --------------------------------------------------------------- */
 
-/* One look of a thread at its counters: spans of it stand one behind the other, in the order of rf_lost. */
+/* One look of a thread at its counters: spans of it stand one behind the other, in the order of
+ * rf_lost. */
 typedef struct counted {
   int64_t begin, end;
   double off, delay, reads;
 } counted;
 
-/* The look that begins at span `k` of a lane's, or behind it; `k`: behind that look. False: there is none. */
+/* The look that begins at span `k` of a lane's, or behind it; `k`: behind that look. False:
+ * there is none. */
 static bool next_look(const work *w, int lane, int64_t *k, counted *look) {
   int64_t last = w->lane_at[lane + 1];
   while (*k < last && w->spans->at[*k].kind != RF_SPAN_LOST) ++*k;
@@ -329,7 +380,8 @@ static bool next_look(const work *w, int lane, int64_t *k, counted *look) {
   return true;
 }
 
-/* The most of [begin, end) in which a thread may have worked, been ready to, or waited for a disk. `k` moves along, as `begin` does. */
+/* The most of [begin, end) in which a thread may have worked, been ready to, or waited for a
+ * disk. `k` moves along, as `begin` does. */
 static double awake_in(const work *w, int lane, int64_t *k, int64_t begin, int64_t end) {
   double awake = (double)(end - begin);
   counted look;
@@ -357,22 +409,30 @@ static rf_status stop_body(work *w, int index, int lane, int64_t begin, int64_t 
   rf_traced_step *step = &w->piece[index];
   double *body = &w->body[(int64_t)index * w->trace->threads + lane], seconds = 1e-9 * (double)(end - begin);
   if (end - begin < SHOWN_NS || *body < seconds) return RAFTER_OK;
-  *body -= seconds; step->gaps[0][RF_GAP_STOPPED] += seconds;
-  return rf_stamps_add(w->spans, (rf_stamp){begin, end, 0, RF_GAP_STOPPED, (uint16_t)lane, RF_SPAN_GAP, 0}, error);
+  *body -= seconds;
+  step->gaps[0][RF_GAP_STOPPED] += seconds;
+  return rf_stamps_add(w->spans, (rf_stamp){begin, end, 0, RF_GAP_STOPPED, (uint16_t)lane, RF_SPAN_GAP, 0},
+                       error);
 }
 
-static bool keeps_cause(const rf_stamp *gap) { return gap->id == RF_GAP_IO || gap->id == RF_GAP_OTHERS || gap->id == RF_GAP_STOPPED; }
+static bool keeps_cause(const rf_stamp *gap) {
+  return gap->id == RF_GAP_IO || gap->id == RF_GAP_OTHERS || gap->id == RF_GAP_STOPPED;
+}
 
 /* What a gap has of [begin, end) becomes the stop's; what lies before and behind stays. */
-static rf_status stop_gap(work *w, rf_traced_step *step, int64_t k, int64_t begin, int64_t end, rf_error *error) {
+static rf_status stop_gap(work *w, rf_traced_step *step, int64_t k, int64_t begin, int64_t end,
+                          rf_error *error) {
   rf_stamp gap = w->spans->at[k], cut = gap;
-  cut.begin = larger(begin, gap.begin); cut.end = smaller(end, gap.end);
+  cut.begin = larger(begin, gap.begin);
+  cut.end = smaller(end, gap.end);
   double seconds = 1e-9 * (double)(cut.end - cut.begin), *from = &step->gaps[0][gap.id];
   *from = *from > seconds ? *from - seconds : 0;
   step->gaps[0][RF_GAP_STOPPED] += seconds;
-  cut.id = RF_GAP_STOPPED; w->spans->at[k] = cut;
+  cut.id = RF_GAP_STOPPED;
+  w->spans->at[k] = cut;
   rf_stamp before = gap, behind = gap;
-  before.end = cut.begin; behind.begin = cut.end;
+  before.end = cut.begin;
+  behind.begin = cut.end;
   if (before.end > before.begin) RF_TRY(rf_stamps_add(w->spans, before, error));
   if (behind.end > behind.begin) RF_TRY(rf_stamps_add(w->spans, behind, error));
   return RAFTER_OK;
@@ -407,7 +467,8 @@ static rf_status stop_lane(work *w, int index, int lane, int64_t begin, int64_t 
   }
   for (int64_t k = w->had; k < count; k++) {
     const rf_stamp *gap = &w->spans->at[k];
-    if (gap->lane == lane && overlap(gap, begin, end) > 0 && !keeps_cause(gap)) RF_GO(stop_gap(w, &w->piece[index], k, begin, end, error));
+    if (gap->lane == lane && overlap(gap, begin, end) > 0 && !keeps_cause(gap))
+      RF_GO(stop_gap(w, &w->piece[index], k, begin, end, error));
   }
 done:
   free(near.at);
@@ -419,34 +480,41 @@ static int64_t begin_of_stop(const work *w, const counted *look, int64_t length)
   int64_t begin = look->begin, end = look->end, longest = 0, at;
   for (int64_t k = 0; k < w->spans->count; k++) {
     const rf_stamp *s = &w->spans->at[k];
-    if (s->lane || (s->kind != RF_SPAN_OP && s->kind != RF_SPAN_GAP) || overlap(s, look->begin, look->end) <= longest) continue;
+    if (s->lane || (s->kind != RF_SPAN_OP && s->kind != RF_SPAN_GAP) ||
+        overlap(s, look->begin, look->end) <= longest)
+      continue;
     longest = overlap(s, look->begin, look->end);
-    begin = larger(s->begin, look->begin); end = smaller(s->end, look->end);
+    begin = larger(s->begin, look->begin);
+    end = smaller(s->end, look->end);
   }
   at = begin + (end - begin - length) / 2;
   return smaller(larger(at, look->begin), look->end - length);
 }
 
-/* A look of the run's own thread and what the others counted meanwhile: time less all that any of them may have been awake is time in which none was. */
+/* A look of the run's own thread and what the others counted meanwhile: time less all that any
+ * of them may have been awake is time in which none was. */
 static rf_status find_stops(work *w, rf_error *error) {
   counted look;
   int threads = w->trace->threads;
   int64_t *at = calloc((size_t)threads + 1, sizeof *at);
   rf_status status = RAFTER_OK;
-  if (!at) return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
+  if (!at)
+    return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
   for (int lane = 0; lane < threads; lane++) at[lane] = w->lane_at[lane];
   while (threads && next_look(w, 0, &at[0], &look)) {
     double asleep = look.off - look.delay, length = (double)(look.end - look.begin);
     if (asleep < STOPPED_NS || look.reads > 0) continue;
     asleep = (asleep < length ? asleep : length) - phases_in(w, look.begin, look.end);
     for (int lane = 1; lane < threads && asleep >= STOPPED_NS; lane++)
-      if (w->lane_at[lane] < w->lane_at[lane + 1]) asleep -= awake_in(w, lane, &at[lane], look.begin, look.end);
+      if (w->lane_at[lane] < w->lane_at[lane + 1])
+        asleep -= awake_in(w, lane, &at[lane], look.begin, look.end);
     if (asleep < STOPPED_NS) continue;
     int64_t begin = begin_of_stop(w, &look, (int64_t)asleep), end = begin + (int64_t)asleep;
     for (int s = 0; s < w->pieces; s++) {
       const rf_traced_step *step = &w->piece[s];
       int64_t from = larger(begin, step->begin), to = smaller(end, step->end);
-      for (int lane = 0; lane < threads && step->whole && from < to; lane++) RF_GO(stop_lane(w, s, lane, from, to, error));
+      for (int lane = 0; lane < threads && step->whole && from < to; lane++)
+        RF_GO(stop_lane(w, s, lane, from, to, error));
     }
   }
 done:
@@ -454,43 +522,54 @@ done:
   return status;
 }
 
-/* ---- all of it --------------------------------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 /* Steps in order, each walk with the time behind it. */
 static rf_status take_pieces(work *w, rf_error *error) {
   w->pieces = 2 * w->trace->steps;
   w->piece = calloc((size_t)w->pieces + 1, sizeof *w->piece);
-  if (!w->piece) return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
+  if (!w->piece)
+    return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
   for (int s = 0; s < w->trace->steps; s++) {
     const rf_traced_step *step = &w->trace->step[s];
     w->piece[2 * s] = *step;
-    w->piece[2 * s + 1] = (rf_traced_step){.begin = step->end, .end = step->after.end, .heap_bytes = step->after.heap_bytes, .whole = step->whole};
+    w->piece[2 * s + 1] = (rf_traced_step){.begin = step->end,
+                                           .end = step->after.end,
+                                           .heap_bytes = step->after.heap_bytes,
+                                           .whole = step->whole};
   }
   return RAFTER_OK;
 }
 
-/* Seconds of phases beside ops by name, each but for what lies in others: they nest, and stand in order with what contains first. */
+/* Seconds of phases beside ops by name, each but for what lies in others: they nest, and stand
+ * in order with what contains first. */
 static void sum_phases(const work *w, const rf_traced_step *piece, double by_phase[RF_PHASES]) {
   int lane = w->trace->threads + RF_TRACE_LANE_PHASES, open[8], depth = 0;
   int64_t until[8];
-  for (int64_t k = first_from(w, lane, piece->begin); k < w->lane_at[lane + 1] && w->spans->at[k].begin < piece->end; k++) {
+  for (int64_t k = first_from(w, lane, piece->begin);
+       k < w->lane_at[lane + 1] && w->spans->at[k].begin < piece->end; k++) {
     const rf_stamp *s = &w->spans->at[k];
     int64_t length = beside_ops(s) ? overlap(s, piece->begin, piece->end) : 0;
     if (length <= 0) continue;
     while (depth && until[depth - 1] <= s->begin) depth--;
     by_phase[s->id] += 1e-9 * (double)length;
     if (depth) by_phase[open[depth - 1]] -= 1e-9 * (double)length;
-    if (depth < 8) { open[depth] = s->id; until[depth++] = s->end; }
+    if (depth < 8) {
+      open[depth] = s->id;
+      until[depth++] = s->end;
+    }
   }
 }
 
 static void give_pieces(work *w) {
   for (int s = 0; s < w->trace->steps; s++) {
     rf_traced_step *step = &w->trace->step[s], *walk = &w->piece[2 * s], *behind = walk + 1;
-    rf_traced_after after = {.end = behind->end, .heap_bytes = behind->heap_bytes, .work = behind->work, .phases = behind->phases};
+    rf_traced_after after = {
+        .end = behind->end, .heap_bytes = behind->heap_bytes, .work = behind->work, .phases = behind->phases};
     memcpy(after.gaps, behind->gaps, sizeof after.gaps);
     sum_phases(w, behind, after.by_phase);
-    *step = *walk; step->after = after;
+    *step = *walk;
+    step->after = after;
   }
 }
 
@@ -510,9 +589,14 @@ rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error)
   rf_status status = RAFTER_OK;
   int lanes = trace->threads + RF_TRACE_LANES;
   size_t pieces = 2 * (size_t)trace->steps + 1;
-  work w = {.trace = trace, .spans = spans, .had = spans->count, .lane_at = calloc((size_t)lanes + 2, sizeof *w.lane_at)};
-  double *value = malloc(((size_t)spans->count + 1) * sizeof *value); /* of LOST spans, which are used up here */
-  w.lost_at = calloc((size_t)lanes + 1, sizeof *w.lost_at); w.heap_pages = calloc(pieces, sizeof *w.heap_pages);
+  work w = {.trace = trace,
+            .spans = spans,
+            .had = spans->count,
+            .lane_at = calloc((size_t)lanes + 2, sizeof *w.lane_at)};
+  /* of LOST spans, which are used up here */
+  double *value = malloc(((size_t)spans->count + 1) * sizeof *value);
+  w.lost_at = calloc((size_t)lanes + 1, sizeof *w.lost_at);
+  w.heap_pages = calloc(pieces, sizeof *w.heap_pages);
   w.body = calloc(pieces * (size_t)(trace->threads + 1), sizeof *w.body);
   if (!w.lane_at || !value || !w.lost_at || !w.heap_pages || !w.body) {
     status = RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
@@ -520,8 +604,14 @@ rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error)
   }
   w.value = value;
   RF_GO(take_pieces(&w, error));
-  for (int64_t i = 0; i < spans->count; i++) { w.lane_at[spans->at[i].lane + 1]++; value[i] = spans->at[i].value; }
-  for (int lane = 0; lane < lanes; lane++) { w.lane_at[lane + 1] += w.lane_at[lane]; w.lost_at[lane] = w.lane_at[lane]; }
+  for (int64_t i = 0; i < spans->count; i++) {
+    w.lane_at[spans->at[i].lane + 1]++;
+    value[i] = spans->at[i].value;
+  }
+  for (int lane = 0; lane < lanes; lane++) {
+    w.lane_at[lane + 1] += w.lane_at[lane];
+    w.lost_at[lane] = w.lane_at[lane];
+  }
   for (int s = 0; s < w.pieces; s++)
     if (w.piece[s].whole) RF_GO(one_piece(&w, s, error));
   RF_GO(find_stops(&w, error));
@@ -535,9 +625,16 @@ rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error)
     for (int s = 0; s < w.pieces; s++)
       if (w.piece[s].whole) w.piece[s].work += w.body[(int64_t)s * trace->threads + lane];
   }
-  for (int64_t i = 0; i < w.had; i++) spans->at[i].value = value[i]; /* a trace says what the system counted */
+  /* a trace says what the system counted */
+  for (int64_t i = 0; i < w.had; i++) spans->at[i].value = value[i];
   give_pieces(&w);
 done:
-  free(w.piece); free(value); free(w.lane_at); free(w.region); free(w.lost_at); free(w.heap_pages); free(w.body);
+  free(w.piece);
+  free(value);
+  free(w.lane_at);
+  free(w.region);
+  free(w.lost_at);
+  free(w.heap_pages);
+  free(w.body);
   return status;
 }

@@ -1,5 +1,6 @@
-/* guard.c - the promise that a step allocates nothing, made fatal. Built with RF_DEBUG_GUARD the process's allocator entry points are
- * replaced by ones that pass through to glibc's own, and abort with the phase's name while a guard is up. */
+/* guard.c - the promise that a step allocates nothing, made fatal. Built with RF_DEBUG_GUARD the
+ * process's allocator entry points are replaced by ones that pass through to glibc's own, and
+ * abort with the phase's name while a guard is up. */
 #define _GNU_SOURCE
 #include "run/run.h"
 
@@ -13,7 +14,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t), *__libc_memalign(size_t, size_t);
+extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t),
+    *__libc_memalign(size_t, size_t);
 extern void __libc_free(void *);
 
 static _Atomic(const char *) phase_up;
@@ -22,7 +24,8 @@ static void check(const char *call) {
   const char *phase = atomic_load_explicit(&phase_up, memory_order_relaxed);
   if (!phase) return;
   atomic_store(&phase_up, NULL);
-  const char *parts[] = {"rafter: ", call, " during ", phase, " (expected: no allocation between the first and the last step)\n"};
+  const char *parts[] = {"rafter: ", call, " during ", phase,
+                         " (expected: no allocation between the first and the last step)\n"};
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
     if (write(2, parts[i], strlen(parts[i])) < 0) break;
   abort();

@@ -22,13 +22,15 @@ static void tell(target *t, int64_t values) {
   t->progress.report(t->progress.self, "loading", part / 100.0);
 }
 
-/* Writes values into every persistent tensor that holds this parameter: weight (in its dtype) and master. */
+/* Writes values into every persistent tensor that holds this parameter: weight (in its dtype)
+ * and master. */
 static void put_values(const target *t, int param, int64_t first, int64_t count, const float *values) {
   const rf_graph *graph = t->of->graph;
   for (int id = 0; id < graph->tensor_count; id++) {
     const rf_tensor *tensor = &graph->tensor[id];
     if (tensor->param != param || !tensor->persistent ||
-        (tensor->class != RF_CLASS_WEIGHT && tensor->class != RF_CLASS_MASTER && tensor->class != RF_CLASS_ADAPTER))
+        (tensor->class != RF_CLASS_WEIGHT && tensor->class != RF_CLASS_MASTER &&
+         tensor->class != RF_CLASS_ADAPTER))
       continue;
     if (tensor->dtype == RF_PACKED) continue;
     void *at = rf_run_tensor(t->run, t->plan, id);
@@ -39,7 +41,8 @@ static void put_values(const target *t, int param, int64_t first, int64_t count,
   }
 }
 
-static rf_status visit(void *context, int param, int64_t first, int64_t count, const float *values, rf_error *error) {
+static rf_status visit(void *context, int param, int64_t first, int64_t count, const float *values,
+                       rf_error *error) {
   (void)error;
   tell(context, count);
   put_values(context, param, first, count, values);
@@ -60,12 +63,14 @@ static void *place(void *context, int param, const rf_panels **panels) {
   return NULL;
 }
 
-static rf_status load_weights(rf_run *run, int plan, const rf_plan *of, const char *path, rf_progress progress, rf_error *error) {
+static rf_status load_weights(rf_run *run, int plan, const rf_plan *of, const char *path,
+                              rf_progress progress, rf_error *error) {
   target t = {.run = run, .plan = plan, .of = of, .progress = progress, .said = -1};
   int64_t bytes = 0, least = progress.least_bytes ? progress.least_bytes : RF_LOAD_LONG_BYTES;
   for (int id = 0; id < of->graph->tensor_count; id++) {
     const rf_tensor *tensor = &of->graph->tensor[id];
-    if (tensor->persistent && tensor->param >= 0 && (tensor->class == RF_CLASS_WEIGHT || tensor->class == RF_CLASS_MASTER))
+    if (tensor->persistent && tensor->param >= 0 &&
+        (tensor->class == RF_CLASS_WEIGHT || tensor->class == RF_CLASS_MASTER))
       bytes += rf_tensor_bytes(tensor);
   }
   rf_params base = rf_params_of_base(&of->graph->params);
@@ -98,19 +103,23 @@ static void initialise(rf_run *run, int plan, const rf_plan *of, uint64_t seed, 
   }
 }
 
-void rf_initialise_weights(rf_run *run, int plan, const rf_plan *of, uint64_t seed) { initialise(run, plan, of, seed, 0, of->graph->params.count); }
+void rf_initialise_weights(rf_run *run, int plan, const rf_plan *of, uint64_t seed) {
+  initialise(run, plan, of, seed, 0, of->graph->params.count);
+}
 
 rf_status rf_load_adapters(rf_run *run, int plan, const rf_plan *of, const char *folder, rf_error *error) {
   target t = {.run = run, .plan = plan, .of = of};
   return rf_adapter_read(folder, &of->graph->model, &of->graph->params, visit, &t, error);
 }
 
-rf_status rf_fill_weights(rf_run *run, int plan, const rf_plan *of, const char *path, uint64_t seed, rf_progress progress, rf_error *error) {
+rf_status rf_fill_weights(rf_run *run, int plan, const rf_plan *of, const char *path, uint64_t seed,
+                          rf_progress progress, rf_error *error) {
   const rf_params *params = &of->graph->params;
   const rf_model *model = &of->graph->model;
   if (path && *path) RF_TRY(load_weights(run, plan, of, path, progress, error));
   else initialise(run, plan, of, seed, 0, params->base);
-  if (params->adapter > 0 && *model->lora.folder) return rf_load_adapters(run, plan, of, model->lora.folder, error);
+  if (params->adapter > 0 && *model->lora.folder)
+    return rf_load_adapters(run, plan, of, model->lora.folder, error);
   initialise(run, plan, of, seed, params->base, params->count);
   return RAFTER_OK;
 }

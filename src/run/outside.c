@@ -1,4 +1,5 @@
-/* outside.c - resident memory that is not the arena, from what the kernel says about this process. */
+/* outside.c - resident memory that is not the arena, from what the kernel says about this
+ * process. */
 #define _GNU_SOURCE
 #include "run/run.h"
 
@@ -20,7 +21,8 @@ rf_status rf_run_outside(const rf_run *run, rf_outside *outside, rf_error *error
   if (file >= 0) close(file);
   if (got <= 0) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read /proc/self/status");
   text[got] = 0;
-  int64_t anonymous = proc_row_bytes(text, "RssAnon:"), from_files = proc_row_bytes(text, "RssFile:"), shared = proc_row_bytes(text, "RssShmem:");
+  int64_t anonymous = proc_row_bytes(text, "RssAnon:"), from_files = proc_row_bytes(text, "RssFile:"),
+          shared = proc_row_bytes(text, "RssShmem:");
   if (anonymous < 0 || from_files < 0 || shared < 0)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "/proc/self/status has no RssAnon, RssFile or RssShmem row");
   outside->resident_bytes = anonymous + from_files + shared;

@@ -27,18 +27,21 @@ const char *rf_lost_name(rf_lost lost) { return LOSTS[lost]; }
 const char *rf_counter_name(rf_counter counter) { return COUNTERS[counter].name; }
 const char *rf_counter_unit(rf_counter counter) { return COUNTERS[counter].unit; }
 
-/* ---- which steps ------------------------------------------------------------------------------------------------- */
+/* ---- which steps ----------------------------------------------------------------------------- */
 
 rf_status rf_trace_when_parse(const char *text, rf_trace_when *when, rf_error *error) {
   long long first = 0, last = 0, stride = 1;
   int used = 0;
   if (!strcmp(text, "all")) return *when = (rf_trace_when){0, INT64_MAX, 1}, RAFTER_OK;
-  bool good = (sscanf(text, "steps=%lld..%lld:%lld%n", &first, &last, &stride, &used) == 3 && !text[used]) ||
-              (stride = 1, used = 0, sscanf(text, "steps=%lld..%lld%n", &first, &last, &used) == 2 && !text[used]) ||
-              (used = 0, sscanf(text, "steps=%lld%n", &first, &used) == 1 && !text[used] && (last = first, true));
+  bool good =
+      (sscanf(text, "steps=%lld..%lld:%lld%n", &first, &last, &stride, &used) == 3 && !text[used]) ||
+      (stride = 1, used = 0, sscanf(text, "steps=%lld..%lld%n", &first, &last, &used) == 2 && !text[used]) ||
+      (used = 0, sscanf(text, "steps=%lld%n", &first, &used) == 1 && !text[used] && (last = first, true));
   if (!good || first < 1 || last < first || stride < 1)
-    return RF_FAIL(error, RAFTER_INVALID, "steps are counted from 1: for example --trace steps=10..12, steps=10..100:10 or all",
-                   "unknown steps (--trace: expected steps=A..B[:STRIDE] with 1 <= A <= B, or all, got %s)", text);
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "steps are counted from 1: for example --trace steps=10..12, steps=10..100:10 or all",
+                   "unknown steps (--trace: expected steps=A..B[:STRIDE] with 1 <= A <= B, or all, got %s)",
+                   text);
   *when = (rf_trace_when){first, last, stride};
   return RAFTER_OK;
 }
@@ -47,7 +50,7 @@ bool rf_trace_wants(const rf_trace_when *when, int64_t step) {
   return step >= when->first && step <= when->last && (step - when->first) % when->stride == 0;
 }
 
-/* ---- opening ----------------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 /* Spans of the run's own thread, and of each other one: fewer where there are many. */
 enum {
@@ -82,7 +85,8 @@ static double measure_fault(void) {
 }
 
 static rf_status open_lane(rf_lane *lane, int64_t capacity, rf_error *error) {
-  lane->file = -1; lane->capacity = capacity;
+  lane->file = -1;
+  lane->capacity = capacity;
   void *pages = NULL;
   RF_TRY(rf_pages_map((size_t)capacity * sizeof *lane->ring, &pages, NULL, error));
   lane->ring = pages;
@@ -98,7 +102,9 @@ static void know_threads(rf_record *record) {
 
 rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **out, rf_error *error) {
   rf_status status = RAFTER_OK;
-  if (rf_record_lanes) return RF_FAIL(error, RAFTER_FAILED, "close the other one first", "a record is open already (expected one at a time)");
+  if (rf_record_lanes)
+    return RF_FAIL(error, RAFTER_FAILED, "close the other one first",
+                   "a record is open already (expected one at a time)");
   if (threads > UINT16_MAX - RF_TRACE_LANES) threads = UINT16_MAX - RF_TRACE_LANES;
   rf_record *record = calloc(1, sizeof *record);
   if (!record || !(record->step = calloc(MOST_STEPS, sizeof *record->step)) ||
@@ -109,7 +115,9 @@ rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **out
   record->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
   memset(record->lanes.lane, 0, (size_t)threads * sizeof(rf_lane));
   memset(record->step, 0, MOST_STEPS * sizeof *record->step);
-  record->lanes.count = threads; record->lanes.op = RF_NONE; record->step_capacity = MOST_STEPS;
+  record->lanes.count = threads;
+  record->lanes.op = RF_NONE;
+  record->step_capacity = MOST_STEPS;
   int64_t each = MOST_SPANS;
   while (each > LEAST_SPANS && each * threads > ALL_SPANS) each /= 2;
   for (int i = 0; i < threads; i++) record->lanes.lane[i].file = -1;
@@ -121,7 +129,8 @@ rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **out
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   record->wall = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-  rf_record_lanes = &record->lanes; opened = record;
+  rf_record_lanes = &record->lanes;
+  opened = record;
   know_threads(record);
 done:
   if (status == RAFTER_OK) *out = record;
@@ -131,20 +140,26 @@ done:
 
 void rf_record_close(rf_record *record) {
   if (!record) return;
-  if (rf_record_lanes == &record->lanes) { rf_record_lanes = NULL; opened = NULL; }
+  if (rf_record_lanes == &record->lanes) {
+    rf_record_lanes = NULL;
+    opened = NULL;
+  }
   if (rf_lanes_on == &record->lanes) rf_lanes_on = NULL;
   for (int i = 0; record->lanes.lane && i < record->lanes.count; i++) {
-    if (record->lanes.lane[i].ring) rf_pages_unmap(record->lanes.lane[i].ring, (size_t)record->lanes.lane[i].capacity * sizeof(rf_stamp));
+    if (record->lanes.lane[i].ring)
+      rf_pages_unmap(record->lanes.lane[i].ring, (size_t)record->lanes.lane[i].capacity * sizeof(rf_stamp));
     if (record->lanes.lane[i].file >= 0) close(record->lanes.lane[i].file);
   }
   if (record->statm > 0) close(record->statm);
-  free(record->lanes.lane); free(record->step);
+  free(record->lanes.lane);
+  free(record->step);
   free(record);
 }
 
-/* ---- stamping ---------------------------------------------------------------------------------------------------- */
+/* ---- stamping -------------------------------------------------------------------------------- */
 
-/* Bytes of the process's own data, which grow when its heap does. (The allocator's own count walks all its free pieces.) */
+/* Bytes of the process's own data, which grow when its heap does. (The allocator's own count
+ * walks all its free pieces.) */
 static int64_t data_bytes(int file) {
   char text[160];
   ssize_t got = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);
@@ -156,21 +171,26 @@ static int64_t data_bytes(int file) {
   return pages * sysconf(_SC_PAGESIZE);
 }
 
-/* The same, read anew only where the run's own thread has mapped pages since: what grew was touched, too. */
+/* The same, read anew only where the run's own thread has mapped pages since: what grew was
+ * touched, too. */
 static int64_t heap_bytes(rf_record *record) {
   struct rusage use;
   bool known = !getrusage(RUSAGE_THREAD, &use);
-  if (!record->heap || !known || use.ru_minflt != record->heap_faults) record->heap = data_bytes(record->statm);
+  if (!record->heap || !known || use.ru_minflt != record->heap_faults)
+    record->heap = data_bytes(record->statm);
   record->heap_faults = known ? use.ru_minflt : 0;
   return record->heap;
 }
 
-static rf_recorded_step *step_at(rf_record *record, int64_t index) { return &record->step[index % record->step_capacity]; }
+static rf_recorded_step *step_at(rf_record *record, int64_t index) {
+  return &record->step[index % record->step_capacity];
+}
 
 /* The time behind the last walk is over. */
 static void end_behind(rf_record *record, int64_t now, int64_t heap) {
   rf_recorded_step *s = step_at(record, record->steps - 1);
-  s->until = now; s->heap[2] = heap;
+  s->until = now;
+  s->heap[2] = heap;
   record->behind = false;
 }
 
@@ -200,7 +220,8 @@ void rf_record_put_step(int64_t step) {
   if (follows) rf_lane_begin(&record->lanes, 0, now);
   else rf_lanes_forget(&record->lanes); /* what was counted in time that is not recorded explains no step */
   s->heap[0] = heap_bytes(record);
-  rf_lanes_on = &record->lanes; record->walking = true;
+  rf_lanes_on = &record->lanes;
+  record->walking = true;
   s->begin = rf_now_ns();
   if (!follows) return;
   put_phase(RF_PHASE_RECORD, now, s->begin);
@@ -209,17 +230,23 @@ void rf_record_put_step(int64_t step) {
 
 void rf_record_put_extent(int64_t parts, int64_t rows, int64_t context) {
   rf_recorded_step *s = step_at(opened, opened->steps);
-  if (opened->walking) { s->parts = parts; s->rows = rows; s->context = context; }
+  if (opened->walking) {
+    s->parts = parts;
+    s->rows = rows;
+    s->context = context;
+  }
 }
 
 void rf_record_put_end(int64_t tokens) {
   rf_record *record = opened;
   if (!record->walking) return;
   rf_recorded_step *s = step_at(record, record->steps++);
-  s->end = rf_now_ns(); s->tokens = tokens;
+  s->end = rf_now_ns();
+  s->tokens = tokens;
   rf_lane_begin(&record->lanes, 0, s->end);
   s->heap[1] = heap_bytes(record);
-  record->walking = false; record->behind = true;
+  record->walking = false;
+  record->behind = true;
   put_phase(RF_PHASE_RECORD, s->end, rf_now_ns());
 }
 

@@ -1,12 +1,18 @@
-/* record.h - recording a run while it goes: which steps, phases and counters, and the trace that comes of it.
+/* record.h - recording a run while it goes: which steps, phases and counters, and the trace that
+ * comes of it.
  *
- *   rf_record_open(&when, threads, &record, error);   once, before the first phase that should be seen
- *   rf_record_step(10);                               from here on ops are recorded, when step 10 is asked for
- *   ... rf_run_section(...) records each op, its kernels each thread's part of it (backend/lanes.h)
- *   rf_record_step_end(tokens);                       its walk is over; what follows is recorded too, until the next step begins
+ *   rf_record_open(&when, threads, &record, error);   once, before the first phase that should
+ *     be seen
+ *   rf_record_step(10);                               from here on ops are recorded, when step
+ *     10 is asked for
+ *   ... rf_run_section(...) records each op, its kernels each thread's part of it
+ *     (backend/lanes.h)
+ *   rf_record_step_end(tokens);                       its walk is over; what follows is recorded
+ *     too, until the next step begins
  *   rf_trace_collect(record, plans, names, count, &trace, error);
  *
- * Nothing is allocated and no lock is taken between open and collect; where more happens than the rings hold, the oldest is gone and counted. */
+ * Nothing is allocated and no lock is taken between open and collect; where more happens than
+ * the rings hold, the oldest is gone and counted. */
 #ifndef RF_RECORD_H
 #define RF_RECORD_H
 
@@ -42,7 +48,8 @@ typedef enum rf_counter {
 const char *rf_counter_name(rf_counter counter);
 const char *rf_counter_unit(rf_counter counter);
 
-/* Why a thread did no work of an op. Times inside the bodies of ops are told from times outside them. */
+/* Why a thread did no work of an op. Times inside the bodies of ops are told from times outside
+ * them. */
 typedef enum rf_gap {
   RF_GAP_LAUNCH,     /* from one op to the next, and until a thread has begun its part */
   RF_GAP_WAIT,       /* its part was done, or at a barrier, while others worked; or asleep inside its part */
@@ -58,7 +65,7 @@ typedef enum rf_gap {
 const char *rf_gap_name(rf_gap gap);
 const char *rf_lost_name(rf_lost lost);
 
-/* ---- which steps ------------------------------------------------------------------------------------------------- */
+/* ---- which steps ----------------------------------------------------------------------------- */
 
 typedef struct rf_trace_when {
   int64_t first, last, stride; /* steps first, first + stride, ... up to last */
@@ -67,7 +74,7 @@ typedef struct rf_trace_when {
 rf_status rf_trace_when_parse(const char *text, rf_trace_when *when, rf_error *error);
 bool rf_trace_wants(const rf_trace_when *when, int64_t step);
 
-/* ---- recording --------------------------------------------------------------------------------------------------- */
+/* ---- recording ------------------------------------------------------------------------------- */
 
 typedef struct rf_record rf_record;
 /* RAFTER_FAILED when one is open already: a process has one set of cores. */
@@ -78,7 +85,8 @@ void rf_record_close(rf_record *record); /* NULL is allowed */
 extern rf_lanes *rf_record_lanes;
 void rf_record_put_step(int64_t step);
 void rf_record_put_end(int64_t tokens);
-/* A step by its number, or -1: the next walk, from 1. What follows is recorded when it is asked for, until the next step begins. */
+/* A step by its number, or -1: the next walk, from 1. What follows is recorded when it is asked
+ * for, until the next step begins. */
 static inline void rf_record_step(int64_t step) {
   if (__builtin_expect(rf_record_lanes != NULL, 0)) rf_record_put_step(step);
 }
@@ -91,11 +99,14 @@ static inline void rf_record_pause(void) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_pause();
 }
 void rf_record_put_extent(int64_t parts, int64_t rows, int64_t context);
-/* What takes part in the walk of this step, where that is less than the plan's: what the prediction beside it is for. */
+/* What takes part in the walk of this step, where that is less than the plan's: what the
+ * prediction beside it is for. */
 static inline void rf_record_extent(int64_t parts, int64_t rows, int64_t context) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_extent(parts, rows, context);
 }
-static inline int64_t rf_phase_begin(void) { return __builtin_expect(rf_record_lanes != NULL, 0) ? rf_now_ns() : 0; }
+static inline int64_t rf_phase_begin(void) {
+  return __builtin_expect(rf_record_lanes != NULL, 0) ? rf_now_ns() : 0;
+}
 void rf_phase_put(rf_phase phase, int64_t begin);
 static inline void rf_phase_end(rf_phase phase, int64_t begin) {
   if (__builtin_expect(begin != 0, 0)) rf_phase_put(phase, begin);
@@ -105,23 +116,26 @@ static inline void rf_count(rf_counter counter, double value) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_count_put(counter, value);
 }
 
-/* ---- what came of it --------------------------------------------------------------------------------------------- */
+/* ---- what came of it ------------------------------------------------------------------------- */
 
-/* The time behind a step's walk: validation, checkpoints, what is logged and written. Its seconds sum to threads times its length, too. */
+/* The time behind a step's walk: validation, checkpoints, what is logged and written. Its
+ * seconds sum to threads times its length, too. */
 typedef struct rf_traced_after {
   int64_t end, heap_bytes; /* where the next step began; of one without a next where the last phase ended */
   double gaps[2][RF_GAPS], work, phases;
-  double by_phase[RF_PHASES]; /* seconds of the run's own thread in phases beside ops, those inside another left out */
+  /* seconds of the run's own thread in phases beside ops, those inside another left out */
+  double by_phase[RF_PHASES];
 } rf_traced_after;
 
 typedef struct rf_traced_step {
   int64_t step, begin, end, tokens;
-  int64_t parts, rows, context; /* of a walk: sequences, rows, and keys of all of them; parts 0: as the plan has them */
-  bool whole;                   /* all of its spans are there */
-  double gaps[2][RF_GAPS];      /* seconds of all threads: outside the bodies of ops, inside them */
-  double work;                  /* seconds of all threads in ops, without those gaps */
-  double phases;                /* seconds of the run's own thread in phases beside ops (data, sample, ...) */
-  int64_t faults, heap_bytes;   /* pages mapped; bytes that the process's data grew by */
+  /* of a walk: sequences, rows, and keys of all of them; parts 0: as the plan has them */
+  int64_t parts, rows, context;
+  bool whole;                 /* all of its spans are there */
+  double gaps[2][RF_GAPS];    /* seconds of all threads: outside the bodies of ops, inside them */
+  double work;                /* seconds of all threads in ops, without those gaps */
+  double phases;              /* seconds of the run's own thread in phases beside ops (data, sample, ...) */
+  int64_t faults, heap_bytes; /* pages mapped; bytes that the process's data grew by */
   rf_traced_after after;
 } rf_traced_step;
 
@@ -148,12 +162,15 @@ typedef enum rf_trace_lane {
 } rf_trace_lane;
 const char *rf_trace_lane_name(rf_trace_lane lane);
 
-/* Everything recorded so far, with phases of ops, the predicted lane, live bytes and gaps worked out. The plans must outlive the trace. */
-rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans, const char *const *names, int count, rf_trace **trace,
-                           rf_error *error);
+/* Everything recorded so far, with phases of ops, the predicted lane, live bytes and gaps worked
+ * out. The plans must outlive the trace. */
+rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans, const char *const *names,
+                           int count, rf_trace **trace, rf_error *error);
 void rf_trace_free(rf_trace *trace);
 
-/* Bytes of the arena that hold something while op `op` runs, and the end of the last of them. At the plan's peak op the end is arena_bytes. */
-void rf_plan_live(const rf_plan *plan, int64_t *live /* op_count */, int64_t *end /* op_count, may be NULL */);
+/* Bytes of the arena that hold something while op `op` runs, and the end of the last of them. At
+ * the plan's peak op the end is arena_bytes. */
+void rf_plan_live(const rf_plan *plan, int64_t *live /* op_count */,
+                  int64_t *end /* op_count, may be NULL */);
 
 #endif

@@ -9,13 +9,17 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Two poison words: both halves are bf16 NaNs, the words f32 NaNs, pairs of them f64 NaNs, and as an id they are negative. */
+/* Two poison words: both halves are bf16 NaNs, the words f32 NaNs, pairs of them f64 NaNs, and
+ * as an id they are negative. */
 static const uint32_t POISON_DEAD = 0xfffafffau, POISON_FRESH = 0xfffcfffcu;
-/* What untouched arena bytes hold in debug runs, and the slack mapped behind the arena to see writes past its end. */
+/* What untouched arena bytes hold in debug runs, and the slack mapped behind the arena to see
+ * writes past its end. */
 enum { UNTOUCHED = 0xa7, SLACK_BYTES = 1 << 16, GUARD_BYTE = 0x5c };
 
-/* After these ops a scalar tells whether the step is still sound; each is read before anything persistent depends on it. */
-typedef enum rf_probe { PROBE_NONE, PROBE_FIRST, PROBE_INDEX, PROBE_UPDATE } rf_probe; /* UPDATE: INDEX of its last output */
+/* After these ops a scalar tells whether the step is still sound; each is read before anything
+ * persistent depends on it. */
+/* UPDATE: INDEX of its last output */
+typedef enum rf_probe { PROBE_NONE, PROBE_FIRST, PROBE_INDEX, PROBE_UPDATE } rf_probe;
 
 typedef struct rf_bound_plan {
   const rf_plan *plan;
@@ -23,7 +27,8 @@ typedef struct rf_bound_plan {
   rf_measured *measured;
   uint8_t *probe; /* rf_probe per op */
   int begin[RF_SECTIONS], end[RF_SECTIONS];
-  int *fresh_at, *dead_at, *fresh, *dead; /* debug: tensors by the op at which their bytes begin / end (CSR lists) */
+  /* debug: tensors by the op at which their bytes begin / end (CSR lists) */
+  int *fresh_at, *dead_at, *fresh, *dead;
 } rf_bound_plan;
 
 struct rf_run {
@@ -53,20 +58,25 @@ static rf_probe probe_of(const rf_op *op) {
   } rows[] = {{"loss_sum", PROBE_FIRST}, {"clip", PROBE_FIRST}, {"norm_sq", PROBE_INDEX}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (!strcmp(op->def->name, rows[i].op)) return rows[i].probe;
-  return !strcmp(op->def->name, "adamw") && op->output_count > 4 && op->output[4] >= 0 ? PROBE_UPDATE : PROBE_NONE;
+  return !strcmp(op->def->name, "adamw") && op->output_count > 4 && op->output[4] >= 0 ? PROBE_UPDATE
+                                                                                       : PROBE_NONE;
 }
 
 static bool probe_is_finite(const rf_op *op, const rf_call *call, rf_probe probe) {
   int64_t at = probe == PROBE_FIRST ? 0 : op->attr.index;
   int slot = probe == PROBE_UPDATE ? 4 : 0;
-  return rf_out(call, slot)->dtype == RF_F64 ? isfinite(((const double *)call->out[slot])[at]) : isfinite(((const float *)call->out[slot])[at]);
+  return rf_out(call, slot)->dtype == RF_F64 ? isfinite(((const double *)call->out[slot])[at])
+                                             : isfinite(((const float *)call->out[slot])[at]);
 }
 
 /* Lists tensors by first (or last) op: list[at[i]..at[i+1]) are those of op i. */
-static rf_status list_by_op(const rf_plan *plan, bool by_first, int **at_out, int **list_out, rf_error *error) {
+static rf_status list_by_op(const rf_plan *plan, bool by_first, int **at_out, int **list_out,
+                            rf_error *error) {
   const rf_graph *graph = plan->graph;
-  int *at = calloc((size_t)graph->op_count + 2, sizeof *at), *list = calloc((size_t)graph->tensor_count + 1, sizeof *list);
-  *at_out = at; *list_out = list;
+  int *at = calloc((size_t)graph->op_count + 2, sizeof *at),
+      *list = calloc((size_t)graph->tensor_count + 1, sizeof *list);
+  *at_out = at;
+  *list_out = list;
   if (!at || !list) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
   for (int pass = 0; pass < 2; pass++) {
     for (int t = 0; t < graph->tensor_count; t++) {
@@ -89,7 +99,8 @@ static rf_status bind(rf_run *run, rf_bound_plan *bound, const rf_plan *plan, rf
   bound->call = calloc(ops + 1, sizeof *bound->call);
   bound->measured = calloc(ops + 1, sizeof *bound->measured);
   bound->probe = calloc(ops + 1, 1);
-  if (!bound->call || !bound->measured || !bound->probe) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
+  if (!bound->call || !bound->measured || !bound->probe)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
   for (int s = 0, i = 0; s < RF_SECTIONS; s++) {
     bound->begin[s] = i;
     while (i < graph->op_count && graph->op[i].section == (rf_section)s) i++;
@@ -110,20 +121,22 @@ static rf_status bind(rf_run *run, rf_bound_plan *bound, const rf_plan *plan, rf
 
 enum { TOUCH_BYTES = 2 << 20 }; /* a huge page */
 
-/* Bytes of [at, end) that hold packed matrices: whoever fills those writes every byte of them, and so is the first to touch them. */
+/* Bytes of [at, end) that hold packed matrices: whoever fills those writes every byte of them,
+ * and so is the first to touch them. */
 static int64_t packed_bytes(const rf_plan *plan, int64_t at, int64_t end) {
   int64_t sum = 0;
   for (int t = 0; t < plan->graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
     if (plan->graph->tensor[t].dtype != RF_PACKED || p->offset < 0) continue;
-    int64_t from = p->offset > at ? p->offset : at, to = p->offset + p->bytes < end ? p->offset + p->bytes : end;
+    int64_t from = p->offset > at ? p->offset : at,
+            to = p->offset + p->bytes < end ? p->offset + p->bytes : end;
     if (from < to) sum += to - from;
   }
   return sum;
 }
 
-/* Every other page is touched now, by all threads: a step never faults, and a machine without the memory says so here. What was never written
- * is zero. */
+/* Every other page is touched now, by all threads: a step never faults, and a machine without
+ * the memory says so here. What was never written is zero. */
 static void touch(unsigned char *arena, int64_t bytes, const rf_plan *plan) {
 #pragma omp parallel for num_threads(plan->options.threads) schedule(dynamic, 4)
   for (int64_t at = 0; at < bytes; at += TOUCH_BYTES) {
@@ -140,39 +153,45 @@ static rf_status check_kernels(const rf_graph *graph, rf_error *error) {
   for (int t = 0; t < graph->tensor_count; t++)
     if (graph->tensor[t].host)
       return RF_FAIL(error, RAFTER_INVALID, "leave --offload out",
-                     "this version plans what stands in a host's memory and runs on the host itself (%s)", graph->tensor[t].name);
+                     "this version plans what stands in a host's memory and runs on the host itself (%s)",
+                     graph->tensor[t].name);
   for (int t = 0; t < graph->tensor_count && !what; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
     bool scaled = tensor->dtype == RF_I8 && tensor->class == RF_CLASS_KV && !latent;
     if (rf_dtype_is_narrow(tensor->dtype) && !scaled) what = tensor->name;
   }
   if (!what) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` sizes and prices it", "this version plans such numbers and has no kernel for them (%s)", what);
+  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` sizes and prices it",
+                 "this version plans such numbers and has no kernel for them (%s)", what);
 }
 
-rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug, rf_run **out, rf_error *error) {
+rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug, rf_run **out,
+                      rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_run *run = calloc(1, sizeof *run);
   if (!run || !(run->bound = calloc((size_t)count, sizeof *run->bound))) {
     free(run);
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a run");
   }
-  run->count = count; run->debug = debug; run->watched = debug.poison;
+  run->count = count;
+  run->debug = debug;
+  run->watched = debug.poison;
   bool touches = false;
   for (int i = 0; i < count; i++) {
     char mesh[160];
     if (rf_mesh_chips(&plans[i]->graph->mesh) == 1) continue;
-    status =
-        RF_FAIL(error, RAFTER_INVALID, "leave --mesh out, or ask `rafter plan`",
-                "this version plans for several chips and runs on one (mesh: expected one chip, got %s)", rf_mesh_text(&plans[i]->graph->mesh, mesh));
+    status = RF_FAIL(error, RAFTER_INVALID, "leave --mesh out, or ask `rafter plan`",
+                     "this version plans for several chips and runs on one (mesh: expected one chip, got %s)",
+                     rf_mesh_text(&plans[i]->graph->mesh, mesh));
     goto done;
   }
   for (int i = 0; i < count; i++) RF_GO(check_kernels(plans[i]->graph, error));
   for (int i = 0; i < count; i++) {
     if (plans[i]->persistent_bytes != plans[0]->persistent_bytes) {
-      status = RF_FAIL(error, RAFTER_INVALID, "make them from one model, dtype and optimizer",
-                       "the plans do not share one persistent region (plan %d: expected %lld bytes, got %lld)", i,
-                       (long long)plans[0]->persistent_bytes, (long long)plans[i]->persistent_bytes);
+      status =
+          RF_FAIL(error, RAFTER_INVALID, "make them from one model, dtype and optimizer",
+                  "the plans do not share one persistent region (plan %d: expected %lld bytes, got %lld)", i,
+                  (long long)plans[0]->persistent_bytes, (long long)plans[i]->persistent_bytes);
       goto done;
     }
     if (plans[i]->arena_bytes > run->arena_bytes) run->arena_bytes = plans[i]->arena_bytes;
@@ -198,7 +217,13 @@ void rf_run_close(rf_run *run) {
   if (!run) return;
   for (int i = 0; i < run->count; i++) {
     rf_bound_plan *b = &run->bound[i];
-    free(b->call); free(b->measured); free(b->probe); free(b->fresh_at); free(b->fresh); free(b->dead_at); free(b->dead);
+    free(b->call);
+    free(b->measured);
+    free(b->probe);
+    free(b->fresh_at);
+    free(b->fresh);
+    free(b->dead_at);
+    free(b->dead);
   }
   free(run->bound);
   if (run->arena) rf_pages_unmap(run->arena, run->mapped_bytes);
@@ -222,16 +247,18 @@ void *rf_run_named(rf_run *run, int plan, const char *name, const rf_tensor **te
 const rf_measured *rf_run_measured(const rf_run *run, int plan) { return run->bound[plan].measured; }
 
 void rf_run_measured_reset(rf_run *run) {
-  for (int i = 0; i < run->count; i++) memset(run->bound[i].measured, 0, (size_t)run->bound[i].plan->graph->op_count * sizeof(rf_measured));
+  for (int i = 0; i < run->count; i++)
+    memset(run->bound[i].measured, 0, (size_t)run->bound[i].plan->graph->op_count * sizeof(rf_measured));
 }
 
-/* ---- debug walks ------------------------------------------------------------------------------------------------ */
+/* ---- debug walks ----------------------------------------------------------------------------- */
 
 static void poison_fresh(rf_run *run, const rf_bound_plan *b, int op) {
   const rf_plan *plan = b->plan;
   for (int k = b->fresh_at[op]; k < b->fresh_at[op + 1]; k++) {
     int t = b->fresh[k];
-    if (plan->tensor[t].shares != RF_NONE || plan->graph->tensor[t].input) continue; /* takes over live bytes; the caller wrote it */
+    /* takes over live bytes; the caller wrote it */
+    if (plan->tensor[t].shares != RF_NONE || plan->graph->tensor[t].input) continue;
     unsigned char *at = address(run, plan, t);
     fill_words(at, plan->tensor[t].bytes, POISON_FRESH);
     memset(at + plan->tensor[t].bytes, GUARD_BYTE, (size_t)plan->options.guard_bytes);
@@ -256,13 +283,16 @@ static rf_status check_guards(rf_run *run, const rf_bound_plan *b, int op, rf_er
   const rf_op *o = &plan->graph->op[op];
   for (int k = 0; k <= o->output_count; k++) {
     int t = k < o->output_count ? o->output[k] : plan->op[op].workspace;
-    if (t == RF_NONE || plan->graph->tensor[t].persistent || plan->tensor[t].shares != RF_NONE || plan->tensor[t].first != op) continue;
+    if (t == RF_NONE || plan->graph->tensor[t].persistent || plan->tensor[t].shares != RF_NONE ||
+        plan->tensor[t].first != op)
+      continue;
     const unsigned char *edge = address(run, plan, t) + plan->tensor[t].bytes;
     for (int i = 0; i < plan->options.guard_bytes; i++)
       if (edge[i] != GUARD_BYTE)
         return RF_FAIL(error, RAFTER_FAILED, "this is a fault of the kernel, please report it",
-                       "%s wrote past the end of %s (kernel %s: byte %d behind its %lld bytes)", o->name, plan->graph->tensor[t].name,
-                       plan->op[op].kernel->name, i, (long long)plan->tensor[t].bytes);
+                       "%s wrote past the end of %s (kernel %s: byte %d behind its %lld bytes)", o->name,
+                       plan->graph->tensor[t].name, plan->op[op].kernel->name, i,
+                       (long long)plan->tensor[t].bytes);
   }
   return RAFTER_OK;
 }
@@ -282,27 +312,32 @@ static int64_t first_not_finite(const rf_tensor *t, const void *data) {
 static const char *finite_hint(const rf_plan *plan) {
   return plan->options.build.job == RF_JOB_TRAIN
              ? "lower --lr, raise --warmup, or set --clip 1; the last checkpoint is untouched"
-             : "the weights may be damaged; if --backend reference answers, this is a fault of a kernel: report it";
+             : "the weights may be damaged; if --backend reference answers, this is a fault of a kernel: "
+               "report it";
 }
 
-/* Of a cache only the pages that somebody holds have numbers; what is written there was an output before, and what is read becomes one. */
+/* Of a cache only the pages that somebody holds have numbers; what is written there was an
+ * output before, and what is read becomes one. */
 static rf_status check_finite(const rf_plan *plan, const rf_call *call, rf_error *error) {
   for (int k = 0; k < call->op->output_count; k++) {
     if (!call->out[k] || rf_out(call, k)->class == RF_CLASS_KV) continue;
     int64_t at = first_not_finite(rf_out(call, k), call->out[k]);
     if (at >= 0)
-      return RF_FAIL(error, RAFTER_FAILED, finite_hint(plan),
-                     "%s is the first op that produced a number that is not finite (step %lld, output %s, element %lld)", call->op->name,
-                     (long long)call->run->step, rf_out(call, k)->name, (long long)at);
+      return RF_FAIL(
+          error, RAFTER_FAILED, finite_hint(plan),
+          "%s is the first op that produced a number that is not finite (step %lld, output %s, element %lld)",
+          call->op->name, (long long)call->run->step, rf_out(call, k)->name, (long long)at);
   }
   return RAFTER_OK;
 }
 
-/* ---- the walk --------------------------------------------------------------------------------------------------- */
+/* ---- the walk -------------------------------------------------------------------------------- */
 
-/* Only while recording: what follows is op `i`. It begins where the op before it ended, which saves a look at the clock, unless a look at counters lies between. */
+/* Only while recording: what follows is op `i`. It begins where the op before it ended, which
+ * saves a look at the clock, unless a look at counters lies between. */
 static int64_t begin_op(rf_lanes *lanes, int plan, int i, int64_t before) {
-  lanes->op = i; lanes->plan = (uint8_t)plan;
+  lanes->op = i;
+  lanes->plan = (uint8_t)plan;
   if (before < lanes->lane[0].look_after) return before;
   rf_lane_look_at(lanes, 0, before);
   return rf_now_ns();
@@ -313,7 +348,8 @@ static void end_op(rf_lanes *lanes, int64_t begin, int64_t end, const rf_run_inp
   if (end >= lanes->lane[0].look_after) rf_lane_look_at(lanes, 0, end);
 }
 
-rf_status rf_run_section(rf_run *run, int plan_index, rf_section section, const rf_run_inputs *inputs, rf_error *error) {
+rf_status rf_run_section(rf_run *run, int plan_index, rf_section section, const rf_run_inputs *inputs,
+                         rf_error *error) {
   rf_bound_plan *b = &run->bound[plan_index];
   const rf_plan *plan = b->plan;
   if (!plan->options.backend->touches_memory) return RAFTER_OK;
@@ -322,7 +358,10 @@ rf_status rf_run_section(rf_run *run, int plan_index, rf_section section, const 
   for (int i = b->begin[section]; i < b->end[section]; i++) {
     rf_call *call = &b->call[i];
     call->run = inputs;
-    if (run->debug.poison) { poison_fresh(run, b, i); before = rf_now_ns(); }
+    if (run->debug.poison) {
+      poison_fresh(run, b, i);
+      before = rf_now_ns();
+    }
     int64_t recorded = lanes ? begin_op(lanes, plan_index, i, before) : 0;
     plan->op[i].kernel->run(call);
     int64_t after = rf_now_ns();
@@ -338,19 +377,21 @@ rf_status rf_run_section(rf_run *run, int plan_index, rf_section section, const 
       poison_dead(run, b, i);
     }
     if (b->probe[i] && !probe_is_finite(call->op, call, (rf_probe)b->probe[i]))
-      return RF_FAIL(error, RAFTER_FAILED, finite_hint(plan), "the numbers stopped being finite at %s (step %lld)", call->op->name,
+      return RF_FAIL(error, RAFTER_FAILED, finite_hint(plan),
+                     "the numbers stopped being finite at %s (step %lld)", call->op->name,
                      (long long)inputs->step);
   }
   if (lanes) lanes->op = RF_NONE;
   return RAFTER_OK;
 }
 
-/* ---- what was touched, and what lies outside --------------------------------------------------------------------- */
+/* ---- what was touched, and what lies outside ------------------------------------------------- */
 
 int64_t rf_run_high_water(const rf_run *run, bool *slack_intact) {
   int64_t high = run->arena_bytes;
   bool intact = run->watched;
-  for (size_t i = 0; intact && i < SLACK_BYTES; i++) intact = run->arena[run->arena_bytes + (int64_t)i] == UNTOUCHED;
+  for (size_t i = 0; intact && i < SLACK_BYTES; i++)
+    intact = run->arena[run->arena_bytes + (int64_t)i] == UNTOUCHED;
   while (run->watched && high > 0 && run->arena[high - 1] == UNTOUCHED) high--;
   if (slack_intact) *slack_intact = intact;
   return high;

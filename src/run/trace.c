@@ -1,4 +1,5 @@
-/* trace.c - a trace out of the rings: spans in order, phases of ops, the predicted lane, live bytes, and what the gaps were. */
+/* trace.c - a trace out of the rings: spans in order, phases of ops, the predicted lane, live
+ * bytes, and what the gaps were. */
 #include "run/trace.h"
 
 #include <stdlib.h>
@@ -25,7 +26,8 @@ void rf_plan_live(const rf_plan *plan, int64_t *live, int64_t *end) {
   for (int t = 0; t < plan->graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
     if (p->offset < 0) continue;
-    int first = p->first + (p->shares != RF_NONE), last = p->last < ops ? p->last : ops - 1; /* in place of another: from the op after */
+    /* in place of another: from the op after */
+    int first = p->first + (p->shares != RF_NONE), last = p->last < ops ? p->last : ops - 1;
     for (int i = first < 0 ? 0 : first; i <= last; i++) {
       live[i] += p->bytes;
       if (end && p->offset + p->bytes > end[i]) end[i] = p->offset + p->bytes;
@@ -33,14 +35,16 @@ void rf_plan_live(const rf_plan *plan, int64_t *live, int64_t *end) {
   }
 }
 
-/* ---- spans ------------------------------------------------------------------------------------------------------- */
+/* ---- spans ----------------------------------------------------------------------------------- */
 
 rf_status rf_stamps_add(rf_stamps *spans, rf_stamp span, rf_error *error) {
   if (spans->count == spans->capacity) {
     int64_t capacity = spans->capacity ? 2 * spans->capacity : 1 << 12;
     rf_stamp *grown = realloc(spans->at, (size_t)capacity * sizeof *grown);
-    if (!grown) return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
-    spans->at = grown; spans->capacity = capacity;
+    if (!grown)
+      return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
+    spans->at = grown;
+    spans->capacity = capacity;
   }
   spans->at[spans->count++] = span;
   return RAFTER_OK;
@@ -56,13 +60,17 @@ static int in_order(const void *a, const void *b) {
   return (x->id > y->id) - (x->id < y->id);
 }
 
-/* The lane on which a span is shown: what the run's own thread stamped beside its work has lanes of its own. */
+/* The lane on which a span is shown: what the run's own thread stamped beside its work has lanes
+ * of its own. */
 static uint16_t shown_in(const rf_trace *trace, const rf_stamp *span) {
-  int extra = span->kind == RF_SPAN_PHASE ? RF_TRACE_LANE_PHASES : span->kind == RF_SPAN_COUNTER ? RF_TRACE_LANE_COUNTERS : -1;
+  int extra = span->kind == RF_SPAN_PHASE     ? RF_TRACE_LANE_PHASES
+              : span->kind == RF_SPAN_COUNTER ? RF_TRACE_LANE_COUNTERS
+                                              : -1;
   return extra < 0 ? span->lane : (uint16_t)(trace->threads + extra);
 }
 
-static rf_status take_rings(const rf_record *record, rf_trace *trace, rf_stamps *spans, int64_t *kept_from, rf_error *error) {
+static rf_status take_rings(const rf_record *record, rf_trace *trace, rf_stamps *spans, int64_t *kept_from,
+                            rf_error *error) {
   *kept_from = record->origin;
   for (int l = 0; l < record->lanes.count; l++) {
     const rf_lane *lane = &record->lanes.lane[l];
@@ -71,7 +79,8 @@ static rf_status take_rings(const rf_record *record, rf_trace *trace, rf_stamps 
     for (int64_t i = first; i < lane->count; i++) {
       rf_stamp span = lane->ring[i & (lane->capacity - 1)];
       if (i == first && first && span.end > *kept_from) *kept_from = span.end;
-      span.begin -= record->origin; span.end -= record->origin;
+      span.begin -= record->origin;
+      span.end -= record->origin;
       if (span.begin < 0) span.begin = 0;
       if (span.end < span.begin) span.end = span.begin;
       span.lane = shown_in(trace, &span);
@@ -81,7 +90,8 @@ static rf_status take_rings(const rf_record *record, rf_trace *trace, rf_stamps 
   return RAFTER_OK;
 }
 
-/* Where the time behind a walk ended: of one that nothing followed with the last phase behind it. */
+/* Where the time behind a walk ended: of one that nothing followed with the last phase behind
+ * it. */
 static int64_t until_of(const rf_recorded_step *step, int64_t origin, const rf_stamps *spans) {
   int64_t until = step->until - origin, end = step->end - origin;
   if (step->until) return until;
@@ -93,33 +103,35 @@ static int64_t until_of(const rf_recorded_step *step, int64_t origin, const rf_s
   return until;
 }
 
-static rf_status take_steps(const rf_record *record, rf_trace *trace, rf_stamps *spans, int64_t kept_from, rf_error *error) {
+static rf_status take_steps(const rf_record *record, rf_trace *trace, rf_stamps *spans, int64_t kept_from,
+                            rf_error *error) {
   int64_t first = record->steps > record->step_capacity ? record->steps - record->step_capacity : 0;
   trace->steps = (int)(record->steps - first);
   trace->step = calloc((size_t)trace->steps + 1, sizeof *trace->step);
   if (!trace->step) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while collecting a trace");
   for (int i = 0; i < trace->steps; i++) {
     const rf_recorded_step *from = &record->step[(first + i) % record->step_capacity];
-    trace->step[i] = (rf_traced_step){.step = from->step,
-                                      .begin = from->begin - record->origin,
-                                      .end = from->end - record->origin,
-                                      .tokens = from->tokens,
-                                      .parts = from->parts,
-                                      .rows = from->rows,
-                                      .context = from->context,
-                                      .heap_bytes = from->heap[1] > from->heap[0] ? from->heap[1] - from->heap[0] : 0,
-                                      .whole = from->begin >= kept_from,
-                                      .after.end = until_of(from, record->origin, spans)};
+    trace->step[i] =
+        (rf_traced_step){.step = from->step,
+                         .begin = from->begin - record->origin,
+                         .end = from->end - record->origin,
+                         .tokens = from->tokens,
+                         .parts = from->parts,
+                         .rows = from->rows,
+                         .context = from->context,
+                         .heap_bytes = from->heap[1] > from->heap[0] ? from->heap[1] - from->heap[0] : 0,
+                         .whole = from->begin >= kept_from,
+                         .after.end = until_of(from, record->origin, spans)};
     trace->step[i].after.heap_bytes = from->heap[2] > from->heap[1] ? from->heap[2] - from->heap[1] : 0;
     RF_TRY(rf_stamps_add(spans,
-                         (rf_stamp){trace->step[i].begin, trace->step[i].end, (double)from->step, i, (uint16_t)(trace->threads + RF_TRACE_LANE_STEPS),
-                                    RF_SPAN_STEP, 0},
+                         (rf_stamp){trace->step[i].begin, trace->step[i].end, (double)from->step, i,
+                                    (uint16_t)(trace->threads + RF_TRACE_LANE_STEPS), RF_SPAN_STEP, 0},
                          error));
   }
   return RAFTER_OK;
 }
 
-/* ---- what follows from ops: phases, predictions, live bytes ------------------------------------------------------- */
+/* ---- what follows from ops: phases, predictions, live bytes ---------------------------------- */
 
 typedef struct follow {
   rf_trace *trace;
@@ -132,23 +144,30 @@ typedef struct follow {
   int priced, priced_plan; /* the step and the plan that they are for; -1: none */
 } follow;
 
-/* What each op of this step's walk is predicted to take: the plan's own, or of the sequences that took part. */
+/* What each op of this step's walk is predicted to take: the plan's own, or of the sequences
+ * that took part. */
 static rf_status price(follow *f, int index, rf_error *error) {
   const rf_plan *plan = f->trace->plan[index];
   const rf_traced_step *step = f->step >= 0 ? &f->trace->step[f->step] : NULL;
   size_t ops = (size_t)plan->graph->op_count;
   if (f->priced == f->step && f->priced_plan == index) return RAFTER_OK;
-  f->priced = f->step; f->priced_plan = index;
+  f->priced = f->step;
+  f->priced_plan = index;
   if (!step || step->parts < 1) {
-    for (size_t i = 0; i < ops; i++) { f->seconds[i] = plan->op[i].seconds; f->limit[i] = rf_plan_limit(plan, (int)i, NULL); }
+    for (size_t i = 0; i < ops; i++) {
+      f->seconds[i] = plan->op[i].seconds;
+      f->limit[i] = rf_plan_limit(plan, (int)i, NULL);
+    }
     return RAFTER_OK;
   }
-  memset(f->seconds, 0, ops * sizeof *f->seconds); memset(f->limit, 0, ops * sizeof *f->limit);
+  memset(f->seconds, 0, ops * sizeof *f->seconds);
+  memset(f->limit, 0, ops * sizeof *f->limit);
   rf_extent *extent = calloc((size_t)step->parts, sizeof *extent);
   if (!extent) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while collecting a trace");
   for (int64_t i = 0; i < step->parts; i++) {
     extent[i].rows = step->rows / step->parts + (i < step->rows % step->parts);
-    extent[i].context = step->context / step->parts > extent[i].rows ? step->context / step->parts : extent[i].rows;
+    extent[i].context =
+        step->context / step->parts > extent[i].rows ? step->context / step->parts : extent[i].rows;
   }
   rf_status status = rf_plan_walk_ops(plan, extent, (int)step->parts, 1, f->seconds, f->limit, error);
   free(extent);
@@ -168,7 +187,8 @@ static rf_status end_phase(follow *f, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Whether what an op writes in this microbatch is added to a gradient that stands there. Kernels add as they go: that is no pass of its own. */
+/* Whether what an op writes in this microbatch is added to a gradient that stands there. Kernels
+ * add as they go: that is no pass of its own. */
 static bool accumulates(const rf_graph *graph, const rf_op *op, double micro) {
   for (int k = 0; k < op->output_count; k++) {
     rf_accumulate how = op->output[k] == RF_NONE ? RF_WRITE : op->attr.accumulate[k];
@@ -180,7 +200,8 @@ static bool accumulates(const rf_graph *graph, const rf_op *op, double micro) {
 
 static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
   rf_trace *trace = f->trace;
-  if (op->plan >= trace->plans || op->id < 0 || op->id >= trace->plan[op->plan]->graph->op_count) return RAFTER_OK;
+  if (op->plan >= trace->plans || op->id < 0 || op->id >= trace->plan[op->plan]->graph->op_count)
+    return RAFTER_OK;
   const rf_plan *plan = trace->plan[op->plan];
   while (f->step + 1 < trace->steps && op->begin >= trace->step[f->step + 1].begin) {
     RF_TRY(end_phase(f, error));
@@ -188,9 +209,15 @@ static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
   }
   RF_TRY(price(f, op->plan, error));
   int64_t takes = (int64_t)(f->seconds[op->id] * 1e9);
-  /* Above the op that it is of: what was planned of it is seen where it ran, however far the run is from its plan. */
-  rf_stamp predicted = {op->begin,         op->begin + takes, 1e9 * f->limit[op->id], op->id, (uint16_t)(trace->threads + RF_TRACE_LANE_PREDICTED),
-                        RF_SPAN_PREDICTED, op->plan};
+  /* Above the op that it is of: what was planned of it is seen where it ran, however far the run
+   * is from its plan. */
+  rf_stamp predicted = {op->begin,
+                        op->begin + takes,
+                        1e9 * f->limit[op->id],
+                        op->id,
+                        (uint16_t)(trace->threads + RF_TRACE_LANE_PREDICTED),
+                        RF_SPAN_PREDICTED,
+                        op->plan};
   RF_TRY(rf_stamps_add(f->spans, predicted, error));
   rf_phase phase = rf_phase_of(&plan->graph->op[op->id]);
   bool goes_on = f->phase.end && f->phase.id == (int)phase && f->phase.plan == op->plan && op->id > f->last;
@@ -198,18 +225,26 @@ static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
   if (goes_on) f->phase.end = op->end;
   else {
     RF_TRY(end_phase(f, error));
-    f->phase = (rf_stamp){op->begin, op->end, op->value, (int)phase, (uint16_t)(trace->threads + RF_TRACE_LANE_PHASES), RF_SPAN_PHASE, op->plan};
+    f->phase = (rf_stamp){
+        op->begin,     op->end, op->value, (int)phase, (uint16_t)(trace->threads + RF_TRACE_LANE_PHASES),
+        RF_SPAN_PHASE, op->plan};
   }
   if (!accumulates(plan->graph, &plan->graph->op[op->id], op->value)) RF_TRY(end_sum(f, error));
   else if (f->sum.end) f->sum.end = op->end;
-  else { f->sum = f->phase; f->sum.begin = op->begin; f->sum.end = op->end; f->sum.id = RF_PHASE_ACCUMULATE; }
+  else {
+    f->sum = f->phase;
+    f->sum.begin = op->begin;
+    f->sum.end = op->end;
+    f->sum.id = RF_PHASE_ACCUMULATE;
+  }
   int64_t live = f->of[op->plan][op->id];
   if (live == f->live) return RAFTER_OK;
   f->live = live;
-  return rf_stamps_add(
-      f->spans,
-      (rf_stamp){op->begin, op->begin, (double)live, RF_COUNTER_LIVE, (uint16_t)(trace->threads + RF_TRACE_LANE_COUNTERS), RF_SPAN_COUNTER, op->plan},
-      error);
+  return rf_stamps_add(f->spans,
+                       (rf_stamp){op->begin, op->begin, (double)live, RF_COUNTER_LIVE,
+                                  (uint16_t)(trace->threads + RF_TRACE_LANE_COUNTERS), RF_SPAN_COUNTER,
+                                  op->plan},
+                       error);
 }
 
 static rf_status follow_ops(rf_trace *trace, rf_stamps *spans, rf_error *error) {
@@ -219,7 +254,8 @@ static rf_status follow_ops(rf_trace *trace, rf_stamps *spans, rf_error *error) 
   size_t most = 1;
   for (int p = 0; p < trace->plans; p++)
     if ((size_t)trace->plan[p]->graph->op_count > most) most = (size_t)trace->plan[p]->graph->op_count;
-  f.seconds = calloc(most, sizeof *f.seconds); f.limit = calloc(most, sizeof *f.limit);
+  f.seconds = calloc(most, sizeof *f.seconds);
+  f.limit = calloc(most, sizeof *f.limit);
   if (!f.seconds || !f.limit) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while collecting a trace");
     goto done;
@@ -239,20 +275,24 @@ static rf_status follow_ops(rf_trace *trace, rf_stamps *spans, rf_error *error) 
   status = end_phase(&f, error);
 done:
   for (int p = 0; p < trace->plans; p++) free(f.of[p]);
-  free(f.seconds); free(f.limit);
+  free(f.seconds);
+  free(f.limit);
   return status;
 }
 
-/* ---- the trace --------------------------------------------------------------------------------------------------- */
+/* ---- the trace ------------------------------------------------------------------------------- */
 
-rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans, const char *const *names, int count, rf_trace **out,
-                           rf_error *error) {
+rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans, const char *const *names,
+                           int count, rf_trace **out, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_stamps spans = {0};
   int64_t kept_from;
   rf_trace *trace = calloc(1, sizeof *trace);
   if (!trace) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while collecting a trace");
-  trace->threads = record->lanes.count; trace->origin = record->origin; trace->wall = record->wall; trace->fault_ns = record->fault_ns;
+  trace->threads = record->lanes.count;
+  trace->origin = record->origin;
+  trace->wall = record->wall;
+  trace->fault_ns = record->fault_ns;
   for (int p = 0; p < count && p < (int)(sizeof trace->plan / sizeof *trace->plan); p++) {
     trace->plan[trace->plans] = plans[p];
     strncpy(trace->plan_name[trace->plans++], names[p], sizeof trace->plan_name[0] - 1);
@@ -269,7 +309,9 @@ rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans,
   if (spans.count) qsort(spans.at, (size_t)spans.count, sizeof *spans.at, in_order);
   RF_GO(rf_trace_find_gaps(trace, &spans, error));
   if (spans.count) qsort(spans.at, (size_t)spans.count, sizeof *spans.at, in_order);
-  trace->span = spans.at; trace->count = spans.count; spans.at = NULL;
+  trace->span = spans.at;
+  trace->count = spans.count;
+  spans.at = NULL;
 done:
   free(spans.at);
   if (status == RAFTER_OK) *out = trace;
@@ -279,6 +321,7 @@ done:
 
 void rf_trace_free(rf_trace *trace) {
   if (!trace) return;
-  free(trace->span); free(trace->step);
+  free(trace->span);
+  free(trace->step);
   free(trace);
 }

@@ -6,9 +6,12 @@
 
 typedef struct rf_recorded_step {
   int64_t step, begin, end, tokens;
-  int64_t until;                /* of the time behind it; 0: nothing has ended it yet */
-  int64_t heap[3];              /* bytes of the process's data where it began, where it ended, and at `until` */
-  int64_t parts, rows, context; /* of a walk: sequences, their rows, and the keys that the last of each sees, summed; parts 0: as the plan has them */
+  int64_t until; /* of the time behind it; 0: nothing has ended it yet */
+  /* bytes of the process's data where it began, where it ended, and at `until` */
+  int64_t heap[3];
+  /* of a walk: sequences, their rows, and the keys that the last of each sees, summed; parts 0:
+   * as the plan has them */
+  int64_t parts, rows, context;
 } rf_recorded_step;
 
 struct rf_record {
@@ -31,7 +34,8 @@ typedef struct rf_stamps {
 } rf_stamps;
 rf_status rf_stamps_add(rf_stamps *spans, rf_stamp span, rf_error *error);
 
-/* Works out the gaps of every step: adds their spans, and fills what the steps say of them. `spans` is sorted. */
+/* Works out the gaps of every step: adds their spans, and fills what the steps say of them.
+ * `spans` is sorted. */
 rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error);
 
 #endif

@@ -32,31 +32,40 @@ static void remove_folder(const char *folder) {
   rf_remove_folder(folder);
 }
 
-/* Gives `part` the name `folder`. A checkpoint that has the name already keeps it until the new one takes it: there is no moment without one. */
+/* Gives `part` the name `folder`. A checkpoint that has the name already keeps it until the new
+ * one takes it: there is no moment without one. */
 static rf_status take_name(const char *part, const char *folder, rf_error *error) {
   if (!rename(part, folder)) return RAFTER_OK;
-  if ((errno == ENOTEMPTY || errno == EEXIST) && !renameat2(AT_FDCWD, part, AT_FDCWD, folder, RENAME_EXCHANGE)) return remove_folder(part), RAFTER_OK;
+  if ((errno == ENOTEMPTY || errno == EEXIST) &&
+      !renameat2(AT_FDCWD, part, AT_FDCWD, folder, RENAME_EXCHANGE))
+    return remove_folder(part), RAFTER_OK;
   if (errno == EINVAL || errno == ENOSYS) { /* a file system that cannot exchange names */
     remove_folder(folder);
     if (!rename(part, folder)) return RAFTER_OK;
   }
-  return RF_FAIL(error, RAFTER_FAILED, "choose another --out", "cannot name the checkpoint %s (%s)", folder, strerror(errno));
+  return RF_FAIL(error, RAFTER_FAILED, "choose another --out", "cannot name the checkpoint %s (%s)", folder,
+                 strerror(errno));
 }
 
 static void sync_folder(const char *folder) {
   int file = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file >= 0) { fsync(file); close(file); }
+  if (file >= 0) {
+    fsync(file);
+    close(file);
+  }
 }
 
-/* ---- saving ------------------------------------------------------------------------------------------------------ */
+/* ---- saving ---------------------------------------------------------------------------------- */
 
-static rf_status master_values(void *context, int param, int64_t first, int64_t count, float *values, rf_error *error) {
+static rf_status master_values(void *context, int param, int64_t first, int64_t count, float *values,
+                               rf_error *error) {
   (void)error;
   memcpy(values, rf_trainer_master(context, param) + first, (size_t)count * sizeof *values);
   return RAFTER_OK;
 }
 
-/* Names, in `pool`, of the moments of what is trained, m and v of each parameter behind each other; `param` gets the parameters. */
+/* Names, in `pool`, of the moments of what is trained, m and v of each parameter behind each
+ * other; `param` gets the parameters. */
 static int list_moments(const rf_trainer *t, rf_pool *pool, rf_stored *list, int *param) {
   const rf_params *params = &t->plan->graph->params;
   int count = 0;
@@ -74,7 +83,9 @@ static int list_moments(const rf_trainer *t, rf_pool *pool, rf_stored *list, int
   return count;
 }
 
-static float *moment(rf_trainer *t, int param, int i) { return rf_run_tensor(t->run, 0, i % 2 ? t->state[param].v : t->state[param].m); }
+static float *moment(rf_trainer *t, int param, int i) {
+  return rf_run_tensor(t->run, 0, i % 2 ? t->state[param].v : t->state[param].m);
+}
 
 static rf_status save_moments(rf_trainer *t, const char *folder, rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -86,23 +97,29 @@ static rf_status save_moments(rf_trainer *t, const char *folder, rf_error *error
   int *param = rf_pool_alloc(pool, most * sizeof *param), count = list_moments(t, pool, list, param);
   snprintf(path, sizeof path, "%s/optimizer.safetensors", folder);
   RF_GO(rf_tensor_writer_open(path, list, count, NULL, &writer, error));
-  for (int i = 0; i < count; i++) RF_GO(rf_tensor_writer_put(writer, moment(t, param[i], i), list[i].count, error));
-  status = rf_tensor_writer_commit(writer, error); writer = NULL;
+  for (int i = 0; i < count; i++)
+    RF_GO(rf_tensor_writer_put(writer, moment(t, param[i], i), list[i].count, error));
+  status = rf_tensor_writer_commit(writer, error);
+  writer = NULL;
 done:
   rf_tensor_writer_discard(writer);
   rf_pool_free(pool);
   return status;
 }
 
-static const char *hex(uint64_t value, char text[17]) { return snprintf(text, 17, "%016llx", (unsigned long long)value), text; }
+static const char *hex(uint64_t value, char text[17]) {
+  return snprintf(text, 17, "%016llx", (unsigned long long)value), text;
+}
 
 static json_t *sources_json(const rf_loader *loader) {
   json_t *list = json_array();
   for (int i = 0; i < loader->count; i++) {
     const rf_source *s = &loader->source[i];
     char digest[17];
-    json_array_append_new(list, json_pack("{ss sI sI ss sI}", "source", s->spec, "tokens", (json_int_t)s->tokens, "rows", (json_int_t)s->train.count,
-                                          "digest", hex(s->digest, digest), "drawn", (json_int_t)loader->state.drawn[i]));
+    json_array_append_new(list,
+                          json_pack("{ss sI sI ss sI}", "source", s->spec, "tokens", (json_int_t)s->tokens,
+                                    "rows", (json_int_t)s->train.count, "digest", hex(s->digest, digest),
+                                    "drawn", (json_int_t)loader->state.drawn[i]));
   }
   return list;
 }
@@ -111,16 +128,18 @@ static rf_status save_state(const rf_trainer *t, const char *folder, rf_error *e
   char path[PATH_BYTES + 32];
   const rf_build_options *b = &t->settings.plan.build;
   snprintf(path, sizeof path, "%s/state.json", folder);
-  json_t *json =
-      json_pack("{ss ss sI sI sI sI sI sI ss so}", "rafter", "state", "model", t->settings.model.name, "step", (json_int_t)t->step, "tokens",
-                (json_int_t)t->tokens, "loss_tokens", (json_int_t)t->loss_tokens, "seed", (json_int_t)t->settings.seed, "rows",
-                (json_int_t)t->loader.state.rows, "seq", (json_int_t)b->seq, "dtype", rf_dtype_name(b->dtype), "data", sources_json(&t->loader));
+  json_t *json = json_pack(
+      "{ss ss sI sI sI sI sI sI ss so}", "rafter", "state", "model", t->settings.model.name, "step",
+      (json_int_t)t->step, "tokens", (json_int_t)t->tokens, "loss_tokens", (json_int_t)t->loss_tokens, "seed",
+      (json_int_t)t->settings.seed, "rows", (json_int_t)t->loader.state.rows, "seq", (json_int_t)b->seq,
+      "dtype", rf_dtype_name(b->dtype), "data", sources_json(&t->loader));
   rf_status status = rf_json_write(path, json, 1, error);
   json_decref(json);
   return status;
 }
 
-/* What makes text of a model's tokens travels with its weights. A shape has learned bytes, unless its tokens came from another tokenizer's shards. */
+/* What makes text of a model's tokens travels with its weights. A shape has learned bytes,
+ * unless its tokens came from another tokenizer's shards. */
 static rf_status save_tokenizer(const rf_trainer *t, const char *folder, rf_error *error) {
   enum { BYTE_IDS = 257 };
   int copied;
@@ -128,7 +147,8 @@ static rf_status save_tokenizer(const rf_trainer *t, const char *folder, rf_erro
   char path[PATH_BYTES + 32];
   const char *from = t->settings.weights_folder;
   for (int i = 0; i < t->loader.count; i++)
-    if (rf_text_ends_with(t->loader.source[i].spec, ".shard") && t->loader.source[i].shard.vocab > BYTE_IDS) bytes = false;
+    if (rf_text_ends_with(t->loader.source[i].spec, ".shard") && t->loader.source[i].shard.vocab > BYTE_IDS)
+      bytes = false;
   if (from && *from) RF_TRY(rf_tokenizer_files_copy(from, folder, &copied, error));
   else if (bytes) RF_TRY(rf_tokenizer_bytes_write(folder, t->settings.model.vocab, error));
   if (!t->template) return RAFTER_OK;
@@ -139,7 +159,8 @@ static rf_status save_tokenizer(const rf_trainer *t, const char *folder, rf_erro
 /* What an adapter of this run stands beside: the weights' path, or the model's name. */
 static void base_of(const rf_train_settings *settings, char base[PATH_BYTES]) {
   const char *weights = settings->weights_folder;
-  if (!weights || !*weights || !realpath(weights, base)) snprintf(base, PATH_BYTES, "%s", settings->model.name);
+  if (!weights || !*weights || !realpath(weights, base))
+    snprintf(base, PATH_BYTES, "%s", settings->model.name);
 }
 
 rf_status rf_checkpoint_can_save(const rf_train_settings *settings, rf_error *error) {
@@ -149,11 +170,13 @@ rf_status rf_checkpoint_can_save(const rf_train_settings *settings, rf_error *er
   return rf_adapter_base_check(base, error);
 }
 
-/* The whole model; of a run that trains adapters, those alone and the name of what they stand beside. */
+/* The whole model; of a run that trains adapters, those alone and the name of what they stand
+ * beside. */
 static rf_status save_weights(rf_trainer *t, const char *folder, rf_error *error) {
   const rf_params *params = &t->plan->graph->params;
   char base[PATH_BYTES];
-  if (params->adapter == 0) return rf_weights_write(folder, &t->settings.model, params, RF_F32, master_values, t, error);
+  if (params->adapter == 0)
+    return rf_weights_write(folder, &t->settings.model, params, RF_F32, master_values, t, error);
   base_of(&t->settings, base);
   return rf_adapter_write(folder, &t->settings.model, params, base, master_values, t, error);
 }
@@ -161,7 +184,9 @@ static rf_status save_weights(rf_trainer *t, const char *folder, rf_error *error
 rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error) {
   rf_status status = RAFTER_OK;
   char part[PATH_BYTES], path[PATH_BYTES + 32];
-  if (!t->batch.tokens) return RF_FAIL(error, RAFTER_INVALID, "choose another --backend", "the null backend has no weights to save");
+  if (!t->batch.tokens)
+    return RF_FAIL(error, RAFTER_INVALID, "choose another --backend",
+                   "the null backend has no weights to save");
   int64_t began = rf_phase_begin();
   RF_TRY(rf_make_folder_beside(folder, part, sizeof part, error));
   RF_GO(save_weights(t, part, error));
@@ -180,14 +205,16 @@ done:
   return status;
 }
 
-/* ---- finding ----------------------------------------------------------------------------------------------------- */
+/* ---- finding --------------------------------------------------------------------------------- */
 
 rf_status rf_checkpoint_newest(const char *run_folder, char folder[4096], rf_error *error) {
   if (rf_run_is_complete(run_folder)) return snprintf(folder, 4096, "%s", run_folder), RAFTER_OK;
   if (access(run_folder, R_OK | X_OK))
-    return RF_FAIL(error, RAFTER_FAILED, "give the folder of a run, for example runs/ID", "cannot open the run %s (%s)", run_folder, strerror(errno));
+    return RF_FAIL(error, RAFTER_FAILED, "give the folder of a run, for example runs/ID",
+                   "cannot open the run %s (%s)", run_folder, strerror(errno));
   if (rf_run_newest(run_folder, folder)) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "start it again without --resume", "%s holds no complete checkpoint", run_folder);
+  return RF_FAIL(error, RAFTER_FAILED, "start it again without --resume", "%s holds no complete checkpoint",
+                 run_folder);
 }
 
 bool rf_checkpoint_any(const char *run_folder) {
@@ -195,7 +222,8 @@ bool rf_checkpoint_any(const char *run_folder) {
   snprintf(path, sizeof path, "%s/run.json", run_folder);
   bool any = access(path, F_OK) == 0 || rf_run_is_complete(run_folder);
   DIR *open_folder = opendir(run_folder);
-  for (struct dirent *entry; !any && open_folder && (entry = readdir(open_folder)) != NULL;) any = rf_run_step_of(entry->d_name) >= 0;
+  for (struct dirent *entry; !any && open_folder && (entry = readdir(open_folder)) != NULL;)
+    any = rf_run_step_of(entry->d_name) >= 0;
   if (open_folder) closedir(open_folder);
   return any;
 }
@@ -207,14 +235,18 @@ rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, r
     int complete = 0;
     char oldest_path[PATH_BYTES + 300] = "";
     DIR *open_folder = opendir(run_folder);
-    if (!open_folder) return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot open the run %s (%s)", run_folder, strerror(errno));
+    if (!open_folder)
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot open the run %s (%s)", run_folder, strerror(errno));
     for (struct dirent *entry; (entry = readdir(open_folder)) != NULL;) {
       long long step = rf_run_step_of(entry->d_name);
       snprintf(path, sizeof path, "%s/%s", run_folder, entry->d_name);
       if (!strncmp(entry->d_name, "checkpoint-", 11) && strstr(entry->d_name, ".part-")) remove_folder(path);
       if (step < 0 || !rf_run_is_complete(path)) continue;
       complete++;
-      if (step != saved && (oldest < 0 || step < oldest)) { oldest = step; memcpy(oldest_path, path, sizeof path); }
+      if (step != saved && (oldest < 0 || step < oldest)) {
+        oldest = step;
+        memcpy(oldest_path, path, sizeof path);
+      }
     }
     closedir(open_folder);
     if (keep <= 0 || complete <= keep || oldest < 0) return RAFTER_OK;
@@ -222,7 +254,7 @@ rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, r
   }
 }
 
-/* ---- loading ----------------------------------------------------------------------------------------------------- */
+/* ---- loading --------------------------------------------------------------------------------- */
 
 static rf_status load_moments(rf_trainer *t, const char *folder, rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -237,8 +269,9 @@ static rf_status load_moments(rf_trainer *t, const char *folder, rf_error *error
   for (int i = 0; i < count; i++) {
     const rf_stored *stored = rf_tensor_file_find(file, list[i].name);
     if (!stored || stored->count != list[i].count || stored->dtype != RF_F32) {
-      status = RF_FAIL(error, RAFTER_FAILED, "the checkpoint is of another model", "%s does not hold %s (expected %lld values, got %lld)", path,
-                       list[i].name, (long long)list[i].count, stored ? (long long)stored->count : 0);
+      status = RF_FAIL(error, RAFTER_FAILED, "the checkpoint is of another model",
+                       "%s does not hold %s (expected %lld values, got %lld)", path, list[i].name,
+                       (long long)list[i].count, stored ? (long long)stored->count : 0);
       goto done;
     }
     RF_GO(rf_stored_read(stored, 0, list[i].count, moment(t, param[i], i), error));
@@ -265,7 +298,8 @@ static rf_status load_state(rf_trainer *t, const char *folder, rf_error *error) 
   RF_GO(rf_json_int(json, "seq", path, 1, INT64_MAX / 2, &seq, error));
   const json_t *data = json_object_get(json, "data");
   const char *changed = NULL;
-  bool same = json_array_size(data) == (size_t)t->loader.count && (uint64_t)seed == t->settings.seed && seq == t->settings.plan.build.seq;
+  bool same = json_array_size(data) == (size_t)t->loader.count && (uint64_t)seed == t->settings.seed &&
+              seq == t->settings.plan.build.seq;
   for (int i = 0; same && i < t->loader.count; i++) {
     const json_t *row = json_array_get(data, (size_t)i);
     int64_t tokens, rows;
@@ -276,14 +310,18 @@ static rf_status load_state(rf_trainer *t, const char *folder, rf_error *error) 
     const char *digest;
     char expected[17];
     RF_GO(rf_json_string(row, "digest", path, &digest, error));
-    same = tokens == source->tokens && rows == source->train.count && !strcmp(digest, hex(source->digest, expected));
+    same = tokens == source->tokens && rows == source->train.count &&
+           !strcmp(digest, hex(source->digest, expected));
     if (!same) changed = source->spec;
   }
   if (!same) {
-    status = RF_FAIL(error, RAFTER_FAILED, "resume with the data, seed and sequence length of the run, or start a new run from its weights",
-                     "the data is not what the run was trained on (%s: expected %s%.200s%s%zu sources, seed %lld, seq %lld)", path,
-                     changed ? "the bytes and split that " : "", changed ? changed : "", changed ? " had then, " : "", json_array_size(data),
-                     (long long)seed, (long long)seq);
+    status = RF_FAIL(
+        error, RAFTER_FAILED,
+        "resume with the data, seed and sequence length of the run, or start a new run from its weights",
+        "the data is not what the run was trained on (%s: expected %s%.200s%s%zu sources, seed %lld, seq "
+        "%lld)",
+        path, changed ? "the bytes and split that " : "", changed ? changed : "",
+        changed ? " had then, " : "", json_array_size(data), (long long)seed, (long long)seq);
     goto done;
   }
   t->loader.state = state;
@@ -299,20 +337,24 @@ static rf_status load_weights(rf_trainer *t, const char *folder, rf_error *error
   rf_model with = t->settings.model;
   RF_TRY(rf_adapter_open(folder, &t->settings.model, &lora, error));
   const rf_lora *now = &with.lora;
-  if (lora.rank != now->rank || lora.alpha != now->alpha || lora.rank_stabilized != now->rank_stabilized || lora.dropout != now->dropout ||
-      memcmp(lora.sites, now->sites, sizeof lora.sites) != 0)
+  if (lora.rank != now->rank || lora.alpha != now->alpha || lora.rank_stabilized != now->rank_stabilized ||
+      lora.dropout != now->dropout || memcmp(lora.sites, now->sites, sizeof lora.sites) != 0)
     return RF_FAIL(error, RAFTER_FAILED, "resume with the --lora of the run",
-                   "the adapters are not those of the checkpoint (%s: expected rank=%d,alpha=%g,dropout=%g%s and its targets, got "
+                   "the adapters are not those of the checkpoint (%s: expected rank=%d,alpha=%g,dropout=%g%s "
+                   "and its targets, got "
                    "rank=%d,alpha=%g,dropout=%g%s)",
-                   folder, lora.rank, (double)lora.alpha, (double)lora.dropout, lora.rank_stabilized ? ",rslora" : "", now->rank, (double)now->alpha,
-                   (double)now->dropout, now->rank_stabilized ? ",rslora" : "");
-  RF_TRY(rf_fill_weights(t->run, 0, t->plan, t->settings.weights_folder, t->settings.seed, t->settings.progress, error));
+                   folder, lora.rank, (double)lora.alpha, (double)lora.dropout,
+                   lora.rank_stabilized ? ",rslora" : "", now->rank, (double)now->alpha, (double)now->dropout,
+                   now->rank_stabilized ? ",rslora" : "");
+  RF_TRY(rf_fill_weights(t->run, 0, t->plan, t->settings.weights_folder, t->settings.seed,
+                         t->settings.progress, error));
   return rf_load_adapters(t->run, 0, t->plan, folder, error);
 }
 
 rf_status rf_checkpoint_load(rf_trainer *t, const char *folder, rf_error *error) {
   if (!rf_run_is_complete(folder))
-    return RF_FAIL(error, RAFTER_FAILED, "resume from another checkpoint of the run", "%s is not a complete checkpoint (DONE is missing)", folder);
+    return RF_FAIL(error, RAFTER_FAILED, "resume from another checkpoint of the run",
+                   "%s is not a complete checkpoint (DONE is missing)", folder);
   RF_TRY(load_state(t, folder, error));
   RF_TRY(load_weights(t, folder, error));
   return load_moments(t, folder, error);

@@ -10,7 +10,8 @@
 #include <string.h>
 
 enum { TEXT, TOKENS, MASK, MESSAGES, TOOLS, PROMPT, COMPLETION, FIELDS };
-static const char *const FIELD_NAMES[FIELDS] = {"text", "tokens", "mask", "messages", "tools", "prompt", "completion"};
+static const char *const FIELD_NAMES[FIELDS] = {"text",  "tokens", "mask",      "messages",
+                                                "tools", "prompt", "completion"};
 
 struct rf_example_reader {
   rf_example_options options;
@@ -25,18 +26,22 @@ typedef struct row_place {
   int64_t line;
 } row_place;
 
-/* ---- opening ---------------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static rf_status rename_field(rf_example_reader *reader, const char *pair, rf_error *error) {
   const char *equals = strchr(pair, '=');
   for (int i = 0; equals && equals[1] && i < FIELDS; i++) {
-    if (strlen(FIELD_NAMES[i]) != (size_t)(equals - pair) || strncmp(FIELD_NAMES[i], pair, (size_t)(equals - pair)) != 0) continue;
+    if (strlen(FIELD_NAMES[i]) != (size_t)(equals - pair) ||
+        strncmp(FIELD_NAMES[i], pair, (size_t)(equals - pair)) != 0)
+      continue;
     free(reader->names[i]);
     reader->names[i] = rf_must(strdup(equals + 1));
     return RAFTER_OK;
   }
   return RF_FAIL(error, RAFTER_INVALID, "for example --fields prompt=question,completion=answer",
-                 "bad field (--fields: expected text, tokens, mask, messages, tools, prompt or completion, '=' and a name, got %.100s)", pair);
+                 "bad field (--fields: expected text, tokens, mask, messages, tools, prompt or completion, "
+                 "'=' and a name, got %.100s)",
+                 pair);
 }
 
 rf_status rf_example_open(const rf_example_options *options, rf_example_reader **out, rf_error *error) {
@@ -68,18 +73,21 @@ void rf_example_free(rf_example *example) {
 
 /* reader->chat, NULL where the model has no template. */
 static rf_status seek_chat(rf_example_reader *reader, rf_error *error) {
-  const char *template = reader->options.template ? reader->options.template : "", *folder = reader->options.model_folder;
+  const char *template = reader->options.template ? reader->options.template : "",
+             *folder = reader->options.model_folder;
   if (reader->chat_sought) return RAFTER_OK;
-  if (*template && strcmp(template, "none")) RF_TRY(rf_chat_read(template, reader->options.tokenizer, &reader->chat, error));
+  if (*template && strcmp(template, "none"))
+    RF_TRY(rf_chat_read(template, reader->options.tokenizer, &reader->chat, error));
   else if (!*template && folder && *folder) RF_TRY(rf_chat_find(folder, &reader->chat, error));
   reader->chat_sought = true;
   return RAFTER_OK;
 }
 
-/* ---- fields ------------------------------------------------------------------------------------------------------- */
+/* ---- fields ---------------------------------------------------------------------------------- */
 
 static const char *kind_of(const json_t *value) {
-  static const char *const names[] = {"an object", "a list", "a text", "a whole number", "a number", "true", "false", "null"};
+  static const char *const names[] = {"an object", "a list", "a text", "a whole number",
+                                      "a number",  "true",   "false",  "null"};
   return value ? names[json_typeof(value)] : "nothing";
 }
 
@@ -88,25 +96,29 @@ static json_t *field(const rf_example_reader *reader, const json_t *row, int whi
   return json_is_null(value) ? NULL : value;
 }
 
-static rf_status bad_field(const rf_example_reader *reader, row_place place, int which, const char *expected, const json_t *value, rf_error *error) {
+static rf_status bad_field(const rf_example_reader *reader, row_place place, int which, const char *expected,
+                           const json_t *value, rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, "mend the row; docs/formats.md describes the kinds of rows",
-                 "bad row (%s, line %lld, field \"%s\": expected %s, got %s)", place.path, (long long)place.line, reader->names[which], expected,
-                 kind_of(value));
+                 "bad row (%s, line %lld, field \"%s\": expected %s, got %s)", place.path,
+                 (long long)place.line, reader->names[which], expected, kind_of(value));
 }
 
 /* The same failure, with the row it happened in. */
 static rf_status in_row(row_place place, rf_error *error) {
   if (!error) return RAFTER_FAILED;
-  return RF_FAIL(error, RAFTER_FAILED, *error->hint ? error->hint : NULL, "%s (%s, line %lld)", error->message, place.path, (long long)place.line);
+  return RF_FAIL(error, RAFTER_FAILED, *error->hint ? error->hint : NULL, "%s (%s, line %lld)",
+                 error->message, place.path, (long long)place.line);
 }
 
 static rf_status need_tokenizer(const rf_example_reader *reader, row_place place, rf_error *error) {
   if (reader->options.tokenizer) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "put its tokenizer beside the weights (a shape: raise vocab to 256), or give rows with \"tokens\"",
-                 "the model has nothing to read text with (%s, line %lld)", place.path, (long long)place.line);
+  return RF_FAIL(
+      error, RAFTER_FAILED,
+      "put its tokenizer beside the weights (a shape: raise vocab to 256), or give rows with \"tokens\"",
+      "the model has nothing to read text with (%s, line %lld)", place.path, (long long)place.line);
 }
 
-/* ---- masks ---------------------------------------------------------------------------------------------------------- */
+/* ---- masks ----------------------------------------------------------------------------------- */
 
 static void reserve_mask(rf_example *example) {
   if (example->ids.count <= example->mask_capacity) return;
@@ -114,17 +126,18 @@ static void reserve_mask(rf_example *example) {
   example->mask = rf_must(realloc(example->mask, (size_t)example->mask_capacity));
 }
 
-/* Marks the tokens of which a byte lies in a range, by walking the text along the tokens. False: the tokenizer rewrote the text, so that
- * what the tokens stand for is not what stands there. */
-static bool mask_by_walking(const rf_tokenizer *tokenizer, const char *text, size_t bytes, const rf_range *range, int64_t count,
-                            rf_example *example) {
+/* Marks the tokens of which a byte lies in a range, by walking the text along the tokens. False:
+ * the tokenizer rewrote the text, so that what the tokens stand for is not what stands there. */
+static bool mask_by_walking(const rf_tokenizer *tokenizer, const char *text, size_t bytes,
+                            const rf_range *range, int64_t count, rf_example *example) {
   size_t at = 0;
   int64_t r = 0;
   for (int64_t i = 0; i < example->ids.count; i++) {
     rf_span piece = rf_tokenizer_text_of(tokenizer, example->ids.at[i]);
     if (piece.bytes > bytes - at || memcmp(piece.at, text + at, piece.bytes) != 0) {
       if (!piece.bytes || piece.at[0] != ' ') return false;
-      piece.at++; piece.bytes--; /* the space that some tokenizers put in front */
+      piece.at++;
+      piece.bytes--; /* the space that some tokenizers put in front */
       if (piece.bytes > bytes - at || memcmp(piece.at, text + at, piece.bytes) != 0) return false;
     }
     while (r < count && range[r].last <= at) r++;
@@ -135,18 +148,20 @@ static bool mask_by_walking(const rf_tokenizer *tokenizer, const char *text, siz
 }
 
 /* How many of the tokens are those of the text's first bytes alone. */
-static rf_status tokens_before(const rf_tokenizer *tokenizer, const char *text, size_t bytes, int flags, const rf_ids *whole, int64_t *tokens,
-                               rf_error *error) {
+static rf_status tokens_before(const rf_tokenizer *tokenizer, const char *text, size_t bytes, int flags,
+                               const rf_ids *whole, int64_t *tokens, rf_error *error) {
   rf_ids part = {0};
   rf_status status = rf_tokenizer_encode(tokenizer, text, bytes, flags, &part, error);
   *tokens = 0;
-  while (status == RAFTER_OK && *tokens < part.count && *tokens < whole->count && part.at[*tokens] == whole->at[*tokens]) ++*tokens;
+  while (status == RAFTER_OK && *tokens < part.count && *tokens < whole->count &&
+         part.at[*tokens] == whole->at[*tokens])
+    ++*tokens;
   rf_ids_free(&part);
   return status;
 }
 
-static rf_status mask_ranges(const rf_tokenizer *tokenizer, const char *text, size_t bytes, const rf_range *range, int64_t count, rf_example *example,
-                             rf_error *error) {
+static rf_status mask_ranges(const rf_tokenizer *tokenizer, const char *text, size_t bytes,
+                             const rf_range *range, int64_t count, rf_example *example, rf_error *error) {
   reserve_mask(example);
   if (mask_by_walking(tokenizer, text, bytes, range, count, example)) return RAFTER_OK;
   memset(example->mask, 0, (size_t)example->ids.count);
@@ -159,16 +174,17 @@ static rf_status mask_ranges(const rf_tokenizer *tokenizer, const char *text, si
   return RAFTER_OK;
 }
 
-/* ---- conversations ---------------------------------------------------------------------------------------------------- */
+/* ---- conversations --------------------------------------------------------------------------- */
 
-/* The day that templates get which ask for it. A date of its own for every run would make other tokens of the same data. */
+/* The day that templates get which ask for it. A date of its own for every run would make other
+ * tokens of the same data. */
 static const struct tm TODAY = {.tm_year = 125, .tm_mon = 0, .tm_mday = 1, .tm_wday = 3};
 
 static int64_t assistant_turns(const json_t *messages) {
   int64_t turns = 0;
   const json_t *message;
   size_t i;
-  json_array_foreach(messages, i, message) {
+  json_array_foreach (messages, i, message) {
     const char *role = json_string_value(json_object_get(message, "role"));
     turns += role && !strcmp(role, "assistant");
   }
@@ -176,8 +192,8 @@ static int64_t assistant_turns(const json_t *messages) {
 }
 
 /* `given`: turns of the assistant that belong to a prompt, which the loss does not count. */
-static rf_status read_conversation(rf_example_reader *reader, const json_t *messages, const json_t *tools, int64_t given, rf_example *example,
-                                   rf_error *error) {
+static rf_status read_conversation(rf_example_reader *reader, const json_t *messages, const json_t *tools,
+                                   int64_t given, rf_example *example, rf_error *error) {
   rf_rendered rendered;
   const rf_tokenizer *tokenizer = reader->options.tokenizer;
   rf_chat_options options = {.tools = tools, .now = &TODAY};
@@ -187,15 +203,23 @@ static rf_status read_conversation(rf_example_reader *reader, const json_t *mess
   rf_status status = RAFTER_OK;
   rf_range all = {0, rendered.bytes}, *range = rendered.generated;
   int64_t count = rendered.generated_count;
-  if (loss_on == RF_LOSS_ON_ALL) { range = &all; count = 1; }
-  else if (given && count != assistant_turns(messages)) {
+  if (loss_on == RF_LOSS_ON_ALL) {
+    range = &all;
+    count = 1;
+  } else if (given && count != assistant_turns(messages)) {
     status = RF_FAIL(error, RAFTER_FAILED, "give the row as \"messages\"",
-                     "the chat template does not mark every turn of the assistant, so the prompt's cannot be told from the completion's");
+                     "the chat template does not mark every turn of the assistant, so the prompt's cannot be "
+                     "told from the completion's");
     goto done;
-  } else if (loss_on == RF_LOSS_ON_COMPLETION && count) { range += count - 1; count = 1; }
-  else { range += given; count -= given; }
-  RF_GO(
-      rf_tokenizer_encode(tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, &example->ids, error)); /* a template writes its marks itself */
+  } else if (loss_on == RF_LOSS_ON_COMPLETION && count) {
+    range += count - 1;
+    count = 1;
+  } else {
+    range += given;
+    count -= given;
+  }
+  RF_GO(rf_tokenizer_encode(tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, &example->ids,
+                            error)); /* a template writes its marks itself */
   status = mask_ranges(tokenizer, rendered.text, rendered.bytes, range, count, example, error);
 done:
   rf_rendered_free(&rendered);
@@ -204,14 +228,17 @@ done:
 
 static rf_status need_chat(rf_example_reader *reader, row_place place, rf_error *error) {
   if (reader->chat) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "give --template FILE, or rows with \"prompt\" and \"completion\" texts",
-                 "the model has no chat template to write a conversation with (%s, line %lld)", place.path, (long long)place.line);
+  return RF_FAIL(error, RAFTER_FAILED,
+                 "give --template FILE, or rows with \"prompt\" and \"completion\" texts",
+                 "the model has no chat template to write a conversation with (%s, line %lld)", place.path,
+                 (long long)place.line);
 }
 
-static rf_status read_messages(rf_example_reader *reader, row_place place, const json_t *row, const json_t *messages, int64_t given,
-                               rf_example *example, rf_error *error) {
+static rf_status read_messages(rf_example_reader *reader, row_place place, const json_t *row,
+                               const json_t *messages, int64_t given, rf_example *example, rf_error *error) {
   json_t *tools = field(reader, row, TOOLS);
-  if (!json_is_array(messages)) return bad_field(reader, place, MESSAGES, "a list of messages", messages, error);
+  if (!json_is_array(messages))
+    return bad_field(reader, place, MESSAGES, "a list of messages", messages, error);
   if (tools && !json_is_array(tools)) return bad_field(reader, place, TOOLS, "a list", tools, error);
   RF_TRY(need_tokenizer(reader, place, error));
   RF_TRY(need_chat(reader, place, error));
@@ -219,10 +246,12 @@ static rf_status read_messages(rf_example_reader *reader, row_place place, const
   return status == RAFTER_OK ? status : in_row(place, error);
 }
 
-/* ---- prompts with completions ------------------------------------------------------------------------------------------- */
+/* ---- prompts with completions ---------------------------------------------------------------- */
 
-/* The tokens of both texts together, as TRL makes them; what differs from the prompt's own is the completion. */
-static rf_status join_texts(rf_example_reader *reader, const json_t *prompt, const json_t *completion, rf_example *example, rf_error *error) {
+/* The tokens of both texts together, as TRL makes them; what differs from the prompt's own is
+ * the completion. */
+static rf_status join_texts(rf_example_reader *reader, const json_t *prompt, const json_t *completion,
+                            rf_example *example, rf_error *error) {
   const rf_tokenizer *tokenizer = reader->options.tokenizer;
   size_t before = json_string_length(prompt), bytes = before + json_string_length(completion);
   char *text = rf_must(malloc(bytes + 1));
@@ -234,93 +263,115 @@ static rf_status join_texts(rf_example_reader *reader, const json_t *prompt, con
   RF_GO(rf_tokenizer_encode(tokenizer, text, bytes, flags, &example->ids, error));
   RF_GO(tokens_before(tokenizer, text, before, flags, &example->ids, &given, error));
   int32_t eos = rf_tokenizer_eos(tokenizer);
-  if (eos >= 0 && (!example->ids.count || example->ids.at[example->ids.count - 1] != eos)) RF_GO(rf_ids_add(&example->ids, eos, error));
+  if (eos >= 0 && (!example->ids.count || example->ids.at[example->ids.count - 1] != eos))
+    RF_GO(rf_ids_add(&example->ids, eos, error));
   reserve_mask(example);
-  for (int64_t i = 0; i < example->ids.count; i++) example->mask[i] = i >= given || reader->options.loss_on == RF_LOSS_ON_ALL;
+  for (int64_t i = 0; i < example->ids.count; i++)
+    example->mask[i] = i >= given || reader->options.loss_on == RF_LOSS_ON_ALL;
 done:
   free(text);
   return status;
 }
 
-static rf_status read_pair(rf_example_reader *reader, row_place place, const json_t *row, json_t *prompt, json_t *completion, rf_example *example,
-                           rf_error *error) {
+static rf_status read_pair(rf_example_reader *reader, row_place place, const json_t *row, json_t *prompt,
+                           json_t *completion, rf_example *example, rf_error *error) {
   bool lists = json_is_array(prompt);
-  if (!lists && !json_is_string(prompt)) return bad_field(reader, place, PROMPT, "a text or a list of messages", prompt, error);
-  if (lists && !json_is_array(completion)) return bad_field(reader, place, COMPLETION, "a list of messages, as the prompt is", completion, error);
-  if (!lists && !json_is_string(completion)) return bad_field(reader, place, COMPLETION, "a text", completion, error);
+  if (!lists && !json_is_string(prompt))
+    return bad_field(reader, place, PROMPT, "a text or a list of messages", prompt, error);
+  if (lists && !json_is_array(completion))
+    return bad_field(reader, place, COMPLETION, "a list of messages, as the prompt is", completion, error);
+  if (!lists && !json_is_string(completion))
+    return bad_field(reader, place, COMPLETION, "a text", completion, error);
   RF_TRY(need_tokenizer(reader, place, error));
   if (!lists && !reader->chat) {
     rf_status status = join_texts(reader, prompt, completion, example, error);
     return status == RAFTER_OK ? status : in_row(place, error);
   }
-  json_t *messages =
-      lists ? json_array() : json_pack("[{s:s, s:O}, {s:s, s:O}]", "role", "user", "content", prompt, "role", "assistant", "content", completion);
+  json_t *messages = lists ? json_array()
+                           : json_pack("[{s:s, s:O}, {s:s, s:O}]", "role", "user", "content", prompt, "role",
+                                       "assistant", "content", completion);
   rf_must(messages);
-  if (lists) { json_array_extend(messages, prompt); json_array_extend(messages, completion); }
-  rf_status status = read_messages(reader, place, row, messages, lists ? assistant_turns(prompt) : 0, example, error);
+  if (lists) {
+    json_array_extend(messages, prompt);
+    json_array_extend(messages, completion);
+  }
+  rf_status status =
+      read_messages(reader, place, row, messages, lists ? assistant_turns(prompt) : 0, example, error);
   json_decref(messages);
   return status;
 }
 
-/* ---- texts and tokens ----------------------------------------------------------------------------------------------------- */
+/* ---- texts and tokens ------------------------------------------------------------------------ */
 
-static rf_status read_text(const rf_example_reader *reader, row_place place, const json_t *text, rf_example *example, rf_error *error) {
+static rf_status read_text(const rf_example_reader *reader, row_place place, const json_t *text,
+                           rf_example *example, rf_error *error) {
   const rf_tokenizer *tokenizer = reader->options.tokenizer;
   if (!json_is_string(text)) return bad_field(reader, place, TEXT, "a text", text, error);
   RF_TRY(need_tokenizer(reader, place, error));
-  rf_status status = rf_tokenizer_encode(tokenizer, json_string_value(text), json_string_length(text), 0, &example->ids, error);
+  rf_status status = rf_tokenizer_encode(tokenizer, json_string_value(text), json_string_length(text), 0,
+                                         &example->ids, error);
   if (status == RAFTER_OK && rf_tokenizer_eos(tokenizer) >= 0 && example->ids.count)
     status = rf_ids_add(&example->ids, rf_tokenizer_eos(tokenizer), error);
   return status == RAFTER_OK ? status : in_row(place, error);
 }
 
-static rf_status read_tokens(const rf_example_reader *reader, row_place place, const json_t *tokens, const json_t *mask, rf_example *example,
-                             rf_error *error) {
+static rf_status read_tokens(const rf_example_reader *reader, row_place place, const json_t *tokens,
+                             const json_t *mask, rf_example *example, rf_error *error) {
   size_t i;
   const json_t *value;
   if (!json_is_array(tokens)) return bad_field(reader, place, TOKENS, "a list of ids", tokens, error);
-  json_array_foreach(tokens, i, value) {
+  json_array_foreach (tokens, i, value) {
     json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
     if (id < 0 || id >= reader->options.vocab)
-      return RF_FAIL(error, RAFTER_FAILED, "the ids belong to another tokenizer or model",
-                     "token out of range (%s, line %lld, field \"%s\", token %zu: expected an id below %lld, got %lld)", place.path,
-                     (long long)place.line, reader->names[TOKENS], i, (long long)reader->options.vocab, (long long)id);
+      return RF_FAIL(
+          error, RAFTER_FAILED, "the ids belong to another tokenizer or model",
+          "token out of range (%s, line %lld, field \"%s\", token %zu: expected an id below %lld, got %lld)",
+          place.path, (long long)place.line, reader->names[TOKENS], i, (long long)reader->options.vocab,
+          (long long)id);
     RF_TRY(rf_ids_add(&example->ids, (int32_t)id, error));
   }
   if (!mask) return RAFTER_OK;
   if (!json_is_array(mask)) return bad_field(reader, place, MASK, "a list of 0 and 1", mask, error);
   if (json_array_size(mask) != json_array_size(tokens))
-    return RF_FAIL(error, RAFTER_FAILED, "give every token its 0 or 1", "bad row (%s, line %lld, field \"%s\": expected %zu values, got %zu)",
-                   place.path, (long long)place.line, reader->names[MASK], json_array_size(tokens), json_array_size(mask));
+    return RF_FAIL(error, RAFTER_FAILED, "give every token its 0 or 1",
+                   "bad row (%s, line %lld, field \"%s\": expected %zu values, got %zu)", place.path,
+                   (long long)place.line, reader->names[MASK], json_array_size(tokens),
+                   json_array_size(mask));
   reserve_mask(example);
-  json_array_foreach(mask, i, value) {
+  json_array_foreach (mask, i, value) {
     bool one = json_is_true(value) || (json_is_integer(value) && json_integer_value(value) == 1);
     if (!one && !json_is_false(value) && !(json_is_integer(value) && json_integer_value(value) == 0))
       return RF_FAIL(error, RAFTER_FAILED, "write 1 for a token that the loss counts, else 0",
-                     "bad row (%s, line %lld, field \"%s\", token %zu: expected 0 or 1)", place.path, (long long)place.line, reader->names[MASK], i);
+                     "bad row (%s, line %lld, field \"%s\", token %zu: expected 0 or 1)", place.path,
+                     (long long)place.line, reader->names[MASK], i);
     example->mask[i] = one;
   }
   return RAFTER_OK;
 }
 
-/* ---- the row ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the row --------------------------------------------------------------------------------- */
 
-static rf_status read_row(rf_example_reader *reader, row_place place, const json_t *row, rf_example *example, rf_error *error) {
-  json_t *messages = field(reader, row, MESSAGES), *prompt = field(reader, row, PROMPT), *completion = field(reader, row, COMPLETION);
-  json_t *text = field(reader, row, TEXT), *tokens = field(reader, row, TOKENS), *mask = field(reader, row, MASK);
+static rf_status read_row(rf_example_reader *reader, row_place place, const json_t *row, rf_example *example,
+                          rf_error *error) {
+  json_t *messages = field(reader, row, MESSAGES), *prompt = field(reader, row, PROMPT),
+         *completion = field(reader, row, COMPLETION);
+  json_t *text = field(reader, row, TEXT), *tokens = field(reader, row, TOKENS),
+         *mask = field(reader, row, MASK);
   example->is_example = messages || prompt || completion || (!text && mask);
   if (messages || prompt || completion) RF_TRY(seek_chat(reader, error));
   if (messages) return read_messages(reader, place, row, messages, 0, example, error);
   if (prompt || completion) return read_pair(reader, place, row, prompt, completion, example, error);
   if (text) return read_text(reader, place, text, example, error);
   if (tokens) return read_tokens(reader, place, tokens, mask, example, error);
-  return RF_FAIL(error, RAFTER_FAILED, "name the fields of the rows, for example --fields prompt=question,completion=answer",
-                 "a row has none of the fields \"%s\", \"%s\", \"%s\" and \"%s\" (%s, line %lld)", reader->names[MESSAGES], reader->names[PROMPT],
-                 reader->names[TEXT], reader->names[TOKENS], place.path, (long long)place.line);
+  return RF_FAIL(error, RAFTER_FAILED,
+                 "name the fields of the rows, for example --fields prompt=question,completion=answer",
+                 "a row has none of the fields \"%s\", \"%s\", \"%s\" and \"%s\" (%s, line %lld)",
+                 reader->names[MESSAGES], reader->names[PROMPT], reader->names[TEXT], reader->names[TOKENS],
+                 place.path, (long long)place.line);
 }
 
-rf_status rf_example_read(rf_example_reader *reader, const char *path, int64_t line, const char *text, size_t bytes, rf_example *example,
-                          rf_error *error) {
+rf_status rf_example_read(rf_example_reader *reader, const char *path, int64_t line, const char *text,
+                          size_t bytes, rf_example *example, rf_error *error) {
   json_t *row = NULL;
   example->ids.count = 0;
   RF_TRY(rf_json_line(text, bytes, path, line, &row, error));

@@ -10,20 +10,24 @@ int64_t rf_shuffle(uint64_t key, int64_t epoch, int64_t index, int64_t count) {
   int half = 1;
   while ((INT64_C(1) << (2 * half)) < count) half++;
   uint64_t mask = (UINT64_C(1) << half) - 1, x = (uint64_t)index;
-  do { /* a permutation of [0, 4^half); cycles are walked until they come back below count, which keeps it one of [0, count) */
+  /* a permutation of [0, 4^half); cycles are walked until they come back below count, which
+   * keeps it one of [0, count) */
+  do {
     uint64_t left = x >> half, right = x & mask;
     for (uint64_t round = 0; round < 4; round++) {
       uint32_t words[4];
       rf_philox(key, right, (uint64_t)epoch * 4 + round, words);
       uint64_t mixed = left ^ (words[0] & mask);
-      left = right; right = mixed;
+      left = right;
+      right = mixed;
     }
     x = left << half | right;
   } while (x >= (uint64_t)count);
   return (int64_t)x;
 }
 
-/* Splits `FILE:WEIGHT`; a colon that is not followed by a number to the end belongs to the name (random:seed=0). */
+/* Splits `FILE:WEIGHT`; a colon that is not followed by a number to the end belongs to the name
+ * (random:seed=0). */
 static double split_weight(char *spec) {
   char *colon = strrchr(spec, ':'), *end = NULL;
   if (!colon || !colon[1]) return 1;
@@ -33,11 +37,13 @@ static double split_weight(char *spec) {
   return weight;
 }
 
-rf_status rf_loader_open(const char *data, const rf_source_options *options, uint64_t seed, int64_t step_rows, rf_loader *loader, rf_error *error) {
+rf_status rf_loader_open(const char *data, const rf_source_options *options, uint64_t seed, int64_t step_rows,
+                         rf_loader *loader, rf_error *error) {
   rf_status status = RAFTER_OK;
   *loader = (rf_loader){.seed = seed, .seq = options->seq, .step_rows = step_rows};
   char *copy = strdup(data ? data : ""), *rest = copy;
-  loader->draw = calloc((size_t)step_rows, sizeof *loader->draw); loader->held = calloc((size_t)step_rows, sizeof *loader->held);
+  loader->draw = calloc((size_t)step_rows, sizeof *loader->draw);
+  loader->held = calloc((size_t)step_rows, sizeof *loader->held);
   if (!copy || !loader->draw || !loader->held) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening the data");
     goto done;
@@ -45,7 +51,8 @@ rf_status rf_loader_open(const char *data, const rf_source_options *options, uin
   for (char *spec; (spec = strsep(&rest, ",")) != NULL;) {
     if (!*spec) continue;
     if (loader->count == RF_MAX_SOURCES) {
-      status = RF_FAIL(error, RAFTER_INVALID, "join some files", "too many sources (--data: expected at most %d)", RF_MAX_SOURCES);
+      status = RF_FAIL(error, RAFTER_INVALID, "join some files",
+                       "too many sources (--data: expected at most %d)", RF_MAX_SOURCES);
       goto done;
     }
     double weight = split_weight(spec);
@@ -58,7 +65,8 @@ rf_status rf_loader_open(const char *data, const rf_source_options *options, uin
     loader->count++;
   }
   if (!loader->count)
-    status = RF_FAIL(error, RAFTER_INVALID, "give --data FILE (text, .jsonl or .shard), or --data random:seed=0 to measure",
+    status = RF_FAIL(error, RAFTER_INVALID,
+                     "give --data FILE (text, .jsonl or .shard), or --data random:seed=0 to measure",
                      "there is no data to train on (--data is empty)");
 done:
   free(copy);
@@ -68,8 +76,10 @@ done:
 
 void rf_loader_close(rf_loader *loader) {
   for (int i = 0; i < loader->count; i++) rf_source_close(&loader->source[i]);
-  free(loader->draw); free(loader->held);
-  loader->draw = loader->held = NULL; loader->count = 0;
+  free(loader->draw);
+  free(loader->held);
+  loader->draw = loader->held = NULL;
+  loader->count = 0;
 }
 
 /* The source that lags most behind its share. */
@@ -78,8 +88,12 @@ static int next_source(const rf_loader *loader) {
   int best = 0;
   for (int i = 0; i < loader->count; i++) sum += loader->source[i].weight;
   for (int i = 0; i < loader->count; i++) {
-    double lag = loader->source[i].weight / sum * (double)(loader->state.rows + 1) - (double)loader->state.drawn[i];
-    if (lag > most) { most = lag; best = i; }
+    double lag =
+        loader->source[i].weight / sum * (double)(loader->state.rows + 1) - (double)loader->state.drawn[i];
+    if (lag > most) {
+      most = lag;
+      best = i;
+    }
   }
   return best;
 }
@@ -100,7 +114,8 @@ double rf_loader_epoch(const rf_loader *loader) {
 
 rf_status rf_loader_steps(const rf_loader *loader, double epochs, int64_t *steps, rf_error *error) {
   double rows = ceil(epochs * (double)train_rows(loader));
-  if (!(rows > 0)) return RF_FAIL(error, RAFTER_INVALID, "give --steps", "random data has no end (--epochs %g)", epochs);
+  if (!(rows > 0))
+    return RF_FAIL(error, RAFTER_INVALID, "give --steps", "random data has no end (--epochs %g)", epochs);
   *steps = (int64_t)ceil(rows / (double)loader->step_rows);
   return RAFTER_OK;
 }
@@ -124,28 +139,36 @@ void rf_loader_draw(rf_loader *loader, int64_t *tokens, int64_t *valid) {
     uint64_t key = rf_key(loader->seed, rf_name_key("shuffle"), (uint64_t)s);
     int64_t row = source->random ? k : rf_shuffle(key, k / rows, k % rows, rows);
     loader->draw[r] = (struct rf_draw){s, row};
-    *valid += rf_source_valid(source, &source->train, row); *tokens += rf_source_tokens(source, &source->train, row);
+    *valid += rf_source_valid(source, &source->train, row);
+    *tokens += rf_source_tokens(source, &source->train, row);
   }
 }
 
-static rf_status fill_rows(const rf_loader *loader, bool held_out, const struct rf_draw *draw, int64_t count, rf_batch batch, rf_error *error) {
+static rf_status fill_rows(const rf_loader *loader, bool held_out, const struct rf_draw *draw, int64_t count,
+                           rf_batch batch, rf_error *error) {
   int64_t segments = 0, n = count * loader->seq;
   for (int64_t r = 0; r < count; r++) {
     int64_t at = r * loader->seq;
     if (draw[r].source < 0) { /* unused: one segment without labels */
       batch.segments[segments++] = (int32_t)at;
-      for (int64_t i = 0; i < loader->seq; i++) { batch.tokens[at + i] = 0; batch.labels[at + i] = -1; batch.positions[at + i] = (int32_t)i; }
+      for (int64_t i = 0; i < loader->seq; i++) {
+        batch.tokens[at + i] = 0;
+        batch.labels[at + i] = -1;
+        batch.positions[at + i] = (int32_t)i;
+      }
       continue;
     }
     const rf_source *source = &loader->source[draw[r].source];
-    RF_TRY(rf_source_fill(source, held_out ? &source->held_out : &source->train, draw[r].row, at, batch.tokens + at, batch.labels + at,
-                          batch.positions + at, batch.segments, &segments, error));
+    RF_TRY(rf_source_fill(source, held_out ? &source->held_out : &source->train, draw[r].row, at,
+                          batch.tokens + at, batch.labels + at, batch.positions + at, batch.segments,
+                          &segments, error));
   }
   while (segments <= n) batch.segments[segments++] = (int32_t)n;
   return RAFTER_OK;
 }
 
-rf_status rf_loader_fill(const rf_loader *loader, int64_t first, int64_t count, rf_batch batch, rf_error *error) {
+rf_status rf_loader_fill(const rf_loader *loader, int64_t first, int64_t count, rf_batch batch,
+                         rf_error *error) {
   return fill_rows(loader, false, loader->draw + first, count, batch, error);
 }
 
@@ -155,14 +178,16 @@ int64_t rf_loader_held_out(const rf_loader *loader) {
   return rows;
 }
 
-rf_status rf_loader_fill_held_out(const rf_loader *loader, int64_t first, int64_t count, rf_batch batch, int64_t *valid, rf_error *error) {
+rf_status rf_loader_fill_held_out(const rf_loader *loader, int64_t first, int64_t count, rf_batch batch,
+                                  int64_t *valid, rf_error *error) {
   *valid = 0;
   for (int64_t r = 0; r < count; r++) {
     int64_t row = first + r;
     int s = 0;
     loader->held[r].source = -1;
     if (row >= rf_loader_held_out(loader)) continue;
-    while (s + 1 < loader->count && row >= loader->source[s].held_out.count) row -= loader->source[s++].held_out.count;
+    while (s + 1 < loader->count && row >= loader->source[s].held_out.count)
+      row -= loader->source[s++].held_out.count;
     loader->held[r] = (struct rf_draw){s, row};
     *valid += rf_source_valid(&loader->source[s], &loader->source[s].held_out, row);
   }

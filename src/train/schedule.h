@@ -4,18 +4,25 @@
 
 #include <stdint.h>
 
-typedef enum rf_schedule_kind { RF_SCHEDULE_CONSTANT, RF_SCHEDULE_WARMUP_COSINE, RF_SCHEDULE_WARMUP_EXPONENTIAL, RF_SCHEDULE_WSD } rf_schedule_kind;
+typedef enum rf_schedule_kind {
+  RF_SCHEDULE_CONSTANT,
+  RF_SCHEDULE_WARMUP_COSINE,
+  RF_SCHEDULE_WARMUP_EXPONENTIAL,
+  RF_SCHEDULE_WSD
+} rf_schedule_kind;
 
 typedef struct rf_schedule {
   rf_schedule_kind kind;
-  double peak, floor;    /* learning rates */
-  int64_t warmup, steps; /* linear from peak/warmup at step 1 to peak at step `warmup`; the last step is `steps` */
-  int64_t decay;         /* wsd: steps of the final linear decay */
+  double peak, floor; /* learning rates */
+  /* linear from peak/warmup at step 1 to peak at step `warmup`; the last step is `steps` */
+  int64_t warmup, steps;
+  int64_t decay; /* wsd: steps of the final linear decay */
 } rf_schedule;
 
-/* Learning rate of step 1..steps (later steps keep the last value).
- * cosine: floor + (peak - floor) (1 + cos(pi x)) / 2; exponential: peak (floor / peak)^x (floor 0 counts as peak / 100); wsd: peak, then a line
- * down to floor over the last `decay` steps; x runs from 0 after warm-up to 1 at the last step. */
+/* Learning rate of step 1..steps (later steps keep the last value). cosine: floor + (peak -
+ * floor) (1 + cos(pi x)) / 2; exponential: peak (floor / peak)^x (floor 0 counts as peak / 100);
+ * wsd: peak, then a line down to floor over the last `decay` steps; x runs from 0 after warm-up
+ * to 1 at the last step. */
 double rf_schedule_lr(const rf_schedule *schedule, int64_t step);
 
 #endif

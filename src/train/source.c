@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- packing ---------------------------------------------------------------------------------------------------- */
+/* ---- packing --------------------------------------------------------------------------------- */
 
 typedef struct piece_list {
   rf_piece *at;
@@ -36,7 +36,8 @@ static int longer_first(const void *a, const void *b) {
   return (x->start > y->start) - (x->start < y->start);
 }
 
-/* Rows with `space` tokens left stand in a list per space; a bit says which lists are not empty, so the tightest row is found in T / 64 steps. */
+/* Rows with `space` tokens left stand in a list per space; a bit says which lists are not empty,
+ * so the tightest row is found in T / 64 steps. */
 typedef struct open_rows {
   int64_t *head, *next;
   uint64_t *bits;
@@ -44,7 +45,8 @@ typedef struct open_rows {
 } open_rows;
 
 static void open_put(open_rows *open, int64_t space, int64_t row) {
-  open->next[row] = open->head[space]; open->head[space] = row;
+  open->next[row] = open->head[space];
+  open->head[space] = row;
   open->bits[space / 64] |= 1ull << (space % 64);
 }
 
@@ -60,25 +62,34 @@ static int64_t open_take(open_rows *open, int64_t at_least, int64_t *space) {
   return row;
 }
 
-/* Best fit of the pieces, longest first; ties by place, so the same documents always give the same rows. */
+/* Best fit of the pieces, longest first; ties by place, so the same documents always give the
+ * same rows. */
 static rf_status pack(piece_list *pieces, int64_t seq, bool share_rows, rf_rows *rows, rf_error *error) {
   rf_status status = RAFTER_OK;
   int64_t n = pieces->count, used = 0;
   int64_t *row_of = malloc((size_t)(n + 1) * 8), *fill = calloc((size_t)n + 2, 8);
   open_rows open = {.words = seq / 64 + 1};
-  open.head = malloc((size_t)(seq + 1) * 8); open.next = malloc((size_t)(n + 1) * 8); open.bits = calloc((size_t)open.words, 8);
+  open.head = malloc((size_t)(seq + 1) * 8);
+  open.next = malloc((size_t)(n + 1) * 8);
+  open.bits = calloc((size_t)open.words, 8);
   rf_piece *sorted = malloc((size_t)(n + 1) * sizeof *sorted);
   if (!row_of || !fill || !open.head || !open.next || !open.bits || !sorted) {
-    status = RF_FAIL(error, RAFTER_FAILED, "split the data into smaller files", "out of memory while packing %lld pieces", (long long)n);
+    status = RF_FAIL(error, RAFTER_FAILED, "split the data into smaller files",
+                     "out of memory while packing %lld pieces", (long long)n);
     goto done;
   }
   if (n) qsort(pieces->at, (size_t)n, sizeof *pieces->at, longer_first);
   memset(open.head, 0xff, (size_t)(seq + 1) * 8);
   for (int64_t i = 0; i < n; i++) {
-    int64_t space = 0, tokens = pieces->at[i].tokens, row = share_rows ? open_take(&open, tokens, &space) : -1;
-    if (row < 0) { row = rows->count++; space = seq; }
+    int64_t space = 0, tokens = pieces->at[i].tokens,
+            row = share_rows ? open_take(&open, tokens, &space) : -1;
+    if (row < 0) {
+      row = rows->count++;
+      space = seq;
+    }
     if (space > tokens) open_put(&open, space - tokens, row);
-    row_of[i] = row; used += tokens;
+    row_of[i] = row;
+    used += tokens;
     fill[row + 1]++;
   }
   rows->first = malloc((size_t)(rows->count + 1) * 8);
@@ -90,15 +101,23 @@ static rf_status pack(piece_list *pieces, int64_t seq, bool share_rows, rf_rows 
   for (int64_t r = 0; r < rows->count; r++) rows->first[r + 1] = rows->first[r] + fill[r + 1];
   memset(fill, 0, (size_t)(n + 2) * 8);
   for (int64_t i = 0; i < n; i++) sorted[rows->first[row_of[i]] + fill[row_of[i]]++] = pieces->at[i];
-  rows->piece = sorted; sorted = NULL;
+  rows->piece = sorted;
+  sorted = NULL;
   rows->efficiency = rows->count ? (double)used / ((double)rows->count * (double)seq) : 0;
 done:
-  free(row_of); free(fill); free(open.head); free(open.next); free(open.bits); free(sorted);
+  free(row_of);
+  free(fill);
+  free(open.head);
+  free(open.next);
+  free(open.bits);
+  free(sorted);
   return status;
 }
 
-/* Labels that count in a stretch of `count` tokens, of which the last has one only with `next`: the tokens behind each of them by the mask. */
-static rf_status count_valid(const rf_source *source, int64_t start, int64_t count, bool next, int64_t *valid, rf_error *error) {
+/* Labels that count in a stretch of `count` tokens, of which the last has one only with `next`:
+ * the tokens behind each of them by the mask. */
+static rf_status count_valid(const rf_source *source, int64_t start, int64_t count, bool next, int64_t *valid,
+                             rf_error *error) {
   uint8_t mask[4096];
   int64_t labels = count - !next;
   *valid = labels;
@@ -110,19 +129,24 @@ static rf_status count_valid(const rf_source *source, int64_t start, int64_t cou
   return RAFTER_OK;
 }
 
-static rf_status add_piece(rf_source *source, piece_list *pieces, int64_t start, int64_t count, bool next, bool example, rf_error *error) {
+static rf_status add_piece(rf_source *source, piece_list *pieces, int64_t start, int64_t count, bool next,
+                           bool example, rf_error *error) {
   int64_t valid = 0;
   RF_TRY(count_valid(source, start, count, next, &valid, error));
   if (!valid && example) return source->skipped++, RAFTER_OK;
-  if (push_piece(pieces, (rf_piece){start, (int32_t)count, (uint32_t)valid & INT32_MAX, next})) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "split the data into smaller files", "out of memory while packing %s", source->spec);
+  if (push_piece(pieces, (rf_piece){start, (int32_t)count, (uint32_t)valid & INT32_MAX, next}))
+    return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "split the data into smaller files", "out of memory while packing %s",
+                 source->spec);
 }
 
 /* A text in pieces of `seq` tokens; an example whole, or its first `seq` tokens. */
-static rf_status add_document(rf_source *source, piece_list *pieces, int64_t start, int64_t end, bool example, rf_error *error) {
+static rf_status add_document(rf_source *source, piece_list *pieces, int64_t start, int64_t end, bool example,
+                              rf_error *error) {
   int64_t seq = source->seq;
   if (example && end - start > seq + 1) {
-    source->cut++; source->cut_tokens += end - start - seq - 1;
+    source->cut++;
+    source->cut_tokens += end - start - seq - 1;
     end = start + seq + 1;
   }
   if (example && end - start < 2) source->skipped++;
@@ -134,7 +158,8 @@ static rf_status add_document(rf_source *source, piece_list *pieces, int64_t sta
   return RAFTER_OK;
 }
 
-static rf_status pack_documents(rf_source *source, int64_t first, int64_t last, bool share_rows, rf_rows *rows, rf_error *error) {
+static rf_status pack_documents(rf_source *source, int64_t first, int64_t last, bool share_rows,
+                                rf_rows *rows, rf_error *error) {
   rf_status status = RAFTER_OK;
   piece_list pieces = {0};
   int64_t start = 0, end = 0;
@@ -144,7 +169,8 @@ static rf_status pack_documents(rf_source *source, int64_t first, int64_t last, 
     RF_GO(rf_shard_document(&source->shard, d + 1, &end, &example, error));
     if (end < start) {
       status = RF_FAIL(error, RAFTER_FAILED, "write it again with `rafter tokenize --output`",
-                       "%s has a bad document table (document %lld ends before it starts)", source->shard.path, (long long)d);
+                       "%s has a bad document table (document %lld ends before it starts)",
+                       source->shard.path, (long long)d);
       goto done;
     }
     RF_GO(add_document(source, &pieces, start, end, example, error));
@@ -155,13 +181,15 @@ done:
   return status;
 }
 
-/* ---- opening ---------------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 /* A larger text is given as shards or as JSON Lines, which are read line by line. */
 static const size_t TEXT_MOST = (size_t)4 << 30;
 
-/* The tokenizer that texts are read with; *tokenizer NULL where there is none and none is `needed`. */
-static rf_status open_tokenizer(const rf_source_options *options, bool needed, rf_tokenizer **tokenizer, rf_error *error) {
+/* The tokenizer that texts are read with; *tokenizer NULL where there is none and none is
+ * `needed`. */
+static rf_status open_tokenizer(const rf_source_options *options, bool needed, rf_tokenizer **tokenizer,
+                                rf_error *error) {
   const char *folder = options->model_folder ? options->model_folder : "";
   rf_status status = rf_tokenizer_for(options->model, folder, tokenizer, error);
   if (status != RAFTER_INVALID || needed) return status;
@@ -170,8 +198,8 @@ static rf_status open_tokenizer(const rf_source_options *options, bool needed, r
 }
 
 /* A text that is not read byte by byte, turned into a shard of one stream. */
-static rf_status convert_text(const char *path, const rf_source_options *options, const rf_tokenizer *tokenizer, char shard_path[1200],
-                              rf_error *error) {
+static rf_status convert_text(const char *path, const rf_source_options *options,
+                              const rf_tokenizer *tokenizer, char shard_path[1200], rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_shard_writer *writer = NULL;
   const char *name = strrchr(path, '/');
@@ -183,7 +211,8 @@ static rf_status convert_text(const char *path, const rf_source_options *options
   RF_GO(rf_tokenizer_encode(tokenizer, text, bytes, 0, &ids, error));
   RF_GO(rf_shard_create(shard_path, options->model->vocab, &writer, error));
   RF_GO(rf_shard_append_stream(writer, ids.at, ids.count, error));
-  status = rf_shard_finish(writer, error); writer = NULL;
+  status = rf_shard_finish(writer, error);
+  writer = NULL;
 done:
   rf_shard_discard(writer);
   rf_ids_free(&ids);
@@ -196,7 +225,8 @@ static rf_status append_row(rf_shard_writer *writer, const rf_example *row, rf_e
   return rf_shard_append(writer, row->ids.at, row->ids.count, error);
 }
 
-rf_status rf_source_write_shard(const char *path, const rf_example_options *options, const char *shard_path, rf_error *error) {
+rf_status rf_source_write_shard(const char *path, const rf_example_options *options, const char *shard_path,
+                                rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_example_reader *reader = NULL;
   rf_shard_writer *writer = NULL;
@@ -211,16 +241,19 @@ rf_status rf_source_write_shard(const char *path, const rf_example_options *opti
     RF_GO(rf_example_read(reader, path, lines.line, lines.text, lines.bytes, &row, error));
     if (row.ids.count) RF_GO(append_row(writer, &row, error));
   }
-  status = rf_shard_finish(writer, error); writer = NULL;
+  status = rf_shard_finish(writer, error);
+  writer = NULL;
 done:
   rf_shard_discard(writer);
-  rf_example_close(reader); rf_example_free(&row);
+  rf_example_close(reader);
+  rf_example_free(&row);
   rf_json_lines_close(&lines);
   return status;
 }
 
 /* Turns a .jsonl file into a shard beside the run, so that memory does not grow with the data. */
-static rf_status convert_jsonl(const char *path, const rf_source_options *options, char shard_path[1200], rf_error *error) {
+static rf_status convert_jsonl(const char *path, const rf_source_options *options, char shard_path[1200],
+                               rf_error *error) {
   rf_tokenizer *tokenizer = NULL;
   const char *name = strrchr(path, '/');
   snprintf(shard_path, 1200, "%s/%s.shard", options->work_folder, name ? name + 1 : path);
@@ -242,14 +275,19 @@ static rf_status open_random(const char *spec, int64_t vocab, rf_source *source,
   errno = 0;
   source->random_seed = strtoull(seed, &end, 10);
   if (!*seed || *end || errno)
-    return RF_FAIL(error, RAFTER_INVALID, "write --data random:seed=0", "unknown random data (expected random:seed=NUMBER, got %s)", spec);
-  source->random = true; source->shard.vocab = vocab; source->digest = source->random_seed;
+    return RF_FAIL(error, RAFTER_INVALID, "write --data random:seed=0",
+                   "unknown random data (expected random:seed=NUMBER, got %s)", spec);
+  source->random = true;
+  source->shard.vocab = vocab;
+  source->digest = source->random_seed;
   source->train = (rf_rows){.count = INT64_C(1) << 40, .efficiency = 1};
-  source->held_out = (rf_rows){.count = INT64_C(1) << 20, .stream_start = (INT64_C(1) << 40) * source->seq, .efficiency = 1};
+  source->held_out =
+      (rf_rows){.count = INT64_C(1) << 20, .stream_start = (INT64_C(1) << 40) * source->seq, .efficiency = 1};
   return RAFTER_OK;
 }
 
-/* How many of `count` rows or documents validate: none when that would leave nothing to train on, at least one when any were asked for. */
+/* How many of `count` rows or documents validate: none when that would leave nothing to train
+ * on, at least one when any were asked for. */
 static int64_t held_out(int64_t count, double fraction) {
   int64_t held = (int64_t)((double)count * fraction + 0.5);
   if (fraction > 0 && !held) held = 1;
@@ -258,22 +296,27 @@ static int64_t held_out(int64_t count, double fraction) {
 
 static rf_status too_short(const rf_source *source, rf_error *error) {
   if (source->skipped)
-    return RF_FAIL(error, RAFTER_FAILED, "raise --seq when prompts are longer than a row; --loss-on says what the loss counts",
-                   "%s has nothing to train on (expected a token that the loss counts among the first %lld of an example, got %lld examples without)",
+    return RF_FAIL(error, RAFTER_FAILED,
+                   "raise --seq when prompts are longer than a row; --loss-on says what the loss counts",
+                   "%s has nothing to train on (expected a token that the loss counts among the first %lld "
+                   "of an example, got %lld examples without)",
                    source->spec, (long long)source->seq + 1, (long long)source->skipped);
   if (source->documents)
     return RF_FAIL(error, RAFTER_FAILED, "give more or longer documents",
-                   "%s has nothing to train on (expected a document of at least 2 tokens, got %lld tokens in %lld documents)", source->spec,
-                   (long long)source->tokens, (long long)source->documents);
+                   "%s has nothing to train on (expected a document of at least 2 tokens, got %lld tokens in "
+                   "%lld documents)",
+                   source->spec, (long long)source->tokens, (long long)source->documents);
   if (!source->tokens)
-    return RF_FAIL(error, RAFTER_FAILED, "give a longer text", "%s has no tokens (expected at least %lld, got 0)", source->spec,
+    return RF_FAIL(error, RAFTER_FAILED, "give a longer text",
+                   "%s has no tokens (expected at least %lld, got 0)", source->spec,
                    (long long)source->seq + 1);
   return RF_FAIL(error, RAFTER_FAILED, "give a longer text, or lower --seq or --val-fraction",
-                 "%s is too short for one row (expected at least %lld tokens, got %lld)", source->spec, (long long)source->seq + 1,
-                 (long long)source->tokens);
+                 "%s is too short for one row (expected at least %lld tokens, got %lld)", source->spec,
+                 (long long)source->seq + 1, (long long)source->tokens);
 }
 
-rf_status rf_source_open(const char *spec, double weight, const rf_source_options *options, rf_source *source, rf_error *error) {
+rf_status rf_source_open(const char *spec, double weight, const rf_source_options *options, rf_source *source,
+                         rf_error *error) {
   rf_status status = RAFTER_OK;
   *source = (rf_source){.weight = weight, .seq = options->seq, .shard.file = -1};
   snprintf(source->spec, sizeof source->spec, "%s", spec);
@@ -296,17 +339,23 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
     status = bytes ? RAFTER_OK : convert_text(spec, options, tokenizer, path, error);
     rf_tokenizer_close(tokenizer);
     RF_TRY(status);
-    RF_TRY(bytes ? rf_shard_open_text(spec, &source->shard, error) : rf_shard_open(path, &source->shard, error));
+    RF_TRY(bytes ? rf_shard_open_text(spec, &source->shard, error)
+                 : rf_shard_open(path, &source->shard, error));
   }
-  source->tokens = source->shard.tokens; source->documents = source->shard.documents;
-  int64_t own = source->shard.vocab, vocab = own > 0 && own < options->model->vocab ? own : options->model->vocab; /* what rows are read with */
+  source->tokens = source->shard.tokens;
+  source->documents = source->shard.documents;
+  /* what rows are read with */
+  int64_t own = source->shard.vocab,
+          vocab = own > 0 && own < options->model->vocab ? own : options->model->vocab;
   RF_GO(rf_shard_scan(&source->shard, vocab, &source->digest, error));
   if (source->documents) {
     int64_t held = held_out(source->documents, options->val_fraction);
     RF_GO(pack_documents(source, 0, source->documents - held, options->pack, &source->train, error));
-    RF_GO(pack_documents(source, source->documents - held, source->documents, options->pack, &source->held_out, error));
+    RF_GO(pack_documents(source, source->documents - held, source->documents, options->pack,
+                         &source->held_out, error));
   } else {
-    int64_t rows = source->tokens > 0 ? (source->tokens - 1) / source->seq : 0, held = held_out(rows, options->val_fraction);
+    int64_t rows = source->tokens > 0 ? (source->tokens - 1) / source->seq : 0,
+            held = held_out(rows, options->val_fraction);
     source->train = (rf_rows){.count = rows - held, .efficiency = 1};
     source->held_out = (rf_rows){.count = held, .stream_start = (rows - held) * source->seq, .efficiency = 1};
   }
@@ -318,11 +367,14 @@ done:
 
 void rf_source_close(rf_source *source) {
   rf_shard_close(&source->shard);
-  free(source->train.first); free(source->train.piece); free(source->held_out.first); free(source->held_out.piece);
+  free(source->train.first);
+  free(source->train.piece);
+  free(source->held_out.first);
+  free(source->held_out.piece);
   source->train = source->held_out = (rf_rows){0};
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 int64_t rf_source_valid(const rf_source *source, const rf_rows *rows, int64_t row) {
   if (!rows->first) return source->seq;
@@ -347,12 +399,14 @@ static double segment_pairs(int64_t tokens, int window) {
 double rf_source_pairs(const rf_source *source, const rf_rows *rows, int64_t row, int window) {
   if (!rows->first) return segment_pairs(source->seq, window);
   double pairs = 0;
-  for (int64_t p = rows->first[row]; p < rows->first[row + 1]; p++) pairs += segment_pairs(rows->piece[p].tokens, window);
+  for (int64_t p = rows->first[row]; p < rows->first[row + 1]; p++)
+    pairs += segment_pairs(rows->piece[p].tokens, window);
   return pairs;
 }
 
 /* Takes away the labels that the loss does not count; labels[i] is token `first` + i. */
-static rf_status mask_labels(const rf_source *source, int64_t first, int64_t count, int32_t *labels, rf_error *error) {
+static rf_status mask_labels(const rf_source *source, int64_t first, int64_t count, int32_t *labels,
+                             rf_error *error) {
   uint8_t mask[4096];
   for (int64_t done = 0; source->shard.mask_byte && done < count; done += (int64_t)sizeof mask) {
     int64_t now = count - done < (int64_t)sizeof mask ? count - done : (int64_t)sizeof mask;
@@ -364,29 +418,37 @@ static rf_status mask_labels(const rf_source *source, int64_t first, int64_t cou
 }
 
 /* One segment: tokens from `start`, the label of each its successor. */
-static rf_status fill_segment(const rf_source *source, int64_t vocab, int64_t start, int64_t count, bool next, int32_t *tokens, int32_t *labels,
-                              int32_t *positions, rf_error *error) {
+static rf_status fill_segment(const rf_source *source, int64_t vocab, int64_t start, int64_t count, bool next,
+                              int32_t *tokens, int32_t *labels, int32_t *positions, rf_error *error) {
   int32_t after = -1;
   RF_TRY(rf_shard_read(&source->shard, start, count, vocab, tokens, error));
   if (next) RF_TRY(rf_shard_read(&source->shard, start + count, 1, vocab, &after, error));
-  for (int64_t i = 0; i < count; i++) { positions[i] = (int32_t)i; labels[i] = i + 1 < count ? tokens[i + 1] : after; }
+  for (int64_t i = 0; i < count; i++) {
+    positions[i] = (int32_t)i;
+    labels[i] = i + 1 < count ? tokens[i + 1] : after;
+  }
   return mask_labels(source, start + 1, count - !next, labels, error);
 }
 
-static void fill_random(const rf_source *source, int64_t start, int32_t *tokens, int32_t *labels, int32_t *positions) {
+static void fill_random(const rf_source *source, int64_t start, int32_t *tokens, int32_t *labels,
+                        int32_t *positions) {
   uint64_t key = rf_key(source->random_seed, rf_name_key("random data"), 0);
   uint64_t vocab = (uint64_t)source->shard.vocab;
   uint32_t words[4];
   for (int64_t i = 0; i <= source->seq; i++) {
     rf_philox(key, (uint64_t)(start + i), 0, words);
     int32_t id = (int32_t)(((uint64_t)words[0] * vocab) >> 32);
-    if (i < source->seq) { tokens[i] = id; positions[i] = (int32_t)i; }
+    if (i < source->seq) {
+      tokens[i] = id;
+      positions[i] = (int32_t)i;
+    }
     if (i > 0) labels[i - 1] = id;
   }
 }
 
-rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t row, int64_t base, int32_t *tokens, int32_t *labels,
-                         int32_t *positions, int32_t *segments, int64_t *segment_count, rf_error *error) {
+rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t row, int64_t base,
+                         int32_t *tokens, int32_t *labels, int32_t *positions, int32_t *segments,
+                         int64_t *segment_count, rf_error *error) {
   int64_t seq = source->seq, at = 0, vocab = source->shard.vocab > 0 ? source->shard.vocab : INT32_MAX;
   if (!rows->first) {
     segments[(*segment_count)++] = (int32_t)base;
@@ -394,15 +456,22 @@ rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t r
       fill_random(source, rows->stream_start + row * seq, tokens, labels, positions);
       return RAFTER_OK;
     }
-    return fill_segment(source, vocab, rows->stream_start + row * seq, seq, true, tokens, labels, positions, error);
+    return fill_segment(source, vocab, rows->stream_start + row * seq, seq, true, tokens, labels, positions,
+                        error);
   }
   for (int64_t p = rows->first[row]; p < rows->first[row + 1]; p++) {
     const rf_piece *piece = &rows->piece[p];
     segments[(*segment_count)++] = (int32_t)(base + at);
-    RF_TRY(fill_segment(source, vocab, piece->start, piece->tokens, piece->next, tokens + at, labels + at, positions + at, error));
+    RF_TRY(fill_segment(source, vocab, piece->start, piece->tokens, piece->next, tokens + at, labels + at,
+                        positions + at, error));
     at += piece->tokens;
   }
-  if (at < seq) segments[(*segment_count)++] = (int32_t)(base + at); /* the unused rest: one segment of token 0 whose labels do not count */
-  for (int64_t i = at; i < seq; i++) { tokens[i] = 0; labels[i] = -1; positions[i] = (int32_t)(i - at); }
+  /* the unused rest: one segment of token 0 whose labels do not count */
+  if (at < seq) segments[(*segment_count)++] = (int32_t)(base + at);
+  for (int64_t i = at; i < seq; i++) {
+    tokens[i] = 0;
+    labels[i] = -1;
+    positions[i] = (int32_t)(i - at);
+  }
   return RAFTER_OK;
 }

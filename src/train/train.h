@@ -32,7 +32,8 @@ typedef struct rf_state_tensors {
 
 typedef struct rf_trainer {
   rf_train_settings settings;
-  rf_plan *plan, *val_plan; /* one arena, the same persistent region; val_plan NULL without a validation split */
+  /* one arena, the same persistent region; val_plan NULL without a validation split */
+  rf_plan *plan, *val_plan;
   rf_run *run;
   rf_loader loader;
   rf_state_tensors *state;   /* one per parameter */
@@ -40,13 +41,15 @@ typedef struct rf_trainer {
   double *metrics, *val_metrics;
   float *clip; /* {global norm, scale} */
   rf_step_work work;
-  int64_t step, tokens, loss_tokens; /* done so far; tokens read so far, and those of them that the loss counted */
-  double flops;                      /* model FLOPs since it was opened */
+  /* done so far; tokens read so far, and those of them that the loss counted */
+  int64_t step, tokens, loss_tokens;
+  double flops; /* model FLOPs since it was opened */
   struct rf_trainer_counts {
     int64_t steps, tokens, validation_walks;
     double step_seconds, validation_seconds;
-  } counted;      /* since it was opened */
-  char *template; /* the text of settings.template, which checkpoints take along; NULL: it is the model's own */
+  } counted; /* since it was opened */
+  /* the text of settings.template, which checkpoints take along; NULL: it is the model's own */
+  char *template;
   size_t template_bytes;
 } rf_trainer;
 

@@ -12,8 +12,10 @@
 static rf_status find_state(rf_trainer *trainer, rf_error *error) {
   const rf_graph *graph = trainer->plan->graph;
   trainer->state = malloc((size_t)graph->params.count * sizeof *trainer->state);
-  if (!trainer->state) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a training run");
-  for (int p = 0; p < graph->params.count; p++) trainer->state[p] = (rf_state_tensors){RF_NONE, RF_NONE, RF_NONE, RF_NONE};
+  if (!trainer->state)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a training run");
+  for (int p = 0; p < graph->params.count; p++)
+    trainer->state[p] = (rf_state_tensors){RF_NONE, RF_NONE, RF_NONE, RF_NONE};
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
     if (tensor->param == RF_NONE || !tensor->persistent) continue;
@@ -27,11 +29,13 @@ static rf_status find_state(rf_trainer *trainer, rf_error *error) {
   return RAFTER_OK;
 }
 
-float *rf_trainer_master(rf_trainer *trainer, int param) { return rf_run_tensor(trainer->run, 0, trainer->state[param].master); }
+float *rf_trainer_master(rf_trainer *trainer, int param) {
+  return rf_run_tensor(trainer->run, 0, trainer->state[param].master);
+}
 
 static rf_batch batch_of(rf_run *run, int plan) {
-  return (rf_batch){rf_run_named(run, plan, "tokens", NULL), rf_run_named(run, plan, "labels", NULL), rf_run_named(run, plan, "positions", NULL),
-                    rf_run_named(run, plan, "segments", NULL)};
+  return (rf_batch){rf_run_named(run, plan, "tokens", NULL), rf_run_named(run, plan, "labels", NULL),
+                    rf_run_named(run, plan, "positions", NULL), rf_run_named(run, plan, "segments", NULL)};
 }
 
 rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, rf_error *error) {
@@ -42,14 +46,17 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
   trainer->settings = *settings;
   RF_GO(rf_model_require_runnable(&settings->model, error));
   if (settings->model.router_choice && settings->model.lora.rank == 0) {
-    status = RF_FAIL(error, RAFTER_INVALID, "--lora trains adapters beside it",
-                     "%s has numbers that choose its experts (e_score_correction_bias), which no gradient learns", settings->model.name);
+    status =
+        RF_FAIL(error, RAFTER_INVALID, "--lora trains adapters beside it",
+                "%s has numbers that choose its experts (e_score_correction_bias), which no gradient learns",
+                settings->model.name);
     goto done;
   }
   RF_GO(rf_checkpoint_can_save(settings, error));
   const rf_build_options *build = &settings->plan.build;
   const char *template = settings->template ? settings->template : "";
-  if (*template && strcmp(template, "none")) RF_GO(rf_file_read(template, (size_t)1 << 20, &trainer->template, &trainer->template_bytes, error));
+  if (*template && strcmp(template, "none"))
+    RF_GO(rf_file_read(template, (size_t)1 << 20, &trainer->template, &trainer->template_bytes, error));
   RF_GO(rf_plan_make(&settings->model, &settings->plan, &trainer->plan, error));
   RF_GO(rf_plan_require_fit(trainer->plan, error));
   rf_source_options data = {.model = &settings->model,
@@ -62,11 +69,14 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
                             .template = settings->template,
                             .work_folder = settings->work_folder};
   began = rf_phase_begin();
-  RF_GO(rf_loader_open(settings->data, &data, settings->seed, build->microbatch * build->accumulate, &trainer->loader, error));
+  RF_GO(rf_loader_open(settings->data, &data, settings->seed, build->microbatch * build->accumulate,
+                       &trainer->loader, error));
   rf_phase_end(RF_PHASE_TOKENIZE, began);
   if (rf_loader_held_out(&trainer->loader) > 0) {
     rf_plan_options options = settings->plan;
-    options.build.loss_only = true; options.build.accumulate = 1; options.remat = RF_REMAT_NONE;
+    options.build.loss_only = true;
+    options.build.accumulate = 1;
+    options.remat = RF_REMAT_NONE;
     options.persistent_bytes = trainer->plan->persistent_bytes; /* weights stand first in both */
     RF_GO(rf_plan_make(&settings->model, &options, &trainer->val_plan, error));
   }
@@ -75,12 +85,18 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
   RF_GO(find_state(trainer, error));
   trainer->work = rf_step_work_of(trainer->plan);
   trainer->batch = batch_of(trainer->run, 0);
-  trainer->metrics = rf_run_named(trainer->run, 0, "metrics", NULL); trainer->clip = rf_run_named(trainer->run, 0, "clip", NULL);
-  if (trainer->val_plan) { trainer->val_batch = batch_of(trainer->run, 1); trainer->val_metrics = rf_run_named(trainer->run, 1, "metrics", NULL); }
+  trainer->metrics = rf_run_named(trainer->run, 0, "metrics", NULL);
+  trainer->clip = rf_run_named(trainer->run, 0, "clip", NULL);
+  if (trainer->val_plan) {
+    trainer->val_batch = batch_of(trainer->run, 1);
+    trainer->val_metrics = rf_run_named(trainer->run, 1, "metrics", NULL);
+  }
   if (trainer->batch.tokens) { /* not on the null backend */
     began = rf_phase_begin();
     if (settings->resume_folder) RF_GO(rf_checkpoint_load(trainer, settings->resume_folder, error));
-    else RF_GO(rf_fill_weights(trainer->run, 0, trainer->plan, settings->weights_folder, settings->seed, settings->progress, error));
+    else
+      RF_GO(rf_fill_weights(trainer->run, 0, trainer->plan, settings->weights_folder, settings->seed,
+                            settings->progress, error));
     rf_phase_end(RF_PHASE_LOAD, began);
   }
 done:
@@ -93,8 +109,10 @@ void rf_trainer_close(rf_trainer *trainer) {
   if (!trainer) return;
   rf_run_close(trainer->run);
   rf_loader_close(&trainer->loader);
-  rf_plan_free(trainer->plan); rf_plan_free(trainer->val_plan);
-  free(trainer->state); free(trainer->template);
+  rf_plan_free(trainer->plan);
+  rf_plan_free(trainer->val_plan);
+  free(trainer->state);
+  free(trainer->template);
   free(trainer);
 }
 
@@ -110,16 +128,20 @@ static rf_run_inputs inputs_of(const rf_trainer *trainer, int64_t valid) {
 static rf_status walk_microbatches(rf_trainer *trainer, rf_run_inputs *inputs, rf_error *error) {
   const rf_build_options *build = &trainer->settings.plan.build;
   for (int micro = 0; micro < build->accumulate; micro++) {
-    inputs->micro = micro; inputs->first_token = micro * trainer->plan->graph->rows;
+    inputs->micro = micro;
+    inputs->first_token = micro * trainer->plan->graph->rows;
     int64_t began = rf_phase_begin();
-    if (trainer->batch.tokens) RF_TRY(rf_loader_fill(&trainer->loader, micro * build->microbatch, build->microbatch, trainer->batch, error));
+    if (trainer->batch.tokens)
+      RF_TRY(rf_loader_fill(&trainer->loader, micro * build->microbatch, build->microbatch, trainer->batch,
+                            error));
     rf_phase_end(RF_PHASE_DATA, began);
     RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_MICRO, inputs, error));
   }
   return RAFTER_OK;
 }
 
-static rf_status walk_step(rf_trainer *trainer, int64_t *tokens, int64_t *valid, rf_run_inputs *inputs, rf_error *error) {
+static rf_status walk_step(rf_trainer *trainer, int64_t *tokens, int64_t *valid, rf_run_inputs *inputs,
+                           rf_error *error) {
   int64_t began = rf_phase_begin();
   rf_loader_draw(&trainer->loader, tokens, valid);
   rf_phase_end(RF_PHASE_DATA, began);
@@ -129,7 +151,8 @@ static rf_status walk_step(rf_trainer *trainer, int64_t *tokens, int64_t *valid,
   return rf_run_section(trainer->run, 0, RF_SECTION_END, inputs, error);
 }
 
-/* The step's numbers are not finite: walks its microbatches again, looking at every output, so that the error names the first op. */
+/* The step's numbers are not finite: walks its microbatches again, looking at every output, so
+ * that the error names the first op. */
 static rf_status name_first_op(rf_trainer *trainer, rf_run_inputs *inputs, rf_error *error) {
   rf_error first = {0};
   rf_run_set_debug(trainer->run, (rf_run_debug){.find_nan = true, .poison = trainer->settings.debug.poison});
@@ -149,10 +172,14 @@ rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error
   rf_guard_end();
   rf_record_step_end(tokens);
   if (status != RAFTER_OK) return status;
-  trainer->step++; trainer->tokens += tokens; trainer->loss_tokens += valid;
+  trainer->step++;
+  trainer->tokens += tokens;
+  trainer->loss_tokens += valid;
   double seconds = rf_now_seconds() - start, flops = rf_step_flops(&trainer->work, &trainer->loader, tokens);
   trainer->flops += flops;
-  trainer->counted.steps++; trainer->counted.tokens += tokens; trainer->counted.step_seconds += seconds;
+  trainer->counted.steps++;
+  trainer->counted.tokens += tokens;
+  trainer->counted.step_seconds += seconds;
   *out = (rafter_step){.step = trainer->step,
                        .tokens = trainer->tokens,
                        .loss_tokens = trainer->loss_tokens,
@@ -163,15 +190,19 @@ rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error
                        .tokens_per_second = (double)tokens / seconds};
   double peak = rf_plan_peak_flops(trainer->plan);
   if (peak > 0) out->mfu = flops / (seconds * peak);
-  if (trainer->metrics && trainer->metrics[1] > 0)
-    { out->loss = trainer->metrics[0] / trainer->metrics[1]; out->accuracy = trainer->metrics[2] / trainer->metrics[1]; }
+  if (trainer->metrics && trainer->metrics[1] > 0) {
+    out->loss = trainer->metrics[0] / trainer->metrics[1];
+    out->accuracy = trainer->metrics[2] / trainer->metrics[1];
+  }
   if (trainer->clip) out->grad_norm = (double)trainer->clip[0];
   return RAFTER_OK;
 }
 
 rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, rf_error *error) {
   int64_t have = rf_loader_held_out(&trainer->loader), batch = trainer->settings.plan.build.microbatch;
-  if (!trainer->val_plan) return RF_FAIL(error, RAFTER_INVALID, "set --val-fraction", "there are no validation rows (expected at least 1, got 0)");
+  if (!trainer->val_plan)
+    return RF_FAIL(error, RAFTER_INVALID, "set --val-fraction",
+                   "there are no validation rows (expected at least 1, got 0)");
   double nll = 0, labels = 0;
   int64_t began = rf_phase_begin();
   for (int64_t at = 0; at < have && at < rows; at += batch) {
@@ -180,9 +211,12 @@ rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, r
     rf_phase_end(RF_PHASE_DATA, fills);
     rf_run_inputs inputs = inputs_of(trainer, valid);
     double start = rf_now_seconds();
-    for (int s = 0; s < RF_SECTIONS; s++) RF_TRY(rf_run_section(trainer->run, 1, (rf_section)s, &inputs, error));
-    trainer->counted.validation_walks++; trainer->counted.validation_seconds += rf_now_seconds() - start;
-    nll += trainer->val_metrics[0]; labels += trainer->val_metrics[1];
+    for (int s = 0; s < RF_SECTIONS; s++)
+      RF_TRY(rf_run_section(trainer->run, 1, (rf_section)s, &inputs, error));
+    trainer->counted.validation_walks++;
+    trainer->counted.validation_seconds += rf_now_seconds() - start;
+    nll += trainer->val_metrics[0];
+    labels += trainer->val_metrics[1];
   }
   rf_phase_end(RF_PHASE_VALIDATION, began);
   *loss = labels > 0 ? nll / labels : 0;

@@ -30,6 +30,7 @@ rf_step_work rf_step_work_of(const rf_plan *plan) {
 
 double rf_step_flops(const rf_step_work *work, const rf_loader *loader, int64_t tokens) {
   double flops = work->fixed + work->per_token * (double)tokens;
-  for (int i = 0; i < work->windows; i++) flops += work->at[i].per_pair * rf_loader_pairs(loader, work->at[i].window);
+  for (int i = 0; i < work->windows; i++)
+    flops += work->at[i].per_pair * rf_loader_pairs(loader, work->at[i].window);
   return flops;
 }

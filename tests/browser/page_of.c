@@ -1,4 +1,5 @@
-/* page_of.c - a report's page of any model: page_of MODEL.json PAGE.html. Browser tests make models that no run would give. */
+/* page_of.c - a report's page of any model: page_of MODEL.json PAGE.html. Browser tests make
+ * models that no run would give. */
 #include "base/json.h"
 #include "report/page.h"
 
@@ -10,7 +11,10 @@ int main(int count, char **arguments) {
   char *html = NULL;
   size_t bytes;
   rf_error error;
-  if (count != 3) { fprintf(stderr, "page_of MODEL.json PAGE.html\n"); return 2; }
+  if (count != 3) {
+    fprintf(stderr, "page_of MODEL.json PAGE.html\n");
+    return 2;
+  }
   rf_status status = rf_json_read(arguments[1], (size_t)1 << 30, &model, &error);
   if (status == RAFTER_OK) status = rf_report_page_html(model, &html, &bytes, &error);
   if (status == RAFTER_OK) status = rf_file_write(arguments[2], html, bytes, &error);

@@ -1,12 +1,17 @@
-/* published_runs.c - plans every run of a table of published training runs and holds the predicted rates against the printed ones.
+/* published_runs.c - plans every run of a table of published training runs and holds the
+ * predicted rates against the printed ones.
  *
- *   published_runs [FILE [--write DOCUMENT]]     DOCUMENT's lines between the marks "published runs" become the table
+ *   published_runs [FILE [--write DOCUMENT]]     DOCUMENT's lines between the marks "published
+ *     runs" become the table
  *
- * A row that does not say its batch and recomputation gets those of the fastest plan that fits; chips share the weights (fsdp over all of them) where it
- * has no mesh. What stands in the columns mesh, batch, accumulate and remat counts before the words of the text. Two
+ * A row that does not say its batch and recomputation gets those of the fastest plan that fits;
+ * chips share the weights (fsdp over all of them) where it has no mesh. What stands in the
+ * columns mesh, batch, accumulate and remat counts before the words of the text. Two
  * predictions, each made without the row they are held against:
- *   mean MFU      the whole attention square's FLOPs at the mean utilisation of the machine's other rows
- *   op by op      the plan's own seconds at the mean of the efficiencies that make it exact for the machine's other rows; what grouped products
+ *   mean MFU      the whole attention square's FLOPs at the mean utilisation of the machine's
+ *     other rows
+ *   op by op      the plan's own seconds at the mean of the efficiencies that make it exact for
+ *     the machine's other rows; what grouped products
  *                 lose beside plain ones is the mean over the other rows that have experts
  * A machine without other rows takes the mean of all other rows. */
 #define _GNU_SOURCE
@@ -21,7 +26,23 @@
 #include <string.h>
 
 enum { MOST_ROWS = 128 };
-enum { ID, SYSTEM, MACHINE, CHIPS, MODEL, SEQ, PRECISION, RATE, PUBLISHED, SOURCE, MESH, BATCH, ACCUMULATE, REMAT, COLUMNS };
+enum {
+  ID,
+  SYSTEM,
+  MACHINE,
+  CHIPS,
+  MODEL,
+  SEQ,
+  PRECISION,
+  RATE,
+  PUBLISHED,
+  SOURCE,
+  MESH,
+  BATCH,
+  ACCUMULATE,
+  REMAT,
+  COLUMNS
+};
 static const double DEFAULT_EXPERTS = 0.65;
 
 typedef struct row {
@@ -33,13 +54,13 @@ typedef struct row {
   rf_settings *settings;
   rf_plan *plan;
   bool fits, experts;
-  bool
-      alone; /* the graph of this model is not cut over chips yet: one chip walks every chip's microbatch, so that its optimizer costs each token what a
-                 split one does */
-  double mfu;               /* of the full square, as published rates imply */
-  double efficiency, ratio; /* what makes the plan exact; ratio: of grouped products, given the machine's other rows */
-  double simple, detailed;  /* predicted rate / published */
-  bool pooled;              /* no other row of its machine */
+  bool alone; /* the graph of this model is not cut over chips yet: one chip walks every chip's microbatch, so
+                 that its optimizer costs each token what a split one does */
+  double mfu; /* of the full square, as published rates imply */
+  /* what makes the plan exact; ratio: of grouped products, given the machine's other rows */
+  double efficiency, ratio;
+  double simple, detailed; /* predicted rate / published */
+  bool pooled;             /* no other row of its machine */
 } row;
 
 static int fail(const char *file, int line, const char *what) {
@@ -47,7 +68,7 @@ static int fail(const char *file, int line, const char *what) {
   return 1;
 }
 
-/* ---- the table ----------------------------------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 /* Words that other people's tables use for what a plan is asked. */
 static void read_words(row *r) {
@@ -65,7 +86,8 @@ static void read_words(row *r) {
       if (*begin != ',') n = n * 10 + (*begin - '0');
     if (n % r->seq == 0) r->batch = n / r->seq;
   }
-  /* Programs of lax.scan over layers with attention written out stack and materialise what ours does not; the tutorial's are such. */
+  /* Programs of lax.scan over layers with attention written out stack and materialise what ours
+   * does not; the tutorial's are such. */
   if (strstr(text, "unscanned")) r->program = "jax-unrolled";
   else if (strstr(text, "scanned") || strstr(r->text[SYSTEM], "UvA")) r->program = "jax-scan";
   if (strstr(text, "no remat")) r->remat = "none";
@@ -83,26 +105,42 @@ static int read_table(const char *path, row *rows, int *count) {
     number++;
     line[strcspn(line, "\r\n")] = 0;
     if (!line[0] || line[0] == '#' || !strncmp(line, "id\t", 3)) continue;
-    if (*count == MOST_ROWS) { fclose(file); return fail(path, number, "too many rows"); }
+    if (*count == MOST_ROWS) {
+      fclose(file);
+      return fail(path, number, "too many rows");
+    }
     row *r = &rows[(*count)++];
     char *rest = line, *field;
     int column = 0;
-    while ((field = strsep(&rest, "\t")) && column < COLUMNS) snprintf(r->text[column++], sizeof *r->text, "%s", field);
-    if (column < PUBLISHED)
-      { fclose(file); return fail(path, number, "too few columns (expected id, system, machine, chips, model, seq, precision, rate, ...)"); }
-    r->chips = atoll(r->text[CHIPS]); r->seq = atoll(r->text[SEQ]); r->rate = atof(r->text[RATE]);
-    if (r->chips < 1 || r->seq < 1 || r->rate <= 0) { fclose(file); return fail(path, number, "chips, seq and rate must be above 0"); }
+    while ((field = strsep(&rest, "\t")) && column < COLUMNS)
+      snprintf(r->text[column++], sizeof *r->text, "%s", field);
+    if (column < PUBLISHED) {
+      fclose(file);
+      return fail(path, number,
+                  "too few columns (expected id, system, machine, chips, model, seq, precision, rate, ...)");
+    }
+    r->chips = atoll(r->text[CHIPS]);
+    r->seq = atoll(r->text[SEQ]);
+    r->rate = atof(r->text[RATE]);
+    if (r->chips < 1 || r->seq < 1 || r->rate <= 0) {
+      fclose(file);
+      return fail(path, number, "chips, seq and rate must be above 0");
+    }
     read_words(r);
-    if (r->text[BATCH][0] && (r->batch = atoll(r->text[BATCH])) < 1) { fclose(file); return fail(path, number, "batch must be above 0, or blank"); }
+    if (r->text[BATCH][0] && (r->batch = atoll(r->text[BATCH])) < 1) {
+      fclose(file);
+      return fail(path, number, "batch must be above 0, or blank");
+    }
     if (r->text[REMAT][0]) r->remat = r->text[REMAT];
   }
   fclose(file);
   return 0;
 }
 
-/* ---- a row's plan ---------------------------------------------------------------------------------------------------------- */
+/* ---- a row's plan ---------------------------------------------------------------------------- */
 
-static rf_status settings_of(const row *r, int64_t batch, const char *remat, rf_settings *settings, rf_error *error) {
+static rf_status settings_of(const row *r, int64_t batch, const char *remat, rf_settings *settings,
+                             rf_error *error) {
   rf_options *options = NULL;
   rf_status status = RAFTER_OK;
   char text[64], machine[300], shape[64] = "";
@@ -126,25 +164,34 @@ static rf_status settings_of(const row *r, int64_t batch, const char *remat, rf_
   RF_GO(rf_settings_resolve(options, "train", settings, error));
   if (!r->alone) goto done;
   settings->plan.budget_bytes = (int64_t)1 << 60;
-  settings->plan.build.microbatch = batch / r->chips; settings->plan.build.accumulate = (int)r->chips;
+  settings->plan.build.microbatch = batch / r->chips;
+  settings->plan.build.accumulate = (int)r->chips;
 done:
   rf_options_free(options);
   return status;
 }
 
 static double step_tokens(const row *r) { return rf_plan_tokens(r->plan); }
-static double rate_of(const row *r) { return step_tokens(r) / r->plan->step_seconds / (double)(r->alone ? 1 : r->chips); }
+static double rate_of(const row *r) {
+  return step_tokens(r) / r->plan->step_seconds / (double)(r->alone ? 1 : r->chips);
+}
 
 /* Takes the plan over when it is better: what fits before what does not, then the faster. */
 static void consider(row *r, rf_settings *settings, rf_plan *plan, bool fits) {
-  double before = r->plan ? rf_plan_tokens(r->plan) / r->plan->step_seconds : 0, now = rf_plan_tokens(plan) / plan->step_seconds;
-  bool better = !r->plan || (fits && !r->fits) || (fits == r->fits && (fits ? now > before : plan->arena_bytes < r->plan->arena_bytes));
+  double before = r->plan ? rf_plan_tokens(r->plan) / r->plan->step_seconds : 0,
+         now = rf_plan_tokens(plan) / plan->step_seconds;
+  bool better = !r->plan || (fits && !r->fits) ||
+                (fits == r->fits && (fits ? now > before : plan->arena_bytes < r->plan->arena_bytes));
   if (!better) {
-    rf_plan_free(plan); free(settings);
+    rf_plan_free(plan);
+    free(settings);
     return;
   }
-  rf_plan_free(r->plan); free(r->settings);
-  r->plan = plan; r->settings = settings; r->fits = fits;
+  rf_plan_free(r->plan);
+  free(r->settings);
+  r->plan = plan;
+  r->settings = settings;
+  r->fits = fits;
 }
 
 /* One try of what the row leaves open; *more: whether a larger batch is worth one. */
@@ -153,12 +200,16 @@ static rf_status try_batch(row *r, int64_t batch, bool *more, rf_error *error) {
   rf_plan *plan = NULL;
   if (!settings) return RAFTER_FAILED;
   rf_status status = settings_of(r, batch, r->remat, settings, error);
-  rf_fit_vary vary = {.remat = !r->remat && !r->alone, .microbatch = r->batch > 0 && !r->alone && !r->text[ACCUMULATE][0]};
-  if (status == RAFTER_OK && r->alone && !r->remat) settings->plan.remat = RF_REMAT_BLOCK; /* MaxText's default */
-  if (status == RAFTER_OK) status = rf_plan_fit(&settings->model, &settings->plan, vary, NULL, &plan, NULL, error);
+  rf_fit_vary vary = {.remat = !r->remat && !r->alone,
+                      .microbatch = r->batch > 0 && !r->alone && !r->text[ACCUMULATE][0]};
+  /* MaxText's default */
+  if (status == RAFTER_OK && r->alone && !r->remat) settings->plan.remat = RF_REMAT_BLOCK;
+  if (status == RAFTER_OK)
+    status = rf_plan_fit(&settings->model, &settings->plan, vary, NULL, &plan, NULL, error);
   bool fits = status == RAFTER_OK && rf_plan_fits(plan);
   if (status == RAFTER_OK && !fits) {
-    rf_plan_free(plan); plan = NULL;
+    rf_plan_free(plan);
+    plan = NULL;
     if (!r->remat) settings->plan.remat = RF_REMAT_BLOCK;
     status = rf_plan_make(&settings->model, &settings->plan, &plan, error);
   }
@@ -168,23 +219,28 @@ static rf_status try_batch(row *r, int64_t batch, bool *more, rf_error *error) {
   return status;
 }
 
-/* What the row leaves open, as --fit chooses it: the fastest that fits, over sequences of a chip, microbatches and recomputation. */
+/* What the row leaves open, as --fit chooses it: the fastest that fits, over sequences of a
+ * chip, microbatches and recomputation. */
 static rf_status plan_row(row *r, rf_error *error) {
   static const int64_t each[] = {1, 2, 4, 8, 16};
   rf_status status = RAFTER_OK;
   bool more = true;
   for (int i = 0; i < 5 && more; i++) {
     status = try_batch(r, r->batch ? r->batch : each[i] * r->chips, &more, error);
-    if (status == RAFTER_INVALID && !r->plan && r->chips > 1 && !r->alone && !r->text[MESH][0]) { r->alone = true; more = true; i--; }
-    else if (status != RAFTER_OK) break;
+    if (status == RAFTER_INVALID && !r->plan && r->chips > 1 && !r->alone && !r->text[MESH][0]) {
+      r->alone = true;
+      more = true;
+      i--;
+    } else if (status != RAFTER_OK) break;
   }
   return r->plan ? RAFTER_OK : status;
 }
 
-/* ---- efficiencies ------------------------------------------------------------------------------------------------------------ */
+/* ---- efficiencies ---------------------------------------------------------------------------- */
 
 static double predicted(row *r, double efficiency, double experts) {
-  r->plan->machine.efficiency_compute = efficiency; r->plan->machine.efficiency_experts = experts;
+  r->plan->machine.efficiency_compute = efficiency;
+  r->plan->machine.efficiency_experts = experts;
   rf_plan_cost(r->plan);
   if (r->plan->options.program.program != RF_PROGRAM_RAFTER) rf_program_time(r->plan);
   return rate_of(r);
@@ -203,26 +259,36 @@ static double implied(row *r, double efficiency, double experts) {
 }
 
 typedef bool (*row_test)(const row *other, const row *of);
-static bool same_machine(const row *other, const row *of) { return !strcmp(other->text[MACHINE], of->text[MACHINE]); }
+static bool same_machine(const row *other, const row *of) {
+  return !strcmp(other->text[MACHINE], of->text[MACHINE]);
+}
 static bool any_row(const row *other, const row *of) { return (void)other, (void)of, true; }
 
 static double mean_mfu(const row *rows, int count, int without, row_test test) {
   double sum = 0;
   int n = 0;
   for (int i = 0; i < count; i++)
-    if (i != without && test(&rows[i], &rows[without])) { sum += rows[i].mfu; n++; }
+    if (i != without && test(&rows[i], &rows[without])) {
+      sum += rows[i].mfu;
+      n++;
+    }
   return n ? sum / n : 0;
 }
 
-static double mean_efficiency(row *rows, int count, int without, bool dense_only, const row *like, row_test test, double experts) {
+static double mean_efficiency(row *rows, int count, int without, bool dense_only, const row *like,
+                              row_test test, double experts) {
   double sum = 0;
   int n = 0;
   for (int i = 0; i < count; i++)
-    if (i != without && test(&rows[i], like) && !(dense_only && rows[i].experts)) { sum += implied(&rows[i], 0, experts); n++; }
+    if (i != without && test(&rows[i], like) && !(dense_only && rows[i].experts)) {
+      sum += implied(&rows[i], 0, experts);
+      n++;
+    }
   return n ? sum / n : 0;
 }
 
-/* What grouped products reach beside plain ones: the mean over rows with experts, each beside the dense rows of its machine. */
+/* What grouped products reach beside plain ones: the mean over rows with experts, each beside
+ * the dense rows of its machine. */
 static double experts_without(row *rows, int count, int without) {
   double sum = 0;
   int n = 0;
@@ -231,7 +297,8 @@ static double experts_without(row *rows, int count, int without) {
     double dense = mean_efficiency(rows, count, without, true, &rows[i], same_machine, DEFAULT_EXPERTS);
     if (dense <= 0) continue;
     double ratio = implied(&rows[i], dense, 0);
-    sum += ratio < 1 ? ratio : 1; n++;
+    sum += ratio < 1 ? ratio : 1;
+    n++;
   }
   return n ? sum / n : DEFAULT_EXPERTS;
 }
@@ -241,13 +308,17 @@ static void predict(row *rows, int count, int i) {
   double mfu = mean_mfu(rows, count, i, same_machine), experts = experts_without(rows, count, i);
   double efficiency = mean_efficiency(rows, count, i, false, r, same_machine, experts);
   r->pooled = mfu <= 0;
-  if (r->pooled) { mfu = mean_mfu(rows, count, i, any_row); efficiency = mean_efficiency(rows, count, i, false, r, any_row, experts); }
+  if (r->pooled) {
+    mfu = mean_mfu(rows, count, i, any_row);
+    efficiency = mean_efficiency(rows, count, i, false, r, any_row, experts);
+  }
   r->simple = mfu / r->mfu;
   r->detailed = efficiency > 0 ? predicted(r, efficiency, experts) / r->rate : NAN;
-  r->efficiency = implied(r, 0, experts); r->ratio = experts;
+  r->efficiency = implied(r, 0, experts);
+  r->ratio = experts;
 }
 
-/* ---- the report ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the report ------------------------------------------------------------------------------ */
 
 static int ascending(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
@@ -268,12 +339,14 @@ static const char *bound_of(const rf_plan *plan) {
 static const char *plan_text(const row *r, char text[400]) {
   const rf_build_options *b = &r->plan->options.build;
   char mesh[160], memory[48];
-  snprintf(memory, sizeof memory, "%.1f GiB%s", (double)r->plan->arena_bytes / 0x1p30, r->fits ? "" : ", more than there is");
+  snprintf(memory, sizeof memory, "%.1f GiB%s", (double)r->plan->arena_bytes / 0x1p30,
+           r->fits ? "" : ", more than there is");
   int64_t batch = b->microbatch * b->accumulate, chips = r->chips;
   snprintf(text, 400, "%s%s%lld%s a chip%s, remat %s%s, %s",
            r->alone ? "one chip's share, weights whole, nothing exchanged" : rf_mesh_text(&b->mesh, mesh),
-           r->batch ? "; sequences: " : "; sequences, chosen: ", (long long)(batch / chips), batch % chips ? "+" : "",
-           b->accumulate > 1 && !r->alone ? " in microbatches" : "", rf_remat_name(r->plan->options.remat), r->remat ? "" : " (chosen)",
+           r->batch ? "; sequences: " : "; sequences, chosen: ", (long long)(batch / chips),
+           batch % chips ? "+" : "", b->accumulate > 1 && !r->alone ? " in microbatches" : "",
+           rf_remat_name(r->plan->options.remat), r->remat ? "" : " (chosen)",
            r->alone ? "memory not asked" : memory);
   if (r->program) snprintf(text + strlen(text), 400 - strlen(text), ", as %s", r->program);
   return text;
@@ -281,33 +354,44 @@ static const char *plan_text(const row *r, char text[400]) {
 
 static void put_table(FILE *out, row *rows, int count) {
   char text[400];
-  fprintf(out, "| run | on | model | planned as | bound | published tokens/s a chip | MFU | by mean MFU | efficiency | op by op |\n");
+  fprintf(out, "| run | on | model | planned as | bound | published tokens/s a chip | MFU | by mean MFU | "
+               "efficiency | op by op |\n");
   fprintf(out, "|---|---|---|---|---|---|---|---|---|---|\n");
   for (int i = 0; i < count; i++) {
     row *r = &rows[i];
     const char *pooled = r->pooled ? " (pooled)" : "";
-    fprintf(out, "| %s | %s x %lld | %s, %lld, %s | %s | %s | %.6g | %.1f %% | %+.0f %%%s | %.2f | %+.0f %%%s |\n", r->text[ID], r->text[MACHINE],
-            (long long)r->chips, r->text[MODEL], (long long)r->seq, r->text[PRECISION], plan_text(r, text), bound_of(r->plan), r->rate, 100 * r->mfu,
+    fprintf(out,
+            "| %s | %s x %lld | %s, %lld, %s | %s | %s | %.6g | %.1f %% | %+.0f %%%s | %.2f | %+.0f %%%s |\n",
+            r->text[ID], r->text[MACHINE], (long long)r->chips, r->text[MODEL], (long long)r->seq,
+            r->text[PRECISION], plan_text(r, text), bound_of(r->plan), r->rate, 100 * r->mfu,
             100 * (r->simple - 1), pooled, r->efficiency, 100 * (r->detailed - 1), pooled);
   }
-  fprintf(out, "\nMedian error over %d runs, each left out of what predicts it: %.1f %% by the mean MFU, %.1f %% op by op.\n", count,
-          100 * median(rows, count, false), 100 * median(rows, count, true));
+  fprintf(out,
+          "\nMedian error over %d runs, each left out of what predicts it: %.1f %% by the mean MFU, %.1f %% "
+          "op by op.\n",
+          count, 100 * median(rows, count, false), 100 * median(rows, count, true));
 }
 
 /* The document with the table between its marks. */
 static int write_document(const char *path, row *rows, int count) {
-  static const char *const begin = "<!-- published runs: begin -->\n", *const end = "<!-- published runs: end -->";
+  static const char *const begin = "<!-- published runs: begin -->\n", *const end =
+                                                                           "<!-- published runs: end -->";
   char *text = NULL, *at, *behind;
   size_t bytes;
   rf_error error = {0};
   if (rf_file_read(path, 16 << 20, &text, &bytes, &error) != RAFTER_OK) return fail(path, 0, error.message);
-  at = strstr(text, begin); behind = at ? strstr(at, end) : NULL;
+  at = strstr(text, begin);
+  behind = at ? strstr(at, end) : NULL;
   FILE *out = behind ? fopen(path, "w") : NULL;
-  if (!out) { free(text); return fail(path, 0, "no marks of published runs, or not writable"); }
+  if (!out) {
+    free(text);
+    return fail(path, 0, "no marks of published runs, or not writable");
+  }
   fwrite(text, 1, (size_t)(at - text) + strlen(begin), out);
   put_table(out, rows, count);
   fputs(behind, out);
-  fclose(out); free(text);
+  fclose(out);
+  free(text);
   return 0;
 }
 
@@ -316,19 +400,25 @@ int main(int argc, char **argv) {
   int count = 0, status = 1;
   rf_error error = {0};
   const double limit = 20;
-  const char *path = argc > 1 ? argv[1] : "data/published-runs.tsv", *document = argc > 3 && !strcmp(argv[2], "--write") ? argv[3] : NULL;
-  if (argc > 2 && !document) { fprintf(stderr, "usage: published_runs [FILE [--write DOCUMENT]]\n"); return 2; }
+  const char *path = argc > 1 ? argv[1] : "data/published-runs.tsv",
+             *document = argc > 3 && !strcmp(argv[2], "--write") ? argv[3] : NULL;
+  if (argc > 2 && !document) {
+    fprintf(stderr, "usage: published_runs [FILE [--write DOCUMENT]]\n");
+    return 2;
+  }
   if (read_table(path, rows, &count)) goto done;
   for (int i = 0; i < count;) {
     row *r = &rows[i];
     if (plan_row(r, &error) != RAFTER_OK) {
       printf("%s is not planned: %s\n", r->text[ID], error.message);
-      memmove(r, r + 1, (size_t)(count - i - 1) * sizeof *r); count--;
+      memmove(r, r + 1, (size_t)(count - i - 1) * sizeof *r);
+      count--;
       continue;
     }
     r->experts = r->plan->graph->model.experts > 0;
     double per_token = r->plan->flops_full_square / step_tokens(r);
-    double peak = r->plan->machine.flops[strcmp(r->text[PRECISION], "fp8") ? r->plan->options.build.dtype : RF_F8_E4M3];
+    double peak =
+        r->plan->machine.flops[strcmp(r->text[PRECISION], "fp8") ? r->plan->options.build.dtype : RF_F8_E4M3];
     r->mfu = r->rate * per_token / peak;
     i++;
   }
@@ -338,6 +428,9 @@ int main(int argc, char **argv) {
   status = count == 0 || 100 * median(rows, count, true) > limit;
   if (status) fprintf(stderr, "published_runs: the median error is above %.0f %%\n", limit);
 done:
-  for (int i = 0; i < count; i++) { rf_plan_free(rows[i].plan); free(rows[i].settings); }
+  for (int i = 0; i < count; i++) {
+    rf_plan_free(rows[i].plan);
+    free(rows[i].settings);
+  }
   return status;
 }

@@ -1,4 +1,5 @@
-/* Any text as config.json: a model that passes has a parameter table whose counts are positive and add up. */
+/* Any text as config.json: a model that passes has a parameter table whose counts are positive
+ * and add up. */
 #include <stdlib.h>
 
 #include "model/model.h"

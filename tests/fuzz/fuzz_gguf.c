@@ -1,4 +1,5 @@
-/* Any bytes as a GGUF file, and as a llama2.c file: refused, or every tensor, fact and token of it can be read. */
+/* Any bytes as a GGUF file, and as a llama2.c file: refused, or every tensor, fact and token of
+ * it can be read. */
 #include <stdlib.h>
 
 #include "model/llama2c.h"

@@ -11,7 +11,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   if (rf_json_parse((const char *)data, bytes, "fuzz", &json, &error) != RAFTER_OK) return 0;
   for (int indent = 0; indent <= 2; indent += 2) {
     char *text = rf_json_text(json, indent);
-    if (!text || rf_json_parse(text, strlen(text), "again", &again, &error) != RAFTER_OK || !json_equal(json, again)) abort();
+    if (!text || rf_json_parse(text, strlen(text), "again", &again, &error) != RAFTER_OK ||
+        !json_equal(json, again))
+      abort();
     json_decref(again);
     free(text);
   }

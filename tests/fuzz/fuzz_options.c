@@ -1,4 +1,5 @@
-/* Any words as a command line and any text as a file of options: refused with a message, or resolved to a record that sets the same again. */
+/* Any words as a command line and any text as a file of options: refused with a message, or
+ * resolved to a record that sets the same again. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +23,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   if (file) {
     status = rf_options_read_json(options, file, "fuzz", &error);
     json_decref(file);
-  } else if (!strstr(text, "config")) { /* words are parted by newlines; --config would read files of this machine */
+  } else if (!strstr(
+                 text,
+                 "config")) { /* words are parted by newlines; --config would read files of this machine */
     int argc = 0;
     for (char *rest = text, *word; argc < 64 && (word = strsep(&rest, "\n"));) argv[argc++] = word;
     status = rf_options_parse(options, argc, argv, &error);
@@ -30,7 +33,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   if (status == RAFTER_OK) {
     json_t *record = rf_options_json(options);
     free(rf_options_line(options));
-    if (rf_options_new(command, &again, &error) != RAFTER_OK || rf_options_read_json(again, record, "record", &error) != RAFTER_OK) abort();
+    if (rf_options_new(command, &again, &error) != RAFTER_OK ||
+        rf_options_read_json(again, record, "record", &error) != RAFTER_OK)
+      abort();
     json_t *second = rf_options_json(again);
     if (!json_equal(record, second)) abort();
     json_decref(record);

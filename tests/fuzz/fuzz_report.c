@@ -1,4 +1,5 @@
-/* Any JSON as the files of a run's folder ({"run", "plan", "report", "metrics"}): refused by file and field, or reported, summed up and compared. */
+/* Any JSON as the files of a run's folder ({"run", "plan", "report", "metrics"}): refused by
+ * file and field, or reported, summed up and compared. */
 #include "fuzz_file.h"
 
 #include <string.h>
@@ -21,13 +22,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   json_t *parts = NULL, *model = rf_report_model();
   if (rf_json_parse((const char *)data, bytes, "parts", &parts, &error) == RAFTER_OK) {
     put("run.json", json_object_get(parts, "run")), put("plan.json", json_object_get(parts, "plan"));
-    put("report.json", json_object_get(parts, "report")), put("metrics.jsonl", json_object_get(parts, "metrics"));
+    put("report.json", json_object_get(parts, "report")),
+        put("metrics.jsonl", json_object_get(parts, "metrics"));
     if (rf_report_add(model, NULL, fuzz_folder, &error) == RAFTER_OK) {
-      json_t *entry = json_array_get(json_object_get(model, "runs"), 0), *summary = rf_report_summary(entry), *both = rf_report_compare(entry, entry),
+      json_t *entry = json_array_get(json_object_get(model, "runs"), 0), *summary = rf_report_summary(entry),
+             *both = rf_report_compare(entry, entry),
              *all = rf_report_comparisons(json_object_get(model, "runs"), 3);
       char *text = rf_report_summary_text(summary), *table = rf_report_compare_text(both, 20), *page = NULL;
       size_t size;
-      if (!summary || !text || !table || json_array_size(json_object_get(both, "ops"))) abort(); /* nothing differs from itself */
+      /* nothing differs from itself */
+      if (!summary || !text || !table || json_array_size(json_object_get(both, "ops"))) abort();
       json_object_set_new(entry, "summary", summary);
       if (rf_report_page_html(model, &page, &size, &error) != RAFTER_OK) abort();
       free(text), free(table), free(page);

@@ -1,4 +1,5 @@
-/* Any bytes as JSON Lines of training rows: refused by line, or turned into a shard whose rows add up. The first byte chooses the options. */
+/* Any bytes as JSON Lines of training rows: refused by line, or turned into a shard whose rows
+ * add up. The first byte chooses the options. */
 #include "fuzz_file.h"
 
 #include <string.h>
@@ -8,9 +9,11 @@
 enum { SEQ = 8 };
 
 static const char *template_file(void) {
-  static const char chat[] = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+  static const char chat[] = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if "
+                             "add_generation_prompt %}<assistant>{% endif %}";
   static char path[128];
-  if (!*path) snprintf(path, sizeof path, "%s", fuzz_file("chat.jinja", (const uint8_t *)chat, sizeof chat - 1));
+  if (!*path)
+    snprintf(path, sizeof path, "%s", fuzz_file("chat.jinja", (const uint8_t *)chat, sizeof chat - 1));
   return path;
 }
 
@@ -23,10 +26,14 @@ static int64_t check_rows(const rf_source *source, const rf_rows *rows) {
     rf_error error;
     if (!rows->first) abort();
     for (int64_t p = rows->first[row]; p < rows->first[row + 1]; p++) placed += rows->piece[p].tokens;
-    if (rf_source_fill(source, rows, row, 0, tokens, labels, positions, segments, &count, &error) != RAFTER_OK) abort();
+    if (rf_source_fill(source, rows, row, 0, tokens, labels, positions, segments, &count, &error) !=
+        RAFTER_OK)
+      abort();
     if (count < 1 || count > SEQ) abort();
     for (int i = 0; i < SEQ; i++) {
-      if (tokens[i] < 0 || tokens[i] >= 300 || labels[i] < -1 || labels[i] >= 300 || positions[i] < 0 || positions[i] >= SEQ) abort();
+      if (tokens[i] < 0 || tokens[i] >= 300 || labels[i] < -1 || labels[i] >= 300 || positions[i] < 0 ||
+          positions[i] >= SEQ)
+        abort();
       valid += labels[i] >= 0;
     }
     if (valid < 1 || valid != rf_source_valid(source, rows, row)) abort();

@@ -1,4 +1,5 @@
-/* Any bytes as a chat template, and behind a NUL byte as the messages: refused, or rendered twice to the same text within its limits. */
+/* Any bytes as a chat template, and behind a NUL byte as the messages: refused, or rendered
+ * twice to the same text within its limits. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,8 +8,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-  static const char usual[] =
-      "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\" a\\n\"},{\"role\":\"assistant\",\"content\":\"b\"}]";
+  static const char usual[] = "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\" "
+                              "a\\n\"},{\"role\":\"assistant\",\"content\":\"b\"}]";
   const rf_template_limits limits = {.steps = 20000, .output_bytes = 1 << 16, .memory_bytes = 8 << 20};
   const struct tm now = {.tm_year = 124, .tm_mday = 1};
   const uint8_t *end = bytes ? memchr(data, 0, bytes) : NULL;
@@ -20,14 +21,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   rf_status status = end ? rf_json_parse((const char *)end + 1, bytes - length - 1, "fuzz", &messages, &error)
                          : rf_json_parse(usual, sizeof usual - 1, "fuzz", &messages, &error);
   if (status == RAFTER_OK) {
-    json_t *variables = json_pack("{s:o,s:s,s:s,s:b}", "messages", messages, "bos_token", "<s>", "eos_token", "</s>", "add_generation_prompt", 1);
+    json_t *variables = json_pack("{s:o,s:s,s:s,s:b}", "messages", messages, "bos_token", "<s>", "eos_token",
+                                  "</s>", "add_generation_prompt", 1);
     rf_rendered first, second;
     status = rf_template_render(parsed, variables, &now, &limits, &first, &error);
     if (status == RAFTER_OK) {
       if (rf_template_render(parsed, variables, &now, &limits, &second, &error) != RAFTER_OK) abort();
-      if (first.bytes != second.bytes || memcmp(first.text, second.text, first.bytes) != 0 || first.bytes > limits.output_bytes) abort();
+      if (first.bytes != second.bytes || memcmp(first.text, second.text, first.bytes) != 0 ||
+          first.bytes > limits.output_bytes)
+        abort();
       for (int64_t i = 0; i < first.generated_count; ++i)
-        if (first.generated[i].first > first.generated[i].last || first.generated[i].last > first.bytes) abort();
+        if (first.generated[i].first > first.generated[i].last || first.generated[i].last > first.bytes)
+          abort();
       rf_rendered_free(&second);
       rf_rendered_free(&first);
     }

@@ -1,4 +1,5 @@
-/* Any text as tokenizer.json: refused or read; what is read turns any text into ids below its vocabulary, and those into text again. */
+/* Any text as tokenizer.json: refused or read; what is read turns any text into ids below its
+ * vocabulary, and those into text again. */
 #include <stdlib.h>
 
 #include "model/tokenizer_parts.h"
@@ -22,7 +23,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
       char *text = NULL, *out = malloc(rf_decoder_room(t));
       size_t text_bytes = 0, at = 0;
       rf_decoder decoder;
-      if (!out || rf_tokenizer_decode(t, ids.at, ids.count, flags & 1, &text, &text_bytes, &error) != RAFTER_OK) abort();
+      if (!out ||
+          rf_tokenizer_decode(t, ids.at, ids.count, flags & 1, &text, &text_bytes, &error) != RAFTER_OK)
+        abort();
       rf_decoder_start(&decoder, t, flags & 1);
       for (int64_t i = 0; i < ids.count; i++) {
         if (ids.at[i] < 0 || ids.at[i] >= rf_tokenizer_vocab(t)) abort();

@@ -1,4 +1,5 @@
-/* Any bytes as tokenizer.model and as llama2.c's tokenizer.bin: refused or read; what is read turns text into ids below its vocabulary. */
+/* Any bytes as tokenizer.model and as llama2.c's tokenizer.bin: refused or read; what is read
+ * turns text into ids below its vocabulary. */
 #include <stdlib.h>
 
 #include "model/tokenizer_parts.h"
@@ -8,10 +9,13 @@ static void use(rf_tokenizer *t, const char *text, size_t bytes) {
   rf_error error;
   char *again = NULL;
   size_t again_bytes;
-  if (rf_tokenizer_encode(t, text, bytes < 1024 ? bytes : 1024, RF_ENCODE_MARKS | RF_ENCODE_PARSE, &ids, &error) == RAFTER_OK) {
+  if (rf_tokenizer_encode(t, text, bytes < 1024 ? bytes : 1024, RF_ENCODE_MARKS | RF_ENCODE_PARSE, &ids,
+                          &error) == RAFTER_OK) {
     for (int64_t i = 0; i < ids.count; i++)
       if (ids.at[i] < 0 || ids.at[i] >= rf_tokenizer_vocab(t)) abort();
-    if (rf_tokenizer_decode(t, ids.at, ids.count, RF_DECODE_SPECIALS, &again, &again_bytes, &error) != RAFTER_OK) abort();
+    if (rf_tokenizer_decode(t, ids.at, ids.count, RF_DECODE_SPECIALS, &again, &again_bytes, &error) !=
+        RAFTER_OK)
+      abort();
     free(again);
   }
   rf_ids_free(&ids), rf_tokenizer_close(t);

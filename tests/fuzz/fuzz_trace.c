@@ -13,7 +13,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   if (!text) return 0;
   memcpy(text, data, bytes), text[bytes] = 0;
   if (rf_trace_file_parse("trace.bin", text, bytes, &file, &error) != RAFTER_OK) return 0;
-  if (rf_trace_file_chrome(&file, "/dev/null", &error) != RAFTER_OK || rf_trace_file_csv(&file, "/dev/null", &error) != RAFTER_OK) abort();
+  if (rf_trace_file_chrome(&file, "/dev/null", &error) != RAFTER_OK ||
+      rf_trace_file_csv(&file, "/dev/null", &error) != RAFTER_OK)
+    abort();
   rf_trace_file_free(&file);
   return 0;
 }

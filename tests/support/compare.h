@@ -1,7 +1,9 @@
-/* compare.h - the one comparator of all tests: how far a tensor may lie from the truth, and whether it does.
+/* compare.h - the one comparator of all tests: how far a tensor may lie from the truth, and
+ * whether it does.
  *
- * A tensor passes when its error is small against the truth's norm and no single element errs by more than a small part of the truth's
- * largest element. Anything that is not finite, on either side, fails; so does a truth of zeros answered with anything else. */
+ * A tensor passes when its error is small against the truth's norm and no single element errs by
+ * more than a small part of the truth's largest element. Anything that is not finite, on either
+ * side, fails; so does a truth of zeros answered with anything else. */
 #ifndef RF_TESTS_COMPARE_H
 #define RF_TESTS_COMPARE_H
 
@@ -20,12 +22,13 @@ typedef struct compare_report {
 
 /* The unit roundoff of a dtype (half the gap above 1): 2^-24 for f32. */
 double compare_epsilon(rf_dtype dtype);
-/* What arithmetic explains: one rounding into `stored`, and a sum of `reduction` terms in `sums` whose roundings wander (sqrt). An
- * element may be four times worse than the mean. */
+/* What arithmetic explains: one rounding into `stored`, and a sum of `reduction` terms in `sums`
+ * whose roundings wander (sqrt). An element may be four times worse than the mean. */
 compare_bound compare_bound_of(rf_dtype stored, rf_dtype sums, int64_t reduction);
 
 /* `report` may be NULL. Integers must be equal, whatever the bound. */
-bool compare_close(rf_dtype dtype, const void *got, const void *want, int64_t count, compare_bound bound, compare_report *report);
+bool compare_close(rf_dtype dtype, const void *got, const void *want, int64_t count, compare_bound bound,
+                   compare_report *report);
 /* Equal to the bit; a NaN fails even against itself. */
 bool compare_equal(rf_dtype dtype, const void *got, const void *want, int64_t count, compare_report *report);
 

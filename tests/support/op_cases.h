@@ -1,4 +1,5 @@
-/* op_cases.h - the cases that every op is tried with: one catalogue for gradients, for kernels against the reference, and for fusion. */
+/* op_cases.h - the cases that every op is tried with: one catalogue for gradients, for kernels
+ * against the reference, and for fusion. */
 #ifndef RF_TESTS_OP_CASES_H
 #define RF_TESTS_OP_CASES_H
 
@@ -35,8 +36,10 @@ enum {
   OP_DECAY = 1 << 18,
   OP_PREFILL = 1 << 19, /* attention_kv: all rows of one slot; otherwise one row per slot, one of them idle */
   OP_SOFTCAP = 1 << 21,
-  OP_TABLE = 1 << 23,  /* rope: a divisor for each pair */
-  OP_SCALED = 1 << 22, /* embed: rows times a factor; norms: offset 1; rope: fewer elements turn, frequencies scaled as in Llama 3 */
+  OP_TABLE = 1 << 23, /* rope: a divisor for each pair */
+  /* embed: rows times a factor; norms: offset 1; rope: fewer elements turn, frequencies scaled
+   * as in Llama 3 */
+  OP_SCALED = 1 << 22,
   OP_NARROW = 1 << 23, /* attention_kv: an i8 cache */
   OP_EXACT = 1 << 20,  /* its bits are part of the definition: every kernel gives those of the reference */
 };
@@ -54,11 +57,13 @@ enum { OP_SMALL_SIZES = 2 };     /* how many of a case's sizes are small */
 /* A harness with the case's ops; the last op is the one under test. */
 op_harness *op_case_build(const op_case *of, const op_size *size, rf_dtype dtype);
 
-/* Pairs of a fused op and the ops it stands for, in one graph: tensors that must be equal to the bit. */
+/* Pairs of a fused op and the ops it stands for, in one graph: tensors that must be equal to the
+ * bit. */
 enum { OP_MAX_EQUALS = 6 };
 typedef struct op_fusion {
   const char *name;
-  void (*build)(op_harness *h, const struct op_fusion *of, const op_size *size, int equal[OP_MAX_EQUALS][2], int *equals);
+  void (*build)(op_harness *h, const struct op_fusion *of, const op_size *size, int equal[OP_MAX_EQUALS][2],
+                int *equals);
   const op_size *sizes;
   unsigned flags;
 } op_fusion;

@@ -31,7 +31,8 @@ static unsigned char *guarded(size_t bytes) {
   return block;
 }
 
-/* Offset of the first touched guard byte from the data's start, or 0 when all stand (no guard byte has that offset when bytes > 0). */
+/* Offset of the first touched guard byte from the data's start, or 0 when all stand (no guard
+ * byte has that offset when bytes > 0). */
 static int64_t touched(const unsigned char *block, size_t bytes, bool *intact) {
   *intact = true;
   size_t end = rounded_up(bytes) + 2 * GUARD_BYTES;
@@ -76,19 +77,25 @@ op_harness *op_harness_new(rf_dtype dtype, int64_t rows) {
   h->graph->rows = h->graph->seq = rows;
   h->dtype = dtype;
   h->wide = dtype == RF_F64 ? RF_F64 : RF_F32;
-  h->run = (rf_run_inputs){.seed = 1234, .step = 3, .first_token = 1000, .loss_scale = 1.0f / 17.0f, .lr = 1e-3f, .rows = rows};
+  h->run = (rf_run_inputs){
+      .seed = 1234, .step = 3, .first_token = 1000, .loss_scale = 1.0f / 17.0f, .lr = 1e-3f, .rows = rows};
   h->subject = -1;
   return h;
 }
 
 void op_harness_free(op_harness *h) {
-  for (int i = 0; i < h->buffer_capacity; i++) { free(h->buffer[i].ids); free(h->buffer[i].block); free(h->buffer[i].first); }
+  for (int i = 0; i < h->buffer_capacity; i++) {
+    free(h->buffer[i].ids);
+    free(h->buffer[i].block);
+    free(h->buffer[i].first);
+  }
   free(h->buffer);
   rf_graph_free(h->graph);
   free(h);
 }
 
-int op_tensor(op_harness *h, const char *name, rf_class class, rf_dtype dtype, op_fill fill, int rank, const int64_t *shape) {
+int op_tensor(op_harness *h, const char *name, rf_class class, rf_dtype dtype, op_fill fill, int rank,
+              const int64_t *shape) {
   int id = rf_graph_tensor(h->graph, name, class, dtype, rank, shape);
   op_buffer *buffer = buffer_of(h, id);
   buffer->filled = true;
@@ -104,8 +111,9 @@ int64_t op_panels_outputs(const rf_panels *panels) {
 
 int op_packed(op_harness *h, const char *name, const rf_panels *panels, op_fill fill) {
   int64_t outputs = op_panels_outputs(panels), inner = panels->inner * rf_panels_experts(panels);
-  int id = panels->outputs_first ? op_tensor(h, name, RF_CLASS_WEIGHT, RF_PACKED, fill, OP_SHAPE(outputs, inner))
-                                 : op_tensor(h, name, RF_CLASS_WEIGHT, RF_PACKED, fill, OP_SHAPE(inner, outputs));
+  int id = panels->outputs_first
+               ? op_tensor(h, name, RF_CLASS_WEIGHT, RF_PACKED, fill, OP_SHAPE(outputs, inner))
+               : op_tensor(h, name, RF_CLASS_WEIGHT, RF_PACKED, fill, OP_SHAPE(inner, outputs));
   h->graph->tensor[id].panels = *panels;
   return id;
 }
@@ -127,17 +135,21 @@ int op_table(op_harness *h, int64_t slots, int64_t columns) {
   for (int64_t i = 0; i < count; i++) pages[i] = (int32_t)(count - 1 - i);
   int id = op_ids(h, "table", count, pages);
   free(pages);
-  h->graph->tensor[id].rank = 2; h->graph->tensor[id].shape[0] = slots; h->graph->tensor[id].shape[1] = columns;
+  h->graph->tensor[id].rank = 2;
+  h->graph->tensor[id].shape[0] = slots;
+  h->graph->tensor[id].shape[1] = columns;
   return id;
 }
 
-int op_apply(op_harness *h, const char *def, int input_count, const int *inputs, int output_count, const int *outputs, const rf_attr *attr) {
+int op_apply(op_harness *h, const char *def, int input_count, const int *inputs, int output_count,
+             const int *outputs, const rf_attr *attr) {
   rf_error error = {0};
   char name[64];
   snprintf(name, sizeof name, "step/micro/%s.%d", def, h->graph->op_count);
   const rf_op_def *row = rf_op_find(def);
   if (!row) fail_msg("no op '%s'", def);
-  int id = rf_graph_emit(h->graph, row, name, RF_SECTION_MICRO, inputs, input_count, outputs, output_count, attr, &error);
+  int id = rf_graph_emit(h->graph, row, name, RF_SECTION_MICRO, inputs, input_count, outputs, output_count,
+                         attr, &error);
   if (id < 0) fail_msg("%s", error.message);
   return h->subject = id;
 }
@@ -145,7 +157,9 @@ int op_apply(op_harness *h, const char *def, int input_count, const int *inputs,
 int op_output(const op_harness *h, int op, int slot) { return h->graph->op[op].output[slot]; }
 int64_t op_count(const op_harness *h, int tensor) { return rf_tensor_count(&h->graph->tensor[tensor]); }
 void *op_data(const op_harness *h, int tensor) { return h->buffer[tensor].block + GUARD_BYTES; }
-double op_get(const op_harness *h, int tensor, int64_t i) { return compare_load(h->graph->tensor[tensor].dtype, op_data(h, tensor), i); }
+double op_get(const op_harness *h, int tensor, int64_t i) {
+  return compare_load(h->graph->tensor[tensor].dtype, op_data(h, tensor), i);
+}
 
 void op_set(op_harness *h, int tensor, int64_t i, double value) {
   switch (h->graph->tensor[tensor].dtype) {
@@ -190,7 +204,8 @@ static void fill_packed(op_harness *h, int id, uint64_t seed) {
   for (int64_t e = 0; e < rf_panels_experts(&h->graph->tensor[id].panels); e++) {
     normals n = {rf_key(seed, (uint64_t)id, (uint64_t)e), h->buffer[id].fill, one.inner};
     rf_panel_source source = {&n, NULL, read_normals};
-    assert_int_equal(rf_panels_fill(&one, &source, (char *)op_data(h, id) + e * rf_panels_bytes(&one), NULL), RAFTER_OK);
+    assert_int_equal(rf_panels_fill(&one, &source, (char *)op_data(h, id) + e * rf_panels_bytes(&one), NULL),
+                     RAFTER_OK);
   }
 }
 
@@ -206,7 +221,8 @@ static void fill_tensor(op_harness *h, int id, uint64_t seed) {
       float normal[2];
       rf_philox(rf_key(seed, (uint64_t)id, 0), (uint64_t)(i / 2), 0, words);
       rf_normal_pair(words[0], words[1], normal);
-      for (int64_t k = 0; k < 2 && i + k < count; k++) op_set(h, id, i + k, buffer->fill.offset + buffer->fill.scale * (double)normal[k]);
+      for (int64_t k = 0; k < 2 && i + k < count; k++)
+        op_set(h, id, i + k, buffer->fill.offset + buffer->fill.scale * (double)normal[k]);
     }
 }
 
@@ -227,7 +243,8 @@ void op_fill_all(op_harness *h, uint64_t seed) {
 void op_reset(op_harness *h, int op) {
   const rf_op *row = &h->graph->op[op];
   for (int i = 0; i < row->output_count; i++)
-    if (row->output[i] >= 0) memcpy(op_data(h, row->output[i]), h->buffer[row->output[i]].first, h->buffer[row->output[i]].bytes);
+    if (row->output[i] >= 0)
+      memcpy(op_data(h, row->output[i]), h->buffer[row->output[i]].first, h->buffer[row->output[i]].bytes);
 }
 
 static bool is_output(const rf_op *op, int tensor) {
@@ -236,12 +253,13 @@ static bool is_output(const rf_op *op, int tensor) {
   return false;
 }
 
-static bool guards_stand(const op_harness *h, const rf_op *op, const rf_kernel *kernel, const unsigned char *workspace, size_t workspace_bytes,
-                         char text[256]) {
+static bool guards_stand(const op_harness *h, const rf_op *op, const rf_kernel *kernel,
+                         const unsigned char *workspace, size_t workspace_bytes, char text[256]) {
   bool intact;
   int64_t at = touched(workspace, workspace_bytes, &intact);
   if (!intact) {
-    snprintf(text, 256, "%s wrote outside its workspace (byte %lld of %zu)", kernel->name, (long long)at, workspace_bytes);
+    snprintf(text, 256, "%s wrote outside its workspace (byte %lld of %zu)", kernel->name, (long long)at,
+             workspace_bytes);
     return false;
   }
   for (int k = 0; k < op->input_count + op->output_count; k++) {
@@ -249,17 +267,20 @@ static bool guards_stand(const op_harness *h, const rf_op *op, const rf_kernel *
     if (id < 0) continue;
     at = touched(h->buffer[id].block, h->buffer[id].bytes, &intact);
     if (intact) continue;
-    snprintf(text, 256, "%s wrote outside %s (byte %lld of %zu)", kernel->name, h->graph->tensor[id].name, (long long)at, h->buffer[id].bytes);
+    snprintf(text, 256, "%s wrote outside %s (byte %lld of %zu)", kernel->name, h->graph->tensor[id].name,
+             (long long)at, h->buffer[id].bytes);
     return false;
   }
   return true;
 }
 
-bool op_try(op_harness *h, int op_id, const rf_kernel *kernel, int threads, const rf_inplace *inplace, char text[256]) {
+bool op_try(op_harness *h, int op_id, const rf_kernel *kernel, int threads, const rf_inplace *inplace,
+            char text[256]) {
   const rf_op *op = &h->graph->op[op_id];
   rf_call call = {.graph = h->graph, .op = op, .threads = threads, .run = &h->run};
   void *before[RF_MAX_INPUTS] = {0};
-  for (int i = 0; i < op->output_count; i++) call.out[i] = op->output[i] < 0 ? NULL : op_data(h, op->output[i]);
+  for (int i = 0; i < op->output_count; i++)
+    call.out[i] = op->output[i] < 0 ? NULL : op_data(h, op->output[i]);
   for (int i = 0; i < op->input_count; i++) {
     if (op->input[i] < 0) continue;
     call.in[i] = op_data(h, op->input[i]);
@@ -292,5 +313,6 @@ void op_run(op_harness *h, int op, const rf_kernel *kernel, int threads, const r
 }
 
 void op_run_range(op_harness *h, int from, int to, const rf_backend *backend, rf_isa isa, int threads) {
-  for (int i = from; i < to; i++) op_run(h, i, rf_kernel_choose(backend, isa, h->graph, &h->graph->op[i]), threads, NULL);
+  for (int i = from; i < to; i++)
+    op_run(h, i, rf_kernel_choose(backend, isa, h->graph, &h->graph->op[i]), threads, NULL);
 }

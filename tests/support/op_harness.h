@@ -1,7 +1,9 @@
-/* op_harness.h - one op, or a short chain of ops, in a graph of its own: filled with seeded data, run kernel by kernel.
+/* op_harness.h - one op, or a short chain of ops, in a graph of its own: filled with seeded
+ * data, run kernel by kernel.
  *
- * Every buffer, workspaces included, stands between guard bytes that are checked after each call; an input that is not also an output must
- * come back unchanged; outputs hold NaNs before the call, so what a kernel leaves unwritten is seen. Anything wrong fails the test. */
+ * Every buffer, workspaces included, stands between guard bytes that are checked after each
+ * call; an input that is not also an output must come back unchanged; outputs hold NaNs before
+ * the call, so what a kernel leaves unwritten is seen. Anything wrong fails the test. */
 #ifndef RF_TESTS_OP_HARNESS_H
 #define RF_TESTS_OP_HARNESS_H
 
@@ -22,11 +24,13 @@ typedef struct op_harness {
 op_harness *op_harness_new(rf_dtype dtype, int64_t rows);
 void op_harness_free(op_harness *h);
 
-/* Tensors that the case fills: normal numbers of `scale` around `offset`, or the ids given. Return the tensor id. */
+/* Tensors that the case fills: normal numbers of `scale` around `offset`, or the ids given.
+ * Return the tensor id. */
 typedef struct op_fill {
   double scale, offset;
 } op_fill;
-int op_tensor(op_harness *h, const char *name, rf_class class, rf_dtype dtype, op_fill fill, int rank, const int64_t *shape);
+int op_tensor(op_harness *h, const char *name, rf_class class, rf_dtype dtype, op_fill fill, int rank,
+              const int64_t *shape);
 /* A packed matrix of the values above, quantized to its types. */
 int64_t op_panels_outputs(const rf_panels *panels);
 int op_packed(op_harness *h, const char *name, const rf_panels *panels, op_fill fill);
@@ -37,7 +41,8 @@ int op_table(op_harness *h, int64_t slots, int64_t columns);
   (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]) { __VA_ARGS__ }
 
 /* Appends an op; outputs hold ids, RF_WANTED or RF_NONE. It becomes the subject. Returns its id. */
-int op_apply(op_harness *h, const char *def, int input_count, const int *inputs, int output_count, const int *outputs, const rf_attr *attr);
+int op_apply(op_harness *h, const char *def, int input_count, const int *inputs, int output_count,
+             const int *outputs, const rf_attr *attr);
 #define OP_IDS(...) \
   (int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), (int[]) { __VA_ARGS__ }
 int op_output(const op_harness *h, int op, int slot); /* tensor id */
@@ -49,8 +54,10 @@ void op_reset(op_harness *h, int op);
 
 /* Runs one op; `inplace` (may be NULL) makes an output take an input's place. */
 void op_run(op_harness *h, int op, const rf_kernel *kernel, int threads, const rf_inplace *inplace);
-/* The same without failing the test: false when a guard or an input was touched, with what happened in `text`. */
-bool op_try(op_harness *h, int op, const rf_kernel *kernel, int threads, const rf_inplace *inplace, char text[256]);
+/* The same without failing the test: false when a guard or an input was touched, with what
+ * happened in `text`. */
+bool op_try(op_harness *h, int op, const rf_kernel *kernel, int threads, const rf_inplace *inplace,
+            char text[256]);
 /* Runs ops [from, to) with the kernels a backend chooses. */
 void op_run_range(op_harness *h, int from, int to, const rf_backend *backend, rf_isa isa, int threads);
 

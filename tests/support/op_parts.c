@@ -22,10 +22,12 @@ int case_gradient(op_harness *h, const char *name, int rank, const int64_t *shap
   return op_tensor(h, name, RF_CLASS_GRADIENT, h->wide, (op_fill){1, 0}, rank, shape);
 }
 int case_linear(op_harness *h, const op_case *of, double scale, int64_t inner, int64_t columns) {
-  return of->flags & OP_TRANSPOSE ? case_weight(h, "w", scale, columns, inner) : case_weight(h, "w", scale, inner, columns);
+  return of->flags & OP_TRANSPOSE ? case_weight(h, "w", scale, columns, inner)
+                                  : case_weight(h, "w", scale, inner, columns);
 }
 int case_linear_gradient(op_harness *h, const op_case *of, int64_t inner, int64_t columns) {
-  return of->flags & OP_TRANSPOSE ? case_gradient(h, "dw", OP_SHAPE(columns, inner)) : case_gradient(h, "dw", OP_SHAPE(inner, columns));
+  return of->flags & OP_TRANSPOSE ? case_gradient(h, "dw", OP_SHAPE(columns, inner))
+                                  : case_gradient(h, "dw", OP_SHAPE(inner, columns));
 }
 
 uint32_t case_draw(uint64_t site, int64_t i) {
@@ -37,7 +39,8 @@ uint32_t case_draw(uint64_t site, int64_t i) {
 int case_some_ids(op_harness *h, const char *name, int64_t count, int64_t limit, bool ignored) {
   int32_t *values = malloc((size_t)count * sizeof *values);
   assert_non_null(values);
-  for (int64_t i = 0; i < count; i++) values[i] = ignored && i % 3 == 1 ? -1 : (int32_t)(case_draw((uint64_t)limit, i) % (uint32_t)limit);
+  for (int64_t i = 0; i < count; i++)
+    values[i] = ignored && i % 3 == 1 ? -1 : (int32_t)(case_draw((uint64_t)limit, i) % (uint32_t)limit);
   int id = op_ids(h, name, count, values);
   free(values);
   return id;
@@ -47,10 +50,12 @@ int case_segments(op_harness *h, const op_case *of, int64_t rows, int *positions
   int32_t *starts = malloc((size_t)(rows + 1) * sizeof *starts), *at = malloc((size_t)rows * sizeof *at);
   assert_non_null(starts);
   assert_non_null(at);
-  int64_t cut[] = {0, 1, rows / 3 > 1 ? rows / 3 : rows, rows * 2 / 3 + 1 < rows && rows / 3 > 1 ? rows * 2 / 3 + 1 : rows, rows};
+  int64_t cut[] = {0, 1, rows / 3 > 1 ? rows / 3 : rows,
+                   rows * 2 / 3 + 1 < rows && rows / 3 > 1 ? rows * 2 / 3 + 1 : rows, rows};
   int count = 0;
   for (int i = 0; i < 5; i++)
-    if ((of->flags & OP_SEGMENTS || i == 0 || i == 4) && (count == 0 || cut[i] > starts[count - 1])) starts[count++] = (int32_t)cut[i];
+    if ((of->flags & OP_SEGMENTS || i == 0 || i == 4) && (count == 0 || cut[i] > starts[count - 1]))
+      starts[count++] = (int32_t)cut[i];
   for (int64_t i = count; i <= rows; i++) starts[i] = (int32_t)rows;
   for (int64_t r = 0, s = 0; r < rows; r++) {
     while (s + 1 < count && starts[s + 1] <= r) s++;
@@ -65,29 +70,49 @@ int case_segments(op_harness *h, const op_case *of, int64_t rows, int *positions
 
 rf_accumulate case_accumulation(op_harness *h, unsigned flags) {
   h->run.micro = flags & OP_MICRO ? 1 : 0;
-  return flags & OP_ADD ? RF_ACCUMULATE_ADD : flags & (OP_MICRO | OP_FIRST_MICRO) ? RF_ACCUMULATE_MICRO : RF_WRITE;
+  return flags & OP_ADD                        ? RF_ACCUMULATE_ADD
+         : flags & (OP_MICRO | OP_FIRST_MICRO) ? RF_ACCUMULATE_MICRO
+                                               : RF_WRITE;
 }
 
 rf_attr case_attributes(op_harness *h, const op_case *of) {
-  rf_attr attr = {.eps = 1e-5f, .transpose = (of->flags & OP_TRANSPOSE) != 0, .inverse = (of->flags & OP_INVERSE) != 0};
+  rf_attr attr = {
+      .eps = 1e-5f, .transpose = (of->flags & OP_TRANSPOSE) != 0, .inverse = (of->flags & OP_INVERSE) != 0};
   if (of->flags & OP_SOFTCAP) attr.softcap = 2.5f;
-  if (of->flags & OP_SCALED) { attr.scale = 2.7f; attr.offset = 1; }
+  if (of->flags & OP_SCALED) {
+    attr.scale = 2.7f;
+    attr.offset = 1;
+  }
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) attr.accumulate[i] = case_accumulation(h, of->flags);
-  if (of->flags & OP_DROPOUT) { attr.dropout = 0.3f; attr.site = rf_name_key("harness/dropout"); }
+  if (of->flags & OP_DROPOUT) {
+    attr.dropout = 0.3f;
+    attr.site = rf_name_key("harness/dropout");
+  }
   if (of->flags & OP_SCALED) attr.token_step = 3; /* dropout */
   return attr;
 }
 
 rf_attr case_attention_attributes(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = case_attributes(h, of);
-  attr.heads = size->heads; attr.kv_heads = size->kv_heads; attr.head_dim = size->head_dim;
+  attr.heads = size->heads;
+  attr.kv_heads = size->kv_heads;
+  attr.head_dim = size->head_dim;
   attr.scale = (float)(1.0 / sqrt((double)size->head_dim));
   attr.rope = (rf_rope){.theta = 10000, .dim = size->head_dim};
   if (of->flags & OP_SCALED && size->head_dim >= 4)
-    attr.rope = (rf_rope){.theta = 100, .dim = size->head_dim / 4 * 2, .scaling = RF_ROPE_LLAMA3, .factor = 8, .low = 1, .high = 4, .original = 50};
+    attr.rope = (rf_rope){.theta = 100,
+                          .dim = size->head_dim / 4 * 2,
+                          .scaling = RF_ROPE_LLAMA3,
+                          .factor = 8,
+                          .low = 1,
+                          .high = 4,
+                          .original = 50};
   static const float divisor[] = {1, 0.5f, 2, 3, 8, 1.25f, 5, 1}; /* of the pairs of heads up to 16 wide */
   if (of->flags & OP_TABLE && size->head_dim >= 4)
-    attr.rope = (rf_rope){.theta = 100, .dim = size->head_dim < 16 ? size->head_dim / 2 * 2 : 16, .scaling = RF_ROPE_TABLE, .divisor = divisor};
+    attr.rope = (rf_rope){.theta = 100,
+                          .dim = size->head_dim < 16 ? size->head_dim / 2 * 2 : 16,
+                          .scaling = RF_ROPE_TABLE,
+                          .divisor = divisor};
   attr.softmax = of->flags & OP_BF16_SOFTMAX ? RF_BF16 : RF_F32;
   attr.window = of->flags & OP_WINDOW ? (int32_t)(size->rows / 4 + 2) : 0;
   return attr;

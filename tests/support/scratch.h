@@ -1,4 +1,5 @@
-/* scratch.h - a folder that a group of tests writes into, made before them and removed behind them. */
+/* scratch.h - a folder that a group of tests writes into, made before them and removed behind
+ * them. */
 #ifndef RF_TESTS_SCRATCH_H
 #define RF_TESTS_SCRATCH_H
 

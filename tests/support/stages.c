@@ -27,11 +27,15 @@ static int stage_of(const stages *s, const world *w) {
 
 static letter **find(stages *s, const rf_op *op, int stage, int64_t chip, int micro) {
   letter **at = &s->letters;
-  while (*at && ((*at)->site != op->attr.site || (*at)->to != stage || (*at)->chip != chip || (*at)->micro != micro)) at = &(*at)->next;
+  while (*at &&
+         ((*at)->site != op->attr.site || (*at)->to != stage || (*at)->chip != chip || (*at)->micro != micro))
+    at = &(*at)->next;
   return at;
 }
 
-static int micro_of(const world *w, const rf_op *op) { return op->section == RF_SECTION_MICRO ? w->run.micro : -1; }
+static int micro_of(const world *w, const rf_op *op) {
+  return op->section == RF_SECTION_MICRO ? w->run.micro : -1;
+}
 
 static void transfer(world *w, const rf_op *op, int64_t chip, void *context) {
   stages *s = context;
@@ -53,17 +57,22 @@ static void transfer(world *w, const rf_op *op, int64_t chip, void *context) {
     world_put(w, chip, tensor, i, mine + (broken ? 0 : theirs));
   }
   *at = l->next;
-  free(l->data); free(l);
+  free(l->data);
+  free(l);
 }
 
 stages *stages_new(rf_graph *const *graph, int count, int64_t whole_rows) {
   stages *s = calloc(1, sizeof *s);
-  s->count = count; s->accumulate = graph[0]->accumulate; s->mesh = graph[0]->mesh; s->broken_stage = s->broken_op = -1;
+  s->count = count;
+  s->accumulate = graph[0]->accumulate;
+  s->mesh = graph[0]->mesh;
+  s->broken_stage = s->broken_op = -1;
   for (int i = 0; i < count; i++) {
     rf_pass_slots(graph[i]);
     graph[i]->mesh.of[RF_AXIS_PIPELINE] = 1;
     s->world[i] = world_new(graph[i], whole_rows);
-    s->world[i]->transfer = transfer; s->world[i]->context = s;
+    s->world[i]->transfer = transfer;
+    s->world[i]->context = s;
   }
   return s;
 }
@@ -72,7 +81,8 @@ static void drop_letters(stages *s) {
   while (s->letters) {
     letter *l = s->letters;
     s->letters = l->next;
-    free(l->data); free(l);
+    free(l->data);
+    free(l);
   }
 }
 
@@ -82,8 +92,10 @@ void stages_free(stages *s) {
   free(s);
 }
 
-/* The next op of a stage: of its half, or of the section behind the loop; -1: it has done all. Enters the next half where one ends. */
-static int next_op(stages *s, int stage, walker *k, void (*inputs)(world *, int, const void *), const void *context) {
+/* The next op of a stage: of its half, or of the section behind the loop; -1: it has done all.
+ * Enters the next half where one ends. */
+static int next_op(stages *s, int stage, walker *k, void (*inputs)(world *, int, const void *),
+                   const void *context) {
   world *w = s->world[stage];
   const rf_graph *graph = w->graph;
   for (;; k->op = 0, k->at++) {
@@ -95,22 +107,31 @@ static int next_op(stages *s, int stage, walker *k, void (*inputs)(world *, int,
     }
     for (; k->op < graph->op_count; k->op++) {
       const rf_op *op = &graph->op[k->op];
-      if (loops ? k->half[k->op] == 2 * k->order[k->at].chunk + k->order[k->at].backward : op->section == RF_SECTION_END) return k->op;
+      if (loops ? k->half[k->op] == 2 * k->order[k->at].chunk + k->order[k->at].backward
+                : op->section == RF_SECTION_END)
+        return k->op;
     }
     if (!loops) return -1;
   }
 }
 
-static bool crosses_stages(const rf_op *op) { return !strcmp(op->def->name, "all_reduce") && op->attr.axes & RF_AXIS_BIT(RF_AXIS_PIPELINE); }
+static bool crosses_stages(const rf_op *op) {
+  return !strcmp(op->def->name, "all_reduce") && op->attr.axes & RF_AXIS_BIT(RF_AXIS_PIPELINE);
+}
 
 /* The sum that each stage has made over its own chips, over all stages. */
 static void sum_over_stages(stages *s, walker *k) {
   for (int64_t chip = 0; chip < s->world[0]->chips; chip++) {
     double sum = 0;
-    for (int i = 0; i < s->count; i++) sum += world_get(s->world[i], chip, s->world[i]->graph->op[k[i].op].output[0], 0);
-    for (int i = 0; i < s->count; i++) world_put(s->world[i], chip, s->world[i]->graph->op[k[i].op].output[0], 0, sum);
+    for (int i = 0; i < s->count; i++)
+      sum += world_get(s->world[i], chip, s->world[i]->graph->op[k[i].op].output[0], 0);
+    for (int i = 0; i < s->count; i++)
+      world_put(s->world[i], chip, s->world[i]->graph->op[k[i].op].output[0], 0, sum);
   }
-  for (int i = 0; i < s->count; i++) { k[i].op++; k[i].waits = false; }
+  for (int i = 0; i < s->count; i++) {
+    k[i].op++;
+    k[i].waits = false;
+  }
 }
 
 void stages_step(stages *s, void (*inputs)(world *w, int micro, const void *context), const void *context) {
@@ -118,14 +139,16 @@ void stages_step(stages *s, void (*inputs)(world *w, int micro, const void *cont
   for (int i = 0; i < s->count; i++) {
     const rf_graph *graph = s->world[i]->graph;
     k[i].count = 2 * rf_pipeline_chunks(&s->mesh) * s->accumulate;
-    k[i].order = calloc((size_t)k[i].count, sizeof *k[i].order); k[i].half = calloc((size_t)graph->op_count, sizeof *k[i].half);
+    k[i].order = calloc((size_t)k[i].count, sizeof *k[i].order);
+    k[i].half = calloc((size_t)graph->op_count, sizeof *k[i].half);
     rf_pipeline_order(&s->mesh, i, s->accumulate, k[i].order);
     rf_pipeline_halves(graph, k[i].half);
     world_run(s->world[i], RF_SECTION_BEGIN);
   }
   int done = 0, waiting = 0;
   for (bool moved = true; moved && done < s->count;) {
-    moved = false; done = waiting = 0;
+    moved = false;
+    done = waiting = 0;
     for (int i = 0; i < s->count; i++) {
       world *w = s->world[i];
       int o;
@@ -137,10 +160,17 @@ void stages_step(stages *s, void (*inputs)(world *w, int micro, const void *cont
         if (crosses_stages(op)) k[i].waits = true;
         else k[i].op++;
       }
-      waiting += k[i].waits; done += !k[i].waits && next_op(s, i, &k[i], inputs, context) < 0;
+      waiting += k[i].waits;
+      done += !k[i].waits && next_op(s, i, &k[i], inputs, context) < 0;
     }
-    if (waiting == s->count) { sum_over_stages(s, k); moved = true; }
+    if (waiting == s->count) {
+      sum_over_stages(s, k);
+      moved = true;
+    }
   }
   s->stuck = done < s->count || s->letters;
-  for (int i = 0; i < s->count; i++) { free(k[i].order); free(k[i].half); }
+  for (int i = 0; i < s->count; i++) {
+    free(k[i].order);
+    free(k[i].half);
+  }
 }

@@ -1,5 +1,6 @@
-/* stages.h - the stages of a pipeline in one process: a world of each, which walks its halves in the order of the schedule as far as what it waits for is
- * there. What one sends lies in a box until the other takes it. */
+/* stages.h - the stages of a pipeline in one process: a world of each, which walks its halves in
+ * the order of the schedule as far as what it waits for is there. What one sends lies in a box
+ * until the other takes it. */
 #ifndef RF_TESTS_STAGES_H
 #define RF_TESTS_STAGES_H
 

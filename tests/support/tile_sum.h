@@ -17,9 +17,19 @@
 
 enum { TILE_SUM_DEPTH = 32 };
 /* What may be wrong with it, one at a time; a comparison with it must notice. */
-typedef enum tile_fault { TILE_TRUE, TILE_ONE_CHAIN, TILE_HALF_DEPTH, TILE_INTO_SUM, TILE_KEEPS_SUBNORMALS, TILE_ONE_PIECE, TILE_FAULTS } tile_fault;
+typedef enum tile_fault {
+  TILE_TRUE,
+  TILE_ONE_CHAIN,
+  TILE_HALF_DEPTH,
+  TILE_INTO_SUM,
+  TILE_KEEPS_SUBNORMALS,
+  TILE_ONE_PIECE,
+  TILE_FAULTS
+} tile_fault;
 
-static inline float tile_flushed(float x, tile_fault fault) { return fault != TILE_KEEPS_SUBNORMALS && fabsf(x) < FLT_MIN ? copysignf(0.0f, x) : x; }
+static inline float tile_flushed(float x, tile_fault fault) {
+  return fault != TILE_KEEPS_SUBNORMALS && fabsf(x) < FLT_MIN ? copysignf(0.0f, x) : x;
+}
 static inline float tile_upper(float x) { /* its upper sixteen bits */
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
@@ -33,13 +43,15 @@ static inline float tile_piece(float x, int piece) {
   if (piece == 0) return first;
   return isfinite(x) ? rf_bf16_to_f32(rf_f32_to_bf16(x - first)) : 0.0f;
 }
-/* `count` products behind acc, and zeros up to `depth`; a and b are steps apart. `a_piece`, `b_piece`: of f32 that are not bf16. */
-TILE_FUSED static inline float tile_step(const float *a, const float *b, int count, int depth, int a_piece, int b_piece, float acc,
-                                         tile_fault fault) {
+/* `count` products behind acc, and zeros up to `depth`; a and b are steps apart. `a_piece`,
+ * `b_piece`: of f32 that are not bf16. */
+TILE_FUSED static inline float tile_step(const float *a, const float *b, int count, int depth, int a_piece,
+                                         int b_piece, float acc, tile_fault fault) {
   float chain[2] = {0, 0};
   if (fault == TILE_INTO_SUM) chain[0] = acc;
   for (int k = 0; k < count; k++) {
-    float x = tile_flushed(tile_piece(a[k], a_piece), fault), y = tile_flushed(tile_piece(b[k], b_piece), fault);
+    float x = tile_flushed(tile_piece(a[k], a_piece), fault),
+          y = tile_flushed(tile_piece(b[k], b_piece), fault);
     float *sum = &chain[fault == TILE_ONE_CHAIN ? 0 : k % 2];
     *sum = tile_flushed(fmaf(x, y, *sum), fault);
   }
@@ -48,12 +60,14 @@ TILE_FUSED static inline float tile_step(const float *a, const float *b, int cou
   return fault == TILE_INTO_SUM ? both : tile_flushed(tile_flushed(acc, fault) + both, fault);
 }
 /* a[0..k) b[0..k) behind acc, where an operand is bf16: cut in pieces that are not. */
-TILE_FUSED static inline float tile_sum(const float *a, const float *b, int64_t k, int a_pieces, int b_pieces, float acc, tile_fault fault) {
+TILE_FUSED static inline float tile_sum(const float *a, const float *b, int64_t k, int a_pieces, int b_pieces,
+                                        float acc, tile_fault fault) {
   int depth = fault == TILE_HALF_DEPTH ? TILE_SUM_DEPTH / 2 : TILE_SUM_DEPTH, pieces = a_pieces * b_pieces;
   if (fault == TILE_ONE_PIECE) pieces = 1;
   for (int64_t from = 0; from < k; from += depth)
     for (int p = 0; p < pieces; p++)
-      acc = tile_step(a + from, b + from, (int)(k - from < depth ? k - from : depth), depth, a_pieces > 1 ? p : 0, b_pieces > 1 ? p : 0, acc, fault);
+      acc = tile_step(a + from, b + from, (int)(k - from < depth ? k - from : depth), depth,
+                      a_pieces > 1 ? p : 0, b_pieces > 1 ? p : 0, acc, fault);
   return acc;
 }
 

@@ -9,12 +9,16 @@ static int64_t slots_of(const rf_tensor *t) { return t->slots > 1 ? t->slots : 1
 
 void *world_data(const world *w, int64_t chip, int tensor) {
   const rf_tensor *t = &w->graph->tensor[tensor];
-  return (char *)w->data[chip * w->graph->tensor_count + tensor] + w->run.micro % slots_of(t) * rf_tensor_bytes(t);
+  return (char *)w->data[chip * w->graph->tensor_count + tensor] +
+         w->run.micro % slots_of(t) * rf_tensor_bytes(t);
 }
 
 world *world_new(const rf_graph *graph, int64_t whole_rows) {
   world *w = calloc(1, sizeof *w);
-  w->graph = graph; w->chips = rf_mesh_chips(&graph->mesh); w->whole_rows = whole_rows; w->broken = -1;
+  w->graph = graph;
+  w->chips = rf_mesh_chips(&graph->mesh);
+  w->whole_rows = whole_rows;
+  w->broken = -1;
   w->walks = rf_graph_find(graph, "slots") != RF_NONE;
   w->data = calloc((size_t)(w->chips * graph->tensor_count), sizeof *w->data);
   for (int64_t i = 0; i < w->chips * graph->tensor_count; i++) {
@@ -54,7 +58,7 @@ void world_put(world *w, int64_t chip, int tensor, int64_t i, double value) {
   }
 }
 
-/* ---- where an element stands in the whole ----------------------------------------------------------------------- */
+/* ---- where an element stands in the whole ---------------------------------------------------- */
 
 typedef struct cut {
   int64_t rank, chips, local, whole;
@@ -83,9 +87,13 @@ static int64_t of_dim(const cut *c, int64_t i) {
   case RF_FORM_DEALT: return i * c->chips + c->rank;
   case RF_FORM_KEYS:
     each = c->whole / c->model->kv_heads; /* numbers of a head */
-    mine = c->model->kv_heads >= c->chips ? c->rank * (c->model->kv_heads / c->chips) : c->rank * c->model->kv_heads / c->chips;
+    mine = c->model->kv_heads >= c->chips ? c->rank * (c->model->kv_heads / c->chips)
+                                          : c->rank * c->model->kv_heads / c->chips;
     return mine * each + i;
-  case RF_FORM_EACH: each = c->each; mine = each / c->chips; return i / mine * each + c->rank * mine + i % mine;
+  case RF_FORM_EACH:
+    each = c->each;
+    mine = each / c->chips;
+    return i / mine * each + c->rank * mine + i % mine;
   default: return at < c->whole ? at : -1;
   }
 }
@@ -94,7 +102,9 @@ static void shape_of(const rf_tensor *t, int64_t dims[4]) {
   for (int d = 0; d < 4; d++) dims[d] = d < t->rank ? t->shape[d] : 1;
 }
 
-static bool has_experts(const world *w, const rf_tensor *t) { return t->param >= 0 && w->graph->params.at[t->param].experts > 0; }
+static bool has_experts(const world *w, const rf_tensor *t) {
+  return t->param >= 0 && w->graph->params.at[t->param].experts > 0;
+}
 
 /* An adapter adds to some of the heads of a fused row. */
 static int64_t queries_of(const world *w, const rf_tensor *t) {
@@ -108,14 +118,20 @@ static int64_t queries_of(const world *w, const rf_tensor *t) {
   return own;
 }
 
-static bool is_of_copy(const rf_tensor *t) { return t->class == RF_CLASS_IO || t->class == RF_CLASS_LOGITS || t->class == RF_CLASS_KV; }
+static bool is_of_copy(const rf_tensor *t) {
+  return t->class == RF_CLASS_IO || t->class == RF_CLASS_LOGITS || t->class == RF_CLASS_KV;
+}
 
-/* Pages of a slot stand behind each other, and along context a page has every n-th position: which page and row of the whole that is. */
-static bool cached_at(const world *w, const int32_t *place, const int64_t mine[4], const int64_t all[4], int64_t index[4]) {
-  int64_t chips = rf_mesh_extent(&w->graph->mesh, RF_AXIS_CONTEXT), slots = w->graph->tensor[rf_graph_find(w->graph, "rows")].shape[0];
+/* Pages of a slot stand behind each other, and along context a page has every n-th position:
+ * which page and row of the whole that is. */
+static bool cached_at(const world *w, const int32_t *place, const int64_t mine[4], const int64_t all[4],
+                      int64_t index[4]) {
+  int64_t chips = rf_mesh_extent(&w->graph->mesh, RF_AXIS_CONTEXT),
+          slots = w->graph->tensor[rf_graph_find(w->graph, "rows")].shape[0];
   int64_t most = mine[0] / slots, whole = all[0] / rf_mesh_copies(&w->graph->mesh) / slots;
   int64_t position = (index[0] % most * mine[2] + index[2]) * chips + place[RF_AXIS_CONTEXT];
-  index[0] = index[0] / most * whole + position / all[2]; index[2] = position % all[2];
+  index[0] = index[0] / most * whole + position / all[2];
+  index[2] = position % all[2];
   return position < whole * all[2];
 }
 
@@ -124,31 +140,45 @@ int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *w
   int32_t place[RF_AXES];
   int64_t mine[4], all[4], at = 0, left = i, index[4];
   rf_mesh_place(&w->graph->mesh, chip, place);
-  shape_of(t, mine); shape_of(whole, all);
-  for (int d = 3; d >= 0; d--) { index[d] = left % mine[d]; left /= mine[d]; }
+  shape_of(t, mine);
+  shape_of(whole, all);
+  for (int d = 3; d >= 0; d--) {
+    index[d] = left % mine[d];
+    left /= mine[d];
+  }
   if (w->walks && t->class == RF_CLASS_KV && !cached_at(w, place, mine, all, index)) return -1;
   for (int d = 0; d < 4; d++) {
     rf_axes axes = d < t->rank ? t->spec.split[d] : 0;
-    /* Along context rows are dealt out within the run of the axes outside it, and runs of the axes inside it follow. */
-    rf_axes outer = axes & (RF_AXIS_BIT(RF_AXIS_CONTEXT) - 1), dealt = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT), inner = axes & (rf_axes) ~(outer | dealt);
+    /* Along context rows are dealt out within the run of the axes outside it, and runs of the
+     * axes inside it follow. */
+    rf_axes outer = axes & (RF_AXIS_BIT(RF_AXIS_CONTEXT) - 1), dealt = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT),
+            inner = axes & (rf_axes) ~(outer | dealt);
     if (dealt && d == 0 && t->param < 0 && !w->walks) {
       const rf_mesh *mesh = &w->graph->mesh;
       int64_t chips = rf_mesh_size(mesh, dealt), run = rf_mesh_rank(mesh, inner, place) * mine[d] + index[d];
-      at = at * all[d] + rf_mesh_rank(mesh, outer, place) * (all[d] / rf_mesh_size(mesh, outer)) + run * chips + rf_mesh_rank(mesh, dealt, place);
+      at = at * all[d] + rf_mesh_rank(mesh, outer, place) * (all[d] / rf_mesh_size(mesh, outer)) +
+           run * chips + rf_mesh_rank(mesh, dealt, place);
       continue;
     }
     int64_t block = 0, copies = w->walks && d == 0 && is_of_copy(t) ? rf_mesh_copies(&w->graph->mesh) : 1;
     if (copies > 1) {
-      rf_axes of_copies = (rf_axes) ~(RF_AXES_OF_WALK | RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE));
-      all[d] /= copies; block = rf_mesh_rank(&w->graph->mesh, of_copies, place) * all[d]; at *= copies;
+      rf_axes of_copies =
+          (rf_axes) ~(RF_AXES_OF_WALK | RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE));
+      all[d] /= copies;
+      block = rf_mesh_rank(&w->graph->mesh, of_copies, place) * all[d];
+      at *= copies;
     }
-    if (axes & RF_AXIS_BIT(RF_AXIS_EXPERT) && has_experts(w, t)) { /* runs of experts, of each of which a run */
+    /* runs of experts, of each of which a run */
+    if (axes & RF_AXIS_BIT(RF_AXIS_EXPERT) && has_experts(w, t)) {
       rf_axes experts = RF_AXIS_BIT(RF_AXIS_EXPERT);
-      all[d] /= rf_mesh_size(&w->graph->mesh, experts); block = rf_mesh_rank(&w->graph->mesh, experts, place) * all[d]; axes &= (rf_axes)~experts;
+      all[d] /= rf_mesh_size(&w->graph->mesh, experts);
+      block = rf_mesh_rank(&w->graph->mesh, experts, place) * all[d];
+      axes &= (rf_axes)~experts;
       at *= rf_mesh_size(&w->graph->mesh, experts);
     }
     int64_t rank = rf_mesh_rank(&w->graph->mesh, axes, place);
-    if (t->class == RF_CLASS_KV) { /* heads that a sequence group deals out are runs of those of a tensor group */
+    /* heads that a sequence group deals out are runs of those of a tensor group */
+    if (t->class == RF_CLASS_KV) {
       rf_axes outer_heads = axes & RF_AXIS_BIT(RF_AXIS_TENSOR), inner_heads = axes & (rf_axes)~outer_heads;
       rank = rf_mesh_rank(&w->graph->mesh, outer_heads, place) * rf_mesh_size(&w->graph->mesh, inner_heads) +
              rf_mesh_rank(&w->graph->mesh, inner_heads, place);
@@ -177,7 +207,7 @@ void world_set(world *w, int tensor, const rf_tensor *whole, const double *value
     }
 }
 
-/* ---- collectives ------------------------------------------------------------------------------------------------ */
+/* ---- collectives ----------------------------------------------------------------------------- */
 
 /* The chips of a group in order, by the chip that asks. */
 static int64_t member(const world *w, int64_t chip, rf_axes axes, int64_t rank) {
@@ -186,7 +216,10 @@ static int64_t member(const world *w, int64_t chip, rf_axes axes, int64_t rank) 
   rf_mesh_place(&w->graph->mesh, chip, place);
   for (int a = RF_AXES - 1; a >= 0; a--) {
     int64_t extent = rf_mesh_extent(&w->graph->mesh, (rf_axis)a);
-    if (axes & RF_AXIS_BIT(a)) { place[a] = (int32_t)(rank % extent); rank /= extent; }
+    if (axes & RF_AXIS_BIT(a)) {
+      place[a] = (int32_t)(rank % extent);
+      rank /= extent;
+    }
   }
   for (int a = 0; a < RF_AXES; a++) number = number * rf_mesh_extent(&w->graph->mesh, (rf_axis)a) + place[a];
   return number;
@@ -197,17 +230,19 @@ static int64_t flat(const int64_t dims[4], const int64_t index[4]) {
 }
 
 /* Element of chip `rank` of the group's input; a broken exchange gives the chip's own. */
-static double of_member(const world *w, const rf_op *op, int64_t chip, int64_t rank, const int64_t dims[4], const int64_t index[4]) {
+static double of_member(const world *w, const rf_op *op, int64_t chip, int64_t rank, const int64_t dims[4],
+                        const int64_t index[4]) {
   bool broken = w->broken >= 0 && op == &w->graph->op[w->broken];
   int64_t from = broken ? chip : member(w, chip, op->attr.axes, rank);
   return world_get(w, from, op->input[0], flat(dims, index));
 }
 
 /* The chips of a group that is part of its axes stand side by side. */
-static double sum_of(const world *w, const rf_op *op, int64_t chip, int64_t rank, const int64_t dims[4], const int64_t index[4]) {
+static double sum_of(const world *w, const rf_op *op, int64_t chip, int64_t rank, const int64_t dims[4],
+                     const int64_t index[4]) {
   bool broken = w->broken >= 0 && op == &w->graph->op[w->broken];
-  int64_t all = rf_mesh_size(&w->graph->mesh, op->attr.axes), group = op->attr.group < all ? op->attr.group : all,
-          first = group < all ? rank / group * group : 0;
+  int64_t all = rf_mesh_size(&w->graph->mesh, op->attr.axes),
+          group = op->attr.group < all ? op->attr.group : all, first = group < all ? rank / group * group : 0;
   double sum = 0;
   for (int64_t r = first; r < (broken ? first + 1 : first + group); r++) {
     double x = of_member(w, op, chip, r, dims, index);
@@ -216,7 +251,8 @@ static double sum_of(const world *w, const rf_op *op, int64_t chip, int64_t rank
   return op->attr.index == 1 ? log(sum) : sum;
 }
 
-static double exchanged(const world *w, const rf_op *op, int64_t chip, int64_t rank, const int64_t in[4], int64_t index[4]) {
+static double exchanged(const world *w, const rf_op *op, int64_t chip, int64_t rank, const int64_t in[4],
+                        int64_t index[4]) {
   const char *name = op->def->name;
   int dim = op->attr.dim, to = op->attr.to;
   if (!strcmp(name, "all_gather")) {
@@ -227,7 +263,8 @@ static double exchanged(const world *w, const rf_op *op, int64_t chip, int64_t r
   }
   if (!strcmp(name, "reduce_scatter")) {
     int64_t part = (in[dim] + op->attr.group - 1) / op->attr.group;
-    index[dim] = op->attr.form == RF_FORM_DEALT ? index[dim] * op->attr.group + rank : rank * part + index[dim];
+    index[dim] =
+        op->attr.form == RF_FORM_DEALT ? index[dim] * op->attr.group + rank : rank * part + index[dim];
     return index[dim] < in[dim] ? sum_of(w, op, chip, rank, in, index) : 0;
   }
   if (!strcmp(name, "all_reduce")) {
@@ -237,19 +274,27 @@ static double exchanged(const world *w, const rf_op *op, int64_t chip, int64_t r
   }
   if (!strcmp(name, "all_to_all") && op->attr.form == RF_FORM_HEADS) {
     int64_t column = index[1], group = op->attr.group, wide = dim == 1 ? 1 : group, from;
-    int64_t head = column / op->attr.head_dim, each = op->attr.heads / (dim == 1 ? 1 : group), kv = op->attr.kv_heads / (dim == 1 ? 1 : group);
-    int64_t part = head < each ? 0 : 1 + (head - each) / kv, at = part == 0 ? head : (head - each) % kv; /* q, k, v */
-    if (dim == 1) {                                                                                      /* heads of all chips, of my rows */
+    int64_t head = column / op->attr.head_dim, each = op->attr.heads / (dim == 1 ? 1 : group),
+            kv = op->attr.kv_heads / (dim == 1 ? 1 : group);
+    /* q, k, v */
+    int64_t part = head < each ? 0 : 1 + (head - each) / kv, at = part == 0 ? head : (head - each) % kv;
+    /* heads of all chips, of my rows */
+    if (dim == 1) {
       int64_t of = (part == 0 ? op->attr.heads : op->attr.kv_heads) / group;
-      from = at / of; at %= of;
+      from = at / of;
+      at %= of;
       index[0] += rank * (in[0] / group);
-      each = op->attr.heads / group; kv = op->attr.kv_heads / group;
+      each = op->attr.heads / group;
+      kv = op->attr.kv_heads / group;
     } else { /* rows of all chips, of my heads */
-      from = index[0] / in[0]; index[0] %= in[0];
+      from = index[0] / in[0];
+      index[0] %= in[0];
       at += rank * (part == 0 ? each : kv);
-      each *= wide; kv *= wide;
+      each *= wide;
+      kv *= wide;
     }
-    index[1] = ((part == 0 ? at : each + (part - 1) * kv + at)) * op->attr.head_dim + column % op->attr.head_dim;
+    index[1] =
+        ((part == 0 ? at : each + (part - 1) * kv + at)) * op->attr.head_dim + column % op->attr.head_dim;
     return of_member(w, op, chip, from, in, index);
   }
   if (!strcmp(name, "all_to_all") && dim == to) {
@@ -263,7 +308,8 @@ static double exchanged(const world *w, const rf_op *op, int64_t chip, int64_t r
     index[to] += rank * (in[to] / op->attr.group);
     return of_member(w, op, chip, from, in, index);
   }
-  return of_member(w, op, chip, (rank + (op->attr.index == 1 ? 1 : op->attr.group - 1)) % op->attr.group, in, index);
+  return of_member(w, op, chip, (rank + (op->attr.index == 1 ? 1 : op->attr.group - 1)) % op->attr.group, in,
+                   index);
 }
 
 static bool adds_up(const world *w, const rf_op *op) {
@@ -276,35 +322,45 @@ static void run_exchange(world *w, const rf_op *op) {
   bool left_out = w->broken >= 0 && op == &w->graph->op[w->broken];
   if (!strncmp(op->def->name, "offload_", 8)) { /* each chip has a host memory of its own */
     for (int64_t chip = 0; chip < w->chips && !left_out; chip++)
-      memcpy(world_data(w, chip, op->output[0]), world_data(w, chip, op->input[0]), (size_t)rf_tensor_bytes(y));
+      memcpy(world_data(w, chip, op->output[0]), world_data(w, chip, op->input[0]),
+             (size_t)rf_tensor_bytes(y));
     return;
   }
   int64_t in[4], out[4], count = rf_tensor_count(y), index[4];
   double *results = malloc((size_t)(w->chips * count) * sizeof *results);
-  shape_of(x, in); shape_of(y, out);
+  shape_of(x, in);
+  shape_of(y, out);
   for (int64_t chip = 0; chip < w->chips; chip++) {
     int32_t place[RF_AXES];
     rf_mesh_place(&w->graph->mesh, chip, place);
     int64_t rank = rf_mesh_rank(&w->graph->mesh, op->attr.axes, place);
     for (int64_t i = 0; i < count; i++) {
       int64_t left = i;
-      for (int d = 3; d >= 0; d--) { index[d] = left % out[d]; left /= out[d]; }
+      for (int d = 3; d >= 0; d--) {
+        index[d] = left % out[d];
+        left /= out[d];
+      }
       results[chip * count + i] = exchanged(w, op, chip, rank, in, index);
     }
   }
   for (int64_t i = 0; i < w->chips * count; i++)
-    world_put(w, i / count, op->output[0], i % count, results[i] + (adds_up(w, op) ? world_get(w, i / count, op->output[0], i % count) : 0));
+    world_put(w, i / count, op->output[0], i % count,
+              results[i] + (adds_up(w, op) ? world_get(w, i / count, op->output[0], i % count) : 0));
   free(results);
 }
 
-/* ---- ops -------------------------------------------------------------------------------------------------------- */
+/* ---- ops ------------------------------------------------------------------------------------- */
 
-/* The row of all that a chip's first one of `local` rows is: dealt out along context within the run of the axes outside it. */
+/* The row of all that a chip's first one of `local` rows is: dealt out along context within the
+ * run of the axes outside it. */
 static int64_t first_row(const world *w, rf_axes axes, const int32_t *place, int64_t local) {
   const rf_mesh *mesh = &w->graph->mesh;
-  rf_axes dealt = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT), outer = axes & (RF_AXIS_BIT(RF_AXIS_CONTEXT) - 1), inner = axes & (rf_axes) ~(outer | dealt);
+  rf_axes dealt = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT), outer = axes & (RF_AXIS_BIT(RF_AXIS_CONTEXT) - 1),
+          inner = axes & (rf_axes) ~(outer | dealt);
   int64_t run = rf_mesh_size(mesh, dealt) * local;
-  return (rf_mesh_rank(mesh, outer, place) * rf_mesh_size(mesh, inner) + rf_mesh_rank(mesh, inner, place)) * run + rf_mesh_rank(mesh, dealt, place);
+  return (rf_mesh_rank(mesh, outer, place) * rf_mesh_size(mesh, inner) + rf_mesh_rank(mesh, inner, place)) *
+             run +
+         rf_mesh_rank(mesh, dealt, place);
 }
 
 static void run_op(world *w, const rf_op *op, int64_t chip) {
@@ -315,12 +371,14 @@ static void run_op(world *w, const rf_op *op, int64_t chip) {
   run.rows = w->graph->rows;
   run.first_token = run.micro * w->whole_rows;
   rf_call call = {.graph = w->graph, .op = op, .threads = 1, .run = &run, .workspace = malloc(bytes + 64)};
-  for (int i = 0; i < op->input_count; i++) call.in[i] = op->input[i] < 0 ? NULL : world_data(w, chip, op->input[i]);
+  for (int i = 0; i < op->input_count; i++)
+    call.in[i] = op->input[i] < 0 ? NULL : world_data(w, chip, op->input[i]);
   for (int i = op->output_count - 1; i >= 0; i--) {
     call.out[i] = op->output[i] < 0 ? NULL : world_data(w, chip, op->output[i]);
     if (op->output[i] < 0) continue;
     const rf_tensor *t = &w->graph->tensor[op->output[i]];
-    if (t->rank == 2) run.first_token = run.micro * w->whole_rows + first_row(w, t->spec.split[0], run.place, t->shape[0]);
+    if (t->rank == 2)
+      run.first_token = run.micro * w->whole_rows + first_row(w, t->spec.split[0], run.place, t->shape[0]);
   }
   kernel->run(&call);
   free(call.workspace);

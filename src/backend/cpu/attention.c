@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-/* Input 0 is qkv in all three ops. A segment is at most a row of the batch (graph->seq tokens), a context at most the cache's rows. */
+/* Input 0 is qkv in all three ops. A segment is at most a row of the batch (graph->seq tokens),
+ * a context at most the cache's rows. */
 rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *qkv = &graph->tensor[op->input[0]];
   const rf_attr *attr = &op->attr;
@@ -36,8 +37,11 @@ int64_t rf_attention_segments(const int32_t *segment, int64_t rows) {
   return count;
 }
 
-/* Scores a query sees are at most min(length, window): the measure by which units are shared out. */
-static double unit_work(const rf_attention *a, int64_t length) { return (double)length * (double)rf_min64(length, a->window); }
+/* Scores a query sees are at most min(length, window): the measure by which units are shared
+ * out. */
+static double unit_work(const rf_attention *a, int64_t length) {
+  return (double)length * (double)rf_min64(length, a->window);
+}
 
 double rf_attention_total(const rf_attention *a, const int32_t *segment, int64_t segments) {
   double total = 0;
@@ -45,8 +49,9 @@ double rf_attention_total(const rf_attention *a, const int32_t *segment, int64_t
   return total;
 }
 
-/* `units` of this size would fill the threads in whole rounds; where the last round leaves more than a fifth of all time unused, threads share
- * the unit instead. A little more than whole rounds is taken for small units that fill gaps. */
+/* `units` of this size would fill the threads in whole rounds; where the last round leaves more
+ * than a fifth of all time unused, threads share the unit instead. A little more than whole
+ * rounds is taken for small units that fill gaps. */
 bool rf_attention_split(const rf_attention *a, int64_t length, double total, int threads) {
   if (threads < 2 || length <= RF_ATTENTION_TILE) return false;
   double units = total / unit_work(a, length), rounds = units / threads, whole = ceil(rounds - 0.15);
@@ -54,27 +59,34 @@ bool rf_attention_split(const rf_attention *a, int64_t length, double total, int
 }
 
 static size_t walk_floats(const rf_attention *a, int64_t keys, int64_t lines) {
-  size_t query = (size_t)(RF_ATTENTION_STRIP_ROWS * (int64_t)(a->dim + a->width)), values = (size_t)rf_round_up(a->dim, RF_ATTENTION_PANEL);
-  size_t strips = RF_ATTENTION_STRIPS * sizeof(rf_attention_strip) / sizeof(float), scores = (size_t)(lines * (RF_ATTENTION_BLOCK + 16));
+  size_t query = (size_t)(RF_ATTENTION_STRIP_ROWS * (int64_t)(a->dim + a->width)),
+         values = (size_t)rf_round_up(a->dim, RF_ATTENTION_PANEL);
+  size_t strips = RF_ATTENTION_STRIPS * sizeof(rf_attention_strip) / sizeof(float),
+         scores = (size_t)(lines * (RF_ATTENTION_BLOCK + 16));
   return strips + scores + (size_t)rf_round_up((int64_t)query, 16) + (size_t)keys * ((size_t)a->dim + values);
 }
 size_t rf_attention_forward_floats(const rf_attention *a) {
-  return (size_t)rf_round_up((int64_t)walk_floats(a, rf_round_up(a->longest, RF_ATTENTION_PANEL), RF_ATTENTION_MAX_HEIGHT), 16);
+  return (size_t)rf_round_up(
+      (int64_t)walk_floats(a, rf_round_up(a->longest, RF_ATTENTION_PANEL), RF_ATTENTION_MAX_HEIGHT), 16);
 }
 size_t rf_attention_cached_floats(const rf_attention *a) {
   size_t widened = a->narrow ? (size_t)(RF_ATTENTION_PANEL * a->dim) : 0; /* keys or values of one head */
-  return (size_t)rf_round_up((int64_t)(walk_floats(a, RF_ATTENTION_BLOCK, RF_ATTENTION_SCORES) + widened), 16);
+  return (size_t)rf_round_up((int64_t)(walk_floats(a, RF_ATTENTION_BLOCK, RF_ATTENTION_SCORES) + widened),
+                             16);
 }
 static size_t query_floats(const rf_attention *a) {
-  return (size_t)(RF_ATTENTION_TILE * (2 * a->dim + 2 * rf_round_up(a->dim, RF_ATTENTION_PANEL) + a->width + 2));
+  return (size_t)(RF_ATTENTION_TILE *
+                  (2 * a->dim + 2 * rf_round_up(a->dim, RF_ATTENTION_PANEL) + a->width + 2));
 }
 size_t rf_attention_backward_floats(const rf_attention *a) {
   int64_t keys = rf_round_up(a->longest, RF_ATTENTION_TILE), wide = rf_round_up(a->dim, RF_ATTENTION_PANEL);
   int64_t tiles = 2 * RF_ATTENTION_TILE * (RF_ATTENTION_TILE + 16);
-  return (size_t)rf_round_up(keys * (2 * a->dim + wide + 2 * a->width) + (int64_t)query_floats(a) + tiles, 16);
+  return (size_t)rf_round_up(keys * (2 * a->dim + wide + 2 * a->width) + (int64_t)query_floats(a) + tiles,
+                             16);
 }
 size_t rf_attention_team_floats(const rf_attention *a) {
-  int64_t row = rf_round_up(a->longest, RF_ATTENTION_TILE) * (RF_ATTENTION_TILE + 16); /* a block of queries by all keys */
+  /* a block of queries by all keys */
+  int64_t row = rf_round_up(a->longest, RF_ATTENTION_TILE) * (RF_ATTENTION_TILE + 16);
   return RF_ATTENTION_TEAM * (query_floats(a) + (size_t)row);
 }
 
@@ -82,7 +94,8 @@ static bool accepts(const rf_graph *graph, const rf_op *op) {
   const rf_attr *attr = &op->attr;
   rf_dtype dtype = graph->tensor[op->input[0]].dtype;
   bool positive = attr->scale > 0; /* maxima are taken before scaling */
-  return (dtype == RF_F32 || dtype == RF_BF16) && positive && attr->kv_heads > 0 && attr->heads % attr->kv_heads == 0;
+  return (dtype == RF_F32 || dtype == RF_BF16) && positive && attr->kv_heads > 0 &&
+         attr->heads % attr->kv_heads == 0;
 }
 static bool accepts_cache(const rf_graph *graph, const rf_op *op) {
   rf_dtype cache = graph->tensor[op->input[1]].dtype;
@@ -92,7 +105,9 @@ static bool accepts_cache(const rf_graph *graph, const rf_op *op) {
          (page % RF_ATTENTION_BLOCK == 0 || RF_ATTENTION_BLOCK % page == 0);
 }
 
-static bool accepts_tiles(const rf_graph *graph, const rf_op *op) { return accepts(graph, op) && graph->tensor[op->input[0]].dtype == RF_BF16; }
+static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
+  return accepts(graph, op) && graph->tensor[op->input[0]].dtype == RF_BF16;
+}
 
 static size_t forward_bytes(const rf_graph *graph, const rf_op *op, int threads) {
   rf_attention a = rf_attention_of(graph, op);
@@ -100,11 +115,13 @@ static size_t forward_bytes(const rf_graph *graph, const rf_op *op, int threads)
 }
 static size_t cached_bytes(const rf_graph *graph, const rf_op *op, int threads) {
   rf_attention a = rf_attention_of(graph, op);
-  return sizeof(int32_t) * (size_t)rf_round_up(a.rows + 1, 16) + sizeof(float) * (size_t)threads * rf_attention_cached_floats(&a);
+  return sizeof(int32_t) * (size_t)rf_round_up(a.rows + 1, 16) +
+         sizeof(float) * (size_t)threads * rf_attention_cached_floats(&a);
 }
 static size_t backward_bytes(const rf_graph *graph, const rf_op *op, int threads) {
   rf_attention a = rf_attention_of(graph, op);
-  return sizeof(float) * ((size_t)threads * rf_attention_backward_floats(&a) + (threads > 1 ? rf_attention_team_floats(&a) : 0));
+  return sizeof(float) * ((size_t)threads * rf_attention_backward_floats(&a) +
+                          (threads > 1 ? rf_attention_team_floats(&a) : 0));
 }
 static size_t tiles_bytes(const rf_graph *graph, const rf_op *op, int threads) {
   rf_attention a = rf_attention_of(graph, op);
@@ -115,12 +132,16 @@ const rf_kernel RF_CPU_ATTENTION[] = {
     {"attention", "attention_avx512_12x32", RF_ISA_AVX512, accepts, forward_bytes, rf_attention_avx512},
     {"attention", "attention_avx2_6x16", RF_ISA_AVX2, accepts, forward_bytes, rf_attention_avx2},
     {"attention", "attention_c_4x16", RF_ISA_BASE, accepts, forward_bytes, rf_attention_base},
-    {"attention_bwd", "attention_bwd_amx_32x32", RF_ISA_AMX, accepts_tiles, tiles_bytes, rf_attention_bwd_amx},
-    {"attention_bwd", "attention_bwd_avx512_12x32", RF_ISA_AVX512, accepts, backward_bytes, rf_attention_bwd_avx512},
+    {"attention_bwd", "attention_bwd_amx_32x32", RF_ISA_AMX, accepts_tiles, tiles_bytes,
+     rf_attention_bwd_amx},
+    {"attention_bwd", "attention_bwd_avx512_12x32", RF_ISA_AVX512, accepts, backward_bytes,
+     rf_attention_bwd_avx512},
     {"attention_bwd", "attention_bwd_avx2_6x16", RF_ISA_AVX2, accepts, backward_bytes, rf_attention_bwd_avx2},
     {"attention_bwd", "attention_bwd_c_4x16", RF_ISA_BASE, accepts, backward_bytes, rf_attention_bwd_base},
-    {"attention_kv", "attention_kv_avx512_12x32", RF_ISA_AVX512, accepts_cache, cached_bytes, rf_attention_kv_avx512},
-    {"attention_kv", "attention_kv_avx2_6x16", RF_ISA_AVX2, accepts_cache, cached_bytes, rf_attention_kv_avx2},
+    {"attention_kv", "attention_kv_avx512_12x32", RF_ISA_AVX512, accepts_cache, cached_bytes,
+     rf_attention_kv_avx512},
+    {"attention_kv", "attention_kv_avx2_6x16", RF_ISA_AVX2, accepts_cache, cached_bytes,
+     rf_attention_kv_avx2},
     {"attention_kv", "attention_kv_c_4x16", RF_ISA_BASE, accepts_cache, cached_bytes, rf_attention_kv_base},
     {0},
 };

@@ -1,8 +1,11 @@
-/* attention_amx.c - gradients of attention over bf16 with the tile unit (attention.h defines their bits).
+/* attention_amx.c - gradients of attention over bf16 with the tile unit (attention.h defines
+ * their bits).
  *
- * Scores and e = dctx v^T are made turned, 32 keys by 32 queries at a time: so rounded p and t are, as they fall out of their vectors, rows of the products that
- * give dv and dk, and two rows beside each other are columns of the one that gives dq, which is made turned, too. SPAN queries at a time, t against all keys
- * that they see stays in the L2 for dq, whose sums run over all keys; dk and dv continue from span to span. All operands are packed by gemm_amx.c. */
+ * Scores and e = dctx v^T are made turned, 32 keys by 32 queries at a time: so rounded p and t
+ * are, as they fall out of their vectors, rows of the products that give dv and dk, and two rows
+ * beside each other are columns of the one that gives dq, which is made turned, too. SPAN
+ * queries at a time, t against all keys that they see stays in the L2 for dq, whose sums run
+ * over all keys; dk and dv continue from span to span. All operands are packed by gemm_amx.c. */
 #include "backend/cpu/attention_lanes.h"
 #include "backend/cpu/gemm_tiles.h"
 #include "backend/lanes.h"
@@ -19,8 +22,10 @@ enum {
 };
 #define LOG2_E 0x1.715476p+0f
 
-/* Of a unit (segment, kv head), packed as rows and in strips of 32: keys and values by d, keys turned by key; dk and dv as (block of keys, 32 of d, 32, 32).
- * Of a span of queries of one head, packed as columns in panels of 32: q and dctx by d, and by query. t: (panel of queries, block of keys). */
+/* Of a unit (segment, kv head), packed as rows and in strips of 32: keys and values by d, keys
+ * turned by key; dk and dv as (block of keys, 32 of d, 32, 32). Of a span of queries of one
+ * head, packed as columns in panels of 32: q and dctx by d, and by query. t: (panel of queries,
+ * block of keys). */
 typedef struct room {
   float *k, *v, *k_turned, *dk, *dv;
   float *q, *g, *q_by_query, *g_by_query, *less, *minus_d, *t_all;
@@ -43,24 +48,40 @@ typedef struct unit {
 static int64_t blocks_of(int64_t rows) { return rf_round_up(rows, UNIT) / UNIT; }
 
 static float *room_at(const rf_attention *a, float *memory, room *r) {
-  int64_t blocks = blocks_of(a->longest), widths = blocks_of(a->dim), keys = blocks * widths * STEP, queries = SPAN * widths * STEP;
-  r->k = memory; r->v = r->k + keys; r->k_turned = r->v + keys;
-  r->dk = r->k_turned + keys; r->dv = r->dk + blocks * widths * SUMS;
-  r->q = r->dv + blocks * widths * SUMS; r->g = r->q + queries; r->q_by_query = r->g + queries; r->g_by_query = r->q_by_query + queries;
-  r->less = r->g_by_query + queries; r->minus_d = r->less + SPAN * UNIT;
+  int64_t blocks = blocks_of(a->longest), widths = blocks_of(a->dim), keys = blocks * widths * STEP,
+          queries = SPAN * widths * STEP;
+  r->k = memory;
+  r->v = r->k + keys;
+  r->k_turned = r->v + keys;
+  r->dk = r->k_turned + keys;
+  r->dv = r->dk + blocks * widths * SUMS;
+  r->q = r->dv + blocks * widths * SUMS;
+  r->g = r->q + queries;
+  r->q_by_query = r->g + queries;
+  r->g_by_query = r->q_by_query + queries;
+  r->less = r->g_by_query + queries;
+  r->minus_d = r->less + SPAN * UNIT;
   r->t_all = r->minus_d + SPAN * UNIT;
   return r->t_all + SPAN * blocks * STEP;
 }
-static void own_at(float *memory, own *o) { o->p = memory; o->t = o->p + SPAN * STEP; o->s = o->t + SPAN * STEP; o->e = o->s + SUMS; }
+static void own_at(float *memory, own *o) {
+  o->p = memory;
+  o->t = o->p + SPAN * STEP;
+  o->s = o->t + SPAN * STEP;
+  o->e = o->s + SUMS;
+}
 size_t rf_attention_tiles_floats(const rf_attention *a) {
   int64_t blocks = blocks_of(a->longest), widths = blocks_of(a->dim);
-  return (size_t)(blocks * widths * (3 * STEP + 2 * SUMS) + SPAN * (widths * 4 * STEP + 2 * UNIT + blocks * STEP) + 2 * (SPAN * STEP + SUMS));
+  return (size_t)(blocks * widths * (3 * STEP + 2 * SUMS) +
+                  SPAN * (widths * 4 * STEP + 2 * UNIT + blocks * STEP) + 2 * (SPAN * STEP + SUMS));
 }
 
-/* ---- packing --------------------------------------------------------------------------------------------------------------------- */
+/* ---- packing --------------------------------------------------------------------------------- */
 
-/* Rows [row, row + 32) of `rows` by [step, step + 32) of `steps`: two tiles; what is not there is zeros. */
-static void pack_rows(const void *from, int64_t row_step, int64_t k_step, int64_t row, int64_t rows, int64_t step, int64_t steps, float *to) {
+/* Rows [row, row + 32) of `rows` by [step, step + 32) of `steps`: two tiles; what is not there
+ * is zeros. */
+static void pack_rows(const void *from, int64_t row_step, int64_t k_step, int64_t row, int64_t rows,
+                      int64_t step, int64_t steps, float *to) {
   rf_gemm g = {.a = from, .a_row = row_step, .a_step = k_step, .a_dtype = RF_BF16};
   for (int h = 0; h < 2; h++, row += HALF, to += TILE_FLOATS) {
     int64_t count = rf_min64(HALF, rows - row);
@@ -68,22 +89,26 @@ static void pack_rows(const void *from, int64_t row_step, int64_t k_step, int64_
     else memset(to, 0, TILE_FLOATS * sizeof *to);
   }
 }
-static void pack_columns(const void *from, int64_t k_step, int64_t column_step, int64_t column, int64_t columns, int64_t step, int64_t steps,
-                         float *to) {
+static void pack_columns(const void *from, int64_t k_step, int64_t column_step, int64_t column,
+                         int64_t columns, int64_t step, int64_t steps, float *to) {
   rf_gemm g = {.b = from, .b_step = k_step, .b_col = column_step, .b_dtype = RF_BF16};
-  rf_tiles_pack_b(&g, column, (int)rf_min64(UNIT, columns - column), step, rf_min64(UNIT, steps - step), to, NULL);
+  rf_tiles_pack_b(&g, column, (int)rf_min64(UNIT, columns - column), step, rf_min64(UNIT, steps - step), to,
+                  NULL);
 }
 
-/* Asks for rows [row, row + 32) of an array, `dim` elements of each: they stand apart, and what is packed next is read when this is packed. */
+/* Asks for rows [row, row + 32) of an array, `dim` elements of each: they stand apart, and what
+ * is packed next is read when this is packed. */
 static void fetch_rows(const unit *u, const void *from, int64_t ld, int64_t row) {
   for (int64_t end = rf_min64(u->length, row + UNIT); row < end; row++)
-    for (int64_t d = 0; d < u->a->dim; d += 64 / 2) __builtin_prefetch(rf_at(from, RF_BF16, row * ld + d), 0, 2);
+    for (int64_t d = 0; d < u->a->dim; d += 64 / 2)
+      __builtin_prefetch(rf_at(from, RF_BF16, row * ld + d), 0, 2);
 }
 
 /* Keys and values of a block of the unit. */
 static void pack_block(const unit *u, int64_t block) {
   const rf_attention *a = u->a;
-  const void *k = rf_at(u->call->in[0], RF_BF16, u->origin * a->ld + (int64_t)(a->heads + u->kv_head) * a->dim);
+  const void *k =
+      rf_at(u->call->in[0], RF_BF16, u->origin * a->ld + (int64_t)(a->heads + u->kv_head) * a->dim);
   const void *v = rf_at(k, RF_BF16, (int64_t)a->kv_heads * a->dim);
   fetch_rows(u, k, a->ld, (block + 1) * UNIT);
   fetch_rows(u, v, a->ld, (block + 1) * UNIT);
@@ -91,11 +116,13 @@ static void pack_block(const unit *u, int64_t block) {
     int64_t at = (block * u->widths + w) * STEP;
     pack_rows(k, a->ld, 1, block * UNIT, u->length, w * UNIT, a->dim, u->at.k + at);
     pack_rows(v, a->ld, 1, block * UNIT, u->length, w * UNIT, a->dim, u->at.v + at);
-    pack_rows(k, 1, a->ld, w * UNIT, a->dim, block * UNIT, u->length, u->at.k_turned + (w * u->blocks + block) * STEP);
+    pack_rows(k, 1, a->ld, w * UNIT, a->dim, block * UNIT, u->length,
+              u->at.k_turned + (w * u->blocks + block) * STEP);
   }
 }
 
-/* Queries and dctx of a panel of the span, with lse and D of each; a query that is not there has no probability. */
+/* Queries and dctx of a panel of the span, with lse and D of each; a query that is not there has
+ * no probability. */
 static void pack_panel(const unit *u, int64_t panel) {
   const rf_attention *a = u->a;
   const float *lse = (const float *)u->call->in[2] + (int64_t)u->head * a->rows + u->origin;
@@ -118,16 +145,18 @@ static void pack_panel(const unit *u, int64_t panel) {
     rf_v16 sum = rf_v16_zero();
     for (int64_t d = 0; there && d < a->dim; d += RF_LANES) {
       int part = (int)rf_min64(RF_LANES, a->dim - d);
-      sum = rf_v16_fma(rf_v16_get_n(g, RF_BF16, (first + i) * ldc + d, part), rf_v16_get_n(ctx, RF_BF16, (first + i) * ldc + d, part), sum);
+      sum = rf_v16_fma(rf_v16_get_n(g, RF_BF16, (first + i) * ldc + d, part),
+                       rf_v16_get_n(ctx, RF_BF16, (first + i) * ldc + d, part), sum);
     }
     u->at.minus_d[panel * UNIT + i] = -rf_v16_fold_sum(sum);
     u->at.less[panel * UNIT + i] = there ? -(lse[first + i] * LOG2_E) : -INFINITY;
   }
 }
 
-/* ---- a block of keys against a panel of queries ------------------------------------------------------------------------------------ */
+/* ---- a block of keys against a panel of queries ---------------------------------------------- */
 
-static void multiply(bool rows_stay, int64_t steps, const float *rows, const float *columns, const float *from, float *to) {
+static void multiply(bool rows_stay, int64_t steps, const float *rows, const float *columns,
+                     const float *from, float *to) {
   RF_TILE_MICROS[0][rows_stay][1](steps, rows, columns, from, to, NULL);
 }
 
@@ -135,7 +164,8 @@ static void multiply(bool rows_stay, int64_t steps, const float *rows, const flo
 static void panels_that_see(const unit *u, int64_t block, int64_t *from, int64_t *to) {
   int64_t last = rf_min64(u->length, (block + 1) * UNIT) - 1; /* key */
   *from = rf_max64(block - u->first, 0);
-  *to = u->a->window >= u->length ? u->panels : rf_min64(u->panels, (last + u->a->window - 1) / UNIT + 1 - u->first);
+  *to = u->a->window >= u->length ? u->panels
+                                  : rf_min64(u->panels, (last + u->a->window - 1) / UNIT + 1 - u->first);
 }
 /* Blocks of keys that the panel sees something of. */
 static void blocks_seen(const unit *u, int64_t panel, int64_t *from, int64_t *to) {
@@ -144,25 +174,31 @@ static void blocks_seen(const unit *u, int64_t panel, int64_t *from, int64_t *to
 }
 
 /* Rounded p and t of 32 keys by 32 queries: p and t as rows, t as columns. Lanes are queries. */
-static void round_scores(const unit *u, int64_t block, int64_t panel, const own *o, float *p_rows, float *t_rows, float *t_columns) {
+static void round_scores(const unit *u, int64_t block, int64_t panel, const own *o, float *p_rows,
+                         float *t_rows, float *t_columns) {
   const rf_attention *a = u->a;
   const int64_t first = (u->first + panel) * UNIT;
-  const rf_v16 scale = rf_v16_set1(a->scaled ? LOG2_E : a->scale * LOG2_E), shrink = rf_v16_set1(a->softcap > 0 ? 1.0f / a->softcap : 0.0f);
-  const bool edge = block == u->first + panel || (a->window < u->length && first + UNIT - block * UNIT > a->window);
+  const rf_v16 scale = rf_v16_set1(a->scaled ? LOG2_E : a->scale * LOG2_E),
+               shrink = rf_v16_set1(a->softcap > 0 ? 1.0f / a->softcap : 0.0f);
+  const bool edge =
+      block == u->first + panel || (a->window < u->length && first + UNIT - block * UNIT > a->window);
   rf_v16 less[2], minus_d[2];
   __m512i before = _mm512_setzero_si512(), which[2];
   for (int h = 0; h < 2; h++) {
     static const uint16_t pairs[UNIT] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                                          8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
     which[h] = _mm512_add_epi16(_mm512_loadu_si512(pairs), _mm512_set1_epi16((short)(HALF * h)));
-    less[h] = rf_v16_load(u->at.less + panel * UNIT + h * HALF); minus_d[h] = rf_v16_load(u->at.minus_d + panel * UNIT + h * HALF);
+    less[h] = rf_v16_load(u->at.less + panel * UNIT + h * HALF);
+    minus_d[h] = rf_v16_load(u->at.minus_d + panel * UNIT + h * HALF);
   }
 #pragma GCC unroll 2
   for (int r = 0; r < UNIT; r++) {
     float *s = o->s + r * UNIT;
     const float *e = o->e + r * UNIT;
     rf_v16 p[2], t[2];
-    if (a->scaled || edge) ready_row(a, s, 0, 2, block * UNIT + r - first, block * UNIT + r + rf_min64(a->window, u->length) - first);
+    if (a->scaled || edge)
+      ready_row(a, s, 0, 2, block * UNIT + r - first,
+                block * UNIT + r + rf_min64(a->window, u->length) - first);
 #pragma GCC unroll 2
     for (int h = 0; h < 2; h++) {
       rf_v16 x = rf_v16_load(s + h * HALF);
@@ -170,36 +206,45 @@ static void round_scores(const unit *u, int64_t block, int64_t panel, const own 
       t[h] = rf_v16_mul(p[h], rf_v16_add(rf_v16_load(e + h * HALF), minus_d[h]));
       if (a->softcap > 0) t[h] = rf_v16_mul(t[h], cap_slope(x, shrink));
     }
-    __m512i p_row = (__m512i)_mm512_cvtne2ps_pbh(p[1], p[0]), t_row = (__m512i)_mm512_cvtne2ps_pbh(t[1], t[0]);
+    __m512i p_row = (__m512i)_mm512_cvtne2ps_pbh(p[1], p[0]),
+            t_row = (__m512i)_mm512_cvtne2ps_pbh(t[1], t[0]);
     _mm512_store_si512(p_rows + r * HALF, p_row);
     _mm512_store_si512(t_rows + r * HALF, t_row);
     if (r % 2 == 0) before = t_row;
     for (int h = 0; r % 2 && h < 2; h++)
-      _mm512_store_si512(t_columns + h * TILE_FLOATS + r / 2 * HALF, _mm512_permutex2var_epi16(before, which[h], t_row));
+      _mm512_store_si512(t_columns + h * TILE_FLOATS + r / 2 * HALF,
+                         _mm512_permutex2var_epi16(before, which[h], t_row));
   }
 }
 
-/* A block of keys against the span: t for dq; dk and dv go on, or begin with the first head at the span that they stand in. */
+/* A block of keys against the span: t for dq; dk and dv go on, or begin with the first head at
+ * the span that they stand in. */
 static void block_of_keys(const unit *u, int64_t block, const own *o) {
   int64_t from, to;
   panels_that_see(u, block, &from, &to);
   if (from >= to) return;
   for (int64_t panel = from; panel < to; panel++) {
-    multiply(true, u->widths, u->at.k + block * u->widths * STEP, u->at.q + panel * u->widths * STEP, NULL, o->s);
-    multiply(true, u->widths, u->at.v + block * u->widths * STEP, u->at.g + panel * u->widths * STEP, NULL, o->e);
-    round_scores(u, block, panel, o, o->p + panel * STEP, o->t + panel * STEP, u->at.t_all + (panel * u->blocks + block) * STEP);
+    multiply(true, u->widths, u->at.k + block * u->widths * STEP, u->at.q + panel * u->widths * STEP, NULL,
+             o->s);
+    multiply(true, u->widths, u->at.v + block * u->widths * STEP, u->at.g + panel * u->widths * STEP, NULL,
+             o->e);
+    round_scores(u, block, panel, o, o->p + panel * STEP, o->t + panel * STEP,
+                 u->at.t_all + (panel * u->blocks + block) * STEP);
   }
   const bool begin = u->head == u->kv_head * u->a->group && block >= u->first;
   for (int64_t w = 0; w < u->widths; w++) {
     float *dv = u->at.dv + (block * u->widths + w) * SUMS, *dk = u->at.dk + (block * u->widths + w) * SUMS;
-    multiply(true, to - from, o->p + from * STEP, u->at.g_by_query + (w * SPAN + from) * STEP, begin ? NULL : dv, dv);
-    multiply(true, to - from, o->t + from * STEP, u->at.q_by_query + (w * SPAN + from) * STEP, begin ? NULL : dk, dk);
+    multiply(true, to - from, o->p + from * STEP, u->at.g_by_query + (w * SPAN + from) * STEP,
+             begin ? NULL : dv, dv);
+    multiply(true, to - from, o->t + from * STEP, u->at.q_by_query + (w * SPAN + from) * STEP,
+             begin ? NULL : dk, dk);
   }
 }
 
-/* ---- results ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
-/* 32 of a row's d, round(factor x), past the caches where they are a line; a sum of vanished products is +0. */
+/* 32 of a row's d, round(factor x), past the caches where they are a line; a sum of vanished
+ * products is +0. */
 static void write_line(const unit *u, const rf_v16 x[2], float factor, int64_t row, int64_t at, int64_t d) {
   const rf_attention *a = u->a;
   if (row >= u->length) return;
@@ -215,16 +260,20 @@ static void write_block(const unit *u, int64_t block) {
   int64_t at = (int64_t)(u->a->heads + u->kv_head) * u->a->dim, values = (int64_t)u->a->kv_heads * u->a->dim;
   for (int64_t r = 0; r < UNIT; r++)
     for (int64_t w = 0; w < u->widths; w++) {
-      const float *dk = u->at.dk + (block * u->widths + w) * SUMS + r * UNIT, *dv = u->at.dv + (block * u->widths + w) * SUMS + r * UNIT;
-      write_line(u, (rf_v16[]){rf_v16_load(dk), rf_v16_load(dk + RF_LANES)}, u->a->scale, block * UNIT + r, at, w * UNIT);
-      write_line(u, (rf_v16[]){rf_v16_load(dv), rf_v16_load(dv + RF_LANES)}, 1.0f, block * UNIT + r, at + values, w * UNIT);
+      const float *dk = u->at.dk + (block * u->widths + w) * SUMS + r * UNIT,
+                  *dv = u->at.dv + (block * u->widths + w) * SUMS + r * UNIT;
+      write_line(u, (rf_v16[]){rf_v16_load(dk), rf_v16_load(dk + RF_LANES)}, u->a->scale, block * UNIT + r,
+                 at, w * UNIT);
+      write_line(u, (rf_v16[]){rf_v16_load(dv), rf_v16_load(dv + RF_LANES)}, 1.0f, block * UNIT + r,
+                 at + values, w * UNIT);
     }
 }
 static void panel_dq(const unit *u, int64_t panel, const own *o) {
   int64_t from, to;
   blocks_seen(u, panel, &from, &to);
   for (int64_t w = 0; w < u->widths; w++) {
-    multiply(false, to - from, u->at.k_turned + (w * u->blocks + from) * STEP, u->at.t_all + (panel * u->blocks + from) * STEP, NULL, o->s);
+    multiply(false, to - from, u->at.k_turned + (w * u->blocks + from) * STEP,
+             u->at.t_all + (panel * u->blocks + from) * STEP, NULL, o->s);
     for (int64_t query = 0; query < UNIT; query += RF_LANES) {
       rf_v16 x[2][RF_LANES];
       for (int h = 0; h < 2; h++) {
@@ -232,15 +281,17 @@ static void panel_dq(const unit *u, int64_t panel, const own *o) {
         transpose_lanes(x[h]);
       }
       for (int i = 0; i < RF_LANES; i++)
-        write_line(u, (rf_v16[]){x[0][i], x[1][i]}, u->a->scale, (u->first + panel) * UNIT + query + i, (int64_t)u->head * u->a->dim, w * UNIT);
+        write_line(u, (rf_v16[]){x[0][i], x[1][i]}, u->a->scale, (u->first + panel) * UNIT + query + i,
+                   (int64_t)u->head * u->a->dim, w * UNIT);
     }
   }
 }
 
-/* ---- units ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- units ----------------------------------------------------------------------------------- */
 
-/* On one thread, or on all that come together: then items are dealt out, and a barrier stands behind each part, since a span's panels are packed before its blocks
- * of keys, which come before its dq. */
+/* On one thread, or on all that come together: then items are dealt out, and a barrier stands
+ * behind each part, since a span's panels are packed before its blocks of keys, which come
+ * before its dq. */
 #define EACH(i, count, together, what) \
   if (together) { \
     _Pragma("omp for schedule(dynamic) nowait") for (int64_t i = 0; i < (count); i++) what; \
@@ -263,7 +314,8 @@ static void run_unit(unit *u, bool together, const own *o) {
 void rf_attention_bwd_amx(const rf_call *call) {
   const rf_attention a = rf_attention_of(call->graph, call->op);
   const int32_t *segment = call->in[4];
-  const int64_t segments = rf_attention_segments(segment, a.rows), floats = (int64_t)rf_attention_tiles_floats(&a);
+  const int64_t segments = rf_attention_segments(segment, a.rows),
+                floats = (int64_t)rf_attention_tiles_floats(&a);
   const double total = rf_attention_total(&a, segment, segments);
   float *memory = call->workspace;
 #pragma omp parallel num_threads(call->threads)
@@ -276,15 +328,18 @@ void rf_attention_bwd_amx(const rf_call *call) {
     unit u = {.a = &a, .call = call, .widths = blocks_of(a.dim)};
     rf_tiles_open();
     for (int64_t i = 0; i < segments * a.kv_heads; i++) {
-      u.origin = segment[i / a.kv_heads], u.length = segment[i / a.kv_heads + 1] - u.origin, u.kv_head = (int)(i % a.kv_heads);
+      u.origin = segment[i / a.kv_heads], u.length = segment[i / a.kv_heads + 1] - u.origin,
+      u.kv_head = (int)(i % a.kv_heads);
       u.blocks = blocks_of(u.length), u.at = shared;
       if (rf_attention_split(&a, u.length, total, omp_get_num_threads())) run_unit(&u, true, &o);
     }
 #pragma omp for schedule(dynamic) nowait
     for (int64_t i = 0; i < segments * a.kv_heads; i++) {
-      u.origin = segment[i / a.kv_heads], u.length = segment[i / a.kv_heads + 1] - u.origin, u.kv_head = (int)(i % a.kv_heads);
+      u.origin = segment[i / a.kv_heads], u.length = segment[i / a.kv_heads + 1] - u.origin,
+      u.kv_head = (int)(i % a.kv_heads);
       u.blocks = blocks_of(u.length), u.at = alone;
-      if (u.length > 0 && !rf_attention_split(&a, u.length, total, omp_get_num_threads())) run_unit(&u, false, &o);
+      if (u.length > 0 && !rf_attention_split(&a, u.length, total, omp_get_num_threads()))
+        run_unit(&u, false, &o);
     }
     rf_tiles_close();
   }

@@ -1,8 +1,9 @@
 /* attention_backward.h - gradients of attention; the body behind every ISA.
  *
- * Blocks of 96 queries against blocks of 96 keys: products and e = dctx v^T by strips of queries, probabilities from the saved lse, then three
- * chains: dq (strips of queries), dk and dv (strips of keys). Every sum is one chain over all queries or all keys, held in the workspace
- * between blocks, so the blocks are no part of the definition. */
+ * Blocks of 96 queries against blocks of 96 keys: products and e = dctx v^T by strips of
+ * queries, probabilities from the saved lse, then three chains: dq (strips of queries), dk and
+ * dv (strips of keys). Every sum is one chain over all queries or all keys, held in the
+ * workspace between blocks, so the blocks are no part of the definition. */
 #ifndef RF_ATTENTION_BACKWARD_H
 #define RF_ATTENTION_BACKWARD_H
 
@@ -57,9 +58,12 @@ static float *query_side_at(const rf_attention *a, float *memory, query_side *q)
   return q->minus_d + TILE;
 }
 
-/* Keys [first, last) of the unit; first is a multiple of TILE, and so is last unless it is the end. */
-static void pack_keys(const rf_attention *a, key_side *k, const void *qkv, int64_t origin, int64_t first, int64_t last, int kv_head) {
-  int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim, keys = last - first, step = k->padded * PANEL;
+/* Keys [first, last) of the unit; first is a multiple of TILE, and so is last unless it is the
+ * end. */
+static void pack_keys(const rf_attention *a, key_side *k, const void *qkv, int64_t origin, int64_t first,
+                      int64_t last, int kv_head) {
+  int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim, keys = last - first,
+          step = k->padded * PANEL;
   pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, a->dim, k->k_columns + first * a->dim, NULL);
   pack_rows(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, keys, a->dim, k->k_rows + first * PANEL, step);
   at += (int64_t)a->kv_heads * a->dim;
@@ -70,10 +74,13 @@ static void pack_keys(const rf_attention *a, key_side *k, const void *qkv, int64
 }
 
 /* Strip `i` of the block of queries: packs, and readies lse and D. */
-static void pack_query_strip(const rf_attention *a, query_side *q, const rf_call *call, int64_t origin, int head, int i) {
-  const void *qkv = call->in[0], *ctx = call->in[1], *dctx = call->in[3], *rows[RF_LANES] = {0}, *grads[RF_LANES] = {0};
+static void pack_query_strip(const rf_attention *a, query_side *q, const rf_call *call, int64_t origin,
+                             int head, int i) {
+  const void *qkv = call->in[0], *ctx = call->in[1], *dctx = call->in[3], *rows[RF_LANES] = {0},
+             *grads[RF_LANES] = {0};
   const float *lse = call->in[2];
-  int64_t first = (int64_t)i * MR, count = rf_min64(MR, q->count - first), row = origin + q->first + first, ldc = (int64_t)a->heads * a->dim;
+  int64_t first = (int64_t)i * MR, count = rf_min64(MR, q->count - first), row = origin + q->first + first,
+          ldc = (int64_t)a->heads * a->dim;
   for (int64_t r = 0; r < count; r++) {
     rows[r] = rf_at(qkv, a->dtype, (row + r) * a->ld + (int64_t)head * a->dim);
     grads[r] = rf_at(dctx, a->dtype, (row + r) * ldc + (int64_t)head * a->dim);
@@ -94,19 +101,29 @@ static void pack_query_strip(const rf_attention *a, query_side *q, const rf_call
 }
 
 /* Keys that some query of strip `i` sees. */
-static int64_t strip_first_key(const rf_attention *a, const query_side *q, int64_t i) { return rf_max64(0, q->first + i * MR + 1 - a->window); }
-static int64_t strip_last_key(const query_side *q, int64_t i) { return q->first + rf_min64(q->count, (i + 1) * MR); }
+static int64_t strip_first_key(const rf_attention *a, const query_side *q, int64_t i) {
+  return rf_max64(0, q->first + i * MR + 1 - a->window);
+}
+static int64_t strip_last_key(const query_side *q, int64_t i) {
+  return q->first + rf_min64(q->count, (i + 1) * MR);
+}
 
-/* Probabilities and t of strip `i` against the block of keys at `block`. False: it sees none of them. */
-static bool strip_probabilities(const rf_attention *a, const query_side *q, const key_side *k, int64_t i, int64_t block, tiles *tile) {
-  int64_t first = rf_max64(block, strip_first_key(a, q, i)), last = rf_min64(block + TILE, strip_last_key(q, i));
+/* Probabilities and t of strip `i` against the block of keys at `block`. False: it sees none of
+ * them. */
+static bool strip_probabilities(const rf_attention *a, const query_side *q, const key_side *k, int64_t i,
+                                int64_t block, tiles *tile) {
+  int64_t first = rf_max64(block, strip_first_key(a, q, i)),
+          last = rf_min64(block + TILE, strip_last_key(q, i));
   if (first >= last) return false;
   int64_t v0 = (first - block) / RF_LANES, v1 = (last - block + RF_LANES - 1) / RF_LANES;
   int rows = (int)rf_min64(MR, q->count - i * MR), height = tile_height(rows);
   float *p = tile->p + i * MR * LDT, *t = tile->t + i * MR * LDT;
-  products(height, q->q_strips + i * MR * a->dim, k->k_columns + block * a->dim, a->dim, v0 * RF_LANES, v1 * RF_LANES, p, LDT);
-  products(height, q->g_strips + i * MR * a->dim, k->v_columns + block * a->dim, a->dim, v0 * RF_LANES, v1 * RF_LANES, t, LDT);
-  rf_v16 scale = rf_v16_set1(a->scaled ? 0x1.715476p+0f : a->scale * 0x1.715476p+0f), shrink = rf_v16_set1(a->softcap > 0 ? 1.0f / a->softcap : 0.0f);
+  products(height, q->q_strips + i * MR * a->dim, k->k_columns + block * a->dim, a->dim, v0 * RF_LANES,
+           v1 * RF_LANES, p, LDT);
+  products(height, q->g_strips + i * MR * a->dim, k->v_columns + block * a->dim, a->dim, v0 * RF_LANES,
+           v1 * RF_LANES, t, LDT);
+  rf_v16 scale = rf_v16_set1(a->scaled ? 0x1.715476p+0f : a->scale * 0x1.715476p+0f),
+         shrink = rf_v16_set1(a->softcap > 0 ? 1.0f / a->softcap : 0.0f);
   for (int r = 0; r < rows; r++) {
     float *pr = p + r * LDT, *tr = t + r * LDT;
     int64_t position = q->first + i * MR + r;
@@ -119,7 +136,8 @@ static bool strip_probabilities(const rf_attention *a, const query_side *q, cons
       if (a->softcap > 0) t_ij = rf_v16_mul(t_ij, cap_slope(s, shrink));
       rf_v16_store(tr + v * RF_LANES, t_ij);
     }
-    for (int64_t v = 0; v < TILE / RF_LANES; v++) { /* strips of keys read past the vectors a strip of queries needs: there stands nothing */
+    /* strips of keys read past the vectors a strip of queries needs: there stands nothing */
+    for (int64_t v = 0; v < TILE / RF_LANES; v++) {
       if (v >= v0 && v < v1) continue;
       rf_v16_store(pr + v * RF_LANES, rf_v16_zero());
       rf_v16_store(tr + v * RF_LANES, rf_v16_zero());
@@ -129,15 +147,18 @@ static bool strip_probabilities(const rf_attention *a, const query_side *q, cons
 }
 
 /* dq of strip `i`, continued over the block of keys at `block`. */
-static void strip_dq(const rf_attention *a, const query_side *q, const key_side *k, int64_t i, int64_t block, const float *t) {
-  int64_t first = rf_max64(block, strip_first_key(a, q, i)), last = rf_min64(block + TILE, strip_last_key(q, i));
+static void strip_dq(const rf_attention *a, const query_side *q, const key_side *k, int64_t i, int64_t block,
+                     const float *t) {
+  int64_t first = rf_max64(block, strip_first_key(a, q, i)),
+          last = rf_min64(block + TILE, strip_last_key(q, i));
   if (first >= last) return;
   int rows = (int)rf_min64(MR, q->count - i * MR);
-  context(tile_height(rows), t + i * MR * LDT + first - block, LDT, k->k_rows + first * PANEL, k->padded * PANEL, last - first,
-          q->dq + i * MR * a->width, a->width, NULL);
+  context(tile_height(rows), t + i * MR * LDT + first - block, LDT, k->k_rows + first * PANEL,
+          k->padded * PANEL, last - first, q->dq + i * MR * a->width, a->width, NULL);
 }
 
-/* to[key][column] continued by the chain over queries of x[query][key] y[query][column]; one strip of keys. */
+/* to[key][column] continued by the chain over queries of x[query][key] y[query][column]; one
+ * strip of keys. */
 static void key_chain(const rf_attention *a, const float *x, const float *y, int64_t queries, float *to) {
   for (int64_t column = 0; column < a->width;) {
     const float *b = y + column / PANEL * TILE * PANEL + column % PANEL;
@@ -152,7 +173,8 @@ static void key_chain(const rf_attention *a, const float *x, const float *y, int
 }
 
 /* dk and dv of the block of keys at `block`, continued over the queries. */
-static void block_dkdv(const rf_attention *a, const query_side *q, key_side *k, int64_t block, const tiles *tile) {
+static void block_dkdv(const rf_attention *a, const query_side *q, key_side *k, int64_t block,
+                       const tiles *tile) {
   int64_t strips = (q->count + MR - 1) / MR;
   for (int64_t key = 0; key < TILE; key += MR) {
     int64_t from = 0, to = strips; /* strips of queries that see some of these keys: a contiguous run */
@@ -160,13 +182,17 @@ static void block_dkdv(const rf_attention *a, const query_side *q, key_side *k, 
     while (to > from && strip_first_key(a, q, to - 1) >= block + key + MR) to--;
     int64_t begin = from * MR, queries = rf_min64(q->count, to * MR) - begin;
     if (queries <= 0) continue;
-    key_chain(a, tile->p + begin * LDT + key, q->g_rows + begin * PANEL, queries, k->dv + (block + key) * a->width);
-    key_chain(a, tile->t + begin * LDT + key, q->q_rows + begin * PANEL, queries, k->dk + (block + key) * a->width);
+    key_chain(a, tile->p + begin * LDT + key, q->g_rows + begin * PANEL, queries,
+              k->dv + (block + key) * a->width);
+    key_chain(a, tile->t + begin * LDT + key, q->q_rows + begin * PANEL, queries,
+              k->dk + (block + key) * a->width);
   }
 }
 
-/* round(factor * x) into `rows` rows of dqkv. The fused addition of 0 makes a sum of vanished products +0, however many there were. */
-static void write_rows(const rf_attention *a, const float *x, float factor, int64_t rows, void *dqkv, int64_t at) {
+/* round(factor * x) into `rows` rows of dqkv. The fused addition of 0 makes a sum of vanished
+ * products +0, however many there were. */
+static void write_rows(const rf_attention *a, const float *x, float factor, int64_t rows, void *dqkv,
+                       int64_t at) {
   for (int64_t r = 0; r < rows; r++) {
     for (int64_t d = 0; d < a->dim; d += RF_LANES) {
       rf_v16 y = rf_v16_fma(rf_v16_load(x + r * a->width + d), rf_v16_set1(factor), rf_v16_zero());
@@ -176,20 +202,23 @@ static void write_rows(const rf_attention *a, const float *x, float factor, int6
   }
 }
 
-static void write_keys(const rf_attention *a, const key_side *k, void *dqkv, int64_t origin, int64_t first, int64_t last, int kv_head) {
+static void write_keys(const rf_attention *a, const key_side *k, void *dqkv, int64_t origin, int64_t first,
+                       int64_t last, int kv_head) {
   int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim;
   write_rows(a, k->dk + first * a->width, a->scale, last - first, dqkv, at);
   write_rows(a, k->dv + first * a->width, 1.0f, last - first, dqkv, at + (int64_t)a->kv_heads * a->dim);
 }
 
-static void write_queries(const rf_attention *a, const query_side *q, int64_t strip, void *dqkv, int64_t origin, int head) {
+static void write_queries(const rf_attention *a, const query_side *q, int64_t strip, void *dqkv,
+                          int64_t origin, int head) {
   int64_t first = strip * MR, rows = rf_min64(MR, q->count - first);
-  write_rows(a, q->dq + first * a->width, a->scale, rows, dqkv, (origin + q->first + first) * a->ld + (int64_t)head * a->dim);
+  write_rows(a, q->dq + first * a->width, a->scale, rows, dqkv,
+             (origin + q->first + first) * a->ld + (int64_t)head * a->dim);
 }
 
 /* One unit on one thread. */
-static void unit_alone(const rf_attention *a, const rf_call *call, int64_t origin, int64_t length, int kv_head, key_side *k, query_side *q,
-                       tiles *tile) {
+static void unit_alone(const rf_attention *a, const rf_call *call, int64_t origin, int64_t length,
+                       int kv_head, key_side *k, query_side *q, tiles *tile) {
   k->padded = rf_round_up(length, TILE);
   pack_keys(a, k, call->in[0], origin, 0, length, kv_head);
   for (int head = kv_head * a->group; head < (kv_head + 1) * a->group; head++) {
@@ -197,7 +226,8 @@ static void unit_alone(const rf_attention *a, const rf_call *call, int64_t origi
       q->count = rf_min64(TILE, length - q->first);
       int64_t strips = (q->count + MR - 1) / MR;
       for (int i = 0; i < strips; i++) pack_query_strip(a, q, call, origin, head, i);
-      for (int64_t block = strip_first_key(a, q, 0) / TILE * TILE; block < q->first + q->count; block += TILE) {
+      for (int64_t block = strip_first_key(a, q, 0) / TILE * TILE; block < q->first + q->count;
+           block += TILE) {
         for (int64_t i = 0; i < strips; i++) {
           if (strip_probabilities(a, q, k, i, block, tile)) strip_dq(a, q, k, i, block, tile->t);
         }
@@ -209,16 +239,20 @@ static void unit_alone(const rf_attention *a, const rf_call *call, int64_t origi
   write_keys(a, k, call->out[0], origin, 0, length, kv_head);
 }
 
-/* One unit on all threads: RF_ATTENTION_TEAM blocks of queries at a time (of one head or of several), in three steps that share out strips of
- * queries, blocks of keys, and strips of queries again. A block of keys takes its blocks of queries in order, and the barriers between the
- * steps keep the rest of every chain in its order. `shared_t`: (team, blocks of keys, TILE, LDT). */
-static void unit_together(const rf_attention *a, const rf_call *call, int64_t origin, int64_t length, int kv_head, key_side *k,
-                          query_side q[RF_ATTENTION_TEAM], float *p, float *shared_t) {
+/* One unit on all threads: RF_ATTENTION_TEAM blocks of queries at a time (of one head or of
+ * several), in three steps that share out strips of queries, blocks of keys, and strips of
+ * queries again. A block of keys takes its blocks of queries in order, and the barriers between
+ * the steps keep the rest of every chain in its order. `shared_t`: (team, blocks of keys, TILE,
+ * LDT). */
+static void unit_together(const rf_attention *a, const rf_call *call, int64_t origin, int64_t length,
+                          int kv_head, key_side *k, query_side q[RF_ATTENTION_TEAM], float *p,
+                          float *shared_t) {
   k->padded = rf_round_up(length, TILE);
   int64_t blocks = k->padded / TILE, all = blocks * a->group, step = k->padded * LDT;
   enum { STRIPS = TILE / MR };
 #pragma omp for schedule(static) nowait
-  for (int64_t i = 0; i < blocks; i++) pack_keys(a, k, call->in[0], origin, i * TILE, rf_min64(length, (i + 1) * TILE), kv_head);
+  for (int64_t i = 0; i < blocks; i++)
+    pack_keys(a, k, call->in[0], origin, i * TILE, rf_min64(length, (i + 1) * TILE), kv_head);
   RF_STAMP_BARRIER;
   for (int64_t begin = 0; begin < all; begin += RF_ATTENTION_TEAM) {
     int64_t taken = rf_min64(RF_ATTENTION_TEAM, all - begin);
@@ -231,7 +265,8 @@ static void unit_together(const rf_attention *a, const rf_call *call, int64_t or
 #pragma omp for schedule(static) nowait
     for (int64_t i = 0; i < taken * STRIPS; i++) {
       query_side *block = &q[i / STRIPS];
-      if (i % STRIPS * MR < block->count) pack_query_strip(a, block, call, origin, head[i / STRIPS], (int)(i % STRIPS));
+      if (i % STRIPS * MR < block->count)
+        pack_query_strip(a, block, call, origin, head[i / STRIPS], (int)(i % STRIPS));
     }
     RF_STAMP_BARRIER;
 #pragma omp for schedule(dynamic) nowait
@@ -239,7 +274,8 @@ static void unit_together(const rf_attention *a, const rf_call *call, int64_t or
       for (int64_t i = 0; i < taken; i++) {
         tiles tile = {.p = p, .t = shared_t + i * step + b * TILE * LDT};
         bool any = false;
-        for (int64_t r = 0; r * MR < q[i].count; r++) any |= strip_probabilities(a, &q[i], k, r, b * TILE, &tile);
+        for (int64_t r = 0; r * MR < q[i].count; r++)
+          any |= strip_probabilities(a, &q[i], k, r, b * TILE, &tile);
         if (any) block_dkdv(a, &q[i], k, b * TILE, &tile);
       }
     }
@@ -249,20 +285,23 @@ static void unit_together(const rf_attention *a, const rf_call *call, int64_t or
       const query_side *block = &q[i / STRIPS];
       int64_t strip = i % STRIPS;
       if (strip * MR >= block->count) continue;
-      for (int64_t b = 0; b < blocks; b++) strip_dq(a, block, k, strip, b * TILE, shared_t + i / STRIPS * step + b * TILE * LDT);
+      for (int64_t b = 0; b < blocks; b++)
+        strip_dq(a, block, k, strip, b * TILE, shared_t + i / STRIPS * step + b * TILE * LDT);
       write_queries(a, block, strip, call->out[0], origin, head[i / STRIPS]);
     }
     RF_STAMP_BARRIER;
   }
 #pragma omp for schedule(static) nowait
-  for (int64_t i = 0; i < blocks; i++) write_keys(a, k, call->out[0], origin, i * TILE, rf_min64(length, (i + 1) * TILE), kv_head);
+  for (int64_t i = 0; i < blocks; i++)
+    write_keys(a, k, call->out[0], origin, i * TILE, rf_min64(length, (i + 1) * TILE), kv_head);
   RF_STAMP_BARRIER;
 }
 
 static void attention_bwd_run(const rf_call *call) {
   rf_attention a = rf_attention_of(call->graph, call->op);
   const int32_t *segment = call->in[4];
-  int64_t segments = rf_attention_segments(segment, a.rows), floats = (int64_t)rf_attention_backward_floats(&a);
+  int64_t segments = rf_attention_segments(segment, a.rows),
+          floats = (int64_t)rf_attention_backward_floats(&a);
   double total = rf_attention_total(&a, segment, segments);
   float *memory = call->workspace;
 #pragma omp parallel num_threads(call->threads)
@@ -271,7 +310,8 @@ static void attention_bwd_run(const rf_call *call) {
     key_side own_keys, team_keys;
     query_side own_queries, team_queries[RF_ATTENTION_TEAM];
     tiles own;
-    own.p = query_side_at(&a, key_side_at(&a, memory + floats * omp_get_thread_num(), &own_keys), &own_queries);
+    own.p =
+        query_side_at(&a, key_side_at(&a, memory + floats * omp_get_thread_num(), &own_keys), &own_queries);
     own.t = own.p + TILE * LDT;
     key_side_at(&a, memory, &team_keys);
     float *shared = memory + floats * call->threads;
@@ -279,7 +319,8 @@ static void attention_bwd_run(const rf_call *call) {
     for (int64_t unit = 0; unit < segments * a.kv_heads; unit++) {
       int64_t origin = segment[unit / a.kv_heads], length = segment[unit / a.kv_heads + 1] - origin;
       if (!rf_attention_split(&a, length, total, omp_get_num_threads())) continue;
-      unit_together(&a, call, origin, length, (int)(unit % a.kv_heads), &team_keys, team_queries, own.p, shared);
+      unit_together(&a, call, origin, length, (int)(unit % a.kv_heads), &team_keys, team_queries, own.p,
+                    shared);
     }
 #pragma omp for schedule(dynamic) nowait
     for (int64_t unit = 0; unit < segments * a.kv_heads; unit++) {

@@ -1,8 +1,11 @@
-/* attention_cached.h - attention of a walk's rows over a cache of keys and values; the body behind every ISA.
+/* attention_cached.h - attention of a walk's rows over a cache of keys and values; the body
+ * behind every ISA.
  *
- * Rows that continue each other in one slot (prefill) walk together, a block of one kv head's keys packed for all of them, as over a batch. A
- * single row (decode) takes all kv heads at once, 32 keys at a time: its cost is reading the cache, and the keys of one head lie in pieces
- * between those of the others. Either way the arithmetic is that of attention.h, so the bits are those of the batch. */
+ * Rows that continue each other in one slot (prefill) walk together, a block of one kv head's
+ * keys packed for all of them, as over a batch. A single row (decode) takes all kv heads at
+ * once, 32 keys at a time: its cost is reading the cache, and the keys of one head lie in pieces
+ * between those of the others. Either way the arithmetic is that of attention.h, so the bits are
+ * those of the batch. */
 #ifndef RF_ATTENTION_CACHED_H
 #define RF_ATTENTION_CACHED_H
 
@@ -32,27 +35,36 @@ static kv_cache cache_of(const rf_call *call, const rf_attention *a) {
                     .width = (int64_t)a->kv_heads * a->dim};
 }
 
-/* Where a slot's keys (which 0) or values (1) of a position stand among the rows of all pages. Those of the positions behind it in its page
- * follow. */
+/* Where a slot's keys (which 0) or values (1) of a position stand among the rows of all pages.
+ * Those of the positions behind it in its page follow. */
 static int64_t cache_row(const kv_cache *c, int64_t slot, int which, int64_t position) {
   return (c->table[slot * c->columns + position / c->page] * 2 + which) * c->page + position % c->page;
 }
-static const char *cache_at(const kv_cache *c, int64_t row, int64_t column) { return c->data + (row * c->width + column) * c->unit; }
+static const char *cache_at(const kv_cache *c, int64_t row, int64_t column) {
+  return c->data + (row * c->width + column) * c->unit;
+}
 static int64_t left_in_page(const kv_cache *c, int64_t position) { return c->page - position % c->page; }
 
-static void copy_row(const void *from, rf_dtype dtype, int64_t at, void *to, rf_dtype to_dtype, int64_t to_at, int64_t count) {
+static void copy_row(const void *from, rf_dtype dtype, int64_t at, void *to, rf_dtype to_dtype, int64_t to_at,
+                     int64_t count) {
   for (int64_t d = 0; d < count; d += RF_LANES) {
     if (count - d >= RF_LANES) rf_v16_put(to, to_dtype, to_at + d, rf_v16_get(from, dtype, at + d));
-    else rf_v16_put_n(to, to_dtype, to_at + d, rf_v16_get_n(from, dtype, at + d, (int)(count - d)), (int)(count - d));
+    else
+      rf_v16_put_n(to, to_dtype, to_at + d, rf_v16_get_n(from, dtype, at + d, (int)(count - d)),
+                   (int)(count - d));
   }
 }
 
-/* One head in 8 bits: q = rint(x (127 / m)), scale = m / 127, m the largest |x|. Adding and taking away MAGIC rounds to the nearest integer, ties
- * to even. A head that is not finite gets a scale of NaN, so that whoever reads it sees that; one so small that 127 / m is none, zeros. */
+/* One head in 8 bits: q = rint(x (127 / m)), scale = m / 127, m the largest |x|. Adding and
+ * taking away MAGIC rounds to the nearest integer, ties to even. A head that is not finite gets
+ * a scale of NaN, so that whoever reads it sees that; one so small that 127 / m is none, zeros. */
 static void narrow_head(const float *x, int64_t dim, int8_t *q, float *scale) {
   const float MAGIC = 12582912.0f;
   float most = 0, finite = 0;
-  for (int64_t d = 0; d < dim; d++) { most = fmaxf(most, fabsf(x[d])); finite += x[d] * 0.0f; }
+  for (int64_t d = 0; d < dim; d++) {
+    most = fmaxf(most, fabsf(x[d]));
+    finite += x[d] * 0.0f;
+  }
   if (finite != 0) { /* NaN */
     *scale = finite;
     memset(q, 0, (size_t)dim);
@@ -64,19 +76,22 @@ static void narrow_head(const float *x, int64_t dim, int8_t *q, float *scale) {
 }
 
 /* One row's keys or values into the cache. */
-static void cache_write(walk *w, const rf_attention *a, const kv_cache *c, const void *qkv, int64_t at, int64_t row) {
+static void cache_write(walk *w, const rf_attention *a, const kv_cache *c, const void *qkv, int64_t at,
+                        int64_t row) {
   if (!a->narrow) {
     copy_row(qkv, a->dtype, at, c->data, c->dtype, row * c->width, c->width);
     return;
   }
   for (int64_t head = 0; head < c->heads; head++) {
     copy_row(qkv, a->dtype, at + head * a->dim, w->widened, RF_F32, 0, a->dim);
-    narrow_head(w->widened, a->dim, (int8_t *)c->data + row * c->width + head * a->dim, &c->scale[row * c->heads + head]);
+    narrow_head(w->widened, a->dim, (int8_t *)c->data + row * c->width + head * a->dim,
+                &c->scale[row * c->heads + head]);
   }
 }
 
 /* `count` rows of one head of an i8 cache as f32 (count, dim). */
-static const void *widen_rows(walk *w, const rf_attention *a, const kv_cache *c, int64_t row, int64_t count, int64_t head) {
+static const void *widen_rows(walk *w, const rf_attention *a, const kv_cache *c, int64_t row, int64_t count,
+                              int64_t head) {
   for (int64_t r = 0; r < count; r++) {
     const int8_t *q = (const int8_t *)cache_at(c, row + r, head * a->dim);
     float scale = c->scale[(row + r) * c->heads + head], *to = w->widened + r * a->dim;
@@ -85,12 +100,15 @@ static const void *widen_rows(walk *w, const rf_attention *a, const kv_cache *c,
   return w->widened;
 }
 
-/* What one row of a single token reads: keys [low, high) of a slot, the kv heads of `column`; high 0: nothing. */
+/* What one row of a single token reads: keys [low, high) of a slot, the kv heads of `column`;
+ * high 0: nothing. */
 typedef struct span {
   int64_t slot, low, high, column, bytes;
 } span;
-/* Goes through that in the order of reading, some way ahead of whoever computes, and on into the row that follows: those lines are asked for meanwhile.
- * Hardware does not know where the next head, page or slot lies (16 rows of 48 keys: 5.9 GB/s from memory without, one thread of an Emerald Rapids). */
+/* Goes through that in the order of reading, some way ahead of whoever computes, and on into the
+ * row that follows: those lines are asked for meanwhile. Hardware does not know where the next
+ * head, page or slot lies (16 rows of 48 keys: 5.9 GB/s from memory without, one thread of an
+ * Emerald Rapids). */
 typedef struct reader {
   const kv_cache *cache;
   span now, after;
@@ -100,8 +118,11 @@ typedef struct reader {
   int64_t left;
 } reader;
 static void reader_enter(reader *r, span now) {
-  r->now = now; r->after.high = 0; r->which = 0;
-  r->block = now.low / BLOCK * BLOCK; r->key = now.low / PANEL * PANEL;
+  r->now = now;
+  r->after.high = 0;
+  r->which = 0;
+  r->block = now.low / BLOCK * BLOCK;
+  r->key = now.low / PANEL * PANEL;
 }
 /* On to the next bytes that lie together; false: what follows is not known. */
 static bool reader_move(reader *r) {
@@ -111,11 +132,15 @@ static bool reader_move(reader *r) {
     if (r->key < end) {
       int64_t run = r->now.bytes == c->width * c->unit ? rf_min64(end - r->key, left_in_page(c, r->key)) : 1;
       r->at = cache_at(c, cache_row(c, r->now.slot, r->which, r->key), r->now.column);
-      r->left = run * r->now.bytes; r->key += run;
+      r->left = run * r->now.bytes;
+      r->key += run;
     } else if (r->which == 0) {
-      r->which = 1; r->key = rf_max64(r->block, r->now.low);
+      r->which = 1;
+      r->key = rf_max64(r->block, r->now.low);
     } else if (end < r->now.high) {
-      r->which = 0; r->block += BLOCK; r->key = r->block;
+      r->which = 0;
+      r->block += BLOCK;
+      r->key = r->block;
     } else if (r->after.high > 0) {
       reader_enter(r, r->after);
     } else {
@@ -124,12 +149,14 @@ static bool reader_move(reader *r) {
   }
   return true;
 }
-/* The place of the next `bytes`, to be asked for by the caller; NULL: there are none. What does not lie together is asked for here. */
+/* The place of the next `bytes`, to be asked for by the caller; NULL: there are none. What does
+ * not lie together is asked for here. */
 static const char *reader_take(reader *r, int64_t bytes) {
   while (bytes > 0 && reader_move(r)) {
     const char *at = r->at;
     int64_t here = rf_min64(bytes, r->left);
-    r->at += here; r->left -= here;
+    r->at += here;
+    r->left -= here;
     if (here == bytes) return at;
     for (int64_t b = 0; b < here; b += 64) __builtin_prefetch(at + b, 0, 2);
     bytes -= here;
@@ -141,15 +168,18 @@ static void reader_fetch(reader *r, int64_t bytes) {
   for (int64_t b = 0; at && b < bytes; b += 64) __builtin_prefetch(at + b, 0, 2);
 }
 
-/* Keys and values [begin, end) of the block at `block`, begin a multiple of a panel, page by page. */
-static void pack_pages(walk *w, const rf_attention *a, const key_source *from, int64_t block, int64_t begin, int64_t end, int64_t value_step) {
+/* Keys and values [begin, end) of the block at `block`, begin a multiple of a panel, page by
+ * page. */
+static void pack_pages(walk *w, const rf_attention *a, const key_source *from, int64_t block, int64_t begin,
+                       int64_t end, int64_t value_step) {
   const kv_cache *c = from->cache;
   for (int64_t at = begin, count; at < end; at += count) {
     count = rf_min64(end - at, left_in_page(c, at));
     if (a->narrow) count = rf_min64(count, PANEL);
     for (int which = 0; which < 2; which++) {
       int64_t row = cache_row(c, from->slot, which, at), ld = a->narrow ? a->dim : c->width;
-      const void *rows = a->narrow ? widen_rows(w, a, c, row, count, from->kv_head) : cache_at(c, row, (int64_t)from->kv_head * a->dim);
+      const void *rows = a->narrow ? widen_rows(w, a, c, row, count, from->kv_head)
+                                   : cache_at(c, row, (int64_t)from->kv_head * a->dim);
       rf_dtype dtype = a->narrow ? RF_F32 : c->dtype;
       if (which == 0) pack_columns(rows, dtype, ld, count, a->dim, w->columns + (at - block) * a->dim, NULL);
       else pack_rows(rows, dtype, ld, count, count, a->dim, w->values + (at - block) * PANEL, value_step);
@@ -158,10 +188,11 @@ static void pack_pages(walk *w, const rf_attention *a, const key_source *from, i
 }
 
 /* One row at `position`: query heads [g0, g1) of each kv head in [kv0, kv1). */
-static void decode_row(walk *w, const rf_attention *a, const rf_call *call, const kv_cache *c, int64_t row, int64_t slot, int64_t position, int kv0,
-                       int kv1, int g0, int g1, reader *ahead) {
+static void decode_row(walk *w, const rf_attention *a, const rf_call *call, const kv_cache *c, int64_t row,
+                       int64_t slot, int64_t position, int kv0, int kv1, int g0, int g1, reader *ahead) {
   rf_dtype dtype = a->narrow ? RF_F32 : c->dtype;
-  int64_t ld = a->narrow ? a->dim : c->width, low = rf_max64(0, position + 1 - a->window), high = position + 1, column = (int64_t)kv0 * a->dim;
+  int64_t ld = a->narrow ? a->dim : c->width, low = rf_max64(0, position + 1 - a->window),
+          high = position + 1, column = (int64_t)kv0 * a->dim;
   bool direct = a->dim % RF_LANES == 0; /* values are read where they lie */
   w->strips = 0;
   int each = 0; /* strips of a kv head */
@@ -177,7 +208,8 @@ static void decode_row(walk *w, const rf_attention *a, const rf_call *call, cons
     int64_t from = rf_max64(block, low), to = rf_min64(block + BLOCK, high), v0 = (from - block) / RF_LANES,
             v1 = (to - block + RF_LANES - 1) / RF_LANES;
     for (int64_t key = from / PANEL * PANEL; key < to; key += PANEL) {
-      int64_t first = rf_max64(key, block + v0 * RF_LANES) - key, last = rf_min64(key + PANEL, block + v1 * RF_LANES) - key;
+      int64_t first = rf_max64(key, block + v0 * RF_LANES) - key,
+              last = rf_min64(key + PANEL, block + v1 * RF_LANES) - key;
       int64_t at = cache_row(c, slot, 0, key);
       int64_t count = rf_min64(PANEL, to - key), head_bytes = count * a->dim * c->unit;
       const char *here = cache_at(c, at, column);
@@ -185,14 +217,17 @@ static void decode_row(walk *w, const rf_attention *a, const rf_call *call, cons
         strip *t = &w->strip[i];
         if (i % each == 0 && a->narrow) {
           reader_fetch(ahead, head_bytes);
-          pack_columns(widen_rows(w, a, c, at, count, kv0 + i / each), dtype, ld, count, a->dim, w->columns, NULL);
+          pack_columns(widen_rows(w, a, c, at, count, kv0 + i / each), dtype, ld, count, a->dim, w->columns,
+                       NULL);
         } else if (i % each == 0) {
-          pack_columns(rf_at(here, dtype, i / each * (int64_t)a->dim), dtype, ld, count, a->dim, w->columns, reader_take(ahead, head_bytes));
+          pack_columns(rf_at(here, dtype, i / each * (int64_t)a->dim), dtype, ld, count, a->dim, w->columns,
+                       reader_take(ahead, head_bytes));
         }
         products(t->height, t->q, w->columns, a->dim, first, last, w->s + t->line * LDS + (key - block), LDS);
       }
     }
-    for (int i = 0; i < w->strips; i++) strip_softmax(a, &w->strip[i], w->s + w->strip[i].line * LDS, block, v0, v1, w->strip[i].factor);
+    for (int i = 0; i < w->strips; i++)
+      strip_softmax(a, &w->strip[i], w->s + w->strip[i].line * LDS, block, v0, v1, w->strip[i].factor);
     for (int64_t key = from, count; key < to; key += count) {
       count = rf_min64(rf_min64(PANEL, to - key), left_in_page(c, key));
       int64_t at = cache_row(c, slot, 1, key), head_bytes = count * a->dim * c->unit;
@@ -204,8 +239,9 @@ static void decode_row(walk *w, const rf_attention *a, const rf_call *call, cons
         if (i % each == 0 && a->narrow) widen_rows(w, a, c, at, count, kv0 + i / each);
         if (i % each == 0 && (a->narrow || !direct)) reader_fetch(ahead, head_bytes);
         if (direct) {
-          context_rows(t->height, p, LDS, values, dtype, ld, count, i % each == 0 && !a->narrow ? reader_take(ahead, head_bytes) : NULL, t->acc,
-                       a->width, factor);
+          context_rows(t->height, p, LDS, values, dtype, ld, count,
+                       i % each == 0 && !a->narrow ? reader_take(ahead, head_bytes) : NULL, t->acc, a->width,
+                       factor);
         } else {
           if (i % each == 0) pack_rows(values, dtype, ld, count, count, a->dim, w->values, PANEL * PANEL);
           context(t->height, p, LDS, w->values, PANEL * PANEL, count, t->acc, a->width, factor);
@@ -216,11 +252,14 @@ static void decode_row(walk *w, const rf_attention *a, const rf_call *call, cons
   walk_write(w, a, call->out[0], NULL);
 }
 
-/* Pieces: runs of rows that continue each other in one slot, cut so that all query heads of a group fit in one walk. */
-static int64_t cut_pieces(const int32_t *slots, const int32_t *positions, int64_t rows, int64_t most, int32_t *start) {
+/* Pieces: runs of rows that continue each other in one slot, cut so that all query heads of a
+ * group fit in one walk. */
+static int64_t cut_pieces(const int32_t *slots, const int32_t *positions, int64_t rows, int64_t most,
+                          int32_t *start) {
   int64_t pieces = 0;
   for (int64_t r = 0; r < rows; r++) {
-    bool goes_on = r > 0 && slots[r] == slots[r - 1] && slots[r] >= 0 && positions[r] == positions[r - 1] + 1 && r - start[pieces - 1] < most;
+    bool goes_on = r > 0 && slots[r] == slots[r - 1] && slots[r] >= 0 &&
+                   positions[r] == positions[r - 1] + 1 && r - start[pieces - 1] < most;
     if (!goes_on) start[pieces++] = (int32_t)r;
   }
   start[pieces] = (int32_t)rows;
@@ -228,7 +267,8 @@ static int64_t cut_pieces(const int32_t *slots, const int32_t *positions, int64_
 }
 
 /* Bytes of the cache that the rows read, counted up to `enough`. */
-static int64_t bytes_read(const rf_attention *a, const kv_cache *c, const int32_t *slots, const int32_t *positions, int64_t rows, int64_t enough) {
+static int64_t bytes_read(const rf_attention *a, const kv_cache *c, const int32_t *slots,
+                          const int32_t *positions, int64_t rows, int64_t enough) {
   int64_t sum = 0;
   for (int64_t r = 0; r < rows && sum < enough; r++)
     if (slots[r] >= 0) sum += rf_min64(positions[r] + 1, a->window) * 2 * c->width * c->unit;
@@ -270,7 +310,8 @@ static span span_of(const cached_work *k, int64_t task) {
 }
 
 static void attention_kv_run(const rf_call *call) {
-  enum { BYTES_WORTH_A_THREAD = 128 << 10, KEYS_AHEAD = 2 * PANEL }; /* the last key of a panel is read as soon as its first */
+  /* the last key of a panel is read as soon as its first */
+  enum { BYTES_WORTH_A_THREAD = 128 << 10, KEYS_AHEAD = 2 * PANEL };
   rf_attention a = rf_attention_of(call->graph, call->op);
   const int32_t *slots = call->in[3], *positions = call->in[4];
   int64_t rows = call->run && call->run->rows > 0 && call->run->rows < a.rows ? call->run->rows : a.rows;
@@ -278,13 +319,16 @@ static void attention_kv_run(const rf_call *call) {
   kv_cache cache = cache_of(call, &a);
   int32_t *start = call->workspace;
   float *memory = (float *)call->workspace + rf_round_up(a.rows + 1, RF_LANES);
-  int heads = a.group < RF_ATTENTION_DECODE ? a.group : RF_ATTENTION_DECODE; /* query heads of a kv head, and kv heads, that a task takes */
+  /* query heads of a kv head, and kv heads, that a task takes */
+  int heads = a.group < RF_ATTENTION_DECODE ? a.group : RF_ATTENTION_DECODE;
   int64_t pieces = cut_pieces(slots, positions, rows, rf_max64(1, RF_ATTENTION_QUERIES / heads), start);
   int64_t most = (int64_t)call->threads * BYTES_WORTH_A_THREAD,
           useful = 1 + bytes_read(&a, &cache, slots, positions, rows, most) / BYTES_WORTH_A_THREAD;
   int threads = useful < call->threads ? (int)useful : call->threads;
-  int64_t enough = (threads + pieces - 1) / pieces; /* tasks a piece must be cut into for every thread to have one */
-  int64_t kv_most = rf_max64(1, RF_ATTENTION_DECODE / heads), kv_parts = rf_max64((a.kv_heads + kv_most - 1) / kv_most, rf_min64(enough, a.kv_heads));
+  /* tasks a piece must be cut into for every thread to have one */
+  int64_t enough = (threads + pieces - 1) / pieces;
+  int64_t kv_most = rf_max64(1, RF_ATTENTION_DECODE / heads),
+          kv_parts = rf_max64((a.kv_heads + kv_most - 1) / kv_most, rf_min64(enough, a.kv_heads));
   if (kv_parts < enough) heads = (int)rf_max64(1, heads * kv_parts / enough);
   int64_t parts = (a.group + heads - 1) / heads;
   cached_work work = {&a, &cache, slots, positions, start, kv_parts, parts, pieces * kv_parts * parts, heads};
@@ -296,7 +340,8 @@ static void attention_kv_run(const rf_call *call) {
 #pragma omp for schedule(static) nowait
     for (int64_t r = 0; r < rows; r++) {
       if (slots[r] < 0) {
-        memset((char *)call->out[0] + r * a.heads * a.dim * rf_dtype_bytes(a.dtype), 0, (size_t)(a.heads * a.dim * rf_dtype_bytes(a.dtype)));
+        memset((char *)call->out[0] + r * a.heads * a.dim * rf_dtype_bytes(a.dtype), 0,
+               (size_t)(a.heads * a.dim * rf_dtype_bytes(a.dtype)));
         continue;
       }
       for (int which = 0; which < 2; which++) {
@@ -321,7 +366,8 @@ static void attention_kv_run(const rf_call *call) {
       }
       for (int kv_head = t.kv0; kv_head < t.kv1; kv_head++) {
         w.strips = 0;
-        for (int g = t.g0; g < t.g1; g++) walk_add(&w, &a, t.first, t.count, t.first - positions[t.first], kv_head * a.group + g);
+        for (int g = t.g0; g < t.g1; g++)
+          walk_add(&w, &a, t.first, t.count, t.first - positions[t.first], kv_head * a.group + g);
         walk_pack_queries(&w, &a, call->in[0]);
         walk_keys(&w, &a, &(key_source){.cache = &cache, .slot = slot, .kv_head = kv_head});
         walk_write(&w, &a, call->out[0], NULL);

@@ -1,7 +1,8 @@
 /* attention_forward.h - attention over a batch of segments; the body behind every ISA.
  *
- * Query rows stand in strips of MR; up to RF_ATTENTION_QUERIES rows walk the key blocks together, so a block's packed keys and values
- * (256 keys: 128 KiB at head 64) are read from memory once and from L2 by every strip. Running maxima, sums and contexts wait in the
+ * Query rows stand in strips of MR; up to RF_ATTENTION_QUERIES rows walk the key blocks
+ * together, so a block's packed keys and values (256 keys: 128 KiB at head 64) are read from
+ * memory once and from L2 by every strip. Running maxima, sums and contexts wait in the
  * workspace between blocks. */
 #ifndef RF_ATTENTION_FORWARD_H
 #define RF_ATTENTION_FORWARD_H
@@ -11,7 +12,8 @@
 
 #include <omp.h>
 
-enum { BLOCK = RF_ATTENTION_BLOCK, LDS = RF_ATTENTION_BLOCK + RF_LANES }; /* padded: rows of a power of two would share cache sets */
+/* padded: rows of a power of two would share cache sets */
+enum { BLOCK = RF_ATTENTION_BLOCK, LDS = RF_ATTENTION_BLOCK + RF_LANES };
 
 #define LOG2_E 0x1.715476p+0f
 
@@ -27,8 +29,8 @@ typedef struct walk {
   float *widened;          /* over an i8 cache: (PANEL, dim) of its keys or values */
 } walk;
 
-/* Where a group's keys and values come from: packed before (columns, values), or a sequence's pages of a cache, which the walk packs block by
- * block. */
+/* Where a group's keys and values come from: packed before (columns, values), or a sequence's
+ * pages of a cache, which the walk packs block by block. */
 typedef struct key_source {
   bool packed;
   int64_t value_step; /* packed: floats from one panel of values to the next */
@@ -36,7 +38,8 @@ typedef struct key_source {
   int64_t slot;
   int kv_head;
 } key_source;
-static void pack_pages(walk *w, const rf_attention *a, const key_source *from, int64_t block, int64_t begin, int64_t end, int64_t value_step);
+static void pack_pages(walk *w, const rf_attention *a, const key_source *from, int64_t block, int64_t begin,
+                       int64_t end, int64_t value_step);
 
 /* `bound` keys packed, `lines` rows of scores. */
 static walk walk_at(const rf_attention *a, float *memory, int64_t bound, int64_t lines) {
@@ -70,14 +73,16 @@ static void walk_row(strip *s, const rf_attention *a, int64_t row, int64_t posit
   s->height = tile_height(s->rows);
 }
 
-/* Appends query rows [first, first + count) of one head to the last strip, or to new strips of equal height. Position of row r: r - origin. */
+/* Appends query rows [first, first + count) of one head to the last strip, or to new strips of
+ * equal height. Position of row r: r - origin. */
 static void walk_add(walk *w, const rf_attention *a, int64_t first, int64_t count, int64_t origin, int head) {
   int64_t pieces = (count + MR - 1) / MR;
   strip *s = w->strips > 0 ? &w->strip[w->strips - 1] : NULL;
   bool join = s && count < MR && s->rows + count <= MR;
   for (int64_t i = 0; i < pieces; i++) {
     if (!join) s = walk_open(w, a);
-    for (int64_t row = first + count * i / pieces; row < first + count * (i + 1) / pieces; row++) walk_row(s, a, row, row - origin, head);
+    for (int64_t row = first + count * i / pieces; row < first + count * (i + 1) / pieces; row++)
+      walk_row(s, a, row, row - origin, head);
   }
 }
 
@@ -85,15 +90,17 @@ static void walk_pack_queries(walk *w, const rf_attention *a, const void *qkv) {
   for (int i = 0; i < w->strips; i++) {
     strip *s = &w->strip[i];
     const void *row[RF_LANES];
-    for (int r = 0; r < RF_LANES; r++) row[r] = r < s->rows ? rf_at(qkv, a->dtype, s->row[r] * a->ld + (int64_t)s->head[r] * a->dim) : NULL;
+    for (int r = 0; r < RF_LANES; r++)
+      row[r] = r < s->rows ? rf_at(qkv, a->dtype, s->row[r] * a->ld + (int64_t)s->head[r] * a->dim) : NULL;
     pack_transposed(row, a->dtype, s->rows, a->dim, s->q, MR, MR, NULL);
     memset(s->acc, 0, sizeof(float) * MR * (size_t)a->width);
   }
 }
 
-/* The block's products of a strip become probabilities, over vectors [v0, v1); maximum and sum move on. `factor`: what the context so far is
- * to be multiplied by. */
-static void strip_softmax(const rf_attention *a, strip *t, float *s, int64_t block, int64_t v0, int64_t v1, float factor[RF_LANES]) {
+/* The block's products of a strip become probabilities, over vectors [v0, v1); maximum and sum
+ * move on. `factor`: what the context so far is to be multiplied by. */
+static void strip_softmax(const rf_attention *a, strip *t, float *s, int64_t block, int64_t v0, int64_t v1,
+                          float factor[RF_LANES]) {
   float c = a->scaled ? LOG2_E : a->scale * LOG2_E, maximum[RF_LANES], less[RF_LANES], sum[RF_LANES] = {0};
   memcpy(maximum, t->m, sizeof maximum);
   for (int r = 0; r < t->rows; r++) {
@@ -123,8 +130,8 @@ static void strip_softmax(const rf_attention *a, strip *t, float *s, int64_t blo
 }
 
 /* One strip against keys [first, last) of the block at `block`. */
-static void strip_block(const rf_attention *a, strip *t, float *s, int64_t block, int64_t first, int64_t last, const float *columns,
-                        const float *values, int64_t value_step) {
+static void strip_block(const rf_attention *a, strip *t, float *s, int64_t block, int64_t first, int64_t last,
+                        const float *columns, const float *values, int64_t value_step) {
   int64_t v0 = (first - block) / RF_LANES, v1 = (last - block + RF_LANES - 1) / RF_LANES;
   float factor[RF_LANES];
   products(t->height, t->q, columns, a->dim, v0 * RF_LANES, v1 * RF_LANES, s, LDS);
@@ -140,15 +147,18 @@ static void walk_keys(walk *w, const rf_attention *a, const key_source *from) {
     last = rf_max64(last, w->strip[i].last);
   }
   for (int64_t block = first / BLOCK * BLOCK; block < last; block += BLOCK) {
-    const float *columns = from->packed ? w->columns + block * a->dim : w->columns, *values = from->packed ? w->values + block * PANEL : w->values;
+    const float *columns = from->packed ? w->columns + block * a->dim : w->columns,
+                *values = from->packed ? w->values + block * PANEL : w->values;
     int64_t value_step = from->packed ? from->value_step : (int64_t)BLOCK * PANEL;
     if (!from->packed) {
-      pack_pages(w, a, from, block, rf_max64(block, first / PANEL * PANEL), rf_min64(block + BLOCK, last), value_step);
+      pack_pages(w, a, from, block, rf_max64(block, first / PANEL * PANEL), rf_min64(block + BLOCK, last),
+                 value_step);
     }
     for (int i = 0; i < w->strips; i++) {
       strip *t = &w->strip[i];
       int64_t low = rf_max64(block, t->first), high = rf_min64(block + BLOCK, t->last);
-      if (low < high) strip_block(a, t, w->s, block, low, high, columns, values + (low - block) * PANEL, value_step);
+      if (low < high)
+        strip_block(a, t, w->s, block, low, high, columns, values + (low - block) * PANEL, value_step);
     }
   }
 }
@@ -164,7 +174,8 @@ static void walk_write(walk *w, const rf_attention *a, void *ctx, float *lse) {
       if (lse) lse[(int64_t)t->head[r] * a->rows + t->row[r]] = logs[r];
       int64_t at = (t->row[r] * a->heads + t->head[r]) * a->dim;
       for (int64_t d = 0; d < a->dim; d += RF_LANES) {
-        rf_v16 x = rf_v16_fma(rf_v16_load(t->acc + (int64_t)r * a->width + d), rf_v16_set1(inverse[r]), rf_v16_zero());
+        rf_v16 x = rf_v16_fma(rf_v16_load(t->acc + (int64_t)r * a->width + d), rf_v16_set1(inverse[r]),
+                              rf_v16_zero());
         if (a->dim - d >= RF_LANES) rf_v16_put(ctx, a->dtype, at + d, x);
         else rf_v16_put_n(ctx, a->dtype, at + d, x, (int)(a->dim - d));
       }
@@ -173,8 +184,8 @@ static void walk_write(walk *w, const rf_attention *a, void *ctx, float *lse) {
 }
 
 /* Queries [first, last) of one segment (rows of the batch) and one head, its keys packed in w. */
-static void attend_queries(walk *w, const rf_attention *a, const rf_call *call, int64_t origin, int64_t first, int64_t last, int head,
-                           int64_t value_step) {
+static void attend_queries(walk *w, const rf_attention *a, const rf_call *call, int64_t origin, int64_t first,
+                           int64_t last, int head, int64_t value_step) {
   w->strips = 0;
   walk_add(w, a, first, last - first, origin, head);
   walk_pack_queries(w, a, call->in[0]);
@@ -182,21 +193,25 @@ static void attend_queries(walk *w, const rf_attention *a, const rf_call *call, 
   walk_write(w, a, call->out[0], call->out[1]);
 }
 
-/* Packs keys [first, last) of a segment that starts at row `origin`, both multiples of 32 except the end. */
-static void pack_segment(walk *w, const rf_attention *a, const void *qkv, int64_t origin, int64_t first, int64_t last, int kv_head,
-                         int64_t value_step) {
+/* Packs keys [first, last) of a segment that starts at row `origin`, both multiples of 32 except
+ * the end. */
+static void pack_segment(walk *w, const rf_attention *a, const void *qkv, int64_t origin, int64_t first,
+                         int64_t last, int kv_head, int64_t value_step) {
   int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim;
-  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, last - first, a->dim, w->columns + first * a->dim, NULL);
+  pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, last - first, a->dim, w->columns + first * a->dim,
+               NULL);
   at += (int64_t)a->kv_heads * a->dim;
-  pack_rows(rf_at(qkv, a->dtype, at), a->dtype, a->ld, last - first, last - first, a->dim, w->values + first * PANEL, value_step);
+  pack_rows(rf_at(qkv, a->dtype, at), a->dtype, a->ld, last - first, last - first, a->dim,
+            w->values + first * PANEL, value_step);
 }
 
-/* Units (segment, kv head) are shared out whole, except those so long that the others would wait for them: there all threads pack together and
- * share the groups of queries. */
+/* Units (segment, kv head) are shared out whole, except those so long that the others would wait
+ * for them: there all threads pack together and share the groups of queries. */
 static void attention_run(const rf_call *call) {
   rf_attention a = rf_attention_of(call->graph, call->op);
   const int32_t *segment = call->in[1];
-  int64_t segments = rf_attention_segments(segment, a.rows), floats = (int64_t)rf_attention_forward_floats(&a);
+  int64_t segments = rf_attention_segments(segment, a.rows),
+          floats = (int64_t)rf_attention_forward_floats(&a);
   double total = rf_attention_total(&a, segment, segments);
   float *memory = call->workspace;
 #pragma omp parallel num_threads(call->threads)
@@ -210,10 +225,13 @@ static void attention_run(const rf_call *call) {
       if (!rf_attention_split(&a, length, total, omp_get_num_threads())) continue;
       int kv_head = (int)(unit % a.kv_heads);
       int64_t step = rf_round_up(length, PANEL) * PANEL, chunks = (length + 127) / 128;
-      int64_t group = rf_min64(RF_ATTENTION_QUERIES, rf_round_up(length * a.group / (4 * omp_get_num_threads()) + 1, MR));
+      int64_t group =
+          rf_min64(RF_ATTENTION_QUERIES, rf_round_up(length * a.group / (4 * omp_get_num_threads()) + 1, MR));
       int64_t groups = (length + group - 1) / group;
 #pragma omp for schedule(static) nowait
-      for (int64_t i = 0; i < chunks; i++) pack_segment(&shared, &a, call->in[0], origin, i * 128, rf_min64(length, i * 128 + 128), kv_head, step);
+      for (int64_t i = 0; i < chunks; i++)
+        pack_segment(&shared, &a, call->in[0], origin, i * 128, rf_min64(length, i * 128 + 128), kv_head,
+                     step);
       RF_STAMP_BARRIER;
       walk w = own;
       w.columns = shared.columns;
@@ -221,7 +239,8 @@ static void attention_run(const rf_call *call) {
 #pragma omp for schedule(dynamic) nowait
       for (int64_t i = 0; i < groups * a.group; i++) {
         int64_t first = (groups - 1 - i / a.group) * group; /* the longest first */
-        attend_queries(&w, &a, call, origin, origin + first, origin + rf_min64(length, first + group), kv_head * a.group + (int)(i % a.group), step);
+        attend_queries(&w, &a, call, origin, origin + first, origin + rf_min64(length, first + group),
+                       kv_head * a.group + (int)(i % a.group), step);
       }
       RF_STAMP_BARRIER;
     }

@@ -1,4 +1,5 @@
-/* attention_lanes.h - vectors of the attention kernels: sixteen by sixteen turned, and what is done with a row of scores. Compiled once per ISA. */
+/* attention_lanes.h - vectors of the attention kernels: sixteen by sixteen turned, and what is
+ * done with a row of scores. Compiled once per ISA. */
 #ifndef RF_ATTENTION_LANES_H
 #define RF_ATTENTION_LANES_H
 
@@ -18,14 +19,18 @@ RF_INLINE void transpose_lanes(rf_v16 x[RF_LANES]) {
   for (int i = 0; i < 16; i += 4) {
 #pragma GCC unroll 2
     for (int j = 0; j < 2; j++) {
-      x[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(y[i + j]), _mm512_castps_pd(y[i + j + 2])));
-      x[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(y[i + j]), _mm512_castps_pd(y[i + j + 2])));
+      x[i + 2 * j] =
+          _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(y[i + j]), _mm512_castps_pd(y[i + j + 2])));
+      x[i + 2 * j + 1] =
+          _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(y[i + j]), _mm512_castps_pd(y[i + j + 2])));
     }
   }
 #pragma GCC unroll 16
   for (int i = 0; i < 4; i++) { /* x[4 g + i] holds columns i, 4+i, 8+i, 12+i of rows 4g .. 4g+3 */
-    rf_v16 low = _mm512_shuffle_f32x4(x[i], x[4 + i], 0x88), high = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0x88);
-    rf_v16 low2 = _mm512_shuffle_f32x4(x[i], x[4 + i], 0xdd), high2 = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0xdd);
+    rf_v16 low = _mm512_shuffle_f32x4(x[i], x[4 + i], 0x88),
+           high = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0x88);
+    rf_v16 low2 = _mm512_shuffle_f32x4(x[i], x[4 + i], 0xdd),
+           high2 = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0xdd);
     y[i] = _mm512_shuffle_f32x4(low, high, 0x88);
     y[8 + i] = _mm512_shuffle_f32x4(low, high, 0xdd);
     y[4 + i] = _mm512_shuffle_f32x4(low2, high2, 0x88);
@@ -78,8 +83,9 @@ RF_INLINE void transpose_lanes(rf_v16 x[RF_LANES]) {
 }
 #endif
 
-/* 2^t for t < 128: 2^k (k = t rounded to an integer) times a polynomial in t - k, fitted by least maximum error with 2^0 = 1 exactly
- * (relative error 3e-9 before rounding). 0 below -126, so a masked score (-inf) adds exactly nothing; NaN stays NaN. */
+/* 2^t for t < 128: 2^k (k = t rounded to an integer) times a polynomial in t - k, fitted by
+ * least maximum error with 2^0 = 1 exactly (relative error 3e-9 before rounding). 0 below -126,
+ * so a masked score (-inf) adds exactly nothing; NaN stays NaN. */
 RF_INLINE rf_v16 exp2_lanes(rf_v16 t) {
   rf_v16 magic = rf_v16_set1(12582912.0f), z = rf_v16_add(t, magic), r = rf_v16_sub(t, rf_v16_sub(z, magic));
   rf_v16 p = rf_v16_fma(rf_v16_set1(0x1.416b52p-13f), r, rf_v16_set1(0x1.5f082ep-10f));
@@ -100,9 +106,10 @@ RF_INLINE rf_v16 mask_lanes(rf_v16 s, int64_t at, int64_t first, int64_t last) {
   return rf_v16_select(rf_m16_first(from), none, s);
 }
 
-/* Readies a row of products for the exponential, over vectors [v0, v1): scales, caps and rounds scores where that is asked, masks all but keys
- * [first, last). */
-RF_INLINE void ready_row(const rf_attention *a, float *s, int64_t v0, int64_t v1, int64_t first, int64_t last) {
+/* Readies a row of products for the exponential, over vectors [v0, v1): scales, caps and rounds
+ * scores where that is asked, masks all but keys [first, last). */
+RF_INLINE void ready_row(const rf_attention *a, float *s, int64_t v0, int64_t v1, int64_t first,
+                         int64_t last) {
   if (a->scaled) {
     rf_v16 by = rf_v16_set1(a->softcap > 0 ? a->scale / a->softcap : a->scale), cap = rf_v16_set1(a->softcap);
     for (int64_t v = v0; v < v1; v++) {
@@ -114,7 +121,8 @@ RF_INLINE void ready_row(const rf_attention *a, float *s, int64_t v0, int64_t v1
   if (first <= v0 * RF_LANES && last >= v1 * RF_LANES) return;
   for (int64_t v = v0; v < v1; v++) {
     int64_t at = v * RF_LANES;
-    if (at < first || at + RF_LANES > last) rf_v16_store(s + at, mask_lanes(rf_v16_load(s + at), at, first, last));
+    if (at < first || at + RF_LANES > last)
+      rf_v16_store(s + at, mask_lanes(rf_v16_load(s + at), at, first, last));
   }
 }
 

@@ -1,14 +1,16 @@
-/* attention_tile.h - register tiles and packing of the attention kernels. Compiled once per ISA, with the flags of the
- * file that includes it.
+/* attention_tile.h - register tiles and packing of the attention kernels. Compiled once per ISA,
+ * with the flags of the file that includes it.
  *
- * A tile is MR rows by RF_LANES * NV columns of running f32 sums kept in registers, fed one step of k at a time: each sum is one
- * fused-multiply-add chain in ascending k, so neither MR nor NV changes a bit. */
+ * A tile is MR rows by RF_LANES * NV columns of running f32 sums kept in registers, fed one step
+ * of k at a time: each sum is one fused-multiply-add chain in ascending k, so neither MR nor NV
+ * changes a bit. */
 #ifndef RF_ATTENTION_TILE_H
 #define RF_ATTENTION_TILE_H
 
 #include "backend/cpu/attention_lanes.h"
 
-/* Rows and vectors of a tile: all sums, the columns of one step and one broadcast stay in registers. */
+/* Rows and vectors of a tile: all sums, the columns of one step and one broadcast stay in
+ * registers. */
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 enum { MR = 12, NV = 2 }; /* 24 + 2 + 1 of 32 zmm */
 #define RF_EACH_HEIGHT(X) X(12) X(8) X(4) X(2) X(1)
@@ -31,14 +33,16 @@ RF_INLINE int tile_height(int rows) {
   return height;
 }
 
-/* ---- tiles ------------------------------------------------------------------------------------------------------- */
+/* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* Four steps a turn: forward at head 64 and 128 reaches 55, 69 % of the FMA ceiling, 52, 65 % with one, 54, 69 % with eight (Granite Rapids).
+/* Four steps a turn: forward at head 64 and 128 reaches 55, 69 % of the FMA ceiling, 52, 65 %
+ * with one, 54, 69 % with eight (Granite Rapids).
  *
- * acc[r][v] = chain over k of a[r row_step + k k_step] * b[k ldb + 16 v + lane]. m and nv are constants at every call. As many bytes as b's elements
- * have are asked for at `ahead`; the constant NULL: none. */
-RF_INLINE void tile_chain(int m, int nv, const float *a, int64_t row_step, int64_t k_step, const void *b, rf_dtype dtype, int64_t ldb, int64_t steps,
-                          const char *ahead, rf_v16 acc[MR][2]) {
+ * acc[r][v] = chain over k of a[r row_step + k k_step] * b[k ldb + 16 v + lane]. m and nv are
+ * constants at every call. As many bytes as b's elements have are asked for at `ahead`; the
+ * constant NULL: none. */
+RF_INLINE void tile_chain(int m, int nv, const float *a, int64_t row_step, int64_t k_step, const void *b,
+                          rf_dtype dtype, int64_t ldb, int64_t steps, const char *ahead, rf_v16 acc[MR][2]) {
 #pragma GCC unroll 4
   for (int64_t k = 0; k < steps; k++) {
     if (ahead) {
@@ -55,8 +59,8 @@ RF_INLINE void tile_chain(int m, int nv, const float *a, int64_t row_step, int64
 }
 
 /* c = chain, from zero. */
-RF_INLINE void tile_set(int m, int nv, const float *a, int64_t row_step, int64_t k_step, const float *b, int64_t ldb, int64_t steps, float *c,
-                        int64_t ldc) {
+RF_INLINE void tile_set(int m, int nv, const float *a, int64_t row_step, int64_t k_step, const float *b,
+                        int64_t ldb, int64_t steps, float *c, int64_t ldc) {
   rf_v16 acc[MR][2];
 #pragma GCC unroll 12
   for (int r = 0; r < m; r++) {
@@ -70,8 +74,9 @@ RF_INLINE void tile_set(int m, int nv, const float *a, int64_t row_step, int64_t
 }
 
 /* The chain continues from c, or from c * factor[r] where `factor` is given. */
-RF_INLINE void tile_add(int m, int nv, const float *a, int64_t row_step, int64_t k_step, const void *b, rf_dtype dtype, int64_t ldb, int64_t steps,
-                        const char *ahead, float *c, int64_t ldc, const float *factor) {
+RF_INLINE void tile_add(int m, int nv, const float *a, int64_t row_step, int64_t k_step, const void *b,
+                        rf_dtype dtype, int64_t ldb, int64_t steps, const char *ahead, float *c, int64_t ldc,
+                        const float *factor) {
   rf_v16 acc[MR][2];
 #pragma GCC unroll 12
   for (int r = 0; r < m; r++) {
@@ -87,9 +92,11 @@ RF_INLINE void tile_add(int m, int nv, const float *a, int64_t row_step, int64_t
   }
 }
 
-/* Products of a strip (packed [d][MR]) with keys [first, last) of `panels` ([panel][d][32]); both multiples of 16. s[r][key], ld lds. */
+/* Products of a strip (packed [d][MR]) with keys [first, last) of `panels` ([panel][d][32]);
+ * both multiples of 16. s[r][key], ld lds. */
 #define RF_TILE_PRODUCTS(h) \
-  static void products_##h(const float *strip, const float *panels, int64_t dim, int64_t first, int64_t last, float *s, int64_t lds) { \
+  static void products_##h(const float *strip, const float *panels, int64_t dim, int64_t first, \
+                           int64_t last, float *s, int64_t lds) { \
     for (int64_t key = first; key < last;) { \
       const float *b = panels + key / PANEL * PANEL * dim + key % PANEL; \
       if (NV == 2 && key % PANEL == 0 && last - key >= PANEL) { \
@@ -101,10 +108,12 @@ RF_INLINE void tile_add(int m, int nv, const float *a, int64_t row_step, int64_t
       } \
     } \
   }
-RF_EACH_HEIGHT(RF_TILE_PRODUCTS) /* static void products_12(...) { ... tile_set(12, ...) ... } and so on for 8, 4, 2, 1 */
+RF_EACH_HEIGHT(RF_TILE_PRODUCTS) /* static void products_12(...) { ... tile_set(12, ...) ... } and so on for
+                                    8, 4, 2, 1 */
 #undef RF_TILE_PRODUCTS
 
-RF_INLINE void products(int height, const float *strip, const float *panels, int64_t dim, int64_t first, int64_t last, float *s, int64_t lds) {
+RF_INLINE void products(int height, const float *strip, const float *panels, int64_t dim, int64_t first,
+                        int64_t last, float *s, int64_t lds) {
   switch (height) {
 #define RF_CASE(h) \
   case h: products_##h(strip, panels, dim, first, last, s, lds); return;
@@ -113,11 +122,12 @@ RF_INLINE void products(int height, const float *strip, const float *panels, int
   }
 }
 
-/* acc[r][column] = acc * factor[r], then the chain over `keys` keys of p[r][key] * v[key][column]. `v` holds panels of 32 columns, `panel_step`
- * elements apart; the last panel has 16 columns when width is no multiple of 32. */
+/* acc[r][column] = acc * factor[r], then the chain over `keys` keys of p[r][key] *
+ * v[key][column]. `v` holds panels of 32 columns, `panel_step` elements apart; the last panel
+ * has 16 columns when width is no multiple of 32. */
 #define RF_TILE_CONTEXT(h) \
-  static void context_##h(const float *p, int64_t ldp, const float *v, int64_t panel_step, int64_t keys, float *acc, int64_t width, \
-                          const float *factor) { \
+  static void context_##h(const float *p, int64_t ldp, const float *v, int64_t panel_step, int64_t keys, \
+                          float *acc, int64_t width, const float *factor) { \
     for (int64_t column = 0; column < width;) { \
       const float *b = v + column / PANEL * panel_step + column % PANEL; \
       int nv = NV == 2 && width - column >= PANEL ? 2 : 1; \
@@ -129,8 +139,8 @@ RF_INLINE void products(int height, const float *strip, const float *panels, int
 RF_EACH_HEIGHT(RF_TILE_CONTEXT) /* static void context_12(...) { ... tile_add(12, ...) ... } and so on */
 #undef RF_TILE_CONTEXT
 
-RF_INLINE void context(int height, const float *p, int64_t ldp, const float *v, int64_t panel_step, int64_t keys, float *acc, int64_t width,
-                       const float *factor) {
+RF_INLINE void context(int height, const float *p, int64_t ldp, const float *v, int64_t panel_step,
+                       int64_t keys, float *acc, int64_t width, const float *factor) {
   switch (height) {
 #define RF_CASE(h) \
   case h: context_##h(p, ldp, v, panel_step, keys, acc, width, factor); return;
@@ -139,15 +149,19 @@ RF_INLINE void context(int height, const float *p, int64_t ldp, const float *v, 
   }
 }
 
-/* The same with values where they lie: rows of `dtype`, `ld` elements apart, width a multiple of 16; as many bytes are asked for at `ahead`, unless NULL. */
+/* The same with values where they lie: rows of `dtype`, `ld` elements apart, width a multiple of
+ * 16; as many bytes are asked for at `ahead`, unless NULL. */
 #define RF_TILE_CONTEXT(h) \
-  static void context_rows_##h(const float *p, int64_t ldp, const void *v, rf_dtype dtype, int64_t ld, int64_t keys, const char *ahead, float *acc, \
-                               int64_t width, const float *factor) { \
+  static void context_rows_##h(const float *p, int64_t ldp, const void *v, rf_dtype dtype, int64_t ld, \
+                               int64_t keys, const char *ahead, float *acc, int64_t width, \
+                               const float *factor) { \
     for (int64_t column = 0; column < width;) { \
       const void *b = rf_at(v, dtype, column); \
       int nv = NV == 2 && width - column >= PANEL ? 2 : 1; \
-      if (dtype == RF_BF16 && nv == 2) tile_add(h, 2, p, ldp, 1, b, RF_BF16, ld, keys, ahead, acc + column, width, factor); \
-      else if (dtype == RF_BF16) tile_add(h, 1, p, ldp, 1, b, RF_BF16, ld, keys, ahead, acc + column, width, factor); \
+      if (dtype == RF_BF16 && nv == 2) \
+        tile_add(h, 2, p, ldp, 1, b, RF_BF16, ld, keys, ahead, acc + column, width, factor); \
+      else if (dtype == RF_BF16) \
+        tile_add(h, 1, p, ldp, 1, b, RF_BF16, ld, keys, ahead, acc + column, width, factor); \
       else if (nv == 2) tile_add(h, 2, p, ldp, 1, b, RF_F32, ld, keys, ahead, acc + column, width, factor); \
       else tile_add(h, 1, p, ldp, 1, b, RF_F32, ld, keys, ahead, acc + column, width, factor); \
       column += nv * RF_LANES; \
@@ -157,8 +171,9 @@ RF_INLINE void context(int height, const float *p, int64_t ldp, const float *v, 
 RF_EACH_HEIGHT(RF_TILE_CONTEXT) /* static void context_rows_12(...) { ... tile_add(12, ...) ... } and so on */
 #undef RF_TILE_CONTEXT
 
-RF_INLINE void context_rows(int height, const float *p, int64_t ldp, const void *v, rf_dtype dtype, int64_t ld, int64_t keys, const char *ahead,
-                            float *acc, int64_t width, const float *factor) {
+RF_INLINE void context_rows(int height, const float *p, int64_t ldp, const void *v, rf_dtype dtype,
+                            int64_t ld, int64_t keys, const char *ahead, float *acc, int64_t width,
+                            const float *factor) {
   switch (height) {
 #define RF_CASE(h) \
   case h: context_rows_##h(p, ldp, v, dtype, ld, keys, ahead, acc, width, factor); return;
@@ -167,12 +182,14 @@ RF_INLINE void context_rows(int height, const float *p, int64_t ldp, const void 
   }
 }
 
-/* ---- packing ------------------------------------------------------------------------------------------------------- */
+/* ---- packing --------------------------------------------------------------------------------- */
 
-/* to[d ld + r] = row[r][d] for d < dim. Rows are pointers to elements of `dtype`; lanes from `rows` on are zeros, and only `width` of them are
- * written. The vectors stay in registers where all lanes and columns are there. As many bytes as sixteen rows have are asked for at `ahead`, unless NULL. */
-RF_INLINE void pack_transposed(const void *const row[RF_LANES], rf_dtype dtype, int rows, int64_t dim, float *to, int64_t ld, int width,
-                               const char *ahead) {
+/* to[d ld + r] = row[r][d] for d < dim. Rows are pointers to elements of `dtype`; lanes from
+ * `rows` on are zeros, and only `width` of them are written. The vectors stay in registers where
+ * all lanes and columns are there. As many bytes as sixteen rows have are asked for at `ahead`,
+ * unless NULL. */
+RF_INLINE void pack_transposed(const void *const row[RF_LANES], rf_dtype dtype, int rows, int64_t dim,
+                               float *to, int64_t ld, int width, const char *ahead) {
   int64_t d = 0;
   if (rows == RF_LANES && width == RF_LANES) {
     for (; d + RF_LANES <= dim; d += RF_LANES) {
@@ -203,8 +220,10 @@ RF_INLINE void pack_transposed(const void *const row[RF_LANES], rf_dtype dtype, 
   }
 }
 
-/* `keys` rows of `dim` elements, `ld` apart, into panels [panel][d][32]; the last panel is filled with zeros. */
-RF_INLINE void pack_columns_of(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t dim, float *panels, const char *ahead) {
+/* `keys` rows of `dim` elements, `ld` apart, into panels [panel][d][32]; the last panel is
+ * filled with zeros. */
+RF_INLINE void pack_columns_of(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t dim,
+                               float *panels, const char *ahead) {
   for (int64_t key = 0; key < (keys + PANEL - 1) / PANEL * PANEL; key += RF_LANES) {
     const void *row[RF_LANES];
     int rows = keys - key < RF_LANES ? (int)(keys - key > 0 ? keys - key : 0) : RF_LANES;
@@ -213,13 +232,16 @@ RF_INLINE void pack_columns_of(const void *from, rf_dtype dtype, int64_t ld, int
                     ahead && rows ? rf_at(ahead, dtype, key * dim) : NULL);
   }
 }
-static void pack_columns(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t dim, float *panels, const char *ahead) {
+static void pack_columns(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t dim,
+                         float *panels, const char *ahead) {
   if (dtype == RF_BF16) pack_columns_of(from, RF_BF16, ld, keys, dim, panels, ahead);
   else pack_columns_of(from, RF_F32, ld, keys, dim, panels, ahead);
 }
 
-/* The same rows as panels of 32 columns: [panel][key][32], `panel_step` floats apart, rows up to `padded` and columns up to the panel zero. */
-static void pack_rows(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t padded, int64_t dim, float *panels, int64_t panel_step) {
+/* The same rows as panels of 32 columns: [panel][key][32], `panel_step` floats apart, rows up to
+ * `padded` and columns up to the panel zero. */
+static void pack_rows(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t padded, int64_t dim,
+                      float *panels, int64_t panel_step) {
   for (int64_t key = 0; key < padded; key++) {
     for (int64_t d = 0; d < (dim + PANEL - 1) / PANEL * PANEL; d += RF_LANES) {
       int part = dim - d < RF_LANES ? (int)(dim - d > 0 ? dim - d : 0) : RF_LANES;

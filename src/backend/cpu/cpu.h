@@ -1,4 +1,5 @@
-/* cpu.h - what the files of the CPU backend share: their kernel tables, and how a kernel splits its rows over threads. */
+/* cpu.h - what the files of the CPU backend share: their kernel tables, and how a kernel splits
+ * its rows over threads. */
 #ifndef RF_CPU_H
 #define RF_CPU_H
 
@@ -7,7 +8,8 @@
 
 #include <omp.h>
 
-/* Every table ends with a row whose op is NULL; within a table, and in cpu.c's list of them, stronger ISAs stand first. */
+/* Every table ends with a row whose op is NULL; within a table, and in cpu.c's list of them,
+ * stronger ISAs stand first. */
 extern const rf_kernel RF_CPU_MATMUL[], RF_CPU_EXPERTS[], RF_CPU_LORA[], RF_CPU_HEAD[], RF_CPU_ATTENTION[];
 extern const rf_kernel RF_CPU_ELEMENTWISE_AVX512[], RF_CPU_ELEMENTWISE_AVX2[], RF_CPU_ELEMENTWISE_BASE[];
 
@@ -15,13 +17,18 @@ int64_t rf_l2_bytes(void); /* of one core; 0: unknown */
 
 /* What kernels here take and give; f64 is the reference's. */
 static inline bool rf_is_activation(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16; }
-static inline const void *rf_element(const void *p, rf_dtype dtype, int64_t i) { return (const char *)p + i * rf_dtype_bytes(dtype); }
+static inline const void *rf_element(const void *p, rf_dtype dtype, int64_t i) {
+  return (const char *)p + i * rf_dtype_bytes(dtype);
+}
 
 /* Bytes of a workspace's part: floats in whole cache lines. */
-static inline size_t rf_whole_lines(int64_t floats) { return (size_t)((floats + 15) & ~(int64_t)15) * sizeof(float); }
+static inline size_t rf_whole_lines(int64_t floats) {
+  return (size_t)((floats + 15) & ~(int64_t)15) * sizeof(float);
+}
 static inline size_t rf_larger(size_t a, size_t b) { return a > b ? a : b; }
 
-/* RF_BIND(matmul, avx2, RF_GEMM_AVX2) gives matmul_run and matmul_workspace their ISA: matmul_avx2_run(call), matmul_avx2_workspace(...). */
+/* RF_BIND(matmul, avx2, RF_GEMM_AVX2) gives matmul_run and matmul_workspace their ISA:
+ * matmul_avx2_run(call), matmul_avx2_workspace(...). */
 #define RF_BIND(op, isa, table) \
   static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, int threads) { \
     return op##_workspace(&table, graph, node, threads); \
@@ -42,7 +49,8 @@ static inline bool rf_accumulates(const rf_call *call, int slot) {
   return how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && call->run->micro > 0);
 }
 
-/* The share [begin, end) of `count` items that thread `id` of `of` takes, cut at multiples of `grain`. */
+/* The share [begin, end) of `count` items that thread `id` of `of` takes, cut at multiples of
+ * `grain`. */
 static inline void rf_share(int64_t count, int64_t grain, int id, int of, int64_t *begin, int64_t *end) {
   int64_t grains = (count + grain - 1) / grain;
   *begin = grains * id / of * grain;
@@ -53,9 +61,11 @@ static inline void rf_share(int64_t count, int64_t grain, int id, int of, int64_
 
 typedef void (*rf_range_fn)(const rf_call *call, int64_t begin, int64_t end);
 
-/* Calls `range` on shares of [0, count) cut at multiples of `grain`; `item_bytes` says how much memory an item touches: work that is
- * done before a second thread would have woken up stays on one. */
-static inline void rf_split(const rf_call *call, int64_t count, int64_t grain, int64_t item_bytes, rf_range_fn range) {
+/* Calls `range` on shares of [0, count) cut at multiples of `grain`; `item_bytes` says how much
+ * memory an item touches: work that is done before a second thread would have woken up stays on
+ * one. */
+static inline void rf_split(const rf_call *call, int64_t count, int64_t grain, int64_t item_bytes,
+                            rf_range_fn range) {
   enum { BYTES_WORTH_A_THREAD = 64 * 1024 };
   int64_t useful = 1 + count * item_bytes / BYTES_WORTH_A_THREAD, grains = (count + grain - 1) / grain;
   if (useful > grains) useful = grains;

@@ -1,4 +1,5 @@
-/* elementwise_avx2.c - the norms, activations, tables and optimizer of the CPU backend, compiled for avx2. */
+/* elementwise_avx2.c - the norms, activations, tables and optimizer of the CPU backend, compiled
+ * for avx2. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/dropout.h"
 #include "backend/cpu/simd.h"

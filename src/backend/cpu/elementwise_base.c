@@ -1,4 +1,5 @@
-/* elementwise_base.c - the norms, activations, tables and optimizer of the CPU backend, compiled for base. */
+/* elementwise_base.c - the norms, activations, tables and optimizer of the CPU backend, compiled
+ * for base. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/dropout.h"
 #include "backend/cpu/simd.h"

@@ -1,5 +1,6 @@
-/* elementwise_body.h - ops that touch each element once: activations, residual additions, dropout, rope. Included once per ISA
- * (elementwise_*.c). Every value is computed in f32 and rounded once, when it is stored. */
+/* elementwise_body.h - ops that touch each element once: activations, residual additions,
+ * dropout, rope. Included once per ISA (elementwise_*.c). Every value is computed in f32 and
+ * rounded once, when it is stored. */
 
 RF_INLINE int64_t elements_used(const rf_call *call, int slot) {
   int64_t per_row = 1;
@@ -21,8 +22,12 @@ RF_INLINE void gelu_elements(const rf_call *call, int64_t begin, int64_t end, rf
     put(call->out[0], dtype, i, rf_v16_gelu_tanh(get(call->in[0], dtype, i, n)), n);
   }
 }
-static void gelu_range(const rf_call *call, int64_t begin, int64_t end) { RF_FOR_DTYPE(gelu_elements, rf_in(call, 0)->dtype, call, begin, end); }
-static void gelu_run(const rf_call *call) { rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 8, gelu_range); }
+static void gelu_range(const rf_call *call, int64_t begin, int64_t end) {
+  RF_FOR_DTYPE(gelu_elements, rf_in(call, 0)->dtype, call, begin, end);
+}
+static void gelu_run(const rf_call *call) {
+  rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 8, gelu_range);
+}
 
 RF_INLINE void gelu_bwd_elements(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   for (int64_t i = begin; i < end; i += RF_LANES) {
@@ -34,7 +39,9 @@ RF_INLINE void gelu_bwd_elements(const rf_call *call, int64_t begin, int64_t end
 static void gelu_bwd_range(const rf_call *call, int64_t begin, int64_t end) {
   RF_FOR_DTYPE(gelu_bwd_elements, rf_in(call, 0)->dtype, call, begin, end);
 }
-static void gelu_bwd_run(const rf_call *call) { rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 12, gelu_bwd_range); }
+static void gelu_bwd_run(const rf_call *call) {
+  rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 12, gelu_bwd_range);
+}
 
 /* The exact GELU. */
 RF_INLINE void gelu_erf_elements(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
@@ -46,18 +53,23 @@ RF_INLINE void gelu_erf_elements(const rf_call *call, int64_t begin, int64_t end
 static void gelu_erf_range(const rf_call *call, int64_t begin, int64_t end) {
   RF_FOR_DTYPE(gelu_erf_elements, rf_in(call, 0)->dtype, call, begin, end);
 }
-static void gelu_erf_run(const rf_call *call) { rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 8, gelu_erf_range); }
+static void gelu_erf_run(const rf_call *call) {
+  rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 8, gelu_erf_range);
+}
 
 RF_INLINE void gelu_erf_bwd_elements(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   for (int64_t i = begin; i < end; i += RF_LANES) {
     int n = piece(end, i);
-    put(call->out[0], dtype, i, rf_v16_mul(get(call->in[1], dtype, i, n), rf_v16_gelu_erf_grad(get(call->in[0], dtype, i, n))), n);
+    put(call->out[0], dtype, i,
+        rf_v16_mul(get(call->in[1], dtype, i, n), rf_v16_gelu_erf_grad(get(call->in[0], dtype, i, n))), n);
   }
 }
 static void gelu_erf_bwd_range(const rf_call *call, int64_t begin, int64_t end) {
   RF_FOR_DTYPE(gelu_erf_bwd_elements, rf_in(call, 0)->dtype, call, begin, end);
 }
-static void gelu_erf_bwd_run(const rf_call *call) { rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 12, gelu_erf_bwd_range); }
+static void gelu_erf_bwd_run(const rf_call *call) {
+  rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 12, gelu_erf_bwd_range);
+}
 
 /* gate_up (n, 2F), gate first -> h (n, F) = act(gate) up, act silu or (geglu) gelu. */
 RF_INLINE void gated_rows(const rf_call *call, int64_t begin, int64_t end, bool gelu, rf_dtype dtype) {
@@ -75,15 +87,22 @@ RF_INLINE void gated_rows(const rf_call *call, int64_t begin, int64_t end, bool 
 static void swiglu_range(const rf_call *call, int64_t begin, int64_t end) {
   RF_FOR_DTYPE(gated_rows, rf_in(call, 0)->dtype, call, begin, end, false);
 }
-static void geglu_range(const rf_call *call, int64_t begin, int64_t end) { RF_FOR_DTYPE(gated_rows, rf_in(call, 0)->dtype, call, begin, end, true); }
-static void swiglu_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 6 * rf_in(call, 0)->shape[1], swiglu_range); }
-static void geglu_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 6 * rf_in(call, 0)->shape[1], geglu_range); }
+static void geglu_range(const rf_call *call, int64_t begin, int64_t end) {
+  RF_FOR_DTYPE(gated_rows, rf_in(call, 0)->dtype, call, begin, end, true);
+}
+static void swiglu_run(const rf_call *call) {
+  rf_split(call, rf_rows_used(call, 0), 1, 6 * rf_in(call, 0)->shape[1], swiglu_range);
+}
+static void geglu_run(const rf_call *call) {
+  rf_split(call, rf_rows_used(call, 0), 1, 6 * rf_in(call, 0)->shape[1], geglu_range);
+}
 
 /* dgate = dh up act'(gate), dup = dh act(gate). */
 RF_INLINE void gated_bwd_rows(const rf_call *call, int64_t begin, int64_t end, bool gelu, rf_dtype dtype) {
   int64_t ff = rf_in(call, 0)->shape[1] / 2;
   for (int64_t r = begin; r < end; r++) {
-    const void *gate = at_row(call->in[0], dtype, r, 2 * ff), *up = at_row(gate, dtype, 1, ff), *dh = at_row(call->in[1], dtype, r, ff);
+    const void *gate = at_row(call->in[0], dtype, r, 2 * ff), *up = at_row(gate, dtype, 1, ff),
+               *dh = at_row(call->in[1], dtype, r, ff);
     void *dgate = (void *)at_row(call->out[0], dtype, r, 2 * ff), *dup = (void *)at_row(dgate, dtype, 1, ff);
     for (int64_t i = 0; i < ff; i += RF_LANES) {
       int n = piece(ff, i);
@@ -107,8 +126,12 @@ static void swiglu_bwd_range(const rf_call *call, int64_t begin, int64_t end) {
 static void geglu_bwd_range(const rf_call *call, int64_t begin, int64_t end) {
   RF_FOR_DTYPE(gated_bwd_rows, rf_in(call, 0)->dtype, call, begin, end, true);
 }
-static void swiglu_bwd_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 10 * rf_in(call, 0)->shape[1], swiglu_bwd_range); }
-static void geglu_bwd_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 10 * rf_in(call, 0)->shape[1], geglu_bwd_range); }
+static void swiglu_bwd_run(const rf_call *call) {
+  rf_split(call, rf_rows_used(call, 0), 1, 10 * rf_in(call, 0)->shape[1], swiglu_bwd_range);
+}
+static void geglu_bwd_run(const rf_call *call) {
+  rf_split(call, rf_rows_used(call, 0), 1, 10 * rf_in(call, 0)->shape[1], geglu_bwd_range);
+}
 
 RF_INLINE void add_elements(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   for (int64_t i = begin; i < end; i += RF_LANES) {
@@ -116,10 +139,14 @@ RF_INLINE void add_elements(const rf_call *call, int64_t begin, int64_t end, rf_
     put(call->out[0], dtype, i, rf_v16_add(get(call->in[0], dtype, i, n), get(call->in[1], dtype, i, n)), n);
   }
 }
-static void add_range(const rf_call *call, int64_t begin, int64_t end) { RF_FOR_DTYPE(add_elements, rf_in(call, 0)->dtype, call, begin, end); }
-static void add_run(const rf_call *call) { rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 12, add_range); }
+static void add_range(const rf_call *call, int64_t begin, int64_t end) {
+  RF_FOR_DTYPE(add_elements, rf_in(call, 0)->dtype, call, begin, end);
+}
+static void add_run(const rf_call *call) {
+  rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 12, add_range);
+}
 
-/* ---- dropout: drawn again wherever it is needed, never stored ------------------------------------------------------ */
+/* ---- dropout: drawn again wherever it is needed, never stored -------------------------------- */
 
 RF_INLINE void add_dropout_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   rf_dropout drop = rf_dropout_of(call);
@@ -129,7 +156,8 @@ RF_INLINE void add_dropout_rows(const rf_call *call, int64_t begin, int64_t end,
     void *y = (void *)at_row(call->out[0], dtype, r, width);
     for (int64_t i = 0; i < width; i += RF_LANES) {
       int n = piece(width, i);
-      rf_v16 kept = rf_dropout_apply(&drop, get(h, dtype, i, n), call->run->first_token + r * drop.step, first + i);
+      rf_v16 kept =
+          rf_dropout_apply(&drop, get(h, dtype, i, n), call->run->first_token + r * drop.step, first + i);
       put(y, dtype, i, rf_v16_add(get(x, dtype, i, n), kept), n);
     }
   }
@@ -137,7 +165,9 @@ RF_INLINE void add_dropout_rows(const rf_call *call, int64_t begin, int64_t end,
 static void add_dropout_range(const rf_call *call, int64_t begin, int64_t end) {
   RF_FOR_DTYPE(add_dropout_rows, rf_in(call, 0)->dtype, call, begin, end);
 }
-static void add_dropout_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 12 * rf_in(call, 0)->shape[1], add_dropout_range); }
+static void add_dropout_run(const rf_call *call) {
+  rf_split(call, rf_rows_used(call, 0), 1, 12 * rf_in(call, 0)->shape[1], add_dropout_range);
+}
 
 RF_INLINE void dropout_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   rf_dropout drop = rf_dropout_of(call);
@@ -153,22 +183,30 @@ RF_INLINE void dropout_rows(const rf_call *call, int64_t begin, int64_t end, rf_
     }
     for (; i < width; i += RF_LANES) {
       int n = piece(width, i);
-      put(dh, dtype, i, rf_dropout_apply(&drop, get(dy, dtype, i, n), call->run->first_token + r * drop.step, first + i), n);
+      put(dh, dtype, i,
+          rf_dropout_apply(&drop, get(dy, dtype, i, n), call->run->first_token + r * drop.step, first + i),
+          n);
     }
   }
 }
-static void dropout_range(const rf_call *call, int64_t begin, int64_t end) { RF_FOR_DTYPE(dropout_rows, rf_in(call, 0)->dtype, call, begin, end); }
-static void dropout_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 8 * rf_in(call, 0)->shape[1], dropout_range); }
+static void dropout_range(const rf_call *call, int64_t begin, int64_t end) {
+  RF_FOR_DTYPE(dropout_rows, rf_in(call, 0)->dtype, call, begin, end);
+}
+static void dropout_run(const rf_call *call) {
+  rf_split(call, rf_rows_used(call, 0), 1, 8 * rf_in(call, 0)->shape[1], dropout_range);
+}
 
-/* ---- rope ---------------------------------------------------------------------------------------------------------- */
+/* ---- rope ------------------------------------------------------------------------------------ */
 
 enum { RF_ROPE_PAIRS = 512 }; /* H / 2 at most */
 
-/* qkv (n, (N+2K) H): the pairs (i, i + R/2), R = rope.dim, of the q and k heads turn; their other elements and the v heads are copied. */
+/* qkv (n, (N+2K) H): the pairs (i, i + R/2), R = rope.dim, of the q and k heads turn; their
+ * other elements and the v heads are copied. */
 RF_INLINE void rope_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   const rf_attr *attr = &call->op->attr;
   const int32_t *positions = call->in[1];
-  int64_t item = dtype == RF_BF16 ? 2 : 4, width = rf_in(call, 0)->shape[1], half = attr->rope.dim / 2, turned = attr->heads + attr->kv_heads;
+  int64_t item = dtype == RF_BF16 ? 2 : 4, width = rf_in(call, 0)->shape[1], half = attr->rope.dim / 2,
+          turned = attr->heads + attr->kv_heads;
   float high[RF_ROPE_PAIRS], low[RF_ROPE_PAIRS], cosine[RF_ROPE_PAIRS], sine[RF_ROPE_PAIRS];
   for (int64_t i = 0; i < half; i++) {
     double frequency = rf_rope_frequency(&attr->rope, i);
@@ -183,8 +221,10 @@ RF_INLINE void rope_rows(const rf_call *call, int64_t begin, int64_t end, rf_dty
       known = positions[r];
       for (int64_t i = 0; i < half; i += RF_LANES) {
         int n = piece(half, i);
-        rf_v16 position = rf_v16_set1((float)known), f = rf_v16_load_n(high + i, n), angle = rf_v16_mul(position, f);
-        rf_v16 rest = rf_v16_fma(position, rf_v16_load_n(low + i, n), rf_v16_fma(position, f, rf_v16_neg(angle)));
+        rf_v16 position = rf_v16_set1((float)known), f = rf_v16_load_n(high + i, n),
+               angle = rf_v16_mul(position, f);
+        rf_v16 rest =
+            rf_v16_fma(position, rf_v16_load_n(low + i, n), rf_v16_fma(position, f, rf_v16_neg(angle)));
         rf_v16 c, s = rf_v16_sincos(angle, rest, &c);
         rf_v16_store_n(cosine + i, c, n);
         rf_v16_store_n(sine + i, attr->inverse ? rf_v16_neg(s) : s, n);
@@ -194,16 +234,24 @@ RF_INLINE void rope_rows(const rf_call *call, int64_t begin, int64_t end, rf_dty
       int64_t base = h * attr->head_dim;
       for (int64_t i = 0; i < half; i += RF_LANES) {
         int n = piece(half, i);
-        rf_v16 a = get(x, dtype, base + i, n), b = get(x, dtype, base + half + i, n), c = get(cosine, RF_F32, i, n), s = get(sine, RF_F32, i, n);
+        rf_v16 a = get(x, dtype, base + i, n), b = get(x, dtype, base + half + i, n),
+               c = get(cosine, RF_F32, i, n), s = get(sine, RF_F32, i, n);
         put(y, dtype, base + i, rf_v16_fnma(b, s, rf_v16_mul(a, c)), n);
         put(y, dtype, base + half + i, rf_v16_fma(a, s, rf_v16_mul(b, c)), n);
       }
       int64_t still = attr->head_dim - 2 * half;
-      if (still > 0 && x != y) memcpy((void *)at_row(y, dtype, 1, base + 2 * half), at_row(x, dtype, 1, base + 2 * half), (size_t)(still * item));
+      if (still > 0 && x != y)
+        memcpy((void *)at_row(y, dtype, 1, base + 2 * half), at_row(x, dtype, 1, base + 2 * half),
+               (size_t)(still * item));
     }
     int64_t rest = turned * attr->head_dim;
-    if (x != y) memcpy((void *)at_row(y, dtype, 1, rest), at_row(x, dtype, 1, rest), (size_t)((width - rest) * item));
+    if (x != y)
+      memcpy((void *)at_row(y, dtype, 1, rest), at_row(x, dtype, 1, rest), (size_t)((width - rest) * item));
   }
 }
-static void rope_range(const rf_call *call, int64_t begin, int64_t end) { RF_FOR_DTYPE(rope_rows, rf_in(call, 0)->dtype, call, begin, end); }
-static void rope_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 8 * rf_in(call, 0)->shape[1], rope_range); }
+static void rope_range(const rf_call *call, int64_t begin, int64_t end) {
+  RF_FOR_DTYPE(rope_rows, rf_in(call, 0)->dtype, call, begin, end);
+}
+static void rope_run(const rf_call *call) {
+  rf_split(call, rf_rows_used(call, 0), 1, 8 * rf_in(call, 0)->shape[1], rope_range);
+}

@@ -1,16 +1,26 @@
-/* elementwise_table.h - which ops and dtypes the kernels of the *_body.h files take, and their rows for one ISA. Included once per ISA:
- * RF_TABLE is the table's name, RF_TABLE_ISA its level, RF_TABLE_SUFFIX the end of its kernels' names. */
+/* elementwise_table.h - which ops and dtypes the kernels of the *_body.h files take, and their
+ * rows for one ISA. Included once per ISA: RF_TABLE is the table's name, RF_TABLE_ISA its level,
+ * RF_TABLE_SUFFIX the end of its kernels' names. */
 
-static rf_dtype dtype_in(const rf_graph *graph, const rf_op *op, int slot) { return graph->tensor[op->input[slot]].dtype; }
+static rf_dtype dtype_in(const rf_graph *graph, const rf_op *op, int slot) {
+  return graph->tensor[op->input[slot]].dtype;
+}
 
-static bool accepts_activations(const rf_graph *graph, const rf_op *op) { return rf_is_activation(dtype_in(graph, op, 0)); }
+static bool accepts_activations(const rf_graph *graph, const rf_op *op) {
+  return rf_is_activation(dtype_in(graph, op, 0));
+}
 static bool accepts_f32(const rf_graph *graph, const rf_op *op) { return dtype_in(graph, op, 0) == RF_F32; }
-static bool accepts_f32_prefetch(const rf_graph *graph, const rf_op *op) { return accepts_f32(graph, op) && wants_prefetch(); }
+static bool accepts_f32_prefetch(const rf_graph *graph, const rf_op *op) {
+  return accepts_f32(graph, op) && wants_prefetch();
+}
 /* f32 beside f32, bf16 beside bf16, or bf16 activations beside f32 parameters. */
 static bool accepts_pair(rf_dtype activation, rf_dtype parameter) {
-  return rf_is_activation(activation) && rf_is_activation(parameter) && !(activation == RF_F32 && parameter == RF_BF16);
+  return rf_is_activation(activation) && rf_is_activation(parameter) &&
+         !(activation == RF_F32 && parameter == RF_BF16);
 }
-static bool accepts_norm(const rf_graph *graph, const rf_op *op) { return accepts_pair(dtype_in(graph, op, 0), dtype_in(graph, op, 1)); }
+static bool accepts_norm(const rf_graph *graph, const rf_op *op) {
+  return accepts_pair(dtype_in(graph, op, 0), dtype_in(graph, op, 1));
+}
 static bool accepts_layernorm(const rf_graph *graph, const rf_op *op) {
   return accepts_norm(graph, op) && dtype_in(graph, op, 2) == dtype_in(graph, op, 1);
 }
@@ -18,12 +28,15 @@ static bool accepts_embed(const rf_graph *graph, const rf_op *op) {
   rf_dtype x = graph->tensor[op->output[0]].dtype, table = dtype_in(graph, op, 2);
   return table == RF_PACKED ? rf_is_activation(x) : accepts_pair(x, table);
 }
-static bool accepts_embed_bwd(const rf_graph *graph, const rf_op *op) { return rf_is_activation(dtype_in(graph, op, 2)); }
+static bool accepts_embed_bwd(const rf_graph *graph, const rf_op *op) {
+  return rf_is_activation(dtype_in(graph, op, 2));
+}
 /* Mixtral's router; others are the reference's. */
 static bool accepts_route(const rf_graph *graph, const rf_op *op) {
   const rf_router *r = &op->attr.router;
   bool choice = !strcmp(op->def->name, "route") && op->input[1] >= 0;
-  return accepts_activations(graph, op) && !choice && !r->sigmoid && !r->as_is && r->groups == 0 && (r->scale == 0 || r->scale == 1);
+  return accepts_activations(graph, op) && !choice && !r->sigmoid && !r->as_is && r->groups == 0 &&
+         (r->scale == 0 || r->scale == 1);
 }
 static bool accepts_rope(const rf_graph *graph, const rf_op *op) {
   return accepts_activations(graph, op) && op->attr.rope.dim <= 2 * RF_ROPE_PAIRS && !op->attr.rope.tail;
@@ -62,7 +75,8 @@ const rf_kernel RF_TABLE[] = {
     RF_ROW(loss_sum, accepts_f32, NULL),
     RF_ROW(norm_sq, accepts_f32, norm_sq_workspace),
     RF_ROW(clip, NULL, NULL),
-    {"adamw", "adamw_prefetch_" RF_TABLE_SUFFIX, RF_TABLE_ISA, accepts_f32_prefetch, adamw_workspace, adamw_prefetch_run},
+    {"adamw", "adamw_prefetch_" RF_TABLE_SUFFIX, RF_TABLE_ISA, accepts_f32_prefetch, adamw_workspace,
+     adamw_prefetch_run},
     RF_ROW(adamw, accepts_f32, adamw_workspace),
     {NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
 };

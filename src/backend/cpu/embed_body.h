@@ -1,9 +1,12 @@
-/* embed_body.h - token and position tables: looked up, and their gradients added up; and the sum of the losses. Included once per ISA
- * (elementwise_*.c). */
+/* embed_body.h - token and position tables: looked up, and their gradients added up; and the sum
+ * of the losses. Included once per ISA (elementwise_*.c). */
 
-static float token_scale(const rf_call *call) { return call->op->attr.scale == 0 ? 1.0f : call->op->attr.scale; }
+static float token_scale(const rf_call *call) {
+  return call->op->attr.scale == 0 ? 1.0f : call->op->attr.scale;
+}
 
-RF_INLINE void embed_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype, rf_dtype table_dtype, bool positional) {
+RF_INLINE void embed_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype,
+                          rf_dtype table_dtype, bool positional) {
   const int32_t *tokens = call->in[0], *positions = call->in[1];
   int64_t width = rf_in(call, 2)->shape[1];
   rf_v16 by = rf_v16_set1(token_scale(call));
@@ -18,8 +21,10 @@ RF_INLINE void embed_rows(const rf_call *call, int64_t begin, int64_t end, rf_dt
     }
   }
 }
-/* The token's row out of a packed table, a block of each panel word at a time; everything else as above. */
-RF_INLINE void embed_packed_rows(const rf_call *call, int64_t begin, int64_t end, bool positional, rf_dtype dtype) {
+/* The token's row out of a packed table, a block of each panel word at a time; everything else
+ * as above. */
+RF_INLINE void embed_packed_rows(const rf_call *call, int64_t begin, int64_t end, bool positional,
+                                 rf_dtype dtype) {
   enum { PIECE = 256 };
   const int32_t *tokens = call->in[0], *positions = call->in[1];
   const rf_panels *panels = &rf_in(call, 2)->panels;
@@ -50,10 +55,14 @@ static void embed_range(const rf_call *call, int64_t begin, int64_t end) {
   if (call->in[3]) RF_BY_DTYPE(embed_rows, dtype, table_dtype, true, call, begin, end);
   else RF_BY_DTYPE(embed_rows, dtype, table_dtype, false, call, begin, end);
 }
-static void embed_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 12 * rf_in(call, 2)->shape[1], embed_range); }
+static void embed_run(const rf_call *call) {
+  rf_split(call, rf_rows_used(call, 0), 1, 12 * rf_in(call, 2)->shape[1], embed_range);
+}
 
-/* Adds dx (n, D), times `scale`, into the rows of `table` that `index` names, channels [from, to): rows of dx ascending. */
-RF_INLINE void scatter_add(const rf_call *call, float *table, const int32_t *index, float scale, int64_t from, int64_t to, rf_dtype dtype) {
+/* Adds dx (n, D), times `scale`, into the rows of `table` that `index` names, channels [from,
+ * to): rows of dx ascending. */
+RF_INLINE void scatter_add(const rf_call *call, float *table, const int32_t *index, float scale, int64_t from,
+                           int64_t to, rf_dtype dtype) {
   int64_t width = rf_in(call, 2)->shape[1], rows = rf_rows_used(call, 0);
   rf_v16 by = rf_v16_set1(scale);
   for (int64_t r = 0; r < rows; r++) {
@@ -69,10 +78,14 @@ RF_INLINE void scatter_add(const rf_call *call, float *table, const int32_t *ind
 static void embed_bwd_columns(const rf_call *call, int64_t from, int64_t to) {
   for (int slot = 0; slot < 2; slot++) {
     float scale = slot == 0 ? token_scale(call) : 1.0f;
-    if (call->out[slot]) RF_FOR_DTYPE(scatter_add, rf_in(call, 2)->dtype, call, call->out[slot], call->in[slot], scale, from, to);
+    if (call->out[slot])
+      RF_FOR_DTYPE(scatter_add, rf_in(call, 2)->dtype, call, call->out[slot], call->in[slot], scale, from,
+                   to);
   }
 }
-static void embed_bwd_zero(const rf_call *call, int64_t begin, int64_t end) { memset((char *)call->out[0] + begin, 0, (size_t)(end - begin)); }
+static void embed_bwd_zero(const rf_call *call, int64_t begin, int64_t end) {
+  memset((char *)call->out[0] + begin, 0, (size_t)(end - begin));
+}
 static void embed_bwd_run(const rf_call *call) {
   for (int slot = 0; slot < 2; slot++) {
     if (!call->out[slot] || rf_accumulates(call, slot)) continue;
@@ -83,7 +96,8 @@ static void embed_bwd_run(const rf_call *call) {
   rf_split(call, rf_in(call, 2)->shape[1], RF_LANES, 12 * rf_rows_used(call, 0), embed_bwd_columns);
 }
 
-/* nll, argmax, labels (n) -> metrics f64 (4) {sum of nll, valid tokens, correct tokens, 0}: one chain in double, a few KiB of input. */
+/* nll, argmax, labels (n) -> metrics f64 (4) {sum of nll, valid tokens, correct tokens, 0}: one
+ * chain in double, a few KiB of input. */
 static void loss_sum_run(const rf_call *call) {
   const float *nll = call->in[0];
   const int32_t *argmax = call->in[1], *labels = call->in[2];

@@ -1,5 +1,5 @@
-/* experts.c - the experts' linear layers: a product of gemm.h for each expert over its rows, which stand together. The workspace serves one
- * expert that every row has chosen. */
+/* experts.c - the experts' linear layers: a product of gemm.h for each expert over its rows,
+ * which stand together. The workspace serves one expert that every row has chosen. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/gemm.h"
 
@@ -9,13 +9,20 @@ static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 is the 
   rf_dtype w = graph->tensor[op->input[1]].dtype;
   return rf_is_activation(graph->tensor[op->input[0]].dtype) && (rf_is_activation(w) || w == RF_PACKED);
 }
-static bool accepts(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && !op->attr.fast; }
-static bool accepts_fast(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && op->attr.fast; }
+static bool accepts(const rf_graph *graph, const rf_op *op) {
+  return accepts_any(graph, op) && !op->attr.fast;
+}
+static bool accepts_fast(const rf_graph *graph, const rf_op *op) {
+  return accepts_any(graph, op) && op->attr.fast;
+}
 static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
-  return accepts(graph, op) && rf_gemm_is_bf16(graph->tensor[op->input[0]].dtype, &graph->tensor[op->input[1]]);
+  return accepts(graph, op) &&
+         rf_gemm_is_bf16(graph->tensor[op->input[0]].dtype, &graph->tensor[op->input[1]]);
 }
 /* An expert has each row once at most. */
-static int64_t most_rows(const rf_graph *graph, const rf_op *op) { return graph->tensor[op->input[0]].shape[0] / op->attr.experts_used; }
+static int64_t most_rows(const rf_graph *graph, const rf_op *op) {
+  return graph->tensor[op->input[0]].shape[0] / op->attr.experts_used;
+}
 
 static rf_gemm forward(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
@@ -85,19 +92,26 @@ static void rows_run(const rf_gemm_isa *isa, const rf_call *call, rf_gemm g) {
   }
 }
 
-static size_t matmul_experts_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
+static size_t matmul_experts_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op,
+                                       int threads) {
   rf_gemm g = forward(graph, op);
   return rf_gemm_workspace(isa, &g, threads);
 }
-static void matmul_experts_run(const rf_gemm_isa *isa, const rf_call *call) { rows_run(isa, call, forward(call->graph, call->op)); }
+static void matmul_experts_run(const rf_gemm_isa *isa, const rf_call *call) {
+  rows_run(isa, call, forward(call->graph, call->op));
+}
 
-static size_t matmul_experts_dx_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
+static size_t matmul_experts_dx_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op,
+                                          int threads) {
   rf_gemm g = backward_input(graph, op);
   return rf_gemm_workspace(isa, &g, threads);
 }
-static void matmul_experts_dx_run(const rf_gemm_isa *isa, const rf_call *call) { rows_run(isa, call, backward_input(call->graph, call->op)); }
+static void matmul_experts_dx_run(const rf_gemm_isa *isa, const rf_call *call) {
+  rows_run(isa, call, backward_input(call->graph, call->op));
+}
 
-static size_t matmul_experts_dw_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
+static size_t matmul_experts_dw_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op,
+                                          int threads) {
   rf_gemm g = backward_weight(graph, op);
   return rf_gemm_workspace(isa, &g, threads);
 }
@@ -119,13 +133,18 @@ static void matmul_experts_dw_run(const rf_gemm_isa *isa, const rf_call *call) {
   }
 }
 
-#define BIND_ALL(isa, gemm) RF_BIND(matmul_experts, isa, gemm) RF_BIND(matmul_experts_dx, isa, gemm) RF_BIND(matmul_experts_dw, isa, gemm)
+#define BIND_ALL(isa, gemm) \
+  RF_BIND(matmul_experts, isa, gemm) \
+  RF_BIND(matmul_experts_dx, isa, gemm) RF_BIND(matmul_experts_dw, isa, gemm)
 #define ROWS(isa, name, level) \
-  RF_BOUND_ROW(matmul_experts, isa, name, level), RF_BOUND_ROW(matmul_experts_dx, isa, name, level), RF_BOUND_ROW(matmul_experts_dw, isa, name, level)
+  RF_BOUND_ROW(matmul_experts, isa, name, level), RF_BOUND_ROW(matmul_experts_dx, isa, name, level), \
+      RF_BOUND_ROW(matmul_experts_dw, isa, name, level)
 
 #define TILES(op) {#op, "gemm_amx_32x32", RF_ISA_AMX, accepts_tiles, op##_amx_workspace, op##_amx_run},
 
-#define FAST(isa, level) {"matmul_experts", "fast_" #isa, level, accepts_fast, matmul_experts_##isa##_workspace, matmul_experts_##isa##_run},
+#define FAST(isa, level) \
+  {"matmul_experts",          "fast_" #isa, level, accepts_fast, matmul_experts_##isa##_workspace, \
+   matmul_experts_##isa##_run},
 
 #if defined(__x86_64__)
 BIND_ALL(amx, RF_GEMM_AMX)
@@ -137,8 +156,9 @@ BIND_ALL(base, RF_GEMM_BASE)
 
 const rf_kernel RF_CPU_EXPERTS[] = {
 #if defined(__x86_64__)
-    FAST(amx, RF_ISA_AMX) FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512) FAST(avx2, RF_ISA_AVX2) TILES(matmul_experts)
-        TILES(matmul_experts_dx) TILES(matmul_experts_dw) ROWS(avx512, "gemm_avx512_12x32", RF_ISA_AVX512),
+    FAST(amx, RF_ISA_AMX) FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512)
+        FAST(avx2, RF_ISA_AVX2) TILES(matmul_experts) TILES(matmul_experts_dx) TILES(matmul_experts_dw)
+            ROWS(avx512, "gemm_avx512_12x32", RF_ISA_AVX512),
     ROWS(avx2, "gemm_avx2_6x16", RF_ISA_AVX2),
 #endif
     ROWS(base, "gemm_base_4x16", RF_ISA_BASE),

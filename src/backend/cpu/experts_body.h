@@ -1,6 +1,8 @@
-/* experts_body.h - the router's choice, rows to their experts and back. Included once per ISA (elementwise_*.c). */
+/* experts_body.h - the router's choice, rows to their experts and back. Included once per ISA
+ * (elementwise_*.c). */
 
-/* The experts of the largest logits, of equal ones the lower id, and the softmax over them. What is no number counts as the smallest. */
+/* The experts of the largest logits, of equal ones the lower id, and the softmax over them. What
+ * is no number counts as the smallest. */
 RF_INLINE void route_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   int64_t experts = call->op->attr.experts, used = call->op->attr.experts_used;
   for (int64_t r = begin; r < end; r++) {
@@ -9,18 +11,25 @@ RF_INLINE void route_rows(const rf_call *call, int64_t begin, int64_t end, rf_dt
     int32_t *chosen = (int32_t *)call->out[1] + r * used;
     float last = INFINITY;
     int64_t last_id = -1;
-    for (int64_t j = 0; j < used; j++) { /* the best behind the last one, in the order (logit descending, id ascending) */
+    /* the best behind the last one, in the order (logit descending, id ascending) */
+    for (int64_t j = 0; j < used; j++) {
       float best = -INFINITY;
       int64_t best_id = -1;
       for (int64_t e = 0; e < experts; e++) {
-        float x = dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)logits)[e]) : ((const float *)logits)[e];
+        float x =
+            dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)logits)[e]) : ((const float *)logits)[e];
         if (!(x == x)) x = -INFINITY;
         bool behind = x < last || (x == last && e > last_id);
-        if (behind && (best_id < 0 || x > best)) { best = x; best_id = e; }
+        if (behind && (best_id < 0 || x > best)) {
+          best = x;
+          best_id = e;
+        }
       }
-      last = best; last_id = best_id;
+      last = best;
+      last_id = best_id;
       chosen[j] = (int32_t)best_id;
-      value[j] = dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)logits)[best_id]) : ((const float *)logits)[best_id];
+      value[j] = dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)logits)[best_id])
+                                  : ((const float *)logits)[best_id];
     }
     rf_v16 sum = rf_v16_zero(), top = rf_v16_set1(value[0]);
     for (int64_t j = 0; j < used; j += RF_LANES) {
@@ -36,7 +45,9 @@ RF_INLINE void route_rows(const rf_call *call, int64_t begin, int64_t end, rf_dt
     }
   }
 }
-static void route_range(const rf_call *call, int64_t begin, int64_t end) { RF_FOR_DTYPE(route_rows, rf_in(call, 0)->dtype, call, begin, end); }
+static void route_range(const rf_call *call, int64_t begin, int64_t end) {
+  RF_FOR_DTYPE(route_rows, rf_in(call, 0)->dtype, call, begin, end);
+}
 static void route_run(const rf_call *call) {
   int64_t rows = rf_rows_used(call, 0), experts = call->op->attr.experts, used = call->op->attr.experts_used;
   const int32_t *chosen = call->out[1];
@@ -56,7 +67,8 @@ static void route_run(const rf_call *call) {
 RF_INLINE void route_bwd_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   int64_t experts = call->op->attr.experts, used = call->op->attr.experts_used;
   for (int64_t r = begin; r < end; r++) {
-    const float *weights = (const float *)call->in[1] + r * used, *dweights = (const float *)call->in[3] + r * used;
+    const float *weights = (const float *)call->in[1] + r * used,
+                *dweights = (const float *)call->in[3] + r * used;
     const int32_t *chosen = (const int32_t *)call->in[2] + r * used;
     void *dlogits = (void *)at_row(call->out[0], dtype, r, experts);
     rf_v16 sum = rf_v16_zero();
@@ -76,22 +88,28 @@ RF_INLINE void route_bwd_rows(const rf_call *call, int64_t begin, int64_t end, r
 static void route_bwd_range(const rf_call *call, int64_t begin, int64_t end) {
   RF_FOR_DTYPE(route_bwd_rows, rf_in(call, 0)->dtype, call, begin, end);
 }
-static void route_bwd_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 16, 8 * call->op->attr.experts, route_bwd_range); }
+static void route_bwd_run(const rf_call *call) {
+  rf_split(call, rf_rows_used(call, 0), 16, 8 * call->op->attr.experts, route_bwd_range);
+}
 
 /* Rows in use of the tokens behind `place`. */
 RF_INLINE int64_t tokens_used(const rf_call *call, int slot) {
-  return rf_rows_of_walk(call->graph, rf_in(call, slot)->shape[0] / call->op->attr.experts_used, call->run->rows);
+  return rf_rows_of_walk(call->graph, rf_in(call, slot)->shape[0] / call->op->attr.experts_used,
+                         call->run->rows);
 }
 
 static void dispatch_range(const rf_call *call, int64_t begin, int64_t end) {
   rf_dtype dtype = rf_in(call, 0)->dtype;
-  int64_t width = rf_in(call, 0)->shape[1], used = call->op->attr.experts_used, bytes = width * (dtype == RF_BF16 ? 2 : 4);
+  int64_t width = rf_in(call, 0)->shape[1], used = call->op->attr.experts_used,
+          bytes = width * (dtype == RF_BF16 ? 2 : 4);
   const int32_t *place = call->in[1];
   for (int64_t i = begin * used; i < end * used; i++)
-    memcpy((char *)call->out[0] + place[i] * bytes, (const char *)call->in[0] + i / used * bytes, (size_t)bytes);
+    memcpy((char *)call->out[0] + place[i] * bytes, (const char *)call->in[0] + i / used * bytes,
+           (size_t)bytes);
 }
 static void dispatch_run(const rf_call *call) {
-  rf_split(call, tokens_used(call, 1), 1, 4 * rf_in(call, 0)->shape[1] * (1 + call->op->attr.experts_used), dispatch_range);
+  rf_split(call, tokens_used(call, 1), 1, 4 * rf_in(call, 0)->shape[1] * (1 + call->op->attr.experts_used),
+           dispatch_range);
 }
 
 RF_INLINE void dispatch_bwd_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
@@ -101,7 +119,8 @@ RF_INLINE void dispatch_bwd_rows(const rf_call *call, int64_t begin, int64_t end
     for (int64_t d = 0; d < width; d += RF_LANES) {
       int n = piece(width, d);
       rf_v16 sum = rf_v16_zero();
-      for (int64_t i = r * used; i < (r + 1) * used; i++) sum = rf_v16_add(sum, get(at_row(call->in[0], dtype, place[i], width), dtype, d, n));
+      for (int64_t i = r * used; i < (r + 1) * used; i++)
+        sum = rf_v16_add(sum, get(at_row(call->in[0], dtype, place[i], width), dtype, d, n));
       put((void *)at_row(call->out[0], dtype, r, width), dtype, d, sum, n);
     }
 }
@@ -109,7 +128,8 @@ static void dispatch_bwd_range(const rf_call *call, int64_t begin, int64_t end) 
   RF_FOR_DTYPE(dispatch_bwd_rows, rf_in(call, 0)->dtype, call, begin, end);
 }
 static void dispatch_bwd_run(const rf_call *call) {
-  rf_split(call, tokens_used(call, 1), 1, 4 * rf_in(call, 0)->shape[1] * (1 + call->op->attr.experts_used), dispatch_bwd_range);
+  rf_split(call, tokens_used(call, 1), 1, 4 * rf_in(call, 0)->shape[1] * (1 + call->op->attr.experts_used),
+           dispatch_bwd_range);
 }
 
 RF_INLINE void combine_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
@@ -121,13 +141,17 @@ RF_INLINE void combine_rows(const rf_call *call, int64_t begin, int64_t end, rf_
       int n = piece(width, d);
       rf_v16 sum = rf_v16_zero();
       for (int64_t i = r * used; i < (r + 1) * used; i++)
-        sum = rf_v16_fma(rf_v16_set1(weights[i]), get(at_row(call->in[0], dtype, place[i], width), dtype, d, n), sum);
+        sum = rf_v16_fma(rf_v16_set1(weights[i]),
+                         get(at_row(call->in[0], dtype, place[i], width), dtype, d, n), sum);
       put((void *)at_row(call->out[0], dtype, r, width), dtype, d, sum, n);
     }
 }
-static void combine_range(const rf_call *call, int64_t begin, int64_t end) { RF_FOR_DTYPE(combine_rows, rf_in(call, 0)->dtype, call, begin, end); }
+static void combine_range(const rf_call *call, int64_t begin, int64_t end) {
+  RF_FOR_DTYPE(combine_rows, rf_in(call, 0)->dtype, call, begin, end);
+}
 static void combine_run(const rf_call *call) {
-  rf_split(call, tokens_used(call, 2), 1, 4 * rf_in(call, 0)->shape[1] * (1 + call->op->attr.experts_used), combine_range);
+  rf_split(call, tokens_used(call, 2), 1, 4 * rf_in(call, 0)->shape[1] * (1 + call->op->attr.experts_used),
+           combine_range);
 }
 
 RF_INLINE void combine_bwd_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
@@ -136,7 +160,8 @@ RF_INLINE void combine_bwd_rows(const rf_call *call, int64_t begin, int64_t end,
   const int32_t *place = call->in[2];
   float *dweights = call->out[1];
   for (int64_t i = begin * used; i < end * used; i++) {
-    const void *h = at_row(call->in[0], dtype, place[i], width), *dy = at_row(call->in[3], dtype, i / used, width);
+    const void *h = at_row(call->in[0], dtype, place[i], width),
+               *dy = at_row(call->in[3], dtype, i / used, width);
     void *dh = call->out[0] ? (void *)at_row(call->out[0], dtype, place[i], width) : NULL;
     rf_v16 dot = rf_v16_zero(), weight = rf_v16_set1(weights[i]);
     for (int64_t d = 0; d < width; d += RF_LANES) {
@@ -152,5 +177,6 @@ static void combine_bwd_range(const rf_call *call, int64_t begin, int64_t end) {
   RF_FOR_DTYPE(combine_bwd_rows, rf_in(call, 0)->dtype, call, begin, end);
 }
 static void combine_bwd_run(const rf_call *call) {
-  rf_split(call, tokens_used(call, 2), 1, 4 * rf_in(call, 0)->shape[1] * (1 + 2 * call->op->attr.experts_used), combine_bwd_range);
+  rf_split(call, tokens_used(call, 2), 1,
+           4 * rf_in(call, 0)->shape[1] * (1 + 2 * call->op->attr.experts_used), combine_bwd_range);
 }

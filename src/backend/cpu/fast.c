@@ -1,4 +1,5 @@
-/* fast.c - who computes which tile of a product in 8 bits: rows are packed once, then threads take panels of B. */
+/* fast.c - who computes which tile of a product in 8 bits: rows are packed once, then threads
+ * take panels of B. */
 #include "backend/cpu/fast.h"
 
 #include "backend/cpu/shares.h"
@@ -6,26 +7,32 @@
 
 #include <omp.h>
 
-/* Strips that go past a part of a panel before the next part: their sums stay in the L2. And panels whose parts at one place of k come one after the other:
- * what strips hold for that place stays there too. */
+/* Strips that go past a part of a panel before the next part: their sums stay in the L2. And
+ * panels whose parts at one place of k come one after the other: what strips hold for that place
+ * stays there too. */
 enum { STRIPS_MOST = 32, PANELS_MOST = 4, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static bool is_many(const rf_fast_isa *fast, int64_t m) { return fast->many && m > RF_FAST_FEW; }
-static int64_t strip_rows(const rf_fast_isa *fast, int64_t m) { return is_many(fast, m) ? RF_FAST_ROWS : RF_FAST_FEW; }
+static int64_t strip_rows(const rf_fast_isa *fast, int64_t m) {
+  return is_many(fast, m) ? RF_FAST_ROWS : RF_FAST_FEW;
+}
 static bool is_wide(const rf_gemm *g) { return g->panels->part[0].type->number == RF_Q_INT8; }
 /* Of one strip, in blocks as long as some part of B has them. */
 static int64_t strip_bytes(const rf_fast_isa *fast, const rf_gemm *g, int64_t m, bool is_long) {
   bool has = false;
   for (int i = 0; i < g->panels->parts; i++) has |= rf_fast_is_long(g->panels->part[i].type) == is_long;
   int64_t rows = strip_rows(fast, m);
-  return !has ? 0 : is_long ? rf_fast_strip_bytes(true, rows, g->k) : ceil_div(g->k, fast->steps) * fast->row_bytes * rows;
+  return !has      ? 0
+         : is_long ? rf_fast_strip_bytes(true, rows, g->k)
+                   : ceil_div(g->k, fast->steps) * fast->row_bytes * rows;
 }
 /* Of one thread. */
 static int64_t room_bytes(const rf_fast_isa *fast, int64_t m) {
   int64_t strips = ceil_div(m, RF_FAST_ROWS);
   if (!is_many(fast, m)) return RF_FAST_PANELS * RF_FAST_FEW * RF_PANEL_LANES * (int64_t)sizeof(float);
-  return RF_FAST_ROOM + PANELS_MOST * (strips < STRIPS_MOST ? strips : STRIPS_MOST) * STRIP_SUMS * (int64_t)sizeof(float);
+  return RF_FAST_ROOM +
+         PANELS_MOST * (strips < STRIPS_MOST ? strips : STRIPS_MOST) * STRIP_SUMS * (int64_t)sizeof(float);
 }
 static size_t bytes_for(const rf_fast_isa *fast, const rf_gemm *g, int64_t m, int threads) {
   int64_t strip = strip_bytes(fast, g, m, false) + strip_bytes(fast, g, m, true);
@@ -55,8 +62,12 @@ static int used_of(const job *j, int64_t strip) {
   return (int)(left < j->rows ? left : j->rows);
 }
 /* What rows are packed for: all sixteen, or the next of 1, 2, 4, 8. */
-static int packed_for(const job *j, int used) { return j->rows == RF_FAST_ROWS ? RF_FAST_ROWS : used > 4 ? 8 : used > 2 ? 4 : used; }
-static const char *panel_at(const job *j, const rf_panel *panel) { return (const char *)j->g->b + panel->offset; }
+static int packed_for(const job *j, int used) {
+  return j->rows == RF_FAST_ROWS ? RF_FAST_ROWS : used > 4 ? 8 : used > 2 ? 4 : used;
+}
+static const char *panel_at(const job *j, const rf_panel *panel) {
+  return (const char *)j->g->b + panel->offset;
+}
 
 static void few_rows(job *j, int thread, int threads, char *room) {
   float *y = (float *)(void *)room;
@@ -69,43 +80,54 @@ static void few_rows(job *j, int thread, int threads, char *room) {
       const char *const strip[] = {j->strips[0] + s * j->bytes[0], j->strips[1] + s * j->bytes[1]};
       j->fast->panels(panel, count, j->g->b, j->g->k, strip, rows, y);
       for (int i = 0; i < count; i++)
-        j->gemm->finish(j->g, y + i * rows * RF_PANEL_LANES, RF_PANEL_LANES, s * j->rows, used, panel[i].first, panel[i].used);
+        j->gemm->finish(j->g, y + i * rows * RF_PANEL_LANES, RF_PANEL_LANES, s * j->rows, used,
+                        panel[i].first, panel[i].used);
     }
   }
 }
 
-/* Strips [s0, s1) times `count` panels from p0 on; meanwhile what comes next, from `after` on, is fetched. */
-static void panels_of_strips(const job *j, int64_t p0, int count, int64_t s0, int64_t s1, const char *after, char *room) {
+/* Strips [s0, s1) times `count` panels from p0 on; meanwhile what comes next, from `after` on,
+ * is fetched. */
+static void panels_of_strips(const job *j, int64_t p0, int count, int64_t s0, int64_t s1, const char *after,
+                             char *room) {
   float *sums = (float *)(void *)(room + RF_FAST_ROOM);
   rf_panel panel[PANELS_MOST];
   int64_t k_bytes[PANELS_MOST]; /* of the part of a panel that is unpacked at a time */
-  for (int p = 0; p < count; p++)
-    { panel[p] = rf_panels_at(j->g->panels, p0 + p); k_bytes[p] = RF_FAST_KC * panel[p].block_bytes / panel[p].type->values; }
+  for (int p = 0; p < count; p++) {
+    panel[p] = rf_panels_at(j->g->panels, p0 + p);
+    k_bytes[p] = RF_FAST_KC * panel[p].block_bytes / panel[p].type->values;
+  }
   for (int64_t k = 0; k < j->g->k; k += RF_FAST_KC) {
     int64_t end = k + RF_FAST_KC < j->g->k ? k + RF_FAST_KC : j->g->k;
     for (int p = 0; p < count; p++) {
       rf_fast_block block = j->fast->unpack(&panel[p], panel_at(j, &panel[p]), k, end, room);
       int next = p + 1 < count ? p + 1 : 0;
-      const char *ahead = next == 0 && end == j->g->k ? after : panel_at(j, &panel[next]) + (k / RF_FAST_KC + (next == 0)) * k_bytes[next];
+      const char *ahead = next == 0 && end == j->g->k
+                              ? after
+                              : panel_at(j, &panel[next]) + (k / RF_FAST_KC + (next == 0)) * k_bytes[next];
       int64_t share = ceil_div(ceil_div(k_bytes[next], s1 - s0), 64) * 64;
       bool is_long = rf_fast_is_long(panel[p].type);
       for (int64_t s = s0; s < s1; s++) {
-        int64_t before = is_long ? rf_fast_strip_bytes(true, RF_FAST_ROWS, k) : k / j->fast->steps * j->fast->row_bytes * RF_FAST_ROWS;
+        int64_t before = is_long ? rf_fast_strip_bytes(true, RF_FAST_ROWS, k)
+                                 : k / j->fast->steps * j->fast->row_bytes * RF_FAST_ROWS;
         const char *strip = j->strips[is_long] + s * j->bytes[is_long] + before;
-        j->fast->many(&block, strip, used_of(j, s), k == 0, sums + ((s1 - s0) * p + s - s0) * STRIP_SUMS, ahead + (s - s0) * share, share);
+        j->fast->many(&block, strip, used_of(j, s), k == 0, sums + ((s1 - s0) * p + s - s0) * STRIP_SUMS,
+                      ahead + (s - s0) * share, share);
       }
     }
   }
   for (int p = 0; p < count; p++)
     for (int64_t s = s0; s < s1; s++)
-      j->gemm->finish(j->g, sums + ((s1 - s0) * p + s - s0) * STRIP_SUMS, RF_PANEL_LANES, s * j->rows, used_of(j, s), panel[p].first, panel[p].used);
+      j->gemm->finish(j->g, sums + ((s1 - s0) * p + s - s0) * STRIP_SUMS, RF_PANEL_LANES, s * j->rows,
+                      used_of(j, s), panel[p].first, panel[p].used);
 }
 
 static void many_rows(job *j, int thread, int threads, char *room) {
   int most = j->count > 4 ? PANELS_MOST : 1, count;
   while (most > 1 && j->panels < 8 * most * threads) most /= 2;
   for (int64_t p; (count = rf_shares_take(&j->shares, thread, most, &p));) {
-    rf_panel first = rf_panels_at(j->g->panels, p), after = rf_panels_at(j->g->panels, p + count < j->panels ? p + count : p);
+    rf_panel first = rf_panels_at(j->g->panels, p),
+             after = rf_panels_at(j->g->panels, p + count < j->panels ? p + count : p);
     for (int64_t s = 0; s < j->count; s += STRIPS_MOST) {
       int64_t end = s + STRIPS_MOST < j->count ? s + STRIPS_MOST : j->count;
       panels_of_strips(j, p, count, s, end, panel_at(j, end < j->count ? &first : &after), room);
@@ -113,15 +135,24 @@ static void many_rows(job *j, int thread, int threads, char *room) {
   }
 }
 
-void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm *g, int threads, void *workspace) {
+void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm *g, int threads,
+                 void *workspace) {
   enum { PACK = 1024 }; /* steps at a time */
   if (g->m <= 0 || g->n <= 0) return;
   if (is_wide(g)) fast = fast->wide;
   bool many = is_many(fast, g->m);
-  job j = {.fast = fast, .gemm = gemm, .g = g, .rows = strip_rows(fast, g->m), .panels = rf_panels_count(g->panels)};
+  job j = {.fast = fast,
+           .gemm = gemm,
+           .g = g,
+           .rows = strip_rows(fast, g->m),
+           .panels = rf_panels_count(g->panels)};
   j.count = ceil_div(g->m, j.rows);
   char *rooms = workspace;
-  for (int i = 0; i < 2; i++) { j.strips[i] = rooms; j.bytes[i] = strip_bytes(fast, g, g->m, i); rooms += j.count * j.bytes[i]; }
+  for (int i = 0; i < 2; i++) {
+    j.strips[i] = rooms;
+    j.bytes[i] = strip_bytes(fast, g, g->m, i);
+    rooms += j.count * j.bytes[i];
+  }
   rf_shares_cut(&j.shares, j.panels, threads);
   int64_t room = room_bytes(fast, g->m), parts = ceil_div(g->k, PACK);
 #pragma omp parallel num_threads(threads)
@@ -132,7 +163,9 @@ void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm
       int64_t s = i / parts, k = i % parts * PACK;
       int used = used_of(&j, s);
       for (int l = 0; l < 2; l++)
-        if (j.bytes[l]) fast->pack(g, l, s * j.rows, used, packed_for(&j, used), k, k + PACK < g->k ? k + PACK : g->k, j.strips[l] + s * j.bytes[l]);
+        if (j.bytes[l])
+          fast->pack(g, l, s * j.rows, used, packed_for(&j, used), k, k + PACK < g->k ? k + PACK : g->k,
+                     j.strips[l] + s * j.bytes[l]);
     }
     RF_STAMP_BARRIER;
     int thread = omp_get_thread_num();

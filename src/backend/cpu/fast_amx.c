@@ -1,5 +1,7 @@
-/* fast_amx.c - products in 8 bits of many rows with the tile unit: sixteen rows times sixteen lanes times a run, as integers, which vectors then scale
- * and add up. The sums of integers are exact, so the bits are those of every other ISA; few rows take the dot products of byte quadruples. */
+/* fast_amx.c - products in 8 bits of many rows with the tile unit: sixteen rows times sixteen
+ * lanes times a run, as integers, which vectors then scale and add up. The sums of integers are
+ * exact, so the bits are those of every other ISA; few rows take the dot products of byte
+ * quadruples. */
 #include "backend/cpu/fast_codes.h"
 #include "backend/cpu/tiles.h"
 
@@ -9,23 +11,27 @@ enum { CODE_BIAS = 0 };
 #include "backend/cpu/fast_unpack.h"
 
 /* Tiles 0 to 3 hold sums, 4 and 6 rows and codes of 32 values of k, 5 and 7 of 64. */
-static const rf_tile_shapes TILES = {.palette = 1, .row_bytes = {64, 64, 64, 64, 32, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 8, 16}};
+static const rf_tile_shapes TILES = {
+    .palette = 1, .row_bytes = {64, 64, 64, 64, 32, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 8, 16}};
 static void open_tiles(void) { _tile_loadconfig(&TILES); }
 static void close_tiles(void) { _tile_release(); }
 
-/* Sums of a run leave their tile through memory, AHEAD runs before vectors take them. Of a run (20 ns for 16 x 16 x 32 on a Sapphire Rapids core) the
- * product is 5 ns, the store 5 and the vectors 8; they overlap little. What lost: two runs and then both scaled, 85 % of this; runs of the next lanes before
- * the end of these, 90 %; four runs of all lanes at once, 97 %. */
+/* Sums of a run leave their tile through memory, AHEAD runs before vectors take them. Of a run
+ * (20 ns for 16 x 16 x 32 on a Sapphire Rapids core) the product is 5 ns, the store 5 and the
+ * vectors 8; they overlap little. What lost: two runs and then both scaled, 85 % of this; runs
+ * of the next lanes before the end of these, 90 %; four runs of all lanes at once, 97 %. */
 #define SIXTEEN(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
 #define ROW_LOAD(r) w_float acc##r = first ? w_set(0) : _mm512_loadu_ps(y + (r)*RF_PANEL_LANES);
 #define ROW_STORE(r) _mm512_storeu_ps(y + (r)*RF_PANEL_LANES, acc##r);
 #define ROW_JOIN(r) \
-  acc##r = _mm512_fmadd_ps(d0, _mm512_mul_ps(w_set(scale[r]), w_integer(_mm512_load_si512(sums + 16 * (r)))), acc##r); \
+  acc##r = _mm512_fmadd_ps( \
+      d0, _mm512_mul_ps(w_set(scale[r]), w_integer(_mm512_load_si512(sums + 16 * (r)))), acc##r); \
   if (offsets) acc##r = _mm512_fmadd_ps(e0, w_set(scale[RF_FAST_ROWS + (r)]), acc##r);
 /* (A run of 16 is one of 32 whose other half's codes are the zeros beside its own.) */
 #define MULTIPLY(into, run) \
   _tile_loadd(4, strip + STRIDE * ((run) / turns), RF_FAST_BLOCK); \
-  _tile_loadd(6, codes + block->stride * ((run) / turns) + 16 * RF_PANEL_LANES * ((run) % turns), 4 * RF_PANEL_LANES); \
+  _tile_loadd(6, codes + block->stride * ((run) / turns) + 16 * RF_PANEL_LANES * ((run) % turns), \
+              4 * RF_PANEL_LANES); \
   _tile_zero(into); \
   _tile_dpbssd(into, 4, 6); \
   _tile_stored(into, room[(run) % SLOTS], 64);
@@ -36,12 +42,14 @@ static void close_tiles(void) { _tile_release(); }
   if (i >= AHEAD && i + (t) < runs + AHEAD) { \
     const int run = i + (t)-AHEAD; \
     const int32_t *sums = room[run % SLOTS]; \
-    const float *scale = (const float *)(const void *)(strip + STRIDE * (run / turns) + RF_FAST_BLOCK * RF_FAST_ROWS); \
-    w_float d0 = _mm512_loadu_ps(d + run * RF_PANEL_LANES), e0 = offsets ? _mm512_loadu_ps(e + run * RF_PANEL_LANES) : d0; \
+    const float *scale = \
+        (const float *)(const void *)(strip + STRIDE * (run / turns) + RF_FAST_BLOCK * RF_FAST_ROWS); \
+    w_float d0 = _mm512_loadu_ps(d + run * RF_PANEL_LANES), \
+            e0 = offsets ? _mm512_loadu_ps(e + run * RF_PANEL_LANES) : d0; \
     SIXTEEN(ROW_JOIN) \
   }
-RF_INLINE void tiles(int count, bool halves, bool offsets, const rf_fast_block *block, int lane, const char *strip, bool first, float *y,
-                     coming *later) {
+RF_INLINE void tiles(int count, bool halves, bool offsets, const rf_fast_block *block, int lane,
+                     const char *strip, bool first, float *y, coming *later) {
   enum { STRIDE = RF_FAST_ITEMS * RF_FAST_ROWS * 4, AHEAD = 4, SLOTS = 8 };
   _Alignas(64) int32_t room[SLOTS][16 * 16];
   const int turns = halves ? 2 : 1, runs = count * turns;
@@ -58,7 +66,8 @@ RF_INLINE void tiles(int count, bool halves, bool offsets, const rf_fast_block *
   }
   SIXTEEN(ROW_STORE)
 }
-RF_INLINE void kind_of_tiles(int count, const rf_fast_block *block, const char *strip, bool first, float *sums, coming *later) {
+RF_INLINE void kind_of_tiles(int count, const rf_fast_block *block, const char *strip, bool first,
+                             float *sums, coming *later) {
   for (int lane = 0; lane < block->lanes; lane += W_LANES) {
     if (block->halves) tiles(count, true, false, block, lane, strip, first, sums + lane, later);
     else if (block->e) tiles(count, false, true, block, lane, strip, first, sums + lane, later);
@@ -66,8 +75,10 @@ RF_INLINE void kind_of_tiles(int count, const rf_fast_block *block, const char *
   }
 }
 
-/* ---- q4_k and q5_k: codes times their run's c, in two bytes each, so one sum of integers for 128 values --------------------------------------------
- * [sixteen lanes][64 of k][low and high][quadruple of k][lane]: q (c % 8) and q (c / 8), both unsigned (and a byte each: 31 * 7). */
+/* ---- q4_k and q5_k: codes times their run's c, in two bytes each, so one sum of integers for
+ *   128 values ----
+ * [sixteen lanes][64 of k][low and high][quadruple of k][lane]: q (c % 8) and q (c / 8), both
+ * unsigned (and a byte each: 31 * 7). */
 enum { CODE_PLANE = 1024, LANES_BYTES = 2 * RF_FAST_KC * W_LANES };
 
 RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char *at, int64_t k0, char *room) {
@@ -87,7 +98,8 @@ RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char 
       low = w_or(low, w_left(low, 16)), high = w_or(high, w_left(high, 16));
 #pragma GCC unroll 8
       for (int j = 0; j < 8; j++) { /* bytes of a pair do not meet */
-        w_word codes = run_codes(type, run_low(type, &b, run, j / 4, j % 4), run_high(type, &b, run, j / 4, j % 4, &none));
+        w_word codes = run_codes(type, run_low(type, &b, run, j / 4, j % 4),
+                                 run_high(type, &b, run, j / 4, j % 4, &none));
         _mm512_storeu_si512(to + 64 * j, _mm512_mullo_epi16(codes, low));
         _mm512_storeu_si512(to + CODE_PLANE + 64 * j, _mm512_mullo_epi16(codes, high));
       }
@@ -95,13 +107,15 @@ RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char 
     }
     w_float scale, offset;
     long_scale(&b, &scale, &offset);
-    _mm512_storeu_ps(d + l, scale); _mm512_storeu_ps(d + RF_PANEL_LANES + l, offset);
+    _mm512_storeu_ps(d + l, scale);
+    _mm512_storeu_ps(d + RF_PANEL_LANES + l, offset);
   }
   return block;
 }
 
-/* Sums of 128 values leave their tiles while those of the next 128 are made; vectors take them meanwhile. (Tiles and vectors of 512 bits hold each other up
- * wherever they meet: what counts is how few vectors there are.) */
+/* Sums of 128 values leave their tiles while those of the next 128 are made; vectors take them
+ * meanwhile. (Tiles and vectors of 512 bits hold each other up wherever they meet: what counts
+ * is how few vectors there are.) */
 typedef int32_t long_sums[2][16 * 16];
 #define L_JOIN(r) \
   { \
@@ -137,13 +151,15 @@ typedef int32_t long_sums[2][16 * 16];
   if (before) { \
     SIXTEEN(L_JOIN) \
   }
-/* Products of half `half` of lanes [lane, lane + 16), unless there are none left, and sums of the half before, if any. */
-RF_INLINE void long_tiles(int half, bool more, bool before, const rf_fast_block *block, int lane, const char *strip, bool first, float *y,
-                          coming *later) {
+/* Products of half `half` of lanes [lane, lane + 16), unless there are none left, and sums of
+ * the half before, if any. */
+RF_INLINE void long_tiles(int half, bool more, bool before, const rf_fast_block *block, int lane,
+                          const char *strip, bool first, float *y, coming *later) {
   enum { HALF = RF_FAST_LONG_ITEMS * 4 * RF_FAST_ROWS };
   const int past = half ? lane : before ? lane - W_LANES : 0;
   const bool zero = first && half; /* the half before is the first */
-  const char *codes = block->codes + lane / W_LANES * LANES_BYTES + half * 4 * CODE_PLANE, *rows = strip + half * HALF;
+  const char *codes = block->codes + lane / W_LANES * LANES_BYTES + half * 4 * CODE_PLANE,
+             *rows = strip + half * HALF;
   const rf_fast_long rest = rf_fast_long_at(strip + !half * HALF, RF_FAST_ROWS);
   const int32_t *m = block->m + 2 * !half * RF_PANEL_LANES + past;
   _Alignas(64) long_sums sums;
@@ -156,7 +172,8 @@ RF_INLINE void long_tiles(int half, bool more, bool before, const rf_fast_block 
     L_TILES(0, 1, 2, 3)
   }
 }
-RF_INLINE void long_lanes(const rf_fast_block *block, const char *strip, bool first, float *sums, coming *later) {
+RF_INLINE void long_lanes(const rf_fast_block *block, const char *strip, bool first, float *sums,
+                          coming *later) {
   long_tiles(0, true, false, block, 0, strip, first, sums, later);
   for (int lane = 0;;) {
     long_tiles(1, true, true, block, lane, strip, first, sums, later);
@@ -167,7 +184,8 @@ RF_INLINE void long_lanes(const rf_fast_block *block, const char *strip, bool fi
   long_tiles(0, false, true, block, block->lanes, strip, first, sums, later);
 }
 
-static void many(const rf_fast_block *block, const void *strip, int used, bool first, float *sums, const char *ahead, int64_t ahead_bytes) {
+static void many(const rf_fast_block *block, const void *strip, int used, bool first, float *sums,
+                 const char *ahead, int64_t ahead_bytes) {
   enum { WHOLE = RF_FAST_KC / RF_FAST_BLOCK };
   (void)used; /* others are zeros */
   if (block->c) {
@@ -175,23 +193,31 @@ static void many(const rf_fast_block *block, const void *strip, int used, bool f
     long_lanes(block, strip, first, sums, &later);
     return;
   }
-  coming later = coming_of(ahead, ahead_bytes, block->lanes / W_LANES * ((block->halves ? 2 : 1) * block->count / 4 + 1));
+  coming later = coming_of(ahead, ahead_bytes,
+                           block->lanes / W_LANES * ((block->halves ? 2 : 1) * block->count / 4 + 1));
   if (block->count == WHOLE) kind_of_tiles(WHOLE, block, strip, first, sums, &later);
   else kind_of_tiles(block->count, block, strip, first, sums, &later);
 }
 
 /* Codes of q8_0 are signed bytes as they lie: only their scales are taken out. */
-static rf_fast_block unpack_signed(const rf_panel *panel, const char *at, int64_t k0, int64_t k1, void *room) {
-  if (panel->type->number != RF_Q_Q8_0 || panel->lanes != RF_PANEL_LANES) return unpack(panel, at, k0, k1, room);
+static rf_fast_block unpack_signed(const rf_panel *panel, const char *at, int64_t k0, int64_t k1,
+                                   void *room) {
+  if (panel->type->number != RF_Q_Q8_0 || panel->lanes != RF_PANEL_LANES)
+    return unpack(panel, at, k0, k1, room);
   float *d = room;
   const char *first = at + k0 / RF_FAST_BLOCK * panel->block_bytes;
   int count = (int)((k1 - k0) / RF_FAST_BLOCK);
   for (int b = 0; b < count; b++)
-    for (int l = 0; l < RF_PANEL_LANES; l += W_LANES) _mm512_storeu_ps(d + b * RF_PANEL_LANES + l, w_halves(first + b * panel->block_bytes + 2 * l));
-  return (rf_fast_block){.codes = first + 2 * RF_PANEL_LANES, .stride = panel->block_bytes, .d = d, .count = count, .lanes = RF_PANEL_LANES};
+    for (int l = 0; l < RF_PANEL_LANES; l += W_LANES)
+      _mm512_storeu_ps(d + b * RF_PANEL_LANES + l, w_halves(first + b * panel->block_bytes + 2 * l));
+  return (rf_fast_block){.codes = first + 2 * RF_PANEL_LANES,
+                         .stride = panel->block_bytes,
+                         .d = d,
+                         .count = count,
+                         .lanes = RF_PANEL_LANES};
 }
 
-/* ---- int8: both bytes of sixteen rows times two times sixteen lanes, as they lie ------------------------------------------------------------ */
+/* ---- int8: both bytes of sixteen rows times two times sixteen lanes, as they lie ------------- */
 
 static const rf_tile_shapes WHOLE = RF_WHOLE_TILES;
 static void open_whole(void) { _tile_loadconfig(&WHOLE); }
@@ -218,8 +244,12 @@ static rf_fast_block wide_codes(const rf_panel *panel, const char *at, int64_t k
     w_float sum = w_integer(_mm512_add_epi32(low, w_left(high, 8))); \
     _mm512_storeu_ps(y + (r)*RF_PANEL_LANES, _mm512_fmadd_ps(d, _mm512_mul_ps(w_set(scale[r]), sum), acc)); \
   }
-RF_INLINE void wide_join(const int32_t (*sums)[16 * 16], w_float d, const float *scale, bool first, float *y) { SIXTEEN(WIDE_JOIN) }
-static void many_wide(const rf_fast_block *block, const void *strip, int used, bool first, float *y, const char *ahead, int64_t ahead_bytes) {
+RF_INLINE void wide_join(const int32_t (*sums)[16 * 16], w_float d, const float *scale, bool first,
+                         float *y) {
+  SIXTEEN(WIDE_JOIN)
+}
+static void many_wide(const rf_fast_block *block, const void *strip, int used, bool first, float *y,
+                      const char *ahead, int64_t ahead_bytes) {
   enum { PLANE = RF_FAST_WIDE * RF_FAST_ROWS, TILE = 64 * RF_FAST_ROWS };
   _Alignas(64) int32_t sums[2][4][16 * 16];
   const float *scale = (const float *)(const void *)((const char *)strip + 2 * PLANE);
@@ -257,7 +287,9 @@ static void many_wide(const rf_fast_block *block, const void *strip, int used, b
   }
 }
 
-static const rf_fast_isa WIDE = {rf_fast_pack_wide, rf_fast_panels_wide, wide_codes,         many_wide, open_whole,
-                                 close_tiles,       RF_FAST_WIDE,        RF_FAST_WIDE_BYTES, NULL};
-const rf_fast_isa RF_FAST_AMX = {rf_fast_pack_quads, rf_fast_panels_quads, unpack_signed,     many, open_tiles,
-                                 close_tiles,        RF_FAST_BLOCK,        4 * RF_FAST_ITEMS, &WIDE};
+static const rf_fast_isa WIDE = {rf_fast_pack_wide, rf_fast_panels_wide, wide_codes,
+                                 many_wide,         open_whole,          close_tiles,
+                                 RF_FAST_WIDE,      RF_FAST_WIDE_BYTES,  NULL};
+const rf_fast_isa RF_FAST_AMX = {
+    rf_fast_pack_quads, rf_fast_panels_quads, unpack_signed,     many, open_tiles,
+    close_tiles,        RF_FAST_BLOCK,        4 * RF_FAST_ITEMS, &WIDE};

@@ -5,10 +5,13 @@ enum { CODE_BIAS = 128 };
 #include "backend/cpu/fast_unpack.h"
 #include "backend/cpu/fast_wide.h"
 
-/* ---- many rows: up to six rows and two vectors of lanes; codes come from the L1, where they are unpacked once for all strips ---------------- */
+/* ---- many rows: up to six rows and two vectors of lanes; codes come from the L1, where they
+ *   are unpacked once for all strips ---- */
 
 #define SIX(X) X(0, 0) X(0, 1) X(1, 0) X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1) X(4, 0) X(4, 1) X(5, 0) X(5, 1)
-#define Q_LOAD(r, l) w_float acc_##r##_##l = (r) < rows && !first ? _mm512_loadu_ps(y + (r)*RF_PANEL_LANES + (l)*W_LANES) : w_set(0);
+#define Q_LOAD(r, l) \
+  w_float acc_##r##_##l = \
+      (r) < rows && !first ? _mm512_loadu_ps(y + (r)*RF_PANEL_LANES + (l)*W_LANES) : w_set(0);
 #define Q_STORE(r, l) \
   if ((r) < rows) _mm512_storeu_ps(y + (r)*RF_PANEL_LANES + (l)*W_LANES, acc_##r##_##l);
 #define Q_START(r, l) w_word sum_##r##_##l = (r) < rows && !offsets ? w_set_word(minus[r]) : w_set_word(0);
@@ -16,11 +19,12 @@ enum { CODE_BIAS = 128 };
   if ((r) < rows) sum_##r##_##l = dot(sum_##r##_##l, u##l, w_set_word(words[8 * (r) + j]));
 #define Q_JOIN(r, l) \
   if ((r) < rows) { \
-    acc_##r##_##l = _mm512_fmadd_ps(d##l, _mm512_mul_ps(w_set(scale[r]), w_integer(sum_##r##_##l)), acc_##r##_##l); \
+    acc_##r##_##l = \
+        _mm512_fmadd_ps(d##l, _mm512_mul_ps(w_set(scale[r]), w_integer(sum_##r##_##l)), acc_##r##_##l); \
     if (offsets) acc_##r##_##l = _mm512_fmadd_ps(e##l, w_set(total[r]), acc_##r##_##l); \
   }
-RF_INLINE void quads(int rows, bool halves, bool offsets, const rf_fast_block *block, int lane, const char *strip, int row, bool first, float *y,
-                     coming *later) {
+RF_INLINE void quads(int rows, bool halves, bool offsets, const rf_fast_block *block, int lane,
+                     const char *strip, int row, bool first, float *y, coming *later) {
   enum { STRIDE = RF_FAST_ITEMS * RF_FAST_ROWS * 4 };
   const int turns = halves ? 2 : 1, count = 8 / turns;
   const char *codes = block->codes + 4 * lane;
@@ -32,7 +36,8 @@ RF_INLINE void quads(int rows, bool halves, bool offsets, const rf_fast_block *b
 #pragma GCC unroll 2
     for (int h = 0; h < turns; h++, d += RF_PANEL_LANES, e += RF_PANEL_LANES) {
       const int32_t *words = (const int32_t *)(const void *)strip + 8 * row + h * count;
-      const float *scale = (const float *)(const void *)(strip + RF_FAST_BLOCK * RF_FAST_ROWS) + row, *total = scale + RF_FAST_ROWS;
+      const float *scale = (const float *)(const void *)(strip + RF_FAST_BLOCK * RF_FAST_ROWS) + row,
+                  *total = scale + RF_FAST_ROWS;
       const int32_t *minus = (const int32_t *)(const void *)total + (halves ? 2 + h : 1) * RF_FAST_ROWS;
       SIX(Q_START)
 #pragma GCC unroll 8
@@ -42,7 +47,10 @@ RF_INLINE void quads(int rows, bool halves, bool offsets, const rf_fast_block *b
         SIX(Q_DOT)
       }
       w_float d0 = _mm512_loadu_ps(d), d1 = _mm512_loadu_ps(d + W_LANES), e0 = d0, e1 = d1;
-      if (offsets) { e0 = _mm512_loadu_ps(e); e1 = _mm512_loadu_ps(e + W_LANES); }
+      if (offsets) {
+        e0 = _mm512_loadu_ps(e);
+        e1 = _mm512_loadu_ps(e + W_LANES);
+      }
       SIX(Q_JOIN)
     }
   }
@@ -66,20 +74,23 @@ RF_INLINE void quads(int rows, bool halves, bool offsets, const rf_fast_block *b
     acc = _mm512_fmadd_ps(d##l, _mm512_mul_ps(s, w_integer(all_##r##_##l)), acc); \
     _mm512_storeu_ps(to, _mm512_fmadd_ps(e##l, _mm512_mul_ps(s, w_integer(off_##r##_##l)), acc)); \
   }
-RF_INLINE void quads_of_long(int rows, const rf_fast_block *block, int lane, const char *strip, int row, bool first, float *y, coming *later) {
+RF_INLINE void quads_of_long(int rows, const rf_fast_block *block, int lane, const char *strip, int row,
+                             bool first, float *y, coming *later) {
   enum { RUNS = RF_FAST_LONG / RF_FAST_BLOCK };
   const char *codes = block->codes + 4 * lane;
   const int32_t *c = block->c + lane, *m = block->m + lane;
   w_float d0 = _mm512_loadu_ps(block->d + lane), d1 = _mm512_loadu_ps(block->d + lane + W_LANES);
   w_float e0 = _mm512_loadu_ps(block->e + lane), e1 = _mm512_loadu_ps(block->e + lane + W_LANES);
   y += row * RF_PANEL_LANES + lane;
-  for (int half = 0; half < RF_FAST_KC / RF_FAST_LONG; half++, strip += rf_fast_strip_bytes(true, RF_FAST_ROWS, RF_FAST_LONG)) {
+  for (int half = 0; half < RF_FAST_KC / RF_FAST_LONG;
+       half++, strip += rf_fast_strip_bytes(true, RF_FAST_ROWS, RF_FAST_LONG)) {
     const rf_fast_long rest = rf_fast_long_at(strip, RF_FAST_ROWS);
     const float *scale = rest.scale + row;
     SIX(L_ZERO)
     for (int run = 0; run < RUNS; run++, codes += 4 * 8 * RF_PANEL_LANES, c += RF_PANEL_LANES) {
       come(later);
-      const int32_t *words = (const int32_t *)(const void *)(strip + run / 2 * 64 * RF_FAST_ROWS + run % 2 * 32 + 64 * row);
+      const int32_t *words =
+          (const int32_t *)(const void *)(strip + run / 2 * 64 * RF_FAST_ROWS + run % 2 * 32 + 64 * row);
       SIX(L_START)
 #pragma GCC unroll 8
       for (int j = 0; j < 8; j++) {
@@ -101,42 +112,49 @@ RF_INLINE void quads_of_long(int rows, const rf_fast_block *block, int lane, con
   }
 }
 /* Kinds: 0 plain, 1 halves, 2 offsets, 3 blocks of 256. */
-RF_INLINE void quads_of(int rows, int kind, const rf_fast_block *block, int lane, const char *strip, int row, bool first, float *y, coming *later) {
+RF_INLINE void quads_of(int rows, int kind, const rf_fast_block *block, int lane, const char *strip, int row,
+                        bool first, float *y, coming *later) {
   if (kind == 3) quads_of_long(rows, block, lane, strip, row, first, y, later);
   else quads(rows, kind == 1, kind == 2, block, lane, strip, row, first, y, later);
 }
-/* QUADS(3): quads_3(...), quads_halves_3(...), quads_offsets_3(...), quads_long_3(...). (Panels of 16 or 48 lanes have their room rounded up to two
- * vectors.) */
+/* QUADS(3): quads_3(...), quads_halves_3(...), quads_offsets_3(...), quads_long_3(...). (Panels
+ * of 16 or 48 lanes have their room rounded up to two vectors.) */
 #define QUADS_OF(name, rows, kind) \
-  static __attribute__((noinline)) void name(const rf_fast_block *block, int lane, const char *strip, int row, bool first, float *y, \
-                                             coming *later) { \
+  static __attribute__((noinline)) void name(const rf_fast_block *block, int lane, const char *strip, \
+                                             int row, bool first, float *y, coming *later) { \
     if (first) quads_of(rows, kind, block, lane, strip, row, true, y, later); \
     else quads_of(rows, kind, block, lane, strip, row, false, y, later); \
   }
 #define QUADS(rows) \
-  QUADS_OF(quads_##rows, rows, 0) QUADS_OF(quads_halves_##rows, rows, 1) QUADS_OF(quads_offsets_##rows, rows, 2) QUADS_OF(quads_long_##rows, rows, 3)
+  QUADS_OF(quads_##rows, rows, 0) \
+  QUADS_OF(quads_halves_##rows, rows, 1) \
+  QUADS_OF(quads_offsets_##rows, rows, 2) QUADS_OF(quads_long_##rows, rows, 3)
 // clang-format off
 QUADS(1) QUADS(2) QUADS(3) QUADS(4) QUADS(5) QUADS(6)
     // clang-format on
     enum {
       QUAD_ROWS = 6
     };
-typedef void (*quads_fn)(const rf_fast_block *block, int lane, const char *strip, int row, bool first, float *y, coming *later);
-static const quads_fn BODIES_OF[QUAD_ROWS + 1][4] = {{NULL},
-                                                     {quads_1, quads_halves_1, quads_offsets_1, quads_long_1},
-                                                     {quads_2, quads_halves_2, quads_offsets_2, quads_long_2},
-                                                     {quads_3, quads_halves_3, quads_offsets_3, quads_long_3},
-                                                     {quads_4, quads_halves_4, quads_offsets_4, quads_long_4},
-                                                     {quads_5, quads_halves_5, quads_offsets_5, quads_long_5},
-                                                     {quads_6, quads_halves_6, quads_offsets_6, quads_long_6}};
+typedef void (*quads_fn)(const rf_fast_block *block, int lane, const char *strip, int row, bool first,
+                         float *y, coming *later);
+static const quads_fn BODIES_OF[QUAD_ROWS + 1][4] = {
+    {NULL},
+    {quads_1, quads_halves_1, quads_offsets_1, quads_long_1},
+    {quads_2, quads_halves_2, quads_offsets_2, quads_long_2},
+    {quads_3, quads_halves_3, quads_offsets_3, quads_long_3},
+    {quads_4, quads_halves_4, quads_offsets_4, quads_long_4},
+    {quads_5, quads_halves_5, quads_offsets_5, quads_long_5},
+    {quads_6, quads_halves_6, quads_offsets_6, quads_long_6}};
 
-static void many(const rf_fast_block *block, const void *strip, int used, bool first, float *sums, const char *ahead, int64_t ahead_bytes) {
+static void many(const rf_fast_block *block, const void *strip, int used, bool first, float *sums,
+                 const char *ahead, int64_t ahead_bytes) {
   int chunks = (used + QUAD_ROWS - 1) / QUAD_ROWS, pairs = (block->lanes + 31) / 32;
   int kind = block->c ? 3 : block->e ? 2 : block->halves ? 1 : 0;
   coming later = coming_of(ahead, ahead_bytes, chunks * pairs * block->count);
   for (int c = 0; c < chunks; c++) {
     int row = used * c / chunks, rows = used * (c + 1) / chunks - row;
-    for (int lane = 0; lane < block->lanes; lane += 32) BODIES_OF[rows][kind](block, lane, strip, row, first, sums, &later);
+    for (int lane = 0; lane < block->lanes; lane += 32)
+      BODIES_OF[rows][kind](block, lane, strip, row, first, sums, &later);
   }
 }
 
@@ -152,7 +170,8 @@ RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char 
     for (int run = 0; run < RF_FAST_KC / RF_FAST_BLOCK; run++) {
 #pragma GCC unroll 8
       for (int j = 0; j < 8; j++) {
-        w_word codes = run_codes(type, run_low(type, &b, run, j / 4, j % 4), run_high(type, &b, run, j / 4, j % 4, &none));
+        w_word codes = run_codes(type, run_low(type, &b, run, j / 4, j % 4),
+                                 run_high(type, &b, run, j / 4, j % 4, &none));
         _mm512_storeu_si512(room + 4 * ((8 * run + j) * RF_PANEL_LANES + l), codes);
       }
       w_word scale, offset;
@@ -162,13 +181,15 @@ RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char 
     }
     w_float scale, offset;
     long_scale(&b, &scale, &offset);
-    _mm512_storeu_ps(d + l, scale); _mm512_storeu_ps(d + RF_PANEL_LANES + l, offset);
+    _mm512_storeu_ps(d + l, scale);
+    _mm512_storeu_ps(d + RF_PANEL_LANES + l, offset);
   }
   return block;
 }
 
 /* int8: a few rows and vectors, from the codes as they lie. */
-static rf_fast_block wide_in_place(const rf_panel *panel, const char *at, int64_t k0, int64_t k1, void *room) {
+static rf_fast_block wide_in_place(const rf_panel *panel, const char *at, int64_t k0, int64_t k1,
+                                   void *room) {
   (void)room;
   return (rf_fast_block){.codes = at + k0 * panel->lanes,
                          .stride = 4 * (int64_t)panel->lanes,
@@ -178,21 +199,24 @@ static rf_fast_block wide_in_place(const rf_panel *panel, const char *at, int64_
 }
 enum { WIDE_ROWS = 4, WIDE_TWO = 2 };
 #define WIDE_MANY(rows, vectors) \
-  static __attribute__((noinline)) void wide_many_##rows##_##vectors(const rf_fast_block *block, int lane, const char *strip, int row, bool first, \
+  static __attribute__((noinline)) void wide_many_##rows##_##vectors(const rf_fast_block *block, int lane, \
+                                                                     const char *strip, int row, bool first, \
                                                                      float *y, const char *ahead) { \
-    wide_block(rows, vectors, block->count *RF_FAST_BLOCK, RF_FAST_ROWS, row, strip, block->codes + 4 * lane, block->lanes, block->d + lane, first, \
-               y, ahead); \
+    wide_block(rows, vectors, block->count *RF_FAST_BLOCK, RF_FAST_ROWS, row, strip, \
+               block->codes + 4 * lane, block->lanes, block->d + lane, first, y, ahead); \
   }
 // clang-format off
 WIDE_MANY(1, 2) WIDE_MANY(2, 2) WIDE_MANY(3, 2) WIDE_MANY(4, 2) WIDE_MANY(1, 1) WIDE_MANY(2, 1) WIDE_MANY(3, 1) WIDE_MANY(4, 1)
     // clang-format on
-    static void many_wide(const rf_fast_block *block, const void *strip, int used, bool first, float *sums, const char *ahead, int64_t ahead_bytes) {
-  static void (*const body[WIDE_ROWS + 1][WIDE_TWO + 1])(const rf_fast_block *block, int lane, const char *strip, int row, bool first, float *y,
-                                                         const char *ahead) = {{NULL, NULL, NULL},
-                                                                               {NULL, wide_many_1_1, wide_many_1_2},
-                                                                               {NULL, wide_many_2_1, wide_many_2_2},
-                                                                               {NULL, wide_many_3_1, wide_many_3_2},
-                                                                               {NULL, wide_many_4_1, wide_many_4_2}};
+    static void many_wide(const rf_fast_block *block, const void *strip, int used, bool first, float *sums,
+                          const char *ahead, int64_t ahead_bytes) {
+  static void (*const body[WIDE_ROWS + 1][WIDE_TWO + 1])(
+      const rf_fast_block *block, int lane, const char *strip, int row, bool first, float *y,
+      const char *ahead) = {{NULL, NULL, NULL},
+                            {NULL, wide_many_1_1, wide_many_1_2},
+                            {NULL, wide_many_2_1, wide_many_2_2},
+                            {NULL, wide_many_3_1, wide_many_3_2},
+                            {NULL, wide_many_4_1, wide_many_4_2}};
   int chunks = (used + WIDE_ROWS - 1) / WIDE_ROWS;
   coming later = coming_of(ahead, ahead_bytes, chunks);
   for (int c = 0; c < chunks; c++) {
@@ -200,23 +224,30 @@ WIDE_MANY(1, 2) WIDE_MANY(2, 2) WIDE_MANY(3, 2) WIDE_MANY(4, 2) WIDE_MANY(1, 1) 
     come(&later);
     for (int lane = 0; lane < block->lanes; lane += 32) {
       int vectors = block->lanes - lane < 32 ? 1 : 2;
-      body[rows][vectors](block, lane, strip, row, first, sums + row * RF_PANEL_LANES + lane, block->codes + 4 * lane);
+      body[rows][vectors](block, lane, strip, row, first, sums + row * RF_PANEL_LANES + lane,
+                          block->codes + 4 * lane);
     }
   }
 }
 
-static const rf_fast_isa WIDE = {pack_wide, panels_wide, wide_in_place, many_wide, NULL, NULL, RF_FAST_WIDE, RF_FAST_WIDE_BYTES, NULL};
-const rf_fast_isa RF_FAST_AVX512BF16 = {pack, panels_product, unpack, many, NULL, NULL, RF_FAST_BLOCK, 4 * RF_FAST_ITEMS, &WIDE};
-void rf_fast_pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip) {
+static const rf_fast_isa WIDE = {pack_wide, panels_wide,  wide_in_place,      many_wide, NULL,
+                                 NULL,      RF_FAST_WIDE, RF_FAST_WIDE_BYTES, NULL};
+const rf_fast_isa RF_FAST_AVX512BF16 = {pack,          panels_product,    unpack, many, NULL, NULL,
+                                        RF_FAST_BLOCK, 4 * RF_FAST_ITEMS, &WIDE};
+void rf_fast_pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1,
+                       void *strip) {
   pack_wide(g, is_long, i0, used, rows, k0, k1, strip);
 }
-void rf_fast_panels_wide(const rf_panel *panel, int count, const char *b, int64_t inner, const char *const strip[2], int rows, float *y) {
+void rf_fast_panels_wide(const rf_panel *panel, int count, const char *b, int64_t inner,
+                         const char *const strip[2], int rows, float *y) {
   panels_wide(panel, count, b, inner, strip, rows, y);
 }
 
-void rf_fast_pack_quads(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip) {
+void rf_fast_pack_quads(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0,
+                        int64_t k1, void *strip) {
   pack(g, is_long, i0, used, rows, k0, k1, strip);
 }
-void rf_fast_panels_quads(const rf_panel *panel, int count, const char *b, int64_t inner, const char *const strip[2], int rows, float *y) {
+void rf_fast_panels_quads(const rf_panel *panel, int count, const char *b, int64_t inner,
+                          const char *const strip[2], int rows, float *y) {
   panels_product(panel, count, b, inner, strip, rows, y);
 }

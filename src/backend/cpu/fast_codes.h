@@ -1,13 +1,15 @@
-/* fast_codes.h - codes and scales of a panel's runs, and their products with bytes, in vectors of lanes. Included by fast_*.c only. */
+/* fast_codes.h - codes and scales of a panel's runs, and their products with bytes, in vectors
+ * of lanes. Included by fast_*.c only. */
 #include "backend/cpu/fast.h"
 #include "backend/cpu/panel_codes.h"
 #include "backend/cpu/simd.h"
 
-/* ---- codes of four values of k in the bytes of a word ------------------------------------------------------------------- */
+/* ---- codes of four values of k in the bytes of a word ---------------------------------------- */
 
 #if defined(__AVX512VNNI__)
 RF_INLINE w_word dot(w_word sum, w_word codes, w_word a) {
-  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(a)); /* (gcc 12 copies the accumulators of the intrinsic) */
+  /* (gcc 12 copies the accumulators of the intrinsic) */
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(a));
   return sum;
 }
 #else
@@ -30,8 +32,9 @@ RF_INLINE w_word dot_pairs(w_word sum, w_word m, w_word a) {
 #if defined(__AVX512F__)
 /* Bit i of a number below 16 into bit 4 of byte i. */
 RF_INLINE w_word fifth_bits(w_word x) {
-  const __m512i table = _mm512_setr_epi32(0, 0x10, 0x1000, 0x1010, 0x100000, 0x100010, 0x101000, 0x101010, 0x10000000, 0x10000010, 0x10001000,
-                                          0x10001010, 0x10100000, 0x10100010, 0x10101000, 0x10101010);
+  const __m512i table =
+      _mm512_setr_epi32(0, 0x10, 0x1000, 0x1010, 0x100000, 0x100010, 0x101000, 0x101010, 0x10000000,
+                        0x10000010, 0x10001000, 0x10001010, 0x10100000, 0x10100010, 0x10101000, 0x10101010);
   return _mm512_permutexvar_epi32(x, table);
 }
 #else
@@ -52,7 +55,9 @@ RF_INLINE w_word run_codes(int type, w_word low, w_word high) {
   }
 }
 /* Twos in the zero of a type that has one; -1: it has offsets. */
-RF_INLINE int zero_bits(int type) { return type == RF_Q_Q8_0 ? 7 : type == RF_Q_Q4_0 ? 3 : type == RF_Q_Q5_0 ? 4 : type == RF_Q_Q6_K ? 5 : -1; }
+RF_INLINE int zero_bits(int type) {
+  return type == RF_Q_Q8_0 ? 7 : type == RF_Q_Q4_0 ? 3 : type == RF_Q_Q5_0 ? 4 : type == RF_Q_Q6_K ? 5 : -1;
+}
 /* Scale and offset of a block of 32, or of half h of a run of q6_k. */
 RF_INLINE void run_scale(int type, const w_block *b, int run, int h, w_float *d, w_float *e) {
   if (type == RF_Q_Q6_K) *d = scale_of_k6(b, run, h);
@@ -60,9 +65,13 @@ RF_INLINE void run_scale(int type, const w_block *b, int run, int h, w_float *d,
   if (zero_bits(type) < 0) *e = block_half(b, 1);
 }
 /* Of a block of q4_k or q5_k; and m of two runs. */
-RF_INLINE void long_scale(const w_block *b, w_float *d, w_float *e) { *d = block_half(b, 0); *e = W(sub_ps)(w_set(0), block_half(b, 1)); }
+RF_INLINE void long_scale(const w_block *b, w_float *d, w_float *e) {
+  *d = block_half(b, 0);
+  *e = W(sub_ps)(w_set(0), block_half(b, 1));
+}
 RF_INLINE w_word long_pair(const w_block *b, int pair) {
   w_word c, first, second;
-  parts_of_k4(b, 2 * pair, &c, &first); parts_of_k4(b, 2 * pair + 1, &c, &second);
+  parts_of_k4(b, 2 * pair, &c, &first);
+  parts_of_k4(b, 2 * pair + 1, &c, &second);
   return w_or(first, w_left(second, 16));
 }

@@ -1,20 +1,27 @@
-/* fast_kernels.h - packing rows into 8 bits, and their product with one panel, written once and compiled for each ISA by fast_*.c; included
- * there only. */
+/* fast_kernels.h - packing rows into 8 bits, and their product with one panel, written once and
+ * compiled for each ISA by fast_*.c; included there only. */
 #include "backend/cpu/fast_codes.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- packing A ------------------------------------------------------------------------------------------------------- */
+/* ---- packing A ------------------------------------------------------------------------------- */
 
-/* A block's steps a unit and scale, by the bits of its largest magnitude, which becomes `levels`. */
+/* A block's steps a unit and scale, by the bits of its largest magnitude, which becomes
+ * `levels`. */
 RF_INLINE float block_steps(float levels, int32_t most, float *scale) {
   float largest;
   memcpy(&largest, &most, sizeof largest);
   float steps = largest > 0 ? levels / largest : 0.0f;
   *scale = largest / levels;
-  if (isinf(steps)) { steps = 0.0f; *scale = 0.0f; } /* subnormal numbers count as nothing */
-  if (most >= 0x7f800000) { steps = 0.0f; *scale = NAN; }
+  if (isinf(steps)) {
+    steps = 0.0f;
+    *scale = 0.0f;
+  } /* subnormal numbers count as nothing */
+  if (most >= 0x7f800000) {
+    steps = 0.0f;
+    *scale = NAN;
+  }
   return steps;
 }
 /* Sixteen values. */
@@ -30,7 +37,9 @@ RF_INLINE sixteen sixteen_get(const void *from, rf_dtype dtype, int64_t at) {
 #if defined(__AVX512F__)
   v.x = rf_v16_get(from, dtype, at);
 #else
-  for (int i = 0; i < 16; i++) v.x[i] = dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[at + i]) : ((const float *)from)[at + i];
+  for (int i = 0; i < 16; i++)
+    v.x[i] =
+        dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[at + i]) : ((const float *)from)[at + i];
 #endif
   return v;
 }
@@ -60,20 +69,24 @@ RF_INLINE int32_t most_whole(most_bits most) { return most; }
 RF_INLINE int32_t sixteen_put(const sixteen *v, float steps, char *a) {
 #if defined(__AVX512F__)
   __m512 by = _mm512_set1_ps(steps);
-  __m512i q = _mm512_maskz_cvtps_epi32(_mm512_cmp_ps_mask(by, _mm512_setzero_ps(), _CMP_NEQ_OQ), _mm512_mul_ps(v->x, by));
+  __m512i q = _mm512_maskz_cvtps_epi32(_mm512_cmp_ps_mask(by, _mm512_setzero_ps(), _CMP_NEQ_OQ),
+                                       _mm512_mul_ps(v->x, by));
   _mm_storeu_si128((__m128i *)(void *)a, _mm512_cvtepi32_epi8(q));
   return _mm512_reduce_add_epi32(q);
 #else
   int32_t sum = 0;
   for (int i = 0; i < 16; i++) {
     int32_t q = steps == 0.0f ? 0 : (int32_t)nearbyintf(v->x[i] * steps);
-    a[i] = (char)q; sum += q;
+    a[i] = (char)q;
+    sum += q;
   }
   return sum;
 #endif
 }
-/* A block of `count` sixteens into a, 64 bytes or fewer together and `step` bytes from each other; their sums; the scale. */
-RF_INLINE float pack_block(int count, const void *from, rf_dtype dtype, int64_t at, char *a, int64_t step, int32_t *sum) {
+/* A block of `count` sixteens into a, 64 bytes or fewer together and `step` bytes from each
+ * other; their sums; the scale. */
+RF_INLINE float pack_block(int count, const void *from, rf_dtype dtype, int64_t at, char *a, int64_t step,
+                           int32_t *sum) {
   float scale;
   most_bits most = most_none();
 #pragma GCC unroll 8
@@ -96,8 +109,10 @@ static void pack_short(const rf_gemm *g, int64_t i0, int used, int rows, int64_t
     for (int r = 0; r < used; r++) {
       int32_t half[2];
       scale[r] = pack_block(2, g->a, g->a_dtype, (i0 + r) * g->a_row + k, to + RF_FAST_BLOCK * r, 0, half);
-      sum[r] = scale[r] * (float)(half[0] + half[1]); minus[r] = -128 * (half[0] + half[1]);
-      first[r] = -128 * half[0]; second[r] = -128 * half[1];
+      sum[r] = scale[r] * (float)(half[0] + half[1]);
+      minus[r] = -128 * (half[0] + half[1]);
+      first[r] = -128 * half[0];
+      second[r] = -128 * half[1];
     }
   }
 }
@@ -107,20 +122,24 @@ static void pack_long(const rf_gemm *g, int64_t i0, int used, int rows, int64_t 
     rf_fast_long rest = rf_fast_long_at(to, rows);
     for (int r = 0; r < used; r++) {
       int32_t half[2 * RUNS], run[RUNS];
-      rest.scale[r] = pack_block(2 * RUNS, g->a, g->a_dtype, (i0 + r) * g->a_row + k, to + 64 * r, 64 * rows, half);
+      rest.scale[r] =
+          pack_block(2 * RUNS, g->a, g->a_dtype, (i0 + r) * g->a_row + k, to + 64 * r, 64 * rows, half);
       for (int i = 0; i < RUNS; i++) run[i] = half[2 * i] + half[2 * i + 1];
-      for (int i = 0; i < RUNS / 2; i++) rest.pairs[i * rows + r] = (int32_t)((uint32_t)run[2 * i + 1] << 16 | ((uint32_t)run[2 * i] & 0xffff));
+      for (int i = 0; i < RUNS / 2; i++)
+        rest.pairs[i * rows + r] =
+            (int32_t)((uint32_t)run[2 * i + 1] << 16 | ((uint32_t)run[2 * i] & 0xffff));
     }
   }
 }
 /* Rows that are not used are zeros. */
-static void pack(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip) {
+static void pack(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1,
+                 void *strip) {
   char *to = (char *)strip + rf_fast_strip_bytes(is_long, rows, k0);
   if (used < rows) memset(to, 0, (size_t)rf_fast_strip_bytes(is_long, rows, k1 - k0));
   (is_long ? pack_long : pack_short)(g, i0, used, rows, k0, k1, to);
 }
 
-/* ---- the product --------------------------------------------------------------------------------------------------------- */
+/* ---- the product ----------------------------------------------------------------------------- */
 
 typedef struct part {
   const char *at; /* the panel */
@@ -133,10 +152,16 @@ typedef struct part {
 
 /* Sums of integers stay in registers, those in f32 in y, which is in the L1. */
 #define EACH(X) \
-  EACH_VECTOR(X, 0) EACH_VECTOR(X, 1) EACH_VECTOR(X, 2) EACH_VECTOR(X, 3) EACH_VECTOR(X, 4) EACH_VECTOR(X, 5) EACH_VECTOR(X, 6) EACH_VECTOR(X, 7)
-#define SUM_START(r, l) w_word sum_##r##_##l = (r) < rows && zero >= 0 ? W(srai_epi32)(w_set_word(minus[r]), zero < 0 ? 0 : 7 - zero) : w_set_word(0);
+  EACH_VECTOR(X, 0) \
+  EACH_VECTOR(X, 1) \
+  EACH_VECTOR(X, 2) EACH_VECTOR(X, 3) EACH_VECTOR(X, 4) EACH_VECTOR(X, 5) EACH_VECTOR(X, 6) EACH_VECTOR(X, 7)
+#define SUM_START(r, l) \
+  w_word sum_##r##_##l = (r) < rows && zero >= 0 \
+                             ? W(srai_epi32)(w_set_word(minus[r]), zero < 0 ? 0 : 7 - zero) \
+                             : w_set_word(0);
 #define BLOCK_OF(r, l) \
-  w_block b##l = {block + 2 * (p->lane + (l)*W_LANES), block + 2 * halves * p->lanes + 4 * (p->lane + (l)*W_LANES), p->lanes}; \
+  w_block b##l = {block + 2 * (p->lane + (l)*W_LANES), \
+                  block + 2 * halves * p->lanes + 4 * (p->lane + (l)*W_LANES), p->lanes}; \
   w_word fifths##l = w_set_word(0); \
   if ((l) < vectors && (type == RF_Q_Q5_0 || type == RF_Q_Q5_1)) fifths##l = block_word(&b##l, 0);
 #define CODES(r, l) \
@@ -144,7 +169,8 @@ typedef struct part {
   if ((l) < vectors) { \
     w_run fifth = {.fifths = fifths##l}; \
     int h = turns == 2 ? turn : j / 4; \
-    u##l = run_codes(type, run_low(type, &b##l, run, h, j % 4), run_high(type, &b##l, run, h, j % 4, &fifth)); \
+    u##l = \
+        run_codes(type, run_low(type, &b##l, run, h, j % 4), run_high(type, &b##l, run, h, j % 4, &fifth)); \
   }
 #define DOT(r, l) \
   if ((r) < rows && (l) < vectors) sum_##r##_##l = dot(sum_##r##_##l, u##l, w_set_word(words[8 * (r) + j]));
@@ -159,7 +185,8 @@ typedef struct part {
     if (zero < 0) acc = W(fmadd_ps)(e##l, w_set(total[r]), acc); \
     W(storeu_ps)(to, acc); \
   }
-/* q6_k: four runs read the same words, the low ones and high ones far from them. A quarter of what the next four runs read. */
+/* q6_k: four runs read the same words, the low ones and high ones far from them. A quarter of
+ * what the next four runs read. */
 RF_INLINE void fetch_four_runs(const part *p, const char *block, int64_t block_bytes, int run, int vectors) {
   int quarter = run % 4, next = run < 4;
   const char *after = next ? block : block + block_bytes, *word = after + 2 * p->lanes + 4 * p->lane;
@@ -170,15 +197,21 @@ RF_INLINE void fetch_four_runs(const part *p, const char *block, int64_t block_b
     for (int i = 0; i < 2; i++) __builtin_prefetch(word + step * (32 + 8 * next + 2 * quarter + i) + v, 0, 3);
     if (quarter % 2 == 0) __builtin_prefetch(word + step * (48 + 2 * next + quarter / 2) + v, 0, 3);
   }
-  if (run == 7) { __builtin_prefetch(after + 2 * p->lane, 0, 3); __builtin_prefetch(after + 2 * p->lane + 64, 0, 3); }
+  if (run == 7) {
+    __builtin_prefetch(after + 2 * p->lane, 0, 3);
+    __builtin_prefetch(after + 2 * p->lane + 64, 0, 3);
+  }
 }
 RF_INLINE void product(int type, int values, int bytes, int halves, int rows, int vectors, const part *p) {
   const int ahead_bytes = values == 32 ? 1024 : 2048;
   const int zero = zero_bits(type), turns = type == RF_Q_Q6_K ? 2 : 1, quads = 8 / turns;
-  const int64_t run_bytes = (int64_t)RF_FAST_BLOCK * p->lanes * bytes / values, share = run_bytes * vectors * W_LANES / p->lanes;
-  const char *ahead = p->at + p->k0 / RF_FAST_BLOCK * run_bytes + p->lane / (vectors * W_LANES) * share + ahead_bytes;
+  const int64_t run_bytes = (int64_t)RF_FAST_BLOCK * p->lanes * bytes / values,
+                share = run_bytes * vectors * W_LANES / p->lanes;
+  const char *ahead =
+      p->at + p->k0 / RF_FAST_BLOCK * run_bytes + p->lane / (vectors * W_LANES) * share + ahead_bytes;
   const char *strip = p->strip + rf_fast_strip_bytes(false, rows, p->k0);
-  for (int64_t k = p->k0; k < p->k1; k += RF_FAST_BLOCK, strip += RF_FAST_ITEMS * rows * 4, ahead += run_bytes) {
+  for (int64_t k = p->k0; k < p->k1;
+       k += RF_FAST_BLOCK, strip += RF_FAST_ITEMS * rows * 4, ahead += run_bytes) {
     const char *block = p->at + k / values * (p->lanes * (int64_t)bytes);
     const float *scale = (const float *)(const void *)(strip + RF_FAST_BLOCK * rows), *total = scale + rows;
     int run = (int)(k % values / 32);
@@ -188,7 +221,8 @@ RF_INLINE void product(int type, int values, int bytes, int halves, int rows, in
 #pragma GCC unroll 2
     for (int turn = 0; turn < turns; turn++) {
       const int32_t *words = (const int32_t *)(const void *)strip + turn * quads;
-      const int32_t *minus = (const int32_t *)(const void *)(total + rows) + (turns == 2 ? 1 + turn : 0) * rows;
+      const int32_t *minus =
+          (const int32_t *)(const void *)(total + rows) + (turns == 2 ? 1 + turn : 0) * rows;
       EACH(SUM_START)
 #pragma GCC unroll 8
       for (int j = 0; j < quads; j++) {
@@ -203,24 +237,30 @@ RF_INLINE void product(int type, int values, int bytes, int halves, int rows, in
 }
 
 /* Blocks of 128. */
-#define LONG_OF(r, l) w_block b##l = {block + 2 * (p->lane + (l)*W_LANES), block + 4 * (p->lanes + p->lane + (l)*W_LANES), p->lanes};
+#define LONG_OF(r, l) \
+  w_block b##l = {block + 2 * (p->lane + (l)*W_LANES), block + 4 * (p->lanes + p->lane + (l)*W_LANES), \
+                  p->lanes};
 #define ALL_ZERO(r, l) w_word all_##r##_##l = w_set_word(0);
 #define RUN_ZERO(r, l) w_word sum_##r##_##l = w_set_word(0);
 #define RUN_CODES(r, l) \
   w_word u##l = w_set_word(0); \
-  if ((l) < vectors) u##l = run_codes(type, run_low(type, &b##l, run, j / 4, j % 4), run_high(type, &b##l, run, j / 4, j % 4, &none));
+  if ((l) < vectors) \
+    u##l = run_codes(type, run_low(type, &b##l, run, j / 4, j % 4), \
+                     run_high(type, &b##l, run, j / 4, j % 4, &none));
 #define RUN_DOT(r, l) \
   if ((r) < rows && (l) < vectors) sum_##r##_##l = dot(sum_##r##_##l, u##l, w_set_word(words[16 * (r) + j]));
 #define RUN_PARTS(r, l) \
   w_word c##l = w_set_word(0), m##l = c##l; \
   if ((l) < vectors) parts_of_k4(&b##l, run, &c##l, &m##l);
 #define RUN_ADD(r, l) \
-  if ((r) < rows && (l) < vectors) all_##r##_##l = W(add_epi32)(all_##r##_##l, W(mullo_epi32)(c##l, sum_##r##_##l));
+  if ((r) < rows && (l) < vectors) \
+    all_##r##_##l = W(add_epi32)(all_##r##_##l, W(mullo_epi32)(c##l, sum_##r##_##l));
 #define PAIR_OF(r, l) \
   w_word m##l = w_set_word(0); \
   if ((l) < vectors) m##l = long_pair(&b##l, before / 2 + i);
 #define PAIR_ADD(r, l) \
-  if ((r) < rows && (l) < vectors) off_##r##_##l = dot_pairs(off_##r##_##l, m##l, w_set_word(rest.pairs[i * rows + (r)]));
+  if ((r) < rows && (l) < vectors) \
+    off_##r##_##l = dot_pairs(off_##r##_##l, m##l, w_set_word(rest.pairs[i * rows + (r)]));
 #define OFF_ZERO(r, l) w_word off_##r##_##l = w_set_word(0);
 #define LONG_SCALE(r, l) \
   w_float d##l = w_set(0), e##l = d##l; \
@@ -228,7 +268,8 @@ RF_INLINE void product(int type, int values, int bytes, int halves, int rows, in
 #define FINISH(r, l) \
   if ((r) < rows && (l) < vectors) { \
     float *to = p->y + (r)*RF_PANEL_LANES + p->lane + (l)*W_LANES; \
-    w_float s = w_set(rest.scale[r]), acc = W(fmadd_ps)(d##l, W(mul_ps)(s, w_integer(all_##r##_##l)), W(loadu_ps)(to)); \
+    w_float s = w_set(rest.scale[r]), \
+            acc = W(fmadd_ps)(d##l, W(mul_ps)(s, w_integer(all_##r##_##l)), W(loadu_ps)(to)); \
     W(storeu_ps)(to, W(fmadd_ps)(e##l, W(mul_ps)(s, w_integer(off_##r##_##l)), acc)); \
   }
 /* The half of a pair that is the run's: the other is zero. */
@@ -237,10 +278,12 @@ RF_INLINE void product_long(int type, int bytes, int rows, int vectors, const pa
   enum { AHEAD = 2048, STORED = 256, RUNS = RF_FAST_LONG / RF_FAST_BLOCK };
   const int64_t block_bytes = (int64_t)p->lanes * bytes, run_bytes = block_bytes * RF_FAST_BLOCK / STORED;
   const int64_t share = run_bytes * vectors * W_LANES / p->lanes;
-  const char *ahead = p->at + p->k0 / RF_FAST_BLOCK * run_bytes + p->lane / (vectors * W_LANES) * share + AHEAD;
+  const char *ahead =
+      p->at + p->k0 / RF_FAST_BLOCK * run_bytes + p->lane / (vectors * W_LANES) * share + AHEAD;
   const w_run none = {.fifths = w_set_word(0)};
   for (int64_t k = p->k0; k < p->k1; k += RF_FAST_LONG) {
-    const char *block = p->at + k / STORED * block_bytes, *strip = p->strip + rf_fast_strip_bytes(true, rows, k);
+    const char *block = p->at + k / STORED * block_bytes,
+               *strip = p->strip + rf_fast_strip_bytes(true, rows, k);
     const rf_fast_long rest = rf_fast_long_at(strip, rows);
     const int before = (int)(k % STORED / RF_FAST_BLOCK);
     EACH_VECTOR(LONG_OF, 0)
@@ -280,17 +323,23 @@ RF_INLINE void body_of(int type, int values, int bytes, int halves, int rows, in
 #if defined(__AVX512F__)
 #define BODIES(name, type, values, bytes, halves) \
   BODY(name, type, values, bytes, halves, 1, 4) \
-  BODY(name, type, values, bytes, halves, 2, 4) BODY(name, type, values, bytes, halves, 4, 4) BODY(name, type, values, bytes, halves, 8, 2)
+  BODY(name, type, values, bytes, halves, 2, 4) \
+  BODY(name, type, values, bytes, halves, 4, 4) BODY(name, type, values, bytes, halves, 8, 2)
 static const int VECTORS[] = {4, 4, 4, 2}; /* of a body of 1, 2, 4, 8 rows */
 #else
 #define BODIES(name, type, values, bytes, halves) \
   BODY(name, type, values, bytes, halves, 1, 4) \
-  BODY(name, type, values, bytes, halves, 2, 4) BODY(name, type, values, bytes, halves, 4, 2) BODY(name, type, values, bytes, halves, 8, 1)
+  BODY(name, type, values, bytes, halves, 2, 4) \
+  BODY(name, type, values, bytes, halves, 4, 2) BODY(name, type, values, bytes, halves, 8, 1)
 static const int VECTORS[] = {4, 4, 2, 1};
 #endif
 #define BODY(name, type, values, bytes, halves, rows, vectors) \
-  static __attribute__((noinline)) void name##_##rows(const part *p) { body_of(type, values, bytes, halves, rows, vectors, p); } \
-  static __attribute__((noinline)) void name##_narrow_##rows(const part *p) { body_of(type, values, bytes, halves, rows, 16 / W_LANES, p); }
+  static __attribute__((noinline)) void name##_##rows(const part *p) { \
+    body_of(type, values, bytes, halves, rows, vectors, p); \
+  } \
+  static __attribute__((noinline)) void name##_narrow_##rows(const part *p) { \
+    body_of(type, values, bytes, halves, rows, 16 / W_LANES, p); \
+  }
 // clang-format off
 BODIES(q8_0, RF_Q_Q8_0, 32, 34, 1)
 BODIES(q4_0, RF_Q_Q4_0, 32, 18, 1)
@@ -304,28 +353,35 @@ BODIES(q6_k, RF_Q_Q6_K, 256, 210, 1)
 #define ROW(name, type) \
   { \
     type, { \
-      {name##_1, name##_narrow_1}, {name##_2, name##_narrow_2}, {name##_4, name##_narrow_4}, { name##_8, name##_narrow_8 } \
+      {name##_1, name##_narrow_1}, {name##_2, name##_narrow_2}, {name##_4, name##_narrow_4}, { \
+        name##_8, name##_narrow_8 \
+      } \
     } \
   }
 static const struct {
   int type;
-  void (*body[4][2])(const part *p); /* of 1, 2, 4, 8 rows: full panels, and sixteen lanes at a time for narrow ones */
+  /* of 1, 2, 4, 8 rows: full panels, and sixteen lanes at a time for narrow ones */
+  void (*body[4][2])(const part *p);
 } TYPES[] = {ROW(q8_0, RF_Q_Q8_0), ROW(q4_0, RF_Q_Q4_0), ROW(q4_1, RF_Q_Q4_1), ROW(q5_0, RF_Q_Q5_0),
              ROW(q5_1, RF_Q_Q5_1), ROW(q4_k, RF_Q_Q4_K), ROW(q5_k, RF_Q_Q5_K), ROW(q6_k, RF_Q_Q6_K)};
 
 /* Panels side by side, some steps of k each in turns: hardware follows both streams. */
-static void panels_product(const rf_panel *panel, int count, const char *b, int64_t inner, const char *const strip[2], int rows, float *y) {
+static void panels_product(const rf_panel *panel, int count, const char *b, int64_t inner,
+                           const char *const strip[2], int rows, float *y) {
   int shape = rows == 8 ? 3 : rows / 2, steps = 0, lanes[RF_FAST_PANELS];
   part parts[RF_FAST_PANELS];
   void (*body[RF_FAST_PANELS])(const part *p);
   for (int i = 0; i < count; i++) {
     int own =
-        rf_fast_is_long(panel[i].type) ? RF_FAST_LONG : panel[i].type->values; /* of k that all lanes of a panel take before the next panel does */
+        rf_fast_is_long(panel[i].type)
+            ? RF_FAST_LONG
+            : panel[i].type->values; /* of k that all lanes of a panel take before the next panel does */
     if (own > steps) steps = own;
     size_t t = 0;
     while (TYPES[t].type != panel[i].type->number) t++;
     int narrow = panel[i].lanes != RF_PANEL_LANES;
-    body[i] = TYPES[t].body[shape][narrow]; lanes[i] = narrow ? 16 : VECTORS[shape] * W_LANES;
+    body[i] = TYPES[t].body[shape][narrow];
+    lanes[i] = narrow ? 16 : VECTORS[shape] * W_LANES;
     parts[i] = (part){.at = b + panel[i].offset,
                       .lanes = panel[i].lanes,
                       .strip = strip[rf_fast_is_long(panel[i].type)],
@@ -336,7 +392,8 @@ static void panels_product(const rf_panel *panel, int count, const char *b, int6
     k1 = k0 + steps < inner ? k0 + steps : inner;
     for (int i = 0; i < count; i++) {
       part *p = &parts[i];
-      p->k0 = k0; p->k1 = k1;
+      p->k0 = k0;
+      p->k1 = k1;
       for (p->lane = 0; p->lane < panel[i].lanes; p->lane += lanes[i]) body[i](p);
     }
   }

@@ -1,16 +1,25 @@
-/* fast_unpack.h - a part of a panel taken out of its words for products of many rows, with 512-bit vectors. Included after
- * fast_codes.h by files that define CODE_BIAS: what is added to (q - z), 128 or 0. */
+/* fast_unpack.h - a part of a panel taken out of its words for products of many rows, with
+ * 512-bit vectors. Included after fast_codes.h by files that define CODE_BIAS: what is added to
+ * (q - z), 128 or 0. */
 
-RF_INLINE rf_fast_block unpack_blocks(int type, int values, int halves, const rf_panel *panel, const char *at, int64_t k0, int64_t k1, char *room) {
-  const int zero = zero_bits(type), turns = type == RF_Q_Q6_K ? 2 : 1, between = turns == 2 && CODE_BIAS == 0 ? 4 : 0; /* zeros there */
+RF_INLINE rf_fast_block unpack_blocks(int type, int values, int halves, const rf_panel *panel, const char *at,
+                                      int64_t k0, int64_t k1, char *room) {
+  /* zeros there */
+  const int zero = zero_bits(type), turns = type == RF_Q_Q6_K ? 2 : 1,
+            between = turns == 2 && CODE_BIAS == 0 ? 4 : 0;
   const int64_t group = (8 + between) * 4 * RF_PANEL_LANES;
   float *d = (float *)(void *)(room + RF_FAST_CODES), *e = d + RF_FAST_KC / RF_FAST_BLOCK * RF_PANEL_LANES;
   const w_word shift = _mm512_set1_epi8((char)(zero < 0 ? 0 : CODE_BIAS - (1 << zero)));
-  rf_fast_block block = {
-      .codes = room, .stride = group, .d = d, .count = (int)((k1 - k0) / RF_FAST_BLOCK), .lanes = panel->lanes, .halves = turns == 2};
+  rf_fast_block block = {.codes = room,
+                         .stride = group,
+                         .d = d,
+                         .count = (int)((k1 - k0) / RF_FAST_BLOCK),
+                         .lanes = panel->lanes,
+                         .halves = turns == 2};
   if (zero < 0) block.e = e;
   char *to = room;
-  for (int64_t k = k0; k < k1; k += RF_FAST_BLOCK, to += group, d += turns * RF_PANEL_LANES, e += RF_PANEL_LANES) {
+  for (int64_t k = k0; k < k1;
+       k += RF_FAST_BLOCK, to += group, d += turns * RF_PANEL_LANES, e += RF_PANEL_LANES) {
     const char *stored = at + k / values * panel->block_bytes;
     const int run = (int)(k % values / RF_FAST_BLOCK);
     for (int l = 0; l < panel->lanes; l += W_LANES) {
@@ -22,7 +31,8 @@ RF_INLINE rf_fast_block unpack_blocks(int type, int values, int halves, const rf
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++) {
           w_word codes = run_codes(type, run_low(type, &b, run, h, j), run_high(type, &b, run, h, j, &fifth));
-          _mm512_storeu_si512(to + 4 * (((4 + between) * h + j) * RF_PANEL_LANES + l), _mm512_add_epi8(codes, shift));
+          _mm512_storeu_si512(to + 4 * (((4 + between) * h + j) * RF_PANEL_LANES + l),
+                              _mm512_add_epi8(codes, shift));
           if (h && between) _mm512_storeu_si512(to + 4 * ((4 + j) * RF_PANEL_LANES + l), w_set_word(0));
         }
         if (h && turns == 1) continue;
@@ -54,8 +64,13 @@ static rf_fast_block unpack(const rf_panel *panel, const char *at, int64_t k0, i
 /* Where its parts come to lie. */
 RF_INLINE rf_fast_block long_block(const rf_panel *panel, char *room) {
   float *d = (float *)(void *)(room + RF_FAST_CODES);
-  rf_fast_block block = {.codes = room, .d = d, .e = d + RF_PANEL_LANES, .count = RF_FAST_KC / RF_FAST_BLOCK, .lanes = panel->lanes};
-  block.c = (const int32_t *)(const void *)(d + 2 * RF_PANEL_LANES); block.m = block.c + 8 * RF_PANEL_LANES;
+  rf_fast_block block = {.codes = room,
+                         .d = d,
+                         .e = d + RF_PANEL_LANES,
+                         .count = RF_FAST_KC / RF_FAST_BLOCK,
+                         .lanes = panel->lanes};
+  block.c = (const int32_t *)(const void *)(d + 2 * RF_PANEL_LANES);
+  block.m = block.c + 8 * RF_PANEL_LANES;
   return block;
 }
 

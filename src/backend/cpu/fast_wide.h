@@ -1,22 +1,30 @@
-/* fast_wide.h - products of int8 (one scale for an output) with activations in two bytes, written once and compiled for each ISA by fast_*.c; included
- * there only, behind fast_kernels.h. fast.h defines them. */
+/* fast_wide.h - products of int8 (one scale for an output) with activations in two bytes,
+ * written once and compiled for each ISA by fast_*.c; included there only, behind
+ * fast_kernels.h. fast.h defines them. */
 
-enum { WIDE_QUADS = RF_FAST_WIDE / 4, WIDE_CHUNK = 64, WIDE_PLANE = RF_FAST_WIDE / WIDE_CHUNK }; /* CHUNK: values of a row that stand together */
+/* CHUNK: values of a row that stand together */
+enum { WIDE_QUADS = RF_FAST_WIDE / 4, WIDE_CHUNK = 64, WIDE_PLANE = RF_FAST_WIDE / WIDE_CHUNK };
 
-/* 16 values from element `at` on as integers: their high and low bytes, and the sum of the integers. */
-RF_INLINE int32_t pack_sixteen(const void *from, rf_dtype dtype, int64_t at, float steps, char *high, char *low) {
+/* 16 values from element `at` on as integers: their high and low bytes, and the sum of the
+ * integers. */
+RF_INLINE int32_t pack_sixteen(const void *from, rf_dtype dtype, int64_t at, float steps, char *high,
+                               char *low) {
 #if defined(__AVX512F__)
   __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(rf_v16_get(from, dtype, at), _mm512_set1_ps(steps)));
   __m512i top = _mm512_srai_epi32(_mm512_add_epi32(a, _mm512_set1_epi32(128)), 8);
   _mm_storeu_si128((__m128i *)(void *)high, _mm512_cvtepi32_epi8(top));
-  _mm_storeu_si128((__m128i *)(void *)low, _mm512_cvtepi32_epi8(_mm512_sub_epi32(a, _mm512_slli_epi32(top, 8))));
+  _mm_storeu_si128((__m128i *)(void *)low,
+                   _mm512_cvtepi32_epi8(_mm512_sub_epi32(a, _mm512_slli_epi32(top, 8))));
   return _mm512_reduce_add_epi32(a);
 #else
   int32_t sum = 0;
   for (int i = 0; i < 16; i++) {
-    float x = dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[at + i]) : ((const float *)from)[at + i];
+    float x =
+        dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[at + i]) : ((const float *)from)[at + i];
     int32_t a = (int32_t)nearbyintf(x * steps), top = (a + 128) >> 8;
-    high[i] = (char)top; low[i] = (char)(a - 256 * top); sum += a;
+    high[i] = (char)top;
+    low[i] = (char)(a - 256 * top);
+    sum += a;
   }
   return sum;
 #endif
@@ -26,12 +34,14 @@ RF_INLINE int32_t most_of(const void *from, rf_dtype dtype, int64_t at, int coun
 #if defined(__AVX512F__)
   __m512i all = _mm512_setzero_si512();
   for (int i = 0; i < count; i += 16)
-    all = _mm512_max_epi32(all, _mm512_and_si512(_mm512_castps_si512(rf_v16_get(from, dtype, at + i)), _mm512_set1_epi32(0x7fffffff)));
+    all = _mm512_max_epi32(all, _mm512_and_si512(_mm512_castps_si512(rf_v16_get(from, dtype, at + i)),
+                                                 _mm512_set1_epi32(0x7fffffff)));
   (void)bits;
   most = _mm512_reduce_max_epi32(all);
 #else
   for (int i = 0; i < count; i++) {
-    float x = dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[at + i]) : ((const float *)from)[at + i];
+    float x =
+        dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[at + i]) : ((const float *)from)[at + i];
     memcpy(&bits, &x, sizeof bits);
     bits &= 0x7fffffff; /* magnitudes are in the order of their bits */
     most = bits > most ? bits : most;
@@ -39,7 +49,8 @@ RF_INLINE int32_t most_of(const void *from, rf_dtype dtype, int64_t at, int coun
 #endif
   return most;
 }
-static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1, void *strip) {
+static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1,
+                      void *strip) {
   (void)is_long;
   char *to = (char *)strip + k0 / RF_FAST_WIDE * RF_FAST_WIDE_BYTES * rows;
   for (int64_t k = k0; k < k1; k += RF_FAST_WIDE, to += RF_FAST_WIDE_BYTES * rows) {
@@ -60,7 +71,8 @@ static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int 
   }
 }
 
-/* Sums of bytes stay in registers: those with the high bytes, and those with the low ones; those in f32 in y, which is in the L1. */
+/* Sums of bytes stay in registers: those with the high bytes, and those with the low ones; those
+ * in f32 in y, which is in the L1. */
 #define WIDE_START(r, l) \
   w_word high_##r##_##l = w_set_word(0), low_##r##_##l = w_set_word(0); \
   if ((r) < rows && (l) < vectors) low_##r##_##l = w_set_word(minus[r]);
@@ -82,9 +94,11 @@ static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int 
     w_word sum = W(add_epi32)(low_##r##_##l, W(slli_epi32)(high_##r##_##l, 8)); \
     W(storeu_ps)(to, W(fmadd_ps)(d##l, W(mul_ps)(w_set(scale[r]), w_integer(sum)), acc)); \
   }
-/* `count` steps of a block, whose strip is packed for `packed` rows and begins with those meant; `ahead` and what follows is fetched. */
-RF_INLINE void wide_block(int rows, int vectors, int count, int packed, int row, const char *strip, const char *codes, int lanes, const float *heads,
-                          bool first, float *y, const char *ahead) {
+/* `count` steps of a block, whose strip is packed for `packed` rows and begins with those meant;
+ * `ahead` and what follows is fetched. */
+RF_INLINE void wide_block(int rows, int vectors, int count, int packed, int row, const char *strip,
+                          const char *codes, int lanes, const float *heads, bool first, float *y,
+                          const char *ahead) {
   const float *scale = (const float *)(const void *)(strip + 2 * RF_FAST_WIDE * packed) + row;
   const int32_t *minus = (const int32_t *)(const void *)(scale + packed);
   const int32_t *words = (const int32_t *)(const void *)strip + 16 * row;
@@ -103,7 +117,7 @@ RF_INLINE void wide_block(int rows, int vectors, int count, int packed, int row,
   EACH(WIDE_JOIN)
 }
 
-/* ---- few rows ---------------------------------------------------------------------------------------------------------------- */
+/* ---- few rows -------------------------------------------------------------------------------- */
 
 typedef struct wide_part {
   const char *at; /* the panel */
@@ -119,11 +133,14 @@ RF_INLINE void wide_few(int rows, int vectors, const wide_part *p) {
   int count = p->inner - p->k < RF_FAST_WIDE ? (int)(p->inner - p->k) : RF_FAST_WIDE;
   const float *heads = (const float *)(const void *)p->at - p->lanes + p->lane;
   const char *codes = p->at + p->k * p->lanes + 4 * p->lane;
-  wide_block(rows, vectors, count, rows, 0, p->strip, codes, p->lanes, heads, p->k == 0, p->y + p->lane, codes + 4 * AHEAD * (int64_t)p->lanes);
+  wide_block(rows, vectors, count, rows, 0, p->strip, codes, p->lanes, heads, p->k == 0, p->y + p->lane,
+             codes + 4 * AHEAD * (int64_t)p->lanes);
 }
 #define WIDE_FEW(rows, vectors) \
   static __attribute__((noinline)) void wide_##rows(const wide_part *p) { wide_few(rows, vectors, p); } \
-  static __attribute__((noinline)) void wide_narrow_##rows(const wide_part *p) { wide_few(rows, 16 / W_LANES, p); }
+  static __attribute__((noinline)) void wide_narrow_##rows(const wide_part *p) { \
+    wide_few(rows, 16 / W_LANES, p); \
+  }
 // clang-format off
 #if defined(__AVX512F__)
 WIDE_FEW(1, 4) WIDE_FEW(2, 4) WIDE_FEW(4, 2) WIDE_FEW(8, 1)
@@ -133,9 +150,11 @@ WIDE_FEW(1, 4) WIDE_FEW(2, 2) WIDE_FEW(4, 1) WIDE_FEW(8, 1)
 static const int WIDE_VECTORS[] = {4, 2, 1, 1};
 #endif
 // clang-format on
-static const wide_fn WIDE_BODIES[4][2] = {{wide_1, wide_narrow_1}, {wide_2, wide_narrow_2}, {wide_4, wide_narrow_4}, {wide_8, wide_narrow_8}};
+static const wide_fn WIDE_BODIES[4][2] = {
+    {wide_1, wide_narrow_1}, {wide_2, wide_narrow_2}, {wide_4, wide_narrow_4}, {wide_8, wide_narrow_8}};
 
-static void panels_wide(const rf_panel *panel, int count, const char *b, int64_t inner, const char *const strips[2], int rows, float *y) {
+static void panels_wide(const rf_panel *panel, int count, const char *b, int64_t inner,
+                        const char *const strips[2], int rows, float *y) {
   const char *strip = strips[0];
   int shape = rows == 8 ? 3 : rows / 2;
   for (int64_t k = 0; k < inner; k += RF_FAST_WIDE)

@@ -1,12 +1,16 @@
-/* gemm.c - how a product is cut into blocks and dealt to threads. Knows no instruction set: that is in gemm_kernels.h and gemm_*.c.
+/* gemm.c - how a product is cut into blocks and dealt to threads. Knows no instruction set: that
+ * is in gemm_kernels.h and gemm_*.c.
  *
- *   columns in blocks of about nc; rows in blocks of about a_bytes a group; k in blocks of at most kc:
- *     all threads pack the A block and the B block, then take tiles: a group of strips times one panel.
+ *   columns in blocks of about nc; rows in blocks of about a_bytes a group; k in blocks of at
+ *     most kc:
+ *     all threads pack the A block and the B block, then take tiles: a group of strips times one
+ *       panel.
  *
- * A group's packed rows stay in the L2 of the core that works on them while the panels of B come past; the panel after this one is
- * fetched meanwhile. Blocks are packed one ahead into a second buffer, so one barrier per block is enough.
- * Between blocks of k a tile's sums wait in contiguous scratch: rows of C at a power-of-two stride would all fall into the same few
- * sets of the L1. */
+ * A group's packed rows stay in the L2 of the core that works on them while the panels of B come
+ * past; the panel after this one is fetched meanwhile. Blocks are packed one ahead into a second
+ * buffer, so one barrier per block is enough. Between blocks of k a tile's sums wait in
+ * contiguous scratch: rows of C at a power-of-two stride would all fall into the same few sets
+ * of the L1. */
 #include "backend/cpu/fast.h"
 #include "backend/cpu/gemm_tiles.h"
 
@@ -17,15 +21,18 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* How large blocks are, by the L2 of a core. Fractions of the FMA ceiling, 2048^3 and 512x2048x5632, on a Zen 4 core (1 MiB of L2):
- * kc 384 92, 90 %; kc 512 89, 86 %; kc 768 89, 87 %; a_bytes 480 KiB 88, 86 %. On a Granite Rapids core (2 MiB; there a loop that also loads
- * its operands runs at a lower clock than the ceiling's, and 88-90 % is all that the register tile reaches in L1): the second row 77, 75 %;
- * the first 75, 72 %; kc 256 78, 76 %, but 1024^3 73 against 74 %; kc 512 76, 72 %.
- * What lost: packing a whole block before the barrier, B read again from memory, 88, 86 % against 92, 92 % between tiles; a pair of fetch cursors passed by value, 65 against 74 %: the copy of what was
- * just stored waited for the stores before it.
- * What is fetched ahead does nothing on Zen 4 and much on Granite Rapids, whose L3 is far (2 threads, cycles of the time stamp counter): rows of C, the last
- * block of k 0.47 a multiply-add where it took 0.53, 0.46 without an epilogue; what units read and where they are packed to, a vector of A
- * 7 to 15 for 22 to 40, of B 11 for 24, of a transposed B 18 for 46. */
+/* How large blocks are, by the L2 of a core. Fractions of the FMA ceiling, 2048^3 and
+ * 512x2048x5632, on a Zen 4 core (1 MiB of L2): kc 384 92, 90 %; kc 512 89, 86 %; kc 768 89, 87
+ * %; a_bytes 480 KiB 88, 86 %. On a Granite Rapids core (2 MiB; there a loop that also loads its
+ * operands runs at a lower clock than the ceiling's, and 88-90 % is all that the register tile
+ * reaches in L1): the second row 77, 75 %; the first 75, 72 %; kc 256 78, 76 %, but 1024^3 73
+ * against 74 %; kc 512 76, 72 %. What lost: packing a whole block before the barrier, B read
+ * again from memory, 88, 86 % against 92, 92 % between tiles; a pair of fetch cursors passed by
+ * value, 65 against 74 %: the copy of what was just stored waited for the stores before it. What
+ * is fetched ahead does nothing on Zen 4 and much on Granite Rapids, whose L3 is far (2 threads,
+ * cycles of the time stamp counter): rows of C, the last block of k 0.47 a multiply-add where it
+ * took 0.53, 0.46 without an epilogue; what units read and where they are packed to, a vector of
+ * A 7 to 15 for 22 to 40, of B 11 for 24, of a transposed B 18 for 46. */
 static const struct blocking {
   int64_t l2_bytes; /* at least */
   rf_blocks blocks;
@@ -50,7 +57,8 @@ typedef struct layout {
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t at_least_1(int64_t x) { return x < 1 ? 1 : x; }
-static int64_t cut(int64_t total, int64_t parts, int64_t i) { return total * i / parts; } /* start of part i of equal parts */
+/* start of part i of equal parts */
+static int64_t cut(int64_t total, int64_t parts, int64_t i) { return total * i / parts; }
 static size_t round_16(int64_t floats) { return (size_t)((floats + 15) & ~(int64_t)15); }
 
 static int64_t bound(int64_t most, int64_t now) { return most > now ? most : now; }
@@ -65,7 +73,8 @@ bool rf_gemm_is_bf16(rf_dtype a, const rf_tensor *b) {
 }
 /* How this product is made: as the ISA's are, or with its tiles. */
 static const rf_gemm_isa *way_of(const rf_gemm_isa *isa, const rf_gemm *g) {
-  bool a_half = g->a_dtype == RF_BF16, b_half = g->panels ? panels_are_bf16(g->panels) : g->b_dtype == RF_BF16;
+  bool a_half = g->a_dtype == RF_BF16,
+       b_half = g->panels ? panels_are_bf16(g->panels) : g->b_dtype == RF_BF16;
   if (!isa->tiles || g->fast || !(a_half || b_half) || (g->panels && !b_half)) return isa;
   return &isa->tiles[!a_half ? 1 : !b_half ? 2 : 0];
 }
@@ -85,10 +94,14 @@ static int64_t packed_floats(const rf_gemm_isa *isa, int words, int64_t count, i
 static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   int64_t m = bound(g->m_bound, g->m), n = g->n, k = bound(g->k_bound, g->k);
   const rf_blocks by = g->blocks.kc ? g->blocks : rf_gemm_blocks();
-  layout l = {.strips = ceil_div(m, isa->mr), .panels = ceil_div(n, isa->nr), .k_blocks = at_least_1(ceil_div(k, by.kc))};
+  layout l = {.strips = ceil_div(m, isa->mr),
+              .panels = ceil_div(n, isa->nr),
+              .k_blocks = at_least_1(ceil_div(k, by.kc))};
   l.kc = ceil_div(ceil_div(k, k_grain(g)), l.k_blocks) * k_grain(g);
-  int64_t group_strips = at_least_1(by.a_bytes / (4 * isa->mr * at_least_1(l.kc))); /* strips whose packed rows fill a_bytes */
-  int64_t groups = ceil_div(l.strips, at_least_1(group_strips / 2)); /* below half of that, threads had better share rows than split them */
+  /* strips whose packed rows fill a_bytes */
+  int64_t group_strips = at_least_1(by.a_bytes / (4 * isa->mr * at_least_1(l.kc)));
+  /* below half of that, threads had better share rows than split them */
+  int64_t groups = ceil_div(l.strips, at_least_1(group_strips / 2));
   if (groups > threads) groups = threads;
   if (groups > RF_GEMM_MAX_GROUPS) groups = RF_GEMM_MAX_GROUPS;
   l.groups = (int)at_least_1(groups);
@@ -98,14 +111,16 @@ static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   l.block_panels = ceil_div(l.panels, l.col_blocks);
   l.a_buffers = l.row_blocks * l.k_blocks > 1 ? 2 : 1;
   l.b_buffers = l.col_blocks * l.k_blocks > 1 ? 2 : 1;
-  l.a_floats = round_16(l.block_strips * isa->mr * l.kc + 16); /* packing stores whole vectors: the last one may pass the end */
+  /* packing stores whole vectors: the last one may pass the end */
+  l.a_floats = round_16(l.block_strips * isa->mr * l.kc + 16);
   l.b_floats = round_16(l.block_panels * isa->nr * l.kc);
   l.tile_floats = l.k_blocks > 1 ? round_16(l.block_strips * l.block_panels * isa->mr * isa->nr) : 0;
   l.strips = ceil_div(g->m, isa->mr);
   return l;
 }
 
-/* Columns a thread takes at a time when streaming: whole vectors, and as many chunks as threads at least. */
+/* Columns a thread takes at a time when streaming: whole vectors, and as many chunks as threads
+ * at least. */
 static int64_t stream_cols(int64_t n, int threads) {
   int64_t chunks = ceil_div(n, STREAM_COLS * (int64_t)threads) * threads;
   return ceil_div(ceil_div(n, chunks), 64) * 64;
@@ -113,15 +128,18 @@ static int64_t stream_cols(int64_t n, int threads) {
 
 static bool may_stream(const rf_gemm *g) { return !g->column_sum && !g->turned; }
 static bool streams(const rf_gemm *g) { return g->m <= RF_GEMM_STREAM_ROWS && may_stream(g); }
-/* Few rows with tiles: columns that a thread takes at a time, in panels, and steps of B that are packed at a time. */
+/* Few rows with tiles: columns that a thread takes at a time, in panels, and steps of B that are
+ * packed at a time. */
 enum { FEW_PANELS = 2, FEW_STEPS = 256 };
 /* Floats of A, packed as one strip; a few are read too many, for sums nobody stores. */
 static int64_t few_floats(const rf_gemm_isa *isa, int64_t few, int64_t k) {
-  return isa->depth > 1 ? packed_floats(isa, isa->a_words, RF_GEMM_STREAM_ROWS, k) : few * k + RF_GEMM_STREAM_ROWS;
+  return isa->depth > 1 ? packed_floats(isa, isa->a_words, RF_GEMM_STREAM_ROWS, k)
+                        : few * k + RF_GEMM_STREAM_ROWS;
 }
 /* Floats of one thread beside the packed A. */
 static int64_t stream_floats(const rf_gemm_isa *isa, const rf_gemm *g, int64_t few, int threads) {
-  if (isa->depth > 1) return packed_floats(isa, isa->b_words, isa->nr, FEW_STEPS) + (int64_t)FEW_PANELS * isa->mr * isa->nr;
+  if (isa->depth > 1)
+    return packed_floats(isa, isa->b_words, isa->nr, FEW_STEPS) + (int64_t)FEW_PANELS * isa->mr * isa->nr;
   if (g->panels) return (bound(few, RF_GEMM_PANELS) + RF_GEMM_RUN) * RF_PANEL_LANES;
   return few * stream_cols(g->n, threads);
 }
@@ -131,7 +149,8 @@ size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads) 
   isa = way_of(isa, g);
   int64_t m = bound(g->m_bound, g->m), few = m < RF_GEMM_STREAM_ROWS ? m : RF_GEMM_STREAM_ROWS;
   int64_t k = bound(g->k_bound, g->k);
-  size_t streaming = round_16(few_floats(isa, few, k)) + (size_t)stream_floats(isa, g, few, threads) * (size_t)threads;
+  size_t streaming =
+      round_16(few_floats(isa, few, k)) + (size_t)stream_floats(isa, g, few, threads) * (size_t)threads;
   if (m == few && may_stream(g)) return streaming * sizeof(float);
   if (isa->depth > 1) {
     size_t bytes = rf_tile_product_workspace(isa, g, threads);
@@ -157,16 +176,20 @@ static void run_panels(const rf_gemm_isa *isa, const rf_gemm *g, int threads, fl
 #pragma omp parallel num_threads(threads)
   {
     RF_STAMP_BUSY;
-    float *y = rooms + per_thread * omp_get_thread_num(), *wide = y + bound(g->m, RF_GEMM_PANELS) * RF_PANEL_LANES;
+    float *y = rooms + per_thread * omp_get_thread_num(),
+          *wide = y + bound(g->m, RF_GEMM_PANELS) * RF_PANEL_LANES;
 #pragma omp for schedule(static) nowait
-    for (int64_t k = 0; k < g->k; k += PACK) isa->pack_a(g, 0, (int)g->m, k, g->k - k < PACK ? g->k - k : PACK, a + k * g->m);
+    for (int64_t k = 0; k < g->k; k += PACK)
+      isa->pack_a(g, 0, (int)g->m, k, g->k - k < PACK ? g->k - k : PACK, a + k * g->m);
     RF_STAMP_BARRIER;
     int count;
     for (int64_t p; (count = rf_shares_take(&shares, omp_get_thread_num(), most, &p));) {
       rf_panel panel[RF_GEMM_PANELS];
       for (int i = 0; i < count; i++) panel[i] = rf_panels_at(g->panels, p + i);
       isa->stream_panels(g, panel, count, a, y, wide);
-      for (int i = 0; i < count; i++) isa->finish(g, y + i * g->m * RF_PANEL_LANES, RF_PANEL_LANES, 0, (int)g->m, panel[i].first, panel[i].used);
+      for (int i = 0; i < count; i++)
+        isa->finish(g, y + i * g->m * RF_PANEL_LANES, RF_PANEL_LANES, 0, (int)g->m, panel[i].first,
+                    panel[i].used);
     }
   }
 }
@@ -181,7 +204,8 @@ static void run_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, fl
     RF_STAMP_BUSY;
     float *y = sums + (int64_t)omp_get_thread_num() * g->m * width;
 #pragma omp for schedule(static) nowait
-    for (int64_t k = 0; k < g->k; k += PACK) isa->pack_a(g, 0, (int)g->m, k, g->k - k < PACK ? g->k - k : PACK, a + k * g->m);
+    for (int64_t k = 0; k < g->k; k += PACK)
+      isa->pack_a(g, 0, (int)g->m, k, g->k - k < PACK ? g->k - k : PACK, a + k * g->m);
     RF_STAMP_BARRIER;
     for (int64_t c; (c = atomic_fetch_add(&next, 1)) < chunks;) {
       int64_t j0 = c * width, cols = g->n - j0 < width ? g->n - j0 : width;
@@ -193,7 +217,8 @@ static void run_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, fl
 /* What is packed of B goes straight to the tiles. */
 static void run_few(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float *workspace) {
   enum { PACK = 256 };
-  const int64_t width = FEW_PANELS * isa->nr, chunks = ceil_div(g->n, width), room = stream_floats(isa, g, g->m, threads);
+  const int64_t width = FEW_PANELS * isa->nr, chunks = ceil_div(g->n, width),
+                room = stream_floats(isa, g, g->m, threads);
   const int64_t tile_floats = (int64_t)isa->mr * isa->nr;
   const int most = panels_at_once(g, chunks, threads);
   float *a = workspace, *rooms = workspace + round_16(few_floats(isa, g->m, g->k));
@@ -207,7 +232,8 @@ static void run_few(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float
     isa->open();
 #pragma omp for schedule(static) nowait
     for (int64_t k = 0; k < g->k; k += PACK)
-      isa->pack_a(g, 0, m, k, g->k - k < PACK ? g->k - k : PACK, a + packed_floats(isa, isa->a_words, RF_GEMM_STREAM_ROWS, k));
+      isa->pack_a(g, 0, m, k, g->k - k < PACK ? g->k - k : PACK,
+                  a + packed_floats(isa, isa->a_words, RF_GEMM_STREAM_ROWS, k));
     RF_STAMP_BARRIER;
     int count, whole;
     for (int64_t c; (count = rf_shares_take(&shares, omp_get_thread_num(), most, &c));) {
@@ -217,7 +243,8 @@ static void run_few(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float
         if (panel[whole].used != width || panel[whole].first != (c + whole) * width) break;
       }
       if (whole) isa->stream_panels(g, panel, whole, a, tiles, b);
-      for (int i = 0; i < whole; i++) isa->finish(g, tiles + i * m * RF_PANEL_LANES, RF_PANEL_LANES, 0, m, panel[i].first, (int)width);
+      for (int i = 0; i < whole; i++)
+        isa->finish(g, tiles + i * m * RF_PANEL_LANES, RF_PANEL_LANES, 0, m, panel[i].first, (int)width);
       for (int i = whole; i < count; i++) {
         int64_t j0 = (c + i) * width, j1 = j0 + width < g->n ? j0 + width : g->n;
         for (int64_t k = 0; k < g->k; k += FEW_STEPS) {
@@ -227,7 +254,8 @@ static void run_few(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float
             int cols = (int)(j1 - j < isa->nr ? j1 - j : isa->nr);
             if (k == 0 && g->accumulate) isa->begin(g, tile, isa->nr, 0, m, j, cols);
             isa->pack_b(g, j, cols, k, kc, b, NULL);
-            isa->tile_micros[0][0](ceil_div(kc, isa->depth), a + packed_floats(isa, isa->a_words, RF_GEMM_STREAM_ROWS, k), b,
+            isa->tile_micros[0][0](ceil_div(kc, isa->depth),
+                                   a + packed_floats(isa, isa->a_words, RF_GEMM_STREAM_ROWS, k), b,
                                    k > 0 || g->accumulate ? tile : NULL, tile, NULL);
           }
         }
@@ -240,7 +268,8 @@ static void run_few(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float
   }
 }
 
-/* One (column block, row block, k block): where it lies, and which buffers hold its packed operands. */
+/* One (column block, row block, k block): where it lies, and which buffers hold its packed
+ * operands. */
 typedef struct block {
   int64_t s0, s1, p0, p1, k0, k1; /* strips, panels, steps of k */
   bool pack_a, pack_b;            /* or still there from the block before */
@@ -254,7 +283,8 @@ typedef struct job {
   layout l;
   float *a, *b, *tiles;
   int64_t blocks;
-  /* Tickets. Slot i % 3 belongs to block i; it is cleared while block i-2 is computed, when nobody is in block i-3 any more. */
+  /* Tickets. Slot i % 3 belongs to block i; it is cleared while block i-2 is computed, when
+   * nobody is in block i-3 any more. */
   struct {
     _Alignas(64) atomic_long next;
   } pack[3], work[3][RF_GEMM_MAX_GROUPS];
@@ -281,13 +311,14 @@ static block block_at(const job *j, int64_t i) {
 
 static int64_t row_of(const job *j, int64_t strip) { return cut(j->g->m, j->l.strips, strip); }
 static float *packed_a(const job *j, const block *b, int64_t strip) {
-  return j->a + (int64_t)j->l.a_floats * b->a_buffer + (row_of(j, strip) - row_of(j, b->s0)) * (b->k1 - b->k0);
+  return j->a + (int64_t)j->l.a_floats * b->a_buffer +
+         (row_of(j, strip) - row_of(j, b->s0)) * (b->k1 - b->k0);
 }
 static float *packed_b(const job *j, const block *b, int64_t panel) {
   return j->b + (int64_t)j->l.b_floats * b->b_buffer + (panel - b->p0) * j->isa->nr * (b->k1 - b->k0);
 }
 
-/* ---- packing: units of one panel of B or one strip of A, taken by ticket --------------------------------------------- */
+/* ---- packing: units of one panel of B or one strip of A, taken by ticket --------------------- */
 
 static int64_t b_units(const block *b) { return b->pack_b ? b->p1 - b->p0 : 0; }
 static int64_t a_units(const block *b) { return b->pack_a ? b->s1 - b->s0 : 0; }
@@ -296,7 +327,8 @@ static int64_t ticket(atomic_long *next) { return atomic_fetch_add_explicit(next
 static void pack_unit(const job *j, const block *b, int64_t t) {
   int64_t kc = b->k1 - b->k0, panels = b_units(b);
   if (t < panels) {
-    int64_t p = b->p0 + t, col = p * j->isa->nr, cols = j->g->n - col < j->isa->nr ? j->g->n - col : j->isa->nr;
+    int64_t p = b->p0 + t, col = p * j->isa->nr,
+            cols = j->g->n - col < j->isa->nr ? j->g->n - col : j->isa->nr;
     float *sum = j->g->column_sum && b->first_rows ? j->g->column_sum + col : NULL;
     j->isa->pack_b(j->g, col, (int)cols, b->k0, kc, packed_b(j, b, p), sum);
   } else {
@@ -304,23 +336,26 @@ static void pack_unit(const job *j, const block *b, int64_t t) {
     j->isa->pack_a(j->g, row, (int)(row_of(j, s + 1) - row), b->k0, kc, packed_a(j, b, s));
   }
 }
-/* Where units read: `columns` of pieces of 128 bytes, each of `lines` pieces `stride` bytes apart. */
+/* Where units read: `columns` of pieces of 128 bytes, each of `lines` pieces `stride` bytes
+ * apart. */
 typedef struct pieces {
   const char *at;
   int64_t stride, lines, columns;
 } pieces;
-static pieces pieces_from(const void *from, int64_t item, bool along, int64_t step, int64_t wide, int64_t k0, int64_t kc, int64_t first,
-                          int64_t count) {
+static pieces pieces_from(const void *from, int64_t item, bool along, int64_t step, int64_t wide, int64_t k0,
+                          int64_t kc, int64_t first, int64_t count) {
   const char *at = (const char *)from + ((along ? k0 + first * wide : k0 * step + first)) * item;
   if (along) return (pieces){at, wide * item, count, ceil_div(kc * item, 128)};
   return (pieces){at, step * item, kc, ceil_div(count * item, 128)};
 }
-/* Blocks of k of the packed panel that column `col` lies in: hardware stops following them where a page of 4 KiB ends. */
+/* Blocks of k of the packed panel that column `col` lies in: hardware stops following them where
+ * a page of 4 KiB ends. */
 static pieces pieces_of_panel(const rf_gemm *g, int64_t k0, int64_t kc, int64_t col) {
   if (g->turned) return (pieces){0};
   rf_panel panel = rf_panels_find(g->panels, col);
   int64_t from = k0 / panel.type->values, end = ceil_div(k0 + kc, panel.type->values);
-  return (pieces){(const char *)g->b + panel.offset + from * panel.block_bytes, 128, ceil_div((end - from) * panel.block_bytes, 128), 1};
+  return (pieces){(const char *)g->b + panel.offset + from * panel.block_bytes, 128,
+                  ceil_div((end - from) * panel.block_bytes, 128), 1};
 }
 /* Units [t, end), of which those of the first kind count. */
 static pieces units_source(const job *j, const block *b, int64_t t, int64_t end) {
@@ -332,21 +367,26 @@ static pieces units_source(const job *j, const block *b, int64_t t, int64_t end)
     int64_t first = (b->p0 + t) * j->isa->nr, last = (b->p0 + end) * j->isa->nr;
     if (last > g->n) last = g->n;
     if (g->panels) return pieces_of_panel(g, b->k0, kc, first);
-    return pieces_from(g->b, g->b_dtype == RF_BF16 ? 2 : 4, g->b_col != 1, g->b_step, g->b_col, b->k0, kc, first, last - first);
+    return pieces_from(g->b, g->b_dtype == RF_BF16 ? 2 : 4, g->b_col != 1, g->b_step, g->b_col, b->k0, kc,
+                       first, last - first);
   }
   if (g->a_row != 1 && g->a_step != 1) return (pieces){0};
   int64_t first = row_of(j, b->s0 + t - panels), last = row_of(j, b->s0 + end - panels);
-  return pieces_from(g->a, g->a_dtype == RF_BF16 ? 2 : 4, g->a_row != 1, g->a_step, g->a_row, b->k0, kc, first, last - first);
+  return pieces_from(g->a, g->a_dtype == RF_BF16 ? 2 : 4, g->a_row != 1, g->a_step, g->a_row, b->k0, kc,
+                     first, last - first);
 }
 /* Where they are packed to: those of one kind stand side by side. */
 static pieces units_target(const job *j, const block *b, int64_t t, int64_t end) {
   int64_t panels = b_units(b), kc = b->k1 - b->k0;
   if (t < panels) {
     if (end > panels) end = panels;
-    return (pieces){(const char *)packed_b(j, b, b->p0 + t), 128, ceil_div((end - t) * kc * j->isa->nr * 4, 128), 1};
+    return (pieces){(const char *)packed_b(j, b, b->p0 + t), 128,
+                    ceil_div((end - t) * kc * j->isa->nr * 4, 128), 1};
   }
-  t += b->s0 - panels; end += b->s0 - panels;
-  return (pieces){(const char *)packed_a(j, b, t), 128, ceil_div((row_of(j, end) - row_of(j, t)) * kc * 4, 128), 1};
+  t += b->s0 - panels;
+  end += b->s0 - panels;
+  return (pieces){(const char *)packed_a(j, b, t), 128,
+                  ceil_div((row_of(j, end) - row_of(j, t)) * kc * 4, 128), 1};
 }
 static void fetch(pieces p) {
   for (int64_t c = 0; c < p.columns; c++) {
@@ -356,7 +396,8 @@ static void fetch(pieces p) {
     }
   }
 }
-/* What no tile was computed for, some units at a time: they are fetched while those before them are packed. */
+/* What no tile was computed for, some units at a time: they are fetched while those before them
+ * are packed. */
 static void pack_rest(job *j, int64_t i) {
   enum { AT_ONCE = 4 }; /* strips of a transposed A share cache lines */
   block b = block_at(j, i);
@@ -369,9 +410,10 @@ static void pack_rest(job *j, int64_t i) {
   }
 }
 
-/* ---- multiplying ----------------------------------------------------------------------------------------------------- */
+/* ---- multiplying ----------------------------------------------------------------------------- */
 
-/* Where rows [row, row + rows) of C at `col` are written and what is read beside them, into `to`, closed by NULL. */
+/* Where rows [row, row + rows) of C at `col` are written and what is read beside them, into
+ * `to`, closed by NULL. */
 enum { TILE_PIECES = 3 * 12 + 1 };
 static void pieces_of_tile(const rf_gemm *g, int64_t row, int64_t rows, int64_t col, const char **to) {
   bool plain = g->epilogue == RF_GEMM_PLAIN;
@@ -385,34 +427,44 @@ static void pieces_of_tile(const rf_gemm *g, int64_t row, int64_t rows, int64_t 
 }
 
 /* One panel times the strips of one group. */
-static void multiply(const job *j, const block *b, int group, int64_t panel, int64_t next_panel, const pieces list[2]) {
+static void multiply(const job *j, const block *b, int group, int64_t panel, int64_t next_panel,
+                     const pieces list[2]) {
   const rf_gemm_isa *isa = j->isa;
   const rf_gemm *g = j->g;
-  int64_t s0 = b->s0 + cut(b->s1 - b->s0, j->l.groups, group), s1 = b->s0 + cut(b->s1 - b->s0, j->l.groups, group + 1);
+  int64_t s0 = b->s0 + cut(b->s1 - b->s0, j->l.groups, group),
+          s1 = b->s0 + cut(b->s1 - b->s0, j->l.groups, group + 1);
   int64_t kc = b->k1 - b->k0, tile_floats = (int64_t)isa->mr * isa->nr, col = panel * isa->nr;
   int cols = (int)(g->n - col < isa->nr ? g->n - col : isa->nr);
   bool first = b->k0 == 0, last = b->k1 == g->k;
   const float *panel_at = packed_b(j, b, panel);
-  /* Each strip fetches its share of the next panel, and of what is packed after this call and where to. */
+  /* Each strip fetches its share of the next panel, and of what is packed after this call and
+   * where to. */
   int64_t strips = at_least_1(s1 - s0), ahead = next_panel < b->p1 ? ceil_div(kc * isa->nr * 4, 128) : 0;
   rf_gemm_ahead near = {(const char *)packed_b(j, b, next_panel), 128, ceil_div(ahead, strips)};
   const pieces *now = list;
   rf_gemm_ahead far = {NULL, 0, 0};
-  int64_t share = ceil_div(now[0].lines * now[0].columns + now[1].lines * now[1].columns, strips), column = 0, line = 0;
+  int64_t share = ceil_div(now[0].lines * now[0].columns + now[1].lines * now[1].columns, strips), column = 0,
+          line = 0;
   int64_t near_left = ahead, row = row_of(j, s0);
-  int64_t fewest = g->m / j->l.strips, more = g->m % j->l.strips, owed = more * s0 % j->l.strips; /* row_of, step by step */
+  /* row_of, step by step */
+  int64_t fewest = g->m / j->l.strips, more = g->m % j->l.strips, owed = more * s0 % j->l.strips;
   const float *a = packed_a(j, b, s0);
   const char *tile_pieces[TILE_PIECES];
   _Alignas(64) float local[16 * 32];
-  float *tile = j->l.tile_floats ? j->tiles + ((panel - b->p0) * (b->s1 - b->s0) + s0 - b->s0) * tile_floats : local;
+  float *tile =
+      j->l.tile_floats ? j->tiles + ((panel - b->p0) * (b->s1 - b->s0) + s0 - b->s0) * tile_floats : local;
   for (int64_t s = s0; s < s1; s++) {
     owed += more;
     bool extra = owed >= j->l.strips;
     int64_t rows = fewest + extra;
     if (extra) owed -= j->l.strips;
     if (near.lines > near_left) near.lines = near_left;
-    if (now == list && column >= now->columns) { now++; column = line = 0; }
-    far.at = now->at + column * 128 + line * now->stride; far.stride = now->stride;
+    if (now == list && column >= now->columns) {
+      now++;
+      column = line = 0;
+    }
+    far.at = now->at + column * 128 + line * now->stride;
+    far.stride = now->stride;
     far.lines = column >= now->columns ? 0 : share < now->lines - line ? share : now->lines - line;
     tile_pieces[0] = NULL;
     if (first && g->accumulate) { /* its rows are read now, so it is those of the tile after this one */
@@ -423,20 +475,27 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
     if (first && g->accumulate) isa->begin(g, tile, isa->nr, row, (int)rows, col, cols);
     isa->micro[rows](kc, a, panel_at, tile, !first || g->accumulate, &near, &far, tile_pieces);
     if (last) isa->finish(g, tile, isa->nr, row, (int)rows, col, cols);
-    near_left -= near.lines; near.at += near.lines * near.stride;
+    near_left -= near.lines;
+    near.at += near.lines * near.stride;
     line += far.lines;
-    if (line >= now->lines) { line = 0; column++; }
-    a += rows * kc; row += rows;
+    if (line >= now->lines) {
+      line = 0;
+      column++;
+    }
+    a += rows * kc;
+    row += rows;
     if (j->l.tile_floats) tile += tile_floats;
   }
 }
 
-/* Tiles of block i, and after each its share of block i+1 is packed: what that reads was fetched during the tile. */
+/* Tiles of block i, and after each its share of block i+1 is packed: what that reads was fetched
+ * during the tile. */
 static void compute(job *j, int64_t i, int thread, int threads) {
   block b = block_at(j, i), after = {0};
   if (i + 1 < j->blocks) after = block_at(j, i + 1);
   int groups = j->l.groups, homes = threads / groups;
-  int64_t panels = b.p1 - b.p0, units = a_units(&after) + b_units(&after), share = ceil_div(units, panels * groups);
+  int64_t panels = b.p1 - b.p0, units = a_units(&after) + b_units(&after),
+          share = ceil_div(units, panels * groups);
   for (int turn = 0; turn < groups; turn++) {
     int group = (thread + turn) % groups;
     atomic_long *next = &j->work[i % 3][group].next;
@@ -445,10 +504,14 @@ static void compute(job *j, int64_t i, int thread, int threads) {
       if (help && panels - atomic_load_explicit(next, memory_order_relaxed) < 3) break;
       int64_t t = ticket(next);
       if (t >= panels) break;
-      int64_t unit = units > 0 ? atomic_fetch_add_explicit(&j->pack[(i + 1) % 3].next, share, memory_order_relaxed) : 0;
+      int64_t unit =
+          units > 0 ? atomic_fetch_add_explicit(&j->pack[(i + 1) % 3].next, share, memory_order_relaxed) : 0;
       int64_t end = unit + share < units ? unit + share : units;
       pieces ahead[2] = {{0}};
-      if (unit < end) { ahead[0] = units_source(j, &after, unit, end); ahead[1] = units_target(j, &after, unit, end); }
+      if (unit < end) {
+        ahead[0] = units_source(j, &after, unit, end);
+        ahead[1] = units_target(j, &after, unit, end);
+      }
       multiply(j, &b, group, b.p0 + t, b.p0 + t + (homes > 0 ? homes : 1), ahead);
       for (; unit < end; unit++) pack_unit(j, &after, unit);
     }
@@ -472,7 +535,8 @@ void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *wo
     return;
   }
   if (isa->depth > 1) {
-    if (g->k == 0 && g->column_sum && !g->column_sum_accumulate) memset(g->column_sum, 0, (size_t)g->n * sizeof *g->column_sum);
+    if (g->k == 0 && g->column_sum && !g->column_sum_accumulate)
+      memset(g->column_sum, 0, (size_t)g->n * sizeof *g->column_sum);
     rf_tile_product_run(isa, g, threads, workspace);
     return;
   }
@@ -498,7 +562,8 @@ void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *wo
   }
 }
 
-void rf_column_sums(const void *x, rf_dtype dtype, int64_t rows, int64_t cols, int64_t ld, float *sum, bool resume, int threads) {
+void rf_column_sums(const void *x, rf_dtype dtype, int64_t rows, int64_t cols, int64_t ld, float *sum,
+                    bool resume, int threads) {
   enum { WIDTH = 64 };
 #pragma omp parallel num_threads(threads)
   {

@@ -1,6 +1,8 @@
-/* gemm_amx.c - the product of bf16 pairs with the tile unit (gemm.h defines its bits): a strip of 32 rows times a panel of 32 columns is four tiles of
- * sums, two of rows and two of columns. What is packed is tiles of 1 KiB, one step of 32 k behind the other, within it piece by piece and then the upper or
- * left sixteen before the others: rows as [row][k], columns as [pair of k][column][2]. Missing rows, columns and k are zeros. */
+/* gemm_amx.c - the product of bf16 pairs with the tile unit (gemm.h defines its bits): a strip
+ * of 32 rows times a panel of 32 columns is four tiles of sums, two of rows and two of columns.
+ * What is packed is tiles of 1 KiB, one step of 32 k behind the other, within it piece by piece
+ * and then the upper or left sixteen before the others: rows as [row][k], columns as [pair of
+ * k][column][2]. Missing rows, columns and k are zeros. */
 #include "backend/cpu/gemm_tiles.h"
 #include "backend/cpu/tiles.h"
 
@@ -9,34 +11,41 @@
 
 enum { SIXTEEN = 16, DEPTH = RF_TILE_DEPTH, TILE_BYTES = 1024, PIECES = 2 };
 
-/* ---- sixteen rows or columns of a step of 32, in registers ------------------------------------------------------------- */
+/* ---- sixteen rows or columns of a step of 32, in registers ----------------------------------- */
 
-/* Where a block lies: `lines` rows or columns, element (line, k) at from[line * line_step + k * k_step], one of them 1. */
+/* Where a block lies: `lines` rows or columns, element (line, k) at from[line * line_step + k *
+ * k_step], one of them 1. */
 typedef struct block {
   const void *from;
   rf_dtype dtype;
   int64_t line_step, k_step;
   int lines, steps; /* the others are zeros */
 } block;
-static const void *element_at(const void *from, rf_dtype dtype, int64_t i) { return (const char *)from + i * (dtype == RF_BF16 ? 2 : 4); }
+static const void *element_at(const void *from, rf_dtype dtype, int64_t i) {
+  return (const char *)from + i * (dtype == RF_BF16 ? 2 : 4);
+}
 
-/* An f32 as two bf16: its upper half, and what is left, rounded to nearest even. What is no finite number is the first alone. */
+/* An f32 as two bf16: its upper half, and what is left, rounded to nearest even. What is no
+ * finite number is the first alone. */
 static inline void cut(__m512 x, __m512i piece[PIECES]) {
   const __m512i upper = _mm512_set1_epi32((int)0xffff0000u);
   __m512i bits = _mm512_castps_si512(x), first = _mm512_and_si512(bits, upper);
   __mmask16 finite = (__mmask16)~_mm512_fpclass_ps_mask(x, 0x99); /* NaNs and infinities */
   first = _mm512_mask_or_epi32(first, _mm512_fpclass_ps_mask(x, 0x81), first, _mm512_set1_epi32(0x00400000));
   __m512 rest = _mm512_maskz_sub_ps(finite, x, _mm512_castsi512_ps(first));
-  __m512i left = _mm512_castps_si512(rest), even = _mm512_and_si512(_mm512_srli_epi32(left, 16), _mm512_set1_epi32(1));
+  __m512i left = _mm512_castps_si512(rest),
+          even = _mm512_and_si512(_mm512_srli_epi32(left, 16), _mm512_set1_epi32(1));
   piece[0] = first;
-  piece[1] = _mm512_and_si512(_mm512_add_epi32(left, _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff))), upper);
+  piece[1] =
+      _mm512_and_si512(_mm512_add_epi32(left, _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff))), upper);
 }
 /* Each of sixteen lines as 32 consecutive k. `full`: none is missing. */
 static inline void lines_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) {
   __mmask32 mask = full || b->steps >= DEPTH ? 0xffffffffu : (1u << b->steps) - 1;
 #pragma GCC unroll 16
   for (int i = 0; i < SIXTEEN; i++)
-    v[i] = full || i < b->lines ? _mm512_maskz_loadu_epi16(mask, (const uint16_t *)b->from + i * b->line_step) : _mm512_setzero_si512();
+    v[i] = full || i < b->lines ? _mm512_maskz_loadu_epi16(mask, (const uint16_t *)b->from + i * b->line_step)
+                                : _mm512_setzero_si512();
 }
 /* Each of sixteen pairs of k as sixteen lines. */
 static inline void pairs_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) {
@@ -45,7 +54,8 @@ static inline void pairs_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) 
 #pragma GCC unroll 16
   for (int p = 0; p < SIXTEEN; p++, at += 2 * b->k_step) {
     __m256i even = full || 2 * p < b->steps ? _mm256_maskz_loadu_epi16(mask, at) : _mm256_setzero_si256();
-    __m256i odd = full || 2 * p + 1 < b->steps ? _mm256_maskz_loadu_epi16(mask, at + b->k_step) : _mm256_setzero_si256();
+    __m256i odd = full || 2 * p + 1 < b->steps ? _mm256_maskz_loadu_epi16(mask, at + b->k_step)
+                                               : _mm256_setzero_si256();
     v[p] = _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
   }
 }
@@ -73,7 +83,8 @@ static inline void pairs_of_f32(const block *b, __m512i v[PIECES][SIXTEEN]) {
     cut(2 * p < b->steps ? _mm512_maskz_loadu_ps(mask, at) : _mm512_setzero_ps(), even);
     cut(2 * p + 1 < b->steps ? _mm512_maskz_loadu_ps(mask, at + b->k_step) : _mm512_setzero_ps(), odd);
     for (int i = 0; i < PIECES; i++)
-      v[i][p] = _mm512_or_si512(_mm512_srli_epi32(even[i], 16), _mm512_and_si512(odd[i], _mm512_set1_epi32((int)0xffff0000u)));
+      v[i][p] = _mm512_or_si512(_mm512_srli_epi32(even[i], 16),
+                                _mm512_and_si512(odd[i], _mm512_set1_epi32((int)0xffff0000u)));
   }
 }
 /* Sixteen by sixteen pairs: lines become pairs, pairs lines. */
@@ -90,14 +101,18 @@ static inline void turn(__m512i v[SIXTEEN]) {
   for (int i = 0; i < SIXTEEN; i += 4) {
 #pragma GCC unroll 2
     for (int h = 0; h < 2; h++) {
-      b[i + 2 * h] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a[i + h]), _mm512_castps_pd(a[i + 2 + h])));
-      b[i + 2 * h + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a[i + h]), _mm512_castps_pd(a[i + 2 + h])));
+      b[i + 2 * h] =
+          _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a[i + h]), _mm512_castps_pd(a[i + 2 + h])));
+      b[i + 2 * h + 1] =
+          _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a[i + h]), _mm512_castps_pd(a[i + 2 + h])));
     }
   }
 #pragma GCC unroll 4
   for (int i = 0; i < 4; i++) { /* b[i + 4 q]: pairs i, i+4, i+8, i+12 of lines 4 q .. 4 q + 3 */
-    __m512 even = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88), odd = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
-    __m512 even_high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88), odd_high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xdd);
+    __m512 even = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88),
+           odd = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
+    __m512 even_high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88),
+           odd_high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xdd);
     v[i] = _mm512_castps_si512(_mm512_shuffle_f32x4(even, even_high, 0x88));
     v[i + 8] = _mm512_castps_si512(_mm512_shuffle_f32x4(even, even_high, 0xdd));
     v[i + 4] = _mm512_castps_si512(_mm512_shuffle_f32x4(odd, odd_high, 0x88));
@@ -136,7 +151,8 @@ static inline void pack(const block *b, bool as_lines, char *to, int64_t apart) 
     memset(room, 0, sizeof room);
     for (int i = 0; i < b->lines; i++)
       for (int k = 0; k < b->steps; k++)
-        memcpy(room + (i * DEPTH + k) * item, element_at(b->from, b->dtype, i * b->line_step + k * b->k_step), (size_t)item);
+        memcpy(room + (i * DEPTH + k) * item, element_at(b->from, b->dtype, i * b->line_step + k * b->k_step),
+               (size_t)item);
     b = &copy;
   }
   if (b->dtype == RF_F32) pack_f32(b, as_lines, to, apart);
@@ -146,7 +162,7 @@ static inline void pack(const block *b, bool as_lines, char *to, int64_t apart) 
 static int at_most(int64_t count, int most) { return count < most ? (int)count : most; }
 static int pieces_of(rf_dtype dtype) { return dtype == RF_BF16 ? 1 : PIECES; }
 
-/* ---- packing ------------------------------------------------------------------------------------------------------------ */
+/* ---- packing --------------------------------------------------------------------------------- */
 
 void rf_tiles_pack_a(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to) {
   int tiles = rows > SIXTEEN ? 2 : 1, pieces = pieces_of(g->a_dtype);
@@ -171,7 +187,9 @@ static void pack_gathered(const rf_gemm *g, int64_t j, int cols, int64_t k, int 
     for (int i = 0; i < cols; i++) {
       int64_t output = g->turned ? k + p : j + i, value = g->turned ? j + i : k + p;
       rf_panel panel = rf_panels_find(g->panels, output);
-      room[p * SIXTEEN + i] = ((const uint16_t *)(const void *)((const char *)g->b + panel.offset))[value * panel.lanes + output - panel.first];
+      room[p * SIXTEEN + i] =
+          ((const uint16_t *)(const void *)((const char *)g->b +
+                                            panel.offset))[value * panel.lanes + output - panel.first];
     }
   pack(&(block){room, RF_BF16, 1, SIXTEEN, SIXTEEN, DEPTH}, false, to, TILE_BYTES);
 }
@@ -180,7 +198,8 @@ static void pack_lanes(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_
   rf_panel panel = rf_panels_find(g->panels, j);
   int lane = (int)(j - panel.first);
   bool whole = lane + cols <= panel.used && lane + SIXTEEN <= panel.lanes;
-  const uint16_t *at = (const uint16_t *)(const void *)((const char *)g->b + panel.offset) + k0 * panel.lanes + lane;
+  const uint16_t *at =
+      (const uint16_t *)(const void *)((const char *)g->b + panel.offset) + k0 * panel.lanes + lane;
   for (int64_t k = 0; k < kc; k += DEPTH, at += DEPTH * panel.lanes, to += 2 * TILE_BYTES) {
     int steps = at_most(kc - k, DEPTH);
     if (!whole) {
@@ -199,17 +218,20 @@ static void pack_turned(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64
       pack_gathered(g, j, cols, k0 + k, steps, to);
       continue;
     }
-    const uint16_t *at = (const uint16_t *)(const void *)((const char *)g->b + panel.offset) + j * panel.lanes + lane;
+    const uint16_t *at =
+        (const uint16_t *)(const void *)((const char *)g->b + panel.offset) + j * panel.lanes + lane;
     pack(&(block){at, RF_BF16, panel.lanes, 1, cols, steps}, false, to, TILE_BYTES);
   }
 }
-static void add_columns(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_t kc, bool resume, float *sum) {
+static void add_columns(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_t kc, bool resume,
+                        float *sum) {
   __mmask16 mask = cols >= SIXTEEN ? 0xffff : (__mmask16)((1u << cols) - 1);
   __m512 s = resume ? _mm512_maskz_loadu_ps(mask, sum) : _mm512_setzero_ps();
   for (int64_t k = k0; k < k0 + kc; k++) {
     const void *at = element_at(g->b, g->b_dtype, k * g->b_step + j);
     __m512 x = g->b_dtype == RF_F32 ? _mm512_maskz_loadu_ps(mask, at)
-                                    : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, at)), 16));
+                                    : _mm512_castsi512_ps(_mm512_slli_epi32(
+                                          _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, at)), 16));
     s = _mm512_add_ps(s, x);
   }
   _mm512_mask_storeu_ps(sum, mask, s);
@@ -230,13 +252,14 @@ void rf_tiles_pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t
     else
       for (int64_t k = 0; k < kc; k += DEPTH, at += 2 * pieces * TILE_BYTES) {
         const void *from = element_at(g->b, g->b_dtype, (k0 + k) * g->b_step + j * g->b_col);
-        pack(&(block){from, g->b_dtype, g->b_col, g->b_step, used, at_most(kc - k, DEPTH)}, false, at, 2 * TILE_BYTES);
+        pack(&(block){from, g->b_dtype, g->b_col, g->b_step, used, at_most(kc - k, DEPTH)}, false, at,
+             2 * TILE_BYTES);
       }
     if (sum) add_columns(g, j, used, k0, kc, k0 > 0 || g->column_sum_accumulate, sum + h * SIXTEEN);
   }
 }
 
-/* ---- multiplying ---------------------------------------------------------------------------------------------------------- */
+/* ---- multiplying ----------------------------------------------------------------------------- */
 
 /* Tiles 0 to 3 hold sums, 4 and 5 rows, 6 and 7 columns. */
 static const rf_tile_shapes TILES = RF_WHOLE_TILES;
@@ -246,16 +269,19 @@ void rf_tiles_close(void) {
   _tile_release();
 }
 
-/* What does not stay in the L1 passes by it (tileloaddt1): 2.9 TFLOP/s of 3.0 with 512 steps and 1 MiB of rows in the L2 of a Sapphire Rapids core, with
- * ordinary loads 2.0. tiles: of rows, 1 or 2; a_pieces, b_pieces: of an element, one of them 1. All constants of a body. */
+/* What does not stay in the L1 passes by it (tileloaddt1): 2.9 TFLOP/s of 3.0 with 512 steps and
+ * 1 MiB of rows in the L2 of a Sapphire Rapids core, with ordinary loads 2.0. tiles: of rows, 1
+ * or 2; a_pieces, b_pieces: of an element, one of them 1. All constants of a body. */
 #define LOAD_A(tile, at) \
   if (a_stays) _tile_loadd(tile, at, 64); \
   else _tile_stream_loadd(tile, at, 64);
 #define LOAD_B(tile, at) \
   if (a_stays) _tile_stream_loadd(tile, at, 64); \
   else _tile_loadd(tile, at, 64);
-static inline __attribute__((always_inline)) void micro(bool a_stays, int tiles, int a_pieces, int b_pieces, int64_t steps, const float *a,
-                                                        const float *b, const float *from, float *to, rf_tile_errands *errands) {
+static inline __attribute__((always_inline)) void micro(bool a_stays, int tiles, int a_pieces, int b_pieces,
+                                                        int64_t steps, const float *a, const float *b,
+                                                        const float *from, float *to,
+                                                        rf_tile_errands *errands) {
   enum { ROW = 32 * 4 }; /* bytes of a row of sums */
   const char *rows = (const char *)a, *columns = (const char *)b;
   if (from) {
@@ -307,9 +333,11 @@ static inline __attribute__((always_inline)) void micro(bool a_stays, int tiles,
     _tile_stored(3, to + 16 * 32 + 16, ROW);
   }
 }
-/* Up to sixteen rows times a full panel, at the speed of memory: sums stay in tiles 0 to 3 for all of k. Steps of 32 are paired lane by lane into one of SLOTS places,
- * DELAY steps before a tile takes them, since what was just stored is not at hand yet. Pairing within quarters of a vector leaves lanes in another order, which
- * is mended in the sums. What comes AHEAD steps later is asked for, because hardware stops where a page of 4 KiB ends. */
+/* Up to sixteen rows times a full panel, at the speed of memory: sums stay in tiles 0 to 3 for
+ * all of k. Steps of 32 are paired lane by lane into one of SLOTS places, DELAY steps before a
+ * tile takes them, since what was just stored is not at hand yet. Pairing within quarters of a
+ * vector leaves lanes in another order, which is mended in the sums. What comes AHEAD steps
+ * later is asked for, because hardware stops where a page of 4 KiB ends. */
 enum { SLOTS = 4, DELAY = 2, AHEAD = 32 };
 static inline void pair_lanes(const char *at, const char *later, char *to) {
 #pragma GCC unroll 4
@@ -317,14 +345,17 @@ static inline void pair_lanes(const char *at, const char *later, char *to) {
     for (int line = 0; line < 4; line++) _mm_prefetch(later + 64 * line, _MM_HINT_T0);
 #pragma GCC unroll 2
     for (int h = 0; h < 2; h++) {
-      __m512i even = _mm512_loadu_si512(at + 64 * h), odd = _mm512_loadu_si512(at + 64 * h + 2 * RF_PANEL_LANES);
+      __m512i even = _mm512_loadu_si512(at + 64 * h),
+              odd = _mm512_loadu_si512(at + 64 * h + 2 * RF_PANEL_LANES);
       _mm512_store_si512(to + 2 * h * TILE_BYTES + 64 * p, _mm512_unpacklo_epi16(even, odd));
       _mm512_store_si512(to + (2 * h + 1) * TILE_BYTES + 64 * p, _mm512_unpackhi_epi16(even, odd));
     }
   }
 }
-/* One or two rows do the same with vectors, which wait less for memory: 96 % of its bandwidth where tiles reach 81. In a dword the even lane is the low half and
- * the odd one the high half. LANES(X, r) is X(r, vector) of all, r a row of one panel or a panel of one row; sums of even k, of odd k, and of whole steps. */
+/* One or two rows do the same with vectors, which wait less for memory: 96 % of its bandwidth
+ * where tiles reach 81. In a dword the even lane is the low half and the odd one the high half.
+ * LANES(X, r) is X(r, vector) of all, r a row of one panel or a panel of one row; sums of even
+ * k, of odd k, and of whole steps. */
 enum {
   STEP_BYTES = DEPTH * RF_PANEL_LANES * 2,
   FEWEST = 2,
@@ -338,23 +369,33 @@ enum {
   if ((r) < rows) even_##r##_##l = _mm512_fmadd_ps(x##r, w##l, even_##r##_##l);
 #define ROW_ODD(r, l) \
   if ((r) < rows) odd_##r##_##l = _mm512_fmadd_ps(x##r, w##l, odd_##r##_##l);
-#define ROW_EVEN_ZERO(r, l) even_##r##_##l = _mm512_add_ps(even_##r##_##l, _mm512_setzero_ps()); /* of zeros behind the end: -0 becomes 0 */
+#define ROW_EVEN_ZERO(r, l) \
+  even_##r##_##l = \
+      _mm512_add_ps(even_##r##_##l, _mm512_setzero_ps()); /* of zeros behind the end: -0 becomes 0 */
 #define ROW_ODD_ZERO(r, l) odd_##r##_##l = _mm512_add_ps(odd_##r##_##l, _mm512_setzero_ps());
-#define ROW_JOIN(r, l) sum_##r##_##l = _mm512_add_ps(sum_##r##_##l, _mm512_add_ps(even_##r##_##l, odd_##r##_##l));
+#define ROW_JOIN(r, l) \
+  sum_##r##_##l = _mm512_add_ps(sum_##r##_##l, _mm512_add_ps(even_##r##_##l, odd_##r##_##l));
 #define ROW_STORE(r) \
   for (int h = 0; h < 2; h++) { \
-    const __m512i half = _mm512_add_epi32(_mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), _mm512_set1_epi32(8 * h)); \
-    _mm512_storeu_ps(y + (r)*RF_PANEL_LANES + 16 * h, _mm512_permutex2var_ps(sum_##r##_0, half, sum_##r##_1)); \
-    _mm512_storeu_ps(y + (r)*RF_PANEL_LANES + 32 + 16 * h, _mm512_permutex2var_ps(sum_##r##_2, half, sum_##r##_3)); \
+    const __m512i half = \
+        _mm512_add_epi32(_mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), \
+                         _mm512_set1_epi32(8 * h)); \
+    _mm512_storeu_ps(y + (r)*RF_PANEL_LANES + 16 * h, \
+                     _mm512_permutex2var_ps(sum_##r##_0, half, sum_##r##_1)); \
+    _mm512_storeu_ps(y + (r)*RF_PANEL_LANES + 32 + 16 * h, \
+                     _mm512_permutex2var_ps(sum_##r##_2, half, sum_##r##_3)); \
   }
 #define WIDEN_LANES \
   __m512i left = _mm512_loadu_si512(at), right = _mm512_loadu_si512(at + 64); \
-  __m512 w0 = _mm512_castsi512_ps(_mm512_slli_epi32(left, 16)), w1 = _mm512_castsi512_ps(_mm512_and_si512(left, upper)); \
-  __m512 w2 = _mm512_castsi512_ps(_mm512_slli_epi32(right, 16)), w3 = _mm512_castsi512_ps(_mm512_and_si512(right, upper)); \
+  __m512 w0 = _mm512_castsi512_ps(_mm512_slli_epi32(left, 16)), \
+         w1 = _mm512_castsi512_ps(_mm512_and_si512(left, upper)); \
+  __m512 w2 = _mm512_castsi512_ps(_mm512_slli_epi32(right, 16)), \
+         w3 = _mm512_castsi512_ps(_mm512_and_si512(right, upper)); \
   _mm_prefetch(at + SOON, _MM_HINT_T0); \
   _mm_prefetch(at + SOON + 64, _MM_HINT_T0); \
   at += 2 * RF_PANEL_LANES;
-static inline __attribute__((always_inline)) void stream_rows(int rows, const char *at, int64_t inner, const void *row0, const void *row1, float *y) {
+static inline __attribute__((always_inline)) void stream_rows(int rows, const char *at, int64_t inner,
+                                                              const void *row0, const void *row1, float *y) {
   const uint32_t *a0 = row0, *a1 = row1;
   const __m512i upper = _mm512_set1_epi32((int)0xffff0000u);
   const unsigned before = _mm_getcsr();
@@ -369,13 +410,15 @@ static inline __attribute__((always_inline)) void stream_rows(int rows, const ch
     for (int p = 0; p < end / 2; p++) {
       __m512i pair0 = _mm512_set1_epi32((int)a0[p]), pair1 = _mm512_set1_epi32((int)a1[p]);
       {
-        __m512 x0 = _mm512_castsi512_ps(_mm512_slli_epi32(pair0, 16)), x1 = _mm512_castsi512_ps(_mm512_slli_epi32(pair1, 16));
+        __m512 x0 = _mm512_castsi512_ps(_mm512_slli_epi32(pair0, 16)),
+               x1 = _mm512_castsi512_ps(_mm512_slli_epi32(pair1, 16));
         WIDEN_LANES
         LANES(ROW_EVEN, 0)
         LANES(ROW_EVEN, 1)
       }
       {
-        __m512 x0 = _mm512_castsi512_ps(_mm512_and_si512(pair0, upper)), x1 = _mm512_castsi512_ps(_mm512_and_si512(pair1, upper));
+        __m512 x0 = _mm512_castsi512_ps(_mm512_and_si512(pair0, upper)),
+               x1 = _mm512_castsi512_ps(_mm512_and_si512(pair1, upper));
         WIDEN_LANES
         LANES(ROW_ODD, 0)
         LANES(ROW_ODD, 1)
@@ -458,7 +501,8 @@ static void stream_two(const char *at0, const char *at1, int64_t inner, const vo
 static void side_by_side(const float *a, int64_t rows, int64_t steps, float *to) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t i = 0; i < steps; i++)
-      _mm512_store_si512((char *)to + 64 * (r * steps + i), _mm512_load_si512((const char *)a + TILE_BYTES * i + 64 * r));
+      _mm512_store_si512((char *)to + 64 * (r * steps + i),
+                         _mm512_load_si512((const char *)a + TILE_BYTES * i + 64 * r));
 }
 static void stream_one(const rf_gemm *g, const rf_panel *panel, const float *a, float *y, float *wide) {
   enum { ROW = RF_PANEL_LANES * 4 };
@@ -514,7 +558,8 @@ static void stream_one(const rf_gemm *g, const rf_panel *panel, const float *a, 
     }
 }
 
-void rf_tiles_stream_panels(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y, float *wide) {
+void rf_tiles_stream_panels(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y,
+                            float *wide) {
   const int64_t steps = (g->k + DEPTH - 1) / DEPTH;
   if (count == 2 && g->m == 1 && steps * 64 <= SLOTS * STEP_BYTES) {
     side_by_side(a, 1, steps, wide);
@@ -526,12 +571,14 @@ void rf_tiles_stream_panels(const rf_gemm *g, const rf_panel *panel, int count, 
 
 /* MICRO(false, 1, 2, 1): static void micro_false_1_2_1(...) { micro(false, 1, 2, 1, ...); } */
 #define MICRO(a_stays, tiles, a_pieces, b_pieces) \
-  static void micro_##a_stays##_##tiles##_##a_pieces##_##b_pieces(int64_t steps, const float *a, const float *b, const float *from, float *to, \
-                                                                  rf_tile_errands *errands) { \
+  static void micro_##a_stays##_##tiles##_##a_pieces##_##b_pieces(int64_t steps, const float *a, \
+                                                                  const float *b, const float *from, \
+                                                                  float *to, rf_tile_errands *errands) { \
     micro(a_stays, tiles, a_pieces, b_pieces, steps, a, b, from, to, errands); \
   }
 #define MICROS(a_pieces, b_pieces) \
-  MICRO(false, 1, a_pieces, b_pieces) MICRO(false, 2, a_pieces, b_pieces) MICRO(true, 1, a_pieces, b_pieces) MICRO(true, 2, a_pieces, b_pieces)
+  MICRO(false, 1, a_pieces, b_pieces) \
+  MICRO(false, 2, a_pieces, b_pieces) MICRO(true, 1, a_pieces, b_pieces) MICRO(true, 2, a_pieces, b_pieces)
 #define FORM(pieces) \
   { \
     {micro_false_1_##pieces, micro_false_2_##pieces}, { micro_true_1_##pieces, micro_true_2_##pieces } \

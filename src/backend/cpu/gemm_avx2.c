@@ -1,5 +1,5 @@
-/* gemm_avx2.c - the product with 256-bit vectors: a tile of 6 rows x 16 columns is 12 accumulators, two vectors of B and one broadcast
- * of A. */
+/* gemm_avx2.c - the product with 256-bit vectors: a tile of 6 rows x 16 columns is 12
+ * accumulators, two vectors of B and one broadcast of A. */
 enum { MR = 6, NR = 16 };
 #include "backend/cpu/fast.h"
 #include "backend/cpu/gemm_kernels.h"
@@ -18,5 +18,21 @@ MICRO(1) MICRO(2) MICRO(3) MICRO(4) MICRO(5) MICRO(6)
 static const rf_gemm_micro micros[] = {NULL, micro_1, micro_2, micro_3, micro_4, micro_5, micro_6};
 // clang-format on
 
-const rf_gemm_isa RF_GEMM_AVX2 = {"gemm_avx2_6x16", MR,   NR,   2,    2,   1, pack_a, pack_b, micros, begin_tile, finish_tile, stream, stream_panels,
-                                  &RF_FAST_AVX2,    NULL, NULL, NULL, NULL};
+const rf_gemm_isa RF_GEMM_AVX2 = {"gemm_avx2_6x16",
+                                  MR,
+                                  NR,
+                                  2,
+                                  2,
+                                  1,
+                                  pack_a,
+                                  pack_b,
+                                  micros,
+                                  begin_tile,
+                                  finish_tile,
+                                  stream,
+                                  stream_panels,
+                                  &RF_FAST_AVX2,
+                                  NULL,
+                                  NULL,
+                                  NULL,
+                                  NULL};

@@ -1,5 +1,5 @@
-/* gemm_avx512.c - the product with 512-bit vectors: a tile of 12 rows x 32 columns is 24 accumulators, two vectors of B and one
- * broadcast of A; the other registers stay free. */
+/* gemm_avx512.c - the product with 512-bit vectors: a tile of 12 rows x 32 columns is 24
+ * accumulators, two vectors of B and one broadcast of A; the other registers stay free. */
 enum { MR = 12, NR = 32 };
 #include "backend/cpu/fast.h"
 #include "backend/cpu/gemm_kernels.h"
@@ -22,15 +22,21 @@ static const rf_gemm_micro micros[] = {
 
 /* ISA(&RF_FAST_AVX512, NULL): {"gemm_avx512_12x32", ..., &RF_FAST_AVX512, NULL, NULL, NULL} */
 #define ISA(fast, tiles) \
-  { "gemm_avx512_12x32", MR, NR, 2, 2, 1, pack_a, pack_b, micros, begin_tile, finish_tile, stream, stream_panels, fast, tiles, NULL, NULL, NULL }
+  { \
+    "gemm_avx512_12x32", MR, NR, 2, 2, 1, pack_a, pack_b, micros, begin_tile, finish_tile, stream, \
+        stream_panels, fast, tiles, NULL, NULL, NULL \
+  }
 const rf_gemm_isa RF_GEMM_AVX512 = ISA(&RF_FAST_AVX512, NULL);
-const rf_gemm_isa RF_GEMM_AVX512BF16 = ISA(&RF_FAST_AVX512BF16, NULL); /* its products in 8 bits are those of byte quadruples */
+/* its products in 8 bits are those of byte quadruples */
+const rf_gemm_isa RF_GEMM_AVX512BF16 = ISA(&RF_FAST_AVX512BF16, NULL);
 
 /* Products with the tile unit have the epilogues of vectors. */
 #define TILES(form, a_words, b_words, stream_panels) \
   { \
-    "gemm_amx_32x32", RF_TILE_ROWS, RF_TILE_COLUMNS, a_words, b_words, RF_TILE_DEPTH, rf_tiles_pack_a, rf_tiles_pack_b, NULL, begin_tile, \
-        finish_tile, NULL, stream_panels, NULL, NULL, RF_TILE_MICROS[form], rf_tiles_open, rf_tiles_close \
+    "gemm_amx_32x32", RF_TILE_ROWS, RF_TILE_COLUMNS, a_words, b_words, RF_TILE_DEPTH, rf_tiles_pack_a, \
+        rf_tiles_pack_b, NULL, begin_tile, finish_tile, NULL, stream_panels, NULL, NULL, \
+        RF_TILE_MICROS[form], rf_tiles_open, rf_tiles_close \
   }
-static const rf_gemm_isa tiles[RF_TILE_FORMS] = {TILES(0, 1, 1, rf_tiles_stream_panels), TILES(1, 2, 1, NULL), TILES(2, 1, 2, NULL)};
+static const rf_gemm_isa tiles[RF_TILE_FORMS] = {TILES(0, 1, 1, rf_tiles_stream_panels), TILES(1, 2, 1, NULL),
+                                                 TILES(2, 1, 2, NULL)};
 const rf_gemm_isa RF_GEMM_AMX = ISA(&RF_FAST_AMX, tiles);

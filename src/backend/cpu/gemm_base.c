@@ -1,5 +1,5 @@
-/* gemm_base.c - the product in plain C, for any CPU: the same chains of fmaf, however slow where fmaf is a library call. Also the choice
- * among the ISAs. */
+/* gemm_base.c - the product in plain C, for any CPU: the same chains of fmaf, however slow where
+ * fmaf is a library call. Also the choice among the ISAs. */
 enum { MR = 4, NR = 16 };
 #include "backend/cpu/gemm_kernels.h"
 
@@ -20,8 +20,9 @@ RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float
 
 /* MICRO(3): static void micro_3(...) { micro(3, ...); } */
 #define MICRO(rows) \
-  static void micro_##rows(int64_t kc, const float *a, const float *b, float *tile, bool resume, const rf_gemm_ahead *near, \
-                           const rf_gemm_ahead *far, const char *const *tile_pieces) { \
+  static void micro_##rows(int64_t kc, const float *a, const float *b, float *tile, bool resume, \
+                           const rf_gemm_ahead *near, const rf_gemm_ahead *far, \
+                           const char *const *tile_pieces) { \
     (void)near; \
     (void)far; \
     (void)tile_pieces; \
@@ -33,8 +34,9 @@ MICRO(1) MICRO(2) MICRO(3) MICRO(4)
 static const rf_gemm_micro micros[] = {NULL, micro_1, micro_2, micro_3, micro_4};
 // clang-format on
 
-const rf_gemm_isa RF_GEMM_BASE = {"gemm_base_4x16", MR,   NR,   2,    2,    1,   pack_a, pack_b, micros, begin_tile, finish_tile, stream,
-                                  stream_panels,    NULL, NULL, NULL, NULL, NULL};
+const rf_gemm_isa RF_GEMM_BASE = {"gemm_base_4x16", MR,     NR,     2,          2,           1,
+                                  pack_a,           pack_b, micros, begin_tile, finish_tile, stream,
+                                  stream_panels,    NULL,   NULL,   NULL,       NULL,        NULL};
 
 const rf_gemm_isa *rf_gemm_for(rf_isa isa) {
 #if defined(__x86_64__)

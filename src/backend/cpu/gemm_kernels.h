@@ -1,10 +1,11 @@
-/* gemm_kernels.h - packing, epilogues and the few-row product, written once over simd.h and compiled for each ISA by gemm_*.c,
- * which add the micro-kernel. Included there only. */
+/* gemm_kernels.h - packing, epilogues and the few-row product, written once over simd.h and
+ * compiled for each ISA by gemm_*.c, which add the micro-kernel. Included there only. */
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/simd.h"
 
 /* Eight dwords, and 8x8 transposes of them: two operations a vector on every x86 since AVX. */
-typedef uint32_t v8 __attribute__((vector_size(32), aligned(2), may_alias)); /* dwords of a bf16 row may lie at any even address */
+/* dwords of a bf16 row may lie at any even address */
+typedef uint32_t v8 __attribute__((vector_size(32), aligned(2), may_alias));
 typedef uint16_t h8 __attribute__((vector_size(16), aligned(2), may_alias));
 enum { STREAM_AHEAD = 1024 }; /* bytes of a streamed column that are fetched ahead */
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
@@ -35,10 +36,11 @@ RF_INLINE float element(const void *p, rf_dtype dtype, int64_t at) {
   return dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)p)[at]) : ((const float *)p)[at];
 }
 
-/* ---- packing A: [k][rows] ------------------------------------------------------------------------------------------ */
+/* ---- packing A: [k][rows] -------------------------------------------------------------------- */
 
-/* Rows contiguous in k: blocks of 8 steps, transposed in registers. A store writes whole vectors and the next step's store overwrites
- * what was too much, so steps go up; the last ones, whose surplus would leave the strip, go one by one. */
+/* Rows contiguous in k: blocks of 8 steps, transposed in registers. A store writes whole vectors
+ * and the next step's store overwrites what was too much, so steps go up; the last ones, whose
+ * surplus would leave the strip, go one by one. */
 RF_INLINE void pack_a_rows(const void *a, rf_dtype dtype, int64_t a_row, int rows, int64_t kc, float *to) {
   int64_t safe = kc - 16; /* a surplus of at most 15 floats stays below step k+16 */
   int64_t k = 0;
@@ -72,8 +74,8 @@ RF_INLINE void pack_a_rows(const void *a, rf_dtype dtype, int64_t a_row, int row
     for (int i = 0; i < rows; i++) to[k * rows + i] = element(a, dtype, i * a_row + k);
   }
 }
-/* Steps contiguous in rows (a transposed operand): plain copies of whole vectors, the last steps one by one as above; there also the
- * reads stay inside. */
+/* Steps contiguous in rows (a transposed operand): plain copies of whole vectors, the last steps
+ * one by one as above; there also the reads stay inside. */
 RF_INLINE void pack_a_steps(const void *a, rf_dtype dtype, int64_t a_step, int rows, int64_t kc, float *to) {
   int64_t k = 0;
   if (a_step >= RF_LANES) {
@@ -86,7 +88,8 @@ RF_INLINE void pack_a_steps(const void *a, rf_dtype dtype, int64_t a_step, int r
 static void pack_a(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to) {
   int64_t at = i0 * g->a_row + k0 * g->a_step;
   bool half = g->a_dtype == RF_BF16;
-  const void *a = half ? (const void *)((const rf_bf16 *)g->a + at) : (const void *)((const float *)g->a + at);
+  const void *a =
+      half ? (const void *)((const rf_bf16 *)g->a + at) : (const void *)((const float *)g->a + at);
   if (g->a_step == 1 && half) pack_a_rows(a, RF_BF16, g->a_row, rows, kc, to);
   else if (g->a_step == 1) pack_a_rows(a, RF_F32, g->a_row, rows, kc, to);
   else if (g->a_row == 1 && half) pack_a_steps(a, RF_BF16, g->a_step, rows, kc, to);
@@ -98,12 +101,13 @@ static void pack_a(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t k
   }
 }
 
-/* ---- packing B: [k][NR], zero filled ------------------------------------------------------------------------------- */
+/* ---- packing B: [k][NR], zero filled --------------------------------------------------------- */
 
 RF_INLINE void pack_b_steps(const void *b, rf_dtype dtype, int64_t b_step, int cols, int64_t kc, float *to) {
   if (cols == NR) {
     for (int64_t k = 0; k < kc; k++) {
-      for (int j = 0; j < NR; j += RF_LANES) rf_v16_store(to + k * NR + j, rf_v16_get(b, dtype, k * b_step + j));
+      for (int j = 0; j < NR; j += RF_LANES)
+        rf_v16_store(to + k * NR + j, rf_v16_get(b, dtype, k * b_step + j));
     }
     return;
   }
@@ -111,8 +115,8 @@ RF_INLINE void pack_b_steps(const void *b, rf_dtype dtype, int64_t b_step, int c
     for (int j = 0; j < NR; j++) to[k * NR + j] = j < cols ? element(b, dtype, k * b_step + j) : 0.0f;
   }
 }
-/* Columns contiguous in k (a transposed weight). 8 columns at a time for 64 steps: more at a power-of-two stride would not fit the
- * ways of one L1 set. */
+/* Columns contiguous in k (a transposed weight). 8 columns at a time for 64 steps: more at a
+ * power-of-two stride would not fit the ways of one L1 set. */
 RF_INLINE void pack_b_columns(const void *b, rf_dtype dtype, int64_t b_col, int cols, int64_t kc, float *to) {
   for (int64_t k0 = 0; k0 < kc; k0 += 64) {
     int64_t k1 = k0 + 64 < kc ? k0 + 64 : kc;
@@ -143,18 +147,21 @@ static void pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t k
   }
   int64_t at = k0 * g->b_step + j0 * g->b_col;
   bool half = g->b_dtype == RF_BF16;
-  const void *b = half ? (const void *)((const rf_bf16 *)g->b + at) : (const void *)((const float *)g->b + at);
+  const void *b =
+      half ? (const void *)((const rf_bf16 *)g->b + at) : (const void *)((const float *)g->b + at);
   if (g->b_col == 1 && half) pack_b_steps(b, RF_BF16, g->b_step, cols, kc, to);
   else if (g->b_col == 1) pack_b_steps(b, RF_F32, g->b_step, cols, kc, to);
   else if (g->b_step == 1 && half) pack_b_columns(b, RF_BF16, g->b_col, cols, kc, to);
   else if (g->b_step == 1) pack_b_columns(b, RF_F32, g->b_col, cols, kc, to);
   else {
     for (int64_t k = 0; k < kc; k++) {
-      for (int j = 0; j < NR; j++) to[k * NR + j] = j < cols ? element(b, g->b_dtype, k * g->b_step + j * g->b_col) : 0.0f;
+      for (int j = 0; j < NR; j++)
+        to[k * NR + j] = j < cols ? element(b, g->b_dtype, k * g->b_step + j * g->b_col) : 0.0f;
     }
   }
   if (!sum) return;
-  bool resume = k0 > 0 || g->column_sum_accumulate; /* blocks of k come in ascending order, so the chain goes on */
+  /* blocks of k come in ascending order, so the chain goes on */
+  bool resume = k0 > 0 || g->column_sum_accumulate;
   for (int j = 0; j < cols; j += RF_LANES) {
     int lanes = cols - j < RF_LANES ? cols - j : RF_LANES;
     rf_v16 s = resume ? rf_v16_load_n(sum + j, lanes) : rf_v16_zero();
@@ -163,9 +170,10 @@ static void pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t k
   }
 }
 
-/* ---- into and out of a tile ---------------------------------------------------------------------------------------- */
+/* ---- into and out of a tile ------------------------------------------------------------------ */
 
-static void begin_tile(const rf_gemm *g, float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols) {
+static void begin_tile(const rf_gemm *g, float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0,
+                       int cols) {
   for (int i = 0; i < rows; i++) {
     const float *u = (const float *)g->u + (i0 + i) * g->ld + j0;
     for (int j = 0; j < cols; j += RF_LANES) {
@@ -175,13 +183,16 @@ static void begin_tile(const rf_gemm *g, float *tile, int64_t tile_ld, int64_t i
   }
 }
 
-/* Sixteen columns of a tile, or fewer at the edge; dtype and epilogue are constants of a body. Every cast of the graph is here: u is rounded
- * once, and what follows works on the rounded value. */
-RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue epilogue, bool past, const float *tile, int64_t tile_ld, int64_t i0,
-                              int rows, int64_t j, int lanes) {
+/* Sixteen columns of a tile, or fewer at the edge; dtype and epilogue are constants of a body.
+ * Every cast of the graph is here: u is rounded once, and what follows works on the rounded
+ * value. */
+RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue epilogue, bool past,
+                              const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j,
+                              int lanes) {
   bool whole = lanes == RF_LANES;
   rf_v16 bias = rf_v16_zero();
-  if (g->bias) bias = whole ? rf_v16_get(g->bias, g->bias_dtype, j) : rf_v16_get_n(g->bias, g->bias_dtype, j, lanes);
+  if (g->bias)
+    bias = whole ? rf_v16_get(g->bias, g->bias_dtype, j) : rf_v16_get_n(g->bias, g->bias_dtype, j, lanes);
   for (int i = 0; i < rows; i++) {
     int64_t at = (i0 + i) * g->ld + j;
     rf_v16 x = whole ? rf_v16_load(tile + i * tile_ld) : rf_v16_load_n(tile + i * tile_ld, lanes);
@@ -194,7 +205,8 @@ RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue
     }
     if (epilogue == RF_GEMM_PLAIN || !g->out) continue;
     rf_v16 side = rf_v16_zero();
-    if (epilogue != RF_GEMM_GELU) side = whole ? rf_v16_get(g->side, dtype, at) : rf_v16_get_n(g->side, dtype, at, lanes);
+    if (epilogue != RF_GEMM_GELU)
+      side = whole ? rf_v16_get(g->side, dtype, at) : rf_v16_get_n(g->side, dtype, at, lanes);
     if (epilogue == RF_GEMM_GELU) x = rf_v16_gelu_tanh(x);
     else if (epilogue == RF_GEMM_GELU_BWD) x = rf_v16_mul(x, rf_v16_gelu_tanh_grad(side));
     else x = rf_v16_add(side, rf_dropout_apply(&g->drop, x, g->first_token + (i0 + i) * g->drop.step, j));
@@ -207,8 +219,8 @@ RF_INLINE void put_line(bool past, void *to, int64_t at, const rf_v16 x[2]) {
   if (past) rf_v16_stream_bf16_pair((rf_bf16 *)to + at, x[0], x[1]);
   for (int h = 0; !past && h < 2; h++) rf_v16_store_bf16((rf_bf16 *)to + at + RF_LANES * h, x[h]);
 }
-RF_INLINE void finish_lines(const rf_gemm *g, rf_gemm_epilogue epilogue, bool past, const float *tile, int64_t tile_ld, int64_t i0, int rows,
-                            int64_t j) {
+RF_INLINE void finish_lines(const rf_gemm *g, rf_gemm_epilogue epilogue, bool past, const float *tile,
+                            int64_t tile_ld, int64_t i0, int rows, int64_t j) {
   rf_v16 bias[2] = {rf_v16_zero(), rf_v16_zero()};
   for (int h = 0; g->bias && h < 2; h++) bias[h] = rf_v16_get(g->bias, g->bias_dtype, j + RF_LANES * h);
   for (int i = 0; i < rows; i++) {
@@ -234,7 +246,8 @@ RF_INLINE void finish_lines(const rf_gemm *g, rf_gemm_epilogue epilogue, bool pa
   }
 }
 #define FINISH_LINES(name, epilogue, past) \
-  static void finish_lines_##name(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols) { \
+  static void finish_lines_##name(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, \
+                                  int rows, int64_t j0, int cols) { \
     (void)cols; \
     finish_lines(g, epilogue, past, tile, tile_ld, i0, rows, j0); \
   }
@@ -244,9 +257,11 @@ FINISH_LINES(residual, RF_GEMM_RESIDUAL, true) FINISH_LINES(residual_near, RF_GE
 // clang-format on
 /* FINISH(f32_plain, RF_F32, RF_GEMM_PLAIN, false): static void finish_f32_plain(...) */
 #define FINISH(name, dtype, epilogue, past) \
-  static void finish_##name(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols) { \
+  static void finish_##name(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, \
+                            int64_t j0, int cols) { \
     for (int j = 0; j < cols; j += RF_LANES) \
-      finish_columns(g, dtype, epilogue, past, tile + j, tile_ld, i0, rows, j0 + j, cols - j < RF_LANES ? cols - j : RF_LANES); \
+      finish_columns(g, dtype, epilogue, past, tile + j, tile_ld, i0, rows, j0 + j, \
+                     cols - j < RF_LANES ? cols - j : RF_LANES); \
   }
     // clang-format off
 FINISH(f32_past, RF_F32, RF_GEMM_PLAIN, true) FINISH(f32_plain, RF_F32, RF_GEMM_PLAIN, false) FINISH(f32_gelu, RF_F32, RF_GEMM_GELU, false)
@@ -254,35 +269,40 @@ FINISH(f32_residual, RF_F32, RF_GEMM_RESIDUAL, false) FINISH(f32_gelu_bwd, RF_F3
 FINISH(bf16_plain, RF_BF16, RF_GEMM_PLAIN, false) FINISH(bf16_gelu, RF_BF16, RF_GEMM_GELU, false)
 FINISH(bf16_residual, RF_BF16, RF_GEMM_RESIDUAL, false) FINISH(bf16_gelu_bwd, RF_BF16, RF_GEMM_GELU_BWD, false)
     // clang-format on
-    static void finish_tile(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols) {
-  static void (*const body[2][4])(const rf_gemm *, const float *, int64_t, int64_t, int, int64_t,
-                                  int) = {{finish_f32_plain, finish_f32_gelu, finish_f32_residual, finish_f32_gelu_bwd},
-                                          {finish_bf16_plain, finish_bf16_gelu, finish_bf16_residual, finish_bf16_gelu_bwd}};
-  static void (*const lines[4])(const rf_gemm *, const float *, int64_t, int64_t, int, int64_t, int) = {finish_lines_plain, finish_lines_gelu,
-                                                                                                        finish_lines_residual, finish_lines_gelu_bwd};
-  if (g->dtype == RF_BF16 && g->past && cols == 2 * RF_LANES && (((uintptr_t)g->u | (uintptr_t)g->out) & 63u) == 0 && g->ld % 32 == 0 &&
-      j0 % 32 == 0) {
+    static void finish_tile(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows,
+                            int64_t j0, int cols) {
+  static void (*const body[2][4])(const rf_gemm *, const float *, int64_t, int64_t, int, int64_t, int) = {
+      {finish_f32_plain, finish_f32_gelu, finish_f32_residual, finish_f32_gelu_bwd},
+      {finish_bf16_plain, finish_bf16_gelu, finish_bf16_residual, finish_bf16_gelu_bwd}};
+  static void (*const lines[4])(const rf_gemm *, const float *, int64_t, int64_t, int, int64_t, int) = {
+      finish_lines_plain, finish_lines_gelu, finish_lines_residual, finish_lines_gelu_bwd};
+  if (g->dtype == RF_BF16 && g->past && cols == 2 * RF_LANES &&
+      (((uintptr_t)g->u | (uintptr_t)g->out) & 63u) == 0 && g->ld % 32 == 0 && j0 % 32 == 0) {
     lines[g->epilogue](g, tile, tile_ld, i0, rows, j0, cols);
     return;
   }
-  if (g->dtype == RF_BF16 && g->epilogue == RF_GEMM_RESIDUAL && cols == 2 * RF_LANES) { /* one draw of dropout for both halves */
+  /* one draw of dropout for both halves */
+  if (g->dtype == RF_BF16 && g->epilogue == RF_GEMM_RESIDUAL && cols == 2 * RF_LANES) {
     finish_lines_residual_near(g, tile, tile_ld, i0, rows, j0, cols);
     return;
   }
-  if (g->past && g->dtype == RF_F32 && g->epilogue == RF_GEMM_PLAIN) finish_f32_past(g, tile, tile_ld, i0, rows, j0, cols);
+  if (g->past && g->dtype == RF_F32 && g->epilogue == RF_GEMM_PLAIN)
+    finish_f32_past(g, tile, tile_ld, i0, rows, j0, cols);
   else body[g->dtype == RF_BF16][g->epilogue](g, tile, tile_ld, i0, rows, j0, cols);
 }
 
-/* ---- few rows: the weights are read once, as they are stored --------------------------------------------------------- */
+/* ---- few rows: the weights are read once, as they are stored --------------------------------- */
 
 /* `a` is A packed as one strip: [k][m]. `y` holds the sums, [m][cols]. */
 
-/* (K,N) row-major. The sums of all columns of the chunk stay in scratch (L1 or L2) and take eight steps of k at a time, so memory is
- * read as eight long rows at once. The rows after them are fetched into L2: into L1 they would push each other out (M = 1, f32, one thread:
- * 19 against 24 GB/s; sixteen rows at once 22). */
+/* (K,N) row-major. The sums of all columns of the chunk stay in scratch (L1 or L2) and take
+ * eight steps of k at a time, so memory is read as eight long rows at once. The rows after them
+ * are fetched into L2: into L1 they would push each other out (M = 1, f32, one thread: 19
+ * against 24 GB/s; sixteen rows at once 22). */
 enum { STREAM_STEPS = 8 };
 
-RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, int64_t j0, int cols, float *y) {
+RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, int64_t j0, int cols,
+                            float *y) {
   int m = (int)g->m, item = b_dtype == RF_BF16 ? 2 : 4;
   for (int64_t k = 0; k < g->k; k += STREAM_STEPS, a += STREAM_STEPS * m) {
     int steps = g->k - k < STREAM_STEPS ? (int)(g->k - k) : STREAM_STEPS, j = 0;
@@ -291,8 +311,8 @@ RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, 
         rf_v16 w[STREAM_STEPS];
         for (int s = 0; s < STREAM_STEPS; s++) {
           int64_t at = (k + s) * g->b_step + j0 + j;
-          if ((j & (64 / item - 1)) == 0)
-            __builtin_prefetch((const char *)g->b + (at + STREAM_STEPS * g->b_step) * item, 0, 2); /* the rows that come next */
+          if ((j & (64 / item - 1)) == 0) /* the rows that come next */
+            __builtin_prefetch((const char *)g->b + (at + STREAM_STEPS * g->b_step) * item, 0, 2);
           w[s] = rf_v16_get(g->b, b_dtype, at);
         }
         for (int i = 0; i < m; i++) {
@@ -306,17 +326,20 @@ RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, 
     for (; j < cols; j++) {
       for (int i = 0; i < m; i++) {
         float sum = y[(int64_t)i * cols + j];
-        for (int s = 0; s < steps; s++) sum = fmaf(a[s * m + i], element(g->b, b_dtype, (k + s) * g->b_step + j0 + j), sum);
+        for (int s = 0; s < steps; s++)
+          sum = fmaf(a[s * m + i], element(g->b, b_dtype, (k + s) * g->b_step + j0 + j), sum);
         y[(int64_t)i * cols + j] = sum;
       }
     }
   }
 }
 
-/* (N,K): a lane is a column, so one cache line of each of 16 columns is transposed in registers. The whole line is read at once: columns at
- * a power-of-two stride share one set of the L1, which does not hold 16 lines until a second visit (M = 1, one thread: 9 GB/s when read by
+/* (N,K): a lane is a column, so one cache line of each of 16 columns is transposed in registers.
+ * The whole line is read at once: columns at a power-of-two stride share one set of the L1,
+ * which does not hold 16 lines until a second visit (M = 1, one thread: 9 GB/s when read by
  * halves of a line, 22 when read whole). */
-RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) { /* to[d]: dword d of the 16 lines */
+/* to[d]: dword d of the 16 lines */
+RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) {
 #if defined(__AVX512F__)
   __m512 a[16], b[16];
   for (int i = 0; i < 16; i++) b[i] = _mm512_loadu_ps((const float *)(const void *)(p + i * stride));
@@ -326,13 +349,17 @@ RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) { 
   }
   for (int i = 0; i < 16; i += 4) {
     for (int h = 0; h < 2; h++) {
-      b[i + 2 * h] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a[i + h]), _mm512_castps_pd(a[i + 2 + h])));
-      b[i + 2 * h + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a[i + h]), _mm512_castps_pd(a[i + 2 + h])));
+      b[i + 2 * h] =
+          _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a[i + h]), _mm512_castps_pd(a[i + 2 + h])));
+      b[i + 2 * h + 1] =
+          _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a[i + h]), _mm512_castps_pd(a[i + 2 + h])));
     }
   }
   for (int i = 0; i < 4; i++) { /* b[i + 4 q]: dwords i, i+4, i+8, i+12 of lines 4 q .. 4 q + 3 */
-    __m512 even = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88), odd = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
-    __m512 even_high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88), odd_high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xdd);
+    __m512 even = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88),
+           odd = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
+    __m512 even_high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88),
+           odd_high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xdd);
     to[i] = _mm512_shuffle_f32x4(even, even_high, 0x88);
     to[i + 8] = _mm512_shuffle_f32x4(even, even_high, 0xdd);
     to[i + 4] = _mm512_shuffle_f32x4(odd, odd_high, 0x88);
@@ -360,7 +387,8 @@ RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) { 
 RF_INLINE rf_v16 half_of(rf_v16 x, bool odd) {
 #if defined(__AVX512F__)
   __m512i u = _mm512_castps_si512(x);
-  return _mm512_castsi512_ps(odd ? _mm512_and_si512(u, _mm512_set1_epi32((int)0xffff0000u)) : _mm512_slli_epi32(u, 16));
+  return _mm512_castsi512_ps(odd ? _mm512_and_si512(u, _mm512_set1_epi32((int)0xffff0000u))
+                                 : _mm512_slli_epi32(u, 16));
 #else
   uint32_t u[RF_LANES];
   float f[RF_LANES];
@@ -371,22 +399,25 @@ RF_INLINE rf_v16 half_of(rf_v16 x, bool odd) {
   return rf_v16_load(f);
 #endif
 }
-/* Sixteen columns from `column` on, for rows <= most, a constant. EACH_SUM(X) is X(0) .. X(15): sums are named variables, so that they
- * stay in registers. */
+/* Sixteen columns from `column` on, for rows <= most, a constant. EACH_SUM(X) is X(0) .. X(15):
+ * sums are named variables, so that they stay in registers. */
 #define EACH_SUM(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
 #define SUM_LOAD(i) rf_v16 sum##i = (i) < rows ? rf_v16_load(y + (int64_t)(i)*cols) : rf_v16_zero();
 #define SUM_STORE(i) \
   if ((i) < rows) rf_v16_store(y + (int64_t)(i)*cols, sum##i);
 #define SUM_STEP(i) \
   if ((i) < most) sum##i = rf_v16_fma(rf_v16_set1(at[i]), w, sum##i);
-RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, const float *a, int64_t column, int cols, float *y) {
+RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, const float *a, int64_t column,
+                              int cols, float *y) {
   int rows = (int)g->m;
   int item = b_dtype == RF_BF16 ? 2 : 4, halves = b_dtype == RF_BF16 ? 2 : 1;
   int64_t step = 64 / item, stride = g->b_col * item, row_bytes = g->k * item, k = 0;
   const char *b = (const char *)g->b + column * stride;
   EACH_SUM(SUM_LOAD)
   for (; k + step <= g->k; k += step) {
-    int64_t ahead = (k + step) * item + STREAM_AHEAD <= row_bytes ? STREAM_AHEAD : STREAM_AHEAD - row_bytes + 16 * stride; /* then the next columns */
+    /* then the next columns */
+    int64_t ahead =
+        (k + step) * item + STREAM_AHEAD <= row_bytes ? STREAM_AHEAD : STREAM_AHEAD - row_bytes + 16 * stride;
     for (int i = 0; i < 16; i++) __builtin_prefetch(b + i * stride + k * item + ahead, 0, 2);
     rf_v16 dword[16];
     transposed_lines(b + k * item, stride, dword);
@@ -408,8 +439,10 @@ RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, cons
     }
   }
 }
-/* The number of rows is a constant of the body; a count in between takes the next larger body, whose surplus sums nobody stores. */
-RF_INLINE void stream_columns_of(const rf_gemm *g, rf_dtype b_dtype, const float *a, int64_t column, int cols, float *y) {
+/* The number of rows is a constant of the body; a count in between takes the next larger body,
+ * whose surplus sums nobody stores. */
+RF_INLINE void stream_columns_of(const rf_gemm *g, rf_dtype b_dtype, const float *a, int64_t column, int cols,
+                                 float *y) {
 #if defined(__AVX2__)
   if (g->m == 1) stream_columns(g, b_dtype, 1, a, column, cols, y);
   else if (g->m == 2) stream_columns(g, b_dtype, 2, a, column, cols, y);
@@ -446,7 +479,8 @@ static void stream(const rf_gemm *g, const float *a, int64_t j0, int cols, float
   for (; done < cols; done++) { /* what no vector takes */
     for (int i = 0; i < m; i++) {
       float sum = y[(int64_t)i * cols + done];
-      for (int64_t k = 0; k < g->k; k++) sum = fmaf(a[k * m + i], element(g->b, g->b_dtype, k * g->b_step + (j0 + done) * g->b_col), sum);
+      for (int64_t k = 0; k < g->k; k++)
+        sum = fmaf(a[k * m + i], element(g->b, g->b_dtype, k * g->b_step + (j0 + done) * g->b_col), sum);
       y[(int64_t)i * cols + done] = sum;
     }
   }

@@ -1,8 +1,10 @@
-/* gemm_micro.h - the register tile of the vector ISAs: MR rows x two vectors of columns. Included by gemm_avx2.c and gemm_avx512.c, which
- * define MR, NR, VECTOR with its LANES, LOAD, STORE and SPLAT, and ROWS(X), which is X(0) X(1) ... up to MR.
+/* gemm_micro.h - the register tile of the vector ISAs: MR rows x two vectors of columns.
+ * Included by gemm_avx2.c and gemm_avx512.c, which define MR, NR, VECTOR with its LANES, LOAD,
+ * STORE and SPLAT, and ROWS(X), which is X(0) X(1) ... up to MR.
  *
- * Rows are named variables, not an array, and the fused multiply-add is written out: gcc 12 otherwise keeps accumulators in memory or
- * trades them for moves. What a row does disappears where `rows`, a constant, ends before it. */
+ * Rows are named variables, not an array, and the fused multiply-add is written out: gcc 12
+ * otherwise keeps accumulators in memory or trades them for moves. What a row does disappears
+ * where `rows`, a constant, ends before it. */
 #define FMA(acc, x, y) __asm__("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(x), "v"(y))
 #define ROW_LOAD(i) \
   VECTOR left##i = {0}, right##i = {0}; \
@@ -28,9 +30,10 @@
     ahead##_at += ahead->stride; \
   }
 
-/* Among eight steps: one line of the next tile and two of a piece of C into the L1, two of each `ahead` into the L2. */
-RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float *tile, bool resume, const rf_gemm_ahead *near,
-                     const rf_gemm_ahead *far, const char *const *tile_pieces) {
+/* Among eight steps: one line of the next tile and two of a piece of C into the L1, two of each
+ * `ahead` into the L2. */
+RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float *tile, bool resume,
+                     const rf_gemm_ahead *near, const rf_gemm_ahead *far, const char *const *tile_pieces) {
   ROWS(ROW_LOAD)
   const char *near_at = near->at, *far_at = far->at;
   const float *next = tile + MR * NR;
@@ -66,7 +69,8 @@ RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float
 
 /* MICRO(3): static void micro_3(...) { micro(3, ...); } */
 #define MICRO(rows) \
-  static void micro_##rows(int64_t kc, const float *a, const float *b, float *tile, bool resume, const rf_gemm_ahead *near, \
-                           const rf_gemm_ahead *far, const char *const *tile_pieces) { \
+  static void micro_##rows(int64_t kc, const float *a, const float *b, float *tile, bool resume, \
+                           const rf_gemm_ahead *near, const rf_gemm_ahead *far, \
+                           const char *const *tile_pieces) { \
     micro(rows, kc, a, b, tile, resume, near, far, tile_pieces); \
   }

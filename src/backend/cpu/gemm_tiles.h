@@ -1,4 +1,5 @@
-/* gemm_tiles.h - what gemm_amx.c gives to the tables of gemm.h, and tile_product.c to gemm.c. Private to them. */
+/* gemm_tiles.h - what gemm_amx.c gives to the tables of gemm.h, and tile_product.c to gemm.c.
+ * Private to them. */
 #ifndef RF_GEMM_TILES_H
 #define RF_GEMM_TILES_H
 
@@ -8,8 +9,10 @@ enum { RF_TILE_ROWS = 32, RF_TILE_COLUMNS = 32 }; /* of a strip, of a panel */
 
 void rf_tiles_pack_a(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to);
 void rf_tiles_pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to, float *sum);
-/* As rf_gemm_isa.stream_panels, with A packed in tiles, of full panels; room for sixteen rows of sums. */
-void rf_tiles_stream_panels(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y, float *wide);
+/* As rf_gemm_isa.stream_panels, with A packed in tiles, of full panels; room for sixteen rows of
+ * sums. */
+void rf_tiles_stream_panels(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y,
+                            float *wide);
 void rf_tiles_open(void);
 void rf_tiles_close(void);
 

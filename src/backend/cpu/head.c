@@ -1,7 +1,9 @@
-/* head.c - the output head: logits = x w + bias in f32, cross-entropy and its gradients, over chunks of rows.
+/* head.c - the output head: logits = x w + bias in f32, cross-entropy and its gradients, over
+ * chunks of rows.
  *
- * The logits of a chunk stand in workspace and become their own gradient in place, so no (n,V) array exists. A chunk is cut by shape
- * alone, at steps of tiles; it changes no bits, because a logit is one chain over D, dx one chain over V, and dw continues its chain over the rows. */
+ * The logits of a chunk stand in workspace and become their own gradient in place, so no (n,V)
+ * array exists. A chunk is cut by shape alone, at steps of tiles; it changes no bits, because a
+ * logit is one chain over D, dx one chain over V, and dw continues its chain over the rows. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/head.h"
 
@@ -35,16 +37,22 @@ static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 is the 
          (bias == RF_NONE || rf_is_activation(graph->tensor[bias].dtype));
 }
 
-static bool accepts(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && !op->attr.fast; }
-static bool accepts_fast(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && op->attr.fast; }
-
-static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
-  return accepts(graph, op) && rf_gemm_is_bf16(graph->tensor[op->input[0]].dtype, &graph->tensor[op->input[1]]);
+static bool accepts(const rf_graph *graph, const rf_op *op) {
+  return accepts_any(graph, op) && !op->attr.fast;
+}
+static bool accepts_fast(const rf_graph *graph, const rf_op *op) {
+  return accepts_any(graph, op) && op->attr.fast;
 }
 
-/* ---- the three products, for `rows` rows of at most `most` ---------------------------------------------------------- */
+static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
+  return accepts(graph, op) &&
+         rf_gemm_is_bf16(graph->tensor[op->input[0]].dtype, &graph->tensor[op->input[1]]);
+}
 
-static rf_gemm logits_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows, int64_t most) {
+/* ---- the three products, for `rows` rows of at most `most` ----------------------------------- */
+
+static rf_gemm logits_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows,
+                              int64_t most) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
   bool transpose = op->attr.transpose;
   return (rf_gemm){.m = rows,
@@ -82,7 +90,8 @@ static rf_gemm dx_product(const rf_graph *graph, const rf_op *op, const dims *d,
                    .dtype = x->dtype,
                    .ld = d->width};
 }
-static rf_gemm dw_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows, int64_t most, int dbias_slot) {
+static rf_gemm dw_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows, int64_t most,
+                          int dbias_slot) {
   static float present;
   rf_dtype x_dtype = graph->tensor[op->input[0]].dtype;
   if (op->attr.transpose) {
@@ -116,9 +125,10 @@ static rf_gemm dw_product(const rf_graph *graph, const rf_op *op, const dims *d,
                    .column_sum = op->output[dbias_slot] == RF_NONE ? NULL : &present};
 }
 
-/* ---- workspace: the chunk's logits, its lse, and what the largest product needs --------------------------------------- */
+/* ---- workspace: the chunk's logits, its lse, and what the largest product needs -------------- */
 
-static size_t workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads, int gradient_slot) {
+static size_t workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads,
+                        int gradient_slot) {
   dims d = dims_of(graph, op);
   rf_gemm g = logits_product(graph, op, &d, d.chunk, d.chunk);
   size_t product = rf_gemm_workspace(isa->gemm, &g, threads);
@@ -133,10 +143,11 @@ static size_t workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_
   return rf_whole_lines(d.chunk * d.ld) + rf_whole_lines(d.chunk) + product;
 }
 
-/* ---- the walk ---------------------------------------------------------------------------------------------------------- */
+/* ---- the walk -------------------------------------------------------------------------------- */
 
 /* Logits of rows [r0, r0 + count) into z; the products' workspace is `product`. */
-static void chunk_logits(const rf_head_isa *isa, const rf_call *call, const dims *d, int64_t r0, int64_t count, float *z, void *product) {
+static void chunk_logits(const rf_head_isa *isa, const rf_call *call, const dims *d, int64_t r0,
+                         int64_t count, float *z, void *product) {
   rf_gemm g = logits_product(call->graph, call->op, d, count, d->chunk);
   g.a = rf_element(call->in[0], rf_in(call, 0)->dtype, r0 * d->width);
   g.b = call->in[1];
@@ -145,8 +156,10 @@ static void chunk_logits(const rf_head_isa *isa, const rf_call *call, const dims
   rf_gemm_run(isa->gemm, &g, call->threads, product);
 }
 
-/* One walk for head_loss (gradient_slot < 0), head_loss_bwd (saved lse given) and head_loss_grad. */
-static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_t *argmax, float *lse, const float *saved_lse, int gradient_slot) {
+/* One walk for head_loss (gradient_slot < 0), head_loss_bwd (saved lse given) and
+ * head_loss_grad. */
+static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_t *argmax, float *lse,
+                 const float *saved_lse, int gradient_slot) {
   const rf_graph *graph = call->graph;
   const rf_op *op = call->op;
   dims d = dims_of(graph, op);
@@ -154,7 +167,8 @@ static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_
   rf_dtype x_dtype = rf_in(call, 0)->dtype;
   float *z = call->workspace, *chunk_lse = (float *)((char *)z + rf_whole_lines(d.chunk * d.ld));
   void *product = (char *)chunk_lse + rf_whole_lines(d.chunk);
-  float *dw = gradient_slot < 0 ? NULL : call->out[gradient_slot + 1], *dbias = gradient_slot < 0 ? NULL : call->out[gradient_slot + 2];
+  float *dw = gradient_slot < 0 ? NULL : call->out[gradient_slot + 1],
+        *dbias = gradient_slot < 0 ? NULL : call->out[gradient_slot + 2];
   int64_t rows = rf_rows_used(call, 0);
   float cap = op->attr.softcap;
   for (int64_t r0 = 0; r0 < rows; r0 += d.chunk) {
@@ -187,7 +201,8 @@ static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_
       rf_gemm_run(isa->gemm, &g, call->threads, product);
     }
     bool resume_bias = r0 > 0 || rf_accumulates(call, gradient_slot + 2);
-    if (dbias && (op->attr.transpose || !dw)) rf_column_sums(z, RF_F32, count, d.vocab, d.ld, dbias, resume_bias, call->threads);
+    if (dbias && (op->attr.transpose || !dw))
+      rf_column_sums(z, RF_F32, count, d.vocab, d.ld, dbias, resume_bias, call->threads);
     if (!dw) continue;
     g = dw_product(graph, op, &d, count, d.chunk, gradient_slot + 2);
     g.a = op->attr.transpose ? z : x;
@@ -202,22 +217,32 @@ static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_
   }
 }
 
-static size_t head_loss_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
+static size_t head_loss_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op,
+                                  int threads) {
   return workspace(isa, graph, op, threads, -1);
 }
-static void head_loss_run(const rf_head_isa *isa, const rf_call *call) { walk(isa, call, call->out[0], call->out[1], call->out[2], NULL, -1); }
+static void head_loss_run(const rf_head_isa *isa, const rf_call *call) {
+  walk(isa, call, call->out[0], call->out[1], call->out[2], NULL, -1);
+}
 
-static size_t head_loss_bwd_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
+static size_t head_loss_bwd_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op,
+                                      int threads) {
   return workspace(isa, graph, op, threads, 0);
 }
-static void head_loss_bwd_run(const rf_head_isa *isa, const rf_call *call) { walk(isa, call, NULL, NULL, NULL, call->in[4], 0); }
+static void head_loss_bwd_run(const rf_head_isa *isa, const rf_call *call) {
+  walk(isa, call, NULL, NULL, NULL, call->in[4], 0);
+}
 
-static size_t head_loss_grad_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
+static size_t head_loss_grad_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op,
+                                       int threads) {
   return workspace(isa, graph, op, threads, 2);
 }
-static void head_loss_grad_run(const rf_head_isa *isa, const rf_call *call) { walk(isa, call, call->out[0], call->out[1], NULL, NULL, 2); }
+static void head_loss_grad_run(const rf_head_isa *isa, const rf_call *call) {
+  walk(isa, call, call->out[0], call->out[1], NULL, NULL, 2);
+}
 
-static size_t head_score_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
+static size_t head_score_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op,
+                                   int threads) {
   return workspace(isa, graph, op, threads, -1);
 }
 static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
@@ -252,8 +277,10 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
   }
 }
 
-/* The chosen rows of x are gathered, then it is one product; a row index of -1 gives zeros, and such rows at the end cost nothing. */
-static size_t head_logits_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
+/* The chosen rows of x are gathered, then it is one product; a row index of -1 gives zeros, and
+ * such rows at the end cost nothing. */
+static size_t head_logits_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op,
+                                    int threads) {
   dims d = dims_of(graph, op);
   int64_t picked = graph->tensor[op->input[3]].shape[0];
   rf_gemm g = logits_product(graph, op, &d, picked, picked);
@@ -281,7 +308,8 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
   g.b = call->in[1];
   g.bias = call->in[2];
   g.u = call->out[0];
-  g.ld = d.vocab; g.past = false;
+  g.ld = d.vocab;
+  g.past = false;
   rf_gemm_run(isa->gemm, &g, call->threads, (char *)call->workspace + rf_whole_lines(picked * d.width));
 #pragma omp parallel num_threads(call->threads) if (used > 1)
   {
@@ -299,15 +327,21 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
 
 #define BIND_ALL(isa, head) \
   RF_BIND(head_loss, isa, head) \
-  RF_BIND(head_loss_bwd, isa, head) RF_BIND(head_loss_grad, isa, head) RF_BIND(head_logits, isa, head) RF_BIND(head_score, isa, head)
+  RF_BIND(head_loss_bwd, isa, head) \
+  RF_BIND(head_loss_grad, isa, head) RF_BIND(head_logits, isa, head) RF_BIND(head_score, isa, head)
 #define ROWS(isa, level) \
-  RF_BOUND_ROW(head_loss, isa, "head_rows_" #isa, level), RF_BOUND_ROW(head_loss_bwd, isa, "head_rows_" #isa, level), \
-      RF_BOUND_ROW(head_loss_grad, isa, "head_rows_" #isa, level), RF_BOUND_ROW(head_logits, isa, "head_rows_" #isa, level), \
+  RF_BOUND_ROW(head_loss, isa, "head_rows_" #isa, level), \
+      RF_BOUND_ROW(head_loss_bwd, isa, "head_rows_" #isa, level), \
+      RF_BOUND_ROW(head_loss_grad, isa, "head_rows_" #isa, level), \
+      RF_BOUND_ROW(head_logits, isa, "head_rows_" #isa, level), \
       RF_BOUND_ROW(head_score, isa, "head_rows_" #isa, level),
 
-#define FAST_ROW(op, isa, level) {#op, "head_fast_" #isa, level, accepts_fast, op##_##isa##_workspace, op##_##isa##_run},
+#define FAST_ROW(op, isa, level) \
+  {#op, "head_fast_" #isa, level, accepts_fast, op##_##isa##_workspace, op##_##isa##_run},
 #define TILE_ROW(op) {#op, "head_rows_amx", RF_ISA_AMX, accepts_tiles, op##_amx_workspace, op##_amx_run},
-#define TILES TILE_ROW(head_loss) TILE_ROW(head_loss_bwd) TILE_ROW(head_loss_grad) TILE_ROW(head_logits) TILE_ROW(head_score)
+#define TILES \
+  TILE_ROW(head_loss) \
+  TILE_ROW(head_loss_bwd) TILE_ROW(head_loss_grad) TILE_ROW(head_logits) TILE_ROW(head_score)
 #define FAST(isa, level) FAST_ROW(head_logits, isa, level) FAST_ROW(head_score, isa, level)
 
 #if defined(__x86_64__)
@@ -321,8 +355,8 @@ BIND_ALL(base, RF_HEAD_BASE)
 
 const rf_kernel RF_CPU_HEAD[] = {
 #if defined(__x86_64__)
-    FAST(amx, RF_ISA_AMX) FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512) FAST(avx2, RF_ISA_AVX2) TILES ROWS(avx512, RF_ISA_AVX512)
-        ROWS(avx2, RF_ISA_AVX2)
+    FAST(amx, RF_ISA_AMX) FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512)
+        FAST(avx2, RF_ISA_AVX2) TILES ROWS(avx512, RF_ISA_AVX512) ROWS(avx2, RF_ISA_AVX2)
 #endif
             ROWS(base, RF_ISA_BASE){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
 };

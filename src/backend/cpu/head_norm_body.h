@@ -1,7 +1,9 @@
-/* head_norm_body.h - RMSNorm on the query and key heads of a fused qkv row, forward and backward. Included once per ISA (elementwise_*.c), after
- * norm_body.h, whose row functions it calls with a head for a row. */
+/* head_norm_body.h - RMSNorm on the query and key heads of a fused qkv row, forward and
+ * backward. Included once per ISA (elementwise_*.c), after norm_body.h, whose row functions it
+ * calls with a head for a row. */
 
-RF_INLINE void head_norm_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype, rf_dtype gain_dtype, bool unused) {
+RF_INLINE void head_norm_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype,
+                              rf_dtype gain_dtype, bool unused) {
   const rf_attr *attr = &call->op->attr;
   int64_t width = rf_in(call, 0)->shape[1], size = attr->head_dim, heads = attr->heads + attr->kv_heads;
   (void)unused;
@@ -10,8 +12,9 @@ RF_INLINE void head_norm_rows(const rf_call *call, int64_t begin, int64_t end, r
     char *y = (char *)(uintptr_t)at_row(call->out[0], dtype, r, width);
     for (int64_t h = 0; h < heads; h++) {
       float rstd, *stats = call->out[1] ? (float *)call->out[1] + r * heads + h : &rstd;
-      norm_row(at_row(x, dtype, h, size), call->in[h < attr->heads ? 1 : 2], NULL, (void *)(uintptr_t)at_row(y, dtype, h, size), stats, size,
-               attr->eps, attr->offset, dtype, gain_dtype, false);
+      norm_row(at_row(x, dtype, h, size), call->in[h < attr->heads ? 1 : 2], NULL,
+               (void *)(uintptr_t)at_row(y, dtype, h, size), stats, size, attr->eps, attr->offset, dtype,
+               gain_dtype, false);
     }
     if (x != y)
       memcpy((void *)(uintptr_t)at_row(y, dtype, heads, size), at_row(x, dtype, heads, size),
@@ -21,10 +24,13 @@ RF_INLINE void head_norm_rows(const rf_call *call, int64_t begin, int64_t end, r
 static void head_norm_range(const rf_call *call, int64_t begin, int64_t end) {
   RF_BY_DTYPE(head_norm_rows, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, false, call, begin, end);
 }
-static void head_norm_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 8 * rf_in(call, 0)->shape[1], head_norm_range); }
+static void head_norm_run(const rf_call *call) {
+  rf_split(call, rf_rows_used(call, 0), 1, 8 * rf_in(call, 0)->shape[1], head_norm_range);
+}
 
 /* dx of rows [begin, end). */
-RF_INLINE void head_norm_dx_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype, rf_dtype gain_dtype, bool unused) {
+RF_INLINE void head_norm_dx_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype,
+                                 rf_dtype gain_dtype, bool unused) {
   const rf_attr *attr = &call->op->attr;
   int64_t width = rf_in(call, 0)->shape[1], size = attr->head_dim, heads = attr->heads + attr->kv_heads;
   (void)unused;
@@ -50,9 +56,11 @@ static void head_norm_dx_range(const rf_call *call, int64_t begin, int64_t end) 
 }
 
 /* Channels [from, to) of both gains' gradients: rows, then heads, ascending. */
-RF_INLINE void head_norm_gain_columns(const rf_call *call, int64_t from, int64_t to, rf_dtype dtype, rf_dtype gain_dtype, bool unused) {
+RF_INLINE void head_norm_gain_columns(const rf_call *call, int64_t from, int64_t to, rf_dtype dtype,
+                                      rf_dtype gain_dtype, bool unused) {
   const rf_attr *attr = &call->op->attr;
-  int64_t width = rf_in(call, 0)->shape[1], size = attr->head_dim, heads = attr->heads + attr->kv_heads, rows = rf_rows_used(call, 0);
+  int64_t width = rf_in(call, 0)->shape[1], size = attr->head_dim, heads = attr->heads + attr->kv_heads,
+          rows = rf_rows_used(call, 0);
   (void)unused;
   for (int slot = 1; slot <= 2; slot++) {
     float *dgain = call->out[slot];
@@ -76,6 +84,7 @@ static void head_norm_gain_range(const rf_call *call, int64_t from, int64_t to) 
 static void head_norm_bwd_run(const rf_call *call) {
   int64_t rows = rf_rows_used(call, 0), width = rf_in(call, 0)->shape[1];
   if (call->out[1] || call->out[2])
-    rf_split(call, call->op->attr.head_dim, RF_LANES, 8 * rows * width / call->op->attr.head_dim, head_norm_gain_range);
+    rf_split(call, call->op->attr.head_dim, RF_LANES, 8 * rows * width / call->op->attr.head_dim,
+             head_norm_gain_range);
   if (call->out[0]) rf_split(call, rows, 1, 12 * width, head_norm_dx_range);
 }

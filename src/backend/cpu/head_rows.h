@@ -1,4 +1,5 @@
-/* head_rows.h - one row of logits: its log-sum-exp, its largest entry, its gradient. Written over simd.h, included by head_*.c. */
+/* head_rows.h - one row of logits: its log-sum-exp, its largest entry, its gradient. Written
+ * over simd.h, included by head_*.c. */
 #include "backend/cpu/head.h"
 #include "backend/cpu/simd.h"
 
@@ -28,7 +29,8 @@ static float row_lse(const float *z, int64_t vocab, int32_t *best) {
   rf_v16 s = rf_v16_zero(), all = rf_v16_set1(m);
   *best = first_equal(z, vocab, m);
   int64_t v = 0;
-  for (; v + RF_LANES <= vocab; v += RF_LANES) s = rf_v16_add(s, rf_v16_exp(rf_v16_sub(rf_v16_load(z + v), all)));
+  for (; v + RF_LANES <= vocab; v += RF_LANES)
+    s = rf_v16_add(s, rf_v16_exp(rf_v16_sub(rf_v16_load(z + v), all)));
   if (v < vocab) {
     int left = (int)(vocab - v);
     rf_v16 e = rf_v16_exp(rf_v16_sub(rf_v16_load_n(z + v, left), all));
@@ -53,11 +55,13 @@ RF_INLINE rf_v16 logit_gradient(rf_v16 z, rf_v16 lse, rf_v16 less, rf_v16 scale,
   rf_v16 u = rf_v16_mul(z, shrink);
   return rf_v16_mul(g, rf_v16_fnma(u, u, rf_v16_set1(1.0f)));
 }
-RF_INLINE void row_gradient_of(float *z, int64_t vocab, int32_t label, float lse, float scale, float shrink, bool caps) {
+RF_INLINE void row_gradient_of(float *z, int64_t vocab, int32_t label, float lse, float scale, float shrink,
+                               bool caps) {
   rf_v16 all = rf_v16_set1(lse), by = rf_v16_set1(scale), small = rf_v16_set1(shrink), zero = rf_v16_zero();
   float x[RF_LANES] = {0}, at_label = z[label];
   int64_t v = 0;
-  for (; v + RF_LANES <= vocab; v += RF_LANES) rf_v16_store(z + v, logit_gradient(rf_v16_load(z + v), all, zero, by, small, caps));
+  for (; v + RF_LANES <= vocab; v += RF_LANES)
+    rf_v16_store(z + v, logit_gradient(rf_v16_load(z + v), all, zero, by, small, caps));
   if (v < vocab) {
     int left = (int)(vocab - v);
     rf_v16_store_n(z + v, logit_gradient(rf_v16_load_n(z + v, left), all, zero, by, small, caps), left);
@@ -71,7 +75,8 @@ static void row_gradient(float *z, int64_t vocab, int32_t label, float lse, floa
   else row_gradient_of(z, vocab, label, lse, scale, 0.0f, false);
 }
 
-/* The list is kept in order; whatever is not larger than its last entry is passed over sixteen at a time. */
+/* The list is kept in order; whatever is not larger than its last entry is passed over sixteen
+ * at a time. */
 static void row_top(const float *z, int64_t vocab, int most, int32_t *ids, float *values) {
   int held = 0;
   for (int64_t v = 0; v < vocab; v += RF_LANES) {
@@ -85,8 +90,12 @@ static void row_top(const float *z, int64_t vocab, int most, int32_t *ids, float
       int64_t id = v + __builtin_ctz(larger);
       if (held == most && !(z[id] > values[most - 1])) continue;
       int at = held < most ? held++ : most - 1;
-      for (; at > 0 && z[id] > values[at - 1]; at--) { values[at] = values[at - 1]; ids[at] = ids[at - 1]; }
-      values[at] = z[id]; ids[at] = (int32_t)id;
+      for (; at > 0 && z[id] > values[at - 1]; at--) {
+        values[at] = values[at - 1];
+        ids[at] = ids[at - 1];
+      }
+      values[at] = z[id];
+      ids[at] = (int32_t)id;
     }
   }
 }

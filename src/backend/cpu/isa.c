@@ -1,4 +1,5 @@
-/* isa.c - what this CPU can do, by cpuid: also asks whether the system saves the wide registers. And how large its L2 is. */
+/* isa.c - what this CPU can do, by cpuid: also asks whether the system saves the wide registers.
+ * And how large its L2 is. */
 #include "backend/cpu/cpu.h"
 #include "machine/machine.h"
 
@@ -9,8 +10,8 @@ static rf_isa detect(void) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return RF_ISA_BASE;
-  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") ||
-      !__builtin_cpu_supports("avx512vl"))
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
     return RF_ISA_AVX2;
   if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vnni")) return RF_ISA_AVX512;
   return rf_machine_has_tiles() ? RF_ISA_AMX : RF_ISA_AVX512BF16;
@@ -51,9 +52,11 @@ rf_status rf_isa_resolve(const char *name, rf_isa *isa, rf_error *error) {
   for (int i = 0; i < RF_ISAS; i++) {
     if (strcmp(name, rf_isa_name((rf_isa)i))) continue;
     if ((rf_isa)i > most)
-      return RF_FAIL(error, RAFTER_INVALID, "leave --cpu out", "this CPU has no such instructions (--cpu: expected at most %s, got %s)",
+      return RF_FAIL(error, RAFTER_INVALID, "leave --cpu out",
+                     "this CPU has no such instructions (--cpu: expected at most %s, got %s)",
                      rf_isa_name(most), name);
     return *isa = (rf_isa)i, RAFTER_OK;
   }
-  return RF_FAIL(error, RAFTER_INVALID, "one of auto, base, avx2, avx512, avx512bf16, amx", "unknown instruction set %s", name);
+  return RF_FAIL(error, RAFTER_INVALID, "one of auto, base, avx2, avx512, avx512bf16, amx",
+                 "unknown instruction set %s", name);
 }

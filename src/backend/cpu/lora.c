@@ -1,5 +1,6 @@
-/* lora.c - adapters beside a linear layer, as products of gemm.h over runs of columns. The scale goes into the small operand, b or h, which is
- * copied for it: what is large is read and written once. */
+/* lora.c - adapters beside a linear layer, as products of gemm.h over runs of columns. The scale
+ * goes into the small operand, b or h, which is copied for it: what is large is read and written
+ * once. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/lora.h"
@@ -12,7 +13,8 @@ typedef struct dims {
 } dims;
 
 static dims dims_of(const rf_graph *graph, const rf_op *op) {
-  const rf_tensor *u = &graph->tensor[op->input[0]], *h = &graph->tensor[op->input[1]], *b = &graph->tensor[op->input[2]];
+  const rf_tensor *u = &graph->tensor[op->input[0]], *h = &graph->tensor[op->input[1]],
+                  *b = &graph->tensor[op->input[2]];
   return (dims){u->shape[0], u->shape[1], h->shape[1], b->shape[1], u->dtype};
 }
 static bool accepts(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
@@ -66,12 +68,15 @@ static rf_gemm backward_b(const dims *d, const rf_lora_parts *parts, int p) {
                    .ld = d->joined};
 }
 
-static void scale_values(const void *from, rf_dtype dtype, int64_t count, float scale, float *to, int threads) {
+static void scale_values(const void *from, rf_dtype dtype, int64_t count, float scale, float *to,
+                         int threads) {
 #pragma omp parallel num_threads(threads) if (count > 1 << 15)
   {
     RF_STAMP_BUSY;
 #pragma omp for schedule(static) nowait
-    for (int64_t i = 0; i < count; i++) to[i] = scale * (dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[i]) : ((const float *)from)[i]);
+    for (int64_t i = 0; i < count; i++)
+      to[i] =
+          scale * (dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[i]) : ((const float *)from)[i]);
   }
 }
 
@@ -91,7 +96,8 @@ static void lora_run(const rf_gemm_isa *isa, const rf_call *call) {
   float *b = call->workspace;
   void *product = (char *)call->workspace + rf_whole_lines(parts->rank * d.joined);
   scale_values(call->in[2], RF_F32, parts->rank * d.joined, call->op->attr.scale, b, call->threads);
-  if (call->out[0] != call->in[0]) memcpy(call->out[0], call->in[0], (size_t)(rows * d.columns * rf_dtype_bytes(d.dtype)));
+  if (call->out[0] != call->in[0])
+    memcpy(call->out[0], call->in[0], (size_t)(rows * d.columns * rf_dtype_bytes(d.dtype)));
   for (int p = 0; p < parts->count; joined += parts->columns[p++]) {
     rf_gemm g = forward(&d, parts, p);
     g.m = rows;
@@ -104,12 +110,14 @@ static void lora_run(const rf_gemm_isa *isa, const rf_call *call) {
   }
 }
 
-static size_t lora_bwd_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
+static size_t lora_bwd_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op,
+                                 int threads) {
   dims d = dims_of(graph, op);
   size_t product = 0;
   for (int p = 0; p < op->attr.lora.count; p++) {
     rf_gemm g = backward_h(&d, &op->attr.lora, p), w = backward_b(&d, &op->attr.lora, p);
-    product = rf_larger(product, rf_larger(rf_gemm_workspace(isa, &g, threads), rf_gemm_workspace(isa, &w, threads)));
+    product = rf_larger(product,
+                        rf_larger(rf_gemm_workspace(isa, &g, threads), rf_gemm_workspace(isa, &w, threads)));
   }
   return rf_larger(rf_whole_lines(op->attr.lora.rank * d.joined), rf_whole_lines(d.rows * d.ranks)) + product;
 }
@@ -118,7 +126,8 @@ static void lora_bwd_run(const rf_gemm_isa *isa, const rf_call *call) {
   dims d = dims_of(call->graph, call->op);
   int64_t rows = rf_rows_used(call, 0), joined = 0;
   float *scaled = call->workspace, scale = call->op->attr.scale;
-  void *product = (char *)call->workspace + rf_larger(rf_whole_lines(parts->rank * d.joined), rf_whole_lines(d.rows * d.ranks));
+  void *product = (char *)call->workspace +
+                  rf_larger(rf_whole_lines(parts->rank * d.joined), rf_whole_lines(d.rows * d.ranks));
   if (call->out[0]) {
     scale_values(call->in[2], RF_F32, parts->rank * d.joined, scale, scaled, call->threads);
     for (int p = 0; p < parts->count; joined += parts->columns[p++]) {
@@ -144,11 +153,12 @@ static void lora_bwd_run(const rf_gemm_isa *isa, const rf_call *call) {
   }
 }
 
-/* ---- in vectors, without packing ------------------------------------------------------------------------------------ */
+/* ---- in vectors, without packing ------------------------------------------------------------- */
 
 #if defined(__x86_64__)
 static rf_lora_part part_of(const dims *d, const rf_lora_parts *parts, int p, int64_t rows, int threads) {
-  return (rf_lora_part){d->dtype, rows, parts->columns[p], parts->rank, d->columns, d->ranks, d->joined, threads};
+  return (rf_lora_part){d->dtype,   rows,     parts->columns[p], parts->rank,
+                        d->columns, d->ranks, d->joined,         threads};
 }
 static int64_t whole_ranks(const rf_lora_parts *parts) { return (parts->rank + 15) / 16 * 16; }
 
@@ -163,10 +173,12 @@ static void lora_wide_run(const rf_call *call) {
   const rf_lora_parts *parts = &call->op->attr.lora;
   dims d = dims_of(call->graph, call->op);
   int64_t rows = rf_rows_used(call, 0), joined = 0;
-  float *b = call->workspace, *h = (float *)(void *)((char *)call->workspace + rf_whole_lines(whole_ranks(parts) * d.joined));
+  float *b = call->workspace,
+        *h = (float *)(void *)((char *)call->workspace + rf_whole_lines(whole_ranks(parts) * d.joined));
   scale_values(call->in[2], RF_F32, parts->rank * d.joined, call->op->attr.scale, b, call->threads);
   scale_values(call->in[1], d.dtype, rows * d.ranks, 1, h, call->threads);
-  if (call->out[0] != call->in[0]) memcpy(call->out[0], call->in[0], (size_t)(rows * d.columns * rf_dtype_bytes(d.dtype)));
+  if (call->out[0] != call->in[0])
+    memcpy(call->out[0], call->in[0], (size_t)(rows * d.columns * rf_dtype_bytes(d.dtype)));
   for (int p = 0; p < parts->count; joined += parts->columns[p++]) {
     rf_lora_part part = part_of(&d, parts, p, rows, call->threads);
     void *y = (void *)(uintptr_t)rf_element(call->out[0], d.dtype, parts->at[p]);
@@ -175,13 +187,15 @@ static void lora_wide_run(const rf_call *call) {
 }
 
 /* [rank / 16][columns][16], scaled */
-static void turn(const float *b, int64_t rank, int64_t columns, int64_t joined, float scale, float *to, int threads) {
+static void turn(const float *b, int64_t rank, int64_t columns, int64_t joined, float scale, float *to,
+                 int threads) {
 #pragma omp parallel num_threads(threads)
   {
     RF_STAMP_BUSY;
 #pragma omp for schedule(static) nowait
     for (int64_t c = 0; c < columns; c++)
-      for (int64_t r = 0; r < (rank + 15) / 16 * 16; r++) to[(r / 16 * columns + c) * 16 + r % 16] = r < rank ? scale * b[r * joined + c] : 0;
+      for (int64_t r = 0; r < (rank + 15) / 16 * 16; r++)
+        to[(r / 16 * columns + c) * 16 + r % 16] = r < rank ? scale * b[r * joined + c] : 0;
   }
 }
 
@@ -189,24 +203,30 @@ static void lora_bwd_wide_run(const rf_call *call) {
   const rf_lora_parts *parts = &call->op->attr.lora;
   dims d = dims_of(call->graph, call->op);
   int64_t rows = rf_rows_used(call, 0), joined = 0;
-  float *turned = call->workspace, *h = (float *)(void *)((char *)call->workspace + rf_whole_lines(whole_ranks(parts) * d.joined));
+  float *turned = call->workspace,
+        *h = (float *)(void *)((char *)call->workspace + rf_whole_lines(whole_ranks(parts) * d.joined));
   float scale = call->op->attr.scale;
   if (call->out[1]) scale_values(call->in[1], d.dtype, rows * d.ranks, scale, h, call->threads);
   for (int p = 0; p < parts->count; joined += parts->columns[p++]) {
     rf_lora_part part = part_of(&d, parts, p, rows, call->threads);
     const void *dy = rf_element(call->in[0], d.dtype, parts->at[p]);
     if (call->out[0]) {
-      turn((const float *)call->in[2] + joined, parts->rank, parts->columns[p], d.joined, scale, turned, call->threads);
-      rf_lora_backward_h_avx512(&part, dy, turned, (void *)(uintptr_t)rf_element(call->out[0], d.dtype, (int64_t)p * parts->rank));
+      turn((const float *)call->in[2] + joined, parts->rank, parts->columns[p], d.joined, scale, turned,
+           call->threads);
+      rf_lora_backward_h_avx512(
+          &part, dy, turned, (void *)(uintptr_t)rf_element(call->out[0], d.dtype, (int64_t)p * parts->rank));
     }
-    if (call->out[1]) rf_lora_backward_b_avx512(&part, dy, h + (int64_t)p * parts->rank, (float *)call->out[1] + joined, rf_accumulates(call, 1));
+    if (call->out[1])
+      rf_lora_backward_b_avx512(&part, dy, h + (int64_t)p * parts->rank, (float *)call->out[1] + joined,
+                                rf_accumulates(call, 1));
   }
 }
 #define lora_bwd_wide_workspace lora_wide_workspace
 #define WIDE(op) {#op, "lora_rows_avx512", RF_ISA_AVX512, accepts, op##_wide_workspace, op##_wide_run},
 #endif
 
-#define ROWS(isa, level) RF_BOUND_ROW(lora, isa, "lora_gemm_" #isa, level), RF_BOUND_ROW(lora_bwd, isa, "lora_gemm_" #isa, level),
+#define ROWS(isa, level) \
+  RF_BOUND_ROW(lora, isa, "lora_gemm_" #isa, level), RF_BOUND_ROW(lora_bwd, isa, "lora_gemm_" #isa, level),
 
 #if defined(__x86_64__)
 RF_BIND(lora, avx2, RF_GEMM_AVX2)

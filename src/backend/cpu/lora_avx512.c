@@ -15,17 +15,21 @@ RF_INLINE void put_n(void *p, rf_dtype dtype, int64_t i, rf_v16 x, int n) {
 static int least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
 
 /* `rows` rows of COLUMNS columns, or of the `left` that there still are. */
-RF_INLINE void forward_block(const rf_lora_part *p, int rows, int left, const void *u, const float *h, const float *b, void *y, int64_t at) {
+RF_INLINE void forward_block(const rf_lora_part *p, int rows, int left, const void *u, const float *h,
+                             const float *b, void *y, int64_t at) {
   rf_v16 acc[ROWS][VECTORS];
   int n[VECTORS];
-  for (int v = 0; v < VECTORS; v++) n[v] = left >= (v + 1) * RF_LANES ? RF_LANES : left > v * RF_LANES ? left - v * RF_LANES : 0;
+  for (int v = 0; v < VECTORS; v++)
+    n[v] = left >= (v + 1) * RF_LANES ? RF_LANES : left > v * RF_LANES ? left - v * RF_LANES : 0;
   for (int r = 0; r < rows; r++)
     for (int v = 0; v < VECTORS; v++) acc[r][v] = rf_v16_zero();
   for (int64_t k = 0; k < p->rank; k++, b += p->joined) {
     rf_v16 column[VECTORS];
-    for (int v = 0; v < VECTORS; v++) column[v] = n[v] == RF_LANES ? rf_v16_load(b + v * RF_LANES) : rf_v16_load_n(b + v * RF_LANES, n[v]);
+    for (int v = 0; v < VECTORS; v++)
+      column[v] = n[v] == RF_LANES ? rf_v16_load(b + v * RF_LANES) : rf_v16_load_n(b + v * RF_LANES, n[v]);
     for (int r = 0; r < rows; r++)
-      for (int v = 0; v < VECTORS; v++) acc[r][v] = rf_v16_fma(rf_v16_set1(h[r * p->ranks + k]), column[v], acc[r][v]);
+      for (int v = 0; v < VECTORS; v++)
+        acc[r][v] = rf_v16_fma(rf_v16_set1(h[r * p->ranks + k]), column[v], acc[r][v]);
   }
   for (int r = 0; r < rows; r++)
     for (int v = 0; v < VECTORS && n[v]; v++) {
@@ -43,16 +47,20 @@ void rf_lora_forward_avx512(const rf_lora_part *p, const void *u, const float *h
       int rows = least(p->rows - i, ROWS);
       for (int64_t c = 0; c < p->columns; c += COLUMNS) {
         int64_t at = i * p->ld + c;
-        if (rows == ROWS && p->columns - c >= COLUMNS) forward_block(p, ROWS, COLUMNS, u, h + i * p->ranks, b + c, y, at);
+        if (rows == ROWS && p->columns - c >= COLUMNS)
+          forward_block(p, ROWS, COLUMNS, u, h + i * p->ranks, b + c, y, at);
         else
-          for (int r = 0; r < rows; r++) forward_block(p, 1, least(p->columns - c, COLUMNS), u, h + (i + r) * p->ranks, b + c, y, at + r * p->ld);
+          for (int r = 0; r < rows; r++)
+            forward_block(p, 1, least(p->columns - c, COLUMNS), u, h + (i + r) * p->ranks, b + c, y,
+                          at + r * p->ld);
       }
     }
   }
 }
 
 /* SIDE rows and SIDE ranks; what is missing of either is zeros. */
-static void backward_h_block(const rf_lora_part *p, int64_t first, int rows, const void *dy, const float *turned, void *dh, int64_t rank) {
+static void backward_h_block(const rf_lora_part *p, int64_t first, int rows, const void *dy,
+                             const float *turned, void *dh, int64_t rank) {
   float x[SIDE][DEEP] = {{0}};
   rf_v16 acc[SIDE];
   for (int r = 0; r < SIDE; r++) acc[r] = rf_v16_zero();
@@ -68,7 +76,8 @@ static void backward_h_block(const rf_lora_part *p, int64_t first, int rows, con
       for (int r = 0; r < SIDE; r++) acc[r] = rf_v16_fma(rf_v16_set1(x[r][k]), ranks, acc[r]);
     }
   }
-  for (int r = 0; r < rows; r++) put_n(dh, p->dtype, (first + r) * p->ranks + rank, acc[r], least(p->rank - rank, RF_LANES));
+  for (int r = 0; r < rows; r++)
+    put_n(dh, p->dtype, (first + r) * p->ranks + rank, acc[r], least(p->rank - rank, RF_LANES));
 }
 
 void rf_lora_backward_h_avx512(const rf_lora_part *p, const void *dy, const float *turned, void *dh) {
@@ -83,8 +92,8 @@ void rf_lora_backward_h_avx512(const rf_lora_part *p, const void *dy, const floa
 }
 
 /* `ranks` rows of db, RF_LANES columns, over rows [first, end) of dy. */
-RF_INLINE void backward_b_block(const rf_lora_part *p, int ranks, int n, int64_t first, int64_t end, const void *dy, const float *h, float *db,
-                                bool resume) {
+RF_INLINE void backward_b_block(const rf_lora_part *p, int ranks, int n, int64_t first, int64_t end,
+                                const void *dy, const float *h, float *db, bool resume) {
   rf_v16 acc[SIDE];
   for (int r = 0; r < ranks; r++) acc[r] = resume ? rf_v16_load_n(db + r * p->joined, n) : rf_v16_zero();
   for (int64_t i = first; i < end; i++) {
@@ -95,7 +104,8 @@ RF_INLINE void backward_b_block(const rf_lora_part *p, int ranks, int n, int64_t
 }
 
 /* Some columns, DEEP rows at a time, so that the lines of dy serve all vectors that they hold. */
-static void backward_b_strip(const rf_lora_part *p, int64_t c0, int64_t c1, const void *dy, const float *h, float *db, bool accumulate) {
+static void backward_b_strip(const rf_lora_part *p, int64_t c0, int64_t c1, const void *dy, const float *h,
+                             float *db, bool accumulate) {
   for (int64_t i = 0; i < p->rows; i += DEEP) {
     int64_t end = i + least(p->rows - i, DEEP);
     for (int64_t c = c0; c < c1; c += RF_LANES)
@@ -104,19 +114,24 @@ static void backward_b_strip(const rf_lora_part *p, int64_t c0, int64_t c1, cons
         const void *from = rf_element(dy, p->dtype, c);
         float *to = db + rank * p->joined + c;
         bool resume = accumulate || i > 0;
-        if (ranks == SIDE && n == RF_LANES) backward_b_block(p, SIDE, RF_LANES, i, end, from, h + rank, to, resume);
-        else if (ranks == SIDE / 2 && n == RF_LANES) backward_b_block(p, SIDE / 2, RF_LANES, i, end, from, h + rank, to, resume);
+        if (ranks == SIDE && n == RF_LANES)
+          backward_b_block(p, SIDE, RF_LANES, i, end, from, h + rank, to, resume);
+        else if (ranks == SIDE / 2 && n == RF_LANES)
+          backward_b_block(p, SIDE / 2, RF_LANES, i, end, from, h + rank, to, resume);
         else
-          for (int r = 0; r < ranks; r++) backward_b_block(p, 1, n, i, end, from, h + rank + r, to + r * p->joined, resume);
+          for (int r = 0; r < ranks; r++)
+            backward_b_block(p, 1, n, i, end, from, h + rank + r, to + r * p->joined, resume);
       }
   }
 }
 
-void rf_lora_backward_b_avx512(const rf_lora_part *p, const void *dy, const float *h, float *db, bool accumulate) {
+void rf_lora_backward_b_avx512(const rf_lora_part *p, const void *dy, const float *h, float *db,
+                               bool accumulate) {
 #pragma omp parallel num_threads(p->threads)
   {
     RF_STAMP_BUSY;
 #pragma omp for schedule(dynamic, 1) nowait
-    for (int64_t c = 0; c < p->columns; c += STRIP) backward_b_strip(p, c, c + least(p->columns - c, STRIP), dy, h, db, accumulate);
+    for (int64_t c = 0; c < p->columns; c += STRIP)
+      backward_b_strip(p, c, c + least(p->columns - c, STRIP), dy, h, db, accumulate);
   }
 }

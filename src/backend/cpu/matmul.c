@@ -1,5 +1,5 @@
-/* matmul.c - the linear layer's three ops as products of gemm.h: which tensor is A, which is B, and what follows.
- * A weight is (K,N), or (N,K) with attr.transpose; only strides change. */
+/* matmul.c - the linear layer's three ops as products of gemm.h: which tensor is A, which is B,
+ * and what follows. A weight is (K,N), or (N,K) with attr.transpose; only strides change. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/gemm.h"
 
@@ -11,16 +11,25 @@ static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 is the 
   }
   return true;
 }
-static bool accepts(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && !op->attr.fast; }
-static bool accepts_fast(const rf_graph *graph, const rf_op *op) { return accepts_any(graph, op) && op->attr.fast; }
-static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
-  return accepts(graph, op) && rf_gemm_is_bf16(graph->tensor[op->input[0]].dtype, &graph->tensor[op->input[1]]);
+static bool accepts(const rf_graph *graph, const rf_op *op) {
+  return accepts_any(graph, op) && !op->attr.fast;
 }
-static const rf_tensor *tensor_or_null(const rf_graph *graph, int id) { return id == RF_NONE ? NULL : &graph->tensor[id]; }
+static bool accepts_fast(const rf_graph *graph, const rf_op *op) {
+  return accepts_any(graph, op) && op->attr.fast;
+}
+static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
+  return accepts(graph, op) &&
+         rf_gemm_is_bf16(graph->tensor[op->input[0]].dtype, &graph->tensor[op->input[1]]);
+}
+static const rf_tensor *tensor_or_null(const rf_graph *graph, int id) {
+  return id == RF_NONE ? NULL : &graph->tensor[id];
+}
 
-/* Sizes, strides and dtypes: all that the workspace depends on. Slots 0 and 1 are the operands of every op here. */
+/* Sizes, strides and dtypes: all that the workspace depends on. Slots 0 and 1 are the operands
+ * of every op here. */
 static rf_gemm forward(const rf_graph *graph, const rf_op *op) {
-  const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]], *bias = tensor_or_null(graph, op->input[2]);
+  const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]],
+                  *bias = tensor_or_null(graph, op->input[2]);
   int64_t k = x->shape[1], n = w->shape[op->attr.transpose ? 0 : 1];
   return (rf_gemm){.m = x->shape[0],
                    .n = n,
@@ -62,7 +71,8 @@ static rf_gemm backward_input(const rf_graph *graph, const rf_op *op) {
 /* dw (K,N) = x^T dy, or (N,K) = dy^T x: the sum runs over tokens. */
 static rf_gemm backward_weight(const rf_graph *graph, const rf_op *op) {
   bool transpose = op->attr.transpose;
-  const rf_tensor *a = &graph->tensor[op->input[transpose ? 1 : 0]], *b = &graph->tensor[op->input[transpose ? 0 : 1]];
+  const rf_tensor *a = &graph->tensor[op->input[transpose ? 1 : 0]],
+                  *b = &graph->tensor[op->input[transpose ? 0 : 1]];
   return (rf_gemm){.m = a->shape[1],
                    .n = b->shape[1],
                    .k = a->shape[0],
@@ -103,7 +113,8 @@ static void matmul_run(const rf_gemm_isa *isa, const rf_call *call) {
   rf_gemm_run(isa, &g, call->threads, call->workspace);
 }
 
-static size_t matmul_dx_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
+static size_t matmul_dx_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op,
+                                  int threads) {
   rf_gemm g = backward_input(graph, op);
   return rf_gemm_workspace(isa, &g, threads);
 }
@@ -121,7 +132,8 @@ static void matmul_dx_run(const rf_gemm_isa *isa, const rf_call *call) {
   rf_gemm_run(isa, &g, call->threads, call->workspace);
 }
 
-static size_t matmul_dw_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
+static size_t matmul_dw_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op,
+                                  int threads) {
   static float present;
   rf_gemm g = backward_weight(graph, op);
   if (sums_while_packing(op)) g.column_sum = &present;
@@ -139,19 +151,22 @@ static void matmul_dw_run(const rf_gemm_isa *isa, const rf_call *call) {
     g.column_sum = call->out[1];
     g.column_sum_accumulate = rf_accumulates(call, 1);
   } else if (call->out[1]) {
-    rf_column_sums(call->in[1], rf_in(call, 1)->dtype, g.k, rf_in(call, 1)->shape[1], rf_in(call, 1)->shape[1], call->out[1], rf_accumulates(call, 1),
-                   call->threads);
+    rf_column_sums(call->in[1], rf_in(call, 1)->dtype, g.k, rf_in(call, 1)->shape[1],
+                   rf_in(call, 1)->shape[1], call->out[1], rf_accumulates(call, 1), call->threads);
   }
   if (g.u) rf_gemm_run(isa, &g, call->threads, call->workspace);
 }
 
-#define BIND_ALL(isa, gemm) RF_BIND(matmul, isa, gemm) RF_BIND(matmul_dx, isa, gemm) RF_BIND(matmul_dw, isa, gemm)
+#define BIND_ALL(isa, gemm) \
+  RF_BIND(matmul, isa, gemm) RF_BIND(matmul_dx, isa, gemm) RF_BIND(matmul_dw, isa, gemm)
 #define ROWS(isa, name, level) \
-  RF_BOUND_ROW(matmul, isa, name, level), RF_BOUND_ROW(matmul_dx, isa, name, level), RF_BOUND_ROW(matmul_dw, isa, name, level),
+  RF_BOUND_ROW(matmul, isa, name, level), RF_BOUND_ROW(matmul_dx, isa, name, level), \
+      RF_BOUND_ROW(matmul_dw, isa, name, level),
 
 #define TILES(op) {#op, "gemm_amx_32x32", RF_ISA_AMX, accepts_tiles, op##_amx_workspace, op##_amx_run},
 
-#define FAST(isa, level) {"matmul", "fast_" #isa, level, accepts_fast, matmul_##isa##_workspace, matmul_##isa##_run},
+#define FAST(isa, level) \
+  {"matmul", "fast_" #isa, level, accepts_fast, matmul_##isa##_workspace, matmul_##isa##_run},
 
 #if defined(__x86_64__)
 BIND_ALL(amx, RF_GEMM_AMX)
@@ -163,10 +178,11 @@ BIND_ALL(base, RF_GEMM_BASE)
 
 const rf_kernel RF_CPU_MATMUL[] = {
 #if defined(__x86_64__)
-    FAST(amx, RF_ISA_AMX) FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512) FAST(avx2, RF_ISA_AVX2) TILES(matmul) TILES(matmul_dx)
-        TILES(matmul_dw) ROWS(avx512, "gemm_avx512_12x32", RF_ISA_AVX512) ROWS(avx2, "gemm_avx2_6x16", RF_ISA_AVX2)
+    FAST(amx, RF_ISA_AMX) FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512)
+        FAST(avx2, RF_ISA_AVX2) TILES(matmul) TILES(matmul_dx) TILES(matmul_dw)
+            ROWS(avx512, "gemm_avx512_12x32", RF_ISA_AVX512) ROWS(avx2, "gemm_avx2_6x16", RF_ISA_AVX2)
 #endif
-            ROWS(base, "gemm_base_4x16", RF_ISA_BASE){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
+                ROWS(base, "gemm_base_4x16", RF_ISA_BASE){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
 };
 
 bool rf_matmul_has_blocks(const rf_kernel *kernel) {

@@ -1,9 +1,12 @@
-/* norm_body.h - LayerNorm and RMSNorm, forward and backward. Included once per ISA (elementwise_*.c).
+/* norm_body.h - LayerNorm and RMSNorm, forward and backward. Included once per ISA
+ * (elementwise_*.c).
  *
- * Sums over a row's D channels: sixteen lane sums (lane = channel mod 16, ascending), then the tree of rf_v16_fold_sum.
- * Sums over tokens (dgain, dbias): one f32 chain of plain additions per channel, rows ascending, threads split the channels. */
+ * Sums over a row's D channels: sixteen lane sums (lane = channel mod 16, ascending), then the
+ * tree of rf_v16_fold_sum. Sums over tokens (dgain, dbias): one f32 chain of plain additions per
+ * channel, rows ascending, threads split the channels. */
 
-/* A row of D channels cut into sixteens; the last piece may be shorter, its missing lanes read as 0. */
+/* A row of D channels cut into sixteens; the last piece may be shorter, its missing lanes read
+ * as 0. */
 RF_INLINE int piece(int64_t width, int64_t i) { return width - i < RF_LANES ? (int)(width - i) : RF_LANES; }
 RF_INLINE rf_v16 get(const void *p, rf_dtype dtype, int64_t i, int n) {
   return n == RF_LANES ? rf_v16_get(p, dtype, i) : rf_v16_get_n(p, dtype, i, n);
@@ -15,7 +18,9 @@ RF_INLINE void put(void *p, rf_dtype dtype, int64_t i, rf_v16 x, int n) {
 RF_INLINE const char *at_row(const void *p, rf_dtype dtype, int64_t row, int64_t width) {
   return (const char *)p + row * width * (dtype == RF_BF16 ? 2 : 4);
 }
-RF_INLINE rf_v16 keep_first(rf_v16 x, int n) { return n == RF_LANES ? x : rf_v16_select(rf_m16_first(n), x, rf_v16_zero()); }
+RF_INLINE rf_v16 keep_first(rf_v16 x, int n) {
+  return n == RF_LANES ? x : rf_v16_select(rf_m16_first(n), x, rf_v16_zero());
+}
 
 /* offset + gain; the offset is 0 but for Gemma. */
 RF_INLINE rf_v16 gain_of(const void *gain, rf_dtype dtype, int64_t i, int n, float offset) {
@@ -24,8 +29,9 @@ RF_INLINE rf_v16 gain_of(const void *gain, rf_dtype dtype, int64_t i, int n, flo
 }
 
 /* Statistics of a row: LayerNorm keeps {mean, rstd}, RMSNorm {rstd}. */
-RF_INLINE void norm_row(const void *x, const void *gain, const void *bias, void *y, float *stats, int64_t width, float eps, float offset,
-                        rf_dtype dtype, rf_dtype gain_dtype, bool centre) {
+RF_INLINE void norm_row(const void *x, const void *gain, const void *bias, void *y, float *stats,
+                        int64_t width, float eps, float offset, rf_dtype dtype, rf_dtype gain_dtype,
+                        bool centre) {
   rf_v16 sum = rf_v16_zero(), mean = rf_v16_zero();
   if (centre) {
     for (int64_t i = 0; i < width; i += RF_LANES) sum = rf_v16_add(sum, get(x, dtype, i, piece(width, i)));
@@ -42,20 +48,24 @@ RF_INLINE void norm_row(const void *x, const void *gain, const void *bias, void 
   stats[centre ? 1 : 0] = rstd;
   for (int64_t i = 0; i < width; i += RF_LANES) {
     int n = piece(width, i);
-    rf_v16 unit = rf_v16_mul(rf_v16_sub(get(x, dtype, i, n), mean), rf_v16_set1(rstd)), g = gain_of(gain, gain_dtype, i, n, offset);
+    rf_v16 unit = rf_v16_mul(rf_v16_sub(get(x, dtype, i, n), mean), rf_v16_set1(rstd)),
+           g = gain_of(gain, gain_dtype, i, n, offset);
     put(y, dtype, i, centre ? rf_v16_fma(unit, g, get(bias, gain_dtype, i, n)) : rf_v16_mul(unit, g), n);
   }
 }
 
-RF_INLINE void norm_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype, rf_dtype gain_dtype, bool centre) {
+RF_INLINE void norm_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype, rf_dtype gain_dtype,
+                         bool centre) {
   int64_t width = rf_in(call, 0)->shape[1];
   for (int64_t r = begin; r < end; r++) {
     float *stats = (float *)call->out[1] + r * (centre ? 2 : 1);
-    norm_row(at_row(call->in[0], dtype, r, width), call->in[1], centre ? call->in[2] : NULL, (void *)at_row(call->out[0], dtype, r, width), stats,
-             width, call->op->attr.eps, centre ? 0.0f : call->op->attr.offset, dtype, gain_dtype, centre);
+    norm_row(at_row(call->in[0], dtype, r, width), call->in[1], centre ? call->in[2] : NULL,
+             (void *)at_row(call->out[0], dtype, r, width), stats, width, call->op->attr.eps,
+             centre ? 0.0f : call->op->attr.offset, dtype, gain_dtype, centre);
   }
 }
-/* Activations and gains are both f32, both bf16, or bf16 activations with f32 gains: RF_BY_DTYPE calls f(..., dtype, gain_dtype, last). */
+/* Activations and gains are both f32, both bf16, or bf16 activations with f32 gains: RF_BY_DTYPE
+ * calls f(..., dtype, gain_dtype, last). */
 #define RF_BY_DTYPE(f, x, gain, last, ...) \
   do { \
     if ((x) == RF_F32) f(__VA_ARGS__, RF_F32, RF_F32, last); \
@@ -69,10 +79,14 @@ static void layernorm_range(const rf_call *call, int64_t begin, int64_t end) {
 static void rmsnorm_range(const rf_call *call, int64_t begin, int64_t end) {
   RF_BY_DTYPE(norm_rows, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, false, call, begin, end);
 }
-static void layernorm_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 4 * rf_in(call, 0)->shape[1], layernorm_range); }
-static void rmsnorm_run(const rf_call *call) { rf_split(call, rf_rows_used(call, 0), 1, 4 * rf_in(call, 0)->shape[1], rmsnorm_range); }
+static void layernorm_run(const rf_call *call) {
+  rf_split(call, rf_rows_used(call, 0), 1, 4 * rf_in(call, 0)->shape[1], layernorm_range);
+}
+static void rmsnorm_run(const rf_call *call) {
+  rf_split(call, rf_rows_used(call, 0), 1, 4 * rf_in(call, 0)->shape[1], rmsnorm_range);
+}
 
-/* ---- backward ---------------------------------------------------------------------------------------------------- */
+/* ---- backward -------------------------------------------------------------------------------- */
 
 typedef struct norm_gradient {
   const void *x, *gain, *dy, *dres;
@@ -83,13 +97,15 @@ typedef struct norm_gradient {
   float offset;
 } norm_gradient;
 
-/* dgain += dy unit(x), dbias += dy over rows [row, row_end), channels [from, to) (cut at sixteens): rows ascending. */
-RF_INLINE void norm_gain_rows(const norm_gradient *g, int64_t row, int64_t row_end, int64_t from, int64_t to, rf_dtype dtype, rf_dtype gain_dtype,
-                              bool centre) {
+/* dgain += dy unit(x), dbias += dy over rows [row, row_end), channels [from, to) (cut at
+ * sixteens): rows ascending. */
+RF_INLINE void norm_gain_rows(const norm_gradient *g, int64_t row, int64_t row_end, int64_t from, int64_t to,
+                              rf_dtype dtype, rf_dtype gain_dtype, bool centre) {
   (void)gain_dtype;
   for (int64_t r = row; r < row_end; r++) {
     const void *x = at_row(g->x, dtype, r, g->width), *dy = at_row(g->dy, dtype, r, g->width);
-    rf_v16 mean = rf_v16_set1(centre ? g->stats[2 * r] : 0.0f), rstd = rf_v16_set1(centre ? g->stats[2 * r + 1] : g->stats[r]);
+    rf_v16 mean = rf_v16_set1(centre ? g->stats[2 * r] : 0.0f),
+           rstd = rf_v16_set1(centre ? g->stats[2 * r + 1] : g->stats[r]);
     for (int64_t i = from; i < to; i += RF_LANES) {
       int n = piece(to, i);
       rf_v16 d = get(dy, dtype, i, n), unit = rf_v16_mul(rf_v16_sub(get(x, dtype, i, n), mean), rstd);
@@ -99,22 +115,28 @@ RF_INLINE void norm_gain_rows(const norm_gradient *g, int64_t row, int64_t row_e
   }
 }
 
-/* dx = round(round(rstd (g - mean(g) - unit mean(g unit))) + dres), g = dy gain. RMSNorm has no mean(g) term. */
-RF_INLINE void norm_dx_rows(const norm_gradient *g, int64_t row, int64_t row_end, rf_dtype dtype, rf_dtype gain_dtype, bool centre) {
+/* dx = round(round(rstd (g - mean(g) - unit mean(g unit))) + dres), g = dy gain. RMSNorm has no
+ * mean(g) term. */
+RF_INLINE void norm_dx_rows(const norm_gradient *g, int64_t row, int64_t row_end, rf_dtype dtype,
+                            rf_dtype gain_dtype, bool centre) {
   int64_t width = g->width;
   for (int64_t r = row; r < row_end; r++) {
-    const void *x = at_row(g->x, dtype, r, width), *dy = at_row(g->dy, dtype, r, width), *dres = g->dres ? at_row(g->dres, dtype, r, width) : NULL;
+    const void *x = at_row(g->x, dtype, r, width), *dy = at_row(g->dy, dtype, r, width),
+               *dres = g->dres ? at_row(g->dres, dtype, r, width) : NULL;
     void *dx = (void *)at_row(g->dx, dtype, r, width);
-    rf_v16 mean = rf_v16_set1(centre ? g->stats[2 * r] : 0.0f), rstd = rf_v16_set1(centre ? g->stats[2 * r + 1] : g->stats[r]);
+    rf_v16 mean = rf_v16_set1(centre ? g->stats[2 * r] : 0.0f),
+           rstd = rf_v16_set1(centre ? g->stats[2 * r + 1] : g->stats[r]);
     rf_v16 sum = rf_v16_zero(), dot = rf_v16_zero();
     for (int64_t i = 0; i < width; i += RF_LANES) {
       int n = piece(width, i);
-      rf_v16 d = rf_v16_mul(get(dy, dtype, i, n), gain_of(g->gain, gain_dtype, i, n, g->offset)); /* 0 in missing lanes */
+      /* 0 in missing lanes */
+      rf_v16 d = rf_v16_mul(get(dy, dtype, i, n), gain_of(g->gain, gain_dtype, i, n, g->offset));
       rf_v16 unit = rf_v16_mul(rf_v16_sub(get(x, dtype, i, n), mean), rstd);
       if (centre) sum = rf_v16_add(sum, d);
       dot = rf_v16_add(dot, rf_v16_mul(d, unit));
     }
-    rf_v16 mean_sum = rf_v16_set1(centre ? rf_v16_fold_sum(sum) / (float)width : 0.0f), mean_dot = rf_v16_set1(rf_v16_fold_sum(dot) / (float)width);
+    rf_v16 mean_sum = rf_v16_set1(centre ? rf_v16_fold_sum(sum) / (float)width : 0.0f),
+           mean_dot = rf_v16_set1(rf_v16_fold_sum(dot) / (float)width);
     for (int64_t i = 0; i < width; i += RF_LANES) {
       int n = piece(width, i);
       rf_v16 d = rf_v16_mul(get(dy, dtype, i, n), gain_of(g->gain, gain_dtype, i, n, g->offset));
@@ -127,11 +149,14 @@ RF_INLINE void norm_dx_rows(const norm_gradient *g, int64_t row, int64_t row_end
   }
 }
 
-/* Blocks of rows that stay in cache: a thread sums its channels of dgain and dbias over the block, then makes dx for its share of the
- * block's rows. The two parts need nothing of each other, so threads do not wait, unless dx overwrites x or dy in place: then the
- * channel sums of a block must be done before its rows are. (The next block's sums read other rows, so one barrier a block is enough.)
- * Threads that own rows and pass the channel sums on to each other read less of what another has in its cache, and are as fast out of the
- * last cache (Zen 4: 0.25 ns an element either way), but on a busy machine each waits for whichever has lost its core: 2.5 times the time. */
+/* Blocks of rows that stay in cache: a thread sums its channels of dgain and dbias over the
+ * block, then makes dx for its share of the block's rows. The two parts need nothing of each
+ * other, so threads do not wait, unless dx overwrites x or dy in place: then the channel sums of
+ * a block must be done before its rows are. (The next block's sums read other rows, so one
+ * barrier a block is enough.) Threads that own rows and pass the channel sums on to each other
+ * read less of what another has in its cache, and are as fast out of the last cache (Zen 4: 0.25
+ * ns an element either way), but on a busy machine each waits for whichever has lost its core:
+ * 2.5 times the time. */
 static void norm_backward(const rf_call *call, bool centre) {
   enum { BLOCK_BYTES = 256 * 1024 }; /* of x and dy, per thread */
   rf_dtype dtype = rf_in(call, 0)->dtype, gain_dtype = rf_in(call, 1)->dtype;
@@ -156,8 +181,10 @@ static void norm_backward(const rf_call *call, bool centre) {
     int id = omp_get_thread_num(), of = omp_get_num_threads();
     int64_t from, to;
     rf_share(g.width, RF_LANES, id, of, &from, &to);
-    if (g.dgain && !rf_accumulates(call, 1) && from < to) memset(g.dgain + from, 0, (size_t)(to - from) * sizeof(float));
-    if (g.dbias && !rf_accumulates(call, 2) && from < to) memset(g.dbias + from, 0, (size_t)(to - from) * sizeof(float));
+    if (g.dgain && !rf_accumulates(call, 1) && from < to)
+      memset(g.dgain + from, 0, (size_t)(to - from) * sizeof(float));
+    if (g.dbias && !rf_accumulates(call, 2) && from < to)
+      memset(g.dbias + from, 0, (size_t)(to - from) * sizeof(float));
     for (int64_t row = 0; row < rows; row += block) {
       int64_t count = rows - row < block ? rows - row : block, begin, end;
       if (!g.dgain && !g.dbias) from = to; /* frozen */

@@ -1,24 +1,30 @@
-/* optimizer_body.h - the end of a step: the gradients' norm, clipping, AdamW. Included once per ISA (elementwise_*.c). */
+/* optimizer_body.h - the end of a step: the gradients' norm, clipping, AdamW. Included once per
+ * ISA (elementwise_*.c). */
 
 enum { RF_NORM_CHUNK = 4096 };
 
-static int64_t norm_sq_chunks(const rf_tensor *grad) { return (rf_tensor_count(grad) + RF_NORM_CHUNK - 1) / RF_NORM_CHUNK; }
+static int64_t norm_sq_chunks(const rf_tensor *grad) {
+  return (rf_tensor_count(grad) + RF_NORM_CHUNK - 1) / RF_NORM_CHUNK;
+}
 static size_t norm_sq_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   return (size_t)norm_sq_chunks(&graph->tensor[op->input[0]]) * sizeof(double);
 }
 
-/* Sixteen lanes of double; squares of floats are exact in double, so fused or not is the same. Folded by the usual tree. Written out where a
- * compiler (gcc 12) widens halves of vectors one by one. */
+/* Sixteen lanes of double; squares of floats are exact in double, so fused or not is the same.
+ * Folded by the usual tree. Written out where a compiler (gcc 12) widens halves of vectors one
+ * by one. */
 #if defined(__AVX512F__)
 RF_INLINE int64_t squares_of_vectors(const float *x, int64_t count, double lane[RF_LANES]) {
   __m512d low = _mm512_setzero_pd(), high = low;
   int64_t i = 0;
   for (; i + RF_LANES <= count; i += RF_LANES) {
     __m512d a = _mm512_cvtps_pd(_mm256_loadu_ps(x + i)), b = _mm512_cvtps_pd(_mm256_loadu_ps(x + i + 8));
-    low = _mm512_fmadd_pd(a, a, low); high = _mm512_fmadd_pd(b, b, high);
+    low = _mm512_fmadd_pd(a, a, low);
+    high = _mm512_fmadd_pd(b, b, high);
   }
-  _mm512_storeu_pd(lane, low); _mm512_storeu_pd(lane + 8, high);
+  _mm512_storeu_pd(lane, low);
+  _mm512_storeu_pd(lane + 8, high);
   return i;
 }
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -36,14 +42,16 @@ RF_INLINE int64_t squares_of_vectors(const float *x, int64_t count, double lane[
 }
 #else
 RF_INLINE int64_t squares_of_vectors(const float *x, int64_t count, double lane[RF_LANES]) {
-  (void)x; (void)count;
+  (void)x;
+  (void)count;
   for (int k = 0; k < RF_LANES; k++) lane[k] = 0;
   return 0;
 }
 #endif
 RF_INLINE double sum_of_squares(const float *x, int64_t count) {
   double lane[RF_LANES];
-  for (int64_t i = squares_of_vectors(x, count, lane); i < count; i++) lane[i % RF_LANES] += (double)x[i] * (double)x[i];
+  for (int64_t i = squares_of_vectors(x, count, lane); i < count; i++)
+    lane[i % RF_LANES] += (double)x[i] * (double)x[i];
   for (int width = RF_LANES / 2; width > 0; width /= 2) {
     for (int k = 0; k < width; k++) lane[k] += lane[k + width];
   }
@@ -55,7 +63,8 @@ static double sum_of_shared(const rf_call *call, int64_t first, int64_t count) {
   const float *x = call->in[0];
   int64_t columns = grad->shape[grad->rank - 1];
   double own = 0, shared = 0;
-  for (int64_t i = first; i < first + count; i++) *(i % columns < call->op->attr.part ? &own : &shared) += (double)x[i] * (double)x[i];
+  for (int64_t i = first; i < first + count; i++)
+    *(i % columns < call->op->attr.part ? &own : &shared) += (double)x[i] * (double)x[i];
   return own + shared / call->op->attr.to;
 }
 static void norm_sq_range(const rf_call *call, int64_t begin, int64_t end) {
@@ -63,7 +72,8 @@ static void norm_sq_range(const rf_call *call, int64_t begin, int64_t end) {
   double *chunk_sums = call->workspace;
   for (int64_t chunk = begin; chunk < end; chunk++) {
     int64_t first = chunk * RF_NORM_CHUNK, n = count - first < RF_NORM_CHUNK ? count - first : RF_NORM_CHUNK;
-    chunk_sums[chunk] = call->op->attr.to > 1 ? sum_of_shared(call, first, n) : sum_of_squares((const float *)call->in[0] + first, n);
+    chunk_sums[chunk] = call->op->attr.to > 1 ? sum_of_shared(call, first, n)
+                                              : sum_of_squares((const float *)call->in[0] + first, n);
   }
 }
 static void norm_sq_run(const rf_call *call) {
@@ -71,7 +81,8 @@ static void norm_sq_run(const rf_call *call) {
   rf_split(call, chunks, 8, RF_NORM_CHUNK * 4, norm_sq_range);
   double sum = 0.0;
   for (int64_t chunk = 0; chunk < chunks; chunk++) sum += ((const double *)call->workspace)[chunk];
-  ((double *)call->out[0])[call->op->attr.index] = call->op->attr.group > 1 ? sum / call->op->attr.group : sum;
+  ((double *)call->out[0])[call->op->attr.index] =
+      call->op->attr.group > 1 ? sum / call->op->attr.group : sum;
 }
 
 static void clip_run(const rf_call *call) {
@@ -84,7 +95,7 @@ static void clip_run(const rf_call *call) {
   clip[1] = largest > 0.0 && norm > largest ? (float)(largest / norm) : 1.0f;
 }
 
-/* ---- AdamW ----------------------------------------------------------------------------------------------------------- */
+/* ---- AdamW ----------------------------------------------------------------------------------- */
 
 typedef struct adamw_constants {
   rf_v16 scale, beta1, rest1, beta2, rest2, unbias1, unbias2, eps, lr, decay;
@@ -100,7 +111,8 @@ RF_INLINE rf_v16 adamw_step(const adamw_constants *k, rf_v16 g, rf_v16 w, rf_v16
   return rf_v16_fnma(k->lr, update, w);
 }
 
-RF_INLINE rf_v16 adamw_piece(const adamw_constants *k, const float *grad, float *master, float *m, float *v, int64_t i, int n) {
+RF_INLINE rf_v16 adamw_piece(const adamw_constants *k, const float *grad, float *master, float *m, float *v,
+                             int64_t i, int n) {
   rf_v16 mi = get(m, RF_F32, i, n), vi = get(v, RF_F32, i, n);
   rf_v16 w = adamw_step(k, get(grad, RF_F32, i, n), get(master, RF_F32, i, n), &mi, &vi);
   put(m, RF_F32, i, mi, n);
@@ -109,10 +121,12 @@ RF_INLINE rf_v16 adamw_piece(const adamw_constants *k, const float *grad, float 
   return w;
 }
 
-/* One loop over grad, master, m, v, in place, and the bf16 weights if there are any. Masters and moments are stored through the caches,
- * where their lines are anyway (non-temporal: 0.82 of the speed); weights are only written, so they go past them. */
+/* One loop over grad, master, m, v, in place, and the bf16 weights if there are any. Masters and
+ * moments are stored through the caches, where their lines are anyway (non-temporal: 0.82 of the
+ * speed); weights are only written, so they go past them. */
 enum { AHEAD = 1024 }; /* elements: 4 KiB of each stream */
-RF_INLINE void adamw_elements(const adamw_constants *k, const rf_call *call, int64_t begin, int64_t end, bool prefetch, int64_t grad_ahead) {
+RF_INLINE void adamw_elements(const adamw_constants *k, const rf_call *call, int64_t begin, int64_t end,
+                              bool prefetch, int64_t grad_ahead) {
   const float *grad = call->in[0];
   float *master = call->out[0], *m = call->out[1], *v = call->out[2];
   rf_bf16 *weight = call->out[3];
@@ -126,7 +140,8 @@ RF_INLINE void adamw_elements(const adamw_constants *k, const rf_call *call, int
         __builtin_prefetch(m + at, 1);
         __builtin_prefetch(v + at, 1);
       }
-      rf_v16 a = adamw_piece(k, grad, master, m, v, i, RF_LANES), b = adamw_piece(k, grad, master, m, v, i + RF_LANES, RF_LANES);
+      rf_v16 a = adamw_piece(k, grad, master, m, v, i, RF_LANES),
+             b = adamw_piece(k, grad, master, m, v, i + RF_LANES, RF_LANES);
       if (weight) rf_v16_stream_bf16_pair(weight + i, a, b);
     }
   }
@@ -157,7 +172,8 @@ static bool updates_with_sums(const rf_op *op) { return op->output_count > 4 && 
 static size_t adamw_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   return updates_with_sums(op) ? norm_sq_workspace(graph, op, threads) : 0;
 }
-/* Elements, or chunks where their sums are wanted: those are taken first, while the gradient comes, so that what is not finite changes nothing. */
+/* Elements, or chunks where their sums are wanted: those are taken first, while the gradient
+ * comes, so that what is not finite changes nothing. */
 RF_INLINE void adamw_share(const rf_call *call, int64_t begin, int64_t end, bool prefetch) {
   const adamw_constants k = adamw_constants_of(call);
   const int64_t count = rf_tensor_count(rf_in(call, 0));
@@ -181,12 +197,17 @@ static void adamw_all(const rf_call *call, rf_range_fn share) {
   for (int64_t chunk = 0; chunk < chunks; chunk++) sum += ((const double *)call->workspace)[chunk];
   ((double *)call->out[4])[call->op->attr.index] = sum;
 }
-static void adamw_range(const rf_call *call, int64_t begin, int64_t end) { adamw_share(call, begin, end, false); }
+static void adamw_range(const rf_call *call, int64_t begin, int64_t end) {
+  adamw_share(call, begin, end, false);
+}
 static void adamw_run(const rf_call *call) { adamw_all(call, adamw_range); }
 
-/* Prefetching a page ahead is worth 8 % on Intel (Emerald Rapids: four streams cross pages together, where its own prefetch stops) and
- * costs 5 to 30 % on AMD (Zen 4, whose does not stop). */
-static void adamw_prefetch_range(const rf_call *call, int64_t begin, int64_t end) { adamw_share(call, begin, end, true); }
+/* Prefetching a page ahead is worth 8 % on Intel (Emerald Rapids: four streams cross pages
+ * together, where its own prefetch stops) and costs 5 to 30 % on AMD (Zen 4, whose does not
+ * stop). */
+static void adamw_prefetch_range(const rf_call *call, int64_t begin, int64_t end) {
+  adamw_share(call, begin, end, true);
+}
 static void adamw_prefetch_run(const rf_call *call) { adamw_all(call, adamw_prefetch_range); }
 static bool wants_prefetch(void) {
 #if defined(__x86_64__)

@@ -1,4 +1,5 @@
-/* panel_codes.h - where the codes, scales and offsets of packed panels stand, in vectors of lanes, for AVX2 and AVX-512. */
+/* panel_codes.h - where the codes, scales and offsets of packed panels stand, in vectors of
+ * lanes, for AVX2 and AVX-512. */
 #ifndef RF_PANEL_CODES_H
 #define RF_PANEL_CODES_H
 
@@ -19,10 +20,13 @@ enum { W_LANES = 16 };
 #define w_xor(a, b) _mm512_xor_si512(a, b)
 RF_INLINE w_float w_halves(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 RF_INLINE w_float w_bf16(const void *p) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+  return _mm512_castsi512_ps(
+      _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
 /* y where the mask is set, x elsewhere */
-RF_INLINE w_word w_merge(w_word mask, w_word y, w_word x) { return _mm512_ternarylogic_epi32(mask, y, x, 0xca); }
+RF_INLINE w_word w_merge(w_word mask, w_word y, w_word x) {
+  return _mm512_ternarylogic_epi32(mask, y, x, 0xca);
+}
 #else
 typedef __m256 w_float;
 typedef __m256i w_word;
@@ -35,11 +39,15 @@ enum { W_LANES = 8 };
 #define w_xor(a, b) _mm256_xor_si256(a, b)
 RF_INLINE w_float w_halves(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 RF_INLINE w_float w_bf16(const void *p) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+  return _mm256_castsi256_ps(
+      _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
 }
-RF_INLINE w_word w_merge(w_word mask, w_word y, w_word x) { return w_or(w_and(mask, y), _mm256_andnot_si256(mask, x)); }
+RF_INLINE w_word w_merge(w_word mask, w_word y, w_word x) {
+  return w_or(w_and(mask, y), _mm256_andnot_si256(mask, x));
+}
 #endif
-/* X(row, vector) of four vectors: sums are variables with names, because gcc 12 keeps an array in memory. */
+/* X(row, vector) of four vectors: sums are variables with names, because gcc 12 keeps an array
+ * in memory. */
 #define EACH_VECTOR(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
 #define w_set(x) W(set1_ps)(x)
 #define w_set_word(x) W(set1_epi32)(x)
@@ -84,25 +92,34 @@ RF_INLINE w_float w_code5(w_word x, const w_tables *t) {
 
 /* One block of all lanes, seen from lane `lane` on. */
 typedef struct w_block {
-  const char *half, *word; /* the first of each; half: of int8 the lanes' scales, which stand in front of the panel's blocks */
+  /* the first of each; half: of int8 the lanes' scales, which stand in front of the panel's
+   * blocks */
+  const char *half, *word;
   int lanes;
 } w_block;
 RF_INLINE w_block block_of(int type, int halves, const char *panel, const char *block, int lanes, int lane) {
-  return (w_block){type == RF_Q_INT8 ? panel - 4 * (lanes - lane) : block + 2 * lane, block + 2 * halves * lanes + 4 * lane, lanes};
+  return (w_block){type == RF_Q_INT8 ? panel - 4 * (lanes - lane) : block + 2 * lane,
+                   block + 2 * halves * lanes + 4 * lane, lanes};
 }
 RF_INLINE w_float block_half(const w_block *b, int i) { return w_halves(b->half + 2 * i * b->lanes); }
 RF_INLINE w_float block_head(const w_block *b) { return W(loadu_ps)((const float *)(const void *)b->half); }
-RF_INLINE w_word block_word(const w_block *b, int i) { return w_load_word(b->word + 4 * (int64_t)i * b->lanes); }
+RF_INLINE w_word block_word(const w_block *b, int i) {
+  return w_load_word(b->word + 4 * (int64_t)i * b->lanes);
+}
 
-/* Scale and offset of q4_k's and q5_k's run, as in quant_k.c: integers of six bits, and times the block's. */
+/* Scale and offset of q4_k's and q5_k's run, as in quant_k.c: integers of six bits, and times
+ * the block's. */
 RF_INLINE void parts_of_k4(const w_block *b, int run, w_word *scale, w_word *offset) {
   w_word low = block_word(b, 0), middle = block_word(b, 1), high = block_word(b, 2);
   int at = 8 * (run % 4);
   if (run < 4) {
-    *scale = w_and(w_right(low, at), w_set_word(63)); *offset = w_and(w_right(middle, at), w_set_word(63));
+    *scale = w_and(w_right(low, at), w_set_word(63));
+    *offset = w_and(w_right(middle, at), w_set_word(63));
   } else {
-    *scale = w_or(w_and(w_right(high, at), w_set_word(15)), w_left(w_and(w_right(low, at + 6), w_set_word(3)), 4));
-    *offset = w_or(w_and(w_right(high, at + 4), w_set_word(15)), w_left(w_and(w_right(middle, at + 6), w_set_word(3)), 4));
+    *scale =
+        w_or(w_and(w_right(high, at), w_set_word(15)), w_left(w_and(w_right(low, at + 6), w_set_word(3)), 4));
+    *offset = w_or(w_and(w_right(high, at + 4), w_set_word(15)),
+                   w_left(w_and(w_right(middle, at + 6), w_set_word(3)), 4));
   }
 }
 RF_INLINE void scales_of_k4(const w_block *b, int run, w_float *d, w_float *e) {
@@ -117,16 +134,19 @@ RF_INLINE w_float scale_of_k6(const w_block *b, int run, int h) {
   return W(mul_ps)(block_half(b, 0), w_integer(scale));
 }
 
-/* Codes of 8 and 6 bits become the mantissa of a float between 1 and 2: 1 + (q + 128) / 256 and 1 + q / 64, and d and e are scaled to match, exactly. */
+/* Codes of 8 and 6 bits become the mantissa of a float between 1 and 2: 1 + (q + 128) / 256 and
+ * 1 + q / 64, and d and e are scaled to match, exactly. */
 RF_INLINE w_float w_mantissa(w_word x, int mask, int bits) {
 #if defined(__AVX512F__)
-  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(x, w_set_word(mask), w_set_word(bits), 0x6a)); /* (x & mask) ^ bits */
+  /* (x & mask) ^ bits */
+  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(x, w_set_word(mask), w_set_word(bits), 0x6a));
 #else
   return _mm256_castsi256_ps(_mm256_xor_si256(w_and(x, w_set_word(mask)), w_set_word(bits)));
 #endif
 }
 /* By a constant, to the left where it is positive. */
-#define w_shift(x, by) ((by) > 0 ? w_left(x, (by) > 0 ? (by) : 0) : (by) < 0 ? w_right(x, (by) < 0 ? -(by) : 0) : (x))
+#define w_shift(x, by) \
+  ((by) > 0 ? w_left(x, (by) > 0 ? (by) : 0) : (by) < 0 ? w_right(x, (by) < 0 ? -(by) : 0) : (x))
 
 /* A run of 32 values of one vector of lanes; `type` is a constant in all that follows. */
 typedef struct w_run {
@@ -136,12 +156,34 @@ typedef struct w_run {
 RF_INLINE w_run run_begin(int type, const w_block *b, int run) {
   w_run r = {w_set(0), w_set(0), w_set_word(0)};
   switch (type) {
-  case RF_Q_Q8_0: r.d = block_half(b, 0); r.e = W(mul_ps)(r.d, w_set(-384)); r.d = W(mul_ps)(r.d, w_set(256)); break;
-  case RF_Q_INT8: r.d = block_head(b); r.e = W(mul_ps)(r.d, w_set(-384)); r.d = W(mul_ps)(r.d, w_set(256)); break;
-  case RF_Q_Q4_0: r.d = block_half(b, 0); r.e = W(mul_ps)(r.d, w_set(-8)); break;
-  case RF_Q_Q4_1: r.d = block_half(b, 0); r.e = block_half(b, 1); break;
-  case RF_Q_Q5_0: r.d = block_half(b, 0); r.e = W(mul_ps)(r.d, w_set(-16)); r.fifths = block_word(b, 0); break;
-  case RF_Q_Q5_1: r.d = block_half(b, 0); r.e = block_half(b, 1); r.fifths = block_word(b, 0); break;
+  case RF_Q_Q8_0:
+    r.d = block_half(b, 0);
+    r.e = W(mul_ps)(r.d, w_set(-384));
+    r.d = W(mul_ps)(r.d, w_set(256));
+    break;
+  case RF_Q_INT8:
+    r.d = block_head(b);
+    r.e = W(mul_ps)(r.d, w_set(-384));
+    r.d = W(mul_ps)(r.d, w_set(256));
+    break;
+  case RF_Q_Q4_0:
+    r.d = block_half(b, 0);
+    r.e = W(mul_ps)(r.d, w_set(-8));
+    break;
+  case RF_Q_Q4_1:
+    r.d = block_half(b, 0);
+    r.e = block_half(b, 1);
+    break;
+  case RF_Q_Q5_0:
+    r.d = block_half(b, 0);
+    r.e = W(mul_ps)(r.d, w_set(-16));
+    r.fifths = block_word(b, 0);
+    break;
+  case RF_Q_Q5_1:
+    r.d = block_half(b, 0);
+    r.e = block_half(b, 1);
+    r.fifths = block_word(b, 0);
+    break;
   case RF_Q_Q4_K:
   case RF_Q_Q5_K: scales_of_k4(b, run, &r.d, &r.e); break;
   default: break; /* q6_k: by half */
@@ -149,12 +191,18 @@ RF_INLINE w_run run_begin(int type, const w_block *b, int run) {
   return r;
 }
 RF_INLINE void run_half(int type, const w_block *b, int run, int h, w_run *r) {
-  if (type == RF_Q_Q6_K) { r->d = scale_of_k6(b, run, h); r->e = W(mul_ps)(r->d, w_set(-96)); r->d = W(mul_ps)(r->d, w_set(64)); }
+  if (type == RF_Q_Q6_K) {
+    r->d = scale_of_k6(b, run, h);
+    r->e = W(mul_ps)(r->d, w_set(-96));
+    r->d = W(mul_ps)(r->d, w_set(64));
+  }
 }
-/* The words that hold values 16 h + 4 j .. + 3: their low bits from bit 0 of each byte on; the high ones. */
+/* The words that hold values 16 h + 4 j .. + 3: their low bits from bit 0 of each byte on; the
+ * high ones. */
 RF_INLINE w_word run_low(int type, const w_block *b, int run, int h, int j) {
   bool k45 = type == RF_Q_Q4_K || type == RF_Q_Q5_K,
-       halved = !k45 && type != RF_Q_Q8_0 && type != RF_Q_INT8 && type != RF_Q_Q6_K; /* k and k + 16 share a byte */
+       /* k and k + 16 share a byte */
+      halved = !k45 && type != RF_Q_Q8_0 && type != RF_Q_INT8 && type != RF_Q_Q6_K;
   bool upper = halved ? h : k45 ? run % 2 : type == RF_Q_Q6_K && run % 4 >= 2;
   int code = type == RF_Q_Q4_K   ? 3 + 8 * (run / 2)
              : type == RF_Q_Q5_K ? 11 + 8 * (run / 2)

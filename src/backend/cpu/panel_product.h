@@ -1,8 +1,9 @@
-/* panel_product.h - products with a packed B: as a panel of the blocked product, and streamed for few rows. Included by gemm_kernels.h. */
+/* panel_product.h - products with a packed B: as a panel of the blocked product, and streamed
+ * for few rows. Included by gemm_kernels.h. */
 
 static int sixteens(int64_t x) { return (int)((x + 15) / 16 * 16); }
 
-/* ---- packing B for many rows: [k][NR] --------------------------------------------------------------------------- */
+/* ---- packing B for many rows: [k][NR] -------------------------------------------------------- */
 
 /* Columns are outputs: lanes of one panel or of several, wherever parts end. */
 static void pack_b_lanes(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to) {
@@ -30,7 +31,8 @@ static void pack_b_lanes(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int
   }
 }
 
-/* Columns are values of k, steps are outputs: a run of each panel's values is widened and turned. */
+/* Columns are values of k, steps are outputs: a run of each panel's values is widened and
+ * turned. */
 static void pack_b_turned(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to) {
   float wide[NR * RF_PANEL_LANES];
   if (cols < NR) memset(to, 0, (size_t)(kc * NR) * sizeof *to);
@@ -49,45 +51,65 @@ static void pack_b_turned(const rf_gemm *g, int64_t j0, int cols, int64_t k0, in
         for (int l = 0; l < 8; l++) *(v8 *)(to + (s + i + l) * NR + j) = r[l];
       }
       for (int j = cols / 8 * 8; j < cols; j++)
-        for (int l = 0; l < 8; l++) to[(s + i + l) * NR + j] = wide[j * RF_PANEL_LANES + lane - first + i + l];
+        for (int l = 0; l < 8; l++)
+          to[(s + i + l) * NR + j] = wide[j * RF_PANEL_LANES + lane - first + i + l];
     }
     for (; i < run; i++)
       for (int j = 0; j < cols; j++) to[(s + i) * NR + j] = wide[j * RF_PANEL_LANES + lane - first + i];
   }
 }
 
-/* ---- few rows ---------------------------------------------------------------------------------------------------- */
+/* ---- few rows -------------------------------------------------------------------------------- */
 
-/* y[row][lane] continues its chains over `steps` of w[step][lane]: `rows` x `vectors` sums of sixteen lanes stay in registers, as variables with
- * names: gcc 12 keeps an array in memory. EACH(X) is X(0) .. X(23); sum i is row i / vectors, vector i % vectors. */
-#define EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) X(22) X(23)
+/* y[row][lane] continues its chains over `steps` of w[step][lane]: `rows` x `vectors` sums of
+ * sixteen lanes stay in registers, as variables with names: gcc 12 keeps an array in memory.
+ * EACH(X) is X(0) .. X(23); sum i is row i / vectors, vector i % vectors. */
+#define EACH(X) \
+  X(0) \
+  X(1) \
+  X(2) \
+  X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) \
+      X(22) X(23)
 #define CHAIN_LOAD(i) \
-  rf_v16 sum##i = (i) < rows * vectors ? rf_v16_load(y + (i) / vectors * RF_PANEL_LANES + (i) % vectors * RF_LANES) : rf_v16_zero();
+  rf_v16 sum##i = (i) < rows * vectors \
+                      ? rf_v16_load(y + (i) / vectors * RF_PANEL_LANES + (i) % vectors * RF_LANES) \
+                      : rf_v16_zero();
 #define CHAIN_STORE(i) \
-  if ((i) < rows * vectors) rf_v16_store(y + (i) / vectors * RF_PANEL_LANES + (i) % vectors * RF_LANES, sum##i);
+  if ((i) < rows * vectors) \
+    rf_v16_store(y + (i) / vectors * RF_PANEL_LANES + (i) % vectors * RF_LANES, sum##i);
 #define CHAIN_STEP(i) \
   if ((i) < rows * vectors) \
-    sum##i = rf_v16_fma(rf_v16_set1(a[(i) / vectors]), (i) % vectors == 0 ? w0 : (i) % vectors == 1 ? w1 : (i) % vectors == 2 ? w2 : w3, sum##i);
-RF_INLINE void chains(int rows, int vectors, int steps, const float *a, int64_t a_step, const float *w, int64_t ld, float *y, const char *ahead,
-                      int64_t ahead_step) {
+    sum##i = rf_v16_fma(rf_v16_set1(a[(i) / vectors]), \
+                        (i) % vectors == 0   ? w0 \
+                        : (i) % vectors == 1 ? w1 \
+                        : (i) % vectors == 2 ? w2 \
+                                             : w3, \
+                        sum##i);
+RF_INLINE void chains(int rows, int vectors, int steps, const float *a, int64_t a_step, const float *w,
+                      int64_t ld, float *y, const char *ahead, int64_t ahead_step) {
   EACH(CHAIN_LOAD)
 #pragma GCC unroll 2
   for (int k = 0; k < steps; k++, a += a_step, w += ld, ahead += ahead_step) {
     __builtin_prefetch(ahead, 0, 3);
     rf_v16 w0 = rf_v16_load(w), w1 = w0, w2 = w0, w3 = w0;
     if (vectors > 1) w1 = rf_v16_load(w + RF_LANES);
-    if (vectors > 2) { w2 = rf_v16_load(w + 2 * RF_LANES); w3 = rf_v16_load(w + 3 * RF_LANES); }
+    if (vectors > 2) {
+      w2 = rf_v16_load(w + 2 * RF_LANES);
+      w3 = rf_v16_load(w + 3 * RF_LANES);
+    }
     EACH(CHAIN_STEP)
   }
   EACH(CHAIN_STORE)
 }
-typedef void (*chains_fn)(int steps, const float *a, int64_t a_step, const float *w, int64_t ld, float *y, const char *ahead, int64_t ahead_step);
+typedef void (*chains_fn)(int steps, const float *a, int64_t a_step, const float *w, int64_t ld, float *y,
+                          const char *ahead, int64_t ahead_step);
 #define CHAINS(rows, vectors) \
-  static void chains_##rows##x##vectors(int steps, const float *a, int64_t a_step, const float *w, int64_t ld, float *y, const char *ahead, \
-                                        int64_t ahead_step) { \
+  static void chains_##rows##x##vectors(int steps, const float *a, int64_t a_step, const float *w, \
+                                        int64_t ld, float *y, const char *ahead, int64_t ahead_step) { \
     chains(rows, vectors, steps, a, a_step, w, ld, y, ahead, ahead_step); \
   }
-/* What a register file holds: rows by their vectors of sixteen lanes. CHAINS(2, 4): static void chains_2x4(...) { chains(2, 4, ...); } */
+/* What a register file holds: rows by their vectors of sixteen lanes. CHAINS(2, 4): static void
+ * chains_2x4(...) { chains(2, 4, ...); } */
 #if defined(__AVX512F__)
 CHAINS(1, 4)
 CHAINS(2, 4)
@@ -103,8 +125,9 @@ enum { ROWS_MOST = 6 };
 static const struct chain_row {
   int rows, vectors;
   chains_fn run;
-} CHAIN_ROWS[] = {{1, 4, chains_1x4}, {2, 4, chains_2x4}, {3, 4, chains_3x4}, {4, 4, chains_4x4}, {5, 4, chains_5x4},
-                  {6, 4, chains_6x4}, {1, 1, chains_1x1}, {2, 1, chains_2x1}, {4, 1, chains_4x1}, {6, 1, chains_6x1}};
+} CHAIN_ROWS[] = {{1, 4, chains_1x4}, {2, 4, chains_2x4}, {3, 4, chains_3x4}, {4, 4, chains_4x4},
+                  {5, 4, chains_5x4}, {6, 4, chains_6x4}, {1, 1, chains_1x1}, {2, 1, chains_2x1},
+                  {4, 1, chains_4x1}, {6, 1, chains_6x1}};
 #else
 CHAINS(1, 4)
 CHAINS(2, 2)
@@ -133,12 +156,15 @@ static const struct chain_row *chain_row_of(int rows, int lanes) {
   return best;
 }
 
-/* `steps` of all rows; meanwhile `bytes` that come later are asked for, evenly: hardware follows one stream, but stops where a page of 4 KiB ends,
- * and many requests at once would hold up what is needed now. */
-static void chain_panel(int m, int lanes, int steps, const float *a, const float *w, int64_t ld, float *y, const char *ahead, int64_t bytes) {
+/* `steps` of all rows; meanwhile `bytes` that come later are asked for, evenly: hardware follows
+ * one stream, but stops where a page of 4 KiB ends, and many requests at once would hold up what
+ * is needed now. */
+static void chain_panel(int m, int lanes, int steps, const float *a, const float *w, int64_t ld, float *y,
+                        const char *ahead, int64_t bytes) {
   const struct chain_row *row[RF_GEMM_STREAM_ROWS];
   int count = 0, calls = 0;
-  for (int i = 0; i < m; i += row[count++]->rows) { /* sixteen rows are six, five and five, not six, six and four */
+  /* sixteen rows are six, five and five, not six, six and four */
+  for (int i = 0; i < m; i += row[count++]->rows) {
     int left = m - i, blocks = (left + ROWS_MOST - 1) / ROWS_MOST;
     row[count] = chain_row_of((left + blocks - 1) / blocks, lanes);
     calls += lanes / (row[count]->vectors * RF_LANES);
@@ -147,18 +173,26 @@ static void chain_panel(int m, int lanes, int steps, const float *a, const float
   for (int64_t b = 0; b < bytes && step > 64; b += 64) __builtin_prefetch(ahead + b, 0, 3);
   for (int i = 0, r = 0; r < count; i += row[r++]->rows) {
     int wide = row[r]->vectors * RF_LANES;
-    for (int l = 0; l < lanes; l += wide, ahead += step * steps) row[r]->run(steps, a + i, m, w + l, ld, y + i * RF_PANEL_LANES + l, ahead, step);
+    for (int l = 0; l < lanes; l += wide, ahead += step * steps)
+      row[r]->run(steps, a + i, m, w + l, ld, y + i * RF_PANEL_LANES + l, ahead, step);
   }
 }
 
-/* One row and steps of a full panel of plain numbers: four sums of sixteen lanes, each value widened as it is loaded. What comes later is asked for
- * ahead, because hardware stops where a page of 4 KiB ends: 2 KiB to L1 gives 89 % of read bandwidth (1.2B in bf16, Granite Rapids, two threads), 6 and
- * 16 KiB to L2 82 and 84, nothing 84, 6 KiB to L1 68 %. */
-RF_INLINE void plain_row(const char *at, rf_dtype dtype, int64_t steps, const float *a, bool first, float *y) {
+/* One row and steps of a full panel of plain numbers: four sums of sixteen lanes, each value
+ * widened as it is loaded. What comes later is asked for ahead, because hardware stops where a
+ * page of 4 KiB ends: 2 KiB to L1 gives 89 % of read bandwidth (1.2B in bf16, Granite Rapids,
+ * two threads), 6 and 16 KiB to L2 82 and 84, nothing 84, 6 KiB to L1 68 %. */
+RF_INLINE void plain_row(const char *at, rf_dtype dtype, int64_t steps, const float *a, bool first,
+                         float *y) {
   enum { AHEAD_BYTES = 2 << 10 };
   const int64_t step = RF_PANEL_LANES * (dtype == RF_BF16 ? 2 : 4);
   rf_v16 s0 = rf_v16_zero(), s1 = s0, s2 = s0, s3 = s0;
-  if (!first) { s0 = rf_v16_load(y); s1 = rf_v16_load(y + RF_LANES); s2 = rf_v16_load(y + 2 * RF_LANES); s3 = rf_v16_load(y + 3 * RF_LANES); }
+  if (!first) {
+    s0 = rf_v16_load(y);
+    s1 = rf_v16_load(y + RF_LANES);
+    s2 = rf_v16_load(y + 2 * RF_LANES);
+    s3 = rf_v16_load(y + 3 * RF_LANES);
+  }
 #pragma GCC unroll 4
   for (int64_t k = 0; k < steps; k++, at += step) {
     for (int64_t line = 0; line < step; line += 64) __builtin_prefetch(at + AHEAD_BYTES + line, 0, 3);
@@ -175,12 +209,13 @@ RF_INLINE void plain_row(const char *at, rf_dtype dtype, int64_t steps, const fl
 }
 
 /* One row and full panels of plain numbers, some steps of k each in turns. */
-RF_INLINE void plain_panels(const rf_gemm *g, const rf_panel *panel, int count, rf_dtype dtype, const float *a, float *y) {
+RF_INLINE void plain_panels(const rf_gemm *g, const rf_panel *panel, int count, rf_dtype dtype,
+                            const float *a, float *y) {
   enum { STEPS = 64 };
   for (int64_t k = 0; k < g->k; k += STEPS)
     for (int i = 0; i < count; i++)
-      plain_row((const char *)g->b + panel[i].offset + k * panel[i].block_bytes, dtype, g->k - k < STEPS ? g->k - k : STEPS, a + k, k == 0,
-                y + i * RF_PANEL_LANES);
+      plain_row((const char *)g->b + panel[i].offset + k * panel[i].block_bytes, dtype,
+                g->k - k < STEPS ? g->k - k : STEPS, a + k, k == 0, y + i * RF_PANEL_LANES);
 }
 
 static void stream_panel(const rf_gemm *g, const rf_panel *panel, const float *a, float *y, float *wide) {
@@ -203,13 +238,16 @@ static void stream_panel(const rf_gemm *g, const rf_panel *panel, const float *a
     const char *ahead = at + (k / RF_GEMM_RUN + AHEAD) * run_bytes;
     const float *w = as_is ? (const float *)(const void *)at + k * panel->lanes : wide;
     if (!as_is) widen(panel, at, k, steps, 0, panel->lanes, wide);
-    chain_panel(m, panel->lanes, steps, a + k * m, w, as_is ? panel->lanes : RF_PANEL_LANES, y, ahead, run_bytes);
+    chain_panel(m, panel->lanes, steps, a + k * m, w, as_is ? panel->lanes : RF_PANEL_LANES, y, ahead,
+                run_bytes);
   }
 }
-static void stream_panels(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y, float *wide) {
+static void stream_panels(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y,
+                          float *wide) {
   int type = panel->type->number;
   bool plain = g->m == 1 && (type == RF_Q_BF16 || type == RF_Q_F32);
-  for (int i = 0; i < count; i++) plain = plain && panel[i].lanes == RF_PANEL_LANES && panel[i].type->number == type;
+  for (int i = 0; i < count; i++)
+    plain = plain && panel[i].lanes == RF_PANEL_LANES && panel[i].type->number == type;
   if (plain && type == RF_Q_BF16) plain_panels(g, panel, count, RF_BF16, a, y);
   else if (plain) plain_panels(g, panel, count, RF_F32, a, y);
   else

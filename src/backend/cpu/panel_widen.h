@@ -1,9 +1,11 @@
-/* panel_widen.h - values of packed panels as f32, lane by lane in vectors, for AVX2 and AVX-512; plain C asks the file format's own functions.
- * Included by gemm_kernels.h.
+/* panel_widen.h - values of packed panels as f32, lane by lane in vectors, for AVX2 and AVX-512;
+ * plain C asks the file format's own functions. Included by gemm_kernels.h.
  *
- * A value is d q + e in one rounding, q the stored code (not below 0), d and e of a run of 16 or 32 values, e = -zero d where the type has no
- * offset. That is ggml's value to the bit, for scales that are finite: its product of scale and code is exact in f32 in every type, so one rounding
- * is left, or none. (Only the sign of a zero may differ, which no sum that starts from 0 shows.) */
+ * A value is d q + e in one rounding, q the stored code (not below 0), d and e of a run of 16 or
+ * 32 values, e = -zero d where the type has no offset. That is ggml's value to the bit, for
+ * scales that are finite: its product of scale and code is exact in f32 in every type, so one
+ * rounding is left, or none. (Only the sign of a zero may differ, which no sum that starts from
+ * 0 shows.) */
 
 enum { HALF_RUN = 16 }; /* values between places where `widen` may begin */
 
@@ -17,7 +19,8 @@ RF_INLINE w_float run_value(int type, w_word low, w_word high, int i, const w_ru
   if (type == RF_Q_Q8_0 || type == RF_Q_INT8) {
     q = w_mantissa(w_shift(low, 15 - 8 * i), 0x007f8000, 0x3fc00000);
   } else if (type == RF_Q_Q6_K) {
-    q = w_mantissa(w_merge(w_set_word(0x00600000), w_shift(high, 21 - 8 * i), w_shift(low, 17 - 8 * i)), 0x007e0000, 0x3f800000);
+    q = w_mantissa(w_merge(w_set_word(0x00600000), w_shift(high, 21 - 8 * i), w_shift(low, 17 - 8 * i)),
+                   0x007e0000, 0x3f800000);
   } else if (type == RF_Q_Q4_0 || type == RF_Q_Q4_1 || type == RF_Q_Q4_K) {
     q = w_code4(w_shift(low, -8 * i), t);
   } else {
@@ -28,7 +31,8 @@ RF_INLINE w_float run_value(int type, w_word low, w_word high, int i, const w_ru
 }
 
 /* Values [16 from, 16 end) of run `run` of a block. */
-RF_INLINE void widen_run(int type, const w_block *b, int run, int from, int end, const w_tables *t, float *to) {
+RF_INLINE void widen_run(int type, const w_block *b, int run, int from, int end, const w_tables *t,
+                         float *to) {
   w_run r = run_begin(type, b, run);
   for (int h = from; h < end; h++, to += HALF_RUN * RF_PANEL_LANES) {
     run_half(type, b, run, h, &r);
@@ -36,18 +40,21 @@ RF_INLINE void widen_run(int type, const w_block *b, int run, int from, int end,
     for (int j = 0; j < 4; j++) {
       w_word low = run_low(type, b, run, h, j), high = run_high(type, b, run, h, j, &r);
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; i++) W(storeu_ps)(to + (4 * j + i) * RF_PANEL_LANES, run_value(type, low, high, i, &r, t));
+      for (int i = 0; i < 4; i++)
+        W(storeu_ps)(to + (4 * j + i) * RF_PANEL_LANES, run_value(type, low, high, i, &r, t));
     }
   }
 }
 
 /* Blocks of `values` codes: steps [k0, k0 + steps), `lanes` lanes from `lane` on. */
-RF_INLINE void widen_blocks(int type, int values, const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to) {
+RF_INLINE void widen_blocks(int type, int values, const rf_panel *panel, const char *at, int64_t k0,
+                            int steps, int lane, int lanes, float *to) {
   const rf_panel_form *form = panel->form;
   w_tables tables = w_tables_make();
   for (int64_t k = k0, now; k < k0 + steps; k += now, to += now * RF_PANEL_LANES) {
     const char *block = at + k / values * panel->block_bytes;
-    int inside = (int)(k % values), from = inside / HALF_RUN % 2, end = k0 + steps - k + HALF_RUN * from > HALF_RUN ? 2 : 1;
+    int inside = (int)(k % values), from = inside / HALF_RUN % 2,
+        end = k0 + steps - k + HALF_RUN * from > HALF_RUN ? 2 : 1;
     for (int l = 0; l < lanes; l += W_LANES) {
       w_block b = block_of(type, form->halves, at, block, panel->lanes, lane + l);
       widen_run(type, &b, inside / 32, from, end, &tables, to + l);
@@ -56,7 +63,8 @@ RF_INLINE void widen_blocks(int type, int values, const rf_panel *panel, const c
   }
 }
 #define WIDEN_BLOCKS(name, type, values) \
-  static void widen_##name(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to) { \
+  static void widen_##name(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, \
+                           int lanes, float *to) { \
     widen_blocks(type, values, panel, at, k0, steps, lane, lanes, to); \
   }
 WIDEN_BLOCKS(q8_0, RF_Q_Q8_0, 32) /* widen_q8_0(panel, at, k0, steps, lane, lanes, to) */
@@ -70,21 +78,27 @@ WIDEN_BLOCKS(q5_k, RF_Q_Q5_K, 256)
 WIDEN_BLOCKS(q6_k, RF_Q_Q6_K, 256)
 #undef WIDEN_BLOCKS
 
-/* A whole product of up to FEW_ROWS_MOST rows with the lanes of a full panel: values go from their code to the sums without leaving the registers
- * (M = 1, q4_0, from the L2: 9.4 GB/s through scratch). Few rows take four vectors of lanes at a time and all of k, more rows fewer vectors and RUN
- * steps of k before the next lanes, so that the rows stay in the L1. Other ways for M = 16, one thread, from memory, as fractions of the multiply-add peak
- * for bf16, q4_0 and q6_k (this one 65, 68, 61): 64 lanes widened and then multiplied 53, 64, 53 (memory waits meanwhile); eight rows and two vectors that
- * leave their values to eight other rows 53, 70, 52; four rows and four vectors that leave them to the chains of panel_product.h 61, 67, 53.
+/* A whole product of up to FEW_ROWS_MOST rows with the lanes of a full panel: values go from
+ * their code to the sums without leaving the registers (M = 1, q4_0, from the L2: 9.4 GB/s
+ * through scratch). Few rows take four vectors of lanes at a time and all of k, more rows fewer
+ * vectors and RUN steps of k before the next lanes, so that the rows stay in the L1. Other ways
+ * for M = 16, one thread, from memory, as fractions of the multiply-add peak for bf16, q4_0 and
+ * q6_k (this one 65, 68, 61): 64 lanes widened and then multiplied 53, 64, 53 (memory waits
+ * meanwhile); eight rows and two vectors that leave their values to eight other rows 53, 70, 52;
+ * four rows and four vectors that leave them to the chains of panel_product.h 61, 67, 53.
  * FEW_EACH(X) is X(row, vector) of all. */
-#define FOUR_ROWS(X, r0, r1, r2, r3) EACH_VECTOR(X, r0) EACH_VECTOR(X, r1) EACH_VECTOR(X, r2) EACH_VECTOR(X, r3)
+#define FOUR_ROWS(X, r0, r1, r2, r3) \
+  EACH_VECTOR(X, r0) EACH_VECTOR(X, r1) EACH_VECTOR(X, r2) EACH_VECTOR(X, r3)
 #if defined(__AVX512F__)
 enum { FEW_ROWS_MOST = 16 };
-#define FEW_EACH(X) FOUR_ROWS(X, 0, 1, 2, 3) FOUR_ROWS(X, 4, 5, 6, 7) FOUR_ROWS(X, 8, 9, 10, 11) FOUR_ROWS(X, 12, 13, 14, 15)
+#define FEW_EACH(X) \
+  FOUR_ROWS(X, 0, 1, 2, 3) FOUR_ROWS(X, 4, 5, 6, 7) FOUR_ROWS(X, 8, 9, 10, 11) FOUR_ROWS(X, 12, 13, 14, 15)
 #else
 enum { FEW_ROWS_MOST = 2 };
 #define FEW_EACH(X) EACH_VECTOR(X, 0) EACH_VECTOR(X, 1)
 #endif
-/* The part of a panel that one call multiplies: some rows, some vectors of lanes, whole blocks of 32 steps. */
+/* The part of a panel that one call multiplies: some rows, some vectors of lanes, whole blocks
+ * of 32 steps. */
 typedef struct few_part {
   const char *at; /* the panel */
   int64_t k0, k1;
@@ -95,10 +109,12 @@ typedef struct few_part {
   const char *ahead; /* asked for meanwhile, evenly */
 } few_part;
 #define FEW_LOAD(r, l) \
-  w_float sum_##r##_##l = \
-      (r) < rows && (l) < vectors && (r) < p->m && p->k0 ? W(loadu_ps)(p->y + (r)*RF_PANEL_LANES + p->lane + (l)*W_LANES) : w_set(0);
+  w_float sum_##r##_##l = (r) < rows && (l) < vectors && (r) < p->m && p->k0 \
+                              ? W(loadu_ps)(p->y + (r)*RF_PANEL_LANES + p->lane + (l)*W_LANES) \
+                              : w_set(0);
 #define FEW_STORE(r, l) \
-  if ((r) < rows && (l) < vectors && (r) < p->m) W(storeu_ps)(p->y + (r)*RF_PANEL_LANES + p->lane + (l)*W_LANES, sum_##r##_##l);
+  if ((r) < rows && (l) < vectors && (r) < p->m) \
+    W(storeu_ps)(p->y + (r)*RF_PANEL_LANES + p->lane + (l)*W_LANES, sum_##r##_##l);
 #define FEW_BLOCK(r, l) \
   w_block b##l = block_of(type, halves, p->at, block, RF_PANEL_LANES, p->lane + (l)*W_LANES); \
   w_run run##l = {w_set(0), w_set(0), w_set_word(0)}; \
@@ -107,12 +123,15 @@ typedef struct few_part {
   if ((l) < vectors) run_half(type, &b##l, run, h, &run##l);
 #define FEW_WORDS(r, l) \
   w_word low##l = w_set_word(0), high##l = low##l; \
-  if ((l) < vectors) low##l = run_low(type, &b##l, run, h, j), high##l = run_high(type, &b##l, run, h, j, &run##l);
-#define FEW_VALUE(r, l) w_float w##l = (l) < vectors ? run_value(type, low##l, high##l, i, &run##l, &tables) : w_set(0);
+  if ((l) < vectors) \
+    low##l = run_low(type, &b##l, run, h, j), high##l = run_high(type, &b##l, run, h, j, &run##l);
+#define FEW_VALUE(r, l) \
+  w_float w##l = (l) < vectors ? run_value(type, low##l, high##l, i, &run##l, &tables) : w_set(0);
 #define FEW_PLAIN(r, l) w_float w##l = (l) < vectors ? plain_value(type, at + bytes * (l)*W_LANES) : w_set(0);
 #define FEW_STEP(r, l) \
   if ((r) < rows && (l) < vectors) sum_##r##_##l = W(fmadd_ps)(w_set(x[r]), w##l, sum_##r##_##l);
-RF_INLINE void few_blocks(int type, int values, int bytes, int halves, int rows, int vectors, const few_part *p) {
+RF_INLINE void few_blocks(int type, int values, int bytes, int halves, int rows, int vectors,
+                          const few_part *p) {
   const w_tables tables = w_tables_make();
   const int fetched = vectors * W_LANES * 4 * bytes / values; /* of four steps */
   const char *ahead = p->ahead;
@@ -126,7 +145,8 @@ RF_INLINE void few_blocks(int type, int values, int bytes, int halves, int rows,
       EACH_VECTOR(FEW_HALF_RUN, 0)
       for (int j = 0; j < 4; j++, ahead += fetched) {
         EACH_VECTOR(FEW_WORDS, 0)
-        for (int b = 0; b + 4 < fetched; b += 64) __builtin_prefetch(ahead + b, 0, 3); /* (4 bytes of q8_0's 68: not a line for them) */
+        /* (4 bytes of q8_0's 68: not a line for them) */
+        for (int b = 0; b + 4 < fetched; b += 64) __builtin_prefetch(ahead + b, 0, 3);
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++, x += p->m) {
           EACH_VECTOR(FEW_VALUE, 0)
@@ -138,7 +158,9 @@ RF_INLINE void few_blocks(int type, int values, int bytes, int halves, int rows,
   FEW_EACH(FEW_STORE)
 }
 RF_INLINE w_float plain_value(int type, const char *at) {
-  return type == RF_Q_BF16 ? w_bf16(at) : type == RF_Q_F16 ? w_halves(at) : W(loadu_ps)((const float *)(const void *)at);
+  return type == RF_Q_BF16  ? w_bf16(at)
+         : type == RF_Q_F16 ? w_halves(at)
+                            : W(loadu_ps)((const float *)(const void *)at);
 }
 RF_INLINE void few_plain(int type, int bytes, int rows, int vectors, const few_part *p) {
   const int fetched = vectors * W_LANES * bytes;
@@ -155,21 +177,30 @@ RF_INLINE void few_plain(int type, int bytes, int rows, int vectors, const few_p
 }
 
 #if defined(__AVX512F__)
-/* bf16, two vectors of lanes from one load: in a dword the even lane is the low half and the odd one the high half. Six or eight rows at a time; the second
- * rows find the lanes in the L1, and each pass asks for half of what comes later. 158 GFLOP/s where sixteen rows and one vector reach 148 (M = 16, one thread,
- * from memory, Sapphire Rapids). */
-#define PAIR_EACH(X) X(0, 0) X(0, 1) X(1, 0) X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1) X(4, 0) X(4, 1) X(5, 0) X(5, 1) X(6, 0) X(6, 1) X(7, 0) X(7, 1)
+/* bf16, two vectors of lanes from one load: in a dword the even lane is the low half and the odd
+ * one the high half. Six or eight rows at a time; the second rows find the lanes in the L1, and
+ * each pass asks for half of what comes later. 158 GFLOP/s where sixteen rows and one vector
+ * reach 148 (M = 16, one thread, from memory, Sapphire Rapids). */
+#define PAIR_EACH(X) \
+  X(0, 0) \
+  X(0, 1) \
+  X(1, 0) \
+  X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1) X(4, 0) X(4, 1) X(5, 0) X(5, 1) X(6, 0) X(6, 1) X(7, 0) X(7, 1)
 #define PAIR_LOAD(r, l) \
   w_float sum_##r##_##l = w_set(0); \
   if ((r) < rows && (r) < used && p->k0) \
-    sum_##r##_##l = _mm512_permutex2var_ps(W(loadu_ps)(y + (r)*RF_PANEL_LANES), apart##l, W(loadu_ps)(y + (r)*RF_PANEL_LANES + W_LANES));
+    sum_##r##_##l = _mm512_permutex2var_ps(W(loadu_ps)(y + (r)*RF_PANEL_LANES), apart##l, \
+                                           W(loadu_ps)(y + (r)*RF_PANEL_LANES + W_LANES));
 #define PAIR_STORE(r, l) \
-  if ((r) < rows && (r) < used) W(storeu_ps)(y + (r)*RF_PANEL_LANES + (l)*W_LANES, _mm512_permutex2var_ps(sum_##r##_0, joined##l, sum_##r##_1));
+  if ((r) < rows && (r) < used) W(storeu_ps) \
+  (y + (r)*RF_PANEL_LANES + (l)*W_LANES, _mm512_permutex2var_ps(sum_##r##_0, joined##l, sum_##r##_1));
 #define PAIR_STEP(r, l) \
   if ((r) < rows) sum_##r##_##l = W(fmadd_ps)(w_set(x[r]), w##l, sum_##r##_##l);
 RF_INLINE void few_pairs(int rows, int first, int passes, const few_part *p) {
-  const w_word apart0 = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), apart1 = W(add_epi32)(apart0, w_set_word(1));
-  const w_word joined0 = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), joined1 = W(add_epi32)(joined0, w_set_word(8));
+  const w_word apart0 = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
+               apart1 = W(add_epi32)(apart0, w_set_word(1));
+  const w_word joined0 = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
+               joined1 = W(add_epi32)(joined0, w_set_word(8));
   const char *at = p->at + 2 * (p->k0 * RF_PANEL_LANES + p->lane), *ahead = p->ahead + (first ? 64 : 0);
   const float *x = p->a + first;
   float *y = p->y + first * RF_PANEL_LANES + p->lane;
@@ -177,29 +208,48 @@ RF_INLINE void few_pairs(int rows, int first, int passes, const few_part *p) {
   PAIR_EACH(PAIR_LOAD)
 #pragma GCC unroll 4
   for (int64_t k = p->k0; k < p->k1; k++, x += p->m, at += 2 * RF_PANEL_LANES) {
-    if (passes == 1 || (k & 1) == (first > 0)) { __builtin_prefetch(ahead, 0, 3); ahead += 64 * passes; }
+    if (passes == 1 || (k & 1) == (first > 0)) {
+      __builtin_prefetch(ahead, 0, 3);
+      ahead += 64 * passes;
+    }
     w_word both = w_load_word(at);
-    w_float w0 = _mm512_castsi512_ps(w_left(both, 16)), w1 = _mm512_castsi512_ps(w_and(both, w_set_word((int)0xffff0000u)));
+    w_float w0 = _mm512_castsi512_ps(w_left(both, 16)),
+            w1 = _mm512_castsi512_ps(w_and(both, w_set_word((int)0xffff0000u)));
     PAIR_EACH(PAIR_STEP)
   }
   PAIR_EACH(PAIR_STORE)
 }
 static __attribute__((noinline)) void few_bf16_8(const few_part *p) { few_pairs(8, 0, 1, p); }
-static __attribute__((noinline)) void few_bf16_12(const few_part *p) { few_pairs(6, 0, 2, p); few_pairs(6, 6, 2, p); }
-static __attribute__((noinline)) void few_bf16_16(const few_part *p) { few_pairs(8, 0, 2, p); few_pairs(8, 8, 2, p); }
+static __attribute__((noinline)) void few_bf16_12(const few_part *p) {
+  few_pairs(6, 0, 2, p);
+  few_pairs(6, 6, 2, p);
+}
+static __attribute__((noinline)) void few_bf16_16(const few_part *p) {
+  few_pairs(8, 0, 2, p);
+  few_pairs(8, 8, 2, p);
+}
 #endif
 
-/* One function for each type and body: BLOCKS(q4_0, RF_Q_Q4_0, 32, 18, 1, 8, 2) is few_q4_0_8(part). */
+/* One function for each type and body: BLOCKS(q4_0, RF_Q_Q4_0, 32, 18, 1, 8, 2) is
+ * few_q4_0_8(part). */
 #define BLOCKS(name, type, values, bytes, halves, rows, vectors) \
-  static __attribute__((noinline)) void few_##name##_##rows(const few_part *p) { few_blocks(type, values, bytes, halves, rows, vectors, p); }
+  static __attribute__((noinline)) void few_##name##_##rows(const few_part *p) { \
+    few_blocks(type, values, bytes, halves, rows, vectors, p); \
+  }
 #define PLAIN(name, type, bytes, rows, vectors) \
-  static __attribute__((noinline)) void few_##name##_##rows(const few_part *p) { few_plain(type, bytes, rows, vectors, p); }
+  static __attribute__((noinline)) void few_##name##_##rows(const few_part *p) { \
+    few_plain(type, bytes, rows, vectors, p); \
+  }
 #if defined(__AVX512F__)
 #define FEW_BODIES(KIND, ...) \
-  KIND(__VA_ARGS__, 1, 4) KIND(__VA_ARGS__, 2, 4) KIND(__VA_ARGS__, 4, 4) KIND(__VA_ARGS__, 8, 2) KIND(__VA_ARGS__, 12, 1) KIND(__VA_ARGS__, 16, 1)
+  KIND(__VA_ARGS__, 1, 4) \
+  KIND(__VA_ARGS__, 2, 4) \
+  KIND(__VA_ARGS__, 4, 4) KIND(__VA_ARGS__, 8, 2) KIND(__VA_ARGS__, 12, 1) KIND(__VA_ARGS__, 16, 1)
 #define FEW_ROW(name, type) \
   { \
-    type, { few_##name##_1, few_##name##_2, few_##name##_4, few_##name##_8, few_##name##_12, few_##name##_16 } \
+    type, { \
+      few_##name##_1, few_##name##_2, few_##name##_4, few_##name##_8, few_##name##_12, few_##name##_16 \
+    } \
   }
 static const struct { int rows, vectors; } FEW_SHAPES[] = {{1, 4}, {2, 4}, {4, 4}, {8, 2}, {12, 1}, {16, 1}};
 #else
@@ -235,35 +285,44 @@ FEW_BODIES(PLAIN, f16, RF_Q_F16, 2)
 } few_row;
 /* NULL: the panel is not full, or its rows are too many. */
 static const few_row *few_of(const rf_panel *panel, int m) {
-  static const few_row rows[] = {FEW_ROW(q8_0, RF_Q_Q8_0), FEW_ROW(q4_0, RF_Q_Q4_0), FEW_ROW(q4_1, RF_Q_Q4_1), FEW_ROW(q5_0, RF_Q_Q5_0),
-                                 FEW_ROW(q5_1, RF_Q_Q5_1), FEW_ROW(q4_k, RF_Q_Q4_K), FEW_ROW(q5_k, RF_Q_Q5_K), FEW_ROW(q6_k, RF_Q_Q6_K),
-                                 FEW_ROW(int8, RF_Q_INT8), FEW_ROW(f32, RF_Q_F32),   FEW_ROW(bf16, RF_Q_BF16), FEW_ROW(f16, RF_Q_F16)};
-  for (size_t i = 0; i < sizeof rows / sizeof *rows && m <= FEW_ROWS_MOST && panel->lanes == RF_PANEL_LANES; i++)
+  static const few_row rows[] = {FEW_ROW(q8_0, RF_Q_Q8_0), FEW_ROW(q4_0, RF_Q_Q4_0), FEW_ROW(q4_1, RF_Q_Q4_1),
+                                 FEW_ROW(q5_0, RF_Q_Q5_0), FEW_ROW(q5_1, RF_Q_Q5_1), FEW_ROW(q4_k, RF_Q_Q4_K),
+                                 FEW_ROW(q5_k, RF_Q_Q5_K), FEW_ROW(q6_k, RF_Q_Q6_K), FEW_ROW(int8, RF_Q_INT8),
+                                 FEW_ROW(f32, RF_Q_F32),   FEW_ROW(bf16, RF_Q_BF16), FEW_ROW(f16, RF_Q_F16)};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows && m <= FEW_ROWS_MOST && panel->lanes == RF_PANEL_LANES;
+       i++)
     if (rows[i].type == panel->type->number) return &rows[i];
   return NULL;
 }
 /* Vectors of lanes that a body takes. */
-static int few_vectors(int type, int shape) { return type == RF_Q_BF16 && FEW_SHAPES[shape].rows >= 8 ? 2 : FEW_SHAPES[shape].vectors; }
-static void few_run(const few_row *row, const rf_panel *panel, const char *at, int64_t inner, const float *a, int m, float *y) {
+static int few_vectors(int type, int shape) {
+  return type == RF_Q_BF16 && FEW_SHAPES[shape].rows >= 8 ? 2 : FEW_SHAPES[shape].vectors;
+}
+static void few_run(const few_row *row, const rf_panel *panel, const char *at, int64_t inner, const float *a,
+                    int m, float *y) {
   enum { RUN = 256, AHEAD = 2048 }; /* steps, bytes */
   int shape = 0;
   while (FEW_SHAPES[shape].rows < m) shape++;
   int lanes = few_vectors(row->type, shape) * W_LANES;
-  int64_t values = panel->type->values, bytes = panel->block_bytes, run = FEW_SHAPES[shape].rows <= 4 ? inner : RUN;
+  int64_t values = panel->type->values, bytes = panel->block_bytes,
+          run = FEW_SHAPES[shape].rows <= 4 ? inner : RUN;
   few_part p = {.at = at, .a = a, .m = m, .y = y, .ahead = at + (run < inner ? run * bytes / values : AHEAD)};
   for (; p.k0 < inner; p.k0 = p.k1, p.a += run * m) {
     p.k1 = p.k0 + run < inner ? p.k0 + run : inner;
-    for (p.lane = 0; p.lane < RF_PANEL_LANES; p.lane += lanes, p.ahead += (p.k1 - p.k0) * bytes / values * lanes / RF_PANEL_LANES)
+    for (p.lane = 0; p.lane < RF_PANEL_LANES;
+         p.lane += lanes, p.ahead += (p.k1 - p.k0) * bytes / values * lanes / RF_PANEL_LANES)
       row->body[shape](&p);
   }
 }
 
 /* Numbers without blocks. */
 #define WIDEN_PLAIN(name, bytes, load) \
-  static void widen_##name(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to) { \
+  static void widen_##name(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, \
+                           int lanes, float *to) { \
     for (int k = 0; k < steps; k++) \
-      for (int l = 0; l < lanes; l += W_LANES) \
-        W(storeu_ps)(to + k * RF_PANEL_LANES + l, load((const void *)(at + (bytes) * ((k0 + k) * panel->lanes + lane + l)))); \
+      for (int l = 0; l < lanes; l += W_LANES) W(storeu_ps) \
+    (to + k * RF_PANEL_LANES + l, \
+     load((const void *)(at + (bytes) * ((k0 + k) * panel->lanes + lane + l)))); \
   }
 #define LOAD_F32(p) W(loadu_ps)((const float *)(p))
 WIDEN_PLAIN(f32, 4, LOAD_F32) /* widen_f32(panel, at, k0, steps, lane, lanes, to) */
@@ -275,7 +334,8 @@ WIDEN_PLAIN(f16, 2, w_halves)
 #endif
 
 /* Any type, by the stored block of each lane. */
-static void widen_any(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to) {
+static void widen_any(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes,
+                      float *to) {
   for (int l = 0; l < lanes; l++) {
     uint8_t stored[RF_QUANT_BLOCK_MOST];
     float whole[RF_QUANT_BLOCK_MOST];
@@ -292,18 +352,20 @@ static void widen_any(const rf_panel *panel, const char *at, int64_t k0, int ste
   }
 }
 
-typedef void (*widen_fn)(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes, float *to);
-/* Steps [k0, k0 + steps) of lanes [lane, lane + lanes) into to[step][lane of RF_PANEL_LANES]. k0 and steps are multiples of HALF_RUN where values come in blocks,
- * lane and lanes of 16. */
+typedef void (*widen_fn)(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes,
+                         float *to);
+/* Steps [k0, k0 + steps) of lanes [lane, lane + lanes) into to[step][lane of RF_PANEL_LANES]. k0
+ * and steps are multiples of HALF_RUN where values come in blocks, lane and lanes of 16. */
 static widen_fn widen_of(const rf_panel *panel) {
   (void)panel; /* without vectors */
 #if defined(__AVX2__)
   static const struct {
     int type;
     widen_fn widen;
-  } rows[] = {{RF_Q_F32, widen_f32},   {RF_Q_BF16, widen_bf16}, {RF_Q_F16, widen_f16},   {RF_Q_Q8_0, widen_q8_0},
-              {RF_Q_INT8, widen_int8}, {RF_Q_Q4_0, widen_q4_0}, {RF_Q_Q4_1, widen_q4_1}, {RF_Q_Q5_0, widen_q5_0},
-              {RF_Q_Q5_1, widen_q5_1}, {RF_Q_Q4_K, widen_q4_k}, {RF_Q_Q5_K, widen_q5_k}, {RF_Q_Q6_K, widen_q6_k}};
+  } rows[] = {{RF_Q_F32, widen_f32},   {RF_Q_BF16, widen_bf16}, {RF_Q_F16, widen_f16},
+              {RF_Q_Q8_0, widen_q8_0}, {RF_Q_INT8, widen_int8}, {RF_Q_Q4_0, widen_q4_0},
+              {RF_Q_Q4_1, widen_q4_1}, {RF_Q_Q5_0, widen_q5_0}, {RF_Q_Q5_1, widen_q5_1},
+              {RF_Q_Q4_K, widen_q4_k}, {RF_Q_Q5_K, widen_q5_k}, {RF_Q_Q6_K, widen_q6_k}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (rows[i].type == panel->type->number) return rows[i].widen;
 #endif

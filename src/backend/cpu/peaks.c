@@ -1,4 +1,5 @@
-/* peaks.c - bursts of arithmetic, of the level that is asked for, and of memory, of the strongest ISA this CPU has. */
+/* peaks.c - bursts of arithmetic, of the level that is asked for, and of memory, of the
+ * strongest ISA this CPU has. */
 #include "backend/cpu/peaks.h"
 #include "backend/cpu/peaks_loops.h"
 
@@ -14,9 +15,12 @@ typedef struct arithmetic {
 static const arithmetic ARITHMETIC[] = {
     {RF_F32, RF_ISA_BASE, RF_PEAK_VECTORS, &RF_PEAK_FMA_BASE},
 #if defined(__x86_64__)
-    {RF_F32, RF_ISA_AVX2, RF_PEAK_VECTORS, &RF_PEAK_FMA_AVX2},        {RF_F32, RF_ISA_AVX512, RF_PEAK_VECTORS, &RF_PEAK_FMA_AVX512},
-    {RF_BF16, RF_ISA_AVX512BF16, RF_PEAK_VECTORS, &RF_PEAK_DOT_BF16}, {RF_BF16, RF_ISA_AMX, RF_PEAK_TILES, &RF_PEAK_TILES_BF16},
-    {RF_I8, RF_ISA_AVX512BF16, RF_PEAK_VECTORS, &RF_PEAK_DOT_I8},     {RF_I8, RF_ISA_AMX, RF_PEAK_TILES, &RF_PEAK_TILES_I8},
+    {RF_F32, RF_ISA_AVX2, RF_PEAK_VECTORS, &RF_PEAK_FMA_AVX2},
+    {RF_F32, RF_ISA_AVX512, RF_PEAK_VECTORS, &RF_PEAK_FMA_AVX512},
+    {RF_BF16, RF_ISA_AVX512BF16, RF_PEAK_VECTORS, &RF_PEAK_DOT_BF16},
+    {RF_BF16, RF_ISA_AMX, RF_PEAK_TILES, &RF_PEAK_TILES_BF16},
+    {RF_I8, RF_ISA_AVX512BF16, RF_PEAK_VECTORS, &RF_PEAK_DOT_I8},
+    {RF_I8, RF_ISA_AMX, RF_PEAK_TILES, &RF_PEAK_TILES_I8},
 #endif
 };
 
@@ -35,13 +39,16 @@ rf_peak_unit rf_peak_unit_of(rf_dtype dtype, rf_isa isa) {
 static const rf_peak_memory *memory_loops(void) {
 #if defined(__x86_64__)
   rf_isa isa = rf_isa_detect();
-  return isa >= RF_ISA_AVX512 ? &RF_PEAK_MEMORY_AVX512 : isa >= RF_ISA_AVX2 ? &RF_PEAK_MEMORY_AVX2 : &RF_PEAK_MEMORY_BASE;
+  return isa >= RF_ISA_AVX512 ? &RF_PEAK_MEMORY_AVX512
+         : isa >= RF_ISA_AVX2 ? &RF_PEAK_MEMORY_AVX2
+                              : &RF_PEAK_MEMORY_BASE;
 #else
   return &RF_PEAK_MEMORY_BASE;
 #endif
 }
 
-/* Each thread counts its own rounds over its own time, so a thread that starts late costs nothing. */
+/* Each thread counts its own rounds over its own time, so a thread that starts late costs
+ * nothing. */
 double rf_peak_flops(rf_dtype dtype, rf_isa isa, int threads, double seconds) {
   enum { ROUNDS = 20000 };
   const arithmetic *a = arithmetic_of(dtype, isa);
@@ -101,8 +108,13 @@ static double best(pass_kind kind, void *buffer, size_t bytes, int threads, int 
 
 double rf_peak_read_bps(const void *buffer, size_t bytes, int threads, int loops) {
   double one = best(PASS_READ, (void *)(uintptr_t)buffer, bytes, threads, loops);
-  double four = best(PASS_READ_4, (void *)(uintptr_t)buffer, bytes, threads, loops); /* several streams a thread are faster on some CPUs */
+  /* several streams a thread are faster on some CPUs */
+  double four = best(PASS_READ_4, (void *)(uintptr_t)buffer, bytes, threads, loops);
   return one > four ? one : four;
 }
-double rf_peak_copy_bps(void *buffer, size_t bytes, int threads, int loops) { return best(PASS_COPY, buffer, bytes, threads, loops); }
-double rf_peak_nt_copy_bps(void *buffer, size_t bytes, int threads, int loops) { return best(PASS_NT_COPY, buffer, bytes, threads, loops); }
+double rf_peak_copy_bps(void *buffer, size_t bytes, int threads, int loops) {
+  return best(PASS_COPY, buffer, bytes, threads, loops);
+}
+double rf_peak_nt_copy_bps(void *buffer, size_t bytes, int threads, int loops) {
+  return best(PASS_NT_COPY, buffer, bytes, threads, loops);
+}

@@ -27,4 +27,5 @@ static void tiles_bf16(long rounds) {
   }
   _tile_release();
 }
-const rf_peak_arithmetic RF_PEAK_TILES_I8 = {tiles_i8, 4 * 2 * 16 * 16 * 64}, RF_PEAK_TILES_BF16 = {tiles_bf16, 4 * 2 * 16 * 16 * 32};
+const rf_peak_arithmetic RF_PEAK_TILES_I8 = {tiles_i8, 4 * 2 * 16 * 16 * 64},
+                         RF_PEAK_TILES_BF16 = {tiles_bf16, 4 * 2 * 16 * 16 * 32};

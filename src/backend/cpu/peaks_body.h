@@ -1,5 +1,6 @@
-/* peaks_body.h - loops in the vectors of simd.h that read and copy memory. Included once per ISA (peaks_*.c), which defines
- * peak_stream, a non-temporal store of sixteen floats to a 64-byte aligned place. */
+/* peaks_body.h - loops in the vectors of simd.h that read and copy memory. Included once per ISA
+ * (peaks_*.c), which defines peak_stream, a non-temporal store of sixteen floats to a 64-byte
+ * aligned place. */
 
 static float peak_read(const float *from, size_t count, int streams) {
   rf_v16 sum[8];
@@ -7,7 +8,8 @@ static float peak_read(const float *from, size_t count, int streams) {
   if (streams == 4) {
     size_t quarter = count / 4;
     for (size_t i = 0; i < quarter; i += 32) {
-      for (size_t k = 0; k < 8; k++) sum[k] = rf_v16_add(sum[k], rf_v16_load(from + k / 2 * quarter + i + k % 2 * RF_LANES));
+      for (size_t k = 0; k < 8; k++)
+        sum[k] = rf_v16_add(sum[k], rf_v16_load(from + k / 2 * quarter + i + k % 2 * RF_LANES));
     }
   } else {
     for (size_t i = 0; i < count; i += 128) {
@@ -18,7 +20,8 @@ static float peak_read(const float *from, size_t count, int streams) {
   return rf_v16_fold_sum(sum[0]);
 }
 
-/* The barrier after each kilobyte keeps compilers from seeing a memcpy, which would choose its own kind of store. */
+/* The barrier after each kilobyte keeps compilers from seeing a memcpy, which would choose its
+ * own kind of store. */
 static void peak_copy(float *to, const float *from, size_t count) {
   for (size_t i = 0; i < count; i += 256) {
     for (size_t k = 0; k < 256; k += RF_LANES) rf_v16_store(to + i + k, rf_v16_load(from + i + k));

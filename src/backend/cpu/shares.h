@@ -1,6 +1,7 @@
-/* shares.h - items of one row that threads take: each goes through its own part from the front, so that what it reads stands in one piece in
- * memory, and where that is empty takes from the end of another's. (Taken in turns instead, panels of a single row's product each begin cold: 0.87
- * of the speed, q4_0, 2,048 values of k, two threads of a Granite Rapids.) */
+/* shares.h - items of one row that threads take: each goes through its own part from the front,
+ * so that what it reads stands in one piece in memory, and where that is empty takes from the
+ * end of another's. (Taken in turns instead, panels of a single row's product each begin cold:
+ * 0.87 of the speed, q4_0, 2,048 values of k, two threads of a Granite Rapids.) */
 #ifndef RF_SHARES_H
 #define RF_SHARES_H
 
@@ -24,13 +25,15 @@ static inline void rf_shares_cut(rf_shares *shares, int64_t count, int threads) 
   }
 }
 
-/* Of items that a thread may take several of: so many, unless threads would then end at different times. */
+/* Of items that a thread may take several of: so many, unless threads would then end at
+ * different times. */
 static inline int rf_shares_at_once(int64_t count, int most, int threads) {
   while (most > 1 && count < (int64_t)8 * most * threads) most /= 2;
   return most;
 }
 
-/* Up to `most` items for a thread, from *first on; 0: none is left. Fewer at the end of a part: who is done sooner waits for what the others took. */
+/* Up to `most` items for a thread, from *first on; 0: none is left. Fewer at the end of a part:
+ * who is done sooner waits for what the others took. */
 static inline int rf_shares_take(rf_shares *shares, int thread, int most, int64_t *first) {
   for (int turn = 0; turn < shares->parts; turn++) {
     _Atomic uint64_t *place = &shares->part[(thread + turn) % shares->parts].left;
@@ -40,8 +43,10 @@ static inline int rf_shares_take(rf_shares *shares, int thread, int most, int64_
       int64_t begin = (int64_t)(left & UINT32_MAX), end = (int64_t)(left >> 32);
       count = (end - begin + 1) / 2 < most ? (int)((end - begin + 1) / 2) : most;
       *first = turn ? end - count : begin;
-      after = turn ? (uint64_t)(end - count) << 32 | (uint64_t)begin : (uint64_t)end << 32 | (uint64_t)(begin + count);
-    } while (count > 0 && !atomic_compare_exchange_weak_explicit(place, &left, after, memory_order_relaxed, memory_order_relaxed));
+      after = turn ? (uint64_t)(end - count) << 32 | (uint64_t)begin
+                   : (uint64_t)end << 32 | (uint64_t)(begin + count);
+    } while (count > 0 && !atomic_compare_exchange_weak_explicit(place, &left, after, memory_order_relaxed,
+                                                                 memory_order_relaxed));
     if (count > 0) return count;
   }
   return 0;

@@ -1,8 +1,10 @@
-/* simd.h - sixteen f32 lanes, the unit every CPU kernel computes in: one zmm with AVX-512, two ymm with AVX2, four vectors of four
- * in plain C otherwise. The compiler's target macros choose, so a body compiled with other flags is the kernel of another ISA.
+/* simd.h - sixteen f32 lanes, the unit every CPU kernel computes in: one zmm with AVX-512, two
+ * ymm with AVX2, four vectors of four in plain C otherwise. The compiler's target macros choose,
+ * so a body compiled with other flags is the kernel of another ISA.
  *
- * The bits are the same on all of them: each function is the same sequence of IEEE additions, products and explicit fused
- * multiply-adds, and horizontal sums and maxima fold the same tree. (Only the payload of a NaN may differ.) */
+ * The bits are the same on all of them: each function is the same sequence of IEEE additions,
+ * products and explicit fused multiply-adds, and horizontal sums and maxima fold the same tree.
+ * (Only the payload of a NaN may differ.) */
 #ifndef RF_SIMD_H
 #define RF_SIMD_H
 
@@ -17,7 +19,7 @@
 #define RF_INLINE static inline __attribute__((always_inline, unused))
 enum { RF_LANES = 16 };
 
-/* ---- the three machines: everything below this part is written once ---------------------------------------------- */
+/* ---- the three machines: everything below this part is written once -------------------------- */
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 
@@ -28,17 +30,26 @@ RF_INLINE rf_v16 rf_v16_zero(void) { return _mm512_setzero_ps(); }
 RF_INLINE rf_v16 rf_v16_set1(float x) { return _mm512_set1_ps(x); }
 RF_INLINE rf_v16 rf_v16_load(const float *p) { return _mm512_loadu_ps(p); }
 RF_INLINE void rf_v16_store(float *p, rf_v16 x) { _mm512_storeu_ps(p, x); }
-/* The first `n` lanes (0 <= n <= 16); the others load as 0 and are not stored. Memory past lane n is not touched. */
-RF_INLINE rf_v16 rf_v16_load_n(const float *p, int n) { return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p); }
-RF_INLINE void rf_v16_store_n(float *p, rf_v16 x, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), x); }
+/* The first `n` lanes (0 <= n <= 16); the others load as 0 and are not stored. Memory past lane
+ * n is not touched. */
+RF_INLINE rf_v16 rf_v16_load_n(const float *p, int n) {
+  return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
+}
+RF_INLINE void rf_v16_store_n(float *p, rf_v16 x, int n) {
+  _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), x);
+}
 RF_INLINE rf_v16 rf_v16_add(rf_v16 a, rf_v16 b) { return _mm512_add_ps(a, b); }
 RF_INLINE rf_v16 rf_v16_sub(rf_v16 a, rf_v16 b) { return _mm512_sub_ps(a, b); }
 RF_INLINE rf_v16 rf_v16_mul(rf_v16 a, rf_v16 b) { return _mm512_mul_ps(a, b); }
 RF_INLINE rf_v16 rf_v16_div(rf_v16 a, rf_v16 b) { return _mm512_div_ps(a, b); }
-RF_INLINE rf_v16 rf_v16_min(rf_v16 a, rf_v16 b) { return _mm512_min_ps(a, b); }                  /* a < b ? a : b */
-RF_INLINE rf_v16 rf_v16_max(rf_v16 a, rf_v16 b) { return _mm512_max_ps(a, b); }                  /* a > b ? a : b */
-RF_INLINE rf_v16 rf_v16_fma(rf_v16 a, rf_v16 b, rf_v16 c) { return _mm512_fmadd_ps(a, b, c); }   /* a b + c, one rounding */
-RF_INLINE rf_v16 rf_v16_fnma(rf_v16 a, rf_v16 b, rf_v16 c) { return _mm512_fnmadd_ps(a, b, c); } /* c - a b, one rounding */
+/* a < b ? a : b */
+RF_INLINE rf_v16 rf_v16_min(rf_v16 a, rf_v16 b) { return _mm512_min_ps(a, b); }
+/* a > b ? a : b */
+RF_INLINE rf_v16 rf_v16_max(rf_v16 a, rf_v16 b) { return _mm512_max_ps(a, b); }
+/* a b + c, one rounding */
+RF_INLINE rf_v16 rf_v16_fma(rf_v16 a, rf_v16 b, rf_v16 c) { return _mm512_fmadd_ps(a, b, c); }
+/* c - a b, one rounding */
+RF_INLINE rf_v16 rf_v16_fnma(rf_v16 a, rf_v16 b, rf_v16 c) { return _mm512_fnmadd_ps(a, b, c); }
 RF_INLINE rf_v16 rf_v16_sqrt(rf_v16 a) { return _mm512_sqrt_ps(a); }
 RF_INLINE rf_v16 rf_v16_abs(rf_v16 a) { return _mm512_abs_ps(a); }
 RF_INLINE rf_v16 rf_v16_neg(rf_v16 a) { return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f)); }
@@ -55,14 +66,18 @@ RF_INLINE rf_m16 rf_m16_and(rf_m16 a, rf_m16 b) { return (rf_m16)(a & b); }
 RF_INLINE rf_m16 rf_m16_first(int n) { return (rf_m16)((1u << n) - 1u); } /* lanes 0 .. n-1 */
 RF_INLINE uint32_t rf_m16_bits(rf_m16 m) { return (uint32_t)m; }          /* bit i: lane i */
 /* True where bit `bit` of a lane's representation is set. */
-RF_INLINE rf_m16 rf_v16_bit(rf_v16 x, int bit) { return _mm512_test_epi32_mask(_mm512_castps_si512(x), _mm512_set1_epi32(1 << bit)); }
+RF_INLINE rf_m16 rf_v16_bit(rf_v16 x, int bit) {
+  return _mm512_test_epi32_mask(_mm512_castps_si512(x), _mm512_set1_epi32(1 << bit));
+}
 /* p 2^k, where t = 12582912 + k is rf_v16_exp's rounded exponent and p is in (0.5, 2). */
 RF_INLINE rf_v16 rf_v16_scale_by(rf_v16 p, rf_v16 t) {
-  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
+  return _mm512_castsi512_ps(
+      _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
 }
 /* x = m 2^k with m in [sqrt(1/2), sqrt(2)), for normal positive x; returns k. */
 RF_INLINE rf_v16 rf_v16_split(rf_v16 x, rf_v16 *m) {
-  __m512i bits = _mm512_castps_si512(x), k = _mm512_srai_epi32(_mm512_sub_epi32(bits, _mm512_set1_epi32(0x3f3504f3)), 23);
+  __m512i bits = _mm512_castps_si512(x),
+          k = _mm512_srai_epi32(_mm512_sub_epi32(bits, _mm512_set1_epi32(0x3f3504f3)), 23);
   *m = _mm512_castsi512_ps(_mm512_sub_epi32(bits, _mm512_slli_epi32(k, 23)));
   return _mm512_cvtepi32_ps(k);
 }
@@ -78,7 +93,9 @@ RF_INLINE float rf_v16_fold_max(rf_v16 v) {
   q = _mm_max_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
-RF_INLINE rf_v16 rf_v16_widen(__m256i h) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
+RF_INLINE rf_v16 rf_v16_widen(__m256i h) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
 /* Not vcvtneps2bf16: it flushes subnormals, rf_f32_to_bf16 keeps them. */
 RF_INLINE __m256i rf_v16_narrow(rf_v16 x) {
   __m512i u = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
@@ -86,15 +103,25 @@ RF_INLINE __m256i rf_v16_narrow(rf_v16 x) {
   r = _mm512_mask_or_epi32(r, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), u, _mm512_set1_epi32(0x400000));
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16));
 }
-RF_INLINE rf_v16 rf_v16_load_bf16(const rf_bf16 *p) { return rf_v16_widen(_mm256_loadu_si256((const __m256i *)p)); }
-RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) { _mm256_storeu_si256((__m256i *)p, rf_v16_narrow(x)); }
-RF_INLINE rf_v16 rf_v16_load_bf16_n(const rf_bf16 *p, int n) { return rf_v16_widen(_mm256_maskz_loadu_epi16(rf_m16_first(n), p)); }
-RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) { _mm256_mask_storeu_epi16(p, rf_m16_first(n), rf_v16_narrow(x)); }
-/* Sixteen f32, or thirty-two bf16, to a 64-byte aligned place that nobody reads soon: past the caches where the ISA can, else as ordinary stores.
- * rf_stream_fence makes them visible before a thread passes a barrier. */
+RF_INLINE rf_v16 rf_v16_load_bf16(const rf_bf16 *p) {
+  return rf_v16_widen(_mm256_loadu_si256((const __m256i *)p));
+}
+RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) {
+  _mm256_storeu_si256((__m256i *)p, rf_v16_narrow(x));
+}
+RF_INLINE rf_v16 rf_v16_load_bf16_n(const rf_bf16 *p, int n) {
+  return rf_v16_widen(_mm256_maskz_loadu_epi16(rf_m16_first(n), p));
+}
+RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
+  _mm256_mask_storeu_epi16(p, rf_m16_first(n), rf_v16_narrow(x));
+}
+/* Sixteen f32, or thirty-two bf16, to a 64-byte aligned place that nobody reads soon: past the
+ * caches where the ISA can, else as ordinary stores. rf_stream_fence makes them visible before a
+ * thread passes a barrier. */
 RF_INLINE void rf_v16_stream(float *p, rf_v16 x) { _mm512_stream_ps(p, x); }
 RF_INLINE void rf_v16_stream_bf16_pair(rf_bf16 *p, rf_v16 a, rf_v16 b) {
-  _mm512_stream_si512((__m512i *)(void *)p, _mm512_inserti64x4(_mm512_castsi256_si512(rf_v16_narrow(a)), rf_v16_narrow(b), 1));
+  _mm512_stream_si512((__m512i *)(void *)p,
+                      _mm512_inserti64x4(_mm512_castsi256_si512(rf_v16_narrow(a)), rf_v16_narrow(b), 1));
 }
 RF_INLINE void rf_stream_fence(void) { _mm_sfence(); }
 
@@ -110,7 +137,9 @@ typedef struct rf_m16 {
 #define RF_V16_PAIR(a, b) ((rf_v16){(a), (b)})
 RF_INLINE rf_v16 rf_v16_zero(void) { return RF_V16_PAIR(_mm256_setzero_ps(), _mm256_setzero_ps()); }
 RF_INLINE rf_v16 rf_v16_set1(float x) { return RF_V16_PAIR(_mm256_set1_ps(x), _mm256_set1_ps(x)); }
-RF_INLINE rf_v16 rf_v16_load(const float *p) { return RF_V16_PAIR(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)); }
+RF_INLINE rf_v16 rf_v16_load(const float *p) {
+  return RF_V16_PAIR(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8));
+}
 RF_INLINE void rf_v16_store(float *p, rf_v16 x) {
   _mm256_storeu_ps(p, x.lo);
   _mm256_storeu_ps(p + 8, x.hi);
@@ -122,7 +151,8 @@ RF_INLINE rf_m16 rf_m16_first(int n) {
 }
 RF_INLINE rf_v16 rf_v16_load_n(const float *p, int n) {
   rf_m16 m = rf_m16_first(n);
-  return RF_V16_PAIR(_mm256_maskload_ps(p, _mm256_castps_si256(m.lo)), _mm256_maskload_ps(p + 8, _mm256_castps_si256(m.hi)));
+  return RF_V16_PAIR(_mm256_maskload_ps(p, _mm256_castps_si256(m.lo)),
+                     _mm256_maskload_ps(p + 8, _mm256_castps_si256(m.hi)));
 }
 RF_INLINE void rf_v16_store_n(float *p, rf_v16 x, int n) {
   rf_m16 m = rf_m16_first(n);
@@ -130,8 +160,11 @@ RF_INLINE void rf_v16_store_n(float *p, rf_v16 x, int n) {
   _mm256_maskstore_ps(p + 8, _mm256_castps_si256(m.hi), x.hi);
 }
 #define RF_V16_BOTH(name, instruction) \
-  RF_INLINE rf_v16 name(rf_v16 a, rf_v16 b) { return RF_V16_PAIR(instruction(a.lo, b.lo), instruction(a.hi, b.hi)); }
-RF_V16_BOTH(rf_v16_add, _mm256_add_ps) /* rf_v16_add(a, b) = {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)} */
+  RF_INLINE rf_v16 name(rf_v16 a, rf_v16 b) { \
+    return RF_V16_PAIR(instruction(a.lo, b.lo), instruction(a.hi, b.hi)); \
+  }
+RF_V16_BOTH(rf_v16_add,
+            _mm256_add_ps) /* rf_v16_add(a, b) = {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)} */
 RF_V16_BOTH(rf_v16_sub, _mm256_sub_ps)
 RF_V16_BOTH(rf_v16_mul, _mm256_mul_ps)
 RF_V16_BOTH(rf_v16_div, _mm256_div_ps)
@@ -159,7 +192,9 @@ RF_INLINE rf_v16 rf_v16_copysign(rf_v16 a, rf_v16 sign) {
                      _mm256_or_ps(_mm256_andnot_ps(bit, a.hi), _mm256_and_ps(bit, sign.hi)));
 }
 #define RF_V16_COMPARE(name, predicate) \
-  RF_INLINE rf_m16 name(rf_v16 a, rf_v16 b) { return (rf_m16){_mm256_cmp_ps(a.lo, b.lo, predicate), _mm256_cmp_ps(a.hi, b.hi, predicate)}; }
+  RF_INLINE rf_m16 name(rf_v16 a, rf_v16 b) { \
+    return (rf_m16){_mm256_cmp_ps(a.lo, b.lo, predicate), _mm256_cmp_ps(a.hi, b.hi, predicate)}; \
+  }
 RF_V16_COMPARE(rf_v16_lt, _CMP_LT_OQ) /* rf_v16_lt(a, b) = {_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), ... hi} */
 RF_V16_COMPARE(rf_v16_le, _CMP_LE_OQ)
 RF_V16_COMPARE(rf_v16_eq, _CMP_EQ_OQ)
@@ -167,19 +202,27 @@ RF_V16_COMPARE(rf_v16_eq, _CMP_EQ_OQ)
 RF_INLINE rf_v16 rf_v16_select(rf_m16 m, rf_v16 yes, rf_v16 no) {
   return RF_V16_PAIR(_mm256_blendv_ps(no.lo, yes.lo, m.lo), _mm256_blendv_ps(no.hi, yes.hi, m.hi));
 }
-RF_INLINE rf_m16 rf_m16_and(rf_m16 a, rf_m16 b) { return (rf_m16){_mm256_and_ps(a.lo, b.lo), _mm256_and_ps(a.hi, b.hi)}; }
-RF_INLINE uint32_t rf_m16_bits(rf_m16 m) { return (uint32_t)_mm256_movemask_ps(m.lo) | (uint32_t)_mm256_movemask_ps(m.hi) << 8; }
+RF_INLINE rf_m16 rf_m16_and(rf_m16 a, rf_m16 b) {
+  return (rf_m16){_mm256_and_ps(a.lo, b.lo), _mm256_and_ps(a.hi, b.hi)};
+}
+RF_INLINE uint32_t rf_m16_bits(rf_m16 m) {
+  return (uint32_t)_mm256_movemask_ps(m.lo) | (uint32_t)_mm256_movemask_ps(m.hi) << 8;
+}
 RF_INLINE rf_m16 rf_v16_bit(rf_v16 x, int bit) { /* a mask's sign bit decides */
   __m128i up = _mm_cvtsi32_si128(31 - bit);
   return (rf_m16){_mm256_castsi256_ps(_mm256_sll_epi32(_mm256_castps_si256(x.lo), up)),
                   _mm256_castsi256_ps(_mm256_sll_epi32(_mm256_castps_si256(x.hi), up))};
 }
 RF_INLINE __m256 rf_v8_scale_by(__m256 p, __m256 t) {
-  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
+  return _mm256_castsi256_ps(
+      _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
 }
-RF_INLINE rf_v16 rf_v16_scale_by(rf_v16 p, rf_v16 t) { return RF_V16_PAIR(rf_v8_scale_by(p.lo, t.lo), rf_v8_scale_by(p.hi, t.hi)); }
+RF_INLINE rf_v16 rf_v16_scale_by(rf_v16 p, rf_v16 t) {
+  return RF_V16_PAIR(rf_v8_scale_by(p.lo, t.lo), rf_v8_scale_by(p.hi, t.hi));
+}
 RF_INLINE __m256 rf_v8_split(__m256 x, __m256 *m) {
-  __m256i bits = _mm256_castps_si256(x), k = _mm256_srai_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(0x3f3504f3)), 23);
+  __m256i bits = _mm256_castps_si256(x),
+          k = _mm256_srai_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(0x3f3504f3)), 23);
   *m = _mm256_castsi256_ps(_mm256_sub_epi32(bits, _mm256_slli_epi32(k, 23)));
   return _mm256_cvtepi32_ps(k);
 }
@@ -209,14 +252,19 @@ RF_INLINE __m256i rf_v8_round_bf16(__m256 x) { /* the bf16 in the low half of ea
   return _mm256_srli_epi32(r, 16);
 }
 RF_INLINE rf_v16 rf_v16_load_bf16(const rf_bf16 *p) {
-  __m256i lo = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), hi = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p + 8)));
-  return RF_V16_PAIR(_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16)));
+  __m256i lo = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)),
+          hi = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p + 8)));
+  return RF_V16_PAIR(_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)),
+                     _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16)));
 }
 RF_INLINE __m256i rf_v16_narrow(rf_v16 x) {
-  __m256i both = _mm256_packus_epi32(rf_v8_round_bf16(x.lo), rf_v8_round_bf16(x.hi)); /* packs within 128-bit halves: put them in order */
+  /* packs within 128-bit halves: put them in order */
+  __m256i both = _mm256_packus_epi32(rf_v8_round_bf16(x.lo), rf_v8_round_bf16(x.hi));
   return _mm256_permute4x64_epi64(both, 0xd8);
 }
-RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) { _mm256_storeu_si256((__m256i *)p, rf_v16_narrow(x)); }
+RF_INLINE void rf_v16_store_bf16(rf_bf16 *p, rf_v16 x) {
+  _mm256_storeu_si256((__m256i *)p, rf_v16_narrow(x));
+}
 RF_INLINE void rf_v16_stream(float *p, rf_v16 x) {
   _mm256_stream_ps(p, x.lo);
   _mm256_stream_ps(p + 8, x.hi);
@@ -249,7 +297,9 @@ typedef struct rf_m16 {
   rf_m4 v[4];
 } rf_m16; /* 0 or ~0 */
 
-RF_INLINE rf_v4 rf_v4_select(rf_m4 m, rf_v4 yes, rf_v4 no) { return (rf_v4)((m & (rf_m4)yes) | (~m & (rf_m4)no)); }
+RF_INLINE rf_v4 rf_v4_select(rf_m4 m, rf_v4 yes, rf_v4 no) {
+  return (rf_v4)((m & (rf_m4)yes) | (~m & (rf_m4)no));
+}
 #define RF_V4_SIGN ((rf_m4){INT32_MIN, INT32_MIN, INT32_MIN, INT32_MIN})
 #define RF_V16_EACH(type, name, parameters, expression) \
   RF_INLINE type name parameters { \
@@ -257,7 +307,8 @@ RF_INLINE rf_v4 rf_v4_select(rf_m4 m, rf_v4 yes, rf_v4 no) { return (rf_v4)((m &
     for (int i = 0; i < 4; i++) r.v[i] = (expression); \
     return r; \
   }
-RF_V16_EACH(rf_v16, rf_v16_zero, (void), ((rf_v4){0})) /* rf_v16_zero(void): r.v[i] = {0} for all four vectors */
+RF_V16_EACH(rf_v16, rf_v16_zero, (void),
+            ((rf_v4){0})) /* rf_v16_zero(void): r.v[i] = {0} for all four vectors */
 RF_V16_EACH(rf_v16, rf_v16_set1, (float x), ((rf_v4){x, x, x, x}))
 RF_V16_EACH(rf_v16, rf_v16_add, (rf_v16 a, rf_v16 b), a.v[i] + b.v[i])
 RF_V16_EACH(rf_v16, rf_v16_sub, (rf_v16 a, rf_v16 b), a.v[i] - b.v[i])
@@ -267,13 +318,15 @@ RF_V16_EACH(rf_v16, rf_v16_min, (rf_v16 a, rf_v16 b), rf_v4_select(a.v[i] < b.v[
 RF_V16_EACH(rf_v16, rf_v16_max, (rf_v16 a, rf_v16 b), rf_v4_select(a.v[i] > b.v[i], a.v[i], b.v[i]))
 RF_V16_EACH(rf_v16, rf_v16_abs, (rf_v16 a), (rf_v4)((rf_m4)a.v[i] & ~RF_V4_SIGN))
 RF_V16_EACH(rf_v16, rf_v16_neg, (rf_v16 a), (rf_v4)((rf_m4)a.v[i] ^ RF_V4_SIGN))
-RF_V16_EACH(rf_v16, rf_v16_copysign, (rf_v16 a, rf_v16 sign), (rf_v4)(((rf_m4)a.v[i] & ~RF_V4_SIGN) | ((rf_m4)sign.v[i] & RF_V4_SIGN)))
+RF_V16_EACH(rf_v16, rf_v16_copysign, (rf_v16 a, rf_v16 sign),
+            (rf_v4)(((rf_m4)a.v[i] & ~RF_V4_SIGN) | ((rf_m4)sign.v[i] & RF_V4_SIGN)))
 RF_V16_EACH(rf_v16, rf_v16_select, (rf_m16 m, rf_v16 yes, rf_v16 no), rf_v4_select(m.v[i], yes.v[i], no.v[i]))
 RF_V16_EACH(rf_m16, rf_v16_lt, (rf_v16 a, rf_v16 b), a.v[i] < b.v[i])
 RF_V16_EACH(rf_m16, rf_v16_le, (rf_v16 a, rf_v16 b), a.v[i] <= b.v[i])
 RF_V16_EACH(rf_m16, rf_v16_eq, (rf_v16 a, rf_v16 b), a.v[i] == b.v[i])
 RF_V16_EACH(rf_m16, rf_m16_and, (rf_m16 a, rf_m16 b), a.v[i] & b.v[i])
-RF_V16_EACH(rf_m16, rf_m16_first, (int n), ((rf_m4){4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3} < (rf_m4){n, n, n, n}))
+RF_V16_EACH(rf_m16, rf_m16_first, (int n),
+            ((rf_m4){4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3} < (rf_m4){n, n, n, n}))
 RF_V16_EACH(rf_m16, rf_v16_bit, (rf_v16 x, int bit), (((rf_m4)x.v[i] >> bit) & 1) != 0)
 RF_V16_EACH(rf_v16, rf_v16_scale_by, (rf_v16 p, rf_v16 t), (rf_v4)((rf_u4)p.v[i] + ((rf_u4)t.v[i] << 23)))
 #undef RF_V16_EACH
@@ -287,10 +340,12 @@ RF_INLINE rf_v16 rf_v16_load(const float *p) { return rf_v16_load_n(p, RF_LANES)
 RF_INLINE void rf_v16_store_n(float *p, rf_v16 x, int n) { memcpy(p, &x, (size_t)n * sizeof *p); }
 RF_INLINE void rf_v16_store(float *p, rf_v16 x) { rf_v16_store_n(p, x, RF_LANES); }
 
-/* Lane by lane, and called: where a fused multiply-add is a function call, inlining sixteen of them per operation only costs size. */
+/* Lane by lane, and called: where a fused multiply-add is a function call, inlining sixteen of
+ * them per operation only costs size. */
 #define RF_CALLED static __attribute__((noinline, unused))
 RF_CALLED rf_v16 rf_v16_fma(rf_v16 a, rf_v16 b, rf_v16 c) {
-  for (int i = 0; i < RF_LANES; i++) c.v[i / 4][i % 4] = fmaf(a.v[i / 4][i % 4], b.v[i / 4][i % 4], c.v[i / 4][i % 4]);
+  for (int i = 0; i < RF_LANES; i++)
+    c.v[i / 4][i % 4] = fmaf(a.v[i / 4][i % 4], b.v[i / 4][i % 4], c.v[i / 4][i % 4]);
   return c;
 }
 RF_CALLED rf_v16 rf_v16_sqrt(rf_v16 a) {
@@ -344,14 +399,16 @@ RF_INLINE float rf_v16_fold_max(rf_v16 v) {
 
 #endif
 
-/* ---- either dtype, decided by a constant: RF_F32 or RF_BF16 -------------------------------------------------------- */
+/* ---- either dtype, decided by a constant: RF_F32 or RF_BF16 ---------------------------------- */
 
-/* `p` points to `dtype` elements, `i` counts them. The branch folds away where dtype is a constant. */
+/* `p` points to `dtype` elements, `i` counts them. The branch folds away where dtype is a
+ * constant. */
 RF_INLINE rf_v16 rf_v16_get(const void *p, rf_dtype dtype, int64_t i) {
   return dtype == RF_BF16 ? rf_v16_load_bf16((const rf_bf16 *)p + i) : rf_v16_load((const float *)p + i);
 }
 RF_INLINE rf_v16 rf_v16_get_n(const void *p, rf_dtype dtype, int64_t i, int n) {
-  return dtype == RF_BF16 ? rf_v16_load_bf16_n((const rf_bf16 *)p + i, n) : rf_v16_load_n((const float *)p + i, n);
+  return dtype == RF_BF16 ? rf_v16_load_bf16_n((const rf_bf16 *)p + i, n)
+                          : rf_v16_load_n((const float *)p + i, n);
 }
 RF_INLINE void rf_v16_put(void *p, rf_dtype dtype, int64_t i, rf_v16 x) {
   if (dtype == RF_BF16) rf_v16_store_bf16((rf_bf16 *)p + i, x);
@@ -378,14 +435,16 @@ RF_INLINE rf_v16 rf_v16_round(rf_v16 x, rf_dtype dtype) {
 #endif
 }
 
-/* ---- functions: one sequence of operations for every ISA ----------------------------------------------------------- */
+/* ---- functions: one sequence of operations for every ISA ------------------------------------- */
 
 #define RF_C(x) rf_v16_set1(x)
 
-/* e^x. Within 1 ulp of the true value; 0 below -87.33 (where e^x leaves the normal numbers), inf above 88.72; e^-inf = 0, NaN stays NaN.
- * x = k ln 2 + r, e^r by a polynomial fitted (equal ripple, relative error 3e-9) on |r| <= ln 2 / 2. */
+/* e^x. Within 1 ulp of the true value; 0 below -87.33 (where e^x leaves the normal numbers), inf
+ * above 88.72; e^-inf = 0, NaN stays NaN. x = k ln 2 + r, e^r by a polynomial fitted (equal
+ * ripple, relative error 3e-9) on |r| <= ln 2 / 2. */
 RF_INLINE rf_v16 rf_v16_exp(rf_v16 x) {
-  rf_v16 t = rf_v16_fma(x, RF_C(0x1.715476p+0f), RF_C(12582912.0f)); /* 1.5 2^23: adding it rounds x / ln 2 to an integer */
+  /* 1.5 2^23: adding it rounds x / ln 2 to an integer */
+  rf_v16 t = rf_v16_fma(x, RF_C(0x1.715476p+0f), RF_C(12582912.0f));
   rf_v16 k = rf_v16_sub(t, RF_C(12582912.0f));
   rf_v16 r = rf_v16_fnma(k, RF_C(0x1.62e4p-1f), x); /* ln 2 in two parts: k times the first is exact */
   r = rf_v16_fnma(k, RF_C(0x1.7f7d1cp-20f), r);
@@ -396,11 +455,13 @@ RF_INLINE rf_v16 rf_v16_exp(rf_v16 x) {
   p = rf_v16_fma(p, r, RF_C(1.0f));
   p = rf_v16_fma(p, r, RF_C(1.0f));
   p = rf_v16_scale_by(p, t);
-  p = rf_v16_select(rf_v16_le(x, RF_C(0x1.62e42ep+6f)), p, rf_v16_add(x, RF_C(INFINITY))); /* too large: inf; NaN: NaN */
+  /* too large: inf; NaN: NaN */
+  p = rf_v16_select(rf_v16_le(x, RF_C(0x1.62e42ep+6f)), p, rf_v16_add(x, RF_C(INFINITY)));
   return rf_v16_select(rf_v16_lt(x, RF_C(-87.33f)), rf_v16_zero(), p);
 }
 
-/* Natural logarithm. Within 1.5 ulp; log 0 = -inf, negative: NaN, inf: inf; subnormals are taken as 0. */
+/* Natural logarithm. Within 1.5 ulp; log 0 = -inf, negative: NaN, inf: inf; subnormals are taken
+ * as 0. */
 RF_INLINE rf_v16 rf_v16_log(rf_v16 x) {
   rf_v16 m, k = rf_v16_split(x, &m), f = rf_v16_sub(m, RF_C(1.0f)), f2 = rf_v16_mul(f, f);
   rf_v16 p = rf_v16_fma(RF_C(0x1.1b42b4p-4f), f, RF_C(-0x1.e2e9b0p-4f));
@@ -421,7 +482,8 @@ RF_INLINE rf_v16 rf_v16_log(rf_v16 x) {
   return rf_v16_select(rf_v16_lt(x, rf_v16_zero()), RF_C(NAN), p);
 }
 
-/* tanh x. Within 2 ulp. An odd polynomial (fitted, relative error 1e-9) where |x| < 0.55, (1 - e^-2|x|) / (1 + e^-2|x|) beyond. */
+/* tanh x. Within 2 ulp. An odd polynomial (fitted, relative error 1e-9) where |x| < 0.55, (1 -
+ * e^-2|x|) / (1 + e^-2|x|) beyond. */
 RF_INLINE rf_v16 rf_v16_tanh(rf_v16 x) {
   rf_v16 a = rf_v16_abs(x), x2 = rf_v16_mul(x, x);
   rf_v16 p = rf_v16_fma(RF_C(-0x1.9b97d8p-8f), x2, RF_C(0x1.5950cep-6f));
@@ -434,7 +496,8 @@ RF_INLINE rf_v16 rf_v16_tanh(rf_v16 x) {
   return rf_v16_copysign(rf_v16_select(rf_v16_lt(a, RF_C(0.55f)), p, q), x); /* also of p: tanh -0 is -0 */
 }
 
-/* s = 1 / (1 + e^-x) and its mirror 1 - s, both without cancellation: the exponential is taken of -|x|. */
+/* s = 1 / (1 + e^-x) and its mirror 1 - s, both without cancellation: the exponential is taken
+ * of -|x|. */
 RF_INLINE rf_v16 rf_v16_sigmoid_pair(rf_v16 x, rf_v16 *mirror) {
   rf_v16 e = rf_v16_exp(rf_v16_neg(rf_v16_abs(x)));
   rf_v16 large = rf_v16_div(RF_C(1.0f), rf_v16_add(RF_C(1.0f), e)), small = rf_v16_mul(e, large);
@@ -461,19 +524,22 @@ RF_INLINE rf_v16 rf_v16_gelu_argument(rf_v16 u) {
 }
 /* GELU, tanh form: 0.5 u (1 + tanh z) = u sigmoid(2 z), which does not cancel for negative u. */
 RF_INLINE rf_v16 rf_v16_gelu_tanh(rf_v16 u) { return rf_v16_mul(u, rf_v16_sigmoid(rf_v16_gelu_argument(u))); }
-/* Its derivative: s + u s (1 - s) (2 z)', (2 z)' = 2 sqrt(2/pi) (1 + 3 0.044715 u^2). Beyond |u| = 30 the second term is 0: u is
- * bounded there so that u^2 cannot turn it into inf 0. */
+/* Its derivative: s + u s (1 - s) (2 z)', (2 z)' = 2 sqrt(2/pi) (1 + 3 0.044715 u^2). Beyond |u|
+ * = 30 the second term is 0: u is bounded there so that u^2 cannot turn it into inf 0. */
 RF_INLINE rf_v16 rf_v16_gelu_tanh_grad(rf_v16 u) {
   rf_v16 mirror, s = rf_v16_sigmoid_pair(rf_v16_gelu_argument(u), &mirror);
   rf_v16 b = rf_v16_max(rf_v16_min(u, RF_C(30.0f)), RF_C(-30.0f));
-  rf_v16 slope = rf_v16_fma(rf_v16_mul(b, b), RF_C(6.0f * 0.7978845608f * 0.044715f), RF_C(2.0f * 0.7978845608f));
+  rf_v16 slope =
+      rf_v16_fma(rf_v16_mul(b, b), RF_C(6.0f * 0.7978845608f * 0.044715f), RF_C(2.0f * 0.7978845608f));
   return rf_v16_fma(rf_v16_mul(b, slope), rf_v16_mul(s, mirror), s);
 }
 
-/* The normal distribution: its density at u, and the part of it below u, which does not cancel for negative u. The tail is the density's
- * exponential times a polynomial in 1 / (1 + 0.3 |u|), fitted for |u| < 14 (relative error 3e-7). */
+/* The normal distribution: its density at u, and the part of it below u, which does not cancel
+ * for negative u. The tail is the density's exponential times a polynomial in 1 / (1 + 0.3 |u|),
+ * fitted for |u| < 14 (relative error 3e-7). */
 RF_INLINE rf_v16 rf_v16_normal(rf_v16 u, rf_v16 *density) {
-  rf_v16 a = rf_v16_min(rf_v16_abs(u), RF_C(14.0f)), e = rf_v16_exp(rf_v16_mul(rf_v16_mul(a, a), RF_C(-0.5f)));
+  rf_v16 a = rf_v16_min(rf_v16_abs(u), RF_C(14.0f)),
+         e = rf_v16_exp(rf_v16_mul(rf_v16_mul(a, a), RF_C(-0.5f)));
   rf_v16 t = rf_v16_div(RF_C(1.0f), rf_v16_fma(a, RF_C(0.3f), RF_C(1.0f)));
   rf_v16 p = rf_v16_fma(RF_C(0x1.339978p-5f), t, RF_C(-0x1.52af7ap-3f));
   p = rf_v16_fma(p, t, RF_C(0x1.c5535cp-3f));
@@ -487,18 +553,21 @@ RF_INLINE rf_v16 rf_v16_normal(rf_v16 u, rf_v16 *density) {
   *density = rf_v16_mul(e, RF_C(0.3989422804f));
   return rf_v16_select(rf_v16_lt(u, rf_v16_zero()), tail, rf_v16_sub(RF_C(1.0f), tail));
 }
-/* GELU, exact form: u times the part below u; and its derivative. Beyond |u| = 14 the density is 0 and u is bounded, as above. */
+/* GELU, exact form: u times the part below u; and its derivative. Beyond |u| = 14 the density is
+ * 0 and u is bounded, as above. */
 RF_INLINE rf_v16 rf_v16_gelu_erf(rf_v16 u) {
   rf_v16 density;
   return rf_v16_mul(u, rf_v16_normal(u, &density));
 }
 RF_INLINE rf_v16 rf_v16_gelu_erf_grad(rf_v16 u) {
-  rf_v16 density, below = rf_v16_normal(u, &density), b = rf_v16_max(rf_v16_min(u, RF_C(14.0f)), RF_C(-14.0f));
+  rf_v16 density, below = rf_v16_normal(u, &density),
+                  b = rf_v16_max(rf_v16_min(u, RF_C(14.0f)), RF_C(-14.0f));
   return rf_v16_fma(b, density, below);
 }
 
-/* sin and *cosine of the angle high + low, |low| far below |high| < 1e5: absolute error 1e-7. The angle comes in two parts because the
- * rounding of position times frequency to one f32 would cost 1e-4 at position 4096. */
+/* sin and *cosine of the angle high + low, |low| far below |high| < 1e5: absolute error 1e-7.
+ * The angle comes in two parts because the rounding of position times frequency to one f32 would
+ * cost 1e-4 at position 4096. */
 RF_INLINE rf_v16 rf_v16_sincos(rf_v16 high, rf_v16 low, rf_v16 *cosine) {
   rf_v16 t = rf_v16_fma(high, RF_C(0x1.45f306p-1f), RF_C(12582912.0f)); /* quarter turns, as in rf_v16_exp */
   rf_v16 k = rf_v16_sub(t, RF_C(12582912.0f));

@@ -1,4 +1,5 @@
-/* simd_map.h - the functions of simd.h over whole arrays, at a chosen ISA: how tests see that all ISAs give the same bits. */
+/* simd_map.h - the functions of simd.h over whole arrays, at a chosen ISA: how tests see that
+ * all ISAs give the same bits. */
 #ifndef RF_SIMD_MAP_H
 #define RF_SIMD_MAP_H
 
@@ -29,7 +30,9 @@ typedef enum rf_simd_function {
   RF_SIMD_FUNCTIONS
 } rf_simd_function;
 
-/* out[i] = f(a[i], b[i], c[i]) for i < count; missing lanes of the last sixteen count as 0. False when `isa` is above this CPU's. */
-bool rf_simd_map(rf_isa isa, rf_simd_function f, const float *a, const float *b, const float *c, float *out, int64_t count);
+/* out[i] = f(a[i], b[i], c[i]) for i < count; missing lanes of the last sixteen count as 0.
+ * False when `isa` is above this CPU's. */
+bool rf_simd_map(rf_isa isa, rf_simd_function f, const float *a, const float *b, const float *c, float *out,
+                 int64_t count);
 
 #endif

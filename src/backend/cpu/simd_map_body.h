@@ -30,10 +30,13 @@ static rf_v16 simd_apply(rf_simd_function f, rf_v16 a, rf_v16 b, rf_v16 c) {
   }
 }
 
-void RF_SIMD_MAP(rf_simd_function f, const float *a, const float *b, const float *c, float *out, int64_t count);
-void RF_SIMD_MAP(rf_simd_function f, const float *a, const float *b, const float *c, float *out, int64_t count) {
+void RF_SIMD_MAP(rf_simd_function f, const float *a, const float *b, const float *c, float *out,
+                 int64_t count);
+void RF_SIMD_MAP(rf_simd_function f, const float *a, const float *b, const float *c, float *out,
+                 int64_t count) {
   for (int64_t i = 0; i < count; i += RF_LANES) {
     int n = count - i < RF_LANES ? (int)(count - i) : RF_LANES;
-    rf_v16_store_n(out + i, simd_apply(f, rf_v16_load_n(a + i, n), rf_v16_load_n(b + i, n), rf_v16_load_n(c + i, n)), n);
+    rf_v16_store_n(
+        out + i, simd_apply(f, rf_v16_load_n(a + i, n), rf_v16_load_n(b + i, n), rf_v16_load_n(c + i, n)), n);
   }
 }

@@ -1,9 +1,13 @@
-/* tile_product.c - how a product of bf16 is cut for the tile unit and dealt to threads (gemm.h defines its bits, gemm_amx.c packs and multiplies).
+/* tile_product.c - how a product of bf16 is cut for the tile unit and dealt to threads (gemm.h
+ * defines its bits, gemm_amx.c packs and multiplies).
  *
- * A unit is 32 rows of A, or 32 columns of B. One operand is held: all threads pack its units first, in blocks that stay in an L2. Units of the other one pass: a
- * thread packs a few, and takes each past all units of a block. So nothing packed of them leaves its L2. While tiles multiply, vectors do the epilogue of sums that
- * are ready, a few rows after each step; what they write goes past the caches (rf_gemm.past), since stores that wait for a line of C hold up tile loads
- * at the same place of another page. A passing unit goes through the L1 in parts, each for GROUP held units, whose sums wait beside it. */
+ * A unit is 32 rows of A, or 32 columns of B. One operand is held: all threads pack its units
+ * first, in blocks that stay in an L2. Units of the other one pass: a thread packs a few, and
+ * takes each past all units of a block. So nothing packed of them leaves its L2. While tiles
+ * multiply, vectors do the epilogue of sums that are ready, a few rows after each step; what
+ * they write goes past the caches (rf_gemm.past), since stores that wait for a line of C hold up
+ * tile loads at the same place of another page. A passing unit goes through the L1 in parts,
+ * each for GROUP held units, whose sums wait beside it. */
 #include "backend/cpu/gemm_tiles.h"
 
 #include "backend/cpu/cpu.h"
@@ -27,7 +31,8 @@ static int64_t cut(int64_t total, int64_t parts, int64_t i) { return total * i /
 /* By the bounds, so that smaller calls find their place in the same workspace. */
 typedef struct shape {
   bool hold_a;
-  int64_t kc;                                /* steps of k at most between two blocks of k, whose sums wait in memory */
+  /* steps of k at most between two blocks of k, whose sums wait in memory */
+  int64_t kc;
   int64_t held_floats, passed_floats;        /* of a packed unit */
   int64_t together;                          /* units that are packed before they pass */
   int64_t block_units;                       /* held units of a block */
@@ -35,14 +40,18 @@ typedef struct shape {
 } shape;
 
 static shape shape_of(const rf_gemm_isa *isa, const rf_gemm *g) {
-  int64_t m = most(g->m_bound, g->m), k = most(g->k_bound, g->k), strips = ceil_div(m, UNIT), panels = ceil_div(g->n, UNIT);
+  int64_t m = most(g->m_bound, g->m), k = most(g->k_bound, g->k), strips = ceil_div(m, UNIT),
+          panels = ceil_div(g->n, UNIT);
   shape s = {.hold_a = strips * isa->a_words <= panels * isa->b_words};
-  int64_t held_words = s.hold_a ? isa->a_words : isa->b_words, passed_words = s.hold_a ? isa->b_words : isa->a_words;
+  int64_t held_words = s.hold_a ? isa->a_words : isa->b_words,
+          passed_words = s.hold_a ? isa->b_words : isa->a_words;
   int64_t held = s.hold_a ? strips : panels, blocks = most(1, ceil_div(k, KC / held_words));
   s.kc = ceil_div(ceil_div(k, blocks), DEPTH) * DEPTH;
-  s.held_floats = s.kc / DEPTH * STEP * held_words; s.passed_floats = s.kc / DEPTH * STEP * passed_words;
+  s.held_floats = s.kc / DEPTH * STEP * held_words;
+  s.passed_floats = s.kc / DEPTH * STEP * passed_words;
   s.block_units = most(1, BLOCK_BYTES / 4 / most(1, s.held_floats));
-  bool narrow = s.hold_a ? g->b_col == 1 && !g->panels : g->a_row == 1; /* rows of a unit are lines of their own, which neighbours share */
+  /* rows of a unit are lines of their own, which neighbours share */
+  bool narrow = s.hold_a ? g->b_col == 1 && !g->panels : g->a_row == 1;
   s.together = narrow ? TOGETHER : 1;
   s.held_total = held * s.held_floats;
   s.sums_total = k > s.kc ? strips * panels * SUMS : 0;
@@ -67,7 +76,8 @@ typedef struct job {
 
 static int64_t row_of(const job *j, int64_t strip) { return cut(j->g->m, j->strips, strip); }
 
-/* Packs `count` units from u on: step by step, and of each step unit by unit. `sums`: of B's columns, too. */
+/* Packs `count` units from u on: step by step, and of each step unit by unit. `sums`: of B's
+ * columns, too. */
 static void pack(const job *j, bool a, int64_t u, int64_t count, float *to, bool sums) {
   const rf_gemm *g = j->g;
   const int64_t unit_floats = a == j->s.hold_a ? j->s.held_floats : j->s.passed_floats;
@@ -109,7 +119,10 @@ static void finish_rows(worker *w, int rows) {
   if (rows > e->rows - w->at) rows = e->rows - w->at;
   w->j->isa->finish(w->j->g, e->sums + w->at * UNIT, UNIT, e->row + w->at, rows, e->col, e->cols);
   w->at += rows;
-  if (w->at == e->rows) { w->done++; w->at = 0; }
+  if (w->at == e->rows) {
+    w->done++;
+    w->at = 0;
+  }
 }
 static void run_errand(rf_tile_errands *errands) {
   worker *w = (worker *)errands;
@@ -124,7 +137,8 @@ typedef struct pair {
 } pair;
 
 /* Rows of an array like C where passing unit `u` meets the group of held ones from `group` on. */
-static void fetch_group(const job *j, const void *array, rf_dtype dtype, int64_t u, int64_t group, int64_t h1) {
+static void fetch_group(const job *j, const void *array, rf_dtype dtype, int64_t u, int64_t group,
+                        int64_t h1) {
   const int64_t item = rf_dtype_bytes(dtype);
   for (int64_t h = group; h < h1 && h < group + GROUP; h++) {
     int64_t strip = j->s.hold_a ? h : u, panel = j->s.hold_a ? u : h;
@@ -148,13 +162,17 @@ static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t
     const int count = (int)least(GROUP, h1 - group);
     pair pairs[GROUP];
     while (w->made + (unsigned)count - w->done > RING) finish_rows(w, UNIT);
-    if (first && g->accumulate) fetch_group(j, g->u, RF_F32, u, group + GROUP, h1); /* it is read when the next group begins */
-    if (last && beside) fetch_group(j, g->side, g->dtype, u, group, h1);            /* when this one is finished */
+    /* it is read when the next group begins */
+    if (first && g->accumulate) fetch_group(j, g->u, RF_F32, u, group + GROUP, h1);
+    /* when this one is finished */
+    if (last && beside) fetch_group(j, g->side, g->dtype, u, group, h1);
     for (int i = 0; i < count; i++) {
-      int64_t strip = hold_a ? group + i : u, panel = hold_a ? u : group + i, row = row_of(j, strip), col = panel * UNIT;
+      int64_t strip = hold_a ? group + i : u, panel = hold_a ? u : group + i, row = row_of(j, strip),
+              col = panel * UNIT;
       pairs[i] = (pair){j->packed + (group + i) * j->s.held_floats,
                         j->sums + (strip * j->panels + panel) * SUMS,
-                        {w->ring + (w->made + (unsigned)i) % RING * SUMS, row, col, (int)(row_of(j, strip + 1) - row), (int)least(UNIT, g->n - col)}};
+                        {w->ring + (w->made + (unsigned)i) % RING * SUMS, row, col,
+                         (int)(row_of(j, strip + 1) - row), (int)least(UNIT, g->n - col)}};
     }
     for (int64_t part = 0, s0 = 0, s1; part < parts; part++, s0 = s1) {
       s1 = cut(steps, parts, part + 1);
@@ -168,7 +186,8 @@ static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t
           j->isa->begin(g, out->sums, UNIT, out->row, out->rows, out->col, out->cols);
           from = out->sums;
         }
-        j->isa->tile_micros[!hold_a][halves - 1](s1 - s0, a, b, from, part + 1 == parts && !last ? pairs[i].all : out->sums, &w->errands);
+        j->isa->tile_micros[!hold_a][halves - 1](
+            s1 - s0, a, b, from, part + 1 == parts && !last ? pairs[i].all : out->sums, &w->errands);
       }
     }
     for (int i = 0; last && i < count; i++) w->end[w->made++ % RING] = pairs[i].out;
@@ -180,7 +199,8 @@ static void work(worker *w, job *j, float *room) {
   const shape *s = &j->s;
   w->rate = (int)most(1, ceil_div(UNIT, most(1, ceil_div(j->k1 - j->k0, DEPTH))));
   for (int64_t item; rf_shares_take(&j->items, omp_get_thread_num(), 1, &item) > 0;) {
-    const int64_t block = item / j->bundles, u = item % j->bundles * s->together, count = least(s->together, j->passed - u);
+    const int64_t block = item / j->bundles, u = item % j->bundles * s->together,
+                  count = least(s->together, j->passed - u);
     const int64_t h0 = cut(j->held, j->blocks, block), h1 = cut(j->held, j->blocks, block + 1);
     if (j->k0 == 0 && j->g->accumulate) fetch_group(j, j->g->u, RF_F32, u, h0, h1);
     pack(j, !s->hold_a, u, count, room, block == 0);
@@ -190,10 +210,17 @@ static void work(worker *w, job *j, float *room) {
 }
 
 void rf_tile_product_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float *workspace) {
-  job j = {.isa = isa, .g = g, .s = shape_of(isa, g), .strips = ceil_div(g->m, UNIT), .panels = ceil_div(g->n, UNIT)};
-  j.held = j.s.hold_a ? j.strips : j.panels; j.passed = j.s.hold_a ? j.panels : j.strips;
-  j.packed = workspace; j.sums = workspace + j.s.held_total;
-  j.bundles = ceil_div(j.passed, j.s.together); j.blocks = ceil_div(j.held, j.s.block_units);
+  job j = {.isa = isa,
+           .g = g,
+           .s = shape_of(isa, g),
+           .strips = ceil_div(g->m, UNIT),
+           .panels = ceil_div(g->n, UNIT)};
+  j.held = j.s.hold_a ? j.strips : j.panels;
+  j.passed = j.s.hold_a ? j.panels : j.strips;
+  j.packed = workspace;
+  j.sums = workspace + j.s.held_total;
+  j.bundles = ceil_div(j.passed, j.s.together);
+  j.blocks = ceil_div(j.held, j.s.block_units);
   while (j.blocks * j.bundles < 4 * threads && j.blocks < j.held) j.blocks++;
   float *rooms = j.sums + j.s.sums_total;
   const int64_t k_blocks = most(1, ceil_div(g->k, most(1, j.s.kc)));

@@ -1,15 +1,18 @@
-/* attention.c - causal attention inside segments, over (n,(N+2K)H) rows of query, key and value heads, and over a cache.
- * Query i of a segment sees keys j <= i, and with a window only those with j > i - window. */
+/* attention.c - causal attention inside segments, over (n,(N+2K)H) rows of query, key and value
+ * heads, and over a cache. Query i of a segment sees keys j <= i, and with a window only those
+ * with j > i - window. */
 #include "backend/reference/kernels.h"
 #include "graph/kv.h"
 
 /* Sums of one row before they are rounded: ctx, dq, or dk and dv. */
 size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, int threads) {
-  (void)graph; (void)threads;
+  (void)graph;
+  (void)threads;
   return 2 * (size_t)op->attr.head_dim * sizeof(double);
 }
 
-/* A cache as a call sees it: pages (P,2,G,KH) of keys and values, the table (slots,C) that names them, and the scales (P,2,G,K) of an i8 cache. */
+/* A cache as a call sees it: pages (P,2,G,KH) of keys and values, the table (slots,C) that names
+ * them, and the scales (P,2,G,K) of an i8 cache. */
 typedef struct paged {
   rf_view data;
   float *scale;
@@ -22,14 +25,16 @@ static int64_t paged_row(const paged *p, int64_t slot, int64_t which, int64_t po
   return (p->table[slot * p->columns + position / p->page] * 2 + which) * p->page + position % p->page;
 }
 
-static double paged_load(const paged *p, int64_t slot, int64_t which, int64_t position, int64_t head, int64_t c) {
+static double paged_load(const paged *p, int64_t slot, int64_t which, int64_t position, int64_t head,
+                         int64_t c) {
   int64_t row = paged_row(p, slot, which, position), at = (row * p->heads + head) * p->dim + c;
   if (p->data.dtype != RF_I8) return load(p->data, at);
   return (double)((float)((const int8_t *)p->data.data)[at] * p->scale[row * p->heads + head]);
 }
 
 /* Writes one head of one position. */
-static void paged_store(const paged *p, int64_t slot, int64_t which, int64_t position, int64_t head, rf_view from, int64_t from_at) {
+static void paged_store(const paged *p, int64_t slot, int64_t which, int64_t position, int64_t head,
+                        rf_view from, int64_t from_at) {
   int64_t row = paged_row(p, slot, which, position), at = (row * p->heads + head) * p->dim;
   if (p->data.dtype != RF_I8) {
     for (int64_t c = 0; c < p->dim; c++) store(p->data, at + c, load(from, from_at + c));
@@ -44,11 +49,13 @@ static void paged_store(const paged *p, int64_t slot, int64_t which, int64_t pos
   }
   float steps = finite && most >= RF_NARROW_LEAST ? 127.0f / most : 0;
   p->scale[row * p->heads + head] = !finite ? NAN : steps > 0 ? most / 127.0f : 0;
-  for (int64_t c = 0; c < p->dim; c++) ((int8_t *)p->data.data)[at + c] = finite ? (int8_t)nearbyintf((float)load(from, from_at + c) * steps) : 0;
+  for (int64_t c = 0; c < p->dim; c++)
+    ((int8_t *)p->data.data)[at + c] =
+        finite ? (int8_t)nearbyintf((float)load(from, from_at + c) * steps) : 0;
 }
 
-/* One key/value head's rows: element (j, c) stands at key_at + j * stride + c, and its value at value_at + j * stride + c; or they are those of a
- * slot of a cache. */
+/* One key/value head's rows: element (j, c) stands at key_at + j * stride + c, and its value at
+ * value_at + j * stride + c; or they are those of a slot of a cache. */
 typedef struct head_rows {
   rf_view data;
   int64_t key_at, value_at, stride;
@@ -57,14 +64,17 @@ typedef struct head_rows {
 } head_rows;
 
 static double key_of(const head_rows *rows, int64_t j, int64_t c) {
-  return rows->cache ? paged_load(rows->cache, rows->slot, 0, j, rows->head, c) : load(rows->data, rows->key_at + j * rows->stride + c);
+  return rows->cache ? paged_load(rows->cache, rows->slot, 0, j, rows->head, c)
+                     : load(rows->data, rows->key_at + j * rows->stride + c);
 }
 static double value_of(const head_rows *rows, int64_t j, int64_t c) {
-  return rows->cache ? paged_load(rows->cache, rows->slot, 1, j, rows->head, c) : load(rows->data, rows->value_at + j * rows->stride + c);
+  return rows->cache ? paged_load(rows->cache, rows->slot, 1, j, rows->head, c)
+                     : load(rows->data, rows->value_at + j * rows->stride + c);
 }
 
-/* The scaled score of a query and a key. With a bf16 softmax the score is an f32 chain like a matmul's, because rounding it to bf16
- * is part of the definition; elsewhere it is a plain double sum. */
+/* The scaled score of a query and a key. With a bf16 softmax the score is an f32 chain like a
+ * matmul's, because rounding it to bf16 is part of the definition; elsewhere it is a plain
+ * double sum. */
 static double score(const rf_attr *attr, rf_view q, int64_t query_at, const head_rows *rows, int64_t j) {
   bool chain = attr->softmax == RF_BF16 && q.dtype != RF_F64;
   double sum = 0;
@@ -77,11 +87,14 @@ static double score(const rf_attr *attr, rf_view q, int64_t query_at, const head
   return attr->softmax == RF_BF16 ? rounded(RF_BF16, sum) : sum;
 }
 
-static int64_t first_key(const rf_attr *attr, int64_t i) { return attr->window > 0 && i >= attr->window ? i - attr->window + 1 : 0; }
+static int64_t first_key(const rf_attr *attr, int64_t i) {
+  return attr->window > 0 && i >= attr->window ? i - attr->window + 1 : 0;
+}
 
-/* A query against keys from .. i: writes H elements of ctx, returns log(sum(exp(score))). `sums` has room for H. */
-static double attend(const rf_attr *attr, rf_view q, int64_t query_at, const head_rows *rows, int64_t from, int64_t i, rf_view ctx, int64_t ctx_at,
-                     double *sums) {
+/* A query against keys from .. i: writes H elements of ctx, returns log(sum(exp(score))). `sums`
+ * has room for H. */
+static double attend(const rf_attr *attr, rf_view q, int64_t query_at, const head_rows *rows, int64_t from,
+                     int64_t i, rf_view ctx, int64_t ctx_at, double *sums) {
   double largest = -INFINITY, sum = 0;
   for (int64_t j = from; j <= i; j++) largest = fmax(largest, score(attr, q, query_at, rows, j));
   for (int64_t j = from; j <= i; j++) sum += exp(score(attr, q, query_at, rows, j) - largest);
@@ -95,13 +108,18 @@ static double attend(const rf_attr *attr, rf_view q, int64_t query_at, const hea
   return from <= i ? lse : -INFINITY;
 }
 
-static int64_t qkv_width(const rf_attr *attr) { return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim; }
+static int64_t qkv_width(const rf_attr *attr) {
+  return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim;
+}
 
 /* The key/value head that query head h reads, in a segment that begins at row `begin`. */
 static head_rows qkv_head(const rf_attr *attr, rf_view qkv, int64_t begin, int64_t h) {
   int64_t width = qkv_width(attr), group = h / (attr->heads / attr->kv_heads);
   int64_t key_at = begin * width + (attr->heads + group) * attr->head_dim;
-  return (head_rows){.data = qkv, .key_at = key_at, .value_at = key_at + (int64_t)attr->kv_heads * attr->head_dim, .stride = width};
+  return (head_rows){.data = qkv,
+                     .key_at = key_at,
+                     .value_at = key_at + (int64_t)attr->kv_heads * attr->head_dim,
+                     .stride = width};
 }
 
 /* qkv (n,(N+2K)H), segments (n+1) -> ctx (n,N*H), lse (N,n)? */
@@ -109,32 +127,36 @@ void rf_reference_attention(const rf_call *call) {
   const rf_attr *attr = &call->op->attr;
   const int32_t *segments = ids(call, 1);
   rf_view qkv = in_view(call, 0), ctx = out_view(call, 0), lse = out_view(call, 1);
-  int64_t rows = rf_in(call, 0)->shape[0], used = rows_in_use(call, rows), width = qkv_width(attr), head_dim = attr->head_dim;
+  int64_t rows = rf_in(call, 0)->shape[0], used = rows_in_use(call, rows), width = qkv_width(attr),
+          head_dim = attr->head_dim;
   for (int64_t s = 0; s < rows && segments[s] < used; s++)
     for (int64_t r = segments[s]; r < segments[s + 1] && r < used; r++)
       for (int64_t h = 0; h < attr->heads; h++) {
         head_rows keys = qkv_head(attr, qkv, segments[s], h);
         int64_t ctx_at = (r * attr->heads + h) * head_dim;
         int64_t i = r - segments[s];
-        double value = attend(attr, qkv, r * width + h * head_dim, &keys, first_key(attr, i), i, ctx, ctx_at, call->workspace);
+        double value = attend(attr, qkv, r * width + h * head_dim, &keys, first_key(attr, i), i, ctx, ctx_at,
+                              call->workspace);
         if (lse.data) store(lse, h * rows + r, value);
       }
 }
 
-/* ---- backward ---------------------------------------------------------------------------------------------------- */
+/* ---- backward -------------------------------------------------------------------------------- */
 
 typedef struct pair {
   double p, ds;
 } pair;
 
-/* The probability of key j for query i (rows of the segment at `begin`, head h), and the gradient of its score. */
+/* The probability of key j for query i (rows of the segment at `begin`, head h), and the
+ * gradient of its score. */
 static pair pair_of(const rf_call *call, int64_t begin, int64_t h, int64_t i, int64_t j) {
   const rf_attr *attr = &call->op->attr;
   rf_view qkv = in_view(call, 0), ctx = in_view(call, 1), lse = in_view(call, 2), dctx = in_view(call, 3);
   int64_t head_dim = attr->head_dim, rows = rf_in(call, 0)->shape[0], row = begin + i;
   head_rows keys = qkv_head(attr, qkv, begin, h);
   int64_t at = (row * attr->heads + h) * head_dim;
-  double s = score(attr, qkv, row * qkv_width(attr) + h * head_dim, &keys, j), p = exp(s - load(lse, h * rows + row));
+  double s = score(attr, qkv, row * qkv_width(attr) + h * head_dim, &keys, j),
+         p = exp(s - load(lse, h * rows + row));
   double delta = 0, dp = 0;
   for (int64_t c = 0; c < head_dim; c++) {
     delta += load(dctx, at + c) * load(ctx, at + c);
@@ -157,8 +179,10 @@ static void query_gradient(const rf_call *call, int64_t begin, int64_t h, int64_
   for (int64_t c = 0; c < head_dim; c++) store(dqkv, at + c, dq[c]);
 }
 
-/* dk and dv of key j, key/value head g: sums over the query heads of its group and the queries that see it. */
-static void key_gradient(const rf_call *call, int64_t begin, int64_t length, int64_t g, int64_t j, double *dk) {
+/* dk and dv of key j, key/value head g: sums over the query heads of its group and the queries
+ * that see it. */
+static void key_gradient(const rf_call *call, int64_t begin, int64_t length, int64_t g, int64_t j,
+                         double *dk) {
   const rf_attr *attr = &call->op->attr;
   rf_view qkv = in_view(call, 0), dctx = in_view(call, 3), dqkv = out_view(call, 0);
   int64_t head_dim = attr->head_dim, group = attr->heads / attr->kv_heads;
@@ -180,7 +204,8 @@ static void key_gradient(const rf_call *call, int64_t begin, int64_t length, int
   }
 }
 
-/* qkv, ctx, lse, dctx, segments -> dqkv (n,(N+2K)H). Probabilities come again from the log-sum-exp. */
+/* qkv, ctx, lse, dctx, segments -> dqkv (n,(N+2K)H). Probabilities come again from the
+ * log-sum-exp. */
 void rf_reference_attention_bwd(const rf_call *call) {
   const rf_attr *attr = &call->op->attr;
   const int32_t *segments = ids(call, 4);
@@ -194,20 +219,21 @@ void rf_reference_attention_bwd(const rf_call *call) {
   }
 }
 
-/* ---- over a cache ------------------------------------------------------------------------------------------------ */
+/* ---- over a cache ---------------------------------------------------------------------------- */
 
 /* How many positions below `end` a chip of the group has. */
 static int64_t held(int64_t end, int64_t chips, int64_t rank) { return (end - rank + chips - 1) / chips; }
 
-/* qkv (n,(N+2K)H), cache (P,2,G,K*H), table (slots,C), slots (n), positions (n), scale (P,2,G,K)? -> ctx (n,N*H), cache and scale (the same
- * tensors). All rows are written to the cache first, so rows of one slot may stand in the same walk. A row with slot -1 is skipped and gives
- * zeros. */
+/* qkv (n,(N+2K)H), cache (P,2,G,K*H), table (slots,C), slots (n), positions (n), scale
+ * (P,2,G,K)? -> ctx (n,N*H), cache and scale (the same tensors). All rows are written to the
+ * cache first, so rows of one slot may stand in the same walk. A row with slot -1 is skipped and
+ * gives zeros. */
 void rf_reference_attention_kv(const rf_call *call) {
   const rf_attr *attr = &call->op->attr;
   const int32_t *slots = ids(call, 3), *positions = ids(call, 4);
   rf_view qkv = in_view(call, 0), ctx = out_view(call, 0);
-  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = qkv_width(attr), head_dim = attr->head_dim,
-          group = attr->heads / attr->kv_heads;
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = qkv_width(attr),
+          head_dim = attr->head_dim, group = attr->heads / attr->kv_heads;
   paged cache = {.data = out_view(call, 1),
                  .scale = call->out[2],
                  .table = ids(call, 2),
@@ -219,7 +245,8 @@ void rf_reference_attention_kv(const rf_call *call) {
   int64_t chips = attr->group > 1 ? attr->group : 1, rank = rf_rank_of(call);
   for (int64_t r = 0; r < rows; r++)
     for (int64_t h = 0; slots[r] >= 0 && positions[r] % chips == rank && h < 2 * attr->kv_heads; h++)
-      paged_store(&cache, slots[r], h / attr->kv_heads, positions[r] / chips, h % attr->kv_heads, qkv, r * width + (attr->heads + h) * head_dim);
+      paged_store(&cache, slots[r], h / attr->kv_heads, positions[r] / chips, h % attr->kv_heads, qkv,
+                  r * width + (attr->heads + h) * head_dim);
   for (int64_t r = 0; r < rows; r++)
     for (int64_t h = 0; h < attr->heads; h++) {
       int64_t ctx_at = (r * attr->heads + h) * head_dim;
@@ -229,8 +256,9 @@ void rf_reference_attention_kv(const rf_call *call) {
         continue;
       }
       head_rows keys = {.cache = &cache, .slot = slots[r], .head = h / group};
-      double value = attend(attr, qkv, r * width + h * head_dim, &keys, held(first_key(attr, positions[r]), chips, rank),
-                            held(positions[r] + 1, chips, rank) - 1, ctx, ctx_at, call->workspace);
+      double value =
+          attend(attr, qkv, r * width + h * head_dim, &keys, held(first_key(attr, positions[r]), chips, rank),
+                 held(positions[r] + 1, chips, rank) - 1, ctx, ctx_at, call->workspace);
       if (lse.data) store(lse, r * attr->heads + h, value);
     }
 }

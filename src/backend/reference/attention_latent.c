@@ -1,19 +1,25 @@
-/* attention_latent.c - latent attention over rows of text, its backward, and over a cache of latent rows. A head's query is P numbers that meet
- * the latent keys and R that turned; a head of kv is P of its key and W of its value. */
+/* attention_latent.c - latent attention over rows of text, its backward, and over a cache of
+ * latent rows. A head's query is P numbers that meet the latent keys and R that turned; a head
+ * of kv is P of its key and W of its value. */
 #include "backend/reference/kernels.h"
 
-/* ---- the latent row --------------------------------------------------------------------------------------------- */
+/* ---- the latent row -------------------------------------------------------------------------- */
 
 /* x (n,C+R), gain (C) -> latent (n,C), turns (n,R), stats (n,1)? */
 void rf_reference_latent_norm(const rf_call *call) {
-  rf_view x = in_view(call, 0), gain = in_view(call, 1), latent = out_view(call, 0), turns = out_view(call, 1), stats = out_view(call, 2);
-  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1], size = rf_in(call, 1)->shape[0];
+  rf_view x = in_view(call, 0), gain = in_view(call, 1), latent = out_view(call, 0),
+          turns = out_view(call, 1), stats = out_view(call, 2);
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1],
+          size = rf_in(call, 1)->shape[0];
   for (int64_t r = 0; r < rows; r++) {
     double square = 0;
-    for (int64_t c = 0; c < size; c++) square += load(x, r * width + c) * load(x, r * width + c) / (double)size;
+    for (int64_t c = 0; c < size; c++)
+      square += load(x, r * width + c) * load(x, r * width + c) / (double)size;
     double rstd = 1.0 / sqrt(square + (double)call->op->attr.eps);
-    for (int64_t c = 0; c < size; c++) store(latent, r * size + c, load(x, r * width + c) * rstd * load(gain, c));
-    for (int64_t i = size; i < width; i++) store(turns, r * (width - size) + i - size, load(x, r * width + i));
+    for (int64_t c = 0; c < size; c++)
+      store(latent, r * size + c, load(x, r * width + c) * rstd * load(gain, c));
+    for (int64_t i = size; i < width; i++)
+      store(turns, r * (width - size) + i - size, load(x, r * width + i));
     if (stats.data) store(stats, r, rstd);
   }
 }
@@ -22,26 +28,31 @@ static double load_or_0(rf_view view, int64_t i) { return view.data ? load(view,
 
 /* x, gain, stats, dlatent (n,C)?, dturns (n,R)? -> dx (n,C+R)?, dgain (C)? */
 void rf_reference_latent_norm_bwd(const rf_call *call) {
-  rf_view x = in_view(call, 0), gain = in_view(call, 1), stats = in_view(call, 2), dlatent = in_view(call, 3), dturns = in_view(call, 4);
+  rf_view x = in_view(call, 0), gain = in_view(call, 1), stats = in_view(call, 2), dlatent = in_view(call, 3),
+          dturns = in_view(call, 4);
   rf_view dx = out_view(call, 0), dgain = out_view(call, 1);
-  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1], size = rf_in(call, 1)->shape[0];
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1],
+          size = rf_in(call, 1)->shape[0];
   for (int64_t r = 0; r < rows && dx.data; r++) {
     double rstd = load(stats, r), both = 0;
-    for (int64_t c = 0; c < size; c++) both += load_or_0(dlatent, r * size + c) * load(gain, c) * load(x, r * width + c) * rstd / (double)size;
+    for (int64_t c = 0; c < size; c++)
+      both += load_or_0(dlatent, r * size + c) * load(gain, c) * load(x, r * width + c) * rstd / (double)size;
     for (int64_t c = 0; c < size; c++) {
       double g = load_or_0(dlatent, r * size + c) * load(gain, c);
       store(dx, r * width + c, rstd * (g - load(x, r * width + c) * rstd * both));
     }
-    for (int64_t i = size; i < width; i++) store(dx, r * width + i, load_or_0(dturns, r * (width - size) + i - size));
+    for (int64_t i = size; i < width; i++)
+      store(dx, r * width + i, load_or_0(dturns, r * (width - size) + i - size));
   }
   for (int64_t c = 0; c < size && dgain.data; c++) {
     double sum = start(call, 1, dgain, c);
-    for (int64_t r = 0; r < rows; r++) sum += load_or_0(dlatent, r * size + c) * load(x, r * width + c) * load(stats, r);
+    for (int64_t r = 0; r < rows; r++)
+      sum += load_or_0(dlatent, r * size + c) * load(x, r * width + c) * load(stats, r);
     store(dgain, c, sum);
   }
 }
 
-/* ---- rows of text ----------------------------------------------------------------------------------------------- */
+/* ---- rows of text ---------------------------------------------------------------------------- */
 
 typedef struct latent {
   int64_t rows, heads, turned, plain, value, pair, query; /* pair: P + W; query: P + R */
@@ -65,11 +76,16 @@ static latent latent_of(const rf_call *call) {
 }
 
 /* Element c of head h: of the query of row i, of the key and the value of row j. */
-static double query_of(const latent *l, int64_t i, int64_t h, int64_t c) { return load(l->q, (i * l->heads + h) * l->query + c); }
-static double key_of(const latent *l, int64_t j, int64_t h, int64_t c) {
-  return c < l->plain ? load(l->kv, (j * l->heads + h) * l->pair + c) : load(l->turns, j * l->turned + c - l->plain);
+static double query_of(const latent *l, int64_t i, int64_t h, int64_t c) {
+  return load(l->q, (i * l->heads + h) * l->query + c);
 }
-static double value_of(const latent *l, int64_t j, int64_t h, int64_t c) { return load(l->kv, (j * l->heads + h) * l->pair + l->plain + c); }
+static double key_of(const latent *l, int64_t j, int64_t h, int64_t c) {
+  return c < l->plain ? load(l->kv, (j * l->heads + h) * l->pair + c)
+                      : load(l->turns, j * l->turned + c - l->plain);
+}
+static double value_of(const latent *l, int64_t j, int64_t h, int64_t c) {
+  return load(l->kv, (j * l->heads + h) * l->pair + l->plain + c);
+}
 
 static double score(const latent *l, int64_t i, int64_t j, int64_t h) {
   double sum = 0;
@@ -121,7 +137,8 @@ static pair pair_of(const rf_call *call, const latent *l, int64_t i, int64_t j, 
 void rf_reference_attention_latent_bwd(const rf_call *call) {
   latent l = latent_of(call);
   const int32_t *segments = ids(call, 6);
-  rf_view dctx = in_view(call, 5), dq = out_view(call, 0), dkv = out_view(call, 1), dturns = out_view(call, 2);
+  rf_view dctx = in_view(call, 5), dq = out_view(call, 0), dkv = out_view(call, 1),
+          dturns = out_view(call, 2);
   double *query = call->workspace, *pairs = query + l.query, *turns = pairs + l.pair;
   for (int64_t s = 0; s < l.rows && segments[s] < l.rows; s++)
     for (int64_t at = segments[s]; at < segments[s + 1]; at++) { /* as a query, then as a key */
@@ -136,22 +153,26 @@ void rf_reference_attention_latent_bwd(const rf_call *call) {
         for (int64_t i = at; i < segments[s + 1]; i++) {
           pair of = pair_of(call, &l, i, at, h);
           for (int64_t c = 0; c < l.plain; c++) pairs[c] += of.ds * query_of(&l, i, h, c);
-          for (int64_t c = 0; c < l.value; c++) pairs[l.plain + c] += of.p * load(dctx, (i * l.heads + h) * l.value + c);
+          for (int64_t c = 0; c < l.value; c++)
+            pairs[l.plain + c] += of.p * load(dctx, (i * l.heads + h) * l.value + c);
           for (int64_t c = 0; c < l.turned; c++) turns[c] += of.ds * query_of(&l, i, h, l.plain + c);
         }
-        for (int64_t c = 0; c < l.query && dq.data; c++) store(dq, (at * l.heads + h) * l.query + c, query[c]);
-        for (int64_t c = 0; c < l.pair && dkv.data; c++) store(dkv, (at * l.heads + h) * l.pair + c, pairs[c]);
+        for (int64_t c = 0; c < l.query && dq.data; c++)
+          store(dq, (at * l.heads + h) * l.query + c, query[c]);
+        for (int64_t c = 0; c < l.pair && dkv.data; c++)
+          store(dkv, (at * l.heads + h) * l.pair + c, pairs[c]);
       }
       for (int64_t c = 0; c < l.turned && dturns.data; c++) store(dturns, at * l.turned + c, turns[c]);
     }
 }
 
 size_t rf_reference_attention_latent_workspace(const rf_graph *graph, const rf_op *op, int threads) {
-  (void)graph; (void)threads;
+  (void)graph;
+  (void)threads;
   return (size_t)(2 * op->attr.head_dim + op->attr.value_dim) * sizeof(double);
 }
 
-/* ---- over a cache ----------------------------------------------------------------------------------------------- */
+/* ---- over a cache ---------------------------------------------------------------------------- */
 
 /* The query in the latent space, and what it gathered there. */
 size_t rf_reference_attention_latent_kv_workspace(const rf_graph *graph, const rf_op *op, int threads) {
@@ -159,17 +180,21 @@ size_t rf_reference_attention_latent_kv_workspace(const rf_graph *graph, const r
   return 2 * (size_t)graph->tensor[op->input[1]].shape[1] * sizeof(double);
 }
 
-/* q, latent (n,C), turns (n,R), w (C,N(P+W)), cache (B,1,G,C+R), table, slots, positions -> ctx (n,NW), the cache */
+/* q, latent (n,C), turns (n,R), w (C,N(P+W)), cache (B,1,G,C+R), table, slots, positions -> ctx
+ * (n,NW), the cache */
 void rf_reference_attention_latent_kv(const rf_call *call) {
   latent l = latent_of(call);
-  rf_view said = in_view(call, 1), turns = in_view(call, 2), w = in_view(call, 3), ctx = out_view(call, 0), cache = out_view(call, 1);
+  rf_view said = in_view(call, 1), turns = in_view(call, 2), w = in_view(call, 3), ctx = out_view(call, 0),
+          cache = out_view(call, 1);
   const int32_t *table = ids(call, 5), *slots = ids(call, 6), *positions = ids(call, 7);
-  int64_t size = rf_in(call, 1)->shape[1], width = size + l.turned, page = rf_in(call, 4)->shape[2], columns = rf_in(call, 5)->shape[1];
+  int64_t size = rf_in(call, 1)->shape[1], width = size + l.turned, page = rf_in(call, 4)->shape[2],
+          columns = rf_in(call, 5)->shape[1];
   rf_view lse = out_view(call, 2);
-  int64_t rows = rows_in_use(call, l.rows), all = l.heads * l.pair, chips = call->op->attr.group > 1 ? call->op->attr.group : 1,
-          rank = rf_rank_of(call);
+  int64_t rows = rows_in_use(call, l.rows), all = l.heads * l.pair,
+          chips = call->op->attr.group > 1 ? call->op->attr.group : 1, rank = rf_rank_of(call);
   double *u = call->workspace, *o = u + size;
-#define ROW_OF(slot, position) (((int64_t)table[(slot)*columns + (position) / page] * page + (position) % page) * width)
+#define ROW_OF(slot, position) \
+  (((int64_t)table[(slot)*columns + (position) / page] * page + (position) % page) * width)
   for (int64_t r = 0; r < rows; r++) {
     if (slots[r] < 0 || positions[r] % chips != rank) continue;
     int64_t at = ROW_OF(slots[r], positions[r] / chips);
@@ -181,13 +206,16 @@ void rf_reference_attention_latent_kv(const rf_call *call) {
       double most = -INFINITY, sum = 0;
       for (int64_t c = 0; c < size; c++) {
         u[c] = o[c] = 0;
-        for (int64_t d = 0; d < l.plain && slots[r] >= 0; d++) u[c] += load(w, c * all + h * l.pair + d) * query_of(&l, r, h, d);
+        for (int64_t d = 0; d < l.plain && slots[r] >= 0; d++)
+          u[c] += load(w, c * all + h * l.pair + d) * query_of(&l, r, h, d);
       }
-      for (int64_t j = 0; j * chips + rank <= positions[r] && slots[r] >= 0; j++) { /* the sums so far shrink when a larger score comes */
+      /* the sums so far shrink when a larger score comes */
+      for (int64_t j = 0; j * chips + rank <= positions[r] && slots[r] >= 0; j++) {
         int64_t at = ROW_OF(slots[r], j);
         double s = 0;
         for (int64_t c = 0; c < size; c++) s += u[c] * load(cache, at + c);
-        for (int64_t c = 0; c < l.turned; c++) s += query_of(&l, r, h, l.plain + c) * load(cache, at + size + c);
+        for (int64_t c = 0; c < l.turned; c++)
+          s += query_of(&l, r, h, l.plain + c) * load(cache, at + size + c);
         s *= l.scale;
         double shrink = s > most ? exp(most - s) : 1;
         if (s > most) most = s;
@@ -197,7 +225,8 @@ void rf_reference_attention_latent_kv(const rf_call *call) {
       }
       for (int64_t c = 0; c < l.value; c++) {
         double value = 0;
-        for (int64_t i = 0; i < size && slots[r] >= 0; i++) value += sum > 0 ? o[i] / sum * load(w, i * all + h * l.pair + l.plain + c) : 0;
+        for (int64_t i = 0; i < size && slots[r] >= 0; i++)
+          value += sum > 0 ? o[i] / sum * load(w, i * all + h * l.pair + l.plain + c) : 0;
         store(ctx, (r * l.heads + h) * l.value + c, value);
       }
       if (lse.data) store(lse, r * l.heads + h, slots[r] < 0 ? 0 : most + log(sum));

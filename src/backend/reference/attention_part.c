@@ -1,4 +1,5 @@
-/* attention_part.c - attention of some of the queries over all keys, as plainly as it can be said: scores in double, softmax over one row at a time. */
+/* attention_part.c - attention of some of the queries over all keys, as plainly as it can be
+ * said: scores in double, softmax over one row at a time. */
 #include "backend/reference/kernels.h"
 
 #include <string.h>
@@ -25,7 +26,9 @@ static part part_of(const rf_call *call, int segments) {
 static int64_t q_at(const part *p, int64_t row, int64_t h) {
   return row * (p->attr->heads + 2 * p->attr->kv_heads) * p->attr->head_dim + h * p->attr->head_dim;
 }
-static int64_t ctx_at(const part *p, int64_t row, int64_t h) { return (row * p->attr->heads + h) * p->attr->head_dim; }
+static int64_t ctx_at(const part *p, int64_t row, int64_t h) {
+  return (row * p->attr->heads + h) * p->attr->head_dim;
+}
 /* `which` 0: keys, 1: values; of the head that query head h reads */
 static int64_t kv_at(const part *p, int64_t key, int which, int64_t h) {
   int64_t of = h / (p->attr->heads / p->attr->kv_heads);
@@ -39,7 +42,9 @@ static double dot(rf_view a, int64_t a_at, rf_view b, int64_t b_at, int64_t coun
 }
 
 static double score(const part *p, int64_t row, int64_t key, int64_t h) {
-  double sum = capped(p->attr->softcap, dot(p->qkv, q_at(p, row, h), p->kv, kv_at(p, key, 0, h), p->attr->head_dim) * (double)p->attr->scale);
+  double sum =
+      capped(p->attr->softcap, dot(p->qkv, q_at(p, row, h), p->kv, kv_at(p, key, 0, h), p->attr->head_dim) *
+                                   (double)p->attr->scale);
   return p->attr->softmax == RF_BF16 ? rounded(RF_BF16, sum) : sum;
 }
 
@@ -82,7 +87,8 @@ size_t rf_reference_attention_part_workspace(const rf_graph *graph, const rf_op 
 /* qkv, kv, ctx, lse, dctx, segments -> dq, dkv */
 void rf_reference_attention_part_bwd(const rf_call *call) {
   part p = part_of(call, 5);
-  rf_view ctx = in_view(call, 2), lse = in_view(call, 3), dctx = in_view(call, 4), dq = out_view(call, 0), dkv = out_view(call, 1);
+  rf_view ctx = in_view(call, 2), lse = in_view(call, 3), dctx = in_view(call, 4), dq = out_view(call, 0),
+          dkv = out_view(call, 1);
   int64_t dim = p.attr->head_dim, count = rf_tensor_count(rf_in(call, 1));
   double *row = call->workspace, *sums = row + dim;
   memset(sums, 0, (size_t)count * sizeof *sums);
@@ -93,8 +99,8 @@ void rf_reference_attention_part_bwd(const rf_call *call) {
       memset(row, 0, (size_t)dim * sizeof *row);
       for (int64_t j = first_key(&p, at); j <= at; j++) {
         double s = score(&p, r, j, h), weight = exp(s - load(lse, h * p.rows + r));
-        double ds =
-            weight * (dot(dctx, ctx_at(&p, r, h), p.kv, kv_at(&p, j, 1, h), dim) - delta) * (double)p.attr->scale * cap_slope(p.attr->softcap, s);
+        double ds = weight * (dot(dctx, ctx_at(&p, r, h), p.kv, kv_at(&p, j, 1, h), dim) - delta) *
+                    (double)p.attr->scale * cap_slope(p.attr->softcap, s);
         for (int64_t c = 0; c < dim; c++) {
           row[c] += ds * load(p.kv, kv_at(&p, j, 0, h) + c);
           sums[kv_at(&p, j, 0, h) + c] += ds * load(p.qkv, q_at(&p, r, h) + c);
@@ -110,8 +116,10 @@ void rf_reference_attention_part_bwd(const rf_call *call) {
 void rf_reference_kv_rows(const rf_call *call) {
   const rf_attr *attr = &call->op->attr;
   rf_view qkv = in_view(call, 0), kv = out_view(call, 0);
-  int64_t width = rf_in(call, 0)->shape[1], narrow = rf_out(call, 0)->shape[1], skip = (int64_t)attr->heads * attr->head_dim;
-  for (int64_t i = 0; i < rf_tensor_count(rf_out(call, 0)); i++) store(kv, i, load(qkv, i / narrow * width + skip + i % narrow));
+  int64_t width = rf_in(call, 0)->shape[1], narrow = rf_out(call, 0)->shape[1],
+          skip = (int64_t)attr->heads * attr->head_dim;
+  for (int64_t i = 0; i < rf_tensor_count(rf_out(call, 0)); i++)
+    store(kv, i, load(qkv, i / narrow * width + skip + i % narrow));
 }
 
 /* dq (n,NH), dkv (n,2KH) -> dqkv */
@@ -127,8 +135,8 @@ void rf_reference_kv_join(const rf_call *call) {
 /* parts (n,cNH), lse (n,cN) -> ctx (n,NH) */
 void rf_reference_attention_merge(const rf_call *call) {
   rf_view parts = in_view(call, 0), lse = in_view(call, 1), ctx = out_view(call, 0);
-  int64_t rows = rf_in(call, 0)->shape[0], heads = call->op->attr.heads, chips = rf_in(call, 1)->shape[1] / heads, width = rf_out(call, 0)->shape[1],
-          dim = width / heads;
+  int64_t rows = rf_in(call, 0)->shape[0], heads = call->op->attr.heads,
+          chips = rf_in(call, 1)->shape[1] / heads, width = rf_out(call, 0)->shape[1], dim = width / heads;
   for (int64_t i = 0; i < rows * heads; i++) {
     int64_t r = i / heads, h = i % heads;
     double most = -INFINITY, sum = 0;
@@ -137,7 +145,8 @@ void rf_reference_attention_merge(const rf_call *call) {
     for (int64_t c = 0; c < dim; c++) {
       double said = 0;
       for (int64_t p = 0; p < chips; p++)
-        said += exp(load(lse, (r * chips + p) * heads + h) - most) / sum * load(parts, ((r * chips + p) * heads + h) * dim + c);
+        said += exp(load(lse, (r * chips + p) * heads + h) - most) / sum *
+                load(parts, ((r * chips + p) * heads + h) * dim + c);
       store(ctx, i * dim + c, said);
     }
   }

@@ -1,4 +1,5 @@
-/* collective.c - collectives in a group of one chip, and what a host's memory holds: copies, and sums that continue. */
+/* collective.c - collectives in a group of one chip, and what a host's memory holds: copies, and
+ * sums that continue. */
 #include "backend/reference/kernels.h"
 
 #include <string.h>
@@ -34,6 +35,7 @@ void rf_reference_take_run(const rf_call *call) {
   for (int64_t d = 0; d < dim; d++) before *= x->shape[d];
   for (int64_t d = dim + 1; d < x->rank; d++) behind *= x->shape[d];
   for (int64_t i = 0; i < before; i++)
-    memcpy((char *)call->out[0] + i * mine * behind, (const char *)call->in[0] + (i * x->shape[dim] + rf_rank_of(call) * mine) * behind,
+    memcpy((char *)call->out[0] + i * mine * behind,
+           (const char *)call->in[0] + (i * x->shape[dim] + rf_rank_of(call) * mine) * behind,
            (size_t)(mine * behind));
 }

@@ -1,5 +1,6 @@
-/* element.h - what the reference kernels share: elements of any dtype as doubles, and arithmetic in a kernel's own precision.
- * A double holds every f32 and bf16 value and the product of two of them exactly, so one text serves all dtypes. */
+/* element.h - what the reference kernels share: elements of any dtype as doubles, and arithmetic
+ * in a kernel's own precision. A double holds every f32 and bf16 value and the product of two of
+ * them exactly, so one text serves all dtypes. */
 #ifndef RF_REFERENCE_ELEMENT_H
 #define RF_REFERENCE_ELEMENT_H
 
@@ -32,9 +33,12 @@ RF_UNUSED static double packed_value(rf_view view, int64_t i) {
   int64_t columns = view.tensor->shape[1], row = i / columns, column = i % columns, expert = 0;
   float value;
   rf_panels one = rf_panels_one(panels);
-  if (panels->experts > 0) { expert = row / panels->inner; row %= panels->inner; }
-  rf_panels_read(&one, (const char *)view.data + expert * rf_panels_bytes(&one), panels->outputs_first ? row : column,
-                 panels->outputs_first ? column : row, 1, &value);
+  if (panels->experts > 0) {
+    expert = row / panels->inner;
+    row %= panels->inner;
+  }
+  rf_panels_read(&one, (const char *)view.data + expert * rf_panels_bytes(&one),
+                 panels->outputs_first ? row : column, panels->outputs_first ? column : row, 1, &value);
   return value;
 }
 
@@ -68,7 +72,8 @@ RF_UNUSED static double rounded(rf_dtype dtype, double x) {
   return f;
 }
 
-/* `count` values of w from element `at` on, `step` from each other along the summed axis. Of a packed matrix they are one output's. */
+/* `count` values of w from element `at` on, `step` from each other along the summed axis. Of a
+ * packed matrix they are one output's. */
 RF_UNUSED static void along(rf_view w, int64_t at, int64_t step, int64_t count, float *values) {
   if (w.dtype != RF_PACKED) {
     for (int64_t i = 0; i < count; i++) values[i] = (float)load(w, at + i * step);
@@ -77,9 +82,13 @@ RF_UNUSED static void along(rf_view w, int64_t at, int64_t step, int64_t count, 
   const rf_panels *panels = &w.tensor->panels;
   rf_panels one = rf_panels_one(panels);
   int64_t columns = w.tensor->shape[1], row = at / columns, column = at % columns, expert = 0;
-  if (panels->experts > 0) { expert = row / panels->inner; row %= panels->inner; }
+  if (panels->experts > 0) {
+    expert = row / panels->inner;
+    row %= panels->inner;
+  }
   bool first = panels->outputs_first;
-  rf_panels_read(&one, (const char *)w.data + expert * rf_panels_bytes(&one), first ? row : column, first ? column : row, count, values);
+  rf_panels_read(&one, (const char *)w.data + expert * rf_panels_bytes(&one), first ? row : column,
+                 first ? column : row, count, values);
 }
 /* How many values of x share a scale before they meet those of w from element `at` on. */
 RF_UNUSED static int64_t rounded_block(rf_view w, int64_t at) {
@@ -90,11 +99,14 @@ RF_UNUSED static int64_t rounded_block(rf_view w, int64_t at) {
   return rf_fast_block_of(rf_panels_find(&one, panels->outputs_first ? at / columns : at % columns).type);
 }
 
-/* Arithmetic whose bits belong to an op's definition: f32, or f64 when `wide` (activations in f64). */
-/* Sum over k of x[x_at + k], rounded to 8 bits, times w[w_at + k w_step] (attr.fast): a block is a scale max|x| / 127 and
- * integers, halves to even; subnormal scales count as nothing, and a block that is not finite makes the sum NaN. Where w is int8: to two bytes, a block of
+/* Arithmetic whose bits belong to an op's definition: f32, or f64 when `wide` (activations in
+ * f64). */
+/* Sum over k of x[x_at + k], rounded to 8 bits, times w[w_at + k w_step] (attr.fast): a block is
+ * a scale max|x| / 127 and integers, halves to even; subnormal scales count as nothing, and a
+ * block that is not finite makes the sum NaN. Where w is int8: to two bytes, a block of
  * RF_FAST_INT8_BLOCK is a scale max|x| / 32639. */
-RF_UNUSED static double rounded_dot(rf_view x, int64_t x_at, rf_view w, int64_t w_at, int64_t w_step, int64_t inner) {
+RF_UNUSED static double rounded_dot(rf_view x, int64_t x_at, rf_view w, int64_t w_at, int64_t w_step,
+                                    int64_t inner) {
   bool wide = w.dtype == RF_PACKED && w.tensor->panels.part[0].type->number == RF_Q_INT8;
   int64_t block = wide ? RF_FAST_INT8_BLOCK : rounded_block(w, w_at);
   float levels = wide ? 32639.0f : 127.0f;
@@ -112,7 +124,8 @@ RF_UNUSED static double rounded_dot(rf_view x, int64_t x_at, rf_view w, int64_t 
     }
     float steps = most > 0 ? levels / most : 0.0f;
     if (isinf(steps)) most = steps = 0;
-    for (int64_t i = 0; i < count; i++) dot += (double)nearbyintf((float)load(x, x_at + k + i) * steps) * (double)values[i];
+    for (int64_t i = 0; i < count; i++)
+      dot += (double)nearbyintf((float)load(x, x_at + k + i) * steps) * (double)values[i];
     sum += finite ? (double)(most / levels) * dot : (double)NAN;
   }
   return (double)(float)sum;
@@ -121,13 +134,19 @@ RF_UNUSED static double rounded_dot(rf_view x, int64_t x_at, rf_view w, int64_t 
 RF_UNUSED static double exact_fma(bool wide, double a, double b, double sum) {
   return wide ? sum + a * b : (double)fmaf((float)a, (float)b, (float)sum);
 }
-RF_UNUSED static double exact_add(bool wide, double a, double b) { return wide ? a + b : (double)((float)a + (float)b); }
-RF_UNUSED static double exact_mul(bool wide, double a, double b) { return wide ? a * b : (double)((float)a * (float)b); }
+RF_UNUSED static double exact_add(bool wide, double a, double b) {
+  return wide ? a + b : (double)((float)a + (float)b);
+}
+RF_UNUSED static double exact_mul(bool wide, double a, double b) {
+  return wide ? a * b : (double)((float)a * (float)b);
+}
 
 RF_UNUSED static const int32_t *ids(const rf_call *call, int slot) { return call->in[slot]; }
 
 /* Rows in use out of a tensor's `bound` rows. */
-RF_UNUSED static int64_t rows_in_use(const rf_call *call, int64_t bound) { return rf_rows_of_walk(call->graph, bound, call->run->rows); }
+RF_UNUSED static int64_t rows_in_use(const rf_call *call, int64_t bound) {
+  return rf_rows_of_walk(call->graph, bound, call->run->rows);
+}
 
 /* Whether output `slot` continues the sum that is already there. */
 RF_UNUSED static bool adds(const rf_call *call, int slot) {
@@ -135,22 +154,31 @@ RF_UNUSED static bool adds(const rf_call *call, int slot) {
   return how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && call->run->micro > 0);
 }
 /* The value a sum into element i of output `slot` starts from. */
-RF_UNUSED static double start(const rf_call *call, int slot, rf_view view, int64_t i) { return adds(call, slot) ? load(view, i) : 0.0; }
+RF_UNUSED static double start(const rf_call *call, int slot, rf_view view, int64_t i) {
+  return adds(call, slot) ? load(view, i) : 0.0;
+}
 
-/* ---- functions that several ops apply ---------------------------------------------------------------------------- */
+/* ---- functions that several ops apply -------------------------------------------------------- */
 
 /* GELU in the tanh form, 0.5 u (1 + tanh(sqrt(2/pi) (u + 0.044715 u^3))), and its derivative. */
-RF_UNUSED static double gelu(double u) { return 0.5 * u * (1.0 + tanh(0.79788456080286535588 * (u + 0.044715 * u * u * u))); }
+RF_UNUSED static double gelu(double u) {
+  return 0.5 * u * (1.0 + tanh(0.79788456080286535588 * (u + 0.044715 * u * u * u)));
+}
 RF_UNUSED static double gelu_slope(double u) {
   double t = tanh(0.79788456080286535588 * (u + 0.044715 * u * u * u));
   return 0.5 * (1.0 + t) + 0.5 * u * (1.0 - t * t) * 0.79788456080286535588 * (1.0 + 3.0 * 0.044715 * u * u);
 }
 
 /* cap tanh(x / cap), and its derivative as a function of that value; cap 0: x itself. */
-RF_UNUSED static double capped(float cap, double x) { return cap > 0 ? (double)cap * tanh(x / (double)cap) : x; }
-RF_UNUSED static double cap_slope(float cap, double value) { return cap > 0 ? 1.0 - value / (double)cap * (value / (double)cap) : 1.0; }
+RF_UNUSED static double capped(float cap, double x) {
+  return cap > 0 ? (double)cap * tanh(x / (double)cap) : x;
+}
+RF_UNUSED static double cap_slope(float cap, double value) {
+  return cap > 0 ? 1.0 - value / (double)cap * (value / (double)cap) : 1.0;
+}
 
-/* drop(x) at (row, channel): 0, or x times 1/(1-p) in the kernel's own precision. Drawn anew wherever it is needed, never stored. */
+/* drop(x) at (row, channel): 0, or x times 1/(1-p) in the kernel's own precision. Drawn anew
+ * wherever it is needed, never stored. */
 RF_UNUSED static double drop(const rf_call *call, bool wide, int64_t row, int64_t channel, double x) {
   const rf_attr *attr = &call->op->attr;
   const rf_run_inputs *run = call->run;
@@ -158,8 +186,11 @@ RF_UNUSED static double drop(const rf_call *call, bool wide, int64_t row, int64_
   uint32_t words[4];
   int64_t step = attr->token_step > 0 ? attr->token_step : 1;
   if (attr->epilogue == RF_EPILOGUE_NONE) channel += rf_rank_of(call) * rf_in(call, 0)->shape[1];
-  rf_philox(rf_key(run->seed, (uint64_t)run->step, attr->site), (uint64_t)(run->first_token + row * step), (uint64_t)(channel / 4), words);
-  return rf_uniform(words[channel % 4]) >= attr->dropout ? exact_mul(wide, x, (double)(1.0f / (1.0f - attr->dropout))) : 0.0;
+  rf_philox(rf_key(run->seed, (uint64_t)run->step, attr->site), (uint64_t)(run->first_token + row * step),
+            (uint64_t)(channel / 4), words);
+  return rf_uniform(words[channel % 4]) >= attr->dropout
+             ? exact_mul(wide, x, (double)(1.0f / (1.0f - attr->dropout)))
+             : 0.0;
 }
 
 #endif

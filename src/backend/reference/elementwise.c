@@ -30,7 +30,8 @@ void rf_reference_gelu_erf_bwd(const rf_call *call) {
   rf_view u = in_view(call, 0), dg = in_view(call, 1), du = out_view(call, 0);
   int64_t count = elements(call, rf_in(call, 0));
   for (int64_t i = 0; i < count; i++) {
-    double x = load(u, i), slope = 0.5 * erfc(-x * M_SQRT1_2) + x * exp(-0.5 * x * x) * 0.5 * M_2_SQRTPI * M_SQRT1_2;
+    double x = load(u, i),
+           slope = 0.5 * erfc(-x * M_SQRT1_2) + x * exp(-0.5 * x * x) * 0.5 * M_2_SQRTPI * M_SQRT1_2;
     store(du, i, load(dg, i) * slope);
   }
 }
@@ -89,11 +90,13 @@ void rf_reference_add_dropout(const rf_call *call) {
     }
 }
 
-/* x (n,D) -> y (n,D) = drop(x), in front of adapters; as the backward of a dropout, the same draws again */
+/* x (n,D) -> y (n,D) = drop(x), in front of adapters; as the backward of a dropout, the same
+ * draws again */
 void rf_reference_dropout(const rf_call *call) {
   rf_view dy = in_view(call, 0), dh = out_view(call, 0);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1];
   bool wide = dh.dtype == RF_F64;
   for (int64_t r = 0; r < rows; r++)
-    for (int64_t c = 0; c < width; c++) store(dh, r * width + c, drop(call, wide, r, c, load(dy, r * width + c)));
+    for (int64_t c = 0; c < width; c++)
+      store(dh, r * width + c, drop(call, wide, r, c, load(dy, r * width + c)));
 }

@@ -1,7 +1,9 @@
 /* embed.c - token and position tables: lookup, and the sum of gradients back into their rows. */
 #include "backend/reference/kernels.h"
 
-static double token_scale(const rf_call *call) { return call->op->attr.scale == 0 ? 1 : (double)call->op->attr.scale; }
+static double token_scale(const rf_call *call) {
+  return call->op->attr.scale == 0 ? 1 : (double)call->op->attr.scale;
+}
 
 /* tokens (n), positions (n), wte (V,D), wpe (T,D)? -> x (n,D) */
 void rf_reference_embed(const rf_call *call) {
@@ -36,6 +38,7 @@ static void scatter(const rf_call *call, int slot, const int32_t *index, int64_t
 
 /* tokens (n), positions (n), dx (n,D) -> dwte (V,D), dwpe (T,D)? */
 void rf_reference_embed_bwd(const rf_call *call) {
-  scatter(call, 0, ids(call, 0), call->out[0] ? rf_rank_of(call) * rf_out(call, 0)->shape[0] : 0, token_scale(call));
+  scatter(call, 0, ids(call, 0), call->out[0] ? rf_rank_of(call) * rf_out(call, 0)->shape[0] : 0,
+          token_scale(call));
   scatter(call, 1, ids(call, 1), 0, 1);
 }

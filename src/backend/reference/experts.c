@@ -1,4 +1,5 @@
-/* experts.c - the router's choice, rows to their experts and back, and the experts' linear layers. */
+/* experts.c - the router's choice, rows to their experts and back, and the experts' linear
+ * layers. */
 #include "backend/reference/kernels.h"
 
 static double logit(rf_view logits, int64_t at) {
@@ -16,7 +17,8 @@ static double all_of(rf_view logits, int64_t row, int64_t experts) {
   return top + log(sum);
 }
 
-/* What experts are compared by: the logit, whose order is the softmax's, or with a choice or sigmoids the score and what joins it. */
+/* What experts are compared by: the logit, whose order is the softmax's, or with a choice or
+ * sigmoids the score and what joins it. */
 static double rank_of(const rf_call *call, int64_t row, int64_t e, double all) {
   rf_view logits = in_view(call, 0), choice = in_view(call, 1);
   double z = logit(logits, row + e);
@@ -33,8 +35,10 @@ static double group_rank(const rf_call *call, int64_t row, int64_t group, double
   for (int64_t e = group * size; e < (group + 1) * size; e++) {
     double rank = rank_of(call, row, e, all);
     if (scores) rank = sigmoid(rank);
-    if (rank > first) { second = first; first = rank; }
-    else if (rank > second) second = rank;
+    if (rank > first) {
+      second = first;
+      first = rank;
+    } else if (rank > second) second = rank;
   }
   return attr->router.sigmoid ? first + second : first;
 }
@@ -58,7 +62,8 @@ void rf_reference_route(const rf_call *call) {
   const rf_router *router = &attr->router;
   rf_view logits = in_view(call, 0), weights = out_view(call, 0);
   int32_t *chosen = call->out[1], *place = call->out[2], *starts = call->out[3];
-  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), experts = attr->experts, used = attr->experts_used;
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), experts = attr->experts,
+          used = attr->experts_used;
   double scale = router->scale > 0 ? (double)router->scale : 1;
   for (int64_t r = 0; r < rows; r++) {
     int64_t row = r * experts;
@@ -78,7 +83,8 @@ void rf_reference_route(const rf_call *call) {
       sum += router->sigmoid ? sigmoid(z) : exp(z - top);
     }
     for (int64_t j = 0; j < used; j++) {
-      double z = load(logits, row + chosen[r * used + j]), score = router->sigmoid ? sigmoid(z) : exp(z - (router->as_is ? all : top));
+      double z = load(logits, row + chosen[r * used + j]),
+             score = router->sigmoid ? sigmoid(z) : exp(z - (router->as_is ? all : top));
       store(weights, r * used + j, (router->as_is ? score : score / sum) * scale);
     }
   }
@@ -100,8 +106,10 @@ void rf_reference_route(const rf_call *call) {
 void rf_reference_route_bwd(const rf_call *call) {
   const rf_attr *attr = &call->op->attr;
   const rf_router *router = &attr->router;
-  rf_view logits = in_view(call, 0), weights = in_view(call, 1), dweights = in_view(call, 3), dlogits = out_view(call, 0);
-  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), experts = attr->experts, used = attr->experts_used;
+  rf_view logits = in_view(call, 0), weights = in_view(call, 1), dweights = in_view(call, 3),
+          dlogits = out_view(call, 0);
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), experts = attr->experts,
+          used = attr->experts_used;
   double scale = router->scale > 0 ? (double)router->scale : 1;
   for (int64_t r = 0; r < rows; r++) {
     double sum = 0, all = router->as_is && !router->sigmoid ? all_of(logits, r * experts, experts) : 0;
@@ -123,28 +131,35 @@ void rf_reference_route_bwd(const rf_call *call) {
 /* x (n,D), place -> rows (n*k,D) */
 void rf_reference_dispatch(const rf_call *call) {
   rf_view x = in_view(call, 0), sorted = out_view(call, 0);
-  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1], used = call->op->attr.experts_used;
-  for (int64_t i = 0; call->op->attr.part > 0 && i < rf_tensor_count(rf_out(call, 0)); i++) store(sorted, i, 0);
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1],
+          used = call->op->attr.experts_used;
+  for (int64_t i = 0; call->op->attr.part > 0 && i < rf_tensor_count(rf_out(call, 0)); i++)
+    store(sorted, i, 0);
   for (int64_t i = 0; i < rows * used; i++)
-    for (int64_t d = 0; d < width && ids(call, 1)[i] >= 0; d++) store(sorted, ids(call, 1)[i] * width + d, load(x, i / used * width + d));
+    for (int64_t d = 0; d < width && ids(call, 1)[i] >= 0; d++)
+      store(sorted, ids(call, 1)[i] * width + d, load(x, i / used * width + d));
 }
 
 /* drows (n*k,D), place -> dx (n,D) */
 void rf_reference_dispatch_bwd(const rf_call *call) {
   rf_view sorted = in_view(call, 0), dx = out_view(call, 0);
-  int64_t rows = rows_in_use(call, rf_out(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1], used = call->op->attr.experts_used;
+  int64_t rows = rows_in_use(call, rf_out(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1],
+          used = call->op->attr.experts_used;
   bool wide = dx.dtype == RF_F64;
   for (int64_t r = 0; r < rows; r++)
     for (int64_t d = 0; d < width; d++) {
       double sum = 0;
       for (int64_t j = 0; j < used; j++)
-        if (ids(call, 1)[r * used + j] >= 0) sum = exact_add(wide, sum, load(sorted, ids(call, 1)[r * used + j] * width + d));
+        if (ids(call, 1)[r * used + j] >= 0)
+          sum = exact_add(wide, sum, load(sorted, ids(call, 1)[r * used + j] * width + d));
       store(dx, r * width + d, sum);
     }
 }
 
 /* Runs of rows: run r is of expert r modulo their number. */
-static int64_t runs(const rf_call *call) { return call->op->attr.experts * (int64_t)(call->op->attr.group > 1 ? call->op->attr.group : 1); }
+static int64_t runs(const rf_call *call) {
+  return call->op->attr.experts * (int64_t)(call->op->attr.group > 1 ? call->op->attr.group : 1);
+}
 
 /* x (R,K), w (E*K,N), starts -> u (R,N) */
 void rf_reference_matmul_experts(const rf_call *call) {
@@ -158,7 +173,8 @@ void rf_reference_matmul_experts(const rf_call *call) {
         e = run % call->op->attr.experts;
         if (call->op->attr.fast) sum = rounded_dot(x, p * inner, w, e * inner * columns + n, columns, inner);
         else
-          for (int64_t i = 0; i < inner; i++) sum = exact_fma(wide, load(x, p * inner + i), load(w, (e * inner + i) * columns + n), sum);
+          for (int64_t i = 0; i < inner; i++)
+            sum = exact_fma(wide, load(x, p * inner + i), load(w, (e * inner + i) * columns + n), sum);
         store(u, p * columns + n, sum);
       }
 }
@@ -173,7 +189,8 @@ void rf_reference_matmul_experts_dx(const rf_call *call) {
       for (int64_t i = 0; i < inner; i++) {
         double sum = 0;
         e = run % call->op->attr.experts;
-        for (int64_t n = 0; n < columns; n++) sum = exact_fma(wide, load(dy, p * columns + n), load(w, (e * inner + i) * columns + n), sum);
+        for (int64_t n = 0; n < columns; n++)
+          sum = exact_fma(wide, load(dy, p * columns + n), load(w, (e * inner + i) * columns + n), sum);
         store(dx, p * inner + i, sum);
       }
 }
@@ -198,23 +215,28 @@ void rf_reference_matmul_experts_dw(const rf_call *call) {
 /* h (n*k,D), weights (n,k), place -> y (n,D) */
 void rf_reference_combine(const rf_call *call) {
   rf_view h = in_view(call, 0), weights = in_view(call, 1), y = out_view(call, 0);
-  int64_t rows = rows_in_use(call, rf_in(call, 1)->shape[0]), width = rf_in(call, 0)->shape[1], used = call->op->attr.experts_used;
+  int64_t rows = rows_in_use(call, rf_in(call, 1)->shape[0]), width = rf_in(call, 0)->shape[1],
+          used = call->op->attr.experts_used;
   bool wide = y.dtype == RF_F64;
   for (int64_t r = 0; r < rows; r++)
     for (int64_t d = 0; d < width; d++) {
       double sum = 0;
       for (int64_t i = r * used; i < (r + 1) * used; i++)
-        if (ids(call, 2)[i] >= 0) sum = exact_fma(wide, load(weights, i), load(h, ids(call, 2)[i] * width + d), sum);
+        if (ids(call, 2)[i] >= 0)
+          sum = exact_fma(wide, load(weights, i), load(h, ids(call, 2)[i] * width + d), sum);
       store(y, r * width + d, sum);
     }
 }
 
 /* h, weights, place, dy (n,D) -> dh (n*k,D)?, dweights (n,k)? */
 void rf_reference_combine_bwd(const rf_call *call) {
-  rf_view h = in_view(call, 0), weights = in_view(call, 1), dy = in_view(call, 3), dh = out_view(call, 0), dweights = out_view(call, 1);
-  int64_t rows = rows_in_use(call, rf_in(call, 1)->shape[0]), width = rf_in(call, 0)->shape[1], used = call->op->attr.experts_used;
+  rf_view h = in_view(call, 0), weights = in_view(call, 1), dy = in_view(call, 3), dh = out_view(call, 0),
+          dweights = out_view(call, 1);
+  int64_t rows = rows_in_use(call, rf_in(call, 1)->shape[0]), width = rf_in(call, 0)->shape[1],
+          used = call->op->attr.experts_used;
   bool wide = rf_in(call, 0)->dtype == RF_F64;
-  for (int64_t i = 0; dh.data && call->op->attr.part > 0 && i < rf_tensor_count(rf_out(call, 0)); i++) store(dh, i, 0);
+  for (int64_t i = 0; dh.data && call->op->attr.part > 0 && i < rf_tensor_count(rf_out(call, 0)); i++)
+    store(dh, i, 0);
   for (int64_t i = 0; i < rows * used; i++) {
     int64_t at = ids(call, 2)[i] * width, row = i / used * width;
     double sum = 0;

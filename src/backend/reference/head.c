@@ -1,12 +1,14 @@
-/* head.c - the output head: logits of chosen rows, and cross-entropy with its gradient, without an (n,V) array of logits.
- * A logit is an f32 chain like a matmul's plus the bias; it is not rounded to the activation dtype, because no tensor holds it. */
+/* head.c - the output head: logits of chosen rows, and cross-entropy with its gradient, without
+ * an (n,V) array of logits. A logit is an f32 chain like a matmul's plus the bias; it is not
+ * rounded to the activation dtype, because no tensor holds it. */
 #include "backend/reference/kernels.h"
 
 /* The operands that all ops of this file share: x (n,D), w (D,V) or (V,D), bias (V)?. */
 typedef struct head {
   rf_view x, w, bias;
   int64_t rows, width, vocab;
-  int64_t first, words; /* of a run of the vocabulary: its first word, and how many there are before its padding */
+  /* of a run of the vocabulary: its first word, and how many there are before its padding */
+  int64_t first, words;
   bool transpose, wide, fast;
   float cap;
 } head;
@@ -31,11 +33,15 @@ static head head_of(const rf_call *call) {
                 .cap = attr->softcap};
 }
 
-static int64_t weight_at(const head *of, int64_t d, int64_t v) { return of->transpose ? v * of->width + d : d * of->vocab + v; }
+static int64_t weight_at(const head *of, int64_t d, int64_t v) {
+  return of->transpose ? v * of->width + d : d * of->vocab + v;
+}
 
 static double logit(const head *of, int64_t r, int64_t v) {
   double sum = 0;
-  if (of->fast) sum = rounded_dot(of->x, r * of->width, of->w, weight_at(of, 0, v), of->transpose ? 1 : of->vocab, of->width);
+  if (of->fast)
+    sum = rounded_dot(of->x, r * of->width, of->w, weight_at(of, 0, v), of->transpose ? 1 : of->vocab,
+                      of->width);
   for (int64_t d = 0; d < of->width && !of->fast; d++)
     sum = exact_fma(of->wide, load(of->x, r * of->width + d), load(of->w, weight_at(of, d, v)), sum);
   return capped(of->cap, of->bias.data ? exact_add(of->wide, sum, load(of->bias, v)) : sum);
@@ -48,7 +54,8 @@ static double row_sum(const head *of, int64_t r, int32_t *best, double *most) {
     double value = logit(of, r, v);
     if (value > largest) {
       sum = sum * exp(largest - value);
-      largest = value; *best = (int32_t)v;
+      largest = value;
+      *best = (int32_t)v;
     }
     sum += exp(value - largest);
   }
@@ -73,22 +80,26 @@ static void loss_rows(const rf_call *call, const head *of, const int32_t *labels
   }
 }
 
-/* Workspace: the column of logit gradients (n) of one vocabulary entry, and the sums dx (n,D); head_loss_grad adds lse (n). */
+/* Workspace: the column of logit gradients (n) of one vocabulary entry, and the sums dx (n,D);
+ * head_loss_grad adds lse (n). */
 size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   const rf_tensor *x = &graph->tensor[op->input[0]];
   return (size_t)(x->shape[0] * (x->shape[1] + 2)) * sizeof(double);
 }
 
-/* dlogits = (softmax - onehot) * loss_scale, one vocabulary entry at a time; dx, dw and dbias go to slots `slot`, +1 and +2. */
+/* dlogits = (softmax - onehot) * loss_scale, one vocabulary entry at a time; dx, dw and dbias go
+ * to slots `slot`, +1 and +2. */
 static void gradients(const rf_call *call, const head *of, const int32_t *labels, rf_view lse, int slot) {
   rf_view dx = out_view(call, slot), dw = out_view(call, slot + 1), dbias = out_view(call, slot + 2);
   double *column = call->workspace, *sums = column + of->rows;
   for (int64_t i = 0; i < of->rows * of->width; i++) sums[i] = 0;
   for (int64_t v = 0; v < of->vocab; v++) {
     for (int64_t r = 0; r < of->rows; r++) {
-      double z = labels[r] < 0 ? 0.0 : logit(of, r, v), p = exp(z - load(lse, r)) - (labels[r] == of->first + v ? 1.0 : 0.0);
-      column[r] = labels[r] < 0 || v >= of->words ? 0.0 : p * (double)call->run->loss_scale * cap_slope(of->cap, z);
+      double z = labels[r] < 0 ? 0.0 : logit(of, r, v),
+             p = exp(z - load(lse, r)) - (labels[r] == of->first + v ? 1.0 : 0.0);
+      column[r] =
+          labels[r] < 0 || v >= of->words ? 0.0 : p * (double)call->run->loss_scale * cap_slope(of->cap, z);
     }
     for (int64_t d = 0; d < of->width; d++) {
       int64_t at = weight_at(of, d, v);
@@ -122,21 +133,27 @@ void rf_reference_head_part(const rf_call *call) {
     int32_t best = 0;
     double most = -INFINITY, sum = row_sum(&of, r, &best, &most);
     bool here = labels[r] >= of.first && labels[r] < of.first + of.words;
-    store(part, r * 4, of.words ? most : -1e30); store(part, r * 4 + 1, sum);
-    store(part, r * 4 + 2, here ? logit(&of, r, labels[r] - of.first) : 0); store(part, r * 4 + 3, (double)(of.first + best));
+    store(part, r * 4, of.words ? most : -1e30);
+    store(part, r * 4 + 1, sum);
+    store(part, r * 4 + 2, here ? logit(&of, r, labels[r] - of.first) : 0);
+    store(part, r * 4 + 3, (double)(of.first + best));
   }
 }
 
 /* parts (n,4c), labels (n) -> nll?, argmax?, lse?, logprob? */
 void rf_reference_head_merge(const rf_call *call) {
-  rf_view parts = in_view(call, 0), nll = out_view(call, 0), lse = out_view(call, 2), logprob = out_view(call, 3);
+  rf_view parts = in_view(call, 0), nll = out_view(call, 0), lse = out_view(call, 2),
+          logprob = out_view(call, 3);
   const int32_t *labels = ids(call, 1);
   int32_t *argmax = call->out[1];
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), columns = rf_in(call, 0)->shape[1];
   for (int64_t r = 0; r < rows; r++) {
     double most = -INFINITY, sum = 0, label = 0, best = 0;
     for (int64_t c = 0; c < columns; c += 4)
-      if (load(parts, r * columns + c) > most) { most = load(parts, r * columns + c); best = load(parts, r * columns + c + 3); }
+      if (load(parts, r * columns + c) > most) {
+        most = load(parts, r * columns + c);
+        best = load(parts, r * columns + c + 3);
+      }
     for (int64_t c = 0; c < columns; c += 4) {
       sum += load(parts, r * columns + c + 1) * exp(load(parts, r * columns + c) - most);
       label += load(parts, r * columns + c + 2);
@@ -155,7 +172,8 @@ void rf_reference_head_loss_bwd(const rf_call *call) {
   gradients(call, &of, ids(call, 3), in_view(call, 4), 0);
 }
 
-/* x, w, bias?, labels -> nll, argmax, dx, dw, dbias?: the pair above; lse is rounded as if a tensor had held it */
+/* x, w, bias?, labels -> nll, argmax, dx, dw, dbias?: the pair above; lse is rounded as if a
+ * tensor had held it */
 void rf_reference_head_loss_grad(const rf_call *call) {
   head of = head_of(call);
   double *space = call->workspace;
@@ -164,7 +182,8 @@ void rf_reference_head_loss_grad(const rf_call *call) {
   gradients(call, &of, ids(call, 3), lse, 2);
 }
 
-/* nll, argmax, labels -> metrics (4): sum of nll, labels that count, labels met, and one that stays 0 */
+/* nll, argmax, labels -> metrics (4): sum of nll, labels that count, labels met, and one that
+ * stays 0 */
 void rf_reference_loss_sum(const rf_call *call) {
   const int32_t *argmax = ids(call, 1), *labels = ids(call, 2);
   rf_view nll = in_view(call, 0), metrics = out_view(call, 0);
@@ -186,10 +205,12 @@ void rf_reference_head_logits(const rf_call *call) {
   const int32_t *rows = ids(call, 3);
   rf_view logits = out_view(call, 0);
   for (int64_t i = 0; i < rf_out(call, 0)->shape[0]; i++)
-    for (int64_t v = 0; v < of.vocab; v++) store(logits, i * of.vocab + v, rows[i] < 0 ? 0.0 : logit(&of, rows[i], v));
+    for (int64_t v = 0; v < of.vocab; v++)
+      store(logits, i * of.vocab + v, rows[i] < 0 ? 0.0 : logit(&of, rows[i], v));
   rf_view lse = out_view(call, 1);
   int32_t best;
-  for (int64_t i = 0; i < rf_out(call, 0)->shape[0] && lse.data; i++) store(lse, i, rows[i] < 0 ? 0.0 : row_lse(&of, rows[i], &best));
+  for (int64_t i = 0; i < rf_out(call, 0)->shape[0] && lse.data; i++)
+    store(lse, i, rows[i] < 0 ? 0.0 : row_lse(&of, rows[i], &best));
 }
 
 /* x, w, bias?, labels (n) -> logprob (n), top_ids (n,K)?, top_logprobs (n,K)? */
@@ -203,15 +224,20 @@ void rf_reference_head_score(const rf_call *call) {
     double lse = rounded(of.wide ? RF_F64 : RF_F32, row_lse(&of, r, &best)), before = INFINITY;
     store(logprob, r, labels[r] < 0 ? 0.0 : logit(&of, r, labels[r]) - lse);
     int64_t last = -1;
-    for (int64_t k = 0; k < most && (top_ids || top.data); k++) { /* the next in order behind (before, last) */
+    /* the next in order behind (before, last) */
+    for (int64_t k = 0; k < most && (top_ids || top.data); k++) {
       double largest = -INFINITY;
       int64_t at = -1;
       for (int64_t v = 0; v < of.vocab; v++) {
         double z = logit(&of, r, v);
         bool behind = z < before || (z == before && v > last);
-        if (behind && (at < 0 || z > largest)) { largest = z; at = v; }
+        if (behind && (at < 0 || z > largest)) {
+          largest = z;
+          at = v;
+        }
       }
-      before = largest; last = at;
+      before = largest;
+      last = at;
       if (top_ids) top_ids[r * most + k] = (int32_t)at;
       if (top.data) store(top, r * most + k, largest - lse);
     }

@@ -12,7 +12,8 @@ static int64_t joined_at(const rf_lora_parts *parts, int p) {
 void rf_reference_lora(const rf_call *call) {
   const rf_lora_parts *parts = &call->op->attr.lora;
   rf_view u = in_view(call, 0), h = in_view(call, 1), b = in_view(call, 2), y = out_view(call, 0);
-  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), columns = rf_in(call, 0)->shape[1], ranks = rf_in(call, 1)->shape[1];
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), columns = rf_in(call, 0)->shape[1],
+          ranks = rf_in(call, 1)->shape[1];
   int64_t joined = rf_in(call, 2)->shape[1];
   bool wide = y.dtype == RF_F64;
   double scale = (double)call->op->attr.scale;
@@ -22,7 +23,8 @@ void rf_reference_lora(const rf_call *call) {
       for (int64_t c = 0; c < parts->columns[p]; c++) {
         double sum = 0;
         for (int64_t j = 0; j < parts->rank; j++)
-          sum = exact_fma(wide, load(h, m * ranks + p * parts->rank + j), exact_mul(wide, scale, load(b, j * joined + joined_at(parts, p) + c)), sum);
+          sum = exact_fma(wide, load(h, m * ranks + p * parts->rank + j),
+                          exact_mul(wide, scale, load(b, j * joined + joined_at(parts, p) + c)), sum);
         int64_t at = m * columns + parts->at[p] + c;
         store(y, at, exact_add(wide, load(u, at), rounded(y.dtype, sum)));
       }
@@ -31,8 +33,10 @@ void rf_reference_lora(const rf_call *call) {
 /* dy (M,N), h (M,P r), b (r,S) -> dh (M,P r)?, db (r,S)? */
 void rf_reference_lora_bwd(const rf_call *call) {
   const rf_lora_parts *parts = &call->op->attr.lora;
-  rf_view dy = in_view(call, 0), h = in_view(call, 1), b = in_view(call, 2), dh = out_view(call, 0), db = out_view(call, 1);
-  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), columns = rf_in(call, 0)->shape[1], ranks = rf_in(call, 1)->shape[1];
+  rf_view dy = in_view(call, 0), h = in_view(call, 1), b = in_view(call, 2), dh = out_view(call, 0),
+          db = out_view(call, 1);
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), columns = rf_in(call, 0)->shape[1],
+          ranks = rf_in(call, 1)->shape[1];
   int64_t joined = rf_in(call, 2)->shape[1];
   bool wide = dy.dtype == RF_F64;
   double scale = (double)call->op->attr.scale;
@@ -42,13 +46,15 @@ void rf_reference_lora_bwd(const rf_call *call) {
       for (int64_t m = 0; m < rows && dh.data; m++) {
         double sum = 0;
         for (int64_t c = 0; c < parts->columns[p]; c++)
-          sum = exact_fma(wide, load(dy, m * columns + parts->at[p] + c), exact_mul(wide, scale, load(b, from + c)), sum);
+          sum = exact_fma(wide, load(dy, m * columns + parts->at[p] + c),
+                          exact_mul(wide, scale, load(b, from + c)), sum);
         store(dh, m * ranks + rank, sum);
       }
       for (int64_t c = 0; c < parts->columns[p] && db.data; c++) {
         double sum = start(call, 1, db, from + c);
         for (int64_t m = 0; m < rows; m++)
-          sum = exact_fma(wide, exact_mul(wide, scale, load(h, m * ranks + rank)), load(dy, m * columns + parts->at[p] + c), sum);
+          sum = exact_fma(wide, exact_mul(wide, scale, load(h, m * ranks + rank)),
+                          load(dy, m * columns + parts->at[p] + c), sum);
         store(db, from + c, sum);
       }
     }

@@ -1,5 +1,6 @@
-/* matmul.c - the matmul family. Each output element is one chain of f32 fused multiply-adds in ascending order of the summed index
- * (f64: a double sum), so these bits are the definition that every other kernel must give, but for bf16 with tiles (backend/cpu/gemm.h). */
+/* matmul.c - the matmul family. Each output element is one chain of f32 fused multiply-adds in
+ * ascending order of the summed index (f64: a double sum), so these bits are the definition that
+ * every other kernel must give, but for bf16 with tiles (backend/cpu/gemm.h). */
 #include "backend/reference/kernels.h"
 
 static int64_t weight_at(const rf_call *call, int64_t k, int64_t n, int64_t inner, int64_t columns) {
@@ -12,33 +13,42 @@ void rf_reference_matmul(const rf_call *call) {
   rf_view x = in_view(call, 0), w = in_view(call, 1), bias = in_view(call, 2), residual = in_view(call, 3);
   rf_view u = out_view(call, 0), out = out_view(call, 1);
   const rf_tensor *result = u.data ? rf_out(call, 0) : rf_out(call, 1);
-  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), inner = rf_in(call, 0)->shape[1], columns = result->shape[1];
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), inner = rf_in(call, 0)->shape[1],
+          columns = result->shape[1];
   bool wide = result->dtype == RF_F64;
   for (int64_t m = 0; m < rows; m++)
     for (int64_t n = 0; n < columns; n++) {
       double sum = 0;
-      if (attr->fast) sum = rounded_dot(x, m * inner, w, weight_at(call, 0, n, inner, columns), attr->transpose ? 1 : columns, inner);
+      if (attr->fast)
+        sum = rounded_dot(x, m * inner, w, weight_at(call, 0, n, inner, columns),
+                          attr->transpose ? 1 : columns, inner);
       else
-        for (int64_t k = 0; k < inner; k++) sum = exact_fma(wide, load(x, m * inner + k), load(w, weight_at(call, k, n, inner, columns)), sum);
+        for (int64_t k = 0; k < inner; k++)
+          sum = exact_fma(wide, load(x, m * inner + k), load(w, weight_at(call, k, n, inner, columns)), sum);
       if (bias.data && rf_rank_of(call) == 0) sum = exact_add(wide, sum, load(bias, n));
       int64_t at = m * columns + n;
       double value = rounded(result->dtype, sum);
       if (u.data) store(u, at, value);
       if (attr->epilogue == RF_EPILOGUE_GELU && out.data) store(out, at, gelu(value));
-      if (attr->epilogue == RF_EPILOGUE_RESIDUAL && out.data) store(out, at, exact_add(wide, load(residual, at), drop(call, wide, m, n, value)));
+      if (attr->epilogue == RF_EPILOGUE_RESIDUAL && out.data)
+        store(out, at, exact_add(wide, load(residual, at), drop(call, wide, m, n, value)));
     }
 }
 
-/* dy (M,N), w, u (M,K)? -> dx (M,K)?, du (M,K)?: dx = dy w^T; with u: du = dx rounded, times gelu'(u) */
+/* dy (M,N), w, u (M,K)? -> dx (M,K)?, du (M,K)?: dx = dy w^T; with u: du = dx rounded, times
+ * gelu'(u) */
 void rf_reference_matmul_dx(const rf_call *call) {
-  rf_view dy = in_view(call, 0), w = in_view(call, 1), u = in_view(call, 2), dx = out_view(call, 0), du = out_view(call, 1);
+  rf_view dy = in_view(call, 0), w = in_view(call, 1), u = in_view(call, 2), dx = out_view(call, 0),
+          du = out_view(call, 1);
   const rf_tensor *result = dx.data ? rf_out(call, 0) : rf_out(call, 1);
-  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), columns = rf_in(call, 0)->shape[1], inner = result->shape[1];
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), columns = rf_in(call, 0)->shape[1],
+          inner = result->shape[1];
   bool wide = result->dtype == RF_F64;
   for (int64_t m = 0; m < rows; m++)
     for (int64_t k = 0; k < inner; k++) {
       double sum = 0;
-      for (int64_t n = 0; n < columns; n++) sum = exact_fma(wide, load(dy, m * columns + n), load(w, weight_at(call, k, n, inner, columns)), sum);
+      for (int64_t n = 0; n < columns; n++)
+        sum = exact_fma(wide, load(dy, m * columns + n), load(w, weight_at(call, k, n, inner, columns)), sum);
       int64_t at = m * inner + k;
       double value = rounded(result->dtype, sum);
       double slope = u.data ? gelu_slope(load(u, at)) : 1.0;
@@ -47,16 +57,19 @@ void rf_reference_matmul_dx(const rf_call *call) {
     }
 }
 
-/* x (M,K), dy (M,N) -> dw like w, dbias (N)?: rows in ascending order, continuing the sum that is there when accumulating */
+/* x (M,K), dy (M,N) -> dw like w, dbias (N)?: rows in ascending order, continuing the sum that
+ * is there when accumulating */
 void rf_reference_matmul_dw(const rf_call *call) {
   rf_view x = in_view(call, 0), dy = in_view(call, 1), dw = out_view(call, 0), dbias = out_view(call, 1);
-  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), inner = rf_in(call, 0)->shape[1], columns = rf_in(call, 1)->shape[1];
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), inner = rf_in(call, 0)->shape[1],
+          columns = rf_in(call, 1)->shape[1];
   bool wide = rf_in(call, 0)->dtype == RF_F64;
   for (int64_t k = 0; k < inner && dw.data; k++)
     for (int64_t n = 0; n < columns; n++) {
       int64_t at = weight_at(call, k, n, inner, columns);
       double sum = start(call, 0, dw, at);
-      for (int64_t m = 0; m < rows; m++) sum = exact_fma(wide, load(x, m * inner + k), load(dy, m * columns + n), sum);
+      for (int64_t m = 0; m < rows; m++)
+        sum = exact_fma(wide, load(x, m * inner + k), load(dy, m * columns + n), sum);
       store(dw, at, sum);
     }
   for (int64_t n = 0; n < columns && dbias.data; n++) {

@@ -1,4 +1,5 @@
-/* table.c - one row per op of the op table, in its order. Every row accepts every op, dtype and shape. */
+/* table.c - one row per op of the op table, in its order. Every row accepts every op, dtype and
+ * shape. */
 #include "backend/reference/kernels.h"
 #include "backend/reference/reference.h"
 

@@ -1,9 +1,11 @@
-/* sheet.c - what a plan can see of the kernels of an accelerator that is known by its data sheet only: workspaces that depend on shapes alone, so
- * that no core count and no instruction set of the machine that plans goes into them. It computes nothing. */
+/* sheet.c - what a plan can see of the kernels of an accelerator that is known by its data sheet
+ * only: workspaces that depend on shapes alone, so that no core count and no instruction set of
+ * the machine that plans goes into them. It computes nothing. */
 #include "backend/backend.h"
 
-/* Logits of a training step stand in a panel of rows, as on the CPU: enough rows that reading the table once for each panel hides under the panel's
- * products (about 250 FLOPs a byte separate the two on the sheets' machines), more where the vocabulary is small. */
+/* Logits of a training step stand in a panel of rows, as on the CPU: enough rows that reading
+ * the table once for each panel hides under the panel's products (about 250 FLOPs a byte
+ * separate the two on the sheets' machines), more where the vocabulary is small. */
 enum { PANEL_BYTES = 64 << 20, PANEL_LEAST_ROWS = 256 };
 
 static size_t head_panel(const rf_graph *graph, const rf_op *op, int threads) {
@@ -15,7 +17,8 @@ static size_t head_panel(const rf_graph *graph, const rf_op *op, int threads) {
   return (size_t)panel * (size_t)(vocab + 1) * sizeof(float); /* and their lse */
 }
 
-/* dQ is summed over blocks of keys in f32, delta = dctx . ctx is one number for each row and head (FlashAttention-2, algorithm 2). */
+/* dQ is summed over blocks of keys in f32, delta = dctx . ctx is one number for each row and
+ * head (FlashAttention-2, algorithm 2). */
 static size_t attention_sums(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   const rf_tensor *qkv = &graph->tensor[op->input[0]];

@@ -2,8 +2,11 @@
 #include "graph/shard.h"
 
 /* Both gradients are the output's own tensor: no op. */
-static rf_status add_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
-  (void)graph; (void)op; (void)error;
+static rf_status add_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                              rf_error *error) {
+  (void)graph;
+  (void)op;
+  (void)error;
   for (int i = 0; i < 2; i++)
     if (grad_in[i] == RF_WANTED) grad_in[i] = grad_out[0];
   return RAFTER_OK;

@@ -1,13 +1,20 @@
-/* attention.c - causal (windowed, grouped) attention over packed segments, its backward, and attention over a KV cache. No (T,S) array exists. */
+/* attention.c - causal (windowed, grouped) attention over packed segments, its backward, and
+ * attention over a KV cache. No (T,S) array exists. */
 #include "graph/shard.h"
 
-static int64_t qkv_width(const rf_attr *attr) { return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim; }
+static int64_t qkv_width(const rf_attr *attr) {
+  return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim;
+}
 
 static rf_status attr_check(const rf_op *op, rf_error *error) {
   const rf_attr *attr = &op->attr;
-  if (attr->heads > 0 && attr->kv_heads > 0 && attr->head_dim > 0 && attr->heads % attr->kv_heads == 0 && attr->window >= 0) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, NULL, "bad heads (%s: expected heads a multiple of kv_heads, all > 0, got %d, %d, head_dim %d, window %d)",
-                 op->name, attr->heads, attr->kv_heads, attr->head_dim, attr->window);
+  if (attr->heads > 0 && attr->kv_heads > 0 && attr->head_dim > 0 && attr->heads % attr->kv_heads == 0 &&
+      attr->window >= 0)
+    return RAFTER_OK;
+  return RF_FAIL(
+      error, RAFTER_INVALID, NULL,
+      "bad heads (%s: expected heads a multiple of kv_heads, all > 0, got %d, %d, head_dim %d, window %d)",
+      op->name, attr->heads, attr->kv_heads, attr->head_dim, attr->window);
 }
 
 static rf_status attention_shape(rf_graph *graph, rf_op *op, rf_error *error) {
@@ -32,11 +39,12 @@ static rf_work attention_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-static rf_status attention_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+static rf_status attention_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                                    rf_error *error) {
   int inputs[] = {op->input[0], op->output[0], op->output[1], grad_out[0], op->input[1]};
   rf_attr attr = op->attr;
-  int id =
-      rf_graph_emit(graph, &RF_OP_ATTENTION_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5, (const int[]){RF_WANTED}, 1, &attr, error);
+  int id = rf_graph_emit(graph, &RF_OP_ATTENTION_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5,
+                         (const int[]){RF_WANTED}, 1, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   grad_in[0] = graph->op[id].output[0];
   return RAFTER_OK;
@@ -69,24 +77,29 @@ static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
 
 static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   const rf_attr *attr = &op->attr;
-  int64_t rows = rf_input_dim(graph, op, 0, 0), pages = rf_input_dim(graph, op, 1, 0), page = rf_input_dim(graph, op, 1, 2);
+  int64_t rows = rf_input_dim(graph, op, 0, 0), pages = rf_input_dim(graph, op, 1, 0),
+          page = rf_input_dim(graph, op, 1, 2);
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
   rf_dtype cache = rf_input_dtype(graph, op, 1);
   bool narrow = cache == RF_I8;
   RF_TRY(attr_check(op, error));
   RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(attr));
-  RF_IN(1, rf_dtype_is_narrow(cache) ? (int)cache : (int)RF_ANY_FLOAT, pages, 2, page, (int64_t)attr->kv_heads * attr->head_dim);
+  RF_IN(1, rf_dtype_is_narrow(cache) ? (int)cache : (int)RF_ANY_FLOAT, pages, 2, page,
+        (int64_t)attr->kv_heads * attr->head_dim);
   RF_IN(2, RF_I32, rf_input_dim(graph, op, 2, 0), rf_input_dim(graph, op, 2, 1));
   RF_IN(3, RF_I32, rows);
   RF_IN(4, RF_I32, rows);
   if (narrow != (op->input[5] != RF_NONE))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "an int8 cache has scales, another has none (attention_kv %s)", op->name);
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "an int8 cache has scales, another has none (attention_kv %s)", op->name);
   RF_IN(5, RF_F32, pages, 2, page, attr->kv_heads);
   RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, (int64_t)attr->heads * attr->head_dim);
   RF_OUT(3, RF_CLASS_ACTIVATION, rf_wide_dtype(dtype), rows, attr->heads);
   if (op->output[1] != op->input[1] || op->output[2] != op->input[5])
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "the cache is written where it stands (attention_kv %s: expected output cache = input cache)",
-                   op->name);
+    return RF_FAIL(
+        error, RAFTER_INVALID, NULL,
+        "the cache is written where it stands (attention_kv %s: expected output cache = input cache)",
+        op->name);
   return RAFTER_OK;
 }
 
@@ -96,34 +109,41 @@ double rf_cache_position_bytes(const rf_tensor *cache) {
   return (double)rf_tensor_bytes(&one);
 }
 
-bool rf_op_is_cached(const rf_op *op) { return op->def == &RF_OP_ATTENTION_KV || op->def == &RF_OP_ATTENTION_LATENT_KV; }
+bool rf_op_is_cached(const rf_op *op) {
+  return op->def == &RF_OP_ATTENTION_KV || op->def == &RF_OP_ATTENTION_LATENT_KV;
+}
 
 rf_cached rf_cached_of(const rf_graph *graph, const rf_op *op) {
   if (op->def == &RF_OP_ATTENTION_LATENT_KV) return rf_cached_latent(graph, op);
   const rf_tensor *cache = &graph->tensor[op->input[1]];
   double chips = op->attr.group > 1 ? op->attr.group : 1; /* of every position one chip has the keys */
-  double bytes = rf_cache_position_bytes(cache) + (op->input[5] >= 0 ? rf_cache_position_bytes(&graph->tensor[op->input[5]]) : 0);
+  double bytes = rf_cache_position_bytes(cache) +
+                 (op->input[5] >= 0 ? rf_cache_position_bytes(&graph->tensor[op->input[5]]) : 0);
   return (rf_cached){.flops_key = 4.0 * op->attr.heads * op->attr.head_dim / chips,
                      .position_bytes = bytes / chips,
                      .table = op->input[2],
                      .page = cache->shape[2] * (int64_t)chips};
 }
 
-/* At the bound: every row sees every position of its sequence. Extents below the bound scale this. */
+/* At the bound: every row sees every position of its sequence. Extents below the bound scale
+ * this. */
 rf_work rf_cached_work(const rf_graph *graph, const rf_op *op) {
   rf_cached cached = rf_cached_of(graph, op);
   const rf_tensor *table = &graph->tensor[cached.table];
-  double rows = (double)rf_input_dim(graph, op, 0, 0), slots = (double)table->shape[0], context = (double)(table->shape[1] * cached.page);
+  double rows = (double)rf_input_dim(graph, op, 0, 0), slots = (double)table->shape[0],
+         context = (double)(table->shape[1] * cached.page);
   if (graph->seq > 0 && (double)graph->seq < context) context = (double)graph->seq;
   double reach = op->attr.window > 0 && op->attr.window < context ? op->attr.window : context;
-  rf_work work = {.bytes_read = (double)rf_tensor_bytes(&graph->tensor[op->input[0]]) + cached.fixed_bytes + 8 * rows,
-                  .bytes_written = (double)rf_tensor_bytes(&graph->tensor[op->output[0]]) + rows * cached.position_bytes};
+  rf_work work = {
+      .bytes_read = (double)rf_tensor_bytes(&graph->tensor[op->input[0]]) + cached.fixed_bytes + 8 * rows,
+      .bytes_written = (double)rf_tensor_bytes(&graph->tensor[op->output[0]]) + rows * cached.position_bytes};
   work.bytes_read += (rows < slots ? rows : slots) * reach * cached.position_bytes;
   work.flops = work.flops_full = cached.flops_row * rows + cached.flops_key * rows * reach;
   return work;
 }
 
-/* Heads are dealt out; rows that stand on several chips of a batch come together, those of a sequence group in exchange for heads. */
+/* Heads are dealt out; rows that stand on several chips of a batch come together, those of a
+ * sequence group in exchange for heads. */
 static rf_status attention_shard(rf_sharding *s, rf_error *error) {
   rf_axes dealt = RF_AXIS_BIT(RF_AXIS_SEQUENCE), here = dealt | RF_AXIS_BIT(RF_AXIS_TENSOR);
   bool backward = s->op->def == &RF_OP_ATTENTION_BWD;
@@ -138,20 +158,26 @@ static rf_status attention_shard(rf_sharding *s, rf_error *error) {
   return rf_shard_heads(s, heads, error);
 }
 
-/* The cache has the heads that the chip computes: of rows that a sequence group shares out, in exchange for them. */
+/* The cache has the heads that the chip computes: of rows that a sequence group shares out, in
+ * exchange for them. */
 static rf_status attention_kv_shard(rf_sharding *s, rf_error *error) {
   rf_axes heads = s->in[0].split[1] | (s->in[0].split[0] & RF_AXIS_BIT(RF_AXIS_SEQUENCE));
-  s->in[0] = rf_spec_of(0, heads, RF_FORM_HEADS); s->out[0] = rf_spec_of(0, heads, RF_FORM_BLOCKS);
+  s->in[0] = rf_spec_of(0, heads, RF_FORM_HEADS);
+  s->out[0] = rf_spec_of(0, heads, RF_FORM_BLOCKS);
   return rf_shard_heads(s, heads, error);
 }
 
 const rf_op_def RF_OP_ATTENTION = {
     .name = "attention",
-    .formula = "row i of segment [a,b) (a = segments[s], b = segments[s+1], ends at n), head h, kv head h*K/N: keys j of the segment with "
-               "max(a, i-W+1) <= j <= i (W = window, 0: from a); s_j = scale*(q_i . k_j), then softcap*tanh(s_j/softcap) where there is one (rounded "
+    .formula = "row i of segment [a,b) (a = segments[s], b = segments[s+1], ends at n), head h, kv head "
+               "h*K/N: keys j of the segment with "
+               "max(a, i-W+1) <= j <= i (W = window, 0: from a); s_j = scale*(q_i . k_j), then "
+               "softcap*tanh(s_j/softcap) where there is one (rounded "
                "to bf16 when softmax is bf16); "
-               "m = max_j s_j; p_j = exp(s_j - m); ctx_i = round(sum_j p_j*v_j / sum_j p_j); lse[h,i] = m + log(sum_j p_j); key blocks of fixed "
-               "size from the segment's position 0, ascending, running m and sums, f32. A row holds N query heads, then K key, then K value heads",
+               "m = max_j s_j; p_j = exp(s_j - m); ctx_i = round(sum_j p_j*v_j / sum_j p_j); lse[h,i] = m + "
+               "log(sum_j p_j); key blocks of fixed "
+               "size from the segment's position 0, ascending, running m and sums, f32. A row holds N query "
+               "heads, then K key, then K value heads",
     .inputs = {"qkv (n,(N+2K)H)", "segments i32 (n+1)"},
     .outputs = {"ctx (n,NH)", "lse (N,n)"},
     .shape = attention_shape,
@@ -163,9 +189,11 @@ const rf_op_def RF_OP_ATTENTION = {
 
 const rf_op_def RF_OP_ATTENTION_BWD = {
     .name = "attention_bwd",
-    .formula = "with s_j as in attention: p_ij = exp(s_ij - lse[h,i]); delta_i = dctx_i . ctx_i; ds_ij = p_ij*(dctx_i . v_j - delta_i)*scale (times "
+    .formula = "with s_j as in attention: p_ij = exp(s_ij - lse[h,i]); delta_i = dctx_i . ctx_i; ds_ij = "
+               "p_ij*(dctx_i . v_j - delta_i)*scale (times "
                "1 - (s_ij/softcap)^2); "
-               "dq_i = sum_j ds_ij*k_j; dk_j = sum over the heads of its group and i of ds_ij*q_i; dv_j = the same of p_ij*dctx_i; rounded once; f32",
+               "dq_i = sum_j ds_ij*k_j; dk_j = sum over the heads of its group and i of ds_ij*q_i; dv_j = "
+               "the same of p_ij*dctx_i; rounded once; f32",
     .inputs = {"qkv (n,(N+2K)H)", "ctx (n,NH)", "lse (N,n)", "dctx (n,NH)", "segments i32 (n+1)"},
     .outputs = {"dqkv (n,(N+2K)H)"},
     .shape = attention_bwd_shape,
@@ -176,14 +204,19 @@ const rf_op_def RF_OP_ATTENTION_BWD = {
 
 const rf_op_def RF_OP_ATTENTION_KV = {
     .name = "attention_kv",
-    .formula =
-        "position p of slot s stands at row p mod G of page table[s, p div G]; first the k heads of row r are written there (cache[page,0]) and "
-        "its v heads (cache[page,1]), for every r; then row r attends keys 0..positions[r] of slots[r] (window as in attention), with "
-        "attention's formula, key blocks and bits; slots[r] = -1: the row writes nothing and its ctx is 0. Of a group of c chips one has the "
-        "positions p "
-        "with p mod c its place, p div c in place of p, and the row attends those (none: lse -inf). An i8 cache holds "
-        "rint(x * (127 / m)) and scale = m / 127 for every token and head, m its largest |x|, f32; what is attended is q * scale",
-    .inputs = {"qkv (n,(N+2K)H)", "cache (P,2,G,KH)", "table i32 (slots,C)", "slots i32 (n)", "positions i32 (n)", "scale f32 (P,2,G,K)?"},
+    .formula = "position p of slot s stands at row p mod G of page table[s, p div G]; first the k heads of "
+               "row r are written there (cache[page,0]) and "
+               "its v heads (cache[page,1]), for every r; then row r attends keys 0..positions[r] of "
+               "slots[r] (window as in attention), with "
+               "attention's formula, key blocks and bits; slots[r] = -1: the row writes nothing and its ctx "
+               "is 0. Of a group of c chips one has the "
+               "positions p "
+               "with p mod c its place, p div c in place of p, and the row attends those (none: lse -inf). "
+               "An i8 cache holds "
+               "rint(x * (127 / m)) and scale = m / 127 for every token and head, m its largest |x|, f32; "
+               "what is attended is q * scale",
+    .inputs = {"qkv (n,(N+2K)H)", "cache (P,2,G,KH)", "table i32 (slots,C)", "slots i32 (n)",
+               "positions i32 (n)", "scale f32 (P,2,G,K)?"},
     .outputs = {"ctx (n,NH)", "cache (P,2,G,KH)", "scale f32 (P,2,G,K)?", "lse (n,N)?"},
     .shape = attention_kv_shape,
     .work = rf_cached_work,

@@ -1,5 +1,6 @@
-/* attention_latent.c - latent attention (DeepSeek-V2, arXiv 2405.04434): the norm of the latent row, causal attention over keys and values made of
- * it, its backward, and attention over a cache of latent rows, which widens no key: the queries go to the latent space instead. */
+/* attention_latent.c - latent attention (DeepSeek-V2, arXiv 2405.04434): the norm of the latent
+ * row, causal attention over keys and values made of it, its backward, and attention over a
+ * cache of latent rows, which widens no key: the queries go to the latent space instead. */
 #include "graph/shard.h"
 
 /* R elements turn, P meet the latent keys, W are a value head's. */
@@ -17,21 +18,25 @@ static rf_status dims_of(const rf_graph *graph, const rf_op *op, latent_dims *d,
                      .value = a->value_dim,
                      .pair = a->head_dim - a->rope.dim + a->value_dim,
                      .dtype = rf_input_dtype(graph, op, 0)};
-  if (d->heads > 0 && d->turned > 0 && d->plain > 0 && d->value > 0 && a->softmax != RF_BF16 && a->softcap == 0 && a->window == 0) return RAFTER_OK;
-  return RF_FAIL(
-      error, RAFTER_INVALID, NULL,
-      "bad latent heads (%s: expected heads, rope dim below head_dim and value_dim above 0, f32 softmax, no softcap, no window; got %d, %d, %d, "
-      "%d)",
-      op->name, a->heads, a->rope.dim, a->head_dim, a->value_dim);
+  if (d->heads > 0 && d->turned > 0 && d->plain > 0 && d->value > 0 && a->softmax != RF_BF16 &&
+      a->softcap == 0 && a->window == 0)
+    return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, NULL,
+                 "bad latent heads (%s: expected heads, rope dim below head_dim and value_dim above 0, f32 "
+                 "softmax, no softcap, no window; got %d, %d, %d, "
+                 "%d)",
+                 op->name, a->heads, a->rope.dim, a->head_dim, a->value_dim);
 }
 
-/* ---- the latent row --------------------------------------------------------------------------------------------- */
+/* ---- the latent row -------------------------------------------------------------------------- */
 
 static rf_status norm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1), latent = rf_input_dim(graph, op, 1, 0);
+  int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1),
+          latent = rf_input_dim(graph, op, 1, 0);
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
   if (latent < 1 || latent >= width)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "nothing is left to turn (%s: expected a gain of 1 to %lld, got %lld)", op->name,
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "nothing is left to turn (%s: expected a gain of 1 to %lld, got %lld)", op->name,
                    (long long)width - 1, (long long)latent);
   RF_IN(0, RF_ANY_FLOAT, rows, width);
   RF_IN(1, RF_ANY_FLOAT, latent);
@@ -41,17 +46,21 @@ static rf_status norm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status norm_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
-  int inputs[] = {op->input[0], op->input[1], op->output[2], grad_out[0], grad_out[1]}, outputs[] = {grad_in[0], grad_in[1]};
+static rf_status norm_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                               rf_error *error) {
+  int inputs[] = {op->input[0], op->input[1], op->output[2], grad_out[0], grad_out[1]},
+      outputs[] = {grad_in[0], grad_in[1]};
   rf_attr attr = {.eps = op->attr.eps};
-  int id = rf_graph_emit(graph, &RF_OP_LATENT_NORM_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5, outputs, 2, &attr, error);
+  int id = rf_graph_emit(graph, &RF_OP_LATENT_NORM_BWD, rf_backward_name(graph, op, ""), op->section, inputs,
+                         5, outputs, 2, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   grad_in[0] = graph->op[id].output[0];
   return RAFTER_OK;
 }
 
 static rf_status norm_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1), latent = rf_input_dim(graph, op, 1, 0);
+  int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1),
+          latent = rf_input_dim(graph, op, 1, 0);
   rf_dtype dtype = rf_input_dtype(graph, op, 0), wide = rf_wide_dtype(dtype);
   RF_IN(0, RF_ANY_FLOAT, rows, width);
   RF_IN(1, RF_ANY_FLOAT, latent);
@@ -65,7 +74,8 @@ static rf_status norm_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 
 const rf_op_def RF_OP_LATENT_NORM = {
     .name = "latent_norm",
-    .formula = "rstd = 1/sqrt(sum_{c<C} x[r,c]^2 / C + eps); latent[r,c] = round(x[r,c]*rstd*gain[c]); turns[r,i] = x[r,C+i]; stats[r] = {rstd}; f32",
+    .formula = "rstd = 1/sqrt(sum_{c<C} x[r,c]^2 / C + eps); latent[r,c] = round(x[r,c]*rstd*gain[c]); "
+               "turns[r,i] = x[r,C+i]; stats[r] = {rstd}; f32",
     .inputs = {"x (n,C+R)", "gain (C)"},
     .outputs = {"latent (n,C)", "turns (n,R)", "stats (n,1)"},
     .shape = norm_shape,
@@ -77,9 +87,10 @@ const rf_op_def RF_OP_LATENT_NORM = {
 
 const rf_op_def RF_OP_LATENT_NORM_BWD = {
     .name = "latent_norm_bwd",
-    .formula =
-        "h[r,c] = x[r,c]*rstd[r]; g[r,c] = dlatent[r,c]*gain[c]; b[r] = sum_c g[r,c]*h[r,c] / C; dx[r,c] = round(rstd[r]*(g[r,c] - h[r,c]*b[r])); "
-        "dx[r,C+i] = dturns[r,i]; dgain[c] = sum_r dlatent[r,c]*h[r,c], rows ascending, from 0 (write) or the value there (add); f32",
+    .formula = "h[r,c] = x[r,c]*rstd[r]; g[r,c] = dlatent[r,c]*gain[c]; b[r] = sum_c g[r,c]*h[r,c] / C; "
+               "dx[r,c] = round(rstd[r]*(g[r,c] - h[r,c]*b[r])); "
+               "dx[r,C+i] = dturns[r,i]; dgain[c] = sum_r dlatent[r,c]*h[r,c], rows ascending, from 0 "
+               "(write) or the value there (add); f32",
     .inputs = {"x (n,C+R)", "gain (C)", "stats (n,1)", "dlatent (n,C)?", "dturns (n,R)?"},
     .outputs = {"dx (n,C+R)?", "dgain (C)?"},
     .shape = norm_bwd_shape,
@@ -88,7 +99,7 @@ const rf_op_def RF_OP_LATENT_NORM_BWD = {
     .tolerance = {1e-5f, 1e-2f},
 };
 
-/* ---- rows of text ----------------------------------------------------------------------------------------------- */
+/* ---- rows of text ---------------------------------------------------------------------------- */
 
 static rf_status attention_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   latent_dims d;
@@ -112,11 +123,14 @@ static rf_work attention_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-static rf_status attention_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
-  int inputs[] = {op->input[0], op->input[1], op->input[2], op->output[0], op->output[1], grad_out[0], op->input[3]};
+static rf_status attention_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                                    rf_error *error) {
+  int inputs[] = {op->input[0],  op->input[1], op->input[2], op->output[0],
+                  op->output[1], grad_out[0],  op->input[3]};
   rf_attr attr = op->attr;
   int outputs[] = {grad_in[0], grad_in[1], grad_in[2]};
-  int id = rf_graph_emit(graph, &RF_OP_ATTENTION_LATENT_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 7, outputs, 3, &attr, error);
+  int id = rf_graph_emit(graph, &RF_OP_ATTENTION_LATENT_BWD, rf_backward_name(graph, op, ""), op->section,
+                         inputs, 7, outputs, 3, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   for (int i = 0; i < 3; i++) grad_in[i] = graph->op[id].output[i];
   return RAFTER_OK;
@@ -141,7 +155,8 @@ static rf_status attention_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error
 /* Twice the forward's products (dQ, dK; dV, dP); the scores are computed again. */
 static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
   rf_work work = rf_work_bytes(graph, op);
-  double causal, square, scores = 2.0 * op->attr.heads * op->attr.head_dim, values = 2.0 * op->attr.heads * op->attr.value_dim;
+  double causal, square, scores = 2.0 * op->attr.heads * op->attr.head_dim,
+                         values = 2.0 * op->attr.heads * op->attr.value_dim;
   rf_attention_pairs(graph, rf_input_dim(graph, op, 0, 0), 0, &causal, &square);
   work.flops = 2 * (scores + values) * causal;
   work.flops_full = 2 * (scores + values) * square;
@@ -149,17 +164,22 @@ static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* Heads are dealt out, as in attention; the part of the keys that turned serves all of them, so its gradient is a sum over who has heads. */
+/* Heads are dealt out, as in attention; the part of the keys that turned serves all of them, so
+ * its gradient is a sum over who has heads. */
 static rf_status attention_shard(rf_sharding *s, rf_error *error) {
   bool backward = s->op->def == &RF_OP_ATTENTION_LATENT_BWD;
   rf_axes dealt = RF_AXIS_BIT(RF_AXIS_SEQUENCE), here = dealt | RF_AXIS_BIT(RF_AXIS_TENSOR);
   rf_axes rows = s->in[0].split[0] & (rf_axes)~here, heads = s->in[0].split[1] | (s->in[0].split[0] & dealt);
-  rf_spec mine = rf_spec_of(rows, heads, RF_FORM_BLOCKS), all = rf_spec_of(rows, 0, RF_FORM_BLOCKS), lse = rf_spec_of(heads, rows, RF_FORM_BLOCKS);
-  s->in[0] = s->in[1] = mine; s->in[2] = all;
+  rf_spec mine = rf_spec_of(rows, heads, RF_FORM_BLOCKS), all = rf_spec_of(rows, 0, RF_FORM_BLOCKS),
+          lse = rf_spec_of(heads, rows, RF_FORM_BLOCKS);
+  s->in[0] = s->in[1] = mine;
+  s->in[2] = all;
   s->out[0] = s->out[1] = mine;
   if (backward) {
-    s->in[3] = s->in[5] = mine; s->in[4] = lse;
-    s->out[2] = all; s->out[2].partial = heads;
+    s->in[3] = s->in[5] = mine;
+    s->in[4] = lse;
+    s->out[2] = all;
+    s->out[2].partial = heads;
   } else {
     s->out[1] = lse;
   }
@@ -168,7 +188,8 @@ static rf_status attention_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_ATTENTION_LATENT = {
     .name = "attention_latent",
-    .formula = "as attention over the keys 0..i of a segment, with s_j = scale*(q_i[h,:P] . kv_j[h,:P] + q_i[h,P:] . turns_j) and v_j = kv_j[h,P:]; "
+    .formula = "as attention over the keys 0..i of a segment, with s_j = scale*(q_i[h,:P] . kv_j[h,:P] + "
+               "q_i[h,P:] . turns_j) and v_j = kv_j[h,P:]; "
                "a row of q "
                "holds P + R numbers for each head, one of kv P + W; f32",
     .inputs = {"q (n,N(P+R))", "kv (n,N(P+W))", "turns (n,R)", "segments i32 (n+1)"},
@@ -182,10 +203,12 @@ const rf_op_def RF_OP_ATTENTION_LATENT = {
 
 const rf_op_def RF_OP_ATTENTION_LATENT_BWD = {
     .name = "attention_latent_bwd",
-    .formula =
-        "with s_j as in attention_latent: p_ij = exp(s_ij - lse[h,i]); ds_ij = p_ij*(dctx_i . v_j - dctx_i . ctx_i)*scale; dq_i = sum_j ds_ij*k_j; "
-        "dkv_j[h] = (sum_i ds_ij*q_i[:P], sum_i p_ij*dctx_i); dturns_j = sum over heads and i of ds_ij*q_i[P:]; rounded once; f32",
-    .inputs = {"q (n,N(P+R))", "kv (n,N(P+W))", "turns (n,R)", "ctx (n,NW)", "lse (N,n)", "dctx (n,NW)", "segments i32 (n+1)"},
+    .formula = "with s_j as in attention_latent: p_ij = exp(s_ij - lse[h,i]); ds_ij = p_ij*(dctx_i . v_j - "
+               "dctx_i . ctx_i)*scale; dq_i = sum_j ds_ij*k_j; "
+               "dkv_j[h] = (sum_i ds_ij*q_i[:P], sum_i p_ij*dctx_i); dturns_j = sum over heads and i of "
+               "ds_ij*q_i[P:]; rounded once; f32",
+    .inputs = {"q (n,N(P+R))", "kv (n,N(P+W))", "turns (n,R)", "ctx (n,NW)", "lse (N,n)", "dctx (n,NW)",
+               "segments i32 (n+1)"},
     .outputs = {"dq (n,N(P+R))?", "dkv (n,N(P+W))?", "dturns (n,R)?"},
     .shape = attention_bwd_shape,
     .work = attention_bwd_work,
@@ -193,12 +216,13 @@ const rf_op_def RF_OP_ATTENTION_LATENT_BWD = {
     .tolerance = {2e-5f, 2e-2f},
 };
 
-/* ---- over a cache ----------------------------------------------------------------------------------------------- */
+/* ---- over a cache ---------------------------------------------------------------------------- */
 
 static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   latent_dims d;
   RF_TRY(dims_of(graph, op, &d, error));
-  int64_t latent = rf_input_dim(graph, op, 1, 1), pages = rf_input_dim(graph, op, 4, 0), page = rf_input_dim(graph, op, 4, 2);
+  int64_t latent = rf_input_dim(graph, op, 1, 1), pages = rf_input_dim(graph, op, 4, 0),
+          page = rf_input_dim(graph, op, 4, 2);
   RF_IN(0, RF_ANY_FLOAT, d.rows, d.heads * (d.plain + d.turned));
   RF_IN(1, d.dtype, d.rows, latent);
   RF_IN(2, d.dtype, d.rows, d.turned);
@@ -210,25 +234,29 @@ static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error)
   RF_OUT(0, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.heads * d.value);
   RF_OUT(2, RF_CLASS_ACTIVATION, rf_wide_dtype(d.dtype), d.rows, d.heads);
   if (op->output[1] != op->input[4])
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "the cache is written where it stands (attention_latent_kv %s: expected output cache = input cache)",
-                   op->name);
+    return RF_FAIL(
+        error, RAFTER_INVALID, NULL,
+        "the cache is written where it stands (attention_latent_kv %s: expected output cache = input cache)",
+        op->name);
   return RAFTER_OK;
 }
 
 rf_cached rf_cached_latent(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *cache = &graph->tensor[op->input[4]];
-  double chips = op->attr.group > 1 ? op->attr.group : 1, heads = op->attr.heads, plain = op->attr.head_dim - op->attr.rope.dim,
-         latent = (double)rf_input_dim(graph, op, 1, 1);
+  double chips = op->attr.group > 1 ? op->attr.group : 1, heads = op->attr.heads,
+         plain = op->attr.head_dim - op->attr.rope.dim, latent = (double)rf_input_dim(graph, op, 1, 1);
   return (rf_cached){.flops_row = 2 * heads * latent * (plain + op->attr.value_dim),
                      .flops_key = 2 * heads * (2 * latent + op->attr.rope.dim) / chips,
                      .position_bytes = rf_cache_position_bytes(cache) / chips,
                      .table = op->input[5],
                      .page = cache->shape[2] * (int64_t)chips,
-                     .fixed_bytes = (double)rf_tensor_bytes(&graph->tensor[op->input[1]]) + (double)rf_tensor_bytes(&graph->tensor[op->input[2]]) +
+                     .fixed_bytes = (double)rf_tensor_bytes(&graph->tensor[op->input[1]]) +
+                                    (double)rf_tensor_bytes(&graph->tensor[op->input[2]]) +
                                     (double)rf_tensor_bytes(&graph->tensor[op->input[3]])};
 }
 
-/* A chip widens nothing but its own heads' part of w; the latent rows it has whole, as every chip of the group. */
+/* A chip widens nothing but its own heads' part of w; the latent rows it has whole, as every
+ * chip of the group. */
 static rf_status attention_kv_shard(rf_sharding *s, rf_error *error) {
   rf_axes heads = s->in[0].split[1] | (s->in[0].split[0] & RF_AXIS_BIT(RF_AXIS_SEQUENCE));
   s->in[0] = s->in[3] = s->out[0] = rf_spec_of(0, heads, RF_FORM_BLOCKS);
@@ -238,16 +266,18 @@ static rf_status attention_kv_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_ATTENTION_LATENT_KV = {
     .name = "attention_latent_kv",
-    .formula =
-        "position p of slot s stands at row p mod G of page table[s, p div G]; first (latent, turns) of row r is written there, for every r; then "
-        "row "
-        "r attends keys 0..positions[r] of slots[r]: u[h] = w[:,h,:P] q[h,:P]; s_j = scale*(u[h] . latent_j + q[h,P:] . turns_j); o[h] = sum_j "
-        "p_j*latent_j; "
-        "ctx[h] = round(o[h] w[:,h,P:]), which is attention_latent with kv = latent w, rounded once; slots[r] = -1: nothing is written and ctx is 0; "
-        "a group of chips "
-        "as in attention_kv",
-    .inputs = {"q (n,N(P+R))", "latent (n,C)", "turns (n,R)", "w (C,N(P+W))", "cache (B,1,G,C+R)", "table i32 (slots,T)", "slots i32 (n)",
-               "positions i32 (n)"},
+    .formula = "position p of slot s stands at row p mod G of page table[s, p div G]; first (latent, turns) "
+               "of row r is written there, for every r; then "
+               "row "
+               "r attends keys 0..positions[r] of slots[r]: u[h] = w[:,h,:P] q[h,:P]; s_j = scale*(u[h] . "
+               "latent_j + q[h,P:] . turns_j); o[h] = sum_j "
+               "p_j*latent_j; "
+               "ctx[h] = round(o[h] w[:,h,P:]), which is attention_latent with kv = latent w, rounded once; "
+               "slots[r] = -1: nothing is written and ctx is 0; "
+               "a group of chips "
+               "as in attention_kv",
+    .inputs = {"q (n,N(P+R))", "latent (n,C)", "turns (n,R)", "w (C,N(P+W))", "cache (B,1,G,C+R)",
+               "table i32 (slots,T)", "slots i32 (n)", "positions i32 (n)"},
     .outputs = {"ctx (n,NW)", "cache (B,1,G,C+R)", "lse (n,N)?"},
     .shape = attention_kv_shape,
     .work = rf_cached_work,

@@ -1,17 +1,22 @@
-/* attention_part.c - attention of a chip that has some of the tokens of every sequence (the context axis): its queries see the keys and values of all,
- * which were gathered. Tokens are dealt out one by one, so every chip has as many queries near a sequence's end as any other. */
+/* attention_part.c - attention of a chip that has some of the tokens of every sequence (the
+ * context axis): its queries see the keys and values of all, which were gathered. Tokens are
+ * dealt out one by one, so every chip has as many queries near a sequence's end as any other. */
 #include "graph/shard.h"
 
-static int64_t qkv_width(const rf_attr *attr) { return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim; }
+static int64_t qkv_width(const rf_attr *attr) {
+  return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim;
+}
 static int64_t q_width(const rf_attr *attr) { return (int64_t)attr->heads * attr->head_dim; }
 static int64_t kv_width(const rf_attr *attr) { return 2 * (int64_t)attr->kv_heads * attr->head_dim; }
 
 static rf_status attr_check(const rf_op *op, rf_error *error) {
   const rf_attr *attr = &op->attr;
-  if (attr->heads > 0 && attr->kv_heads > 0 && attr->head_dim > 0 && attr->heads % attr->kv_heads == 0 && attr->window >= 0 && attr->group >= 0)
+  if (attr->heads > 0 && attr->kv_heads > 0 && attr->head_dim > 0 && attr->heads % attr->kv_heads == 0 &&
+      attr->window >= 0 && attr->group >= 0)
     return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, NULL, "bad heads (%s: expected heads a multiple of kv_heads, all > 0, got %d, %d, head_dim %d)", op->name,
-                 attr->heads, attr->kv_heads, attr->head_dim);
+  return RF_FAIL(error, RAFTER_INVALID, NULL,
+                 "bad heads (%s: expected heads a multiple of kv_heads, all > 0, got %d, %d, head_dim %d)",
+                 op->name, attr->heads, attr->kv_heads, attr->head_dim);
 }
 
 static int64_t chips_of(const rf_attr *attr) { return attr->group > 1 ? attr->group : 1; }
@@ -66,7 +71,8 @@ static rf_status part_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 /* Pairs of all queries, of which every chip has its part. */
 static rf_work pairs_work(const rf_graph *graph, const rf_op *op, double products, double again) {
   rf_work work = rf_work_bytes(graph, op);
-  double causal, square, chips = (double)chips_of(&op->attr), per_pair = 2.0 * op->attr.heads * op->attr.head_dim;
+  double causal, square, chips = (double)chips_of(&op->attr),
+                         per_pair = 2.0 * op->attr.heads * op->attr.head_dim;
   rf_attention_pairs(graph, rf_input_dim(graph, op, 1, 0), op->attr.window, &causal, &square);
   work.flops = products * per_pair * causal / chips;
   work.flops_full = products * per_pair * square / chips;
@@ -76,12 +82,15 @@ static rf_work pairs_work(const rf_graph *graph, const rf_op *op, double product
 static rf_work part_work(const rf_graph *graph, const rf_op *op) { return pairs_work(graph, op, 2, 0); }
 static rf_work part_bwd_work(const rf_graph *graph, const rf_op *op) { return pairs_work(graph, op, 4, 1); }
 
-/* What each of c chips said of a row from the keys that it has, put together as if one had them all (flash-decoding: Dao et al. 2023). */
+/* What each of c chips said of a row from the keys that it has, put together as if one had them
+ * all (flash-decoding: Dao et al. 2023). */
 static rf_status merge_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1), chips = chips_of(&op->attr);
+  int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1),
+          chips = chips_of(&op->attr);
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
   if (op->attr.heads < 1 || width % (chips * op->attr.heads))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "parts do not fit (%s: expected %lld parts of %d heads, got %lld columns)", op->name,
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "parts do not fit (%s: expected %lld parts of %d heads, got %lld columns)", op->name,
                    (long long)chips, op->attr.heads, (long long)width);
   RF_IN(0, RF_ANY_FLOAT, rows, width);
   RF_IN(1, rf_wide_dtype(dtype), rows, chips * op->attr.heads);
@@ -91,8 +100,8 @@ static rf_status merge_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 
 const rf_op_def RF_OP_ATTENTION_MERGE = {
     .name = "attention_merge",
-    .formula =
-        "of c parts: m = max_p lse[r,p,h], w_p = exp(lse[r,p,h] - m); ctx[r,h,:] = round(sum_p w_p*parts[r,p,h,:] / sum_p w_p), p ascending; f32",
+    .formula = "of c parts: m = max_p lse[r,p,h], w_p = exp(lse[r,p,h] - m); ctx[r,h,:] = round(sum_p "
+               "w_p*parts[r,p,h,:] / sum_p w_p), p ascending; f32",
     .inputs = {"parts (n,cNH)", "lse (n,cN)"},
     .outputs = {"ctx (n,NH)"},
     .shape = merge_shape,
@@ -122,9 +131,9 @@ const rf_op_def RF_OP_KV_JOIN = {
 
 const rf_op_def RF_OP_ATTENTION_PART = {
     .name = "attention_part",
-    .formula =
-        "attention of the queries in qkv over the keys and values in kv: row i of the chip that is the c-th of its group stands for row i group + c "
-        "of kv and of the segments; elsewhere as attention",
+    .formula = "attention of the queries in qkv over the keys and values in kv: row i of the chip that is "
+               "the c-th of its group stands for row i group + c "
+               "of kv and of the segments; elsewhere as attention",
     .inputs = {"qkv (n,(N+2K)H)", "kv (S,2KH)", "segments i32 (S+1)"},
     .outputs = {"ctx (n,NH)", "lse (N,n)"},
     .shape = part_shape,
@@ -134,10 +143,11 @@ const rf_op_def RF_OP_ATTENTION_PART = {
 
 const rf_op_def RF_OP_ATTENTION_PART_BWD = {
     .name = "attention_part_bwd",
-    .formula =
-        "with rows as in attention_part: dq_i as in attention_bwd; dkv = what these queries give to the gradient of every key and value, which is a "
-        "sum over the chips of the group",
-    .inputs = {"qkv (n,(N+2K)H)", "kv (S,2KH)", "ctx (n,NH)", "lse (N,n)", "dctx (n,NH)", "segments i32 (S+1)"},
+    .formula = "with rows as in attention_part: dq_i as in attention_bwd; dkv = what these queries give to "
+               "the gradient of every key and value, which is a "
+               "sum over the chips of the group",
+    .inputs = {"qkv (n,(N+2K)H)", "kv (S,2KH)", "ctx (n,NH)", "lse (N,n)", "dctx (n,NH)",
+               "segments i32 (S+1)"},
     .outputs = {"dq (n,NH)", "dkv (S,2KH)"},
     .shape = part_bwd_shape,
     .work = part_bwd_work,

@@ -1,14 +1,17 @@
-/* collective.c - what chips exchange: all_gather, reduce_scatter, all_reduce, all_to_all, permute, send, recv; and what a chip lays down in its host's memory.
- * A group is the chips that differ only in the axes of `axes`; `group` says how many they are, and a group of one copies. Chips of a group stand in
- * the order of mesh.h. */
+/* collective.c - what chips exchange: all_gather, reduce_scatter, all_reduce, all_to_all,
+ * permute, send, recv; and what a chip lays down in its host's memory. A group is the chips that
+ * differ only in the axes of `axes`; `group` says how many they are, and a group of one copies.
+ * Chips of a group stand in the order of mesh.h. */
 #include "graph/ops/ops.h"
 
 static rf_status group_check(const rf_op *op, const rf_tensor *x, rf_error *error) {
   const rf_attr *attr = &op->attr;
-  if (attr->group < 1 || (attr->group > 1) != (attr->axes != 0) || attr->dim < 0 || attr->dim >= x->rank || attr->to < 0 || attr->to >= x->rank)
+  if (attr->group < 1 || (attr->group > 1) != (attr->axes != 0) || attr->dim < 0 || attr->dim >= x->rank ||
+      attr->to < 0 || attr->to >= x->rank)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "bad group (%s %s: expected chips and dimensions of a %d-dimensional tensor, got group %d, dimensions %d, %d)", op->def->name,
-                   op->name, x->rank, attr->group, attr->dim, attr->to);
+                   "bad group (%s %s: expected chips and dimensions of a %d-dimensional tensor, got group "
+                   "%d, dimensions %d, %d)",
+                   op->def->name, op->name, x->rank, attr->group, attr->dim, attr->to);
   return RAFTER_OK;
 }
 
@@ -16,7 +19,8 @@ static rf_status group_check(const rf_op *op, const rf_tensor *x, rf_error *erro
 static rf_status exchange_shape(rf_graph *graph, rf_op *op, bool gathers, bool splits, rf_error *error) {
   int id = op->input[0];
   if (id < 0 || id >= graph->tensor_count)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (%s %s: expected x, got none)", op->def->name, op->name);
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (%s %s: expected x, got none)", op->def->name,
+                   op->name);
   const rf_tensor x = graph->tensor[id]; /* a copy: the array may grow */
   const rf_attr *attr = &op->attr;
   int64_t dims[RF_MAX_RANK], group = attr->group;
@@ -26,21 +30,32 @@ static rf_status exchange_shape(rf_graph *graph, rf_op *op, bool gathers, bool s
   if (gathers) {
     int64_t most = dims[attr->dim] * group, whole = attr->whole > 0 ? attr->whole : most;
     if (whole > most || whole <= most - group)
-      return RF_FAIL(error, RAFTER_INVALID, NULL, "the parts do not make the whole (%s %s: expected %lld parts of %lld, got %lld)", op->def->name,
-                     op->name, (long long)group, (long long)((whole + group - 1) / group), (long long)dims[attr->dim]);
+      return RF_FAIL(error, RAFTER_INVALID, NULL,
+                     "the parts do not make the whole (%s %s: expected %lld parts of %lld, got %lld)",
+                     op->def->name, op->name, (long long)group, (long long)((whole + group - 1) / group),
+                     (long long)dims[attr->dim]);
     dims[attr->dim] = whole;
   }
   if (splits) {
     int64_t part = attr->part > 0 ? attr->part : (dims[split] + group - 1) / group;
     dims[split] = part;
   }
-  return rf_shape_output(graph, op, 0, x.class == RF_CLASS_WEIGHT ? RF_CLASS_COLLECTIVE : x.class, x.dtype, x.rank, dims, error);
+  return rf_shape_output(graph, op, 0, x.class == RF_CLASS_WEIGHT ? RF_CLASS_COLLECTIVE : x.class, x.dtype,
+                         x.rank, dims, error);
 }
 
-static rf_status gather_shape(rf_graph *graph, rf_op *op, rf_error *error) { return exchange_shape(graph, op, true, false, error); }
-static rf_status scatter_shape(rf_graph *graph, rf_op *op, rf_error *error) { return exchange_shape(graph, op, false, true, error); }
-static rf_status same_shape(rf_graph *graph, rf_op *op, rf_error *error) { return exchange_shape(graph, op, false, false, error); }
-static rf_status transpose_shape(rf_graph *graph, rf_op *op, rf_error *error) { return exchange_shape(graph, op, true, true, error); }
+static rf_status gather_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  return exchange_shape(graph, op, true, false, error);
+}
+static rf_status scatter_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  return exchange_shape(graph, op, false, true, error);
+}
+static rf_status same_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  return exchange_shape(graph, op, false, false, error);
+}
+static rf_status transpose_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  return exchange_shape(graph, op, true, true, error);
+}
 
 /* `sent_bytes` is the whole array of a group, as formulas for collectives count it. */
 static rf_work sends(const rf_graph *graph, const rf_op *op, double bytes) {
@@ -53,7 +68,8 @@ static rf_work gather_work(const rf_graph *graph, const rf_op *op) {
 }
 static rf_work reduce_work(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]];
-  double columns = (double)x->shape[x->rank - 1], share = op->def == &RF_OP_ALL_REDUCE ? (columns - (double)op->attr.part) / columns : 1;
+  double columns = (double)x->shape[x->rank - 1],
+         share = op->def == &RF_OP_ALL_REDUCE ? (columns - (double)op->attr.part) / columns : 1;
   return sends(graph, op, share * (double)rf_tensor_bytes(x));
 }
 static rf_work transpose_work(const rf_graph *graph, const rf_op *op) {
@@ -62,14 +78,15 @@ static rf_work transpose_work(const rf_graph *graph, const rf_op *op) {
 }
 static rf_work offload_work(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]];
-  double bytes = op->attr.part > 0 ? (double)op->attr.part * rf_cache_position_bytes(x) : (double)rf_tensor_bytes(x);
+  double bytes =
+      op->attr.part > 0 ? (double)op->attr.part * rf_cache_position_bytes(x) : (double)rf_tensor_bytes(x);
   return (rf_work){.bytes_read = bytes, .bytes_written = bytes, .sent_bytes = bytes};
 }
 
 const rf_op_def RF_OP_ALL_GATHER = {
     .name = "all_gather",
-    .formula =
-        "y = the x of all chips of the group, behind each other along dimension `dim` in the order of the mesh; what pads the last one is left out",
+    .formula = "y = the x of all chips of the group, behind each other along dimension `dim` in the order of "
+               "the mesh; what pads the last one is left out",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
     .shape = gather_shape,
@@ -79,8 +96,8 @@ const rf_op_def RF_OP_ALL_GATHER = {
 
 const rf_op_def RF_OP_REDUCE_SCATTER = {
     .name = "reduce_scatter",
-    .formula =
-        "y = this chip's run, along dimension `dim`, of the sum of the group's x, in chip order, f32; added to what is there where it accumulates",
+    .formula = "y = this chip's run, along dimension `dim`, of the sum of the group's x, in chip order, f32; "
+               "added to what is there where it accumulates",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
     .shape = scatter_shape,
@@ -90,8 +107,10 @@ const rf_op_def RF_OP_REDUCE_SCATTER = {
 
 const rf_op_def RF_OP_ALL_REDUCE = {
     .name = "all_reduce",
-    .formula = "y = the sum of the group's x in chip order, f32; with index 1: log(sum over the group of exp(x)); added to what is there where it "
-               "accumulates; where the group is part of its axes it is so many neighbours, and from column `part` on there is a sum, before it y = x",
+    .formula = "y = the sum of the group's x in chip order, f32; with index 1: log(sum over the group of "
+               "exp(x)); added to what is there where it "
+               "accumulates; where the group is part of its axes it is so many neighbours, and from column "
+               "`part` on there is a sum, before it y = x",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
     .shape = same_shape,
@@ -103,7 +122,8 @@ const rf_op_def RF_OP_ALL_REDUCE = {
 
 const rf_op_def RF_OP_ALL_TO_ALL = {
     .name = "all_to_all",
-    .formula = "chip i of the group gets the i-th run along dimension `to` of every chip's x, behind each other along dimension `dim`",
+    .formula = "chip i of the group gets the i-th run along dimension `to` of every chip's x, behind each "
+               "other along dimension `dim`",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
     .shape = transpose_shape,
@@ -129,7 +149,9 @@ static rf_status send_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 
 static rf_status recv_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   if (op->output[0] < 0 || op->output[0] >= graph->tensor_count)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "output not given (recv %s: expected a tensor id, its shape follows from no input)", op->name);
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "output not given (recv %s: expected a tensor id, its shape follows from no input)",
+                   op->name);
   return group_check(op, &graph->tensor[op->output[0]], error);
 }
 
@@ -138,15 +160,18 @@ static rf_work send_work(const rf_graph *graph, const rf_op *op) {
   return (rf_work){.bytes_read = bytes, .sent_bytes = op->attr.group > 1 ? bytes : 0};
 }
 
-/* What is sent is counted there, the sender's write into this memory with it; here only what is added to what is there. */
+/* What is sent is counted there, the sender's write into this memory with it; here only what is
+ * added to what is there. */
 static rf_work recv_work(const rf_graph *graph, const rf_op *op) {
-  double bytes = op->attr.accumulate[0] == RF_WRITE ? 0 : (double)rf_tensor_bytes(&graph->tensor[op->output[0]]);
+  double bytes =
+      op->attr.accumulate[0] == RF_WRITE ? 0 : (double)rf_tensor_bytes(&graph->tensor[op->output[0]]);
   return (rf_work){.bytes_read = bytes, .bytes_written = bytes};
 }
 
 const rf_op_def RF_OP_SEND = {
     .name = "send",
-    .formula = "x goes to the chip of stage `index` that stands at the same place of the other axes, where the recv of the same `site` takes it",
+    .formula = "x goes to the chip of stage `index` that stands at the same place of the other axes, where "
+               "the recv of the same `site` takes it",
     .inputs = {"x (..)"},
     .shape = send_shape,
     .work = send_work,
@@ -155,7 +180,8 @@ const rf_op_def RF_OP_SEND = {
 
 const rf_op_def RF_OP_RECV = {
     .name = "recv",
-    .formula = "y = what stage `index` sends for the same microbatch, added to what is there where it accumulates; in a group of one: 0",
+    .formula = "y = what stage `index` sends for the same microbatch, added to what is there where it "
+               "accumulates; in a group of one: 0",
     .outputs = {"y (..)"},
     .shape = recv_shape,
     .work = recv_work,
@@ -164,7 +190,8 @@ const rf_op_def RF_OP_RECV = {
 
 const rf_op_def RF_OP_OFFLOAD_OUT = {
     .name = "offload_out",
-    .formula = "y = x, laid down in the host's memory; of a cache (part > 0) only `part` rows are sent: the rest stands there already",
+    .formula = "y = x, laid down in the host's memory; of a cache (part > 0) only `part` rows are sent: the "
+               "rest stands there already",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
     .shape = same_shape,
@@ -189,7 +216,8 @@ static rf_work local_work(const rf_graph *graph, const rf_op *op) {
 
 const rf_op_def RF_OP_TAKE_RUN = {
     .name = "take_run",
-    .formula = "y = this chip's run of x along dimension `dim`, of what every chip of the group has: nothing is sent",
+    .formula = "y = this chip's run of x along dimension `dim`, of what every chip of the group has: nothing "
+               "is sent",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
     .shape = scatter_shape,

@@ -1,9 +1,11 @@
-/* dropout.c - dropout alone, which is its own backward, and with a residual. The mask is never stored: both draw it from (seed, step, site, token, channel). */
+/* dropout.c - dropout alone, which is its own backward, and with a residual. The mask is never
+ * stored: both draw it from (seed, step, site, token, channel). */
 #include "graph/shard.h"
 
 static rf_status probability_check(const rf_op *op, rf_error *error) {
   if (op->attr.dropout >= 0 && op->attr.dropout < 1) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, NULL, "dropout out of range (%s: expected 0 <= p < 1, got %g)", op->name, (double)op->attr.dropout);
+  return RF_FAIL(error, RAFTER_INVALID, NULL, "dropout out of range (%s: expected 0 <= p < 1, got %g)",
+                 op->name, (double)op->attr.dropout);
 }
 
 static rf_status dropped_shape(rf_graph *graph, rf_op *op, rf_error *error) {
@@ -11,40 +13,52 @@ static rf_status dropped_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return rf_shape_alike(graph, op, error);
 }
 
-/* The same elements of another tensor zeroed, the others scaled alike: what backward does to a gradient. */
-static rf_status drop_gradient(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+/* The same elements of another tensor zeroed, the others scaled alike: what backward does to a
+ * gradient. */
+static rf_status drop_gradient(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                               rf_error *error) {
   rf_attr attr = {.dropout = op->attr.dropout, .site = op->attr.site, .token_step = op->attr.token_step};
-  int id = rf_graph_emit(graph, &RF_OP_DROPOUT, rf_backward_name(graph, op, ""), op->section, grad_out, 1, (const int[]){RF_WANTED}, 1, &attr, error);
+  int id = rf_graph_emit(graph, &RF_OP_DROPOUT, rf_backward_name(graph, op, ""), op->section, grad_out, 1,
+                         (const int[]){RF_WANTED}, 1, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   *grad_in = graph->op[id].output[0];
   return RAFTER_OK;
 }
 
-static rf_status add_dropout_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+static rf_status add_dropout_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                                      rf_error *error) {
   if (grad_in[0] == RF_WANTED) grad_in[0] = grad_out[0];
   return grad_in[1] == RF_NONE ? RAFTER_OK : drop_gradient(graph, op, grad_out, &grad_in[1], error);
 }
 
-/* Rows of a chip along context are every n-th token, columns of one along tensor a run of the channels: each draws as what it is. */
+/* Rows of a chip along context are every n-th token, columns of one along tensor a run of the
+ * channels: each draws as what it is. */
 static rf_status dropout_shard(rf_sharding *s, rf_error *error) {
   rf_axes dealt = RF_AXIS_BIT(RF_AXIS_SEQUENCE);
   for (int i = 0; i < s->op->input_count; i++) /* heads that were dealt out come back as rows */
-    { s->in[i].split[0] |= s->in[i].split[1] & dealt; s->in[i].split[1] &= (rf_axes)~dealt; }
+  {
+    s->in[i].split[0] |= s->in[i].split[1] & dealt;
+    s->in[i].split[1] &= (rf_axes)~dealt;
+  }
   RF_TRY(rf_shard_pointwise(s, error));
   s->attr.axes = s->out[0].split[1];
   int64_t channels = s->graph->tensor[s->op->input[0]].shape[1], chips = rf_mesh_size(s->mesh, s->attr.axes);
   if (chips > 1 && channels % (4 * chips))
-    return RF_FAIL(error, RAFTER_INVALID, "set the adapters' dropout to 0, or choose fewer chips along tensor and sequence",
-                   "channels are drawn by fours and cannot be dealt out (%s: expected a multiple of %lld, got %lld)", s->op->name,
-                   (long long)(4 * chips), (long long)channels);
+    return RF_FAIL(
+        error, RAFTER_INVALID,
+        "set the adapters' dropout to 0, or choose fewer chips along tensor and sequence",
+        "channels are drawn by fours and cannot be dealt out (%s: expected a multiple of %lld, got %lld)",
+        s->op->name, (long long)(4 * chips), (long long)channels);
   s->attr.token_step = (int32_t)rf_mesh_size(s->mesh, s->out[0].split[0] & RF_AXIS_BIT(RF_AXIS_CONTEXT));
   return RAFTER_OK;
 }
 
 const rf_op_def RF_OP_ADD_DROPOUT = {
     .name = "add_dropout",
-    .formula = "y[r,c] = round(x[r,c] + drop(h[r,c])), f32; drop(v) = v*(1/(1-p)) if uniform(w) >= p else 0; w = word c%4 of "
-               "philox(key(seed, step, site), token, c/4), where axes cut the channels c counted over all, token = first_token + r token_step (0: "
+    .formula = "y[r,c] = round(x[r,c] + drop(h[r,c])), f32; drop(v) = v*(1/(1-p)) if uniform(w) >= p else 0; "
+               "w = word c%4 of "
+               "philox(key(seed, step, site), token, c/4), where axes cut the channels c counted over all, "
+               "token = first_token + r token_step (0: "
                "1), uniform(w) = (w >> 8) * 2^-24, p = dropout",
     .inputs = {"x (n,D)", "h (n,D)"},
     .outputs = {"y (n,D)"},
@@ -60,7 +74,8 @@ const rf_op_def RF_OP_ADD_DROPOUT = {
 
 const rf_op_def RF_OP_DROPOUT = {
     .name = "dropout",
-    .formula = "kept[r,c] = round(x[r,c]*(1/(1-p))) where add_dropout of the same site keeps (r,c), else 0; f32",
+    .formula =
+        "kept[r,c] = round(x[r,c]*(1/(1-p))) where add_dropout of the same site keeps (r,c), else 0; f32",
     .inputs = {"x (n,D)"},
     .outputs = {"kept (n,D)"},
     .shape = dropped_shape,

@@ -2,8 +2,10 @@
 #include "graph/shard.h"
 
 static rf_status embed_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t rows = rf_input_dim(graph, op, 0, 0), vocab = rf_input_dim(graph, op, 2, 0), width = rf_input_dim(graph, op, 2, 1);
-  rf_dtype table = rf_input_dtype(graph, op, 2), dtype = table == RF_PACKED || rf_dtype_is_narrow(table) ? op->attr.dtype : table;
+  int64_t rows = rf_input_dim(graph, op, 0, 0), vocab = rf_input_dim(graph, op, 2, 0),
+          width = rf_input_dim(graph, op, 2, 1);
+  rf_dtype table = rf_input_dtype(graph, op, 2),
+           dtype = table == RF_PACKED || rf_dtype_is_narrow(table) ? op->attr.dtype : table;
   RF_IN(0, RF_I32, rows);
   RF_IN(1, RF_I32, rows);
   RF_IN(2, RF_ANY_WEIGHT, vocab, width);
@@ -21,11 +23,13 @@ static rf_work embed_work(const rf_graph *graph, const rf_op *op) {
   return (rf_work){.bytes_read = 8 * rows + token + (op->input[3] >= 0 ? moved : 0), .bytes_written = moved};
 }
 
-static rf_status embed_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+static rf_status embed_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                                rf_error *error) {
   if (grad_in[2] == RF_NONE && grad_in[3] == RF_NONE) return RAFTER_OK;
   int inputs[] = {op->input[0], op->input[1], grad_out[0]}, outputs[] = {grad_in[2], grad_in[3]};
   rf_attr attr = {.scale = op->attr.scale};
-  int id = rf_graph_emit(graph, &RF_OP_EMBED_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 3, outputs, 2, &attr, error);
+  int id = rf_graph_emit(graph, &RF_OP_EMBED_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 3,
+                         outputs, 2, &attr, error);
   return id < 0 ? RAFTER_INVALID : RAFTER_OK;
 }
 
@@ -37,9 +41,12 @@ static rf_status embed_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   RF_IN(2, RF_ANY_FLOAT, rows, width);
   for (int i = 0; i < 2; i++) {
     if (op->output[i] == RF_WANTED)
-      return RF_FAIL(error, RAFTER_INVALID, NULL, "table gradient not given (embed_bwd %s: expected a tensor id, its height follows from no input)",
-                     op->name);
-    if (op->output[i] >= 0 && op->output[i] < graph->tensor_count) RF_OUT(i, RF_CLASS_GRADIENT, wide, graph->tensor[op->output[i]].shape[0], width);
+      return RF_FAIL(
+          error, RAFTER_INVALID, NULL,
+          "table gradient not given (embed_bwd %s: expected a tensor id, its height follows from no input)",
+          op->name);
+    if (op->output[i] >= 0 && op->output[i] < graph->tensor_count)
+      RF_OUT(i, RF_CLASS_GRADIENT, wide, graph->tensor[op->output[i]].shape[0], width);
   }
   return RAFTER_OK;
 }
@@ -52,17 +59,20 @@ static rf_work embed_bwd_work(const rf_graph *graph, const rf_op *op) {
     const rf_tensor *table = &graph->tensor[op->output[i]];
     double touched = rows * width * (double)rf_dtype_bytes(table->dtype);
     work.bytes_read += touched;
-    work.bytes_written += touched + (op->attr.accumulate[i] == RF_ACCUMULATE_ADD ? 0 : (double)rf_tensor_bytes(table));
+    work.bytes_written +=
+        touched + (op->attr.accumulate[i] == RF_ACCUMULATE_ADD ? 0 : (double)rf_tensor_bytes(table));
   }
   return work;
 }
 
-/* Of a table in runs of rows each chip looks up what it has: a sum over chips, to which the first adds the positions. */
+/* Of a table in runs of rows each chip looks up what it has: a sum over chips, to which the
+ * first adds the positions. */
 static rf_status embed_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   rf_axes rows = s->in[0].split[0], table = s->in[2].split[0];
   s->in[0] = s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
-  s->in[2] = rf_spec_of(table, 0, RF_FORM_BLOCKS); s->in[3] = (rf_spec){.split = {0}};
+  s->in[2] = rf_spec_of(table, 0, RF_FORM_BLOCKS);
+  s->in[3] = (rf_spec){.split = {0}};
   s->out[0] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
   s->out[0].partial = s->attr.axes = table;
   return RAFTER_OK;
@@ -72,7 +82,8 @@ static rf_status embed_bwd_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   rf_axes rows = s->in[0].split[0] & s->in[1].split[0], table = s->out[0].split[0];
   for (int i = 0; i < 3; i++) s->in[i] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
-  s->out[0] = rf_spec_of(table, 0, RF_FORM_BLOCKS); s->out[1] = (rf_spec){.split = {0}};
+  s->out[0] = rf_spec_of(table, 0, RF_FORM_BLOCKS);
+  s->out[1] = (rf_spec){.split = {0}};
   s->out[0].partial = s->out[1].partial = rows;
   s->attr.axes = table;
   return RAFTER_OK;
@@ -80,7 +91,8 @@ static rf_status embed_bwd_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_EMBED = {
     .name = "embed",
-    .formula = "x[r,d] = round(wte[tokens[r],d]*scale + wpe[positions[r],d]), in f32, scale 0 standing for 1; without wpe no sum; where axes "
+    .formula = "x[r,d] = round(wte[tokens[r],d]*scale + wpe[positions[r],d]), in f32, scale 0 standing for "
+               "1; without wpe no sum; where axes "
                "cut the table, tokens of other chips are 0 and the first chip adds wpe",
     .inputs = {"tokens i32 (n)", "positions i32 (n)", "wte (V,D)", "wpe (T,D)?"},
     .outputs = {"x (n,D)"},
@@ -93,9 +105,11 @@ const rf_op_def RF_OP_EMBED = {
 
 const rf_op_def RF_OP_EMBED_BWD = {
     .name = "embed_bwd",
-    .formula = "dwte[v,d] = sum over rows r ascending with tokens[r] == v of dx[r,d]*scale (0: 1); dwpe[t,d] = the same of dx[r,d] with positions[r] "
+    .formula = "dwte[v,d] = sum over rows r ascending with tokens[r] == v of dx[r,d]*scale (0: 1); dwpe[t,d] "
+               "= the same of dx[r,d] with positions[r] "
                "== t; f32 chains that "
-               "start at 0 (write) or at the value there (add); rows nobody looked up become 0 (write) or stay (add)",
+               "start at 0 (write) or at the value there (add); rows nobody looked up become 0 (write) or "
+               "stay (add)",
     .inputs = {"tokens i32 (n)", "positions i32 (n)", "dx (n,D)"},
     .outputs = {"dwte (V,D)", "dwpe (T,D)?"},
     .shape = embed_bwd_shape,

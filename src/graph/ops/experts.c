@@ -1,34 +1,46 @@
-/* experts.c - a layer of experts: the router's choice, rows brought to their experts, the experts' linear layers, the weighted sum of what they
- * say. No row is dropped and none is padded: n rows with k experts each are R = n k rows, sorted by expert, whoever is chosen how often. */
+/* experts.c - a layer of experts: the router's choice, rows brought to their experts, the
+ * experts' linear layers, the weighted sum of what they say. No row is dropped and none is
+ * padded: n rows with k experts each are R = n k rows, sorted by expert, whoever is chosen how
+ * often. */
 #include "graph/shard.h"
 
 #include <math.h>
 
 /* Rows sorted by expert, R = n k. */
 static int64_t sorted_rows(const rf_op *op, int64_t rows) { return rows * op->attr.experts_used; }
-/* Where experts stand on several chips each has room for `part` rows of a chip: R = E part, and what more there is has no place. */
-static int64_t placed_rows(const rf_op *op, int64_t rows) { return op->attr.part > 0 ? op->attr.experts * op->attr.part : sorted_rows(op, rows); }
+/* Where experts stand on several chips each has room for `part` rows of a chip: R = E part, and
+ * what more there is has no place. */
+static int64_t placed_rows(const rf_op *op, int64_t rows) {
+  return op->attr.part > 0 ? op->attr.experts * op->attr.part : sorted_rows(op, rows);
+}
 /* Runs of rows: of every expert, from every chip of its group. */
-static int64_t run_count(const rf_op *op) { return op->attr.experts * (int64_t)(op->attr.group > 1 ? op->attr.group : 1); }
+static int64_t run_count(const rf_op *op) {
+  return op->attr.experts * (int64_t)(op->attr.group > 1 ? op->attr.group : 1);
+}
 
 static rf_status check_experts(const rf_op *op, rf_error *error) {
   int experts = op->attr.experts, used = op->attr.experts_used;
   if (experts >= 1 && used >= 1 && used <= run_count(op) && used <= RF_EXPERTS_USED_MOST) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, NULL, "no such choice of experts (%s: expected 1 to %d of them used, got %d of %d)", op->name,
+  return RF_FAIL(error, RAFTER_INVALID, NULL,
+                 "no such choice of experts (%s: expected 1 to %d of them used, got %d of %d)", op->name,
                  RF_EXPERTS_USED_MOST, used, experts);
 }
 
-/* ---- the router's choice ---------------------------------------------------------------------------------------- */
+/* ---- the router's choice --------------------------------------------------------------------- */
 
-/* Whole groups, of which enough are used to choose k experts from, and of two experts at least where the best two speak for a group. */
+/* Whole groups, of which enough are used to choose k experts from, and of two experts at least
+ * where the best two speak for a group. */
 static rf_status check_router(const rf_op *op, rf_error *error) {
   const rf_router *r = &op->attr.router;
   int experts = op->attr.experts;
-  if (r->groups == 0 || (r->groups > 0 && experts % r->groups == 0 && r->groups_used >= 1 && r->groups_used <= r->groups &&
-                         experts / r->groups * r->groups_used >= op->attr.experts_used && (!r->sigmoid || experts / r->groups >= 2)))
+  if (r->groups == 0 ||
+      (r->groups > 0 && experts % r->groups == 0 && r->groups_used >= 1 && r->groups_used <= r->groups &&
+       experts / r->groups * r->groups_used >= op->attr.experts_used &&
+       (!r->sigmoid || experts / r->groups >= 2)))
     return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, NULL, "no such groups of experts (%s: %d experts cannot stand in %d groups of which %d are used)", op->name,
-                 experts, r->groups, r->groups_used);
+  return RF_FAIL(error, RAFTER_INVALID, NULL,
+                 "no such groups of experts (%s: %d experts cannot stand in %d groups of which %d are used)",
+                 op->name, experts, r->groups, r->groups_used);
 }
 
 static rf_status route_shape(rf_graph *graph, rf_op *op, rf_error *error) {
@@ -37,17 +49,20 @@ static rf_status route_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   RF_TRY(check_router(op, error));
   RF_IN(0, RF_ANY_FLOAT, rows, (int64_t)op->attr.experts);
   RF_IN(1, RF_ANY_FLOAT, (int64_t)op->attr.experts);
-  RF_OUT(0, RF_CLASS_ACTIVATION, rf_wide_dtype(rf_input_dtype(graph, op, 0)), rows, (int64_t)op->attr.experts_used);
+  RF_OUT(0, RF_CLASS_ACTIVATION, rf_wide_dtype(rf_input_dtype(graph, op, 0)), rows,
+         (int64_t)op->attr.experts_used);
   RF_OUT(1, RF_CLASS_ACTIVATION, RF_I32, sorted_rows(op, rows));
   RF_OUT(2, RF_CLASS_ACTIVATION, RF_I32, sorted_rows(op, rows));
   RF_OUT(3, RF_CLASS_ACTIVATION, RF_I32, (int64_t)op->attr.experts + 1);
   return RAFTER_OK;
 }
 
-static rf_status route_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+static rf_status route_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                                rf_error *error) {
   int inputs[] = {op->input[0], op->output[0], op->output[1], grad_out[0]}, outputs[] = {grad_in[0]};
   rf_attr attr = op->attr;
-  int id = rf_graph_emit(graph, &RF_OP_ROUTE_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 4, outputs, 1, &attr, error);
+  int id = rf_graph_emit(graph, &RF_OP_ROUTE_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 4,
+                         outputs, 1, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   grad_in[0] = graph->op[id].output[0];
   return RAFTER_OK;
@@ -65,8 +80,11 @@ static rf_status route_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Chips that hold runs of the experts' widths see the same rows: all of them route all rows of the group, and what they say is summed. */
-static rf_axes rows_of_group(const rf_spec *rows) { return rows->split[0] & (rf_axes)~RF_AXIS_BIT(RF_AXIS_TENSOR); }
+/* Chips that hold runs of the experts' widths see the same rows: all of them route all rows of
+ * the group, and what they say is summed. */
+static rf_axes rows_of_group(const rf_spec *rows) {
+  return rows->split[0] & (rf_axes)~RF_AXIS_BIT(RF_AXIS_TENSOR);
+}
 
 /* Rows that an expert takes of a chip, where experts stand on several. */
 static void give_room(rf_sharding *s, int64_t whole_rows, rf_axes rows) {
@@ -78,7 +96,9 @@ static void give_room(rf_sharding *s, int64_t whole_rows, rf_axes rows) {
   if (s->attr.part < 1) s->attr.part = 1;
   s->attr.fill = (float)(share / (double)s->attr.part);
 }
-static int64_t whole_dim(const rf_sharding *s, int slot) { return s->graph->tensor[s->op->input[slot]].shape[0]; }
+static int64_t whole_dim(const rf_sharding *s, int slot) {
+  return s->graph->tensor[s->op->input[slot]].shape[0];
+}
 
 static rf_status route_shard(rf_sharding *s, rf_error *error) {
   (void)error;
@@ -116,7 +136,8 @@ static rf_status combine_shard(rf_sharding *s, rf_error *error) {
 static rf_axes own_experts(rf_sharding *s, const rf_spec *w) {
   give_room(s, whole_dim(s, 0) / s->attr.experts_used, rows_of_group(&s->in[0]));
   rf_axes axes = w->split[0] & RF_AXIS_BIT(RF_AXIS_EXPERT);
-  s->attr.group = (int32_t)rf_mesh_size(s->mesh, axes); s->attr.experts /= s->attr.group;
+  s->attr.group = (int32_t)rf_mesh_size(s->mesh, axes);
+  s->attr.experts /= s->attr.group;
   return axes;
 }
 
@@ -126,12 +147,17 @@ static rf_status experts_product_shard(rf_sharding *s, rf_error *error) {
   int k = s->op->def == &RF_OP_MATMUL_EXPERTS ? 0 : 1, n = 1 - k;
   rf_axes experts = own_experts(s, &s->in[1]);
   s->in[1].split[0] &= (rf_axes)~experts;
-  rf_axes sum = s->in[0].split[1] & s->in[1].split[k], columns = s->in[1].split[n], rows = rows_of_group(&s->in[0]);
+  rf_axes sum = s->in[0].split[1] & s->in[1].split[k], columns = s->in[1].split[n],
+          rows = rows_of_group(&s->in[0]);
   rf_spec w = {.split = {0}};
-  w.split[k] = sum; w.form[k] = s->in[1].form[k]; w.split[n] = columns; w.form[n] = s->in[1].form[n];
+  w.split[k] = sum;
+  w.form[k] = s->in[1].form[k];
+  w.split[n] = columns;
+  w.form[n] = s->in[1].form[n];
   w.split[0] |= experts;
   s->in[0] = rf_spec_of(rows, sum, (rf_form)s->in[0].form[1]);
-  s->in[1] = w; s->in[2] = (rf_spec){.split = {0}};
+  s->in[1] = w;
+  s->in[2] = (rf_spec){.split = {0}};
   s->out[0] = rf_spec_of(rows, columns, n == 1 ? (rf_form)w.form[1] : RF_FORM_BLOCKS);
   s->out[0].partial = sum;
   s->keeps_sums = true;
@@ -140,25 +166,32 @@ static rf_status experts_product_shard(rf_sharding *s, rf_error *error) {
 
 static rf_status experts_dw_shard(rf_sharding *s, rf_error *error) {
   (void)error;
-  rf_axes experts = own_experts(s, &s->out[0]), rows = rows_of_group(&s->in[0]), x = s->in[0].split[1], dy = s->in[1].split[1];
+  rf_axes experts = own_experts(s, &s->out[0]), rows = rows_of_group(&s->in[0]), x = s->in[0].split[1],
+          dy = s->in[1].split[1];
   s->in[0].split[0] = s->in[1].split[0] = rows;
   s->in[0].partial = s->in[1].partial = 0;
   s->in[2] = (rf_spec){.split = {0}};
-  s->out[0] =
-      (rf_spec){.split = {x | experts, dy}, .partial = rows & (rf_axes)~experts, .form = {x ? RF_FORM_EACH : RF_FORM_BLOCKS, s->in[1].form[1]}};
+  s->out[0] = (rf_spec){.split = {x | experts, dy},
+                        .partial = rows & (rf_axes)~experts,
+                        .form = {x ? RF_FORM_EACH : RF_FORM_BLOCKS, s->in[1].form[1]}};
   return RAFTER_OK;
 }
 
 const rf_op_def RF_OP_ROUTE = {
     .name = "route",
-    .formula =
-        "experts[r k + j] = the expert of the j-th largest logits[r,:], of equal ones the lower; weights[r,j] = exp(logits[r,experts]) / "
-        "sum_i exp(logits[r,experts[r k + i]]), which is the softmax over all, divided by what the chosen have of it; with router.sigmoid "
-        "sigmoids of the logits stand for the softmax, with router.as_is the scores are the weights undivided, all times router.scale; choice "
-        "joins what is compared; with router.groups only experts of the router.groups_used best groups are compared, by their best expert, "
-        "with sigmoids by the sum of their best two; rows in use sorted by expert, then r: place[r k + j] = where (r,j) stands, starts[e] = "
-        "where expert e begins, starts[E] = the count; with part > 0 expert e has the rows from e part on, starts say so, and a row beyond its part "
-        "has place -1; f32",
+    .formula = "experts[r k + j] = the expert of the j-th largest logits[r,:], of equal ones the lower; "
+               "weights[r,j] = exp(logits[r,experts]) / "
+               "sum_i exp(logits[r,experts[r k + i]]), which is the softmax over all, divided by what the "
+               "chosen have of it; with router.sigmoid "
+               "sigmoids of the logits stand for the softmax, with router.as_is the scores are the weights "
+               "undivided, all times router.scale; choice "
+               "joins what is compared; with router.groups only experts of the router.groups_used best "
+               "groups are compared, by their best expert, "
+               "with sigmoids by the sum of their best two; rows in use sorted by expert, then r: place[r k "
+               "+ j] = where (r,j) stands, starts[e] = "
+               "where expert e begins, starts[E] = the count; with part > 0 expert e has the rows from e "
+               "part on, starts say so, and a row beyond its part "
+               "has place -1; f32",
     .inputs = {"logits (n,E)", "choice (E)?"},
     .outputs = {"weights (n,k)", "experts i32 (n*k)", "place i32 (n*k)", "starts i32 (E+1)"},
     .shape = route_shape,
@@ -170,10 +203,11 @@ const rf_op_def RF_OP_ROUTE = {
 
 const rf_op_def RF_OP_ROUTE_BWD = {
     .name = "route_bwd",
-    .formula =
-        "s = sum_j weights[r,j]*dweights[r,j]; dlogits[r,experts[r k + j]] = round(weights[r,j]*(dweights[r,j] - s/scale)), 0 for the others; as_is: "
-        "weights[r,j]*dweights[r,j] there, less s*softmax(logits)[r,e] everywhere; with sigmoids each is multiplied by 1 - sigmoid(logits), and "
-        "as_is takes no softmax away; f32",
+    .formula = "s = sum_j weights[r,j]*dweights[r,j]; dlogits[r,experts[r k + j]] = "
+               "round(weights[r,j]*(dweights[r,j] - s/scale)), 0 for the others; as_is: "
+               "weights[r,j]*dweights[r,j] there, less s*softmax(logits)[r,e] everywhere; with sigmoids each "
+               "is multiplied by 1 - sigmoid(logits), and "
+               "as_is takes no softmax away; f32",
     .inputs = {"logits (n,E)", "weights (n,k)", "experts i32 (n*k)", "dweights (n,k)"},
     .outputs = {"dlogits (n,E)"},
     .shape = route_bwd_shape,
@@ -182,7 +216,7 @@ const rf_op_def RF_OP_ROUTE_BWD = {
     .tolerance = {1e-5f, 1e-2f},
 };
 
-/* ---- rows to their experts -------------------------------------------------------------------------------------- */
+/* ---- rows to their experts ------------------------------------------------------------------- */
 
 static rf_status dispatch_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
@@ -193,17 +227,20 @@ static rf_status dispatch_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status dispatch_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+static rf_status dispatch_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                                   rf_error *error) {
   int inputs[] = {grad_out[0], op->input[1]}, outputs[] = {grad_in[0]};
   rf_attr attr = op->attr;
-  int id = rf_graph_emit(graph, &RF_OP_DISPATCH_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 2, outputs, 1, &attr, error);
+  int id = rf_graph_emit(graph, &RF_OP_DISPATCH_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 2,
+                         outputs, 1, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   grad_in[0] = graph->op[id].output[0];
   return RAFTER_OK;
 }
 
 static rf_status dispatch_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t sorted = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1), places = rf_input_dim(graph, op, 1, 0);
+  int64_t sorted = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1),
+          places = rf_input_dim(graph, op, 1, 0);
   RF_TRY(check_experts(op, error));
   RF_IN(0, RF_ANY_FLOAT, op->attr.part > 0 ? op->attr.experts * op->attr.part : places, width);
   RF_IN(1, RF_I32, op->attr.part > 0 ? places : sorted);
@@ -213,7 +250,8 @@ static rf_status dispatch_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error)
 
 const rf_op_def RF_OP_DISPATCH = {
     .name = "dispatch",
-    .formula = "rows[place[r k + j],d] = x[r,d]; with part > 0 places of -1 are left out and rows that nobody fills are 0",
+    .formula = "rows[place[r k + j],d] = x[r,d]; with part > 0 places of -1 are left out and rows that "
+               "nobody fills are 0",
     .inputs = {"x (n,D)", "place i32 (n*k)"},
     .outputs = {"rows (n*k,D)"},
     .shape = dispatch_shape,
@@ -234,29 +272,39 @@ const rf_op_def RF_OP_DISPATCH_BWD = {
     .tolerance = {1e-6f, 1e-2f},
 };
 
-/* ---- the experts' linear layers --------------------------------------------------------------------------------- */
+/* ---- the experts' linear layers -------------------------------------------------------------- */
 
-double rf_experts_met(double experts, double used, double rows) { return experts * (1 - pow(used < experts ? 1 - used / experts : 0, rows)); }
+double rf_experts_met(double experts, double used, double rows) {
+  return experts * (1 - pow(used < experts ? 1 - used / experts : 0, rows));
+}
 
-/* FLOPs of the rows there are; of those that an expert has room for beside its even share (--capacity) none are the model's, and rows that are left out
- * for want of room still are. What is moved of the weights (operand `weights`) is those of the experts that are met: of n rows of all chips of the
- * group that each choose k of E experts, evenly and each for itself, E (1 - (1 - k/E)^n). Rows of places that nobody is expected to take move nothing. */
-static rf_work product_work(const rf_graph *graph, const rf_op *op, int weights, int64_t places, int64_t inner, int64_t columns) {
+/* FLOPs of the rows there are; of those that an expert has room for beside its even share
+ * (--capacity) none are the model's, and rows that are left out for want of room still are. What
+ * is moved of the weights (operand `weights`) is those of the experts that are met: of n rows of
+ * all chips of the group that each choose k of E experts, evenly and each for itself, E (1 - (1
+ * - k/E)^n). Rows of places that nobody is expected to take move nothing. */
+static rf_work product_work(const rf_graph *graph, const rf_op *op, int weights, int64_t places,
+                            int64_t inner, int64_t columns) {
   rf_work work = rf_work_bytes(graph, op);
-  double group = op->attr.group > 1 ? op->attr.group : 1, experts = op->attr.experts * group, used = op->attr.experts_used,
-         fill = op->attr.fill > 0 ? (double)op->attr.fill : 1, rows = (double)places * fill, met = rf_experts_met(experts, used, rows * group / used);
+  double group = op->attr.group > 1 ? op->attr.group : 1, experts = op->attr.experts * group,
+         used = op->attr.experts_used, fill = op->attr.fill > 0 ? (double)op->attr.fill : 1,
+         rows = (double)places * fill, met = rf_experts_met(experts, used, rows * group / used);
   double done = 2.0 * rows * (double)inner * (double)columns,
          capacity = op->attr.part > 0 && graph->mesh.capacity > 0 ? (double)graph->mesh.capacity : 1;
-  work.flops = work.flops_full = done / capacity; work.flops_again = done - work.flops;
-  if (weights >= 0) work.bytes_read -= (1 - met / experts) * (double)rf_tensor_bytes(&graph->tensor[op->input[weights]]);
-  double all = (double)(places * (inner + columns)) * (double)rf_dtype_bytes(graph->tensor[op->input[0]].dtype);
+  work.flops = work.flops_full = done / capacity;
+  work.flops_again = done - work.flops;
+  if (weights >= 0)
+    work.bytes_read -= (1 - met / experts) * (double)rf_tensor_bytes(&graph->tensor[op->input[weights]]);
+  double all =
+      (double)(places * (inner + columns)) * (double)rf_dtype_bytes(graph->tensor[op->input[0]].dtype);
   work.bytes_read -= (1 - fill) * all * (double)inner / (double)(inner + columns);
   work.bytes_written -= (1 - fill) * all * (double)columns / (double)(inner + columns);
   return work;
 }
 
 static rf_status matmul_experts_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t rows = rf_input_dim(graph, op, 0, 0), inner = rf_input_dim(graph, op, 0, 1), columns = rf_input_dim(graph, op, 1, 1);
+  int64_t rows = rf_input_dim(graph, op, 0, 0), inner = rf_input_dim(graph, op, 0, 1),
+          columns = rf_input_dim(graph, op, 1, 1);
   RF_TRY(check_experts(op, error));
   RF_IN(0, RF_ANY_FLOAT, rows, inner);
   RF_IN(1, RF_ANY_WEIGHT, op->attr.experts * inner, columns);
@@ -265,21 +313,25 @@ static rf_status matmul_experts_shape(rf_graph *graph, rf_op *op, rf_error *erro
   return RAFTER_OK;
 }
 static rf_work matmul_experts_work(const rf_graph *graph, const rf_op *op) {
-  return product_work(graph, op, 1, rf_input_dim(graph, op, 0, 0), rf_input_dim(graph, op, 0, 1), rf_input_dim(graph, op, 1, 1));
+  return product_work(graph, op, 1, rf_input_dim(graph, op, 0, 0), rf_input_dim(graph, op, 0, 1),
+                      rf_input_dim(graph, op, 1, 1));
 }
 
-static rf_status matmul_experts_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+static rf_status matmul_experts_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                                         rf_error *error) {
   rf_attr attr = op->attr;
   if (grad_in[1] != RF_NONE) {
     int inputs[] = {op->input[0], grad_out[0], op->input[2]}, outputs[] = {grad_in[1]};
     const char *name = rf_backward_name(graph, op, "/weight");
-    int id = rf_graph_emit(graph, &RF_OP_MATMUL_EXPERTS_DW, name, op->section, inputs, 3, outputs, 1, &attr, error);
+    int id = rf_graph_emit(graph, &RF_OP_MATMUL_EXPERTS_DW, name, op->section, inputs, 3, outputs, 1, &attr,
+                           error);
     if (id < 0) return RAFTER_INVALID;
     grad_in[1] = graph->op[id].output[0];
   }
   if (grad_in[0] != RF_NONE) {
     int inputs[] = {grad_out[0], op->input[1], op->input[2]}, outputs[] = {RF_WANTED};
-    int id = rf_graph_emit(graph, &RF_OP_MATMUL_EXPERTS_DX, rf_backward_name(graph, op, ""), op->section, inputs, 3, outputs, 1, &attr, error);
+    int id = rf_graph_emit(graph, &RF_OP_MATMUL_EXPERTS_DX, rf_backward_name(graph, op, ""), op->section,
+                           inputs, 3, outputs, 1, &attr, error);
     if (id < 0) return RAFTER_INVALID;
     grad_in[0] = graph->op[id].output[0];
   }
@@ -297,11 +349,13 @@ static rf_status matmul_experts_dx_shape(rf_graph *graph, rf_op *op, rf_error *e
   return RAFTER_OK;
 }
 static rf_work matmul_experts_dx_work(const rf_graph *graph, const rf_op *op) {
-  return product_work(graph, op, 1, rf_input_dim(graph, op, 0, 0), rf_input_dim(graph, op, 1, 0) / op->attr.experts, rf_input_dim(graph, op, 0, 1));
+  return product_work(graph, op, 1, rf_input_dim(graph, op, 0, 0),
+                      rf_input_dim(graph, op, 1, 0) / op->attr.experts, rf_input_dim(graph, op, 0, 1));
 }
 
 static rf_status matmul_experts_dw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t rows = rf_input_dim(graph, op, 0, 0), inner = rf_input_dim(graph, op, 0, 1), columns = rf_input_dim(graph, op, 1, 1);
+  int64_t rows = rf_input_dim(graph, op, 0, 0), inner = rf_input_dim(graph, op, 0, 1),
+          columns = rf_input_dim(graph, op, 1, 1);
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
   RF_TRY(check_experts(op, error));
   RF_IN(0, RF_ANY_FLOAT, rows, inner);
@@ -312,12 +366,14 @@ static rf_status matmul_experts_dw_shape(rf_graph *graph, rf_op *op, rf_error *e
 }
 /* Every expert's gradient is written, also those of experts that met no row. */
 static rf_work matmul_experts_dw_work(const rf_graph *graph, const rf_op *op) {
-  return product_work(graph, op, -1, rf_input_dim(graph, op, 0, 0), rf_input_dim(graph, op, 0, 1), rf_input_dim(graph, op, 1, 1));
+  return product_work(graph, op, -1, rf_input_dim(graph, op, 0, 0), rf_input_dim(graph, op, 0, 1),
+                      rf_input_dim(graph, op, 1, 1));
 }
 
 const rf_op_def RF_OP_MATMUL_EXPERTS = {
     .name = "matmul_experts",
-    .formula = "for p in starts[e] .. starts[e+1]-1 (and, of a group of chips, of every E-th run of rows from e on): acc = fma(x[p,i], w[e K + i,n], "
+    .formula = "for p in starts[e] .. starts[e+1]-1 (and, of a group of chips, of every E-th run of rows "
+               "from e on): acc = fma(x[p,i], w[e K + i,n], "
                "acc) for i ascending from 0, f32; u[p,n] = round(acc); fast: x as in matmul",
     .inputs = {"x (R,K)", "w (E*K,N)", "starts i32 (E+1)"},
     .outputs = {"u (R,N)"},
@@ -330,7 +386,8 @@ const rf_op_def RF_OP_MATMUL_EXPERTS = {
 
 const rf_op_def RF_OP_MATMUL_EXPERTS_DX = {
     .name = "matmul_experts_dx",
-    .formula = "for p in starts[e] .. starts[e+1]-1: acc = fma(dy[p,n], w[e K + i,n], acc) for n ascending from 0, f32; dx[p,i] = round(acc)",
+    .formula = "for p in starts[e] .. starts[e+1]-1: acc = fma(dy[p,n], w[e K + i,n], acc) for n ascending "
+               "from 0, f32; dx[p,i] = round(acc)",
     .inputs = {"dy (R,N)", "w (E*K,N)", "starts i32 (E+1)"},
     .outputs = {"dx (R,K)"},
     .shape = matmul_experts_dx_shape,
@@ -341,9 +398,9 @@ const rf_op_def RF_OP_MATMUL_EXPERTS_DX = {
 
 const rf_op_def RF_OP_MATMUL_EXPERTS_DW = {
     .name = "matmul_experts_dw",
-    .formula =
-        "dw[e K + i,n] = fma(x[p,i], dy[p,n], dw[e K + i,n]) for p = starts[e] .. starts[e+1]-1 ascending, f32; chains start at 0 (write) or at "
-        "the value there (add)",
+    .formula = "dw[e K + i,n] = fma(x[p,i], dy[p,n], dw[e K + i,n]) for p = starts[e] .. starts[e+1]-1 "
+               "ascending, f32; chains start at 0 (write) or at "
+               "the value there (add)",
     .inputs = {"x (R,K)", "dy (R,N)", "starts i32 (E+1)"},
     .outputs = {"dw (E*K,N)"},
     .shape = matmul_experts_dw_shape,
@@ -352,7 +409,7 @@ const rf_op_def RF_OP_MATMUL_EXPERTS_DW = {
     .tolerance = {2e-6f, 2e-6f},
 };
 
-/* ---- what they say ---------------------------------------------------------------------------------------------- */
+/* ---- what they say --------------------------------------------------------------------------- */
 
 static rf_status combine_inputs(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 1, 0);
@@ -365,22 +422,26 @@ static rf_status combine_inputs(rf_graph *graph, rf_op *op, rf_error *error) {
 
 static rf_status combine_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   RF_TRY(combine_inputs(graph, op, error));
-  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rf_input_dim(graph, op, 1, 0), rf_input_dim(graph, op, 0, 1));
+  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rf_input_dim(graph, op, 1, 0),
+         rf_input_dim(graph, op, 0, 1));
   return RAFTER_OK;
 }
 
-static rf_status combine_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
-  int inputs[] = {op->input[0], op->input[1], op->input[2], grad_out[0]}, outputs[] = {grad_in[0], grad_in[1]};
+static rf_status combine_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                                  rf_error *error) {
+  int inputs[] = {op->input[0], op->input[1], op->input[2], grad_out[0]},
+      outputs[] = {grad_in[0], grad_in[1]};
   rf_attr attr = op->attr;
-  int id = rf_graph_emit(graph, &RF_OP_COMBINE_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 4, outputs, 2, &attr, error);
+  int id = rf_graph_emit(graph, &RF_OP_COMBINE_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 4,
+                         outputs, 2, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   for (int i = 0; i < 2; i++) grad_in[i] = graph->op[id].output[i];
   return RAFTER_OK;
 }
 
 static rf_status combine_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t sorted = rf_input_dim(graph, op, 0, 0), rows = rf_input_dim(graph, op, 1, 0), width = rf_input_dim(graph, op, 0, 1),
-          used = op->attr.experts_used;
+  int64_t sorted = rf_input_dim(graph, op, 0, 0), rows = rf_input_dim(graph, op, 1, 0),
+          width = rf_input_dim(graph, op, 0, 1), used = op->attr.experts_used;
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
   RF_TRY(combine_inputs(graph, op, error));
   RF_IN(3, dtype, rows, width);
@@ -391,7 +452,8 @@ static rf_status combine_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) 
 
 const rf_op_def RF_OP_COMBINE = {
     .name = "combine",
-    .formula = "acc = fma(weights[r,j], h[place[r k + j],d], acc) for j ascending from 0, f32; y[r,d] = round(acc)",
+    .formula =
+        "acc = fma(weights[r,j], h[place[r k + j],d], acc) for j ascending from 0, f32; y[r,d] = round(acc)",
     .inputs = {"h (n*k,D)", "weights (n,k)", "place i32 (n*k)"},
     .outputs = {"y (n,D)"},
     .shape = combine_shape,
@@ -403,7 +465,8 @@ const rf_op_def RF_OP_COMBINE = {
 
 const rf_op_def RF_OP_COMBINE_BWD = {
     .name = "combine_bwd",
-    .formula = "p = place[r k + j]; dh[p,d] = round(weights[r,j]*dy[r,d]); dweights[r,j] = sum_d h[p,d]*dy[r,d]; f32",
+    .formula = "p = place[r k + j]; dh[p,d] = round(weights[r,j]*dy[r,d]); dweights[r,j] = sum_d "
+               "h[p,d]*dy[r,d]; f32",
     .inputs = {"h (n*k,D)", "weights (n,k)", "place i32 (n*k)", "dy (n,D)"},
     .outputs = {"dh (n*k,D)?", "dweights (n,k)?"},
     .shape = combine_bwd_shape,

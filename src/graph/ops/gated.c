@@ -1,4 +1,5 @@
-/* gated.c - gated activations on one fused (gate, up) row, and their backward: SwiGLU (Llama), GeGLU (Gemma). */
+/* gated.c - gated activations on one fused (gate, up) row, and their backward: SwiGLU (Llama),
+ * GeGLU (Gemma). */
 #include "graph/shard.h"
 
 static rf_status gated_shape(rf_graph *graph, rf_op *op, rf_error *error) {
@@ -8,10 +9,12 @@ static rf_status gated_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status swiglu_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+static rf_status swiglu_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                                 rf_error *error) {
   return rf_backward_pointwise(graph, &RF_OP_SWIGLU_BWD, op, grad_out, grad_in, error);
 }
-static rf_status geglu_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+static rf_status geglu_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                                rf_error *error) {
   return rf_backward_pointwise(graph, &RF_OP_GEGLU_BWD, op, grad_out, grad_in, error);
 }
 
@@ -51,7 +54,8 @@ const rf_op_def RF_OP_SWIGLU = {
 
 const rf_op_def RF_OP_SWIGLU_BWD = {
     .name = "swiglu_bwd",
-    .formula = "a = gate_up[r,f], b = gate_up[r,F+f], s = 1/(1 + exp(-a)); d[r,f] = round(dh[r,f]*b*s*(1 + a*(1 - s))), "
+    .formula = "a = gate_up[r,f], b = gate_up[r,F+f], s = 1/(1 + exp(-a)); d[r,f] = round(dh[r,f]*b*s*(1 + "
+               "a*(1 - s))), "
                "d[r,F+f] = round(dh[r,f]*a*s); f32",
     .inputs = {"gate_up (n,2F)", "dh (n,F)"},
     .outputs = {"dgate_up (n,2F)"},
@@ -75,7 +79,8 @@ const rf_op_def RF_OP_GEGLU = {
 
 const rf_op_def RF_OP_GEGLU_BWD = {
     .name = "geglu_bwd",
-    .formula = "a = gate_up[r,f], b = gate_up[r,F+f]; d[r,f] = round(dh[r,f]*b*gelu'(a)), d[r,F+f] = round(dh[r,f]*gelu(a)); f32",
+    .formula = "a = gate_up[r,f], b = gate_up[r,F+f]; d[r,f] = round(dh[r,f]*b*gelu'(a)), d[r,F+f] = "
+               "round(dh[r,f]*gelu(a)); f32",
     .inputs = {"gate_up (n,2F)", "dh (n,F)"},
     .outputs = {"dgate_up (n,2F)"},
     .shape = gated_bwd_shape,

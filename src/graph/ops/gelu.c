@@ -1,10 +1,12 @@
 /* gelu.c - GELU in its tanh form and in its exact one, and their backward. */
 #include "graph/shard.h"
 
-static rf_status gelu_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+static rf_status gelu_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                               rf_error *error) {
   return rf_backward_pointwise(graph, &RF_OP_GELU_BWD, op, grad_out, grad_in, error);
 }
-static rf_status gelu_erf_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+static rf_status gelu_erf_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                                   rf_error *error) {
   return rf_backward_pointwise(graph, &RF_OP_GELU_ERF_BWD, op, grad_out, grad_in, error);
 }
 
@@ -24,7 +26,8 @@ const rf_op_def RF_OP_GELU = {
 
 const rf_op_def RF_OP_GELU_BWD = {
     .name = "gelu_bwd",
-    .formula = "du = round(dg*gelu'(u)), t = tanh(c*(u + 0.044715*u^3)), gelu'(u) = 0.5*(1 + t) + 0.5*u*(1 - t^2)*c*(1 + 3*0.044715*u^2), "
+    .formula = "du = round(dg*gelu'(u)), t = tanh(c*(u + 0.044715*u^3)), gelu'(u) = 0.5*(1 + t) + 0.5*u*(1 - "
+               "t^2)*c*(1 + 3*0.044715*u^2), "
                "c = sqrt(2/pi); f32",
     .inputs = {"u (n,F)", "dg (n,F)"},
     .outputs = {"du (n,F)"},

@@ -1,5 +1,6 @@
-/* head.c - the head: cross-entropy loss from one walk over vocabulary panels, its backward, both in one walk, the loss sums, and logits of
- * chosen rows. Logits of a training step exist only for a bounded chunk of rows in a kernel's workspace. */
+/* head.c - the head: cross-entropy loss from one walk over vocabulary panels, its backward, both
+ * in one walk, the loss sums, and logits of chosen rows. Logits of a training step exist only
+ * for a bounded chunk of rows in a kernel's workspace. */
 #include "graph/shard.h"
 
 typedef struct head_dims {
@@ -47,12 +48,14 @@ static rf_status head_loss_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 
 static rf_work head_loss_work(const rf_graph *graph, const rf_op *op) { return head_work(graph, op, 1, 0); }
 
-static rf_status head_loss_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+static rf_status head_loss_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                                    rf_error *error) {
   (void)grad_out; /* the gradient of nll is run->loss_scale, inside the op */
   int inputs[] = {op->input[0], op->input[1], op->input[2], op->input[3], op->output[2]};
   int outputs[] = {grad_in[0], grad_in[1], grad_in[2]};
   rf_attr attr = {.transpose = op->attr.transpose, .softcap = op->attr.softcap};
-  int id = rf_graph_emit(graph, &RF_OP_HEAD_LOSS_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5, outputs, 3, &attr, error);
+  int id = rf_graph_emit(graph, &RF_OP_HEAD_LOSS_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5,
+                         outputs, 3, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   grad_in[0] = graph->op[id].output[0];
   return RAFTER_OK;
@@ -69,7 +72,9 @@ static rf_status head_loss_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error
   return RAFTER_OK;
 }
 
-static rf_work head_loss_bwd_work(const rf_graph *graph, const rf_op *op) { return head_work(graph, op, 1 + (op->output[1] >= 0), 1); }
+static rf_work head_loss_bwd_work(const rf_graph *graph, const rf_op *op) {
+  return head_work(graph, op, 1 + (op->output[1] >= 0), 1);
+}
 
 static rf_status head_loss_grad_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   head_dims d;
@@ -83,7 +88,9 @@ static rf_status head_loss_grad_shape(rf_graph *graph, rf_op *op, rf_error *erro
   return RAFTER_OK;
 }
 
-static rf_work head_loss_grad_work(const rf_graph *graph, const rf_op *op) { return head_work(graph, op, 2 + (op->output[3] >= 0), 0); }
+static rf_work head_loss_grad_work(const rf_graph *graph, const rf_op *op) {
+  return head_work(graph, op, 2 + (op->output[3] >= 0), 0);
+}
 
 static rf_status loss_sum_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0);
@@ -109,8 +116,10 @@ static rf_status head_score_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t top = op->attr.index;
   RF_TRY(head_inputs(graph, op, &d, error));
   RF_IN(3, RF_I32, d.rows);
-  if (top < 0 || top > RF_TOP_MOST || top > d.vocab || ((op->output[1] != RF_NONE || op->output[2] != RF_NONE) && top == 0))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "wrong number of likeliest tokens (%s: expected 1 to %lld, got %lld)", op->name,
+  if (top < 0 || top > RF_TOP_MOST || top > d.vocab ||
+      ((op->output[1] != RF_NONE || op->output[2] != RF_NONE) && top == 0))
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "wrong number of likeliest tokens (%s: expected 1 to %lld, got %lld)", op->name,
                    (long long)(d.vocab < RF_TOP_MOST ? d.vocab : RF_TOP_MOST), (long long)top);
   RF_OUT(0, RF_CLASS_ACTIVATION, d.wide, d.rows);
   RF_OUT(1, RF_CLASS_ACTIVATION, RF_I32, d.rows, top);
@@ -133,8 +142,9 @@ static rf_status head_merge_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   RF_IN(0, dtype, rows, columns);
   RF_IN(1, RF_I32, rows);
   if (columns % 4 || rf_wide_dtype(dtype) != dtype)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "not the parts of a head (%s: expected four wide numbers of every chip, got %lld columns)", op->name,
-                   (long long)columns);
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "not the parts of a head (%s: expected four wide numbers of every chip, got %lld columns)",
+                   op->name, (long long)columns);
   RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows);
   RF_OUT(1, RF_CLASS_ACTIVATION, RF_I32, rows);
   RF_OUT(2, RF_CLASS_ACTIVATION, dtype, rows);
@@ -156,11 +166,13 @@ static rf_axes head_operands(rf_sharding *s) {
   return words;
 }
 
-/* Only where every chip has the whole vocabulary: the pass puts head_part, a gather and head_merge in place of the others. */
+/* Only where every chip has the whole vocabulary: the pass puts head_part, a gather and
+ * head_merge in place of the others. */
 static rf_status head_rows_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   head_operands(s);
-  s->attr.axes = 0; s->attr.whole = 0;
+  s->attr.axes = 0;
+  s->attr.whole = 0;
   s->in[1] = s->in[2] = (rf_spec){.split = {0}};
   for (int i = 0; i < s->op->output_count; i++) s->out[i] = rf_spec_of(s->in[0].split[0], 0, RF_FORM_BLOCKS);
   return RAFTER_OK;
@@ -178,9 +190,12 @@ static rf_status head_loss_bwd_shard(rf_sharding *s, rf_error *error) {
   rf_axes words = head_operands(s), rows = s->in[0].split[0];
   int v = s->attr.transpose ? 0 : 1;
   s->in[4] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
-  s->out[0] = rf_spec_of(rows, 0, RF_FORM_BLOCKS); s->out[0].partial = words;
-  s->out[1] = (rf_spec){.partial = rows}; s->out[1].split[v] = words;
-  s->out[2] = rf_spec_of(words, 0, RF_FORM_BLOCKS); s->out[2].partial = rows;
+  s->out[0] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
+  s->out[0].partial = words;
+  s->out[1] = (rf_spec){.partial = rows};
+  s->out[1].split[v] = words;
+  s->out[2] = rf_spec_of(words, 0, RF_FORM_BLOCKS);
+  s->out[2].partial = rows;
   return RAFTER_OK;
 }
 
@@ -205,7 +220,8 @@ static rf_work head_logits_work(const rf_graph *graph, const rf_op *op) {
   int64_t picked = rf_input_dim(graph, op, 3, 0);
   rf_work work = rf_work_bytes(graph, op);
   /* only the picked rows of x are read */
-  work.bytes_read += (double)(picked < x->shape[0] ? picked - x->shape[0] : 0) * (double)x->shape[1] * (double)rf_dtype_bytes(x->dtype);
+  work.bytes_read += (double)(picked < x->shape[0] ? picked - x->shape[0] : 0) * (double)x->shape[1] *
+                     (double)rf_dtype_bytes(x->dtype);
   work.flops = work.flops_full = product_flops(graph, op, picked);
   return work;
 }
@@ -214,10 +230,12 @@ static rf_work head_logits_work(const rf_graph *graph, const rf_op *op) {
 
 const rf_op_def RF_OP_HEAD_LOSS = {
     .name = "head_loss",
-    .formula = "z[r,v] = acc + bias[v] in f32, acc = fma(x[r,d], w[d,v], acc) for d ascending from 0 (w[v,d] when transpose), then "
-               "softcap*tanh(z/softcap) where there is one; m = max_v z; "
-               "lse[r] = m + log(sum_v exp(z[r,v] - m)); nll[r] = lse[r] - z[r,labels[r]], 0 when labels[r] = -1; "
-               "argmax[r] = the smallest v with z[r,v] = m",
+    .formula =
+        "z[r,v] = acc + bias[v] in f32, acc = fma(x[r,d], w[d,v], acc) for d ascending from 0 (w[v,d] when "
+        "transpose), then "
+        "softcap*tanh(z/softcap) where there is one; m = max_v z; "
+        "lse[r] = m + log(sum_v exp(z[r,v] - m)); nll[r] = lse[r] - z[r,labels[r]], 0 when labels[r] = -1; "
+        "argmax[r] = the smallest v with z[r,v] = m",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
     .outputs = {"nll (n)", "argmax i32 (n)", "lse (n)"},
     .shape = head_loss_shape,
@@ -230,8 +248,10 @@ const rf_op_def RF_OP_HEAD_LOSS = {
 
 const rf_op_def RF_OP_HEAD_PART = {
     .name = "head_part",
-    .formula = "of the words v that this chip has (axes cut the vocabulary of `whole` words, none: all): m = max_v z[r,v], z as in head_loss; "
-               "part[r] = {m, sum_v exp(z[r,v] - m), z[r,labels[r]] or 0 where the label is no word of it, the smallest v with z[r,v] = m, counted "
+    .formula = "of the words v that this chip has (axes cut the vocabulary of `whole` words, none: all): m = "
+               "max_v z[r,v], z as in head_loss; "
+               "part[r] = {m, sum_v exp(z[r,v] - m), z[r,labels[r]] or 0 where the label is no word of it, "
+               "the smallest v with z[r,v] = m, counted "
                "over all}",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
     .outputs = {"part (n,4)"},
@@ -244,7 +264,8 @@ const rf_op_def RF_OP_HEAD_PART = {
 const rf_op_def RF_OP_HEAD_MERGE = {
     .name = "head_merge",
     .formula =
-        "over the parts of all chips, ascending: m = max; lse[r] = m + log(sum of part sums * exp(part max - m)); nll[r] = lse[r] - the sum of the "
+        "over the parts of all chips, ascending: m = max; lse[r] = m + log(sum of part sums * exp(part max - "
+        "m)); nll[r] = lse[r] - the sum of the "
         "labels' z, 0 when labels[r] = -1; argmax[r] = that of the first part with m; logprob[r] = -nll[r]",
     .inputs = {"parts (n,4c)", "labels i32 (n)"},
     .outputs = {"nll (n)?", "argmax i32 (n)?", "lse (n)?", "logprob (n)?"},
@@ -256,11 +277,13 @@ const rf_op_def RF_OP_HEAD_MERGE = {
 
 const rf_op_def RF_OP_HEAD_LOSS_BWD = {
     .name = "head_loss_bwd",
-    .formula =
-        "dz[r,v] = (exp(z[r,v] - lse[r]) - [v == labels[r]]) * loss_scale, 0 for rows with labels[r] = -1, z as in head_loss, f32 (with a softcap "
-        "times 1 - (z/softcap)^2); "
-        "dx[r,d] = round(sum_v fma(dz[r,v], w[d,v]) for v ascending); dw[d,v] = fma(x[r,d], dz[r,v], dw[d,v]) for r ascending "
-        "([v,d] when transpose); dbias[v] = dbias[v] + dz[r,v] for r ascending; dw, dbias start at 0 (write) or at the value there (add)",
+    .formula = "dz[r,v] = (exp(z[r,v] - lse[r]) - [v == labels[r]]) * loss_scale, 0 for rows with labels[r] "
+               "= -1, z as in head_loss, f32 (with a softcap "
+               "times 1 - (z/softcap)^2); "
+               "dx[r,d] = round(sum_v fma(dz[r,v], w[d,v]) for v ascending); dw[d,v] = fma(x[r,d], dz[r,v], "
+               "dw[d,v]) for r ascending "
+               "([v,d] when transpose); dbias[v] = dbias[v] + dz[r,v] for r ascending; dw, dbias start at 0 "
+               "(write) or at the value there (add)",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)", "lse (n)"},
     .outputs = {"dx (n,D)", "dw (D,V)?", "dbias (V)?"},
     .shape = head_loss_bwd_shape,
@@ -271,7 +294,8 @@ const rf_op_def RF_OP_HEAD_LOSS_BWD = {
 
 const rf_op_def RF_OP_HEAD_LOSS_GRAD = {
     .name = "head_loss_grad",
-    .formula = "head_loss and head_loss_bwd in one walk over chunks of rows: the same nll, argmax, dx, dw, dbias; z is computed once",
+    .formula = "head_loss and head_loss_bwd in one walk over chunks of rows: the same nll, argmax, dx, dw, "
+               "dbias; z is computed once",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
     .outputs = {"nll (n)", "argmax i32 (n)", "dx (n,D)", "dw (D,V)?", "dbias (V)?"},
     .shape = head_loss_grad_shape,
@@ -281,7 +305,8 @@ const rf_op_def RF_OP_HEAD_LOSS_GRAD = {
 
 const rf_op_def RF_OP_LOSS_SUM = {
     .name = "loss_sum",
-    .formula = "over rows r ascending with labels[r] >= 0, in f64: metrics[0] += nll[r]; metrics[1] += 1; metrics[2] += [argmax[r] == labels[r]]; "
+    .formula = "over rows r ascending with labels[r] >= 0, in f64: metrics[0] += nll[r]; metrics[1] += 1; "
+               "metrics[2] += [argmax[r] == labels[r]]; "
                "metrics[3] = 0; from 0 (write) or the value there (add)",
     .inputs = {"nll (n)", "argmax i32 (n)", "labels i32 (n)"},
     .outputs = {"metrics f64 (4)"},
@@ -293,8 +318,10 @@ const rf_op_def RF_OP_LOSS_SUM = {
 
 const rf_op_def RF_OP_HEAD_LOGITS = {
     .name = "head_logits",
-    .formula = "logits[i,v] = acc + bias[v] in f32, acc = fma(x[rows[i],d], w[d,v], acc) for d ascending from 0 (w[v,d] when transpose), softcap "
-               "as in head_loss; rows[i] = -1: 0; lse[i] as in head_loss, 0 for rows[i] = -1; fast: x as in matmul",
+    .formula =
+        "logits[i,v] = acc + bias[v] in f32, acc = fma(x[rows[i],d], w[d,v], acc) for d ascending from 0 "
+        "(w[v,d] when transpose), softcap "
+        "as in head_loss; rows[i] = -1: 0; lse[i] as in head_loss, 0 for rows[i] = -1; fast: x as in matmul",
     .inputs = {RF_HEAD_INPUTS, "rows i32 (R)"},
     .outputs = {"logits (R,V)", "lse (R)?"},
     .shape = head_logits_shape,
@@ -305,9 +332,9 @@ const rf_op_def RF_OP_HEAD_LOGITS = {
 
 const rf_op_def RF_OP_HEAD_SCORE = {
     .name = "head_score",
-    .formula =
-        "z and lse as in head_loss; logprob[r] = z[r,labels[r]] - lse[r], 0 when labels[r] = -1; top_ids[r], top_logprobs[r]: the K largest z[r,v] "
-        "descending, equal ones by ascending v, less lse[r]",
+    .formula = "z and lse as in head_loss; logprob[r] = z[r,labels[r]] - lse[r], 0 when labels[r] = -1; "
+               "top_ids[r], top_logprobs[r]: the K largest z[r,v] "
+               "descending, equal ones by ascending v, less lse[r]",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
     .outputs = {"logprob (n)", "top_ids i32 (n,K)?", "top_logprobs (n,K)?"},
     .shape = head_score_shape,

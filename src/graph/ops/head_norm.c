@@ -3,7 +3,8 @@
 
 static rf_status head_norm_inputs(rf_graph *graph, rf_op *op, rf_error *error) {
   const rf_attr *attr = &op->attr;
-  RF_IN(0, RF_ANY_FLOAT, rf_input_dim(graph, op, 0, 0), (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim);
+  RF_IN(0, RF_ANY_FLOAT, rf_input_dim(graph, op, 0, 0),
+        (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim);
   RF_IN(1, RF_ANY_FLOAT, attr->head_dim);
   RF_IN(2, rf_input_dtype(graph, op, 1), attr->head_dim);
   return RAFTER_OK;
@@ -18,10 +19,13 @@ static rf_status head_norm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status head_norm_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
-  int inputs[] = {op->input[0], op->input[1], op->input[2], op->output[1], grad_out[0]}, outputs[] = {grad_in[0], grad_in[1], grad_in[2]};
+static rf_status head_norm_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                                    rf_error *error) {
+  int inputs[] = {op->input[0], op->input[1], op->input[2], op->output[1], grad_out[0]},
+      outputs[] = {grad_in[0], grad_in[1], grad_in[2]};
   rf_attr attr = op->attr;
-  int id = rf_graph_emit(graph, &RF_OP_HEAD_NORM_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5, outputs, 3, &attr, error);
+  int id = rf_graph_emit(graph, &RF_OP_HEAD_NORM_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5,
+                         outputs, 3, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   grad_in[0] = graph->op[id].output[0];
   return RAFTER_OK;
@@ -57,8 +61,10 @@ static rf_status head_norm_bwd_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_HEAD_NORM = {
     .name = "head_norm",
-    .formula = "for each of the N query heads with gain = q_gain, then of the K key heads with gain = k_gain: rstd = 1/sqrt(sum_i x[i]^2 / H + eps); "
-               "y[i] = round(x[i]*rstd*(offset + gain[i])); stats[r,head] = rstd; the value heads are copied; f32",
+    .formula =
+        "for each of the N query heads with gain = q_gain, then of the K key heads with gain = k_gain: rstd "
+        "= 1/sqrt(sum_i x[i]^2 / H + eps); "
+        "y[i] = round(x[i]*rstd*(offset + gain[i])); stats[r,head] = rstd; the value heads are copied; f32",
     .inputs = {"qkv (n,(N+2K)H)", "q_gain (H)", "k_gain (H)"},
     .outputs = {"normed (n,(N+2K)H)", "stats (n,N+K)"},
     .shape = head_norm_shape,
@@ -72,8 +78,10 @@ const rf_op_def RF_OP_HEAD_NORM = {
 
 const rf_op_def RF_OP_HEAD_NORM_BWD = {
     .name = "head_norm_bwd",
-    .formula = "per query and key head: h = x*rstd; g = dy*(offset + gain); dx = round(rstd*(g - h*(sum_i g[i]*h[i] / H))); value heads: dx = dy; "
-               "dq_gain[i] = sum over rows, then query heads, ascending of dy[i]*h[i], dk_gain the same over key heads: f32 chains from 0 (write) "
+    .formula = "per query and key head: h = x*rstd; g = dy*(offset + gain); dx = round(rstd*(g - h*(sum_i "
+               "g[i]*h[i] / H))); value heads: dx = dy; "
+               "dq_gain[i] = sum over rows, then query heads, ascending of dy[i]*h[i], dk_gain the same over "
+               "key heads: f32 chains from 0 (write) "
                "or the value there (add)",
     .inputs = {"qkv (n,(N+2K)H)", "q_gain (H)", "k_gain (H)", "stats (n,N+K)", "dy (n,(N+2K)H)"},
     .outputs = {"dx (n,(N+2K)H)", "dq_gain (H)?", "dk_gain (H)?"},

@@ -12,10 +12,13 @@ static rf_status layernorm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status layernorm_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
-  int inputs[] = {op->input[0], op->input[1], op->output[1], grad_out[0], RF_NONE}, outputs[] = {grad_in[0], grad_in[1], grad_in[2]};
+static rf_status layernorm_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                                    rf_error *error) {
+  int inputs[] = {op->input[0], op->input[1], op->output[1], grad_out[0], RF_NONE},
+      outputs[] = {grad_in[0], grad_in[1], grad_in[2]};
   rf_attr attr = {.eps = op->attr.eps};
-  int id = rf_graph_emit(graph, &RF_OP_LAYERNORM_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5, outputs, 3, &attr, error);
+  int id = rf_graph_emit(graph, &RF_OP_LAYERNORM_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5,
+                         outputs, 3, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   grad_in[0] = graph->op[id].output[0];
   return RAFTER_OK;
@@ -37,7 +40,8 @@ static rf_status layernorm_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error
 
 const rf_op_def RF_OP_LAYERNORM = {
     .name = "layernorm",
-    .formula = "mean = sum_d x[r,d] / D; rstd = 1/sqrt(sum_d (x[r,d]-mean)^2 / D + eps); y[r,d] = round((x[r,d]-mean)*rstd*gain[d] + bias[d]); "
+    .formula = "mean = sum_d x[r,d] / D; rstd = 1/sqrt(sum_d (x[r,d]-mean)^2 / D + eps); y[r,d] = "
+               "round((x[r,d]-mean)*rstd*gain[d] + bias[d]); "
                "stats[r] = {mean, rstd}; f32",
     .inputs = {"x (n,D)", "gain (D)", "bias (D)"},
     .outputs = {"y (n,D)", "stats (n,2)"},
@@ -50,12 +54,16 @@ const rf_op_def RF_OP_LAYERNORM = {
     .tolerance = {2e-6f, 1e-2f},
 };
 
-/* dx may not take dy's place: dgain and dbias read whole columns of dy, in another order than dx is written. */
+/* dx may not take dy's place: dgain and dbias read whole columns of dy, in another order than dx
+ * is written. */
 const rf_op_def RF_OP_LAYERNORM_BWD = {
     .name = "layernorm_bwd",
-    .formula = "h[r,d] = (x[r,d]-mean[r])*rstd[r]; g[r,d] = dy[r,d]*gain[d]; a[r] = sum_d g[r,d] / D; b[r] = sum_d g[r,d]*h[r,d] / D; "
-               "dx[r,d] = round(round(rstd[r]*(g[r,d] - a[r] - h[r,d]*b[r])) + dres[r,d]), without dres the inner round; "
-               "dgain[d] = sum_r dy[r,d]*h[r,d], dbias[d] = sum_r dy[r,d], rows ascending, f32 chains from 0 (write) or the value there (add)",
+    .formula = "h[r,d] = (x[r,d]-mean[r])*rstd[r]; g[r,d] = dy[r,d]*gain[d]; a[r] = sum_d g[r,d] / D; b[r] = "
+               "sum_d g[r,d]*h[r,d] / D; "
+               "dx[r,d] = round(round(rstd[r]*(g[r,d] - a[r] - h[r,d]*b[r])) + dres[r,d]), without dres the "
+               "inner round; "
+               "dgain[d] = sum_r dy[r,d]*h[r,d], dbias[d] = sum_r dy[r,d], rows ascending, f32 chains from 0 "
+               "(write) or the value there (add)",
     .inputs = {"x (n,D)", "gain (D)", "stats (n,2)", "dy (n,D)", "dres (n,D)?"},
     .outputs = {"dx (n,D)", "dgain (D)?", "dbias (D)?"},
     .shape = layernorm_bwd_shape,

@@ -1,4 +1,5 @@
-/* lora.c - what adapters add to a linear layer, and its backward. Each part reads its own columns of h = x A and joins its own columns of u. */
+/* lora.c - what adapters add to a linear layer, and its backward. Each part reads its own
+ * columns of h = x A and joins its own columns of u. */
 #include "graph/shard.h"
 
 typedef struct dims {
@@ -9,14 +10,18 @@ typedef struct dims {
 static rf_status parts_check(const rf_op *op, const dims *d, rf_error *error) {
   const rf_lora_parts *parts = &op->attr.lora;
   int64_t end = 0, joined = 0;
-  bool good = parts->count >= 1 && parts->count <= RF_LORA_PARTS && parts->rank >= 1 && (int64_t)parts->count * parts->rank == d->ranks;
+  bool good = parts->count >= 1 && parts->count <= RF_LORA_PARTS && parts->rank >= 1 &&
+              (int64_t)parts->count * parts->rank == d->ranks;
   for (int i = 0; good && i < parts->count; i++) {
     good = parts->at[i] >= end && parts->columns[i] >= 1;
-    end = (int64_t)parts->at[i] + parts->columns[i]; joined += parts->columns[i];
+    end = (int64_t)parts->at[i] + parts->columns[i];
+    joined += parts->columns[i];
   }
   if (good && end <= d->columns && joined == d->joined) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, NULL, "parts do not fit (%s %s: expected runs of %lld columns, %lld in all, got %d runs of rank %d)",
-                 op->def->name, op->name, (long long)d->columns, (long long)d->joined, parts->count, parts->rank);
+  return RF_FAIL(
+      error, RAFTER_INVALID, NULL,
+      "parts do not fit (%s %s: expected runs of %lld columns, %lld in all, got %d runs of rank %d)",
+      op->def->name, op->name, (long long)d->columns, (long long)d->joined, parts->count, parts->rank);
 }
 
 /* Inputs u or dy, h, b. */
@@ -57,12 +62,14 @@ static rf_work lora_bwd_work(const rf_graph *graph, const rf_op *op) {
 }
 
 /* u passes through: its gradient is dy itself. */
-static rf_status lora_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+static rf_status lora_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                               rf_error *error) {
   if (grad_in[0] == RF_WANTED) grad_in[0] = grad_out[0];
   if (grad_in[1] == RF_NONE && grad_in[2] == RF_NONE) return RAFTER_OK;
   int given[] = {grad_out[0], op->input[1], op->input[2]}, outputs[] = {grad_in[1], grad_in[2]};
   rf_attr attr = {.scale = op->attr.scale, .lora = op->attr.lora};
-  int id = rf_graph_emit(graph, &RF_OP_LORA_BWD, rf_backward_name(graph, op, ""), op->section, given, 3, outputs, 2, &attr, error);
+  int id = rf_graph_emit(graph, &RF_OP_LORA_BWD, rf_backward_name(graph, op, ""), op->section, given, 3,
+                         outputs, 2, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   grad_in[1] = graph->op[id].output[0];
   return RAFTER_OK;
@@ -77,26 +84,32 @@ static rf_status lora_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 }
 
 static rf_status lora_shard(rf_sharding *s, rf_error *error) {
-  rf_axes dealt = s->in[0].split[1] & RF_AXIS_BIT(RF_AXIS_SEQUENCE), columns = s->in[0].split[1] & (rf_axes)~dealt,
+  rf_axes dealt = s->in[0].split[1] & RF_AXIS_BIT(RF_AXIS_SEQUENCE),
+          columns = s->in[0].split[1] & (rf_axes)~dealt,
           rows = (s->in[0].split[0] | dealt) & s->in[1].split[0];
   uint8_t form = s->in[0].form[1];
   s->in[0] = s->out[0] = rf_spec_of(rows, columns, (rf_form)form);
-  s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS); s->in[2] = rf_spec_of(0, columns, (rf_form)form);
+  s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
+  s->in[2] = rf_spec_of(0, columns, (rf_form)form);
   return rf_shard_adapters(s, columns, (rf_form)form, error);
 }
 
 static rf_status lora_bwd_shard(rf_sharding *s, rf_error *error) {
   RF_TRY(lora_shard(s, error));
   rf_axes columns = s->in[0].split[1], rows = s->in[0].split[0];
-  s->out[0] = rf_spec_of(rows, 0, RF_FORM_BLOCKS); s->out[0].partial = columns;
-  s->out[1] = s->in[2]; s->out[1].partial = rows;
+  s->out[0] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
+  s->out[0].partial = columns;
+  s->out[1] = s->in[2];
+  s->out[1].partial = rows;
   return RAFTER_OK;
 }
 
 const rf_op_def RF_OP_LORA = {
     .name = "lora",
-    .formula = "part p of rank r joins columns at[p] + c, c < columns[p], and reads columns p r + j of h and s[p] + c of b, s[p] those of the parts "
-               "before it: acc = fma(h[m,p r + j], scale*b[j,s[p] + c], acc) for j ascending from 0, f32; y = round(u + round(acc)), elsewhere y = u",
+    .formula = "part p of rank r joins columns at[p] + c, c < columns[p], and reads columns p r + j of h and "
+               "s[p] + c of b, s[p] those of the parts "
+               "before it: acc = fma(h[m,p r + j], scale*b[j,s[p] + c], acc) for j ascending from 0, f32; y "
+               "= round(u + round(acc)), elsewhere y = u",
     .inputs = {"u (M,N)", "h (M,P r)", "b (r,S)"},
     .outputs = {"y (M,N)"},
     .shape = lora_shape,
@@ -110,9 +123,10 @@ const rf_op_def RF_OP_LORA = {
 
 const rf_op_def RF_OP_LORA_BWD = {
     .name = "lora_bwd",
-    .formula =
-        "parts as in lora: dh[m,p r + j] = round(acc), acc = fma(dy[m,at[p] + c], scale*b[j,s[p] + c], acc) for c ascending from 0; "
-        "db[j,s[p] + c] = fma(scale*h[m,p r + j], dy[m,at[p] + c], db[j,s[p] + c]) for m ascending, from 0 (write) or the value there (add); f32",
+    .formula = "parts as in lora: dh[m,p r + j] = round(acc), acc = fma(dy[m,at[p] + c], scale*b[j,s[p] + "
+               "c], acc) for c ascending from 0; "
+               "db[j,s[p] + c] = fma(scale*h[m,p r + j], dy[m,at[p] + c], db[j,s[p] + c]) for m ascending, "
+               "from 0 (write) or the value there (add); f32",
     .inputs = {"dy (M,N)", "h (M,P r)", "b (r,S)"},
     .outputs = {"dh (M,P r)?", "db (r,S)?"},
     .shape = lora_bwd_shape,

@@ -1,5 +1,6 @@
-/* matmul.c - the linear layer: forward with its epilogues, gradient of its input, gradient of its weight.
- * Every sum over k is one f32 chain of fused multiply-adds in ascending k (f64 beside f64 operands). */
+/* matmul.c - the linear layer: forward with its epilogues, gradient of its input, gradient of
+ * its weight. Every sum over k is one f32 chain of fused multiply-adds in ascending k (f64
+ * beside f64 operands). */
 #include "graph/shard.h"
 
 /* The weight's axes: (K, N), or (N, K) when stored (out, in). */
@@ -15,7 +16,8 @@ static rf_work product_work(const rf_graph *graph, const rf_op *op, double m, do
 }
 
 static rf_status matmul_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t m = rf_input_dim(graph, op, 0, 0), k = rf_input_dim(graph, op, 0, 1), n = rf_input_dim(graph, op, 1, op->attr.transpose ? 0 : 1);
+  int64_t m = rf_input_dim(graph, op, 0, 0), k = rf_input_dim(graph, op, 0, 1),
+          n = rf_input_dim(graph, op, 1, op->attr.transpose ? 0 : 1);
   int64_t w[2];
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
   bool residual = op->attr.epilogue == RF_EPILOGUE_RESIDUAL;
@@ -25,12 +27,13 @@ static rf_status matmul_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   RF_IN(2, RF_ANY_FLOAT, n);
   RF_IN(3, dtype, m, n);
   if (residual != (op->input[3] >= 0))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "residual and epilogue disagree (matmul %s: expected %s residual input)", op->name,
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "residual and epilogue disagree (matmul %s: expected %s residual input)", op->name,
                    residual ? "a" : "no");
   bool plain = op->attr.epilogue == RF_EPILOGUE_NONE;
   if (plain ? op->output[0] == RF_NONE || op->output[1] != RF_NONE : op->output[1] == RF_NONE)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "wrong outputs for the epilogue (matmul %s: expected %s)", op->name,
-                   plain ? "u only" : "out, and u when it is read");
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "wrong outputs for the epilogue (matmul %s: expected %s)",
+                   op->name, plain ? "u only" : "out, and u when it is read");
   RF_OUT(0, RF_CLASS_ACTIVATION, dtype, m, n);
   RF_OUT(1, RF_CLASS_ACTIVATION, dtype, m, n);
   return RAFTER_OK;
@@ -42,18 +45,23 @@ static rf_work matmul_work(const rf_graph *graph, const rf_op *op) {
 }
 
 /* dW first: it is the last reader of x, so x's bytes are free while dx is made. */
-static rf_status matmul_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+static rf_status matmul_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                                 rf_error *error) {
   if (op->attr.epilogue != RF_EPILOGUE_NONE)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "differentiate comes before fuse (matmul %s: expected no epilogue)", op->name);
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "differentiate comes before fuse (matmul %s: expected no epilogue)", op->name);
   rf_attr attr = {.transpose = op->attr.transpose};
   if (grad_in[1] != RF_NONE || grad_in[2] != RF_NONE) {
-    int inputs[] = {op->input[0], grad_out[0]}, outputs[] = {grad_in[1] == RF_NONE ? RF_WANTED : grad_in[1], grad_in[2]};
+    int inputs[] = {op->input[0], grad_out[0]},
+        outputs[] = {grad_in[1] == RF_NONE ? RF_WANTED : grad_in[1], grad_in[2]};
     const char *name = rf_backward_name(graph, op, "/weight");
-    if (rf_graph_emit(graph, &RF_OP_MATMUL_DW, name, op->section, inputs, 2, outputs, 2, &attr, error) < 0) return RAFTER_INVALID;
+    if (rf_graph_emit(graph, &RF_OP_MATMUL_DW, name, op->section, inputs, 2, outputs, 2, &attr, error) < 0)
+      return RAFTER_INVALID;
   }
   if (grad_in[0] != RF_NONE) {
     int inputs[] = {grad_out[0], op->input[1]}, outputs[] = {RF_WANTED};
-    int id = rf_graph_emit(graph, &RF_OP_MATMUL_DX, rf_backward_name(graph, op, ""), op->section, inputs, 2, outputs, 1, &attr, error);
+    int id = rf_graph_emit(graph, &RF_OP_MATMUL_DX, rf_backward_name(graph, op, ""), op->section, inputs, 2,
+                           outputs, 1, &attr, error);
     if (id < 0) return RAFTER_INVALID;
     grad_in[0] = graph->op[id].output[0];
   }
@@ -61,7 +69,8 @@ static rf_status matmul_backward(rf_graph *graph, const rf_op *op, const int *gr
 }
 
 static rf_status matmul_dx_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t m = rf_input_dim(graph, op, 0, 0), n = rf_input_dim(graph, op, 0, 1), k = rf_input_dim(graph, op, 1, op->attr.transpose ? 1 : 0);
+  int64_t m = rf_input_dim(graph, op, 0, 0), n = rf_input_dim(graph, op, 0, 1),
+          k = rf_input_dim(graph, op, 1, op->attr.transpose ? 1 : 0);
   int64_t w[2];
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
   weight_dims(&op->attr, k, n, w);
@@ -70,7 +79,8 @@ static rf_status matmul_dx_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   RF_IN(2, dtype, m, k);
   bool gelu = op->input[2] >= 0;
   if (gelu == (op->output[0] != RF_NONE) || gelu != (op->output[1] != RF_NONE))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "wrong outputs (matmul_dx %s: expected %s)", op->name, gelu ? "du only" : "dx only");
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "wrong outputs (matmul_dx %s: expected %s)", op->name,
+                   gelu ? "du only" : "dx only");
   RF_OUT(0, RF_CLASS_ACTIVATION, dtype, m, k);
   RF_OUT(1, RF_CLASS_ACTIVATION, dtype, m, k);
   return RAFTER_OK;
@@ -82,7 +92,8 @@ static rf_work matmul_dx_work(const rf_graph *graph, const rf_op *op) {
 }
 
 static rf_status matmul_dw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t m = rf_input_dim(graph, op, 0, 0), k = rf_input_dim(graph, op, 0, 1), n = rf_input_dim(graph, op, 1, 1);
+  int64_t m = rf_input_dim(graph, op, 0, 0), k = rf_input_dim(graph, op, 0, 1),
+          n = rf_input_dim(graph, op, 1, 1);
   int64_t w[2];
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
   weight_dims(&op->attr, k, n, w);
@@ -94,19 +105,25 @@ static rf_status matmul_dw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 }
 
 static rf_work matmul_dw_work(const rf_graph *graph, const rf_op *op) {
-  return product_work(graph, op, (double)rf_input_dim(graph, op, 0, 0), (double)rf_input_dim(graph, op, 0, 1), (double)rf_input_dim(graph, op, 1, 1));
+  return product_work(graph, op, (double)rf_input_dim(graph, op, 0, 0), (double)rf_input_dim(graph, op, 0, 1),
+                      (double)rf_input_dim(graph, op, 1, 1));
 }
 
-/* a (rows, k) times w over k, columns n: what both operands have cut along k is a sum over chips, what one has cut is gathered, and of an axis that
- * cuts rows and w the rows are gathered. Heads that were dealt out come back as rows. */
+/* a (rows, k) times w over k, columns n: what both operands have cut along k is a sum over
+ * chips, what one has cut is gathered, and of an axis that cuts rows and w the rows are
+ * gathered. Heads that were dealt out come back as rows. */
 static void product_shard(rf_sharding *s, int k, int n) {
   rf_spec *a = &s->in[0], *w = &s->in[1];
-  rf_axes sum = a->split[1] & w->split[k], columns = w->split[n], dealt = a->split[1] & (rf_axes)~sum & RF_AXIS_BIT(RF_AXIS_SEQUENCE),
+  rf_axes sum = a->split[1] & w->split[k], columns = w->split[n],
+          dealt = a->split[1] & (rf_axes)~sum & RF_AXIS_BIT(RF_AXIS_SEQUENCE),
           rows = (a->split[0] | dealt) & (rf_axes) ~(sum | columns);
   uint8_t form_k = a->form[1], form_n = w->form[n];
   *a = rf_spec_of(rows, sum, form_k);
   *w = (rf_spec){.split = {0}};
-  w->split[k] = sum; w->form[k] = form_k; w->split[n] = columns; w->form[n] = form_n;
+  w->split[k] = sum;
+  w->form[k] = form_k;
+  w->split[n] = columns;
+  w->form[n] = form_n;
   for (int i = 0; i < 2; i++) {
     s->out[i] = rf_spec_of(rows, columns, form_n);
     s->out[i].partial = sum;
@@ -117,7 +134,8 @@ static rf_status matmul_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   int n = s->attr.transpose ? 0 : 1;
   product_shard(s, 1 - n, n);
-  s->in[2] = rf_spec_of(s->in[1].split[n], 0, RF_FORM_BLOCKS); s->in[2].form[0] = s->in[1].form[n];
+  s->in[2] = rf_spec_of(s->in[1].split[n], 0, RF_FORM_BLOCKS);
+  s->in[2].form[0] = s->in[1].form[n];
   s->in[3] = s->out[1];
   if (s->op->input[2] >= 0) s->attr.axes = s->out[0].partial; /* the first of them adds the bias */
   return RAFTER_OK;
@@ -136,22 +154,31 @@ static rf_status matmul_dw_shard(rf_sharding *s, rf_error *error) {
   int n = s->attr.transpose ? 0 : 1;
   rf_spec *x = &s->in[0], *dy = &s->in[1];
   rf_axes dealt = (x->split[1] | dy->split[1]) & RF_AXIS_BIT(RF_AXIS_SEQUENCE), rows;
-  x->split[0] |= x->split[1] & dealt; dy->split[0] |= dy->split[1] & dealt;
-  x->split[1] &= (rf_axes)~dealt; dy->split[1] &= (rf_axes)~dealt;
+  x->split[0] |= x->split[1] & dealt;
+  dy->split[0] |= dy->split[1] & dealt;
+  x->split[1] &= (rf_axes)~dealt;
+  dy->split[1] &= (rf_axes)~dealt;
   rows = x->split[0] & dy->split[0] & (rf_axes) ~(x->split[1] | dy->split[1]);
   x->split[0] = dy->split[0] = rows;
-  s->out[0] = (rf_spec){.partial = rows}; s->out[1] = rf_spec_of(dy->split[1], 0, RF_FORM_BLOCKS);
-  s->out[0].split[1 - n] = x->split[1]; s->out[0].form[1 - n] = x->form[1];
-  s->out[0].split[n] = dy->split[1]; s->out[0].form[n] = dy->form[1];
-  s->out[1].form[0] = dy->form[1]; s->out[1].partial = rows;
+  s->out[0] = (rf_spec){.partial = rows};
+  s->out[1] = rf_spec_of(dy->split[1], 0, RF_FORM_BLOCKS);
+  s->out[0].split[1 - n] = x->split[1];
+  s->out[0].form[1 - n] = x->form[1];
+  s->out[0].split[n] = dy->split[1];
+  s->out[0].form[n] = dy->form[1];
+  s->out[1].form[0] = dy->form[1];
+  s->out[1].partial = rows;
   return RAFTER_OK;
 }
 
 const rf_op_def RF_OP_MATMUL = {
     .name = "matmul",
-    .formula = "acc[m,n]: acc = fma(x[m,k], w[k,n], acc) for k ascending from 0, f32 (w[n,k] when transpose); u = round(acc + bias[n]); "
-               "epilogue gelu: out = round(gelu(u)); epilogue residual: out = round(residual + drop(u)), drop as in add_dropout; fast: x[m,k] is "
-               "s*a, for 32 k at a time s = max|x|/127 and a = x/s rounded to an integer, halves to even, and acc their sums in f32",
+    .formula = "acc[m,n]: acc = fma(x[m,k], w[k,n], acc) for k ascending from 0, f32 (w[n,k] when "
+               "transpose); u = round(acc + bias[n]); "
+               "epilogue gelu: out = round(gelu(u)); epilogue residual: out = round(residual + drop(u)), "
+               "drop as in add_dropout; fast: x[m,k] is "
+               "s*a, for 32 k at a time s = max|x|/127 and a = x/s rounded to an integer, halves to even, "
+               "and acc their sums in f32",
     .inputs = {"x (M,K)", "w (K,N)", "bias (N)?", "residual (M,N)?"},
     .outputs = {"u (M,N)?", "out (M,N)?"},
     .shape = matmul_shape,
@@ -166,7 +193,8 @@ const rf_op_def RF_OP_MATMUL = {
 
 const rf_op_def RF_OP_MATMUL_DX = {
     .name = "matmul_dx",
-    .formula = "acc[m,k]: acc = fma(dy[m,n], w[k,n], acc) for n ascending from 0, f32 (w[n,k] when transpose); dx = round(acc); "
+    .formula = "acc[m,k]: acc = fma(dy[m,n], w[k,n], acc) for n ascending from 0, f32 (w[n,k] when "
+               "transpose); dx = round(acc); "
                "with u: du = round(round(acc) * gelu'(u)) in dx's place, gelu' as in gelu_bwd",
     .inputs = {"dy (M,N)", "w (K,N)", "u (M,K)?"},
     .outputs = {"dx (M,K)?", "du (M,K)?"},
@@ -180,7 +208,8 @@ const rf_op_def RF_OP_MATMUL_DX = {
 
 const rf_op_def RF_OP_MATMUL_DW = {
     .name = "matmul_dw",
-    .formula = "dw[k,n] = fma(x[m,k], dy[m,n], dw[k,n]) for m ascending, f32 ([n,k] when transpose); dbias[n] = dbias[n] + dy[m,n] for m ascending; "
+    .formula = "dw[k,n] = fma(x[m,k], dy[m,n], dw[k,n]) for m ascending, f32 ([n,k] when transpose); "
+               "dbias[n] = dbias[n] + dy[m,n] for m ascending; "
                "chains start at 0 (write) or at the value there (add)",
     .inputs = {"x (M,K)", "dy (M,N)"},
     .outputs = {"dw (K,N)", "dbias (N)?"},

@@ -4,13 +4,14 @@
 /* The sums of all gradients, of which this op writes one. */
 static rf_status sums_shape(rf_graph *graph, rf_op *op, int slot, rf_error *error) {
   if (op->output[slot] == RF_WANTED || op->output[slot] >= graph->tensor_count)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "sums not given (%s %s: expected a tensor id, its length follows from no input)", op->def->name,
-                   op->name);
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "sums not given (%s %s: expected a tensor id, its length follows from no input)",
+                   op->def->name, op->name);
   if (op->output[slot] < 0) return RAFTER_OK;
   int64_t count = graph->tensor[op->output[slot]].shape[0];
   if (op->attr.index < 0 || op->attr.index >= count)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "index out of range (%s %s: expected below %lld, got %d)", op->def->name, op->name, (long long)count,
-                   op->attr.index);
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "index out of range (%s %s: expected below %lld, got %d)",
+                   op->def->name, op->name, (long long)count, op->attr.index);
   RF_OUT(slot, RF_CLASS_ACTIVATION, RF_F64, count);
   return RAFTER_OK;
 }
@@ -18,7 +19,8 @@ static rf_status sums_shape(rf_graph *graph, rf_op *op, int slot, rf_error *erro
 static rf_status norm_sq_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int id = op->input[0];
   if (id < 0 || id >= graph->tensor_count)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (norm_sq %s: expected grad, got none)", op->name);
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (norm_sq %s: expected grad, got none)",
+                   op->name);
   const rf_tensor *grad = &graph->tensor[id];
   RF_TRY(rf_shape_input(graph, op, 0, RF_ANY_FLOAT, grad->rank, grad->shape, error));
   return sums_shape(graph, op, 0, error);
@@ -37,16 +39,19 @@ static rf_status clip_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 static rf_status adamw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int id = op->input[1];
   if (id < 0 || id >= graph->tensor_count)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (adamw %s: expected master, got none)", op->name);
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (adamw %s: expected master, got none)",
+                   op->name);
   rf_tensor master = graph->tensor[id];
   rf_dtype wide = rf_wide_dtype(master.dtype);
-  for (int i = 0; i < 4; i++) RF_TRY(rf_shape_input(graph, op, i, (int)wide, master.rank, master.shape, error));
+  for (int i = 0; i < 4; i++)
+    RF_TRY(rf_shape_input(graph, op, i, (int)wide, master.rank, master.shape, error));
   RF_IN(4, RF_F32, 2);
   for (int i = 0; i < 3; i++) {
     if (op->output[i] == RF_WANTED) op->output[i] = op->input[i + 1];
     if (op->output[i] != op->input[i + 1])
-      return RF_FAIL(error, RAFTER_INVALID, NULL, "states are updated where they stand (adamw %s: expected output %s = its input)", op->name,
-                     op->def->outputs[i]);
+      return RF_FAIL(error, RAFTER_INVALID, NULL,
+                     "states are updated where they stand (adamw %s: expected output %s = its input)",
+                     op->name, op->def->outputs[i]);
   }
   RF_TRY(rf_shape_output(graph, op, 3, RF_CLASS_WEIGHT, RF_BF16, master.rank, master.shape, error));
   return op->output_count > 4 ? sums_shape(graph, op, 4, error) : RAFTER_OK;
@@ -55,18 +60,24 @@ static rf_status adamw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 /* Of the sums it writes one. */
 static rf_work adamw_work(const rf_graph *graph, const rf_op *op) {
   rf_work work = rf_work_bytes(graph, op);
-  if (op->output_count > 4 && op->output[4] >= 0) work.bytes_written -= (double)rf_tensor_bytes(&graph->tensor[op->output[4]]) - 8;
+  if (op->output_count > 4 && op->output[4] >= 0)
+    work.bytes_written -= (double)rf_tensor_bytes(&graph->tensor[op->output[4]]) - 8;
   return work;
 }
 
-/* Chips with the same run of a gradient each count their part of it; the sums of all chips are added. */
+/* Chips with the same run of a gradient each count their part of it; the sums of all chips are
+ * added. */
 static rf_status norm_sq_shard(rf_sharding *s, rf_error *error) {
   (void)error;
-  s->attr.axes = rf_mesh_live(s->mesh, (rf_axes) ~(s->in[0].split[0] | s->in[0].split[1] | RF_AXIS_BIT(RF_AXIS_PIPELINE)));
+  s->attr.axes = rf_mesh_live(
+      s->mesh, (rf_axes) ~(s->in[0].split[0] | s->in[0].split[1] | RF_AXIS_BIT(RF_AXIS_PIPELINE)));
   s->attr.group = (int32_t)rf_mesh_size(s->mesh, s->attr.axes);
   int p = s->graph->tensor[s->op->input[0]].param;
   rf_copies copies = p < 0 ? (rf_copies){.chips = 1} : rf_shard_copies(s->graph, s->mesh, p);
-  if (copies.chips > 1) { s->attr.part = copies.own; s->attr.to = (int32_t)copies.chips; }
+  if (copies.chips > 1) {
+    s->attr.part = copies.own;
+    s->attr.to = (int32_t)copies.chips;
+  }
   return RAFTER_OK;
 }
 
@@ -78,10 +89,11 @@ static rf_status clip_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_NORM_SQ = {
     .name = "norm_sq",
-    .formula =
-        "sums[index] = sum of grad[i]^2 in f64: one sum per chunk of 4096 elements, chunk sums added in ascending order, divided by the chips "
-        "that count the same "
-        "ones (group, 0: 1), and what stands from column `part` on by those that have the same columns besides (to, 0: 1); other elements stay",
+    .formula = "sums[index] = sum of grad[i]^2 in f64: one sum per chunk of 4096 elements, chunk sums added "
+               "in ascending order, divided by the chips "
+               "that count the same "
+               "ones (group, 0: 1), and what stands from column `part` on by those that have the same "
+               "columns besides (to, 0: 1); other elements stay",
     .inputs = {"grad (P)"},
     .outputs = {"sums f64 (params)"},
     .shape = norm_sq_shape,
@@ -117,7 +129,8 @@ const rf_op_def RF_OP_NORM_TOTAL = {
 
 const rf_op_def RF_OP_CLIP = {
     .name = "clip",
-    .formula = "norm = sqrt(sum of sums[i], i ascending, f64); out = {norm, clip > 0 && norm > clip ? clip/norm : 1} as f32",
+    .formula = "norm = sqrt(sum of sums[i], i ascending, f64); out = {norm, clip > 0 && norm > clip ? "
+               "clip/norm : 1} as f32",
     .inputs = {"sums f64 (params)"},
     .outputs = {"clip f32 (2)"},
     .shape = clip_shape,
@@ -128,8 +141,10 @@ const rf_op_def RF_OP_CLIP = {
 
 const rf_op_def RF_OP_ADAMW = {
     .name = "adamw",
-    .formula = "g = grad*clip[1] (1 without clip); m = beta1*m + (1-beta1)*g; v = beta2*v + (1-beta2)*g^2; mhat = m/(1 - beta1^step); "
-               "vhat = v/(1 - beta2^step); master = master - lr*(mhat/(sqrt(vhat) + eps) + weight_decay*master); weight = bf16(master); f32; "
+    .formula = "g = grad*clip[1] (1 without clip); m = beta1*m + (1-beta1)*g; v = beta2*v + (1-beta2)*g^2; "
+               "mhat = m/(1 - beta1^step); "
+               "vhat = v/(1 - beta2^step); master = master - lr*(mhat/(sqrt(vhat) + eps) + "
+               "weight_decay*master); weight = bf16(master); f32; "
                "sums[index] as in "
                "norm_sq, and then chunks whose sum is not finite stay as they are",
     .inputs = {"grad (P)", "master (P)", "m (P)", "v (P)", "clip f32 (2)?"},

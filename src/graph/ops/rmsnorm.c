@@ -11,10 +11,13 @@ static rf_status rmsnorm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status rmsnorm_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
-  int inputs[] = {op->input[0], op->input[1], op->output[1], grad_out[0], RF_NONE}, outputs[] = {grad_in[0], grad_in[1]};
+static rf_status rmsnorm_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                                  rf_error *error) {
+  int inputs[] = {op->input[0], op->input[1], op->output[1], grad_out[0], RF_NONE},
+      outputs[] = {grad_in[0], grad_in[1]};
   rf_attr attr = {.eps = op->attr.eps, .offset = op->attr.offset};
-  int id = rf_graph_emit(graph, &RF_OP_RMSNORM_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5, outputs, 2, &attr, error);
+  int id = rf_graph_emit(graph, &RF_OP_RMSNORM_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5,
+                         outputs, 2, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   grad_in[0] = graph->op[id].output[0];
   return RAFTER_OK;
@@ -35,7 +38,8 @@ static rf_status rmsnorm_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) 
 
 const rf_op_def RF_OP_RMSNORM = {
     .name = "rmsnorm",
-    .formula = "rstd = 1/sqrt(sum_d x[r,d]^2 / D + eps); y[r,d] = round(x[r,d]*rstd*(offset + gain[d])); stats[r] = {rstd}; f32",
+    .formula = "rstd = 1/sqrt(sum_d x[r,d]^2 / D + eps); y[r,d] = round(x[r,d]*rstd*(offset + gain[d])); "
+               "stats[r] = {rstd}; f32",
     .inputs = {"x (n,D)", "gain (D)"},
     .outputs = {"y (n,D)", "stats (n,1)"},
     .shape = rmsnorm_shape,
@@ -47,12 +51,15 @@ const rf_op_def RF_OP_RMSNORM = {
     .tolerance = {2e-6f, 1e-2f},
 };
 
-/* dx may not take dy's place: dgain reads whole columns of dy, in another order than dx is written. */
+/* dx may not take dy's place: dgain reads whole columns of dy, in another order than dx is
+ * written. */
 const rf_op_def RF_OP_RMSNORM_BWD = {
     .name = "rmsnorm_bwd",
-    .formula = "h[r,d] = x[r,d]*rstd[r]; g[r,d] = dy[r,d]*(offset + gain[d]); b[r] = sum_d g[r,d]*h[r,d] / D; "
-               "dx[r,d] = round(round(rstd[r]*(g[r,d] - h[r,d]*b[r])) + dres[r,d]), without dres the inner round; "
-               "dgain[d] = sum_r dy[r,d]*h[r,d], rows ascending, an f32 chain from 0 (write) or the value there (add)",
+    .formula =
+        "h[r,d] = x[r,d]*rstd[r]; g[r,d] = dy[r,d]*(offset + gain[d]); b[r] = sum_d g[r,d]*h[r,d] / D; "
+        "dx[r,d] = round(round(rstd[r]*(g[r,d] - h[r,d]*b[r])) + dres[r,d]), without dres the inner round; "
+        "dgain[d] = sum_r dy[r,d]*h[r,d], rows ascending, an f32 chain from 0 (write) or the value there "
+        "(add)",
     .inputs = {"x (n,D)", "gain (D)", "stats (n,1)", "dy (n,D)", "dres (n,D)?"},
     .outputs = {"dx (n,D)", "dgain (D)?"},
     .shape = rmsnorm_bwd_shape,

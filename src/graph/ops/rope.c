@@ -1,11 +1,14 @@
-/* rope.c - rotary positions on the query and key heads of a fused qkv row; its backward is the rotation back. */
+/* rope.c - rotary positions on the query and key heads of a fused qkv row; its backward is the
+ * rotation back. */
 #include "graph/shard.h"
 
 static rf_status rope_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   const rf_attr *attr = &op->attr;
-  int64_t rows = rf_input_dim(graph, op, 0, 0), width = (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim;
+  int64_t rows = rf_input_dim(graph, op, 0, 0),
+          width = (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim;
   if (attr->rope.dim <= 0 || attr->rope.dim % 2 || attr->rope.dim > attr->head_dim)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "rope needs pairs (%s: expected an even rope dim up to head_dim %d, got %d)", op->name,
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "rope needs pairs (%s: expected an even rope dim up to head_dim %d, got %d)", op->name,
                    attr->head_dim, attr->rope.dim);
   RF_IN(0, RF_ANY_FLOAT, rows, width);
   RF_IN(1, RF_I32, rows);
@@ -13,17 +16,20 @@ static rf_status rope_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status rope_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error) {
+static rf_status rope_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                               rf_error *error) {
   int inputs[] = {grad_out[0], op->input[1]};
   rf_attr attr = op->attr;
   attr.inverse = !attr.inverse;
-  int id = rf_graph_emit(graph, &RF_OP_ROPE, rf_backward_name(graph, op, ""), op->section, inputs, 2, (const int[]){RF_WANTED}, 1, &attr, error);
+  int id = rf_graph_emit(graph, &RF_OP_ROPE, rf_backward_name(graph, op, ""), op->section, inputs, 2,
+                         (const int[]){RF_WANTED}, 1, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   grad_in[0] = graph->op[id].output[0];
   return RAFTER_OK;
 }
 
-/* Heads that were dealt out around attention come back as rows, as the positions lie. Rows without key heads are blocks, one for each head. */
+/* Heads that were dealt out around attention come back as rows, as the positions lie. Rows
+ * without key heads are blocks, one for each head. */
 static rf_status rope_shard(rf_sharding *s, rf_error *error) {
   rf_axes dealt = s->in[0].split[1] & s->in[1].split[0], heads = s->in[0].split[1] & (rf_axes)~dealt,
           rows = (s->in[0].split[0] | dealt) & (rf_axes)~heads;
@@ -34,9 +40,12 @@ static rf_status rope_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_ROPE = {
     .name = "rope",
-    .formula = "for each of the first heads + kv_heads heads and i < R/2, R = rope.dim: angle = positions[r] * rf_rope_frequency(rope, i), which is "
-               "theta^(-2i/R) unless scaled (negated when inverse); out[i] = round(in[i]*cos(angle) - in[i+R/2]*sin(angle)), "
-               "out[i+R/2] = round(in[i+R/2]*cos(angle) + in[i]*sin(angle)); with rope.tail the pair is (H-R+2i, H-R+2i+1); other elements and the "
+    .formula = "for each of the first heads + kv_heads heads and i < R/2, R = rope.dim: angle = positions[r] "
+               "* rf_rope_frequency(rope, i), which is "
+               "theta^(-2i/R) unless scaled (negated when inverse); out[i] = round(in[i]*cos(angle) - "
+               "in[i+R/2]*sin(angle)), "
+               "out[i+R/2] = round(in[i+R/2]*cos(angle) + in[i]*sin(angle)); with rope.tail the pair is "
+               "(H-R+2i, H-R+2i+1); other elements and the "
                "kv_heads value heads are copied",
     .inputs = {"qkv (n,(N+2K)H)", "positions i32 (n)"},
     .outputs = {"rotated (n,(N+2K)H)"},

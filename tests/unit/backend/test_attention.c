@@ -1,5 +1,6 @@
-/* test_attention.c - attention, its gradient and attention over a cache: values against a naive softmax in f64, bits against every other way
- * of computing the same thing (ISA, threads, other segments, one row or many, batch or cache). */
+/* test_attention.c - attention, its gradient and attention over a cache: values against a naive
+ * softmax in f64, bits against every other way of computing the same thing (ISA, threads, other
+ * segments, one row or many, batch or cache). */
 #include "backend/cpu/attention.h"
 #include "support/compare.h"
 #include "support/tile_sum.h"
@@ -21,7 +22,7 @@ typedef struct problem {
   int lengths[MAX_SEGMENTS]; /* ends at 0 */
 } problem;
 
-/* ---- a graph of one op, and its memory ------------------------------------------------------------------------------ */
+/* ---- a graph of one op, and its memory ------------------------------------------------------- */
 
 typedef struct setup {
   problem p;
@@ -36,7 +37,8 @@ typedef struct setup {
 
 static size_t size_of(rf_dtype dtype) { return dtype == RF_BF16 ? 2 : 4; }
 static double load(const void *data, rf_dtype dtype, int64_t i) {
-  return dtype == RF_BF16 ? (double)rf_bf16_to_f32(((const rf_bf16 *)data)[i]) : (double)((const float *)data)[i];
+  return dtype == RF_BF16 ? (double)rf_bf16_to_f32(((const rf_bf16 *)data)[i])
+                          : (double)((const float *)data)[i];
 }
 static void put(void *data, rf_dtype dtype, int64_t i, double x) {
   if (dtype == RF_BF16) ((rf_bf16 *)data)[i] = rf_f32_to_bf16((float)x);
@@ -84,9 +86,11 @@ static void set_up(setup *s, problem p) {
                            .softmax = p.softmax}};
   s->graph = (rf_graph){.tensor = s->tensor, .tensor_count = 8, .op = &s->op, .op_count = 1, .rows = s->n};
   s->tensor[0] = (rf_tensor){.name = "qkv", .dtype = p.dtype, .rank = 2, .shape = {s->n, s->ld}};
-  s->tensor[1] = (rf_tensor){.name = "ctx", .dtype = p.dtype, .rank = 2, .shape = {s->n, (int64_t)p.heads * p.dim}};
+  s->tensor[1] =
+      (rf_tensor){.name = "ctx", .dtype = p.dtype, .rank = 2, .shape = {s->n, (int64_t)p.heads * p.dim}};
   s->tensor[2] = (rf_tensor){.name = "lse", .dtype = RF_F32, .rank = 2, .shape = {p.heads, s->n}};
-  s->tensor[3] = (rf_tensor){.name = "dctx", .dtype = p.dtype, .rank = 2, .shape = {s->n, (int64_t)p.heads * p.dim}};
+  s->tensor[3] =
+      (rf_tensor){.name = "dctx", .dtype = p.dtype, .rank = 2, .shape = {s->n, (int64_t)p.heads * p.dim}};
   s->tensor[4] = (rf_tensor){.name = "segments", .dtype = RF_I32, .rank = 1, .shape = {s->n + 1}};
   s->tensor[5] = (rf_tensor){.name = "dqkv", .dtype = p.dtype, .rank = 2, .shape = {s->n, s->ld}};
 }
@@ -113,7 +117,8 @@ static bool has_tiles(const problem *p) { return p->dtype == RF_BF16 && rf_isa_d
 /* The workspace is exactly as large as was asked for, full of NaNs, between guards. */
 static void call_kernel(const rf_kernel *kernel, rf_call *call) {
   assert_true(!kernel->accepts || kernel->accepts(call->graph, call->op));
-  size_t bytes = kernel->workspace_bytes(call->graph, call->op, call->threads), whole = (bytes + 63) / 64 * 64 + 128;
+  size_t bytes = kernel->workspace_bytes(call->graph, call->op, call->threads),
+         whole = (bytes + 63) / 64 * 64 + 128;
   unsigned char *memory = aligned_alloc(64, whole);
   assert_non_null(memory);
   memset(memory, 0xff, whole);
@@ -131,7 +136,11 @@ static void forward(setup *s, rf_isa isa, int threads) {
   s->op.output_count = 2;
   memcpy(s->op.input, (int[]){0, 4}, sizeof(int[2]));
   memcpy(s->op.output, (int[]){1, 2}, sizeof(int[2]));
-  rf_call call = {.graph = &s->graph, .op = &s->op, .in = {s->qkv, s->segments}, .out = {s->ctx, s->lse}, .threads = threads};
+  rf_call call = {.graph = &s->graph,
+                  .op = &s->op,
+                  .in = {s->qkv, s->segments},
+                  .out = {s->ctx, s->lse},
+                  .threads = threads};
   call_kernel(kernel_of("attention", isa), &call);
 }
 static void backward(setup *s, rf_isa isa, int threads) {
@@ -139,11 +148,15 @@ static void backward(setup *s, rf_isa isa, int threads) {
   s->op.output_count = 1;
   memcpy(s->op.input, (int[]){0, 1, 2, 3, 4}, sizeof(int[5]));
   memcpy(s->op.output, (int[]){5}, sizeof(int[1]));
-  rf_call call = {.graph = &s->graph, .op = &s->op, .in = {s->qkv, s->ctx, s->lse, s->dctx, s->segments}, .out = {s->dqkv}, .threads = threads};
+  rf_call call = {.graph = &s->graph,
+                  .op = &s->op,
+                  .in = {s->qkv, s->ctx, s->lse, s->dctx, s->segments},
+                  .out = {s->dqkv},
+                  .threads = threads};
   call_kernel(kernel_of("attention_bwd", isa), &call);
 }
 
-/* ---- the naive truth ------------------------------------------------------------------------------------------------ */
+/* ---- the naive truth ------------------------------------------------------------------------- */
 
 typedef struct truth {
   double *ctx, *lse, *dqkv;
@@ -160,12 +173,15 @@ static double score(const setup *s, const double *q, const double *k) {
 static truth naive(const setup *s) {
   const problem *p = &s->p;
   int64_t n = s->n, ld = s->ld, dim = p->dim;
-  double *x = malloc(sizeof(double) * (size_t)(n * ld)), *prob = malloc(sizeof(double) * (size_t)n), *dprob = malloc(sizeof(double) * (size_t)n);
-  truth t = {calloc((size_t)(n * p->heads * dim), 8), calloc((size_t)(n * p->heads), 8), calloc((size_t)(n * ld), 8)};
+  double *x = malloc(sizeof(double) * (size_t)(n * ld)), *prob = malloc(sizeof(double) * (size_t)n),
+         *dprob = malloc(sizeof(double) * (size_t)n);
+  truth t = {calloc((size_t)(n * p->heads * dim), 8), calloc((size_t)(n * p->heads), 8),
+             calloc((size_t)(n * ld), 8)};
   for (int64_t i = 0; i < n * ld; i++) x[i] = load(s->qkv, p->dtype, i);
   for (int64_t origin = 0, segment = 0; origin < n; origin += p->lengths[segment++]) {
     for (int h = 0; h < p->heads; h++) {
-      int64_t kh = (int64_t)(p->heads + h / (p->heads / p->kv_heads)) * dim, vh = kh + (int64_t)p->kv_heads * dim;
+      int64_t kh = (int64_t)(p->heads + h / (p->heads / p->kv_heads)) * dim,
+              vh = kh + (int64_t)p->kv_heads * dim;
       for (int64_t i = origin; i < origin + p->lengths[segment]; i++) {
         int64_t low = p->window > 0 && i - p->window + 1 > origin ? i - p->window + 1 : origin;
         const double *q = x + i * ld + h * dim;
@@ -206,7 +222,8 @@ static void truth_free(truth *t) {
 }
 
 /* `stored` is the output's dtype; both sides are compared as f32. */
-static bool close_to(const void *got, rf_dtype stored, const double *want, int64_t count, compare_bound bound, compare_report *report) {
+static bool close_to(const void *got, rf_dtype stored, const double *want, int64_t count, compare_bound bound,
+                     compare_report *report) {
   float *a = malloc(sizeof(float) * (size_t)count), *b = malloc(sizeof(float) * (size_t)count);
   for (int64_t i = 0; i < count; i++) {
     a[i] = (float)load(got, stored, i);
@@ -217,17 +234,19 @@ static bool close_to(const void *got, rf_dtype stored, const double *want, int64
   free(b);
   return close;
 }
-static void expect_close(const char *what, const problem *p, rf_isa isa, const void *got, rf_dtype stored, const double *want, int64_t count,
-                         compare_bound bound) {
+static void expect_close(const char *what, const problem *p, rf_isa isa, const void *got, rf_dtype stored,
+                         const double *want, int64_t count, compare_bound bound) {
   compare_report report;
   if (!close_to(got, stored, want, count, bound, &report)) {
-    fail_msg("%s, %s, %s softmax, heads %d/%d of %d, window %d, first segment %d, %s: %s", what, rf_dtype_name(p->dtype), rf_dtype_name(p->softmax),
-             p->heads, p->kv_heads, p->dim, p->window, p->lengths[0], rf_isa_name(isa), report.text);
+    fail_msg("%s, %s, %s softmax, heads %d/%d of %d, window %d, first segment %d, %s: %s", what,
+             rf_dtype_name(p->dtype), rf_dtype_name(p->softmax), p->heads, p->kv_heads, p->dim, p->window,
+             p->lengths[0], rf_isa_name(isa), report.text);
   }
 }
 
-/* A softmax over rounded scores jumps by a bf16 step of the score (|s| < 16: 2^-4 at most, 2^-6 typically) wherever the f32 score and the f64 one
- * fall on different sides of a rounding boundary: rare, but not bounded by f32 arithmetic. */
+/* A softmax over rounded scores jumps by a bf16 step of the score (|s| < 16: 2^-4 at most, 2^-6
+ * typically) wherever the f32 score and the f64 one fall on different sides of a rounding
+ * boundary: rare, but not bounded by f32 arithmetic. */
 static compare_bound bound_of(const problem *p, rf_dtype stored, int64_t longest) {
   compare_bound b = compare_bound_of(stored, RF_F32, longest + p->dim);
   b.norm *= 4; /* scores of size s carry s roundings into the exponent: |s| < 8 with this data */
@@ -260,11 +279,12 @@ enum { PROBLEM_COUNT = sizeof PROBLEMS / sizeof *PROBLEMS };
 
 static int64_t longest_of(const problem *p) {
   int64_t longest = 0;
-  for (int i = 0; i < MAX_SEGMENTS && p->lengths[i]; i++) longest = p->lengths[i] > longest ? p->lengths[i] : longest;
+  for (int i = 0; i < MAX_SEGMENTS && p->lengths[i]; i++)
+    longest = p->lengths[i] > longest ? p->lengths[i] : longest;
   return longest;
 }
 
-/* ---- tests ---------------------------------------------------------------------------------------------------------- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 static void expect_gradients(const setup *s, const truth *want, rf_isa isa, compare_bound bound) {
   const problem *p = &s->p;
@@ -279,8 +299,13 @@ static void expect_gradients(const setup *s, const truth *want, rf_isa isa, comp
         put(got, p->dtype, r * width + d, load(s->dqkv, p->dtype, r * s->ld + first + d));
       }
     }
-    bool zero = p->window == 1 && part < 2; /* a softmax over one key is constant: q and k get nothing but rounding */
-    if (!zero) expect_close(part == 0 ? "dq" : part == 1 ? "dk" : "dv", p, isa, got, p->dtype, some, s->n * width, bound);
+    /* a softmax over one key is constant: q and k get nothing but rounding */
+    bool zero = p->window == 1 && part < 2;
+    if (!zero)
+      expect_close(part == 0   ? "dq"
+                   : part == 1 ? "dk"
+                               : "dv",
+                   p, isa, got, p->dtype, some, s->n * width, bound);
     free(some);
     free(got);
   }
@@ -297,7 +322,8 @@ static void test_values(void **state) {
       compare_bound bound = bound_of(p, p->dtype, longest_of(p));
       forward(&s, isa, 1);
       expect_close("ctx", p, isa, s.ctx, p->dtype, want.ctx, s.n * p->heads * p->dim, bound);
-      expect_close("lse", p, isa, s.lse, RF_F32, want.lse, s.n * p->heads, bound_of(p, RF_F32, longest_of(p)));
+      expect_close("lse", p, isa, s.lse, RF_F32, want.lse, s.n * p->heads,
+                   bound_of(p, RF_F32, longest_of(p)));
       backward(&s, isa, 1);
       bound.norm *= 4; /* D is taken from the rounded ctx, and p (e - D) cancels */
       bound.max *= 4;
@@ -313,7 +339,8 @@ static void test_values(void **state) {
   }
 }
 
-/* The check above sees what it must: a window one key too wide, a causal bound one key too far, another scale, K and V heads exchanged. */
+/* The check above sees what it must: a window one key too wide, a causal bound one key too far,
+ * another scale, K and V heads exchanged. */
 static void test_values_see_faults(void **state) {
   (void)state;
   for (int fault = 0; fault < 4; fault++) {
@@ -322,11 +349,19 @@ static void test_values_see_faults(void **state) {
     forward(&s, strongest(), 1);
     setup wrong = s;
     if (fault == 0) wrong.p.window++;
-    if (fault == 1) { wrong.p.lengths[0] = 75; wrong.p.lengths[1] = 75; }
+    if (fault == 1) {
+      wrong.p.lengths[0] = 75;
+      wrong.p.lengths[1] = 75;
+    }
     if (fault == 2) wrong.op.attr.scale *= 1.001f;
-    if (fault == 3) { wrong.p.kv_heads = 1; wrong.p.heads = 4; } /* heads of the second group read the first one's keys */
+    /* heads of the second group read the first one's keys */
+    if (fault == 3) {
+      wrong.p.kv_heads = 1;
+      wrong.p.heads = 4;
+    }
     truth want = naive(&wrong);
-    assert_false(close_to(s.ctx, RF_F32, want.ctx, s.n * s.p.heads * s.p.dim, bound_of(&s.p, RF_F32, 150), NULL));
+    assert_false(
+        close_to(s.ctx, RF_F32, want.ctx, s.n * s.p.heads * s.p.dim, bound_of(&s.p, RF_F32, 150), NULL));
     truth_free(&want);
     tear_down(&s);
   }
@@ -336,7 +371,8 @@ static void expect_same(const char *what, const void *a, const void *b, size_t b
   if (memcmp(a, b, bytes) != 0) fail_msg("%s: other bits", what);
 }
 
-/* Every ISA (strips of 12, 6 and 4 rows) and thread count (units shared out whole, or queries of one unit) gives the same bits. */
+/* Every ISA (strips of 12, 6 and 4 rows) and thread count (units shared out whole, or queries of
+ * one unit) gives the same bits. */
 static void test_bits_do_not_depend_on_isa_or_threads(void **state) {
   (void)state;
   for (int i = 0; i < PROBLEM_COUNT; i++) {
@@ -375,7 +411,8 @@ static void expect_segments_alone(const problem *of, rf_isa isa) {
   set_up(&all, *of);
   forward(&all, strongest(), 2);
   backward(&all, isa, 2);
-  size_t unit = size_of(all.p.dtype), row = (size_t)all.ld * unit, out = (size_t)(all.p.heads * all.p.dim) * unit;
+  size_t unit = size_of(all.p.dtype), row = (size_t)all.ld * unit,
+         out = (size_t)(all.p.heads * all.p.dim) * unit;
   for (int64_t origin = 0, segment = 0; origin < all.n; origin += all.p.lengths[segment++]) {
     problem p = all.p;
     int64_t length = p.lengths[segment];
@@ -401,7 +438,7 @@ static void test_bits_do_not_depend_on_other_segments(void **state) {
   }
 }
 
-/* ---- over a cache ---------------------------------------------------------------------------------------------------- */
+/* ---- over a cache ---------------------------------------------------------------------------- */
 
 /* One walk of `rows` rows: row r is token `token[r]` of the first segment of s, in `slot[r]`. */
 typedef struct cached {
@@ -422,9 +459,13 @@ static void cache_open(cached *c, const problem *p, int64_t slots, int64_t conte
   for (int64_t i = 0; i < pages; i++) c->table[i] = (int32_t)((i * 7 + 3) % pages);
   for (int64_t i = 0; pages % 7 == 0 && i < pages; i++) c->table[i] = (int32_t)(pages - 1 - i);
 }
-static void cache_close(cached *c) { free(c->cache); free(c->table); }
+static void cache_close(cached *c) {
+  free(c->cache);
+  free(c->table);
+}
 
-static void walk_cache(const setup *s, cached *c, int64_t rows, const int32_t *token, const int32_t *slot, rf_isa isa, int threads, void *ctx) {
+static void walk_cache(const setup *s, cached *c, int64_t rows, const int32_t *token, const int32_t *slot,
+                       rf_isa isa, int threads, void *ctx) {
   const problem *p = &s->p;
   size_t unit = size_of(p->dtype), out = (size_t)(p->heads * p->dim) * unit;
   int64_t bound = rows + 3; /* more rows than are used */
@@ -433,28 +474,42 @@ static void walk_cache(const setup *s, cached *c, int64_t rows, const int32_t *t
   for (int64_t r = 0; r < bound; r++) {
     slots[r] = r < rows ? slot[r] : 1 << 30;
     positions[r] = r < rows ? token[r] : 1 << 30;
-    if (r < rows) memcpy((char *)qkv + (size_t)(r * s->ld) * unit, (char *)s->qkv + (size_t)(token[r] * s->ld) * unit, (size_t)s->ld * unit);
+    if (r < rows)
+      memcpy((char *)qkv + (size_t)(r * s->ld) * unit, (char *)s->qkv + (size_t)(token[r] * s->ld) * unit,
+             (size_t)s->ld * unit);
   }
   c->tensor[0] = (rf_tensor){.name = "qkv", .dtype = p->dtype, .rank = 2, .shape = {bound, s->ld}};
-  c->tensor[1] =
-      (rf_tensor){.name = "cache", .dtype = p->dtype, .rank = 4, .shape = {c->slots * c->columns, 2, c->page, (int64_t)p->kv_heads * p->dim}};
+  c->tensor[1] = (rf_tensor){.name = "cache",
+                             .dtype = p->dtype,
+                             .rank = 4,
+                             .shape = {c->slots * c->columns, 2, c->page, (int64_t)p->kv_heads * p->dim}};
   c->tensor[2] = (rf_tensor){.name = "slots", .dtype = RF_I32, .rank = 1, .shape = {bound}};
-  c->tensor[3] = (rf_tensor){.name = "ctx", .dtype = p->dtype, .rank = 2, .shape = {bound, (int64_t)p->heads * p->dim}};
+  c->tensor[3] =
+      (rf_tensor){.name = "ctx", .dtype = p->dtype, .rank = 2, .shape = {bound, (int64_t)p->heads * p->dim}};
   c->tensor[4] = (rf_tensor){.name = "table", .dtype = RF_I32, .rank = 2, .shape = {c->slots, c->columns}};
-  c->op = (rf_op){
-      .name = "attention_kv", .attr = s->op.attr, .input_count = 6, .input = {0, 1, 4, 2, 2, RF_NONE}, .output_count = 3, .output = {3, 1, RF_NONE}};
+  c->op = (rf_op){.name = "attention_kv",
+                  .attr = s->op.attr,
+                  .input_count = 6,
+                  .input = {0, 1, 4, 2, 2, RF_NONE},
+                  .output_count = 3,
+                  .output = {3, 1, RF_NONE}};
   c->graph = (rf_graph){.tensor = c->tensor, .tensor_count = 5, .op = &c->op, .op_count = 1, .rows = bound};
   rf_run_inputs run = {.rows = rows};
-  rf_call call = {
-      .graph = &c->graph, .op = &c->op, .in = {qkv, c->cache, c->table, slots, positions}, .out = {got, c->cache}, .threads = threads, .run = &run};
+  rf_call call = {.graph = &c->graph,
+                  .op = &c->op,
+                  .in = {qkv, c->cache, c->table, slots, positions},
+                  .out = {got, c->cache},
+                  .threads = threads,
+                  .run = &run};
   call_kernel(kernel_of("attention_kv", isa), &call);
   memcpy(ctx, got, (size_t)rows * out);
   free(qkv);
   free(got);
 }
 
-/* A sequence that comes in chunks, single rows among rows of other slots and unused rows, has the bits of the whole batch. What the cache holds
- * past a row's position is NaN here, so reading it would show. */
+/* A sequence that comes in chunks, single rows among rows of other slots and unused rows, has
+ * the bits of the whole batch. What the cache holds past a row's position is NaN here, so
+ * reading it would show. */
 static void test_cache_gives_the_bits_of_the_batch(void **state) {
   (void)state;
   static const int chunk[] = {1, 1, 17, 40, 2, 12, 1, 1, 33, 5, 60, 1, 24, 1, 1};
@@ -473,15 +528,24 @@ static void test_cache_gives_the_bits_of_the_batch(void **state) {
       void *ctx = fresh(64 * p.heads * p.dim, p.dtype);
       for (int64_t at = 0, turn = 0; at < s.n; turn++) {
         int64_t rows = 0, count = chunk[turn % 15] < s.n - at ? chunk[turn % 15] : s.n - at;
-        for (; rows < count; rows++) { token[rows] = (int32_t)(at + rows); slot[rows] = 2; }
+        for (; rows < count; rows++) {
+          token[rows] = (int32_t)(at + rows);
+          slot[rows] = 2;
+        }
         int64_t follow = at == 0 ? 0 : at - 1; /* slot 0 goes one row behind, alone: the same tokens again */
-        token[rows] = 0; slot[rows++] = -1;
-        if (turn > 0 && chunk[(turn - 1) % 15] == 1) { token[rows] = (int32_t)follow; slot[rows++] = 0; }
+        token[rows] = 0;
+        slot[rows++] = -1;
+        if (turn > 0 && chunk[(turn - 1) % 15] == 1) {
+          token[rows] = (int32_t)follow;
+          slot[rows++] = 0;
+        }
         walk_cache(&s, &c, rows, token, slot, isa, turn % 4 == 3 ? 4 : 1, ctx);
         for (int64_t r = 0; r < rows; r++) {
           char zeros[8192] = {0};
           if (slot[r] < 0) expect_same("skipped row", (char *)ctx + (size_t)r * out, zeros, out);
-          if (slot[r] == 2) expect_same("ctx from the cache", (char *)ctx + (size_t)r * out, (char *)s.ctx + (size_t)token[r] * out, out);
+          if (slot[r] == 2)
+            expect_same("ctx from the cache", (char *)ctx + (size_t)r * out,
+                        (char *)s.ctx + (size_t)token[r] * out, out);
         }
         at += count;
       }
@@ -492,12 +556,14 @@ static void test_cache_gives_the_bits_of_the_batch(void **state) {
   }
 }
 
-/* One row at a time from the first to the last: decode, the 1-row tile, at every position of two blocks. */
+/* One row at a time from the first to the last: decode, the 1-row tile, at every position of two
+ * blocks. */
 static void test_decode_gives_the_bits_of_the_batch(void **state) {
   (void)state;
   static const problem problems[] = {
-      {RF_F32, RF_F32, 2, 2, 64, 0, {270}}, {RF_BF16, RF_F32, 8, 1, 32, 0, {270}}, {RF_BF16, RF_BF16, 4, 2, 24, 50, {270}},
-      {RF_F32, RF_F32, 70, 70, 8, 0, {40}}, {RF_F32, RF_F32, 90, 2, 16, 0, {40}},
+      {RF_F32, RF_F32, 2, 2, 64, 0, {270}},    {RF_BF16, RF_F32, 8, 1, 32, 0, {270}},
+      {RF_BF16, RF_BF16, 4, 2, 24, 50, {270}}, {RF_F32, RF_F32, 70, 70, 8, 0, {40}},
+      {RF_F32, RF_F32, 90, 2, 16, 0, {40}},
   };
   for (int i = 0; i < 5; i++) {
     setup s;
@@ -518,15 +584,17 @@ static void test_decode_gives_the_bits_of_the_batch(void **state) {
   }
 }
 
-/* The definition of attention.h in scalar C, for one strip-free, tile-free order: every sum as its comment says. The exponential and logarithm are
- * the kernels' own, so only the order of additions is under test. */
+/* The definition of attention.h in scalar C, for one strip-free, tile-free order: every sum as
+ * its comment says. The exponential and logarithm are the kernels' own, so only the order of
+ * additions is under test. */
 static float chain(const float *a, const float *b, int64_t count) {
   float sum = 0;
   for (int64_t i = 0; i < count; i++) sum = fmaf(a[i], b[i], sum);
   return sum;
 }
 static float exp2_of(float t) {
-  static const float c[] = {0x1.416b52p-13f, 0x1.5f082ep-10f, 0x1.3b2dep-7f, 0x1.c6af7cp-5f, 0x1.ebfbdcp-3f, 0x1.62e43p-1f, 1.0f};
+  static const float c[] = {0x1.416b52p-13f, 0x1.5f082ep-10f, 0x1.3b2dep-7f, 0x1.c6af7cp-5f,
+                            0x1.ebfbdcp-3f,  0x1.62e43p-1f,   1.0f};
   if (t < -126.0f) return 0;
   float k = (t + 12582912.0f) - 12582912.0f, p = c[0];
   for (int i = 1; i < 7; i++) p = fmaf(p, t - k, c[i]);
@@ -590,7 +658,8 @@ static void test_order_is_the_one_written_down(void **state) {
   tear_down(&s);
 }
 
-/* The same with tiles: all five products as gemm.h defines them, p and t rounded between. Two query heads share their keys. */
+/* The same with tiles: all five products as gemm.h defines them, p and t rounded between. Two
+ * query heads share their keys. */
 static float rounded(float x) { return rf_bf16_to_f32(rf_f32_to_bf16(tile_flushed(x, TILE_TRUE))); }
 static void test_order_with_tiles_is_the_one_written_down(void **state) {
   (void)state;
@@ -602,13 +671,21 @@ static void test_order_with_tiles_is_the_one_written_down(void **state) {
     print_message("no tiles here\n");
     skip();
   }
-  static float x[T][LD], g[T][N * H], ctx[T][N * H], p[T][T], t[T][T], dk[T][H], dv[T][H], column[2][T], want[T][LD], got[T][LD];
+  static float x[T][LD], g[T][N * H], ctx[T][N * H], p[T][T], t[T][T], dk[T][H], dv[T][H], column[2][T],
+      want[T][LD], got[T][LD];
   forward(&s, RF_ISA_AVX512, 2);
   backward(&s, RF_ISA_AMX, 2);
-  memset(dk, 0, sizeof dk); memset(dv, 0, sizeof dv);
+  memset(dk, 0, sizeof dk);
+  memset(dv, 0, sizeof dv);
   for (int i = 0; i < T; i++) {
-    for (int d = 0; d < LD; d++) { x[i][d] = (float)load(s.qkv, RF_BF16, i * LD + d); got[i][d] = (float)load(s.dqkv, RF_BF16, i * LD + d); }
-    for (int d = 0; d < N * H; d++) { g[i][d] = (float)load(s.dctx, RF_BF16, i * N * H + d); ctx[i][d] = (float)load(s.ctx, RF_BF16, i * N * H + d); }
+    for (int d = 0; d < LD; d++) {
+      x[i][d] = (float)load(s.qkv, RF_BF16, i * LD + d);
+      got[i][d] = (float)load(s.dqkv, RF_BF16, i * LD + d);
+    }
+    for (int d = 0; d < N * H; d++) {
+      g[i][d] = (float)load(s.dctx, RF_BF16, i * N * H + d);
+      ctx[i][d] = (float)load(s.ctx, RF_BF16, i * N * H + d);
+    }
   }
   float scale = s.op.attr.scale, c = scale * 0x1.715476p+0f;
   for (int h = 0; h < N; h++) {
@@ -617,13 +694,18 @@ static void test_order_with_tiles_is_the_one_written_down(void **state) {
       for (int d = 0; d < H; d++) lane[d % 16] = fmaf(g[i][h * H + d], ctx[i][h * H + d], lane[d % 16]);
       float minus_d = -tree(lane);
       for (int j = 0; j < T; j++) {
-        float a = tile_sum(x[j] + N * H, x[i] + h * H, H, 1, 1, 0, TILE_TRUE), e = tile_sum(x[j] + (N + 1) * H, g[i] + h * H, H, 1, 1, 0, TILE_TRUE);
+        float a = tile_sum(x[j] + N * H, x[i] + h * H, H, 1, 1, 0, TILE_TRUE),
+              e = tile_sum(x[j] + (N + 1) * H, g[i] + h * H, H, 1, 1, 0, TILE_TRUE);
         float pij = j > i ? 0 : exp2_of(fmaf(a, c, less));
-        p[j][i] = rounded(pij); t[j][i] = rounded(pij * (e + minus_d));
+        p[j][i] = rounded(pij);
+        t[j][i] = rounded(pij * (e + minus_d));
       }
     }
     for (int d = 0; d < H; d++) {
-      for (int i = 0; i < T; i++) { column[0][i] = x[i][h * H + d]; column[1][i] = g[i][h * H + d]; }
+      for (int i = 0; i < T; i++) {
+        column[0][i] = x[i][h * H + d];
+        column[1][i] = g[i][h * H + d];
+      }
       for (int j = 0; j < T; j++) {
         dk[j][d] = tile_sum(t[j], column[0], T, 1, 1, dk[j][d], TILE_TRUE);
         dv[j][d] = tile_sum(p[j], column[1], T, 1, 1, dv[j][d], TILE_TRUE);
@@ -636,7 +718,10 @@ static void test_order_with_tiles_is_the_one_written_down(void **state) {
     }
   }
   for (int j = 0; j < T; j++)
-    for (int d = 0; d < H; d++) { want[j][N * H + d] = scale * dk[j][d]; want[j][(N + 1) * H + d] = dv[j][d]; }
+    for (int d = 0; d < H; d++) {
+      want[j][N * H + d] = scale * dk[j][d];
+      want[j][(N + 1) * H + d] = dv[j][d];
+    }
   for (int i = 0; i < T; i++)
     for (int d = 0; d < LD; d++) want[i][d] = rf_bf16_to_f32(rf_f32_to_bf16(want[i][d]));
   expect_same("dqkv", want, got, sizeof want);

@@ -1,4 +1,5 @@
-/* The comparator is trusted by every other test, so every kind of wrong answer is planted here and must be caught. */
+/* The comparator is trusted by every other test, so every kind of wrong answer is planted here
+ * and must be caught. */
 #include "support/compare.h"
 
 #include <math.h>
@@ -40,25 +41,35 @@ static void honest(pair *p, rf_dtype dtype) {
   }
 }
 
-static bool close(const pair *p) { return compare_close(p->dtype, p->got, p->want, COUNT, compare_bound_of(p->dtype, RF_F32, 16), NULL); }
+static bool close(const pair *p) {
+  return compare_close(p->dtype, p->got, p->want, COUNT, compare_bound_of(p->dtype, RF_F32, 16), NULL);
+}
 
 static void swap(pair *p, int64_t i, int64_t k) {
   double a = compare_load(p->dtype, p->got, i), b = compare_load(p->dtype, p->got, k);
-  put(p->dtype, p->got, i, b); put(p->dtype, p->got, k, a);
+  put(p->dtype, p->got, i, b);
+  put(p->dtype, p->got, k, a);
 }
 
 static void plant_nan(pair *p) { put(p->dtype, p->got, COUNT - 1, NAN); }
 static void plant_first_nan(pair *p) { put(p->dtype, p->got, 0, NAN); }
 static void plant_infinity(pair *p) { put(p->dtype, p->got, 17, INFINITY); }
-static void plant_nan_on_both_sides(pair *p) { put(p->dtype, p->got, 3, NAN); put(p->dtype, p->want, 3, NAN); }
-static void plant_infinity_on_both_sides(pair *p) { put(p->dtype, p->got, 3, INFINITY); put(p->dtype, p->want, 3, INFINITY); }
+static void plant_nan_on_both_sides(pair *p) {
+  put(p->dtype, p->got, 3, NAN);
+  put(p->dtype, p->want, 3, NAN);
+}
+static void plant_infinity_on_both_sides(pair *p) {
+  put(p->dtype, p->got, 3, INFINITY);
+  put(p->dtype, p->want, 3, INFINITY);
+}
 static void plant_sign(pair *p) {
   for (int64_t i = 0; i < COUNT; i++) put(p->dtype, p->got, i, -compare_load(p->dtype, p->got, i));
 }
 static void plant_one_sign(pair *p) {
   int64_t largest = 0;
   for (int64_t i = 0; i < COUNT; i++)
-    if (fabs(compare_load(p->dtype, p->want, i)) > fabs(compare_load(p->dtype, p->want, largest))) largest = i;
+    if (fabs(compare_load(p->dtype, p->want, i)) > fabs(compare_load(p->dtype, p->want, largest)))
+      largest = i;
   put(p->dtype, p->got, largest, -compare_load(p->dtype, p->got, largest));
 }
 static void plant_shift(pair *p) {
@@ -77,9 +88,13 @@ static void plant_zero_row(pair *p) { memset(p->got, 0, COLUMNS * (size_t)rf_dty
 static void plant_stale(pair *p) { /* what another call would have left there */
   pair other;
   honest(&other, p->dtype);
-  for (int64_t i = 0; i < COUNT; i++) put(p->dtype, p->got, i, compare_load(p->dtype, other.want, (i * 5 + 1) % COUNT));
+  for (int64_t i = 0; i < COUNT; i++)
+    put(p->dtype, p->got, i, compare_load(p->dtype, other.want, (i * 5 + 1) % COUNT));
 }
-static void plant_unwritten_last(pair *p) { put(p->dtype, p->got, COUNT - 1, 0.0); put(p->dtype, p->want, COUNT - 1, 0.5); }
+static void plant_unwritten_last(pair *p) {
+  put(p->dtype, p->got, COUNT - 1, 0.0);
+  put(p->dtype, p->want, COUNT - 1, 0.5);
+}
 static void plant_one_element_off(pair *p) { /* by 8 bounds of one element, relative to the largest */
   double largest = 0;
   for (int64_t i = 0; i < COUNT; i++) largest = fmax(largest, fabs(compare_load(p->dtype, p->want, i)));
@@ -91,7 +106,8 @@ static void plant_scale(pair *p) {
   for (int64_t i = 0; i < COUNT; i++) put(p->dtype, p->got, i, compare_load(p->dtype, p->got, i) * factor);
 }
 static void plant_truth_of_zeros(pair *p) {
-  memset(p->want, 0, sizeof p->want); memset(p->got, 0, sizeof p->got);
+  memset(p->want, 0, sizeof p->want);
+  memset(p->got, 0, sizeof p->got);
   put(p->dtype, p->got, 5, 1e-30);
 }
 
@@ -128,7 +144,8 @@ static void test_honest_answers_pass(void **state) {
     memcpy(p.got, p.want, sizeof p.got);
     assert_true(close(&p));
     assert_true(compare_equal(p.dtype, p.got, p.want, COUNT, NULL));
-    memset(p.want, 0, sizeof p.want); memset(p.got, 0, sizeof p.got);
+    memset(p.want, 0, sizeof p.want);
+    memset(p.got, 0, sizeof p.got);
     assert_true(close(&p));
   }
 }
@@ -141,7 +158,8 @@ static void test_every_planted_fault_is_caught(void **state) {
       honest(&p, dtypes[d]);
       faults[f].plant(&p);
       if (close(&p)) fail_msg("%s: '%s' passed the comparator", rf_dtype_name(dtypes[d]), faults[f].name);
-      if (compare_equal(p.dtype, p.got, p.want, COUNT, NULL)) fail_msg("%s: '%s' passed as equal", rf_dtype_name(dtypes[d]), faults[f].name);
+      if (compare_equal(p.dtype, p.got, p.want, COUNT, NULL))
+        fail_msg("%s: '%s' passed as equal", rf_dtype_name(dtypes[d]), faults[f].name);
     }
 }
 
@@ -170,7 +188,8 @@ static void test_integers_must_be_equal(void **state) {
 
 static void test_bounds_come_from_the_arithmetic(void **state) {
   (void)state;
-  assert_true(compare_epsilon(RF_F32) == 0x1p-24 && compare_epsilon(RF_BF16) == 0x1p-8 && compare_epsilon(RF_F64) == 0x1p-53);
+  assert_true(compare_epsilon(RF_F32) == 0x1p-24 && compare_epsilon(RF_BF16) == 0x1p-8 &&
+              compare_epsilon(RF_F64) == 0x1p-53);
   compare_bound one = compare_bound_of(RF_F32, RF_F32, 1), many = compare_bound_of(RF_F32, RF_F32, 1 << 20);
   assert_true(one.norm < 1e-6 && many.norm > 100 * one.norm && many.norm < 1e-3);
   assert_true(compare_bound_of(RF_BF16, RF_F32, 64).norm < 0.01);

@@ -1,5 +1,6 @@
-/* What the comparison of every op with the reference (test_ops_cpu.c) does not reach: sizes that cross the kernels' blocks and thread
- * shares, sums over microbatches, long runs of AdamW against doubles, and what becomes of NaN. */
+/* What the comparison of every op with the reference (test_ops_cpu.c) does not reach: sizes that
+ * cross the kernels' blocks and thread shares, sums over microbatches, long runs of AdamW
+ * against doubles, and what becomes of NaN. */
 #include "backend/cpu/cpu.h"
 #include "support/compare.h"
 #include "support/op_harness.h"
@@ -30,7 +31,8 @@ static int rows_of(op_harness *h, const char *name, int64_t rows, int64_t width)
   return op_tensor(h, name, RF_CLASS_ACTIVATION, h->dtype, NORMAL, OP_SHAPE(rows, width));
 }
 
-/* Runs the subject with every table and with 1, 2, 3 and 5 threads: all outputs must have the bits of the first. */
+/* Runs the subject with every table and with 1, 2, 3 and 5 threads: all outputs must have the
+ * bits of the first. */
 static void all_agree(op_harness *h) {
   const rf_op *op = &h->graph->op[h->subject];
   const rf_kernel *of[3];
@@ -45,24 +47,28 @@ static void all_agree(op_harness *h) {
         if (op->output[i] < 0) continue;
         if (!first[i]) first[i] = op_copy(h, op->output[i]);
         compare_report report;
-        if (!compare_equal(h->graph->tensor[op->output[i]].dtype, op_data(h, op->output[i]), first[i], op_count(h, op->output[i]), &report))
+        if (!compare_equal(h->graph->tensor[op->output[i]].dtype, op_data(h, op->output[i]), first[i],
+                           op_count(h, op->output[i]), &report))
           fail_msg("%s, %d threads: %s", kernel_of(of[t], op->def->name)->name, threads[k], report.text);
       }
     }
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) free(first[i]);
 }
 
-/* Several row blocks, a width that is no multiple of sixteen, shares that are not equal: the gradients of gain and bias are the plain
- * chain over the rows, and dx is near the formula in doubles. */
+/* Several row blocks, a width that is no multiple of sixteen, shares that are not equal: the
+ * gradients of gain and bias are the plain chain over the rows, and dx is near the formula in
+ * doubles. */
 static void layernorm_bwd_of(rf_dtype dtype) {
   enum { ROWS = 1003, WIDTH = 203 };
   op_harness *h = op_harness_new(dtype, ROWS);
-  int x = rows_of(h, "x", ROWS, WIDTH), dy = rows_of(h, "dy", ROWS, WIDTH), dres = rows_of(h, "dres", ROWS, WIDTH);
+  int x = rows_of(h, "x", ROWS, WIDTH), dy = rows_of(h, "dy", ROWS, WIDTH),
+      dres = rows_of(h, "dres", ROWS, WIDTH);
   int gain = op_tensor(h, "gain", RF_CLASS_WEIGHT, dtype, (op_fill){0.1, 1.0}, OP_SHAPE(WIDTH));
   int bias = op_tensor(h, "bias", RF_CLASS_WEIGHT, dtype, NORMAL, OP_SHAPE(WIDTH));
   rf_attr attr = {.eps = 1e-5f};
   int forward = op_apply(h, "layernorm", OP_IDS(x, gain, bias), OP_IDS(RF_WANTED, RF_WANTED), &attr);
-  int stats = op_output(h, forward, 1), dgain = op_tensor(h, "dgain", RF_CLASS_GRADIENT, RF_F32, NORMAL, OP_SHAPE(WIDTH));
+  int stats = op_output(h, forward, 1),
+      dgain = op_tensor(h, "dgain", RF_CLASS_GRADIENT, RF_F32, NORMAL, OP_SHAPE(WIDTH));
   int dbias = op_tensor(h, "dbias", RF_CLASS_GRADIENT, RF_F32, NORMAL, OP_SHAPE(WIDTH));
   attr.accumulate[1] = attr.accumulate[2] = RF_ACCUMULATE_ADD;
   op_apply(h, "layernorm_bwd", OP_IDS(x, gain, stats, dy, dres), OP_IDS(RF_WANTED, dgain, dbias), &attr);
@@ -86,7 +92,8 @@ static void layernorm_bwd_of(rf_dtype dtype) {
       dot += g * (op_get(h, x, r * WIDTH + c) - mean) * rstd / WIDTH;
     }
     for (int c = 0; c < WIDTH; c++) {
-      double unit = (op_get(h, x, r * WIDTH + c) - mean) * rstd, g = op_get(h, dy, r * WIDTH + c) * op_get(h, gain, c);
+      double unit = (op_get(h, x, r * WIDTH + c) - mean) * rstd,
+             g = op_get(h, dy, r * WIDTH + c) * op_get(h, gain, c);
       double truth = rstd * (g - sum - unit * dot) + op_get(h, dres, r * WIDTH + c);
       error += pow(op_get(h, dx, r * WIDTH + c) - truth, 2);
       norm += truth * truth;
@@ -118,7 +125,8 @@ static void test_norm_bwd_in_place_of_dy(void **state) {
   int gain = op_tensor(h, "gain", RF_CLASS_WEIGHT, RF_F32, (op_fill){0.1, 1.0}, OP_SHAPE(WIDTH));
   rf_attr attr = {.eps = 1e-5f};
   int forward = op_apply(h, "rmsnorm", OP_IDS(x, gain), OP_IDS(RF_WANTED, RF_WANTED), &attr);
-  op_apply(h, "rmsnorm_bwd", OP_IDS(x, gain, op_output(h, forward, 1), dy, RF_NONE), OP_IDS(RF_WANTED, RF_WANTED), &attr);
+  op_apply(h, "rmsnorm_bwd", OP_IDS(x, gain, op_output(h, forward, 1), dy, RF_NONE),
+           OP_IDS(RF_WANTED, RF_WANTED), &attr);
   op_fill_all(h, 4);
   const rf_kernel *backward = kernel_of(RF_CPU_ELEMENTWISE_BASE, "rmsnorm_bwd");
   op_run(h, forward, kernel_of(RF_CPU_ELEMENTWISE_BASE, "rmsnorm"), 1, NULL);
@@ -139,7 +147,8 @@ static void test_norm_bwd_in_place_of_dy(void **state) {
 static void test_threads_and_isas_agree_on_large_sizes(void **state) {
   (void)state;
   enum { ROWS = 307, WIDTH = 530 };
-  static const char *const one_input[] = {"gelu", "dropout"}, *const two_inputs[] = {"gelu_bwd", "add", "add_dropout"};
+  static const char *const one_input[] = {"gelu", "dropout"}, *const two_inputs[] = {"gelu_bwd", "add",
+                                                                                     "add_dropout"};
   for (int d = 0; d < 2; d++) {
     rf_attr attr = {.dropout = 0.3f, .site = 99};
     for (int k = 0; k < 5; k++) {
@@ -152,14 +161,16 @@ static void test_threads_and_isas_agree_on_large_sizes(void **state) {
       op_harness_free(h);
     }
     op_harness *h = op_harness_new(d ? RF_BF16 : RF_F32, ROWS);
-    op_apply(h, "swiglu_bwd", OP_IDS(rows_of(h, "gate_up", ROWS, 2 * WIDTH), rows_of(h, "dh", ROWS, WIDTH)), OP_IDS(RF_WANTED), &attr);
+    op_apply(h, "swiglu_bwd", OP_IDS(rows_of(h, "gate_up", ROWS, 2 * WIDTH), rows_of(h, "dh", ROWS, WIDTH)),
+             OP_IDS(RF_WANTED), &attr);
     op_fill_all(h, 6);
     all_agree(h);
     op_harness_free(h);
   }
 }
 
-/* Position 4095 with the base frequency turns by 4095 radians: the rotation keeps every pair's length, and rotating back restores it. */
+/* Position 4095 with the base frequency turns by 4095 radians: the rotation keeps every pair's
+ * length, and rotating back restores it. */
 static void test_rope_far_and_back(void **state) {
   (void)state;
   enum { ROWS = 130, HEADS = 3, KV = 1, HEAD = 36, WIDTH = (HEADS + 2 * KV) * HEAD };
@@ -181,7 +192,8 @@ static void test_rope_far_and_back(void **state) {
     assert_true(fabs(op_get(h, restored, i) - op_get(h, x, i)) < 2e-6);
     if (i % WIDTH >= (HEADS + KV) * HEAD) assert_true(op_get(h, turned, i) == op_get(h, x, i)); /* values */
     else if (i % HEAD < HEAD / 2) {
-      double a = op_get(h, x, i), b = op_get(h, x, i + HEAD / 2), angle = positions[i / WIDTH] * pow(1e4, -2.0 * (double)(i % HEAD) / HEAD);
+      double a = op_get(h, x, i), b = op_get(h, x, i + HEAD / 2),
+             angle = positions[i / WIDTH] * pow(1e4, -2.0 * (double)(i % HEAD) / HEAD);
       assert_true(fabs(op_get(h, turned, i) - (a * cos(angle) - b * sin(angle))) < 2e-6);
       assert_true(fabs(op_get(h, turned, i + HEAD / 2) - (b * cos(angle) + a * sin(angle))) < 2e-6);
     }
@@ -189,7 +201,8 @@ static void test_rope_far_and_back(void **state) {
   op_harness_free(h);
 }
 
-/* Twenty steps on seeded gradients against doubles, with and without weights in bf16, on a size that no thread share divides. */
+/* Twenty steps on seeded gradients against doubles, with and without weights in bf16, on a size
+ * that no thread share divides. */
 static void adamw_of(bool weights, const rf_kernel *table) {
   enum { COUNT = 20011, STEPS = 20 };
   op_harness *h = op_harness_new(weights ? RF_BF16 : RF_F32, 1);
@@ -199,7 +212,8 @@ static void adamw_of(bool weights, const rf_kernel *table) {
   int v = op_tensor(h, "v", RF_CLASS_MOMENT, RF_F32, (op_fill){0, 0}, OP_SHAPE(COUNT));
   int clip = op_tensor(h, "clip", RF_CLASS_IO, RF_F32, (op_fill){0, 0.5}, OP_SHAPE(2));
   rf_attr attr = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
-  op_apply(h, "adamw", OP_IDS(grad, master, m, v, clip), OP_IDS(master, m, v, weights ? RF_WANTED : RF_NONE), &attr);
+  op_apply(h, "adamw", OP_IDS(grad, master, m, v, clip), OP_IDS(master, m, v, weights ? RF_WANTED : RF_NONE),
+           &attr);
   op_fill_all(h, 8);
   double *w = malloc(COUNT * sizeof *w), *m64 = calloc(COUNT, sizeof *w), *v64 = calloc(COUNT, sizeof *w);
   for (int i = 0; i < COUNT; i++) w[i] = op_get(h, master, i);
@@ -224,7 +238,9 @@ static void adamw_of(bool weights, const rf_kernel *table) {
   for (int i = 0; i < COUNT; i++) {
     error += pow(op_get(h, master, i) - w[i], 2);
     norm += w[i] * w[i];
-    if (weights) assert_int_equal(((rf_bf16 *)op_data(h, op_output(h, h->subject, 3)))[i], rf_f32_to_bf16(((float *)op_data(h, master))[i]));
+    if (weights)
+      assert_int_equal(((rf_bf16 *)op_data(h, op_output(h, h->subject, 3)))[i],
+                       rf_f32_to_bf16(((float *)op_data(h, master))[i]));
   }
   assert_true(sqrt(error / norm) < 1e-6);
   free(w);
@@ -247,7 +263,8 @@ static void test_adamw_prefetch_gives_the_same_bits(void **state) {
   enum { COUNT = 70001 };
   op_harness *h = op_harness_new(RF_BF16, 1);
   int t[4];
-  for (int i = 0; i < 4; i++) t[i] = op_tensor(h, "t", RF_CLASS_MOMENT, RF_F32, (op_fill){0.01, 0.1}, OP_SHAPE(COUNT));
+  for (int i = 0; i < 4; i++)
+    t[i] = op_tensor(h, "t", RF_CLASS_MOMENT, RF_F32, (op_fill){0.01, 0.1}, OP_SHAPE(COUNT));
   rf_attr attr = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f};
   op_apply(h, "adamw", OP_IDS(t[0], t[1], t[2], t[3], RF_NONE), OP_IDS(t[1], t[2], t[3], RF_WANTED), &attr);
   op_fill_all(h, 9);
@@ -266,7 +283,8 @@ static void test_adamw_prefetch_gives_the_same_bits(void **state) {
   op_harness_free(h);
 }
 
-/* The sum of squares has one value whatever the threads, near the sum in long doubles; a NaN anywhere reaches the norm. */
+/* The sum of squares has one value whatever the threads, near the sum in long doubles; a NaN
+ * anywhere reaches the norm. */
 static void test_norm_is_one_number(void **state) {
   (void)state;
   enum { COUNT = 300007 };
@@ -287,15 +305,18 @@ static void test_norm_is_one_number(void **state) {
   op_harness_free(h);
 }
 
-/* An update that takes the norm on its way leaves a chunk as it is whose gradient is not finite, so that who looks for the cause finds no other. */
+/* An update that takes the norm on its way leaves a chunk as it is whose gradient is not finite,
+ * so that who looks for the cause finds no other. */
 static void test_update_leaves_what_is_not_finite(void **state) {
   (void)state;
   enum { CHUNK = 4096, COUNT = 3 * CHUNK + 5, BAD = CHUNK + 17 };
   op_harness *h = op_harness_new(RF_BF16, 1);
   int t[4], sums = op_tensor(h, "sums", RF_CLASS_ACTIVATION, RF_F64, (op_fill){0, 7.0}, OP_SHAPE(2));
-  for (int i = 0; i < 4; i++) t[i] = op_tensor(h, "t", RF_CLASS_MOMENT, RF_F32, (op_fill){0.01, 0.1}, OP_SHAPE(COUNT));
+  for (int i = 0; i < 4; i++)
+    t[i] = op_tensor(h, "t", RF_CLASS_MOMENT, RF_F32, (op_fill){0.01, 0.1}, OP_SHAPE(COUNT));
   rf_attr attr = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .index = 1};
-  op_apply(h, "adamw", OP_IDS(t[0], t[1], t[2], t[3], RF_NONE), OP_IDS(t[1], t[2], t[3], RF_WANTED, sums), &attr);
+  op_apply(h, "adamw", OP_IDS(t[0], t[1], t[2], t[3], RF_NONE), OP_IDS(t[1], t[2], t[3], RF_WANTED, sums),
+           &attr);
   op_fill_all(h, 11);
   op_set(h, t[0], BAD, INFINITY);
   const rf_kernel *of[3];
@@ -305,7 +326,8 @@ static void test_update_leaves_what_is_not_finite(void **state) {
     float *before = op_copy(h, t[1]);
     op_run(h, h->subject, kernel_of(of[k], "adamw"), 2, NULL);
     const float *after = op_data(h, t[1]);
-    for (int i = 0; i < COUNT; i++) assert_true(i / CHUNK == 1 ? after[i] == before[i] : isfinite(after[i]) && after[i] != before[i]);
+    for (int i = 0; i < COUNT; i++)
+      assert_true(i / CHUNK == 1 ? after[i] == before[i] : isfinite(after[i]) && after[i] != before[i]);
     assert_true(isinf(op_get(h, sums, 1)) && op_get(h, sums, 0) == 7.0);
     free(before);
   }
@@ -317,9 +339,13 @@ static void test_embedding_gradient_accumulates(void **state) {
   (void)state;
   enum { ROWS = 300, WIDTH = 40, VOCAB = 60 };
   int32_t tokens[ROWS], positions[ROWS];
-  for (int r = 0; r < ROWS; r++) { tokens[r] = (r * r + 3) % (VOCAB - 5); positions[r] = r % 16; }
+  for (int r = 0; r < ROWS; r++) {
+    tokens[r] = (r * r + 3) % (VOCAB - 5);
+    positions[r] = r % 16;
+  }
   op_harness *h = op_harness_new(RF_F32, ROWS);
-  int a = op_ids(h, "tokens", ROWS, tokens), b = op_ids(h, "positions", ROWS, positions), dx = rows_of(h, "dx", ROWS, WIDTH);
+  int a = op_ids(h, "tokens", ROWS, tokens), b = op_ids(h, "positions", ROWS, positions),
+      dx = rows_of(h, "dx", ROWS, WIDTH);
   int dwte = op_tensor(h, "dwte", RF_CLASS_GRADIENT, RF_F32, NORMAL, OP_SHAPE(VOCAB, WIDTH));
   int dwpe = op_tensor(h, "dwpe", RF_CLASS_GRADIENT, RF_F32, NORMAL, OP_SHAPE(16, WIDTH));
   rf_attr attr = {.accumulate = {RF_ACCUMULATE_MICRO, RF_ACCUMULATE_ADD}};
@@ -333,7 +359,10 @@ static void test_embedding_gradient_accumulates(void **state) {
     h->run.micro = micro;
     op_run(h, h->subject, kernel_of(RF_CPU_ELEMENTWISE_BASE, "embed_bwd"), 2, NULL);
     for (int r = 0; r < ROWS; r++)
-      for (int c = 0; c < WIDTH; c++) { wte[tokens[r] * WIDTH + c] += gradient[r * WIDTH + c]; wpe[positions[r] * WIDTH + c] += gradient[r * WIDTH + c]; }
+      for (int c = 0; c < WIDTH; c++) {
+        wte[tokens[r] * WIDTH + c] += gradient[r * WIDTH + c];
+        wpe[positions[r] * WIDTH + c] += gradient[r * WIDTH + c];
+      }
     assert_memory_equal(op_data(h, dwte), wte, VOCAB * WIDTH * sizeof(float));
     assert_memory_equal(op_data(h, dwpe), wpe, 16 * WIDTH * sizeof(float));
   }
@@ -351,7 +380,8 @@ static void test_nan_comes_through(void **state) {
   for (int d = 0; d < 2; d++)
     for (int t = 0; t < count; t++) {
       op_harness *h = op_harness_new(d ? RF_BF16 : RF_F32, ROWS);
-      int x = rows_of(h, "x", ROWS, WIDTH), gain = op_tensor(h, "gain", RF_CLASS_WEIGHT, h->dtype, NORMAL, OP_SHAPE(WIDTH));
+      int x = rows_of(h, "x", ROWS, WIDTH),
+          gain = op_tensor(h, "gain", RF_CLASS_WEIGHT, h->dtype, NORMAL, OP_SHAPE(WIDTH));
       rf_attr attr = {.eps = 1e-5f, .dropout = 0.1f};
       int gelu = op_apply(h, "gelu", OP_IDS(x), OP_IDS(RF_WANTED), &attr);
       int norm = op_apply(h, "rmsnorm", OP_IDS(x, gain), OP_IDS(RF_WANTED, RF_WANTED), &attr);
@@ -377,17 +407,23 @@ static void test_choice_respects_the_isa(void **state) {
   static rf_machine machine; /* plans of a machine that was not measured name the same level */
   assert_int_equal(rf_machine_detect(&machine, NULL), RAFTER_OK);
   assert_string_equal(machine.isa, rf_isa_name(rf_isa_detect()));
-  assert_true(rf_backend_find("cpu") == &RF_BACKEND_CPU && rf_backend_find("auto") == &RF_BACKEND_CPU && rf_backend_find("gpu") == NULL);
+  assert_true(rf_backend_find("cpu") == &RF_BACKEND_CPU && rf_backend_find("auto") == &RF_BACKEND_CPU &&
+              rf_backend_find("gpu") == NULL);
   op_harness *h = op_harness_new(RF_F32, 4);
   op_apply(h, "gelu", OP_IDS(rows_of(h, "x", 4, 16)), OP_IDS(RF_WANTED), NULL);
   const rf_op *op = &h->graph->op[h->subject];
-  static const char *const expected[] = {"gelu_base", "gelu_avx2", "gelu_avx512", "gelu_avx512", "gelu_avx512"};
-  for (int isa = 0; isa < RF_ISAS; isa++) assert_string_equal(rf_kernel_choose(&RF_BACKEND_CPU, (rf_isa)isa, h->graph, op)->name, expected[isa]);
-  assert_string_equal(rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_AVX512, h->graph, op)->name, "reference_gelu");
+  static const char *const expected[] = {"gelu_base", "gelu_avx2", "gelu_avx512", "gelu_avx512",
+                                         "gelu_avx512"};
+  for (int isa = 0; isa < RF_ISAS; isa++)
+    assert_string_equal(rf_kernel_choose(&RF_BACKEND_CPU, (rf_isa)isa, h->graph, op)->name, expected[isa]);
+  assert_string_equal(rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_AVX512, h->graph, op)->name,
+                      "reference_gelu");
   op_harness_free(h);
   h = op_harness_new(RF_F64, 4); /* no CPU kernel takes f64 */
   op_apply(h, "gelu", OP_IDS(rows_of(h, "x", 4, 16)), OP_IDS(RF_WANTED), NULL);
-  assert_string_equal(rf_kernel_choose(&RF_BACKEND_CPU, RF_ISA_AVX512, h->graph, &h->graph->op[h->subject])->name, "reference_gelu");
+  assert_string_equal(
+      rf_kernel_choose(&RF_BACKEND_CPU, RF_ISA_AVX512, h->graph, &h->graph->op[h->subject])->name,
+      "reference_gelu");
   op_harness_free(h);
 }
 

@@ -1,5 +1,6 @@
-/* The product's definition is exact, so its test is too: every element of every shape equals the naive chain of fmaf (with tiles and bf16 the sum of
- * support/tile_sum.h), bit for bit, on each ISA this CPU has, with any number of threads. */
+/* The product's definition is exact, so its test is too: every element of every shape equals the
+ * naive chain of fmaf (with tiles and bf16 the sum of support/tile_sum.h), bit for bit, on each
+ * ISA this CPU has, with any number of threads. */
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/simd.h"
 #include "support/tile_sum.h"
@@ -20,7 +21,9 @@ static int isas(const rf_gemm_isa *list[ISAS]) {
   int count = 0;
   list[count++] = &RF_GEMM_BASE;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list[count++] = &RF_GEMM_AVX2;
-  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) list[count++] = &RF_GEMM_AVX512;
+  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq"))
+    list[count++] = &RF_GEMM_AVX512;
   if (rf_isa_detect() >= RF_ISA_AMX) list[count++] = &RF_GEMM_AMX;
   return count;
 }
@@ -56,13 +59,16 @@ static float at(const void *p, rf_dtype dtype, int64_t i) {
 static float expected(const rf_gemm_isa *isa, const rf_gemm *g, int64_t i, int64_t j, float acc) {
   if (!isa->tiles || (g->a_dtype == RF_F32 && g->b_dtype == RF_F32)) {
     for (int64_t p = 0; p < g->k; p++)
-      acc = fmaf(at(g->a, g->a_dtype, i * g->a_row + p * g->a_step), at(g->b, g->b_dtype, p * g->b_step + j * g->b_col), acc);
+      acc = fmaf(at(g->a, g->a_dtype, i * g->a_row + p * g->a_step),
+                 at(g->b, g->b_dtype, p * g->b_step + j * g->b_col), acc);
     return acc;
   }
   static float a[4200], b[4200];
   assert_true(g->k <= 4200);
-  for (int64_t p = 0; p < g->k; p++)
-    { a[p] = at(g->a, g->a_dtype, i * g->a_row + p * g->a_step); b[p] = at(g->b, g->b_dtype, p * g->b_step + j * g->b_col); }
+  for (int64_t p = 0; p < g->k; p++) {
+    a[p] = at(g->a, g->a_dtype, i * g->a_row + p * g->a_step);
+    b[p] = at(g->b, g->b_dtype, p * g->b_step + j * g->b_col);
+  }
   return tile_sum(a, b, g->k, g->a_dtype == RF_F32 ? 2 : 1, g->b_dtype == RF_F32 ? 2 : 1, acc, TILE_TRUE);
 }
 
@@ -71,7 +77,8 @@ typedef struct shape {
 } shape;
 
 static bool only_tiles;
-static void check(shape s, rf_dtype a_dtype, rf_dtype b_dtype, bool a_transposed, bool b_transposed, bool accumulate) {
+static void check(shape s, rf_dtype a_dtype, rf_dtype b_dtype, bool a_transposed, bool b_transposed,
+                  bool accumulate) {
   void *a = matrix(s.m * s.k, a_dtype), *b = matrix(s.k * s.n, b_dtype), *before = matrix(s.m * s.n, RF_F32);
   float *want = malloc((size_t)(s.m * s.n) * 4 + 4), *sum = malloc((size_t)s.n * 4);
   rf_gemm g = {.m = s.m,
@@ -96,7 +103,8 @@ static void check(shape s, rf_dtype a_dtype, rf_dtype b_dtype, bool a_transposed
     for (int64_t e = 0; (isa == 0 || tiles) && e < s.m * s.n; e++)
       want[e] = expected(list[isa], &g, e / s.n, e % s.n, accumulate ? ((float *)before)[e] : 0.0f);
     for (int threads = 1; threads <= 3; threads++) {
-      if (list[isa] == &RF_GEMM_BASE && s.m * s.n * s.k > 400000 && threads != 2) continue; /* fmaf may be a library call there */
+      /* fmaf may be a library call there */
+      if (list[isa] == &RF_GEMM_BASE && s.m * s.n * s.k > 400000 && threads != 2) continue;
       size_t u_bytes = (size_t)(s.m * s.n) * 4, work_bytes = rf_gemm_workspace(list[isa], &g, threads);
       g.u = guarded(u_bytes);
       g.past = threads == 2;
@@ -106,9 +114,11 @@ static void check(shape s, rf_dtype a_dtype, rf_dtype b_dtype, bool a_transposed
       if (memcmp(g.u, want, u_bytes) != 0) {
         int64_t e = 0;
         while (((float *)g.u)[e] == want[e]) e++;
-        fail_msg("%s m=%d k=%d n=%d threads=%d a=%d%s b=%d%s accumulate=%d: element (%d,%d) is %.9g, expected %.9g", list[isa]->name, (int)s.m,
-                 (int)s.k, (int)s.n, threads, a_dtype, a_transposed ? "T" : "", b_dtype, b_transposed ? "T" : "", accumulate, (int)(e / s.n),
-                 (int)(e % s.n), (double)((float *)g.u)[e], (double)want[e]);
+        fail_msg("%s m=%d k=%d n=%d threads=%d a=%d%s b=%d%s accumulate=%d: element (%d,%d) is %.9g, "
+                 "expected %.9g",
+                 list[isa]->name, (int)s.m, (int)s.k, (int)s.n, threads, a_dtype, a_transposed ? "T" : "",
+                 b_dtype, b_transposed ? "T" : "", accumulate, (int)(e / s.n), (int)(e % s.n),
+                 (double)((float *)g.u)[e], (double)want[e]);
       }
       release(work, work_bytes);
       release(g.u, u_bytes);
@@ -124,9 +134,10 @@ static void check(shape s, rf_dtype a_dtype, rf_dtype b_dtype, bool a_transposed
 /* Every cut into blocks gives the bits of every other, in exactly the workspace that it says. */
 static void blocks_change_no_bits(void **state) {
   (void)state;
-  static const rf_blocks blocks[] = {{16, 1 << 12, 64},     {17, 5000, 65},         {100, 1 << 14, 96},          {320, 1500 << 10, 4096},
-                                     {256, 1 << 20, 1024},  {768, 512 << 10, 8192}, {1 << 16, 1 << 12, 1 << 24}, {1 << 16, 1 << 30, 1 << 24},
-                                     {16, 1 << 30, 1 << 24}};
+  static const rf_blocks blocks[] = {
+      {16, 1 << 12, 64},     {17, 5000, 65},         {100, 1 << 14, 96},          {320, 1500 << 10, 4096},
+      {256, 1 << 20, 1024},  {768, 512 << 10, 8192}, {1 << 16, 1 << 12, 1 << 24}, {1 << 16, 1 << 30, 1 << 24},
+      {16, 1 << 30, 1 << 24}};
   static const shape shapes[] = {{17, 300, 65}, {100, 513, 257}, {150, 700, 130}};
   const rf_gemm_isa *list[ISAS];
   int count = isas(list);
@@ -137,7 +148,8 @@ static void blocks_change_no_bits(void **state) {
     for (int half = 0; half < 2; half++) {
       rf_dtype dtype = half ? RF_BF16 : RF_F32;
       void *a = matrix(s.m * s.k, dtype), *b = matrix(s.k * s.n, dtype), *before = matrix(s.m * s.n, RF_F32);
-      float *want = malloc((size_t)(s.m * s.n) * 4), *sum = malloc((size_t)s.n * 4), *want_sum = malloc((size_t)s.n * 4);
+      float *want = malloc((size_t)(s.m * s.n) * 4), *sum = malloc((size_t)s.n * 4),
+            *want_sum = malloc((size_t)s.n * 4);
       rf_gemm g = {.m = s.m,
                    .n = s.n,
                    .k = s.k,
@@ -152,7 +164,8 @@ static void blocks_change_no_bits(void **state) {
                    .dtype = RF_F32,
                    .ld = s.n};
       for (int isa = 0; isa < count; isa++) {
-        if (list[isa]->tiles || list[isa] == &RF_GEMM_BASE) continue;  /* of f32 those are the same code; base takes the same cuts, slowly */
+        /* of f32 those are the same code; base takes the same cuts, slowly */
+        if (list[isa]->tiles || list[isa] == &RF_GEMM_BASE) continue;
         for (size_t c = 0; c <= sizeof blocks / sizeof *blocks; c++) { /* first the default */
           size_t u_bytes = (size_t)(s.m * s.n) * 4;
           int threads = c ? 1 + (int)(turn++ % 3) : 2;
@@ -161,22 +174,32 @@ static void blocks_change_no_bits(void **state) {
           g.blocks = c ? blocks[c - 1] : (rf_blocks){0};
           size_t usual = 0, work_bytes = rf_gemm_workspace(list[isa], &g, threads);
           rf_gemm own = g;
-          own.blocks = (rf_blocks){0}; usual = rf_gemm_workspace(list[isa], &own, threads);
+          own.blocks = (rf_blocks){0};
+          usual = rf_gemm_workspace(list[isa], &own, threads);
           different += work_bytes != usual;
           g.u = guarded(u_bytes);
           void *work = guarded(work_bytes);
           memcpy(g.u, before, u_bytes);
           rf_gemm_run(list[isa], &g, threads, work);
-          if (!c) { memcpy(want, g.u, u_bytes); memcpy(want_sum, sum, (size_t)s.n * 4); }
+          if (!c) {
+            memcpy(want, g.u, u_bytes);
+            memcpy(want_sum, sum, (size_t)s.n * 4);
+          }
           if (memcmp(want, g.u, u_bytes) != 0)
-            fail_msg("%s m=%d k=%d n=%d form %d threads=%d: other bits with blocks %d/%d/%d", list[isa]->name, (int)s.m, (int)s.k, (int)s.n,
-                     (int)(i % 3), threads, (int)g.blocks.kc, (int)g.blocks.a_bytes, (int)g.blocks.nc);
+            fail_msg("%s m=%d k=%d n=%d form %d threads=%d: other bits with blocks %d/%d/%d", list[isa]->name,
+                     (int)s.m, (int)s.k, (int)s.n, (int)(i % 3), threads, (int)g.blocks.kc,
+                     (int)g.blocks.a_bytes, (int)g.blocks.nc);
           if (a_transposed) assert_memory_equal(want_sum, sum, (size_t)s.n * 4);
           release(work, work_bytes);
           release(g.u, u_bytes);
         }
       }
-      free(a); free(b); free(before); free(want); free(sum); free(want_sum);
+      free(a);
+      free(b);
+      free(before);
+      free(want);
+      free(sum);
+      free(want_sum);
     }
   }
   assert_true(different > 50 || count < 2); /* they were other cuts indeed */
@@ -190,8 +213,10 @@ static void test_odd_shapes(void **state) {
     for (size_t p = 0; p < sizeof k / sizeof *k; p++) {
       for (size_t j = 0; j < sizeof n / sizeof *n; j++) {
         shape s = {m[i], k[p], n[j]};
-        for (unsigned kind = 0; kind < 4; kind++, turn++) { /* every packing; dtypes and accumulation take turns */
-          check(s, turn % 3 == 1 ? RF_BF16 : RF_F32, turn % 5 < 2 ? RF_BF16 : RF_F32, kind & 1, kind & 2, turn % 7 < 3);
+        /* every packing; dtypes and accumulation take turns */
+        for (unsigned kind = 0; kind < 4; kind++, turn++) {
+          check(s, turn % 3 == 1 ? RF_BF16 : RF_F32, turn % 5 < 2 ? RF_BF16 : RF_F32, kind & 1, kind & 2,
+                turn % 7 < 3);
         }
       }
     }
@@ -199,7 +224,8 @@ static void test_odd_shapes(void **state) {
 }
 static void test_all_dtypes_and_packings(void **state) {
   (void)state;
-  static const shape s[] = {{1, 130, 96}, {3, 77, 70}, {6, 40, 33}, {16, 100, 64}, {17, 33, 65}, {50, 70, 49}};
+  static const shape s[] = {{1, 130, 96},  {3, 77, 70},  {6, 40, 33},
+                            {16, 100, 64}, {17, 33, 65}, {50, 70, 49}};
   for (size_t i = 0; i < sizeof s / sizeof *s; i++) {
     for (unsigned bits = 0; bits < 32; bits++) {
       check(s[i], bits & 1 ? RF_BF16 : RF_F32, bits & 2 ? RF_BF16 : RF_F32, bits & 4, bits & 8, bits & 16);
@@ -209,15 +235,19 @@ static void test_all_dtypes_and_packings(void **state) {
 /* Several blocks of rows, columns and k. */
 static void test_many_blocks(void **state) {
   (void)state;
-  static const shape s[] = {{1500, 40, 40}, {20, 1600, 50}, {30, 9, 4200}, {800, 600, 34}, {9, 1030, 2100}, {18, 1030, 2100}};
+  static const shape s[] = {{1500, 40, 40}, {20, 1600, 50},  {30, 9, 4200},
+                            {800, 600, 34}, {9, 1030, 2100}, {18, 1030, 2100}};
   for (size_t i = 0; i < sizeof s / sizeof *s; i++) {
-    for (unsigned bits = 0; bits < 4; bits++) check(s[i], RF_F32, bits & 1 ? RF_BF16 : RF_F32, bits & 1, bits & 2, bits == 2);
+    for (unsigned bits = 0; bits < 4; bits++)
+      check(s[i], RF_F32, bits & 1 ? RF_BF16 : RF_F32, bits & 1, bits & 2, bits == 2);
   }
-  static const shape of_tiles[] = {{400, 2100, 34}, {20, 4200, 70}, {700, 400, 40}}; /* of theirs, which are larger */
+  /* of theirs, which are larger */
+  static const shape of_tiles[] = {{400, 2100, 34}, {20, 4200, 70}, {700, 400, 40}};
   only_tiles = true;
   for (size_t i = 0; i < sizeof of_tiles / sizeof *of_tiles && rf_isa_detect() >= RF_ISA_AMX; i++)
     for (unsigned bits = 0; bits < 3; bits++)
-      check(of_tiles[i], bits == 1 ? RF_F32 : RF_BF16, bits == 2 ? RF_F32 : RF_BF16, bits & 1, bits & 2, bits == 0);
+      check(of_tiles[i], bits == 1 ? RF_F32 : RF_BF16, bits == 2 ? RF_F32 : RF_BF16, bits & 1, bits & 2,
+            bits == 0);
   only_tiles = false;
 }
 
@@ -268,7 +298,8 @@ static void test_epilogues(void **state) {
     rf_dtype dtype = c / 4 % 2 ? RF_BF16 : RF_F32;
     rf_gemm_epilogue epilogue = (rf_gemm_epilogue)(c / 8);
     size_t bytes = (size_t)(s.m * s.n) * (dtype == RF_BF16 ? 2 : 4);
-    void *a = matrix(s.m * s.k, dtype), *b = matrix(s.k * s.n, dtype), *bias = matrix(s.n, dtype), *side = matrix(s.m * s.n, dtype);
+    void *a = matrix(s.m * s.k, dtype), *b = matrix(s.k * s.n, dtype), *bias = matrix(s.n, dtype),
+         *side = matrix(s.m * s.n, dtype);
     rf_op op = {.attr = {.dropout = 0.25f, .site = 11}};
     rf_run_inputs run = {.seed = 7, .step = 3};
     rf_dropout drop = rf_dropout_of(&(rf_call){.op = &op, .run = &run});
@@ -294,7 +325,8 @@ static void test_epilogues(void **state) {
                  .first_token = 1000};
     void *first_u = NULL, *first_out = NULL;
     for (int isa = 0; isa < count; isa++) {
-      void *u = guarded(bytes), *out = guarded(bytes), *work = aligned_alloc(64, (rf_gemm_workspace(list[isa], &g, 2) + 63) / 64 * 64);
+      void *u = guarded(bytes), *out = guarded(bytes),
+           *work = aligned_alloc(64, (rf_gemm_workspace(list[isa], &g, 2) + 63) / 64 * 64);
       g.u = u;
       g.out = out;
       rf_gemm_run(list[isa], &g, 2, work);
@@ -319,8 +351,8 @@ static void test_epilogues(void **state) {
         }
         if (dtype == RF_BF16) y = rf_bf16_to_f32(rf_f32_to_bf16(y));
         if (at(out, dtype, e) != y) {
-          fail_msg("%s epilogue %d dtype %d: element %d is %.9g, expected %.9g", list[isa]->name, (int)epilogue, (int)dtype, (int)e,
-                   (double)at(out, dtype, e), (double)y);
+          fail_msg("%s epilogue %d dtype %d: element %d is %.9g, expected %.9g", list[isa]->name,
+                   (int)epilogue, (int)dtype, (int)e, (double)at(out, dtype, e), (double)y);
         }
       }
       if (isa == 0) {
@@ -388,7 +420,7 @@ static void test_column_sums(void **state) {
   }
 }
 
-/* ---- tiles ----------------------------------------------------------------------------------------------------------- */
+/* ---- tiles ----------------------------------------------------------------------------------- */
 
 static bool same_float(float x, float y) { return (x != x && y != y) || memcmp(&x, &y, sizeof x) == 0; }
 static uint32_t word(void) {
@@ -400,7 +432,9 @@ typedef enum numbers { ORDINARY, CANCELLING, SUBNORMAL, LARGE, ANY_BITS, NUMBERS
 static float number(numbers kind, int64_t i) {
   float sign = word() & 1 ? -1.0f : 1.0f;
   switch (kind) {
-  case CANCELLING: return (i / 2 % 2 ? -1.0f : 1.0f) * (1.0f + 0x1p-6f * (float)(word() % 3)); /* what stays is what was rounded */
+  case CANCELLING:
+    return (i / 2 % 2 ? -1.0f : 1.0f) *
+           (1.0f + 0x1p-6f * (float)(word() % 3)); /* what stays is what was rounded */
   case SUBNORMAL: return sign * ldexpf(1.0f + (float)(word() % 128) / 128, -60 - (int)(word() % 75));
   case LARGE: return sign * ldexpf(1.0f, 50 + (int)(word() % 16));
   case ANY_BITS: return rf_bf16_to_f32((rf_bf16)word());
@@ -408,7 +442,8 @@ static float number(numbers kind, int64_t i) {
   }
 }
 
-/* The hardware against tile_sum over all sorts of numbers, and against what would be wrong: every planted fault shows. */
+/* The hardware against tile_sum over all sorts of numbers, and against what would be wrong:
+ * every planted fault shows. */
 static void test_tiles_are_their_definition(void **state) {
   (void)state;
   enum { M = 17, N = RF_PANEL_LANES + 3, K = 165 };
@@ -426,12 +461,16 @@ static void test_tiles_are_their_definition(void **state) {
       for (int64_t i = 0; i < M * K; i++) {
         float x = number((numbers)kind, i % K);
         if (a_dtype == RF_BF16) ((rf_bf16 *)a)[i] = rf_f32_to_bf16(x);
-        else ((float *)a)[i] = kind == LARGE || kind == ANY_BITS ? x : x * (1.0f + 0x1p-20f * (float)(word() % 4096));
+        else
+          ((float *)a)[i] =
+              kind == LARGE || kind == ANY_BITS ? x : x * (1.0f + 0x1p-20f * (float)(word() % 4096));
       }
       for (int64_t i = 0; i < K * N; i++) {
         float x = number((numbers)kind, i / N);
         if (b_dtype == RF_BF16) ((rf_bf16 *)b)[i] = rf_f32_to_bf16(x);
-        else ((float *)b)[i] = kind == LARGE || kind == ANY_BITS ? x : x * (1.0f + 0x1p-20f * (float)(word() % 4096));
+        else
+          ((float *)b)[i] =
+              kind == LARGE || kind == ANY_BITS ? x : x * (1.0f + 0x1p-20f * (float)(word() % 4096));
       }
       rf_gemm g = {.m = M,
                    .n = N,
@@ -462,28 +501,36 @@ static void test_tiles_are_their_definition(void **state) {
         }
         rf_panel_pack(&panel, K, lane, packed + panel.offset);
       }
-      for (size_t f = 0; b_dtype == RF_BF16 && f < sizeof few / sizeof *few; f++) { /* fewer rows, from panels: the same */
+      /* fewer rows, from panels: the same */
+      for (size_t f = 0; b_dtype == RF_BF16 && f < sizeof few / sizeof *few; f++) {
         float again[M * N];
         rf_gemm h = g;
-        h.m = few[f]; h.b = packed; h.panels = &panels; h.u = again;
+        h.m = few[f];
+        h.b = packed;
+        h.panels = &panels;
+        h.u = again;
         work = aligned_alloc(64, (rf_gemm_workspace(&RF_GEMM_AMX, &h, 2) + 63) / 64 * 64);
         rf_gemm_run(&RF_GEMM_AMX, &h, 2, work);
         free(work);
         for (int64_t e = 0; e < few[f] * N; e++)
           if (!same_float(again[e], u[e]))
-            fail_msg("numbers %d, %d rows of a panel: element (%d,%d) is %.9g, expected %.9g", kind, (int)few[f], (int)(e / N), (int)(e % N),
-                     (double)again[e], (double)u[e]);
+            fail_msg("numbers %d, %d rows of a panel: element (%d,%d) is %.9g, expected %.9g", kind,
+                     (int)few[f], (int)(e / N), (int)(e % N), (double)again[e], (double)u[e]);
       }
       free(packed);
       for (int64_t e = 0; e < M * N; e++) {
-        for (int p = 0; p < K; p++) { row[p] = at(a, a_dtype, e / N * K + p); column[p] = at(b, b_dtype, p * N + e % N); }
+        for (int p = 0; p < K; p++) {
+          row[p] = at(a, a_dtype, e / N * K + p);
+          column[p] = at(b, b_dtype, p * N + e % N);
+        }
         for (int fault = 0; fault < TILE_FAULTS; fault++) {
-          float want = tile_sum(row, column, K, pieces == 1 ? 2 : 1, pieces == 2 ? 2 : 1, 0.0f, (tile_fault)fault);
+          float want =
+              tile_sum(row, column, K, pieces == 1 ? 2 : 1, pieces == 2 ? 2 : 1, 0.0f, (tile_fault)fault);
           bool same = same_float(u[e], want);
           differ[fault] += !same;
           if (fault == TILE_TRUE && !same)
-            fail_msg("numbers %d pieces %d: element (%d,%d) is %.9g, expected %.9g", kind, pieces, (int)(e / N), (int)(e % N), (double)u[e],
-                     (double)want);
+            fail_msg("numbers %d pieces %d: element (%d,%d) is %.9g, expected %.9g", kind, pieces,
+                     (int)(e / N), (int)(e % N), (double)u[e], (double)want);
         }
       }
       free(b);
@@ -494,7 +541,8 @@ static void test_tiles_are_their_definition(void **state) {
     if (!differ[fault]) fail_msg("planted fault %d does not show", fault);
 }
 
-/* f32 values that are bf16 give the bits of the bf16 product: so the kind of a weight does not matter where its values are the same. */
+/* f32 values that are bf16 give the bits of the bf16 product: so the kind of a weight does not
+ * matter where its values are the same. */
 static void test_pieces_of_bf16_are_bf16(void **state) {
   (void)state;
   enum { M = 40, N = 70, K = 100 };

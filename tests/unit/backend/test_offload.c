@@ -1,5 +1,6 @@
-/* What stands in the host's memory changes no bit: programs with copies there and back run beside those without, by the reference kernels, and with any
- * one copy left out something differs. */
+/* What stands in the host's memory changes no bit: programs with copies there and back run
+ * beside those without, by the reference kernels, and with any one copy left out something
+ * differs. */
 #include <math.h>
 
 #include "support/world.h"
@@ -8,7 +9,8 @@
 #define LEAST_GPT "gpt:layers=3,width=16,heads=4,ff=32,vocab=37,seq=16"
 #define LEAST_LLAMA "llama:layers=3,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16"
 #define LEAST_GEMMA "gemma3:layers=6,width=8,heads=4,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16"
-#define LEAST_MIXTRAL "mixtral:layers=3,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16,experts=4,experts_used=2"
+#define LEAST_MIXTRAL \
+  "mixtral:layers=3,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16,experts=4,experts_used=2"
 
 enum { STEPS = 2 };
 
@@ -22,7 +24,12 @@ typedef struct setting {
   unsigned what;
 } setting;
 
-enum { OPTIMIZER = RF_OFFLOAD_OPTIMIZER, ACTIVATIONS = RF_OFFLOAD_ACTIVATIONS, KV = RF_OFFLOAD_KV, WEIGHTS = RF_OFFLOAD_WEIGHTS };
+enum {
+  OPTIMIZER = RF_OFFLOAD_OPTIMIZER,
+  ACTIVATIONS = RF_OFFLOAD_ACTIVATIONS,
+  KV = RF_OFFLOAD_KV,
+  WEIGHTS = RF_OFFLOAD_WEIGHTS
+};
 static const setting SETTINGS[] = {
     {LEAST_LLAMA, "", NULL, RF_JOB_TRAIN, RF_BF16, 1, 0, 0, RF_REMAT_NONE, OPTIMIZER},
     {LEAST_LLAMA, "", NULL, RF_JOB_TRAIN, RF_F32, 2, 1, 0, RF_REMAT_NONE, OPTIMIZER},
@@ -31,10 +38,13 @@ static const setting SETTINGS[] = {
     {LEAST_LLAMA, "", NULL, RF_JOB_TRAIN, RF_F32, 1, 0, 0, RF_REMAT_MLP, WEIGHTS},
     {LEAST_LLAMA, "", NULL, RF_JOB_TRAIN, RF_BF16, 2, 1, 0, RF_REMAT_NONE, WEIGHTS},
     {LEAST_LLAMA, "", NULL, RF_JOB_TRAIN, RF_BF16, 1, 0, 0, RF_REMAT_ATTN, OPTIMIZER | ACTIVATIONS | WEIGHTS},
-    {LEAST_LLAMA, "", "rank=4,targets=all", RF_JOB_TRAIN, RF_F64, 2, 1, 0, RF_REMAT_NONE, OPTIMIZER | ACTIVATIONS | WEIGHTS},
+    {LEAST_LLAMA, "", "rank=4,targets=all", RF_JOB_TRAIN, RF_F64, 2, 1, 0, RF_REMAT_NONE,
+     OPTIMIZER | ACTIVATIONS | WEIGHTS},
     {LEAST_MIXTRAL, "", NULL, RF_JOB_TRAIN, RF_F32, 1, 0, 0, RF_REMAT_MLP, OPTIMIZER | ACTIVATIONS | WEIGHTS},
-    {LEAST_LLAMA, "fsdp=2", NULL, RF_JOB_TRAIN, RF_BF16, 2, 1, 0, RF_REMAT_NONE, OPTIMIZER | ACTIVATIONS | WEIGHTS},
-    {LEAST_GPT, "data=2,tensor=2", NULL, RF_JOB_TRAIN, RF_F32, 1, 1, 0, RF_REMAT_MLP_ATTN, OPTIMIZER | ACTIVATIONS | WEIGHTS},
+    {LEAST_LLAMA, "fsdp=2", NULL, RF_JOB_TRAIN, RF_BF16, 2, 1, 0, RF_REMAT_NONE,
+     OPTIMIZER | ACTIVATIONS | WEIGHTS},
+    {LEAST_GPT, "data=2,tensor=2", NULL, RF_JOB_TRAIN, RF_F32, 1, 1, 0, RF_REMAT_MLP_ATTN,
+     OPTIMIZER | ACTIVATIONS | WEIGHTS},
     {LEAST_GEMMA, "", NULL, RF_JOB_GENERATE, RF_F64, 1, 0, 0, RF_REMAT_NONE, KV},
     {LEAST_LLAMA, "", NULL, RF_JOB_GENERATE, RF_F64, 1, 0, 0, RF_REMAT_NONE, KV | WEIGHTS},
     {LEAST_GEMMA, "tensor=2", NULL, RF_JOB_GENERATE, RF_F64, 1, 0, 0, RF_REMAT_NONE, KV},
@@ -52,14 +62,17 @@ static double value_of(const rf_graph *graph, const rf_tensor *t, int64_t i, int
   uint64_t site = rf_name_key(t->name);
   bool words = !strcmp(t->name, "tokens") || !strcmp(t->name, "labels");
   if (words) return floor((noise(site + (uint64_t)micro, i) + 1) / 2 * (double)graph->model.vocab);
-  if (!strcmp(t->name, "segments")) return (double)(i * graph->seq < graph->rows ? i * graph->seq : graph->rows);
-  if (!strcmp(t->name, "positions")) return graph->rows < graph->seq ? (double)(5 + 3 * i) : (double)(i % graph->seq);
+  if (!strcmp(t->name, "segments"))
+    return (double)(i * graph->seq < graph->rows ? i * graph->seq : graph->rows);
+  if (!strcmp(t->name, "positions"))
+    return graph->rows < graph->seq ? (double)(5 + 3 * i) : (double)(i % graph->seq);
   if (!strcmp(t->name, "slots") || !strcmp(t->name, "rows")) return (double)i;
   if (!strncmp(t->name, "pages/", 6)) return (double)(i / t->shape[1]);
   return strstr(t->name, "/gain") ? 1 + 0.3 * noise(site, i) : 0.4 * noise(site, i);
 }
 
-/* Weights and caches before the first step; inputs before each microbatch. A master begins as its weight, moments as zero. */
+/* Weights and caches before the first step; inputs before each microbatch. A master begins as
+ * its weight, moments as zero. */
 static void fill(world *w, int micro, bool inputs) {
   for (int t = 0; t < w->graph->tensor_count; t++) {
     const rf_tensor *tensor = &w->graph->tensor[t];
@@ -71,7 +84,8 @@ static void fill(world *w, int micro, bool inputs) {
     if (tensor->class == RF_CLASS_MASTER) name[strlen(name) - strlen("/master")] = 0;
     named.name = name;
     for (int64_t chip = 0; chip < w->chips; chip++)
-      for (int64_t i = 0; i < rf_tensor_count(tensor); i++) world_put(w, chip, t, i, value_of(w->graph, &named, i, micro));
+      for (int64_t i = 0; i < rf_tensor_count(tensor); i++)
+        world_put(w, chip, t, i, value_of(w->graph, &named, i, micro));
   }
 }
 
@@ -93,22 +107,28 @@ static rf_graph *graph_of(const setting *s, unsigned what) {
   rf_model model = fixture_model(s->model);
   rf_error error = {0};
   rf_graph *graph = NULL;
-  rf_build_options options =
-      s->job == RF_JOB_GENERATE ? fixture_generate(s->dtype, 3, 3) : fixture_train(s->dtype, s->accumulate, s->dropout, s->clip);
-  options.job = s->job; options.seq = s->job == RF_JOB_GENERATE ? 16 : 8; options.microbatch = s->job == RF_JOB_GENERATE ? 3 : 2;
+  rf_build_options options = s->job == RF_JOB_GENERATE
+                                 ? fixture_generate(s->dtype, 3, 3)
+                                 : fixture_train(s->dtype, s->accumulate, s->dropout, s->clip);
+  options.job = s->job;
+  options.seq = s->job == RF_JOB_GENERATE ? 16 : 8;
+  options.microbatch = s->job == RF_JOB_GENERATE ? 3 : 2;
   if (s->lora) fixture_lora(&model, s->lora);
   if (rf_mesh_parse(s->mesh, -1, &options.mesh, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  if (rf_graph_build(&model, &options, NULL, &graph, &error) != RAFTER_OK) fail_msg("%s, %s: %s", s->model, s->mesh, error.message);
+  if (rf_graph_build(&model, &options, NULL, &graph, &error) != RAFTER_OK)
+    fail_msg("%s, %s: %s", s->model, s->mesh, error.message);
   bool *drop = calloc((size_t)graph->tensor_count + 1, sizeof *drop);
   rf_remat_policy(graph, s->remat, drop);
-  if (s->remat != RF_REMAT_NONE && rf_pass_remat(graph, drop, &error) != RAFTER_OK) fail_msg("%s: %s", s->model, error.message);
+  if (s->remat != RF_REMAT_NONE && rf_pass_remat(graph, drop, &error) != RAFTER_OK)
+    fail_msg("%s: %s", s->model, error.message);
   free(drop);
   if (what && rf_pass_offload(graph, what, &error) != RAFTER_OK) fail_msg("%s: %s", s->model, error.message);
   fixture_verify(graph);
   return graph;
 }
 
-/* The first tensor that lasts or is read by the caller and has another bit; NULL when there is none. */
+/* The first tensor that lasts or is read by the caller and has another bit; NULL when there is
+ * none. */
 static const char *difference(const world *plain, const world *moved) {
   bool finite = true;
   for (int t = 0; t < plain->graph->tensor_count; t++) {
@@ -116,10 +136,12 @@ static const char *difference(const world *plain, const world *moved) {
     if (!tensor->persistent && !tensor->output) continue;
     int other = rf_graph_find(moved->graph, tensor->name);
     assert_true(other != RF_NONE);
-    for (int64_t i = 0; finite && i < rf_tensor_count(tensor); i++) finite = isfinite(world_get(plain, 0, t, i));
+    for (int64_t i = 0; finite && i < rf_tensor_count(tensor); i++)
+      finite = isfinite(world_get(plain, 0, t, i));
     if (!finite) return rf_pool_format(plain->graph->pool, "%s is not finite and so", tensor->name);
     for (int64_t chip = 0; chip < plain->chips; chip++)
-      if (memcmp(world_data(plain, chip, t), world_data(moved, chip, other), (size_t)rf_tensor_bytes(tensor))) return tensor->name;
+      if (memcmp(world_data(plain, chip, t), world_data(moved, chip, other), (size_t)rf_tensor_bytes(tensor)))
+        return tensor->name;
   }
   return NULL;
 }
@@ -130,11 +152,14 @@ static void test_the_same_bits(void **state) {
     const setting *s = &SETTINGS[i];
     rf_graph *plain = graph_of(s, 0), *moved = graph_of(s, s->what);
     world *a = world_new(plain, plain->rows), *b = world_new(moved, moved->rows);
-    run(a); run(b);
+    run(a);
+    run(b);
     const char *wrong = difference(a, b);
     if (wrong) fail_msg("setting %zu, %s: %s differs", i, s->model, wrong);
-    world_free(a); world_free(b);
-    rf_graph_free(plain); rf_graph_free(moved);
+    world_free(a);
+    world_free(b);
+    rf_graph_free(plain);
+    rf_graph_free(moved);
   }
 }
 
@@ -149,16 +174,19 @@ static void test_a_missing_copy_is_found(void **state) {
     run(a);
     for (int o = 0; o < moved->op_count; o++) {
       if (strncmp(moved->op[o].def->name, "offload_", 8)) continue;
-      if (strstr(moved->op[o].name, "block.0") || strstr(moved->op[o].name, "block.2")) continue; /* as in block 1 */
+      /* as in block 1 */
+      if (strstr(moved->op[o].name, "block.0") || strstr(moved->op[o].name, "block.2")) continue;
       world *b = world_new(moved, moved->rows);
-      b->broken = o; left_out++;
+      b->broken = o;
+      left_out++;
       run(b);
       if (!difference(a, b)) fail_msg("%s: nothing differs without %s", s->model, moved->op[o].name);
       world_free(b);
     }
     assert_true(left_out >= 2);
     world_free(a);
-    rf_graph_free(plain); rf_graph_free(moved);
+    rf_graph_free(plain);
+    rf_graph_free(moved);
   }
 }
 

@@ -1,5 +1,6 @@
-/* Every CPU kernel against the reference: every op, dtype, instruction set of this machine and thread count. The instruction sets and
- * thread counts must agree with each other to the bit; matrix products, sums and dropout also with the reference. */
+/* Every CPU kernel against the reference: every op, dtype, instruction set of this machine and
+ * thread count. The instruction sets and thread counts must agree with each other to the bit;
+ * matrix products, sums and dropout also with the reference. */
 #include "backend/reference/reference.h"
 #include "support/compare.h"
 #include "support/op_cases.h"
@@ -27,10 +28,12 @@ static void say(const char *what, const char *text) {
   fprintf(stderr, "  %s: %s: %s\n", where, what, text);
 }
 
-static void locate(const char *op, const char *name, const op_size *size, rf_dtype dtype, rf_isa isa, const char *kernel, int threads) {
-  snprintf(where, sizeof where, "%s [%s] %s (rows %lld, width %lld, columns %lld, heads %d/%d x %d) %s %s threads %d", op, name, rf_dtype_name(dtype),
-           (long long)size->rows, (long long)size->width, (long long)size->columns, size->heads, size->kv_heads, size->head_dim, rf_isa_name(isa),
-           kernel, threads);
+static void locate(const char *op, const char *name, const op_size *size, rf_dtype dtype, rf_isa isa,
+                   const char *kernel, int threads) {
+  snprintf(where, sizeof where,
+           "%s [%s] %s (rows %lld, width %lld, columns %lld, heads %d/%d x %d) %s %s threads %d", op, name,
+           rf_dtype_name(dtype), (long long)size->rows, (long long)size->width, (long long)size->columns,
+           size->heads, size->kv_heads, size->head_dim, rf_isa_name(isa), kernel, threads);
 }
 
 static compare_bound tolerance_of(const rf_op *op, rf_dtype dtype) {
@@ -61,7 +64,8 @@ static bool same(const op_harness *h, const rf_op *op, const outputs *want, bool
     compare_report report;
     int64_t count = op_count(h, op->output[i]);
     bool ok = exact ? compare_equal(tensor->dtype, op_data(h, op->output[i]), want->data[i], count, &report)
-                    : compare_close(tensor->dtype, op_data(h, op->output[i]), want->data[i], count, tolerance_of(op, tensor->dtype), &report);
+                    : compare_close(tensor->dtype, op_data(h, op->output[i]), want->data[i], count,
+                                    tolerance_of(op, tensor->dtype), &report);
     if (ok) continue;
     char text[400];
     snprintf(text, sizeof text, "%s: %s", op->def->outputs[i], report.text);
@@ -71,7 +75,8 @@ static bool same(const op_harness *h, const rf_op *op, const outputs *want, bool
   return true;
 }
 
-/* Whether this kernel has a definition of its own (gemm.h, tiles): then it is near the reference's, and its bits are compared among themselves. */
+/* Whether this kernel has a definition of its own (gemm.h, tiles): then it is near the
+ * reference's, and its bits are compared among themselves. */
 static bool is_of_tiles(const rf_kernel *kernel) { return kernel->isa == RF_ISA_AMX; }
 
 /* One walk of the subject; false when a guard was touched. */
@@ -87,7 +92,9 @@ static bool walk(op_harness *h, const rf_kernel *kernel, int threads, const rf_i
 static bool inplace_is_same(op_harness *h, const rf_op *op, const rf_kernel *kernel, const outputs *want) {
   for (int i = 0; i < op->def->inplace_count; i++) {
     const rf_inplace *rule = &op->def->inplace[i];
-    if (op->input[rule->input] < 0 || op->output[rule->output] < 0 || op->input[rule->input] == op->output[rule->output]) continue;
+    if (op->input[rule->input] < 0 || op->output[rule->output] < 0 ||
+        op->input[rule->input] == op->output[rule->output])
+      continue;
     if (!walk(h, kernel, 2, rule) || !same(h, op, want, true, "in place")) return false;
   }
   return true;
@@ -98,20 +105,28 @@ static void try_kernels(const op_case *of, const op_size *size, rf_dtype dtype) 
   const rf_op *op = &h->graph->op[h->subject];
   op_run_range(h, 0, h->subject + 1, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
   outputs want = take(h, op), first = {{0}};
-  const rf_kernel *last = NULL, *reference = rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_BASE, h->graph, op);
+  const rf_kernel *last = NULL,
+                  *reference = rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_BASE, h->graph, op);
   bool ok = true, known = false;
   for (rf_isa isa = RF_ISA_BASE; ok && isa <= rf_isa_detect(); isa++) {
     const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_CPU, isa, h->graph, op);
     if (kernel == last || kernel == reference) continue;
     last = kernel;
     bool exact = (of->flags & OP_EXACT) && !is_of_tiles(kernel);
-    if (is_of_tiles(kernel) && known) { drop(&first); first = (outputs){{0}}; known = false; }
+    if (is_of_tiles(kernel) && known) {
+      drop(&first);
+      first = (outputs){{0}};
+      known = false;
+    }
     for (int threads = 1; ok && threads <= THREADS; threads++) {
       locate(of->op, of->name, size, dtype, isa, kernel->name, threads);
-      ok = walk(h, kernel, threads, NULL) && same(h, op, &want, exact, exact ? "bits of the reference" : "reference");
+      ok = walk(h, kernel, threads, NULL) &&
+           same(h, op, &want, exact, exact ? "bits of the reference" : "reference");
       if (!ok) break;
-      if (!known) { first = take(h, op); known = true; }
-      else ok = same(h, op, &first, true, "bits of the first kernel and thread count");
+      if (!known) {
+        first = take(h, op);
+        known = true;
+      } else ok = same(h, op, &first, true, "bits of the first kernel and thread count");
     }
     ok = ok && inplace_is_same(h, op, kernel, &first);
   }
@@ -135,7 +150,8 @@ static bool is_input(const rf_op *op, int tensor) {
   return false;
 }
 
-/* A walk that uses fewer rows than the graph's bound gives those rows the same bits: so prefill chunks and batches of any size agree. */
+/* A walk that uses fewer rows than the graph's bound gives those rows the same bits: so prefill
+ * chunks and batches of any size agree. */
 static void test_fewer_rows_give_the_same_rows(void **state) {
   (void)state;
   static const char *const ops[] = {"embed",  "layernorm", "rmsnorm",     "rope",         "matmul", "gelu",
@@ -157,7 +173,9 @@ static void test_fewer_rows_give_the_same_rows(void **state) {
           h->run.rows = size->rows / 2;
           bool ok = walk(h, kernel, 2, NULL);
           for (int i = 0; ok && i < op->output_count; i++) {
-            if (op->output[i] < 0 || h->graph->tensor[op->output[i]].shape[0] != size->rows || is_input(op, op->output[i])) continue;
+            if (op->output[i] < 0 || h->graph->tensor[op->output[i]].shape[0] != size->rows ||
+                is_input(op, op->output[i]))
+              continue;
             const rf_tensor *tensor = &h->graph->tensor[op->output[i]];
             compare_report report;
             int64_t count = rf_tensor_count(tensor) / size->rows * h->run.rows;
@@ -188,7 +206,9 @@ static void test_fused_kernels_give_the_bits_of_their_parts(void **state) {
           for (int i = 0; i < equals; i++) {
             const rf_tensor *a = &h->graph->tensor[equal[i][0]], *b = &h->graph->tensor[equal[i][1]];
             compare_report report;
-            if (compare_equal(a->dtype, op_data(h, equal[i][0]), op_data(h, equal[i][1]), rf_tensor_count(a), &report)) continue;
+            if (compare_equal(a->dtype, op_data(h, equal[i][0]), op_data(h, equal[i][1]), rf_tensor_count(a),
+                              &report))
+              continue;
             char text[400];
             snprintf(text, sizeof text, "%s and %s: %s", a->name, b->name, report.text);
             say("fused and unfused", text);
@@ -199,10 +219,12 @@ static void test_fused_kernels_give_the_bits_of_their_parts(void **state) {
   if (failures) fail_msg("%d cases differ", failures);
 }
 
-/* ---- the harness itself: kernels that misbehave must be caught ----------------------------------------------------- */
+/* ---- the harness itself: kernels that misbehave must be caught ------------------------------- */
 
 static size_t small_workspace(const rf_graph *graph, const rf_op *op, int threads) {
-  (void)graph; (void)op; (void)threads;
+  (void)graph;
+  (void)op;
+  (void)threads;
   return 100;
 }
 static void good(const rf_call *call) { memset(call->workspace, 1, 100); }
@@ -211,11 +233,14 @@ static void before_workspace(const rf_call *call) { ((char *)call->workspace)[-1
 static void past_output(const rf_call *call) { ((char *)call->out[0])[rf_tensor_bytes(rf_out(call, 0))] = 1; }
 static void before_output(const rf_call *call) { ((char *)call->out[0])[-3] = 1; }
 static void changes_input(const rf_call *call) { ((char *)(uintptr_t)call->in[0])[0] ^= 1; }
-static void past_input(const rf_call *call) { ((char *)(uintptr_t)call->in[1])[rf_tensor_bytes(rf_in(call, 1)) + 5] ^= 1; }
+static void past_input(const rf_call *call) {
+  ((char *)(uintptr_t)call->in[1])[rf_tensor_bytes(rf_in(call, 1)) + 5] ^= 1;
+}
 
 static void test_writes_outside_are_caught(void **state) {
   (void)state;
-  void (*const bad[])(const rf_call *) = {past_workspace, before_workspace, past_output, before_output, changes_input, past_input};
+  void (*const bad[])(const rf_call *) = {past_workspace, before_workspace, past_output,
+                                          before_output,  changes_input,    past_input};
   const op_case *of = OP_CASES;
   while (strcmp(of->op, "add") != 0) of++;
   for (size_t i = 0; i <= sizeof bad / sizeof *bad; i++) {
@@ -223,12 +248,14 @@ static void test_writes_outside_are_caught(void **state) {
     rf_kernel kernel = {"add", "planted", RF_ISA_BASE, NULL, small_workspace, i == 0 ? good : bad[i - 1]};
     char text[256];
     bool passed = op_try(h, h->subject, &kernel, 1, NULL, text);
-    if (passed != (i == 0)) fail_msg("planted kernel %zu: expected %s", i, i == 0 ? "to pass" : "to be caught");
+    if (passed != (i == 0))
+      fail_msg("planted kernel %zu: expected %s", i, i == 0 ? "to pass" : "to be caught");
     op_harness_free(h);
   }
 }
 
-/* An i8 cache never hides what is not finite, and makes no wild numbers of heads that are all but zero. The bits are the reference's. */
+/* An i8 cache never hides what is not finite, and makes no wild numbers of heads that are all
+ * but zero. The bits are the reference's. */
 static void test_narrow_caches_tell_what_is_not_finite(void **state) {
   (void)state;
   static const struct {
@@ -245,14 +272,16 @@ static void test_narrow_caches_tell_what_is_not_finite(void **state) {
     int qkv = op->input[0], cache = op->output[1], scale = op->output[2];
     op_fill_all(h, 1);
     int64_t key = (int64_t)op->attr.heads * op->attr.head_dim; /* the first row's first key head */
-    for (int d = 0; d < op->attr.head_dim; d++) op_set(h, qkv, key + d, (double)(d ? cases[i].others : cases[i].first));
+    for (int d = 0; d < op->attr.head_dim; d++)
+      op_set(h, qkv, key + d, (double)(d ? cases[i].others : cases[i].first));
     const int32_t *table = op_data(h, op->input[2]);
     int32_t slot = (int32_t)op_get(h, op->input[3], 0), position = (int32_t)op_get(h, op->input[4], 0);
     int64_t page = h->graph->tensor[cache].shape[2], columns = h->graph->tensor[op->input[2]].shape[1];
     int64_t row = (int64_t)table[slot * columns + position / page] * 2 * page + position % page;
     outputs want = {{0}};
     for (int k = 0; k < 2; k++) {
-      const rf_kernel *kernel = rf_kernel_choose(k ? &RF_BACKEND_CPU : &RF_BACKEND_REFERENCE, rf_isa_detect(), h->graph, op);
+      const rf_kernel *kernel =
+          rf_kernel_choose(k ? &RF_BACKEND_CPU : &RF_BACKEND_REFERENCE, rf_isa_detect(), h->graph, op);
       op_run(h, h->subject, kernel, 1, NULL);
       float got = (float)op_get(h, scale, row * op->attr.kv_heads);
       if (!isfinite(got) == cases[i].finite) fail_msg("case %zu, %s: scale %g", i, kernel->name, (double)got);
@@ -261,7 +290,9 @@ static void test_narrow_caches_tell_what_is_not_finite(void **state) {
       for (int d = 0; d < op->attr.head_dim; d++) zeros &= q[d] == 0;
       if (zeros != cases[i].zeros) fail_msg("case %zu, %s: %d, scale %g", i, kernel->name, q[0], (double)got);
       if (!k) want = take(h, op);
-      else assert_memory_equal(q, (const int8_t *)want.data[1] + row * op->attr.kv_heads * op->attr.head_dim, (size_t)op->attr.head_dim);
+      else
+        assert_memory_equal(q, (const int8_t *)want.data[1] + row * op->attr.kv_heads * op->attr.head_dim,
+                            (size_t)op->attr.head_dim);
     }
     drop(&want);
     op_harness_free(h);
@@ -302,15 +333,18 @@ static void test_wrong_kernels_are_caught(void **state) {
   outputs want = take(h, op);
   int64_t count = op_count(h, op->output[0]);
   op_reset(h, h->subject);
-  assert_false(compare_close(RF_F32, op_data(h, op->output[0]), want.data[0], count, tolerance_of(op, RF_F32), NULL));
+  assert_false(
+      compare_close(RF_F32, op_data(h, op->output[0]), want.data[0], count, tolerance_of(op, RF_F32), NULL));
   h->run.step++; /* other draws */
   op_run_range(h, 0, h->subject + 1, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
-  assert_false(compare_close(RF_F32, op_data(h, op->output[0]), want.data[0], count, tolerance_of(op, RF_F32), NULL));
+  assert_false(
+      compare_close(RF_F32, op_data(h, op->output[0]), want.data[0], count, tolerance_of(op, RF_F32), NULL));
   drop(&want);
   op_harness_free(h);
 }
 
-/* The null backend makes the CPU's plans: the same kernel for every op, so the same workspaces; and it is told apart by one flag. */
+/* The null backend makes the CPU's plans: the same kernel for every op, so the same workspaces;
+ * and it is told apart by one flag. */
 static void test_null_chooses_what_cpu_chooses(void **state) {
   (void)state;
   assert_false(RF_BACKEND_NULL.touches_memory);
@@ -322,22 +356,28 @@ static void test_null_chooses_what_cpu_chooses(void **state) {
       for (rf_isa isa = RF_ISA_BASE; isa < RF_ISAS; isa++) {
         op_harness *h = op_case_build(of, &of->sizes[1], DTYPES[d]);
         const rf_op *op = &h->graph->op[h->subject];
-        assert_ptr_equal(rf_kernel_choose(&RF_BACKEND_NULL, isa, h->graph, op), rf_kernel_choose(&RF_BACKEND_CPU, isa, h->graph, op));
+        assert_ptr_equal(rf_kernel_choose(&RF_BACKEND_NULL, isa, h->graph, op),
+                         rf_kernel_choose(&RF_BACKEND_CPU, isa, h->graph, op));
         op_harness_free(h);
       }
 }
 
-/* Latent attention and the routers that came with it are still the reference's. What only the programs of several chips have runs in tests alone. */
+/* Latent attention and the routers that came with it are still the reference's. What only the
+ * programs of several chips have runs in tests alone. */
 static bool is_the_references(const op_case *of) {
-  bool router = !strncmp(of->op, "route", 5) && strcmp(of->name, "plain"), tail = !strcmp(of->op, "rope") && !strcmp(of->name, "tail");
-  static const char *const many_chips[] = {"head_part", "head_merge", "attention_part", "kv_",  "take_run",   "all_",           "reduce_scatter",
-                                           "permute",   "offload_",   "send",           "recv", "norm_total", "attention_merge"};
+  bool router = !strncmp(of->op, "route", 5) && strcmp(of->name, "plain"),
+       tail = !strcmp(of->op, "rope") && !strcmp(of->name, "tail");
+  static const char *const many_chips[] = {
+      "head_part", "head_merge", "attention_part", "kv_",  "take_run",   "all_",           "reduce_scatter",
+      "permute",   "offload_",   "send",           "recv", "norm_total", "attention_merge"};
   bool chips = false;
-  for (size_t i = 0; i < sizeof many_chips / sizeof *many_chips; i++) chips |= !strncmp(of->op, many_chips[i], strlen(many_chips[i]));
+  for (size_t i = 0; i < sizeof many_chips / sizeof *many_chips; i++)
+    chips |= !strncmp(of->op, many_chips[i], strlen(many_chips[i]));
   return strstr(of->op, "latent") || router || tail || chips;
 }
 
-/* Every other op of a training step has a kernel of the CPU's own: none is left to the reference's plain loops. */
+/* Every other op of a training step has a kernel of the CPU's own: none is left to the
+ * reference's plain loops. */
 static void test_cpu_has_its_own_kernels(void **state) {
   (void)state;
   failures = 0;
@@ -346,17 +386,21 @@ static void test_cpu_has_its_own_kernels(void **state) {
       op_harness *h = op_case_build(of, &of->sizes[1], DTYPES[d]);
       const rf_op *op = &h->graph->op[h->subject];
       locate(of->op, of->name, &of->sizes[1], DTYPES[d], RF_ISA_BASE, "", 1);
-      bool falls = rf_kernel_choose(&RF_BACKEND_CPU, RF_ISA_BASE, h->graph, op) == rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_BASE, h->graph, op);
-      if (falls && !is_the_references(of)) say("falls back", "expected a kernel of the CPU backend, got the reference's");
+      bool falls = rf_kernel_choose(&RF_BACKEND_CPU, RF_ISA_BASE, h->graph, op) ==
+                   rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_BASE, h->graph, op);
+      if (falls && !is_the_references(of))
+        say("falls back", "expected a kernel of the CPU backend, got the reference's");
       op_harness_free(h);
     }
   if (failures) fail_msg("%d cases fall back", failures);
 }
 
 int main(int argc, char **argv) {
-  /* Threads outnumber cores here, so those that wait must sleep: spinning makes this test ten times longer on a busy machine. OpenMP reads
-   * the variable before main, hence the second start; if that fails the test is only slow. */
-  if (argc > 0 && !getenv("OMP_WAIT_POLICY") && setenv("OMP_WAIT_POLICY", "passive", 1) == 0) execv("/proc/self/exe", argv);
+  /* Threads outnumber cores here, so those that wait must sleep: spinning makes this test ten
+   * times longer on a busy machine. OpenMP reads the variable before main, hence the second
+   * start; if that fails the test is only slow. */
+  if (argc > 0 && !getenv("OMP_WAIT_POLICY") && setenv("OMP_WAIT_POLICY", "passive", 1) == 0)
+    execv("/proc/self/exe", argv);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_writes_outside_are_caught),
       cmocka_unit_test(test_wrong_kernels_are_caught),

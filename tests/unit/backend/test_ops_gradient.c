@@ -1,4 +1,5 @@
-/* Every backward rule of the op table, run in f64 by the reference backend, against central differences of the forward op. */
+/* Every backward rule of the op table, run in f64 by the reference backend, against central
+ * differences of the forward op. */
 #include "backend/reference/reference.h"
 #include "support/compare.h"
 #include "support/op_cases.h"
@@ -14,12 +15,16 @@
 
 static const double TOLERANCE = 1e-6, STEP = 1e-5;
 
-static void run(op_harness *h, int from, int to) { op_run_range(h, from, to, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1); }
+static void run(op_harness *h, int from, int to) {
+  op_run_range(h, from, to, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
+}
 
-/* A case of one op with its backward: the functional is <weights, output 0>, or the mean loss of a loss op. */
+/* A case of one op with its backward: the functional is <weights, output 0>, or the mean loss of
+ * a loss op. */
 typedef struct gradient_case {
   op_harness *h;
-  int op, end;                                          /* the forward op; ops behind it up to `end` are its backward */
+  /* the forward op; ops behind it up to `end` are its backward */
+  int op, end;
   int weights;                                          /* tensor: gradient of output 0; RF_NONE for a loss */
   int input[RF_MAX_INPUTS], grad[RF_MAX_INPUTS], count; /* inputs that have a gradient */
 } gradient_case;
@@ -37,7 +42,8 @@ static gradient_case prepare(const op_case *of, const op_size *size) {
   for (int i = 0; i < RF_MAX_INPUTS; i++) grad_in[i] = RF_NONE;
   if (!op.def->loss) {
     rf_tensor out = h->graph->tensor[op.output[0]];
-    g.weights = grad_out[0] = op_tensor(h, "dout", RF_CLASS_ACTIVATION, RF_F64, (op_fill){1, 0}, out.rank, out.shape);
+    g.weights = grad_out[0] =
+        op_tensor(h, "dout", RF_CLASS_ACTIVATION, RF_F64, (op_fill){1, 0}, out.rank, out.shape);
   }
   for (int i = 0; i < op.input_count; i++) {
     if (op.input[i] < 0 || !is_float(h->graph->tensor[op.input[i]].dtype)) continue;
@@ -48,11 +54,13 @@ static gradient_case prepare(const op_case *of, const op_size *size) {
                      : RF_WANTED;
   }
   rf_error error = {0};
-  if (op.def->backward(h->graph, &op, grad_out, grad_in, &error) != RAFTER_OK) fail_msg("%s: %s", of->op, error.message);
+  if (op.def->backward(h->graph, &op, grad_out, grad_in, &error) != RAFTER_OK)
+    fail_msg("%s: %s", of->op, error.message);
   g.end = h->graph->op_count;
   for (int i = 0; i < op.input_count; i++) {
     if (grad_in[i] == RF_NONE) continue;
-    if (grad_in[i] < 0) fail_msg("%s, %s: input %d was asked for a gradient and got none", of->op, of->name, i);
+    if (grad_in[i] < 0)
+      fail_msg("%s, %s: input %d was asked for a gradient and got none", of->op, of->name, i);
     g.input[g.count] = op.input[i];
     g.grad[g.count++] = grad_in[i];
   }
@@ -66,16 +74,19 @@ static double functional(const gradient_case *g) {
   run(h, g->op, g->op + 1);
   int out = op_output(h, g->op, 0);
   double sum = 0;
-  for (int64_t i = 0; i < op_count(h, out); i++) sum += op_get(h, out, i) * (g->weights < 0 ? (double)h->run.loss_scale : op_get(h, g->weights, i));
+  for (int64_t i = 0; i < op_count(h, out); i++)
+    sum += op_get(h, out, i) * (g->weights < 0 ? (double)h->run.loss_scale : op_get(h, g->weights, i));
   return sum;
 }
 
-/* Central difference along one direction of one input; the direction is given element by element. */
+/* Central difference along one direction of one input; the direction is given element by
+ * element. */
 static double difference(const gradient_case *g, int input, const double *direction) {
   int64_t count = op_count(g->h, input);
   double *kept = op_copy(g->h, input), value[2];
   for (int side = 0; side < 2; side++) {
-    for (int64_t i = 0; i < count; i++) op_set(g->h, input, i, kept[i] + (side ? -STEP : STEP) * direction[i]);
+    for (int64_t i = 0; i < count; i++)
+      op_set(g->h, input, i, kept[i] + (side ? -STEP : STEP) * direction[i]);
     value[side] = functional(g);
   }
   for (int64_t i = 0; i < count; i++) op_set(g->h, input, i, kept[i]);
@@ -91,7 +102,8 @@ static double direction_element(int64_t trial, int64_t i) {
   return (double)normal[0];
 }
 
-/* Every element one by one, and two directions through all of them, within TOLERANCE of the gradient's norm. False with `text`. */
+/* Every element one by one, and two directions through all of them, within TOLERANCE of the
+ * gradient's norm. False with `text`. */
 static bool agrees(const gradient_case *g, int k, const double *grad, char text[256]) {
   int64_t count = op_count(g->h, g->input[k]);
   double *direction = calloc((size_t)count, sizeof *direction), norm = 0;
@@ -109,16 +121,19 @@ static bool agrees(const gradient_case *g, int k, const double *grad, char text[
     double numeric = difference(g, g->input[k], direction), error = fabs(numeric - slope);
     ok = isfinite(numeric) && isfinite(slope) && error <= TOLERANCE * fmax(norm, 1e-3);
     if (!ok)
-      snprintf(text, 256, "input %s, %s %lld: backward says %.12g, differences %.12g, norm %.3g", g->h->graph->tensor[g->input[k]].name,
-               trial < 0 ? "direction" : "element", (long long)trial, slope, numeric, norm);
+      snprintf(text, 256, "input %s, %s %lld: backward says %.12g, differences %.12g, norm %.3g",
+               g->h->graph->tensor[g->input[k]].name, trial < 0 ? "direction" : "element", (long long)trial,
+               slope, numeric, norm);
   }
   free(direction);
   return ok;
 }
 
 static bool differentiable(const op_case *of) {
-  if (of->flags & OP_BIAS && strcmp(of->op, "route") == 0) return false;                  /* a choice has no gradient */
-  if (of->flags & (OP_GELU | OP_RESIDUAL) && strcmp(of->op, "matmul") == 0) return false; /* fused after differentiation */
+  /* a choice has no gradient */
+  if (of->flags & OP_BIAS && strcmp(of->op, "route") == 0) return false;
+  /* fused after differentiation */
+  if (of->flags & (OP_GELU | OP_RESIDUAL) && strcmp(of->op, "matmul") == 0) return false;
   return !(of->flags & OP_BF16_SOFTMAX) && rf_op_find(of->op)->backward;
 }
 
@@ -151,7 +166,9 @@ static void test_a_wrong_gradient_is_found(void **state) {
       int64_t count = op_count(g.h, g.input[k]);
       for (int64_t i = 0; i < count; i++) norm += grad[i] * grad[i];
       grad[count - 1] += 1e-5 * fmax(sqrt(norm), 1e-3);
-      if (agrees(&g, k, grad, text)) fail_msg("%s, %s: a wrong gradient of %s passed", of->op, of->name, g.h->graph->tensor[g.input[k]].name);
+      if (agrees(&g, k, grad, text))
+        fail_msg("%s, %s: a wrong gradient of %s passed", of->op, of->name,
+                 g.h->graph->tensor[g.input[k]].name);
       free(grad);
     }
     op_harness_free(g.h);
@@ -163,12 +180,20 @@ static void test_every_op_has_a_reference_kernel_and_a_case(void **state) {
   for (int i = 0; RF_OPS[i]; i++) {
     int kernels = 0, cases = 0, gradients = 0;
     for (const rf_kernel *kernel = RF_REFERENCE_KERNELS; kernel->op; kernel++)
-      if (strcmp(kernel->op, RF_OPS[i]->name) == 0 && !kernel->accepts && kernel->isa == RF_ISA_BASE && kernel->run) kernels++;
+      if (strcmp(kernel->op, RF_OPS[i]->name) == 0 && !kernel->accepts && kernel->isa == RF_ISA_BASE &&
+          kernel->run)
+        kernels++;
     for (const op_case *of = OP_CASES; of->op; of++)
-      if (strcmp(of->op, RF_OPS[i]->name) == 0) { cases++; gradients += differentiable(of); }
-    if (kernels != 1) fail_msg("op %s: expected one reference kernel that accepts everything, got %d", RF_OPS[i]->name, kernels);
+      if (strcmp(of->op, RF_OPS[i]->name) == 0) {
+        cases++;
+        gradients += differentiable(of);
+      }
+    if (kernels != 1)
+      fail_msg("op %s: expected one reference kernel that accepts everything, got %d", RF_OPS[i]->name,
+               kernels);
     if (cases == 0) fail_msg("op %s has no case in tests/support/op_cases.c", RF_OPS[i]->name);
-    if (RF_OPS[i]->backward && gradients == 0) fail_msg("op %s has a backward rule and no case that differentiates it", RF_OPS[i]->name);
+    if (RF_OPS[i]->backward && gradients == 0)
+      fail_msg("op %s has a backward rule and no case that differentiates it", RF_OPS[i]->name);
   }
   for (const rf_kernel *kernel = RF_REFERENCE_KERNELS; kernel->op; kernel++)
     if (!rf_op_find(kernel->op)) fail_msg("reference kernel %s is for no op of the table", kernel->name);
@@ -191,8 +216,8 @@ static void test_fused_ops_are_their_parts(void **state) {
           int a = equal[i][0], b = equal[i][1];
           const rf_tensor *tensor = h->graph->tensor;
           if (!compare_equal(tensor[a].dtype, op_data(h, a), op_data(h, b), op_count(h, a), &report))
-            fail_msg("%s, %s, rows %lld: %s is not %s: %s", of->name, rf_dtype_name(dtypes[d]), (long long)size->rows, tensor[a].name, tensor[b].name,
-                     report.text);
+            fail_msg("%s, %s, rows %lld: %s is not %s: %s", of->name, rf_dtype_name(dtypes[d]),
+                     (long long)size->rows, tensor[a].name, tensor[b].name, report.text);
         }
         op_harness_free(h);
       }

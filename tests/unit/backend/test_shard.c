@@ -1,5 +1,6 @@
-/* A graph cut over a mesh computes what the whole graph computes: every chip's program runs in one process with real exchanges, and metrics, gradients
- * (as the optimizer's first moments hold them) and updated weights are compared with those of one chip. */
+/* A graph cut over a mesh computes what the whole graph computes: every chip's program runs in
+ * one process with real exchanges, and metrics, gradients (as the optimizer's first moments hold
+ * them) and updated weights are compared with those of one chip. */
 #include <math.h>
 
 #include "support/stages.h"
@@ -12,15 +13,19 @@
 #define LEAST_WINDOW "gemma3:layers=2,width=16,heads=4,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16,window=24"
 #define LEAST_NEOX "pythia-70m:layers=2,width=16,heads=4,ff=32,vocab=40,seq=16"
 
-#define LEAST_MIXTRAL "mixtral:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16,experts=5,experts_used=2"
-#define LEAST_EXPERTS "mixtral:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16,experts=4,experts_used=2"
+#define LEAST_MIXTRAL \
+  "mixtral:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16,experts=5,experts_used=2"
+#define LEAST_EXPERTS \
+  "mixtral:layers=2,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16,experts=4,experts_used=2"
 #define LEAST_DEEPSEEK \
-  "deepseek:layers=3,width=16,heads=2,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_ff=8,experts=4,vocab=40,seq=16"
+  "deepseek:layers=3,width=16,heads=2,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_" \
+  "ff=8,experts=4,vocab=40,seq=16"
 
 /* biases of queries and keys, one key head for four query heads */
 #define LEAST_QWEN "qwen2.5-0.5b:layers=2,width=16,heads=8,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16"
 #define LEAST_LATENT \
-  "deepseek:layers=3,width=16,heads=4,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_ff=8,experts=4,vocab=40,seq=16"
+  "deepseek:layers=3,width=16,heads=4,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_" \
+  "ff=8,experts=4,vocab=40,seq=16"
 
 enum { SEQUENCES = 12, SEQ = 8 };
 
@@ -33,7 +38,8 @@ typedef struct setting {
 
 static rf_build_options options_of(const setting *s) {
   rf_build_options options = fixture_train(RF_F64, s->accumulate, s->dropout, s->clip);
-  options.microbatch = SEQUENCES; options.seq = SEQ;
+  options.microbatch = SEQUENCES;
+  options.seq = SEQ;
   return options;
 }
 
@@ -47,7 +53,8 @@ static double noise(uint64_t site, int64_t i) {
 static double first_value(const rf_tensor *t, int64_t i, int micro, int64_t vocab, int64_t step) {
   uint64_t site = rf_name_key(t->name);
   if (!strcmp(t->name, "tokens")) return floor((noise(site + (uint64_t)micro, i) + 1) / 2 * (double)vocab);
-  if (!strcmp(t->name, "labels")) return i % 5 == 2 ? -1 : floor((noise(site + (uint64_t)micro, i) + 1) / 2 * (double)vocab);
+  if (!strcmp(t->name, "labels"))
+    return i % 5 == 2 ? -1 : floor((noise(site + (uint64_t)micro, i) + 1) / 2 * (double)vocab);
   if (!strcmp(t->name, "positions") && t->shape[0] < SEQ) return (double)(5 + step * i);
   if (!strcmp(t->name, "positions")) return (double)(i % SEQ);
   if (strstr(t->name, "/gain")) return 1 + 0.3 * noise(site, i);
@@ -60,13 +67,17 @@ static double page_of(const rf_graph *whole, const rf_tensor *t, int64_t i) {
   bool local = strstr(t->name, "local") != NULL;
   for (int k = 0; k < whole->tensor_count; k++) {
     const rf_tensor *cache = &whole->tensor[k];
-    if (cache->class == RF_CLASS_KV && (rf_model_window(&whole->model, atoi(cache->name + strlen("block."))) > 0) == local) pool = cache->shape[0];
+    if (cache->class == RF_CLASS_KV &&
+        (rf_model_window(&whole->model, atoi(cache->name + strlen("block."))) > 0) == local)
+      pool = cache->shape[0];
   }
   int64_t most = pool / slots;
   return (double)(i / columns * most + i % columns % most);
 }
 
-static bool begins(const rf_tensor *t) { return t->class == RF_CLASS_WEIGHT || t->class == RF_CLASS_ADAPTER || t->class == RF_CLASS_KV || t->input; }
+static bool begins(const rf_tensor *t) {
+  return t->class == RF_CLASS_WEIGHT || t->class == RF_CLASS_ADAPTER || t->class == RF_CLASS_KV || t->input;
+}
 
 static const rf_tensor *find(const rf_graph *graph, const char *name) {
   int id = rf_graph_find(graph, name);
@@ -77,13 +88,15 @@ static const rf_tensor *find(const rf_graph *graph, const char *name) {
 static void set_segments(world *w, int tensor) {
   int64_t count = w->graph->tensor[tensor].shape[0], rows = count - 1;
   for (int64_t chip = 0; chip < w->chips; chip++)
-    for (int64_t i = 0; i < count; i++) world_put(w, chip, tensor, i, (double)(i * SEQ < rows ? i * SEQ : rows));
+    for (int64_t i = 0; i < count; i++)
+      world_put(w, chip, tensor, i, (double)(i * SEQ < rows ? i * SEQ : rows));
 }
 
 static void set_first(world *w, const rf_graph *whole, int micro, bool inputs) {
   for (int t = 0; t < w->graph->tensor_count; t++) {
     const rf_tensor *mine = &w->graph->tensor[t], *all = find(whole, mine->name);
-    if (inputs ? !mine->input : !(begins(mine) && !mine->input) && strstr(mine->name, "/master") == NULL) continue;
+    if (inputs ? !mine->input : !(begins(mine) && !mine->input) && strstr(mine->name, "/master") == NULL)
+      continue;
     if (!strcmp(mine->name, "segments")) {
       set_segments(w, t);
       continue;
@@ -94,17 +107,20 @@ static void set_first(world *w, const rf_graph *whole, int micro, bool inputs) {
       snprintf(name, sizeof name, "%.*s", (int)(strlen(mine->name) - strlen("/master")), mine->name);
       all = find(whole, name);
     }
-    if (!strcmp(mine->name, "slots") || !strcmp(mine->name, "rows") || !strncmp(mine->name, "pages/", 6)) { /* numbers of this copy's own */
+    /* numbers of this copy's own */
+    if (!strcmp(mine->name, "slots") || !strcmp(mine->name, "rows") || !strncmp(mine->name, "pages/", 6)) {
       for (int64_t i = 0; i < w->chips * rf_tensor_count(mine); i++) {
         int64_t at = i % rf_tensor_count(mine);
-        world_put(w, i / rf_tensor_count(mine), t, at, mine->name[0] == 'p' ? page_of(w->graph, mine, at) : (double)at);
+        world_put(w, i / rf_tensor_count(mine), t, at,
+                  mine->name[0] == 'p' ? page_of(w->graph, mine, at) : (double)at);
       }
       continue;
     }
     assert_non_null(all);
     int64_t count = rf_tensor_count(all);
     double *values = malloc((size_t)count * sizeof *values);
-    for (int64_t i = 0; i < count; i++) values[i] = first_value(all, i, micro, whole->model.vocab, whole->seq > 16 ? 23 : 3);
+    for (int64_t i = 0; i < count; i++)
+      values[i] = first_value(all, i, micro, whole->model.vocab, whole->seq > 16 ? 23 : 3);
     world_set(w, t, all, values);
     free(values);
   }
@@ -124,8 +140,9 @@ static void step(world *w, const rf_graph *whole) {
 
 static bool compared(const rf_tensor *t) { return t->output || t->persistent; }
 
-/* The first difference; NULL when there is none. Sums of f64 over chips are in another order: 1e-9 of the largest element, and an update of Adam by
- * a gradient of nearly nothing is compared by its moments only. */
+/* The first difference; NULL when there is none. Sums of f64 over chips are in another order:
+ * 1e-9 of the largest element, and an update of Adam by a gradient of nearly nothing is compared
+ * by its moments only. */
 static const char *difference(const world *w, const world *one, char text[300]) {
   int seen = 0;
   for (int t = 0; t < w->graph->tensor_count; t++) {
@@ -134,7 +151,8 @@ static const char *difference(const world *w, const world *one, char text[300]) 
     if (!compared(mine) || other == RF_NONE) continue;
     const rf_tensor *all = &one->graph->tensor[other];
     double largest = 0;
-    for (int64_t i = 0; i < rf_tensor_count(all); i++) largest = fmax(largest, fabs(world_get(one, 0, other, i)));
+    for (int64_t i = 0; i < rf_tensor_count(all); i++)
+      largest = fmax(largest, fabs(world_get(one, 0, other, i)));
     double bound = (mine->class == RF_CLASS_IO && mine->dtype == RF_F32 ? 1e-6 : 1e-9) * fmax(largest, 1e-30);
     if (mine->class == RF_CLASS_WEIGHT || mine->class == RF_CLASS_ADAPTER) bound = 1e-7;
     seen++;
@@ -143,7 +161,8 @@ static const char *difference(const world *w, const world *one, char text[300]) 
         int64_t at = world_index(w, chip, t, all, i);
         double got = world_get(w, chip, t, i), want = at < 0 ? 0 : world_get(one, 0, other, at);
         if (fabs(got - want) <= bound) continue;
-        snprintf(text, 300, "%s, chip %lld, element %lld: expected %.12g, got %.12g", mine->name, (long long)chip, (long long)i, want, got);
+        snprintf(text, 300, "%s, chip %lld, element %lld: expected %.12g, got %.12g", mine->name,
+                 (long long)chip, (long long)i, want, got);
         return text;
       }
   }
@@ -163,17 +182,21 @@ static pair make_job(const setting *s, rf_build_options options) {
   pair p = {.whole = fixture_graph(&model, &options, s->after)};
   if (rf_mesh_parse(s->mesh, s->zero, &options.mesh, &error) != RAFTER_OK) fail_msg("%s", error.message);
   options.mesh.capacity = 4; /* room for every row */
-  if (rf_graph_build(&model, &options, s->after, &p.cut, &error) != RAFTER_OK) fail_msg("%s, %s: %s", s->model, s->mesh, error.message);
+  if (rf_graph_build(&model, &options, s->after, &p.cut, &error) != RAFTER_OK)
+    fail_msg("%s, %s: %s", s->model, s->mesh, error.message);
   if (rf_graph_verify(p.cut, &error) != RAFTER_OK) fail_msg("%s, %s: %s", s->model, s->mesh, error.message);
-  p.one = world_new(p.whole, p.whole->rows); p.many = world_new(p.cut, p.whole->rows);
+  p.one = world_new(p.whole, p.whole->rows);
+  p.many = world_new(p.cut, p.whole->rows);
   return p;
 }
 
 static pair make(const setting *s) { return make_job(s, options_of(s)); }
 
 static void drop(pair *p) {
-  world_free(p->one); world_free(p->many);
-  rf_graph_free(p->whole); rf_graph_free(p->cut);
+  world_free(p->one);
+  world_free(p->many);
+  rf_graph_free(p->whole);
+  rf_graph_free(p->cut);
 }
 
 static const setting SETTINGS[] = {
@@ -248,9 +271,11 @@ static void test_cut_graphs_compute_the_same(void **state) {
     char text[300];
     setting s = SETTINGS[i];
     pair p = make(&s);
-    step(p.one, p.whole); step(p.many, p.whole);
+    step(p.one, p.whole);
+    step(p.many, p.whole);
     const char *wrong = difference(p.many, p.one, text);
-    if (wrong) fail_msg("%s over %s, zero %d, accumulate %d: %s", s.model, s.mesh, s.zero, s.accumulate, wrong);
+    if (wrong)
+      fail_msg("%s over %s, zero %d, accumulate %d: %s", s.model, s.mesh, s.zero, s.accumulate, wrong);
     drop(&p);
   }
 }
@@ -258,7 +283,8 @@ static void test_cut_graphs_compute_the_same(void **state) {
 static void same_results(const setting *s, rf_build_options options, const char *job) {
   char text[300];
   pair p = make_job(s, options);
-  step(p.one, p.whole); step(p.many, p.whole);
+  step(p.one, p.whole);
+  step(p.many, p.whole);
   const char *wrong = difference(p.many, p.one, text);
   if (wrong) fail_msg("%s of %s over %s: %s", job, s->model, s->mesh, wrong);
   drop(&p);
@@ -268,11 +294,13 @@ static void same_results(const setting *s, rf_build_options options, const char 
 static rf_build_options walk_of(const setting *s) {
   rf_build_options options = fixture_generate(RF_F64, 4, 4);
   bool dealt = strstr(s->mesh, "context") != NULL;
-  options.seq = dealt ? 96 : 16; options.kv_page = dealt ? 32 : 0;
+  options.seq = dealt ? 96 : 16;
+  options.kv_page = dealt ? 32 : 0;
   return options;
 }
 
-/* A walk of a generator over a cache that holds something, key heads dealt out or, where there are fewer of them than chips, shared. */
+/* A walk of a generator over a cache that holds something, key heads dealt out or, where there
+ * are fewer of them than chips, shared. */
 static void test_walks_of_a_generator(void **state) {
   (void)state;
   static const setting settings[] = {{LEAST_LLAMA, "tensor=2", 0, 1, 0, 0, NULL, NULL},
@@ -307,9 +335,11 @@ static void test_scores(void **state) {
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
     for (int top = 0; top < 4; top += 3) {
       rf_build_options options = options_of(&settings[i]);
-      options.job = RF_JOB_SCORE; options.top = top;
+      options.job = RF_JOB_SCORE;
+      options.top = top;
       same_results(&settings[i], options, "scoring");
-      options.job = RF_JOB_TRAIN; options.loss_only = true;
+      options.job = RF_JOB_TRAIN;
+      options.loss_only = true;
       same_results(&settings[i], options, "validation");
     }
 }
@@ -321,7 +351,8 @@ static void test_recomputation(void **state) {
                                      {LEAST_GPT, "fsdp=2,sequence=2", 3, 1, 1, 0.2f, NULL, NULL}};
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
     for (int k = 0; k < 6; k++) {
-      static const char *const policies[] = {"mlp", "attn", "mlp+attn", "block", "minimal", "save:context,norm2"};
+      static const char *const policies[] = {"mlp",   "attn",    "mlp+attn",
+                                             "block", "minimal", "save:context,norm2"};
       char text[300];
       rf_remat policy;
       rf_error error = {0};
@@ -330,15 +361,23 @@ static void test_recomputation(void **state) {
       world_free(p.many); /* of the graph as it was */
       bool *gone = calloc((size_t)p.cut->tensor_count, sizeof *gone);
       rf_remat_policy(p.cut, policy, gone);
-      if (rf_pass_remat(p.cut, gone, &error) != RAFTER_OK || rf_graph_verify(p.cut, &error) != RAFTER_OK) fail_msg("%s", error.message);
+      if (rf_pass_remat(p.cut, gone, &error) != RAFTER_OK || rf_graph_verify(p.cut, &error) != RAFTER_OK)
+        fail_msg("%s", error.message);
       p.many = world_new(p.cut, p.whole->rows);
-      step(p.one, p.whole); step(p.many, p.whole);
+      step(p.one, p.whole);
+      step(p.many, p.whole);
       const char *wrong = difference(p.many, p.one, text);
-      for (int o = 0, seen = 0; o < p.cut->op_count; o++) { /* a weight is gathered for forward and for backward, not a third time */
-        if (p.cut->op[o].def != rf_op_find("all_gather") || strcmp(p.cut->tensor[p.cut->op[o].input[0]].name, "block.0/mlp/down/weight")) continue;
-        if (++seen > 2) fail_msg("%s over %s, remat %s: %s", settings[i].model, settings[i].mesh, policies[k], p.cut->op[o].name);
+      /* a weight is gathered for forward and for backward, not a third time */
+      for (int o = 0, seen = 0; o < p.cut->op_count; o++) {
+        if (p.cut->op[o].def != rf_op_find("all_gather") ||
+            strcmp(p.cut->tensor[p.cut->op[o].input[0]].name, "block.0/mlp/down/weight"))
+          continue;
+        if (++seen > 2)
+          fail_msg("%s over %s, remat %s: %s", settings[i].model, settings[i].mesh, policies[k],
+                   p.cut->op[o].name);
       }
-      if (wrong) fail_msg("%s over %s, remat %s: %s", settings[i].model, settings[i].mesh, policies[k], wrong);
+      if (wrong)
+        fail_msg("%s over %s, remat %s: %s", settings[i].model, settings[i].mesh, policies[k], wrong);
       free(gone);
       drop(&p);
     }
@@ -353,7 +392,8 @@ static void each_exchange_is_needed(const setting *s, rf_build_options options) 
     world *w = world_new(p.cut, p.whole->rows);
     w->broken = o;
     step(w, p.whole);
-    if (!difference(w, p.one, text)) fail_msg("%s over %s: nothing differs without %s", s->model, s->mesh, p.cut->op[o].name);
+    if (!difference(w, p.one, text))
+      fail_msg("%s over %s: nothing differs without %s", s->model, s->mesh, p.cut->op[o].name);
     world_free(w);
   }
   drop(&p);
@@ -370,7 +410,8 @@ static void test_a_missing_exchange_is_found(void **state) {
   static const setting walks[] = {{LEAST_LLAMA, "sequence=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
                                   {LEAST_LATENT, "expert=2,tensor=2", 0, 1, 0, 0, NULL, NULL},
                                   {LEAST_LLAMA, "context=2,tensor=2", 0, 1, 0, 0, NULL, NULL}};
-  for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) each_exchange_is_needed(&settings[i], options_of(&settings[i]));
+  for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+    each_exchange_is_needed(&settings[i], options_of(&settings[i]));
   for (size_t i = 0; i < sizeof walks / sizeof *walks; i++) {
     each_exchange_is_needed(&walks[i], walk_of(&walks[i]));
   }
@@ -384,7 +425,8 @@ static int writer_of(const rf_graph *graph, int t, int before) {
   return RF_NONE;
 }
 
-/* Sums of gradients that stand behind their writer, nothing between but other exchanges, and those in the end section. */
+/* Sums of gradients that stand behind their writer, nothing between but other exchanges, and
+ * those in the end section. */
 static void count_sums(const rf_graph *graph, int *early, int *late) {
   *early = *late = 0;
   for (int o = 0; o < graph->op_count; o++) {
@@ -398,7 +440,8 @@ static void count_sums(const rf_graph *graph, int *early, int *late) {
   }
 }
 
-/* Of one microbatch, gradients are summed where backward has made them, so that their way is hidden under the rest of it. */
+/* Of one microbatch, gradients are summed where backward has made them, so that their way is
+ * hidden under the rest of it. */
 static void test_sums_follow_their_gradients(void **state) {
   (void)state;
   static const setting settings[] = {{LEAST_LLAMA, "data=2", 0, 1, 1, 0, NULL, "shard"},
@@ -410,16 +453,20 @@ static void test_sums_follow_their_gradients(void **state) {
     setting s = settings[i];
     pair p = make(&s);
     count_sums(p.cut, &early, &late);
-    if (early < p.whole->params.count || late) fail_msg("%s over %s: %d early, %d late", s.model, s.mesh, early, late);
+    if (early < p.whole->params.count || late)
+      fail_msg("%s over %s: %d early, %d late", s.model, s.mesh, early, late);
     for (int o = 0; i == 0 && o < p.cut->op_count; o++) { /* one step too early is seen */
       rf_op *op = &p.cut->op[o];
       if (!rf_op_is_exchange(op->def) || rf_op_is_exchange(op[-1].def)) continue;
       rf_op sum = *op;
       char text[300];
-      *op = op[-1]; op[-1] = sum;
+      *op = op[-1];
+      op[-1] = sum;
       world *w = world_new(p.cut, p.whole->rows);
-      step(p.one, p.whole); step(w, p.whole);
-      if (!difference(w, p.one, text)) fail_msg("nothing differs where %s goes before its gradient", sum.name);
+      step(p.one, p.whole);
+      step(w, p.whole);
+      if (!difference(w, p.one, text))
+        fail_msg("nothing differs where %s goes before its gradient", sum.name);
       world_free(w);
       break;
     }
@@ -427,12 +474,13 @@ static void test_sums_follow_their_gradients(void **state) {
     s.accumulate = 2;
     p = make(&s);
     count_sums(p.cut, &early, &late);
-    if (early || late < p.whole->params.count) fail_msg("%s over %s in microbatches: %d early, %d late", s.model, s.mesh, early, late);
+    if (early || late < p.whole->params.count)
+      fail_msg("%s over %s in microbatches: %d early, %d late", s.model, s.mesh, early, late);
     drop(&p);
   }
 }
 
-/* ---- pipelines --------------------------------------------------------------------------------------------------- */
+/* ---- pipelines ------------------------------------------------------------------------------- */
 
 typedef struct staged {
   const char *model, *mesh, *schedule;
@@ -451,9 +499,11 @@ typedef struct line {
 #define DEEP_LLAMA "llama:layers=5,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16"
 #define DEEP_GEMMA "gemma3:layers=4,width=16,heads=4,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16"
 #define DEEP_GPT "gpt:layers=4,width=16,heads=4,ff=32,vocab=37,seq=16"
-#define DEEP_MIXTRAL "mixtral:layers=3,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16,experts=4,experts_used=2"
+#define DEEP_MIXTRAL \
+  "mixtral:layers=3,width=16,heads=4,kv_heads=4,head_dim=8,ff=24,vocab=40,seq=16,experts=4,experts_used=2"
 #define DEEP_DEEPSEEK \
-  "deepseek:layers=4,width=16,heads=2,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_ff=8,experts=4,vocab=40,seq=16"
+  "deepseek:layers=4,width=16,heads=2,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_" \
+  "ff=8,experts=4,vocab=40,seq=16"
 
 static line make_line(const staged *s) {
   setting plain = {s->model, s->mesh, s->zero, s->accumulate, s->clip, s->dropout, s->lora, NULL};
@@ -463,18 +513,21 @@ static line make_line(const staged *s) {
   rf_error error = {0};
   options.microbatch = 4; /* several are run */
   line l = {.whole = fixture_graph(&model, &options, NULL)};
-  if (rf_mesh_parse(s->mesh, s->zero, &options.mesh, &error) != RAFTER_OK || rf_pipeline_parse(s->schedule, &options.mesh, &error) != RAFTER_OK)
+  if (rf_mesh_parse(s->mesh, s->zero, &options.mesh, &error) != RAFTER_OK ||
+      rf_pipeline_parse(s->schedule, &options.mesh, &error) != RAFTER_OK)
     fail_msg("%s", error.message);
   options.mesh.capacity = 4;
   int count = rf_pipeline_stages(&options.mesh);
   for (int i = 0; i < count; i++) {
     options.mesh.stage = i;
-    if (rf_graph_build(&model, &options, NULL, &l.stage[i], &error) != RAFTER_OK) fail_msg("%s, %s: %s", s->model, s->mesh, error.message);
+    if (rf_graph_build(&model, &options, NULL, &l.stage[i], &error) != RAFTER_OK)
+      fail_msg("%s, %s: %s", s->model, s->mesh, error.message);
     bool *gone = calloc((size_t)l.stage[i]->tensor_count, sizeof *gone);
     rf_remat_policy(l.stage[i], s->remat, gone);
     if (s->remat && rf_pass_remat(l.stage[i], gone, &error) != RAFTER_OK) fail_msg("%s", error.message);
     free(gone);
-    if (rf_graph_verify(l.stage[i], &error) != RAFTER_OK) fail_msg("%s, %s, stage %d: %s", s->model, s->mesh, i, error.message);
+    if (rf_graph_verify(l.stage[i], &error) != RAFTER_OK)
+      fail_msg("%s, %s, stage %d: %s", s->model, s->mesh, i, error.message);
   }
   l.one = world_new(l.whole, l.whole->rows);
   l.many = stages_new(l.stage, count, l.whole->rows);
@@ -483,7 +536,9 @@ static line make_line(const staged *s) {
 
 static void drop_line(line *l) {
   int count = l->many->count;
-  stages_free(l->many); world_free(l->one); rf_graph_free(l->whole);
+  stages_free(l->many);
+  world_free(l->one);
+  rf_graph_free(l->whole);
   for (int i = 0; i < count; i++) rf_graph_free(l->stage[i]);
 }
 
@@ -497,7 +552,8 @@ static void step_line(line *l) {
   stages_step(l->many, write_inputs, l->whole);
 }
 
-/* The first difference of any stage; "they wait for each other" where the schedule does not come to its end. */
+/* The first difference of any stage; "they wait for each other" where the schedule does not come
+ * to its end. */
 static const char *line_difference(const line *l, char text[300]) {
   if (l->many->stuck) return "they wait for each other";
   for (int i = 0; i < l->many->count; i++)
@@ -519,7 +575,8 @@ static const staged PIPELINES[] = {
     {DEEP_LLAMA, "slice=2,pipeline=2,data=2", "1f1b", 0, 2, 1, 0, NULL, RF_REMAT_BLOCK},
     {DEEP_LLAMA, "pipeline=2,context=2", "1f1b", 0, 3, 1, 0, NULL, RF_REMAT_NONE},
     {DEEP_LLAMA, "pipeline=2,sequence=2,tensor=2", "1f1b", 0, 3, 1, 0, NULL, RF_REMAT_NONE},
-    {DEEP_GEMMA, "pipeline=2", "1f1b", 0, 3, 1, 0, NULL, RF_REMAT_NONE}, /* one table of tokens, on two stages */
+    /* one table of tokens, on two stages */
+    {DEEP_GEMMA, "pipeline=2", "1f1b", 0, 3, 1, 0, NULL, RF_REMAT_NONE},
     {DEEP_GEMMA, "pipeline=4,tensor=2", "1f1b", 0, 4, 1, 0, NULL, RF_REMAT_ATTN},
     {DEEP_GEMMA, "pipeline=2,fsdp=2,tensor=2", "interleaved:2", 3, 4, 1, 0, NULL, RF_REMAT_NONE},
     {DEEP_GPT, "pipeline=2,data=2", "1f1b", 1, 3, 1, 0.2f, NULL, RF_REMAT_NONE},
@@ -534,7 +591,8 @@ static const staged PIPELINES[] = {
     {DEEP_MIXTRAL, "pipeline=2,expert=2", "1f1b", 0, 2, 1, 0, NULL, RF_REMAT_NONE},
     {DEEP_DEEPSEEK, "pipeline=2,fsdp=2", "1f1b", 3, 3, 1, 0, NULL, RF_REMAT_NONE},
     {DEEP_LLAMA, "pipeline=2,data=2", "1f1b", 0, 3, 1, 0, "rank=4,targets=all", RF_REMAT_NONE},
-    {DEEP_GEMMA, "pipeline=2,tensor=2", "interleaved:2", 0, 2, 1, 0, "rank=2,targets=q,v,down", RF_REMAT_NONE},
+    {DEEP_GEMMA, "pipeline=2,tensor=2", "interleaved:2", 0, 2, 1, 0, "rank=2,targets=q,v,down",
+     RF_REMAT_NONE},
 };
 
 static void test_stages_compute_the_same(void **state) {
@@ -543,9 +601,12 @@ static void test_stages_compute_the_same(void **state) {
     char text[300];
     const staged *s = &PIPELINES[i];
     line l = make_line(s);
-    step(l.one, l.whole); step_line(&l);
+    step(l.one, l.whole);
+    step_line(&l);
     const char *wrong = line_difference(&l, text);
-    if (wrong) fail_msg("%s over %s, %s, zero %d, accumulate %d: %s", s->model, s->mesh, s->schedule, s->zero, s->accumulate, wrong);
+    if (wrong)
+      fail_msg("%s over %s, %s, zero %d, accumulate %d: %s", s->model, s->mesh, s->schedule, s->zero,
+               s->accumulate, wrong);
     drop_line(&l);
   }
 }
@@ -553,8 +614,9 @@ static void test_stages_compute_the_same(void **state) {
 /* Every send and recv is needed, and so is every place that a tensor has for another microbatch. */
 static void test_a_missing_transfer_is_found(void **state) {
   (void)state;
-  static const staged settings[] = {{DEEP_GEMMA, "pipeline=2", "1f1b", 0, 3, 1, 0, NULL, RF_REMAT_NONE},
-                                    {DEEP_LLAMA, "pipeline=2,tensor=2", "interleaved:2", 0, 2, 1, 0, NULL, RF_REMAT_NONE}};
+  static const staged settings[] = {
+      {DEEP_GEMMA, "pipeline=2", "1f1b", 0, 3, 1, 0, NULL, RF_REMAT_NONE},
+      {DEEP_LLAMA, "pipeline=2,tensor=2", "interleaved:2", 0, 2, 1, 0, NULL, RF_REMAT_NONE}};
   for (size_t k = 0; k < sizeof settings / sizeof *settings; k++) {
     line l = make_line(&settings[k]);
     char text[300];
@@ -563,9 +625,12 @@ static void test_a_missing_transfer_is_found(void **state) {
       for (int o = 0; o < l.stage[i]->op_count; o++) {
         const char *op = l.stage[i]->op[o].def->name;
         if (strcmp(op, "send") && strcmp(op, "recv")) continue;
-        l.many->broken_stage = i; l.many->broken_op = o;
+        l.many->broken_stage = i;
+        l.many->broken_op = o;
         step_line(&l);
-        if (!line_difference(&l, text)) fail_msg("%s: nothing differs without %s of stage %d", settings[k].model, l.stage[i]->op[o].name, i);
+        if (!line_difference(&l, text))
+          fail_msg("%s: nothing differs without %s of stage %d", settings[k].model, l.stage[i]->op[o].name,
+                   i);
       }
     drop_line(&l);
   }

@@ -34,7 +34,8 @@ static void test_every_item_is_taken_once(void **state) {
   }
 }
 
-/* Alone among many: its own part upwards, then the others' downwards; also where threads are more than parts, or fewer came than were asked for. */
+/* Alone among many: its own part upwards, then the others' downwards; also where threads are
+ * more than parts, or fewer came than were asked for. */
 static void test_own_part_comes_first_and_upwards(void **state) {
   (void)state;
   static const int threads[] = {2, 3, 64, 200};

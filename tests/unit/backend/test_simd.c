@@ -1,4 +1,5 @@
-/* The sixteen-lane vectors: near the truth of libm's doubles, and the same bits on every instruction set of this machine. */
+/* The sixteen-lane vectors: near the truth of libm's doubles, and the same bits on every
+ * instruction set of this machine. */
 #include "backend/cpu/dropout.h"
 #include "backend/cpu/simd_map.h"
 
@@ -26,8 +27,10 @@ static float from_bits(uint32_t u) {
 
 /* Every kind of float: all magnitudes, both signs, and in front what is special. */
 static void fill_all_magnitudes(float *x, uint64_t key) {
-  static const float special[] = {0.0f,  -0.0f,     INFINITY,  -INFINITY, NAN,     1e-45f,  -1e-45f, 0x1p-126f, 3.4028235e38f, -3.4028235e38f, 1.0f,
-                                  -1.0f, 88.72283f, 88.72284f, -87.33f,   -87.34f, -103.0f, 0.55f,   30.0f,     -30.0f,        0x1.fffffep-1f};
+  static const float special[] = {0.0f,      -0.0f,     INFINITY,      -INFINITY,      NAN,     1e-45f,
+                                  -1e-45f,   0x1p-126f, 3.4028235e38f, -3.4028235e38f, 1.0f,    -1.0f,
+                                  88.72283f, 88.72284f, -87.33f,       -87.34f,        -103.0f, 0.55f,
+                                  30.0f,     -30.0f,    0x1.fffffep-1f};
   enum { SPECIAL = sizeof special / sizeof special[0] };
   for (int i = 0; i < COUNT; i += 4) {
     uint32_t words[4];
@@ -54,8 +57,8 @@ static void test_all_isas_give_the_same_bits(void **state) {
         for (int i = 0; i < COUNT; i++) {
           bool both_nan = got[i] != got[i] && want[i] != want[i];
           if (!both_nan && bits_of(got[i]) != bits_of(want[i]))
-            fail_msg("function %d of (%a, %a, %a): %s gives %a, base %a", (int)f, (double)a[i], (double)b[i], (double)c[i], rf_isa_name(isa),
-                     (double)got[i], (double)want[i]);
+            fail_msg("function %d of (%a, %a, %a): %s gives %a, base %a", (int)f, (double)a[i], (double)b[i],
+                     (double)c[i], rf_isa_name(isa), (double)got[i], (double)want[i]);
         }
       }
     }
@@ -65,7 +68,8 @@ static void test_all_isas_give_the_same_bits(void **state) {
   }
 }
 
-/* ---- accuracy: in units of the last place of the true value, or, where a function crosses zero, of `floor` ------------- */
+/* ---- accuracy: in units of the last place of the true value, or, where a function crosses
+ *   zero, of `floor` ---- */
 
 static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 static double silu(double x) { return x * sigmoid(x); }
@@ -77,8 +81,9 @@ static double gelu_grad(double u) {
   return sigmoid(z) + u * slope * sigmoid(z) * sigmoid(-z);
 }
 
-/* Bounds come from the formulas: one rounding of the result is 0.5; each operation after the exponential's adds about 1; arguments that
- * are rounded before the exponential add their relative error times the argument (gelu: |2 z| up to 87, three roundings). */
+/* Bounds come from the formulas: one rounding of the result is 0.5; each operation after the
+ * exponential's adds about 1; arguments that are rounded before the exponential add their
+ * relative error times the argument (gelu: |2 z| up to 87, three roundings). */
 static const struct {
   const char *name;
   rf_simd_function f;
@@ -114,16 +119,20 @@ static void test_functions_are_near_the_truth(void **state) {
     double worst = 0;
     int at = 0;
     for (int i = 0; i < COUNT; i++) {
-      double truth = ACCURACY[k].truth((double)a[i]), size = fmax(fmax(fabs(truth), ACCURACY[k].floor), 0x1p-126);
+      double truth = ACCURACY[k].truth((double)a[i]),
+             size = fmax(fmax(fabs(truth), ACCURACY[k].floor), 0x1p-126);
       int exponent;
       frexp(size, &exponent);
       double ulps = fabs((double)got[i] - truth) / ldexp(1.0, exponent - 24);
-      if (!(ulps <= worst)) { worst = ulps; at = i; } /* a NaN is the worst */
+      if (!(ulps <= worst)) {
+        worst = ulps;
+        at = i;
+      } /* a NaN is the worst */
     }
     if (worst <= ACCURACY[k].ulps) continue;
     failures++;
-    fprintf(stderr, "  %s(%.9g): got %.9g, expected %.9g: %.2f ulp (at most %.2f)\n", ACCURACY[k].name, (double)a[at], (double)got[at],
-            ACCURACY[k].truth((double)a[at]), worst, ACCURACY[k].ulps);
+    fprintf(stderr, "  %s(%.9g): got %.9g, expected %.9g: %.2f ulp (at most %.2f)\n", ACCURACY[k].name,
+            (double)a[at], (double)got[at], ACCURACY[k].truth((double)a[at]), worst, ACCURACY[k].ulps);
   }
   assert_int_equal(failures, 0);
 }
@@ -135,19 +144,28 @@ static float one(rf_simd_function f, float x) {
 }
 static void test_edges(void **state) {
   (void)state;
-  assert_true(one(RF_SIMD_EXP, -INFINITY) == 0.0f && one(RF_SIMD_EXP, -1e30f) == 0.0f && one(RF_SIMD_EXP, 0.0f) == 1.0f);
-  assert_true(one(RF_SIMD_EXP, INFINITY) == INFINITY && one(RF_SIMD_EXP, 89.0f) == INFINITY && isnan(one(RF_SIMD_EXP, NAN)));
+  assert_true(one(RF_SIMD_EXP, -INFINITY) == 0.0f && one(RF_SIMD_EXP, -1e30f) == 0.0f &&
+              one(RF_SIMD_EXP, 0.0f) == 1.0f);
+  assert_true(one(RF_SIMD_EXP, INFINITY) == INFINITY && one(RF_SIMD_EXP, 89.0f) == INFINITY &&
+              isnan(one(RF_SIMD_EXP, NAN)));
   assert_true(isfinite(one(RF_SIMD_EXP, 88.72283f)) && one(RF_SIMD_EXP, -88.0f) == 0.0f);
-  assert_true(one(RF_SIMD_LOG, 0.0f) == -INFINITY && one(RF_SIMD_LOG, 1.0f) == 0.0f && one(RF_SIMD_LOG, INFINITY) == INFINITY);
-  assert_true(isnan(one(RF_SIMD_LOG, -1.0f)) && isnan(one(RF_SIMD_LOG, NAN)) && isnan(one(RF_SIMD_LOG, -INFINITY)));
-  assert_true(one(RF_SIMD_TANH, INFINITY) == 1.0f && one(RF_SIMD_TANH, -INFINITY) == -1.0f && isnan(one(RF_SIMD_TANH, NAN)));
+  assert_true(one(RF_SIMD_LOG, 0.0f) == -INFINITY && one(RF_SIMD_LOG, 1.0f) == 0.0f &&
+              one(RF_SIMD_LOG, INFINITY) == INFINITY);
+  assert_true(isnan(one(RF_SIMD_LOG, -1.0f)) && isnan(one(RF_SIMD_LOG, NAN)) &&
+              isnan(one(RF_SIMD_LOG, -INFINITY)));
+  assert_true(one(RF_SIMD_TANH, INFINITY) == 1.0f && one(RF_SIMD_TANH, -INFINITY) == -1.0f &&
+              isnan(one(RF_SIMD_TANH, NAN)));
   assert_int_equal(bits_of(one(RF_SIMD_TANH, -0.0f)), bits_of(-0.0f));
-  assert_true(one(RF_SIMD_SIGMOID, INFINITY) == 1.0f && one(RF_SIMD_SIGMOID, -INFINITY) == 0.0f && one(RF_SIMD_SIGMOID, 0.0f) == 0.5f);
-  assert_true(one(RF_SIMD_GELU, 1e20f) == 1e20f && one(RF_SIMD_GELU, -1e20f) == 0.0f && isnan(one(RF_SIMD_GELU, NAN)));
-  assert_true(one(RF_SIMD_GELU_GRAD, 1e20f) == 1.0f && one(RF_SIMD_GELU_GRAD, -1e20f) == 0.0f && isnan(one(RF_SIMD_GELU_GRAD, NAN)));
+  assert_true(one(RF_SIMD_SIGMOID, INFINITY) == 1.0f && one(RF_SIMD_SIGMOID, -INFINITY) == 0.0f &&
+              one(RF_SIMD_SIGMOID, 0.0f) == 0.5f);
+  assert_true(one(RF_SIMD_GELU, 1e20f) == 1e20f && one(RF_SIMD_GELU, -1e20f) == 0.0f &&
+              isnan(one(RF_SIMD_GELU, NAN)));
+  assert_true(one(RF_SIMD_GELU_GRAD, 1e20f) == 1.0f && one(RF_SIMD_GELU_GRAD, -1e20f) == 0.0f &&
+              isnan(one(RF_SIMD_GELU_GRAD, NAN)));
 }
 
-/* Rounding to bf16 is rf_f32_to_bf16's: all 2^16 upper halves with the lower halves that matter, and NaNs. */
+/* Rounding to bf16 is rf_f32_to_bf16's: all 2^16 upper halves with the lower halves that matter,
+ * and NaNs. */
 static void test_bf16_rounds_as_the_scalar(void **state) {
   (void)state;
   static const uint32_t lower[] = {0x0000, 0x0001, 0x7fff, 0x8000, 0x8001, 0xffff};
@@ -193,7 +211,8 @@ static void test_pieces_stay_inside(void **state) {
     }
 }
 
-/* The ISA this test is compiled for draws the words of rf_philox; the others are compared through the dropout kernels. */
+/* The ISA this test is compiled for draws the words of rf_philox; the others are compared
+ * through the dropout kernels. */
 static void test_masks_are_philox(void **state) {
   (void)state;
   static const float probabilities[] = {0.1f, 0.5f, 0x1p-24f, 0.9999f, 1.0f / 3.0f};

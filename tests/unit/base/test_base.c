@@ -17,7 +17,8 @@ static void an_error_says_what_where_and_what_to_do(void **state) {
   assert_string_equal(error.message, "x is 3");
   assert_string_equal(error.hint, "turn it off");
   assert_true(strncmp(error.source, "tests/unit/base/test_base.c:", 28) == 0);
-  RF_FAIL(&error, RAFTER_FAILED, NULL, "reading: %s", error.message); /* the old text may be part of the new one */
+  /* the old text may be part of the new one */
+  RF_FAIL(&error, RAFTER_FAILED, NULL, "reading: %s", error.message);
   assert_string_equal(error.message, "reading: x is 3");
   assert_string_equal(error.hint, "");
   char longer[4096];
@@ -43,7 +44,8 @@ static void dtypes_have_names_and_sizes(void **state) {
   assert_int_equal(untouched, RF_I8);
 }
 
-/* Every half is compared with its definition; narrowing is compared with the nearest half found by looking at both neighbours. */
+/* Every half is compared with its definition; narrowing is compared with the nearest half found
+ * by looking at both neighbours. */
 static double half_value(uint16_t x) {
   int exponent = x >> 10 & 31, mantissa = x & 1023;
   double magnitude = exponent == 0 ? ldexp(mantissa, -24) : ldexp(1024 + mantissa, exponent - 25);

@@ -78,7 +78,8 @@ static void a_disk_that_is_full_leaves_no_file(void **state) {
   for (int known = 0; known < 2; ++known) { /* a file system may or may not notice before the first byte */
     status[known] = rf_out_open(at("big"), known ? 1000000 : 0, &out, &error);
     if (status[known] != RAFTER_OK) continue;
-    for (int i = 0; i < 100 && status[known] == RAFTER_OK; ++i) status[known] = rf_out_write(out, block, sizeof block, &error);
+    for (int i = 0; i < 100 && status[known] == RAFTER_OK; ++i)
+      status[known] = rf_out_write(out, block, sizeof block, &error);
     rf_out_discard(out);
   }
   setrlimit(RLIMIT_FSIZE, &old);
@@ -118,8 +119,10 @@ static void links_stay_and_pipes_are_written(void **state) {
   assert_int_equal(rf_file_write(at("links/two"), "new", 3, NULL), RAFTER_OK);
   assert_int_equal(rf_file_write(at("links/dangling"), "made", 4, NULL), RAFTER_OK);
   assert_true(is_link(at("links/two")) && is_link(at("links/one")) && is_link(at("links/dangling")));
-  reads(at("links/far/real"), "new"); reads(at("links/far/new"), "made");
-  assert_int_equal(rf_out_open(at("links/two"), 0, &out, NULL), RAFTER_OK); /* and what is given up leaves the file as it was */
+  reads(at("links/far/real"), "new");
+  reads(at("links/far/new"), "made");
+  /* and what is given up leaves the file as it was */
+  assert_int_equal(rf_out_open(at("links/two"), 0, &out, NULL), RAFTER_OK);
   assert_int_equal(rf_out_write(out, "x", 1, NULL), RAFTER_OK);
   rf_out_discard(out);
   reads(at("links/far/real"), "new");
@@ -152,7 +155,8 @@ static void any_bytes_are_a_text(void **state) {
   (void)state;
   static const char *const CASES[][2] = {
       {"plain \303\251\360\237\230\200", "plain \303\251\360\237\230\200"},
-      {"a\361\200\200\341\200\302b\200c\200\277d", "a\357\277\275\357\277\275\357\277\275b\357\277\275c\357\277\275\357\277\275d"},
+      {"a\361\200\200\341\200\302b\200c\200\277d",
+       "a\357\277\275\357\277\275\357\277\275b\357\277\275c\357\277\275\357\277\275d"},
       {"\303", "\357\277\275"},
       {"x\342\202", "x\357\277\275"},
       {"\355\240\200", "\357\277\275\357\277\275\357\277\275"},
@@ -188,7 +192,9 @@ static void fields_are_checked(void **state) {
   assert_int_equal(rf_json_int(json, "i", "text", 0, 2, &i, &error), RAFTER_FAILED);
   assert_string_equal(error.message, "text: the field \"i\" is out of range (expected 0 to 2, got 3)");
   const char *not_whole[] = {"h", "s", "b", "n", "big"};
-  for (int k = 0; k < 5; ++k) assert_int_equal(rf_json_int(json, not_whole[k], "text", INT64_MIN, INT64_MAX, &i, &error), RAFTER_FAILED);
+  for (int k = 0; k < 5; ++k)
+    assert_int_equal(rf_json_int(json, not_whole[k], "text", INT64_MIN, INT64_MAX, &i, &error),
+                     RAFTER_FAILED);
   assert_int_equal(rf_json_int(json, "missing", "text", 0, 9, &i, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "\"missing\" is missing"));
   assert_int_equal(rf_json_int_or(json, "missing", "text", 0, 9, 7, &i, NULL), RAFTER_OK);
@@ -202,9 +208,12 @@ static void fields_are_checked(void **state) {
   assert_int_equal(rf_json_bool(json, "i", "text", &b, &error), RAFTER_FAILED);
   assert_int_equal(rf_json_string(json, "s", "text", &s, NULL), RAFTER_OK);
   assert_string_equal(s, "x");
-  assert_int_equal(rf_json_int_or(json_object_get(json, "s"), "x", "text.s", 0, 1, 0, &i, &error), RAFTER_FAILED); /* no object at all */
+  /* no object at all */
+  assert_int_equal(rf_json_int_or(json_object_get(json, "s"), "x", "text.s", 0, 1, 0, &i, &error),
+                   RAFTER_FAILED);
   json_decref(json);
-  const char *bad[] = {"", "{", "[1,]", "{\"a\":1,\"a\":2}", "{\"a\":NaN}", "\"\xff\"", "nul", "{\"a\":99999999999999999999}"};
+  const char *bad[] = {
+      "", "{", "[1,]", "{\"a\":1,\"a\":2}", "{\"a\":NaN}", "\"\xff\"", "nul", "{\"a\":99999999999999999999}"};
   for (size_t k = 0; k < sizeof bad / sizeof bad[0]; ++k)
     assert_int_equal(rf_json_parse(bad[k], strlen(bad[k]), "bad", &json, &error), RAFTER_FAILED);
   char deep[20000]; /* nesting must not end the stack */
@@ -226,7 +235,9 @@ static void texts_read_back(void **state) {
     char *text = rf_json_text(json, indent);
     assert_int_equal(rf_json_parse(text, strlen(text), "text", &back, NULL), RAFTER_OK);
     assert_true(json_equal(json, back));
-    if (!indent) assert_true(strncmp(text, "{\"z\":0.1,\"a\":\"quote \\\" ", 23) == 0 && !strchr(text, '\n') && strstr(text, "0.0003,1.0,-0.0,"));
+    if (!indent)
+      assert_true(strncmp(text, "{\"z\":0.1,\"a\":\"quote \\\" ", 23) == 0 && !strchr(text, '\n') &&
+                  strstr(text, "0.0003,1.0,-0.0,"));
     json_decref(back);
     free(text);
   }

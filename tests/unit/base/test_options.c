@@ -1,4 +1,5 @@
-/* The options table: every row holds together, every kind of value is read, every mistake is named. */
+/* The options table: every row holds together, every kind of value is read, every mistake is
+ * named. */
 #include "base/options.h"
 #include "base/text.h"
 
@@ -30,7 +31,8 @@ static rf_status parse(const char *command, const char *line, rf_options **optio
 static rf_options *good(const char *command, const char *line) {
   rf_options *options;
   rf_error error = {0};
-  if (parse(command, line, &options, &error) != RAFTER_OK) fail_msg("%s %s: %s", command, line, error.message);
+  if (parse(command, line, &options, &error) != RAFTER_OK)
+    fail_msg("%s %s: %s", command, line, error.message);
   return options;
 }
 
@@ -40,21 +42,25 @@ static void the_table_holds_together(void **state) {
   for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
     const rf_option *row = &RF_OPTION_ROWS[i];
     assert_true(row->commands != 0 && row->commands >> RF_COMMAND_ROW_COUNT == 0);
-    assert_true(strlen(row->name) < 60 && strspn(row->name, "abcdefghijklmnopqrstuvwxyz0123456789-") == strlen(row->name));
+    assert_true(strlen(row->name) < 60 &&
+                strspn(row->name, "abcdefghijklmnopqrstuvwxyz0123456789-") == strlen(row->name));
     assert_true(row->help && strlen(row->help) > 5);
     assert_true((row->type == RF_OPTION_CHOICE) == (row->choices != NULL));
     assert_true(row->least <= row->most);
     for (int j = 0; j < i; ++j) /* a command has a name once */
-      assert_true(strcmp(row->name, RF_OPTION_ROWS[j].name) != 0 || !(row->commands & RF_OPTION_ROWS[j].commands));
+      assert_true(strcmp(row->name, RF_OPTION_ROWS[j].name) != 0 ||
+                  !(row->commands & RF_OPTION_ROWS[j].commands));
   }
   for (int c = 0; c < RF_COMMAND_ROW_COUNT; ++c) { /* every default passes its own row */
     rf_options *options = NULL;
     rf_error error = {0};
-    if (rf_options_new(RF_COMMAND_ROWS[c].name, &options, &error) != RAFTER_OK) fail_msg("%s: %s", RF_COMMAND_ROWS[c].name, error.message);
+    if (rf_options_new(RF_COMMAND_ROWS[c].name, &options, &error) != RAFTER_OK)
+      fail_msg("%s: %s", RF_COMMAND_ROWS[c].name, error.message);
     for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
       const rf_option *row = &RF_OPTION_ROWS[i];
       if (!(row->commands >> c & 1)) continue;
-      assert_int_equal(rf_options_source(options, row->name), row->fallback ? RF_OPTION_DEFAULT : RF_OPTION_UNSET);
+      assert_int_equal(rf_options_source(options, row->name),
+                       row->fallback ? RF_OPTION_DEFAULT : RF_OPTION_UNSET);
       assert_false(rf_options_given(options, row->name));
     }
     rf_options_free(options);
@@ -63,13 +69,14 @@ static void the_table_holds_together(void **state) {
 
 static void values_are_read(void **state) {
   (void)state;
-  rf_options *o =
-      good("train", "uva --batch 64 --seq=4k --lr 3e-5 --max-seconds 2m --data a.txt --json --data b.txt:0.5 --remat mlp+attn --weight_decay 0");
+  rf_options *o = good("train", "uva --batch 64 --seq=4k --lr 3e-5 --max-seconds 2m --data a.txt --json "
+                                "--data b.txt:0.5 --remat mlp+attn --weight_decay 0");
   assert_string_equal(rf_options_argument(o, 0), "uva");
   assert_null(rf_options_argument(o, 1));
   assert_int_equal(rf_options_int(o, "batch"), 64);
   assert_int_equal(rf_options_int(o, "seq"), 4096);
-  assert_true(rf_options_float(o, "lr") == 3e-5 && rf_options_float(o, "max-seconds") == 120 && rf_options_float(o, "weight-decay") == 0);
+  assert_true(rf_options_float(o, "lr") == 3e-5 && rf_options_float(o, "max-seconds") == 120 &&
+              rf_options_float(o, "weight-decay") == 0);
   assert_true(rf_options_flag(o, "json") && !rf_options_flag(o, "quiet"));
   assert_int_equal(rf_options_choice(o, "remat"), 3);
   assert_int_equal(rf_options_choice(o, "schedule"), 1);
@@ -77,11 +84,12 @@ static void values_are_read(void **state) {
   int count;
   assert_string_equal(rf_options_texts(o, "data", &count)[1], "b.txt:0.5");
   assert_int_equal(count, 2);
-  assert_true(rf_options_is_set(o, "steps") && !rf_options_given(o, "steps") && !rf_options_is_set(o, "microbatch"));
+  assert_true(rf_options_is_set(o, "steps") && !rf_options_given(o, "steps") &&
+              !rf_options_is_set(o, "microbatch"));
   assert_int_equal(rf_options_int(o, "steps"), 1000);
   char *line = rf_options_line(o);
-  assert_string_equal(
-      line, "train uva --batch 64 --seq 4k --remat mlp+attn --data a.txt --data b.txt:0.5 --lr 3e-5 --weight-decay 0 --max-seconds 2m --json");
+  assert_string_equal(line, "train uva --batch 64 --seq 4k --remat mlp+attn --data a.txt --data b.txt:0.5 "
+                            "--lr 3e-5 --weight-decay 0 --max-seconds 2m --json");
   free(line);
   rf_options_free(o);
 
@@ -186,14 +194,23 @@ static void units_are_read(void **state) {
     const char *text;
     int64_t bytes;
   } size[] = {
-      {"0", 0}, {"1048576", 1048576}, {"16GiB", 16ll << 30}, {"16GB", 16000000000ll}, {"1.5KiB", 1536}, {"2mib", 2 << 20}, {"7B", 7}, {"1e3", 1000},
+      {"0", 0},
+      {"1048576", 1048576},
+      {"16GiB", 16ll << 30},
+      {"16GB", 16000000000ll},
+      {"1.5KiB", 1536},
+      {"2mib", 2 << 20},
+      {"7B", 7},
+      {"1e3", 1000},
   };
   for (size_t i = 0; i < sizeof size / sizeof size[0]; ++i) {
     assert_int_equal(rf_parse_size(size[i].text, &n, NULL), RAFTER_OK);
     assert_int_equal(n, size[i].bytes);
   }
-  const char *not_size[] = {"", "GiB", "-1", "16 GiB", "16G", "1..2", "1e30", "16GiBs", "0x10", "1e400", "inf"};
-  for (size_t i = 0; i < sizeof not_size / sizeof not_size[0]; ++i) assert_int_equal(rf_parse_size(not_size[i], &n, NULL), RAFTER_INVALID);
+  const char *not_size[] = {"",     "GiB",    "-1",   "16 GiB", "16G", "1..2",
+                            "1e30", "16GiBs", "0x10", "1e400",  "inf"};
+  for (size_t i = 0; i < sizeof not_size / sizeof not_size[0]; ++i)
+    assert_int_equal(rf_parse_size(not_size[i], &n, NULL), RAFTER_INVALID);
   assert_true(rf_parse_duration("1.5s", &s, NULL) == RAFTER_OK && s == 1.5);
   assert_true(rf_parse_duration("20ms", &s, NULL) == RAFTER_OK && s == 0.02);
   assert_true(rf_parse_duration("90", &s, NULL) == RAFTER_OK && s == 90);
@@ -215,7 +232,8 @@ static void units_are_read(void **state) {
   assert_true(count == 4 && floats[0] == 0.5 && floats[1] == 0.25 && floats[2] == 0.5 && floats[3] == 1);
   assert_int_equal(rf_parse_floats("0.1..0.3:0.1", floats, 4, &count, NULL), RAFTER_OK);
   assert_true(count == 3 && fabs(floats[2] - 0.3) < 1e-12);
-  static const char *const no_floats[] = {"", "0", "-1", "1,", "x", "2..1", "1..2:0", "1..2:-1", "1e999", "nan", "1..1e300", "0.5..2:0.1"};
+  static const char *const no_floats[] = {"",       "0",       "-1",    "1,",  "x",        "2..1",
+                                          "1..2:0", "1..2:-1", "1e999", "nan", "1..1e300", "0.5..2:0.1"};
   for (size_t i = 0; i < sizeof no_floats / sizeof *no_floats; i++)
     assert_int_equal(rf_parse_floats(no_floats[i], floats, 4, &count, NULL), RAFTER_INVALID);
   assert_int_equal(rf_parse_list("1,2,4", list, 16, &count, NULL), RAFTER_OK);
@@ -224,11 +242,14 @@ static void units_are_read(void **state) {
   assert_true(count == 9 && list[8] == 256);
   assert_int_equal(rf_parse_list("3..20", list, 16, &count, NULL), RAFTER_OK);
   assert_true(count == 3 && list[2] == 12);
-  assert_int_equal(rf_parse_list("64..132:4", list, 16, &count, NULL), RAFTER_INVALID); /* 18 values, room for 16 */
+  /* 18 values, room for 16 */
+  assert_int_equal(rf_parse_list("64..132:4", list, 16, &count, NULL), RAFTER_INVALID);
   assert_int_equal(rf_parse_list("64..72:4,100", list, 16, &count, NULL), RAFTER_OK);
   assert_true(count == 4 && list[0] == 64 && list[2] == 72 && list[3] == 100);
   assert_int_equal(rf_parse_list("1..9223372036854775807", list, 16, &count, NULL), RAFTER_INVALID);
-  assert_int_equal(rf_parse_list("9223372036854775806..9223372036854775807:9223372036854775807", list, 16, &count, NULL), RAFTER_OK);
+  assert_int_equal(
+      rf_parse_list("9223372036854775806..9223372036854775807:9223372036854775807", list, 16, &count, NULL),
+      RAFTER_OK);
   const char *not_list[] = {"", ",", "1,", "a", "1..", "..2", "0..8", "1..8:0", "1:2", "4..2"};
   for (size_t i = 0; i < sizeof not_list / sizeof not_list[0]; ++i)
     assert_int_equal(rf_parse_list(not_list[i], list, 16, &count, NULL), RAFTER_INVALID);
@@ -238,8 +259,8 @@ static void a_file_is_weaker_than_what_is_typed(void **state) {
   (void)state;
   char path[] = "/tmp/rafter-test-XXXXXX", line[128];
   int fd = mkstemp(path);
-  static const char text[] =
-      "{\"model\":\"gpt2\",\"batch\":16,\"lr\":0.001,\"min_lr\":1e-5,\"json\":true,\"data\":[\"x\",\"y\"],\"seq\":\"2k\",\"top-k\":5,\"clip\":null}";
+  static const char text[] = "{\"model\":\"gpt2\",\"batch\":16,\"lr\":0.001,\"min_lr\":1e-5,\"json\":true,"
+                             "\"data\":[\"x\",\"y\"],\"seq\":\"2k\",\"top-k\":5,\"clip\":null}";
   assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
   close(fd);
   snprintf(line, sizeof line, "--batch 4 --config %s --data z", path);
@@ -247,7 +268,8 @@ static void a_file_is_weaker_than_what_is_typed(void **state) {
   assert_string_equal(rf_options_argument(o, 0), "gpt2");
   assert_int_equal(rf_options_int(o, "batch"), 4);
   assert_int_equal(rf_options_int(o, "seq"), 2048);
-  assert_true(rf_options_float(o, "lr") == 0.001 && rf_options_float(o, "min-lr") == 1e-5 && rf_options_float(o, "clip") == 1);
+  assert_true(rf_options_float(o, "lr") == 0.001 && rf_options_float(o, "min-lr") == 1e-5 &&
+              rf_options_float(o, "clip") == 1);
   assert_true(rf_options_flag(o, "json") && rf_options_source(o, "lr") == RF_OPTION_CONFIG);
   assert_string_equal(rf_options_text(o, "data"), "z");
   /* What a run writes down sets the same options again, also from inside a run.json. */
@@ -264,13 +286,20 @@ static void a_file_is_weaker_than_what_is_typed(void **state) {
   json_decref(run);
   rf_options_free(o);
   unlink(path);
-  static const char *const bad[] = {
-      "[]", "{\"bacth\":3}", "{\"batch\":\"many\"}", "{\"batch\":[1]}", "{\"batch\":0}", "{\"model\":7}", "{\"data\":[{}]}", "{\"lr\":true}"};
+  static const char *const bad[] = {"[]",
+                                    "{\"bacth\":3}",
+                                    "{\"batch\":\"many\"}",
+                                    "{\"batch\":[1]}",
+                                    "{\"batch\":0}",
+                                    "{\"model\":7}",
+                                    "{\"data\":[{}]}",
+                                    "{\"lr\":true}"};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
     rf_error error = {0};
     json_t *json = json_loads(bad[i], 0, NULL);
     assert_int_equal(rf_options_new("train", &o, NULL), RAFTER_OK);
-    if (rf_options_read_json(o, json, "job.json", &error) != RAFTER_INVALID || !strstr(error.message, "job.json"))
+    if (rf_options_read_json(o, json, "job.json", &error) != RAFTER_INVALID ||
+        !strstr(error.message, "job.json"))
       fail_msg("%s: '%s'", bad[i], error.message);
     json_decref(json);
     rf_options_free(o);
@@ -290,16 +319,19 @@ static void help_shows_every_row(void **state) {
       while (at && at[strlen(name)] != ' ' && at[strlen(name)] != '\n') at = strstr(at + 1, name);
       bool has = false; /* by this row or by another of the same name */
       for (int j = 0; j < RF_OPTION_ROW_COUNT; ++j)
-        has |= strcmp(RF_OPTION_ROWS[j].name, RF_OPTION_ROWS[i].name) == 0 && (RF_OPTION_ROWS[j].commands >> c & 1);
+        has |= strcmp(RF_OPTION_ROWS[j].name, RF_OPTION_ROWS[i].name) == 0 &&
+               (RF_OPTION_ROWS[j].commands >> c & 1);
       assert_int_equal(at != NULL, has);
     }
     size_t width = 0;
-    for (const char *at = help; *at; at += strcspn(at, "\n"), at += *at == '\n') width = strcspn(at, "\n") > width ? strcspn(at, "\n") : width;
+    for (const char *at = help; *at; at += strcspn(at, "\n"), at += *at == '\n')
+      width = strcspn(at, "\n") > width ? strcspn(at, "\n") : width;
     assert_true(width <= 100);
     free(help);
   }
   assert_non_null(strstr(man, "weight\\-decay"));
-  assert_non_null(strstr(completion, "train:--remat) words='none mlp attn mlp+attn block auto full minimal "));
+  assert_non_null(
+      strstr(completion, "train:--remat) words='none mlp attn mlp+attn block auto full minimal "));
   free(list);
   free(man);
   free(completion);

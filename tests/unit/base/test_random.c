@@ -1,4 +1,5 @@
-/* The generator against the vectors published with Random123 (kat_vectors: philox4x32 10), and what is made from its words. */
+/* The generator against the vectors published with Random123 (kat_vectors: philox4x32 10), and
+ * what is made from its words. */
 #include "base/base.h"
 
 #include <math.h>
@@ -16,13 +17,17 @@ static void known_answers(void **state) {
   } row[] = {
       {0, 0, 0, {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}},
       {~0ull, ~0ull, ~0ull, {0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}},
-      {0x299f31d0a4093822ull, 0x85a308d3243f6a88ull, 0x0370734413198a2eull, {0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u}},
+      {0x299f31d0a4093822ull,
+       0x85a308d3243f6a88ull,
+       0x0370734413198a2eull,
+       {0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u}},
   };
   for (size_t i = 0; i < sizeof row / sizeof row[0]; ++i) {
     uint32_t word[4];
     rf_philox(row[i].key, row[i].low, row[i].high, word);
     assert_memory_equal(word, row[i].word, sizeof word);
-    rf_philox(row[i].key ^ 1, row[i].low, row[i].high, word); /* a comparison that cannot fail proves nothing */
+    /* a comparison that cannot fail proves nothing */
+    rf_philox(row[i].key ^ 1, row[i].low, row[i].high, word);
     assert_memory_not_equal(word, row[i].word, sizeof word);
   }
 }
@@ -44,7 +49,8 @@ static void normal_pairs_are_those_of_the_formula(void **state) {
     if (i < 2) word[0] = i ? UINT32_MAX : 0;
     float pair[2];
     rf_normal_pair(word[0], word[1], pair);
-    double radius = sqrt(-2.0 * log(((double)word[0] + 1.0) * 0x1p-32)), angle = 2.0 * acos(-1.0) * (((double)word[1]) * 0x1p-32 - 0.125);
+    double radius = sqrt(-2.0 * log(((double)word[0] + 1.0) * 0x1p-32)),
+           angle = 2.0 * acos(-1.0) * (((double)word[1]) * 0x1p-32 - 0.125);
     double truth[2] = {radius * cos(angle), radius * sin(angle)};
     for (int j = 0; j < 2; ++j) {
       assert_true(fabs(pair[j] - truth[j]) <= 1e-7 * (1.0 + fabs(truth[j])));
@@ -71,7 +77,8 @@ static void keys_differ(void **state) {
       for (uint64_t b = 0; b < SIDE; ++b) key[n++] = rf_key(s, a, b);
   for (int i = 0; i < n; ++i)
     for (int j = 0; j < i; ++j) assert_true(key[i] != key[j] && (uint32_t)key[i] != (uint32_t)key[j] + 1);
-  assert_true(rf_name_key("") == 0xCBF29CE484222325u && rf_name_key("a") == 0xAF63DC4C8601EC8Cu); /* FNV-1a's published values */
+  /* FNV-1a's published values */
+  assert_true(rf_name_key("") == 0xCBF29CE484222325u && rf_name_key("a") == 0xAF63DC4C8601EC8Cu);
   assert_true(rf_name_key("foobar") == 0x85944171F73967E8u);
 }
 

@@ -1,4 +1,5 @@
-/* feeding.h - what the tests of this room share: token ids from JSON, and a generator that takes them. */
+/* feeding.h - what the tests of this room share: token ids from JSON, and a generator that takes
+ * them. */
 #ifndef TEST_GENERATE_FEEDING_H
 #define TEST_GENERATE_FEEDING_H
 

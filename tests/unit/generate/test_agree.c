@@ -1,5 +1,7 @@
-/* One model, one number: the log-probabilities that generation tells with its tokens are those of score and of the training forward for the same
- * tokens, to the bit, for every family with goldens, f32 and bf16, any number of answers at once, any cut of the prompts, shared prefixes or not. */
+/* One model, one number: the log-probabilities that generation tells with its tokens are those
+ * of score and of the training forward for the same tokens, to the bit, for every family with
+ * goldens, f32 and bf16, any number of answers at once, any cut of the prompts, shared prefixes
+ * or not. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,11 +32,12 @@ typedef struct text {
 } text;
 
 static rf_plan_options plan_of(rf_dtype dtype, int64_t microbatch) {
-  return (rf_plan_options){.build = {.dtype = dtype, .softmax = RF_F32, .microbatch = microbatch, .seq = CONTEXT, .accumulate = 1},
-                           .backend = &RF_BACKEND_CPU,
-                           .isa = rf_isa_detect(),
-                           .threads = 1,
-                           .machine = &machine};
+  return (rf_plan_options){
+      .build = {.dtype = dtype, .softmax = RF_F32, .microbatch = microbatch, .seq = CONTEXT, .accumulate = 1},
+      .backend = &RF_BACKEND_CPU,
+      .isa = rf_isa_detect(),
+      .threads = 1,
+      .machine = &machine};
 }
 
 static rf_model model_of(const char *folder) {
@@ -46,10 +49,15 @@ static rf_model model_of(const char *folder) {
 
 static void generate(const char *folder, rf_dtype dtype, int64_t batch, text texts[TEXTS][SAMPLES]) {
   static const int64_t chunks[] = {0, 1, 5, 16, 31, 3, 64, 8};
-  rf_generate_settings s = {.model = model_of(folder), .plan = plan_of(dtype, batch), .weights_folder = folder, .alone = batch % 3 == 0};
+  rf_generate_settings s = {.model = model_of(folder),
+                            .plan = plan_of(dtype, batch),
+                            .weights_folder = folder,
+                            .alone = batch % 3 == 0};
   rf_generator *g = NULL;
   rf_error error = {0};
-  s.plan.build.chunk = chunks[batch - 1]; s.plan.build.kv_page = batch % 2 ? 32 : 0; s.plan.build.sequences = batch + 1;
+  s.plan.build.chunk = chunks[batch - 1];
+  s.plan.build.kv_page = batch % 2 ? 32 : 0;
+  s.plan.build.sequences = batch + 1;
   if (rf_generator_open(&s, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
   for (int i = 0; i < TEXTS; i++) {
     rf_request r = {.tokens = texts[i][0].ids,
@@ -67,7 +75,8 @@ static void generate(const char *folder, rf_dtype dtype, int64_t batch, text tex
     if (rf_generator_step(g, &event, &count, &error) != RAFTER_OK) fail_msg("%s", error.message);
     for (int k = 0; k < count; k++) {
       text *t = (text *)event[k].owner + event[k].sample;
-      t->ids[t->count] = event[k].token; t->generated[t->count++] = event[k].logprob;
+      t->ids[t->count] = event[k].token;
+      t->generated[t->count++] = event[k].logprob;
     }
   }
   rf_generator_close(g);
@@ -80,7 +89,9 @@ static void score(const char *folder, rf_dtype dtype, text texts[TEXTS][SAMPLES]
   rf_scored list[TEXTS];
   if (rf_scorer_open(&s, &scorer, &error) != RAFTER_OK) fail_msg("%s", error.message);
   for (int k = 0; k < SAMPLES; k++) {
-    for (int i = 0; i < TEXTS; i++) list[i] = (rf_scored){.tokens = texts[i][k].ids, .count = texts[i][k].count, .logprobs = texts[i][k].scored};
+    for (int i = 0; i < TEXTS; i++)
+      list[i] =
+          (rf_scored){.tokens = texts[i][k].ids, .count = texts[i][k].count, .logprobs = texts[i][k].scored};
     if (rf_scorer_walk(scorer, list, TEXTS, &error) != RAFTER_OK) fail_msg("%s", error.message);
   }
   rf_scorer_close(scorer);
@@ -93,29 +104,42 @@ static void train(const char *folder, rf_dtype dtype, text texts[TEXTS][SAMPLES]
   rf_plan *plan = NULL;
   rf_run *run = NULL;
   rf_error error = {0};
-  options.build.job = RF_JOB_TRAIN; options.build.loss_only = true;
+  options.build.job = RF_JOB_TRAIN;
+  options.build.loss_only = true;
   if (rf_plan_make(&model, &options, &plan, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
   if (rf_load_weights(run, 0, plan, folder, &error) != RAFTER_OK) fail_msg("%s", error.message);
   int32_t *tokens = rf_run_named(run, 0, "tokens", NULL), *labels = rf_run_named(run, 0, "labels", NULL);
-  int32_t *positions = rf_run_named(run, 0, "positions", NULL), *segments = rf_run_named(run, 0, "segments", NULL);
+  int32_t *positions = rf_run_named(run, 0, "positions", NULL),
+          *segments = rf_run_named(run, 0, "segments", NULL);
   int64_t rows = plan->graph->rows, row = 0;
   for (int64_t r = 0; r <= rows; r++) segments[r] = (int32_t)rows;
-  for (int64_t r = 0; r < rows; r++) { tokens[r] = 0; labels[r] = -1; positions[r] = 0; }
+  for (int64_t r = 0; r < rows; r++) {
+    tokens[r] = 0;
+    labels[r] = -1;
+    positions[r] = 0;
+  }
   for (int i = 0; i < TEXTS * SAMPLES; i++) {
     const text *t = &texts[0][0] + i;
     segments[i] = (int32_t)row;
-    for (int64_t p = 0; p < t->count; p++, row++)
-      { tokens[row] = t->ids[p]; positions[row] = (int32_t)p; labels[row] = p + 1 < t->count ? t->ids[p + 1] : -1; }
+    for (int64_t p = 0; p < t->count; p++, row++) {
+      tokens[row] = t->ids[p];
+      positions[row] = (int32_t)p;
+      labels[row] = p + 1 < t->count ? t->ids[p + 1] : -1;
+    }
   }
-  for (int64_t r = row, at = TEXTS * SAMPLES; r < rows; r += CONTEXT) segments[at++] = (int32_t)r; /* what is left: texts that nobody reads */
+  /* what is left: texts that nobody reads */
+  for (int64_t r = row, at = TEXTS * SAMPLES; r < rows; r += CONTEXT) segments[at++] = (int32_t)r;
   for (int64_t r = row; r < rows; r++) positions[r] = (int32_t)((r - row) % CONTEXT);
   rf_run_inputs inputs = {.seed = 1, .step = 1, .loss_scale = 1, .rows = rows};
   for (int section = 0; section < RF_SECTIONS; section++)
-    if (rf_run_section(run, 0, (rf_section)section, &inputs, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    if (rf_run_section(run, 0, (rf_section)section, &inputs, &error) != RAFTER_OK)
+      fail_msg("%s", error.message);
   const float *nll = NULL; /* read by the last op of the walk, so it still stands */
   for (int i = 0; i < plan->graph->op_count; i++)
-    if (!strcmp(plan->graph->op[i].def->name, "head_loss")) nll = rf_run_tensor(run, 0, plan->graph->op[i].output[0]);
+    if (!strcmp(plan->graph->op[i].def->name, "head_loss"))
+      nll = rf_run_tensor(run, 0, plan->graph->op[i].output[0]);
   assert_non_null(nll);
   row = 0;
   for (int i = 0; i < TEXTS * SAMPLES; i++) {
@@ -133,8 +157,10 @@ static double largest(text texts[TEXTS][SAMPLES], int64_t *tokens) {
   for (int i = 0; i < TEXTS * SAMPLES; i++) {
     const text *t = &texts[0][0] + i;
     for (int64_t p = t->prompt; p < t->count; p++) {
-      double scored = fabs((double)t->generated[p] - (double)t->scored[p]), trained = fabs((double)t->generated[p] - (double)t->trained[p]);
-      worst = fmax(worst, isfinite(scored) ? scored : INFINITY); worst = fmax(worst, isfinite(trained) ? trained : INFINITY);
+      double scored = fabs((double)t->generated[p] - (double)t->scored[p]),
+             trained = fabs((double)t->generated[p] - (double)t->trained[p]);
+      worst = fmax(worst, isfinite(scored) ? scored : INFINITY);
+      worst = fmax(worst, isfinite(trained) ? trained : INFINITY);
       ++*tokens;
     }
   }
@@ -152,7 +178,8 @@ static void generate_score_and_train_agree(void **state) {
       int64_t tokens = 0;
       double worst = 0;
       int32_t ids[MOST];
-      snprintf(folder, sizeof folder, GOLDENS "%s", FAMILIES[f]); snprintf(path, sizeof path, "%s/model.safetensors", folder);
+      snprintf(folder, sizeof folder, GOLDENS "%s", FAMILIES[f]);
+      snprintf(path, sizeof path, "%s/model.safetensors", folder);
       if (access(path, R_OK)) continue; /* an adapter: its weights are another family's */
       snprintf(path, sizeof path, "%s/golden.json", folder);
       if (rf_json_read(path, 1 << 22, &golden, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -163,7 +190,9 @@ static void generate_score_and_train_agree(void **state) {
         for (int i = 0; i < TEXTS; i++)
           for (int k = 0; k < SAMPLES; k++) {
             texts[i][k].prompt = 1 + 9 * i % length;
-            for (int64_t t = 0; t < texts[i][k].prompt; t++) texts[i][k].ids[t] = ids[(t + (i < 4 ? 0 : i)) % length]; /* four begin alike */
+            /* four begin alike */
+            for (int64_t t = 0; t < texts[i][k].prompt; t++)
+              texts[i][k].ids[t] = ids[(t + (i < 4 ? 0 : i)) % length];
           }
         generate(folder, d ? RF_BF16 : RF_F32, batch, texts);
         if (batch == 1) {
@@ -171,17 +200,22 @@ static void generate_score_and_train_agree(void **state) {
           train(folder, d ? RF_BF16 : RF_F32, texts);
           memcpy(first, texts, sizeof first);
         }
-        for (int i = 0; i < TEXTS * SAMPLES; i++) { /* the same tokens: what score and train said holds for all */
+        /* the same tokens: what score and train said holds for all */
+        for (int i = 0; i < TEXTS * SAMPLES; i++) {
           text *t = &texts[0][0] + i, *one = &first[0][0] + i;
           assert_int_equal(t->count, one->count);
           assert_memory_equal(t->ids, one->ids, sizeof t->ids);
-          memcpy(t->scored, one->scored, sizeof t->scored); memcpy(t->trained, one->trained, sizeof t->trained);
+          memcpy(t->scored, one->scored, sizeof t->scored);
+          memcpy(t->trained, one->trained, sizeof t->trained);
         }
         worst = fmax(worst, largest(texts, &tokens));
       }
-      print_message("%-18s %-4s %lld tokens: largest difference %g\n", FAMILIES[f], rf_dtype_name(d ? RF_BF16 : RF_F32), (long long)tokens, worst);
+      print_message("%-18s %-4s %lld tokens: largest difference %g\n", FAMILIES[f],
+                    rf_dtype_name(d ? RF_BF16 : RF_F32), (long long)tokens, worst);
       assert_true(worst == 0 && tokens > 500);
-      texts[3][1].trained[texts[3][1].prompt] = nextafterf(texts[3][1].trained[texts[3][1].prompt], -INFINITY); /* planted */
+      /* planted */
+      texts[3][1].trained[texts[3][1].prompt] =
+          nextafterf(texts[3][1].trained[texts[3][1].prompt], -INFINITY);
       assert_true(largest(texts, &tokens) > 0);
     }
 }

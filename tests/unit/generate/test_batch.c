@@ -15,7 +15,8 @@
 enum { CONTEXT = 96, VOCAB = 203 };
 static const char MODEL[] = "gpt:layers=2,width=48,heads=3,ff=160,vocab=203,seq=96,init=flax";
 /* Windows of 24 keys in five layers of six: far shorter than the texts. */
-static const char WINDOWED[] = "gemma3:layers=6,width=32,heads=4,kv_heads=2,head_dim=16,ff=64,vocab=203,seq=4096,window=24,init=flax";
+static const char WINDOWED[] =
+    "gemma3:layers=6,width=32,heads=4,kv_heads=2,head_dim=16,ff=64,vocab=203,seq=4096,window=24,init=flax";
 
 static rf_machine machine;
 
@@ -31,11 +32,12 @@ static rf_generate_settings settings_of(const char *model, int64_t batch) {
   rf_generate_settings s = {.seed = 6};
   rf_error error = {0};
   if (rf_model_resolve(model, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  s.plan = (rf_plan_options){.build = {.job = RF_JOB_GENERATE, .softmax = RF_F32, .microbatch = batch, .seq = CONTEXT},
-                             .backend = &RF_BACKEND_CPU,
-                             .isa = rf_isa_detect(),
-                             .threads = 1,
-                             .machine = &machine};
+  s.plan = (rf_plan_options){
+      .build = {.job = RF_JOB_GENERATE, .softmax = RF_F32, .microbatch = batch, .seq = CONTEXT},
+      .backend = &RF_BACKEND_CPU,
+      .isa = rf_isa_detect(),
+      .threads = 1,
+      .machine = &machine};
   return s;
 }
 
@@ -61,7 +63,9 @@ static void run_all(rf_generator *g) {
       answer *a = (answer *)event[i].owner + event[i].sample;
       assert_int_equal(event[i].index, a->count);
       assert_int_equal(a->finish, RF_FINISH_NONE);
-      a->token[a->count] = event[i].token; a->logprob[a->count++] = event[i].logprob; a->finish = event[i].finish;
+      a->token[a->count] = event[i].token;
+      a->logprob[a->count++] = event[i].logprob;
+      a->finish = event[i].finish;
     }
   }
 }
@@ -76,7 +80,8 @@ static void an_answer_is_what_feeding_gives(void **state) {
   rf_generator *g = open_or_fail(MODEL, 1);
   int32_t prompt[] = {3, 1, 4, 1, 5, 9, 2, 6};
   answer a = {0};
-  submit_or_fail(g, &(rf_request){.tokens = prompt, .count = 8, .max_tokens = 20, .sampler = {.top_p = 1}, .owner = &a});
+  submit_or_fail(
+      g, &(rf_request){.tokens = prompt, .count = 8, .max_tokens = 20, .sampler = {.top_p = 1}, .owner = &a});
   run_all(g);
   assert_int_equal(a.count, 20);
   assert_int_equal(a.finish, RF_FINISH_LENGTH);
@@ -107,7 +112,9 @@ static void ends(void **state) {
   int32_t stop = a[0].token[5];
   int64_t first = 0;
   while (a[0].token[first] != stop) first++;
-  r.stop = &stop; r.stop_count = 1; r.owner = &a[1];
+  r.stop = &stop;
+  r.stop_count = 1;
+  r.owner = &a[1];
   submit_or_fail(g, &r);
   run_all(g);
   assert_int_equal(a[1].count, first + 1);
@@ -117,9 +124,11 @@ static void ends(void **state) {
   rf_error error = {0};
   const rf_event *event;
   int count;
-  r.owner = &a[2]; r.stop_count = 0;
+  r.owner = &a[2];
+  r.stop_count = 0;
   assert_int_equal(rf_generator_submit(g, &r, &id, &error), RAFTER_OK);
-  r.owner = &a[3]; r.max_tokens = 3;
+  r.owner = &a[3];
+  r.max_tokens = 3;
   submit_or_fail(g, &r);
   for (count = 0; !count;) assert_int_equal(rf_generator_step(g, &event, &count, &error), RAFTER_OK);
   rf_generator_cancel(g, id, 0);
@@ -142,16 +151,29 @@ static void bad_requests_are_refused(void **state) {
   int32_t ids[CONTEXT + 1] = {0}, bad[] = {1, VOCAB};
   rf_request r = {.tokens = ids, .count = 4, .sampler = {.top_p = 1}};
   rf_request x = r;
-  x.count = 0; refuse(g, x, "empty"); x = r;
-  x.count = CONTEXT + 1; refuse(g, x, "expected a prompt of at most 96 tokens, got 97"); x = r;
-  x.tokens = bad; x.count = 2; refuse(g, x, "prompt, token 1"); x = r;
-  x.stop = bad; x.stop_count = 2; refuse(g, x, "stop ids, token 1"); x = r;
-  x.top = RF_TOP_LOGPROBS + 1; refuse(g, x, "alternatives"); x = r;
-  x.sampler.repetition_penalty = -1; refuse(g, x, "repetition_penalty");
+  x.count = 0;
+  refuse(g, x, "empty");
+  x = r;
+  x.count = CONTEXT + 1;
+  refuse(g, x, "expected a prompt of at most 96 tokens, got 97");
+  x = r;
+  x.tokens = bad;
+  x.count = 2;
+  refuse(g, x, "prompt, token 1");
+  x = r;
+  x.stop = bad;
+  x.stop_count = 2;
+  refuse(g, x, "stop ids, token 1");
+  x = r;
+  x.top = RF_TOP_LOGPROBS + 1;
+  refuse(g, x, "alternatives");
+  x = r;
+  x.sampler.repetition_penalty = -1;
+  refuse(g, x, "repetition_penalty");
   rf_generator_close(g);
 }
 
-/* ---- nothing else matters -------------------------------------------------------------------------------------------- */
+/* ---- nothing else matters -------------------------------------------------------------------- */
 
 enum { REQUESTS = 12, SAMPLES = 3 };
 
@@ -169,7 +191,8 @@ static void make_requests(void) {
     int64_t count = (int64_t[]){1, 7, 60, 40, 33, 2, 50, 60, 20, 31, 32, 45}[i];
     for (int64_t t = 0; t < count; t++) {
       uint32_t words[4];
-      rf_philox(rf_key(5, (uint64_t)(i % 4 == 3 ? 2 : i), 0), (uint64_t)t, 0, words); /* 3, 7 and 11 begin like 2 */
+      /* 3, 7 and 11 begin like 2 */
+      rf_philox(rf_key(5, (uint64_t)(i % 4 == 3 ? 2 : i), 0), (uint64_t)t, 0, words);
       a->prompt[t] = (int32_t)(words[0] % VOCAB);
     }
     a->stop = 11;
@@ -181,9 +204,20 @@ static void make_requests(void) {
     if (i == 3) a->of.sampler.top_k = 20;
     if (i == 5) a->of.sampler.top_p = 0.8f;
     if (i == 6) a->of.sampler.repetition_penalty = 1.3f;
-    if (i == 7) { a->of.sampler.min_p = 0.05f; a->of.sampler.presence_penalty = 0.5f; }
-    if (i == 8) { a->of.sampler.frequency_penalty = 0.4f; a->of.sampler.bias = bias; a->of.sampler.bias_count = 2; }
-    if (i == 9) { a->of.stop = &a->stop; a->of.stop_count = 1; a->of.sampler.temperature = 3; }
+    if (i == 7) {
+      a->of.sampler.min_p = 0.05f;
+      a->of.sampler.presence_penalty = 0.5f;
+    }
+    if (i == 8) {
+      a->of.sampler.frequency_penalty = 0.4f;
+      a->of.sampler.bias = bias;
+      a->of.sampler.bias_count = 2;
+    }
+    if (i == 9) {
+      a->of.stop = &a->stop;
+      a->of.stop_count = 1;
+      a->of.sampler.temperature = 3;
+    }
     if (i == 10) a->of.keep = true;
     if (i == 11) a->of.max_tokens = 0; /* to the end of the context */
   }
@@ -208,7 +242,9 @@ static rf_generate_counts answer_all(const rf_generate_settings *s, answers *out
     if (rf_generator_step(g, &event, &count, &error) != RAFTER_OK) fail_msg("%s", error.message);
     for (int k = 0; k < count; k++) {
       answer *a = (answer *)event[k].owner + event[k].sample;
-      a->token[a->count] = event[k].token; a->logprob[a->count++] = event[k].logprob; a->finish = event[k].finish;
+      a->token[a->count] = event[k].token;
+      a->logprob[a->count++] = event[k].logprob;
+      a->finish = event[k].finish;
     }
   }
   run_all(g);
@@ -221,9 +257,11 @@ static void expect_equal(const answers *a, const answers *b, const char *what) {
   for (int i = 0; i < REQUESTS; i++)
     for (int s = 0; s < requests[i].of.samples; s++) {
       const answer *x = &a->of[i][s], *y = &b->of[i][s];
-      if (x->count != y->count || x->finish != y->finish || memcmp(x->token, y->token, (size_t)x->count * sizeof *x->token) ||
+      if (x->count != y->count || x->finish != y->finish ||
+          memcmp(x->token, y->token, (size_t)x->count * sizeof *x->token) ||
           memcmp(x->logprob, y->logprob, (size_t)x->count * sizeof *x->logprob))
-        fail_msg("%s: request %d, sample %d is answered otherwise (%d and %d tokens)", what, i, s, (int)x->count, (int)y->count);
+        fail_msg("%s: request %d, sample %d is answered otherwise (%d and %d tokens)", what, i, s,
+                 (int)x->count, (int)y->count);
     }
 }
 
@@ -235,22 +273,27 @@ static void answers_depend_on_nothing_else(void **state) {
     for (int d = 0; d < 3; d++) { /* f32, bf16, f32 over an int8 cache */
       rf_generate_settings s = settings_of(models[m], 1);
       s.plan.build.dtype = d == 1 ? RF_BF16 : RF_F32;
-      s.plan.build.kv_dtype_set = d == 2; s.plan.build.kv_dtype = RF_I8;
+      s.plan.build.kv_dtype_set = d == 2;
+      s.plan.build.kv_dtype = RF_I8;
       s.alone = true;
       rf_generate_counts counts = answer_all(&s, &want);
       assert_int_equal(counts.reused, 0);
       assert_true(want.of[11][0].count == CONTEXT - 45 + 1 && want.of[9][0].count > 0);
       int64_t reused = 0;
       for (int64_t batch = 1; batch <= 8; batch++) {
-        static const int64_t chunks[] = {7, 64, 0, 1, 33, 16, 50, 9}, pages[] = {32, 64, 32, 32, 0, 32, 128, 32};
+        static const int64_t chunks[] = {7, 64, 0, 1, 33, 16, 50, 9},
+                             pages[] = {32, 64, 32, 32, 0, 32, 128, 32};
         char what[96];
         s = settings_of(models[m], batch);
         s.plan.build.dtype = d == 1 ? RF_BF16 : RF_F32;
-        s.plan.build.kv_dtype_set = d == 2; s.plan.build.kv_dtype = RF_I8;
-        s.plan.build.chunk = chunks[batch - 1]; s.plan.build.kv_page = pages[batch - 1];
+        s.plan.build.kv_dtype_set = d == 2;
+        s.plan.build.kv_dtype = RF_I8;
+        s.plan.build.chunk = chunks[batch - 1];
+        s.plan.build.kv_page = pages[batch - 1];
         s.plan.build.sequences = batch % 2 ? batch : batch + 1;
         s.plan.threads = batch == 3 ? 2 : 1;
-        s.debug.poison = batch == 3 || batch == 8; s.plan.guard_bytes = s.debug.poison ? 256 : 0;
+        s.debug.poison = batch == 3 || batch == 8;
+        s.plan.guard_bytes = s.debug.poison ? 256 : 0;
         s.alone = batch == 5;
         snprintf(what, sizeof what, "model %d, dtype %d, batch %d", m, d, (int)batch);
         counts = answer_all(&s, &got);
@@ -271,19 +314,27 @@ static void samples_are_requests_of_their_own(void **state) {
   for (int m = 0; m < 2; m++)
     for (int64_t batch = 2; batch <= 8; batch += 3) {
       rf_generate_settings s = settings_of(models[m], batch);
-      s.plan.build.kv_page = 32; s.plan.build.sequences = batch + 1; s.debug.poison = true;
+      s.plan.build.kv_page = 32;
+      s.plan.build.sequences = batch + 1;
+      s.debug.poison = true;
       rf_generator *g = open_settings(&s);
       rf_request r = requests[2].of;
-      r.sampler = (rf_sampler_options){.temperature = 1, .top_p = 1, .seed = 77}; r.max_tokens = 20;
-      memset(together, 0, sizeof together); memset(apart, 0, sizeof apart);
-      r.samples = 8; r.owner = together;
+      r.sampler = (rf_sampler_options){.temperature = 1, .top_p = 1, .seed = 77};
+      r.max_tokens = 20;
+      memset(together, 0, sizeof together);
+      memset(apart, 0, sizeof apart);
+      r.samples = 8;
+      r.owner = together;
       submit_or_fail(g, &r);
       run_all(g);
       rf_generate_counts counts = rf_generator_counts(g);
-      assert_int_equal(counts.reused, 7 * (r.count - 1)); /* the prompt was walked once, its last token for each sample */
+      /* the prompt was walked once, its last token for each sample */
+      assert_int_equal(counts.reused, 7 * (r.count - 1));
       assert_int_equal(counts.tokens, 8 * 20);
       for (int k = 0; k < 8; k++) {
-        r.samples = 1; r.owner = &apart[k]; r.sampler.seed = rf_sample_seed(77, k);
+        r.samples = 1;
+        r.owner = &apart[k];
+        r.sampler.seed = rf_sample_seed(77, k);
         submit_or_fail(g, &r);
       }
       run_all(g);
@@ -301,20 +352,28 @@ static void what_is_kept_is_not_walked_again(void **state) {
   for (int m = 0; m < 2; m++)
     for (int spare = 0; spare < 2; spare++) {
       rf_generate_settings s = settings_of(models[m], 1);
-      s.plan.build.kv_page = 32; s.plan.build.sequences = 1 + spare; s.debug.poison = true;
+      s.plan.build.kv_page = 32;
+      s.plan.build.sequences = 1 + spare;
+      s.debug.poison = true;
       rf_generator *g = open_settings(&s);
       rf_request r = requests[3].of;
       memset(a, 0, sizeof a);
-      r.keep = true; r.max_tokens = 10; r.owner = &a[0];
+      r.keep = true;
+      r.max_tokens = 10;
+      r.owner = &a[0];
       submit_or_fail(g, &r);
       run_all(g);
       int32_t turn[CONTEXT];
-      memcpy(turn, r.tokens, (size_t)r.count * sizeof *turn); memcpy(turn + r.count, a[0].token, 10 * sizeof *turn);
+      memcpy(turn, r.tokens, (size_t)r.count * sizeof *turn);
+      memcpy(turn + r.count, a[0].token, 10 * sizeof *turn);
       for (int k = 0; k < 5; k++) turn[r.count + 10 + k] = 50 + k;
-      r.tokens = turn; r.count += 15; r.owner = &a[1];
+      r.tokens = turn;
+      r.count += 15;
+      r.owner = &a[1];
       submit_or_fail(g, &r);
       run_all(g);
-      assert_int_equal(rf_generator_counts(g).reused, 40 + 9); /* the last token of the answer had not been walked */
+      /* the last token of the answer had not been walked */
+      assert_int_equal(rf_generator_counts(g).reused, 40 + 9);
       rf_generator *fresh = open_or_fail(models[m], 1);
       memset(&b, 0, sizeof b);
       r.owner = &b;
@@ -323,7 +382,8 @@ static void what_is_kept_is_not_walked_again(void **state) {
       assert_memory_equal(&a[1], &b, sizeof b);
       /* another text needs the room */
       memset(&b, 0, sizeof b);
-      r = requests[6].of; r.owner = &b;
+      r = requests[6].of;
+      r.owner = &b;
       submit_or_fail(g, &r);
       run_all(g);
       const float *logits;
@@ -334,7 +394,8 @@ static void what_is_kept_is_not_walked_again(void **state) {
     }
 }
 
-/* Windows shorter than the text, pages given back and taken again: the bits of a cache that is one page. */
+/* Windows shorter than the text, pages given back and taken again: the bits of a cache that is
+ * one page. */
 static void recycled_pages_change_nothing(void **state) {
   (void)state;
   enum { LONG = 700 };
@@ -343,8 +404,10 @@ static void recycled_pages_change_nothing(void **state) {
   for (int d = 0; d < 2; d++)
     for (int variant = 0; variant < 4; variant++) {
       rf_generate_settings s = settings_of(WINDOWED, 1);
-      s.plan.build.seq = LONG; s.plan.build.dtype = d ? RF_BF16 : RF_F32;
-      s.plan.build.kv_page = variant ? 32 : 1024; s.plan.build.chunk = (int64_t[]){256, 16, 40, 256}[variant];
+      s.plan.build.seq = LONG;
+      s.plan.build.dtype = d ? RF_BF16 : RF_F32;
+      s.plan.build.kv_page = variant ? 32 : 1024;
+      s.plan.build.chunk = (int64_t[]){256, 16, 40, 256}[variant];
       s.debug.poison = variant == 2;
       rf_generator *g = open_settings(&s);
       rf_kv kv = rf_kv_of(&s.model, &g->prefill->options.build);
@@ -356,7 +419,9 @@ static void recycled_pages_change_nothing(void **state) {
         if (count > LONG - t) count = LONG - t;
         for (int64_t k = 0; k < count; k++) ids[k] = (int32_t)((t + k) * (t + k) % 199);
         if (rf_generator_feed(g, ids, count, &logits, &error) != RAFTER_OK) fail_msg("%s", error.message);
-        for (int64_t k = 0; k < count; k++) (variant ? paged : whole)[t + k] = k + 1 < count ? 0 : rf_generator_logprob(g, (int32_t)(t % VOCAB));
+        for (int64_t k = 0; k < count; k++)
+          (variant ? paged : whole)[t + k] =
+              k + 1 < count ? 0 : rf_generator_logprob(g, (int32_t)(t % VOCAB));
       }
       if (variant == 1 || variant == 2) assert_memory_equal(whole, paged, sizeof whole);
       if (variant == 3) assert_true(whole[LONG - 1] == paged[LONG - 1]);
@@ -371,7 +436,8 @@ static void cache_dtypes(void **state) {
   rf_generate_settings s = settings_of(WINDOWED, 3);
   s.plan.build.dtype = RF_BF16;
   answer_all(&s, &plain);
-  s.plan.build.kv_dtype_set = true; s.plan.build.kv_dtype = RF_F32;
+  s.plan.build.kv_dtype_set = true;
+  s.plan.build.kv_dtype = RF_F32;
   answer_all(&s, &wide);
   expect_equal(&plain, &wide, "f32 cache of bf16 activations");
   s.plan.build.dtype = RF_F32;
@@ -386,9 +452,12 @@ static void cache_dtypes(void **state) {
     for (int32_t id = 0; id < VOCAB; id++) logprob[v][id] = rf_generator_logprob(g, id);
     rf_generator_close(g);
   }
-  for (int i = 0; i < VOCAB; i++) kl += exp((double)logprob[0][i]) * ((double)logprob[0][i] - (double)logprob[1][i]);
+  for (int i = 0; i < VOCAB; i++)
+    kl += exp((double)logprob[0][i]) * ((double)logprob[0][i] - (double)logprob[1][i]);
   print_message("an int8 cache moves the distribution behind 60 tokens by %.1e nat (KL)\n", kl);
-  assert_true(kl > 0 && kl < 0.05); /* each key and value is off by at most 1/254 of its head's largest: scores of size 10 by a few hundredths */
+  /* each key and value is off by at most 1/254 of its head's largest: scores of size 10 by a few
+   * hundredths */
+  assert_true(kl > 0 && kl < 0.05);
 }
 
 int main(void) {

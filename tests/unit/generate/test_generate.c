@@ -1,5 +1,6 @@
-/* Decoding is training's forward pass: token by token, in one prefill or in chunks of any size the logits are the same bits, on every ISA and
- * thread count, and their softmax is the loss that the training graph computes for the same tokens. */
+/* Decoding is training's forward pass: token by token, in one prefill or in chunks of any size
+ * the logits are the same bits, on every ISA and thread count, and their softmax is the loss
+ * that the training graph computes for the same tokens. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,15 +28,17 @@ enum { MODEL_COUNT = sizeof MODELS / sizeof *MODELS };
 static rf_machine machine;
 static int32_t ids[TOKENS];
 
-static rf_generate_settings settings_of(const char *model, rf_dtype dtype, rf_isa isa, int threads, int64_t context) {
+static rf_generate_settings settings_of(const char *model, rf_dtype dtype, rf_isa isa, int threads,
+                                        int64_t context) {
   rf_generate_settings s = {.seed = SEED};
   rf_error error;
   if (rf_model_resolve(model, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  s.plan = (rf_plan_options){.build = {.job = RF_JOB_GENERATE, .dtype = dtype, .softmax = RF_F32, .microbatch = 1, .seq = context},
-                             .backend = &RF_BACKEND_CPU,
-                             .isa = isa,
-                             .threads = threads,
-                             .machine = &machine};
+  s.plan = (rf_plan_options){
+      .build = {.job = RF_JOB_GENERATE, .dtype = dtype, .softmax = RF_F32, .microbatch = 1, .seq = context},
+      .backend = &RF_BACKEND_CPU,
+      .isa = isa,
+      .threads = threads,
+      .machine = &machine};
   return s;
 }
 
@@ -58,14 +61,16 @@ static float *decode_all(rf_generator *g) {
   float *all = malloc(sizeof(float) * TOKENS * VOCAB);
   assert_non_null(all);
   rf_generator_reset(g);
-  for (int64_t t = 0; t < TOKENS; t++) memcpy(all + t * VOCAB, feed_or_fail(g, ids + t, 1), sizeof(float) * VOCAB);
+  for (int64_t t = 0; t < TOKENS; t++)
+    memcpy(all + t * VOCAB, feed_or_fail(g, ids + t, 1), sizeof(float) * VOCAB);
   for (int64_t i = 0; i < TOKENS * VOCAB; i++) assert_true(isfinite(all[i]));
   return all;
 }
 
 static bool equal(const float *a, const float *b) { return memcmp(a, b, sizeof(float) * VOCAB) == 0; }
 
-/* Feeds all tokens in chunks of the sizes given in turn; the logits behind each chunk must be those of decoding. */
+/* Feeds all tokens in chunks of the sizes given in turn; the logits behind each chunk must be
+ * those of decoding. */
 static void check_chunks(rf_generator *g, const float *all, const int64_t *sizes, int size_count) {
   rf_generator_reset(g);
   for (int64_t at = 0, k = 0; at < TOKENS; k++) {
@@ -74,23 +79,26 @@ static void check_chunks(rf_generator *g, const float *all, const int64_t *sizes
     const float *logits = feed_or_fail(g, ids + at, count);
     at += count;
     if (!equal(logits, all + (at - 1) * VOCAB))
-      fail_msg("%s: a chunk of %d tokens up to %d gives other bits", g->settings.model.name, (int)count, (int)at);
+      fail_msg("%s: a chunk of %d tokens up to %d gives other bits", g->settings.model.name, (int)count,
+               (int)at);
   }
 }
 
 static void check_all_chunks(rf_generator *g, const float *all) {
-  static const int64_t sizes[] = {TOKENS, 1, 3, 16, 63, 64, 65, RF_PREFILL_ROWS - 1, RF_PREFILL_ROWS, RF_PREFILL_ROWS + 1};
+  static const int64_t sizes[] = {
+      TOKENS, 1, 3, 16, 63, 64, 65, RF_PREFILL_ROWS - 1, RF_PREFILL_ROWS, RF_PREFILL_ROWS + 1};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) check_chunks(g, all, &sizes[i], 1);
   check_chunks(g, all, (const int64_t[]){5, 1, 1, 40, 2, 17, 1}, 7);
 }
 
-/* ---- decode = prefill = chunks ---------------------------------------------------------------------------------------- */
+/* ---- decode = prefill = chunks --------------------------------------------------------------- */
 
 static void chunks_keep_the_bits(void **state) {
   (void)state;
   for (int m = 0; m < MODEL_COUNT; m++)
     for (int d = 0; d < 2; d++) {
-      rf_generator *g = open_or_fail(settings_of(MODELS[m], d ? RF_BF16 : RF_F32, rf_isa_detect(), 1, CONTEXT));
+      rf_generator *g =
+          open_or_fail(settings_of(MODELS[m], d ? RF_BF16 : RF_F32, rf_isa_detect(), 1, CONTEXT));
       float *all = decode_all(g);
       check_all_chunks(g, all);
       free(all);
@@ -106,14 +114,19 @@ static void isas_and_threads_keep_the_bits(void **state) {
       rf_generator *g = open_or_fail(settings_of(MODELS[m], dtype, rf_isa_detect(), 1, CONTEXT));
       float *all = decode_all(g);
       rf_generator_close(g);
-      for (int threads = 2; threads <= 3; threads++) { /* few walks: a busy machine makes every barrier a time slice */
+      /* few walks: a busy machine makes every barrier a time slice */
+      for (int threads = 2; threads <= 3; threads++) {
         g = open_or_fail(settings_of(MODELS[m], dtype, rf_isa_detect(), threads, CONTEXT));
         check_chunks(g, all, (const int64_t[]){150, 1, 149}, 3);
         rf_generator_close(g);
       }
       for (int isa = (int)rf_isa_detect(); isa >= RF_ISA_BASE; isa--) {
         g = open_or_fail(settings_of(MODELS[m], dtype, (rf_isa)isa, 1, CONTEXT));
-        if (d && isa == RF_ISA_AVX512BF16 && rf_isa_detect() == RF_ISA_AMX) { free(all); all = decode_all(g); } /* tiles define sums of bf16 anew */
+        /* tiles define sums of bf16 anew */
+        if (d && isa == RF_ISA_AVX512BF16 && rf_isa_detect() == RF_ISA_AMX) {
+          free(all);
+          all = decode_all(g);
+        }
         check_chunks(g, all, (const int64_t[]){TOKENS}, 1);
         check_chunks(g, all, (const int64_t[]){100, 1, 30}, 3);
         rf_generator_close(g);
@@ -122,7 +135,8 @@ static void isas_and_threads_keep_the_bits(void **state) {
     }
 }
 
-/* A row before its cache is filled reads nothing from it: NaN everywhere in the cache, and in everything dead, is never seen. */
+/* A row before its cache is filled reads nothing from it: NaN everywhere in the cache, and in
+ * everything dead, is never seen. */
 static void what_was_there_does_not_matter(void **state) {
   (void)state;
   for (int m = 0; m < MODEL_COUNT; m++)
@@ -131,14 +145,19 @@ static void what_was_there_does_not_matter(void **state) {
       rf_generator *g = open_or_fail(s);
       float *all = decode_all(g);
       rf_generator_close(g);
-      s.debug.poison = true; s.plan.guard_bytes = 256;
+      s.debug.poison = true;
+      s.plan.guard_bytes = 256;
       g = open_or_fail(s);
       for (int pass = 0; pass < 2; pass++) {
         const rf_graph *graph = g->prefill->graph;
         int caches = 0;
         for (int t = 0; t < graph->tensor_count; t++)
           if (graph->tensor[t].class == RF_CLASS_KV)
-            { memset(rf_run_tensor(g->run, 0, t), 0xff, (size_t)rf_tensor_bytes(&graph->tensor[t])); caches++; } /* NaN in f32 and in bf16 */
+          /* NaN in f32 and in bf16 */
+          {
+            memset(rf_run_tensor(g->run, 0, t), 0xff, (size_t)rf_tensor_bytes(&graph->tensor[t]));
+            caches++;
+          }
         assert_true(caches >= 2);
         const int64_t sizes[] = {pass == 0 ? 37 : TOKENS};
         check_chunks(g, all, sizes, 1);
@@ -155,7 +174,8 @@ static void reset_forgets(void **state) {
   int32_t other[TOKENS];
   for (int t = 0; t < TOKENS; t++) other[t] = (ids[t] + 1 + t) % VOCAB;
   rf_generator_reset(g);
-  assert_false(equal(feed_or_fail(g, other, TOKENS), all + (TOKENS - 1) * VOCAB)); /* the comparison can fail */
+  /* the comparison can fail */
+  assert_false(equal(feed_or_fail(g, other, TOKENS), all + (TOKENS - 1) * VOCAB));
   rf_generator_reset(g);
   assert_int_equal(g->length, 0);
   check_chunks(g, all, (const int64_t[]){60}, 1);
@@ -170,7 +190,7 @@ static void reset_forgets(void **state) {
   rf_generator_close(g);
 }
 
-/* ---- = training's forward pass ----------------------------------------------------------------------------------------- */
+/* ---- = training's forward pass --------------------------------------------------------------- */
 
 typedef struct losses {
   double nll[TOKENS];
@@ -183,21 +203,30 @@ static void train_forward(const rf_generate_settings *s, const int64_t *lengths,
   rf_plan *plan = NULL;
   rf_run *run = NULL;
   rf_error error = {0};
-  options.build.job = RF_JOB_TRAIN; options.build.seq = TOKENS; options.build.loss_only = true; options.build.accumulate = 1;
+  options.build.job = RF_JOB_TRAIN;
+  options.build.seq = TOKENS;
+  options.build.loss_only = true;
+  options.build.accumulate = 1;
   if (rf_plan_make(&s->model, &options, &plan, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
   rf_initialise_weights(run, 0, plan, s->seed);
-  int32_t *labels = rf_run_named(run, 0, "labels", NULL), *positions = rf_run_named(run, 0, "positions", NULL);
+  int32_t *labels = rf_run_named(run, 0, "labels", NULL),
+          *positions = rf_run_named(run, 0, "positions", NULL);
   int32_t *segments = rf_run_named(run, 0, "segments", NULL);
   memcpy(rf_run_named(run, 0, "tokens", NULL), ids, sizeof ids);
   for (int64_t t = 0; t <= TOKENS; t++) segments[t] = TOKENS;
   for (int64_t k = 0, at = 0; k < documents; at += lengths[k++]) {
     segments[k] = (int32_t)at;
-    for (int64_t t = 0; t < lengths[k]; t++) { positions[at + t] = (int32_t)t; labels[at + t] = t + 1 < lengths[k] ? ids[at + t + 1] : -1; }
+    for (int64_t t = 0; t < lengths[k]; t++) {
+      positions[at + t] = (int32_t)t;
+      labels[at + t] = t + 1 < lengths[k] ? ids[at + t + 1] : -1;
+    }
   }
   rf_run_inputs inputs = {.seed = 1, .step = 1, .loss_scale = 1, .rows = TOKENS};
   for (int section = 0; section < RF_SECTIONS; section++)
-    if (rf_run_section(run, 0, (rf_section)section, &inputs, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    if (rf_run_section(run, 0, (rf_section)section, &inputs, &error) != RAFTER_OK)
+      fail_msg("%s", error.message);
   const rf_op *head = NULL; /* its outputs are read by the last op of the walk, so they still stand */
   for (int i = 0; i < plan->graph->op_count; i++)
     if (!strcmp(plan->graph->op[i].def->name, "head_loss")) head = &plan->graph->op[i];
@@ -206,7 +235,8 @@ static void train_forward(const rf_generate_settings *s, const int64_t *lengths,
   const int32_t *argmax = rf_run_tensor(run, 0, head->output[1]);
   double sum = 0;
   for (int64_t t = 0; t < TOKENS; t++) {
-    out->nll[t] = labels[t] < 0 ? 0 : (double)nll[t]; out->argmax[t] = argmax[t];
+    out->nll[t] = labels[t] < 0 ? 0 : (double)nll[t];
+    out->argmax[t] = argmax[t];
     sum += out->nll[t];
   }
   const double *metrics = rf_run_named(run, 0, "metrics", NULL);
@@ -215,8 +245,10 @@ static void train_forward(const rf_generate_settings *s, const int64_t *lengths,
   rf_plan_free(plan);
 }
 
-/* Largest difference of -log softmax(logits)[next] from the training graph's loss; the likeliest token must be the same one. */
-static double compare_with_training(rf_generator *g, const int64_t *lengths, int documents, const losses *want) {
+/* Largest difference of -log softmax(logits)[next] from the training graph's loss; the likeliest
+ * token must be the same one. */
+static double compare_with_training(rf_generator *g, const int64_t *lengths, int documents,
+                                    const losses *want) {
   double worst = 0;
   for (int64_t k = 0, at = 0; k < documents; at += lengths[k++]) {
     rf_generator_reset(g);
@@ -228,14 +260,16 @@ static double compare_with_training(rf_generator *g, const int64_t *lengths, int
       if (t + 1 == lengths[k]) break;
       double sum = 0;
       for (int i = 0; i < VOCAB; i++) sum += exp((double)logits[i] - (double)logits[best]);
-      double off = fabs((double)logits[best] + log(sum) - (double)logits[ids[at + t + 1]] - want->nll[at + t]);
+      double off =
+          fabs((double)logits[best] + log(sum) - (double)logits[ids[at + t + 1]] - want->nll[at + t]);
       if (!(off <= worst)) worst = isfinite(off) ? off : INFINITY;
     }
   }
   return worst;
 }
 
-/* The logits are the same bits on both sides; what is left is the head's own f32 log-sum-exp, a few units of 2^-24 of numbers below 16. */
+/* The logits are the same bits on both sides; what is left is the head's own f32 log-sum-exp, a
+ * few units of 2^-24 of numbers below 16. */
 static void decoding_is_the_training_forward(void **state) {
   (void)state;
   static losses want;
@@ -248,8 +282,8 @@ static void decoding_is_the_training_forward(void **state) {
       double whole = compare_with_training(g, one, 1, &want);
       train_forward(&s, packed, 4, &want);
       double parts = compare_with_training(g, packed, 4, &want);
-      print_message("model %d, %s: loss per token within %.1e of training's, %.1e in a packed row\n", m, rf_dtype_name(s.plan.build.dtype), whole,
-                    parts);
+      print_message("model %d, %s: loss per token within %.1e of training's, %.1e in a packed row\n", m,
+                    rf_dtype_name(s.plan.build.dtype), whole, parts);
       assert_true(whole <= 1e-5 && parts <= 1e-5);
       /* planted: a loss that saw one document more, or is off by one token */
       if (m == 0) {
@@ -261,7 +295,7 @@ static void decoding_is_the_training_forward(void **state) {
     }
 }
 
-/* ---- limits -------------------------------------------------------------------------------------------------------------- */
+/* ---- limits ---------------------------------------------------------------------------------- */
 
 static void refuse(rf_generator *g, const int32_t *tokens, int64_t count, const char *says) {
   const float *logits = NULL;
@@ -284,7 +318,8 @@ static void limits_are_kept_and_harm_nothing(void **state) {
   refuse(g, ids, SMALL + 1, "context is full (expected at most 16 tokens, got 17)");
   feed_or_fail(g, ids, SMALL - 1);
   refuse(g, ids, 2, "context is full");
-  assert_true(equal(feed_or_fail(g, ids + SMALL - 1, 1), all + (SMALL - 1) * VOCAB)); /* the last place is a place */
+  /* the last place is a place */
+  assert_true(equal(feed_or_fail(g, ids + SMALL - 1, 1), all + (SMALL - 1) * VOCAB));
   refuse(g, ids, 1, "context is full");
   rf_generator_reset(g);
   assert_true(equal(feed_or_fail(g, ids, SMALL), all + (SMALL - 1) * VOCAB));

@@ -1,6 +1,7 @@
-/* Logits and greedy continuations of whole models against independent implementations: tiny models of every family by transformers
- * (tests/data/hf_oracle.py), GPT-2 on every backend and ISA of this machine, fed token by token and as one prefill; and, where they are,
- * published weights of a GPT-2 and a Llama. */
+/* Logits and greedy continuations of whole models against independent implementations: tiny
+ * models of every family by transformers (tests/data/hf_oracle.py), GPT-2 on every backend and
+ * ISA of this machine, fed token by token and as one prefill; and, where they are, published
+ * weights of a GPT-2 and a Llama. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,8 +21,8 @@
 #define GOLDENS RF_TEST_DATA "/goldens/"
 static char model_folder[512];
 
-/* Absolute, on logits of up to 20. The oracle itself moves by 3e-5 when it computes in f64; the smallest mistake of a formula (an epsilon of 1e-6
- * for 1e-5) moves a logit by 3e-3. */
+/* Absolute, on logits of up to 20. The oracle itself moves by 3e-5 when it computes in f64; the
+ * smallest mistake of a formula (an epsilon of 1e-6 for 1e-5) moves a logit by 3e-3. */
 static const double LOGIT_BOUND = 2e-4;
 
 static rf_machine machine;
@@ -31,23 +32,26 @@ static rf_tensor_file *golden_logits;
 /* Token by token behind what is in the cache; or every prefix as one feed into an empty cache. */
 typedef enum feeding { FEED_ONE_BY_ONE, FEED_PREFIXES } feeding;
 
-static rf_generator *open_or_fail(const char *folder, const rf_backend *backend, rf_isa isa, int64_t context, bool poison) {
+static rf_generator *open_or_fail(const char *folder, const rf_backend *backend, rf_isa isa, int64_t context,
+                                  bool poison) {
   static char weights[4096];
   rf_generate_settings s = {.weights_folder = weights, .debug.poison = poison};
   rf_error error = {0};
   rf_generator *g = NULL;
   if (rf_model_resolve(folder, &s.model, weights, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  s.plan = (rf_plan_options){.build = {.job = RF_JOB_GENERATE, .dtype = RF_F32, .softmax = RF_F32, .microbatch = 1, .seq = context},
-                             .backend = backend,
-                             .isa = isa,
-                             .threads = poison ? 2 : 1,
-                             .machine = &machine,
-                             .guard_bytes = poison ? 256 : 0};
+  s.plan = (rf_plan_options){
+      .build = {.job = RF_JOB_GENERATE, .dtype = RF_F32, .softmax = RF_F32, .microbatch = 1, .seq = context},
+      .backend = backend,
+      .isa = isa,
+      .threads = poison ? 2 : 1,
+      .machine = &machine,
+      .guard_bytes = poison ? 256 : 0};
   if (rf_generator_open(&s, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
   return g;
 }
 
-static double worse(double a, double b) { return b <= a ? a : isfinite(b) ? b : INFINITY; } /* a NaN is the worst */
+/* a NaN is the worst */
+static double worse(double a, double b) { return b <= a ? a : isfinite(b) ? b : INFINITY; }
 
 static double logprob_of(const float *logits, int64_t vocab, int32_t id) {
   double top = (double)logits[0], sum = 0;
@@ -66,14 +70,17 @@ static int32_t argmax_of(const float *logits, int64_t vocab, double *margin) {
   return best;
 }
 
-/* ---- the tiny GPT-2 ----------------------------------------------------------------------------------------------- */
+/* ---- the tiny GPT-2 -------------------------------------------------------------------------- */
 
-/* Largest error of a sequence's logits, and of the log-probabilities of its own tokens; of prefixes, every `step`-th and the whole. */
-static void check_sequence(rf_generator *g, int index, feeding how, int64_t step, double *logit_error, double *logprob_error) {
+/* Largest error of a sequence's logits, and of the log-probabilities of its own tokens; of
+ * prefixes, every `step`-th and the whole. */
+static void check_sequence(rf_generator *g, int index, feeding how, int64_t step, double *logit_error,
+                           double *logprob_error) {
   char name[32];
   snprintf(name, sizeof name, "logits.%d", index);
   const rf_stored *stored = rf_tensor_file_find(golden_logits, name);
-  const json_t *sequence = json_array_get(json_object_get(golden, "sequences"), (size_t)index), *logprobs = json_object_get(sequence, "logprobs");
+  const json_t *sequence = json_array_get(json_object_get(golden, "sequences"), (size_t)index),
+               *logprobs = json_object_get(sequence, "logprobs");
   int64_t vocab = g->settings.model.vocab;
   int32_t ids[MOST];
   int64_t count = ids_of(json_object_get(sequence, "ids"), ids);
@@ -86,17 +93,21 @@ static void check_sequence(rf_generator *g, int index, feeding how, int64_t step
     if (how == FEED_PREFIXES) rf_generator_reset(g);
     const float *logits = how == FEED_PREFIXES ? feed_or_fail(g, ids, t + 1) : feed_or_fail(g, ids + t, 1);
     assert_int_equal(rf_stored_read(stored, t * vocab, vocab, want, &error), RAFTER_OK);
-    for (int64_t i = 0; i < vocab; i++) *logit_error = worse(*logit_error, fabs((double)logits[i] - (double)want[i]));
+    for (int64_t i = 0; i < vocab; i++)
+      *logit_error = worse(*logit_error, fabs((double)logits[i] - (double)want[i]));
     if (t + 1 < count)
-      *logprob_error = worse(*logprob_error, fabs(logprob_of(logits, vocab, ids[t + 1]) - json_real_value(json_array_get(logprobs, (size_t)t))));
+      *logprob_error = worse(*logprob_error, fabs(logprob_of(logits, vocab, ids[t + 1]) -
+                                                  json_real_value(json_array_get(logprobs, (size_t)t))));
   }
   free(want);
 }
 
 static double check_model(rf_generator *g, int64_t step, double *logprob_error) {
   double logit_error = 0;
-  for (int sequence = 0; sequence < 2; sequence++) check_sequence(g, sequence, FEED_ONE_BY_ONE, 1, &logit_error, logprob_error);
-  for (int sequence = 0; sequence < 2; sequence++) check_sequence(g, sequence, FEED_PREFIXES, step, &logit_error, logprob_error);
+  for (int sequence = 0; sequence < 2; sequence++)
+    check_sequence(g, sequence, FEED_ONE_BY_ONE, 1, &logit_error, logprob_error);
+  for (int sequence = 0; sequence < 2; sequence++)
+    check_sequence(g, sequence, FEED_PREFIXES, step, &logit_error, logprob_error);
   return logit_error;
 }
 
@@ -105,7 +116,8 @@ static void check_greedy(rf_generator *g) {
   const json_t *greedy = json_object_get(golden, "greedy");
   int64_t vocab = g->settings.model.vocab;
   int32_t prompt[MOST], continuation[MOST];
-  int64_t length = ids_of(json_object_get(greedy, "prompt"), prompt), count = ids_of(json_object_get(greedy, "continuation"), continuation);
+  int64_t length = ids_of(json_object_get(greedy, "prompt"), prompt),
+          count = ids_of(json_object_get(greedy, "continuation"), continuation);
   assert_int_equal(count, 16);
   rf_sampler sampler;
   rf_sampler_options greedy_options = {.temperature = 0, .top_p = 1};
@@ -128,8 +140,8 @@ static void check_greedy(rf_generator *g) {
 static void check_variant(const rf_backend *backend, rf_isa isa, bool poison, int64_t step) {
   rf_generator *g = open_or_fail(model_folder, backend, isa, 64, poison);
   double logprob_error = 0, logit_error = check_model(g, step, &logprob_error);
-  print_message("%-10s%-11s%s errors: logits %.1e, log-probabilities %.1e\n", backend->name, rf_isa_name(isa), poison ? " poisoned" : "", logit_error,
-                logprob_error);
+  print_message("%-10s%-11s%s errors: logits %.1e, log-probabilities %.1e\n", backend->name, rf_isa_name(isa),
+                poison ? " poisoned" : "", logit_error, logprob_error);
   assert_true(logit_error <= LOGIT_BOUND && logprob_error <= LOGIT_BOUND);
   check_greedy(g);
   rf_generator_close(g);
@@ -141,7 +153,8 @@ static bool choose_family(const char *name) {
   snprintf(model_folder, sizeof model_folder, GOLDENS "%s", name);
   json_decref(golden);
   if (golden_logits) rf_tensor_file_close(golden_logits);
-  golden = NULL; golden_logits = NULL;
+  golden = NULL;
+  golden_logits = NULL;
   snprintf(path, sizeof path, "%s/golden.json", model_folder);
   bool there = rf_json_read(path, 1 << 22, &golden, &error) == RAFTER_OK;
   snprintf(path, sizeof path, "%s/golden.safetensors", model_folder);
@@ -150,7 +163,8 @@ static bool choose_family(const char *name) {
   return there;
 }
 
-/* All but the GPT-2, which the others take whole. The slow ways take some of the prefixes, the fast one all. */
+/* All but the GPT-2, which the others take whole. The slow ways take some of the prefixes, the
+ * fast one all. */
 static void every_family_agrees(void **state) {
   enum { SOME = 7 };
   (void)state;
@@ -167,7 +181,8 @@ static void every_family_agrees(void **state) {
 
 static void cpu_agrees_on_every_isa(void **state) {
   (void)state;
-  for (int isa = (int)rf_isa_detect(); isa >= RF_ISA_BASE; isa--) check_variant(&RF_BACKEND_CPU, (rf_isa)isa, false, 1);
+  for (int isa = (int)rf_isa_detect(); isa >= RF_ISA_BASE; isa--)
+    check_variant(&RF_BACKEND_CPU, (rf_isa)isa, false, 1);
 }
 
 static void reference_agrees(void **state) {
@@ -180,14 +195,16 @@ static void poisoned_memory_changes_nothing(void **state) {
   check_variant(&RF_BACKEND_CPU, rf_isa_detect(), true, 1);
 }
 
-/* ---- planted faults ----------------------------------------------------------------------------------------------- */
+/* ---- planted faults -------------------------------------------------------------------------- */
 
 static void faults_are_seen(void **state) {
   (void)state;
-  static const char *const names[] = {"one weight + 0.01", "positions shifted by a row", "norm epsilon 1e-6", "one key lost from the cache"};
+  static const char *const names[] = {"one weight + 0.01", "positions shifted by a row", "norm epsilon 1e-6",
+                                      "one key lost from the cache"};
   for (int fault = 0; fault < 4; fault++) {
     rf_generator *g = open_or_fail(model_folder, &RF_BACKEND_CPU, rf_isa_detect(), 64, false);
-    float *wpe = rf_run_named(g->run, 0, "embed/position/weight", NULL), *up = rf_run_named(g->run, 0, "block.1/mlp/up/weight", NULL);
+    float *wpe = rf_run_named(g->run, 0, "embed/position/weight", NULL),
+          *up = rf_run_named(g->run, 0, "block.1/mlp/up/weight", NULL);
     int64_t width = g->settings.model.width;
     double error = 0, logprob_error = 0;
     if (fault == 0) up[17] += 1e-2f;
@@ -203,8 +220,11 @@ static void faults_are_seen(void **state) {
     else {
       int32_t ids[MOST];
       const rf_stored *stored = rf_tensor_file_find(golden_logits, "logits.0");
-      int64_t vocab = g->settings.model.vocab, count = ids_of(json_object_get(json_array_get(json_object_get(golden, "sequences"), 0), "ids"), ids);
-      float *want = malloc((size_t)vocab * sizeof *want), *keys = rf_run_named(g->run, 0, "block.2/attn/cache", NULL);
+      int64_t vocab = g->settings.model.vocab,
+              count = ids_of(json_object_get(json_array_get(json_object_get(golden, "sequences"), 0), "ids"),
+                             ids);
+      float *want = malloc((size_t)vocab * sizeof *want),
+            *keys = rf_run_named(g->run, 0, "block.2/attn/cache", NULL);
       assert_true(want && keys);
       feed_or_fail(g, ids, count - 1);
       memset(keys + 9 * width, 0, (size_t)width * sizeof *keys);
@@ -220,7 +240,7 @@ static void faults_are_seen(void **state) {
   assert_true(worse(0, NAN) > LOGIT_BOUND && worse(INFINITY, 0) == INFINITY);
 }
 
-/* ---- published weights, where they are ------------------------------------------------------------------------------ */
+/* ---- published weights, where they are ------------------------------------------------------- */
 
 static void need(const char *path) {
   if (access(path, R_OK) == 0) return;
@@ -235,8 +255,8 @@ static json_t *read_or_fail(const char *path) {
   return json;
 }
 
-/* A random GPT-2 whose answers stand in another program's tests: two prompts of four tokens, ten tokens in all, and the first sixteen logits
- * behind the first prompt. */
+/* A random GPT-2 whose answers stand in another program's tests: two prompts of four tokens, ten
+ * tokens in all, and the first sixteen logits behind the first prompt. */
 static void tiny_random_gpt2(void **state) {
   (void)state;
   enum { PROMPT = 4, TOTAL = 10 };
@@ -264,7 +284,8 @@ static void tiny_random_gpt2(void **state) {
   json_decref(want);
 }
 
-/* A trained Llama (rotary positions, grouped keys, SwiGLU, RMSNorm, tied head) against an f64 forward pass. */
+/* A trained Llama (rotary positions, grouped keys, SwiGLU, RMSNorm, tied head) against an f64
+ * forward pass. */
 static void tiny_stories_llama(void **state) {
   (void)state;
   enum { ROWS = 16 };
@@ -278,19 +299,23 @@ static void tiny_stories_llama(void **state) {
   int64_t vocab = g->settings.model.vocab;
   float *want = malloc((size_t)(ROWS * vocab) * sizeof *want);
   FILE *file = fopen(RF_SHARED_DATA "/models/TinyStories-656K/golden_logits_16x2048_f32.bin", "rb");
-  assert_true(want && file && fread(want, sizeof *want, (size_t)(ROWS * vocab), file) == (size_t)(ROWS * vocab));
+  assert_true(want && file &&
+              fread(want, sizeof *want, (size_t)(ROWS * vocab), file) == (size_t)(ROWS * vocab));
   fclose(file);
   double error = 0, sum = 0, margin;
   for (int64_t t = 0; t < count; t++) {
     const float *logits = feed_or_fail(g, ids + t, 1);
-    for (int64_t i = 0; t < ROWS && i < vocab; i++) error = worse(error, fabs((double)logits[i] - (double)want[t * vocab + i]));
+    for (int64_t i = 0; t < ROWS && i < vocab; i++)
+      error = worse(error, fabs((double)logits[i] - (double)want[t * vocab + i]));
     if (t + 1 == count) break;
     if (t + 1 >= prompt) assert_int_equal(argmax_of(logits, vocab, &margin), ids[t + 1]);
     sum += logprob_of(logits, vocab, ids[t + 1]);
   }
-  double mean = sum / (double)(count - 1), mean_error = fabs(mean - json_real_value(json_object_get(golden_json, "mean_logprob")));
-  print_message("TinyStories-656K: logits within %.1e, %d greedy tokens the same, mean log-probability within %.1e\n", error, (int)(count - prompt),
-                mean_error);
+  double mean = sum / (double)(count - 1),
+         mean_error = fabs(mean - json_real_value(json_object_get(golden_json, "mean_logprob")));
+  print_message(
+      "TinyStories-656K: logits within %.1e, %d greedy tokens the same, mean log-probability within %.1e\n",
+      error, (int)(count - prompt), mean_error);
   assert_true(error <= LOGIT_BOUND && mean_error <= 1e-5);
   free(want);
   rf_generator_close(g);
@@ -309,8 +334,12 @@ int main(void) {
   if (rf_machine_find("a5000", &machine, &error) != RAFTER_OK || !choose_family("gpt2")) return 1;
   machine.memory_bytes = 8e9;
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(cpu_agrees_on_every_isa), cmocka_unit_test(reference_agrees), cmocka_unit_test(poisoned_memory_changes_nothing),
-      cmocka_unit_test(faults_are_seen),         cmocka_unit_test(tiny_random_gpt2), cmocka_unit_test(tiny_stories_llama),
+      cmocka_unit_test(cpu_agrees_on_every_isa),
+      cmocka_unit_test(reference_agrees),
+      cmocka_unit_test(poisoned_memory_changes_nothing),
+      cmocka_unit_test(faults_are_seen),
+      cmocka_unit_test(tiny_random_gpt2),
+      cmocka_unit_test(tiny_stories_llama),
       cmocka_unit_test(every_family_agrees),
   };
   return cmocka_run_group_tests(tests, NULL, tear_down);

@@ -1,5 +1,6 @@
-/* Loading, whatever the file and the form: a process never holds more than the arena that was planned, one tensor of the file and the stated scratch,
- * and says how far it is where that takes long. Each measurement is a process of its own: this program, called with what to load. */
+/* Loading, whatever the file and the form: a process never holds more than the arena that was
+ * planned, one tensor of the file and the stated scratch, and says how far it is where that
+ * takes long. Each measurement is a process of its own: this program, called with what to load. */
 #include "generate/walk.h"
 #include "base/file.h"
 #include "model/gguf_source.h"
@@ -22,11 +23,12 @@
 
 enum { THREADS = 2, WIDTH = 512, FF = 1536, VOCAB = 8192, LAYERS = 4 };
 static const char SHAPE[] = "llama:layers=4,width=512,heads=8,kv_heads=4,ff=1536,vocab=8192,seq=64";
-/* What loading holds beside the arena and a tensor: a block of values that are put together (RF_WEIGHTS_CHUNK of them), of each thread the values
- * and stored blocks of sixteen outputs, and the last huge page of the arena. */
+/* What loading holds beside the arena and a tensor: a block of values that are put together
+ * (RF_WEIGHTS_CHUNK of them), of each thread the values and stored blocks of sixteen outputs,
+ * and the last huge page of the arena. */
 #define SCRATCH_BYTES ((int64_t)RF_WEIGHTS_CHUNK * 4 + (int64_t)THREADS * 2 * 16 * FF * 4 + (2 << 20))
 
-/* ---- one measurement ---------------------------------------------------------------------------------------------- */
+/* ---- one measurement ------------------------------------------------------------------------- */
 
 /* A number of kilobytes in /proc/self/status, in bytes. */
 static int64_t status_bytes(const char *key) {
@@ -46,7 +48,8 @@ static bool forget_peak(void) {
   return done;
 }
 
-/* What is mapped of the program and its libraries is in memory before anything is counted: code that is met for the first time is no scratch. */
+/* What is mapped of the program and its libraries is in memory before anything is counted: code
+ * that is met for the first time is no scratch. */
 static void meet_code(void) {
   FILE *file = fopen("/proc/self/maps", "r");
   char line[4400], mode[8];
@@ -72,7 +75,8 @@ static int plant(const char *fault, const char *path) {
   return strcmp(fault, "read") == 0 && rf_file_read(path, (size_t)1 << 30, &text, &bytes, NULL) != RAFTER_OK;
 }
 
-static rf_status measure(const char *path, rf_weights_as as, const char *fault, const char *file, int64_t *arena, int64_t *grown, rf_error *error) {
+static rf_status measure(const char *path, rf_weights_as as, const char *fault, const char *file,
+                         int64_t *arena, int64_t *grown, rf_error *error) {
   static rf_machine machine;
   static rf_weight_types types;
   char where[4096];
@@ -82,12 +86,17 @@ static rf_status measure(const char *path, rf_weights_as as, const char *fault, 
   RF_TRY(rf_machine_find("local", &machine, error));
   RF_TRY(rf_model_resolve(path, &s.model, where, error));
   RF_TRY(rf_weight_types_read(where, &s.model, as, &types, error));
-  s.plan = (rf_plan_options){
-      .build = {.job = RF_JOB_GENERATE, .dtype = RF_F32, .softmax = RF_F32, .weights = &types, .microbatch = 1, .seq = 16, .chunk = 4},
-      .backend = &RF_BACKEND_CPU,
-      .isa = rf_isa_detect(),
-      .threads = THREADS,
-      .machine = &machine};
+  s.plan = (rf_plan_options){.build = {.job = RF_JOB_GENERATE,
+                                       .dtype = RF_F32,
+                                       .softmax = RF_F32,
+                                       .weights = &types,
+                                       .microbatch = 1,
+                                       .seq = 16,
+                                       .chunk = 4},
+                             .backend = &RF_BACKEND_CPU,
+                             .isa = rf_isa_detect(),
+                             .threads = THREADS,
+                             .machine = &machine};
   RF_TRY(rf_generate_plans(&s, &plans[0], &plans[1], error));
   meet_code();
   int64_t before = status_bytes("VmRSS:");
@@ -95,16 +104,19 @@ static rf_status measure(const char *path, rf_weights_as as, const char *fault, 
   if (plant(fault, file)) return RF_FAIL(error, RAFTER_FAILED, NULL, "the fault is not there");
   RF_TRY(rf_run_open((const rf_plan *const *)plans, 2, (rf_run_debug){false, false}, &run, error));
   RF_TRY(rf_fill_weights(run, 0, plans[0], where, 3, (rf_progress){NULL, NULL, 0}, error));
-  *grown = status_bytes("VmHWM:") - before; *arena = rf_run_arena_bytes(run);
+  *grown = status_bytes("VmHWM:") - before;
+  *arena = rf_run_arena_bytes(run);
   rf_run_close(run);
-  rf_plan_free(plans[0]); rf_plan_free(plans[1]);
+  rf_plan_free(plans[0]);
+  rf_plan_free(plans[1]);
   return RAFTER_OK;
 }
 
 static int measuring(char **argument) {
   rf_error error = {0};
   int64_t arena, grown;
-  if (measure(argument[0], (rf_weights_as)atoi(argument[1]), argument[2], argument[3], &arena, &grown, &error) != RAFTER_OK) {
+  if (measure(argument[0], (rf_weights_as)atoi(argument[1]), argument[2], argument[3], &arena, &grown,
+              &error) != RAFTER_OK) {
     fprintf(stderr, "%s\n", error.message);
     return 1;
   }
@@ -112,7 +124,7 @@ static int measuring(char **argument) {
   return 0;
 }
 
-/* ---- models ------------------------------------------------------------------------------------------------------- */
+/* ---- models ---------------------------------------------------------------------------------- */
 
 static rf_model model;
 static rf_params params;
@@ -120,7 +132,8 @@ static int64_t largest; /* values of a tensor */
 
 /* Cheap values that differ; none repeats over a block. */
 static void fill(int param, int64_t first, int64_t count, float *values) {
-  for (int64_t i = 0; i < count; i++) values[i] = (float)((first + i) * 7919 % 2003 - 1001) * 1e-4f + (float)param * 1e-6f;
+  for (int64_t i = 0; i < count; i++)
+    values[i] = (float)((first + i) * 7919 % 2003 - 1001) * 1e-4f + (float)param * 1e-6f;
 }
 
 static void write_folder(const char *to, rf_dtype dtype, int64_t file_bytes) {
@@ -132,7 +145,8 @@ static void write_folder(const char *to, rf_dtype dtype, int64_t file_bytes) {
   assert_int_equal(mkdir(to, 0777), 0);
   snprintf(path, sizeof path, "%s/config.json", to);
   if (rf_model_config_write(&model, dtype, path, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  if (rf_weights_writer_open(to, &model, &params, &form, &writer, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_weights_writer_open(to, &model, &params, &form, &writer, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
   for (int p = 0; p < params.count; p++)
     for (int64_t at = 0, n; at < params.at[p].count; at += n) {
       n = params.at[p].count - at < RF_WEIGHTS_CHUNK ? params.at[p].count - at : RF_WEIGHTS_CHUNK;
@@ -161,18 +175,22 @@ static void write_gguf(const char *from, const char *to, int number) {
     if (tensors[i].rank == 2) tensors[i].type = wanted;
     tensors[i].bytes = tensors[i].count / tensors[i].type->values * tensors[i].type->bytes;
   }
-  if (rf_gguf_writer_open(to, rf_gguf_source_meta(source), tensors, count, &writer, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_gguf_writer_open(to, rf_gguf_source_meta(source), tensors, count, &writer, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
   for (int i = 0; i < count; i++)
     for (int64_t at = 0, n; at < tensors[i].count; at += n) {
       n = tensors[i].count - at < CHUNK ? tensors[i].count - at : CHUNK;
       if (rf_gguf_source_read(source, i, at, n, values, &error) != RAFTER_OK) fail_msg("%s", error.message);
       tensors[i].type->quantize(values, n / tensors[i].type->values, blocks);
-      if (rf_gguf_writer_put_bytes(writer, blocks, n / tensors[i].type->values * tensors[i].type->bytes, &error) != RAFTER_OK)
+      if (rf_gguf_writer_put_bytes(writer, blocks, n / tensors[i].type->values * tensors[i].type->bytes,
+                                   &error) != RAFTER_OK)
         fail_msg("%s", error.message);
     }
   if (rf_gguf_writer_commit(writer, &error) != RAFTER_OK) fail_msg("%s", error.message);
   rf_gguf_source_close(source);
-  free(tensors); free(values); free(blocks);
+  free(tensors);
+  free(values);
+  free(blocks);
 }
 
 static rf_pool *pool; /* of params */
@@ -195,7 +213,7 @@ static int remove_models(void **state) {
   return remove_folder(state);
 }
 
-/* ---- tests -------------------------------------------------------------------------------------------------------- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 #if defined(__SANITIZE_ADDRESS__)
 enum { MEASURABLE = 0 }; /* its shadow memory is the process's too */
@@ -212,18 +230,22 @@ enum { MEASURABLE = 1 };
 static const struct source {
   const char *path, *file; /* what is loaded; a file of it */
   double tensor_bytes;     /* of a value in the file */
-} SOURCES[] = {
-    {"bf16", "bf16/model.safetensors", 2}, {"sharded", "sharded/model-00001-of-00006.safetensors", 4}, {"q8_0.gguf", "q8_0.gguf", 34 / 32.0}};
-static const char *const AS[] = {
-    [RF_WEIGHTS_FILE] = "file", [RF_WEIGHTS_F32] = "f32", [RF_WEIGHTS_BF16] = "bf16", [RF_WEIGHTS_INT8] = "int8", [RF_WEIGHTS_Q4] = "q4"};
+} SOURCES[] = {{"bf16", "bf16/model.safetensors", 2},
+               {"sharded", "sharded/model-00001-of-00006.safetensors", 4},
+               {"q8_0.gguf", "q8_0.gguf", 34 / 32.0}};
+static const char *const AS[] = {[RF_WEIGHTS_FILE] = "file",
+                                 [RF_WEIGHTS_F32] = "f32",
+                                 [RF_WEIGHTS_BF16] = "bf16",
+                                 [RF_WEIGHTS_INT8] = "int8",
+                                 [RF_WEIGHTS_Q4] = "q4"};
 
 /* Bytes above the arena at the worst moment. */
 static int64_t above_arena(const struct source *source, rf_weights_as as, const char *fault, int64_t *arena) {
   char command[1200], self[400] = "";
   long long a = 0, g = 0;
   assert_true(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
-  snprintf(command, sizeof command, "OMP_NUM_THREADS=%d '%s' measure '%s' %d %s '%s'", THREADS, self, at(source->path), (int)as, fault,
-           at(source->file));
+  snprintf(command, sizeof command, "OMP_NUM_THREADS=%d '%s' measure '%s' %d %s '%s'", THREADS, self,
+           at(source->path), (int)as, fault, at(source->file));
   FILE *pipe = popen(command, "r");
   assert_non_null(pipe);
   int read = fscanf(pipe, "%lld %lld", &a, &g);
@@ -238,9 +260,12 @@ static void loading_holds_one_tensor_of_the_file(void **state) {
   if (!MEASURABLE) skip();
   for (size_t i = 0; i < sizeof SOURCES / sizeof *SOURCES; i++)
     for (rf_weights_as as = RF_WEIGHTS_FILE; as <= RF_WEIGHTS_Q4; as++) {
-      int64_t arena, above = above_arena(&SOURCES[i], as, "none", &arena), tensor = (int64_t)((double)largest * SOURCES[i].tensor_bytes);
-      print_message("%-10s --weights %-5s arena %6.1f MiB, above it %5.1f MiB, of which one tensor may be %.1f and scratch %.1f\n", SOURCES[i].path,
-                    AS[as], (double)arena / 0x1p20, (double)above / 0x1p20, (double)tensor / 0x1p20, (double)SCRATCH_BYTES / 0x1p20);
+      int64_t arena, above = above_arena(&SOURCES[i], as, "none", &arena),
+                     tensor = (int64_t)((double)largest * SOURCES[i].tensor_bytes);
+      print_message("%-10s --weights %-5s arena %6.1f MiB, above it %5.1f MiB, of which one tensor may be "
+                    "%.1f and scratch %.1f\n",
+                    SOURCES[i].path, AS[as], (double)arena / 0x1p20, (double)above / 0x1p20,
+                    (double)tensor / 0x1p20, (double)SCRATCH_BYTES / 0x1p20);
       assert_true(above <= tensor + SCRATCH_BYTES);
     }
 }
@@ -250,7 +275,8 @@ static void faults_are_seen(void **state) {
   if (!MEASURABLE) skip();
   static const char *const FAULTS[] = {"mapped", "read"};
   int64_t arena, tensor = (int64_t)((double)largest * SOURCES[0].tensor_bytes);
-  for (int f = 0; f < 2; f++) assert_true(above_arena(&SOURCES[0], RF_WEIGHTS_INT8, FAULTS[f], &arena) > tensor + SCRATCH_BYTES);
+  for (int f = 0; f < 2; f++)
+    assert_true(above_arena(&SOURCES[0], RF_WEIGHTS_INT8, FAULTS[f], &arena) > tensor + SCRATCH_BYTES);
 }
 
 typedef struct heard {
@@ -263,7 +289,8 @@ static void hear(void *self, const char *what, double part) {
   heard *h = self;
   assert_string_equal(what, "loading");
   h->grew = h->grew && part > h->last && part <= 1;
-  h->last = part; h->count++;
+  h->last = part;
+  h->count++;
 }
 
 /* A GiB is the bound of what is worth a bar; a lower one lets a small model be heard. */
@@ -283,9 +310,15 @@ static void long_loads_are_told(void **state) {
       rf_generate_settings s = {.seed = 3, .progress = {hear, &h, rows[i].least}};
       rf_generator *g = NULL;
       assert_int_equal(rf_machine_find("local", &machine, &error), RAFTER_OK);
-      if (rf_model_resolve(at(SOURCES[k].path), &s.model, where, &error) != RAFTER_OK) fail_msg("%s", error.message);
+      if (rf_model_resolve(at(SOURCES[k].path), &s.model, where, &error) != RAFTER_OK)
+        fail_msg("%s", error.message);
       s.weights_folder = where;
-      s.plan = (rf_plan_options){.build = {.job = RF_JOB_GENERATE, .dtype = RF_BF16, .softmax = RF_F32, .microbatch = 1, .seq = 16, .chunk = 4},
+      s.plan = (rf_plan_options){.build = {.job = RF_JOB_GENERATE,
+                                           .dtype = RF_BF16,
+                                           .softmax = RF_F32,
+                                           .microbatch = 1,
+                                           .seq = 16,
+                                           .chunk = 4},
                                  .backend = &RF_BACKEND_CPU,
                                  .isa = rf_isa_detect(),
                                  .threads = THREADS,

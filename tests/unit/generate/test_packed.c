@@ -1,5 +1,6 @@
-/* Whole models on packed weights: what --weights holds them in is what the plan counts and the run allocates, to the byte; walks of one row, of a few
- * and of many, on every ISA, give the same bits. */
+/* Whole models on packed weights: what --weights holds them in is what the plan counts and the
+ * run allocates, to the byte; walks of one row, of a few and of many, on every ISA, give the
+ * same bits. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,8 @@
 
 enum { TOKENS = 40, CONTEXT = 64 };
 static const char PLAIN[] = "llama:layers=2,width=96,heads=6,kv_heads=3,ff=288,vocab=203,seq=64,init=flax";
-static const char EXPERTS[] = "mixtral:layers=2,width=96,heads=6,kv_heads=3,ff=288,vocab=203,seq=64,experts=4,experts_used=2,init=flax";
+static const char EXPERTS[] =
+    "mixtral:layers=2,width=96,heads=6,kv_heads=3,ff=288,vocab=203,seq=64,experts=4,experts_used=2,init=flax";
 static const char *model = PLAIN;
 static rf_machine machine;
 static rf_weight_types types;
@@ -18,12 +20,16 @@ static rf_generate_settings settings_of(rf_weights_as as, rf_isa isa) {
   rf_error error;
   if (rf_model_resolve(model, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (rf_weight_types_read("", &s.model, as, &types, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  s.plan =
-      (rf_plan_options){.build = {.job = RF_JOB_GENERATE, .dtype = RF_F32, .softmax = RF_F32, .weights = &types, .microbatch = 1, .seq = CONTEXT},
-                        .backend = &RF_BACKEND_CPU,
-                        .isa = isa,
-                        .threads = 2,
-                        .machine = &machine};
+  s.plan = (rf_plan_options){.build = {.job = RF_JOB_GENERATE,
+                                       .dtype = RF_F32,
+                                       .softmax = RF_F32,
+                                       .weights = &types,
+                                       .microbatch = 1,
+                                       .seq = CONTEXT},
+                             .backend = &RF_BACKEND_CPU,
+                             .isa = isa,
+                             .threads = 2,
+                             .machine = &machine};
   return s;
 }
 
@@ -36,7 +42,8 @@ static void logits_of(rf_weights_as as, rf_isa isa, int64_t step, float *out) {
   for (int i = 0; i < TOKENS; i++) ids[i] = i * 31 % 203;
   if (rf_generator_open(&s, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
   const float *logits = NULL;
-  for (int64_t at = 0; at < TOKENS; at += step) logits = feed_or_fail(g, ids + at, at + step < TOKENS ? step : TOKENS - at);
+  for (int64_t at = 0; at < TOKENS; at += step)
+    logits = feed_or_fail(g, ids + at, at + step < TOKENS ? step : TOKENS - at);
   memcpy(out, logits, 203 * sizeof *out);
   rf_generator_close(g);
 }
@@ -46,21 +53,27 @@ static void bytes_are_those_of_the_types(void **state) {
   static const struct {
     rf_weights_as as;
     int64_t bytes_of_32, table_of_32, scale; /* values of a matrix, of the token table; of an output */
-  } rows[] = {{RF_WEIGHTS_F32, 128, 128, 0}, {RF_WEIGHTS_BF16, 64, 64, 0}, {RF_WEIGHTS_INT8, 32, 32, 4}, {RF_WEIGHTS_Q4, 18, 34, 0}};
+  } rows[] = {{RF_WEIGHTS_F32, 128, 128, 0},
+              {RF_WEIGHTS_BF16, 64, 64, 0},
+              {RF_WEIGHTS_INT8, 32, 32, 4},
+              {RF_WEIGHTS_Q4, 18, 34, 0}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     rf_generate_settings s = settings_of(rows[i].as, rf_isa_detect());
     rf_generator *g = NULL;
     rf_error error = {0};
     if (rf_generator_open(&s, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
     const rf_plan *plans[] = {g->prefill, g->decode};
-    int64_t want = 0, got = 0, padded = 208; /* rows of the token table, and columns of the head, in sixteens of lanes */
+    /* rows of the token table, and columns of the head, in sixteens of lanes */
+    int64_t want = 0, got = 0, padded = 208;
     bool mixed = model == EXPERTS;
-    int64_t block = 96 * 192 + 96 * 96 + (mixed ? 4 : 1) * (96 * 576 + 288 * 96), router = 2 * 96 * 16 * 4; /* it stays as the plan's dtype */
+    /* it stays as the plan's dtype */
+    int64_t block = 96 * 192 + 96 * 96 + (mixed ? 4 : 1) * (96 * 576 + 288 * 96), router = 2 * 96 * 16 * 4;
     int64_t outputs = 2 * (192 + 96 + (mixed ? 4 : 1) * (576 + 96)) + 2 * padded;
-    want = rows[i].scale * outputs + (2 * block + 96 * padded) / 32 * rows[i].bytes_of_32 + 96 * padded / 32 * rows[i].table_of_32 +
-           (mixed ? router : 0);
+    want = rows[i].scale * outputs + (2 * block + 96 * padded) / 32 * rows[i].bytes_of_32 +
+           96 * padded / 32 * rows[i].table_of_32 + (mixed ? router : 0);
     for (int t = 0; t < g->decode->graph->tensor_count; t++)
-      if (g->decode->graph->tensor[t].dtype == RF_PACKED) got += rf_tensor_bytes(&g->decode->graph->tensor[t]);
+      if (g->decode->graph->tensor[t].dtype == RF_PACKED)
+        got += rf_tensor_bytes(&g->decode->graph->tensor[t]);
     assert_int_equal(got, want);
     for (int p = 0; p < 2; p++) {
       int64_t sum = 0;
@@ -69,7 +82,8 @@ static void bytes_are_those_of_the_types(void **state) {
       assert_int_equal(sum, plans[p]->arena_bytes);
       assert_true(plans[p]->by_class[RF_CLASS_WEIGHT] > got);
     }
-    int64_t most = plans[0]->arena_bytes > plans[1]->arena_bytes ? plans[0]->arena_bytes : plans[1]->arena_bytes;
+    int64_t most =
+        plans[0]->arena_bytes > plans[1]->arena_bytes ? plans[0]->arena_bytes : plans[1]->arena_bytes;
     assert_int_equal(rf_run_arena_bytes(g->run), most);
     rf_generator_close(g);
   }
@@ -97,7 +111,8 @@ static void experts_are_held_alike(void **state) {
   model = PLAIN;
 }
 
-/* Converted weights are near the exact ones: half a step of 1/127 of an output's largest and of 1/8 of a group's, through two blocks. */
+/* Converted weights are near the exact ones: half a step of 1/127 of an output's largest and of
+ * 1/8 of a group's, through two blocks. */
 static void conversion_is_an_approximation_of_known_size(void **state) {
   (void)state;
   float exact[203], got[203];
@@ -112,8 +127,9 @@ static void conversion_is_an_approximation_of_known_size(void **state) {
     double error = 0;
     logits_of(rows[r].as, rf_isa_detect(), TOKENS, got);
     for (int i = 0; i < 203; i++) error += (double)(got[i] - exact[i]) * (double)(got[i] - exact[i]);
-    /* The largest of 32 normal values is about 2 sigma, of 288 about 3, an error is uniform in a step: 2 step / sqrt(12) of sigma for each matrix, and a token passes
-     * a chain of ten of them (embedding, four a block, head); twice that is allowed. */
+    /* The largest of 32 normal values is about 2 sigma, of 288 about 3, an error is uniform in a
+     * step: 2 step / sqrt(12) of sigma for each matrix, and a token passes a chain of ten of
+     * them (embedding, four a block, head); twice that is allowed. */
     double each = rows[r].largest * rows[r].step / sqrt(12), bound = 2 * each * sqrt(10);
     assert_true(sqrt(error / norm) < bound);
     assert_true(error > 0);

@@ -1,4 +1,5 @@
-/* Pages of the KV cache: what a sequence takes, against the formula; who holds what, with faults planted in front of the checker. */
+/* Pages of the KV cache: what a sequence takes, against the formula; who holds what, with faults
+ * planted in front of the checker. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,36 +20,41 @@ static rf_model model_of(const char *name) {
   return model;
 }
 
-/* ---- bytes ----------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* Gemma 3's cache, bf16, one sequence: sum over layers of 2 K H min(S, W) b exactly, and rounded up by the page rule: global layers
- * ceil(S / page) pages, local layers min(that, ceil((W + chunk - 1) / page) + 1), pages and chunks of 256 tokens. */
+/* Gemma 3's cache, bf16, one sequence: sum over layers of 2 K H min(S, W) b exactly, and rounded
+ * up by the page rule: global layers ceil(S / page) pages, local layers min(that, ceil((W +
+ * chunk - 1) / page) + 1), pages and chunks of 256 tokens. */
 static void gemma3_takes_what_the_formula_says(void **state) {
   (void)state;
   static const struct {
     const char *name;
     int64_t context, exact_mib, paged_mib;
   } rows[] = {
-      {"gemma3-1b", 8192, 43, 54}, /* 4 global of 26, W = 512, K H = 256: 1 MiB a layer and 1024 tokens; local 4 pages */
+      /* 4 global of 26, W = 512, K H = 256: 1 MiB a layer and 1024 tokens; local 4 pages */
+      {"gemma3-1b", 8192, 43, 54},
       {"gemma3-1b", 32768, 139, 150},
-      {"gemma3-4b", 8192, 276, 334}, /* 5 global of 34, W = 1024, K H = 1024: 4 MiB a layer and 1024 tokens; local 6 pages */
+      /* 5 global of 34, W = 1024, K H = 1024: 4 MiB a layer and 1024 tokens; local 6 pages */
+      {"gemma3-4b", 8192, 276, 334},
       {"gemma3-4b", 32768, 756, 814},
       {"gemma3-12b", 8192, 832, 992}, /* 8 of 48, K H = 2048 */
       {"gemma3-12b", 32768, 2368, 2528},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     rf_model model = model_of(rows[i].name);
-    rf_build_options options = {.job = RF_JOB_GENERATE, .dtype = RF_BF16, .microbatch = 1, .seq = rows[i].context};
+    rf_build_options options = {
+        .job = RF_JOB_GENERATE, .dtype = RF_BF16, .microbatch = 1, .seq = rows[i].context};
     rf_kv kv = rf_kv_of(&model, &options);
     int64_t exact = 0, paged = 0;
     for (int layer = 0; layer < model.layers; layer++) {
-      int64_t window = rf_model_window(&model, layer), s = rows[i].context, token = 2 * model.kv_heads * model.head_dim * 2;
+      int64_t window = rf_model_window(&model, layer), s = rows[i].context,
+              token = 2 * model.kv_heads * model.head_dim * 2;
       int64_t global = (s + 255) / 256, local = (window + 256 - 1 + 255) / 256 + 1;
       exact += (window && window < s ? window : s) * token;
       paged += (window && local < global ? local : global) * 256 * token;
     }
-    print_message("%s at %lld: %.1f MiB by the formula, %.1f MiB in pages\n", rows[i].name, (long long)rows[i].context, (double)exact / 0x1p20,
-                  (double)paged / 0x1p20);
+    print_message("%s at %lld: %.1f MiB by the formula, %.1f MiB in pages\n", rows[i].name,
+                  (long long)rows[i].context, (double)exact / 0x1p20, (double)paged / 0x1p20);
     assert_int_equal(exact, rows[i].exact_mib << 20);
     assert_int_equal(paged, rows[i].paged_mib << 20);
     assert_int_equal(rf_kv_sequence_bytes(&kv, rows[i].context), paged);
@@ -56,7 +62,8 @@ static void gemma3_takes_what_the_formula_says(void **state) {
   }
 }
 
-/* The cache's tensors are the sequences it has room for, to the byte, whatever the dtype and the page. */
+/* The cache's tensors are the sequences it has room for, to the byte, whatever the dtype and the
+ * page. */
 static void the_graph_has_these_bytes(void **state) {
   (void)state;
   static const char *const names[] = {"gemma3-270m", "llama3.2-1b", "gpt2", "gemma2-2b"};
@@ -77,7 +84,8 @@ static void the_graph_has_these_bytes(void **state) {
                                     .kv_dtype = dtypes[d]};
         rf_graph *graph = NULL;
         rf_error error = {0};
-        if (rf_graph_build(&model, &options, NULL, &graph, &error) != RAFTER_OK) fail_msg("%s", error.message);
+        if (rf_graph_build(&model, &options, NULL, &graph, &error) != RAFTER_OK)
+          fail_msg("%s", error.message);
         rf_kv kv = rf_kv_of(&model, &options);
         int64_t bytes = 0;
         for (int t = 0; t < graph->tensor_count; t++)
@@ -87,13 +95,16 @@ static void the_graph_has_these_bytes(void **state) {
       }
 }
 
-/* A sequence never holds more than the function says, however its tokens come, and always what its next token reads. */
+/* A sequence never holds more than the function says, however its tokens come, and always what
+ * its next token reads. */
 static void no_sequence_holds_more(void **state) {
   (void)state;
-  rf_model model = model_of("gemma3:layers=6,width=64,heads=4,kv_heads=2,head_dim=16,ff=96,vocab=64,seq=4096,window=100");
+  rf_model model =
+      model_of("gemma3:layers=6,width=64,heads=4,kv_heads=2,head_dim=16,ff=96,vocab=64,seq=4096,window=100");
   for (int64_t page = 32; page <= 128; page *= 2)
     for (int64_t chunk = 1; chunk <= 200; chunk = chunk * 3 + 1) {
-      rf_build_options options = {.job = RF_JOB_GENERATE, .microbatch = 1, .seq = 1000, .chunk = chunk, .kv_page = page};
+      rf_build_options options = {
+          .job = RF_JOB_GENERATE, .microbatch = 1, .seq = 1000, .chunk = chunk, .kv_page = page};
       rf_kv kv = rf_kv_of(&model, &options);
       rf_pages pages;
       rf_sequence s;
@@ -114,7 +125,8 @@ static void no_sequence_holds_more(void **state) {
         if (rf_pages_check(&pages, all, 1, &error) != RAFTER_OK) fail_msg("%s", error.message);
       }
       assert_int_equal(s.of[RF_KV_GLOBAL].end, rf_kv_pages(&kv, RF_KV_GLOBAL, 1000));
-      assert_true(most >= rf_kv_pages(&kv, RF_KV_LOCAL, 1000) - 1); /* the rule's last page is for where the window may begin */
+      /* the rule's last page is for where the window may begin */
+      assert_true(most >= rf_kv_pages(&kv, RF_KV_LOCAL, 1000) - 1);
       assert_int_equal(rf_sequence_extend(&pages, &s, page, &error), RAFTER_FAILED);
       assert_non_null(strstr(error.message, "out of pages"));
       rf_sequence_release(&pages, &s);
@@ -124,7 +136,7 @@ static void no_sequence_holds_more(void **state) {
     }
 }
 
-/* ---- sharing --------------------------------------------------------------------------------------------------------- */
+/* ---- sharing --------------------------------------------------------------------------------- */
 
 enum { CONTEXT = 256, TEXTS = 3 };
 typedef struct world {
@@ -136,26 +148,33 @@ typedef struct world {
 
 static void count_moves(void *self, rf_kv_class class, int32_t from, int32_t to) {
   world *w = self;
-  (void)class; (void)to;
+  (void)class;
+  (void)to;
   if (from >= 0) w->copies++;
   else w->freed++;
 }
 
 static void open_world(world *w) {
-  rf_model model = model_of("gemma3:layers=6,width=64,heads=4,kv_heads=2,head_dim=16,ff=96,vocab=64,seq=4096,window=48");
-  rf_build_options options = {.job = RF_JOB_GENERATE, .microbatch = TEXTS, .seq = CONTEXT, .chunk = 32, .kv_page = 32};
+  rf_model model =
+      model_of("gemma3:layers=6,width=64,heads=4,kv_heads=2,head_dim=16,ff=96,vocab=64,seq=4096,window=48");
+  rf_build_options options = {
+      .job = RF_JOB_GENERATE, .microbatch = TEXTS, .seq = CONTEXT, .chunk = 32, .kv_page = 32};
   rf_kv kv = rf_kv_of(&model, &options);
   rf_error error = {0};
   memset(w, 0, sizeof *w);
   assert_int_equal(rf_pages_open(&kv, &w->pages, &error), RAFTER_OK);
-  w->pages.moved = count_moves; w->pages.self = w;
+  w->pages.moved = count_moves;
+  w->pages.self = w;
   for (int i = 0; i < TEXTS; i++) {
     assert_int_equal(rf_sequence_open(&w->pages, CONTEXT, &w->s[i], &error), RAFTER_OK);
     w->all[i] = &w->s[i];
   }
 }
 static void close_world(world *w) {
-  for (int i = 0; i < TEXTS; i++) { rf_sequence_release(&w->pages, &w->s[i]); rf_sequence_close(&w->s[i]); }
+  for (int i = 0; i < TEXTS; i++) {
+    rf_sequence_release(&w->pages, &w->s[i]);
+    rf_sequence_close(&w->s[i]);
+  }
   rf_pages_close(&w->pages);
 }
 static void grow(world *w, int i, int64_t count, int32_t token) {
@@ -222,27 +241,51 @@ static void faults_are_found(void **state) {
     world w;
     rf_error error = {0};
     open_world(&w);
-    grow(&w, 0, 70, 1); grow(&w, 1, 40, 2);
+    grow(&w, 0, 70, 1);
+    grow(&w, 1, 40, 2);
     prove(&w);
     struct rf_page_pool *pool = &w.pages.pool[RF_KV_GLOBAL];
     int32_t *page = w.s[0].of[RF_KV_GLOBAL].page;
     world sound = w;
-    int32_t first = page[0], second = page[1], last = page[2], holders = pool->holders[first], top = pool->free[pool->free_count - 1];
-    if (f == 0)
-      { pool->holders[page[1]]--; page[1] = w.s[1].of[RF_KV_GLOBAL].page[0]; pool->holders[page[1]]++; pool->free[pool->free_count++] = second; }
-    if (f == 1) { pool->free[pool->free_count] = top; pool->free_count++; }
+    int32_t first = page[0], second = page[1], last = page[2], holders = pool->holders[first],
+            top = pool->free[pool->free_count - 1];
+    if (f == 0) {
+      pool->holders[page[1]]--;
+      page[1] = w.s[1].of[RF_KV_GLOBAL].page[0];
+      pool->holders[page[1]]++;
+      pool->free[pool->free_count++] = second;
+    }
+    if (f == 1) {
+      pool->free[pool->free_count] = top;
+      pool->free_count++;
+    }
     if (f == 2) pool->free[pool->free_count++] = first;
-    if (f == 3) { page[2] = -1; pool->holders[last]--; pool->free[pool->free_count++] = last; }
+    if (f == 3) {
+      page[2] = -1;
+      pool->holders[last]--;
+      pool->free[pool->free_count++] = last;
+    }
     if (f == 4) pool->free_count--;
-    if (f == 5) { page[2] = page[1]; pool->holders[second]++; pool->holders[last]--; pool->free[pool->free_count++] = last; }
+    if (f == 5) {
+      page[2] = page[1];
+      pool->holders[second]++;
+      pool->holders[last]--;
+      pool->free[pool->free_count++] = last;
+    }
     if (f == 6) pool->holders[first]++;
     if (f == 7) page[0] = (int32_t)w.pages.kv.of[RF_KV_GLOBAL].pool;
     assert_int_equal(rf_pages_check(&w.pages, w.all, TEXTS, &error), RAFTER_FAILED);
-    if (!strstr(error.message, faults[f].says)) fail_msg("%s: expected '%s' in '%s'", faults[f].what, faults[f].says, error.message);
+    if (!strstr(error.message, faults[f].says))
+      fail_msg("%s: expected '%s' in '%s'", faults[f].what, faults[f].says, error.message);
     print_message("%s: %s\n", faults[f].what, error.message);
     /* as it was */
-    page[0] = first; page[1] = second; page[2] = last; pool->free_count = sound.pages.pool[RF_KV_GLOBAL].free_count;
-    pool->holders[first] = holders; pool->holders[second] = pool->holders[last] = 1; pool->holders[w.s[1].of[RF_KV_GLOBAL].page[0]] = 1;
+    page[0] = first;
+    page[1] = second;
+    page[2] = last;
+    pool->free_count = sound.pages.pool[RF_KV_GLOBAL].free_count;
+    pool->holders[first] = holders;
+    pool->holders[second] = pool->holders[last] = 1;
+    pool->holders[w.s[1].of[RF_KV_GLOBAL].page[0]] = 1;
     prove(&w);
     close_world(&w);
   }
@@ -258,7 +301,8 @@ static void room_is_counted_before_it_is_needed(void **state) {
   rf_sequence_expect(&w.pages, &w.s[0], 70);
   assert_true(rf_sequence_share(&w.pages, &w.s[1], &w.s[0], 70));
   assert_true(rf_pages_room(&w.pages, w.all, 3));
-  grow(&w, 1, CONTEXT - 70, 2); grow(&w, 2, CONTEXT, 3);
+  grow(&w, 1, CONTEXT - 70, 2);
+  grow(&w, 2, CONTEXT, 3);
   prove(&w);
   close_world(&w);
 }

@@ -1,5 +1,6 @@
-/* Sampling: which tokens a request leaves, how often each is drawn, what penalties and biases make of a row, what is told of the alternatives, and
- * that a draw depends on its seed, its position and the accepted tokens alone. */
+/* Sampling: which tokens a request leaves, how often each is drawn, what penalties and biases
+ * make of a row, what is told of the alternatives, and that a draw depends on its seed, its
+ * position and the accepted tokens alone. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +27,7 @@ static int32_t next(rf_sampler *sampler, const float *logits, int64_t position) 
   return rf_sampler_next(sampler, logits, position, &logprob);
 }
 
-/* ---- an independent reading of the definition ------------------------------------------------------------------------ */
+/* ---- an independent reading of the definition ------------------------------------------------ */
 
 typedef struct entry {
   long double p;
@@ -38,14 +39,18 @@ static int likelier(const void *a, const void *b) {
   return x->p != y->p ? (x->p > y->p ? -1 : 1) : x->id - y->id;
 }
 
-/* Probability of every token under the request: temperature, then the k likeliest, then the smallest set that reaches top_p of what is left,
- * then those at least min_p times as likely as the likeliest; all anew to a sum of one. */
+/* Probability of every token under the request: temperature, then the k likeliest, then the
+ * smallest set that reaches top_p of what is left, then those at least min_p times as likely as
+ * the likeliest; all anew to a sum of one. */
 static void expected(rf_sampler_options o, const float *logits, int64_t vocab, double *p) {
   static entry e[MOST];
   long double top = -INFINITY, total = 0, reached = 0, kept = 0;
   for (int64_t i = 0; i < vocab; i++)
     if ((long double)logits[i] > top) top = (long double)logits[i];
-  for (int64_t i = 0; i < vocab; i++) { e[i] = (entry){expl(((long double)logits[i] - top) / (long double)o.temperature), (int32_t)i}; p[i] = 0; }
+  for (int64_t i = 0; i < vocab; i++) {
+    e[i] = (entry){expl(((long double)logits[i] - top) / (long double)o.temperature), (int32_t)i};
+    p[i] = 0;
+  }
   qsort(e, (size_t)vocab, sizeof *e, likelier);
   int64_t n = o.top_k > 0 && o.top_k < vocab ? o.top_k : vocab, m = 0;
   for (int64_t i = 0; i < n; i++) total += e[i].p;
@@ -55,7 +60,8 @@ static void expected(rf_sampler_options o, const float *logits, int64_t vocab, d
   for (int64_t i = 0; i < m; i++) p[e[i].id] = (double)(e[i].p / kept);
 }
 
-static void count_draws(rf_sampler_options options, const float *logits, int64_t vocab, int64_t draws, int64_t *seen) {
+static void count_draws(rf_sampler_options options, const float *logits, int64_t vocab, int64_t draws,
+                        int64_t *seen) {
   rf_sampler sampler = open_or_fail(options, vocab);
   memset(seen, 0, (size_t)vocab * sizeof *seen);
   for (int64_t position = 0; position < draws; position++) {
@@ -66,22 +72,32 @@ static void count_draws(rf_sampler_options options, const float *logits, int64_t
   rf_sampler_close(&sampler);
 }
 
-/* How far the counts lie from their expectation: (chi^2 - degrees) / sqrt(2 degrees), near a standard normal. INFINITY for a draw of what has
- * no probability. Tokens that are expected fewer than ten times count together. */
+/* How far the counts lie from their expectation: (chi^2 - degrees) / sqrt(2 degrees), near a
+ * standard normal. INFINITY for a draw of what has no probability. Tokens that are expected
+ * fewer than ten times count together. */
 static double surprise(const int64_t *seen, const double *p, int64_t vocab, int64_t draws) {
   double chi = 0, rare = 0, rare_seen = 0;
   int64_t cells = 0;
   for (int64_t i = 0; i < vocab; i++) {
     double want = p[i] * (double)draws;
     if (!(p[i] > 0) && seen[i]) return INFINITY;
-    if (want < 10) { rare += want; rare_seen += (double)seen[i]; }
-    else { chi += ((double)seen[i] - want) * ((double)seen[i] - want) / want; cells++; }
+    if (want < 10) {
+      rare += want;
+      rare_seen += (double)seen[i];
+    } else {
+      chi += ((double)seen[i] - want) * ((double)seen[i] - want) / want;
+      cells++;
+    }
   }
-  if (rare >= 1) { chi += (rare_seen - rare) * (rare_seen - rare) / rare; cells++; }
+  if (rare >= 1) {
+    chi += (rare_seen - rare) * (rare_seen - rare) / rare;
+    cells++;
+  }
   return cells < 2 ? 0 : (chi - (double)(cells - 1)) / sqrt(2 * (double)(cells - 1));
 }
 
-/* Six deviations of a fixed seed: chance would cross it once in a hundred thousand seeds, a wrong distribution at once. */
+/* Six deviations of a fixed seed: chance would cross it once in a hundred thousand seeds, a
+ * wrong distribution at once. */
 static const double SURPRISE_BOUND = 6;
 
 static void random_logits(float *logits, int64_t vocab, uint64_t seed, float spread) {
@@ -95,7 +111,7 @@ static void random_logits(float *logits, int64_t vocab, uint64_t seed, float spr
   }
 }
 
-/* ---- the tests -------------------------------------------------------------------------------------------------------- */
+/* ---- the tests ------------------------------------------------------------------------------- */
 
 static void greedy_takes_the_likeliest(void **state) {
   (void)state;
@@ -105,14 +121,20 @@ static void greedy_takes_the_likeliest(void **state) {
     random_logits(logits, vocab, seed, 3);
     for (int64_t i = 1; i < vocab; i++) best = logits[i] > logits[best] ? i : best;
     /* temperature 0 asks no filter and no seed */
-    rf_sampler sampler = open_or_fail((rf_sampler_options){.temperature = 0, .top_k = 5, .top_p = 0.5f, .min_p = 0.1f, .seed = seed}, vocab);
-    for (int64_t position = 0; position < 5; position++) assert_int_equal(next(&sampler, logits, position), best);
+    rf_sampler sampler = open_or_fail(
+        (rf_sampler_options){.temperature = 0, .top_k = 5, .top_p = 0.5f, .min_p = 0.1f, .seed = seed},
+        vocab);
+    for (int64_t position = 0; position < 5; position++)
+      assert_int_equal(next(&sampler, logits, position), best);
     rf_sampler_close(&sampler);
-    sampler = open_or_fail((rf_sampler_options){.temperature = 1, .top_k = 1, .top_p = 1, .seed = seed}, vocab);
-    for (int64_t position = 0; position < 5; position++) assert_int_equal(next(&sampler, logits, position), best);
+    sampler =
+        open_or_fail((rf_sampler_options){.temperature = 1, .top_k = 1, .top_p = 1, .seed = seed}, vocab);
+    for (int64_t position = 0; position < 5; position++)
+      assert_int_equal(next(&sampler, logits, position), best);
     rf_sampler_close(&sampler);
     sampler = open_or_fail((rf_sampler_options){.temperature = 1, .top_p = 0, .seed = seed}, vocab);
-    for (int64_t position = 0; position < 5; position++) assert_int_equal(next(&sampler, logits, position), best);
+    for (int64_t position = 0; position < 5; position++)
+      assert_int_equal(next(&sampler, logits, position), best);
     rf_sampler_close(&sampler);
   }
 }
@@ -126,7 +148,8 @@ static void ties_go_to_the_lower_id(void **state) {
   int64_t seen[6];
   count_draws((rf_sampler_options){.temperature = 1, .top_k = 2, .top_p = 1}, logits, 6, 400, seen);
   assert_true(seen[1] > 100 && seen[3] > 100 && seen[1] + seen[3] == 400);
-  count_draws((rf_sampler_options){.temperature = 1, .top_p = 0.5f}, logits, 6, 400, seen); /* each of the three has 0.31 */
+  /* each of the three has 0.31 */
+  count_draws((rf_sampler_options){.temperature = 1, .top_p = 0.5f}, logits, 6, 400, seen);
   assert_true(seen[1] > 100 && seen[3] > 100 && seen[1] + seen[3] == 400);
 }
 
@@ -172,10 +195,15 @@ static void filters_leave_these_sets(void **state) {
     count_draws(o, logits, 6, 2000, seen);
     expected(o, logits, 6, p);
     int drawn = 0, oracle = 0;
-    for (int id = 0; id < 6; id++) { drawn |= (seen[id] > 0) << id; oracle |= (p[id] > 1e-9) << id; }
+    for (int id = 0; id < 6; id++) {
+      drawn |= (seen[id] > 0) << id;
+      oracle |= (p[id] > 1e-9) << id;
+    }
     if (drawn != cases[i].set || oracle != cases[i].set)
-      fail_msg("case %zu: drew the set %x, the definition gives %x, by hand %x (k %d, p %g, min %g, temperature %g)", i, drawn, oracle, cases[i].set,
-               o.top_k, (double)o.top_p, (double)o.min_p, (double)o.temperature);
+      fail_msg("case %zu: drew the set %x, the definition gives %x, by hand %x (k %d, p %g, min %g, "
+               "temperature %g)",
+               i, drawn, oracle, cases[i].set, o.top_k, (double)o.top_p, (double)o.min_p,
+               (double)o.temperature);
   }
 }
 
@@ -236,14 +264,15 @@ static void frequencies_follow_the_softmax(void **state) {
     for (int id = 0; id < V; id++) members += p[id] > 0;
     for (int id = 0; id < V; id++) other[id] = p[id] > 0 ? 1 / (double)members : 0;
     double flat_off = surprise(seen, other, V, DRAWS);
-    print_message("request %zu: %.2f deviations; against a warmer softmax %.0f, shifted %.0f, flat %.0f\n", i, off, warmer_off, shifted_off,
-                  flat_off);
+    print_message("request %zu: %.2f deviations; against a warmer softmax %.0f, shifted %.0f, flat %.0f\n", i,
+                  off, warmer_off, shifted_off, flat_off);
     assert_true(off <= SURPRISE_BOUND);
     assert_true(warmer_off > SURPRISE_BOUND && shifted_off > SURPRISE_BOUND && flat_off > SURPRISE_BOUND);
   }
 }
 
-/* Neighbouring positions and neighbouring seeds draw independently: pairs fall into four cells as the product says. */
+/* Neighbouring positions and neighbouring seeds draw independently: pairs fall into four cells
+ * as the product says. */
 static void draws_are_independent(void **state) {
   (void)state;
   const float logits[] = {0, 1, 0.5f};
@@ -255,7 +284,10 @@ static void draws_are_independent(void **state) {
     for (int64_t i = 0; i < DRAWS; i++) {
       int32_t id[2];
       for (int k = 0; k < 2; k++) {
-        rf_sampler sampler = open_or_fail((rf_sampler_options){.temperature = 1, .top_p = 1, .seed = (uint64_t)(along_seeds ? 2 * i + k : 0)}, 3);
+        rf_sampler sampler = open_or_fail(
+            (rf_sampler_options){
+                .temperature = 1, .top_p = 1, .seed = (uint64_t)(along_seeds ? 2 * i + k : 0)},
+            3);
         id[k] = next(&sampler, logits, along_seeds ? 0 : 2 * i + k);
         rf_sampler_close(&sampler);
       }
@@ -274,7 +306,8 @@ static void a_draw_depends_on_seed_and_position_alone(void **state) {
   int32_t first[N];
   rf_sampler sampler = open_or_fail(o, V);
   for (int64_t i = 0; i < N; i++) first[i] = next(&sampler, logits, i);
-  for (int64_t i = N - 1; i >= 0; i--) assert_int_equal(next(&sampler, logits, i), first[i]); /* whatever was drawn before */
+  /* whatever was drawn before */
+  for (int64_t i = N - 1; i >= 0; i--) assert_int_equal(next(&sampler, logits, i), first[i]);
   rf_sampler_close(&sampler);
   o.seed = 43;
   int same = 0;
@@ -311,7 +344,8 @@ static void edges(void **state) {
   double logprob;
   const float one[] = {-3.5f}, large[] = {3e38f, -3e38f, 3e38f, 0}, barred[] = {-INFINITY, 2, -INFINITY, 2};
   for (int t = 0; t < 2; t++) {
-    rf_sampler sampler = open_or_fail((rf_sampler_options){.temperature = (float)t, .top_k = 1, .top_p = 0.5f, .min_p = 0.5f}, 1);
+    rf_sampler sampler = open_or_fail(
+        (rf_sampler_options){.temperature = (float)t, .top_k = 1, .top_p = 0.5f, .min_p = 0.5f}, 1);
     assert_int_equal(rf_sampler_next(&sampler, one, 0, &logprob), 0);
     assert_true(logprob == 0);
     rf_sampler_close(&sampler);
@@ -321,11 +355,13 @@ static void edges(void **state) {
   assert_true(seen[0] > 100 && seen[2] > 100 && seen[0] + seen[2] == 400);
   count_draws((rf_sampler_options){.temperature = 1, .top_p = 1}, barred, 4, 400, seen);
   assert_true(seen[1] > 100 && seen[3] > 100 && seen[1] + seen[3] == 400);
-  count_draws((rf_sampler_options){.temperature = 1e-6f, .top_p = 1}, (const float[]){1, 1.001f, 0.9f, 1}, 4, 400, seen); /* nearly greedy */
+  /* nearly greedy */
+  count_draws((rf_sampler_options){.temperature = 1e-6f, .top_p = 1}, (const float[]){1, 1.001f, 0.9f, 1}, 4,
+              400, seen);
   assert_int_equal(seen[1], 400);
 }
 
-/* ---- a slow reading of everything a request may ask ------------------------------------------------------------------- */
+/* ---- a slow reading of everything a request may ask ------------------------------------------ */
 
 enum fault {
   NO_FAULT,
@@ -350,10 +386,12 @@ static int64_t times(const int32_t *ids, int64_t count, int32_t id) {
 }
 
 /* The logits after bias, penalties and bars, each by its definition, token by token. */
-static void slow_adjust(const rf_sampler_options *o, const history *h, const float *logits, int64_t vocab, enum fault fault, float *out) {
+static void slow_adjust(const rf_sampler_options *o, const history *h, const float *logits, int64_t vocab,
+                        enum fault fault, float *out) {
   for (int32_t id = 0; id < vocab; id++) {
     float x = logits[id], bias = 0;
-    int64_t in_prompt = times(h->prompt, h->prompt_count, id), in_answer = times(h->answer, h->answer_count, id);
+    int64_t in_prompt = times(h->prompt, h->prompt_count, id),
+            in_answer = times(h->answer, h->answer_count, id);
     for (int64_t i = 0; i < o->bias_count; i++)
       if (o->bias[i].id == id) bias += o->bias[i].bias;
     if (fault != BIAS_AFTERWARDS) x += bias;
@@ -367,9 +405,11 @@ static void slow_adjust(const rf_sampler_options *o, const history *h, const flo
   }
 }
 
-/* The token whose part of the running probability the draw falls in, likeliest first where a filter is asked for and by id otherwise; -1 when it
- * falls so near a border that rounding decides. `fresh`: the row is another than in the last call. */
-static int32_t slow_choice(const rf_sampler_options *o, const float *row, int64_t vocab, int64_t position, bool fresh) {
+/* The token whose part of the running probability the draw falls in, likeliest first where a
+ * filter is asked for and by id otherwise; -1 when it falls so near a border that rounding
+ * decides. `fresh`: the row is another than in the last call. */
+static int32_t slow_choice(const rf_sampler_options *o, const float *row, int64_t vocab, int64_t position,
+                           bool fresh) {
   static double p[MOST];
   static entry order[MOST];
   int64_t best = 0;
@@ -401,7 +441,8 @@ static rf_sampler_options random_request(uint64_t seed, float *logits, int64_t *
   static rf_logit_bias bias[8];
   static int32_t eos[3], prompt[64], answer[64];
   static const int64_t sizes[] = {1, 2, 5, 31, 32, 33, 97, 300, 1000, 2049, 4096};
-  static const float spreads[] = {0.3f, 1, 3, 8}, temperatures[] = {0, 0.5f, 1, 1, 1.7f, 30}, top_ps[] = {1, 1, 0.999f, 0.9f, 0.5f, 0.1f};
+  static const float spreads[] = {0.3f, 1, 3, 8}, temperatures[] = {0, 0.5f, 1, 1, 1.7f, 30},
+                     top_ps[] = {1, 1, 0.999f, 0.9f, 0.5f, 0.1f};
   uint64_t at = 0;
   *vocab = sizes[word_at(seed, at++) % 11];
   random_logits(logits, *vocab, seed, spreads[word_at(seed, at++) % 4]);
@@ -413,29 +454,41 @@ static rf_sampler_options random_request(uint64_t seed, float *logits, int64_t *
   uint32_t v = (uint32_t)*vocab, k = word_at(seed, at++) % 4;
   rf_sampler_options o = {.temperature = temperatures[word_at(seed, at++) % 6], .seed = seed};
   o.top_p = top_ps[word_at(seed, at++) % 6];
-  o.top_k = k == 0 ? (int32_t)(1 + word_at(seed, at++) % v) : k == 1 ? (int32_t)(1 + word_at(seed, at++) % 50) : 0;
+  o.top_k = k == 0   ? (int32_t)(1 + word_at(seed, at++) % v)
+            : k == 1 ? (int32_t)(1 + word_at(seed, at++) % 50)
+                     : 0;
   o.min_p = word_at(seed, at++) % 3 ? 0 : 0.3f / (float)(1 + word_at(seed, at++) % 100);
   if (word_at(seed, at++) % 2) o.repetition_penalty = 0.8f + (float)(word_at(seed, at++) % 8) / 10;
   if (word_at(seed, at++) % 2) o.frequency_penalty = (float)(word_at(seed, at++) % 9) / 4 - 1;
   if (word_at(seed, at++) % 2) o.presence_penalty = (float)(word_at(seed, at++) % 9) / 4 - 1;
   *h = (history){prompt, answer, word_at(seed, at++) % 64, 0};
   h->answer_count = word_at(seed, at++) % 64;
-  for (int i = 0; i < 64; i++) { prompt[i] = (int32_t)(word_at(seed, at++) % v); answer[i] = (int32_t)(word_at(seed, at++) % (i % 2 && v > 9 ? 9 : v)); }
-  o.bias = bias; o.bias_count = word_at(seed, at++) % 9;
-  for (int i = 0; i < 8; i++) { bias[i].id = (int32_t)(word_at(seed, at++) % v); bias[i].bias = (float)(word_at(seed, at++) % 41) / 4 - 5; }
-  o.eos = eos; o.eos_count = v > 100 ? word_at(seed, at++) % 4 : 0;
+  for (int i = 0; i < 64; i++) {
+    prompt[i] = (int32_t)(word_at(seed, at++) % v);
+    answer[i] = (int32_t)(word_at(seed, at++) % (i % 2 && v > 9 ? 9 : v));
+  }
+  o.bias = bias;
+  o.bias_count = word_at(seed, at++) % 9;
+  for (int i = 0; i < 8; i++) {
+    bias[i].id = (int32_t)(word_at(seed, at++) % v);
+    bias[i].bias = (float)(word_at(seed, at++) % 41) / 4 - 5;
+  }
+  o.eos = eos;
+  o.eos_count = v > 100 ? word_at(seed, at++) % 4 : 0;
   for (int i = 0; i < 3; i++) eos[i] = answer[i]; /* tokens that had a chance */
-  o.min_tokens = h->answer_count + (int64_t)(word_at(seed, at++) % 3) - 1; o.ignore_eos = word_at(seed, at++) % 8 == 0;
+  o.min_tokens = h->answer_count + (int64_t)(word_at(seed, at++) % 3) - 1;
+  o.ignore_eos = word_at(seed, at++) % 8 == 0;
   return o;
 }
 
 static void recall(rf_sampler *sampler, const history *h) {
   assert_int_equal(rf_sampler_prompt(sampler, h->prompt, h->prompt_count, NULL), RAFTER_OK);
-  for (int64_t i = 0; i < h->answer_count; i++) assert_int_equal(rf_sampler_accept(sampler, h->answer[i], NULL), RAFTER_OK);
+  for (int64_t i = 0; i < h->answer_count; i++)
+    assert_int_equal(rf_sampler_accept(sampler, h->answer[i], NULL), RAFTER_OK);
 }
 
-/* Every request gives the very token of the slow reading, and each fault planted in that reading is noticed. One sampler serves them all, reset
- * between them, beside one of its own. */
+/* Every request gives the very token of the slow reading, and each fault planted in that reading
+ * is noticed. One sampler serves them all, reset between them, beside one of its own. */
 static void choices_are_those_of_a_slow_reading(void **state) {
   (void)state;
   static float logits[MOST], row[MOST];
@@ -452,12 +505,15 @@ static void choices_are_those_of_a_slow_reading(void **state) {
     for (enum fault fault = NO_FAULT; fault < FAULTS; fault++) {
       slow_adjust(&o, &h, logits, vocab, fault, row);
       for (int64_t position = 0; position < (vocab > 1000 ? 3 : 8); position++) {
-        int32_t id = next(&sampler, logits, position), want = slow_choice(&o, row, vocab, position, position == 0);
-        borders += want < 0; compared++;
+        int32_t id = next(&sampler, logits, position),
+                want = slow_choice(&o, row, vocab, position, position == 0);
+        borders += want < 0;
+        compared++;
         if (want < 0 || id == want) continue;
         if (fault == NO_FAULT)
-          fail_msg("request %d: token %d (expected %d; %lld tokens, k %d, p %g, min %g, temperature %g)", (int)seed, id, want, (long long)vocab,
-                   o.top_k, (double)o.top_p, (double)o.min_p, (double)o.temperature);
+          fail_msg("request %d: token %d (expected %d; %lld tokens, k %d, p %g, min %g, temperature %g)",
+                   (int)seed, id, want, (long long)vocab, o.top_k, (double)o.top_p, (double)o.min_p,
+                   (double)o.temperature);
         noticed[fault]++;
       }
     }
@@ -470,7 +526,8 @@ static void choices_are_those_of_a_slow_reading(void **state) {
   assert_true(borders < compared / 1000 + 1);
 }
 
-/* What a row becomes, worked out by hand: read from the ordered candidates of a draw that keeps all. */
+/* What a row becomes, worked out by hand: read from the ordered candidates of a draw that keeps
+ * all. */
 static void penalties_by_hand(void **state) {
   (void)state;
   enum { V = 6 };
@@ -489,9 +546,11 @@ static void penalties_by_hand(void **state) {
       {{.frequency_penalty = 0.5f}, {1.5f, -2, 0.5f, 3.5f, -3, 0}}, /* once 0, twice 1, once 3 */
       {{.presence_penalty = 0.5f}, {1.5f, -1.5f, 0.5f, 3.5f, -3, 0}},
       {{.presence_penalty = -1, .frequency_penalty = 0.5f}, {2.5f, -1, 0.5f, 4.5f, -3, 0}},
-      {{.repetition_penalty = 2, .presence_penalty = 0.25f, .frequency_penalty = 0.5f}, {0.25f, -3.25f, 0.5f, 1.25f, -6, 0}},
+      {{.repetition_penalty = 2, .presence_penalty = 0.25f, .frequency_penalty = 0.5f},
+       {0.25f, -3.25f, 0.5f, 1.25f, -6, 0}},
       {{.bias = bias, .bias_count = 2}, {3, -1, 0, 4, -3, 0}},
-      {{.bias = bias, .bias_count = 3, .repetition_penalty = 2}, {1.5f, -2, 0, -INFINITY, -6, 0}}, /* the bias comes first */
+      /* the bias comes first */
+      {{.bias = bias, .bias_count = 3, .repetition_penalty = 2}, {1.5f, -2, 0, -INFINITY, -6, 0}},
       {{.eos = eos, .eos_count = 2}, {2, -1, 0.5f, 4, -3, 0}},
       {{.eos = eos, .eos_count = 2, .ignore_eos = true}, {2, -1, 0.5f, -INFINITY, -3, -INFINITY}},
       {{.eos = eos, .eos_count = 2, .min_tokens = 4}, {2, -1, 0.5f, 4, -3, 0}}, /* it has four */
@@ -499,19 +558,22 @@ static void penalties_by_hand(void **state) {
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     rf_sampler_options o = cases[i].o;
-    o.temperature = 1; o.top_p = 1; o.min_p = 1e-30f;
+    o.temperature = 1;
+    o.top_p = 1;
+    o.min_p = 1e-30f;
     rf_sampler sampler = open_or_fail(o, V);
     recall(&sampler, &(history){prompt, answer, 4, 4});
     next(&sampler, logits, 0);
     for (int k = 0; k < V; k++)
       if (sampler.candidate[k].logit != cases[i].want[sampler.candidate[k].id])
-        fail_msg("case %zu: token %d has %g (expected %g)", i, sampler.candidate[k].id, (double)sampler.candidate[k].logit,
-                 (double)cases[i].want[sampler.candidate[k].id]);
+        fail_msg("case %zu: token %d has %g (expected %g)", i, sampler.candidate[k].id,
+                 (double)sampler.candidate[k].logit, (double)cases[i].want[sampler.candidate[k].id]);
     rf_sampler_close(&sampler);
   }
 }
 
-/* Sets too large to sort are drawn from as exactly: chi-square over a vocabulary whose nucleus is a thousand tokens, with penalties. */
+/* Sets too large to sort are drawn from as exactly: chi-square over a vocabulary whose nucleus
+ * is a thousand tokens, with penalties. */
 static void large_sets_follow_the_softmax(void **state) {
   (void)state;
   enum { V = 3000 };
@@ -524,7 +586,13 @@ static void large_sets_follow_the_softmax(void **state) {
       {.temperature = 1.5f, .top_p = 1, .top_k = 2000, .seed = 2},
       {.temperature = 1, .top_p = 1, .min_p = 0.01f, .seed = 3},
       {.temperature = 2, .top_p = 0.7f, .top_k = 2500, .min_p = 0.001f, .seed = 4},
-      {.temperature = 1, .top_p = 0.95f, .seed = 5, .bias = bias, .bias_count = 2, .repetition_penalty = 1.5f, .frequency_penalty = 0.3f},
+      {.temperature = 1,
+       .top_p = 0.95f,
+       .seed = 5,
+       .bias = bias,
+       .bias_count = 2,
+       .repetition_penalty = 1.5f,
+       .frequency_penalty = 0.3f},
       {.temperature = 0.9f, .top_p = 1, .seed = 6, .bias = bias, .bias_count = 2, .presence_penalty = 1},
   };
   const int32_t prompt[] = {11, 400}, answer[] = {12, 12, 500, 12};
@@ -553,7 +621,8 @@ static void large_ties_are_cut_by_id(void **state) {
   enum { V = 4096, K = 2000 };
   static float logits[V];
   for (int shape = 0; shape < 2; shape++) {
-    for (int i = 0; i < V; i++) logits[i] = shape && i % 2 ? 1 : 2; /* of shape 1 all of the even ids, then none of the odd */
+    /* of shape 1 all of the even ids, then none of the odd */
+    for (int i = 0; i < V; i++) logits[i] = shape && i % 2 ? 1 : 2;
     rf_sampler_options o = {.temperature = 1, .top_k = K, .top_p = 1, .min_p = 0.1f, .seed = 8};
     rf_sampler sampler = open_or_fail(o, V);
     for (int64_t position = 0; position < 300; position++) {
@@ -580,17 +649,24 @@ static void alternatives_are_the_head_of_a_sort(void **state) {
     double values[RF_TOP_LOGPROBS + 1];
     long double sum = 0;
     int64_t finite = 0, wanted = (int64_t)(seed % (RF_TOP_LOGPROBS + 1));
-    for (int64_t i = 0; i < vocab; i++) { order[i] = (entry){(long double)logits[i], (int32_t)i}; finite += logits[i] > -INFINITY; }
+    for (int64_t i = 0; i < vocab; i++) {
+      order[i] = (entry){(long double)logits[i], (int32_t)i};
+      finite += logits[i] > -INFINITY;
+    }
     qsort(order, (size_t)vocab, sizeof *order, likelier);
     for (int64_t i = 0; i < vocab; i++) sum += expl(order[i].p - order[0].p);
     long double log_sum = order[0].p + logl(sum);
     for (int scored = 0; scored < 2; scored++) {
       rf_logprobs told = {.wanted = (int32_t)wanted, .ids = ids, .logprobs = values};
       memset(ids, 0x55, sizeof ids);
-      if (scored) { id = order[finite / 2].id; assert_int_equal(rf_sampler_score(sampler.work, logits, id, &told, NULL), RAFTER_OK); }
-      else if (rf_sampler_choose(&sampler, logits, 3, &id, &told, NULL) != RAFTER_OK) continue; /* all barred */
+      if (scored) {
+        id = order[finite / 2].id;
+        assert_int_equal(rf_sampler_score(sampler.work, logits, id, &told, NULL), RAFTER_OK);
+      } else if (rf_sampler_choose(&sampler, logits, 3, &id, &told, NULL) != RAFTER_OK)
+        continue; /* all barred */
       long double want = (long double)logits[id] - log_sum;
-      assert_true(logits[id] > -INFINITY ? fabsl((long double)told.logprob - want) < 1e-12L : told.logprob < -1e300);
+      assert_true(logits[id] > -INFINITY ? fabsl((long double)told.logprob - want) < 1e-12L
+                                         : told.logprob < -1e300);
       assert_int_equal(told.count, finite < wanted ? finite : wanted);
       for (int i = 0; i < told.count; i++) {
         assert_int_equal(ids[i], order[i].id);
@@ -602,7 +678,8 @@ static void alternatives_are_the_head_of_a_sort(void **state) {
   }
 }
 
-/* Whoever gives the sum of a row's exponentials gets the same token, and log-probabilities by that sum; one that is none is told. */
+/* Whoever gives the sum of a row's exponentials gets the same token, and log-probabilities by
+ * that sum; one that is none is told. */
 static void a_known_sum_changes_no_choice(void **state) {
   (void)state;
   static float logits[MOST];
@@ -610,7 +687,13 @@ static void a_known_sum_changes_no_choice(void **state) {
     int64_t vocab;
     history h;
     rf_sampler_options o = random_request(seed, logits, &vocab, &h);
-    if (seed % 3 == 0) { o.temperature = 1; o.top_k = 0; o.top_p = 1; o.min_p = 0; } /* where the same exponentials draw */
+    /* where the same exponentials draw */
+    if (seed % 3 == 0) {
+      o.temperature = 1;
+      o.top_k = 0;
+      o.top_p = 1;
+      o.min_p = 0;
+    }
     rf_sampler sampler = open_or_fail(o, vocab);
     recall(&sampler, &h);
     const float sum = 2.5f, none = NAN;
@@ -635,8 +718,11 @@ static void rows_of_a_batch_do_not_touch_each_other(void **state) {
   rf_sampler together[ROWS], alone[ROWS];
   assert_int_equal(rf_sampler_work_open(V, &work, NULL), RAFTER_OK);
   for (int r = 0; r < ROWS; r++) {
-    rf_sampler_options o = {
-        .temperature = (float)r / 2, .top_p = 0.9f, .frequency_penalty = (float)r, .repetition_penalty = 1.2f, .seed = (uint64_t)r};
+    rf_sampler_options o = {.temperature = (float)r / 2,
+                            .top_p = 0.9f,
+                            .frequency_penalty = (float)r,
+                            .repetition_penalty = 1.2f,
+                            .seed = (uint64_t)r};
     assert_int_equal(rf_sampler_open_with(&o, work, &together[r], NULL), RAFTER_OK);
     alone[r] = open_or_fail(o, V);
   }
@@ -653,7 +739,8 @@ static void rows_of_a_batch_do_not_touch_each_other(void **state) {
       assert_int_equal(next(&alone[r], logits, i), answer[r][i]);
       rf_sampler_accept(&alone[r], answer[r][i], NULL);
     }
-    rf_sampler_close(&together[r]); rf_sampler_close(&alone[r]);
+    rf_sampler_close(&together[r]);
+    rf_sampler_close(&alone[r]);
   }
   rf_sampler_work_close(work);
 }
@@ -681,7 +768,8 @@ static void reset_forgets_all(void **state) {
 
 static void what_cannot_be_is_refused(void **state) {
   (void)state;
-  static const rf_logit_bias outside[] = {{4, 1}}, negative[] = {{-1, 1}}, nothing[] = {{0, NAN}}, endless[] = {{0, INFINITY}};
+  static const rf_logit_bias outside[] = {{4, 1}}, negative[] = {{-1, 1}}, nothing[] = {{0, NAN}},
+                             endless[] = {{0, INFINITY}};
   static const int32_t far[] = {4};
   const rf_sampler_options refused[] = {
       {.temperature = NAN},
@@ -707,19 +795,25 @@ static void what_cannot_be_is_refused(void **state) {
     rf_sampler_close(&sampler);
   }
   assert_int_equal(rf_sampler_open(&(rf_sampler_options){.top_p = 1}, 0, &sampler, &error), RAFTER_INVALID);
-  assert_int_equal(rf_sampler_open(&(rf_sampler_options){.top_p = 1}, INT64_MAX, &sampler, &error), RAFTER_INVALID);
+  assert_int_equal(rf_sampler_open(&(rf_sampler_options){.top_p = 1}, INT64_MAX, &sampler, &error),
+                   RAFTER_INVALID);
   sampler = open_or_fail((rf_sampler_options){.top_p = 1}, 4);
   assert_int_equal(rf_sampler_accept(&sampler, 4, &error), RAFTER_INVALID);
   assert_int_equal(rf_sampler_prompt(&sampler, (const int32_t[]){0, -1}, 2, &error), RAFTER_INVALID);
   rf_logprobs told = {0};
-  assert_int_equal(rf_sampler_score(sampler.work, (const float[]){0, 0, 0, 0}, 4, &told, &error), RAFTER_INVALID);
+  assert_int_equal(rf_sampler_score(sampler.work, (const float[]){0, 0, 0, 0}, 4, &told, &error),
+                   RAFTER_INVALID);
   rf_sampler_close(&sampler);
 }
 
 /* Rows that are no distribution, and requests that leave none of one. */
 static void rows_without_an_answer_are_told(void **state) {
   (void)state;
-  const float bad[][4] = {{0, NAN, 1, 2}, {NAN, NAN, NAN, NAN}, {0, 1, INFINITY, 0}, {-INFINITY, -INFINITY, -INFINITY, -INFINITY}, {NAN, 0, 0, 0}};
+  const float bad[][4] = {{0, NAN, 1, 2},
+                          {NAN, NAN, NAN, NAN},
+                          {0, 1, INFINITY, 0},
+                          {-INFINITY, -INFINITY, -INFINITY, -INFINITY},
+                          {NAN, 0, 0, 0}};
   static const int32_t all[] = {0, 1, 2, 3};
   static const rf_logit_bias most[] = {{0, 3e38f}, {0, 3e38f}, {0, -INFINITY}, {1, 3e38f}};
   for (int t = 0; t < 3; t++) {
@@ -731,13 +825,19 @@ static void rows_without_an_answer_are_told(void **state) {
       assert_int_equal(rf_sampler_choose(&sampler, bad[i], 0, &id, &told, NULL), RAFTER_FAILED);
       assert_true(id >= 0 && id < 4 && isnan(told.logprob));
     }
-    o.eos = all; o.eos_count = 4; o.ignore_eos = true;
+    o.eos = all;
+    o.eos_count = 4;
+    o.ignore_eos = true;
     assert_int_equal(rf_sampler_reset(&sampler, &o, NULL), RAFTER_OK);
-    assert_int_equal(rf_sampler_choose(&sampler, (const float[]){0, 3, 1, 2}, 0, &id, &told, NULL), RAFTER_INVALID);
+    assert_int_equal(rf_sampler_choose(&sampler, (const float[]){0, 3, 1, 2}, 0, &id, &told, NULL),
+                     RAFTER_INVALID);
     assert_true(id == 1 && isnan(told.logprob));
-    o.ignore_eos = false; o.bias = most; o.bias_count = 4; /* what overflows stays a number */
+    o.ignore_eos = false;
+    o.bias = most;
+    o.bias_count = 4; /* what overflows stays a number */
     assert_int_equal(rf_sampler_reset(&sampler, &o, NULL), RAFTER_OK);
-    assert_int_equal(rf_sampler_choose(&sampler, (const float[]){3e38f, 3e38f, 1, 2}, 0, &id, &told, NULL), RAFTER_OK);
+    assert_int_equal(rf_sampler_choose(&sampler, (const float[]){3e38f, 3e38f, 1, 2}, 0, &id, &told, NULL),
+                     RAFTER_OK);
     assert_int_equal(id, 1);
     rf_sampler_close(&sampler);
   }

@@ -1,5 +1,5 @@
-/* Scoring: the log-probabilities of the goldens, the bits of generation, whatever the texts beside it; and memory that does not grow with the
- * vocabulary times the tokens. */
+/* Scoring: the log-probabilities of the goldens, the bits of generation, whatever the texts
+ * beside it; and memory that does not grow with the vocabulary times the tokens. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,16 +19,18 @@ enum { TOP = 5, SEQ = 48 };
 static rf_machine machine;
 
 static rf_plan_options plan_of(int64_t seq, int64_t batch, int threads, rf_dtype dtype) {
-  return (rf_plan_options){.build = {.dtype = dtype, .softmax = RF_F32, .microbatch = batch, .seq = seq, .top = TOP},
-                           .backend = &RF_BACKEND_CPU,
-                           .isa = rf_isa_detect(),
-                           .threads = threads,
-                           .machine = &machine};
+  return (rf_plan_options){
+      .build = {.dtype = dtype, .softmax = RF_F32, .microbatch = batch, .seq = seq, .top = TOP},
+      .backend = &RF_BACKEND_CPU,
+      .isa = rf_isa_detect(),
+      .threads = threads,
+      .machine = &machine};
 }
 
 static char weights[4096]; /* of the model last resolved */
 
-static rf_scorer *scorer_or_fail(const char *folder, int64_t seq, int64_t batch, int threads, rf_dtype dtype, bool poison) {
+static rf_scorer *scorer_or_fail(const char *folder, int64_t seq, int64_t batch, int threads, rf_dtype dtype,
+                                 bool poison) {
   rf_score_settings s = {.weights_folder = weights, .debug.poison = poison};
   rf_error error = {0};
   rf_scorer *scorer = NULL;
@@ -54,7 +56,11 @@ typedef struct answer {
   int64_t count;
 } answer;
 static rf_scored scored(answer *a) {
-  return (rf_scored){.tokens = a->ids, .count = a->count, .logprobs = a->logprobs, .top_ids = a->top_ids, .top_logprobs = a->top_logprobs};
+  return (rf_scored){.tokens = a->ids,
+                     .count = a->count,
+                     .logprobs = a->logprobs,
+                     .top_ids = a->top_ids,
+                     .top_logprobs = a->top_logprobs};
 }
 static void walk_or_fail(rf_scorer *s, rf_scored *text, int count) {
   rf_error error = {0};
@@ -69,9 +75,11 @@ static int golden_texts(const char *folder, answer text[2], double want[2][MOST]
   snprintf(path, sizeof path, "%s/golden.json", folder);
   if (rf_json_read(path, 1 << 22, &golden, &error) != RAFTER_OK) fail_msg("%s", error.message);
   for (size_t i = 0; i < 2; i++) {
-    const json_t *sequence = json_array_get(json_object_get(golden, "sequences"), i), *logprobs = json_object_get(sequence, "logprobs");
+    const json_t *sequence = json_array_get(json_object_get(golden, "sequences"), i),
+                 *logprobs = json_object_get(sequence, "logprobs");
     text[i].count = ids_of(json_object_get(sequence, "ids"), text[i].ids);
-    for (int64_t t = 1; t < text[i].count; t++) want[i][t] = json_real_value(json_array_get(logprobs, (size_t)t - 1));
+    for (int64_t t = 1; t < text[i].count; t++)
+      want[i][t] = json_real_value(json_array_get(logprobs, (size_t)t - 1));
   }
   json_decref(golden);
   return 2;
@@ -98,27 +106,33 @@ static void goldens_are_reproduced_with_the_bits_of_generation(void **state) {
         rf_generator_reset(g);
         for (int64_t t = 1; t < text[i].count; t++) {
           assert_int_equal(rf_generator_feed(g, text[i].ids + t - 1, 1, &logits, NULL), RAFTER_OK);
-          bits = fmax(bits, fabs((double)rf_generator_logprob(g, text[i].ids[t]) - (double)text[i].logprobs[t]));
+          bits =
+              fmax(bits, fabs((double)rf_generator_logprob(g, text[i].ids[t]) - (double)text[i].logprobs[t]));
           error = fmax(error, fabs((double)text[i].logprobs[t] - want[i][t]));
-          for (int k = 0; k < TOP; k++) { /* the k-th likeliest, counted: k others are above it, or equal and lower */
+          /* the k-th likeliest, counted: k others are above it, or equal and lower */
+          for (int k = 0; k < TOP; k++) {
             int32_t id = text[i].top_ids[t * TOP + k];
             int above = 0;
-            for (int32_t v = 0; v < vocab; v++) above += logits[v] > logits[id] || (logits[v] == logits[id] && v < id);
+            for (int32_t v = 0; v < vocab; v++)
+              above += logits[v] > logits[id] || (logits[v] == logits[id] && v < id);
             assert_int_equal(above, k);
             assert_true(rf_generator_logprob(g, id) == text[i].top_logprobs[t * TOP + k]);
           }
         }
         rf_generator_reset(g); /* prefill in one piece ends in the same bits */
         assert_int_equal(rf_generator_feed(g, text[i].ids, text[i].count - 1, &logits, NULL), RAFTER_OK);
-        assert_true(rf_generator_logprob(g, text[i].ids[text[i].count - 1]) == text[i].logprobs[text[i].count - 1]);
+        assert_true(rf_generator_logprob(g, text[i].ids[text[i].count - 1]) ==
+                    text[i].logprobs[text[i].count - 1]);
         alone = text[i];
         memset(alone.logprobs, 0xff, sizeof alone.logprobs);
         rf_scored one = scored(&alone);
         walk_or_fail(s, &one, 1);
         assert_memory_equal(alone.logprobs, text[i].logprobs, (size_t)alone.count * sizeof *alone.logprobs);
-        assert_memory_equal(alone.top_ids + TOP, text[i].top_ids + TOP, (size_t)((alone.count - 1) * TOP) * sizeof *alone.top_ids);
+        assert_memory_equal(alone.top_ids + TOP, text[i].top_ids + TOP,
+                            (size_t)((alone.count - 1) * TOP) * sizeof *alone.top_ids);
       }
-      print_message("%-20s%s log-probabilities within %.1e, of generation's within %.1e\n", FAMILIES[f], d ? "bf16" : "f32 ", error, bits);
+      print_message("%-20s%s log-probabilities within %.1e, of generation's within %.1e\n", FAMILIES[f],
+                    d ? "bf16" : "f32 ", error, bits);
       assert_true(bits == 0);
       assert_true(d || error <= 2e-4);
       rf_generator_close(g);
@@ -126,12 +140,14 @@ static void goldens_are_reproduced_with_the_bits_of_generation(void **state) {
     }
 }
 
-/* Eight times the texts in a walk: the arena grows by what rows need, far less than by their logits. */
+/* Eight times the texts in a walk: the arena grows by what rows need, far less than by their
+ * logits. */
 static void memory_does_not_hold_logits(void **state) {
   (void)state;
   rf_score_settings s = {0};
   int64_t peak[2];
-  assert_int_equal(rf_model_resolve("gpt:layers=1,width=64,heads=1,vocab=50000,seq=256", &s.model, NULL, NULL), RAFTER_OK);
+  assert_int_equal(
+      rf_model_resolve("gpt:layers=1,width=64,heads=1,vocab=50000,seq=256", &s.model, NULL, NULL), RAFTER_OK);
   for (int i = 0; i < 2; i++) {
     rf_plan *plan;
     s.plan = plan_of(256, i ? 64 : 8, 2, RF_F32);
@@ -140,8 +156,8 @@ static void memory_does_not_hold_logits(void **state) {
     rf_plan_free(plan);
   }
   int64_t logits = (64 - 8) * 256 * (int64_t)50000 * 4;
-  print_message("8 x 256 tokens %.1f MiB, 64 x 256 tokens %.1f MiB; their logits would be %.1f MiB more\n", (double)peak[0] / 0x1p20,
-                (double)peak[1] / 0x1p20, (double)logits / 0x1p20);
+  print_message("8 x 256 tokens %.1f MiB, 64 x 256 tokens %.1f MiB; their logits would be %.1f MiB more\n",
+                (double)peak[0] / 0x1p20, (double)peak[1] / 0x1p20, (double)logits / 0x1p20);
   assert_true(peak[1] - peak[0] < logits / 20);
 }
 
@@ -170,6 +186,7 @@ int main(void) {
   if (rf_machine_find("a5000", &machine, &error) != RAFTER_OK) return 1;
   machine.memory_bytes = 8e9;
   const struct CMUnitTest tests[] = {cmocka_unit_test(goldens_are_reproduced_with_the_bits_of_generation),
-                                     cmocka_unit_test(memory_does_not_hold_logits), cmocka_unit_test(what_does_not_fit_is_refused)};
+                                     cmocka_unit_test(memory_does_not_hold_logits),
+                                     cmocka_unit_test(what_does_not_fit_is_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

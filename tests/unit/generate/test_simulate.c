@@ -1,4 +1,5 @@
-/* The simulation is the generator: the same walks for the same requests; its clock, its percentiles and its limits. */
+/* The simulation is the generator: the same walks for the same requests; its clock, its
+ * percentiles and its limits. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,26 +20,31 @@ static rf_generate_settings settings_of(const char *model, int64_t slots, int64_
   rf_generate_settings s = {.seed = 6};
   rf_error error = {0};
   if (rf_model_resolve(model, &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  s.plan = (rf_plan_options){.build = {.job = RF_JOB_GENERATE, .softmax = RF_F32, .microbatch = slots, .seq = context, .chunk = 16},
-                             .backend = &RF_BACKEND_CPU,
-                             .isa = rf_isa_detect(),
-                             .threads = 1,
-                             .machine = &machine};
+  s.plan = (rf_plan_options){
+      .build = {.job = RF_JOB_GENERATE, .softmax = RF_F32, .microbatch = slots, .seq = context, .chunk = 16},
+      .backend = &RF_BACKEND_CPU,
+      .isa = rf_isa_detect(),
+      .threads = 1,
+      .machine = &machine};
   return s;
 }
 
 static const char TINY[] = "gpt:layers=2,width=48,heads=3,ff=160,vocab=203,seq=96,init=flax";
-static const char WINDOWED[] = "gemma3:layers=6,width=32,heads=4,kv_heads=2,head_dim=16,ff=64,vocab=203,seq=4096,window=24,init=flax";
+static const char WINDOWED[] =
+    "gemma3:layers=6,width=32,heads=4,kv_heads=2,head_dim=16,ff=64,vocab=203,seq=4096,window=24,init=flax";
 
 /* Runs requests that all come at once through a real generator, whose answers end by length. */
-static rf_generate_counts run_for_real(const rf_generate_settings *settings, const rf_arrival *list, int64_t count) {
+static rf_generate_counts run_for_real(const rf_generate_settings *settings, const rf_arrival *list,
+                                       int64_t count) {
   rf_generator *g = NULL;
   rf_error error = {0};
   int32_t tokens[96];
   if (rf_generator_open(settings, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
   for (int64_t i = 0; i < count; i++) {
     for (int64_t t = 0; t < list[i].prompt; t++)
-      tokens[t] = (int32_t)(rf_key(t < list[i].shared ? 0 : (uint64_t)i + 1, (uint64_t)t, rf_name_key("prompt")) % 203);
+      tokens[t] =
+          (int32_t)(rf_key(t < list[i].shared ? 0 : (uint64_t)i + 1, (uint64_t)t, rf_name_key("prompt")) %
+                    203);
     rf_request request = {.tokens = tokens,
                           .count = list[i].prompt,
                           .max_tokens = list[i].answer,
@@ -66,11 +72,13 @@ static void it_walks_what_the_generator_walks(void **state) {
       s.plan.build.sequences = 8;
       rf_arrival list[REQUESTS];
       for (int i = 0; i < REQUESTS; i++)
-        list[i] = (rf_arrival){.prompt = 20 + 5 * i, .answer = 3 + i % 7, .shared = i % 3 ? 18 : 0, .samples = samples};
+        list[i] = (rf_arrival){
+            .prompt = 20 + 5 * i, .answer = 3 + i % 7, .shared = i % 3 ? 18 : 0, .samples = samples};
       rf_generate_counts real = run_for_real(&s, list, REQUESTS);
       rf_served served;
       rf_error error = {0};
-      if (rf_simulate(&s, list, REQUESTS, NULL, NULL, &served, &error) != RAFTER_OK) fail_msg("%s", error.message);
+      if (rf_simulate(&s, list, REQUESTS, NULL, NULL, &served, &error) != RAFTER_OK)
+        fail_msg("%s", error.message);
       assert_memory_equal(&served.counts, &real, sizeof real);
       assert_true(real.reused > 0 && real.tokens > 0);
     }
@@ -87,18 +95,22 @@ static void one_request_takes_what_its_walks_take(void **state) {
   assert_int_equal(rf_generate_plans(&s, &prefill, &decode, &error), RAFTER_OK);
   double expected = 0, first;
   for (int64_t at = 0; at < 40; at += 16)
-    expected += rf_plan_walk_seconds(prefill, &(rf_extent){at + 16 > 40 ? 40 - at : 16, at + 16 > 40 ? 40 : at + 16}, 1);
+    expected += rf_plan_walk_seconds(
+        prefill, &(rf_extent){at + 16 > 40 ? 40 - at : 16, at + 16 > 40 ? 40 : at + 16}, 1);
   first = expected;
   for (int64_t t = 41; t < 44; t++) expected += rf_plan_walk_seconds(decode, &(rf_extent){1, t}, 1);
   assert_int_equal(rf_simulate(&s, &one, 1, NULL, NULL, &served, &error), RAFTER_OK);
-  assert_true(fabs(served.seconds - expected) <= 1e-12 * expected && fabs(served.busy_seconds - expected) <= 1e-12 * expected);
+  assert_true(fabs(served.seconds - expected) <= 1e-12 * expected &&
+              fabs(served.busy_seconds - expected) <= 1e-12 * expected);
   for (int p = 0; p < RF_PERCENTILES; p++) {
-    assert_true(fabs(served.ttft[p] - first) < 1e-9 * first && fabs(served.latency[p] - expected) < 1e-9 * expected);
+    assert_true(fabs(served.ttft[p] - first) < 1e-9 * first &&
+                fabs(served.latency[p] - expected) < 1e-9 * expected);
     assert_true(fabs(served.tpot[p] - (expected - first) / 3) < 1e-9 * expected);
   }
   assert_int_equal(served.counts.tokens, 4);
   assert_false(served.saturated);
-  rf_plan_free(prefill); rf_plan_free(decode);
+  rf_plan_free(prefill);
+  rf_plan_free(decode);
 }
 
 static double served_rate(const rf_generate_settings *s, double rate, rf_served *served) {
@@ -110,21 +122,26 @@ static double served_rate(const rf_generate_settings *s, double rate, rf_served 
   return served->tokens_per_second;
 }
 
-/* Far below what the machine can do answers come as asked, far above at its own pace, and waiting grows in between. */
+/* Far below what the machine can do answers come as asked, far above at its own pace, and
+ * waiting grows in between. */
 static void it_saturates(void **state) {
   (void)state;
   rf_generate_settings s = settings_of(TINY, 4, 96);
   rf_served alone, slow, fast, faster;
   served_rate(&s, 0.001, &alone);
-  double capacity = 4 / alone.latency[RF_P50]; /* requests a second, when four at once took no longer than one */
+  /* requests a second, when four at once took no longer than one */
+  double capacity = 4 / alone.latency[RF_P50];
   served_rate(&s, 0.05 * capacity, &slow);
   served_rate(&s, 10 * capacity, &fast);
   served_rate(&s, 20 * capacity, &faster);
   assert_true(!alone.saturated && !slow.saturated && fast.saturated && faster.saturated);
   assert_true(fabs(slow.tokens_per_second / (16 * slow.arrivals_per_second) - 1) < 0.05);
-  assert_true(fabs(faster.tokens_per_second / fast.tokens_per_second - 1) < 0.05); /* its own pace: only how they come differs */
-  assert_true(fast.ttft[RF_P50] > 10 * slow.ttft[RF_P50] && fast.slots_used > 3 && fast.counts.most_parts == 4 && slow.slots_used < 2);
-  for (int p = 1; p < RF_PERCENTILES; p++) assert_true(slow.ttft[p] >= slow.ttft[p - 1] && fast.tpot[p] >= fast.tpot[p - 1]);
+  /* its own pace: only how they come differs */
+  assert_true(fabs(faster.tokens_per_second / fast.tokens_per_second - 1) < 0.05);
+  assert_true(fast.ttft[RF_P50] > 10 * slow.ttft[RF_P50] && fast.slots_used > 3 &&
+              fast.counts.most_parts == 4 && slow.slots_used < 2);
+  for (int p = 1; p < RF_PERCENTILES; p++)
+    assert_true(slow.ttft[p] >= slow.ttft[p - 1] && fast.tpot[p] >= fast.tpot[p - 1]);
 }
 
 static void arrivals_are_a_poisson_process(void **state) {
@@ -137,15 +154,18 @@ static void arrivals_are_a_poisson_process(void **state) {
   for (int i = 1; i < COUNT; i++) {
     double gap = list[i].at - list[i - 1].at;
     assert_true(gap >= 0);
-    sum += gap; squares += gap * gap;
+    sum += gap;
+    squares += gap * gap;
   }
-  /* Mean and standard deviation of the exponential are both 1/8; five standard errors of each (the deviation's: sqrt(2/n) of it). */
+  /* Mean and standard deviation of the exponential are both 1/8; five standard errors of each
+   * (the deviation's: sqrt(2/n) of it). */
   double n = COUNT - 1, mean = sum / n, deviation = sqrt(squares / n - mean * mean);
   assert_true(fabs(mean * 8 - 1) < 5 / sqrt(n) && fabs(deviation * 8 - 1) < 5 * sqrt(2 / n));
   free(list);
 }
 
-/* A cache that comes from elsewhere: the tokens are those of one machine, the prompts cost the decoding one nothing. */
+/* A cache that comes from elsewhere: the tokens are those of one machine, the prompts cost the
+ * decoding one nothing. */
 static void prefill_and_decoding_apart(void **state) {
   (void)state;
   rf_generate_settings s = settings_of(TINY, 4, 96);
@@ -159,14 +179,17 @@ static void prefill_and_decoding_apart(void **state) {
   assert_int_equal(apart.counts.tokens, together.counts.tokens);
   assert_int_equal(instant.counts.tokens, together.counts.tokens);
   double transfer = 64 * 2 * 2 * 48 * 4 / 1e6; /* tokens, layers, keys and values, width, bytes */
-  assert_true(fabs(apart.transfer_seconds - transfer) < 1e-12 && fabs(instant.transfer_bytes - transfer * 1e6) < 1e-6);
+  assert_true(fabs(apart.transfer_seconds - transfer) < 1e-12 &&
+              fabs(instant.transfer_bytes - transfer * 1e6) < 1e-6);
   assert_true(apart.saturated && !instant.saturated); /* 50 requests a second, and the link carries 20 */
   assert_true(apart.seconds > 40 * transfer);
-  assert_true(instant.tpot[RF_P99] <= together.tpot[RF_P99] * (1 + 1e-9)); /* no prompt stands in a decoding walk's way */
+  /* no prompt stands in a decoding walk's way */
+  assert_true(instant.tpot[RF_P99] <= together.tpot[RF_P99] * (1 + 1e-9));
   assert_int_equal(rf_simulate_apart(&s, &s, 0, list, 40, &apart, &error), RAFTER_INVALID);
 }
 
-/* One request: the walks of its prompt, its cache on the link, a step for each further token. Of windowed layers the cache is what the window reaches. */
+/* One request: the walks of its prompt, its cache on the link, a step for each further token. Of
+ * windowed layers the cache is what the window reaches. */
 static void a_cache_takes_its_time_on_the_link(void **state) {
   (void)state;
   for (int windowed = 0; windowed < 2; windowed++) {
@@ -178,17 +201,21 @@ static void a_cache_takes_its_time_on_the_link(void **state) {
     assert_int_equal(rf_generate_plans(&s, &prefill, &decode, &error), RAFTER_OK);
     double first = 0, rest = 0, bytes = windowed ? (5 * 24 + 40) * 2 * 2 * 16 * 4.0 : 40 * 2 * 2 * 48 * 4.0;
     for (int64_t at = 0; at < 40; at += 16)
-      first += rf_plan_walk_seconds(prefill, &(rf_extent){at + 16 > 40 ? 40 - at : 16, at + 16 > 40 ? 40 : at + 16}, 1);
+      first += rf_plan_walk_seconds(
+          prefill, &(rf_extent){at + 16 > 40 ? 40 - at : 16, at + 16 > 40 ? 40 : at + 16}, 1);
     for (int64_t t = 41; t < 44; t++) rest += rf_plan_walk_seconds(decode, &(rf_extent){1, t}, 1);
     first += bytes / 1e5;
     assert_int_equal(rf_simulate_apart(&s, &s, 1e5, &one, 1, &served, &error), RAFTER_OK);
-    assert_true(fabs(served.transfer_bytes - bytes) < 1e-6 && fabs(served.transfer_seconds - bytes / 1e5) < 1e-12);
+    assert_true(fabs(served.transfer_bytes - bytes) < 1e-6 &&
+                fabs(served.transfer_seconds - bytes / 1e5) < 1e-12);
     assert_true(fabs(served.ttft[RF_P50] - first) < 1e-9 && fabs(served.tpot[RF_P50] - rest / 3) < 1e-9);
-    assert_true(fabs(served.latency[RF_P99] - first - rest) < 1e-9 && fabs(served.seconds - first - rest) < 1e-9 && served.counts.tokens == 4);
+    assert_true(fabs(served.latency[RF_P99] - first - rest) < 1e-9 &&
+                fabs(served.seconds - first - rest) < 1e-9 && served.counts.tokens == 4);
     one.answer = 1; /* done when its first token has come */
     assert_int_equal(rf_simulate_apart(&s, &s, 1e5, &one, 1, &served, &error), RAFTER_OK);
     assert_true(fabs(served.latency[RF_P50] - first) < 1e-9 && served.counts.tokens == 1);
-    rf_plan_free(prefill); rf_plan_free(decode);
+    rf_plan_free(prefill);
+    rf_plan_free(decode);
   }
 }
 
@@ -208,14 +235,18 @@ static void traces_are_read_and_bad_ones_refused(void **state) {
   const char path[] = "/tmp/rafter-test-arrivals.jsonl";
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     assert_int_equal(rf_file_write(path, bad[i].text, strlen(bad[i].text), &error), RAFTER_OK);
-    assert_int_not_equal(rf_arrivals_read(path, (rf_arrival){.prompt = 5, .answer = 6, .samples = 1}, &list, &count, &error), RAFTER_OK);
+    assert_int_not_equal(
+        rf_arrivals_read(path, (rf_arrival){.prompt = 5, .answer = 6, .samples = 1}, &list, &count, &error),
+        RAFTER_OK);
     if (!strstr(error.message, bad[i].fault)) fail_msg("%s", error.message);
   }
   static const char good[] = "{\"at\": 2.5}\n\n{\"at\": 1, \"prompt\": 9, \"answer\": 3, \"shared\": 20}\n";
   assert_int_equal(rf_file_write(path, good, strlen(good), &error), RAFTER_OK);
-  assert_int_equal(rf_arrivals_read(path, (rf_arrival){.prompt = 5, .answer = 6, .samples = 1}, &list, &count, &error), RAFTER_OK);
-  assert_true(count == 2 && list[0].at == 1 && list[0].prompt == 9 && list[0].shared == 9 && list[0].answer == 3 && list[1].at == 2.5 &&
-              list[1].prompt == 5);
+  assert_int_equal(
+      rf_arrivals_read(path, (rf_arrival){.prompt = 5, .answer = 6, .samples = 1}, &list, &count, &error),
+      RAFTER_OK);
+  assert_true(count == 2 && list[0].at == 1 && list[0].prompt == 9 && list[0].shared == 9 &&
+              list[0].answer == 3 && list[1].at == 2.5 && list[1].prompt == 5);
   free(list);
   remove(path);
 }

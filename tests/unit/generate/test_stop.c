@@ -1,4 +1,5 @@
-/* Stop strings: the text that leaves a stream cut anywhere is that of a plain search over the whole, and nothing is held longer than needed. */
+/* Stop strings: the text that leaves a stream cut anywhere is that of a plain search over the
+ * whole, and nothing is held longer than needed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,15 +19,17 @@ static rf_stop open_or_fail(const char *const *strings, int64_t count, bool incl
   rf_stop stop;
   rf_error error;
   for (int64_t i = 0; i < count; i++) spans[i] = (rf_span){strings[i], strlen(strings[i])};
-  if (rf_stop_open(&(rf_stop_options){.strings = spans, .string_count = count, .include = include}, &stop, &error) != RAFTER_OK)
+  if (rf_stop_open(&(rf_stop_options){.strings = spans, .string_count = count, .include = include}, &stop,
+                   &error) != RAFTER_OK)
     fail_msg("%s", error.message);
   return stop;
 }
 
-/* ---- the plain search --------------------------------------------------------------------------------------------------- */
+/* ---- the plain search ------------------------------------------------------------------------ */
 
 /* Bytes of the text that are the answer's; *found: the string that ended it, or -1. */
-static size_t naive_end(const char *text, size_t n, const char *const *strings, int64_t count, bool include, int64_t *found) {
+static size_t naive_end(const char *text, size_t n, const char *const *strings, int64_t count, bool include,
+                        int64_t *found) {
   *found = -1;
   for (size_t end = 1; end <= n; end++)
     for (int64_t i = 0; i < count; i++) {
@@ -48,7 +51,10 @@ static size_t naive_held(const char *text, size_t n, const char *const *strings,
 }
 
 static size_t append(char *out, size_t n, const rf_stop_text *text) {
-  for (int i = 0; i < 2; i++) { memcpy(out + n, text->released[i].at, text->released[i].bytes); n += text->released[i].bytes; }
+  for (int i = 0; i < 2; i++) {
+    memcpy(out + n, text->released[i].at, text->released[i].bytes);
+    n += text->released[i].bytes;
+  }
   return n;
 }
 
@@ -58,7 +64,7 @@ static uint32_t random_word(uint64_t seed, uint64_t i) {
   return words[0];
 }
 
-/* ---- the tests ---------------------------------------------------------------------------------------------------------- */
+/* ---- the tests ------------------------------------------------------------------------------- */
 
 static void these_streams_leave_these_texts(void **state) {
   (void)state;
@@ -78,7 +84,11 @@ static void these_streams_leave_these_texts(void **state) {
       {{"ab", "b"}, {"xab"}, "x", "xab", 1},                   /* */
       {{"abcdef", "cd"}, {"ab", "cde", "f"}, "ab", "abcd", 2}, /* inside of another */
       {{"\n\n", "\nUser:"}, {"yes\n", "User", ":no"}, "yes", "yes\nUser:", 2},
-      {{"\xe2\x82\xac"}, {"5 \xe2", "\x82", "\xac."}, "5 ", "5 \xe2\x82\xac", 1}, /* a character in three tokens */
+      {{"\xe2\x82\xac"},
+       {"5 \xe2", "\x82", "\xac."},
+       "5 ",
+       "5 \xe2\x82\xac",
+       1}, /* a character in three tokens */
       {{"\xe2\x82\xac"}, {"5 \xe2", "\x82", "\xad."}, "5 \xe2\x82\xad.", "5 \xe2\x82\xad.", 0},
       {{"x"}, {"", "x", "", "x"}, "", "x", 1},
       {{NULL}, {"no ", "strings"}, "no strings", "no strings", 0},
@@ -130,8 +140,10 @@ static void random_cuts_agree_with_a_search_of_the_whole(void **state) {
     bool include = random_word(seed, at++) % 2;
     for (int64_t i = 0; i < count; i++) {
       size_t bytes = 1 + random_word(seed, at++) % (uint32_t)longest;
-      for (size_t k = 0; k < bytes; k++) strings[i][k] = (char)('a' + random_word(seed, at++) % (uint32_t)(letters + (c % 2)));
-      strings[i][bytes] = 0; list[i] = strings[i];
+      for (size_t k = 0; k < bytes; k++)
+        strings[i][k] = (char)('a' + random_word(seed, at++) % (uint32_t)(letters + (c % 2)));
+      strings[i][bytes] = 0;
+      list[i] = strings[i];
     }
     for (size_t k = 0; k < n; k++) text[k] = (char)('a' + random_word(seed, at++) % (uint32_t)letters);
     size_t want = naive_end(text, n, list, count, include, &found), got = 0;
@@ -146,32 +158,39 @@ static void random_cuts_agree_with_a_search_of_the_whole(void **state) {
       size_t piece = random_word(seed, at++) % (cut + 1);
       if (piece > n - fed) piece = n - fed;
       bool done = rf_stop_next(&s, text + fed, piece, &released);
-      fed += piece; got = append(out, got, &released);
+      fed += piece;
+      got = append(out, got, &released);
       assert_true(got <= want);
       if (done) continue; /* what follows is dropped */
       size_t held = naive_held(text, fed, list, count);
-      if (got != fed - held) fail_msg("case %d: %zu of %zu bytes released (expected %zu)", (int)c, got, fed, fed - held);
+      if (got != fed - held)
+        fail_msg("case %d: %zu of %zu bytes released (expected %zu)", (int)c, got, fed, fed - held);
       late += held > 0;
     }
     rf_stop_end(&s, &released);
     got = append(out, got, &released);
     if (s.found - 1 != found || got != want || memcmp(out, text, want))
-      fail_msg("case %d: string %d after %zu bytes (expected %d after %zu)", (int)c, s.found - 1, got, (int)found, want);
+      fail_msg("case %d: string %d after %zu bytes (expected %d after %zu)", (int)c, s.found - 1, got,
+               (int)found, want);
     stopped += found >= 0;
     rf_stop_close(&stop);
   }
-  print_message("%d of %d stopped, %d times text was held back; a matcher without borders is caught in %d\n", stopped, CASES, late, forgetful);
+  print_message("%d of %d stopped, %d times text was held back; a matcher without borders is caught in %d\n",
+                stopped, CASES, late, forgetful);
   assert_true(stopped > CASES / 10 && stopped < CASES && forgetful > 20 && late > CASES);
 }
 
-/* 64 strings of 256 bytes that nearly match all the time; a search that starts anew at every byte would take minutes. */
+/* 64 strings of 256 bytes that nearly match all the time; a search that starts anew at every
+ * byte would take minutes. */
 static void hostile_strings_take_linear_time(void **state) {
   (void)state;
   static char strings[RF_STOP_STRINGS][RF_STOP_BYTES + 1], text[MOST], out[MOST];
   const char *list[RF_STOP_STRINGS];
   for (int i = 0; i < RF_STOP_STRINGS; i++) {
     memset(strings[i], 'a', RF_STOP_BYTES);
-    strings[i][RF_STOP_BYTES - 1 - i % 8] = (char)('b' + i % 5); strings[i][RF_STOP_BYTES] = 0; list[i] = strings[i];
+    strings[i][RF_STOP_BYTES - 1 - i % 8] = (char)('b' + i % 5);
+    strings[i][RF_STOP_BYTES] = 0;
+    list[i] = strings[i];
   }
   for (size_t i = 0; i < MOST; i++) text[i] = i % 251 == 250 ? 'z' : 'a';
   rf_stop stop = open_or_fail(list, RF_STOP_STRINGS, false);
@@ -201,7 +220,8 @@ static void states_are_apart_and_start_anew(void **state) {
   rf_stop stop = open_or_fail(list, 1, false);
   rf_stop_state a, b;
   rf_stop_text text;
-  rf_stop_start(&stop, &a); rf_stop_start(&stop, &b);
+  rf_stop_start(&stop, &a);
+  rf_stop_start(&stop, &b);
   assert_false(rf_stop_next(&a, "st", 2, &text));
   assert_false(rf_stop_next(&b, "op", 2, &text));
   assert_int_equal(text.released[0].bytes + text.released[1].bytes, 2);
@@ -221,7 +241,8 @@ static void ids_and_refusals(void **state) {
   rf_error error;
   for (int i = 0; i <= RF_STOP_STRINGS; i++) many[i] = (rf_span){"x", 1};
   assert_int_equal(rf_stop_open(&(rf_stop_options){.ids = ids, .id_count = 3}, &stop, &error), RAFTER_OK);
-  assert_true(rf_stop_has_id(&stop, 2) && rf_stop_has_id(&stop, 100) && !rf_stop_has_id(&stop, 0) && !rf_stop_has_id(&stop, -1));
+  assert_true(rf_stop_has_id(&stop, 2) && rf_stop_has_id(&stop, 100) && !rf_stop_has_id(&stop, 0) &&
+              !rf_stop_has_id(&stop, -1));
   rf_stop_close(&stop);
   const rf_stop_options refused[] = {
       {.strings = many, .string_count = RF_STOP_STRINGS + 1},
@@ -235,7 +256,9 @@ static void ids_and_refusals(void **state) {
     assert_int_equal(rf_stop_open(&refused[i], &stop, &error), RAFTER_INVALID);
     rf_stop_close(&stop);
   }
-  assert_int_equal(rf_stop_open(&(rf_stop_options){.strings = many, .string_count = RF_STOP_STRINGS}, &stop, &error), RAFTER_OK);
+  assert_int_equal(
+      rf_stop_open(&(rf_stop_options){.strings = many, .string_count = RF_STOP_STRINGS}, &stop, &error),
+      RAFTER_OK);
   rf_stop_close(&stop);
 }
 
@@ -246,7 +269,8 @@ static void any_bytes_may_stop(void **state) {
   rf_stop stop;
   rf_stop_state s;
   rf_stop_text text;
-  assert_int_equal(rf_stop_open(&(rf_stop_options){.strings = &span, .string_count = 1}, &stop, NULL), RAFTER_OK);
+  assert_int_equal(rf_stop_open(&(rf_stop_options){.strings = &span, .string_count = 1}, &stop, NULL),
+                   RAFTER_OK);
   rf_stop_start(&stop, &s);
   assert_false(rf_stop_next(&s, "a\0\0", 3, &text));
   assert_int_equal(text.released[0].bytes + text.released[1].bytes, 2);

@@ -19,7 +19,8 @@
 
 #define TINY_GEMMA "gemma3:layers=2,width=64,heads=4,kv_heads=2,head_dim=16,ff=192,vocab=512,seq=64"
 #define TINY_DEEPSEEK \
-  "deepseek:layers=3,width=24,heads=2,head_dim=12,rope_dim=4,value_dim=10,kv_rank=14,q_rank=9,ff=40,expert_ff=16,experts=4,vocab=40,seq=16"
+  "deepseek:layers=3,width=24,heads=2,head_dim=12,rope_dim=4,value_dim=10,kv_rank=14,q_rank=9,ff=40,expert_" \
+  "ff=16,experts=4,vocab=40,seq=16"
 #define TINY_MIXTRAL "mixtral:layers=2,width=64,heads=4,kv_heads=2,ff=96,vocab=512,seq=64"
 #define TINY_NEOX "pythia-70m:layers=2,width=64,heads=4,ff=256,vocab=512,seq=64"
 
@@ -53,10 +54,17 @@ static inline rf_build_options fixture_train(rf_dtype dtype, int accumulate, flo
 }
 
 static inline rf_build_options fixture_generate(rf_dtype dtype, int64_t slots, int64_t rows) {
-  return (rf_build_options){.job = RF_JOB_GENERATE, .dtype = dtype, .microbatch = slots, .seq = 48, .rows = rows, .accumulate = 1, .dropout = -1};
+  return (rf_build_options){.job = RF_JOB_GENERATE,
+                            .dtype = dtype,
+                            .microbatch = slots,
+                            .seq = 48,
+                            .rows = rows,
+                            .accumulate = 1,
+                            .dropout = -1};
 }
 
-static inline rf_graph *fixture_graph(const rf_model *model, const rf_build_options *options, const char *after) {
+static inline rf_graph *fixture_graph(const rf_model *model, const rf_build_options *options,
+                                      const char *after) {
   rf_graph *graph = NULL;
   rf_error error = {0};
   if (rf_graph_build(model, options, after, &graph, &error) != RAFTER_OK) fail_msg("%s", error.message);

@@ -1,4 +1,5 @@
-/* What the builder, autodiff and the optimizer make of a model: classes and bytes, what is kept, where gradients are written and used. */
+/* What the builder, autodiff and the optimizer make of a model: classes and bytes, what is kept,
+ * where gradients are written and used. */
 #include "unit/graph/fixture.h"
 
 static int64_t class_bytes(const rf_graph *graph, rf_class class) {
@@ -24,7 +25,8 @@ static void test_bytes_per_parameter(void **state) {
       assert_int_equal(class_bytes(graph, RF_CLASS_MOMENT), 8 * count);
       for (int t = 0; t < graph->tensor_count; t++) {
         const rf_tensor *tensor = &graph->tensor[t];
-        bool keeps = tensor->class == RF_CLASS_WEIGHT || tensor->class == RF_CLASS_MASTER || tensor->class == RF_CLASS_MOMENT;
+        bool keeps = tensor->class == RF_CLASS_WEIGHT || tensor->class == RF_CLASS_MASTER ||
+                     tensor->class == RF_CLASS_MOMENT;
         assert_int_equal(tensor->persistent, keeps);
         assert_int_equal(tensor->param >= 0, keeps || tensor->class == RF_CLASS_GRADIENT);
       }
@@ -33,7 +35,8 @@ static void test_bytes_per_parameter(void **state) {
     }
 }
 
-/* Elements made by forward and read by backward, per token, inside block `layer`; what only holds one number per row or head is left out. */
+/* Elements made by forward and read by backward, per token, inside block `layer`; what only
+ * holds one number per row or head is left out. */
 static int64_t kept_elements(const rf_graph *graph, int layer) {
   char prefix[64], before[64];
   snprintf(prefix, sizeof prefix, "step/micro/block.%d/", layer);
@@ -41,12 +44,15 @@ static int64_t kept_elements(const rf_graph *graph, int layer) {
   int64_t kept = 0;
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
-    if (tensor->class != RF_CLASS_ACTIVATION || tensor->rank != 2 || tensor->shape[0] != graph->rows || tensor->shape[1] <= 2) continue;
+    if (tensor->class != RF_CLASS_ACTIVATION || tensor->rank != 2 || tensor->shape[0] != graph->rows ||
+        tensor->shape[1] <= 2)
+      continue;
     bool made = false, read = false;
     for (int o = 0; o < graph->op_count; o++) {
       const rf_op *op = &graph->op[o];
       for (int i = 0; i < op->output_count; i++)
-        made = made || (op->output[i] == t && !op->backward && strncmp(op->name, prefix, strlen(prefix)) == 0);
+        made =
+            made || (op->output[i] == t && !op->backward && strncmp(op->name, prefix, strlen(prefix)) == 0);
       for (int i = 0; i < op->input_count; i++) read = read || (op->input[i] == t && op->backward);
     }
     if (made && read) kept += tensor->shape[1];
@@ -56,7 +62,8 @@ static int64_t kept_elements(const rf_graph *graph, int layer) {
 
 static void test_kept_elements(void **state) {
   (void)state;
-  static const char *const models[] = {TINY_GPT, "gpt:layers=3,width=48,heads=4,ff=200,vocab=300,seq=64", "uva"};
+  static const char *const models[] = {TINY_GPT, "gpt:layers=3,width=48,heads=4,ff=200,vocab=300,seq=64",
+                                       "uva"};
   for (int m = 0; m < 3; m++)
     for (int dropout = 0; dropout < 2; dropout++) {
       rf_model model = fixture_model(models[m]);
@@ -77,7 +84,8 @@ static void test_flops(void **state) {
       rf_model model = fixture_model(models[m]);
       rf_build_options options = fixture_train(RF_F32, 1, 0.1f, 1);
       rf_graph *graph = fixture_graph(&model, &options, fused ? NULL : "optimize");
-      double flops = 0, full = 0, n = (double)graph->rows, seq = (double)options.seq, width = (double)(model.heads * model.head_dim);
+      double flops = 0, full = 0, n = (double)graph->rows, seq = (double)options.seq,
+             width = (double)(model.heads * model.head_dim);
       for (int o = 0; o < graph->op_count; o++) {
         rf_work work = graph->op[o].def->work(graph, &graph->op[o]);
         flops += work.flops;
@@ -90,7 +98,8 @@ static void test_flops(void **state) {
     }
 }
 
-/* Each parameter's gradient: first writer writes (or starts the sum over microbatches), later ones add, nobody reads before the last. */
+/* Each parameter's gradient: first writer writes (or starts the sum over microbatches), later
+ * ones add, nobody reads before the last. */
 static void test_gradient_order(void **state) {
   (void)state;
   for (int accumulate = 1; accumulate <= 4; accumulate += 3) {
@@ -109,7 +118,10 @@ static void test_gradient_order(void **state) {
         const rf_op *op = &graph->op[uses.writer[uses.writer_at[t] + w]];
         assert_true(op->backward && op->section == RF_SECTION_MICRO);
         for (int i = 0; i < op->output_count; i++)
-          if (op->output[i] == t) assert_int_equal(op->attr.accumulate[i], w ? RF_ACCUMULATE_ADD : accumulate > 1 ? RF_ACCUMULATE_MICRO : RF_WRITE);
+          if (op->output[i] == t)
+            assert_int_equal(op->attr.accumulate[i], w                ? RF_ACCUMULATE_ADD
+                                                     : accumulate > 1 ? RF_ACCUMULATE_MICRO
+                                                                      : RF_WRITE);
       }
       int readers = uses.reader_at[t + 1] - uses.reader_at[t];
       assert_int_equal(readers, 2); /* its norm, its update */
@@ -125,7 +137,8 @@ static void test_gradient_order(void **state) {
   }
 }
 
-/* Without clipping and accumulation an update stands right behind the last use of its gradient and of the old weight. */
+/* Without clipping and accumulation an update stands right behind the last use of its gradient
+ * and of the old weight. */
 static void test_early_updates(void **state) {
   (void)state;
   static const char *const models[] = {TINY_GPT, "uva", "gpt2", TINY_LLAMA};
@@ -148,18 +161,21 @@ static void test_early_updates(void **state) {
           if (!early) continue;
           int weight = op->output[3] >= 0 ? op->output[3] : op->input[1], before = -1;
           for (int k = 0; k < graph->op_count; k++) {
-            bool state_op = strcmp(graph->op[k].def->name, "adamw") == 0 || strcmp(graph->op[k].def->name, "norm_sq") == 0;
+            bool state_op = strcmp(graph->op[k].def->name, "adamw") == 0 ||
+                            strcmp(graph->op[k].def->name, "norm_sq") == 0;
             if (state_op) continue;
             for (int i = 0; i < graph->op[k].input_count; i++)
               if (graph->op[k].input[i] == weight) before = k > before ? k : before;
             for (int i = 0; i < graph->op[k].output_count; i++)
               if (graph->op[k].output[i] == op->input[0]) before = k > before ? k : before;
           }
-          /* nothing but norms and updates between (and the loss sums, where the head's backward moved up into the loss) */
+          /* nothing but norms and updates between (and the loss sums, where the head's backward
+           * moved up into the loss) */
           assert_true(before >= 0 && before < o);
           for (int k = before + 1; k < o; k++) {
             const char *between = graph->op[k].def->name;
-            assert_true(strcmp(between, "adamw") == 0 || strcmp(between, "norm_sq") == 0 || strcmp(between, "loss_sum") == 0);
+            assert_true(strcmp(between, "adamw") == 0 || strcmp(between, "norm_sq") == 0 ||
+                        strcmp(between, "loss_sum") == 0);
           }
         }
         assert_int_equal(updates, graph->params.count);
@@ -187,7 +203,8 @@ static void test_block_order_and_names(void **state) {
   for (int mlp_first = 0; mlp_first < 2; mlp_first++) {
     model.mlp_first = mlp_first;
     rf_graph *graph = fixture_graph(&model, &options, NULL);
-    int mlp = fixture_op(graph, "step/micro/block.1/mlp/down/fwd"), attn = fixture_op(graph, "step/micro/block.1/attn/out/fwd");
+    int mlp = fixture_op(graph, "step/micro/block.1/mlp/down/fwd"),
+        attn = fixture_op(graph, "step/micro/block.1/attn/out/fwd");
     int bwd = fixture_op(graph, "step/micro/block.1/mlp/down/bwd");
     assert_true(mlp >= 0 && attn >= 0 && bwd > mlp && (mlp < attn) == mlp_first);
     assert_true(graph->op[mlp].attr.site == rf_name_key("block.1/mlp/dropout"));
@@ -197,7 +214,8 @@ static void test_block_order_and_names(void **state) {
     const rf_op *drop = &graph->op[fixture_op(graph, "step/micro/block.1/mlp/residual/bwd")];
     assert_string_equal(drop->def->name, "dropout");
     assert_true(drop->attr.site == graph->op[mlp].attr.site);
-    assert_true(rf_graph_find(graph, "block.1/mlp/down/weight") >= 0 && rf_graph_find(graph, "block.1/mlp/down/weight/grad") >= 0);
+    assert_true(rf_graph_find(graph, "block.1/mlp/down/weight") >= 0 &&
+                rf_graph_find(graph, "block.1/mlp/down/weight/grad") >= 0);
     assert_int_equal(rf_graph_find(graph, "nothing"), RF_NONE);
     rf_graph_free(graph);
   }
@@ -234,14 +252,20 @@ static void test_generate(void **state) {
     rf_build_options options = fixture_generate(RF_BF16, 3, 16);
     rf_graph *graph = fixture_graph(&model, &options, NULL);
     fixture_verify(graph);
-    assert_int_equal(class_bytes(graph, RF_CLASS_KV), model.layers * 3 * 2 * 256 * model.kv_heads * model.head_dim * 2); /* 48 positions: a page */
-    int64_t padding = (model.vocab + 15) / 16 * 16 - model.vocab; /* rows of the token table, whose panels are sixteens of lanes */
+    /* 48 positions: a page */
+    assert_int_equal(class_bytes(graph, RF_CLASS_KV),
+                     model.layers * 3 * 2 * 256 * model.kv_heads * model.head_dim * 2);
+    /* rows of the token table, whose panels are sixteens of lanes */
+    int64_t padding = (model.vocab + 15) / 16 * 16 - model.vocab;
     assert_int_equal(class_bytes(graph, RF_CLASS_WEIGHT), 2 * (graph->params.total + padding * model.width));
-    assert_int_equal(class_bytes(graph, RF_CLASS_GRADIENT) + class_bytes(graph, RF_CLASS_MOMENT) + class_bytes(graph, RF_CLASS_MASTER), 0);
+    assert_int_equal(class_bytes(graph, RF_CLASS_GRADIENT) + class_bytes(graph, RF_CLASS_MOMENT) +
+                         class_bytes(graph, RF_CLASS_MASTER),
+                     0);
     static const char *const io[] = {"tokens", "positions", "slots", "rows", "logits", "pages/global"};
     for (int i = 0; i < 6; i++) assert_true(rf_graph_find(graph, io[i]) >= 0);
     const rf_tensor *logits = &graph->tensor[rf_graph_find(graph, "logits")];
-    assert_true(logits->output && logits->shape[0] == 3 && logits->shape[1] == model.vocab && logits->dtype == RF_F32);
+    assert_true(logits->output && logits->shape[0] == 3 && logits->shape[1] == model.vocab &&
+                logits->dtype == RF_F32);
     for (int o = 0; o < graph->op_count; o++) {
       assert_false(graph->op[o].backward);
       /* u is read by nobody: it is not made */
@@ -260,7 +284,8 @@ static void test_validation_graph(void **state) {
   rf_graph *graph = fixture_graph(&model, &options, NULL);
   fixture_verify(graph);
   assert_int_equal(class_bytes(graph, RF_CLASS_GRADIENT) + class_bytes(graph, RF_CLASS_MOMENT), 0);
-  for (int o = 0; o < graph->op_count; o++) assert_true(!graph->op[o].backward && graph->op[o].attr.dropout == 0);
+  for (int o = 0; o < graph->op_count; o++)
+    assert_true(!graph->op[o].backward && graph->op[o].attr.dropout == 0);
   const rf_op *sum = &graph->op[graph->op_count - 1];
   assert_string_equal(sum->def->name, "loss_sum");
   assert_int_equal(sum->attr.accumulate[0], RF_ACCUMULATE_MICRO);
@@ -280,7 +305,8 @@ static void test_large_models(void **state) {
   rf_graph_free(graph);
 }
 
-static void refused(const rf_model *model, const rf_build_options *options, const char *after, const char *says) {
+static void refused(const rf_model *model, const rf_build_options *options, const char *after,
+                    const char *says) {
   rf_graph *graph = NULL;
   rf_error error = {0};
   assert_int_equal(rf_graph_build(model, options, after, &graph, &error), RAFTER_INVALID);
@@ -293,16 +319,32 @@ static void test_refusals(void **state) {
   rf_model model = fixture_model(TINY_GPT);
   rf_build_options good = fixture_train(RF_F32, 1, 0, 0), bad = good;
   refused(&model, &good, "scatter", "no such pass");
-  bad.seq = 65; refused(&model, &bad, NULL, "sequence too long"); bad = good;
-  bad.dtype = RF_I8; refused(&model, &bad, NULL, "dtype not supported"); bad = good;
-  bad.microbatch = 0; refused(&model, &bad, NULL, "empty microbatch"); bad = good;
-  bad.accumulate = 0; refused(&model, &bad, NULL, "no microbatch"); bad = good;
-  bad.dropout = 1; refused(&model, &bad, NULL, "dropout out of range"); bad = good;
-  bad.microbatch = INT64_MAX / 64; refused(&model, &bad, NULL, "microbatch too large");
-  model = fixture_model("mixtral:layers=1,width=64,heads=2,ff=64,vocab=64"); model.router_aux = 0.02f; model.router_logits = true;
+  bad.seq = 65;
+  refused(&model, &bad, NULL, "sequence too long");
+  bad = good;
+  bad.dtype = RF_I8;
+  refused(&model, &bad, NULL, "dtype not supported");
+  bad = good;
+  bad.microbatch = 0;
+  refused(&model, &bad, NULL, "empty microbatch");
+  bad = good;
+  bad.accumulate = 0;
+  refused(&model, &bad, NULL, "no microbatch");
+  bad = good;
+  bad.dropout = 1;
+  refused(&model, &bad, NULL, "dropout out of range");
+  bad = good;
+  bad.microbatch = INT64_MAX / 64;
+  refused(&model, &bad, NULL, "microbatch too large");
+  model = fixture_model("mixtral:layers=1,width=64,heads=2,ff=64,vocab=64");
+  model.router_aux = 0.02f;
+  model.router_logits = true;
   refused(&model, &good, NULL, "router_aux_loss_coef");
   model.router_logits = false; /* a share of nothing */
-  bad = good; bad.microbatch = 1 << 20; bad.seq = 1 << 10; refused(&model, &bad, NULL, "too large for the experts");
+  bad = good;
+  bad.microbatch = 1 << 20;
+  bad.seq = 1 << 10;
+  refused(&model, &bad, NULL, "too large for the experts");
 }
 
 static void test_copy_stands_alone(void **state) {
@@ -321,10 +363,18 @@ static void test_copy_stands_alone(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_bytes_per_parameter),   cmocka_unit_test(test_kept_elements),      cmocka_unit_test(test_flops),
-      cmocka_unit_test(test_gradient_order),        cmocka_unit_test(test_early_updates),      cmocka_unit_test(test_adam_does_not_decay),
-      cmocka_unit_test(test_block_order_and_names), cmocka_unit_test(test_inputs_and_outputs), cmocka_unit_test(test_generate),
-      cmocka_unit_test(test_validation_graph),      cmocka_unit_test(test_large_models),       cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_bytes_per_parameter),
+      cmocka_unit_test(test_kept_elements),
+      cmocka_unit_test(test_flops),
+      cmocka_unit_test(test_gradient_order),
+      cmocka_unit_test(test_early_updates),
+      cmocka_unit_test(test_adam_does_not_decay),
+      cmocka_unit_test(test_block_order_and_names),
+      cmocka_unit_test(test_inputs_and_outputs),
+      cmocka_unit_test(test_generate),
+      cmocka_unit_test(test_validation_graph),
+      cmocka_unit_test(test_large_models),
+      cmocka_unit_test(test_refusals),
       cmocka_unit_test(test_copy_stands_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

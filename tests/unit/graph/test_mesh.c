@@ -21,9 +21,16 @@ static void test_option(void **state) {
   assert_int_equal(rf_mesh_copies(&mesh), 32);
   assert_int_equal(rf_mesh_parse("", 1, &mesh, &error), RAFTER_OK);
   assert_string_equal(rf_mesh_text(&mesh, text), "one chip");
-  refused_text("rows=2", "unknown axis"); refused_text("data", "unknown axis"); refused_text("data=0", "bad number"); refused_text("data=-1", "bad number");
-  refused_text("data=2x", "bad number"); refused_text("data=", "bad number"); refused_text("data=99999999", "bad number");
-  refused_text("data=2,data=2", "twice"); refused_text("data=2@d2d,fsdp=2@d2d", "two axes"); refused_text("data=8192,fsdp=8192", "too many chips");
+  refused_text("rows=2", "unknown axis");
+  refused_text("data", "unknown axis");
+  refused_text("data=0", "bad number");
+  refused_text("data=-1", "bad number");
+  refused_text("data=2x", "bad number");
+  refused_text("data=", "bad number");
+  refused_text("data=99999999", "bad number");
+  refused_text("data=2,data=2", "twice");
+  refused_text("data=2@d2d,fsdp=2@d2d", "two axes");
+  refused_text("data=8192,fsdp=8192", "too many chips");
 }
 
 /* Every chip has a place of its own, and its rank in all axes is its number. */
@@ -39,7 +46,8 @@ static void test_places(void **state) {
   }
 }
 
-static void refused_mesh(const char *spec, rf_build_options options, const char *text, const char *what, const char *hint) {
+static void refused_mesh(const char *spec, rf_build_options options, const char *text, const char *what,
+                         const char *hint) {
   rf_model model = fixture_model(spec);
   rf_error error = {0};
   if (rf_mesh_parse(text, 3, &options.mesh, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -54,7 +62,8 @@ static void test_what_does_not_divide(void **state) {
   train.microbatch = 6;
   refused_mesh(TINY_LLAMA, train, "tensor=3", "the heads", "1, 2 or 4");
   refused_mesh(TINY_LLAMA, train, "sequence=4", "the key and value heads", "1 or 2");
-  refused_mesh("llama:layers=2,width=64,heads=4,ff=90,vocab=512,seq=64", train, "tensor=4", "the width of the MLP", "1, 2, 3, 5, 6, 9, 10");
+  refused_mesh("llama:layers=2,width=64,heads=4,ff=90,vocab=512,seq=64", train, "tensor=4",
+               "the width of the MLP", "1, 2, 3, 5, 6, 9, 10");
   refused_mesh(TINY_LLAMA, train, "data=4", "expected a multiple, got 6 sequences", "multiple of 4");
   refused_mesh(TINY_LLAMA, train, "data=2,fsdp=2", "fsdp = 4", "multiple of 4");
   refused_mesh(TINY_LLAMA, generate, "data=3", "got 4 sequences", "multiple of 3");

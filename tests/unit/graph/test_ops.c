@@ -23,7 +23,8 @@ static void test_every_row_is_whole(void **state) {
     if (!def->shape || !def->work) fail_msg("%s lacks a shape or a work rule", def->name);
     if (!(def->tolerance.f32 > 0) || !(def->tolerance.bf16 > 0)) fail_msg("%s has no tolerance", def->name);
     int inputs = slots(def->inputs, RF_MAX_INPUTS), outputs = slots(def->outputs, RF_MAX_OUTPUTS);
-    assert_true((inputs >= 1 && outputs >= 1) || (inputs + outputs == 1 && rf_op_is_exchange(def))); /* send, recv */
+    /* send, recv */
+    assert_true((inputs >= 1 && outputs >= 1) || (inputs + outputs == 1 && rf_op_is_exchange(def)));
     for (int i = 0; i < inputs; i++)
       if (!strchr(def->inputs[i], '(')) fail_msg("%s: input %d has no shape", def->name, i);
     for (int i = 0; i < outputs; i++)
@@ -33,15 +34,18 @@ static void test_every_row_is_whole(void **state) {
       assert_in_range(def->inplace[i].output, 0, outputs - 1);
       assert_in_range(def->inplace[i].input, 0, inputs - 1);
     }
-    for (int i = def->inplace_count; i < 4; i++) assert_true(def->inplace[i].output == 0 && def->inplace[i].input == 0);
+    for (int i = def->inplace_count; i < 4; i++)
+      assert_true(def->inplace[i].output == 0 && def->inplace[i].input == 0);
   }
   assert_null(rf_op_find("no_such_op"));
 }
 
-/* Every row occurs in a graph that a builder or a pass makes; there its in-place pairs have equal bytes and its work is not nothing. */
+/* Every row occurs in a graph that a builder or a pass makes; there its in-place pairs have
+ * equal bytes and its work is not nothing. */
 static void test_every_row_occurs_and_works(void **state) {
   (void)state;
-  static const char *const models[] = {TINY_GPT, TINY_LLAMA, TINY_GEMMA, TINY_NEOX, TINY_MIXTRAL, TINY_LLAMA, TINY_DEEPSEEK};
+  static const char *const models[] = {TINY_GPT,     TINY_LLAMA, TINY_GEMMA,   TINY_NEOX,
+                                       TINY_MIXTRAL, TINY_LLAMA, TINY_DEEPSEEK};
   static const char *const passes[] = {"optimize", "fuse"};
   int rows = row_count(), seen[128] = {0};
   assert_true(rows < 128);
@@ -49,8 +53,12 @@ static void test_every_row_occurs_and_works(void **state) {
     for (int kind = 0; kind < 6; kind++) {
       rf_model model = fixture_model(models[m]);
       if (m == 5) fixture_lora(&model, "rank=4,dropout=0.1");
-      rf_build_options options = kind < 3 || kind == 5 ? fixture_train(RF_BF16, 1, kind == 2 ? 0 : 0.1f, 1) : fixture_generate(RF_BF16, 3, 8);
-      if (kind == 4) { options.job = RF_JOB_SCORE; options.top = 3; }
+      rf_build_options options = kind < 3 || kind == 5 ? fixture_train(RF_BF16, 1, kind == 2 ? 0 : 0.1f, 1)
+                                                       : fixture_generate(RF_BF16, 3, 8);
+      if (kind == 4) {
+        options.job = RF_JOB_SCORE;
+        options.top = 3;
+      }
       if (kind == 3 && m == 0) options.mesh.of[RF_AXIS_CONTEXT] = 2;
       if (kind == 5 && model.kv_rank == 0) {
         options.mesh = (rf_mesh){.of = {[RF_AXIS_TENSOR] = 2}, .zero = 3};
@@ -64,13 +72,17 @@ static void test_every_row_occurs_and_works(void **state) {
       for (int o = 0; o < graph->op_count; o++) {
         const rf_op *op = &graph->op[o];
         rf_work work = op->def->work(graph, op);
-        bool senders = !strcmp(op->def->name, "recv") && op->attr.accumulate[0] == RF_WRITE; /* counted where it is sent */
-        if (!senders && (!(op->input_count ? work.bytes_read > 0 : true) || !(op->output_count ? work.bytes_written > 0 : true)))
+        /* counted where it is sent */
+        bool senders = !strcmp(op->def->name, "recv") && op->attr.accumulate[0] == RF_WRITE;
+        if (!senders && (!(op->input_count ? work.bytes_read > 0 : true) ||
+                         !(op->output_count ? work.bytes_written > 0 : true)))
           fail_msg("%s moves no bytes", op->name);
-        if (!(work.flops >= 0 && work.flops_full >= work.flops)) fail_msg("%s: %g FLOPs of %g", op->name, work.flops, work.flops_full);
+        if (!(work.flops >= 0 && work.flops_full >= work.flops))
+          fail_msg("%s: %g FLOPs of %g", op->name, work.flops, work.flops_full);
         for (int i = 0; i < op->def->inplace_count; i++) {
           int out = op->output[op->def->inplace[i].output], in = op->input[op->def->inplace[i].input];
-          if (out >= 0 && in >= 0) assert_int_equal(rf_tensor_bytes(&graph->tensor[out]), rf_tensor_bytes(&graph->tensor[in]));
+          if (out >= 0 && in >= 0)
+            assert_int_equal(rf_tensor_bytes(&graph->tensor[out]), rf_tensor_bytes(&graph->tensor[in]));
         }
         for (int r = 0; r < rows; r++) seen[r] |= RF_OPS[r] == op->def;
       }
@@ -89,7 +101,8 @@ static int make(rf_graph *graph, const char *name, rf_dtype dtype, int64_t a, in
   return rf_graph_tensor(graph, name, RF_CLASS_ACTIVATION, dtype, b ? 2 : 1, (int64_t[]){a, b});
 }
 
-/* Pairs counted one by one, for full and windowed attention, segments of whole and of odd length. */
+/* Pairs counted one by one, for full and windowed attention, segments of whole and of odd
+ * length. */
 static void test_attention_counts_what_the_mask_leaves(void **state) {
   (void)state;
   static const struct {
@@ -101,7 +114,8 @@ static void test_attention_counts_what_the_mask_leaves(void **state) {
     rf_graph *graph = bare(&model);
     graph->seq = cases[c].seq;
     rf_error error = {0};
-    int inputs[] = {make(graph, "qkv", RF_F32, cases[c].rows, (4 + 2 * 2) * 8), make(graph, "segments", RF_I32, cases[c].rows + 1, 0)};
+    int inputs[] = {make(graph, "qkv", RF_F32, cases[c].rows, (4 + 2 * 2) * 8),
+                    make(graph, "segments", RF_I32, cases[c].rows + 1, 0)};
     rf_attr attr = {.heads = 4, .kv_heads = 2, .head_dim = 8, .window = cases[c].window};
     int id = rf_graph_op(graph, "attention", "attention/fwd", RF_SECTION_MICRO, inputs, 2, 3, &attr, &error);
     assert_true(id >= 0);
@@ -124,7 +138,8 @@ static void test_matmul_work(void **state) {
   rf_model model;
   rf_graph *graph = bare(&model);
   rf_error error = {0};
-  int inputs[] = {make(graph, "x", RF_BF16, 6, 10), make(graph, "w", RF_BF16, 20, 10), make(graph, "b", RF_BF16, 20, 0)};
+  int inputs[] = {make(graph, "x", RF_BF16, 6, 10), make(graph, "w", RF_BF16, 20, 10),
+                  make(graph, "b", RF_BF16, 20, 0)};
   rf_attr attr = {.transpose = true};
   int id = rf_graph_op(graph, "matmul", "step/micro/part/fwd", RF_SECTION_MICRO, inputs, 3, 1, &attr, &error);
   assert_true(id >= 0);
@@ -135,18 +150,22 @@ static void test_matmul_work(void **state) {
 
   int dw_inputs[] = {inputs[0], graph->op[id].output[0]};
   rf_attr dw_attr = {.transpose = true, .accumulate = {RF_ACCUMULATE_ADD}};
-  id = rf_graph_op(graph, "matmul_dw", "step/micro/part/bwd/weight", RF_SECTION_MICRO, dw_inputs, 2, 1, &dw_attr, &error);
+  id = rf_graph_op(graph, "matmul_dw", "step/micro/part/bwd/weight", RF_SECTION_MICRO, dw_inputs, 2, 1,
+                   &dw_attr, &error);
   assert_true(id >= 0);
   const rf_tensor *dw = &graph->tensor[graph->op[id].output[0]];
-  assert_true(dw->dtype == RF_F32 && dw->shape[0] == 20 && dw->shape[1] == 10 && dw->class == RF_CLASS_GRADIENT);
+  assert_true(dw->dtype == RF_F32 && dw->shape[0] == 20 && dw->shape[1] == 10 &&
+              dw->class == RF_CLASS_GRADIENT);
   work = graph->op[id].def->work(graph, &graph->op[id]);
   assert_true(work.bytes_read == 2.0 * (60 + 120) + 4.0 * 200); /* what it adds to is read as well */
   rf_graph_free(graph);
 }
 
-static void refused(rf_graph *graph, const char *def, const int *inputs, int count, unsigned wanted, const rf_attr *attr, const char *says) {
+static void refused(rf_graph *graph, const char *def, const int *inputs, int count, unsigned wanted,
+                    const rf_attr *attr, const char *says) {
   rf_error error = {0};
-  int before = graph->op_count, id = rf_graph_op(graph, def, "bad", RF_SECTION_MICRO, inputs, count, wanted, attr, &error);
+  int before = graph->op_count,
+      id = rf_graph_op(graph, def, "bad", RF_SECTION_MICRO, inputs, count, wanted, attr, &error);
   assert_int_equal(id, RF_NONE);
   assert_int_equal(graph->op_count, before);
   if (!strstr(error.message, says)) fail_msg("expected '%s' in: %s", says, error.message);
@@ -156,9 +175,12 @@ static void test_shape_rules_refuse(void **state) {
   (void)state;
   rf_model model;
   rf_graph *graph = bare(&model);
-  int x = make(graph, "x", RF_F32, 6, 10), w = make(graph, "w", RF_F32, 11, 20), good = make(graph, "good", RF_F32, 10, 20);
-  int ids = make(graph, "ids", RF_I32, 6, 0), short_ids = make(graph, "short", RF_I32, 5, 0), narrow = make(graph, "narrow", RF_BF16, 6, 10);
-  rf_attr gelu = {.epilogue = RF_EPILOGUE_GELU}, residual = {.epilogue = RF_EPILOGUE_RESIDUAL}, odd = {.heads = 1, .kv_heads = 1, .head_dim = 3};
+  int x = make(graph, "x", RF_F32, 6, 10), w = make(graph, "w", RF_F32, 11, 20),
+      good = make(graph, "good", RF_F32, 10, 20);
+  int ids = make(graph, "ids", RF_I32, 6, 0), short_ids = make(graph, "short", RF_I32, 5, 0),
+      narrow = make(graph, "narrow", RF_BF16, 6, 10);
+  rf_attr gelu = {.epilogue = RF_EPILOGUE_GELU}, residual = {.epilogue = RF_EPILOGUE_RESIDUAL},
+          odd = {.heads = 1, .kv_heads = 1, .head_dim = 3};
   rf_attr heads = {.heads = 3, .kv_heads = 2, .head_dim = 2}, certain = {.dropout = 1};
   refused(graph, "matmul", (int[]){x, w}, 2, 1, NULL, "w (K,N) = w: expected (10,20), got (11,20)");
   refused(graph, "matmul", (int[]){x}, 1, 1, NULL, "missing input");

@@ -1,5 +1,6 @@
-/* Fusing and recomputing change no value. Proven by evaluating graphs on symbols: a tensor's value is a hash of the formula that made it, with
- * fused ops written out as the ops they stand for, so equal hashes mean equal formulas over equal inputs. This evaluator is the test's own. */
+/* Fusing and recomputing change no value. Proven by evaluating graphs on symbols: a tensor's
+ * value is a hash of the formula that made it, with fused ops written out as the ops they stand
+ * for, so equal hashes mean equal formulas over equal inputs. This evaluator is the test's own. */
 #include "unit/graph/fixture.h"
 
 typedef uint64_t symbol;
@@ -22,17 +23,21 @@ static symbol of_text(const char *text) {
   return hash;
 }
 
-static symbol sum_of(symbol a, symbol b) { return a < b ? mix(mix(of_text("add"), a), b) : mix(mix(of_text("add"), b), a); }
+static symbol sum_of(symbol a, symbol b) {
+  return a < b ? mix(mix(of_text("add"), a), b) : mix(mix(of_text("add"), b), a);
+}
 
 /* Output `slot` of an op `name` with these attributes over inputs in[0..count). */
 static symbol apply(const char *name, const rf_attr *attr, const symbol *in, int count, int slot) {
   symbol hash = mix(of_text(name), (symbol)slot);
   hash = mix_float(mix_float(mix_float(hash, attr->eps), attr->scale), attr->rope.theta);
   hash = mix_float(mix_float(hash, attr->offset), attr->softcap);
-  hash = mix(mix(mix(mix(hash, (symbol)attr->heads), (symbol)attr->kv_heads), (symbol)attr->head_dim), (symbol)attr->window);
+  hash = mix(mix(mix(mix(hash, (symbol)attr->heads), (symbol)attr->kv_heads), (symbol)attr->head_dim),
+             (symbol)attr->window);
   hash = mix(mix(mix(hash, attr->softmax), attr->inverse), attr->transpose);
   hash = mix(mix_float(hash, attr->dropout), attr->site);
-  hash = mix_float(mix_float(mix_float(mix_float(hash, attr->beta1), attr->beta2), attr->weight_decay), attr->clip);
+  hash = mix_float(mix_float(mix_float(mix_float(hash, attr->beta1), attr->beta2), attr->weight_decay),
+                   attr->clip);
   hash = mix(hash, (symbol)attr->index);
   for (int i = 0; i < count; i++) hash = mix(hash, in[i]);
   return hash;
@@ -42,7 +47,8 @@ static void evaluate_op(const rf_op *op, symbol *value) {
   const char *name = op->def->name;
   symbol in[RF_MAX_INPUTS], out[RF_MAX_OUTPUTS] = {0};
   rf_attr attr = op->attr, none = {0}, product = {.transpose = op->attr.transpose};
-  for (int i = 0; i < RF_MAX_INPUTS; i++) in[i] = i < op->input_count && op->input[i] >= 0 ? value[op->input[i]] : 1;
+  for (int i = 0; i < RF_MAX_INPUTS; i++)
+    in[i] = i < op->input_count && op->input[i] >= 0 ? value[op->input[i]] : 1;
   for (int i = 0; i < op->input_count; i++)
     if (op->input[i] >= 0 && value[op->input[i]] == 0) fail_msg("%s reads what nobody wrote", op->name);
   if (strcmp(name, "matmul") == 0) {
@@ -50,7 +56,8 @@ static void evaluate_op(const rf_op *op, symbol *value) {
     if (attr.epilogue == RF_EPILOGUE_GELU) out[1] = apply("gelu", &none, out, 1, 0);
     rf_attr drop = {.dropout = attr.dropout, .site = attr.site};
     symbol pair[] = {in[3], out[0]};
-    if (attr.epilogue == RF_EPILOGUE_RESIDUAL) out[1] = attr.dropout > 0 ? apply("add_dropout", &drop, pair, 2, 0) : sum_of(in[3], out[0]);
+    if (attr.epilogue == RF_EPILOGUE_RESIDUAL)
+      out[1] = attr.dropout > 0 ? apply("add_dropout", &drop, pair, 2, 0) : sum_of(in[3], out[0]);
   } else if (strcmp(name, "matmul_dx") == 0) {
     out[0] = apply(name, &product, in, 2, 0);
     symbol pair[] = {in[2], out[0]};
@@ -65,19 +72,23 @@ static void evaluate_op(const rf_op *op, symbol *value) {
   } else if (strcmp(name, "add") == 0) {
     out[0] = sum_of(in[0], in[1]);
   } else if (strcmp(name, "norm_sq") == 0) {
-    out[0] = value[op->output[0]] ^ apply(name, &attr, in, 1, 0); /* elements stand side by side: their order is no matter */
+    /* elements stand side by side: their order is no matter */
+    out[0] = value[op->output[0]] ^ apply(name, &attr, in, 1, 0);
   } else if (strcmp(name, "adamw") == 0) {
     rf_attr norm = {.index = attr.index};
     attr.index = 0;
     for (int i = 0; i < 4; i++) out[i] = apply(name, &attr, in, op->input_count, i);
-    if (op->output_count > 4 && op->output[4] >= 0) out[4] = value[op->output[4]] ^ apply("norm_sq", &norm, in, 1, 0);
+    if (op->output_count > 4 && op->output[4] >= 0)
+      out[4] = value[op->output[4]] ^ apply("norm_sq", &norm, in, 1, 0);
   } else {
     for (int i = 0; i < op->output_count; i++) out[i] = apply(name, &attr, in, op->input_count, i);
   }
   for (int i = 0; i < op->output_count; i++) {
     int t = op->output[i];
     if (t < 0) continue;
-    value[t] = attr.accumulate[i] == RF_WRITE ? out[i] : mix(attr.accumulate[i] == RF_ACCUMULATE_ADD ? value[t] : 5, out[i]);
+    value[t] = attr.accumulate[i] == RF_WRITE
+                   ? out[i]
+                   : mix(attr.accumulate[i] == RF_ACCUMULATE_ADD ? value[t] : 5, out[i]);
   }
 }
 
@@ -104,19 +115,25 @@ static bool same_step(const rf_graph *a, const rf_graph *b) {
     compared++;
   }
   assert_true(compared > 10);
-  free(x); free(y);
+  free(x);
+  free(y);
   return same;
 }
 
 static rf_model random_model(int *kind) {
   rf_model model = fixture_model(*kind % 3 == 2 ? TINY_LLAMA : TINY_GPT);
-  if (*kind % 3 < 2) { model.tied = rand() & 1; model.mlp_first = rand() & 1; model.bias = rand() & 1; }
+  if (*kind % 3 < 2) {
+    model.tied = rand() & 1;
+    model.mlp_first = rand() & 1;
+    model.bias = rand() & 1;
+  }
   (*kind)++;
   return model;
 }
 
 static rf_build_options random_options(void) {
-  return fixture_train(rand() & 1 ? RF_BF16 : RF_F32, rand() & 1 ? 1 : 3, rand() & 1 ? 0.1f : 0, rand() & 1 ? 1 : 0);
+  return fixture_train(rand() & 1 ? RF_BF16 : RF_F32, rand() & 1 ? 1 : 3, rand() & 1 ? 0.1f : 0,
+                       rand() & 1 ? 1 : 0);
 }
 
 static void test_fuse_changes_no_value(void **state) {
@@ -125,13 +142,14 @@ static void test_fuse_changes_no_value(void **state) {
   for (int kind = 0; kind < 60;) {
     rf_model model = random_model(&kind);
     rf_build_options options = random_options();
-    rf_graph *plain = fixture_graph(&model, &options, "optimize"), *fused = fixture_graph(&model, &options, "fuse");
+    rf_graph *plain = fixture_graph(&model, &options, "optimize"),
+             *fused = fixture_graph(&model, &options, "fuse");
     assert_true(fused->op_count < plain->op_count);
     if (!same_step(plain, fused)) fail_msg("fused graph %d computes something else", kind);
     for (int o = 0; o < fused->op_count; o++) {
       const char *name = fused->op[o].def->name;
-      if (!strcmp(name, "gelu") || !strcmp(name, "gelu_bwd") || !strcmp(name, "add") || !strcmp(name, "add_dropout") ||
-          !strcmp(name, "head_loss_bwd"))
+      if (!strcmp(name, "gelu") || !strcmp(name, "gelu_bwd") || !strcmp(name, "add") ||
+          !strcmp(name, "add_dropout") || !strcmp(name, "head_loss_bwd"))
         fail_msg("%s was left alone", fused->op[o].name);
     }
     rf_graph_free(plain);
@@ -151,7 +169,9 @@ static void test_evaluator_sees_changes(void **state) {
     if (fault == 0) down->attr.site++;
     if (fault == 1) down->attr.dropout = 0.2f;
     if (fault == 2) down->input[3] = rf_graph_find(bad, "embed/x");
-    if (fault == 3) bad->op[fixture_op(bad, "step/micro/block.1/mlp/down/bwd/weight")].attr.accumulate[0] = RF_ACCUMULATE_ADD;
+    if (fault == 3)
+      bad->op[fixture_op(bad, "step/micro/block.1/mlp/down/bwd/weight")].attr.accumulate[0] =
+          RF_ACCUMULATE_ADD;
     assert_false(same_step(good, bad));
     rf_graph_free(good);
     rf_graph_free(bad);
@@ -167,7 +187,8 @@ static void check_remat(const rf_graph *before, const rf_graph *after, const boo
       if (!before->op[o].backward && before->op[o].section == RF_SECTION_MICRO && before->op[o].input[i] >= 0)
         forward_read[before->op[o].input[i]] = true;
   for (int o = 0; o < after->op_count; o++)
-    if (after->op[o].recompute_of >= 0 && ++repeats[after->op[o].recompute_of] > 1) fail_msg("%s repeats a second time", after->op[o].name);
+    if (after->op[o].recompute_of >= 0 && ++repeats[after->op[o].recompute_of] > 1)
+      fail_msg("%s repeats a second time", after->op[o].name);
   while (first < after->op_count && !after->op[first].backward) first++;
   for (int o = first; o < after->op_count; o++)
     for (int i = 0; i < after->op[o].input_count; i++) {
@@ -175,14 +196,16 @@ static void check_remat(const rf_graph *before, const rf_graph *after, const boo
       if (t >= 0 && t < before->tensor_count && drop[t] && forward_read[t])
         fail_msg("%s reads the dropped %s", after->op[o].name, after->tensor[t].name);
     }
-  free(repeats); free(forward_read);
+  free(repeats);
+  free(forward_read);
 }
 
 static bool droppable(const rf_graph *graph, int t) {
   bool made = false, read = false, needed = false;
   for (int o = 0; o < graph->op_count; o++) {
     const rf_op *op = &graph->op[o];
-    for (int i = 0; i < op->output_count; i++) made = made || (op->output[i] == t && !op->backward && op->section == RF_SECTION_MICRO);
+    for (int i = 0; i < op->output_count; i++)
+      made = made || (op->output[i] == t && !op->backward && op->section == RF_SECTION_MICRO);
     for (int i = 0; i < op->input_count; i++) {
       read = read || (op->input[i] == t && op->backward);
       needed = needed || (op->input[i] == t && !op->backward);
@@ -198,7 +221,8 @@ static void test_remat_changes_no_value(void **state) {
   for (int kind = 0; kind < 240;) {
     rf_model model = random_model(&kind);
     rf_build_options options = random_options();
-    rf_graph *kept = fixture_graph(&model, &options, kind % 5 == 0 ? "optimize" : "fuse"), *less = rf_graph_copy(kept);
+    rf_graph *kept = fixture_graph(&model, &options, kind % 5 == 0 ? "optimize" : "fuse"),
+             *less = rf_graph_copy(kept);
     bool *drop = calloc((size_t)kept->tensor_count, 1);
     int chance = rand() % 101;
     for (int t = 0; t < kept->tensor_count; t++) drop[t] = rand() % 100 < chance && droppable(kept, t);
@@ -213,18 +237,23 @@ static void test_remat_changes_no_value(void **state) {
   }
 }
 
-/* Elements per token that are made before backward begins and read after; one number per row or head left out. */
+/* Elements per token that are made before backward begins and read after; one number per row or
+ * head left out. */
 static int64_t kept_elements(const rf_graph *graph) {
   int first = 0;
   int64_t kept = 0;
   while (!graph->op[first].backward) first++;
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
-    if (tensor->class != RF_CLASS_ACTIVATION || tensor->rank != 2 || tensor->shape[0] != graph->rows || tensor->shape[1] <= 2) continue;
+    if (tensor->class != RF_CLASS_ACTIVATION || tensor->rank != 2 || tensor->shape[0] != graph->rows ||
+        tensor->shape[1] <= 2)
+      continue;
     bool made = false, read = false;
     for (int o = 0; o < graph->op_count; o++) {
-      for (int i = 0; i < graph->op[o].output_count; i++) made = made || (o < first && graph->op[o].output[i] == t);
-      for (int i = 0; i < graph->op[o].input_count; i++) read = read || (o >= first && graph->op[o].input[i] == t);
+      for (int i = 0; i < graph->op[o].output_count; i++)
+        made = made || (o < first && graph->op[o].output[i] == t);
+      for (int i = 0; i < graph->op[o].input_count; i++)
+        read = read || (o >= first && graph->op[o].input[i] == t);
     }
     if (made && read) kept += tensor->shape[1];
   }
@@ -239,11 +268,15 @@ static void test_policies_keep_what_they_say(void **state) {
         rf_model model = fixture_model(llama ? TINY_LLAMA : TINY_GPT);
         model.mlp_first = mlp_first;
         rf_build_options options = fixture_train(RF_BF16, 1, dropout ? 0.1f : 0, 0);
-        int64_t width = model.width, qkv = (model.heads + 2 * model.kv_heads) * model.head_dim, mlp = width + (llama ? 3 : 2) * model.ff;
+        int64_t width = model.width, qkv = (model.heads + 2 * model.kv_heads) * model.head_dim,
+                mlp = width + (llama ? 3 : 2) * model.ff;
         int64_t attn = 2 * width + qkv; /* norm, qkv, ctx; the rotated qkv only, not the one before */
-        /* per layer: x, the middle of the residual stream, and what each sublayer keeps; behind the blocks: x and its norm for the head */
-        const int64_t expected[] = {2 * width + mlp + attn, 2 * width + attn, 2 * width + mlp, 2 * width, width};
-        static const rf_remat policies[] = {RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
+        /* per layer: x, the middle of the residual stream, and what each sublayer keeps; behind
+         * the blocks: x and its norm for the head */
+        const int64_t expected[] = {2 * width + mlp + attn, 2 * width + attn, 2 * width + mlp, 2 * width,
+                                    width};
+        static const rf_remat policies[] = {RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN,
+                                            RF_REMAT_BLOCK};
         for (int p = 0; p < 5; p++) {
           rf_graph *kept = fixture_graph(&model, &options, NULL), *less = rf_graph_copy(kept);
           bool *drop = calloc((size_t)kept->tensor_count, 1);
@@ -254,7 +287,8 @@ static void test_policies_keep_what_they_say(void **state) {
           check_remat(kept, less, drop);
           assert_true(same_step(kept, less));
           int64_t ends = kept_elements(less) - model.layers * expected[p];
-          if (ends != 2 * width) fail_msg("policy %d keeps %lld elements too many", p, (long long)(ends - 2 * width));
+          if (ends != 2 * width)
+            fail_msg("policy %d keeps %lld elements too many", p, (long long)(ends - 2 * width));
           free(drop);
           rf_graph_free(kept);
           rf_graph_free(less);
@@ -294,18 +328,21 @@ static void test_epilogues_are_repeated_rightly(void **state) {
   assert_string_equal(op->def->name, "gelu"); /* u is there: no product */
   assert_int_equal(op->input[0], rf_graph_find(graph, "block.1/mlp/up/u"));
   assert_int_equal(repeated(graph), 1);
-  assert_string_equal(op[1].name, "step/micro/block.1/mlp/down/bwd/weight"); /* right before its first reader */
+  /* right before its first reader */
+  assert_string_equal(op[1].name, "step/micro/block.1/mlp/down/bwd/weight");
   rf_graph_free(graph);
 
   graph = without((const char *[]){"block.1/mlp/up/u", NULL});
   op = &graph->op[fixture_op(graph, name)];
-  assert_true(strcmp(op->def->name, "matmul") == 0 && op->attr.epilogue == RF_EPILOGUE_NONE && op->output[0] >= 0 && op->output[1] == RF_NONE);
+  assert_true(strcmp(op->def->name, "matmul") == 0 && op->attr.epilogue == RF_EPILOGUE_NONE &&
+              op->output[0] >= 0 && op->output[1] == RF_NONE);
   assert_int_equal(repeated(graph), 1);
   rf_graph_free(graph);
 
   graph = without((const char *[]){"block.1/mlp/up/u", "block.1/mlp/gelu/g", "block.1/mlp/norm/y", NULL});
   op = &graph->op[fixture_op(graph, name)];
-  assert_true(strcmp(op->def->name, "matmul") == 0 && op->attr.epilogue == RF_EPILOGUE_GELU && op->output[0] >= 0 && op->output[1] >= 0);
+  assert_true(strcmp(op->def->name, "matmul") == 0 && op->attr.epilogue == RF_EPILOGUE_GELU &&
+              op->output[0] >= 0 && op->output[1] >= 0);
   assert_string_equal(op[-1].name, "step/micro/block.1/mlp/norm/fwd/recompute");
   assert_int_equal(op->input[0], op[-1].output[0]);
   assert_int_equal(repeated(graph), 2);
@@ -314,7 +351,8 @@ static void test_epilogues_are_repeated_rightly(void **state) {
   /* the middle of the residual stream: its dropout is drawn again from its own site */
   graph = without((const char *[]){"block.1/attn/residual/y", NULL});
   op = &graph->op[fixture_op(graph, "step/micro/block.1/attn/out/fwd/recompute")];
-  assert_true(op->attr.epilogue == RF_EPILOGUE_RESIDUAL && op->attr.dropout == 0.1f && op->attr.site == rf_name_key("block.1/attn/dropout"));
+  assert_true(op->attr.epilogue == RF_EPILOGUE_RESIDUAL && op->attr.dropout == 0.1f &&
+              op->attr.site == rf_name_key("block.1/attn/dropout"));
   assert_int_equal(op->recompute_of, fixture_op(graph, "step/micro/block.1/attn/out/fwd"));
   assert_int_equal(repeated(graph), 1);
   rf_graph_free(graph);
@@ -327,8 +365,10 @@ static void test_epilogues_are_repeated_rightly(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_evaluator_sees_changes),         cmocka_unit_test(test_fuse_changes_no_value),
-      cmocka_unit_test(test_remat_changes_no_value),         cmocka_unit_test(test_policies_keep_what_they_say),
+      cmocka_unit_test(test_evaluator_sees_changes),
+      cmocka_unit_test(test_fuse_changes_no_value),
+      cmocka_unit_test(test_remat_changes_no_value),
+      cmocka_unit_test(test_policies_keep_what_they_say),
       cmocka_unit_test(test_epilogues_are_repeated_rightly),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

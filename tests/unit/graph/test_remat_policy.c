@@ -19,8 +19,10 @@ static bool lists(const char *names, const char *name) {
 /* A norm's statistics and attention's lse stay with their op's result. */
 static bool goes_along(const char *name) { return strstr(name, "/stats") || strstr(name, "/lse"); }
 
-/* NULL where, in every block, what forward leaves to backward is what `expected` lists (each where the block has it) and the stream out of the block. */
-static const char *kept_wrong(const rf_graph *graph, const char *model, const char *expected, char text[200]) {
+/* NULL where, in every block, what forward leaves to backward is what `expected` lists (each
+ * where the block has it) and the stream out of the block. */
+static const char *kept_wrong(const rf_graph *graph, const char *model, const char *expected,
+                              char text[200]) {
   const char *stream = strstr(model, "mlp_first") ? "attn/residual/y" : "mlp/residual/y";
   int first = 0;
   while (!graph->op[first].backward) first++;
@@ -62,8 +64,10 @@ static const struct {
     {TINY_GPT ",mlp_first=true", NULL, "save:qkv,out", "attn/qkv/u"},
     {TINY_GPT, "rank=2,targets=all", "minimal", "attn/qkv/lora/y attn/residual/y mlp/up/lora/y"},
     {TINY_LLAMA, NULL, "save:qkv,out,mlpwi", "attn/rope/rotated attn/residual/y mlp/gate_up/u"},
-    {TINY_LLAMA, NULL, "minimal_with_context", "attn/rope/rotated attn/attention/ctx attn/residual/y mlp/gate_up/u"},
-    {TINY_LLAMA, NULL, "save_dot_with_context_except_mlp", "attn/rope/rotated attn/attention/ctx attn/residual/y"},
+    {TINY_LLAMA, NULL, "minimal_with_context",
+     "attn/rope/rotated attn/attention/ctx attn/residual/y mlp/gate_up/u"},
+    {TINY_LLAMA, NULL, "save_dot_with_context_except_mlp",
+     "attn/rope/rotated attn/attention/ctx attn/residual/y"},
     {TINY_LLAMA, NULL, "save_qkv_proj", "attn/rope/rotated"},
     {TINY_LLAMA, NULL, "save:x,mlpact", "mlp/swiglu/h"},
     {TINY_GEMMA, NULL, "save_out_proj", "attn/out/u"},
@@ -71,9 +75,11 @@ static const struct {
     {TINY_GEMMA, NULL, "save_dot_except_mlp", "attn/qkv/u attn/out/u"},
     {TINY_GEMMA, NULL, "save_dot_except_mlpwi", "attn/qkv/u attn/out/u mlp/down/u"},
     {TINY_NEOX, NULL, "save:mlpwi,qkv", "attn/rope/rotated mlp/up/u"},
-    {TINY_MIXTRAL, NULL, "minimal", "attn/rope/rotated attn/residual/y mlp/experts/gate_up/u mlp/experts/down/u"},
+    {TINY_MIXTRAL, NULL, "minimal",
+     "attn/rope/rotated attn/residual/y mlp/experts/gate_up/u mlp/experts/down/u"},
     {TINY_DEEPSEEK, NULL, "minimal",
-     "attn/rope/rotated attn/kv_b/u attn/rope_key/rotated attn/residual/y mlp/gate_up/u mlp/experts/gate_up/u mlp/experts/down/u "
+     "attn/rope/rotated attn/kv_b/u attn/rope_key/rotated attn/residual/y mlp/gate_up/u "
+     "mlp/experts/gate_up/u mlp/experts/down/u "
      "mlp/shared/gate_up/u"},
 };
 
@@ -115,7 +121,8 @@ static void test_over_a_mesh(void **state) {
 /* The check above sees one tensor too many and one too few. */
 static void test_a_wrong_set_is_seen(void **state) {
   (void)state;
-  static const char *const flips[] = {"block.1/attn/residual/y", "block.1/mlp/up/u", "block.0/mlp/gelu/g", "block.2/attn/qkv/u"};
+  static const char *const flips[] = {"block.1/attn/residual/y", "block.1/mlp/up/u", "block.0/mlp/gelu/g",
+                                      "block.2/attn/qkv/u"};
   for (int i = 0; i < 4; i++) {
     char text[200];
     rf_graph *graph = graph_of(0, "");
@@ -139,7 +146,8 @@ static void test_names(void **state) {
               {"minimal", "minimal"},
               {"save:qkv,out,mlpwi+mlpwo", "minimal"},
               {"save_dot_with_context_except_mlp", "save_dot_with_context_except_mlp"},
-              {"save:x,qkv,context,out,mlpwi,mlpact,mlpwo,norm1,norm2", "save:x,qkv,context,out,mlpwi,mlpact,mlpwo,norm1,norm2"}};
+              {"save:x,qkv,context,out,mlpwi,mlpact,mlpwo,norm1,norm2",
+               "save:x,qkv,context,out,mlpwi,mlpact,mlpwo,norm1,norm2"}};
   for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
     rf_remat remat, again;
     assert_int_equal(rf_remat_parse(good[i].text, &remat, NULL), RAFTER_OK);
@@ -147,21 +155,28 @@ static void test_names(void **state) {
     assert_int_equal(rf_remat_parse(rf_remat_name(remat), &again, NULL), RAFTER_OK);
     assert_true(again == remat && rf_remat_valid(remat));
   }
-  static const char *const bad[][2] = {
-      {"save:soul", "'soul'"},          {"save:", "''"}, {"save:qkv,", "''"}, {"save:q", "expected qkv"}, {"save:gate,up", "expected mlpwi"},
-      {"save:norm", "norm1 and norm2"}, {"mpl", "'mpl'"}};
+  static const char *const bad[][2] = {{"save:soul", "'soul'"},
+                                       {"save:", "''"},
+                                       {"save:qkv,", "''"},
+                                       {"save:q", "expected qkv"},
+                                       {"save:gate,up", "expected mlpwi"},
+                                       {"save:norm", "norm1 and norm2"},
+                                       {"mpl", "'mpl'"}};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     rf_remat remat;
     rf_error error = {0};
     assert_int_equal(rf_remat_parse(bad[i][0], &remat, &error), RAFTER_INVALID);
     if (!strstr(error.message, bad[i][1])) fail_msg("%s: %s", bad[i][0], error.message);
-    if (i < 6 && !strstr(error.hint, "x, qkv, context, out, mlpwi, mlpact, mlpwo, norm1, norm2")) fail_msg("%s", error.hint);
+    if (i < 6 && !strstr(error.hint, "x, qkv, context, out, mlpwi, mlpact, mlpwo, norm1, norm2"))
+      fail_msg("%s", error.hint);
   }
-  assert_false(rf_remat_valid((rf_remat)77) || rf_remat_valid((rf_remat)(RF_REMAT_SAVE << 1)) || rf_remat_valid((rf_remat)(RF_REMAT_SAVE | 2)));
+  assert_false(rf_remat_valid((rf_remat)77) || rf_remat_valid((rf_remat)(RF_REMAT_SAVE << 1)) ||
+               rf_remat_valid((rf_remat)(RF_REMAT_SAVE | 2)));
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_named_stays), cmocka_unit_test(test_over_a_mesh),
-                                     cmocka_unit_test(test_a_wrong_set_is_seen), cmocka_unit_test(test_names)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_what_is_named_stays), cmocka_unit_test(test_over_a_mesh),
+      cmocka_unit_test(test_a_wrong_set_is_seen), cmocka_unit_test(test_names)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,7 +3,8 @@
 
 static void test_all_configurations_verify(void **state) {
   (void)state;
-  static const char *const models[] = {TINY_GPT, "gpt:layers=2,width=32,heads=2,ff=64,vocab=100,seq=32", TINY_LLAMA, "uva"};
+  static const char *const models[] = {TINY_GPT, "gpt:layers=2,width=32,heads=2,ff=64,vocab=100,seq=32",
+                                       TINY_LLAMA, "uva"};
   static const char *const passes[] = {"build", "differentiate", "optimize", "fuse"};
   static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F64};
   int checked = 0;
@@ -12,9 +13,14 @@ static void test_all_configurations_verify(void **state) {
       for (int d = 0; d < 3; d++)
         for (int pass = 0; pass < 4; pass++) {
           rf_model model = fixture_model(models[m]);
-          if (m < 3) { model.tied = flags & 1; model.mlp_first = flags & 2; model.head_bias = flags & 1; }
+          if (m < 3) {
+            model.tied = flags & 1;
+            model.mlp_first = flags & 2;
+            model.head_bias = flags & 1;
+          }
           if (m == 1) model.bias = flags & 4;
-          rf_build_options options = fixture_train(dtypes[d], flags & 4 ? 3 : 1, flags & 8 ? 0.1f : 0, flags & 16 ? 1 : 0);
+          rf_build_options options =
+              fixture_train(dtypes[d], flags & 4 ? 3 : 1, flags & 8 ? 0.1f : 0, flags & 16 ? 1 : 0);
           rf_graph *graph = fixture_graph(&model, &options, passes[pass]);
           fixture_verify(graph);
           checked++;
@@ -23,7 +29,7 @@ static void test_all_configurations_verify(void **state) {
   assert_int_equal(checked, 4 * 32 * 3 * 4);
 }
 
-/* ---- planted faults --------------------------------------------------------------------------------------------- */
+/* ---- planted faults -------------------------------------------------------------------------- */
 
 static rf_graph *subject(int accumulate, float clip) {
   rf_model model = fixture_model("gpt:layers=2,width=32,heads=2,ff=64,vocab=100,seq=32");
@@ -37,7 +43,8 @@ static rf_graph *subject(int accumulate, float clip) {
 static void caught(rf_graph *graph, const char *says) {
   rf_error error = {0};
   rf_status status = rf_graph_verify(graph, &error);
-  if (status != RAFTER_INVALID || !strstr(error.message, says)) fail_msg("expected '%s', got %d: %s", says, (int)status, error.message);
+  if (status != RAFTER_INVALID || !strstr(error.message, says))
+    fail_msg("expected '%s', got %d: %s", says, (int)status, error.message);
   rf_graph_free(graph);
 }
 
@@ -72,7 +79,8 @@ static void test_reader_before_writer(void **state) {
     tried++;
     swap(graph, o, o + 1);
     rf_error error = {0};
-    if (rf_graph_verify(graph, &error) == RAFTER_OK) fail_msg("swapping %s and %s was not found", graph->op[o + 1].name, graph->op[o].name);
+    if (rf_graph_verify(graph, &error) == RAFTER_OK)
+      fail_msg("swapping %s and %s was not found", graph->op[o + 1].name, graph->op[o].name);
     rf_graph_free(graph);
   }
   assert_true(tried > 20);
@@ -86,24 +94,29 @@ static void test_reader_before_writer(void **state) {
 static void test_double_writer(void **state) {
   (void)state;
   rf_graph *graph = subject(1, 1);
-  rf_op *first = op_of(graph, "step/micro/block.0/attn/norm/fwd"), *second = op_of(graph, "step/micro/block.0/mlp/norm/fwd");
+  rf_op *first = op_of(graph, "step/micro/block.0/attn/norm/fwd"),
+        *second = op_of(graph, "step/micro/block.0/mlp/norm/fwd");
   second->output[0] = first->output[0];
   caught(graph, "second writer");
 
   graph = subject(1, 1);
-  op_of(graph, "step/micro/embed/bwd")->attr.accumulate[0] = RF_WRITE; /* forgets the head's part of the tied table */
+  /* forgets the head's part of the tied table */
+  op_of(graph, "step/micro/embed/bwd")->attr.accumulate[0] = RF_WRITE;
   caught(graph, "second writer");
 
   graph = subject(1, 1);
-  op_of(graph, "step/micro/block.0/mlp/norm/bwd")->output[2] = op_of(graph, "step/micro/block.0/mlp/norm/bwd")->output[1];
+  op_of(graph, "step/micro/block.0/mlp/norm/bwd")->output[2] =
+      op_of(graph, "step/micro/block.0/mlp/norm/bwd")->output[1];
   caught(graph, "written twice by one op");
 
   graph = subject(1, 1);
-  op_of(graph, "step/end/block.0/mlp/norm/gain/norm_sq")->attr.index = op_of(graph, "step/end/block.0/mlp/norm/bias/norm_sq")->attr.index;
+  op_of(graph, "step/end/block.0/mlp/norm/gain/norm_sq")->attr.index =
+      op_of(graph, "step/end/block.0/mlp/norm/bias/norm_sq")->attr.index;
   caught(graph, "written twice");
 
   graph = subject(1, 1);
-  rf_op *update = op_of(graph, "step/end/block.0/mlp/norm/bias/adamw"), *other = op_of(graph, "step/end/block.0/mlp/norm/gain/adamw");
+  rf_op *update = op_of(graph, "step/end/block.0/mlp/norm/bias/adamw"),
+        *other = op_of(graph, "step/end/block.0/mlp/norm/gain/adamw");
   memcpy(update->input, other->input, sizeof update->input);
   memcpy(update->output, other->output, sizeof update->output);
   rf_error error = {0};
@@ -185,7 +198,8 @@ static void test_wrong_sections(void **state) {
   op_of(graph, "step/micro/block.1/attn/qkv/fwd")->section = (rf_section)7;
   caught(graph, "wrong section");
 
-  /* the early updates of one microbatch, run for several: each would update the weights with a part of the gradient */
+  /* the early updates of one microbatch, run for several: each would update the weights with a
+   * part of the gradient */
   graph = subject(1, 0);
   graph->accumulate = 2;
   caught(graph, "forgets earlier microbatches");
@@ -195,7 +209,8 @@ static void test_wrong_sections(void **state) {
     for (int i = 0; i < graph->op[o].output_count; i++) {
       int t = graph->op[o].output[i];
       rf_accumulate *how = &graph->op[o].attr.accumulate[i];
-      if (t >= 0 && graph->tensor[t].class == RF_CLASS_GRADIENT && *how == RF_WRITE) *how = RF_ACCUMULATE_MICRO;
+      if (t >= 0 && graph->tensor[t].class == RF_CLASS_GRADIENT && *how == RF_WRITE)
+        *how = RF_ACCUMULATE_MICRO;
     }
   caught(graph, "reads a sum over microbatches before the last one");
 
@@ -221,7 +236,8 @@ static void test_sums_and_states(void **state) {
 
   /* an update before the last reader of the old weight */
   graph = subject(1, 0);
-  int update = fixture_op(graph, "step/micro/block.1/mlp/up/weight/adamw"), dx = fixture_op(graph, "step/micro/block.1/mlp/up/bwd");
+  int update = fixture_op(graph, "step/micro/block.1/mlp/up/weight/adamw"),
+      dx = fixture_op(graph, "step/micro/block.1/mlp/up/bwd");
   assert_true(update > dx);
   rf_op moved = graph->op[update];
   memmove(&graph->op[dx + 1], &graph->op[dx], (size_t)(update - dx) * sizeof moved);

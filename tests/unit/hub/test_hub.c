@@ -1,5 +1,6 @@
-/* Names, listings and sums of the hub: which safetensors variant stands for what, which files are taken, which paths are refused. What a server does on the
- * wire is in tests/e2e/test_pull.sh. */
+/* Names, listings and sums of the hub: which safetensors variant stands for what, which files
+ * are taken, which paths are refused. What a server does on the wire is in
+ * tests/e2e/test_pull.sh. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -43,44 +44,75 @@ static void variants(void **state) {
   char repository[208];
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     if (!rf_hub_variant(cases[i].name, repository)) fail_msg("%s: not known", cases[i].name);
-    if (strcmp(repository, cases[i].repository)) fail_msg("%s: %s, want %s", cases[i].name, repository, cases[i].repository);
+    if (strcmp(repository, cases[i].repository))
+      fail_msg("%s: %s, want %s", cases[i].name, repository, cases[i].repository);
   }
-  static const char *const unknown[] = {"google/bert/tensorflow2/cased", "google/codegemma/keras/code_gemma_2b_en", "google/gemma/flax/20b", "",
-                                        "gemma"};
+  static const char *const unknown[] = {"google/bert/tensorflow2/cased",
+                                        "google/codegemma/keras/code_gemma_2b_en", "google/gemma/flax/20b",
+                                        "", "gemma"};
   for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
     if (rf_hub_variant(unknown[i], repository)) fail_msg("%s: %s", unknown[i], repository);
 }
 
 static void paths(void **state) {
   (void)state;
-  static const char *const safe[] = {
-      "na\303\257ve/\346\250\241\345\236\213.gguf", "config.json", "a/b/c.safetensors", "..a", "a..b/c", "...", "a b/c+%.json", "Grüße.json"};
-  static const char *const unsafe[] = {
-      "a\302\233b", "a\342\200\256b", "a\342\201\246b", "a\342\200\250b", "a\330\234b", "bad\377", "",     "/",    "/a", "a/", "a//b", ".",
-      "..",         "../a",           "a/..",           "a/../b",         "a/./b",      "a\\b",    "a\nb", "a\x7f"};
+  static const char *const safe[] = {"na\303\257ve/\346\250\241\345\236\213.gguf",
+                                     "config.json",
+                                     "a/b/c.safetensors",
+                                     "..a",
+                                     "a..b/c",
+                                     "...",
+                                     "a b/c+%.json",
+                                     "Grüße.json"};
+  static const char *const unsafe[] = {"a\302\233b",
+                                       "a\342\200\256b",
+                                       "a\342\201\246b",
+                                       "a\342\200\250b",
+                                       "a\330\234b",
+                                       "bad\377",
+                                       "",
+                                       "/",
+                                       "/a",
+                                       "a/",
+                                       "a//b",
+                                       ".",
+                                       "..",
+                                       "../a",
+                                       "a/..",
+                                       "a/../b",
+                                       "a/./b",
+                                       "a\\b",
+                                       "a\nb",
+                                       "a\x7f"};
   for (size_t i = 0; i < sizeof safe / sizeof *safe; i++) assert_true(rf_hub_path_is_safe(safe[i]));
   for (size_t i = 0; i < sizeof unsafe / sizeof *unsafe; i++) assert_false(rf_hub_path_is_safe(unsafe[i]));
   char longest[300];
-  memset(longest, 'a', sizeof longest); longest[255] = 0;
+  memset(longest, 'a', sizeof longest);
+  longest[255] = 0;
   assert_true(rf_hub_path_is_safe(longest));
-  longest[255] = 'a'; longest[256] = 0;
+  longest[255] = 'a';
+  longest[256] = 0;
   assert_false(rf_hub_path_is_safe(longest));
 }
 
 /* The wanted paths of a repository, joined; or the error. */
-static void choose(const char *paths, const char *pattern, char *wanted, size_t size, rf_status want, rf_error *error) {
+static void choose(const char *paths, const char *pattern, char *wanted, size_t size, rf_status want,
+                   rf_error *error) {
   char json[4096] = "{\"siblings\": [", copy[2048], *rest = copy;
   rf_hub_listing listing;
   rf_hub_name name = {"org/name", "main"};
   snprintf(copy, sizeof copy, "%s", paths);
   for (char *path, *comma = ""; (path = strsep(&rest, " ")); comma = ",")
-    snprintf(json + strlen(json), sizeof json - strlen(json), "%s{\"rfilename\": \"%s\", \"size\": 1}", comma, path);
+    snprintf(json + strlen(json), sizeof json - strlen(json), "%s{\"rfilename\": \"%s\", \"size\": 1}", comma,
+             path);
   strcat(json, "]}");
   *wanted = 0;
   assert_int_equal(rf_hub_read_listing(json, strlen(json), "test", &listing, error), RAFTER_OK);
   assert_int_equal(rf_hub_choose(&listing, &name, &pattern, pattern != NULL, error), want);
   for (int i = 0; i < listing.count && want == RAFTER_OK; i++)
-    if (listing.file[i].wanted) snprintf(wanted + strlen(wanted), size - strlen(wanted), "%s%s", *wanted ? " " : "", listing.file[i].path);
+    if (listing.file[i].wanted)
+      snprintf(wanted + strlen(wanted), size - strlen(wanted), "%s%s", *wanted ? " " : "",
+               listing.file[i].path);
   rf_hub_listing_free(&listing);
 }
 
@@ -88,16 +120,20 @@ static void choices(void **state) {
   (void)state;
   char wanted[1024];
   rf_error error;
-  choose("config.json model.safetensors pytorch_model.bin README.md tf_model.h5", NULL, wanted, sizeof wanted, RAFTER_OK, &error);
-  assert_string_equal(wanted, "config.json model.safetensors");
-  choose("model-00001-of-00001.safetensors model.safetensors.index.json model.safetensors consolidated.safetensors", NULL, wanted, sizeof wanted,
+  choose("config.json model.safetensors pytorch_model.bin README.md tf_model.h5", NULL, wanted, sizeof wanted,
          RAFTER_OK, &error);
+  assert_string_equal(wanted, "config.json model.safetensors");
+  choose("model-00001-of-00001.safetensors model.safetensors.index.json model.safetensors "
+         "consolidated.safetensors",
+         NULL, wanted, sizeof wanted, RAFTER_OK, &error);
   assert_string_equal(wanted, "model-00001-of-00001.safetensors model.safetensors.index.json");
-  choose("adapter_config.json adapter_model.safetensors optimizer.safetensors", NULL, wanted, sizeof wanted, RAFTER_OK, &error);
+  choose("adapter_config.json adapter_model.safetensors optimizer.safetensors", NULL, wanted, sizeof wanted,
+         RAFTER_OK, &error);
   assert_string_equal(wanted, "adapter_config.json adapter_model.safetensors");
   choose("model.safetensors model.Q4_0.gguf x/config.json", NULL, wanted, sizeof wanted, RAFTER_OK, &error);
   assert_string_equal(wanted, "model.safetensors");
-  choose("m-00001-of-00002.gguf m-00002-of-00002.gguf mmproj-m.gguf", NULL, wanted, sizeof wanted, RAFTER_OK, &error);
+  choose("m-00001-of-00002.gguf m-00002-of-00002.gguf mmproj-m.gguf", NULL, wanted, sizeof wanted, RAFTER_OK,
+         &error);
   assert_string_equal(wanted, "m-00001-of-00002.gguf m-00002-of-00002.gguf");
   choose("a.gguf b.gguf", NULL, wanted, sizeof wanted, RAFTER_INVALID, &error);
   choose("a.gguf b.gguf config.json", "b*", wanted, sizeof wanted, RAFTER_OK, &error);
@@ -125,7 +161,8 @@ static void sums(void **state) {
     rf_hash *hash;
     char text[RF_HASH_TEXT];
     assert_int_equal(rf_hash_open(cases[i].kind, 3, &hash, NULL), RAFTER_OK);
-    rf_hash_add(hash, "h", 1); rf_hash_add(hash, "i\n", 2);
+    rf_hash_add(hash, "h", 1);
+    rf_hash_add(hash, "i\n", 2);
     rf_hash_end(hash, text);
     assert_string_equal(text, cases[i].sum);
   }
@@ -135,6 +172,7 @@ static void sums(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(variants), cmocka_unit_test(paths), cmocka_unit_test(choices), cmocka_unit_test(sums)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(variants), cmocka_unit_test(paths),
+                                     cmocka_unit_test(choices), cmocka_unit_test(sums)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

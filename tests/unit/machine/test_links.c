@@ -1,4 +1,5 @@
-/* Collectives against the worked examples of "How to Scale Your Model" and against counting links by hand. */
+/* Collectives against the worked examples of "How to Scale Your Model" and against counting
+ * links by hand. */
 #include "machine/machine.h"
 
 #include <math.h>
@@ -21,20 +22,23 @@ static double ask(const int *extent, int count, rf_collective kind, double bytes
 }
 
 static void close_to(double got, double expected, double relative) {
-  if (!(fabs(got - expected) <= relative * fabs(expected))) fail_msg("got %.9g, expected %.9g within %g", got, expected, relative);
+  if (!(fabs(got - expected) <= relative * fabs(expected)))
+    fail_msg("got %.9g, expected %.9g within %g", got, expected, relative);
 }
 
 static void books_examples(void **state) {
   (void)state;
   const double v = 2.0 * 1024 * 4096;
   on("tpu-v4");
-  close_to(ask((int[]){4}, 1, RF_ALL_GATHER, v / 4, true), 23.30e-6, 1e-3);   /* sharding question 2.1 */
-  close_to(ask((int[]){4, 4}, 2, RF_ALL_GATHER, v, true), 46.60e-6, 1e-3);    /* 2.2 */
-  close_to(ask((int[]){4}, 1, RF_ALL_REDUCE, v / 16, true), 11.65e-6, 1e-3);  /* 2.3, the array sharded on both other axes */
+  close_to(ask((int[]){4}, 1, RF_ALL_GATHER, v / 4, true), 23.30e-6, 1e-3); /* sharding question 2.1 */
+  close_to(ask((int[]){4, 4}, 2, RF_ALL_GATHER, v, true), 46.60e-6, 1e-3);  /* 2.2 */
+  /* 2.3, the array sharded on both other axes */
+  close_to(ask((int[]){4}, 1, RF_ALL_REDUCE, v / 16, true), 11.65e-6, 1e-3);
   close_to(ask((int[]){4, 4, 4}, 3, RF_ALL_GATHER, v, true), 31.07e-6, 1e-3); /* an idle axis helps */
   close_to(ask((int[]){4}, 1, RF_ALL_GATHER, 256, true), 2e-6, 1e-9);         /* question 3: two hops */
   on("tpu-v5e:8x4");
-  close_to(ask((int[]){4}, 1, RF_ALL_GATHER, 2.0 * 2048 * 8192, true), 559.2e-6, 1e-3); /* three hops of a quarter, no ring */
+  /* three hops of a quarter, no ring */
+  close_to(ask((int[]){4}, 1, RF_ALL_GATHER, 2.0 * 2048 * 8192, true), 559.2e-6, 1e-3);
   close_to(ask((int[]){4}, 1, RF_ALL_GATHER, 2.0 * 256 * 256, true), 3e-6, 1e-9);
   assert_int_equal(rf_machine_axes(&m, (int[]){4}, 1, 1, &g, NULL), RAFTER_OK); /* were it a ring */
   close_to(rf_collective_seconds(&g, RF_ALL_GATHER, 2.0 * 2048 * 8192, true, NULL), 372.8e-6, 1e-3);
@@ -45,12 +49,14 @@ static void books_examples(void **state) {
   on("h100-sxm");
   close_to(ask((int[]){8}, 1, RF_ALL_GATHER, 1e9, true), 1e9 * 7 / (8 * 4.5e11), 1e-12);
   close_to(ask((int[]){8}, 1, RF_ALL_TO_ALL, 1e9, true), 1e9 * 7 / (64 * 4.5e11), 1e-12);
-  close_to(ask((int[]){8, 2}, 2, RF_ALL_GATHER, 1e9, true), 1e9 * 7 / (8 * 4.5e11), 1e-12); /* two nodes: the node binds */
+  /* two nodes: the node binds */
+  close_to(ask((int[]){8, 2}, 2, RF_ALL_GATHER, 1e9, true), 1e9 * 7 / (8 * 4.5e11), 1e-12);
   close_to(ask((int[]){8, 128}, 2, RF_ALL_GATHER, 1e9, true), 1e9 * 127 / (128 * 4e11), 1e-12);
   close_to(ask((int[]){8, 4}, 2, RF_ALL_TO_ALL, 1e9, true), 1e9 * 3 / (16 * 4e11), 1e-12);
 }
 
-/* Counted link by link: every chip forwards what it knows; a step moves one shard over every link that has something new to carry. */
+/* Counted link by link: every chip forwards what it knows; a step moves one shard over every
+ * link that has something new to carry. */
 static double walk_gather(int extent, bool wraps, double shard, double oneway) {
   bool has[64][64] = {{0}};
   int steps = 0;
@@ -106,7 +112,8 @@ static void meshes_lie_on_the_torus(void **state) {
   assert_true(g.rings == 1 && g.ring[0].extent == 16 && g.ring[0].wraps && g.ring[0].stride == 1);
   groups_of("tpu-v5e:16x16", whole, BOTH);
   assert_true(g.rings == 2 && g.chips == 256);
-  /* An inner axis of 4 takes four neighbours of one axis; the outer one gets the other axis whole and every fourth chip of that. */
+  /* An inner axis of 4 takes four neighbours of one axis; the outer one gets the other axis
+   * whole and every fourth chip of that. */
   const rf_mesh split = {.of = {[RF_AXIS_FSDP] = 64, [RF_AXIS_TENSOR] = 4}};
   groups_of("tpu-v5e:16x16", split, INNER);
   assert_true(g.rings == 1 && g.ring[0].extent == 4 && !g.ring[0].wraps && g.ring[0].stride == 1);
@@ -114,7 +121,8 @@ static void meshes_lie_on_the_torus(void **state) {
   assert_true(g.rings == 2 && g.chips == 64);
   assert_true((g.ring[0].stride == 4) != (g.ring[1].stride == 4));
   groups_of("tpu-v5e:16x16", split, BOTH); /* together they are the torus again */
-  assert_true(g.rings == 2 && g.ring[0].wraps && g.ring[1].wraps && g.ring[0].stride == 1 && g.ring[1].stride == 1);
+  assert_true(g.rings == 2 && g.ring[0].wraps && g.ring[1].wraps && g.ring[0].stride == 1 &&
+              g.ring[1].stride == 1);
   groups_of("tpu-v5p:16x20x28", (rf_mesh){.of = {[RF_AXIS_FSDP] = 1120, [RF_AXIS_TENSOR] = 8}}, BOTH);
   assert_int_equal(g.chips, 8960);
   assert_true(g.rings == 3 && g.ring[0].wraps && g.ring[1].wraps && g.ring[2].wraps);
@@ -126,11 +134,15 @@ static void meshes_lie_on_the_torus(void **state) {
 static void slices_nodes_and_devices(void **state) {
   (void)state;
   const double v = 4e9;
-  /* Gradients over 4 slices of 256 chips: reduce-scatter and all-gather inside, an all-reduce of the 256th part between. */
-  groups_of("tpu-v5e:16x16*4", (rf_mesh){.of = {[RF_AXIS_SLICE] = 4, [RF_AXIS_FSDP] = 256}}, OUTER | RF_AXIS_BIT(RF_AXIS_SLICE));
+  /* Gradients over 4 slices of 256 chips: reduce-scatter and all-gather inside, an all-reduce of
+   * the 256th part between. */
+  groups_of("tpu-v5e:16x16*4", (rf_mesh){.of = {[RF_AXIS_SLICE] = 4, [RF_AXIS_FSDP] = 256}},
+            OUTER | RF_AXIS_BIT(RF_AXIS_SLICE));
   assert_true(g.slices == 4 && g.chips == 1024 && (g.resources & RF_RESOURCE_DCN));
-  close_to(rf_collective_seconds(&g, RF_ALL_REDUCE, v, true, NULL), 2 * v / (2 * 9e10) + 2 * v / 256 / 3.125e9, 1e-12);
-  groups_of("tpu-v5e:16x16*4", (rf_mesh){.of = {[RF_AXIS_SLICE] = 4, [RF_AXIS_FSDP] = 16, [RF_AXIS_TENSOR] = 16}}, INNER);
+  close_to(rf_collective_seconds(&g, RF_ALL_REDUCE, v, true, NULL),
+           2 * v / (2 * 9e10) + 2 * v / 256 / 3.125e9, 1e-12);
+  groups_of("tpu-v5e:16x16*4",
+            (rf_mesh){.of = {[RF_AXIS_SLICE] = 4, [RF_AXIS_FSDP] = 16, [RF_AXIS_TENSOR] = 16}}, INNER);
   assert_true(g.slices == 1 && g.chips == 16 && !(g.resources & RF_RESOURCE_DCN));
   /* Eight groups of a node share its network cards when each has one member there. */
   groups_of("h100-sxm:8x4", (rf_mesh){.of = {[RF_AXIS_FSDP] = 4, [RF_AXIS_TENSOR] = 8}}, OUTER);
@@ -174,8 +186,11 @@ static void what_does_not_fit_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(books_examples),           cmocka_unit_test(gathers_take_the_steps_of_a_walk), cmocka_unit_test(meshes_lie_on_the_torus),
-      cmocka_unit_test(slices_nodes_and_devices), cmocka_unit_test(what_does_not_fit_is_refused),
+      cmocka_unit_test(books_examples),
+      cmocka_unit_test(gathers_take_the_steps_of_a_walk),
+      cmocka_unit_test(meshes_lie_on_the_torus),
+      cmocka_unit_test(slices_nodes_and_devices),
+      cmocka_unit_test(what_does_not_fit_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

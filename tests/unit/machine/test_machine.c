@@ -40,11 +40,13 @@ static void store(const char *text, size_t length) {
 
 static void every_sheet_reads_and_names_its_sources(void **state) {
   (void)state;
-  static const char *const wanted[] = {"a5000", "a100-80g", "rtx-4090", "l4",      "h100-sxm", "h200",   "b200",
-                                       "gb200", "tpu-v4",   "tpu-v5e",  "tpu-v5p", "tpu-v6e",  "tpu-v7x"};
+  static const char *const wanted[] = {"a5000",   "a100-80g", "rtx-4090", "l4",     "h100-sxm",
+                                       "h200",    "b200",     "gb200",    "tpu-v4", "tpu-v5e",
+                                       "tpu-v5p", "tpu-v6e",  "tpu-v7x"};
   static rf_machine machine;
   rf_error error;
-  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) assert_int_equal(rf_machine_find(wanted[i], &machine, &error), RAFTER_OK);
+  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+    assert_int_equal(rf_machine_find(wanted[i], &machine, &error), RAFTER_OK);
   int count = 0;
   for (const char *name; (name = rf_machine_name(count)); count++) {
     assert_int_equal(rf_machine_find(name, &machine, &error), RAFTER_OK);
@@ -66,8 +68,9 @@ static void published_figures(void **state) {
   (void)state;
   static rf_machine m;
   assert_int_equal(rf_machine_find("tpu-v5e", &m, NULL), RAFTER_OK);
-  assert_float_equal(m.flops[RF_BF16] / m.read_bps, 240, 1);              /* critical intensity */
-  assert_float_equal(m.memory_bytes - m.reserve_bytes, 16909271040.0, 1); /* the largest program its compiler takes */
+  assert_float_equal(m.flops[RF_BF16] / m.read_bps, 240, 1); /* critical intensity */
+  /* the largest program its compiler takes */
+  assert_float_equal(m.memory_bytes - m.reserve_bytes, 16909271040.0, 1);
   assert_int_equal(rf_machine_find("h100-sxm", &m, NULL), RAFTER_OK);
   assert_float_equal(m.flops[RF_BF16] / m.read_bps, 295, 1);
   assert_int_equal(rf_machine_find("a100-80g", &m, NULL), RAFTER_OK);
@@ -103,7 +106,8 @@ static void unknown_machines_and_shapes_are_refused(void **state) {
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     assert_int_equal(rf_machine_find(rows[i].spec, &m, &e), RAFTER_INVALID);
-    if (!strstr(e.message, rows[i].says)) fail_msg("%s: '%s' does not say '%s'", rows[i].spec, e.message, rows[i].says);
+    if (!strstr(e.message, rows[i].says))
+      fail_msg("%s: '%s' does not say '%s'", rows[i].spec, e.message, rows[i].says);
     assert_true(e.hint[0]);
   }
   assert_int_equal(rf_machine_find("tpu-v5e@nine", &m, &e), RAFTER_INVALID);
@@ -172,7 +176,7 @@ static void check_sources(const json_t *value, const char *name, const json_t *s
   if (!json_is_object(value)) fail_msg("%s: %s has no source", row, name);
   const char *key;
   json_t *inner;
-  json_object_foreach((json_t *)value, key, inner) {
+  json_object_foreach ((json_t *)value, key, inner) {
     char path_of[128];
     snprintf(path_of, sizeof path_of, "%s.%s", name, key);
     check_sources(inner, path_of, source, row);
@@ -185,20 +189,22 @@ static void every_figure_has_a_source(void **state) {
   assert_int_equal(rf_json_read("data/machines.json", 1 << 20, &root, NULL), RAFTER_OK);
   size_t i, k;
   const json_t *row, *price;
-  json_array_foreach(json_object_get(root, "machines"), i, row) {
+  json_array_foreach (json_object_get(root, "machines"), i, row) {
     const char *key, *name = json_string_value(json_object_get(row, "name")), *edition;
     json_t *value, *changes;
-    json_object_foreach((json_t *)row, key, value) check_sources(value, key, json_object_get(row, "source"), name);
-    json_array_foreach(json_object_get(row, "prices"), k, price) {
+    json_object_foreach ((json_t *)row, key, value)
+      check_sources(value, key, json_object_get(row, "source"), name);
+    json_array_foreach (json_object_get(row, "prices"), k, price) {
       assert_true(strlen(json_string_value(json_object_get(price, "source"))) > 5);
       assert_non_null(json_object_get(price, "date"));
     }
-    json_object_foreach(json_object_get(row, "editions"), edition, changes) {
+    json_object_foreach (json_object_get(row, "editions"), edition, changes) {
       static rf_machine m;
       char spec[80];
       snprintf(spec, sizeof spec, "%s@%s", name, edition);
       assert_int_equal(rf_machine_find(spec, &m, NULL), RAFTER_OK);
-      json_object_foreach(changes, key, value) check_sources(value, key, json_object_get(changes, "source"), spec);
+      json_object_foreach (changes, key, value)
+        check_sources(value, key, json_object_get(changes, "source"), spec);
     }
   }
   json_decref(root);
@@ -207,7 +213,8 @@ static void every_figure_has_a_source(void **state) {
 static void the_host_is_detected(void **state) {
   (void)state;
   static rf_machine m;
-  assert_int_equal(rf_machine_find("local", &m, NULL), RAFTER_OK); /* XDG_CACHE_HOME is empty: no calibration */
+  /* XDG_CACHE_HOME is empty: no calibration */
+  assert_int_equal(rf_machine_find("local", &m, NULL), RAFTER_OK);
   assert_string_equal(m.source, "detected");
   assert_string_equal(m.kind, "cpu");
   assert_true(m.threads >= 1 && m.flops[RF_F32] > 1e9 && m.memory_bytes > 1e8 && m.reserve_bytes > 0);
@@ -221,32 +228,43 @@ static void a_written_machine_reads_back_the_same(void **state) {
   snprintf(a.source, sizeof a.source, "calibrated");
   a.flops[RF_F32] = 449.123456789e9;
   a.scaling_count = 2;
-  a.flops_vectors[RF_BF16] = 8.5e11; a.flops_vectors[RF_I8] = 1.7e12;
-  a.scaling[0] = (rf_scaling){1, 2.25e11, 17e9}; a.scaling[1] = (rf_scaling){2, 4.49e11, 33e9};
+  a.flops_vectors[RF_BF16] = 8.5e11;
+  a.flops_vectors[RF_I8] = 1.7e12;
+  a.scaling[0] = (rf_scaling){1, 2.25e11, 17e9};
+  a.scaling[1] = (rf_scaling){2, 4.49e11, 33e9};
   a.curve_count = RF_MAX_CURVES;
   for (int i = 0; i < a.curve_count; i++) {
     rf_curve *c = &a.curve[i];
     snprintf(c->op, sizeof c->op, "op_%d", i);
     snprintf(c->kernel, sizeof c->kernel, "gemm_avx512_12x32");
-    c->dtype = i % 2 ? RF_BF16 : RF_F32; c->count = 1 + i % RF_CURVE_POINTS;
+    c->dtype = i % 2 ? RF_BF16 : RF_F32;
+    c->count = 1 + i % RF_CURVE_POINTS;
     for (int k = 0; k < c->count; k++) {
-      c->work[k] = 1000.25 * (k + 1) / 3; c->seconds[k] = 1e-6 / (k + 3);
+      c->work[k] = 1000.25 * (k + 1) / 3;
+      c->seconds[k] = 1e-6 / (k + 3);
       c->size[k] = i % 3 ? c->work[k] : k + 1;
     }
   }
   rf_machine_cpu(a.tuned.cpu);
-  a.tuned.here = a.tuned.cpu[0]; a.tuned.threads = 2; a.tuned.count = 2 * RF_TUNED_CLASSES;
+  a.tuned.here = a.tuned.cpu[0];
+  a.tuned.threads = 2;
+  a.tuned.count = 2 * RF_TUNED_CLASSES;
   for (int i = 0; i < a.tuned.count; i++) {
     rf_tuned_row *row = &a.tuned.row[i];
-    *row = (rf_tuned_row){.op = "matmul_dw", .kernel = "gemm_avx512_12x32", .class = i / 2, .dtype = i % 2 ? RF_BF16 : RF_F32};
-    row->usual = (rf_blocks){320, 1500 << 10, 4096}; row->gain = 0.001 * i; row->spread = 1e-4 * i;
+    *row = (rf_tuned_row){
+        .op = "matmul_dw", .kernel = "gemm_avx512_12x32", .class = i / 2, .dtype = i % 2 ? RF_BF16 : RF_F32};
+    row->usual = (rf_blocks){320, 1500 << 10, 4096};
+    row->gain = 0.001 * i;
+    row->spread = 1e-4 * i;
     if (i % 3) row->best = (rf_blocks){256 + i, 1 << 20, 8192};
   }
   for (int k = 0; k < 2 && a.tuned.cpu[0]; k++) {
     assert_int_equal(rf_machine_write(&a, path, NULL), RAFTER_OK);
     assert_int_equal(rf_machine_read(path, &b, NULL), RAFTER_OK);
     assert_memory_equal(&a, &b, sizeof a);
-    memset(a.tuned.cpu, 0, sizeof a.tuned.cpu); snprintf(a.tuned.cpu, sizeof a.tuned.cpu, "another CPU"); a.tuned.here = false;
+    memset(a.tuned.cpu, 0, sizeof a.tuned.cpu);
+    snprintf(a.tuned.cpu, sizeof a.tuned.cpu, "another CPU");
+    a.tuned.here = false;
   }
   memset(&a.tuned, 0, sizeof a.tuned);
   assert_int_equal(rf_machine_write(&a, path, NULL), RAFTER_OK);
@@ -255,11 +273,12 @@ static void a_written_machine_reads_back_the_same(void **state) {
   assert_int_equal(rf_machine_write(&a, "/no/such/folder/m.json", NULL), RAFTER_FAILED);
 }
 
-#define MACHINE "{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10"
+#define MACHINE \
+  "{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10"
 #define TUNED(rows) MACHINE ",\"tuned\":{\"cpu\":\"c\",\"threads\":2,\"rows\":[" rows "]}}"
 #define TUNED_ROW(op, class, dtype, usual, best) \
-  "{\"op\":\"" op "\",\"class\":\"" class "\",\"dtype\":\"" dtype "\",\"kernel\":\"k\",\"default\":" usual ",\"best\":" best \
-                                          ",\"gain\":0,\"spread\":0}"
+  "{\"op\":\"" op "\",\"class\":\"" class "\",\"dtype\":\"" dtype "\",\"kernel\":\"k\",\"default\":" usual \
+                                          ",\"best\":" best ",\"gain\":0,\"spread\":0}"
 #define BLOCKS(kc, a_bytes, nc) "{\"kc\":" kc ",\"a_bytes\":" a_bytes ",\"nc\":" nc "}"
 #define GOOD_BLOCKS BLOCKS("320", "1048576", "2048")
 #define TUNED_BEST(best) TUNED(TUNED_ROW("matmul", "rows<=128 weights<=1Mi", "f32", GOOD_BLOCKS, best))
@@ -285,31 +304,43 @@ static void bad_files_are_refused_with_the_field(void **state) {
       {MACHINE ",\"flops_vectors\":[]}", "flops_vectors is not an object"},
       {MACHINE ",\"flops_vectors\":{\"f99\":1e12}}", "not a dtype"},
       {MACHINE ",\"flops_vectors\":{\"i8\":-1}}", "\"i8\" is out of range"},
-      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e99}", "\"memory_bytes\" is out of range"},
-      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"reserve_bytes\":1e11}",
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e99}",
+       "\"memory_bytes\" is out of range"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"reserve_bytes\":"
+       "1e11}",
        "\"reserve_bytes\" is out of range"},
-      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"read_bps\":1e10}", "\"copy_bps\" is missing"},
-      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":3}", "curves is not a list"},
-      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":[7]}",
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"read_bps\":1e10}",
+       "\"copy_bps\" is missing"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,"
+       "\"curves\":3}",
+       "curves is not a list"},
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,"
+       "\"curves\":[7]}",
        "curve is not an object"},
-      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":[{\"op\":\"a\",\"dtype\":"
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,"
+       "\"curves\":[{\"op\":\"a\",\"dtype\":"
        "\"f32\","
        "\"points\":[]}]}",
        "points of curve a"},
-      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":[{\"op\":\"a\",\"dtype\":"
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,"
+       "\"curves\":[{\"op\":\"a\",\"dtype\":"
        "\"f32\","
        "\"points\":[{\"work\":2,\"seconds\":1},{\"work\":2,\"seconds\":1}]}]}",
        "do not ascend"},
-      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,\"curves\":[{\"op\":\"a\",\"dtype\":"
+      {"{\"name\":\"x\",\"kind\":\"cpu\",\"flops\":{\"f32\":1e12},\"memory_bytes\":1e10,\"memory_bps\":1e10,"
+       "\"curves\":[{\"op\":\"a\",\"dtype\":"
        "\"f32\","
        "\"points\":[{\"work\":2}]}]}",
        "\"seconds\" is missing"},
       {MACHINE ",\"topology\":3}", "topology is not an object"},
       {MACHINE ",\"topology\":{\"form\":\"star\"}}", "unknown form"},
       {MACHINE ",\"topology\":{\"form\":\"torus\",\"oneway_bps\":1e9}}", "needs its size"},
-      {MACHINE ",\"topology\":{\"form\":\"torus\",\"axes\":9,\"oneway_bps\":1e9}}", "\"axes\" is out of range"},
-      {MACHINE ",\"topology\":{\"form\":\"torus\",\"axes\":2,\"pod\":[4],\"oneway_bps\":1e9}}", "another number of axes"},
-      {MACHINE ",\"topology\":{\"form\":\"torus\",\"axes\":1,\"pod\":[0],\"oneway_bps\":1e9}}", "pod[0] is not a whole number"},
+      {MACHINE ",\"topology\":{\"form\":\"torus\",\"axes\":9,\"oneway_bps\":1e9}}",
+       "\"axes\" is out of range"},
+      {MACHINE ",\"topology\":{\"form\":\"torus\",\"axes\":2,\"pod\":[4],\"oneway_bps\":1e9}}",
+       "another number of axes"},
+      {MACHINE ",\"topology\":{\"form\":\"torus\",\"axes\":1,\"pod\":[0],\"oneway_bps\":1e9}}",
+       "pod[0] is not a whole number"},
       {MACHINE ",\"topology\":{\"form\":\"switch\",\"domain\":8}}", "needs its size"},
       {MACHINE ",\"prices\":[{\"tier\":\"list\"}]}", "\"usd_per_chip_hour\" is missing"},
       {MACHINE ",\"prices\":{}}", "prices is not a list"},
@@ -319,9 +350,12 @@ static void bad_files_are_refused_with_the_field(void **state) {
       {MACHINE ",\"tuned\":{\"cpu\":\"c\",\"threads\":0,\"rows\":[]}}", "\"threads\" is out of range"},
       {MACHINE ",\"tuned\":{\"cpu\":\"c\",\"threads\":2,\"rows\":{}}}", "rows is not a list"},
       {TUNED("7"), "row 0: a row is not an object"},
-      {TUNED(TUNED_ROW("softmax", "rows<=128 weights<=1Mi", "f32", GOOD_BLOCKS, GOOD_BLOCKS)), "'softmax' has no blocks to tune"},
-      {TUNED(TUNED_ROW("matmul", "rows<=9", "f32", GOOD_BLOCKS, GOOD_BLOCKS)), "unknown shape class 'rows<=9'"},
-      {TUNED(TUNED_ROW("matmul", "rows<=128 weights<=1Mi", "i8", GOOD_BLOCKS, GOOD_BLOCKS)), "unknown dtype 'i8'"},
+      {TUNED(TUNED_ROW("softmax", "rows<=128 weights<=1Mi", "f32", GOOD_BLOCKS, GOOD_BLOCKS)),
+       "'softmax' has no blocks to tune"},
+      {TUNED(TUNED_ROW("matmul", "rows<=9", "f32", GOOD_BLOCKS, GOOD_BLOCKS)),
+       "unknown shape class 'rows<=9'"},
+      {TUNED(TUNED_ROW("matmul", "rows<=128 weights<=1Mi", "i8", GOOD_BLOCKS, GOOD_BLOCKS)),
+       "unknown dtype 'i8'"},
       {TUNED(TUNED_ROW("matmul", "rows<=128 weights<=1Mi", "f32", "3", "null")), "blocks are no object"},
       {TUNED_BEST("{\"kc\":320}"), "\"a_bytes\" is missing"},
       {TUNED_BEST(BLOCKS("0", "1048576", "2048")), "\"kc\" is out of range"},
@@ -332,8 +366,8 @@ static void bad_files_are_refused_with_the_field(void **state) {
       {TUNED_BEST(BLOCKS("320", "1048576", "31")), "\"nc\" is out of range"},
       {TUNED_BEST(BLOCKS("320", "1048576", "9223372036854775807")), "\"nc\" is out of range"},
       {TUNED_BEST(BLOCKS("320.5", "1048576", "2048")), "\"kc\" has the wrong type"},
-      {TUNED(TUNED_ROW("matmul", "rows<=128 weights<=1Mi", "f32", GOOD_BLOCKS, "null") "," TUNED_ROW("matmul", "rows<=128 weights<=1Mi", "f32",
-                                                                                                     GOOD_BLOCKS, "null")),
+      {TUNED(TUNED_ROW("matmul", "rows<=128 weights<=1Mi", "f32", GOOD_BLOCKS,
+                       "null") "," TUNED_ROW("matmul", "rows<=128 weights<=1Mi", "f32", GOOD_BLOCKS, "null")),
        "same op, class, dtype and kernel as row 0"},
   };
   static rf_machine m;
@@ -341,7 +375,8 @@ static void bad_files_are_refused_with_the_field(void **state) {
     rf_error e;
     store(rows[i].text, strlen(rows[i].text));
     assert_int_equal(rf_machine_read(path, &m, &e), RAFTER_FAILED);
-    if (!strstr(e.message, rows[i].says)) fail_msg("row %zu: '%s' does not say '%s'", i, e.message, rows[i].says);
+    if (!strstr(e.message, rows[i].says))
+      fail_msg("row %zu: '%s' does not say '%s'", i, e.message, rows[i].says);
     assert_non_null(strstr(e.message, path));
   }
   /* A whole file, damaged one byte at a time: whatever comes of it, an answer or an error. */

@@ -1,4 +1,5 @@
-/* Adapters: which sites a text names, how many parameters that is, PEFT's files in and out, and files that are wrong. */
+/* Adapters: which sites a text names, how many parameters that is, PEFT's files in and out, and
+ * files that are wrong. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,10 +33,11 @@ static rf_model adapted(const char *spec, const char *lora) {
   return model;
 }
 
-/* ---- the text ----------------------------------------------------------------------------------------------------- */
+/* ---- the text -------------------------------------------------------------------------------- */
 
-/* Elements per rank: sum of (K + columns) over the sites. Of all projections of Gemma 3 1B with k and v as one: 785,408 (formulas of the field:
- * r (a + b) for a matrix (a, b), 26 layers, D 1152, F 6912, 4 heads and 1 key head of 256). */
+/* Elements per rank: sum of (K + columns) over the sites. Of all projections of Gemma 3 1B with
+ * k and v as one: 785,408 (formulas of the field: r (a + b) for a matrix (a, b), 26 layers, D
+ * 1152, F 6912, 4 heads and 1 key head of 256). */
 static void counts_follow_the_targets(void **state) {
   (void)state;
   static const struct {
@@ -59,7 +61,8 @@ static void counts_follow_the_targets(void **state) {
       rf_model model = adapted(cases[i].model, text), bare = model_or_fail(cases[i].model);
       rf_pool *pool = rf_pool_new();
       rf_params params = rf_model_params(&model, pool), before = rf_model_params(&bare, pool);
-      if (params.adapter != cases[i].each * rank) fail_msg("%s %s: %lld", cases[i].model, text, (long long)params.adapter);
+      if (params.adapter != cases[i].each * rank)
+        fail_msg("%s %s: %lld", cases[i].model, text, (long long)params.adapter);
       assert_true(params.total == before.total && params.base == before.count && before.adapter == 0);
       rf_pool_free(pool);
     }
@@ -98,12 +101,13 @@ static void wrong_options_are_named(void **state) {
     rf_model model = model_or_fail(cases[i].model);
     rf_lora lora;
     rf_error error = {0};
-    if (rf_lora_parse(cases[i].text, &model, &lora, &error) != RAFTER_INVALID) fail_msg("%s was taken", cases[i].text);
+    if (rf_lora_parse(cases[i].text, &model, &lora, &error) != RAFTER_INVALID)
+      fail_msg("%s was taken", cases[i].text);
     if (!strstr(error.message, cases[i].says)) fail_msg("%s: %s", cases[i].text, error.message);
   }
 }
 
-/* ---- files -------------------------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 typedef struct values {
   rf_pool *pool;
@@ -112,7 +116,8 @@ typedef struct values {
   float *of[512]; /* by parameter behind params.base */
 } values;
 
-static rf_status keep(void *context, int param, int64_t first, int64_t count, const float *x, rf_error *error) {
+static rf_status keep(void *context, int param, int64_t first, int64_t count, const float *x,
+                      rf_error *error) {
   (void)error;
   values *v = context;
   assert_true(first == 0 && count == v->params.at[param].count && param >= v->params.base);
@@ -125,7 +130,11 @@ static rf_status give(void *context, int param, int64_t first, int64_t count, fl
   memcpy(x, v->of[param - v->params.base] + first, (size_t)count * 4);
   return RAFTER_OK;
 }
-static void of_model(values *v, const rf_model *model) { v->pool = rf_pool_new(); v->model = *model; v->params = rf_model_params(model, v->pool); }
+static void of_model(values *v, const rf_model *model) {
+  v->pool = rf_pool_new();
+  v->model = *model;
+  v->params = rf_model_params(model, v->pool);
+}
 static rf_status try_read(const char *base, const char *folder_of, values *v, rf_error *error) {
   rf_model model = model_or_fail(base);
   rf_lora lora;
@@ -143,13 +152,15 @@ static values read_or_fail(const char *base, const char *folder_of) {
 static void write_or_fail(values *v, const char *folder_of) {
   rf_error error = {0};
   mkdir(folder_of, 0700);
-  if (rf_adapter_write(folder_of, &v->model, &v->params, BASE, give, v, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_adapter_write(folder_of, &v->model, &v->params, BASE, give, v, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
 }
 static void assert_same(const values *a, const values *b) {
   assert_true(a->params.count == b->params.count && a->params.base == b->params.base);
   assert_true(rf_lora_scale(&a->model.lora) == rf_lora_scale(&b->model.lora));
   for (int p = a->params.base; p < a->params.count; ++p)
-    assert_memory_equal(a->of[p - a->params.base], b->of[p - b->params.base], (size_t)a->params.at[p].count * 4);
+    assert_memory_equal(a->of[p - a->params.base], b->of[p - b->params.base],
+                        (size_t)a->params.at[p].count * 4);
 }
 
 /* PEFT's own file: every tensor comes back under its name with its bytes. */
@@ -167,15 +178,18 @@ static void the_golden_adapter_comes_back(void **state) {
   for (int i = 0; i < 98; ++i) {
     const rf_stored *a = rf_tensor_file_at(before, i), *b = rf_tensor_file_at(after, i);
     assert_string_equal(a->name, b->name);
-    assert_true(a->dtype == b->dtype && a->rank == b->rank && a->bytes == b->bytes && memcmp(a->shape, b->shape, sizeof a->shape) == 0);
+    assert_true(a->dtype == b->dtype && a->rank == b->rank && a->bytes == b->bytes &&
+                memcmp(a->shape, b->shape, sizeof a->shape) == 0);
     assert_memory_equal(a->data, b->data, (size_t)a->bytes);
   }
-  rf_tensor_file_close(before); rf_tensor_file_close(after);
+  rf_tensor_file_close(before);
+  rf_tensor_file_close(after);
   values again = read_or_fail(BASE, at("out"));
   assert_same(&v, &again);
   rf_model whole = model_or_fail(at("out")); /* its folder is the model with the adapter */
   assert_true(whole.lora.rank == 4 && strcmp(whole.lora.folder, at("out")) == 0);
-  rf_pool_free(v.pool); rf_pool_free(again.pool);
+  rf_pool_free(v.pool);
+  rf_pool_free(again.pool);
 }
 
 /* Families whose files fuse, split, turn and reorder q, k and v. */
@@ -195,7 +209,8 @@ static void every_family_round_trips(void **state) {
     of_model(&v, &model);
     for (int p = v.params.base; p < v.params.count; ++p) {
       rf_param drawn = v.params.at[p];
-      drawn.init = RF_INIT_NORMAL; drawn.init_std = 1;
+      drawn.init = RF_INIT_NORMAL;
+      drawn.init_std = 1;
       v.of[p - v.params.base] = rf_pool_alloc(v.pool, (size_t)drawn.count * 4);
       rf_param_init(&drawn, 3, 0, drawn.count, v.of[p - v.params.base]);
     }
@@ -203,13 +218,15 @@ static void every_family_round_trips(void **state) {
     values again = read_or_fail(cases[i].model, at("round"));
     assert_int_equal(memcmp(v.model.lora.sites, again.model.lora.sites, sizeof v.model.lora.sites), 0);
     assert_same(&v, &again);
-    rf_pool_free(v.pool); rf_pool_free(again.pool);
+    rf_pool_free(v.pool);
+    rf_pool_free(again.pool);
   }
 }
 
-/* ---- faults ------------------------------------------------------------------------------------------------------- */
+/* ---- faults ---------------------------------------------------------------------------------- */
 
-/* The golden adapter with one thing changed: a tensor left out, renamed or reshaped, or a field of its config set. */
+/* The golden adapter with one thing changed: a tensor left out, renamed or reshaped, or a field
+ * of its config set. */
 typedef struct fault {
   const char *tensor, *renamed;
   int64_t shape[2];      /* 0: as it was */
@@ -234,7 +251,8 @@ static void write_faulty(const fault *f, const char *to) {
   else strcpy(changed, text);
   snprintf(path, sizeof path, "%s/adapter_config.json", to);
   assert_int_equal(rf_file_write(path, changed, strlen(changed), &error), RAFTER_OK);
-  free(text); free(changed);
+  free(text);
+  free(changed);
   assert_int_equal(rf_tensor_file_open(GOLDEN "/adapter_model.safetensors", &file, &error), RAFTER_OK);
   rf_stored list[99];
   float *data[99];
@@ -244,16 +262,26 @@ static void write_faulty(const fault *f, const char *to) {
     bool met = f->tensor && strcmp(t.name, f->tensor) == 0;
     if (met && !f->renamed && !f->shape[0]) continue;
     if (met && f->renamed) t.name = f->renamed;
-    if (met && f->shape[0]) { t.shape[0] = f->shape[0]; t.shape[1] = f->shape[1]; t.count = t.shape[0] * t.shape[1]; t.bytes = 4 * t.count; }
+    if (met && f->shape[0]) {
+      t.shape[0] = f->shape[0];
+      t.shape[1] = f->shape[1];
+      t.count = t.shape[0] * t.shape[1];
+      t.bytes = 4 * t.count;
+    }
     data[count] = calloc((size_t)t.count + 4096, 4);
     const rf_stored *whole = rf_tensor_file_at(file, i);
-    assert_int_equal(rf_stored_read(whole, 0, whole->count < t.count ? whole->count : t.count, data[count], &error), RAFTER_OK);
+    assert_int_equal(
+        rf_stored_read(whole, 0, whole->count < t.count ? whole->count : t.count, data[count], &error),
+        RAFTER_OK);
     list[count++] = t;
   }
   rf_tensor_writer *writer;
   snprintf(path, sizeof path, "%s/adapter_model.safetensors", to);
   assert_int_equal(rf_tensor_writer_open(path, list, count, NULL, &writer, &error), RAFTER_OK);
-  for (int i = 0; i < count; ++i) { assert_int_equal(rf_tensor_writer_put(writer, data[i], list[i].count, &error), RAFTER_OK); free(data[i]); }
+  for (int i = 0; i < count; ++i) {
+    assert_int_equal(rf_tensor_writer_put(writer, data[i], list[i].count, &error), RAFTER_OK);
+    free(data[i]);
+  }
   assert_int_equal(rf_tensor_writer_commit(writer, &error), RAFTER_OK);
   rf_tensor_file_close(file);
 }
@@ -265,9 +293,15 @@ static void wrong_files_are_named(void **state) {
       {.tensor = Q0 "lora_A.weight", .renamed = Q0 "lora_A.default.weight"},
       {.tensor = Q0 "lora_A.weight", .says = "not whole"},
       {.tensor = Q0 "lora_B.weight", .says = "not whole"},
-      {.tensor = Q0 "lora_A.weight", .renamed = "base_model.model.model.layers.9.self_attn.q_proj.lora_A.weight", .says = "no"},
-      {.tensor = Q0 "lora_A.weight", .renamed = "base_model.model.model.embed_tokens.lora_embedding_A", .says = "token table"},
-      {.tensor = Q0 "lora_A.weight", .renamed = "base_model.model.lm_head.lora_A.weight", .says = "token table"},
+      {.tensor = Q0 "lora_A.weight",
+       .renamed = "base_model.model.model.layers.9.self_attn.q_proj.lora_A.weight",
+       .says = "no"},
+      {.tensor = Q0 "lora_A.weight",
+       .renamed = "base_model.model.model.embed_tokens.lora_embedding_A",
+       .says = "token table"},
+      {.tensor = Q0 "lora_A.weight",
+       .renamed = "base_model.model.lm_head.lora_A.weight",
+       .says = "token table"},
       {.tensor = Q0 "lora_A.weight", .renamed = Q0 "lora_magnitude_vector.weight", .says = "no"},
       {.tensor = Q0 "lora_A.weight", .shape = {4, 31}, .says = "wrong shape"},
       {.tensor = Q0 "lora_A.weight", .shape = {5, 32}, .says = "wrong shape"},
@@ -275,25 +309,43 @@ static void wrong_files_are_named(void **state) {
       {.tensor = Q0 "lora_B.weight", .shape = {64, 3}, .says = "wrong shape"},
       {.from = "\"use_dora\": false", .to = "\"use_dora\": true", .says = "use_dora"},
       {.from = "\"bias\": \"none\"", .to = "\"bias\": \"all\"", .says = "bias"},
-      {.from = "\"modules_to_save\": null", .to = "\"modules_to_save\": [\"lm_head\"]", .says = "modules_to_save"},
+      {.from = "\"modules_to_save\": null",
+       .to = "\"modules_to_save\": [\"lm_head\"]",
+       .says = "modules_to_save"},
       {.from = "\"lora_bias\": false", .to = "\"lora_bias\": true", .says = "lora_bias"},
-      {.from = "\"layer_replication\": null", .to = "\"layer_replication\": [[0, 2]]", .says = "layer_replication"},
-      {.from = "\"target_parameters\": null", .to = "\"target_parameters\": [\"experts.gate_up_proj\"]", .says = "target_parameters"},
+      {.from = "\"layer_replication\": null",
+       .to = "\"layer_replication\": [[0, 2]]",
+       .says = "layer_replication"},
+      {.from = "\"target_parameters\": null",
+       .to = "\"target_parameters\": [\"experts.gate_up_proj\"]",
+       .says = "target_parameters"},
       {.from = "\"use_qalora\": false", .to = "\"use_qalora\": true", .says = "use_qalora"},
       {.from = "\"use_bdlora\": null", .to = "\"use_bdlora\": {\"a\": 1}", .says = "use_bdlora"},
-      {.from = "\"alora_invocation_tokens\": null", .to = "\"alora_invocation_tokens\": [5]", .says = "alora_invocation_tokens"},
-      {.from = "\"trainable_token_indices\": null", .to = "\"trainable_token_indices\": [3]", .says = "trainable_token_indices"},
-      {.from = "\"megatron_config\": null", .to = "\"megatron_config\": {\"a\": 1}", .says = "megatron_config"},
+      {.from = "\"alora_invocation_tokens\": null",
+       .to = "\"alora_invocation_tokens\": [5]",
+       .says = "alora_invocation_tokens"},
+      {.from = "\"trainable_token_indices\": null",
+       .to = "\"trainable_token_indices\": [3]",
+       .says = "trainable_token_indices"},
+      {.from = "\"megatron_config\": null",
+       .to = "\"megatron_config\": {\"a\": 1}",
+       .says = "megatron_config"},
       {.from = "\"arrow_config\": null", .to = "\"arrow_config\": {\"a\": 1}", .says = "arrow_config"},
       {.from = "\"kasa_config\": null", .to = "\"kasa_config\": {\"a\": 1}", .says = "kasa_config"},
-      {.from = "\"monteclora_config\": null", .to = "\"monteclora_config\": {\"a\": 1}", .says = "monteclora_config"},
+      {.from = "\"monteclora_config\": null",
+       .to = "\"monteclora_config\": {\"a\": 1}",
+       .says = "monteclora_config"},
       {.from = "\"velora_config\": null", .to = "\"velora_config\": {\"a\": 1}", .says = "velora_config"},
       {.from = "\"lora_ga_config\": null", .to = "\"lora_ga_config\": {\"a\": 1}", .says = "lora_ga_config"},
-      {.from = "\"ensure_weight_tying\": false", .to = "\"ensure_weight_tying\": true", .says = "ensure_weight_tying"},
+      {.from = "\"ensure_weight_tying\": false",
+       .to = "\"ensure_weight_tying\": true",
+       .says = "ensure_weight_tying"},
       {.from = "\"peft_type\": \"LORA\"", .to = "\"peft_type\": \"IA3\"", .says = "peft_type"},
       {.from = "\"r\": 4", .to = "\"r\": 0", .says = "\"r\""},
       {.from = "\"lora_alpha\": 8", .to = "\"lora_alpha\": \"8\"", .says = "lora_alpha"},
-      {.from = ALPHAS "{}", .to = ALPHAS "{\"^q.*\": 3}", .says = "alpha_pattern"}, /* no layer's whole name begins so */
+      {.from = ALPHAS "{}",
+       .to = ALPHAS "{\"^q.*\": 3}",
+       .says = "alpha_pattern"}, /* no layer's whole name begins so */
       {.from = ALPHAS "{}", .to = ALPHAS "{\"(q_proj\": 3}", .says = "alpha_pattern"},
       {.from = ALPHAS "{}", .to = ALPHAS "{\"((([a-z_.0-9]+)*)+)+[!?]\": 3}", .says = "too long"},
       {.from = ALPHAS "{}", .to = ALPHAS "[]", .says = "alpha_pattern"},
@@ -302,8 +354,12 @@ static void wrong_files_are_named(void **state) {
       {.from = ALPHAS "{}", .to = ALPHAS "{\"q_proj\": 0}", .says = "q_proj"},
       {.from = ALPHAS "{}", .to = ALPHAS "{\"q_proj\": 1e7}", .says = "q_proj"},
       {.from = ALPHAS "{}", .to = ALPHAS "{\"_proj\": 3}", .says = "'_proj'"},
-      {.from = ALPHAS "{}", .to = ALPHAS "{\"q_proj\": 3, \"layers.99.self_attn.q_proj\": 3}", .says = "layers.99"},
-      {.from = ALPHAS "{}", .to = ALPHAS "{\"base_model.model.model.layers.0.self_attn.q_proj\": 3}", .says = "base_model"},
+      {.from = ALPHAS "{}",
+       .to = ALPHAS "{\"q_proj\": 3, \"layers.99.self_attn.q_proj\": 3}",
+       .says = "layers.99"},
+      {.from = ALPHAS "{}",
+       .to = ALPHAS "{\"base_model.model.model.layers.0.self_attn.q_proj\": 3}",
+       .says = "base_model"},
       {.from = ALPHAS "{}", .to = ALPHAS "null"},
       {.from = STARTS "true", .to = STARTS "false"},
       {.from = STARTS "true", .to = STARTS "null"},
@@ -322,9 +378,11 @@ static void wrong_files_are_named(void **state) {
     rf_error error = {0};
     write_faulty(&faults[i], at("fault"));
     rf_status status = try_read(BASE, at("fault"), &v, &error);
-    if ((status == RAFTER_OK) != (faults[i].says == NULL)) fail_msg("fault %zu: %s", i, status == RAFTER_OK ? "was taken" : error.message);
+    if ((status == RAFTER_OK) != (faults[i].says == NULL))
+      fail_msg("fault %zu: %s", i, status == RAFTER_OK ? "was taken" : error.message);
     if (faults[i].says && !strstr(error.message, faults[i].says)) fail_msg("fault %zu: %s", i, error.message);
-    if (faults[i].says && !strstr(error.message, at("fault"))) fail_msg("fault %zu names no file: %s", i, error.message);
+    if (faults[i].says && !strstr(error.message, at("fault")))
+      fail_msg("fault %zu names no file: %s", i, error.message);
     if (v.pool) rf_pool_free(v.pool);
   }
 }
@@ -334,7 +392,8 @@ static void patterns_are_few(void **state) {
   (void)state;
   for (int keys = 1024; keys <= 1025; ++keys) {
     char *text = malloc(40 * (size_t)keys), *end = text + sprintf(text, ALPHAS "{");
-    for (int k = 0; k < keys; ++k) end += sprintf(end, "\"%c_proj|no%d\": 3%s", k % 2 ? 'q' : 'v', k, k + 1 < keys ? ", " : "}");
+    for (int k = 0; k < keys; ++k)
+      end += sprintf(end, "\"%c_proj|no%d\": 3%s", k % 2 ? 'q' : 'v', k, k + 1 < keys ? ", " : "}");
     values v = {0};
     rf_error error = {0};
     write_faulty(&(fault){.from = ALPHAS "{}", .to = text}, at("many"));
@@ -345,24 +404,28 @@ static void patterns_are_few(void **state) {
   }
 }
 
-/* A layer with an alpha and a rank of its own: the product A B times its scale is what its file says. */
+/* A layer with an alpha and a rank of its own: the product A B times its scale is what its file
+ * says. */
 static void patterns_keep_the_product(void **state) {
   (void)state;
   static const struct {
     const char *pattern;
     float share; /* of alpha 8 */
     bool every_layer;
-  } cases[] = {{"{\"layers.0.self_attn.q_proj\": 2}", 0.25f, false},
-               {"{\"model.layers.0.self_attn.q_proj\": 2}", 0.25f, false}, /* the layer's whole name in the base */
-               {"{\"q_proj\": 2}", 0.25f, true},
-               {"{\"self_attn.q_proj\": 4}", 0.5f, true},
-               {"{\".*\\\\.0\\\\..*q_proj\": 2}", 0.25f, false},
-               {"{\"q_(proj|norm)\": 2}", 0.25f, true},
-               {"{\".*.*.*q_proj\": 2}", 0.25f, true}, /* many ways to begin with what does not fit, and yet an answer */
-               {"{\"^model\\\\.layers\\\\.0\\\\.self_attn\\\\.q_proj\": 2}", 0.25f, false},
-               {"{\"layers.[0].self_attn.q_pro\\\\w\": 2, \".*q_proj\": 8}", 0.25f, false},
-               {"{\"layers.0.self_attn.q_proj\": 2, \"self_attn.q_proj\": 8}", 0.25f, false}, /* the first one counts */
-               {"{\"self_attn.q_proj\": 2, \"layers.0.self_attn.q_proj\": 8}", 0.25f, true}};
+  } cases[] = {
+      {"{\"layers.0.self_attn.q_proj\": 2}", 0.25f, false},
+      {"{\"model.layers.0.self_attn.q_proj\": 2}", 0.25f, false}, /* the layer's whole name in the base */
+      {"{\"q_proj\": 2}", 0.25f, true},
+      {"{\"self_attn.q_proj\": 4}", 0.5f, true},
+      {"{\".*\\\\.0\\\\..*q_proj\": 2}", 0.25f, false},
+      {"{\"q_(proj|norm)\": 2}", 0.25f, true},
+      {"{\".*.*.*q_proj\": 2}", 0.25f,
+       true}, /* many ways to begin with what does not fit, and yet an answer */
+      {"{\"^model\\\\.layers\\\\.0\\\\.self_attn\\\\.q_proj\": 2}", 0.25f, false},
+      {"{\"layers.[0].self_attn.q_pro\\\\w\": 2, \".*q_proj\": 8}", 0.25f, false},
+      {"{\"layers.0.self_attn.q_proj\": 2, \"self_attn.q_proj\": 8}", 0.25f,
+       false}, /* the first one counts */
+      {"{\"self_attn.q_proj\": 2, \"layers.0.self_attn.q_proj\": 8}", 0.25f, true}};
   values plain = read_or_fail(BASE, GOLDEN);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
     char to[300];
@@ -374,14 +437,16 @@ static void patterns_keep_the_product(void **state) {
       const float *a = plain.of[p - plain.params.base], *b = own.of[p - own.params.base];
       int64_t wide = param->shape[1], q = plain.model.heads * plain.model.head_dim;
       bool met = strstr(param->name, "/attn/qkv/lora_b") && (cases[i].every_layer || param->layer == 0);
-      for (int64_t k = 0; k < param->count; ++k) assert_true(b[k] == (met && k % wide < q ? a[k] * cases[i].share : a[k]));
+      for (int64_t k = 0; k < param->count; ++k)
+        assert_true(b[k] == (met && k % wide < q ? a[k] * cases[i].share : a[k]));
     }
     rf_pool_free(own.pool);
   }
   rf_pool_free(plain.pool);
 }
 
-/* What PEFT would adapt by our file's words and layers is what has adapters: c_proj alone is two layers of a block of GPT-2. */
+/* What PEFT would adapt by our file's words and layers is what has adapters: c_proj alone is two
+ * layers of a block of GPT-2. */
 static void modules_are_named_without_doubt(void **state) {
   (void)state;
   static const struct {
@@ -389,7 +454,8 @@ static void modules_are_named_without_doubt(void **state) {
   } cases[] = {
       {RF_TEST_DATA "/goldens/llama", "rank=2,targets=q,v", "[\"q_proj\",\"v_proj\"]"},
       {RF_TEST_DATA "/goldens/gpt2", "rank=2,targets=out,down", "[\"c_proj\"]"},
-      {RF_TEST_DATA "/goldens/gpt2", "rank=2,targets=~block\\.0/attn/out", "[\"transformer.h.0.attn.c_proj\"]"},
+      {RF_TEST_DATA "/goldens/gpt2", "rank=2,targets=~block\\.0/attn/out",
+       "[\"transformer.h.0.attn.c_proj\"]"},
       {RF_TEST_DATA "/goldens/llama", "rank=2,targets=~block\\.0/attn/q|block\\.1/attn/v",
        "[\"model.layers.0.self_attn.q_proj\",\"model.layers.1.self_attn.v_proj\"]"},
   };
@@ -397,17 +463,20 @@ static void modules_are_named_without_doubt(void **state) {
     values v = {0};
     rf_model model = adapted(cases[i].model, cases[i].lora);
     of_model(&v, &model);
-    for (int p = v.params.base; p < v.params.count; ++p) v.of[p - v.params.base] = rf_pool_alloc(v.pool, (size_t)v.params.at[p].count * 4);
+    for (int p = v.params.base; p < v.params.count; ++p)
+      v.of[p - v.params.base] = rf_pool_alloc(v.pool, (size_t)v.params.at[p].count * 4);
     write_or_fail(&v, at("words"));
     json_t *config = NULL;
     rf_error error = {0};
     assert_int_equal(rf_json_read(at("words/adapter_config.json"), 1 << 20, &config, &error), RAFTER_OK);
     char *text = json_dumps(json_object_get(config, "target_modules"), JSON_COMPACT);
     assert_string_equal(text, cases[i].modules);
-    free(text); json_decref(config);
+    free(text);
+    json_decref(config);
     values again = read_or_fail(cases[i].model, at("words"));
     assert_int_equal(memcmp(v.model.lora.sites, again.model.lora.sites, sizeof v.model.lora.sites), 0);
-    rf_pool_free(v.pool); rf_pool_free(again.pool);
+    rf_pool_free(v.pool);
+    rf_pool_free(again.pool);
   }
 }
 
@@ -417,7 +486,8 @@ static void configs_are_clean(void **state) {
   values v = {0};
   rf_model model = adapted(RF_TEST_DATA "/goldens/llama", "rank=2,targets=q,alpha=0.3,dropout=0.05");
   of_model(&v, &model);
-  for (int p = v.params.base; p < v.params.count; ++p) v.of[p - v.params.base] = rf_pool_alloc(v.pool, (size_t)v.params.at[p].count * 4);
+  for (int p = v.params.base; p < v.params.count; ++p)
+    v.of[p - v.params.base] = rf_pool_alloc(v.pool, (size_t)v.params.at[p].count * 4);
   write_or_fail(&v, at("clean"));
   char *text;
   size_t bytes;
@@ -425,7 +495,8 @@ static void configs_are_clean(void **state) {
   assert_int_equal(rf_file_read(at("clean/adapter_config.json"), 1 << 20, &text, &bytes, &error), RAFTER_OK);
   assert_true(strstr(text, "\"lora_dropout\": 0.05,") && strstr(text, "\"lora_alpha\": 0.3,"));
   free(text);
-  assert_int_equal(rf_adapter_write(at("clean"), &v.model, &v.params, "/models/caf\xe9", give, &v, &error), RAFTER_FAILED);
+  assert_int_equal(rf_adapter_write(at("clean"), &v.model, &v.params, "/models/caf\xe9", give, &v, &error),
+                   RAFTER_FAILED);
   assert_non_null(strstr(error.message, "UTF-8"));
   rf_pool_free(v.pool);
 }
@@ -454,11 +525,13 @@ static void merging_adds_the_product(void **state) {
       double want = 0;
       for (int r = 0; r < runs.count; joined += runs.columns[r++])
         for (int64_t j = 0; c >= runs.at[r] && c < runs.at[r] + runs.columns[r] && j < runs.rank; ++j)
-          want += 2.0 * (double)v.of[a - v.params.base][k * v.params.at[a].shape[1] + r * runs.rank + j] *
-                  (double)v.of[a + 1 - v.params.base][j * v.params.at[a + 1].shape[1] + joined + c - runs.at[r]];
+          want +=
+              2.0 * (double)v.of[a - v.params.base][k * v.params.at[a].shape[1] + r * runs.rank + j] *
+              (double)v.of[a + 1 - v.params.base][j * v.params.at[a + 1].shape[1] + joined + c - runs.at[r]];
       assert_true(fabs((double)whole[i] - want) <= 1e-6 * (1 + fabs(want)));
     }
-    free(whole); free(parts);
+    free(whole);
+    free(parts);
   }
   rf_merger_close(merger);
   rf_pool_free(v.pool);

@@ -1,4 +1,5 @@
-/* Chat templates of model folders: where they are found, what they render, and which bytes are the assistant's. */
+/* Chat templates of model folders: where they are found, what they render, and which bytes are
+ * the assistant's. */
 #include "model/chat.h"
 
 #include <setjmp.h>
@@ -51,19 +52,23 @@ static void templates_are_found_where_models_keep_them(void **state) {
   (void)state;
   const char *hi = "[{\"role\":\"user\",\"content\":\"hi\"}]";
   assert_non_null(strstr(rendered(hi, NULL), "has no chat template"));
-  put("tokenizer_config.json", "{\"bos_token\":\"<s>\",\"eos_token\":{\"content\":\"</s>\",\"lstrip\":false},\"pad_token\":null,"
-                               "\"chat_template\":\"{{ bos_token ~ messages[0].content ~ eos_token ~ pad_token }}\"}");
-  assert_string_equal(rendered(hi, NULL), "<s>hi</s>");
   put("tokenizer_config.json",
-      "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"t\"},{\"name\":\"default\",\"template\":\"d{{ tools }}\"}]}");
+      "{\"bos_token\":\"<s>\",\"eos_token\":{\"content\":\"</s>\",\"lstrip\":false},\"pad_token\":null,"
+      "\"chat_template\":\"{{ bos_token ~ messages[0].content ~ eos_token ~ pad_token }}\"}");
+  assert_string_equal(rendered(hi, NULL), "<s>hi</s>");
+  put("tokenizer_config.json", "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"t\"},{\"name\":"
+                               "\"default\",\"template\":\"d{{ tools }}\"}]}");
   assert_string_equal(rendered(hi, NULL), "dNone");
-  put("tokenizer_config.json", "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"t\"},{\"name\":\"rag\",\"template\":\"r\"}]}");
+  put("tokenizer_config.json", "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"t\"},{\"name\":"
+                               "\"rag\",\"template\":\"r\"}]}");
   assert_non_null(strstr(rendered(hi, NULL), "names no template \"default\" (got: tool_use, rag)"));
-  put("tokenizer_config.json", "{\"eos_token\":\"</s>\"}"); /* as a processor keeps it beside a tokenizer that has none */
+  put("tokenizer_config.json",
+      "{\"eos_token\":\"</s>\"}"); /* as a processor keeps it beside a tokenizer that has none */
   put("chat_template.json", "{\"chat_template\":\"p{{ eos_token }}\"}");
   assert_string_equal(rendered(hi, NULL), "p</s>");
   put("chat_template.json", "{\"chat_template\":\"{{ b|c }}\"}");
-  assert_non_null(strstr(rendered(hi, NULL), "chat_template.json, line 1, column 6: the filter \"c\" is not known"));
+  assert_non_null(
+      strstr(rendered(hi, NULL), "chat_template.json, line 1, column 6: the filter \"c\" is not known"));
   put("chat_template.json", "[]");
   assert_non_null(strstr(rendered(hi, NULL), "has no chat template"));
   put("tokenizer_config.json", "{\"chat_template\":\"t\"}");
@@ -85,9 +90,11 @@ static void templates_without_a_default_are_named(void **state) {
   assert_int_equal(mkdir(inside, 0777), 0);
   assert_non_null(strstr(rendered(hi, NULL), "has no chat template"));
   put("additional_chat_templates/rag.jinja", "r");
-  assert_non_null(strstr(rendered(hi, NULL), "additional_chat_templates names no default chat template (got: rag.jinja)"));
+  assert_non_null(strstr(rendered(hi, NULL),
+                         "additional_chat_templates names no default chat template (got: rag.jinja)"));
   rf_chat *none;
-  assert_int_equal(rf_chat_find(folder, &none, NULL), RAFTER_FAILED); /* which of them a training means is not guessed */
+  /* which of them a training means is not guessed */
+  assert_int_equal(rf_chat_find(folder, &none, NULL), RAFTER_FAILED);
   assert_null(none);
   put("chat_template.jinja", "default");
   assert_string_equal(rendered(hi, NULL), "default");
@@ -106,7 +113,8 @@ static void wrong_files_are_refused(void **state) {
               {"{\"chat_template\":[{\"name\":\"default\"}]}", "row 0"},
               {"{\"chat_template\":null}", "has no chat template"},
               {"{\"chat_template\":\"x\",\"bos_token\":3}", "\"bos_token\" must be"},
-              {"{\"chat_template\":\"a\\n{{ b|c }}\"}", "tokenizer_config.json, line 2, column 6: the filter \"c\" is not known"},
+              {"{\"chat_template\":\"a\\n{{ b|c }}\"}",
+               "tokenizer_config.json, line 2, column 6: the filter \"c\" is not known"},
               {"{", "not valid JSON"}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
     put("tokenizer_config.json", rows[i].config);
@@ -121,7 +129,8 @@ static void wrong_files_are_refused(void **state) {
 
 static void options_reach_the_template(void **state) {
   (void)state;
-  put("chat_template.jinja", "{{ tools|tojson }} {{ enable_thinking }} {{ add_generation_prompt }} {{ strftime_now('%Y-%m-%d') }}");
+  put("chat_template.jinja",
+      "{{ tools|tojson }} {{ enable_thinking }} {{ add_generation_prompt }} {{ strftime_now('%Y-%m-%d') }}");
   json_t *tools = parse("[{\"a\":1}]"), *more = parse("{\"enable_thinking\":false}");
   struct tm now = {.tm_year = 124, .tm_mon = 6, .tm_mday = 26};
   rf_chat_options options = {.add_generation_prompt = true, .tools = tools, .variables = more, .now = &now};
@@ -149,7 +158,8 @@ static rf_chat *family(const char *name) {
 }
 
 #define TWO_TURNS \
-  "[{\"role\":\"user\",\"content\":\"1\"},{\"role\":\"assistant\",\"content\":\"one\"},{\"role\":\"user\",\"content\":\"2\"}," \
+  "[{\"role\":\"user\",\"content\":\"1\"},{\"role\":\"assistant\",\"content\":\"one\"},{\"role\":\"user\"," \
+  "\"content\":\"2\"}," \
   "{\"role\":\"assistant\",\"content\":\"two\"}]"
 
 static void spans_are_what_the_assistant_wrote(void **state) {
@@ -172,11 +182,13 @@ static void spans_are_what_the_assistant_wrote(void **state) {
     rf_chat *chat = family(rows[i].name);
     rf_rendered got;
     rf_error error;
-    if (rf_chat_render_spans(chat, messages, NULL, &got, &error) != RAFTER_OK) fail_msg("%s: %s", rows[i].name, error.message);
+    if (rf_chat_render_spans(chat, messages, NULL, &got, &error) != RAFTER_OK)
+      fail_msg("%s: %s", rows[i].name, error.message);
     assert_int_equal(got.generated_count, 2);
     for (int k = 0; k < 2; ++k) {
       size_t bytes = got.generated[k].last - got.generated[k].first;
-      if (bytes != strlen(rows[i].spans[k]) || memcmp(got.text + got.generated[k].first, rows[i].spans[k], bytes) != 0)
+      if (bytes != strlen(rows[i].spans[k]) ||
+          memcmp(got.text + got.generated[k].first, rows[i].spans[k], bytes) != 0)
         fail_msg("%s, span %d: got %.*s", rows[i].name, k, (int)bytes, got.text + got.generated[k].first);
     }
     rf_rendered_free(&got);
@@ -185,13 +197,16 @@ static void spans_are_what_the_assistant_wrote(void **state) {
   json_decref(messages);
 }
 
-/* Qwen3 writes the thoughts of the last turn only, so an earlier turn looks otherwise once another follows. */
+/* Qwen3 writes the thoughts of the last turn only, so an earlier turn looks otherwise once
+ * another follows. */
 static void rewritten_turns_are_refused_not_guessed(void **state) {
   (void)state;
   rf_chat *chat = family("qwen3");
   rf_error error;
   rf_rendered got;
-  json_t *messages = parse(TWO_TURNS), *first = parse("[{\"role\":\"user\",\"content\":\"1\"},{\"role\":\"assistant\",\"content\":\"one\"}]");
+  json_t *messages = parse(TWO_TURNS),
+         *first =
+             parse("[{\"role\":\"user\",\"content\":\"1\"},{\"role\":\"assistant\",\"content\":\"one\"}]");
   assert_int_equal(rf_chat_render_spans(chat, messages, NULL, &got, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "the first 2 messages render otherwise alone"));
   assert_int_equal(rf_chat_render_spans(chat, first, NULL, &got, &error), RAFTER_OK);
@@ -202,8 +217,9 @@ static void rewritten_turns_are_refused_not_guessed(void **state) {
   assert_int_equal(rf_chat_new("{{ messages|length }}", 21, "count", NULL, &chat, NULL), RAFTER_OK);
   assert_int_equal(rf_chat_render_spans(chat, messages, NULL, &got, &error), RAFTER_FAILED);
   rf_chat_free(chat);
-  assert_int_equal(rf_chat_new("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}{{ 'A' if add_generation_prompt }}", 104,
-                               "mute", NULL, &chat, NULL),
+  assert_int_equal(rf_chat_new("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}{{ 'A' "
+                               "if add_generation_prompt }}",
+                               104, "mute", NULL, &chat, NULL),
                    RAFTER_OK);
   assert_int_equal(rf_chat_render_spans(chat, first, NULL, &got, &error), RAFTER_FAILED);
   rf_chat_free(chat);
@@ -219,9 +235,10 @@ static void a_real_models_conversations_render_as_recorded(void **state) {
   size_t index;
   assert_int_equal(rf_json_read(path, 64 << 20, &file, NULL), RAFTER_OK);
   rf_chat *chat = family("smollm2");
-  json_array_foreach(json_object_get(file, "chat"), index, row) {
+  json_array_foreach (json_object_get(file, "chat"), index, row) {
     rf_rendered got;
-    rf_chat_options options = {.add_generation_prompt = json_is_true(json_object_get(row, "add_generation_prompt"))};
+    rf_chat_options options = {.add_generation_prompt =
+                                   json_is_true(json_object_get(row, "add_generation_prompt"))};
     assert_int_equal(rf_chat_render(chat, json_object_get(row, "messages"), &options, &got, NULL), RAFTER_OK);
     assert_string_equal(got.text, json_string_value(json_object_get(row, "text")));
     rf_rendered_free(&got);

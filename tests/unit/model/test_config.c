@@ -1,5 +1,6 @@
-/* Every field of transformers' configuration classes of the supported types (5.23.0), set to something unusual: it is read, or refused by its name, or
- * it does not change what a model computes. None is passed over. */
+/* Every field of transformers' configuration classes of the supported types (5.23.0), set to
+ * something unusual: it is read, or refused by its name, or it does not change what a model
+ * computes. None is passed over. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,28 +14,35 @@
 #include "base/json.h"
 #include "model/model.h"
 
-/* READ: another model comes of it. SAME: the same. REFUSED, PLANNED: not loaded, or planned and not run, in words that hold the field's name. */
+/* READ: another model comes of it. SAME: the same. REFUSED, PLANNED: not loaded, or planned and
+ * not run, in words that hold the field's name. */
 typedef enum outcome { READ, SAME, REFUSED, PLANNED } outcome;
 
-#define SHAPE "\"hidden_size\":48,\"intermediate_size\":80,\"num_attention_heads\":4,\"num_hidden_layers\":4,\"vocab_size\":176,"
+#define SHAPE \
+  "\"hidden_size\":48,\"intermediate_size\":80,\"num_attention_heads\":4,\"num_hidden_layers\":4,\"vocab_" \
+  "size\":176,"
 #define ROPES "\"max_position_embeddings\":128,\"rope_theta\":10000.0"
 #define LATENT \
-  "\"kv_lora_rank\":8,\"q_lora_rank\":12,\"qk_nope_head_dim\":8,\"qk_rope_head_dim\":4,\"v_head_dim\":6,\"n_routed_experts\":4,\"num_experts_per_" \
+  "\"kv_lora_rank\":8,\"q_lora_rank\":12,\"qk_nope_head_dim\":8,\"qk_rope_head_dim\":4,\"v_head_dim\":6," \
+  "\"n_routed_experts\":4,\"num_experts_per_" \
   "tok\":2,\"moe_intermediate_size\":16,"
 static const struct {
   const char *type, *config;
 } BASES[] = {
     {"llama", "{\"model_type\":\"llama\"," SHAPE ROPES "}"},
-    {"mistral", "{\"model_type\":\"mistral\",\"num_key_value_heads\":2,\"sliding_window\":16," SHAPE ROPES "}"},
+    {"mistral",
+     "{\"model_type\":\"mistral\",\"num_key_value_heads\":2,\"sliding_window\":16," SHAPE ROPES "}"},
     {"mixtral", "{\"model_type\":\"mixtral\",\"num_key_value_heads\":2," SHAPE ROPES "}"},
     {"qwen2", "{\"model_type\":\"qwen2\",\"num_key_value_heads\":2,\"sliding_window\":16," SHAPE ROPES "}"},
     {"qwen3", "{\"model_type\":\"qwen3\",\"num_key_value_heads\":2,\"sliding_window\":16," SHAPE ROPES "}"},
     {"gemma", "{\"model_type\":\"gemma\",\"num_key_value_heads\":1," SHAPE ROPES "}"},
     {"gemma2", "{\"model_type\":\"gemma2\",\"num_key_value_heads\":1,\"sliding_window\":16," SHAPE ROPES "}"},
-    {"gemma3_text", "{\"model_type\":\"gemma3_text\",\"num_key_value_heads\":1,\"sliding_window\":16,\"max_position_embeddings\":128," SHAPE
-                    "\"rope_theta\":1000000.0}"},
-    {"gpt2", "{\"model_type\":\"gpt2\",\"n_embd\":40,\"n_head\":4,\"n_layer\":3,\"n_positions\":64,\"vocab_size\":136}"},
-    {"gpt_neox", "{\"model_type\":\"gpt_neox\",\"max_position_embeddings\":128," SHAPE "\"rotary_emb_base\":10000,\"rotary_pct\":0.5}"},
+    {"gemma3_text", "{\"model_type\":\"gemma3_text\",\"num_key_value_heads\":1,\"sliding_window\":16,\"max_"
+                    "position_embeddings\":128," SHAPE "\"rope_theta\":1000000.0}"},
+    {"gpt2", "{\"model_type\":\"gpt2\",\"n_embd\":40,\"n_head\":4,\"n_layer\":3,\"n_positions\":64,\"vocab_"
+             "size\":136}"},
+    {"gpt_neox", "{\"model_type\":\"gpt_neox\",\"max_position_embeddings\":128," SHAPE
+                 "\"rotary_emb_base\":10000,\"rotary_pct\":0.5}"},
     {"deepseek_v2", "{\"model_type\":\"deepseek_v2\"," LATENT SHAPE ROPES "}"},
     {"deepseek_v3", "{\"model_type\":\"deepseek_v3\",\"n_group\":1,\"topk_group\":1," LATENT SHAPE ROPES "}"},
 };
@@ -106,7 +114,8 @@ static const struct {
     {GEMMAS, "use_bidirectional_attention", "true", REFUSED, NULL},
     {"gemma2 gemma3_text", "query_pre_attn_scalar", "24", READ, NULL},
     {"gemma2", "attn_logit_softcapping", "7.0", READ, NULL},
-    {"gemma3_text", "attn_logit_softcapping", "7.0", REFUSED, NULL}, /* the class has the field and does not compute it */
+    /* the class has the field and does not compute it */
+    {"gemma3_text", "attn_logit_softcapping", "7.0", REFUSED, NULL},
     {"gemma2 gemma3_text", "final_logit_softcapping", "7.0", READ, NULL},
     {"mistral mixtral gemma2 gemma3_text", "sliding_window", "8", READ, NULL},
     {"mistral gemma2 gemma3_text", "sliding_window", "null", READ, NULL},
@@ -114,13 +123,19 @@ static const struct {
     {"qwen2 qwen3", "use_sliding_window", "true", SAME, NULL}, /* 28 layers without one come first */
     {"qwen2 qwen3", "max_window_layers", "0", SAME, NULL},
     {"gemma3_text", "sliding_window_pattern", "2", READ, NULL},
-    {"gemma2 gemma3_text", "layer_types", "[\"sliding_attention\",\"sliding_attention\",\"sliding_attention\",\"full_attention\"]", READ, NULL},
-    {"gemma2 gemma3_text", "layer_types", "[\"full_attention\",\"sliding_attention\",\"sliding_attention\",\"full_attention\"]", READ, NULL},
+    {"gemma2 gemma3_text", "layer_types",
+     "[\"sliding_attention\",\"sliding_attention\",\"sliding_attention\",\"full_attention\"]", READ, NULL},
+    {"gemma2 gemma3_text", "layer_types",
+     "[\"full_attention\",\"sliding_attention\",\"sliding_attention\",\"full_attention\"]", READ, NULL},
     {"gemma2 gemma3_text qwen2", "layer_types", "[\"full_attention\"]", REFUSED, NULL},
-    {"gemma2 gemma3_text qwen2", "layer_types", "[\"chunked_attention\",\"full_attention\",\"full_attention\",\"full_attention\"]", REFUSED, NULL},
-    {"mistral", "layer_types", "[\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\"]", REFUSED, NULL},
-    {"qwen2 qwen3", "layer_types", "[\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"full_attention\"]", REFUSED, NULL},
-    {"qwen2 qwen3", "layer_types", "[\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\"]", SAME, NULL},
+    {"gemma2 gemma3_text qwen2", "layer_types",
+     "[\"chunked_attention\",\"full_attention\",\"full_attention\",\"full_attention\"]", REFUSED, NULL},
+    {"mistral", "layer_types",
+     "[\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\"]", REFUSED, NULL},
+    {"qwen2 qwen3", "layer_types",
+     "[\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"full_attention\"]", REFUSED, NULL},
+    {"qwen2 qwen3", "layer_types",
+     "[\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\"]", SAME, NULL},
     /* rotary positions, in both spellings */
     {LLAMAS " " LATENTS, "rope_theta", "500000.0", READ, NULL},
     {"gpt_neox", "rotary_emb_base", "500000.0", READ, NULL},
@@ -134,27 +149,41 @@ static const struct {
     {"llama", "rope_scaling", "{\"rope_type\":\"dynamic\"}", REFUSED, "factor"},
     {LLAMAS, "rope_scaling", "{\"type\":\"mrope\",\"mrope_section\":[1,1,1]}", PLANNED, "rope_type"},
     {LLAMAS, "rope_scaling", "{\"factor\":4.0}", REFUSED, "rope_type"},
-    {LLAMAS, "rope_scaling", "{\"rope_type\":\"longrope\",\"short_factor\":[1,2,3],\"long_factor\":[2,3,4]}", PLANNED, "long_factor"},
+    {LLAMAS, "rope_scaling", "{\"rope_type\":\"longrope\",\"short_factor\":[1,2,3],\"long_factor\":[2,3,4]}",
+     PLANNED, "long_factor"},
     {"llama mistral mixtral qwen2 qwen3 gemma gemma2", "rope_scaling",
      "{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":32}", READ, NULL},
-    {"llama", "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0,\"truncate\":false}", PLANNED, "rope_type"},
-    {"gemma3_text gpt_neox", "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0}", PLANNED, "rope_type"},
-    {LATENTS, "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0,\"mscale\":1.0,\"mscale_all_dim\":0.5}", PLANNED, "mscale"},
-    {"llama", "rope_scaling", "{\"rope_type\":\"linear\",\"factor\":4.0,\"rope_theta\":5.0}", REFUSED, "rope_theta"},
-    {"llama", "rope_scaling", "\"linear\"", REFUSED, NULL},
-    {"llama mistral mixtral qwen2 qwen3 gemma gemma2 " LATENTS, "rope_parameters", "{\"rope_theta\":10000.0}", SAME, NULL},
-    {"llama mistral mixtral qwen2 qwen3 gemma gemma2 " LATENTS, "rope_parameters", "{\"rope_type\":\"default\",\"rope_theta\":5000.0}", READ, NULL},
-    {"llama mistral mixtral qwen2 qwen3 gemma gemma2", "rope_parameters", "{\"rope_type\":\"proportional\",\"rope_theta\":5000.0}", PLANNED,
+    {"llama", "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0,\"truncate\":false}", PLANNED,
      "rope_type"},
-    {"llama qwen2 gemma2", "rope_parameters", "{\"rope_theta\":10000.0,\"partial_rotary_factor\":0.5}", REFUSED, "partial_rotary_factor"},
-    {"gpt_neox", "rope_parameters", "{\"rope_type\":\"default\",\"rope_theta\":10000.0,\"partial_rotary_factor\":1.0}", READ, NULL},
+    {"gemma3_text gpt_neox", "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0}", PLANNED, "rope_type"},
+    {LATENTS, "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4.0,\"mscale\":1.0,\"mscale_all_dim\":0.5}",
+     PLANNED, "mscale"},
+    {"llama", "rope_scaling", "{\"rope_type\":\"linear\",\"factor\":4.0,\"rope_theta\":5.0}", REFUSED,
+     "rope_theta"},
+    {"llama", "rope_scaling", "\"linear\"", REFUSED, NULL},
+    {"llama mistral mixtral qwen2 qwen3 gemma gemma2 " LATENTS, "rope_parameters", "{\"rope_theta\":10000.0}",
+     SAME, NULL},
+    {"llama mistral mixtral qwen2 qwen3 gemma gemma2 " LATENTS, "rope_parameters",
+     "{\"rope_type\":\"default\",\"rope_theta\":5000.0}", READ, NULL},
+    {"llama mistral mixtral qwen2 qwen3 gemma gemma2", "rope_parameters",
+     "{\"rope_type\":\"proportional\",\"rope_theta\":5000.0}", PLANNED, "rope_type"},
+    {"llama qwen2 gemma2", "rope_parameters", "{\"rope_theta\":10000.0,\"partial_rotary_factor\":0.5}",
+     REFUSED, "partial_rotary_factor"},
+    {"gpt_neox", "rope_parameters",
+     "{\"rope_type\":\"default\",\"rope_theta\":10000.0,\"partial_rotary_factor\":1.0}", READ, NULL},
     {"gpt_neox", "rope_parameters", "{\"rope_type\":\"default\",\"rope_theta\":10000.0}", SAME, NULL},
-    {"gemma2 qwen2", "rope_parameters", "{\"full_attention\":{\"rope_type\":\"default\",\"rope_theta\":5000.0}}", REFUSED, "full_attention"},
-    {"gemma3_text", "rope_parameters", "{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8.0,\"rope_theta\":1000000.0}}", READ, NULL},
-    {"gemma3_text", "rope_parameters", "{\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":7000.0}}", READ, NULL},
-    {"gemma3_text", "rope_parameters", "{\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":8.0}}", REFUSED, "rope_type"},
-    {"gemma3_text", "rope_parameters", "{\"sliding_attention\":{\"rope_type\":\"dynamic\",\"factor\":8.0}}", REFUSED, "rope_type"},
-    {"gemma3_text", "rope_parameters", "{\"rope_type\":\"linear\",\"factor\":8.0}", REFUSED, "full_attention"},
+    {"gemma2 qwen2", "rope_parameters",
+     "{\"full_attention\":{\"rope_type\":\"default\",\"rope_theta\":5000.0}}", REFUSED, "full_attention"},
+    {"gemma3_text", "rope_parameters",
+     "{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8.0,\"rope_theta\":1000000.0}}", READ, NULL},
+    {"gemma3_text", "rope_parameters",
+     "{\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":7000.0}}", READ, NULL},
+    {"gemma3_text", "rope_parameters", "{\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":8.0}}",
+     REFUSED, "rope_type"},
+    {"gemma3_text", "rope_parameters", "{\"sliding_attention\":{\"rope_type\":\"dynamic\",\"factor\":8.0}}",
+     REFUSED, "rope_type"},
+    {"gemma3_text", "rope_parameters", "{\"rope_type\":\"linear\",\"factor\":8.0}", REFUSED,
+     "full_attention"},
     /* experts */
     {"mixtral", "num_local_experts", "4", READ, NULL},
     {"mixtral", "num_experts_per_tok", "1", READ, NULL},
@@ -202,7 +231,8 @@ static bool among(const char *types, const char *type) {
   return false;
 }
 
-static rf_status read_with(const char *config, const char *field, const char *value, rf_model *model, rf_error *error) {
+static rf_status read_with(const char *config, const char *field, const char *value, rf_model *model,
+                           rf_error *error) {
   json_error_t bad;
   json_t *json = json_loads(config, 0, &bad), *set = json_loads(value, JSON_DECODE_ANY, &bad);
   assert_non_null(json);
@@ -229,74 +259,96 @@ static void no_field_is_passed_over(void **state) {
     int met = 0, changed = 0;
     for (int b = 0; b < BASE_COUNT; ++b) {
       if (!among(CASES[c].types, BASES[b].type)) continue;
-      const char *where = BASES[b].type, *field = CASES[c].field, *value = CASES[c].value, *named = CASES[c].named ? CASES[c].named : field;
+      const char *where = BASES[b].type, *field = CASES[c].field, *value = CASES[c].value,
+                 *named = CASES[c].named ? CASES[c].named : field;
       rf_model plain, model;
       rf_error error = {0};
       memset(&plain, 0, sizeof plain);
-      if (rf_model_config_parse(BASES[b].config, strlen(BASES[b].config), "c", &plain, &error) != RAFTER_OK) fail_msg("%s: %s", where, error.message);
+      if (rf_model_config_parse(BASES[b].config, strlen(BASES[b].config), "c", &plain, &error) != RAFTER_OK)
+        fail_msg("%s: %s", where, error.message);
       assert_null(plain.plan_only);
       rf_status status = read_with(BASES[b].config, field, value, &model, &error);
       met++;
       if (CASES[c].expected == REFUSED) {
-        if (status != RAFTER_FAILED || !strstr(error.message, named)) fail_msg("%s, %s %s: %d, '%s'", where, field, value, status, error.message);
+        if (status != RAFTER_FAILED || !strstr(error.message, named))
+          fail_msg("%s, %s %s: %d, '%s'", where, field, value, status, error.message);
         continue;
       }
       if (status != RAFTER_OK) fail_msg("%s, %s %s: %s", where, field, value, error.message);
       if (CASES[c].expected == PLANNED) {
-        if (!model.plan_only || !strstr(model.plan_only, named)) fail_msg("%s, %s %s is run", where, field, value);
-        if (rf_model_require_runnable(&model, &error) == RAFTER_OK || !strstr(error.message, named)) fail_msg("%s: %s", where, error.message);
+        if (!model.plan_only || !strstr(model.plan_only, named))
+          fail_msg("%s, %s %s is run", where, field, value);
+        if (rf_model_require_runnable(&model, &error) == RAFTER_OK || !strstr(error.message, named))
+          fail_msg("%s: %s", where, error.message);
         continue;
       }
       if (model.plan_only) fail_msg("%s, %s %s: %s", where, field, value, model.plan_only);
-      if (CASES[c].expected == SAME && !alike(&plain, &model)) fail_msg("%s, %s %s changes the model", where, field, value);
+      if (CASES[c].expected == SAME && !alike(&plain, &model))
+        fail_msg("%s, %s %s changes the model", where, field, value);
       changed += !alike(&plain, &model);
       /* one of true and false is what the class takes anyway */
       if (CASES[c].expected == READ && strcmp(field, "tie_word_embeddings") && alike(&plain, &model))
         fail_msg("%s, %s %s is passed over", where, field, value);
     }
-    if (!met || (CASES[c].expected == READ && !changed)) fail_msg("%s %s: no type was met", CASES[c].field, CASES[c].value);
+    if (!met || (CASES[c].expected == READ && !changed))
+      fail_msg("%s %s: no type was met", CASES[c].field, CASES[c].value);
   }
 }
 
-/* What a class takes where Google's files say nothing: Gemma 3 4B and 27B, of whose shape only this stands there. */
+/* What a class takes where Google's files say nothing: Gemma 3 4B and 27B, of whose shape only
+ * this stands there. */
 static void larger_gemma3_lean_on_the_class(void **state) {
   (void)state;
-  static const char FOUR[] = "{\"model_type\":\"gemma3\",\"eos_token_id\":[1,106],\"text_config\":{\"hidden_size\":2560,\"intermediate_size\":10240,"
-                             "\"model_type\":\"gemma3_text\",\"num_hidden_layers\":34,\"rope_scaling\":{\"factor\":8.0,\"rope_type\":\"linear\"},"
+  static const char FOUR[] = "{\"model_type\":\"gemma3\",\"eos_token_id\":[1,106],\"text_config\":{\"hidden_"
+                             "size\":2560,\"intermediate_size\":10240,"
+                             "\"model_type\":\"gemma3_text\",\"num_hidden_layers\":34,\"rope_scaling\":{"
+                             "\"factor\":8.0,\"rope_type\":\"linear\"},"
                              "\"sliding_window\":1024},\"vision_config\":{\"hidden_size\":1152}}";
-  static const char MOST[] = "{\"model_type\":\"gemma3\",\"text_config\":{\"head_dim\":128,\"hidden_size\":5376,\"intermediate_size\":21504,"
-                             "\"model_type\":\"gemma3_text\",\"num_attention_heads\":32,\"num_hidden_layers\":62,\"num_key_value_heads\":16,"
-                             "\"query_pre_attn_scalar\":168,\"rope_scaling\":{\"factor\":8.0,\"rope_type\":\"linear\"},\"sliding_window\":1024}}";
+  static const char MOST[] = "{\"model_type\":\"gemma3\",\"text_config\":{\"head_dim\":128,\"hidden_size\":"
+                             "5376,\"intermediate_size\":21504,"
+                             "\"model_type\":\"gemma3_text\",\"num_attention_heads\":32,\"num_hidden_"
+                             "layers\":62,\"num_key_value_heads\":16,"
+                             "\"query_pre_attn_scalar\":168,\"rope_scaling\":{\"factor\":8.0,\"rope_type\":"
+                             "\"linear\"},\"sliding_window\":1024}}";
   static const struct { const char *config, *preset; } pairs[] = {{FOUR, "gemma3-4b"}, {MOST, "gemma3-27b"}};
   for (int i = 0; i < 2; ++i) {
     rf_model m, p;
     rf_error error = {0};
-    if (rf_model_config_parse(pairs[i].config, strlen(pairs[i].config), "c", &m, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    if (rf_model_config_parse(pairs[i].config, strlen(pairs[i].config), "c", &m, &error) != RAFTER_OK)
+      fail_msg("%s", error.message);
     assert_int_equal(rf_model_resolve(pairs[i].preset, &p, NULL, NULL), RAFTER_OK);
-    assert_true(m.layers == p.layers && m.width == p.width && m.heads == p.heads && m.kv_heads == p.kv_heads && m.head_dim == p.head_dim);
-    assert_true(m.ff == p.ff && m.vocab == p.vocab && m.max_seq == p.max_seq && m.window == p.window && m.window_period == p.window_period);
-    assert_true(m.rope.scaling == p.rope.scaling && m.rope.factor == p.rope.factor && m.rope.theta == p.rope.theta && m.local_theta == p.local_theta);
-    assert_true(fabsf(m.attn_scale / p.attn_scale - 1) < 1e-6f && m.tied && m.bos_id == 2 && m.eos_id == 1 && !m.plan_only);
+    assert_true(m.layers == p.layers && m.width == p.width && m.heads == p.heads &&
+                m.kv_heads == p.kv_heads && m.head_dim == p.head_dim);
+    assert_true(m.ff == p.ff && m.vocab == p.vocab && m.max_seq == p.max_seq && m.window == p.window &&
+                m.window_period == p.window_period);
+    assert_true(m.rope.scaling == p.rope.scaling && m.rope.factor == p.rope.factor &&
+                m.rope.theta == p.rope.theta && m.local_theta == p.local_theta);
+    assert_true(fabsf(m.attn_scale / p.attn_scale - 1) < 1e-6f && m.tied && m.bos_id == 2 && m.eos_id == 1 &&
+                !m.plan_only);
   }
 }
 
-/* YaRN beside ordinary attention: cosines and sines times a number, so scores times its square; written and read back. */
+/* YaRN beside ordinary attention: cosines and sines times a number, so scores times its square;
+ * written and read back. */
 static void yarn_weighs_the_scores(void **state) {
   (void)state;
   static const struct {
     const char *scaling;
     double weight;
   } cases[] = {
-      {"{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":32}", 0.1 * 1.3862943611198906 + 1},
+      {"{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":32}",
+       0.1 * 1.3862943611198906 + 1},
       {"{\"rope_type\":\"yarn\",\"factor\":4.0,\"attention_factor\":1.5}", 1.5},
-      {"{\"rope_type\":\"yarn\",\"factor\":4.0,\"mscale\":2.0,\"mscale_all_dim\":1.0}", 1.2772588722239781 / 1.1386294361119891},
+      {"{\"rope_type\":\"yarn\",\"factor\":4.0,\"mscale\":2.0,\"mscale_all_dim\":1.0}",
+       1.2772588722239781 / 1.1386294361119891},
       {"{\"type\":\"yarn\",\"factor\":0.5}", 1},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i)
     for (int b = 0; b < BASE_COUNT; b += 6) { /* a llama and a gemma2, which has a scalar of its own */
       rf_model m, back;
       rf_error error = {0};
-      if (read_with(BASES[b].config, "rope_scaling", cases[i].scaling, &m, &error) != RAFTER_OK) fail_msg("%s", error.message);
+      if (read_with(BASES[b].config, "rope_scaling", cases[i].scaling, &m, &error) != RAFTER_OK)
+        fail_msg("%s", error.message);
       double plain = b == 6 ? 1 / 16.0 : 1 / sqrt((double)m.head_dim);
       if (fabs((double)m.attn_scale / (plain * cases[i].weight * cases[i].weight) - 1) > 1e-6)
         fail_msg("%s: %g", cases[i].scaling, (double)m.attn_scale);
@@ -306,7 +358,8 @@ static void yarn_weighs_the_scores(void **state) {
       snprintf(path, sizeof path, "%s/config.json", folder);
       assert_int_equal(rf_model_config_write(&m, RF_F32, path, NULL), RAFTER_OK);
       assert_int_equal(rf_model_config_read(path, &back, &error), RAFTER_OK);
-      assert_true(memcmp(&back.rope, &m.rope, sizeof m.rope) == 0 && fabsf(back.attn_scale / m.attn_scale - 1) < 1e-6f);
+      assert_true(memcmp(&back.rope, &m.rope, sizeof m.rope) == 0 &&
+                  fabsf(back.attn_scale / m.attn_scale - 1) < 1e-6f);
       remove(path);
       remove(folder);
     }

@@ -16,7 +16,7 @@
 
 #include "support/scratch.h"
 
-/* ---- a file put together by hand, so that each byte can lie ------------------------------------------------------ */
+/* ---- a file put together by hand, so that each byte can lie ---------------------------------- */
 
 typedef struct bytes {
   unsigned char at[4096];
@@ -32,7 +32,8 @@ static void put_text(bytes *b, const char *text) {
   b->used += strlen(text);
 }
 
-/* What a test changes in an otherwise good file: three values, two tensors, 32 + 18 + 12 bytes of data. */
+/* What a test changes in an otherwise good file: three values, two tensors, 32 + 18 + 12 bytes
+ * of data. */
 typedef struct lies {
   uint32_t version, kind, axes, type, alignment, item, flag;
   uint64_t tensors, values, text_bytes, size, inner, offset, items;
@@ -41,21 +42,49 @@ typedef struct lies {
 } lies;
 #define HONEST \
   (lies) { \
-    .version = 3, .kind = RF_GGUF_U32, .axes = 2, .type = RF_Q_Q4_0, .alignment = 32, .item = RF_GGUF_TEXT, .flag = 1, .tensors = 2, .values = 5, \
-    .text_bytes = 5, .size = 1, .inner = 32, .offset = 32, .items = 2, .second_key = "b.text", .second_name = "beta", .first_name = "alpha" \
+    .version = 3, .kind = RF_GGUF_U32, .axes = 2, .type = RF_Q_Q4_0, .alignment = 32, .item = RF_GGUF_TEXT, \
+    .flag = 1, .tensors = 2, .values = 5, .text_bytes = 5, .size = 1, .inner = 32, .offset = 32, .items = 2, \
+    .second_key = "b.text", .second_name = "beta", .first_name = "alpha" \
   }
 
 static bytes file_of(lies l) {
   bytes b = {.used = 0};
-  memcpy(b.at, "GGUF", 4); b.used = 4;
-  put(&b, l.version, 4); put(&b, l.tensors, 8); put(&b, l.values, 8);
-  put_text(&b, "general.alignment"); put(&b, l.kind, 4); put(&b, l.alignment, 4);
-  put_text(&b, l.second_key); put(&b, RF_GGUF_TEXT, 4); put(&b, l.text_bytes, 8); memcpy(b.at + b.used, "hello", 5); b.used += 5;
-  put_text(&b, "c.list"); put(&b, RF_GGUF_ARRAY, 4); put(&b, l.item, 4); put(&b, l.items, 8); put_text(&b, "x"); put_text(&b, "");
-  put_text(&b, "d.flag"); put(&b, RF_GGUF_BOOL, 4); put(&b, l.flag, 1);
-  put_text(&b, "e.real"); put(&b, RF_GGUF_F32, 4); put(&b, 0x3fc00000, 4); /* 1.5 */
-  put_text(&b, l.first_name); put(&b, 1, 4); put(&b, 3, 8); put(&b, RF_Q_F32, 4); put(&b, 0, 8);
-  put_text(&b, l.second_name); put(&b, l.axes, 4); put(&b, l.inner, 8); put(&b, l.size, 8); put(&b, l.type, 4); put(&b, l.offset, 8);
+  memcpy(b.at, "GGUF", 4);
+  b.used = 4;
+  put(&b, l.version, 4);
+  put(&b, l.tensors, 8);
+  put(&b, l.values, 8);
+  put_text(&b, "general.alignment");
+  put(&b, l.kind, 4);
+  put(&b, l.alignment, 4);
+  put_text(&b, l.second_key);
+  put(&b, RF_GGUF_TEXT, 4);
+  put(&b, l.text_bytes, 8);
+  memcpy(b.at + b.used, "hello", 5);
+  b.used += 5;
+  put_text(&b, "c.list");
+  put(&b, RF_GGUF_ARRAY, 4);
+  put(&b, l.item, 4);
+  put(&b, l.items, 8);
+  put_text(&b, "x");
+  put_text(&b, "");
+  put_text(&b, "d.flag");
+  put(&b, RF_GGUF_BOOL, 4);
+  put(&b, l.flag, 1);
+  put_text(&b, "e.real");
+  put(&b, RF_GGUF_F32, 4);
+  put(&b, 0x3fc00000, 4); /* 1.5 */
+  put_text(&b, l.first_name);
+  put(&b, 1, 4);
+  put(&b, 3, 8);
+  put(&b, RF_Q_F32, 4);
+  put(&b, 0, 8);
+  put_text(&b, l.second_name);
+  put(&b, l.axes, 4);
+  put(&b, l.inner, 8);
+  put(&b, l.size, 8);
+  put(&b, l.type, 4);
+  put(&b, l.offset, 8);
   while (b.used % 32) put(&b, 0, 1);
   for (int i = 0; i < 3; ++i) put(&b, 0x3f800000 + ((uint64_t)i << 23), 4); /* 1, 2, 4 */
   for (int i = 12; i < 32; ++i) put(&b, 0, 1);
@@ -77,7 +106,8 @@ static rf_status parse(const bytes *b, rf_error *error) {
     float value[64];
     for (int i = 0; i < rf_gguf_count(file); ++i) { /* what was accepted can be read */
       const rf_quant_tensor *t = rf_gguf_at(file, i);
-      if (t->type->dequantize && t->count <= 64) assert_int_equal(rf_quant_read(t, 0, t->count, value, error), RAFTER_OK);
+      if (t->type->dequantize && t->count <= 64)
+        assert_int_equal(rf_quant_read(t, 0, t->count, value, error), RAFTER_OK);
     }
     rf_gguf_close(file);
   }
@@ -95,7 +125,8 @@ static void test_reads_what_is_there(void **state) {
   assert_int_equal(rf_gguf_alignment(file), 32);
   assert_int_equal(rf_gguf_count(file), 2);
   const rf_quant_tensor *beta = rf_gguf_find(file, "beta"), *alpha = rf_gguf_find(file, "alpha");
-  assert_non_null(beta); assert_non_null(alpha);
+  assert_non_null(beta);
+  assert_non_null(alpha);
   assert_null(rf_gguf_find(file, "gamma"));
   assert_int_equal(beta->rank, 2);
   assert_int_equal(beta->shape[0], 1);
@@ -122,7 +153,8 @@ static void test_reads_what_is_there(void **state) {
   assert_true(real == 1.5);
   assert_int_equal(rf_gguf_int_or(file, "nothere", 0, 9, 7, &whole, &error), RAFTER_OK);
   assert_int_equal(whole, 7);
-  assert_int_equal(rf_gguf_float(file, "general.alignment", 0, 64, &real, &error), RAFTER_OK); /* whole numbers serve */
+  /* whole numbers serve */
+  assert_int_equal(rf_gguf_float(file, "general.alignment", 0, 64, &real, &error), RAFTER_OK);
 
   assert_int_equal(rf_gguf_int(file, "nothere", 0, 9, &whole, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "nothere"));
@@ -141,9 +173,11 @@ static void refuse(const char *word, lies l) {
   bytes b = file_of(l);
   rf_error error = {0};
   assert_int_equal(parse(&b, &error), RAFTER_FAILED);
-  if (!strstr(error.message, word) || !strstr(error.message, "file.gguf")) fail_msg("expected \"%s\" in: %s", word, error.message);
+  if (!strstr(error.message, word) || !strstr(error.message, "file.gguf"))
+    fail_msg("expected \"%s\" in: %s", word, error.message);
 }
-/* REFUSED("twice", l.version = 2) is a good file but for its version; the error has to say the word. */
+/* REFUSED("twice", l.version = 2) is a good file but for its version; the error has to say the
+ * word. */
 #define REFUSED(word, ...) \
   do { \
     lies l = HONEST; \
@@ -157,7 +191,8 @@ static void test_refuses_lies(void **state) {
   bytes good = file_of(HONEST);
   assert_int_equal(parse(&good, &error), RAFTER_OK);
   lies two = HONEST, behind = HONEST;
-  two.version = 2; behind.more = 77;
+  two.version = 2;
+  behind.more = 77;
   bytes older = file_of(two), longer = file_of(behind);
   assert_int_equal(parse(&older, &error), RAFTER_OK);
   assert_int_equal(parse(&longer, &error), RAFTER_OK);
@@ -200,7 +235,8 @@ static void test_refuses_lies(void **state) {
   REFUSED("overlap", l.offset = 0);
 }
 
-/* Every cut and every flipped byte is refused or read; nothing more is asked of them here than that a sanitizer stays silent. */
+/* Every cut and every flipped byte is refused or read; nothing more is asked of them here than
+ * that a sanitizer stays silent. */
 static void test_survives_cuts_and_flips(void **state) {
   (void)state;
   bytes good = file_of(HONEST);
@@ -228,7 +264,7 @@ static void test_no_file(void **state) {
   assert_non_null(strstr(error.message, "no GGUF file"));
 }
 
-/* ---- the writer ------------------------------------------------------------------------------------------------ */
+/* ---- the writer ------------------------------------------------------------------------------ */
 
 static rf_gguf_meta *some_meta(void) {
   rf_gguf_meta *meta = rf_gguf_meta_new();
@@ -236,12 +272,16 @@ static rf_gguf_meta *some_meta(void) {
   float floats[] = {0.5f, -2};
   rf_gguf_text texts[] = {{"one", 3}, {"", 0}, {"\0x", 2}};
   assert_true(rf_gguf_set_text(meta, "general.architecture", "llama"));
-  assert_true(rf_gguf_set_int(meta, "a.u64", RF_GGUF_U64, INT64_MAX) && rf_gguf_set_int(meta, "a.i8", RF_GGUF_I8, -5));
-  assert_true(rf_gguf_set_int(meta, "a.u16", RF_GGUF_U16, 65535) && rf_gguf_set_int(meta, "a.i16", RF_GGUF_I16, -32768));
-  assert_true(rf_gguf_set_int(meta, "a.again", RF_GGUF_I64, 1) && rf_gguf_set_f32(meta, "a.f32", 1e-5f) && rf_gguf_set_bool(meta, "a.bool", true));
+  assert_true(rf_gguf_set_int(meta, "a.u64", RF_GGUF_U64, INT64_MAX) &&
+              rf_gguf_set_int(meta, "a.i8", RF_GGUF_I8, -5));
+  assert_true(rf_gguf_set_int(meta, "a.u16", RF_GGUF_U16, 65535) &&
+              rf_gguf_set_int(meta, "a.i16", RF_GGUF_I16, -32768));
+  assert_true(rf_gguf_set_int(meta, "a.again", RF_GGUF_I64, 1) && rf_gguf_set_f32(meta, "a.f32", 1e-5f) &&
+              rf_gguf_set_bool(meta, "a.bool", true));
   assert_true(rf_gguf_set_i32s(meta, "a.ints", ints, 3) && rf_gguf_set_f32s(meta, "a.floats", floats, 2) &&
               rf_gguf_set_texts(meta, "a.texts", texts, 3));
-  assert_true(rf_gguf_set_texts(meta, "a.none", NULL, 0) && rf_gguf_set_int(meta, "a.again", RF_GGUF_I64, -2));
+  assert_true(rf_gguf_set_texts(meta, "a.none", NULL, 0) &&
+              rf_gguf_set_int(meta, "a.again", RF_GGUF_I64, -2));
   return meta;
 }
 
@@ -250,11 +290,12 @@ static void test_writes_what_the_reader_reads(void **state) {
   rf_error error;
   rf_gguf_meta *meta = some_meta();
   rf_gguf_writer *writer;
-  rf_quant_tensor tensors[] = {{.name = "first", .type = rf_quant_type_named("f32"), .rank = 1, .shape = {5}},
-                               {.name = "second", .type = rf_quant_type_named("q8_0"), .rank = 3, .shape = {2, 3, 64}},
-                               {.name = "none", .type = rf_quant_type_named("f16"), .rank = 2, .shape = {0, 4}},
-                               {.name = "third", .type = rf_quant_type_named("q6_k"), .rank = 2, .shape = {3, 256}},
-                               {.name = "last", .type = rf_quant_type_named("bf16"), .rank = 1, .shape = {3}}};
+  rf_quant_tensor tensors[] = {
+      {.name = "first", .type = rf_quant_type_named("f32"), .rank = 1, .shape = {5}},
+      {.name = "second", .type = rf_quant_type_named("q8_0"), .rank = 3, .shape = {2, 3, 64}},
+      {.name = "none", .type = rf_quant_type_named("f16"), .rank = 2, .shape = {0, 4}},
+      {.name = "third", .type = rf_quant_type_named("q6_k"), .rank = 2, .shape = {3, 256}},
+      {.name = "last", .type = rf_quant_type_named("bf16"), .rank = 1, .shape = {3}}};
   float value[768];
   for (int i = 0; i < 768; ++i) value[i] = (float)(i % 127 - 63);
   assert_int_equal(rf_gguf_writer_open(at("out.gguf"), meta, tensors, 5, &writer, &error), RAFTER_OK);
@@ -269,7 +310,8 @@ static void test_writes_what_the_reader_reads(void **state) {
   assert_int_equal(rf_gguf_writer_put_bytes(writer, block, 209, &error), RAFTER_FAILED);
   assert_int_equal(rf_gguf_writer_put_bytes(writer, block, 210, &error), RAFTER_OK);
   float rest[515];
-  memcpy(rest, value + 256, 512 * 4); memcpy(rest + 512, value, 12);
+  memcpy(rest, value + 256, 512 * 4);
+  memcpy(rest + 512, value, 12);
   assert_int_equal(rf_gguf_writer_put(writer, rest, 515, &error), RAFTER_OK); /* over the end of a tensor */
   assert_int_equal(rf_gguf_writer_put(writer, rest, 1, &error), RAFTER_FAILED);
   assert_int_not_equal(access(at("out.gguf"), F_OK), 0);
@@ -318,20 +360,27 @@ static void test_writes_what_the_reader_reads(void **state) {
   /* Copied metadata and copied blocks make the same file again, byte for byte. */
   rf_gguf_meta *copy = rf_gguf_meta_new();
   assert_true(rf_gguf_copy(copy, file));
-  assert_int_equal(rf_gguf_writer_open(at("again.gguf"), copy, rf_gguf_at(file, 0), 5, &writer, &error), RAFTER_OK);
+  assert_int_equal(rf_gguf_writer_open(at("again.gguf"), copy, rf_gguf_at(file, 0), 5, &writer, &error),
+                   RAFTER_OK);
   for (int i = 0; i < 5; ++i)
-    assert_int_equal(rf_gguf_writer_put_bytes(writer, rf_gguf_at(file, i)->data, rf_gguf_at(file, i)->bytes, &error), RAFTER_OK);
+    assert_int_equal(
+        rf_gguf_writer_put_bytes(writer, rf_gguf_at(file, i)->data, rf_gguf_at(file, i)->bytes, &error),
+        RAFTER_OK);
   assert_int_equal(rf_gguf_writer_commit(writer, &error), RAFTER_OK);
   assert_int_equal(rf_gguf_open(at("again.gguf"), &again, &error), RAFTER_OK);
   rf_gguf_close(again);
   char *a, *b;
   size_t a_bytes, b_bytes;
-  assert_int_equal(rf_file_read(at("out.gguf"), 1 << 20, &a, &a_bytes, &error) | rf_file_read(at("again.gguf"), 1 << 20, &b, &b_bytes, &error), 0);
+  assert_int_equal(rf_file_read(at("out.gguf"), 1 << 20, &a, &a_bytes, &error) |
+                       rf_file_read(at("again.gguf"), 1 << 20, &b, &b_bytes, &error),
+                   0);
   assert_int_equal(a_bytes, b_bytes);
   assert_memory_equal(a, b, a_bytes);
   assert_int_equal(a_bytes % 32, 0);
-  free(a); free(b);
-  rf_gguf_meta_free(copy); rf_gguf_meta_free(meta);
+  free(a);
+  free(b);
+  rf_gguf_meta_free(copy);
+  rf_gguf_meta_free(meta);
   rf_gguf_close(file);
 }
 
@@ -348,29 +397,35 @@ static void test_leaves_nothing_on_failure(void **state) {
   assert_non_null(strstr(error.message, "twice"));
   t[1].name = "";
   assert_int_equal(rf_gguf_writer_open(at("bad.gguf"), meta, t, 2, &writer, &error), RAFTER_FAILED);
-  t[1].name = "b"; t[0].shape[0] = 65;
+  t[1].name = "b";
+  t[0].shape[0] = 65;
   assert_int_equal(rf_gguf_writer_open(at("bad.gguf"), meta, t, 2, &writer, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "whole blocks"));
   t[0].shape[0] = -32;
   assert_int_equal(rf_gguf_writer_open(at("bad.gguf"), meta, t, 2, &writer, &error), RAFTER_FAILED);
-  t[0].shape[0] = 64; t[0].rank = 5;
+  t[0].shape[0] = 64;
+  t[0].rank = 5;
   assert_int_equal(rf_gguf_writer_open(at("bad.gguf"), meta, t, 2, &writer, &error), RAFTER_FAILED);
   t[0].rank = 1;
   assert_int_equal(rf_gguf_writer_open(at("nothere/bad.gguf"), meta, t, 2, &writer, &error), RAFTER_FAILED);
   assert_int_equal(rf_gguf_writer_open(at("bad.gguf"), meta, t, 2, &writer, &error), RAFTER_OK);
   assert_int_equal(rf_gguf_writer_put(writer, zeros, 40, &error), RAFTER_OK);
-  assert_int_equal(rf_gguf_writer_put_bytes(writer, zeros, 18, &error), RAFTER_FAILED); /* in the middle of a block */
+  /* in the middle of a block */
+  assert_int_equal(rf_gguf_writer_put_bytes(writer, zeros, 18, &error), RAFTER_FAILED);
   assert_int_equal(rf_gguf_writer_commit(writer, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "lacks values"));
-  t[0].type = rf_quant_type_named("iq4_xs"); t[0].shape[0] = 256;
+  t[0].type = rf_quant_type_named("iq4_xs");
+  t[0].shape[0] = 256;
   assert_int_equal(rf_gguf_writer_open(at("bad.gguf"), meta, t, 1, &writer, &error), RAFTER_OK);
   assert_int_equal(rf_gguf_writer_put(writer, zeros, 1, &error), RAFTER_FAILED);
   rf_gguf_writer_discard(writer);
 
   struct rlimit old, small = {4096, RLIM_INFINITY}; /* a disk that fills up */
-  getrlimit(RLIMIT_FSIZE, &old); small.rlim_max = old.rlim_max;
+  getrlimit(RLIMIT_FSIZE, &old);
+  small.rlim_max = old.rlim_max;
   signal(SIGXFSZ, SIG_IGN);
-  t[0].type = rf_quant_type_named("f32"); t[0].shape[0] = 1 << 16;
+  t[0].type = rf_quant_type_named("f32");
+  t[0].shape[0] = 1 << 16;
   setrlimit(RLIMIT_FSIZE, &small);
   float *many = calloc(1 << 16, 4);
   rf_status status = rf_gguf_writer_open(at("bad.gguf"), meta, t, 1, &writer, &error);

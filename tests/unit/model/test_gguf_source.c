@@ -1,4 +1,5 @@
-/* Folders as GGUF tensors: any range is the same values, and what is turned, moved or added on the way is what the folder holds. */
+/* Folders as GGUF tensors: any range is the same values, and what is turned, moved or added on
+ * the way is what the folder holds. */
 #include "base/file.h"
 #include "model/gguf_source.h"
 #include "model/safetensors.h"
@@ -92,40 +93,59 @@ static void test_moved_turned_and_added(void **state) {
                                          {"model.layers.1.self_attn.k_proj.weight", "blk.1.attn_k.weight"},
                                          {"model.layers.1.self_attn.v_proj.weight", "blk.1.attn_v.weight"}};
   for (int p = 0; p < 3; ++p) {
-    float *theirs = stored("llama", PAIRS[p][0], &from, &file), *ours = values_of(source, find(source, PAIRS[p][1]));
+    float *theirs = stored("llama", PAIRS[p][0], &from, &file),
+          *ours = values_of(source, find(source, PAIRS[p][1]));
     for (int64_t r = 0, D = from->shape[1]; r < from->shape[0]; ++r)
-      assert_memory_equal(ours + (p < 2 ? rf_gguf_permuted_row(r, 12) : r) * D, theirs + r * D, (size_t)D * 4);
-    free(theirs); free(ours); rf_tensor_file_close(file);
+      assert_memory_equal(ours + (p < 2 ? rf_gguf_permuted_row(r, 12) : r) * D, theirs + r * D,
+                          (size_t)D * 4);
+    free(theirs);
+    free(ours);
+    rf_tensor_file_close(file);
   }
-  /* Llama 3's rotary factors by the converter's own formula: wavelengths against 16 positions, bounds 1 and 4, factor 8. */
+  /* Llama 3's rotary factors by the converter's own formula: wavelengths against 16 positions,
+   * bounds 1 and 4, factor 8. */
   float *factors = values_of(source, find(source, "rope_freqs.weight"));
   for (int i = 0; i < 6; ++i) {
     double wavelength = 2 * M_PI * pow(10000, i / 6.0), smooth = (16 / wavelength - 1) / 3;
     double expected = wavelength < 4 ? 1 : wavelength > 16 ? 8 : 1 / ((1 - smooth) / 8 + smooth);
     assert_true(fabs(factors[i] - expected) < 1e-5);
   }
-  free(factors); rf_gguf_source_close(source);
+  free(factors);
+  rf_gguf_source_close(source);
 
   source = open_golden("gpt2"); /* (in, out) becomes (out, in) */
-  float *theirs = stored("gpt2", "transformer.h.0.mlp.c_fc.weight", &from, &file), *ours = values_of(source, find(source, "blk.0.ffn_up.weight"));
+  float *theirs = stored("gpt2", "transformer.h.0.mlp.c_fc.weight", &from, &file),
+        *ours = values_of(source, find(source, "blk.0.ffn_up.weight"));
   for (int64_t i = 0; i < from->shape[0]; ++i)
-    for (int64_t o = 0; o < from->shape[1]; ++o) assert_true(ours[o * from->shape[0] + i] == theirs[i * from->shape[1] + o]);
-  free(theirs); free(ours); rf_tensor_file_close(file); rf_gguf_source_close(source);
+    for (int64_t o = 0; o < from->shape[1]; ++o)
+      assert_true(ours[o * from->shape[0] + i] == theirs[i * from->shape[1] + o]);
+  free(theirs);
+  free(ours);
+  rf_tensor_file_close(file);
+  rf_gguf_source_close(source);
 
   source = open_golden("gemma"); /* 1 is added to gains, and to nothing else */
-  theirs = stored("gemma", "model.norm.weight", &from, &file); ours = values_of(source, find(source, "output_norm.weight"));
+  theirs = stored("gemma", "model.norm.weight", &from, &file);
+  ours = values_of(source, find(source, "output_norm.weight"));
   for (int64_t i = 0; i < from->count; ++i) assert_true(ours[i] == theirs[i] + 1);
-  free(theirs); free(ours); rf_tensor_file_close(file);
-  theirs = stored("gemma", "model.embed_tokens.weight", &from, &file); ours = values_of(source, find(source, "token_embd.weight"));
+  free(theirs);
+  free(ours);
+  rf_tensor_file_close(file);
+  theirs = stored("gemma", "model.embed_tokens.weight", &from, &file);
+  ours = values_of(source, find(source, "token_embd.weight"));
   assert_memory_equal(ours, theirs, (size_t)from->count * 4);
-  free(theirs); free(ours); rf_tensor_file_close(file); rf_gguf_source_close(source);
+  free(theirs);
+  free(ours);
+  rf_tensor_file_close(file);
+  rf_gguf_source_close(source);
 }
 
 /* All experts of a layer are one tensor (E, out, in), in order. */
 static void test_experts_stand_below_each_other(void **state) {
   (void)state;
-  static const char *const PAIRS[][2] = {
-      {"w1", "blk.1.ffn_gate_exps.weight"}, {"w2", "blk.1.ffn_down_exps.weight"}, {"w3", "blk.1.ffn_up_exps.weight"}};
+  static const char *const PAIRS[][2] = {{"w1", "blk.1.ffn_gate_exps.weight"},
+                                         {"w2", "blk.1.ffn_down_exps.weight"},
+                                         {"w3", "blk.1.ffn_up_exps.weight"}};
   rf_gguf_source *source = open_golden("mixtral");
   for (int p = 0; p < 3; ++p) {
     int i = find(source, PAIRS[p][1]);
@@ -140,7 +160,8 @@ static void test_experts_stand_below_each_other(void **state) {
       float *theirs = stored("mixtral", name, &from, &file);
       assert_true(tensor->shape[1] == from->shape[0] && tensor->shape[2] == from->shape[1]);
       assert_memory_equal(ours + e * from->count, theirs, (size_t)from->count * 4);
-      free(theirs); rf_tensor_file_close(file);
+      free(theirs);
+      rf_tensor_file_close(file);
     }
     free(ours);
   }
@@ -155,7 +176,8 @@ static void test_experts_share_a_type(void **state) {
   rf_error error = {0};
   char *config;
   size_t bytes;
-  assert_int_equal(rf_file_read(RF_TEST_DATA "/goldens/mixtral/config.json", 1 << 20, &config, &bytes, &error), RAFTER_OK);
+  assert_int_equal(
+      rf_file_read(RF_TEST_DATA "/goldens/mixtral/config.json", 1 << 20, &config, &bytes, &error), RAFTER_OK);
   mkdir(at("mixed"), 0700);
   assert_int_equal(rf_file_write(at("mixed/config.json"), config, bytes, &error), RAFTER_OK);
   assert_int_equal(rf_tensor_file_open(RF_TEST_DATA "/goldens/mixtral", &file, &error), RAFTER_OK);
@@ -163,10 +185,15 @@ static void test_experts_share_a_type(void **state) {
   rf_stored *list = malloc((size_t)count * sizeof *list);
   for (int i = 0; i < count; ++i) {
     list[i] = *rf_tensor_file_at(file, i);
-    bool narrow = strstr(list[i].name, "layers.1.") && (strstr(list[i].name, "experts.0.w1.") || strstr(list[i].name, ".w2."));
-    if (narrow) { list[i].dtype = RF_BF16; list[i].bytes = list[i].count * 2; }
+    bool narrow = strstr(list[i].name, "layers.1.") &&
+                  (strstr(list[i].name, "experts.0.w1.") || strstr(list[i].name, ".w2."));
+    if (narrow) {
+      list[i].dtype = RF_BF16;
+      list[i].bytes = list[i].count * 2;
+    }
   }
-  assert_int_equal(rf_tensor_writer_open(at("mixed/model.safetensors"), list, count, NULL, &writer, &error), RAFTER_OK);
+  assert_int_equal(rf_tensor_writer_open(at("mixed/model.safetensors"), list, count, NULL, &writer, &error),
+                   RAFTER_OK);
   for (int i = 0; i < count; ++i) {
     const rf_stored *from = rf_tensor_file_at(file, i);
     float *values = malloc((size_t)from->count * 4);
@@ -177,9 +204,14 @@ static void test_experts_share_a_type(void **state) {
   assert_int_equal(rf_tensor_writer_commit(writer, &error), RAFTER_OK);
   rf_gguf_source *source = NULL;
   if (rf_gguf_source_open(at("mixed"), &source, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  assert_int_equal(rf_gguf_source_at(source, find(source, "blk.1.ffn_gate_exps.weight"))->type->number, RF_Q_F32);
-  assert_int_equal(rf_gguf_source_at(source, find(source, "blk.1.ffn_down_exps.weight"))->type->number, RF_Q_BF16);
-  rf_gguf_source_close(source); rf_tensor_file_close(file); free(list); free(config);
+  assert_int_equal(rf_gguf_source_at(source, find(source, "blk.1.ffn_gate_exps.weight"))->type->number,
+                   RF_Q_F32);
+  assert_int_equal(rf_gguf_source_at(source, find(source, "blk.1.ffn_down_exps.weight"))->type->number,
+                   RF_Q_BF16);
+  rf_gguf_source_close(source);
+  rf_tensor_file_close(file);
+  free(list);
+  free(config);
 }
 
 typedef struct kept_bias {
@@ -188,14 +220,16 @@ typedef struct kept_bias {
 } kept_bias;
 
 /* Keeps one parameter. */
-static rf_status keep_bias(void *context, int param, int64_t first, int64_t count, const float *values, rf_error *error) {
+static rf_status keep_bias(void *context, int param, int64_t first, int64_t count, const float *values,
+                           rf_error *error) {
   kept_bias *kept = context;
   (void)error;
   if (param == kept->param) memcpy(kept->value + first, values, (size_t)count * sizeof *values);
   return RAFTER_OK;
 }
 
-/* A llama whose queries, keys and values alone have biases is what others call a Qwen2: so it is when it leaves the GGUF file. */
+/* A llama whose queries, keys and values alone have biases is what others call a Qwen2: so it is
+ * when it leaves the GGUF file. */
 static void test_biased_llama(void **state) {
   (void)state;
   kept_bias theirs = {0}, ours = {0};
@@ -206,11 +240,14 @@ static void test_biased_llama(void **state) {
   rf_error error = {0};
   for (int i = 0; i < rf_gguf_source_count(source); ++i) {
     const rf_quant_tensor *t = rf_gguf_source_at(source, i);
-    bool dropped = strstr(t->name, "attn_output.bias") || (strstr(t->name, "ffn_") && strstr(t->name, ".bias"));
+    bool dropped =
+        strstr(t->name, "attn_output.bias") || (strstr(t->name, "ffn_") && strstr(t->name, ".bias"));
     if (!dropped) kept[count++] = *t;
   }
   assert_int_equal(rf_gguf_source_count(source) - count, 3 * 4);
-  if (rf_gguf_writer_open(at("biased.gguf"), rf_gguf_source_meta(source), kept, count, &writer, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_gguf_writer_open(at("biased.gguf"), rf_gguf_source_meta(source), kept, count, &writer, &error) !=
+      RAFTER_OK)
+    fail_msg("%s", error.message);
   for (int i = 0; i < count; ++i) {
     float *all = values_of(source, find(source, kept[i].name));
     assert_int_equal(rf_gguf_writer_put(writer, all, kept[i].count, &error), RAFTER_OK);
@@ -219,13 +256,19 @@ static void test_biased_llama(void **state) {
   assert_int_equal(rf_gguf_writer_commit(writer, &error), RAFTER_OK);
   rf_model model, folder_model;
   if (rf_model_file_read(at("biased.gguf"), &model, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  assert_true(model.family == RF_FAMILY_QWEN2 && model.qkv_bias && !model.attn_bias && !model.mlp_bias && rf_model_is_hugging_face(&model));
-  assert_int_equal(rf_model_config_read(RF_TEST_DATA "/goldens/llama_biased/config.json", &folder_model, &error), RAFTER_OK);
+  assert_true(model.family == RF_FAMILY_QWEN2 && model.qkv_bias && !model.attn_bias && !model.mlp_bias &&
+              rf_model_is_hugging_face(&model));
+  assert_int_equal(
+      rf_model_config_read(RF_TEST_DATA "/goldens/llama_biased/config.json", &folder_model, &error),
+      RAFTER_OK);
   rf_pool *pool = rf_pool_new();
   rf_params a = rf_model_params(&model, pool), b = rf_model_params(&folder_model, pool);
-  ours.param = rf_params_find(&a, "block.0/attn/qkv/bias"); theirs.param = rf_params_find(&b, "block.0/attn/qkv/bias");
-  if (rf_weights_read(at("biased.gguf"), &model, &a, keep_bias, &ours, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  if (rf_weights_read(RF_TEST_DATA "/goldens/llama_biased", &folder_model, &b, keep_bias, &theirs, &error) != RAFTER_OK)
+  ours.param = rf_params_find(&a, "block.0/attn/qkv/bias");
+  theirs.param = rf_params_find(&b, "block.0/attn/qkv/bias");
+  if (rf_weights_read(at("biased.gguf"), &model, &a, keep_bias, &ours, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
+  if (rf_weights_read(RF_TEST_DATA "/goldens/llama_biased", &folder_model, &b, keep_bias, &theirs, &error) !=
+      RAFTER_OK)
     fail_msg("%s", error.message);
   assert_true(ours.param >= 0 && a.at[ours.param].count == 96 && ours.value[0] != 0);
   assert_memory_equal(ours.value, theirs.value, 96 * sizeof(float));

@@ -1,4 +1,5 @@
-/* llama2.c's files: three files of one model must hold the same numbers, and headers that lie are refused. */
+/* llama2.c's files: three files of one model must hold the same numbers, and headers that lie
+ * are refused. */
 #include "model/llama2c.h"
 
 #include <setjmp.h>
@@ -14,14 +15,16 @@
 
 static void same_tensor(const rf_quant_tensor *a, const rf_quant_tensor *b) {
   rf_error error;
-  assert_non_null(a); assert_non_null(b);
+  assert_non_null(a);
+  assert_non_null(b);
   assert_int_equal(a->rank, b->rank);
   assert_memory_equal(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape);
   float *x = malloc((size_t)a->count * 4), *y = malloc((size_t)b->count * 4);
   assert_int_equal(rf_quant_read(a, 0, a->count, x, &error), RAFTER_OK);
   assert_int_equal(rf_quant_read(b, 0, b->count, y, &error), RAFTER_OK);
   assert_memory_equal(x, y, (size_t)a->count * 4);
-  free(x); free(y);
+  free(x);
+  free(y);
 }
 
 static void test_three_files_of_one_model(void **state) {
@@ -43,21 +46,29 @@ static void test_three_files_of_one_model(void **state) {
     same_tensor(t, rf_llama2c_find(v1, t->name));
     same_tensor(t, rf_gguf_find(gguf, t->name));
   }
-  same_tensor(rf_gguf_find(gguf, "output.weight"), rf_llama2c_find(v0, "token_embd.weight")); /* the GGUF file unties the head by a copy */
+  /* the GGUF file unties the head by a copy */
+  same_tensor(rf_gguf_find(gguf, "output.weight"), rf_llama2c_find(v0, "token_embd.weight"));
   rf_gguf_facts f;
   assert_int_equal(rf_gguf_facts_read(gguf, &f, &error), RAFTER_OK);
   const rf_llama2c *both[] = {v0, v1};
   for (int i = 0; i < 2; ++i) {
     const rf_gguf_facts *g = rf_llama2c_facts(both[i]);
-    assert_true(g->arch == f.arch && g->layers == f.layers && g->width == f.width && g->ff == f.ff && g->heads == f.heads);
-    assert_true(g->kv_heads == f.kv_heads && g->vocab == f.vocab && g->key_length == f.key_length && g->rope_dim == f.rope_dim);
-    assert_true(g->norm_eps == f.norm_eps && g->rope_theta == f.rope_theta && g->interleaved == f.interleaved && g->tied);
-    assert_true(g->attn_scale == f.attn_scale && g->embed_scale == f.embed_scale && g->positions == 512); /* the GGUF file says 2048 */
+    assert_true(g->arch == f.arch && g->layers == f.layers && g->width == f.width && g->ff == f.ff &&
+                g->heads == f.heads);
+    assert_true(g->kv_heads == f.kv_heads && g->vocab == f.vocab && g->key_length == f.key_length &&
+                g->rope_dim == f.rope_dim);
+    assert_true(g->norm_eps == f.norm_eps && g->rope_theta == f.rope_theta &&
+                g->interleaved == f.interleaved && g->tied);
+    /* the GGUF file says 2048 */
+    assert_true(g->attn_scale == f.attn_scale && g->embed_scale == f.embed_scale && g->positions == 512);
   }
-  rf_llama2c_close(v0); rf_llama2c_close(v1); rf_gguf_close(gguf);
+  rf_llama2c_close(v0);
+  rf_llama2c_close(v1);
+  rf_gguf_close(gguf);
 }
 
-/* ---- by hand: one layer, D 4, F 6, two heads, one of keys, V 5, T 3: values count up from 0 --------------------- */
+/* ---- by hand: one layer, D 4, F 6, two heads, one of keys, V 5, T 3: values count up from 0
+ *   ---- */
 
 enum { D = 4, F = 6, N = 2, K = 1, V = 5, T = 3, HEAD = D / N };
 enum { BODY = V * D + D + D * D + 2 * K * HEAD * D + D * D + D + 3 * F * D + D, TABLES = T * HEAD };
@@ -67,7 +78,11 @@ static unsigned char *file_of(int version, const int32_t fields[7], int values, 
   *bytes = header + (size_t)values * 4;
   unsigned char *b = calloc(1, *bytes);
   int32_t one = version;
-  if (version) { memcpy(b, "24ka", 4); memcpy(b + 4, &one, 4); b[36] = fields[5] > 0; }
+  if (version) {
+    memcpy(b, "24ka", 4);
+    memcpy(b + 4, &one, 4);
+    b[36] = fields[5] > 0;
+  }
   int32_t size[7];
   memcpy(size, fields, sizeof size);
   if (version && size[5] < 0) size[5] = -size[5];
@@ -98,24 +113,29 @@ static void test_places(void **state) {
   assert_int_equal(rf_llama2c_parse(b, bytes, "x.bin", &file, &error), RAFTER_OK);
   assert_int_equal(rf_llama2c_count(file), 12);
   assert_true(first_of(file, "token_embd.weight") == 0 && first_of(file, "blk.0.attn_norm.weight") == 20);
-  assert_true(first_of(file, "blk.0.attn_q.weight") == 24 && first_of(file, "output_norm.weight") == BODY - D);
+  assert_true(first_of(file, "blk.0.attn_q.weight") == 24 &&
+              first_of(file, "output_norm.weight") == BODY - D);
   assert_true(first_of(file, "output.weight") == BODY + TABLES);
   assert_false(rf_llama2c_facts(file)->tied);
   assert_int_equal(rf_llama2c_find(file, "blk.0.attn_k.weight")->shape[0], 2);
   assert_int_equal(rf_llama2c_find(file, "blk.0.attn_k.weight")->shape[1], 4);
   assert_int_equal(rf_llama2c_find(file, "blk.0.ffn_down.weight")->shape[1], F);
   assert_null(rf_llama2c_find(file, "blk.1.attn_k.weight"));
-  rf_llama2c_close(file); free(b);
+  rf_llama2c_close(file);
+  free(b);
   b = file_of(1, untied, BODY + V * D, &bytes);
   assert_int_equal(rf_llama2c_parse(b, bytes, "x.bin", &file, &error), RAFTER_OK);
   assert_true(first_of(file, "blk.0.attn_norm.weight") == 0 && first_of(file, "blk.0.ffn_norm.weight") == 4);
-  assert_true(first_of(file, "output_norm.weight") == 8 && first_of(file, "token_embd.weight") == 12 && first_of(file, "output.weight") == BODY);
-  rf_llama2c_close(file); free(b);
+  assert_true(first_of(file, "output_norm.weight") == 8 && first_of(file, "token_embd.weight") == 12 &&
+              first_of(file, "output.weight") == BODY);
+  rf_llama2c_close(file);
+  free(b);
   b = file_of(1, tied, BODY, &bytes);
   assert_int_equal(rf_llama2c_parse(b, bytes, "x.bin", &file, &error), RAFTER_OK);
   assert_null(rf_llama2c_find(file, "output.weight"));
   assert_true(rf_llama2c_facts(file)->tied);
-  rf_llama2c_close(file); free(b);
+  rf_llama2c_close(file);
+  free(b);
 }
 
 static void refused(int version, int field, int32_t value, int more, const char *word) {
@@ -126,7 +146,8 @@ static void refused(int version, int field, int32_t value, int more, const char 
   if (field >= 0) fields[field] = value;
   unsigned char *b = file_of(version, fields, (version ? BODY : BODY + TABLES) + more, &bytes);
   assert_int_equal(rf_llama2c_parse(b, bytes, "x.bin", &file, &error), RAFTER_FAILED);
-  if (!strstr(error.message, word) || !strstr(error.message, "x.bin")) fail_msg("expected \"%s\" in: %s", word, error.message);
+  if (!strstr(error.message, word) || !strstr(error.message, "x.bin"))
+    fail_msg("expected \"%s\" in: %s", word, error.message);
   free(b);
 }
 
@@ -158,7 +179,8 @@ static void test_refuses_lies(void **state) {
   b[36] = 2;
   assert_int_equal(rf_llama2c_parse(b, bytes, "x.bin", &file, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "byte 36"));
-  b[36] = 1; b[4] = 2;
+  b[36] = 1;
+  b[4] = 2;
   assert_int_equal(rf_llama2c_parse(b, bytes, "x.bin", &file, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "the version"));
   b[4] = 1;
@@ -172,7 +194,7 @@ static void test_refuses_lies(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_three_files_of_one_model), cmocka_unit_test(test_places),
-                                     cmocka_unit_test(test_refuses_lies)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_three_files_of_one_model),
+                                     cmocka_unit_test(test_places), cmocka_unit_test(test_refuses_lies)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,7 +34,8 @@ static void parts_sum_to_the_whole(void **state) {
   }
 }
 
-/* Published splits: Gemma's report (embedding and the rest), Llama 2 13B's MLP, attention and vocabulary, in elements. */
+/* Published splits: Gemma's report (embedding and the rest), Llama 2 13B's MLP, attention and
+ * vocabulary, in elements. */
 static void parts_are_those_of_published_tables(void **state) {
   (void)state;
   static const struct {

@@ -1,4 +1,5 @@
-/* Storage types against an independent implementation's blocks, to the bit, and the quantizers by their error. */
+/* Storage types against an independent implementation's blocks, to the bit, and the quantizers
+ * by their error. */
 #include "base/file.h"
 #include "model/quant.h"
 
@@ -11,7 +12,7 @@
 
 #include <cmocka.h>
 
-/* ---- goldens: tests/data/quant/make.py says what is in them ---------------------------------------------------- */
+/* ---- goldens: tests/data/quant/make.py says what is in them ---------------------------------- */
 
 typedef struct golden {
   const rf_quant_type *type;
@@ -29,11 +30,14 @@ static int read_goldens_of(const char *path, golden *all, int n, int most) {
   assert_int_equal(rf_file_read(path, 1 << 20, &text, &bytes, &error), RAFTER_OK);
   while (at < bytes && n < most) {
     uint32_t head[4];
-    memcpy(head, text + at, 16); at += 16;
+    memcpy(head, text + at, 16);
+    at += 16;
     golden *g = &all[n++];
     *g = (golden){rf_quant_type_of(head[1]), head[0], head[2], head[3], malloc(head[2] * 4), malloc(head[3])};
-    memcpy(g->value, text + at, head[2] * 4); at += head[2] * 4;
-    memcpy(g->block, text + at, head[3]); at += head[3];
+    memcpy(g->value, text + at, head[2] * 4);
+    at += head[2] * 4;
+    memcpy(g->block, text + at, head[3]);
+    at += head[3];
   }
   assert_int_equal(at, bytes);
   free(text);
@@ -45,12 +49,16 @@ static int read_goldens(golden *all, int most) {
 }
 
 static void free_goldens(golden *all, int n) {
-  for (int i = 0; i < n; ++i) { free(all[i].value); free(all[i].block); }
+  for (int i = 0; i < n; ++i) {
+    free(all[i].value);
+    free(all[i].block);
+  }
 }
 
 static void check_bits(const golden *g, const float *got) {
   for (uint32_t k = 0; k < g->values; ++k)
-    if (memcmp(&got[k], &g->value[k], 4) != 0) fail_msg("%s value %u: expected %a, got %a", g->type->name, k, (double)g->value[k], (double)got[k]);
+    if (memcmp(&got[k], &g->value[k], 4) != 0)
+      fail_msg("%s value %u: expected %a, got %a", g->type->name, k, (double)g->value[k], (double)got[k]);
 }
 
 static void test_dequantize_goldens(void **state) {
@@ -60,7 +68,8 @@ static void test_dequantize_goldens(void **state) {
   for (int i = 0; i < n; ++i) {
     golden *g = &all[i];
     if (g->what != DEQUANTIZED) continue;
-    assert_int_equal((uint32_t)g->type->head + g->values / (uint32_t)g->type->values * (uint32_t)g->type->bytes, g->bytes);
+    assert_int_equal(
+        (uint32_t)g->type->head + g->values / (uint32_t)g->type->values * (uint32_t)g->type->bytes, g->bytes);
     float *out = malloc(g->values * 4);
     g->type->dequantize(g->block, g->values / g->type->values, out);
     check_bits(g, out);
@@ -82,8 +91,8 @@ static void test_quantize_goldens(void **state) {
     g->type->quantize(g->value, g->values / g->type->values, out);
     for (uint32_t k = 0; k < g->bytes; ++k)
       if (out[k] != g->block[k])
-        fail_msg("%s block %u byte %u: expected %02x, got %02x", g->type->name, k / (uint32_t)g->type->bytes, k % (uint32_t)g->type->bytes,
-                 g->block[k], out[k]);
+        fail_msg("%s block %u byte %u: expected %02x, got %02x", g->type->name, k / (uint32_t)g->type->bytes,
+                 k % (uint32_t)g->type->bytes, g->block[k], out[k]);
     free(out);
     ++seen;
   }
@@ -91,7 +100,8 @@ static void test_quantize_goldens(void **state) {
   free_goldens(all, n);
 }
 
-/* Every bit of a block counts: a flipped one changes some value, or is one of those that say nothing there. */
+/* Every bit of a block counts: a flipped one changes some value, or is one of those that say
+ * nothing there. */
 static void test_goldens_notice_a_flipped_bit(void **state) {
   (void)state;
   golden all[64];
@@ -118,7 +128,7 @@ static void test_goldens_notice_a_flipped_bit(void **state) {
   free_goldens(all, n);
 }
 
-/* ---- ranges ---------------------------------------------------------------------------------------------------- */
+/* ---- ranges ---------------------------------------------------------------------------------- */
 
 static void test_any_range_is_the_same_values(void **state) {
   (void)state;
@@ -134,7 +144,8 @@ static void test_any_range_is_the_same_values(void **state) {
     uint64_t draw = 12345;
     for (int trial = 0; trial < 200; ++trial) {
       draw = draw * 6364136223846793005u + 1442695040888963407u;
-      int64_t first = (int64_t)(draw >> 33) % g->values, count = (int64_t)(draw >> 20) % (g->values - first + 1);
+      int64_t first = (int64_t)(draw >> 33) % g->values,
+              count = (int64_t)(draw >> 20) % (g->values - first + 1);
       float *out = malloc((size_t)count * 4 + 1);
       assert_int_equal(rf_quant_read(&tensor, first, count, out, &error), RAFTER_OK);
       assert_memory_equal(out, g->value + first, (size_t)count * 4);
@@ -155,7 +166,7 @@ static void test_any_range_is_the_same_values(void **state) {
   assert_non_null(strstr(error.message, "iq4_xs"));
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static void test_table(void **state) {
   (void)state;
@@ -177,7 +188,7 @@ static void test_table(void **state) {
   assert_string_equal(rf_quant_fit(rf_quant_type_named("q4_k"), 33)->name, "f16");
 }
 
-/* ---- quantizers ------------------------------------------------------------------------------------------------ */
+/* ---- quantizers ------------------------------------------------------------------------------ */
 
 static double error_of(const rf_quant_type *type, const float *x, int count) {
   unsigned char *blocks = malloc((size_t)(type->head + count / type->values * type->bytes));
@@ -187,22 +198,27 @@ static double error_of(const rf_quant_type *type, const float *x, int count) {
   type->dequantize(blocks, count / type->values, y);
   for (int i = 0; i < count; ++i) {
     assert_true(isfinite(y[i]));
-    wrong += ((double)x[i] - y[i]) * ((double)x[i] - y[i]); all += (double)x[i] * x[i];
+    wrong += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+    all += (double)x[i] * x[i];
   }
-  free(blocks); free(y);
+  free(blocks);
+  free(y);
   return sqrt(wrong / all);
 }
 
-/* Root mean square error over root mean square of standard normal values. The bounds of the K types are 3 % above what a block of so many levels
- * with ideal scales gives there, that of int8 is a step of 4.4 / 127 for all of them; a uniform quantizer over +-k sigma with 2^b levels has 2k/2^b/sqrt(12). */
+/* Root mean square error over root mean square of standard normal values. The bounds of the K
+ * types are 3 % above what a block of so many levels with ideal scales gives there, that of int8
+ * is a step of 4.4 / 127 for all of them; a uniform quantizer over +-k sigma with 2^b levels has
+ * 2k/2^b/sqrt(12). */
 static void test_errors_on_normal_values(void **state) {
   (void)state;
   enum { COUNT = 256 * 64 };
   static const struct {
     const char *name;
     double most;
-  } BOUNDS[] = {{"f16", 2.2e-4}, {"bf16", 1.8e-3}, {"q8_0", 0.0056}, {"int8", 0.0100}, {"q4_0", 0.089}, {"q4_1", 0.081}, {"q5_0", 0.044},
-                {"q5_1", 0.039}, {"q2_k", 0.268},  {"q3_k", 0.148},  {"q4_k", 0.072},  {"q5_k", 0.036}, {"q6_k", 0.0176}};
+  } BOUNDS[] = {{"f16", 2.2e-4}, {"bf16", 1.8e-3}, {"q8_0", 0.0056}, {"int8", 0.0100}, {"q4_0", 0.089},
+                {"q4_1", 0.081}, {"q5_0", 0.044},  {"q5_1", 0.039},  {"q2_k", 0.268},  {"q3_k", 0.148},
+                {"q4_k", 0.072}, {"q5_k", 0.036},  {"q6_k", 0.0176}};
   float *x = malloc(COUNT * 4);
   for (int i = 0; i < COUNT; i += 2) {
     uint32_t word[4];
@@ -211,16 +227,20 @@ static void test_errors_on_normal_values(void **state) {
   }
   for (size_t i = 0; i < sizeof BOUNDS / sizeof *BOUNDS; ++i) {
     double error = error_of(rf_quant_type_named(BOUNDS[i].name), x, COUNT);
-    if (!(error <= BOUNDS[i].most)) fail_msg("%s: error %g, expected at most %g", BOUNDS[i].name, error, BOUNDS[i].most);
-    for (int k = 0; k < COUNT; ++k) x[k] *= -0.01f; /* neither sign nor size matters, down to f16's subnormals */
+    if (!(error <= BOUNDS[i].most))
+      fail_msg("%s: error %g, expected at most %g", BOUNDS[i].name, error, BOUNDS[i].most);
+    /* neither sign nor size matters, down to f16's subnormals */
+    for (int k = 0; k < COUNT; ++k) x[k] *= -0.01f;
     double again = error_of(rf_quant_type_named(BOUNDS[i].name), x, COUNT);
     for (int k = 0; k < COUNT; ++k) x[k] *= -100.0f;
-    if (!(again <= BOUNDS[i].most * 1.01)) fail_msg("%s: error %g of small values, %g of large ones", BOUNDS[i].name, again, error);
+    if (!(again <= BOUNDS[i].most * 1.01))
+      fail_msg("%s: error %g of small values, %g of large ones", BOUNDS[i].name, again, error);
   }
   free(x);
 }
 
-/* What has an exact form keeps it, and nothing that can be in a file makes a quantizer read or compute what is undefined. */
+/* What has an exact form keeps it, and nothing that can be in a file makes a quantizer read or
+ * compute what is undefined. */
 static void test_odd_values(void **state) {
   (void)state;
   float x[256], y[256];
@@ -232,7 +252,8 @@ static void test_odd_values(void **state) {
     type->quantize(x, 256 / type->values, block);
     type->dequantize(block, 256 / type->values, y);
     for (int i = 0; i < 256; ++i) assert_true(y[i] == 0);
-    for (int i = 0; i < 256; ++i) x[i] = (float)((i * 7) % 4) - 2; /* -2, -1, 0, 1: every type has levels for them, or nearly */
+    /* -2, -1, 0, 1: every type has levels for them, or nearly */
+    for (int i = 0; i < 256; ++i) x[i] = (float)((i * 7) % 4) - 2;
     type->quantize(x, 256 / type->values, block);
     type->dequantize(block, 256 / type->values, y);
     for (int i = 0; i < 256; ++i) assert_true(fabsf(x[i] - y[i]) <= 0.1f);

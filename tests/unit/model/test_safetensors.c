@@ -16,7 +16,8 @@
 
 #include "support/scratch.h"
 
-/* A file in memory: header and `data_bytes` bytes 0, 1, 2, ... Exactly as long as needed, so that a sanitizer sees every byte too far. */
+/* A file in memory: header and `data_bytes` bytes 0, 1, 2, ... Exactly as long as needed, so
+ * that a sanitizer sees every byte too far. */
 static unsigned char *file_of(const char *header, size_t data_bytes, size_t *size) {
   size_t n = strlen(header);
   unsigned char *bytes = malloc(8 + n + data_bytes);
@@ -35,7 +36,9 @@ static rf_status check(const char *header, size_t data_bytes, rf_error *error) {
   return status;
 }
 
-#define GOOD "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[24,28]}}"
+#define GOOD \
+  "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"BF16\",\"shape\":[" \
+  "2],\"data_offsets\":[24,28]}}"
 
 static void lies_are_found(void **state) {
   (void)state;
@@ -43,7 +46,8 @@ static void lies_are_found(void **state) {
   assert_int_equal(check(GOOD, 28, NULL), RAFTER_OK);
   assert_int_equal(check("{}", 0, NULL), RAFTER_OK);
   assert_int_equal(check("{\"__metadata__\":{\"x\":\"y\"}}", 0, NULL), RAFTER_OK);
-  assert_int_equal(check("{\"e\":{\"dtype\":\"F32\",\"shape\":[0,99999999999],\"data_offsets\":[0,0]},\"s\":{\"dtype\":\"F32\",\"shape\":[],\"data_"
+  assert_int_equal(check("{\"e\":{\"dtype\":\"F32\",\"shape\":[0,99999999999],\"data_offsets\":[0,0]},\"s\":{"
+                         "\"dtype\":\"F32\",\"shape\":[],\"data_"
                          "offsets\":[0,4]}}",
                          4, NULL),
                    RAFTER_OK);
@@ -54,10 +58,12 @@ static void lies_are_found(void **state) {
   } row[] = {
       {GOOD, 27, "outside the data"},
       {GOOD, 29, "behind the last tensor"},
-      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12,
-       "overlap"},
-      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8,
-       "overlap"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":["
+       "2],\"data_offsets\":[4,12]}}",
+       12, "overlap"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":["
+       "2],\"data_offsets\":[0,8]}}",
+       8, "overlap"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12, "belong to no tensor"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", 8, "outside"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-8,0]}}", 8, "data_offsets"},
@@ -71,8 +77,10 @@ static void lies_are_found(void **state) {
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[\"2\"],\"data_offsets\":[0,8]}}", 8, "shape"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]}}", 8, "shape"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,2],\"data_offsets\":[0,8]}}", 8, "at most 8"},
-      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, "can be counted"},
-      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387906],\"data_offsets\":[0,8]}}", 8, "can be counted"}, /* times 4 wraps to 8 */
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0,
+       "can be counted"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387906],\"data_offsets\":[0,8]}}", 8,
+       "can be counted"}, /* times 4 wraps to 8 */
       {"{\"a\":{\"dtype\":\"F31\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "unknown dtype"},
       {"{\"a\":{\"dtype\":4,\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "dtype"},
       {"{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "dtype"},
@@ -80,8 +88,9 @@ static void lies_are_found(void **state) {
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8, "data_offsets"},
       {"{\"a\":[]}", 0, "no object"},
       {"{\"__metadata__\":7}", 0, "__metadata__"},
-      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
-       "duplicate"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":["
+       "1],\"data_offsets\":[0,4]}}",
+       4, "duplicate"},
       {"[]", 0, "'{'"},
       {" {}", 0, "'{'"},
       {"{} trailing", 0, "JSON"},
@@ -90,7 +99,8 @@ static void lies_are_found(void **state) {
   };
   for (size_t i = 0; i < sizeof row / sizeof row[0]; ++i) {
     rf_status status = check(row[i].header, (size_t)row[i].data, &error);
-    if (status != RAFTER_FAILED || !strstr(error.message, row[i].message)) fail_msg("%s: status %d, '%s'", row[i].header, status, error.message);
+    if (status != RAFTER_FAILED || !strstr(error.message, row[i].message))
+      fail_msg("%s: status %d, '%s'", row[i].header, status, error.message);
   }
 }
 
@@ -124,7 +134,8 @@ static void what_is_written_is_read(void **state) {
   float values[5][60];
   int32_t ids[2] = {-1, INT32_MAX};
   for (int t = 0; t < 5; ++t) {
-    tensors[t] = (rf_stored){.name = names[t], .dtype = dtypes[t], .rank = 2, .shape = {t == 4 ? 1 : t + 1, t == 4 ? 2 : 7}};
+    tensors[t] = (rf_stored){
+        .name = names[t], .dtype = dtypes[t], .rank = 2, .shape = {t == 4 ? 1 : t + 1, t == 4 ? 2 : 7}};
     for (int i = 0; i < 60; ++i) values[t][i] = (float)(i - 20) * 0.37f + (float)t;
   }
   tensors[5] = (rf_stored){.name = "empty", .dtype = RF_F32, .rank = 1, .shape = {0}};
@@ -151,8 +162,8 @@ static void what_is_written_is_read(void **state) {
   for (int t = 0; t < 4; ++t) {
     const rf_stored *stored = rf_tensor_file_find(file, names[t]);
     assert_non_null(stored);
-    assert_true(stored->dtype == dtypes[t] && stored->rank == 2 && stored->shape[0] == t + 1 && stored->shape[1] == 7 &&
-                stored->count == 7 * (t + 1));
+    assert_true(stored->dtype == dtypes[t] && stored->rank == 2 && stored->shape[0] == t + 1 &&
+                stored->shape[1] == 7 && stored->count == 7 * (t + 1));
     float back[60];
     assert_int_equal(rf_stored_read(stored, 0, stored->count, back, NULL), RAFTER_OK);
     for (int i = 0; i < stored->count; ++i) {
@@ -176,11 +187,13 @@ static void what_is_written_is_read(void **state) {
 
 static void a_writer_insists_on_every_value(void **state) {
   (void)state;
-  rf_stored tensors[2] = {{.name = "a", .dtype = RF_F32, .rank = 1, .shape = {4}}, {.name = "b", .dtype = RF_BF16, .rank = 1, .shape = {4}}};
+  rf_stored tensors[2] = {{.name = "a", .dtype = RF_F32, .rank = 1, .shape = {4}},
+                          {.name = "b", .dtype = RF_BF16, .rank = 1, .shape = {4}}};
   float values[9] = {0};
   rf_tensor_writer *writer;
   rf_error error = {0};
-  assert_int_equal(rf_tensor_writer_open(at("short.safetensors"), tensors, 2, NULL, &writer, NULL), RAFTER_OK);
+  assert_int_equal(rf_tensor_writer_open(at("short.safetensors"), tensors, 2, NULL, &writer, NULL),
+                   RAFTER_OK);
   assert_int_equal(rf_tensor_writer_put(writer, values, 7, NULL), RAFTER_OK);
   assert_int_equal(rf_tensor_writer_commit(writer, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "6 of 8 bytes"));
@@ -188,7 +201,8 @@ static void a_writer_insists_on_every_value(void **state) {
   assert_int_equal(rf_tensor_writer_put(writer, values, 9, &error), RAFTER_FAILED);
   rf_tensor_writer_discard(writer);
   tensors[1].name = "a";
-  assert_int_equal(rf_tensor_writer_open(at("twice.safetensors"), tensors, 2, NULL, &writer, &error), RAFTER_FAILED);
+  assert_int_equal(rf_tensor_writer_open(at("twice.safetensors"), tensors, 2, NULL, &writer, &error),
+                   RAFTER_FAILED);
   tensors[1].name = "big";
   tensors[1].shape[0] = 1 << 22;
   struct rlimit old, small;
@@ -200,7 +214,8 @@ static void a_writer_insists_on_every_value(void **state) {
   rf_status status = rf_tensor_writer_open(at("full.safetensors"), tensors, 2, NULL, &writer, &error);
   if (status == RAFTER_OK) {
     float *zeros = calloc(1 << 20, sizeof *zeros);
-    for (int i = 0; i < 4 && status == RAFTER_OK; ++i) status = rf_tensor_writer_put(writer, zeros, 1 << 20, &error);
+    for (int i = 0; i < 4 && status == RAFTER_OK; ++i)
+      status = rf_tensor_writer_put(writer, zeros, 1 << 20, &error);
     rf_tensor_writer_discard(writer);
     free(zeros);
   }
@@ -228,7 +243,8 @@ static void shards_are_joined(void **state) {
   (void)state;
   write_one("one.safetensors", "a");
   write_one("two.safetensors", "b");
-  static const char good[] = "{\"metadata\":{},\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"two.safetensors\"}}";
+  static const char good[] =
+      "{\"metadata\":{},\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"two.safetensors\"}}";
   assert_int_equal(rf_file_write(at("model.safetensors.index.json"), good, sizeof good - 1, NULL), RAFTER_OK);
   rf_tensor_file *file;
   rf_error error = {0};
@@ -250,9 +266,12 @@ static void shards_are_joined(void **state) {
       {"{\"weight_map\":{\"a\":\"model.safetensors.index.json\"}}", "header"},
   };
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
-    assert_int_equal(rf_file_write(at("model.safetensors.index.json"), bad[i].index, strlen(bad[i].index), NULL), RAFTER_OK);
+    assert_int_equal(
+        rf_file_write(at("model.safetensors.index.json"), bad[i].index, strlen(bad[i].index), NULL),
+        RAFTER_OK);
     rf_status status = rf_tensor_file_open(folder, &file, &error);
-    if (status != RAFTER_FAILED || !strstr(error.message, bad[i].message)) fail_msg("%s: status %d, '%s'", bad[i].index, status, error.message);
+    if (status != RAFTER_FAILED || !strstr(error.message, bad[i].message))
+      fail_msg("%s: status %d, '%s'", bad[i].index, status, error.message);
   }
   unlink(at("model.safetensors.index.json"));
   assert_int_equal(rf_tensor_file_open(folder, &file, &error), RAFTER_FAILED);

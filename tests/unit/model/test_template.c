@@ -1,4 +1,5 @@
-/* Chat templates against Jinja2's own renderings (tests/data/templates/make.py), and what must be refused. */
+/* Chat templates against Jinja2's own renderings (tests/data/templates/make.py), and what must
+ * be refused. */
 #define _GNU_SOURCE /* timegm, strptime */
 #include "model/template.h"
 
@@ -13,7 +14,8 @@
 
 #include <cmocka.h>
 
-/* Where the goldens lie; another folder with a golden.json of make.py can be named in RF_TEMPLATES. */
+/* Where the goldens lie; another folder with a golden.json of make.py can be named in
+ * RF_TEMPLATES. */
 static const char *at(const char *name) {
   static char path[512];
   const char *folder = getenv("RF_TEMPLATES");
@@ -38,7 +40,8 @@ static int unload(void **state) {
 }
 
 /* Renders and compares with a row of the golden; false after saying what differs. */
-static bool as_jinja(const char *name, const char *source, size_t bytes, const json_t *variables, const json_t *expected) {
+static bool as_jinja(const char *name, const char *source, size_t bytes, const json_t *variables,
+                     const json_t *expected) {
   rf_template *parsed;
   rf_rendered got;
   rf_error error;
@@ -47,20 +50,26 @@ static bool as_jinja(const char *name, const char *source, size_t bytes, const j
     status = rf_template_render(parsed, variables, &now, NULL, &got, &error);
     rf_template_free(parsed);
   }
-  const json_t *text = json_object_get(expected, "text"), *raises = json_object_get(expected, "raises"), *spans = json_object_get(expected, "spans");
+  const json_t *text = json_object_get(expected, "text"), *raises = json_object_get(expected, "raises"),
+               *spans = json_object_get(expected, "spans");
   if (status != RAFTER_OK) {
     bool right = !text && (!raises || strstr(error.message, json_string_value(raises)));
-    if (!right) print_error("%s\n  error: %s\n  expected: %s\n", name, error.message, text ? json_string_value(text) : json_string_value(raises));
+    if (!right)
+      print_error("%s\n  error: %s\n  expected: %s\n", name, error.message,
+                  text ? json_string_value(text) : json_string_value(raises));
     return right;
   }
-  bool right = text && got.bytes == json_string_length(text) && memcmp(got.text, json_string_value(text), got.bytes) == 0;
+  bool right = text && got.bytes == json_string_length(text) &&
+               memcmp(got.text, json_string_value(text), got.bytes) == 0;
   right = right && got.generated_count == (int64_t)json_array_size(spans);
   for (int64_t i = 0; right && i < got.generated_count; ++i) {
     const json_t *span = json_array_get(spans, (size_t)i);
     right = got.generated[i].first == (size_t)json_integer_value(json_array_get(span, 0)) &&
             got.generated[i].last == (size_t)json_integer_value(json_array_get(span, 1));
   }
-  if (!right) print_error("%s\n  got:      %s\n  expected: %s\n", name, got.text, text ? json_string_value(text) : "(an error)");
+  if (!right)
+    print_error("%s\n  got:      %s\n  expected: %s\n", name, got.text,
+                text ? json_string_value(text) : "(an error)");
   rf_rendered_free(&got);
   return right;
 }
@@ -70,7 +79,7 @@ static void templates_render_as_jinja_renders_them(void **state) {
   const json_t *row, *conversations = json_object_get(golden, "conversations");
   size_t index, wrong = 0, bytes = 0;
   char *source = NULL, last[256] = "";
-  json_array_foreach(json_object_get(golden, "renderings"), index, row) {
+  json_array_foreach (json_object_get(golden, "renderings"), index, row) {
     const char *name = json_string_value(json_object_get(row, "template"));
     if (strcmp(name, last) != 0) {
       free(source);
@@ -91,9 +100,10 @@ static void random_programs_run_as_in_jinja(void **state) {
   (void)state;
   const json_t *row;
   size_t index, wrong = 0;
-  json_array_foreach(json_object_get(golden, "programs"), index, row) {
+  json_array_foreach (json_object_get(golden, "programs"), index, row) {
     const json_t *source = json_object_get(row, "source");
-    wrong += !as_jinja(json_string_value(source), json_string_value(source), json_string_length(source), json_object_get(golden, "data"), row);
+    wrong += !as_jinja(json_string_value(source), json_string_value(source), json_string_length(source),
+                       json_object_get(golden, "data"), row);
   }
   assert_int_equal(wrong, 0);
   assert_true(index >= 300);
@@ -120,7 +130,8 @@ static void the_comparison_sees_planted_faults(void **state) {
   json_decref(none);
 }
 
-/* Parses and renders with no variables but "xs" (1, 2, 3) and "s"; the message of what fails, or the text. */
+/* Parses and renders with no variables but "xs" (1, 2, 3) and "s"; the message of what fails, or
+ * the text. */
 static const char *run(const char *source, const rf_template_limits *limits) {
   static char result[1000];
   json_t *variables = json_pack("{s:[iii],s:s,s:{s:i}}", "xs", 1, 2, 3, "s", "text", "d", "a", 1);
@@ -192,14 +203,16 @@ static void what_is_not_known_is_refused_by_name_and_place(void **state) {
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
     const char *message = run(rows[i].source, NULL);
-    if (!strstr(message, rows[i].message)) print_error("%s\n  %s\n  expected %s\n", rows[i].source, message, rows[i].message);
+    if (!strstr(message, rows[i].message))
+      print_error("%s\n  %s\n  expected %s\n", rows[i].source, message, rows[i].message);
     assert_non_null(strstr(message, rows[i].message));
   }
 }
 
 /* A text of `count` times `piece` between two others; malloc'ed. */
 static char *repeated(const char *first, const char *piece, int count, const char *last) {
-  char *text = malloc(strlen(first) + strlen(piece) * (size_t)count + strlen(last) + 1), *end = stpcpy(text, first);
+  char *text = malloc(strlen(first) + strlen(piece) * (size_t)count + strlen(last) + 1),
+       *end = stpcpy(text, first);
   for (int i = 0; i < count; ++i) end = stpcpy(end, piece);
   strcpy(end, last);
   return text;
@@ -209,25 +222,32 @@ static void hostile_templates_end_soon(void **state) {
   (void)state;
   static const char *const rows[][2] = {
       {"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "too m"},
-      {"{% set ns = namespace(s='0123456789') %}{% for a in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", "grows beyond"},
-      {"{% set ns = namespace(s=[1]) %}{% for a in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", "too m"},
-      {"{% set ns = namespace(s=[1]) %}{% for a in range(999) %}{% set ns.s = [ns.s] %}{% endfor %}", "nest more than 100 deep"},
+      {"{% set ns = namespace(s='0123456789') %}{% for a in range(99) %}{% set ns.s = ns.s + ns.s %}{% "
+       "endfor %}",
+       "grows beyond"},
+      {"{% set ns = namespace(s=[1]) %}{% for a in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+       "too m"},
+      {"{% set ns = namespace(s=[1]) %}{% for a in range(999) %}{% set ns.s = [ns.s] %}{% endfor %}",
+       "nest more than 100 deep"},
       {"{{ 'x' * 99999999999 }}", "grows too large"},
       {"{{ range(100001) }}", "more than 100000"},
       {"{{ range(-9223372036854775807, 9223372036854775807) }}", "more than 100000"},
       {"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recurs more than"},
       {"{% for a in range(99999) %}{{ 'x' * 9999 }}{% endfor %}", "grows beyond"},
-      {"{% set ns = namespace() %}{% set ns.n = ns %}{% set x = [ns] %}{{ x == x }}{{ x|tojson }}", "cannot be written as JSON"},
+      {"{% set ns = namespace() %}{% set ns.n = ns %}{% set x = [ns] %}{{ x == x }}{{ x|tojson }}",
+       "cannot be written as JSON"},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
     const char *message = run(rows[i][0], NULL);
     if (!strstr(message, rows[i][1])) print_error("%s\n  %s\n", rows[i][0], message);
     assert_non_null(strstr(message, rows[i][1]));
   }
-  static const char *const deep[][3] = {
-      {"{{ ", "(", "1"},      {"{{ ", "not ", "1 }}"},         {"{{ ", "-", "1 }}"},   {"{{ s", "|trim", " }}"},
-      {"{{ s", ".x", " }}"},  {"{{ 1", "+1", " }}"},           {"{{ s", "[0]", " }}"}, {"{{ ", "[", " }}"},
-      {"", "{% if 1 %}", ""}, {"{{ 1", " if 1 else 1", " }}"}, {"{{ ", "{1:", "1 }}"}, {"", "{% filter upper %}", ""}};
+  static const char *const deep[][3] = {{"{{ ", "(", "1"},      {"{{ ", "not ", "1 }}"},
+                                        {"{{ ", "-", "1 }}"},   {"{{ s", "|trim", " }}"},
+                                        {"{{ s", ".x", " }}"},  {"{{ 1", "+1", " }}"},
+                                        {"{{ s", "[0]", " }}"}, {"{{ ", "[", " }}"},
+                                        {"", "{% if 1 %}", ""}, {"{{ 1", " if 1 else 1", " }}"},
+                                        {"{{ ", "{1:", "1 }}"}, {"", "{% filter upper %}", ""}};
   for (size_t i = 0; i < sizeof deep / sizeof deep[0]; ++i) {
     char *source = repeated(deep[i][0], deep[i][1], 5000, deep[i][2]);
     const char *message = run(source, NULL);

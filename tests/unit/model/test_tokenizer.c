@@ -1,4 +1,5 @@
-/* Real tokenizers against the ids that their own implementations give (kitoken's test data), and there and back again. */
+/* Real tokenizers against the ids that their own implementations give (kitoken's test data), and
+ * there and back again. */
 #include "base/file.h"
 #include "model/gguf.h"
 #include "model/tokenizer.h"
@@ -19,14 +20,16 @@ static bool there(const char *path) {
   return !stat(path, &info);
 }
 
-/* A shared file's path; one that is only there as .xz is unpacked into the test's folder. NULL: not there. */
+/* A shared file's path; one that is only there as .xz is unpacked into the test's folder. NULL:
+ * not there. */
 static const char *shared(const char *name, char path[4200]) {
   char command[9000];
   snprintf(path, 4200, "%s/%s", RF_SHARED_DATA, name);
   if (there(path)) return path;
   snprintf(command, sizeof command, "%s.xz", path);
   if (!there(command)) return NULL;
-  snprintf(command, sizeof command, "mkdir -p %s && xz -dkc '%s.xz' >%s/tokenizer.json", folder, path, folder);
+  snprintf(command, sizeof command, "mkdir -p %s && xz -dkc '%s.xz' >%s/tokenizer.json", folder, path,
+           folder);
   if (system(command)) return NULL;
   snprintf(path, 4200, "%s/tokenizer.json", folder);
   return path;
@@ -70,10 +73,12 @@ static size_t without_space_marks(const char *text, size_t bytes, char *out) {
 }
 
 /* The ids of `text` are those of `line`, and they give the text again. */
-static void same_ids(const rf_tokenizer *t, const char *text, size_t bytes, const char *line, int flags, bool back, const char *name, int number) {
+static void same_ids(const rf_tokenizer *t, const char *text, size_t bytes, const char *line, int flags,
+                     bool back, const char *name, int number) {
   rf_error error = {0};
   rf_ids ids = {0};
-  if (rf_tokenizer_encode(t, text, bytes, flags, &ids, &error) != RAFTER_OK) fail_msg("%s, line %d: %s", name, number, error.message);
+  if (rf_tokenizer_encode(t, text, bytes, flags, &ids, &error) != RAFTER_OK)
+    fail_msg("%s, line %d: %s", name, number, error.message);
   int32_t *expected = malloc((strlen(line) + 1) * sizeof *expected);
   int64_t count = 0;
   for (char *end; *line; line = end + strspn(end, ", ")) expected[count++] = (int32_t)strtol(line, &end, 10);
@@ -86,11 +91,14 @@ static void same_ids(const rf_tokenizer *t, const char *text, size_t bytes, cons
   }
   char *again = NULL;
   size_t again_bytes = 0;
-  assert_int_equal(rf_tokenizer_decode(t, ids.at, ids.count, RF_DECODE_SPECIALS, &again, &again_bytes, &error), RAFTER_OK);
+  assert_int_equal(
+      rf_tokenizer_decode(t, ids.at, ids.count, RF_DECODE_SPECIALS, &again, &again_bytes, &error), RAFTER_OK);
   char *wanted = malloc(bytes + 1);
   bool marks = strcmp(rf_tokenizer_name(t), "byte-level bpe") != 0;
-  size_t wanted_bytes = marks ? without_space_marks(text, bytes, wanted) : (memcpy(wanted, text, bytes), bytes);
-  if (back && (again_bytes != wanted_bytes || memcmp(again, wanted, wanted_bytes))) fail_msg("%s, line %d: decoded '%s'", name, number, again);
+  size_t wanted_bytes =
+      marks ? without_space_marks(text, bytes, wanted) : (memcpy(wanted, text, bytes), bytes);
+  if (back && (again_bytes != wanted_bytes || memcmp(again, wanted, wanted_bytes)))
+    fail_msg("%s, line %d: decoded '%s'", name, number, again);
   /* The same as it comes, in whole characters. */
   rf_decoder decoder;
   rf_decoder_start(&decoder, t, RF_DECODE_SPECIALS);
@@ -103,7 +111,11 @@ static void same_ids(const rf_tokenizer *t, const char *text, size_t bytes, cons
     assert_true(at == again_bytes || ((unsigned char)again[at] & 0xC0) != 0x80 || !back);
   }
   assert_int_equal(at, again_bytes);
-  free(out); free(again); free(wanted); free(expected); rf_ids_free(&ids);
+  free(out);
+  free(again);
+  free(wanted);
+  free(expected);
+  rf_ids_free(&ids);
 }
 
 static char *read_text(const char *name, size_t *bytes) {
@@ -131,9 +143,11 @@ static void golden(const rf_tokenizer *t, const char *set, const char *name, int
       if (next_row) *next_row = 0;
       size_t n = k == 1 ? strlen(line) : unescape(line);
       same_ids(t, line, n, row, flags, k == 1 || !(flags & RF_ENCODE_PARSE), path, number);
-      line = next ? next + 1 : line; row = next_row ? next_row + 1 : NULL;
+      line = next ? next + 1 : line;
+      row = next_row ? next_row + 1 : NULL;
     }
-    free(input); free(tokens);
+    free(input);
+    free(tokens);
   }
 }
 
@@ -145,10 +159,12 @@ static rf_tokenizer *through_gguf(rf_tokenizer *t) {
   rf_gguf_writer *writer = NULL;
   int32_t bos = rf_tokenizer_bos(t), eos = rf_tokenizer_eos(t);
   snprintf(path, sizeof path, "%s/tokenizer.gguf", folder);
-  if (rf_tokenizer_gguf_write(t, rf_tokenizer_vocab(t) + 3, "test", meta, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_tokenizer_gguf_write(t, rf_tokenizer_vocab(t) + 3, "test", meta, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
   if (rf_gguf_writer_open(path, meta, NULL, 0, &writer, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (rf_gguf_writer_commit(writer, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  rf_gguf_meta_free(meta); rf_tokenizer_close(t);
+  rf_gguf_meta_free(meta);
+  rf_tokenizer_close(t);
   if (rf_tokenizer_open(path, &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
   assert_true(rf_tokenizer_bos(t) == bos && rf_tokenizer_eos(t) == eos);
   return t;
@@ -159,10 +175,12 @@ static void test_gguf_files_keep_the_ids(void **state) {
   static const struct {
     const char *path, *set, *name;
     int flags;
-  } rows[] = {
-      {"tokenizers/gpt2/tokenizer.json", "tokenizers", "gpt2", RF_ENCODE_PARSE}, {"tokenizers/llama3/tokenizer.json", "tokenizers", "llama32", 0},
-      {"tokenizers/gemma3/tokenizer.model", "sentencepiece", "gemma3", 0},       {"tokenizers/gemma2/tokenizer.model", "sentencepiece", "gemma", 0},
-      {"tokenizers/llama2/tokenizer.model", "sentencepiece", "llama2", 0},       {"tokenizers/gemma3/tokenizer.json", "tokenizers", "gemma3", 0}};
+  } rows[] = {{"tokenizers/gpt2/tokenizer.json", "tokenizers", "gpt2", RF_ENCODE_PARSE},
+              {"tokenizers/llama3/tokenizer.json", "tokenizers", "llama32", 0},
+              {"tokenizers/gemma3/tokenizer.model", "sentencepiece", "gemma3", 0},
+              {"tokenizers/gemma2/tokenizer.model", "sentencepiece", "gemma", 0},
+              {"tokenizers/llama2/tokenizer.model", "sentencepiece", "llama2", 0},
+              {"tokenizers/gemma3/tokenizer.json", "tokenizers", "gemma3", 0}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     rf_tokenizer *t = through_gguf(open_shared(rows[i].path));
     golden(t, rows[i].set, rows[i].name, rows[i].flags);

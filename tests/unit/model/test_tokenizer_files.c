@@ -1,4 +1,5 @@
-/* Tokenizers small enough to be checked by hand or by trying everything, files that lie, and texts of any bytes. */
+/* Tokenizers small enough to be checked by hand or by trying everything, files that lie, and
+ * texts of any bytes. */
 #include "base/file.h"
 #include "base/json.h"
 #include "model/gguf_facts.h"
@@ -37,7 +38,7 @@ static rf_tokenizer *shared_tokenizer(const char *name) {
   return t;
 }
 
-/* ---- real models, small ------------------------------------------------------------------------------------------ */
+/* ---- real models, small ---------------------------------------------------------------------- */
 
 static void test_stories260k(void **state) {
   (void)state;
@@ -56,7 +57,8 @@ static void test_stories260k(void **state) {
     expect_text(t, expected, count, 0, text);
     rf_tokenizer_close(t);
   }
-  json_decref(json); free(golden);
+  json_decref(json);
+  free(golden);
 }
 
 static void test_tinystories656k(void **state) {
@@ -70,10 +72,15 @@ static void test_tinystories656k(void **state) {
   assert_int_equal(rf_tokenizer_eos(t), 2);
   rf_ids ids = {0};
   for (size_t i = 0; i < json_array_size(given); i++)
-    assert_int_equal(rf_ids_add(&ids, (int32_t)json_integer_value(json_array_get(given, i)), NULL), RAFTER_OK);
+    assert_int_equal(rf_ids_add(&ids, (int32_t)json_integer_value(json_array_get(given, i)), NULL),
+                     RAFTER_OK);
   assert_int_equal(rf_tokenizer_decode(t, ids.at, ids.count, 0, &text, &text_bytes, NULL), RAFTER_OK);
   assert_memory_equal(text, "Once upon a time", 16);
-  rf_ids_free(&ids); rf_tokenizer_close(t); json_decref(json); free(golden); free(text);
+  rf_ids_free(&ids);
+  rf_tokenizer_close(t);
+  json_decref(json);
+  free(golden);
+  free(text);
 }
 
 /* llama.cpp's ids of a vocabulary. */
@@ -81,7 +88,7 @@ static void same_as_llamacpp(const char *name, rf_tokenizer *t) {
   size_t bytes, i;
   char *golden = shared_text(name, &bytes);
   json_t *json = json_loads(golden, 0, NULL), *row;
-  json_array_foreach(json_object_get(json, "tokenize"), i, row) {
+  json_array_foreach (json_object_get(json, "tokenize"), i, row) {
     static const struct {
       const char *key;
       int flags;
@@ -90,24 +97,29 @@ static void same_as_llamacpp(const char *name, rf_tokenizer *t) {
       json_t *list = json_object_get(row, ASKED[k].key);
       int32_t expected[256];
       int count = (int)json_array_size(list);
-      for (int j = 0; j < count; j++) expected[j] = (int32_t)json_integer_value(json_array_get(list, (size_t)j));
+      for (int j = 0; j < count; j++)
+        expected[j] = (int32_t)json_integer_value(json_array_get(list, (size_t)j));
       expect_ids(t, json_string_value(json_object_get(row, "text")), ASKED[k].flags, count, expected);
     }
   }
-  json_array_foreach(json_object_get(json, "chat"), i, row) {
+  json_array_foreach (json_object_get(json, "chat"), i, row) {
     json_t *list = json_object_get(row, "ids_special_parsed");
     int32_t expected[1024];
     int count = (int)json_array_size(list);
     assert_in_range(count, 1, 1024);
-    for (int j = 0; j < count; j++) expected[j] = (int32_t)json_integer_value(json_array_get(list, (size_t)j));
+    for (int j = 0; j < count; j++)
+      expected[j] = (int32_t)json_integer_value(json_array_get(list, (size_t)j));
     expect_ids(t, json_string_value(json_object_get(row, "text")), RF_ENCODE_PARSE, count, expected);
   }
-  rf_tokenizer_close(t); json_decref(json); free(golden);
+  rf_tokenizer_close(t);
+  json_decref(json);
+  free(golden);
 }
 
 static void test_gemma3_ids(void **state) {
   (void)state;
-  same_as_llamacpp("real-models/gemma-3-270m-q4_k_m.json", shared_tokenizer("tokenizers/gemma3/tokenizer.model"));
+  same_as_llamacpp("real-models/gemma-3-270m-q4_k_m.json",
+                   shared_tokenizer("tokenizers/gemma3/tokenizer.model"));
 }
 
 /* The vocabularies of whole models, where they are there. */
@@ -142,12 +154,16 @@ static void test_any_bytes(void **state) {
       unsigned char text[257];
       uint32_t random[4];
       size_t bytes = 1 + round % 256;
-      for (size_t i = 0; i < bytes; i++) { rf_philox(7, round, i, random); text[i] = (unsigned char)(round & 1 ? random[0] : 0xC0 | (random[0] & 0x3F)); }
+      for (size_t i = 0; i < bytes; i++) {
+        rf_philox(7, round, i, random);
+        text[i] = (unsigned char)(round & 1 ? random[0] : 0xC0 | (random[0] & 0x3F));
+      }
       rf_ids ids = {0};
       rf_error error = {0};
       char *again = NULL;
       size_t again_bytes;
-      if (rf_tokenizer_encode(t, (char *)text, bytes, 0, &ids, &error) != RAFTER_OK) fail_msg("%s", error.message);
+      if (rf_tokenizer_encode(t, (char *)text, bytes, 0, &ids, &error) != RAFTER_OK)
+        fail_msg("%s", error.message);
       assert_int_equal(rf_tokenizer_decode(t, ids.at, ids.count, 0, &again, &again_bytes, NULL), RAFTER_OK);
       assert_int_equal(again_bytes, bytes);
       assert_memory_equal(again, text, bytes);
@@ -162,7 +178,8 @@ static void test_any_bytes(void **state) {
         at += n;
       }
       assert_int_equal(at, bytes);
-      rf_ids_free(&ids); free(again);
+      rf_ids_free(&ids);
+      free(again);
     }
     rf_tokenizer_close(t);
   }
@@ -172,13 +189,17 @@ static void test_any_bytes(void **state) {
 static void test_long_words(void **state) {
   (void)state;
   enum { LONG = 1 << 20 };
-  static const char *const FILES[] = {"tokenizers/gpt2/tokenizer.json", "tokenizers/llama2/tokenizer.model", "tokenizers/gemma2/tokenizer.model"};
+  static const char *const FILES[] = {"tokenizers/gpt2/tokenizer.json", "tokenizers/llama2/tokenizer.model",
+                                      "tokenizers/gemma2/tokenizer.model"};
   for (int f = 0; f < 3; f++) {
     rf_tokenizer *t = shared_tokenizer(FILES[f]);
     char *text = malloc(LONG);
     for (int kind = 0; kind < 3; kind++) {
       uint32_t random[4];
-      for (int i = 0; i < LONG; i++) { rf_philox(3, (uint64_t)i, 0, random); text[i] = kind == 0 ? 'a' : kind == 1 ? ' ' : (char)('a' + random[0] % 26); }
+      for (int i = 0; i < LONG; i++) {
+        rf_philox(3, (uint64_t)i, 0, random);
+        text[i] = kind == 0 ? 'a' : kind == 1 ? ' ' : (char)('a' + random[0] % 26);
+      }
       rf_ids ids = {0};
       clock_t start = clock(); /* the processor's: whoever else runs must not make it fail */
       assert_int_equal(rf_tokenizer_encode(t, text, LONG, 0, &ids, NULL), RAFTER_OK);
@@ -191,11 +212,12 @@ static void test_long_words(void **state) {
   }
 }
 
-/* ---- against trying everything ------------------------------------------------------------------------------------ */
+/* ---- against trying everything --------------------------------------------------------------- */
 
 enum { LETTERS = 4 };
 
-/* SentencePiece's rule in its plainest form: look at every neighbouring pair, merge the best, begin again. */
+/* SentencePiece's rule in its plainest form: look at every neighbouring pair, merge the best,
+ * begin again. */
 static int merge_plainly(const rf_vocabulary *v, const char *text, int bytes, int32_t *ids) {
   int first[600], count = bytes;
   for (int i = 0; i <= bytes; i++) first[i] = i;
@@ -204,8 +226,12 @@ static int merge_plainly(const rf_vocabulary *v, const char *text, int bytes, in
     float score = -FLT_MAX;
     for (int i = 0; i + 1 < count; i++)
       for (int64_t id = 0; id < v->count; id++) {
-        bool same = v->pieces[id].bytes == (size_t)(first[i + 2] - first[i]) && !memcmp(v->pieces[id].at, text + first[i], v->pieces[id].bytes);
-        if (same && (best < 0 || v->scores[id] > score)) { best = i; score = v->scores[id]; }
+        bool same = v->pieces[id].bytes == (size_t)(first[i + 2] - first[i]) &&
+                    !memcmp(v->pieces[id].at, text + first[i], v->pieces[id].bytes);
+        if (same && (best < 0 || v->scores[id] > score)) {
+          best = i;
+          score = v->scores[id];
+        }
       }
     if (best < 0) break;
     memmove(first + best + 1, first + best + 2, (size_t)(count - best - 1) * sizeof *first);
@@ -213,7 +239,8 @@ static int merge_plainly(const rf_vocabulary *v, const char *text, int bytes, in
   }
   for (int i = 0; i < count; i++)
     for (int64_t id = 0; id < v->count; id++)
-      if (v->pieces[id].bytes == (size_t)(first[i + 1] - first[i]) && !memcmp(v->pieces[id].at, text + first[i], v->pieces[id].bytes))
+      if (v->pieces[id].bytes == (size_t)(first[i + 1] - first[i]) &&
+          !memcmp(v->pieces[id].at, text + first[i], v->pieces[id].bytes))
         ids[i] = (int32_t)id;
   return count;
 }
@@ -240,24 +267,39 @@ static void test_random_vocabularies(void **state) {
     rf_span pieces[PIECES] = {{"<unk>", 5}};
     float scores[PIECES] = {0};
     uint32_t r[4];
-    rf_vocabulary v = {.kind = seed & 1 ? "unigram" : "llama", .pieces = pieces, .scores = scores, .bos_id = -1, .eos_id = -1, .pad_id = -1};
+    rf_vocabulary v = {.kind = seed & 1 ? "unigram" : "llama",
+                       .pieces = pieces,
+                       .scores = scores,
+                       .bos_id = -1,
+                       .eos_id = -1,
+                       .pad_id = -1};
     for (v.count = 1; v.count < PIECES;) {
       rf_philox(seed, (uint64_t)v.count, 1, r);
       int n = v.count <= LETTERS ? 1 : 2 + (int)(r[0] % 4);
       bool fresh = true;
-      for (int i = 0; i < n; i++) store[v.count][i] = (char)('a' + (v.count <= LETTERS ? (uint32_t)v.count - 1 : r[1] >> 4 * i) % LETTERS);
-      for (int64_t id = 1; id < v.count; id++) fresh &= pieces[id].bytes != (size_t)n || memcmp(pieces[id].at, store[v.count], (size_t)n);
+      for (int i = 0; i < n; i++)
+        store[v.count][i] =
+            (char)('a' + (v.count <= LETTERS ? (uint32_t)v.count - 1 : r[1] >> 4 * i) % LETTERS);
+      for (int64_t id = 1; id < v.count; id++)
+        fresh &= pieces[id].bytes != (size_t)n || memcmp(pieces[id].at, store[v.count], (size_t)n);
       /* Few scores, so that many are equal; quarters, so that sums are exact. */
-      if (fresh) { pieces[v.count] = (rf_span){store[v.count], (size_t)n}; scores[v.count] = -(float)(r[2] % 16) / 4; v.count++; }
-      else seed += 40;
+      if (fresh) {
+        pieces[v.count] = (rf_span){store[v.count], (size_t)n};
+        scores[v.count] = -(float)(r[2] % 16) / 4;
+        v.count++;
+      } else seed += 40;
     }
     rf_tokenizer *t = NULL;
     rf_error error = {0};
     if (rf_tokenizer_build(&v, "test", &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
-    for (int bytes = 1; bytes < TEXT; bytes = bytes * 3 / 2 + 1) { /* short words, and those that go through the heap */
+    /* short words, and those that go through the heap */
+    for (int bytes = 1; bytes < TEXT; bytes = bytes * 3 / 2 + 1) {
       int32_t expected[TEXT];
       rf_ids ids = {0};
-      for (int i = 0; i < bytes; i++) { rf_philox(seed, (uint64_t)i, 2, r); text[i] = (char)('a' + r[0] % LETTERS); }
+      for (int i = 0; i < bytes; i++) {
+        rf_philox(seed, (uint64_t)i, 2, r);
+        text[i] = (char)('a' + r[0] % LETTERS);
+      }
       assert_int_equal(rf_tokenizer_encode(t, text, (size_t)bytes, 0, &ids, &error), RAFTER_OK);
       if (seed & 1) {
         double known[TEXT], sum = 0;
@@ -265,7 +307,8 @@ static void test_random_vocabularies(void **state) {
         for (int i = 0; i < bytes; i++) known[i] = 2;
         for (int64_t i = 0; i < ids.count; i++) {
           assert_memory_equal(text + at, pieces[ids.at[i]].at, pieces[ids.at[i]].bytes);
-          at += (int)pieces[ids.at[i]].bytes; sum += (double)scores[ids.at[i]];
+          at += (int)pieces[ids.at[i]].bytes;
+          sum += (double)scores[ids.at[i]];
         }
         assert_int_equal(at, bytes);
         assert_true(sum == best_sum(&v, text, 0, bytes, known));
@@ -281,7 +324,7 @@ static void test_random_vocabularies(void **state) {
   }
 }
 
-/* ---- the other files ------------------------------------------------------------------------------------------------ */
+/* ---- the other files ------------------------------------------------------------------------- */
 
 /* A tokenizer.model: pieces <unk>, <s>, </s>, U+2581, a, U+2581a. */
 static const unsigned char MODEL_FILE[] = "\x0a\x0e\x0a\x05<unk>\x15\0\0\0\0\x18\x02"
@@ -300,7 +343,8 @@ static void test_sentencepiece_lies(void **state) {
   rf_error error = {0};
   rf_tokenizer *t = NULL;
   size_t bytes = sizeof MODEL_FILE - 1;
-  if (rf_tokenizer_sentencepiece_read((const char *)MODEL_FILE, bytes, "test", &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_tokenizer_sentencepiece_read((const char *)MODEL_FILE, bytes, "test", &t, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
   IDS(t, "a a", RF_ENCODE_MARKS, 1, 5, 5);
   IDS(t, "<s>a", RF_ENCODE_PARSE, 1, 5);
   IDS(t, "<s>a", 0, 3, 0, 4);
@@ -326,13 +370,15 @@ static void test_sentencepiece_lies(void **state) {
       if (rf_tokenizer_sentencepiece_read((const char *)file, n, "test", &t, &error) == RAFTER_OK) {
         rf_ids ids = {0};
         (void)rf_tokenizer_encode(t, "a b<s>\xff", 7, RF_ENCODE_PARSE, &ids, &error);
-        rf_ids_free(&ids); rf_tokenizer_close(t);
+        rf_ids_free(&ids);
+        rf_tokenizer_close(t);
       }
       free(file);
     }
   static const char CHARSMAP[] = "\x0a\x07\x0a\x05<unk>\x12\x02\x18\x02\x1a\x0b\x0a\x04nfkc\x12\x03xyz",
                     WORD[] = "\x0a\x07\x0a\x05<unk>\x12\x02\x18\x03";
-  assert_int_equal(rf_tokenizer_sentencepiece_read(CHARSMAP, sizeof CHARSMAP - 1, "test", &t, &error), RAFTER_FAILED);
+  assert_int_equal(rf_tokenizer_sentencepiece_read(CHARSMAP, sizeof CHARSMAP - 1, "test", &t, &error),
+                   RAFTER_FAILED);
   assert_non_null(strstr(error.message, "precompiled_charsmap"));
   assert_int_equal(rf_tokenizer_sentencepiece_read(WORD, sizeof WORD - 1, "test", &t, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "model_type"));
@@ -347,7 +393,10 @@ static void test_llama2c_lies(void **state) {
   for (size_t n = 0; n < bytes; n += n < 200 ? 1 : 97) {
     char *part = malloc(n + 1);
     memcpy(part, text, n);
-    if (rf_tokenizer_llama2c_read(part, n, "test", &t, NULL) == RAFTER_OK) { read++; rf_tokenizer_close(t); }
+    if (rf_tokenizer_llama2c_read(part, n, "test", &t, NULL) == RAFTER_OK) {
+      read++;
+      rf_tokenizer_close(t);
+    }
     free(part);
   }
   assert_true(read < 60); /* only a cut between two pieces looks whole */
@@ -382,22 +431,26 @@ static void test_vocabulary_refused(void **state) {
   const rf_vocabulary made = v;
   for (int i = 0; i < 2; i++) {
     v.kind = without[i];
-    assert_int_equal(rf_tokenizer_build(&v, "test", &t, &error), RAFTER_INVALID); /* as of a folder without one: ids are still read */
+    /* as of a folder without one: ids are still read */
+    assert_int_equal(rf_tokenizer_build(&v, "test", &t, &error), RAFTER_INVALID);
     assert_string_equal(error.message, "test brings no tokenizer to read text with");
   }
   v = made;
   v.merge_count = 2;
   assert_int_equal(rf_tokenizer_build(&v, "test", &t, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "merge 1"));
-  v.merge_count = 1; v.pre = "unheard-of";
+  v.merge_count = 1;
+  v.pre = "unheard-of";
   assert_int_equal(rf_tokenizer_build(&v, "test", &t, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "unheard-of"));
   v.pre = NULL;
   assert_int_equal(rf_tokenizer_build(&v, "test", &t, &error), RAFTER_FAILED);
-  v.pre = "gpt-2"; v.eos_id = 3;
+  v.pre = "gpt-2";
+  v.eos_id = 3;
   assert_int_equal(rf_tokenizer_build(&v, "test", &t, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "eos"));
-  v.eos_id = -1; v.kind = "bert";
+  v.eos_id = -1;
+  v.kind = "bert";
   assert_int_equal(rf_tokenizer_build(&v, "test", &t, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "bert"));
 }
@@ -458,10 +511,12 @@ static void test_taken_along(void **state) {
     snprintf(from, sizeof from, "%s/models/stories260K/stories260K.gguf", RF_SHARED_DATA);
     assert_int_equal(rf_tokenizer_files_copy(from, folder, &copied, NULL), RAFTER_OK);
     assert_int_equal(copied, 1);
-    static const char *const FILES[] = {"tokenizer.gguf", "tokenizer.model"}; /* the folder itself, then what other libraries read of it */
+    /* the folder itself, then what other libraries read of it */
+    static const char *const FILES[] = {"tokenizer.gguf", "tokenizer.model"};
     for (int i = 0; i < 2; i++) {
       snprintf(path, sizeof path, "%s/%s", folder, FILES[i]);
-      rf_status status = i ? rf_tokenizer_open(path, &other, &error) : rf_tokenizer_for(&model, folder, &other, &error);
+      rf_status status =
+          i ? rf_tokenizer_open(path, &other, &error) : rf_tokenizer_for(&model, folder, &other, &error);
       if (status != RAFTER_OK) fail_msg("%s", error.message);
       for (int flags = 0; flags < 4; flags++) {
         rf_ids a = {0}, b = {0};
@@ -469,7 +524,8 @@ static void test_taken_along(void **state) {
         assert_int_equal(rf_tokenizer_encode(other, TEXT, strlen(TEXT), flags, &b, NULL), RAFTER_OK);
         assert_int_equal(a.count, b.count);
         assert_memory_equal(a.at, b.at, (size_t)a.count * sizeof *a.at);
-        rf_ids_free(&a); rf_ids_free(&b);
+        rf_ids_free(&a);
+        rf_ids_free(&b);
       }
       rf_tokenizer_close(other);
       unlink(path);
@@ -490,12 +546,22 @@ static void test_model_written(void **state) {
   snprintf(path, sizeof path, "%s/tokenizer.model", folder);
   for (int fault = 0; fault <= FAULTS; fault++) {
     rf_gguf_text token[COUNT] = {{"<unk>", 5}, {"<s>", 3}, {"ab", 2}, {"a  b", 4}};
-    int32_t kind[COUNT] = {RF_GGUF_TOKEN_UNKNOWN, RF_GGUF_TOKEN_CONTROL, RF_GGUF_TOKEN_NORMAL, RF_GGUF_TOKEN_USER};
+    int32_t kind[COUNT] = {RF_GGUF_TOKEN_UNKNOWN, RF_GGUF_TOKEN_CONTROL, RF_GGUF_TOKEN_NORMAL,
+                           RF_GGUF_TOKEN_USER};
     float score[COUNT] = {0};
-    for (int i = 0; i < 256; i++)
-      { token[4 + i] = (rf_gguf_text){bytes[i], snprintf(bytes[i], sizeof bytes[i], "<0x%02X>", (unsigned)i)}; kind[4 + i] = RF_GGUF_TOKEN_BYTE; }
-    rf_gguf_vocab v = {
-        .model = {"llama", 5}, .count = COUNT, .token = token, .score = score, .kind = kind, .bos = 1, .eos = -1, .eot = -1, .pad = -1};
+    for (int i = 0; i < 256; i++) {
+      token[4 + i] = (rf_gguf_text){bytes[i], snprintf(bytes[i], sizeof bytes[i], "<0x%02X>", (unsigned)i)};
+      kind[4 + i] = RF_GGUF_TOKEN_BYTE;
+    }
+    rf_gguf_vocab v = {.model = {"llama", 5},
+                       .count = COUNT,
+                       .token = token,
+                       .score = score,
+                       .kind = kind,
+                       .bos = 1,
+                       .eos = -1,
+                       .eot = -1,
+                       .pad = -1};
     bool written;
     rf_error error;
     if (fault == 1) v.model = (rf_gguf_text){"gpt2", 4};
@@ -504,8 +570,10 @@ static void test_model_written(void **state) {
     else if (fault == 4) kind[2] = RF_GGUF_TOKEN_UNUSED;
     else if (fault == 5) token[2] = token[1];
     else if (fault == 6) token[2].bytes = 0;
-    else if (fault == 7) { v.unknown = -1; kind[0] = RF_GGUF_TOKEN_CONTROL; }
-    else if (fault == 8) kind[2] = RF_GGUF_TOKEN_UNKNOWN;
+    else if (fault == 7) {
+      v.unknown = -1;
+      kind[0] = RF_GGUF_TOKEN_CONTROL;
+    } else if (fault == 8) kind[2] = RF_GGUF_TOKEN_UNKNOWN;
     else if (fault == 9) kind[5] = RF_GGUF_TOKEN_NORMAL;
     assert_int_equal(rf_tokenizer_model_write(&v, folder, &written, &error), RAFTER_OK);
     if (written != (fault == GOOD)) fail_msg("fault %d: %s", fault, written ? "written" : "not written");
@@ -514,7 +582,8 @@ static void test_model_written(void **state) {
     rf_ids ids = {0};
     if (rf_tokenizer_open(path, &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
     assert_int_equal(rf_tokenizer_bos(t), 1);
-    assert_int_equal(rf_tokenizer_encode(t, "a  b", 4, 0, &ids, NULL), RAFTER_OK); /* the user's token, spelled with spaces */
+    /* the user's token, spelled with spaces */
+    assert_int_equal(rf_tokenizer_encode(t, "a  b", 4, 0, &ids, NULL), RAFTER_OK);
     assert_int_equal(ids.count, 1);
     assert_int_equal(ids.at[0], 3);
     rf_ids_free(&ids);
@@ -526,11 +595,13 @@ static void test_model_written(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_stories260k),  cmocka_unit_test(test_tinystories656k),     cmocka_unit_test(test_gemma3_ids),
-      cmocka_unit_test(test_gemma3_gguf),  cmocka_unit_test(test_smollm2_gguf),        cmocka_unit_test(test_any_bytes),
-      cmocka_unit_test(test_long_words),   cmocka_unit_test(test_random_vocabularies), cmocka_unit_test(test_sentencepiece_lies),
-      cmocka_unit_test(test_llama2c_lies), cmocka_unit_test(test_vocabulary_refused),  cmocka_unit_test(test_byte),
-      cmocka_unit_test(test_taken_along),  cmocka_unit_test(test_model_written),
+      cmocka_unit_test(test_stories260k),        cmocka_unit_test(test_tinystories656k),
+      cmocka_unit_test(test_gemma3_ids),         cmocka_unit_test(test_gemma3_gguf),
+      cmocka_unit_test(test_smollm2_gguf),       cmocka_unit_test(test_any_bytes),
+      cmocka_unit_test(test_long_words),         cmocka_unit_test(test_random_vocabularies),
+      cmocka_unit_test(test_sentencepiece_lies), cmocka_unit_test(test_llama2c_lies),
+      cmocka_unit_test(test_vocabulary_refused), cmocka_unit_test(test_byte),
+      cmocka_unit_test(test_taken_along),        cmocka_unit_test(test_model_written),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

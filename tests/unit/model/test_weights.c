@@ -33,7 +33,8 @@ static store *store_new(const rf_model *model) {
   s->params = rf_model_params(model, s->pool);
   s->value = calloc((size_t)s->params.count, sizeof *s->value);
   s->next = calloc((size_t)s->params.count, sizeof *s->next);
-  for (int i = 0; i < s->params.count; ++i) s->value[i] = calloc((size_t)s->params.at[i].count, sizeof(float));
+  for (int i = 0; i < s->params.count; ++i)
+    s->value[i] = calloc((size_t)s->params.at[i].count, sizeof(float));
   return s;
 }
 
@@ -45,7 +46,8 @@ static void store_free(store *s) {
   free(s);
 }
 
-static rf_status take(void *context, int param, int64_t first, int64_t count, const float *values, rf_error *error) {
+static rf_status take(void *context, int param, int64_t first, int64_t count, const float *values,
+                      rf_error *error) {
   (void)error;
   store *s = context;
   assert_true(param >= s->last && first == s->next[param] && first + count <= s->params.at[param].count);
@@ -55,7 +57,8 @@ static rf_status take(void *context, int param, int64_t first, int64_t count, co
   return RAFTER_OK;
 }
 
-static rf_status give(void *context, int param, int64_t first, int64_t count, float *values, rf_error *error) {
+static rf_status give(void *context, int param, int64_t first, int64_t count, float *values,
+                      rf_error *error) {
   (void)error;
   const store *s = context;
   assert_true(first >= 0 && first + count <= s->params.at[param].count);
@@ -75,7 +78,8 @@ static store *read_folder(const char *path, rf_error *error) {
   return s;
 }
 
-/* Our values against the file's own, cut and turned by index arithmetic that shares nothing with the reader. */
+/* Our values against the file's own, cut and turned by index arithmetic that shares nothing with
+ * the reader. */
 static void compare_with_file(const store *s, const char *path) {
   rf_tensor_file *file;
   assert_int_equal(rf_tensor_file_open(path, &file, NULL), RAFTER_OK);
@@ -87,12 +91,13 @@ static void compare_with_file(const store *s, const char *path) {
     int64_t column = 0, layer = 0;
     bool turned = false;
     if (m->family == RF_FAMILY_GPT) {
-      static const char *const map[][2] = {{"ln_1.weight", "attn/norm/gain"},         {"ln_1.bias", "attn/norm/bias"},
-                                           {"ln_2.weight", "mlp/norm/gain"},          {"ln_2.bias", "mlp/norm/bias"},
-                                           {"attn.c_attn.weight", "attn/qkv/weight"}, {"attn.c_attn.bias", "attn/qkv/bias"},
-                                           {"attn.c_proj.weight", "attn/out/weight"}, {"attn.c_proj.bias", "attn/out/bias"},
-                                           {"mlp.c_fc.weight", "mlp/up/weight"},      {"mlp.c_fc.bias", "mlp/up/bias"},
-                                           {"mlp.c_proj.weight", "mlp/down/weight"},  {"mlp.c_proj.bias", "mlp/down/bias"}};
+      static const char *const map[][2] = {
+          {"ln_1.weight", "attn/norm/gain"},         {"ln_1.bias", "attn/norm/bias"},
+          {"ln_2.weight", "mlp/norm/gain"},          {"ln_2.bias", "mlp/norm/bias"},
+          {"attn.c_attn.weight", "attn/qkv/weight"}, {"attn.c_attn.bias", "attn/qkv/bias"},
+          {"attn.c_proj.weight", "attn/out/weight"}, {"attn.c_proj.bias", "attn/out/bias"},
+          {"mlp.c_fc.weight", "mlp/up/weight"},      {"mlp.c_fc.bias", "mlp/up/bias"},
+          {"mlp.c_proj.weight", "mlp/down/weight"},  {"mlp.c_proj.bias", "mlp/down/bias"}};
       char rest[100];
       if (sscanf(t->name, "transformer.h.%ld.%99s", &layer, rest) == 2)
         for (size_t j = 0; j < sizeof map / sizeof map[0]; ++j)
@@ -105,16 +110,23 @@ static void compare_with_file(const store *s, const char *path) {
       const struct {
         const char *theirs, *mine;
         int64_t column;
-      } map[] = {{"input_layernorm.weight", "attn/norm/gain", 0},       {"post_attention_layernorm.weight", "mlp/norm/gain", 0},
-                 {"self_attn.q_proj.weight", "attn/qkv/weight", 0},     {"self_attn.k_proj.weight", "attn/qkv/weight", q},
-                 {"self_attn.v_proj.weight", "attn/qkv/weight", q + k}, {"self_attn.o_proj.weight", "attn/out/weight", 0},
-                 {"mlp.gate_proj.weight", "mlp/gate_up/weight", 0},     {"mlp.up_proj.weight", "mlp/gate_up/weight", m->ff},
+      } map[] = {{"input_layernorm.weight", "attn/norm/gain", 0},
+                 {"post_attention_layernorm.weight", "mlp/norm/gain", 0},
+                 {"self_attn.q_proj.weight", "attn/qkv/weight", 0},
+                 {"self_attn.k_proj.weight", "attn/qkv/weight", q},
+                 {"self_attn.v_proj.weight", "attn/qkv/weight", q + k},
+                 {"self_attn.o_proj.weight", "attn/out/weight", 0},
+                 {"mlp.gate_proj.weight", "mlp/gate_up/weight", 0},
+                 {"mlp.up_proj.weight", "mlp/gate_up/weight", m->ff},
                  {"mlp.down_proj.weight", "mlp/down/weight", 0}};
       char rest[100];
       turned = strstr(t->name, "_proj") || strcmp(t->name, "lm_head.weight") == 0;
       if (sscanf(t->name, "model.layers.%ld.%99s", &layer, rest) == 2)
         for (size_t j = 0; j < sizeof map / sizeof map[0]; ++j)
-          if (strcmp(rest, map[j].theirs) == 0) { snprintf(ours, sizeof ours, "block.%d/%s", (int)layer, map[j].mine); column = map[j].column; }
+          if (strcmp(rest, map[j].theirs) == 0) {
+            snprintf(ours, sizeof ours, "block.%d/%s", (int)layer, map[j].mine);
+            column = map[j].column;
+          }
       if (strcmp(t->name, "model.embed_tokens.weight") == 0) strcpy(ours, "embed/token/weight");
       if (strcmp(t->name, "model.norm.weight") == 0) strcpy(ours, "final/norm/gain");
       if (strcmp(t->name, "lm_head.weight") == 0) strcpy(ours, "head/weight");
@@ -139,16 +151,20 @@ static void compare_with_file(const store *s, const char *path) {
 
 static void same_values(const store *a, const store *b) {
   assert_int_equal(a->params.count, b->params.count);
-  for (int i = 0; i < a->params.count; ++i) assert_memory_equal(a->value[i], b->value[i], (size_t)a->params.at[i].count * sizeof(float));
+  for (int i = 0; i < a->params.count; ++i)
+    assert_memory_equal(a->value[i], b->value[i], (size_t)a->params.at[i].count * sizeof(float));
 }
 
 /* The same in every field but the name. */
 static void same_model(const rf_model *a, const rf_model *b) {
   rf_model one, two;
-  memcpy(&one, a, sizeof one); memcpy(&two, b, sizeof two); /* padding too: both began as zeros */
-  memset(one.name, 0, sizeof one.name); memset(two.name, 0, sizeof two.name);
+  memcpy(&one, a, sizeof one);
+  memcpy(&two, b, sizeof two); /* padding too: both began as zeros */
+  memset(one.name, 0, sizeof one.name);
+  memset(two.name, 0, sizeof two.name);
   for (size_t i = 0; i < sizeof one; ++i)
-    if (((const char *)&one)[i] != ((const char *)&two)[i]) fail_msg("the models differ at byte %zu of rf_model", i);
+    if (((const char *)&one)[i] != ((const char *)&two)[i])
+      fail_msg("the models differ at byte %zu of rf_model", i);
 }
 
 /* What was written has the source's tensors: names, shapes and bytes. */
@@ -159,7 +175,8 @@ static void same_files(const char *source, const char *copy) {
   assert_int_equal(rf_tensor_file_count(a), rf_tensor_file_count(b));
   for (int i = 0; i < rf_tensor_file_count(a); ++i) {
     const rf_stored *x = rf_tensor_file_at(a, i), *y = rf_tensor_file_at(b, i);
-    if (strcmp(x->name, y->name) || x->rank != y->rank || memcmp(x->shape, y->shape, (size_t)x->rank * sizeof *x->shape) || x->bytes != y->bytes ||
+    if (strcmp(x->name, y->name) || x->rank != y->rank ||
+        memcmp(x->shape, y->shape, (size_t)x->rank * sizeof *x->shape) || x->bytes != y->bytes ||
         memcmp(x->data, y->data, (size_t)x->bytes))
       fail_msg("%s: %s came back as %s, or with other values", source, x->name, y->name);
   }
@@ -169,9 +186,19 @@ static void same_files(const char *source, const char *copy) {
 
 static void published_weights_are_read_and_written_back(void **state) {
   (void)state;
-  static const char *const names[] = {
-      "gpt2",     "llama",  "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gemma3_text_scaled", "llama_biased", "gemma3_text_listed",
-      "gpt_neox", "mixtral"};
+  static const char *const names[] = {"gpt2",
+                                      "llama",
+                                      "mistral",
+                                      "qwen2",
+                                      "qwen3",
+                                      "gemma",
+                                      "gemma2",
+                                      "gemma3_text",
+                                      "gemma3_text_scaled",
+                                      "llama_biased",
+                                      "gemma3_text_listed",
+                                      "gpt_neox",
+                                      "mixtral"};
   for (size_t n = 0; n < sizeof names / sizeof *names; ++n) {
     char path[512], path_of[512];
     snprintf(path, sizeof path, "%s/goldens/%s", RF_TEST_DATA, names[n]);
@@ -182,9 +209,12 @@ static void published_weights_are_read_and_written_back(void **state) {
     if (n < 2) compare_with_file(s, path);
     snprintf(path, sizeof path, "%s/goldens/%s/config-v4.json", RF_TEST_DATA, names[n]);
     rf_model old;
-    assert_int_equal(rf_model_config_read(path, &old, NULL), RAFTER_OK); /* the older spelling says the same */
-    assert_true(old.layers == s->model.layers && old.width == s->model.width && old.heads == s->model.heads && old.kv_heads == s->model.kv_heads);
-    assert_true(old.ff == s->model.ff && old.tied == s->model.tied && old.max_seq == s->model.max_seq && old.rope.theta == s->model.rope.theta);
+    /* the older spelling says the same */
+    assert_int_equal(rf_model_config_read(path, &old, NULL), RAFTER_OK);
+    assert_true(old.layers == s->model.layers && old.width == s->model.width && old.heads == s->model.heads &&
+                old.kv_heads == s->model.kv_heads);
+    assert_true(old.ff == s->model.ff && old.tied == s->model.tied && old.max_seq == s->model.max_seq &&
+                old.rope.theta == s->model.rope.theta);
     assert_true(old.norm_eps == s->model.norm_eps && old.eos_id == s->model.eos_id);
     assert_int_equal(rf_weights_write(folder, &s->model, &s->params, RF_F32, give, s, NULL), RAFTER_OK);
     store *back = read_folder(folder, &error);
@@ -203,25 +233,31 @@ static store *random_store(const char *spec) {
   rf_model model;
   assert_int_equal(rf_model_resolve(spec, &model, NULL, NULL), RAFTER_OK);
   store *s = store_new(&model);
-  for (int i = 0; i < s->params.count; ++i) rf_param_init(&s->params.at[i], 3, 0, s->params.at[i].count, s->value[i]);
+  for (int i = 0; i < s->params.count; ++i)
+    rf_param_init(&s->params.at[i], 3, 0, s->params.at[i].count, s->value[i]);
   return s;
 }
 
 static void every_kind_of_model_comes_back(void **state) {
   (void)state;
-  static const char *const specs[] = {
-      "gpt:layers=2,width=32,heads=2,vocab=70,seq=9",         "gpt:layers=2,width=32,heads=2,vocab=70,seq=9,tied=0",
-      "uva:layers=2,width=32,heads=2,vocab=70,seq=9",         "llama:layers=2,width=32,heads=4,kv_heads=2,ff=37,vocab=53",
-      "llama:layers=1,width=32,heads=2,tied=1,vocab=33,ff=8", "gpt:layers=1,width=512,vocab=9000,tied=0,seq=8"};
+  static const char *const specs[] = {"gpt:layers=2,width=32,heads=2,vocab=70,seq=9",
+                                      "gpt:layers=2,width=32,heads=2,vocab=70,seq=9,tied=0",
+                                      "uva:layers=2,width=32,heads=2,vocab=70,seq=9",
+                                      "llama:layers=2,width=32,heads=4,kv_heads=2,ff=37,vocab=53",
+                                      "llama:layers=1,width=32,heads=2,tied=1,vocab=33,ff=8",
+                                      "gpt:layers=1,width=512,vocab=9000,tied=0,seq=8"};
   static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_F16};
   for (int i = 0; i < 6; ++i)
     for (int d = 0; d < 3; ++d) {
       store *s = random_store(specs[i]);
       for (int p = 0; p < s->params.count; ++p) /* values that the type holds exactly */
         for (int64_t e = 0; e < s->params.at[p].count; ++e)
-          s->value[p][e] = dtypes[d] == RF_F32 ? s->value[p][e] : rf_bf16_to_f32(rf_f32_to_bf16((float)((e * 37 + p) % 251 - 125) / 64));
+          s->value[p][e] = dtypes[d] == RF_F32
+                               ? s->value[p][e]
+                               : rf_bf16_to_f32(rf_f32_to_bf16((float)((e * 37 + p) % 251 - 125) / 64));
       rf_error error = {0};
-      if (rf_weights_write(folder, &s->model, &s->params, dtypes[d], give, s, &error) != RAFTER_OK) fail_msg("%s: %s", specs[i], error.message);
+      if (rf_weights_write(folder, &s->model, &s->params, dtypes[d], give, s, &error) != RAFTER_OK)
+        fail_msg("%s: %s", specs[i], error.message);
       store *back = read_folder(folder, &error);
       if (!back) fail_msg("%s: %s", specs[i], error.message);
       same_values(s, back);
@@ -245,20 +281,35 @@ static void change_file(int change) {
     if (change == CUT_PREFIX && strncmp(t.name, "transformer.", 12) == 0) t.name += 12;
     if (change == DROP_ONE && chosen) continue;
     if (change == RENAME_ONE && chosen) t.name = "transformer.h.0.mlp.c_fb.weight";
-    if (change == TURN_ONE && chosen) { t.shape[0] = rf_tensor_file_at(file, i)->shape[1]; t.shape[1] = rf_tensor_file_at(file, i)->shape[0]; }
+    if (change == TURN_ONE && chosen) {
+      t.shape[0] = rf_tensor_file_at(file, i)->shape[1];
+      t.shape[1] = rf_tensor_file_at(file, i)->shape[0];
+    }
     if (change == INTEGERS && chosen) t.dtype = RF_I32;
     list[count++] = t;
   }
   static const float zeros[64];
   if (change == ADD_BUFFERS) {
-    list[count++] = (rf_stored){.name = "transformer.h.0.attn.bias", .dtype = RF_U8, .rank = 4, .shape = {1, 1, 4, 4}, .bytes = 16, .data = zeros};
-    list[count++] = (rf_stored){.name = "lm_head.weight", .dtype = RF_F32, .rank = 1, .shape = {2}, .bytes = 8, .data = zeros};
+    list[count++] = (rf_stored){.name = "transformer.h.0.attn.bias",
+                                .dtype = RF_U8,
+                                .rank = 4,
+                                .shape = {1, 1, 4, 4},
+                                .bytes = 16,
+                                .data = zeros};
+    list[count++] = (rf_stored){
+        .name = "lm_head.weight", .dtype = RF_F32, .rank = 1, .shape = {2}, .bytes = 8, .data = zeros};
   }
   if (change == ADD_LAYER)
-    list[count++] = (rf_stored){.name = "transformer.h.2.ln_1.bias", .dtype = RF_F32, .rank = 1, .shape = {2}, .bytes = 8, .data = zeros};
+    list[count++] = (rf_stored){.name = "transformer.h.2.ln_1.bias",
+                                .dtype = RF_F32,
+                                .rank = 1,
+                                .shape = {2},
+                                .bytes = 8,
+                                .data = zeros};
   rf_tensor_writer *writer;
   assert_int_equal(rf_tensor_writer_open(path, list, count, NULL, &writer, NULL), RAFTER_OK);
-  for (int i = 0; i < count; ++i) assert_int_equal(rf_tensor_writer_put_bytes(writer, list[i].data, list[i].bytes, NULL), RAFTER_OK);
+  for (int i = 0; i < count; ++i)
+    assert_int_equal(rf_tensor_writer_put_bytes(writer, list[i].data, list[i].bytes, NULL), RAFTER_OK);
   assert_int_equal(rf_tensor_writer_commit(writer, NULL), RAFTER_OK);
   rf_tensor_file_close(file);
   free(list);
@@ -284,7 +335,8 @@ static void files_that_do_not_fit_are_refused(void **state) {
     change_file(row[i].change);
     rf_error error = {0};
     store *back = read_folder(folder, &error);
-    if (row[i].message && (back || !strstr(error.message, row[i].message))) fail_msg("change %d: '%s'", row[i].change, error.message);
+    if (row[i].message && (back || !strstr(error.message, row[i].message)))
+      fail_msg("change %d: '%s'", row[i].change, error.message);
     if (!row[i].message) {
       if (!back) fail_msg("change %d: %s", row[i].change, error.message);
       same_values(s, back);
@@ -300,7 +352,9 @@ static void types_are_asked_for_only_where_they_differ(void **state) {
   static rf_weight_types types;
   rf_model model;
   rf_error error = {0};
-  assert_int_equal(rf_model_resolve("llama:layers=1400,width=64,heads=2,ff=64,vocab=256,seq=64", &model, NULL, &error), RAFTER_OK);
+  assert_int_equal(
+      rf_model_resolve("llama:layers=1400,width=64,heads=2,ff=64,vocab=256,seq=64", &model, NULL, &error),
+      RAFTER_OK);
   assert_int_equal(rf_weight_types_read("", &model, RF_WEIGHTS_FILE, &types, &error), RAFTER_OK);
   assert_int_equal(types.count, 0);
   assert_int_equal(rf_weight_types_read("a/folder", &model, RF_WEIGHTS_FILE, &types, &error), RAFTER_OK);

@@ -15,8 +15,8 @@
 
 #define GIB 0x1p30
 
-static inline rf_plan_options train_options(const rf_machine *machine, rf_dtype dtype, int64_t microbatch, int accumulate, int64_t seq,
-                                            rf_remat remat) {
+static inline rf_plan_options train_options(const rf_machine *machine, rf_dtype dtype, int64_t microbatch,
+                                            int accumulate, int64_t seq, rf_remat remat) {
   return (rf_plan_options){.build = {.job = RF_JOB_TRAIN,
                                      .dtype = dtype,
                                      .softmax = RF_F32,
@@ -59,7 +59,8 @@ static inline rf_model model_named(const char *name) {
 static inline rf_plan *plan_of(const rf_model *model, const rf_plan_options *options) {
   rf_plan *plan = NULL;
   rf_error error = {0};
-  if (rf_plan_make(model, options, &plan, &error) != RAFTER_OK) fail_msg("%s: %s", model->name, error.message);
+  if (rf_plan_make(model, options, &plan, &error) != RAFTER_OK)
+    fail_msg("%s: %s", model->name, error.message);
   if (rf_plan_check(plan, &error) != RAFTER_OK) fail_msg("%s: %s", model->name, error.message);
   return plan;
 }
@@ -69,6 +70,8 @@ static inline uint32_t draw(uint64_t *state) {
   *state = *state * 6364136223846793005u + 1442695040888963407u;
   return (uint32_t)(*state >> 33);
 }
-static inline int64_t draw_in(uint64_t *state, int64_t least, int64_t most) { return least + (int64_t)(draw(state) % (uint64_t)(most - least + 1)); }
+static inline int64_t draw_in(uint64_t *state, int64_t least, int64_t most) {
+  return least + (int64_t)(draw(state) % (uint64_t)(most - least + 1));
+}
 
 #endif

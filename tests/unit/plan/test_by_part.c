@@ -1,4 +1,5 @@
-/* Work and parameters by part, against published arithmetic and against formulas written out again. */
+/* Work and parameters by part, against published arithmetic and against formulas written out
+ * again. */
 #include "plans.h"
 
 static const rf_machine *h200(void) { return machine_named("h200"); }
@@ -8,17 +9,23 @@ static void expect(const char *what, double got, double expected, double toleran
     fail_msg("%s: expected %.6g within %g, got %.6g", what, expected, tolerance, got);
 }
 
-static double within(const rf_part_work work[RF_PARTS], const rf_part *parts, int count, double *forward_full) {
+static double within(const rf_part_work work[RF_PARTS], const rf_part *parts, int count,
+                     double *forward_full) {
   double step = 0;
   *forward_full = 0;
-  for (int i = 0; i < count; i++) { step += work[parts[i]].step_full; *forward_full += work[parts[i]].forward_full; }
+  for (int i = 0; i < count; i++) {
+    step += work[parts[i]].step_full;
+    *forward_full += work[parts[i]].forward_full;
+  }
   return step;
 }
 
-/* Rows of a published calculator of dense, expert and full-square FLOPs: a 7B model at 1 x 4096 tokens. */
+/* Rows of a published calculator of dense, expert and full-square FLOPs: a 7B model at 1 x 4096
+ * tokens. */
 static void a_7b_model_has_the_published_work(void **state) {
   (void)state;
-  rf_model model = model_named("llama:layers=32,width=4096,ff=14336,heads=32,kv_heads=8,vocab=32000,seq=4096");
+  rf_model model =
+      model_named("llama:layers=32,width=4096,ff=14336,heads=32,kv_heads=8,vocab=32000,seq=4096");
   rf_plan_options options = train_options(h200(), RF_BF16, 1, 1, 4096, RF_REMAT_BLOCK);
   rf_plan *plan = plan_of(&model, &options);
   rf_part_work work[RF_PARTS];
@@ -36,12 +43,15 @@ static void a_7b_model_has_the_published_work(void **state) {
   rf_plan_free(plan);
 }
 
-/* The calculator's rows of DeepSeek-V3 (8 x 8192 tokens, full square) and a published log of DeepSeek-V2-Lite (24 x 2048, causal). */
+/* The calculator's rows of DeepSeek-V3 (8 x 8192 tokens, full square) and a published log of
+ * DeepSeek-V2-Lite (24 x 2048, causal). */
 static void deepseek_has_the_published_work(void **state) {
   (void)state;
-  rf_model model = model_named("deepseek-v3"), dense = model_named("deepseek-v3:layers=1"), mixed = model_named("deepseek-v3:layers=1,first_dense=0");
+  rf_model model = model_named("deepseek-v3"), dense = model_named("deepseek-v3:layers=1"),
+           mixed = model_named("deepseek-v3:layers=1,first_dense=0");
   rf_plan_options options = train_options(h200(), RF_BF16, 8, 1, 8192, RF_REMAT_BLOCK);
-  rf_plan *plan = plan_of(&model, &options), *one = plan_of(&dense, &options), *other = plan_of(&mixed, &options);
+  rf_plan *plan = plan_of(&model, &options), *one = plan_of(&dense, &options),
+          *other = plan_of(&mixed, &options);
   const int64_t *part = plan->graph->params.part;
   rf_part_work work[RF_PARTS];
   double forward, all = 0;
@@ -63,87 +73,109 @@ static void deepseek_has_the_published_work(void **state) {
   rf_plan_work_by_part(other, work);
   within(work, (const rf_part[]){RF_PART_EXPERTS, RF_PART_SHARED, RF_PART_ROUTER}, 3, &forward);
   expect("layer of experts", forward, 5.22e13, 0.005);
-  rf_plan_free(plan); rf_plan_free(one); rf_plan_free(other);
+  rf_plan_free(plan);
+  rf_plan_free(one);
+  rf_plan_free(other);
   model = model_named("deepseek2-16b");
   options = train_options(h200(), RF_BF16, 24, 1, 2048, RF_REMAT_BLOCK);
   plan = plan_of(&model, &options);
   rf_plan_work_by_part(plan, work);
   expect("step", plan->model_flops, 764.667e12, 1e-4);
-  expect("attention's share", work[RF_PART_SCORES].step / plan->model_flops, 0.0546, 1e-3); /* printed to two digits of a percent */
+  /* printed to two digits of a percent */
+  expect("attention's share", work[RF_PART_SCORES].step / plan->model_flops, 0.0546, 1e-3);
   rf_plan_free(plan);
 }
 
-/* What few rows read of the experts is what they are expected to meet: k of E once, nearly all of them for many rows. */
+/* What few rows read of the experts is what they are expected to meet: k of E once, nearly all
+ * of them for many rows. */
 static void few_rows_meet_few_experts(void **state) {
   (void)state;
   static const int64_t rows[] = {1, 2, 8, 64};
   rf_model model = model_named("deepseek-v3:layers=1,first_dense=0");
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     rf_plan_options options = train_options(h200(), RF_BF16, rows[i], 1, 256, RF_REMAT_NONE);
-    options.build.job = RF_JOB_GENERATE; options.build.rows = rows[i];
+    options.build.job = RF_JOB_GENERATE;
+    options.build.rows = rows[i];
     double missed = 1;
     for (int64_t r = 0; r < rows[i]; r++) missed *= 248.0 / 256;
     rf_plan *plan = plan_of(&model, &options);
     for (int o = 0; o < plan->graph->op_count; o++) {
       const rf_op *op = &plan->graph->op[o];
       if (strcmp(op->name, "step/micro/block.0/mlp/experts/down/fwd")) continue;
-      double moved = plan->op[o].work.bytes_read - (double)rf_tensor_bytes(&plan->graph->tensor[op->input[0]]) - 4 * 257;
+      double moved =
+          plan->op[o].work.bytes_read - (double)rf_tensor_bytes(&plan->graph->tensor[op->input[0]]) - 4 * 257;
       expect("experts met", moved / (2048.0 * 7168 * 2), 256 * (1 - missed), 1e-9);
     }
     rf_plan_free(plan);
   }
 }
 
-/* The parts sum to the step whatever is recomputed, accumulated, frozen, windowed or routed; a backward is two forwards, of frozen weights one. */
+/* The parts sum to the step whatever is recomputed, accumulated, frozen, windowed or routed; a
+ * backward is two forwards, of frozen weights one. */
 static void parts_sum_to_the_step(void **state) {
   (void)state;
-  static const char *const models[] = {"uva", "gemma3-270m", "mixtral:layers=2,width=64,heads=4,kv_heads=2,ff=96,vocab=100,experts=6,experts_used=3",
-                                       "pythia-70m"};
+  static const char *const models[] = {
+      "uva", "gemma3-270m",
+      "mixtral:layers=2,width=64,heads=4,kv_heads=2,ff=96,vocab=100,experts=6,experts_used=3", "pythia-70m"};
   for (int m = 0; m < 4; m++)
     for (int v = 0; v < 4; v++) {
       rf_model model = model_named(models[m]);
       if (v == 3) assert_int_equal(rf_lora_parse("rank=4,targets=out", &model, &model.lora, NULL), RAFTER_OK);
-      rf_plan_options options = train_options(h200(), v == 1 ? RF_BF16 : RF_F32, 2, v == 2 ? 3 : 1, 64, v == 2 ? RF_REMAT_BLOCK : RF_REMAT_NONE);
+      rf_plan_options options = train_options(h200(), v == 1 ? RF_BF16 : RF_F32, 2, v == 2 ? 3 : 1, 64,
+                                              v == 2 ? RF_REMAT_BLOCK : RF_REMAT_NONE);
       rf_plan *plan = plan_of(&model, &options);
       rf_part_work work[RF_PARTS];
       double step = 0, full = 0;
       rf_plan_work_by_part(plan, work);
-      for (int i = 0; i < RF_PARTS; i++) { step += work[i].step; full += work[i].step_full; }
+      for (int i = 0; i < RF_PARTS; i++) {
+        step += work[i].step;
+        full += work[i].step_full;
+      }
       expect(models[m], step, plan->model_flops, 1e-12);
       expect(models[m], full, plan->flops_full_square, 1e-12);
       expect("head", work[RF_PART_HEAD].step, (v == 3 ? 2 : 3) * work[RF_PART_HEAD].forward, 1e-12);
-      /* under adapters of `out` alone nothing before the first block's attention learns, so that one has no backward */
+      /* under adapters of `out` alone nothing before the first block's attention learns, so that
+       * one has no backward */
       double layers = (double)model.layers, passes = v == 3 ? (3 * layers - 2) / layers : 3;
       expect("attention", work[RF_PART_SCORES].step, passes * work[RF_PART_SCORES].forward, 1e-12);
       if (v < 3) expect("out", work[RF_PART_OUT].step, 3 * work[RF_PART_OUT].forward, 1e-12);
       double rows = (double)plan->graph->rows * options.build.accumulate;
       expect("head", work[RF_PART_HEAD].forward, 2 * rows * (double)model.width * (double)model.vocab, 1e-12);
-      expect("out", work[RF_PART_OUT].forward, 2 * rows * (double)(model.layers * model.width * model.heads * model.head_dim), 1e-12);
+      expect("out", work[RF_PART_OUT].forward,
+             2 * rows * (double)(model.layers * model.width * model.heads * model.head_dim), 1e-12);
       assert_true((work[RF_PART_ADAPTER].step > 0) == (v == 3));
       rf_plan_free(plan);
     }
 }
 
-/* Experts that stand on two chips: what they have room for beside their even share, or lack, is no more and no less of the model's work. */
+/* Experts that stand on two chips: what they have room for beside their even share, or lack, is
+ * no more and no less of the model's work. */
 static void room_for_rows_is_no_progress(void **state) {
   (void)state;
   static const float capacities[] = {1, 0.5f, 2};
-  rf_model model = model_named("mixtral:layers=2,width=64,heads=4,kv_heads=2,ff=96,vocab=100,experts=4,experts_used=2");
+  rf_model model =
+      model_named("mixtral:layers=2,width=64,heads=4,kv_heads=2,ff=96,vocab=100,experts=4,experts_used=2");
   rf_machine machine;
   assert_int_equal(rf_machine_find("h200:2", &machine, NULL), RAFTER_OK);
   double even = 0, progress = 0;
   for (int i = 0; i < 3; i++) {
     rf_plan_options options = train_options(&machine, RF_BF16, 4, 1, 64, RF_REMAT_NONE);
-    options.backend = &RF_BACKEND_SHEET; options.build.mesh = (rf_mesh){.of[RF_AXIS_EXPERT] = 2, .capacity = capacities[i]};
+    options.backend = &RF_BACKEND_SHEET;
+    options.build.mesh = (rf_mesh){.of[RF_AXIS_EXPERT] = 2, .capacity = capacities[i]};
     rf_plan *plan = plan_of(&model, &options);
     double experts = 0, done = 0;
     for (int o = 0; o < plan->graph->op_count; o++) {
       const rf_plan_op *p = &plan->op[o];
       if (strncmp(plan->graph->op[o].def->name, "matmul_experts", 14)) continue;
-      expect("the model's rows", p->work.flops * (double)capacities[i], p->work.flops + p->work.flops_again, 1e-6);
-      experts += p->work.flops; done += p->work.flops + p->work.flops_again;
+      expect("the model's rows", p->work.flops * (double)capacities[i], p->work.flops + p->work.flops_again,
+             1e-6);
+      experts += p->work.flops;
+      done += p->work.flops + p->work.flops_again;
     }
-    if (i == 0) { even = experts; progress = plan->model_flops; }
+    if (i == 0) {
+      even = experts;
+      progress = plan->model_flops;
+    }
     rf_part_work work[RF_PARTS];
     rf_plan_work_by_part(plan, work);
     expect("experts", experts, even, 1e-6);

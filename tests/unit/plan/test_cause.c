@@ -6,29 +6,40 @@
 static rf_plan *plan_on(const char *machine, const char *model, bool generates, int64_t batch, int64_t seq) {
   rf_model m = model_named(model);
   rf_plan_options o = train_options(machine_named(machine), RF_BF16, batch, 1, seq, RF_REMAT_NONE);
-  if (generates) { o.build.job = RF_JOB_GENERATE; o.build.rows = batch; }
+  if (generates) {
+    o.build.job = RF_JOB_GENERATE;
+    o.build.rows = batch;
+  }
   return plan_of(&m, &o);
 }
 
 /* growth: what the step was expected to grow by. */
-static void named(rf_plan *before, rf_plan *after, bool memory, double growth, const char *kind, const char *word) {
-  rf_cause cause = memory ? rf_cause_of_memory(before, after, growth) : rf_cause_of_time(before, after, growth);
-  if (strcmp(cause.kind, kind) || !strstr(cause.text, word)) fail_msg("expected %s with '%s', got %s: %s", kind, word, cause.kind, cause.text);
-  rf_plan_free(before); rf_plan_free(after);
+static void named(rf_plan *before, rf_plan *after, bool memory, double growth, const char *kind,
+                  const char *word) {
+  rf_cause cause =
+      memory ? rf_cause_of_memory(before, after, growth) : rf_cause_of_time(before, after, growth);
+  if (strcmp(cause.kind, kind) || !strstr(cause.text, word))
+    fail_msg("expected %s with '%s', got %s: %s", kind, word, cause.kind, cause.text);
+  rf_plan_free(before);
+  rf_plan_free(after);
 }
 
 static void the_fact_that_differs_is_named(void **state) {
   (void)state;
   /* 7936 columns are 62 tiles of 128; 8000 are 63, half of the last one empty. */
   named(plan_on("tpu-v5e", "llama:layers=2,width=1024,heads=8,ff=7936,vocab=512,seq=512", false, 8, 512),
-        plan_on("tpu-v5e", "llama:layers=2,width=1024,heads=8,ff=8000,vocab=512,seq=512", false, 8, 512), false, 8000.0 / 7936, "tile", "128");
+        plan_on("tpu-v5e", "llama:layers=2,width=1024,heads=8,ff=8000,vocab=512,seq=512", false, 8, 512),
+        false, 8000.0 / 7936, "tile", "128");
   /* 257 tokens begin a second page of 256. */
-  named(plan_on("a5000", "gpt2", true, 8, 256), plan_on("a5000", "gpt2", true, 8, 257), true, 1, "page", "2 pages");
+  named(plan_on("a5000", "gpt2", true, 8, 256), plan_on("a5000", "gpt2", true, 8, 257), true, 1, "page",
+        "2 pages");
   /* Few rows wait for the weights, many for their products. */
   named(plan_on("tpu-v5e", "llama:layers=2,width=1024,heads=8,ff=8192,vocab=512,seq=512", true, 8, 16),
-        plan_on("tpu-v5e", "llama:layers=2,width=1024,heads=8,ff=8192,vocab=512,seq=512", true, 1024, 16), false, 1, "bound", "arithmetic");
+        plan_on("tpu-v5e", "llama:layers=2,width=1024,heads=8,ff=8192,vocab=512,seq=512", true, 1024, 16),
+        false, 1, "bound", "arithmetic");
   /* Twice the rows keep twice the activations; the weights are what they were. */
-  named(plan_on("a5000", "gpt2", false, 4, 512), plan_on("a5000", "gpt2", false, 8, 512), true, 1, "class", "activation");
+  named(plan_on("a5000", "gpt2", false, 4, 512), plan_on("a5000", "gpt2", false, 8, 512), true, 1, "class",
+        "activation");
 }
 
 int main(void) {

@@ -1,13 +1,17 @@
-/* The checker against planted faults: every single one must be found, in plans that were right before. */
+/* The checker against planted faults: every single one must be found, in plans that were right
+ * before. */
 #include "unit/plan/plans.h"
 
 static rf_plan *made[8];
 static int made_count;
 
-static void add_plan(const char *spec, rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat, float clip, int guard, rf_job_kind job) {
+static void add_plan(const char *spec, rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat,
+                     float clip, int guard, rf_job_kind job) {
   rf_model model = model_named(spec);
   rf_plan_options options = train_options(machine_named("a5000"), dtype, microbatch, accumulate, 32, remat);
-  options.build.clip = clip; options.guard_bytes = guard; options.build.job = job;
+  options.build.clip = clip;
+  options.guard_bytes = guard;
+  options.build.job = job;
   if (job == RF_JOB_GENERATE) options.build.rows = 32;
   made[made_count++] = plan_of(&model, &options);
 }
@@ -31,13 +35,16 @@ static int free_plans(void **state) {
   return 0;
 }
 
-/* A fault, and how often it could be planted. `plant` changes the copy of a plan and returns false when this draw gives no fault. */
+/* A fault, and how often it could be planted. `plant` changes the copy of a plan and returns
+ * false when this draw gives no fault. */
 typedef bool (*planter)(rf_plan *plan, uint64_t *seed);
 
 static int any_tensor(const rf_plan *plan, uint64_t *seed, bool persistent) {
   for (int tries = 0; tries < 1000; tries++) {
     int t = (int)draw_in(seed, 0, plan->graph->tensor_count - 1);
-    if (plan->tensor[t].offset >= 0 && plan->graph->tensor[t].persistent == persistent && plan->tensor[t].bytes > 0) return t;
+    if (plan->tensor[t].offset >= 0 && plan->graph->tensor[t].persistent == persistent &&
+        plan->tensor[t].bytes > 0)
+      return t;
   }
   fail_msg("no such tensor");
   return -1;
@@ -50,7 +57,8 @@ static bool plant_overlap(rf_plan *plan, uint64_t *seed) {
   if (a == b || p->last < q->first || q->last < p->first || p->shares == b || q->shares == a) return false;
   int64_t room = q->bytes / 64, at = q->offset + 64 * draw_in(seed, 0, room - 1);
   if (at == p->offset || at + p->bytes > plan->arena_bytes) return false;
-  if (p->offset < q->offset + q->bytes && q->offset < p->offset + p->bytes) return false; /* a chain of heirs */
+  /* a chain of heirs */
+  if (p->offset < q->offset + q->bytes && q->offset < p->offset + p->bytes) return false;
   p->offset = at;
   return true;
 }
@@ -112,20 +120,26 @@ static bool plant_short_life(rf_plan *plan, uint64_t *seed) {
 
 static bool allowed(const rf_op *op, int to, int from) {
   for (int k = 0; k < op->def->inplace_count; k++)
-    if (op->output[op->def->inplace[k].output] == to && op->input[op->def->inplace[k].input] == from) return true;
+    if (op->output[op->def->inplace[k].output] == to && op->input[op->def->inplace[k].input] == from)
+      return true;
   return false;
 }
 
-/* An output put in an input's place where the op does not allow it, or where somebody still reads the input. */
+/* An output put in an input's place where the op does not allow it, or where somebody still
+ * reads the input. */
 static bool plant_illegal_inplace(rf_plan *plan, uint64_t *seed) {
   int i = (int)draw_in(seed, 0, plan->graph->op_count - 1);
   const rf_op *op = &plan->graph->op[i];
-  int to = op->output[draw(seed) % RF_MAX_OUTPUTS % (unsigned)op->output_count], from = op->input[draw(seed) % (unsigned)op->input_count];
-  if (to < 0 || from < 0 || to == from || plan->graph->tensor[to].persistent || plan->graph->tensor[from].persistent) return false;
+  int to = op->output[draw(seed) % RF_MAX_OUTPUTS % (unsigned)op->output_count],
+      from = op->input[draw(seed) % (unsigned)op->input_count];
+  if (to < 0 || from < 0 || to == from || plan->graph->tensor[to].persistent ||
+      plan->graph->tensor[from].persistent)
+    return false;
   rf_plan_tensor *p = &plan->tensor[to], *q = &plan->tensor[from];
   if (p->shares != RF_NONE || p->first != i || (allowed(op, to, from) && q->last == i)) return false;
   if (q->offset + p->bytes > plan->arena_bytes) return false;
-  p->shares = from; p->offset = q->offset;
+  p->shares = from;
+  p->offset = q->offset;
   return true;
 }
 
@@ -136,8 +150,11 @@ static bool plant_two_heirs(rf_plan *plan, uint64_t *seed) {
   const rf_op *op = &plan->graph->op[p->first];
   for (int k = 0; k < op->output_count; k++) {
     int other = op->output[k];
-    if (other < 0 || other == t || plan->graph->tensor[other].persistent || plan->tensor[other].bytes > p->bytes) continue;
-    plan->tensor[other].shares = p->shares; plan->tensor[other].offset = p->offset;
+    if (other < 0 || other == t || plan->graph->tensor[other].persistent ||
+        plan->tensor[other].bytes > p->bytes)
+      continue;
+    plan->tensor[other].shares = p->shares;
+    plan->tensor[other].offset = p->offset;
     return true;
   }
   return false;
@@ -147,7 +164,9 @@ static bool plant_workspace_on_operand(rf_plan *plan, uint64_t *seed) {
   int i = (int)draw_in(seed, 0, plan->graph->op_count - 1);
   const rf_op *op = &plan->graph->op[i];
   int w = plan->op[i].workspace, t = op->output[0] >= 0 ? op->output[0] : op->input[0];
-  if (w < 0 || t < 0 || plan->graph->tensor[t].persistent || plan->tensor[t].bytes == 0 || plan->tensor[w].bytes == 0) return false;
+  if (w < 0 || t < 0 || plan->graph->tensor[t].persistent || plan->tensor[t].bytes == 0 ||
+      plan->tensor[w].bytes == 0)
+    return false;
   if (plan->tensor[t].offset + plan->tensor[w].bytes > plan->arena_bytes) return false;
   plan->tensor[w].offset = plan->tensor[t].offset;
   return true;
@@ -158,8 +177,8 @@ static bool plant_bad_sum(rf_plan *plan, uint64_t *seed) {
   return true;
 }
 
-/* A planner that forgets what one microbatch hands to the next: its layout is sound by its own lifetimes, and only the walk over the
- * bytes can see that it is wrong. */
+/* A planner that forgets what one microbatch hands to the next: its layout is sound by its own
+ * lifetimes, and only the walk over the bytes can see that it is wrong. */
 static bool plant_forgotten_loop(rf_plan *plan, uint64_t *seed) {
   if (plan->graph->accumulate == 1) return false;
   int forgotten = 0;
@@ -168,7 +187,8 @@ static bool plant_forgotten_loop(rf_plan *plan, uint64_t *seed) {
     if (plan->graph->tensor[t].class != RF_CLASS_GRADIENT || draw(seed) % 4 == 0) continue;
     int writer = 0;
     while (!uses(plan, writer, t)) writer++;
-    forgotten += p->first < writer; p->first = writer;
+    forgotten += p->first < writer;
+    p->first = writer;
   }
   int64_t before = plan->arena_bytes;
   rf_plan_layout(plan, 0);
@@ -210,7 +230,8 @@ static void every_planted_fault_is_found(void **state) {
       if (rows[r].plant(&plan, &seed)) {
         rf_error error = {0};
         planted++;
-        if (rf_plan_check(&plan, &error) == RAFTER_OK) fail_msg("%s: fault %d was not found", rows[r].name, planted);
+        if (rf_plan_check(&plan, &error) == RAFTER_OK)
+          fail_msg("%s: fault %d was not found", rows[r].name, planted);
         assert_true(strlen(error.message) > 10);
       }
       free(plan.tensor);
@@ -220,17 +241,20 @@ static void every_planted_fault_is_found(void **state) {
   for (int i = 0; i < made_count; i++) assert_int_equal(rf_plan_check(made[i], NULL), RAFTER_OK);
 }
 
-/* ---- lifetimes, on graphs small enough to know the answer ----------------------------------------------------------- */
+/* ---- lifetimes, on graphs small enough to know the answer ------------------------------------ */
 
 static rf_graph *graph;
 static int64_t shape[] = {4, 8};
 
-static int tensor(const char *name) { return rf_graph_tensor(graph, name, RF_CLASS_ACTIVATION, RF_F32, 2, shape); }
+static int tensor(const char *name) {
+  return rf_graph_tensor(graph, name, RF_CLASS_ACTIVATION, RF_F32, 2, shape);
+}
 static int op(const char *def, rf_section section, int a, int b, int out, rf_accumulate how) {
   rf_error error = {0};
   int inputs[] = {a, b}, outputs[] = {out};
   rf_attr attr = {.accumulate = {how}};
-  int id = rf_graph_emit(graph, rf_op_find(def), def, section, inputs, b == RF_NONE ? 1 : 2, outputs, 1, &attr, &error);
+  int id = rf_graph_emit(graph, rf_op_find(def), def, section, inputs, b == RF_NONE ? 1 : 2, outputs, 1,
+                         &attr, &error);
   if (id < 0) fail_msg("%s", error.message);
   return id;
 }
@@ -240,10 +264,14 @@ static void lifetimes_follow_the_loop(void **state) {
   for (int accumulate = 1; accumulate <= 4; accumulate += 3) {
     rf_model model = model_named("gpt:layers=1,width=8,heads=1,ff=8,vocab=8,seq=4");
     graph = rf_graph_new(&model);
-    graph->accumulate = accumulate; graph->rows = 4; graph->seq = 4;
-    int in = tensor("in"), before = tensor("before"), x = tensor("x"), y = tensor("y"), sum = tensor("sum"), last = tensor("last"),
-        out = tensor("out"), unused = tensor("unused"), weight = tensor("weight");
-    graph->tensor[in].input = true; graph->tensor[out].output = true; graph->tensor[weight].persistent = true;
+    graph->accumulate = accumulate;
+    graph->rows = 4;
+    graph->seq = 4;
+    int in = tensor("in"), before = tensor("before"), x = tensor("x"), y = tensor("y"), sum = tensor("sum"),
+        last = tensor("last"), out = tensor("out"), unused = tensor("unused"), weight = tensor("weight");
+    graph->tensor[in].input = true;
+    graph->tensor[out].output = true;
+    graph->tensor[weight].persistent = true;
     op("add", RF_SECTION_BEGIN, weight, weight, before, RF_WRITE);    /* 0 */
     op("add", RF_SECTION_MICRO, weight, weight, last, RF_WRITE);      /* 1 */
     op("add", RF_SECTION_MICRO, in, before, x, RF_WRITE);             /* 2 */
@@ -285,9 +313,11 @@ static void two_readers_forbid_inplace(void **state) {
   (void)state;
   rf_model model = model_named("gpt:layers=1,width=8,heads=1,ff=8,vocab=8,seq=4");
   graph = rf_graph_new(&model);
-  graph->rows = 4; graph->seq = 4;
+  graph->rows = 4;
+  graph->seq = 4;
   int in = tensor("in"), x = tensor("x"), y = tensor("y"), z = tensor("z"), out = tensor("out");
-  graph->tensor[in].input = true; graph->tensor[out].output = true;
+  graph->tensor[in].input = true;
+  graph->tensor[out].output = true;
   op("gelu", RF_SECTION_MICRO, in, RF_NONE, x, RF_WRITE);
   op("gelu", RF_SECTION_MICRO, x, RF_NONE, y, RF_WRITE); /* x is read again below */
   op("add", RF_SECTION_MICRO, x, y, z, RF_WRITE);

@@ -1,4 +1,5 @@
-/* Predicted seconds of one op: ceilings, curves, and what stands in for a curve that is not there. */
+/* Predicted seconds of one op: ceilings, curves, and what stands in for a curve that is not
+ * there. */
 #include "support/op_cases.h"
 #include "unit/plan/plans.h"
 
@@ -10,7 +11,8 @@ static const rf_op *product(int64_t m, int64_t k, int64_t n, rf_dtype dtype) {
   rf_model model = model_named("gpt:layers=1,width=16,heads=1,ff=16,vocab=30,seq=16");
   graph = rf_graph_new(&model);
   int64_t x[] = {m, k}, w[] = {k, n};
-  int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, dtype, 2, x), rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, dtype, 2, w)};
+  int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, dtype, 2, x),
+                  rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, dtype, 2, w)};
   int id = rf_graph_op(graph, "matmul", "product", RF_SECTION_MICRO, inputs, 2, 1, NULL, NULL);
   assert_true(id >= 0);
   return &graph->op[id];
@@ -25,9 +27,15 @@ static bool near(double a, double b) { return fabs(a - b) <= 1e-9 * fabs(b); }
 static void the_larger_ceiling_decides(void **state) {
   (void)state;
   static rf_machine machine;
-  machine = (rf_machine){
-      .kind = "gpu", .chips = 1, .read_bps = 1e12, .copy_bps = 1e12, .efficiency_compute = 0.5, .efficiency_memory = 0.8, .launch_seconds = 1e-6};
-  machine.flops[RF_F32] = 1e13; machine.flops[RF_BF16] = 1e14;
+  machine = (rf_machine){.kind = "gpu",
+                         .chips = 1,
+                         .read_bps = 1e12,
+                         .copy_bps = 1e12,
+                         .efficiency_compute = 0.5,
+                         .efficiency_memory = 0.8,
+                         .launch_seconds = 1e-6};
+  machine.flops[RF_F32] = 1e13;
+  machine.flops[RF_BF16] = 1e14;
   rf_bound bound;
   const rf_op *op = product(4096, 4096, 4096, RF_BF16);
   assert_true(near(seconds(&machine, op, &bound), 2 * pow(4096, 3) / 5e13 + 1e-6));
@@ -50,11 +58,17 @@ static void the_larger_ceiling_decides(void **state) {
   rf_graph_free(graph);
 }
 
-/* On a sheet, kinds of products reach different shares of the peak; attention less with narrow heads, grouped products what the machine says. */
+/* On a sheet, kinds of products reach different shares of the peak; attention less with narrow
+ * heads, grouped products what the machine says. */
 static void sheets_know_kinds_of_products(void **state) {
   (void)state;
   static rf_machine machine;
-  machine = (rf_machine){.kind = "gpu", .chips = 1, .read_bps = 1e30, .copy_bps = 1e30, .efficiency_compute = 0.5, .efficiency_memory = 1};
+  machine = (rf_machine){.kind = "gpu",
+                         .chips = 1,
+                         .read_bps = 1e30,
+                         .copy_bps = 1e30,
+                         .efficiency_compute = 0.5,
+                         .efficiency_memory = 1};
   machine.flops[RF_BF16] = 1e14;
   double share[2][4] = {{0}}, grouped[2] = {0};
   for (int narrow = 0; narrow < 2; narrow++) {
@@ -70,28 +84,36 @@ static void sheets_know_kinds_of_products(void **state) {
                  : !strcmp(name, "attention_bwd")  ? 2
                  : !strcmp(name, "head_loss_grad") ? 3
                                                    : -1;
-      if (kind >= 0) share[narrow][kind] = (plan->op[i].work.flops + plan->op[i].work.flops_again) / plan->op[i].seconds / 1e14;
+      if (kind >= 0)
+        share[narrow][kind] =
+            (plan->op[i].work.flops + plan->op[i].work.flops_again) / plan->op[i].seconds / 1e14;
     }
     rf_plan_free(plan);
   }
-  assert_true(near(share[0][0], 0.5) && near(share[0][3], 0.5) && near(share[0][1], 0.5 * 0.85) && near(share[0][2], 0.5 * 0.73));
-  assert_true(near(share[1][1], share[0][1] * 0.875) && near(share[1][2], share[0][2] * 0.875) && near(share[1][0], 0.5));
+  assert_true(near(share[0][0], 0.5) && near(share[0][3], 0.5) && near(share[0][1], 0.5 * 0.85) &&
+              near(share[0][2], 0.5 * 0.73));
+  assert_true(near(share[1][1], share[0][1] * 0.875) && near(share[1][2], share[0][2] * 0.875) &&
+              near(share[1][0], 0.5));
   for (int k = 0; k < 2; k++) {
     machine.efficiency_experts = k ? 0.9 : 0;
-    rf_model model = model_named("mixtral:layers=1,width=512,heads=4,ff=1024,vocab=300,seq=256,experts=4,experts_used=2");
+    rf_model model =
+        model_named("mixtral:layers=1,width=512,heads=4,ff=1024,vocab=300,seq=256,experts=4,experts_used=2");
     rf_plan_options options = train_options(&machine, RF_BF16, 2, 1, 256, RF_REMAT_NONE);
     options.backend = &RF_BACKEND_SHEET;
     rf_plan *plan = plan_of(&model, &options);
     for (int i = 0; i < plan->graph->op_count; i++)
-      if (!strcmp(plan->graph->op[i].def->name, "matmul_experts")) grouped[k] = plan->op[i].work.flops / plan->op[i].seconds / 1e14;
+      if (!strcmp(plan->graph->op[i].def->name, "matmul_experts"))
+        grouped[k] = plan->op[i].work.flops / plan->op[i].seconds / 1e14;
     rf_plan_free(plan);
   }
   assert_true(grouped[0] > 0.2 && grouped[0] < 0.5 && near(grouped[1], 0.45));
 }
 
-static rf_curve *add_curve(rf_machine *machine, const char *op, rf_dtype dtype, const char *kernel, double rate_small, double rate_large) {
+static rf_curve *add_curve(rf_machine *machine, const char *op, rf_dtype dtype, const char *kernel,
+                           double rate_small, double rate_large) {
   rf_curve *c = &machine->curve[machine->curve_count++];
-  *c = (rf_curve){.dtype = dtype, .count = 2, .work = {1e6, 1e10}, .seconds = {1e6 / rate_small, 1e10 / rate_large}};
+  *c = (rf_curve){
+      .dtype = dtype, .count = 2, .work = {1e6, 1e10}, .seconds = {1e6 / rate_small, 1e10 / rate_large}};
   snprintf(c->op, sizeof c->op, "%s", op);
   snprintf(c->kernel, sizeof c->kernel, "%s", kernel);
   return c;
@@ -100,7 +122,12 @@ static rf_curve *add_curve(rf_machine *machine, const char *op, rf_dtype dtype, 
 static void curves_are_read_between_their_points(void **state) {
   (void)state;
   static rf_machine machine;
-  machine = (rf_machine){.kind = "cpu", .chips = 1, .read_bps = 1e12, .copy_bps = 1e12, .efficiency_compute = 1, .efficiency_memory = 1};
+  machine = (rf_machine){.kind = "cpu",
+                         .chips = 1,
+                         .read_bps = 1e12,
+                         .copy_bps = 1e12,
+                         .efficiency_compute = 1,
+                         .efficiency_memory = 1};
   machine.flops[RF_F32] = 1e12;
   add_curve(&machine, "matmul", RF_F32, "gemm", 1e11, 3e11);
   rf_bound bound;
@@ -117,7 +144,8 @@ static void curves_are_read_between_their_points(void **state) {
     if (!near(got, work / rate)) fail_msg("row %d: %g, expected %g", i, got, work / rate);
     rf_graph_free(graph);
   }
-  /* bf16 was not measured: the f32 curve; a curve of its own wins; that of its kernel wins over both. */
+  /* bf16 was not measured: the f32 curve; a curve of its own wins; that of its kernel wins over
+   * both. */
   op = product(5000, 5000, 5000, RF_BF16);
   double work = 2.5e11;
   assert_true(near(seconds(&machine, op, &bound), work / 3e11));
@@ -160,7 +188,8 @@ static void an_unmeasured_op_is_timed_like_its_nearest(void **state) {
     const rf_plan_op *p = &plan->op[i];
     double bytes = p->work.bytes_read + p->work.bytes_written, flops = p->work.flops + p->work.flops_again;
     assert_true(isfinite(p->seconds) && p->seconds > 0);
-    if (!strcmp(name, "matmul_dw") || !strcmp(name, "head_loss_grad")) assert_true(p->seconds >= flops / 2e11 * 0.999999);
+    if (!strcmp(name, "matmul_dw") || !strcmp(name, "head_loss_grad"))
+      assert_true(p->seconds >= flops / 2e11 * 0.999999);
     if (!strncmp(name, "layernorm", 9)) assert_true(near(p->seconds, bytes / 1e10));
   }
   rf_plan_free(plan);
@@ -169,7 +198,8 @@ static void an_unmeasured_op_is_timed_like_its_nearest(void **state) {
 /* Marks the ops of a plan that calibration could walk. */
 static void add_measured(rf_machine *machine, rf_plan_options options, const char *spec, rf_job_kind job) {
   rf_model model = model_named(spec);
-  options.build.job = job; options.build.rows = 0;
+  options.build.job = job;
+  options.build.rows = 0;
   rf_plan *plan = plan_of(&model, &options);
   for (int i = 0; i < plan->graph->op_count; i++) {
     const char *name = plan->graph->op[i].def->name;
@@ -180,7 +210,8 @@ static void add_measured(rf_machine *machine, rf_plan_options options, const cha
   rf_plan_free(plan);
 }
 
-/* Calibration walks models of two kinds. Every other op is timed like one of those, not at the full bandwidth of a data sheet. */
+/* Calibration walks models of two kinds. Every other op is timed like one of those, not at the
+ * full bandwidth of a data sheet. */
 static void every_op_is_measured_or_like_one_that_is(void **state) {
   (void)state;
   static rf_machine machine;
@@ -190,11 +221,13 @@ static void every_op_is_measured_or_like_one_that_is(void **state) {
   for (int dropout = 0; dropout < 2; dropout++)
     for (int job = 0; job < 2; job++) {
       options.build.dropout = dropout ? 0.1f : 0;
-      add_measured(&machine, options, "gpt:layers=1,width=64,heads=4,ff=256,vocab=300,seq=64", job ? RF_JOB_GENERATE : RF_JOB_TRAIN);
+      add_measured(&machine, options, "gpt:layers=1,width=64,heads=4,ff=256,vocab=300,seq=64",
+                   job ? RF_JOB_GENERATE : RF_JOB_TRAIN);
     }
   options.build.dropout = 0;
   for (int job = 0; job < 2; job++)
-    add_measured(&machine, options, "llama:layers=1,width=64,heads=4,ff=256,vocab=300,seq=64", job ? RF_JOB_GENERATE : RF_JOB_TRAIN);
+    add_measured(&machine, options, "llama:layers=1,width=64,heads=4,ff=256,vocab=300,seq=64",
+                 job ? RF_JOB_GENERATE : RF_JOB_TRAIN);
   for (int i = 0; RF_OPS[i]; i++) {
     const op_case *of = OP_CASES;
     while (of->op && strcmp(of->op, RF_OPS[i]->name)) of++;
@@ -202,19 +235,22 @@ static void every_op_is_measured_or_like_one_that_is(void **state) {
     op_harness *h = op_case_build(of, &of->sizes[0], RF_F32);
     const rf_op *op = &h->graph->op[h->subject];
     rf_work work = op->def->work(h->graph, op);
-    if (rf_cost_work(work) > 0 && !(rf_cost_op(&machine, h->graph, op, NULL, work, NULL) >= rf_cost_work(work) * 0.999999)) /* one a second */
+    if (rf_cost_work(work) > 0 && !(rf_cost_op(&machine, h->graph, op, NULL, work, NULL) >=
+                                    rf_cost_work(work) * 0.999999)) /* one a second */
       fail_msg("%s is timed by no curve", op->def->name);
     op_harness_free(h);
   }
 }
 
-/* Weights in blocks are streamed for few rows; the head multiplies the rows it is told to, of however many there are. */
+/* Weights in blocks are streamed for few rows; the head multiplies the rows it is told to, of
+ * however many there are. */
 static void the_head_streams_for_the_rows_it_picks(void **state) {
   (void)state;
   static rf_machine machine;
   static rf_weight_types types;
   rf_machine_detect(&machine, NULL);
-  machine.curve_count = 0; machine.launch_seconds = 0;
+  machine.curve_count = 0;
+  machine.launch_seconds = 0;
   add_curve(&machine, "head_logits", RF_F32, "", 1, 1); /* one FLOP a second: whoever asks it stands out */
   add_curve(&machine, "matmul", RF_F32, "", 1, 1);
   rf_model model = model_named("gpt:layers=1,width=64,heads=4,ff=256,vocab=300,seq=512");
@@ -222,7 +258,9 @@ static void the_head_streams_for_the_rows_it_picks(void **state) {
   assert_int_equal(rf_weight_types_read("", &model, RF_WEIGHTS_INT8, &types, &error), RAFTER_OK);
   for (int many = 0; many < 2; many++) {
     rf_plan_options options = train_options(&machine, RF_F32, many ? 32 : 1, 1, 512, RF_REMAT_NONE);
-    options.build.job = RF_JOB_GENERATE; options.build.rows = 256; options.build.weights = &types;
+    options.build.job = RF_JOB_GENERATE;
+    options.build.rows = 256;
+    options.build.weights = &types;
     rf_plan *plan = plan_of(&model, &options);
     for (int i = 0; i < plan->graph->op_count; i++) {
       const char *name = plan->graph->op[i].def->name;
@@ -236,11 +274,13 @@ static void the_head_streams_for_the_rows_it_picks(void **state) {
 /* A curve of products over their rows: `few` FLOP/s of one row, `many` of 64. */
 static void add_rows(rf_machine *machine, const char *op, const char *type, double few, double many) {
   rf_curve *c = add_curve(machine, op, RF_F32, type, few, many);
-  c->size[0] = 1; c->size[1] = 64;
+  c->size[0] = 1;
+  c->size[1] = 64;
 }
 
-/* Products of a packed matrix have curves of their own, by rows and storage type; where there are none, exact ones are timed like plain products, and those
- * with activations in 8 bits by the roofline. Each takes its time at all, for its outputs, and for the steps of its sums. */
+/* Products of a packed matrix have curves of their own, by rows and storage type; where there
+ * are none, exact ones are timed like plain products, and those with activations in 8 bits by
+ * the roofline. Each takes its time at all, for its outputs, and for the steps of its sums. */
 static void packed_products_have_curves_of_their_own(void **state) {
   static const char *const EDGES[] = {"matmul_start", "matmul_outputs", "matmul_inner"};
   (void)state;
@@ -250,22 +290,32 @@ static void packed_products_have_curves_of_their_own(void **state) {
   rf_machine_detect(&machine, NULL);
   rf_model model = model_named("llama:layers=1,width=64,heads=4,kv_heads=4,ff=128,vocab=256,seq=128");
   assert_int_equal(rf_weight_types_read("", &model, RF_WEIGHTS_INT8, &types, &error), RAFTER_OK);
-  machine.launch_seconds = 0; machine.read_bps = machine.copy_bps = 1e9; machine.flops[RF_I8] = 1e9;
+  machine.launch_seconds = 0;
+  machine.read_bps = machine.copy_bps = 1e9;
+  machine.flops[RF_I8] = 1e9;
   machine.efficiency_compute = machine.efficiency_memory = 0.5;
   for (int own = 0; own < 2; own++) {
     machine.curve_count = 0;
-    add_curve(&machine, "matmul", RF_F32, "", 1, 1); add_curve(&machine, "head_logits", RF_F32, "", 1, 1);
+    add_curve(&machine, "matmul", RF_F32, "", 1, 1);
+    add_curve(&machine, "head_logits", RF_F32, "", 1, 1);
     if (own) {
-      add_rows(&machine, "matmul_exact", "q4_0", 7, 7); add_rows(&machine, "matmul_exact", "int8", 1e2, 1e3);
-      add_rows(&machine, "matmul_fast", "q4_0", 7, 7); add_rows(&machine, "matmul_fast", "int8", 1e4, 1e5);
+      add_rows(&machine, "matmul_exact", "q4_0", 7, 7);
+      add_rows(&machine, "matmul_exact", "int8", 1e2, 1e3);
+      add_rows(&machine, "matmul_fast", "q4_0", 7, 7);
+      add_rows(&machine, "matmul_fast", "int8", 1e4, 1e5);
       for (int fast = 0; fast < 2; fast++)
-        for (int k = 0; k < 3; k++) add_rows(&machine, EDGES[k], RF_COST_PRODUCT_NAMES[fast], 1 + 2 * fast + 5 * k, 1 + 2 * fast + 5 * k);
+        for (int k = 0; k < 3; k++)
+          add_rows(&machine, EDGES[k], RF_COST_PRODUCT_NAMES[fast], 1 + 2 * fast + 5 * k,
+                   1 + 2 * fast + 5 * k);
       add_curve(&machine, "head_rows", RF_F32, "sums", 1e3, 1e3);
     }
     for (int rows = 1; rows <= 64; rows *= 8)
       for (int fast = 0; fast < 2; fast++) {
         rf_plan_options options = train_options(&machine, RF_F32, 1, 1, 128, RF_REMAT_NONE);
-        options.build.job = RF_JOB_GENERATE; options.build.rows = rows; options.build.weights = &types; options.build.fast = fast;
+        options.build.job = RF_JOB_GENERATE;
+        options.build.rows = rows;
+        options.build.weights = &types;
+        options.build.fast = fast;
         rf_plan *plan = plan_of(&model, &options);
         int seen = 0;
         for (int o = 0; o < plan->graph->op_count; o++) {
@@ -276,15 +326,18 @@ static void packed_products_have_curves_of_their_own(void **state) {
           double memory = (p->work.bytes_read + p->work.bytes_written) / 1e9, multiplied = head ? 1 : rows;
           double rate = (fast ? 1e4 : 1e2) * (1 + 9 * log(multiplied) / log(64)), want = p->work.flops / rate;
           const rf_tensor *w = &plan->graph->tensor[plan->graph->op[o].input[1]];
-          double counts[] = {1, (double)rf_tensor_count(w) / (double)w->panels.inner, (double)w->panels.inner};
+          double counts[] = {1, (double)rf_tensor_count(w) / (double)w->panels.inner,
+                             (double)w->panels.inner};
           for (int k = 0; k < 3; k++) want += counts[k] / (1 + 2 * fast + 5 * k);
-          if (head && plan->graph->op[o].output[1] >= 0) want += plan->machine.threads * 256 / 1e3; /* a thread has the row */
+          /* a thread has the row */
+          if (head && plan->graph->op[o].output[1] >= 0) want += plan->machine.threads * 256 / 1e3;
           if (!own)
             want = fast              ? fmax(p->work.flops / 1e9, memory) / 0.5
                    : multiplied > 16 ? p->work.flops
                                      : fmax(p->work.flops / (0.5 * machine.flops[RF_F32]), memory / 0.5);
           if (!near(p->seconds, want))
-            fail_msg("%s of %d rows, fast %d, own %d: expected %g s, got %g s", plan->graph->op[o].name, rows, fast, own, want, p->seconds);
+            fail_msg("%s of %d rows, fast %d, own %d: expected %g s, got %g s", plan->graph->op[o].name, rows,
+                     fast, own, want, p->seconds);
         }
         assert_true(seen > 1);
         rf_plan_free(plan);
@@ -292,7 +345,8 @@ static void packed_products_have_curves_of_their_own(void **state) {
   }
 }
 
-/* The arena by the curve of pages, each matrix by that of its stored type; without curves memory is written, and matrices are copied. */
+/* The arena by the curve of pages, each matrix by that of its stored type; without curves memory
+ * is written, and matrices are copied. */
 static void loading_is_timed_by_what_is_stored(void **state) {
   (void)state;
   static rf_machine machine;
@@ -300,16 +354,20 @@ static void loading_is_timed_by_what_is_stored(void **state) {
   rf_error error;
   rf_model model = model_named("llama:layers=1,width=64,heads=4,kv_heads=4,ff=128,vocab=256,seq=32");
   rf_machine_detect(&machine, NULL);
-  machine.curve_count = 0; machine.copy_bps = 1e9;
+  machine.curve_count = 0;
+  machine.copy_bps = 1e9;
   assert_int_equal(rf_weight_types_read("", &model, RF_WEIGHTS_Q4, &types, &error), RAFTER_OK);
-  double q8_0 = 256 * 64 / 32 * 34, q4_0 = (3 * 64 * 64 + 64 * 64 + 3 * 64 * 128 + 64 * 256) / 32 * 18; /* the table of tokens; all else */
+  /* the table of tokens; all else */
+  double q8_0 = 256 * 64 / 32 * 34, q4_0 = (3 * 64 * 64 + 64 * 64 + 3 * 64 * 128 + 64 * 256) / 32 * 18;
   for (int curves = 0; curves < 2; curves++) {
     rf_plan_options options = train_options(&machine, RF_F32, 1, 1, 32, RF_REMAT_NONE);
-    options.build.job = RF_JOB_GENERATE; options.build.weights = &types;
+    options.build.job = RF_JOB_GENERATE;
+    options.build.weights = &types;
     rf_plan *plan = plan_of(&model, &options);
     double want = ((q8_0 + q4_0) * 2 + (double)plan->arena_bytes) / 1e9;
     if (curves) want = q8_0 / 1e6 + q4_0 / 1e5 + (double)plan->arena_bytes / 1e4;
-    if (!near(rf_plan_load_seconds(plan), want)) fail_msg("expected %g s, got %g s", want, rf_plan_load_seconds(plan));
+    if (!near(rf_plan_load_seconds(plan), want))
+      fail_msg("expected %g s, got %g s", want, rf_plan_load_seconds(plan));
     rf_plan_free(plan);
     add_curve(&machine, "load", RF_F32, "q8_0", 1e6, 1e6);
     add_curve(&machine, "load", RF_F32, "q4_0", 1e5, 1e5);
@@ -339,7 +397,9 @@ static void measured_scaling_is_used(void **state) {
   static rf_machine machine, m;
   machine = (rf_machine){.kind = "cpu", .threads = 4, .read_bps = 40e9, .copy_bps = 30e9, .scaling_count = 3};
   machine.flops[RF_F32] = 3e11;
-  machine.scaling[0] = (rf_scaling){1, 1e11, 20e9}; machine.scaling[1] = (rf_scaling){2, 1.8e11, 36e9}; machine.scaling[2] = (rf_scaling){4, 3e11, 40e9};
+  machine.scaling[0] = (rf_scaling){1, 1e11, 20e9};
+  machine.scaling[1] = (rf_scaling){2, 1.8e11, 36e9};
+  machine.scaling[2] = (rf_scaling){4, 3e11, 40e9};
   add_curve(&machine, "matmul", RF_F32, "", 1e11, 1e11);
   add_curve(&machine, "add", RF_F32, "", 1e10, 1e10);
   static const struct {
@@ -357,7 +417,8 @@ static void measured_scaling_is_used(void **state) {
   }
 }
 
-/* A thread takes rows whole, so that three rows take two threads as long as four; beside its product a head takes what its rows do. */
+/* A thread takes rows whole, so that three rows take two threads as long as four; beside its
+ * product a head takes what its rows do. */
 static void rows_are_timed_by_what_is_done_to_them(void **state) {
   (void)state;
   static rf_machine machine;
@@ -367,7 +428,8 @@ static void rows_are_timed_by_what_is_done_to_them(void **state) {
   for (int k = 0; k < 2; k++) {
     rf_curve *c = &machine.curve[machine.curve_count++];
     *c = (rf_curve){.dtype = RF_F32, .count = 1, .work = {4e6}, .size = {1e6}, .seconds = {k ? 2e-3 : 1e-3}};
-    snprintf(c->op, sizeof c->op, "sample"); snprintf(c->kernel, sizeof c->kernel, k ? "drawn" : "likeliest");
+    snprintf(c->op, sizeof c->op, "sample");
+    snprintf(c->kernel, sizeof c->kernel, k ? "drawn" : "likeliest");
   }
   assert_true(near(rf_cost_rows_seconds(&machine, "sample", "likeliest", 4, 1000), 4e3 / 4e9));
   assert_true(near(rf_cost_rows_seconds(&machine, "sample", "likeliest", 3, 1000), 4e3 / 4e9));
@@ -378,12 +440,18 @@ static void a_lower_level_has_its_own_peaks(void **state) {
   (void)state;
   static rf_machine machine, m;
   machine = (rf_machine){.kind = "cpu", .threads = 2, .read_bps = 40e9, .copy_bps = 30e9};
-  machine.flops[RF_F32] = 4e11; machine.flops[RF_BF16] = 6e12; machine.flops[RF_I8] = 12e12;
-  machine.flops_vectors[RF_BF16] = 9e11; machine.flops_vectors[RF_I8] = 18e11;
+  machine.flops[RF_F32] = 4e11;
+  machine.flops[RF_BF16] = 6e12;
+  machine.flops[RF_I8] = 12e12;
+  machine.flops_vectors[RF_BF16] = 9e11;
+  machine.flops_vectors[RF_I8] = 18e11;
   static const struct {
     rf_isa isa;
     double bf16, i8;
-  } rows[] = {{RF_ISA_AMX, 6e12, 12e12}, {RF_ISA_AVX512BF16, 9e11, 18e11}, {RF_ISA_AVX512, 0, 0}, {RF_ISA_BASE, 0, 0}};
+  } rows[] = {{RF_ISA_AMX, 6e12, 12e12},
+              {RF_ISA_AVX512BF16, 9e11, 18e11},
+              {RF_ISA_AVX512, 0, 0},
+              {RF_ISA_BASE, 0, 0}};
   for (int i = 0; i < 4; i++) {
     m = machine;
     rf_machine_for_isa(&m, rows[i].isa);

@@ -7,7 +7,8 @@ static int64_t bound_of(const rf_block *block, int count) {
   int64_t most = 0;
   for (int i = 0; i < count; i++) { /* the most is reached where some block begins */
     int64_t sum = 0;
-    for (int k = 0; k < count; k++) sum += block[k].first <= block[i].first && block[i].first <= block[k].last ? block[k].bytes : 0;
+    for (int k = 0; k < count; k++)
+      sum += block[k].first <= block[i].first && block[i].first <= block[k].last ? block[k].bytes : 0;
     if (sum > most) most = sum;
   }
   return most;
@@ -21,7 +22,9 @@ static double proven(rf_block *block, int count) {
     if (block[i].offset + block[i].bytes > top) top = block[i].offset + block[i].bytes;
     for (int k = i + 1; k < count; k++) {
       if (block[i].last < block[k].first || block[k].last < block[i].first) continue;
-      if (block[i].offset + block[i].bytes <= block[k].offset || block[k].offset + block[k].bytes <= block[i].offset) continue;
+      if (block[i].offset + block[i].bytes <= block[k].offset ||
+          block[k].offset + block[k].bytes <= block[i].offset)
+        continue;
       fail_msg("blocks %d and %d overlap", i, k);
     }
   }
@@ -36,10 +39,13 @@ static void simple_shapes_are_packed_perfectly(void **state) {
   assert_int_equal(rf_layout_blocks(NULL, 0, 0, 0), 0);
   rf_block one[] = {{.bytes = 64, .first = 3, .last = 3}};
   assert_int_equal(rf_layout_blocks(one, 1, 0, 0), 64);
-  rf_block apart[] = {{.bytes = 640, .first = 0, .last = 1}, {.bytes = 320, .first = 2, .last = 3}, {.bytes = 320, .first = 2, .last = 9}};
+  rf_block apart[] = {{.bytes = 640, .first = 0, .last = 1},
+                      {.bytes = 320, .first = 2, .last = 3},
+                      {.bytes = 320, .first = 2, .last = 9}};
   assert_int_equal(rf_layout_blocks(apart, 3, 0, 0), 640);
   rf_block nested[40]; /* forward activations and their backward */
-  for (int i = 0; i < 40; i++) nested[i] = (rf_block){.bytes = 64 * (1 + i * 7 % 13), .first = i, .last = 80 - i};
+  for (int i = 0; i < 40; i++)
+    nested[i] = (rf_block){.bytes = 64 * (1 + i * 7 % 13), .first = i, .last = 80 - i};
   assert_true(proven(nested, 40) == 1.0);
   rf_block stairs[80]; /* activations leave while gradients come */
   for (int i = 0; i < 40; i++) {
@@ -47,7 +53,9 @@ static void simple_shapes_are_packed_perfectly(void **state) {
     stairs[40 + i] = (rf_block){.bytes = 64 * 4, .first = 41 + i, .last = 120};
   }
   assert_true(proven(stairs, 80) <= 1.03);
-  rf_block empty[] = {{.bytes = 0, .first = 0, .last = 9}, {.bytes = 64, .first = 0, .last = 9}, {.bytes = 0, .first = -1, .last = -1}};
+  rf_block empty[] = {{.bytes = 0, .first = 0, .last = 9},
+                      {.bytes = 64, .first = 0, .last = 9},
+                      {.bytes = 0, .first = -1, .last = -1}};
   assert_int_equal(rf_layout_blocks(empty, 3, 0, 0), 64);
 }
 
@@ -61,8 +69,9 @@ static void random_blocks_never_overlap(void **state) {
     for (int i = 0; i < count; i++) {
       int a = (int)draw_in(&seed, -1, ops), b = (int)draw_in(&seed, -1, ops), life = trial % 3 ? 6 : ops;
       if (b < a) b = a;
-      block[i] = (rf_block){
-          .bytes = 64 * (draw(&seed) % 5 ? draw_in(&seed, 0, 40) : draw_in(&seed, 0, 4000)), .first = a, .last = b - a > life ? a + life : b};
+      block[i] = (rf_block){.bytes = 64 * (draw(&seed) % 5 ? draw_in(&seed, 0, 40) : draw_in(&seed, 0, 4000)),
+                            .first = a,
+                            .last = b - a > life ? a + life : b};
     }
     double ratio = proven(block, count);
     sum += ratio;
@@ -72,7 +81,8 @@ static void random_blocks_never_overlap(void **state) {
   assert_true(worst < 1.35); /* without structure there is no promise; this only catches a broken search */
 }
 
-/* Above a thousand or so, short blocks are placed among the gaps of long ones: other code, the same promises. */
+/* Above a thousand or so, short blocks are placed among the gaps of long ones: other code, the
+ * same promises. */
 static void many_blocks(void **state) {
   (void)state;
   uint64_t seed = 7;
@@ -80,13 +90,17 @@ static void many_blocks(void **state) {
   for (int trial = 0; trial < 4; trial++) {
     int count = 0, layers = trial < 2 ? 60 : 120, per = 10, ops = layers * per * 2;
     for (int l = 0; l < layers * per; l++) {
-      if (trial != 3) block[count++] = (rf_block){.bytes = 64 * draw_in(&seed, 1, 60), .first = l, .last = ops - l + (int)draw_in(&seed, 0, 5)};
+      if (trial != 3)
+        block[count++] = (rf_block){
+            .bytes = 64 * draw_in(&seed, 1, 60), .first = l, .last = ops - l + (int)draw_in(&seed, 0, 5)};
       for (int k = 0; k < 2; k++) {
         int first = (int)draw_in(&seed, 0, ops);
-        block[count++] =
-            (rf_block){.bytes = 64 * draw_in(&seed, 0, trial == 1 ? 900 : 50), .first = first, .last = first + (int)draw_in(&seed, 0, 9)};
+        block[count++] = (rf_block){.bytes = 64 * draw_in(&seed, 0, trial == 1 ? 900 : 50),
+                                    .first = first,
+                                    .last = first + (int)draw_in(&seed, 0, 9)};
       }
-      if (l % 3 == 0 && trial != 0) block[count++] = (rf_block){.bytes = 64 * draw_in(&seed, 1, 60), .first = ops - l, .last = ops + 9};
+      if (l % 3 == 0 && trial != 0)
+        block[count++] = (rf_block){.bytes = 64 * draw_in(&seed, 1, 60), .first = ops - l, .last = ops + 9};
     }
     assert_in_range(count, 1501, 6000);
     double ratio = proven(block, count);
@@ -99,7 +113,8 @@ static int by_offset(const void *a, const void *b) {
   return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Best fit in the order of lifetimes, by looking at all that is placed: what the first order of the search has to give. */
+/* Best fit in the order of lifetimes, by looking at all that is placed: what the first order of
+ * the search has to give. */
 static void place_plainly(rf_block *block, int count) {
   static bool placed[1500];
   static rf_block met[1500];
@@ -111,15 +126,20 @@ static void place_plainly(rf_block *block, int count) {
       if (!placed[i] && (life > most || (life == most && block[i].bytes > block[next].bytes))) next = i;
     }
     for (int i = 0; i < count; i++)
-      if (placed[i] && block[i].first <= block[next].last && block[i].last >= block[next].first) met[meets++] = block[i];
+      if (placed[i] && block[i].first <= block[next].last && block[i].last >= block[next].first)
+        met[meets++] = block[i];
     qsort(met, (size_t)meets, sizeof *met, by_offset);
     int64_t over = INT64_MAX, best = -1, top = 0;
     for (int i = 0; i < meets; i++) {
       int64_t gap = met[i].offset - top - block[next].bytes;
-      if (gap >= 0 && gap < over) { best = top; over = gap; }
+      if (gap >= 0 && gap < over) {
+        best = top;
+        over = gap;
+      }
       if (met[i].offset + met[i].bytes > top) top = met[i].offset + met[i].bytes;
     }
-    block[next].offset = best >= 0 ? best : top; placed[next] = true;
+    block[next].offset = best >= 0 ? best : top;
+    placed[next] = true;
   }
 }
 
@@ -128,11 +148,18 @@ static void one_order_is_best_fit(void **state) {
   uint64_t seed = 11;
   static rf_block block[1500], plain[1500];
   for (int trial = 0; trial < 40; trial++) {
-    int count = trial ? (int)draw_in(&seed, 1, 300) : 1500, ops = (int)draw_in(&seed, 1, trial % 2 ? 40 : 400);
+    int count = trial ? (int)draw_in(&seed, 1, 300) : 1500,
+        ops = (int)draw_in(&seed, 1, trial % 2 ? 40 : 400);
     for (int i = 0; i < count; i++) {
-      int nested = (int)draw_in(&seed, 0, ops / 2), first = (int)draw_in(&seed, 0, ops), life = (int)draw_in(&seed, 0, trial % 3 ? 6 : ops);
-      block[i] = (rf_block){.bytes = 64 * draw_in(&seed, 1, trial % 5 ? 40 : 4), .first = first, .last = first + life};
-      if (i % 2) { block[i].first = nested; block[i].last = ops - nested; } /* as what backward reads of forward */
+      int nested = (int)draw_in(&seed, 0, ops / 2), first = (int)draw_in(&seed, 0, ops),
+          life = (int)draw_in(&seed, 0, trial % 3 ? 6 : ops);
+      block[i] = (rf_block){
+          .bytes = 64 * draw_in(&seed, 1, trial % 5 ? 40 : 4), .first = first, .last = first + life};
+      /* as what backward reads of forward */
+      if (i % 2) {
+        block[i].first = nested;
+        block[i].last = ops - nested;
+      }
     }
     memcpy(plain, block, sizeof plain);
     place_plainly(plain, count);
@@ -147,7 +174,8 @@ static void the_same_blocks_get_the_same_offsets(void **state) {
   rf_block a[300], b[300];
   for (int i = 0; i < 300; i++) {
     int first = (int)draw_in(&seed, 0, 50);
-    a[i] = b[i] = (rf_block){.bytes = 64 * draw_in(&seed, 1, 9), .first = first, .last = first + (int)draw_in(&seed, 0, 20)};
+    a[i] = b[i] = (rf_block){
+        .bytes = 64 * draw_in(&seed, 1, 9), .first = first, .last = first + (int)draw_in(&seed, 0, 20)};
   }
   assert_int_equal(rf_layout_blocks(a, 300, 0, 0), rf_layout_blocks(b, 300, 0, 0));
   for (int i = 0; i < 300; i++) assert_int_equal(a[i].offset, b[i].offset);
@@ -164,12 +192,18 @@ static void a_shelf_is_passed_alike_by_all(void **state) {
     rf_shelf shelf = {(int)draw_in(&seed, 1, MOST), firsts, lasts, starts, ends};
     for (int i = 0; i < MOST + RF_STRIDE; i++) { /* behind its count stands what a scan must not see */
       at += draw(&seed) % 3 ? 0 : 64 * draw_in(&seed, 0, 5);
-      firsts[i] = (int)draw_in(&seed, 0, 20); lasts[i] = firsts[i] + (int)draw_in(&seed, 0, 10);
-      starts[i] = at; ends[i] = at + 64 * draw_in(&seed, 0, 6);
+      firsts[i] = (int)draw_in(&seed, 0, 20);
+      lasts[i] = firsts[i] + (int)draw_in(&seed, 0, 10);
+      starts[i] = at;
+      ends[i] = at + 64 * draw_in(&seed, 0, 6);
     }
     int first = (int)draw_in(&seed, 0, 25), last = first + (int)draw_in(&seed, 0, 5);
-    rf_gap_search one = {.bytes = 64 * draw_in(&seed, 0, 4), .top = 64 * draw_in(&seed, 0, 20), .best = -1, .over = INT64_MAX};
-    if (draw(&seed) % 4 == 0) { one.best = 0; one.over = (uint64_t)(64 * draw_in(&seed, 1, 3)); }
+    rf_gap_search one = {
+        .bytes = 64 * draw_in(&seed, 0, 4), .top = 64 * draw_in(&seed, 0, 20), .best = -1, .over = INT64_MAX};
+    if (draw(&seed) % 4 == 0) {
+      one.best = 0;
+      one.over = (uint64_t)(64 * draw_in(&seed, 1, 3));
+    }
     rf_gap_search stride = one, sixteen = one;
     for (int i = 0; i < shelf.count; i++)
       if (firsts[i] <= last && lasts[i] >= first) rf_gap_pass(&one, starts[i], ends[i]);

@@ -1,19 +1,23 @@
-/* What stands in the host's memory: how many bytes there, how few on the chip, and how long the way is. */
+/* What stands in the host's memory: how many bytes there, how few on the chip, and how long the
+ * way is. */
 #include "unit/plan/plans.h"
 
 #include <math.h>
 
-static rf_plan *plan_with(const char *model_name, const char *machine, rf_dtype dtype, rf_remat remat, unsigned what) {
+static rf_plan *plan_with(const char *model_name, const char *machine, rf_dtype dtype, rf_remat remat,
+                          unsigned what) {
   rf_model model = model_named(model_name);
   rf_plan_options options = train_options(machine_named(machine), dtype, 2, 2, 256, remat);
-  options.backend = &RF_BACKEND_SHEET; options.threads = 1;
+  options.backend = &RF_BACKEND_SHEET;
+  options.threads = 1;
   options.build.offload = what;
   return plan_of(&model, &options);
 }
 
 #define MODEL "llama:layers=8,width=512,heads=8,kv_heads=8,ff=1536,vocab=4096,seq=256"
 
-/* AdamW's f32 moments are 8 bytes a parameter in the host's memory, with bf16 weights 12; both cross twice a step. */
+/* AdamW's f32 moments are 8 bytes a parameter in the host's memory, with bf16 weights 12; both
+ * cross twice a step. */
 static void states_are_eight_bytes_a_parameter(void **state) {
   (void)state;
   for (int bf16 = 0; bf16 < 2; bf16++) {
@@ -25,10 +29,13 @@ static void states_are_eight_bytes_a_parameter(void **state) {
     assert_int_equal(here->persistent_bytes - there->persistent_bytes, there->host_bytes);
     double seconds = 2 * (double)bytes / there->machine.pcie_bps;
     assert_true(fabs(there->time.offload - seconds) < 1e-9 * seconds);
-    assert_true(there->time.offload_exposed > 0 && there->time.offload_exposed < seconds); /* both ways at once */
-    assert_true(fabs(there->time.seconds - here->time.seconds - there->time.offload_exposed) < 1e-6 * there->time.seconds);
+    /* both ways at once */
+    assert_true(there->time.offload_exposed > 0 && there->time.offload_exposed < seconds);
+    assert_true(fabs(there->time.seconds - here->time.seconds - there->time.offload_exposed) <
+                1e-6 * there->time.seconds);
     assert_int_equal(here->host_bytes, 0);
-    rf_plan_free(here); rf_plan_free(there);
+    rf_plan_free(here);
+    rf_plan_free(there);
   }
 }
 
@@ -47,14 +54,18 @@ static void copies_are_of_two_blocks(void **state) {
     int64_t copies[2], there[2];
     for (int deep = 0; deep < 2; deep++) {
       char model[160];
-      snprintf(model, sizeof model, "llama:layers=%d,width=512,heads=8,kv_heads=8,ff=1536,vocab=4096,seq=256", deep ? 16 : 8);
+      snprintf(model, sizeof model, "llama:layers=%d,width=512,heads=8,kv_heads=8,ff=1536,vocab=4096,seq=256",
+               deep ? 16 : 8);
       rf_plan *plan = plan_with(model, "a5000", RF_BF16, rows[i].remat, rows[i].what);
       int64_t *change = calloc((size_t)plan->graph->op_count + 3, sizeof *change), sum = 0;
-      copies[deep] = 0; there[deep] = plan->host_bytes;
+      copies[deep] = 0;
+      there[deep] = plan->host_bytes;
       for (int t = 0; t < plan->graph->tensor_count; t++) {
         const rf_plan_tensor *p = &plan->tensor[t];
-        if (plan->graph->tensor[t].class != rows[i].class || !strstr(plan->graph->tensor[t].name, "/here")) continue;
-        change[p->first + 1] += p->bytes; change[p->last + 2] -= p->bytes;
+        if (plan->graph->tensor[t].class != rows[i].class || !strstr(plan->graph->tensor[t].name, "/here"))
+          continue;
+        change[p->first + 1] += p->bytes;
+        change[p->last + 2] -= p->bytes;
       }
       for (int o = 0; o < plan->graph->op_count; o++) {
         sum += change[o + 1];
@@ -65,19 +76,26 @@ static void copies_are_of_two_blocks(void **state) {
     }
     int64_t block = (there[1] - there[0]) / 8; /* what one block has in the host's memory */
     assert_true(copies[1] == copies[0] && block > 0);
-    if (rows[i].class != RF_CLASS_MOMENT) assert_true(copies[0] <= 2 * block + 4096); /* moments of the token table are larger than a block's */
+    /* moments of the token table are larger than a block's */
+    if (rows[i].class != RF_CLASS_MOMENT) assert_true(copies[0] <= 2 * block + 4096);
   }
 }
 
-/* A cache in the host's memory: at the bound all of it comes, and the rows of the walk go back; shorter texts move less. */
+/* A cache in the host's memory: at the bound all of it comes, and the rows of the walk go back;
+ * shorter texts move less. */
 static void caches_come_as_long_as_texts_are(void **state) {
   (void)state;
   rf_model model = model_named(MODEL);
-  rf_plan_options options = {
-      .build = {.job = RF_JOB_GENERATE, .dtype = RF_BF16, .microbatch = 4, .seq = 1024, .rows = 4, .accumulate = 1, .offload = RF_OFFLOAD_KV},
-      .backend = &RF_BACKEND_SHEET,
-      .threads = 1,
-      .machine = machine_named("a5000")};
+  rf_plan_options options = {.build = {.job = RF_JOB_GENERATE,
+                                       .dtype = RF_BF16,
+                                       .microbatch = 4,
+                                       .seq = 1024,
+                                       .rows = 4,
+                                       .accumulate = 1,
+                                       .offload = RF_OFFLOAD_KV},
+                             .backend = &RF_BACKEND_SHEET,
+                             .threads = 1,
+                             .machine = machine_named("a5000")};
   rf_plan *plan = plan_of(&model, &options);
   double token = 2.0 * 8 * 64 * 2 * 8, in = 0, out = 0; /* K and V, heads, width, bf16, layers */
   for (int i = 0; i < plan->graph->op_count; i++) {
@@ -86,11 +104,16 @@ static void caches_come_as_long_as_texts_are(void **state) {
   }
   assert_true(in == 4 * 1024 * token && out == 4 * token && plan->host_bytes == (int64_t)in);
   rf_extent shorter[4], full[4];
-  for (int i = 0; i < 4; i++) { shorter[i] = (rf_extent){1, 256}; full[i] = (rf_extent){1, 1024}; }
-  double way = token / plan->machine.pcie_bps, a = rf_plan_walk_seconds(plan, shorter, 4), b = rf_plan_walk_seconds(plan, full, 4);
+  for (int i = 0; i < 4; i++) {
+    shorter[i] = (rf_extent){1, 256};
+    full[i] = (rf_extent){1, 1024};
+  }
+  double way = token / plan->machine.pcie_bps, a = rf_plan_walk_seconds(plan, shorter, 4),
+         b = rf_plan_walk_seconds(plan, full, 4);
   assert_true(fabs(a - 4 * 256 * way) < 1e-9 * a && fabs(b - 4 * 1024 * way) < 1e-9 * b);
   rf_walk_prices *prices = rf_walk_prices_open(plan);
-  assert_true(fabs(rf_walk_price(prices, shorter, 4) - a) < 1e-9 * a && fabs(rf_walk_price(prices, full, 4) - b) < 1e-9 * b);
+  assert_true(fabs(rf_walk_price(prices, shorter, 4) - a) < 1e-9 * a &&
+              fabs(rf_walk_price(prices, full, 4) - b) < 1e-9 * b);
   rf_walk_prices_close(prices);
   rf_plan_free(plan);
 }
@@ -103,7 +126,9 @@ static void the_host_is_finite(void **state) {
   rf_error error = {0};
   assert_int_equal(rf_plan_host_room(&machine), 64ll << 30); /* 512 GiB for 8 chips */
   rf_plan_options options = train_options(&machine, RF_BF16, 2, 2, 256, RF_REMAT_NONE);
-  options.backend = &RF_BACKEND_SHEET; options.threads = 1; options.build.offload = RF_OFFLOAD_OPTIMIZER;
+  options.backend = &RF_BACKEND_SHEET;
+  options.threads = 1;
+  options.build.offload = RF_OFFLOAD_OPTIMIZER;
   rf_plan *plan = plan_of(&model, &options);
   assert_true(rf_plan_fits(plan));
   plan->machine.host_bytes = 8.0 * (double)(plan->host_bytes - 64);
@@ -118,14 +143,16 @@ static void auto_counts_what_is_left(void **state) {
   (void)state;
   rf_model model = model_named(MODEL);
   rf_plan_options options = train_options(machine_named("a5000"), RF_BF16, 8, 1, 256, RF_REMAT_AUTO);
-  options.backend = &RF_BACKEND_SHEET; options.threads = 1;
+  options.backend = &RF_BACKEND_SHEET;
+  options.threads = 1;
   options.budget_bytes = 400 << 20;
   rf_plan *here = plan_of(&model, &options);
   options.build.offload = RF_OFFLOAD_OPTIMIZER;
   rf_plan *there = plan_of(&model, &options);
   assert_true(there->arena_bytes <= options.budget_bytes && here->arena_bytes > there->arena_bytes);
   assert_true(there->hardware_flops <= here->hardware_flops);
-  rf_plan_free(here); rf_plan_free(there);
+  rf_plan_free(here);
+  rf_plan_free(there);
 }
 
 int main(void) {

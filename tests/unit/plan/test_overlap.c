@@ -1,18 +1,25 @@
-/* The schedule of a step against the literature: where computing and sending take equally long ("How to Scale Your Model", the chapters on training and
- * sharding; MaxText's sharding guide), what is exposed and what is hidden, pipelines, hosts, dies. Programs of one chip are written out by hand. */
+/* The schedule of a step against the literature: where computing and sending take equally long
+ * ("How to Scale Your Model", the chapters on training and sharding; MaxText's sharding guide),
+ * what is exposed and what is hidden, pipelines, hosts, dies. Programs of one chip are written
+ * out by hand. */
 #include "unit/plan/plans.h"
 
 #include <math.h>
 
 enum { D = 4096, LAYERS = 8 };
 
-/* A machine that can do nothing but multiply and send: no latency, no memory to wait for, links at their sheet's figure. */
+/* A machine that can do nothing but multiply and send: no latency, no memory to wait for, links
+ * at their sheet's figure. */
 static rf_machine pure(const char *spec) {
   rf_machine m;
   rf_error error = {0};
   if (rf_machine_find(spec, &m, &error) != RAFTER_OK) fail_msg("%s: %s", spec, error.message);
-  m.efficiency_compute = m.efficiency_memory = 1; m.launch_seconds = 0; m.read_bps = m.copy_bps = 1e30;
-  m.topology.hop_seconds = m.dcn_hop_seconds = 0; m.topology.fraction = 1; m.tile[0] = m.tile[1] = 0;
+  m.efficiency_compute = m.efficiency_memory = 1;
+  m.launch_seconds = 0;
+  m.read_bps = m.copy_bps = 1e30;
+  m.topology.hop_seconds = m.dcn_hop_seconds = 0;
+  m.topology.fraction = 1;
+  m.tile[0] = m.tile[1] = 0;
   return m;
 }
 
@@ -24,7 +31,8 @@ typedef struct build {
 static build begin(rf_mesh mesh) {
   rf_model model = model_named("gpt:layers=1,width=16,heads=1,ff=16,vocab=30,seq=16");
   build b = {rf_graph_new(&model), mesh};
-  b.graph->mesh = mesh; b.graph->accumulate = 1;
+  b.graph->mesh = mesh;
+  b.graph->accumulate = 1;
   return b;
 }
 static int tensor(build *b, rf_class class, int64_t rows, int64_t columns) {
@@ -41,12 +49,17 @@ static int op(build *b, const char *def, const int *in, int count, rf_attr attr)
 static int exchange(build *b, const char *def, int x, rf_axes axes) {
   return op(b, def, &x, 1, (rf_attr){.axes = axes, .group = (int32_t)rf_mesh_size(&b->mesh, axes)});
 }
-static int keep(build *b, int t) { b->graph->tensor[t].output = true; return t; } /* nobody takes its bytes */
+static int keep(build *b, int t) {
+  b->graph->tensor[t].output = true;
+  return t;
+} /* nobody takes its bytes */
 static int product(build *b, int x, int w) { return op(b, "matmul", (const int[]){x, w}, 2, (rf_attr){0}); }
 
 static rf_step_time time_of(build *b, const rf_machine *machine, rf_collectives how) {
   rf_plan_options options = train_options(machine, RF_BF16, 1, 1, 16, RF_REMAT_NONE);
-  options.backend = &RF_BACKEND_SHEET; options.collectives = how; options.build.mesh = b->mesh;
+  options.backend = &RF_BACKEND_SHEET;
+  options.collectives = how;
+  options.build.mesh = b->mesh;
   rf_error error = {0};
   if (rf_plan_check_transfers(b->graph, machine, &error) != RAFTER_OK) fail_msg("%s", error.message);
   rf_plan *plan = rf_plan_of_graph(b->graph, &options, RF_PLAN_WHOLE);
@@ -59,7 +72,8 @@ static rf_step_time time_of(build *b, const rf_machine *machine, rf_collectives 
   return time;
 }
 
-/* Weights (D x F, F x D) of every layer cut over fsdp; gathered while the layer before computes. `n`: tokens of a chip. */
+/* Weights (D x F, F x D) of every layer cut over fsdp; gathered while the layer before computes.
+ * `n`: tokens of a chip. */
 static build fsdp_mlp(rf_mesh mesh, int64_t n, int64_t ff, bool ahead) {
   build b = begin(mesh);
   rf_axes axes = RF_AXIS_BIT(RF_AXIS_FSDP);
@@ -77,7 +91,8 @@ static build fsdp_mlp(rf_mesh mesh, int64_t n, int64_t ff, bool ahead) {
   return b;
 }
 
-/* Columns, then rows of the weights cut over tensor: rows of activations are gathered before and scattered behind. */
+/* Columns, then rows of the weights cut over tensor: rows of activations are gathered before and
+ * scattered behind. */
 static build tensor_mlp(rf_mesh mesh, int64_t n, int64_t ff) {
   build b = begin(mesh);
   rf_axes axes = RF_AXIS_BIT(RF_AXIS_TENSOR);
@@ -85,26 +100,30 @@ static build tensor_mlp(rf_mesh mesh, int64_t n, int64_t ff) {
   int x = tensor(&b, RF_CLASS_ACTIVATION, n / shards, D);
   for (int l = 0; l < LAYERS; l++) {
     int whole = exchange(&b, "all_gather", x, axes);
-    int y = product(&b, product(&b, whole, tensor(&b, RF_CLASS_WEIGHT, D, ff / shards)), tensor(&b, RF_CLASS_WEIGHT, ff / shards, D));
+    int y = product(&b, product(&b, whole, tensor(&b, RF_CLASS_WEIGHT, D, ff / shards)),
+                    tensor(&b, RF_CLASS_WEIGHT, ff / shards, D));
     x = exchange(&b, "reduce_scatter", y, axes);
   }
   return b;
 }
 
-/* Experts dealt out over the chips: rows go to their expert's chip and come back. One expert a chip, two matrices. */
+/* Experts dealt out over the chips: rows go to their expert's chip and come back. One expert a
+ * chip, two matrices. */
 static build expert_mlp(rf_mesh mesh, int64_t rows, int64_t ff) {
   build b = begin(mesh);
   rf_axes axes = RF_AXIS_BIT(RF_AXIS_EXPERT);
   int x = tensor(&b, RF_CLASS_ACTIVATION, rows, D);
   for (int l = 0; l < LAYERS; l++) {
     int there = exchange(&b, "all_to_all", x, axes);
-    int y = product(&b, product(&b, there, tensor(&b, RF_CLASS_WEIGHT, D, ff)), tensor(&b, RF_CLASS_WEIGHT, ff, D));
+    int y = product(&b, product(&b, there, tensor(&b, RF_CLASS_WEIGHT, D, ff)),
+                    tensor(&b, RF_CLASS_WEIGHT, ff, D));
     x = exchange(&b, "all_to_all", y, axes);
   }
   return b;
 }
 
-/* Gradients of the backward pass, bf16, summed over slices while the layer before is walked; 4 products a layer. */
+/* Gradients of the backward pass, bf16, summed over slices while the layer before is walked; 4
+ * products a layer. */
 static build slices_mlp(rf_mesh mesh, int64_t n, int64_t ff) {
   build b = begin(mesh);
   int64_t shards = rf_mesh_size(&mesh, RF_AXIS_BIT(RF_AXIS_FSDP));
@@ -112,7 +131,8 @@ static build slices_mlp(rf_mesh mesh, int64_t n, int64_t ff) {
   for (int l = 0; l < LAYERS; l++) {
     int w = tensor(&b, RF_CLASS_WEIGHT, D, ff), v = tensor(&b, RF_CLASS_WEIGHT, ff, D);
     for (int k = 0; k < 2; k++) x = product(&b, product(&b, x, w), v); /* dx and dw cost the same */
-    for (int k = 0; k < 2; k++) exchange(&b, "all_reduce", tensor(&b, RF_CLASS_GRADIENT, D / shards, ff), RF_AXIS_BIT(RF_AXIS_SLICE));
+    for (int k = 0; k < 2; k++)
+      exchange(&b, "all_reduce", tensor(&b, RF_CLASS_GRADIENT, D / shards, ff), RF_AXIS_BIT(RF_AXIS_SLICE));
   }
   return b;
 }
@@ -155,8 +175,10 @@ static double turning_point(bound_at probe, const rf_machine *m, rf_mesh mesh, i
 
 static void steps_turn_where_the_literature_says(void **state) {
   (void)state;
-  /* alpha: FLOP/s over bytes/s of one axis, both directions. (X-1)/X: what a ring leaves out of the books' formula. */
-  const double v5p = 4.59e14 / 1.8e11, v5e = 1.97e14 / 9e10, v5p_dcn = 4.59e14 / 6.25e9, h100 = 9.89e14 / 4.5e11;
+  /* alpha: FLOP/s over bytes/s of one axis, both directions. (X-1)/X: what a ring leaves out of
+   * the books' formula. */
+  const double v5p = 4.59e14 / 1.8e11, v5e = 1.97e14 / 9e10, v5p_dcn = 4.59e14 / 6.25e9,
+               h100 = 9.89e14 / 4.5e11;
   const struct {
     const char *what, *machine;
     rf_mesh mesh;
@@ -164,27 +186,37 @@ static void steps_turn_where_the_literature_says(void **state) {
     int64_t grain;
     double expected;
   } rows[] = {
-      {"FSDP over three axes: n > alpha/3", "tpu-v5p:4x4x4", mesh_of(RF_AXIS_FSDP, 64, 0, 0), fsdp_tokens, 1, v5p / 3 * 63 / 64},
-      {"FSDP over one axis: n > alpha", "tpu-v5p:8x4x4", mesh_of(RF_AXIS_DATA, 16, RF_AXIS_FSDP, 8), fsdp_tokens, 1, 0},
-      {"FSDP on v5e, a ring of 16: n > alpha", "tpu-v5e:16x1", mesh_of(RF_AXIS_FSDP, 16, 0, 0), fsdp_tokens, 1, v5e * 15 / 16},
-      {"FSDP on v5e, a line of 8: twice that", "tpu-v5e:8x1", mesh_of(RF_AXIS_FSDP, 8, 0, 0), fsdp_tokens, 1, 2 * v5e * 7 / 8},
-      {"FSDP in a node of H100: n > C/W", "h100-sxm:8", mesh_of(RF_AXIS_FSDP, 8, 0, 0), fsdp_tokens, 1, h100 * 7 / 8},
-      {"tensor over one ring: F > alpha Y", "tpu-v5e:16x1", mesh_of(RF_AXIS_TENSOR, 16, 0, 0), tensor_ff, 16, v5e * 16 * 15 / 16},
-      {"tensor over three axes: F > alpha Y/3", "tpu-v5p:4x4x4", mesh_of(RF_AXIS_TENSOR, 64, 0, 0), tensor_ff, 64, v5p * 64 / 3 * 63 / 64},
-      {"experts on a ring: 4 F/Q > alpha", "tpu-v5e:16x1", mesh_of(RF_AXIS_EXPERT, 16, 0, 0), expert_ff, 16, v5e * 16 / 4},
-      {"gradients between two slices: n a slice > C/W_dcn", "tpu-v5p:4x4x4*2", mesh_of(RF_AXIS_SLICE, 2, RF_AXIS_FSDP, 64), slice_tokens, 1,
-       v5p_dcn / 64 / 2},
+      {"FSDP over three axes: n > alpha/3", "tpu-v5p:4x4x4", mesh_of(RF_AXIS_FSDP, 64, 0, 0), fsdp_tokens, 1,
+       v5p / 3 * 63 / 64},
+      {"FSDP over one axis: n > alpha", "tpu-v5p:8x4x4", mesh_of(RF_AXIS_DATA, 16, RF_AXIS_FSDP, 8),
+       fsdp_tokens, 1, 0},
+      {"FSDP on v5e, a ring of 16: n > alpha", "tpu-v5e:16x1", mesh_of(RF_AXIS_FSDP, 16, 0, 0), fsdp_tokens,
+       1, v5e * 15 / 16},
+      {"FSDP on v5e, a line of 8: twice that", "tpu-v5e:8x1", mesh_of(RF_AXIS_FSDP, 8, 0, 0), fsdp_tokens, 1,
+       2 * v5e * 7 / 8},
+      {"FSDP in a node of H100: n > C/W", "h100-sxm:8", mesh_of(RF_AXIS_FSDP, 8, 0, 0), fsdp_tokens, 1,
+       h100 * 7 / 8},
+      {"tensor over one ring: F > alpha Y", "tpu-v5e:16x1", mesh_of(RF_AXIS_TENSOR, 16, 0, 0), tensor_ff, 16,
+       v5e * 16 * 15 / 16},
+      {"tensor over three axes: F > alpha Y/3", "tpu-v5p:4x4x4", mesh_of(RF_AXIS_TENSOR, 64, 0, 0), tensor_ff,
+       64, v5p * 64 / 3 * 63 / 64},
+      {"experts on a ring: 4 F/Q > alpha", "tpu-v5e:16x1", mesh_of(RF_AXIS_EXPERT, 16, 0, 0), expert_ff, 16,
+       v5e * 16 / 4},
+      {"gradients between two slices: n a slice > C/W_dcn", "tpu-v5p:4x4x4*2",
+       mesh_of(RF_AXIS_SLICE, 2, RF_AXIS_FSDP, 64), slice_tokens, 1, v5p_dcn / 64 / 2},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     rf_machine machine = pure(rows[i].machine);
     double expected = rows[i].expected;
     if (expected == 0) { /* which axis the mesh got is the links' affair: what they say a byte costs */
       rf_group group;
-      assert_int_equal(rf_machine_group(&machine, &rows[i].mesh, RF_AXIS_BIT(RF_AXIS_FSDP), &group, NULL), RAFTER_OK);
+      assert_int_equal(rf_machine_group(&machine, &rows[i].mesh, RF_AXIS_BIT(RF_AXIS_FSDP), &group, NULL),
+                       RAFTER_OK);
       expected = 4.59e14 * rf_collective_seconds(&group, RF_ALL_GATHER, 1, false, NULL);
     }
     double got = turning_point(rows[i].probe, &machine, rows[i].mesh, rows[i].grain);
-    if (fabs(got - expected) > 0.02 * expected + (double)rows[i].grain) fail_msg("%s: turns at %g, expected %g", rows[i].what, got, expected);
+    if (fabs(got - expected) > 0.02 * expected + (double)rows[i].grain)
+      fail_msg("%s: turns at %g, expected %g", rows[i].what, got, expected);
   }
 }
 
@@ -192,11 +224,14 @@ static void what_is_sent_behind_work_is_hidden(void **state) {
   (void)state;
   rf_machine machine = pure("tpu-v5p:4x4x4");
   rf_mesh mesh = mesh_of(RF_AXIS_FSDP, 64, 0, 0);
-  double compute = LAYERS * 4.0 * 2000 * D * 16384 / 4.59e14, one = 2.0 * 2 * D * 16384 / 5.4e11 * 63 / 64, sent = LAYERS * one;
-  build b = fsdp_mlp(mesh, 2000, 16384, true); /* 2000 tokens > 837: only the first layer's gather is waited for */
+  double compute = LAYERS * 4.0 * 2000 * D * 16384 / 4.59e14, one = 2.0 * 2 * D * 16384 / 5.4e11 * 63 / 64,
+         sent = LAYERS * one;
+  /* 2000 tokens > 837: only the first layer's gather is waited for */
+  build b = fsdp_mlp(mesh, 2000, 16384, true);
   rf_step_time t = time_of(&b, &machine, RF_COLLECTIVES_OFFLOAD);
   assert_true(fabs(t.by[RF_BOUND_COMPUTE] - compute) < 1e-9 * compute);
-  assert_true(t.by[RF_BOUND_NETWORK] <= 1.01 * one && t.by[RF_BOUND_NETWORK] >= 0.49 * one && t.bound == RF_BOUND_COMPUTE);
+  assert_true(t.by[RF_BOUND_NETWORK] <= 1.01 * one && t.by[RF_BOUND_NETWORK] >= 0.49 * one &&
+              t.bound == RF_BOUND_COMPUTE);
   assert_true(fabs(t.by[RF_BOUND_NETWORK] + t.network_hidden - sent) < 1e-9 * sent);
   b = fsdp_mlp(mesh, 2000, 16384, true);
   t = time_of(&b, &machine, RF_COLLECTIVES_NONE); /* the core waits for everything */
@@ -211,10 +246,12 @@ static void what_is_sent_behind_work_is_hidden(void **state) {
     b = fsdp_mlp(mesh, 2000, 16384, true);
     seconds[how] = time_of(&b, &machine, (rf_collectives)how).seconds;
   }
-  assert_true(seconds[RF_COLLECTIVES_OFFLOAD] < seconds[RF_COLLECTIVES_CORE] && seconds[RF_COLLECTIVES_CORE] < seconds[RF_COLLECTIVES_NONE]);
+  assert_true(seconds[RF_COLLECTIVES_OFFLOAD] < seconds[RF_COLLECTIVES_CORE] &&
+              seconds[RF_COLLECTIVES_CORE] < seconds[RF_COLLECTIVES_NONE]);
 }
 
-/* Two kinds of traffic on different axes run at the same time; on the same axis one after the other. */
+/* Two kinds of traffic on different axes run at the same time; on the same axis one after the
+ * other. */
 static void axes_do_not_meet(void **state) {
   (void)state;
   rf_machine machine = pure("tpu-v5p:8x8x1");
@@ -223,10 +260,13 @@ static void axes_do_not_meet(void **state) {
   for (int k = 0; k < 3; k++) {
     build b = begin(mesh);
     keep(&b, exchange(&b, "all_gather", tensor(&b, RF_CLASS_WEIGHT, 8192, 8192), RF_AXIS_BIT(RF_AXIS_FSDP)));
-    if (k) keep(&b, exchange(&b, "all_gather", tensor(&b, RF_CLASS_WEIGHT, 8192, 8192), RF_AXIS_BIT(k == 1 ? RF_AXIS_TENSOR : RF_AXIS_FSDP)));
+    if (k)
+      keep(&b, exchange(&b, "all_gather", tensor(&b, RF_CLASS_WEIGHT, 8192, 8192),
+                        RF_AXIS_BIT(k == 1 ? RF_AXIS_TENSOR : RF_AXIS_FSDP)));
     seconds[k] = time_of(&b, &machine, RF_COLLECTIVES_OFFLOAD).seconds;
   }
-  assert_true(fabs(seconds[1] - seconds[0]) < 1e-9 * seconds[0] && fabs(seconds[2] - 2 * seconds[0]) < 1e-9 * seconds[0]);
+  assert_true(fabs(seconds[1] - seconds[0]) < 1e-9 * seconds[0] &&
+              fabs(seconds[2] - 2 * seconds[0]) < 1e-9 * seconds[0]);
 }
 
 /* (Z-1)/(m+Z-1) of the time of a pipeline goes to its bubble, whatever the layers. */
@@ -244,7 +284,8 @@ static void pipelines_have_bubbles(void **state) {
   }
 }
 
-/* What goes to the host and back hides under compute, or is shown. It is asked for again half way. */
+/* What goes to the host and back hides under compute, or is shown. It is asked for again half
+ * way. */
 static void the_host_is_hidden_or_shown(void **state) {
   (void)state;
   rf_machine machine = pure("tpu-v5p");
@@ -257,7 +298,8 @@ static void the_host_is_hidden_or_shown(void **state) {
     keep(&b, op(&b, "offload_in", &kept, 1, (rf_attr){.group = 1}));
     for (int l = 0; l < half; l++) x = product(&b, x, w);
     rf_step_time t = time_of(&b, &machine, RF_COLLECTIVES_CORE);
-    double way = 2.0 * (double)n * D / machine.pcie_bps, compute = half * 2 * 2.0 * (double)n * D * D / 4.59e14;
+    double way = 2.0 * (double)n * D / machine.pcie_bps,
+           compute = half * 2 * 2.0 * (double)n * D * D / 4.59e14;
     double end = fmax(compute, fmax(way, compute / 2) + way), exposed = end - compute;
     assert_true(half == 1 ? exposed > 0 : half < 32 || exposed == 0);
     assert_true(fabs(t.offload_exposed - exposed) < 1e-9 * end && fabs(t.seconds - end) < 1e-9 * end);
@@ -278,10 +320,12 @@ static void bytes_in_flight_are_not_written(void **state) {
     seconds[kept] = time_of(&b, &machine, RF_COLLECTIVES_CORE).seconds;
   }
   double way = 2.0 * 4096 * D / machine.pcie_bps, one = 2.0 * 4096 * D * D / 4.59e14;
-  assert_true(fabs(seconds[1] - fmax(way, 3 * one)) < 1e-9 * seconds[1] && fabs(seconds[0] - way - 2 * one) < 1e-9 * seconds[0]);
+  assert_true(fabs(seconds[1] - fmax(way, 3 * one)) < 1e-9 * seconds[1] &&
+              fabs(seconds[0] - way - 2 * one) < 1e-9 * seconds[0]);
 }
 
-/* Ironwood: two devices a chip; the link between them is six times an axis, and one axis of the mesh may lie on it. */
+/* Ironwood: two devices a chip; the link between them is six times an axis, and one axis of the
+ * mesh may lie on it. */
 static void dies_are_near(void **state) {
   (void)state;
   rf_machine machine = pure("tpu-v7x:4x4x4");
@@ -291,7 +335,8 @@ static void dies_are_near(void **state) {
   double seconds[2];
   for (int k = 0; k < 2; k++) {
     build b = begin(mesh);
-    exchange(&b, "all_gather", tensor(&b, RF_CLASS_WEIGHT, 8192, 8192), RF_AXIS_BIT(k ? RF_AXIS_FSDP : RF_AXIS_TENSOR));
+    exchange(&b, "all_gather", tensor(&b, RF_CLASS_WEIGHT, 8192, 8192),
+             RF_AXIS_BIT(k ? RF_AXIS_FSDP : RF_AXIS_TENSOR));
     seconds[k] = time_of(&b, &machine, RF_COLLECTIVES_OFFLOAD).seconds;
   }
   double shard = 2.0 * 8192 * 8192;

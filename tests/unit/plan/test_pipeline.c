@@ -1,5 +1,5 @@
-/* Pipelines: which layers stand where, orders of schedules, the walk through them against the formulas of the literature and small cases by hand, and plans
- * of all stages. */
+/* Pipelines: which layers stand where, orders of schedules, the walk through them against the
+ * formulas of the literature and small cases by hand, and plans of all stages. */
 #include "plan/pipeline.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ static rf_mesh mesh_of(int stages, const char *schedule) {
   return mesh;
 }
 
-/* ---- layers ------------------------------------------------------------------------------------------------------ */
+/* ---- layers ---------------------------------------------------------------------------------- */
 
 static void layers_are_dealt_out(void **state) {
   (void)state;
@@ -26,14 +26,17 @@ static void layers_are_dealt_out(void **state) {
         for (int p = 0; p < stages * chunks; p++) {
           rf_pipeline_layers(&mesh, layers, p, &first, &count);
           assert_int_equal(first, next);
-          for (int64_t l = first; l < first + count; l++) assert_int_equal(rf_pipeline_piece_of_layer(&mesh, layers, l), p);
-          least = count < least ? count : least; most = count > most ? count : most;
+          for (int64_t l = first; l < first + count; l++)
+            assert_int_equal(rf_pipeline_piece_of_layer(&mesh, layers, l), p);
+          least = count < least ? count : least;
+          most = count > most ? count : most;
           next += count;
         }
         assert_int_equal(next, layers);
         assert_true(most - least <= 1 && count == least); /* the last piece has the head */
       }
-  /* Llama 3 405B: "one Transformer layer each from the first and the last stages" less (Llama Team 2024, section 3.3.2). */
+  /* Llama 3 405B: "one Transformer layer each from the first and the last stages" less (Llama
+   * Team 2024, section 3.3.2). */
   rf_mesh mesh = mesh_of(16, "1f1b");
   for (int p = 0; p < 16; p++) {
     int64_t first, count;
@@ -42,7 +45,7 @@ static void layers_are_dealt_out(void **state) {
   }
 }
 
-/* ---- orders ------------------------------------------------------------------------------------------------------ */
+/* ---- orders ---------------------------------------------------------------------------------- */
 
 static const char *const SCHEDULES[] = {"1f1b", "gpipe", "interleaved:2", "interleaved:3"};
 
@@ -84,22 +87,25 @@ static void microbatches_in_flight(void **state) {
     assert_int_equal(rf_pipeline_in_flight(&one, s, 16, 0), 4 - s);
     assert_int_equal(rf_pipeline_in_flight(&all, s, 16, 0), 16);
   }
-  /* By hand, four microbatches a b c d: stage 0 runs forward a b of its first layers, a b of its last ones, then c, backward a of the last, d, b, ... */
+  /* By hand, four microbatches a b c d: stage 0 runs forward a b of its first layers, a b of its
+   * last ones, then c, backward a of the last, d, b, ... */
   static const int held[2][2] = {{4, 2}, {3, 1}};
   for (int s = 0; s < 2; s++)
     for (int c = 0; c < 2; c++) assert_int_equal(rf_pipeline_in_flight(&turns, s, 4, c), held[s][c]);
 }
 
-/* ---- the walk ---------------------------------------------------------------------------------------------------- */
+/* ---- the walk -------------------------------------------------------------------------------- */
 
 static double walked(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *finish) {
   double start[MOST], seconds = rf_pipeline_simulate(mesh, micros, piece, start, finish);
-  for (int s = 1; s < rf_pipeline_stages(mesh); s++) assert_true(start[s] >= start[s - 1] + piece[s - 1].forward + piece[s - 1].to_next);
+  for (int s = 1; s < rf_pipeline_stages(mesh); s++)
+    assert_true(start[s] >= start[s - 1] + piece[s - 1].forward + piece[s - 1].to_next);
   assert_true(seconds > 0);
   return seconds;
 }
 
-/* GPipe and 1F1B: (P-1)/(m+P-1); interleaved: (P-1)/(V m + P-1) (Narayanan et al. 2021, sections 2.1 and 2.2). Exact in binary: 1 and 2 seconds. */
+/* GPipe and 1F1B: (P-1)/(m+P-1); interleaved: (P-1)/(V m + P-1) (Narayanan et al. 2021, sections
+ * 2.1 and 2.2). Exact in binary: 1 and 2 seconds. */
 static void even_stages_wait_as_the_formula_says(void **state) {
   (void)state;
   for (int k = 0; k < 4; k++)
@@ -112,7 +118,8 @@ static void even_stages_wait_as_the_formula_says(void **state) {
         for (int p = 0; p < stages * chunks; p++) piece[p] = (rf_piece_times){.forward = 1, .backward = 2};
         double seconds = walked(&mesh, micros, piece, finish), busy = 3.0 * chunks * micros;
         if (fabs((seconds - busy) / seconds - rf_pipeline_bubble(&mesh, micros)) > 1e-12)
-          fail_msg("%s, %d stages, %d microbatches: %g of %g", SCHEDULES[k], stages, micros, seconds - busy, seconds);
+          fail_msg("%s, %d stages, %d microbatches: %g of %g", SCHEDULES[k], stages, micros, seconds - busy,
+                   seconds);
         assert_true(finish[0] == seconds); /* the first stage ends last */
       }
 }
@@ -131,7 +138,8 @@ static void many_microbatches(void **state) {
     double busy = 3.0 * rf_pipeline_chunks(&mesh) * (1 << 20), seconds = walked(&mesh, 1 << 20, even, finish);
     assert_true(fabs((seconds - busy) / seconds - rf_pipeline_bubble(&mesh, 1 << 20)) < 1e-12);
     /* What is left out of the walk is as what was walked: in a small case both are done. */
-    double first = walked(&mesh, 60, uneven, finish), second = walked(&mesh, 64, uneven, finish), third = walked(&mesh, 120, uneven, finish);
+    double first = walked(&mesh, 60, uneven, finish), second = walked(&mesh, 64, uneven, finish),
+           third = walked(&mesh, 120, uneven, finish);
     assert_true(fabs(third - (second + 14 * (second - first))) < 1e-9 * third);
   }
 }
@@ -144,10 +152,12 @@ static void uneven_stages_by_hand(void **state) {
   rf_piece_times slow_end[] = {{1, 2, 0, 0}, {2, 4, 0, 0}};
   assert_true(walked(&mesh, 2, slow_end, finish) == 15);
   assert_true(finish[1] == 13);
-  /* Transfers of half a second: F0 0-1, F1 1-2; stage 1: F0 1.5-3.5, B0 3.5-7.5, F1 7.5-9.5, B1 9.5-13.5; B0 8-10, B1 14-16. */
+  /* Transfers of half a second: F0 0-1, F1 1-2; stage 1: F0 1.5-3.5, B0 3.5-7.5, F1 7.5-9.5, B1
+   * 9.5-13.5; B0 8-10, B1 14-16. */
   rf_piece_times sends[] = {{1, 2, 0.5, 0}, {2, 4, 0, 0.5}};
   assert_true(walked(&mesh, 2, sends, finish) == 16);
-  /* Links that are slower than the work: transfers follow each other. F0 0-1, arrives 11; F1 1-2, arrives 21; B0 23 -> 33, B1 33 -> 43, and 2 of work. */
+  /* Links that are slower than the work: transfers follow each other. F0 0-1, arrives 11; F1
+   * 1-2, arrives 21; B0 23 -> 33, B1 33 -> 43, and 2 of work. */
   rf_piece_times slow[] = {{1, 2, 10, 0}, {1, 1, 0, 10}};
   mesh = mesh_of(2, "gpipe");
   assert_true(walked(&mesh, 2, slow, finish) == 45);
@@ -159,7 +169,8 @@ static void no_faster_than_its_slowest_stage(void **state) {
   for (int k = 0; k < 4; k++)
     for (int trial = 0; trial < 200; trial++) {
       rf_mesh mesh = mesh_of(2 + trial % 5, SCHEDULES[k]);
-      int stages = rf_pipeline_stages(&mesh), chunks = rf_pipeline_chunks(&mesh), micros = stages * (1 + trial % 4);
+      int stages = rf_pipeline_stages(&mesh), chunks = rf_pipeline_chunks(&mesh),
+          micros = stages * (1 + trial % 4);
       rf_piece_times piece[MOST];
       double finish[MOST], way = 0, busy[MOST] = {0}, most = 0, all = 0;
       for (int p = 0; p < stages * chunks; p++) {
@@ -171,13 +182,16 @@ static void no_faster_than_its_slowest_stage(void **state) {
         way += piece[p].forward + piece[p].backward + piece[p].to_next + piece[p].to_before;
         busy[p % stages] += micros * (piece[p].forward + piece[p].backward);
       }
-      for (int s = 0; s < stages; s++) { most = fmax(most, busy[s]); all += busy[s]; }
+      for (int s = 0; s < stages; s++) {
+        most = fmax(most, busy[s]);
+        all += busy[s];
+      }
       double seconds = walked(&mesh, micros, piece, finish);
       assert_true(seconds >= most && seconds >= way && seconds <= all + micros * way);
     }
 }
 
-/* ---- plans ------------------------------------------------------------------------------------------------------- */
+/* ---- plans ----------------------------------------------------------------------------------- */
 
 #define MODEL "llama:layers=8,width=256,heads=4,ff=512,vocab=512,seq=128"
 
@@ -187,11 +201,13 @@ static const rf_machine *eight(void) {
   return &machine;
 }
 
-static rf_plan_options options_of(const rf_machine *machine, int stages, int chips, const char *schedule, int micros) {
+static rf_plan_options options_of(const rf_machine *machine, int stages, int chips, const char *schedule,
+                                  int micros) {
   rf_plan_options options = train_options(machine, RF_BF16, chips, micros, 128, RF_REMAT_NONE);
   options.build.mesh = mesh_of(stages, schedule);
   options.build.mesh.of[RF_AXIS_DATA] = chips;
-  options.backend = &RF_BACKEND_SHEET; options.threads = 1;
+  options.backend = &RF_BACKEND_SHEET;
+  options.threads = 1;
   return options;
 }
 
@@ -201,7 +217,8 @@ static rf_plan *stage_plan(const rf_model *model, rf_plan_options options, int s
   rf_error error = {0};
   options.build.mesh.stage = stage;
   if (rf_graph_build(model, &options.build, NULL, &graph, &error) != RAFTER_OK ||
-      rf_plan_finish(graph, &options, RF_PLAN_WHOLE, &plan, &error) != RAFTER_OK || rf_plan_check(plan, &error) != RAFTER_OK)
+      rf_plan_finish(graph, &options, RF_PLAN_WHOLE, &plan, &error) != RAFTER_OK ||
+      rf_plan_check(plan, &error) != RAFTER_OK)
     fail_msg("stage %d: %s", stage, error.message);
   return plan;
 }
@@ -209,11 +226,13 @@ static rf_plan *stage_plan(const rf_model *model, rf_plan_options options, int s
 static int64_t class_bytes(const rf_plan *plan, rf_class class) {
   int64_t sum = 0;
   for (int t = 0; t < plan->graph->tensor_count; t++)
-    if (plan->graph->tensor[t].class == class && !strstr(plan->graph->tensor[t].name, "/grad/")) sum += rf_tensor_bytes(&plan->graph->tensor[t]);
+    if (plan->graph->tensor[t].class == class && !strstr(plan->graph->tensor[t].name, "/grad/"))
+      sum += rf_tensor_bytes(&plan->graph->tensor[t]);
   return sum;
 }
 
-/* The stages share out what one chip has, and what they hold grows with what they have in flight. */
+/* The stages share out what one chip has, and what they hold grows with what they have in
+ * flight. */
 static void stages_share_the_model_out(void **state) {
   (void)state;
   rf_model model = model_named(MODEL);
@@ -226,7 +245,9 @@ static void stages_share_the_model_out(void **state) {
     rf_plan *joined = plan_of(&model, &options);
     for (int s = 0; s < 4; s++) {
       rf_plan *plan = stage_plan(&model, options, s);
-      weights += class_bytes(plan, RF_CLASS_WEIGHT); moments += class_bytes(plan, RF_CLASS_MOMENT); gradients += class_bytes(plan, RF_CLASS_GRADIENT);
+      weights += class_bytes(plan, RF_CLASS_WEIGHT);
+      moments += class_bytes(plan, RF_CLASS_MOMENT);
+      gradients += class_bytes(plan, RF_CLASS_GRADIENT);
       assert_int_equal(plan->arena_bytes, joined->stage[s].peak_bytes);
       peak = plan->arena_bytes > peak ? plan->arena_bytes : peak;
       rf_plan_free(plan);
@@ -235,13 +256,15 @@ static void stages_share_the_model_out(void **state) {
     assert_int_equal(moments, class_bytes(whole, RF_CLASS_MOMENT));
     assert_int_equal(gradients, class_bytes(whole, RF_CLASS_GRADIENT));
     assert_int_equal(joined->arena_bytes, peak);
-    assert_true(fabs(joined->model_flops / whole->model_flops - 1) < 1e-12 && fabs(joined->hardware_flops / whole->hardware_flops - 1) < 1e-12);
+    assert_true(fabs(joined->model_flops / whole->model_flops - 1) < 1e-12 &&
+                fabs(joined->hardware_flops / whole->hardware_flops - 1) < 1e-12);
     rf_plan_free(joined);
   }
   rf_plan_free(whole);
 }
 
-/* One more microbatch in flight is one more place for each tensor that backward reads: middle stages, which are alike, differ by nothing else. */
+/* One more microbatch in flight is one more place for each tensor that backward reads: middle
+ * stages, which are alike, differ by nothing else. */
 static void what_is_held_is_in_the_plan(void **state) {
   (void)state;
   rf_model model = model_named(MODEL);
@@ -257,7 +280,8 @@ static void what_is_held_is_in_the_plan(void **state) {
   }
   assert_true(kept > 0);
   assert_int_equal(more->arena_bytes - less->arena_bytes, kept);
-  rf_plan_free(more); rf_plan_free(less);
+  rf_plan_free(more);
+  rf_plan_free(less);
 }
 
 /* Beside what stands in the host's memory too, which then has the places. */
@@ -269,9 +293,11 @@ static void stages_may_use_their_host(void **state) {
   options.build.offload = RF_OFFLOAD_OPTIMIZER | RF_OFFLOAD_ACTIVATIONS;
   rf_plan *with = stage_plan(&model, options, 0);
   int held = 0;
-  for (int t = 0; t < with->graph->tensor_count; t++) held += with->graph->tensor[t].host && with->graph->tensor[t].slots == 4;
+  for (int t = 0; t < with->graph->tensor_count; t++)
+    held += with->graph->tensor[t].host && with->graph->tensor[t].slots == 4;
   assert_true(held > 0 && with->arena_bytes < without->arena_bytes);
-  rf_plan_free(with); rf_plan_free(without);
+  rf_plan_free(with);
+  rf_plan_free(without);
 }
 
 static void the_step_is_that_of_all_stages(void **state) {
@@ -292,7 +318,8 @@ static void the_step_is_that_of_all_stages(void **state) {
       slowest = fmax(slowest, stage->busy_seconds);
     }
     assert_true(plan->step_seconds > slowest);
-    assert_true(fabs(plan->time.bubble - plan->stage[plan->graph->mesh.stage].idle_seconds) < 1e-9 * plan->step_seconds);
+    assert_true(fabs(plan->time.bubble - plan->stage[plan->graph->mesh.stage].idle_seconds) <
+                1e-9 * plan->step_seconds);
     rf_plan_free(plan);
   }
 }
@@ -312,10 +339,12 @@ static void the_checker_knows_pipelines(void **state) {
       bool arrives = tensor->reason && !strcmp(tensor->reason, "comes from another stage");
       if (arrives) continue; /* its last place is for what comes early */
       tensor->slots--;
-      if (rf_plan_check(plan, &error) == RAFTER_OK) fail_msg("%s: a place less for %s is not found", SCHEDULES[k], tensor->name);
+      if (rf_plan_check(plan, &error) == RAFTER_OK)
+        fail_msg("%s: a place less for %s is not found", SCHEDULES[k], tensor->name);
       tensor->slots++;
       plan->tensor[t].first++;
-      if (rf_plan_check(plan, &error) == RAFTER_OK) fail_msg("%s: a shorter life of %s is not found", SCHEDULES[k], tensor->name);
+      if (rf_plan_check(plan, &error) == RAFTER_OK)
+        fail_msg("%s: a shorter life of %s is not found", SCHEDULES[k], tensor->name);
       plan->tensor[t].first--;
       seen++;
     }
@@ -343,9 +372,16 @@ static void what_does_not_go_is_said(void **state) {
   refused(options_of(machine, 4, 1, "interleaved:2", 6), "expected a multiple of 4, got 6");
   refused(generate, "for training only");
   rf_mesh mesh = {0};
-  static const char *const bad[] = {
-      "", "2f2b", "interleaved", "interleaved:", "interleaved:1", "interleaved:2x", "interleaved:-2", "interleaved:99999999999"};
-  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(rf_pipeline_parse(bad[i], &mesh, NULL), RAFTER_INVALID);
+  static const char *const bad[] = {"",
+                                    "2f2b",
+                                    "interleaved",
+                                    "interleaved:",
+                                    "interleaved:1",
+                                    "interleaved:2x",
+                                    "interleaved:-2",
+                                    "interleaved:99999999999"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    assert_int_equal(rf_pipeline_parse(bad[i], &mesh, NULL), RAFTER_INVALID);
 }
 
 int main(void) {

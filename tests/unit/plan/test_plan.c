@@ -1,13 +1,16 @@
-/* Plans of known models: published figures, orderings every planner must get right, auto, the search, what does not fit, the digest. */
+/* Plans of known models: published figures, orderings every planner must get right, auto, the
+ * search, what does not fit, the digest. */
 #include "plan/advice.h"
 #include "unit/plan/plans.h"
 
 #include <math.h>
 
-static rf_plan *uva_on(const rf_backend *backend, int threads, rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat) {
+static rf_plan *uva_on(const rf_backend *backend, int threads, rf_dtype dtype, int64_t microbatch,
+                       int accumulate, rf_remat remat) {
   rf_model model = model_named("uva");
   rf_plan_options options = train_options(machine_named("a5000"), dtype, microbatch, accumulate, 512, remat);
-  options.backend = backend; options.threads = threads;
+  options.backend = backend;
+  options.threads = threads;
   if (backend == &RF_BACKEND_SHEET) options.isa = RF_ISA_BASE;
   return plan_of(&model, &options);
 }
@@ -26,18 +29,21 @@ static void uva_has_the_published_size_and_work(void **state) {
   rf_plan_free(plan);
 }
 
-/* Without remat: states of 16 and 18 bytes a parameter and at most 8 D + 2 F kept elements per token and layer. */
+/* Without remat: states of 16 and 18 bytes a parameter and at most 8 D + 2 F kept elements per
+ * token and layer. */
 static void uva_without_remat_keeps_little(void **state) {
   (void)state;
   rf_plan *f32 = uva(RF_F32, 16, 4, RF_REMAT_NONE), *bf16 = uva(RF_BF16, 16, 4, RF_REMAT_NONE);
   assert_true((double)f32->arena_bytes <= 8.8 * GIB);
   assert_true((double)bf16->arena_bytes <= 5.9 * GIB);
   assert_true((double)f32->by_class[RF_CLASS_ACTIVATION] <= 12 * 8192.0 * (8 * 1024 + 2 * 4096) * 4 * 1.05);
-  rf_plan_free(f32); rf_plan_free(bf16);
+  rf_plan_free(f32);
+  rf_plan_free(bf16);
 }
 
-/* "Profiling and Scaling Single-GPU Transformer Models" (UvA): profiler GB = GiB on one RTX A5000; time within 30 % where the program is
- * comparable (a scanned loop without remat stacks and copies what ours does not). */
+/* "Profiling and Scaling Single-GPU Transformer Models" (UvA): profiler GB = GiB on one RTX
+ * A5000; time within 30 % where the program is comparable (a scanned loop without remat stacks
+ * and copies what ours does not). */
 static void uva_stays_below_every_published_row(void **state) {
   (void)state;
   static const struct {
@@ -48,35 +54,47 @@ static void uva_stays_below_every_published_row(void **state) {
     rf_remat remat;
     double gib, seconds;
   } rows[] = {
-      {"M5", RF_F32, 16, 4, RF_REMAT_NONE, 20.6, 2.1},    {"M6", RF_BF16, 16, 4, RF_REMAT_NONE, 14.6, 0},
-      {"M7", RF_BF16, 16, 4, RF_REMAT_NONE, 8.8, 0.73},   {"M8", RF_BF16, 16, 4, RF_REMAT_MLP_ATTN, 3.9, 0.91},
-      {"M9", RF_BF16, 16, 4, RF_REMAT_BLOCK, 3.8, 0.96},  {"M10", RF_BF16, 64, 1, RF_REMAT_MLP_ATTN, 6.2, 0.86},
+      {"M5", RF_F32, 16, 4, RF_REMAT_NONE, 20.6, 2.1},
+      {"M6", RF_BF16, 16, 4, RF_REMAT_NONE, 14.6, 0},
+      {"M7", RF_BF16, 16, 4, RF_REMAT_NONE, 8.8, 0.73},
+      {"M8", RF_BF16, 16, 4, RF_REMAT_MLP_ATTN, 3.9, 0.91},
+      {"M9", RF_BF16, 16, 4, RF_REMAT_BLOCK, 3.8, 0.96},
+      {"M10", RF_BF16, 64, 1, RF_REMAT_MLP_ATTN, 6.2, 0.86},
       {"M11", RF_BF16, 256, 1, RF_REMAT_MLP_ATTN, 15, 0},
   };
   for (size_t k = 0; k < 2 * sizeof rows / sizeof *rows; k++) {
     size_t i = k / 2;
-    rf_plan *plan = uva_on(k % 2 ? &RF_BACKEND_SHEET : &RF_BACKEND_NULL, 2, rows[i].dtype, rows[i].microbatch, rows[i].accumulate, rows[i].remat);
-    double gib = (double)plan->arena_bytes / GIB, off = rows[i].seconds > 0 ? plan->step_seconds / rows[i].seconds : 1;
+    rf_plan *plan = uva_on(k % 2 ? &RF_BACKEND_SHEET : &RF_BACKEND_NULL, 2, rows[i].dtype, rows[i].microbatch,
+                           rows[i].accumulate, rows[i].remat);
+    double gib = (double)plan->arena_bytes / GIB,
+           off = rows[i].seconds > 0 ? plan->step_seconds / rows[i].seconds : 1;
     if (gib > rows[i].gib || off < 0.7 || off > 1.3)
-      fail_msg("%s: %.2f GiB (published %.1f), %.2f of the published time", rows[i].id, gib, rows[i].gib, off);
+      fail_msg("%s: %.2f GiB (published %.1f), %.2f of the published time", rows[i].id, gib, rows[i].gib,
+               off);
     assert_int_equal(rf_plan_require_fit(plan, NULL), RAFTER_OK);
     rf_plan_free(plan);
   }
 }
 
-/* Nothing of the machine that plans goes into the plan of an accelerator, and no op is left to a kernel of the CPU. */
+/* Nothing of the machine that plans goes into the plan of an accelerator, and no op is left to a
+ * kernel of the CPU. */
 static void sheets_know_no_threads(void **state) {
   (void)state;
   static const rf_remat remats[] = {RF_REMAT_NONE, RF_REMAT_BLOCK};
   for (int r = 0; r < 2; r++) {
-    rf_plan *one = uva_on(&RF_BACKEND_SHEET, 1, RF_BF16, 16, 4, remats[r]), *many = uva_on(&RF_BACKEND_SHEET, 64, RF_BF16, 16, 4, remats[r]);
+    rf_plan *one = uva_on(&RF_BACKEND_SHEET, 1, RF_BF16, 16, 4, remats[r]),
+            *many = uva_on(&RF_BACKEND_SHEET, 64, RF_BF16, 16, 4, remats[r]);
     assert_int_equal(one->graph->tensor_count, many->graph->tensor_count);
     assert_int_equal(one->arena_bytes, many->arena_bytes);
-    for (int t = 0; t < one->graph->tensor_count; t++) assert_int_equal(one->tensor[t].offset, many->tensor[t].offset);
-    for (int i = 0; i < one->graph->op_count; i++) assert_int_equal(strncmp(one->op[i].kernel->name, "sheet", 5), 0);
-    rf_plan_free(one); rf_plan_free(many);
+    for (int t = 0; t < one->graph->tensor_count; t++)
+      assert_int_equal(one->tensor[t].offset, many->tensor[t].offset);
+    for (int i = 0; i < one->graph->op_count; i++)
+      assert_int_equal(strncmp(one->op[i].kernel->name, "sheet", 5), 0);
+    rf_plan_free(one);
+    rf_plan_free(many);
   }
-  /* A panel of logits has at least the rows at which its products hide the table, whatever the vocabulary, and no more than all. */
+  /* A panel of logits has at least the rows at which its products hide the table, whatever the
+   * vocabulary, and no more than all. */
   rf_model model = model_named("gemma3-1b");
   for (int64_t rows = 16; rows <= 4096; rows *= 16) {
     rf_plan_options options = train_options(machine_named("tpu-v5e"), RF_BF16, 1, 1, rows, RF_REMAT_NONE);
@@ -85,7 +103,8 @@ static void sheets_know_no_threads(void **state) {
     int seen = 0;
     for (int i = 0; i < plan->graph->op_count; i++) {
       if (strncmp(plan->graph->op[i].def->name, "head_loss", 9)) continue;
-      assert_int_equal(rf_tensor_bytes(&plan->graph->tensor[plan->op[i].workspace]), 4 * (model.vocab + 1) * (rows < 256 ? rows : 256));
+      assert_int_equal(rf_tensor_bytes(&plan->graph->tensor[plan->op[i].workspace]),
+                       4 * (model.vocab + 1) * (rows < 256 ? rows : 256));
       seen++;
     }
     assert_true(seen >= 1);
@@ -95,14 +114,19 @@ static void sheets_know_no_threads(void **state) {
 
 static void orderings_hold(void **state) {
   (void)state;
-  static const rf_remat remats[] = {RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
+  static const rf_remat remats[] = {RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN,
+                                    RF_REMAT_BLOCK};
   for (int r = 0; r < 5; r++) {
-    rf_plan *f32 = uva(RF_F32, 16, 4, remats[r]), *bf16 = uva(RF_BF16, 16, 4, remats[r]), *whole = uva(RF_BF16, 64, 1, remats[r]);
+    rf_plan *f32 = uva(RF_F32, 16, 4, remats[r]), *bf16 = uva(RF_BF16, 16, 4, remats[r]),
+            *whole = uva(RF_BF16, 64, 1, remats[r]);
     assert_true(f32->arena_bytes > bf16->arena_bytes);
     assert_true(f32->step_seconds > bf16->step_seconds);
-    if (remats[r] < RF_REMAT_MLP_ATTN) assert_true(whole->arena_bytes > bf16->arena_bytes); /* activations outweigh the gradients that wait */
+    /* activations outweigh the gradients that wait */
+    if (remats[r] < RF_REMAT_MLP_ATTN) assert_true(whole->arena_bytes > bf16->arena_bytes);
     assert_true(bf16->step_seconds > whole->step_seconds);
-    rf_plan_free(f32); rf_plan_free(bf16); rf_plan_free(whole);
+    rf_plan_free(f32);
+    rf_plan_free(bf16);
+    rf_plan_free(whole);
   }
   for (int dtype = 0; dtype < 2; dtype++) {
     rf_plan *none = uva(dtype ? RF_BF16 : RF_F32, 16, 4, RF_REMAT_NONE), *before = none;
@@ -111,22 +135,27 @@ static void orderings_hold(void **state) {
       assert_true(plan->arena_bytes < none->arena_bytes && plan->step_seconds > none->step_seconds);
       assert_true(plan->hardware_flops > none->hardware_flops);
       assert_true(plan->model_flops == none->model_flops);
-      if (remats[r] == RF_REMAT_BLOCK) assert_true(plan->arena_bytes <= before->arena_bytes && plan->step_seconds > before->step_seconds);
+      if (remats[r] == RF_REMAT_BLOCK)
+        assert_true(plan->arena_bytes <= before->arena_bytes && plan->step_seconds > before->step_seconds);
       if (before != none) rf_plan_free(before);
       before = plan;
     }
-    rf_plan_free(before); rf_plan_free(none);
+    rf_plan_free(before);
+    rf_plan_free(none);
   }
 }
 
-/* The curve against a walk over every tensor at every op; its largest values are the plan's two sizes. */
+/* The curve against a walk over every tensor at every op; its largest values are the plan's two
+ * sizes. */
 static void the_memory_curve_is_that_of_the_tensors(void **state) {
   (void)state;
   for (int accumulate = 1; accumulate <= 4; accumulate += 3) {
     rf_plan *plan = uva(RF_BF16, 16, accumulate, accumulate > 1 ? RF_REMAT_MLP : RF_REMAT_NONE);
     int ops = plan->graph->op_count;
-    int64_t *live = malloc((size_t)ops * sizeof *live), *top = malloc((size_t)ops * sizeof *top), most = 0, highest = 0;
-    assert_non_null(live); assert_non_null(top);
+    int64_t *live = malloc((size_t)ops * sizeof *live), *top = malloc((size_t)ops * sizeof *top), most = 0,
+            highest = 0;
+    assert_non_null(live);
+    assert_non_null(top);
     rf_plan_memory_curve(plan, live, top);
     for (int i = 0; i < ops; i++) {
       int64_t sum = 0, padded = 0, end = plan->persistent_bytes;
@@ -134,7 +163,10 @@ static void the_memory_curve_is_that_of_the_tensors(void **state) {
         const rf_plan_tensor *p = &plan->tensor[t];
         if (p->offset < 0 || p->first > i || p->last < i) continue;
         if (p->offset + p->bytes > end) end = p->offset + p->bytes;
-        if (p->shares == RF_NONE || p->first < i) { sum += rf_tensor_bytes(&plan->graph->tensor[t]); padded += p->bytes; }
+        if (p->shares == RF_NONE || p->first < i) {
+          sum += rf_tensor_bytes(&plan->graph->tensor[t]);
+          padded += p->bytes;
+        }
       }
       assert_true(sum <= live[i] && live[i] <= padded && padded <= end && top[i] == end);
       if (live[i] > most) most = live[i];
@@ -143,7 +175,9 @@ static void the_memory_curve_is_that_of_the_tensors(void **state) {
     assert_int_equal(most, plan->live_bytes);
     assert_int_equal(live[plan->peak_op], plan->live_bytes);
     assert_int_equal(highest, plan->arena_bytes);
-    free(live); free(top); rf_plan_free(plan);
+    free(live);
+    free(top);
+    rf_plan_free(plan);
   }
 }
 
@@ -152,7 +186,8 @@ static void a_405b_model_plans_in_milliseconds(void **state) {
   rf_model model = model_named("llama3-405b");
   for (int accumulate = 1; accumulate <= 4; accumulate += 3)
     for (int clip = 0; clip < 2; clip++) {
-      rf_plan_options options = train_options(machine_named("h200"), RF_BF16, 1, accumulate, 8192, RF_REMAT_BLOCK);
+      rf_plan_options options =
+          train_options(machine_named("h200"), RF_BF16, 1, accumulate, 8192, RF_REMAT_BLOCK);
       options.build.clip = (float)clip;
       rf_plan *plan = plan_of(&model, &options);
       assert_in_range(plan->graph->params.total, 405849000000, 405858000000);
@@ -163,7 +198,7 @@ static void a_405b_model_plans_in_milliseconds(void **state) {
     }
 }
 
-/* ---- auto and the search ------------------------------------------------------------------------------------------ */
+/* ---- auto and the search --------------------------------------------------------------------- */
 
 static void auto_recomputes_no_more_than_the_budget_asks(void **state) {
   (void)state;
@@ -171,7 +206,10 @@ static void auto_recomputes_no_more_than_the_budget_asks(void **state) {
   rf_plan_options options = train_options(machine_named("a5000"), RF_F32, 8, 2, 128, RF_REMAT_NONE);
   rf_plan *none = plan_of(&model, &options), *named[4];
   static const rf_remat remats[] = {RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
-  for (int r = 0; r < 4; r++) { options.remat = remats[r]; named[r] = plan_of(&model, &options); }
+  for (int r = 0; r < 4; r++) {
+    options.remat = remats[r];
+    named[r] = plan_of(&model, &options);
+  }
   options.remat = RF_REMAT_AUTO;
   double slower = none->step_seconds;
   for (int part = 10; part >= 0; part--) {
@@ -181,7 +219,8 @@ static void auto_recomputes_no_more_than_the_budget_asks(void **state) {
     assert_true(plan->step_seconds >= slower * 0.9999); /* less memory never costs less time */
     if (part == 10) assert_true(plan->step_seconds == none->step_seconds);
     for (int r = 0; r < 4; r++) /* never worse than a named policy that fits */
-      if (named[r]->arena_bytes <= options.budget_bytes) assert_true(plan->step_seconds <= named[r]->step_seconds * 1.0001);
+      if (named[r]->arena_bytes <= options.budget_bytes)
+        assert_true(plan->step_seconds <= named[r]->step_seconds * 1.0001);
     slower = plan->step_seconds;
     rf_plan_free(plan);
   }
@@ -207,12 +246,14 @@ static void the_search_finds_the_fastest_that_fits(void **state) {
     rf_plan *plan = NULL;
     rf_error error = {0};
     options.budget_bytes = (int64_t)(budgets[i] * GIB);
-    if (rf_plan_fit(&model, &options, vary, NULL, &plan, &all, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    if (rf_plan_fit(&model, &options, vary, NULL, &plan, &all, &error) != RAFTER_OK)
+      fail_msg("%s", error.message);
     int count = all.rows;
     assert_in_range(count, 1, all.tried);
     assert_int_equal(rf_plan_check(plan, NULL), RAFTER_OK);
     assert_true(plan->arena_bytes <= rf_plan_room(&options));
-    assert_int_equal(plan->options.build.microbatch * plan->options.build.accumulate, 64); /* the batch is kept */
+    /* the batch is kept */
+    assert_int_equal(plan->options.build.microbatch * plan->options.build.accumulate, 64);
     assert_true(plan->step_seconds >= before * 0.9999);
     before = plan->step_seconds;
     assert_in_range(count, 1, RF_MAX_FIT_ROWS);
@@ -220,7 +261,8 @@ static void the_search_finds_the_fastest_that_fits(void **state) {
     for (int k = 0; k < count; k++) {
       assert_int_equal(rows[k].fits, rows[k].peak_bytes <= rf_plan_room(&options));
       if (rows[k].fits) assert_true(rows[k].seconds >= plan->step_seconds);
-      if (k) assert_true(rows[k].seconds >= rows[k - 1].seconds && rows[k].peak_bytes < rows[k - 1].peak_bytes);
+      if (k)
+        assert_true(rows[k].seconds >= rows[k - 1].seconds && rows[k].peak_bytes < rows[k - 1].peak_bytes);
       found |= rows[k].fits && rows[k].seconds == plan->step_seconds;
     }
     assert_true(found);
@@ -229,8 +271,10 @@ static void the_search_finds_the_fastest_that_fits(void **state) {
   /* What the user fixed stays. */
   rf_plan *plan = NULL;
   options.budget_bytes = (int64_t)(9 * GIB);
-  options.build.microbatch = 16; options.build.accumulate = 4;
-  assert_int_equal(rf_plan_fit(&model, &options, (rf_fit_vary){.remat = true}, NULL, &plan, NULL, NULL), RAFTER_OK);
+  options.build.microbatch = 16;
+  options.build.accumulate = 4;
+  assert_int_equal(rf_plan_fit(&model, &options, (rf_fit_vary){.remat = true}, NULL, &plan, NULL, NULL),
+                   RAFTER_OK);
   assert_int_equal(plan->options.build.dtype, RF_F32);
   assert_int_equal(plan->options.build.microbatch, 16);
   rf_plan_free(plan);
@@ -251,16 +295,22 @@ static void what_does_not_fit_says_what_would(void **state) {
   double gib;
   char name[16];
   int remat = RF_REMAT_AUTO;
-  assert_int_equal(
-      sscanf(error.hint, "this fits, in %lf GiB: --remat %15s --microbatch %lld --accumulate %lld", &gib, name, &microbatch, &accumulate), 4);
+  assert_int_equal(sscanf(error.hint,
+                          "this fits, in %lf GiB: --remat %15s --microbatch %lld --accumulate %lld", &gib,
+                          name, &microbatch, &accumulate),
+                   4);
   while (remat > 0 && strcmp(rf_remat_name((rf_remat)remat), name)) remat--;
   assert_true(remat > 0);
-  options.build.microbatch = microbatch; options.build.accumulate = (int)accumulate; options.remat = (rf_remat)remat; /* the advice is true */
+  /* the advice is true */
+  options.build.microbatch = microbatch;
+  options.build.accumulate = (int)accumulate;
+  options.remat = (rf_remat)remat;
   rf_plan *advised = plan_of(&model, &options);
   assert_int_equal(rf_plan_require_fit(advised, NULL), RAFTER_OK);
   assert_true((double)advised->arena_bytes / GIB < gib + 0.01);
   assert_int_equal(microbatch * accumulate, 64);
-  rf_plan_free(plan); rf_plan_free(advised);
+  rf_plan_free(plan);
+  rf_plan_free(advised);
 
   options = train_options(machine_named("tpu-v5e"), RF_BF16, 1, 1, 1024, RF_REMAT_NONE);
   rf_model large = model_named("gpt2-xl");
@@ -269,14 +319,18 @@ static void what_does_not_fit_says_what_would(void **state) {
   assert_non_null(strstr(error.hint, "smaller model"));
   rf_plan_free(plan);
   static rf_fit_found all; /* where nothing fits, the smallest there is, and what was tried */
-  assert_int_equal(rf_plan_fit(&large, &options, (rf_fit_vary){.remat = true, .microbatch = true, .dtype = true}, NULL, &plan, &all, &error),
+  assert_int_equal(rf_plan_fit(&large, &options,
+                               (rf_fit_vary){.remat = true, .microbatch = true, .dtype = true}, NULL, &plan,
+                               &all, &error),
                    RAFTER_OK);
   assert_true(!rf_plan_fits(plan) && plan->searched && all.tried >= all.rows && all.rows > 0);
-  for (int i = 0; i < all.rows; i++) assert_true(!all.row[i].fits && all.row[i].peak_bytes >= plan->arena_bytes);
+  for (int i = 0; i < all.rows; i++)
+    assert_true(!all.row[i].fits && all.row[i].peak_bytes >= plan->arena_bytes);
   rf_plan_free(plan);
 }
 
-/* What stays is told of the setting that was tried, as the machine pads it: of states split over chips, whose plan is not laid out. */
+/* What stays is told of the setting that was tried, as the machine pads it: of states split over
+ * chips, whose plan is not laid out. */
 static void what_stays_is_that_of_the_plan(void **state) {
   (void)state;
   rf_machine machine;
@@ -285,10 +339,12 @@ static void what_stays_is_that_of_the_plan(void **state) {
   rf_model model = model_named("gpt:layers=16,width=1600,heads=25,ff=6400,vocab=50257,seq=1024");
   assert_int_equal(rf_machine_find("tpu-v5e:2x2", &machine, NULL), RAFTER_OK);
   rf_plan_options options = train_options(&machine, RF_BF16, 4, 1, 1024, RF_REMAT_NONE);
-  options.build.mesh.of[RF_AXIS_DATA] = 4; options.budget_bytes = (int64_t)GIB;
+  options.build.mesh.of[RF_AXIS_DATA] = 4;
+  options.budget_bytes = (int64_t)GIB;
   rf_plan *plan = plan_of(&model, &options);
   assert_int_equal(rf_plan_require_fit(plan, &error), RAFTER_NO_FIT);
-  assert_int_equal(sscanf(error.hint, "weights and what the optimizer keeps of them alone take %lf GiB", &gib), 1);
+  assert_int_equal(
+      sscanf(error.hint, "weights and what the optimizer keeps of them alone take %lf GiB", &gib), 1);
   rf_plan_free(plan);
   options.build.mesh.zero = 3;
   plan = plan_of(&model, &options);
@@ -297,18 +353,24 @@ static void what_stays_is_that_of_the_plan(void **state) {
   rf_plan_free(plan);
 }
 
-/* ---- the plan itself --------------------------------------------------------------------------------------------- */
+/* ---- the plan itself ------------------------------------------------------------------------- */
 
 static void weights_stand_at_the_same_place_in_every_plan(void **state) {
   (void)state;
   rf_model model = model_named("gpt:layers=3,width=64,heads=4,ff=256,vocab=300,seq=64");
   for (int dtype = 0; dtype < 2; dtype++) {
-    rf_plan_options options = train_options(machine_named("a5000"), dtype ? RF_BF16 : RF_F32, 4, 2, 64, RF_REMAT_NONE);
+    rf_plan_options options =
+        train_options(machine_named("a5000"), dtype ? RF_BF16 : RF_F32, 4, 2, 64, RF_REMAT_NONE);
     rf_plan *train = plan_of(&model, &options);
-    options.remat = RF_REMAT_BLOCK; options.build.microbatch = 1; options.build.accumulate = 1; options.build.clip = 0;
+    options.remat = RF_REMAT_BLOCK;
+    options.build.microbatch = 1;
+    options.build.accumulate = 1;
+    options.build.clip = 0;
     rf_plan *other = plan_of(&model, &options);
     assert_int_equal(train->persistent_bytes, other->persistent_bytes);
-    options.build.loss_only = true; options.persistent_bytes = train->persistent_bytes; /* validation runs over the trainer's region */
+    /* validation runs over the trainer's region */
+    options.build.loss_only = true;
+    options.persistent_bytes = train->persistent_bytes;
     rf_plan *validation = plan_of(&model, &options);
     assert_int_equal(train->persistent_bytes, validation->persistent_bytes);
     for (int p = 0; p < 2; p++) {
@@ -323,7 +385,9 @@ static void weights_stand_at_the_same_place_in_every_plan(void **state) {
       }
       assert_true(seen >= 30);
     }
-    rf_plan_free(train); rf_plan_free(other); rf_plan_free(validation);
+    rf_plan_free(train);
+    rf_plan_free(other);
+    rf_plan_free(validation);
   }
 }
 
@@ -359,8 +423,9 @@ static void the_digest_knows_what_matters(void **state) {
   rf_plan_free(plan);
 }
 
-/* Advice shares the graph of the plan it is for and leaves out what it does not show; its numbers are those of whole plans, also where it was begun ahead of
- * the plan, on fewer threads than the machine has, and where nothing fits (then live bytes are said). */
+/* Advice shares the graph of the plan it is for and leaves out what it does not show; its
+ * numbers are those of whole plans, also where it was begun ahead of the plan, on fewer threads
+ * than the machine has, and where nothing fits (then live bytes are said). */
 static void advice_is_what_whole_plans_say(void **state) {
   (void)state;
   static rf_machine cpu;
@@ -379,7 +444,8 @@ static void advice_is_what_whole_plans_say(void **state) {
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     rf_model model = model_named("uva");
     rf_plan_options options = train_options(rows[i].machine, RF_F32, 8, 2, 512, rows[i].remat);
-    options.threads = rows[i].threads; options.budget_bytes = rows[i].budget;
+    options.threads = rows[i].threads;
+    options.budget_bytes = rows[i].budget;
     rf_advice_ahead *ahead = rows[i].ahead ? rf_plan_advise_ahead(&model, &options) : NULL;
     rf_plan *plan = plan_of(&model, &options);
     rf_advice advice[RF_MAX_ADVICE];
@@ -389,15 +455,19 @@ static void advice_is_what_whole_plans_say(void **state) {
       rf_plan_options changed = options;
       long long micro;
       int accumulate;
-      if (!strncmp(advice[k].change, "remat=", 6)) assert_int_equal(rf_remat_parse(advice[k].change + 6, &changed.remat, NULL), RAFTER_OK);
-      else if (sscanf(advice[k].change, "microbatch=%lld accumulate=%d", &micro, &accumulate) == 2)
-        { changed.build.microbatch = micro; changed.build.accumulate = accumulate; wider += micro > 8; }
-      else changed.build.dtype = RF_BF16;
+      if (!strncmp(advice[k].change, "remat=", 6))
+        assert_int_equal(rf_remat_parse(advice[k].change + 6, &changed.remat, NULL), RAFTER_OK);
+      else if (sscanf(advice[k].change, "microbatch=%lld accumulate=%d", &micro, &accumulate) == 2) {
+        changed.build.microbatch = micro;
+        changed.build.accumulate = accumulate;
+        wider += micro > 8;
+      } else changed.build.dtype = RF_BF16;
       rf_plan *whole = plan_of(&model, &changed);
       bool fits = whole->live_bytes <= rf_plan_room(&changed);
       assert_int_equal(advice[k].peak_bytes, fits ? whole->arena_bytes : whole->live_bytes);
       assert_true(advice[k].seconds == whole->step_seconds);
-      double now = (double)(fits ? plan->arena_bytes : plan->live_bytes), saved = now - (double)advice[k].peak_bytes;
+      double now = (double)(fits ? plan->arena_bytes : plan->live_bytes),
+             saved = now - (double)advice[k].peak_bytes;
       char part[40];
       snprintf(part, sizeof part, "%.1f %% %s memory", 100 * fabs(saved) / now, saved >= 0 ? "less" : "more");
       assert_non_null(strstr(advice[k].why, part));
@@ -413,9 +483,11 @@ static void sizes_are_those_of_whole_plans(void **state) {
   (void)state;
   rf_model model = model_named("uva");
   for (int remat = RF_REMAT_NONE; remat < RF_REMAT_AUTO; remat++) {
-    rf_plan_options options = train_options(machine_named("a5000"), RF_F32, 8, remat % 2 ? 1 : 4, 512, (rf_remat)remat);
+    rf_plan_options options =
+        train_options(machine_named("a5000"), RF_F32, 8, remat % 2 ? 1 : 4, 512, (rf_remat)remat);
     rf_plan *whole = plan_of(&model, &options), *size = NULL;
-    const int64_t room[] = {whole->arena_bytes, whole->arena_bytes - 1, whole->live_bytes - 1, 2 * whole->arena_bytes};
+    const int64_t room[] = {whole->arena_bytes, whole->arena_bytes - 1, whole->live_bytes - 1,
+                            2 * whole->arena_bytes};
     for (int i = 0; i < 4; i++) {
       options.budget_bytes = room[i];
       assert_int_equal(rf_plan_make_size(&model, &options, &size, NULL), RAFTER_OK);
@@ -433,7 +505,8 @@ static void sizes_are_those_of_whole_plans(void **state) {
 
 static void what_cannot_be_counted_is_refused(void **state) {
   (void)state;
-  rf_model model = model_named("llama:layers=128,width=262144,heads=256,head_dim=1024,kv_heads=256,ff=1048576,vocab=256,seq=1048576");
+  rf_model model = model_named(
+      "llama:layers=128,width=262144,heads=256,head_dim=1024,kv_heads=256,ff=1048576,vocab=256,seq=1048576");
   rf_plan_options o = train_options(machine_named("a5000"), RF_F32, 1023, 1, 1 << 20, RF_REMAT_NONE);
   rf_plan *plan = NULL;
   rf_error error = {0};

@@ -1,5 +1,5 @@
-/* test_priced.c - no op without a predicted time, none predicted as 0 unless its work is 0, and none below its limit: all presets at small shapes, all jobs,
- * kinds of machines. */
+/* test_priced.c - no op without a predicted time, none predicted as 0 unless its work is 0, and
+ * none below its limit: all presets at small shapes, all jobs, kinds of machines. */
 #include "plans.h"
 
 #include <math.h>
@@ -12,16 +12,22 @@ static const char *fault_of(const rf_plan *plan) {
   for (int i = 0; i < plan->graph->op_count; i++) {
     const rf_plan_op *p = &plan->op[i];
     const char *name = plan->graph->op[i].name, *fault = NULL;
-    double work = p->work.flops + p->work.flops_again + p->work.bytes_read + p->work.bytes_written + p->work.sent_bytes;
+    double work =
+        p->work.flops + p->work.flops_again + p->work.bytes_read + p->work.bytes_written + p->work.sent_bytes;
     double limit = rf_plan_limit(plan, i, NULL);
-    ops++; without_work += work == 0;
+    ops++;
+    without_work += work == 0;
     if (!isfinite(p->seconds) || p->seconds < 0) fault = "takes a time that is none";
     else if (work > 0 && !(p->seconds > 0)) fault = "has work and takes no time";
-    else if (!isfinite(limit) || limit < 0 || (work > 0 && !(limit > 0) && !rf_op_is_exchange(plan->graph->op[i].def)))
+    else if (!isfinite(limit) || limit < 0 ||
+             (work > 0 && !(limit > 0) && !rf_op_is_exchange(plan->graph->op[i].def)))
       fault = "has work and no limit"; /* a small transfer may be all latency, which is in its time */
     else if (p->seconds < limit * (1 - 1e-12)) fault = "is predicted below its limit";
     else if (p->calls < 1) fault = "is never called";
-    if (fault) return snprintf(text, sizeof text, "%.150s %s (%g of work, %g s, limit %g s)", name, fault, work, p->seconds, limit), text;
+    if (fault)
+      return snprintf(text, sizeof text, "%.150s %s (%g of work, %g s, limit %g s)", name, fault, work,
+                      p->seconds, limit),
+             text;
   }
   return "";
 }
@@ -30,24 +36,35 @@ static void priced(const rf_plan *plan, const char *what) {
   if (*fault) fail_msg("%s: %s", what, fault);
 }
 
-/* What a calibration may say: rates of caches above the memory's, of kernels above the measured peak, and none of them in order. */
+/* What a calibration may say: rates of caches above the memory's, of kernels above the measured
+ * peak, and none of them in order. */
 static void calibrate(rf_machine *m) {
   static const struct {
     const char *op;
     rf_dtype dtype;
     double rate[4]; /* at 1 KB, 100 KB, 10 MB, 1 GB */
   } curves[] = {
-      {"add", RF_F32, {9e11, 2e11, 6e11, 1e9}},        {"layernorm", RF_F32, {1e9, 3e11, 1e11, 2e10}}, {"rmsnorm", RF_BF16, {1e12, 1e10, 8e10, 4e10}},
-      {"adamw", RF_F32, {1e10, 4e10, 5e10, 9e10}},     {"embed", RF_F32, {1e9, 1e8, 5e11, 2e9}},       {"gelu", RF_BF16, {3e11, 2e11, 1e11, 5e10}},
-      {"matmul", RF_F32, {1e9, 5e12, 1e10, 3e11}},     {"matmul", RF_BF16, {1e9, 1e10, 9e12, 1e12}},   {"attention", RF_F32, {1e9, 1e10, 7e12, 1e11}},
-      {"attention_bwd", RF_F32, {1e9, 2e9, 3e9, 4e9}}, {"head_loss", RF_F32, {1e9, 1e10, 1e11, 6e12}}};
+      {"add", RF_F32, {9e11, 2e11, 6e11, 1e9}},       {"layernorm", RF_F32, {1e9, 3e11, 1e11, 2e10}},
+      {"rmsnorm", RF_BF16, {1e12, 1e10, 8e10, 4e10}}, {"adamw", RF_F32, {1e10, 4e10, 5e10, 9e10}},
+      {"embed", RF_F32, {1e9, 1e8, 5e11, 2e9}},       {"gelu", RF_BF16, {3e11, 2e11, 1e11, 5e10}},
+      {"matmul", RF_F32, {1e9, 5e12, 1e10, 3e11}},    {"matmul", RF_BF16, {1e9, 1e10, 9e12, 1e12}},
+      {"attention", RF_F32, {1e9, 1e10, 7e12, 1e11}}, {"attention_bwd", RF_F32, {1e9, 2e9, 3e9, 4e9}},
+      {"head_loss", RF_F32, {1e9, 1e10, 1e11, 6e12}}};
   static const double sizes[4] = {1e3, 1e5, 1e7, 1e9};
-  m->flops[RF_F32] = 4e11; m->flops[RF_BF16] = 2e11; m->flops[RF_I8] = 1.6e12; m->read_bps = 3e10; m->copy_bps = 3.5e10; m->curve_count = 0;
+  m->flops[RF_F32] = 4e11;
+  m->flops[RF_BF16] = 2e11;
+  m->flops[RF_I8] = 1.6e12;
+  m->read_bps = 3e10;
+  m->copy_bps = 3.5e10;
+  m->curve_count = 0;
   for (size_t i = 0; i < sizeof curves / sizeof *curves; i++) {
     rf_curve *c = &m->curve[m->curve_count++];
     *c = (rf_curve){.dtype = curves[i].dtype, .count = 4};
     snprintf(c->op, sizeof c->op, "%s", curves[i].op);
-    for (int k = 0; k < 4; k++) { c->work[k] = sizes[k]; c->seconds[k] = sizes[k] / curves[i].rate[k]; }
+    for (int k = 0; k < 4; k++) {
+      c->work[k] = sizes[k];
+      c->seconds[k] = sizes[k] / curves[i].rate[k];
+    }
   }
 }
 
@@ -62,7 +79,8 @@ static const rf_machine *machine_of(int kind) {
     else rf_machine_detect(m, NULL);
     if (kind == CALIBRATED) calibrate(m);
   }
-  m->launch_seconds = 0; m->memory_bytes = 1e15;
+  m->launch_seconds = 0;
+  m->memory_bytes = 1e15;
   return m;
 }
 
@@ -73,12 +91,26 @@ static rf_plan_options job_of(int job, const rf_machine *machine, const rf_model
                                     job == 1   ? RF_REMAT_BLOCK
                                     : job == 2 ? RF_REMAT_MLP_ATTN
                                                : RF_REMAT_NONE);
-  if (job == 2) { o.build.clip = 0; o.build.dropout = 0.1f; }
+  if (job == 2) {
+    o.build.clip = 0;
+    o.build.dropout = 0.1f;
+  }
   if (job == 3) o.build.loss_only = true;
   if (job >= 4) o.build.dropout = 0;
-  if (job == 4 || job == 5) { o.build.job = RF_JOB_GENERATE; o.build.rows = job == 4 ? 2 : 16; }
-  if (job == 6) { o.build.job = RF_JOB_GENERATE; o.build.rows = 2; o.build.kv_dtype_set = model->kv_rank == 0; o.build.kv_dtype = RF_I8; }
-  if (job == 7) { o.build.job = RF_JOB_SCORE; o.build.top = 4; }
+  if (job == 4 || job == 5) {
+    o.build.job = RF_JOB_GENERATE;
+    o.build.rows = job == 4 ? 2 : 16;
+  }
+  if (job == 6) {
+    o.build.job = RF_JOB_GENERATE;
+    o.build.rows = 2;
+    o.build.kv_dtype_set = model->kv_rank == 0;
+    o.build.kv_dtype = RF_I8;
+  }
+  if (job == 7) {
+    o.build.job = RF_JOB_SCORE;
+    o.build.top = 4;
+  }
   return o;
 }
 
@@ -95,8 +127,14 @@ static void every_preset_and_job(void **state) {
         rf_plan_options o = job_of(job, machine_of(kind), &model);
         rf_plan *plan = NULL;
         rf_error error = {0};
-        if (kind < CPU) { o.backend = &RF_BACKEND_SHEET; o.isa = RF_ISA_BASE; o.threads = 1; }
-        else { o.backend = &RF_BACKEND_CPU; o.isa = RF_ISA_BASE; }
+        if (kind < CPU) {
+          o.backend = &RF_BACKEND_SHEET;
+          o.isa = RF_ISA_BASE;
+          o.threads = 1;
+        } else {
+          o.backend = &RF_BACKEND_CPU;
+          o.isa = RF_ISA_BASE;
+        }
         snprintf(what, sizeof what, "%s, job %d on machine %d", name, job, kind);
         if (rf_plan_make(&model, &o, &plan, &error) != RAFTER_OK) fail_msg("%s: %s", what, error.message);
         priced(plan, what);
@@ -115,7 +153,10 @@ static void the_other_ways_of_a_job(void **state) {
   assert_int_equal(rf_weight_types_read("", &model, RF_WEIGHTS_Q4, &types, &error), RAFTER_OK);
   for (int job = 4; job < JOBS; job++) {
     rf_plan_options o = job_of(job, machine_of(2), &model);
-    o.backend = &RF_BACKEND_CPU; o.isa = RF_ISA_BASE; o.build.weights = &types; o.build.fast = job == 4;
+    o.backend = &RF_BACKEND_CPU;
+    o.isa = RF_ISA_BASE;
+    o.build.weights = &types;
+    o.build.fast = job == 4;
     rf_plan *plan = plan_of(&model, &o);
     priced(plan, "weights in 4 bits");
     rf_plan_free(plan);
@@ -123,7 +164,8 @@ static void the_other_ways_of_a_job(void **state) {
   rf_model adapted = model;
   if (rf_lora_parse("rank=4", &model, &adapted.lora, &error) != RAFTER_OK) fail_msg("%s", error.message);
   rf_plan_options o = job_of(0, machine_of(2), &adapted);
-  o.backend = &RF_BACKEND_CPU; o.isa = RF_ISA_BASE;
+  o.backend = &RF_BACKEND_CPU;
+  o.isa = RF_ISA_BASE;
   rf_plan *plan = plan_of(&adapted, &o);
   priced(plan, "adapters");
   rf_plan_free(plan);
@@ -132,7 +174,10 @@ static void the_other_ways_of_a_job(void **state) {
     rf_machine slice;
     if (rf_machine_find("tpu-v5e:2x2", &slice, &error) != RAFTER_OK) fail_msg("%s", error.message);
     o = job_of(0, &slice, &model);
-    o.backend = &RF_BACKEND_SHEET; o.isa = RF_ISA_BASE; o.threads = 1; o.build.microbatch = 4;
+    o.backend = &RF_BACKEND_SHEET;
+    o.isa = RF_ISA_BASE;
+    o.threads = 1;
+    o.build.microbatch = 4;
     if (rf_mesh_parse(meshes[m], -1, &o.build.mesh, &error) != RAFTER_OK) fail_msg("%s", error.message);
     plan = plan_of(&model, &o);
     priced(plan, meshes[m]);
@@ -145,7 +190,9 @@ static void planted(void **state) {
   (void)state;
   rf_model model = model_named("gpt2:layers=1");
   rf_plan_options o = job_of(0, machine_of(0), &model);
-  o.backend = &RF_BACKEND_SHEET; o.isa = RF_ISA_BASE; o.threads = 1;
+  o.backend = &RF_BACKEND_SHEET;
+  o.isa = RF_ISA_BASE;
+  o.threads = 1;
   rf_plan *plan = plan_of(&model, &o);
   for (int i = 0; i < plan->graph->op_count; i += 7) {
     rf_plan_op was = plan->op[i];

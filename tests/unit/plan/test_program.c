@@ -1,12 +1,15 @@
-/* What a JAX program of the model takes: arrays that arithmetic gives, and the orderings that were measured. The compiler's own reports are in
- * data/tpu-aot.json (tests/tpu_aot). */
+/* What a JAX program of the model takes: arrays that arithmetic gives, and the orderings that
+ * were measured. The compiler's own reports are in data/tpu-aot.json (tests/tpu_aot). */
 #include "plans.h"
 
 enum { LAYERS = 12, D = 1024, F = 4096, HEADS = 8, T = 512, SEQUENCES = 16 };
 
-static rf_plan_options jax(const char *machine, rf_program program, rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat) {
+static rf_plan_options jax(const char *machine, rf_program program, rf_dtype dtype, int64_t microbatch,
+                           int accumulate, rf_remat remat) {
   rf_plan_options options = train_options(machine_named(machine), dtype, microbatch, accumulate, T, remat);
-  options.build.optimizer = RF_ADAM; options.build.weight_decay = 0; options.build.clip = 0;
+  options.build.optimizer = RF_ADAM;
+  options.build.weight_decay = 0;
+  options.build.clip = 0;
   options.program.program = program;
   return options;
 }
@@ -29,16 +32,18 @@ static void state_is_donated_and_counts_three_times(void **state) {
   assert_int_equal(memory.alias, 3 * 4 * parameters + counters);
   assert_int_equal(memory.argument, memory.alias + tokens);
   /* Accumulators, and at the peak gradients of the layers and of what stands behind them. */
-  assert_true(memory.gradients > 2 * 4 * (parameters - (2048 + T) * D) - 1 && memory.gradients <= 2 * 4 * parameters);
+  assert_true(memory.gradients > 2 * 4 * (parameters - (2048 + T) * D) - 1 &&
+              memory.gradients <= 2 * 4 * parameters);
 }
 
-/* What crosses the loop of a layer, from the residuals that jax.linearize writes: per token three f32 arrays and four numbers for each norm, five arrays of
- * the GELU, inputs of four products, queries, keys and values, scores in f32 and bf16, two masks. */
+/* What crosses the loop of a layer, from the residuals that jax.linearize writes: per token
+ * three f32 arrays and four numbers for each norm, five arrays of the GELU, inputs of four
+ * products, queries, keys and values, scores in f32 and bf16, two masks. */
 static void a_loop_stacks_every_residual(void **state) {
   (void)state;
   rf_plan_options options = jax("a5000", RF_PROGRAM_JAX_SCAN, RF_BF16, SEQUENCES, 1, RF_REMAT_NONE);
-  int64_t norms = 2 * (3 * 4 * D + 4 * 4), gelu = 5 * 2 * F, products = 2 * (D + F + D + D), qkv = 2 * 3 * D, scores = HEADS * T * (4 + 2),
-          masks = 2 * D;
+  int64_t norms = 2 * (3 * 4 * D + 4 * 4), gelu = 5 * 2 * F, products = 2 * (D + F + D + D), qkv = 2 * 3 * D,
+          scores = HEADS * T * (4 + 2), masks = 2 * D;
   int64_t all = (int64_t)LAYERS * SEQUENCES * T * (norms + gelu + products + qkv + scores + masks);
   assert_int_equal(size(&options).stacked, all);
   options.build.dropout = 0;
@@ -51,7 +56,8 @@ static void a_loop_stacks_every_residual(void **state) {
   assert_int_equal(size(&options).stacked, 0);
 }
 
-/* Under adapters of the attention's products alone, an MLP's products keep nothing of their own: no gradient of their matrices is made. */
+/* Under adapters of the attention's products alone, an MLP's products keep nothing of their own:
+ * no gradient of their matrices is made. */
 static void frozen_products_keep_no_input(void **state) {
   (void)state;
   rf_plan_options options = jax("a5000", RF_PROGRAM_JAX_SCAN, RF_BF16, 1, 1, RF_REMAT_NONE);
@@ -65,10 +71,12 @@ static void frozen_products_keep_no_input(void **state) {
   assert_int_equal(rf_lora_parse("rank=4,targets=qkv", &model, &model.lora, &error), RAFTER_OK);
   assert_int_equal(rf_program_size(&model, &options, &mlp, &error), RAFTER_OK);
   /* The inputs of up and down, and what their adapters keep: nothing larger. */
-  assert_true(all.stacked - mlp.stacked >= (int64_t)LAYERS * T * 2 * (D + F) && all.stacked - mlp.stacked < (int64_t)LAYERS * T * 2 * (D + F + D));
+  assert_true(all.stacked - mlp.stacked >= (int64_t)LAYERS * T * 2 * (D + F) &&
+              all.stacked - mlp.stacked < (int64_t)LAYERS * T * 2 * (D + F + D));
 }
 
-static double gib(rf_program program, rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat, double *seconds) {
+static double gib(rf_program program, rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat,
+                  double *seconds) {
   rf_plan_options options = jax("a5000", program, dtype, microbatch, accumulate, remat);
   rf_model model = model_named("uva");
   rf_plan *plan = NULL;
@@ -78,13 +86,15 @@ static double gib(rf_program program, rf_dtype dtype, int64_t microbatch, int ac
   int64_t classes = 0;
   for (int i = 0; i < plan->graph->op_count; i++) sum += plan->op[i].seconds * plan->op[i].calls;
   for (int c = 0; c < RF_CLASSES; c++) classes += plan->by_class[c];
-  assert_true(classes == plan->arena_bytes && sum > 0.999999 * plan->step_seconds && sum < 1.000001 * plan->step_seconds);
+  assert_true(classes == plan->arena_bytes && sum > 0.999999 * plan->step_seconds &&
+              sum < 1.000001 * plan->step_seconds);
   *seconds = plan->step_seconds;
   rf_plan_free(plan);
   return bytes / GIB;
 }
 
-/* The ladder of a published tutorial, on one A5000: memory and seconds of each rung (its own measurements), and their order. */
+/* The ladder of a published tutorial, on one A5000: memory and seconds of each rung (its own
+ * measurements), and their order. */
 static void the_published_ladder_stands(void **state) {
   (void)state;
   static const struct {
@@ -103,13 +113,16 @@ static void the_published_ladder_stands(void **state) {
   enum { RUNGS = sizeof rungs / sizeof *rungs };
   double bytes[RUNGS], seconds[RUNGS];
   for (int i = 0; i < RUNGS; i++) {
-    bytes[i] = gib(rungs[i].program, rungs[i].dtype, rungs[i].microbatch, rungs[i].accumulate, rungs[i].remat, &seconds[i]);
+    bytes[i] = gib(rungs[i].program, rungs[i].dtype, rungs[i].microbatch, rungs[i].accumulate, rungs[i].remat,
+                   &seconds[i]);
     if (bytes[i] < rungs[i].least || bytes[i] > rungs[i].most) fail_msg("rung %d: %.2f GiB", i, bytes[i]);
     if (rungs[i].seconds > 0 && (seconds[i] < 0.7 * rungs[i].seconds || seconds[i] > 1.3 * rungs[i].seconds))
       fail_msg("rung %d: %.3f s", i, seconds[i]);
   }
-  assert_true(bytes[0] > bytes[1] && bytes[1] > bytes[2] && bytes[2] > bytes[3] && bytes[3] > bytes[4] && bytes[5] > bytes[3]);
-  assert_true(seconds[0] > seconds[1] && seconds[1] > seconds[2] && seconds[3] > seconds[2] && seconds[4] > seconds[3] && seconds[5] < seconds[3]);
+  assert_true(bytes[0] > bytes[1] && bytes[1] > bytes[2] && bytes[2] > bytes[3] && bytes[3] > bytes[4] &&
+              bytes[5] > bytes[3]);
+  assert_true(seconds[0] > seconds[1] && seconds[1] > seconds[2] && seconds[3] > seconds[2] &&
+              seconds[4] > seconds[3] && seconds[5] < seconds[3]);
 }
 
 static void what_has_no_program_is_refused_and_the_search_goes_on(void **state) {
@@ -121,19 +134,25 @@ static void what_has_no_program_is_refused_and_the_search_goes_on(void **state) 
   assert_int_equal(rf_plan_make(&model, &options, &plan, &error), RAFTER_INVALID);
   assert_non_null(strstr(error.message, "--remat"));
   options.remat = RF_REMAT_NONE;
-  options.build.microbatch = 64; options.build.seq = 1 << 24;
-  rf_model wide = model_named("llama:layers=64,width=8192,ff=8192,heads=4096,kv_heads=4096,vocab=32000,seq=16777216");
+  options.build.microbatch = 64;
+  options.build.seq = 1 << 24;
+  rf_model wide =
+      model_named("llama:layers=64,width=8192,ff=8192,heads=4096,kv_heads=4096,vocab=32000,seq=16777216");
   rf_program_memory memory;
   assert_int_equal(rf_program_size(&wide, &options, &memory, &error), RAFTER_INVALID);
   assert_non_null(strstr(error.message, "2^61"));
   options.build.seq = T;
   static rf_fit_found all;
-  assert_int_equal(rf_plan_fit(&model, &options, (rf_fit_vary){.remat = true, .microbatch = true}, NULL, &plan, &all, &error), RAFTER_OK);
-  assert_true(plan->arena_bytes <= rf_plan_room(&options) && plan->program.total == plan->arena_bytes && all.rows > 0);
+  assert_int_equal(rf_plan_fit(&model, &options, (rf_fit_vary){.remat = true, .microbatch = true}, NULL,
+                               &plan, &all, &error),
+                   RAFTER_OK);
+  assert_true(plan->arena_bytes <= rf_plan_room(&options) && plan->program.total == plan->arena_bytes &&
+              all.rows > 0);
   rf_plan_free(plan);
 }
 
-/* Over fsdp every device has its part of matrices and of what belongs to them, and two of them whole at a time. */
+/* Over fsdp every device has its part of matrices and of what belongs to them, and two of them
+ * whole at a time. */
 static void fsdp_cuts_what_is_kept_and_gathers_two_matrices(void **state) {
   (void)state;
   enum { DEVICES = 8 };
@@ -144,16 +163,20 @@ static void fsdp_cuts_what_is_kept_and_gathers_two_matrices(void **state) {
   options.build.mesh.of[RF_AXIS_DATA] = DEVICES;
   rf_program_memory dealt = size(&options);
   assert_memory_equal(&dealt, &alone, sizeof alone);
-  options.build.mesh.of[RF_AXIS_DATA] = 1; options.build.mesh.of[RF_AXIS_FSDP] = DEVICES;
+  options.build.mesh.of[RF_AXIS_DATA] = 1;
+  options.build.mesh.of[RF_AXIS_FSDP] = DEVICES;
   rf_program_memory cut = size(&options);
   double whole = 3 * 4 * 155877376.0;
-  assert_true((double)cut.alias > whole / DEVICES && (double)cut.alias < 1.01 * whole / DEVICES); /* vectors are whole */
+  /* vectors are whole */
+  assert_true((double)cut.alias > whole / DEVICES && (double)cut.alias < 1.01 * whole / DEVICES);
   assert_int_equal(cut.kept, alone.kept);
-  assert_true(cut.temp > (alone.copies + alone.gradients) / DEVICES + 2 * 2 * (int64_t)D * F); /* two whole matrices in bf16 beside its own parts */
+  /* two whole matrices in bf16 beside its own parts */
+  assert_true(cut.temp > (alone.copies + alone.gradients) / DEVICES + 2 * 2 * (int64_t)D * F);
   assert_true(cut.total < alone.total);
   rf_model model = model_named("uva");
   rf_error error = {0};
-  options.build.mesh.of[RF_AXIS_FSDP] = 1; options.build.mesh.of[RF_AXIS_TENSOR] = DEVICES;
+  options.build.mesh.of[RF_AXIS_FSDP] = 1;
+  options.build.mesh.of[RF_AXIS_TENSOR] = DEVICES;
   assert_int_equal(rf_program_size(&model, &options, &cut, &error), RAFTER_INVALID);
   assert_non_null(strstr(error.message, "tensor=8"));
 }

@@ -1,4 +1,5 @@
-/* Answers of roofline.h beside counting by hand: pairs of attention one by one, contractions point by point, thresholds from both their sides. */
+/* Answers of roofline.h beside counting by hand: pairs of attention one by one, contractions
+ * point by point, thresholds from both their sides. */
 #include "plan/roofline.h"
 
 #include <math.h>
@@ -40,7 +41,8 @@ static const char *text_of(const char *key) {
 }
 
 static void close_to(double got, double expected, double relative) {
-  if (!(fabs(got - expected) <= relative * fabs(expected))) fail_msg("%s: got %.12g, expected %.12g", answer.op, got, expected);
+  if (!(fabs(got - expected) <= relative * fabs(expected)))
+    fail_msg("%s: got %.12g, expected %.12g", answer.op, got, expected);
 }
 
 static void attention_counts_every_pair(void **state) {
@@ -58,8 +60,10 @@ static void attention_counts_every_pair(void **state) {
               pairs++;
             }
           char line[256];
-          snprintf(line, sizeof line, "attention --on l4 --batch 3 --heads 8 --kv-heads 2 --head-dim 16 --seq %d --context %d --window %d%s", seq,
-                   context, window, causal ? "" : " --non-causal");
+          snprintf(line, sizeof line,
+                   "attention --on l4 --batch 3 --heads 8 --kv-heads 2 --head-dim 16 --seq %d --context %d "
+                   "--window %d%s",
+                   seq, context, window, causal ? "" : " --non-causal");
           ask(line);
           close_to(figure("flops"), 4.0 * 3 * 8 * 16 * pairs, 1e-12);
           close_to(figure("flops_full"), 4.0 * 3 * 8 * 16 * seq * context, 1e-12);
@@ -71,18 +75,32 @@ static void attention_counts_every_pair(void **state) {
 /* The same op in a graph. */
 static void attention_is_that_of_the_op_table(void **state) {
   (void)state;
-  rf_model model = {.layers = 1, .width = 1, .heads = 1, .kv_heads = 1, .head_dim = 1, .ff = 1, .vocab = 1, .max_seq = 1, .init = "gpt2"};
+  rf_model model = {.layers = 1,
+                    .width = 1,
+                    .heads = 1,
+                    .kv_heads = 1,
+                    .head_dim = 1,
+                    .ff = 1,
+                    .vocab = 1,
+                    .max_seq = 1,
+                    .init = "gpt2"};
   for (int window = 0; window <= 64; window += 64) {
     rf_graph *graph = rf_graph_new(&model);
-    graph->seq = 256; graph->rows = 512; graph->accumulate = 1;
-    int id[2] = {rf_graph_tensor(graph, "qkv", RF_CLASS_ACTIVATION, RF_BF16, 2, (const int64_t[]){512, (8 + 2 * 2) * 64}),
+    graph->seq = 256;
+    graph->rows = 512;
+    graph->accumulate = 1;
+    int id[2] = {rf_graph_tensor(graph, "qkv", RF_CLASS_ACTIVATION, RF_BF16, 2,
+                                 (const int64_t[]){512, (8 + 2 * 2) * 64}),
                  rf_graph_tensor(graph, "segments", RF_CLASS_ACTIVATION, RF_I32, 1, (const int64_t[]){513})};
-    rf_attr attr = {.heads = 8, .kv_heads = 2, .head_dim = 64, .window = window, .scale = 1, .softmax = RF_F32};
+    rf_attr attr = {
+        .heads = 8, .kv_heads = 2, .head_dim = 64, .window = window, .scale = 1, .softmax = RF_F32};
     int op = rf_graph_op(graph, "attention", "attention", RF_SECTION_MICRO, id, 2, 3u, &attr, NULL);
     assert_true(op >= 0);
     rf_work work = graph->op[op].def->work(graph, &graph->op[op]);
     char line[200];
-    snprintf(line, sizeof line, "attention --on l4 --batch 2 --heads 8 --kv-heads 2 --head-dim 64 --seq 256 --window %d", window);
+    snprintf(line, sizeof line,
+             "attention --on l4 --batch 2 --heads 8 --kv-heads 2 --head-dim 64 --seq 256 --window %d",
+             window);
     ask(line);
     close_to(figure("flops"), work.flops, 1e-12);
     close_to(figure("flops_full"), work.flops_full, 1e-12);
@@ -96,15 +114,18 @@ static void a_matmul_turns_where_it_says(void **state) {
   double turn = figure("critical_m");
   for (int side = -1; side <= 1; side += 2) {
     char line[160];
-    snprintf(line, sizeof line, "matmul --m %.0f --k 4096 --n 14336 --weight-dtype i8 --on tpu-v5p", turn + side);
+    snprintf(line, sizeof line, "matmul --m %.0f --k 4096 --n 14336 --weight-dtype i8 --on tpu-v5p",
+             turn + side);
     ask(line);
     assert_string_equal(text_of("bound"), side > 0 ? "compute" : "memory");
   }
   /* A contraction is a matmul, however it is written. */
   ask("matmul --m 48 --k 96 --n 160 --on h100-sxm");
-  double flops = figure("flops"), bytes = figure("bytes"), seconds = figure("seconds"), critical = figure("critical");
+  double flops = figure("flops"), bytes = figure("bytes"), seconds = figure("seconds"),
+         critical = figure("critical");
   ask("einsum bs,sf->bf b=48,s=96 f=160 --on h100-sxm");
-  assert_true(figure("flops") == flops && figure("bytes") == bytes && figure("seconds") == seconds && figure("critical") == critical);
+  assert_true(figure("flops") == flops && figure("bytes") == bytes && figure("seconds") == seconds &&
+              figure("critical") == critical);
   double exact = 0;
   for (int b = 0; b < 48; b++)
     for (int f = 0; f < 160; f++) exact += 96 + 95; /* multiplies, and adds of one less */
@@ -118,9 +139,13 @@ static void strategies_turn_where_they_say(void **state) {
     const char *with, *key;
     double scale;
   } rows[] = {
-      {"parallelism --strategy fsdp --axes 2 --on tpu-v5p:8x8x8 --width 8192 --ff 28672 --matrices 2 --tokens %.0f", "critical_tokens", 1},
-      {"parallelism --strategy dp --axes 1 --on tpu-v6e:16x16 --width 8192 --ff 28672 --tokens %.0f", "critical_tokens", 1},
-      {"parallelism --strategy fsdp+tp --axes 2,1 --on tpu-v5p:16x16x16 --ff 28672 --tokens %.0f", "critical_tokens", 1},
+      {"parallelism --strategy fsdp --axes 2 --on tpu-v5p:8x8x8 --width 8192 --ff 28672 --matrices 2 "
+       "--tokens %.0f",
+       "critical_tokens", 1},
+      {"parallelism --strategy dp --axes 1 --on tpu-v6e:16x16 --width 8192 --ff 28672 --tokens %.0f",
+       "critical_tokens", 1},
+      {"parallelism --strategy fsdp+tp --axes 2,1 --on tpu-v5p:16x16x16 --ff 28672 --tokens %.0f",
+       "critical_tokens", 1},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     char line[256];
@@ -132,7 +157,8 @@ static void strategies_turn_where_they_say(void **state) {
       ask(line);
       assert_string_equal(text_of("bound"), side > 0 ? "compute" : "network");
       if (i) continue;
-      /* The layer's own seconds turn at the same place: 4DF forward and 8DF backward against 12 nDF, the backward pass binding. */
+      /* The layer's own seconds turn at the same place: 4DF forward and 8DF backward against 12
+       * nDF, the backward pass binding. */
       assert_true((figure("layer_compute_seconds") > figure("layer_network_seconds")) == (side > 0));
     }
   }
@@ -141,10 +167,12 @@ static void strategies_turn_where_they_say(void **state) {
 static void decoding_reads_what_it_must(void **state) {
   (void)state;
   /* One expert of eight for one token; all of them for many. */
-  ask("decode --parameters 9e9 --active-parameters 2e9 --experts 8 --experts-used 1 --kv-bytes 0 --batch 1 --on h100-sxm");
+  ask("decode --parameters 9e9 --active-parameters 2e9 --experts 8 --experts-used 1 --kv-bytes 0 --batch 1 "
+      "--on h100-sxm");
   double one = figure("load_seconds");
   close_to(one, 2e9 * 2 / 3.35e12, 1e-9);
-  ask("decode --parameters 9e9 --active-parameters 2e9 --experts 8 --experts-used 1 --kv-bytes 0 --batch 4096 --on h100-sxm");
+  ask("decode --parameters 9e9 --active-parameters 2e9 --experts 8 --experts-used 1 --kv-bytes 0 --batch "
+      "4096 --on h100-sxm");
   close_to(figure("load_seconds"), 9e9 * 2 / 3.35e12, 1e-9);
   ask("kv --layers 26 --kv-heads 1 --head-dim 256 --window 512 --window-period 6 --context 1024 --on l4");
   double bytes = 0;

@@ -1,14 +1,17 @@
-/* Seconds of a walk below its bound: the bound itself, hand-counted attention, and what must grow. */
+/* Seconds of a walk below its bound: the bound itself, hand-counted attention, and what must
+ * grow. */
 #include "unit/plan/plans.h"
 
 #include "graph/kv.h"
 
 #include <math.h>
 
-static rf_plan *generate_plan(const char *machine, const char *name, rf_dtype dtype, int64_t slots, int64_t rows, int64_t seq) {
+static rf_plan *generate_plan(const char *machine, const char *name, rf_dtype dtype, int64_t slots,
+                              int64_t rows, int64_t seq) {
   rf_model model = model_named(name);
   rf_plan_options options = train_options(machine_named(machine), dtype, slots, 1, seq, RF_REMAT_NONE);
-  options.build.job = RF_JOB_GENERATE; options.build.rows = rows;
+  options.build.job = RF_JOB_GENERATE;
+  options.build.rows = rows;
   return plan_of(&model, &options);
 }
 
@@ -16,16 +19,19 @@ static bool near(double a, double b) { return fabs(a - b) <= 1e-9 * fabs(b); }
 
 static void full_extents_take_the_time_of_the_step(void **state) {
   (void)state;
-  static const char *const models[] = {"gpt2", "gemma3-270m", "llama:layers=2,width=64,heads=4,kv_heads=2,ff=96,vocab=300,seq=64"};
+  static const char *const models[] = {"gpt2", "gemma3-270m",
+                                       "llama:layers=2,width=64,heads=4,kv_heads=2,ff=96,vocab=300,seq=64"};
   for (int m = 0; m < 3; m++) {
     int64_t seq = m == 2 ? 64 : 1024;
     rf_plan *plan = generate_plan("tpu-v5e", models[m], RF_BF16, 8, 8, seq);
     rf_extent part[8];
     for (int i = 0; i < 8; i++) part[i] = (rf_extent){1, seq};
     double seconds = rf_plan_walk_seconds(plan, part, 8);
-    if (!near(seconds, plan->step_seconds)) fail_msg("%s: %g, expected %g", models[m], seconds, plan->step_seconds);
+    if (!near(seconds, plan->step_seconds))
+      fail_msg("%s: %g, expected %g", models[m], seconds, plan->step_seconds);
     double before = 0;
-    for (int count = 1; count <= 8; count++) { /* more sequences never take less time, and each takes less for itself */
+    /* more sequences never take less time, and each takes less for itself */
+    for (int count = 1; count <= 8; count++) {
       double now = rf_plan_walk_seconds(plan, part, count);
       assert_true(now > before);
       if (count > 1) assert_true(now / count < before / (count - 1));
@@ -37,15 +43,19 @@ static void full_extents_take_the_time_of_the_step(void **state) {
   }
 }
 
-/* Where nothing but memory counts, longer contexts cost the bytes of their keys and values, and no more of a windowed layer than its window. */
+/* Where nothing but memory counts, longer contexts cost the bytes of their keys and values, and
+ * no more of a windowed layer than its window. */
 static void keys_cost_their_bytes(void **state) {
   (void)state;
   static rf_machine slow;
   slow = *machine_named("tpu-v5e");
-  slow.read_bps = slow.copy_bps = 1e6; slow.launch_seconds = 0; slow.efficiency_memory = 1;
+  slow.read_bps = slow.copy_bps = 1e6;
+  slow.launch_seconds = 0;
+  slow.efficiency_memory = 1;
   rf_model model = model_named("gemma3-270m");
   rf_plan_options options = train_options(&slow, RF_BF16, 2, 1, 2048, RF_REMAT_NONE);
-  options.build.job = RF_JOB_GENERATE; options.build.rows = 2;
+  options.build.job = RF_JOB_GENERATE;
+  options.build.rows = 2;
   rf_plan *plan = plan_of(&model, &options);
   int64_t layers[RF_KV_CLASSES] = {0}, window = 0, each = 2 * model.kv_heads * model.head_dim * 2;
   for (int l = 0; l < model.layers; l++) {
@@ -60,36 +70,44 @@ static void keys_cost_their_bytes(void **state) {
   rf_plan_free(plan);
 }
 
-/* Where nothing but products count, a chunk costs what its rows multiply: rows x weights, and the keys that each row sees. */
+/* Where nothing but products count, a chunk costs what its rows multiply: rows x weights, and
+ * the keys that each row sees. */
 static void rows_cost_their_products(void **state) {
   (void)state;
   static rf_machine slow;
   slow = *machine_named("tpu-v5e");
   strcpy(slow.kind, "cpu"); /* every product at the peak */
   for (int d = 0; d < RF_DTYPES; d++) slow.flops[d] = 1e6;
-  slow.launch_seconds = 0; slow.efficiency_compute = 1; slow.read_bps = slow.copy_bps = 1e30;
+  slow.launch_seconds = 0;
+  slow.efficiency_compute = 1;
+  slow.read_bps = slow.copy_bps = 1e30;
   rf_model model = model_named("llama:layers=3,width=64,heads=4,kv_heads=2,ff=96,vocab=300,seq=512");
   rf_plan_options options = train_options(&slow, RF_F32, 4, 1, 512, RF_REMAT_NONE);
-  options.build.job = RF_JOB_GENERATE; options.build.rows = 128;
+  options.build.job = RF_JOB_GENERATE;
+  options.build.rows = 128;
   rf_plan *plan = plan_of(&model, &options);
   rf_extent chunk = {100, 300}, two[] = {{100, 300}, {28, 28}};
   double linear = 2.0 * 3 * (64 * 128 + 64 * 64 + 3 * 64 * 96), head = 2.0 * 64 * 300, pair = 4.0 * 3 * 64;
   double pairs = 100 * 250.5, second = 28 * 14.5; /* rows see 201 .. 300 keys, and 1 .. 28 */
   assert_true(near(rf_plan_walk_seconds(plan, &chunk, 1), (100 * linear + head + pair * pairs) / 1e6));
-  assert_true(near(rf_plan_walk_seconds(plan, two, 2), (128 * linear + 2 * head + pair * (pairs + second)) / 1e6));
+  assert_true(
+      near(rf_plan_walk_seconds(plan, two, 2), (128 * linear + 2 * head + pair * (pairs + second)) / 1e6));
   rf_plan_free(plan);
 }
 
 /* What is kept between walks changes no price, in whatever order they come. */
 static void many_walks_are_priced_like_each_alone(void **state) {
   (void)state;
-  static const char *const names[] = {"gemma3:layers=6,width=64,heads=4,kv_heads=2,head_dim=16,ff=96,vocab=300,seq=4096,window=128",
-                                      "gpt:layers=2,width=64,heads=4,ff=96,vocab=300,seq=4096"};
+  static const char *const names[] = {
+      "gemma3:layers=6,width=64,heads=4,kv_heads=2,head_dim=16,ff=96,vocab=300,seq=4096,window=128",
+      "gpt:layers=2,width=64,heads=4,ff=96,vocab=300,seq=4096"};
   uint64_t seed = 11;
   for (int m = 0; m < 2; m++) {
     rf_model model = model_named(names[m]);
-    rf_plan_options options = train_options(machine_named(m ? "a5000" : "tpu-v5e"), RF_BF16, 16, 1, 4096, RF_REMAT_NONE);
-    options.build.job = RF_JOB_GENERATE; options.build.rows = 64;
+    rf_plan_options options =
+        train_options(machine_named(m ? "a5000" : "tpu-v5e"), RF_BF16, 16, 1, 4096, RF_REMAT_NONE);
+    options.build.job = RF_JOB_GENERATE;
+    options.build.rows = 64;
     rf_plan *plan = plan_of(&model, &options);
     rf_walk_prices *prices = rf_walk_prices_open(plan);
     assert_non_null(prices);

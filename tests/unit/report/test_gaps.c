@@ -1,4 +1,5 @@
-/* test_gaps.c - planted reasons for standing still, each of which must be found as what it is; and work that nobody stamped, which must stay unexplained. */
+/* test_gaps.c - planted reasons for standing still, each of which must be found as what it is;
+ * and work that nobody stamped, which must stay unexplained. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +23,7 @@
 
 enum { SLEEP_NS = 20000000, PAGES = 2000, PAGE = 4096, BUSY_NS = 40000000, STOP_NS = 300000000 };
 
-/* ---- plants ------------------------------------------------------------------------------------------------------ */
+/* ---- plants ---------------------------------------------------------------------------------- */
 
 static void (*plant)(void); /* what the first op of a step does beside its work */
 static void *taken;         /* by a plant */
@@ -45,7 +46,8 @@ static void touches(void) { /* mapped before the step: within one a guard would 
 static void allocates(void) {
   taken = malloc((size_t)PAGES * PAGE);
   if (!taken) return;
-  madvise((void *)(((uintptr_t)taken + PAGE) & ~(uintptr_t)(PAGE - 1)), (size_t)(PAGES - 1) * PAGE, MADV_NOHUGEPAGE);
+  madvise((void *)(((uintptr_t)taken + PAGE) & ~(uintptr_t)(PAGE - 1)), (size_t)(PAGES - 1) * PAGE,
+          MADV_NOHUGEPAGE);
   for (int i = 0; i < PAGES; i++) *(volatile unsigned char *)((unsigned char *)taken + (size_t)i * PAGE) = 1;
 }
 static void works(void) {
@@ -90,11 +92,12 @@ static void planted_run(const rf_call *call) {
   rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_BASE, call->graph, call->op)->run(call);
   if (plant) plant();
 }
-static const rf_kernel PLANTED[] = {{"embed", "planted", RF_ISA_BASE, NULL, NULL, planted_run}, {NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL}};
+static const rf_kernel PLANTED[] = {{"embed", "planted", RF_ISA_BASE, NULL, NULL, planted_run},
+                                    {NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL}};
 static const rf_kernel *tables[16] = {PLANTED};
 static const rf_backend PLANTED_BACKEND = {.name = "planted", .tables = tables, .touches_memory = true};
 
-/* ---- one recorded step ------------------------------------------------------------------------------------------- */
+/* ---- one recorded step ----------------------------------------------------------------------- */
 
 static rf_traced_step step_with(void (*planted)(void), double *fault_ns) {
   rf_train_settings s = settings();
@@ -102,7 +105,8 @@ static rf_traced_step step_with(void (*planted)(void), double *fault_ns) {
   rf_error error = {0};
   rafter_step step;
   for (int i = 0; RF_BACKEND_CPU.tables[i]; i++) tables[i + 1] = RF_BACKEND_CPU.tables[i];
-  s.plan.backend = &PLANTED_BACKEND; s.plan.build.accumulate = 1;
+  s.plan.backend = &PLANTED_BACKEND;
+  s.plan.build.accumulate = 1;
   if (rf_trainer_open(&s, &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
   rf_record *record = open_record("steps=2");
   for (int i = 0; i < 2; i++) { /* the first wakes threads */
@@ -123,18 +127,21 @@ static void test_sleep_is_waiting(void **state) {
   (void)state;
   rf_traced_step s = step_with(sleeps, NULL);
   assert_true(s.gaps[1][RF_GAP_WAIT] >= 0.95e-9 * SLEEP_NS);
-  assert_true(s.gaps[0][RF_GAP_SERIAL] >= 0.95e-9 * SLEEP_NS); /* the other thread had nothing to do meanwhile */
+  /* the other thread had nothing to do meanwhile */
+  assert_true(s.gaps[0][RF_GAP_SERIAL] >= 0.95e-9 * SLEEP_NS);
   assert_true(s.gaps[1][RF_GAP_IO] == 0);
 }
 
 static void test_a_late_thread_is_waited_for(void **state) {
   (void)state;
   rf_traced_step s = step_with(lags, NULL);
-  assert_true(s.gaps[0][RF_GAP_WAIT] >= 0.95e-9 * SLEEP_NS); /* outside bodies: the part of the run's own thread was done */
+  /* outside bodies: the part of the run's own thread was done */
+  assert_true(s.gaps[0][RF_GAP_WAIT] >= 0.95e-9 * SLEEP_NS);
   assert_true(s.gaps[1][RF_GAP_WAIT] >= 0.95e-9 * SLEEP_NS); /* inside the other's, which slept */
 }
 
-/* In the first step of a record too, of which no thread has looked at its counters before; and where steps are shorter than looks are rare. */
+/* In the first step of a record too, of which no thread has looked at its counters before; and
+ * where steps are shorter than looks are rare. */
 static void test_a_late_begin_is_waited_for(void **state) {
   (void)state;
   rf_traced_step s = step_with(begins_late, NULL);
@@ -155,8 +162,10 @@ static void test_a_late_begin_is_waited_for(void **state) {
   }
   if (rf_trace_collect(record, NULL, NULL, 0, &trace, &error) != RAFTER_OK) fail_msg("%s", error.message);
   double unexplained = 0, seconds = 0;
-  for (int i = 0; i < trace->steps; i++)
-    { unexplained += trace->step[i].gaps[0][RF_GAP_UNEXPLAINED]; seconds += 1e-9 * THREADS * (double)(trace->step[i].end - trace->step[i].begin); }
+  for (int i = 0; i < trace->steps; i++) {
+    unexplained += trace->step[i].gaps[0][RF_GAP_UNEXPLAINED];
+    seconds += 1e-9 * THREADS * (double)(trace->step[i].end - trace->step[i].begin);
+  }
   print_message("unexplained: %.2f %% of short steps\n", 100 * unexplained / seconds);
   assert_true(unexplained <= 0.02 * seconds);
   rf_trace_free(trace);
@@ -172,8 +181,10 @@ static void test_fresh_pages_are_faults(void **state) {
   rf_traced_step s = step_with(touches, &fault_ns);
   munmap(mapped, (size_t)PAGES * PAGE);
   assert_in_range(s.faults, PAGES, 2 * PAGES);
-  /* Some of them may explain a launch that took long; and where another process had most of a step, a page is not believed to take longer than there was. */
-  double found = s.gaps[0][RF_GAP_FAULT] + s.gaps[1][RF_GAP_FAULT], allocated = s.gaps[0][RF_GAP_ALLOCATION] + s.gaps[1][RF_GAP_ALLOCATION];
+  /* Some of them may explain a launch that took long; and where another process had most of a
+   * step, a page is not believed to take longer than there was. */
+  double found = s.gaps[0][RF_GAP_FAULT] + s.gaps[1][RF_GAP_FAULT],
+         allocated = s.gaps[0][RF_GAP_ALLOCATION] + s.gaps[1][RF_GAP_ALLOCATION];
   if (s.work > 0) assert_true(found + allocated >= 0.99e-9 * PAGES * fault_ns);
   assert_true(found > 10 * allocated);
 }
@@ -184,7 +195,8 @@ static void test_a_growing_heap_is_allocation(void **state) {
   rf_traced_step s = step_with(allocates, NULL);
   free(taken);
   assert_true(s.heap_bytes >= (int64_t)PAGES * PAGE);
-  assert_true(s.gaps[1][RF_GAP_ALLOCATION] > 2 * s.gaps[1][RF_GAP_FAULT]); /* a sanitizer maps pages of its own beside them */
+  /* a sanitizer maps pages of its own beside them */
+  assert_true(s.gaps[1][RF_GAP_ALLOCATION] > 2 * s.gaps[1][RF_GAP_FAULT]);
 }
 
 /* Another process on the same core as the run's own thread. */
@@ -242,7 +254,8 @@ static void test_pages_from_a_disk_are_io(void **state) {
   assert_true(s.gaps[1][RF_GAP_WAIT] == 0 || s.gaps[1][RF_GAP_IO] > s.gaps[1][RF_GAP_WAIT]);
 }
 
-/* The run's own thread in an op for `ns` while the other's part was over soon; what both counted is planted. Gaps of the step, and their spans of a stop. */
+/* The run's own thread in an op for `ns` while the other's part was over soon; what both counted
+ * is planted. Gaps of the step, and their spans of a stop. */
 static rf_traced_step step_of_counters(const double off[2], const double delay[2], double stopped[2]) {
   rf_record *record = open_record("all");
   rf_trace *trace = NULL;
@@ -256,8 +269,12 @@ static rf_traced_step step_of_counters(const double off[2], const double delay[2
     uint16_t of = (uint16_t)i;
     rf_lane_put(lane, (rf_stamp){begin, i ? begin + BUSY_NS / 100 : end, 0, 0, of, RF_SPAN_BUSY, 0});
     if (!i) rf_lane_put(lane, (rf_stamp){begin, end, 0, 0, of, RF_SPAN_OP, 0});
-    if (delay[i] > 0) rf_lane_put(lane, (rf_stamp){begin, end, delay[i] * (double)(end - begin), RF_LOST_DELAY, of, RF_SPAN_LOST, 0});
-    if (off[i] > 0) rf_lane_put(lane, (rf_stamp){begin, end, off[i] * (double)(end - begin), RF_LOST_OFF, of, RF_SPAN_LOST, 0});
+    if (delay[i] > 0)
+      rf_lane_put(
+          lane, (rf_stamp){begin, end, delay[i] * (double)(end - begin), RF_LOST_DELAY, of, RF_SPAN_LOST, 0});
+    if (off[i] > 0)
+      rf_lane_put(lane,
+                  (rf_stamp){begin, end, off[i] * (double)(end - begin), RF_LOST_OFF, of, RF_SPAN_LOST, 0});
   }
   rf_lanes_forget(rf_lanes_on); /* what was planted stands alone */
   rf_lanes_on->lane[1].thread = 0;
@@ -266,13 +283,16 @@ static rf_traced_step step_of_counters(const double off[2], const double delay[2
   rf_traced_step s = trace->step[0];
   double all = s.work + s.phases, length = (double)(end - begin);
   for (int g = 0; g < RF_GAPS; g++) all += s.gaps[0][g] + s.gaps[1][g];
-  assert_true(all > 0.999999e-9 * THREADS * (double)(s.end - s.begin) && all < 1.000001e-9 * THREADS * (double)(s.end - s.begin));
+  assert_true(all > 0.999999e-9 * THREADS * (double)(s.end - s.begin) &&
+              all < 1.000001e-9 * THREADS * (double)(s.end - s.begin));
   stopped[0] = stopped[1] = 0;
   for (int64_t i = 0; i < trace->count; i++) {
     const rf_stamp *span = &trace->span[i];
-    if (span->kind == RF_SPAN_GAP && span->id == RF_GAP_STOPPED && span->lane < 2) stopped[span->lane] += (double)(span->end - span->begin) / length;
+    if (span->kind == RF_SPAN_GAP && span->id == RF_GAP_STOPPED && span->lane < 2)
+      stopped[span->lane] += (double)(span->end - span->begin) / length;
   }
-  assert_true(s.gaps[0][RF_GAP_STOPPED] + s.gaps[1][RF_GAP_STOPPED] > 1e-9 * length * (stopped[0] + stopped[1]) - 1e-6);
+  assert_true(s.gaps[0][RF_GAP_STOPPED] + s.gaps[1][RF_GAP_STOPPED] >
+              1e-9 * length * (stopped[0] + stopped[1]) - 1e-6);
   rf_trace_free(trace);
   rf_record_close(record);
   return s;
@@ -293,11 +313,13 @@ static void test_all_asleep_at_once_are_stopped(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     double stopped[2];
     step_of_counters(cases[i].off, cases[i].delay, stopped);
-    for (int lane = 0; lane < 2; lane++) assert_true(stopped[lane] > cases[i].stopped - 0.001 && stopped[lane] < cases[i].stopped + 0.001);
+    for (int lane = 0; lane < 2; lane++)
+      assert_true(stopped[lane] > cases[i].stopped - 0.001 && stopped[lane] < cases[i].stopped + 0.001);
   }
 }
 
-/* A thread that had no core before its op: the gap is given to that, and the trace goes on saying what was counted. */
+/* A thread that had no core before its op: the gap is given to that, and the trace goes on
+ * saying what was counted. */
 static void test_what_was_counted_is_still_said(void **state) {
   (void)state;
   rf_record *record = open_record("all");
@@ -334,9 +356,11 @@ static void test_a_stopped_process_is_stopped(void **state) {
     skip();
   }
   rf_traced_step s = step_with(is_stopped, NULL);
-  print_message("stopped: %.1f ms of two threads, stopped for %d ms\n", 1e3 * s.gaps[0][RF_GAP_STOPPED], STOP_NS / 1000000);
+  print_message("stopped: %.1f ms of two threads, stopped for %d ms\n", 1e3 * s.gaps[0][RF_GAP_STOPPED],
+                STOP_NS / 1000000);
   assert_true(s.gaps[0][RF_GAP_STOPPED] >= 1.8e-9 * STOP_NS);
-  assert_true(s.gaps[0][RF_GAP_WAIT] + s.gaps[1][RF_GAP_WAIT] + s.gaps[0][RF_GAP_SERIAL] < s.gaps[0][RF_GAP_STOPPED]);
+  assert_true(s.gaps[0][RF_GAP_WAIT] + s.gaps[1][RF_GAP_WAIT] + s.gaps[0][RF_GAP_SERIAL] <
+              s.gaps[0][RF_GAP_STOPPED]);
 }
 
 /* Work between ops that nothing stamps is not taken for a launch. */
@@ -356,7 +380,8 @@ static void test_what_nobody_stamped_is_unexplained(void **state) {
   rf_record_close(record);
 }
 
-/* What lies between two steps is the first one's: each cause that is planted there, and a phase with another in it. */
+/* What lies between two steps is the first one's: each cause that is planted there, and a phase
+ * with another in it. */
 static void test_time_between_steps_is_told(void **state) {
   (void)state;
   rf_record *record = open_record("steps=1..3");
@@ -386,20 +411,25 @@ static void test_time_between_steps_is_told(void **state) {
     for (int g = 0; g < RF_GAPS; g++) all += after->gaps[0][g] + after->gaps[1][g];
     assert_true(all > 0.999999 * THREADS * length && all < 1.000001 * THREADS * length);
     if (i < 2) assert_int_equal(after->end, s[i + 1].begin);
-    assert_true(after->gaps[0][RF_GAP_SERIAL] + after->gaps[0][RF_GAP_OTHERS] + after->gaps[0][RF_GAP_STOPPED] >=
+    assert_true(after->gaps[0][RF_GAP_SERIAL] + after->gaps[0][RF_GAP_OTHERS] +
+                    after->gaps[0][RF_GAP_STOPPED] >=
                 0.95 * length); /* of the other thread */
     assert_true(after->by_phase[RF_PHASE_RECORD] > 0);
   }
   assert_true(s[0].after.gaps[0][RF_GAP_UNEXPLAINED] >= 0.9e-9 * BUSY_NS);
-  assert_true(s[1].after.gaps[0][RF_GAP_WAIT] >= 0.9e-9 * SLEEP_NS && s[1].after.gaps[0][RF_GAP_UNEXPLAINED] < 0.1e-9 * SLEEP_NS);
-  assert_true(s[2].after.by_phase[RF_PHASE_VALIDATION] >= 1e-9 * BUSY_NS && s[2].after.by_phase[RF_PHASE_DATA] >= 1e-9 * SLEEP_NS);
-  assert_true(s[2].after.by_phase[RF_PHASE_VALIDATION] + s[2].after.by_phase[RF_PHASE_DATA] <= 1.000001e-9 * (double)(s[2].after.end - s[2].end));
+  assert_true(s[1].after.gaps[0][RF_GAP_WAIT] >= 0.9e-9 * SLEEP_NS &&
+              s[1].after.gaps[0][RF_GAP_UNEXPLAINED] < 0.1e-9 * SLEEP_NS);
+  assert_true(s[2].after.by_phase[RF_PHASE_VALIDATION] >= 1e-9 * BUSY_NS &&
+              s[2].after.by_phase[RF_PHASE_DATA] >= 1e-9 * SLEEP_NS);
+  assert_true(s[2].after.by_phase[RF_PHASE_VALIDATION] + s[2].after.by_phase[RF_PHASE_DATA] <=
+              1.000001e-9 * (double)(s[2].after.end - s[2].end));
   assert_true(s[2].after.gaps[0][RF_GAP_UNEXPLAINED] < 0.1e-9 * BUSY_NS);
   rf_trace_free(trace);
   rf_record_close(record);
 }
 
-/* Of a plain step hardly anything stays unexplained; the best of a few, for the machine is not ours alone. */
+/* Of a plain step hardly anything stays unexplained; the best of a few, for the machine is not
+ * ours alone. */
 static void test_a_plain_step_is_explained(void **state) {
   (void)state;
   double best = 1;

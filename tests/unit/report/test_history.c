@@ -1,4 +1,5 @@
-/* test_history.c - the history of runs: what is written comes back, older files are brought up to date, many write at once, and any may be killed. */
+/* test_history.c - the history of runs: what is written comes back, older files are brought up
+ * to date, many write at once, and any may be killed. */
 #include "report/history.h"
 
 #include <fcntl.h>
@@ -61,7 +62,8 @@ static int64_t put(rf_history *history, const rf_history_run *run, const char *s
   rf_error error = {0};
   if (rf_history_begin(history, run, &id, &error) != RAFTER_OK) fail_msg("%s", error.message);
   json_t *json = json_loads(results ? results : "{}", 0, NULL);
-  if (status && rf_history_end(history, id, status, strcmp(status, "failed") ? NULL : "no room", json, &error) != RAFTER_OK)
+  if (status && rf_history_end(history, id, status, strcmp(status, "failed") ? NULL : "no room", json,
+                               &error) != RAFTER_OK)
     fail_msg("%s", error.message);
   json_decref(json);
   return id;
@@ -71,19 +73,23 @@ static void rows_come_back(void **state) {
   (void)state;
   const char *root = fresh_root("rows");
   rf_history_run other = RUN;
-  other.name = "second"; other.model = "gpt2"; other.machine = "b-machine";
+  other.name = "second";
+  other.model = "gpt2";
+  other.machine = "b-machine";
   json_t *rows = rows_of(root, NULL); /* there is no file yet */
   assert_int_equal(json_array_size(rows), 0);
   json_decref(rows);
   rf_history *history = open_for(root, true);
-  assert_int_equal(put(history, &RUN, "done", "{\"loss\":2.5,\"tokens_per_second\":10,\"bound\":\"memory\"}"), 1);
+  assert_int_equal(put(history, &RUN, "done", "{\"loss\":2.5,\"tokens_per_second\":10,\"bound\":\"memory\"}"),
+                   1);
   assert_int_equal(put(history, &other, "failed", NULL), 2);
   assert_int_equal(put(history, &other, NULL, NULL), 3);
   rf_history_close(history);
 
   rows = rows_of(root, NULL);
   assert_int_equal(json_array_size(rows), 3); /* the newest first */
-  const json_t *running = json_array_get(rows, 0), *failed = json_array_get(rows, 1), *done = json_array_get(rows, 2);
+  const json_t *running = json_array_get(rows, 0), *failed = json_array_get(rows, 1),
+               *done = json_array_get(rows, 2);
   assert_string_equal(text_of(running, "status"), "running"); /* its process is this one */
   assert_string_equal(text_of(failed, "status"), "failed");
   assert_string_equal(text_of(failed, "message"), "no room");
@@ -92,7 +98,8 @@ static void rows_come_back(void **state) {
   assert_true(json_is_false(json_object_get(done, "folder_is_there")));
   assert_int_equal(json_integer_value(json_object_get(json_object_get(done, "options"), "batch")), 8);
   assert_true(json_number_value(json_object_get(json_object_get(done, "results"), "loss")) == 2.5);
-  assert_true(json_number_value(json_object_get(done, "ended")) >= json_number_value(json_object_get(done, "started")));
+  assert_true(json_number_value(json_object_get(done, "ended")) >=
+              json_number_value(json_object_get(done, "started")));
   json_decref(rows);
 
   static const struct {
@@ -126,7 +133,8 @@ static const char *ask(const char *root, const char *sql) {
   assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &query, NULL), SQLITE_OK);
   assert_int_equal(sqlite3_step(query), SQLITE_ROW);
   snprintf(answer, sizeof answer, "%s", (const char *)sqlite3_column_text(query, 0));
-  sqlite3_finalize(query); sqlite3_close(db);
+  sqlite3_finalize(query);
+  sqlite3_close(db);
   return answer;
 }
 static int version_of(const char *root) { return atoi(ask(root, "PRAGMA user_version")); }
@@ -142,8 +150,10 @@ static void an_old_file_is_updated(void **state) {
     json_t *rows = rows_of(root, NULL);
     assert_int_equal(json_array_size(rows), 2);
     assert_string_equal(text_of(json_array_get(rows, 1), "model"), "uva");
-    assert_true(json_number_value(json_object_get(json_object_get(json_array_get(rows, 1), "results"), "loss")) == 3.5);
-    assert_string_equal(text_of(json_array_get(rows, 0), "status"), "ended without a word"); /* it said running, and not whose process */
+    assert_true(json_number_value(
+                    json_object_get(json_object_get(json_array_get(rows, 1), "results"), "loss")) == 3.5);
+    /* it said running, and not whose process */
+    assert_string_equal(text_of(json_array_get(rows, 0), "status"), "ended without a word");
     json_decref(rows);
   }
   rf_history *history = open_for(root, true);
@@ -188,10 +198,12 @@ static void writer(const char *root, bool endless) {
     rf_history *history = NULL;
     int64_t id = 0;
     json_t *results = json_pack("{si}", "run", i);
-    if (rf_history_open(root, true, &history, NULL) != RAFTER_OK || rf_history_begin(history, &run, &id, NULL) != RAFTER_OK ||
+    if (rf_history_open(root, true, &history, NULL) != RAFTER_OK ||
+        rf_history_begin(history, &run, &id, NULL) != RAFTER_OK ||
         rf_history_end(history, id, "done", NULL, results, NULL) != RAFTER_OK)
       _exit(1);
-    rf_history_close(history); json_decref(results);
+    rf_history_close(history);
+    json_decref(results);
   }
   _exit(0);
 }
@@ -256,7 +268,8 @@ static void a_killed_run_is_told(void **state) {
   json_decref(rows);
   kill(child, SIGKILL);
   waitpid(child, &status, 0);
-  close(ends[0]); close(ends[1]);
+  close(ends[0]);
+  close(ends[1]);
   for (int reused = 0; reused < 2; reused++) {
     rows = rows_of(root, NULL);
     assert_string_equal(text_of(json_array_get(rows, 0), "status"), "ended without a word");

@@ -1,4 +1,5 @@
-/* test_page.c - the page carries its model value for value, needs nothing else, and hostile names in it stay data. */
+/* test_page.c - the page carries its model value for value, needs nothing else, and hostile
+ * names in it stay data. */
 #define _GNU_SOURCE
 #include "base/json.h"
 #include "report/page.h"
@@ -20,7 +21,8 @@ static int times(const char *text, const char *word) {
   return count;
 }
 
-/* The model's element, as a parser of HTML ends it: at the first "</script". The rest of the page is what `frame` has. */
+/* The model's element, as a parser of HTML ends it: at the first "</script". The rest of the
+ * page is what `frame` has. */
 static json_t *model_of(const char *html) {
   const char *start = strstr(html, OPEN), *end;
   assert_non_null(start);
@@ -44,7 +46,8 @@ static char *page_of(const json_t *model) {
 
 static void model_is_carried_value_for_value(void **state) {
   (void)state;
-  json_t *model = json_pack("{s[f f I] s{s s}}", "numbers", 0.1, 1e-300, (json_int_t)9007199254740993, "plan", "name", "uva");
+  json_t *model = json_pack("{s[f f I] s{s s}}", "numbers", 0.1, 1e-300, (json_int_t)9007199254740993, "plan",
+                            "name", "uva");
   char *html = page_of(model);
   json_t *back = model_of(html);
   assert_true(json_equal(model, back));
@@ -65,7 +68,8 @@ static void hostile_names_stay_data(void **state) {
                                       "\" quoted \\ and \\u003c/script>",
                                       "@@model@@ @@scripts@@"};
   json_t *none = json_object(), *model = json_object(), *runs = json_array();
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) json_array_append_new(runs, rf_json_bytes(names[i], strlen(names[i])));
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    json_array_append_new(runs, rf_json_bytes(names[i], strlen(names[i])));
   json_object_set_new(model, "</script><b>", json_true());
   json_object_set_new(model, "runs", runs);
   char *plain = page_of(none), *html = page_of(model);
@@ -91,9 +95,11 @@ static void page_needs_nothing_else(void **state) {
   assert_null(strstr(html, " src="));
   assert_null(strstr(html, "@import"));
   assert_null(strstr(html, "url("));
-  assert_non_null(strstr(html, "default-src 'none'"));           /* and the browser is told to fetch nothing */
-  assert_non_null(strstr(html, "Permission is hereby granted")); /* the chart library's licence travels with it */
-  assert_null(strstr(html, "@@"));                               /* every part found its place */
+  /* and the browser is told to fetch nothing */
+  assert_non_null(strstr(html, "default-src 'none'"));
+  /* the chart library's licence travels with it */
+  assert_non_null(strstr(html, "Permission is hereby granted"));
+  assert_null(strstr(html, "@@")); /* every part found its place */
   json_decref(none);
   free(html);
 }

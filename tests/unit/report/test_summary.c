@@ -1,4 +1,5 @@
-/* test_summary.c - summaries and comparisons of runs whose numbers are planted: what bounds them, what to change and what differs is known beforehand. */
+/* test_summary.c - summaries and comparisons of runs whose numbers are planted: what bounds
+ * them, what to change and what differs is known beforehand. */
 #include "report/compare.h"
 #include "report/model.h"
 #include "report/summary.h"
@@ -21,9 +22,10 @@ typedef struct planted {
 } planted;
 
 static json_t *op_json(int id, const planted *p) {
-  return json_pack("{si ss ss ss sf sf sf sf ss sf ss ss s[] s[] sf}", "id", id, "name", p->name, "op", p->kind, "kernel", "k", "flops", 0.0, "bytes",
-                   p->bytes, "seconds", p->predicted, "calls", p->calls, "bound", p->bound, "limit_seconds", p->limit, "kind", p->kind, "phase",
-                   p->phase, "inputs", "outputs", "hardware_flops", 0.0);
+  return json_pack("{si ss ss ss sf sf sf sf ss sf ss ss s[] s[] sf}", "id", id, "name", p->name, "op",
+                   p->kind, "kernel", "k", "flops", 0.0, "bytes", p->bytes, "seconds", p->predicted, "calls",
+                   p->calls, "bound", p->bound, "limit_seconds", p->limit, "kind", p->kind, "phase", p->phase,
+                   "inputs", "outputs", "hardware_flops", 0.0);
 }
 
 /* `steps` of a training run that took `wall` seconds each; 0: it has not run. */
@@ -31,24 +33,29 @@ static json_t *entry_of(const char *id, const planted *op, int ops, double steps
   json_t *planned = json_array(), *measured = json_array();
   for (int i = 0; i < ops; i++) {
     json_array_append_new(planned, op_json(i, &op[i]));
-    json_array_append_new(measured,
-                          json_pack("{si ss sf sf sf sf sf}", "id", i, "name", op[i].name, "calls", op[i].calls * steps, "seconds", op[i].measured,
-                                    "least_seconds", op[i].measured, "predicted_seconds", op[i].predicted, "limit_seconds", op[i].limit));
+    json_array_append_new(measured, json_pack("{si ss sf sf sf sf sf}", "id", i, "name", op[i].name, "calls",
+                                              op[i].calls * steps, "seconds", op[i].measured, "least_seconds",
+                                              op[i].measured, "predicted_seconds", op[i].predicted,
+                                              "limit_seconds", op[i].limit));
   }
-  json_t *entry =
-      json_pack("{ss ss s{ss ss so s{sI sI s{} s[]} s{sf ss} s{sf} s{} s{ss ss}}}", "id", id, "name", id, "plan", "job", "train", "name", "train",
-                "ops", planned, "memory", "peak_bytes", (json_int_t)peak, "capacity_bytes", (json_int_t)1 << 40, "by_class", "largest", "time",
-                "seconds", 1.0, "bound", "compute", "rate", "tokens_per_second", 100.0, "settings", "machine", "name", "m", "source", "calibrated");
+  json_t *entry = json_pack(
+      "{ss ss s{ss ss so s{sI sI s{} s[]} s{sf ss} s{sf} s{} s{ss ss}}}", "id", id, "name", id, "plan", "job",
+      "train", "name", "train", "ops", planned, "memory", "peak_bytes", (json_int_t)peak, "capacity_bytes",
+      (json_int_t)1 << 40, "by_class", "largest", "time", "seconds", 1.0, "bound", "compute", "rate",
+      "tokens_per_second", 100.0, "settings", "machine", "name", "m", "source", "calibrated");
   if (steps > 0)
     json_object_set_new(entry, "measured",
-                        json_pack("{s[{ss sf sf sf sf so}] sI}", "walks", "walk", "train", "count", steps, "seconds", wall * steps, "tokens",
-                                  200 * steps, "predicted_seconds", 1.0, "ops", measured, "arena_bytes", (json_int_t)peak));
+                        json_pack("{s[{ss sf sf sf sf so}] sI}", "walks", "walk", "train", "count", steps,
+                                  "seconds", wall * steps, "tokens", 200 * steps, "predicted_seconds", 1.0,
+                                  "ops", measured, "arena_bytes", (json_int_t)peak));
   else json_decref(measured);
   assert_non_null(entry);
   return entry;
 }
 
-static double at(const json_t *json, const char *key) { return json_number_value(json_object_get(json, key)); }
+static double at(const json_t *json, const char *key) {
+  return json_number_value(json_object_get(json, key));
+}
 static const char *text(const json_t *json, const char *key) {
   const char *t = json_string_value(json_object_get(json, key));
   return t ? t : "";
@@ -56,7 +63,8 @@ static const char *text(const json_t *json, const char *key) {
 static const json_t *named(const json_t *list, const char *name) {
   const json_t *one;
   size_t i;
-  json_array_foreach((json_t *)list, i, one) if (!strcmp(text(one, "name"), name)) return one;
+  json_array_foreach ((json_t *)list, i, one)
+    if (!strcmp(text(one, "name"), name)) return one;
   fail_msg("no %s", name);
   return NULL;
 }
@@ -75,34 +83,47 @@ static void sums_are_those_of_the_ops(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 3, 1.0, 1e6), *summary = rf_report_summary(entry);
   const json_t *walk = json_array_get(json_object_get(summary, "walks"), 0);
-  near(at(walk, "seconds"), 1.0); near(at(walk, "inside_seconds"), 0.9); near(at(walk, "gap_seconds"), 1.0 - 0.9);
-  near(at(walk, "predicted_seconds"), 0.8); near(at(walk, "limit_seconds"), 0.66);
+  near(at(walk, "seconds"), 1.0);
+  near(at(walk, "inside_seconds"), 0.9);
+  near(at(walk, "gap_seconds"), 1.0 - 0.9);
+  near(at(walk, "predicted_seconds"), 0.8);
+  near(at(walk, "limit_seconds"), 0.66);
   const json_t *matmul = named(json_object_get(walk, "kinds"), "matmul");
-  near(at(matmul, "seconds"), 0.7); near(at(matmul, "predicted_seconds"), 0.6); near(at(matmul, "limit_fraction"), 0.48 / 0.7); near(at(matmul, "bytes"), 6000);
+  near(at(matmul, "seconds"), 0.7);
+  near(at(matmul, "predicted_seconds"), 0.6);
+  near(at(matmul, "limit_fraction"), 0.48 / 0.7);
+  near(at(matmul, "bytes"), 6000);
   near(at(named(json_object_get(walk, "phases"), "backward"), "seconds"), 0.5);
   const json_t *layers = json_object_get(walk, "layers");
   assert_int_equal(json_array_size(layers), 2);
-  near(at(named(layers, "block.0"), "seconds"), 0.8); near(at(named(layers, "block.0"), "predicted_seconds"), 0.7); near(at(named(layers, "block.0"), "bytes"), 7000);
-  near(at(named(layers, "outside of layers"), "seconds"), 0.1); near(at(named(layers, "outside of layers"), "limit_seconds"), 0.10);
+  near(at(named(layers, "block.0"), "seconds"), 0.8);
+  near(at(named(layers, "block.0"), "predicted_seconds"), 0.7);
+  near(at(named(layers, "block.0"), "bytes"), 7000);
+  near(at(named(layers, "outside of layers"), "seconds"), 0.1);
+  near(at(named(layers, "outside of layers"), "limit_seconds"), 0.10);
   near(at(named(json_object_get(walk, "bounds"), "memory"), "seconds"), 0.2);
   near(at(named(json_object_get(walk, "bounds"), "between ops"), "seconds"), 1.0 - 0.9);
-  near(at(json_object_get(walk, "rate"), "tokens_per_second"), 200); near(at(json_object_get(walk, "rate"), "limit"), 200 / 0.66);
+  near(at(json_object_get(walk, "rate"), "tokens_per_second"), 200);
+  near(at(json_object_get(walk, "rate"), "limit"), 200 / 0.66);
   assert_string_equal(text(summary, "bound"), "compute");
   assert_non_null(strstr(text(summary, "sentence"), "bound by compute: 70 %"));
   const json_t *lost = json_array_get(json_object_get(walk, "losses"), 0);
   assert_string_equal(text(lost, "name"), "block.0/mm/bwd");
-  json_decref(summary); json_decref(entry);
+  json_decref(summary);
+  json_decref(entry);
 }
 
-/* Layers stand in their own order, also beyond nine; names that only look like a layer's are of none. */
+/* Layers stand in their own order, also beyond nine; names that only look like a layer's are of
+ * none. */
 static void layers_are_told_apart(void **state) {
   (void)state;
-  static const planted ops[] = {{"step/micro/block.10/mm/fwd", "matmul", "forward", "compute", 1, 0.1, 0.1, 0.3, 1},
-                                {"step/micro/block.2/mm/fwd", "matmul", "forward", "compute", 1, 0.1, 0.1, 0.2, 1},
-                                {"step/end/block.2/mm/weight/adamw", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.05, 1},
-                                {"step/end/block.-1/w", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.01, 1},
-                                {"block.99999999999/w", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.02, 1},
-                                {"myblock.3/block./block.4", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.04, 1}};
+  static const planted ops[] = {
+      {"step/micro/block.10/mm/fwd", "matmul", "forward", "compute", 1, 0.1, 0.1, 0.3, 1},
+      {"step/micro/block.2/mm/fwd", "matmul", "forward", "compute", 1, 0.1, 0.1, 0.2, 1},
+      {"step/end/block.2/mm/weight/adamw", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.05, 1},
+      {"step/end/block.-1/w", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.01, 1},
+      {"block.99999999999/w", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.02, 1},
+      {"myblock.3/block./block.4", "optimizer", "optimizer", "memory", 1, 0.1, 0.1, 0.04, 1}};
   json_t *entry = entry_of("a", ops, 6, 2, 1, 1e6), *summary = rf_report_summary(entry);
   const json_t *layers = json_object_get(json_array_get(json_object_get(summary, "walks"), 0), "layers");
   static const char *const names[] = {"block.2", "block.10", "outside of layers"};
@@ -112,10 +133,13 @@ static void layers_are_told_apart(void **state) {
     assert_string_equal(text(json_array_get(layers, i), "name"), names[i]);
     near(at(json_array_get(layers, i), "seconds"), seconds[i]);
   }
-  json_decref(summary); json_decref(entry);
-  entry = entry_of("a", ops + 3, 3, 2, 1, 1e6); summary = rf_report_summary(entry);
+  json_decref(summary);
+  json_decref(entry);
+  entry = entry_of("a", ops + 3, 3, 2, 1, 1e6);
+  summary = rf_report_summary(entry);
   assert_null(json_object_get(json_array_get(json_object_get(summary, "walks"), 0), "layers"));
-  json_decref(summary); json_decref(entry);
+  json_decref(summary);
+  json_decref(entry);
 }
 
 /* Each cause, planted alone, is the one that is named. */
@@ -130,9 +154,11 @@ static void the_planted_bound_is_named(void **state) {
     planted ops[COUNT];
     memcpy(ops, OPS, sizeof ops);
     if (planted_bounds[i].op >= 0) ops[planted_bounds[i].op].measured = planted_bounds[i].measured;
-    json_t *entry = entry_of("a", ops, COUNT, 2, planted_bounds[i].wall, 1e6), *summary = rf_report_summary(entry);
+    json_t *entry = entry_of("a", ops, COUNT, 2, planted_bounds[i].wall, 1e6),
+           *summary = rf_report_summary(entry);
     assert_string_equal(text(summary, "bound"), planted_bounds[i].bound);
-    json_decref(summary); json_decref(entry);
+    json_decref(summary);
+    json_decref(entry);
   }
   planted ops[COUNT];
   memcpy(ops, OPS, sizeof ops);
@@ -141,11 +167,13 @@ static void the_planted_bound_is_named(void **state) {
   assert_string_equal(text(summary, "bound"), "launch");
   json_decref(summary);
 
-  /* A trace that says threads waited most of the time outweighs the ops they waited in; one that says they worked does not. */
+  /* A trace that says threads waited most of the time outweighs the ops they waited in; one that
+   * says they worked does not. */
   for (int waits = 0; waits < 2; waits++) {
-    json_t *trace = json_pack("{s{si s[ss] s[{sb sI sI sf sf s[[ff][ff]]}]}}", "header", "threads", 2, "gaps", "launch", "wait", "steps", "whole", 1,
-                              "begin", (json_int_t)0, "end", (json_int_t)1000000000, "work", waits ? 0.6 : 1.8, "phases", 0.0, "gaps", 0.0,
-                              waits ? 1.0 : 0.1, 0.0, waits ? 0.4 : 0.1);
+    json_t *trace =
+        json_pack("{s{si s[ss] s[{sb sI sI sf sf s[[ff][ff]]}]}}", "header", "threads", 2, "gaps", "launch",
+                  "wait", "steps", "whole", 1, "begin", (json_int_t)0, "end", (json_int_t)1000000000, "work",
+                  waits ? 0.6 : 1.8, "phases", 0.0, "gaps", 0.0, waits ? 1.0 : 0.1, 0.0, waits ? 0.4 : 0.1);
     json_object_set_new(entry, "trace", trace);
     summary = rf_report_summary(entry);
     assert_string_equal(text(summary, "bound"), waits ? "wait" : "launch");
@@ -155,51 +183,62 @@ static void the_planted_bound_is_named(void **state) {
   json_decref(entry);
 }
 
-/* Threads that had no core most of the time: what ran instead is named, and below that it is a note. */
+/* Threads that had no core most of the time: what ran instead is named, and below that it is a
+ * note. */
 static void others_are_named(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 2, 1.0, 1e6);
   for (int most = 0; most < 2; most++) {
-    json_object_set_new(json_object_get(entry, "measured"), "others",
-                        json_pack("{sf sf si}", "seconds", 2.0, "delayed_seconds", most ? 2.8 : 0.8, "threads", 2));
+    json_object_set_new(
+        json_object_get(entry, "measured"), "others",
+        json_pack("{sf sf si}", "seconds", 2.0, "delayed_seconds", most ? 2.8 : 0.8, "threads", 2));
     json_t *summary = rf_report_summary(entry);
     assert_string_equal(text(summary, "bound"), most ? "other programs" : "compute");
-    assert_non_null(strstr(most ? text(summary, "sentence") : json_string_value(json_array_get(json_object_get(summary, "notes"), 0)),
+    assert_non_null(strstr(most ? text(summary, "sentence")
+                                : json_string_value(json_array_get(json_object_get(summary, "notes"), 0)),
                            most ? "for at least 70 %" : "for at least 20 %"));
     json_decref(summary);
   }
-  /* A third of two threads' time held up most of theirs, where they took more than twice what was planned: 0.8 s of 2.4 s. */
+  /* A third of two threads' time held up most of theirs, where they took more than twice what
+   * was planned: 0.8 s of 2.4 s. */
   json_t *slow = entry_of("a", OPS, COUNT, 2, 2.4, 1e6);
   for (int most = 0; most < 2; most++) {
-    json_object_set_new(json_object_get(slow, "measured"), "others",
-                        json_pack("{sf sf si}", "seconds", 4.8, "delayed_seconds", most ? 9.6 / 3 : 0.9, "threads", 2));
+    json_object_set_new(
+        json_object_get(slow, "measured"), "others",
+        json_pack("{sf sf si}", "seconds", 4.8, "delayed_seconds", most ? 9.6 / 3 : 0.9, "threads", 2));
     json_t *summary = rf_report_summary(slow);
     assert_string_equal(text(summary, "bound"), most ? "other programs" : "between ops");
     json_decref(summary);
   }
   json_decref(slow);
-  /* Two steps of 1 s in a run of 10 s: what may all have been lost while loading is not blamed on the steps; 2 s more than that is half of them. */
+  /* Two steps of 1 s in a run of 10 s: what may all have been lost while loading is not blamed
+   * on the steps; 2 s more than that is half of them. */
   for (int most = 0; most < 2; most++) {
-    json_object_set_new(json_object_get(entry, "measured"), "others",
-                        json_pack("{sf sf si}", "seconds", 10.0, "delayed_seconds", most ? 18.0 : 16.0, "threads", 2));
+    json_object_set_new(
+        json_object_get(entry, "measured"), "others",
+        json_pack("{sf sf si}", "seconds", 10.0, "delayed_seconds", most ? 18.0 : 16.0, "threads", 2));
     json_t *summary = rf_report_summary(entry);
     assert_string_equal(text(summary, "bound"), most ? "other programs" : "compute");
     assert_true((strstr(text(summary, "sentence"), "for at least 50 %") != NULL) == (most > 0));
     json_decref(summary);
   }
-  /* A trace has measured what bound its steps; but threads wait for a sibling that has no core, so that most of a wait is blamed on who had it. */
+  /* A trace has measured what bound its steps; but threads wait for a sibling that has no core,
+   * so that most of a wait is blamed on who had it. */
   json_object_set_new(entry, "trace",
-                      json_pack("{s{si s[sss] s[{sb si sI sf sf s[[fff][fff]]}]}}", "header", "threads", 2, "gaps", "launch", "wait", "other threads",
-                                "steps", "whole", 1, "begin", 0, "end", (json_int_t)1000000000, "work", 0.6, "phases", 0.0, "gaps", 0.0, 0.0, 0.0,
-                                0.0, 1.4, 0.0));
+                      json_pack("{s{si s[sss] s[{sb si sI sf sf s[[fff][fff]]}]}}", "header", "threads", 2,
+                                "gaps", "launch", "wait", "other threads", "steps", "whole", 1, "begin", 0,
+                                "end", (json_int_t)1000000000, "work", 0.6, "phases", 0.0, "gaps", 0.0, 0.0,
+                                0.0, 0.0, 1.4, 0.0));
   for (int most = 0; most < 2; most++) {
-    json_object_set_new(json_object_get(entry, "measured"), "others",
-                        json_pack("{sf sf si}", "seconds", 2.0, "delayed_seconds", most ? 1.6 : 0.8, "threads", 2));
+    json_object_set_new(
+        json_object_get(entry, "measured"), "others",
+        json_pack("{sf sf si}", "seconds", 2.0, "delayed_seconds", most ? 1.6 : 0.8, "threads", 2));
     json_t *summary = rf_report_summary(entry);
     assert_string_equal(text(summary, "bound"), most ? "other programs" : "wait");
     const char *note = json_string_value(json_array_get(json_object_get(summary, "notes"), 0));
     assert_non_null(
-        strstr(text(summary, "sentence"), most ? "for at least 40 % of its walks" : "bound by wait: 70 % of its threads' time, as recorded"));
+        strstr(text(summary, "sentence"), most ? "for at least 40 % of its walks"
+                                               : "bound by wait: 70 % of its threads' time, as recorded"));
     if (!most) assert_non_null(strstr(note, "for at least 20 % of its walks"));
     assert_non_null(strstr(text(json_object_get(summary, "threads"), "sentence"), "wait 70 %"));
     json_decref(summary);
@@ -207,21 +246,29 @@ static void others_are_named(void **state) {
   json_decref(entry);
 }
 
-/* Training is told of by its step, though its validations took longer; what the bound is made of is of that bound's ops. */
+/* Training is told of by its step, though its validations took longer; what the bound is made of
+ * is of that bound's ops. */
 static void a_step_is_told_of_and_its_bound(void **state) {
   (void)state;
   planted ops[COUNT];
   memcpy(ops, OPS, sizeof ops);
-  ops[0].measured = 0.4; ops[2].measured = ops[2].limit = 0.9; /* norms take more than the products, and are bound by memory */
+  /* norms take more than the products, and are bound by memory */
+  ops[0].measured = 0.4;
+  ops[2].measured = ops[2].limit = 0.9;
   ops[0].bound = ops[1].bound = "memory";
-  ops[3].bound = "compute"; ops[3].measured = 5;
-  json_t *entry = entry_of("a", ops, COUNT, 2, 9, 1e6), *walks = json_object_get(json_object_get(entry, "measured"), "walks");
+  ops[3].bound = "compute";
+  ops[3].measured = 5;
+  json_t *entry = entry_of("a", ops, COUNT, 2, 9, 1e6),
+         *walks = json_object_get(json_object_get(entry, "measured"), "walks");
   json_t *validation = json_deep_copy(json_array_get(walks, 0));
-  json_object_set_new(validation, "walk", json_string("validation")); json_object_set_new(validation, "seconds", json_real(100));
+  json_object_set_new(validation, "walk", json_string("validation"));
+  json_object_set_new(validation, "seconds", json_real(100));
   json_array_append_new(walks, validation);
   json_t *summary = rf_report_summary(entry);
-  assert_non_null(strstr(text(summary, "sentence"), "This step is bound by compute: 56 % of its 9 s, most in optimizer (5 s)"));
-  json_decref(summary); json_decref(entry);
+  assert_non_null(strstr(text(summary, "sentence"),
+                         "This step is bound by compute: 56 % of its 9 s, most in optimizer (5 s)"));
+  json_decref(summary);
+  json_decref(entry);
 }
 
 /* What interference cost stays with a change: only what the fastest calls took is priced anew. */
@@ -229,33 +276,44 @@ static void interference_is_not_priced(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 2, 1.0, 1e6), *op;
   size_t i;
-  json_array_foreach(json_object_get(json_array_get(json_object_get(json_object_get(entry, "measured"), "walks"), 0), "ops"), i, op)
-      json_object_set_new(op, "least_seconds", json_real(at(op, "seconds") / 2));
+  json_array_foreach (
+      json_object_get(json_array_get(json_object_get(json_object_get(entry, "measured"), "walks"), 0), "ops"),
+      i, op)
+    json_object_set_new(op, "least_seconds", json_real(at(op, "seconds") / 2));
   json_object_set_new(entry, "advice",
-                      json_pack("[{ss sf sI sb sb s{s{sf s{sf sf sf}}}}]", "change", "half", "seconds", 0.4, "peak_bytes", (json_int_t)1000000,
-                                "fits", 1, "approximate", 0, "plans", "train", "seconds", 0.4, "kinds", "matmul", 0.3, "norm", 0.05, "optimizer",
+                      json_pack("[{ss sf sI sb sb s{s{sf s{sf sf sf}}}}]", "change", "half", "seconds", 0.4,
+                                "peak_bytes", (json_int_t)1000000, "fits", 1, "approximate", 0, "plans",
+                                "train", "seconds", 0.4, "kinds", "matmul", 0.3, "norm", 0.05, "optimizer",
                                 0.05));
   json_t *summary = rf_report_summary(entry);
-  near(at(json_object_get(summary, "best"), "seconds"), 0.45 + 0.225 + (1.0 - 0.9)); /* 0.9 in ops: half of it interference, half of the rest gone */
-  json_decref(summary); json_decref(entry);
+  /* 0.9 in ops: half of it interference, half of the rest gone */
+  near(at(json_object_get(summary, "best"), "seconds"), 0.45 + 0.225 + (1.0 - 0.9));
+  json_decref(summary);
+  json_decref(entry);
 }
 
-/* An advice is priced at the run's own efficiency: matmul took 7/6 of its prediction here, so a plan with half of it saves 7/6 of that half. */
+/* An advice is priced at the run's own efficiency: matmul took 7/6 of its prediction here, so a
+ * plan with half of it saves 7/6 of that half. */
 static void advice_is_priced_at_measured_efficiency(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 3, 1.0, 1e6);
-  json_t *rows = json_pack("[{ss sf sI sb sb s{s{sf s{sf sf sf}}}}{ss sf sI sb sb s{s{sf s{sf sf sf}}}}{ss sf sI sb sb s{s{sf s{sf sf sf}}}}]",
-                           "change", "half", "seconds", 0.5, "peak_bytes", (json_int_t)900000, "fits", 1, "approximate", 0, "plans", "train",
-                           "seconds", 0.5, "kinds", "matmul", 0.3, "norm", 0.1, "optimizer", 0.1, "change", "none", "seconds", 0.1, "peak_bytes",
-                           (json_int_t)1, "fits", 0, "approximate", 0, "plans", "train", "seconds", 0.1, "kinds", "matmul", 0.05, "norm", 0.0,
-                           "optimizer", 0.05, "change", "slower", "seconds", 0.9, "peak_bytes", (json_int_t)500000, "fits", 1, "approximate", 0,
-                           "plans", "train", "seconds", 0.9, "kinds", "matmul", 0.6, "norm", 0.2, "optimizer", 0.1);
+  json_t *rows = json_pack(
+      "[{ss sf sI sb sb s{s{sf s{sf sf sf}}}}{ss sf sI sb sb s{s{sf s{sf sf sf}}}}{ss sf sI sb sb s{s{sf "
+      "s{sf sf sf}}}}]",
+      "change", "half", "seconds", 0.5, "peak_bytes", (json_int_t)900000, "fits", 1, "approximate", 0,
+      "plans", "train", "seconds", 0.5, "kinds", "matmul", 0.3, "norm", 0.1, "optimizer", 0.1, "change",
+      "none", "seconds", 0.1, "peak_bytes", (json_int_t)1, "fits", 0, "approximate", 0, "plans", "train",
+      "seconds", 0.1, "kinds", "matmul", 0.05, "norm", 0.0, "optimizer", 0.05, "change", "slower", "seconds",
+      0.9, "peak_bytes", (json_int_t)500000, "fits", 1, "approximate", 0, "plans", "train", "seconds", 0.9,
+      "kinds", "matmul", 0.6, "norm", 0.2, "optimizer", 0.1);
   assert_non_null(rows);
   json_object_set_new(entry, "advice", rows);
   json_t *summary = rf_report_summary(entry);
   const json_t *best = json_object_get(summary, "best");
   assert_string_equal(text(best, "change"), "half"); /* the fastest does not fit */
-  near(at(best, "seconds"), 0.35 + 0.1 + 0.1 + (1.0 - 0.9)); near(at(best, "now_seconds"), 1.0); near(at(best, "more_bytes"), -100000);
+  near(at(best, "seconds"), 0.35 + 0.1 + 0.1 + (1.0 - 0.9));
+  near(at(best, "now_seconds"), 1.0);
+  near(at(best, "more_bytes"), -100000);
   assert_non_null(strstr(text(summary, "sentence"), "best single change is half: 650 ms instead of 1 s"));
   assert_string_equal(text(json_array_get(json_object_get(summary, "advice"), 2), "change"), "slower");
   assert_true(at(json_array_get(json_object_get(summary, "advice"), 2), "gain") < 0);
@@ -263,14 +321,18 @@ static void advice_is_priced_at_measured_efficiency(void **state) {
   json_decref(summary);
   summary = rf_report_summary(entry);
   assert_null(json_object_get(summary, "best"));
-  assert_non_null(strstr(text(summary, "sentence"), "No single change of the 2 that were priced gains more than 2 % and fits."));
+  assert_non_null(strstr(text(summary, "sentence"),
+                         "No single change of the 2 that were priced gains more than 2 % and fits."));
   json_decref(summary);
 
   /* The run's own advice is made in little time and says who makes more of it. */
-  json_incref(rows); json_object_del(entry, "advice"); json_object_set_new(json_object_get(entry, "measured"), "advice", rows);
+  json_incref(rows);
+  json_object_del(entry, "advice");
+  json_object_set_new(json_object_get(entry, "measured"), "advice", rows);
   summary = rf_report_summary(entry);
   assert_non_null(strstr(text(summary, "sentence"), "`rafter report` takes the time to price all"));
-  json_decref(summary); json_decref(entry);
+  json_decref(summary);
+  json_decref(entry);
 }
 
 /* More threads are the best advice, but not for threads that have no core. */
@@ -278,11 +340,13 @@ static void threads_are_no_advice_where_cores_lack(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 2, 1.0, 1e6);
   json_object_set_new(entry, "advice",
-                      json_pack("[{ss sf sI sb sb s{s{sf s{sf}}}}]", "change", "threads=8", "seconds", 0.1, "peak_bytes", (json_int_t)1000000, "fits",
-                                1, "approximate", 0, "plans", "train", "seconds", 0.1, "kinds", "matmul", 0.1));
+                      json_pack("[{ss sf sI sb sb s{s{sf s{sf}}}}]", "change", "threads=8", "seconds", 0.1,
+                                "peak_bytes", (json_int_t)1000000, "fits", 1, "approximate", 0, "plans",
+                                "train", "seconds", 0.1, "kinds", "matmul", 0.1));
   for (int crowded = 0; crowded < 2; crowded++) {
-    json_object_set_new(json_object_get(entry, "measured"), "others",
-                        json_pack("{sf sf si}", "seconds", 2.0, "delayed_seconds", crowded ? 3.0 : 0.0, "threads", 2));
+    json_object_set_new(
+        json_object_get(entry, "measured"), "others",
+        json_pack("{sf sf si}", "seconds", 2.0, "delayed_seconds", crowded ? 3.0 : 0.0, "threads", 2));
     json_t *summary = rf_report_summary(entry);
     assert_string_equal(text(json_object_get(summary, "best"), "change"), crowded ? "" : "threads=8");
     assert_true((strstr(text(summary, "sentence"), "more threads aside") != NULL) == (crowded > 0));
@@ -291,18 +355,22 @@ static void threads_are_no_advice_where_cores_lack(void **state) {
   json_decref(entry);
 }
 
-/* A plan that is to generate is walked as "decode": its changes are priced by that name, also before it ran. */
+/* A plan that is to generate is walked as "decode": its changes are priced by that name, also
+ * before it ran. */
 static void advice_finds_the_walk_of_a_plan_alone(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 0, 0, 1e6), *plan = json_object_get(entry, "plan");
-  json_object_set_new(plan, "job", json_string("generate")); json_object_set_new(plan, "name", json_string("decode"));
+  json_object_set_new(plan, "job", json_string("generate"));
+  json_object_set_new(plan, "name", json_string("decode"));
   json_object_set_new(entry, "advice",
-                      json_pack("[{ss sf sI sb sb s{s{sf s{sf}}}}]", "change", "weights=int8", "seconds", 0.3, "peak_bytes", (json_int_t)1000, "fits",
-                                1, "approximate", 1, "plans", "decode", "seconds", 0.3, "kinds", "matmul", 0.3));
+                      json_pack("[{ss sf sI sb sb s{s{sf s{sf}}}}]", "change", "weights=int8", "seconds", 0.3,
+                                "peak_bytes", (json_int_t)1000, "fits", 1, "approximate", 1, "plans",
+                                "decode", "seconds", 0.3, "kinds", "matmul", 0.3));
   json_t *summary = rf_report_summary(entry);
   assert_string_equal(text(json_array_get(json_object_get(summary, "walks"), 0), "walk"), "decode");
   near(at(json_object_get(summary, "best"), "seconds"), 0.3);
-  json_decref(summary); json_decref(entry);
+  json_decref(summary);
+  json_decref(entry);
 }
 
 static void the_text_is_short(void **state) {
@@ -311,17 +379,22 @@ static void the_text_is_short(void **state) {
   planted many[40];
   for (int i = 0; i < 40; i++) {
     snprintf(names[i], sizeof names[i], "kind%d", i);
-    many[i] = OPS[i % COUNT]; many[i].kind = names[i]; many[i].measured *= 1 + i;
+    many[i] = OPS[i % COUNT];
+    many[i].kind = names[i];
+    many[i].measured *= 1 + i;
   }
   json_t *entry = entry_of("a", many, 40, 3, 200.0, 1e6), *summary = rf_report_summary(entry);
   char *shown = rf_report_summary_text(summary);
   int lines = 0, column = 0;
   for (const char *at_ = shown; *at_; at_++) {
-    column = *at_ == '\n' ? 0 : column + 1; lines += *at_ == '\n';
+    column = *at_ == '\n' ? 0 : column + 1;
+    lines += *at_ == '\n';
     if (column > 200) fail_msg("a line is too long:\n%s", shown);
   }
   if (lines > 30) fail_msg("%d lines:\n%s", lines, shown);
-  free(shown); json_decref(summary); json_decref(entry);
+  free(shown);
+  json_decref(summary);
+  json_decref(entry);
 }
 
 /* Plan alone, and hostile numbers: sentences, no crash. */
@@ -331,9 +404,11 @@ static void a_plan_alone_has_a_summary(void **state) {
   assert_true(json_is_false(json_object_get(summary, "measured")));
   assert_non_null(strstr(text(summary, "sentence"), "predicted to be bound by"));
   const json_t *rate = json_object_get(json_array_get(json_object_get(summary, "walks"), 0), "rate");
-  near(at(rate, "predicted"), 100); near(at(rate, "limit"), 100 / 0.66);
+  near(at(rate, "predicted"), 100);
+  near(at(rate, "limit"), 100 / 0.66);
   json_decref(summary);
-  /* Ops take 0.8 s of it, a pipeline's stages stand idle for 0.3 s, and 0.1 s of transfers lie behind ops: sums are the step's own time. */
+  /* Ops take 0.8 s of it, a pipeline's stages stand idle for 0.3 s, and 0.1 s of transfers lie
+   * behind ops: sums are the step's own time. */
   json_t *plan = json_object_get(entry, "plan"), *time = json_object_get(plan, "time");
   json_object_set_new(time, "bubble_seconds", json_real(0.3));
   summary = rf_report_summary(entry);
@@ -343,136 +418,191 @@ static void a_plan_alone_has_a_summary(void **state) {
     const json_t *list = json_object_get(walk, lists[k]), *one;
     double all = 0;
     size_t i;
-    json_array_foreach((json_t *)list, i, one) all += at(one, "seconds");
+    json_array_foreach ((json_t *)list, i, one) all += at(one, "seconds");
     assert_true(fabs(all - 1.0) < 1e-12);
     near(at(named(list, "pipeline bubble"), "seconds"), 0.3);
     assert_true(fabs(at(named(list, "hidden behind ops"), "seconds") + 0.1) < 1e-12);
   }
   assert_non_null(strstr(text(summary, "sentence"), "stand idle for 300 ms of it, 30 %"));
   json_decref(summary);
-  /* What the plan says of its own time is what bounds it: transfers as far as the core waits for them. */
-  const char *said = "{\"compute_seconds\": 0.2, \"memory_seconds\": 0.1, \"latency_seconds\": 0.0, \"network_seconds\": 0.7}";
+  /* What the plan says of its own time is what bounds it: transfers as far as the core waits for
+   * them. */
+  const char *said = "{\"compute_seconds\": 0.2, \"memory_seconds\": 0.1, \"latency_seconds\": 0.0, "
+                     "\"network_seconds\": 0.7}";
   json_object_update_new(time, json_loads(said, 0, NULL));
   summary = rf_report_summary(entry);
   const json_t *bounds = json_object_get(json_array_get(json_object_get(summary, "walks"), 0), "bounds");
   assert_string_equal(text(summary, "bound"), "network");
-  assert_true(fabs(at(named(bounds, "network"), "seconds") - 0.4) < 1e-12); near(at(named(bounds, "pipeline bubble"), "seconds"), 0.3);
+  assert_true(fabs(at(named(bounds, "network"), "seconds") - 0.4) < 1e-12);
+  near(at(named(bounds, "pipeline bubble"), "seconds"), 0.3);
   assert_non_null(strstr(text(summary, "sentence"), "it waits for transfers for 400 ms of 1 s. Its stages"));
   json_decref(summary);
   /* What does not fit says so first. */
   json_object_set_new(json_object_get(plan, "memory"), "fits", json_false());
   json_object_set_new(json_object_get(plan, "memory"), "headroom_bytes", json_integer(-524288));
   summary = rf_report_summary(entry);
-  assert_ptr_equal(strstr(text(summary, "sentence"), "This does not fit m: 512 KiB more than it has room for"), text(summary, "sentence"));
+  assert_ptr_equal(
+      strstr(text(summary, "sentence"), "This does not fit m: 512 KiB more than it has room for"),
+      text(summary, "sentence"));
   json_decref(summary);
   /* Without ops its own sums are told, and changes by them. */
   json_object_del(plan, "ops");
-  json_object_set_new(
-      entry, "advice",
-      json_pack("[{ss sf sI sb sb}]", "change", "dtype=bf16", "seconds", 0.25, "peak_bytes", (json_int_t)1000, "fits", 1, "approximate", 1));
+  json_object_set_new(entry, "advice",
+                      json_pack("[{ss sf sI sb sb}]", "change", "dtype=bf16", "seconds", 0.25, "peak_bytes",
+                                (json_int_t)1000, "fits", 1, "approximate", 1));
   summary = rf_report_summary(entry);
   char *shown = rf_report_summary_text(summary);
   assert_non_null(strstr(shown, "memory"));
-  assert_non_null(strstr(text(summary, "sentence"), "bound by compute and to take 1 s: 100 tokens a second. The best single change is dtype=bf16"));
-  assert_non_null(strstr(text(summary, "sentence"), "(75 % less)")); assert_non_null(strstr(text(summary, "sentence"), "it changes results"));
-  free(shown); json_decref(summary); json_decref(entry);
+  assert_non_null(
+      strstr(text(summary, "sentence"),
+             "bound by compute and to take 1 s: 100 tokens a second. The best single change is dtype=bf16"));
+  assert_non_null(strstr(text(summary, "sentence"), "(75 % less)"));
+  assert_non_null(strstr(text(summary, "sentence"), "it changes results"));
+  free(shown);
+  json_decref(summary);
+  json_decref(entry);
 }
 
-/* A run that others held up is told of by its fastest calls, and so are changes; where the means of two runs say another thing than their fastest calls, that is said. */
+/* A run that others held up is told of by its fastest calls, and so are changes; where the means
+ * of two runs say another thing than their fastest calls, that is said. */
 static void a_run_held_up_is_told_of_alone(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 2, 10.0, 1e6), *op;
   size_t i;
-  json_array_foreach(json_object_get(json_array_get(json_object_get(json_object_get(entry, "measured"), "walks"), 0), "ops"), i, op)
-      json_object_set_new(op, "seconds", json_real(10 * at(op, "seconds"))); /* its fastest calls stay: 0.9 s a step */
-  json_object_set_new(json_object_get(entry, "measured"), "others", json_pack("{sf sf si}", "seconds", 20.0, "delayed_seconds", 28.0, "threads", 2));
+  json_array_foreach (
+      json_object_get(json_array_get(json_object_get(json_object_get(entry, "measured"), "walks"), 0), "ops"),
+      i, op)
+    /* its fastest calls stay: 0.9 s a step */
+    json_object_set_new(op, "seconds", json_real(10 * at(op, "seconds")));
+  json_object_set_new(json_object_get(entry, "measured"), "others",
+                      json_pack("{sf sf si}", "seconds", 20.0, "delayed_seconds", 28.0, "threads", 2));
   json_object_set_new(entry, "advice",
-                      json_pack("[{ss sf sI sb sb s{s{sf s{sf sf sf}}}}]", "change", "dtype=bf16", "seconds", 0.3, "peak_bytes", (json_int_t)1000,
-                                "fits", 1, "approximate", 1, "plans", "train", "seconds", 0.3, "kinds", "matmul", 0.3, "norm", 0.1, "optimizer",
+                      json_pack("[{ss sf sI sb sb s{s{sf s{sf sf sf}}}}]", "change", "dtype=bf16", "seconds",
+                                0.3, "peak_bytes", (json_int_t)1000, "fits", 1, "approximate", 1, "plans",
+                                "train", "seconds", 0.3, "kinds", "matmul", 0.3, "norm", 0.1, "optimizer",
                                 0.1));
   json_t *summary = rf_report_summary(entry);
   const char *sentence = text(summary, "sentence");
   assert_non_null(strstr(sentence, "bound by other programs"));
-  assert_non_null(
-      strstr(sentence, "Alone it would take about 900 ms, as its fastest calls did (predicted 800 ms): 700 ms in matmul, at 69 % of its limit."));
+  assert_non_null(strstr(sentence, "Alone it would take about 900 ms, as its fastest calls did (predicted "
+                                   "800 ms): 700 ms in matmul, at 69 % of its limit."));
   assert_null(strstr(sentence, "Beside that"));
   /* Half of the products' 0.7 s, the rest of 0.2 s as it is. */
-  near(at(json_object_get(summary, "best"), "now_seconds"), 0.9); near(at(json_object_get(summary, "best"), "seconds"), 0.55);
+  near(at(json_object_get(summary, "best"), "now_seconds"), 0.9);
+  near(at(json_object_get(summary, "best"), "seconds"), 0.55);
   json_t *other = entry_of("b", OPS, COUNT, 2, 1.0, 1e6);
   for (int alike = 0; alike < 2; alike++) {
     json_t *c = rf_report_compare(alike ? other : entry, other);
-    assert_int_equal(strstr(text(c, "doubt"), "Not sure: the fastest calls add up to 900 ms of a and 900 ms of b") != NULL, !alike);
+    assert_int_equal(
+        strstr(text(c, "doubt"), "Not sure: the fastest calls add up to 900 ms of a and 900 ms of b") != NULL,
+        !alike);
     json_decref(c);
   }
   json_decref(summary);
   /* Even the fastest calls took 9 s: nothing is told of what it would take, and no change. */
-  json_array_foreach(json_object_get(json_array_get(json_object_get(json_object_get(entry, "measured"), "walks"), 0), "ops"), i, op)
-      json_object_set_new(op, "least_seconds", json_real(at(op, "seconds")));
+  json_array_foreach (
+      json_object_get(json_array_get(json_object_get(json_object_get(entry, "measured"), "walks"), 0), "ops"),
+      i, op)
+    json_object_set_new(op, "least_seconds", json_real(at(op, "seconds")));
   summary = rf_report_summary(entry);
-  assert_non_null(strstr(text(summary, "sentence"), "Even its fastest calls were held up (9 s in all, predicted 800 ms)"));
-  assert_null(strstr(text(summary, "sentence"), "change")); assert_null(json_object_get(summary, "best"));
+  assert_non_null(strstr(text(summary, "sentence"),
+                         "Even its fastest calls were held up (9 s in all, predicted 800 ms)"));
+  assert_null(strstr(text(summary, "sentence"), "change"));
+  assert_null(json_object_get(summary, "best"));
   json_decref(summary);
   /* A walk of fewer rows than there is room for: its fastest calls are not those of another. */
-  json_object_set_new(json_array_get(json_object_get(json_object_get(entry, "measured"), "walks"), 0), "walk", json_string("decode"));
+  json_object_set_new(json_array_get(json_object_get(json_object_get(entry, "measured"), "walks"), 0), "walk",
+                      json_string("decode"));
   json_object_set_new(json_object_get(entry, "plan"), "name", json_string("decode"));
   summary = rf_report_summary(entry);
   assert_null(strstr(text(summary, "sentence"), "fastest"));
-  assert_non_null(strstr(text(summary, "sentence"), "It takes 10 s, predicted 800 ms: these figures tell nothing"));
+  assert_non_null(
+      strstr(text(summary, "sentence"), "It takes 10 s, predicted 800 ms: these figures tell nothing"));
   assert_null(json_object_get(summary, "best"));
-  json_decref(summary); json_decref(entry); json_decref(other);
+  json_decref(summary);
+  json_decref(entry);
+  json_decref(other);
 }
 
-/* A machine that was calibrated anew since a run: what a change would do is by what both are priced at now, and it is said. */
+/* A machine that was calibrated anew since a run: what a change would do is by what both are
+ * priced at now, and it is said. */
 static void a_new_calibration_is_no_gain(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 3, 1.0, 1e6), *other = entry_of("b", OPS, COUNT, 0, 0, 1e6);
-  const char *kinds = "{\"matmul\": 0.9, \"norm\": 0.2, \"optimizer\": 0.3}"; /* of the change; the same of the run's own plan as of today */
+  const char *kinds =
+      "{\"matmul\": 0.9, \"norm\": 0.2, \"optimizer\": 0.3}"; /* of the change; the same of the run's own plan
+                                                                 as of today */
   for (int now = 0; now < 2; now++) {
-    json_t *row = json_pack("{ss sf sI sb sb}", "change", "remat=mlp", "seconds", 1.4, "peak_bytes", (json_int_t)1000, "fits", 1, "approximate", 0);
+    json_t *row = json_pack("{ss sf sI sb sb}", "change", "remat=mlp", "seconds", 1.4, "peak_bytes",
+                            (json_int_t)1000, "fits", 1, "approximate", 0);
     const char *keys[] = {"plans", "now"};
     for (int k = 0; k <= now; k++)
-      json_object_set_new(row, keys[k], json_pack("{s{sf so}}", "train", "seconds", 1.4, "kinds", json_loads(kinds, 0, NULL)));
+      json_object_set_new(
+          row, keys[k],
+          json_pack("{s{sf so}}", "train", "seconds", 1.4, "kinds", json_loads(kinds, 0, NULL)));
     json_object_set_new(entry, "advice", json_pack("[o]", row));
     if (now) json_object_set_new(entry, "replanned_seconds", json_real(1.4));
     json_t *summary = rf_report_summary(entry);
     double gain = at(json_array_get(json_object_get(summary, "advice"), 0), "gain");
     assert_true(now ? fabs(gain) < 1e-12 : gain < -0.3);
     char *notes = json_dumps(json_object_get(summary, "notes"), 0);
-    assert_int_equal(strstr(notes, "calibrated anew since this ran: its own plan would take 1.40 s now, not 1 s") != NULL, now);
-    free(notes); json_decref(summary);
+    assert_int_equal(
+        strstr(notes, "calibrated anew since this ran: its own plan would take 1.40 s now, not 1 s") != NULL,
+        now);
+    free(notes);
+    json_decref(summary);
   }
   json_object_set_new(other, "of", json_string("a"));
   json_t *c = rf_report_compare(entry, other);
-  assert_non_null(strstr(text(c, "doubt"), "calibrated anew since a ran: its own plan would take 1.40 s now"));
-  json_decref(c); json_decref(entry); json_decref(other);
+  assert_non_null(
+      strstr(text(c, "doubt"), "calibrated anew since a ran: its own plan would take 1.40 s now"));
+  json_decref(c);
+  json_decref(entry);
+  json_decref(other);
 }
 
-/* Where others held a generation up, a prefill's one disturbed walk counts as far as decode's fastest calls say that this machine keeps to the plan. */
+/* Where others held a generation up, a prefill's one disturbed walk counts as far as decode's
+ * fastest calls say that this machine keeps to the plan. */
 static void a_prefill_held_up_is_paced(void **state) {
   (void)state;
-  json_t *entry = entry_of("a", OPS, COUNT, 10, 8.0, 1e6), *plan = json_object_get(entry, "plan"), *measured = json_object_get(entry, "measured");
+  json_t *entry = entry_of("a", OPS, COUNT, 10, 8.0, 1e6), *plan = json_object_get(entry, "plan"),
+         *measured = json_object_get(entry, "measured");
   json_t *walks = json_object_get(measured, "walks"), *decode = json_array_get(walks, 0), *prefill, *op;
   size_t i;
-  json_object_set_new(decode, "walk", json_string("decode")); json_object_set_new(decode, "tokens", json_real(1000)); /* full: 100 a walk */
-  json_object_set_new(plan, "name", json_string("decode")); json_object_set_new(plan, "job", json_string("generate"));
-  json_object_set_new(plan, "plans", json_pack("[{sssO}]", "name", "prefill", "ops", json_object_get(plan, "ops")));
+  /* full: 100 a walk */
+  json_object_set_new(decode, "walk", json_string("decode"));
+  json_object_set_new(decode, "tokens", json_real(1000));
+  json_object_set_new(plan, "name", json_string("decode"));
+  json_object_set_new(plan, "job", json_string("generate"));
+  json_object_set_new(plan, "plans",
+                      json_pack("[{sssO}]", "name", "prefill", "ops", json_object_get(plan, "ops")));
   prefill = json_deep_copy(decode);
-  json_array_foreach(json_object_get(decode, "ops"), i, op) json_object_set_new(op, "seconds", json_real(8 * at(op, "seconds")));
-  json_object_set_new(prefill, "walk", json_string("prefill")); json_object_set_new(prefill, "count", json_real(1)); json_object_set_new(prefill, "seconds", json_real(50));
-  json_array_foreach(json_object_get(prefill, "ops"), i, op) { json_object_set_new(op, "calls", json_real(at(op, "calls") / 10)); json_object_set_new(op, "seconds", json_real(50 * at(op, "seconds"))); }
+  json_array_foreach (json_object_get(decode, "ops"), i, op)
+    json_object_set_new(op, "seconds", json_real(8 * at(op, "seconds")));
+  json_object_set_new(prefill, "walk", json_string("prefill"));
+  json_object_set_new(prefill, "count", json_real(1));
+  json_object_set_new(prefill, "seconds", json_real(50));
+  json_array_foreach (json_object_get(prefill, "ops"), i, op) {
+    json_object_set_new(op, "calls", json_real(at(op, "calls") / 10));
+    json_object_set_new(op, "seconds", json_real(50 * at(op, "seconds")));
+  }
   json_array_append_new(walks, prefill);
-  json_object_set_new(measured, "others", json_pack("{sf sf si}", "seconds", 130.0, "delayed_seconds", 200.0, "threads", 2));
+  json_object_set_new(measured, "others",
+                      json_pack("{sf sf si}", "seconds", 130.0, "delayed_seconds", 200.0, "threads", 2));
   const char *half = "{\"matmul\": 0.3, \"norm\": 0.05, \"optimizer\": 0.05}"; /* of 0.6, 0.1, 0.1 */
   json_object_set_new(entry, "advice",
-                      json_pack("[{ss sf sI sb sb s{s{so} s{so}}}]", "change", "weights=q4", "seconds", 0.4, "peak_bytes", (json_int_t)1000, "fits",
-                                1, "approximate", 1, "plans", "decode", "kinds", json_loads(half, 0, NULL), "prefill", "kinds",
+                      json_pack("[{ss sf sI sb sb s{s{so} s{so}}}]", "change", "weights=q4", "seconds", 0.4,
+                                "peak_bytes", (json_int_t)1000, "fits", 1, "approximate", 1, "plans",
+                                "decode", "kinds", json_loads(half, 0, NULL), "prefill", "kinds",
                                 json_loads(half, 0, NULL)));
   json_t *summary = rf_report_summary(entry);
   const json_t *row = json_array_get(json_object_get(summary, "advice"), 0);
   assert_non_null(strstr(text(summary, "sentence"), "Alone it would take about 900 ms"));
-  near(at(row, "now_seconds"), 10 * 0.9 + 0.9 / 0.8 * 0.8); /* ten decode walks, and a prefill of 0.8 s as planned */
+  /* ten decode walks, and a prefill of 0.8 s as planned */
+  near(at(row, "now_seconds"), 10 * 0.9 + 0.9 / 0.8 * 0.8);
   near(at(row, "gain"), 0.5);
-  json_decref(summary); json_decref(entry);
+  json_decref(summary);
+  json_decref(entry);
 }
 
 /* Of an op that takes most beyond its limit on a kernel that is no fast one this is said. */
@@ -480,11 +610,15 @@ static void reference_kernels_are_named(void **state) {
   (void)state;
   for (int slow = 0; slow < 2; slow++) {
     json_t *entry = entry_of("a", OPS, COUNT, 3, 1.0, 1e6);
-    if (slow) json_object_set_new(json_array_get(json_object_get(json_object_get(entry, "plan"), "ops"), 1), "kernel", json_string("reference_mm"));
+    if (slow)
+      json_object_set_new(json_array_get(json_object_get(json_object_get(entry, "plan"), "ops"), 1), "kernel",
+                          json_string("reference_mm"));
     json_t *summary = rf_report_summary(entry);
     char *notes = json_dumps(json_object_get(summary, "notes"), 0);
     assert_int_equal(strstr(notes, "reference kernel, slow and on one thread (reference_mm)") != NULL, slow);
-    free(notes); json_decref(summary); json_decref(entry);
+    free(notes);
+    json_decref(summary);
+    json_decref(entry);
   }
 }
 
@@ -492,13 +626,19 @@ static void differences_stand_in_order(void **state) {
   (void)state;
   planted other[COUNT + 1];
   memcpy(other, OPS, sizeof OPS);
-  other[1].measured = 0.75; other[2].bytes = 700; other[3].name = "w/adam"; /* one op is called otherwise there */
+  /* one op is called otherwise there */
+  other[1].measured = 0.75;
+  other[2].bytes = 700;
+  other[3].name = "w/adam";
   other[COUNT] = (planted){"block.1/mm/fwd", "matmul", "forward", "compute", 2, 0.1, 0.08, 0.01, 10};
-  json_t *a = entry_of("a", OPS, COUNT, 3, 1.0, 1e6), *b = entry_of("b", other, COUNT + 1, 5, 2.0, 3e6), *c = rf_report_compare(a, b);
+  json_t *a = entry_of("a", OPS, COUNT, 3, 1.0, 1e6), *b = entry_of("b", other, COUNT + 1, 5, 2.0, 3e6),
+         *c = rf_report_compare(a, b);
   const json_t *ops = json_object_get(c, "ops");
   assert_string_equal(text(json_array_get(ops, 0), "name"), "block.0/mm/bwd");
-  near(at(json_array_get(ops, 0), "seconds"), 1.0); near(at(json_array_get(ops, 0), "a_seconds"), 0.5);
-  near(at(named(ops, "w/adamw"), "seconds"), -0.1); near(at(named(ops, "w/adam"), "seconds"), 0.1);
+  near(at(json_array_get(ops, 0), "seconds"), 1.0);
+  near(at(json_array_get(ops, 0), "a_seconds"), 0.5);
+  near(at(named(ops, "w/adamw"), "seconds"), -0.1);
+  near(at(named(ops, "w/adam"), "seconds"), 0.1);
   assert_null(json_object_get(named(ops, "w/adam"), "a_seconds"));
   near(at(named(ops, "block.0/norm"), "bytes"), 400);
   assert_int_equal(json_array_size(ops), 5); /* block.0/mm/fwd is the same in both */
@@ -507,20 +647,25 @@ static void differences_stand_in_order(void **state) {
   assert_non_null(strstr(text(c, "sentence"), "100.0 % more time"));
   json_decref(c);
   c = rf_report_compare(a, a);
-  assert_int_equal(json_array_size(json_object_get(c, "ops")) + json_array_size(json_object_get(c, "options")), 0);
-  json_decref(c); json_decref(a); json_decref(b);
+  assert_int_equal(
+      json_array_size(json_object_get(c, "ops")) + json_array_size(json_object_get(c, "options")), 0);
+  json_decref(c);
+  json_decref(a);
+  json_decref(b);
 }
 
 static json_t *steps_of(double seconds, int count, double outlier) {
   json_t *rows = json_array();
   for (int i = 0; i < count; i++)
-    json_array_append_new(rows, json_pack("{si sf sf sI}", "step", i + 1, "seconds",
-                                          i == count / 2 && outlier > 0 ? outlier : seconds * (1 + 0.01 * (i % 20)), "predicted_seconds", 1.0,
-                                          "tokens", (json_int_t)(200 * (i + 1))));
+    json_array_append_new(rows,
+                          json_pack("{si sf sf sI}", "step", i + 1, "seconds",
+                                    i == count / 2 && outlier > 0 ? outlier : seconds * (1 + 0.01 * (i % 20)),
+                                    "predicted_seconds", 1.0, "tokens", (json_int_t)(200 * (i + 1))));
   return rows;
 }
 
-/* Noise is no saving: two runs of one plan, and medians nearer than the spread of the steps; what is far beyond that stands as it is. */
+/* Noise is no saving: two runs of one plan, and medians nearer than the spread of the steps;
+ * what is far beyond that stands as it is. */
 static void noise_is_no_saving(void **state) {
   (void)state;
   static const struct {
@@ -531,20 +676,26 @@ static void noise_is_no_saving(void **state) {
                {2, "one", "here", "same plan", "not sure"},
                {2, "one", "there", "100.0 % more time", "same plan"}}; /* a digest does not say the machine */
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    json_t *a = entry_of("a", OPS, COUNT, 100, 1.0, 1e6), *b = entry_of("b", OPS, COUNT, 100, cases[i].b, 1e6);
-    json_object_set_new(a, "metrics", steps_of(1, 100, 0)); json_object_set_new(b, "metrics", steps_of(cases[i].b, 100, 0));
+    json_t *a = entry_of("a", OPS, COUNT, 100, 1.0, 1e6),
+           *b = entry_of("b", OPS, COUNT, 100, cases[i].b, 1e6);
+    json_object_set_new(a, "metrics", steps_of(1, 100, 0));
+    json_object_set_new(b, "metrics", steps_of(cases[i].b, 100, 0));
     json_object_set_new(json_object_get(a, "plan"), "digest", json_string("one"));
     json_object_set_new(json_object_get(b, "plan"), "digest", json_string(cases[i].digest));
     json_object_set_new(json_object_get(json_object_get(a, "plan"), "machine"), "name", json_string("here"));
-    json_object_set_new(json_object_get(json_object_get(b, "plan"), "machine"), "name", json_string(cases[i].machine));
+    json_object_set_new(json_object_get(json_object_get(b, "plan"), "machine"), "name",
+                        json_string(cases[i].machine));
     json_object_set_new(json_object_get(b, "measured"), "others",
-                        json_pack("{sf sf sf}", "delayed_seconds", 50 * cases[i].b, "seconds", 100 * cases[i].b, "threads", 1.0));
+                        json_pack("{sf sf sf}", "delayed_seconds", 50 * cases[i].b, "seconds",
+                                  100 * cases[i].b, "threads", 1.0));
     json_t *c = rf_report_compare(a, b);
     assert_non_null(strstr(text(c, "sentence"), cases[i].says));
     assert_null(strstr(text(c, "sentence"), cases[i].silent));
     assert_non_null(strstr(text(c, "doubt"), "0 % of the walks of a and 50 % of those of b"));
     assert_non_null(strstr(text(c, "sentence"), text(c, "doubt")));
-    json_decref(c); json_decref(a); json_decref(b);
+    json_decref(c);
+    json_decref(a);
+    json_decref(b);
   }
 }
 
@@ -556,12 +707,14 @@ static void a_run_without_a_report_has_its_steps(void **state) {
   json_t *summary = rf_report_summary(entry);
   assert_true(json_is_false(json_object_get(summary, "measured")));
   assert_non_null(strstr(text(summary, "sentence"), "after step 41"));
-  near(at(json_object_get(summary, "steps"), "seconds"), 2 * 1.09); /* 40 steps, of which each of 20 lengths took two */
+  /* 40 steps, of which each of 20 lengths took two */
+  near(at(json_object_get(summary, "steps"), "seconds"), 2 * 1.09);
   near(at(json_object_get(summary, "steps"), "tokens_per_second"), 200 / (2 * 1.09));
   assert_non_null(strstr(text(summary, "sentence"), "(2.18 x)"));
   assert_null(strstr(text(summary, "sentence"), "change")); /* prices would be of the prediction */
   assert_null(json_object_get(summary, "best"));
-  json_decref(summary); json_decref(entry);
+  json_decref(summary);
+  json_decref(entry);
 }
 
 static void outliers_have_a_note(void **state) {
@@ -572,11 +725,15 @@ static void outliers_have_a_note(void **state) {
     json_t *summary = rf_report_summary(entry);
     char *notes = json_dumps(json_object_get(summary, "notes"), 0);
     /* 100 of 208.4 s: what the sentence begins with; no bound and no change is told of means. */
-    assert_int_equal(strstr(text(summary, "sentence"), "1 of 100 steps took 48 % of the time: the process was stopped then") != NULL, far);
+    assert_int_equal(strstr(text(summary, "sentence"),
+                            "1 of 100 steps took 48 % of the time: the process was stopped then") != NULL,
+                     far);
     assert_int_equal(strstr(text(summary, "sentence"), "bound by") != NULL, !far);
     assert_string_equal(text(summary, "bound"), far ? "stopped" : "compute");
     if (far) assert_null(strstr(notes, "instead of the predicted"));
-    free(notes); json_decref(summary); json_decref(entry);
+    free(notes);
+    json_decref(summary);
+    json_decref(entry);
   }
   /* 30 of 1124 s are a note. */
   json_t *entry = entry_of("a", OPS, COUNT, 1000, 1.0, 1e6), *summary;
@@ -584,39 +741,50 @@ static void outliers_have_a_note(void **state) {
   char *notes = json_dumps(json_object_get((summary = rf_report_summary(entry)), "notes"), 0);
   assert_non_null(strstr(notes, "1 of 1000 steps took more than 10 x the median"));
   assert_string_equal(text(summary, "bound"), "compute");
-  free(notes); json_decref(summary); json_decref(entry);
+  free(notes);
+  json_decref(summary);
+  json_decref(entry);
 }
 
-/* Kernels are blamed where their fastest calls are far from the limit and near what was predicted of them, not where even those take far longer. */
+/* Kernels are blamed where their fastest calls are far from the limit and near what was
+ * predicted of them, not where even those take far longer. */
 static void kernels_are_blamed_where_they_are_known(void **state) {
   (void)state;
   for (int far = 0; far < 2; far++) {
     planted ops[COUNT];
     memcpy(ops, OPS, sizeof ops);
-    for (int i = 0; i < COUNT; i++) { ops[i].limit = 0.3 * ops[i].predicted; ops[i].measured = (far ? 30 : 1.2) * ops[i].predicted; }
+    for (int i = 0; i < COUNT; i++) {
+      ops[i].limit = 0.3 * ops[i].predicted;
+      ops[i].measured = (far ? 30 : 1.2) * ops[i].predicted;
+    }
     json_t *entry = entry_of("a", ops, COUNT, 3, far ? 30 : 1.2, 1e6), *summary = rf_report_summary(entry);
     assert_int_equal(strstr(text(summary, "sentence"), "its kernels bind") != NULL, !far);
-    json_decref(summary); json_decref(entry);
+    json_decref(summary);
+    json_decref(entry);
   }
 }
 
-/* Where one side was measured, both stand as predicted: ten times the predicted time is no saving of the other side. */
+/* Where one side was measured, both stand as predicted: ten times the predicted time is no
+ * saving of the other side. */
 static void predictions_are_compared_with_predictions(void **state) {
   (void)state;
   planted slow[COUNT];
   memcpy(slow, OPS, sizeof slow);
   for (int i = 0; i < COUNT; i++) slow[i].measured *= 10;
-  json_t *ran = entry_of("ran", slow, COUNT, 3, 10.0, 1e6), *planned = entry_of("planned", OPS, COUNT, 0, 0, 1e6);
+  json_t *ran = entry_of("ran", slow, COUNT, 3, 10.0, 1e6),
+         *planned = entry_of("planned", OPS, COUNT, 0, 0, 1e6);
   for (int swap = 0; swap < 2; swap++) {
     json_t *c = rf_report_compare(swap ? planned : ran, swap ? ran : planned);
     assert_int_equal(json_array_size(json_object_get(c, "ops")), 0);
     assert_true(json_is_false(json_object_get(json_object_get(c, "a"), "measured")));
-    near(at(json_object_get(c, "a"), "seconds"), 1.0); near(at(json_object_get(c, "b"), "seconds"), 1.0);
+    near(at(json_object_get(c, "a"), "seconds"), 1.0);
+    near(at(json_object_get(c, "b"), "seconds"), 1.0);
     assert_non_null(strstr(text(c, "sentence"), "is predicted to take 0.0 %"));
     assert_non_null(strstr(text(c, "doubt"), "Only one of the two was measured"));
     json_decref(c);
   }
-  json_decref(ran); json_decref(planned);
+  json_decref(ran);
+  json_decref(planned);
 }
 
 int main(void) {

@@ -1,4 +1,5 @@
-/* test_trace.c - a recorded run: every ns of every thread has one cause, spans nest, bits do not change, and trace.bin is not believed. */
+/* test_trace.c - a recorded run: every ns of every thread has one cause, spans nest, bits do not
+ * change, and trace.bin is not believed. */
 #define _GNU_SOURCE
 #include "report/trace_file.h"
 #include "base/json.h"
@@ -26,11 +27,13 @@ static uint64_t train(rf_trainer **kept) {
   for (int i = 0; i < STEPS; i++) {
     rafter_step step;
     if (rf_trainer_step(t, &step, &error) != RAFTER_OK) fail_msg("%s", error.message);
-    for (size_t b = 0; b < sizeof step.loss; b++) hash = (hash ^ ((const unsigned char *)&step.loss)[b]) * 1099511628211u;
+    for (size_t b = 0; b < sizeof step.loss; b++)
+      hash = (hash ^ ((const unsigned char *)&step.loss)[b]) * 1099511628211u;
   }
   for (int p = 0; p < t->plan->graph->params.count; p++) {
     const unsigned char *bytes = (const unsigned char *)rf_trainer_master(t, p);
-    for (int64_t b = 0; b < rf_tensor_bytes(&t->plan->graph->tensor[t->state[p].master]); b++) hash = (hash ^ bytes[b]) * 1099511628211u;
+    for (int64_t b = 0; b < rf_tensor_bytes(&t->plan->graph->tensor[t->state[p].master]); b++)
+      hash = (hash ^ bytes[b]) * 1099511628211u;
   }
   if (kept) *kept = t;
   else rf_trainer_close(t);
@@ -47,7 +50,8 @@ static void every_ns_has_a_cause(const rf_trace *trace) {
       assert_true(step->gaps[0][g] >= 0 && step->gaps[1][g] >= 0);
       sum += step->gaps[0][g] + step->gaps[1][g];
     }
-    if (sum < all * (1 - 1e-9) || sum > all * (1 + 1e-9)) fail_msg("step %d: %.9f thread-seconds of %.9f have a cause", s, sum, all);
+    if (sum < all * (1 - 1e-9) || sum > all * (1 + 1e-9))
+      fail_msg("step %d: %.9f thread-seconds of %.9f have a cause", s, sum, all);
     assert_true(step->work >= 0);
     const rf_traced_after *after = &step->after;
     double behind = 1e-9 * (double)(after->end - step->end) * trace->threads;
@@ -69,7 +73,8 @@ static void spans_nest(const rf_trace *trace) {
       continue; /* instants; counts and plans of any length */
     while (depth && open[depth - 1] <= s->begin) depth--;
     if (depth && s->end > open[depth - 1])
-      fail_msg("span %lld (kind %d, lane %d) reaches over the end of what holds it", (long long)i, s->kind, s->lane);
+      fail_msg("span %lld (kind %d, lane %d) reaches over the end of what holds it", (long long)i, s->kind,
+               s->lane);
     assert_true(depth < 16);
     open[depth++] = s->end;
   }
@@ -79,16 +84,19 @@ static void counts_what_was_walked(const rf_trace *trace, const rf_plan *plan) {
   int64_t ops = 0, predicted = 0, phases[RF_PHASES] = {0}, live = 0;
   for (int64_t i = 0; i < trace->count; i++) {
     const rf_stamp *s = &trace->span[i];
-    ops += s->kind == RF_SPAN_OP; predicted += s->kind == RF_SPAN_PREDICTED;
+    ops += s->kind == RF_SPAN_OP;
+    predicted += s->kind == RF_SPAN_PREDICTED;
     if (s->kind == RF_SPAN_PHASE) phases[s->id]++;
-    if (s->kind == RF_SPAN_COUNTER && s->id == RF_COUNTER_LIVE && s->value > (double)live) live = (int64_t)s->value;
+    if (s->kind == RF_SPAN_COUNTER && s->id == RF_COUNTER_LIVE && s->value > (double)live)
+      live = (int64_t)s->value;
   }
   int64_t expected = 0;
   for (int i = 0; i < plan->graph->op_count; i++) expected += plan->op[i].calls;
   assert_int_equal(ops, expected * trace->steps);
   assert_int_equal(predicted, ops);
   int64_t next = 0;
-  for (int64_t i = 0; i < trace->count; i++) { /* one for each op, from where it began, as long as the plan says */
+  /* one for each op, from where it began, as long as the plan says */
+  for (int64_t i = 0; i < trace->count; i++) {
     const rf_stamp *s = &trace->span[i];
     if (s->kind != RF_SPAN_PREDICTED) continue;
     while (trace->span[next].kind != RF_SPAN_OP) next++;
@@ -101,7 +109,8 @@ static void counts_what_was_walked(const rf_trace *trace, const rf_plan *plan) {
     if (!phases[p]) fail_msg("no phase %s", rf_phase_name((rf_phase)p));
 }
 
-/* Ops of the first microbatch add to no gradient that a microbatch before has left; in later ones those and no others do that write one. */
+/* Ops of the first microbatch add to no gradient that a microbatch before has left; in later
+ * ones those and no others do that write one. */
 static void accumulates_what_adds(const rf_trace *trace, const rf_plan *plan) {
   for (int64_t i = 0; i < trace->count; i++) {
     const rf_stamp *op = &trace->span[i];
@@ -115,7 +124,8 @@ static void accumulates_what_adds(const rf_trace *trace, const rf_plan *plan) {
     }
     for (int64_t p = 0; p < trace->count; p++) {
       const rf_stamp *phase = &trace->span[p];
-      within |= phase->kind == RF_SPAN_PHASE && phase->id == RF_PHASE_ACCUMULATE && phase->begin <= op->begin && phase->end >= op->end;
+      within |= phase->kind == RF_SPAN_PHASE && phase->id == RF_PHASE_ACCUMULATE &&
+                phase->begin <= op->begin && phase->end >= op->end;
     }
     assert_true(within == (adds || (gradient && op->value > 0)));
   }
@@ -138,7 +148,8 @@ static void test_a_traced_run(void **state) {
   spans_nest(trace);
   counts_what_was_walked(trace, t->plan);
   accumulates_what_adds(trace, t->plan);
-  int64_t *live = calloc(2 * (size_t)t->plan->graph->op_count, sizeof *live), *end = live + t->plan->graph->op_count, most = 0;
+  int64_t *live = calloc(2 * (size_t)t->plan->graph->op_count, sizeof *live),
+          *end = live + t->plan->graph->op_count, most = 0;
   rf_plan_live(t->plan, live, end);
   for (int i = 0; i < t->plan->graph->op_count; i++) most = end[i] > most ? end[i] : most;
   assert_int_equal(most, t->plan->arena_bytes);
@@ -162,7 +173,8 @@ static void test_a_full_ring_says_so(void **state) {
     rf_record_step_end(0);
   }
   if (rf_trace_collect(record, NULL, NULL, 0, &trace, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  assert_in_range(trace->dropped, 100, 120); /* and phases between steps, and what the system counted of so many */
+  /* and phases between steps, and what the system counted of so many */
+  assert_in_range(trace->dropped, 100, 120);
   assert_int_equal(trace->steps, 2);
   assert_false(trace->step[0].whole);
   assert_true(trace->step[1].whole);
@@ -175,24 +187,35 @@ static void test_a_full_ring_says_so(void **state) {
 
 static void test_steps_are_parsed(void **state) {
   (void)state;
-  static const char *const bad[] = {"",    "steps",    "steps=", "steps=5..4", "steps=1..2:0", "steps=-1..2", "steps=1..2x", "steps=1..2:3:4",
-                                    "ALL", "steps=..", "10..12"};
+  static const char *const bad[] = {"",
+                                    "steps",
+                                    "steps=",
+                                    "steps=5..4",
+                                    "steps=1..2:0",
+                                    "steps=-1..2",
+                                    "steps=1..2x",
+                                    "steps=1..2:3:4",
+                                    "ALL",
+                                    "steps=..",
+                                    "10..12"};
   rf_trace_when when;
   rf_error error;
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
     if (rf_trace_when_parse(bad[i], &when, &error) == RAFTER_OK) fail_msg("took \"%s\"", bad[i]);
   assert_int_equal(rf_trace_when_parse("steps=10..20:5", &when, &error), RAFTER_OK);
-  for (int64_t step = 0; step < 30; step++) assert_int_equal(rf_trace_wants(&when, step), step == 10 || step == 15 || step == 20);
+  for (int64_t step = 0; step < 30; step++)
+    assert_int_equal(rf_trace_wants(&when, step), step == 10 || step == 15 || step == 20);
   assert_int_equal(rf_trace_when_parse("steps=7", &when, &error), RAFTER_OK);
   assert_true(rf_trace_wants(&when, 7) && !rf_trace_wants(&when, 8) && !rf_trace_wants(&when, 6));
 }
 
-/* ---- the file ------------------------------------------------------------------------------------------------------ */
+/* ---- the file -------------------------------------------------------------------------------- */
 
 static rf_status parse(const char *text, size_t bytes, rf_error *error) {
   rf_trace_file file;
   char *copy = malloc(bytes + 1);
-  memcpy(copy, text, bytes); copy[bytes] = 0;
+  memcpy(copy, text, bytes);
+  copy[bytes] = 0;
   rf_status status = rf_trace_file_parse("trace.bin", copy, bytes, &file, error);
   if (status == RAFTER_OK) rf_trace_file_free(&file);
   return status;
@@ -203,12 +226,14 @@ static void test_the_file_is_not_believed(void **state) {
   size_t bytes, header;
   rf_error error = {0};
   char *text;
-  if (rf_file_read(at("trace.bin"), 1 << 28, &text, &bytes, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_file_read(at("trace.bin"), 1 << 28, &text, &bytes, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
   header = (size_t)((char *)memchr(text, '\n', bytes) - text) + 1;
   assert_int_equal(header % 8, 0);
   assert_int_equal(parse(text, bytes, &error), RAFTER_OK);
   /* Cut anywhere. */
-  for (size_t cut = 0; cut < bytes; cut += 1 + bytes / 200) assert_int_equal(parse(text, cut, &error), RAFTER_FAILED);
+  for (size_t cut = 0; cut < bytes; cut += 1 + bytes / 200)
+    assert_int_equal(parse(text, cut, &error), RAFTER_FAILED);
   /* Any byte of the header changed: refused, or read as what it then says; never more. */
   for (size_t i = 0; i < header; i += 1 + header / 400) {
     char was = text[i];
@@ -224,7 +249,8 @@ static void test_the_file_is_not_believed(void **state) {
   const struct {
     size_t at, bytes;
     const char *what;
-  } columns[] = {{0, 8, "begin"}, {8 * n, 8, "end"}, {16 * n, 8, "value"}, {24 * n, 4, "id"}, {28 * n, 2, "lane"}, {30 * n, 1, "kind"}};
+  } columns[] = {{0, 8, "begin"},   {8 * n, 8, "end"},   {16 * n, 8, "value"},
+                 {24 * n, 4, "id"}, {28 * n, 2, "lane"}, {30 * n, 1, "kind"}};
   for (size_t c = 0; c < sizeof columns / sizeof *columns; c++) {
     char was[8], *there = text + header + columns[c].at + middle * columns[c].bytes;
     memcpy(was, there, columns[c].bytes);

@@ -1,4 +1,5 @@
-/* test_trace_pack.c - columns of a trace come back as they were from what the page is given; headers that lie are refused. */
+/* test_trace_pack.c - columns of a trace come back as they were from what the page is given;
+ * headers that lie are refused. */
 #include "report/trace_pack.h"
 
 #include <setjmp.h>
@@ -17,15 +18,17 @@ static size_t from_base64(const char *text, unsigned char *bytes) {
   for (; *text; text += 4) {
     uint32_t four = 0;
     int padding = (text[2] == '=') + (text[3] == '=');
-    for (int k = 0; k < 4; k++) four = four << 6 | (text[k] == '=' ? 0 : (uint32_t)(strchr(letters, text[k]) - letters));
+    for (int k = 0; k < 4; k++)
+      four = four << 6 | (text[k] == '=' ? 0 : (uint32_t)(strchr(letters, text[k]) - letters));
     for (int k = 0; k < 3 - padding; k++) bytes[count++] = (unsigned char)(four >> (16 - 8 * k));
   }
   return count;
 }
 
 static json_t *header_of(json_int_t count) {
-  return json_pack("{sI s[{ssss}{ssss}{ssss}{ssss}] ss}", "count", count, "columns", "name", "begin", "type", "i64", "name", "end", "type", "i64",
-                   "name", "value", "type", "f64", "name", "kind", "type", "u8", "more", "kept");
+  return json_pack("{sI s[{ssss}{ssss}{ssss}{ssss}] ss}", "count", count, "columns", "name", "begin", "type",
+                   "i64", "name", "end", "type", "i64", "name", "value", "type", "f64", "name", "kind",
+                   "type", "u8", "more", "kept");
 }
 
 enum { MOST = 300 };
@@ -38,10 +41,14 @@ static void columns_come_back(void **state) {
     json_t *header = header_of((json_int_t)count), *trace = NULL;
     rf_error error;
     for (size_t i = 0; i < 25 * count; i++) raw[i] = (unsigned char)(i * 131 + i / 7);
-    for (size_t i = 0; i < count; i++) { begin[i] = i == count / 2 ? 5 : (int64_t)(i * i) << 20; begin[count + i] = begin[i] + 17 * (int64_t)i; }
+    for (size_t i = 0; i < count; i++) {
+      begin[i] = i == count / 2 ? 5 : (int64_t)(i * i) << 20;
+      begin[count + i] = begin[i] + 17 * (int64_t)i;
+    }
     assert_int_equal(rf_report_pack_trace(header, raw, 25 * count, &trace, &error), RAFTER_OK);
     size_t zipped = from_base64(json_string_value(json_object_get(trace, "columns")), packed);
-    z_stream stream = {.next_in = packed, .avail_in = (uInt)zipped, .next_out = back, .avail_out = sizeof back};
+    z_stream stream = {
+        .next_in = packed, .avail_in = (uInt)zipped, .next_out = back, .avail_out = sizeof back};
     assert_int_equal(inflateInit2(&stream, 15 + 16), Z_OK);
     assert_int_equal(inflate(&stream, Z_FINISH), Z_STREAM_END);
     assert_int_equal(stream.total_out, 25 * count);
@@ -57,9 +64,11 @@ static void columns_come_back(void **state) {
     assert_memory_equal(values, raw, 25 * count);
     const json_t *own = json_object_get(trace, "header"), *list = json_object_get(own, "columns");
     static const char *const codings[] = {"difference", "after begin", "bytes", "bytes"};
-    for (size_t c = 0; c < 4; c++) assert_string_equal(json_string_value(json_object_get(json_array_get(list, c), "coding")), codings[c]);
+    for (size_t c = 0; c < 4; c++)
+      assert_string_equal(json_string_value(json_object_get(json_array_get(list, c), "coding")), codings[c]);
     assert_string_equal(json_string_value(json_object_get(own, "more")), "kept");
-    assert_null(json_object_get(json_array_get(json_object_get(header, "columns"), 0), "coding")); /* the caller's stays as it was */
+    /* the caller's stays as it was */
+    assert_null(json_object_get(json_array_get(json_object_get(header, "columns"), 0), "coding"));
     json_decref(trace);
     json_decref(header);
   }

@@ -1,4 +1,5 @@
-/* What calibration measures on: memory that was written, in every job that it walks; and the peaks of the level that was asked for. */
+/* What calibration measures on: memory that was written, in every job that it walks; and the
+ * peaks of the level that was asked for. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +15,8 @@ static int64_t empty_pages(const unsigned char *at, int64_t bytes) {
   enum { PAGE = 4096 };
   static const unsigned char zeros[PAGE];
   int64_t empty = 0;
-  for (int64_t i = 0; i < bytes; i += PAGE) empty += !memcmp(at + i, zeros, (size_t)(bytes - i < PAGE ? bytes - i : PAGE));
+  for (int64_t i = 0; i < bytes; i += PAGE)
+    empty += !memcmp(at + i, zeros, (size_t)(bytes - i < PAGE ? bytes - i : PAGE));
   return empty;
 }
 
@@ -27,7 +29,9 @@ static void nothing_persistent_stays_zero(void **state) {
     rf_model model;
     rf_plan *plan = NULL;
     rf_run *run = NULL;
-    assert_int_equal(rf_model_resolve("gpt:layers=1,width=64,heads=2,ff=256,vocab=256,seq=64", &model, NULL, &error), RAFTER_OK);
+    assert_int_equal(
+        rf_model_resolve("gpt:layers=1,width=64,heads=2,ff=256,vocab=256,seq=64", &model, NULL, &error),
+        RAFTER_OK);
     rf_plan_options options = {.build = {.job = i / 2 ? RF_JOB_TRAIN : RF_JOB_GENERATE,
                                          .dtype = i % 2 ? RF_BF16 : RF_F32,
                                          .softmax = RF_F32,
@@ -55,13 +59,15 @@ static void nothing_persistent_stays_zero(void **state) {
       if (empty) fail_msg("%lld pages of %s were never written", (long long)empty, tensor->name);
     }
     assert_true(i / 2 ? packed == 0 : packed > 4);
-    rf_run_close(run); rf_plan_free(plan);
+    rf_run_close(run);
+    rf_plan_free(plan);
   }
 }
 
 static void peaks_are_those_of_the_level(void **state) {
   (void)state;
-  static const rf_peak_unit narrow[] = {RF_PEAK_NONE, RF_PEAK_NONE, RF_PEAK_NONE, RF_PEAK_VECTORS, RF_PEAK_TILES};
+  static const rf_peak_unit narrow[] = {RF_PEAK_NONE, RF_PEAK_NONE, RF_PEAK_NONE, RF_PEAK_VECTORS,
+                                        RF_PEAK_TILES};
   assert_int_equal(sizeof narrow / sizeof *narrow, RF_ISAS);
   for (int i = 0; i <= (int)rf_isa_detect(); i++) {
     rf_isa isa = (rf_isa)i, below = RF_PEAK_VECTORS_OF(isa);
@@ -79,6 +85,7 @@ static void peaks_are_those_of_the_level(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_persistent_stays_zero), cmocka_unit_test(peaks_are_those_of_the_level)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_persistent_stays_zero),
+                                     cmocka_unit_test(peaks_are_those_of_the_level)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

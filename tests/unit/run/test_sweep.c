@@ -1,5 +1,5 @@
-/* Random configurations through the whole core: planned bytes are allocated bytes, every planned byte is reached and none beyond it,
- * poison changes no result, and a step allocates nothing. */
+/* Random configurations through the whole core: planned bytes are allocated bytes, every planned
+ * byte is reached and none beyond it, poison changes no result, and a step allocates nothing. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,11 +27,13 @@ static void random_configuration(int number, rf_model *model, rf_plan_options *o
   state_of_draws = (uint64_t)number * 1000;
   char spec[256];
   int64_t heads = draw(1, 3), width = heads * draw(1, 4) * 8, seq = draw(4, 24);
-  snprintf(spec, sizeof spec, "gpt:layers=%d,width=%d,heads=%d,ff=%d,vocab=%d,seq=%d,tied=%d", (int)draw(1, 3), (int)width, (int)heads,
-           (int)draw(8, 96), (int)draw(11, 300), (int)seq, (int)draw(0, 1));
+  snprintf(spec, sizeof spec, "gpt:layers=%d,width=%d,heads=%d,ff=%d,vocab=%d,seq=%d,tied=%d",
+           (int)draw(1, 3), (int)width, (int)heads, (int)draw(8, 96), (int)draw(11, 300), (int)seq,
+           (int)draw(0, 1));
   rf_error error;
   if (rf_model_resolve(spec, model, NULL, &error) != RAFTER_OK) fail_msg("%s: %s", spec, error.message);
-  model->mlp_first = draw(0, 1); model->head_bias = !model->tied && draw(0, 1);
+  model->mlp_first = draw(0, 1);
+  model->head_bias = !model->tied && draw(0, 1);
   static const float dropouts[] = {0, 0, 0.1f, 0.3f};
   *options = (rf_plan_options){.build = {.job = RF_JOB_TRAIN,
                                          .dtype = draw(0, 1) ? RF_BF16 : RF_F32,
@@ -55,13 +57,16 @@ static void random_configuration(int number, rf_model *model, rf_plan_options *o
 
 static void fill_inputs(rf_run *run, const rf_model *model, const rf_plan_options *o, int micro) {
   int32_t *tokens = rf_run_named(run, 0, "tokens", NULL), *labels = rf_run_named(run, 0, "labels", NULL);
-  int32_t *positions = rf_run_named(run, 0, "positions", NULL), *segments = rf_run_named(run, 0, "segments", NULL);
+  int32_t *positions = rf_run_named(run, 0, "positions", NULL),
+          *segments = rf_run_named(run, 0, "segments", NULL);
   int64_t n = o->build.microbatch * o->build.seq;
   for (int64_t i = 0; i < n; i++) {
     uint32_t words[4];
     rf_philox(99, (uint64_t)i, (uint64_t)micro, words);
-    tokens[i] = (int32_t)(words[0] % (uint32_t)model->vocab); labels[i] = words[1] % 8 ? (int32_t)(words[2] % (uint32_t)model->vocab) : -1;
-    positions[i] = (int32_t)(i % o->build.seq); segments[i] = (int32_t)((i < o->build.microbatch ? i * o->build.seq : n));
+    tokens[i] = (int32_t)(words[0] % (uint32_t)model->vocab);
+    labels[i] = words[1] % 8 ? (int32_t)(words[2] % (uint32_t)model->vocab) : -1;
+    positions[i] = (int32_t)(i % o->build.seq);
+    segments[i] = (int32_t)((i < o->build.microbatch ? i * o->build.seq : n));
   }
   segments[n] = (int32_t)n;
 }
@@ -76,7 +81,9 @@ static uint64_t two_steps(const rf_plan *plan, rf_run_debug debug, bool check_wa
   const rf_graph *graph = plan->graph;
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
-    if (!tensor->persistent || tensor->param == RF_NONE || (tensor->class != RF_CLASS_WEIGHT && tensor->class != RF_CLASS_MASTER)) continue;
+    if (!tensor->persistent || tensor->param == RF_NONE ||
+        (tensor->class != RF_CLASS_WEIGHT && tensor->class != RF_CLASS_MASTER))
+      continue;
     const rf_param *param = &graph->params.at[tensor->param];
     for (int64_t i = 0; i < param->count; i++) {
       float value;
@@ -91,7 +98,8 @@ static uint64_t two_steps(const rf_plan *plan, rf_run_debug debug, bool check_wa
     rf_guard_begin("a step of the sweep");
     rf_status status = rf_run_section(run, 0, RF_SECTION_BEGIN, &inputs, &error);
     for (int micro = 0; status == RAFTER_OK && micro < plan->options.build.accumulate; micro++) {
-      inputs.micro = micro; inputs.first_token = micro * graph->rows;
+      inputs.micro = micro;
+      inputs.first_token = micro * graph->rows;
       fill_inputs(run, &graph->model, &plan->options, micro);
       status = rf_run_section(run, 0, RF_SECTION_MICRO, &inputs, &error);
     }
@@ -100,7 +108,8 @@ static uint64_t two_steps(const rf_plan *plan, rf_run_debug debug, bool check_wa
     if (status != RAFTER_OK) fail_msg("%s", error.message);
     const double *metrics = rf_run_named(run, 0, "metrics", NULL);
     assert_true(isfinite(metrics[0]) && metrics[1] >= 0);
-    for (size_t i = 0; i < 3 * sizeof(double); i++) hash = (hash ^ ((const unsigned char *)metrics)[i]) * 1099511628211u;
+    for (size_t i = 0; i < 3 * sizeof(double); i++)
+      hash = (hash ^ ((const unsigned char *)metrics)[i]) * 1099511628211u;
   }
   for (int t = 0; t < graph->tensor_count; t++)
     if (graph->tensor[t].persistent)
@@ -108,7 +117,8 @@ static uint64_t two_steps(const rf_plan *plan, rf_run_debug debug, bool check_wa
         hash = (hash ^ ((const unsigned char *)rf_run_tensor(run, 0, t))[i]) * 1099511628211u;
   if (check_water) {
     int64_t top = plan->persistent_bytes,
-            unwritten = plan->options.guard_bytes; /* what pads the last tensor, and an input's guard, is nobody's to write */
+            /* what pads the last tensor, and an input's guard, is nobody's to write */
+        unwritten = plan->options.guard_bytes;
     for (int t = 0; t < graph->tensor_count; t++) {
       int64_t end = plan->tensor[t].offset + plan->tensor[t].bytes + plan->options.guard_bytes;
       if (plan->tensor[t].offset < 0 || end <= top) continue;
@@ -117,8 +127,10 @@ static uint64_t two_steps(const rf_plan *plan, rf_run_debug debug, bool check_wa
     }
     bool intact = false;
     assert_int_equal(top, plan->arena_bytes);
-    assert_in_range(rf_run_high_water(run, &intact), plan->arena_bytes - unwritten, plan->arena_bytes); /* reached */
-    assert_true(intact);                                                                                /* and not passed */
+    /* reached */
+    assert_in_range(rf_run_high_water(run, &intact), plan->arena_bytes - unwritten, plan->arena_bytes);
+    /* and not passed */
+    assert_true(intact);
   }
   rf_run_close(run);
   return hash;
@@ -136,7 +148,8 @@ static void planned_is_allocated(void **unused) {
     rf_plan_options options;
     rf_plan *plan = NULL, *null_plan = NULL, *guarded = NULL;
     random_configuration(number, &model, &options, &machine);
-    if (rf_plan_make(&model, &options, &plan, &error) != RAFTER_OK) fail_msg("configuration %d: %s", number, error.message);
+    if (rf_plan_make(&model, &options, &plan, &error) != RAFTER_OK)
+      fail_msg("configuration %d: %s", number, error.message);
     if (rf_plan_check(plan, &error) != RAFTER_OK) fail_msg("configuration %d: %s", number, error.message);
     int64_t sum = 0;
     for (int c = 0; c < RF_CLASSES; c++) sum += plan->by_class[c];
@@ -150,16 +163,22 @@ static void planned_is_allocated(void **unused) {
     const rf_plan *plans[] = {null_plan};
     assert_int_equal(rf_run_open(plans, 1, (rf_run_debug){0}, &run, &error), RAFTER_OK);
     rf_run_inputs inputs = {.step = 1};
-    for (int s = 0; s < RF_SECTIONS; s++) assert_int_equal(rf_run_section(run, 0, (rf_section)s, &inputs, &error), RAFTER_OK);
+    for (int s = 0; s < RF_SECTIONS; s++)
+      assert_int_equal(rf_run_section(run, 0, (rf_section)s, &inputs, &error), RAFTER_OK);
     rf_run_close(run);
 
-    options.backend = &RF_BACKEND_CPU; options.guard_bytes = 64;
+    options.backend = &RF_BACKEND_CPU;
+    options.guard_bytes = 64;
     assert_int_equal(rf_plan_make(&model, &options, &guarded, &error), RAFTER_OK);
     assert_int_equal(rf_plan_check(guarded, &error), RAFTER_OK);
     uint64_t plain = two_steps(plan, (rf_run_debug){0}, false);
-    if (plain != two_steps(plan, (rf_run_debug){.poison = true}, true)) fail_msg("configuration %d reads bytes it never wrote", number);
-    if (plain != two_steps(guarded, (rf_run_debug){.poison = true}, true)) fail_msg("configuration %d depends on its layout", number);
-    rf_plan_free(plan); rf_plan_free(null_plan); rf_plan_free(guarded);
+    if (plain != two_steps(plan, (rf_run_debug){.poison = true}, true))
+      fail_msg("configuration %d reads bytes it never wrote", number);
+    if (plain != two_steps(guarded, (rf_run_debug){.poison = true}, true))
+      fail_msg("configuration %d depends on its layout", number);
+    rf_plan_free(plan);
+    rf_plan_free(null_plan);
+    rf_plan_free(guarded);
   }
   print_message("%d of %d configurations within 1.03 of the live bytes\n", tight, CONFIGURATIONS);
   assert_true(tight * 100 >= CONFIGURATIONS * 95);
@@ -191,6 +210,7 @@ static void guard_is_fatal(void **unused) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(planned_is_allocated), cmocka_unit_test(guard_is_fatal)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(planned_is_allocated),
+                                     cmocka_unit_test(guard_is_fatal)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

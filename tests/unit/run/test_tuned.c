@@ -1,4 +1,5 @@
-/* Blocks that were tuned: they reach the kernel through the plan, whose bytes stay those that are allocated and whose results keep their bits. */
+/* Blocks that were tuned: they reach the kernel through the plan, whose bytes stay those that
+ * are allocated and whose results keep their bits. */
 #include "unit/plan/plans.h"
 
 #include "backend/cpu/gemm.h"
@@ -21,15 +22,18 @@ static rf_machine *tuned_machine(int threads) {
     for (int class = 0; class < RF_TUNED_CLASSES && m->tuned.count < RF_TUNED_ROWS; class += 1) {
       if (class != 0 && class != 3) continue; /* 128 rows, and weights of 64 Ki to 256 Ki numbers */
       rf_tuned_row *row = &m->tuned.row[m->tuned.count++];
-      *row = (rf_tuned_row){.class = class, .dtype = RF_F32, .usual = rf_gemm_blocks(), .best = ODD, .gain = 0.1};
-      snprintf(row->op, sizeof row->op, "%s", ops[i % 3]); snprintf(row->kernel, sizeof row->kernel, "%s", kernels[i / 3]);
+      *row = (rf_tuned_row){
+          .class = class, .dtype = RF_F32, .usual = rf_gemm_blocks(), .best = ODD, .gain = 0.1};
+      snprintf(row->op, sizeof row->op, "%s", ops[i % 3]);
+      snprintf(row->kernel, sizeof row->kernel, "%s", kernels[i / 3]);
     }
   return m;
 }
 
 static rf_plan_options cpu_options(const rf_machine *machine, rf_dtype dtype, rf_remat remat) {
   rf_plan_options options = train_options(machine, dtype, 2, 1, 64, remat);
-  options.backend = &RF_BACKEND_CPU; options.isa = rf_isa_detect();
+  options.backend = &RF_BACKEND_CPU;
+  options.isa = rf_isa_detect();
   return options;
 }
 
@@ -41,7 +45,8 @@ static void winners_reach_the_kernel(void **state) {
   (void)state;
   rf_machine *tuned = tuned_machine(2);
   rf_model model = model_named(MODEL);
-  rf_plan_options options = cpu_options(tuned, RF_F32, RF_REMAT_NONE), own = cpu_options(machine_named("a5000"), RF_F32, RF_REMAT_NONE);
+  rf_plan_options options = cpu_options(tuned, RF_F32, RF_REMAT_NONE),
+                  own = cpu_options(machine_named("a5000"), RF_F32, RF_REMAT_NONE);
   rf_plan *a = plan_of(&model, &own), *b = plan_of(&model, &options);
   int chosen = 0, other = 0;
   assert_int_equal(a->graph->op_count, b->graph->op_count);
@@ -56,7 +61,8 @@ static void winners_reach_the_kernel(void **state) {
     assert_true(rf_matmul_has_blocks(b->op[i].kernel));
     assert_memory_equal(&op->blocks, &ODD, sizeof ODD);
     assert_int_equal(workspace_bytes(b, i), b->op[i].kernel->workspace_bytes(b->graph, op, 2));
-    chosen++; other += workspace_bytes(a, i) != workspace_bytes(b, i);
+    chosen++;
+    other += workspace_bytes(a, i) != workspace_bytes(b, i);
   }
   assert_int_equal(chosen, 2 * 4 * 3); /* layers, matrices, products */
   assert_int_equal(other, chosen);
@@ -74,13 +80,17 @@ static void winners_reach_the_kernel(void **state) {
       if (i == 3) snprintf(m->tuned.row[k].kernel, sizeof m->tuned.row[k].kernel, "gemm_of_another");
       if (i == 4) m->tuned.row[k].best = (rf_blocks){0}; /* the default stays */
     }
-    rf_plan_options o = cpu_options(m, dtype, RF_REMAT_NONE), plain = cpu_options(machine_named("a5000"), dtype, RF_REMAT_NONE);
+    rf_plan_options o = cpu_options(m, dtype, RF_REMAT_NONE),
+                    plain = cpu_options(machine_named("a5000"), dtype, RF_REMAT_NONE);
     rf_plan *c = plan_of(&model, &plain), *d = plan_of(&model, &o);
     assert_string_equal(c->digest, d->digest);
     assert_int_equal(c->arena_bytes, d->arena_bytes);
-    rf_plan_free(c); rf_plan_free(d); free(m);
+    rf_plan_free(c);
+    rf_plan_free(d);
+    free(m);
   }
-  rf_plan_free(a); free(tuned);
+  rf_plan_free(a);
+  free(tuned);
 }
 
 /* What auto weighs is what is planned, with blocks that make other workspaces. */
@@ -109,7 +119,9 @@ static void trials_know_them(void **state) {
     assert_int_equal(rf_trial_layout(trial), plan->arena_bytes);
     rf_plan_free(plan);
   }
-  rf_graph_free(base); rf_pool_free(pool); free(tuned);
+  rf_graph_free(base);
+  rf_pool_free(pool);
+  free(tuned);
 }
 
 /* One step; the bytes of everything that outlives it. */
@@ -117,7 +129,8 @@ static unsigned char *stepped(const rf_plan *plan, int64_t *bytes) {
   rf_run *run = NULL;
   rf_error error = {0};
   const rf_plan *plans[] = {plan};
-  if (rf_run_open(plans, 1, (rf_run_debug){.poison = true}, &run, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_run_open(plans, 1, (rf_run_debug){.poison = true}, &run, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
   assert_int_equal(rf_run_arena_bytes(run), plan->arena_bytes);
   const rf_graph *graph = plan->graph;
   uint64_t seed = 3;
@@ -128,24 +141,32 @@ static unsigned char *stepped(const rf_plan *plan, int64_t *bytes) {
     if (!at || !tensor->persistent) continue;
     *bytes += rf_tensor_bytes(tensor);
     if (tensor->class == RF_CLASS_MOMENT || tensor->dtype != RF_F32) continue;
-    for (int64_t i = 0; i < rf_tensor_count(tensor); i++) at[i] = (float)((int32_t)draw(&seed) >> 8) * 0x1p-27f;
+    for (int64_t i = 0; i < rf_tensor_count(tensor); i++)
+      at[i] = (float)((int32_t)draw(&seed) >> 8) * 0x1p-27f;
   }
   int32_t *tokens = rf_run_named(run, 0, "tokens", NULL), *labels = rf_run_named(run, 0, "labels", NULL),
-          *positions = rf_run_named(run, 0, "positions", NULL), *segments = rf_run_named(run, 0, "segments", NULL);
+          *positions = rf_run_named(run, 0, "positions", NULL),
+          *segments = rf_run_named(run, 0, "segments", NULL);
   for (int64_t i = 0; i < graph->rows; i++) {
-    tokens[i] = (int32_t)draw_in(&seed, 0, 299); labels[i] = (int32_t)draw_in(&seed, 0, 299); positions[i] = (int32_t)(i % 64);
+    tokens[i] = (int32_t)draw_in(&seed, 0, 299);
+    labels[i] = (int32_t)draw_in(&seed, 0, 299);
+    positions[i] = (int32_t)(i % 64);
     segments[i] = (int32_t)(i * 64 < graph->rows ? i * 64 : graph->rows);
   }
   segments[graph->rows] = (int32_t)graph->rows;
   rf_run_inputs inputs = {.seed = 1, .step = 1, .loss_scale = 1.0f / 128, .lr = 1e-3f, .rows = graph->rows};
   for (int section = 0; section < RF_SECTIONS; section++)
-    if (rf_run_section(run, 0, (rf_section)section, &inputs, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    if (rf_run_section(run, 0, (rf_section)section, &inputs, &error) != RAFTER_OK)
+      fail_msg("%s", error.message);
   unsigned char *all = malloc((size_t)*bytes), *to = all;
   assert_non_null(all);
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
     void *at = rf_run_tensor(run, 0, t);
-    if (at && tensor->persistent) { memcpy(to, at, (size_t)rf_tensor_bytes(tensor)); to += rf_tensor_bytes(tensor); }
+    if (at && tensor->persistent) {
+      memcpy(to, at, (size_t)rf_tensor_bytes(tensor));
+      to += rf_tensor_bytes(tensor);
+    }
   }
   rf_run_close(run);
   return all;
@@ -157,14 +178,17 @@ static void steps_keep_their_bits(void **state) {
   rf_model model = model_named(MODEL);
   for (int remat = 0; remat < 2; remat++) {
     rf_remat how = remat ? RF_REMAT_BLOCK : RF_REMAT_NONE;
-    rf_plan_options options = cpu_options(tuned, RF_F32, how), own = cpu_options(machine_named("a5000"), RF_F32, how);
+    rf_plan_options options = cpu_options(tuned, RF_F32, how),
+                    own = cpu_options(machine_named("a5000"), RF_F32, how);
     rf_plan *a = plan_of(&model, &own), *b = plan_of(&model, &options);
     int64_t a_bytes, b_bytes;
     unsigned char *of_own = stepped(a, &a_bytes), *of_tuned = stepped(b, &b_bytes);
     assert_int_equal(a_bytes, b_bytes);
     assert_memory_equal(of_own, of_tuned, (size_t)a_bytes);
-    free(of_own); free(of_tuned);
-    rf_plan_free(a); rf_plan_free(b);
+    free(of_own);
+    free(of_tuned);
+    rf_plan_free(a);
+    rf_plan_free(b);
   }
   free(tuned);
 }

@@ -1,4 +1,5 @@
-/* Training data: every token once, labels are successors, the order is a permutation, bad files are refused by name and place. */
+/* Training data: every token once, labels are successors, the order is a permutation, bad files
+ * are refused by name and place. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +27,9 @@ static const char *write_file(const char *name, const void *data, size_t bytes) 
   return path;
 }
 
-static rf_model model_of(int64_t vocab) { return (rf_model){.name = "test", .vocab = vocab, .max_seq = 64, .bos_id = -1, .eos_id = -1}; }
+static rf_model model_of(int64_t vocab) {
+  return (rf_model){.name = "test", .vocab = vocab, .max_seq = 64, .bos_id = -1, .eos_id = -1};
+}
 
 static void shuffle_is_a_permutation(void **state) {
   (void)state;
@@ -52,10 +55,12 @@ static void text_rows_are_successors(void **state) {
   char text[1001];
   for (int i = 0; i < 1000; i++) text[i] = (char)(' ' + i % 90);
   rf_model model = model_of(256);
-  rf_source_options options = {.model = &model, .seq = 32, .pack = true, .val_fraction = 0.1, .work_folder = folder};
+  rf_source_options options = {
+      .model = &model, .seq = 32, .pack = true, .val_fraction = 0.1, .work_folder = folder};
   rf_loader loader;
   rf_error error;
-  assert_int_equal(rf_loader_open(write_file("a.txt", text, 1000), &options, 7, 4, &loader, &error), RAFTER_OK);
+  assert_int_equal(rf_loader_open(write_file("a.txt", text, 1000), &options, 7, 4, &loader, &error),
+                   RAFTER_OK);
   assert_int_equal(loader.source[0].train.count + loader.source[0].held_out.count, 31);
   int32_t tokens[128], labels[128], positions[128], segments[129];
   char seen[31] = {0};
@@ -64,7 +69,8 @@ static void text_rows_are_successors(void **state) {
     rf_loader_draw(&loader, &in_rows, &valid);
     assert_int_equal(valid, 128);
     assert_int_equal(in_rows, 128);
-    assert_int_equal(rf_loader_fill(&loader, 0, 4, (rf_batch){tokens, labels, positions, segments}, &error), RAFTER_OK);
+    assert_int_equal(rf_loader_fill(&loader, 0, 4, (rf_batch){tokens, labels, positions, segments}, &error),
+                     RAFTER_OK);
     for (int r = 0; r < 4; r++) {
       int64_t row = loader.draw[r].row;
       assert_false(seen[row]); /* 28 training rows: none twice in the first epoch */
@@ -83,9 +89,11 @@ static void text_rows_are_successors(void **state) {
   int64_t in_rows, valid;
   assert_int_equal(rf_loader_open(path, &options, 7, 4, &again, &error), RAFTER_OK);
   again.state = loader.state;
-  rf_loader_draw(&loader, &in_rows, &valid); rf_loader_draw(&again, &in_rows, &valid);
+  rf_loader_draw(&loader, &in_rows, &valid);
+  rf_loader_draw(&again, &in_rows, &valid);
   for (int r = 0; r < 4; r++) assert_int_equal(loader.draw[r].row, again.draw[r].row);
-  rf_loader_close(&loader); rf_loader_close(&again);
+  rf_loader_close(&loader);
+  rf_loader_close(&again);
 }
 
 static void documents_are_packed_whole(void **state) {
@@ -106,7 +114,8 @@ static void documents_are_packed_whole(void **state) {
   rf_source_options options = {.model = &model, .seq = 40, .pack = true, .work_folder = folder};
   rf_source source;
   rf_error error;
-  assert_int_equal(rf_source_open(write_file("docs.jsonl", text, bytes), 1, &options, &source, &error), RAFTER_OK);
+  assert_int_equal(rf_source_open(write_file("docs.jsonl", text, bytes), 1, &options, &source, &error),
+                   RAFTER_OK);
   free(text);
   assert_int_equal(source.documents, 200);
   assert_true(source.train.efficiency > 0.95 && source.train.efficiency <= 1);
@@ -115,12 +124,16 @@ static void documents_are_packed_whole(void **state) {
   int64_t labelled = 0;
   for (int64_t r = 0; r < source.train.count; r++) {
     int64_t count = 0, valid = 0;
-    assert_int_equal(rf_source_fill(&source, &source.train, r, 0, tokens, labels, positions, segments, &count, &error), RAFTER_OK);
+    assert_int_equal(
+        rf_source_fill(&source, &source.train, r, 0, tokens, labels, positions, segments, &count, &error),
+        RAFTER_OK);
     for (int i = 0; i < 40; i++) {
       if (labels[i] >= 0) {
-        assert_int_equal(labels[i], tokens[i] + 1); /* ids count up through the file, so a successor is one more */
+        /* ids count up through the file, so a successor is one more */
+        assert_int_equal(labels[i], tokens[i] + 1);
         assert_false(seen[labels[i]]);
-        seen[labels[i]] = 1; valid++;
+        seen[labels[i]] = 1;
+        valid++;
       }
       bool starts = false;
       for (int64_t s = 0; s < count; s++) starts |= segments[s] == i;
@@ -129,7 +142,8 @@ static void documents_are_packed_whole(void **state) {
     assert_int_equal(valid, rf_source_valid(&source, &source.train, r));
     labelled += valid;
   }
-  assert_int_equal(labelled, total - 200); /* every token but each document's first is predicted exactly once */
+  /* every token but each document's first is predicted exactly once */
+  assert_int_equal(labelled, total - 200);
   free(seen);
   rf_source_close(&source);
 }
@@ -142,7 +156,8 @@ static void mixtures_keep_their_shares(void **state) {
   rf_source_options options = {.model = &model, .seq = 16, .work_folder = folder};
   rf_loader loader;
   rf_error error;
-  write_file("m1.txt", a, 4097); write_file("m2.txt", a, 4097);
+  write_file("m1.txt", a, 4097);
+  write_file("m2.txt", a, 4097);
   snprintf(data, sizeof data, "%s/m1.txt:3,%s/m2.txt", folder, folder);
   assert_int_equal(rf_loader_open(data, &options, 1, 8, &loader, &error), RAFTER_OK);
   int64_t in_rows, valid;
@@ -155,7 +170,8 @@ static void mixtures_keep_their_shares(void **state) {
 static void bad_data_is_refused(void **state) {
   (void)state;
   rf_model model = model_of(300), small = model_of(100);
-  rf_source_options options = {.model = &model, .seq = 16, .pack = true, .work_folder = folder}, narrow = options;
+  rf_source_options options = {.model = &model, .seq = 16, .pack = true, .work_folder = folder},
+                    narrow = options;
   narrow.model = &small;
   static const struct {
     const char *name, *text, *says;
@@ -170,13 +186,17 @@ static void bad_data_is_refused(void **state) {
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     rf_source source;
     rf_error error = {0};
-    assert_int_equal(rf_source_open(write_file(rows[i].name, rows[i].text, strlen(rows[i].text)), 1, &options, &source, &error), RAFTER_FAILED);
+    assert_int_equal(rf_source_open(write_file(rows[i].name, rows[i].text, strlen(rows[i].text)), 1, &options,
+                                    &source, &error),
+                     RAFTER_FAILED);
     if (!strstr(error.message, rows[i].says)) fail_msg("%s: %s", rows[i].name, error.message);
   }
   rf_source source;
   rf_error error = {0};
   assert_int_equal(rf_source_open("/nonexistent/x", 1, &options, &source, &error), RAFTER_FAILED);
-  assert_int_equal(rf_source_open(write_file("t.txt", "hello hello hello hello", 23), 1, &narrow, &source, &error), RAFTER_INVALID);
+  assert_int_equal(
+      rf_source_open(write_file("t.txt", "hello hello hello hello", 23), 1, &narrow, &source, &error),
+      RAFTER_INVALID);
   assert_int_equal(rf_source_open("random:seed=x", 1, &options, &source, &error), RAFTER_INVALID);
 }
 
@@ -217,7 +237,8 @@ static void schedules_hit_their_corners(void **state) {
   assert_true(fabs(rf_schedule_lr(&s, 60) - 0.55) < 1e-12 && fabs(rf_schedule_lr(&s, 110) - 0.1) < 1e-12 &&
               fabs(rf_schedule_lr(&s, 500) - 0.1) < 1e-12);
   s.kind = RF_SCHEDULE_WSD;
-  assert_true(rf_schedule_lr(&s, 90) == 1 && fabs(rf_schedule_lr(&s, 100) - 0.55) < 1e-12 && fabs(rf_schedule_lr(&s, 110) - 0.1) < 1e-12);
+  assert_true(rf_schedule_lr(&s, 90) == 1 && fabs(rf_schedule_lr(&s, 100) - 0.55) < 1e-12 &&
+              fabs(rf_schedule_lr(&s, 110) - 0.1) < 1e-12);
   s.kind = RF_SCHEDULE_WARMUP_EXPONENTIAL;
   assert_true(fabs(rf_schedule_lr(&s, 60) - sqrt(0.1)) < 1e-12);
   s.kind = RF_SCHEDULE_CONSTANT;
@@ -227,8 +248,9 @@ static void schedules_hit_their_corners(void **state) {
 int main(void) {
   if (!mkdtemp(folder)) return 1;
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(shuffle_is_a_permutation),    cmocka_unit_test(text_rows_are_successors), cmocka_unit_test(documents_are_packed_whole),
-      cmocka_unit_test(mixtures_keep_their_shares),  cmocka_unit_test(bad_data_is_refused),      cmocka_unit_test(shards_survive_every_truncation),
+      cmocka_unit_test(shuffle_is_a_permutation),    cmocka_unit_test(text_rows_are_successors),
+      cmocka_unit_test(documents_are_packed_whole),  cmocka_unit_test(mixtures_keep_their_shares),
+      cmocka_unit_test(bad_data_is_refused),         cmocka_unit_test(shards_survive_every_truncation),
       cmocka_unit_test(schedules_hit_their_corners),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

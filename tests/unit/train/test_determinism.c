@@ -17,14 +17,20 @@ static rf_machine machine;
 static const char *spec = "gpt:layers=3,width=48,heads=3,ff=160,vocab=300,seq=40", *adapters;
 static char folder[] = "/tmp/rafter-test-determinism-XXXXXX";
 
-static rf_train_settings settings_of(rf_dtype dtype, int threads, rf_remat remat, int64_t microbatch, int accumulate, float dropout) {
+static rf_train_settings settings_of(rf_dtype dtype, int threads, rf_remat remat, int64_t microbatch,
+                                     int accumulate, float dropout) {
   rf_train_settings s = training_settings(spec, folder, &machine, 40, threads);
   rf_error error;
   rf_lora lora = {0};
-  if (adapters && rf_lora_parse(adapters, &s.model, &lora, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (adapters && rf_lora_parse(adapters, &s.model, &lora, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
   s.model.lora = lora;
   rf_build_options *b = &s.plan.build;
-  b->dtype = dtype; b->microbatch = microbatch; b->accumulate = accumulate; b->dropout = dropout; b->weight_decay = 0.1f;
+  b->dtype = dtype;
+  b->microbatch = microbatch;
+  b->accumulate = accumulate;
+  b->dropout = dropout;
+  b->weight_decay = 0.1f;
   s.plan.remat = remat;
   return s;
 }
@@ -38,7 +44,8 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
 static uint64_t hash_state(rf_trainer *t, uint64_t hash) {
   for (int p = 0; p < t->plan->graph->params.count; p++) {
     size_t bytes = (size_t)t->plan->graph->params.at[p].count * 4;
-    hash = hash_bytes(hash, rf_trainer_master(t, p), (size_t)rf_tensor_bytes(&t->plan->graph->tensor[t->state[p].master]));
+    hash = hash_bytes(hash, rf_trainer_master(t, p),
+                      (size_t)rf_tensor_bytes(&t->plan->graph->tensor[t->state[p].master]));
     if (t->state[p].m == RF_NONE) continue; /* frozen */
     hash = hash_bytes(hash, rf_run_tensor(t->run, 0, t->state[p].m), bytes);
     hash = hash_bytes(hash, rf_run_tensor(t->run, 0, t->state[p].v), bytes);
@@ -99,30 +106,35 @@ static void remat_keeps_the_bits(void **state) {
     rf_dtype dtype = d ? RF_BF16 : RF_F32;
     uint64_t none = run_of(settings_of(dtype, 2, RF_REMAT_NONE, 2, 2, 0.2f), 2, NULL);
     for (int remat = RF_REMAT_MLP; remat <= RF_REMAT_BLOCK; remat++)
-      if (none != run_of(settings_of(dtype, 2, (rf_remat)remat, 2, 2, 0.2f), 2, NULL)) fail_msg("remat policy %d changes the bits", remat);
+      if (none != run_of(settings_of(dtype, 2, (rf_remat)remat, 2, 2, 0.2f), 2, NULL))
+        fail_msg("remat policy %d changes the bits", remat);
     static const char *const saves[] = {"save:qkv,out,mlpwi", "save:context", "save:mlpact,norm2"};
     for (int i = 0; i < 3; i++) {
       rf_remat remat;
       assert_int_equal(rf_remat_parse(saves[i], &remat, NULL), RAFTER_OK);
-      if (none != run_of(settings_of(dtype, 2, remat, 2, 2, 0.2f), 2, NULL)) fail_msg("remat %s changes the bits", saves[i]);
+      if (none != run_of(settings_of(dtype, 2, remat, 2, 2, 0.2f), 2, NULL))
+        fail_msg("remat %s changes the bits", saves[i]);
     }
     rf_train_settings tight = settings_of(dtype, 2, RF_REMAT_BLOCK, 2, 2, 0.2f);
     rf_plan *plan = NULL;
     assert_int_equal(rf_plan_make(&tight.model, &tight.plan, &plan, NULL), RAFTER_OK);
-    tight.plan.budget_bytes = plan->arena_bytes + plan->arena_bytes / 16; tight.plan.remat = RF_REMAT_AUTO;
+    tight.plan.budget_bytes = plan->arena_bytes + plan->arena_bytes / 16;
+    tight.plan.remat = RF_REMAT_AUTO;
     rf_plan_free(plan);
     assert_true(none == run_of(tight, 2, NULL));
   }
 }
 
-/* 1 x 8 against 4 x 2: the same draws, the same sums up to rounding; other draws would move the loss far more. */
+/* 1 x 8 against 4 x 2: the same draws, the same sums up to rounding; other draws would move the
+ * loss far more. */
 static void accumulation_is_equal_within_rounding(void **state) {
   (void)state;
   double whole, parts, other;
   run_of(settings_of(RF_F32, 2, RF_REMAT_NONE, 8, 1, 0.2f), 3, &whole);
   run_of(settings_of(RF_F32, 2, RF_REMAT_NONE, 2, 4, 0.2f), 3, &parts);
   rf_train_settings s = settings_of(RF_F32, 2, RF_REMAT_NONE, 8, 1, 0.2f);
-  s.seed = 12; s.data = "random:seed=4";
+  s.seed = 12;
+  s.data = "random:seed=4";
   run_of(s, 3, &other);
   print_message("loss after 3 steps: 1x8 %.9f, 4x2 %.9f, other seed %.9f\n", whole, parts, other);
   assert_true(fabs(whole - parts) < 1e-5 && fabs(whole - other) > 1e-3);
@@ -158,7 +170,10 @@ static void resume_keeps_the_bits(void **state) {
 static void experts_keep_the_bits(void **state) {
   const char *before = spec;
   spec = "mixtral:layers=2,width=48,heads=3,kv_heads=1,ff=64,vocab=300,seq=40,experts=4,experts_used=2";
-  threads_keep_the_bits(state); isas_keep_the_bits(state); remat_keeps_the_bits(state); accumulation_is_equal_within_rounding(state);
+  threads_keep_the_bits(state);
+  isas_keep_the_bits(state);
+  remat_keeps_the_bits(state);
+  accumulation_is_equal_within_rounding(state);
   resume_keeps_the_bits(state);
   spec = before;
 }
@@ -166,8 +181,12 @@ static void experts_keep_the_bits(void **state) {
 /* And where adapters learn beside frozen weights, which stay as they were. */
 static void adapters_keep_the_bits(void **state) {
   const char *before = spec;
-  spec = "llama:layers=3,width=48,heads=4,kv_heads=2,ff=96,vocab=300,seq=40"; adapters = "rank=4,alpha=6,targets=q,v,out,gate_up,down,dropout=0.1";
-  threads_keep_the_bits(state); isas_keep_the_bits(state); remat_keeps_the_bits(state); accumulation_is_equal_within_rounding(state);
+  spec = "llama:layers=3,width=48,heads=4,kv_heads=2,ff=96,vocab=300,seq=40";
+  adapters = "rank=4,alpha=6,targets=q,v,out,gate_up,down,dropout=0.1";
+  threads_keep_the_bits(state);
+  isas_keep_the_bits(state);
+  remat_keeps_the_bits(state);
+  accumulation_is_equal_within_rounding(state);
   resume_keeps_the_bits(state);
   rf_train_settings s = settings_of(RF_BF16, 2, RF_REMAT_NONE, 2, 1, 0);
   rf_trainer *t = open_or_fail(&s);
@@ -176,9 +195,13 @@ static void adapters_keep_the_bits(void **state) {
   for (int i = 0; i < 2; i++) {
     for (int p = 0; p < graph->params.count; p++) {
       uint64_t *hash = p < graph->params.base ? frozen : learned;
-      hash[i] = hash_bytes(hash[i], rf_trainer_master(t, p), (size_t)rf_tensor_bytes(&graph->tensor[t->state[p].master]));
+      hash[i] = hash_bytes(hash[i], rf_trainer_master(t, p),
+                           (size_t)rf_tensor_bytes(&graph->tensor[t->state[p].master]));
     }
-    if (i == 0) { step_or_fail(t); step_or_fail(t); }
+    if (i == 0) {
+      step_or_fail(t);
+      step_or_fail(t);
+    }
   }
   assert_true(frozen[0] == frozen[1] && learned[0] != learned[1]);
   assert_int_equal(rf_run_arena_bytes(t->run), t->plan->arena_bytes);
@@ -188,7 +211,8 @@ static void adapters_keep_the_bits(void **state) {
     assert_true(!of_base || tensor->class == RF_CLASS_WEIGHT);
   }
   rf_trainer_close(t);
-  spec = before; adapters = NULL;
+  spec = before;
+  adapters = NULL;
 }
 
 static void not_finite_names_its_op(void **state) {

@@ -1,5 +1,5 @@
-/* Rows of training data: which tokens the loss counts, that nothing else changes what they are, and that a token's loss does not depend on what its
- * example was packed with. */
+/* Rows of training data: which tokens the loss counts, that nothing else changes what they are,
+ * and that a token's loss does not depend on what its example was packed with. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,14 +24,17 @@ enum { EOS = 256 };
 static const char CHATML[] = RF_TEST_DATA "/templates/chatml.jinja";
 static rf_machine machine;
 
-static rf_model byte_model(void) { return (rf_model){.name = "test", .vocab = 300, .max_seq = 64, .bos_id = -1, .eos_id = EOS}; }
+static rf_model byte_model(void) {
+  return (rf_model){.name = "test", .vocab = 300, .max_seq = 64, .bos_id = -1, .eos_id = EOS};
+}
 
 static void put(const char *name, const char *text) {
   rf_error error;
   if (rf_file_write(at(name), text, strlen(text), &error) != RAFTER_OK) fail_msg("%s", error.message);
 }
 
-/* A row read byte by byte: its text, and under each byte a 1 where the loss counts it; the end mark is written as '$'. */
+/* A row read byte by byte: its text, and under each byte a 1 where the loss counts it; the end
+ * mark is written as '$'. */
 static void row_is(rf_example_options options, const char *row, const char *text, const char *mask) {
   rf_model model = byte_model();
   rf_tokenizer *tokenizer = NULL;
@@ -39,10 +42,12 @@ static void row_is(rf_example_options options, const char *row, const char *text
   rf_example example = {0};
   rf_error error = {0};
   assert_int_equal(rf_tokenizer_byte(&model, &tokenizer, &error), RAFTER_OK);
-  options.tokenizer = tokenizer; options.vocab = model.vocab;
+  options.tokenizer = tokenizer;
+  options.vocab = model.vocab;
   if (rf_example_open(&options, &reader, &error) != RAFTER_OK) fail_msg("%s", error.message);
   for (int again = 0; again < 2; again++) { /* what an earlier row left does not show */
-    if (rf_example_read(reader, "rows", 1, row, strlen(row), &example, &error) != RAFTER_OK) fail_msg("%s: %s", row, error.message);
+    if (rf_example_read(reader, "rows", 1, row, strlen(row), &example, &error) != RAFTER_OK)
+      fail_msg("%s: %s", row, error.message);
     char got_text[500], got_mask[500];
     for (int64_t i = 0; i < example.ids.count; i++) {
       got_text[i] = (char)(example.ids.at[i] == EOS ? '$' : example.ids.at[i]);
@@ -52,18 +57,24 @@ static void row_is(rf_example_options options, const char *row, const char *text
     assert_string_equal(got_text, text);
     assert_string_equal(got_mask, mask);
   }
-  rf_example_free(&example); rf_example_close(reader); rf_tokenizer_close(tokenizer);
+  rf_example_free(&example);
+  rf_example_close(reader);
+  rf_tokenizer_close(tokenizer);
 }
 
 static void the_loss_counts_what_the_assistant_wrote(void **state) {
   (void)state;
-  const rf_example_options turns = {.template = CHATML}, last = {.template = CHATML, .loss_on = RF_LOSS_ON_COMPLETION},
-                           all = {.template = CHATML, .loss_on = RF_LOSS_ON_ALL}, plain = {0}, plain_all = {.loss_on = RF_LOSS_ON_ALL},
-                           none = {.template = "none"}, renamed = {.fields = "prompt=question,completion=answer"};
-  static const char two[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},"
-                            "{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"assistant\",\"content\":\"d\"}]}";
-  static const char text[] = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
-                             "<|im_start|>assistant\nd<|im_end|>\n";
+  const rf_example_options turns = {.template = CHATML},
+                           last = {.template = CHATML, .loss_on = RF_LOSS_ON_COMPLETION},
+                           all = {.template = CHATML, .loss_on = RF_LOSS_ON_ALL}, plain = {0},
+                           plain_all = {.loss_on = RF_LOSS_ON_ALL}, none = {.template = "none"},
+                           renamed = {.fields = "prompt=question,completion=answer"};
+  static const char two[] =
+      "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},"
+      "{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"assistant\",\"content\":\"d\"}]}";
+  static const char text[] =
+      "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
+      "<|im_start|>assistant\nd<|im_end|>\n";
   row_is(turns, two, text,
          "00000000000000000000000000000"
          "0000000000000000000000"
@@ -96,7 +107,8 @@ static void the_loss_counts_what_the_assistant_wrote(void **state) {
          "0000000000000000000000"
          "111111111111");
   row_is(turns,
-         "{\"prompt\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},{\"role\":\"user\",\"content\":\"c\"}],"
+         "{\"prompt\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},{"
+         "\"role\":\"user\",\"content\":\"c\"}],"
          "\"completion\":[{\"role\":\"assistant\",\"content\":\"d\"}]}",
          text,
          "00000000000000000000000000000"
@@ -127,29 +139,37 @@ static void open_tokenizer(const char *path, const char *was, const char *is, rf
     assert_non_null(found);
     assert_true(asprintf(&whole, "%.*s%s%s", (int)(found - text), text, is, found + strlen(was)) > 0);
     put("tokenizer.json", whole);
-    free(text); free(whole);
+    free(text);
+    free(whole);
     path = at("tokenizer.json");
   }
   if (rf_tokenizer_open(path, tokenizer, &error) != RAFTER_OK) fail_msg("%s", error.message);
 }
 
 /* How docs/formats.md writes questions for models that know no conversations. */
-static const char QUESTION[] = "{{ bos_token }}{% for m in messages %}{{ 'Question: ' ~ m.content ~ '\\nAnswer:' if m.role == 'user' else ' ' ~ "
+static const char QUESTION[] = "{{ bos_token }}{% for m in messages %}{{ 'Question: ' ~ m.content ~ "
+                               "'\\nAnswer:' if m.role == 'user' else ' ' ~ "
                                "m.content ~ eos_token }}{% endfor %}\n";
 
-/* With real vocabularies, where marks are tokens and words take the space before them: the tokens are those of the rendered text, and those that
- * count stand for the assistant's turns and nothing else. The last tokenizer composes letters, so that its tokens are not the text's bytes. */
+/* With real vocabularies, where marks are tokens and words take the space before them: the
+ * tokens are those of the rendered text, and those that count stand for the assistant's turns
+ * and nothing else. The last tokenizer composes letters, so that its tokens are not the text's
+ * bytes. */
 static void real_vocabularies_are_masked_at_the_turns(void **state) {
   (void)state;
   static const struct {
     const char *tokenizer, *was, *is, *template, *says;
   } rows[] = {
-      {RF_SHARED_DATA "/tokenizers/llama2/tokenizer.model", NULL, NULL, "llama2", " Hello, you two! </s>| caf\xc3\xa9?\n\nYes. </s>|"},
+      {RF_SHARED_DATA "/tokenizers/llama2/tokenizer.model", NULL, NULL, "llama2",
+       " Hello, you two! </s>| caf\xc3\xa9?\n\nYes. </s>|"},
       {RF_SHARED_DATA "/tokenizers/gemma3/tokenizer.model", NULL, NULL, "gemma3",
        "Hello, you two!<end_of_turn>\n|caf\xc3\xa9?\n\nYes.<end_of_turn>\n|"},
-      {RF_SHARED_DATA "/tokenizers/gpt2/tokenizer.json", NULL, NULL, "chatml", "Hello, you two!<|im_end|>\n|caf\xc3\xa9?\n\nYes.<|im_end|>\n|"},
-      {RF_SHARED_DATA "/tokenizers/llama2/tokenizer.model", NULL, NULL, NULL, " Hello, you two!</s>| caf\xc3\xa9?\n\nYes.</s>|"},
-      {RF_SHARED_DATA "/tokenizers/gpt2/tokenizer.json", "\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}", "chatml",
+      {RF_SHARED_DATA "/tokenizers/gpt2/tokenizer.json", NULL, NULL, "chatml",
+       "Hello, you two!<|im_end|>\n|caf\xc3\xa9?\n\nYes.<|im_end|>\n|"},
+      {RF_SHARED_DATA "/tokenizers/llama2/tokenizer.model", NULL, NULL, NULL,
+       " Hello, you two!</s>| caf\xc3\xa9?\n\nYes.</s>|"},
+      {RF_SHARED_DATA "/tokenizers/gpt2/tokenizer.json", "\"normalizer\": null",
+       "\"normalizer\": {\"type\": \"NFC\"}", "chatml",
        "Hello, you two!<|im_end|>\n|caf\xc3\xa9?\n\nYes.<|im_end|>\n|"},
   };
   put("question.jinja", QUESTION);
@@ -164,21 +184,30 @@ static void real_vocabularies_are_masked_at_the_turns(void **state) {
     open_tokenizer(rows[k].tokenizer, rows[k].was, rows[k].is, &tokenizer);
     snprintf(template, sizeof template, rows[k].template ? RF_TEST_DATA "/templates/%s.jinja" : "%s",
              rows[k].template ? rows[k].template : at("question.jinja"));
-    rf_example_options options = {.tokenizer = tokenizer, .template = template, .vocab = rf_tokenizer_vocab(tokenizer)};
+    rf_example_options options = {
+        .tokenizer = tokenizer, .template = template, .vocab = rf_tokenizer_vocab(tokenizer)};
     assert_int_equal(rf_example_open(&options, &reader, &error), RAFTER_OK);
     char row[600];
-    snprintf(row, sizeof row,
-             "{\"messages\":[{\"role\":\"user\",\"content\":\"Say hello\\n to us, %s.\"},{\"role\":\"assistant\",\"content\":\"Hello, you two!\"},"
-             "{\"role\":\"user\",\"content\":\" and? \"},{\"role\":\"assistant\",\"content\":\"%s?\\n\\nYes.\"}]}",
-             rows[k].is ? "cafe\xcc\x81" : "caf\xc3\xa9", rows[k].is ? "cafe\xcc\x81" : "caf\xc3\xa9");
-    if (rf_example_read(reader, "rows", 1, row, strlen(row), &example, &error) != RAFTER_OK) fail_msg("%s", error.message);
+    snprintf(
+        row, sizeof row,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"Say hello\\n to us, "
+        "%s.\"},{\"role\":\"assistant\",\"content\":\"Hello, you two!\"},"
+        "{\"role\":\"user\",\"content\":\" and? \"},{\"role\":\"assistant\",\"content\":\"%s?\\n\\nYes.\"}]}",
+        rows[k].is ? "cafe\xcc\x81" : "caf\xc3\xa9", rows[k].is ? "cafe\xcc\x81" : "caf\xc3\xa9");
+    if (rf_example_read(reader, "rows", 1, row, strlen(row), &example, &error) != RAFTER_OK)
+      fail_msg("%s", error.message);
     for (int64_t i = 0; i < example.ids.count; i++) {
       rf_span piece = rf_tokenizer_text_of(tokenizer, example.ids.at[i]);
-      if (example.mask[i]) { memcpy(said + n, piece.at, piece.bytes); n += piece.bytes; }
+      if (example.mask[i]) {
+        memcpy(said + n, piece.at, piece.bytes);
+        n += piece.bytes;
+      }
       if (example.mask[i] && (i + 1 == example.ids.count || !example.mask[i + 1])) said[n++] = '|';
     }
     assert_string_equal(said, rows[k].says);
-    rf_example_free(&example); rf_example_close(reader); rf_tokenizer_close(tokenizer);
+    rf_example_free(&example);
+    rf_example_close(reader);
+    rf_tokenizer_close(tokenizer);
   }
 }
 
@@ -188,21 +217,25 @@ static void bad_rows_are_named(void **state) {
     const char *row, *says;
   } rows[] = {
       {"{\"messages\":3}", "field \"messages\": expected a list of messages, got a whole number"},
-      {"{\"messages\":[3]}", "message 0 of the conversation is no object with a text \"role\" (FILE, line 2)"},
+      {"{\"messages\":[3]}",
+       "message 0 of the conversation is no object with a text \"role\" (FILE, line 2)"},
       {"{\"messages\":[],\"tools\":{}}", "field \"tools\": expected a list, got an object"},
       {"{\"prompt\":\"a\"}", "field \"completion\": expected a text, got nothing"},
       {"{\"completion\":\"a\"}", "field \"prompt\": expected a text or a list of messages, got nothing"},
-      {"{\"prompt\":[],\"completion\":\"a\"}", "field \"completion\": expected a list of messages, as the prompt is, got a text"},
+      {"{\"prompt\":[],\"completion\":\"a\"}",
+       "field \"completion\": expected a list of messages, as the prompt is, got a text"},
       {"{\"tokens\":[1,2],\"mask\":[1]}", "field \"mask\": expected 2 values, got 1"},
       {"{\"tokens\":[1,2],\"mask\":[1,2]}", "field \"mask\", token 1: expected 0 or 1"},
       {"{\"tokens\":[1,300]}", "field \"tokens\", token 1: expected an id below 300, got 300"},
       {"{\"tokens\":\"a\"}", "field \"tokens\": expected a list of ids, got a text"},
       {"{\"text\":[1]}", "field \"text\": expected a text, got a list"},
-      {"{\"mask\":[1]}", "none of the fields \"messages\", \"prompt\", \"text\" and \"tokens\" (FILE, line 2)"},
+      {"{\"mask\":[1]}",
+       "none of the fields \"messages\", \"prompt\", \"text\" and \"tokens\" (FILE, line 2)"},
       {"[1]", "expected an object"},
   };
   rf_model model = byte_model();
-  rf_source_options options = {.model = &model, .seq = 16, .pack = true, .work_folder = folder, .template = CHATML};
+  rf_source_options options = {
+      .model = &model, .seq = 16, .pack = true, .work_folder = folder, .template = CHATML};
   rf_source source;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     char text[300], says[300];
@@ -210,8 +243,8 @@ static void bad_rows_are_named(void **state) {
     snprintf(text, sizeof text, "{\"text\":\"abc\"}\n%s\n", rows[i].row);
     put("bad.jsonl", text);
     const char *file = strstr(rows[i].says, "FILE"); /* the path of the rows */
-    snprintf(says, sizeof says, file ? "%.*s%s%s" : "%.*s%.0s%.0s", file ? (int)(file - rows[i].says) : 300, rows[i].says, at("bad.jsonl"),
-             file ? file + 4 : "");
+    snprintf(says, sizeof says, file ? "%.*s%s%s" : "%.*s%.0s%.0s", file ? (int)(file - rows[i].says) : 300,
+             rows[i].says, at("bad.jsonl"), file ? file + 4 : "");
     assert_int_equal(rf_source_open(at("bad.jsonl"), 1, &options, &source, &error), RAFTER_FAILED);
     if (!strstr(error.message, says)) fail_msg("%s: %s (expected %s)", rows[i].row, error.message, says);
     if (!strstr(error.message, "line 2")) fail_msg("%s: %s names no line", rows[i].row, error.message);
@@ -227,7 +260,8 @@ static void bad_rows_are_named(void **state) {
   assert_int_equal(rf_source_open(at("talk.jsonl"), 1, &options, &source, &error), RAFTER_INVALID);
 }
 
-/* Examples are never split: each stands in one row, cut to it where it is longer; its mask decides its labels. Texts beside them are split. */
+/* Examples are never split: each stands in one row, cut to it where it is longer; its mask
+ * decides its labels. Texts beside them are split. */
 static void examples_stand_whole(void **state) {
   (void)state;
   enum { SEQ = 20, COUNT = 120, ID_STEP = 100 };
@@ -235,7 +269,8 @@ static void examples_stand_whole(void **state) {
   size_t bytes = 0;
   int expected_valid = 0, skipped = 0, cut = 0, cut_tokens = 0;
   FILE *file = open_memstream(&text, &bytes);
-  for (int e = 0; e < COUNT; e++) { /* token i of example e is 100 e + i; the loss counts every third token behind the first e % 7 */
+  /* token i of example e is 100 e + i; the loss counts every third token behind the first e % 7 */
+  for (int e = 0; e < COUNT; e++) {
     int length = 1 + e * 13 % 33, valid = 0, longest = SEQ + 1;
     fprintf(file, "{\"tokens\":[");
     for (int i = 0; i < length; i++) fprintf(file, "%s%d", i ? "," : "", e * ID_STEP + i);
@@ -246,8 +281,12 @@ static void examples_stand_whole(void **state) {
       valid += counts && i > 0 && i < longest;
     }
     fprintf(file, "]}\n");
-    skipped += valid == 0; expected_valid += valid;
-    if (length > longest) { cut++; cut_tokens += length - longest; }
+    skipped += valid == 0;
+    expected_valid += valid;
+    if (length > longest) {
+      cut++;
+      cut_tokens += length - longest;
+    }
   }
   fprintf(file, "{\"tokens\":[");
   for (int i = 0; i < 50; i++) fprintf(file, "%s%d", i ? "," : "", COUNT * ID_STEP + i);
@@ -260,7 +299,8 @@ static void examples_stand_whole(void **state) {
   rf_source_options options = {.model = &model, .seq = SEQ, .pack = true, .work_folder = folder};
   rf_source source;
   rf_error error = {0};
-  if (rf_source_open(at("examples.jsonl"), 1, &options, &source, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_source_open(at("examples.jsonl"), 1, &options, &source, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
   assert_int_equal(source.skipped, skipped);
   assert_int_equal(source.cut, cut);
   assert_int_equal(source.cut_tokens, cut_tokens);
@@ -268,7 +308,9 @@ static void examples_stand_whole(void **state) {
   int64_t valid = 0, text_labels = 0, seen[COUNT] = {0};
   for (int64_t r = 0; r < source.train.count; r++) {
     int64_t count = 0, row_valid = 0;
-    assert_int_equal(rf_source_fill(&source, &source.train, r, 0, tokens, labels, positions, segments, &count, &error), RAFTER_OK);
+    assert_int_equal(
+        rf_source_fill(&source, &source.train, r, 0, tokens, labels, positions, segments, &count, &error),
+        RAFTER_OK);
     for (int i = 0; i < SEQ; i++) {
       int e = tokens[i] / ID_STEP, place = tokens[i] % ID_STEP;
       bool padding = tokens[i] == 0 && positions[i] != 0;
@@ -282,7 +324,8 @@ static void examples_stand_whole(void **state) {
       }
       assert_int_equal(positions[i], place);
       assert_true(place + 1 >= e % 7 && (place + 1) % 3 == 2);
-      seen[e]++; valid++;
+      seen[e]++;
+      valid++;
     }
     assert_int_equal(row_valid, rf_source_valid(&source, &source.train, r));
     assert_true(row_valid > 0);
@@ -313,7 +356,10 @@ static void masked_shards_survive_every_truncation(void **state) {
   rf_error error;
   int32_t ids[20] = {0};
   uint8_t mask[40], got[40];
-  for (int i = 0; i < 20; i++) { ids[i] = i; mask[i] = i * 7 % 3 == 1; }
+  for (int i = 0; i < 20; i++) {
+    ids[i] = i;
+    mask[i] = i * 7 % 3 == 1;
+  }
   assert_int_equal(rf_shard_create(at("m.shard"), 300, &writer, &error), RAFTER_OK);
   assert_int_equal(rf_shard_append(writer, ids, 5, &error), RAFTER_OK);
   assert_int_equal(rf_shard_append_example(writer, ids, mask, 20, &error), RAFTER_OK);
@@ -332,7 +378,8 @@ static void masked_shards_survive_every_truncation(void **state) {
   for (int64_t first = 0; first < 35; first++)
     for (int64_t count = 0; first + count <= 35; count++) {
       assert_int_equal(rf_shard_mask(&shard, first, count, got, &error), RAFTER_OK);
-      for (int64_t i = 0; i < count; i++) assert_int_equal(got[i], first + i < 5 || first + i >= 25 ? 1 : mask[first + i - 5]);
+      for (int64_t i = 0; i < count; i++)
+        assert_int_equal(got[i], first + i < 5 || first + i >= 25 ? 1 : mask[first + i - 5]);
     }
   assert_int_equal(rf_shard_mask(&shard, 30, 6, got, &error), RAFTER_FAILED);
   rf_shard_close(&shard);
@@ -346,32 +393,42 @@ static void masked_shards_survive_every_truncation(void **state) {
   free(all);
 }
 
-/* ---- bits ------------------------------------------------------------------------------------------------------------- */
+/* ---- bits ------------------------------------------------------------------------------------ */
 
 static rf_plan_options plan_options(const rf_backend *backend, rf_dtype dtype, int64_t seq) {
-  return (rf_plan_options){
-      .build = {.job = RF_JOB_TRAIN, .dtype = dtype, .softmax = RF_F32, .microbatch = 1, .seq = seq, .accumulate = 1, .loss_only = true},
-      .backend = backend,
-      .isa = rf_isa_detect(),
-      .threads = 2,
-      .machine = &machine};
+  return (rf_plan_options){.build = {.job = RF_JOB_TRAIN,
+                                     .dtype = dtype,
+                                     .softmax = RF_F32,
+                                     .microbatch = 1,
+                                     .seq = seq,
+                                     .accumulate = 1,
+                                     .loss_only = true},
+                           .backend = backend,
+                           .isa = rf_isa_detect(),
+                           .threads = 2,
+                           .machine = &machine};
 }
 
 /* The losses of one row's tokens (seq). */
-static void losses_of(rf_run *run, const rf_plan *plan, const rf_source *source, int64_t row, float *nll, int32_t *tokens, int32_t *positions) {
+static void losses_of(rf_run *run, const rf_plan *plan, const rf_source *source, int64_t row, float *nll,
+                      int32_t *tokens, int32_t *positions) {
   rf_error error = {0};
   int64_t seq = plan->options.build.seq, segments = 0;
   int32_t *starts = rf_run_named(run, 0, "segments", NULL), *labels = rf_run_named(run, 0, "labels", NULL);
   int32_t *ids = rf_run_named(run, 0, "tokens", NULL), *places = rf_run_named(run, 0, "positions", NULL);
-  if (rf_source_fill(source, &source->train, row, 0, ids, labels, places, starts, &segments, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_source_fill(source, &source->train, row, 0, ids, labels, places, starts, &segments, &error) !=
+      RAFTER_OK)
+    fail_msg("%s", error.message);
   while (segments <= seq) starts[segments++] = (int32_t)seq;
   rf_run_inputs inputs = {.step = 1, .loss_scale = 1, .rows = seq};
-  memcpy(tokens, ids, (size_t)seq * 4); memcpy(positions, places, (size_t)seq * 4);
+  memcpy(tokens, ids, (size_t)seq * 4);
+  memcpy(positions, places, (size_t)seq * 4);
   for (int s = 0; s < RF_SECTIONS; s++)
     if (rf_run_section(run, 0, (rf_section)s, &inputs, &error) != RAFTER_OK) fail_msg("%s", error.message);
   const float *losses = NULL;
   for (int i = 0; i < plan->graph->op_count; i++)
-    if (!strcmp(plan->graph->op[i].def->name, "head_loss")) losses = rf_run_tensor(run, 0, plan->graph->op[i].output[0]);
+    if (!strcmp(plan->graph->op[i].def->name, "head_loss"))
+      losses = rf_run_tensor(run, 0, plan->graph->op[i].output[0]);
   assert_non_null(losses);
   for (int64_t i = 0; i < seq; i++) nll[i] = labels[i] >= 0 ? losses[i] : -1;
 }
@@ -380,8 +437,9 @@ static void losses_of(rf_run *run, const rf_plan *plan, const rf_source *source,
 static void packing_keeps_the_bits(void **state) {
   (void)state;
   enum { SEQ = 96, COUNT = 9 };
-  static const char *const shapes[] = {"gpt:layers=2,width=48,heads=3,ff=96,vocab=300,seq=96",
-                                       "gemma3:layers=6,width=32,heads=4,kv_heads=1,head_dim=16,ff=64,vocab=300,seq=96,window=16"};
+  static const char *const shapes[] = {
+      "gpt:layers=2,width=48,heads=3,ff=96,vocab=300,seq=96",
+      "gemma3:layers=6,width=32,heads=4,kv_heads=1,head_dim=16,ff=64,vocab=300,seq=96,window=16"};
   static const rf_backend *const backends[] = {&RF_BACKEND_CPU, &RF_BACKEND_REFERENCE};
   char *text = NULL;
   size_t bytes = 0;
@@ -407,7 +465,8 @@ static void packing_keeps_the_bits(void **state) {
         rf_plan *plan = NULL;
         rf_run *run = NULL;
         if (rf_plan_make(&model, &options, &plan, &error) != RAFTER_OK) fail_msg("%s", error.message);
-        if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK) fail_msg("%s", error.message);
+        if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK)
+          fail_msg("%s", error.message);
         rf_initialise_weights(run, 0, plan, 3);
         rf_source_options data = {.model = &model, .seq = SEQ, .pack = true, .work_folder = folder};
         assert_int_equal(rf_source_open(at("pack.jsonl"), 1, &data, &packed, &error), RAFTER_OK);
@@ -426,21 +485,26 @@ static void packing_keeps_the_bits(void **state) {
         for (int64_t r = 0; r < packed.train.count; r++) {
           losses_of(run, plan, &packed, r, nll, tokens, positions);
           for (int i = 0, e = -1; i < SEQ; i++) {
-            if (positions[i] == 0) e = i > 0 && tokens[i] == 0 && tokens[i + 1 < SEQ ? i + 1 : i] == 0 ? -1 : tokens[i];
+            if (positions[i] == 0)
+              e = i > 0 && tokens[i] == 0 && tokens[i + 1 < SEQ ? i + 1 : i] == 0 ? -1 : tokens[i];
             if (e < 0) continue; /* the unused rest */
             if (memcmp(&nll[i], &single[e][positions[i]], sizeof(float)) != 0)
-              fail_msg("%s: token %d of example %d has loss %.9g packed and %.9g alone", shapes[k], positions[i], e, (double)nll[i],
-                       (double)single[e][positions[i]]);
-            compared += nll[i] >= 0; moved += i != positions[i];
+              fail_msg("%s: token %d of example %d has loss %.9g packed and %.9g alone", shapes[k],
+                       positions[i], e, (double)nll[i], (double)single[e][positions[i]]);
+            compared += nll[i] >= 0;
+            moved += i != positions[i];
           }
         }
         assert_true(compared > 100 && moved > 100);
-        rf_source_close(&packed); rf_source_close(&alone);
-        rf_run_close(run); rf_plan_free(plan);
+        rf_source_close(&packed);
+        rf_source_close(&alone);
+        rf_run_close(run);
+        rf_plan_free(plan);
       }
 }
 
-/* Validation: the mean of the held out rows' counted tokens, each once, however the rows fill the microbatches. */
+/* Validation: the mean of the held out rows' counted tokens, each once, however the rows fill
+ * the microbatches. */
 static void validation_counts_what_the_mask_says(void **state) {
   (void)state;
   enum { SEQ = 48, COUNT = 60 };
@@ -448,26 +512,36 @@ static void validation_counts_what_the_mask_says(void **state) {
   size_t bytes = 0;
   FILE *file = open_memstream(&text, &bytes);
   for (int e = 0; e < COUNT; e++) {
-    fprintf(file, "{\"prompt\":\"%.*s\",\"completion\":\"%.*s\"}\n", 3 + e * 7 % 20, "what is it that you say to me", 1 + e % 13, "nothing at all");
+    fprintf(file, "{\"prompt\":\"%.*s\",\"completion\":\"%.*s\"}\n", 3 + e * 7 % 20,
+            "what is it that you say to me", 1 + e % 13, "nothing at all");
   }
   fclose(file);
   put("val.jsonl", text);
   free(text);
   rf_error error = {0};
-  rf_train_settings s = {.data = at("val.jsonl"), .pack = true, .val_fraction = 0.4, .work_folder = folder, .seed = 3};
-  if (rf_model_resolve("gpt:layers=2,width=48,heads=3,ff=96,vocab=300,seq=48", &s.model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  rf_train_settings s = {
+      .data = at("val.jsonl"), .pack = true, .val_fraction = 0.4, .work_folder = folder, .seed = 3};
+  if (rf_model_resolve("gpt:layers=2,width=48,heads=3,ff=96,vocab=300,seq=48", &s.model, NULL, &error) !=
+      RAFTER_OK)
+    fail_msg("%s", error.message);
   s.plan = plan_options(&RF_BACKEND_CPU, RF_F32, SEQ);
-  s.plan.build.loss_only = false; s.plan.build.microbatch = 4; s.plan.build.beta1 = 0.9f; s.plan.build.beta2 = 0.95f; s.plan.build.eps = 1e-8f;
+  s.plan.build.loss_only = false;
+  s.plan.build.microbatch = 4;
+  s.plan.build.beta1 = 0.9f;
+  s.plan.build.beta2 = 0.95f;
+  s.plan.build.eps = 1e-8f;
   s.schedule = (rf_schedule){.kind = RF_SCHEDULE_CONSTANT, .peak = 1e-3, .steps = 100};
   rf_trainer *trainer = NULL;
   if (rf_trainer_open(&s, &trainer, &error) != RAFTER_OK) fail_msg("%s", error.message);
   const rf_source *source = &trainer->loader.source[0];
-  assert_true(source->held_out.count % 4 != 0 && source->held_out.count > 4); /* the last microbatch is not full */
+  /* the last microbatch is not full */
+  assert_true(source->held_out.count % 4 != 0 && source->held_out.count > 4);
   rf_plan_options options = plan_options(&RF_BACKEND_CPU, RF_F32, SEQ);
   rf_plan *plan = NULL;
   rf_run *run = NULL;
   if (rf_plan_make(&s.model, &options, &plan, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
   rf_initialise_weights(run, 0, plan, 3);
   double sum = 0, counted = 0, loss = 0;
   rf_source held = *source; /* its held out rows in place of those it trains on */
@@ -477,11 +551,17 @@ static void validation_counts_what_the_mask_says(void **state) {
     int32_t tokens[SEQ], positions[SEQ];
     losses_of(run, plan, &held, r, nll, tokens, positions);
     for (int i = 0; i < SEQ; i++)
-      if (nll[i] >= 0) { sum += (double)nll[i]; counted++; }
+      if (nll[i] >= 0) {
+        sum += (double)nll[i];
+        counted++;
+      }
   }
   if (rf_trainer_validate(trainer, 1000, &loss, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  if (fabs(loss - sum / counted) > 1e-12 * loss) fail_msg("validation says %.17g, its tokens %.17g", loss, sum / counted);
-  rf_run_close(run); rf_plan_free(plan); rf_trainer_close(trainer);
+  if (fabs(loss - sum / counted) > 1e-12 * loss)
+    fail_msg("validation says %.17g, its tokens %.17g", loss, sum / counted);
+  rf_run_close(run);
+  rf_plan_free(plan);
+  rf_trainer_close(trainer);
 }
 
 int main(void) {

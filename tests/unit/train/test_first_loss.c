@@ -1,7 +1,10 @@
-/* The first loss of a fresh model is known without running it: the labels know nothing of the logits, so it is ln V plus what the spread of
- * the logits costs. With logits of variance s^2 the mean of ln sum exp is ln V + s^2/2, and the label's own logit is 0 on average.
- *   s^2 = (sum over channels of the final norm's output squared) * (variance of the head's weights) = D * init_std^2
- * since a fresh LayerNorm or RMSNorm gives every row a mean square of 1. A missing scale, a wrong fan-in or an untransposed head moves it. */
+/* The first loss of a fresh model is known without running it: the labels know nothing of the
+ * logits, so it is ln V plus what the spread of the logits costs. With logits of variance s^2
+ * the mean of ln sum exp is ln V + s^2/2, and the label's own logit is 0 on average.
+ *   s^2 = (sum over channels of the final norm's output squared) * (variance of the head's
+ *     weights) = D * init_std^2
+ * since a fresh LayerNorm or RMSNorm gives every row a mean square of 1. A missing scale, a
+ * wrong fan-in or an untransposed head moves it. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,29 +26,38 @@ static rf_machine machine;
 static double expected_loss(const rf_model *model) {
   rf_pool *pool = rf_pool_new();
   rf_params params = rf_model_params(model, pool);
-  const rf_param *head = &params.at[rf_params_find(&params, model->tied ? "embed/token/weight" : "head/weight")];
-  double std = (double)head->init_std, loss = log((double)model->vocab) + (double)model->width * std * std / 2;
+  const rf_param *head =
+      &params.at[rf_params_find(&params, model->tied ? "embed/token/weight" : "head/weight")];
+  double std = (double)head->init_std,
+         loss = log((double)model->vocab) + (double)model->width * std * std / 2;
   rf_pool_free(pool);
   return loss;
 }
 
-/* Loss of one row of random tokens through the forward plan of a validation: the weights and activations, no optimizer's memory. `scale`
- * multiplies the head, as a faulty initialiser would. */
+/* Loss of one row of random tokens through the forward plan of a validation: the weights and
+ * activations, no optimizer's memory. `scale` multiplies the head, as a faulty initialiser
+ * would. */
 static double first_loss(const char *spec, rf_dtype dtype, int64_t seq, float scale) {
   rf_error error = {0};
   rf_model model;
   rf_plan *plan = NULL;
   rf_run *run = NULL;
   if (rf_model_resolve(spec, &model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  rf_plan_options options = {
-      .build =
-          {.job = RF_JOB_TRAIN, .dtype = dtype, .softmax = RF_F32, .microbatch = 1, .seq = seq, .accumulate = 1, .dropout = 0, .loss_only = true},
-      .backend = &RF_BACKEND_CPU,
-      .isa = rf_isa_detect(),
-      .threads = 2,
-      .machine = &machine};
+  rf_plan_options options = {.build = {.job = RF_JOB_TRAIN,
+                                       .dtype = dtype,
+                                       .softmax = RF_F32,
+                                       .microbatch = 1,
+                                       .seq = seq,
+                                       .accumulate = 1,
+                                       .dropout = 0,
+                                       .loss_only = true},
+                             .backend = &RF_BACKEND_CPU,
+                             .isa = rf_isa_detect(),
+                             .threads = 2,
+                             .machine = &machine};
   if (rf_plan_make(&model, &options, &plan, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
   rf_initialise_weights(run, 0, plan, 3);
   if (scale != 1) {
     const rf_tensor *tensor;
@@ -55,12 +67,15 @@ static double first_loss(const char *spec, rf_dtype dtype, int64_t seq, float sc
     for (int64_t i = 0; i < rf_tensor_count(tensor); i++) head[i] *= scale;
   }
   int32_t *tokens = rf_run_named(run, 0, "tokens", NULL), *labels = rf_run_named(run, 0, "labels", NULL);
-  int32_t *positions = rf_run_named(run, 0, "positions", NULL), *segments = rf_run_named(run, 0, "segments", NULL);
+  int32_t *positions = rf_run_named(run, 0, "positions", NULL),
+          *segments = rf_run_named(run, 0, "segments", NULL);
   for (int64_t r = 0; r < seq; r++) {
     uint32_t words[4];
     rf_philox(rf_key(5, 0, 0), (uint64_t)r, 0, words);
-    tokens[r] = (int32_t)(words[0] % (uint32_t)model.vocab); labels[r] = (int32_t)(words[1] % (uint32_t)model.vocab);
-    positions[r] = (int32_t)r; segments[r] = r ? (int32_t)seq : 0;
+    tokens[r] = (int32_t)(words[0] % (uint32_t)model.vocab);
+    labels[r] = (int32_t)(words[1] % (uint32_t)model.vocab);
+    positions[r] = (int32_t)r;
+    segments[r] = r ? (int32_t)seq : 0;
   }
   segments[seq] = (int32_t)seq;
   rf_run_inputs inputs = {.seed = 1, .step = 1, .loss_scale = 1 / (float)seq, .rows = seq};
@@ -74,7 +89,8 @@ static double first_loss(const char *spec, rf_dtype dtype, int64_t seq, float sc
   return loss;
 }
 
-/* The mean of seq label logits, each of deviation s, wanders by s / sqrt(seq): 0.06 at most here. The draw is fixed, so this is no flake. */
+/* The mean of seq label logits, each of deviation s, wanders by s / sqrt(seq): 0.06 at most
+ * here. The draw is fixed, so this is no flake. */
 static void check(const char *spec, rf_dtype dtype, int64_t seq, double by_hand) {
   rf_model model;
   assert_int_equal(rf_model_resolve(spec, &model, NULL, NULL), RAFTER_OK);
@@ -84,8 +100,9 @@ static void check(const char *spec, rf_dtype dtype, int64_t seq, double by_hand)
   assert_true(fabs(got - want) <= 0.1);
 }
 
-/* The published shapes; most of their time goes to drawing the weights. The number does not depend on the depth, since the final norm sets the
- * scale: where a sanitizer makes everything ten times slower, and for the second dtype, a few layers do. */
+/* The published shapes; most of their time goes to drawing the weights. The number does not
+ * depend on the depth, since the final norm sets the scale: where a sanitizer makes everything
+ * ten times slower, and for the second dtype, a few layers do. */
 #if defined(__SANITIZE_ADDRESS__)
 #define FULL ":layers=2"
 #else
@@ -106,8 +123,10 @@ static void uva(void **state) {
 static void smaller_shapes(void **state) {
   (void)state;
   check("gpt:layers=2,width=96,heads=4,ff=384,vocab=1000,seq=512", RF_F32, 512, 6.93);
-  check("gpt:layers=2,width=96,heads=4,ff=384,vocab=1000,seq=512,tied=0,mlp_first=1,head_bias=1,init=flax", RF_F32, 512, 7.41);
-  check("gpt:layers=2,width=96,heads=4,ff=384,vocab=1000,seq=512,tied=0,mlp_first=1,head_bias=1,init=flax", RF_BF16, 512, 7.41);
+  check("gpt:layers=2,width=96,heads=4,ff=384,vocab=1000,seq=512,tied=0,mlp_first=1,head_bias=1,init=flax",
+        RF_F32, 512, 7.41);
+  check("gpt:layers=2,width=96,heads=4,ff=384,vocab=1000,seq=512,tied=0,mlp_first=1,head_bias=1,init=flax",
+        RF_BF16, 512, 7.41);
   check("llama:layers=2,width=128,heads=4,kv_heads=2,ff=384,vocab=4096,seq=512", RF_F32, 512, 8.34);
 }
 
@@ -117,7 +136,8 @@ static void a_wrong_initialiser_is_seen(void **state) {
   static const char *const spec = "gpt:layers=2,width=96,heads=4,ff=384,vocab=1000,seq=512,tied=0,init=flax";
   rf_model model;
   assert_int_equal(rf_model_resolve(spec, &model, NULL, NULL), RAFTER_OK);
-  double want = expected_loss(&model), wide = first_loss(spec, RF_F32, 512, 1.5f), none = first_loss(spec, RF_F32, 512, 0);
+  double want = expected_loss(&model), wide = first_loss(spec, RF_F32, 512, 1.5f),
+         none = first_loss(spec, RF_F32, 512, 0);
   print_message("expected %.4f; head 1.5 times too wide: %.4f; head of zeros: %.4f\n", want, wide, none);
   assert_true(fabs(wide - want) > 0.1 && fabs(none - want) > 0.1);
   assert_true(fabs(none - log(1000)) < 1e-5);

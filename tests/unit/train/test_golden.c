@@ -1,6 +1,7 @@
-/* Whole models against an independent implementation: losses, gradients and AdamW of tiny models of every family as transformers and torch
- * compute them (tests/data/hf_oracle.py); of GPT-2 on every backend and ISA of this machine, with faults planted in the model, which the same
- * checks must see. */
+/* Whole models against an independent implementation: losses, gradients and AdamW of tiny models
+ * of every family as transformers and torch compute them (tests/data/hf_oracle.py); of GPT-2 on
+ * every backend and ISA of this machine, with faults planted in the model, which the same checks
+ * must see. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,36 +22,44 @@
 #define GOLDENS RF_TEST_DATA "/goldens/"
 enum { STEPS = 6 };
 
-/* Bounds, relative. Both sides compute in f32 with sums in other orders, so each may lie off the exact value by about
- *   2^-24 * sqrt(terms of a sum: 160 at most here) * sqrt(roundings in a row: about 40 ops forward, 120 forward and backward)
- * = 5e-6 forward, 8e-6 backward, before what the model itself amplifies: its weights are drawn large (softmaxes far from uniform, logits up to
- * 20), so a relative error in a score counts for several in a probability. Ten times that is the gradients' bound. A loss is a mean over 27
- * tokens whose errors partly cancel: the plain bound serves. Adam's first step is lr * sign(g) for any gradient above eps, thus exact
- * but for elements whose gradient is itself rounding noise: one as small as eps moves its weight by a tenth of lr, 1e-5 of a tensor whose norm
- * is 10, which is why weights get 2e-5; each later step divides by sqrt(v), where small gradients count as much as
- * large ones, so a later loss gets twice the bound. Measured over all families:
+/* Bounds, relative. Both sides compute in f32 with sums in other orders, so each may lie off the
+ * exact value by about
+ *   2^-24 * sqrt(terms of a sum: 160 at most here) * sqrt(roundings in a row: about 40 ops
+ *     forward, 120 forward and backward)
+ * = 5e-6 forward, 8e-6 backward, before what the model itself amplifies: its weights are drawn
+ * large (softmaxes far from uniform, logits up to 20), so a relative error in a score counts for
+ * several in a probability. Ten times that is the gradients' bound. A loss is a mean over 27
+ * tokens whose errors partly cancel: the plain bound serves. Adam's first step is lr * sign(g)
+ * for any gradient above eps, thus exact but for elements whose gradient is itself rounding
+ * noise: one as small as eps moves its weight by a tenth of lr, 1e-5 of a tensor whose norm is
+ * 10, which is why weights get 2e-5; each later step divides by sqrt(v), where small gradients
+ * count as much as large ones, so a later loss gets twice the bound. Measured over all families:
  * 2e-7, 8e-7, 1e-5 and 1.2e-5. */
 static const double LOSS_BOUND = 5e-6, LATER_LOSS_BOUND = 1e-5, GRADIENT_BOUND = 1e-4, AFTER_BOUND = 2e-5;
-/* Without rotation (gpt2, and half of each head of gpt-neox) the keys' bias shifts all scores of a query alike and a softmax does not see it: its
- * gradient is zero but for rounding, and Adam makes that a step of up to lr either way. Of the 3 D elements the D of the keys may so lie 2 lr
- * off; the probe's weights are below 1. */
+/* Without rotation (gpt2, and half of each head of gpt-neox) the keys' bias shifts all scores of
+ * a query alike and a softmax does not see it: its gradient is zero but for rounding, and Adam
+ * makes that a step of up to lr either way. Of the 3 D elements the D of the keys may so lie 2
+ * lr off; the probe's weights are below 1. */
 static const char *const NOISE_ROW = "attn/qkv/bias";
 static const double LR = 1e-3;
 
 static rf_machine machine;
-static char folder[] = "/tmp/rafter-test-golden-XXXXXX", data_path[64], model_folder[512], weights_folder[4096];
+static char folder[] = "/tmp/rafter-test-golden-XXXXXX", data_path[64], model_folder[512],
+            weights_folder[4096];
 static json_t *golden;
 static int64_t tokens;
 
-/* ---- what is measured ------------------------------------------------------------------------------------------- */
+/* ---- what is measured ------------------------------------------------------------------------ */
 
-/* The largest error of each kind in units of its bound: 1 is as bad as it may be. NaN counts as infinite. */
+/* The largest error of each kind in units of its bound: 1 is as bad as it may be. NaN counts as
+ * infinite. */
 typedef struct report {
   double loss, later_loss, grad_norm, gradient, after;
   char worst[160];
 } report;
 
-static void note(double *slot, double got, double want, double scale, double bound, const char *what, report *r) {
+static void note(double *slot, double got, double want, double scale, double bound, const char *what,
+                 report *r) {
   double error = fabs(got - want) / (scale * bound);
   if (!isfinite(error)) error = INFINITY;
   if (error <= *slot) return;
@@ -58,28 +67,36 @@ static void note(double *slot, double got, double want, double scale, double bou
   if (error > 1) snprintf(r->worst, sizeof r->worst, "%s: got %.9g, want %.9g", what, got, want);
 }
 
-static bool passes(const report *r) { return r->loss <= 1 && r->later_loss <= 1 && r->grad_norm <= 1 && r->gradient <= 1 && r->after <= 1; }
+static bool passes(const report *r) {
+  return r->loss <= 1 && r->later_loss <= 1 && r->grad_norm <= 1 && r->gradient <= 1 && r->after <= 1;
+}
 
-/* A comparison that a fault must fail and a right program passes: the l2 norm and the probe of a tensor of the checkpoint, part `part` of
- * `name`, in the checkpoint's order; x is the whole parameter. */
-static void note_tensor(double *slot, const float *x, const rf_param *param, const rf_name *name, int part, const json_t *want, double bound,
-                        report *r) {
+/* A comparison that a fault must fail and a right program passes: the l2 norm and the probe of a
+ * tensor of the checkpoint, part `part` of `name`, in the checkpoint's order; x is the whole
+ * parameter. */
+static void note_tensor(double *slot, const float *x, const rf_param *param, const rf_name *name, int part,
+                        const json_t *want, double bound, report *r) {
   const char *what = name->part[part];
   double square = 0, probe = 0;
-  int64_t columns = param->shape[param->rank - 1], height = param->count / columns, from = 0, width = name->columns[part];
+  int64_t columns = param->shape[param->rank - 1], height = param->count / columns, from = 0,
+          width = name->columns[part];
   for (int i = 0; i < part; i++) from += name->columns[i];
   for (int64_t row = 0; row < height; row++)
     for (int64_t c = 0; c < width; c++) {
-      int64_t column = rf_name_column(name, part, c), at = name->turned ? column * height + row : row * width + column;
+      int64_t column = rf_name_column(name, part, c),
+              at = name->turned ? column * height + row : row * width + column;
       double value = (double)x[row * columns + from + c];
-      square += value * value; probe += value * cos(0.7 * (double)at + 0.3);
+      square += value * value;
+      probe += value * cos(0.7 * (double)at + 0.3);
     }
   double norm = json_real_value(json_array_get(want, 0));
   note(slot, sqrt(square), norm, norm, bound, what, r);
   note(slot, probe, json_real_value(json_array_get(want, 1)), norm, bound, what, r);
 }
 
-static const json_t *train_of(const char *key) { return json_object_get(json_object_get(golden, "train"), key); }
+static const json_t *train_of(const char *key) {
+  return json_object_get(json_object_get(golden, "train"), key);
+}
 
 /* The tensor that AdamW reads as the gradient of parameter p. */
 static const float *gradient_of(rf_trainer *t, int p) {
@@ -94,13 +111,16 @@ static const float *gradient_of(rf_trainer *t, int p) {
   return NULL; /* not trained */
 }
 
-/* ---- one run ---------------------------------------------------------------------------------------------------- */
+/* ---- one run --------------------------------------------------------------------------------- */
 
 static rf_train_settings settings_of(const rf_backend *backend, rf_isa isa, rf_dtype dtype) {
-  rf_train_settings s = {.data = data_path, .pack = true, .work_folder = folder, .seed = 1, .weights_folder = weights_folder};
+  rf_train_settings s = {
+      .data = data_path, .pack = true, .work_folder = folder, .seed = 1, .weights_folder = weights_folder};
   rf_error error;
-  if (rf_model_resolve(model_folder, &s.model, weights_folder, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  /* A clip that never clips: the norm of all gradients is measured, so all of them live until the end section. */
+  if (rf_model_resolve(model_folder, &s.model, weights_folder, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
+  /* A clip that never clips: the norm of all gradients is measured, so all of them live until
+   * the end section. */
   s.plan = (rf_plan_options){.build = {.job = RF_JOB_TRAIN,
                                        .dtype = dtype,
                                        .softmax = RF_F32,
@@ -140,15 +160,16 @@ static rf_name name_of(const rf_trainer *t, int p, const rf_param *slice) {
   int side = (p - params->base) % 2;
   rf_name name = {.count = parts.count, .turned = true};
   for (int i = 0; i < parts.count; i++) {
-    snprintf(name.part[i], sizeof name.part[i], "base_model.model.model.%.80s.lora_%c.weight", rf_lora_module(model, base, parts.site[i]).text,
-             side ? 'B' : 'A');
+    snprintf(name.part[i], sizeof name.part[i], "base_model.model.model.%.80s.lora_%c.weight",
+             rf_lora_module(model, base, parts.site[i]).text, side ? 'B' : 'A');
     name.columns[i] = side ? parts.columns[i] : parts.rank;
   }
   return name;
 }
 
 /* The tensors of a parameter, expert by expert, that the golden tells of: how many. */
-static size_t note_param(double *slot, const rf_trainer *t, int p, const json_t *told, const float *x, bool after, report *r) {
+static size_t note_param(double *slot, const rf_trainer *t, int p, const json_t *told, const float *x,
+                         bool after, report *r) {
   const rf_param *param = &t->plan->graph->params.at[p];
   size_t compared = 0;
   for (int e = 0; e < rf_param_slices(param); e++) {
@@ -161,14 +182,17 @@ static size_t note_param(double *slot, const rf_trainer *t, int p, const json_t 
       assert_non_null(x);
       bool noise = after && strcmp(rf_param_row_name(param->row), NOISE_ROW) == 0 && name.count == 1;
       double norm = json_real_value(json_array_get(numbers, 0));
-      double bound = noise ? 2 * LR * (double)t->settings.model.width / norm : after ? AFTER_BOUND : GRADIENT_BOUND;
+      double bound = noise   ? 2 * LR * (double)t->settings.model.width / norm
+                     : after ? AFTER_BOUND
+                             : GRADIENT_BOUND;
       note_tensor(slot, x + e * slice.count, &slice, &name, i, numbers, bound, r);
     }
   }
   return compared;
 }
 
-/* Step 1 by hand, so that its gradients can be read between the sections; then five steps as a program takes them. */
+/* Step 1 by hand, so that its gradients can be read between the sections; then five steps as a
+ * program takes them. */
 static report measure(rf_trainer *t) {
   report r = {0};
   rf_error error = {0};
@@ -176,7 +200,8 @@ static report measure(rf_trainer *t) {
   int64_t in_rows = 0, valid = 0;
   rf_loader_draw(&t->loader, &in_rows, &valid);
   assert_int_equal(valid, tokens);
-  rf_run_inputs inputs = {.seed = 1, .step = 1, .loss_scale = 1 / (float)valid, .lr = (float)LR, .rows = tokens};
+  rf_run_inputs inputs = {
+      .seed = 1, .step = 1, .loss_scale = 1 / (float)valid, .lr = (float)LR, .rows = tokens};
   if (rf_loader_fill(&t->loader, 0, 1, t->batch, &error) != RAFTER_OK) fail_msg("%s", error.message);
   assert_memory_equal(t->batch.labels, t->batch.tokens + 1, (size_t)(tokens - 1) * sizeof *t->batch.labels);
   for (int s = RF_SECTION_BEGIN; s <= RF_SECTION_MICRO; s++)
@@ -184,14 +209,17 @@ static report measure(rf_trainer *t) {
   double want = json_real_value(train_of("loss"));
   note(&r.loss, t->metrics[0] / t->metrics[1], want, want, LOSS_BOUND, "loss of step 1", &r);
   size_t compared = 0;
-  for (int p = 0; p < params->count; p++) compared += note_param(&r.gradient, t, p, train_of("gradients"), gradient_of(t, p), false, &r);
+  for (int p = 0; p < params->count; p++)
+    compared += note_param(&r.gradient, t, p, train_of("gradients"), gradient_of(t, p), false, &r);
   assert_int_equal(compared, json_object_size(train_of("gradients")));
   if (rf_run_section(t->run, 0, RF_SECTION_END, &inputs, &error) != RAFTER_OK) fail_msg("%s", error.message);
   want = json_real_value(train_of("grad_norm"));
   note(&r.grad_norm, (double)t->clip[0], want, want, GRADIENT_BOUND, "global gradient norm", &r);
   assert_true(t->clip[1] == 1);
-  for (int p = 0; p < params->count; p++) note_param(&r.after, t, p, train_of("after_adamw"), rf_trainer_master(t, p), true, &r);
-  t->step = 1; t->tokens = valid;
+  for (int p = 0; p < params->count; p++)
+    note_param(&r.after, t, p, train_of("after_adamw"), rf_trainer_master(t, p), true, &r);
+  t->step = 1;
+  t->tokens = valid;
   for (int k = 1; k < STEPS; k++) {
     rafter_step step;
     if (rf_trainer_step(t, &step, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -202,12 +230,14 @@ static report measure(rf_trainer *t) {
 }
 
 static void print_report(const char *what, const char *isa, const report *r) {
-  print_message("%-19s%-11s errors: loss %.1e, later losses %.1e, gradient norm %.1e, gradients %.1e, weights after AdamW %.1e%s%s\n", what, isa,
-                r->loss * LOSS_BOUND, r->later_loss * LATER_LOSS_BOUND, r->grad_norm * GRADIENT_BOUND, r->gradient * GRADIENT_BOUND,
-                r->after * AFTER_BOUND, *r->worst ? "; " : "", r->worst);
+  print_message("%-19s%-11s errors: loss %.1e, later losses %.1e, gradient norm %.1e, gradients %.1e, "
+                "weights after AdamW %.1e%s%s\n",
+                what, isa, r->loss * LOSS_BOUND, r->later_loss * LATER_LOSS_BOUND,
+                r->grad_norm * GRADIENT_BOUND, r->gradient * GRADIENT_BOUND, r->after * AFTER_BOUND,
+                *r->worst ? "; " : "", r->worst);
 }
 
-/* ---- the tests -------------------------------------------------------------------------------------------------- */
+/* ---- the tests ------------------------------------------------------------------------------- */
 
 static void check_variant(const rf_backend *backend, rf_isa isa) {
   rf_train_settings s = settings_of(backend, isa, RF_F32);
@@ -247,7 +277,8 @@ static void every_family_agrees(void **state) {
   for (int f = 0; f < FAMILY_COUNT; f++) {
     choose_family(FAMILIES[f]);
     for (int variant = 0; variant < 3; variant++) {
-      rf_train_settings s = settings_of(variant == 2 ? &RF_BACKEND_REFERENCE : &RF_BACKEND_CPU, variant == 0 ? rf_isa_detect() : RF_ISA_BASE, RF_F32);
+      rf_train_settings s = settings_of(variant == 2 ? &RF_BACKEND_REFERENCE : &RF_BACKEND_CPU,
+                                        variant == 0 ? rf_isa_detect() : RF_ISA_BASE, RF_F32);
       rf_trainer *t = open_or_fail(&s);
       report r = measure(t);
       print_report(FAMILIES[f], variant == 2 ? "reference" : variant == 0 ? "best" : "base", &r);
@@ -259,11 +290,14 @@ static void every_family_agrees(void **state) {
   assert_true(passed);
 }
 
-/* Nothing is read that was not written, and no kernel writes past its tensor: with every fresh and dead byte poisoned the numbers stand. */
+/* Nothing is read that was not written, and no kernel writes past its tensor: with every fresh
+ * and dead byte poisoned the numbers stand. */
 static void poisoned_memory_changes_nothing(void **state) {
   (void)state;
   rf_train_settings s = settings_of(&RF_BACKEND_CPU, rf_isa_detect(), RF_F32);
-  s.debug.poison = true; s.plan.guard_bytes = 256; s.plan.threads = 2;
+  s.debug.poison = true;
+  s.plan.guard_bytes = 256;
+  s.plan.threads = 2;
   rf_trainer *t = open_or_fail(&s);
   report r = measure(t);
   print_report("poisoned", "", &r);
@@ -271,8 +305,9 @@ static void poisoned_memory_changes_nothing(void **state) {
   if (!passes(&r)) fail_msg("%s", r.worst);
 }
 
-/* bf16 against the f32 oracle: tensors are rounded to 2^-9 once each; a row passes some 25 of them in a row (2^-9 * sqrt(25) = 1e-2), and the
- * model turns an error of a logit (up to 20) into one of a loss near 7: three times that. Grossly wrong casts are seen. */
+/* bf16 against the f32 oracle: tensors are rounded to 2^-9 once each; a row passes some 25 of
+ * them in a row (2^-9 * sqrt(25) = 1e-2), and the model turns an error of a logit (up to 20)
+ * into one of a loss near 7: three times that. Grossly wrong casts are seen. */
 static void bf16_follows(void **state) {
   (void)state;
   rf_train_settings s = settings_of(&RF_BACKEND_CPU, rf_isa_detect(), RF_BF16);
@@ -282,7 +317,8 @@ static void bf16_follows(void **state) {
     rafter_step step;
     rf_error error = {0};
     if (rf_trainer_step(t, &step, &error) != RAFTER_OK) fail_msg("%s", error.message);
-    double want = json_real_value(json_array_get(train_of("losses"), (size_t)k)), off = fabs(step.loss - want) / want;
+    double want = json_real_value(json_array_get(train_of("losses"), (size_t)k)),
+           off = fabs(step.loss - want) / want;
     if (!(off <= worst)) worst = off;
   }
   print_message("bf16: losses of %d steps within %.1e of f32's\n", STEPS, worst);
@@ -290,7 +326,7 @@ static void bf16_follows(void **state) {
   assert_true(worst <= 3e-2);
 }
 
-/* ---- planted faults --------------------------------------------------------------------------------------------- */
+/* ---- planted faults -------------------------------------------------------------------------- */
 
 static float *master_named(rf_trainer *t, const char *name, int64_t *count) {
   int p = rf_params_find(&t->plan->graph->params, name);
@@ -316,7 +352,8 @@ static void shift_positions(rf_trainer *t) {
 }
 static void swap_two_weights(rf_trainer *t) {
   float *w = master_named(t, "block.0/attn/out/weight", NULL), first = w[3];
-  w[3] = w[4]; w[4] = first;
+  w[3] = w[4];
+  w[4] = first;
 }
 
 static void faults_in_weights_are_seen(void **state) {
@@ -328,20 +365,25 @@ static void faults_in_weights_are_seen(void **state) {
   for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
     report r = measure_faulty(faults[i].plant);
     print_report(faults[i].name, "", &r);
-    if (r.loss <= 1 || r.gradient <= 1 || r.after <= 1 || r.later_loss <= 1) fail_msg("the fault '%s' is not seen everywhere", faults[i].name);
+    if (r.loss <= 1 || r.gradient <= 1 || r.after <= 1 || r.later_loss <= 1)
+      fail_msg("the fault '%s' is not seen everywhere", faults[i].name);
   }
 }
 
-/* A head that is a copy of the token table and not the table itself: the first loss is right to the bit, everything learned is wrong. */
+/* A head that is a copy of the token table and not the table itself: the first loss is right to
+ * the bit, everything learned is wrong. */
 static void an_untied_head_is_seen(void **state) {
   (void)state;
   rf_train_settings s = settings_of(&RF_BACKEND_CPU, rf_isa_detect(), RF_F32), untied = s;
-  untied.model.tied = false; untied.weights_folder = NULL;
+  untied.model.tied = false;
+  untied.weights_folder = NULL;
   rf_trainer *right = open_or_fail(&s), *t = open_or_fail(&untied);
   const rf_params *params = &right->plan->graph->params;
   for (int p = 0; p < params->count; p++)
-    memcpy(master_named(t, params->at[p].name, NULL), rf_trainer_master(right, p), (size_t)params->at[p].count * sizeof(float));
-  float *head = master_named(t, "head/weight", NULL), *wte = master_named(t, "embed/token/weight", NULL); /* (D,V), (V,D) */
+    memcpy(master_named(t, params->at[p].name, NULL), rf_trainer_master(right, p),
+           (size_t)params->at[p].count * sizeof(float));
+  /* (D,V), (V,D) */
+  float *head = master_named(t, "head/weight", NULL), *wte = master_named(t, "embed/token/weight", NULL);
   for (int64_t d = 0; d < s.model.width; d++)
     for (int64_t v = 0; v < s.model.vocab; v++) head[d * s.model.vocab + v] = wte[v * s.model.width + d];
   rf_trainer_close(right);
@@ -366,7 +408,8 @@ static void a_wrong_optimizer_is_seen(void **state) {
     rf_trainer_close(t);
     assert_true(r.loss <= 1 && r.gradient <= 1 && r.grad_norm <= 1);
     assert_true(r.later_loss > 1);
-    if (fault == 0) assert_true(r.after > 1); /* the first step does not depend on the betas: the corrections cancel them */
+    /* the first step does not depend on the betas: the corrections cancel them */
+    if (fault == 0) assert_true(r.after > 1);
   }
 }
 

@@ -1,4 +1,5 @@
-/* What a step is credited with: the FLOPs of the tokens that stand in its rows, as a plan of just those tokens prices them. */
+/* What a step is credited with: the FLOPs of the tokens that stand in its rows, as a plan of
+ * just those tokens prices them. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,13 +20,17 @@
 static rf_machine machine;
 
 static rf_plan *plan_of(const rf_model *model, int64_t seq, int64_t microbatch, rf_remat remat) {
-  rf_plan_options options = {
-      .build = {.job = RF_JOB_TRAIN, .dtype = RF_F32, .softmax = RF_F32, .microbatch = microbatch, .seq = seq, .accumulate = 2},
-      .remat = remat,
-      .backend = &RF_BACKEND_CPU,
-      .isa = rf_isa_detect(),
-      .threads = 2,
-      .machine = &machine};
+  rf_plan_options options = {.build = {.job = RF_JOB_TRAIN,
+                                       .dtype = RF_F32,
+                                       .softmax = RF_F32,
+                                       .microbatch = microbatch,
+                                       .seq = seq,
+                                       .accumulate = 2},
+                             .remat = remat,
+                             .backend = &RF_BACKEND_CPU,
+                             .isa = rf_isa_detect(),
+                             .threads = 2,
+                             .machine = &machine};
   rf_plan *plan = NULL;
   rf_error error = {0};
   if (rf_plan_make(model, &options, &plan, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -33,12 +38,14 @@ static rf_plan *plan_of(const rf_model *model, int64_t seq, int64_t microbatch, 
 }
 
 /* FLOPs of a drawn step of `rows` rows of 64 tokens, made of examples that read 32 each. */
-static double drawn(const rf_model *model, const rf_plan *plan, bool pack, int64_t rows, int64_t expected_tokens) {
+static double drawn(const rf_model *model, const rf_plan *plan, bool pack, int64_t rows,
+                    int64_t expected_tokens) {
   rf_source_options data = {.model = model, .seq = 64, .pack = pack, .work_folder = folder};
   rf_loader loader;
   rf_error error = {0};
   int64_t tokens, valid;
-  if (rf_loader_open(at("half.jsonl"), &data, 1, rows, &loader, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_loader_open(at("half.jsonl"), &data, 1, rows, &loader, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
   rf_loader_draw(&loader, &tokens, &valid);
   assert_int_equal(tokens, expected_tokens);
   assert_int_equal(valid, expected_tokens / 32 * 7); /* seven tokens of each example count */
@@ -50,8 +57,9 @@ static double drawn(const rf_model *model, const rf_plan *plan, bool pack, int64
 
 static void only_own_tokens_are_work(void **state) {
   (void)state;
-  static const char *const shapes[] = {"gpt:layers=2,width=32,heads=2,ff=64,vocab=300,seq=64",
-                                       "gemma3:layers=6,width=32,heads=4,kv_heads=1,head_dim=16,ff=64,vocab=300,seq=64,window=16"};
+  static const char *const shapes[] = {
+      "gpt:layers=2,width=32,heads=2,ff=64,vocab=300,seq=64",
+      "gemma3:layers=6,width=32,heads=4,kv_heads=1,head_dim=16,ff=64,vocab=300,seq=64,window=16"};
   char *text = NULL;
   size_t bytes = 0;
   FILE *file = open_memstream(&text, &bytes);
@@ -73,10 +81,14 @@ static void only_own_tokens_are_work(void **state) {
       rf_plan *rows = plan_of(&model, 64, 2, (rf_remat)remat), *twice = plan_of(&model, 32, 4, RF_REMAT_NONE),
               *once = plan_of(&model, 32, 2, RF_REMAT_NONE);
       double packed = drawn(&model, rows, true, 4, 4 * 64), alone = drawn(&model, rows, false, 4, 4 * 32);
-      if (fabs(packed - twice->model_flops) > 1e-12 * packed) fail_msg("%s: packed %.17g, planned %.17g", shapes[k], packed, twice->model_flops);
-      if (fabs(alone - once->model_flops) > 1e-12 * alone) fail_msg("%s: alone %.17g, planned %.17g", shapes[k], alone, once->model_flops);
+      if (fabs(packed - twice->model_flops) > 1e-12 * packed)
+        fail_msg("%s: packed %.17g, planned %.17g", shapes[k], packed, twice->model_flops);
+      if (fabs(alone - once->model_flops) > 1e-12 * alone)
+        fail_msg("%s: alone %.17g, planned %.17g", shapes[k], alone, once->model_flops);
       assert_true(packed < rows->model_flops); /* full rows see more keys */
-      rf_plan_free(rows); rf_plan_free(twice); rf_plan_free(once);
+      rf_plan_free(rows);
+      rf_plan_free(twice);
+      rf_plan_free(once);
     }
 }
 
@@ -86,7 +98,9 @@ static void full_rows_are_the_plan(void **state) {
   rf_error error = {0};
   rf_loader loader;
   int64_t tokens, valid, steps;
-  if (rf_model_resolve("gpt:layers=2,width=32,heads=2,ff=64,vocab=300,seq=64", &model, NULL, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_model_resolve("gpt:layers=2,width=32,heads=2,ff=64,vocab=300,seq=64", &model, NULL, &error) !=
+      RAFTER_OK)
+    fail_msg("%s", error.message);
   rf_plan *plan = plan_of(&model, 64, 2, RF_REMAT_NONE);
   rf_source_options data = {.model = &model, .seq = 64, .pack = true, .work_folder = folder};
   assert_int_equal(rf_loader_open("random:seed=1", &data, 1, 4, &loader, &error), RAFTER_OK);
@@ -96,7 +110,8 @@ static void full_rows_are_the_plan(void **state) {
   assert_true(fabs(rf_step_flops(&work, &loader, tokens) - plan->model_flops) < 1e-12 * plan->model_flops);
   assert_true(rf_loader_epoch(&loader) == 0);
   assert_int_equal(rf_loader_steps(&loader, 1, &steps, &error), RAFTER_INVALID);
-  rf_loader_close(&loader); rf_plan_free(plan);
+  rf_loader_close(&loader);
+  rf_plan_free(plan);
 }
 
 /* Epochs in steps, and a validation that reads every row held out, however many there are. */
@@ -111,13 +126,15 @@ static void every_row_has_its_turn(void **state) {
   rf_source_options data = {.model = &model, .seq = SEQ, .val_fraction = 0.27, .work_folder = folder};
   rf_loader loader;
   int64_t steps, tokens, valid;
-  if (rf_loader_open(at("text.txt"), &data, 1, ROWS, &loader, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_loader_open(at("text.txt"), &data, 1, ROWS, &loader, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
   assert_int_equal(rf_loader_held_out(&loader), 3); /* of 11 */
   assert_int_equal(rf_loader_steps(&loader, 1, &steps, &error), RAFTER_OK);
   assert_int_equal(steps, 2);
   assert_int_equal(rf_loader_steps(&loader, 2.5, &steps, &error), RAFTER_OK);
   assert_int_equal(steps, 5);
-  rf_loader_draw(&loader, &tokens, &valid); rf_loader_draw(&loader, &tokens, &valid);
+  rf_loader_draw(&loader, &tokens, &valid);
+  rf_loader_draw(&loader, &tokens, &valid);
   assert_true(rf_loader_epoch(&loader) == 1);
   int32_t ids[ROWS * SEQ], labels[ROWS * SEQ], positions[ROWS * SEQ], segments[ROWS * SEQ + 1];
   rf_batch batch = {ids, labels, positions, segments};
