@@ -15,7 +15,7 @@ RAFTER = os.environ.get("RAFTER", "build/rafter")
 
 
 def skip(why):
-    print(f"skipped: {why}; ./dev setup all installs it")
+    print(f"skip: {why}; ./dev setup all installs it")
     sys.exit(77)
 
 

@@ -2,6 +2,7 @@
 # RAFTER names the program. A test ends with `finish`.
 # shellcheck shell=bash
 set -u
+exec 3>&1
 export LC_ALL=C OMP_WAIT_POLICY=passive
 RAFTER=$(realpath "${RAFTER:-build/rafter}")
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -17,6 +18,17 @@ failures=0
 
 TINY=gpt:layers=2,width=32,heads=2,ff=64,vocab=256,seq=32
 QUICK=(--threads 2 --batch 4)
+
+# data_file NAME: the path of a file or folder that tests/data/files.tar.xz has, else of one in RAFTER_TEST_DATA; if
+# neither has it, a line that counts as skipped, and exit status 1.
+SHARED=${RAFTER_TEST_DATA:-$HERE/../../../shared/data}
+TEST_FILES=${TEST_FILES:-$HERE/../../build/test-files}
+data_file() {
+  local folder
+  for folder in "$TEST_FILES" "$SHARED"; do [ ! -e "$folder/$1" ] || { realpath "$folder/$1"; return; }; done
+  echo "skip: $1 is missing (RAFTER_TEST_DATA)" >&3
+  return 1
+}
 
 fail() { echo "FAIL: $*"; failures=$((failures + 1)); }
 finish() { [ "$failures" = 0 ] || { echo "$failures expectations failed"; exit 1; }; }

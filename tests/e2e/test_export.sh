@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # export: folders, GGUF files and runs as folders other programs read: the source's own names and values, shards with an index, dtypes, refusals.
 . "$(dirname "$0")/lib.sh"
-STORIES=$HERE/../../../shared/data/models
 answer() { # answer MODEL: greedy tokens and their log-probabilities behind a few ids
   status 0 "$RAFTER" generate "$1" --tokens 1,5,9,3,7,11,2,8 --ignore-eos --max-tokens 16 --temperature 0 --threads 1 --json && ask out '(d["tokens"], d["logprobs"])'
 }
@@ -76,23 +75,23 @@ done
 # What a GGUF file could not say is refused, not lost.
 cp -r gpt_neox tanh && sed -i 's/"hidden_act": *"gelu"/"hidden_act": "gelu_new"/' tanh/config.json && status 0 "$RAFTER" generate tanh --tokens 1,2 --max-tokens 1 && refuses 1 'tanh form' "$RAFTER" quantize tanh tanh.gguf --weights f32
 # The tokenizer goes along.
-if [ -d "$STORIES/TinyStories-656K" ]; then
-  status 0 "$RAFTER" export "$STORIES/TinyStories-656K" stories && same "$STORIES/TinyStories-656K/tokenizer.json" stories/tokenizer.json tokenizer
-  same "$STORIES/TinyStories-656K/generation_config.json" stories/generation_config.json 'sampling defaults'
-  equal "$STORIES/TinyStories-656K" stories
+if TINYSTORIES=$(data_file models/TinyStories-656K); then
+  status 0 "$RAFTER" export "$TINYSTORIES" stories && same "$TINYSTORIES/tokenizer.json" stories/tokenizer.json tokenizer
+  same "$TINYSTORIES/generation_config.json" stories/generation_config.json 'sampling defaults'
+  equal "$TINYSTORIES" stories
 fi
 # The vocabulary inside a GGUF file goes along too, and back into one; so does the template in it.
 ONCE='Once upon a time, there was a little girl'
 score() { status 0 "$RAFTER" score "$1" --text "$ONCE" --threads 1 --json && ask out '(d["tokens"], [x and round(x, 4) for x in d["logprobs"]])'; }
-if [ -d "$STORIES/stories260K" ]; then
+if STORIES=$(data_file models/stories260K); then
   text more.txt 3000
-  score "$STORIES/stories260K/stories260K.gguf" >expected && grep -q '(\[1, ' expected || fail "no tokens: $(cat expected)"
-  status 0 "$RAFTER" export "$STORIES/stories260K/stories260K.gguf" unpacked --json && holds out 'd["tokenizer_files"] == 1'
+  score "$STORIES/stories260K.gguf" >expected && grep -q '(\[1, ' expected || fail "no tokens: $(cat expected)"
+  status 0 "$RAFTER" export "$STORIES/stories260K.gguf" unpacked --json && holds out 'd["tokenizer_files"] == 1'
   score unpacked >got && same expected got 'the tokenizer of a GGUF file'
   status 0 "$RAFTER" quantize unpacked packed.gguf --weights f32 && score packed.gguf >got && same expected got 'the tokenizer back in a GGUF file'
-  mkdir bin && cp "$STORIES/stories260K/stories260K.bin" bin && refuses 2 'brings no tokenizer' "$RAFTER" score bin/stories260K.bin --text "$ONCE"
-  cp "$STORIES/stories260K/tok512.bin" bin/tokenizer.bin
-  for base in "$STORIES/stories260K/stories260K.gguf" bin/stories260K.bin unpacked; do
+  mkdir bin && cp "$STORIES/stories260K.bin" bin && refuses 2 'brings no tokenizer' "$RAFTER" score bin/stories260K.bin --text "$ONCE"
+  cp "$STORIES/tok512.bin" bin/tokenizer.bin
+  for base in "$STORIES/stories260K.gguf" bin/stories260K.bin unpacked; do
     score "$base" >expected
     rm -rf tuned && status 0 "$RAFTER" train "$base" --steps 1 --lr 1e-9 --warmup 0 "${QUICK[@]}" --seq 32 --data more.txt --out tuned && score tuned >got
     same expected got "a checkpoint of $base"
@@ -100,8 +99,8 @@ if [ -d "$STORIES/stories260K" ]; then
     rm -rf tuned.model
   done
 fi
-if [ -d "$STORIES/TinyStories-656K" ]; then
-  cp -r "$STORIES/TinyStories-656K" talks
+if [ -n "$TINYSTORIES" ]; then
+  cp -r "$TINYSTORIES" talks
   echo '{% for m in messages %}{{ bos_token }}{{ m.role }}: {{ m.content }}{{ "\n" }}{% endfor %}' >talks/chat_template.jinja
   status 0 "$RAFTER" quantize talks talks.gguf --weights f32 && status 0 "$RAFTER" export talks.gguf talks.again
   for model in talks.gguf talks.again; do

@@ -2,7 +2,7 @@
 # A load of more than a GiB says how far it is: at a terminal, and nowhere else.
 . "$(dirname "$0")/lib.sh"
 if [ "$(awk '/MemAvailable/ {print int($2 / 1048576)}' /proc/meminfo)" -lt 3 ]; then
-  echo 'skipped: less than 3 GiB of memory are free'
+  echo 'skip: less than 3 GiB of memory are free'
   finish
   exit 0
 fi

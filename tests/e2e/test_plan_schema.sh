@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every plan's JSON is as docs/schema says, of --fit, --sweep and --compare too, and the schemas are strict enough to notice what is missing or wrong.
 . "$(dirname "$0")/lib.sh"
-python3 -c 'import jsonschema' 2>/dev/null || { echo "skipped: needs python3-jsonschema"; exit 77; }
+python3 -c 'import jsonschema' 2>/dev/null || { echo "skip: needs python3-jsonschema"; exit 77; }
 SCHEMAS=$HERE/../../docs/schema
 SCHEMA=$SCHEMAS/plan.schema.json
 export PYTHONPATH=$WORK PYTHONWARNINGS=ignore

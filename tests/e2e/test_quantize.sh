@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # quantize: folders, GGUF and llama2.c files into GGUF files that hold the same model; what it refuses; inspect on what it wrote.
 . "$(dirname "$0")/lib.sh"
-STORIES=$HERE/../../../shared/data/models/stories260K
 answer() { # answer MODEL: greedy tokens and their log-probabilities behind a few ids
   status 0 "$RAFTER" generate "$1" --tokens 1,5,9,3,7,11,2,8 --ignore-eos --max-tokens 16 --temperature 0 --threads 1 --json && ask out '(d["tokens"], d["logprobs"])'
 }
@@ -20,11 +19,10 @@ for model in llama.gguf llama_back llama_again.gguf; do
   python3 -c 'a, b = (eval(open(f).read()) for f in ("expected", "got")); assert a[0] == b[0] and max(abs(x - y) for x, y in zip(a[1], b[1])) < 1e-4, (a, b)' || fail "$model"
 done
 # A folder's tokenizer and chat template go along, and text means the same ids.
-MODELS=$HERE/../../../shared/data/models
-if [ -d "$MODELS/TinyStories-656K" ]; then
-  status 0 "$RAFTER" quantize "$MODELS/TinyStories-656K" tiny.gguf --weights f32
+if TINYSTORIES=$(data_file models/TinyStories-656K); then
+  status 0 "$RAFTER" quantize "$TINYSTORIES" tiny.gguf --weights f32
   ! grep -q 'no tokenizer' out || fail "no tokenizer in tiny.gguf: $(grep 'no tokenizer' out)"
-  for model in "$MODELS/TinyStories-656K" tiny.gguf; do
+  for model in "$TINYSTORIES" tiny.gguf; do
     status 0 "$RAFTER" tokenize "$model" --text 'Once upon a time, there was a "cat" called Tim.' --json && ask out 'd["tokens"]' >ids.$(basename "$model")
   done
   same ids.TinyStories-656K ids.tiny.gguf 'the tokenizer of a GGUF file'
@@ -102,7 +100,7 @@ damage 1e30 && refuses 1 'output.weight.*too large for q8_0' "$RAFTER" quantize 
 nothing
 
 # llama2.c's files and the GGUF file of one model.
-if [ -f "$STORIES/stories260K.bin" ]; then
+if STORIES=$(data_file models/stories260K); then
   for file in stories260K.bin stories260K_v1.bin; do
     status 0 "$RAFTER" quantize "$STORIES/$file" s.gguf --weights f32
     answer "$STORIES/$file" >expected && answer s.gguf >got && same expected got "$file as GGUF"

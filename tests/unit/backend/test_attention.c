@@ -2,6 +2,7 @@
  * softmax in f64, bits against every other way of computing the same thing (ISA, threads, other
  * segments, one row or many, batch or cache). */
 #include "backend/cpu/attention.h"
+#include "support/files.h"
 #include "support/compare.h"
 #include "support/tile_sum.h"
 
@@ -668,8 +669,7 @@ static void test_order_with_tiles_is_the_one_written_down(void **state) {
   set_up(&s, (problem){RF_BF16, RF_F32, N, 1, H, 0, {T}});
   if (!has_tiles(&s.p)) {
     tear_down(&s);
-    print_message("no tiles here\n");
-    skip();
+    skip_for("no matrix tiles on this CPU");
   }
   static float x[T][LD], g[T][N * H], ctx[T][N * H], p[T][T], t[T][T], dk[T][H], dv[T][H], column[2][T],
       want[T][LD], got[T][LD];

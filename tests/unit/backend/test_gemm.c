@@ -3,6 +3,7 @@
  * ISA this CPU has, with any number of threads. */
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/simd.h"
+#include "support/files.h"
 #include "support/tile_sum.h"
 
 #include <setjmp.h>
@@ -448,10 +449,7 @@ static void test_tiles_are_their_definition(void **state) {
   (void)state;
   enum { M = 17, N = RF_PANEL_LANES + 3, K = 165 };
   static const int64_t few[] = {1, 2, 3, 16, 17};
-  if (rf_isa_detect() < RF_ISA_AMX) {
-    print_message("this CPU has no tiles\n");
-    skip();
-  }
+  if (rf_isa_detect() < RF_ISA_AMX) skip_for("no matrix tiles on this CPU");
   int differ[TILE_FAULTS] = {0};
   for (int kind = 0; kind < NUMBERS; kind++) {
     for (int pieces = 0; pieces < 3; pieces++) { /* of neither, of A, of B */
@@ -546,10 +544,7 @@ static void test_tiles_are_their_definition(void **state) {
 static void test_pieces_of_bf16_are_bf16(void **state) {
   (void)state;
   enum { M = 40, N = 70, K = 100 };
-  if (rf_isa_detect() < RF_ISA_AMX) {
-    print_message("this CPU has no tiles\n");
-    skip();
-  }
+  if (rf_isa_detect() < RF_ISA_AMX) skip_for("no matrix tiles on this CPU");
   rf_bf16 *a = matrix(M * K, RF_BF16), *b = matrix(K * N, RF_BF16);
   float wide[M * K], u[2][M * N];
   for (int i = 0; i < M * K; i++) wide[i] = rf_bf16_to_f32(a[i]);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "model/panels.h"
+#include "support/files.h"
 #include "support/compare.h"
 #include "support/op_harness.h"
 
@@ -241,10 +242,7 @@ static void bf16_on_tiles_is_plain_bf16(void **state) {
   const rf_panels panels[] = {{.inner = 75, .parts = 1, .part = {{bf16, 97}}},
                               {.inner = 200, .parts = 3, .part = {{bf16, 70}, {bf16, 5}, {bf16, 137}}}};
   static const int ROWS[] = {1, 2, 16, 17, 40};
-  if (rf_isa_detect() < RF_ISA_AMX) {
-    print_message("this CPU has no tiles\n");
-    skip();
-  }
+  if (rf_isa_detect() < RF_ISA_AMX) skip_for("no matrix tiles on this CPU");
   plain_dtype = RF_BF16;
   for (int i = 0; i < 2; i++)
     for (size_t r = 0; r < sizeof ROWS / sizeof *ROWS; r++)

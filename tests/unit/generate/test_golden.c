@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "feeding.h"
+#include "support/files.h"
 #include "support/families.h"
 #include "model/safetensors.h"
 
@@ -242,10 +243,11 @@ static void faults_are_seen(void **state) {
 
 /* ---- published weights, where they are ------------------------------------------------------- */
 
-static void need(const char *path) {
-  if (access(path, R_OK) == 0) return;
-  print_message("skipped: %s is not here\n", path);
-  skip();
+/* The folder of a model whose config.json is `name`. */
+static char *need_folder(const char *name, char path[4200]) {
+  need_file(name, path);
+  *strrchr(path, '/') = 0;
+  return path;
 }
 
 static json_t *read_or_fail(const char *path) {
@@ -260,9 +262,9 @@ static json_t *read_or_fail(const char *path) {
 static void tiny_random_gpt2(void **state) {
   (void)state;
   enum { PROMPT = 4, TOTAL = 10 };
-  const char *folder = RF_SHARED_DATA "/models/tiny-random-gpt2";
-  need(folder);
-  json_t *want = read_or_fail(RF_SHARED_DATA "/models/tiny-random-gpt2/golden.json");
+  char folder[4200], answers[4200];
+  json_t *want = read_or_fail(need_file("models/tiny-random-gpt2/golden.json", answers));
+  need_folder("models/tiny-random-gpt2/config.json", folder);
   const json_t *first = json_object_get(want, "logits_row0_last_prompt_pos");
   rf_generator *g = open_or_fail(folder, &RF_BACKEND_CPU, rf_isa_detect(), TOTAL, false);
   double error = 0, margin;
@@ -289,16 +291,16 @@ static void tiny_random_gpt2(void **state) {
 static void tiny_stories_llama(void **state) {
   (void)state;
   enum { ROWS = 16 };
-  const char *folder = RF_SHARED_DATA "/models/TinyStories-656K";
-  need(folder);
-  json_t *golden_json = read_or_fail(RF_SHARED_DATA "/models/TinyStories-656K/golden.json");
+  char folder[4200];
+  need_folder("models/TinyStories-656K/config.json", folder);
+  json_t *golden_json = read_or_fail(RF_UNPACKED_DATA "/goldens/TinyStories-656K/golden.json");
   int32_t ids[MOST];
   int64_t count = ids_of(json_object_get(golden_json, "greedy_ids"), ids);
   int64_t prompt = (int64_t)json_array_size(json_object_get(golden_json, "prompt_ids"));
   rf_generator *g = open_or_fail(folder, &RF_BACKEND_CPU, rf_isa_detect(), count, false);
   int64_t vocab = g->settings.model.vocab;
   float *want = malloc((size_t)(ROWS * vocab) * sizeof *want);
-  FILE *file = fopen(RF_SHARED_DATA "/models/TinyStories-656K/golden_logits_16x2048_f32.bin", "rb");
+  FILE *file = fopen(RF_UNPACKED_DATA "/goldens/TinyStories-656K/golden_logits_16x2048_f32.bin", "rb");
   assert_true(want && file &&
               fread(want, sizeof *want, (size_t)(ROWS * vocab), file) == (size_t)(ROWS * vocab));
   fclose(file);

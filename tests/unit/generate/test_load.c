@@ -19,6 +19,7 @@
 
 #include <cmocka.h>
 
+#include "support/files.h"
 #include "support/scratch.h"
 
 enum { THREADS = 2, WIDTH = 512, FF = 1536, VOCAB = 8192, LAYERS = 4 };
@@ -257,7 +258,7 @@ static int64_t above_arena(const struct source *source, rf_weights_as as, const 
 
 static void loading_holds_one_tensor_of_the_file(void **state) {
   (void)state;
-  if (!MEASURABLE) skip();
+  if (!MEASURABLE) skip_for("sanitizers change what is measured");
   for (size_t i = 0; i < sizeof SOURCES / sizeof *SOURCES; i++)
     for (rf_weights_as as = RF_WEIGHTS_FILE; as <= RF_WEIGHTS_Q4; as++) {
       int64_t arena, above = above_arena(&SOURCES[i], as, "none", &arena),
@@ -272,7 +273,7 @@ static void loading_holds_one_tensor_of_the_file(void **state) {
 
 static void faults_are_seen(void **state) {
   (void)state;
-  if (!MEASURABLE) skip();
+  if (!MEASURABLE) skip_for("sanitizers change what is measured");
   static const char *const FAULTS[] = {"mapped", "read"};
   int64_t arena, tensor = (int64_t)((double)largest * SOURCES[0].tensor_bytes);
   for (int f = 0; f < 2; f++)

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+
+#include "support/files.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,7 +187,7 @@ static void check_perplexity(const char *path, const json_t *json) {
   size_t bytes;
   bool bos = json_is_true(json_object_get(want, "bos_each_chunk"));
   int64_t own = bos ? CHUNK - 1 : CHUNK;
-  if (rf_file_read(RF_SHARED_DATA "/text/wikitext2/test.txt", 1 << 24, &text, &bytes, &error) != RAFTER_OK)
+  if (rf_file_read(RF_UNPACKED_DATA "/text/wikitext2/test.txt", 1 << 24, &text, &bytes, &error) != RAFTER_OK)
     fail_msg("%s", error.message);
   if (rf_tokenizer_open(path, &tokenizer, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (rf_tokenizer_encode(tokenizer, text, bytes, 0, &ids, &error) != RAFTER_OK)
@@ -293,15 +295,8 @@ static void check_approximations(const char *path, const json_t *text, double in
 
 static void check_model(const char *variable, const char *file, const char *answers, double bound,
                         double int8_bound) {
-  char found[4096];
-  const char *path = getenv(variable), *folder = getenv("RAFTER_MODELS"), *home = getenv("HOME");
-  if (folder) snprintf(found, sizeof found, "%s/%s", folder, file);
-  else snprintf(found, sizeof found, "%s/.cache/rafter-models/%s", home ? home : "", file);
-  if (!path) path = found;
-  if (access(path, R_OK) || access(answers, R_OK)) {
-    print_message("skipped: %s (./dev models) or %s is not here\n", path, answers);
-    skip();
-  }
+  char found[4200];
+  const char *path = need_model(variable, file, found);
   json_t *json = NULL;
   rf_error error;
   if (rf_json_read(answers, 1 << 22, &json, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -325,12 +320,12 @@ static void check_model(const char *variable, const char *file, const char *answ
 static void smollm2(void **state) {
   (void)state;
   check_model("RAFTER_SMOLLM2_GGUF", "smollm2-135m-instruct-q4_1.gguf",
-              RF_SHARED_DATA "/real-models/smollm2-135m-instruct-q4_1.json", 1e-3, CACHE_BOUND);
+              RF_UNPACKED_DATA "/real-models/smollm2-135m-instruct-q4_1.json", 1e-3, CACHE_BOUND);
 }
 static void gemma3(void **state) {
   (void)state;
   check_model("RAFTER_GEMMA_GGUF", "gemma3-270m-q4_k_m.gguf",
-              RF_SHARED_DATA "/real-models/gemma-3-270m-q4_k_m.json", 1e-2, INFINITY);
+              RF_UNPACKED_DATA "/real-models/gemma-3-270m-q4_k_m.json", 1e-2, INFINITY);
 }
 
 /* stories260K against an f64 forward pass, from each of its three files. */
@@ -338,13 +333,9 @@ static void stories(void **state) {
   (void)state;
   static const char *const files[] = {"stories260K.gguf", "stories260K.bin", "stories260K_v1.bin"};
   enum { ROWS = 16, VOCAB = 512 };
-  const char *folder = RF_SHARED_DATA "/models/stories260K";
+  const char *folder = RF_UNPACKED_DATA "/models/stories260K";
   char path[512];
   snprintf(path, sizeof path, "%s/golden.json", folder);
-  if (access(path, R_OK)) {
-    print_message("skipped: %s is not here\n", path);
-    skip();
-  }
   json_t *json = NULL;
   rf_error error;
   if (rf_json_read(path, 1 << 22, &json, &error) != RAFTER_OK) fail_msg("%s", error.message);

@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "support/files.h"
+
 /* ---- small files written for the purpose ----------------------------------------------------- */
 
 typedef struct fixture {
@@ -406,10 +408,6 @@ static void check_names(const rf_gguf *file, const rf_gguf_facts *facts) {
 static rf_gguf *open_real(const char *path, rf_gguf_facts *facts, rf_gguf_vocab *vocab) {
   rf_gguf *file = NULL;
   rf_error error = {0};
-  if (!path || access(path, R_OK) != 0) {
-    print_message("no model at hand (%s)\n", path ? path : "its variable is unset");
-    return NULL;
-  }
   if (rf_gguf_open(path, &file, &error) || rf_gguf_facts_read(file, facts, &error) ||
       rf_gguf_vocab_read(file, vocab, &error))
     fail_msg("%s", error.message);
@@ -432,8 +430,8 @@ static void test_stories260k(void **state) {
   (void)state;
   rf_gguf_facts f;
   rf_gguf_vocab v;
-  rf_gguf *file = open_real(RF_SHARED_DATA "/models/stories260K/stories260K.gguf", &f, &v);
-  if (!file) skip();
+  char path[4200];
+  rf_gguf *file = open_real(need_file("models/stories260K/stories260K.gguf", path), &f, &v);
   assert_true(f.arch == RF_GGUF_LLAMA && f.layers == 5 && f.width == 64 && f.heads == 8 && f.kv_heads == 4 &&
               f.ff == 172 && f.vocab == 512);
   assert_true(!f.tied && f.positions == 2048 && f.rope_dim == 8 && (float)f.norm_eps == 1e-5f);
@@ -449,8 +447,8 @@ static void test_gemma3(void **state) {
   (void)state;
   rf_gguf_facts f;
   rf_gguf_vocab v;
-  rf_gguf *file = open_real(getenv("RAFTER_GEMMA_GGUF"), &f, &v);
-  if (!file) skip();
+  char path[4200];
+  rf_gguf *file = open_real(need_model("RAFTER_GEMMA_GGUF", "gemma3-270m-q4_k_m.gguf", path), &f, &v);
   assert_true(f.arch == RF_GGUF_GEMMA3 && f.layers == 18 && f.width == 640 && f.heads == 4 &&
               f.kv_heads == 1 && f.key_length == 256);
   assert_true(f.ff == 2048 && f.vocab == 262144 && f.window == 512 && f.window_period == 6 &&
@@ -472,8 +470,9 @@ static void test_smollm2(void **state) {
   (void)state;
   rf_gguf_facts f;
   rf_gguf_vocab v;
-  rf_gguf *file = open_real(getenv("RAFTER_SMOLLM2_GGUF"), &f, &v);
-  if (!file) skip();
+  char path[4200];
+  rf_gguf *file =
+      open_real(need_model("RAFTER_SMOLLM2_GGUF", "smollm2-135m-instruct-q4_1.gguf", path), &f, &v);
   assert_true(f.arch == RF_GGUF_LLAMA && f.layers == 30 && f.width == 576 && f.heads == 9 &&
               f.kv_heads == 3 && f.ff == 1536 && f.vocab == 49152);
   assert_true(f.tied && f.rope_theta == 1e5 && f.interleaved && text_is(v.model, "gpt2") &&

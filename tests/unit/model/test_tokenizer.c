@@ -9,27 +9,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include <cmocka.h>
 
+#include "support/files.h"
 #include "support/scratch.h"
-
-static bool there(const char *path) {
-  struct stat info;
-  return !stat(path, &info);
-}
 
 /* A shared file's path; one that is only there as .xz is unpacked into the test's folder. NULL:
  * not there. */
 static const char *shared(const char *name, char path[4200]) {
-  char command[9000];
-  snprintf(path, 4200, "%s/%s", RF_SHARED_DATA, name);
-  if (there(path)) return path;
-  snprintf(command, sizeof command, "%s.xz", path);
-  if (!there(command)) return NULL;
-  snprintf(command, sizeof command, "mkdir -p %s && xz -dkc '%s.xz' >%s/tokenizer.json", folder, path,
-           folder);
+  char command[9000], packed[200];
+  if (test_file(name, path)) return path;
+  snprintf(packed, sizeof packed, "%s.xz", name);
+  if (!test_file(packed, path)) return NULL;
+  snprintf(command, sizeof command, "mkdir -p %s && xz -dkc '%s' >%s/tokenizer.json", folder, path, folder);
   if (system(command)) return NULL;
   snprintf(path, 4200, "%s/tokenizer.json", folder);
   return path;
@@ -39,7 +32,7 @@ static rf_tokenizer *open_shared(const char *name) {
   char path[4200];
   rf_error error = {0};
   rf_tokenizer *t = NULL;
-  if (!shared(name, path)) skip();
+  if (!shared(name, path)) skip_for("%s is missing (RAFTER_TEST_DATA)", name);
   if (rf_tokenizer_open(path, &t, &error) != RAFTER_OK) fail_msg("%s: %s", name, error.message);
   return t;
 }
@@ -121,9 +114,7 @@ static void same_ids(const rf_tokenizer *t, const char *text, size_t bytes, cons
 static char *read_text(const char *name, size_t *bytes) {
   char path[4200];
   char *text = NULL;
-  snprintf(path, sizeof path, "%s/%s", RF_SHARED_DATA, name);
-  if (!there(path)) skip();
-  assert_int_equal(rf_file_read(path, (size_t)1 << 28, &text, bytes, NULL), RAFTER_OK);
+  assert_int_equal(rf_file_read(need_file(name, path), (size_t)1 << 28, &text, bytes, NULL), RAFTER_OK);
   return text;
 }
 

@@ -11,30 +11,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "support/files.h"
+
 static char *shared_text(const char *name, size_t *bytes) {
   char path[4200];
-  struct stat info;
   char *text = NULL;
-  snprintf(path, sizeof path, "%s/%s", RF_SHARED_DATA, name);
-  if (stat(path, &info)) skip();
-  assert_int_equal(rf_file_read(path, (size_t)1 << 28, &text, bytes, NULL), RAFTER_OK);
+  assert_int_equal(rf_file_read(need_file(name, path), (size_t)1 << 28, &text, bytes, NULL), RAFTER_OK);
   return text;
 }
 
 static rf_tokenizer *shared_tokenizer(const char *name) {
   char path[4200];
-  struct stat info;
   rf_error error = {0};
   rf_tokenizer *t = NULL;
-  snprintf(path, sizeof path, "%s/%s", RF_SHARED_DATA, name);
-  if (stat(path, &info)) skip();
-  if (rf_tokenizer_open(path, &t, &error) != RAFTER_OK) fail_msg("%s: %s", name, error.message);
+  if (rf_tokenizer_open(need_file(name, path), &t, &error) != RAFTER_OK)
+    fail_msg("%s: %s", name, error.message);
   return t;
 }
 
@@ -122,26 +118,26 @@ static void test_gemma3_ids(void **state) {
                    shared_tokenizer("tokenizers/gemma3/tokenizer.model"));
 }
 
-/* The vocabularies of whole models, where they are there. */
-static rf_tokenizer *tokenizer_named_by(const char *variable) {
+/* The vocabulary of a real model. */
+static rf_tokenizer *model_tokenizer(const char *variable, const char *file) {
+  char path[4200];
   rf_tokenizer *t = NULL;
   rf_error error = {0};
-  if (!getenv(variable)) {
-    print_message("%s names no file\n", variable);
-    skip();
-  }
-  if (rf_tokenizer_open(getenv(variable), &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_tokenizer_open(need_model(variable, file, path), &t, &error) != RAFTER_OK)
+    fail_msg("%s", error.message);
   return t;
 }
 
 static void test_gemma3_gguf(void **state) {
   (void)state;
-  same_as_llamacpp("real-models/gemma-3-270m-q4_k_m.json", tokenizer_named_by("RAFTER_GEMMA_GGUF"));
+  same_as_llamacpp("real-models/gemma-3-270m-q4_k_m.json",
+                   model_tokenizer("RAFTER_GEMMA_GGUF", "gemma3-270m-q4_k_m.gguf"));
 }
 
 static void test_smollm2_gguf(void **state) {
   (void)state;
-  same_as_llamacpp("real-models/smollm2-135m-instruct-q4_1.json", tokenizer_named_by("RAFTER_SMOLLM2_GGUF"));
+  same_as_llamacpp("real-models/smollm2-135m-instruct-q4_1.json",
+                   model_tokenizer("RAFTER_SMOLLM2_GGUF", "smollm2-135m-instruct-q4_1.gguf"));
 }
 
 /* Any bytes come back: pieces for all of them are there. */
@@ -507,8 +503,8 @@ static void test_taken_along(void **state) {
   rf_tokenizer *whole = shared_tokenizer("models/stories260K/stories260K.gguf");
   if (whole) {
     static const char TEXT[] = "Once upon a time, \xC3\xA9 <s> there.\n";
-    char from[400];
-    snprintf(from, sizeof from, "%s/models/stories260K/stories260K.gguf", RF_SHARED_DATA);
+    char from[4200];
+    need_file("models/stories260K/stories260K.gguf", from);
     assert_int_equal(rf_tokenizer_files_copy(from, folder, &copied, NULL), RAFTER_OK);
     assert_int_equal(copied, 1);
     /* the folder itself, then what other libraries read of it */

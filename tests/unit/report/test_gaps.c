@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "support/files.h"
 #include "support/scratch.h"
 #include "traced.h"
 
@@ -191,7 +192,7 @@ static void test_fresh_pages_are_faults(void **state) {
 
 static void test_a_growing_heap_is_allocation(void **state) {
   (void)state;
-  if (rf_guard_built()) skip(); /* there it is fatal */
+  if (rf_guard_built()) skip_for("an allocation is fatal in this build");
   rf_traced_step s = step_with(allocates, NULL);
   free(taken);
   assert_true(s.heap_bytes >= (int64_t)PAGES * PAGE);
@@ -203,10 +204,7 @@ static void test_a_growing_heap_is_allocation(void **state) {
 static void test_preemption_is_others(void **state) {
   (void)state;
   cpu_set_t before, one;
-  if (access("/proc/thread-self/schedstat", R_OK)) {
-    print_message("the system does not count time in a core's queue\n");
-    skip();
-  }
+  if (access("/proc/thread-self/schedstat", R_OK)) skip_for("no /proc/thread-self/schedstat");
   assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
   int core = 0;
   while (!CPU_ISSET(core, &before)) core++;
@@ -246,10 +244,7 @@ static void test_pages_from_a_disk_are_io(void **state) {
   rf_traced_step s = step_with(reads, NULL);
   getrusage(RUSAGE_SELF, &end);
   munmap(mapped, (size_t)PAGES * PAGE);
-  if (end.ru_majflt - start.ru_majflt < PAGES / 14) {
-    print_message("the file stayed in memory: nothing was read from a disk\n");
-    skip();
-  }
+  if (end.ru_majflt - start.ru_majflt < PAGES / 14) skip_for("the file system kept the file in memory");
   assert_true(s.gaps[1][RF_GAP_IO] > 0);
   assert_true(s.gaps[1][RF_GAP_WAIT] == 0 || s.gaps[1][RF_GAP_IO] > s.gaps[1][RF_GAP_WAIT]);
 }
@@ -351,10 +346,7 @@ static void test_what_was_counted_is_still_said(void **state) {
 
 static void test_a_stopped_process_is_stopped(void **state) {
   (void)state;
-  if (access("/proc/thread-self/schedstat", R_OK)) {
-    print_message("the system does not count time in a core's queue\n");
-    skip();
-  }
+  if (access("/proc/thread-self/schedstat", R_OK)) skip_for("no /proc/thread-self/schedstat");
   rf_traced_step s = step_with(is_stopped, NULL);
   print_message("stopped: %.1f ms of two threads, stopped for %d ms\n", 1e3 * s.gaps[0][RF_GAP_STOPPED],
                 STOP_NS / 1000000);

@@ -17,6 +17,7 @@
 #include "run/load.h"
 #include "train/train.h"
 
+#include "support/files.h"
 #include "support/scratch.h"
 
 enum { EOS = 256 };
@@ -160,18 +161,19 @@ static void real_vocabularies_are_masked_at_the_turns(void **state) {
   static const struct {
     const char *tokenizer, *was, *is, *template, *says;
   } rows[] = {
-      {RF_SHARED_DATA "/tokenizers/llama2/tokenizer.model", NULL, NULL, "llama2",
+      {"tokenizers/llama2/tokenizer.model", NULL, NULL, "llama2",
        " Hello, you two! </s>| caf\xc3\xa9?\n\nYes. </s>|"},
-      {RF_SHARED_DATA "/tokenizers/gemma3/tokenizer.model", NULL, NULL, "gemma3",
+      {"tokenizers/gemma3/tokenizer.model", NULL, NULL, "gemma3",
        "Hello, you two!<end_of_turn>\n|caf\xc3\xa9?\n\nYes.<end_of_turn>\n|"},
-      {RF_SHARED_DATA "/tokenizers/gpt2/tokenizer.json", NULL, NULL, "chatml",
+      {"tokenizers/gpt2/tokenizer.json", NULL, NULL, "chatml",
        "Hello, you two!<|im_end|>\n|caf\xc3\xa9?\n\nYes.<|im_end|>\n|"},
-      {RF_SHARED_DATA "/tokenizers/llama2/tokenizer.model", NULL, NULL, NULL,
+      {"tokenizers/llama2/tokenizer.model", NULL, NULL, NULL,
        " Hello, you two!</s>| caf\xc3\xa9?\n\nYes.</s>|"},
-      {RF_SHARED_DATA "/tokenizers/gpt2/tokenizer.json", "\"normalizer\": null",
-       "\"normalizer\": {\"type\": \"NFC\"}", "chatml",
-       "Hello, you two!<|im_end|>\n|caf\xc3\xa9?\n\nYes.<|im_end|>\n|"},
+      {"tokenizers/gpt2/tokenizer.json", "\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}",
+       "chatml", "Hello, you two!<|im_end|>\n|caf\xc3\xa9?\n\nYes.<|im_end|>\n|"},
   };
+  char path[4200];
+  const char *missing = NULL;
   put("question.jinja", QUESTION);
   for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
     rf_tokenizer *tokenizer = NULL;
@@ -180,8 +182,11 @@ static void real_vocabularies_are_masked_at_the_turns(void **state) {
     rf_error error = {0};
     char template[300], said[500] = "";
     size_t n = 0;
-    if (access(rows[k].tokenizer, R_OK)) continue;
-    open_tokenizer(rows[k].tokenizer, rows[k].was, rows[k].is, &tokenizer);
+    if (!test_file(rows[k].tokenizer, path)) {
+      missing = rows[k].tokenizer;
+      continue;
+    }
+    open_tokenizer(path, rows[k].was, rows[k].is, &tokenizer);
     snprintf(template, sizeof template, rows[k].template ? RF_TEST_DATA "/templates/%s.jinja" : "%s",
              rows[k].template ? rows[k].template : at("question.jinja"));
     rf_example_options options = {
@@ -209,6 +214,7 @@ static void real_vocabularies_are_masked_at_the_turns(void **state) {
     rf_example_close(reader);
     rf_tokenizer_close(tokenizer);
   }
+  if (missing) skip_for("%s is missing (RAFTER_TEST_DATA)", missing);
 }
 
 static void bad_rows_are_named(void **state) {
