@@ -299,7 +299,8 @@ static rf_status open_model(const rf_options *o, conversation *c, rf_error *erro
   int count = 0;
   const char *const *texts = rf_options_is_set(o, "stop") ? rf_options_texts(o, "stop", &count) : NULL;
   RF_TRY(rf_settings_resolve(o, "generate", &c->settings, error));
-  RF_TRY(rf_tokenizer_for(&c->settings.model, c->settings.weights_folder, &c->tokenizer, error));
+  RF_TRY(rf_tokenizer_for(c->settings.model.name, c->settings.model.vocab, c->settings.weights_folder,
+                          &c->tokenizer, error));
   RF_TRY(rf_chat_of(o, &c->settings, c->tokenizer, &c->chat, error));
   RF_TRY(rf_marks_of(&c->settings, c->tokenizer, &c->marks, error));
   RF_TRY(rf_sampling_of(o, &c->settings, c->sink, &c->sampling, error));

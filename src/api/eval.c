@@ -230,7 +230,8 @@ static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *
     return RF_FAIL(error, RAFTER_INVALID, "give --output FILE",
                    "--continue needs the rows that were written (--output is missing)");
   RF_TRY(rf_settings_resolve(o, TASKS[task].job, &e->settings, error));
-  RF_TRY(rf_tokenizer_for(&e->settings.model, e->settings.weights_folder, &e->tokenizer, error));
+  RF_TRY(rf_tokenizer_for(e->settings.model.name, e->settings.model.vocab, e->settings.weights_folder,
+                          &e->tokenizer, error));
   e->rows = json_array();
   e->kept = json_object();
   e->result = json_pack("{ss ss ss ss}", "command", "eval", "task", TASKS[task].name, "model",

@@ -63,7 +63,8 @@ static rf_status read_common(const rf_options *o, rf_prompts *p, const rafter_si
 static rf_status need_tokenizer(rf_prompts *p, rf_error *error) {
   if (p->tokenizer) return RAFTER_OK;
   double start = rf_now_seconds();
-  rf_status status = rf_tokenizer_for(&p->settings.model, p->settings.weights_folder, &p->tokenizer, error);
+  rf_status status = rf_tokenizer_for(p->settings.model.name, p->settings.model.vocab,
+                                      p->settings.weights_folder, &p->tokenizer, error);
   p->tokenizer_seconds = rf_now_seconds() - start;
   return status;
 }

@@ -47,9 +47,9 @@ typedef struct work {
 } work;
 
 static rf_status need_tokenizer(work *w, rf_error *error) {
-  return w->tokenizer
-             ? RAFTER_OK
-             : rf_tokenizer_for(&w->settings.model, w->settings.weights_folder, &w->tokenizer, error);
+  return w->tokenizer ? RAFTER_OK
+                      : rf_tokenizer_for(w->settings.model.name, w->settings.model.vocab,
+                                         w->settings.weights_folder, &w->tokenizer, error);
 }
 
 static rf_status add_row(work *w, text_row **row, rf_error *error) {

@@ -26,7 +26,7 @@ static rf_status open_tokenizer(const char *spec, rf_tokenizer **tokenizer, int6
     char folder[4096];
     RF_TRY(rf_model_resolve(spec, &model, folder, error));
     *vocab = model.vocab;
-    return rf_tokenizer_for(&model, folder, tokenizer, error);
+    return rf_tokenizer_for(model.name, model.vocab, folder, tokenizer, error);
   }
   RF_TRY(rf_tokenizer_open(spec, tokenizer, error));
   *vocab = rf_tokenizer_vocab(*tokenizer);

@@ -4,7 +4,7 @@
 #ifndef RF_SAFETENSORS_H
 #define RF_SAFETENSORS_H
 
-#include "model/model.h"
+#include "base/base.h"
 
 enum { RF_STORED_RANK = 8 };
 

@@ -98,13 +98,12 @@ rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error
   return status;
 }
 
-rf_status rf_tokenizer_byte(const rf_model *model, rf_tokenizer **tokenizer, rf_error *error) {
+rf_status rf_tokenizer_byte(const char *model, int64_t vocab, rf_tokenizer **tokenizer, rf_error *error) {
   *tokenizer = NULL;
-  if (model->vocab < BYTES)
-    return RF_FAIL(error, RAFTER_INVALID,
-                   "raise vocab to 256, or give token shards or rows of tokens in place of text",
-                   "%s cannot read text byte by byte (vocab: expected >= %d, got %lld)", model->name, BYTES,
-                   (long long)model->vocab);
+  if (vocab < BYTES)
+    return RF_FAIL(
+        error, RAFTER_INVALID, "raise vocab to 256, or give token shards or rows of tokens in place of text",
+        "%s cannot read text byte by byte (vocab: expected >= %d, got %lld)", model, BYTES, (long long)vocab);
   rf_tokenizer *made = rf_tokenizer_new(RF_TOKENS_BYTE, error);
   if (!made) return RAFTER_FAILED;
   rf_status status = RAFTER_OK;
@@ -112,7 +111,7 @@ rf_status rf_tokenizer_byte(const rf_model *model, rf_tokenizer **tokenizer, rf_
     char c = (char)byte;
     RF_GO(rf_pieces_put(&made->pieces, byte, (rf_span){&c, 1}, RF_PIECE_NORMAL, "the byte tokenizer", error));
   }
-  if (model->vocab > BYTES) {
+  if (vocab > BYTES) {
     RF_GO(rf_pieces_put(&made->pieces, BYTES, (rf_span){"<end>", 5}, RF_PIECE_CONTROL, "the byte tokenizer",
                         error));
     made->pieces.row[BYTES].special = true;
@@ -126,15 +125,15 @@ done:
   return status;
 }
 
-rf_status rf_tokenizer_for(const rf_model *model, const char *folder, rf_tokenizer **tokenizer,
+rf_status rf_tokenizer_for(const char *model, int64_t vocab, const char *folder, rf_tokenizer **tokenizer,
                            rf_error *error) {
   char own[4096];
   bool gguf = folder && rf_text_ends_with(folder, ".gguf");
-  if (!folder || !*folder) return rf_tokenizer_byte(model, tokenizer, error); /* a shape */
+  if (!folder || !*folder) return rf_tokenizer_byte(model, vocab, tokenizer, error); /* a shape */
   rf_tokenizer_folder(folder, own);
   if (!gguf && !rf_tokenizer_in(own)) {
     *tokenizer = NULL;
-    if (rf_tokenizer_says_bytes(own)) return rf_tokenizer_byte(model, tokenizer, error);
+    if (rf_tokenizer_says_bytes(own)) return rf_tokenizer_byte(model, vocab, tokenizer, error);
     return RF_FAIL(error, RAFTER_INVALID,
                    "put its tokenizer.json, tokenizer.model or tokenizer.bin beside the weights, or give ids "
                    "in place of text",
@@ -142,13 +141,13 @@ rf_status rf_tokenizer_for(const rf_model *model, const char *folder, rf_tokeniz
   }
   RF_TRY(rf_tokenizer_open(gguf ? folder : own, tokenizer, error));
   /* Tokens added behind the weights' rows are names only; what text can become must have a row. */
-  for (int64_t id = model->vocab; id < (*tokenizer)->pieces.count; id++) {
+  for (int64_t id = vocab; id < (*tokenizer)->pieces.count; id++) {
     if ((*tokenizer)->pieces.row[id].type != RF_PIECE_NORMAL) continue;
     rf_tokenizer_close(*tokenizer);
     *tokenizer = NULL;
     return RF_FAIL(error, RAFTER_FAILED, "the tokenizer belongs to another model",
                    "a token has no row in the model (%s, id %lld: expected below %lld)", own, (long long)id,
-                   (long long)model->vocab);
+                   (long long)vocab);
   }
   return RAFTER_OK;
 }

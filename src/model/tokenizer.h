@@ -9,7 +9,7 @@
 #ifndef RF_TOKENIZER_H
 #define RF_TOKENIZER_H
 
-#include "model/model.h"
+#include "base/base.h"
 
 typedef struct rf_tokenizer rf_tokenizer;
 
@@ -46,14 +46,14 @@ rf_status rf_tokenizer_files_copy(const char *from, const char *to_folder, int *
 rf_status rf_tokenizer_bytes_write(const char *to_folder, int64_t vocab, rf_error *error);
 /* Whether a folder brings a tokenizer. */
 bool rf_tokenizer_in(const char *folder);
-/* The tokenizer of a model that brings none of its own. RAFTER_INVALID when the vocabulary has
- * not 256 rows. */
-rf_status rf_tokenizer_byte(const rf_model *model, rf_tokenizer **tokenizer, rf_error *error);
+/* The byte tokenizer for a model, named in errors, with `vocab` rows. RAFTER_INVALID when the
+ * vocabulary has fewer than 256 rows. */
+rf_status rf_tokenizer_byte(const char *model, int64_t vocab, rf_tokenizer **tokenizer, rf_error *error);
 /* What a model is read with. `folder` as rf_model_resolve gives it: "", a shape, is read byte by
  * byte, and so is a folder that says so; every other folder, or the folder of a weight file,
  * brings its own. RAFTER_INVALID when it brings none, RAFTER_FAILED when an id of the tokenizer
  * has no row in the model's vocabulary. */
-rf_status rf_tokenizer_for(const rf_model *model, const char *folder, rf_tokenizer **tokenizer,
+rf_status rf_tokenizer_for(const char *model, int64_t vocab, const char *folder, rf_tokenizer **tokenizer,
                            rf_error *error);
 void rf_tokenizer_close(rf_tokenizer *tokenizer); /* NULL is allowed */
 

@@ -191,7 +191,7 @@ static const size_t TEXT_MOST = (size_t)4 << 30;
 static rf_status open_tokenizer(const rf_source_options *options, bool needed, rf_tokenizer **tokenizer,
                                 rf_error *error) {
   const char *folder = options->model_folder ? options->model_folder : "";
-  rf_status status = rf_tokenizer_for(options->model, folder, tokenizer, error);
+  rf_status status = rf_tokenizer_for(options->model->name, options->model->vocab, folder, tokenizer, error);
   if (status != RAFTER_INVALID || needed) return status;
   *tokenizer = NULL;
   return RAFTER_OK;

@@ -453,21 +453,18 @@ static void test_vocabulary_refused(void **state) {
 
 static void test_byte(void **state) {
   (void)state;
-  rf_model model = {.name = "m", .vocab = 257};
   rf_tokenizer *t = NULL;
-  assert_int_equal(rf_tokenizer_byte(&model, &t, NULL), RAFTER_OK);
+  assert_int_equal(rf_tokenizer_byte("m", 257, &t, NULL), RAFTER_OK);
   IDS(t, "A\xC3\xB1", RF_ENCODE_MARKS, 65, 195, 177);
   assert_int_equal(rf_tokenizer_eos(t), 256);
   assert_int_equal(rf_tokenizer_vocab(t), 257);
   assert_true(rf_tokenizer_is_special(t, 256) && rf_tokenizer_is_byte(t));
   expect_text(t, (int32_t[]){65, 256, 195, 177, 700}, 5, 0, "A\xC3\xB1");
   rf_tokenizer_close(t);
-  model.vocab = 256;
-  assert_int_equal(rf_tokenizer_byte(&model, &t, NULL), RAFTER_OK);
+  assert_int_equal(rf_tokenizer_byte("m", 256, &t, NULL), RAFTER_OK);
   assert_int_equal(rf_tokenizer_eos(t), -1);
   rf_tokenizer_close(t);
-  model.vocab = 255;
-  assert_int_equal(rf_tokenizer_byte(&model, &t, NULL), RAFTER_INVALID);
+  assert_int_equal(rf_tokenizer_byte("m", 255, &t, NULL), RAFTER_INVALID);
 }
 
 static void put(const char *folder, const char *name, const char *text) {
@@ -479,22 +476,22 @@ static void put(const char *folder, const char *name, const char *text) {
 /* What a model without a tokenizer is read with is said, never guessed. */
 static void test_taken_along(void **state) {
   (void)state;
-  rf_model model = {.name = "m", .vocab = 512};
+  enum { VOCAB = 512 };
   rf_tokenizer *t = NULL, *other = NULL;
   rf_error error;
   int copied = -1;
   char folder[] = "/tmp/rafter-test-XXXXXX", path[200];
   assert_non_null(mkdtemp(folder));
-  assert_int_equal(rf_tokenizer_for(&model, "", &t, NULL), RAFTER_OK); /* a shape */
+  assert_int_equal(rf_tokenizer_for("m", VOCAB, "", &t, NULL), RAFTER_OK); /* a shape */
   assert_true(rf_tokenizer_is_byte(t));
   rf_tokenizer_close(t);
-  assert_int_equal(rf_tokenizer_for(&model, folder, &t, &error), RAFTER_INVALID);
+  assert_int_equal(rf_tokenizer_for("m", VOCAB, folder, &t, &error), RAFTER_INVALID);
   assert_null(t);
   assert_non_null(strstr(error.message, folder));
   put(folder, "tokenizer_config.json", "{\"tokenizer_class\": \"LlamaTokenizer\"}");
-  assert_int_equal(rf_tokenizer_for(&model, folder, &t, &error), RAFTER_INVALID);
-  assert_int_equal(rf_tokenizer_bytes_write(folder, model.vocab, NULL), RAFTER_OK);
-  assert_int_equal(rf_tokenizer_for(&model, folder, &t, NULL), RAFTER_OK);
+  assert_int_equal(rf_tokenizer_for("m", VOCAB, folder, &t, &error), RAFTER_INVALID);
+  assert_int_equal(rf_tokenizer_bytes_write(folder, VOCAB, NULL), RAFTER_OK);
+  assert_int_equal(rf_tokenizer_for("m", VOCAB, folder, &t, NULL), RAFTER_OK);
   assert_true(rf_tokenizer_is_byte(t));
   rf_tokenizer_close(t);
   snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
@@ -512,7 +509,7 @@ static void test_taken_along(void **state) {
     for (int i = 0; i < 2; i++) {
       snprintf(path, sizeof path, "%s/%s", folder, FILES[i]);
       rf_status status =
-          i ? rf_tokenizer_open(path, &other, &error) : rf_tokenizer_for(&model, folder, &other, &error);
+          i ? rf_tokenizer_open(path, &other, &error) : rf_tokenizer_for("m", VOCAB, folder, &other, &error);
       if (status != RAFTER_OK) fail_msg("%s", error.message);
       for (int flags = 0; flags < 4; flags++) {
         rf_ids a = {0}, b = {0};

@@ -42,7 +42,7 @@ static void row_is(rf_example_options options, const char *row, const char *text
   rf_example_reader *reader = NULL;
   rf_example example = {0};
   rf_error error = {0};
-  assert_int_equal(rf_tokenizer_byte(&model, &tokenizer, &error), RAFTER_OK);
+  assert_int_equal(rf_tokenizer_byte(model.name, model.vocab, &tokenizer, &error), RAFTER_OK);
   options.tokenizer = tokenizer;
   options.vocab = model.vocab;
   if (rf_example_open(&options, &reader, &error) != RAFTER_OK) fail_msg("%s", error.message);
