@@ -285,7 +285,7 @@ static void bench_streams(const rf_gemm_isa *isa, const char *filter) {
   free(fraction);
 }
 
-/* Packed matrices (model/panels.h): few rows over a set far larger than the caches, and many
+/* Packed matrices (formats/panels.h): few rows over a set far larger than the caches, and many
  * rows once. Bytes against reading for up to four rows (sixteen with tiles, which take bf16
  * rows), FLOPs against multiply-adds for more. */
 static void bench_panels(const rf_gemm_isa *isa, const char *filter) {

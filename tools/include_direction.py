@@ -4,7 +4,7 @@ import os
 import re
 import sys
 
-ROOMS = ["base", "hub", "model", "graph", "machine", "backend", "plan", "run", "train", "generate", "report", "api", "cli"]
+ROOMS = ["base", "hub", "formats", "text", "model", "graph", "machine", "backend", "plan", "run", "train", "generate", "report", "api", "cli"]
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 
 

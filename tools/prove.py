@@ -236,26 +236,26 @@ MILLION = 1_000_000
 # What --runs asks of the readers of files that others hand out: inputs, and the files of src/ (or functions of one, where a file does more)
 # whose branches their seeds are there to cover. The few inputs first. What has run stands as long as the reader's own sources are the same.
 FUZZ_RUNS = {
-    "fuzz_tokenizer_json": (MILLION, ["model/tokenizer_json.c", "model/tokenizer_json_steps.c"]),
-    "fuzz_tokenizer_model": (MILLION, ["model/tokenizer_sentencepiece.c", "model/tokenizer_llama2c.c"]),
-    "fuzz_template": (MILLION, ["model/template_lex.c", "model/template_expression.c", "model/template_parse.c", "model/template_render.c", "model/template_eval.c",
-                                "model/template_filters.c", "model/template_methods.c"]),
-    "fuzz_gguf": (10 * MILLION, ["model/gguf.c", "model/gguf_values.c", "model/gguf_facts.c", "model/gguf_vocab.c"]),
-    "fuzz_safetensors": (10 * MILLION, ["model/safetensors.c:read_header", "model/safetensors.c:read_entry", "model/safetensors.c:check_places", "model/safetensors.c:by_place"]),
+    "fuzz_tokenizer_json": (MILLION, ["text/tokenizer_json.c", "text/tokenizer_json_steps.c"]),
+    "fuzz_tokenizer_model": (MILLION, ["text/tokenizer_sentencepiece.c", "text/tokenizer_llama2c.c"]),
+    "fuzz_template": (MILLION, ["text/template_lex.c", "text/template_expression.c", "text/template_parse.c", "text/template_render.c", "text/template_eval.c",
+                                "text/template_filters.c", "text/template_methods.c"]),
+    "fuzz_gguf": (10 * MILLION, ["formats/gguf.c", "formats/gguf_values.c", "formats/gguf_facts.c", "formats/gguf_vocab.c"]),
+    "fuzz_safetensors": (10 * MILLION, ["formats/safetensors.c:read_header", "formats/safetensors.c:read_entry", "formats/safetensors.c:check_places", "formats/safetensors.c:by_place"]),
 }
 FUZZ_INPUT_BYTES = 4096
-FUZZ_ROOMS = {  # what of src/model a target runs through
-    "fuzz_tokenizer_json": ["tokenizer"],
-    "fuzz_tokenizer_model": ["tokenizer"],
-    "fuzz_template": ["template", "chat"],
-    "fuzz_gguf": ["gguf", "llama2c", "quant"],
-    "fuzz_safetensors": ["safetensors", "quant"],
+FUZZ_ROOMS = {  # the sources of src that a target runs through, by how their paths begin
+    "fuzz_tokenizer_json": ["text/tokenizer"],
+    "fuzz_tokenizer_model": ["text/tokenizer"],
+    "fuzz_template": ["text/template", "text/chat"],
+    "fuzz_gguf": ["formats/gguf", "formats/llama2c", "formats/quant"],
+    "fuzz_safetensors": ["formats/safetensors", "formats/quant"],
 }
 
 
 def fuzz_sources(name):
     return ["src/base/json.c", "src/base/text.c", "src/base/error.c", "src/base/memory.c", "tests/fuzz/fuzz_file.h", f"tests/fuzz/{name}.c", *seeds_of(name),
-            *(f"src/model/{room}*" for room in FUZZ_ROOMS[name])]
+            *(f"src/{room}*" for room in FUZZ_ROOMS[name])]
 
 
 def seeds_of(name):

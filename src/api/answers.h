@@ -6,8 +6,8 @@
 #include "api/sampling.h"
 
 #include "generate/generate.h"
-#include "model/chat.h"
-#include "model/tokenizer.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
 
 /* A copy of options whose MODEL is `model`; of a run its newest checkpoint. rf_options_free()
  * it. */

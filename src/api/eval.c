@@ -5,7 +5,7 @@
 
 #include "api/answers.h"
 #include "base/file.h"
-#include "base/json_lines.h"
+#include "formats/json_lines.h"
 #include "base/text.h"
 
 #include <math.h>

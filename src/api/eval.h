@@ -6,7 +6,7 @@
 #include "api/traced.h"
 #include "api/walked.h"
 #include "generate/score.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 typedef struct rf_evaluation {
   const rf_options *options; /* MODEL is the argument 0 here */

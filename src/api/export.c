@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "model/adapter.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 #include "model/weights.h"
 
 #include <dirent.h>

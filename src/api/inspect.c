@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "machine/tuned.h"
 #include "model/adapter.h"
-#include "model/safetensors.h"
+#include "formats/safetensors.h"
 #include "train/checkpoint.h"
 #include "train/shard.h"
 

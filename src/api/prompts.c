@@ -3,7 +3,7 @@
 #include "api/prompts.h"
 
 #include "api/answers.h"
-#include "base/json_lines.h"
+#include "formats/json_lines.h"
 #include "base/text.h"
 
 #include <stddef.h>

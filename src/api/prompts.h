@@ -5,7 +5,7 @@
 
 #include "api/sampling.h"
 #include "generate/reply.h"
-#include "model/chat.h"
+#include "text/chat.h"
 
 /* One prompt. */
 typedef struct rf_prompt {

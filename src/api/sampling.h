@@ -6,7 +6,7 @@
 #include "api/api.h"
 
 #include "generate/sampler.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 /* Ids that end an answer: the model's, the tokenizer's, generation_config.json's, and the marks
  * at the end of a turn that the families' templates use. `tokenizer` may be NULL. */

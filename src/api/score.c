@@ -6,9 +6,9 @@
 #include "api/walked.h"
 
 #include "base/file.h"
-#include "base/json_lines.h"
+#include "formats/json_lines.h"
 #include "generate/score.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include "api/api.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 #include "train/source.h"
 
 #include <stdio.h>

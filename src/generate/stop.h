@@ -7,7 +7,7 @@
 #ifndef RF_STOP_H
 #define RF_STOP_H
 
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 enum { RF_STOP_STRINGS = 64, RF_STOP_BYTES = 256, RF_STOP_IDS = 256 };
 

@@ -10,7 +10,7 @@
 
 #include "graph/mesh.h"
 #include "model/model.h"
-#include "model/panels.h"
+#include "formats/panels.h"
 #include "model/weights.h"
 
 enum { RF_MAX_RANK = 4, RF_MAX_INPUTS = 8, RF_MAX_OUTPUTS = 6, RF_NONE = -1 };

@@ -14,7 +14,7 @@
 #include "model/names.h"
 #include "model/name_pattern.h"
 #include "model/run_folder.h"
-#include "model/safetensors.h"
+#include "formats/safetensors.h"
 
 enum { CONFIG_MOST = 1 << 20, REGULAR_MOST = 1024, KEY_MOST = 1000 };
 

@@ -8,11 +8,11 @@
 #include <sys/stat.h>
 
 #include "base/text.h"
-#include "model/chat.h"
-#include "model/llama2c.h"
+#include "text/chat.h"
+#include "formats/llama2c.h"
 #include "model/names.h"
-#include "model/safetensors.h"
-#include "model/tokenizer.h"
+#include "formats/safetensors.h"
+#include "text/tokenizer.h"
 
 /* How a tensor's values come out of a folder: rows are outputs, columns inputs of a linear
  * layer; a vector is one column. */

@@ -3,7 +3,7 @@
 #ifndef RF_GGUF_SOURCE_H
 #define RF_GGUF_SOURCE_H
 
-#include "model/gguf_facts.h"
+#include "formats/gguf_facts.h"
 #include "model/model.h"
 
 typedef struct rf_gguf_source rf_gguf_source;

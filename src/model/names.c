@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/gguf_facts.h"
+#include "formats/gguf_facts.h"
 
 /* `part`: up to three names, '#' standing for the block, '*' for the expert. `columns`: letters
  * of model.h for parts that share an axis (C = N*H, K = K*H, F; E: of an expert, S: of those

@@ -4,7 +4,7 @@
 #define RF_NAMES_H
 
 #include "model/model.h"
-#include "model/safetensors.h"
+#include "formats/safetensors.h"
 
 enum { RF_NAME_PARTS = 3 };
 

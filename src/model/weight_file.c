@@ -7,8 +7,8 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "model/gguf_facts.h"
-#include "model/llama2c.h"
+#include "formats/gguf_facts.h"
+#include "formats/llama2c.h"
 
 /* One of the three files is there; facts belong to the last two. */
 struct rf_weight_file {

@@ -4,9 +4,9 @@
 #define RF_WEIGHT_FILE_H
 
 #include "model/names.h"
-#include "model/panels.h"
-#include "model/quant.h"
-#include "model/safetensors.h"
+#include "formats/panels.h"
+#include "formats/quant.h"
+#include "formats/safetensors.h"
 
 typedef struct rf_weight_file rf_weight_file;
 

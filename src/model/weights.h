@@ -4,7 +4,7 @@
 #define RF_WEIGHTS_H
 
 #include "model/names.h"
-#include "model/panels.h"
+#include "formats/panels.h"
 
 enum { RF_WEIGHTS_CHUNK = 1 << 20 }; /* values that come or go at once */
 

@@ -9,7 +9,7 @@
 
 #include "base/json.h"
 #include "model/names.h"
-#include "model/safetensors.h"
+#include "formats/safetensors.h"
 
 /* Columns that are turned together: a cache line. */
 enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_LEAST = 16 };

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/json_lines.h"
+#include "formats/json_lines.h"
 
 enum { ROWS_MOST = 1 << 16, FIRST_LINE = 1 << 14 };
 static const char *const HINT = "give what `rafter bench --json` printed";

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
-#include "base/json_lines.h"
+#include "formats/json_lines.h"
 #include "report/bench_rows.h"
 #include "report/report.h"
 #include "report/trace_file.h"

@@ -3,7 +3,7 @@
 #include "run/calibrate_parts.h"
 
 #include "backend/cpu/peaks.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 #include <math.h>
 #include <omp.h>

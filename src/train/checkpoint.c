@@ -8,8 +8,8 @@
 #include "base/text.h"
 #include "model/adapter.h"
 #include "model/run_folder.h"
-#include "model/safetensors.h"
-#include "model/tokenizer.h"
+#include "formats/safetensors.h"
+#include "text/tokenizer.h"
 #include "model/weights.h"
 #include "run/load.h"
 

@@ -3,7 +3,7 @@
 #include "train/example.h"
 
 #include "base/file.h"
-#include "base/json_lines.h"
+#include "formats/json_lines.h"
 
 #include <stdio.h>
 #include <stdlib.h>

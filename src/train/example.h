@@ -12,8 +12,8 @@
 #ifndef RF_EXAMPLE_H
 #define RF_EXAMPLE_H
 
-#include "model/chat.h"
-#include "model/tokenizer.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
 
 /* What the loss counts of a conversation: every turn of the assistant, its last turn, or all
  * tokens. Of a prompt with its completion the first two both count the completion. */

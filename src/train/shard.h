@@ -17,7 +17,7 @@
 #ifndef RF_SHARD_H
 #define RF_SHARD_H
 
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 typedef struct rf_shard {
   int file; /* descriptor */

@@ -3,7 +3,7 @@
 #include "train/source.h"
 
 #include "base/file.h"
-#include "base/json_lines.h"
+#include "formats/json_lines.h"
 #include "base/text.h"
 
 #include <errno.h>

@@ -10,6 +10,7 @@
 #ifndef RF_SOURCE_H
 #define RF_SOURCE_H
 
+#include "model/model.h"
 #include "train/example.h"
 #include "train/shard.h"
 

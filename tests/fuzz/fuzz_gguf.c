@@ -2,7 +2,7 @@
  * it can be read. */
 #include <stdlib.h>
 
-#include "model/llama2c.h"
+#include "formats/llama2c.h"
 
 static void read_tensor(const rf_quant_tensor *tensor) {
   float value[300];

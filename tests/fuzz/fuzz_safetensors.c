@@ -1,5 +1,5 @@
 /* Any bytes as a safetensors file: refused or read, never out of bounds. */
-#include "model/safetensors.h"
+#include "formats/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {

@@ -2,7 +2,7 @@
  * vocabulary, and those into text again. */
 #include <stdlib.h>
 
-#include "model/tokenizer_parts.h"
+#include "text/tokenizer_parts.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {

@@ -2,7 +2,7 @@
  * turns text into ids below its vocabulary. */
 #include <stdlib.h>
 
-#include "model/tokenizer_parts.h"
+#include "text/tokenizer_parts.h"
 
 static void use(rf_tokenizer *t, const char *text, size_t bytes) {
   rf_ids ids = {0};

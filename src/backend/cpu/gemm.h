@@ -24,7 +24,7 @@
 #define RF_GEMM_H
 
 #include "backend/cpu/dropout.h"
-#include "model/panels.h"
+#include "formats/panels.h"
 
 typedef enum rf_gemm_epilogue {
   RF_GEMM_PLAIN,    /* u = round(acc + bias) */

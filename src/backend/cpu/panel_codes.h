@@ -4,7 +4,7 @@
 #define RF_PANEL_CODES_H
 
 #include "backend/cpu/simd.h"
-#include "model/panels.h"
+#include "formats/panels.h"
 
 #include <immintrin.h>
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/panels.h"
+#include "formats/panels.h"
 #include "support/files.h"
 #include "support/compare.h"
 #include "support/op_harness.h"

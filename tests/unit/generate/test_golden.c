@@ -17,7 +17,7 @@
 #include "feeding.h"
 #include "support/files.h"
 #include "support/families.h"
-#include "model/safetensors.h"
+#include "formats/safetensors.h"
 
 #define GOLDENS RF_TEST_DATA "/goldens/"
 static char model_folder[512];

@@ -20,8 +20,8 @@
 #include "base/file.h"
 #include "feeding.h"
 #include "generate/score.h"
-#include "model/chat.h"
-#include "model/tokenizer.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
 
 static rf_machine machine;
 static rf_weight_types types; /* of the file that is open: its matrices stay as they are stored */

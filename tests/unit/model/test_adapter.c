@@ -11,7 +11,7 @@
 
 #include "base/json.h"
 #include "model/adapter.h"
-#include "model/safetensors.h"
+#include "formats/safetensors.h"
 #include "support/scratch.h"
 
 #define GOLDEN RF_TEST_DATA "/goldens/gemma3_text_lora"

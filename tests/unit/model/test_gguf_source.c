@@ -2,7 +2,7 @@
  * the way is what the folder holds. */
 #include "base/file.h"
 #include "model/gguf_source.h"
-#include "model/safetensors.h"
+#include "formats/safetensors.h"
 #include "model/weight_file.h"
 #include "model/weights.h"
 

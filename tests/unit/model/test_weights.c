@@ -1,7 +1,7 @@
 /* Weights of other programs: read by name, turned and fused; written so that they read the same. */
 #include "base/file.h"
 #include "base/json.h"
-#include "model/safetensors.h"
+#include "formats/safetensors.h"
 #include "model/weights.h"
 
 #include <math.h>

@@ -1,0 +1,360 @@
+/* quant_k_search.c - writing super-blocks: a search for the scales with the smallest sum of
+ * squared errors.
+ *
+ * With offsets (q2_k, q4_k, q5_k): x = a q - b. Each sub-block looks over a few roundings for
+ * the (a, b >= 0) that fit best in least squares; these become integers times d and dmin; then
+ * integers, levels and the two f16 factors are fitted in turn to the whole super-block. Without
+ * (q3_k, q6_k): x = a q, the same with one factor. */
+#include <math.h>
+#include <string.h>
+
+#include "formats/quant_blocks.h"
+
+enum { VALUES = RF_K_VALUES, SUBS_MOST = 16, ROUNDS = 3 };
+
+/* What the types differ in. */
+typedef struct shape {
+  int subs;        /* sub-blocks */
+  int levels;      /* offsets: q = 0..levels; none: q = -levels..levels-1 */
+  int least, most; /* of a sub-block's integer scale */
+  int tries;       /* roundings looked at, each way from the widest */
+  float step;      /* between them, in levels */
+} shape;
+
+/* A super-block before it is packed. q counts from 0 in both forms. */
+typedef struct super {
+  float d, dmin;
+  int scale[SUBS_MOST], offset[SUBS_MOST];
+  uint8_t q[VALUES];
+} super;
+
+static inline float to_f16(float x) { return rf_f16_to_f32(rf_f32_to_f16(x)); }
+/* Nearest integer of x in least..most, ties to even; NaN gives the least. Adding 1.5 * 2^23
+ * leaves no bits behind the point, in any vector unit. */
+static inline float nearest(float x, float least, float most) {
+  float bounded = x > least ? (x < most ? x : most) : least;
+  return (bounded + 12582912.0f) - 12582912.0f;
+}
+/* Sums run over eight lanes and one fixed tree: files do not depend on the compiler's vectors. */
+enum { LANES = 8 };
+static inline float lane_sum(const float v[LANES]) {
+  return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+}
+
+/* ---- with offsets ---------------------------------------------------------------------------- */
+
+/* Sums over a sub-block for the levels that (scale, offset) give: of q, q^2, q x. */
+typedef struct sums {
+  float q, qq, qx;
+} sums;
+
+static sums level_sums(const float *x, int n, float inverse, float offset, float levels) {
+  float sum_q[LANES] = {0}, sum_qq[LANES] = {0}, sum_qx[LANES] = {0};
+  for (int i = 0; i < n; i += LANES)
+    for (int l = 0; l < LANES; ++l) {
+      float q = nearest((x[i + l] + offset) * inverse, 0, levels);
+      sum_q[l] += q;
+      sum_qq[l] += q * q;
+      sum_qx[l] += q * x[i + l];
+    }
+  return (sums){lane_sum(sum_q), lane_sum(sum_qq), lane_sum(sum_qx)};
+}
+
+/* Squared error of a sub-block whose values take their nearest level. */
+static float offset_error(const float *x, int n, float scale, float offset, float levels) {
+  float inverse = scale > 0 ? 1 / scale : 0, sum[LANES] = {0};
+  for (int i = 0; i < n; i += LANES)
+    for (int l = 0; l < LANES; ++l) {
+      float e = scale * nearest((x[i + l] + offset) * inverse, 0, levels) - offset - x[i + l];
+      sum[l] += e * e;
+    }
+  return lane_sum(sum);
+}
+
+/* The best (scale, offset) of one sub-block, both from 0. */
+static void fit_offset(const shape *s, const float *x, int n, float *scale, float *offset) {
+  float least = 0, most = x[0], sum = 0, best = INFINITY, levels = (float)s->levels;
+  for (int i = 0; i < n; ++i) {
+    if (x[i] < least) least = x[i];
+    if (x[i] > most) most = x[i];
+    sum += x[i];
+  }
+  *scale = 0;
+  *offset = -least;
+  if (!(most > least)) return;
+  for (int t = -s->tries; t <= s->tries; ++t) {
+    float a = (most - least) / (levels + s->step * (float)t), b = -least;
+    if (!(levels + s->step * (float)t > 0.5f)) continue;
+    for (int again = 0; again < 2; ++again) { /* rounding and fitting in turn */
+      sums v = level_sums(x, n, 1 / a, b, levels);
+      float det = (float)n * v.qq - v.q * v.q;
+      if (!(det > 0)) break;
+      a = ((float)n * v.qx - v.q * sum) / det;
+      b = (v.q * v.qx - v.qq * sum) / det;
+      if (b < 0) {
+        b = 0;
+        a = v.qx / v.qq;
+      }
+      if (!(a > 0)) break;
+      float error = offset_error(x, n, a, b, levels);
+      if (error < best) {
+        best = error;
+        *scale = a;
+        *offset = b;
+      }
+    }
+  }
+}
+
+/* Integers of one sub-block under fixed factors: the neighbours of the rounded ones are tried
+ * too. Returns its squared error. */
+static float choose_integers(const shape *s, const float *x, int n, float d, float dmin, float scale,
+                             float offset, int *sc, int *mn) {
+  float most = (float)s->most, best = INFINITY;
+  int a = (int)nearest(d > 0 ? scale / d : 0, 0, most),
+      b = (int)nearest(dmin > 0 ? offset / dmin : 0, 0, most);
+  for (int i = a - 1; i <= a + 1; ++i)
+    for (int j = b - 1; j <= b + 1; ++j) {
+      if (i < 0 || j < 0 || i > s->most || j > s->most) continue;
+      float error = offset_error(x, n, d * (float)i, dmin * (float)j, (float)s->levels);
+      if (error < best) {
+        best = error;
+        *sc = i;
+        *mn = j;
+      }
+    }
+  return best;
+}
+
+static void put_levels(const shape *s, const float *x, super *out) {
+  int n = VALUES / s->subs;
+  for (int i = 0; i < VALUES; ++i) {
+    float scale = out->d * (float)out->scale[i / n], offset = out->dmin * (float)out->offset[i / n];
+    out->q[i] = (uint8_t)nearest((x[i] + offset) * (scale > 0 ? 1 / scale : 0), 0, (float)s->levels);
+  }
+}
+
+/* d and dmin that fit the chosen integers and levels best: two normal equations over x = d (sc
+ * q) - dmin mn. */
+static void refit_factors(const shape *s, const float *x, const super *from, float *d, float *dmin) {
+  int n = VALUES / s->subs;
+  double uu = 0, vv = 0, uv = 0, ux = 0, vx = 0;
+  for (int i = 0; i < VALUES; ++i) {
+    double u = (double)from->scale[i / n] * from->q[i], v = -(double)from->offset[i / n];
+    uu += u * u;
+    vv += v * v;
+    uv += u * v;
+    ux += u * x[i];
+    vx += v * x[i];
+  }
+  double det = uu * vv - uv * uv;
+  if (det > 0) {
+    *d = (float)((ux * vv - vx * uv) / det);
+    *dmin = (float)((vx * uu - ux * uv) / det);
+  } else if (uu > 0) *d = (float)(ux / uu);
+}
+
+static void search_offset(const shape *s, const float *x, super *best) {
+  float scale[SUBS_MOST], offset[SUBS_MOST], widest = 0, deepest = 0, least = INFINITY;
+  int n = VALUES / s->subs;
+  memset(best, 0, sizeof *best);
+  for (int i = 0; i < s->subs; ++i) {
+    fit_offset(s, x + i * n, n, &scale[i], &offset[i]);
+    if (scale[i] > widest) widest = scale[i];
+    if (offset[i] > deepest) deepest = offset[i];
+  }
+  float d = widest / (float)s->most, dmin = deepest / (float)s->most;
+  for (int round = 0; round < ROUNDS; ++round) {
+    super trial = {.d = to_f16(d), .dmin = to_f16(dmin)};
+    float error = 0;
+    if (!(trial.d >= 0 && trial.dmin >= 0)) break;
+    for (int i = 0; i < s->subs; ++i)
+      error += choose_integers(s, x + i * n, n, trial.d, trial.dmin, scale[i], offset[i], &trial.scale[i],
+                               &trial.offset[i]);
+    if (!(error < least)) break;
+    put_levels(s, x, &trial);
+    least = error;
+    *best = trial;
+    refit_factors(s, x, &trial, &d, &dmin);
+  }
+}
+
+/* ---- without offsets ------------------------------------------------------------------------- */
+
+static float plain_error(const float *x, int n, float scale, float levels) {
+  float inverse = scale != 0 ? 1 / scale : 0, sum[LANES] = {0};
+  for (int i = 0; i < n; i += LANES)
+    for (int l = 0; l < LANES; ++l) {
+      float e = scale * nearest(x[i + l] * inverse, -levels, levels - 1) - x[i + l];
+      sum[l] += e * e;
+    }
+  return lane_sum(sum);
+}
+
+/* The best scale of one sub-block; negative where the farthest value is positive, because
+ * -levels reaches farther than levels - 1. */
+static float fit_plain(const shape *s, const float *x, int n) {
+  float far = 0, best = INFINITY, found = 0, levels = (float)s->levels;
+  for (int i = 0; i < n; ++i)
+    if (fabsf(x[i]) > fabsf(far)) far = x[i];
+  if (far == 0) return 0;
+  for (int t = -s->tries; t <= s->tries; ++t) {
+    float reach = levels + s->step * (float)t;
+    if (!(reach > 0.5f)) continue;
+    float inverse = -reach / far, sum_qq[LANES] = {0}, sum_qx[LANES] = {0};
+    for (int i = 0; i < n; i += LANES)
+      for (int l = 0; l < LANES; ++l) {
+        float q = nearest(x[i + l] * inverse, -levels, levels - 1);
+        sum_qq[l] += q * q;
+        sum_qx[l] += q * x[i + l];
+      }
+    float qq = lane_sum(sum_qq);
+    if (!(qq > 0)) continue;
+    float a = lane_sum(sum_qx) / qq, error = plain_error(x, n, a, levels);
+    if (error < best) {
+      best = error;
+      found = a;
+    }
+  }
+  return found;
+}
+
+static void search_plain(const shape *s, const float *x, super *best) {
+  float scale[SUBS_MOST], far = 0, least = INFINITY, levels = (float)s->levels;
+  int n = VALUES / s->subs;
+  memset(best, 0, sizeof *best);
+  memset(best->q, s->levels, VALUES);
+  for (int i = 0; i < s->subs; ++i) {
+    scale[i] = fit_plain(s, x + i * n, n);
+    if (fabsf(scale[i]) > fabsf(far)) far = scale[i];
+  }
+  float d = far / (float)s->least;
+  for (int round = 0; round < ROUNDS && far != 0; ++round) {
+    super trial = {.d = to_f16(d)};
+    double qq = 0, qx = 0, error = 0;
+    if (trial.d == 0) break;
+    for (int i = 0; i < s->subs; ++i) {
+      float sub_best = INFINITY;
+      int a = (int)nearest(scale[i] / trial.d, (float)s->least, (float)s->most);
+      for (int j = a - 1; j <= a + 1; ++j) {
+        if (j < s->least || j > s->most) continue;
+        float e = plain_error(x + i * n, n, trial.d * (float)j, levels);
+        if (e < sub_best) {
+          sub_best = e;
+          trial.scale[i] = j;
+        }
+      }
+      error += sub_best;
+      float sub = trial.d * (float)trial.scale[i];
+      for (int k = i * n; k < (i + 1) * n; ++k) {
+        float q = nearest(sub != 0 ? x[k] / sub : 0, -levels, levels - 1);
+        double u = (double)trial.scale[i] * q;
+        trial.q[k] = (uint8_t)(q + levels);
+        qq += u * u;
+        qx += u * x[k];
+      }
+    }
+    if (!(error < least)) break;
+    least = (float)error;
+    *best = trial;
+    if (qq > 0) d = (float)(qx / qq);
+  }
+}
+
+/* ---- packing: the places are quant_k.c's ----------------------------------------------------- */
+
+/* bits shift, shift + 1 of every q, 64 bytes */
+static void put_two_bits(const super *from, int shift, uint8_t *at) {
+  for (int i = 0; i < VALUES; ++i)
+    at[32 * (i / 128) + i % 32] |= (uint8_t)((from->q[i] >> shift & 3) << 2 * (i / 32 % 4));
+}
+static void put_one_bit(const super *from, int bit, uint8_t *at) { /* 32 bytes */
+  for (int i = 0; i < VALUES; ++i) at[i % 32] |= (uint8_t)((from->q[i] >> bit & 1) << i / 32);
+}
+static void put_nibbles(const super *from, uint8_t *at) { /* 128 bytes */
+  for (int i = 0; i < VALUES; ++i)
+    at[32 * (i / 64) + i % 32] |= (uint8_t)((from->q[i] & 15) << 4 * (i / 32 % 2));
+}
+static void put_scales_4(const super *from, uint8_t *at) { /* 12 bytes */
+  for (int s = 0; s < 4; ++s) {
+    at[s] = (uint8_t)(from->scale[s] | from->scale[s + 4] >> 4 << 6);
+    at[s + 4] = (uint8_t)(from->offset[s] | from->offset[s + 4] >> 4 << 6);
+    at[s + 8] = (uint8_t)((from->scale[s + 4] & 15) | (from->offset[s + 4] & 15) << 4);
+  }
+}
+
+void rf_quantize_q2_k(const float *x, int64_t blocks, void *to) {
+  static const shape S = {.subs = 16, .levels = 3, .least = 0, .most = 15, .tries = 10, .step = 0.15f};
+  uint8_t *at = to;
+  for (; blocks > 0; --blocks, at += RF_Q2_K_BYTES, x += VALUES) {
+    super b;
+    search_offset(&S, x, &b);
+    memset(at, 0, RF_Q2_K_BYTES);
+    for (int s = 0; s < S.subs; ++s) at[s] = (uint8_t)(b.scale[s] | b.offset[s] << 4);
+    put_two_bits(&b, 0, at + 16);
+    rf_store_f16(at + 80, b.d);
+    rf_store_f16(at + 82, b.dmin);
+  }
+}
+
+void rf_quantize_q3_k(const float *x, int64_t blocks, void *to) {
+  static const shape S = {.subs = 16, .levels = 4, .least = -32, .most = 31, .tries = 9, .step = 0.12f};
+  uint8_t *at = to;
+  for (; blocks > 0; --blocks, at += RF_Q3_K_BYTES, x += VALUES) {
+    super b;
+    search_plain(&S, x, &b);
+    memset(at, 0, RF_Q3_K_BYTES);
+    put_one_bit(&b, 2, at);
+    put_two_bits(&b, 0, at + 32);
+    for (int s = 0; s < S.subs; ++s) {
+      unsigned code = (unsigned)(b.scale[s] + 32);
+      at[96 + s % 8] |= (uint8_t)((code & 15) << 4 * (s / 8));
+      at[104 + s % 4] |= (uint8_t)(code >> 4 << 2 * (s / 4));
+    }
+    rf_store_f16(at + 108, b.d);
+  }
+}
+
+void rf_quantize_q4_k(const float *x, int64_t blocks, void *to) {
+  static const shape S = {.subs = 8, .levels = 15, .least = 0, .most = 63, .tries = 10, .step = 0.2f};
+  uint8_t *at = to;
+  for (; blocks > 0; --blocks, at += RF_Q4_K_BYTES, x += VALUES) {
+    super b;
+    search_offset(&S, x, &b);
+    memset(at, 0, RF_Q4_K_BYTES);
+    rf_store_f16(at, b.d);
+    rf_store_f16(at + 2, b.dmin);
+    put_scales_4(&b, at + 4);
+    put_nibbles(&b, at + 16);
+  }
+}
+
+void rf_quantize_q5_k(const float *x, int64_t blocks, void *to) {
+  static const shape S = {.subs = 8, .levels = 31, .least = 0, .most = 63, .tries = 8, .step = 0.25f};
+  uint8_t *at = to;
+  for (; blocks > 0; --blocks, at += RF_Q5_K_BYTES, x += VALUES) {
+    super b;
+    search_offset(&S, x, &b);
+    memset(at, 0, RF_Q5_K_BYTES);
+    rf_store_f16(at, b.d);
+    rf_store_f16(at + 2, b.dmin);
+    put_scales_4(&b, at + 4);
+    put_one_bit(&b, 4, at + 16);
+    put_nibbles(&b, at + 48);
+  }
+}
+
+void rf_quantize_q6_k(const float *x, int64_t blocks, void *to) {
+  static const shape S = {.subs = 16, .levels = 32, .least = -128, .most = 127, .tries = 9, .step = 0.2f};
+  uint8_t *at = to;
+  for (; blocks > 0; --blocks, at += RF_Q6_K_BYTES, x += VALUES) {
+    super b;
+    search_plain(&S, x, &b);
+    memset(at, 0, RF_Q6_K_BYTES);
+    for (int i = 0; i < VALUES; ++i)
+      at[64 * (i / 128) + 32 * (i / 32 % 2) + i % 32] |= (uint8_t)((b.q[i] & 15) << 4 * (i / 32 % 4 / 2));
+    put_two_bits(&b, 4, at + 128);
+    for (int s = 0; s < S.subs; ++s) at[192 + s] = (uint8_t)(int8_t)b.scale[s];
+    rf_store_f16(at + 208, b.d);
+  }
+}

@@ -1,0 +1,354 @@
+/* chat.c - conversations as the text a model was trained on: the chat template of a model
+ * folder, rendered. */
+#include "text/chat.h"
+
+#include <dirent.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "text/tokenizer.h"
+
+enum { CONFIG_MOST = 64 << 20, TEMPLATE_MOST = 1 << 20, MESSAGES_MOST = 10000 }; /* bytes, bytes, messages */
+
+struct rf_chat {
+  rf_template *parsed;
+  json_t *tokens; /* bos_token and its like: texts */
+};
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* The special tokens of a configuration as texts: those that transformers gives to templates. */
+static rf_status take_tokens(const json_t *config, const char *where, json_t **tokens, rf_error *error) {
+  static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                      "pad_token", "cls_token", "mask_token"};
+  *tokens = rf_must(json_object());
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
+    const json_t *token = json_object_get(config, names[i]);
+    if (json_is_object(token)) token = json_object_get(token, "content");
+    if (!token || json_is_null(token)) continue;
+    if (!json_is_string(token))
+      return RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "%s: \"%s\" must be a text or an object with the text \"content\"", where, names[i]);
+    json_object_set_new(*tokens, names[i], json_stringn(json_string_value(token), json_string_length(token)));
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_chat_new(const char *text, size_t bytes, const char *where, const json_t *tokens, rf_chat **chat,
+                      rf_error *error) {
+  rf_chat *made = rf_must(calloc(1, sizeof *made));
+  rf_status status;
+  RF_GO(take_tokens(tokens, where, &made->tokens, error));
+  RF_GO(rf_template_parse(text, bytes, where, &made->parsed, error));
+done:
+  if (status == RAFTER_OK) *chat = made;
+  else rf_chat_free(made);
+  return status;
+}
+
+void rf_chat_free(rf_chat *chat) {
+  if (!chat) return;
+  rf_template_free(chat->parsed);
+  json_decref(chat->tokens);
+  free(chat);
+}
+
+const char *rf_chat_token(const rf_chat *chat, const char *name) {
+  return json_string_value(json_object_get(chat->tokens, name));
+}
+
+/* The template in a tokenizer_config.json or chat_template.json; NULL when it has none. */
+static rf_status config_template(const json_t *config, const char *where, const json_t **text,
+                                 rf_error *error) {
+  const json_t *field = json_object_get(config, "chat_template"), *row;
+  char names[200] = "";
+  size_t index;
+  *text = NULL;
+  if (!field || json_is_null(field)) return RAFTER_OK;
+  if (json_is_string(field)) {
+    *text = field;
+    return RAFTER_OK;
+  }
+  if (!json_is_array(field))
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: \"chat_template\" must be a text or a list of named ones",
+                   where);
+  json_array_foreach (field, index, row) {
+    const char *name = json_string_value(json_object_get(row, "name"));
+    const json_t *template = json_object_get(row, "template");
+    if (!name || !json_is_string(template))
+      return RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "%s: row %zu of \"chat_template\" lacks a text \"name\" or \"template\"", where, index);
+    if (strcmp(name, "default") == 0) *text = template;
+    size_t used = strlen(names);
+    snprintf(names + used, sizeof names - used, "%s%.40s", used ? ", " : "", name);
+  }
+  if (*text) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: \"chat_template\" names no template \"default\" (got: %s)",
+                 where, names);
+}
+
+/* Whole numbers as doubles: model_max_length is 1000000000000000019884624838656 in most of these
+ * files. */
+static rf_status read_config(const char *path, json_t **config, rf_error *error) {
+  char *text = NULL;
+  size_t bytes = 0;
+  json_error_t bad;
+  RF_TRY(rf_file_read(path, CONFIG_MOST, &text, &bytes, error));
+  *config = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &bad);
+  free(text);
+  if (*config) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is not valid JSON (line %d, column %d: %s)", path, bad.line,
+                 bad.column, bad.text);
+}
+
+/* What current transformers write beside a default template; alone they leave open which is
+ * meant. */
+static rf_status refuse_additional(const char *folder, rf_error *error) {
+  char path[4200], names[200] = "";
+  snprintf(path, sizeof path, "%.4000s/additional_chat_templates", folder);
+  struct dirent **entry = NULL;
+  int count = scandir(path, &entry, NULL, alphasort);
+  for (int i = 0; i < count; i++) {
+    size_t used = strlen(names);
+    if (rf_text_ends_with(entry[i]->d_name, ".jinja"))
+      snprintf(names + used, sizeof names - used, "%s%.60s", used ? ", " : "", entry[i]->d_name);
+    free(entry[i]);
+  }
+  free(entry);
+  if (!*names) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, "give the one that is meant (--template FILE)",
+                 "%s names no default chat template (got: %s)", path, names);
+}
+
+rf_status rf_chat_open(const char *folder, rf_chat **chat, rf_error *error) {
+  bool gguf = rf_text_ends_with(folder, ".gguf");
+  RF_TRY(rf_chat_find(folder, chat, error));
+  if (*chat) return RAFTER_OK;
+  return RF_FAIL(
+      error, RAFTER_FAILED,
+      "the model may be no chat model: give a plain prompt, or a template of your own (--template FILE)",
+      "%s has no chat template (expected %s)", folder,
+      gguf ? "tokenizer.chat_template"
+           : "chat_template.jinja, or chat_template in tokenizer_config.json or chat_template.json");
+}
+
+static void add_token(json_t *tokens, const char *name, const rf_tokenizer *tokenizer, int32_t id) {
+  rf_span text = id >= 0 ? rf_tokenizer_piece(tokenizer, id) : (rf_span){0};
+  json_t *value = text.at ? json_stringn(text.at, text.bytes) : NULL;
+  if (value) json_object_set_new(tokens, name, value);
+}
+
+static rf_status new_with_marks(const char *text, size_t bytes, const char *where,
+                                const rf_tokenizer *tokenizer, rf_chat **chat, rf_error *error) {
+  json_t *tokens = rf_must(json_object());
+  if (tokenizer) {
+    add_token(tokens, "bos_token", tokenizer, rf_tokenizer_bos(tokenizer));
+    add_token(tokens, "eos_token", tokenizer, rf_tokenizer_eos(tokenizer));
+    add_token(tokens, "unk_token", tokenizer, rf_tokenizer_unk(tokenizer));
+    add_token(tokens, "pad_token", tokenizer, rf_tokenizer_pad(tokenizer));
+  }
+  rf_status status = rf_chat_new(text, bytes, where, tokens, chat, error);
+  json_decref(tokens);
+  return status;
+}
+
+rf_status rf_chat_read(const char *path, const rf_tokenizer *tokenizer, rf_chat **chat, rf_error *error) {
+  char *text = NULL;
+  size_t bytes = 0;
+  *chat = NULL;
+  RF_TRY(rf_file_read(path, TEMPLATE_MOST, &text, &bytes, error));
+  rf_status status = new_with_marks(text, bytes, path, tokenizer, chat, error);
+  free(text);
+  return status;
+}
+
+/* What a folder, or the folder of a weight file, has: its template (text NULL: none) and its
+ * configuration (NULL: none). */
+typedef struct source {
+  char path[4200]; /* of the file that the template is from */
+  char *text;
+  size_t bytes;
+  json_t *config;
+} source;
+
+static void source_free(source *s) {
+  free(s->text);
+  json_decref(s->config);
+}
+
+static void keep_text(source *s, const json_t *text) {
+  if (!text) return;
+  s->bytes = json_string_length(text);
+  s->text = rf_must(calloc(s->bytes + 1, 1));
+  memcpy(s->text, json_string_value(text), s->bytes);
+}
+
+static rf_status source_read(const char *folder, source *s, rf_error *error) {
+  char beside[4200], template_path[4200];
+  struct stat info;
+  const json_t *inside = NULL;
+  *s = (source){.text = NULL};
+  if (!stat(folder, &info) && S_ISREG(info.st_mode)) { /* a weight file: what lies beside it */
+    snprintf(beside, sizeof beside, "%s", folder);
+    folder = dirname(beside);
+  }
+  snprintf(s->path, sizeof s->path, "%.4000s/tokenizer_config.json", folder);
+  snprintf(template_path, sizeof template_path, "%.4000s/chat_template.jinja", folder);
+  if (access(s->path, F_OK) == 0) RF_TRY(read_config(s->path, &s->config, error));
+  if (s->config && !json_is_object(s->config))
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: expected an object", s->path);
+  if (access(template_path, F_OK) == 0) {
+    memcpy(s->path, template_path, sizeof s->path);
+    return rf_file_read(template_path, TEMPLATE_MOST, &s->text, &s->bytes, error);
+  }
+  RF_TRY(config_template(s->config, s->path, &inside, error));
+  if (inside) return keep_text(s, inside), RAFTER_OK;
+  snprintf(template_path, sizeof template_path, "%.4000s/chat_template.json", folder);
+  if (access(template_path, F_OK) != 0) return RAFTER_OK;
+  json_t *processor = NULL; /* of a model that reads more than text: its processor's file */
+  memcpy(s->path, template_path, sizeof s->path);
+  RF_TRY(read_config(s->path, &processor, error));
+  rf_status status = config_template(processor, s->path, &inside, error);
+  if (status == RAFTER_OK) keep_text(s, inside);
+  json_decref(processor);
+  return status;
+}
+
+rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {
+  *chat = NULL;
+  if (rf_text_ends_with(folder, ".gguf")) return rf_chat_find_gguf(folder, chat, error);
+  source s;
+  char inside[4200];
+  rf_status status = source_read(folder, &s, error);
+  snprintf(inside, sizeof inside, "%.4000s/tokenizer.gguf", folder);
+  bool vocabulary = access(inside, F_OK) == 0;
+  /* the template of a training, with the marks of a GGUF file's vocabulary */
+  if (status == RAFTER_OK && s.text && vocabulary && !s.config) {
+    rf_tokenizer *tokenizer = NULL;
+    status = rf_tokenizer_open(folder, &tokenizer, error);
+    if (status == RAFTER_OK) status = new_with_marks(s.text, s.bytes, s.path, tokenizer, chat, error);
+    rf_tokenizer_close(tokenizer);
+    source_free(&s);
+    return status;
+  }
+  if (status == RAFTER_OK && !s.text && vocabulary) status = rf_chat_find_gguf(inside, chat, error);
+  if (status == RAFTER_OK && s.text) status = rf_chat_new(s.text, s.bytes, s.path, s.config, chat, error);
+  source_free(&s);
+  return status == RAFTER_OK && !*chat ? refuse_additional(folder, error) : status;
+}
+
+rf_status rf_chat_source(const char *folder, char **text, rf_error *error) {
+  source s;
+  rf_status status = source_read(folder, &s, error);
+  *text = NULL;
+  if (status == RAFTER_OK) {
+    *text = s.text;
+    s.text = NULL;
+  }
+  source_free(&s);
+  return status;
+}
+
+/* ---- rendering ------------------------------------------------------------------------------- */
+
+static rf_status check_messages(const json_t *messages, rf_error *error) {
+  const json_t *message;
+  size_t index;
+  if (!json_is_array(messages))
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "the messages of a conversation must be a list");
+  if (json_array_size(messages) > MESSAGES_MOST)
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "a conversation has too many messages (expected at most %d, got %zu)", MESSAGES_MOST,
+                   json_array_size(messages));
+  json_array_foreach (messages, index, message) {
+    if (!json_is_string(json_object_get(message, "role")))
+      return RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "message %zu of the conversation is no object with a text \"role\"", index);
+  }
+  return RAFTER_OK;
+}
+
+/* The first `count` messages. */
+static rf_status render(const rf_chat *chat, const json_t *messages, size_t count, bool prompt,
+                        const rf_chat_options *options, rf_rendered *rendered, rf_error *error) {
+  json_t *variables = rf_must(json_copy(chat->tokens)), *some = rf_must(json_array());
+  for (size_t i = 0; i < count; ++i) json_array_append(some, json_array_get(messages, i));
+  json_object_set_new(variables, "messages", some);
+  json_object_set_new(variables, "add_generation_prompt", json_boolean(prompt));
+  json_object_set_new(variables, "documents", json_null());
+  if (options && options->tools) json_object_set(variables, "tools", (json_t *)options->tools);
+  else json_object_set_new(variables, "tools", json_null());
+  if (options && options->variables) json_object_update(variables, (json_t *)options->variables);
+  rf_status status =
+      rf_template_render(chat->parsed, variables, options ? options->now : NULL, NULL, rendered, error);
+  json_decref(variables);
+  return status;
+}
+
+rf_status rf_chat_render(const rf_chat *chat, const json_t *messages, const rf_chat_options *options,
+                         rf_rendered *rendered, rf_error *error) {
+  RF_TRY(check_messages(messages, error));
+  return render(chat, messages, json_array_size(messages), options && options->add_generation_prompt, options,
+                rendered, error);
+}
+
+/* Bytes of the first `count` messages rendered alone, which must begin `whole`. */
+static rf_status prefix_bytes(const rf_chat *chat, const json_t *messages, size_t count, bool prompt,
+                              const rf_chat_options *options, const rf_rendered *whole, size_t *bytes,
+                              rf_error *error) {
+  static const char hint[] =
+      "give conversations with one turn of the assistant, or a template with {% generation %} blocks";
+  rf_rendered part;
+  RF_TRY(render(chat, messages, count, prompt, options, &part, error));
+  size_t same = 0, most = part.bytes < whole->bytes ? part.bytes : whole->bytes;
+  while (same < most && part.text[same] == whole->text[same]) ++same;
+  *bytes = part.bytes;
+  rf_rendered_free(&part);
+  if (same == *bytes) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, hint,
+                 "the chat template does not say what the assistant wrote: the first %zu messages%s render "
+                 "otherwise alone than in the whole "
+                 "conversation (from byte %zu)",
+                 count, prompt ? " and the generation prompt" : "", same);
+}
+
+rf_status rf_chat_render_spans(const rf_chat *chat, const json_t *messages, const rf_chat_options *options,
+                               rf_rendered *rendered, rf_error *error) {
+  RF_TRY(check_messages(messages, error));
+  rf_rendered whole;
+  size_t count = json_array_size(messages), end = 0;
+  RF_TRY(render(chat, messages, count, false, options, &whole, error));
+  rf_status status = RAFTER_OK;
+  if (!rf_template_marks_generation(chat->parsed)) {
+    free(whole.generated);
+    whole.generated = rf_must(calloc(count + 1, sizeof *whole.generated));
+    whole.generated_count = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const char *role = json_string_value(json_object_get(json_array_get(messages, i), "role"));
+      if (strcmp(role, "assistant") != 0) continue;
+      rf_range *span = &whole.generated[whole.generated_count];
+      RF_GO(prefix_bytes(chat, messages, i, true, options, &whole, &span->first, error));
+      RF_GO(prefix_bytes(chat, messages, i + 1, false, options, &whole, &span->last, error));
+      if (span->first < end || span->last < span->first) {
+        status = RF_FAIL(
+            error, RAFTER_FAILED, NULL,
+            "the chat template does not say what the assistant wrote: message %zu adds no text of its own",
+            i);
+        goto done;
+      }
+      end = span->last;
+      ++whole.generated_count;
+    }
+  }
+done:
+  if (status == RAFTER_OK) *rendered = whole;
+  else rf_rendered_free(&whole);
+  return status;
+}

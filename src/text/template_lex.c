@@ -1,0 +1,271 @@
+/* template_lex.c - a template's text as tokens: data with its white space already trimmed, and
+ * what stands between the tags. The rules are those of Jinja 3 with trim_blocks and
+ * lstrip_blocks on. */
+#include "text/template_parts.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct lexer {
+  const rf_template *parsed;
+  tpl_text source;
+  size_t at;
+  tpl_token *token;
+  size_t count, capacity;
+  rf_error *error;
+} lexer;
+
+static tpl_token *add(lexer *l, tpl_token_kind kind, size_t at) {
+  if (l->count == l->capacity) {
+    l->capacity = l->capacity ? l->capacity * 2 : 64;
+    tpl_token *larger = rf_pool_alloc(l->parsed->pool, l->capacity * sizeof *larger);
+    if (l->count) memcpy(larger, l->token, l->count * sizeof *larger);
+    l->token = larger;
+  }
+  tpl_token *token = &l->token[l->count++];
+  *token = (tpl_token){.kind = kind, .at = at};
+  return token;
+}
+
+static char peek(const lexer *l, size_t ahead) {
+  return l->at + ahead < l->source.bytes ? l->source.at[l->at + ahead] : 0;
+}
+
+static bool next_is(const lexer *l, const char *word) {
+  size_t n = strlen(word);
+  return l->source.bytes - l->at >= n && memcmp(l->source.at + l->at, word, n) == 0;
+}
+
+static void skip_space(lexer *l) {
+  tpl_text rest = {l->source.at + l->at, l->source.bytes - l->at};
+  l->at = l->source.bytes - rf_tpl_strip(rest, (tpl_text){0}, 1).bytes;
+}
+
+/* Behind a block or comment one newline goes, with '-' all white space, with '+' nothing. */
+static void trim_behind(lexer *l, char sign) {
+  if (sign == '-') skip_space(l);
+  else if (sign != '+' && peek(l, 0) == '\n') ++l->at;
+}
+
+/* ---- texts and numbers ----------------------------------------------------------------------- */
+
+static int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  c |= 0x20;
+  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* One escape of Python's "unicode_escape"; l->at is behind the backslash. */
+static rf_status escape(lexer *l, char *out, size_t *bytes) {
+  static const char plain[] = "\\'\"abfnrtv", means[] = "\\'\"\a\b\f\n\r\t\v";
+  size_t at = l->at - 1;
+  char c = peek(l, 0);
+  ++l->at;
+  if (c == '\n') return RAFTER_OK;
+  const char *found = c ? strchr(plain, c) : NULL;
+  if (found) {
+    out[(*bytes)++] = means[found - plain];
+    return RAFTER_OK;
+  }
+  uint32_t point = 0;
+  if (c >= '0' && c <= '7') {
+    --l->at;
+    for (int i = 0; i < 3 && peek(l, 0) >= '0' && peek(l, 0) <= '7'; ++i)
+      point = point * 8 + (uint32_t)(l->source.at[l->at++] - '0');
+  } else if (c == 'x' || c == 'u' || c == 'U') {
+    int digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;
+    for (int i = 0; i < digits; ++i) {
+      int digit = hex_digit(peek(l, 0));
+      if (digit < 0)
+        return TPL_FAIL_AT(l->parsed, at, l->error, "the escape \\%c needs %d hexadecimal digits", c, digits);
+      point = point << 4 | (uint32_t)digit;
+      ++l->at;
+    }
+    if (point > 0x10ffff || (point >= 0xd800 && point < 0xe000))
+      return TPL_FAIL_AT(l->parsed, at, l->error, "the escape \\%c names no character (U+%04X)", c, point);
+  } else if (c == 'N' || (unsigned char)c >= 0x80) {
+    return TPL_FAIL_AT(l->parsed, at, l->error, "a backslash before %s is not supported",
+                       c == 'N' ? "N" : "a letter beyond ASCII");
+  } else { /* Python keeps what it does not know */
+    out[(*bytes)++] = '\\';
+    out[(*bytes)++] = c;
+    return RAFTER_OK;
+  }
+  *bytes += rf_tpl_put_point(point, out + *bytes);
+  return RAFTER_OK;
+}
+
+static rf_status lex_text(lexer *l) {
+  size_t start = l->at, length = 0;
+  char quote = peek(l, 0);
+  while (start + 1 + length < l->source.bytes && l->source.at[start + 1 + length] != quote)
+    length += l->source.at[start + 1 + length] == '\\' ? 2 : 1;
+  size_t end = start + 1 + length;
+  if (end >= l->source.bytes)
+    return TPL_FAIL_AT(l->parsed, start, l->error, "a text starts with %c and does not end", quote);
+  char *out = rf_pool_alloc(l->parsed->pool, length + 1); /* no escape is shorter than what it means */
+  size_t bytes = 0;
+  for (l->at = start + 1; l->at < end;) {
+    char c = l->source.at[l->at++];
+    if (c != '\\') out[bytes++] = c;
+    else RF_TRY(escape(l, out, &bytes));
+  }
+  if (l->at != end)
+    return TPL_FAIL_AT(l->parsed, start, l->error, "an escape reaches over the end of its text");
+  ++l->at;
+  add(l, TOKEN_TEXT, start)->text = (tpl_text){out, bytes};
+  return RAFTER_OK;
+}
+
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+static bool starts_name(char c) { return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+static rf_status lex_number(lexer *l) {
+  size_t start = l->at, n = 0;
+  while (is_digit(peek(l, n))) ++n;
+  size_t whole = n, exponent;
+  bool real = false;
+  if (peek(l, n) == '.' && is_digit(peek(l, n + 1))) {
+    real = true;
+    for (++n; is_digit(peek(l, n));) ++n;
+  }
+  exponent = n + 1 + (peek(l, n + 1) == '+' || peek(l, n + 1) == '-');
+  if ((peek(l, n) | 0x20) == 'e' && is_digit(peek(l, exponent))) {
+    real = true;
+    for (n = exponent; is_digit(peek(l, n));) ++n;
+  }
+  if (starts_name(peek(l, n)) || n > 60)
+    return TPL_FAIL_AT(l->parsed, start, l->error, "a number in a form that is not supported");
+  if (!real && whole > 1 && peek(l, 0) == '0') {
+    for (size_t i = 0; i < whole; ++i)
+      if (peek(l, i) != '0') return TPL_FAIL_AT(l->parsed, start, l->error, "a number must not start with 0");
+  }
+  char text[64];
+  memcpy(text, l->source.at + start, n);
+  text[n] = 0;
+  tpl_token *token = add(l, real ? TOKEN_FLOAT : TOKEN_INT, start);
+  errno = 0;
+  if (real) token->real = strtod(text, NULL);
+  else token->whole = strtoll(text, NULL, 10);
+  if (!real && errno) return TPL_FAIL_AT(l->parsed, start, l->error, "the number %s is too large", text);
+  l->at += n;
+  return RAFTER_OK;
+}
+
+/* ---- between the tags ------------------------------------------------------------------------ */
+
+static rf_status lex_operator(lexer *l, char *open, int *opened) {
+  static const char *const two[] = {"==", "!=", "<=", ">=", "//", "**"};
+  static const char one[] = "+-*/%~()[]{}<>=.:|,;";
+  char c = peek(l, 0);
+  for (size_t i = 0; i < sizeof two / sizeof two[0]; ++i)
+    if (next_is(l, two[i])) {
+      add(l, TOKEN_OPERATOR, l->at)->op = TPL_OP(two[i][0], two[i][1]);
+      l->at += 2;
+      return RAFTER_OK;
+    }
+  if (!c || !strchr(one, c)) {
+    uint32_t point = 0;
+    rf_tpl_point(l->source.at + l->at, l->source.bytes - l->at, &point);
+    return TPL_FAIL_AT(l->parsed, l->at, l->error, "unexpected character (U+%04X)", point);
+  }
+  if (c == '(' || c == '[' || c == '{') {
+    if (*opened == TPL_TREE_DEPTH)
+      return TPL_FAIL_AT(l->parsed, l->at, l->error, "brackets nest more than %d deep", TPL_TREE_DEPTH);
+    open[(*opened)++] = c == '(' ? ')' : c == '[' ? ']' : '}';
+  } else if (c == ')' || c == ']' || c == '}') {
+    if (*opened == 0 || open[*opened - 1] != c)
+      return TPL_FAIL_AT(l->parsed, l->at, l->error, "unexpected '%c'", c);
+    --*opened;
+  }
+  add(l, TOKEN_OPERATOR, l->at)->op = c;
+  ++l->at;
+  return RAFTER_OK;
+}
+
+/* Up to and with the end of a {{ }} or {% %}. An end inside brackets is none: {{ {'a': {}} }}. */
+static rf_status lex_inside(lexer *l, bool block, size_t start) {
+  const char *end = block ? "%}" : "}}";
+  char open[TPL_TREE_DEPTH];
+  int opened = 0;
+  for (;;) {
+    char c = peek(l, 0);
+    if (l->at >= l->source.bytes)
+      return TPL_FAIL_AT(l->parsed, start, l->error, "a tag starts here and does not end (expected %s)", end);
+    bool sign = c == '-' || (block && c == '+');
+    l->at += sign;
+    bool ends = opened == 0 && next_is(l, end);
+    l->at -= sign;
+    if (ends) {
+      add(l, block ? TOKEN_BLOCK_END : TOKEN_PRINT_END, l->at);
+      l->at += sign + 2u;
+      if (block || sign) trim_behind(l, sign ? c : 0);
+      return RAFTER_OK;
+    }
+    size_t before = l->at;
+    skip_space(l);
+    if (l->at != before) continue;
+    if (starts_name(c)) {
+      size_t n = 1;
+      while (starts_name(peek(l, n)) || is_digit(peek(l, n))) ++n;
+      add(l, TOKEN_NAME, l->at)->text = (tpl_text){l->source.at + l->at, n};
+      l->at += n;
+    } else if (is_digit(c)) {
+      RF_TRY(lex_number(l));
+    } else if (c == '\'' || c == '"') {
+      RF_TRY(lex_text(l));
+    } else {
+      RF_TRY(lex_operator(l, open, &opened));
+    }
+  }
+}
+
+static rf_status lex_comment(lexer *l, size_t start) {
+  size_t end = rf_tpl_find(l->source, TPL_TEXT("#}"), l->at);
+  if (end == SIZE_MAX)
+    return TPL_FAIL_AT(l->parsed, start, l->error, "a comment starts here and does not end");
+  char sign = 0;
+  if (end > l->at) sign = l->source.at[end - 1];
+  l->at = end + 2;
+  trim_behind(l, sign);
+  return RAFTER_OK;
+}
+
+/* The white space before a block or comment goes when nothing else stands before it on its line. */
+static tpl_text trim_line(const lexer *l, tpl_text data, size_t from) {
+  size_t line = data.bytes;
+  while (line > 0 && data.at[line - 1] != '\n') --line;
+  if (line == 0 && from > 0 && l->source.at[from - 1] != '\n') return data;
+  tpl_text last = {data.at + line, data.bytes - line};
+  if (rf_tpl_strip(last, (tpl_text){0}, 1).bytes == 0) data.bytes = line;
+  return data;
+}
+
+rf_status rf_tpl_lex(const rf_template *parsed, tpl_token **tokens, rf_error *error) {
+  lexer l = {.parsed = parsed, .source = parsed->source, .error = error};
+  while (l.at < l.source.bytes) {
+    size_t from = l.at, tag = from;
+    for (; tag + 1 < l.source.bytes; ++tag)
+      if (l.source.at[tag] == '{' && memchr("{%#", l.source.at[tag + 1], 3)) break;
+    bool found = tag + 1 < l.source.bytes;
+    char kind = found ? l.source.at[tag + 1] : 0;
+    tpl_text data = {l.source.at + from, (found ? tag : l.source.bytes) - from};
+    l.at = found ? tag + 2 : l.source.bytes;
+    char sign = found ? peek(&l, 0) : 0;
+    if (sign == '-' || sign == '+') ++l.at;
+    if (sign == '-') data = rf_tpl_strip(data, (tpl_text){0}, 2);
+    else if (found && sign != '+' && kind != '{') data = trim_line(&l, data, from);
+    if (data.bytes) add(&l, TOKEN_DATA, from)->text = data;
+    if (!found) break;
+    if (kind == '#') {
+      RF_TRY(lex_comment(&l, tag));
+      continue;
+    }
+    add(&l, kind == '%' ? TOKEN_BLOCK : TOKEN_PRINT, tag);
+    RF_TRY(lex_inside(&l, kind == '%', tag));
+  }
+  add(&l, TOKEN_END, l.source.bytes);
+  *tokens = l.token;
+  return RAFTER_OK;
+}

@@ -1,0 +1,360 @@
+/* template_methods.c - methods of strings and dicts, and the global functions, as rows of
+ * tables. Methods that would change a value, and those that no template needs, stand in the
+ * tables without a function, so that they are refused instead of taken for missing keys. */
+#include "text/template_parts.h"
+
+#include <string.h>
+
+/* ---- strings: self is a string --------------------------------------------------------------- */
+
+static rf_status strip_sides(tpl_run *run, const tpl_value *self, const tpl_value *argument, int sides,
+                             tpl_value *result) {
+  tpl_text set = {0};
+  if (TPL_GIVEN(argument[0]) && argument[0].kind != TPL_NONE)
+    RF_TRY(rf_tpl_wants_text(run, &argument[0], "what is stripped", &set));
+  if (TPL_GIVEN(argument[0]) && argument[0].kind == TPL_STRING && !set.at) set.at = "";
+  RF_TRY(rf_tpl_step(run, self->text.bytes / 16));
+  *result = *self;
+  result->text = rf_tpl_strip(self->text, set, sides);
+  return RAFTER_OK;
+}
+static rf_status method_strip(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                              tpl_value *result) {
+  return strip_sides(run, self, argument, 3, result);
+}
+static rf_status method_lstrip(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                               tpl_value *result) {
+  return strip_sides(run, self, argument, 1, result);
+}
+static rf_status method_rstrip(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                               tpl_value *result) {
+  return strip_sides(run, self, argument, 2, result);
+}
+
+static rf_status method_upper(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                              tpl_value *result) {
+  (void)argument;
+  return rf_tpl_case(run, self->text, 'u', result);
+}
+static rf_status method_lower(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                              tpl_value *result) {
+  (void)argument;
+  return rf_tpl_case(run, self->text, 'l', result);
+}
+static rf_status method_capitalize(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                                   tpl_value *result) {
+  (void)argument;
+  return rf_tpl_case(run, self->text, 'c', result);
+}
+static rf_status method_title(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                              tpl_value *result) {
+  (void)argument;
+  return rf_tpl_case(run, self->text, 't', result);
+}
+
+static rf_status has_end(tpl_run *run, const tpl_value *self, const tpl_value *argument, bool behind,
+                         tpl_value *result) {
+  tpl_text part;
+  RF_TRY(rf_tpl_wants_text(run, &argument[0], "what a text starts or ends with", &part));
+  bool fits = part.bytes <= self->text.bytes;
+  size_t at = fits && behind ? self->text.bytes - part.bytes : 0;
+  *result = tpl_bool(fits && (part.bytes == 0 || memcmp(self->text.at + at, part.at, part.bytes) == 0));
+  return rf_tpl_step(run, part.bytes / 64);
+}
+static rf_status method_startswith(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                                   tpl_value *result) {
+  return has_end(run, self, argument, false, result);
+}
+static rf_status method_endswith(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                                 tpl_value *result) {
+  return has_end(run, self, argument, true, result);
+}
+
+static rf_status method_replace(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                                tpl_value *result) {
+  tpl_text old, new;
+  int64_t most;
+  RF_TRY(rf_tpl_wants_text(run, &argument[0], "what is replaced", &old));
+  RF_TRY(rf_tpl_wants_text(run, &argument[1], "what replaces it", &new));
+  RF_TRY(rf_tpl_wants_whole(run, &argument[2], "how often to replace", -1, &most));
+  return rf_tpl_replace(run, self->text, old, new, most, result);
+}
+
+/* Parts of self between separators, or between runs of white space when there is none. */
+static rf_status method_split(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                              tpl_value *result) {
+  tpl_text rest = self->text, between = {0};
+  int64_t most;
+  bool spaces = !TPL_GIVEN(argument[0]) || argument[0].kind == TPL_NONE;
+  if (!spaces) RF_TRY(rf_tpl_wants_text(run, &argument[0], "the separator", &between));
+  if (!spaces && between.bytes == 0) return TPL_FAIL(run, "the separator of split() is empty");
+  RF_TRY(rf_tpl_wants_whole(run, &argument[1], "how often to split", -1, &most));
+  RF_TRY(rf_tpl_step(run, rest.bytes / 4));
+  tpl_value *items = NULL;
+  size_t count = 0, capacity = 0;
+  if (spaces) rest = rf_tpl_strip(rest, (tpl_text){0}, 1);
+  for (bool ends = spaces && rest.bytes == 0; !ends; ++count) {
+    size_t end = SIZE_MAX, n = 0;
+    uint32_t point;
+    if (most != 0 && !spaces) {
+      end = rf_tpl_find(rest, between, 0);
+      n = between.bytes;
+    }
+    for (size_t i = 0, m; most != 0 && spaces && i < rest.bytes; i += m) {
+      m = rf_tpl_point(rest.at + i, rest.bytes - i, &point);
+      if (m == 0) return TPL_FAIL(run, "a text is not valid UTF-8");
+      if (!rf_tpl_space(point)) continue;
+      end = i;
+      n = m;
+      break;
+    }
+    if (count == capacity) {
+      capacity = capacity ? capacity * 2 : 4;
+      tpl_value *larger;
+      RF_TRY(rf_tpl_room(run, capacity, sizeof *larger, &larger));
+      if (count) memcpy(larger, items, count * sizeof *larger);
+      items = larger;
+    }
+    ends = end == SIZE_MAX;
+    items[count] = tpl_string(rest.at, ends ? rest.bytes : end);
+    if (ends) continue;
+    rest = (tpl_text){rest.at + end + n, rest.bytes - end - n};
+    if (spaces) rest = rf_tpl_strip(rest, (tpl_text){0}, 1);
+    ends = spaces && rest.bytes == 0;
+    --most;
+  }
+  return rf_tpl_list(run, FORM_LIST, items, count, result);
+}
+
+static rf_status method_splitlines(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                                   tpl_value *result) {
+  (void)argument;
+  return rf_tpl_lines(run, self->text, result);
+}
+
+static rf_status method_join(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                             tpl_value *result) {
+  tpl_list items;
+  RF_TRY(rf_tpl_iterate(run, &argument[0], &items));
+  return rf_tpl_join(run, self->text, &items, true, result);
+}
+
+static rf_status remove_end(tpl_run *run, const tpl_value *self, const tpl_value *argument, bool behind,
+                            tpl_value *result) {
+  RF_TRY(has_end(run, self, argument, behind, result));
+  size_t bytes = result->truth ? argument[0].text.bytes : 0;
+  *result = *self;
+  if (!behind && bytes) result->text.at += bytes;
+  result->text.bytes -= bytes;
+  return RAFTER_OK;
+}
+static rf_status method_removeprefix(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                                     tpl_value *result) {
+  return remove_end(run, self, argument, false, result);
+}
+static rf_status method_removesuffix(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                                     tpl_value *result) {
+  return remove_end(run, self, argument, true, result);
+}
+
+static const tpl_function STRING_METHODS[] = {
+    {.name = "capitalize", .call = method_capitalize},
+    {.name = "endswith", .call = method_endswith, .parameter = {"suffix"}, .needed = 1},
+    {.name = "join", .call = method_join, .parameter = {"iterable"}, .needed = 1},
+    {.name = "lower", .call = method_lower},
+    {.name = "lstrip", .call = method_lstrip, .parameter = {"chars"}},
+    {.name = "removeprefix", .call = method_removeprefix, .parameter = {"prefix"}, .needed = 1},
+    {.name = "removesuffix", .call = method_removesuffix, .parameter = {"suffix"}, .needed = 1},
+    {.name = "replace", .call = method_replace, .parameter = {"old", "new", "count"}, .needed = 2},
+    {.name = "rstrip", .call = method_rstrip, .parameter = {"chars"}},
+    {.name = "split", .call = method_split, .parameter = {"sep", "maxsplit"}},
+    {.name = "splitlines", .call = method_splitlines},
+    {.name = "startswith", .call = method_startswith, .parameter = {"prefix"}, .needed = 1},
+    {.name = "strip", .call = method_strip, .parameter = {"chars"}},
+    {.name = "title", .call = method_title},
+    {.name = "upper", .call = method_upper},
+};
+static const char *const STRING_REFUSED[] = {
+    "casefold",     "center",    "count",     "encode",      "expandtabs", "find",      "format",
+    "format_map",   "index",     "isalnum",   "isalpha",     "isascii",    "isdecimal", "isdigit",
+    "isidentifier", "islower",   "isnumeric", "isprintable", "isspace",    "istitle",   "isupper",
+    "ljust",        "maketrans", "partition", "rfind",       "rindex",     "rjust",     "rpartition",
+    "rsplit",       "swapcase",  "translate", "zfill",       NULL};
+
+/* ---- dicts: self is a dict ------------------------------------------------------------------- */
+
+static rf_status dict_view(tpl_run *run, const tpl_value *self, int what, tpl_value *result) {
+  const tpl_dict *dict = self->dict;
+  tpl_value *items;
+  RF_TRY(rf_tpl_room(run, dict->count, sizeof *items, &items));
+  for (size_t i = 0; i < dict->count; ++i) {
+    if (what != 'i') items[i] = what == 'k' ? dict->key[i] : dict->value[i];
+    else
+      RF_TRY(rf_tpl_list(run, FORM_TUPLE, (const tpl_value[]){dict->key[i], dict->value[i]}, 2, &items[i]));
+  }
+  return rf_tpl_list(run, FORM_VIEW, items, dict->count, result);
+}
+static rf_status method_items(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                              tpl_value *result) {
+  (void)argument;
+  return dict_view(run, self, 'i', result);
+}
+static rf_status method_keys(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                             tpl_value *result) {
+  (void)argument;
+  return dict_view(run, self, 'k', result);
+}
+static rf_status method_values(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                               tpl_value *result) {
+  (void)argument;
+  return dict_view(run, self, 'v', result);
+}
+static rf_status method_get(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                            tpl_value *result) {
+  size_t index;
+  RF_TRY(rf_tpl_dict_find(run, self->dict, &argument[0], &index));
+  if (index != SIZE_MAX) *result = self->dict->value[index];
+  else *result = TPL_GIVEN(argument[1]) ? argument[1] : tpl_none();
+  return RAFTER_OK;
+}
+
+static const tpl_function DICT_METHODS[] = {
+    {.name = "get", .call = method_get, .parameter = {"key", "default"}, .needed = 1},
+    {.name = "items", .call = method_items},
+    {.name = "keys", .call = method_keys},
+    {.name = "values", .call = method_values},
+};
+static const char *const DICT_REFUSED[] = {"clear",   "copy",       "fromkeys", "pop",
+                                           "popitem", "setdefault", "update",   NULL};
+static const char *const LIST_REFUSED[] = {"append", "clear", "copy",   "count",   "extend", "index",
+                                           "insert", "pop",   "remove", "reverse", "sort",   NULL};
+static const char *const NUMBER_REFUSED[] = {
+    "as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator",
+    "from_bytes",       "fromhex",   "hex",        "imag",      "is_integer",
+    "numerator",        "real",      "to_bytes",   NULL};
+
+const tpl_function *rf_tpl_method(const tpl_value *self, tpl_text name) {
+  static const tpl_function refused = {.name = "refused"};
+  static const struct {
+    tpl_kind kind;
+    const tpl_function *rows;
+    size_t count;
+    const char *const *refused;
+  } tables[] = {
+      {TPL_STRING, STRING_METHODS, sizeof STRING_METHODS / sizeof STRING_METHODS[0], STRING_REFUSED},
+      {TPL_DICT, DICT_METHODS, sizeof DICT_METHODS / sizeof DICT_METHODS[0], DICT_REFUSED},
+      {TPL_LIST, NULL, 0, LIST_REFUSED},
+      {TPL_BOOL, NULL, 0, NUMBER_REFUSED},
+      {TPL_INT, NULL, 0, NUMBER_REFUSED},
+      {TPL_FLOAT, NULL, 0, NUMBER_REFUSED},
+  };
+  for (size_t t = 0; t < sizeof tables / sizeof tables[0]; ++t) {
+    if (tables[t].kind != (tpl_kind)self->kind) continue;
+    for (size_t i = 0; i < tables[t].count; ++i)
+      if (rf_tpl_is(name, tables[t].rows[i].name)) return &tables[t].rows[i];
+    for (const char *const *word = tables[t].refused; *word; ++word)
+      if (rf_tpl_is(name, *word)) return &refused;
+  }
+  return NULL;
+}
+
+/* ---- global functions ------------------------------------------------------------------------ */
+
+static rf_status function_raise(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                                tpl_value *result) {
+  (void)self;
+  (void)result;
+  tpl_text message;
+  RF_TRY(rf_tpl_str(run, &argument[0], &message));
+  return TPL_FAIL(run, "%.*s", (int)(message.bytes < 500 ? message.bytes : 500),
+                  message.at ? message.at : "");
+}
+
+/* The directives that mean the same in every C library and locale this program runs in. */
+static rf_status function_strftime(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                                   tpl_value *result) {
+  (void)self;
+  tpl_text format;
+  char pattern[128], text[1024];
+  RF_TRY(rf_tpl_wants_text(run, &argument[0], "the format of a time", &format));
+  if (!run->now) return TPL_FAIL(run, "the template asks for the time, and none was given");
+  if (format.bytes >= sizeof pattern || memchr(format.at ? format.at : "", 0, format.bytes))
+    return TPL_FAIL(run, "the format of a time must have at most 127 bytes");
+  if (format.bytes) memcpy(pattern, format.at, format.bytes);
+  pattern[format.bytes] = 0;
+  for (const char *c = pattern; (c = strchr(c, '%')); ++c) {
+    c += c[1] == '-' ? 2 : 1;
+    if (!*c || !strchr("aAbBdHIjmMpSUwWyY%eDFTR", *c))
+      return TPL_FAIL(run, "the time directive %%%c is not supported", *c ? *c : ' ');
+  }
+  size_t bytes = strftime(text, sizeof text, pattern, run->now);
+  char *copy;
+  RF_TRY(rf_tpl_room(run, bytes, 1, &copy));
+  memcpy(copy, text, bytes);
+  *result = tpl_string(copy, bytes);
+  return RAFTER_OK;
+}
+
+static rf_status function_range(tpl_run *run, const tpl_value *self, const tpl_value *argument,
+                                tpl_value *result) {
+  (void)self;
+  int64_t bound[3] = {0, 0, 1};
+  bool one = !TPL_GIVEN(argument[1]);
+  for (int i = 0; i < 3; ++i) {
+    bool last = one && i == 0;
+    RF_TRY(rf_tpl_wants_whole(run, &argument[i], "a bound of range()", bound[i], &bound[last ? 1 : i]));
+    if (last) i = 2;
+  }
+  int64_t start = bound[0], stop = bound[1], step = bound[2], count = 0;
+  if (step == 0) return TPL_FAIL(run, "the step of range() must not be 0");
+  int64_t distance;
+  if (__builtin_sub_overflow(stop, start, &distance))
+    return TPL_FAIL(run, "range() has more than %d items", TPL_RANGE_MOST);
+  if ((distance > 0) == (step > 0) && distance != 0)
+    count = step == INT64_MIN ? 1 : (distance - (step > 0 ? 1 : -1)) / step + 1;
+  if (count > TPL_RANGE_MOST) return TPL_FAIL(run, "range() has more than %d items", TPL_RANGE_MOST);
+  tpl_value *items;
+  RF_TRY(rf_tpl_room(run, (size_t)count, sizeof *items, &items));
+  for (int64_t i = 0; i < count; ++i) items[i] = tpl_int(start + i * step);
+  return rf_tpl_list(run, FORM_RANGE, items, (size_t)count, result);
+}
+
+/* namespace(...) and dict(...): another dict's fields, then those given by name. */
+static rf_status function_dict(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments,
+                               tpl_value *result) {
+  (void)self;
+  RF_TRY(rf_tpl_dict(run, result));
+  for (int i = 0; i < arguments->count; ++i) {
+    const tpl_value *value = &arguments->value[i];
+    tpl_value name = {.kind = TPL_STRING, .text = arguments->name[i]};
+    if (name.text.at) {
+      RF_TRY(rf_tpl_dict_set(run, result, &name, value));
+      continue;
+    }
+    if (i > 0 || value->kind != TPL_DICT)
+      return TPL_FAIL(run, "namespace() and dict() take one dict and arguments with names");
+    for (size_t k = 0; k < value->dict->count; ++k)
+      RF_TRY(rf_tpl_dict_set(run, result, &value->dict->key[k], &value->dict->value[k]));
+  }
+  return RAFTER_OK;
+}
+static rf_status function_namespace(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments,
+                                    tpl_value *result) {
+  RF_TRY(function_dict(run, self, arguments, result));
+  result->kind = TPL_NAMESPACE;
+  result->depth = 0;
+  return RAFTER_OK;
+}
+
+const tpl_function *rf_tpl_global(tpl_text name) {
+  static const tpl_function rows[] = {
+      {.name = "dict", .call_any = function_dict},
+      {.name = "namespace", .call_any = function_namespace},
+      {.name = "raise_exception", .call = function_raise, .parameter = {"message"}, .needed = 1},
+      {.name = "range", .call = function_range, .parameter = {"start", "stop", "step"}, .needed = 1},
+      {.name = "strftime_now", .call = function_strftime, .parameter = {"format"}, .needed = 1},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i)
+    if (rf_tpl_is(name, rows[i].name)) return &rows[i];
+  return NULL;
+}

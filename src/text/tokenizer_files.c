@@ -1,0 +1,78 @@
+/* tokenizer_files.c - the files beside a model's weights that make text of its tokens, as they
+ * travel with it. */
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "text/tokenizer_parts.h"
+
+/* The class of tokenizer_config.json: other programs say that they do not know it. */
+static const char BYTES_CLASS[] = "RafterByteTokenizer";
+
+void rf_tokenizer_folder(const char *from, char folder[4096]) {
+  struct stat info;
+  snprintf(folder, 4096, "%s", from);
+  if (stat(folder, &info) || S_ISDIR(info.st_mode)) return;
+  const char *parent = dirname(folder); /* a weight file: what lies beside it */
+  memmove(folder, parent, strlen(parent) + 1);
+}
+
+rf_status rf_tokenizer_files_copy(const char *from, const char *to_folder, int *copied, rf_error *error) {
+  static const char *const names[] = {
+      "tokenizer.json",        "tokenizer.model",         "tokenizer.bin",      "tokenizer.gguf",
+      "tokenizer_config.json", "special_tokens_map.json", "vocab.json",         "merges.txt",
+      "added_tokens.json",     "chat_template.jinja",     "chat_template.json", "generation_config.json"};
+  const size_t most = (size_t)256 << 20;
+  char folder[4096], source[4400], to[4400];
+  *copied = 0;
+  if (rf_text_ends_with(from, ".gguf")) {
+    bool written;
+    snprintf(to, sizeof to, "%.4300s/tokenizer.gguf", to_folder);
+    RF_TRY(rf_tokenizer_gguf_extract(from, to, &written, error));
+    *copied = written;
+    return RAFTER_OK;
+  }
+  rf_tokenizer_folder(from, folder);
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    char *text = NULL;
+    size_t bytes = 0;
+    snprintf(source, sizeof source, "%.4300s/%s", folder, names[i]);
+    if (access(source, R_OK)) continue;
+    snprintf(to, sizeof to, "%.4300s/%s", to_folder, names[i]);
+    RF_TRY(rf_file_read(source, most, &text, &bytes, error));
+    rf_status status = rf_file_write(to, text, bytes, error);
+    free(text);
+    RF_TRY(status);
+    *copied += i + 1 < sizeof names / sizeof *names; /* the last one is of sampling */
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_tokenizer_bytes_write(const char *to_folder, int64_t vocab, rf_error *error) {
+  char path[4400];
+  snprintf(path, sizeof path, "%.4300s/tokenizer_config.json", to_folder);
+  json_t *json = json_pack("{ss}", "tokenizer_class", BYTES_CLASS);
+  if (vocab > 256) { /* rf_tokenizer_byte's mark: templates may name it */
+    json_object_set_new(json, "bos_token", json_string("<end>"));
+    json_object_set_new(json, "eos_token", json_string("<end>"));
+  }
+  rf_status status = rf_json_write(path, json, 2, error);
+  json_decref(json);
+  return status;
+}
+
+bool rf_tokenizer_says_bytes(const char *folder) {
+  char path[4400];
+  json_t *json = NULL;
+  snprintf(path, sizeof path, "%.4300s/tokenizer_config.json", folder);
+  if (access(path, R_OK) || rf_json_read(path, (size_t)1 << 20, &json, NULL) != RAFTER_OK) return false;
+  const char *name = json_string_value(json_object_get(json, "tokenizer_class"));
+  bool bytes = name && !strcmp(name, BYTES_CLASS);
+  json_decref(json);
+  return bytes;
+}

@@ -1,0 +1,298 @@
+/* tokenizer_json_steps.c - the small parts of tokenizer.json: what is done to text before and to
+ * ids after the model, by the names of Hugging Face's tokenizers. Each kind is a row of a table;
+ * a kind that has none is refused. */
+#include "text/tokenizer_parts.h"
+
+#include "base/json.h"
+
+#include <utf8proc.h>
+
+typedef struct reading {
+  rf_tokenizer *t;
+  const char *where;
+  rf_error *error;
+  bool bytes, spaces; /* decoding: "<0x41>" is a byte, U+2581 a space */
+  bool byte_level;    /* a ByteLevel pre-tokenizer came: it must be the last */
+  bool begun;         /* some pre-tokenizer came: those that put something in front must be the first */
+  bool templated;
+} reading;
+
+typedef rf_status step_function(reading *r, json_t *step);
+typedef struct step_row {
+  const char *type;
+  step_function *read;
+} step_row;
+
+static rf_status refuse(const reading *r, const char *what, const char *which) {
+  return RF_FAIL(r->error, RAFTER_FAILED, "this version cannot give the ids that this setting asks for",
+                 "unsupported %s (%s: %s)", what, r->where, which);
+}
+
+/* One step by its type, or each of a Sequence, which stand one inside another no deeper than
+ * jansson lets them. */
+static rf_status walk(reading *r, json_t *step, const char *what, const char *list, const step_row *rows,
+                      size_t count, int depth) {
+  const char *type;
+  if (!step || json_is_null(step)) return RAFTER_OK;
+  if (!json_is_object(step) || depth > 8) return refuse(r, what, "no object, or too deep");
+  RF_TRY(rf_json_string(step, "type", r->where, &type, r->error));
+  if (!strcmp(type, "Sequence")) {
+    json_t *steps = json_object_get(step, list), *one;
+    size_t i;
+    if (!json_is_array(steps)) return refuse(r, what, "a Sequence without its list");
+    json_array_foreach (steps, i, one) RF_TRY(walk(r, one, what, list, rows, count, depth + 1));
+    return RAFTER_OK;
+  }
+  for (size_t i = 0; i < count; i++)
+    if (!strcmp(rows[i].type, type)) return rows[i].read(r, step);
+  return refuse(r, what, type);
+}
+
+static rf_span span_of(const char *text) { return (rf_span){text, strlen(text)}; }
+
+static rf_status nothing(reading *r, json_t *step) { return (void)r, (void)step, RAFTER_OK; }
+
+/* {"String": "..."} or {"Regex": "..."} */
+static rf_status pattern_of(const reading *r, json_t *step, const char *what, rf_span *pattern,
+                            bool *literal) {
+  json_t *given = json_object_get(step, "pattern"), *text = json_object_get(given, "String");
+  *literal = text != NULL;
+  if (!text) text = json_object_get(given, "Regex");
+  if (!json_is_string(text) || !json_string_length(text))
+    return refuse(r, what, "a pattern that is neither String nor Regex, or empty");
+  *pattern = (rf_span){json_string_value(text), json_string_length(text)};
+  return RAFTER_OK;
+}
+
+/* ---- normalizers ----------------------------------------------------------------------------- */
+
+static rf_status normal_prepend(reading *r, json_t *step) {
+  const char *text;
+  RF_TRY(rf_json_string(step, "prepend", r->where, &text, r->error));
+  return rf_normals_add(&r->t->normals, RF_NORMAL_PREPEND, span_of(""), span_of(text), r->where, r->error);
+}
+
+static rf_status normal_replace(reading *r, json_t *step) {
+  const char *content;
+  rf_span pattern;
+  bool literal;
+  RF_TRY(pattern_of(r, step, "normalizer", &pattern, &literal));
+  RF_TRY(rf_json_string(step, "content", r->where, &content, r->error));
+  RF_TRY(rf_normals_add(&r->t->normals, RF_NORMAL_REPLACE, literal ? pattern : span_of(""), span_of(content),
+                        r->where, r->error));
+  if (literal) return RAFTER_OK;
+  return rf_pattern_new(pattern.at, pattern.bytes, false, r->where,
+                        &r->t->normals.at[r->t->normals.count - 1].pattern, r->error);
+}
+
+static rf_status normal_strip(reading *r, json_t *step) {
+  RF_TRY(rf_normals_add(&r->t->normals, RF_NORMAL_STRIP, span_of(""), span_of(""), r->where, r->error));
+  rf_normal *normal = &r->t->normals.at[r->t->normals.count - 1];
+  RF_TRY(rf_json_bool(step, "strip_left", r->where, &normal->left, r->error));
+  return rf_json_bool(step, "strip_right", r->where, &normal->right, r->error);
+}
+
+static rf_status unicode(reading *r, int options) {
+  RF_TRY(rf_normals_add(&r->t->normals, RF_NORMAL_UNICODE, span_of(""), span_of(""), r->where, r->error));
+  r->t->normals.at[r->t->normals.count - 1].unicode = UTF8PROC_STABLE | options;
+  return RAFTER_OK;
+}
+static rf_status normal_nfc(reading *r, json_t *step) {
+  (void)step;
+  return unicode(r, UTF8PROC_COMPOSE);
+}
+static rf_status normal_nfd(reading *r, json_t *step) {
+  (void)step;
+  return unicode(r, UTF8PROC_DECOMPOSE);
+}
+static rf_status normal_nfkc(reading *r, json_t *step) {
+  (void)step;
+  return unicode(r, UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
+}
+static rf_status normal_nfkd(reading *r, json_t *step) {
+  (void)step;
+  return unicode(r, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
+}
+
+static const step_row NORMALIZERS[] = {
+    {"Prepend", normal_prepend}, {"Replace", normal_replace}, {"Strip", normal_strip}, {"NFC", normal_nfc},
+    {"NFD", normal_nfd},         {"NFKC", normal_nfkc},       {"NFKD", normal_nfkd}};
+
+/* ---- pre-tokenizers -------------------------------------------------------------------------- */
+
+static rf_status add_split(reading *r, rf_span pattern, bool literal, rf_behaviour behaviour, bool invert) {
+  if (r->byte_level) return refuse(r, "pre-tokenizer", "one behind ByteLevel");
+  r->begun = true;
+  return rf_splits_add(&r->t->splits, pattern.at, pattern.bytes, literal, behaviour, invert, r->where,
+                       r->error);
+}
+
+static rf_status split_pattern(reading *r, json_t *step) {
+  static const char *const BEHAVIOURS[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext",
+                                           "Contiguous"};
+  const char *name;
+  rf_span pattern;
+  bool literal, invert;
+  RF_TRY(pattern_of(r, step, "pre-tokenizer", &pattern, &literal));
+  RF_TRY(rf_json_string(step, "behavior", r->where, &name, r->error));
+  RF_TRY(rf_json_bool_or(step, "invert", r->where, false, &invert, r->error));
+  for (int i = 0; i < 5; i++)
+    if (!strcmp(BEHAVIOURS[i], name)) return add_split(r, pattern, literal, (rf_behaviour)i, invert);
+  return refuse(r, "behavior of a Split", name);
+}
+
+static rf_status split_digits(reading *r, json_t *step) {
+  bool single;
+  RF_TRY(rf_json_bool_or(step, "individual_digits", r->where, false, &single, r->error));
+  return add_split(r, span_of(single ? "\\p{N}" : "\\p{N}+"), false, RF_SPLIT_ISOLATED, false);
+}
+
+static rf_status split_byte_level(reading *r, json_t *step) {
+  bool prefix, cuts;
+  RF_TRY(rf_json_bool_or(step, "add_prefix_space", r->where, true, &prefix, r->error));
+  RF_TRY(rf_json_bool_or(step, "use_regex", r->where, true, &cuts, r->error));
+  if (!r->t->bpe.byte_level) return refuse(r, "pre-tokenizer", "ByteLevel before a model that is not BPE");
+  if (prefix && r->begun) return refuse(r, "pre-tokenizer", "ByteLevel with add_prefix_space behind another");
+  r->t->splits.prefix |= prefix;
+  if (cuts) RF_TRY(add_split(r, span_of(RF_GPT2_PATTERN), false, RF_SPLIT_ISOLATED, false));
+  if (r->byte_level) return refuse(r, "pre-tokenizer", "ByteLevel twice");
+  r->begun = r->byte_level = true;
+  return RAFTER_OK;
+}
+
+static rf_status split_metaspace(reading *r, json_t *step) {
+  const char *replacement, *scheme;
+  bool cuts, legacy;
+  RF_TRY(rf_json_string_or(step, "replacement", r->where, RF_SPACE_MARK, &replacement, r->error));
+  RF_TRY(rf_json_bool_or(step, "add_prefix_space", r->where, true, &legacy, r->error));
+  RF_TRY(rf_json_string_or(step, "prepend_scheme", r->where, legacy ? "always" : "never", &scheme, r->error));
+  RF_TRY(rf_json_bool_or(step, "split", r->where, true, &cuts, r->error));
+  if (strcmp(replacement, RF_SPACE_MARK) != 0) return refuse(r, "replacement of a Metaspace", replacement);
+  if (strcmp(scheme, "always") != 0 && strcmp(scheme, "first") != 0 && strcmp(scheme, "never") != 0)
+    return refuse(r, "prepend_scheme", scheme);
+  if (r->begun) return refuse(r, "pre-tokenizer", "Metaspace behind another");
+  r->begun = true;
+  r->t->splits.mark = true;
+  r->t->splits.prefix = *scheme != 'n';
+  r->t->splits.prefix_first = *scheme == 'f';
+  return cuts ? add_split(r, span_of(RF_SPACE_MARK), true, RF_SPLIT_NEXT, false) : RAFTER_OK;
+}
+
+static const step_row PRE_TOKENIZERS[] = {{"ByteLevel", split_byte_level},
+                                          {"Split", split_pattern},
+                                          {"Digits", split_digits},
+                                          {"Metaspace", split_metaspace}};
+
+bool rf_json_is_byte_level(const json_t *pre_tokenizer) {
+  const char *type = json_string_value(json_object_get(pre_tokenizer, "type"));
+  if (type && !strcmp(type, "ByteLevel")) return true;
+  const json_t *list = json_object_get(pre_tokenizer, "pretokenizers");
+  for (size_t i = 0; i < json_array_size(list); i++) {
+    type = json_string_value(json_object_get(json_array_get(list, i), "type"));
+    if (type && !strcmp(type, "ByteLevel")) return true;
+  }
+  return false;
+}
+
+/* ---- decoders -------------------------------------------------------------------------------- */
+
+static rf_status decode_bytes(reading *r, json_t *step) { return (void)step, r->bytes = true, RAFTER_OK; }
+
+static rf_status decode_byte_level(reading *r, json_t *step) {
+  (void)step;
+  return r->t->bpe.byte_level ? RAFTER_OK
+                              : refuse(r, "decoder", "ByteLevel for pieces that are not byte-level");
+}
+
+static rf_status decode_replace(reading *r, json_t *step) {
+  const char *content;
+  rf_span pattern;
+  bool literal;
+  RF_TRY(pattern_of(r, step, "decoder", &pattern, &literal));
+  RF_TRY(rf_json_string(step, "content", r->where, &content, r->error));
+  if (!literal || pattern.bytes != 3 || memcmp(pattern.at, RF_SPACE_MARK, 3) != 0 ||
+      strcmp(content, " ") != 0)
+    return refuse(r, "decoder", "Replace of anything but U+2581 by a space");
+  r->spaces = true;
+  return RAFTER_OK;
+}
+
+static rf_status decode_strip(reading *r, json_t *step) {
+  const char *content;
+  int64_t start, stop;
+  RF_TRY(rf_json_string(step, "content", r->where, &content, r->error));
+  RF_TRY(rf_json_int(step, "start", r->where, 0, 1, &start, r->error));
+  RF_TRY(rf_json_int(step, "stop", r->where, 0, 0, &stop, r->error));
+  if (strcmp(content, " ") != 0) return refuse(r, "decoder", "Strip of anything but a space");
+  r->t->strip_leading |= start == 1;
+  return RAFTER_OK;
+}
+
+static rf_status decode_metaspace(reading *r, json_t *step) {
+  const char *scheme;
+  bool legacy;
+  RF_TRY(rf_json_bool_or(step, "add_prefix_space", r->where, true, &legacy, r->error));
+  RF_TRY(rf_json_string_or(step, "prepend_scheme", r->where, legacy ? "always" : "never", &scheme, r->error));
+  r->spaces = true;
+  r->t->strip_leading |= strcmp(scheme, "never") != 0;
+  return RAFTER_OK;
+}
+
+static const step_row DECODERS[] = {{"ByteLevel", decode_byte_level}, {"ByteFallback", decode_bytes},
+                                    {"Replace", decode_replace},      {"Strip", decode_strip},
+                                    {"Metaspace", decode_metaspace},  {"Fuse", nothing}};
+
+/* ---- post-processors ------------------------------------------------------------------------- */
+
+enum { MARKS_MOST = 16 };
+
+static rf_status post_template(reading *r, json_t *step) {
+  json_t *single = json_object_get(step, "single"), *specials = json_object_get(step, "special_tokens"),
+         *item;
+  int32_t marks[2][MARKS_MOST];
+  int count[2] = {0};
+  size_t i;
+  bool behind = false;
+  if (!json_is_array(single))
+    return refuse(r, "post-processor", "TemplateProcessing whose single is no list");
+  if (r->templated) return refuse(r, "post-processor", "TemplateProcessing twice");
+  r->templated = true;
+  json_array_foreach (single, i, item) {
+    if (json_object_get(item, "Sequence")) {
+      if (behind) return refuse(r, "post-processor", "TemplateProcessing that repeats the text");
+      behind = true;
+      continue;
+    }
+    const char *name = json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
+    json_t *ids = json_object_get(json_object_get(specials, name ? name : ""), "ids");
+    if (!json_array_size(ids))
+      return refuse(r, "post-processor", "TemplateProcessing with a token that has no ids");
+    for (size_t k = 0; k < json_array_size(ids); k++) {
+      json_t *id = json_array_get(ids, k);
+      if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX ||
+          count[behind] == MARKS_MOST)
+        return refuse(r, "post-processor", "TemplateProcessing with an id out of range, or too many");
+      marks[behind][count[behind]++] = (int32_t)json_integer_value(id);
+    }
+  }
+  if (!behind) return refuse(r, "post-processor", "TemplateProcessing without the text");
+  if (count[0]) r->t->bos_id = marks[0][0];
+  if (count[1]) r->t->eos_id = marks[1][count[1] - 1];
+  return rf_tokenizer_marks(r->t, marks[0], count[0], marks[1], count[1], r->error);
+}
+
+static const step_row POST_PROCESSORS[] = {{"ByteLevel", nothing}, {"TemplateProcessing", post_template}};
+
+#define ROWS(table) table, sizeof table / sizeof table[0]
+
+rf_status rf_json_steps_read(const rf_json_steps *steps, rf_tokenizer *tokenizer, bool *bytes, bool *spaces,
+                             const char *where, rf_error *error) {
+  reading r = {.t = tokenizer, .where = where, .error = error};
+  RF_TRY(walk(&r, steps->normalizer, "normalizer", "normalizers", ROWS(NORMALIZERS), 0));
+  RF_TRY(walk(&r, steps->pre_tokenizer, "pre-tokenizer", "pretokenizers", ROWS(PRE_TOKENIZERS), 0));
+  RF_TRY(walk(&r, steps->decoder, "decoder", "decoders", ROWS(DECODERS), 0));
+  RF_TRY(walk(&r, steps->post_processor, "post-processor", "processors", ROWS(POST_PROCESSORS), 0));
+  *bytes = r.bytes;
+  *spaces = r.spaces;
+  return RAFTER_OK;
+}

@@ -1,0 +1,166 @@
+/* tokenizer_json_write.c - a byte-level BPE as the files other libraries read: tokenizer.json
+ * and tokenizer_config.json, of what a GGUF file brought. */
+#include "text/tokenizer_parts.h"
+
+#include "base/json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static json_t *text_of(rf_span span) { return json_stringn(span.at, span.bytes); }
+
+/* As the file has it: ordinary pieces in GPT-2's alphabet, all others as they are. */
+static json_t *spelling(const rf_tokenizer *t, int64_t id) {
+  char out[2 * RF_PIECE_MOST];
+  rf_span piece = rf_pieces_at(&t->pieces, id);
+  const rf_piece_row *row = &t->pieces.row[id];
+  if (t->bpe.byte_level && row->type == RF_PIECE_NORMAL && !row->special)
+    piece = (rf_span){out, rf_alphabet_text(piece, out)};
+  return text_of(piece);
+}
+
+static json_t *vocabulary(const rf_tokenizer *t) {
+  json_t *vocab = json_object();
+  size_t count = 0;
+  for (int64_t id = 0; id < t->pieces.count; id++) {
+    if (!t->pieces.row[id].type) continue;
+    json_t *text = spelling(t, id); /* NULL: no UTF-8 */
+    if (text) json_object_set_new(vocab, json_string_value(text), json_integer(id));
+    json_decref(text);
+    count++;
+  }
+  if (json_object_size(vocab) == count) return vocab;
+  json_decref(vocab); /* two pieces of one spelling, and what is no UTF-8, have no place there */
+  return NULL;
+}
+
+static int by_rank(const void *a, const void *b) {
+  const rf_pair *x = a, *y = b;
+  return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+static json_t *merges(const rf_tokenizer *t) {
+  const rf_bpe *bpe = &t->bpe;
+  rf_pair *order = malloc(((size_t)bpe->pairs + 1) * sizeof *order);
+  json_t *list = order ? json_array() : NULL;
+  size_t count = 0;
+  for (uint64_t i = 0; list && bpe->slots && i <= bpe->mask; i++)
+    if (bpe->slots[i].rank != RF_NO_RANK) order[count++] = bpe->slots[i];
+  if (list) qsort(order, count, sizeof *order, by_rank);
+  for (size_t i = 0; list && i < count; i++) {
+    json_t *pair = json_array();
+    json_array_append_new(pair, spelling(t, order[i].left));
+    json_array_append_new(pair, spelling(t, order[i].right));
+    json_array_append_new(list, pair);
+  }
+  free(order);
+  return list;
+}
+
+static json_t *added(const rf_tokenizer *t) {
+  json_t *list = json_array();
+  for (int64_t id = 0; id < t->pieces.count; id++) /* by id, as readers want them */
+    for (int i = 0; i < t->raw.count; i++)
+      if (t->raw.at[i].id == id)
+        json_array_append_new(list,
+                              json_pack("{sI so sb sb sb sb sb}", "id", (json_int_t)id, "content",
+                                        text_of(t->raw.at[i].text), "single_word", t->raw.at[i].single_word,
+                                        "lstrip", t->raw.at[i].lstrip, "rstrip", t->raw.at[i].rstrip,
+                                        "normalized", false, "special", t->raw.at[i].special));
+  return list;
+}
+
+static json_t *pre_tokenizer(const rf_tokenizer *t) {
+  /* rf_behaviour */
+  static const char *const NAMES[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext",
+                                      "Contiguous"};
+  json_t *list = json_array();
+  for (int i = 0; i < t->splits.count; i++) {
+    const rf_split *s = &t->splits.at[i];
+    json_array_append_new(list, json_pack("{ss s{ss} ss sb}", "type", "Split", "pattern",
+                                          rf_pattern_literal(s->pattern) ? "String" : "Regex",
+                                          rf_pattern_text(s->pattern), "behavior", NAMES[s->behaviour],
+                                          "invert", s->invert));
+  }
+  json_array_append_new(list, json_pack("{ss sb sb sb}", "type", "ByteLevel", "add_prefix_space", false,
+                                        "trim_offsets", true, "use_regex", false));
+  return json_pack("{ss so}", "type", "Sequence", "pretokenizers", list);
+}
+
+/* What goes around a text. */
+static void put_marks(const rf_tokenizer *t, const int32_t *ids, int count, json_t *form, json_t *named) {
+  for (int i = 0; i < count; i++) {
+    json_t *name = spelling(t, ids[i]);
+    json_array_append_new(form, json_pack("{s{sO si}}", "SpecialToken", "id", name, "type_id", 0));
+    json_object_set_new(named, json_string_value(name),
+                        json_pack("{sO s[i] s[O]}", "id", name, "ids", (int)ids[i], "tokens", name));
+    json_decref(name);
+  }
+}
+
+static json_t *post_processor(const rf_tokenizer *t) {
+  if (!t->prefix_count && !t->suffix_count) return json_null();
+  json_t *single = json_array(), *pair = json_array(), *named = json_object();
+  put_marks(t, t->prefix, t->prefix_count, single, named);
+  json_array_append_new(single, json_pack("{s{ss si}}", "Sequence", "id", "A", "type_id", 0));
+  put_marks(t, t->suffix, t->suffix_count, single, named);
+  json_array_extend(pair, single);
+  put_marks(t, t->prefix, t->prefix_count, pair, named);
+  json_array_append_new(pair, json_pack("{s{ss si}}", "Sequence", "id", "B", "type_id", 1));
+  put_marks(t, t->suffix, t->suffix_count, pair, named);
+  return json_pack("{ss so so so}", "type", "TemplateProcessing", "single", single, "pair", pair,
+                   "special_tokens", named);
+}
+
+static json_t *tokenizer_json(const rf_tokenizer *t) {
+  json_t *vocab = vocabulary(t), *order = vocab ? merges(t) : NULL;
+  if (!order) return json_decref(vocab), NULL;
+  json_t *model =
+      json_pack("{ss sn sn sn sn sb sb sb so so}", "type", "BPE", "dropout", "unk_token",
+                "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", false, "byte_fallback", false,
+                "ignore_merges", t->bpe.ignore_merges, "vocab", vocab, "merges", order);
+  return json_pack("{ss sn sn so sn so so so so}", "version", "1.0", "truncation", "padding", "added_tokens",
+                   added(t), "normalizer", "pre_tokenizer", pre_tokenizer(t), "post_processor",
+                   post_processor(t), "decoder",
+                   json_pack("{ss sb sb sb}", "type", "ByteLevel", "add_prefix_space", true, "trim_offsets",
+                             true, "use_regex", true),
+                   "model", model);
+}
+
+rf_status rf_tokenizer_config_write(const rf_tokenizer *t, const char *class, const char *chat_template,
+                                    size_t template_bytes, const char *folder, rf_error *error) {
+  const struct {
+    const char *name;
+    int32_t id;
+  } marks[] = {
+      {"bos_token", t->bos_id}, {"eos_token", t->eos_id}, {"unk_token", t->unk_id}, {"pad_token", t->pad_id}};
+  char path[4400];
+  json_t *json = json_pack("{ss* sb}", "tokenizer_class", class, "clean_up_tokenization_spaces", false);
+  for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+    if (marks[i].id >= 0) json_object_set_new(json, marks[i].name, spelling(t, marks[i].id));
+  if (!class) { /* tokenizer.model cannot say so itself */
+    json_object_set_new(json, "add_bos_token", json_boolean(t->prefix_count > 0));
+    json_object_set_new(json, "add_eos_token", json_boolean(t->suffix_count > 0));
+  }
+  if (chat_template) json_object_set_new(json, "chat_template", json_stringn(chat_template, template_bytes));
+  snprintf(path, sizeof path, "%.4300s/tokenizer_config.json", folder);
+  rf_status status = rf_json_write(path, json, 2, error);
+  json_decref(json);
+  return status;
+}
+
+rf_status rf_tokenizer_json_write(const rf_tokenizer *t, const char *chat_template, size_t template_bytes,
+                                  const char *folder, bool *written, rf_error *error) {
+  char path[4400];
+  bool plain = t->kind == RF_TOKENS_BPE && t->bpe.byte_level && !t->normals.count && !t->normalized.count &&
+               !t->splits.prefix && !t->splits.mark;
+  json_t *json = plain ? tokenizer_json(t) : NULL;
+  *written = json != NULL;
+  if (!json) return RAFTER_OK;
+  snprintf(path, sizeof path, "%.4300s/tokenizer.json", folder);
+  rf_status status = rf_json_write(path, json, 0, error);
+  json_decref(json);
+  RF_TRY(status);
+  return rf_tokenizer_config_write(t, "PreTrainedTokenizerFast", chat_template, template_bytes, folder,
+                                   error);
+}

@@ -1,0 +1,169 @@
+/* tokenizer_normalize.c - what is done to text before tokens are looked for: a prefix,
+ * replacements, Unicode forms, blanks. */
+#define _GNU_SOURCE
+#include "text/tokenizer_parts.h"
+
+#include <stdlib.h>
+#include <utf8proc.h>
+
+static rf_status copy(rf_span from, char **to, rf_error *error) {
+  *to = malloc(from.bytes + 1);
+  if (!*to) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  memcpy(*to, from.at ? from.at : "", from.bytes);
+  (*to)[from.bytes] = 0;
+  return RAFTER_OK;
+}
+
+rf_status rf_normals_add(rf_normals *normals, rf_normal_kind kind, rf_span from, rf_span to,
+                         const char *where, rf_error *error) {
+  if (normals->count == RF_STEPS_MOST)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "too many normalizers (%s: expected at most %d)", where,
+                   (int)RF_STEPS_MOST);
+  if (from.bytes > RF_PIECE_MOST || to.bytes > RF_PIECE_MOST)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "a normalizer's text is too long (%s)", where);
+  rf_normal *step = &normals->at[normals->count];
+  *step = (rf_normal){.kind = kind, .from_bytes = from.bytes, .to_bytes = to.bytes};
+  normals->count++;
+  RF_TRY(copy(from, &step->from, error));
+  return copy(to, &step->to, error);
+}
+
+void rf_normals_free(rf_normals *normals) {
+  for (int i = 0; i < normals->count; i++) {
+    free(normals->at[i].from);
+    free(normals->at[i].to);
+    rf_pattern_free(normals->at[i].pattern);
+  }
+  normals->count = 0;
+}
+
+static rf_status replace_literal(const rf_normal *step, rf_span text, rf_buffer *out, rf_error *error) {
+  const char *at = text.at, *end = text.at + text.bytes;
+  while (at < end) {
+    const char *hit = step->from_bytes == 1 ? memchr(at, step->from[0], (size_t)(end - at))
+                                            : memmem(at, (size_t)(end - at), step->from, step->from_bytes);
+    RF_TRY(rf_buffer_add(out, at, (size_t)((hit ? hit : end) - at), error));
+    if (!hit) break;
+    RF_TRY(rf_buffer_add(out, step->to, step->to_bytes, error));
+    at = hit + step->from_bytes;
+  }
+  return RAFTER_OK;
+}
+
+static rf_status replace_pattern(const rf_normal *step, rf_span text, rf_buffer *out, rf_error *error) {
+  const char *at = text.at, *end = text.at + text.bytes;
+  rf_status status = RAFTER_OK;
+  void *match = rf_match_new();
+  if (!match) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  while (at < end) { /* one stretch of UTF-8 after the other: patterns know nothing else */
+    const char *stop = rf_utf8_valid(at, end), *from = at, *hit = NULL, *behind = NULL;
+    int found = 0;
+    while (from < stop &&
+           (found = rf_pattern_next(step->pattern, match, at, from, stop, &hit, &behind)) == 1) {
+      RF_GO(rf_buffer_add(out, from, (size_t)(hit - from), error));
+      RF_GO(rf_buffer_add(out, step->to, step->to_bytes, error));
+      from = behind;
+    }
+    if (found < 0) {
+      status =
+          RF_FAIL(error, RAFTER_FAILED, NULL, "a normalizer's pattern needs too much work for this text");
+      goto done;
+    }
+    if (stop < end) stop++;
+    RF_GO(rf_buffer_add(out, from, (size_t)(stop - from), error));
+    at = stop;
+  }
+done:
+  rf_match_free(match);
+  return status;
+}
+
+static rf_status unicode_form(const rf_normal *step, rf_span text, rf_buffer *out, rf_error *error) {
+  const char *at = text.at, *end = text.at + text.bytes;
+  while (at < end) {
+    const char *stop = rf_utf8_valid(at, end);
+    utf8proc_uint8_t *form = NULL;
+    if (stop > at) {
+      utf8proc_ssize_t n =
+          utf8proc_map((const utf8proc_uint8_t *)at, stop - at, &form, (utf8proc_option_t)step->unicode);
+      if (n < 0)
+        return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot normalize a text (%s)", utf8proc_errmsg(n));
+      rf_status status = rf_buffer_add(out, (const char *)form, (size_t)n, error);
+      free(form);
+      RF_TRY(status);
+    }
+    if (stop < end) RF_TRY(rf_buffer_add(out, stop++, 1, error));
+    at = stop;
+  }
+  return RAFTER_OK;
+}
+
+/* SentencePiece: blanks at both ends go, runs of spaces become one. `marks`: it cuts the end
+ * after spaces became U+2581, so those go too. */
+static rf_status squeeze(rf_span text, bool marks, rf_buffer *out, rf_error *error) {
+  const char *at = text.at, *end = text.at + text.bytes;
+  while (at < end && *at == ' ') at++;
+  for (bool cut = true; cut;) {
+    cut = false;
+    if (end > at && end[-1] == ' ') {
+      end--;
+      cut = true;
+    } else if (marks && end - at >= 3 && !memcmp(end - 3, RF_SPACE_MARK, 3)) {
+      end -= 3;
+      cut = true;
+    }
+  }
+  RF_TRY(rf_buffer_reserve(out, (size_t)(end - at), error));
+  for (; at < end; at++)
+    if (*at != ' ' || at[-1] != ' ') out->at[out->bytes++] = *at;
+  return RAFTER_OK;
+}
+
+static rf_span strip(const rf_normal *step, rf_span text) {
+  const char *at = text.at, *end = text.at + text.bytes;
+  while (step->left && at < end) {
+    int n = rf_utf8_length(at, end);
+    if (!n || !rf_code_is_blank(rf_utf8_code(at, n))) break;
+    at += n;
+  }
+  while (step->right && end > at) {
+    const char *last = end - 1;
+    while (last > at && (*last & 0xC0) == 0x80) last--;
+    int n = rf_utf8_length(last, end);
+    if (!n || !rf_code_is_blank(rf_utf8_code(last, n))) break;
+    end = last;
+  }
+  return (rf_span){at, (size_t)(end - at)};
+}
+
+static bool ascii(rf_span text) {
+  for (size_t i = 0; i < text.bytes; i++)
+    if (text.at[i] & 0x80) return false;
+  return true;
+}
+
+rf_status rf_normalize(const rf_normals *normals, rf_span text, rf_buffer *buffer, rf_buffer *spare,
+                       rf_span *result, rf_error *error) {
+  for (int i = 0; i < normals->count && text.bytes; i++) {
+    const rf_normal *step = &normals->at[i];
+    if (step->kind == RF_NORMAL_STRIP) {
+      text = strip(step, text);
+      continue;
+    }
+    if (step->kind == RF_NORMAL_UNICODE && ascii(text)) continue;
+    rf_buffer *out =
+        text.at >= buffer->at && buffer->at && text.at < buffer->at + buffer->capacity ? spare : buffer;
+    out->bytes = 0;
+    RF_TRY(rf_buffer_reserve(out, text.bytes + text.bytes / 2 + step->to_bytes, error));
+    if (step->kind == RF_NORMAL_PREPEND) {
+      RF_TRY(rf_buffer_add(out, step->to, step->to_bytes, error));
+      RF_TRY(rf_buffer_add(out, text.at, text.bytes, error));
+    } else if (step->kind == RF_NORMAL_SQUEEZE) RF_TRY(squeeze(text, step->right, out, error));
+    else if (step->kind == RF_NORMAL_UNICODE) RF_TRY(unicode_form(step, text, out, error));
+    else if (step->pattern) RF_TRY(replace_pattern(step, text, out, error));
+    else RF_TRY(replace_literal(step, text, out, error));
+    text = (rf_span){out->at, out->bytes};
+  }
+  *result = text;
+  return RAFTER_OK;
+}

@@ -1,0 +1,212 @@
+/* tokenizer_sentencepiece.c - tokenizer.model: a protocol buffer, of which a few fields matter
+ * (sentencepiece_model.proto):
+ *
+ *   ModelProto       1 repeated SentencePiece   2 TrainerSpec   3 NormalizerSpec   (4 self-test,
+ *     5 denormalizer)
+ *   SentencePiece    1 piece   2 float score   3 type (normal when missing)
+ *   TrainerSpec      3 model_type   24 treat_whitespace_as_suffix   35 byte_fallback   45
+ *     unk_piece   46 bos_piece   47 eos_piece   48 pad_piece
+ *   NormalizerSpec   1 name   2 precompiled_charsmap   3 add_dummy_prefix   4
+ *     remove_extra_whitespaces   5 escape_whitespaces */
+#include "text/tokenizer_parts.h"
+
+#include <stdlib.h>
+
+typedef struct message {
+  const unsigned char *at, *end;
+  bool broken;
+} message;
+
+typedef struct field {
+  uint64_t number, value; /* value: of a varint or of four bytes */
+  rf_span bytes;          /* of a length-delimited field */
+  int wire;
+} field;
+
+static uint64_t varint(message *m) {
+  uint64_t value = 0;
+  for (int shift = 0; shift < 64; shift += 7) {
+    if (m->at == m->end) break;
+    unsigned char c = *m->at++;
+    value |= (uint64_t)(c & 0x7F) << shift;
+    if (c < 0x80) return value;
+  }
+  m->broken = true;
+  return 0;
+}
+
+/* The next field; false at the end or when the message is broken. */
+static bool next_field(message *m, field *f) {
+  enum { VARINT = 0, EIGHT = 1, BYTES = 2, FOUR = 5 };
+  if (m->broken || m->at == m->end) return false;
+  uint64_t tag = varint(m), size = 0;
+  *f = (field){.number = tag >> 3, .wire = (int)(tag & 7)};
+  if (f->wire == VARINT) f->value = varint(m);
+  else if (f->wire == BYTES) size = varint(m);
+  else if (f->wire == EIGHT) size = 8;
+  else if (f->wire == FOUR) size = 4;
+  else m->broken = true;
+  if (m->broken || size > (uint64_t)(m->end - m->at)) return m->broken = true, false;
+  f->bytes = (rf_span){(const char *)m->at, (size_t)size};
+  if (f->wire == FOUR)
+    for (int i = 3; i >= 0; i--) f->value = f->value << 8 | m->at[i];
+  m->at += size;
+  return true;
+}
+
+static message message_of(rf_span bytes) {
+  return (message){(const unsigned char *)bytes.at, (const unsigned char *)bytes.at + bytes.bytes, false};
+}
+
+/* What the two specifications say, with the defaults of the .proto. */
+typedef struct specification {
+  uint64_t model_type, suffix, byte_fallback, dummy_prefix, remove_extra, escape;
+  rf_span charsmap, normalizer, rules, unk, bos, eos, pad;
+} specification;
+
+static bool read_trainer(rf_span bytes, specification *s) {
+  message m = message_of(bytes);
+  for (field f; next_field(&m, &f);) {
+    if (f.number == 3) s->model_type = f.value;
+    else if (f.number == 24) s->suffix = f.value;
+    else if (f.number == 35) s->byte_fallback = f.value;
+    else if (f.number == 45) s->unk = f.bytes;
+    else if (f.number == 46) s->bos = f.bytes;
+    else if (f.number == 47) s->eos = f.bytes;
+    else if (f.number == 48) s->pad = f.bytes;
+  }
+  return !m.broken;
+}
+
+static bool read_normalizer(rf_span bytes, specification *s) {
+  message m = message_of(bytes);
+  for (field f; next_field(&m, &f);) {
+    if (f.number == 1) s->normalizer = f.bytes;
+    else if (f.number == 2) s->charsmap = f.bytes;
+    else if (f.number == 3) s->dummy_prefix = f.value;
+    else if (f.number == 4) s->remove_extra = f.value;
+    else if (f.number == 5) s->escape = f.value;
+    else if (f.number == 6) s->rules = f.bytes;
+  }
+  return !m.broken;
+}
+
+static bool read_piece(rf_span bytes, rf_span *piece, float *score, int32_t *type) {
+  message m = message_of(bytes);
+  *piece = (rf_span){"", 0};
+  *score = 0;
+  *type = RF_PIECE_NORMAL;
+  for (field f; next_field(&m, &f);) {
+    if (f.number == 1 && f.wire == 2) *piece = f.bytes;
+    else if (f.number == 2 && f.wire == 5) {
+      uint32_t bits = (uint32_t)f.value;
+      memcpy(score, &bits, sizeof bits);
+    } else if (f.number == 3) *type = f.value < 100 ? (int32_t)f.value : 100;
+  }
+  return !m.broken;
+}
+
+static int32_t id_of(const rf_vocabulary *v, const int32_t *types, rf_span name, int type) {
+  for (int64_t id = 0; id < v->count; id++)
+    if (types[id] == type && v->pieces[id].bytes == name.bytes &&
+        !memcmp(v->pieces[id].at, name.at, name.bytes))
+      return (int32_t)id;
+  return -1;
+}
+
+static rf_status check(const specification *s, const char *where, rf_error *error) {
+  enum { UNIGRAM = 1, BPE = 2 };
+  if (s->model_type != UNIGRAM && s->model_type != BPE)
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "unsupported SentencePiece model (%s, model_type: expected 1 unigram or 2 BPE, got %llu)",
+                   where, (unsigned long long)s->model_type);
+  if (s->charsmap.bytes || s->rules.bytes)
+    return RF_FAIL(error, RAFTER_FAILED,
+                   "this version reads models with the normalizer 'identity'; its tokenizer.json may do",
+                   "unsupported SentencePiece normalizer (%s, precompiled_charsmap: expected none, got %zu "
+                   "bytes of '%.*s')",
+                   where, s->charsmap.bytes, (int)(s->normalizer.bytes < 40 ? s->normalizer.bytes : 40),
+                   s->normalizer.at);
+  if (s->suffix)
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "unsupported SentencePiece setting (%s: treat_whitespace_as_suffix)", where);
+  return RAFTER_OK;
+}
+
+rf_status rf_tokenizer_sentencepiece_read(const char *text, size_t bytes, const char *where,
+                                          rf_tokenizer **tokenizer, rf_error *error) {
+  enum { BPE = 2 };
+  rf_status status = RAFTER_OK;
+  specification s = {.model_type = 1,
+                     .dummy_prefix = 1,
+                     .remove_extra = 1,
+                     .escape = 1,
+                     .charsmap = {"", 0},
+                     .normalizer = {"", 0},
+                     .unk = {"<unk>", 5},
+                     .bos = {"<s>", 3},
+                     .eos = {"</s>", 4},
+                     .pad = {"<pad>", 5}};
+  rf_vocabulary v = {.kind = "unigram"};
+  int64_t count = 0;
+  bool whole = true;
+  *tokenizer = NULL;
+  message m = message_of((rf_span){text, bytes});
+  for (field f; next_field(&m, &f);) count += f.number == 1 && f.wire == 2;
+  rf_span *pieces = malloc(((size_t)count + 1) * sizeof *pieces);
+  float *scores = malloc(((size_t)count + 1) * sizeof *scores);
+  int32_t *types = malloc(((size_t)count + 1) * sizeof *types);
+  if (!pieces || !scores || !types) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+    goto done;
+  }
+  m = message_of((rf_span){text, bytes});
+  for (field f; whole && next_field(&m, &f);) {
+    if (f.wire != 2) continue;
+    if (f.number == 1) {
+      whole = read_piece(f.bytes, &pieces[v.count], &scores[v.count], &types[v.count]);
+      v.count++;
+    } else if (f.number == 2) whole = read_trainer(f.bytes, &s);
+    else if (f.number == 3) whole = read_normalizer(f.bytes, &s);
+  }
+  if (!whole || m.broken || !v.count) {
+    status = RF_FAIL(error, RAFTER_FAILED, "is the file whole, and SentencePiece's?",
+                     "%s is no SentencePiece model (after %lld pieces)", where, (long long)v.count);
+    goto done;
+  }
+  RF_GO(check(&s, where, error));
+  bool bytes_used = false;
+  for (int64_t id = 0; id < v.count; id++) {
+    bytes_used |= types[id] == RF_PIECE_BYTE;
+    if (types[id] != RF_PIECE_UNUSED || s.model_type != BPE) continue;
+    status = RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "unsupported SentencePiece setting (%s: an unused piece in a BPE model, id %lld)", where,
+                     (long long)id);
+    goto done;
+  }
+  if (bytes_used && !s.byte_fallback) {
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "byte pieces without byte_fallback (%s)", where);
+    goto done;
+  }
+  v.pieces = pieces;
+  v.scores = scores;
+  v.types = types;
+  v.bos_id = id_of(&v, types, s.bos, RF_PIECE_CONTROL);
+  v.eos_id = id_of(&v, types, s.eos, RF_PIECE_CONTROL);
+  v.pad_id = id_of(&v, types, s.pad, RF_PIECE_CONTROL);
+  v.unk_id = id_of(&v, types, s.unk, RF_PIECE_UNKNOWN);
+  v.dummy_prefix = s.dummy_prefix;
+  v.remove_extra_whitespace = s.remove_extra;
+  v.plain_spaces = !s.escape;
+  if (s.model_type == BPE) v.kind = "llama";
+  /* The file does not say which marks go around a text: BPE models (Llama, Gemma, Mistral) begin
+   * with BOS, unigram ones (T5) end with EOS. */
+  v.add_bos = s.model_type == BPE;
+  v.add_eos = s.model_type != BPE;
+  status = rf_tokenizer_build(&v, where, tokenizer, error);
+done:
+  free(pieces);
+  free(scores);
+  free(types);
+  return status;
+}

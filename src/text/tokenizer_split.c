@@ -1,0 +1,318 @@
+/* tokenizer_split.c - cutting text into the words that are turned into ids each for itself:
+ * regular expressions (PCRE2) one after the other. */
+#define _GNU_SOURCE
+#include "text/tokenizer_parts.h"
+
+#include <stdlib.h>
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+enum { PATTERN_MOST = 1 << 16, MATCH_LIMIT = 10000000 };
+
+struct rf_pattern {
+  pcre2_code *code; /* NULL: a literal */
+  bool jit;
+  size_t bytes;
+  char text[]; /* with a NUL behind it */
+};
+
+/* Classes as the engine of Hugging Face's tokenizers (Oniguruma) has them. White_Space: PCRE2's
+ * \s would add U+180E. Letters of words: PCRE2's \w leaves out marks. \h is a hexadecimal digit
+ * there. Inside [] only what can stand there is put in its place; sets in sets are refused, and
+ * so is \b, which takes clusters of characters as one there. */
+#define BLANKS "\\t-\\r\\x{85}\\p{Z}"
+#define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+static const struct {
+  char letter;
+  const char *inside, *outside;
+} CLASSES[] = {{'s', BLANKS, "[" BLANKS "]"}, {'S', NULL, "[^" BLANKS "]"},      {'w', WORDS, "[" WORDS "]"},
+               {'W', NULL, "[^" WORDS "]"},   {'h', "0-9A-Fa-f", "[0-9A-Fa-f]"}, {'H', NULL, "[^0-9A-Fa-f]"}};
+
+static rf_status refuse(const char *what, const char *text, size_t bytes, rf_error *error) {
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "unsupported pattern of a tokenizer (%s, in '%.*s')", what,
+                 (int)(bytes < 100 ? bytes : 100), text);
+}
+
+static rf_status with_own_classes(const char *text, size_t bytes, rf_buffer *out, rf_error *error) {
+  bool inside = false;
+  for (size_t i = 0; i < bytes; i++) {
+    if (text[i] == '\\' && i + 1 < bytes) {
+      const char *as = NULL;
+      char c = text[++i];
+      for (size_t k = 0; k < sizeof CLASSES / sizeof *CLASSES; k++)
+        if (CLASSES[k].letter == c) as = inside ? CLASSES[k].inside : CLASSES[k].outside;
+      if (inside && (c == 'W' || c == 'H'))
+        return refuse(c == 'W' ? "\\W inside []" : "\\H inside []", text, bytes, error);
+      if (c == 'b' || c == 'B') return refuse("a border of words", text, bytes, error);
+      RF_TRY(as ? rf_buffer_add(out, as, strlen(as), error) : rf_buffer_add(out, text + i - 1, 2, error));
+      continue;
+    }
+    if (inside && text[i] == '[') return refuse("[ inside []", text, bytes, error);
+    if (inside && text[i] == '&' && i + 1 < bytes && text[i + 1] == '&')
+      return refuse("&& inside []", text, bytes, error);
+    if (text[i] == '[') inside = true;
+    if (text[i] == ']') inside = false;
+    RF_TRY(rf_buffer_add(out, text + i, 1, error));
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_pattern_new(const char *text, size_t bytes, bool literal, const char *where,
+                         rf_pattern **pattern, rf_error *error) {
+  *pattern = NULL;
+  if (bytes < 1 || bytes > PATTERN_MOST)
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "a pattern's length is out of range (%s: expected 1 to %d bytes, got %zu)", where,
+                   (int)PATTERN_MOST, bytes);
+  rf_pattern *made = calloc(1, sizeof *made + bytes + 1);
+  if (!made) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
+  memcpy(made->text, text, bytes);
+  made->bytes = bytes;
+  if (literal) {
+    *pattern = made;
+    return RAFTER_OK;
+  }
+  rf_buffer own = {0};
+  rf_status status = with_own_classes(text, bytes, &own, error);
+  int code = 0;
+  PCRE2_SIZE at = 0;
+  if (status == RAFTER_OK) {
+    made->code =
+        pcre2_compile((PCRE2_SPTR)own.at, own.bytes,
+                      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
+    if (!made->code) {
+      char why[120];
+      pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
+      status = RF_FAIL(error, RAFTER_FAILED, NULL, "a pattern cannot be read (%s: %s, in '%.*s')", where, why,
+                       (int)(bytes < 100 ? bytes : 100), text);
+    } else made->jit = pcre2_jit_compile(made->code, PCRE2_JIT_COMPLETE) == 0;
+  }
+  free(own.at);
+  if (status != RAFTER_OK) rf_pattern_free(made);
+  else *pattern = made;
+  return status;
+}
+
+const char *rf_pattern_text(const rf_pattern *pattern) { return pattern->text; }
+
+void rf_pattern_free(rf_pattern *pattern) {
+  if (!pattern) return;
+  pcre2_code_free(pattern->code);
+  free(pattern);
+}
+
+typedef struct matching {
+  pcre2_match_data *data;
+  pcre2_match_context *context;
+} matching;
+
+void *rf_match_new(void) {
+  matching *m = calloc(1, sizeof *m);
+  if (!m) return NULL;
+  m->data = pcre2_match_data_create(1, NULL);
+  m->context = pcre2_match_context_create(NULL);
+  if (!m->data || !m->context) {
+    rf_match_free(m);
+    return NULL;
+  }
+  pcre2_set_match_limit(m->context, MATCH_LIMIT);
+  return m;
+}
+
+void rf_match_free(void *match) {
+  matching *m = match;
+  if (!m) return;
+  pcre2_match_data_free(m->data);
+  pcre2_match_context_free(m->context);
+  free(m);
+}
+
+int rf_pattern_next(const rf_pattern *pattern, void *match, const char *text, const char *at, const char *end,
+                    const char **start, const char **stop) {
+  if (!pattern->code) {
+    *start = memmem(at, (size_t)(end - at), pattern->text, pattern->bytes);
+    if (*start) *stop = *start + pattern->bytes;
+    return *start != NULL;
+  }
+  matching *m = match;
+  while (at < end) {
+    PCRE2_SPTR subject = (PCRE2_SPTR)text;
+    size_t bytes = (size_t)(end - text), from = (size_t)(at - text);
+    int found = pattern->jit ? pcre2_jit_match(pattern->code, subject, bytes, from, 0, m->data, m->context)
+                             : PCRE2_ERROR_JIT_STACKLIMIT;
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT)
+      found = pcre2_match(pattern->code, subject, bytes, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, m->data,
+                          m->context);
+    if (found == PCRE2_ERROR_NOMATCH) return 0;
+    if (found < 0) return -1;
+    const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
+    /* \K can move the start anywhere, and a match may be empty. */
+    if (span[1] > span[0] && span[0] >= from && span[1] <= bytes) {
+      *start = text + span[0];
+      *stop = text + span[1];
+      return 1;
+    }
+    at = (span[1] > from ? text + span[1] : at) + (span[1] > from ? 0 : rf_utf8_length(at, end));
+  }
+  return 0;
+}
+
+/* ---- the splits of a tokenizer --------------------------------------------------------------- */
+
+const char RF_GPT2_PATTERN[] =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+#define LLAMA3_PATTERN \
+  "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| " \
+  "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define QWEN2_PATTERN \
+  "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| " \
+  "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+/* The names that GGUF files use (tokenizer.ggml.pre), with the patterns of the models they are
+ * for. */
+static const struct named {
+  const char *name, *pattern[2];
+  bool ignore_merges;
+} NAMED[] = {
+    {"gpt-2", {RF_GPT2_PATTERN}, false},
+    {"gpt2", {RF_GPT2_PATTERN}, false},
+    {"olmo", {RF_GPT2_PATTERN}, false},
+    {"llama-bpe", {LLAMA3_PATTERN}, true},
+    {"llama3", {LLAMA3_PATTERN}, true},
+    {"llama-v3", {LLAMA3_PATTERN}, true},
+    {"qwen2", {QWEN2_PATTERN}, false},
+    {"smollm", {"\\p{N}", RF_GPT2_PATTERN}, false},
+    {"starcoder", {"\\p{N}", RF_GPT2_PATTERN}, false},
+    {"refact", {"\\p{N}", RF_GPT2_PATTERN}, false},
+    {"codeshell", {"\\p{N}", RF_GPT2_PATTERN}, false},
+};
+
+rf_status rf_splits_add(rf_splits *splits, const char *text, size_t bytes, bool literal,
+                        rf_behaviour behaviour, bool invert, const char *where, rf_error *error) {
+  if (splits->count == RF_STEPS_MOST)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "too many pre-tokenizers (%s: expected at most %d)", where,
+                   (int)RF_STEPS_MOST);
+  rf_split *split = &splits->at[splits->count];
+  *split = (rf_split){.behaviour = behaviour, .invert = invert};
+  RF_TRY(rf_pattern_new(text, bytes, literal, where, &split->pattern, error));
+  splits->count++;
+  return RAFTER_OK;
+}
+
+rf_status rf_splits_named(const char *name, rf_splits *splits, bool *ignore_merges, const char *where,
+                          rf_error *error) {
+  for (size_t i = 0; name && i < sizeof NAMED / sizeof NAMED[0]; i++) {
+    if (strcmp(NAMED[i].name, name)) continue;
+    for (int p = 0; p < 2 && NAMED[i].pattern[p]; p++)
+      RF_TRY(rf_splits_add(splits, NAMED[i].pattern[p], strlen(NAMED[i].pattern[p]), false, RF_SPLIT_ISOLATED,
+                           false, where, error));
+    *ignore_merges = NAMED[i].ignore_merges;
+    return RAFTER_OK;
+  }
+  return RF_FAIL(error, RAFTER_FAILED,
+                 "this version knows gpt-2, llama-bpe, qwen2, smollm, starcoder and olmo",
+                 "unknown pre-tokenizer (%s: '%s')", where, name ? name : "none named");
+}
+
+const char *rf_pattern_literal(const rf_pattern *pattern) { return pattern->code ? NULL : pattern->text; }
+
+const char *rf_splits_name(const rf_splits *splits, bool ignore_merges) {
+  for (size_t i = 0; i < sizeof NAMED / sizeof NAMED[0]; i++) {
+    int count = 0;
+    while (count < 2 && NAMED[i].pattern[count]) count++;
+    bool same = count == splits->count && NAMED[i].ignore_merges == ignore_merges;
+    for (int p = 0; p < count && same; p++) {
+      const rf_split *split = &splits->at[p];
+      same = split->pattern->code && !split->invert && split->behaviour == RF_SPLIT_ISOLATED &&
+             !strcmp(split->pattern->text, NAMED[i].pattern[p]);
+    }
+    if (same) return NAMED[i].name;
+  }
+  return NULL;
+}
+
+void rf_splits_free(rf_splits *splits) {
+  for (int i = 0; i < splits->count; i++) rf_pattern_free(splits->at[i].pattern);
+  splits->count = 0;
+}
+
+/* One cut of a text: sections come in order, some wait for what follows. */
+typedef struct cutting {
+  const rf_splits *splits;
+  void *match;
+  rf_word_function *word;
+  void *self;
+  rf_error *error;
+} cutting;
+typedef struct pending {
+  const char *at, *end; /* NULL: nothing waits */
+  bool is_match;
+} pending;
+
+static rf_status cut(const cutting *c, int step, const char *at, const char *end);
+
+static rf_status flush(const cutting *c, int step, pending *wait) {
+  if (!wait->at) return RAFTER_OK;
+  const char *at = wait->at;
+  wait->at = NULL;
+  return cut(c, step + 1, at, wait->end);
+}
+
+static rf_status section(const cutting *c, int step, pending *wait, const char *at, const char *end,
+                         bool is_match) {
+  const rf_split *split = &c->splits->at[step];
+  if (at == end) return RAFTER_OK;
+  is_match ^= split->invert;
+  /* What this section might be joined with comes next. */
+  bool waits = split->behaviour == RF_SPLIT_CONTIGUOUS ||
+               (split->behaviour == RF_SPLIT_PREVIOUS ? !is_match : is_match);
+  switch (split->behaviour) {
+  case RF_SPLIT_REMOVED: return is_match ? RAFTER_OK : cut(c, step + 1, at, end);
+  case RF_SPLIT_ISOLATED: return cut(c, step + 1, at, end);
+  case RF_SPLIT_PREVIOUS:
+  case RF_SPLIT_NEXT:
+    if (!waits && wait->at) {
+      const char *from = wait->at;
+      wait->at = NULL;
+      return cut(c, step + 1, from, end);
+    }
+    break;
+  case RF_SPLIT_CONTIGUOUS:
+    if (wait->at && wait->is_match == is_match) return wait->end = end, RAFTER_OK;
+    break;
+  }
+  RF_TRY(flush(c, step, wait));
+  if (waits) return *wait = (pending){at, end, is_match}, RAFTER_OK;
+  return cut(c, step + 1, at, end);
+}
+
+/* Recursion is as deep as there are splits. */
+static rf_status cut(const cutting *c, int step, const char *at, const char *end) {
+  if (step == c->splits->count) return c->word(c->self, at, (size_t)(end - at), c->error);
+  pending wait = {0};
+  while (at < end) { /* patterns see one stretch of UTF-8 after the other; a byte that is none is a word */
+    const char *stop = rf_utf8_valid(at, end), *from = at, *hit = NULL, *behind = NULL;
+    int found = 0;
+    while (from < stop && (found = rf_pattern_next(c->splits->at[step].pattern, c->match, at, from, stop,
+                                                   &hit, &behind)) == 1) {
+      RF_TRY(section(c, step, &wait, from, hit, false));
+      RF_TRY(section(c, step, &wait, hit, behind, true));
+      from = behind;
+    }
+    if (found < 0)
+      return RF_FAIL(c->error, RAFTER_FAILED, NULL,
+                     "the tokenizer's pattern needs too much work for this text");
+    RF_TRY(section(c, step, &wait, from, stop, false));
+    if (stop < end) RF_TRY(section(c, step, &wait, stop, stop + 1, false));
+    at = stop + (stop < end);
+  }
+  return flush(c, step, &wait);
+}
+
+rf_status rf_split_words(const rf_splits *splits, void *match, const char *text, size_t bytes,
+                         rf_word_function *word, void *self, rf_error *error) {
+  if (!bytes) return RAFTER_OK;
+  cutting c = {splits, match, word, self, error};
+  return cut(&c, 0, text, text + bytes);
+}

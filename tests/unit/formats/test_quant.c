@@ -1,0 +1,283 @@
+/* Storage types against an independent implementation's blocks, to the bit, and the quantizers
+ * by their error. */
+#include "base/file.h"
+#include "formats/quant.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- goldens: tests/data/quant/make.py says what is in them ---------------------------------- */
+
+typedef struct golden {
+  const rf_quant_type *type;
+  uint32_t what, values, bytes;
+  float *value;         /* aligned copies */
+  unsigned char *block; /* exactly as long as needed, so that a sanitizer sees every byte too far */
+} golden;
+
+enum { DEQUANTIZED, QUANTIZED };
+
+static int read_goldens_of(const char *path, golden *all, int n, int most) {
+  char *text;
+  size_t bytes, at = 0;
+  rf_error error;
+  assert_int_equal(rf_file_read(path, 1 << 20, &text, &bytes, &error), RAFTER_OK);
+  while (at < bytes && n < most) {
+    uint32_t head[4];
+    memcpy(head, text + at, 16);
+    at += 16;
+    golden *g = &all[n++];
+    *g = (golden){rf_quant_type_of(head[1]), head[0], head[2], head[3], malloc(head[2] * 4), malloc(head[3])};
+    memcpy(g->value, text + at, head[2] * 4);
+    at += head[2] * 4;
+    memcpy(g->block, text + at, head[3]);
+    at += head[3];
+  }
+  assert_int_equal(at, bytes);
+  free(text);
+  return n;
+}
+static int read_goldens(golden *all, int most) {
+  int n = read_goldens_of(RF_TEST_DATA "/quant/blocks.bin", all, 0, most);
+  return read_goldens_of(RF_TEST_DATA "/quant/int8.bin", all, n, most);
+}
+
+static void free_goldens(golden *all, int n) {
+  for (int i = 0; i < n; ++i) {
+    free(all[i].value);
+    free(all[i].block);
+  }
+}
+
+static void check_bits(const golden *g, const float *got) {
+  for (uint32_t k = 0; k < g->values; ++k)
+    if (memcmp(&got[k], &g->value[k], 4) != 0)
+      fail_msg("%s value %u: expected %a, got %a", g->type->name, k, (double)g->value[k], (double)got[k]);
+}
+
+static void test_dequantize_goldens(void **state) {
+  (void)state;
+  golden all[64];
+  int n = read_goldens(all, 64), seen = 0;
+  for (int i = 0; i < n; ++i) {
+    golden *g = &all[i];
+    if (g->what != DEQUANTIZED) continue;
+    assert_int_equal(
+        (uint32_t)g->type->head + g->values / (uint32_t)g->type->values * (uint32_t)g->type->bytes, g->bytes);
+    float *out = malloc(g->values * 4);
+    g->type->dequantize(g->block, g->values / g->type->values, out);
+    check_bits(g, out);
+    free(out);
+    ++seen;
+  }
+  assert_int_equal(seen, 13 + 8);
+  free_goldens(all, n);
+}
+
+static void test_quantize_goldens(void **state) {
+  (void)state;
+  golden all[64];
+  int n = read_goldens(all, 64), seen = 0;
+  for (int i = 0; i < n; ++i) {
+    golden *g = &all[i];
+    if (g->what != QUANTIZED) continue;
+    unsigned char *out = malloc(g->bytes);
+    g->type->quantize(g->value, g->values / g->type->values, out);
+    for (uint32_t k = 0; k < g->bytes; ++k)
+      if (out[k] != g->block[k])
+        fail_msg("%s block %u byte %u: expected %02x, got %02x", g->type->name, k / (uint32_t)g->type->bytes,
+                 k % (uint32_t)g->type->bytes, g->block[k], out[k]);
+    free(out);
+    ++seen;
+  }
+  assert_int_equal(seen, 6 + 9);
+  free_goldens(all, n);
+}
+
+/* Every bit of a block counts: a flipped one changes some value, or is one of those that say
+ * nothing there. */
+static void test_goldens_notice_a_flipped_bit(void **state) {
+  (void)state;
+  golden all[64];
+  int n = read_goldens(all, 64);
+  for (int i = 0; i < n; ++i) {
+    golden *g = &all[i];
+    if (g->what != DEQUANTIZED) continue;
+    float *out = malloc(g->values * 4);
+    int last = (int)g->bytes - g->type->bytes; /* the last block has ordinary scales */
+    for (int bit = 0; bit < g->type->bytes * 8; bit += 7) {
+      g->block[last + bit / 8] ^= (unsigned char)(1 << bit % 8);
+      g->type->dequantize(g->block, g->values / g->type->values, out);
+      assert_int_not_equal(memcmp(out, g->value, g->values * 4), 0);
+      g->block[last + bit / 8] ^= (unsigned char)(1 << bit % 8);
+    }
+    for (int bit = 0; bit < g->type->head * 8; bit++) {
+      g->block[bit / 8] ^= (unsigned char)(1 << bit % 8);
+      g->type->dequantize(g->block, g->values / g->type->values, out);
+      assert_int_not_equal(memcmp(out, g->value, g->values * 4), 0);
+      g->block[bit / 8] ^= (unsigned char)(1 << bit % 8);
+    }
+    free(out);
+  }
+  free_goldens(all, n);
+}
+
+/* ---- ranges ---------------------------------------------------------------------------------- */
+
+static void test_any_range_is_the_same_values(void **state) {
+  (void)state;
+  golden all[64];
+  int n = read_goldens(all, 64);
+  rf_error error;
+  for (int i = 0; i < n; ++i) {
+    golden *g = &all[i];
+    if (g->what != DEQUANTIZED || g->type->head) continue; /* of files */
+    unsigned char *odd = malloc(g->bytes + 1);             /* no alignment is asked for */
+    memcpy(odd + 1, g->block, g->bytes);
+    rf_quant_tensor tensor = {"t", g->type, 1, {g->values}, g->values, g->bytes, odd + 1};
+    uint64_t draw = 12345;
+    for (int trial = 0; trial < 200; ++trial) {
+      draw = draw * 6364136223846793005u + 1442695040888963407u;
+      int64_t first = (int64_t)(draw >> 33) % g->values,
+              count = (int64_t)(draw >> 20) % (g->values - first + 1);
+      float *out = malloc((size_t)count * 4 + 1);
+      assert_int_equal(rf_quant_read(&tensor, first, count, out, &error), RAFTER_OK);
+      assert_memory_equal(out, g->value + first, (size_t)count * 4);
+      free(out);
+    }
+    float one;
+    assert_int_equal(rf_quant_read(&tensor, g->values, 0, &one, &error), RAFTER_OK);
+    assert_int_equal(rf_quant_read(&tensor, g->values, 1, &one, &error), RAFTER_FAILED);
+    assert_int_equal(rf_quant_read(&tensor, -1, 1, &one, &error), RAFTER_FAILED);
+    assert_int_equal(rf_quant_read(&tensor, 0, -1, &one, &error), RAFTER_FAILED);
+    assert_int_equal(rf_quant_read(&tensor, 1, INT64_MAX, &one, &error), RAFTER_FAILED);
+    free(odd);
+  }
+  free_goldens(all, n);
+  rf_quant_tensor unread = {"t", rf_quant_type_named("iq4_xs"), 1, {256}, 256, 136, ""};
+  float one;
+  assert_int_equal(rf_quant_read(&unread, 0, 1, &one, &error), RAFTER_FAILED);
+  assert_non_null(strstr(error.message, "iq4_xs"));
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static void test_table(void **state) {
+  (void)state;
+  for (int i = 0; i < RF_QUANT_TYPE_COUNT; ++i) {
+    const rf_quant_type *type = &RF_QUANT_TYPES[i];
+    assert_ptr_equal(rf_quant_type_of(type->number), type);
+    assert_ptr_equal(rf_quant_type_named(type->name), type);
+    assert_true(type->values > 0 && type->values <= RF_QUANT_BLOCK_MOST && type->bytes > 0);
+    assert_true(type->values == 1 || !type->quantize || type->fallback >= 0);
+    const rf_quant_type *fit = rf_quant_fit(type, 31); /* fallbacks end */
+    assert_true(!type->quantize || fit->values == 1);
+  }
+  assert_null(rf_quant_type_of(4)); /* taken out of the format */
+  assert_null(rf_quant_type_of(-1));
+  assert_ptr_equal(rf_quant_type_named("Q4_K"), rf_quant_type_of(RF_Q_Q4_K));
+  assert_null(rf_quant_type_named("q4"));
+  assert_string_equal(rf_quant_fit(rf_quant_type_named("q4_k"), 512)->name, "q4_k");
+  assert_string_equal(rf_quant_fit(rf_quant_type_named("q4_k"), 576)->name, "q5_0");
+  assert_string_equal(rf_quant_fit(rf_quant_type_named("q4_k"), 33)->name, "f16");
+}
+
+/* ---- quantizers ------------------------------------------------------------------------------ */
+
+static double error_of(const rf_quant_type *type, const float *x, int count) {
+  unsigned char *blocks = malloc((size_t)(type->head + count / type->values * type->bytes));
+  float *y = malloc((size_t)count * 4);
+  double wrong = 0, all = 0;
+  type->quantize(x, count / type->values, blocks);
+  type->dequantize(blocks, count / type->values, y);
+  for (int i = 0; i < count; ++i) {
+    assert_true(isfinite(y[i]));
+    wrong += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+    all += (double)x[i] * x[i];
+  }
+  free(blocks);
+  free(y);
+  return sqrt(wrong / all);
+}
+
+/* Root mean square error over root mean square of standard normal values. The bounds of the K
+ * types are 3 % above what a block of so many levels with ideal scales gives there, that of int8
+ * is a step of 4.4 / 127 for all of them; a uniform quantizer over +-k sigma with 2^b levels has
+ * 2k/2^b/sqrt(12). */
+static void test_errors_on_normal_values(void **state) {
+  (void)state;
+  enum { COUNT = 256 * 64 };
+  static const struct {
+    const char *name;
+    double most;
+  } BOUNDS[] = {{"f16", 2.2e-4}, {"bf16", 1.8e-3}, {"q8_0", 0.0056}, {"int8", 0.0100}, {"q4_0", 0.089},
+                {"q4_1", 0.081}, {"q5_0", 0.044},  {"q5_1", 0.039},  {"q2_k", 0.268},  {"q3_k", 0.148},
+                {"q4_k", 0.072}, {"q5_k", 0.036},  {"q6_k", 0.0176}};
+  float *x = malloc(COUNT * 4);
+  for (int i = 0; i < COUNT; i += 2) {
+    uint32_t word[4];
+    rf_philox(7, (uint64_t)i, 0, word);
+    rf_normal_pair(word[0], word[1], x + i);
+  }
+  for (size_t i = 0; i < sizeof BOUNDS / sizeof *BOUNDS; ++i) {
+    double error = error_of(rf_quant_type_named(BOUNDS[i].name), x, COUNT);
+    if (!(error <= BOUNDS[i].most))
+      fail_msg("%s: error %g, expected at most %g", BOUNDS[i].name, error, BOUNDS[i].most);
+    /* neither sign nor size matters, down to f16's subnormals */
+    for (int k = 0; k < COUNT; ++k) x[k] *= -0.01f;
+    double again = error_of(rf_quant_type_named(BOUNDS[i].name), x, COUNT);
+    for (int k = 0; k < COUNT; ++k) x[k] *= -100.0f;
+    if (!(again <= BOUNDS[i].most * 1.01))
+      fail_msg("%s: error %g of small values, %g of large ones", BOUNDS[i].name, again, error);
+  }
+  free(x);
+}
+
+/* What has an exact form keeps it, and nothing that can be in a file makes a quantizer read or
+ * compute what is undefined. */
+static void test_odd_values(void **state) {
+  (void)state;
+  float x[256], y[256];
+  unsigned char block[256 * 4];
+  for (int t = 0; t < RF_QUANT_TYPE_COUNT; ++t) {
+    const rf_quant_type *type = &RF_QUANT_TYPES[t];
+    if (!type->quantize) continue;
+    memset(x, 0, sizeof x);
+    type->quantize(x, 256 / type->values, block);
+    type->dequantize(block, 256 / type->values, y);
+    for (int i = 0; i < 256; ++i) assert_true(y[i] == 0);
+    /* -2, -1, 0, 1: every type has levels for them, or nearly */
+    for (int i = 0; i < 256; ++i) x[i] = (float)((i * 7) % 4) - 2;
+    type->quantize(x, 256 / type->values, block);
+    type->dequantize(block, 256 / type->values, y);
+    for (int i = 0; i < 256; ++i) assert_true(fabsf(x[i] - y[i]) <= 0.1f);
+    static const float ODD[] = {NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, 1e-40f, -1e-38f};
+    for (int k = 0; k < 8; ++k) {
+      for (int i = 0; i < 256; ++i) x[i] = i % 3 ? 0.5f : ODD[k];
+      type->quantize(x, 256 / type->values, block);
+      for (int i = 0; i < 256; ++i) x[i] = ODD[(i + k) % 8];
+      type->quantize(x, 256 / type->values, block);
+      for (int i = 0; i < 256; ++i) x[i] = ODD[k];
+      type->quantize(x, 256 / type->values, block);
+    }
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_dequantize_goldens),
+      cmocka_unit_test(test_quantize_goldens),
+      cmocka_unit_test(test_goldens_notice_a_flipped_bit),
+      cmocka_unit_test(test_any_range_is_the_same_values),
+      cmocka_unit_test(test_table),
+      cmocka_unit_test(test_errors_on_normal_values),
+      cmocka_unit_test(test_odd_values),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
