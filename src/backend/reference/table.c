@@ -1,80 +1,29 @@
-/* table.c - one row per op of the op table, in its order. Every row accepts every op, dtype and
- * shape. */
+/* table.c - one row per op. Every row accepts every dtype and shape. */
 #include "backend/reference/kernels.h"
 #include "backend/reference/reference.h"
+#include "graph/ops/ops.h"
 
-#define ROW(op, workspace) \
-  { #op, "reference_" #op, RF_ISA_BASE, NULL, workspace, rf_reference_##op }
+static size_t workspace(const rf_graph *graph, const rf_op *op, int threads) {
+  static const struct {
+    const rf_op_def *op;
+    size_t (*bytes)(const rf_graph *graph, const rf_op *op, int threads);
+  } rows[] = {
+      {&RF_OP_ATTENTION, rf_reference_attention_workspace},
+      {&RF_OP_ATTENTION_BWD, rf_reference_attention_workspace},
+      {&RF_OP_ATTENTION_KV, rf_reference_attention_workspace},
+      {&RF_OP_ATTENTION_LATENT, rf_reference_attention_latent_workspace},
+      {&RF_OP_ATTENTION_LATENT_BWD, rf_reference_attention_latent_workspace},
+      {&RF_OP_ATTENTION_LATENT_KV, rf_reference_attention_latent_kv_workspace},
+      {&RF_OP_ATTENTION_PART, rf_reference_attention_part_workspace},
+      {&RF_OP_ATTENTION_PART_BWD, rf_reference_attention_part_workspace},
+      {&RF_OP_HEAD_LOSS_BWD, rf_reference_head_workspace},
+      {&RF_OP_HEAD_LOSS_GRAD, rf_reference_head_workspace},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    if (rows[i].op == op->def) return rows[i].bytes(graph, op, threads);
+  return 0;
+}
 
-const rf_kernel RF_REFERENCE_KERNELS[] = {
-    ROW(embed, NULL),
-    ROW(embed_bwd, NULL),
-    ROW(layernorm, NULL),
-    ROW(layernorm_bwd, NULL),
-    ROW(rmsnorm, NULL),
-    ROW(rmsnorm_bwd, NULL),
-    ROW(head_norm, NULL),
-    ROW(head_norm_bwd, NULL),
-    ROW(rope, NULL),
-    ROW(matmul, NULL),
-    ROW(matmul_dx, NULL),
-    ROW(matmul_dw, NULL),
-    ROW(lora, NULL),
-    ROW(lora_bwd, NULL),
-    ROW(gelu, NULL),
-    ROW(gelu_bwd, NULL),
-    ROW(gelu_erf, NULL),
-    ROW(gelu_erf_bwd, NULL),
-    ROW(swiglu, NULL),
-    ROW(swiglu_bwd, NULL),
-    ROW(geglu, NULL),
-    ROW(geglu_bwd, NULL),
-    ROW(route, NULL),
-    ROW(route_bwd, NULL),
-    ROW(dispatch, NULL),
-    ROW(dispatch_bwd, NULL),
-    ROW(matmul_experts, NULL),
-    ROW(matmul_experts_dx, NULL),
-    ROW(matmul_experts_dw, NULL),
-    ROW(combine, NULL),
-    ROW(combine_bwd, NULL),
-    ROW(add, NULL),
-    ROW(add_dropout, NULL),
-    ROW(dropout, NULL),
-    ROW(attention, rf_reference_attention_workspace),
-    ROW(attention_bwd, rf_reference_attention_workspace),
-    ROW(attention_kv, rf_reference_attention_workspace),
-    ROW(latent_norm, NULL),
-    ROW(latent_norm_bwd, NULL),
-    ROW(attention_latent, rf_reference_attention_latent_workspace),
-    ROW(attention_latent_bwd, rf_reference_attention_latent_workspace),
-    ROW(attention_latent_kv, rf_reference_attention_latent_kv_workspace),
-    ROW(head_loss, NULL),
-    ROW(head_loss_bwd, rf_reference_head_workspace),
-    ROW(head_loss_grad, rf_reference_head_workspace),
-    ROW(loss_sum, NULL),
-    ROW(head_logits, NULL),
-    ROW(head_score, NULL),
-    ROW(head_part, NULL),
-    ROW(head_merge, NULL),
-    ROW(kv_rows, NULL),
-    ROW(kv_join, NULL),
-    ROW(attention_part, rf_reference_attention_part_workspace),
-    ROW(attention_part_bwd, rf_reference_attention_part_workspace),
-    ROW(attention_merge, NULL),
-    ROW(norm_sq, NULL),
-    ROW(norm_total, NULL),
-    ROW(clip, NULL),
-    ROW(adamw, NULL),
-    ROW(all_gather, NULL),
-    ROW(reduce_scatter, NULL),
-    ROW(all_reduce, NULL),
-    ROW(all_to_all, NULL),
-    ROW(permute, NULL),
-    ROW(send, NULL),
-    ROW(recv, NULL),
-    ROW(offload_out, NULL),
-    ROW(offload_in, NULL),
-    ROW(take_run, NULL),
-    {NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
-};
+/* {"rope", "reference_rope", RF_ISA_BASE, NULL, workspace, rf_reference_rope}, */
+#define ROW(NAME, name) {#name, "reference_" #name, RF_ISA_BASE, NULL, workspace, rf_reference_##name},
+const rf_kernel RF_REFERENCE_KERNELS[] = {RF_OPS_LIST(ROW){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL}};
