@@ -3,7 +3,7 @@
  * builder takes what the parameter table has. */
 #include "graph/kv.h"
 #include "graph/passes.h"
-#include "graph/pipeline.h"
+#include "graph/mesh/pipeline.h"
 
 #include <stdio.h>
 #include <string.h>

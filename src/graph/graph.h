@@ -8,7 +8,7 @@
 #ifndef RF_GRAPH_H
 #define RF_GRAPH_H
 
-#include "graph/mesh.h"
+#include "graph/mesh/mesh.h"
 #include "model/model.h"
 #include "formats/panels.h"
 #include "model/weights.h"

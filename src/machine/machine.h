@@ -4,7 +4,7 @@
 #define RF_MACHINE_H
 
 #include "graph/graph.h"
-#include "graph/mesh.h"
+#include "graph/mesh/mesh.h"
 
 /* How fast one op class runs on this machine, by size. Points ascend in `size`, the number a
  * kernel's efficiency depends on (rf_cost_size of plan says which); all zero: `size` is `work`.

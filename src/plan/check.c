@@ -6,7 +6,7 @@
  *     whoever held it, and every op must find
  *      all its inputs untouched since they were written, in the first microbatch and in later
  *        ones. */
-#include "graph/pipeline.h"
+#include "graph/mesh/pipeline.h"
 #include "plan/plan.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* fit.c - the search behind --fit. */
 #include "base/text.h"
-#include "graph/pipeline.h"
+#include "graph/mesh/pipeline.h"
 #include "plan/parts.h"
 
 #include <math.h>

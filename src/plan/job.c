@@ -1,7 +1,7 @@
 #include "plan/job.h"
 
 #include "base/text.h"
-#include "graph/pipeline.h"
+#include "graph/mesh/pipeline.h"
 #include "model/adapter.h"
 
 #include <omp.h>

@@ -2,7 +2,7 @@
  * take over an input's bytes. */
 #include "plan/parts.h"
 
-#include "graph/pipeline.h"
+#include "graph/mesh/pipeline.h"
 #include "machine/tiles.h"
 
 #include <string.h>

@@ -3,7 +3,7 @@
 #ifndef RF_PLAN_PIPELINE_H
 #define RF_PLAN_PIPELINE_H
 
-#include "graph/pipeline.h"
+#include "graph/mesh/pipeline.h"
 #include "plan/plan.h"
 
 /* Seconds of a piece (pipeline.h of src/graph) on one microbatch, and until what it makes has

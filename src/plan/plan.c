@@ -2,7 +2,7 @@
  * not fit. */
 #include "plan/parts.h"
 
-#include "graph/pipeline.h"
+#include "graph/mesh/pipeline.h"
 #include "plan/advice.h"
 #include "plan/program_parts.h"
 

@@ -1,5 +1,5 @@
 /* pipeline.c - the stages of a plan over a pipeline: what each holds and how its time goes. */
-#include "graph/pipeline.h"
+#include "graph/mesh/pipeline.h"
 
 #include "report/parts.h"
 

@@ -4,7 +4,7 @@
 #ifndef RF_TESTS_STAGES_H
 #define RF_TESTS_STAGES_H
 
-#include "graph/pipeline.h"
+#include "graph/mesh/pipeline.h"
 #include "support/world.h"
 
 enum { STAGES_MOST = 8 };

@@ -1,5 +1,5 @@
 /* add.c - sum of two activations: the residual without dropout, and sums of gradients. */
-#include "graph/shard.h"
+#include "graph/mesh/shard.h"
 
 /* Both gradients are the output's own tensor: no op. */
 static rf_status add_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,

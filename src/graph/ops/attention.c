@@ -1,6 +1,6 @@
 /* attention.c - causal (windowed, grouped) attention over packed segments, its backward, and
  * attention over a KV cache. No (T,S) array exists. */
-#include "graph/shard.h"
+#include "graph/mesh/shard.h"
 
 static int64_t qkv_width(const rf_attr *attr) {
   return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim;

@@ -1,7 +1,7 @@
 /* attention_latent.c - latent attention (DeepSeek-V2, arXiv 2405.04434): the norm of the latent
  * row, causal attention over keys and values made of it, its backward, and attention over a
  * cache of latent rows, which widens no key: the queries go to the latent space instead. */
-#include "graph/shard.h"
+#include "graph/mesh/shard.h"
 
 /* R elements turn, P meet the latent keys, W are a value head's. */
 typedef struct latent_dims {

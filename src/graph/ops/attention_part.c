@@ -1,7 +1,7 @@
 /* attention_part.c - attention of a chip that has some of the tokens of every sequence (the
  * context axis): its queries see the keys and values of all, which were gathered. Tokens are
  * dealt out one by one, so every chip has as many queries near a sequence's end as any other. */
-#include "graph/shard.h"
+#include "graph/mesh/shard.h"
 
 static int64_t qkv_width(const rf_attr *attr) {
   return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim;

@@ -1,6 +1,6 @@
 /* dropout.c - dropout alone, which is its own backward, and with a residual. The mask is never
  * stored: both draw it from (seed, step, site, token, channel). */
-#include "graph/shard.h"
+#include "graph/mesh/shard.h"
 
 static rf_status probability_check(const rf_op *op, rf_error *error) {
   if (op->attr.dropout >= 0 && op->attr.dropout < 1) return RAFTER_OK;

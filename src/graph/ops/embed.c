@@ -1,5 +1,5 @@
 /* embed.c - token and position lookup, and its backward. */
-#include "graph/shard.h"
+#include "graph/mesh/shard.h"
 
 static rf_status embed_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), vocab = rf_input_dim(graph, op, 2, 0),

@@ -2,7 +2,7 @@
  * experts' linear layers, the weighted sum of what they say. No row is dropped and none is
  * padded: n rows with k experts each are R = n k rows, sorted by expert, whoever is chosen how
  * often. */
-#include "graph/shard.h"
+#include "graph/mesh/shard.h"
 
 #include <math.h>
 

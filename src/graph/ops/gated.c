@@ -1,6 +1,6 @@
 /* gated.c - gated activations on one fused (gate, up) row, and their backward: SwiGLU (Llama),
  * GeGLU (Gemma). */
-#include "graph/shard.h"
+#include "graph/mesh/shard.h"
 
 static rf_status gated_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), ff = rf_input_dim(graph, op, 0, 1) / 2;

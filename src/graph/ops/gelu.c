@@ -1,5 +1,5 @@
 /* gelu.c - GELU in its tanh form and in its exact one, and their backward. */
-#include "graph/shard.h"
+#include "graph/mesh/shard.h"
 
 static rf_status gelu_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                                rf_error *error) {

@@ -1,7 +1,7 @@
 /* head.c - the head: cross-entropy loss from one walk over vocabulary panels, its backward, both
  * in one walk, the loss sums, and logits of chosen rows. Logits of a training step exist only
  * for a bounded chunk of rows in a kernel's workspace. */
-#include "graph/shard.h"
+#include "graph/mesh/shard.h"
 
 typedef struct head_dims {
   int64_t rows, width, vocab, w[2];

@@ -1,5 +1,5 @@
 /* head_norm.c - RMSNorm on every query and key head of a fused qkv row, and its backward. */
-#include "graph/shard.h"
+#include "graph/mesh/shard.h"
 
 static rf_status head_norm_inputs(rf_graph *graph, rf_op *op, rf_error *error) {
   const rf_attr *attr = &op->attr;

@@ -1,5 +1,5 @@
 /* layernorm.c - LayerNorm and its backward, which may add the residual stream's gradient. */
-#include "graph/shard.h"
+#include "graph/mesh/shard.h"
 
 static rf_status layernorm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);

@@ -1,6 +1,6 @@
 /* lora.c - what adapters add to a linear layer, and its backward. Each part reads its own
  * columns of h = x A and joins its own columns of u. */
-#include "graph/shard.h"
+#include "graph/mesh/shard.h"
 
 typedef struct dims {
   int64_t rows, columns, ranks, joined; /* M, N, P r, S: the columns of all parts */

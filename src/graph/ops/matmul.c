@@ -1,7 +1,7 @@
 /* matmul.c - the linear layer: forward with its epilogues, gradient of its input, gradient of
  * its weight. Every sum over k is one f32 chain of fused multiply-adds in ascending k (f64
  * beside f64 operands). */
-#include "graph/shard.h"
+#include "graph/mesh/shard.h"
 
 /* The weight's axes: (K, N), or (N, K) when stored (out, in). */
 static void weight_dims(const rf_attr *attr, int64_t k, int64_t n, int64_t dims[2]) {

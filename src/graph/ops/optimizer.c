@@ -1,5 +1,5 @@
 /* optimizer.c - gradient norm, clipping by the global norm, AdamW with f32 masters. */
-#include "graph/shard.h"
+#include "graph/mesh/shard.h"
 
 /* The sums of all gradients, of which this op writes one. */
 static rf_status sums_shape(rf_graph *graph, rf_op *op, int slot, rf_error *error) {

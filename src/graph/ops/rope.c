@@ -1,6 +1,6 @@
 /* rope.c - rotary positions on the query and key heads of a fused qkv row; its backward is the
  * rotation back. */
-#include "graph/shard.h"
+#include "graph/mesh/shard.h"
 
 static rf_status rope_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   const rf_attr *attr = &op->attr;

@@ -1,6 +1,6 @@
 /* shard_gradient.c - the sums of gradients over chips, and the optimizer that reads them: each
  * chip updates its run of a parameter. */
-#include "graph/shard_pass.h"
+#include "graph/mesh/shard_pass.h"
 
 bool rf_is_gradient(const rf_tensor *tensor) {
   return tensor->class == RF_CLASS_GRADIENT && tensor->param >= 0;

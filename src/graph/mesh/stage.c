@@ -4,7 +4,7 @@
  * two stages use stands on both: they exchange their shares of its gradient behind the last
  * microbatch and update it alike. */
 #include "graph/passes.h"
-#include "graph/pipeline.h"
+#include "graph/mesh/pipeline.h"
 
 #include <stdlib.h>
 #include <string.h>

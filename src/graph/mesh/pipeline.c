@@ -1,6 +1,6 @@
 /* pipeline.c - see pipeline.h: layers of stages, orders of schedules, and what of a stage's
  * program is held for several microbatches. */
-#include "graph/pipeline.h"
+#include "graph/mesh/pipeline.h"
 
 #include "graph/passes.h"
 

@@ -1,6 +1,6 @@
 /* shard_parts.c - ops that no rule cuts as they are, and that are made of others: a head whose
  * words are dealt out, attention of tokens that are. */
-#include "graph/shard_pass.h"
+#include "graph/mesh/shard_pass.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* mesh_check.c - whether a job can be cut over a mesh: every number that does not divide is
  * named, with numbers that would. */
 #include "graph/passes.h"
-#include "graph/pipeline.h"
+#include "graph/mesh/pipeline.h"
 
 #include <stdio.h>
 

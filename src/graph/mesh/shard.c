@@ -4,7 +4,7 @@
  * it arises, a dimension is gathered where it is needed: once for forward and once for backward,
  * so that what backward keeps is one chip's part. */
 #include "graph/passes.h"
-#include "graph/shard_pass.h"
+#include "graph/mesh/shard_pass.h"
 
 #include <string.h>
 

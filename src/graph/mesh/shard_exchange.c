@@ -1,6 +1,6 @@
 /* shard_exchange.c - collectives of the shard pass: what brings a tensor from how it lies on the
  * mesh to how an op needs it, and the copies that several readers share. */
-#include "graph/shard_pass.h"
+#include "graph/mesh/shard_pass.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* shard_rules.c - sharding rules that many ops share; see shard.h. */
-#include "graph/shard.h"
+#include "graph/mesh/shard.h"
 
 #include <string.h>
 

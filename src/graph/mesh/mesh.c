@@ -1,5 +1,5 @@
 /* mesh.c - see mesh.h: names, numbers of chips, and the option that gives them. */
-#include "graph/mesh.h"
+#include "graph/mesh/mesh.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #ifndef RF_GRAPH_SHARD_PASS_H
 #define RF_GRAPH_SHARD_PASS_H
 
-#include "graph/shard.h"
+#include "graph/mesh/shard.h"
 
 /* One gathered copy serves all readers of each; what was exchanged for as many bytes serves both
  * directions. */
