@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs the commands that README.md prints, so that none of them can rot.
+"""Runs the commands in README.md and docs/demo.md, so that none of them can rot.
 
-Every line of a ```sh block that starts with `$ ` is a command. `./dev demo` and `./dev check` are the README's two entrances: they are run
-by `./dev prove bare` and by CI itself, not from here. With --short, what trains or measures for long is run with the options in SHORT added.
+Every line of a ```sh block that starts with `$ ` is a command. Those of `./dev` are run by CI itself and by `./dev prove bare`, not from here.
+With --short, commands that train or measure for long get the options in SHORT.
 """
 import os
 import re
@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 
-SKIP = ("./dev demo", "./dev check", "./dev prove", "./dev bench", "git clone", "cd ", "sudo ")
+PAGES = ("README.md", "docs/demo.md")
+SKIP = ("./dev ", "git clone", "cd ", "sudo ")
 SHORT = {"train": {"--steps": "3"}, "bench": {"--reps": "1"}, "calibrate": {"--quick": None}}
 LIMIT_SECONDS = 300
 
@@ -41,8 +42,10 @@ def main():
     root = os.getcwd()
     short = "--short" in sys.argv
     failed = ran = 0
-    with open("README.md", encoding="utf-8") as f:
-        listed = [c for c in commands(f.read()) if not c.startswith(SKIP)]
+    listed = []
+    for page in PAGES:
+        with open(page, encoding="utf-8") as f: listed += [c for c in commands(f.read()) if not c.startswith(SKIP)]
+    listed = list(dict.fromkeys(listed))
     with tempfile.TemporaryDirectory() as folder:
         env = dict(os.environ, PATH=f"{root}/build:{os.environ['PATH']}", XDG_CACHE_HOME=folder)
         os.symlink(f"{root}/tests", f"{folder}/tests")
@@ -59,7 +62,7 @@ def main():
                 failed += 1
                 print(done.stdout[-3000:])
     if not ran:
-        print("README.md has no commands")
+        print(f"{' and '.join(PAGES)} have no commands")
     sys.exit(1 if failed or not ran else 0)
 
 
