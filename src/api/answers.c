@@ -45,3 +45,16 @@ rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, con
   rf_rendered_free(&rendered);
   return status;
 }
+
+const rf_option RF_CHAT_OPTIONS[] = {
+    RF_WORDS("system", TEXT, "TEXT", NULL, "Prompt", "system message at the start of the conversation"),
+    RF_WORDS("template", PATH, "FILE", NULL, "Prompt", "chat template; unset: the model's own"),
+    {.name = NULL},
+};
+
+const rf_option RF_STOP_OPTIONS[] = {
+    RF_WORDS("stop", TEXTS, "TEXT", NULL, "Sampling",
+             "text that ends an answer and is left out of it; may be repeated"),
+    RF_FLAG("ignore-eos", "Sampling", "continue after the end-of-text token"),
+    {.name = NULL},
+};

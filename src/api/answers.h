@@ -25,4 +25,7 @@ rf_status rf_chat_text(const rf_chat *chat, const json_t *messages, bool opens_a
 rf_status rf_chat_encode(const rf_chat *chat, const rf_tokenizer *tokenizer, const json_t *messages,
                          bool opens_answer, rf_ids *ids, rf_error *error);
 
+/* --system and --template; --stop and --ignore-eos */
+extern const rf_option RF_CHAT_OPTIONS[], RF_STOP_OPTIONS[];
+
 #endif

@@ -7,23 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-// clang-format off
-static const struct { const char *name; rf_command_function run; } COMMANDS[] = {
-    {"plan", rf_command_plan},         {"train", rf_command_train},     {"generate", rf_command_generate},
-    {"calibrate", rf_command_calibrate}, {"bench", rf_command_bench},   {"roofline", rf_command_roofline},
-    {"inspect", rf_command_inspect},   {"tokenize", rf_command_tokenize}, {"doctor", rf_command_doctor},
-    {"quantize", rf_command_quantize}, {"score", rf_command_score},         {"pull", rf_command_pull},
-    {"eval", rf_command_eval},         {"chat", rf_command_chat},         {"export", rf_command_export},
-    {"report", rf_command_report},     {"runs", rf_command_runs},
-};
-// clang-format on
+#define ROW(NAME) &RF_COMMAND_##NAME,
+static const rf_command *const COMMANDS[] = {RF_COMMANDS(ROW)};
+const rf_commands RF_ALL_COMMANDS = {COMMANDS, sizeof COMMANDS / sizeof *COMMANDS};
 
 const char *rafter_version(void) { return "rafter " RF_VERSION " (commit " RF_COMMIT ")"; }
 void rafter_text_free(char *text) { free(text); }
 
 rafter_status rafter_job_new(const char *command, rafter_job **job, rafter_error *error) {
   rf_options *options = NULL;
-  RF_TRY(rf_options_new(command, &options, error));
+  RF_TRY(rf_options_new(&RF_ALL_COMMANDS, command, &options, error));
   *job = calloc(1, sizeof **job);
   if (!*job) {
     rf_options_free(options);
@@ -68,22 +61,25 @@ rafter_status rafter_job_json(const rafter_job *job, char **json, rafter_error *
 
 rafter_status rafter_help(const char *command, const char *form, char **text, rafter_error *error) {
   rf_options *known = NULL;
-  if (command) RF_TRY(rf_options_new(command, &known, error));
+  const char *width = strchr(form, ':');
+  int columns = width ? atoi(width + 1) : 100;
+  size_t length = width ? (size_t)(width - form) : strlen(form);
+  bool all = length == 3 && !strncmp(form, "all", 3);
+  if (command) RF_TRY(rf_options_new(&RF_ALL_COMMANDS, command, &known, error));
   rf_options_free(known);
-  if (!strcmp(form, "text")) *text = rf_options_help(command);
-  else if (!strcmp(form, "man")) *text = rf_options_man();
-  else if (!strcmp(form, "completion")) *text = rf_options_completion();
+  if (all || (length == 4 && !strncmp(form, "text", 4)))
+    *text = rf_options_help(&RF_ALL_COMMANDS, command, all, columns < 60 ? 60 : columns);
+  else if (!strcmp(form, "man")) *text = rf_options_man(&RF_ALL_COMMANDS);
+  else if (!strcmp(form, "completion")) *text = rf_options_completion(&RF_ALL_COMMANDS);
   else
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "unknown form of help (expected text, man or completion, got %s)", form);
+                   "unknown form of help (expected text, all, man or completion, got %s)", form);
   return *text ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
 }
 
 rafter_status rafter_run(const rafter_job *job, const rafter_sink *sink, rafter_error *error) {
-  const char *command = rf_options_command(job->options);
-  for (size_t i = 0; i < sizeof COMMANDS / sizeof *COMMANDS; i++)
-    if (!strcmp(COMMANDS[i].name, command)) return COMMANDS[i].run(job, sink, error);
-  return RF_FAIL(error, RAFTER_INVALID, "see `rafter --help`", "%s is not a command", command);
+  const rf_command *command = rf_command_named(&RF_ALL_COMMANDS, rf_options_command(job->options));
+  return command->run(job, sink, error);
 }
 
 /* ---- output ---------------------------------------------------------------------------------- */
@@ -141,3 +137,18 @@ void rf_put_json(const rafter_sink *sink, json_t *json) {
 }
 
 bool rf_asked_to_stop(const rafter_sink *sink) { return sink->stop && *sink->stop; }
+
+const rf_option RF_EVERY_OPTIONS[] = {
+    RF_FLAG("json", "Output", "print one JSON object (or JSON Lines) on stdout and all else on stderr"),
+    RF_FLAG("quiet", "Output", "print results only: no progress, no notices"),
+    RF_FLAG("verbose", "Output", "print more, and where in the source an error comes from"),
+    RF_WORDS("config", PATH, "FILE", NULL, "Output",
+             "JSON file of options, such as a run.json; options that are typed win over it"),
+    {.name = NULL},
+};
+
+const rf_option RF_DEBUG_OPTIONS[] = {
+    RF_FLAG("debug", "Machine",
+            "poison dead memory, check guards and find the first operation that gives NaN"),
+    {.name = NULL},
+};

@@ -35,28 +35,24 @@ struct rafter_plan {
   size_t extra_bytes;
 };
 
-/* One row per command; api.c dispatches over it. */
-typedef rf_status (*rf_command_function)(const rafter_job *job, const rafter_sink *sink, rf_error *error);
-rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_error *error);
-rf_status rf_command_train(const rafter_job *job, const rafter_sink *sink, rf_error *error);
-rf_status rf_command_generate(const rafter_job *job, const rafter_sink *sink, rf_error *error);
+/* Every command: RF_COMMAND_TRAIN in train.c, and so on. A new one adds its name here. */
+#define RF_COMMANDS(X) \
+  X(PLAN) \
+  X(CALIBRATE) \
+  X(ROOFLINE) \
+  X(TRAIN) X(GENERATE) X(CHAT) X(SCORE) X(EVAL) X(BENCH) X(REPORT) X(RUNS) X(INSPECT) X(DOCTOR) X(PULL) \
+      X(EXPORT) X(QUANTIZE) X(TOKENIZE)
+#define RF_DECLARE_COMMAND(NAME) extern const rf_command RF_COMMAND_##NAME;
+RF_COMMANDS(RF_DECLARE_COMMAND)
+extern const rf_commands RF_ALL_COMMANDS;
+
+/* Options of every command; of those that compute; of tokenize and train; of tokenize and score;
+ * of score and eval; of score and bench. */
+extern const rf_option RF_EVERY_OPTIONS[], RF_DEBUG_OPTIONS[], RF_EXAMPLE_OPTIONS[], RF_SPECIAL_OPTIONS[],
+    RF_ROWS_OUT_OPTIONS[], RF_TOP_OPTIONS[];
+
 /* The table of blocks that were tuned; nothing where none were. */
 void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned);
-rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, rf_error *error);
-rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink, rf_error *error);
-rf_status rf_command_roofline(const rafter_job *job, const rafter_sink *sink, rf_error *error);
-rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *sink, rf_error *error);
-rf_status rf_command_tokenize(const rafter_job *job, const rafter_sink *sink, rf_error *error);
-rf_status rf_command_doctor(const rafter_job *job, const rafter_sink *sink, rf_error *error);
-rf_status rf_command_score(const rafter_job *job, const rafter_sink *sink, rf_error *error);
-rf_status rf_command_chat(const rafter_job *job, const rafter_sink *sink, rf_error *error);
-rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink, rf_error *error);
-rf_status rf_command_pull(const rafter_job *job, const rafter_sink *sink, rf_error *error);
-rf_status rf_command_export(const rafter_job *job, const rafter_sink *sink, rf_error *error);
-rf_status rf_command_report(const rafter_job *job, const rafter_sink *sink, rf_error *error);
-rf_status rf_command_runs(const rafter_job *job, const rafter_sink *sink, rf_error *error);
-rf_status rf_command_quantize(const rafter_job *job, const rafter_sink *sink, rf_error *error);
-
 /* A model as a GGUF file with matrices of this storage type: what quantize does. */
 rf_status rf_write_gguf(const char *in, const char *out, const char *type, int threads,
                         const rafter_sink *sink, rf_error *error);

@@ -569,7 +569,7 @@ static void say_ceilings(const rafter_sink *sink, ceilings *c, const rf_settings
                               "sustained_flops", f.sustained, "peaks", peaks, "read_bps", spread_json(r)));
 }
 
-rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+static rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_settings *s = malloc(sizeof *s);
   ceilings *c = calloc(1, sizeof *c);
@@ -609,3 +609,38 @@ done:
   free(s);
   return status;
 }
+
+/* ---- the command ------------------------------------------------------------------------------ */
+
+static const rf_option BENCH[] = {
+    RF_WORDS("test", TEXT, "TESTS", "pp512,tg128,train", "Tests",
+             "tests to run, separated by commas: pp512 (prefill), tg128 and tg128@d4096 (decoding, at a "
+             "depth), batch16 (decoding 16 answers at once), score8192 (log-probabilities), train"),
+    RF_NUMBER("reps", INT, NULL, 1, 10000, "3", "Tests", "repetitions of each test"),
+    RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "4", "Tests", "sequences in a training step"),
+    RF_WORDS("sweep", SWEEP, "OPTION=LIST", NULL, "Tests",
+             "measure once for each value: batch=1..64, threads=1,2,4, dtype=f32,bf16"),
+    RF_FLAG("ops", "Output", "list every operation with its time"),
+    {.name = NULL},
+};
+
+const rf_command RF_COMMAND_BENCH = {
+    .name = "bench",
+    .arguments = "MODEL",
+    .least = 1,
+    .most = 1,
+    .group = "Run",
+    .help = "Measure prefill, decoding and training, next to what the machine could do.",
+    .options = {{BENCH},
+                {RF_TOP_OPTIONS},
+                {RF_STEP_OPTIONS},
+                {RF_MODEL_OPTIONS},
+                {RF_INFERENCE_OPTIONS},
+                {RF_CACHE_OPTIONS},
+                {RF_RUN_FOLDER_OPTIONS},
+                {RF_TRACE_OPTIONS},
+                {RF_EVERY_OPTIONS}},
+    .common = "test reps sweep batch seq dtype weights compute kv-dtype threads ops json",
+    .examples = {"bench gpt2 --test pp512,tg128 --dtype bf16",
+                 "bench model.gguf --compute fast --test tg128@d4096,batch16 # depth and batch"},
+    .run = rf_command_bench};

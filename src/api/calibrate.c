@@ -68,7 +68,7 @@ static void say_peak(const rafter_sink *sink, const rf_machine *m, rf_dtype dtyp
     rf_say(sink, " in tiles and %.0f in vectors", m->flops_vectors[dtype] * 1e-9);
 }
 
-rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   double start = rf_now_seconds();
   rf_calibrate_options options = {
@@ -118,3 +118,26 @@ rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, r
   free(m);
   return status;
 }
+
+/* ---- the command ------------------------------------------------------------------------------ */
+
+static const rf_option CALIBRATE[] = {
+    RF_FLAG("quick", "Calibration", "take a few seconds instead of most of a minute: coarser curves"),
+    RF_FLAG("tune", "Calibration",
+            "first try block sizes of f32 and bf16 products by shape and keep those that clearly win on this "
+            "CPU with this number of threads; changes no bit of any result and takes about two minutes more"),
+    RF_WORDS("out", PATH, "FILE", NULL, "Output",
+             "machine file to write; unset: the one that --on local reads"),
+    {.name = NULL},
+};
+
+const rf_command RF_COMMAND_CALIBRATE = {
+    .name = "calibrate",
+    .arguments = "",
+    .least = 0,
+    .most = 0,
+    .group = "Plan",
+    .help = "Measure this machine, so that plans for it know its speed.",
+    .options = {{CALIBRATE}, {RF_MODEL_OPTIONS, "threads cpu"}, {RF_EVERY_OPTIONS}},
+    .examples = {"calibrate", "calibrate --threads 4 --out four.json # then plan --on four.json"},
+    .run = rf_command_calibrate};

@@ -350,7 +350,7 @@ static rf_status talk(const rf_options *o, conversation *c, rf_error *error) {
   return RAFTER_OK;
 }
 
-rf_status rf_command_chat(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+static rf_status rf_command_chat(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   rf_options *o = NULL;
   if (!sink->line)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
@@ -373,3 +373,36 @@ rf_status rf_command_chat(const rafter_job *job, const rafter_sink *sink, rf_err
   free(c);
   return status;
 }
+
+/* ---- the command ------------------------------------------------------------------------------ */
+
+static const rf_option CHAT[] = {
+    RF_NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, NULL, "Sampling",
+              "tokens of an answer at most; unset: what the context holds"),
+    RF_NUMBER("temperature", FLOAT, NULL, 0, 100, "0.8", "Sampling",
+              "divisor of the logits; 0: always the likeliest token"),
+    RF_NUMBER("seq", TOKENS, NULL, 1, 1 << 24, NULL, "Memory",
+              "tokens of the conversation; unset: 4096, within the model's limit"),
+    {.name = NULL},
+};
+
+const rf_command RF_COMMAND_CHAT = {
+    .name = "chat",
+    .arguments = "MODEL",
+    .least = 1,
+    .most = 1,
+    .group = "Run",
+    .help = "Talk with a model in the terminal; type /help there for its commands.",
+    .options = {{RF_CHAT_OPTIONS},
+                {CHAT},
+                {RF_STOP_OPTIONS},
+                {RF_SAMPLING_OPTIONS},
+                {RF_MODEL_OPTIONS},
+                {RF_INFERENCE_OPTIONS},
+                {RF_CACHE_OPTIONS},
+                {RF_DEBUG_OPTIONS},
+                {RF_EVERY_OPTIONS}},
+    .common = "system max-tokens temperature top-k top-p seq dtype weights compute adapter",
+    .examples = {"chat models/org/name --dtype bf16",
+                 "chat model.gguf --compute fast --system 'Answer in one sentence.'"},
+    .run = rf_command_chat};

@@ -16,7 +16,7 @@ static void first_line(const char *path, char *line, int size) {
   if (file) fclose(file);
 }
 
-rf_status rf_command_doctor(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+static rf_status rf_command_doctor(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   (void)job;
   char huge[128], path[4096], a[32], b[32];
   struct statvfs disk = {0};
@@ -47,3 +47,15 @@ done:
   free(m);
   return status;
 }
+
+/* ---- the command ------------------------------------------------------------------------------ */
+
+const rf_command RF_COMMAND_DOCTOR = {.name = "doctor",
+                                      .arguments = "",
+                                      .least = 0,
+                                      .most = 0,
+                                      .group = "Look",
+                                      .help = "Print what this machine has, and what is missing.",
+                                      .options = {{RF_EVERY_OPTIONS}},
+                                      .examples = {"doctor"},
+                                      .run = rf_command_doctor};

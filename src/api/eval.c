@@ -260,7 +260,7 @@ static void add_results(rf_evaluation *e) {
       json_object_set(e->journal.results, key, value);
 }
 
-rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+static rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const char *name = rf_options_argument(job->options, 0), *model = rf_options_argument(job->options, 1);
   const char *names[sizeof TASKS / sizeof *TASKS];
   rf_options *o = NULL;
@@ -293,3 +293,57 @@ rf_status rf_command_eval(const rafter_job *job, const rafter_sink *sink, rf_err
   free(e);
   return status;
 }
+
+/* ---- the command ------------------------------------------------------------------------------ */
+
+static const rf_option EVAL[] = {
+    RF_WORDS("data", PATH, "FILE", NULL, "Task",
+             "perplexity: a text, or .jsonl rows with \"text\"; choices: rows with \"context\", \"choices\", "
+             "\"answer\"; gsm8k: its own rows"),
+    RF_NUMBER("limit", INT, "N", 0, 1e12, "0", "Task",
+              "first rows of a .jsonl file, or windows of a text, to use; 0: all"),
+    RF_NUMBER("stride", TOKENS, NULL, 1, 1 << 24, NULL, "Task",
+              "new tokens in each window (perplexity); unset: --seq, so that windows do not overlap"),
+    RF_NUMBER("shots", INT, "N", 0, 1000, NULL, "Task",
+              "worked examples before the question (gsm8k); unset: 5, with --chat none"),
+    RF_WORDS("shots-from", PATH, "FILE", NULL, "Task",
+             "rows of worked examples (gsm8k); unset: train.jsonl next to the data"),
+    RF_FLAG("chat", "Prompt", "put the question into the model's chat template (gsm8k)"),
+    RF_NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, "512", "Sampling",
+              "tokens of an answer at most (gsm8k)"),
+    RF_NUMBER("temperature", FLOAT, NULL, 0, 100, "0", "Sampling",
+              "divisor of the logits (gsm8k); 0: always the likeliest token"),
+    RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, NULL, "Memory",
+              "answers computed at once (gsm8k; unset: 8), or longest texts in one forward pass (unset: "
+              "about 1024 tokens)"),
+    RF_NUMBER("seq", TOKENS, NULL, 1, 1 << 24, NULL, "Memory",
+              "tokens of a window (perplexity; unset: at most 2048), of a text (choices) or of a prompt and "
+              "its answer (gsm8k); unset: what they need, within the model's limit"),
+    RF_FLAG("continue", "Output",
+            "keep the rows that a stopped run of the same command left in --output, and continue after them"),
+    {.name = NULL},
+};
+
+const rf_command RF_COMMAND_EVAL = {
+    .name = "eval",
+    .arguments = "perplexity|choices|gsm8k MODEL",
+    .least = 2,
+    .most = 2,
+    .group = "Run",
+    .help = "Measure a model on a task.",
+    .options = {{EVAL},
+                {RF_CHAT_OPTIONS},
+                {RF_SAMPLING_OPTIONS},
+                {RF_ROWS_OUT_OPTIONS},
+                {RF_MODEL_OPTIONS},
+                {RF_INFERENCE_OPTIONS},
+                {RF_CACHE_OPTIONS},
+                {RF_LEFT_FOLDER_OPTIONS},
+                {RF_TRACE_OPTIONS},
+                {RF_DEBUG_OPTIONS},
+                {RF_EVERY_OPTIONS}},
+    .common =
+        "data limit stride shots chat max-tokens seq dtype weights compute adapter output continue json",
+    .examples = {"eval perplexity model.gguf --data wiki.txt --seq 2048",
+                 "eval gsm8k models/org/name --data test.jsonl --chat --limit 200 --output rows.jsonl"},
+    .run = rf_command_eval};

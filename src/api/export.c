@@ -244,7 +244,7 @@ static rf_status find_adapter(export *e, const rf_options *o, rf_error *error) {
   return RAFTER_OK;
 }
 
-rf_status rf_command_export(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+static rf_status rf_command_export(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   const char *in = rf_options_argument(o, 0), *out = rf_options_argument(o, 1);
   if (!in || !out)
@@ -273,3 +273,30 @@ rf_status rf_command_export(const rafter_job *job, const rafter_sink *sink, rf_e
   free(e);
   return status;
 }
+
+/* ---- the command ------------------------------------------------------------------------------ */
+
+static const rf_option EXPORT[] = {
+    RF_CHOICE("format", "safetensors|gguf", "safetensors", "Output",
+              "safetensors: OUT is a folder as Hugging Face has it; gguf: OUT is a .gguf file"),
+    RF_CHOICE("dtype", "f32|bf16|f16", NULL, "Output",
+              "dtype of the values; unset: as stored if that is one of these, or f32 (adapters alone: f32)"),
+    RF_WORDS("shard-size", SIZE, "BYTES", "5GB", "Output",
+             "size above which safetensors are split into several files with an index"),
+    RF_WORDS("adapter", PATH, "DIR", NULL, "Model",
+             "PEFT adapter to write alone, or with --merge to add to the weights"),
+    RF_FLAG("merge", "Model", "add the adapter to its weights and write the whole model"),
+    {.name = NULL},
+};
+
+const rf_command RF_COMMAND_EXPORT = {
+    .name = "export",
+    .arguments = "MODEL OUT",
+    .least = 2,
+    .most = 2,
+    .group = "Files",
+    .help = "Write a model, or the newest checkpoint of a run, for other programs.",
+    .options = {{EXPORT}, {RF_EVERY_OPTIONS}},
+    .examples = {"export runs/3 my-model --dtype bf16 # a folder that transformers loads",
+                 "export models/org/name merged --adapter runs/4 --merge # weights with their adapter"},
+    .run = rf_command_export};

@@ -320,7 +320,7 @@ static rf_status generate(const rf_options *o, job *j, rf_error *error) {
   return RAFTER_OK;
 }
 
-rf_status rf_command_generate(const rafter_job *asked, const rafter_sink *sink, rf_error *error) {
+static rf_status rf_command_generate(const rafter_job *asked, const rafter_sink *sink, rf_error *error) {
   rf_options *o = NULL;
   job *j = calloc(1, sizeof *j);
   if (!j) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
@@ -341,3 +341,63 @@ rf_status rf_command_generate(const rafter_job *asked, const rafter_sink *sink, 
   rf_options_free(o);
   return status;
 }
+
+/* ---- the command ------------------------------------------------------------------------------ */
+
+static const rf_option GENERATE[] = {
+    RF_WORDS("prompt", TEXT, "TEXT", NULL, "Prompt", "text to continue"),
+    RF_FLAG("chat", "Prompt", "put the prompt into the model's chat template as the user's message"),
+    RF_WORDS("tokens", LIST, "IDS", NULL, "Prompt", "token ids to continue, in place of a prompt"),
+    RF_WORDS("input", PATH, "FILE", NULL, "Prompt",
+             "JSON Lines of prompts: \"prompt\", \"messages\" or \"tokens\", with \"id\", \"samples\", "
+             "\"seed\" and options of their own"),
+    RF_NUMBER("samples", INT, "N", 1, 1 << 16, "1", "Prompt",
+              "answers to each prompt, which is computed once"),
+    RF_NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, "128", "Sampling", "tokens to generate at most"),
+    RF_NUMBER("temperature", FLOAT, NULL, 0, 100, "1", "Sampling",
+              "divisor of the logits; 0: always the likeliest token"),
+    RF_NUMBER("min-tokens", TOKENS, NULL, 0, 1 << 24, "0", "Sampling",
+              "tokens before an end-of-text token may come"),
+    RF_NUMBER("presence-penalty", FLOAT, NULL, -100, 100, "0", "Sampling",
+              "number subtracted from the logits of tokens that the answer has"),
+    RF_NUMBER("frequency-penalty", FLOAT, NULL, -100, 100, "0", "Sampling",
+              "the same for each time that the answer has them"),
+    RF_WORDS("logit-bias", TEXTS, "ID=BIAS", NULL, "Sampling",
+             "number added to a token's logit; may be repeated"),
+    RF_NUMBER("batch", INT, "ANSWERS", 1, 1024, NULL, "Memory",
+              "answers computed at once; unset: 1, or up to 8 when several are asked for"),
+    RF_NUMBER(
+        "seq", TOKENS, NULL, 1, 1 << 24, NULL, "Memory",
+        "tokens of a prompt and its answer at most; unset: what the longest needs, within the model's limit"),
+    RF_WORDS("output", PATH, "FILE", NULL, "Output",
+             "file for the answers as JSON Lines, in the order of --input"),
+    RF_NUMBER("top-logprobs", INT, "K", 0, 32, "0", "Output",
+              "likeliest tokens listed with each token of an answer, with --json"),
+    {.name = NULL},
+};
+
+const rf_command RF_COMMAND_GENERATE = {
+    .name = "generate",
+    .arguments = "MODEL",
+    .least = 1,
+    .most = 1,
+    .group = "Run",
+    .help = "Continue a text, or answer prompts from a file.",
+    .options = {{GENERATE},
+                {RF_CHAT_OPTIONS},
+                {RF_STOP_OPTIONS},
+                {RF_SAMPLING_OPTIONS},
+                {RF_MODEL_OPTIONS},
+                {RF_INFERENCE_OPTIONS},
+                {RF_CACHE_OPTIONS},
+                {RF_LEFT_FOLDER_OPTIONS},
+                {RF_TRACE_OPTIONS},
+                {RF_DEBUG_OPTIONS},
+                {RF_EVERY_OPTIONS}},
+    .common = "prompt chat system input samples max-tokens temperature top-k top-p stop dtype weights "
+              "compute adapter output json",
+    .examples =
+        {"generate models/org/name --prompt 'Once upon a time' --temperature 0 # the likeliest text",
+         "generate model.gguf --chat --prompt 'Why is the sky blue?' --compute fast # ask a question",
+         "generate runs/3 --input prompts.jsonl --output answers.jsonl --samples 4 # a file of prompts"},
+    .run = rf_command_generate};

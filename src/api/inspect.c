@@ -168,7 +168,7 @@ static rf_status inspect_adapter(const char *path, const rafter_sink *sink, json
   return inspect_tensors(file, sink, json, error);
 }
 
-rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+static rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const char *path = rf_options_argument(job->options, 0);
   struct stat info;
   rf_status status;
@@ -211,3 +211,16 @@ rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *sink, rf_
   else json_decref(json);
   return status;
 }
+
+/* ---- the command ------------------------------------------------------------------------------ */
+
+const rf_command RF_COMMAND_INSPECT = {.name = "inspect",
+                                       .arguments = "FILE",
+                                       .least = 1,
+                                       .most = 1,
+                                       .group = "Look",
+                                       .help =
+                                           "Print what is in a model, plan, checkpoint, machine file or run.",
+                                       .options = {{RF_EVERY_OPTIONS}},
+                                       .examples = {"inspect model.gguf", "inspect runs/3 --json"},
+                                       .run = rf_command_inspect};

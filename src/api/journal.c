@@ -278,3 +278,14 @@ void rf_journal_close(rf_journal *journal, rf_status status, const rf_error *err
   json_decref(journal->traced);
   *journal = (rf_journal){0};
 }
+
+const rf_option RF_RUN_FOLDER_OPTIONS[] = {
+    RF_WORDS("out", PATH, "DIR", NULL, "Output", "folder of the run; unset: runs/ID"),
+    {.name = NULL},
+};
+
+const rf_option RF_LEFT_FOLDER_OPTIONS[] = {
+    RF_WORDS("out", PATH, "DIR", NULL, "Output",
+             "folder for the record of the run, for `rafter report`; unset: none (runs/ID with --trace)"),
+    {.name = NULL},
+};

@@ -44,4 +44,7 @@ void rf_journal_name_plans(json_t *json, const rf_plan *plan, const rf_plan *pre
  * entry's "replans" is false. Ends after `seconds`. The caller's. */
 json_t *rf_journal_advise(json_t *entry, double seconds);
 
+/* --out of commands that always leave a folder; of those that may */
+extern const rf_option RF_RUN_FOLDER_OPTIONS[], RF_LEFT_FOLDER_OPTIONS[];
+
 #endif

@@ -71,4 +71,7 @@ rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *
 rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *error);
 rf_status rf_plot_plan(const char *path, const rafter_plan *plan, rf_error *error);
 
+/* plan_jobs.c: of jobs that are simulated */
+extern const rf_option RF_SERVING_OPTIONS[];
+
 #endif

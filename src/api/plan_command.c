@@ -96,7 +96,7 @@ static rf_status end_refusal(refusal *r, rf_error *error) {
   return r->status;
 }
 
-rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+static rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   if (rf_options_is_set(job->options, "plot"))
     RF_TRY(rf_gnuplot_check(rf_options_text(job->options, "plot"), error));
   if (rf_options_is_set(job->options, "after"))
@@ -119,3 +119,57 @@ rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink, rf_err
   rafter_plan_free(plan);
   return status;
 }
+
+/* ---- the command ------------------------------------------------------------------------------ */
+
+static const rf_option PLAN[] = {
+    RF_CHOICE("job", "train|generate|prefill|score|rollout|serve|rl", "train", "Job",
+              "what to plan\nrollout answers prompts that are all there, serve answers requests as they "
+              "arrive, rl is rollout, reference and policy."),
+    RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "8", "Job",
+              "sequences in a training step, or answered at once"),
+    RF_NUMBER("tokens", COUNT, NULL, 1, 0x1p62, NULL, "Job",
+              "tokens to train on or to generate, for their time and cost"),
+    RF_NUMBER("budget", DURATION, NULL, 1e-6, 1e10, NULL, "Job",
+              "time to spend: prints the tokens, steps and cost of 9h or 30d"),
+    RF_WORDS("sweep", SWEEP, "OPTION=LIST", NULL, "Search and compare",
+             "print one row for each value: batch=1..256 or dtype=f32,bf16\nMODEL:layers=12,24 varies the "
+             "model's shape, chips=4,8 the chips of --on. Put ; between values with commas: "
+             "'mesh=fsdp=16;fsdp=8,tensor=2'."),
+    {"compare", RF_OPTION_TEXTS, "A [B]", 0, 0, NULL, NULL, "Search and compare",
+     "print two plans next to each other: models, or options such as dtype=bf16,batch=64\nWithout B: MODEL "
+     "as it is, and A. published:ID compares a published run with its plan.",
+     false, true},
+    RF_FLAG("tensors", "Output", "list every tensor"),
+    RF_FLAG("ops", "Output", "list every operation"),
+    RF_CHOICE(
+        "after", "build|adapt|differentiate|optimize|stage|shard|fuse|remat|offload", NULL, "Output",
+        "print the graph after this pass and stop; of a pipeline the first stage (after remat the largest)"),
+    RF_WORDS("plot", PATH, "FILE", NULL, "Search and compare",
+             "draw FILE.svg or FILE.png\nDraws the rows of --sweep, the frontier of --fit, the rates of "
+             "--job serve, or memory over the ops and the ops under the machine's roofs."),
+    {.name = NULL},
+};
+
+const rf_command RF_COMMAND_PLAN = {
+    .name = "plan",
+    .arguments = "MODEL",
+    .least = 1,
+    .most = 1,
+    .group = "Plan",
+    .help = "Say whether a model fits, how fast it runs and what it costs, without running it.",
+    .options = {{PLAN},
+                {RF_STEP_OPTIONS},
+                {RF_LAYOUT_OPTIONS},
+                {RF_OFFLOAD_OPTIONS},
+                {RF_MODEL_OPTIONS},
+                {RF_INFERENCE_OPTIONS},
+                {RF_CACHE_OPTIONS},
+                {RF_SERVING_OPTIONS},
+                {RF_EVERY_OPTIONS}},
+    .common = "job batch seq tokens on mesh remat accumulate dtype weights lora fit sweep compare json",
+    .examples = {"plan llama3-8b --on h100-sxm:8 --dtype bf16 # memory, time and cost of a training step",
+                 "plan gpt2 --on a5000 --fit # the fastest settings that fit",
+                 "plan llama3-8b --job serve --on h100-sxm --dtype bf16 --rate 1..32 # latency under load",
+                 "plan gpt2 --sweep batch=1..64 --plot batch.svg # where the cliffs are"},
+    .run = rf_command_plan};

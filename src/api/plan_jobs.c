@@ -696,3 +696,28 @@ rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *
 rf_status rf_plan_job_size(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error) {
   return run_job(plan, options, job, true, error);
 }
+
+const rf_option RF_SERVING_OPTIONS[] = {
+    RF_NUMBER("samples", INT, "N", 1, 1 << 16, "1", "Serving and rollouts",
+              "answers to each prompt, which is computed once"),
+    RF_NUMBER("prompt-tokens", TOKENS, NULL, 1, 1 << 24, NULL, "Serving and rollouts",
+              "tokens of a prompt; unset: 512, or half of the model's longest sequence"),
+    RF_NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, NULL, "Serving and rollouts",
+              "tokens of an answer; unset: 256, or half of the model's longest sequence"),
+    RF_NUMBER("shared-prefix", TOKENS, NULL, 0, 1 << 24, "0", "Serving and rollouts",
+              "first tokens that all prompts share"),
+    RF_NUMBER("requests", INT, "N", 1, 1 << 20, NULL, "Serving and rollouts",
+              "requests to simulate (serve; unset: 512) or prompts (rollout, rl; unset: as many as fill the "
+              "slots)"),
+    RF_NUMBER(
+        "rate", FLOATS, "PER SECOND", 1e-6, 1e9, NULL, "Serving and rollouts",
+        "requests that arrive in a second (serve), simulated for each value: 1..256 or 0.5,1,2; unset: 1"),
+    RF_WORDS("arrivals", PATH, "FILE", NULL, "Serving and rollouts",
+             "JSON Lines of requests (at, prompt, answer, shared) to simulate in place of --rate"),
+    RF_WORDS("prefill-on", TEXT, "MACHINE", NULL, "Serving and rollouts",
+             "machine that computes the prompts (serve) and sends the cache over --kv-link"),
+    RF_NUMBER("kv-link", COUNT, "BYTES/S", 1, 1e18, NULL, "Serving and rollouts",
+              "bandwidth between --prefill-on and --on in all; unset: the slower of the two machines' "
+              "data-centre networks"),
+    {.name = NULL},
+};

@@ -213,7 +213,7 @@ static rf_status run(const rf_options *o, pull *p, rf_error *error) {
   return RAFTER_OK;
 }
 
-rf_status rf_command_pull(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+static rf_status rf_command_pull(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   pull *p = calloc(1, sizeof *p);
   if (!p) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   p->sink = sink;
@@ -226,3 +226,32 @@ rf_status rf_command_pull(const rafter_job *job, const rafter_sink *sink, rf_err
   free(p);
   return status;
 }
+
+/* ---- the command ------------------------------------------------------------------------------ */
+
+static const rf_option PULL[] = {
+    RF_WORDS("include", TEXTS, "PATTERN", NULL, "Files",
+             "fetch only files whose path matches, such as '*Q4_K_M*'; may be repeated"),
+    RF_NUMBER("max-size", SIZE, "BYTES", 0, 0x1p60, NULL, "Files", "refuse a model that is larger in all"),
+    RF_WORDS("out", PATH, "DIR", NULL, "Files", "folder of the model; unset: models/ORG/NAME"),
+    RF_WORDS("endpoint", TEXT, "URL", NULL, "Network",
+             "hub to fetch from; unset: HF_ENDPOINT, or https://huggingface.co. HF_TOKEN is sent to it and "
+             "to nobody else"),
+    RF_NUMBER("retries", INT, NULL, 0, 100, "5", "Network",
+              "tries in a row without a new byte before it gives up"),
+    RF_NUMBER("timeout", DURATION, NULL, 0.1, 3600, "30s", "Network",
+              "time without a byte after which a connection counts as lost"),
+    {.name = NULL},
+};
+
+const rf_command RF_COMMAND_PULL = {
+    .name = "pull",
+    .arguments = "hf:ORG/NAME[@REV]",
+    .least = 1,
+    .most = 1,
+    .group = "Files",
+    .help = "Fetch a model from the hub: safetensors or GGUF, tokenizer and config files.",
+    .options = {{PULL}, {RF_EVERY_OPTIONS}},
+    .examples = {"pull hf:HuggingFaceTB/SmolLM2-135M-Instruct",
+                 "pull hf:bartowski/Llama-3.2-1B-Instruct-GGUF --include '*Q4_K_M*' --max-size 2GB"},
+    .run = rf_command_pull};

@@ -237,7 +237,7 @@ done:
   return status;
 }
 
-rf_status rf_command_quantize(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+static rf_status rf_command_quantize(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   const char *in = rf_options_argument(o, 0), *out = rf_options_argument(o, 1);
   if (!in || !out)
@@ -248,3 +248,22 @@ rf_status rf_command_quantize(const rafter_job *job, const rafter_sink *sink, rf
   RF_TRY(rf_run_weights(in, folder, error));
   return rf_write_gguf(folder, out, rf_options_text(o, "weights"), threads, sink, error);
 }
+
+/* ---- the command ------------------------------------------------------------------------------ */
+
+static const rf_option QUANTIZE[] = {
+    RF_CHOICE("weights", "f32|f16|bf16|q8_0|q4_0|q4_1|q5_0|q5_1|q2_k|q3_k|q4_k|q5_k|q6_k", "q4_k", "Model",
+              "type of the matrices; norms and biases stay as they are"),
+    {.name = NULL},
+};
+
+const rf_command RF_COMMAND_QUANTIZE = {
+    .name = "quantize",
+    .arguments = "IN OUT",
+    .least = 2,
+    .most = 2,
+    .group = "Files",
+    .help = "Write a model as a GGUF file with smaller weights.",
+    .options = {{QUANTIZE}, {RF_MODEL_OPTIONS, "threads"}, {RF_EVERY_OPTIONS}},
+    .examples = {"quantize models/org/name model-q4_k.gguf --weights q4_k"},
+    .run = rf_command_quantize};

@@ -44,7 +44,7 @@ static rf_status plan_options(const json_t *entry, rf_options **out, rf_error *e
   if (!run)
     return RF_FAIL(error, RAFTER_INVALID, "give the folder of a run first, or use `rafter plan --compare`",
                    "%s is a plan alone, which cannot be planned again", id);
-  RF_TRY(rf_options_new("plan", &o, error));
+  RF_TRY(rf_options_new(&RF_ALL_COMMANDS, "plan", &o, error));
   RF_GO(rf_options_read_json(o, json_object_get(run, "options"), "run.json", error));
   RF_GO(rf_options_set(o, "job", job_of(run, plan), error));
   for (size_t i = 0; i < sizeof found / sizeof *found; i++) {
@@ -173,7 +173,7 @@ static rf_status write_traces(const rf_options *o, const json_t *model, const ra
   return status;
 }
 
-rf_status rf_command_report(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+static rf_status rf_command_report(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   json_t *model = rf_report_model();
   rf_status status = RAFTER_OK;
@@ -199,3 +199,29 @@ done:
   json_decref(model);
   return status;
 }
+
+/* ---- the command ------------------------------------------------------------------------------ */
+
+static const rf_option REPORT[] = {
+    RF_WORDS("out", PATH, "FILE", NULL, "Output",
+             "page to write; unset: report.html in the folder of the first RUN (with --json: none)"),
+    RF_WORDS("against", TEXTS, "OPTION=VALUE", NULL, "Output",
+             "plan the first RUN again with this change and compare them; may be repeated"),
+    RF_WORDS(
+        "perfetto", PATH, "FILE", NULL, "Output",
+        "file for the trace of the first RUN that has one, as Chrome trace events, which Perfetto opens"),
+    RF_WORDS("csv", PATH, "FILE", NULL, "Output", "file for that trace as CSV, one row for each span"),
+    {.name = NULL},
+};
+
+const rf_command RF_COMMAND_REPORT = {
+    .name = "report",
+    .arguments = "RUN...",
+    .least = 1,
+    .most = 64,
+    .group = "Look",
+    .help = "Write a page about runs and plans: where every byte and every microsecond went.",
+    .options = {{REPORT}, {RF_EVERY_OPTIONS}},
+    .examples = {"report runs/3", "report runs/3 runs/4 --out both.html # two runs next to each other",
+                 "report runs/3 --against dtype=bf16 # and what a change would do"},
+    .run = rf_command_report};

@@ -55,7 +55,7 @@ static void list_ops(const rafter_sink *sink) {
   rf_put_json(sink, json_pack("{ss so}", "command", "roofline", "ops", ops));
 }
 
-rf_status rf_command_roofline(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+static rf_status rf_command_roofline(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   if (!rf_options_argument(job->options, 0)) return list_ops(sink), RAFTER_OK;
   rf_answer *answer = rf_must(calloc(1, sizeof *answer));
   rf_status status = rf_roofline_answer(job->options, answer, error);
@@ -80,3 +80,24 @@ done:
   free(answer);
   return status;
 }
+
+/* ---- the command ------------------------------------------------------------------------------ */
+
+const rf_command RF_COMMAND_ROOFLINE = {
+    .name = "roofline",
+    .arguments = "OP",
+    .least = 0,
+    .most = 8,
+    .group = "Plan",
+    .help = "Answer a question of arithmetic about one machine; without OP, list the questions.",
+    .options = {{RF_MODEL_OPTIONS, "on"},
+                {RF_LAYOUT_OPTIONS, "price"},
+                {RF_ROOFLINE_OPTIONS},
+                {RF_EVERY_OPTIONS}},
+    .common = "on dtype weight-dtype model batch seq tokens m k n context heads kv-heads head-dim bytes axes "
+              "strategy chips link json",
+    .examples = {"roofline matmul --m 512 --k 4096 --n 14336 --on h100-sxm # compute- or memory-bound?",
+                 "roofline attention --batch 8 --seq 1 --context 8k --on h100-sxm --dtype bf16",
+                 "roofline allreduce --bytes 1GiB --on tpu-v5e:4x4",
+                 "roofline cost --parameters 8B --tokens 15T --mfu 0.4 --on h100-sxm:1024"},
+    .run = rf_command_roofline};

@@ -427,7 +427,7 @@ static const struct {
   rf_status (*run)(rf_history *history, const rf_options *o, const rafter_sink *sink, rf_error *error);
 } VERBS[] = {{"list", 0, list}, {"show", 1, show}, {"compare", 2, compare}, {"best", 0, best}};
 
-rf_status rf_command_runs(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+static rf_status rf_command_runs(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   const char *verb = rf_options_argument_count(o) ? rf_options_argument(o, 0) : "list";
   for (size_t i = 0; i < sizeof VERBS / sizeof *VERBS; i++) {
@@ -447,3 +447,29 @@ rf_status rf_command_runs(const rafter_job *job, const rafter_sink *sink, rf_err
   return RF_FAIL(error, RAFTER_INVALID, "one of list, show, compare, best", "runs does not know '%.60s'",
                  verb);
 }
+
+/* ---- the command ------------------------------------------------------------------------------ */
+
+static const rf_option RUNS[] = {
+    RF_WORDS("model", TEXT, "TEXT", NULL, "Filter (list, best)",
+             "only runs with this in the name of their model"),
+    RF_WORDS("machine", TEXT, "TEXT", NULL, "Filter (list, best)",
+             "only runs on machines with this in their name"),
+    RF_WORDS("of", TEXT, "COMMAND", NULL, "Filter (list, best)", "only runs of this command, such as train"),
+    RF_WORDS("metric", TEXT, "NAME", "tokens_per_second", "Filter (list, best)",
+             "result that best compares; the smallest wins for losses, seconds and bytes"),
+    RF_NUMBER("limit", INT, NULL, 0, 1 << 30, "20", "Output", "rows of a table at most; 0: all"),
+    {.name = NULL},
+};
+
+const rf_command RF_COMMAND_RUNS = {
+    .name = "runs",
+    .arguments = "list|show|compare|best [RUN [RUN]]",
+    .least = 0,
+    .most = 3,
+    .group = "Look",
+    .help = "List the runs of this folder, show one, compare two, or find the best.",
+    .options = {{RUNS}, {RF_EVERY_OPTIONS}},
+    .examples = {"runs", "runs compare 3 4 # what differs in options, speed and loss",
+                 "runs best --metric val_loss --model gpt2"},
+    .run = rf_command_runs};

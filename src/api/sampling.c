@@ -137,3 +137,14 @@ rf_status rf_sampling_of_row(const json_t *json, const char *where, rf_sampler_o
   }
   return RAFTER_OK;
 }
+
+const rf_option RF_SAMPLING_OPTIONS[] = {
+    RF_NUMBER("top-k", INT, NULL, 0, 1 << 24, "0", "Sampling", "choose among the k likeliest tokens; 0: all"),
+    RF_NUMBER("top-p", FLOAT, NULL, 0, 1, "1", "Sampling",
+              "choose among the likeliest tokens that make up this probability"),
+    RF_NUMBER("min-p", FLOAT, NULL, 0, 1, "0", "Sampling",
+              "drop tokens below this part of the likeliest one's probability"),
+    RF_NUMBER("repetition-penalty", FLOAT, NULL, 0, 100, "1", "Sampling",
+              "divisor of the logits of all tokens seen so far, prompt included; 1: none"),
+    {.name = NULL},
+};

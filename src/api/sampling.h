@@ -29,4 +29,6 @@ json_t *rf_sampling_json(const rf_sampler_options *sampling);
 rf_status rf_sampling_of_row(const json_t *json, const char *where, rf_sampler_options *sampling,
                              rf_error *error);
 
+extern const rf_option RF_SAMPLING_OPTIONS[];
+
 #endif

@@ -416,7 +416,7 @@ done:
   return status;
 }
 
-rf_status rf_command_score(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+static rf_status rf_command_score(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   work *w = calloc(1, sizeof *w);
   if (!w) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   rf_options *o = NULL;
@@ -430,3 +430,59 @@ rf_status rf_command_score(const rafter_job *job, const rafter_sink *sink, rf_er
   rf_options_free(o);
   return status;
 }
+
+/* ---- the command ------------------------------------------------------------------------------ */
+
+const rf_option RF_SPECIAL_OPTIONS[] = {
+    RF_FLAG("no-bos", "Text", "leave out the tokens that the tokenizer adds around a text"),
+    RF_FLAG("no-special", "Text",
+            "read special tokens in the text as plain text (with --decode: leave them out)"),
+    {.name = NULL},
+};
+
+const rf_option RF_ROWS_OUT_OPTIONS[] = {
+    RF_WORDS("output", PATH, "FILE", NULL, "Output", "file for the rows as JSON Lines"),
+    {.name = NULL},
+};
+
+const rf_option RF_TOP_OPTIONS[] = {
+    RF_NUMBER("top", INT, "K", 0, 256, "0", "Output", "likeliest tokens listed at every position"),
+    {.name = NULL},
+};
+
+static const rf_option SCORE[] = {
+    RF_WORDS("text", TEXT, "TEXT", NULL, "Text", "text to score"),
+    RF_WORDS(
+        "input", PATH, "FILE", NULL, "Text",
+        "file to score: .jsonl rows with \"text\" or \"tokens\", and \"id\"; any other file is one text"),
+    RF_NUMBER(
+        "seq", TOKENS, NULL, 1, 1 << 24, NULL, "Memory",
+        "tokens of a text that one forward pass sees; unset: the longest text's, within the model's limit"),
+    RF_NUMBER("stride", TOKENS, NULL, 1, 1 << 24, NULL, "Text",
+              "new tokens in each window of a text longer than --seq, which needs it"),
+    RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, NULL, "Memory",
+              "sequences of --seq tokens in one forward pass; unset: about 1024 tokens"),
+    {.name = NULL},
+};
+
+const rf_command RF_COMMAND_SCORE = {
+    .name = "score",
+    .arguments = "MODEL",
+    .least = 1,
+    .most = 1,
+    .group = "Run",
+    .help = "Print the log-probability of every token of a text, and its perplexity.",
+    .options = {{SCORE},
+                {RF_SPECIAL_OPTIONS},
+                {RF_ROWS_OUT_OPTIONS},
+                {RF_TOP_OPTIONS},
+                {RF_MODEL_OPTIONS},
+                {RF_INFERENCE_OPTIONS},
+                {RF_LEFT_FOLDER_OPTIONS},
+                {RF_TRACE_OPTIONS},
+                {RF_DEBUG_OPTIONS},
+                {RF_EVERY_OPTIONS}},
+    .common = "text input output top seq stride dtype weights compute adapter json",
+    .examples = {"score gpt2-folder --text 'The capital of France is Paris.'",
+                 "score model.gguf --input texts.jsonl --output scores.jsonl --top 5 # a file of texts"},
+    .run = rf_command_score};

@@ -146,7 +146,7 @@ done:
   return status;
 }
 
-rf_status rf_command_tokenize(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+static rf_status rf_command_tokenize(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   rf_tokenizer *tokenizer = NULL;
   int64_t vocab = 0;
@@ -156,3 +156,27 @@ rf_status rf_command_tokenize(const rafter_job *job, const rafter_sink *sink, rf
   rf_tokenizer_close(tokenizer);
   return status;
 }
+
+/* ---- the command ------------------------------------------------------------------------------ */
+
+static const rf_option TOKENIZE[] = {
+    RF_WORDS("text", TEXT, "TEXT", NULL, "Text", "text to turn into tokens"),
+    RF_WORDS("input", PATH, "FILE", NULL, "Text", "file to turn into tokens"),
+    RF_WORDS("decode", LIST, "IDS", NULL, "Text", "token ids to turn into text"),
+    RF_WORDS("output", PATH, "FILE", NULL, "Output",
+             "shard to write the tokens to; of .jsonl rows with their loss masks"),
+    {.name = NULL},
+};
+
+const rf_command RF_COMMAND_TOKENIZE = {
+    .name = "tokenize",
+    .arguments = "MODEL",
+    .least = 1,
+    .most = 1,
+    .group = "Files",
+    .help = "Turn text into tokens and back, or a file into a token shard.",
+    .options = {{TOKENIZE}, {RF_SPECIAL_OPTIONS}, {RF_EXAMPLE_OPTIONS}, {RF_EVERY_OPTIONS}},
+    .examples = {"tokenize models/org/name --text 'Hello, world'",
+                 "tokenize models/org/name --decode 9906,11,1917",
+                 "tokenize models/org/name --input book.txt --output book.shard # for train --data"},
+    .run = rf_command_tokenize};

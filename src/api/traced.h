@@ -24,4 +24,6 @@ rf_status rf_traced_leave(const rf_record *record, const rf_options *options, co
                           const rf_run *run, const rf_report_walk *walk, int walks, json_t *results,
                           const rafter_sink *sink, rf_error *error);
 
+extern const rf_option RF_TRACE_OPTIONS[];
+
 #endif

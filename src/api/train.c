@@ -463,7 +463,7 @@ static rf_status with_recorded_options(const rafter_job *job, rafter_job *merged
   RF_TRY(rf_checkpoint_newest(rf_options_text(o, "resume"), checkpoint, error));
   run_of(rf_options_text(o, "resume"), run);
   snprintf(path, sizeof path, "%s/run.json", run);
-  RF_TRY(rf_options_new("train", &merged->options, error));
+  RF_TRY(rf_options_new(&RF_ALL_COMMANDS, "train", &merged->options, error));
   RF_GO(rf_options_read_file(merged->options, path, error));
   RF_GO(rf_options_set(merged->options, "out", run, error));
   json_t *given = rf_options_json(o);
@@ -543,7 +543,7 @@ done:
   return status;
 }
 
-rf_status rf_command_train(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+static rf_status rf_command_train(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   if (!rf_options_is_set(job->options, "resume")) return train(job, sink, error);
   rafter_job merged = {0};
   RF_TRY(with_recorded_options(job, &merged, error));
@@ -551,3 +551,70 @@ rf_status rf_command_train(const rafter_job *job, const rafter_sink *sink, rf_er
   rf_options_free(merged.options);
   return status;
 }
+
+const rf_option RF_EXAMPLE_OPTIONS[] = {
+    RF_CHOICE("loss-on", "assistant|completion|all", "assistant", "Data",
+              "tokens of a conversation that the loss counts: all turns of the assistant, its last turn (of "
+              "prompt and completion: the completion), or everything"),
+    RF_WORDS("fields", TEXT, "OURS=THEIRS", NULL, "Data",
+             "names of the fields in .jsonl rows: prompt=question,completion=answer"),
+    RF_WORDS("template", TEXT, "FILE", NULL, "Data",
+             "chat template for conversations in .jsonl files; none: prompt and completion as they are; "
+             "unset: the model's own"),
+    {.name = NULL},
+};
+
+static const rf_option TRAIN[] = {
+    RF_WORDS("data", TEXTS, "SOURCE", NULL, "Data",
+             "text, .jsonl (text, tokens, messages, or prompt and completion) or .shard file, or "
+             "random:seed=0; FILE:WEIGHT mixes several; may be repeated"),
+    RF_CHOICE("packing", "fit|none", "fit", "Data", "fit puts several documents into a row, none puts one"),
+    RF_NUMBER("val-fraction", FLOAT, "PART", 0, 0.5, "0.05", "Validation", "part of the data to hold out"),
+    RF_NUMBER("val-every", INT, "STEPS", 0, 1e12, "100", "Validation", "steps between validations; 0: never"),
+    RF_NUMBER("val-rows", INT, "ROWS", 1, 1e12, "64", "Validation",
+              "held-out rows that a validation reads at most"),
+    RF_NUMBER("batch", INT, "SEQUENCES", 1, 1 << 20, "8", "Training", "sequences in an optimizer step"),
+    RF_NUMBER("steps", INT, NULL, 1, 1e12, "1000", "Training", "optimizer steps"),
+    RF_NUMBER("epochs", FLOAT, "TIMES", 0, 1e9, NULL, "Training",
+              "passes over the data, in place of --steps"),
+    RF_NUMBER("max-seconds", DURATION, NULL, 0.001, 1e9, NULL, "Training",
+              "time after which the run saves and ends"),
+    RF_NUMBER("lr", FLOAT, "RATE", 0, 100, "3e-4", "Training", "highest learning rate"),
+    RF_CHOICE("schedule", "constant|warmup-cosine|warmup-exponential|wsd", "warmup-cosine", "Training",
+              "learning rate over the steps"),
+    RF_NUMBER("warmup", INT, "STEPS", 0, 1e12, NULL, "Training",
+              "steps of linear warm-up; unset: 5% of the steps"),
+    RF_NUMBER("decay", INT, "STEPS", 0, 1e12, NULL, "Training",
+              "steps of the final decay (wsd); unset: 20% of the steps"),
+    RF_NUMBER("min-lr", FLOAT, "RATE", 0, 100, NULL, "Training",
+              "learning rate at the end; unset: a tenth of --lr"),
+    RF_WORDS("resume", PATH, "RUN", NULL, "Checkpoints", "run to continue from its last complete checkpoint"),
+    RF_NUMBER("save-every", INT, "STEPS", 0, 1e12, "0", "Checkpoints",
+              "steps between checkpoints; 0: only at the end"),
+    RF_NUMBER("keep", INT, "N", 1, 1e6, "2", "Checkpoints", "checkpoints to keep"),
+    {.name = NULL},
+};
+
+const rf_command RF_COMMAND_TRAIN = {
+    .name = "train",
+    .arguments = "MODEL",
+    .least = 1,
+    .most = 1,
+    .group = "Run",
+    .help = "Train a model, or adapters for it, exactly as planned.",
+    .options = {{TRAIN},
+                {RF_EXAMPLE_OPTIONS},
+                {RF_STEP_OPTIONS},
+                {RF_OFFLOAD_OPTIONS},
+                {RF_MODEL_OPTIONS},
+                {RF_RUN_FOLDER_OPTIONS},
+                {RF_TRACE_OPTIONS},
+                {RF_DEBUG_OPTIONS},
+                {RF_EVERY_OPTIONS}},
+    .common = "data batch steps max-seconds lr schedule lora seq accumulate remat dtype resume save-every "
+              "out seed json",
+    .examples =
+        {"train gpt:layers=4,width=256,heads=4 --data notes.txt --steps 500 # a small GPT from scratch",
+         "train models/org/name --data chats.jsonl --lora rank=16 --dtype bf16 # adapters only",
+         "train gpt2 --resume runs/3 --max-seconds 1h # continue a run for an hour"},
+    .run = rf_command_train};

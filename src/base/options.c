@@ -1,7 +1,8 @@
 /* options.c - values of one command: from defaults, a JSON file and arguments, checked against
- * the table. */
+ * its rows. */
 #include "base/options.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -25,8 +26,11 @@ typedef struct value {
 } value;
 
 struct rf_options {
-  int command;
-  value *values; /* one per row of the table; rows of other commands stay unset */
+  const rf_commands *commands;
+  const rf_command *command;
+  const rf_option **row;
+  value *values; /* one per row */
+  int count;
   int argument_count;
   rf_option_source argument_source;
   char **argument;
@@ -62,15 +66,45 @@ static bool same_name(const char *a, const char *b) {
   return *a == *b;
 }
 
-static int find_row(int command, const char *name) {
-  for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i)
-    if (RF_OPTION_ROWS[i].commands >> command & 1 && same_name(RF_OPTION_ROWS[i].name, name)) return i;
+/* Whether `name` is one of the words of a list with blanks; NULL: all are. */
+static bool is_listed(const char *list, const char *name) {
+  size_t length = strlen(name);
+  for (const char *at = list; at && *at; at += strspn(at, " ")) {
+    size_t n = strcspn(at, " ");
+    if (n == length && strncmp(at, name, n) == 0) return true;
+    at += n;
+  }
+  return list == NULL;
+}
+
+int rf_command_options(const rf_command *command, const rf_option **row, int capacity) {
+  int count = 0;
+  for (const rf_option_use *use = command->options; use->rows; ++use)
+    for (const rf_option *r = use->rows; r->name; ++r) {
+      if (!is_listed(use->only, r->name)) continue;
+      if (count < capacity) row[count] = r;
+      ++count;
+    }
+  return count;
+}
+
+const rf_command *rf_command_named(const rf_commands *commands, const char *name) {
+  for (int i = 0; i < commands->count; ++i)
+    if (strcmp(commands->command[i]->name, name) == 0) return commands->command[i];
+  return NULL;
+}
+
+static int find_row(const rf_options *o, const char *name) {
+  for (int i = 0; i < o->count; ++i)
+    if (same_name(o->row[i]->name, name)) return i;
   return -1;
 }
 
-static bool any_command_has(const char *name) {
-  for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i)
-    if (same_name(RF_OPTION_ROWS[i].name, name)) return true;
+static bool any_command_has(const rf_commands *commands, const char *name) {
+  for (int c = 0; c < commands->count; ++c)
+    for (const rf_option_use *use = commands->command[c]->options; use->rows; ++use)
+      for (const rf_option *r = use->rows; r->name; ++r)
+        if (same_name(r->name, name)) return true;
   return false;
 }
 
@@ -115,8 +149,10 @@ static rf_status parse_choice(const rf_option *row, const char *text, value *v, 
 
 /* OPTION=LIST: numbers of a list option's grammar when OPTION is a number, else words between
  * commas; each must be a value of OPTION. */
-static rf_status parse_value(int command, const rf_option *row, const char *text, value *v, rf_error *error);
-static rf_status parse_sweep(int command, const rf_option *row, const char *text, value *v, rf_error *error) {
+static rf_status parse_value(const rf_options *o, const rf_option *row, const char *text, value *v,
+                             rf_error *error);
+static rf_status parse_sweep(const rf_options *o, const rf_option *row, const char *text, value *v,
+                             rf_error *error) {
   const char *equals = strchr(text, '=');
   char name[64];
   if (!equals || equals == text || !equals[1] || (size_t)(equals - text) >= sizeof name)
@@ -124,20 +160,19 @@ static rf_status parse_sweep(int command, const rf_option *row, const char *text
                    "--%s needs OPTION=LIST (got '%.60s')", row->name, text);
   snprintf(name, sizeof name, "%.*s", (int)(equals - text), text);
   bool shape = !strncmp(name, "MODEL", 5) && (!name[5] || (name[5] == ':' && name[6])) &&
-               !strcmp(RF_COMMAND_ROWS[command].arguments, "MODEL");
+               !strcmp(o->command->arguments, "MODEL");
   /* shapes of --on */
-  shape = shape || (!strcmp(name, "chips") && find_row(command, name) < 0 && find_row(command, "mesh") >= 0);
-  int swept = shape ? -1 : find_row(command, name);
-  bool listed = swept >= 0 && (RF_OPTION_ROWS[swept].type == RF_OPTION_LIST ||
-                               RF_OPTION_ROWS[swept].type == RF_OPTION_FLOATS);
-  if (listed) {
+  shape = shape || (!strcmp(name, "chips") && find_row(o, name) < 0 && find_row(o, "mesh") >= 0);
+  int swept = shape ? -1 : find_row(o, name);
+  const rf_option *varied = swept >= 0 ? o->row[swept] : NULL;
+  if (varied && (varied->type == RF_OPTION_LIST || varied->type == RF_OPTION_FLOATS)) {
     char hint[160];
-    snprintf(hint, sizeof hint, "write --%s %.100s", RF_OPTION_ROWS[swept].name, equals + 1);
+    snprintf(hint, sizeof hint, "write --%s %.100s", varied->name, equals + 1);
     return RF_FAIL(error, RAFTER_INVALID, hint, "--%s cannot vary '%s' (it takes a list itself)", row->name,
                    name);
   }
   const char *colon = strchr(name, ':');
-  if (!shape && colon && swept < 0 && find_row(command, "mesh") >= 0) {
+  if (!shape && colon && swept < 0 && find_row(o, "mesh") >= 0) {
     char hint[160];
     snprintf(hint, sizeof hint, "write --%s MODEL%.100s, with the word MODEL", row->name,
              text + (colon - name));
@@ -145,15 +180,14 @@ static rf_status parse_sweep(int command, const rf_option *row, const char *text
                    "--%s cannot vary '%s' (a field of the model's shape is named MODEL:FIELD)", row->name,
                    name);
   }
-  if (!shape && (swept < 0 || RF_OPTION_ROWS[swept].type >= RF_OPTION_TEXTS ||
-                 RF_OPTION_ROWS[swept].type == RF_OPTION_FLAG))
+  if (!shape && (!varied || varied->type >= RF_OPTION_TEXTS || varied->type == RF_OPTION_FLAG))
     return RF_FAIL(error, RAFTER_INVALID,
                    "sweep over an option with numbers or choices, such as batch or dtype, or a shape: "
                    "MODEL:layers=12,24",
                    "--%s cannot vary '%s' (%s)", row->name, name,
-                   swept < 0 ? "no such option of this command" : "it has no single value");
+                   !varied ? "no such option of this command" : "it has no single value");
   push(&v->text, text);
-  push(&v->text, shape ? name : RF_OPTION_ROWS[swept].name);
+  push(&v->text, shape ? name : varied->name);
   int64_t number[MOST_VALUES];
   int count = 0;
   char word[128];
@@ -181,7 +215,7 @@ static rf_status parse_sweep(int command, const rf_option *row, const char *text
   for (int i = 0; i < count && !shape; ++i) {
     value trial = {0};
     rf_error inner = {0};
-    rf_status status = parse_value(command, &RF_OPTION_ROWS[swept], v->text[2 + i], &trial, &inner);
+    rf_status status = parse_value(o, varied, v->text[2 + i], &trial, &inner);
     clear(&trial);
     if (status != RAFTER_OK) return RF_FAIL(error, status, inner.hint, "--%s: %s", row->name, inner.message);
   }
@@ -200,7 +234,8 @@ static rf_status check_utf8(const char *what, const char *text, rf_error *error)
 }
 
 /* Fills `v`, which is empty. The error of a piece gets the option's name. */
-static rf_status parse_value(int command, const rf_option *row, const char *text, value *v, rf_error *error) {
+static rf_status parse_value(const rf_options *o, const rf_option *row, const char *text, value *v,
+                             rf_error *error) {
   rf_error inner = {0};
   rf_status status = RAFTER_OK;
   bool flag = false, bounded = true;
@@ -257,7 +292,7 @@ static rf_status parse_value(int command, const rf_option *row, const char *text
         return out_of_range(row, text, error);
     bounded = false;
     break;
-  case RF_OPTION_SWEEP: return parse_sweep(command, row, text, v, error);
+  case RF_OPTION_SWEEP: return parse_sweep(o, row, text, v, error);
   default:
     bounded = false;
     if (row->type == RF_OPTION_PATH && !*text)
@@ -274,9 +309,9 @@ static rf_status parse_value(int command, const rf_option *row, const char *text
 /* Sets row `i`. A repeated TEXTS of one source adds; every other option is replaced, and given
  * twice on one command line is an error. */
 static rf_status set_row(rf_options *o, int i, const char *text, rf_option_source source, rf_error *error) {
-  const rf_option *row = &RF_OPTION_ROWS[i];
+  const rf_option *row = o->row[i];
   value fresh = {0};
-  rf_status status = text ? parse_value(o->command, row, text, &fresh, error) : RAFTER_OK;
+  rf_status status = text ? parse_value(o, row, text, &fresh, error) : RAFTER_OK;
   if (status != RAFTER_OK) {
     clear(&fresh);
     return status;
@@ -298,27 +333,33 @@ static rf_status set_row(rf_options *o, int i, const char *text, rf_option_sourc
 
 /* ---- making and freeing ---------------------------------------------------------------------- */
 
-rf_status rf_options_new(const char *command, rf_options **result, rf_error *error) {
-  int index = 0;
-  while (index < RF_COMMAND_ROW_COUNT && strcmp(RF_COMMAND_ROWS[index].name, command) != 0) ++index;
-  if (index == RF_COMMAND_ROW_COUNT) {
-    const char *names[32];
-    char hint[512] = "commands: ";
-    for (int i = 0; i < RF_COMMAND_ROW_COUNT; ++i) {
-      names[i] = RF_COMMAND_ROWS[i].name;
-      rf_text_append(hint, sizeof hint, "%s%s", i ? ", " : "", names[i]);
-    }
-    const char *nearest = rf_nearest(command, names, RF_COMMAND_ROW_COUNT);
-    return RF_FAIL(error, RAFTER_INVALID, hint, "unknown command '%.60s'%s%s%s", command,
-                   nearest ? " (did you mean '" : "", nearest ? nearest : "", nearest ? "'?)" : "");
+static rf_status unknown_command(const rf_commands *commands, const char *name, rf_error *error) {
+  const char *names[64];
+  char hint[512] = "commands: ";
+  assert(commands->count <= 64);
+  for (int i = 0; i < commands->count; ++i) {
+    names[i] = commands->command[i]->name;
+    rf_text_append(hint, sizeof hint, "%s%s", i ? ", " : "", names[i]);
   }
+  const char *nearest = rf_nearest(name, names, commands->count);
+  return RF_FAIL(error, RAFTER_INVALID, hint, "unknown command '%.60s'%s%s%s", name,
+                 nearest ? " (did you mean '" : "", nearest ? nearest : "", nearest ? "'?)" : "");
+}
+
+rf_status rf_options_new(const rf_commands *commands, const char *name, rf_options **result,
+                         rf_error *error) {
+  const rf_command *command = rf_command_named(commands, name);
+  if (!command) return unknown_command(commands, name, error);
   rf_options *o = rf_must(calloc(1, sizeof *o));
-  o->command = index;
-  o->values = rf_must(calloc((size_t)RF_OPTION_ROW_COUNT, sizeof *o->values));
-  for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
-    const rf_option *row = &RF_OPTION_ROWS[i];
-    if (!(row->commands >> index & 1) || !row->fallback) continue;
-    rf_status status = set_row(o, i, row->fallback, RF_OPTION_DEFAULT, error);
+  o->commands = commands;
+  o->command = command;
+  o->count = rf_command_options(command, NULL, 0);
+  o->row = rf_must(calloc((size_t)o->count + 1, sizeof(const rf_option *)));
+  o->values = rf_must(calloc((size_t)o->count + 1, sizeof *o->values));
+  rf_command_options(command, o->row, o->count);
+  for (int i = 0; i < o->count; ++i) {
+    if (!o->row[i]->fallback) continue;
+    rf_status status = set_row(o, i, o->row[i]->fallback, RF_OPTION_DEFAULT, error);
     if (status == RAFTER_OK) continue;
     rf_options_free(o); /* a default that breaks its own row: a test looks at every one */
     return status;
@@ -329,10 +370,11 @@ rf_status rf_options_new(const char *command, rf_options **result, rf_error *err
 
 void rf_options_free(rf_options *o) {
   if (!o) return;
-  for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) clear(&o->values[i]);
+  for (int i = 0; i < o->count; ++i) clear(&o->values[i]);
   for (int i = 0; i < o->argument_count; ++i) free(o->argument[i]);
   free(o->argument);
   free(o->values);
+  free(o->row);
   free(o->joined);
   free(o);
 }
@@ -349,9 +391,11 @@ static void add_argument(rf_options *o, const char *text, rf_option_source sourc
 
 rf_options *rf_options_copy(const rf_options *o) {
   rf_options *copy = rf_must(calloc(1, sizeof *copy));
-  copy->command = o->command;
-  copy->values = rf_must(calloc((size_t)RF_OPTION_ROW_COUNT, sizeof *copy->values));
-  for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
+  *copy = (rf_options){.commands = o->commands, .command = o->command, .count = o->count};
+  copy->row = rf_must(calloc((size_t)o->count + 1, sizeof(const rf_option *)));
+  memcpy(copy->row, o->row, (size_t)o->count * sizeof *o->row);
+  copy->values = rf_must(calloc((size_t)o->count + 1, sizeof *copy->values));
+  for (int i = 0; i < o->count; ++i) {
     const value *from = &o->values[i];
     value *to = &copy->values[i];
     *to = *from;
@@ -374,13 +418,12 @@ rf_options *rf_options_copy(const rf_options *o) {
 /* ---- arguments ------------------------------------------------------------------------------- */
 
 static rf_status unknown_option(const rf_options *o, const char *name, const char *where, rf_error *error) {
-  const char *names[512];
-  int n = 0;
-  for (int i = 0; i < RF_OPTION_ROW_COUNT && n < 512; ++i)
-    if (RF_OPTION_ROWS[i].commands >> o->command & 1) names[n++] = RF_OPTION_ROWS[i].name;
-  const char *nearest = rf_nearest(name, names, n), *command = RF_COMMAND_ROWS[o->command].name;
+  const char *names[256], *command = o->command->name;
+  assert(o->count <= 256);
+  for (int i = 0; i < o->count; ++i) names[i] = o->row[i]->name;
+  const char *nearest = rf_nearest(name, names, o->count);
   char hint[128];
-  snprintf(hint, sizeof hint, "rafter %s --help lists them", command);
+  snprintf(hint, sizeof hint, "rafter %s --help-all lists them", command);
   return RF_FAIL(error, RAFTER_INVALID, hint, "%sunknown option --%.60s of %s%s%s%s", where, name, command,
                  nearest ? " (did you mean --" : "", nearest ? nearest : "", nearest ? "?)" : "");
 }
@@ -407,9 +450,9 @@ static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at
     return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown option --%.60s...", argument);
   memcpy(name, argument, length);
   name[length] = 0;
-  int i = find_row(o->command, name);
+  int i = find_row(o, name);
   if (i < 0) return unknown_option(o, name, "", error);
-  const rf_option *row = &RF_OPTION_ROWS[i];
+  const rf_option *row = o->row[i];
   const char *text = equals ? equals + 1 : NULL;
   if (!text && row->type == RF_OPTION_FLAG) text = "true";
   bool follows = *at + 1 < argc && is_value(row, argv[*at + 1]);
@@ -428,8 +471,8 @@ static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at
 }
 
 rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error *error) {
-  const rf_command *command = &RF_COMMAND_ROWS[o->command];
-  bool *seen = rf_must(calloc((size_t)RF_OPTION_ROW_COUNT, sizeof *seen));
+  const rf_command *command = o->command;
+  bool *seen = rf_must(calloc((size_t)o->count + 1, sizeof *seen));
   rf_status status = RAFTER_OK;
   /* --config first: it is the weaker source wherever it stands */
   for (int pass = 0; pass < 2 && status == RAFTER_OK; ++pass) {
@@ -489,10 +532,10 @@ rf_status rf_options_set(rf_options *o, const char *name, const char *text, rf_e
     add_argument(o, text, RF_OPTION_GIVEN);
     return RAFTER_OK;
   }
-  int i = find_row(o->command, name);
+  int i = find_row(o, name);
   if (i < 0) return unknown_option(o, name, "", error);
-  if (RF_OPTION_ROWS[i].type == RF_OPTION_FLAG && !*text) text = "true";
-  if (strcmp(RF_OPTION_ROWS[i].name, "config") == 0) RF_TRY(rf_options_read_file(o, text, error));
+  if (o->row[i]->type == RF_OPTION_FLAG && !*text) text = "true";
+  if (strcmp(o->row[i]->name, "config") == 0) RF_TRY(rf_options_read_file(o, text, error));
   return set_row(o, i, text, RF_OPTION_GIVEN, error);
 }
 
@@ -511,7 +554,7 @@ static bool scalar_text(const json_t *json, char *text, size_t size) {
 }
 
 static rf_status set_from_json(rf_options *o, int i, const json_t *json, const char *where, rf_error *error) {
-  const rf_option *row = &RF_OPTION_ROWS[i];
+  const rf_option *row = o->row[i];
   enum { TEXT_MOST = 1 << 16 };
   char *text = rf_must(malloc(TEXT_MOST));
   rf_status status = RAFTER_OK;
@@ -554,9 +597,9 @@ rf_status rf_options_read_json(rf_options *o, const json_t *json, const char *wh
   if (json_is_object(json_object_get(json, "options"))) json = json_object_get(json, "options");
   const char *key;
   json_t *item;
-  for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) /* lists of this file replace those of an earlier one */
-    if (RF_OPTION_ROWS[i].type == RF_OPTION_TEXTS && o->values[i].source == RF_OPTION_CONFIG &&
-        json_object_get(json, RF_OPTION_ROWS[i].name))
+  for (int i = 0; i < o->count; ++i) /* lists of this file replace those of an earlier one */
+    if (o->row[i]->type == RF_OPTION_TEXTS && o->values[i].source == RF_OPTION_CONFIG &&
+        json_object_get(json, o->row[i]->name))
       clear(&o->values[i]);
   json_object_foreach ((json_t *)json, key, item) {
     if (json_is_null(item) || same_name(key, "config") || same_name(key, "command")) continue;
@@ -572,10 +615,10 @@ rf_status rf_options_read_json(rf_options *o, const json_t *json, const char *wh
       }
       continue;
     }
-    int i = find_row(o->command, key);
+    int i = find_row(o, key);
     if (i >= 0 && o->values[i].source == RF_OPTION_GIVEN) continue;
     if (i >= 0) RF_TRY(set_from_json(o, i, item, where, error));
-    else if (!any_command_has(key)) {
+    else if (!any_command_has(o->commands, key)) {
       char prefix[300];
       snprintf(prefix, sizeof prefix, "%.290s: ", where);
       return unknown_option(o, key, prefix, error);
@@ -594,7 +637,7 @@ rf_status rf_options_read_file(rf_options *o, const char *path, rf_error *error)
 
 json_t *rf_options_json(const rf_options *o) {
   json_t *json = json_object();
-  json_object_set_new(json, "command", json_string(RF_COMMAND_ROWS[o->command].name));
+  json_object_set_new(json, "command", json_string(o->command->name));
   if (o->argument_count == 1) {
     json_object_set_new(json, "model", json_string(o->argument[0]));
   } else if (o->argument_count > 1) {
@@ -602,15 +645,15 @@ json_t *rf_options_json(const rf_options *o) {
     for (int i = 0; i < o->argument_count; ++i) json_array_append_new(arguments, json_string(o->argument[i]));
     json_object_set_new(json, "arguments", arguments);
   }
-  for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
+  for (int i = 0; i < o->count; ++i) {
     const value *v = &o->values[i];
     json_t *item = NULL;
     if (v->source == RF_OPTION_UNSET) continue;
     if (v->bare) {
-      json_object_set_new(json, RF_OPTION_ROWS[i].name, json_true());
+      json_object_set_new(json, o->row[i]->name, json_true());
       continue;
     }
-    switch (RF_OPTION_ROWS[i].type) {
+    switch (o->row[i]->type) {
     case RF_OPTION_FLAG: item = json_boolean(v->whole); break;
     case RF_OPTION_INT:
     case RF_OPTION_SIZE:
@@ -632,7 +675,7 @@ json_t *rf_options_json(const rf_options *o) {
       break;
     default: item = json_string(v->text[0]);
     }
-    json_object_set_new(json, RF_OPTION_ROWS[i].name, item);
+    json_object_set_new(json, o->row[i]->name, item);
   }
   return json;
 }
@@ -640,14 +683,13 @@ json_t *rf_options_json(const rf_options *o) {
 /* ---- asking ---------------------------------------------------------------------------------- */
 
 static const value *get(const rf_options *o, const char *name) {
-  int i = find_row(o->command, name);
+  int i = find_row(o, name);
   if (i >= 0) return &o->values[i];
-  fprintf(stderr, "rafter: %s asks for --%s, which it does not have\n", RF_COMMAND_ROWS[o->command].name,
-          name);
+  fprintf(stderr, "rafter: %s asks for --%s, which it does not have\n", o->command->name, name);
   abort();
 }
 
-bool rf_options_has(const rf_options *o, const char *name) { return find_row(o->command, name) >= 0; }
+bool rf_options_has(const rf_options *o, const char *name) { return find_row(o, name) >= 0; }
 rf_option_source rf_options_source(const rf_options *o, const char *name) { return get(o, name)->source; }
 bool rf_options_is_set(const rf_options *o, const char *name) {
   return get(o, name)->source != RF_OPTION_UNSET;
@@ -666,7 +708,9 @@ int rf_options_argument_count(const rf_options *o) { return o->argument_count; }
 const char *rf_options_argument(const rf_options *o, int i) {
   return i >= 0 && i < o->argument_count ? o->argument[i] : NULL;
 }
-const char *rf_options_command(const rf_options *o) { return RF_COMMAND_ROWS[o->command].name; }
+int rf_options_count(const rf_options *o) { return o->count; }
+const char *rf_options_name(const rf_options *o, int i) { return o->row[i]->name; }
+const char *rf_options_command(const rf_options *o) { return o->command->name; }
 
 int rf_options_choice(const rf_options *o, const char *name) {
   const value *v = get(o, name);
@@ -676,7 +720,7 @@ int rf_options_choice(const rf_options *o, const char *name) {
 const char *rf_options_text(const rf_options *o, const char *name) {
   const value *v = get(o, name);
   if (!v->text) return NULL;
-  if (v->count < 2 || RF_OPTION_ROWS[v - o->values].type != RF_OPTION_TEXTS) return v->text[0];
+  if (v->count < 2 || o->row[v - o->values]->type != RF_OPTION_TEXTS) return v->text[0];
   size_t size = 1;
   for (int i = 0; i < v->count; ++i) size += strlen(v->text[i]) + 1;
   /* the joined text lives until the next one is asked for or the options die */

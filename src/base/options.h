@@ -1,6 +1,5 @@
-/* options.h - the one options table and what is made from it: the parser, validation, --help,
- * the man page, shell completion, the JSON record. The rows are data (option_rows.c); nothing
- * here knows what an option is for. */
+/* options.h - the options engine: from tables of rows to the parser, validation, --help, the man
+ * page, shell completion and the JSON record. The rows are next to the code that reads them. */
 #ifndef RF_OPTIONS_H
 #define RF_OPTIONS_H
 
@@ -32,25 +31,51 @@ typedef struct rf_option {
   const char *unit;     /* what the value is, for --help: "N", "BYTES", "SECONDS"; NULL: by type */
   double least, most;   /* of numbers; most 0 and least 0: no bounds */
   const char *fallback; /* default, as it would be typed; NULL: unset */
-  const char *choices;  /* "a|b|c"; "a|b:TEXT": the last with a text of its own */
-  const char *help;
-  uint32_t commands; /* bit i: row i of the command table */
-  bool bare;         /* the value may be left out */
-  bool pair;         /* TEXTS: two values may follow the name at once */
+  const char *choices;  /* "a|b|c"; "a|b:TEXT": the last takes a text of its own */
+  const char *heading;  /* where --help prints it: "Training" */
+  const char *help;     /* a noun or a verb first; after a newline, what --help-all adds */
+  bool bare;            /* the value may be left out */
+  bool pair;            /* TEXTS: two values may follow the name at once */
 } rf_option;
+
+/* Rows of a table; an empty row ends it: {.name = NULL}. */
+#define RF_FLAG(name, heading, help) \
+  { name, RF_OPTION_FLAG, NULL, 0, 0, "false", NULL, heading, help, false, false }
+#define RF_CHOICE(name, choices, fallback, heading, help) \
+  { name, RF_OPTION_CHOICE, NULL, 0, 0, fallback, choices, heading, help, false, false }
+#define RF_NUMBER(name, type, unit, least, most, fallback, heading, help) \
+  { name, RF_OPTION_##type, unit, least, most, fallback, NULL, heading, help, false, false }
+#define RF_WORDS(name, type, unit, fallback, heading, help) \
+  { name, RF_OPTION_##type, unit, 0, 0, fallback, NULL, heading, help, false, false }
+
+/* A table of rows that a command takes: all of them, or those named. */
+typedef struct rf_option_use {
+  const rf_option *rows;
+  const char *only; /* "threads cpu"; NULL: all */
+} rf_option_use;
 
 typedef struct rf_command {
   const char *name;
   const char *arguments; /* "MODEL", "FILE", "" */
   int least, most;       /* how many of them */
+  const char *group;     /* of `rafter --help`: "Run" */
   const char *help;
+  rf_option_use options[12]; /* rows NULL ends; no name twice */
+  const char *common;        /* "batch seq": what --help prints, in this order; NULL: all */
+  const char *examples[5];   /* as typed after `rafter`, with a comment after #; NULL ends */
+  rafter_status (*run)(const struct rafter_job *job, const struct rafter_sink *sink, rf_error *error);
 } rf_command;
 
-/* The tables. A name may stand in several rows when no command has two of them. */
-extern const rf_option RF_OPTION_ROWS[];
-extern const int RF_OPTION_ROW_COUNT;
-extern const rf_command RF_COMMAND_ROWS[];
-extern const int RF_COMMAND_ROW_COUNT;
+/* All commands of a program. */
+typedef struct rf_commands {
+  const rf_command *const *command;
+  int count;
+} rf_commands;
+
+/* The rows of a command, at most `capacity` of them: how many there are. */
+int rf_command_options(const rf_command *command, const rf_option **row, int capacity);
+/* NULL: there is none. */
+const rf_command *rf_command_named(const rf_commands *commands, const char *name);
 
 /* ---- the values of one command --------------------------------------------------------------- */
 
@@ -63,7 +88,8 @@ typedef enum rf_option_source {
 } rf_option_source;
 
 /* All options of a command at their defaults. RAFTER_INVALID names the nearest command. */
-rf_status rf_options_new(const char *command, rf_options **options, rf_error *error);
+rf_status rf_options_new(const rf_commands *commands, const char *command, rf_options **options,
+                         rf_error *error);
 void rf_options_free(rf_options *options);
 rf_options *rf_options_copy(const rf_options *options);
 
@@ -103,6 +129,8 @@ bool rf_options_bare(const rf_options *options, const char *name); /* given with
 int rf_options_argument_count(const rf_options *options);
 const char *rf_options_argument(const rf_options *options, int index); /* NULL past the end */
 const char *rf_options_command(const rf_options *options);
+int rf_options_count(const rf_options *options); /* of the options it knows */
+const char *rf_options_name(const rf_options *options, int index);
 
 /* --sweep: the option it names and the texts to set it to. Count 0: unset. */
 int rf_options_sweep(const rf_options *options, const char *name, const char **option,
@@ -111,14 +139,14 @@ int rf_options_sweep(const rf_options *options, const char *name, const char **o
 /* Every option that has a value, resolved: numbers as numbers (bytes, seconds), lists as arrays.
  * rf_options_read_json takes it back. */
 json_t *rf_options_json(const rf_options *options);
-/* The given ones as a command line, for run headers: `train gpt2 --batch 4`. malloc'ed. */
-char *rf_options_line(const rf_options *options);
 
-/* ---- texts made from the table: malloc'ed ---------------------------------------------------- */
+/* ---- texts made from the tables: malloc'ed --------------------------------------------------- */
 
-char *rf_options_help(const char *command); /* of one command; NULL: the list of commands */
-char *rf_options_man(void);                 /* man page, roff */
-char *rf_options_completion(void);          /* bash */
+/* Of one command; NULL: the list of commands. `all`: every option, not the common ones alone.
+ * Lines are at most `width` columns. */
+char *rf_options_help(const rf_commands *commands, const char *command, bool all, int width);
+char *rf_options_man(const rf_commands *commands);        /* man page, roff */
+char *rf_options_completion(const rf_commands *commands); /* bash */
 
 /* ---- pieces, also of use alone --------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
-/* options_help.c - what people read about the options: help, man page, shell completion, the
- * line of a run header. All from the tables. */
+/* options_help.c - what people read about the options: help, man page, shell completion. All from
+ * the tables. */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "base/options.h"
 #include "base/text.h"
 
-enum { COLUMN = 26, WIDTH = 100 };
+enum { MOST_ROWS = 256, COLUMN_MAX = 28, MOST_CHOICES = 72 };
 
 static const char *unit_of(const rf_option *row) {
   if (row->unit) return row->unit;
@@ -34,19 +34,20 @@ static void put_number(FILE *out, double value) {
   else fprintf(out, fabs(value) < 1e9 ? "%.10g" : "%.6g", value);
 }
 
-/* "help (1 to 8, default 2)" */
-static char *describe(const rf_option *row) {
+/* "help [a|b; 1 to 8; default 2]". Not `full`: the help up to its newline, no range, and no
+ * choices if they are many. malloc'ed. */
+static char *describe(const rf_option *row, bool full) {
   char *text = NULL;
   size_t size = 0;
   FILE *out = open_memstream(&text, &size);
   if (!out) return NULL;
-  const char *gap = " (";
-  fputs(row->help, out);
-  if (row->choices) {
+  const char *gap = " [";
+  for (const char *c = row->help; *c && (full || *c != '\n'); ++c) putc(*c == '\n' ? ' ' : *c, out);
+  if (row->choices && (full || strlen(row->choices) <= MOST_CHOICES)) {
     fprintf(out, "%s%s", gap, row->choices);
     gap = "; ";
   }
-  if (row->least != 0 || row->most != 0) {
+  if (full && (row->least != 0 || row->most != 0)) {
     fputs(gap, out);
     put_number(out, row->least);
     fputs(" to ", out);
@@ -57,90 +58,144 @@ static char *describe(const rf_option *row) {
     fprintf(out, "%sdefault %s", gap, row->fallback);
     gap = "; ";
   }
-  if (*gap == ';') putc(')', out);
+  if (*gap == ';') putc(']', out);
   fclose(out);
   return text;
 }
 
-/* Letters that stay on one line: a word, or of one that is longer than a line the part up to a
- * bar. */
-static int unbroken(const char *text, int indent) {
+/* Letters that stay on one line: a word, or, if it is longer than a line, its part up to a bar. */
+static int unbroken(const char *text, int room) {
   int length = (int)strcspn(text, " "), part = (int)strcspn(text, "|") + 1;
-  return length > WIDTH - indent && part < length ? part : length;
+  return length > room && part < length ? part : length;
 }
 
-/* `text` in lines that begin at column `indent` and end before WIDTH; the cursor stands at
- * `column`. */
-static void wrap(FILE *out, const char *text, int column, int indent) {
+/* `text` from `column` on, in lines that begin at column `indent` and end before `width`. */
+static void wrap(FILE *out, const char *text, int column, int indent, int width) {
   while (*text) {
-    int length = unbroken(text, indent);
-    if (column + length > WIDTH && column > indent) {
+    int length = unbroken(text, width - indent);
+    if (column + length > width && column > indent) {
       fprintf(out, "\n%*s", indent, "");
       column = indent;
     }
     fprintf(out, "%.*s", length, text);
     column += length;
     text += length;
-    if (*text == ' ') {
-      ++text;
-      if (column + 1 + unbroken(text, indent) <= WIDTH) {
-        putc(' ', out);
-        ++column;
-      } else {
-        fprintf(out, "\n%*s", indent, "");
-        column = indent;
-      }
+    if (*text != ' ') continue;
+    ++text;
+    if (column + 1 + unbroken(text, width - indent) <= width) {
+      putc(' ', out);
+      ++column;
+    } else {
+      fprintf(out, "\n%*s", indent, "");
+      column = indent;
     }
   }
   putc('\n', out);
 }
 
-static int command_index(const char *name) {
-  for (int i = 0; i < RF_COMMAND_ROW_COUNT; ++i)
-    if (strcmp(RF_COMMAND_ROWS[i].name, name) == 0) return i;
-  return -1;
+/* "  --batch SEQUENCES" */
+static int put_name(FILE *out, const rf_option *row) {
+  const char *unit = unit_of(row);
+  return fprintf(out, row->bare ? "  --%s [%s]" : *unit ? "  --%s %s" : "  --%s", row->name, unit);
 }
 
-static void put_usage(FILE *out, const rf_command *command) {
-  fprintf(out, "rafter %s%s%s [--option value]", command->name, *command->arguments ? " " : "",
-          command->arguments);
+static int name_width(const rf_option *row) {
+  const char *unit = unit_of(row);
+  return (int)(4 + strlen(row->name) + (*unit ? 1 + strlen(unit) : 0) + (row->bare ? 2 : 0));
 }
 
-char *rf_options_help(const char *name) {
-  char *text = NULL;
-  size_t size = 0;
-  int command = name ? command_index(name) : -1;
-  FILE *out = open_memstream(&text, &size);
-  if (!out) return NULL;
-  if (command < 0) {
-    fputs("usage: rafter COMMAND [MODEL] [--option value]\n\ncommands:\n", out);
-    for (int i = 0; i < RF_COMMAND_ROW_COUNT; ++i) {
-      int column = fprintf(out, "  %-12s", RF_COMMAND_ROWS[i].name);
-      wrap(out, RF_COMMAND_ROWS[i].help, column, 14);
-    }
-    fputs("\nMODEL is a preset (gpt2, uva, llama3-8b, ...), a folder with config.json, or a shape "
-          "(gpt:layers=4,width=512).\n"
-          "rafter COMMAND --help lists the options of a command.\n",
-          out);
-  } else {
-    fputs("usage: ", out);
-    put_usage(out, &RF_COMMAND_ROWS[command]);
-    fprintf(out, "\n\n%s\n\noptions:\n", RF_COMMAND_ROWS[command].help);
-    for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
-      const rf_option *row = &RF_OPTION_ROWS[i];
-      if (!(row->commands >> command & 1)) continue;
-      int column = fprintf(out,
-                           row->bare       ? "  --%s [%s]"
-                           : *unit_of(row) ? "  --%s %s"
-                                           : "  --%s",
-                           row->name, unit_of(row));
-      if (column > COLUMN - 2) column = fprintf(out, "\n") - 1;
-      column += fprintf(out, "%*s", COLUMN - column, "");
-      char *description = describe(row);
-      wrap(out, description ? description : row->help, column, COLUMN);
+/* The rows that --help prints: those of `common` in its order, or all. */
+static int rows_of(const rf_command *command, bool all, const rf_option *row[MOST_ROWS]) {
+  const rf_option *every[MOST_ROWS];
+  int count = rf_command_options(command, every, MOST_ROWS), shown = 0;
+  if (all || !command->common) {
+    memcpy(row, every, (size_t)count * sizeof *row);
+    return count;
+  }
+  for (const char *at = command->common; *at; at += strspn(at, " ")) {
+    size_t length = strcspn(at, " ");
+    for (int i = 0; i < count; ++i)
+      if (strlen(every[i]->name) == length && strncmp(every[i]->name, at, length) == 0)
+        row[shown++] = every[i];
+    at += length;
+  }
+  return shown;
+}
+
+static void put_rows(FILE *out, const rf_option *const *row, int count, bool all, int width) {
+  int column = 0;
+  for (int i = 0; i < count; ++i) {
+    int wide = name_width(row[i]) + 2;
+    if (wide <= COLUMN_MAX && wide > column) column = wide;
+  }
+  for (int i = 0; i < count; ++i) {
+    bool seen = false;
+    for (int j = 0; j < i; ++j) seen |= strcmp(row[j]->heading, row[i]->heading) == 0;
+    if (seen) continue;
+    fprintf(out, "\n%s:\n", row[i]->heading);
+    for (int j = i; j < count; ++j) {
+      if (strcmp(row[j]->heading, row[i]->heading) != 0) continue;
+      int at = put_name(out, row[j]);
+      if (at > column - 2) at = fprintf(out, "\n") - 1;
+      at += fprintf(out, "%*s", column - at, "");
+      char *description = describe(row[j], all);
+      wrap(out, description ? description : row[j]->help, at, column, width);
       free(description);
     }
   }
+}
+
+static void put_examples(FILE *out, const rf_command *command) {
+  if (command->examples[0]) fputs("\nExamples:\n", out);
+  for (const char *const *example = command->examples; *example; ++example) {
+    const char *comment = strstr(*example, " # ");
+    int length = comment ? (int)(comment - *example) : (int)strlen(*example);
+    if (comment) fprintf(out, "  %s\n", comment + 1);
+    fprintf(out, "  rafter %.*s\n", length, *example);
+  }
+}
+
+static void put_command(FILE *out, const rf_command *command, bool all, int width) {
+  const rf_option *row[MOST_ROWS];
+  int count = rows_of(command, all, row), every = rf_command_options(command, NULL, 0);
+  wrap(out, command->help, 0, 0, width);
+  fprintf(out, "\nusage: rafter %s%s%s [--option value]\n", command->name, *command->arguments ? " " : "",
+          command->arguments);
+  put_rows(out, row, count, all, width);
+  put_examples(out, command);
+  if (count < every)
+    fprintf(out, "\nThese are the common options: `rafter %s --help-all` lists all %d.\n", command->name,
+            every);
+}
+
+static void put_program(FILE *out, const rf_commands *commands, int width) {
+  fputs("Plan, train, tune, run and measure transformers.\n\n"
+        "usage: rafter COMMAND [MODEL] [--option value]\n",
+        out);
+  for (int i = 0; i < commands->count; ++i) {
+    const char *group = commands->command[i]->group;
+    bool seen = false;
+    for (int j = 0; j < i; ++j) seen |= strcmp(commands->command[j]->group, group) == 0;
+    if (seen) continue;
+    fprintf(out, "\n%s:\n", group);
+    for (int j = i; j < commands->count; ++j)
+      if (strcmp(commands->command[j]->group, group) == 0)
+        wrap(out, commands->command[j]->help, fprintf(out, "  %-11s", commands->command[j]->name), 13, width);
+  }
+  fputs("\nMODEL is a preset (gpt2, llama3-8b, ...), a folder with config.json, a .gguf file, or a shape\n"
+        "(gpt:layers=4,width=512,heads=8). `rafter COMMAND --help` prints the common options of a command,\n"
+        "`rafter COMMAND --help-all` all of them.\n",
+        out);
+}
+
+char *rf_options_help(const rf_commands *commands, const char *name, bool all, int width) {
+  char *text = NULL;
+  size_t size = 0;
+  const rf_command *command = name ? rf_command_named(commands, name) : NULL;
+  FILE *out = open_memstream(&text, &size);
+  if (!out) return NULL;
+  if (command) put_command(out, command, all, width);
+  else put_program(out, commands, width);
   fclose(out);
   return text;
 }
@@ -156,7 +211,7 @@ static void put_roff(FILE *out, const char *text) {
   }
 }
 
-char *rf_options_man(void) {
+char *rf_options_man(const rf_commands *commands) {
   char *text = NULL;
   size_t size = 0;
   FILE *out = open_memstream(&text, &size);
@@ -164,11 +219,11 @@ char *rf_options_man(void) {
   fputs(".TH RAFTER 1\n.ad l\n.SH NAME\nrafter \\- will a transformer fit, how fast will it run, what will "
         "it cost; then run it\n.SH SYNOPSIS\n",
         out);
-  for (int i = 0; i < RF_COMMAND_ROW_COUNT; ++i) {
-    fprintf(out, ".B rafter %s\n", RF_COMMAND_ROWS[i].name);
-    if (*RF_COMMAND_ROWS[i].arguments) {
+  for (int i = 0; i < commands->count; ++i) {
+    fprintf(out, ".B rafter %s\n", commands->command[i]->name);
+    if (*commands->command[i]->arguments) {
       fputs(".I ", out);
-      put_roff(out, RF_COMMAND_ROWS[i].arguments);
+      put_roff(out, commands->command[i]->arguments);
       putc('\n', out);
     }
     fputs("[\\-\\-option value]\n.br\n", out);
@@ -178,18 +233,19 @@ char *rf_options_man(void) {
         "1..256\n"
         "(doubling) or 64..132:4 (in steps).\n",
         out);
-  for (int c = 0; c < RF_COMMAND_ROW_COUNT; ++c) {
-    fprintf(out, ".SH RAFTER %s\n", RF_COMMAND_ROWS[c].name);
-    put_roff(out, RF_COMMAND_ROWS[c].help);
+  for (int c = 0; c < commands->count; ++c) {
+    fprintf(out, ".SH RAFTER %s\n", commands->command[c]->name);
+    put_roff(out, commands->command[c]->help);
     fputs(".\n", out);
-    for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
-      const rf_option *row = &RF_OPTION_ROWS[i];
-      if (!(row->commands >> c & 1)) continue;
+    const rf_option *rows[MOST_ROWS];
+    int count = rf_command_options(commands->command[c], rows, MOST_ROWS);
+    for (int i = 0; i < count; ++i) {
+      const rf_option *row = rows[i];
       fputs(".TP\n.BR \\-\\-", out);
       put_roff(out, row->name);
       if (*unit_of(row)) fprintf(out, row->bare ? " \" [\" \\fI%s\\fP ]" : " \" \" \\fI%s", unit_of(row));
       putc('\n', out);
-      char *description = describe(row);
+      char *description = describe(row, true);
       put_roff(out, description ? description : row->help);
       putc('\n', out);
       free(description);
@@ -202,7 +258,7 @@ char *rf_options_man(void) {
   return text;
 }
 
-char *rf_options_completion(void) {
+char *rf_options_completion(const rf_commands *commands) {
   char *text = NULL;
   size_t size = 0;
   FILE *out = open_memstream(&text, &size);
@@ -212,83 +268,35 @@ char *rf_options_completion(void) {
         "words=\n"
         "  if [ \"$COMP_CWORD\" = 1 ]; then\n    words='",
         out);
-  for (int c = 0; c < RF_COMMAND_ROW_COUNT; ++c) fprintf(out, "%s%s", c ? " " : "", RF_COMMAND_ROWS[c].name);
+  for (int c = 0; c < commands->count; ++c) fprintf(out, "%s%s", c ? " " : "", commands->command[c]->name);
   fputs("'\n  else\n    case $command:$before in\n", out);
-  for (int c = 0; c < RF_COMMAND_ROW_COUNT; ++c)
-    for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
-      const rf_option *row = &RF_OPTION_ROWS[i];
-      if (!(row->commands >> c & 1)) continue;
+  for (int c = 0; c < commands->count; ++c) {
+    const rf_option *rows[MOST_ROWS];
+    int count = rf_command_options(commands->command[c], rows, MOST_ROWS);
+    for (int i = 0; i < count; ++i) {
+      const rf_option *row = rows[i];
       if (row->choices) {
-        fprintf(out, "      %s:--%s) words='", RF_COMMAND_ROWS[c].name, row->name);
+        fprintf(out, "      %s:--%s) words='", commands->command[c]->name, row->name);
         for (const char *s = row->choices; *s; ++s) putc(*s == '|' ? ' ' : *s, out);
         fputs("' ;;\n", out);
       } else if (row->type == RF_OPTION_PATH || strcmp(row->name, "data") == 0) {
         fprintf(out, "      %s:--%s) COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n",
-                RF_COMMAND_ROWS[c].name, row->name);
+                commands->command[c]->name, row->name);
       }
     }
+  }
   fputs("      *) case $command in\n", out);
-  for (int c = 0; c < RF_COMMAND_ROW_COUNT; ++c) {
-    fprintf(out, "        %s) words='", RF_COMMAND_ROWS[c].name);
-    for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i)
-      if (RF_OPTION_ROWS[i].commands >> c & 1) fprintf(out, "--%s ", RF_OPTION_ROWS[i].name);
-    fputs("--help' ;;\n", out);
+  for (int c = 0; c < commands->count; ++c) {
+    fprintf(out, "        %s) words='", commands->command[c]->name);
+    const rf_option *rows[MOST_ROWS];
+    int count = rf_command_options(commands->command[c], rows, MOST_ROWS);
+    for (int i = 0; i < count; ++i) fprintf(out, "--%s ", rows[i]->name);
+    fputs("--help --help-all' ;;\n", out);
   }
   fputs("      esac ;;\n    esac\n  fi\n  COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
         "  if [ -z \"${COMPREPLY[*]}\" ]; then COMPREPLY=($(compgen -f -- \"$word\")); fi\n}\ncomplete -F "
         "_rafter rafter\n",
         out);
-  fclose(out);
-  return text;
-}
-
-static bool plain(const char *text) {
-  for (const char *c = text; *c; ++c)
-    if (!isalnum((unsigned char)*c) && !strchr("_-./:=,+@", *c)) return false;
-  return *text != 0;
-}
-
-/* One word of a shell command. */
-static void put_word(FILE *out, const char *text) {
-  if (plain(text)) {
-    fputs(text, out);
-    return;
-  }
-  putc('\'', out);
-  for (; *text; ++text) {
-    if (*text == '\'') fputs("'\\''", out);
-    else putc(*text, out);
-  }
-  putc('\'', out);
-}
-
-char *rf_options_line(const rf_options *options) {
-  char *text = NULL;
-  size_t size = 0;
-  FILE *out = open_memstream(&text, &size);
-  if (!out) return NULL;
-  int command = command_index(rf_options_command(options));
-  fputs(rf_options_command(options), out);
-  for (int i = 0; i < rf_options_argument_count(options); ++i) {
-    putc(' ', out);
-    put_word(out, rf_options_argument(options, i));
-  }
-  for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
-    const rf_option *row = &RF_OPTION_ROWS[i];
-    if (!(row->commands >> command & 1) || !rf_options_given(options, row->name)) continue;
-    int count = 1;
-    const char *const *texts =
-        row->type == RF_OPTION_TEXTS ? rf_options_texts(options, row->name, &count) : NULL;
-    for (int j = 0; j < count; ++j) {
-      fprintf(out, " --%s", row->name);
-      const char *value = texts ? texts[j] : rf_options_text(options, row->name);
-      if (rf_options_bare(options, row->name) ||
-          (row->type == RF_OPTION_FLAG && rf_options_flag(options, row->name)))
-        continue;
-      putc(strncmp(value, "--", 2) == 0 || row->type == RF_OPTION_FLAG ? '=' : ' ', out);
-      put_word(out, value);
-    }
-  }
   fclose(out);
   return text;
 }

@@ -107,22 +107,32 @@ static bool option_is_on(const rafter_job *job, const char *name) {
   return on;
 }
 
-/* `rafter help [COMMAND] [--man | --completion bash]` and every `--help`. */
+/* `rafter help [COMMAND] [--all | --man | --completion bash]` and every `--help` and `--help-all`. */
 static int help(int argc, char **argv) {
-  const char *command = NULL, *form = "text";
+  const char *command = NULL;
+  char form[32] = "text";
   for (int i = 0; i < argc; i++) {
-    if (!strcmp(argv[i], "--man")) form = "man";
+    if (!strcmp(argv[i], "--man")) snprintf(form, sizeof form, "man");
+    else if (!strcmp(argv[i], "--all") || !strcmp(argv[i], "--help-all")) snprintf(form, sizeof form, "all");
     else if (!strcmp(argv[i], "--completion")) {
-      form = "completion";
+      snprintf(form, sizeof form, "completion");
       i++;
     } else if (strcmp(argv[i], "--help") && !command) command = argv[i];
   }
+  struct winsize size = {.ws_col = 100};
+  bool lines = !strcmp(form, "text") || !strcmp(form, "all");
+  if (lines && isatty(1) && !ioctl(1, TIOCGWINSZ, &size) && size.ws_col > 0 && size.ws_col < 100)
+    snprintf(form + strlen(form), 8, ":%d", size.ws_col);
   rafter_error error = {0};
   char *text = NULL;
   if (rafter_help(command, form, &text, &error) != RAFTER_OK) return say_error(&error, false);
   fputs(text, stdout);
   rafter_text_free(text);
   return 0;
+}
+
+static bool is_help(const char *word) {
+  return !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "--help-all");
 }
 
 /* OpenMP's threads spin while they wait, for milliseconds: on a machine that is shared with
@@ -168,7 +178,7 @@ static void keep_memory(void) {
 int main(int argc, char **argv) {
   if (argc > 1 && may_just_end(argv[1])) keep_memory();
   if (argc < 2 || !may_just_end(argv[1])) wait_politely(argv); /* those have no threads that wait */
-  if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
+  if (argc < 2 || is_help(argv[1]) || !strcmp(argv[1], "help"))
     return help(argc > 2 ? argc - 2 : 0, argv + 2);
   if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) {
     puts(rafter_version());
@@ -178,10 +188,10 @@ int main(int argc, char **argv) {
   rafter_job *job = NULL;
   if (rafter_job_new(argv[1], &job, &error) != RAFTER_OK) return say_error(&error, false);
   for (int i = 2; i < argc; i++)
-    if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+    if (is_help(argv[i])) {
       rafter_job_free(job);
-      char *only[] = {argv[1]};
-      return help(1, only);
+      char *only[] = {argv[1], argv[i]};
+      return help(strcmp(argv[i], "-h") ? 2 : 1, only);
     }
   int status = (int)rafter_job_parse(job, argc - 2, argv + 2, &error);
   bool verbose = option_is_on(job, "verbose");

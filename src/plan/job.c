@@ -355,3 +355,114 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
                           .dtype = !given(options, "dtype")};
   return RAFTER_OK;
 }
+
+/* ---- the options that are read above ---------------------------------------------------------- */
+
+const rf_option RF_MODEL_OPTIONS[] = {
+    RF_WORDS("on", TEXT, "MACHINE", "local", "Machine",
+             "machine to plan for: local, a name such as h100-sxm:8, or a machine file"),
+    RF_CHOICE("backend", "auto|reference|cpu|null", "auto", "Machine",
+              "kernels to run; null runs the program of the plan and computes nothing"),
+    RF_NUMBER("threads", INT, NULL, 1, 1024, NULL, "Machine", "threads to use; unset: one for each core"),
+    RF_CHOICE("cpu", "auto|base|avx2|avx512|avx512bf16|amx", "auto", "Machine",
+              "highest instruction set to use; all give the same bits, except amx, which rounds bf16 "
+              "products differently"),
+    RF_CHOICE("dtype", "f32|bf16", "f32", "Precision",
+              "dtype of weights and activations; bf16 keeps f32 master weights when training"),
+    RF_CHOICE("weights", "file|f32|bf16|int8|q4|fp8|int4", "file", "Precision",
+              "dtype of weights that are not trained; file: as in a GGUF file, or --dtype\nThe others "
+              "convert while loading (int8: one scale for each output, q4: one for 32 values); fp8 and int4 "
+              "can only be planned."),
+    RF_CHOICE("softmax", "f32|bf16", "f32", "Precision", "precision of the exponentials in attention"),
+    RF_WORDS("adapter", PATH, "DIR", NULL, "Model",
+             "PEFT adapter to apply to the weights; train continues training it"),
+    RF_NUMBER("seed", INT, NULL, 0, 0x1p62, "0", "Model", "seed of every random number"),
+    {.name = NULL},
+};
+
+const rf_option RF_INFERENCE_OPTIONS[] = {
+    RF_CHOICE("compute", "exact|fast", "exact", "Precision",
+              "fast rounds activations to 8 bits in products with weights of 4 to 8 bits (to 16 bits with "
+              "--weights int8)"),
+    {.name = NULL},
+};
+
+const rf_option RF_CACHE_OPTIONS[] = {
+    RF_CHOICE("kv-dtype", "f32|bf16|int8|fp8|int4", NULL, "Precision",
+              "dtype of the key and value cache; unset: --dtype\nint8 and anything narrower than --dtype is "
+              "approximate, fp8 and int4 can only be planned."),
+    RF_NUMBER("prefill-chunk", TOKENS, NULL, 1, 1 << 20, "256", "Memory",
+              "prompt tokens that one forward pass processes"),
+    {.name = NULL},
+};
+
+const rf_option RF_STEP_OPTIONS[] = {
+    RF_NUMBER("seq", TOKENS, NULL, 1, 1 << 24, NULL, "Memory",
+              "tokens in a sequence; unset: the longest the model takes"),
+    RF_NUMBER("microbatch", INT, "SEQUENCES", 1, 1 << 20, NULL, "Memory",
+              "sequences computed at once; unset: batch / accumulate"),
+    RF_NUMBER("accumulate", INT, NULL, 1, 1 << 20, NULL, "Memory",
+              "microbatches in a step; unset: batch / microbatch"),
+    RF_CHOICE(
+        "remat",
+        "none|mlp|attn|mlp+attn|block|auto|full|minimal|minimal_with_context|save_out_proj|save_qkv_proj|"
+        "save_dot_except_mlp|save_dot_except_mlpwi|save_dot_with_context_except_mlp|save:NAMES",
+        "none", "Memory",
+        "activations that backward recomputes instead of storing: none, mlp, attn, mlp+attn, block, or auto "
+        "for as few as fit\nsave:NAMES stores only x and the named ones of qkv, context, out, mlpwi, mlpact, "
+        "mlpwo, norm1, norm2 (joined by , or +); minimal and the save_ names are such sets."),
+    RF_CHOICE("optimizer", "adamw|adam", "adamw", "Optimizer",
+              "adamw decays matrices and embeddings; adam decays nothing"),
+    RF_NUMBER("beta1", FLOAT, NULL, 0, 0.999999, "0.9", "Optimizer", "decay of the first moment"),
+    RF_NUMBER("beta2", FLOAT, NULL, 0, 0.9999999, "0.95", "Optimizer", "decay of the second moment"),
+    RF_NUMBER("eps", FLOAT, NULL, 0, 1, "1e-8", "Optimizer", "number added to the root of the second moment"),
+    RF_NUMBER("weight-decay", FLOAT, NULL, 0, 10, "0.1", "Optimizer",
+              "decay of matrices and embeddings (adamw)"),
+    RF_NUMBER("clip", FLOAT, "NORM", 0, 1e9, "1", "Optimizer",
+              "largest global gradient norm; 0: no clipping"),
+    RF_NUMBER("dropout", FLOAT, "P", 0, 0.99, NULL, "Training",
+              "probability of zeroing the outputs of a block; unset: the model's own"),
+    RF_WORDS("lora", TEXT, "rank=R,...", NULL, "Training",
+             "train adapters and freeze the weights: rank=16,alpha=32,targets=q,v\nFurther keys: dropout=0. "
+             "targets are some of q,k,v,o,gate,up,down, or all, or ~REGEX."),
+    {.name = NULL},
+};
+
+const rf_option RF_OFFLOAD_OPTIONS[] = {
+    RF_WORDS("offload", TEXT, "LIST", NULL, "Memory",
+             "tensors to keep in host memory and copy when needed: optimizer, activations, kv, weights (of "
+             "blocks)\nOnly machines with a host have them, which can only be planned."),
+    {.name = NULL},
+};
+
+const rf_option RF_LAYOUT_OPTIONS[] = {
+    RF_WORDS("price", TEXT, "TIER|USD", NULL, "Machine",
+             "price of a chip for an hour: a tier of the machine (list, committed, flex-start, ...) or an "
+             "amount in USD, also for --prefill-on; unset: the list price"),
+    RF_WORDS("mesh", TEXT, "AXIS=CHIPS,..", NULL, "Chips",
+             "chips along data, fsdp, tensor, sequence, context, pipeline, expert, slice: "
+             "data=2,fsdp=16,tensor=4"),
+    RF_NUMBER("zero", INT, NULL, 0, 3, NULL, "Chips",
+              "what the fsdp axis (or else data) shards: 1 optimizer states, 2 gradients too, 3 weights too; "
+              "unset: 3 for fsdp, 0 for data"),
+    RF_WORDS("pipeline", TEXT, "SCHEDULE", "1f1b", "Chips",
+             "order of microbatches along the pipeline axis: 1f1b, gpipe, or interleaved:V with V groups of "
+             "layers on every stage"),
+    RF_NUMBER("capacity", FLOAT, "TIMES", 0.01, 1e6, "1", "Chips",
+              "rows that an expert accepts from a chip, as a multiple of an even share; the rest is dropped"),
+    RF_CHOICE("collectives", "core|offload|none", "core", "Chips",
+              "who moves data between chips: core while it computes, an engine of its own (offload), or core "
+              "without overlap (none)"),
+    RF_NUMBER("sequences", INT, NULL, 1, 1 << 20, NULL, "Memory",
+              "whole sequences that the cache has room for with --job generate; unset: --batch"),
+    RF_CHOICE("matmul-dtype", "int8|fp8", NULL, "Precision",
+              "dtype of products in linear layers and experts; attention and the head keep --dtype; unset: "
+              "--dtype"),
+    {"fit", RF_OPTION_SIZE, "BYTES", 1 << 20, 0x1p60, NULL, NULL, "Search and compare",
+     "search the fastest settings that fit; without BYTES: into the machine's memory", true, false},
+    RF_CHOICE("program", "rafter|jax-scan|jax-unrolled", "rafter", "Job",
+              "whose program is sized: ours, or that of a JAX program of the same model"),
+    RF_CHOICE("returns", "loss|hidden|logits|top|top-by-chunk", "loss", "Job",
+              "what a JAX program of --job score returns for every position; top needs all logits at once"),
+    {.name = NULL},
+};

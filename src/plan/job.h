@@ -22,4 +22,12 @@ typedef struct rf_settings {
 rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_settings *settings,
                               rf_error *error);
 
+/* The options it reads, in tables by who takes them. */
+extern const rf_option RF_MODEL_OPTIONS[];     /* every command that plans a model */
+extern const rf_option RF_INFERENCE_OPTIONS[]; /* of them, those that may run without training */
+extern const rf_option RF_CACHE_OPTIONS[];     /* those that may generate */
+extern const rf_option RF_STEP_OPTIONS[];      /* those that may train */
+extern const rf_option RF_OFFLOAD_OPTIONS[];
+extern const rf_option RF_LAYOUT_OPTIONS[]; /* what can only be planned, and --fit */
+
 #endif

@@ -45,8 +45,8 @@ const char *rf_roofline_op(int i, const char **help) {
 /* ---- asking ---------------------------------------------------------------------------------- */
 
 static void mark(rf_question *q, const char *name) {
-  for (int i = 0; i < RF_OPTION_ROW_COUNT && i < 512; i++)
-    if (!strcmp(RF_OPTION_ROWS[i].name, name)) q->used[i / 64] |= 1ull << i % 64;
+  for (int i = 0; i < rf_options_count(q->o) && i < 512; i++)
+    if (!strcmp(rf_options_name(q->o, i), name)) q->used[i / 64] |= 1ull << i % 64;
 }
 
 bool rf_asked(rf_question *q, const char *name) {
@@ -335,12 +335,12 @@ static void replace_figures(rf_question *q) {
 
 static void note_unused(rf_question *q) {
   static const char *const everywhere[] = {"json", "quiet", "verbose", "config", "on", "model", "dtype"};
-  for (int i = 0; i < RF_OPTION_ROW_COUNT && i < 512; i++) {
-    const char *name = RF_OPTION_ROWS[i].name;
+  for (int i = 0; i < rf_options_count(q->o) && i < 512; i++) {
+    const char *name = rf_options_name(q->o, i);
     bool general = q->used[i / 64] >> i % 64 & 1;
     for (size_t k = 0; k < sizeof everywhere / sizeof *everywhere; k++)
       general |= !strcmp(name, everywhere[k]);
-    if (!general && rf_options_has(q->o, name) && rf_options_given(q->o, name)) {
+    if (!general && rf_options_given(q->o, name)) {
       mark(q, name);
       rf_fact_note(q, "--%s plays no part in this", name);
     }

@@ -45,4 +45,6 @@ const char *rf_roofline_op(int i, const char **help);
  * missing or out of range. */
 rf_status rf_roofline_answer(const rf_options *options, rf_answer *answer, rf_error *error);
 
+extern const rf_option RF_ROOFLINE_OPTIONS[];
+
 #endif

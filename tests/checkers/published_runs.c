@@ -16,6 +16,7 @@
  * A machine without other rows takes the mean of all other rows. */
 #define _GNU_SOURCE
 #include "base/file.h"
+#include "api/api.h"
 #include "plan/job.h"
 #include "plan/parts.h"
 #include "plan/program_parts.h"
@@ -146,7 +147,7 @@ static rf_status settings_of(const row *r, int64_t batch, const char *remat, rf_
   char text[64], machine[300], shape[64] = "";
   RF_TRY(rf_machine_find(r->text[MACHINE], &settings->machine, error));
   if (r->chips > 1 && !r->alone) rf_machine_shape_for(&settings->machine, r->chips, shape, sizeof shape);
-  RF_TRY(rf_options_new("plan", &options, error));
+  RF_TRY(rf_options_new(&RF_ALL_COMMANDS, "plan", &options, error));
   RF_GO(rf_options_set(options, "MODEL", r->text[MODEL], error));
   snprintf(machine, sizeof machine, "%s%s", r->text[MACHINE], shape);
   RF_GO(rf_options_set(options, "on", machine, error));

@@ -73,7 +73,8 @@ status 0 "$RAFTER" roofline matmul --on a5000 && says 'bound' out
 # doctor, help, man page, completion
 status 0 "$RAFTER" doctor && says 'cores' out
 status 0 "$RAFTER" doctor --json && { [ "$(wc -l <out)" = 1 ] && holds out 'isinstance(d, dict)' || fail 'doctor --json is not one object'; }
-commands='plan train generate calibrate bench roofline inspect tokenize doctor quantize score'
+commands='plan train generate calibrate bench roofline inspect tokenize doctor quantize score chat eval pull'
+commands+=' export report runs'
 status 0 "$RAFTER" --help
 for command in $commands; do
   says "^  $command " out
@@ -82,6 +83,8 @@ for command in $commands; do
   status 0 "$RAFTER" "$command" --help && { says '^usage: ' out; [ "$(awk '{ if (length($0) > m) m = length($0) } END { print m }' out)" -le 110 ] || fail "help of $command has lines over 110 columns"; }
   ! grep -qE '[0-9]\.[0-9]+e\+0[0-9]' out || fail "help of $command prints $(grep -oE '[0-9.]+e\+0[0-9]' out | head -1)"
   cp out one && status 0 "$RAFTER" help "$command" && same one out "help $command is $command --help"
+  status 0 "$RAFTER" "$command" --help-all && says '^  --verbose ' out && cp out one
+  status 0 "$RAFTER" help "$command" --all && same one out "help $command --all is $command --help-all"
 done
 status 0 "$RAFTER" --version && says '^rafter [0-9.]+ \(commit ' out
 refuses 2 'trian.*train' "$RAFTER" trian

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/options.h"
+#include "api/api.h"
 #include "model/model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
@@ -14,8 +14,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   text[bytes - 1] = 0;
   rf_error error;
   rf_options *options = NULL, *again = NULL;
-  const char *command = RF_COMMAND_ROWS[data[0] % RF_COMMAND_ROW_COUNT].name;
-  if (rf_options_new(command, &options, &error) != RAFTER_OK) abort();
+  const char *command = RF_ALL_COMMANDS.command[data[0] % RF_ALL_COMMANDS.count]->name;
+  if (rf_options_new(&RF_ALL_COMMANDS, command, &options, &error) != RAFTER_OK) abort();
   rf_model model;
   if (!strchr(text, '/')) rf_model_resolve(text, &model, NULL, &error);
   json_t *file = json_loads(text, 0, NULL);
@@ -32,8 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   }
   if (status == RAFTER_OK) {
     json_t *record = rf_options_json(options);
-    free(rf_options_line(options));
-    if (rf_options_new(command, &again, &error) != RAFTER_OK ||
+    if (rf_options_new(&RF_ALL_COMMANDS, command, &again, &error) != RAFTER_OK ||
         rf_options_read_json(again, record, "record", &error) != RAFTER_OK)
       abort();
     json_t *second = rf_options_json(again);

@@ -1,6 +1,7 @@
 /* Answers of roofline.h beside counting by hand: pairs of attention one by one, contractions
  * point by point, thresholds from both their sides. */
 #include "plan/roofline.h"
+#include "plan/job.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -10,6 +11,15 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+/* The command as the program has it, less what any command has. */
+static const rf_command ROOFLINE = {
+    .name = "roofline",
+    .arguments = "OP",
+    .most = 8,
+    .options = {{RF_MODEL_OPTIONS, "on"}, {RF_LAYOUT_OPTIONS, "price"}, {RF_ROOFLINE_OPTIONS}}};
+static const rf_command *const COMMANDS[] = {&ROOFLINE};
+static const rf_commands ALL = {COMMANDS, 1};
 
 static rf_answer answer;
 
@@ -21,7 +31,7 @@ static void ask(const char *line) {
   rf_error error = {0};
   snprintf(text, sizeof text, "%s", line);
   for (char *rest = text, *word; (word = strsep(&rest, " "));) words[count++] = word;
-  assert_int_equal(rf_options_new("roofline", &options, &error), RAFTER_OK);
+  assert_int_equal(rf_options_new(&ALL, "roofline", &options, &error), RAFTER_OK);
   if (rf_options_parse(options, count, words, &error) != RAFTER_OK) fail_msg("%s: %s", line, error.message);
   if (rf_roofline_answer(options, &answer, &error) != RAFTER_OK) fail_msg("%s: %s", line, error.message);
   rf_options_free(options);

@@ -1,6 +1,6 @@
 /* The options table: every row holds together, every kind of value is read, every mistake is
  * named. */
-#include "base/options.h"
+#include "api/api.h"
 #include "base/text.h"
 
 #include <setjmp.h>
@@ -20,7 +20,7 @@ static rf_status parse(const char *command, const char *line, rf_options **optio
   for (char *rest = text, *word; (word = strsep(&rest, " "));)
     if (*word) argv[argc++] = word;
   *options = NULL;
-  if (rf_options_new(command, options, error) != RAFTER_OK) return RAFTER_INVALID;
+  if (rf_options_new(&RF_ALL_COMMANDS, command, options, error) != RAFTER_OK) return RAFTER_INVALID;
   rf_status status = rf_options_parse(*options, argc, argv, error);
   if (status == RAFTER_OK) return status;
   rf_options_free(*options);
@@ -36,34 +36,81 @@ static rf_options *good(const char *command, const char *line) {
   return options;
 }
 
-static void the_table_holds_together(void **state) {
+static int rows_of(const rf_command *command, const rf_option *row[256]) {
+  int count = rf_command_options(command, row, 256);
+  assert_true(count > 0 && count <= 256);
+  return count;
+}
+
+static void the_tables_hold_together(void **state) {
   (void)state;
-  assert_true(RF_COMMAND_ROW_COUNT > 0 && RF_COMMAND_ROW_COUNT <= 32);
-  for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
-    const rf_option *row = &RF_OPTION_ROWS[i];
-    assert_true(row->commands != 0 && row->commands >> RF_COMMAND_ROW_COUNT == 0);
-    assert_true(strlen(row->name) < 60 &&
-                strspn(row->name, "abcdefghijklmnopqrstuvwxyz0123456789-") == strlen(row->name));
-    assert_true(row->help && strlen(row->help) > 5);
-    assert_true((row->type == RF_OPTION_CHOICE) == (row->choices != NULL));
-    assert_true(row->least <= row->most);
-    for (int j = 0; j < i; ++j) /* a command has a name once */
-      assert_true(strcmp(row->name, RF_OPTION_ROWS[j].name) != 0 ||
-                  !(row->commands & RF_OPTION_ROWS[j].commands));
-  }
-  for (int c = 0; c < RF_COMMAND_ROW_COUNT; ++c) { /* every default passes its own row */
+  const rf_option *row[256];
+  for (int c = 0; c < RF_ALL_COMMANDS.count; ++c) {
+    const rf_command *command = RF_ALL_COMMANDS.command[c];
     rf_options *options = NULL;
     rf_error error = {0};
-    if (rf_options_new(RF_COMMAND_ROWS[c].name, &options, &error) != RAFTER_OK)
-      fail_msg("%s: %s", RF_COMMAND_ROWS[c].name, error.message);
-    for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
-      const rf_option *row = &RF_OPTION_ROWS[i];
-      if (!(row->commands >> c & 1)) continue;
-      assert_int_equal(rf_options_source(options, row->name),
-                       row->fallback ? RF_OPTION_DEFAULT : RF_OPTION_UNSET);
-      assert_false(rf_options_given(options, row->name));
+    int count = rows_of(command, row);
+    assert_true(command->run && command->group && strlen(command->help) > 5);
+    for (int i = 0; i < count; ++i) {
+      assert_true(strlen(row[i]->name) < 60 &&
+                  strspn(row[i]->name, "abcdefghijklmnopqrstuvwxyz0123456789-") == strlen(row[i]->name));
+      assert_true(row[i]->heading && row[i]->help && strlen(row[i]->help) > 3);
+      assert_true((row[i]->type == RF_OPTION_CHOICE) == (row[i]->choices != NULL));
+      assert_true(row[i]->least <= row[i]->most);
+      for (int j = 0; j < i; ++j) /* a command has a name once */
+        if (!strcmp(row[i]->name, row[j]->name)) fail_msg("%s has --%s twice", command->name, row[i]->name);
+    }
+    /* every default passes its own row */
+    if (rf_options_new(&RF_ALL_COMMANDS, command->name, &options, &error) != RAFTER_OK)
+      fail_msg("%s: %s", command->name, error.message);
+    for (int i = 0; i < count; ++i) {
+      assert_int_equal(rf_options_source(options, row[i]->name),
+                       row[i]->fallback ? RF_OPTION_DEFAULT : RF_OPTION_UNSET);
+      assert_false(rf_options_given(options, row[i]->name));
     }
     rf_options_free(options);
+  }
+}
+
+/* Lists of names in a command hold names that are there. */
+static void common_and_chosen_options_exist(void **state) {
+  (void)state;
+  const rf_option *row[256];
+  for (int c = 0; c < RF_ALL_COMMANDS.count; ++c) {
+    const rf_command *command = RF_ALL_COMMANDS.command[c];
+    int count = rows_of(command, row);
+    char names[1024] = "", *rest = names;
+    for (const rf_option_use *use = command->options; use->rows; ++use)
+      if (use->only) rf_text_append(names, sizeof names, "%s ", use->only);
+    rf_text_append(names, sizeof names, "%s", command->common ? command->common : "");
+    for (char *word; (word = strsep(&rest, " "));) {
+      bool found = !*word;
+      for (int i = 0; i < count; ++i) found |= !strcmp(row[i]->name, word);
+      if (!found) fail_msg("%s names --%s, which it does not have", command->name, word);
+    }
+  }
+}
+
+/* The examples of --help are command lines that parse. */
+static void examples_are_understood(void **state) {
+  (void)state;
+  for (int c = 0; c < RF_ALL_COMMANDS.count; ++c) {
+    const rf_command *command = RF_ALL_COMMANDS.command[c];
+    assert_non_null(command->examples[0]);
+    for (const char *const *example = command->examples; *example; ++example) {
+      char line[256] = "", out = 0;
+      bool quoted = false;
+      size_t length =
+          strstr(*example, " # ") ? (size_t)(strstr(*example, " # ") - *example) : strlen(*example);
+      assert_true(length < 92 && !strncmp(*example, command->name, strlen(command->name)));
+      for (size_t i = strlen(command->name); i < length; ++i) {
+        out = (*example)[i];
+        if (out == '\'') quoted = !quoted;
+        else rf_text_append(line, sizeof line, "%c", quoted && out == ' ' ? '_' : out);
+      }
+      assert_false(quoted);
+      rf_options_free(good(command->name, line));
+    }
   }
 }
 
@@ -87,10 +134,6 @@ static void values_are_read(void **state) {
   assert_true(rf_options_is_set(o, "steps") && !rf_options_given(o, "steps") &&
               !rf_options_is_set(o, "microbatch"));
   assert_int_equal(rf_options_int(o, "steps"), 1000);
-  char *line = rf_options_line(o);
-  assert_string_equal(line, "train uva --batch 64 --seq 4k --remat mlp+attn --data a.txt --data b.txt:0.5 "
-                            "--lr 3e-5 --weight-decay 0 --max-seconds 2m --json");
-  free(line);
   rf_options_free(o);
 
   o = good("plan", "--json=false --fit -- --odd-name");
@@ -275,7 +318,7 @@ static void a_file_is_weaker_than_what_is_typed(void **state) {
   /* What a run writes down sets the same options again, also from inside a run.json. */
   json_t *record = rf_options_json(o), *run = json_pack("{s:O,s:s}", "options", record, "digest", "0");
   rf_options *again = NULL;
-  assert_int_equal(rf_options_new("train", &again, NULL), RAFTER_OK);
+  assert_int_equal(rf_options_new(&RF_ALL_COMMANDS, "train", &again, NULL), RAFTER_OK);
   assert_int_equal(rf_options_read_json(again, run, "run.json", NULL), RAFTER_OK);
   json_t *second = rf_options_json(again);
   json_object_del(record, "config");
@@ -297,7 +340,7 @@ static void a_file_is_weaker_than_what_is_typed(void **state) {
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
     rf_error error = {0};
     json_t *json = json_loads(bad[i], 0, NULL);
-    assert_int_equal(rf_options_new("train", &o, NULL), RAFTER_OK);
+    assert_int_equal(rf_options_new(&RF_ALL_COMMANDS, "train", &o, NULL), RAFTER_OK);
     if (rf_options_read_json(o, json, "job.json", &error) != RAFTER_INVALID ||
         !strstr(error.message, "job.json"))
       fail_msg("%s: '%s'", bad[i], error.message);
@@ -306,28 +349,43 @@ static void a_file_is_weaker_than_what_is_typed(void **state) {
   }
 }
 
-static void help_shows_every_row(void **state) {
+/* Whether `help` has the option at the beginning of a line. */
+static bool shows(const char *help, const char *option) {
+  char name[80];
+  snprintf(name, sizeof name, "\n  --%s", option);
+  const char *at = strstr(help, name);
+  while (at && at[strlen(name)] != ' ' && at[strlen(name)] != '\n') at = strstr(at + 1, name);
+  return at != NULL;
+}
+
+static void no_wider(const char *help, size_t width) {
+  for (const char *at = help; *at; at += strcspn(at, "\n"), at += *at == '\n')
+    if (strcspn(at, "\n") > width) fail_msg("wider than %zu: %.120s", width, at);
+}
+
+static void help_shows_the_common_rows_and_help_all_every_row(void **state) {
   (void)state;
-  char *list = rf_options_help(NULL), *man = rf_options_man(), *completion = rf_options_completion();
-  for (int c = 0; c < RF_COMMAND_ROW_COUNT; ++c) {
-    assert_non_null(strstr(list, RF_COMMAND_ROWS[c].name));
-    char *help = rf_options_help(RF_COMMAND_ROWS[c].name);
-    for (int i = 0; i < RF_OPTION_ROW_COUNT; ++i) {
-      char name[80];
-      snprintf(name, sizeof name, "  --%s", RF_OPTION_ROWS[i].name);
-      const char *at = strstr(help, name);
-      while (at && at[strlen(name)] != ' ' && at[strlen(name)] != '\n') at = strstr(at + 1, name);
-      bool has = false; /* by this row or by another of the same name */
-      for (int j = 0; j < RF_OPTION_ROW_COUNT; ++j)
-        has |= strcmp(RF_OPTION_ROWS[j].name, RF_OPTION_ROWS[i].name) == 0 &&
-               (RF_OPTION_ROWS[j].commands >> c & 1);
-      assert_int_equal(at != NULL, has);
+  char *list = rf_options_help(&RF_ALL_COMMANDS, NULL, false, 100);
+  char *man = rf_options_man(&RF_ALL_COMMANDS), *completion = rf_options_completion(&RF_ALL_COMMANDS);
+  const rf_option *row[256];
+  for (int c = 0; c < RF_ALL_COMMANDS.count; ++c) {
+    const rf_command *command = RF_ALL_COMMANDS.command[c];
+    char *common = rf_options_help(&RF_ALL_COMMANDS, command->name, false, 80),
+         *all = rf_options_help(&RF_ALL_COMMANDS, command->name, true, 100);
+    int count = rows_of(command, row), shown = 0, lines = 0;
+    assert_non_null(strstr(list, command->name));
+    for (int i = 0; i < count; ++i) {
+      assert_true(shows(all, row[i]->name));
+      shown += shows(common, row[i]->name);
     }
-    size_t width = 0;
-    for (const char *at = help; *at; at += strcspn(at, "\n"), at += *at == '\n')
-      width = strcspn(at, "\n") > width ? strcspn(at, "\n") : width;
-    assert_true(width <= 100);
-    free(help);
+    for (const char *at = common; *at; ++at) lines += *at == '\n';
+    if (lines > 66) fail_msg("rafter %s --help takes %d lines", command->name, lines);
+    assert_true(shown >= 4 && shown <= 24 && (command->common || shown == count));
+    assert_false(shows(all, "no-such-option"));
+    no_wider(common, 94); /* examples are not wrapped */
+    no_wider(all, 100);
+    free(common);
+    free(all);
   }
   assert_non_null(strstr(man, "weight\\-decay"));
   assert_non_null(
@@ -350,12 +408,14 @@ static void names_that_are_near_are_found(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_table_holds_together),
+      cmocka_unit_test(the_tables_hold_together),
+      cmocka_unit_test(common_and_chosen_options_exist),
+      cmocka_unit_test(examples_are_understood),
       cmocka_unit_test(values_are_read),
       cmocka_unit_test(mistakes_are_named),
       cmocka_unit_test(units_are_read),
       cmocka_unit_test(a_file_is_weaker_than_what_is_typed),
-      cmocka_unit_test(help_shows_every_row),
+      cmocka_unit_test(help_shows_the_common_rows_and_help_all_every_row),
       cmocka_unit_test(names_that_are_near_are_found),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
