@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # The worked examples of the literature through the real command line; that no answer is a constant; that the checker notices what is wrong; and that the
-# table of docs/planning.md is what the program says now.
+# table of docs/published-figures.md is what the program says now.
 source "$(dirname "$0")/lib.sh"
 ROOT=$(realpath "$HERE/../..")
 export RAFTER
 run() { python3 "$ROOT/tests/worked_examples" "$@"; }
 
-cp "$ROOT/docs/planning.md" page.md
+cp "$ROOT/docs/published-figures.md" page.md
 run "$ROOT/data/worked-examples.tsv" --perturb --write page.md >out || fail "$(tail -5 out)"
 says '^[0-9]+ examples, ([0-9]+) met, 0 faults' out
-diff -q "$ROOT/docs/planning.md" page.md >diff.txt || fail 'docs/planning.md: renew its table with tests/worked_examples data/worked-examples.tsv --write docs/planning.md'
+diff -q "$ROOT/docs/published-figures.md" page.md >diff.txt || fail 'docs/published-figures.md: renew its table with tests/worked_examples data/worked-examples.tsv --write docs/published-figures.md'
 
 # Planted faults: one line each, and each must be noticed.
 planted() { # NAME PATTERN COMMAND POINTER EXPECTED TOLERANCE
