@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
-"""Checks that includes run one way between the rooms of src/, and that this check would notice if they did not."""
+"""Checks that includes run one way between the rooms of src/, and that READMEs of rooms have five lines.
+
+First it checks that it would notice a planted fault of each kind.
+"""
+import glob
 import os
 import re
 import sys
 
-ROOMS = ["base", "hub", "formats", "text", "model", "graph", "machine", "backend", "plan", "run", "train", "generate", "report", "api", "cli"]
+ROOMS = ("base hub formats text model graph machine study backend plan run train generate report api "
+         "cli").split()
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 
 
 def faults_of(path, text):
-    """Lines of one source file, named by its path under src/, that include what their room must not know."""
+    """Lines of a source file, named by its path under src/, that include what its room must not know."""
     room = path.split("/")[0]
     for number, line in enumerate(text.splitlines(), 1):
         match = INCLUDE.match(line)
@@ -30,14 +35,49 @@ def faults_of(path, text):
             yield f'src/{path}:{number}: {room} and {other} stand side by side'
 
 
-PLANTED = [("base/a.c", '#include "model/model.h"'), ("plan/a.c", '#include "run/run.h"'), ("generate/a.c", '#include "train/train.h"'),
-           ("cli/main.c", '#include "base/base.h"'), ("graph/a.c", '  #  include "plan/plan.h"'), ("model/a.c", '#include "tokenizer.h"')]
+LABELS = ["# {room}: ", "- Entry: ", "- ", "- May include: ", "- Must not know: "]
+COLUMNS = 100
+
+
+def readme_faults(room, text, exists):
+    """Faults of a room's README: five labelled lines that name files which exist in the room."""
+    lines = text.splitlines()
+    if len(lines) != len(LABELS):
+        yield f"src/{room}/README.md: expected {len(LABELS)} lines, got {len(lines)}"
+        return
+    for number, (line, label) in enumerate(zip(lines, LABELS), 1):
+        label = label.format(room=room)
+        if not line.startswith(label) or len(line) == len(label):
+            yield f'src/{room}/README.md:{number}: expected a line that starts with "{label}"'
+        if len(line) > COLUMNS:
+            yield f"src/{room}/README.md:{number}: {len(line)} columns (expected at most {COLUMNS})"
+    for name in re.findall(r"`([\w./*]+)`", "\n".join(lines[1:3])):
+        if not exists(name):
+            yield f"src/{room}/README.md: src/{room}/{name} does not exist"
+
+
+README = """# plan: a job
+- Entry: `plan.h`.
+- Files: `a.c`.
+- May include: base.
+- Must not know: devices.
+"""
+BAD_READMES = [README + "More.\n", README.replace("- Entry", "Entry"), README.replace("a.c", "b.c"),
+               README.replace("a job", "x" * COLUMNS)]
+PLANTED = [("base/a.c", '#include "model/model.h"'), ("plan/a.c", '#include "run/run.h"'),
+           ("generate/a.c", '#include "train/train.h"'), ("cli/main.c", '#include "base/base.h"'),
+           ("graph/a.c", '  #  include "plan/plan.h"'), ("model/a.c", '#include "tokenizer.h"')]
 
 
 def main():
     for path, line in PLANTED:
         if not list(faults_of(path, line)):
             sys.exit(f"include_direction: the planted fault {line} in {path} was not noticed")
+    for text in BAD_READMES:
+        if not list(readme_faults("plan", text, lambda name: name in ("plan.h", "a.c"))):
+            sys.exit(f"include_direction: this planted README was not refused\n{text}")
+    if list(readme_faults("plan", README, lambda name: True)):
+        sys.exit("include_direction: a good README was refused")
     faults, files = [], 0
     for folder, _, names in os.walk("src"):
         for name in names:
@@ -51,6 +91,10 @@ def main():
             faults.append(f"src/{room}: not a room (expected one of {' '.join(ROOMS)})")
         elif not os.path.exists(f"src/{room}/README.md"):
             faults.append(f"src/{room}/README.md is missing")
+        else:
+            with open(f"src/{room}/README.md", encoding="utf-8") as f:
+                exists = lambda name: glob.glob(f"src/{room}/{name}")
+                faults += readme_faults(room, f.read(), exists)
     print("\n".join(faults) if faults else f"{files} files, every include runs one way")
     sys.exit(1 if faults else 0)
 

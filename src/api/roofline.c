@@ -1,7 +1,7 @@
 /* roofline.c - `rafter roofline OP`: one question of arithmetic against one machine, as a table
  * and as JSON. */
 #include "api/api.h"
-#include "plan/roofline.h"
+#include "study/roofline.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -137,4 +137,12 @@ rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_pl
 rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_plan_options *options,
                           const rf_graph *base, rf_plan **plan, rf_error *error);
 
+/* Size of the JAX program that `options` asks for. */
+rf_status rf_plan_program_size(const rf_model *model, const rf_plan_options *options,
+                               rf_program_memory *memory, rf_error *error);
+/* A finished plan of ours becomes that of the JAX program in its options: memory, then time. */
+rf_status rf_plan_as_program(rf_plan *plan, rf_error *error);
+/* Seconds of every op; plan->program is filled. */
+void rf_program_time(rf_plan *plan);
+
 #endif

@@ -4,7 +4,6 @@
 
 #include "graph/mesh/pipeline.h"
 #include "plan/advice.h"
-#include "plan/program_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>

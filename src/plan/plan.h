@@ -5,7 +5,7 @@
 #define RF_PLAN_H
 
 #include "backend/backend.h"
-#include "plan/program.h"
+#include "study/program.h"
 
 typedef enum rf_bound {
   RF_BOUND_COMPUTE,

@@ -2,7 +2,6 @@
  * the whole attention square, and residuals that move in and out of stacks. Products of f32 take
  * the fast path that JAX takes unless a program asks for more. */
 #include "plan/parts.h"
-#include "plan/program_parts.h"
 
 #include <string.h>
 
@@ -72,4 +71,39 @@ void rf_program_time(rf_plan *plan) {
   rf_plan_price_transfers(plan);
   plan->time = rf_plan_schedule(plan);
   plan->step_seconds = plan->time.seconds;
+}
+
+rf_status rf_plan_program_size(const rf_model *model, const rf_plan_options *options,
+                               rf_program_memory *memory, rf_error *error) {
+  rf_program_job job = {.build = options->build,
+                        .remat = options->remat,
+                        .machine = options->machine,
+                        .room_bytes = rf_plan_room(options),
+                        .program = options->program};
+  return rf_program_size(model, &job, memory, error);
+}
+
+rf_status rf_plan_as_program(rf_plan *plan, rf_error *error) {
+  rf_program_memory *m = &plan->program;
+  RF_TRY(rf_plan_program_size(&plan->graph->model, &plan->options, m, error));
+  bool trains = plan->options.build.job == RF_JOB_TRAIN;
+  memset(plan->by_class, 0, sizeof plan->by_class);
+  /* Of three equal copies of what is trained, two are moments; caches are donated by jobs that
+   * do not train. */
+  plan->by_class[RF_CLASS_MOMENT] = trains ? m->alias / 3 * 2 : 0;
+  plan->by_class[trains ? RF_CLASS_MASTER : RF_CLASS_KV] = trains ? m->alias - m->alias / 3 * 2 : m->alias;
+  plan->by_class[RF_CLASS_WEIGHT] = m->argument - m->alias + m->copies;
+  plan->by_class[RF_CLASS_GRADIENT] = m->gradients;
+  plan->by_class[RF_CLASS_ACTIVATION] = m->kept;
+  plan->by_class[RF_CLASS_WORKSPACE] = m->working;
+  plan->by_class[RF_CLASS_IO] = m->output - m->alias;
+  plan->arena_bytes = plan->live_bytes = m->total;
+  plan->persistent_bytes = m->argument;
+  /* a program has the memory of one device */
+  if (plan->machine.devices_per_chip > 1 && !plan->machine.by_device) {
+    plan->machine.memory_bytes /= plan->machine.devices_per_chip;
+    plan->machine.reserve_bytes /= plan->machine.devices_per_chip;
+  }
+  rf_program_time(plan);
+  return RAFTER_OK;
 }

@@ -19,7 +19,6 @@
 #include "api/api.h"
 #include "plan/job.h"
 #include "plan/parts.h"
-#include "plan/program_parts.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,8 @@
  * reported. FILE is of the format of data/tpu-aot.json, which is read when no FILE is given. */
 #include "base/json.h"
 #include "machine/tiles.h"
-#include "plan/plan.h"
+#include "plan/parts.h"
+#include "program_mesh.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -201,7 +202,7 @@ static rf_status size_chain(const json_t *row, const rf_machine *machine, rf_pro
     int result = c.graph->op[op].output[0];
     c.graph->tensor[result].output = true;
     c.given[result] = spec_of(text_of(config, product ? "out" : "h"));
-    status = rf_program_size_on_mesh(c.graph, &mesh, c.given, trains, machine, memory, error);
+    status = size_on_mesh(c.graph, &mesh, c.given, trains, machine, memory, error);
   }
   rf_graph_free(c.graph);
   return status;
@@ -222,7 +223,7 @@ static rf_status size_row(const json_t *row, rf_program_memory *memory, double *
   RF_TRY(!strcmp(text_of(row, "suite"), "gemma") ? read_gemma(config, &p, error)
                                                  : read_training(config, &p, error));
   p.plan.machine = &p.machine;
-  return rf_program_size(&p.model, &p.plan, memory, error);
+  return rf_plan_program_size(&p.model, &p.plan, memory, error);
 }
 
 static double total_of(const json_t *row) {

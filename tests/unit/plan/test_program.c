@@ -18,7 +18,7 @@ static rf_program_memory size(const rf_plan_options *options) {
   rf_model model = model_named("uva");
   rf_program_memory memory;
   rf_error error = {0};
-  if (rf_program_size(&model, options, &memory, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  if (rf_plan_program_size(&model, options, &memory, &error) != RAFTER_OK) fail_msg("%s", error.message);
   assert_int_equal(memory.total, memory.argument + memory.output - memory.alias + memory.temp);
   assert_int_equal(memory.temp, memory.copies + memory.gradients + memory.kept + memory.working);
   return memory;
@@ -66,10 +66,10 @@ static void frozen_products_keep_no_input(void **state) {
   rf_error error = {0};
   options.build.dropout = 0;
   assert_int_equal(rf_lora_parse("rank=4,targets=qkv,up,down", &model, &model.lora, &error), RAFTER_OK);
-  assert_int_equal(rf_program_size(&model, &options, &all, &error), RAFTER_OK);
+  assert_int_equal(rf_plan_program_size(&model, &options, &all, &error), RAFTER_OK);
   model = model_named("uva");
   assert_int_equal(rf_lora_parse("rank=4,targets=qkv", &model, &model.lora, &error), RAFTER_OK);
-  assert_int_equal(rf_program_size(&model, &options, &mlp, &error), RAFTER_OK);
+  assert_int_equal(rf_plan_program_size(&model, &options, &mlp, &error), RAFTER_OK);
   /* The inputs of up and down, and what their adapters keep: nothing larger. */
   assert_true(all.stacked - mlp.stacked >= (int64_t)LAYERS * T * 2 * (D + F) &&
               all.stacked - mlp.stacked < (int64_t)LAYERS * T * 2 * (D + F + D));
@@ -139,7 +139,7 @@ static void what_has_no_program_is_refused_and_the_search_goes_on(void **state) 
   rf_model wide =
       model_named("llama:layers=64,width=8192,ff=8192,heads=4096,kv_heads=4096,vocab=32000,seq=16777216");
   rf_program_memory memory;
-  assert_int_equal(rf_program_size(&wide, &options, &memory, &error), RAFTER_INVALID);
+  assert_int_equal(rf_plan_program_size(&wide, &options, &memory, &error), RAFTER_INVALID);
   assert_non_null(strstr(error.message, "2^61"));
   options.build.seq = T;
   static rf_fit_found all;
@@ -177,7 +177,7 @@ static void fsdp_cuts_what_is_kept_and_gathers_two_matrices(void **state) {
   rf_error error = {0};
   options.build.mesh.of[RF_AXIS_FSDP] = 1;
   options.build.mesh.of[RF_AXIS_TENSOR] = DEVICES;
-  assert_int_equal(rf_program_size(&model, &options, &cut, &error), RAFTER_INVALID);
+  assert_int_equal(rf_plan_program_size(&model, &options, &cut, &error), RAFTER_INVALID);
   assert_non_null(strstr(error.message, "tensor=8"));
 }
 

@@ -1,6 +1,6 @@
 /* Answers of roofline.h beside counting by hand: pairs of attention one by one, contractions
  * point by point, thresholds from both their sides. */
-#include "plan/roofline.h"
+#include "study/roofline.h"
 #include "plan/job.h"
 
 #include <math.h>

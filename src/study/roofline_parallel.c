@@ -2,7 +2,7 @@
  * it can go. Sources: "How to Scale Your Model", chapters on training and inference; MaxText,
  * sharding documentation (experts, context). Letters: n tokens, D width, F feed-forward width,
  * alpha = peak FLOP/s over bytes/s of one axis of the network (both directions). */
-#include "plan/roofline_parts.h"
+#include "study/roofline_parts.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,10 +1,12 @@
-/* program_mesh.c - the memory of one device of a JAX program over a mesh: a chain of products
- * and elementwise ops whose arguments and results lie as the caller says. Between them XLA's
- * partitioner follows the standard table: a contraction cut alike on both sides leaves a sum, an
- * operand cut where the other is not is gathered. */
-#include "plan/program_parts.h"
+/* program_mesh.h - the memory of one device of a JAX program over a mesh: a chain of products
+ * and elementwise ops whose arguments and results are sharded as the caller says. Between them
+ * XLA's partitioner follows the standard rules: a contraction sharded alike on both sides leaves
+ * a partial sum; an operand sharded where the other is not is gathered. */
+#ifndef RF_TEST_PROGRAM_MESH_H
+#define RF_TEST_PROGRAM_MESH_H
 
 #include "machine/tiles.h"
+#include "study/program.h"
 
 #include <string.h>
 
@@ -21,8 +23,8 @@ typedef struct meshing {
   const rf_spec *given;
   const rf_machine *machine;
   bool trains;
-  rf_spec *at;           /* by tensor: how it lies */
-  rf_spec use[MOST_OPS]; /* how an op's second operand lies when it is multiplied */
+  rf_spec *at;           /* by tensor: its sharding */
+  rf_spec use[MOST_OPS]; /* sharding of an op's second operand when multiplied */
   int ops, end, gathers, count;
   span span[MOST_SPANS];
 } meshing;
@@ -55,8 +57,8 @@ static int product_before(const meshing *m, int op) {
   return op;
 }
 
-/* One product: what is gathered, what it leaves. A gathered matrix is there one product early:
- * transfers run ahead. */
+/* One product: what it gathers and what it leaves. A gathered matrix arrives one product early,
+ * because transfers run ahead. */
 static void place_product(meshing *m, int i) {
   const rf_op *op = &m->graph->op[i];
   int before = product_before(m, i);
@@ -81,8 +83,8 @@ static void place_product(meshing *m, int i) {
   m->at[c] = out;
 }
 
-/* What an op leaves, until its last reader (in training, until that reader's backward pass).
- * What is sent, or was summed over devices, lies in device memory. */
+/* The result of an op, kept until its last reader (in training, until that reader's backward
+ * pass). Results that are sent, or summed over devices, are in device memory. */
 static void place_result(meshing *m, int i) {
   const rf_tensor *tensor = &m->graph->tensor[m->graph->op[i].output[0]];
   int c = m->graph->op[i].output[0], reader = reader_of(m, c), first = reader == RF_NONE ? i : reader,
@@ -102,7 +104,7 @@ static void place_result(meshing *m, int i) {
   if (!final)
     hold(m, tensor->output ? local_bytes(m, c, &wanted) : bytes, i, m->trains ? backward_of(m, first) : last,
          !sums);
-  if (sums) hold(m, bytes, i, i, false); /* one device's share of the sum, beside it */
+  if (sums) hold(m, bytes, i, i, false); /* one device's share of the sum */
   if (!final) return;
   bool moved = false;
   for (int d = 0; d < tensor->rank; d++) moved |= (lies.split[d] & (rf_axes)~wanted.split[d]) != 0;
@@ -113,9 +115,9 @@ static void place_result(meshing *m, int i) {
   hold(m, local_bytes(m, c, &wanted), i, i, false);
 }
 
-/* The vjp of a product: gradients of its operands. That of the matrix is a sum over the devices
- * that share rows, made whole before it is scattered; without such a sum the update is made as
- * it is computed. The gradient of the other operand comes after it. */
+/* The vjp of a product: gradients of its operands. The matrix's gradient is summed over the
+ * devices that share rows and complete before it is scattered; without such a sum each device
+ * updates its part at once. The gradient of the other operand follows. */
 static void place_backward(meshing *m, int i) {
   const rf_op *op = &m->graph->op[i];
   int now = backward_of(m, i), before = product_before(m, i);
@@ -130,8 +132,8 @@ static int larger(const span *a, const span *b) { return a->bytes > b->bytes; }
 
 static int64_t peak(meshing *m) {
   int64_t most = 0;
-  /* Products that hide the transfers of several matrices keep the pieces under way on the chip,
-   * which leaves no room there. */
+  /* Products that hide the transfers of several matrices keep the pieces in transit on the chip,
+   * so nothing else fits there. */
   int64_t room = m->gathers > 1 ? 0 : rf_program_chip_bytes(m->machine);
   for (int i = 1; i < m->count; i++)
     for (int k = i; k > 0 && larger(&m->span[k], &m->span[k - 1]); k--) {
@@ -152,9 +154,12 @@ static int64_t peak(meshing *m) {
   return most;
 }
 
-rf_status rf_program_size_on_mesh(const rf_graph *graph, const rf_mesh *mesh, const rf_spec *given,
-                                  bool trains, const rf_machine *machine, rf_program_memory *memory,
-                                  rf_error *error) {
+/* One device's share of a chain of products and elementwise ops, written with the graph's own
+ * functions: matrices are persistent, arguments inputs, the result an output. `given`: the sharding
+ * of these three, by tensor. With `trains` the matrices are updated by the gradient of a loss of
+ * the result, which nothing returns. */
+static rf_status size_on_mesh(const rf_graph *graph, const rf_mesh *mesh, const rf_spec *given, bool trains,
+                              const rf_machine *machine, rf_program_memory *memory, rf_error *error) {
   rf_pool *pool = rf_pool_new();
   meshing *m = rf_pool_alloc(pool, sizeof *m);
   *m = (meshing){.graph = graph,
@@ -205,3 +210,5 @@ done:
   rf_pool_free(pool);
   return status;
 }
+
+#endif

@@ -1,7 +1,7 @@
 /* roofline_chip.c - one operation on one chip: matmul, einsum, attention, transfer, critical
  * batch. Source: "How to Scale Your Model", chapter on rooflines; the exact row count where a
  * matmul turns compute-bound is solved from 2MKN/C = bytes/W. */
-#include "plan/roofline_parts.h"
+#include "study/roofline_parts.h"
 
 #include <ctype.h>
 #include <math.h>

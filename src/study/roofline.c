@@ -1,6 +1,6 @@
 /* roofline.c - the table of questions, and what all of them ask: options, figures of the
  * machine, and how facts become an answer. */
-#include "plan/roofline_parts.h"
+#include "study/roofline_parts.h"
 
 #include "base/text.h"
 

@@ -1,5 +1,5 @@
 /* roofline_options.c - the options of the questions. A figure of the machine replaces the sheet's. */
-#include "plan/roofline.h"
+#include "study/roofline.h"
 
 #define NUMBER_TYPES "f32|bf16|f16|f64|f8_e4m3|f8_e5m2|fp8|i8|int8|i4|int4"
 

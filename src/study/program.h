@@ -3,7 +3,7 @@
 #ifndef RF_PROGRAM_H
 #define RF_PROGRAM_H
 
-#include "model/model.h"
+#include "machine/machine.h"
 
 /* Whose program is sized: ours, or what XLA makes of one that loops over stacked layers
  * (lax.scan) or writes them out one by one. */
@@ -42,22 +42,23 @@ typedef struct rf_program_memory {
   char peak[96];     /* the op of our graph where temp is largest: "block.3/attn/attention/bwd" */
 } rf_program_memory;
 
-struct rf_plan_options;
-struct rf_graph;
-struct rf_mesh;
-struct rf_spec;
-struct rf_machine;
-/* Of the program, job, dtype, batch and remat in `options`, on options->machine. RAFTER_INVALID
- * for what no JAX program is written for here. */
-rf_status rf_program_size(const rf_model *model, const struct rf_plan_options *options,
-                          rf_program_memory *memory, rf_error *error);
-/* One device's share of a chain of products and elementwise ops, written with the graph's own
- * functions: matrices are persistent, arguments inputs, the result an output. `given`: by
- * tensor, how these three lie on the mesh. With `trains` the matrices are updated by the
- * gradient of a loss of the result, which nothing returns. */
-rf_status rf_program_size_on_mesh(const struct rf_graph *graph, const struct rf_mesh *mesh,
-                                  const struct rf_spec *given, bool trains, const struct rf_machine *machine,
-                                  rf_program_memory *memory, rf_error *error);
+/* What is sized: a job of a model, as a JAX program would compute it on a machine. */
+typedef struct rf_program_job {
+  rf_build_options build;
+  rf_remat remat;
+  const rf_machine *machine;
+  int64_t room_bytes; /* of the device's memory, for this program */
+  rf_program_options program;
+} rf_program_job;
+
+/* RAFTER_INVALID for a job that has no JAX program here. */
+rf_status rf_program_size(const rf_model *model, const rf_program_job *job, rf_program_memory *memory,
+                          rf_error *error);
+
+/* Bytes of a TPU's vector memory that short-lived arrays may use: all but what kernels work in
+ * (the compiler's default, xla_tpu_scoped_vmem_limit_kib). */
+enum { RF_PROGRAM_SCOPED_BYTES = 16384 << 10 };
+int64_t rf_program_chip_bytes(const rf_machine *machine);
 const char *rf_program_name(rf_program program); /* "rafter", "jax-scan", "jax-unrolled" */
 
 #endif

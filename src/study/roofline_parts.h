@@ -2,7 +2,7 @@
 #ifndef RF_ROOFLINE_PARTS_H
 #define RF_ROOFLINE_PARTS_H
 
-#include "plan/roofline.h"
+#include "study/roofline.h"
 
 typedef struct rf_number_type {
   const char *name;

@@ -3,7 +3,7 @@
 #ifndef RF_PROGRAM_RULES_H
 #define RF_PROGRAM_RULES_H
 
-#include "plan/plan.h"
+#include "graph/graph.h"
 
 /* Extents of an array that a rule asks for. */
 typedef enum rf_kept_extent {

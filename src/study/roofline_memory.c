@@ -1,7 +1,7 @@
 /* roofline_memory.c - what states, kept activations and caches take, and one step of decoding.
  * Sources: "How to Scale Your Model", chapters on training and inference. */
 #include "graph/remat.h"
-#include "plan/roofline_parts.h"
+#include "study/roofline_parts.h"
 
 #include <math.h>
 #include <stdio.h>

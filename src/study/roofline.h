@@ -5,7 +5,7 @@
 #define RF_ROOFLINE_H
 
 #include "base/options.h"
-#include "plan/plan.h"
+#include "machine/machine.h"
 
 typedef enum rf_unit {
   RF_UNIT_NUMBER,

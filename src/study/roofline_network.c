@@ -1,6 +1,6 @@
 /* roofline_network.c - collectives over a group of chips, and arrays cut over a mesh. Formulas:
  * machine/links.c. */
-#include "plan/roofline_parts.h"
+#include "study/roofline_parts.h"
 
 #include <ctype.h>
 #include <math.h>

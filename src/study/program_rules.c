@@ -1,7 +1,7 @@
 /* program_rules.c - the table of what XLA keeps of each op. Sources: the residuals that cross a
  * scan are those of jax 0.10.2's own jaxpr (of a gradient of a scan over the op), checked in the
  * scheduled HLO of libtpu 0.0.51; what one program keeps and works in was read from that HLO. */
-#include "plan/program_rules.h"
+#include "study/program_rules.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* roofline_cost.c - FLOPs, time, price and utilisation of a run. Source: PaLM (Chowdhery et al.
  * 2022), appendix B, for MFU. */
-#include "plan/roofline_parts.h"
+#include "study/roofline_parts.h"
 
 #include <math.h>
 

@@ -1,11 +1,11 @@
 /* program_jax.c - the memory of a JAX program: its arguments and results as arrays of their own
  * shapes, and its temporaries as lifetimes over the forward ops of our graph and, backwards,
  * their vjps. Times: op i runs forward at i and backward at 2 ops - 1 - i. */
-#include "plan/program_parts.h"
+#include "study/program.h"
 
 #include "graph/remat.h"
 #include "machine/tiles.h"
-#include "plan/program_rules.h"
+#include "study/program_rules.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ typedef struct array {
 
 typedef struct sizing {
   const rf_model *model;
-  const rf_plan_options *options;
+  const rf_program_job *job;
   const rf_program_options *program;
   rf_graph *graph;
   rf_pool *pool;
@@ -56,14 +56,14 @@ static void add(sizing *s, kind what, bool brief, int64_t bytes, int first, int 
   s->at[s->count++] = (array){bytes, first, last, what, brief};
 }
 
-static bool on_tpu(const sizing *s) { return !strcmp(s->options->machine->kind, "tpu"); }
+static bool on_tpu(const sizing *s) { return !strcmp(s->job->machine->kind, "tpu"); }
 /* Products of f32 take bf16 operands on a TPU unless a program asks for more, and what only they
  * read is stored so. */
 static rf_dtype product_dtype(const sizing *s) {
-  return on_tpu(s) && s->options->build.dtype == RF_F32 ? RF_BF16 : s->options->build.dtype;
+  return on_tpu(s) && s->job->build.dtype == RF_F32 ? RF_BF16 : s->job->build.dtype;
 }
 static int64_t bytes_of(const sizing *s, rf_dtype dtype, int rank, const int64_t *dims) {
-  return rf_machine_bytes(s->options->machine, dtype, rank, dims);
+  return rf_machine_bytes(s->job->machine, dtype, rank, dims);
 }
 static int64_t scalar_bytes(const sizing *s, rf_dtype dtype) { return bytes_of(s, dtype, 0, NULL); }
 
@@ -71,11 +71,11 @@ static int64_t scalar_bytes(const sizing *s, rf_dtype dtype) { return bytes_of(s
 /* a walk over rows of all sequences; else of one */
 static bool is_whole(const rf_build_options *b) { return b->rows % b->microbatch == 0; }
 static int64_t sequences_of(const sizing *s) {
-  const rf_build_options *b = &s->options->build;
+  const rf_build_options *b = &s->job->build;
   return b->job != RF_JOB_GENERATE || b->rows < 1 || is_whole(b) ? b->microbatch : 1;
 }
 static int64_t tokens_of(const sizing *s) {
-  const rf_build_options *b = &s->options->build;
+  const rf_build_options *b = &s->job->build;
   return b->job != RF_JOB_GENERATE ? b->seq : b->rows < 1 ? 1 : b->rows / sequences_of(s);
 }
 
@@ -93,8 +93,8 @@ static int64_t part_bytes(const sizing *s, const rf_op *op, rf_kept_part part) {
   rf_dtype dtype = part.bits == 32           ? RF_F32
                    : part.bits == 8          ? RF_U8
                    : part.bits == RF_PRODUCT ? product_dtype(s)
-                                             : s->options->build.dtype;
-  int64_t b = sequences_of(s), t = tokens_of(s), keys = s->options->build.seq, one = 0;
+                                             : s->job->build.dtype;
+  int64_t b = sequences_of(s), t = tokens_of(s), keys = s->job->build.seq, one = 0;
   switch (part.extent) {
   case RF_EXTENT_INPUT: one = in ? tensor_bytes(s, in, dtype, 1) : 0; break;
   case RF_EXTENT_SECOND: one = tensor_bytes(s, &s->graph->tensor[op->input[1]], dtype, 1); break;
@@ -231,7 +231,7 @@ static void gather(sizing *s, const shapes *shape, rf_dtype product, int reader,
  * in: made once, before the layers. */
 static void size_parameters(sizing *s, rf_program_memory *m) {
   const rf_params *params = &s->graph->params;
-  rf_dtype dtype = s->options->build.dtype, product = product_dtype(s);
+  rf_dtype dtype = s->job->build.dtype, product = product_dtype(s);
   bool adapters = s->model->lora.rank > 0;
   for (int p = 0; p < params->count; p++) {
     const rf_param *param = &params->at[p];
@@ -248,13 +248,13 @@ static void size_parameters(sizing *s, rf_program_memory *m) {
     m->alias += 3 * stored;
     s->state_leaves += 3 * shape.count;
     add(s, GRADIENTS, false, stored, in_scan ? backward_of(s, s->scan_last) : backward_of(s, reader), s->end);
-    if (s->options->build.accumulate > 1) add(s, GRADIENTS, false, stored, 0, s->end);
+    if (s->job->build.accumulate > 1) add(s, GRADIENTS, false, stored, 0, s->end);
     if (!param->matmul || product == RF_F32) continue;
     /* A loop that keeps residuals keeps each layer's slice of a copied matrix among them: the
      * copy once more. */
     bool twice = in_scan && s->region[reader] == RF_NONE && dtype != RF_F32;
     /* Made before the loop over microbatches where there is one, and there through all of it. */
-    add(s, COPIES, false, copy, 0, twice && s->options->build.accumulate == 1 ? s->scan_last : s->end - 1);
+    add(s, COPIES, false, copy, 0, twice && s->job->build.accumulate == 1 ? s->scan_last : s->end - 1);
     if (twice) add(s, COPIES, false, copy, s->scan_first, backward_of(s, s->scan_first));
   }
 }
@@ -278,9 +278,9 @@ static void find_regions(sizing *s) {
                 [RF_REMAT_MLP_ATTN] = {true, true, false},
                 [RF_REMAT_BLOCK] = {true, true, true},
                 [RF_REMAT_AUTO] = {0}};
-  rf_remat remat = !s->trains                           ? RF_REMAT_NONE
-                   : s->options->remat >= RF_REMAT_SAVE ? RF_REMAT_BLOCK
-                                                        : s->options->remat;
+  rf_remat remat = !s->trains                       ? RF_REMAT_NONE
+                   : s->job->remat >= RF_REMAT_SAVE ? RF_REMAT_BLOCK
+                                                    : s->job->remat;
   s->scan_first = s->ops;
   s->scan_last = 0;
   for (int i = 0; i < s->ops; i++) {
@@ -316,7 +316,7 @@ static void find_saved(sizing *s) {
       int t = s->graph->op[i].output[k];
       const char *name = t < 0 ? "" : s->graph->tensor[t].name;
       if (t < 0 || ends_with(name, "/residual/y") || !place_of(&s->graph->op[i], &layer, &mlp)) continue;
-      s->saved[t] = rf_saved_names(s->options->remat, name, layer, &seen);
+      s->saved[t] = rf_saved_names(s->job->remat, name, layer, &seen);
     }
   }
 }
@@ -465,7 +465,7 @@ static void find_peak(sizing *s, rf_program_memory *m) {
   for (int now = 0; now <= s->end; now++) {
     sum += change[now];
     if (sum <= m->temp) continue;
-    int64_t of[KINDS] = {0}, room = s->shards > 1 ? 0 : rf_program_chip_bytes(s->options->machine), total = 0;
+    int64_t of[KINDS] = {0}, room = s->shards > 1 ? 0 : rf_program_chip_bytes(s->job->machine), total = 0;
     int count = 0;
     for (int i = 0; i < s->count; i++) {
       if (s->at[i].first > now || s->at[i].last < now) continue;
@@ -498,7 +498,7 @@ static int64_t table_bytes(const sizing *s, int64_t leaves) {
 }
 
 static void size_training(const sizing *s, rf_program_memory *m) {
-  const rf_build_options *b = &s->options->build;
+  const rf_build_options *b = &s->job->build;
   int64_t rows[] = {b->microbatch * b->accumulate, b->seq}, two[] = {2};
   int64_t counter = scalar_bytes(s, RF_I32) + bytes_of(s, RF_I32, 1, two); /* steps, the generator's key */
   m->alias += counter;
@@ -507,7 +507,7 @@ static void size_training(const sizing *s, rf_program_memory *m) {
 }
 
 static void size_generation(sizing *s, rf_program_memory *m) {
-  const rf_build_options *b = &s->options->build;
+  const rf_build_options *b = &s->job->build;
   rf_dtype dtype = b->kv_dtype_set ? b->kv_dtype : b->dtype;
   int64_t slots[] = {b->microbatch}, answers[] = {b->microbatch, b->seq}, cache = 0, cast = 0, leaves = 3;
   for (int layer = 0; layer < s->model->layers; layer++) {
@@ -529,7 +529,7 @@ static void size_generation(sizing *s, rf_program_memory *m) {
 }
 
 static void size_scoring(sizing *s, rf_program_memory *m) {
-  const rf_build_options *b = &s->options->build;
+  const rf_build_options *b = &s->job->build;
   int64_t tokens[] = {b->microbatch, b->seq}, hidden[] = {b->microbatch, b->seq, s->model->width},
           logits[] = {b->microbatch, b->seq, s->model->vocab},
           top[] = {b->microbatch, b->seq, s->program->top};
@@ -550,8 +550,8 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
      * the device is too small for that, the places theirs. */
     apart = all + 2 * places;
     within = 2 * all + places;
-    add(s, WORKING, false, m->argument + m->output + apart > rf_plan_room(s->options) ? within : apart,
-        s->end, s->end);
+    add(s, WORKING, false, m->argument + m->output + apart > s->job->room_bytes ? within : apart, s->end,
+        s->end);
     break;
   case RF_RESULT_TOP_BY_CHUNK:
     m->output = likeliest;
@@ -567,7 +567,7 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
 
 /* What one device does of the job: its sequences, whatever axis deals them out. Parameters are
  * cut over fsdp; no other axis is known. */
-static rf_status on_one_device(const rf_model *m, const rf_plan_options *o, rf_plan_options *local,
+static rf_status on_one_device(const rf_model *m, const rf_program_job *o, rf_program_job *local,
                                int64_t *shards, rf_error *error) {
   const rf_mesh *mesh = &o->build.mesh;
   if (o->remat == RF_REMAT_AUTO && o->build.job == RF_JOB_TRAIN)
@@ -600,13 +600,13 @@ static rf_status on_one_device(const rf_model *m, const rf_plan_options *o, rf_p
   return RAFTER_OK;
 }
 
-rf_status rf_program_size(const rf_model *model, const rf_plan_options *options, rf_program_memory *memory,
+rf_status rf_program_size(const rf_model *model, const rf_program_job *job, rf_program_memory *memory,
                           rf_error *error) {
-  rf_plan_options local;
-  const rf_program_options *program = &options->program;
+  rf_program_job local;
+  const rf_program_options *program = &job->program;
   sizing s = {
-      .model = model, .options = &local, .program = program, .scan = program->program == RF_PROGRAM_JAX_SCAN};
-  RF_TRY(on_one_device(model, options, &local, &s.shards, error));
+      .model = model, .job = &local, .program = program, .scan = program->program == RF_PROGRAM_JAX_SCAN};
+  RF_TRY(on_one_device(model, job, &local, &s.shards, error));
   rf_build_options build = local.build;
   rf_program_memory m = {0};
   build.weights = NULL;
@@ -641,32 +641,14 @@ rf_status rf_program_size(const rf_model *model, const rf_plan_options *options,
   return RAFTER_OK;
 }
 
+int64_t rf_program_chip_bytes(const rf_machine *machine) {
+  /* a program runs on one */
+  int devices = machine->devices_per_chip > 1 && !machine->by_device ? machine->devices_per_chip : 1;
+  double room = strcmp(machine->kind, "tpu") ? 0 : machine->vmem_bytes / devices - RF_PROGRAM_SCOPED_BYTES;
+  return room > 0 ? (int64_t)room : 0;
+}
+
 const char *rf_program_name(rf_program program) {
   static const char *const names[] = {"rafter", "jax-scan", "jax-unrolled"};
   return names[program];
-}
-
-rf_status rf_plan_as_program(rf_plan *plan, rf_error *error) {
-  rf_program_memory *m = &plan->program;
-  RF_TRY(rf_program_size(&plan->graph->model, &plan->options, m, error));
-  bool trains = plan->options.build.job == RF_JOB_TRAIN;
-  memset(plan->by_class, 0, sizeof plan->by_class);
-  /* Of three equal copies of what is trained, two are moments; caches are donated by jobs that
-   * do not train. */
-  plan->by_class[RF_CLASS_MOMENT] = trains ? m->alias / 3 * 2 : 0;
-  plan->by_class[trains ? RF_CLASS_MASTER : RF_CLASS_KV] = trains ? m->alias - m->alias / 3 * 2 : m->alias;
-  plan->by_class[RF_CLASS_WEIGHT] = m->argument - m->alias + m->copies;
-  plan->by_class[RF_CLASS_GRADIENT] = m->gradients;
-  plan->by_class[RF_CLASS_ACTIVATION] = m->kept;
-  plan->by_class[RF_CLASS_WORKSPACE] = m->working;
-  plan->by_class[RF_CLASS_IO] = m->output - m->alias;
-  plan->arena_bytes = plan->live_bytes = m->total;
-  plan->persistent_bytes = m->argument;
-  /* a program has the memory of one device */
-  if (plan->machine.devices_per_chip > 1 && !plan->machine.by_device) {
-    plan->machine.memory_bytes /= plan->machine.devices_per_chip;
-    plan->machine.reserve_bytes /= plan->machine.devices_per_chip;
-  }
-  rf_program_time(plan);
-  return RAFTER_OK;
 }
