@@ -416,7 +416,7 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
   s->plan.build.seq = length + most;
   RF_GO(check_positions(s, t, s->plan.build.seq, error));
   rf_generate_settings settings = {
-      .model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .alone = true};
+      .model = s->model, .plan = s->plan, .weights_folder = s->weights_folder, .no_sharing = true};
   RF_GO(rf_traced_open(job->options, &record, error));
   RF_GO(rf_generator_open(&settings, &g, error));
   choose_product(c, g->decode);
@@ -426,8 +426,7 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
       for (int k = 0; k < length; k++)
         prompt[k] = (int32_t)(((a * PROMPT + k) * 7919 + i) % s->model.vocab + s->model.vocab) %
                     (int32_t)s->model.vocab;
-      rf_request request = {
-          .tokens = prompt, .count = length, .max_tokens = most, .sampler = {.temperature = 0, .top_p = 1}};
+      rf_request request = {.tokens = prompt, .count = length, .max_tokens = most};
       RF_GO(rf_generator_submit(g, &request, &id[a], error));
     }
     for (events = 0; events < t->tokens;) { /* until all answer */
@@ -445,13 +444,14 @@ static rf_status bench_batch(const rafter_job *job, const rafter_sink *sink, con
     for (int k = 0; k < STEPS; k++) RF_GO(rf_generator_step(g, &event, &events, error));
     if (i >= 0) seconds[i] = rf_now_seconds() - start;
     for (int64_t a = 0; a < t->tokens; a++) rf_generator_cancel(g, id[a], -1);
+    while (rf_generator_busy(g)) RF_GO(rf_generator_step(g, &event, &events, error));
   }
   double flops = 2 * (double)g->decode->graph->params.matmul * (double)t->tokens * STEPS;
   const limits l = {
       .flops = flops, .causal = flops, .bytes = weight_bytes(g->decode) * STEPS, .counted = "2 P per token"};
   /* of the answer in the middle: the first ones began before all prompts were read */
   int64_t depth = length + (most - STEPS) / 2;
-  const rf_sampler_options greedy = {.top_p = 1};
+  const rf_sampler_options greedy = {.temperature = 0};
   double predicted = walks_seconds(g->decode, t->tokens, depth, STEPS, 1) +
                      STEPS * rf_pace_seconds(&g->decode->machine, &greedy, s->model.vocab, t->tokens);
   json_t *results = report_row(sink, s, c, t, (double)t->tokens * STEPS, seconds, reps, predicted, &l);

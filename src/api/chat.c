@@ -4,7 +4,7 @@
 #include "api/answers.h"
 
 #include "base/file.h"
-#include "generate/reply.h"
+#include "generate/answers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,9 @@ typedef struct conversation {
 
 /* One answer as it comes. */
 typedef struct turn {
-  rf_reply reply;
+  conversation *of;
+  rf_answers answer;
+  double start;
   int64_t walked, reused;
   double first_seconds, seconds;
   bool interrupted, cut; /* cut: by a stop string */
@@ -108,35 +110,36 @@ static bool drop_oldest(conversation *c) {
 /* ---- an answer ------------------------------------------------------------------------------- */
 
 static void show(conversation *c, turn *t) {
-  rf_reply *r = &t->reply;
+  rf_reply *r = t->answer.reply;
   if (r->bytes > r->shown && c->sink->text) c->sink->text(c->sink->self, r->text + r->shown);
   r->shown = r->bytes;
 }
 
-static rf_status step(conversation *c, turn *t, int64_t request, double start, rf_error *error) {
-  const rf_event *event;
-  int count;
+static rf_status taken(void *self, rf_answers *answer, int sample, rf_error *error) {
+  turn *t = self;
+  conversation *c = t->of;
+  rf_reply *r = &answer->reply[sample];
+  int32_t token = r->tokens.at[r->tokens.count - 1];
   bool mark = false;
-  RF_TRY(rf_generator_step(c->g, &event, &count, error));
-  if (!count) return RAFTER_OK;
-  rf_finish finish = event->finish;
-  if (!t->reply.tokens.count) t->first_seconds = rf_now_seconds() - start;
-  for (int i = 0; i < c->marks.count; i++) mark |= c->marks.id[i] == event->token;
-  RF_TRY(rf_ids_add(&c->ids, event->token, error));
-  c->closed = mark && rf_tokenizer_is_special(c->tokenizer, event->token);
-  RF_TRY(rf_reply_take(&t->reply, event, error));
-  t->cut = t->reply.finish == RF_FINISH_STOP && finish != RF_FINISH_STOP;
-  t->interrupted = t->reply.finish == RF_FINISH_NONE && rf_asked_to_stop(c->sink);
-  if (t->interrupted) RF_TRY(rf_reply_end(&t->reply, RF_FINISH_NONE, error));
-  if (finish == RF_FINISH_NONE && (t->cut || t->interrupted)) rf_generator_cancel(c->g, request, -1);
+  if (r->tokens.count == 1) t->first_seconds = rf_now_seconds() - t->start;
+  for (int i = 0; i < c->marks.count; i++) mark |= c->marks.id[i] == token;
+  RF_TRY(rf_ids_add(&c->ids, token, error));
+  c->closed = mark && rf_tokenizer_is_special(c->tokenizer, token);
+  t->cut = r->state.found > 0;
+  t->interrupted = r->finish == RF_FINISH_NONE && rf_asked_to_stop(c->sink);
+  if (t->interrupted) {
+    RF_TRY(rf_reply_end(r, RF_FINISH_NONE, error));
+    rf_generator_cancel(c->g, answer->request, -1);
+  }
   show(c, t);
   return RAFTER_OK;
 }
 
 static rf_status answer(conversation *c, turn *t, rf_error *error) {
-  int64_t id, room = c->settings.plan.build.seq - c->ids.count;
+  int64_t room = c->settings.plan.build.seq - c->ids.count;
   rf_generate_counts before = rf_generator_counts(c->g);
-  double start = rf_now_seconds();
+  bool stopped;
+  t->start = rf_now_seconds();
   rf_request request = {.tokens = c->ids.at,
                         .count = c->ids.count,
                         .max_tokens = c->max_tokens && c->max_tokens < room ? c->max_tokens : room,
@@ -144,11 +147,11 @@ static rf_status answer(conversation *c, turn *t, rf_error *error) {
                         .stop = c->marks.id,
                         .stop_count = c->ends ? c->marks.count : 0,
                         .keep = true};
-  RF_TRY(rf_generator_submit(c->g, &request, &id, error));
-  while (t->reply.finish == RF_FINISH_NONE && !t->interrupted) RF_TRY(step(c, t, id, start, error));
+  RF_TRY(rf_answers_submit(c->g, &request, c->tokenizer, &c->stop, &t->answer, error));
+  RF_TRY(rf_answers_run(c->g, &(rf_answer_loop){.self = t, .taken = taken}, &stopped, error));
   rf_say(c->sink, "\n");
   rf_generate_counts after = rf_generator_counts(c->g);
-  t->seconds = rf_now_seconds() - start;
+  t->seconds = rf_now_seconds() - t->start;
   t->reused = after.reused - before.reused;
   t->walked = request.count - t->reused;
   return RAFTER_OK;
@@ -160,8 +163,8 @@ static rf_status remember(conversation *c, turn *t, rf_error *error) {
   rf_span mark =
       c->closed ? rf_tokenizer_text_of(c->tokenizer, c->ids.at[c->ids.count - 1]) : (rf_span){"", 0};
   json_array_append_new(c->messages, json_pack("{ss so}", "role", "assistant", "content",
-                                               rf_json_bytes(t->reply.text, t->reply.bytes)));
-  if (asprintf(&said, "%s%s%.*s", c->said, t->reply.text, (int)mark.bytes, mark.at) < 0)
+                                               rf_json_bytes(t->answer.reply->text, t->answer.reply->bytes)));
+  if (asprintf(&said, "%s%s%.*s", c->said, t->answer.reply->text, (int)mark.bytes, mark.at) < 0)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   free(c->said);
   c->said = said;
@@ -170,27 +173,29 @@ static rf_status remember(conversation *c, turn *t, rf_error *error) {
 
 static void tell(conversation *c, const turn *t) {
   /* Planned at the middle of the answer: a plan's own step stands at the longest context. */
-  const rf_extent middle = {1, c->ids.count - t->reply.tokens.count / 2};
+  const rf_extent middle = {1, c->ids.count - t->answer.reply->tokens.count / 2};
   double seconds = t->seconds - t->first_seconds,
-         rate = seconds > 0 ? (double)(t->reply.tokens.count - 1) / seconds : 0,
+         rate = seconds > 0 ? (double)(t->answer.reply->tokens.count - 1) / seconds : 0,
          planned = 1 / rf_plan_walk_seconds(c->g->decode, &middle, 1);
   if (c->stats)
     rf_say(c->sink,
            "[%lld new tokens read, %lld in the cache; first token after %.2f s; %lld tokens at %.1f tokens/s "
            "(planned %.1f); context %lld of %lld]\n",
-           (long long)t->walked, (long long)t->reused, t->first_seconds, (long long)t->reply.tokens.count,
-           rate, planned, (long long)c->ids.count, (long long)c->settings.plan.build.seq);
+           (long long)t->walked, (long long)t->reused, t->first_seconds,
+           (long long)t->answer.reply->tokens.count, rate, planned, (long long)c->ids.count,
+           (long long)c->settings.plan.build.seq);
   rf_put_json(c->sink,
               json_pack("{ss si so ss sI sI sI sf sf sf}", "command", "chat", "turn", ++c->turns, "text",
-                        rf_json_bytes(t->reply.text, t->reply.bytes), "finish_reason",
-                        t->interrupted ? "interrupted" : rf_finish_name(t->reply.finish), "prompt_tokens",
-                        (json_int_t)(t->walked + t->reused), "reused_tokens", (json_int_t)t->reused,
-                        "completion_tokens", (json_int_t)t->reply.tokens.count, "seconds_to_first_token",
-                        t->first_seconds, "tokens_per_second", rate, "predicted_tokens_per_second", planned));
+                        rf_json_bytes(t->answer.reply->text, t->answer.reply->bytes), "finish_reason",
+                        t->interrupted ? "interrupted" : rf_finish_name(t->answer.reply->finish),
+                        "prompt_tokens", (json_int_t)(t->walked + t->reused), "reused_tokens",
+                        (json_int_t)t->reused, "completion_tokens", (json_int_t)t->answer.reply->tokens.count,
+                        "seconds_to_first_token", t->first_seconds, "tokens_per_second", rate,
+                        "predicted_tokens_per_second", planned));
 }
 
 static rf_status ask(conversation *c, const char *line, rf_error *error) {
-  turn t = {0};
+  turn t = {.of = c};
   rf_error unread = {0};
   json_t *content = json_string(line);
   if (!content) return rf_say(c->sink, "that is no UTF-8\n"), RAFTER_OK;
@@ -210,12 +215,11 @@ static rf_status ask(conversation *c, const char *line, rf_error *error) {
     json_array_remove(c->messages, json_array_size(c->messages) - 1);
     return forget(c), RAFTER_OK;
   }
-  status = rf_reply_start(&t.reply, c->tokenizer, &c->stop, 0, error);
-  if (status == RAFTER_OK) status = answer(c, &t, error);
+  status = answer(c, &t, error);
   if (status == RAFTER_OK) tell(c, &t);
   if (status == RAFTER_OK) status = remember(c, &t, error);
   if (t.cut) forget(c); /* ids have more than the answer: a stop string */
-  rf_reply_free(&t.reply);
+  rf_answers_free(&t.answer);
   return status;
 }
 
@@ -326,9 +330,7 @@ static rf_status open_model(const rf_options *o, conversation *c, rf_error *erro
       .seed = c->sampling.seed,
       .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
   RF_TRY(rf_generator_open(&settings, &c->g, error));
-  return c->g->io[0].logits ? RAFTER_OK
-                            : RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
-                                      "the null backend computes nothing to choose from");
+  return rf_generator_require_numbers(c->g, error);
 }
 
 static rf_status talk(const rf_options *o, conversation *c, rf_error *error) {

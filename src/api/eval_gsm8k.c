@@ -6,7 +6,7 @@
 #include "api/answers.h"
 #include "api/eval.h"
 
-#include "generate/reply.h"
+#include "generate/answers.h"
 
 #include <libgen.h>
 #include <pcre2.h>
@@ -19,8 +19,7 @@ enum { BATCH = 8, PLAIN_SHOTS = 5 };
 
 typedef struct problem {
   rf_ids ids;
-  rf_reply reply;
-  int64_t request;
+  rf_answers answer;
   bool ended;         /* answered, here or before */
   const json_t *kept; /* the row that an earlier evaluation left */
 } problem;
@@ -30,7 +29,9 @@ typedef struct exam {
   json_t *rows, *shots; /* shots: rows that stand in front of every question */
   rf_chat *chat;        /* NULL: plain text */
   problem *problem;
-  int count;
+  int count, done, left; /* done, left: answered, and to be answered, in this evaluation */
+  rf_generator *g;
+  double start;
   rf_marks marks;
   rf_stop stop;
   pcre2_code *number;
@@ -141,7 +142,6 @@ static rf_status prepare(exam *x, rf_error *error) {
     p->kept = rf_eval_kept(e, i);
     p->ended = p->kept != NULL;
     RF_TRY(x->chat ? encode_chat(x, row, p, error) : encode_plain(x, row, p, error));
-    RF_TRY(rf_reply_start(&p->reply, e->tokenizer, &x->stop, 0, error));
     if (p->ids.count > x->longest) x->longest = p->ids.count;
   }
   return RAFTER_OK;
@@ -149,12 +149,21 @@ static rf_status prepare(exam *x, rf_error *error) {
 
 /* ---- the answers ----------------------------------------------------------------------------- */
 
-static rf_status take(rf_generator *g, const rf_event *event, rf_error *error) {
-  problem *p = event->owner;
-  RF_TRY(rf_reply_take(&p->reply, event, error));
-  p->ended = p->reply.finish != RF_FINISH_NONE;
-  if (p->ended && event->finish == RF_FINISH_NONE) rf_generator_cancel(g, p->request, -1);
+static rf_status taken(void *self, rf_answers *answer, int sample, rf_error *error) {
+  exam *x = self;
+  (void)error;
+  if (answer->reply[sample].finish == RF_FINISH_NONE) return RAFTER_OK;
+  ((problem *)answer->owner)->ended = true;
+  x->done++;
   return RAFTER_OK;
+}
+
+static bool stepped(void *self, int events) {
+  exam *x = self;
+  (void)events;
+  rf_put_bar(x->e->sink, "%d of %d answers, %.1f tokens/s", x->done, x->left,
+             (double)rf_generator_counts(x->g).tokens / (rf_now_seconds() - x->start));
+  return !(rf_generator_busy(x->g) && rf_asked_to_stop(x->e->sink));
 }
 
 static rf_status answer_all(exam *x, rf_error *error) {
@@ -165,7 +174,6 @@ static rf_status answer_all(exam *x, rf_error *error) {
   rf_generator *g = NULL;
   int64_t most = rf_options_given(o, "seq") ? rf_options_int(o, "seq") : e->settings.model.max_seq,
           answer_tokens = rf_options_int(o, "max-tokens");
-  int done = 0, left = 0;
   rf_request request = {.max_tokens = answer_tokens, .stop = x->marks.id, .stop_count = x->marks.count};
   rf_sampling_typed(o, &request.sampler); /* not generation_config.json: a figure says how it was measured */
   json_object_set_new(e->result, "sampling", rf_sampling_json(&request.sampler));
@@ -174,10 +182,12 @@ static rf_status answer_all(exam *x, rf_error *error) {
     return RF_FAIL(error, RAFTER_INVALID, "fewer --shots, or a larger --seq",
                    "the prompts leave no room to answer (expected fewer than %lld tokens, got %lld)",
                    (long long)most, (long long)x->longest);
-  for (int i = 0; i < x->count; i++) left += !x->problem[i].ended;
-  if (!left) return RAFTER_OK;
+  for (int i = 0; i < x->count; i++) x->left += !x->problem[i].ended;
+  if (!x->left) return RAFTER_OK;
   b->seq = x->longest + answer_tokens < most ? x->longest + answer_tokens : most;
-  b->microbatch = rf_options_given(o, "batch") ? rf_options_int(o, "batch") : left < BATCH ? left : BATCH;
+  b->microbatch = rf_options_given(o, "batch") ? rf_options_int(o, "batch")
+                  : x->left < BATCH            ? x->left
+                                               : BATCH;
   rf_generate_settings settings = {
       .model = e->settings.model,
       .plan = e->settings.plan,
@@ -186,11 +196,7 @@ static rf_status answer_all(exam *x, rf_error *error) {
       .seed = (uint64_t)rf_options_int(o, "seed"),
       .debug = {.poison = rf_options_flag(o, "debug"), .find_nan = rf_options_flag(o, "debug")}};
   RF_GO(rf_generator_open(&settings, &g, error));
-  if (!g->io[0].logits) {
-    status = RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
-                     "the null backend computes nothing to answer with");
-    goto done;
-  }
+  RF_GO(rf_generator_require_numbers(g, error));
   rf_report_walk walk[2];
   rf_walked_plans(g, walk);
   RF_GO(rf_eval_begin(e, walk, 2, error));
@@ -199,26 +205,14 @@ static rf_status answer_all(exam *x, rf_error *error) {
     if (p->ended) continue;
     request.tokens = p->ids.at;
     request.count = p->ids.count;
-    request.owner = p;
-    RF_GO(rf_generator_submit(g, &request, &p->request, error));
+    p->answer.owner = p;
+    RF_GO(rf_answers_submit(g, &request, e->tokenizer, &x->stop, &p->answer, error));
   }
-  double start = rf_now_seconds();
-  while (rf_generator_busy(g) && !e->stopped) {
-    const rf_event *event;
-    int count;
-    RF_GO(rf_generator_step(g, &event, &count, error));
-    int64_t writes = rf_phase_begin();
-    for (int i = 0; i < count; i++) {
-      RF_GO(take(g, &event[i], error));
-      done += ((problem *)event[i].owner)->ended;
-    }
-    rf_put_bar(e->sink, "%d of %d answers, %.1f tokens/s", done, left,
-               (double)rf_generator_counts(g).tokens / (rf_now_seconds() - start));
-    rf_phase_end(RF_PHASE_WRITE, writes);
-    e->stopped = rf_generator_busy(g) && rf_asked_to_stop(e->sink);
-  }
+  x->g = g;
+  x->start = rf_now_seconds();
+  RF_GO(rf_answers_run(g, &(rf_answer_loop){x, taken, stepped}, &e->stopped, error));
   rf_put_bar(e->sink, "%s", "");
-  double seconds = rf_now_seconds() - start;
+  double seconds = rf_now_seconds() - x->start;
   RF_GO(rf_walked_leave(g, e->record, &e->journal, seconds, error));
   rf_generate_counts counts = rf_generator_counts(g);
   rf_say(e->sink,
@@ -270,11 +264,12 @@ static json_t *mark(const exam *x, const problem *p, const json_t *given) {
   char expected[64] = "", number[64] = "";
   bool marked, ignored;
   final_number(x, json_string_value(json_object_get(given, "answer")), &ignored, expected);
-  bool found = final_number(x, p->reply.text, &marked, number),
+  bool found = final_number(x, p->answer.reply->text, &marked, number),
        same = found && strtod(number, NULL) == strtod(expected, NULL);
-  json_t *row = json_pack("{ss ss* ss sb sb}", "expected", expected, "number", found ? number : NULL,
-                          "finish_reason", rf_finish_name(p->reply.finish), "right", same, "marked", marked);
-  json_object_set_new(row, "text", rf_json_bytes(p->reply.text, p->reply.bytes));
+  json_t *row =
+      json_pack("{ss ss* ss sb sb}", "expected", expected, "number", found ? number : NULL, "finish_reason",
+                rf_finish_name(p->answer.reply->finish), "right", same, "marked", marked);
+  json_object_set_new(row, "text", rf_json_bytes(p->answer.reply->text, p->answer.reply->bytes));
   if (json_object_get(given, "id")) json_object_set(row, "id", json_object_get(given, "id"));
   return row;
 }
@@ -316,7 +311,7 @@ rf_status rf_eval_gsm8k(rf_evaluation *e, rf_error *error) {
   if (status == RAFTER_OK) mark_all(&x);
   for (int i = 0; i < x.count && x.problem; i++) {
     rf_ids_free(&x.problem[i].ids);
-    rf_reply_free(&x.problem[i].reply);
+    rf_answers_free(&x.problem[i].answer);
   }
   json_decref(x.rows);
   json_decref(x.shots);

@@ -6,6 +6,7 @@
 #include "api/traced.h"
 #include "api/walked.h"
 #include "base/file.h"
+#include "generate/answers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,10 +15,9 @@
 
 /* The answers to one prompt: its samples. */
 typedef struct answers {
+  rf_answers of;
   const rf_prompt *row;
   int64_t index;
-  rf_reply *reply; /* (samples) */
-  int done;
 } answers;
 
 typedef struct job {
@@ -72,7 +72,7 @@ static rf_status put_row(job *j, const answers *a, int sample, rf_error *error) 
   else json_object_set_new(json, "id", json_integer(a->index));
   json_object_set_new(json, "prompt",
                       a->row->text ? rf_json_bytes(a->row->text, strlen(a->row->text)) : json_null());
-  put_answer(j, &a->reply[sample], json);
+  put_answer(j, &a->of.reply[sample], json);
   json_object_set_new(json, "seed", json_integer((json_int_t)rf_sample_seed(a->row->sampler.seed, sample)));
   json_object_set_new(json, "sample", json_integer(sample));
   if (!j->out) {
@@ -86,7 +86,7 @@ static rf_status put_row(job *j, const answers *a, int sample, rf_error *error) 
 
 /* Answers are put out in the order of the prompts: as many as are ready. */
 static rf_status put_ready(job *j, rf_error *error) {
-  for (; j->written < j->prompts.rows && j->of[j->written].done == j->of[j->written].row->samples;
+  for (; j->written < j->prompts.rows && j->of[j->written].of.ended == j->of[j->written].row->samples;
        j->written++) {
     answers *a = &j->of[j->written];
     for (int s = 0; s < a->row->samples; s++) {
@@ -94,11 +94,11 @@ static rf_status put_ready(job *j, rf_error *error) {
         RF_TRY(put_row(j, a, s, error));
         if (!j->json && !j->out) {
           rf_say_text(j->sink, strdup(a->row->text && !j->prompts.chats ? a->row->text : ""));
-          rf_say_text(j->sink, strdup(a->reply[s].text));
+          rf_say_text(j->sink, strdup(a->of.reply[s].text));
           rf_say(j->sink, "\n");
         }
       }
-      if (j->prompts.path) rf_reply_free(&a->reply[s]);
+      if (j->prompts.path) rf_reply_free(&a->of.reply[s]);
     }
   }
   return RAFTER_OK;
@@ -127,7 +127,7 @@ static double planned_tokenizer(const job *j) {
 
 /* The one answer that was asked for: one JSON object. */
 static void put_single(const job *j) {
-  const rf_reply *r = &j->of[0].reply[0];
+  const rf_reply *r = &j->of[0].of.reply[0];
   double decode = j->seconds - j->first_seconds, steps = (double)(r->tokens.count - 1),
          bandwidth = j->prompts.settings.machine.read_bps;
   json_t *json = json_pack("{ss}", "command", "generate");
@@ -191,10 +191,7 @@ static rf_status submit_all(job *j, const rf_options *o, rf_error *error) {
   for (int64_t i = 0; i < p->rows; i++) {
     const rf_prompt *row = &p->row[i];
     answers *a = &j->of[i];
-    *a = (answers){.row = row, .index = i, .reply = calloc((size_t)row->samples, sizeof *a->reply)};
-    if (!a->reply) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-    for (int s = 0; s < row->samples; s++)
-      RF_TRY(rf_reply_start(&a->reply[s], p->tokenizer, row->stop, j->top, error));
+    *a = (answers){.of = {.owner = a}, .row = row, .index = i};
     rf_request r = {.tokens = row->tokens.at,
                     .count = row->tokens.count,
                     .max_tokens = row->max_tokens,
@@ -202,50 +199,43 @@ static rf_status submit_all(job *j, const rf_options *o, rf_error *error) {
                     .sampler = row->sampler,
                     .stop = p->marks.id,
                     .stop_count = ends ? p->marks.count : 0,
-                    .top = j->top,
-                    .owner = a};
-    RF_TRY(rf_generator_submit(j->generator, &r, NULL, error));
+                    .top = j->top};
+    RF_TRY(rf_answers_submit(j->generator, &r, p->tokenizer, row->stop, &a->of, error));
   }
   return RAFTER_OK;
 }
 
-static rf_status take(job *j, const rf_event *e, rf_error *error) {
-  answers *a = e->owner;
-  rf_reply *r = &a->reply[e->sample];
-  RF_TRY(rf_reply_take(r, e, error));
+static rf_status taken(void *self, rf_answers *a, int sample, rf_error *error) {
+  job *j = self;
+  rf_reply *r = &a->reply[sample];
   if (j->first_seconds == 0) {
     j->first_seconds = rf_now_seconds() - j->start;
     j->process_seconds = rf_process_seconds();
   }
   if (j->streams && r->bytes > r->shown && j->sink->text) j->sink->text(j->sink->self, r->text + r->shown);
   r->shown = r->bytes;
-  if (r->finish == RF_FINISH_NONE) return RAFTER_OK;
-  if (e->finish == RF_FINISH_NONE) rf_generator_cancel(j->generator, e->request, e->sample);
-  a->done++;
-  return put_ready(j, error);
+  return r->finish == RF_FINISH_NONE ? RAFTER_OK : put_ready(j, error);
+}
+
+static bool stepped(void *self, int events) {
+  job *j = self;
+  if (j->prompts.path && events)
+    rf_put_bar(j->sink, "%lld of %lld prompts, %lld tokens", (long long)j->written,
+               (long long)j->prompts.rows, (long long)rf_generator_counts(j->generator).tokens);
+  j->seconds = rf_now_seconds() - j->start;
+  return !(rf_generator_busy(j->generator) && rf_asked_to_stop(j->sink));
 }
 
 static rf_status run(job *j, rf_error *error) {
-  rf_generator *g = j->generator;
+  bool stopped;
   j->start = rf_now_seconds();
-  rf_run_measured_reset(g->run);
-  while (rf_generator_busy(g)) {
-    const rf_event *event;
-    int count;
-    RF_TRY(rf_generator_step(g, &event, &count, error));
-    int64_t writes = rf_phase_begin();
-    for (int i = 0; i < count; i++) RF_TRY(take(j, &event[i], error));
-    rf_generate_counts c = rf_generator_counts(g);
-    if (j->prompts.path && count)
-      rf_put_bar(j->sink, "%lld of %lld prompts, %lld tokens", (long long)j->written,
-                 (long long)j->prompts.rows, (long long)c.tokens);
-    rf_phase_end(RF_PHASE_WRITE, writes);
-    j->seconds = rf_now_seconds() - j->start;
-    if (rf_generator_busy(g) && rf_asked_to_stop(j->sink))
-      return RF_FAIL(error, RAFTER_INTERRUPTED, NULL,
-                     "stopped after %lld tokens; the answers to %lld of %lld prompts were put out",
-                     (long long)c.tokens, (long long)j->written, (long long)j->prompts.rows);
-  }
+  rf_run_measured_reset(j->generator->run);
+  RF_TRY(rf_answers_run(j->generator, &(rf_answer_loop){j, taken, stepped}, &stopped, error));
+  if (stopped)
+    return RF_FAIL(error, RAFTER_INTERRUPTED, NULL,
+                   "stopped after %lld tokens; the answers to %lld of %lld prompts were put out",
+                   (long long)rf_generator_counts(j->generator).tokens, (long long)j->written,
+                   (long long)j->prompts.rows);
   if (j->prompts.path) rf_put_bar(j->sink, "%s", "");
   j->seconds = rf_now_seconds() - j->start;
   return RAFTER_OK;
@@ -331,10 +321,7 @@ static rf_status rf_command_generate(const rafter_job *asked, const rafter_sink 
   rf_journal_close(&j->journal, status, error);
   rf_generator_close(j->generator);
   rf_record_close(j->record);
-  for (int64_t i = 0; j->of && i < j->prompts.rows; i++) {
-    for (int s = 0; j->of[i].reply && s < j->of[i].row->samples; s++) rf_reply_free(&j->of[i].reply[s]);
-    free(j->of[i].reply);
-  }
+  for (int64_t i = 0; j->of && i < j->prompts.rows; i++) rf_answers_free(&j->of[i].of);
   free(j->of);
   rf_prompts_free(&j->prompts);
   free(j);

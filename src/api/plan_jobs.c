@@ -55,7 +55,7 @@ static rf_generate_settings generate_settings(const rafter_plan *p) {
 
 /* What all copies do of `requests`, of which the one that was simulated had `each`. The most
  * that waited stays one copy's: maxima of copies are not of one moment. */
-static void add_copies(rf_served *served, int64_t requests, int64_t each) {
+static void add_copies(rf_serve_stats *served, int64_t requests, int64_t each) {
   rf_generate_counts *c = &served->counts;
   int64_t *counts[] = {&c->walks,  &c->rows,    &c->parts, &c->prompt_tokens,
                        &c->reused, &c->answers, &c->tokens};
@@ -133,7 +133,7 @@ static rf_status make_score(rafter_plan *p, const rf_options *o, rf_error *error
 
 /* Prompts that are all there at once, each with its samples. */
 static rf_status roll_out(rafter_plan *p, const rf_plan *decode, const rf_options *o, const lengths *l,
-                          rf_served *served, int64_t *prompts, rf_error *error) {
+                          rf_serve_stats *served, int64_t *prompts, rf_error *error) {
   rf_generate_settings g = generate_settings(p);
   int64_t slots = p->settings.plan.build.microbatch, copies = rf_generate_copies(decode);
   *prompts = int_or(o, "requests", (slots + l->samples - 1) / l->samples);
@@ -151,7 +151,7 @@ static rf_status roll_out(rafter_plan *p, const rf_plan *decode, const rf_option
   return status;
 }
 
-static json_t *rollout_json(const rafter_plan *p, const lengths *l, const rf_served *served,
+static json_t *rollout_json(const rafter_plan *p, const lengths *l, const rf_serve_stats *served,
                             int64_t prompts) {
   return json_pack("{sI si sI sI sf sI sf sf sf sI sI so}", "prompts", (json_int_t)prompts, "samples",
                    l->samples, "prompt_tokens", (json_int_t)l->prompt, "answer_tokens", (json_int_t)l->answer,
@@ -163,7 +163,7 @@ static json_t *rollout_json(const rafter_plan *p, const lengths *l, const rf_ser
                    usd_per_million(usd_an_hour(p), served->tokens_per_second));
 }
 
-static void put_rollout(FILE *out, const lengths *l, const rf_served *served, int64_t prompts) {
+static void put_rollout(FILE *out, const lengths *l, const rf_serve_stats *served, int64_t prompts) {
   char a[32], b[32];
   fprintf(out, "\nrollout   %lld prompts of %lld tokens, %d sample%s each of %lld: %s, %s tokens/s\n",
           (long long)prompts, (long long)l->prompt, l->samples, l->samples > 1 ? "s" : "",
@@ -178,7 +178,7 @@ static rf_status fits(const rf_plan *plan) { return rf_plan_fits(plan) ? RAFTER_
 
 static rf_status make_rollout(rafter_plan *p, const rf_options *o, rf_error *error) {
   lengths l;
-  rf_served served;
+  rf_serve_stats served;
   int64_t prompts;
   RF_TRY(resolve_lengths(p, o, &l, error));
   RF_TRY(make_generate(p, o, error));
@@ -200,11 +200,11 @@ typedef struct service {
   double link_bps;
   int64_t copies; /* of the model, each on chips of its own */
   json_t *rates;
-  rf_served best; /* at the highest rate that it keeps up with, else at the lowest there is */
+  rf_serve_stats best; /* at the highest rate that it keeps up with, else at the lowest there is */
   bool have_best;
 } service;
 
-static rf_status simulate(const service *s, const rf_arrival *list, int64_t count, rf_served *served,
+static rf_status simulate(const service *s, const rf_arrival *list, int64_t count, rf_serve_stats *served,
                           rf_error *error) {
   rf_generate_settings g = generate_settings(s->p);
   if (s->prefill_on && s->copies > 1)
@@ -224,7 +224,7 @@ static double usd_of_service(const service *s) {
   return !s->prefill_on ? one : one > 0 && other > 0 ? one + other : 0;
 }
 
-static void add_rate(service *s, double rate, const rf_served *v) {
+static void add_rate(service *s, double rate, const rf_serve_stats *v) {
   char a[32], b[32], c[32], d[32], e[32];
   double usd = usd_of_service(s);
   json_t *json =
@@ -251,7 +251,7 @@ static void add_rate(service *s, double rate, const rf_served *v) {
 
 /* Arrivals of a file as they are dealt out: every copy has its turn of them, and the last one
  * answers behind the last arrival of all. */
-static rf_status simulate_dealt(const service *s, rf_arrival *list, int64_t requests, rf_served *served,
+static rf_status simulate_dealt(const service *s, rf_arrival *list, int64_t requests, rf_serve_stats *served,
                                 rf_error *error) {
   double last = list[requests - 1].at, came = last - list[0].at;
   int64_t dealt = 0;
@@ -274,7 +274,7 @@ static rf_status simulate_rates(service *s, rf_error *error) {
              *list = NULL;
   int64_t requests = int_or(o, "requests", 512);
   rf_status status = RAFTER_OK;
-  rf_served served;
+  rf_serve_stats served;
   if (rf_options_is_set(o, "arrivals")) {
     RF_TRY(rf_arrivals_read(rf_options_text(o, "arrivals"), like, &list, &requests, error));
     RF_GO(simulate_dealt(s, list, requests, &served, error));
@@ -472,7 +472,7 @@ typedef struct rl_step {
   const rf_options *o;
   lengths l;
   rf_plan *prefill, *decode, *reference;
-  rf_served served;
+  rf_serve_stats served;
   int64_t prompts;
 } rl_step;
 

@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 
+#include <float.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,10 +34,13 @@ enum {
   OF_THE_MODEL = PRESENCE
 };
 
+/* A typed top-p of 0 keeps the likeliest token alone; in the struct 0 is unset. */
+static const float ONLY_ONE = FLT_MIN;
+
 static double get(const rf_sampler_options *s, int which) {
   const double values[] = {(double)s->temperature,
                            (double)s->top_k,
-                           (double)s->top_p,
+                           s->top_p > ONLY_ONE ? (double)s->top_p : 0,
                            (double)s->min_p,
                            (double)s->repetition_penalty,
                            (double)s->presence_penalty,
@@ -48,6 +52,7 @@ static void set(rf_sampler_options *s, int which, double value) {
       &s->temperature,      NULL, &s->top_p, &s->min_p, &s->repetition_penalty, &s->presence_penalty,
       &s->frequency_penalty};
   if (which == TOP_K) s->top_k = (int32_t)value;
+  else if (which == TOP_P && value <= 0) s->top_p = ONLY_ONE;
   else *places[which] = (float)value;
 }
 

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 
 void rf_walked_plans(const rf_generator *g, rf_report_walk walk[2]) {
-  walk[0] = (rf_report_walk){.name = "decode", .plan = g->decode, .measured = rf_run_measured(g->run, 1)};
-  walk[1] = (rf_report_walk){.name = "prefill", .plan = g->prefill, .measured = rf_run_measured(g->run, 0)};
+  walk[0] = (rf_report_walk){
+      .name = "decode", .plan = g->decode, .measured = rf_run_measured(g->run, g->first + RF_DECODE)};
+  walk[1] = (rf_report_walk){
+      .name = "prefill", .plan = g->prefill, .measured = rf_run_measured(g->run, g->first + RF_PREFILL)};
 }
 
 rf_status rf_walked_of(const rf_generator *g, rf_walked *w, rf_error *error) {
@@ -21,7 +23,7 @@ rf_status rf_walked_of(const rf_generator *g, rf_walked *w, rf_error *error) {
     w->walk[i].limit = w->share[2 * i + 1] = calloc(ops, sizeof(double));
     if (!w->share[2 * i] || !w->share[2 * i + 1])
       RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summing up a run"));
-    rf_generator_walked(g, 1 - i, &w->walk[i].count, &rows, &w->walk[i].seconds);
+    rf_generator_passes(g, 1 - i, &w->walk[i].count, &rows, &w->walk[i].seconds);
     w->walk[i].tokens = (double)rows;
     RF_GO(rf_generator_predicted(g, 1 - i, w->share[2 * i], w->share[2 * i + 1], error));
   }
@@ -41,7 +43,7 @@ rf_status rf_walked_leave(const rf_generator *g, const rf_record *record, rf_jou
                                      {.name = "decode", .plan = g->decode}};
   rf_walked walked;
   RF_TRY(rf_traced_write(record, journal, in_order, 2, error));
-  if (!g->io[0].tokens) return RAFTER_OK; /* the null backend computed nothing */
+  if (!g->computes) return RAFTER_OK; /* the null backend computed nothing */
   RF_TRY(rf_walked_of(g, &walked, error));
   rf_status status = rf_journal_sum_up(journal, g->run, walked.walk, 2, seconds, error);
   rf_walked_free(&walked);

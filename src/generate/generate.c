@@ -1,11 +1,12 @@
-/* generate.c - the two plans of a generator, its arena, and one sequence fed by hand. */
-#include "generate/walk.h"
+/* generate.c - opening a generator: its two plans, a run, the weights; and one sequence fed by
+ * hand. */
+#include "generate/batch.h"
 #include "run/record.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A prefill walk has `chunk` rows, or as many as all slots together may fill. */
+/* A prefill pass has `chunk` rows, or as many as all slots together may fill. */
 rf_status rf_generate_plans(const rf_generate_settings *settings, rf_plan **prefill, rf_plan **decode,
                             rf_error *error) {
   rf_plan_options options = settings->plan;
@@ -32,62 +33,117 @@ rf_status rf_generate_plans(const rf_generate_settings *settings, rf_plan **pref
 
 int64_t rf_generate_copies(const rf_plan *decode) { return rf_mesh_copies(&decode->graph->mesh); }
 
-rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator **out, rf_error *error) {
-  rf_status status = RAFTER_OK;
+rf_status rf_generator_new(const rf_generate_settings *settings, rf_plan *prefill, rf_plan *decode,
+                           rf_generator **out, rf_error *error) {
   rf_generator *g = calloc(1, sizeof *g);
   if (!g) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
   g->settings = *settings;
-  if (!settings->simulated) RF_GO(rf_model_require_runnable(&settings->model, error));
-  RF_GO(rf_generate_plans(settings, &g->prefill, &g->decode, error));
-  RF_GO(rf_plan_require_fit(g->prefill, error));
-  int64_t copies = rf_generate_copies(g->decode);
+  g->prefill = prefill;
+  g->decode = decode;
+  int64_t copies = rf_generate_copies(decode);
   rf_build_options *own = &g->settings.plan.build;
   own->microbatch = (own->microbatch + copies - 1) / copies;
   own->sequences = (own->sequences + copies - 1) / copies;
-  const rf_plan *plans[] = {g->prefill, g->decode};
-  if (!settings->simulated) RF_GO(rf_run_open(plans, 2, settings->debug, &g->run, error));
-  RF_GO(rf_walker_open(g, error));
-  RF_GO(rf_batch_open(g, error));
-  if (settings->simulated) goto done;
-  for (int p = 0; p < 2; p++)
-    g->io[p] = (struct rf_walk_inputs){
-        rf_run_named(g->run, p, "tokens", NULL), rf_run_named(g->run, p, "positions", NULL),
-        rf_run_named(g->run, p, "slots", NULL),  rf_run_named(g->run, p, "rows", NULL),
-        rf_run_named(g->run, p, "logits", NULL), rf_run_named(g->run, p, "lse", NULL)};
-  if (!g->io[0].tokens) goto done; /* the null backend has no memory to fill */
-  int64_t began = rf_phase_begin();
-  status = rf_fill_weights(g->run, 0, g->prefill, settings->weights_folder, settings->seed,
-                           settings->progress, error);
-  rf_phase_end(RF_PHASE_LOAD, began);
-done:
+  rf_status status = rf_batch_open(g, error);
   if (status == RAFTER_OK) *out = g;
   else rf_generator_close(g);
+  return status;
+}
+
+rf_status rf_generator_bind(const rf_generate_settings *settings, rf_run *run, int first, rf_plan *prefill,
+                            rf_plan *decode, rf_generator **out, rf_error *error) {
+  rf_generator *g = NULL;
+  RF_TRY(rf_generator_new(settings, prefill, decode, &g, error));
+  g->run = run;
+  g->first = first;
+  rf_status status = rf_compute_open(g, error);
+  if (status == RAFTER_OK) *out = g;
+  else rf_generator_close(g);
+  return status;
+}
+
+rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator **out, rf_error *error) {
+  rf_plan *prefill = NULL, *decode = NULL;
+  rf_run *run = NULL;
+  rf_generator *g = NULL;
+  rf_status status = RAFTER_OK;
+  RF_GO(rf_model_require_runnable(&settings->model, error));
+  RF_GO(rf_generate_plans(settings, &prefill, &decode, error));
+  RF_GO(rf_plan_require_fit(prefill, error));
+  const rf_plan *plans[] = {[RF_PREFILL] = prefill, [RF_DECODE] = decode};
+  RF_GO(rf_run_open(plans, 2, settings->debug, &run, error));
+  RF_GO(rf_generator_bind(settings, run, 0, prefill, decode, &g, error));
+  if (g->computes) {
+    int64_t began = rf_phase_begin();
+    status =
+        rf_fill_weights(run, 0, prefill, settings->weights_folder, settings->seed, settings->progress, error);
+    rf_phase_end(RF_PHASE_LOAD, began);
+  }
+done:
+  if (status == RAFTER_OK) {
+    g->owns = true;
+    *out = g;
+    return status;
+  }
+  rf_generator_close(g);
+  rf_run_close(run);
+  rf_plan_free(prefill);
+  rf_plan_free(decode);
   return status;
 }
 
 void rf_generator_close(rf_generator *g) {
   if (!g) return;
   rf_batch_close(g);
-  rf_walker_close(g);
-  rf_run_close(g->run);
-  rf_plan_free(g->prefill);
-  rf_plan_free(g->decode);
+  if (g->owns) {
+    rf_run_close(g->run);
+    rf_plan_free(g->prefill);
+    rf_plan_free(g->decode);
+  }
   free(g);
 }
 
-float rf_generator_logprob(const rf_generator *g, int32_t id) {
-  return g->io[g->last].logits[id] - g->io[g->last].lse[0];
+double rf_generator_prompt_seconds(const rf_generator *g, int64_t tokens) {
+  int64_t chunk = g->prefill->options.build.chunk;
+  double seconds = 0;
+  for (int64_t at = 0, rows; at < tokens; at += rows) {
+    rows = tokens - at < chunk ? tokens - at : chunk;
+    rf_extent extent = {rows, at + rows};
+    seconds += rf_plan_walk_seconds(rows == 1 ? g->decode : g->prefill, &extent, 1);
+  }
+  return seconds;
 }
 
+rf_status rf_forward(rf_generator *g, rf_forward_part *part, int count, rf_error *error) {
+  rf_batch *b = g->batch;
+  int64_t rows = 0;
+  for (int i = 0; i < count; i++) {
+    RF_TRY(rf_sequence_extend(&b->pages, part[i].sequence, part[i].count, error));
+    rows += part[i].count;
+  }
+  RF_TRY(b->engine.forward(b->engine.self, rows == count ? RF_DECODE : RF_PREFILL, part, count, error));
+  for (int i = 0; i < count; i++) {
+    rf_sequence *s = part[i].sequence;
+    memcpy(s->tokens + s->length, part[i].tokens, (size_t)part[i].count * sizeof *s->tokens);
+    s->length += part[i].count;
+  }
+  return RAFTER_OK;
+}
+
+/* ---- one sequence by hand -------------------------------------------------------------------- */
+
+float rf_generator_logprob(const rf_generator *g, int32_t id) { return g->logits[id] - g->lse; }
+
 void rf_generator_reset(rf_generator *g) {
-  rf_sequence_release(&g->walker->pages, &g->walker->hand);
+  rf_sequence_release(&g->batch->pages, &g->batch->hand);
+  rf_batch_forget(g);
   g->length = 0;
 }
 
 rf_status rf_generator_feed(rf_generator *g, const int32_t *tokens, int64_t count, const float **logits,
                             rf_error *error) {
   int64_t context = g->settings.plan.build.seq, vocab = g->settings.model.vocab,
-          rows = g->prefill->options.build.chunk;
+          chunk = g->prefill->options.build.chunk;
   if (count < 1 || g->length + count > context)
     return RF_FAIL(error, RAFTER_INVALID,
                    "shorten the prompt, or raise --seq where the model has the positions",
@@ -99,17 +155,18 @@ rf_status rf_generator_feed(rf_generator *g, const int32_t *tokens, int64_t coun
                      "token out of range (token %lld: expected an id below %lld, got %d)", (long long)i,
                      (long long)vocab, tokens[i]);
   rf_batch_forget(g);
-  for (int64_t at = 0; at < count; at += rows) {
-    rf_walk_part part = {
-        .sequence = &g->walker->hand, .tokens = tokens + at, .count = count - at < rows ? count - at : rows};
+  for (int64_t at = 0; at < count; at += chunk) {
+    rf_forward_part part = {
+        .sequence = &g->batch->hand, .tokens = tokens + at, .count = count - at < chunk ? count - at : chunk};
     part.wanted = at + part.count == count;
     rf_record_step(-1);
-    rf_status status = rf_walk_parts(g, &part, 1, error);
+    rf_status status = rf_forward(g, &part, 1, error);
     rf_record_step_end(part.count);
     RF_TRY(status);
     g->length += part.count;
-    g->last = part.count == 1;
-    if (part.wanted) *logits = part.logits;
+    if (!part.wanted) continue;
+    *logits = g->logits = part.logits;
+    g->lse = part.lse;
   }
   return RAFTER_OK;
 }

@@ -9,14 +9,14 @@ typedef struct kind {
   const char *name;
   rf_sampler_options options;
 } kind;
-static const kind KINDS[] = {{"likeliest", {.top_p = 1}},
-                             {"drawn", {.top_p = 1, .temperature = 1}},
+static const kind KINDS[] = {{"likeliest", {.temperature = 0}},
+                             {"drawn", {.temperature = 1}},
                              {"filtered", {.top_p = 0.95f, .top_k = 64, .temperature = 1}},
-                             {"penalized", {.top_p = 1, .repetition_penalty = 1.1f}}};
+                             {"penalized", {.repetition_penalty = 1.1f}}};
 enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS, ROWS_EACH = 8, PASSES = 7 };
 
 static const char *kind_of(const rf_sampler_options *o) {
-  bool filters = o->top_k > 0 || o->top_p < 1 || o->min_p > 0;
+  bool filters = o->top_k > 0 || (o->top_p > 0 && o->top_p < 1) || o->min_p > 0;
   return o->temperature <= 0 ? KINDS[0].name : filters ? KINDS[2].name : KINDS[1].name;
 }
 

@@ -77,6 +77,11 @@ rf_status rf_reply_end(rf_reply *r, rf_finish finish, rf_error *error) {
 }
 
 rf_status rf_reply_take(rf_reply *r, const rf_event *e, rf_error *error) {
+  if (e->finish == RF_FINISH_ERROR) {
+    if (error) *error = *e->error;
+    return e->error->status;
+  }
+  if (e->finish == RF_FINISH_CANCELLED) return rf_reply_end(r, RF_FINISH_CANCELLED, error);
   int64_t at = r->tokens.count;
   RF_TRY(grow(r, error));
   RF_TRY(rf_ids_add(&r->tokens, e->token, error));

@@ -475,7 +475,7 @@ rf_status rf_sampler_check(const rf_sampler_options *o, int64_t vocab, rf_error 
     float value, least, most;
   } numbers[] = {
       {"temperature", o->temperature, -FLT_MAX, FLT_MAX},
-      {"top_p", o->top_p, -FLT_MAX, FLT_MAX},
+      {"top_p", o->top_p, 0, FLT_MAX},
       {"min_p", o->min_p, -FLT_MAX, FLT_MAX},
       {"repetition_penalty", o->repetition_penalty, 0, FLT_MAX},
       {"frequency_penalty", o->frequency_penalty, -FLT_MAX, FLT_MAX},
@@ -505,10 +505,16 @@ rf_status rf_sampler_check(const rf_sampler_options *o, int64_t vocab, rf_error 
   return RAFTER_OK;
 }
 
+static rf_sampler_options with_defaults(const rf_sampler_options *options) {
+  rf_sampler_options o = *options;
+  if (o.top_p == 0) o.top_p = 1;
+  return o;
+}
+
 rf_status rf_sampler_open_with(const rf_sampler_options *options, rf_sampler_work *work, rf_sampler *sampler,
                                rf_error *error) {
-  *sampler =
-      (rf_sampler){.options = *options, .vocab = work->vocab, .work = work, .candidate = work->candidate};
+  *sampler = (rf_sampler){
+      .options = with_defaults(options), .vocab = work->vocab, .work = work, .candidate = work->candidate};
   RF_TRY(rf_sampler_check(options, work->vocab, error));
   sampler->seen = calloc((size_t)work->vocab, sizeof *sampler->seen);
   sampler->touched = malloc((size_t)work->vocab * sizeof *sampler->touched);
@@ -547,7 +553,7 @@ rf_status rf_sampler_reset(rf_sampler *sampler, const rf_sampler_options *option
   RF_TRY(rf_sampler_check(options, sampler->vocab, error));
   for (int64_t i = 0; i < sampler->touched_count; i++) sampler->seen[sampler->touched[i]] = 0;
   sampler->touched_count = sampler->generated = 0;
-  sampler->options = *options;
+  sampler->options = with_defaults(options);
   return RAFTER_OK;
 }
 

@@ -15,12 +15,11 @@ typedef struct rf_logit_bias {
   float bias; /* added to the logit; -INFINITY bars the token */
 } rf_logit_bias;
 
-/* What is zero asks for nothing, but for top_p. The lists stay the caller's and must outlive the
- * sampler's use of them. */
+/* A field of zero is unset. The caller keeps the lists for as long as the sampler uses them. */
 typedef struct rf_sampler_options {
   float temperature; /* 0: greedy */
   int32_t top_k;     /* 0: all */
-  float top_p;       /* smallest set of likeliest tokens whose probability reaches it; 1: all */
+  float top_p;       /* smallest set of likeliest tokens whose probability reaches it; 0, 1: all */
   float min_p;       /* drops tokens less likely than min_p times the likeliest; 0: none */
   uint64_t seed;
   /* of every token of prompt and answer: logit > 0 divided, < 0 multiplied (Keskar et al.,

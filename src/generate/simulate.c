@@ -2,6 +2,8 @@
  * the clock and what is counted. */
 #include "generate/simulate.h"
 
+#include "generate/batch.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,6 +121,11 @@ static void percentiles(double *list, int64_t count, double out[RF_PERCENTILES])
 
 typedef struct simulation {
   rf_generator *g;
+  rf_plan *plan[2];
+  rf_walk_prices *prices[2];
+  rf_extent *extent;   /* (slots) */
+  bool remote_prefill; /* prompts come with their cache: only their last token runs here */
+  double seconds;      /* predicted, of all forward passes so far */
   const rf_arrival *list;
   int64_t count, next, told, gaps;
   double clock;
@@ -129,12 +136,50 @@ typedef struct simulation {
   int32_t *tokens;
 } simulation;
 
+/* ---- the engine: passes take the predicted time, answers run to max_tokens ------------------- */
+
+static rf_status forward(void *self, int plan, rf_forward_part *part, int count, rf_error *error) {
+  simulation *s = self;
+  bool remote = s->remote_prefill;
+  (void)error;
+  for (int i = 0; i < count; i++)
+    s->extent[i] = (rf_extent){remote ? 1 : part[i].count, part[i].sequence->length + part[i].count};
+  s->seconds += rf_walk_price(s->prices[remote ? RF_DECODE : plan], s->extent, count);
+  return RAFTER_OK;
+}
+
+/* Some token, the same one each time. */
+static rf_status choose(void *self, rf_answer *a, const rf_forward_part *part, int worker, rf_error *error) {
+  const simulation *s = self;
+  (void)part, (void)worker, (void)error;
+  a->last = (int32_t)(rf_key((uint64_t)a->to->id, (uint64_t)a->sample, (uint64_t)a->count) %
+                      (uint64_t)s->g->settings.model.vocab);
+  return RAFTER_OK;
+}
+
+static rf_status open_engine(const rf_generate_settings *settings, simulation *s, rf_error *error) {
+  RF_TRY(rf_generate_plans(settings, &s->plan[RF_PREFILL], &s->plan[RF_DECODE], error));
+  RF_TRY(rf_plan_require_fit(s->plan[RF_PREFILL], error));
+  RF_TRY(rf_generator_new(settings, s->plan[RF_PREFILL], s->plan[RF_DECODE], &s->g, error));
+  s->extent = calloc((size_t)s->g->batch->slots, sizeof *s->extent);
+  for (int p = 0; p < 2; p++) s->prices[p] = rf_walk_prices_open(s->plan[p]);
+  s->g->batch->threads = 1;
+  s->g->batch->engine =
+      (rf_engine){.self = s,
+                  .rows = s->remote_prefill ? INT64_MAX : s->plan[RF_PREFILL]->graph->rows,
+                  .chunk = s->remote_prefill ? INT64_MAX : s->plan[RF_PREFILL]->options.build.chunk,
+                  .forward = forward,
+                  .choose = choose};
+  return s->extent && s->prices[0] && s->prices[1]
+             ? RAFTER_OK
+             : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating");
+}
+
 static rf_status open_simulation(const rf_generate_settings *settings, const rf_arrival *list, int64_t count,
                                  simulation *s, rf_error *error) {
-  rf_generate_settings own = *settings;
   int64_t answers = 0, longest = 1;
-  own.simulated = true;
-  *s = (simulation){.list = list, .count = count};
+  s->list = list;
+  s->count = count;
   s->base = calloc((size_t)count + 1, sizeof *s->base);
   for (int64_t i = 0; s->base && i < count; i++) {
     s->base[i] = answers;
@@ -160,11 +205,16 @@ static rf_status open_simulation(const rf_generate_settings *settings, const rf_
   s->tokens = calloc((size_t)longest, sizeof *s->tokens);
   if (!s->base || !s->first || !s->last || !s->began || !s->ttft || !s->tpot || !s->latency || !s->tokens)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating");
-  return rf_generator_open(&own, &s->g, error);
+  return open_engine(settings, s, error);
 }
 
 static void close_simulation(simulation *s) {
   rf_generator_close(s->g);
+  for (int p = 0; p < 2; p++) {
+    rf_walk_prices_close(s->prices[p]);
+    rf_plan_free(s->plan[p]);
+  }
+  free(s->extent);
   free(s->base);
   free(s->first);
   free(s->last);
@@ -186,8 +236,7 @@ static rf_status submit(simulation *s, int64_t i, rf_error *error) {
                         .count = a->prompt,
                         .max_tokens = a->answer,
                         .samples = a->samples,
-                        .keep = a->shared > 0,
-                        .sampler = {.top_p = 1}};
+                        .keep = a->shared > 0};
   return rf_generator_submit(s->g, &request, NULL, error);
 }
 
@@ -207,7 +256,7 @@ static void count_events(simulation *s, const rf_event *event, int count) {
   }
 }
 
-static rf_status run(simulation *s, rf_served *served, rf_error *error) {
+static rf_status run(simulation *s, rf_serve_stats *served, rf_error *error) {
   int64_t waiting = 0;
   double walked = 0;
   while (s->next < s->count || rf_generator_busy(s->g)) {
@@ -222,8 +271,8 @@ static rf_status run(simulation *s, rf_served *served, rf_error *error) {
     int count;
     int64_t rows = rf_generator_counts(s->g).walks;
     RF_TRY(rf_generator_step(s->g, &event, &count, error));
-    s->clock += s->g->seconds - walked;
-    walked = s->g->seconds;
+    s->clock += s->seconds - walked;
+    walked = s->seconds;
     if (rf_generator_counts(s->g).walks == rows)
       return RF_FAIL(error, RAFTER_FAILED, NULL, "the simulation stands still at %.3g s", s->clock);
     count_events(s, event, count);
@@ -233,9 +282,10 @@ static rf_status run(simulation *s, rf_served *served, rf_error *error) {
   return RAFTER_OK;
 }
 
-rf_status rf_simulate(const rf_generate_settings *settings, const rf_arrival *list, int64_t count,
-                      double *first, double *last, rf_served *served, rf_error *error) {
-  simulation s = {0};
+static rf_status simulate(const rf_generate_settings *settings, bool remote_prefill, const rf_arrival *list,
+                          int64_t count, double *first, double *last, rf_serve_stats *served,
+                          rf_error *error) {
+  simulation s = {.remote_prefill = remote_prefill};
   rf_status status = RAFTER_OK;
   memset(served, 0, sizeof *served);
   if (count < 1 || count > RF_MOST_ARRIVALS)
@@ -245,7 +295,7 @@ rf_status rf_simulate(const rf_generate_settings *settings, const rf_arrival *li
   RF_GO(run(&s, served, error));
   served->counts = rf_generator_counts(s.g);
   served->seconds = s.clock - list[0].at;
-  served->busy_seconds = s.g->seconds;
+  served->busy_seconds = s.seconds;
   served->tokens_per_second = served->seconds > 0 ? (double)served->counts.tokens / served->seconds : 0;
   double came = list[count - 1].at - list[0].at;
   served->arrivals_per_second = came > 0 ? (double)(count - 1) / came : 0;
@@ -259,6 +309,11 @@ rf_status rf_simulate(const rf_generate_settings *settings, const rf_arrival *li
 done:
   close_simulation(&s);
   return status;
+}
+
+rf_status rf_simulate(const rf_generate_settings *settings, const rf_arrival *list, int64_t count,
+                      double *first, double *last, rf_serve_stats *served, rf_error *error) {
+  return simulate(settings, false, list, count, first, last, served, error);
 }
 
 /* ---- two machines ---------------------------------------------------------------------------- */
@@ -293,7 +348,7 @@ static void close_apart(apart *a) {
 
 /* Caches go one after the other, in the order their prompts are done: `first` becomes when each
  * has come. */
-static void transfer(apart *a, const rf_generate_settings *decode, double link_bps, rf_served *served) {
+static void transfer(apart *a, const rf_generate_settings *decode, double link_bps, rf_serve_stats *served) {
   rf_kv kv = rf_kv_of(&decode->model, &decode->plan.build);
   double free_at = 0, bytes = 0;
   int64_t waiting = 0;
@@ -311,9 +366,8 @@ static void transfer(apart *a, const rf_generate_settings *decode, double link_b
 
 /* All but the first token of each answer; an answer of one token is done when its first has
  * come. */
-static rf_status decode_apart(apart *a, const rf_generate_settings *decode, rf_served *served,
+static rf_status decode_apart(apart *a, const rf_generate_settings *decode, rf_serve_stats *served,
                               rf_error *error) {
-  rf_generate_settings own = *decode;
   int64_t given = 0;
   memcpy(a->last, a->first, (size_t)a->count * sizeof *a->last);
   for (int64_t i = 0; i < a->count; i++) {
@@ -325,14 +379,13 @@ static rf_status decode_apart(apart *a, const rf_generate_settings *decode, rf_s
     a->stage[given].prompt = a->list[i].prompt + 1;
     a->stage[given++].answer = a->list[i].answer - 1;
   }
-  own.prompts_given = true;
-  if (given) RF_TRY(rf_simulate(&own, a->stage, given, NULL, a->scratch, served, error));
+  if (given) RF_TRY(simulate(decode, true, a->stage, given, NULL, a->scratch, served, error));
   for (int64_t i = 0, at = 0; i < a->count; i++)
     if (a->list[i].answer > 1) a->last[i] = a->scratch[at++];
   return RAFTER_OK;
 }
 
-static void put_apart(apart *a, rf_served *served) {
+static void put_apart(apart *a, rf_serve_stats *served) {
   int64_t gaps = 0;
   double end = 0;
   for (int64_t i = 0; i < a->count; i++) a->scratch[i] = a->first[i] - a->list[i].at;
@@ -350,10 +403,10 @@ static void put_apart(apart *a, rf_served *served) {
 }
 
 rf_status rf_simulate_apart(const rf_generate_settings *prefill, const rf_generate_settings *decode,
-                            double link_bps, const rf_arrival *list, int64_t count, rf_served *served,
+                            double link_bps, const rf_arrival *list, int64_t count, rf_serve_stats *served,
                             rf_error *error) {
   rf_status status = RAFTER_OK;
-  rf_served before, link = {0};
+  rf_serve_stats before, link = {0};
   apart a = {0};
   memset(served, 0, sizeof *served);
   if (!(link_bps > 0))

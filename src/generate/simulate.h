@@ -25,7 +25,7 @@ rf_status rf_arrivals_read(const char *path, rf_arrival like, rf_arrival **list,
                            rf_error *error);
 
 enum { RF_P50, RF_P95, RF_P99, RF_PERCENTILES };
-typedef struct rf_served {
+typedef struct rf_serve_stats {
   rf_generate_counts counts;
   double seconds;             /* from the first arrival to the last token */
   double busy_seconds;        /* of them with something to walk */
@@ -39,19 +39,19 @@ typedef struct rf_served {
   /* When the last request came more than a twentieth of all waited for their first token: they
    * come faster than they are answered, and the times grow with the length of the simulation. */
   bool saturated;
-} rf_served;
+} rf_serve_stats;
 
 /* All arrivals, in their order, until the last token. first, last (may be NULL): seconds at
  * which each request had its first and its last one. RAFTER_NO_FIT when the plan does not fit,
  * RAFTER_INVALID for a request longer than the context. */
 rf_status rf_simulate(const rf_generate_settings *settings, const rf_arrival *list, int64_t count,
-                      double *first, double *last, rf_served *served, rf_error *error);
+                      double *first, double *last, rf_serve_stats *served, rf_error *error);
 
 /* Prefill on one machine, decoding on another: a prompt's cache goes over a link of so many
  * bytes a second when it is whole, one cache after the other, and its first token counts when
  * the cache has come. */
 rf_status rf_simulate_apart(const rf_generate_settings *prefill, const rf_generate_settings *decode,
-                            double link_bps, const rf_arrival *list, int64_t count, rf_served *served,
+                            double link_bps, const rf_arrival *list, int64_t count, rf_serve_stats *served,
                             rf_error *error);
 
 #endif

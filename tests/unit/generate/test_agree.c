@@ -52,7 +52,7 @@ static void generate(const char *folder, rf_dtype dtype, int64_t batch, text tex
   rf_generate_settings s = {.model = model_of(folder),
                             .plan = plan_of(dtype, batch),
                             .weights_folder = folder,
-                            .alone = batch % 3 == 0};
+                            .no_sharing = batch % 3 == 0};
   rf_generator *g = NULL;
   rf_error error = {0};
   s.plan.build.chunk = chunks[batch - 1];

@@ -61,11 +61,12 @@ static void run_all(rf_generator *g) {
     if (rf_generator_step(g, &event, &count, &error) != RAFTER_OK) fail_msg("%s", error.message);
     for (int i = 0; i < count; i++) {
       answer *a = (answer *)event[i].owner + event[i].sample;
+      assert_int_equal(a->finish, RF_FINISH_NONE); /* the last event is the last */
+      a->finish = event[i].finish;
+      if (event[i].token < 0) continue;
       assert_int_equal(event[i].index, a->count);
-      assert_int_equal(a->finish, RF_FINISH_NONE);
       a->token[a->count] = event[i].token;
       a->logprob[a->count++] = event[i].logprob;
-      a->finish = event[i].finish;
     }
   }
 }
@@ -119,7 +120,7 @@ static void ends(void **state) {
   run_all(g);
   assert_int_equal(a[1].count, first + 1);
   assert_int_equal(a[1].finish, RF_FINISH_STOP);
-  /* cancelled: no event more, and what waits goes on */
+  /* cancelled: one last event, and the next request runs */
   int64_t id;
   rf_error error = {0};
   const rf_event *event;
@@ -132,9 +133,81 @@ static void ends(void **state) {
   submit_or_fail(g, &r);
   for (count = 0; !count;) assert_int_equal(rf_generator_step(g, &event, &count, &error), RAFTER_OK);
   rf_generator_cancel(g, id, 0);
+  rf_generator_cancel(g, id, -1); /* it has ended: nothing more */
   run_all(g);
   assert_int_equal(a[2].count, 0);
+  assert_int_equal(a[2].finish, RF_FINISH_CANCELLED);
   assert_int_equal(a[3].count, 3);
+  assert_string_equal(rf_finish_name(a[3].finish), "length");
+  rf_generator_close(g);
+}
+
+/* Answers that wait, and more of them than a step reports, are cancelled one by one. */
+static void every_cancelled_answer_is_reported_once(void **state) {
+  (void)state;
+  enum { SAMPLES = 9 };
+  rf_generator *g = open_or_fail(MODEL, 2);
+  int32_t prompt[] = {3, 1, 4, 1};
+  static answer a[SAMPLES];
+  int64_t id, walks;
+  memset(a, 0, sizeof a);
+  rf_error error = {0};
+  const rf_event *event;
+  int count;
+  rf_request r = {.tokens = prompt, .count = 4, .samples = SAMPLES, .owner = a};
+  assert_int_equal(rf_generator_submit(g, &r, &id, &error), RAFTER_OK);
+  assert_int_equal(rf_generator_step(g, &event, &count, &error), RAFTER_OK);
+  rf_generator_cancel(g, id, 5);
+  rf_generator_cancel(g, id, -1);
+  walks = rf_generator_counts(g).walks;
+  run_all(g);
+  for (int s = 0; s < SAMPLES; s++) assert_int_equal(a[s].finish, RF_FINISH_CANCELLED);
+  assert_int_equal(rf_generator_counts(g).walks, walks); /* nothing was left to compute */
+  rf_generator_close(g);
+}
+
+/* A sampler that cannot choose ends its own answer and no other. */
+static void an_error_belongs_to_its_request(void **state) {
+  (void)state;
+  rf_generator *g = open_or_fail(MODEL, 3);
+  int32_t prompt[] = {3, 1, 4, 1, 5, 9, 2, 6};
+  static answer a[3], alone;
+  static rf_logit_bias none[VOCAB];
+  memset(a, 0, sizeof a);
+  memset(&alone, 0, sizeof alone);
+  for (int v = 0; v < VOCAB; v++) none[v] = (rf_logit_bias){v, -INFINITY};
+  rf_request r = {.tokens = prompt, .count = 8, .max_tokens = 5, .owner = &alone};
+  submit_or_fail(g, &r);
+  run_all(g);
+  for (int i = 0; i < 3; i++) {
+    r.owner = &a[i];
+    r.sampler.bias = i == 1 ? none : NULL;
+    r.sampler.bias_count = i == 1 ? VOCAB : 0;
+    submit_or_fail(g, &r);
+  }
+  rf_error error = {0};
+  const rf_event *event;
+  int count, failed = 0;
+  while (rf_generator_busy(g)) {
+    assert_int_equal(rf_generator_step(g, &event, &count, &error), RAFTER_OK);
+    for (int i = 0; i < count; i++) {
+      answer *to = event[i].owner;
+      if (event[i].finish == RF_FINISH_ERROR) {
+        assert_ptr_equal(to, &a[1]);
+        assert_int_equal(event[i].error->status, RAFTER_INVALID);
+        assert_non_null(strstr(event[i].error->message, "no token is left to choose"));
+        failed++;
+        continue;
+      }
+      to->token[to->count] = event[i].token;
+      to->logprob[to->count++] = event[i].logprob;
+      to->finish = event[i].finish;
+    }
+  }
+  assert_int_equal(failed, 1);
+  assert_int_equal(a[1].count, 0);
+  assert_memory_equal(&a[0], &alone, sizeof alone);
+  assert_memory_equal(&a[2], &alone, sizeof alone);
   rf_generator_close(g);
 }
 
@@ -228,8 +301,7 @@ typedef struct answers {
 } answers;
 
 /* All requests on a generator of its own, the last ones submitted while the first run. */
-static rf_generate_counts answer_all(const rf_generate_settings *s, answers *out) {
-  rf_generator *g = open_settings(s);
+static void answer_with(rf_generator *g, answers *out) {
   memset(out, 0, sizeof *out);
   for (int i = 0; i < REQUESTS; i++) {
     rf_request r = requests[i].of;
@@ -248,6 +320,11 @@ static rf_generate_counts answer_all(const rf_generate_settings *s, answers *out
     }
   }
   run_all(g);
+}
+
+static rf_generate_counts answer_all(const rf_generate_settings *s, answers *out) {
+  rf_generator *g = open_settings(s);
+  answer_with(g, out);
   rf_generate_counts counts = rf_generator_counts(g);
   rf_generator_close(g);
   return counts;
@@ -275,7 +352,7 @@ static void answers_depend_on_nothing_else(void **state) {
       s.plan.build.dtype = d == 1 ? RF_BF16 : RF_F32;
       s.plan.build.kv_dtype_set = d == 2;
       s.plan.build.kv_dtype = RF_I8;
-      s.alone = true;
+      s.no_sharing = true;
       rf_generate_counts counts = answer_all(&s, &want);
       assert_int_equal(counts.reused, 0);
       assert_true(want.of[11][0].count == CONTEXT - 45 + 1 && want.of[9][0].count > 0);
@@ -291,13 +368,13 @@ static void answers_depend_on_nothing_else(void **state) {
         s.plan.build.chunk = chunks[batch - 1];
         s.plan.build.kv_page = pages[batch - 1];
         s.plan.build.sequences = batch % 2 ? batch : batch + 1;
-        s.plan.threads = batch == 3 ? 2 : 1;
+        s.plan.threads = batch % 3 ? 1 : 2;
         s.debug.poison = batch == 3 || batch == 8;
         s.plan.guard_bytes = s.debug.poison ? 256 : 0;
-        s.alone = batch == 5;
+        s.no_sharing = batch == 5;
         snprintf(what, sizeof what, "model %d, dtype %d, batch %d", m, d, (int)batch);
         counts = answer_all(&s, &got);
-        assert_true(s.alone ? counts.reused == 0 : counts.reused >= 0);
+        assert_true(s.no_sharing ? counts.reused == 0 : counts.reused >= 0);
         reused += counts.reused;
         expect_equal(&want, &got, what);
       }
@@ -394,6 +471,33 @@ static void what_is_kept_is_not_walked_again(void **state) {
     }
 }
 
+/* A generator over a run that somebody else opened, and filled, has the bits of its own. */
+static void a_bound_generator_is_an_opened_one(void **state) {
+  (void)state;
+  static answers want, got;
+  rf_generate_settings s = settings_of(MODEL, 3);
+  rf_error error = {0};
+  rf_plan *prefill = NULL, *decode = NULL;
+  rf_run *run = NULL;
+  rf_generator *g = NULL;
+  answer_all(&s, &want);
+  assert_int_equal(rf_generate_plans(&s, &prefill, &decode, &error), RAFTER_OK);
+  const rf_plan *plans[] = {decode, prefill, decode}; /* it need not be the first */
+  if (rf_run_open(plans, 3, s.debug, &run, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  assert_int_equal(rf_fill_weights(run, 0, decode, NULL, 99, (rf_progress){0}, &error), RAFTER_OK);
+  if (rf_generator_bind(&s, run, 1, prefill, decode, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
+  answer_with(g, &got);
+  assert_memory_not_equal(&want, &got, sizeof want); /* other weights */
+  rf_generator_reset(g);
+  assert_int_equal(rf_fill_weights(run, 0, decode, NULL, s.seed, (rf_progress){0}, &error), RAFTER_OK);
+  answer_with(g, &got);
+  expect_equal(&want, &got, "bound to a run");
+  rf_generator_close(g);
+  rf_run_close(run);
+  rf_plan_free(prefill);
+  rf_plan_free(decode);
+}
+
 /* Windows shorter than the text, pages given back and taken again: the bits of a cache that is
  * one page. */
 static void recycled_pages_change_nothing(void **state) {
@@ -466,10 +570,17 @@ int main(void) {
   machine.memory_bytes = 8e9;
   make_requests();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(an_answer_is_what_feeding_gives),   cmocka_unit_test(ends),
-      cmocka_unit_test(bad_requests_are_refused),          cmocka_unit_test(answers_depend_on_nothing_else),
-      cmocka_unit_test(samples_are_requests_of_their_own), cmocka_unit_test(what_is_kept_is_not_walked_again),
-      cmocka_unit_test(recycled_pages_change_nothing),     cmocka_unit_test(cache_dtypes),
+      cmocka_unit_test(an_answer_is_what_feeding_gives),
+      cmocka_unit_test(ends),
+      cmocka_unit_test(every_cancelled_answer_is_reported_once),
+      cmocka_unit_test(an_error_belongs_to_its_request),
+      cmocka_unit_test(a_bound_generator_is_an_opened_one),
+      cmocka_unit_test(bad_requests_are_refused),
+      cmocka_unit_test(answers_depend_on_nothing_else),
+      cmocka_unit_test(samples_are_requests_of_their_own),
+      cmocka_unit_test(what_is_kept_is_not_walked_again),
+      cmocka_unit_test(recycled_pages_change_nothing),
+      cmocka_unit_test(cache_dtypes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* Loading, whatever the file and the form: a process never holds more than the arena that was
  * planned, one tensor of the file and the stated scratch, and says how far it is where that
  * takes long. Each measurement is a process of its own: this program, called with what to load. */
-#include "generate/walk.h"
+#include "generate/batch.h"
 #include "base/file.h"
 #include "model/gguf_source.h"
 #include "model/weights.h"

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,7 +133,7 @@ static void greedy_takes_the_likeliest(void **state) {
     for (int64_t position = 0; position < 5; position++)
       assert_int_equal(next(&sampler, logits, position), best);
     rf_sampler_close(&sampler);
-    sampler = open_or_fail((rf_sampler_options){.temperature = 1, .top_p = 0, .seed = seed}, vocab);
+    sampler = open_or_fail((rf_sampler_options){.temperature = 1, .top_p = FLT_MIN, .seed = seed}, vocab);
     for (int64_t position = 0; position < 5; position++)
       assert_int_equal(next(&sampler, logits, position), best);
     rf_sampler_close(&sampler);

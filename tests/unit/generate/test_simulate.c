@@ -75,7 +75,7 @@ static void it_walks_what_the_generator_walks(void **state) {
         list[i] = (rf_arrival){
             .prompt = 20 + 5 * i, .answer = 3 + i % 7, .shared = i % 3 ? 18 : 0, .samples = samples};
       rf_generate_counts real = run_for_real(&s, list, REQUESTS);
-      rf_served served;
+      rf_serve_stats served;
       rf_error error = {0};
       if (rf_simulate(&s, list, REQUESTS, NULL, NULL, &served, &error) != RAFTER_OK)
         fail_msg("%s", error.message);
@@ -89,7 +89,7 @@ static void one_request_takes_what_its_walks_take(void **state) {
   (void)state;
   rf_generate_settings s = settings_of(TINY, 2, 96);
   rf_arrival one = {.at = 5, .prompt = 40, .answer = 4, .samples = 1};
-  rf_served served;
+  rf_serve_stats served;
   rf_error error = {0};
   rf_plan *prefill, *decode;
   assert_int_equal(rf_generate_plans(&s, &prefill, &decode, &error), RAFTER_OK);
@@ -113,7 +113,7 @@ static void one_request_takes_what_its_walks_take(void **state) {
   rf_plan_free(decode);
 }
 
-static double served_rate(const rf_generate_settings *s, double rate, rf_served *served) {
+static double served_rate(const rf_generate_settings *s, double rate, rf_serve_stats *served) {
   enum { REQUESTS = 300 };
   static rf_arrival list[REQUESTS];
   rf_error error = {0};
@@ -127,7 +127,7 @@ static double served_rate(const rf_generate_settings *s, double rate, rf_served 
 static void it_saturates(void **state) {
   (void)state;
   rf_generate_settings s = settings_of(TINY, 4, 96);
-  rf_served alone, slow, fast, faster;
+  rf_serve_stats alone, slow, fast, faster;
   served_rate(&s, 0.001, &alone);
   /* requests a second, when four at once took no longer than one */
   double capacity = 4 / alone.latency[RF_P50];
@@ -170,7 +170,7 @@ static void prefill_and_decoding_apart(void **state) {
   (void)state;
   rf_generate_settings s = settings_of(TINY, 4, 96);
   rf_arrival list[40];
-  rf_served apart, instant, together;
+  rf_serve_stats apart, instant, together;
   rf_error error = {0};
   rf_arrivals_poisson((rf_arrival){.prompt = 64, .answer = 8, .samples = 1}, 50, 3, list, 40);
   assert_int_equal(rf_simulate(&s, list, 40, NULL, NULL, &together, &error), RAFTER_OK);
@@ -195,7 +195,7 @@ static void a_cache_takes_its_time_on_the_link(void **state) {
   for (int windowed = 0; windowed < 2; windowed++) {
     rf_generate_settings s = settings_of(windowed ? WINDOWED : TINY, 2, 96);
     rf_arrival one = {.at = 5, .prompt = 40, .answer = 4, .samples = 1};
-    rf_served served;
+    rf_serve_stats served;
     rf_error error = {0};
     rf_plan *prefill, *decode;
     assert_int_equal(rf_generate_plans(&s, &prefill, &decode, &error), RAFTER_OK);

@@ -1,0 +1,58 @@
+/* answers.c - see answers.h. */
+#include "generate/answers.h"
+
+#include "run/record.h"
+
+#include <stdlib.h>
+
+rf_status rf_answers_submit(rf_generator *g, const rf_request *request, const rf_tokenizer *tokenizer,
+                            const rf_stop *stop, rf_answers *a, rf_error *error) {
+  rf_request own = *request;
+  own.owner = a;
+  a->samples = request->samples ? request->samples : 1;
+  a->ended = 0;
+  a->reply = calloc((size_t)a->samples, sizeof *a->reply);
+  if (!a->reply) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
+  for (int s = 0; s < a->samples; s++)
+    RF_TRY(rf_reply_start(&a->reply[s], tokenizer, stop, request->top, error));
+  return rf_generator_submit(g, &own, &a->request, error);
+}
+
+void rf_answers_free(rf_answers *a) {
+  for (int s = 0; a->reply && s < a->samples; s++) rf_reply_free(&a->reply[s]);
+  free(a->reply);
+  *a = (rf_answers){0};
+}
+
+static rf_status take(rf_generator *g, const rf_answer_loop *loop, const rf_event *e, rf_error *error) {
+  rf_answers *a = e->owner;
+  rf_reply *r = &a->reply[e->sample];
+  if (e->finish == RF_FINISH_CANCELLED) return RAFTER_OK; /* its reply has ended, and may be freed */
+  RF_TRY(rf_reply_take(r, e, error));
+  if (r->finish != RF_FINISH_NONE && e->finish == RF_FINISH_NONE)
+    rf_generator_cancel(g, e->request, e->sample);
+  a->ended += r->finish != RF_FINISH_NONE;
+  return loop->taken ? loop->taken(loop->self, a, e->sample, error) : RAFTER_OK;
+}
+
+rf_status rf_answers_step(rf_generator *g, const rf_answer_loop *loop, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  const rf_event *event;
+  int count;
+  RF_TRY(rf_generator_step(g, &event, &count, error));
+  int64_t began = rf_phase_begin();
+  for (int i = 0; i < count && status == RAFTER_OK; i++) status = take(g, loop, &event[i], error);
+  rf_phase_end(RF_PHASE_WRITE, began);
+  return status;
+}
+
+rf_status rf_answers_run(rf_generator *g, const rf_answer_loop *loop, bool *stopped, rf_error *error) {
+  *stopped = false;
+  while (rf_generator_busy(g) && !*stopped) {
+    int64_t before = rf_generator_counts(g).tokens;
+    RF_TRY(rf_answers_step(g, loop, error));
+    int events = (int)(rf_generator_counts(g).tokens - before);
+    *stopped = loop->stepped && !loop->stepped(loop->self, events);
+  }
+  return RAFTER_OK;
+}

@@ -1,0 +1,258 @@
+/* compute.c - steps that are computed: inputs of a forward pass, the run, and samplers. A part's
+ * index in the pass is its slot; its page table is written to the inputs each time. */
+#include "generate/batch.h"
+#include "run/record.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHAPES = 64 };
+
+typedef struct compute {
+  rf_generator *g;
+  struct inputs {
+    int32_t *tokens, *positions, *slots, *rows;
+    float *logits, *lse;
+    int32_t *table[RF_KV_CLASSES]; /* (slots, columns) */
+  } io[2];                         /* of prefill, decode */
+  struct kv_bytes {
+    unsigned char *data; /* (pool, ...) of one layer: keys and values, or scales */
+    int64_t page_bytes;
+    rf_kv_class class;
+  } * bytes;
+  int count;
+  rf_sampler *sampler;    /* (slots) */
+  rf_sampler_work **work; /* (workers) */
+  int workers;
+  /* Forward passes so far of prefill, decode, by how many rows and sequences they had; the last
+   * bucket takes all that find no other. */
+  struct shape {
+    int64_t passes, rows, parts, context; /* sums; context: of all parts */
+  } shape[2][SHAPES];
+  double seconds[2];
+} compute;
+
+/* Copies a page in every layer of its class (from >= 0), or poisons one that is free. */
+static void move_page(void *self, rf_kv_class class, int32_t from, int32_t to) {
+  const compute *c = self;
+  for (int i = 0; i < c->count; i++) {
+    const struct kv_bytes *b = &c->bytes[i];
+    if (b->class != class) continue;
+    if (from >= 0)
+      memcpy(b->data + to * b->page_bytes, b->data + from * b->page_bytes, (size_t)b->page_bytes);
+    else if (c->g->settings.debug.poison) memset(b->data + to * b->page_bytes, 0xff, (size_t)b->page_bytes);
+  }
+}
+
+/* ---- a forward pass -------------------------------------------------------------------------- */
+
+/* The inputs of one part, whose rows begin at `row`. */
+static void write_part(const compute *c, const struct inputs *io, const rf_forward_part *part, int slot,
+                       int64_t row) {
+  int64_t columns = c->g->batch->pages.kv.columns;
+  for (int64_t i = 0; i < part->count; i++) {
+    io->tokens[row + i] = part->tokens[i];
+    io->positions[row + i] = (int32_t)(part->sequence->length + i);
+    io->slots[row + i] = slot;
+  }
+  for (int k = 0; k < RF_KV_CLASSES; k++)
+    if (io->table[k])
+      memcpy(io->table[k] + slot * columns, part->sequence->of[k].page, (size_t)columns * sizeof(int32_t));
+}
+
+static void write_inputs(const compute *c, int plan, const rf_forward_part *part, int count) {
+  const struct inputs *io = &c->io[plan];
+  const rf_batch *b = c->g->batch;
+  int64_t rows = rf_generator_plan(c->g, plan)->graph->rows, slots = b->slots, row = 0, wanted = 0;
+  for (int i = 0; i < count; row += part[i++].count) {
+    write_part(c, io, &part[i], i, row);
+    if (part[i].wanted) io->rows[wanted++] = (int32_t)(row + part[i].count - 1);
+  }
+  while (wanted < slots) io->rows[wanted++] = -1;
+  for (; row < rows; row++) {
+    io->tokens[row] = 0;
+    io->positions[row] = 0;
+    io->slots[row] = -1;
+  }
+  for (int k = 0; k < RF_KV_CLASSES; k++)
+    if (io->table[k])
+      memset(io->table[k] + count * b->pages.kv.columns, 0xff,
+             (size_t)((slots - count) * b->pages.kv.columns) * sizeof(int32_t));
+}
+
+static rf_status run_plan(const compute *c, int plan, int64_t rows, rf_error *error) {
+  const rf_run_debug *debug = &c->g->settings.debug;
+  bool all = debug->poison || debug->find_nan; /* so that unused rows hold numbers too */
+  rf_run_inputs inputs = {.rows = all ? rf_generator_plan(c->g, plan)->graph->rows : rows, .step = 1};
+  for (int s = 0; s < RF_SECTIONS; s++)
+    RF_TRY(rf_run_section(c->g->run, c->g->first + plan, (rf_section)s, &inputs, error));
+  return RAFTER_OK;
+}
+
+static void count_pass(compute *c, int plan, int parts, int64_t rows, int64_t context, double seconds) {
+  struct shape *of = c->shape[plan];
+  int b = 0;
+  while (b < SHAPES - 1 && of[b].passes &&
+         (of[b].rows != rows * of[b].passes || of[b].parts != parts * of[b].passes))
+    b++;
+  of[b].passes++;
+  of[b].rows += rows;
+  of[b].parts += parts;
+  of[b].context += context;
+  c->seconds[plan] += seconds;
+}
+
+static rf_status forward(void *self, int plan, rf_forward_part *part, int count, rf_error *error) {
+  compute *c = self;
+  const struct inputs *io = &c->io[plan];
+  int64_t rows = 0, context = 0, wanted = 0, began = rf_phase_begin();
+  if (io->tokens) write_inputs(c, plan, part, count);
+  rf_phase_end(RF_PHASE_DATA, began);
+  for (int i = 0; i < count; i++) {
+    rows += part[i].count;
+    context += part[i].sequence->length + part[i].count;
+  }
+  rf_record_extent(count, rows, context);
+  double start = rf_now_seconds();
+  RF_TRY(run_plan(c, plan, rows, error));
+  count_pass(c, plan, count, rows, context, rf_now_seconds() - start);
+  for (int i = 0; i < count && io->logits; i++) {
+    if (!part[i].wanted) continue;
+    part[i].logits = io->logits + wanted * c->g->settings.model.vocab;
+    part[i].lse = io->lse[wanted++];
+  }
+  return RAFTER_OK;
+}
+
+/* ---- a token --------------------------------------------------------------------------------- */
+
+static rf_status choose(void *self, rf_answer *a, const rf_forward_part *part, int worker, rf_error *error) {
+  compute *c = self;
+  RF_TRY(rf_generator_require_numbers(c->g, error));
+  const rf_request *r = &a->to->of;
+  rf_sampler *sampler = &c->sampler[a->slot];
+  double likelihood[RF_TOP_LOGPROBS];
+  rf_logprobs top = {.lse = &part->lse, .wanted = r->top, .ids = a->top_ids, .logprobs = likelihood};
+  rf_sampler_use(sampler, c->work[worker]);
+  if (a->count == 0) {
+    rf_sampler_options options = r->sampler;
+    options.seed = rf_sample_seed(options.seed, a->sample);
+    RF_TRY(rf_sampler_reset(sampler, &options, error));
+    RF_TRY(rf_sampler_prompt(sampler, r->tokens, r->count, error));
+  }
+  RF_TRY(rf_sampler_choose(sampler, part->logits, r->count + a->count, &a->last, &top, error));
+  RF_TRY(rf_sampler_accept(sampler, a->last, error));
+  a->top = top.count;
+  for (int i = 0; i < top.count; i++) a->top_logprobs[i] = part->logits[top.ids[i]] - part->lse;
+  a->logprob = part->logits[a->last] - part->lse;
+  return RAFTER_OK;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static void find_layer(compute *c, int layer, const char *name) {
+  char path[96];
+  const rf_tensor *tensor = NULL;
+  snprintf(path, sizeof path, "block.%d/%s", layer, name);
+  unsigned char *data = rf_run_named(c->g->run, c->g->first, path, &tensor);
+  if (data)
+    c->bytes[c->count++] = (struct kv_bytes){data, rf_tensor_bytes(tensor) / tensor->shape[0],
+                                             rf_kv_class_of(&c->g->settings.model, layer)};
+}
+
+static void find_inputs(const rf_generator *g, int plan, struct inputs *io) {
+  static const char *const tables[] = {[RF_KV_GLOBAL] = "pages/global", [RF_KV_LOCAL] = "pages/local"};
+  rf_run *run = g->run;
+  int p = g->first + plan;
+  *io = (struct inputs){rf_run_named(run, p, "tokens", NULL),
+                        rf_run_named(run, p, "positions", NULL),
+                        rf_run_named(run, p, "slots", NULL),
+                        rf_run_named(run, p, "rows", NULL),
+                        rf_run_named(run, p, "logits", NULL),
+                        rf_run_named(run, p, "lse", NULL),
+                        {0}};
+  for (int k = 0; k < RF_KV_CLASSES; k++) io->table[k] = rf_run_named(run, p, tables[k], NULL);
+}
+
+static void close_compute(void *self) {
+  compute *c = self;
+  for (int i = 0; c->sampler && i < c->g->batch->slots; i++) rf_sampler_close(&c->sampler[i]);
+  for (int i = 0; c->work && i < c->workers; i++) rf_sampler_work_close(c->work[i]);
+  free(c->sampler);
+  free(c->work);
+  free(c->bytes);
+  free(c);
+}
+
+rf_status rf_compute_open(rf_generator *g, rf_error *error) {
+  rf_batch *b = g->batch;
+  const rf_model *model = &g->settings.model;
+  compute *c = calloc(1, sizeof *c);
+  if (!c) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
+  c->g = g;
+  c->workers = b->threads < b->slots ? b->threads : b->slots;
+  c->bytes = calloc(2 * (size_t)model->layers, sizeof *c->bytes);
+  c->sampler = calloc((size_t)b->slots, sizeof *c->sampler);
+  c->work = calloc((size_t)c->workers, sizeof(rf_sampler_work *));
+  b->engine = (rf_engine){.self = c,
+                          .rows = g->prefill->graph->rows,
+                          .chunk = g->prefill->options.build.chunk,
+                          .forward = forward,
+                          .choose = choose,
+                          .close = close_compute};
+  if (!c->bytes || !c->sampler || !c->work)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
+  for (int i = 0; i < c->workers; i++) RF_TRY(rf_sampler_work_open(model->vocab, &c->work[i], error));
+  for (int i = 0; i < b->slots; i++)
+    RF_TRY(rf_sampler_open_with(&(rf_sampler_options){.temperature = 0}, c->work[0], &c->sampler[i], error));
+  for (int layer = 0; layer < model->layers; layer++) {
+    find_layer(c, layer, "attn/cache");
+    find_layer(c, layer, "attn/cache/scale");
+  }
+  for (int p = 0; p < 2; p++) find_inputs(g, p, &c->io[p]);
+  g->computes = c->io[0].tokens != NULL; /* the null backend has no memory */
+  b->pages.moved = move_page;
+  b->pages.self = c;
+  return RAFTER_OK;
+}
+
+rf_status rf_generator_require_numbers(const rf_generator *g, rf_error *error) {
+  return g->computes ? RAFTER_OK
+                     : RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
+                               "the null backend computes nothing to choose from");
+}
+
+/* ---- what was measured ----------------------------------------------------------------------- */
+
+void rf_generator_passes(const rf_generator *g, int plan, int64_t *passes, int64_t *rows, double *seconds) {
+  const compute *c = g->batch->engine.self;
+  *passes = *rows = 0;
+  *seconds = c->seconds[plan];
+  for (int b = 0; b < SHAPES; b++) {
+    *passes += c->shape[plan][b].passes;
+    *rows += c->shape[plan][b].rows;
+  }
+}
+
+rf_status rf_generator_predicted(const rf_generator *g, int plan, double *seconds, double *limit,
+                                 rf_error *error) {
+  const compute *c = g->batch->engine.self;
+  rf_status status = RAFTER_OK;
+  rf_extent *extent = calloc((size_t)g->batch->slots, sizeof *extent);
+  if (!extent) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while pricing forward passes");
+  for (int b = 0; b < SHAPES && status == RAFTER_OK; b++) {
+    const struct shape *s = &c->shape[plan][b];
+    if (!s->passes) continue;
+    int parts = (int)((s->parts + s->passes / 2) / s->passes);
+    int64_t rows = (s->rows + s->passes / 2) / s->passes, context = s->context / s->parts;
+    for (int i = 0; i < parts; i++) {
+      extent[i].rows = rows / parts + (i < rows % parts);
+      extent[i].context = context > extent[i].rows ? context : extent[i].rows;
+    }
+    status =
+        rf_plan_walk_ops(rf_generator_plan(g, plan), extent, parts, (double)s->passes, seconds, limit, error);
+  }
+  free(extent);
+  return status;
+}
