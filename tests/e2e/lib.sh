@@ -1,11 +1,12 @@
 # Shared by the tests that drive the program: a scratch folder, one line per failed expectation, and a few ways to ask.
-# RAFTER names the program. A test ends with `finish`.
+# RAFTER names the program. A test ends with `finish`, or with `cases "$@"` if it has cases that ctest lists one by one.
 # shellcheck shell=bash
 set -u
 exec 3>&1
 export LC_ALL=C OMP_WAIT_POLICY=passive
 RAFTER=$(realpath "${RAFTER:-build/rafter}")
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+TEST=$(realpath "$0")
 DATA=$(realpath "$HERE/../data")
 [ -x "$RAFTER" ] || { echo "RAFTER names no program: $RAFTER"; exit 1; }
 WORK=$(mktemp -d)
@@ -31,6 +32,37 @@ data_file() {
 }
 
 fail() { echo "FAIL: $*"; failures=$((failures + 1)); }
+# cases [NAME]: runs the functions case_NAME of a test file (all, or the one that ctest asks for) and finishes.
+# A function `setup` makes what cases share. It runs once for each program and test file; each run of a case gets
+# a copy of what it left, so cases do not depend on each other.
+cases() {
+  local name all
+  all=$(grep -oP '^case_\K\w+(?=\(\) \{)' "$TEST")
+  [ $# = 0 ] || grep -qx "$1" <<<"$all" || { echo "$TEST has no case $1; it has: ${all//$'\n'/ }"; exit 1; }
+  if declare -F setup >/dev/null; then
+    local kept key
+    kept=$(dirname "$RAFTER")/e2e/$(basename "$TEST" .sh)
+    key=$(md5sum "$TEST" "$HERE/lib.sh"; stat -c '%s %Y' "$RAFTER")
+    mkdir -p "$(dirname "$kept")"
+    exec 9>"$kept.lock"
+    flock 9
+    if [ "$(cat "$kept.key" 2>&1)" != "$key" ]; then
+      rm -rf "$kept" "$kept.key"
+      mkdir "$kept"
+      cd "$kept" || exit 1
+      setup
+      finish
+      echo "$key" >"$kept.key"
+      cd "$WORK" || exit 1
+    fi
+    flock -u 9
+    exec 9>&-
+    cp -r "$kept/." .
+  fi
+  for name in ${1:-$all}; do "case_$name"; done
+  finish
+}
+
 finish() { [ "$failures" = 0 ] || { echo "$failures expectations failed"; exit 1; }; }
 
 # status N COMMAND...: runs it, keeps stdout and stderr in the files out and err, and expects exit status N.

@@ -2,11 +2,12 @@
 # `rafter plan`: the keys scripts rely on, sums that hold to the byte, and plain refusals.
 . "$(dirname "$0")/lib.sh"
 
-status 0 "$RAFTER" plan uva --job train --on a5000 --json && {
-  [ "$(wc -l <out)" = 1 ] || fail "plan --json prints $(wc -l <out) lines on stdout, not one object"
-  holds out 'd["model"]["parameters"] == 155877376' 'uva has 155,877,376 parameters'
-  holds out 'sum(d["memory"]["by_class"].values()) == d["memory"]["peak_bytes"]' 'by_class sums to peak_bytes'
-  python3 - out <<'PY' || fail "plan --json lacks keys"
+case_json_keys() {
+  status 0 "$RAFTER" plan uva --job train --on a5000 --json && {
+    [ "$(wc -l <out)" = 1 ] || fail "plan --json prints $(wc -l <out) lines on stdout, not one object"
+    holds out 'd["model"]["parameters"] == 155877376' 'uva has 155,877,376 parameters'
+    holds out 'sum(d["memory"]["by_class"].values()) == d["memory"]["peak_bytes"]' 'by_class sums to peak_bytes'
+    python3 - out <<'PY' || fail "plan --json lacks keys"
 import json, sys
 d = json.load(open(sys.argv[1]))
 keys = {
@@ -34,31 +35,37 @@ if abs(parts - d["time"]["seconds"]) > 1e-6 * d["time"]["seconds"]: bad.append(f
 print("missing or wrong:", *bad) if bad else None
 sys.exit(bool(bad))
 PY
+  }
 }
 
 # Published training rows of this model: peaks at or below them, and ordered as they must be.
-peak() { "$RAFTER" plan uva --on a5000 --json "$@" | python3 -c 'import json,sys; print(json.load(sys.stdin)["memory"]["peak_bytes"])'; }
-f32=$(peak --batch 64 --accumulate 4 --seq 512) bf16=$(peak --batch 64 --accumulate 4 --seq 512 --dtype bf16)
-block=$(peak --batch 64 --accumulate 4 --seq 512 --dtype bf16 --remat block) whole=$(peak --batch 64 --seq 512 --dtype bf16 --remat block)
-[ "$f32" -gt "$bf16" ] && [ "$bf16" -gt "$block" ] && [ "$whole" -gt "$block" ] || fail "peaks are not ordered: f32 $f32, bf16 $bf16, remat block $block, without accumulation $whole"
-[ "$f32" -le $((88 * (1 << 30) / 10)) ] || fail "uva in f32 needs $f32 bytes, more than 8.8 GiB"
+case_published_peaks() {
+  peak() { "$RAFTER" plan uva --on a5000 --json "$@" | python3 -c 'import json,sys; print(json.load(sys.stdin)["memory"]["peak_bytes"])'; }
+  f32=$(peak --batch 64 --accumulate 4 --seq 512) bf16=$(peak --batch 64 --accumulate 4 --seq 512 --dtype bf16)
+  block=$(peak --batch 64 --accumulate 4 --seq 512 --dtype bf16 --remat block) whole=$(peak --batch 64 --seq 512 --dtype bf16 --remat block)
+  [ "$f32" -gt "$bf16" ] && [ "$bf16" -gt "$block" ] && [ "$whole" -gt "$block" ] || fail "peaks are not ordered: f32 $f32, bf16 $bf16, remat block $block, without accumulation $whole"
+  [ "$f32" -le $((88 * (1 << 30) / 10)) ] || fail "uva in f32 needs $f32 bytes, more than 8.8 GiB"
 [ "$bf16" -le $((59 * (1 << 30) / 10)) ] || fail "uva in bf16 needs $bf16 bytes, more than 5.9 GiB"
+}
 
 # A data sheet's plan is the same on every machine that makes it.
-for job in "--job train --batch 64 --accumulate 4 --dtype bf16" "--job generate --batch 8"; do
-  # shellcheck disable=SC2086
-  one=$("$RAFTER" plan uva --on tpu-v5e $job --seq 512 --threads 1 --cpu base --json | python3 -c 'import json,sys; d=json.load(sys.stdin); print(d["digest"], d["memory"]["peak_bytes"], d["settings"]["backend"], d["settings"]["threads"])')
-  # shellcheck disable=SC2086
-  many=$("$RAFTER" plan uva --on tpu-v5e $job --seq 512 --threads 64 --json | python3 -c 'import json,sys; d=json.load(sys.stdin); print(d["digest"], d["memory"]["peak_bytes"], d["settings"]["backend"], d["settings"]["threads"])')
-  case "$one" in *"sheet None") ;; *) fail "a plan for a data sheet says $one" ;; esac
-  [ "$one" = "$many" ] || fail "plan uva --on tpu-v5e $job depends on the planning machine: $one, $many"
-done
+case_same_on_every_machine() {
+  for job in "--job train --batch 64 --accumulate 4 --dtype bf16" "--job generate --batch 8"; do
+    # shellcheck disable=SC2086
+    one=$("$RAFTER" plan uva --on tpu-v5e $job --seq 512 --threads 1 --cpu base --json | python3 -c 'import json,sys; d=json.load(sys.stdin); print(d["digest"], d["memory"]["peak_bytes"], d["settings"]["backend"], d["settings"]["threads"])')
+    # shellcheck disable=SC2086
+    many=$("$RAFTER" plan uva --on tpu-v5e $job --seq 512 --threads 64 --json | python3 -c 'import json,sys; d=json.load(sys.stdin); print(d["digest"], d["memory"]["peak_bytes"], d["settings"]["backend"], d["settings"]["threads"])')
+    case "$one" in *"sheet None") ;; *) fail "a plan for a data sheet says $one" ;; esac
+    [ "$one" = "$many" ] || fail "plan uva --on tpu-v5e $job depends on the planning machine: $one, $many"
+  done
+}
 
-status 0 "$RAFTER" plan "$TINY" --batch 4 --threads 2 --tensors --ops --json && {
-  holds out 'all({"name","class","dtype","shape","bytes","offset","first","last","reason"} <= t.keys() for t in d["tensors"]) and len(d["tensors"]) > 20' 'tensors[] has its keys'
-  holds out 'all({"id","name","kernel","flops","bytes","seconds","bound","inputs","outputs"} <= o.keys() for o in d["ops"]) and len(d["ops"]) > 20' 'ops[] has its keys'
-  holds out 'max(t["offset"] + t["bytes"] for t in d["tensors"]) <= d["memory"]["peak_bytes"] and all(t["offset"] >= 0 for t in d["tensors"])' 'every tensor lies in the arena'
-  python3 - out <<'PY' || fail "tensors that live at the same time overlap"
+case_tensors_and_ops() {
+  status 0 "$RAFTER" plan "$TINY" --batch 4 --threads 2 --tensors --ops --json && {
+    holds out 'all({"name","class","dtype","shape","bytes","offset","first","last","reason"} <= t.keys() for t in d["tensors"]) and len(d["tensors"]) > 20' 'tensors[] has its keys'
+    holds out 'all({"id","name","kernel","flops","bytes","seconds","bound","inputs","outputs"} <= o.keys() for o in d["ops"]) and len(d["ops"]) > 20' 'ops[] has its keys'
+    holds out 'max(t["offset"] + t["bytes"] for t in d["tensors"]) <= d["memory"]["peak_bytes"] and all(t["offset"] >= 0 for t in d["tensors"])' 'every tensor lies in the arena'
+    python3 - out <<'PY' || fail "tensors that live at the same time overlap"
 import json, sys
 t = json.load(open(sys.argv[1]))["tensors"]
 bad = [(a["name"], b["name"]) for i, a in enumerate(t) for b in t[:i]
@@ -66,239 +73,288 @@ bad = [(a["name"], b["name"]) for i, a in enumerate(t) for b in t[:i]
 print(bad[:3]) if bad else None
 sys.exit(bool(bad))
 PY
-}
-status 0 "$RAFTER" plan "$TINY" --tensors --ops && { says 'step/' out; says 'block.1/' out; }
-# Named tensors stay: more of them, more memory and less time; a jax program keeps them too. Names are checked before anything is planned.
-for program in rafter jax-scan jax-unrolled; do
-  status 0 "$RAFTER" plan llama3.2-1b --on h100-sxm --batch 16 --seq 4096 --dtype bf16 --program $program --sweep remat=block,save_out_proj,save:out+qkv,minimal,minimal_with_context --json && {
-    holds out '[r["remat"] for r in d["rows"]][2] == "save:out+qkv" and [r["memory"]["peak_bytes"] for r in d["rows"]] == sorted({r["memory"]["peak_bytes"] for r in d["rows"]})' "what is saved of $program"
-    holds out '[r["time"]["seconds"] for r in d["rows"]] == sorted((r["time"]["seconds"] for r in d["rows"]), reverse=True)' "what saving is good for in $program"
   }
-done
-status 0 "$RAFTER" plan "$TINY" --remat minimal --json && holds out 'd["settings"]["remat"] == "minimal"' 'a set has its name'
-refuses 2 "does not know 'soul'" "$RAFTER" plan "$TINY" --remat save:qkv,soul && says 'norm1, norm2' err
-refuses 2 'gate by itself \(expected mlpwi' "$RAFTER" train "$TINY" --data random:seed=0 --remat save:gate
-for pass in build differentiate optimize fuse remat; do
-  status 0 "$RAFTER" plan "$TINY" --after $pass && { [ -s out ] || fail "--after $pass prints nothing"; }
-done
-status 0 "$RAFTER" plan "$TINY" --on tpu-v5e:2x2 --batch 8 --mesh fsdp=2,tensor=2 --after shard && { says 'all_gather' out; says 'reduce_scatter' out; }
-status 0 "$RAFTER" plan "$TINY" --on tpu-v5e:2x2 --batch 8 --mesh fsdp=2,tensor=2 --ops --json && {
-  holds out 'd["settings"]["mesh"] == {"fsdp":2,"tensor":2,"zero":3} and d["work"]["collective_bytes"] > 0 and d["memory"]["by_class"]["collective"] >= 0' 'a plan says its mesh'
-  holds out 'sum(o.get("sent_bytes", 0) * o["calls"] for o in d["ops"]) == d["work"]["collective_bytes"]' 'collectives add up'
-  holds out 'all(o["group"] == 2 and len(o["axes"]) == 1 or o["group"] == 4 for o in d["ops"] if "group" in o)' 'collectives name their group'
+  status 0 "$RAFTER" plan "$TINY" --tensors --ops && { says 'step/' out; says 'block.1/' out; }
 }
-status 2 "$RAFTER" plan "$TINY" --on h100-sxm:3 --batch 8 --mesh tensor=3 && says 'heads' err
-status 0 "$RAFTER" plan "$TINY" --on h100-sxm:2 --batch 8 --microbatch 2 --mesh pipeline=2 --json && {
-  holds out 'd["pipeline"]["stages"] == 2 and len(d["pipeline"]["stage"]) == 2 and d["memory"]["peak_bytes"] == max(s["peak_bytes"] for s in d["pipeline"]["stage"])' 'the largest stage is shown'
-  holds out '0 < d["time"]["bubble_fraction"] < 1 and abs(d["pipeline"]["even_bubble_fraction"] - 1 / 5) < 1e-12' 'a pipeline waits'
+
+# Named tensors stay: more of them, more memory and less time; a jax program keeps them too. Names are checked before anything is planned.
+case_named_tensors() {
+  for program in rafter jax-scan jax-unrolled; do
+    status 0 "$RAFTER" plan llama3.2-1b --on h100-sxm --batch 16 --seq 4096 --dtype bf16 --program $program --sweep remat=block,save_out_proj,save:out+qkv,minimal,minimal_with_context --json && {
+      holds out '[r["remat"] for r in d["rows"]][2] == "save:out+qkv" and [r["memory"]["peak_bytes"] for r in d["rows"]] == sorted({r["memory"]["peak_bytes"] for r in d["rows"]})' "what is saved of $program"
+      holds out '[r["time"]["seconds"] for r in d["rows"]] == sorted((r["time"]["seconds"] for r in d["rows"]), reverse=True)' "what saving is good for in $program"
+    }
+  done
+  status 0 "$RAFTER" plan "$TINY" --remat minimal --json && holds out 'd["settings"]["remat"] == "minimal"' 'a set has its name'
+  refuses 2 "does not know 'soul'" "$RAFTER" plan "$TINY" --remat save:qkv,soul && says 'norm1, norm2' err
+  refuses 2 'gate by itself \(expected mlpwi' "$RAFTER" train "$TINY" --data random:seed=0 --remat save:gate
 }
-status 0 "$RAFTER" plan "$TINY" --on h100-sxm:2 --batch 8 --microbatch 2 --mesh pipeline=2 --after stage && { says ' send ' out; says ' recv ' out; }
-status 2 "$RAFTER" plan "$TINY" --on h100-sxm:8 --batch 16 --microbatch 1 --mesh pipeline=8 && says 'more stages than layers' err
-status 2 "$RAFTER" plan "$TINY" --on h100-sxm:2 --batch 8 --microbatch 8 --mesh pipeline=2 && says 'fewer microbatches than stages' err
-status 2 "$RAFTER" plan "$TINY" --batch 8 --mesh rows=3 && says 'unknown axis' err
-status 0 "$RAFTER" plan "$TINY" --sweep batch=1..8 --json && {
-  holds out '[r["batch"] for r in d["rows"]] in (["1","2","4","8"], [1,2,4,8]) and "cliffs" in d' '--sweep batch=1..8 has rows 1,2,4,8'
-  holds out '[r["memory"]["peak_bytes"] for r in d["rows"]] == sorted(r["memory"]["peak_bytes"] for r in d["rows"])' 'memory grows with the batch'
-  holds out 'all("at" in c and "cause" in c for c in d["cliffs"])'
+
+case_passes_and_meshes() {
+  for pass in build differentiate optimize fuse remat; do
+    status 0 "$RAFTER" plan "$TINY" --after $pass && { [ -s out ] || fail "--after $pass prints nothing"; }
+  done
+  status 0 "$RAFTER" plan "$TINY" --on tpu-v5e:2x2 --batch 8 --mesh fsdp=2,tensor=2 --after shard && { says 'all_gather' out; says 'reduce_scatter' out; }
+  status 0 "$RAFTER" plan "$TINY" --on tpu-v5e:2x2 --batch 8 --mesh fsdp=2,tensor=2 --ops --json && {
+    holds out 'd["settings"]["mesh"] == {"fsdp":2,"tensor":2,"zero":3} and d["work"]["collective_bytes"] > 0 and d["memory"]["by_class"]["collective"] >= 0' 'a plan says its mesh'
+    holds out 'sum(o.get("sent_bytes", 0) * o["calls"] for o in d["ops"]) == d["work"]["collective_bytes"]' 'collectives add up'
+    holds out 'all(o["group"] == 2 and len(o["axes"]) == 1 or o["group"] == 4 for o in d["ops"] if "group" in o)' 'collectives name their group'
+  }
+  status 2 "$RAFTER" plan "$TINY" --on h100-sxm:3 --batch 8 --mesh tensor=3 && says 'heads' err
+  status 0 "$RAFTER" plan "$TINY" --on h100-sxm:2 --batch 8 --microbatch 2 --mesh pipeline=2 --json && {
+    holds out 'd["pipeline"]["stages"] == 2 and len(d["pipeline"]["stage"]) == 2 and d["memory"]["peak_bytes"] == max(s["peak_bytes"] for s in d["pipeline"]["stage"])' 'the largest stage is shown'
+    holds out '0 < d["time"]["bubble_fraction"] < 1 and abs(d["pipeline"]["even_bubble_fraction"] - 1 / 5) < 1e-12' 'a pipeline waits'
+  }
+  status 0 "$RAFTER" plan "$TINY" --on h100-sxm:2 --batch 8 --microbatch 2 --mesh pipeline=2 --after stage && { says ' send ' out; says ' recv ' out; }
+  status 2 "$RAFTER" plan "$TINY" --on h100-sxm:8 --batch 16 --microbatch 1 --mesh pipeline=8 && says 'more stages than layers' err
+  status 2 "$RAFTER" plan "$TINY" --on h100-sxm:2 --batch 8 --microbatch 8 --mesh pipeline=2 && says 'fewer microbatches than stages' err
+  status 2 "$RAFTER" plan "$TINY" --batch 8 --mesh rows=3 && says 'unknown axis' err
 }
-status 0 "$RAFTER" plan "$TINY" --sweep dtype=f32,bf16
-# Meshes of several axes; a value that cannot be planned is a row that says why, and all others are there; where none can, the error is the command's.
-status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:2x4 --batch 8 --seq 1024 --dtype bf16 --sweep 'mesh=fsdp=8;fsdp=4,tensor=2; data=2,fsdp=2,tensor=2;fsdp=4' --json &&
-  holds out '[r["settings"]["mesh"] if "settings" in r else r["error"].split(" (")[0] for r in d["rows"]] == [{"fsdp": 8, "zero": 3}, {"fsdp": 4, "tensor": 2, "zero": 3}, {"data": 2, "fsdp": 2, "tensor": 2, "zero": 3}, "mesh and machine have different numbers of chips"]' 'a sweep over meshes'
-status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=4,6,16 --json && holds out '[r["machine"]["chips"] if "machine" in r else r["fits"] for r in d["rows"]] == [4, False, 16] and "multiple of 6" in d["rows"][1]["hint"]' 'chips that do not divide the batch'
-status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=4,6,16 && says '^6 .* no .*cannot be cut over the mesh' out
-refuses 2 'cannot be cut over the mesh' "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=6,12
-# Fields of the model's shape: the tiny one has two layers, and a field that is there already is replaced.
-status 0 "$RAFTER" plan "$TINY" --sweep MODEL:layers=1,2,4 --json && holds out '[r["model"]["layers"] for r in d["rows"]] == [1, 2, 4] and len({r["model"]["parameters"] for r in d["rows"]}) == 3' 'a sweep over layers'
-status 0 "$RAFTER" plan gpt2 --on a5000 --sweep MODEL=gpt2,gpt2-medium --json && holds out '[r["model"]["name"] for r in d["rows"]] == ["gpt2", "gpt2-medium"]'
-refuses 2 'did you mean .layers' "$RAFTER" plan "$TINY" --sweep MODEL:lyers=1,2
-# From one batch to the next memory grows by activations alone, until it passes what the machine has.
-status 0 "$RAFTER" plan gpt2 --on a5000 --sweep batch=8..64 --json && holds out 'any(c["what"] == "fit" and c["at"] == "64" and "activation" in c["cause"] for c in d["cliffs"])' 'the batch at which memory ends, and why'
-# A doubled model takes twice as long: no cliff, whatever its tokens per second.
-status 0 "$RAFTER" plan gpt2 --on a5000 --batch 1 --sweep MODEL:layers=6,12,24 --json && holds out 'not [c for c in d["cliffs"] if c["what"] in ("time", "rate")]' 'a larger model is no cliff'
-# A cache whose sequences begin another page of 256 tokens.
-status 0 "$RAFTER" plan gpt2 --on a5000 --job generate --sweep seq=128..640:64 --json && holds out '[c["at"] for c in d["cliffs"] if c["what"] == "memory" and c["kind"] == "page"] == ["320", "576"]' 'pages are steps of memory'
+
+case_sweeps() {
+  status 0 "$RAFTER" plan "$TINY" --sweep batch=1..8 --json && {
+    holds out '[r["batch"] for r in d["rows"]] in (["1","2","4","8"], [1,2,4,8]) and "cliffs" in d' '--sweep batch=1..8 has rows 1,2,4,8'
+    holds out '[r["memory"]["peak_bytes"] for r in d["rows"]] == sorted(r["memory"]["peak_bytes"] for r in d["rows"])' 'memory grows with the batch'
+    holds out 'all("at" in c and "cause" in c for c in d["cliffs"])'
+  }
+  status 0 "$RAFTER" plan "$TINY" --sweep dtype=f32,bf16
+  # Meshes of several axes; a value that cannot be planned is a row that says why, and all others are there; where none can, the error is the command's.
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:2x4 --batch 8 --seq 1024 --dtype bf16 --sweep 'mesh=fsdp=8;fsdp=4,tensor=2; data=2,fsdp=2,tensor=2;fsdp=4' --json &&
+    holds out '[r["settings"]["mesh"] if "settings" in r else r["error"].split(" (")[0] for r in d["rows"]] == [{"fsdp": 8, "zero": 3}, {"fsdp": 4, "tensor": 2, "zero": 3}, {"data": 2, "fsdp": 2, "tensor": 2, "zero": 3}, "mesh and machine have different numbers of chips"]' 'a sweep over meshes'
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=4,6,16 --json && holds out '[r["machine"]["chips"] if "machine" in r else r["fits"] for r in d["rows"]] == [4, False, 16] and "multiple of 6" in d["rows"][1]["hint"]' 'chips that do not divide the batch'
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=4,6,16 && says '^6 .* no .*cannot be cut over the mesh' out
+  refuses 2 'cannot be cut over the mesh' "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=6,12
+  # Fields of the model's shape: the tiny one has two layers, and a field that is there already is replaced.
+  status 0 "$RAFTER" plan "$TINY" --sweep MODEL:layers=1,2,4 --json && holds out '[r["model"]["layers"] for r in d["rows"]] == [1, 2, 4] and len({r["model"]["parameters"] for r in d["rows"]}) == 3' 'a sweep over layers'
+  status 0 "$RAFTER" plan gpt2 --on a5000 --sweep MODEL=gpt2,gpt2-medium --json && holds out '[r["model"]["name"] for r in d["rows"]] == ["gpt2", "gpt2-medium"]'
+  refuses 2 'did you mean .layers' "$RAFTER" plan "$TINY" --sweep MODEL:lyers=1,2
+  # From one batch to the next memory grows by activations alone, until it passes what the machine has.
+  status 0 "$RAFTER" plan gpt2 --on a5000 --sweep batch=8..64 --json && holds out 'any(c["what"] == "fit" and c["at"] == "64" and "activation" in c["cause"] for c in d["cliffs"])' 'the batch at which memory ends, and why'
+  # A doubled model takes twice as long: no cliff, whatever its tokens per second.
+  status 0 "$RAFTER" plan gpt2 --on a5000 --batch 1 --sweep MODEL:layers=6,12,24 --json && holds out 'not [c for c in d["cliffs"] if c["what"] in ("time", "rate")]' 'a larger model is no cliff'
+  # A cache whose sequences begin another page of 256 tokens.
+  status 0 "$RAFTER" plan gpt2 --on a5000 --job generate --sweep seq=128..640:64 --json && holds out '[c["at"] for c in d["cliffs"] if c["what"] == "memory" and c["kind"] == "page"] == ["320", "576"]' 'pages are steps of memory'
+}
 
 # Two plans side by side: the second less the first, at the same places, whoever names the model.
-status 0 "$RAFTER" plan --compare gpt2 gpt2-medium --on a5000 --json && {
-  holds out 'd["difference"]["seconds"] > 0 and d["difference"]["parameters"] == d["b"]["model"]["parameters"] - d["a"]["model"]["parameters"] == 230383360'
-  holds out 'd["difference"]["memory"]["peak_bytes"] == d["difference"]["peak_bytes"] == d["b"]["memory"]["peak_bytes"] - d["a"]["memory"]["peak_bytes"]'
-}
-status 0 "$RAFTER" plan gpt2 --compare gpt2-medium --on a5000 --json && holds out 'd["a"]["model"]["name"] == "gpt2" and d["b"]["model"]["name"] == "gpt2-medium"' 'one side: MODEL and it'
-status 0 "$RAFTER" plan uva --on a5000 --compare batch=8,dtype=bf16 "--batch 8 --remat=block" --json && holds out 'd["a"]["settings"]["dtype"] == "bf16" and d["b"]["settings"]["remat"] == "block" and d["difference"]["time"]["seconds"] > 0' 'sides that are options'
-status 0 "$RAFTER" plan uva --on h100-sxm:8 --batch 16 --microbatch 4 --compare mesh=data=2,pipeline=4,dtype=bf16 mesh=pipeline=2,data=4,pipeline=interleaved:2 --json && holds out 'd["a"]["pipeline"]["stages"] == 4 and d["a"]["settings"]["dtype"] == "bf16" and d["b"]["pipeline"]["chunks"] == 2' 'an axis that is called as an option'
-refuses 2 'compare.*dtpye|dtpye' "$RAFTER" plan uva --compare dtpye=bf16
-refuses 2 'MODEL' "$RAFTER" plan --compare dtype=bf16
-# A published run beside its plan: what it does not say is searched for, what is typed stands.
-status 0 "$RAFTER" plan --compare published:P14 --json && holds out 'd["a"]["memory"]["fits"] and d["a"]["model"]["name"] == "uva" and d["b"]["rate"]["tokens_per_second"] == 15604 and d["implied_efficiency"] * d["a"]["rate"]["tokens_per_second"] - 15604 < 1e-6' 'a published run'
-status 0 "$RAFTER" plan --compare published:P1 --batch 256 --json && holds out 'd["a"]["machine"]["chips"] == 256 and d["a"]["settings"]["batch"] == 256 and d["a"]["memory"]["fits"]' 'a published run of many chips'
-refuses 2 'P99' "$RAFTER" plan --compare published:P99
-status 0 "$RAFTER" plan --compare published:P5 --json && holds out 'd["a"]["settings"]["batch"] == 96 and d["a"]["memory"]["fits"]' 'a batch that was published'
-# A step's batch is one along a sweep over how it is cut; alone the default is raised to a multiple.
-status 0 "$RAFTER" plan "$TINY" --sweep accumulate=1,2,3,4 --json && holds out '{r["settings"]["batch"] for r in d["rows"]} == {12} and not [c for c in d["cliffs"] if c["what"] == "time"]' 'a sweep over microbatches'
-status 0 "$RAFTER" plan "$TINY" --sweep microbatch=3,4 --json && holds out '{r["settings"]["batch"] for r in d["rows"]} == {12}'
-status 0 "$RAFTER" plan "$TINY" --accumulate 3 --json && holds out 'd["settings"]["batch"] == 9'
-refuses 2 'expected a divisor of --batch 10, got 3' "$RAFTER" plan "$TINY" --batch 10 --accumulate 3
-refuses 2 'expected a divisor of --batch 10, got 20' "$RAFTER" plan "$TINY" --batch 10 --microbatch 20
-refuses 2 'hint: write --rate 1,2,4$' "$RAFTER" plan "$TINY" --on tpu-v5e --job serve --sweep rate=1,2,4
-refuses 2 'hint: write --sweep MODEL:layers=6,12, with the word MODEL' "$RAFTER" plan gpt2 --on a5000 --sweep gpt2:layers=6,12
-# Every refusal has something to do in it.
-for bad in '--batch 0' '--fit 0' '--tokens 0' '--budget 0h' '--kv-link 0' '--price nan' '--price LIST' '--sweep batch=8..1'; do
-  # shellcheck disable=SC2086
-  refuses 2 '^hint: ' "$RAFTER" plan gpt2 --on a5000 $bad
-done
-for bad in layers=0 vocab=1e30 layers=2000000000; do refuses 2 '^hint: ' "$RAFTER" plan llama:$bad --on a5000; done
-# Room beside an expert's even share is work and no progress: the same model FLOPs, more of them done.
-MOE=(mixtral:layers=2,width=1024,ff=2048,heads=8,kv_heads=8,head_dim=128,vocab=32000,seq=1024,experts=8,experts_used=2 --on h100-sxm:8 --mesh expert=8 --batch 16 --dtype bf16)
-status 0 "$RAFTER" plan "${MOE[@]}" --capacity 1 --json && cp out even
-for capacity in 0.5 2; do
-  status 0 "$RAFTER" plan "${MOE[@]}" --capacity $capacity --json && holds out '(lambda a, b, c: abs(b["work"]["model_flops"] / a["work"]["model_flops"] - 1) < 1e-6 and (b["work"]["hardware_flops"] - a["work"]["hardware_flops"]) * (c - 1) > 0 and abs(b["rate"]["mfu"] * b["time"]["seconds"] / (a["rate"]["mfu"] * a["time"]["seconds"]) - 1) < 1e-6 and abs(b["work"]["weight_flops"] / a["work"]["weight_flops"] - 1) < 1e-6)(json.load(open("even")), d, '$capacity')' "capacity $capacity"
-done
-status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=4,16,64 --json && holds out '[r["machine"]["chips"] for r in d["rows"]] == [4, 16, 64]' 'a sweep over chips'
-refuses 2 'chips' "$RAFTER" plan llama3.2-1b --on tpu-v5e --sweep chips=0,4
-# What would mean nothing is said, not passed over.
-refuses 2 'has no experts' "$RAFTER" plan llama3-8b --on tpu-v5p --capacity 1.25
-refuses 2 'expected --mesh expert=N' "$RAFTER" plan mixtral-8x7b --on tpu-v5p:2x2x2 --batch 8 --capacity 1.25
-refuses 2 'expected a jax program of --job score, got rafter of --job train' "$RAFTER" plan gemma3-1b --on tpu-v5e --returns logits
-refuses 2 'expected a jax program of --job score, got rafter of --job score' "$RAFTER" plan gemma3-1b --on tpu-v5e --job score --returns logits
-refuses 2 'expected a jax program of --job score, got jax-scan of --job train' "$RAFTER" plan gemma3-1b --on tpu-v5e --program jax-scan --returns logits
-for machine in h100-sxm:8@d2d tpu-v5e@d2d; do refuses 2 'one device, without a link between two dies' "$RAFTER" plan llama3-8b --on $machine; done
-refuses 2 'of an axis of --mesh' "$RAFTER" plan llama3-8b --on tpu-v7x:2x2x1@d2d
-refuses 2 'expected 8 devices for tpu-v7x, got 4' "$RAFTER" plan llama3-8b --on tpu-v7x:2x2x1 --mesh fsdp=2,tensor=2@d2d --batch 8
-# A time is whole steps, and what the machine costs meanwhile.
-status 0 "$RAFTER" plan gpt2 --on a100-80g --budget 9h --json && holds out 'd["budget"]["steps"] == int(9 * 3600 / d["time"]["seconds"]) and d["budget"]["tokens"] == d["budget"]["steps"] * 8 * 1024 and abs(d["budget"]["usd"] - 9 * d["cost"]["usd_per_chip_hour"]) < 1e-9' '--budget'
-status 0 "$RAFTER" plan gpt2 --on a5000 --budget 9h --json && holds out 'd["budget"]["usd"] is None' 'a machine without a price has no cost'
-status 0 "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit 8GiB --json && {
-  holds out 'd["memory"]["peak_bytes"] <= 8 << 30 and d["memory"]["fits"] and len(d["frontier"]) > 1' '--fit 8GiB gives a plan of at most 8 GiB and a frontier'
-  holds out 'all("saves" in r["why"] and "% time" in r["why"] for r in d["frontier"][1:])' 'a sentence for each step of the frontier'
-  [ "$(wc -l <out)" = 1 ] || fail "--fit --json prints more than one object"
-}
-status 0 "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit
-# Where nothing fits: the smallest there is, and what was tried.
-refuses 3 'fit' "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit 1GiB --json &&
-  holds out 'd["fits"] is d["memory"]["fits"] is d["search"]["fits"] is False and d["search"]["tried"] >= len(d["frontier"]) > 1 and all(not r["fits"] for r in d["frontier"]) and d["memory"]["peak_bytes"] == min(r["peak_bytes"] for r in d["frontier"])' 'a search in vain'
-# Where the budget is short the named policies have their price told as well.
-status 0 "$RAFTER" plan llama3-8b --on h200 --batch 16 --seq 4096 --fit --json && holds out 'any(r["remat"] == "block" and "remat=block" in r["why"] for r in d["frontier"]) and d["memory"]["fits"]' 'policies in the frontier'
-refuses 3 'fit' "$RAFTER" plan gpt2-xl --on a5000 --batch 64 --json && {
-  holds out 'd["memory"]["fits"] is False and d["memory"]["headroom_bytes"] < 0' 'a plan that does not fit is still printed'
-  says '[0-9.]+ [GM]iB'
-  says '^hint: '
-}
-status 3 "$RAFTER" plan gpt2 --job rl --fit 2200MiB --batch 8 --max-tokens 64 --prompt-tokens 64 --on tpu-v5e --json && holds out 'd["fits"] is d["search"]["fits"] is False and all(not r["fits"] for r in d["frontier"])' 'a search that judges all phases together'
-# Several chips: the search cuts the step along data, fsdp and tensor, and what it finds is a plan that the same mesh gives.
-status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 64 --seq 2048 --fit --json && {
-  holds out 'd["memory"]["fits"] and d["frontier"][0]["mesh"] and all(r["mesh"] for r in d["frontier"]) and d["settings"]["dtype"] == "bf16"' '--fit over meshes'
-  mesh=$(ask out '",".join(f"{k}={v}" for k, v in d["settings"]["mesh"].items() if k != "zero")') remat=$(ask out 'd["settings"]["remat"]') seconds=$(ask out 'd["time"]["seconds"]')
-  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 64 --seq 2048 --dtype bf16 --mesh "$mesh" --remat "$remat" --accumulate "$(ask out 'd["settings"]["accumulate"]')" --json &&
-    holds out "abs(d['time']['seconds'] - $seconds) < 1e-9" 'the plan that the search found, made alone'
-}
-# A stage of ZeRO that was asked for is in every mesh that is weighed.
-status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:2x4 --batch 8 --seq 1024 --zero 1 --fit --json && holds out 'd["settings"]["mesh"]["zero"] == 1' '--fit with --zero'
-# Too few sequences for the chips: they share tokens; experts lie on chips of their own where that is faster. What is found is a plan that its mesh gives.
-for search in "llama3.2-1b --on tpu-v5e:4x4 --batch 2 --seq 32768" "mixtral-8x22b --on h100-sxm:8x4 --batch 64 --seq 4096"; do
-  # shellcheck disable=SC2086
-  status 0 "$RAFTER" plan $search --fit --json && {
-    holds out 'd["memory"]["fits"] and (bool({"context", "sequence"} & d["settings"]["mesh"].keys()) if "llama" in d["model"]["name"] else d["settings"]["mesh"].get("expert") == 8)' "the mesh that --fit finds for $search"
-    mesh=$(ask out '",".join(f"{k}={v}" for k, v in d["settings"]["mesh"].items() if k != "zero")') remat=$(ask out 'd["settings"]["remat"]') seconds=$(ask out 'd["time"]["seconds"]')
-    # shellcheck disable=SC2086
-    status 0 "$RAFTER" plan $search --dtype bf16 --mesh "$mesh" --remat "$remat" --accumulate "$(ask out 'd["settings"]["accumulate"]')" --json &&
-      holds out "abs(d['time']['seconds'] - $seconds) < 1e-9" "the plan that the search found for $search, made alone"
+case_comparisons() {
+  status 0 "$RAFTER" plan --compare gpt2 gpt2-medium --on a5000 --json && {
+    holds out 'd["difference"]["seconds"] > 0 and d["difference"]["parameters"] == d["b"]["model"]["parameters"] - d["a"]["model"]["parameters"] == 230383360'
+    holds out 'd["difference"]["memory"]["peak_bytes"] == d["difference"]["peak_bytes"] == d["b"]["memory"]["peak_bytes"] - d["a"]["memory"]["peak_bytes"]'
   }
-done
-# Fewer experts on a chip than a token chooses: still numbers.
-status 0 "$RAFTER" plan deepseek-v3 --on tpu-v5p:8x8x8 --batch 512 --seq 4096 --dtype bf16 --remat block --mesh expert=256,fsdp=2 --json && holds out '0 < d["work"]["bytes"] < 1e18 and d["time"]["seconds"] > 0'
-status 0 "$RAFTER" plan gemma3-1b --on tpu-v5e:2x4 --mesh data=8 --job generate --batch 64 --seq 512 --dtype bf16 --json && holds out '0 < d["rate"]["bandwidth_fraction"] <= 1' 'bandwidth is of all chips'
-refuses 2 'mesh' "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 7 --seq 2047 --fit
+  status 0 "$RAFTER" plan gpt2 --compare gpt2-medium --on a5000 --json && holds out 'd["a"]["model"]["name"] == "gpt2" and d["b"]["model"]["name"] == "gpt2-medium"' 'one side: MODEL and it'
+  status 0 "$RAFTER" plan uva --on a5000 --compare batch=8,dtype=bf16 "--batch 8 --remat=block" --json && holds out 'd["a"]["settings"]["dtype"] == "bf16" and d["b"]["settings"]["remat"] == "block" and d["difference"]["time"]["seconds"] > 0' 'sides that are options'
+  status 0 "$RAFTER" plan uva --on h100-sxm:8 --batch 16 --microbatch 4 --compare mesh=data=2,pipeline=4,dtype=bf16 mesh=pipeline=2,data=4,pipeline=interleaved:2 --json && holds out 'd["a"]["pipeline"]["stages"] == 4 and d["a"]["settings"]["dtype"] == "bf16" and d["b"]["pipeline"]["chunks"] == 2' 'an axis that is called as an option'
+  refuses 2 'compare.*dtpye|dtpye' "$RAFTER" plan uva --compare dtpye=bf16
+  refuses 2 'MODEL' "$RAFTER" plan --compare dtype=bf16
+  # A published run beside its plan: what it does not say is searched for, what is typed stands.
+  status 0 "$RAFTER" plan --compare published:P14 --json && holds out 'd["a"]["memory"]["fits"] and d["a"]["model"]["name"] == "uva" and d["b"]["rate"]["tokens_per_second"] == 15604 and d["implied_efficiency"] * d["a"]["rate"]["tokens_per_second"] - 15604 < 1e-6' 'a published run'
+  status 0 "$RAFTER" plan --compare published:P1 --batch 256 --json && holds out 'd["a"]["machine"]["chips"] == 256 and d["a"]["settings"]["batch"] == 256 and d["a"]["memory"]["fits"]' 'a published run of many chips'
+  refuses 2 'P99' "$RAFTER" plan --compare published:P99
+  status 0 "$RAFTER" plan --compare published:P5 --json && holds out 'd["a"]["settings"]["batch"] == 96 and d["a"]["memory"]["fits"]' 'a batch that was published'
+}
+
+# A step's batch is one along a sweep over how it is cut; alone the default is raised to a multiple.
+case_divisors() {
+  status 0 "$RAFTER" plan "$TINY" --sweep accumulate=1,2,3,4 --json && holds out '{r["settings"]["batch"] for r in d["rows"]} == {12} and not [c for c in d["cliffs"] if c["what"] == "time"]' 'a sweep over microbatches'
+  status 0 "$RAFTER" plan "$TINY" --sweep microbatch=3,4 --json && holds out '{r["settings"]["batch"] for r in d["rows"]} == {12}'
+  status 0 "$RAFTER" plan "$TINY" --accumulate 3 --json && holds out 'd["settings"]["batch"] == 9'
+  refuses 2 'expected a divisor of --batch 10, got 3' "$RAFTER" plan "$TINY" --batch 10 --accumulate 3
+  refuses 2 'expected a divisor of --batch 10, got 20' "$RAFTER" plan "$TINY" --batch 10 --microbatch 20
+  refuses 2 'hint: write --rate 1,2,4$' "$RAFTER" plan "$TINY" --on tpu-v5e --job serve --sweep rate=1,2,4
+  refuses 2 'hint: write --sweep MODEL:layers=6,12, with the word MODEL' "$RAFTER" plan gpt2 --on a5000 --sweep gpt2:layers=6,12
+  # Every refusal has something to do in it.
+  for bad in '--batch 0' '--fit 0' '--tokens 0' '--budget 0h' '--kv-link 0' '--price nan' '--price LIST' '--sweep batch=8..1'; do
+    # shellcheck disable=SC2086
+    refuses 2 '^hint: ' "$RAFTER" plan gpt2 --on a5000 $bad
+  done
+  for bad in layers=0 vocab=1e30 layers=2000000000; do refuses 2 '^hint: ' "$RAFTER" plan llama:$bad --on a5000; done
+}
+
+# Room beside an expert's even share is work and no progress: the same model FLOPs, more of them done.
+case_experts() {
+  MOE=(mixtral:layers=2,width=1024,ff=2048,heads=8,kv_heads=8,head_dim=128,vocab=32000,seq=1024,experts=8,experts_used=2 --on h100-sxm:8 --mesh expert=8 --batch 16 --dtype bf16)
+  status 0 "$RAFTER" plan "${MOE[@]}" --capacity 1 --json && cp out even
+  for capacity in 0.5 2; do
+    status 0 "$RAFTER" plan "${MOE[@]}" --capacity $capacity --json && holds out '(lambda a, b, c: abs(b["work"]["model_flops"] / a["work"]["model_flops"] - 1) < 1e-6 and (b["work"]["hardware_flops"] - a["work"]["hardware_flops"]) * (c - 1) > 0 and abs(b["rate"]["mfu"] * b["time"]["seconds"] / (a["rate"]["mfu"] * a["time"]["seconds"]) - 1) < 1e-6 and abs(b["work"]["weight_flops"] / a["work"]["weight_flops"] - 1) < 1e-6)(json.load(open("even")), d, '$capacity')' "capacity $capacity"
+  done
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=4,16,64 --json && holds out '[r["machine"]["chips"] for r in d["rows"]] == [4, 16, 64]' 'a sweep over chips'
+  refuses 2 'chips' "$RAFTER" plan llama3.2-1b --on tpu-v5e --sweep chips=0,4
+}
+
+# What would mean nothing is said, not passed over.
+case_meaningless_options() {
+  refuses 2 'has no experts' "$RAFTER" plan llama3-8b --on tpu-v5p --capacity 1.25
+  refuses 2 'expected --mesh expert=N' "$RAFTER" plan mixtral-8x7b --on tpu-v5p:2x2x2 --batch 8 --capacity 1.25
+  refuses 2 'expected a jax program of --job score, got rafter of --job train' "$RAFTER" plan gemma3-1b --on tpu-v5e --returns logits
+  refuses 2 'expected a jax program of --job score, got rafter of --job score' "$RAFTER" plan gemma3-1b --on tpu-v5e --job score --returns logits
+  refuses 2 'expected a jax program of --job score, got jax-scan of --job train' "$RAFTER" plan gemma3-1b --on tpu-v5e --program jax-scan --returns logits
+  for machine in h100-sxm:8@d2d tpu-v5e@d2d; do refuses 2 'one device, without a link between two dies' "$RAFTER" plan llama3-8b --on $machine; done
+  refuses 2 'of an axis of --mesh' "$RAFTER" plan llama3-8b --on tpu-v7x:2x2x1@d2d
+  refuses 2 'expected 8 devices for tpu-v7x, got 4' "$RAFTER" plan llama3-8b --on tpu-v7x:2x2x1 --mesh fsdp=2,tensor=2@d2d --batch 8
+}
+
+# A time is whole steps, and what the machine costs meanwhile.
+case_budget_and_fit() {
+  status 0 "$RAFTER" plan gpt2 --on a100-80g --budget 9h --json && holds out 'd["budget"]["steps"] == int(9 * 3600 / d["time"]["seconds"]) and d["budget"]["tokens"] == d["budget"]["steps"] * 8 * 1024 and abs(d["budget"]["usd"] - 9 * d["cost"]["usd_per_chip_hour"]) < 1e-9' '--budget'
+  status 0 "$RAFTER" plan gpt2 --on a5000 --budget 9h --json && holds out 'd["budget"]["usd"] is None' 'a machine without a price has no cost'
+  status 0 "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit 8GiB --json && {
+    holds out 'd["memory"]["peak_bytes"] <= 8 << 30 and d["memory"]["fits"] and len(d["frontier"]) > 1' '--fit 8GiB gives a plan of at most 8 GiB and a frontier'
+    holds out 'all("saves" in r["why"] and "% time" in r["why"] for r in d["frontier"][1:])' 'a sentence for each step of the frontier'
+    [ "$(wc -l <out)" = 1 ] || fail "--fit --json prints more than one object"
+  }
+  status 0 "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit
+  # Where nothing fits: the smallest there is, and what was tried.
+  refuses 3 'fit' "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit 1GiB --json &&
+    holds out 'd["fits"] is d["memory"]["fits"] is d["search"]["fits"] is False and d["search"]["tried"] >= len(d["frontier"]) > 1 and all(not r["fits"] for r in d["frontier"]) and d["memory"]["peak_bytes"] == min(r["peak_bytes"] for r in d["frontier"])' 'a search in vain'
+  # Where the budget is short the named policies have their price told as well.
+  status 0 "$RAFTER" plan llama3-8b --on h200 --batch 16 --seq 4096 --fit --json && holds out 'any(r["remat"] == "block" and "remat=block" in r["why"] for r in d["frontier"]) and d["memory"]["fits"]' 'policies in the frontier'
+  refuses 3 'fit' "$RAFTER" plan gpt2-xl --on a5000 --batch 64 --json && {
+    holds out 'd["memory"]["fits"] is False and d["memory"]["headroom_bytes"] < 0' 'a plan that does not fit is still printed'
+    says '[0-9.]+ [GM]iB'
+    says '^hint: '
+  }
+  status 3 "$RAFTER" plan gpt2 --job rl --fit 2200MiB --batch 8 --max-tokens 64 --prompt-tokens 64 --on tpu-v5e --json && holds out 'd["fits"] is d["search"]["fits"] is False and all(not r["fits"] for r in d["frontier"])' 'a search that judges all phases together'
+}
+
+# Several chips: the search cuts the step along data, fsdp and tensor, and what it finds is a plan that the same mesh gives.
+case_mesh_search() {
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 64 --seq 2048 --fit --json && {
+    holds out 'd["memory"]["fits"] and d["frontier"][0]["mesh"] and all(r["mesh"] for r in d["frontier"]) and d["settings"]["dtype"] == "bf16"' '--fit over meshes'
+    mesh=$(ask out '",".join(f"{k}={v}" for k, v in d["settings"]["mesh"].items() if k != "zero")') remat=$(ask out 'd["settings"]["remat"]') seconds=$(ask out 'd["time"]["seconds"]')
+    status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 64 --seq 2048 --dtype bf16 --mesh "$mesh" --remat "$remat" --accumulate "$(ask out 'd["settings"]["accumulate"]')" --json &&
+      holds out "abs(d['time']['seconds'] - $seconds) < 1e-9" 'the plan that the search found, made alone'
+  }
+  # A stage of ZeRO that was asked for is in every mesh that is weighed.
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:2x4 --batch 8 --seq 1024 --zero 1 --fit --json && holds out 'd["settings"]["mesh"]["zero"] == 1' '--fit with --zero'
+  # Too few sequences for the chips: they share tokens; experts lie on chips of their own where that is faster. What is found is a plan that its mesh gives.
+  for search in "llama3.2-1b --on tpu-v5e:4x4 --batch 2 --seq 32768" "mixtral-8x22b --on h100-sxm:8x4 --batch 64 --seq 4096"; do
+    # shellcheck disable=SC2086
+    status 0 "$RAFTER" plan $search --fit --json && {
+      holds out 'd["memory"]["fits"] and (bool({"context", "sequence"} & d["settings"]["mesh"].keys()) if "llama" in d["model"]["name"] else d["settings"]["mesh"].get("expert") == 8)' "the mesh that --fit finds for $search"
+      mesh=$(ask out '",".join(f"{k}={v}" for k, v in d["settings"]["mesh"].items() if k != "zero")') remat=$(ask out 'd["settings"]["remat"]') seconds=$(ask out 'd["time"]["seconds"]')
+      # shellcheck disable=SC2086
+      status 0 "$RAFTER" plan $search --dtype bf16 --mesh "$mesh" --remat "$remat" --accumulate "$(ask out 'd["settings"]["accumulate"]')" --json &&
+        holds out "abs(d['time']['seconds'] - $seconds) < 1e-9" "the plan that the search found for $search, made alone"
+    }
+  done
+  # Fewer experts on a chip than a token chooses: still numbers.
+  status 0 "$RAFTER" plan deepseek-v3 --on tpu-v5p:8x8x8 --batch 512 --seq 4096 --dtype bf16 --remat block --mesh expert=256,fsdp=2 --json && holds out '0 < d["work"]["bytes"] < 1e18 and d["time"]["seconds"] > 0'
+  status 0 "$RAFTER" plan gemma3-1b --on tpu-v5e:2x4 --mesh data=8 --job generate --batch 64 --seq 512 --dtype bf16 --json && holds out '0 < d["rate"]["bandwidth_fraction"] <= 1' 'bandwidth is of all chips'
+  refuses 2 'mesh' "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 7 --seq 2047 --fit
+}
+
 # Strong scaling over machines' shapes, with the kink where chips begin to wait.
-status 0 "$RAFTER" plan llama3.2-1b --batch 64 --seq 1024 --fit --sweep on=tpu-v5e:2x2,tpu-v5e:4x4,tpu-v5e:8x8 --json && {
-  holds out '[r["machine"]["chips"] for r in d["rows"]] == [4, 16, 64] and all(a["rate"]["tokens_per_second"] < b["rate"]["tokens_per_second"] for a, b in zip(d["rows"], d["rows"][1:]))' 'more chips are faster'
-  holds out 'all("network" in c["cause"] for c in d["cliffs"] if c["what"] == "scaling")'
+case_scaling() {
+  status 0 "$RAFTER" plan llama3.2-1b --batch 64 --seq 1024 --fit --sweep on=tpu-v5e:2x2,tpu-v5e:4x4,tpu-v5e:8x8 --json && {
+    holds out '[r["machine"]["chips"] for r in d["rows"]] == [4, 16, 64] and all(a["rate"]["tokens_per_second"] < b["rate"]["tokens_per_second"] for a, b in zip(d["rows"], d["rows"][1:]))' 'more chips are faster'
+    holds out 'all("network" in c["cause"] for c in d["cliffs"] if c["what"] == "scaling")'
+  }
 }
 
 # The host's memory: AdamW's f32 moments are 8 bytes a parameter there, and cross twice a step; what no work hides is waited for.
-for how in core none; do
-  status 0 "$RAFTER" plan gpt2 --on a100-80g --batch 4 --accumulate 2 --offload optimizer --collectives $how --json && {
-    holds out '0 <= d["memory"]["host_bytes"] - 8 * d["model"]["parameters"] < 128 * 2 * 150 and d["memory"]["by_class"]["moment"] == 0 and d["memory"]["host_capacity_bytes"] is None'
-    holds out 'abs(d["time"]["offload_seconds"] - 2 * 8 * d["model"]["parameters"] / 3.2e10) < 1e-3 * d["time"]["offload_seconds"] and d["settings"]["offload"] == ["optimizer"]'
-    [ $how = core ] || holds out 'abs(d["time"]["offload_exposed_seconds"] - d["time"]["offload_seconds"]) < 1e-9' 'what the core waits for is all'
-    [ $how = none ] || holds out 'd["time"]["offload_exposed_seconds"] < 0.7 * d["time"]["offload_seconds"]' 'both ways at once'
-  }
-done
-status 0 "$RAFTER" plan gpt2 --on a100-80g --offload optimizer && says 'of its host' out && says 'host, waited for' out
-status 0 "$RAFTER" plan gpt2 --on a100-80g --offload activations --remat block --after offload && says 'offload_in' out && says '@host' out
-# More than a host has: 512 GiB for 8 chips.
-refuses 3 'fit the host.*64.00 GiB' "$RAFTER" plan llama3-70b --on tpu-v5e --job generate --batch 1 --seq 256 --dtype bf16 --offload weights
-status 0 "$RAFTER" plan gemma3-1b --on tpu-v5e --job serve --batch 8 --dtype bf16 --offload kv,weights --rate 1 --requests 32 --json && holds out 'd["memory"]["host_bytes"] > 1e9 and d["time"]["bound"] == "network"'
-status 0 "$RAFTER" plan gemma3-270m --on tpu-v5e --job rl --batch 8 --dtype bf16 --seq 512 --prompt-tokens 256 --max-tokens 256 --offload kv,optimizer --json && holds out 'd["memory"]["host_bytes"] > 12 * d["model"]["parameters"]'
-refuses 2 'nowhere to move' "$RAFTER" plan "$TINY" --offload optimizer
-refuses 2 'nowhere to move' "$RAFTER" train "$TINY" --data random:seed=0 --offload optimizer
-refuses 2 'way to its host' "$RAFTER" plan gpt2 --on gb200 --offload optimizer
-refuses 2 'no cache' "$RAFTER" plan gpt2 --on a5000 --offload kv
-refuses 2 'no optimizer' "$RAFTER" plan gpt2 --on a5000 --job serve --offload optimizer
-refuses 2 'no optimizer' "$RAFTER" plan gpt2 --on a5000 --job score --offload activations
-refuses 2 "expected optimizer.*got 'moments'" "$RAFTER" plan gpt2 --on a5000 --offload moments
-refuses 2 "got ''" "$RAFTER" plan gpt2 --on a5000 --offload optimizer,
-refuses 2 'twice' "$RAFTER" plan gpt2 --on a5000 --offload kv,kv
-refuses 2 'microbatches in flight' "$RAFTER" plan gpt2 --on tpu-v5e:2x1 --mesh pipeline=2 --batch 8 --accumulate 4 --offload activations
-refuses 2 'JAX' "$RAFTER" plan gpt2 --on tpu-v5e --program jax-scan --offload optimizer
+case_offload() {
+  for how in core none; do
+    status 0 "$RAFTER" plan gpt2 --on a100-80g --batch 4 --accumulate 2 --offload optimizer --collectives $how --json && {
+      holds out '0 <= d["memory"]["host_bytes"] - 8 * d["model"]["parameters"] < 128 * 2 * 150 and d["memory"]["by_class"]["moment"] == 0 and d["memory"]["host_capacity_bytes"] is None'
+      holds out 'abs(d["time"]["offload_seconds"] - 2 * 8 * d["model"]["parameters"] / 3.2e10) < 1e-3 * d["time"]["offload_seconds"] and d["settings"]["offload"] == ["optimizer"]'
+      [ $how = core ] || holds out 'abs(d["time"]["offload_exposed_seconds"] - d["time"]["offload_seconds"]) < 1e-9' 'what the core waits for is all'
+      [ $how = none ] || holds out 'd["time"]["offload_exposed_seconds"] < 0.7 * d["time"]["offload_seconds"]' 'both ways at once'
+    }
+  done
+  status 0 "$RAFTER" plan gpt2 --on a100-80g --offload optimizer && says 'of its host' out && says 'host, waited for' out
+  status 0 "$RAFTER" plan gpt2 --on a100-80g --offload activations --remat block --after offload && says 'offload_in' out && says '@host' out
+  # More than a host has: 512 GiB for 8 chips.
+  refuses 3 'fit the host.*64.00 GiB' "$RAFTER" plan llama3-70b --on tpu-v5e --job generate --batch 1 --seq 256 --dtype bf16 --offload weights
+  status 0 "$RAFTER" plan gemma3-1b --on tpu-v5e --job serve --batch 8 --dtype bf16 --offload kv,weights --rate 1 --requests 32 --json && holds out 'd["memory"]["host_bytes"] > 1e9 and d["time"]["bound"] == "network"'
+  status 0 "$RAFTER" plan gemma3-270m --on tpu-v5e --job rl --batch 8 --dtype bf16 --seq 512 --prompt-tokens 256 --max-tokens 256 --offload kv,optimizer --json && holds out 'd["memory"]["host_bytes"] > 12 * d["model"]["parameters"]'
+  refuses 2 'nowhere to move' "$RAFTER" plan "$TINY" --offload optimizer
+  refuses 2 'nowhere to move' "$RAFTER" train "$TINY" --data random:seed=0 --offload optimizer
+  refuses 2 'way to its host' "$RAFTER" plan gpt2 --on gb200 --offload optimizer
+  refuses 2 'no cache' "$RAFTER" plan gpt2 --on a5000 --offload kv
+  refuses 2 'no optimizer' "$RAFTER" plan gpt2 --on a5000 --job serve --offload optimizer
+  refuses 2 'no optimizer' "$RAFTER" plan gpt2 --on a5000 --job score --offload activations
+  refuses 2 "expected optimizer.*got 'moments'" "$RAFTER" plan gpt2 --on a5000 --offload moments
+  refuses 2 "got ''" "$RAFTER" plan gpt2 --on a5000 --offload optimizer,
+  refuses 2 'twice' "$RAFTER" plan gpt2 --on a5000 --offload kv,kv
+  refuses 2 'microbatches in flight' "$RAFTER" plan gpt2 --on tpu-v5e:2x1 --mesh pipeline=2 --batch 8 --accumulate 4 --offload activations
+  refuses 2 'JAX' "$RAFTER" plan gpt2 --on tpu-v5e --program jax-scan --offload optimizer
+}
 
 # Pictures, drawn by gnuplot: of a sweep, of a frontier, of one plan. Without it a plain word on how to get it, before any work.
-if command -v gnuplot >/dev/null; then
-  status 0 "$RAFTER" plan gpt2 --on a5000 --batch 8 --plot plan.png && [ "$(head -c 8 plan.png | od -An -tx1 | tr -d ' ')" = 89504e470d0a1a0a ] || fail "--plot plan.png is no PNG"
-  status 0 "$RAFTER" plan gpt2 --on a5000 --sweep batch=8..64 --plot sweep.svg && python3 -c 'import xml.dom.minidom as m; t = m.parse("sweep.svg").toxml(); assert "memory per chip (GiB)" in t and "a5000: 23.5 GiB" in t and "tokens a second" in t, t[:200]' || fail "the SVG of a sweep lacks its labels or the limit"
-  status 0 "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit 8GiB --plot fit.svg && grep -q 'limit 8.00 GiB' fit.svg || fail "the frontier lacks its limit"
-  refuses 1 'no/such|No such' "$RAFTER" plan gpt2 --on a5000 --plot no/such/folder.png
-fi
-refuses 2 'svg' "$RAFTER" plan gpt2 --on a5000 --plot plan.pdf
-refuses 1 'gnuplot-nox' env PATH=/nowhere "$RAFTER" plan gpt2 --on a5000 --plot plan.png
+case_pictures() {
+  if command -v gnuplot >/dev/null; then
+    status 0 "$RAFTER" plan gpt2 --on a5000 --batch 8 --plot plan.png && [ "$(head -c 8 plan.png | od -An -tx1 | tr -d ' ')" = 89504e470d0a1a0a ] || fail "--plot plan.png is no PNG"
+    status 0 "$RAFTER" plan gpt2 --on a5000 --sweep batch=8..64 --plot sweep.svg && python3 -c 'import xml.dom.minidom as m; t = m.parse("sweep.svg").toxml(); assert "memory per chip (GiB)" in t and "a5000: 23.5 GiB" in t and "tokens a second" in t, t[:200]' || fail "the SVG of a sweep lacks its labels or the limit"
+    status 0 "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit 8GiB --plot fit.svg && grep -q 'limit 8.00 GiB' fit.svg || fail "the frontier lacks its limit"
+    refuses 1 'no/such|No such' "$RAFTER" plan gpt2 --on a5000 --plot no/such/folder.png
+  fi
+  refuses 2 'svg' "$RAFTER" plan gpt2 --on a5000 --plot plan.pdf
+  refuses 1 'gnuplot-nox' env PATH=/nowhere "$RAFTER" plan gpt2 --on a5000 --plot plan.png
+}
+
 # What a JAX program of the model takes: XLA's four numbers, and a larger total than ours.
-jax=$("$RAFTER" plan uva --on tpu-v5e --program jax-scan --batch 64 --accumulate 4 --dtype bf16 --json)
-python3 - "$jax" <<'PY' || fail "the JAX program's memory does not add up"
+case_jax() {
+  jax=$("$RAFTER" plan uva --on tpu-v5e --program jax-scan --batch 64 --accumulate 4 --dtype bf16 --json)
+  python3 - "$jax" <<'PY' || fail "the JAX program's memory does not add up"
 import json, sys
 memory = json.loads(sys.argv[1])["memory"]
 p = memory["program"]
 sys.exit(not (p["argument"] + p["output"] - p["alias"] + p["temp"] == p["total"] == memory["peak_bytes"] == sum(memory["by_class"].values())))
 PY
-refuses 2 'remat=auto' "$RAFTER" plan uva --program jax-unrolled --remat auto --json
-[ ! -s out ] || fail "a refused plan --json prints on stdout: $(head -c 100 out)"
-refuses 2 "mesh.*got ''" "$RAFTER" plan uva --on a5000:2 --mesh fsdp=2,
-status 0 "$RAFTER" plan uva --on tpu-v7x:2x2x1 --seq 512 --batch 8 --mesh fsdp=8@d2d --json && holds out 'any("fsdp=8@d2d pairs" in a and "4 pairs" in a for a in d["assumptions"])' 'an axis longer than the link'
-status 0 "$RAFTER" plan uva --on tpu-v7x:2x2x1 --seq 512 --batch 8 --mesh fsdp=4,data=2@d2d --json && holds out 'not any("@d2d pairs" in a for a in d["assumptions"])'
-refuses 2 'no axis can lie between two' "$RAFTER" plan uva --on tpu-v5e:2x2 --seq 512 --mesh fsdp=4@d2d
-refuses 2 'on is empty' "$RAFTER" plan uva --on ""
-refuses 2 'lora is empty' "$RAFTER" plan uva --lora ""
-refuses 2 'from a smaller number' "$RAFTER" plan uva --on a5000 --sweep batch=8..4
-refuses 3 'at most 1.00 MiB' "$RAFTER" plan gpt2 --on a5000 --fit 1MiB
-refuses 2 'did you mean.*batch' "$RAFTER" plan uva --batsh 4
-refuses 2 'uva' "$RAFTER" plan uvaa
-refuses 2 'did you mean.*plan|plan' "$RAFTER" pln uva
-refuses 2 'MODEL' "$RAFTER" plan
-refuses 2 'heads' "$RAFTER" plan gpt:layers=2,width=33,heads=2,ff=64,vocab=256,seq=32
-refuses 2 'seq|positions' "$RAFTER" plan gpt2 --seq 2048
-refuses 2 'a5000|machine' "$RAFTER" plan uva --on a50000
-refuses 2 'batch' "$RAFTER" plan "$TINY" --batch 4 --microbatch 3
-refuses 2 'remat' "$RAFTER" plan "$TINY" --remat everything
-status 3 "$RAFTER" plan llama3-405b --on h100-sxm --batch 1 --seq 4096 --json && holds out 'd["plan_seconds"] < 2 and d["memory"]["peak_bytes"] > 16 * 405e9' 'the 405B plan is made in well under a second'
-for pod in tpu-v5p:16x20x28=8960 h100-sxm:8x2048=16384; do
-  status 0 "$RAFTER" plan llama3-405b --on "${pod%=*}" --batch "${pod#*=}" --seq 8192 --dtype bf16 --remat block --json &&
-    holds out 'd["plan_seconds"] < 2 and d["memory"]["fits"] and d["time"]["network_hidden_seconds"] > 0' "the 405B plan on ${pod%=*} is made in well under two seconds"
-done
-status 0 "$RAFTER" plan "$TINY" --job generate --json && holds out 'd["job"] == "generate" and d["memory"]["by_class"]["kv"] > 0 and d["serving"]["kv_bytes_per_token"] == 2 * 2 * 32 * 4' 'generate: KV bytes per token'
-status 0 "$RAFTER" plan gpt2 --on a100-80g --json && holds out 'd["cost"]["seconds_for_tokens"] is d["cost"]["usd_for_tokens"] is d["cost"]["kilowatt_hours_for_tokens"] is None' 'no tokens to price'
-refuses 2 'hint: choose --accumulate among the divisors of 10: 1, 2, 5, 10$' "$RAFTER" plan gpt2 --on a5000 --batch 10 --accumulate 3
-refuses 2 'hint: choose --microbatch among the divisors of 720720: 1, 2, .*, 12, [.]{3}$' "$RAFTER" plan gpt2 --on a5000 --batch 720720 --microbatch 17
-for order in gpipe interleaved:2; do refuses 2 "no stages to order .--pipeline $order" "$RAFTER" plan gpt2 --on h100-sxm --batch 8 --pipeline $order; done
-refuses 2 'no axis to split weights over .--zero 3' "$RAFTER" plan gpt2 --on h100-sxm:8 --batch 8 --mesh tensor=8 --zero 3
-refuses 2 'no axis to split gradients over .--zero 2' "$RAFTER" plan gpt2 --on a5000 --batch 8 --zero 2
-refuses 3 'share them over more chips .fsdp or tensor in --mesh., or take a smaller model' "$RAFTER" plan llama3-70b --on h100-sxm:8 --mesh data=8 --batch 8 --dtype bf16
-status 0 "$RAFTER" plan gpt2 --tokens 1G --on a100-80g --json && holds out 'd["cost"]["seconds_for_tokens"] > 0'
+  refuses 2 'remat=auto' "$RAFTER" plan uva --program jax-unrolled --remat auto --json
+  [ ! -s out ] || fail "a refused plan --json prints on stdout: $(head -c 100 out)"
+}
+
+case_refusals() {
+  refuses 2 "mesh.*got ''" "$RAFTER" plan uva --on a5000:2 --mesh fsdp=2,
+  status 0 "$RAFTER" plan uva --on tpu-v7x:2x2x1 --seq 512 --batch 8 --mesh fsdp=8@d2d --json && holds out 'any("fsdp=8@d2d pairs" in a and "4 pairs" in a for a in d["assumptions"])' 'an axis longer than the link'
+  status 0 "$RAFTER" plan uva --on tpu-v7x:2x2x1 --seq 512 --batch 8 --mesh fsdp=4,data=2@d2d --json && holds out 'not any("@d2d pairs" in a for a in d["assumptions"])'
+  refuses 2 'no axis can lie between two' "$RAFTER" plan uva --on tpu-v5e:2x2 --seq 512 --mesh fsdp=4@d2d
+  refuses 2 'on is empty' "$RAFTER" plan uva --on ""
+  refuses 2 'lora is empty' "$RAFTER" plan uva --lora ""
+  refuses 2 'from a smaller number' "$RAFTER" plan uva --on a5000 --sweep batch=8..4
+  refuses 3 'at most 1.00 MiB' "$RAFTER" plan gpt2 --on a5000 --fit 1MiB
+  refuses 2 'did you mean.*batch' "$RAFTER" plan uva --batsh 4
+  refuses 2 'uva' "$RAFTER" plan uvaa
+  refuses 2 'did you mean.*plan|plan' "$RAFTER" pln uva
+  refuses 2 'MODEL' "$RAFTER" plan
+  refuses 2 'heads' "$RAFTER" plan gpt:layers=2,width=33,heads=2,ff=64,vocab=256,seq=32
+  refuses 2 'seq|positions' "$RAFTER" plan gpt2 --seq 2048
+  refuses 2 'a5000|machine' "$RAFTER" plan uva --on a50000
+  refuses 2 'batch' "$RAFTER" plan "$TINY" --batch 4 --microbatch 3
+  refuses 2 'remat' "$RAFTER" plan "$TINY" --remat everything
+}
+
+case_large_machines() {
+  status 3 "$RAFTER" plan llama3-405b --on h100-sxm --batch 1 --seq 4096 --json && holds out 'd["plan_seconds"] < 2 and d["memory"]["peak_bytes"] > 16 * 405e9' 'the 405B plan is made in well under a second'
+  for pod in tpu-v5p:16x20x28=8960 h100-sxm:8x2048=16384; do
+    status 0 "$RAFTER" plan llama3-405b --on "${pod%=*}" --batch "${pod#*=}" --seq 8192 --dtype bf16 --remat block --json &&
+      holds out 'd["plan_seconds"] < 2 and d["memory"]["fits"] and d["time"]["network_hidden_seconds"] > 0' "the 405B plan on ${pod%=*} is made in well under two seconds"
+  done
+  status 0 "$RAFTER" plan "$TINY" --job generate --json && holds out 'd["job"] == "generate" and d["memory"]["by_class"]["kv"] > 0 and d["serving"]["kv_bytes_per_token"] == 2 * 2 * 32 * 4' 'generate: KV bytes per token'
+  status 0 "$RAFTER" plan gpt2 --on a100-80g --json && holds out 'd["cost"]["seconds_for_tokens"] is d["cost"]["usd_for_tokens"] is d["cost"]["kilowatt_hours_for_tokens"] is None' 'no tokens to price'
+}
+
+case_hints() {
+  refuses 2 'hint: choose --accumulate among the divisors of 10: 1, 2, 5, 10$' "$RAFTER" plan gpt2 --on a5000 --batch 10 --accumulate 3
+  refuses 2 'hint: choose --microbatch among the divisors of 720720: 1, 2, .*, 12, [.]{3}$' "$RAFTER" plan gpt2 --on a5000 --batch 720720 --microbatch 17
+  for order in gpipe interleaved:2; do refuses 2 "no stages to order .--pipeline $order" "$RAFTER" plan gpt2 --on h100-sxm --batch 8 --pipeline $order; done
+  refuses 2 'no axis to split weights over .--zero 3' "$RAFTER" plan gpt2 --on h100-sxm:8 --batch 8 --mesh tensor=8 --zero 3
+  refuses 2 'no axis to split gradients over .--zero 2' "$RAFTER" plan gpt2 --on a5000 --batch 8 --zero 2
+  refuses 3 'share them over more chips .fsdp or tensor in --mesh., or take a smaller model' "$RAFTER" plan llama3-70b --on h100-sxm:8 --mesh data=8 --batch 8 --dtype bf16
+  status 0 "$RAFTER" plan gpt2 --tokens 1G --on a100-80g --json && holds out 'd["cost"]["seconds_for_tokens"] > 0'
+}
 
 # The plan is the run: the same number of bytes, whatever the settings.
-for settings in "" "--dtype bf16" "--accumulate 2" "--remat block" "--dtype bf16 --remat auto --dropout 0.1" "--clip 0"; do
-  # shellcheck disable=SC2086
-  status 0 "$RAFTER" plan "$TINY" "${QUICK[@]}" $settings --json && planned=$(ask out 'd["memory"]["peak_bytes"]')
-  # shellcheck disable=SC2086
-  status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" $settings --data random:seed=0 --steps 2 --out "run$RANDOM$RANDOM" --json &&
-    holds out "rows[0]['arena_bytes'] == rows[0]['peak_bytes'] == $planned" "train ${settings:-with defaults} takes what the plan says ($planned bytes)"
-done
-finish
+case_plan_is_the_run() {
+  for settings in "" "--dtype bf16" "--accumulate 2" "--remat block" "--dtype bf16 --remat auto --dropout 0.1" "--clip 0"; do
+    # shellcheck disable=SC2086
+    status 0 "$RAFTER" plan "$TINY" "${QUICK[@]}" $settings --json && planned=$(ask out 'd["memory"]["peak_bytes"]')
+    # shellcheck disable=SC2086
+    status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" $settings --data random:seed=0 --steps 2 --out "run$RANDOM$RANDOM" --json &&
+      holds out "rows[0]['arena_bytes'] == rows[0]['peak_bytes'] == $planned" "train ${settings:-with defaults} takes what the plan says ($planned bytes)"
+  done
+}
+
+cases "$@"
