@@ -3,119 +3,128 @@
 . "$(dirname "$0")/lib.sh"
 GEMMA=(gemma3-1b --on tpu-v5e --dtype bf16)
 
-for job in train generate prefill score rollout serve rl; do
-  status 0 "$RAFTER" plan "$TINY" --on tpu-v5e --batch 4 --job $job --json && {
-    holds out "d['job'] == '$job' and d['memory']['peak_bytes'] > 0 and d['time']['seconds'] > 0" "--job $job"
-    holds out 'sum(d["memory"]["by_class"].values()) == d["memory"]["peak_bytes"]' "--job $job: by_class sums to peak_bytes"
-  }
-  status 0 "$RAFTER" plan "$TINY" --on tpu-v5e --batch 4 --job $job
-done
-# Scoring keeps no cache, a prefill does; both walk all tokens at once.
-status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --seq 1024 --job prefill --json && holds out 'd["memory"]["by_class"]["kv"] > 0 and d["rate"]["tokens_per_second"] * d["time"]["seconds"] - 8192 < 1e-3' prefill
-status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --seq 1024 --job score --json && holds out 'd["memory"]["by_class"]["kv"] == 0 and d["memory"]["by_class"]["logits"] == 0' score
+case_every_job() {
+  for job in train generate prefill score rollout serve rl; do
+    status 0 "$RAFTER" plan "$TINY" --on tpu-v5e --batch 4 --job $job --json && {
+      holds out "d['job'] == '$job' and d['memory']['peak_bytes'] > 0 and d['time']['seconds'] > 0" "--job $job"
+      holds out 'sum(d["memory"]["by_class"].values()) == d["memory"]["peak_bytes"]' "--job $job: by_class sums to peak_bytes"
+    }
+    status 0 "$RAFTER" plan "$TINY" --on tpu-v5e --batch 4 --job $job
+  done
+  # Scoring keeps no cache, a prefill does; both walk all tokens at once.
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --seq 1024 --job prefill --json && holds out 'd["memory"]["by_class"]["kv"] > 0 and d["rate"]["tokens_per_second"] * d["time"]["seconds"] - 8192 < 1e-3' prefill
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --seq 1024 --job score --json && holds out 'd["memory"]["by_class"]["kv"] == 0 and d["memory"]["by_class"]["logits"] == 0' score
+}
 
 # Rollouts: every sample of every prompt, the prompt walked once.
-status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job rollout --samples 8 --prompt-tokens 512 --max-tokens 256 --json && {
-  holds out 'd["rollout"]["prompts"] == 8 and d["rollout"]["tokens"] == 8 * 8 * 256 and d["settings"]["seq"] == 768' 'rollout'
-  holds out 'd["rollout"]["walked_prompt_tokens"] + d["rollout"]["shared_prompt_tokens"] == 64 * 512 and d["rollout"]["shared_prompt_tokens"] == 56 * 511' 'seven of eight samples share the prompt'
-  holds out 'abs(d["rollout"]["tokens_per_second"] * d["rollout"]["seconds"] - 16384) < 1e-6' 'tokens over seconds'
+case_rollouts() {
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job rollout --samples 8 --prompt-tokens 512 --max-tokens 256 --json && {
+    holds out 'd["rollout"]["prompts"] == 8 and d["rollout"]["tokens"] == 8 * 8 * 256 and d["settings"]["seq"] == 768' 'rollout'
+    holds out 'd["rollout"]["walked_prompt_tokens"] + d["rollout"]["shared_prompt_tokens"] == 64 * 512 and d["rollout"]["shared_prompt_tokens"] == 56 * 511' 'seven of eight samples share the prompt'
+    holds out 'abs(d["rollout"]["tokens_per_second"] * d["rollout"]["seconds"] - 16384) < 1e-6' 'tokens over seconds'
+  }
 }
 
 # Serving: below what the machine can do answers come as they are asked for, above it they do not, and a token costs less the more of them there are.
-status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 1..256 --json && {
-  holds out '[r["requests_per_second"] for r in d["serving"]["rates"]] == [1, 2, 4, 8, 16, 32, 64, 128, 256]' 'rates 1..256'
-  holds out '(lambda r: not r[0]["saturated"] and r[-1]["saturated"] and sorted(r, key=lambda x: x["saturated"]) == r)(d["serving"]["rates"])' 'saturated from some rate on'
-  holds out '(lambda r: all(a["usd_per_million_tokens"] > 0.99 * b["usd_per_million_tokens"] for a, b in zip(r, r[1:])))(d["serving"]["rates"])' 'a busier machine costs less a token'
-  holds out 'all(r["ttft_seconds"]["p50"] <= r["ttft_seconds"]["p95"] <= r["ttft_seconds"]["p99"] and r["slots_used"] <= r["slots_most"] <= 64 for r in d["serving"]["rates"])'
-  holds out '{"slots","kv_bytes_per_token","kv_bytes_per_sequence","prefill_seconds","prefill_tokens","decode_step_seconds","tokens_per_second","tokens_per_second_per_chip","ttft_seconds","tpot_seconds"} <= d["serving"].keys()' 'serving has its keys'
+case_serving() {
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 1..256 --json && {
+    holds out '[r["requests_per_second"] for r in d["serving"]["rates"]] == [1, 2, 4, 8, 16, 32, 64, 128, 256]' 'rates 1..256'
+    holds out '(lambda r: not r[0]["saturated"] and r[-1]["saturated"] and sorted(r, key=lambda x: x["saturated"]) == r)(d["serving"]["rates"])' 'saturated from some rate on'
+    holds out '(lambda r: all(a["usd_per_million_tokens"] > 0.99 * b["usd_per_million_tokens"] for a, b in zip(r, r[1:])))(d["serving"]["rates"])' 'a busier machine costs less a token'
+    holds out 'all(r["ttft_seconds"]["p50"] <= r["ttft_seconds"]["p95"] <= r["ttft_seconds"]["p99"] and r["slots_used"] <= r["slots_most"] <= 64 for r in d["serving"]["rates"])'
+    holds out '{"slots","kv_bytes_per_token","kv_bytes_per_sequence","prefill_seconds","prefill_tokens","decode_step_seconds","tokens_per_second","tokens_per_second_per_chip","ttft_seconds","tpot_seconds"} <= d["serving"].keys()' 'serving has its keys'
+  }
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --json && cp out plain
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --json && {
+    python3 -c 'import json; a, b = json.load(open("plain")), json.load(open("out")); assert a["serving"] == b["serving"]' || fail "the same simulation twice differs"
+  }
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --shared-prefix 448 --json && holds out 'd["serving"]["rates"][0]["reused_tokens"] > 0.8 * 448 * 512 and d["serving"]["ttft_seconds"]["p50"] < json.load(open("plain"))["serving"]["ttft_seconds"]["p50"]' 'a shared prefix is walked once'
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --prefill-on tpu-v5p --json && holds out 'd["serving"]["prefill_on"] == "tpu-v5p" and d["serving"]["tpot_seconds"]["p99"] < json.load(open("plain"))["serving"]["tpot_seconds"]["p99"]' 'without prompts in between tokens come evenly'
+  # The prompt's cache goes over the link before its first token counts: 1024 tokens of 2 x 256 numbers of two bytes in 4 layers, 512 of them in the 22 with a window.
+  LINK=("${GEMMA[@]}" --batch 8 --job serve --rate 0.01 --requests 8 --prompt-tokens 1024 --max-tokens 16 --prefill-on tpu-v5e)
+  status 0 "$RAFTER" plan "${LINK[@]}" --kv-link 1T --json && cp out wide
+  status 0 "$RAFTER" plan "${LINK[@]}" --json && {
+    holds out 'abs(d["serving"]["transfer_bytes"] - (4 * 1024 + 22 * 512) * 1024) < 1 and d["serving"]["kv_link_bytes_per_second"] == 3.125e9' 'a cache on the data-centre network'
+    holds out '(lambda a, b, s: abs(s - b["transfer_bytes"] / 3.125e9) < 1e-12 and abs(b["ttft_seconds"]["p50"] - a["ttft_seconds"]["p50"] - s + a["transfer_seconds"]) < 1e-9 and abs(b["tpot_seconds"]["p50"] - a["tpot_seconds"]["p50"]) < 1e-9)(json.load(open("wide"))["serving"], d["serving"], d["serving"]["transfer_seconds"])' 'it is part of the time to the first token'
+  }
+  # Of GPUs a node's network cards, shared by its eight: here one of them sends, and two take.
+  status 0 "$RAFTER" plan llama3-8b --dtype bf16 --job serve --batch 8 --requests 8 --rate 0.5 --on h100-sxm:2 --prefill-on h100-sxm --json && holds out 'd["serving"]["kv_link_bytes_per_second"] == 4e11 / 8' 'the network of a GPU'
+  refuses 2 'kv-link is missing' "$RAFTER" plan "${GEMMA[@]}" --job serve --prefill-on a5000
+  # Fractions of a request a second, and lists of them.
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --job serve --requests 16 --rate 0.5,1,2.5 --json && holds out '[r["requests_per_second"] for r in d["serving"]["rates"]] == [0.5, 1, 2.5]' '--rate 0.5,1,2.5'
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --job serve --requests 4 --rate 0.25..1,0.1..0.3:0.1 --json && holds out '[round(r["requests_per_second"], 9) for r in d["serving"]["rates"]] == [0.25, 0.5, 1, 0.1, 0.2, 0.3]' 'ranges of fractions'
+  for bad in 0 -1 0.5,x 2..1 1..2:0 ''; do refuses 2 'rate' "$RAFTER" plan "${GEMMA[@]}" --job serve --rate="$bad"; done
+  # Eight copies at eight times the rate are one chip at one; cut over eight chips the model answers a token sooner than any copy, with the network in it.
+  ONE=(gemma-7b --dtype bf16 --weights int8 --kv-dtype int8 --job serve)
+  status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e --batch 8 --rate 2 --requests 64 --json && cp out one
+  status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=8 --batch 64 --rate 16 --json && {
+    holds out '(lambda a, b: a["tpot_seconds"] == b["tpot_seconds"] and abs(b["tokens_per_second"] / a["tokens_per_second"] - 8) < 1e-9 and abs(a["usd_per_million_tokens"] / b["usd_per_million_tokens"] - 1) < 1e-9)(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'copies'
+    holds out '(lambda a, b: abs(b["slots_used"] / a["slots_used"] - 8) < 1e-9 and b["slots_most"] == 8 * a["slots_most"] and b["waiting_most"] == a["waiting_most"])(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'slots of all copies, what waits of one'
+  }
+  status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh tensor=8 --batch 64 --rate 16 --json && {
+    holds out 'd["serving"]["tpot_seconds"]["p50"] < json.load(open("one"))["serving"]["tpot_seconds"]["p50"]' 'a model cut over eight chips'
+    holds out 'd["time"]["network_seconds"] > 0 and d["serving"]["tpot_seconds"]["p50"] > d["time"]["network_seconds"] * 0.2' 'and waits for their network'
+  }
+  # Copies of a model that is itself cut: each is what it is alone on chips that lie the same, at its share of the rate; all cost what all chips cost.
+  status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:1x4 --mesh tensor=4 --batch 32 --rate 8 --requests 256 --json && cp out one
+  status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=2,tensor=4 --batch 64 --rate 16 --json && {
+    holds out '(lambda a, b: a["tpot_seconds"] == b["tpot_seconds"] and a["ttft_seconds"] == b["ttft_seconds"] and abs(b["tokens_per_second"] / a["tokens_per_second"] - 2) < 1e-9 and abs(a["usd_per_million_tokens"] / b["usd_per_million_tokens"] - 1) < 1e-9)(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'copies of a cut model'
+    holds out 'd["serving"]["copies"] == 2 and d["serving"]["slots"] == 64 and d["memory"]["peak_bytes"] == json.load(open("one"))["memory"]["peak_bytes"] and any("2 groups of 4 chips" in a for a in d["assumptions"])'
+    holds out 'abs(d["serving"]["tokens_per_second_per_chip"] * 8 - d["serving"]["tokens_per_second"]) < 1e-6 * d["serving"]["tokens_per_second"]'
+  }
+  refuses 2 'copies do not go together' "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=2,tensor=4 --batch 64 --rate 16 --prefill-on tpu-v5p:2x4x1
+  # Prompts that do not divide among the copies: every one of them is answered, and those with one more say how long it takes.
+  status 0 "$RAFTER" plan "${GEMMA[@]:0:1}" --dtype bf16 --on tpu-v5e:2x4 --mesh data=4,tensor=2 --batch 32 --job rollout --samples 8 --prompt-tokens 128 --max-tokens 64 --requests 9 --json && {
+    holds out 'd["rollout"]["prompts"] == 9 and d["rollout"]["tokens"] == 9 * 8 * 64 and d["rollout"]["walked_prompt_tokens"] + d["rollout"]["shared_prompt_tokens"] == 72 * 128' 'rollouts on copies'
+    holds out '8 < d["rollout"]["slots_used"] <= 32' 'slots of all copies of a rollout'
+  }
+  if command -v gnuplot >/dev/null; then
+    status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 1..64 --requests 64 --plot serve.svg && python3 -c 'import xml.dom.minidom as m; t = m.parse("serve.svg").toxml(); assert "tokens a second" in t and "first token" in t and "64/s" in t, t[:200]' || fail "the picture of rates lacks its labels"
+  fi
+  printf '{"at": 0, "prompt": 100, "answer": 10}\n{"at": 0.5, "prompt": 200, "answer": 20}\n' >arrivals.jsonl
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals arrivals.jsonl --json && holds out 'd["serving"]["rates"][0]["requests_per_second"] == 2 and abs(d["serving"]["rates"][0]["tokens_per_second"] - 30 / 0.5) < 10' 'a file of arrivals'
+  # Three arrivals on eight copies are three answers: what one copy does in the time of its one, behind the last of the three.
+  printf '{"at": %s, "prompt": 512, "answer": 256}\n' 0 0.1 0.2 >three.jsonl
+  head -1 three.jsonl >first.jsonl
+  EIGHT=(llama3-8b --job serve --dtype bf16 --seq 1024)
+  status 0 "$RAFTER" plan "${EIGHT[@]}" --on h100-sxm --batch 8 --arrivals first.jsonl --json && cp out one
+  status 0 "$RAFTER" plan "${EIGHT[@]}" --on h100-sxm:8 --mesh data=8 --batch 64 --arrivals three.jsonl --json && {
+    holds out '(lambda a, b: abs(b["tokens_per_second"] * (256 / a["tokens_per_second"] + 0.2) - 3 * 256) < 1e-6)(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'three arrivals on eight copies'
+    holds out 'abs(d["serving"]["rates"][0]["requests_per_second"] - 10) < 1e-9 and d["serving"]["rates"][0]["slots_most"] == 3' 'their rate, and the slots they take'
+  }
+  printf 'nonsense\n' >bad.jsonl
+  printf '{"at": 0, "prompt": -100}\n' >negative.jsonl
+  refuses 2 '^hint: each line is' "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals negative.jsonl
+  refuses 2 'bad.jsonl, line 1' "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals bad.jsonl
+  refuses 2 'rate' "$RAFTER" plan "${GEMMA[@]}" --job serve --rate 0
+  refuses 2 'expected less than --prompt-tokens 100, got 200' "$RAFTER" plan "${GEMMA[@]}" --job serve --prompt-tokens 100 --shared-prefix 200
+  refuses 2 'expected less than --prompt-tokens 100, got 100' "$RAFTER" plan "${GEMMA[@]}" --job rollout --prompt-tokens 100 --shared-prefix 100
+  refuses 1 '^hint: --arrivals names a file' "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals nowhere.jsonl
+  refuses 2 'seq' "$RAFTER" plan "${GEMMA[@]}" --job serve --seq 100 --prompt-tokens 90 --max-tokens 20
+  refuses 2 'positions' "$RAFTER" plan gpt2 --on a5000 --job rollout --prompt-tokens 1000 --max-tokens 100
+  refuses 3 'fit' "$RAFTER" plan llama3-70b --on tpu-v5e --dtype bf16 --job serve --batch 1
+  # A simulation of hours ends when it is asked to: nothing of it needs saving.
+  "$RAFTER" plan "${GEMMA[@]}" --job serve --rate 1..1000000 --requests 1048576 >/dev/null 2>&1 & long=$!
+  sleep 0.3; kill "$long"; ended=0; wait "$long" || ended=$?
+  [ "$ended" = 143 ] || fail "a long simulation that is told to end exits $ended, not 143"
+  # What a job does not read is said, not passed over.
+  refuses 2 'rate says nothing to --job train' "$RAFTER" plan "${GEMMA[@]}" --rate 4
+  refuses 2 'fit says nothing to --job generate' "$RAFTER" plan "${GEMMA[@]}" --job generate --fit
+  refuses 2 'remat says nothing to --job serve' "$RAFTER" plan "${GEMMA[@]}" --job serve --remat block
+  refuses 2 'kv-dtype says nothing to --job train' "$RAFTER" plan "${GEMMA[@]}" --kv-dtype int8
+  refuses 2 'samples says nothing to --job score' "$RAFTER" plan "${GEMMA[@]}" --job score --samples 4
+  refuses 2 'kv-link says nothing to --job rollout' "$RAFTER" plan "${GEMMA[@]}" --job rollout --kv-link 1G
+  refuses 2 'too many answers' "$RAFTER" plan "${GEMMA[@]}" --job rollout --samples 65536 --requests 1048576
 }
-status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --json && cp out plain
-status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --json && {
-  python3 -c 'import json; a, b = json.load(open("plain")), json.load(open("out")); assert a["serving"] == b["serving"]' || fail "the same simulation twice differs"
-}
-status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --shared-prefix 448 --json && holds out 'd["serving"]["rates"][0]["reused_tokens"] > 0.8 * 448 * 512 and d["serving"]["ttft_seconds"]["p50"] < json.load(open("plain"))["serving"]["ttft_seconds"]["p50"]' 'a shared prefix is walked once'
-status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --prefill-on tpu-v5p --json && holds out 'd["serving"]["prefill_on"] == "tpu-v5p" and d["serving"]["tpot_seconds"]["p99"] < json.load(open("plain"))["serving"]["tpot_seconds"]["p99"]' 'without prompts in between tokens come evenly'
-# The prompt's cache goes over the link before its first token counts: 1024 tokens of 2 x 256 numbers of two bytes in 4 layers, 512 of them in the 22 with a window.
-LINK=("${GEMMA[@]}" --batch 8 --job serve --rate 0.01 --requests 8 --prompt-tokens 1024 --max-tokens 16 --prefill-on tpu-v5e)
-status 0 "$RAFTER" plan "${LINK[@]}" --kv-link 1T --json && cp out wide
-status 0 "$RAFTER" plan "${LINK[@]}" --json && {
-  holds out 'abs(d["serving"]["transfer_bytes"] - (4 * 1024 + 22 * 512) * 1024) < 1 and d["serving"]["kv_link_bytes_per_second"] == 3.125e9' 'a cache on the data-centre network'
-  holds out '(lambda a, b, s: abs(s - b["transfer_bytes"] / 3.125e9) < 1e-12 and abs(b["ttft_seconds"]["p50"] - a["ttft_seconds"]["p50"] - s + a["transfer_seconds"]) < 1e-9 and abs(b["tpot_seconds"]["p50"] - a["tpot_seconds"]["p50"]) < 1e-9)(json.load(open("wide"))["serving"], d["serving"], d["serving"]["transfer_seconds"])' 'it is part of the time to the first token'
-}
-# Of GPUs a node's network cards, shared by its eight: here one of them sends, and two take.
-status 0 "$RAFTER" plan llama3-8b --dtype bf16 --job serve --batch 8 --requests 8 --rate 0.5 --on h100-sxm:2 --prefill-on h100-sxm --json && holds out 'd["serving"]["kv_link_bytes_per_second"] == 4e11 / 8' 'the network of a GPU'
-refuses 2 'kv-link is missing' "$RAFTER" plan "${GEMMA[@]}" --job serve --prefill-on a5000
-# Fractions of a request a second, and lists of them.
-status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --job serve --requests 16 --rate 0.5,1,2.5 --json && holds out '[r["requests_per_second"] for r in d["serving"]["rates"]] == [0.5, 1, 2.5]' '--rate 0.5,1,2.5'
-status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --job serve --requests 4 --rate 0.25..1,0.1..0.3:0.1 --json && holds out '[round(r["requests_per_second"], 9) for r in d["serving"]["rates"]] == [0.25, 0.5, 1, 0.1, 0.2, 0.3]' 'ranges of fractions'
-for bad in 0 -1 0.5,x 2..1 1..2:0 ''; do refuses 2 'rate' "$RAFTER" plan "${GEMMA[@]}" --job serve --rate="$bad"; done
-# Eight copies at eight times the rate are one chip at one; cut over eight chips the model answers a token sooner than any copy, with the network in it.
-ONE=(gemma-7b --dtype bf16 --weights int8 --kv-dtype int8 --job serve)
-status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e --batch 8 --rate 2 --requests 64 --json && cp out one
-status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=8 --batch 64 --rate 16 --json && {
-  holds out '(lambda a, b: a["tpot_seconds"] == b["tpot_seconds"] and abs(b["tokens_per_second"] / a["tokens_per_second"] - 8) < 1e-9 and abs(a["usd_per_million_tokens"] / b["usd_per_million_tokens"] - 1) < 1e-9)(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'copies'
-  holds out '(lambda a, b: abs(b["slots_used"] / a["slots_used"] - 8) < 1e-9 and b["slots_most"] == 8 * a["slots_most"] and b["waiting_most"] == a["waiting_most"])(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'slots of all copies, what waits of one'
-}
-status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh tensor=8 --batch 64 --rate 16 --json && {
-  holds out 'd["serving"]["tpot_seconds"]["p50"] < json.load(open("one"))["serving"]["tpot_seconds"]["p50"]' 'a model cut over eight chips'
-  holds out 'd["time"]["network_seconds"] > 0 and d["serving"]["tpot_seconds"]["p50"] > d["time"]["network_seconds"] * 0.2' 'and waits for their network'
-}
-# Copies of a model that is itself cut: each is what it is alone on chips that lie the same, at its share of the rate; all cost what all chips cost.
-status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:1x4 --mesh tensor=4 --batch 32 --rate 8 --requests 256 --json && cp out one
-status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=2,tensor=4 --batch 64 --rate 16 --json && {
-  holds out '(lambda a, b: a["tpot_seconds"] == b["tpot_seconds"] and a["ttft_seconds"] == b["ttft_seconds"] and abs(b["tokens_per_second"] / a["tokens_per_second"] - 2) < 1e-9 and abs(a["usd_per_million_tokens"] / b["usd_per_million_tokens"] - 1) < 1e-9)(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'copies of a cut model'
-  holds out 'd["serving"]["copies"] == 2 and d["serving"]["slots"] == 64 and d["memory"]["peak_bytes"] == json.load(open("one"))["memory"]["peak_bytes"] and any("2 groups of 4 chips" in a for a in d["assumptions"])'
-  holds out 'abs(d["serving"]["tokens_per_second_per_chip"] * 8 - d["serving"]["tokens_per_second"]) < 1e-6 * d["serving"]["tokens_per_second"]'
-}
-refuses 2 'copies do not go together' "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=2,tensor=4 --batch 64 --rate 16 --prefill-on tpu-v5p:2x4x1
-# Prompts that do not divide among the copies: every one of them is answered, and those with one more say how long it takes.
-status 0 "$RAFTER" plan "${GEMMA[@]:0:1}" --dtype bf16 --on tpu-v5e:2x4 --mesh data=4,tensor=2 --batch 32 --job rollout --samples 8 --prompt-tokens 128 --max-tokens 64 --requests 9 --json && {
-  holds out 'd["rollout"]["prompts"] == 9 and d["rollout"]["tokens"] == 9 * 8 * 64 and d["rollout"]["walked_prompt_tokens"] + d["rollout"]["shared_prompt_tokens"] == 72 * 128' 'rollouts on copies'
-  holds out '8 < d["rollout"]["slots_used"] <= 32' 'slots of all copies of a rollout'
-}
-if command -v gnuplot >/dev/null; then
-  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 1..64 --requests 64 --plot serve.svg && python3 -c 'import xml.dom.minidom as m; t = m.parse("serve.svg").toxml(); assert "tokens a second" in t and "first token" in t and "64/s" in t, t[:200]' || fail "the picture of rates lacks its labels"
-fi
-printf '{"at": 0, "prompt": 100, "answer": 10}\n{"at": 0.5, "prompt": 200, "answer": 20}\n' >arrivals.jsonl
-status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals arrivals.jsonl --json && holds out 'd["serving"]["rates"][0]["requests_per_second"] == 2 and abs(d["serving"]["rates"][0]["tokens_per_second"] - 30 / 0.5) < 10' 'a file of arrivals'
-# Three arrivals on eight copies are three answers: what one copy does in the time of its one, behind the last of the three.
-printf '{"at": %s, "prompt": 512, "answer": 256}\n' 0 0.1 0.2 >three.jsonl
-head -1 three.jsonl >first.jsonl
-EIGHT=(llama3-8b --job serve --dtype bf16 --seq 1024)
-status 0 "$RAFTER" plan "${EIGHT[@]}" --on h100-sxm --batch 8 --arrivals first.jsonl --json && cp out one
-status 0 "$RAFTER" plan "${EIGHT[@]}" --on h100-sxm:8 --mesh data=8 --batch 64 --arrivals three.jsonl --json && {
-  holds out '(lambda a, b: abs(b["tokens_per_second"] * (256 / a["tokens_per_second"] + 0.2) - 3 * 256) < 1e-6)(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'three arrivals on eight copies'
-  holds out 'abs(d["serving"]["rates"][0]["requests_per_second"] - 10) < 1e-9 and d["serving"]["rates"][0]["slots_most"] == 3' 'their rate, and the slots they take'
-}
-printf 'nonsense\n' >bad.jsonl
-printf '{"at": 0, "prompt": -100}\n' >negative.jsonl
-refuses 2 '^hint: each line is' "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals negative.jsonl
-refuses 2 'bad.jsonl, line 1' "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals bad.jsonl
-refuses 2 'rate' "$RAFTER" plan "${GEMMA[@]}" --job serve --rate 0
-refuses 2 'expected less than --prompt-tokens 100, got 200' "$RAFTER" plan "${GEMMA[@]}" --job serve --prompt-tokens 100 --shared-prefix 200
-refuses 2 'expected less than --prompt-tokens 100, got 100' "$RAFTER" plan "${GEMMA[@]}" --job rollout --prompt-tokens 100 --shared-prefix 100
-refuses 1 '^hint: --arrivals names a file' "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals nowhere.jsonl
-refuses 2 'seq' "$RAFTER" plan "${GEMMA[@]}" --job serve --seq 100 --prompt-tokens 90 --max-tokens 20
-refuses 2 'positions' "$RAFTER" plan gpt2 --on a5000 --job rollout --prompt-tokens 1000 --max-tokens 100
-refuses 3 'fit' "$RAFTER" plan llama3-70b --on tpu-v5e --dtype bf16 --job serve --batch 1
-# A simulation of hours ends when it is asked to: nothing of it needs saving.
-"$RAFTER" plan "${GEMMA[@]}" --job serve --rate 1..1000000 --requests 1048576 >/dev/null 2>&1 & long=$!
-sleep 0.3; kill "$long"; ended=0; wait "$long" || ended=$?
-[ "$ended" = 143 ] || fail "a long simulation that is told to end exits $ended, not 143"
-# What a job does not read is said, not passed over.
-refuses 2 'rate says nothing to --job train' "$RAFTER" plan "${GEMMA[@]}" --rate 4
-refuses 2 'fit says nothing to --job generate' "$RAFTER" plan "${GEMMA[@]}" --job generate --fit
-refuses 2 'remat says nothing to --job serve' "$RAFTER" plan "${GEMMA[@]}" --job serve --remat block
-refuses 2 'kv-dtype says nothing to --job train' "$RAFTER" plan "${GEMMA[@]}" --kv-dtype int8
-refuses 2 'samples says nothing to --job score' "$RAFTER" plan "${GEMMA[@]}" --job score --samples 4
-refuses 2 'kv-link says nothing to --job rollout' "$RAFTER" plan "${GEMMA[@]}" --job rollout --kv-link 1G
-refuses 2 'too many answers' "$RAFTER" plan "${GEMMA[@]}" --job rollout --samples 65536 --requests 1048576
 
 # RL: one copy of the base for adapters, a second one where the policy itself changes; and it says that nothing of it runs yet.
-status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --lora rank=16,targets=q,v --json && {
-  holds out '[p["name"] for p in d["rl"]["phases"]] == ["rollout", "reference", "policy"] and abs(sum(p["seconds"] for p in d["rl"]["phases"]) - d["rl"]["seconds"]) < 1e-9' 'three phases'
-  holds out 'max(p["peak_bytes"] for p in d["rl"]["phases"]) == d["memory"]["peak_bytes"] and d["memory"]["by_class"]["weight"] < 2.1e9' 'one base copy'
-  holds out 'any("not yet run" in a for a in d["assumptions"])' 'what is planned is not run'
+case_rl() {
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --lora rank=16,targets=q,v --json && {
+    holds out '[p["name"] for p in d["rl"]["phases"]] == ["rollout", "reference", "policy"] and abs(sum(p["seconds"] for p in d["rl"]["phases"]) - d["rl"]["seconds"]) < 1e-9' 'three phases'
+    holds out 'max(p["peak_bytes"] for p in d["rl"]["phases"]) == d["memory"]["peak_bytes"] and d["memory"]["by_class"]["weight"] < 2.1e9' 'one base copy'
+    holds out 'any("not yet run" in a for a in d["assumptions"])' 'what is planned is not run'
+  }
+  refuses 3 'fit' "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --json && holds out 'd["memory"]["by_class"]["weight"] > 3.9e9 and not d["memory"]["fits"]' 'the reference has a copy of its own'
 }
-refuses 3 'fit' "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --json && holds out 'd["memory"]["by_class"]["weight"] > 3.9e9 and not d["memory"]["fits"]' 'the reference has a copy of its own'
-finish
+
+cases "$@"
