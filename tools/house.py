@@ -15,6 +15,7 @@ import sys
 
 COUNTS = "tests/unit/house/counts.json"
 CODE_COLUMNS, PROSE_COLUMNS, FUNCTION_LINES, PARAMETERS = 110, 100, 75, 8
+SHOWN = 20  # occurrences that a failed check prints
 
 # Phrases that need a second reading; docs/glossary.md and CONTRIBUTING.md have the words to use.
 BANNED = [re.compile(p, re.I) for p in (
@@ -230,8 +231,10 @@ def main():
             faults += 1
             print(f"{kind} in {where}: {count}, at most {allowed} are allowed")
             if new is None: new = changed_since(root, COUNTS)
-            for what, area_of, name, line, text in found:
-                if what == kind and area_of == where and (new is None or (name, line) in new): print(f"  {name}:{line}: {text}")
+            lines = [f"  {name}:{line}: {text}" for what, area_of, name, line, text in found
+                     if what == kind and area_of == where and (new is None or (name, line) in new)]
+            print("\n".join(lines[:SHOWN]))
+            if len(lines) > SHOWN: print(f"  and {len(lines) - SHOWN} more lines that changed since the counts were written")
     return min(faults, 1)
 
 

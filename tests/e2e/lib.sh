@@ -1,5 +1,5 @@
-# Shared by the tests that drive the program: a scratch folder, one line per failed expectation, and a few ways to ask.
-# RAFTER names the program. A test ends with `finish`, or with `cases "$@"` if it has cases that ctest lists one by one.
+# Shared by the tests that run the program: a scratch folder, one line for each failed expectation, helpers.
+# RAFTER names the program. A test ends with `finish`, or with `cases "$@"` if ctest lists its cases.
 # shellcheck shell=bash
 set -u
 exec 3>&1
@@ -10,7 +10,7 @@ TEST=$(realpath "$0")
 DATA=$(realpath "$HERE/../data")
 [ -x "$RAFTER" ] || { echo "RAFTER names no program: $RAFTER"; exit 1; }
 WORK=$(mktemp -d)
-export HOME=$WORK/home XDG_CACHE_HOME=$WORK/home/.cache XDG_CONFIG_HOME=$WORK/home/.config # no calibration of the machine's owner is seen
+export HOME=$WORK/home XDG_CACHE_HOME=$WORK/home/.cache XDG_CONFIG_HOME=$WORK/home/.config # hides the user's calibration
 mkdir -p "$HOME"
 trap 'rm -rf "$WORK"' EXIT
 cd "$WORK" || exit 1
@@ -20,8 +20,8 @@ failures=0
 TINY=gpt:layers=2,width=32,heads=2,ff=64,vocab=256,seq=32
 QUICK=(--threads 2 --batch 4)
 
-# data_file NAME: the path of a file or folder that tests/data/files.tar.xz has, else of one in RAFTER_TEST_DATA; if
-# neither has it, a line that counts as skipped, and exit status 1.
+# data_file NAME: the path of a file or folder that tests/data/files.tar.xz has, else of one in
+# RAFTER_TEST_DATA. If neither has it: a line that counts as skipped, and exit status 1.
 SHARED=${RAFTER_TEST_DATA:-$HERE/../../../shared/data}
 TEST_FILES=${TEST_FILES:-$HERE/../../build/test-files}
 data_file() {
@@ -32,9 +32,9 @@ data_file() {
 }
 
 fail() { echo "FAIL: $*"; failures=$((failures + 1)); }
-# cases [NAME]: runs the functions case_NAME of a test file (all, or the one that ctest asks for) and finishes.
-# A function `setup` makes what cases share. It runs once for each program and test file; each run of a case gets
-# a copy of what it left, so cases do not depend on each other.
+# cases [NAME]: runs the functions case_NAME of a test file (all, or the one that ctest names) and finishes.
+# A function `setup` makes the files that cases share. It runs once for each program and test file, and
+# each run of a case gets a copy, so cases do not depend on each other.
 cases() {
   local name all
   all=$(grep -oP '^case_\K\w+(?=\(\) \{)' "$TEST")
