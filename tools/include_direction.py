@@ -8,7 +8,7 @@ import os
 import re
 import sys
 
-ROOMS = ("base hub formats text model graph machine study backend plan run train generate report api "
+ROOMS = ("base hub formats text model graph machine study backend plan run train generate report advise journal api "
          "cli").split()
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 

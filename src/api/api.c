@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "api/api.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +10,6 @@
 static const rf_command *const COMMANDS[] = {RF_COMMANDS(ROW)};
 const rf_commands RF_ALL_COMMANDS = {COMMANDS, sizeof COMMANDS / sizeof *COMMANDS};
 
-const char *rafter_version(void) { return "rafter " RF_VERSION " (commit " RF_COMMIT ")"; }
 void rafter_text_free(char *text) { free(text); }
 
 rafter_status rafter_job_new(const char *command, rafter_job **job, rafter_error *error) {
@@ -82,44 +80,6 @@ rafter_status rafter_run(const rafter_job *job, const rafter_sink *sink, rafter_
   return command->run(job, sink, error);
 }
 
-/* ---- output ---------------------------------------------------------------------------------- */
-
-void rf_say(const rafter_sink *sink, const char *format, ...) {
-  char line[4096];
-  va_list values;
-  if (!sink->text) return;
-  va_start(values, format);
-  vsnprintf(line, sizeof line, format, values);
-  va_end(values);
-  sink->text(sink->self, line);
-}
-
-void rf_note(const rafter_sink *sink, const char *format, ...) {
-  char line[4096];
-  va_list values;
-  void (*put)(void *self, const char *text) = sink->note ? sink->note : sink->text;
-  if (!put) return;
-  va_start(values, format);
-  vsnprintf(line, sizeof line, format, values);
-  va_end(values);
-  put(sink->self, line);
-}
-
-void rf_say_text(const rafter_sink *sink, char *text) {
-  if (sink->text && text) sink->text(sink->self, text);
-  free(text);
-}
-
-void rf_put_bar(const rafter_sink *sink, const char *format, ...) {
-  char line[512];
-  va_list values;
-  if (!sink->bar) return;
-  va_start(values, format);
-  vsnprintf(line, sizeof line, format, values);
-  va_end(values);
-  sink->bar(sink->self, line);
-}
-
 static void say_loading(void *self, const char *what, double part) {
   if (part < 1) rf_put_bar(self, "%s %3.0f %%", what, 100 * part);
   else rf_put_bar(self, "%s", "");
@@ -128,15 +88,6 @@ static void say_loading(void *self, const char *what, double part) {
 rf_progress rf_load_bar(const rafter_sink *sink) {
   return (rf_progress){.report = say_loading, .self = (void *)(uintptr_t)sink};
 }
-
-void rf_put_json(const rafter_sink *sink, json_t *json) {
-  char *line = sink->json ? rf_json_text(json, 0) : NULL;
-  if (line) sink->json(sink->self, line);
-  free(line);
-  json_decref(json);
-}
-
-bool rf_asked_to_stop(const rafter_sink *sink) { return sink->stop && *sink->stop; }
 
 const rf_option RF_EVERY_OPTIONS[] = {
     RF_FLAG("json", "Output", "print one JSON object (or JSON Lines) on stdout and all else on stderr"),

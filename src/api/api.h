@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "base/options.h"
+#include "base/say.h"
 #include "plan/job.h"
 #include "run/load.h"
 #include "report/report.h"
@@ -15,33 +16,14 @@ struct rafter_job {
   rf_options *options;
 };
 
-struct rafter_plan {
-  rf_settings settings;
-  rf_plan *plan, *prefill; /* prefill: generate jobs only */
-  rf_advice advice[RF_MAX_ADVICE];
-  int advice_count;
-  bool advises;           /* rf_plan_give_advice will be asked */
-  rf_advice_ahead *ahead; /* of what it will say */
-  rf_fit_found found;     /* of --fit */
-  double tokens, budget_seconds;
-  bool tensors, ops;
-  bool sized, advisable; /* only its size is asked for; one change at a time may be weighed */
-  const char *job;
-  int64_t needs;               /* bytes of all phases of a job, where that is more than one plan's; else 0 */
-  int64_t lasts;               /* of them what stands in memory for as long as the job lasts */
-  json_t *extra, *assumptions; /* what jobs of many walks add to the object; in objects of it key by key */
-  FILE *extra_text;            /* and to the table: extra_chars */
-  char *extra_chars;
-  size_t extra_bytes;
-};
-
 /* Every command: RF_COMMAND_TRAIN in train.c, and so on. A new one adds its name here. */
+// clang-format off
 #define RF_COMMANDS(X) \
-  X(PLAN) \
-  X(CALIBRATE) \
-  X(ROOFLINE) \
-  X(TRAIN) X(GENERATE) X(CHAT) X(SCORE) X(EVAL) X(BENCH) X(REPORT) X(RUNS) X(INSPECT) X(DOCTOR) X(PULL) \
-      X(EXPORT) X(QUANTIZE) X(TOKENIZE)
+  X(PLAN) X(CALIBRATE) X(ROOFLINE) \
+  X(TRAIN) X(GENERATE) X(CHAT) X(SCORE) X(EVAL) X(BENCH) \
+  X(REPORT) X(RUNS) X(INSPECT) X(DOCTOR) \
+  X(PULL) X(EXPORT) X(QUANTIZE) X(TOKENIZE)
+// clang-format on
 #define RF_DECLARE_COMMAND(NAME) extern const rf_command RF_COMMAND_##NAME;
 RF_COMMANDS(RF_DECLARE_COMMAND)
 extern const rf_commands RF_ALL_COMMANDS;
@@ -59,23 +41,11 @@ rf_status rf_write_gguf(const char *in, const char *out, const char *type, int t
 /* inspect, of .gguf and .bin files. */
 rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *json, rf_error *error);
 
-/* For people, formatted. Safe with a sink that has no text function. */
-void rf_say(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* What people should know and the results should not hold: settings that nobody typed, figures
- * behind an answer. */
-void rf_note(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void rf_say_text(const rafter_sink *sink, char *text); /* frees it */
-void rf_put_bar(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A bar while long loads last. */
 rf_progress rf_load_bar(const rafter_sink *sink);
-/* One JSON object to the sink; takes the reference. */
-void rf_put_json(const rafter_sink *sink, json_t *json);
-/* Where runs go: $RAFTER_RUNS, else "runs". */
-const char *rf_runs_root(void);
 /* The folder of a run that is given by its number in the history; "" where `which` is no number,
  * or a file or folder is called by it. */
 rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error);
-bool rf_asked_to_stop(const rafter_sink *sink);
 
 /* The plan that a trainer walks; the trainer's. */
 const rf_plan *rf_plan_of_trainer(const rafter_trainer *trainer);

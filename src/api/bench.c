@@ -1,7 +1,8 @@
 /* bench.c - `rafter bench`: prefill, decode and training beside the ceilings of the same run. */
 #define _GNU_SOURCE
-#include "api/traced.h"
-#include "api/walked.h"
+#include "api/api.h"
+#include "journal/traced.h"
+#include "journal/walked.h"
 
 #include "backend/cpu/peaks.h"
 #include "generate/generate.h"
@@ -212,7 +213,7 @@ static void list_test(const rafter_job *job, const rafter_sink *sink, const rf_p
   rf_report_walk walk = {.name = "bench", .plan = plan};
   rf_error error = {0};
   rf_status status =
-      rf_journal_begin(&journal, sink, "bench", rf_options_json(job->options), "", &walk, 1, &error);
+      rf_journal_begin(&journal, sink, job->options, rf_options_json(job->options), "", &walk, 1, &error);
   if (status == RAFTER_OK) json_object_update(journal.results, results);
   rf_journal_close(&journal, status, &error);
   json_decref(results);

@@ -61,8 +61,8 @@ rf_status rf_eval_encode(rf_evaluation *e, const char *text, size_t bytes, int f
 rf_status rf_eval_begin(rf_evaluation *e, const rf_report_walk *walk, int walks, rf_error *error) {
   RF_TRY(rf_journal_folder(e->options, e->folder, error));
   e->journal.beside = true;
-  return rf_journal_begin(&e->journal, e->sink, "eval", rf_options_json(e->options), e->folder, walk, walks,
-                          error);
+  return rf_journal_begin(&e->journal, e->sink, e->options, rf_options_json(e->options), e->folder, walk,
+                          walks, error);
 }
 
 rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **scorer, rf_error *error) {

@@ -2,9 +2,10 @@
 #ifndef RF_EVAL_H
 #define RF_EVAL_H
 
-#include "api/journal.h"
-#include "api/traced.h"
-#include "api/walked.h"
+#include "api/api.h"
+#include "journal/journal.h"
+#include "journal/traced.h"
+#include "journal/walked.h"
 #include "generate/score.h"
 #include "text/tokenizer.h"
 

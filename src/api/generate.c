@@ -1,10 +1,10 @@
 /* generate.c - `rafter generate`: an answer as it comes, or the answers to a file of prompts. */
 #define _GNU_SOURCE
 #include "api/answers.h"
-#include "api/journal.h"
+#include "journal/journal.h"
 #include "api/prompts.h"
-#include "api/traced.h"
-#include "api/walked.h"
+#include "journal/traced.h"
+#include "journal/walked.h"
 #include "base/file.h"
 #include "generate/answers.h"
 
@@ -257,7 +257,7 @@ static rf_status begin_journal(job *j, const rf_options *o, rf_error *error) {
   RF_TRY(rf_journal_folder(o, j->folder, error));
   rf_walked_plans(j->generator, walk);
   j->journal.beside = true;
-  return rf_journal_begin(&j->journal, j->sink, "generate", rf_options_json(o), j->folder, walk, 2, error);
+  return rf_journal_begin(&j->journal, j->sink, o, rf_options_json(o), j->folder, walk, 2, error);
 }
 
 static rf_status end_file(job *j, rf_error *error) {

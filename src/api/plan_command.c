@@ -1,7 +1,8 @@
 /* plan_command.c - `rafter plan`: which of a plan's forms is asked for, and its answer. */
-#include "api/plan.h"
+#include "api/api.h"
 
-#include "api/gnuplot.h"
+#include "advise/gnuplot.h"
+#include "advise/vary.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -55,14 +56,6 @@ done:
   return status;
 }
 
-rf_status rf_plan_once(const rafter_job *job, const rafter_sink *sink, json_t **json, rf_error *error) {
-  rafter_plan *plan = NULL;
-  RF_TRY(rafter_plan_new(job, &plan, error));
-  rf_status status = show(job, plan, sink, json, error);
-  rafter_plan_free(plan);
-  return status;
-}
-
 /* What would fit is looked for while another core weighs what one change would do: neither asks
  * the other. */
 typedef struct refusal {
@@ -77,7 +70,7 @@ typedef struct refusal {
 
 static void *refuse(void *self) {
   refusal *r = self;
-  r->status = rf_plan_refuse(r->job, r->plan, &r->idle, &r->error);
+  r->status = rf_plan_refuse(r->job->options, r->plan, &r->idle, &r->error);
   return NULL;
 }
 
@@ -101,17 +94,23 @@ static rf_status rf_command_plan(const rafter_job *job, const rafter_sink *sink,
     RF_TRY(rf_gnuplot_check(rf_options_text(job->options, "plot"), error));
   if (rf_options_is_set(job->options, "after"))
     return print_graph(job, rf_options_text(job->options, "after"), sink, error);
-  if (rf_options_is_set(job->options, "sweep")) return rf_plan_sweep(job, sink, error);
-  if (rf_options_is_set(job->options, "compare")) return rf_plan_compare(job, sink, error);
+  if (rf_options_is_set(job->options, "sweep")) return rf_plan_sweep(job->options, sink, error);
+  if (rf_options_is_set(job->options, "compare")) {
+    int sides = 0;
+    const char *first = rf_options_texts(job->options, "compare", &sides)[0];
+    bool published = sides == 1 && !strncmp(first, "published:", 10);
+    return published ? rf_compare_published(job->options, first + 10, sink, error)
+                     : rf_plan_compare(job->options, sink, error);
+  }
   json_t *json = NULL;
   rafter_plan *plan = NULL;
-  RF_TRY(rf_plan_begin(job, &plan, error));
+  RF_TRY(rf_plan_begin(job->options, &plan, error));
   refusal r = {
       .job = job, .plan = plan, .idle = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false}};
   begin_refusal(&r);
   rf_plan_give_advice(plan);
   rf_status status = show(job, plan, rf_options_flag(job->options, "json") ? NULL : sink, &json, error);
-  bool fits = json_is_true(json_object_get(json_object_get(json, "memory"), "fits"));
+  bool fits = rf_json_fits(json);
   if (status == RAFTER_OK) rf_put_json(sink, json);
   else json_decref(json);
   if (status == RAFTER_OK && !fits) status = end_refusal(&r, error);

@@ -1,12 +1,14 @@
 /* report.c - `rafter report RUN...`: what runs left and plans say as one page, one JSON object,
  * or a table. */
 #define _GNU_SOURCE
-#include "api/journal.h"
-#include "api/plan.h"
+#include "api/api.h"
+#include "journal/journal.h"
 
+#include "advise/changes.h"
 #include "report/compare.h"
 #include "report/model.h"
 #include "report/page.h"
+#include "report/plans.h"
 #include "report/summary.h"
 #include "report/thin.h"
 #include "report/trace_file.h"
@@ -20,60 +22,6 @@
  * be mailed. */
 static size_t page_rows(size_t entries) { return entries < 4 ? 200 : entries < 6 ? 120 : 70; }
 
-const char *rf_runs_root(void) {
-  const char *root = getenv("RAFTER_RUNS");
-  return root && *root ? root : "runs";
-}
-
-/* What a run's command plans, as --job names it. */
-static const char *job_of(const json_t *run, const json_t *plan) {
-  const char *command = json_string_value(json_object_get(run, "command")),
-             *job = json_string_value(json_object_get(plan, "job"));
-  return command && !strcmp(command, "train") ? "train" : job;
-}
-
-/* The options of `rafter plan` that plan a run again: those of run.json, and of its plan what
- * the command found out by itself. */
-static rf_status plan_options(const json_t *entry, rf_options **out, rf_error *error) {
-  const json_t *run = json_object_get(entry, "run"), *plan = json_object_get(entry, "plan"),
-               *settings = json_object_get(plan, "settings");
-  static const char *const found[] = {"batch", "seq", "sequences"};
-  const char *id = json_string_value(json_object_get(entry, "id"));
-  rf_options *o = NULL;
-  rf_status status = RAFTER_OK;
-  if (!run)
-    return RF_FAIL(error, RAFTER_INVALID, "give the folder of a run first, or use `rafter plan --compare`",
-                   "%s is a plan alone, which cannot be planned again", id);
-  RF_TRY(rf_options_new(&RF_ALL_COMMANDS, "plan", &o, error));
-  RF_GO(rf_options_read_json(o, json_object_get(run, "options"), "run.json", error));
-  RF_GO(rf_options_set(o, "job", job_of(run, plan), error));
-  for (size_t i = 0; i < sizeof found / sizeof *found; i++) {
-    char text[32];
-    const json_t *value = json_object_get(settings, found[i]);
-    bool trains = !strcmp(job_of(run, plan), "train");
-    snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
-    if (!trains && json_is_integer(value)) RF_GO(rf_options_set(o, found[i], text, error));
-  }
-  RF_GO(rf_options_set(o, "tensors", "true", error));
-  RF_GO(rf_options_set(o, "ops", "true", error));
-done:
-  if (status == RAFTER_OK) *out = o;
-  else rf_options_free(o);
-  return status;
-}
-
-rf_status rf_report_replan(const json_t *entry, const char *change, rafter_plan **plan, rf_error *error) {
-  rafter_job job = {0};
-  rf_error inner = {0};
-  RF_TRY(plan_options(entry, &job.options, error));
-  rf_status status = *change ? rf_options_apply(job.options, change, &inner) : RAFTER_OK;
-  if (status == RAFTER_OK) status = rafter_plan_new(&job, plan, &inner);
-  rf_options_free(job.options);
-  return status == RAFTER_OK
-             ? status
-             : RF_FAIL(error, status, inner.hint, "--against %.100s: %s", change, inner.message);
-}
-
 /* --against: the first run, planned again with a change. */
 static rf_status add_against(const rf_options *o, json_t *model, rf_error *error) {
   int count = 0;
@@ -86,9 +34,9 @@ static rf_status add_against(const rf_options *o, json_t *model, rf_error *error
     if (!first)
       return RF_FAIL(error, RAFTER_INVALID, "give the folder of a run",
                      "--against needs a run that is planned again");
-    RF_TRY(rf_report_replan(first, changes[i], &made, error));
+    RF_TRY(rf_plan_run_again(&RF_ALL_COMMANDS, first, changes[i], &made, error));
     rf_status status = rf_plan_object(made, &plan, error);
-    if (status == RAFTER_OK) rf_journal_name_plans(plan, made->plan, made->prefill);
+    if (status == RAFTER_OK) rf_report_name_plans(plan, made->plan, made->prefill);
     rafter_plan_free(made);
     RF_TRY(status);
     RF_TRY(
@@ -136,7 +84,7 @@ static rf_status write_page(const rf_options *o, const json_t *model, const raft
 /* A run is priced with changes once more, as long as this machine plans it as it was planned:
  * one that ended early has no advice yet. */
 static void sum_up(json_t *entry) {
-  json_t *advice = json_object_get(entry, "run") ? rf_journal_advise(entry, 10) : NULL;
+  json_t *advice = json_object_get(entry, "run") ? rf_advise_changes(&RF_ALL_COMMANDS, entry, 10) : NULL;
   if (json_array_size(advice) ||
       (advice && !json_array_size(json_object_get(json_object_get(entry, "measured"), "advice"))))
     json_object_set(entry, "advice", advice);

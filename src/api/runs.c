@@ -1,6 +1,7 @@
 /* runs.c - `rafter runs list|show|compare|best`: the history of runs. */
 #define _GNU_SOURCE
 #include "api/api.h"
+#include "journal/journal.h"
 
 #include "base/text.h"
 #include "report/compare.h"

@@ -1,9 +1,9 @@
 /* score.c - `rafter score`: the log-probabilities of given texts, and the perplexity of one. */
 #define _GNU_SOURCE
 #include "api/answers.h"
-#include "api/journal.h"
-#include "api/traced.h"
-#include "api/walked.h"
+#include "journal/journal.h"
+#include "journal/traced.h"
+#include "journal/walked.h"
 
 #include "base/file.h"
 #include "formats/json_lines.h"
@@ -391,7 +391,7 @@ static rf_status score(work *w, const rf_options *o, const rafter_sink *sink, rf
   rf_report_walk walk = {.name = "score", .plan = scorer->plan};
   RF_GO(rf_journal_folder(o, folder, error));
   journal.beside = true;
-  RF_GO(rf_journal_begin(&journal, sink, "score", rf_options_json(o), folder, &walk, 1, error));
+  RF_GO(rf_journal_begin(&journal, sink, o, rf_options_json(o), folder, &walk, 1, error));
   if (rf_options_is_set(o, "output")) RF_GO(rf_out_open(rf_options_text(o, "output"), 0, &w->out, error));
   status = walk_all(w, scorer, sink, &walked, &seconds, error);
   if (status != RAFTER_OK && status != RAFTER_INTERRUPTED) goto done;

@@ -1,7 +1,8 @@
 /* train.c - trainers from jobs, and `rafter train`. */
 #define _GNU_SOURCE
-#include "api/journal.h"
-#include "api/traced.h"
+#include "api/api.h"
+#include "journal/journal.h"
+#include "journal/traced.h"
 
 #include "base/file.h"
 #include "train/checkpoint.h"
@@ -520,7 +521,7 @@ static rf_status train(const rafter_job *job, const rafter_sink *sink, rf_error 
   rf_report_walk walk[2];
   int walks = walks_of(t, walk);
   /* They stand before the first step, so that a run that dies can be understood and repeated. */
-  RF_GO(rf_journal_begin(&journal, sink, "train", recorded_options(t, o), t->out, walk, walks, error));
+  RF_GO(rf_journal_begin(&journal, sink, o, recorded_options(t, o), t->out, walk, walks, error));
   RF_GO(open_metrics(t, &log, error));
   RF_GO(say_start(t, &log, error));
   RF_GO(train_loop(t, &log, &stopped, error));

@@ -710,6 +710,7 @@ const char *rf_options_argument(const rf_options *o, int i) {
 }
 int rf_options_count(const rf_options *o) { return o->count; }
 const char *rf_options_name(const rf_options *o, int i) { return o->row[i]->name; }
+const rf_commands *rf_options_commands(const rf_options *o) { return o->commands; }
 const char *rf_options_command(const rf_options *o) { return o->command->name; }
 
 int rf_options_choice(const rf_options *o, const char *name) {

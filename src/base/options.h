@@ -129,7 +129,8 @@ bool rf_options_bare(const rf_options *options, const char *name); /* given with
 int rf_options_argument_count(const rf_options *options);
 const char *rf_options_argument(const rf_options *options, int index); /* NULL past the end */
 const char *rf_options_command(const rf_options *options);
-int rf_options_count(const rf_options *options); /* of the options it knows */
+const rf_commands *rf_options_commands(const rf_options *options); /* its own and the others */
+int rf_options_count(const rf_options *options);                   /* of the options it knows */
 const char *rf_options_name(const rf_options *options, int index);
 
 /* --sweep: the option it names and the texts to set it to. Count 0: unset. */

@@ -1,14 +1,64 @@
-/* advise.c - the plans beside a run's own: one change of its options each. */
-#include "api/journal.h"
-#include "api/plan.h"
+/* changes.c - see changes.h. */
+#include "advise/changes.h"
 
-#include "report/summary.h"
+#include "advise/set.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* What a run's command plans, as --job names it. */
+static const char *job_of(const json_t *run, const json_t *plan) {
+  const char *command = json_string_value(json_object_get(run, "command")),
+             *job = json_string_value(json_object_get(plan, "job"));
+  return command && !strcmp(command, "train") ? "train" : job;
+}
+
+/* The options of `rafter plan` that plan a run again: those of run.json, and of its plan what
+ * the command found out by itself. */
+static rf_status plan_options(const rf_commands *commands, const json_t *entry, rf_options **out,
+                              rf_error *error) {
+  const json_t *run = json_object_get(entry, "run"), *plan = json_object_get(entry, "plan"),
+               *settings = json_object_get(plan, "settings");
+  static const char *const found[] = {"batch", "seq", "sequences"};
+  const char *id = json_string_value(json_object_get(entry, "id"));
+  rf_options *o = NULL;
+  rf_status status = RAFTER_OK;
+  if (!run)
+    return RF_FAIL(error, RAFTER_INVALID, "give the folder of a run first, or use `rafter plan --compare`",
+                   "%s is a plan alone, which cannot be planned again", id);
+  RF_TRY(rf_options_new(commands, "plan", &o, error));
+  RF_GO(rf_options_read_json(o, json_object_get(run, "options"), "run.json", error));
+  RF_GO(rf_options_set(o, "job", job_of(run, plan), error));
+  for (size_t i = 0; i < sizeof found / sizeof *found; i++) {
+    char text[32];
+    const json_t *value = json_object_get(settings, found[i]);
+    bool trains = !strcmp(job_of(run, plan), "train");
+    snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
+    if (!trains && json_is_integer(value)) RF_GO(rf_options_set(o, found[i], text, error));
+  }
+  RF_GO(rf_options_set(o, "tensors", "true", error));
+  RF_GO(rf_options_set(o, "ops", "true", error));
+done:
+  if (status == RAFTER_OK) *out = o;
+  else rf_options_free(o);
+  return status;
+}
+
+rf_status rf_plan_run_again(const rf_commands *commands, const json_t *entry, const char *change,
+                            rafter_plan **plan, rf_error *error) {
+  rf_options *o = NULL;
+  rf_error inner = {0};
+  RF_TRY(plan_options(commands, entry, &o, error));
+  rf_status status = *change ? rf_options_apply(o, change, &inner) : RAFTER_OK;
+  if (status == RAFTER_OK) status = rf_plan_of_options(o, plan, &inner);
+  rf_options_free(o);
+  return status == RAFTER_OK
+             ? status
+             : RF_FAIL(error, status, inner.hint, "--against %.100s: %s", change, inner.message);
+}
 
 /* `results`: whether the numbers that come out are others, the same up to rounding, or the same
  * to the bit. A change that changes nothing is left out, as is one that cannot be made. What
@@ -83,7 +133,7 @@ static json_t *row_of(const rafter_plan *made, const char *change, int results, 
                    "exact", results == EXACT, "plans", walks_of(made), "now", now);
 }
 
-json_t *rf_journal_advise(json_t *entry, double seconds) {
+json_t *rf_advise_changes(const rf_commands *commands, json_t *entry, double seconds) {
   const json_t *plan = json_object_get(entry, "plan");
   const char *job = json_string_value(json_object_get(plan, "job")),
              *digest = json_string_value(json_object_get(plan, "digest"));
@@ -92,7 +142,7 @@ json_t *rf_journal_advise(json_t *entry, double seconds) {
   char text[96];
   rafter_plan *own = NULL;
   json_t *now = NULL;
-  if (!job || !digest || rf_report_replan(entry, "", &own, NULL) != RAFTER_OK) return list;
+  if (!job || !digest || rf_plan_run_again(commands, entry, "", &own, NULL) != RAFTER_OK) return list;
   bool same = !strcmp(own->plan->digest, digest);
   if (!same) json_object_set_new(entry, "replans", json_false());
   double planned = json_number_value(json_object_get(json_object_get(plan, "time"), "seconds"));
@@ -105,7 +155,7 @@ json_t *rf_journal_advise(json_t *entry, double seconds) {
     rafter_plan *made = NULL;
     if ((*CHANGES[i].job && strcmp(CHANGES[i].job, job)) || !options_of(plan, CHANGES[i].change, text))
       continue;
-    if (rf_report_replan(entry, text, &made, NULL) != RAFTER_OK) continue;
+    if (rf_plan_run_again(commands, entry, text, &made, NULL) != RAFTER_OK) continue;
     if (strcmp(made->plan->digest, digest))
       json_array_append_new(list, row_of(made, text, CHANGES[i].results, now));
     rafter_plan_free(made);

@@ -1,9 +1,9 @@
 /* traced.h - `--trace` of a command: a record while it runs, trace.bin and trace.json in its
  * folder when it is done. */
-#ifndef RF_API_TRACED_H
-#define RF_API_TRACED_H
+#ifndef RF_TRACED_H
+#define RF_TRACED_H
 
-#include "api/journal.h"
+#include "journal/journal.h"
 #include "run/record.h"
 
 /* Opens a record where --trace asks for one; else *record is NULL. Before the first phase that

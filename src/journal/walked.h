@@ -1,8 +1,8 @@
 /* walked.h - what a generator or a scorer walked, as journals, traces and summaries take it. */
-#ifndef RF_API_WALKED_H
-#define RF_API_WALKED_H
+#ifndef RF_WALKED_H
+#define RF_WALKED_H
 
-#include "api/journal.h"
+#include "journal/journal.h"
 #include "generate/generate.h"
 #include "generate/score.h"
 #include "run/record.h"

@@ -1,6 +1,7 @@
 /* remedy.c - what would make a plan fit that does not: changes of the command's own options,
  * each planned before it is named. */
-#include "api/plan.h"
+#include "advise/planned.h"
+#include "advise/set.h"
 
 #include <assert.h>
 #include <math.h>
@@ -355,8 +356,8 @@ static rf_status say_why(const rafter_plan *plan, bool *find_more, rf_error *why
   return RAFTER_NO_FIT;
 }
 
-rf_status rf_plan_refuse(const rafter_job *job, const rafter_plan *plan, rf_idle *idle, rf_error *error) {
-  remedy r = {.from = job->options, .plan = plan, .idle = idle};
+rf_status rf_plan_refuse(const rf_options *options, const rafter_plan *plan, rf_idle *idle, rf_error *error) {
+  remedy r = {.from = options, .plan = plan, .idle = idle};
   rf_error why = {0};
   char change[400];
   bool find_more;

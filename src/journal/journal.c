@@ -1,8 +1,10 @@
 /* journal.c - see journal.h. */
 #define _GNU_SOURCE
-#include "api/journal.h"
+#include "journal/journal.h"
 
+#include "advise/changes.h"
 #include "report/history.h"
+#include "report/plans.h"
 #include "report/summary.h"
 
 #include <errno.h>
@@ -13,32 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char *const JOBS[] = {
-    [RF_JOB_TRAIN] = "train", [RF_JOB_GENERATE] = "generate", [RF_JOB_SCORE] = "score"};
-
-static json_t *plan_of(const rf_plan *plan, const rf_plan *prefill, const char *name) {
-  rf_report_plan report = {
-      .plan = plan, .prefill = prefill, .job = JOBS[plan->options.build.job], .tensors = true, .ops = true};
-  json_t *json = rf_report_plan_json(&report);
-  if (json) json_object_set_new(json, "name", json_string(name));
-  return json;
-}
-
-static json_t *plans_json(const rf_report_walk *walk, int walks) {
-  const rf_plan *prefill = NULL;
-  for (int i = 1; i < walks; i++)
-    if (!strcmp(walk[i].name, "prefill")) prefill = walk[i].plan;
-  json_t *json = plan_of(walk[0].plan, prefill, walk[0].name), *others = json_array();
-  for (int i = 1; i < walks; i++) json_array_append_new(others, plan_of(walk[i].plan, NULL, walk[i].name));
-  if (walks > 1) json_object_set_new(json, "plans", others);
-  else json_decref(others);
-  return json;
-}
-
-void rf_journal_name_plans(json_t *json, const rf_plan *plan, const rf_plan *prefill) {
-  const char *job = JOBS[plan->options.build.job];
-  json_object_set_new(json, "name", json_string(plan->options.build.job == RF_JOB_GENERATE ? "decode" : job));
-  if (prefill) json_object_set_new(json, "plans", json_pack("[o]", plan_of(prefill, NULL, "prefill")));
+const char *rf_runs_root(void) {
+  const char *root = getenv("RAFTER_RUNS");
+  return root && *root ? root : "runs";
 }
 
 void rf_journal_name_folder(const rf_options *o, char folder[4096]) {
@@ -168,11 +147,13 @@ static void set_aside(const char *folder, const char *digest) {
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
-rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const char *command, json_t *options,
+rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const rf_options *o, json_t *options,
                            const char *folder, const rf_report_walk *walk, int walks, rf_error *error) {
   const rf_plan *plan = walk[0].plan;
   char now[32], *here = getcwd(NULL, 0);
-  *journal = (rf_journal){.sink = sink, .beside = journal->beside};
+  *journal = (rf_journal){
+      .sink = sink, .beside = journal->beside, .commands = rf_options_commands(o)};
+  const char *command = rf_options_command(o);
   snprintf(journal->folder, sizeof journal->folder, "%s", folder);
   /* its name is the last part */
   for (size_t n = strlen(journal->folder); n > 1 && journal->folder[n - 1] == '/'; n--)
@@ -192,7 +173,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const c
   if (*folder) {
     set_aside(folder, plan->digest);
     RF_TRY(write_in(folder, "run.json", json_incref(journal->run), 1, error));
-    RF_TRY(write_in(folder, "plan.json", plans_json(walk, walks), 0, error));
+    RF_TRY(write_in(folder, "plan.json", rf_report_plans_json(walk, walks), 0, error));
   }
   if (keeps_history() && computes(plan)) begin_history(journal, command, plan);
   journal->began = rf_now_seconds();
@@ -232,7 +213,7 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
                   walk[0].plan->options.backend->name),
            RAFTER_OK;
   if (quiet && !*journal->folder && !journal->id) return RAFTER_OK; /* nobody is there to be told */
-  json_t *report = rf_journal_report(run, walk, walks), *plan = plans_json(walk, walks);
+  json_t *report = rf_journal_report(run, walk, walks), *plan = rf_report_plans_json(walk, walks);
   json_t *entry = json_pack("{ss sO sO sO}", "id", "", "run", journal->run, "plan", plan, "measured", report);
   if (entry && journal->traced)
     json_object_set_new(entry, "trace", json_pack("{sO}", "header", journal->traced));
@@ -251,7 +232,7 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
                                   walk[0].plan->options.threads));
   /* A short run is not kept waiting for advice: `rafter report` takes its time. */
   double patience = 0.02 * seconds < 0.05 ? 0.05 : 0.02 * seconds < 2 ? 0.02 * seconds : 2;
-  json_object_set_new(report, "advice", rf_journal_advise(entry, patience));
+  json_object_set_new(report, "advice", rf_advise_changes(journal->commands, entry, patience));
   json_t *summary = rf_report_summary(entry);
   json_object_set_new(report, "summary", summary);
   take_results(journal->results, summary, seconds);

@@ -1,17 +1,12 @@
 /* sweep.c - `rafter plan --sweep`: one plan per value of an option, and where time or memory
  * steps, with the cause. */
-#include "api/plan.h"
-
-#include "plan/cause.h"
+#include "advise/set.h"
+#include "advise/vary.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-double rf_json_at(const json_t *json, const char *object, const char *key) {
-  return json_number_value(json_object_get(json_object_get(json, object), key));
-}
 
 /* A step stands out when it is half as large again as its neighbours and this part of the whole:
  * below it nobody would change a setting. */
@@ -24,7 +19,7 @@ static void row_of(rf_sweep_row *row, const json_t *plan) {
   row->speed = row->seconds > 0 ? rf_json_at(plan, "work", "model_flops") / row->seconds : 0;
   row->chips = rf_json_at(plan, "machine", "chips");
   row->waits = row->seconds > 0 ? rf_json_at(plan, "time", "network_seconds") / row->seconds : 0;
-  row->fits = json_is_true(json_object_get(json_object_get(plan, "memory"), "fits"));
+  row->fits = rf_json_fits(plan);
   row->room = rf_json_at(plan, "memory", "capacity_bytes") - rf_json_at(plan, "memory", "reserve_bytes");
 }
 
@@ -110,25 +105,6 @@ static double number_of(const char *text) {
   return *text && !*end ? x : NAN;
 }
 
-rf_status rf_set_chips(rf_options *options, const char *machine, const char *chips, rf_error *error) {
-  rf_machine *m = calloc(1, sizeof *m);
-  char base[200], spec[300], shape[64];
-  int64_t count = strtoll(chips, NULL, 10);
-  if (!m) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
-  snprintf(base, sizeof base, "%.*s", (int)strcspn(machine, ":*"), machine);
-  rf_status status = count < 1 || count > 1 << 20
-                         ? RF_FAIL(error, RAFTER_INVALID, NULL,
-                                   "chips are out of range (expected 1 to %d, got %.20s)", 1 << 20, chips)
-                         : rf_machine_find(base, m, error);
-  if (status == RAFTER_OK) {
-    rf_machine_shape_for(m, count, shape, sizeof shape);
-    snprintf(spec, sizeof spec, "%s%s", base, shape);
-    status = rf_options_set(options, "on", spec, error);
-  }
-  free(m);
-  return status;
-}
-
 /* Rows over a microbatch or how many there are stand side by side where all have one batch:
  * where it is not typed the least that all divide, from the default on. 0: it stays as it is. */
 static rf_status common_batch(const rf_options *o, const char *name, const char *const *values, int count,
@@ -154,17 +130,17 @@ static rf_status common_batch(const rf_options *o, const char *name, const char 
 }
 
 /* Plans one value. One that cannot be planned is a row too, with its error in `refused`. */
-static rf_status plan_value(const rafter_job *job, const char *name, int64_t batch, rf_sweep_row *row,
+static rf_status plan_value(const rf_options *o, const char *name, int64_t batch, rf_sweep_row *row,
                             rafter_plan **plan, json_t **json, rf_error *refused, rf_error *error) {
-  rafter_job one = {rf_options_copy(job->options)};
+  rf_options *one = rf_options_copy(o);
   bool chips = !strcmp(name, "chips");
-  rf_status status = chips ? rf_set_chips(one.options, rf_options_text(job->options, "on"), row->value, error)
-                           : rf_options_set(one.options, name, row->value, error);
+  rf_status status = chips ? rf_set_chips(one, rf_options_text(o, "on"), row->value, error)
+                           : rf_options_set(one, name, row->value, error);
   char text[32];
   snprintf(text, sizeof text, "%lld", (long long)batch);
-  if (status == RAFTER_OK && batch > 0) status = rf_options_set(one.options, "batch", text, error);
+  if (status == RAFTER_OK && batch > 0) status = rf_options_set(one, "batch", text, error);
   if (status == RAFTER_OK) {
-    rf_status made = rafter_plan_new(&one, plan, refused);
+    rf_status made = rf_plan_of_options(one, plan, refused);
     if (made == RAFTER_OK) status = rf_plan_object(*plan, json, error);
     else if (made == RAFTER_FAILED) {
       status = made;
@@ -173,7 +149,7 @@ static rf_status plan_value(const rafter_job *job, const char *name, int64_t bat
       *json = json_pack("{s{sb} sb ss ss}", "memory", "fits", 0, "fits", 0, "error", refused->message, "hint",
                         refused->hint);
   }
-  rf_options_free(one.options);
+  rf_options_free(one);
   if (status != RAFTER_OK || !*plan) return status;
   row->planned = true;
   row_of(row, *json);
@@ -193,35 +169,34 @@ static void say_row(const rafter_sink *sink, const rf_sweep_row *row, const rf_e
 }
 
 /* The title names model and machine of the last row that was planned. */
-static rf_status plot(const rafter_job *job, const char *name, const rf_sweep_row *row, int count,
+static rf_status plot(const rf_options *o, const char *name, const rf_sweep_row *row, int count,
                       const json_t *rows, const json_t *cliffs, rf_error *error) {
   int planned = count - 1;
   char title[256];
   while (planned > 0 && !row[planned].planned) planned--;
   const json_t *plan = json_array_get(rows, (size_t)planned);
   const char *model = !strncmp(name, "MODEL", 5)
-                          ? rf_options_argument(job->options, 0)
+                          ? rf_options_argument(o, 0)
                           : json_string_value(json_object_get(json_object_get(plan, "model"), "name")),
              *machine = json_string_value(json_object_get(json_object_get(plan, "machine"), "name"));
   snprintf(title, sizeof title, "%.60s on %.60s: %.40s of a plan to %.20s", model ? model : "models", machine,
-           name, rf_options_text(job->options, "job"));
-  return rf_plot_sweep(rf_options_text(job->options, "plot"), title, machine, name, row, count, cliffs,
-                       error);
+           name, rf_options_text(o, "job"));
+  return rf_plot_sweep(rf_options_text(o, "plot"), title, machine, name, row, count, cliffs, error);
 }
 
-rf_status rf_plan_sweep(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
+rf_status rf_plan_sweep(const rf_options *o, const rafter_sink *sink, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_error refused, first = {0};
   const char *name = NULL;
   const char *const *values = NULL;
-  int count = rf_options_sweep(job->options, "sweep", &name, &values);
+  int count = rf_options_sweep(o, "sweep", &name, &values);
   rf_sweep_row *row = calloc((size_t)count + 1, sizeof *row);
   json_t *rows = json_array(), *cliffs = NULL, *one = NULL;
   rafter_plan *plan = NULL, *before = NULL;
   bool any = false;
   int64_t batch = 0;
   if (!row) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while sweeping"));
-  RF_GO(common_batch(job->options, name, values, count, &batch, error));
+  RF_GO(common_batch(o, name, values, count, &batch, error));
   rf_say(sink, "%-24s %12s %12s %14s  %-3s  %s\n", name, "memory", "time", "tokens/s", "fits", "bound");
   for (int i = 0; i < count; i++) {
     row[i].value = values[i];
@@ -229,7 +204,7 @@ rf_status rf_plan_sweep(const rafter_job *job, const rafter_sink *sink, rf_error
     plan = NULL;
     one = NULL;
     refused = (rf_error){0};
-    RF_GO(plan_value(job, name, batch, &row[i], &plan, &one, &refused, error));
+    RF_GO(plan_value(o, name, batch, &row[i], &plan, &one, &refused, error));
     if (!row[i].planned && !first.message[0]) first = refused;
     any = any || row[i].planned;
     if (plan && before) {
@@ -252,7 +227,7 @@ rf_status rf_plan_sweep(const rafter_job *job, const rafter_sink *sink, rf_error
     rf_say(sink, "%s at %s: %s\n", json_string_value(json_object_get(cliff, "what")),
            json_string_value(json_object_get(cliff, "at")),
            json_string_value(json_object_get(cliff, "cause")));
-  if (rf_options_is_set(job->options, "plot")) RF_GO(plot(job, name, row, count, rows, cliffs, error));
+  if (rf_options_is_set(o, "plot")) RF_GO(plot(o, name, row, count, rows, cliffs, error));
   rf_put_json(sink, json_pack("{ss ss ss sO sO}", "rafter", RF_VERSION, "command", "plan", "sweep", name,
                               "rows", rows, "cliffs", cliffs));
 done:

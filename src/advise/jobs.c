@@ -1,7 +1,7 @@
-/* plan_jobs.c - what `rafter plan --job` plans: the plans of each job, and of those that last
+/* jobs.c - what `rafter plan --job` plans: the plans of each job, and of those that last
  * longer than one walk what a simulation of it says. */
 #define _GNU_SOURCE
-#include "api/plan.h"
+#include "advise/planned.h"
 
 #include "generate/score.h"
 #include "generate/simulate.h"

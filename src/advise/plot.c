@@ -1,8 +1,7 @@
 /* plot.c - the pictures of `rafter plan --plot`: a sweep, a frontier, or one plan's memory over
  * its ops and its ops under the machine's roofs. */
-#include "api/plan.h"
-
-#include "api/gnuplot.h"
+#include "advise/gnuplot.h"
+#include "advise/vary.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* walked.c - see walked.h. */
-#include "api/walked.h"
+#include "journal/walked.h"
 
-#include "api/traced.h"
+#include "journal/traced.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* gnuplot.c - see gnuplot.h. The script goes in and the picture comes out through unnamed files:
  * no shell, no name that needs quoting. */
 #define _GNU_SOURCE
-#include "api/gnuplot.h"
+#include "advise/gnuplot.h"
 
 #include <errno.h>
 #include <spawn.h>

@@ -1,5 +1,5 @@
 /* traced.c - see traced.h. */
-#include "api/traced.h"
+#include "journal/traced.h"
 
 #include "report/trace_file.h"
 
@@ -114,7 +114,7 @@ rf_status rf_traced_leave(const rf_record *record, const rf_options *options, co
     snprintf(folder + used, sizeof folder - used, "/%s", part);
     RF_TRY(rf_make_folders(folder, error));
   }
-  RF_GO(rf_journal_begin(&journal, sink, rf_options_command(options), rf_options_json(options), folder, walk,
+  RF_GO(rf_journal_begin(&journal, sink, options, rf_options_json(options), folder, walk,
                          walks, error));
   json_object_update(journal.results, results);
   json_t *report = rf_journal_report(run, walk, walks);

@@ -1,6 +1,7 @@
 /* published.c - `rafter plan --compare published:ID`: a published training run beside its plan.
  * What the run does not say is searched for. */
-#include "api/plan.h"
+#include "advise/set.h"
+#include "advise/vary.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,22 +96,21 @@ static rf_status apply_row(rf_options *o, const published *row, rf_error *error)
 
 /* The fastest plan that fits over batches of 1 to 16 sequences a chip, unless --batch says how
  * many. */
-static rf_status plan_row(const rafter_job *job, const published *row, json_t **best, rf_error *error) {
+static rf_status plan_row(const rf_options *o, const published *row, json_t **best, rf_error *error) {
   rf_status status = RAFTER_OK;
   long chips = strtol(row->text[CHIPS], NULL, 10);
   rf_error last = {0};
   for (long each = 1; each <= 16 && status == RAFTER_OK; each *= 2) {
-    rafter_job one = {rf_options_copy(job->options)};
+    rf_options *one = rf_options_copy(o);
     json_t *json = NULL;
     char batch[32];
     snprintf(batch, sizeof batch, "%ld", each * chips);
-    status = apply_row(one.options, row, error);
-    bool said = rf_options_given(one.options, "batch");
-    if (status == RAFTER_OK && !said) status = rf_options_set(one.options, "batch", batch, error);
-    rf_status planned = status == RAFTER_OK ? rf_plan_once(&one, NULL, &json, &last) : status;
-    rf_options_free(one.options);
-    bool fits =
-        planned == RAFTER_OK && json_is_true(json_object_get(json_object_get(json, "memory"), "fits"));
+    status = apply_row(one, row, error);
+    bool said = rf_options_given(one, "batch");
+    if (status == RAFTER_OK && !said) status = rf_options_set(one, "batch", batch, error);
+    rf_status planned = status == RAFTER_OK ? rf_plan_object_of(one, &json, &last) : status;
+    rf_options_free(one);
+    bool fits = planned == RAFTER_OK && rf_json_fits(json);
     if (fits && (!*best || rf_json_at(json, "rate", "tokens_per_second") >
                                rf_json_at(*best, "rate", "tokens_per_second"))) {
       json_decref(*best);
@@ -126,14 +126,14 @@ static rf_status plan_row(const rafter_job *job, const published *row, json_t **
                  last.message[0] ? last.message : "it is too large");
 }
 
-rf_status rf_compare_published(const rafter_job *job, const char *id, const rafter_sink *sink,
+rf_status rf_compare_published(const rf_options *o, const char *id, const rafter_sink *sink,
                                rf_error *error) {
   published row;
   json_t *a = NULL;
   char text[200], setting[160];
   RF_TRY(find_row(id, &row, error));
   double chips = strtod(row.text[CHIPS], NULL), rate = strtod(row.text[RATE], NULL);
-  rf_status status = plan_row(job, &row, &a, error);
+  rf_status status = plan_row(o, &row, &a, error);
   if (status != RAFTER_OK) {
     json_decref(a);
     return status;

@@ -1,0 +1,70 @@
+/* planned.h - the plan of a job: what the settings of the options become, what it says of itself as
+ * JSON and as a table, and, where it does not fit, what would. */
+#ifndef RF_PLANNED_H
+#define RF_PLANNED_H
+
+#include <jansson.h>
+#include <pthread.h>
+#include <stdio.h>
+
+#include "base/json.h"
+#include "base/options.h"
+#include "plan/job.h"
+#include "report/report.h"
+
+struct rafter_plan {
+  rf_settings settings;
+  rf_plan *plan, *prefill; /* prefill: generate jobs only */
+  rf_advice advice[RF_MAX_ADVICE];
+  int advice_count;
+  bool advises;           /* rf_plan_give_advice will be called */
+  rf_advice_ahead *ahead; /* its work in advance */
+  rf_fit_found found;     /* of --fit */
+  double tokens, budget_seconds;
+  bool tensors, ops;
+  bool sized, advisable; /* only its size is asked for; one change at a time may be weighed */
+  const char *job;
+  int64_t needs;               /* bytes of all phases of a job that has several; 0: it has one */
+  int64_t lasts;               /* of them, what is in memory for as long as the job lasts */
+  json_t *extra, *assumptions; /* what simulated jobs add to the object; objects merge key by key */
+  FILE *extra_text;            /* and to the table: extra_chars */
+  char *extra_chars;
+  size_t extra_bytes;
+  json_t *object; /* rf_plan_object, once rafter_plan_number asked for it */
+};
+
+/* A plan and, apart, what one change of it would do. rafter_plan_free frees it. */
+rf_status rf_plan_begin(const rf_options *options, rafter_plan **plan, rf_error *error);
+void rf_plan_give_advice(rafter_plan *plan);
+/* Both. */
+rf_status rf_plan_of_options(const rf_options *options, rafter_plan **plan, rf_error *error);
+/* The object of `rafter plan --json`; the caller's. */
+rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error);
+/* Plans the options and keeps the object alone. */
+rf_status rf_plan_object_of(const rf_options *options, json_t **json, rf_error *error);
+/* The table of `rafter plan`; malloc'ed. */
+rf_status rf_plan_table(const rafter_plan *plan, char **text, rf_error *error);
+/* The number at /object/key of a plan's object, or 0; whether it fits. */
+double rf_json_at(const json_t *json, const char *object, const char *key);
+bool rf_json_fits(const json_t *plan);
+
+/* jobs.c: settings and plans of a job ("train", "serve", ...), and what it adds to the answer. */
+rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
+/* The same plans alone, without what is simulated and without advice: whether they fit. */
+rf_status rf_plan_job_size(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
+/* Options of jobs that are simulated. */
+extern const rf_option RF_SERVING_OPTIONS[];
+
+/* remedy.c: whether all phases fit, alone and together. */
+bool rf_plan_all_fits(const rafter_plan *plan);
+/* Whether a core has nothing to do; who changes it signals those that wait. */
+typedef struct rf_idle {
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  bool is;
+} rf_idle;
+/* RAFTER_NO_FIT with what is largest and what would fit; RAFTER_OK where it fits. As soon as a core
+ * is idle, two threads search. */
+rf_status rf_plan_refuse(const rf_options *options, const rafter_plan *plan, rf_idle *idle, rf_error *error);
+
+#endif

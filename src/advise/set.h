@@ -1,0 +1,12 @@
+/* set.h - changes of a command's options that are written as text. */
+#ifndef RF_ADVISE_SET_H
+#define RF_ADVISE_SET_H
+
+#include "base/options.h"
+
+/* Sets what a text says: a MODEL, options as NAME=VALUE,NAME=VALUE, or options as they are typed. */
+rf_status rf_options_apply(rf_options *options, const char *text, rf_error *error);
+/* --on with so many chips of the machine that it names. */
+rf_status rf_set_chips(rf_options *options, const char *machine, const char *chips, rf_error *error);
+
+#endif
