@@ -221,17 +221,11 @@ int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_se
   return graph->op_count++;
 }
 
-int rf_graph_op(rf_graph *graph, const char *def, const char *name, rf_section section, const int *inputs,
-                int input_count, unsigned wanted, const rf_attr *attr, rf_error *error) {
-  const rf_op_def *row = rf_op_find(def);
-  if (!row) {
-    rf_fail(error, RAFTER_INVALID, __FILE__, __LINE__, NULL,
-            "no such op (%s: expected a row of the op table, got '%s')", name, def);
-    return RF_NONE;
-  }
-  int outputs[RF_MAX_OUTPUTS], count = slot_count(row->outputs, RF_MAX_OUTPUTS);
+int rf_graph_op(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section,
+                const int *inputs, int input_count, unsigned wanted, const rf_attr *attr, rf_error *error) {
+  int outputs[RF_MAX_OUTPUTS], count = slot_count(def->outputs, RF_MAX_OUTPUTS);
   for (int i = 0; i < count; i++) outputs[i] = wanted >> i & 1u ? RF_WANTED : RF_NONE;
-  return rf_graph_emit(graph, row, name, section, inputs, input_count, outputs, count, attr, error);
+  return rf_graph_emit(graph, def, name, section, inputs, input_count, outputs, count, attr, error);
 }
 
 /* In place, cycle by cycle: ops are large, and memory that is touched for the first time costs

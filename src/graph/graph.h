@@ -9,6 +9,8 @@
 #define RF_GRAPH_H
 
 #include "graph/mesh/mesh.h"
+#include "graph/ops/kept.h"
+#include "graph/ops/list.h"
 #include "model/model.h"
 #include "formats/panels.h"
 #include "model/weights.h"
@@ -191,8 +193,64 @@ typedef struct rf_inplace {
  * for itself: E (1 - (1 - k/E)^n). */
 double rf_experts_met(double experts, double used, double rows);
 
+/* The sort of work an op is; recorders and reports group by it. */
+typedef enum rf_kind {
+  RF_KIND_ELEMENTWISE,
+  RF_KIND_EMBED,
+  RF_KIND_NORM,
+  RF_KIND_MATMUL,
+  RF_KIND_ATTENTION,
+  RF_KIND_CACHE,
+  RF_KIND_EXPERTS,
+  RF_KIND_HEAD,
+  RF_KIND_OPTIMIZER,
+  RF_KIND_EXCHANGE,
+  RF_KINDS
+} rf_kind;
+
+/* What the time of an op follows: its bytes, or products of one of these efficiencies. */
+typedef enum rf_timing {
+  RF_TIMING_BYTES,
+  RF_TIMING_PRODUCT,
+  RF_TIMING_GROUPED, /* one product for each expert */
+  RF_TIMING_ATTENTION,
+  RF_TIMING_ATTENTION_BACKWARD,
+  RF_TIMING_OTHER_PRODUCTS
+} rf_timing;
+
+/* The size that a point of the op's measured curve has: its work, the numbers of a segment of
+ * one head, or the rows of a sequence that share its cached keys. */
+typedef enum rf_curve_size { RF_CURVE_WORK, RF_CURVE_SEGMENT, RF_CURVE_ROWS } rf_curve_size;
+
+/* A linear layer's product: its output, the gradient of its input, or that of its matrix. */
+typedef enum rf_product { RF_PRODUCT_NONE, RF_PRODUCT_FORWARD, RF_PRODUCT_DX, RF_PRODUCT_DW } rf_product;
+
+/* Passes over every row of logits next to their product. */
+enum { RF_PASS_SUMS = 1, RF_PASS_SOFTCAP = 2, RF_PASS_LIKELIEST = 4 };
+
+/* The number that says after an op whether the step is still sound, before anything persistent
+ * depends on it: the first of output 0, that at attr.index, or the latter of output 4. */
+typedef enum rf_probe { RF_PROBE_NONE, RF_PROBE_FIRST, RF_PROBE_INDEX, RF_PROBE_UPDATE } rf_probe;
+
+/* How an op moves bytes off the chip or onto it. */
+typedef enum rf_exchange_kind {
+  RF_EXCHANGE_NONE,
+  RF_EXCHANGE_ALL_GATHER,
+  RF_EXCHANGE_REDUCE_SCATTER,
+  RF_EXCHANGE_ALL_REDUCE,
+  RF_EXCHANGE_ALL_TO_ALL,
+  RF_EXCHANGE_PERMUTE,
+  RF_EXCHANGE_SEND,
+  RF_EXCHANGE_RECV,
+  RF_EXCHANGE_TO_HOST,
+  RF_EXCHANGE_FROM_HOST,
+  RF_EXCHANGES
+} rf_exchange_kind;
+
+enum { RF_TIMED_LIKE = 4 };
 typedef struct rf_op_def {
   const char *name;
+  rf_kind kind;
   const char *formula;               /* one line of mathematics */
   const char *inputs[RF_MAX_INPUTS]; /* "x (M,K)", "bias (N)?": a trailing '?' marks an optional one */
   const char *outputs[RF_MAX_OUTPUTS];
@@ -213,7 +271,27 @@ typedef struct rf_op_def {
   } tolerance; /* of a kernel against the reference, relative to the output's norm */
   bool random; /* draws from the step's generator (dropout) */
   bool loss;   /* backward starts here: the gradient of its output is run->loss_scale */
+  rf_probe probe;
+  rf_exchange_kind exchange;
+  rf_timing timing;
+  rf_curve_size curve_size;
+  /* ops whose curve times this one when it was not measured, nearest first, up to a NULL */
+  const struct rf_op_def *timed_like[RF_TIMED_LIKE];
+  const char *narrow_curve; /* the curve of products with a short side; NULL: no other */
+  rf_product product;
+  bool packed;    /* input 1 may be a packed matrix, whose types have curves of their own */
+  int rows_slot;  /* the input whose first extent says how many rows are multiplied */
+  bool in_chunks; /* those rows are multiplied in chunks (rf_head_chunk_rows) */
+  unsigned (*row_passes)(const rf_op *op); /* RF_PASS_ bits; NULL: none */
+  /* the share of its FLOPs that is forward; NULL: all of a forward op, none of a backward op */
+  double (*forward_share)(const rf_op *op);
+  const rf_kept_rule *kept; /* NULL: rf_kept_rule_of says */
 } rf_op_def;
+
+/* extern const rf_op_def RF_OP_ROPE; */
+#define RF_DECLARE(NAME, name) extern const rf_op_def RF_OP_##NAME;
+RF_OPS_LIST(RF_DECLARE)
+#undef RF_DECLARE
 
 /* What attention over a cache does for each of its rows, for each key that a row sees, and moves
  * for each position. */
@@ -230,11 +308,14 @@ double rf_cache_position_bytes(const rf_tensor *cache);
 /* The op table, NULL-terminated, in docs order. */
 extern const rf_op_def *const RF_OPS[];
 const rf_op_def *rf_op_find(const char *name);
-/* collectives and offload: it moves bytes off the chip or onto it */
-bool rf_op_is_exchange(const rf_op_def *def);
+/* Ops that only move bytes, nearest first: one without a curve is timed like them. */
+extern const rf_op_def *const RF_OPS_OF_BYTES[];
+static inline bool rf_op_is_exchange(const rf_op_def *def) { return def->exchange != RF_EXCHANGE_NONE; }
+/* What XLA keeps of it; the rule of elementwise ops that keep their input where it has none. */
+const rf_kept_rule *rf_kept_rule_of(const rf_op_def *def);
 
-/* kind.c: the sort of work ("matmul", "attention", "norm", ...), and the phase of a step, that
- * an op belongs to. */
+/* The sort of work ("matmul", "attention", "norm", ...), and the phase of a step, that an op
+ * belongs to. */
 const char *rf_op_kind(const rf_op *op);
 const char *rf_op_phase(const rf_op *op); /* "forward", "recompute", "backward", "optimizer" */
 
@@ -264,8 +345,8 @@ static inline int64_t rf_rows_of_walk(const rf_graph *graph, int64_t bound, int6
 }
 /* Appends an op to `section`; def->shape makes the outputs marked wanted (bit i: output i).
  * Returns the op id, or -1 with error. */
-int rf_graph_op(rf_graph *graph, const char *def, const char *name, rf_section section, const int *inputs,
-                int input_count, unsigned wanted, const rf_attr *attr, rf_error *error);
+int rf_graph_op(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section,
+                const int *inputs, int input_count, unsigned wanted, const rf_attr *attr, rf_error *error);
 /* The same with every output slot given: an existing tensor id (checked against the shape rule),
  * RF_WANTED or RF_NONE. */
 int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section,

@@ -76,11 +76,22 @@ static rf_status parse_rates(const json_t *object, const char *name, bool requir
   return RAFTER_OK;
 }
 
+bool rf_curve_multiplies(const char *op) {
+  /* parts of products and passes over logits have curves and are no ops */
+  static const char *const parts[] = {"matmul_", "head_rows", "sample"};
+  const rf_op_def *def = rf_op_find(op);
+  if (def) return def->timing != RF_TIMING_BYTES;
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+    if (!strncmp(op, parts[i], strlen(parts[i]))) return true;
+  return false;
+}
+
 static rf_status parse_curve(const json_t *object, const char *where, rf_curve *curve, rf_error *error) {
   char dtype[16] = "";
   if (!json_is_object(object))
     return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT, "%s: a curve is not an object", where);
   RF_TRY(rf_machine_text(object, "op", true, curve->op, sizeof curve->op, where, error));
+  curve->multiplies = rf_curve_multiplies(curve->op);
   RF_TRY(rf_machine_text(object, "dtype", true, dtype, sizeof dtype, where, error));
   RF_TRY(rf_machine_text(object, "kernel", false, curve->kernel, sizeof curve->kernel, where, error));
   RF_TRY(dtype_key(dtype, where, &curve->dtype, error));

@@ -18,7 +18,10 @@ typedef struct rf_curve {
   double seconds[RF_CURVE_POINTS]; /* measured seconds of that call, threads as calibrated */
   double size[RF_CURVE_POINTS];
   char kernel[64];
+  bool multiplies; /* rf_curve_multiplies(op) */
 } rf_curve;
+/* Whether the time of what a curve of this name measures follows arithmetic, or bytes. */
+bool rf_curve_multiplies(const char *op);
 
 /* Ceilings with fewer threads. */
 enum { RF_SCALING_POINTS = 16 };

@@ -14,9 +14,6 @@ static const struct {
 } FIELDS[] = {{"kc", 16, 1 << 16}, {"a_bytes", 1 << 12, 1 << 30}, {"nc", 64, 1 << 24}};
 enum { FIELD_COUNT = sizeof FIELDS / sizeof *FIELDS };
 
-static const char *const OPS[] = {"matmul", "matmul_dx", "matmul_dw"};
-enum { OP_COUNT = sizeof OPS / sizeof *OPS, DW = 2 };
-
 /* By rows of activations (the steps of k of a weight's gradient), and by the numbers of the
  * weight. */
 enum { ROWS_FEW = 128, ROWS_SOME = 512, WEIGHTS_FEW = 1 << 20, WEIGHTS_SOME = 1 << 22 };
@@ -28,25 +25,19 @@ static const char *const CLASSES[RF_TUNED_CLASSES] = {
 /* few rows are not cut in blocks; what is as narrow as an adapter was not measured */
 enum { STREAMED_ROWS = 16, SIDE_LEAST = 256 };
 
-static int op_of(const char *name) {
-  for (int i = 0; i < OP_COUNT; i++)
-    if (!strcmp(OPS[i], name)) return i;
-  return RF_NONE;
-}
-
 const char *rf_tuned_class_name(int class) {
   return class >= 0 && class < RF_TUNED_CLASSES ? CLASSES[class] : "none";
 }
 
 int rf_tuned_class(const rf_graph *graph, const rf_op *op) {
-  int which = op_of(op->def->name);
-  if (which == RF_NONE || op->attr.fast || op->input_count < 2 || op->input[0] == RF_NONE ||
-      op->input[1] == RF_NONE)
+  if (op->def->timing != RF_TIMING_PRODUCT || op->attr.fast || op->input_count < 2 ||
+      op->input[0] == RF_NONE || op->input[1] == RF_NONE)
     return -1;
   const rf_tensor *a = &graph->tensor[op->input[0]], *b = &graph->tensor[op->input[1]];
   if (a->rank != 2 || b->rank != 2 || a->dtype != b->dtype || (a->dtype != RF_F32 && a->dtype != RF_BF16))
     return -1;
-  int64_t rows = a->shape[0], inner = which == DW ? a->shape[1] : b->shape[0], outer = b->shape[1];
+  int64_t rows = a->shape[0], inner = op->def->product == RF_PRODUCT_DW ? a->shape[1] : b->shape[0],
+          outer = b->shape[1];
   if (rows <= STREAMED_ROWS || inner < SIDE_LEAST || outer < SIDE_LEAST) return -1;
   int64_t weights = inner * outer;
   return 3 * ((rows > ROWS_FEW) + (rows > ROWS_SOME)) + (weights > WEIGHTS_FEW) + (weights > WEIGHTS_SOME);
@@ -88,7 +79,8 @@ static rf_status parse_row(const json_t *object, const char *where, rf_tuned_row
   RF_TRY(rf_machine_text(object, "class", true, class, sizeof class, where, error));
   RF_TRY(rf_machine_text(object, "dtype", true, dtype, sizeof dtype, where, error));
   RF_TRY(rf_machine_text(object, "kernel", true, row->kernel, sizeof row->kernel, where, error));
-  if (op_of(row->op) == RF_NONE)
+  const rf_op_def *op = rf_op_find(row->op);
+  if (!op || op->timing != RF_TIMING_PRODUCT)
     return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT,
                    "%s: '%s' has no blocks to tune (expected matmul, matmul_dx or matmul_dw)", where,
                    row->op);

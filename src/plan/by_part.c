@@ -6,8 +6,8 @@
 /* Products belong to the weights they read or learn; attention and the head have ops of their
  * own. */
 static rf_part part_of(const rf_graph *graph, const rf_op *op) {
-  if (!strncmp(op->def->name, "attention", 9)) return RF_PART_SCORES;
-  if (!strncmp(op->def->name, "head_", 5)) return RF_PART_HEAD;
+  if (op->def->kind == RF_KIND_ATTENTION) return RF_PART_SCORES;
+  if (op->def->kind == RF_KIND_HEAD) return RF_PART_HEAD;
   for (int i = 0; i < op->input_count + op->output_count; i++) {
     int t = i < op->input_count ? op->input[i] : op->output[i - op->input_count];
     int param = t >= 0 ? graph->tensor[t].param : RF_NONE;
@@ -17,11 +17,8 @@ static rf_part part_of(const rf_graph *graph, const rf_op *op) {
   return RF_PART_NORMS;
 }
 
-/* What of an op's FLOPs is forward. The head's loss and gradient in one op are two products, or
- * three where the head learns; one is forward. */
-static double forward_of(const rf_op *op) {
-  if (strcmp(op->def->name, "head_loss_grad")) return op->backward ? 0 : 1;
-  return 1.0 / (2 + (op->output[3] >= 0));
+static double forward_share(const rf_op *op) {
+  return op->def->forward_share ? op->def->forward_share(op) : op->backward ? 0 : 1;
 }
 
 void rf_plan_work_by_part(const rf_plan *plan, rf_part_work work[RF_PARTS]) {
@@ -36,7 +33,7 @@ void rf_plan_work_by_part(const rf_plan *plan, rf_part_work work[RF_PARTS]) {
     const rf_plan_op *p = &plan->op[i];
     if (op->recompute_of != RF_NONE || p->work.flops == 0) continue;
     rf_part_work *of = &work[part_of(graph, op)];
-    double calls = p->calls * (double)rf_mesh_chips(&graph->mesh), forward = forward_of(op) * calls;
+    double calls = p->calls * (double)rf_mesh_chips(&graph->mesh), forward = forward_share(op) * calls;
     of->step += p->work.flops * calls;
     of->step_full += p->work.flops_full * calls;
     of->forward += p->work.flops * forward;

@@ -116,7 +116,7 @@ rf_cause rf_cause_of_time(const rf_plan *before, const rf_plan *after, double gr
              "%s (%.60s): %lld columns are padded to whole tiles of %d, %lld of them for nothing",
              worst->name, after->graph->op[a].name, (long long)extent, after->machine.tile[1],
              (long long)padding_of(after, a, &extent));
-  } else if (before->options.build.job == RF_JOB_GENERATE && !strcmp(worst->name, "attention_kv") &&
+  } else if (before->options.build.job == RF_JOB_GENERATE && worst->curve_size == RF_CURVE_ROWS &&
              pages_of(before) != pages_of(after)) {
     cause.kind = "page";
     snprintf(cause.text, sizeof cause.text, "a sequence holds %lld pages of the cache, %lld before",

@@ -186,7 +186,7 @@ static void by_op(const checker *c, bool begin, int *head, int *next) {
 
 /* Only transfers touch the host's memory. */
 static rf_status check_memories(checker *c, const rf_op *op) {
-  bool in = !strcmp(op->def->name, "offload_in"), out = !strcmp(op->def->name, "offload_out");
+  bool in = op->def->exchange == RF_EXCHANGE_FROM_HOST, out = op->def->exchange == RF_EXCHANGE_TO_HOST;
   for (int k = 0; k < op->input_count; k++)
     if (op->input[k] >= 0 && c->graph->tensor[op->input[k]].host != in)
       return RF_WRONG(c, "%s reads %s in the wrong memory", op->name, name_of(c, op->input[k]));

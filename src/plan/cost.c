@@ -17,7 +17,7 @@ double rf_cost_work(rf_work work) {
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
   /* Over a cache, rows that share its keys make the difference: one of them reads, many
    * multiply. */
-  if (!strcmp(op->def->name, "attention_kv")) {
+  if (op->def->curve_size == RF_CURVE_ROWS) {
     const rf_tensor *out = &graph->tensor[op->output[0]];
     int64_t slots = graph->tensor[rf_cached_of(graph, op).table].shape[0],
             sequences = slots < out->shape[0] ? slots : out->shape[0];
@@ -25,7 +25,7 @@ double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
   }
   /* Short segments of narrow heads spend their time at the edges of tiles and in the softmax,
    * however many of them there are. */
-  if (!strncmp(op->def->name, "attention", 9) && graph->seq > 0)
+  if (op->def->curve_size == RF_CURVE_SEGMENT && graph->seq > 0)
     return (double)graph->seq * op->attr.head_dim;
   return rf_cost_work(work);
 }
@@ -46,8 +46,7 @@ enum { FEW_ROWS = 16 };
  * For many rows the blocks are widened once while they are packed, and the products are those of
  * the curve. */
 static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
-  /* of all rows it multiplies those it was told to */
-  int many = op->input[!strcmp(op->def->name, "head_logits") ? 3 : 0];
+  int many = op->input[op->def->rows_slot];
   if (many >= 0 && graph->tensor[many].shape[0] > FEW_ROWS) return false;
   for (int i = 0; i < op->input_count; i++) {
     const rf_tensor *t = op->input[i] < 0 ? NULL : &graph->tensor[op->input[i]];
@@ -59,12 +58,8 @@ static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
 
 /* The packed matrix whose products an op makes, or NULL. */
 static const rf_tensor *packed_of(const rf_graph *graph, const rf_op *op) {
-  static const char *const names[] = {"matmul", "matmul_dx", "matmul_experts", "head_logits", "head_score"};
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    const rf_tensor *w = strcmp(op->def->name, names[i]) ? NULL : &graph->tensor[op->input[1]];
-    if (w && w->dtype == RF_PACKED) return w;
-  }
-  return NULL;
+  const rf_tensor *w = op->def->packed ? &graph->tensor[op->input[1]] : NULL;
+  return w && w->dtype == RF_PACKED ? w : NULL;
 }
 
 /* Rows that share what is read of a matrix: those that it multiplies, of experts those of one
@@ -73,7 +68,7 @@ static double rows_of(const rf_op *op, const rf_tensor *w, rf_work work) {
   double experts = (double)rf_panels_experts(&w->panels), group = op->attr.group > 1 ? op->attr.group : 1,
          used = op->attr.experts_used;
   double rows = rf_cost_flops(work) * experts / (2 * (double)rf_tensor_count(w));
-  if (!strcmp(op->def->name, "head_score"))
+  if (op->def->in_chunks)
     return (double)rf_head_chunk_rows((int64_t)ceil(rows), rf_tensor_count(w) / w->panels.inner);
   return experts > 1 ? rows * group / rf_experts_met(experts * group, used, rows * group / used) : rows;
 }
@@ -84,7 +79,7 @@ const char *const RF_COST_PRODUCT_NAMES[] = {"matmul_exact", "matmul_fast", "mat
 static rf_cost_products products_of(const rf_graph *graph, const rf_op *op, const rf_tensor *w) {
   bool bf16 = graph->tensor[op->input[0]].dtype == RF_BF16;
   for (int k = 0; k < w->panels.parts; k++) bf16 &= w->panels.part[k].type->number == RF_Q_BF16;
-  if (!strcmp(op->def->name, "matmul_dx")) return bf16 ? RF_PRODUCTS_TURNED_BF16 : RF_PRODUCTS_TURNED;
+  if (op->def->product == RF_PRODUCT_DX) return bf16 ? RF_PRODUCTS_TURNED_BF16 : RF_PRODUCTS_TURNED;
   return op->attr.fast ? RF_PRODUCTS_FAST : bf16 ? RF_PRODUCTS_BF16 : RF_PRODUCTS_EXACT;
 }
 
@@ -104,65 +99,14 @@ int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work,
 
 const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op) {
   enum { SHORT = 32 };
-  static const char *const names[][2] = {
-      {"matmul", "matmul_narrow"}, {"matmul_dx", "matmul_dx_narrow"}, {"matmul_dw", "matmul_dw_narrow"}};
-  for (int i = 0; i < 3; i++) {
-    int w = strcmp(op->def->name, names[i][0]) ? -1 : i < 2 ? op->input[1] : op->output[0];
-    const rf_tensor *t = w < 0 ? NULL : &graph->tensor[w];
-    if (t && t->rank == 2 && t->dtype != RF_PACKED && (t->shape[0] <= SHORT || t->shape[1] <= SHORT))
-      return names[i][1];
-  }
-  return op->def->name;
+  const rf_op_def *def = op->def;
+  int w = !def->narrow_curve ? RF_NONE : def->product == RF_PRODUCT_DW ? op->output[0] : op->input[1];
+  const rf_tensor *t = w < 0 ? NULL : &graph->tensor[w];
+  bool narrow = t && t->rank == 2 && t->dtype != RF_PACKED && (t->shape[0] <= SHORT || t->shape[1] <= SHORT);
+  return narrow ? def->narrow_curve : def->name;
 }
 
 /* ---- curves ---------------------------------------------------------------------------------- */
-
-/* An op that was not measured is timed like the one it resembles most: nearest first. What only
- * moves rows, and finds none here, is timed like others that do. */
-static const struct {
-  const char *op, *like[4];
-} NEAREST[] = {
-    {"matmul_dx", {"matmul"}},
-    {"matmul_dw", {"matmul_dx", "matmul"}},
-    {"matmul_experts", {"matmul"}},
-    {"matmul_experts_dx", {"matmul_dx", "matmul"}},
-    {"matmul_experts_dw", {"matmul_dw", "matmul_dx", "matmul"}},
-    {"head_loss", {"head_loss_grad", "head_logits", "matmul"}},
-    {"head_score", {"head_loss", "head_loss_grad", "head_logits", "matmul"}},
-    {"head_loss_bwd", {"head_loss_grad", "head_loss", "matmul"}},
-    {"head_loss_grad", {"head_loss_bwd", "head_loss", "matmul"}},
-    {"head_logits", {"head_loss", "matmul"}},
-    {"lora", {"matmul"}},
-    {"lora_bwd", {"matmul_dx", "matmul"}},
-    {"attention_bwd", {"attention"}},
-    {"attention_part", {"attention"}},
-    {"attention_part_bwd", {"attention_bwd", "attention"}},
-    {"attention_latent", {"attention"}},
-    {"attention_latent_bwd", {"attention_bwd", "attention"}},
-    {"attention_latent_kv", {"attention_kv", "attention"}},
-    {"latent_norm", {"rmsnorm", "add"}},
-    {"latent_norm_bwd", {"rmsnorm_bwd", "add"}},
-    {"attention_kv", {"attention"}},
-    {"head_part", {"head_loss", "head_loss_grad", "head_logits", "matmul"}},
-    {"layernorm", {"rmsnorm"}},
-    {"layernorm_bwd", {"rmsnorm_bwd", "layernorm"}},
-    {"rmsnorm", {"layernorm"}},
-    {"rmsnorm_bwd", {"layernorm_bwd", "rmsnorm"}},
-    {"head_norm", {"rmsnorm", "layernorm"}},
-    {"head_norm_bwd", {"rmsnorm_bwd", "layernorm_bwd", "layernorm"}},
-    {"gelu", {"swiglu"}},
-    {"gelu_bwd", {"swiglu_bwd", "gelu"}},
-    {"gelu_erf", {"gelu", "swiglu"}},
-    {"gelu_erf_bwd", {"gelu_bwd", "gelu"}},
-    {"swiglu", {"gelu"}},
-    {"swiglu_bwd", {"gelu_bwd", "swiglu"}},
-    {"geglu", {"swiglu", "gelu"}},
-    {"geglu_bwd", {"swiglu_bwd", "gelu_bwd", "gelu"}},
-    {"dropout", {"add_dropout"}},
-    {"embed_bwd", {"embed"}},
-    {"norm_sq", {"adamw"}},
-};
-static const char *const MOVERS[] = {"add", "rope", "rmsnorm", "layernorm"};
 
 /* The curve of this op that matches best: same kernel and dtype, then same dtype, then any. */
 static const rf_curve *curve_of(const rf_machine *machine, const char *op, rf_dtype dtype,
@@ -210,13 +154,11 @@ static const rf_curve *find_curve(const rf_machine *machine, const rf_graph *gra
   const rf_curve *curve = curve_of(machine, name, dtype, kernel ? kernel->name : NULL);
   if (!curve && name != op->def->name)
     curve = curve_of(machine, op->def->name, dtype, kernel ? kernel->name : NULL);
-  for (size_t i = 0; !curve && i < sizeof NEAREST / sizeof *NEAREST; i++) {
-    if (strcmp(NEAREST[i].op, op->def->name)) continue;
-    for (int k = 0; k < 4 && NEAREST[i].like[k] && !curve; k++)
-      curve = curve_of(machine, NEAREST[i].like[k], dtype, NULL);
-  }
-  for (size_t i = 0; !curve && !multiplies && i < sizeof MOVERS / sizeof *MOVERS; i++)
-    curve = curve_of(machine, MOVERS[i], dtype, NULL);
+  const rf_op_def *const *like = op->def->timed_like;
+  for (int i = 0; i < RF_TIMED_LIKE && like[i] && !curve; i++)
+    curve = curve_of(machine, like[i]->name, dtype, NULL);
+  for (like = RF_OPS_OF_BYTES; !curve && !multiplies && *like; like++)
+    curve = curve_of(machine, (*like)->name, dtype, NULL);
   return curve;
 }
 
@@ -234,14 +176,6 @@ static double curve_rate(const rf_curve *c, double size) {
   return RATE(i) + part * (RATE(i + 1) - RATE(i));
 #undef AT
 #undef RATE
-}
-
-/* Kinds of ops that arithmetic bounds, not memory. */
-static bool is_of_products(const char *op) {
-  static const char *const names[] = {"matmul", "attention", "head_", "lora", "sample"};
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-    if (!strncmp(op, names[i], strlen(names[i]))) return true;
-  return false;
 }
 
 /* ---- levels ---------------------------------------------------------------------------------- */
@@ -289,7 +223,7 @@ void rf_machine_for_threads(rf_machine *machine, int threads) {
   for (int i = 0; i < machine->curve_count; i++) {
     rf_curve *c = &machine->curve[i];
     for (int k = 0; k < c->count && strcmp(c->op, RF_COST_REFERENCE); k++)
-      c->seconds[k] /= is_of_products(c->op) ? compute : memory;
+      c->seconds[k] /= c->multiplies ? compute : memory;
   }
   machine->threads = threads;
 }
@@ -305,17 +239,17 @@ double rf_cost_rows_seconds(const rf_machine *machine, const char *op, const cha
                : 0; /* at full speed all have one */
 }
 
-/* Of a head, beside its product. */
-static double head_rows_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op) {
-  bool logits = !strcmp(op->def->name, "head_logits"), score = !strcmp(op->def->name, "head_score");
-  if (!logits && !score) return 0;
-  int64_t rows = graph->tensor[op->input[logits ? 3 : 0]].shape[0],
+/* The passes over rows of logits next to their product. */
+static double row_passes_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op) {
+  static const char *const pass[] = {"sums", "softcap", "likeliest"}; /* by bit of RF_PASS_ */
+  if (!op->def->row_passes) return 0;
+  unsigned passes = op->def->row_passes(op);
+  int64_t rows = graph->tensor[op->input[op->def->rows_slot]].shape[0],
           vocab = graph->tensor[op->input[1]].shape[op->attr.transpose ? 0 : 1];
-  return (score || op->output[1] >= 0 ? rf_cost_rows_seconds(machine, "head_rows", "sums", rows, vocab) : 0) +
-         (op->attr.softcap > 0 ? rf_cost_rows_seconds(machine, "head_rows", "softcap", rows, vocab) : 0) +
-         (score && (op->output[1] >= 0 || op->output[2] >= 0)
-              ? rf_cost_rows_seconds(machine, "head_rows", "likeliest", rows, vocab)
-              : 0);
+  double seconds = 0;
+  for (int i = 0; i < 3; i++)
+    if (passes >> i & 1) seconds += rf_cost_rows_seconds(machine, "head_rows", pass[i], rows, vocab);
+  return seconds;
 }
 
 /* ---- one op ---------------------------------------------------------------------------------- */
@@ -346,20 +280,21 @@ static double filled(double extent, int tile) {
 
 static double share_of_peak(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                             rf_dtype dtype) {
-  const char *name = op->def->name;
+  rf_timing timing = op->def->timing;
+  bool backward = timing == RF_TIMING_ATTENTION_BACKWARD;
   int tile = machine->tile[1];
   if (!strcmp(machine->kind, "cpu")) return 1;
-  if (!strncmp(name, "attention", 9)) {
-    double width = op->attr.head_dim, share = strstr(name, "bwd") ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
+  if (timing == RF_TIMING_ATTENTION || backward) {
+    double width = op->attr.head_dim, share = backward ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
     /* The head's width is the contraction of the scores and the columns of the values. Narrow
      * ones fill no tile of a systolic array, and less of the time between two softmaxes
      * elsewhere. */
     return share * (tile ? filled(width, tile) : width < NARROW_HEAD ? 0.75 + 0.25 * width / NARROW_HEAD : 1);
   }
   double share = dtype == RF_I8 || dtype == RF_F8_E4M3 || dtype == RF_F8_E5M2 ? EIGHT_BITS : 1;
-  if (!strncmp(name, "matmul_experts", 14))
+  if (timing == RF_TIMING_GROUPED)
     return share * (machine->efficiency_experts > 0 ? machine->efficiency_experts : GROUPED);
-  if (tile && !strncmp(name, "matmul", 6) && op->input[0] >= 0 && op->input[1] >= 0) {
+  if (tile && timing == RF_TIMING_PRODUCT && op->input[0] >= 0 && op->input[1] >= 0) {
     const rf_tensor *a = &graph->tensor[op->input[0]], *b = &graph->tensor[op->input[1]];
     if (a->rank == 2 && b->rank == 2)
       share *= filled((double)a->shape[1], tile) * filled((double)b->shape[1], tile);
@@ -390,12 +325,12 @@ static double packed_seconds(const rf_machine *machine, const rf_graph *graph, c
     if (!curve) return -1;
     seconds += class[k].share * flops / curve_rate(curve, class[k].size);
   }
-  if (!strcmp(op->def->name, "matmul_dx")) return seconds;
+  if (op->def->product == RF_PRODUCT_DX) return seconds;
   const rf_panels *panels = &packed_of(graph, op)->panels;
   for (int k = 0; k < classes; k++) outputs += (double)panels->part[k].outputs;
   /* more than one: experts */
   double inner = (double)panels->inner, rows = class->size, times = flops / (2 * rows * inner * outputs);
-  return seconds + head_rows_seconds(machine, graph, op) +
+  return seconds + row_passes_seconds(machine, graph, op) +
          times * (edge_seconds(machine, "matmul_start", class->name, rows, 1) +
                   edge_seconds(machine, "matmul_outputs", class->name, rows, outputs) +
                   edge_seconds(machine, "matmul_inner", class->name, rows, inner));
@@ -404,8 +339,8 @@ static double packed_seconds(const rf_machine *machine, const rf_graph *graph, c
 /* What an op multiplies in: on a CPU rounded activations are bytes. */
 static rf_dtype product_dtype(const rf_machine *machine, const rf_graph *graph, const rf_op *op) {
   if (op->attr.fast && machine->flops[RF_I8] > 0 && !strcmp(machine->kind, "cpu")) return RF_I8;
-  return graph->matmul != RF_DTYPES && !strncmp(op->def->name, "matmul", 6) ? graph->matmul
-                                                                            : dtype_of(graph, op);
+  bool linear = op->def->product != RF_PRODUCT_NONE;
+  return graph->matmul != RF_DTYPES && linear ? graph->matmul : dtype_of(graph, op);
 }
 
 double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel,
@@ -458,7 +393,7 @@ static double best_rate(const rf_curve *c, double from_size) {
 static double reach_bps(const rf_machine *machine, double bytes, double bandwidth) {
   for (int i = 0; i < machine->curve_count; i++) {
     const rf_curve *c = &machine->curve[i];
-    double rate = c->count < 1 || is_of_products(c->op) || !strcmp(c->op, "load") ? 0 : best_rate(c, bytes);
+    double rate = c->count < 1 || c->multiplies || !strcmp(c->op, "load") ? 0 : best_rate(c, bytes);
     if (rate > bandwidth) bandwidth = rate;
   }
   return bandwidth;

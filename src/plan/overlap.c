@@ -15,20 +15,22 @@
 /* LINKS + i: bit i of rf_group.resources */
 enum { CORE, LINKS, LINK_COUNT = 12, HOST_OUT = LINKS + LINK_COUNT, HOST_IN, LANES };
 
-static const struct {
-  const char *op;
-  rf_collective kind;
-} KINDS[] = {{"all_gather", RF_ALL_GATHER}, {"reduce_scatter", RF_REDUCE_SCATTER},
-             {"all_reduce", RF_ALL_REDUCE}, {"all_to_all", RF_ALL_TO_ALL},
-             {"permute", RF_PERMUTE},       {"send", RF_PERMUTE}};
-
+/* The collective that chips of a group make together, or -1: a recv waits for its send. */
 static int kind_of(const rf_op *op) {
-  for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
-    if (!strcmp(KINDS[i].op, op->def->name)) return (int)KINDS[i].kind;
-  return -1;
+  static const int kinds[RF_EXCHANGES] = {[RF_EXCHANGE_NONE] = -1,
+                                          [RF_EXCHANGE_ALL_GATHER] = RF_ALL_GATHER,
+                                          [RF_EXCHANGE_REDUCE_SCATTER] = RF_REDUCE_SCATTER,
+                                          [RF_EXCHANGE_ALL_REDUCE] = RF_ALL_REDUCE,
+                                          [RF_EXCHANGE_ALL_TO_ALL] = RF_ALL_TO_ALL,
+                                          [RF_EXCHANGE_PERMUTE] = RF_PERMUTE,
+                                          [RF_EXCHANGE_SEND] = RF_PERMUTE,
+                                          [RF_EXCHANGE_RECV] = -1,
+                                          [RF_EXCHANGE_TO_HOST] = -1,
+                                          [RF_EXCHANGE_FROM_HOST] = -1};
+  return kinds[op->def->exchange];
 }
-static bool to_host(const rf_op *op) { return !strcmp(op->def->name, "offload_out"); }
-static bool from_host(const rf_op *op) { return !strcmp(op->def->name, "offload_in"); }
+static bool to_host(const rf_op *op) { return op->def->exchange == RF_EXCHANGE_TO_HOST; }
+static bool from_host(const rf_op *op) { return op->def->exchange == RF_EXCHANGE_FROM_HOST; }
 
 /* The chips that an op exchanges with: all along its axes, or as many neighbours of them. */
 static bool is_part(const rf_graph *graph, const rf_op *op) {
@@ -72,7 +74,7 @@ void rf_plan_price_transfers(rf_plan *plan) {
     int kind = kind_of(op);
     p->lanes = 0;
     p->wait = 0;
-    if (!strcmp(op->def->name, "recv") && op->attr.accumulate[0] == RF_WRITE) {
+    if (op->def->exchange == RF_EXCHANGE_RECV && op->attr.accumulate[0] == RF_WRITE) {
       p->seconds = 0;
       p->work = (rf_work){0};
       p->bound = RF_BOUND_NETWORK;
@@ -233,8 +235,9 @@ double rf_plan_seconds_of(const rf_plan *plan, const int *part, int which) {
   if (!t.made) return 0;
   start_section(&t);
   for (int i = 0; i < graph->op_count; i++) {
-    bool beside = !strcmp(graph->op[i].def->name, "recv") ||
-                  (!strcmp(graph->op[i].def->name, "send") && graph->op[i].section == RF_SECTION_MICRO &&
+    rf_exchange_kind exchange = graph->op[i].def->exchange;
+    bool beside = exchange == RF_EXCHANGE_RECV ||
+                  (exchange == RF_EXCHANGE_SEND && graph->op[i].section == RF_SECTION_MICRO &&
                    plan->options.collectives != RF_COLLECTIVES_NONE);
     if (part[i] == which && !beside) run_op(&t, i);
   }

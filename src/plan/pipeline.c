@@ -144,7 +144,7 @@ static bool time_pieces(const rf_plan *plan, rf_piece_times *piece, rf_plan_stag
     stage->forward_seconds += p->forward;
     stage->backward_seconds += p->backward;
     for (int o = 0; o < graph->op_count; o++)
-      if (half[o] >> 1 == c && !strcmp(graph->op[o].def->name, "send"))
+      if (half[o] >> 1 == c && graph->op[o].def->exchange == RF_EXCHANGE_SEND)
         *(half[o] & 1 ? &p->to_before : &p->to_next) += plan->op[o].seconds;
   }
   for (int o = 0; o < graph->op_count; o++) half[o] = (int)graph->op[o].section;

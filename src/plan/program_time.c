@@ -5,15 +5,6 @@
 
 #include <string.h>
 
-/* How often XLA moves each score between kernels. Forward: written by the first product, read
- * for the largest and the sum, read again for the weights (f32), which are written and read by
- * the second product. Backward: the gradient of the weights written and read (f32), the weights
- * read twice, their product's gradient written and read twice. */
-static const struct {
-  const char *op;
-  int wide, narrow;
-} PASSES[] = {{"attention", 3, 2}, {"attention_bwd", 2, 5}};
-
 /* A residual that crosses a loop is written, copied into its stack and out of it (two reads, two
  * writes), and read. */
 enum { STACK_PASSES = 6 };
@@ -21,11 +12,9 @@ enum { STACK_PASSES = 6 };
 static double score_bytes(const rf_plan *plan, const rf_op *op) {
   const rf_graph *graph = plan->graph;
   double scores = (double)graph->rows * (double)graph->seq * op->attr.heads;
-  for (size_t i = 0; i < sizeof PASSES / sizeof *PASSES; i++)
-    if (!strcmp(PASSES[i].op, op->def->name))
-      return scores *
-             (4.0 * PASSES[i].wide + (double)rf_dtype_bytes(plan->options.build.dtype) * PASSES[i].narrow);
-  return 0;
+  const rf_kept_rule *rule = rf_kept_rule_of(op->def);
+  return scores * (4.0 * rule->score_moves_f32 +
+                   (double)rf_dtype_bytes(plan->options.build.dtype) * rule->score_moves);
 }
 
 /* The rate of f32 products: TF32 on GPUs that have it, bf16 operands on TPUs

@@ -92,7 +92,7 @@ static void find_candidates(search *s) {
       if (graph->op[i].input[k] >= 0) read[graph->op[i].input[k]] = true;
   for (int i = 0; i < graph->op_count; i++) {
     const rf_op *op = &graph->op[i];
-    if (op->backward || op->section != RF_SECTION_MICRO || !strcmp(op->def->name, "recv")) continue;
+    if (op->backward || op->section != RF_SECTION_MICRO || op->def->exchange == RF_EXCHANGE_RECV) continue;
     for (int k = 0; k < op->output_count; k++) {
       int t = op->output[k];
       if (t < 0 || !read[t]) continue;

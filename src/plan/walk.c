@@ -37,7 +37,8 @@ static rf_work cached_work(const rf_graph *graph, const rf_op *op, const rf_exte
 /* A cache in the host's memory: what the sequences have of it comes, and what their rows wrote
  * goes back. */
 static bool moves_cache(const rf_graph *graph, const rf_op *op) {
-  return !strncmp(op->def->name, "offload_", 8) && graph->tensor[op->input[0]].class == RF_CLASS_KV;
+  return (op->def->exchange == RF_EXCHANGE_TO_HOST || op->def->exchange == RF_EXCHANGE_FROM_HOST) &&
+         graph->tensor[op->input[0]].class == RF_CLASS_KV;
 }
 
 static rf_work moved_work(const rf_graph *graph, const rf_op *op, const rf_extent *part, int parts) {
@@ -94,11 +95,12 @@ static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
   int64_t slots = 0;
   for (int i = 0; i < graph->op_count; i++) {
     const rf_op *op = &graph->op[i];
-    if (strcmp(op->def->name, "head_logits")) continue;
-    slots = graph->tensor[op->input[3]].shape[0];
-    graph->tensor[op->input[3]].shape[0] = sequences < slots ? sequences : slots;
+    if (!op->def->rows_slot) continue; /* only the head picks its rows */
+    int picked = op->input[op->def->rows_slot];
+    slots = graph->tensor[picked].shape[0];
+    graph->tensor[picked].shape[0] = sequences < slots ? sequences : slots;
     for (int o = 0; o < op->output_count; o++)
-      if (op->output[o] >= 0) graph->tensor[op->output[o]].shape[0] = graph->tensor[op->input[3]].shape[0];
+      if (op->output[o] >= 0) graph->tensor[op->output[o]].shape[0] = graph->tensor[picked].shape[0];
   }
   for (int t = 0; t < graph->tensor_count; t++) {
     rf_tensor *tensor = &graph->tensor[t];
@@ -122,9 +124,9 @@ static double longest(spans s) {
 }
 
 static void add(spans *s, const rf_op *op, double seconds) {
-  *(!strcmp(op->def->name, "offload_in")    ? &s->in
-    : !strcmp(op->def->name, "offload_out") ? &s->out
-                                            : &s->chip) += seconds;
+  *(op->def->exchange == RF_EXCHANGE_FROM_HOST ? &s->in
+    : op->def->exchange == RF_EXCHANGE_TO_HOST ? &s->out
+                                               : &s->chip) += seconds;
 }
 
 /* An op in a walk. Transfers send in proportion to their rows. Nothing hides those between

@@ -171,7 +171,7 @@ rf_curve *rf_calibrate_curve(rf_machine *m, const char *op, rf_dtype dtype, cons
       return &m->curve[i];
   if (m->curve_count == RF_MAX_CURVES) return NULL;
   rf_curve *c = &m->curve[m->curve_count++];
-  *c = (rf_curve){.dtype = dtype};
+  *c = (rf_curve){.dtype = dtype, .multiplies = rf_curve_multiplies(op)};
   snprintf(c->op, sizeof c->op, "%s", op);
   snprintf(c->kernel, sizeof c->kernel, "%s", kernel);
   return c;
@@ -294,7 +294,8 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
       if (c) add_point(c, 1, work, seconds);
       continue;
     }
-    if (s->lora && name == op->def->name && strncmp(name, "lora", 4)) continue;
+    bool adapts = op->def->timing == RF_TIMING_OTHER_PRODUCTS && op->def->kind == RF_KIND_MATMUL;
+    if (s->lora && name == op->def->name && !adapts) continue;
     rf_curve *c = rf_calibrate_curve(m, name, dtype, plan->op[i].kernel->name);
     if (c)
       add_point(c, rf_cost_size(plan->graph, op, done), work,

@@ -35,8 +35,8 @@ static rf_status measure(const rf_calibrate_options *o, const rf_model *model, c
   rf_attr attr = {.softcap = h->caps ? 30 : 0, .index = h->top ? TOP : 0};
   graph->rows = rows;
   unsigned wanted = h->sums ? 3 : h->top ? 7 : 1;
-  if (rf_graph_op(graph, h->scores ? "head_score" : "head_logits", "head", RF_SECTION_MICRO, inputs, 4,
-                  wanted, &attr, error) < 0)
+  if (rf_graph_op(graph, h->scores ? &RF_OP_HEAD_SCORE : &RF_OP_HEAD_LOGITS, "head", RF_SECTION_MICRO, inputs,
+                  4, wanted, &attr, error) < 0)
     RF_GO(RAFTER_INVALID);
   const rf_kernel *kernel;
   rf_call call;

@@ -20,7 +20,7 @@ static const struct {
   int64_t k, n;
 } WEIGHTS[WEIGHT_CLASSES][SHAPES] = {
     {{768, 768}, {512, 1536}}, {{768, 3072}, {3072, 768}}, {{2048, 5632}, {5632, 2048}}};
-static const char *const OPS[] = {"matmul", "matmul_dx", "matmul_dw"};
+static const rf_op_def *const OPS[] = {&RF_OP_MATMUL, &RF_OP_MATMUL_DX, &RF_OP_MATMUL_DW};
 enum { OP_COUNT = sizeof OPS / sizeof *OPS };
 
 /* What each field is tried with, up to a 0. */
@@ -160,7 +160,7 @@ static rf_status tune_class(bench *b, int op, rf_dtype dtype, rf_tuned *tuned, r
   const rf_blocks usual = rf_gemm_blocks();
   rf_blocks best = usual;
   *row = (rf_tuned_row){.class = rf_tuned_class(p->graph, p->call.op), .dtype = dtype, .usual = usual};
-  snprintf(row->op, sizeof row->op, "%s", OPS[op]);
+  snprintf(row->op, sizeof row->op, "%s", OPS[op]->name);
   snprintf(row->kernel, sizeof row->kernel, "%s", p->kernel->name);
   for (int f = 0; f < FIELDS; f++) {
     rf_blocks candidate[TRIED_MOST + 1] = {best};

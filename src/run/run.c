@@ -16,11 +16,6 @@ static const uint32_t POISON_DEAD = 0xfffafffau, POISON_FRESH = 0xfffcfffcu;
  * writes past its end. */
 enum { UNTOUCHED = 0xa7, SLACK_BYTES = 1 << 16, GUARD_BYTE = 0x5c };
 
-/* After these ops a scalar tells whether the step is still sound; each is read before anything
- * persistent depends on it. */
-/* UPDATE: INDEX of its last output */
-typedef enum rf_probe { PROBE_NONE, PROBE_FIRST, PROBE_INDEX, PROBE_UPDATE } rf_probe;
-
 typedef struct rf_bound_plan {
   const rf_plan *plan;
   rf_call *call; /* one per op: every pointer is resolved once, at open */
@@ -52,19 +47,13 @@ static unsigned char *address(const rf_run *run, const rf_plan *plan, int tensor
 }
 
 static rf_probe probe_of(const rf_op *op) {
-  static const struct {
-    const char *op;
-    rf_probe probe;
-  } rows[] = {{"loss_sum", PROBE_FIRST}, {"clip", PROBE_FIRST}, {"norm_sq", PROBE_INDEX}};
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-    if (!strcmp(op->def->name, rows[i].op)) return rows[i].probe;
-  return !strcmp(op->def->name, "adamw") && op->output_count > 4 && op->output[4] >= 0 ? PROBE_UPDATE
-                                                                                       : PROBE_NONE;
+  bool sums = op->output_count > 4 && op->output[4] >= 0;
+  return op->def->probe == RF_PROBE_UPDATE && !sums ? RF_PROBE_NONE : op->def->probe;
 }
 
 static bool probe_is_finite(const rf_op *op, const rf_call *call, rf_probe probe) {
-  int64_t at = probe == PROBE_FIRST ? 0 : op->attr.index;
-  int slot = probe == PROBE_UPDATE ? 4 : 0;
+  int64_t at = probe == RF_PROBE_FIRST ? 0 : op->attr.index;
+  int slot = probe == RF_PROBE_UPDATE ? 4 : 0;
   return rf_out(call, slot)->dtype == RF_F64 ? isfinite(((const double *)call->out[slot])[at])
                                              : isfinite(((const float *)call->out[slot])[at]);
 }

@@ -5,7 +5,6 @@
 
 #include "graph/remat.h"
 #include "machine/tiles.h"
-#include "study/program_rules.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,10 +89,10 @@ static int64_t tensor_bytes(const sizing *s, const rf_tensor *t, rf_dtype dtype,
 static int64_t part_bytes(const sizing *s, const rf_op *op, rf_kept_part part) {
   const rf_tensor *in = op->input[0] < 0 ? NULL : &s->graph->tensor[op->input[0]],
                   *out = op->output[0] < 0 ? NULL : &s->graph->tensor[op->output[0]];
-  rf_dtype dtype = part.bits == 32           ? RF_F32
-                   : part.bits == 8          ? RF_U8
-                   : part.bits == RF_PRODUCT ? product_dtype(s)
-                                             : s->job->build.dtype;
+  rf_dtype dtype = part.bits == 32                   ? RF_F32
+                   : part.bits == 8                  ? RF_U8
+                   : part.bits == RF_KEPT_AS_PRODUCT ? product_dtype(s)
+                                                     : s->job->build.dtype;
   int64_t b = sequences_of(s), t = tokens_of(s), keys = s->job->build.seq, one = 0;
   switch (part.extent) {
   case RF_EXTENT_INPUT: one = in ? tensor_bytes(s, in, dtype, 1) : 0; break;
@@ -212,7 +211,7 @@ static int backward_of(const sizing *s, int op) { return s->end - 1 - op; }
 /* The product before an op. */
 static int product_before(const sizing *s, int op) {
   do op--;
-  while (op >= 0 && strncmp(s->graph->op[op].def->name, "matmul", 6));
+  while (op >= 0 && s->graph->op[op].def->product == RF_PRODUCT_NONE);
   return op;
 }
 
@@ -323,9 +322,7 @@ static void find_saved(sizing *s) {
 
 /* ---- lifetimes ------------------------------------------------------------------------------- */
 
-static const rf_kept_rule *rule_at(const sizing *s, int op) {
-  return rf_kept_rule_of(s->graph->op[op].def->name);
-}
+static const rf_kept_rule *rule_at(const sizing *s, int op) { return rf_kept_rule_of(s->graph->op[op].def); }
 static bool is_activation(const sizing *s, int t) {
   return t >= 0 && !s->graph->tensor[t].persistent && s->producer[t] != RF_NONE;
 }
@@ -361,9 +358,8 @@ static void need(sizing *s, int t, int op) {
  * stays as it is. */
 static bool is_frozen_product(const sizing *s, const rf_op *op) {
   int w = op->input_count > 1 ? op->input[1] : RF_NONE;
-  bool product = !strncmp(op->def->name, "matmul", 6) || !strcmp(op->def->name, "head_loss");
-  return product && s->model->lora.rank > 0 && w >= 0 && s->graph->tensor[w].param >= 0 &&
-         s->graph->params.at[s->graph->tensor[w].param].adapts < 0;
+  return rf_kept_rule_of(op->def)->for_matrix && s->model->lora.rank > 0 && w >= 0 &&
+         s->graph->tensor[w].param >= 0 && s->graph->params.at[s->graph->tensor[w].param].adapts < 0;
 }
 
 static void keep_of_op(sizing *s, int i) {
@@ -558,7 +554,7 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
     /* The loop reads positions in an order of its own; the sum that makes the residual stream is
      * fused into that turn, so that what every half layer added to it stays there until the end. */
     for (int i = 0; i < s->ops; i++)
-      if (!strncmp(s->graph->op[i].def->name, "add", 3))
+      if (rule_at(s, i)->joins_residual)
         add(s, KEPT, false, part_bytes(s, &s->graph->op[i], (rf_kept_part){1, 0, RF_EXTENT_OUTPUT}), i,
             s->end);
     break;

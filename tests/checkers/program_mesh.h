@@ -41,7 +41,7 @@ static void hold(meshing *m, int64_t bytes, int first, int last, bool brief) {
 }
 
 static int backward_of(const meshing *m, int op) { return m->end - 1 - op; }
-static bool is_product(const rf_op *op) { return !strcmp(op->def->name, "matmul"); }
+static bool is_product(const rf_op *op) { return op->def->timing == RF_TIMING_PRODUCT; }
 
 static int reader_of(const meshing *m, int t) {
   int last = RF_NONE;

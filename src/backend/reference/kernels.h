@@ -3,7 +3,6 @@
 #define RF_REFERENCE_KERNELS_H
 
 #include "backend/reference/element.h"
-#include "graph/ops/list.h"
 
 /* void rf_reference_rope(const rf_call *call); */
 #define RF_REFERENCE_KERNEL(NAME, name) void rf_reference_##name(const rf_call *call);

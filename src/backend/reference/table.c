@@ -1,7 +1,6 @@
 /* table.c - one row per op. Every row accepts every dtype and shape. */
 #include "backend/reference/kernels.h"
 #include "backend/reference/reference.h"
-#include "graph/ops/ops.h"
 
 static size_t workspace(const rf_graph *graph, const rf_op *op, int threads) {
   static const struct {

@@ -24,4 +24,5 @@ const rf_op_def RF_OP_ADD = {
     .backward = add_backward,
     .shard = rf_shard_pointwise,
     .tolerance = {1e-7f, 1e-3f},
+    .kept = RF_KEEPS(.joins_residual = true),
 };

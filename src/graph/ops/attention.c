@@ -169,6 +169,7 @@ static rf_status attention_kv_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_ATTENTION = {
     .name = "attention",
+    .kind = RF_KIND_ATTENTION,
     .formula = "row i of segment [a,b) (a = segments[s], b = segments[s+1], ends at n), head h, kv head "
                "h*K/N: keys j of the segment with "
                "max(a, i-W+1) <= j <= i (W = window, 0: from a); s_j = scale*(q_i . k_j), then "
@@ -185,10 +186,21 @@ const rf_op_def RF_OP_ATTENTION = {
     .backward = attention_backward,
     .shard = attention_shard,
     .tolerance = {1e-5f, 2e-2f},
+    .timing = RF_TIMING_ATTENTION,
+    .curve_size = RF_CURVE_SEGMENT,
+    /* The exponentials in f32 and the weights in the dtype of products cross a loop; one program
+     * keeps the exponentials. Scores move: written, read for the maximum and the sum, read again
+     * for the weights (f32), which are written and read. Sources: kept.h. */
+    .kept = RF_KEEPS(.input_across_loop = true, .input = true,
+                     .across_loop = {RF_KEPT_F32(1, SCORES), RF_KEPT_PRODUCT(1, SCORES)},
+                     .kept = {RF_KEPT_F32(1, SCORES)}, .again = {RF_KEPT_F32(1, SCORES)},
+                     .forward = {RF_KEPT_F32(1, SCORES), RF_KEPT_SAME(1, SCORES)},
+                     .backward = {RF_KEPT_SAME(2, SCORES)}, .score_moves_f32 = 3, .score_moves = 2),
 };
 
 const rf_op_def RF_OP_ATTENTION_BWD = {
     .name = "attention_bwd",
+    .kind = RF_KIND_ATTENTION,
     .formula = "with s_j as in attention: p_ij = exp(s_ij - lse[h,i]); delta_i = dctx_i . ctx_i; ds_ij = "
                "p_ij*(dctx_i . v_j - delta_i)*scale (times "
                "1 - (s_ij/softcap)^2); "
@@ -200,10 +212,17 @@ const rf_op_def RF_OP_ATTENTION_BWD = {
     .work = attention_bwd_work,
     .shard = attention_shard,
     .tolerance = {2e-5f, 2e-2f},
+    .timing = RF_TIMING_ATTENTION_BACKWARD,
+    .timed_like = {&RF_OP_ATTENTION},
+    .curve_size = RF_CURVE_SEGMENT,
+    /* the gradient of the weights written and read (f32), the weights read twice, the gradient of
+     * their product written and read twice */
+    .kept = RF_KEEPS(.input_across_loop = true, .input = true, .score_moves_f32 = 2, .score_moves = 5),
 };
 
 const rf_op_def RF_OP_ATTENTION_KV = {
     .name = "attention_kv",
+    .kind = RF_KIND_ATTENTION,
     .formula = "position p of slot s stands at row p mod G of page table[s, p div G]; first the k heads of "
                "row r are written there (cache[page,0]) and "
                "its v heads (cache[page,1]), for every r; then row r attends keys 0..positions[r] of "
@@ -222,4 +241,8 @@ const rf_op_def RF_OP_ATTENTION_KV = {
     .work = rf_cached_work,
     .shard = attention_kv_shard,
     .tolerance = {1e-5f, 2e-2f},
+    .timing = RF_TIMING_ATTENTION,
+    .timed_like = {&RF_OP_ATTENTION},
+    .curve_size = RF_CURVE_ROWS,
+    .kept = RF_KEEPS(.forward = {RF_KEPT_F32(1, SCORES)}),
 };

@@ -74,6 +74,7 @@ static rf_status norm_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 
 const rf_op_def RF_OP_LATENT_NORM = {
     .name = "latent_norm",
+    .kind = RF_KIND_NORM,
     .formula = "rstd = 1/sqrt(sum_{c<C} x[r,c]^2 / C + eps); latent[r,c] = round(x[r,c]*rstd*gain[c]); "
                "turns[r,i] = x[r,C+i]; stats[r] = {rstd}; f32",
     .inputs = {"x (n,C+R)", "gain (C)"},
@@ -83,10 +84,12 @@ const rf_op_def RF_OP_LATENT_NORM = {
     .backward = norm_backward,
     .shard = rf_shard_rows,
     .tolerance = {2e-6f, 1e-2f},
+    .timed_like = {&RF_OP_RMSNORM, &RF_OP_ADD},
 };
 
 const rf_op_def RF_OP_LATENT_NORM_BWD = {
     .name = "latent_norm_bwd",
+    .kind = RF_KIND_NORM,
     .formula = "h[r,c] = x[r,c]*rstd[r]; g[r,c] = dlatent[r,c]*gain[c]; b[r] = sum_c g[r,c]*h[r,c] / C; "
                "dx[r,c] = round(rstd[r]*(g[r,c] - h[r,c]*b[r])); "
                "dx[r,C+i] = dturns[r,i]; dgain[c] = sum_r dlatent[r,c]*h[r,c], rows ascending, from 0 "
@@ -97,6 +100,7 @@ const rf_op_def RF_OP_LATENT_NORM_BWD = {
     .work = rf_work_bytes,
     .shard = rf_shard_rows,
     .tolerance = {1e-5f, 1e-2f},
+    .timed_like = {&RF_OP_RMSNORM_BWD, &RF_OP_ADD},
 };
 
 /* ---- rows of text ---------------------------------------------------------------------------- */
@@ -188,6 +192,7 @@ static rf_status attention_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_ATTENTION_LATENT = {
     .name = "attention_latent",
+    .kind = RF_KIND_ATTENTION,
     .formula = "as attention over the keys 0..i of a segment, with s_j = scale*(q_i[h,:P] . kv_j[h,:P] + "
                "q_i[h,P:] . turns_j) and v_j = kv_j[h,P:]; "
                "a row of q "
@@ -199,10 +204,14 @@ const rf_op_def RF_OP_ATTENTION_LATENT = {
     .backward = attention_backward,
     .shard = attention_shard,
     .tolerance = {1e-5f, 2e-2f},
+    .timing = RF_TIMING_ATTENTION,
+    .timed_like = {&RF_OP_ATTENTION},
+    .curve_size = RF_CURVE_SEGMENT,
 };
 
 const rf_op_def RF_OP_ATTENTION_LATENT_BWD = {
     .name = "attention_latent_bwd",
+    .kind = RF_KIND_ATTENTION,
     .formula = "with s_j as in attention_latent: p_ij = exp(s_ij - lse[h,i]); ds_ij = p_ij*(dctx_i . v_j - "
                "dctx_i . ctx_i)*scale; dq_i = sum_j ds_ij*k_j; "
                "dkv_j[h] = (sum_i ds_ij*q_i[:P], sum_i p_ij*dctx_i); dturns_j = sum over heads and i of "
@@ -214,6 +223,9 @@ const rf_op_def RF_OP_ATTENTION_LATENT_BWD = {
     .work = attention_bwd_work,
     .shard = attention_shard,
     .tolerance = {2e-5f, 2e-2f},
+    .timing = RF_TIMING_ATTENTION_BACKWARD,
+    .timed_like = {&RF_OP_ATTENTION_BWD, &RF_OP_ATTENTION},
+    .curve_size = RF_CURVE_SEGMENT,
 };
 
 /* ---- over a cache ---------------------------------------------------------------------------- */
@@ -266,6 +278,7 @@ static rf_status attention_kv_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_ATTENTION_LATENT_KV = {
     .name = "attention_latent_kv",
+    .kind = RF_KIND_ATTENTION,
     .formula = "position p of slot s stands at row p mod G of page table[s, p div G]; first (latent, turns) "
                "of row r is written there, for every r; then "
                "row "
@@ -283,4 +296,7 @@ const rf_op_def RF_OP_ATTENTION_LATENT_KV = {
     .work = rf_cached_work,
     .shard = attention_kv_shard,
     .tolerance = {1e-5f, 2e-2f},
+    .timing = RF_TIMING_ATTENTION,
+    .timed_like = {&RF_OP_ATTENTION_KV, &RF_OP_ATTENTION},
+    .curve_size = RF_CURVE_SEGMENT,
 };

@@ -100,6 +100,7 @@ static rf_status merge_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 
 const rf_op_def RF_OP_ATTENTION_MERGE = {
     .name = "attention_merge",
+    .kind = RF_KIND_ATTENTION,
     .formula = "of c parts: m = max_p lse[r,p,h], w_p = exp(lse[r,p,h] - m); ctx[r,h,:] = round(sum_p "
                "w_p*parts[r,p,h,:] / sum_p w_p), p ascending; f32",
     .inputs = {"parts (n,cNH)", "lse (n,cN)"},
@@ -111,6 +112,7 @@ const rf_op_def RF_OP_ATTENTION_MERGE = {
 
 const rf_op_def RF_OP_KV_ROWS = {
     .name = "kv_rows",
+    .kind = RF_KIND_CACHE,
     .formula = "kv[r,:] = the key heads, then the value heads, of qkv[r,:]",
     .inputs = {"qkv (n,(N+2K)H)"},
     .outputs = {"kv (n,2KH)"},
@@ -121,6 +123,7 @@ const rf_op_def RF_OP_KV_ROWS = {
 
 const rf_op_def RF_OP_KV_JOIN = {
     .name = "kv_join",
+    .kind = RF_KIND_CACHE,
     .formula = "dqkv[r,:] = dq[r,:], then dkv[r,:]",
     .inputs = {"dq (n,NH)", "dkv (n,2KH)"},
     .outputs = {"dqkv (n,(N+2K)H)"},
@@ -131,6 +134,7 @@ const rf_op_def RF_OP_KV_JOIN = {
 
 const rf_op_def RF_OP_ATTENTION_PART = {
     .name = "attention_part",
+    .kind = RF_KIND_ATTENTION,
     .formula = "attention of the queries in qkv over the keys and values in kv: row i of the chip that is "
                "the c-th of its group stands for row i group + c "
                "of kv and of the segments; elsewhere as attention",
@@ -139,10 +143,14 @@ const rf_op_def RF_OP_ATTENTION_PART = {
     .shape = part_shape,
     .work = part_work,
     .tolerance = {1e-5f, 2e-2f},
+    .timing = RF_TIMING_ATTENTION,
+    .timed_like = {&RF_OP_ATTENTION},
+    .curve_size = RF_CURVE_SEGMENT,
 };
 
 const rf_op_def RF_OP_ATTENTION_PART_BWD = {
     .name = "attention_part_bwd",
+    .kind = RF_KIND_ATTENTION,
     .formula = "with rows as in attention_part: dq_i as in attention_bwd; dkv = what these queries give to "
                "the gradient of every key and value, which is a "
                "sum over the chips of the group",
@@ -152,4 +160,7 @@ const rf_op_def RF_OP_ATTENTION_PART_BWD = {
     .shape = part_bwd_shape,
     .work = part_bwd_work,
     .tolerance = {2e-5f, 2e-2f},
+    .timing = RF_TIMING_ATTENTION_BACKWARD,
+    .timed_like = {&RF_OP_ATTENTION_BWD, &RF_OP_ATTENTION},
+    .curve_size = RF_CURVE_SEGMENT,
 };

@@ -85,6 +85,7 @@ static rf_work offload_work(const rf_graph *graph, const rf_op *op) {
 
 const rf_op_def RF_OP_ALL_GATHER = {
     .name = "all_gather",
+    .kind = RF_KIND_EXCHANGE,
     .formula = "y = the x of all chips of the group, behind each other along dimension `dim` in the order of "
                "the mesh; what pads the last one is left out",
     .inputs = {"x (..)"},
@@ -92,10 +93,12 @@ const rf_op_def RF_OP_ALL_GATHER = {
     .shape = gather_shape,
     .work = gather_work,
     .tolerance = {1e-9f, 1e-9f},
+    .exchange = RF_EXCHANGE_ALL_GATHER,
 };
 
 const rf_op_def RF_OP_REDUCE_SCATTER = {
     .name = "reduce_scatter",
+    .kind = RF_KIND_EXCHANGE,
     .formula = "y = this chip's run, along dimension `dim`, of the sum of the group's x, in chip order, f32; "
                "added to what is there where it accumulates",
     .inputs = {"x (..)"},
@@ -103,10 +106,12 @@ const rf_op_def RF_OP_REDUCE_SCATTER = {
     .shape = scatter_shape,
     .work = reduce_work,
     .tolerance = {1e-6f, 1e-2f},
+    .exchange = RF_EXCHANGE_REDUCE_SCATTER,
 };
 
 const rf_op_def RF_OP_ALL_REDUCE = {
     .name = "all_reduce",
+    .kind = RF_KIND_EXCHANGE,
     .formula = "y = the sum of the group's x in chip order, f32; with index 1: log(sum over the group of "
                "exp(x)); added to what is there where it "
                "accumulates; where the group is part of its axes it is so many neighbours, and from column "
@@ -118,10 +123,12 @@ const rf_op_def RF_OP_ALL_REDUCE = {
     .inplace = {{0, 0}},
     .inplace_count = 1,
     .tolerance = {1e-6f, 1e-2f},
+    .exchange = RF_EXCHANGE_ALL_REDUCE,
 };
 
 const rf_op_def RF_OP_ALL_TO_ALL = {
     .name = "all_to_all",
+    .kind = RF_KIND_EXCHANGE,
     .formula = "chip i of the group gets the i-th run along dimension `to` of every chip's x, behind each "
                "other along dimension `dim`",
     .inputs = {"x (..)"},
@@ -129,16 +136,19 @@ const rf_op_def RF_OP_ALL_TO_ALL = {
     .shape = transpose_shape,
     .work = transpose_work,
     .tolerance = {1e-9f, 1e-9f},
+    .exchange = RF_EXCHANGE_ALL_TO_ALL,
 };
 
 const rf_op_def RF_OP_PERMUTE = {
     .name = "permute",
+    .kind = RF_KIND_EXCHANGE,
     .formula = "y = the x of the chip before this one in the group (with index 1: behind it), as a ring",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
     .shape = same_shape,
     .work = reduce_work,
     .tolerance = {1e-9f, 1e-9f},
+    .exchange = RF_EXCHANGE_PERMUTE,
 };
 
 static rf_status send_shape(rf_graph *graph, rf_op *op, rf_error *error) {
@@ -170,26 +180,31 @@ static rf_work recv_work(const rf_graph *graph, const rf_op *op) {
 
 const rf_op_def RF_OP_SEND = {
     .name = "send",
+    .kind = RF_KIND_EXCHANGE,
     .formula = "x goes to the chip of stage `index` that stands at the same place of the other axes, where "
                "the recv of the same `site` takes it",
     .inputs = {"x (..)"},
     .shape = send_shape,
     .work = send_work,
     .tolerance = {1e-9f, 1e-9f},
+    .exchange = RF_EXCHANGE_SEND,
 };
 
 const rf_op_def RF_OP_RECV = {
     .name = "recv",
+    .kind = RF_KIND_EXCHANGE,
     .formula = "y = what stage `index` sends for the same microbatch, added to what is there where it "
                "accumulates; in a group of one: 0",
     .outputs = {"y (..)"},
     .shape = recv_shape,
     .work = recv_work,
     .tolerance = {1e-9f, 1e-9f},
+    .exchange = RF_EXCHANGE_RECV,
 };
 
 const rf_op_def RF_OP_OFFLOAD_OUT = {
     .name = "offload_out",
+    .kind = RF_KIND_EXCHANGE,
     .formula = "y = x, laid down in the host's memory; of a cache (part > 0) only `part` rows are sent: the "
                "rest stands there already",
     .inputs = {"x (..)"},
@@ -197,16 +212,19 @@ const rf_op_def RF_OP_OFFLOAD_OUT = {
     .shape = same_shape,
     .work = offload_work,
     .tolerance = {1e-9f, 1e-9f},
+    .exchange = RF_EXCHANGE_TO_HOST,
 };
 
 const rf_op_def RF_OP_OFFLOAD_IN = {
     .name = "offload_in",
+    .kind = RF_KIND_EXCHANGE,
     .formula = "y = x, brought back from the host's memory",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
     .shape = same_shape,
     .work = offload_work,
     .tolerance = {1e-9f, 1e-9f},
+    .exchange = RF_EXCHANGE_FROM_HOST,
 };
 
 static rf_work local_work(const rf_graph *graph, const rf_op *op) {
@@ -216,6 +234,7 @@ static rf_work local_work(const rf_graph *graph, const rf_op *op) {
 
 const rf_op_def RF_OP_TAKE_RUN = {
     .name = "take_run",
+    .kind = RF_KIND_EXCHANGE,
     .formula = "y = this chip's run of x along dimension `dim`, of what every chip of the group has: nothing "
                "is sent",
     .inputs = {"x (..)"},

@@ -70,6 +70,8 @@ const rf_op_def RF_OP_ADD_DROPOUT = {
     .shard = dropout_shard,
     .tolerance = {1e-7f, 1e-3f},
     .random = true,
+    /* a mask crosses a loop; elsewhere it is drawn again */
+    .kept = RF_KEEPS(.joins_residual = true, .across_loop = {RF_KEPT_PRED(1, OUTPUT)}),
 };
 
 const rf_op_def RF_OP_DROPOUT = {
@@ -86,4 +88,6 @@ const rf_op_def RF_OP_DROPOUT = {
     .shard = dropout_shard,
     .tolerance = {1e-7f, 1e-3f},
     .random = true,
+    .timed_like = {&RF_OP_ADD_DROPOUT},
+    .kept = RF_KEEPS(.fuses = true, .across_loop = {RF_KEPT_PRED(1, OUTPUT)}),
 };

@@ -91,6 +91,7 @@ static rf_status embed_bwd_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_EMBED = {
     .name = "embed",
+    .kind = RF_KIND_EMBED,
     .formula = "x[r,d] = round(wte[tokens[r],d]*scale + wpe[positions[r],d]), in f32, scale 0 standing for "
                "1; without wpe no sum; where axes "
                "cut the table, tokens of other chips are 0 and the first chip adds wpe",
@@ -101,10 +102,12 @@ const rf_op_def RF_OP_EMBED = {
     .backward = embed_backward,
     .shard = embed_shard,
     .tolerance = {1e-6f, 1e-2f},
+    .kept = RF_KEEPS(.fuses = false),
 };
 
 const rf_op_def RF_OP_EMBED_BWD = {
     .name = "embed_bwd",
+    .kind = RF_KIND_EMBED,
     .formula = "dwte[v,d] = sum over rows r ascending with tokens[r] == v of dx[r,d]*scale (0: 1); dwpe[t,d] "
                "= the same of dx[r,d] with positions[r] "
                "== t; f32 chains that "
@@ -116,4 +119,5 @@ const rf_op_def RF_OP_EMBED_BWD = {
     .work = embed_bwd_work,
     .shard = embed_bwd_shard,
     .tolerance = {1e-6f, 1e-6f},
+    .timed_like = {&RF_OP_EMBED},
 };

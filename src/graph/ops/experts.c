@@ -179,6 +179,7 @@ static rf_status experts_dw_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_ROUTE = {
     .name = "route",
+    .kind = RF_KIND_EXPERTS,
     .formula = "experts[r k + j] = the expert of the j-th largest logits[r,:], of equal ones the lower; "
                "weights[r,j] = exp(logits[r,experts]) / "
                "sum_i exp(logits[r,experts[r k + i]]), which is the softmax over all, divided by what the "
@@ -203,6 +204,7 @@ const rf_op_def RF_OP_ROUTE = {
 
 const rf_op_def RF_OP_ROUTE_BWD = {
     .name = "route_bwd",
+    .kind = RF_KIND_EXPERTS,
     .formula = "s = sum_j weights[r,j]*dweights[r,j]; dlogits[r,experts[r k + j]] = "
                "round(weights[r,j]*(dweights[r,j] - s/scale)), 0 for the others; as_is: "
                "weights[r,j]*dweights[r,j] there, less s*softmax(logits)[r,e] everywhere; with sigmoids each "
@@ -250,6 +252,7 @@ static rf_status dispatch_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error)
 
 const rf_op_def RF_OP_DISPATCH = {
     .name = "dispatch",
+    .kind = RF_KIND_EXPERTS,
     .formula = "rows[place[r k + j],d] = x[r,d]; with part > 0 places of -1 are left out and rows that "
                "nobody fills are 0",
     .inputs = {"x (n,D)", "place i32 (n*k)"},
@@ -263,6 +266,7 @@ const rf_op_def RF_OP_DISPATCH = {
 
 const rf_op_def RF_OP_DISPATCH_BWD = {
     .name = "dispatch_bwd",
+    .kind = RF_KIND_EXPERTS,
     .formula = "dx[r,d] = round(sum_j drows[place[r k + j],d]), j ascending, an f32 chain from 0",
     .inputs = {"drows (n*k,D)", "place i32 (n*k)"},
     .outputs = {"dx (n,D)"},
@@ -372,6 +376,7 @@ static rf_work matmul_experts_dw_work(const rf_graph *graph, const rf_op *op) {
 
 const rf_op_def RF_OP_MATMUL_EXPERTS = {
     .name = "matmul_experts",
+    .kind = RF_KIND_MATMUL,
     .formula = "for p in starts[e] .. starts[e+1]-1 (and, of a group of chips, of every E-th run of rows "
                "from e on): acc = fma(x[p,i], w[e K + i,n], "
                "acc) for i ascending from 0, f32; u[p,n] = round(acc); fast: x as in matmul",
@@ -382,10 +387,16 @@ const rf_op_def RF_OP_MATMUL_EXPERTS = {
     .backward = matmul_experts_backward,
     .shard = experts_product_shard,
     .tolerance = {2e-6f, 1e-2f},
+    .timing = RF_TIMING_GROUPED,
+    .timed_like = {&RF_OP_MATMUL},
+    .product = RF_PRODUCT_FORWARD,
+    .packed = true,
+    .kept = RF_KEEPS(.input_across_loop = true, .input = true, .for_matrix = true),
 };
 
 const rf_op_def RF_OP_MATMUL_EXPERTS_DX = {
     .name = "matmul_experts_dx",
+    .kind = RF_KIND_MATMUL,
     .formula = "for p in starts[e] .. starts[e+1]-1: acc = fma(dy[p,n], w[e K + i,n], acc) for n ascending "
                "from 0, f32; dx[p,i] = round(acc)",
     .inputs = {"dy (R,N)", "w (E*K,N)", "starts i32 (E+1)"},
@@ -394,10 +405,14 @@ const rf_op_def RF_OP_MATMUL_EXPERTS_DX = {
     .work = matmul_experts_dx_work,
     .shard = experts_product_shard,
     .tolerance = {2e-6f, 1e-2f},
+    .timing = RF_TIMING_GROUPED,
+    .timed_like = {&RF_OP_MATMUL_DX, &RF_OP_MATMUL},
+    .product = RF_PRODUCT_DX,
 };
 
 const rf_op_def RF_OP_MATMUL_EXPERTS_DW = {
     .name = "matmul_experts_dw",
+    .kind = RF_KIND_MATMUL,
     .formula = "dw[e K + i,n] = fma(x[p,i], dy[p,n], dw[e K + i,n]) for p = starts[e] .. starts[e+1]-1 "
                "ascending, f32; chains start at 0 (write) or at "
                "the value there (add)",
@@ -407,6 +422,9 @@ const rf_op_def RF_OP_MATMUL_EXPERTS_DW = {
     .work = matmul_experts_dw_work,
     .shard = experts_dw_shard,
     .tolerance = {2e-6f, 2e-6f},
+    .timing = RF_TIMING_GROUPED,
+    .timed_like = {&RF_OP_MATMUL_DW, &RF_OP_MATMUL_DX, &RF_OP_MATMUL},
+    .product = RF_PRODUCT_DW,
 };
 
 /* ---- what they say --------------------------------------------------------------------------- */
@@ -452,6 +470,7 @@ static rf_status combine_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) 
 
 const rf_op_def RF_OP_COMBINE = {
     .name = "combine",
+    .kind = RF_KIND_EXPERTS,
     .formula =
         "acc = fma(weights[r,j], h[place[r k + j],d], acc) for j ascending from 0, f32; y[r,d] = round(acc)",
     .inputs = {"h (n*k,D)", "weights (n,k)", "place i32 (n*k)"},
@@ -465,6 +484,7 @@ const rf_op_def RF_OP_COMBINE = {
 
 const rf_op_def RF_OP_COMBINE_BWD = {
     .name = "combine_bwd",
+    .kind = RF_KIND_EXPERTS,
     .formula = "p = place[r k + j]; dh[p,d] = round(weights[r,j]*dy[r,d]); dweights[r,j] = sum_d "
                "h[p,d]*dy[r,d]; f32",
     .inputs = {"h (n*k,D)", "weights (n,k)", "place i32 (n*k)", "dy (n,D)"},

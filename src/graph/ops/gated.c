@@ -50,6 +50,8 @@ const rf_op_def RF_OP_SWIGLU = {
     .backward = swiglu_backward,
     .shard = gated_shard,
     .tolerance = {2e-6f, 1e-2f},
+    .timed_like = {&RF_OP_GELU},
+    .kept = RF_KEEPS(.fuses = true, .input = true, .across_loop = {RF_KEPT_SAME(5, HALF)}),
 };
 
 const rf_op_def RF_OP_SWIGLU_BWD = {
@@ -63,6 +65,7 @@ const rf_op_def RF_OP_SWIGLU_BWD = {
     .work = rf_work_bytes,
     .shard = gated_bwd_shard,
     .tolerance = {2e-6f, 1e-2f},
+    .timed_like = {&RF_OP_GELU_BWD, &RF_OP_SWIGLU},
 };
 
 const rf_op_def RF_OP_GEGLU = {
@@ -75,6 +78,8 @@ const rf_op_def RF_OP_GEGLU = {
     .backward = geglu_backward,
     .shard = gated_shard,
     .tolerance = {2e-6f, 1e-2f},
+    .timed_like = {&RF_OP_SWIGLU, &RF_OP_GELU},
+    .kept = RF_KEEPS(.fuses = true, .input = true, .across_loop = {RF_KEPT_SAME(7, HALF)}),
 };
 
 const rf_op_def RF_OP_GEGLU_BWD = {
@@ -87,4 +92,5 @@ const rf_op_def RF_OP_GEGLU_BWD = {
     .work = rf_work_bytes,
     .shard = gated_bwd_shard,
     .tolerance = {2e-6f, 1e-2f},
+    .timed_like = {&RF_OP_SWIGLU_BWD, &RF_OP_GELU_BWD, &RF_OP_GELU},
 };

@@ -22,6 +22,9 @@ const rf_op_def RF_OP_GELU = {
     .backward = gelu_backward,
     .shard = rf_shard_pointwise,
     .tolerance = {2e-6f, 1e-2f},
+    .timed_like = {&RF_OP_SWIGLU},
+    /* x, the factor of x^2, tanh, its derivative and the cumulative factor */
+    .kept = RF_KEEPS(.fuses = true, .input = true, .across_loop = {RF_KEPT_SAME(5, INPUT)}),
 };
 
 const rf_op_def RF_OP_GELU_BWD = {
@@ -37,6 +40,7 @@ const rf_op_def RF_OP_GELU_BWD = {
     .inplace_count = 2,
     .shard = rf_shard_pointwise,
     .tolerance = {2e-6f, 1e-2f},
+    .timed_like = {&RF_OP_SWIGLU_BWD, &RF_OP_GELU},
 };
 
 const rf_op_def RF_OP_GELU_ERF = {
@@ -51,6 +55,8 @@ const rf_op_def RF_OP_GELU_ERF = {
     .backward = gelu_erf_backward,
     .shard = rf_shard_pointwise,
     .tolerance = {2e-6f, 1e-2f},
+    .timed_like = {&RF_OP_GELU, &RF_OP_SWIGLU},
+    .kept = RF_KEEPS(.fuses = true, .input = true, .across_loop = {RF_KEPT_SAME(3, INPUT)}),
 };
 
 const rf_op_def RF_OP_GELU_ERF_BWD = {
@@ -64,4 +70,5 @@ const rf_op_def RF_OP_GELU_ERF_BWD = {
     .inplace_count = 2,
     .shard = rf_shard_pointwise,
     .tolerance = {2e-6f, 1e-2f},
+    .timed_like = {&RF_OP_GELU_BWD, &RF_OP_GELU},
 };

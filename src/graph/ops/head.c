@@ -226,10 +226,23 @@ static rf_work head_logits_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
+static unsigned logits_row_passes(const rf_op *op) {
+  return (op->output[1] >= 0 ? RF_PASS_SUMS : 0) | (op->attr.softcap > 0 ? RF_PASS_SOFTCAP : 0);
+}
+
+static unsigned score_row_passes(const rf_op *op) {
+  bool likeliest = op->output[1] >= 0 || op->output[2] >= 0;
+  return RF_PASS_SUMS | (op->attr.softcap > 0 ? RF_PASS_SOFTCAP : 0) | (likeliest ? RF_PASS_LIKELIEST : 0);
+}
+
+/* Loss and gradient are two products, or three where the head learns; one is forward. */
+static double loss_grad_forward_share(const rf_op *op) { return 1.0 / (2 + (op->output[3] >= 0)); }
+
 #define RF_HEAD_INPUTS "x (n,D)", "w (D,V)", "bias (V)?"
 
 const rf_op_def RF_OP_HEAD_LOSS = {
     .name = "head_loss",
+    .kind = RF_KIND_HEAD,
     .formula =
         "z[r,v] = acc + bias[v] in f32, acc = fma(x[r,d], w[d,v], acc) for d ascending from 0 (w[v,d] when "
         "transpose), then "
@@ -244,10 +257,16 @@ const rf_op_def RF_OP_HEAD_LOSS = {
     .shard = head_rows_shard,
     .tolerance = {1e-5f, 1e-5f},
     .loss = true,
+    .timing = RF_TIMING_OTHER_PRODUCTS,
+    .timed_like = {&RF_OP_HEAD_LOSS_GRAD, &RF_OP_HEAD_LOGITS, &RF_OP_MATMUL},
+    /* logits as the activations, then in f32; their gradient */
+    .kept = RF_KEEPS(.input = true, .for_matrix = true, .kept = {RF_KEPT_F32(1, LOGITS)},
+                     .forward = {RF_KEPT_SAME(1, LOGITS)}, .backward = {RF_KEPT_SAME(1, LOGITS)}),
 };
 
 const rf_op_def RF_OP_HEAD_PART = {
     .name = "head_part",
+    .kind = RF_KIND_HEAD,
     .formula = "of the words v that this chip has (axes cut the vocabulary of `whole` words, none: all): m = "
                "max_v z[r,v], z as in head_loss; "
                "part[r] = {m, sum_v exp(z[r,v] - m), z[r,labels[r]] or 0 where the label is no word of it, "
@@ -259,10 +278,13 @@ const rf_op_def RF_OP_HEAD_PART = {
     .work = head_loss_work,
     .shard = head_part_shard,
     .tolerance = {1e-5f, 1e-5f},
+    .timing = RF_TIMING_OTHER_PRODUCTS,
+    .timed_like = {&RF_OP_HEAD_LOSS, &RF_OP_HEAD_LOSS_GRAD, &RF_OP_HEAD_LOGITS, &RF_OP_MATMUL},
 };
 
 const rf_op_def RF_OP_HEAD_MERGE = {
     .name = "head_merge",
+    .kind = RF_KIND_HEAD,
     .formula =
         "over the parts of all chips, ascending: m = max; lse[r] = m + log(sum of part sums * exp(part max - "
         "m)); nll[r] = lse[r] - the sum of the "
@@ -277,6 +299,7 @@ const rf_op_def RF_OP_HEAD_MERGE = {
 
 const rf_op_def RF_OP_HEAD_LOSS_BWD = {
     .name = "head_loss_bwd",
+    .kind = RF_KIND_HEAD,
     .formula = "dz[r,v] = (exp(z[r,v] - lse[r]) - [v == labels[r]]) * loss_scale, 0 for rows with labels[r] "
                "= -1, z as in head_loss, f32 (with a softcap "
                "times 1 - (z/softcap)^2); "
@@ -290,10 +313,13 @@ const rf_op_def RF_OP_HEAD_LOSS_BWD = {
     .work = head_loss_bwd_work,
     .shard = head_loss_bwd_shard,
     .tolerance = {1e-5f, 1e-2f},
+    .timing = RF_TIMING_OTHER_PRODUCTS,
+    .timed_like = {&RF_OP_HEAD_LOSS_GRAD, &RF_OP_HEAD_LOSS, &RF_OP_MATMUL},
 };
 
 const rf_op_def RF_OP_HEAD_LOSS_GRAD = {
     .name = "head_loss_grad",
+    .kind = RF_KIND_HEAD,
     .formula = "head_loss and head_loss_bwd in one walk over chunks of rows: the same nll, argmax, dx, dw, "
                "dbias; z is computed once",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
@@ -301,10 +327,14 @@ const rf_op_def RF_OP_HEAD_LOSS_GRAD = {
     .shape = head_loss_grad_shape,
     .work = head_loss_grad_work,
     .tolerance = {1e-5f, 1e-2f},
+    .timing = RF_TIMING_OTHER_PRODUCTS,
+    .timed_like = {&RF_OP_HEAD_LOSS_BWD, &RF_OP_HEAD_LOSS, &RF_OP_MATMUL},
+    .forward_share = loss_grad_forward_share,
 };
 
 const rf_op_def RF_OP_LOSS_SUM = {
     .name = "loss_sum",
+    .kind = RF_KIND_HEAD,
     .formula = "over rows r ascending with labels[r] >= 0, in f64: metrics[0] += nll[r]; metrics[1] += 1; "
                "metrics[2] += [argmax[r] == labels[r]]; "
                "metrics[3] = 0; from 0 (write) or the value there (add)",
@@ -314,10 +344,12 @@ const rf_op_def RF_OP_LOSS_SUM = {
     .work = rf_work_bytes,
     .shard = loss_sum_shard,
     .tolerance = {1e-12f, 1e-12f},
+    .probe = RF_PROBE_FIRST,
 };
 
 const rf_op_def RF_OP_HEAD_LOGITS = {
     .name = "head_logits",
+    .kind = RF_KIND_HEAD,
     .formula =
         "logits[i,v] = acc + bias[v] in f32, acc = fma(x[rows[i],d], w[d,v], acc) for d ascending from 0 "
         "(w[v,d] when transpose), softcap "
@@ -328,10 +360,16 @@ const rf_op_def RF_OP_HEAD_LOGITS = {
     .work = head_logits_work,
     .shard = head_logits_shard,
     .tolerance = {2e-6f, 2e-6f},
+    .timing = RF_TIMING_OTHER_PRODUCTS,
+    .timed_like = {&RF_OP_HEAD_LOSS, &RF_OP_MATMUL},
+    .packed = true,
+    .rows_slot = 3,
+    .row_passes = logits_row_passes,
 };
 
 const rf_op_def RF_OP_HEAD_SCORE = {
     .name = "head_score",
+    .kind = RF_KIND_HEAD,
     .formula = "z and lse as in head_loss; logprob[r] = z[r,labels[r]] - lse[r], 0 when labels[r] = -1; "
                "top_ids[r], top_logprobs[r]: the K largest z[r,v] "
                "descending, equal ones by ascending v, less lse[r]",
@@ -341,4 +379,9 @@ const rf_op_def RF_OP_HEAD_SCORE = {
     .work = head_loss_work,
     .shard = head_rows_shard,
     .tolerance = {1e-5f, 1e-5f},
+    .timing = RF_TIMING_OTHER_PRODUCTS,
+    .timed_like = {&RF_OP_HEAD_LOSS, &RF_OP_HEAD_LOSS_GRAD, &RF_OP_HEAD_LOGITS, &RF_OP_MATMUL},
+    .packed = true,
+    .in_chunks = true,
+    .row_passes = score_row_passes,
 };

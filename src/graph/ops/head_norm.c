@@ -61,6 +61,7 @@ static rf_status head_norm_bwd_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_HEAD_NORM = {
     .name = "head_norm",
+    .kind = RF_KIND_NORM,
     .formula =
         "for each of the N query heads with gain = q_gain, then of the K key heads with gain = k_gain: rstd "
         "= 1/sqrt(sum_i x[i]^2 / H + eps); "
@@ -74,10 +75,13 @@ const rf_op_def RF_OP_HEAD_NORM = {
     .backward = head_norm_backward,
     .shard = head_norm_shard,
     .tolerance = {2e-6f, 1e-2f},
+    .timed_like = {&RF_OP_RMSNORM, &RF_OP_LAYERNORM},
+    .kept = RF_KEEPS(.fuses = true, .input = true, .across_loop = {RF_KEPT_F32(2, INPUT)}),
 };
 
 const rf_op_def RF_OP_HEAD_NORM_BWD = {
     .name = "head_norm_bwd",
+    .kind = RF_KIND_NORM,
     .formula = "per query and key head: h = x*rstd; g = dy*(offset + gain); dx = round(rstd*(g - h*(sum_i "
                "g[i]*h[i] / H))); value heads: dx = dy; "
                "dq_gain[i] = sum over rows, then query heads, ascending of dy[i]*h[i], dk_gain the same over "
@@ -89,4 +93,5 @@ const rf_op_def RF_OP_HEAD_NORM_BWD = {
     .work = rf_work_bytes,
     .shard = head_norm_bwd_shard,
     .tolerance = {1e-5f, 1e-2f},
+    .timed_like = {&RF_OP_RMSNORM_BWD, &RF_OP_LAYERNORM_BWD, &RF_OP_LAYERNORM},
 };

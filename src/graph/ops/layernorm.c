@@ -40,6 +40,7 @@ static rf_status layernorm_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error
 
 const rf_op_def RF_OP_LAYERNORM = {
     .name = "layernorm",
+    .kind = RF_KIND_NORM,
     .formula = "mean = sum_d x[r,d] / D; rstd = 1/sqrt(sum_d (x[r,d]-mean)^2 / D + eps); y[r,d] = "
                "round((x[r,d]-mean)*rstd*gain[d] + bias[d]); "
                "stats[r] = {mean, rstd}; f32",
@@ -52,12 +53,18 @@ const rf_op_def RF_OP_LAYERNORM = {
     .backward = layernorm_backward,
     .shard = rf_shard_rows,
     .tolerance = {2e-6f, 1e-2f},
+    .timed_like = {&RF_OP_RMSNORM},
+    /* x - mean, (x - mean) times the gain's side, x itself in f32, and four statistics */
+    .kept =
+        RF_KEEPS(.fuses = true, .input = true, .across_loop = {RF_KEPT_F32(3, INPUT), RF_KEPT_F32(4, ROW)},
+                 .kept = {RF_KEPT_F32(2, ROW)}, .again = {RF_KEPT_F32(2, ROW)}),
 };
 
 /* dx may not take dy's place: dgain and dbias read whole columns of dy, in another order than dx
  * is written. */
 const rf_op_def RF_OP_LAYERNORM_BWD = {
     .name = "layernorm_bwd",
+    .kind = RF_KIND_NORM,
     .formula = "h[r,d] = (x[r,d]-mean[r])*rstd[r]; g[r,d] = dy[r,d]*gain[d]; a[r] = sum_d g[r,d] / D; b[r] = "
                "sum_d g[r,d]*h[r,d] / D; "
                "dx[r,d] = round(round(rstd[r]*(g[r,d] - a[r] - h[r,d]*b[r])) + dres[r,d]), without dres the "
@@ -72,4 +79,5 @@ const rf_op_def RF_OP_LAYERNORM_BWD = {
     .inplace_count = 1,
     .shard = rf_shard_rows,
     .tolerance = {1e-5f, 1e-2f},
+    .timed_like = {&RF_OP_RMSNORM_BWD, &RF_OP_LAYERNORM},
 };

@@ -106,6 +106,7 @@ static rf_status lora_bwd_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_LORA = {
     .name = "lora",
+    .kind = RF_KIND_MATMUL,
     .formula = "part p of rank r joins columns at[p] + c, c < columns[p], and reads columns p r + j of h and "
                "s[p] + c of b, s[p] those of the parts "
                "before it: acc = fma(h[m,p r + j], scale*b[j,s[p] + c], acc) for j ascending from 0, f32; y "
@@ -119,10 +120,16 @@ const rf_op_def RF_OP_LORA = {
     .backward = lora_backward,
     .shard = lora_shard,
     .tolerance = {2e-6f, 1e-2f},
+    .timing = RF_TIMING_OTHER_PRODUCTS,
+    .timed_like = {&RF_OP_MATMUL},
+    /* the gradient of the layer's output goes through; x A is kept for the gradient of B */
+    .kept = RF_KEEPS(.across_loop = {RF_KEPT_PRODUCT(1, SECOND)}, .kept = {RF_KEPT_SAME(1, SECOND)},
+                     .again = {RF_KEPT_SAME(1, SECOND)}),
 };
 
 const rf_op_def RF_OP_LORA_BWD = {
     .name = "lora_bwd",
+    .kind = RF_KIND_MATMUL,
     .formula = "parts as in lora: dh[m,p r + j] = round(acc), acc = fma(dy[m,at[p] + c], scale*b[j,s[p] + "
                "c], acc) for c ascending from 0; "
                "db[j,s[p] + c] = fma(scale*h[m,p r + j], dy[m,at[p] + c], db[j,s[p] + c]) for m ascending, "
@@ -133,4 +140,6 @@ const rf_op_def RF_OP_LORA_BWD = {
     .work = lora_bwd_work,
     .shard = lora_bwd_shard,
     .tolerance = {2e-6f, 1e-2f},
+    .timing = RF_TIMING_OTHER_PRODUCTS,
+    .timed_like = {&RF_OP_MATMUL_DX, &RF_OP_MATMUL},
 };

@@ -173,6 +173,7 @@ static rf_status matmul_dw_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_MATMUL = {
     .name = "matmul",
+    .kind = RF_KIND_MATMUL,
     .formula = "acc[m,n]: acc = fma(x[m,k], w[k,n], acc) for k ascending from 0, f32 (w[n,k] when "
                "transpose); u = round(acc + bias[n]); "
                "epilogue gelu: out = round(gelu(u)); epilogue residual: out = round(residual + drop(u)), "
@@ -189,10 +190,16 @@ const rf_op_def RF_OP_MATMUL = {
     .shard = matmul_shard,
     .tolerance = {2e-6f, 1e-2f},
     .random = true,
+    .timing = RF_TIMING_PRODUCT,
+    .narrow_curve = "matmul_narrow",
+    .product = RF_PRODUCT_FORWARD,
+    .packed = true,
+    .kept = RF_KEEPS(.input_across_loop = true, .input = true, .for_matrix = true),
 };
 
 const rf_op_def RF_OP_MATMUL_DX = {
     .name = "matmul_dx",
+    .kind = RF_KIND_MATMUL,
     .formula = "acc[m,k]: acc = fma(dy[m,n], w[k,n], acc) for n ascending from 0, f32 (w[n,k] when "
                "transpose); dx = round(acc); "
                "with u: du = round(round(acc) * gelu'(u)) in dx's place, gelu' as in gelu_bwd",
@@ -204,10 +211,16 @@ const rf_op_def RF_OP_MATMUL_DX = {
     .inplace_count = 1,
     .shard = matmul_dx_shard,
     .tolerance = {2e-6f, 1e-2f},
+    .timing = RF_TIMING_PRODUCT,
+    .timed_like = {&RF_OP_MATMUL},
+    .narrow_curve = "matmul_dx_narrow",
+    .product = RF_PRODUCT_DX,
+    .packed = true,
 };
 
 const rf_op_def RF_OP_MATMUL_DW = {
     .name = "matmul_dw",
+    .kind = RF_KIND_MATMUL,
     .formula = "dw[k,n] = fma(x[m,k], dy[m,n], dw[k,n]) for m ascending, f32 ([n,k] when transpose); "
                "dbias[n] = dbias[n] + dy[m,n] for m ascending; "
                "chains start at 0 (write) or at the value there (add)",
@@ -217,4 +230,8 @@ const rf_op_def RF_OP_MATMUL_DW = {
     .work = matmul_dw_work,
     .shard = matmul_dw_shard,
     .tolerance = {2e-6f, 2e-6f},
+    .timing = RF_TIMING_PRODUCT,
+    .timed_like = {&RF_OP_MATMUL_DX, &RF_OP_MATMUL},
+    .narrow_curve = "matmul_dw_narrow",
+    .product = RF_PRODUCT_DW,
 };

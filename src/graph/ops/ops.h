@@ -1,15 +1,9 @@
-/* ops.h - what the files of the op table share: their rows, and helpers for shape and work
- * rules. Private to src/graph. */
+/* ops.h - what the files of the op table share: helpers for shape, work and backward rules. Private to
+ * src/graph. */
 #ifndef RF_GRAPH_OPS_H
 #define RF_GRAPH_OPS_H
 
 #include "graph/graph.h"
-#include "graph/ops/list.h"
-
-/* extern const rf_op_def RF_OP_ROPE; */
-#define RF_DECLARE(NAME, name) extern const rf_op_def RF_OP_##NAME;
-RF_OPS_LIST(RF_DECLARE)
-#undef RF_DECLARE
 
 /* Dtype rules of a slot beside a plain rf_dtype. */
 /* a float; or a packed matrix, or one of numbers that only plans know */

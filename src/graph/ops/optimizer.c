@@ -89,6 +89,7 @@ static rf_status clip_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_NORM_SQ = {
     .name = "norm_sq",
+    .kind = RF_KIND_OPTIMIZER,
     .formula = "sums[index] = sum of grad[i]^2 in f64: one sum per chunk of 4096 elements, chunk sums added "
                "in ascending order, divided by the chips "
                "that count the same "
@@ -100,6 +101,8 @@ const rf_op_def RF_OP_NORM_SQ = {
     .work = norm_sq_work,
     .shard = norm_sq_shard,
     .tolerance = {1e-9f, 1e-9f},
+    .timed_like = {&RF_OP_ADAMW},
+    .probe = RF_PROBE_INDEX,
 };
 
 static rf_status norm_total_shape(rf_graph *graph, rf_op *op, rf_error *error) {
@@ -118,6 +121,7 @@ static rf_status norm_total_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_NORM_TOTAL = {
     .name = "norm_total",
+    .kind = RF_KIND_OPTIMIZER,
     .formula = "total = sum of sums[i], i ascending, f64: a stage's part of what clip takes the root of",
     .inputs = {"sums f64 (params)"},
     .outputs = {"total f64 (1)"},
@@ -129,6 +133,7 @@ const rf_op_def RF_OP_NORM_TOTAL = {
 
 const rf_op_def RF_OP_CLIP = {
     .name = "clip",
+    .kind = RF_KIND_OPTIMIZER,
     .formula = "norm = sqrt(sum of sums[i], i ascending, f64); out = {norm, clip > 0 && norm > clip ? "
                "clip/norm : 1} as f32",
     .inputs = {"sums f64 (params)"},
@@ -137,10 +142,12 @@ const rf_op_def RF_OP_CLIP = {
     .work = rf_work_bytes,
     .shard = clip_shard,
     .tolerance = {1e-6f, 1e-6f},
+    .probe = RF_PROBE_FIRST,
 };
 
 const rf_op_def RF_OP_ADAMW = {
     .name = "adamw",
+    .kind = RF_KIND_OPTIMIZER,
     .formula = "g = grad*clip[1] (1 without clip); m = beta1*m + (1-beta1)*g; v = beta2*v + (1-beta2)*g^2; "
                "mhat = m/(1 - beta1^step); "
                "vhat = v/(1 - beta2^step); master = master - lr*(mhat/(sqrt(vhat) + eps) + "
@@ -153,4 +160,5 @@ const rf_op_def RF_OP_ADAMW = {
     .work = adamw_work,
     .shard = rf_shard_same,
     .tolerance = {1e-6f, 1e-2f},
+    .probe = RF_PROBE_UPDATE,
 };

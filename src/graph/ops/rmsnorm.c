@@ -38,6 +38,7 @@ static rf_status rmsnorm_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) 
 
 const rf_op_def RF_OP_RMSNORM = {
     .name = "rmsnorm",
+    .kind = RF_KIND_NORM,
     .formula = "rstd = 1/sqrt(sum_d x[r,d]^2 / D + eps); y[r,d] = round(x[r,d]*rstd*(offset + gain[d])); "
                "stats[r] = {rstd}; f32",
     .inputs = {"x (n,D)", "gain (D)"},
@@ -49,12 +50,17 @@ const rf_op_def RF_OP_RMSNORM = {
     .backward = rmsnorm_backward,
     .shard = rf_shard_rows,
     .tolerance = {2e-6f, 1e-2f},
+    .timed_like = {&RF_OP_LAYERNORM},
+    .kept =
+        RF_KEEPS(.fuses = true, .input = true, .across_loop = {RF_KEPT_F32(2, INPUT), RF_KEPT_F32(2, ROW)},
+                 .kept = {RF_KEPT_F32(1, ROW)}, .again = {RF_KEPT_F32(1, ROW)}),
 };
 
 /* dx may not take dy's place: dgain reads whole columns of dy, in another order than dx is
  * written. */
 const rf_op_def RF_OP_RMSNORM_BWD = {
     .name = "rmsnorm_bwd",
+    .kind = RF_KIND_NORM,
     .formula =
         "h[r,d] = x[r,d]*rstd[r]; g[r,d] = dy[r,d]*(offset + gain[d]); b[r] = sum_d g[r,d]*h[r,d] / D; "
         "dx[r,d] = round(round(rstd[r]*(g[r,d] - h[r,d]*b[r])) + dres[r,d]), without dres the inner round; "
@@ -68,4 +74,5 @@ const rf_op_def RF_OP_RMSNORM_BWD = {
     .inplace_count = 1,
     .shard = rf_shard_rows,
     .tolerance = {1e-5f, 1e-2f},
+    .timed_like = {&RF_OP_LAYERNORM_BWD, &RF_OP_RMSNORM},
 };

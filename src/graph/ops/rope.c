@@ -56,4 +56,5 @@ const rf_op_def RF_OP_ROPE = {
     .backward = rope_backward,
     .shard = rope_shard,
     .tolerance = {1e-5f, 1e-2f},
+    .kept = RF_KEEPS(.fuses = true, .input = true),
 };

@@ -13,7 +13,7 @@ static const rf_op *product(int64_t m, int64_t k, int64_t n, rf_dtype dtype) {
   int64_t x[] = {m, k}, w[] = {k, n};
   int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, dtype, 2, x),
                   rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, dtype, 2, w)};
-  int id = rf_graph_op(graph, "matmul", "product", RF_SECTION_MICRO, inputs, 2, 1, NULL, NULL);
+  int id = rf_graph_op(graph, &RF_OP_MATMUL, "product", RF_SECTION_MICRO, inputs, 2, 1, NULL, NULL);
   assert_true(id >= 0);
   return &graph->op[id];
 }
@@ -112,8 +112,11 @@ static void sheets_know_kinds_of_products(void **state) {
 static rf_curve *add_curve(rf_machine *machine, const char *op, rf_dtype dtype, const char *kernel,
                            double rate_small, double rate_large) {
   rf_curve *c = &machine->curve[machine->curve_count++];
-  *c = (rf_curve){
-      .dtype = dtype, .count = 2, .work = {1e6, 1e10}, .seconds = {1e6 / rate_small, 1e10 / rate_large}};
+  *c = (rf_curve){.dtype = dtype,
+                  .multiplies = rf_curve_multiplies(op),
+                  .count = 2,
+                  .work = {1e6, 1e10},
+                  .seconds = {1e6 / rate_small, 1e10 / rate_large}};
   snprintf(c->op, sizeof c->op, "%s", op);
   snprintf(c->kernel, sizeof c->kernel, "%s", kernel);
   return c;
