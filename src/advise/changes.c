@@ -16,8 +16,7 @@ static const char *job_of(const json_t *run, const json_t *plan) {
   return command && !strcmp(command, "train") ? "train" : job;
 }
 
-/* The options of `rafter plan` that plan a run again: those of run.json, and of its plan what
- * the command found out by itself. */
+/* The options that plan a run again: those of run.json, and those that the command chose itself. */
 static rf_status plan_options(const rf_commands *commands, const json_t *entry, rf_options **out,
                               rf_error *error) {
   const json_t *run = json_object_get(entry, "run"), *plan = json_object_get(entry, "plan"),
@@ -28,7 +27,7 @@ static rf_status plan_options(const rf_commands *commands, const json_t *entry, 
   rf_status status = RAFTER_OK;
   if (!run)
     return RF_FAIL(error, RAFTER_INVALID, "give the folder of a run first, or use `rafter plan --compare`",
-                   "%s is a plan alone, which cannot be planned again", id);
+                   "%s is only a plan, which cannot be planned again", id);
   RF_TRY(rf_options_new(commands, "plan", &o, error));
   RF_GO(rf_options_read_json(o, json_object_get(run, "options"), "run.json", error));
   RF_GO(rf_options_set(o, "job", job_of(run, plan), error));
@@ -60,10 +59,8 @@ rf_status rf_plan_run_again(const rf_commands *commands, const json_t *entry, co
              : RF_FAIL(error, status, inner.hint, "--against %.100s: %s", change, inner.message);
 }
 
-/* `results`: whether the numbers that come out are others, the same up to rounding, or the same
- * to the bit. A change that changes nothing is left out, as is one that cannot be made. What
- * gains most stands first, as time may end before all are priced; recomputing more only costs
- * time. */
+/* `results`: whether the results change, change by rounding, or stay the same to the bit. The most
+ * useful changes come first, because time may run out before all are priced. */
 enum { ROUNDED, CHANGED, EXACT };
 static const struct {
   const char *job, *change;
@@ -81,7 +78,7 @@ static const struct {
     {"train", "remat=block", EXACT},
 };
 
-/* The change as options; false: it is none here. */
+/* The change as options; false: it does not apply. */
 static bool options_of(const json_t *plan, const char *change, char text[96]) {
   const json_t *settings = json_object_get(plan, "settings");
   long long micro = json_integer_value(json_object_get(settings, "microbatch")),
@@ -95,7 +92,7 @@ static bool options_of(const json_t *plan, const char *change, char text[96]) {
     snprintf(text, 96, "microbatch=%lld,accumulate=%lld", micro / 2, accumulate * 2);
   } else if (!strcmp(change, "threads = all")) {
     const json_t *threads = json_object_get(settings, "threads");
-    /* more than there are share them */
+    /* more threads than cores share them */
     if (!json_is_integer(threads) || json_integer_value(threads) == cores) return false;
     snprintf(text, 96, "threads=%ld", cores);
   } else snprintf(text, 96, "%s", change);
@@ -124,7 +121,7 @@ static json_t *walks_of(const rafter_plan *made) {
   return plans;
 }
 
-/* `now`: the run's own walks, priced as the change is: by today's calibration. */
+/* `now`: the run's own plans, priced by today's calibration as the change is. */
 static json_t *row_of(const rafter_plan *made, const char *change, int results, json_t *now) {
   const rf_plan *plan = made->plan, *largest = rf_plan_larger(plan, made->prefill);
   return json_pack("{ss sf sI sb sb sb so sO}", "change", change, "seconds", plan->step_seconds, "peak_bytes",

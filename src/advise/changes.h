@@ -1,4 +1,4 @@
-/* changes.h - the plans of a run, made again with one change of its options each. */
+/* changes.h - the plan of a run, planned again with one change of its options. */
 #ifndef RF_ADVISE_CHANGES_H
 #define RF_ADVISE_CHANGES_H
 

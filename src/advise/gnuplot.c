@@ -1,5 +1,5 @@
-/* gnuplot.c - see gnuplot.h. The script goes in and the picture comes out through unnamed files:
- * no shell, no name that needs quoting. */
+/* gnuplot.c - see gnuplot.h. Script and picture pass through unnamed files: no shell, no quoting of
+ * names. */
 #define _GNU_SOURCE
 #include "advise/gnuplot.h"
 

@@ -7,21 +7,20 @@
 #include "base/base.h"
 
 typedef struct rf_gnuplot {
-  FILE *script; /* write here, behind rf_gnuplot_open */
+  FILE *script; /* write here after rf_gnuplot_open */
   char *text;
   size_t bytes;
   const char *path;
 } rf_gnuplot;
 
-/* RAFTER_INVALID: the path ends neither in .svg nor in .png; RAFTER_FAILED: gnuplot is not
- * there. Ask before the work. */
+/* RAFTER_INVALID: the path ends neither in .svg nor in .png; RAFTER_FAILED: gnuplot is missing.
+ * Call it before the work. */
 rf_status rf_gnuplot_check(const char *path, rf_error *error);
-/* A picture of so many pixels; the path must outlive it. */
+/* Starts a picture of width x height pixels; the path must outlive it. */
 rf_status rf_gnuplot_open(const char *path, int width, int height, rf_gnuplot *plot, rf_error *error);
-/* A text as gnuplot's single quotes want it. */
+/* Writes a text in gnuplot's single quotes. */
 void rf_gnuplot_quote(rf_gnuplot *plot, const char *text);
-/* Runs the script and writes the picture whole or not at all. Frees what open made, whatever
- * comes. */
+/* Runs the script and writes the picture whole or not at all. Always frees the plot. */
 rf_status rf_gnuplot_close(rf_gnuplot *plot, rf_error *error);
 
 #endif

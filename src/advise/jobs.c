@@ -1,5 +1,5 @@
-/* jobs.c - what `rafter plan --job` plans: the plans of each job, and of those that last
- * longer than one walk what a simulation of it says. */
+/* jobs.c - what `rafter plan --job` plans: the plans of each job and, for serving, rollouts and
+ * RL, a simulation. */
 #define _GNU_SOURCE
 #include "advise/planned.h"
 
@@ -17,18 +17,13 @@ typedef struct lengths {
   int samples;
 } lengths;
 
-static int64_t int_or(const rf_options *o, const char *name, int64_t otherwise) {
-  return rf_options_has(o, name) && rf_options_is_set(o, name) ? rf_options_int(o, name) : otherwise;
-}
-
-/* How long prompts and answers are; where --seq is left out a slot has room for both, and no
- * more. */
+/* Lengths of prompts and answers. Without --seq a slot has room for exactly both. */
 static rf_status resolve_lengths(rafter_plan *p, const rf_options *o, lengths *l, rf_error *error) {
   rf_settings *s = &p->settings;
   int64_t half = s->model.max_seq > 1 ? s->model.max_seq / 2 : 1;
-  l->prompt = int_or(o, "prompt-tokens", half < 512 ? half : 512);
-  l->answer = int_or(o, "max-tokens", half < 256 ? half : 256);
-  l->samples = (int)int_or(o, "samples", 1);
+  l->prompt = rf_options_int_or(o, "prompt-tokens", half < 512 ? half : 512);
+  l->answer = rf_options_int_or(o, "max-tokens", half < 256 ? half : 256);
+  l->samples = (int)rf_options_int_or(o, "samples", 1);
   if (!rf_options_given(o, "seq")) s->plan.build.seq = l->prompt + l->answer;
   if (s->model.position == RF_POSITION_LEARNED && s->plan.build.seq > s->model.max_seq)
     return RF_FAIL(error, RAFTER_INVALID, "lower --prompt-tokens or --max-tokens",
@@ -39,11 +34,11 @@ static rf_status resolve_lengths(rafter_plan *p, const rf_options *o, lengths *l
         error, RAFTER_INVALID, "raise --seq, or leave it out",
         "prompt and answer are longer than a slot (--seq: expected at least %lld + %lld, got %lld)",
         (long long)l->prompt, (long long)l->answer, (long long)s->plan.build.seq);
-  int64_t shared = int_or(o, "shared-prefix", 0);
+  int64_t shared = rf_options_int_or(o, "shared-prefix", 0);
   if (shared > 0 && shared >= l->prompt &&
-      !(rf_options_has(o, "arrivals") && rf_options_is_set(o, "arrivals")))
+      !(rf_options_knows(o, "arrivals") && rf_options_is_set(o, "arrivals")))
     return RF_FAIL(error, RAFTER_INVALID, "lower --shared-prefix, or raise --prompt-tokens",
-                   "no prompt begins with so many tokens and goes on (--shared-prefix: expected less than "
+                   "a shared prefix leaves nothing of the prompts (--shared-prefix: expected less than "
                    "--prompt-tokens %lld, got %lld)",
                    (long long)l->prompt, (long long)shared);
   return RAFTER_OK;
@@ -53,8 +48,8 @@ static rf_generate_settings generate_settings(const rafter_plan *p) {
   return (rf_generate_settings){.model = p->settings.model, .plan = p->settings.plan};
 }
 
-/* What all copies do of `requests`, of which the one that was simulated had `each`. The most
- * that waited stays one copy's: maxima of copies are not of one moment. */
+/* Scales one simulated copy with `each` requests to all copies. The longest queue stays that of one
+ * copy: the maxima of copies do not coincide. */
 static void add_copies(rf_serve_stats *served, int64_t requests, int64_t each) {
   rf_generate_counts *c = &served->counts;
   int64_t *counts[] = {&c->walks,  &c->rows,    &c->parts, &c->prompt_tokens,
@@ -67,7 +62,7 @@ static void add_copies(rf_serve_stats *served, int64_t requests, int64_t each) {
   served->slots_used *= times;
 }
 
-/* Requests are dealt out to copies of the model, of which one is simulated. */
+/* Requests are spread over copies of the model; one copy is simulated. */
 static void say_copies(rafter_plan *p, const rf_plan *decode) {
   int64_t copies = rf_generate_copies(decode), chips = rf_mesh_chips(&decode->graph->mesh) / copies;
   bool in_step = rf_mesh_extent(&decode->graph->mesh, RF_AXIS_FSDP) > 1 ||
@@ -86,7 +81,7 @@ static double usd_an_hour(const rafter_plan *p) {
   return p->settings.machine.usd_per_chip_hour * p->settings.machine.chips;
 }
 
-/* Dollars for a million tokens at this rate, or null. */
+/* USD for a million tokens at this rate, or null. */
 static json_t *usd_per_million(double usd_an_hour_, double rate) {
   return usd_an_hour_ > 0 && rate > 0 ? json_real(usd_an_hour_ / 3600 / rate * 1e6) : json_null();
 }
@@ -95,7 +90,7 @@ static json_t *percentiles_json(const double p[RF_PERCENTILES]) {
   return json_pack("{sf sf sf}", "p50", p[RF_P50], "p95", p[RF_P95], "p99", p[RF_P99]);
 }
 
-/* ---- one walk -------------------------------------------------------------------------------- */
+/* ---- one plan -------------------------------------------------------------------------------- */
 
 static rf_status make_train(rafter_plan *p, const rf_options *o, rf_error *error) {
   rf_settings *s = &p->settings;
@@ -113,7 +108,7 @@ static rf_status make_generate(rafter_plan *p, const rf_options *o, rf_error *er
   return rf_generate_plans(&g, &p->prefill, &p->plan, error);
 }
 
-/* Whole prompts of all sequences in one walk. */
+/* Whole prompts of all sequences in one forward pass. */
 static rf_status make_prefill(rafter_plan *p, const rf_options *o, rf_error *error) {
   rf_generate_settings g = generate_settings(p);
   rf_plan *decode = NULL;
@@ -131,18 +126,18 @@ static rf_status make_score(rafter_plan *p, const rf_options *o, rf_error *error
 
 /* ---- rollouts -------------------------------------------------------------------------------- */
 
-/* Prompts that are all there at once, each with its samples. */
+/* All prompts arrive at once, each with its samples. */
 static rf_status roll_out(rafter_plan *p, const rf_plan *decode, const rf_options *o, const lengths *l,
                           rf_serve_stats *served, int64_t *prompts, rf_error *error) {
   rf_generate_settings g = generate_settings(p);
   int64_t slots = p->settings.plan.build.microbatch, copies = rf_generate_copies(decode);
-  *prompts = int_or(o, "requests", (slots + l->samples - 1) / l->samples);
+  *prompts = rf_options_int_or(o, "requests", (slots + l->samples - 1) / l->samples);
   int64_t each = (*prompts + copies - 1) / copies;
   rf_arrival *list = calloc((size_t)each, sizeof *list);
   if (!list) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning rollouts");
   rf_arrivals_poisson((rf_arrival){.prompt = l->prompt,
                                    .answer = l->answer,
-                                   .shared = int_or(o, "shared-prefix", 0),
+                                   .shared = rf_options_int_or(o, "shared-prefix", 0),
                                    .samples = l->samples},
                       0, 0, list, each);
   rf_status status = rf_simulate(&g, list, each, NULL, NULL, served, error);
@@ -182,7 +177,7 @@ static rf_status make_rollout(rafter_plan *p, const rf_options *o, rf_error *err
   int64_t prompts;
   RF_TRY(resolve_lengths(p, o, &l, error));
   RF_TRY(make_generate(p, o, error));
-  if (fits(p->prefill) != RAFTER_OK) return RAFTER_OK; /* the plan says so */
+  if (fits(p->prefill) != RAFTER_OK) return RAFTER_OK; /* the plan reports it */
   say_copies(p, p->plan);
   RF_TRY(roll_out(p, p->plan, o, &l, &served, &prompts, error));
   json_object_set_new(p->extra, "rollout", rollout_json(p, &l, &served, prompts));
@@ -196,11 +191,11 @@ typedef struct service {
   rafter_plan *p;
   const rf_options *o;
   lengths l;
-  rf_settings *prefill_on; /* --prefill-on; NULL: where it decodes */
+  rf_settings *prefill_on; /* --prefill-on; NULL: the decoding machine prefills too */
   double link_bps;
-  int64_t copies; /* of the model, each on chips of its own */
+  int64_t copies; /* of the model, each on its own chips */
   json_t *rates;
-  rf_serve_stats best; /* at the highest rate that it keeps up with, else at the lowest there is */
+  rf_serve_stats best; /* at the highest rate that it sustains, otherwise at the lowest */
   bool have_best;
 } service;
 
@@ -249,8 +244,7 @@ static void add_rate(service *s, double rate, const rf_serve_stats *v) {
   }
 }
 
-/* Arrivals of a file as they are dealt out: every copy has its turn of them, and the last one
- * answers behind the last arrival of all. */
+/* Copies take the arrivals of a file in turn; the time of the last arrival of all ends the run. */
 static rf_status simulate_dealt(const service *s, rf_arrival *list, int64_t requests, rf_serve_stats *served,
                                 rf_error *error) {
   double last = list[requests - 1].at, came = last - list[0].at;
@@ -269,10 +263,10 @@ static rf_status simulate_rates(service *s, rf_error *error) {
   const rf_options *o = s->o;
   rf_arrival like = {.prompt = s->l.prompt,
                      .answer = s->l.answer,
-                     .shared = int_or(o, "shared-prefix", 0),
+                     .shared = rf_options_int_or(o, "shared-prefix", 0),
                      .samples = s->l.samples},
              *list = NULL;
-  int64_t requests = int_or(o, "requests", 512);
+  int64_t requests = rf_options_int_or(o, "requests", 512);
   rf_status status = RAFTER_OK;
   rf_serve_stats served;
   if (rf_options_is_set(o, "arrivals")) {
@@ -287,7 +281,8 @@ static rf_status simulate_rates(service *s, rf_error *error) {
   list = calloc((size_t)each, sizeof *list);
   if (!list) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating"));
   for (int i = 0; i < count; i++) {
-    rf_arrivals_poisson(like, rate[i] / (double)s->copies, (uint64_t)int_or(o, "seed", 0), list, each);
+    rf_arrivals_poisson(like, rate[i] / (double)s->copies, (uint64_t)rf_options_int_or(o, "seed", 0), list,
+                        each);
     RF_GO(simulate(s, list, each, &served, error));
     add_copies(&served, requests, each);
     add_rate(s, rate[i], &served);
@@ -297,7 +292,7 @@ done:
   return status;
 }
 
-/* Between the two machines: the slower of what one sends and the other takes. */
+/* Between the two machines: the slower of their networks. */
 static rf_status resolve_link(service *s, rf_error *error) {
   const rf_machine *here = &s->p->settings.machine, *there = &s->prefill_on->machine;
   double out = there->chips * rf_machine_dcn_bps(there), in = here->chips * rf_machine_dcn_bps(here);
@@ -311,7 +306,7 @@ static rf_status resolve_link(service *s, rf_error *error) {
                  out > 0 ? here->name : there->name);
 }
 
-/* The other machine of --prefill-on: the same model and settings, planned for it. */
+/* --prefill-on: the same model and settings, planned for the other machine. */
 static rf_status resolve_prefill_on(service *s, rf_error *error) {
   if (!rf_options_is_set(s->o, "prefill-on")) return RAFTER_OK;
   rf_options *other = rf_options_copy(s->o);
@@ -365,7 +360,7 @@ done:
 
 /* ---- reinforcement learning ------------------------------------------------------------------ */
 
-/* One phase of an RL step beside what all of them share. */
+/* One phase of an RL step, without what all phases share. */
 typedef struct phase {
   const char *name;
   const rf_plan *plan;
@@ -375,7 +370,7 @@ typedef struct phase {
 static const char RL_NOTE[] = "an RL step is planned, not yet run: rollouts, the reference's "
                               "log-probabilities of them and the policy's step take turns in one arena";
 
-/* Bytes of a phase's plan that are not the base weights, which stand once for all phases. */
+/* Bytes of a phase's plan without the base weights, which all phases share. */
 static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES]) {
   for (int c = 0; c < RF_CLASSES; c++) {
     bool base = c == RF_CLASS_WEIGHT || c == RF_CLASS_ADAPTER;
@@ -383,7 +378,7 @@ static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES])
   }
 }
 
-/* What the policy keeps between its steps, by class. */
+/* Bytes that the policy keeps between its steps, by class. */
 static void kept_bytes(const rf_plan *policy, int64_t kept[RF_CLASSES]) {
   int64_t sum = 0;
   memset(kept, 0, RF_CLASSES * sizeof *kept);
@@ -397,10 +392,10 @@ static void kept_bytes(const rf_plan *policy, int64_t kept[RF_CLASSES]) {
   kept[RF_CLASS_PADDING] += policy->persistent_bytes - sum;
 }
 
-/* Bytes of all phases: each over what the policy keeps, plus a frozen copy of the weights where
- * the policy's own change. */
+/* Bytes of all phases: each adds to what the policy keeps, and to a frozen copy of the weights if
+ * the policy trains them. */
 typedef struct rl_bytes {
-  int64_t phase[3], peak, persistent, copy, by_class[RF_CLASSES]; /* by class: of the largest phase */
+  int64_t phase[3], peak, persistent, copy, by_class[RF_CLASSES]; /* by_class: those of the largest phase */
   int most;
 } rl_bytes;
 
@@ -435,7 +430,7 @@ static json_t *rl_memory(rafter_plan *p, const phase *list, json_t *phases) {
   for (int c = 0; c < RF_CLASSES; c++)
     json_object_set_new(by_class, rf_class_name((rf_class)c), json_integer((json_int_t)bytes.by_class[c]));
   int64_t room = rf_plan_room(&p->settings.plan),
-          /* states, and caches while rollouts last */
+          /* optimizer states, and caches during rollouts */
       host = list[0].plan->host_bytes + list[2].plan->host_bytes;
   p->needs = bytes.peak;
   p->lasts = bytes.persistent;
@@ -466,7 +461,7 @@ static void put_rl(rafter_plan *p, const phase *list, int count, const json_t *m
           RL_NOTE);
 }
 
-/* The phases beside the policy's step. */
+/* The phases before the policy's step. */
 typedef struct rl_step {
   rafter_plan *p, *roll;
   const rf_options *o;
@@ -476,7 +471,7 @@ typedef struct rl_step {
   int64_t prompts;
 } rl_step;
 
-/* What is searched for the policy is all phases': one dtype, and one mesh where none is typed. */
+/* All phases take the dtype found for the policy, and its mesh unless one is typed. */
 static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_error *error) {
   rf_plan_options *to = &s->roll->settings.plan;
   const rf_plan_options before = *to;
@@ -493,11 +488,11 @@ static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_erro
   rf_generate_settings g = generate_settings(s->roll);
   RF_TRY(rf_generate_plans(&g, &s->prefill, &s->decode, error));
   memset(&s->served, 0, sizeof s->served);
-  to->budget_bytes = INT64_MAX; /* whether it fits is said of all phases together */
+  to->budget_bytes = INT64_MAX; /* all phases are checked together, later */
   rf_status status = roll_out(s->roll, s->decode, s->o, &s->l, &s->served, &s->prompts, error);
   to->budget_bytes = before.budget_bytes;
   if (status == RAFTER_OK) return RAFTER_OK;
-  rf_plan_free(s->decode); /* it is no answer */
+  rf_plan_free(s->decode); /* it holds no answer */
   s->decode = NULL;
   return status;
 }
@@ -521,7 +516,7 @@ static void time_phases(const rl_step *s, const rf_plan *policy, phase list[3]) 
   list[2] = (phase){"policy", policy, policy->step_seconds * ceil(sequences / of_plan)};
 }
 
-/* A search asks what a plan of the policy means for the whole step. */
+/* The search asks what the whole step costs with this plan of the policy. */
 static rf_status rl_cost(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_error *error) {
   rl_step *s = self;
   phase list[3];
@@ -535,8 +530,7 @@ static rf_status rl_cost(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_
   return RAFTER_OK;
 }
 
-/* The policy's step as it is asked for; what is chosen to fill the memory leaves room for the
- * reference's copy. */
+/* Plans the policy's step. remat=auto leaves room for the reference's copy of the weights. */
 static rf_status plan_policy(rl_step *s, rf_error *error) {
   rf_settings *from = &s->p->settings;
   const int64_t budget = from->plan.budget_bytes, room = rf_plan_room(&from->plan);
@@ -548,7 +542,7 @@ static rf_status plan_policy(rl_step *s, rf_error *error) {
   return status;
 }
 
-/* Sequences of a step: every sample of every prompt. The policy's plan is the main one. */
+/* A step has every sample of every prompt. The policy's plan is the main one. */
 static rf_status make_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
   rl_step s = {.p = p, .o = o};
   phase list[3];
@@ -594,8 +588,7 @@ done:
 
 /* ---- all of them ----------------------------------------------------------------------------- */
 
-/* What the search of a training step is taken for where only its size is asked: recomputing
- * whole blocks, which it tries too. */
+/* In place of a search, when only the size matters: whole blocks recomputed, which it tries too. */
 static void size_fit(rf_settings *s, const rf_options *o) {
   if (s->fit && !rf_options_given(o, "remat")) s->plan.remat = RF_REMAT_BLOCK;
   if (s->fit && s->vary.dtype) s->plan.build.dtype = RF_BF16;
@@ -613,8 +606,7 @@ static rf_status size_answers(rafter_plan *p, const rf_options *o, rf_error *err
   return make_generate(p, o, error);
 }
 
-/* Of an RL step the phases are put together by its own function, which asks for places to say
- * so. */
+/* make_rl adds up the phases and writes about them: give it places to write to. */
 static rf_status size_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
   size_fit(&p->settings, o);
   p->settings.fit = false;
@@ -628,7 +620,7 @@ static rf_status size_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
 
 typedef rf_status (*job_function)(rafter_plan *plan, const rf_options *options, rf_error *error);
 static const struct {
-  const char *name, *settings; /* settings: what rf_settings_resolve is asked for */
+  const char *name, *settings; /* settings: the job of rf_settings_resolve */
   job_function make, size;
 } JOBS[] = {
     {"train", "train", make_train, size_train},
@@ -640,37 +632,37 @@ static const struct {
     {"rl", "train", make_rl, size_rl},
 };
 
-/* Options that mean something to some jobs only; of the others they would be left unread. */
+/* Options that only some jobs read. */
 static rf_status check_meant(const rf_options *o, const char *job, rf_error *error) {
   static const struct {
     const char *option, *jobs, *why;
   } meant[] = {
-      {"rate", "serve", "requests arrive in --job serve"},
-      {"arrivals", "serve", "requests arrive in --job serve"},
-      {"prefill-on", "serve", "prompts are walked elsewhere in --job serve"},
-      {"kv-link", "serve", "prompts are walked elsewhere in --job serve"},
-      {"samples", "rollout serve rl", "prompts are answered in --job rollout, serve and rl"},
-      {"prompt-tokens", "rollout serve rl", "prompts are answered in --job rollout, serve and rl"},
-      {"max-tokens", "rollout serve rl", "prompts are answered in --job rollout, serve and rl"},
-      {"shared-prefix", "rollout serve rl", "prompts are answered in --job rollout, serve and rl"},
-      {"requests", "rollout serve rl", "prompts are answered in --job rollout, serve and rl"},
+      {"rate", "serve", "requests arrive only in --job serve"},
+      {"arrivals", "serve", "requests arrive only in --job serve"},
+      {"prefill-on", "serve", "only --job serve can compute prompts on another machine"},
+      {"kv-link", "serve", "only --job serve can compute prompts on another machine"},
+      {"samples", "rollout serve rl", "only --job rollout, serve and rl answer prompts"},
+      {"prompt-tokens", "rollout serve rl", "only --job rollout, serve and rl answer prompts"},
+      {"max-tokens", "rollout serve rl", "only --job rollout, serve and rl answer prompts"},
+      {"shared-prefix", "rollout serve rl", "only --job rollout, serve and rl answer prompts"},
+      {"requests", "rollout serve rl", "only --job rollout, serve and rl answer prompts"},
       {"fit", "train rl",
-       "the settings of training steps are searched; --sweep batch=1..256 shows where the others end"},
-      {"remat", "train rl", "training steps keep something for a backward pass"},
-      {"kv-dtype", "generate prefill rollout serve rl", "jobs that answer have a cache of keys and values"},
+       "only training steps are searched; --sweep batch=1..256 shows the limits of other jobs"},
+      {"remat", "train rl", "only training steps have a backward pass"},
+      {"kv-dtype", "generate prefill rollout serve rl",
+       "only jobs that answer have a cache of keys and values"},
       {"sequences", "generate",
-       "the cache of --job generate is sized by sequences; that of rollout and serve by what their prompts "
-       "need"},
-      {"prefill-chunk", "generate prefill rollout serve rl", "jobs that answer walk prompts"},
-      {"optimizer", "train rl", "training steps have an optimizer"},
-      {"pipeline", "train rl", "training steps have stages"},
-      {"accumulate", "train rl", "training steps have microbatches"},
+       "--job generate sizes its cache by sequences; rollout and serve size it by their prompts"},
+      {"prefill-chunk", "generate prefill rollout serve rl", "only jobs that answer have prompts"},
+      {"optimizer", "train rl", "only training steps have an optimizer"},
+      {"pipeline", "train rl", "only training steps have stages"},
+      {"accumulate", "train rl", "only training steps have microbatches"},
   };
   for (size_t i = 0; i < sizeof meant / sizeof *meant && !strcmp(rf_options_command(o), "plan"); i++) {
-    if (!rf_options_has(o, meant[i].option) || !rf_options_typed(o, meant[i].option) ||
+    if (!rf_options_knows(o, meant[i].option) || !rf_options_is_typed(o, meant[i].option) ||
         strstr(meant[i].jobs, job))
       continue;
-    return RF_FAIL(error, RAFTER_INVALID, meant[i].why, "--%s says nothing to --job %s", meant[i].option,
+    return RF_FAIL(error, RAFTER_INVALID, meant[i].why, "--%s has no effect with --job %s", meant[i].option,
                    job);
   }
   return RAFTER_OK;

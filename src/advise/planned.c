@@ -9,7 +9,7 @@
 
 rf_status rf_plan_begin(const rf_options *o, rafter_plan **out, rf_error *error) {
   rf_status status = RAFTER_OK;
-  const char *kind = rf_options_has(o, "job")                     ? rf_options_text(o, "job")
+  const char *kind = rf_options_knows(o, "job")                   ? rf_options_text(o, "job")
                      : !strcmp(rf_options_command(o), "generate") ? "generate"
                                                                   : "train";
   rafter_plan *p = calloc(1, sizeof *p);
@@ -73,7 +73,7 @@ static rf_report_plan report_of(const rafter_plan *p) {
                           .ops = p->ops};
 }
 
-/* What a job adds: keys of its own, and keys of objects that are there. */
+/* Adds what a job has to say: new keys, and keys in objects that exist. */
 static void add_extra(const rafter_plan *p, json_t *json) {
   const char *key;
   json_t *value;

@@ -1,5 +1,5 @@
-/* planned.h - the plan of a job: what the settings of the options become, what it says of itself as
- * JSON and as a table, and, where it does not fit, what would. */
+/* planned.h - the plan of a job: made from its options, printed as JSON and as a table, and, if it
+ * does not fit, what would. */
 #ifndef RF_PLANNED_H
 #define RF_PLANNED_H
 
@@ -22,7 +22,7 @@ struct rafter_plan {
   rf_fit_found found;     /* of --fit */
   double tokens, budget_seconds;
   bool tensors, ops;
-  bool sized, advisable; /* only its size is asked for; one change at a time may be weighed */
+  bool sized, advisable; /* sized: only its size counts; advisable: single changes can be priced */
   const char *job;
   int64_t needs;               /* bytes of all phases of a job that has several; 0: it has one */
   int64_t lasts;               /* of them, what is in memory for as long as the job lasts */
@@ -33,10 +33,10 @@ struct rafter_plan {
   json_t *object; /* rf_plan_object, once rafter_plan_number asked for it */
 };
 
-/* A plan and, apart, what one change of it would do. rafter_plan_free frees it. */
+/* Makes a plan and, in a second step, prices single changes of it. rafter_plan_free frees it. */
 rf_status rf_plan_begin(const rf_options *options, rafter_plan **plan, rf_error *error);
 void rf_plan_give_advice(rafter_plan *plan);
-/* Both. */
+/* Does both. */
 rf_status rf_plan_of_options(const rf_options *options, rafter_plan **plan, rf_error *error);
 /* The object of `rafter plan --json`; the caller's. */
 rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error);
@@ -50,14 +50,14 @@ bool rf_json_fits(const json_t *plan);
 
 /* jobs.c: settings and plans of a job ("train", "serve", ...), and what it adds to the answer. */
 rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
-/* The same plans alone, without what is simulated and without advice: whether they fit. */
+/* The same plans without simulation and advice: enough to know whether they fit. */
 rf_status rf_plan_job_size(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
 /* Options of jobs that are simulated. */
 extern const rf_option RF_SERVING_OPTIONS[];
 
-/* remedy.c: whether all phases fit, alone and together. */
+/* remedy.c: whether all phases fit, each alone and all together. */
 bool rf_plan_all_fits(const rafter_plan *plan);
-/* Whether a core has nothing to do; who changes it signals those that wait. */
+/* Whether a core is idle; whoever changes it signals those that wait. */
 typedef struct rf_idle {
   pthread_mutex_t lock;
   pthread_cond_t changed;

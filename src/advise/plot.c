@@ -12,7 +12,7 @@ static const char *const COLOUR[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
                                      "#f0e442", "#999999", "#000000", "#7f3c8d", "#3969ac", "#b0b0b0"};
 enum { COLOURS = sizeof COLOUR / sizeof *COLOUR };
 #define LIMIT_COLOUR "#d00000"
-enum { NEAR = 6 }; /* a limit so many times as high as all else is said, not drawn */
+enum { NEAR = 6 }; /* a limit this many times above the data is written, not drawn */
 
 static double room_of(const rf_plan *plan) {
   double most = plan->options.budget_bytes > 0 ? (double)plan->options.budget_bytes
@@ -20,8 +20,7 @@ static double room_of(const rf_plan *plan) {
   return most > 0 ? most : 0;
 }
 
-/* The machine's limit as a line; far above all else it is said, not drawn, so that the rest can
- * be read. */
+/* The machine's limit as a line; far above the data it is a label, so that the data stays readable. */
 static void put_limit(rf_gnuplot *p, const char *machine, double room, double most) {
   char label[120], size[32];
   bool near = room < NEAR * most;
@@ -189,8 +188,7 @@ static double percentile(const json_t *row, const char *what, const char *which)
   return rf_json_at(row, what, which);
 }
 
-/* Throughput against what a reader waits for, a point for each rate; where requests pile up the
- * point is hollow. */
+/* Throughput against latency, one point for each rate; hollow where requests pile up. */
 rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *error) {
   static const struct {
     const char *key, *label;
@@ -377,7 +375,7 @@ static void put_roofs(rf_gnuplot *p, const rf_plan *plan) {
     double x = list[i].flops / list[i].bytes, share = list[i].seconds / plan->step_seconds;
     if (!(list[i].flops > 0 && list[i].seconds > 0)) continue;
     bool said = share > 0.02;
-    /* names of close points stand below each other */
+    /* names of close points go below each other */
     if (said) {
       level = x < 3 * last ? level + 1 : 0;
       last = x;

@@ -1,5 +1,5 @@
-/* published.c - `rafter plan --compare published:ID`: a published training run beside its plan.
- * What the run does not say is searched for. */
+/* published.c - `rafter plan --compare published:ID`: a published training run next to its plan.
+ * Settings that were not published are searched. */
 #include "advise/set.h"
 #include "advise/vary.h"
 
@@ -64,7 +64,7 @@ static rf_status find_row(const char *id, published *row, rf_error *error) {
   return RF_FAIL(error, RAFTER_INVALID, hint, "no published run is named '%.40s'", id);
 }
 
-/* What is typed stands; the rest is the row's. */
+/* Typed options win; the rest comes from the row. */
 static rf_status apply_row(rf_options *o, const published *row, rf_error *error) {
   bool eight = !strcmp(row->text[PRECISION], "fp8") || !strcmp(row->text[PRECISION], "int8");
   if (!rf_options_argument(o, 0)) RF_TRY(rf_options_set(o, "MODEL", row->text[MODEL], error));
@@ -72,7 +72,7 @@ static rf_status apply_row(rf_options *o, const published *row, rf_error *error)
   if (!rf_options_given(o, "seq")) RF_TRY(rf_options_set(o, "seq", row->text[SEQ], error));
   if (!rf_options_given(o, "dtype"))
     RF_TRY(rf_options_set(o, "dtype", strcmp(row->text[PRECISION], "f32") ? "bf16" : "f32", error));
-  if (eight && rf_options_has(o, "matmul-dtype") && !rf_options_given(o, "matmul-dtype"))
+  if (eight && rf_options_knows(o, "matmul-dtype") && !rf_options_given(o, "matmul-dtype"))
     RF_TRY(rf_options_set(o, "matmul-dtype", row->text[PRECISION], error));
   bool typed = rf_options_given(o, "remat") || rf_options_given(o, "mesh") || rf_options_given(o, "fit");
   static const struct {
@@ -82,13 +82,13 @@ static rf_status apply_row(rf_options *o, const published *row, rf_error *error)
   bool in_parts = rf_options_given(o, "batch") || rf_options_given(o, "microbatch");
   for (size_t i = 0; i < sizeof stated / sizeof *stated; i++) {
     const char *text = row->text[stated[i].column];
-    /* of the row's own batch alone */
+    /* these belong to the row's own batch */
     bool of_batch = stated[i].column == BATCH || stated[i].column == ACCUMULATE;
     if (*text && !(of_batch && in_parts) && !rf_options_given(o, stated[i].option))
       RF_TRY(rf_options_set(o, stated[i].option, text, error));
   }
   if (typed) return RAFTER_OK;
-  json_t *fit = json_pack("{sb}", "fit", 1); /* for the machine's own memory */
+  json_t *fit = json_pack("{sb}", "fit", 1); /* within the machine's own memory */
   rf_status status = rf_options_read_json(o, fit, "--compare", error);
   json_decref(fit);
   return status;
@@ -121,8 +121,8 @@ static rf_status plan_row(const rf_options *o, const published *row, json_t **be
     if (said || !fits) break;
   }
   if (status != RAFTER_OK || *best) return status;
-  return RF_FAIL(error, RAFTER_INVALID, last.hint[0] ? last.hint : "say --batch, --remat or --mesh",
-                 "no plan of %s fits as it was published: %s", row->text[ID],
+  return RF_FAIL(error, RAFTER_INVALID, last.hint[0] ? last.hint : "give --batch, --remat or --mesh",
+                 "no plan of %s fits with its published settings: %s", row->text[ID],
                  last.message[0] ? last.message : "it is too large");
 }
 

@@ -1,5 +1,5 @@
-/* remedy.c - what would make a plan fit that does not: changes of the command's own options,
- * each planned before it is named. */
+/* remedy.c - what would make a plan fit: changes of the command's own options, each planned before
+ * it is suggested. */
 #include "advise/planned.h"
 #include "advise/set.h"
 
@@ -15,24 +15,24 @@
 typedef struct attempt {
   char change[400];
   enum { NEW, TAKEN, DONE } state;
-  rafter_plan *fits; /* NULL: it does not, or is not known yet */
-  int64_t bytes;     /* of its plan, as far as it was made; 0: there is none */
-  bool fitted, late; /* it does; nobody begins with it ahead of its turn */
+  rafter_plan *fits; /* NULL: it does not fit, or is not known yet */
+  int64_t bytes;     /* of its plan; 0: there is none */
+  bool fitted, late; /* fitted: it fits; late: the helper leaves it alone */
 } attempt;
 
 enum { MOST_ATTEMPTS = 12, CHIP_TRIES = 4 };
 
-/* What is tried, and by whom: the thread that needs an answer takes it in hand itself, and a
- * core that has nothing to do takes the next one ahead of it. */
+/* Attempts: the thread that needs an answer plans it itself; an idle core plans the next ones in
+ * advance. */
 typedef struct remedy {
   const rf_options *from;
   const rafter_plan *plan; /* what does not fit */
-  rafter_plan *fits;       /* of the change tried last that fits */
+  rafter_plan *fits;       /* the plan of the last change that fits */
   attempt attempt[MOST_ATTEMPTS];
-  /* places of those that are asked for ahead; RF_NONE: not tried */
+  /* indices of attempts made in advance; RF_NONE: not tried */
   int attempts, bf16, chips[CHIP_TRIES], chip_tries;
   int64_t rows[CHIP_TRIES]; /* groups of chips that share each matrix; 0: none do */
-  /* places of what is milder on the fewest chips that fit; RF_NONE: not asked for */
+  /* indices of milder changes on the fewest chips that fit; RF_NONE: not tried */
   int block, plain;
   bool over;
   rf_idle *idle;
@@ -50,8 +50,7 @@ static int64_t bytes_of(const rafter_plan *p) {
   return p->needs > bytes ? p->needs : bytes;
 }
 
-/* The plan of the command with a change where it fits, or NULL; what it takes, 0 where there is
- * no such plan. */
+/* The plan with a change if it fits, or NULL; and its bytes, 0 without a plan. */
 static rafter_plan *plan_with(const remedy *r, const char *change, int64_t *bytes) {
   rf_options *options = rf_options_copy(r->from);
   rafter_plan *p = calloc(1, sizeof *p);
@@ -85,7 +84,7 @@ static bool tries(remedy *r, const char *format, ...) {
 
 /* ---- ahead ----------------------------------------------------------------------------------- */
 
-/* The next place, to be waited for; with the lock held, or before the helper begins. */
+/* Queues an attempt. Call it with the lock held, or before the helper starts. */
 static int will_try(remedy *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static int will_try(remedy *r, const char *format, ...) {
   va_list list;
@@ -102,9 +101,8 @@ static int will_try(remedy *r, const char *format, ...) {
 
 static int64_t room_of(const remedy *r) { return rf_plan_room(&r->plan->settings.plan); }
 
-/* Each time the chips that share a matrix are doubled, what they share is halved and what each
- * holds whole stays. From two tries follows whether doubling again is of no use, and whether it
- * will do: then there is no hurry with what comes after it. */
+/* Doubling the chips that share a matrix halves what they share and keeps the rest. Two tries thus
+ * tell whether doubling again is useless, or will suffice. */
 static void look_ahead(remedy *r) {
   for (int i = 0; i + 2 < r->chip_tries; i++) {
     if (r->chips[i] == RF_NONE || r->chips[i + 1] == RF_NONE || !r->rows[i] || r->rows[i + 1] != r->rows[i])
@@ -123,7 +121,7 @@ static void look_ahead(remedy *r) {
 
 static void ask_for_milder(remedy *r);
 
-/* With the lock held before and after. */
+/* The lock is held before and after. */
 static void work_on(remedy *r, attempt *a) {
   int64_t bytes;
   a->state = TAKEN;
@@ -152,7 +150,7 @@ static void *help(void *self) {
   return NULL;
 }
 
-/* Whether the change at that place fits. */
+/* Whether the change at that index fits. */
 static bool came_out(remedy *r, int at) {
   attempt *a = &r->attempt[at];
   pthread_mutex_lock(&r->idle->lock);
@@ -175,8 +173,8 @@ static void stop_helping(remedy *r) {
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-/* The most sequences at once that fit, near enough: halved until they do, then a few steps back
- * up. `with`: a change beside, or "". */
+/* Roughly the largest batch that fits: halved until it does, then a few steps back up. `with`: a
+ * further change, or "". */
 static int64_t most_batch(remedy *r, const char *with) {
   int64_t most = rf_options_int(r->from, "batch"), fits = most / 2;
   while (fits > 0 && !tries(r, "batch=%lld%s", (long long)fits, with)) {
@@ -191,14 +189,13 @@ static int64_t most_batch(remedy *r, const char *with) {
   return fits;
 }
 
-/* What stands in memory for as long as the job lasts: less than that no setting takes. */
+/* Bytes in memory for as long as the job lasts: no setting takes fewer. */
 static int64_t lasting_bytes(const rafter_plan *p) {
   return p->lasts > 0 ? p->lasts : p->plan->persistent_bytes;
 }
 
-/* A machine of more chips, and how training steps may lie on it at least: a sequence on each
- * with whole blocks recomputed, or, where there are more chips than sequences, a few of them
- * share each matrix. */
+/* A machine of more chips with the smallest training step: a sequence on each and whole blocks
+ * recomputed, or matrices shared if there are more chips than sequences. */
 typedef struct larger {
   char on[300], mesh[80];
   int64_t micro, accumulate; /* 0: as they are */
@@ -213,7 +210,7 @@ static int64_t first_chips(const remedy *r) {
   return chips;
 }
 
-/* Twice as many each time, as they are typed; false: products cannot be shared here. */
+/* Twice as many each time, as options; false: products cannot be shared here. */
 static bool larger_of(const remedy *r, int time, bool trains, larger *to) {
   const rf_machine *m = &r->plan->settings.machine;
   const rf_build_options *b = &r->plan->plan->options.build;
@@ -249,7 +246,7 @@ static void try_larger_ahead(remedy *r) {
   }
 }
 
-/* Once the fewest chips are known: whether it needs less of a change there. With the lock held. */
+/* Once the fewest chips are known, tries milder changes on them. The lock is held. */
 static void ask_for_milder(remedy *r) {
   larger to;
   int i = 0;
@@ -265,7 +262,7 @@ static void ask_for_milder(remedy *r) {
   r->plain = will_try(r, "on=%s", to.on);
 }
 
-/* More chips of the same machine; where the least that training steps take fits, more may. */
+/* More chips of the same machine: first the smallest training step, then milder ones. */
 static bool more_chips(remedy *r, bool trains, char text[400]) {
   larger to;
   for (int i = 0; i < CHIP_TRIES && !trains && has_larger(r); i++)
@@ -285,7 +282,7 @@ static bool more_chips(remedy *r, bool trains, char text[400]) {
   return false;
 }
 
-/* In bf16 weights that are trained take more than in f32: 2 bytes beside a master of 4. */
+/* Trained weights take more in bf16 than in f32: 2 bytes and a master of 4. */
 static bool bf16_may_help(const remedy *r) {
   const rf_plan_options *o = &r->plan->plan->options;
   if (o->build.dtype != RF_F32) return false;
@@ -297,7 +294,7 @@ static bool bf16_may_help(const remedy *r) {
 
 static bool learns(const remedy *r) { return !strcmp(r->plan->job, "train") || !strcmp(r->plan->job, "rl"); }
 
-/* What find will ask for if nothing else does. */
+/* What find needs if nothing else fits. */
 static void try_ahead(remedy *r) {
   r->bf16 = r->block = r->plain = RF_NONE;
   if (!learns(r)) return;
@@ -305,7 +302,7 @@ static void try_ahead(remedy *r) {
   try_larger_ahead(r);
 }
 
-/* The change as it is typed; false: none was found. */
+/* The change as options; false: none was found. */
 static bool find(remedy *r, char text[400]) {
   if (!strcmp(r->plan->job, "rl")) {
     int64_t batch = r->plan->plan->options.build.microbatch * r->plan->plan->options.build.accumulate;
@@ -322,7 +319,7 @@ static bool find(remedy *r, char text[400]) {
     return snprintf(text, 400, "--dtype bf16 --remat block") > 0;
   if (more_chips(r, learns(r), text)) return true;
   if (learns(r)) return false;
-  /* What is held or computed narrower, as it is; then fewer at once with it. */
+  /* Narrower types, first with the same batch, then with a smaller one. */
   static const char *const narrow[] = {"dtype=bf16", "weights=int8", "weights=fp8", "weights=int4"};
   for (int fewer = 0; fewer < 2; fewer++)
     for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
@@ -338,7 +335,7 @@ static bool find(remedy *r, char text[400]) {
   return false;
 }
 
-/* Why the plan is refused; `find_more`: nothing that fits is named yet. RAFTER_OK: it fits. */
+/* Why the plan is refused; `find_more`: no change that fits is known yet. RAFTER_OK: it fits. */
 static rf_status say_why(const rafter_plan *plan, bool *find_more, rf_error *why) {
   const rf_plan *largest = rf_plan_larger(plan->plan, plan->prefill);
   int64_t room = rf_plan_room(&plan->settings.plan);
@@ -350,8 +347,8 @@ static rf_status say_why(const rafter_plan *plan, bool *find_more, rf_error *why
             "take a smaller model or a machine with more memory, or train adapters with --lora",
             "the phases do not fit together (memory: expected at most %s, got %s)",
             rf_text_bytes((double)room, a), rf_text_bytes((double)plan->needs, b));
-  } else if (largest->arena_bytes <= room) return RAFTER_NO_FIT; /* it is the host that has too little */
-  /* a phase that fits is not all */
+  } else if (largest->arena_bytes <= room) return RAFTER_NO_FIT; /* the host has too little */
+  /* one phase that fits is not enough */
   *find_more = strncmp(why->hint, RF_THIS_FITS, strlen(RF_THIS_FITS)) != 0 || !strcmp(plan->job, "rl");
   return RAFTER_NO_FIT;
 }
@@ -369,7 +366,7 @@ rf_status rf_plan_refuse(const rf_options *options, const rafter_plan *plan, rf_
     char bytes[48] = "";
     rf_plan_settle_size(r.fits->plan);
     if (r.fits->prefill) rf_plan_settle_size(r.fits->prefill);
-    if (!plan->plan->searched) /* a search takes what makes it fast */
+    if (!plan->plan->searched) /* a search uses all memory that makes it faster */
       snprintf(bytes, sizeof bytes, ", in %.2f GiB", (double)bytes_of(r.fits) / 0x1p30);
     snprintf(why.hint, sizeof why.hint, RF_THIS_FITS "%s: %.300s", bytes, change);
   }

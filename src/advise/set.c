@@ -15,7 +15,7 @@ static bool names_option(const rf_options *options, const char *text) {
   if (text[length] != '=' || length == 0 || length >= sizeof name) return false;
   memcpy(name, text, length);
   name[length] = 0;
-  return rf_options_has(options, name);
+  return rf_options_knows(options, name);
 }
 
 static rf_status set_pair(rf_options *options, char *pair, rf_error *error) {
@@ -24,8 +24,8 @@ static rf_status set_pair(rf_options *options, char *pair, rf_error *error) {
   return rf_options_set(options, pair, equals ? equals + 1 : "", error);
 }
 
-/* Whether "pipeline=4" behind a comma is an axis of the mesh that begins the list, and not the
- * option, whose value is no number. */
+/* Whether "pipeline=4" after a comma is an axis of the mesh that begins the list, not the option,
+ * whose value is not a number. */
 static bool is_axis(const char *list, const char *text) {
   return !strncmp(list, "mesh=", 5) && !strncmp(text, "pipeline=", 9) && isdigit((unsigned char)text[9]);
 }
@@ -43,7 +43,7 @@ static rf_status set_list(rf_options *options, char *list, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* As typed: --name value, --name=value, name=value and a MODEL, between blanks. */
+/* Words as typed: --name value, --name=value, name=value and a MODEL. */
 static rf_status set_words(rf_options *options, char *words, rf_error *error) {
   char *rest = words, *word, *value;
   while ((word = strsep(&rest, " \t"))) {
@@ -63,7 +63,7 @@ static rf_status set_words(rf_options *options, char *words, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* NAME=VALUE whose NAME no option has: no file and no SOURCE:NAME of a model. */
+/* NAME=VALUE with an unknown NAME: neither a file nor a model. */
 static bool is_pair(const char *text) { return text[strcspn(text, "=:/")] == '='; }
 
 rf_status rf_options_apply(rf_options *options, const char *text, rf_error *error) {

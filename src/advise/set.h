@@ -1,4 +1,4 @@
-/* set.h - changes of a command's options that are written as text. */
+/* set.h - changes of options, written as text. */
 #ifndef RF_ADVISE_SET_H
 #define RF_ADVISE_SET_H
 
@@ -6,7 +6,7 @@
 
 /* Sets what a text says: a MODEL, options as NAME=VALUE,NAME=VALUE, or options as they are typed. */
 rf_status rf_options_apply(rf_options *options, const char *text, rf_error *error);
-/* --on with so many chips of the machine that it names. */
+/* Sets --on to this machine with this number of chips. */
 rf_status rf_set_chips(rf_options *options, const char *machine, const char *chips, rf_error *error);
 
 #endif

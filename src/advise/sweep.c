@@ -1,5 +1,5 @@
-/* sweep.c - `rafter plan --sweep`: one plan per value of an option, and where time or memory
- * steps, with the cause. */
+/* sweep.c - `rafter plan --sweep`: one plan for each value of an option, and the cliffs of time and
+ * memory with their causes. */
 #include "advise/set.h"
 #include "advise/vary.h"
 
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A step stands out when it is half as large again as its neighbours and this part of the whole:
- * below it nobody would change a setting. */
+/* A step is a cliff if it is half as large again as its neighbours and at least this part of the
+ * whole: nobody changes a setting for less. */
 static const double STANDS_OUT = 1.5, WORTH_SAYING = 0.02, FALLS = 0.2, SCALES = 0.1;
 
 static void row_of(rf_sweep_row *row, const json_t *plan) {
@@ -23,7 +23,7 @@ static void row_of(rf_sweep_row *row, const json_t *plan) {
   row->room = rf_json_at(plan, "memory", "capacity_bytes") - rf_json_at(plan, "memory", "reserve_bytes");
 }
 
-/* What the row before and the slope before it led to expect, as a factor. */
+/* The growth that the previous rows lead one to expect, as a factor. */
 static double growth(const rf_sweep_row *row, int i, bool memory) {
 #define AT(k) (memory ? row[k].bytes : row[k].seconds)
   double before = AT(i - 1), step = row[i].x - row[i - 1].x, last = i > 1 ? row[i - 1].x - row[i - 2].x : 0;
@@ -33,8 +33,7 @@ static double growth(const rf_sweep_row *row, int i, bool memory) {
              : row[i].rate * row[i].seconds / (row[i - 1].rate * before);
 }
 
-/* How far the step to row `i` stands out of the steps beside it, as a part of what stood before;
- * 0: it does not. */
+/* How much the step to row `i` exceeds its neighbours, as a part of the row before; 0: it does not. */
 static double step_of(const rf_sweep_row *row, int count, int i, bool memory) {
   double slope[3] = {0}, most = 0;
   for (int k = -1; k <= 1; k++) {
@@ -55,7 +54,7 @@ static void add_cliff(json_t *cliffs, const char *at, const char *what, double s
                                           kind, "cause", cause));
 }
 
-/* More chips for the same work: a kink is where each of them does clearly less than before. */
+/* A kink: with more chips, each of them does clearly less than before. */
 static void find_kink(json_t *cliffs, const rf_sweep_row *row, int i) {
   char text[400];
   double each = row[i].rate / row[i].chips, before = row[i - 1].rate / row[i - 1].chips;
@@ -67,14 +66,14 @@ static void find_kink(json_t *cliffs, const rf_sweep_row *row, int i) {
   add_cliff(cliffs, row[i].value, "scaling", 1 - each / before, "topology", text);
 }
 
-/* The steps among the rows. `why` has what differs between each plan and the one before. */
+/* The cliffs among the rows. */
 static json_t *find_cliffs(const rf_sweep_row *row, int count) {
   json_t *cliffs = json_array();
   char text[400], a[32];
   for (int i = 1; i < count; i++) {
     if (!row[i].planned || !row[i - 1].planned) continue;
     double time = step_of(row, count, i, false), memory = step_of(row, count, i, true);
-    /* Fewer tokens a second for more work each are no surprise; less work done a second is. */
+    /* Fewer tokens a second can mean more work for each; less work a second is a cliff. */
     double fall = row[i - 1].rate > 0 ? 1 - row[i].rate / row[i - 1].rate : 0,
            slower = row[i - 1].speed > 0 ? 1 - row[i].speed / row[i - 1].speed : 0;
     if (slower < fall) fall = slower;
@@ -105,8 +104,8 @@ static double number_of(const char *text) {
   return *text && !*end ? x : NAN;
 }
 
-/* Rows over a microbatch or how many there are stand side by side where all have one batch:
- * where it is not typed the least that all divide, from the default on. 0: it stays as it is. */
+/* Rows over microbatch or accumulate are comparable only with one batch: without --batch, the
+ * smallest multiple of all values that is at least the default. 0: keep the batch. */
 static rf_status common_batch(const rf_options *o, const char *name, const char *const *values, int count,
                               int64_t *batch, rf_error *error) {
   enum { MOST = 1 << 20 };
@@ -129,7 +128,7 @@ static rf_status common_batch(const rf_options *o, const char *name, const char 
   return RAFTER_OK;
 }
 
-/* Plans one value. One that cannot be planned is a row too, with its error in `refused`. */
+/* Plans one value. A value that cannot be planned is a row with its error in `refused`. */
 static rf_status plan_value(const rf_options *o, const char *name, int64_t batch, rf_sweep_row *row,
                             rafter_plan **plan, json_t **json, rf_error *refused, rf_error *error) {
   rf_options *one = rf_options_copy(o);
@@ -168,7 +167,7 @@ static void say_row(const rafter_sink *sink, const rf_sweep_row *row, const rf_e
            row->bound);
 }
 
-/* The title names model and machine of the last row that was planned. */
+/* The title names the model and machine of the last planned row. */
 static rf_status plot(const rf_options *o, const char *name, const rf_sweep_row *row, int count,
                       const json_t *rows, const json_t *cliffs, rf_error *error) {
   int planned = count - 1;

@@ -42,7 +42,7 @@ rafter_status rafter_job_parse(rafter_job *job, int argc, char **argv, rafter_er
 rafter_status rafter_job_get(const rafter_job *job, const char *name, char **value, rafter_error *error) {
   const char *text = NULL;
   if (!strcmp(name, "model")) text = rf_options_argument(job->options, 0);
-  else if (!rf_options_has(job->options, name))
+  else if (!rf_options_knows(job->options, name))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s has no option --%s", rf_options_command(job->options),
                    name);
   else if (rf_options_is_set(job->options, name)) text = rf_options_text(job->options, name);

@@ -71,12 +71,11 @@ static void say_peak(const rafter_sink *sink, const rf_machine *m, rf_dtype dtyp
 static rf_status rf_command_calibrate(const rafter_job *job, const rafter_sink *sink, rf_error *error) {
   const rf_options *o = job->options;
   double start = rf_now_seconds();
-  rf_calibrate_options options = {
-      .threads = rf_options_is_set(o, "threads") ? (int)rf_options_int(o, "threads") : omp_get_num_procs(),
-      .tune = rf_options_flag(o, "tune"),
-      .quick = rf_options_flag(o, "quick"),
-      .say = say_progress,
-      .self = (void *)sink};
+  rf_calibrate_options options = {.threads = (int)rf_options_int_or(o, "threads", omp_get_num_procs()),
+                                  .tune = rf_options_flag(o, "tune"),
+                                  .quick = rf_options_flag(o, "quick"),
+                                  .say = say_progress,
+                                  .self = (void *)sink};
   RF_TRY(rf_isa_resolve(rf_options_text(o, "cpu"), &options.isa, error));
   char path[4096], folder[4096];
   if (rf_options_is_set(o, "out")) snprintf(path, sizeof path, "%s", rf_options_text(o, "out"));

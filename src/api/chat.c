@@ -301,7 +301,7 @@ static bool run_command(conversation *c, const char *line) {
 
 static rf_status open_model(const rf_options *o, conversation *c, rf_error *error) {
   int count = 0;
-  const char *const *texts = rf_options_is_set(o, "stop") ? rf_options_texts(o, "stop", &count) : NULL;
+  const char *const *texts = rf_options_texts(o, "stop", &count);
   RF_TRY(rf_settings_resolve(o, "generate", &c->settings, error));
   RF_TRY(rf_tokenizer_for(c->settings.model.name, c->settings.model.vocab, c->settings.weights_folder,
                           &c->tokenizer, error));
@@ -338,7 +338,7 @@ static rf_status talk(const rf_options *o, conversation *c, rf_error *error) {
   c->stats = rf_options_flag(o, "verbose");
   c->ends = !rf_options_flag(o, "ignore-eos");
   c->max_tokens = rf_options_int(o, "max-tokens");
-  start_anew(c, rf_options_is_set(o, "system") ? rf_options_text(o, "system") : "");
+  start_anew(c, rf_options_text_or(o, "system", ""));
   rf_put_bar(c->sink, "%s, context %lld tokens, arena %.1f MiB; /help", c->settings.model.name,
              (long long)c->settings.plan.build.seq, (double)rf_run_arena_bytes(c->g->run) / 0x1p20);
   while (!c->ended) {

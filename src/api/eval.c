@@ -225,7 +225,7 @@ static rf_status run(const rf_options *o, int task, rf_evaluation *e, rf_error *
   e->options = o;
   if (!rf_options_is_set(o, "data"))
     return RF_FAIL(error, RAFTER_INVALID, "give --data FILE", "nothing to evaluate on (--data is missing)");
-  const char *output = rf_options_is_set(o, "output") ? rf_options_text(o, "output") : NULL;
+  const char *output = rf_options_text(o, "output");
   if (rf_options_flag(o, "continue") && !output)
     return RF_FAIL(error, RAFTER_INVALID, "give --output FILE",
                    "--continue needs the rows that were written (--output is missing)");

@@ -215,8 +215,7 @@ static rf_status export_adapter(export *e, const rf_options *o, const char *out,
 static rf_status export_gguf(export *e, const rf_options *o, const char *out, rf_error *error) {
   RF_TRY(check_out(out, error));
   RF_TRY(rf_weights_form_of(e->from, &e->model, &e->params, &e->form, error));
-  const char *type =
-      rf_options_is_set(o, "dtype") ? rf_options_text(o, "dtype") : rf_dtype_name(e->form.dtype);
+  const char *type = rf_options_text_or(o, "dtype", rf_dtype_name(e->form.dtype));
   return rf_write_gguf(e->from, out, type, omp_get_max_threads(), e->sink, error);
 }
 

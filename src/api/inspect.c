@@ -174,7 +174,7 @@ static rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *si
   rf_status status;
   if (!path)
     return RF_FAIL(error, RAFTER_INVALID, "for example `rafter inspect model.safetensors`",
-                   "what shall be inspected? (FILE is missing)");
+                   "which file? (FILE is missing)");
   json_t *json = json_pack("{ss ss}", "command", "inspect", "path", path);
   bool there = !stat(path, &info), folder = there && S_ISDIR(info.st_mode);
   bool adapter = folder && rf_adapter_is(path);
@@ -202,8 +202,8 @@ static rf_status rf_command_inspect(const rafter_job *job, const rafter_sink *si
     if (status == RAFTER_OK && rf_model_resolve(path, &known, NULL, NULL) == RAFTER_OK)
       status = inspect_model(path, sink, json, error);
   } else if (there)
-    status = RF_FAIL(error, RAFTER_FAILED, "rename it to what it is: .safetensors, .gguf, .shard or .json",
-                     "%s is of no kind that inspect knows by its name", path);
+    status = RF_FAIL(error, RAFTER_FAILED, "rename it to end in .safetensors, .gguf, .shard or .json",
+                     "inspect does not recognise the name of %s", path);
   else
     status = inspect_model(path, sink, json,
                            error); /* a preset or an inline shape; its error names what is known */

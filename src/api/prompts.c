@@ -13,8 +13,7 @@
 #include <unistd.h>
 
 static rf_status read_bias(const rf_options *o, rf_prompts *p, rf_error *error) {
-  const char *const *texts =
-      rf_options_is_set(o, "logit-bias") ? rf_options_texts(o, "logit-bias", &p->bias_count) : NULL;
+  const char *const *texts = rf_options_texts(o, "logit-bias", &p->bias_count);
   p->bias = calloc((size_t)p->bias_count + 1, sizeof *p->bias);
   if (!p->bias) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   for (int i = 0; i < p->bias_count; i++) {
@@ -47,7 +46,7 @@ static rf_status read_common(const rf_options *o, rf_prompts *p, const rafter_si
   c->sampler.min_tokens = rf_options_int(o, "min-tokens");
   c->sampler.bias = p->bias;
   c->sampler.bias_count = p->bias_count;
-  const char *const *texts = rf_options_is_set(o, "stop") ? rf_options_texts(o, "stop", &count) : NULL;
+  const char *const *texts = rf_options_texts(o, "stop", &count);
   rf_span *span = calloc((size_t)count + 1, sizeof *span);
   if (!span) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   for (int i = 0; i < count; i++) span[i] = (rf_span){texts[i], strlen(texts[i])};
@@ -128,7 +127,7 @@ static rf_status read_typed(const rf_options *o, rf_prompts *p, rf_error *error)
   bool ids = rf_options_is_set(o, "tokens");
   RF_TRY(add_row(p, &row, error));
   if (!ids) {
-    const char *prompt = rf_options_is_set(o, "prompt") ? rf_options_text(o, "prompt") : "\n";
+    const char *prompt = rf_options_text_or(o, "prompt", "\n");
     RF_TRY(encode(p, o, prompt, strlen(prompt), row, error));
   }
   const int64_t *id = ids ? rf_options_list(o, "tokens", &count) : NULL;
@@ -317,7 +316,7 @@ static rf_status resolve_context(const rf_options *o, rf_prompts *p, rf_error *e
     samples = row->samples > samples ? row->samples : samples;
   }
   if (!rf_options_is_set(o, "seq")) b->seq = longest < most ? longest : most;
-  b->microbatch = rf_options_is_set(o, "batch") ? rf_options_int(o, "batch") : answers < 8 ? answers : 8;
+  b->microbatch = rf_options_int_or(o, "batch", answers < 8 ? answers : 8);
   /* a prompt is kept for its further answers */
   b->accumulate = 1;
   b->sequences = b->microbatch + (samples > b->microbatch);
@@ -359,7 +358,7 @@ static rf_status check_typed(const rf_options *o, rf_error *error) {
 rf_status rf_prompts_read(const rf_options *o, const rafter_sink *sink, rf_prompts *p, rf_error *error) {
   RF_TRY(check_typed(o, error));
   RF_TRY(rf_settings_resolve(o, "generate", &p->settings, error));
-  p->path = rf_options_is_set(o, "input") ? rf_options_text(o, "input") : NULL;
+  p->path = rf_options_text(o, "input");
   p->chats = rf_options_flag(o, "chat");
   if (!rf_options_is_set(o, "tokens") && !p->path) RF_TRY(need_tokenizer(p, error));
   RF_TRY(read_common(o, p, sink, error));

@@ -52,8 +52,7 @@ static void show_progress(void *self, const rf_hub_file *file, int64_t bytes) {
 }
 
 static rf_status open_hub(const rf_options *o, pull *p, rf_error *error) {
-  const char *endpoint =
-      rf_options_is_set(o, "endpoint") ? rf_options_text(o, "endpoint") : getenv("HF_ENDPOINT");
+  const char *endpoint = rf_options_text_or(o, "endpoint", getenv("HF_ENDPOINT"));
   if (!endpoint || !*endpoint) endpoint = "https://huggingface.co";
   size_t bytes = strlen(endpoint);
   while (bytes && endpoint[bytes - 1] == '/') bytes--;
@@ -78,10 +77,10 @@ static rf_status check_total(const rf_options *o, pull *p, rf_error *error) {
     p->count++;
     if (file->bytes < 0) continue;
     if (file->bytes > INT64_MAX / 4 - p->total_bytes)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "the server lists sizes that are none (%s)", file->path);
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "the server lists invalid sizes (%s)", file->path);
     p->total_bytes += file->bytes;
   }
-  int64_t most = rf_options_is_set(o, "max-size") ? rf_options_int(o, "max-size") : INT64_MAX;
+  int64_t most = rf_options_int_or(o, "max-size", INT64_MAX);
   if (p->total_bytes <= most) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, "raise --max-size, or choose files with --include",
                  "%s@%s is too large (expected at most %lld bytes, got %lld)", p->name.repository,
@@ -119,7 +118,7 @@ static rf_status check_room(const rf_options *o, const pull *p, int64_t *room, r
 }
 
 static rf_status open_folder(const rf_options *o, pull *p, rf_error *error) {
-  const char *out = rf_options_is_set(o, "out") ? rf_options_text(o, "out") : NULL;
+  const char *out = rf_options_text(o, "out");
   if (out && strlen(out) >= sizeof p->folder_name)
     return RF_FAIL(error, RAFTER_INVALID, "choose a shorter one",
                    "--out is too long (expected at most %zu bytes, got %zu)", sizeof p->folder_name - 1,
@@ -182,8 +181,7 @@ static void model_of(const pull *p, char *model, size_t size) {
 
 static rf_status run(const rf_options *o, pull *p, rf_error *error) {
   int patterns = 0;
-  const char *const *pattern =
-      rf_options_is_set(o, "include") ? rf_options_texts(o, "include", &patterns) : NULL;
+  const char *const *pattern = rf_options_texts(o, "include", &patterns);
   char model[2200];
   double start = rf_now_seconds();
   int64_t room;

@@ -196,7 +196,7 @@ rf_status rf_write_gguf(const char *in, const char *out, const char *type, int t
   rf_status status = RAFTER_OK;
   double begin = rf_now_seconds(), wrong = 0, all = 0;
   if (!rf_text_ends_with(out, ".gguf"))
-    return RF_FAIL(error, RAFTER_INVALID, "models are known by their names",
+    return RF_FAIL(error, RAFTER_INVALID, "give OUT a name that ends in .gguf",
                    "OUT must be a .gguf file (got %s)", out);
   const rf_quant_type *wanted = rf_quant_type_named(type);
   work w = {.sink = sink, .threads = threads};
@@ -243,7 +243,7 @@ static rf_status rf_command_quantize(const rafter_job *job, const rafter_sink *s
   if (!in || !out)
     return RF_FAIL(error, RAFTER_INVALID, "for example `rafter quantize model.gguf small.gguf`",
                    "quantize needs IN and OUT");
-  int threads = rf_options_is_set(o, "threads") ? (int)rf_options_int(o, "threads") : omp_get_max_threads();
+  int threads = (int)rf_options_int_or(o, "threads", omp_get_max_threads());
   char folder[4096];
   RF_TRY(rf_run_weights(in, folder, error));
   return rf_write_gguf(folder, out, rf_options_text(o, "weights"), threads, sink, error);

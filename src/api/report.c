@@ -25,15 +25,14 @@ static size_t page_rows(size_t entries) { return entries < 4 ? 200 : entries < 6
 /* --against: the first run, planned again with a change. */
 static rf_status add_against(const rf_options *o, json_t *model, rf_error *error) {
   int count = 0;
-  const char *const *changes =
-      rf_options_is_set(o, "against") ? rf_options_texts(o, "against", &count) : NULL;
+  const char *const *changes = rf_options_texts(o, "against", &count);
   for (int i = 0; i < count; i++) {
     const json_t *first = json_array_get(json_object_get(model, "runs"), 0);
     rafter_plan *made = NULL;
     json_t *plan = NULL;
     if (!first)
       return RF_FAIL(error, RAFTER_INVALID, "give the folder of a run",
-                     "--against needs a run that is planned again");
+                     "--against needs a run to plan again");
     RF_TRY(rf_plan_run_again(&RF_ALL_COMMANDS, first, changes[i], &made, error));
     rf_status status = rf_plan_object(made, &plan, error);
     if (status == RAFTER_OK) rf_report_name_plans(plan, made->plan, made->prefill);

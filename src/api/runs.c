@@ -191,7 +191,7 @@ static rf_status find(rf_history *history, const char *which, json_t **row, rf_e
   json_decref(rows);
   if (*row) add_left(*row);
   return *row ? RAFTER_OK
-              : RF_FAIL(error, RAFTER_FAILED, "`rafter runs list` shows which there are",
+              : RF_FAIL(error, RAFTER_FAILED, "`rafter runs list` lists the runs",
                         "there is no run %s in the history", which);
 }
 
@@ -204,7 +204,7 @@ rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error) 
   RF_TRY(rf_history_open(rf_runs_root(), false, &history, error));
   rf_status status = find(history, which, &row, error);
   if (status == RAFTER_OK && !json_is_true(json_object_get(row, "folder_is_there")))
-    status = RF_FAIL(error, RAFTER_FAILED, "`rafter runs show` says what the history knows of it",
+    status = RF_FAIL(error, RAFTER_FAILED, "`rafter runs show` prints what the history knows of it",
                      "run %s has no folder%s", which, *text_of(row, "folder") ? " any more" : "");
   if (status == RAFTER_OK) snprintf(folder, 4096, "%s", text_of(row, "folder"));
   json_decref(row);
@@ -213,10 +213,9 @@ rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error) 
 }
 
 static rf_history_filter filter_of(const rf_options *o) {
-  return (rf_history_filter){.model = rf_options_is_set(o, "model") ? rf_options_text(o, "model") : NULL,
-                             .machine =
-                                 rf_options_is_set(o, "machine") ? rf_options_text(o, "machine") : NULL,
-                             .command = rf_options_is_set(o, "of") ? rf_options_text(o, "of") : NULL};
+  return (rf_history_filter){.model = rf_options_text(o, "model"),
+                             .machine = rf_options_text(o, "machine"),
+                             .command = rf_options_text(o, "of")};
 }
 
 /* ---- the four -------------------------------------------------------------------------------- */
@@ -397,7 +396,7 @@ static rf_status best(rf_history *history, const rf_options *o, const rafter_sin
   filter.metric = rf_options_text(o, "metric");
   if (strspn(filter.metric, "abcdefghijklmnopqrstuvwxyz_0123456789") != strlen(filter.metric))
     return RF_FAIL(error, RAFTER_INVALID, "for example --metric tokens_per_second or --metric loss",
-                   "--metric is no name of a result (got %.60s)", filter.metric);
+                   "--metric names no result (got %.60s)", filter.metric);
   RF_TRY(rf_history_rows(history, &filter, &rows, error));
   others = json_object();
   keep_one_command(rows, command, others);

@@ -99,7 +99,7 @@ static bool is_typed(const rf_options *o, int which) {
 void rf_sampling_typed(const rf_options *o, rf_sampler_options *s) {
   s->seed = (uint64_t)rf_options_int(o, "seed");
   for (int i = 0; i < PREFERENCE_COUNT; i++)
-    if (rf_options_has(o, PREFERENCES[i].option)) set(s, i, rf_options_float(o, PREFERENCES[i].option));
+    if (rf_options_knows(o, PREFERENCES[i].option)) set(s, i, rf_options_float(o, PREFERENCES[i].option));
 }
 
 json_t *rf_sampling_json(const rf_sampler_options *s) {

@@ -145,7 +145,7 @@ static rf_status read_text(work *w, const rf_options *o, const char *path, rf_er
 }
 
 static rf_status read_rows(work *w, const rf_options *o, rf_error *error) {
-  const char *path = rf_options_is_set(o, "input") ? rf_options_text(o, "input") : NULL;
+  const char *path = rf_options_text(o, "input");
   if (!path && !rf_options_is_set(o, "text"))
     return RF_FAIL(error, RAFTER_INVALID,
                    "give --text TEXT, or --input FILE (.jsonl: one row a line; else one text)",
@@ -167,7 +167,7 @@ static rf_status cut_windows(work *w, const rf_options *o, rf_error *error) {
     if (w->row[i].ids.count > longest) longest = w->row[i].ids.count;
   }
   if (!rf_options_given(o, "seq")) b->seq = longest < most ? longest : most;
-  w->stride = rf_options_is_set(o, "stride") ? rf_options_int(o, "stride") : 0;
+  w->stride = rf_options_int_or(o, "stride", 0);
   if (w->stride >= b->seq && longest > b->seq)
     return RF_FAIL(error, RAFTER_INVALID, "the first new token of a window must stand behind another",
                    "--stride is out of range (expected 1 to %lld, less than --seq, got %lld)",

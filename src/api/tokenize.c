@@ -93,11 +93,10 @@ static rf_status write_rows(const rf_options *o, const rf_tokenizer *tokenizer, 
   const char *input = rf_options_text(o, "input"), *output = rf_options_text(o, "output");
   rf_example_options rows = {.tokenizer = tokenizer,
                              .model_folder = rf_options_argument(o, 0),
-                             .template =
-                                 rf_options_is_set(o, "template") ? rf_options_text(o, "template") : NULL,
+                             .template = rf_options_text(o, "template"),
                              .vocab = vocab,
                              .loss_on = (rf_loss_on)rf_options_choice(o, "loss-on"),
-                             .fields = rf_options_is_set(o, "fields") ? rf_options_text(o, "fields") : NULL};
+                             .fields = rf_options_text(o, "fields")};
   rf_shard shard;
   RF_TRY(rf_source_write_shard(input, &rows, output, error));
   RF_TRY(rf_shard_open(output, &shard, error));
@@ -112,7 +111,7 @@ static rf_status write_rows(const rf_options *o, const rf_tokenizer *tokenizer, 
 static rf_status encode(const rf_options *o, const rf_tokenizer *tokenizer, int64_t vocab,
                         const rafter_sink *sink, rf_error *error) {
   enum { MOST = 1 << 30 };
-  const char *given = rf_options_is_set(o, "text") ? rf_options_text(o, "text") : NULL;
+  const char *given = rf_options_text(o, "text");
   char *read = NULL;
   size_t bytes = given ? strlen(given) : 0;
   rf_status status = RAFTER_OK;

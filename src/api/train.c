@@ -57,7 +57,7 @@ static rf_status check_out(const rafter_trainer *t, const char *resume, rf_error
   if (resume) run_of(resume, run);
   if ((resume && same_folder(run, t->out)) || !rf_checkpoint_any(t->out)) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED,
-                 "choose another --out, or remove the folder; --resume goes on with the run in it",
+                 "choose another --out, remove the folder, or continue its run with --resume",
                  "%s holds a run already", t->out);
 }
 
@@ -67,9 +67,9 @@ static rf_status schedule_of(const rf_options *o, int64_t steps, rf_schedule *s,
   s->kind = (rf_schedule_kind)rf_options_choice(o, "schedule");
   s->steps = steps;
   s->peak = rf_options_float(o, "lr");
-  s->floor = rf_options_is_set(o, "min-lr") ? rf_options_float(o, "min-lr") : s->peak / 10;
-  s->warmup = rf_options_is_set(o, "warmup") ? rf_options_int(o, "warmup") : s->steps / 20;
-  s->decay = rf_options_is_set(o, "decay") ? rf_options_int(o, "decay") : s->steps / 5;
+  s->floor = rf_options_float_or(o, "min-lr", s->peak / 10);
+  s->warmup = rf_options_int_or(o, "warmup", s->steps / 20);
+  s->decay = rf_options_int_or(o, "decay", s->steps / 5);
   if (s->floor > s->peak)
     return RF_FAIL(error, RAFTER_INVALID, "lower --min-lr",
                    "the last learning rate is above the highest (--min-lr: expected at most %g, got %g)",
@@ -112,7 +112,7 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
         (rf_schedule){.kind = RF_SCHEDULE_CONSTANT, .peak = 1e-4, .floor = 1e-4, .steps = INT64_MAX / 4};
     return RAFTER_OK;
   }
-  s->data = rf_options_is_set(o, "data") ? rf_options_text(o, "data") : "";
+  s->data = rf_options_text_or(o, "data", "");
   s->pack = !strcmp(rf_options_text(o, "packing"), "fit");
   s->loss_on = (rf_loss_on)rf_options_choice(o, "loss-on");
   if (rf_options_is_set(o, "fields")) s->fields = rf_options_text(o, "fields");
@@ -144,9 +144,9 @@ static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, ra
     goto done;
   }
   bool trains = !strcmp(rf_options_command(o), "train");
-  const char *resume = trains && rf_options_is_set(o, "resume") ? rf_options_text(o, "resume") : NULL;
+  const char *resume = trains ? rf_options_text(o, "resume") : NULL;
   bool unnamed = false;
-  if (rf_options_has(o, "out") && rf_options_is_set(o, "out"))
+  if (rf_options_knows(o, "out") && rf_options_is_set(o, "out"))
     snprintf(t->out, sizeof t->out, "%s", rf_options_text(o, "out"));
   else if (resume) snprintf(t->out, sizeof t->out, "%s", resume);
   else {
@@ -471,7 +471,7 @@ static rf_status with_recorded_options(const rafter_job *job, rafter_job *merged
   const char *name;
   json_t *value;
   json_object_foreach (given, name, value) {
-    bool typed = strcmp(name, "model") && rf_options_has(o, name) && rf_options_given(o, name);
+    bool typed = strcmp(name, "model") && rf_options_knows(o, name) && rf_options_given(o, name);
     if (typed && status == RAFTER_OK)
       status = rf_options_set(merged->options, name, rf_options_text(o, name), error);
   }

@@ -34,7 +34,7 @@ struct rf_options {
   int argument_count;
   rf_option_source argument_source;
   char **argument;
-  char *joined; /* TEXTS joined, for the last rf_options_text that asked */
+  char *joined; /* TEXTS joined, for the last call of rf_options_text */
 };
 
 /* ---- small pieces ---------------------------------------------------------------------------- */
@@ -59,7 +59,7 @@ static void push(char ***list, const char *text) {
   (*list)[n + 1] = NULL;
 }
 
-/* Letters equal, '_' serving as '-'. */
+/* The same letters, where '_' counts as '-'. */
 static bool same_name(const char *a, const char *b) {
   for (; *a && *b; ++a, ++b)
     if ((*a == '_' ? '-' : *a) != (*b == '_' ? '-' : *b)) return false;
@@ -108,8 +108,8 @@ static bool any_command_has(const rf_commands *commands, const char *name) {
   return false;
 }
 
-/* Index of `word` in "a|b|c", or -1. Behind the colon of a choice like "c:NAMES" anything may
- * stand: its reader checks it. */
+/* Index of `word` in "a|b|c", or -1. A choice like "c:NAMES" takes any text after the colon: its
+ * reader checks it. */
 static int choice_index(const char *choices, const char *word) {
   size_t length = strlen(word);
   for (int i = 0;; ++i) {
@@ -147,8 +147,7 @@ static rf_status parse_choice(const rf_option *row, const char *text, value *v, 
                  nearest ? " (did you mean '" : "", nearest ? nearest : "", nearest ? "'?)" : "");
 }
 
-/* OPTION=LIST: numbers of a list option's grammar when OPTION is a number, else words between
- * commas; each must be a value of OPTION. */
+/* OPTION=LIST: a list of numbers, or words between commas; each must be a value of OPTION. */
 static rf_status parse_value(const rf_options *o, const rf_option *row, const char *text, value *v,
                              rf_error *error);
 static rf_status parse_sweep(const rf_options *o, const rf_option *row, const char *text, value *v,
@@ -223,7 +222,7 @@ static rf_status parse_sweep(const rf_options *o, const rf_option *row, const ch
   return RAFTER_OK;
 }
 
-/* What is not UTF-8 could not stand in run.json, and the run could not be repeated. */
+/* run.json holds UTF-8 only: with other text the run could not be repeated. */
 static rf_status check_utf8(const char *what, const char *text, rf_error *error) {
   json_t *json = json_string(text);
   if (!json)
@@ -233,7 +232,7 @@ static rf_status check_utf8(const char *what, const char *text, rf_error *error)
   return RAFTER_OK;
 }
 
-/* Fills `v`, which is empty. The error of a piece gets the option's name. */
+/* Fills `v`, which is empty. Errors name the option. */
 static rf_status parse_value(const rf_options *o, const rf_option *row, const char *text, value *v,
                              rf_error *error) {
   rf_error inner = {0};
@@ -306,8 +305,7 @@ static rf_status parse_value(const rf_options *o, const rf_option *row, const ch
   return RAFTER_OK;
 }
 
-/* Sets row `i`. A repeated TEXTS of one source adds; every other option is replaced, and given
- * twice on one command line is an error. */
+/* Sets row `i`. TEXTS of one source add up; every other option is replaced. */
 static rf_status set_row(rf_options *o, int i, const char *text, rf_option_source source, rf_error *error) {
   const rf_option *row = o->row[i];
   value fresh = {0};
@@ -361,7 +359,7 @@ rf_status rf_options_new(const rf_commands *commands, const char *name, rf_optio
     if (!o->row[i]->fallback) continue;
     rf_status status = set_row(o, i, o->row[i]->fallback, RF_OPTION_DEFAULT, error);
     if (status == RAFTER_OK) continue;
-    rf_options_free(o); /* a default that breaks its own row: a test looks at every one */
+    rf_options_free(o); /* a default that breaks its own row: a test checks them all */
     return status;
   }
   *result = o;
@@ -433,14 +431,13 @@ static bool looks_like_value(const rf_option *row, const char *text) {
   return row->type != RF_OPTION_SIZE || rf_parse_size(text, &bytes, NULL) == RAFTER_OK;
 }
 
-/* Whether an argument behind an option may be its value: no option itself; of a pair each may be
- * a line of them. */
+/* Whether an argument after an option may be its value: not an option, or, for a pair, a whole line
+ * of them. */
 static bool is_value(const rf_option *row, const char *text) {
   return strncmp(text, "--", 2) != 0 || (row->pair && strchr(text, ' '));
 }
 
-/* argv[*at] is an option; moves *at to the last argument it takes. With `config_only` all but
- * --config is passed over. */
+/* argv[*at] is an option; moves *at to its last argument. With `config_only` it reads only --config. */
 static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at, bool config_only,
                              bool *seen, rf_error *error) {
   const char *argument = argv[*at] + 2, *equals = strchr(argument, '=');
@@ -474,7 +471,7 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
   const rf_command *command = o->command;
   bool *seen = rf_must(calloc((size_t)o->count + 1, sizeof *seen));
   rf_status status = RAFTER_OK;
-  /* --config first: it is the weaker source wherever it stands */
+  /* --config first: it is the weaker source wherever it is typed */
   for (int pass = 0; pass < 2 && status == RAFTER_OK; ++pass) {
     bool options_ended = false;
     for (int i = 0; i < argc && status == RAFTER_OK; ++i) {
@@ -493,9 +490,9 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
   char hint[128];
   snprintf(hint, sizeof hint, "rafter %s %s [--option value]", command->name, command->arguments);
   /* the run knows its model */
-  bool continues = rf_options_has(o, "resume") && rf_options_is_set(o, "resume");
-  /* each side may name its own */
-  continues = continues || (rf_options_has(o, "compare") && rf_options_is_set(o, "compare"));
+  bool continues = rf_options_knows(o, "resume") && rf_options_is_set(o, "resume");
+  /* each side may name its own model */
+  continues = continues || (rf_options_knows(o, "compare") && rf_options_is_set(o, "compare"));
   if (o->argument_count < command->least && !continues)
     return RF_FAIL(error, RAFTER_INVALID, hint, "%s needs %s", command->name, command->arguments);
   if (o->argument_count > command->most)
@@ -504,8 +501,7 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
   return RAFTER_OK;
 }
 
-/* The model's argument with one more KEY=VALUE of its shape, which takes the place of one that
- * is there. */
+/* Sets KEY=VALUE in the shape of the model's argument, in place of an existing one. */
 static rf_status set_shape(rf_options *o, const char *key, const char *text, rf_error *error) {
   char spec[1024] = "";
   const char *model = rf_options_argument(o, 0);
@@ -689,7 +685,7 @@ static const value *get(const rf_options *o, const char *name) {
   abort();
 }
 
-bool rf_options_has(const rf_options *o, const char *name) { return find_row(o, name) >= 0; }
+bool rf_options_knows(const rf_options *o, const char *name) { return find_row(o, name) >= 0; }
 rf_option_source rf_options_source(const rf_options *o, const char *name) { return get(o, name)->source; }
 bool rf_options_is_set(const rf_options *o, const char *name) {
   return get(o, name)->source != RF_OPTION_UNSET;
@@ -697,7 +693,7 @@ bool rf_options_is_set(const rf_options *o, const char *name) {
 bool rf_options_given(const rf_options *o, const char *name) {
   return get(o, name)->source >= RF_OPTION_CONFIG;
 }
-bool rf_options_typed(const rf_options *o, const char *name) {
+bool rf_options_is_typed(const rf_options *o, const char *name) {
   return get(o, name)->source == RF_OPTION_GIVEN;
 }
 bool rf_options_flag(const rf_options *o, const char *name) { return get(o, name)->whole != 0; }
@@ -724,12 +720,29 @@ const char *rf_options_text(const rf_options *o, const char *name) {
   if (v->count < 2 || o->row[v - o->values]->type != RF_OPTION_TEXTS) return v->text[0];
   size_t size = 1;
   for (int i = 0; i < v->count; ++i) size += strlen(v->text[i]) + 1;
-  /* the joined text lives until the next one is asked for or the options die */
+  /* the joined text lives until the next call or until the options are freed */
   rf_options *keeper = (rf_options *)o;
   keeper->joined = rf_must(realloc(keeper->joined, size));
   keeper->joined[0] = 0;
   for (int i = 0; i < v->count; ++i) rf_text_append(keeper->joined, size, "%s%s", i ? "," : "", v->text[i]);
   return keeper->joined;
+}
+
+static bool has_value(const rf_options *o, const char *name) {
+  int i = find_row(o, name);
+  return i >= 0 && o->values[i].source != RF_OPTION_UNSET;
+}
+
+int64_t rf_options_int_or(const rf_options *o, const char *name, int64_t otherwise) {
+  return has_value(o, name) ? rf_options_int(o, name) : otherwise;
+}
+
+double rf_options_float_or(const rf_options *o, const char *name, double otherwise) {
+  return has_value(o, name) ? rf_options_float(o, name) : otherwise;
+}
+
+const char *rf_options_text_or(const rf_options *o, const char *name, const char *otherwise) {
+  return has_value(o, name) ? rf_options_text(o, name) : otherwise;
 }
 
 const char *const *rf_options_texts(const rf_options *o, const char *name, int *count) {

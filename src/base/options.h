@@ -93,28 +93,26 @@ rf_status rf_options_new(const rf_commands *commands, const char *command, rf_op
 void rf_options_free(rf_options *options);
 rf_options *rf_options_copy(const rf_options *options);
 
-/* Arguments behind the command: options and positional ones, `--` ends the options. --config is
- * read before the others count, so that what is typed wins over the file. RAFTER_INVALID names
- * the option, its bounds, and for an unknown one the nearest. */
+/* Reads the arguments after the command; `--` ends the options. --config is read first, so that typed
+ * options win over the file. RAFTER_INVALID names the option and its bounds, or the nearest one. */
 rf_status rf_options_parse(rf_options *options, int argc, char *const *argv, rf_error *error);
-/* One option from text, as if it had been typed. "MODEL" (the command's argument) may be set
- * too, and "MODEL:KEY", a field of its shape. */
+/* Sets one option from text, as if it had been typed; also "MODEL" (the argument) and "MODEL:KEY" (a
+ * field of its shape). */
 rf_status rf_options_set(rf_options *options, const char *name, const char *text, rf_error *error);
-/* Options from a JSON object: names as on the command line ('_' serves as '-'), "model" for the
- * argument; an object that has them inside "options" (run.json) serves too. Options that only
- * other commands have are passed over; unknown ones are errors. */
+/* Reads options from a JSON object: names as on the command line ('_' counts as '-'), "model" for the
+ * argument; they may be inside "options", as in run.json. Options of other commands are skipped. */
 rf_status rf_options_read_json(rf_options *options, const json_t *json, const char *where, rf_error *error);
 rf_status rf_options_read_file(rf_options *options, const char *path, rf_error *error);
 
-/* Values. Asking for an option that the command has not is a mistake of the program and aborts.
- * Unset numbers are 0, unset texts NULL. */
+/* Values. Asking for an option that the command lacks is a fault of the program and aborts. Unset
+ * numbers are 0, unset texts NULL. */
 rf_option_source rf_options_source(const rf_options *options, const char *name);
-bool rf_options_is_set(const rf_options *options, const char *name); /* a value or a default is there */
+bool rf_options_is_set(const rf_options *options, const char *name); /* it has a value or a default */
 /* from the command line, a config file or rf_options_set */
 bool rf_options_given(const rf_options *options, const char *name);
 /* the same without config files, which may hold what other jobs read */
-bool rf_options_typed(const rf_options *options, const char *name);
-bool rf_options_has(const rf_options *options, const char *name); /* the command knows it */
+bool rf_options_is_typed(const rf_options *options, const char *name);
+bool rf_options_knows(const rf_options *options, const char *name); /* the command knows it */
 bool rf_options_flag(const rf_options *options, const char *name);
 int64_t rf_options_int(const rf_options *options, const char *name);  /* INT, SIZE, TOKENS, COUNT */
 double rf_options_float(const rf_options *options, const char *name); /* FLOAT, DURATION, and the above */
@@ -122,6 +120,10 @@ double rf_options_float(const rf_options *options, const char *name); /* FLOAT, 
 int rf_options_choice(const rf_options *options, const char *name);
 /* any type, as typed (defaults too); TEXTS joined by ',' */
 const char *rf_options_text(const rf_options *options, const char *name);
+/* The same, or `otherwise` where it is unset or the command does not know it. */
+int64_t rf_options_int_or(const rf_options *options, const char *name, int64_t otherwise);
+double rf_options_float_or(const rf_options *options, const char *name, double otherwise);
+const char *rf_options_text_or(const rf_options *options, const char *name, const char *otherwise);
 const char *const *rf_options_texts(const rf_options *options, const char *name, int *count);
 const int64_t *rf_options_list(const rf_options *options, const char *name, int *count);
 const double *rf_options_floats(const rf_options *options, const char *name, int *count);
@@ -137,8 +139,8 @@ const char *rf_options_name(const rf_options *options, int index);
 int rf_options_sweep(const rf_options *options, const char *name, const char **option,
                      const char *const **values);
 
-/* Every option that has a value, resolved: numbers as numbers (bytes, seconds), lists as arrays.
- * rf_options_read_json takes it back. */
+/* All options with a value: numbers as numbers (bytes, seconds), lists as arrays.
+ * rf_options_read_json reads it. */
 json_t *rf_options_json(const rf_options *options);
 
 /* ---- texts made from the tables: malloc'ed --------------------------------------------------- */

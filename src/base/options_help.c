@@ -200,8 +200,8 @@ char *rf_options_help(const rf_commands *commands, const char *name, bool all, i
   return text;
 }
 
-/* Roff reads '-' as a hyphen and a leading '.' or quote as a request; a list of choices may be
- * cut behind each bar. */
+/* Roff reads '-' as a hyphen and a leading '.' or quote as a request; a list of choices may break
+ * after each bar. */
 static void put_roff(FILE *out, const char *text) {
   for (; *text; ++text) {
     if (*text == '-') putc('\\', out);

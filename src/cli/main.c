@@ -24,7 +24,7 @@ static void ask_stop(int signal_number) {
 }
 
 typedef struct terminal {
-  bool only_results; /* --quiet: what is said on the way is left out, an answer that was asked for is not */
+  bool only_results; /* --quiet leaves out progress, but not an answer */
   FILE *people;      /* stdout, or stderr when stdout carries JSON */
   bool json, bar_is_up, quiet, is_terminal;
 } terminal;
@@ -70,20 +70,19 @@ static void put_bar(void *self, const char *line) {
   fflush(stderr);
 }
 
-/* chat: a line of the person's. At a terminal it can be edited, and those before come back; else
- * it is one of stdin's. */
+/* chat: reads a line, with editing and history at a terminal, otherwise from stdin. */
 static char *ask_line(void *self, const char *prompt) {
   terminal *t = self;
   char *line = NULL;
   size_t capacity = 0;
   clear_bar(t);
-  stop_asked = 0; /* it was for the answer */
+  stop_asked = 0; /* the signal was for the answer */
   if (isatty(0) && isatty(1) && !t->json) {
-    rl_catch_signals = 1; /* the terminal is put back before a signal ends us */
+    rl_catch_signals = 1; /* readline restores the terminal before a signal ends us */
     line = readline(prompt);
     if (line && *line) add_history(line);
     if (!line) putchar('\n');
-    stop_asked = 0; /* nothing was under way */
+    stop_asked = 0; /* nothing was running */
     return line;
   }
   ssize_t bytes = getline(&line, &capacity, stdin);
@@ -135,17 +134,16 @@ static bool is_help(const char *word) {
   return !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "--help-all");
 }
 
-/* OpenMP's threads spin while they wait, for milliseconds: on a machine that is shared with
- * anything else that costs more than all the work. The library reads its settings before main,
- * so the program starts itself again with a short spin, unless the user chose one. */
+/* OpenMP's threads spin for milliseconds while they wait, which slows a shared machine. The library
+ * reads its settings before main, so the program restarts itself with a short spin. */
 static void wait_politely(char **argv) {
   if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || getenv("KMP_BLOCKTIME")) return;
   setenv("GOMP_SPINCOUNT", "20000", 1); /* about 50 us: longer than the gap between two ops */
   setenv("KMP_BLOCKTIME", "1", 1);      /* milliseconds */
-  execv("/proc/self/exe", argv);        /* on failure: go on as we are */
+  execv("/proc/self/exe", argv);        /* on failure, continue unchanged */
 }
 
-/* Commands that have nothing to save when they are asked to stop. */
+/* Commands that have nothing to save when a signal comes. */
 static bool may_just_end(const char *command) {
   static const char *const names[] = {"plan", "roofline", "inspect", "doctor"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -153,15 +151,14 @@ static bool may_just_end(const char *command) {
   return false;
 }
 
-/* Whoever read the output has seen enough, as `| head` does: that is no failure. */
+/* The reader closed the pipe, as `| head` does: not a failure. */
 static bool reader_is_gone(void) {
   struct pollfd out = {.fd = STDOUT_FILENO};
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
 }
 
-/* Plans come and go by the dozen, and each page that the system gets back it has to clear again:
- * what was freed stays, for all threads. Most plans take few pages; those that take many take
- * large ones from then on. */
+/* Dozens of plans are made and freed, and the kernel clears every page that it gets back: keep freed
+ * memory, in large pages after the first few. */
 static void keep_memory(void) {
 #ifdef M_ARENA_MAX
   enum { HEAP = 31 << 20, SMALL = 6 << 20, LARGE = 2 << 20 };
@@ -171,13 +168,13 @@ static void keep_memory(void) {
   mallopt(M_TOP_PAD, 16 << 20);
   char *heap = malloc(HEAP), *from = heap ? heap + SMALL + (LARGE - ((uintptr_t)heap + SMALL) % LARGE) : NULL;
   if (heap) madvise(from, (size_t)(heap + HEAP - from) / LARGE * LARGE, MADV_HUGEPAGE);
-  free(heap); /* its pages stay the heap's, and none was touched */
+  free(heap); /* its pages stay in the heap, untouched */
 #endif
 }
 
 int main(int argc, char **argv) {
   if (argc > 1 && may_just_end(argv[1])) keep_memory();
-  if (argc < 2 || !may_just_end(argv[1])) wait_politely(argv); /* those have no threads that wait */
+  if (argc < 2 || !may_just_end(argv[1])) wait_politely(argv); /* these have no threads that wait */
   if (argc < 2 || is_help(argv[1]) || !strcmp(argv[1], "help"))
     return help(argc > 2 ? argc - 2 : 0, argv + 2);
   if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) {
@@ -201,7 +198,7 @@ int main(int argc, char **argv) {
       sigaction(SIGINT, &action, NULL);
       sigaction(SIGTERM, &action, NULL);
     }
-    /* both come back as errors of the write, which has a name to say */
+    /* both become errors of the write, which can name the file */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     terminal t = {
@@ -217,7 +214,7 @@ int main(int argc, char **argv) {
                         .line = ask_line};
     status = (int)rafter_run(job, &sink, &error);
     clear_bar(&t);
-    if (fflush(stdout) || ferror(stdout)) { /* a full disk behind a redirect must not look like success */
+    if (fflush(stdout) || ferror(stdout)) { /* a full disk must not look like success */
       if (status == RAFTER_OK && !reader_is_gone()) {
         snprintf(error.message, sizeof error.message, "cannot write the output");
         snprintf(error.hint, sizeof error.hint, "free some space or choose another place");

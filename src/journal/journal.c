@@ -48,8 +48,8 @@ rf_status rf_journal_make_folder(const rf_options *o, char folder[4096], rf_erro
 
 rf_status rf_journal_folder(const rf_options *o, char folder[4096], rf_error *error) {
   /* An --out that stands in a run.json says where that run went, not where this one goes. */
-  bool out = rf_options_has(o, "out") && rf_options_source(o, "out") == RF_OPTION_GIVEN;
-  bool traced = rf_options_has(o, "trace") && rf_options_is_set(o, "trace");
+  bool out = rf_options_knows(o, "out") && rf_options_source(o, "out") == RF_OPTION_GIVEN;
+  bool traced = rf_options_knows(o, "trace") && rf_options_is_set(o, "trace");
   char path[4200];
   *folder = 0;
   if (out) snprintf(folder, 4096, "%s", rf_options_text(o, "out"));
@@ -151,8 +151,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const r
                            const char *folder, const rf_report_walk *walk, int walks, rf_error *error) {
   const rf_plan *plan = walk[0].plan;
   char now[32], *here = getcwd(NULL, 0);
-  *journal = (rf_journal){
-      .sink = sink, .beside = journal->beside, .commands = rf_options_commands(o)};
+  *journal = (rf_journal){.sink = sink, .beside = journal->beside, .commands = rf_options_commands(o)};
   const char *command = rf_options_command(o);
   snprintf(journal->folder, sizeof journal->folder, "%s", folder);
   /* its name is the last part */

@@ -11,10 +11,8 @@ rf_status rf_traced_open(const rf_options *options, rf_record **record, rf_error
   *record = NULL;
   if (!rf_options_is_set(options, "trace")) return RAFTER_OK;
   RF_TRY(rf_trace_when_parse(rf_options_text(options, "trace"), &when, error));
-  return rf_record_open(&when,
-                        rf_options_is_set(options, "threads") ? (int)rf_options_int(options, "threads")
-                                                              : omp_get_num_procs(),
-                        record, error);
+  return rf_record_open(&when, (int)rf_options_int_or(options, "threads", omp_get_num_procs()), record,
+                        error);
 }
 
 rf_status rf_traced_check(const rf_options *options, int64_t first, int64_t last, rf_error *error) {
@@ -24,8 +22,8 @@ rf_status rf_traced_check(const rf_options *options, int64_t first, int64_t last
                      ? when.first
                      : when.first + (first - when.first + when.stride - 1) / when.stride * when.stride;
   if (next <= last && next <= when.last) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "steps are counted from 1; a resumed run goes on counting",
-                 "--trace %s asks for none of the run's steps (expected some of %lld to %lld)",
+  return RF_FAIL(error, RAFTER_INVALID, "steps are counted from 1; a resumed run continues the count",
+                 "--trace %s names none of the run's steps (expected some of %lld to %lld)",
                  rf_options_text(options, "trace"), (long long)first, (long long)last);
 }
 
@@ -114,8 +112,7 @@ rf_status rf_traced_leave(const rf_record *record, const rf_options *options, co
     snprintf(folder + used, sizeof folder - used, "/%s", part);
     RF_TRY(rf_make_folders(folder, error));
   }
-  RF_GO(rf_journal_begin(&journal, sink, options, rf_options_json(options), folder, walk,
-                         walks, error));
+  RF_GO(rf_journal_begin(&journal, sink, options, rf_options_json(options), folder, walk, walks, error));
   json_object_update(journal.results, results);
   json_t *report = rf_journal_report(run, walk, walks);
   snprintf(path, sizeof path, "%s/report.json", folder);

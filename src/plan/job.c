@@ -8,20 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static int64_t int_or(const rf_options *options, const char *name, int64_t otherwise) {
-  return rf_options_has(options, name) && rf_options_is_set(options, name) ? rf_options_int(options, name)
-                                                                           : otherwise;
-}
-static double float_or(const rf_options *options, const char *name, double otherwise) {
-  return rf_options_has(options, name) && rf_options_is_set(options, name) ? rf_options_float(options, name)
-                                                                           : otherwise;
-}
-static const char *text_or(const rf_options *options, const char *name, const char *otherwise) {
-  return rf_options_has(options, name) && rf_options_is_set(options, name) ? rf_options_text(options, name)
-                                                                           : otherwise;
-}
 static bool given(const rf_options *options, const char *name) {
-  return rf_options_has(options, name) && rf_options_given(options, name);
+  return rf_options_knows(options, name) && rf_options_given(options, name);
 }
 
 static bool plans(const rf_options *options) { return !strcmp(rf_options_command(options), "plan"); }
@@ -36,8 +24,9 @@ static rf_status planned_only(const rf_options *options, const char *option, rf_
 
 static rf_status resolve_narrow(const rf_options *options, const rf_machine *machine, rf_build_options *build,
                                 rf_error *error) {
-  const char *kv = text_or(options, "kv-dtype", NULL), *weights = text_or(options, "weights", "file"),
-             *matmul = text_or(options, "matmul-dtype", NULL);
+  const char *kv = rf_options_text_or(options, "kv-dtype", NULL),
+             *weights = rf_options_text_or(options, "weights", "file"),
+             *matmul = rf_options_text_or(options, "matmul-dtype", NULL);
   bool narrow_kv = kv && (!strcmp(kv, "fp8") || !strcmp(kv, "int4"));
   build->kv_dtype_set = kv != NULL;
   build->kv_dtype = !kv || !strcmp(kv, "f32") ? RF_F32
@@ -72,8 +61,8 @@ static void say_divisors(const char *name, int64_t batch, char *hint, size_t cap
 static rf_status resolve_batch(const rf_options *options, rf_build_options *build, rf_error *error) {
   bool batch_given = given(options, "batch"), micro_given = given(options, "microbatch"),
        accumulate_given = given(options, "accumulate");
-  int64_t batch = int_or(options, "batch", 1), micro = int_or(options, "microbatch", 0),
-          accumulate = int_or(options, "accumulate", 0);
+  int64_t batch = rf_options_int_or(options, "batch", 1), micro = rf_options_int_or(options, "microbatch", 0),
+          accumulate = rf_options_int_or(options, "accumulate", 0);
   if (!batch_given && micro_given) batch = micro * (accumulate_given ? accumulate : 1);
   else if (!batch_given && accumulate_given) batch = (batch + accumulate - 1) / accumulate * accumulate;
   if (!micro && !accumulate) accumulate = 1;
@@ -104,7 +93,7 @@ static rf_status resolve_batch(const rf_options *options, rf_build_options *buil
  * cores, not its instruction set. */
 static bool plans_by_sheet(const rf_options *options, const rf_machine *machine) {
   return plans(options) && strcmp(machine->kind, "cpu") &&
-         !strcmp(text_or(options, "backend", "auto"), "auto");
+         !strcmp(rf_options_text_or(options, "backend", "auto"), "auto");
 }
 
 static rf_status resolve_backend(const rf_options *options, const rf_machine *machine, rf_plan_options *plan,
@@ -115,17 +104,17 @@ static rf_status resolve_backend(const rf_options *options, const rf_machine *ma
     plan->backend = &RF_BACKEND_SHEET;
     return RAFTER_OK;
   }
-  RF_TRY(rf_isa_resolve(text_or(options, "cpu", "auto"), &plan->isa, error));
-  plan->threads = (int)int_or(options, "threads", omp_get_num_procs());
-  plan->backend = rf_backend_find(text_or(options, "backend", "auto"));
+  RF_TRY(rf_isa_resolve(rf_options_text_or(options, "cpu", "auto"), &plan->isa, error));
+  plan->threads = (int)rf_options_int_or(options, "threads", omp_get_num_procs());
+  plan->backend = rf_backend_find(rf_options_text_or(options, "backend", "auto"));
   return plan->backend ? RAFTER_OK
                        : RF_FAIL(error, RAFTER_INVALID, "one of auto, reference, cpu, null",
-                                 "unknown backend %s", text_or(options, "backend", ""));
+                                 "unknown backend %s", rf_options_text_or(options, "backend", ""));
 }
 
 static rf_status resolve_seq(const rf_options *options, const rf_model *model, rf_build_options *build,
                              rf_error *error) {
-  build->seq = int_or(options, "seq", model->max_seq);
+  build->seq = rf_options_int_or(options, "seq", model->max_seq);
   if (model->position == RF_POSITION_LEARNED && build->seq > model->max_seq)
     return RF_FAIL(error, RAFTER_INVALID, "lower --seq",
                    "%s has positions for fewer tokens (--seq: expected at most %lld, got %lld)", model->name,
@@ -146,7 +135,7 @@ static rf_status check_capacity(const rf_options *options, const rf_model *model
                    "leave --capacity out, or plan a model with experts, as mixtral-8x7b",
                    "%s has no experts whose rows could be limited (--capacity: expected none, got %g)",
                    model->name, rf_options_float(options, "capacity"));
-  if (rf_mesh_extent(mesh, RF_AXIS_EXPERT) > 1 || (rf_options_has(options, "fit") && given(options, "fit")))
+  if (rf_mesh_extent(mesh, RF_AXIS_EXPERT) > 1 || (rf_options_knows(options, "fit") && given(options, "fit")))
     return RAFTER_OK;
   return RF_FAIL(
       error, RAFTER_INVALID, "add expert to --mesh, or leave --capacity out",
@@ -161,9 +150,9 @@ static rf_status check_capacity(const rf_options *options, const rf_model *model
 static rf_status resolve_mesh(const rf_options *options, const rf_model *model, rf_machine *machine,
                               rf_build_options *build, rf_error *error) {
   rf_mesh *mesh = &build->mesh;
-  int zero = (int)int_or(options, "zero", -1);
+  int zero = (int)rf_options_int_or(options, "zero", -1);
   bool many = machine->shape_rank > 0 || machine->slices > 1;
-  RF_TRY(rf_mesh_parse(text_or(options, "mesh", ""), zero, mesh, error));
+  RF_TRY(rf_mesh_parse(rf_options_text_or(options, "mesh", ""), zero, mesh, error));
   if (!given(options, "mesh") && many) {
     int slices = machine->slices > 1 ? machine->slices : 1,
         devices = machine->devices_per_chip > 1 ? machine->devices_per_chip : 1;
@@ -172,12 +161,12 @@ static rf_status resolve_mesh(const rf_options *options, const rf_model *model, 
   }
   if (zero < 0 && rf_mesh_extent(mesh, RF_AXIS_FSDP) == 1) mesh->zero = 0;
   RF_TRY(check_capacity(options, model, mesh, error));
-  mesh->capacity = (float)float_or(options, "capacity", 1);
-  RF_TRY(rf_pipeline_parse(text_or(options, "pipeline", "1f1b"), mesh, error));
+  mesh->capacity = (float)rf_options_float_or(options, "capacity", 1);
+  RF_TRY(rf_pipeline_parse(rf_options_text_or(options, "pipeline", "1f1b"), mesh, error));
   if (mesh->schedule != RF_PIPELINE_1F1B && rf_mesh_extent(mesh, RF_AXIS_PIPELINE) == 1)
     return RF_FAIL(error, RAFTER_INVALID, "add pipeline to --mesh, or leave --pipeline out",
                    "there are no stages to order (--pipeline %s: expected --mesh pipeline=P)",
-                   text_or(options, "pipeline", ""));
+                   rf_options_text_or(options, "pipeline", ""));
   if (zero > 1 && rf_mesh_extent(mesh, RF_AXIS_FSDP) == 1 && rf_mesh_extent(mesh, RF_AXIS_DATA) == 1)
     return RF_FAIL(error, RAFTER_INVALID, "add fsdp to --mesh, or leave --zero out",
                    "there is no axis to split %s over (--zero %d: expected --mesh fsdp=N or data=N)",
@@ -211,7 +200,8 @@ static rf_status resolve_offload(const rf_options *options, const char *job, con
   } of_job[] = {{RF_OFFLOAD_OPTIMIZER, true, false},
                 {RF_OFFLOAD_ACTIVATIONS, true, false},
                 {RF_OFFLOAD_KV, false, true}};
-  const char *text = text_or(options, "offload", NULL), *whole = text_or(options, "job", job);
+  const char *text = rf_options_text_or(options, "offload", NULL),
+             *whole = rf_options_text_or(options, "job", job);
   bool rl = !strcmp(whole, "rl");
   if (!text) return RAFTER_OK;
   RF_TRY(rf_offload_parse(text, &build->offload, error));
@@ -243,7 +233,8 @@ static rf_status resolve_offload(const rf_options *options, const char *job, con
 
 /* --adapter: adapters from a folder; --lora: new ones, in a job that trains them. */
 static rf_status resolve_lora(const rf_options *options, rf_settings *s, rf_error *error) {
-  const char *adapter = text_or(options, "adapter", NULL), *lora = text_or(options, "lora", NULL);
+  const char *adapter = rf_options_text_or(options, "adapter", NULL),
+             *lora = rf_options_text_or(options, "lora", NULL);
   if ((adapter || lora) && s->model.lora.rank > 0)
     return RF_FAIL(error, RAFTER_INVALID, "name its base as MODEL to choose other adapters",
                    "MODEL is an adapter already (%s)", s->model.lora.folder);
@@ -271,10 +262,10 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   RF_TRY(rf_model_resolve(spec, &s->model, s->weights_folder, error));
   static const char *const said[] = {"on", "price", "lora", "adapter"};
   for (size_t i = 0; i < sizeof said / sizeof *said; i++)
-    if (given(options, said[i]) && !*text_or(options, said[i], "?"))
+    if (given(options, said[i]) && !*rf_options_text_or(options, said[i], "?"))
       return RF_FAIL(error, RAFTER_INVALID, "leave it out, or say what", "--%s is empty", said[i]);
   RF_TRY(resolve_lora(options, s, error));
-  RF_TRY(rf_machine_find(text_or(options, "on", "local"), &s->machine, error));
+  RF_TRY(rf_machine_find(rf_options_text_or(options, "on", "local"), &s->machine, error));
   if (given(options, "price"))
     RF_TRY(rf_machine_set_price(&s->machine, rf_options_text(options, "price"), error));
   RF_TRY(resolve_backend(options, &s->machine, plan, error));
@@ -283,14 +274,14 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
                                      : score ? RF_JOB_SCORE
                                              : RF_JOB_GENERATE,
                               .accumulate = 1,
-                              .microbatch = int_or(options, "batch", 1)};
+                              .microbatch = rf_options_int_or(options, "batch", 1)};
   if (train) RF_TRY(resolve_batch(options, build, error));
   if (train && s->model.lora.rank == 0 && given(options, "weights") &&
       rf_options_choice(options, "weights") != RF_WEIGHTS_FILE)
     return RF_FAIL(error, RAFTER_INVALID, "--lora trains adapters beside weights that stay as they are",
                    "--weights is of weights that nothing trains");
   if (!train || s->model.lora.rank > 0) {
-    rf_weights_as as = rf_options_has(options, "weights")
+    rf_weights_as as = rf_options_knows(options, "weights")
                            ? (rf_weights_as)rf_options_choice(options, "weights")
                            : RF_WEIGHTS_FILE;
     bool known = as != RF_WEIGHTS_FP8 && as != RF_WEIGHTS_INT4; /* the others are no types of files */
@@ -300,41 +291,42 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   }
   RF_TRY(resolve_seq(options, &s->model, build, error));
   RF_TRY(resolve_narrow(options, &s->machine, build, error));
-  build->fast = !train && !strcmp(text_or(options, "compute", "exact"), "fast");
-  build->chunk = int_or(options, "prefill-chunk", 0);
-  build->sequences = int_or(options, "sequences", 0);
-  build->top = score ? (int)int_or(options, "top", 0) : 0;
-  build->dtype = !strcmp(text_or(options, "dtype", "f32"), "bf16") ? RF_BF16 : RF_F32;
-  build->softmax = !strcmp(text_or(options, "softmax", "f32"), "bf16") ? RF_BF16 : RF_F32;
-  build->dropout = (float)float_or(options, "dropout", -1);
-  build->optimizer = !strcmp(text_or(options, "optimizer", "adamw"), "adam") ? RF_ADAM : RF_ADAMW;
-  build->beta1 = (float)float_or(options, "beta1", 0.9);
-  build->beta2 = (float)float_or(options, "beta2", 0.95);
-  build->eps = (float)float_or(options, "eps", 1e-8);
-  build->weight_decay = build->optimizer == RF_ADAM ? 0 : (float)float_or(options, "weight-decay", 0);
+  build->fast = !train && !strcmp(rf_options_text_or(options, "compute", "exact"), "fast");
+  build->chunk = rf_options_int_or(options, "prefill-chunk", 0);
+  build->sequences = rf_options_int_or(options, "sequences", 0);
+  build->top = score ? (int)rf_options_int_or(options, "top", 0) : 0;
+  build->dtype = !strcmp(rf_options_text_or(options, "dtype", "f32"), "bf16") ? RF_BF16 : RF_F32;
+  build->softmax = !strcmp(rf_options_text_or(options, "softmax", "f32"), "bf16") ? RF_BF16 : RF_F32;
+  build->dropout = (float)rf_options_float_or(options, "dropout", -1);
+  build->optimizer = !strcmp(rf_options_text_or(options, "optimizer", "adamw"), "adam") ? RF_ADAM : RF_ADAMW;
+  build->beta1 = (float)rf_options_float_or(options, "beta1", 0.9);
+  build->beta2 = (float)rf_options_float_or(options, "beta2", 0.95);
+  build->eps = (float)rf_options_float_or(options, "eps", 1e-8);
+  build->weight_decay =
+      build->optimizer == RF_ADAM ? 0 : (float)rf_options_float_or(options, "weight-decay", 0);
   if (build->optimizer == RF_ADAM && given(options, "weight-decay") &&
       rf_options_float(options, "weight-decay") > 0)
     return RF_FAIL(error, RAFTER_INVALID, "choose --optimizer adamw",
                    "adam has no weight decay (--weight-decay: expected 0, got %g)",
                    rf_options_float(options, "weight-decay"));
-  build->clip = (float)float_or(options, "clip", 0);
+  build->clip = (float)rf_options_float_or(options, "clip", 0);
   RF_TRY(resolve_mesh(options, &s->model, &s->machine, build, error));
   RF_TRY(resolve_offload(options, job, &s->machine, build, error));
-  plan->collectives = rf_options_has(options, "collectives")
+  plan->collectives = rf_options_knows(options, "collectives")
                           ? (rf_collectives)rf_options_choice(options, "collectives")
                           : RF_COLLECTIVES_CORE;
   /* The choices stand in the order of the enums. */
-  plan->program.program = rf_options_has(options, "program")
+  plan->program.program = rf_options_knows(options, "program")
                               ? (rf_program)rf_options_choice(options, "program")
                               : RF_PROGRAM_RAFTER;
-  plan->program.result = rf_options_has(options, "returns")
+  plan->program.result = rf_options_knows(options, "returns")
                              ? (rf_program_result)rf_options_choice(options, "returns")
                              : RF_RESULT_LOSS;
   if (build->offload && plan->program.program != RF_PROGRAM_RAFTER)
     return RF_FAIL(error, RAFTER_INVALID, "leave --offload out, or plan our own program",
                    "what a JAX program moves to its host is not known (--offload, --program %s)",
                    rf_program_name(plan->program.program));
-  if (rf_options_has(options, "returns") && given(options, "returns") &&
+  if (rf_options_knows(options, "returns") && given(options, "returns") &&
       (plan->program.program == RF_PROGRAM_RAFTER || !score))
     return RF_FAIL(error, RAFTER_INVALID,
                    score ? "add --program jax-scan or jax-unrolled, or leave --returns out"
@@ -342,10 +334,10 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
                    "%s returns nothing that could be chosen (--returns: expected a jax program of --job "
                    "score, got %s of --job %s)",
                    score ? "our own program of a score" : "this job", rf_program_name(plan->program.program),
-                   text_or(options, "job", job));
+                   rf_options_text_or(options, "job", job));
   plan->program.top = build->top > 0 ? build->top : RF_PROGRAM_TOP;
-  RF_TRY(rf_remat_parse(text_or(options, "remat", "none"), &plan->remat, error));
-  if (rf_options_has(options, "fit") && given(options, "fit")) {
+  RF_TRY(rf_remat_parse(rf_options_text_or(options, "remat", "none"), &plan->remat, error));
+  if (rf_options_knows(options, "fit") && given(options, "fit")) {
     s->fit = true;
     plan->budget_bytes = rf_options_bare(options, "fit") ? 0 : rf_options_int(options, "fit");
   }

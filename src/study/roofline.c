@@ -152,12 +152,12 @@ rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *e
   mark(q, "on");
   for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
     if (strcmp(link, links[i].name)) continue;
-    if (rf_options_has(q->o, links[i].option)) mark(q, links[i].option);
+    if (rf_options_knows(q->o, links[i].option)) mark(q, links[i].option);
     if (!strcmp(link, "ici")) mark(q, "oneway");
     *bps = links[i].bps;
     if (*bps > 0) return RAFTER_OK;
     char hint[64];
-    bool given = rf_options_has(q->o, links[i].option);
+    bool given = rf_options_knows(q->o, links[i].option);
     snprintf(hint, sizeof hint, given ? "give --%s, or choose another machine" : "choose another machine",
              links[i].option);
     return RF_FAIL(error, RAFTER_INVALID, hint, "%s has no figure for %s", m->name, link);

@@ -108,12 +108,12 @@ case_serving() {
   sleep 0.3; kill "$long"; ended=0; wait "$long" || ended=$?
   [ "$ended" = 143 ] || fail "a long simulation that is told to end exits $ended, not 143"
   # What a job does not read is said, not passed over.
-  refuses 2 'rate says nothing to --job train' "$RAFTER" plan "${GEMMA[@]}" --rate 4
-  refuses 2 'fit says nothing to --job generate' "$RAFTER" plan "${GEMMA[@]}" --job generate --fit
-  refuses 2 'remat says nothing to --job serve' "$RAFTER" plan "${GEMMA[@]}" --job serve --remat block
-  refuses 2 'kv-dtype says nothing to --job train' "$RAFTER" plan "${GEMMA[@]}" --kv-dtype int8
-  refuses 2 'samples says nothing to --job score' "$RAFTER" plan "${GEMMA[@]}" --job score --samples 4
-  refuses 2 'kv-link says nothing to --job rollout' "$RAFTER" plan "${GEMMA[@]}" --job rollout --kv-link 1G
+  refuses 2 'rate has no effect with --job train' "$RAFTER" plan "${GEMMA[@]}" --rate 4
+  refuses 2 'fit has no effect with --job generate' "$RAFTER" plan "${GEMMA[@]}" --job generate --fit
+  refuses 2 'remat has no effect with --job serve' "$RAFTER" plan "${GEMMA[@]}" --job serve --remat block
+  refuses 2 'kv-dtype has no effect with --job train' "$RAFTER" plan "${GEMMA[@]}" --kv-dtype int8
+  refuses 2 'samples has no effect with --job score' "$RAFTER" plan "${GEMMA[@]}" --job score --samples 4
+  refuses 2 'kv-link has no effect with --job rollout' "$RAFTER" plan "${GEMMA[@]}" --job rollout --kv-link 1G
   refuses 2 'too many answers' "$RAFTER" plan "${GEMMA[@]}" --job rollout --samples 65536 --requests 1048576
 }
 

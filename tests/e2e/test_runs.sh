@@ -121,7 +121,7 @@ refuses 1 'no run nosuch' "${RUNS[@]}" show nosuch
 refuses 1 'no run 99' "${RUNS[@]}" compare 1 99
 refuses 2 'runs does not know' "${RUNS[@]}" lst
 refuses 2 'takes 2 runs' "${RUNS[@]}" compare 1
-refuses 2 'no name of a result' "${RUNS[@]}" best --metric 'a"b'
+refuses 2 'names no result' "${RUNS[@]}" best --metric 'a"b'
 
 # The memory of a run is that of the arena, which the larger of a generation's walks sets; what computes nothing is no run.
 status 0 "$RAFTER" generate runs/a --prompt 'and he ' --max-tokens 40 --prefill-chunk 64 --temperature 0 --trace all --out runs/told

@@ -109,8 +109,8 @@ for bad in steps=5..4 steps=1..2:0 steps=0..3 steps=0 everything; do refuses 2 '
 cp traced/trace.bin before.bin && cp traced/trace.json before.json
 status 0 "$RAFTER" train --resume traced --steps 6 && same before.bin traced/trace.bin 'resuming changes a trace'
 status 0 "$RAFTER" train --resume traced --steps 7
-for never in steps=2..3 steps=8..9 steps=1..9:8; do refuses 2 "asks for none of the run's steps" "$RAFTER" train --resume traced --steps 7 --trace $never; done
-refuses 2 "asks for none of the run's steps .expected some of 1 to 5" "${TRAIN[@]}" --out never --trace steps=100..200 && [ ! -e never ] || fail 'a run whose trace is never reached leaves a folder'
+for never in steps=2..3 steps=8..9 steps=1..9:8; do refuses 2 "names none of the run's steps" "$RAFTER" train --resume traced --steps 7 --trace $never; done
+refuses 2 "names none of the run's steps .expected some of 1 to 5" "${TRAIN[@]}" --out never --trace steps=100..200 && [ ! -e never ] || fail 'a run whose trace is never reached leaves a folder'
 same before.bin traced/trace.bin 'a trace of no step takes the place of one' && same before.json traced/trace.json 'a trace.json of no step'
 status 0 "$RAFTER" train --resume traced --steps 8 --trace steps=8 && says '1 steps' out && ! cmp -s before.bin traced/trace.bin || fail 'a resumed run that is told to record does not'
 finish
