@@ -65,7 +65,12 @@ typedef struct rf_kernel {
   bool (*accepts)(const rf_graph *graph, const rf_op *op);                        /* NULL: all */
   size_t (*workspace_bytes)(const rf_graph *graph, const rf_op *op, int threads); /* NULL: none */
   void (*run)(const rf_call *call);
+  int max_rows;      /* rows of the op's first input that it takes; 0: any number */
+  const char *curve; /* which curves of a machine file time it; NULL: those of its name */
 } rf_kernel;
+static inline const char *rf_kernel_curve(const rf_kernel *kernel) {
+  return kernel->curve ? kernel->curve : kernel->name;
+}
 
 typedef struct rf_backend {
   const char *name; /* "reference", "cpu", "null", "sheet" */
@@ -85,5 +90,8 @@ int64_t rf_head_chunk_rows(int64_t rows, int64_t vocab);
  * never NULL for an op of RF_OPS. */
 const rf_kernel *rf_kernel_choose(const rf_backend *backend, rf_isa isa, const rf_graph *graph,
                                   const rf_op *op);
+/* The same for a call that uses only `rows` rows of the op's first input. */
+const rf_kernel *rf_kernel_choose_for(const rf_backend *backend, rf_isa isa, const rf_graph *graph,
+                                      const rf_op *op, int64_t rows);
 
 #endif

@@ -22,8 +22,7 @@ static const char *const CLASSES[RF_TUNED_CLASSES] = {
     "rows<=512 weights<=1Mi", "rows<=512 weights<=4Mi", "rows<=512 weights>4Mi",
     "rows>512 weights<=1Mi",  "rows>512 weights<=4Mi",  "rows>512 weights>4Mi",
 };
-/* few rows are not cut in blocks; what is as narrow as an adapter was not measured */
-enum { STREAMED_ROWS = 16, SIDE_LEAST = 256 };
+enum { SIDE_MIN = 256 }; /* narrower matrices, as of adapters, were not measured */
 
 const char *rf_tuned_class_name(int class) {
   return class >= 0 && class < RF_TUNED_CLASSES ? CLASSES[class] : "none";
@@ -38,7 +37,7 @@ int rf_tuned_class(const rf_graph *graph, const rf_op *op) {
     return -1;
   int64_t rows = a->shape[0], inner = op->def->product == RF_PRODUCT_DW ? a->shape[1] : b->shape[0],
           outer = b->shape[1];
-  if (rows <= STREAMED_ROWS || inner < SIDE_LEAST || outer < SIDE_LEAST) return -1;
+  if (rows <= RF_FEW_ROWS || inner < SIDE_MIN || outer < SIDE_MIN) return -1;
   int64_t weights = inner * outer;
   return 3 * ((rows > ROWS_FEW) + (rows > ROWS_SOME)) + (weights > WEIGHTS_FEW) + (weights > WEIGHTS_SOME);
 }

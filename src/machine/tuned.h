@@ -6,6 +6,9 @@
 #include "base/json.h"
 #include "machine/machine.h"
 
+/* A product with at most this many rows reads its weights in place; it has no blocks to tune. */
+enum { RF_FEW_ROWS = 16 };
+
 /* The shape class of a product whose blocks can be tuned, by its rows and the size of its
  * weight; -1: it is none. And the class's name. */
 int rf_tuned_class(const rf_graph *graph, const rf_op *op);

@@ -1,5 +1,6 @@
 /* cost.c - predicted seconds of an op: the larger of its work over each ceiling. Measured curves
  * give the rate where the machine has them, its data sheet and default efficiencies elsewhere. */
+#include "machine/tuned.h"
 #include "plan/parts.h"
 
 #include <math.h>
@@ -41,13 +42,12 @@ static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
   return RF_F32;
 }
 
-enum { FEW_ROWS = 16 };
 /* Reads a matrix of blocks for few rows: a stream, whose curve was measured with plain numbers.
  * For many rows the blocks are widened once while they are packed, and the products are those of
  * the curve. */
 static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
   int many = op->input[op->def->rows_slot];
-  if (many >= 0 && graph->tensor[many].shape[0] > FEW_ROWS) return false;
+  if (many >= 0 && graph->tensor[many].shape[0] > RF_FEW_ROWS) return false;
   for (int i = 0; i < op->input_count; i++) {
     const rf_tensor *t = op->input[i] < 0 ? NULL : &graph->tensor[op->input[i]];
     for (int k = 0; t && t->dtype == RF_PACKED && k < t->panels.parts; k++)
@@ -151,9 +151,9 @@ static const rf_curve *find_curve(const rf_machine *machine, const rf_graph *gra
   const rf_curve *slow = reference_curve(machine, op->def->name, kernel, multiplies);
   if (slow) return slow;
   const char *name = rf_cost_curve_name(graph, op);
-  const rf_curve *curve = curve_of(machine, name, dtype, kernel ? kernel->name : NULL);
+  const rf_curve *curve = curve_of(machine, name, dtype, kernel ? rf_kernel_curve(kernel) : NULL);
   if (!curve && name != op->def->name)
-    curve = curve_of(machine, op->def->name, dtype, kernel ? kernel->name : NULL);
+    curve = curve_of(machine, op->def->name, dtype, kernel ? rf_kernel_curve(kernel) : NULL);
   const rf_op_def *const *like = op->def->timed_like;
   for (int i = 0; i < RF_TIMED_LIKE && like[i] && !curve; i++)
     curve = curve_of(machine, like[i]->name, dtype, NULL);

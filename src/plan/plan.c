@@ -111,6 +111,7 @@ static void make_digest(rf_plan *plan) {
     hash_text(h, op->def->name);
     hash_text(h, op->name);
     hash_text(h, plan->op[i].kernel->name);
+    if (plan->op[i].few) hash_text(h, plan->op[i].few->name);
     hash_int(h, op->section);
     hash_attr(h, &op->attr);
     if (op->blocks.kc) hash_bytes(h, &op->blocks, sizeof op->blocks);

@@ -26,7 +26,9 @@ typedef struct rf_plan_tensor {
 } rf_plan_tensor;
 
 typedef struct rf_plan_op {
-  const rf_kernel *kernel;
+  const rf_kernel *kernel; /* of steps with all the plan's rows */
+  const rf_kernel *few;    /* of steps with at most few_rows rows; NULL: the same */
+  int64_t few_rows;
   int workspace; /* tensor id of class workspace, or RF_NONE */
   rf_work work;
   double seconds; /* predicted, one call */
@@ -35,6 +37,11 @@ typedef struct rf_plan_op {
   uint32_t lanes; /* what a transfer is busy on; 0: the core */
   int calls;      /* per step: accumulate for micro ops, else 1 */
 } rf_plan_op;
+
+/* The kernel of a step with `rows` rows; 0: all. */
+static inline const rf_kernel *rf_plan_op_kernel(const rf_plan_op *op, int64_t rows) {
+  return op->few && rows > 0 && rows <= op->few_rows ? op->few : op->kernel;
+}
 
 /* Who moves what chips exchange: the core beside its own work, an engine of its own, or the core
  * instead of its own work. */

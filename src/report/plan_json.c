@@ -314,6 +314,9 @@ static json_t *ops_json(const rf_plan *plan) {
                                           rf_op_phase(op), "hardware_flops", flops, "flops_per_second",
                                           flops * per_second, "bytes_per_second", bytes * per_second,
                                           "limit_seconds", limit, "limit", BOUND[roof]));
+    if (p->few)
+      json_object_set_new(row, "few",
+                          json_pack("{sI ss}", "rows", (json_int_t)p->few_rows, "kernel", p->few->name));
     const rf_blocks *blocks = &op->blocks;
     if (blocks->kc)
       json_object_set_new(row, "blocks",

@@ -296,7 +296,7 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
     }
     bool adapts = op->def->timing == RF_TIMING_OTHER_PRODUCTS && op->def->kind == RF_KIND_MATMUL;
     if (s->lora && name == op->def->name && !adapts) continue;
-    rf_curve *c = rf_calibrate_curve(m, name, dtype, plan->op[i].kernel->name);
+    rf_curve *c = rf_calibrate_curve(m, name, dtype, rf_kernel_curve(plan->op[i].kernel));
     if (c)
       add_point(c, rf_cost_size(plan->graph, op, done), work,
                 fmax(seconds - m->launch_seconds, 0.1 * seconds));

@@ -352,7 +352,7 @@ rf_status rf_run_section(rf_run *run, int plan_index, rf_section section, const 
       before = rf_now_ns();
     }
     int64_t recorded = lanes ? begin_op(lanes, plan_index, i, before) : 0;
-    plan->op[i].kernel->run(call);
+    rf_plan_op_kernel(&plan->op[i], inputs->rows)->run(call);
     int64_t after = rf_now_ns();
     double seconds = 1e-9 * (double)(after - before);
     if (lanes) end_op(lanes, recorded, after, inputs);

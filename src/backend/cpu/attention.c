@@ -1,7 +1,13 @@
 /* attention.c - the attention rows of the CPU kernel table, their shapes and their memory. */
 #include "backend/cpu/attention.h"
+#include "backend/cpu/cpu.h"
+#include "graph/kv.h"
 
+#include <assert.h>
 #include <math.h>
+
+static_assert((int)RF_KV_PAGE == (int)RF_ATTENTION_BLOCK, "a page of the cache is a softmax block");
+static_assert((int)RF_KV_UNIT == (int)RF_ATTENTION_PANEL, "a page holds whole panels of keys");
 
 /* Input 0 is qkv in all three ops. A segment is at most a row of the batch (graph->seq tokens),
  * a context at most the cache's rows. */
@@ -129,19 +135,23 @@ static size_t tiles_bytes(const rf_graph *graph, const rf_op *op, int threads) {
 }
 
 const rf_kernel RF_CPU_ATTENTION[] = {
-    {"attention", "attention_avx512_12x32", RF_ISA_AVX512, accepts, forward_bytes, rf_attention_avx512},
-    {"attention", "attention_avx2_6x16", RF_ISA_AVX2, accepts, forward_bytes, rf_attention_avx2},
-    {"attention", "attention_c_4x16", RF_ISA_BASE, accepts, forward_bytes, rf_attention_base},
-    {"attention_bwd", "attention_bwd_amx_32x32", RF_ISA_AMX, accepts_tiles, tiles_bytes,
-     rf_attention_bwd_amx},
-    {"attention_bwd", "attention_bwd_avx512_12x32", RF_ISA_AVX512, accepts, backward_bytes,
-     rf_attention_bwd_avx512},
-    {"attention_bwd", "attention_bwd_avx2_6x16", RF_ISA_AVX2, accepts, backward_bytes, rf_attention_bwd_avx2},
-    {"attention_bwd", "attention_bwd_c_4x16", RF_ISA_BASE, accepts, backward_bytes, rf_attention_bwd_base},
-    {"attention_kv", "attention_kv_avx512_12x32", RF_ISA_AVX512, accepts_cache, cached_bytes,
-     rf_attention_kv_avx512},
-    {"attention_kv", "attention_kv_avx2_6x16", RF_ISA_AVX2, accepts_cache, cached_bytes,
-     rf_attention_kv_avx2},
-    {"attention_kv", "attention_kv_c_4x16", RF_ISA_BASE, accepts_cache, cached_bytes, rf_attention_kv_base},
+    RF_KERNEL("attention", "attention_avx512_12x32", RF_ISA_AVX512, accepts, forward_bytes,
+              rf_attention_avx512),
+    RF_KERNEL("attention", "attention_avx2_6x16", RF_ISA_AVX2, accepts, forward_bytes, rf_attention_avx2),
+    RF_KERNEL("attention", "attention_c_4x16", RF_ISA_BASE, accepts, forward_bytes, rf_attention_base),
+    RF_KERNEL("attention_bwd", "attention_bwd_amx_32x32", RF_ISA_AMX, accepts_tiles, tiles_bytes,
+              rf_attention_bwd_amx),
+    RF_KERNEL("attention_bwd", "attention_bwd_avx512_12x32", RF_ISA_AVX512, accepts, backward_bytes,
+              rf_attention_bwd_avx512),
+    RF_KERNEL("attention_bwd", "attention_bwd_avx2_6x16", RF_ISA_AVX2, accepts, backward_bytes,
+              rf_attention_bwd_avx2),
+    RF_KERNEL("attention_bwd", "attention_bwd_c_4x16", RF_ISA_BASE, accepts, backward_bytes,
+              rf_attention_bwd_base),
+    RF_KERNEL("attention_kv", "attention_kv_avx512_12x32", RF_ISA_AVX512, accepts_cache, cached_bytes,
+              rf_attention_kv_avx512),
+    RF_KERNEL("attention_kv", "attention_kv_avx2_6x16", RF_ISA_AVX2, accepts_cache, cached_bytes,
+              rf_attention_kv_avx2),
+    RF_KERNEL("attention_kv", "attention_kv_c_4x16", RF_ISA_BASE, accepts_cache, cached_bytes,
+              rf_attention_kv_base),
     {0},
 };

@@ -27,6 +27,10 @@ static inline size_t rf_whole_lines(int64_t floats) {
 }
 static inline size_t rf_larger(size_t a, size_t b) { return a > b ? a : b; }
 
+/* A row of a kernel table. */
+#define RF_KERNEL(of, title, level, takes, bytes, function) \
+  { .op = of, .name = title, .isa = level, .accepts = takes, .workspace_bytes = bytes, .run = function }
+
 /* RF_BIND(matmul, avx2, RF_GEMM_AVX2) gives matmul_run and matmul_workspace their ISA:
  * matmul_avx2_run(call), matmul_avx2_workspace(...). */
 #define RF_BIND(op, isa, table) \
@@ -36,7 +40,7 @@ static inline size_t rf_larger(size_t a, size_t b) { return a > b ? a : b; }
   static void op##_##isa##_run(const rf_call *call) { op##_run(&table, call); }
 /* The row of what RF_BIND made; a file's `accepts` says what it takes. */
 #define RF_BOUND_ROW(op, isa, name, level) \
-  { #op, name, level, accepts, op##_##isa##_workspace, op##_##isa##_run }
+  RF_KERNEL(#op, name, level, accepts, op##_##isa##_workspace, op##_##isa##_run)
 
 /* Rows of input `slot` that this walk uses. */
 static inline int64_t rf_rows_used(const rf_call *call, int slot) {

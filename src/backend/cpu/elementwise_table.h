@@ -44,7 +44,7 @@ static bool accepts_rope(const rf_graph *graph, const rf_op *op) {
 
 /* RF_ROW(gelu, accepts, NULL) = {"gelu", "gelu_avx2", RF_ISA_AVX2, accepts, NULL, gelu_run} */
 #define RF_ROW(op, accepts, workspace) \
-  { #op, #op "_" RF_TABLE_SUFFIX, RF_TABLE_ISA, accepts, workspace, op##_run }
+  RF_KERNEL(#op, #op "_" RF_TABLE_SUFFIX, RF_TABLE_ISA, accepts, workspace, op##_run)
 const rf_kernel RF_TABLE[] = {
     RF_ROW(embed, accepts_embed, NULL),
     RF_ROW(embed_bwd, accepts_embed_bwd, NULL),
@@ -75,9 +75,9 @@ const rf_kernel RF_TABLE[] = {
     RF_ROW(loss_sum, accepts_f32, NULL),
     RF_ROW(norm_sq, accepts_f32, norm_sq_workspace),
     RF_ROW(clip, NULL, NULL),
-    {"adamw", "adamw_prefetch_" RF_TABLE_SUFFIX, RF_TABLE_ISA, accepts_f32_prefetch, adamw_workspace,
-     adamw_prefetch_run},
+    RF_KERNEL("adamw", "adamw_prefetch_" RF_TABLE_SUFFIX, RF_TABLE_ISA, accepts_f32_prefetch, adamw_workspace,
+              adamw_prefetch_run),
     RF_ROW(adamw, accepts_f32, adamw_workspace),
-    {NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
+    {.op = NULL},
 };
 #undef RF_ROW

@@ -37,7 +37,10 @@ static const struct blocking {
   int64_t l2_bytes; /* at least */
   rf_blocks blocks;
 } BLOCKINGS[] = {{2 << 20, {320, 1500 << 10, 4096}}, {0, {384, 1 << 20, 2048}}};
-enum { STREAM_COLS = 2048, PAST = 1 << 19 }; /* PAST: bf16 that are no longer in an L2 when they are read */
+enum {
+  STREAM_COLS = 2048,
+  TOO_LARGE = 1 << 19
+}; /* TOO_LARGE: bf16 values that leave the L2 before they are read */
 
 rf_blocks rf_gemm_blocks(void) {
   int64_t l2 = rf_l2_bytes();
@@ -68,13 +71,13 @@ static bool panels_are_bf16(const rf_panels *panels) {
     if (panels->part[i].type->number != RF_Q_BF16) return false;
   return true;
 }
-bool rf_gemm_is_bf16(rf_dtype a, const rf_tensor *b) {
-  return a == RF_BF16 && (b->dtype == RF_PACKED ? panels_are_bf16(&b->panels) : b->dtype == RF_BF16);
+static bool b_is_bf16(const rf_gemm *g) {
+  return g->panels ? panels_are_bf16(g->panels) : g->b_dtype == RF_BF16;
 }
-/* How this product is made: as the ISA's are, or with its tiles. */
-static const rf_gemm_isa *way_of(const rf_gemm_isa *isa, const rf_gemm *g) {
-  bool a_half = g->a_dtype == RF_BF16,
-       b_half = g->panels ? panels_are_bf16(g->panels) : g->b_dtype == RF_BF16;
+bool rf_gemm_is_bf16(const rf_gemm *g) { return g->a_dtype == RF_BF16 && b_is_bf16(g); }
+/* The vectors of an ISA, or its tiles where an operand is bf16. */
+static const rf_gemm_isa *select_isa(const rf_gemm_isa *isa, const rf_gemm *g) {
+  bool a_half = g->a_dtype == RF_BF16, b_half = b_is_bf16(g);
   if (!isa->tiles || g->fast || !(a_half || b_half) || (g->panels && !b_half)) return isa;
   return &isa->tiles[!a_half ? 1 : !b_half ? 2 : 0];
 }
@@ -126,15 +129,13 @@ static int64_t stream_cols(int64_t n, int threads) {
   return ceil_div(ceil_div(n, chunks), 64) * 64;
 }
 
-static bool may_stream(const rf_gemm *g) { return !g->column_sum && !g->turned; }
-static bool streams(const rf_gemm *g) { return g->m <= RF_GEMM_STREAM_ROWS && may_stream(g); }
+bool rf_gemm_may_stream(const rf_gemm *g) { return !g->sums_columns && !g->turned; }
 /* Few rows with tiles: columns that a thread takes at a time, in panels, and steps of B that are
  * packed at a time. */
 enum { FEW_PANELS = 2, FEW_STEPS = 256 };
 /* Floats of A, packed as one strip; a few are read too many, for sums nobody stores. */
 static int64_t few_floats(const rf_gemm_isa *isa, int64_t few, int64_t k) {
-  return isa->depth > 1 ? packed_floats(isa, isa->a_words, RF_GEMM_STREAM_ROWS, k)
-                        : few * k + RF_GEMM_STREAM_ROWS;
+  return isa->depth > 1 ? packed_floats(isa, isa->a_words, RF_FEW_ROWS, k) : few * k + RF_FEW_ROWS;
 }
 /* Floats of one thread beside the packed A. */
 static int64_t stream_floats(const rf_gemm_isa *isa, const rf_gemm *g, int64_t few, int threads) {
@@ -146,12 +147,12 @@ static int64_t stream_floats(const rf_gemm_isa *isa, const rf_gemm *g, int64_t f
 
 size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   if (g->fast) return rf_fast_workspace(isa->fast, g, threads);
-  isa = way_of(isa, g);
-  int64_t m = bound(g->m_bound, g->m), few = m < RF_GEMM_STREAM_ROWS ? m : RF_GEMM_STREAM_ROWS;
+  isa = select_isa(isa, g);
+  int64_t m = bound(g->m_bound, g->m), few = m < RF_FEW_ROWS ? m : RF_FEW_ROWS;
   int64_t k = bound(g->k_bound, g->k);
   size_t streaming =
       round_16(few_floats(isa, few, k)) + (size_t)stream_floats(isa, g, few, threads) * (size_t)threads;
-  if (m == few && may_stream(g)) return streaming * sizeof(float);
+  if (m == few && rf_gemm_may_stream(g)) return streaming * sizeof(float);
   if (isa->depth > 1) {
     size_t bytes = rf_tile_product_workspace(isa, g, threads);
     return bytes > streaming * sizeof(float) ? bytes : streaming * sizeof(float);
@@ -166,11 +167,11 @@ static int panels_at_once(const rf_gemm *g, int64_t panels, int threads) {
   return g->m == 1 ? rf_shares_at_once(panels, RF_GEMM_PANELS, threads) : 1;
 }
 
-static void run_panels(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float *workspace) {
+void rf_gemm_panels(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace) {
   enum { PACK = 256 };
   int64_t panels = rf_panels_count(g->panels), per_thread = stream_floats(isa, g, g->m, threads);
   const int most = panels_at_once(g, panels, threads);
-  float *a = workspace, *rooms = workspace + round_16(few_floats(isa, g->m, g->k));
+  float *a = workspace, *rooms = a + round_16(few_floats(isa, g->m, g->k));
   rf_shares shares;
   rf_shares_cut(&shares, panels, threads);
 #pragma omp parallel num_threads(threads)
@@ -194,10 +195,10 @@ static void run_panels(const rf_gemm_isa *isa, const rf_gemm *g, int threads, fl
   }
 }
 
-static void run_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float *workspace) {
+void rf_gemm_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace) {
   enum { PACK = 256 };
   int64_t width = stream_cols(g->n, threads), chunks = ceil_div(g->n, width);
-  float *a = workspace, *sums = workspace + round_16(few_floats(isa, g->m, g->k));
+  float *a = workspace, *sums = a + round_16(few_floats(isa, g->m, g->k));
   atomic_long next = 0;
 #pragma omp parallel num_threads(threads)
   {
@@ -214,14 +215,22 @@ static void run_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, fl
   }
 }
 
-/* What is packed of B goes straight to the tiles. */
-static void run_few(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float *workspace) {
+/* Whether tiles write u and out past the caches: nobody reads them soon, or they are too large to stay. */
+static bool is_nontemporal(const rf_gemm *g) {
+  return !g->accumulate && (g->read_later || (g->dtype == RF_BF16 && g->m * g->n >= TOO_LARGE));
+}
+
+/* Each packed piece of B goes straight to the tiles. */
+void rf_gemm_few(const rf_gemm_isa *vectors, const rf_gemm *product, int threads, void *workspace) {
   enum { PACK = 256 };
+  rf_gemm call = *product, *g = &call;
+  const rf_gemm_isa *isa = select_isa(vectors, g);
+  g->nontemporal = is_nontemporal(product);
   const int64_t width = FEW_PANELS * isa->nr, chunks = ceil_div(g->n, width),
                 room = stream_floats(isa, g, g->m, threads);
   const int64_t tile_floats = (int64_t)isa->mr * isa->nr;
   const int most = panels_at_once(g, chunks, threads);
-  float *a = workspace, *rooms = workspace + round_16(few_floats(isa, g->m, g->k));
+  float *a = workspace, *rooms = a + round_16(few_floats(isa, g->m, g->k));
   rf_shares shares;
   rf_shares_cut(&shares, chunks, threads);
 #pragma omp parallel num_threads(threads)
@@ -233,7 +242,7 @@ static void run_few(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float
 #pragma omp for schedule(static) nowait
     for (int64_t k = 0; k < g->k; k += PACK)
       isa->pack_a(g, 0, m, k, g->k - k < PACK ? g->k - k : PACK,
-                  a + packed_floats(isa, isa->a_words, RF_GEMM_STREAM_ROWS, k));
+                  a + packed_floats(isa, isa->a_words, RF_FEW_ROWS, k));
     RF_STAMP_BARRIER;
     int count, whole;
     for (int64_t c; (count = rf_shares_take(&shares, omp_get_thread_num(), most, &c));) {
@@ -255,7 +264,7 @@ static void run_few(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float
             if (k == 0 && g->accumulate) isa->begin(g, tile, isa->nr, 0, m, j, cols);
             isa->pack_b(g, j, cols, k, kc, b, NULL);
             isa->tile_micros[0][0](ceil_div(kc, isa->depth),
-                                   a + packed_floats(isa, isa->a_words, RF_GEMM_STREAM_ROWS, k), b,
+                                   a + packed_floats(isa, isa->a_words, RF_FEW_ROWS, k), b,
                                    k > 0 || g->accumulate ? tile : NULL, tile, NULL);
           }
         }
@@ -518,28 +527,7 @@ static void compute(job *j, int64_t i, int thread, int threads) {
   }
 }
 
-void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace) {
-  if (g->m <= 0 || g->n <= 0) return;
-  if (g->fast) {
-    rf_fast_run(isa->fast, isa, g, threads, workspace);
-    return;
-  }
-  isa = way_of(isa, g);
-  rf_gemm cached = *g;
-  cached.past = isa->depth > 1 && !g->accumulate && (g->past || (g->dtype == RF_BF16 && g->m * g->n >= PAST));
-  g = &cached;
-  if (streams(g)) {
-    if (isa->depth > 1) run_few(isa, g, threads, workspace);
-    else if (g->panels) run_panels(isa, g, threads, workspace);
-    else run_stream(isa, g, threads, workspace);
-    return;
-  }
-  if (isa->depth > 1) {
-    if (g->k == 0 && g->column_sum && !g->column_sum_accumulate)
-      memset(g->column_sum, 0, (size_t)g->n * sizeof *g->column_sum);
-    rf_tile_product_run(isa, g, threads, workspace);
-    return;
-  }
+void rf_gemm_blocked(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace) {
   job j = {.isa = isa, .g = g, .l = layout_of(isa, g, threads), .a = workspace};
   j.b = j.a + (size_t)j.l.a_buffers * j.l.a_floats;
   j.tiles = j.b + (size_t)j.l.b_buffers * j.l.b_floats;
@@ -560,6 +548,32 @@ void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *wo
       RF_STAMP_BARRIER;
     }
   }
+}
+
+/* ---- paths ----------------------------------------------------------------------------------- */
+
+void rf_gemm_fast(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace) {
+  rf_gemm call = *g;
+  call.nontemporal = g->read_later;
+  rf_fast_run(isa->fast, isa, &call, threads, workspace);
+}
+
+void rf_gemm_tiles(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace) {
+  rf_gemm call = *g;
+  call.nontemporal = is_nontemporal(g);
+  if (g->k == 0 && g->column_sum && !g->column_sum_accumulate)
+    memset(g->column_sum, 0, (size_t)g->n * sizeof *g->column_sum);
+  rf_tile_product_run(select_isa(isa, g), &call, threads, workspace);
+}
+
+void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace) {
+  const bool few = g->m <= RF_FEW_ROWS && rf_gemm_may_stream(g), tiles = select_isa(isa, g) != isa;
+  rf_gemm_path *path = tiles && few ? rf_gemm_few
+                       : tiles      ? rf_gemm_tiles
+                       : !few       ? rf_gemm_blocked
+                       : g->panels  ? rf_gemm_panels
+                                    : rf_gemm_stream;
+  if (g->m > 0 && g->n > 0) (g->fast ? rf_gemm_fast : path)(isa, g, threads, workspace);
 }
 
 void rf_column_sums(const void *x, rf_dtype dtype, int64_t rows, int64_t cols, int64_t ld, float *sum,

@@ -15,16 +15,17 @@
  * followed by the same step of the second. So an element still depends on nothing but its row
  * and its column, and one whose f32 are bf16 values has the bits of the bf16 product.
  *
- * A packed B (model/panels.h) is dequantised in registers, to the very values its file means,
+ * A packed B (formats/panels.h) is dequantised in registers, to the very values its file means,
  * and then is a B like any other.
  *
  * Strides make NN, NT and TN the same product; they differ only in how a block is packed. Up to
- * RF_GEMM_STREAM_ROWS rows the weights are not packed but read once, at memory speed. */
+ * RF_FEW_ROWS rows the weights are not packed but read once, at memory speed. */
 #ifndef RF_GEMM_H
 #define RF_GEMM_H
 
 #include "backend/cpu/dropout.h"
 #include "formats/panels.h"
+#include "machine/tuned.h"
 
 typedef enum rf_gemm_epilogue {
   RF_GEMM_PLAIN,    /* u = round(acc + bias) */
@@ -34,7 +35,7 @@ typedef enum rf_gemm_epilogue {
 } rf_gemm_epilogue;
 
 /* RUN: steps of k of a packed B that are widened at a time */
-enum { RF_GEMM_STREAM_ROWS = 16, RF_GEMM_MAX_GROUPS = 16, RF_GEMM_RUN = 64 };
+enum { RF_GEMM_MAX_GROUPS = 16, RF_GEMM_RUN = 64 };
 /* that one row takes in turns: hardware follows both streams */
 enum { RF_GEMM_PANELS = 2 };
 /* FORMS: both operands bf16; A f32, B f32 beside bf16 */
@@ -58,14 +59,15 @@ typedef struct rf_gemm {
   const void *bias; /* (N) or NULL */
   rf_dtype bias_dtype;
   rf_gemm_epilogue epilogue;
-  void *u, *out;    /* (M,N), either may be NULL */
-  const void *side; /* (M,N): the residual, or the saved u of gelu's backward */
-  rf_dtype dtype;   /* of u, out and side */
-  int64_t ld;       /* their row stride, in elements */
-  bool past;        /* u and out are not read soon: they may be written past the caches */
-  bool accumulate;  /* chains start from u, which is f32; no bias, no epilogue */
-  /* (N) or NULL: sums of B's columns in ascending k, plain adds; B must have b_col 1 */
-  float *column_sum;
+  void *u, *out;     /* (M,N), either may be NULL */
+  const void *side;  /* (M,N): the residual, or the saved u of gelu's backward */
+  rf_dtype dtype;    /* of u, out and side */
+  int64_t ld;        /* their row stride, in elements */
+  bool read_later;   /* u and out are not read soon */
+  bool nontemporal;  /* set by a path: they are written past the caches */
+  bool accumulate;   /* chains start from u, which is f32; no bias, no epilogue */
+  bool sums_columns; /* also the sums of B's columns, in ascending k, plain adds; B must have b_col 1 */
+  float *column_sum; /* (N) */
   bool column_sum_accumulate; /* they continue from what is there */
   rf_dropout drop;            /* of RESIDUAL */
   int64_t first_token;        /* token of row 0 */
@@ -126,17 +128,28 @@ typedef struct rf_gemm_isa {
 
 extern const rf_gemm_isa RF_GEMM_BASE, RF_GEMM_AVX2, RF_GEMM_AVX512, RF_GEMM_AVX512BF16, RF_GEMM_AMX;
 /* Whether both operands, as they are stored, are bf16, which tiles multiply. */
-bool rf_gemm_is_bf16(rf_dtype a, const rf_tensor *b);
-const rf_gemm_isa *rf_gemm_for(rf_isa isa);
+bool rf_gemm_is_bf16(const rf_gemm *g);
 
-/* How large blocks are where nobody says, by the L2 of a core. */
+/* Default block sizes, by the L2 of a core. */
 rf_blocks rf_gemm_blocks(void);
-/* Whether this kernel of a linear layer goes by the blocks of its op. */
+/* Whether this kernel of a linear layer uses the blocks of its op. */
 bool rf_matmul_has_blocks(const rf_kernel *kernel);
-/* Bytes of workspace of a product on `threads` (reads the sizes, and whether there is a
- * column_sum); rf_gemm_run takes exactly that, 64-byte aligned, and allocates nothing. */
+/* Bytes of workspace on `threads`, enough for every path and for fewer rows. It must be 64-byte
+ * aligned. Products allocate nothing. */
 size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads);
-void rf_gemm_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace);
+
+/* The ways to compute a product; all give the same bits. A plan binds one of them to an op. */
+typedef void rf_gemm_path(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace);
+rf_gemm_path rf_gemm_stream;  /* few rows: B is read once, in place */
+rf_gemm_path rf_gemm_panels;  /* few rows, packed B */
+rf_gemm_path rf_gemm_few;     /* few rows, with the tile unit */
+rf_gemm_path rf_gemm_tiles;   /* with the tile unit (tile_product.c) */
+rf_gemm_path rf_gemm_blocked; /* the operands are packed in blocks */
+rf_gemm_path rf_gemm_fast;    /* activations in 8 bits (fast.c) */
+/* Whether a product with few rows reads B in place. */
+bool rf_gemm_may_stream(const rf_gemm *g);
+/* Chooses the path by the product: for ops whose rows only their data say, as of one expert. */
+rf_gemm_path rf_gemm_run;
 
 /* The panels of a packed weight, NULL for a plain one. */
 static inline const rf_panels *rf_panels_of(const rf_tensor *w) {
@@ -144,7 +157,7 @@ static inline const rf_panels *rf_panels_of(const rf_tensor *w) {
 }
 
 /* sum[j] (+)= x[0,j] + x[1,j] + ... of x (rows, cols), rows `ld` apart, ascending: the gradient
- * of a bias where x is not packed as B. `resume`: goes on from what is there. */
+ * of a bias where x is not packed as B. `resume`: continues from the sums that are there. */
 void rf_column_sums(const void *x, rf_dtype dtype, int64_t rows, int64_t cols, int64_t ld, float *sum,
                     bool resume, int threads);
 

@@ -1,5 +1,5 @@
 /* gemm_base.c - the product in plain C, for any CPU: the same chains of fmaf, however slow where
- * fmaf is a library call. Also the choice among the ISAs. */
+ * fmaf is a library call. */
 enum { MR = 4, NR = 16 };
 #include "backend/cpu/gemm_kernels.h"
 
@@ -37,12 +37,3 @@ static const rf_gemm_micro micros[] = {NULL, micro_1, micro_2, micro_3, micro_4}
 const rf_gemm_isa RF_GEMM_BASE = {"gemm_base_4x16", MR,     NR,     2,          2,           1,
                                   pack_a,           pack_b, micros, begin_tile, finish_tile, stream,
                                   stream_panels,    NULL,   NULL,   NULL,       NULL,        NULL};
-
-const rf_gemm_isa *rf_gemm_for(rf_isa isa) {
-#if defined(__x86_64__)
-  if (isa >= RF_ISA_AVX512) return &RF_GEMM_AVX512;
-  if (isa == RF_ISA_AVX2) return &RF_GEMM_AVX2;
-#endif
-  (void)isa;
-  return &RF_GEMM_BASE;
-}

@@ -186,7 +186,7 @@ static void begin_tile(const rf_gemm *g, float *tile, int64_t tile_ld, int64_t i
 /* Sixteen columns of a tile, or fewer at the edge; dtype and epilogue are constants of a body.
  * Every cast of the graph is here: u is rounded once, and what follows works on the rounded
  * value. */
-RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue epilogue, bool past,
+RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue epilogue, bool nontemporal,
                               const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j,
                               int lanes) {
   bool whole = lanes == RF_LANES;
@@ -199,7 +199,8 @@ RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue
     if (g->bias) x = rf_v16_add(x, bias);
     x = rf_v16_round(x, dtype);
     if (g->u) {
-      if (whole && past && ((uintptr_t)((float *)g->u + at) & 63u) == 0) rf_v16_stream((float *)g->u + at, x);
+      if (whole && nontemporal && ((uintptr_t)((float *)g->u + at) & 63u) == 0)
+        rf_v16_stream((float *)g->u + at, x);
       else if (whole) rf_v16_put(g->u, dtype, at, x);
       else rf_v16_put_n(g->u, dtype, at, x, lanes);
     }
@@ -215,11 +216,11 @@ RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue
   }
 }
 /* Thirty-two columns of bf16, a line of each row where they go past the caches. */
-RF_INLINE void put_line(bool past, void *to, int64_t at, const rf_v16 x[2]) {
-  if (past) rf_v16_stream_bf16_pair((rf_bf16 *)to + at, x[0], x[1]);
-  for (int h = 0; !past && h < 2; h++) rf_v16_store_bf16((rf_bf16 *)to + at + RF_LANES * h, x[h]);
+RF_INLINE void put_line(bool nontemporal, void *to, int64_t at, const rf_v16 x[2]) {
+  if (nontemporal) rf_v16_stream_bf16_pair((rf_bf16 *)to + at, x[0], x[1]);
+  for (int h = 0; !nontemporal && h < 2; h++) rf_v16_store_bf16((rf_bf16 *)to + at + RF_LANES * h, x[h]);
 }
-RF_INLINE void finish_lines(const rf_gemm *g, rf_gemm_epilogue epilogue, bool past, const float *tile,
+RF_INLINE void finish_lines(const rf_gemm *g, rf_gemm_epilogue epilogue, bool nontemporal, const float *tile,
                             int64_t tile_ld, int64_t i0, int rows, int64_t j) {
   rf_v16 bias[2] = {rf_v16_zero(), rf_v16_zero()};
   for (int h = 0; g->bias && h < 2; h++) bias[h] = rf_v16_get(g->bias, g->bias_dtype, j + RF_LANES * h);
@@ -230,7 +231,7 @@ RF_INLINE void finish_lines(const rf_gemm *g, rf_gemm_epilogue epilogue, bool pa
       x[h] = rf_v16_load(tile + i * tile_ld + RF_LANES * h);
       if (g->bias) x[h] = rf_v16_add(x[h], bias[h]);
     }
-    if (g->u) put_line(past, g->u, at, x);
+    if (g->u) put_line(nontemporal, g->u, at, x);
     if (epilogue == RF_GEMM_PLAIN || !g->out) continue;
     for (int h = 0; h < 2; h++) {
       x[h] = rf_v16_round(x[h], RF_BF16);
@@ -242,25 +243,25 @@ RF_INLINE void finish_lines(const rf_gemm *g, rf_gemm_epilogue epilogue, bool pa
       rf_dropout_apply_pair(&g->drop, x, g->first_token + (i0 + i) * g->drop.step, j);
       for (int h = 0; h < 2; h++) x[h] = rf_v16_add(side[h], x[h]);
     }
-    put_line(past, g->out, at, x);
+    put_line(nontemporal, g->out, at, x);
   }
 }
-#define FINISH_LINES(name, epilogue, past) \
+#define FINISH_LINES(name, epilogue, nontemporal) \
   static void finish_lines_##name(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, \
                                   int rows, int64_t j0, int cols) { \
     (void)cols; \
-    finish_lines(g, epilogue, past, tile, tile_ld, i0, rows, j0); \
+    finish_lines(g, epilogue, nontemporal, tile, tile_ld, i0, rows, j0); \
   }
 // clang-format off
 FINISH_LINES(plain, RF_GEMM_PLAIN, true) FINISH_LINES(gelu, RF_GEMM_GELU, true) FINISH_LINES(gelu_bwd, RF_GEMM_GELU_BWD, true)
 FINISH_LINES(residual, RF_GEMM_RESIDUAL, true) FINISH_LINES(residual_near, RF_GEMM_RESIDUAL, false)
 // clang-format on
 /* FINISH(f32_plain, RF_F32, RF_GEMM_PLAIN, false): static void finish_f32_plain(...) */
-#define FINISH(name, dtype, epilogue, past) \
+#define FINISH(name, dtype, epilogue, nontemporal) \
   static void finish_##name(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, \
                             int64_t j0, int cols) { \
     for (int j = 0; j < cols; j += RF_LANES) \
-      finish_columns(g, dtype, epilogue, past, tile + j, tile_ld, i0, rows, j0 + j, \
+      finish_columns(g, dtype, epilogue, nontemporal, tile + j, tile_ld, i0, rows, j0 + j, \
                      cols - j < RF_LANES ? cols - j : RF_LANES); \
   }
     // clang-format off
@@ -276,7 +277,7 @@ FINISH(bf16_residual, RF_BF16, RF_GEMM_RESIDUAL, false) FINISH(bf16_gelu_bwd, RF
       {finish_bf16_plain, finish_bf16_gelu, finish_bf16_residual, finish_bf16_gelu_bwd}};
   static void (*const lines[4])(const rf_gemm *, const float *, int64_t, int64_t, int, int64_t, int) = {
       finish_lines_plain, finish_lines_gelu, finish_lines_residual, finish_lines_gelu_bwd};
-  if (g->dtype == RF_BF16 && g->past && cols == 2 * RF_LANES &&
+  if (g->dtype == RF_BF16 && g->nontemporal && cols == 2 * RF_LANES &&
       (((uintptr_t)g->u | (uintptr_t)g->out) & 63u) == 0 && g->ld % 32 == 0 && j0 % 32 == 0) {
     lines[g->epilogue](g, tile, tile_ld, i0, rows, j0, cols);
     return;
@@ -286,7 +287,7 @@ FINISH(bf16_residual, RF_BF16, RF_GEMM_RESIDUAL, false) FINISH(bf16_gelu_bwd, RF
     finish_lines_residual_near(g, tile, tile_ld, i0, rows, j0, cols);
     return;
   }
-  if (g->past && g->dtype == RF_F32 && g->epilogue == RF_GEMM_PLAIN)
+  if (g->nontemporal && g->dtype == RF_F32 && g->epilogue == RF_GEMM_PLAIN)
     finish_f32_past(g, tile, tile_ld, i0, rows, j0, cols);
   else body[g->dtype == RF_BF16][g->epilogue](g, tile, tile_ld, i0, rows, j0, cols);
 }
@@ -452,7 +453,7 @@ RF_INLINE void stream_columns_of(const rf_gemm *g, rf_dtype b_dtype, const float
   else if (g->m <= 12) stream_columns(g, b_dtype, 12, a, column, cols, y);
   else
 #endif
-    stream_columns(g, b_dtype, RF_GEMM_STREAM_ROWS, a, column, cols, y);
+    stream_columns(g, b_dtype, RF_FEW_ROWS, a, column, cols, y);
 }
 static void stream_columns_bf16(const rf_gemm *g, const float *a, int64_t column, int cols, float *y) {
   stream_columns_of(g, RF_BF16, a, column, cols, y);

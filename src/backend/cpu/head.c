@@ -4,8 +4,8 @@
  * The logits of a chunk stand in workspace and become their own gradient in place, so no (n,V)
  * array exists. A chunk is cut by shape alone, at steps of tiles; it changes no bits, because a
  * logit is one chain over D, dx one chain over V, and dw continues its chain over the rows. */
-#include "backend/cpu/cpu.h"
 #include "backend/cpu/head.h"
+#include "backend/cpu/product.h"
 
 #include <string.h>
 
@@ -37,92 +37,42 @@ static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 is the 
          (bias == RF_NONE || rf_is_activation(graph->tensor[bias].dtype));
 }
 
+/* ---- the three products, for at most `rows` rows --------------------------------------------- */
+
+static rf_gemm logits_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows) {
+  const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
+  rf_gemm g = rf_gemm_of(rows, d->vocab, d->width, rf_row_major(x->dtype, d->width),
+                         rf_weight(w, d->width, d->vocab, op->attr.transpose), RF_F32, d->ld);
+  g.fast = op->attr.fast;
+  g.bias_dtype = op->input[2] == RF_NONE ? RF_F32 : graph->tensor[op->input[2]].dtype;
+  return g;
+}
+static rf_gemm dx_product(const rf_graph *graph, const rf_op *op, const dims *d) {
+  const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
+  return rf_gemm_of(d->chunk, d->width, d->vocab, rf_row_major(RF_F32, d->ld),
+                    rf_transposed(rf_weight(w, d->width, d->vocab, op->attr.transpose)), x->dtype, d->width);
+}
+static rf_gemm dw_product(const rf_graph *graph, const rf_op *op, const dims *d, int dbias_slot) {
+  const rf_operand x = rf_row_major(graph->tensor[op->input[0]].dtype, d->width),
+                   z = rf_row_major(RF_F32, d->ld);
+  rf_gemm g = op->attr.transpose
+                  ? rf_gemm_of(d->vocab, d->width, d->chunk, rf_transposed(z), x, RF_F32, d->width)
+                  : rf_gemm_of(d->width, d->vocab, d->chunk, rf_transposed(x), z, RF_F32, d->vocab);
+  g.read_later = true;
+  g.sums_columns = !op->attr.transpose && op->output[dbias_slot] != RF_NONE;
+  return g;
+}
+
 static bool accepts(const rf_graph *graph, const rf_op *op) {
   return accepts_any(graph, op) && !op->attr.fast;
 }
 static bool accepts_fast(const rf_graph *graph, const rf_op *op) {
   return accepts_any(graph, op) && op->attr.fast;
 }
-
 static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
-  return accepts(graph, op) &&
-         rf_gemm_is_bf16(graph->tensor[op->input[0]].dtype, &graph->tensor[op->input[1]]);
-}
-
-/* ---- the three products, for `rows` rows of at most `most` ----------------------------------- */
-
-static rf_gemm logits_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows,
-                              int64_t most) {
-  const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
-  bool transpose = op->attr.transpose;
-  return (rf_gemm){.m = rows,
-                   .n = d->vocab,
-                   .k = d->width,
-                   .m_bound = most,
-                   .a_row = d->width,
-                   .a_step = 1,
-                   .a_dtype = x->dtype,
-                   .b_step = transpose ? 1 : d->vocab,
-                   .b_col = transpose ? d->width : 1,
-                   .b_dtype = w->dtype,
-                   .panels = rf_panels_of(w),
-                   .fast = op->attr.fast,
-                   .bias_dtype = op->input[2] == RF_NONE ? RF_F32 : graph->tensor[op->input[2]].dtype,
-                   .dtype = RF_F32,
-                   .ld = d->ld,
-                   .past = rows > RF_GEMM_STREAM_ROWS};
-}
-static rf_gemm dx_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows, int64_t most) {
-  const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
-  bool transpose = op->attr.transpose;
-  return (rf_gemm){.m = rows,
-                   .n = d->width,
-                   .k = d->vocab,
-                   .m_bound = most,
-                   .a_row = d->ld,
-                   .a_step = 1,
-                   .a_dtype = RF_F32,
-                   .b_step = transpose ? d->width : 1,
-                   .b_col = transpose ? 1 : d->vocab,
-                   .b_dtype = w->dtype,
-                   .panels = rf_panels_of(w),
-                   .turned = w->dtype == RF_PACKED,
-                   .dtype = x->dtype,
-                   .ld = d->width};
-}
-static rf_gemm dw_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows, int64_t most,
-                          int dbias_slot) {
-  static float present;
-  rf_dtype x_dtype = graph->tensor[op->input[0]].dtype;
-  if (op->attr.transpose) {
-    return (rf_gemm){.m = d->vocab,
-                     .n = d->width,
-                     .k = rows,
-                     .k_bound = most,
-                     .a_row = 1,
-                     .a_step = d->ld,
-                     .a_dtype = RF_F32,
-                     .b_step = d->width,
-                     .b_col = 1,
-                     .b_dtype = x_dtype,
-                     .dtype = RF_F32,
-                     .ld = d->width,
-                     .past = true};
-  }
-  return (rf_gemm){.m = d->width,
-                   .n = d->vocab,
-                   .k = rows,
-                   .k_bound = most,
-                   .a_row = 1,
-                   .a_step = d->width,
-                   .a_dtype = x_dtype,
-                   .b_step = d->ld,
-                   .b_col = 1,
-                   .b_dtype = RF_F32,
-                   .dtype = RF_F32,
-                   .ld = d->vocab,
-                   .past = true,
-                   .column_sum = op->output[dbias_slot] == RF_NONE ? NULL : &present};
+  const dims d = dims_of(graph, op);
+  const rf_gemm g = logits_product(graph, op, &d, d.rows);
+  return accepts(graph, op) && rf_gemm_is_bf16(&g);
 }
 
 /* ---- workspace: the chunk's logits, its lse, and what the largest product needs -------------- */
@@ -130,14 +80,14 @@ static rf_gemm dw_product(const rf_graph *graph, const rf_op *op, const dims *d,
 static size_t workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads,
                         int gradient_slot) {
   dims d = dims_of(graph, op);
-  rf_gemm g = logits_product(graph, op, &d, d.chunk, d.chunk);
+  rf_gemm g = logits_product(graph, op, &d, d.chunk);
   size_t product = rf_gemm_workspace(isa->gemm, &g, threads);
   if (gradient_slot >= 0 && op->output[gradient_slot] != RF_NONE) {
-    g = dx_product(graph, op, &d, d.chunk, d.chunk);
+    g = dx_product(graph, op, &d);
     product = rf_larger(product, rf_gemm_workspace(isa->gemm, &g, threads));
   }
   if (gradient_slot >= 0 && op->output[gradient_slot + 1] != RF_NONE) {
-    g = dw_product(graph, op, &d, d.chunk, d.chunk, gradient_slot + 2);
+    g = dw_product(graph, op, &d, gradient_slot + 2);
     product = rf_larger(product, rf_gemm_workspace(isa->gemm, &g, threads));
   }
   return rf_whole_lines(d.chunk * d.ld) + rf_whole_lines(d.chunk) + product;
@@ -148,7 +98,9 @@ static size_t workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_
 /* Logits of rows [r0, r0 + count) into z; the products' workspace is `product`. */
 static void chunk_logits(const rf_head_isa *isa, const rf_call *call, const dims *d, int64_t r0,
                          int64_t count, float *z, void *product) {
-  rf_gemm g = logits_product(call->graph, call->op, d, count, d->chunk);
+  rf_gemm g = logits_product(call->graph, call->op, d, d->chunk);
+  g.m = count;
+  g.read_later = count > RF_FEW_ROWS;
   g.a = rf_element(call->in[0], rf_in(call, 0)->dtype, r0 * d->width);
   g.b = call->in[1];
   g.bias = call->in[2];
@@ -194,7 +146,8 @@ static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_
     }
     if (gradient_slot < 0) continue;
     if (call->out[gradient_slot]) {
-      g = dx_product(graph, op, &d, count, d.chunk);
+      g = dx_product(graph, op, &d);
+      g.m = count;
       g.a = z;
       g.b = call->in[1];
       g.u = (char *)call->out[gradient_slot] + r0 * d.width * rf_dtype_bytes(x_dtype);
@@ -204,12 +157,13 @@ static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_
     if (dbias && (op->attr.transpose || !dw))
       rf_column_sums(z, RF_F32, count, d.vocab, d.ld, dbias, resume_bias, call->threads);
     if (!dw) continue;
-    g = dw_product(graph, op, &d, count, d.chunk, gradient_slot + 2);
+    g = dw_product(graph, op, &d, gradient_slot + 2);
+    g.k = count;
     g.a = op->attr.transpose ? z : x;
     g.b = op->attr.transpose ? x : z;
     g.u = dw;
     g.accumulate = r0 > 0 || rf_accumulates(call, gradient_slot + 1);
-    if (g.column_sum) {
+    if (g.sums_columns) {
       g.column_sum = dbias;
       g.column_sum_accumulate = resume_bias;
     }
@@ -283,7 +237,7 @@ static size_t head_logits_workspace(const rf_head_isa *isa, const rf_graph *grap
                                     int threads) {
   dims d = dims_of(graph, op);
   int64_t picked = graph->tensor[op->input[3]].shape[0];
-  rf_gemm g = logits_product(graph, op, &d, picked, picked);
+  rf_gemm g = logits_product(graph, op, &d, picked);
   return rf_whole_lines(picked * d.width) + rf_gemm_workspace(isa->gemm, &g, threads);
 }
 static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
@@ -303,13 +257,13 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
     if (rows[i] < 0) memset(x + (size_t)i * row_bytes, 0, row_bytes);
     else memcpy(x + (size_t)i * row_bytes, rf_element(call->in[0], x_dtype, rows[i] * d.width), row_bytes);
   }
-  rf_gemm g = logits_product(call->graph, call->op, &d, used, picked);
+  rf_gemm g = logits_product(call->graph, call->op, &d, picked);
+  g.m = used;
   g.a = x;
   g.b = call->in[1];
   g.bias = call->in[2];
   g.u = call->out[0];
   g.ld = d.vocab;
-  g.past = false;
   rf_gemm_run(isa->gemm, &g, call->threads, (char *)call->workspace + rf_whole_lines(picked * d.width));
 #pragma omp parallel num_threads(call->threads) if (used > 1)
   {
@@ -334,15 +288,13 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
       RF_BOUND_ROW(head_loss_bwd, isa, "head_rows_" #isa, level), \
       RF_BOUND_ROW(head_loss_grad, isa, "head_rows_" #isa, level), \
       RF_BOUND_ROW(head_logits, isa, "head_rows_" #isa, level), \
-      RF_BOUND_ROW(head_score, isa, "head_rows_" #isa, level),
+      RF_BOUND_ROW(head_score, isa, "head_rows_" #isa, level)
 
 #define FAST_ROW(op, isa, level) \
-  {#op, "head_fast_" #isa, level, accepts_fast, op##_##isa##_workspace, op##_##isa##_run},
-#define TILE_ROW(op) {#op, "head_rows_amx", RF_ISA_AMX, accepts_tiles, op##_amx_workspace, op##_amx_run},
-#define TILES \
-  TILE_ROW(head_loss) \
-  TILE_ROW(head_loss_bwd) TILE_ROW(head_loss_grad) TILE_ROW(head_logits) TILE_ROW(head_score)
-#define FAST(isa, level) FAST_ROW(head_logits, isa, level) FAST_ROW(head_score, isa, level)
+  RF_KERNEL(#op, "head_fast_" #isa, level, accepts_fast, op##_##isa##_workspace, op##_##isa##_run)
+#define FAST(isa, level) FAST_ROW(head_logits, isa, level), FAST_ROW(head_score, isa, level)
+#define TILE_ROW(op) \
+  RF_KERNEL(#op, "head_rows_amx", RF_ISA_AMX, accepts_tiles, op##_amx_workspace, op##_amx_run)
 
 #if defined(__x86_64__)
 BIND_ALL(amx, RF_HEAD_AMX)
@@ -355,8 +307,12 @@ BIND_ALL(base, RF_HEAD_BASE)
 
 const rf_kernel RF_CPU_HEAD[] = {
 #if defined(__x86_64__)
-    FAST(amx, RF_ISA_AMX) FAST(avx512bf16, RF_ISA_AVX512BF16) FAST(avx512, RF_ISA_AVX512)
-        FAST(avx2, RF_ISA_AVX2) TILES ROWS(avx512, RF_ISA_AVX512) ROWS(avx2, RF_ISA_AVX2)
+    FAST(amx, RF_ISA_AMX),       FAST(avx512bf16, RF_ISA_AVX512BF16),
+    FAST(avx512, RF_ISA_AVX512), FAST(avx2, RF_ISA_AVX2),
+    TILE_ROW(head_loss),         TILE_ROW(head_loss_bwd),
+    TILE_ROW(head_loss_grad),    TILE_ROW(head_logits),
+    TILE_ROW(head_score),        ROWS(avx512, RF_ISA_AVX512),
+    ROWS(avx2, RF_ISA_AVX2),
 #endif
-            ROWS(base, RF_ISA_BASE){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
+    ROWS(base, RF_ISA_BASE),     {.op = NULL},
 };

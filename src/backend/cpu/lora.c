@@ -1,9 +1,8 @@
 /* lora.c - adapters beside a linear layer, as products of gemm.h over runs of columns. The scale
  * goes into the small operand, b or h, which is copied for it: what is large is read and written
  * once. */
-#include "backend/cpu/cpu.h"
-#include "backend/cpu/gemm.h"
 #include "backend/cpu/lora.h"
+#include "backend/cpu/product.h"
 
 #include <string.h>
 
@@ -23,49 +22,20 @@ static bool accepts(const rf_graph *graph, const rf_op *op) { /* f64 is the refe
 
 /* y[:, run] = u[:, run] + h_p b_p */
 static rf_gemm forward(const dims *d, const rf_lora_parts *parts, int p) {
-  return (rf_gemm){.m = d->rows,
-                   .n = parts->columns[p],
-                   .k = parts->rank,
-                   .m_bound = d->rows,
-                   .a_row = d->ranks,
-                   .a_step = 1,
-                   .a_dtype = d->dtype,
-                   .b_step = d->joined,
-                   .b_col = 1,
-                   .b_dtype = RF_F32,
-                   .epilogue = RF_GEMM_RESIDUAL,
-                   .dtype = d->dtype,
-                   .ld = d->columns};
+  rf_gemm g = rf_gemm_of(d->rows, parts->columns[p], parts->rank, rf_row_major(d->dtype, d->ranks),
+                         rf_row_major(RF_F32, d->joined), d->dtype, d->columns);
+  g.epilogue = RF_GEMM_RESIDUAL;
+  return g;
 }
 /* dh_p = dy[:, run] b_p^T */
 static rf_gemm backward_h(const dims *d, const rf_lora_parts *parts, int p) {
-  return (rf_gemm){.m = d->rows,
-                   .n = parts->rank,
-                   .k = parts->columns[p],
-                   .m_bound = d->rows,
-                   .a_row = d->columns,
-                   .a_step = 1,
-                   .a_dtype = d->dtype,
-                   .b_step = 1,
-                   .b_col = d->joined,
-                   .b_dtype = RF_F32,
-                   .dtype = d->dtype,
-                   .ld = d->ranks};
+  return rf_gemm_of(d->rows, parts->rank, parts->columns[p], rf_row_major(d->dtype, d->columns),
+                    rf_transposed(rf_row_major(RF_F32, d->joined)), d->dtype, d->ranks);
 }
 /* db_p = h_p^T dy[:, run]; h is scaled and f32 */
 static rf_gemm backward_b(const dims *d, const rf_lora_parts *parts, int p) {
-  return (rf_gemm){.m = parts->rank,
-                   .n = parts->columns[p],
-                   .k = d->rows,
-                   .k_bound = d->rows,
-                   .a_row = 1,
-                   .a_step = d->ranks,
-                   .a_dtype = RF_F32,
-                   .b_step = d->columns,
-                   .b_col = 1,
-                   .b_dtype = d->dtype,
-                   .dtype = RF_F32,
-                   .ld = d->joined};
+  return rf_gemm_of(parts->rank, parts->columns[p], d->rows, rf_transposed(rf_row_major(RF_F32, d->ranks)),
+                    rf_row_major(d->dtype, d->columns), RF_F32, d->joined);
 }
 
 static void scale_values(const void *from, rf_dtype dtype, int64_t count, float scale, float *to,
@@ -222,11 +192,12 @@ static void lora_bwd_wide_run(const rf_call *call) {
   }
 }
 #define lora_bwd_wide_workspace lora_wide_workspace
-#define WIDE(op) {#op, "lora_rows_avx512", RF_ISA_AVX512, accepts, op##_wide_workspace, op##_wide_run},
+#define WIDE(op) \
+  RF_KERNEL(#op, "lora_rows_avx512", RF_ISA_AVX512, accepts, op##_wide_workspace, op##_wide_run)
 #endif
 
 #define ROWS(isa, level) \
-  RF_BOUND_ROW(lora, isa, "lora_gemm_" #isa, level), RF_BOUND_ROW(lora_bwd, isa, "lora_gemm_" #isa, level),
+  RF_BOUND_ROW(lora, isa, "lora_gemm_" #isa, level), RF_BOUND_ROW(lora_bwd, isa, "lora_gemm_" #isa, level)
 
 #if defined(__x86_64__)
 RF_BIND(lora, avx2, RF_GEMM_AVX2)
@@ -237,7 +208,10 @@ RF_BIND(lora_bwd, base, RF_GEMM_BASE)
 
 const rf_kernel RF_CPU_LORA[] = {
 #if defined(__x86_64__)
-    WIDE(lora) WIDE(lora_bwd) ROWS(avx2, RF_ISA_AVX2)
+    WIDE(lora),
+    WIDE(lora_bwd),
+    ROWS(avx2, RF_ISA_AVX2),
 #endif
-        ROWS(base, RF_ISA_BASE){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL},
+    ROWS(base, RF_ISA_BASE),
+    {.op = NULL},
 };

@@ -68,8 +68,9 @@ static void pack_b_turned(const rf_gemm *g, int64_t j0, int cols, int64_t k0, in
   X(0) \
   X(1) \
   X(2) \
-  X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) \
-      X(22) X(23)
+  X(3) \
+  X(4) \
+  X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) X(22) X(23)
 #define CHAIN_LOAD(i) \
   rf_v16 sum##i = (i) < rows * vectors \
                       ? rf_v16_load(y + (i) / vectors * RF_PANEL_LANES + (i) % vectors * RF_LANES) \
@@ -161,7 +162,7 @@ static const struct chain_row *chain_row_of(int rows, int lanes) {
  * is needed now. */
 static void chain_panel(int m, int lanes, int steps, const float *a, const float *w, int64_t ld, float *y,
                         const char *ahead, int64_t bytes) {
-  const struct chain_row *row[RF_GEMM_STREAM_ROWS];
+  const struct chain_row *row[RF_FEW_ROWS];
   int count = 0, calls = 0;
   /* sixteen rows are six, five and five, not six, six and four */
   for (int i = 0; i < m; i += row[count++]->rows) {

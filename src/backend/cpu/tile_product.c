@@ -5,7 +5,7 @@
  * first, in blocks that stay in an L2. Units of the other one pass: a thread packs a few, and
  * takes each past all units of a block. So nothing packed of them leaves its L2. While tiles
  * multiply, vectors do the epilogue of sums that are ready, a few rows after each step; what
- * they write goes past the caches (rf_gemm.past), since stores that wait for a line of C hold up
+ * they write goes past the caches (rf_gemm.nontemporal), since stores that wait for a line of C hold up
  * tile loads at the same place of another page. A passing unit goes through the L1 in parts,
  * each for GROUP held units, whose sums wait beside it. */
 #include "backend/cpu/gemm_tiles.h"

@@ -23,6 +23,7 @@ static size_t workspace(const rf_graph *graph, const rf_op *op, int threads) {
   return 0;
 }
 
-/* {"rope", "reference_rope", RF_ISA_BASE, NULL, workspace, rf_reference_rope}, */
-#define ROW(NAME, name) {#name, "reference_" #name, RF_ISA_BASE, NULL, workspace, rf_reference_##name},
-const rf_kernel RF_REFERENCE_KERNELS[] = {RF_OPS_LIST(ROW){NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL}};
+/* {.op = "rope", .name = "reference_rope", .workspace_bytes = workspace, .run = rf_reference_rope}, */
+#define ROW(NAME, of) \
+  {.op = #of, .name = "reference_" #of, .workspace_bytes = workspace, .run = rf_reference_##of},
+const rf_kernel RF_REFERENCE_KERNELS[] = {RF_OPS_LIST(ROW){.op = NULL}};

@@ -35,13 +35,13 @@ static size_t lora_between(const rf_graph *graph, const rf_op *op, int threads) 
 static void run(const rf_call *call) { (void)call; }
 
 static const rf_kernel ROWS[] = {
-    {"head_loss", "sheet_head", RF_ISA_BASE, NULL, head_panel, run},
-    {"head_loss_bwd", "sheet_head", RF_ISA_BASE, NULL, head_panel, run},
-    {"head_loss_grad", "sheet_head", RF_ISA_BASE, NULL, head_panel, run},
-    {"head_score", "sheet_head", RF_ISA_BASE, NULL, head_panel, run},
-    {"attention_bwd", "sheet_attention_bwd", RF_ISA_BASE, NULL, attention_sums, run},
-    {"lora_bwd", "sheet_lora_bwd", RF_ISA_BASE, NULL, lora_between, run},
-    {RF_ANY_OP, "sheet", RF_ISA_BASE, NULL, NULL, run},
+    {.op = "head_loss", .name = "sheet_head", .workspace_bytes = head_panel, .run = run},
+    {.op = "head_loss_bwd", .name = "sheet_head", .workspace_bytes = head_panel, .run = run},
+    {.op = "head_loss_grad", .name = "sheet_head", .workspace_bytes = head_panel, .run = run},
+    {.op = "head_score", .name = "sheet_head", .workspace_bytes = head_panel, .run = run},
+    {.op = "attention_bwd", .name = "sheet_attention_bwd", .workspace_bytes = attention_sums, .run = run},
+    {.op = "lora_bwd", .name = "sheet_lora_bwd", .workspace_bytes = lora_between, .run = run},
+    {.op = RF_ANY_OP, .name = "sheet", .run = run},
     {0},
 };
 static const rf_kernel *const TABLES[] = {ROWS, NULL};

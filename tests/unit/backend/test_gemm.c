@@ -108,7 +108,7 @@ static void check(shape s, rf_dtype a_dtype, rf_dtype b_dtype, bool a_transposed
       if (list[isa] == &RF_GEMM_BASE && s.m * s.n * s.k > 400000 && threads != 2) continue;
       size_t u_bytes = (size_t)(s.m * s.n) * 4, work_bytes = rf_gemm_workspace(list[isa], &g, threads);
       g.u = guarded(u_bytes);
-      g.past = threads == 2;
+      g.read_later = threads == 2;
       void *work = guarded(work_bytes);
       if (accumulate) memcpy(g.u, before, u_bytes);
       rf_gemm_run(list[isa], &g, threads, work);
@@ -171,6 +171,7 @@ static void blocks_change_no_bits(void **state) {
           size_t u_bytes = (size_t)(s.m * s.n) * 4;
           int threads = c ? 1 + (int)(turn++ % 3) : 2;
           g.accumulate = (i + (size_t)half) % 2;
+          g.sums_columns = a_transposed;
           g.column_sum = a_transposed ? sum : NULL;
           g.blocks = c ? blocks[c - 1] : (rf_blocks){0};
           size_t usual = 0, work_bytes = rf_gemm_workspace(list[isa], &g, threads);
@@ -321,7 +322,7 @@ static void test_epilogues(void **state) {
                  .side = side,
                  .dtype = dtype,
                  .ld = s.n,
-                 .past = true,
+                 .read_later = true,
                  .drop = drop,
                  .first_token = 1000};
     void *first_u = NULL, *first_out = NULL;
@@ -403,6 +404,7 @@ static void test_column_sums(void **state) {
                    .u = u,
                    .dtype = RF_F32,
                    .ld = n,
+                   .sums_columns = true,
                    .column_sum = sum,
                    .column_sum_accumulate = accumulate};
       void *work = aligned_alloc(64, (rf_gemm_workspace(list[isa], &g, 3) + 63) / 64 * 64);

@@ -245,7 +245,10 @@ static void test_writes_outside_are_caught(void **state) {
   while (strcmp(of->op, "add") != 0) of++;
   for (size_t i = 0; i <= sizeof bad / sizeof *bad; i++) {
     op_harness *h = op_case_build(of, &of->sizes[0], RF_BF16);
-    rf_kernel kernel = {"add", "planted", RF_ISA_BASE, NULL, small_workspace, i == 0 ? good : bad[i - 1]};
+    rf_kernel kernel = {.op = "add",
+                        .name = "planted",
+                        .workspace_bytes = small_workspace,
+                        .run = i == 0 ? good : bad[i - 1]};
     char text[256];
     bool passed = op_try(h, h->subject, &kernel, 1, NULL, text);
     if (passed != (i == 0))

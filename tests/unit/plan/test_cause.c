@@ -3,14 +3,19 @@
 
 #include "plan/cause.h"
 
-static rf_plan *plan_on(const char *machine, const char *model, bool generates, int64_t batch, int64_t seq) {
+static rf_plan *plan_with(const rf_backend *backend, const char *machine, const char *model, bool generates,
+                          int64_t batch, int64_t seq) {
   rf_model m = model_named(model);
   rf_plan_options o = train_options(machine_named(machine), RF_BF16, batch, 1, seq, RF_REMAT_NONE);
   if (generates) {
     o.build.job = RF_JOB_GENERATE;
     o.build.rows = batch;
   }
+  o.backend = backend;
   return plan_of(&m, &o);
+}
+static rf_plan *plan_on(const char *machine, const char *model, bool generates, int64_t batch, int64_t seq) {
+  return plan_with(&RF_BACKEND_SHEET, machine, model, generates, batch, seq);
 }
 
 /* growth: what the step was expected to grow by. */
@@ -37,6 +42,10 @@ static void the_fact_that_differs_is_named(void **state) {
   named(plan_on("tpu-v5e", "llama:layers=2,width=1024,heads=8,ff=8192,vocab=512,seq=512", true, 8, 16),
         plan_on("tpu-v5e", "llama:layers=2,width=1024,heads=8,ff=8192,vocab=512,seq=512", true, 1024, 16),
         false, 1, "bound", "arithmetic");
+  /* Up to sixteen rows read the weights in place; more pack them. */
+  named(plan_with(&RF_BACKEND_NULL, "a5000", "gpt2", true, 16, 64),
+        plan_with(&RF_BACKEND_NULL, "a5000", "gpt2", true, 17, 64), false, 0.5, "kernel",
+        "from kernel gemm_avx512_12x32_panels to gemm_avx512_12x32 at 17 rows");
   /* Twice the rows keep twice the activations; the weights are what they were. */
   named(plan_on("a5000", "gpt2", false, 4, 512), plan_on("a5000", "gpt2", false, 8, 512), true, 1, "class",
         "activation");

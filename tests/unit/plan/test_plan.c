@@ -3,6 +3,8 @@
 #include "plan/advice.h"
 #include "unit/plan/plans.h"
 
+#include "machine/tuned.h"
+
 #include <math.h>
 
 static rf_plan *uva_on(const rf_backend *backend, int threads, rf_dtype dtype, int64_t microbatch,
@@ -503,6 +505,35 @@ static void sizes_are_those_of_whole_plans(void **state) {
   }
 }
 
+/* Steps of a generate plan may use fewer rows than it has: one kernel for each range. A training
+ * step uses all of them. */
+static void rows_choose_the_kernel(void **state) {
+  (void)state;
+  rf_model model = model_named("gpt:layers=1,width=64,heads=2,ff=128,vocab=300,seq=64");
+  rf_plan_options o = train_options(machine_named("a5000"), RF_F32, 64, 1, 64, RF_REMAT_NONE);
+  for (int training = 0; training < 2; training++)
+    for (int64_t rows = 8; rows <= 64; rows *= 8) {
+      o.build.job = training ? RF_JOB_TRAIN : RF_JOB_GENERATE;
+      o.build.microbatch = rows;
+      o.build.rows = training ? rows * 64 : rows;
+      rf_plan *plan = plan_of(&model, &o);
+      for (int i = 0; i < plan->graph->op_count; i++) {
+        const rf_plan_op *op = &plan->op[i];
+        const char *many = training || rows > RF_FEW_ROWS ? "gemm_avx512_12x32" : "gemm_avx512_12x32_panels";
+        if (strcmp(plan->graph->op[i].def->name, "matmul")) continue;
+        assert_string_equal(op->kernel->name, many);
+        assert_string_equal(rf_kernel_curve(op->kernel), "gemm_avx512_12x32");
+        assert_ptr_equal(rf_plan_op_kernel(op, 0), op->kernel);
+        assert_ptr_equal(rf_plan_op_kernel(op, rows), op->kernel);
+        assert_int_equal(op->few != NULL, !training && rows > RF_FEW_ROWS);
+        if (!op->few) continue;
+        assert_string_equal(rf_plan_op_kernel(op, RF_FEW_ROWS)->name, "gemm_avx512_12x32_panels");
+        assert_ptr_equal(rf_plan_op_kernel(op, RF_FEW_ROWS + 1), op->kernel);
+      }
+      rf_plan_free(plan);
+    }
+}
+
 static void what_cannot_be_counted_is_refused(void **state) {
   (void)state;
   rf_model model = model_named(
@@ -549,6 +580,7 @@ int main(void) {
       cmocka_unit_test(the_digest_knows_what_matters),
       cmocka_unit_test(advice_is_what_whole_plans_say),
       cmocka_unit_test(sizes_are_those_of_whole_plans),
+      cmocka_unit_test(rows_choose_the_kernel),
       cmocka_unit_test(what_cannot_be_counted_is_refused),
       cmocka_unit_test(bad_options_are_refused),
   };

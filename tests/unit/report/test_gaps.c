@@ -93,8 +93,7 @@ static void planted_run(const rf_call *call) {
   rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_BASE, call->graph, call->op)->run(call);
   if (plant) plant();
 }
-static const rf_kernel PLANTED[] = {{"embed", "planted", RF_ISA_BASE, NULL, NULL, planted_run},
-                                    {NULL, NULL, RF_ISA_BASE, NULL, NULL, NULL}};
+static const rf_kernel PLANTED[] = {{.op = "embed", .name = "planted", .run = planted_run}, {.op = NULL}};
 static const rf_kernel *tables[16] = {PLANTED};
 static const rf_backend PLANTED_BACKEND = {.name = "planted", .tables = tables, .touches_memory = true};
 

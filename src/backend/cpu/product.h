@@ -1,0 +1,169 @@
+/* product.h - an rf_gemm for the products of matmul.c, experts.c, head.c and lora.c, from their
+ * operands; and which path computes it. */
+#ifndef RF_PRODUCT_H
+#define RF_PRODUCT_H
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/gemm.h"
+
+/* A matrix: element (i,j) at data[i row + j column]. */
+typedef struct rf_operand {
+  rf_dtype dtype;
+  int64_t row, column;
+  const rf_panels *panels; /* packed, then its strides are not read; NULL: plain */
+  bool transposed;         /* of a packed one */
+} rf_operand;
+
+static inline rf_operand rf_row_major(rf_dtype dtype, int64_t ld) {
+  return (rf_operand){.dtype = dtype, .row = ld, .column = 1};
+}
+static inline rf_operand rf_transposed(rf_operand x) {
+  return (rf_operand){x.dtype, x.column, x.row, x.panels, x.panels != NULL};
+}
+/* A weight (K,N), stored (N,K) where the op's attr.transpose says so. */
+static inline rf_operand rf_weight(const rf_tensor *w, int64_t k, int64_t n, bool transpose) {
+  rf_operand stored = rf_row_major(w->dtype, transpose ? k : n);
+  if (transpose) stored = rf_transposed(stored);
+  stored.panels = rf_panels_of(w);
+  return stored;
+}
+/* (M,N) = a (M,K) b (K,N). A call may have fewer rows or steps than these; the workspace is for all. */
+static inline rf_gemm rf_gemm_of(int64_t m, int64_t n, int64_t k, rf_operand a, rf_operand b, rf_dtype dtype,
+                                 int64_t ld) {
+  return (rf_gemm){.m = m,
+                   .n = n,
+                   .k = k,
+                   .m_bound = m,
+                   .k_bound = k,
+                   .a_row = a.row,
+                   .a_step = a.column,
+                   .a_dtype = a.dtype,
+                   .b_step = b.row,
+                   .b_col = b.column,
+                   .b_dtype = b.dtype,
+                   .panels = b.panels,
+                   .turned = b.transposed,
+                   .dtype = dtype,
+                   .ld = ld};
+}
+
+/* Which path takes a product, its rows aside. */
+static inline bool rf_takes_fast(const rf_gemm *g) { return g->fast; }
+static inline bool rf_takes_tiles(const rf_gemm *g) { return !g->fast && rf_gemm_is_bf16(g); }
+static inline bool rf_takes_few(const rf_gemm *g) { return rf_takes_tiles(g) && rf_gemm_may_stream(g); }
+static inline bool rf_takes_blocked(const rf_gemm *g) { return !g->fast; }
+static inline bool rf_takes_panels(const rf_gemm *g) {
+  return !g->fast && g->panels && rf_gemm_may_stream(g);
+}
+static inline bool rf_takes_stream(const rf_gemm *g) {
+  return !g->fast && !g->panels && rf_gemm_may_stream(g);
+}
+
+/* ---- the kernels of a linear layer ----------------------------------------------------------- */
+
+/* matmul.c and experts.c have takes_numbers(graph, op) and, for their op, its dx and its dw,
+ * OP_product(graph, op) and OP_call(path, isa, call), which computes it that way.
+ *
+ * RF_TAKES(matmul, panels, true) is matmul_takes_panels(graph, op): the numbers are ours, the
+ * operands are the path's, and `also` is true. */
+#define RF_TAKES(op, path, also) \
+  static bool op##_takes_##path(const rf_graph *graph, const rf_op *node) { \
+    if (!takes_numbers(graph, node)) return false; \
+    const rf_gemm g = op##_product(graph, node); \
+    return rf_takes_##path(&g) && (also); \
+  }
+#define RF_HAS_FEW_ROWS (g.m <= RF_FEW_ROWS)
+/* RF_PATH(matmul, avx2, RF_GEMM_AVX2, panels) is matmul_avx2_panels(call). */
+#define RF_PATH(op, isa, table, path) \
+  static void op##_##isa##_##path(const rf_call *call) { op##_call(rf_gemm_##path, &table, call); }
+#define RF_WORKSPACE(op, isa, table) \
+  static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, int threads) { \
+    const rf_gemm g = op##_product(graph, node); \
+    return rf_gemm_workspace(&table, &g, threads); \
+  }
+/* The row of OP_ISA_PATH: a kernel for at most `rows` rows, timed by the curves of `family`. */
+#define RF_PATH_ROW(of, variant, path, takes, level, rows, family, suffix) \
+  {.op = #of, \
+   .name = family suffix, \
+   .isa = level, \
+   .accepts = of##_takes_##takes, \
+   .workspace_bytes = of##_##variant##_workspace, \
+   .run = of##_##variant##_##path, \
+   .max_rows = rows, \
+   .curve = family},
+
+// clang-format off
+#define RF_ISA_PRODUCT(op, isa, table, many) \
+  RF_WORKSPACE(op, isa, table) \
+  RF_PATH(op, isa, table, stream) \
+  RF_PATH(op, isa, table, many)
+#define RF_ISA_PRODUCTS(op, isa, table, many) \
+  RF_ISA_PRODUCT(op, isa, table, many) \
+  RF_ISA_PRODUCT(op##_dx, isa, table, many) \
+  RF_ISA_PRODUCT(op##_dw, isa, table, many) \
+  RF_PATH(op, isa, table, panels)
+#define RF_ISA_ROW(op, isa, level, rows, family, many) \
+  RF_PATH_ROW(op, isa, stream, stream, level, rows, family, "_stream") \
+  RF_PATH_ROW(op, isa, many, blocked, level, 0, family, "")
+#define RF_ISA_ROWS(op, isa, level, rows, family, many) \
+  RF_PATH_ROW(op, isa, panels, panels, level, rows, family, "_panels") \
+  RF_ISA_ROW(op, isa, level, rows, family, many) \
+  RF_ISA_ROW(op##_dx, isa, level, rows, family, many) \
+  RF_ISA_ROW(op##_dw, isa, level, 0, family, many)
+
+#define RF_TILE_PRODUCT(op, also, many) \
+  RF_TAKES(op, few, also) \
+  RF_TAKES(op, tiles, true) \
+  RF_WORKSPACE(op, amx, RF_GEMM_AMX) \
+  RF_PATH(op, amx, RF_GEMM_AMX, few) \
+  RF_PATH(op, amx, RF_GEMM_AMX, many)
+#define RF_TILE_ROW(op, rows, many) \
+  RF_PATH_ROW(op, amx, few, few, RF_ISA_AMX, rows, "gemm_amx_32x32", "_few") \
+  RF_PATH_ROW(op, amx, many, tiles, RF_ISA_AMX, 0, "gemm_amx_32x32", "")
+#define RF_FAST_ROW(op, isa, level) RF_PATH_ROW(op, isa, fast, fast, level, 0, "fast_" #isa, "")
+
+/* All kernels of `op`, its dx and its dw, and their rows. `also`: when a product has few rows;
+ * `rows`: the most that a step of the plan may have then. `many`, `many_tiles`: the path otherwise. */
+#if defined(__x86_64__)
+#define RF_PRODUCTS_X86(op, also, many, many_tiles) \
+  RF_TAKES(op, fast, true) \
+  RF_TILE_PRODUCT(op, also, many_tiles) \
+  RF_TILE_PRODUCT(op##_dx, also, many_tiles) \
+  RF_TILE_PRODUCT(op##_dw, RF_HAS_FEW_ROWS, many_tiles) \
+  RF_WORKSPACE(op, avx512bf16, RF_GEMM_AVX512BF16) \
+  RF_ISA_PRODUCTS(op, avx512, RF_GEMM_AVX512, many) \
+  RF_ISA_PRODUCTS(op, avx2, RF_GEMM_AVX2, many) \
+  RF_PATH(op, amx, RF_GEMM_AMX, fast) \
+  RF_PATH(op, avx512bf16, RF_GEMM_AVX512BF16, fast) \
+  RF_PATH(op, avx512, RF_GEMM_AVX512, fast) \
+  RF_PATH(op, avx2, RF_GEMM_AVX2, fast)
+#define RF_PRODUCT_ROWS_X86(op, rows, many, many_tiles) \
+  RF_FAST_ROW(op, amx, RF_ISA_AMX) \
+  RF_FAST_ROW(op, avx512bf16, RF_ISA_AVX512BF16) \
+  RF_FAST_ROW(op, avx512, RF_ISA_AVX512) \
+  RF_FAST_ROW(op, avx2, RF_ISA_AVX2) \
+  RF_TILE_ROW(op, rows, many_tiles) \
+  RF_TILE_ROW(op##_dx, rows, many_tiles) \
+  RF_TILE_ROW(op##_dw, 0, many_tiles) \
+  RF_ISA_ROWS(op, avx512, RF_ISA_AVX512, rows, "gemm_avx512_12x32", many) \
+  RF_ISA_ROWS(op, avx2, RF_ISA_AVX2, rows, "gemm_avx2_6x16", many)
+#else
+#define RF_PRODUCTS_X86(op, also, many, many_tiles)
+#define RF_PRODUCT_ROWS_X86(op, rows, many, many_tiles)
+#endif
+#define RF_PRODUCTS(op, also, many, many_tiles) \
+  RF_TAKES(op, panels, also) \
+  RF_TAKES(op, stream, also) \
+  RF_TAKES(op, blocked, true) \
+  RF_TAKES(op##_dx, stream, also) \
+  RF_TAKES(op##_dx, blocked, true) \
+  RF_TAKES(op##_dw, stream, RF_HAS_FEW_ROWS) \
+  RF_TAKES(op##_dw, blocked, true) \
+  RF_PRODUCTS_X86(op, also, many, many_tiles) \
+  RF_ISA_PRODUCTS(op, base, RF_GEMM_BASE, many)
+#define RF_PRODUCT_ROWS(op, rows, many, many_tiles) \
+  RF_PRODUCT_ROWS_X86(op, rows, many, many_tiles) \
+  RF_ISA_ROWS(op, base, RF_ISA_BASE, rows, "gemm_base_4x16", many)
+// clang-format on
+
+#endif
