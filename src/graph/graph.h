@@ -8,6 +8,7 @@
 #ifndef RF_GRAPH_H
 #define RF_GRAPH_H
 
+#include "graph/attr.h"
 #include "graph/mesh/mesh.h"
 #include "graph/ops/kept.h"
 #include "graph/ops/list.h"
@@ -15,7 +16,7 @@
 #include "formats/panels.h"
 #include "model/weights.h"
 
-enum { RF_MAX_RANK = 4, RF_MAX_INPUTS = 8, RF_MAX_OUTPUTS = 6, RF_NONE = -1 };
+enum { RF_MAX_RANK = 4, RF_MAX_INPUTS = 8, RF_NONE = -1 };
 enum { RF_TOP_MOST = 256 };
 enum { RF_WANTED = -2 }; /* an output slot, or a gradient, that the op's rule still has to make */
 
@@ -60,20 +61,6 @@ typedef struct rf_tensor {
 
 typedef enum rf_section { RF_SECTION_BEGIN, RF_SECTION_MICRO, RF_SECTION_END, RF_SECTIONS } rf_section;
 
-/* How an output that is a gradient (or a running sum) is written. ADD always adds to what is
- * there; MICRO writes in the first microbatch of a step and adds in the later ones. Both
- * continue the fixed chain of additions, so they never reorder it. */
-typedef enum rf_accumulate { RF_WRITE, RF_ACCUMULATE_MICRO, RF_ACCUMULATE_ADD } rf_accumulate;
-
-typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESIDUAL } rf_epilogue;
-
-/* How a router's logits become scores and weights: rf_model's router_* fields. */
-typedef struct rf_router {
-  bool sigmoid, as_is;
-  float scale; /* 0: 1 */
-  int32_t groups, groups_used;
-} rf_router;
-
 /* values of k that one scale of rounded activations is for; before int8, in two bytes */
 enum { RF_FAST_BLOCK = 32, RF_FAST_INT8_BLOCK = 256 };
 /* Values of k that one scale of rounded activations is for, by the matrix's type. (Files that
@@ -81,53 +68,6 @@ enum { RF_FAST_BLOCK = 32, RF_FAST_INT8_BLOCK = 256 };
 static inline int rf_fast_block_of(const rf_quant_type *type) {
   return type->number == RF_Q_Q4_K || type->number == RF_Q_Q5_K ? 128 : RF_FAST_BLOCK;
 }
-
-/* Attributes: one flat struct; an op reads the fields its row names. */
-typedef struct rf_attr {
-  float eps;    /* norms, adamw */
-  float offset; /* rmsnorm, head_norm: added to the gain */
-  float scale;  /* attention: 1/sqrt(H); embed: of the token rows, 0: 1 */
-  /* attention, head: scores, logits become cap tanh(x / cap); 0: not */
-  float softcap;
-  int32_t heads, kv_heads, head_dim, window; /* attention, rope; window 0: full causal */
-  rf_dtype dtype;                            /* embed: of x, where the table is packed */
-  /* attention: RF_F32, or RF_BF16: scaled scores are rounded to bf16 before the exponential */
-  rf_dtype softmax;
-  rf_rope rope;         /* rope */
-  bool inverse;         /* rope: rotate back (its own backward) */
-  rf_epilogue epilogue; /* matmul */
-  bool transpose;       /* matmul, head: the weight is stored (out, in) */
-  bool
-      /* matmul, matmul_experts, head_logits, head_score: x is rounded to 8 bits first, in blocks
-       * of rf_fast_block_of w's type; before int8 to two bytes, of RF_FAST_INT8_BLOCK */
-      fast;
-  float dropout;      /* probability of zeroing */
-  uint64_t site;      /* rf_name_key of the dropout site; of send and recv: of what they hand over */
-  int32_t token_step; /* dropout: tokens from a row to the next, where tokens are dealt out; 0: 1 */
-  rf_accumulate accumulate[RF_MAX_OUTPUTS];
-  float beta1, beta2, weight_decay; /* adamw */
-  rf_lora_parts lora;               /* lora: which columns its parts read and join; scale: alpha / r */
-  float clip;                       /* clip: largest global norm; 0: measure only */
-  int32_t experts, experts_used;    /* route and what follows it: E, k */
-  /* experts on several chips: how much of their places (part) rows are expected to take; 0: all */
-  float fill;
-  rf_router router; /* route */
-  /* attention_latent and its kin: W, and numbers of a latent row; rope.dim: R */
-  int32_t value_dim, latent;
-  int32_t
-      /* norm_sq, adamw: which element of the sums it writes; head_score: how many likeliest it
-       * keeps; all_reduce, permute: which; send, recv: the other stage */
-      index;
-  /* Collectives: the axes of the group and its chips; the dimension they gather, split or reduce
-   * along, and the one that all_to_all splits. Elsewhere `axes` are those that cut a sum or a
-   * table which the op would need whole (matmul, embed, head_part). */
-  rf_axes axes;
-  int32_t group, dim, to;
-  uint8_t form; /* rf_form of that dimension */
-  /* its extent on all chips, and of all_to_all and reduce_scatter that of a run; 0: as the
-   * input's shape says */
-  int64_t whole, part;
-} rf_attr;
 
 /* How the kernel of a product cuts its work; no sum depends on it. All 0: as the kernel itself
  * would. */
@@ -254,6 +194,7 @@ typedef struct rf_op_def {
   const char *formula;               /* one line of mathematics */
   const char *inputs[RF_MAX_INPUTS]; /* "x (M,K)", "bias (N)?": a trailing '?' marks an optional one */
   const char *outputs[RF_MAX_OUTPUTS];
+  const rf_field *fields; /* of its attributes (attr.h); NULL: RF_FIELDS_FLAT */
   /* checks inputs, creates the outputs that are still RF_NONE and wanted */
   rf_status (*shape)(rf_graph *graph, rf_op *op, rf_error *error);
   rf_work (*work)(const rf_graph *graph, const rf_op *op);
@@ -313,6 +254,8 @@ extern const rf_op_def *const RF_OPS_OF_BYTES[];
 static inline bool rf_op_is_exchange(const rf_op_def *def) { return def->exchange != RF_EXCHANGE_NONE; }
 /* What XLA keeps of it; the rule of elementwise ops that keep their input where it has none. */
 const rf_kept_rule *rf_kept_rule_of(const rf_op_def *def);
+/* The field table of its attributes. */
+const rf_field *rf_op_fields(const rf_op_def *def);
 
 /* The sort of work ("matmul", "attention", "norm", ...), and the phase of a step, that an op
  * belongs to. */

@@ -42,21 +42,9 @@ static void say_tensor(text *out, const rf_graph *graph, int id, const char *slo
 }
 
 static void say_attributes(text *out, const rf_op *op) {
-  static const char *const epilogues[] = {"", " +gelu", " +residual"};
-  char line[160];
-  say(out, epilogues[op->attr.epilogue]);
-  if (op->attr.transpose) say(out, " transpose");
-  if (op->attr.fast) say(out, " fast");
-  if (op->attr.inverse) say(out, " inverse");
-  if (op->attr.dropout > 0) {
-    snprintf(line, sizeof line, " dropout=%g", (double)op->attr.dropout);
-    say(out, line);
-  }
-  if (op->attr.heads) {
-    snprintf(line, sizeof line, " heads=%d/%d head_dim=%d window=%d", op->attr.heads, op->attr.kv_heads,
-             op->attr.head_dim, op->attr.window);
-    say(out, line);
-  }
+  char line[RF_FIELD_TEXT];
+  for (const rf_field *f = rf_op_fields(op->def); f->name; f++)
+    if (rf_field_write(f, &op->attr, line)) say(out, line);
   for (int i = 0; i < op->output_count; i++) {
     if (op->output[i] < 0 || op->attr.accumulate[i] == RF_WRITE) continue;
     say(out, op->attr.accumulate[i] == RF_ACCUMULATE_ADD ? " add:" : " accumulate:");

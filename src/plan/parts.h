@@ -48,6 +48,9 @@ rf_flow_op rf_flow_op_of(const rf_op *op, int workspace);
 rf_flow_tensor rf_flow_tensor_of(const rf_plan_options *options, const rf_graph *graph,
                                  const rf_tensor *tensor);
 
+/* digest.c: fills plan->digest. */
+void rf_plan_digest(rf_plan *plan);
+
 /* lifetime.c: first, last, bytes and shares of every tensor. Of a plan by its flow, which is
  * made here. */
 void rf_flow_lifetimes(rf_flow *flow);

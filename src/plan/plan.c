@@ -1,5 +1,4 @@
-/* plan.c - the passes in their order, from a model and options to a plan; its digest; what does
- * not fit. */
+/* plan.c - the passes in their order, from a model and options to a plan; what does not fit. */
 #include "plan/parts.h"
 
 #include "graph/mesh/pipeline.h"
@@ -8,122 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
-
-/* ---- digest ---------------------------------------------------------------------------------- */
-
-/* What is hashed comes in pieces of a few bytes: they are gathered first. */
-typedef struct hasher {
-  XXH3_state_t *state;
-  size_t used;
-  unsigned char bytes[1024];
-} hasher;
-
-static void hash_gathered(hasher *h) {
-  XXH3_64bits_update(h->state, h->bytes, h->used);
-  h->used = 0;
-}
-
-static inline void hash_bytes(hasher *h, const void *data, size_t bytes) {
-  if (bytes > sizeof h->bytes - h->used) hash_gathered(h);
-  if (bytes > sizeof h->bytes) XXH3_64bits_update(h->state, data, bytes);
-  else {
-    memcpy(h->bytes + h->used, data, bytes);
-    h->used += bytes;
-  }
-}
-static inline void hash_int(hasher *h, int64_t value) { hash_bytes(h, &value, sizeof value); }
-static inline void hash_float(hasher *h, double value) { hash_bytes(h, &value, sizeof value); }
-static inline void hash_text(hasher *h, const char *text) {
-  hash_bytes(h, text ? text : "", text ? strlen(text) + 1 : 1);
-}
-
-static void hash_attr(hasher *h, const rf_attr *a) {
-  const rf_rope *r = &a->rope;
-  const float floats[] = {a->eps,    a->offset, a->scale,        a->softcap,  r->theta,
-                          r->factor, r->low,    r->high,         r->original, a->dropout,
-                          a->beta1,  a->beta2,  a->weight_decay, a->clip,     a->router.scale};
-  const int32_t ints[] = {a->heads,
-                          a->kv_heads,
-                          a->head_dim,
-                          a->window,
-                          (int32_t)a->softmax,
-                          a->inverse,
-                          (int32_t)a->epilogue,
-                          a->transpose,
-                          a->index,
-                          r->dim,
-                          (int32_t)r->scaling,
-                          r->tail,
-                          a->value_dim,
-                          a->latent,
-                          a->router.sigmoid,
-                          a->router.as_is,
-                          a->router.groups,
-                          a->router.groups_used};
-  hash_bytes(h, floats, sizeof floats);
-  hash_bytes(h, ints, sizeof ints);
-  hash_int(h, (int64_t)a->site);
-  hash_bytes(h, &a->lora, sizeof a->lora);
-  hash_int(h, a->experts);
-  hash_int(h, a->experts_used);
-  if (a->axes) {
-    hash_int(h, (int64_t)a->axes << 32 | a->group);
-    hash_int(h, (int64_t)a->form << 32 | a->dim << 8 | a->to);
-    hash_int(h, a->whole);
-  }
-  if (a->part && !a->axes) hash_int(h, a->part);
-  if (r->scaling == RF_ROPE_TABLE) hash_bytes(h, r->divisor, (size_t)(r->dim / 2) * sizeof *r->divisor);
-  for (int i = 0; i < RF_MAX_OUTPUTS; i++) hash_int(h, a->accumulate[i]);
-}
-
-/* Everything a run depends on: what is computed, by which kernels, on how many threads, at which
- * offsets. Not the machine's speed. */
-static void make_digest(rf_plan *plan) {
-  const rf_graph *graph = plan->graph;
-  hasher *h = &(hasher){.state = XXH3_createState()};
-  if (!h->state) return;
-  XXH3_64bits_reset(h->state);
-  hash_text(h, plan->options.backend->name);
-  hash_text(h, graph->model.init);
-  const int64_t whole[] = {graph->accumulate,      graph->rows,       graph->seq,
-                           plan->options.threads,  plan->options.isa, plan->options.build.optimizer,
-                           plan->persistent_bytes, plan->arena_bytes, graph->tensor_count,
-                           graph->op_count};
-  hash_bytes(h, whole, sizeof whole);
-  hash_float(h, (double)graph->model.dropout);
-  for (int t = 0; t < graph->tensor_count; t++) {
-    const rf_tensor *tensor = &graph->tensor[t];
-    hash_text(h, tensor->name);
-    hash_int(h, (int64_t)tensor->dtype << 8 | (int64_t)tensor->class << 4 | tensor->host << 3 |
-                    tensor->persistent << 2 | tensor->input << 1 | tensor->output);
-    hash_bytes(h, tensor->shape, (size_t)tensor->rank * sizeof *tensor->shape);
-    hash_int(h, plan->tensor[t].offset);
-    if (tensor->slots > 1) hash_int(h, tensor->slots);
-    if (tensor->panels.experts > 0) hash_int(h, tensor->panels.experts);
-    for (int i = 0; i < tensor->panels.parts; i++) {
-      hash_int(h, tensor->panels.part[i].outputs);
-      hash_text(h, tensor->panels.part[i].type->name);
-    }
-  }
-  for (int i = 0; i < graph->op_count; i++) {
-    const rf_op *op = &graph->op[i];
-    hash_text(h, op->def->name);
-    hash_text(h, op->name);
-    hash_text(h, plan->op[i].kernel->name);
-    if (plan->op[i].few) hash_text(h, plan->op[i].few->name);
-    hash_int(h, op->section);
-    hash_attr(h, &op->attr);
-    if (op->blocks.kc) hash_bytes(h, &op->blocks, sizeof op->blocks);
-    hash_bytes(h, op->input, (size_t)op->input_count * sizeof *op->input);
-    hash_bytes(h, op->output, (size_t)op->output_count * sizeof *op->output);
-  }
-  hash_gathered(h);
-  snprintf(plan->digest, sizeof plan->digest, "%016llx", (unsigned long long)XXH3_64bits_digest(h->state));
-  XXH3_freeState(h->state);
-}
-
-/* ---- making ---------------------------------------------------------------------------------- */
 
 int64_t rf_plan_room(const rf_plan_options *options) {
   if (options->budget_bytes > 0) return options->budget_bytes;
@@ -190,7 +73,7 @@ rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_pl
   else rf_plan_layout(plan, 0);
   plan->by_class[RF_CLASS_PADDING] += plan->arena_bytes - plan->live_bytes;
   rf_plan_cost(plan);
-  if (depth == RF_PLAN_WHOLE) make_digest(plan);
+  if (depth == RF_PLAN_WHOLE) rf_plan_digest(plan);
   return plan;
 }
 

@@ -1,0 +1,85 @@
+/* digest.c - a hash of everything that a run of a plan depends on. */
+#include "plan/parts.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* Gathers pieces of a few bytes, because the hash is slow on each. */
+typedef struct hasher {
+  XXH3_state_t *state;
+  size_t used;
+  unsigned char bytes[1024];
+} hasher;
+
+static void hash_gathered(hasher *h) {
+  XXH3_64bits_update(h->state, h->bytes, h->used);
+  h->used = 0;
+}
+
+static inline void hash_bytes(hasher *h, const void *data, size_t bytes) {
+  if (bytes > sizeof h->bytes - h->used) hash_gathered(h);
+  if (bytes > sizeof h->bytes) XXH3_64bits_update(h->state, data, bytes);
+  else {
+    memcpy(h->bytes + h->used, data, bytes);
+    h->used += bytes;
+  }
+}
+static inline void hash_int(hasher *h, int64_t value) { hash_bytes(h, &value, sizeof value); }
+static inline void hash_float(hasher *h, double value) { hash_bytes(h, &value, sizeof value); }
+static inline void hash_text(hasher *h, const char *text) {
+  hash_bytes(h, text ? text : "", text ? strlen(text) + 1 : 1);
+}
+
+static void hash_attributes(hasher *h, const rf_op *op) {
+  for (const rf_field *f = rf_op_fields(op->def); f->name; f++)
+    hash_bytes(h, (const char *)&op->attr + f->offset, f->size);
+  hash_bytes(h, op->attr.accumulate, sizeof op->attr.accumulate);
+}
+
+/* Everything a run depends on: what is computed, by which kernels, on how many threads, at which
+ * offsets. Not the machine's speed. */
+void rf_plan_digest(rf_plan *plan) {
+  const rf_graph *graph = plan->graph;
+  hasher *h = &(hasher){.state = XXH3_createState()};
+  if (!h->state) return;
+  XXH3_64bits_reset(h->state);
+  hash_text(h, plan->options.backend->name);
+  hash_text(h, graph->model.init);
+  const int64_t whole[] = {graph->accumulate,      graph->rows,       graph->seq,
+                           plan->options.threads,  plan->options.isa, plan->options.build.optimizer,
+                           plan->persistent_bytes, plan->arena_bytes, graph->tensor_count,
+                           graph->op_count};
+  hash_bytes(h, whole, sizeof whole);
+  hash_float(h, (double)graph->model.dropout);
+  hash_bytes(h, graph->model.rope_divisor, (size_t)graph->model.rope_divisors * sizeof(float));
+  for (int t = 0; t < graph->tensor_count; t++) {
+    const rf_tensor *tensor = &graph->tensor[t];
+    hash_text(h, tensor->name);
+    hash_int(h, (int64_t)tensor->dtype << 8 | (int64_t)tensor->class << 4 | tensor->host << 3 |
+                    tensor->persistent << 2 | tensor->input << 1 | tensor->output);
+    hash_bytes(h, tensor->shape, (size_t)tensor->rank * sizeof *tensor->shape);
+    hash_int(h, plan->tensor[t].offset);
+    if (tensor->slots > 1) hash_int(h, tensor->slots);
+    if (tensor->panels.experts > 0) hash_int(h, tensor->panels.experts);
+    for (int i = 0; i < tensor->panels.parts; i++) {
+      hash_int(h, tensor->panels.part[i].outputs);
+      hash_text(h, tensor->panels.part[i].type->name);
+    }
+  }
+  for (int i = 0; i < graph->op_count; i++) {
+    const rf_op *op = &graph->op[i];
+    hash_text(h, op->def->name);
+    hash_text(h, op->name);
+    hash_text(h, plan->op[i].kernel->name);
+    if (plan->op[i].few) hash_text(h, plan->op[i].few->name);
+    hash_int(h, op->section);
+    hash_attributes(h, op);
+    if (op->blocks.kc) hash_bytes(h, &op->blocks, sizeof op->blocks);
+    hash_bytes(h, op->input, (size_t)op->input_count * sizeof *op->input);
+    hash_bytes(h, op->output, (size_t)op->output_count * sizeof *op->output);
+  }
+  hash_gathered(h);
+  snprintf(plan->digest, sizeof plan->digest, "%016llx", (unsigned long long)XXH3_64bits_digest(h->state));
+  XXH3_freeState(h->state);
+}
