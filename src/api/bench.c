@@ -73,7 +73,7 @@ static rf_ceiling ceiling_of(const bursts *b) {
  * widened. */
 static void choose_product(ceilings *c, const rf_plan *plan) {
   bool fast = false;
-  for (int i = 0; i < plan->graph->op_count; i++) fast |= plan->graph->op[i].attr.fast;
+  for (int i = 0; i < plan->graph->op_count; i++) fast |= rf_op_is_fast(&plan->graph->op[i]);
   /* A sweep may change these. */
   if (c->isa != plan->options.isa || c->threads != plan->options.threads) {
     memset(c->peak, 0, sizeof c->peak);

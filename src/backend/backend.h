@@ -8,7 +8,7 @@
 
 /* What changes from step to step; the same struct for every op of a walk. */
 typedef struct rf_run_inputs {
-  uint64_t seed;       /* dropout draws are keyed by (seed, step, attr.site, global token, channel) */
+  uint64_t seed;       /* dropout draws are keyed by (seed, step, attr.dropout.site, global token, channel) */
   int64_t step;        /* 1-based optimizer step (Adam's bias correction) */
   int32_t micro;       /* microbatch of this step, 0-based */
   int64_t first_token; /* index in the step's token order of this microbatch's row 0: micro * n */

@@ -41,8 +41,9 @@ static rf_status join(rf_graph *graph, const rf_op *matmul, adapter at, const rf
   const rf_lora *lora = &graph->model.lora;
   int x = matmul->input[0], wanted[] = {RF_WANTED};
   if (learns && lora->dropout > 0) {
-    rf_attr drop = {.dropout = lora->dropout,
-                    .site = rf_name_key(rf_pool_format(graph->pool, "%s/dropout", graph->tensor[at.a].name))};
+    rf_attr drop = {.dropout = {.rate = lora->dropout,
+                                .site = rf_name_key(
+                                    rf_pool_format(graph->pool, "%s/dropout", graph->tensor[at.a].name))}};
     int id = rf_graph_emit(graph, &RF_OP_DROPOUT, op_name(graph, matmul, "lora_dropout"), matmul->section, &x,
                            1, wanted, 1, &drop, error);
     if (id < 0) return RAFTER_INVALID;
@@ -51,7 +52,7 @@ static rf_status join(rf_graph *graph, const rf_op *matmul, adapter at, const rf
   int h = rf_graph_emit(graph, &RF_OP_MATMUL, op_name(graph, matmul, "lora_a"), matmul->section,
                         (const int[]){x, at.a}, 2, wanted, 1, NULL, error);
   if (h < 0) return RAFTER_INVALID;
-  rf_attr attr = {.scale = rf_lora_scale(lora), .lora = *parts};
+  rf_attr attr = {.lora = {.scale = rf_lora_scale(lora), .parts = *parts}};
   int inputs[] = {matmul->output[0], graph->op[h].output[0], at.b};
   int id = rf_graph_emit(graph, &RF_OP_LORA, op_name(graph, matmul, "lora"), matmul->section, inputs, 3,
                          wanted, 1, &attr, error);

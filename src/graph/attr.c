@@ -4,10 +4,12 @@
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 // clang-format off
 #define ROW(of, type, name) ROW_##type(of, name)
-#define ROW_AS(kind, of, name) {#of #name, RF_FIELD_##kind, offsetof(rf_attr, of name), sizeof(((rf_attr *)0)->of name)},
+#define ROW_AS(kind, of, name) \
+  {#name, RF_FIELD_##kind, offsetof(rf_attr, of name), sizeof(((rf_attr *)0)->of name)},
 
 #define ROW_bool(of, name)        ROW_AS(FLAG, of, name)
 #define ROW_uint8_t(of, name)     ROW_AS(NUMBER, of, name)
@@ -19,11 +21,12 @@
 #define ROW_rf_epilogue(of, name) ROW_AS(EPILOGUE, of, name)
 #define ROW_float(of, name)       ROW_AS(FLOAT, of, name)
 
-/* Members that are structs: the rows of their fields. (rope.divisor is the model's: the digest reads it there.) */
+/* Rows of members that are structs. The digest reads rope.divisor in the model. */
 #define ROW_IN(of, type, name) ROW_##type(of, name)
 #define ROW_rf_router(of, name) RF_ATTR_ROUTER(ROW_IN, of name.)
 #define ROW_rf_rope(of, name) \
-  ROW_float(of, name.theta) ROW_int32_t(of, name.dim) ROW_AS(NUMBER, of, name.scaling) ROW_float(of, name.factor) \
+  ROW_float(of, name.theta) ROW_int32_t(of, name.dim) ROW_AS(NUMBER, of, name.scaling) \
+  ROW_float(of, name.factor) \
   ROW_float(of, name.low) ROW_float(of, name.high) ROW_float(of, name.original) ROW_bool(of, name.tail)
 #define ROW_rf_lora_parts(of, name) \
   ROW_int32_t(of, name.count) ROW_int32_t(of, name.rank) \
@@ -32,11 +35,39 @@
   ROW_int32_t(of, name.site[0]) ROW_int32_t(of, name.site[1]) ROW_int32_t(of, name.site[2])
 static_assert(RF_LORA_PARTS == 3, "ROW_rf_lora_parts has a row for each part");
 
-const rf_field RF_FIELDS_COMMON[] = {RF_ATTR_COMMON(ROW, ) {0}};
-const rf_field RF_FIELDS_FLAT[] = {RF_ATTR_COMMON(ROW, ) RF_ATTR_FLAT(ROW, ) {0}};
+/* Tables begin with what every op has. */
+static const rf_field EVERY[] = {RF_ATTR_COMMON(ROW, ) {0}};
+#define TABLE(NAME, name) \
+  const rf_field RF_FIELDS_##NAME[] = {RF_ATTR_COMMON(ROW, ) RF_ATTR_##NAME(ROW, name.) {0}};
+RF_ATTR_FAMILIES(TABLE)
 // clang-format on
 
-const rf_field *rf_op_fields(const rf_op_def *def) { return def->fields ? def->fields : RF_FIELDS_FLAT; }
+const rf_field *rf_op_fields(const rf_op_def *def) { return def->fields ? def->fields : EVERY; }
+
+bool rf_attr_same(const rf_op *a, const rf_op *b) {
+  bool same = a->def == b->def;
+  for (const rf_field *f = rf_op_fields(a->def); same && f->name; f++)
+    same = !memcmp((const char *)&a->attr + f->offset, (const char *)&b->attr + f->offset, f->size);
+  return same;
+}
+
+bool *rf_attr_fast(const rf_op_def *def, rf_attr *attr) {
+  return def->fields == RF_FIELDS_MATMUL    ? &attr->matmul.fast
+         : def->fields == RF_FIELDS_HEAD    ? &attr->head.fast
+         : def->fields == RF_FIELDS_EXPERTS ? &attr->experts.fast
+                                            : NULL;
+}
+
+bool rf_op_is_fast(const rf_op *op) {
+  rf_attr attr = op->attr;
+  const bool *fast = rf_attr_fast(op->def, &attr);
+  return fast && *fast;
+}
+
+void rf_attr_adopt(const rf_op_def *def, rf_attr *attr, const rf_model *model) {
+  if (def->fields == RF_FIELDS_ROPE && attr->rope.rotation.divisor)
+    attr->rope.rotation.divisor = model->rope_divisor;
+}
 
 static int64_t number_of(const rf_field *field, const void *value) {
   switch (field->size) {

@@ -117,7 +117,7 @@ static int emit(builder *b, const rf_op_def *def, const char *part, const int *i
   } while (0)
 
 static int norm(builder *b, const char *part, int x) {
-  rf_attr attr = {.eps = b->model->norm_eps, .offset = b->model->norm_offset};
+  rf_attr attr = {.norm = {.eps = b->model->norm_eps, .offset = b->model->norm_offset}};
   int gain = weight_of(b, part, "/gain"), bias = weight_of(b, part, "/bias"),
       wanted[] = {RF_WANTED, RF_WANTED};
   if (b->model->norm == RF_NORM_LAYERNORM)
@@ -133,27 +133,34 @@ static int linear(builder *b, const char *part, int x) {
 static int residual(builder *b, const char *part, const char *site, int x, int h) {
   int inputs[] = {x, h}, wanted[] = {RF_WANTED};
   if (!(b->dropout > 0)) return emit(b, &RF_OP_ADD, part, inputs, 2, wanted, 1, NULL, 0);
-  rf_attr attr = {.dropout = b->dropout,
-                  .site = rf_name_key(rf_graph_join(b->graph, b->graph->scope, site, ""))};
+  rf_attr attr = {.dropout = {.rate = b->dropout,
+                              .site = rf_name_key(rf_graph_join(b->graph, b->graph->scope, site, ""))}};
   return emit(b, &RF_OP_ADD_DROPOUT, part, inputs, 2, wanted, 1, &attr, 0);
 }
 
 /* ---- sublayers ------------------------------------------------------------------------------- */
 
 /* Queries and keys normed and turned; the qkv row is otherwise as it was. */
-static int positions(builder *b, int qkv, const rf_attr *heads) {
+static int positions(builder *b, int qkv) {
+  const rf_model *m = b->model;
+  rf_attr norm = {.head_norm = {.heads = (int32_t)m->heads,
+                                .kv_heads = (int32_t)m->kv_heads,
+                                .head_dim = (int32_t)m->head_dim,
+                                .eps = m->norm_eps,
+                                .offset = m->norm_offset}};
+  rf_attr rope = {.rope = {.heads = (int32_t)m->heads,
+                           .kv_heads = (int32_t)m->kv_heads,
+                           .head_dim = (int32_t)m->head_dim,
+                           .rotation = rf_model_rope(m, b->layer)}};
   int q_gain = weight_of(b, "attn/q_norm", "/gain"), k_gain = weight_of(b, "attn/k_norm", "/gain");
   if (q_gain != RF_NONE) {
-    rf_attr attr = *heads;
-    attr.eps = b->model->norm_eps;
-    attr.offset = b->model->norm_offset;
     qkv = emit(b, &RF_OP_HEAD_NORM, "attn/head_norm", (const int[]){qkv, q_gain, k_gain}, 3,
-               (const int[]){RF_WANTED, RF_WANTED}, 2, &attr, 0);
+               (const int[]){RF_WANTED, RF_WANTED}, 2, &norm, 0);
     RF_BUILT(qkv);
   }
-  if (b->model->position != RF_POSITION_ROPE) return qkv;
+  if (m->position != RF_POSITION_ROPE) return qkv;
   return emit(b, &RF_OP_ROPE, "attn/rope", (const int[]){qkv, b->positions}, 2, (const int[]){RF_WANTED}, 1,
-              heads, 0);
+              &rope, 0);
 }
 
 /* What a layer keeps of the tokens in its pages: `columns` numbers a token. */
@@ -166,18 +173,20 @@ static int cache_tensor(builder *b, const char *name, rf_dtype dtype, rf_kv_clas
   return id;
 }
 
+static float score_scale(const rf_model *model) {
+  return model->attn_scale > 0 ? model->attn_scale : 1.0f / __builtin_sqrtf((float)model->head_dim);
+}
+
 static int attention(builder *b, int qkv) {
   const rf_model *model = b->model;
-  rf_attr attr = {.heads = (int32_t)model->heads,
-                  .kv_heads = (int32_t)model->kv_heads,
-                  .head_dim = (int32_t)model->head_dim,
-                  .softmax = b->options->softmax,
-                  .window = (int32_t)rf_model_window(model, b->layer),
-                  .rope = rf_model_rope(model, b->layer),
-                  .softcap = model->attn_softcap,
-                  .scale = model->attn_scale > 0 ? model->attn_scale
-                                                 : 1.0f / __builtin_sqrtf((float)model->head_dim)};
-  qkv = positions(b, qkv, &attr);
+  rf_attr attr = {.attention = {.heads = (int32_t)model->heads,
+                                .kv_heads = (int32_t)model->kv_heads,
+                                .head_dim = (int32_t)model->head_dim,
+                                .softmax = b->options->softmax,
+                                .window = (int32_t)rf_model_window(model, b->layer),
+                                .softcap = model->attn_softcap,
+                                .scale = score_scale(model)}};
+  qkv = positions(b, qkv);
   RF_BUILT(qkv);
   if (b->options->job != RF_JOB_GENERATE)
     return emit(b, &RF_OP_ATTENTION, "attn/attention", (const int[]){qkv, b->segments}, 2,
@@ -192,7 +201,10 @@ static int attention(builder *b, int qkv) {
 }
 
 /* Queries whose tails turned, through their own latent row where there is one. */
-static int latent_queries(builder *b, int y, const rf_attr *attr) {
+static int latent_queries(builder *b, int y, rf_rope rotation) {
+  rf_attr rope = {.rope = {.heads = (int32_t)b->model->heads,
+                           .head_dim = (int32_t)b->model->head_dim,
+                           .rotation = rotation}};
   if (weight_of(b, "attn/q_a", "/weight") != RF_NONE) {
     y = linear(b, "attn/q_a", y);
     RF_BUILT(y);
@@ -201,22 +213,22 @@ static int latent_queries(builder *b, int y, const rf_attr *attr) {
   }
   int q = linear(b, b->model->q_rank > 0 ? "attn/q_b" : "attn/q", y), wanted[] = {RF_WANTED};
   RF_BUILT(q);
-  return emit(b, &RF_OP_ROPE, "attn/rope", (const int[]){q, b->positions}, 2, wanted, 1, attr, 0);
+  return emit(b, &RF_OP_ROPE, "attn/rope", (const int[]){q, b->positions}, 2, wanted, 1, &rope, 0);
 }
 
 /* Keys and values of a latent row, and a part of the keys that turned and serves all heads. A
  * cache holds the row, not what is made of it. */
 static int latent_attention(builder *b, int y) {
   const rf_model *model = b->model;
-  rf_attr attr = {.heads = (int32_t)model->heads,
-                  .head_dim = (int32_t)model->head_dim,
-                  .value_dim = (int32_t)rf_model_value_dim(model),
-                  .latent = (int32_t)model->kv_rank,
-                  .rope = rf_model_rope(model, b->layer),
-                  .scale = model->attn_scale > 0 ? model->attn_scale
-                                                 : 1.0f / __builtin_sqrtf((float)model->head_dim)};
-  rf_attr turn = attr, norms = {.eps = model->norm_eps};
-  int q = latent_queries(b, y, &attr), wanted[] = {RF_WANTED, RF_WANTED, RF_WANTED};
+  rf_rope rotation = rf_model_rope(model, b->layer);
+  rf_attr attr = {.attention = {.heads = (int32_t)model->heads,
+                                .head_dim = (int32_t)model->head_dim,
+                                .value_dim = (int32_t)rf_model_value_dim(model),
+                                .rope_dim = rotation.dim,
+                                .scale = score_scale(model)}};
+  rf_attr rope = {.rope = {.heads = 1, .head_dim = (int32_t)model->rope_dim, .rotation = rotation}};
+  rf_attr norms = {.norm = {.eps = model->norm_eps}};
+  int q = latent_queries(b, y, rotation), wanted[] = {RF_WANTED, RF_WANTED, RF_WANTED};
   RF_BUILT(q);
   int row = linear(b, "attn/kv_a", y);
   RF_BUILT(row);
@@ -224,9 +236,7 @@ static int latent_attention(builder *b, int y) {
                     (const int[]){row, weight_of(b, "attn/kv_a_norm", "/gain")}, 2, wanted, 3, &norms, 0);
   RF_BUILT(latent);
   int turns = b->graph->op[b->graph->op_count - 1].output[1];
-  turn.heads = 1;
-  turn.head_dim = (int32_t)model->rope_dim;
-  turns = emit(b, &RF_OP_ROPE, "attn/rope_key", (const int[]){turns, b->positions}, 2, wanted, 1, &turn, 0);
+  turns = emit(b, &RF_OP_ROPE, "attn/rope_key", (const int[]){turns, b->positions}, 2, wanted, 1, &rope, 0);
   RF_BUILT(turns);
   if (b->options->job == RF_JOB_GENERATE) {
     rf_kv_class class = rf_kv_class_of(model, b->layer);
@@ -283,13 +293,13 @@ static int mlp(builder *b, const char *in, const char *out, const char *path, in
  * back as their weighted sum. */
 static int experts(builder *b, int y) {
   const rf_model *model = b->model;
-  rf_attr attr = {.experts = (int32_t)model->experts, .experts_used = (int32_t)model->experts_used};
+  rf_attr attr = {.experts = {.experts = (int32_t)model->experts, .used = (int32_t)model->experts_used}};
   rf_attr router = attr;
-  router.router = (rf_router){.sigmoid = model->router_sigmoid,
-                              .as_is = model->router_as_is,
-                              .scale = model->router_scale,
-                              .groups = model->router_groups,
-                              .groups_used = model->router_groups_used};
+  router.experts.router = (rf_router){.sigmoid = model->router_sigmoid,
+                                      .as_is = model->router_as_is,
+                                      .scale = model->router_scale,
+                                      .groups = model->router_groups,
+                                      .groups_used = model->router_groups_used};
   int logits = linear(b, "mlp/router", y), wanted[] = {RF_WANTED, RF_WANTED, RF_WANTED, RF_WANTED};
   RF_BUILT(logits);
   int weights = emit(b, &RF_OP_ROUTE, "mlp/route",
@@ -339,9 +349,9 @@ static int sublayer(builder *b, bool is_mlp, int from, int stream) {
 
 static int blocks(builder *b) {
   int wte = weight_of(b, "embed/token", "/weight"), wpe = weight_of(b, "embed/position", "/weight");
-  rf_attr scaled = {.scale = b->model->embed_scale, .dtype = b->dtype};
+  rf_attr scaled = {.embed = {.scale = b->model->embed_scale, .dtype = b->dtype}};
   /* as the models were trained */
-  if (b->dtype == RF_BF16) scaled.scale = rf_bf16_to_f32(rf_f32_to_bf16(scaled.scale));
+  if (b->dtype == RF_BF16) scaled.embed.scale = rf_bf16_to_f32(rf_f32_to_bf16(scaled.embed.scale));
   int x = emit(b, &RF_OP_EMBED, "embed", (const int[]){b->tokens, b->positions, wte, wpe}, 4,
                (const int[]){RF_WANTED}, 1, &scaled, 0);
   RF_BUILT(x);
@@ -361,8 +371,8 @@ static int blocks(builder *b) {
 
 static int head(const builder *b, rf_attr *attr, int *bias) {
   int w = weight_of(b, "head", "/weight");
-  attr->softcap = b->model->final_softcap;
-  attr->transpose = w == RF_NONE; /* tied: the token table (V,D) */
+  attr->head.softcap = b->model->final_softcap;
+  attr->head.transpose = w == RF_NONE; /* tied: the token table (V,D) */
   *bias = weight_of(b, "head", "/bias");
   return w == RF_NONE ? weight_of(b, "embed/token", "/weight") : w;
 }
@@ -406,7 +416,7 @@ static rf_status build_score(builder *b) {
   }
   int bias, x = blocks(b);
   if (x == RF_NONE) return RAFTER_INVALID;
-  rf_attr attr = {.index = b->options->top};
+  rf_attr attr = {.head = {.top = b->options->top}};
   int w = head(b, &attr, &bias);
   return emit(b, &RF_OP_HEAD_SCORE, "head/score", (const int[]){x, w, bias, b->labels}, 4, outputs, 3, &attr,
               0) == RF_NONE
@@ -521,11 +531,10 @@ rf_status rf_pass_build(const rf_model *model, const rf_build_options *options, 
     status = train ? build_train(b) : rows_of_text ? build_score(b) : build_generate(b);
   for (int o = 0; status == RAFTER_OK && options->fast && o < graph->op_count; o++) {
     rf_op *op = &graph->op[o];
-    if (op->def != &RF_OP_MATMUL && op->def != &RF_OP_MATMUL_EXPERTS && op->def != &RF_OP_HEAD_LOGITS &&
-        op->def != &RF_OP_HEAD_SCORE)
-      continue;
+    bool *fast = rf_attr_fast(op->def, &op->attr);
+    if (!fast) continue;
     const rf_tensor *w = &graph->tensor[op->input[1]];
-    op->attr.fast = w->dtype == RF_PACKED && rf_panels_have_codes(&w->panels);
+    *fast = w->dtype == RF_PACKED && rf_panels_have_codes(&w->panels);
   }
   if (status == RAFTER_OK) *out = graph;
   else rf_graph_free(graph);

@@ -28,10 +28,10 @@ static bool fuse_gelu(fuser *f, rf_op *gelu) {
   int u = gelu->input[0];
   if (f->writer[u] == RF_NONE) return false;
   rf_op *source = &f->graph->op[f->writer[u]];
-  if (source->def != &RF_OP_MATMUL || source->attr.epilogue != RF_EPILOGUE_NONE ||
+  if (source->def != &RF_OP_MATMUL || source->attr.matmul.epilogue != RF_EPILOGUE_NONE ||
       source->section != gelu->section)
     return false;
-  source->attr.epilogue = RF_EPILOGUE_GELU;
+  source->attr.matmul.epilogue = RF_EPILOGUE_GELU;
   if (readers(f, u) == 1 && !f->graph->tensor[u].output) source->output[0] = RF_NONE;
   source->output[1] = gelu->output[0];
   f->writer[gelu->output[0]] = f->writer[u];
@@ -42,14 +42,16 @@ static bool fuse_residual(fuser *f, rf_op *add) {
   for (int slot = 1; slot >= 0; slot--) {
     rf_op *source = sole_source(f, add->input[slot], &RF_OP_MATMUL);
     int other = add->input[1 - slot];
-    if (!source || source->attr.epilogue != RF_EPILOGUE_NONE || source->section != add->section ||
+    if (!source || source->attr.matmul.epilogue != RF_EPILOGUE_NONE || source->section != add->section ||
         !ready_before(f, other, source))
       continue;
     if (slot == 0 && add->def == &RF_OP_ADD_DROPOUT) continue;
-    source->attr.epilogue = RF_EPILOGUE_RESIDUAL;
-    source->attr.dropout = add->attr.dropout;
-    source->attr.site = add->attr.site;
-    source->attr.token_step = add->attr.token_step;
+    source->attr.matmul.epilogue = RF_EPILOGUE_RESIDUAL;
+    if (add->def == &RF_OP_ADD_DROPOUT) {
+      source->attr.dropout.rate = add->attr.dropout.rate;
+      source->attr.dropout.site = add->attr.dropout.site;
+      source->attr.dropout.token_step = add->attr.dropout.token_step;
+    }
     source->input[3] = other;
     source->output[0] = RF_NONE;
     source->output[1] = add->output[0];
@@ -102,7 +104,7 @@ static bool fuse_head(fuser *f, rf_op *bwd) {
   loss->def = &RF_OP_HEAD_LOSS_GRAD;
   loss->name = rf_graph_join(f->graph, bwd->name, "", "");
   loss->output_count = 5;
-  loss->attr.transpose = bwd->attr.transpose;
+  loss->attr.head.transpose = bwd->attr.head.transpose;
   loss->backward = true;
   for (int i = 0; i < 3; i++) {
     loss->output[2 + i] = bwd->output[i];
@@ -120,11 +122,11 @@ static bool fuse_norm_sq(fuser *f, rf_op *norm) {
       update->section != norm->section)
     return false;
   if (update->input[0] != norm->input[0] || update->input[4] != RF_NONE || norm->attr.group > 1 ||
-      norm->attr.to > 1)
+      norm->attr.sums.copies > 1)
     return false;
   update->output_count = 5;
   update->output[4] = norm->output[0];
-  update->attr.index = norm->attr.index;
+  update->attr.sums.element = norm->attr.sums.element;
   return true;
 }
 

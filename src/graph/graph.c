@@ -111,8 +111,7 @@ rf_graph *rf_graph_copy(const rf_graph *graph) {
   }
   for (int i = 0; i < copy->op_count; i++) {
     copy->op[i].name = name_copy(pool, graph->op[i].name);
-    if (copy->op[i].attr.rope.divisor == graph->model.rope_divisor)
-      copy->op[i].attr.rope.divisor = copy->model.rope_divisor;
+    rf_attr_adopt(copy->op[i].def, &copy->op[i].attr, &copy->model);
   }
   return copy;
 }

@@ -194,7 +194,7 @@ typedef struct rf_op_def {
   const char *formula;               /* one line of mathematics */
   const char *inputs[RF_MAX_INPUTS]; /* "x (M,K)", "bias (N)?": a trailing '?' marks an optional one */
   const char *outputs[RF_MAX_OUTPUTS];
-  const rf_field *fields; /* of its attributes (attr.h); NULL: RF_FIELDS_FLAT */
+  const rf_field *fields; /* of its family of attributes (attr.h): RF_FIELDS_MATMUL; NULL: it has none */
   /* checks inputs, creates the outputs that are still RF_NONE and wanted */
   rf_status (*shape)(rf_graph *graph, rf_op *op, rf_error *error);
   rf_work (*work)(const rf_graph *graph, const rf_op *op);
@@ -254,8 +254,14 @@ extern const rf_op_def *const RF_OPS_OF_BYTES[];
 static inline bool rf_op_is_exchange(const rf_op_def *def) { return def->exchange != RF_EXCHANGE_NONE; }
 /* What XLA keeps of it; the rule of elementwise ops that keep their input where it has none. */
 const rf_kept_rule *rf_kept_rule_of(const rf_op_def *def);
-/* The field table of its attributes. */
+/* The field table of its attributes, with those of every op. */
 const rf_field *rf_op_fields(const rf_op_def *def);
+bool rf_attr_same(const rf_op *a, const rf_op *b);
+/* The flag of a product that rounds its activations; NULL: the op is none. */
+bool *rf_attr_fast(const rf_op_def *def, rf_attr *attr);
+bool rf_op_is_fast(const rf_op *op);
+/* Makes attributes that read a model's table read that of `model`. */
+void rf_attr_adopt(const rf_op_def *def, rf_attr *attr, const rf_model *model);
 
 /* The sort of work ("matmul", "attention", "norm", ...), and the phase of a step, that an op
  * belongs to. */

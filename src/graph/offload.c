@@ -204,8 +204,8 @@ static rf_status move(offload *f, const rf_op_def *def, int from, int to, int be
 static rf_attr attr_of(const offload *f, const stay *s, bool back) {
   rf_attr attr = {0};
   if (f->graph->tensor[s->tensor].class != RF_CLASS_KV) return attr;
-  attr.window = f->graph->op[s->first].attr.window;
-  if (back) attr.part = f->graph->rows;
+  attr.offload.window = f->graph->op[s->first].attr.attention.window;
+  if (back) attr.offload.rows = f->graph->rows;
   return attr;
 }
 

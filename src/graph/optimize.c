@@ -54,7 +54,7 @@ static states *make_states(rf_graph *graph, int *trained) {
 
 static rf_status emit_norm(rf_graph *graph, rf_section section, const char *path, const states *state,
                            int sums, rf_error *error) {
-  rf_attr attr = {.index = state->trained};
+  rf_attr attr = {.sums = {.element = state->trained}};
   const char *name = rf_graph_join(graph, path, graph->tensor[state->weight].name, "/norm_sq");
   return rf_graph_emit(graph, &RF_OP_NORM_SQ, name, section, &state->gradient, 1, &sums, 1, &attr, error) < 0
              ? RAFTER_INVALID
@@ -64,11 +64,11 @@ static rf_status emit_norm(rf_graph *graph, rf_section section, const char *path
 static rf_status emit_update(rf_graph *graph, rf_section section, const char *path, const states *state,
                              int clip, const rf_build_options *options, rf_error *error) {
   const rf_param *param = &graph->params.at[graph->tensor[state->weight].param];
-  rf_attr attr = {.beta1 = options->beta1,
-                  .beta2 = options->beta2,
-                  .eps = options->eps,
-                  .weight_decay =
-                      options->optimizer == RF_ADAMW && param->decays ? options->weight_decay : 0};
+  rf_attr attr = {
+      .adamw = {.beta1 = options->beta1,
+                .beta2 = options->beta2,
+                .eps = options->eps,
+                .weight_decay = options->optimizer == RF_ADAMW && param->decays ? options->weight_decay : 0}};
   int inputs[] = {state->gradient, state->master, state->m, state->v, clip};
   int outputs[] = {state->master, state->m, state->v,
                    state->master == state->weight ? RF_NONE : state->weight};
@@ -114,7 +114,7 @@ rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_
   graph->tensor[sums].reason = "squared norm of every gradient";
   graph->tensor[clip].output = true;
   graph->tensor[clip].reason = "read by the caller: the gradient's norm and scale";
-  rf_attr attr = {.clip = options->clip};
+  rf_attr attr = {.clip = {.limit = options->clip}};
 
   if (!early) {
     for (int p = 0; p < params; p++)

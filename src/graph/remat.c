@@ -9,7 +9,7 @@
 
 /* GELU as an epilogue is an op of its own when u is still there: no product is repeated for it. */
 static bool gelu_from_kept(const rf_recompute *r, const rf_op *op, int t) {
-  return op->def == &RF_OP_MATMUL && op->attr.epilogue == RF_EPILOGUE_GELU && t == op->output[1] &&
+  return op->def == &RF_OP_MATMUL && op->attr.matmul.epilogue == RF_EPILOGUE_GELU && t == op->output[1] &&
          op->output[0] >= 0 && r->kept[op->output[0]];
 }
 
@@ -38,7 +38,7 @@ static void find_twins(rf_recompute *r, rf_pool *pool) {
     int of = gathered[op->input[0]];
     if (!op->backward) gathered[op->input[0]] = o;
     else if (of != RF_NONE && graph->op[of].attr.axes == op->attr.axes &&
-             graph->op[of].attr.dim == op->attr.dim)
+             graph->op[of].attr.collective.dim == op->attr.collective.dim)
       r->twin[graph->op[of].output[0]] = o;
   }
 }
@@ -193,7 +193,7 @@ rf_op rf_recompute_op(const rf_recompute *r, const rf_remat_step *step) {
   for (int i = 0; i < step->outputs; i++)
     if (step->output[i] == RF_NONE) op.output[i] = RF_NONE;
   /* only u of a fused pair is asked for */
-  if (op.def == &RF_OP_MATMUL && op.output[1] == RF_NONE) op.attr.epilogue = RF_EPILOGUE_NONE;
+  if (op.def == &RF_OP_MATMUL && op.output[1] == RF_NONE) op.attr.matmul.epilogue = RF_EPILOGUE_NONE;
   return op;
 }
 

@@ -165,7 +165,7 @@ static place place_of(const rf_op *op) {
 /* The output that carries the residual stream on, or RF_NONE. */
 static int stream_of(const rf_op *op) {
   if (op->def == &RF_OP_ADD || op->def == &RF_OP_ADD_DROPOUT) return op->output[0];
-  if (op->def == &RF_OP_MATMUL && op->attr.epilogue == RF_EPILOGUE_RESIDUAL) return op->output[1];
+  if (op->def == &RF_OP_MATMUL && op->attr.matmul.epilogue == RF_EPILOGUE_RESIDUAL) return op->output[1];
   return RF_NONE;
 }
 

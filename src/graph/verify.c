@@ -68,6 +68,12 @@ static rf_status check_slots(checker *c, const rf_op *op, const int *ids, int co
   return RAFTER_OK;
 }
 
+/* Repeated dropout zeroes the same elements. */
+static bool draws_alike(const rf_op *a, const rf_op *b) {
+  if (a->def->fields != RF_FIELDS_DROPOUT && a->def->fields != RF_FIELDS_MATMUL) return true;
+  return a->attr.dropout.site == b->attr.dropout.site && a->attr.dropout.rate == b->attr.dropout.rate;
+}
+
 static rf_status check_form(checker *c, int o) {
   const rf_op *op = &c->graph->op[o];
   if (!op->def || !op->name || rf_op_find(op->def->name) != op->def)
@@ -85,10 +91,10 @@ static rf_status check_form(checker *c, int o) {
     return FAULT(c, "repeats no earlier op (%s %s: expected an op below %d, got %d)", op->def->name, op->name,
                  o, op->recompute_of);
   const rf_op *first = &c->graph->op[op->recompute_of];
-  bool epilogue =
-      op->def == &RF_OP_GELU && first->def == &RF_OP_MATMUL && first->attr.epilogue == RF_EPILOGUE_GELU;
+  bool epilogue = op->def == &RF_OP_GELU && first->def == &RF_OP_MATMUL &&
+                  first->attr.matmul.epilogue == RF_EPILOGUE_GELU;
   if (first->backward || first->recompute_of != RF_NONE || (first->def != op->def && !epilogue) ||
-      (!epilogue && (first->attr.site != op->attr.site || first->attr.dropout != op->attr.dropout)))
+      (!epilogue && !draws_alike(first, op)))
     return FAULT(c, "repeats another op than it says (%s %s: expected what %s does)", op->def->name, op->name,
                  first->name);
   return RAFTER_OK;
@@ -131,9 +137,9 @@ static rf_status check_element(checker *c, const rf_op *op, int t) {
   if (!c->element) c->element = calloc((size_t)count, 1);
   if (!c->element)
     return RF_FAIL(c->error, RAFTER_FAILED, NULL, "out of memory (verify: %lld bytes)", (long long)count);
-  if (c->element[op->attr.index])
-    return FAULT(c, "written twice (%s %s, element %d)", op->def->name, op->name, op->attr.index);
-  c->element[op->attr.index] = true;
+  if (c->element[op->attr.sums.element])
+    return FAULT(c, "written twice (%s %s, element %d)", op->def->name, op->name, op->attr.sums.element);
+  c->element[op->attr.sums.element] = true;
   c->sums = t;
   c->elements++;
   return RAFTER_OK;

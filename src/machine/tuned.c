@@ -29,7 +29,7 @@ const char *rf_tuned_class_name(int class) {
 }
 
 int rf_tuned_class(const rf_graph *graph, const rf_op *op) {
-  if (op->def->timing != RF_TIMING_PRODUCT || op->attr.fast || op->input_count < 2 ||
+  if (op->def->timing != RF_TIMING_PRODUCT || op->attr.matmul.fast || op->input_count < 2 ||
       op->input[0] == RF_NONE || op->input[1] == RF_NONE)
     return -1;
   const rf_tensor *a = &graph->tensor[op->input[0]], *b = &graph->tensor[op->input[1]];

@@ -22,12 +22,13 @@ double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
     const rf_tensor *out = &graph->tensor[op->output[0]];
     int64_t slots = graph->tensor[rf_cached_of(graph, op).table].shape[0],
             sequences = slots < out->shape[0] ? slots : out->shape[0];
-    return (double)rf_tensor_count(out) / (double)(op->attr.heads * (sequences > 0 ? sequences : 1));
+    return (double)rf_tensor_count(out) /
+           (double)(op->attr.attention.heads * (sequences > 0 ? sequences : 1));
   }
   /* Short segments of narrow heads spend their time at the edges of tiles and in the softmax,
    * however many of them there are. */
   if (op->def->curve_size == RF_CURVE_SEGMENT && graph->seq > 0)
-    return (double)graph->seq * op->attr.head_dim;
+    return (double)graph->seq * op->attr.attention.head_dim;
   return rf_cost_work(work);
 }
 
@@ -66,7 +67,7 @@ static const rf_tensor *packed_of(const rf_graph *graph, const rf_op *op) {
  * that is met. */
 static double rows_of(const rf_op *op, const rf_tensor *w, rf_work work) {
   double experts = (double)rf_panels_experts(&w->panels), group = op->attr.group > 1 ? op->attr.group : 1,
-         used = op->attr.experts_used;
+         used = op->attr.experts.used;
   double rows = rf_cost_flops(work) * experts / (2 * (double)rf_tensor_count(w));
   if (op->def->in_chunks)
     return (double)rf_head_chunk_rows((int64_t)ceil(rows), rf_tensor_count(w) / w->panels.inner);
@@ -80,7 +81,7 @@ static rf_cost_products products_of(const rf_graph *graph, const rf_op *op, cons
   bool bf16 = graph->tensor[op->input[0]].dtype == RF_BF16;
   for (int k = 0; k < w->panels.parts; k++) bf16 &= w->panels.part[k].type->number == RF_Q_BF16;
   if (op->def->product == RF_PRODUCT_DX) return bf16 ? RF_PRODUCTS_TURNED_BF16 : RF_PRODUCTS_TURNED;
-  return op->attr.fast ? RF_PRODUCTS_FAST : bf16 ? RF_PRODUCTS_BF16 : RF_PRODUCTS_EXACT;
+  return rf_op_is_fast(op) ? RF_PRODUCTS_FAST : bf16 ? RF_PRODUCTS_BF16 : RF_PRODUCTS_EXACT;
 }
 
 int rf_cost_classes(const rf_graph *graph, const rf_op *op, rf_work work,
@@ -245,7 +246,7 @@ static double row_passes_seconds(const rf_machine *machine, const rf_graph *grap
   if (!op->def->row_passes) return 0;
   unsigned passes = op->def->row_passes(op);
   int64_t rows = graph->tensor[op->input[op->def->rows_slot]].shape[0],
-          vocab = graph->tensor[op->input[1]].shape[op->attr.transpose ? 0 : 1];
+          vocab = graph->tensor[op->input[1]].shape[op->attr.head.transpose ? 0 : 1];
   double seconds = 0;
   for (int i = 0; i < 3; i++)
     if (passes >> i & 1) seconds += rf_cost_rows_seconds(machine, "head_rows", pass[i], rows, vocab);
@@ -285,7 +286,7 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
   int tile = machine->tile[1];
   if (!strcmp(machine->kind, "cpu")) return 1;
   if (timing == RF_TIMING_ATTENTION || backward) {
-    double width = op->attr.head_dim, share = backward ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
+    double width = op->attr.attention.head_dim, share = backward ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
     /* The head's width is the contraction of the scores and the columns of the values. Narrow
      * ones fill no tile of a systolic array, and less of the time between two softmaxes
      * elsewhere. */
@@ -338,7 +339,7 @@ static double packed_seconds(const rf_machine *machine, const rf_graph *graph, c
 
 /* What an op multiplies in: on a CPU rounded activations are bytes. */
 static rf_dtype product_dtype(const rf_machine *machine, const rf_graph *graph, const rf_op *op) {
-  if (op->attr.fast && machine->flops[RF_I8] > 0 && !strcmp(machine->kind, "cpu")) return RF_I8;
+  if (rf_op_is_fast(op) && machine->flops[RF_I8] > 0 && !strcmp(machine->kind, "cpu")) return RF_I8;
   bool linear = op->def->product != RF_PRODUCT_NONE;
   return graph->matmul != RF_DTYPES && linear ? graph->matmul : dtype_of(graph, op);
 }
@@ -353,7 +354,7 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
   double compute = packed_seconds(machine, graph, op, work), memory = bandwidth > 0 ? bytes / bandwidth : 0,
          launch = machine->launch_seconds;
   const rf_curve *curve = NULL;
-  if (compute < 0 && !op->attr.fast && !streams_blocks(graph, op))
+  if (compute < 0 && !rf_op_is_fast(op) && !streams_blocks(graph, op))
     curve = find_curve(machine, graph, op, dtype, kernel, flops > 0);
   if (is_reference(kernel) && !reference_curve(machine, op->def->name, kernel, flops > 0) &&
       !strcmp(machine->kind, "cpu") && flops > 0) {
@@ -413,7 +414,7 @@ double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_
                      const rf_kernel *kernel, rf_work work, rf_bound *bound) {
   rf_dtype dtype = product_dtype(machine, graph, op);
   double flops = rf_cost_flops(work), bytes = work.bytes_read + work.bytes_written;
-  const rf_curve *curve = op->attr.fast ? NULL : find_curve(machine, graph, op, dtype, kernel, flops > 0);
+  const rf_curve *curve = rf_op_is_fast(op) ? NULL : find_curve(machine, graph, op, dtype, kernel, flops > 0);
   double bandwidth =
       reach_bps(machine, bytes, work.bytes_written > 0.25 * bytes ? machine->copy_bps : machine->read_bps);
   double own = curve && !(flops > 0) ? best_rate(curve, rf_cost_size(graph, op, work)) : 0;

@@ -11,7 +11,7 @@ enum { STACK_PASSES = 6 };
 
 static double score_bytes(const rf_plan *plan, const rf_op *op) {
   const rf_graph *graph = plan->graph;
-  double scores = (double)graph->rows * (double)graph->seq * op->attr.heads;
+  double scores = (double)graph->rows * (double)graph->seq * op->attr.attention.heads;
   const rf_kept_rule *rule = rf_kept_rule_of(op->def);
   return scores * (4.0 * rule->score_moves_f32 +
                    (double)rf_dtype_bytes(plan->options.build.dtype) * rule->score_moves);

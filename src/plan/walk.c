@@ -18,7 +18,7 @@ static double sum_of_keys(double rows, double context, double window) {
  * keys are read once for all its rows. */
 static rf_work cached_work(const rf_graph *graph, const rf_op *op, const rf_extent *part, int parts) {
   rf_cached cached = rf_cached_of(graph, op);
-  double window = op->attr.window, rows = 0;
+  double window = op->attr.attention.window, rows = 0;
   rf_work work = {.bytes_read = (double)rf_tensor_bytes(&graph->tensor[op->input[0]]) + cached.fixed_bytes,
                   .bytes_written = (double)rf_tensor_bytes(&graph->tensor[op->output[0]])};
   for (int i = 0; i < parts; i++) {
@@ -42,11 +42,11 @@ static bool moves_cache(const rf_graph *graph, const rf_op *op) {
 }
 
 static rf_work moved_work(const rf_graph *graph, const rf_op *op, const rf_extent *part, int parts) {
-  double window = op->attr.window, positions = 0;
+  double window = op->attr.offload.window, positions = 0;
   for (int i = 0; i < parts; i++) {
     double here = (double)part[i].rows, context = (double)part[i].context,
            reach = window > 0 ? window + here - 1 : context;
-    positions += op->attr.part > 0 ? here : context < reach ? context : reach;
+    positions += op->attr.offload.rows > 0 ? here : context < reach ? context : reach;
   }
   /* that have the positions dealt out */
   double chips = (double)rf_mesh_extent(&graph->mesh, RF_AXIS_CONTEXT);
@@ -199,9 +199,7 @@ static bool same_cost(const rf_plan *plan, int a, int b) {
   const rf_op *x = &plan->graph->op[a], *y = &plan->graph->op[b];
   int cache = rf_op_is_cached(x) ? 1 : 0;
   const rf_tensor *s = &plan->graph->tensor[x->input[cache]], *t = &plan->graph->tensor[y->input[cache]];
-  return x->def == y->def && s->rank == t->rank && x->attr.window == y->attr.window &&
-         x->attr.heads == y->attr.heads && x->attr.head_dim == y->attr.head_dim &&
-         x->attr.kv_heads == y->attr.kv_heads && s->dtype == t->dtype && s->shape[3] == t->shape[3] &&
+  return rf_attr_same(x, y) && s->rank == t->rank && s->dtype == t->dtype && s->shape[3] == t->shape[3] &&
          plan->op[a].kernel == plan->op[b].kernel && plan->op[a].calls == plan->op[b].calls;
 }
 

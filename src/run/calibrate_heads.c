@@ -32,7 +32,7 @@ static rf_status measure(const rf_calibrate_options *o, const rf_model *model, c
   int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, RF_F32, 2, x),
                   rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, RF_F32, 2, w), RF_NONE,
                   rf_graph_tensor(graph, "rows", RF_CLASS_IO, RF_I32, 1, x)};
-  rf_attr attr = {.softcap = h->caps ? 30 : 0, .index = h->top ? TOP : 0};
+  rf_attr attr = {.head = {.softcap = h->caps ? 30 : 0, .top = h->top ? TOP : 0}};
   graph->rows = rows;
   unsigned wanted = h->sums ? 3 : h->top ? 7 : 1;
   if (rf_graph_op(graph, h->scores ? &RF_OP_HEAD_SCORE : &RF_OP_HEAD_LOGITS, "head", RF_SECTION_MICRO, inputs,

@@ -66,7 +66,7 @@ static rf_status build(const rf_model *model, const rf_panels *panels, int64_t r
           w[] = {panels->inner, outputs};
   int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, is_bf16(how) ? RF_BF16 : RF_F32, 2, x),
                   rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, RF_PACKED, 2, w)};
-  rf_attr attr = {.fast = how == RF_PRODUCTS_FAST};
+  rf_attr attr = {.matmul = {.fast = how == RF_PRODUCTS_FAST}};
   graph->rows = rows;
   graph->tensor[inputs[1]].panels = *panels;
   if (rf_graph_op(graph, is_turned(how) ? &RF_OP_MATMUL_DX : &RF_OP_MATMUL, "product", RF_SECTION_MICRO,

@@ -60,7 +60,7 @@ static rf_status build(bench *b, int op, rf_dtype dtype, int64_t rows, int shape
   int inputs[] = {rf_graph_tensor(p->graph, "a", RF_CLASS_ACTIVATION, dtype, 2, op == 1 ? y : x),
                   rf_graph_tensor(p->graph, "b", op == 2 ? RF_CLASS_ACTIVATION : RF_CLASS_WEIGHT, dtype, 2,
                                   op == 2 ? y : w)};
-  rf_attr attr = {.transpose = transpose};
+  rf_attr attr = {.matmul = {.transpose = transpose}};
   p->graph->rows = rows;
   if (rf_graph_op(p->graph, OPS[op], "product", RF_SECTION_MICRO, inputs, 2, 1, &attr, error) < 0)
     return RAFTER_INVALID;

@@ -52,7 +52,7 @@ static rf_probe probe_of(const rf_op *op) {
 }
 
 static bool probe_is_finite(const rf_op *op, const rf_call *call, rf_probe probe) {
-  int64_t at = probe == RF_PROBE_FIRST ? 0 : op->attr.index;
+  int64_t at = probe == RF_PROBE_FIRST ? 0 : op->attr.sums.element;
   int slot = probe == RF_PROBE_UPDATE ? 4 : 0;
   return rf_out(call, slot)->dtype == RF_F64 ? isfinite(((const double *)call->out[slot])[at])
                                              : isfinite(((const float *)call->out[slot])[at]);

@@ -100,7 +100,9 @@ static int64_t part_bytes(const sizing *s, const rf_op *op, rf_kept_part part) {
   case RF_EXTENT_HALF: one = in ? tensor_bytes(s, in, dtype, 2) : 0; break;
   case RF_EXTENT_OUTPUT: one = out ? tensor_bytes(s, out, dtype, 1) : 0; break;
   case RF_EXTENT_ROW: one = bytes_of(s, dtype, 2, (int64_t[]){b, t}); break;
-  case RF_EXTENT_SCORES: one = bytes_of(s, dtype, 4, (int64_t[]){b, op->attr.heads, t, keys}); break;
+  case RF_EXTENT_SCORES:
+    one = bytes_of(s, dtype, 4, (int64_t[]){b, op->attr.attention.heads, t, keys});
+    break;
   case RF_EXTENT_LOGITS: one = bytes_of(s, dtype, 3, (int64_t[]){b, t, s->model->vocab}); break;
   }
   return part.count * one;

@@ -20,8 +20,8 @@ rf_step_work rf_step_work_of(const rf_plan *plan) {
     double flops = plan->op[i].work.flops;
     if (op->recompute_of != RF_NONE) continue; /* not the model's */
     if (op->def == &RF_OP_ATTENTION || op->def == &RF_OP_ATTENTION_BWD) {
-      rf_attention_pairs(graph, graph->rows, op->attr.window, &causal, &square);
-      add_pairs(&work, op->attr.window, flops / causal);
+      rf_attention_pairs(graph, graph->rows, op->attr.attention.window, &causal, &square);
+      add_pairs(&work, op->attr.attention.window, flops / causal);
     } else if (op->section == RF_SECTION_MICRO) work.per_token += flops * plan->op[i].calls / tokens;
     else work.fixed += flops * plan->op[i].calls;
   }

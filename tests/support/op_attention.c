@@ -101,10 +101,9 @@ void build_attention_kv(op_harness *h, const op_case *of, const op_size *size) {
 
 static rf_attr latent_attributes(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = case_attention_attributes(h, of, size);
-  attr.kv_heads = 0;
-  attr.rope = (rf_rope){.theta = 10000, .dim = size->head_dim / 4 * 2, .tail = true};
-  attr.value_dim = size->head_dim - 1;
-  attr.latent = size->head_dim + 3;
+  attr.attention.kv_heads = 0;
+  attr.attention.rope_dim = size->head_dim / 4 * 2;
+  attr.attention.value_dim = size->head_dim - 1;
   return attr;
 }
 
@@ -122,7 +121,7 @@ void build_latent_norm_bwd(op_harness *h, const op_case *of, const op_size *size
   int forward = op_apply(h, "latent_norm", OP_IDS(x, gain), OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED), &attr);
   int dlatent = case_activation(h, "dlatent", 1, size->rows, size->width),
       dturns = case_activation(h, "dturns", 1, size->rows, size->columns);
-  rf_attr backward = {.eps = attr.eps, .accumulate = {RF_WRITE, attr.accumulate[1]}};
+  rf_attr backward = {.norm = {.eps = attr.norm.eps}, .accumulate = {RF_WRITE, attr.accumulate[1]}};
   op_apply(h, "latent_norm_bwd", OP_IDS(x, gain, op_output(h, forward, 2), dlatent, dturns),
            OP_IDS(RF_WANTED, case_gradient(h, "dgain", OP_SHAPE(size->width))), &backward);
 }
@@ -131,8 +130,9 @@ static int latent_forward(op_harness *h, const op_case *of, const op_size *size,
   rf_attr attr = latent_attributes(h, of, size);
   in[0] = case_activation(h, "q", 1.5, size->rows, (int64_t)size->heads * size->head_dim);
   in[1] = case_activation(h, "kv", 1.5, size->rows,
-                          (int64_t)size->heads * (size->head_dim - attr.rope.dim + attr.value_dim));
-  in[2] = case_activation(h, "turns", 1.5, size->rows, attr.rope.dim);
+                          (int64_t)size->heads *
+                              (size->head_dim - attr.attention.rope_dim + attr.attention.value_dim));
+  in[2] = case_activation(h, "turns", 1.5, size->rows, attr.attention.rope_dim);
   in[3] = case_segments(h, of, size->rows, NULL);
   return op_apply(h, "attention_latent", OP_IDS(in[0], in[1], in[2], in[3]), OP_IDS(RF_WANTED, RF_WANTED),
                   &attr);
@@ -146,7 +146,7 @@ void build_attention_latent(op_harness *h, const op_case *of, const op_size *siz
 void build_attention_latent_bwd(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = latent_attributes(h, of, size);
   int in[4], forward = latent_forward(h, of, size, in);
-  int dctx = case_activation(h, "dctx", 1, size->rows, (int64_t)size->heads * attr.value_dim);
+  int dctx = case_activation(h, "dctx", 1, size->rows, (int64_t)size->heads * attr.attention.value_dim);
   op_apply(h, "attention_latent_bwd",
            OP_IDS(in[0], in[1], in[2], op_output(h, forward, 0), op_output(h, forward, 1), dctx, in[3]),
            OP_IDS(RF_WANTED, RF_WANTED, RF_WANTED), &attr);
@@ -156,7 +156,7 @@ void build_attention_latent_kv(op_harness *h, const op_case *of, const op_size *
   rf_attr attr = latent_attributes(h, of, size);
   bool prefill = of->flags & OP_PREFILL;
   int64_t rows = size->rows, slot_count = prefill ? 2 : rows, page = 32,
-          columns = (rows + 40 + page - 1) / page;
+          columns = (rows + 40 + page - 1) / page, latent_columns = size->head_dim + 3;
   int32_t *slots = malloc((size_t)rows * sizeof *slots),
           *positions = malloc((size_t)rows * sizeof *positions);
   assert_true(slots && positions);
@@ -165,12 +165,13 @@ void build_attention_latent_kv(op_harness *h, const op_case *of, const op_size *
     positions[r] = (int32_t)(prefill ? r + 5 : case_draw(5, r) % 40);
   }
   int q = case_activation(h, "q", 1.5, rows, (int64_t)size->heads * size->head_dim),
-      latent = case_activation(h, "latent", 1.5, rows, attr.latent);
-  int turns = case_activation(h, "turns", 1.5, rows, attr.rope.dim);
-  int w = case_weight(h, "w", 0.5, attr.latent,
-                      (int64_t)size->heads * (size->head_dim - attr.rope.dim + attr.value_dim));
+      latent = case_activation(h, "latent", 1.5, rows, latent_columns);
+  int turns = case_activation(h, "turns", 1.5, rows, attr.attention.rope_dim);
+  int w = case_weight(h, "w", 0.5, latent_columns,
+                      (int64_t)size->heads *
+                          (size->head_dim - attr.attention.rope_dim + attr.attention.value_dim));
   int cache = op_tensor(h, "cache", RF_CLASS_KV, h->dtype, (op_fill){1.5, 0},
-                        OP_SHAPE(slot_count * columns, 1, page, attr.latent + attr.rope.dim));
+                        OP_SHAPE(slot_count * columns, 1, page, latent_columns + attr.attention.rope_dim));
   int table = op_table(h, slot_count, columns), slot_ids = op_ids(h, "slots", rows, slots),
       position_ids = op_ids(h, "positions", rows, positions);
   free(slots);

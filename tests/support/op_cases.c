@@ -91,8 +91,9 @@ static void build_head_norm_bwd(op_harness *h, const op_case *of, const op_size 
 
 static void build_rope(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = case_attention_attributes(h, of, size);
+  attr.rope.rotation = case_rotation(of, size);
   if (of->flags & OP_SEGMENTS && size->head_dim >= 4)
-    attr.rope = (rf_rope){.theta = 100, .dim = size->head_dim / 4 * 2, .tail = true};
+    attr.rope.rotation = (rf_rope){.theta = 100, .dim = size->head_dim / 4 * 2, .tail = true};
   int positions = case_some_ids(h, "positions", size->rows, 2048, false);
   int qkv =
       case_activation(h, "qkv", 1, size->rows, (int64_t)(size->heads + 2 * size->kv_heads) * size->head_dim);
@@ -101,15 +102,15 @@ static void build_rope(op_harness *h, const op_case *of, const op_size *size) {
 
 static void build_matmul(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = case_attributes(h, of);
-  attr.epilogue = of->flags & OP_GELU       ? RF_EPILOGUE_GELU
-                  : of->flags & OP_RESIDUAL ? RF_EPILOGUE_RESIDUAL
-                                            : RF_EPILOGUE_NONE;
+  attr.matmul.epilogue = of->flags & OP_GELU       ? RF_EPILOGUE_GELU
+                         : of->flags & OP_RESIDUAL ? RF_EPILOGUE_RESIDUAL
+                                                   : RF_EPILOGUE_NONE;
   int x = case_activation(h, "x", 1, size->rows, size->width);
   int w = case_linear(h, of, 1 / sqrt((double)size->width), size->width, size->columns);
   int bias = of->flags & OP_BIAS ? case_vector(h, "bias", (op_fill){0.5, 0}, size->columns) : RF_NONE;
   int residual =
       of->flags & OP_RESIDUAL ? case_activation(h, "residual", 1, size->rows, size->columns) : RF_NONE;
-  bool plain = attr.epilogue == RF_EPILOGUE_NONE;
+  bool plain = attr.matmul.epilogue == RF_EPILOGUE_NONE;
   int outputs[] = {plain || of->flags & OP_KEEP_U ? RF_WANTED : RF_NONE, plain ? RF_NONE : RF_WANTED};
   op_apply(h, "matmul", OP_IDS(x, w, bias, residual), 2, outputs, &attr);
 }
@@ -138,15 +139,16 @@ static void build_matmul_dw(op_harness *h, const op_case *of, const op_size *siz
 static rf_attr lora_attributes(op_harness *h, const op_case *of, const op_size *size, int64_t *joined) {
   rf_attr attr = case_attributes(h, of);
   int32_t n = (int32_t)size->columns, rank = size->width < 21 ? (int32_t)size->width : 21;
-  attr.scale = 1.7f;
-  attr.lora = n < 4 ? (rf_lora_parts){1, rank, {0}, {n}, {0}}
-                    : (rf_lora_parts){2, rank, {0, n / 2}, {n / 3, n - n / 2}, {0, 1}};
-  *joined = attr.lora.columns[0] + attr.lora.columns[1];
+  attr.lora.scale = 1.7f;
+  attr.lora.parts = n < 4 ? (rf_lora_parts){1, rank, {0}, {n}, {0}}
+                          : (rf_lora_parts){2, rank, {0, n / 2}, {n / 3, n - n / 2}, {0, 1}};
+  *joined = attr.lora.parts.columns[0] + attr.lora.parts.columns[1];
   return attr;
 }
 static int lora_inputs(op_harness *h, const rf_attr *attr, const op_size *size, int64_t joined, int *b) {
-  *b = op_tensor(h, "b", RF_CLASS_ADAPTER, h->wide, (op_fill){0.3, 0}, OP_SHAPE(attr->lora.rank, joined));
-  return case_activation(h, "h", 1, size->rows, (int64_t)attr->lora.count * attr->lora.rank);
+  *b = op_tensor(h, "b", RF_CLASS_ADAPTER, h->wide, (op_fill){0.3, 0},
+                 OP_SHAPE(attr->lora.parts.rank, joined));
+  return case_activation(h, "h", 1, size->rows, (int64_t)attr->lora.parts.count * attr->lora.parts.rank);
 }
 static void build_lora(op_harness *h, const op_case *of, const op_size *size) {
   int64_t joined;
@@ -163,7 +165,7 @@ static void build_lora_bwd(op_harness *h, const op_case *of, const op_size *size
       x = lora_inputs(h, &attr, size, joined, &b);
   attr.accumulate[0] = RF_WRITE;
   op_apply(h, "lora_bwd", OP_IDS(dy, x, b),
-           OP_IDS(RF_WANTED, case_gradient(h, "db", OP_SHAPE(attr.lora.rank, joined))), &attr);
+           OP_IDS(RF_WANTED, case_gradient(h, "db", OP_SHAPE(attr.lora.parts.rank, joined))), &attr);
 }
 
 static void build_gelu(op_harness *h, const op_case *of, const op_size *size) {
@@ -192,22 +194,22 @@ static void build_gated_bwd(op_harness *h, const op_case *of, const op_size *siz
 
 static rf_attr experts_attributes(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = case_attributes(h, of);
-  attr.experts = size->heads;
-  attr.experts_used = size->kv_heads;
+  attr.experts.experts = size->heads;
+  attr.experts.used = size->kv_heads;
   return attr;
 }
 /* OP_INVERSE: sigmoids; OP_SCALED: the scores as they are, times a scale; OP_SEGMENTS: two of
  * four groups, or one of two, where that leaves enough. */
 static rf_attr router_attributes(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = experts_attributes(h, of, size);
-  attr.router = (rf_router){.sigmoid = of->flags & OP_INVERSE,
-                            .as_is = of->flags & OP_SCALED,
-                            .scale = of->flags & OP_SCALED ? 1.7f : 0};
-  int groups = attr.experts % 4 == 0 && attr.experts >= 8 ? 4 : 2;
-  if (of->flags & OP_SEGMENTS && attr.experts % groups == 0 && attr.experts_used <= attr.experts / 2 &&
-      attr.experts / groups >= 2) {
-    attr.router.groups = groups;
-    attr.router.groups_used = groups / 2;
+  attr.experts.router = (rf_router){.sigmoid = of->flags & OP_INVERSE,
+                                    .as_is = of->flags & OP_SCALED,
+                                    .scale = of->flags & OP_SCALED ? 1.7f : 0};
+  int groups = attr.experts.experts % 4 == 0 && attr.experts.experts >= 8 ? 4 : 2;
+  if (of->flags & OP_SEGMENTS && attr.experts.experts % groups == 0 &&
+      attr.experts.used <= attr.experts.experts / 2 && attr.experts.experts / groups >= 2) {
+    attr.experts.router.groups = groups;
+    attr.experts.router.groups_used = groups / 2;
   }
   return attr;
 }
@@ -318,7 +320,8 @@ static void build_add(op_harness *h, const op_case *of, const op_size *size) {
 
 /* A group of one: the whole is its only part. */
 static void build_collective(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = {.group = 1, .to = 1, .accumulate = {case_accumulation(h, of->flags)}};
+  rf_attr attr = {.group = 1, .accumulate = {case_accumulation(h, of->flags)}};
+  if (rf_op_find(of->op)->fields == RF_FIELDS_COLLECTIVE) attr.collective.to = 1;
   if (of->flags & (OP_ADD | OP_MICRO | OP_FIRST_MICRO))
     op_apply(h, of->op, OP_IDS(case_gradient(h, "x", OP_SHAPE(size->rows, size->width))),
              OP_IDS(case_gradient(h, "y", OP_SHAPE(size->rows, size->width))), &attr);
@@ -410,18 +413,18 @@ static void build_head_score(op_harness *h, const op_case *of, const op_size *si
   rf_attr attr = case_attributes(h, of);
   head_inputs in = head_of(h, of, size);
   bool top = of->flags & OP_KEEP_U;
-  attr.index = top ? (int32_t)(size->columns < 20 ? size->columns : 20) : 0;
+  attr.head.top = top ? (int32_t)(size->columns < 20 ? size->columns : 20) : 0;
   op_apply(h, "head_score", OP_IDS(in.x, in.w, in.bias, in.labels),
            OP_IDS(RF_WANTED, top ? RF_WANTED : RF_NONE, top ? RF_WANTED : RF_NONE), &attr);
 }
 
 static void build_norm_sq(op_harness *h, const op_case *of, const op_size *size) {
   int sums = op_tensor(h, "sums", RF_CLASS_ACTIVATION, RF_F64, (op_fill){0, 3}, OP_SHAPE(5));
-  rf_attr attr = {.index = 2};
+  rf_attr attr = {.sums = {.element = 2}};
   if (of->flags & OP_KEEP_U) attr.group = 3;
   if (of->flags & OP_IGNORED) {
-    attr.part = size->width / 2;
-    attr.to = 2;
+    attr.sums.own_columns = size->width / 2;
+    attr.sums.copies = 2;
   }
   op_apply(h, "norm_sq", OP_IDS(case_gradient(h, "grad", OP_SHAPE(size->rows, size->width))), OP_IDS(sums),
            &attr);
@@ -435,12 +438,14 @@ static void build_norm_total(op_harness *h, const op_case *of, const op_size *si
 
 static void build_clip(op_harness *h, const op_case *of, const op_size *size) {
   int sums = op_tensor(h, "sums", RF_CLASS_ACTIVATION, RF_F64, (op_fill){0, 3}, OP_SHAPE(size->rows));
-  op_apply(h, "clip", OP_IDS(sums), OP_IDS(RF_WANTED), &(rf_attr){.clip = of->flags & OP_CLIP ? 1.0f : 0.0f});
+  op_apply(h, "clip", OP_IDS(sums), OP_IDS(RF_WANTED),
+           &(rf_attr){.clip = {of->flags & OP_CLIP ? 1.0f : 0.0f}});
 }
 
 static void build_adamw(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = {
-      .eps = 1e-8f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = of->flags & OP_DECAY ? 0.1f : 0.0f};
+      .adamw = {
+          .eps = 1e-8f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = of->flags & OP_DECAY ? 0.1f : 0.0f}};
   int grad = case_gradient(h, "grad", OP_SHAPE(size->rows, size->width));
   int master =
       op_tensor(h, "master", RF_CLASS_MASTER, h->wide, (op_fill){0.02, 0}, OP_SHAPE(size->rows, size->width));
@@ -452,7 +457,7 @@ static void build_adamw(op_harness *h, const op_case *of, const op_size *size) {
   int sums = of->flags & OP_KEEP_U
                  ? op_tensor(h, "sums", RF_CLASS_ACTIVATION, RF_F64, (op_fill){0, 3}, OP_SHAPE(5))
                  : RF_NONE;
-  if (sums >= 0) attr.index = 2;
+  if (sums >= 0) attr.adamw.element = 2;
   op_apply(h, "adamw", OP_IDS(grad, master, m, v, clip),
            OP_IDS(master, m, v, of->flags & OP_WEIGHT ? RF_WANTED : RF_NONE, sums), &attr);
 }

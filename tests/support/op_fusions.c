@@ -15,13 +15,11 @@ static void same(const op_harness *h, int equal[OP_MAX_EQUALS][2], int *equals, 
   equal[(*equals)++][1] = op_output(h, op_b, slot_b);
 }
 
-static rf_attr attributes(const op_fusion *of) {
-  rf_attr attr = {.eps = 1e-5f, .transpose = (of->flags & OP_TRANSPOSE) != 0};
-  if (of->flags & OP_DROPOUT) {
-    attr.dropout = 0.25f;
-    attr.site = rf_name_key("fusion");
-  }
-  return attr;
+static rf_attr product_attributes(const op_fusion *of) {
+  return (rf_attr){.matmul = {.transpose = (of->flags & OP_TRANSPOSE) != 0}};
+}
+static rf_attr head_attributes(const op_fusion *of) {
+  return (rf_attr){.head = {.transpose = (of->flags & OP_TRANSPOSE) != 0}};
 }
 
 static int linear(op_harness *h, const op_fusion *of, const op_size *size) {
@@ -35,15 +33,17 @@ static int linear(op_harness *h, const op_fusion *of, const op_size *size) {
 static void build_epilogue(op_harness *h, const op_fusion *of, const op_size *size,
                            int equal[OP_MAX_EQUALS][2], int *equals) {
   bool gelu = of->flags & OP_GELU;
-  rf_attr attr = attributes(of), plain = {.transpose = attr.transpose};
-  attr.epilogue = gelu ? RF_EPILOGUE_GELU : RF_EPILOGUE_RESIDUAL;
+  rf_attr plain = product_attributes(of), attr = plain, drop = {0};
+  if (of->flags & OP_DROPOUT) drop.dropout = (rf_attr_dropout){.rate = 0.25f, .site = rf_name_key("fusion")};
+  attr.matmul.rate = drop.dropout.rate;
+  attr.matmul.site = drop.dropout.site;
+  attr.matmul.epilogue = gelu ? RF_EPILOGUE_GELU : RF_EPILOGUE_RESIDUAL;
   int x = activation(h, "x", size->rows, size->width), w = linear(h, of, size);
   int bias = op_tensor(h, "bias", RF_CLASS_WEIGHT, h->dtype, (op_fill){0.5, 0}, OP_SHAPE(size->columns));
   int residual = gelu ? RF_NONE : activation(h, "residual", size->rows, size->columns);
   int alone = op_apply(h, "matmul", OP_IDS(x, w, bias), OP_IDS(RF_WANTED, RF_NONE), &plain),
       u = op_output(h, alone, 0);
-  rf_attr drop = {.dropout = attr.dropout, .site = attr.site};
-  int after = gelu ? op_apply(h, "gelu", OP_IDS(u), OP_IDS(RF_WANTED), &drop)
+  int after = gelu ? op_apply(h, "gelu", OP_IDS(u), OP_IDS(RF_WANTED), NULL)
                    : op_apply(h, "add_dropout", OP_IDS(residual, u), OP_IDS(RF_WANTED), &drop);
   int kept = op_apply(h, "matmul", OP_IDS(x, w, bias, residual), OP_IDS(RF_WANTED, RF_WANTED), &attr);
   int lost = op_apply(h, "matmul", OP_IDS(x, w, bias, residual), OP_IDS(RF_NONE, RF_WANTED), &attr);
@@ -55,11 +55,11 @@ static void build_epilogue(op_harness *h, const op_fusion *of, const op_size *si
 /* matmul_dx with u = matmul_dx, then gelu_bwd */
 static void build_gelu_bwd(op_harness *h, const op_fusion *of, const op_size *size,
                            int equal[OP_MAX_EQUALS][2], int *equals) {
-  rf_attr attr = attributes(of);
+  rf_attr attr = product_attributes(of);
   int dy = activation(h, "dy", size->rows, size->columns), w = linear(h, of, size),
       u = activation(h, "u", size->rows, size->width);
   int dx = op_apply(h, "matmul_dx", OP_IDS(dy, w), OP_IDS(RF_WANTED, RF_NONE), &attr);
-  int du = op_apply(h, "gelu_bwd", OP_IDS(u, op_output(h, dx, 0)), OP_IDS(RF_WANTED), &attr);
+  int du = op_apply(h, "gelu_bwd", OP_IDS(u, op_output(h, dx, 0)), OP_IDS(RF_WANTED), NULL);
   int fused = op_apply(h, "matmul_dx", OP_IDS(dy, w, u), OP_IDS(RF_NONE, RF_WANTED), &attr);
   same(h, equal, equals, fused, 1, du, 0);
 }
@@ -68,7 +68,7 @@ static void build_gelu_bwd(op_harness *h, const op_fusion *of, const op_size *si
 static void build_norm_bwd(op_harness *h, const op_fusion *of, const op_size *size,
                            int equal[OP_MAX_EQUALS][2], int *equals) {
   bool centered = of->flags & OP_BIAS;
-  rf_attr attr = attributes(of);
+  rf_attr attr = {.norm = {.eps = 1e-5f}};
   int count = centered ? 3 : 2;
   int x = activation(h, "x", size->rows, size->width), dy = activation(h, "dy", size->rows, size->width);
   int dres = activation(h, "dres", size->rows, size->width);
@@ -80,7 +80,7 @@ static void build_norm_bwd(op_harness *h, const op_fusion *of, const op_size *si
   const char *name = centered ? "layernorm_bwd" : "rmsnorm_bwd";
   int wanted[] = {RF_WANTED, RF_WANTED, RF_WANTED};
   int alone = op_apply(h, name, OP_IDS(x, gain, stats, dy), count, wanted, &attr);
-  int sum = op_apply(h, "add", OP_IDS(op_output(h, alone, 0), dres), OP_IDS(RF_WANTED), &attr);
+  int sum = op_apply(h, "add", OP_IDS(op_output(h, alone, 0), dres), OP_IDS(RF_WANTED), NULL);
   int fused = op_apply(h, name, OP_IDS(x, gain, stats, dy, dres), count, wanted, &attr);
   same(h, equal, equals, fused, 0, sum, 0);
   for (int i = 1; i < count; i++) same(h, equal, equals, fused, i, alone, i);
@@ -89,7 +89,7 @@ static void build_norm_bwd(op_harness *h, const op_fusion *of, const op_size *si
 /* head_loss_grad = head_loss, then head_loss_bwd */
 static void build_head(op_harness *h, const op_fusion *of, const op_size *size, int equal[OP_MAX_EQUALS][2],
                        int *equals) {
-  rf_attr attr = attributes(of);
+  rf_attr attr = head_attributes(of);
   int32_t labels[256];
   for (int64_t r = 0; r < size->rows && r < 256; r++)
     labels[r] = r % 4 == 2 ? -1 : (int32_t)((r * 7 + 3) % size->columns);
@@ -111,28 +111,27 @@ static void build_head(op_harness *h, const op_fusion *of, const op_size *size, 
  * activations, the bits of matmul */
 static void build_logits(op_harness *h, const op_fusion *of, const op_size *size, int equal[OP_MAX_EQUALS][2],
                          int *equals) {
-  rf_attr attr = attributes(of);
+  rf_attr attr = head_attributes(of), plain = product_attributes(of);
   int32_t rows[256];
   for (int64_t r = 0; r < size->rows && r < 256; r++) rows[r] = (int32_t)r;
   int x = activation(h, "x", size->rows, size->width), w = linear(h, of, size),
       row_ids = op_ids(h, "rows", size->rows, rows);
   int bias = op_tensor(h, "bias", RF_CLASS_WEIGHT, h->dtype, (op_fill){0.5, 0}, OP_SHAPE(size->columns));
   int logits = op_apply(h, "head_logits", OP_IDS(x, w, bias, row_ids), OP_IDS(RF_WANTED), &attr);
-  int product = op_apply(h, "matmul", OP_IDS(x, w, bias), OP_IDS(RF_WANTED, RF_NONE), &attr);
+  int product = op_apply(h, "matmul", OP_IDS(x, w, bias), OP_IDS(RF_WANTED, RF_NONE), &plain);
   if (h->dtype != RF_BF16) same(h, equal, equals, logits, 0, product, 0);
 }
 
 /* attention over a fresh cache = attention over the same rows */
 static void build_cache(op_harness *h, const op_fusion *of, const op_size *size, int equal[OP_MAX_EQUALS][2],
                         int *equals) {
-  rf_attr attr = attributes(of);
+  rf_attr attr = {.attention = {.heads = size->heads,
+                                .kv_heads = size->kv_heads,
+                                .head_dim = size->head_dim,
+                                .scale = (float)(1.0 / sqrt((double)size->head_dim)),
+                                .softmax = of->flags & OP_BF16_SOFTMAX ? RF_BF16 : RF_F32,
+                                .window = of->flags & OP_WINDOW ? 9 : 0}};
   int32_t slots[512], positions[512], segments[513];
-  attr.heads = size->heads;
-  attr.kv_heads = size->kv_heads;
-  attr.head_dim = size->head_dim;
-  attr.scale = (float)(1.0 / sqrt((double)size->head_dim));
-  attr.softmax = of->flags & OP_BF16_SOFTMAX ? RF_BF16 : RF_F32;
-  attr.window = of->flags & OP_WINDOW ? 9 : 0;
   for (int64_t r = 0; r <= size->rows; r++) segments[r] = r == 0 ? 0 : (int32_t)size->rows;
   for (int64_t r = 0; r < size->rows; r++) {
     slots[r] = 1;
@@ -155,7 +154,8 @@ static void build_cache(op_harness *h, const op_fusion *of, const op_size *size,
 /* adamw with sums = norm_sq, then adamw, of a state of its own */
 static void build_update(op_harness *h, const op_fusion *of, const op_size *size, int equal[OP_MAX_EQUALS][2],
                          int *equals) {
-  rf_attr attr = {.eps = 1e-8f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f, .index = 1};
+  rf_attr attr = {.adamw = {.eps = 1e-8f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f, .element = 1}};
+  rf_attr norm = {.sums = {.element = 1}};
   int grad =
       op_tensor(h, "grad", RF_CLASS_GRADIENT, h->wide, (op_fill){1, 0}, OP_SHAPE(size->rows, size->width));
   int apart = op_tensor(h, "sums apart", RF_CLASS_ACTIVATION, RF_F64, (op_fill){0, 3}, OP_SHAPE(2));
@@ -170,7 +170,7 @@ static void build_update(op_harness *h, const op_fusion *of, const op_size *size
                               RF_CLASS_MASTER, h->wide, (op_fill){0, 0.01 * (k + 1)},
                               OP_SHAPE(size->rows, size->width));
   (void)of;
-  op_apply(h, "norm_sq", OP_IDS(grad), OP_IDS(apart), &attr);
+  op_apply(h, "norm_sq", OP_IDS(grad), OP_IDS(apart), &norm);
   for (int i = 0; i < 2; i++)
     op[i] = op_apply(h, "adamw", OP_IDS(grad, state[i][0], state[i][1], state[i][2], RF_NONE),
                      OP_IDS(state[i][0], state[i][1], state[i][2], RF_WANTED, i ? together : RF_NONE), &attr);

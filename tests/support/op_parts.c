@@ -75,45 +75,58 @@ rf_accumulate case_accumulation(op_harness *h, unsigned flags) {
                                                : RF_WRITE;
 }
 
+/* Attributes of the case's op, by its family. */
 rf_attr case_attributes(op_harness *h, const op_case *of) {
-  rf_attr attr = {
-      .eps = 1e-5f, .transpose = (of->flags & OP_TRANSPOSE) != 0, .inverse = (of->flags & OP_INVERSE) != 0};
-  if (of->flags & OP_SOFTCAP) attr.softcap = 2.5f;
-  if (of->flags & OP_SCALED) {
-    attr.scale = 2.7f;
-    attr.offset = 1;
-  }
+  const rf_field *family = rf_op_find(of->op)->fields;
+  bool transpose = of->flags & OP_TRANSPOSE, scaled = of->flags & OP_SCALED;
+  float softcap = of->flags & OP_SOFTCAP ? 2.5f : 0;
+  rf_attr attr = {0};
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) attr.accumulate[i] = case_accumulation(h, of->flags);
-  if (of->flags & OP_DROPOUT) {
-    attr.dropout = 0.3f;
-    attr.site = rf_name_key("harness/dropout");
+  if (family == RF_FIELDS_NORM) attr.norm = (rf_attr_norm){.eps = 1e-5f, .offset = scaled};
+  if (family == RF_FIELDS_HEAD_NORM) attr.head_norm = (rf_attr_head_norm){.eps = 1e-5f, .offset = scaled};
+  if (family == RF_FIELDS_ROPE) attr.rope.inverse = of->flags & OP_INVERSE;
+  if (family == RF_FIELDS_ATTENTION) attr.attention.softcap = softcap;
+  if (family == RF_FIELDS_EMBED && scaled) attr.embed.scale = 2.7f;
+  if (family == RF_FIELDS_MATMUL) attr.matmul.transpose = transpose;
+  if (family == RF_FIELDS_HEAD || !strcmp(of->op, "head_merge"))
+    attr.head = (rf_attr_head){.transpose = transpose, .softcap = softcap};
+  if (family == RF_FIELDS_DROPOUT || family == RF_FIELDS_MATMUL) {
+    if (scaled) attr.dropout.token_step = 3;
+    if (of->flags & OP_DROPOUT) {
+      attr.dropout.rate = 0.3f;
+      attr.dropout.site = rf_name_key("harness/dropout");
+    }
   }
-  if (of->flags & OP_SCALED) attr.token_step = 3; /* dropout */
   return attr;
 }
 
-rf_attr case_attention_attributes(op_harness *h, const op_case *of, const op_size *size) {
-  rf_attr attr = case_attributes(h, of);
-  attr.heads = size->heads;
-  attr.kv_heads = size->kv_heads;
-  attr.head_dim = size->head_dim;
-  attr.scale = (float)(1.0 / sqrt((double)size->head_dim));
-  attr.rope = (rf_rope){.theta = 10000, .dim = size->head_dim};
+rf_rope case_rotation(const op_case *of, const op_size *size) {
   if (of->flags & OP_SCALED && size->head_dim >= 4)
-    attr.rope = (rf_rope){.theta = 100,
-                          .dim = size->head_dim / 4 * 2,
-                          .scaling = RF_ROPE_LLAMA3,
-                          .factor = 8,
-                          .low = 1,
-                          .high = 4,
-                          .original = 50};
+    return (rf_rope){.theta = 100,
+                     .dim = size->head_dim / 4 * 2,
+                     .scaling = RF_ROPE_LLAMA3,
+                     .factor = 8,
+                     .low = 1,
+                     .high = 4,
+                     .original = 50};
   static const float divisor[] = {1, 0.5f, 2, 3, 8, 1.25f, 5, 1}; /* of the pairs of heads up to 16 wide */
   if (of->flags & OP_TABLE && size->head_dim >= 4)
-    attr.rope = (rf_rope){.theta = 100,
-                          .dim = size->head_dim < 16 ? size->head_dim / 2 * 2 : 16,
-                          .scaling = RF_ROPE_TABLE,
-                          .divisor = divisor};
-  attr.softmax = of->flags & OP_BF16_SOFTMAX ? RF_BF16 : RF_F32;
-  attr.window = of->flags & OP_WINDOW ? (int32_t)(size->rows / 4 + 2) : 0;
+    return (rf_rope){.theta = 100,
+                     .dim = size->head_dim < 16 ? size->head_dim / 2 * 2 : 16,
+                     .scaling = RF_ROPE_TABLE,
+                     .divisor = divisor};
+  return (rf_rope){.theta = 10000, .dim = size->head_dim};
+}
+
+/* Of ops on heads, too, whose families begin alike. */
+rf_attr case_attention_attributes(op_harness *h, const op_case *of, const op_size *size) {
+  rf_attr attr = case_attributes(h, of);
+  attr.heads.heads = size->heads;
+  attr.heads.kv_heads = size->kv_heads;
+  attr.heads.head_dim = size->head_dim;
+  if (rf_op_find(of->op)->fields != RF_FIELDS_ATTENTION) return attr;
+  attr.attention.scale = (float)(1.0 / sqrt((double)size->head_dim));
+  attr.attention.softmax = of->flags & OP_BF16_SOFTMAX ? RF_BF16 : RF_F32;
+  attr.attention.window = of->flags & OP_WINDOW ? (int32_t)(size->rows / 4 + 2) : 0;
   return attr;
 }

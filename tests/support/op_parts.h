@@ -22,6 +22,7 @@ int case_some_ids(op_harness *h, const char *name, int64_t count, int64_t limit,
 int case_segments(op_harness *h, const op_case *of, int64_t rows, int *positions);
 rf_accumulate case_accumulation(op_harness *h, unsigned flags);
 rf_attr case_attributes(op_harness *h, const op_case *of);
+rf_rope case_rotation(const op_case *of, const op_size *size);
 rf_attr case_attention_attributes(op_harness *h, const op_case *of, const op_size *size);
 
 /* ---- op_attention.c ---- */

@@ -27,8 +27,8 @@ static int stage_of(const stages *s, const world *w) {
 
 static letter **find(stages *s, const rf_op *op, int stage, int64_t chip, int micro) {
   letter **at = &s->letters;
-  while (*at &&
-         ((*at)->site != op->attr.site || (*at)->to != stage || (*at)->chip != chip || (*at)->micro != micro))
+  while (*at && ((*at)->site != op->attr.transfer.site || (*at)->to != stage || (*at)->chip != chip ||
+                 (*at)->micro != micro))
     at = &(*at)->next;
   return at;
 }
@@ -45,7 +45,8 @@ static void transfer(world *w, const rf_op *op, int64_t chip, void *context) {
   bool broken = s->broken_stage == stage && s->broken_op == (int)(op - w->graph->op);
   if (op->input_count) {
     letter *l = calloc(1, sizeof *l);
-    *l = (letter){op->attr.site, op->attr.index, micro_of(w, op), chip, calloc(1, bytes), s->letters};
+    *l = (letter){
+        op->attr.transfer.site, op->attr.transfer.stage, micro_of(w, op), chip, calloc(1, bytes), s->letters};
     if (!broken) memcpy(l->data, world_data(w, chip, tensor), bytes);
     s->letters = l;
     return;

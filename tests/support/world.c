@@ -246,46 +246,47 @@ static double sum_of(const world *w, const rf_op *op, int64_t chip, int64_t rank
   double sum = 0;
   for (int64_t r = first; r < (broken ? first + 1 : first + group); r++) {
     double x = of_member(w, op, chip, r, dims, index);
-    sum += op->attr.index == 1 ? exp(x) : x;
+    sum += op->attr.collective.log_sum ? exp(x) : x;
   }
-  return op->attr.index == 1 ? log(sum) : sum;
+  return op->attr.collective.log_sum ? log(sum) : sum;
 }
 
 static double exchanged(const world *w, const rf_op *op, int64_t chip, int64_t rank, const int64_t in[4],
                         int64_t index[4]) {
   const char *name = op->def->name;
-  int dim = op->attr.dim, to = op->attr.to;
+  int dim = op->attr.collective.dim, to = op->attr.collective.to;
   if (!strcmp(name, "all_gather")) {
-    bool dealt = op->attr.form == RF_FORM_DEALT;
+    bool dealt = op->attr.collective.form == RF_FORM_DEALT;
     int64_t from = dealt ? index[dim] % op->attr.group : index[dim] / in[dim];
     index[dim] = dealt ? index[dim] / op->attr.group : index[dim] % in[dim];
     return of_member(w, op, chip, from, in, index);
   }
   if (!strcmp(name, "reduce_scatter")) {
     int64_t part = (in[dim] + op->attr.group - 1) / op->attr.group;
-    index[dim] =
-        op->attr.form == RF_FORM_DEALT ? index[dim] * op->attr.group + rank : rank * part + index[dim];
+    index[dim] = op->attr.collective.form == RF_FORM_DEALT ? index[dim] * op->attr.group + rank
+                                                           : rank * part + index[dim];
     return index[dim] < in[dim] ? sum_of(w, op, chip, rank, in, index) : 0;
   }
   if (!strcmp(name, "all_reduce")) {
     const rf_tensor *x = &w->graph->tensor[op->input[0]];
-    bool shared = index[x->rank - 1] >= op->attr.part;
+    bool shared = index[x->rank - 1] >= op->attr.collective.own_columns;
     return shared ? sum_of(w, op, chip, rank, in, index) : of_member(w, op, chip, rank, in, index);
   }
-  if (!strcmp(name, "all_to_all") && op->attr.form == RF_FORM_HEADS) {
+  if (!strcmp(name, "all_to_all") && op->attr.collective.form == RF_FORM_HEADS) {
     int64_t column = index[1], group = op->attr.group, wide = dim == 1 ? 1 : group, from;
-    int64_t head = column / op->attr.head_dim, each = op->attr.heads / (dim == 1 ? 1 : group),
-            kv = op->attr.kv_heads / (dim == 1 ? 1 : group);
+    int64_t head = column / op->attr.collective.head_dim,
+            each = op->attr.collective.heads / (dim == 1 ? 1 : group),
+            kv = op->attr.collective.kv_heads / (dim == 1 ? 1 : group);
     /* q, k, v */
     int64_t part = head < each ? 0 : 1 + (head - each) / kv, at = part == 0 ? head : (head - each) % kv;
     /* heads of all chips, of my rows */
     if (dim == 1) {
-      int64_t of = (part == 0 ? op->attr.heads : op->attr.kv_heads) / group;
+      int64_t of = (part == 0 ? op->attr.collective.heads : op->attr.collective.kv_heads) / group;
       from = at / of;
       at %= of;
       index[0] += rank * (in[0] / group);
-      each = op->attr.heads / group;
-      kv = op->attr.kv_heads / group;
+      each = op->attr.collective.heads / group;
+      kv = op->attr.collective.kv_heads / group;
     } else { /* rows of all chips, of my heads */
       from = index[0] / in[0];
       index[0] %= in[0];
@@ -293,8 +294,8 @@ static double exchanged(const world *w, const rf_op *op, int64_t chip, int64_t r
       each *= wide;
       kv *= wide;
     }
-    index[1] =
-        ((part == 0 ? at : each + (part - 1) * kv + at)) * op->attr.head_dim + column % op->attr.head_dim;
+    index[1] = ((part == 0 ? at : each + (part - 1) * kv + at)) * op->attr.collective.head_dim +
+               column % op->attr.collective.head_dim;
     return of_member(w, op, chip, from, in, index);
   }
   if (!strcmp(name, "all_to_all") && dim == to) {
@@ -308,8 +309,8 @@ static double exchanged(const world *w, const rf_op *op, int64_t chip, int64_t r
     index[to] += rank * (in[to] / op->attr.group);
     return of_member(w, op, chip, from, in, index);
   }
-  return of_member(w, op, chip, (rank + (op->attr.index == 1 ? 1 : op->attr.group - 1)) % op->attr.group, in,
-                   index);
+  return of_member(w, op, chip, (rank + (op->attr.collective.back ? 1 : op->attr.group - 1)) % op->attr.group,
+                   in, index);
 }
 
 static bool adds_up(const world *w, const rf_op *op) {

@@ -13,7 +13,7 @@ static_assert((int)RF_KV_UNIT == (int)RF_ATTENTION_PANEL, "a page holds whole pa
  * a context at most the cache's rows. */
 rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *qkv = &graph->tensor[op->input[0]];
-  const rf_attr *attr = &op->attr;
+  const rf_attr_attention *attr = &op->attr.attention;
   rf_attention a = {
       .rows = qkv->shape[0],
       .longest = qkv->shape[0],
@@ -97,7 +97,7 @@ size_t rf_attention_team_floats(const rf_attention *a) {
 }
 
 static bool accepts(const rf_graph *graph, const rf_op *op) {
-  const rf_attr *attr = &op->attr;
+  const rf_attr_attention *attr = &op->attr.attention;
   rf_dtype dtype = graph->tensor[op->input[0]].dtype;
   bool positive = attr->scale > 0; /* maxima are taken before scaling */
   return (dtype == RF_F32 || dtype == RF_BF16) && positive && attr->kv_heads > 0 &&

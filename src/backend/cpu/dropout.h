@@ -19,12 +19,12 @@ typedef struct rf_dropout {
 } rf_dropout;
 
 RF_INLINE rf_dropout rf_dropout_of(const rf_call *call) {
-  float p = call->op->attr.dropout;
+  float p = call->op->attr.dropout.rate;
   if (!(p > 0.0f)) return (rf_dropout){.scale = 1.0f};
   rf_dropout drop = {
       .threshold = (uint32_t)ceilf(p * 0x1p24f) << 8, .scale = 1.0f / (1.0f - p), .active = true};
-  drop.step = call->op->attr.token_step > 0 ? call->op->attr.token_step : 1;
-  drop.key = rf_key(call->run->seed, (uint64_t)call->run->step, call->op->attr.site);
+  drop.step = call->op->attr.dropout.token_step > 0 ? call->op->attr.dropout.token_step : 1;
+  drop.key = rf_key(call->run->seed, (uint64_t)call->run->step, call->op->attr.dropout.site);
   for (uint32_t round = 0; round < 10; round++) {
     drop.round_key[round][0] = (uint32_t)drop.key + round * 0x9E3779B9u;
     drop.round_key[round][1] = (uint32_t)(drop.key >> 32) + round * 0xBB67AE85u;

@@ -203,13 +203,13 @@ enum { RF_ROPE_PAIRS = 512 }; /* H / 2 at most */
 /* qkv (n, (N+2K) H): the pairs (i, i + R/2), R = rope.dim, of the q and k heads turn; their
  * other elements and the v heads are copied. */
 RF_INLINE void rope_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_rope *attr = &call->op->attr.rope;
   const int32_t *positions = call->in[1];
-  int64_t item = dtype == RF_BF16 ? 2 : 4, width = rf_in(call, 0)->shape[1], half = attr->rope.dim / 2,
+  int64_t item = dtype == RF_BF16 ? 2 : 4, width = rf_in(call, 0)->shape[1], half = attr->rotation.dim / 2,
           turned = attr->heads + attr->kv_heads;
   float high[RF_ROPE_PAIRS], low[RF_ROPE_PAIRS], cosine[RF_ROPE_PAIRS], sine[RF_ROPE_PAIRS];
   for (int64_t i = 0; i < half; i++) {
-    double frequency = rf_rope_frequency(&attr->rope, i);
+    double frequency = rf_rope_frequency(&attr->rotation, i);
     high[i] = (float)frequency;
     low[i] = (float)(frequency - (double)high[i]);
   }

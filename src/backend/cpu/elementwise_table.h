@@ -33,13 +33,14 @@ static bool accepts_embed_bwd(const rf_graph *graph, const rf_op *op) {
 }
 /* Mixtral's router; others are the reference's. */
 static bool accepts_route(const rf_graph *graph, const rf_op *op) {
-  const rf_router *r = &op->attr.router;
+  const rf_router *r = &op->attr.experts.router;
   bool choice = !strcmp(op->def->name, "route") && op->input[1] >= 0;
   return accepts_activations(graph, op) && !choice && !r->sigmoid && !r->as_is && r->groups == 0 &&
          (r->scale == 0 || r->scale == 1);
 }
 static bool accepts_rope(const rf_graph *graph, const rf_op *op) {
-  return accepts_activations(graph, op) && op->attr.rope.dim <= 2 * RF_ROPE_PAIRS && !op->attr.rope.tail;
+  return accepts_activations(graph, op) && op->attr.rope.rotation.dim <= 2 * RF_ROPE_PAIRS &&
+         !op->attr.rope.rotation.tail;
 }
 
 /* RF_ROW(gelu, accepts, NULL) = {"gelu", "gelu_avx2", RF_ISA_AVX2, accepts, NULL, gelu_run} */

@@ -2,7 +2,7 @@
  * of the losses. Included once per ISA (elementwise_*.c). */
 
 static float token_scale(const rf_call *call) {
-  return call->op->attr.scale == 0 ? 1.0f : call->op->attr.scale;
+  return call->op->attr.embed.scale == 0 ? 1.0f : call->op->attr.embed.scale;
 }
 
 RF_INLINE void embed_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype,

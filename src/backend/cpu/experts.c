@@ -10,7 +10,7 @@ static bool takes_numbers(const rf_graph *graph, const rf_op *op) { /* f64 is th
 }
 /* An expert has each row once at most. */
 static int64_t max_rows(const rf_graph *graph, const rf_op *op) {
-  return graph->tensor[op->input[0]].shape[0] / op->attr.experts_used;
+  return graph->tensor[op->input[0]].shape[0] / op->attr.experts.used;
 }
 
 static rf_gemm matmul_experts_product(const rf_graph *graph, const rf_op *op) {
@@ -18,12 +18,12 @@ static rf_gemm matmul_experts_product(const rf_graph *graph, const rf_op *op) {
   int64_t k = x->shape[1], n = w->shape[1];
   rf_gemm g = rf_gemm_of(max_rows(graph, op), n, k, rf_row_major(x->dtype, k), rf_weight(w, k, n, false),
                          x->dtype, n);
-  g.fast = op->attr.fast;
+  g.fast = op->attr.experts.fast;
   return g;
 }
 static rf_gemm matmul_experts_dx_product(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *dy = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
-  int64_t n = dy->shape[1], k = w->shape[0] / op->attr.experts;
+  int64_t n = dy->shape[1], k = w->shape[0] / op->attr.experts.experts;
   return rf_gemm_of(max_rows(graph, op), k, n, rf_row_major(dy->dtype, n),
                     rf_transposed(rf_weight(w, k, n, false)), dy->dtype, k);
 }
@@ -39,7 +39,7 @@ static void each_expert(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_cal
   const int32_t *starts = call->in[2];
   const void *x = call->in[0], *w = call->in[1];
   int64_t packed_bytes = g.panels ? rf_panels_bytes(g.panels) / rf_panels_experts(g.panels) : 0;
-  for (int e = 0; e < call->op->attr.experts; e++) {
+  for (int e = 0; e < call->op->attr.experts.experts; e++) {
     g.m = starts[e + 1] - starts[e];
     if (g.m == 0) continue;
     g.a = rf_element(x, g.a_dtype, starts[e] * g.k);
@@ -61,7 +61,7 @@ static void matmul_experts_dw_call(rf_gemm_path *path, const rf_gemm_isa *isa, c
   const int32_t *starts = call->in[2];
   rf_gemm g = matmul_experts_dw_product(call->graph, call->op);
   g.accumulate = rf_accumulates(call, 0);
-  for (int e = 0; e < call->op->attr.experts; e++) {
+  for (int e = 0; e < call->op->attr.experts.experts; e++) {
     float *dw = (float *)call->out[0] + e * g.m * g.n;
     g.k = starts[e + 1] - starts[e];
     if (g.k == 0) {

@@ -4,7 +4,7 @@
 /* The experts of the largest logits, of equal ones the lower id, and the softmax over them. What
  * is no number counts as the smallest. */
 RF_INLINE void route_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
-  int64_t experts = call->op->attr.experts, used = call->op->attr.experts_used;
+  int64_t experts = call->op->attr.experts.experts, used = call->op->attr.experts.used;
   for (int64_t r = begin; r < end; r++) {
     const void *logits = at_row(call->in[0], dtype, r, experts);
     float *weights = (float *)call->out[0] + r * used, value[RF_EXPERTS_USED_MOST] = {0};
@@ -49,7 +49,8 @@ static void route_range(const rf_call *call, int64_t begin, int64_t end) {
   RF_FOR_DTYPE(route_rows, rf_in(call, 0)->dtype, call, begin, end);
 }
 static void route_run(const rf_call *call) {
-  int64_t rows = rf_rows_used(call, 0), experts = call->op->attr.experts, used = call->op->attr.experts_used;
+  int64_t rows = rf_rows_used(call, 0), experts = call->op->attr.experts.experts,
+          used = call->op->attr.experts.used;
   const int32_t *chosen = call->out[1];
   int32_t *place = call->out[2], *starts = call->out[3];
   rf_split(call, rows, 16, 4 * experts * used, route_range);
@@ -65,7 +66,7 @@ static void route_run(const rf_call *call) {
 }
 
 RF_INLINE void route_bwd_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
-  int64_t experts = call->op->attr.experts, used = call->op->attr.experts_used;
+  int64_t experts = call->op->attr.experts.experts, used = call->op->attr.experts.used;
   for (int64_t r = begin; r < end; r++) {
     const float *weights = (const float *)call->in[1] + r * used,
                 *dweights = (const float *)call->in[3] + r * used;
@@ -89,18 +90,18 @@ static void route_bwd_range(const rf_call *call, int64_t begin, int64_t end) {
   RF_FOR_DTYPE(route_bwd_rows, rf_in(call, 0)->dtype, call, begin, end);
 }
 static void route_bwd_run(const rf_call *call) {
-  rf_split(call, rf_rows_used(call, 0), 16, 8 * call->op->attr.experts, route_bwd_range);
+  rf_split(call, rf_rows_used(call, 0), 16, 8 * call->op->attr.experts.experts, route_bwd_range);
 }
 
 /* Rows in use of the tokens behind `place`. */
 RF_INLINE int64_t tokens_used(const rf_call *call, int slot) {
-  return rf_rows_of_walk(call->graph, rf_in(call, slot)->shape[0] / call->op->attr.experts_used,
+  return rf_rows_of_walk(call->graph, rf_in(call, slot)->shape[0] / call->op->attr.experts.used,
                          call->run->rows);
 }
 
 static void dispatch_range(const rf_call *call, int64_t begin, int64_t end) {
   rf_dtype dtype = rf_in(call, 0)->dtype;
-  int64_t width = rf_in(call, 0)->shape[1], used = call->op->attr.experts_used,
+  int64_t width = rf_in(call, 0)->shape[1], used = call->op->attr.experts.used,
           bytes = width * (dtype == RF_BF16 ? 2 : 4);
   const int32_t *place = call->in[1];
   for (int64_t i = begin * used; i < end * used; i++)
@@ -108,12 +109,12 @@ static void dispatch_range(const rf_call *call, int64_t begin, int64_t end) {
            (size_t)bytes);
 }
 static void dispatch_run(const rf_call *call) {
-  rf_split(call, tokens_used(call, 1), 1, 4 * rf_in(call, 0)->shape[1] * (1 + call->op->attr.experts_used),
+  rf_split(call, tokens_used(call, 1), 1, 4 * rf_in(call, 0)->shape[1] * (1 + call->op->attr.experts.used),
            dispatch_range);
 }
 
 RF_INLINE void dispatch_bwd_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
-  int64_t width = rf_in(call, 0)->shape[1], used = call->op->attr.experts_used;
+  int64_t width = rf_in(call, 0)->shape[1], used = call->op->attr.experts.used;
   const int32_t *place = call->in[1];
   for (int64_t r = begin; r < end; r++)
     for (int64_t d = 0; d < width; d += RF_LANES) {
@@ -128,12 +129,12 @@ static void dispatch_bwd_range(const rf_call *call, int64_t begin, int64_t end) 
   RF_FOR_DTYPE(dispatch_bwd_rows, rf_in(call, 0)->dtype, call, begin, end);
 }
 static void dispatch_bwd_run(const rf_call *call) {
-  rf_split(call, tokens_used(call, 1), 1, 4 * rf_in(call, 0)->shape[1] * (1 + call->op->attr.experts_used),
+  rf_split(call, tokens_used(call, 1), 1, 4 * rf_in(call, 0)->shape[1] * (1 + call->op->attr.experts.used),
            dispatch_bwd_range);
 }
 
 RF_INLINE void combine_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
-  int64_t width = rf_in(call, 0)->shape[1], used = call->op->attr.experts_used;
+  int64_t width = rf_in(call, 0)->shape[1], used = call->op->attr.experts.used;
   const float *weights = call->in[1];
   const int32_t *place = call->in[2];
   for (int64_t r = begin; r < end; r++)
@@ -150,12 +151,12 @@ static void combine_range(const rf_call *call, int64_t begin, int64_t end) {
   RF_FOR_DTYPE(combine_rows, rf_in(call, 0)->dtype, call, begin, end);
 }
 static void combine_run(const rf_call *call) {
-  rf_split(call, tokens_used(call, 2), 1, 4 * rf_in(call, 0)->shape[1] * (1 + call->op->attr.experts_used),
+  rf_split(call, tokens_used(call, 2), 1, 4 * rf_in(call, 0)->shape[1] * (1 + call->op->attr.experts.used),
            combine_range);
 }
 
 RF_INLINE void combine_bwd_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
-  int64_t width = rf_in(call, 0)->shape[1], used = call->op->attr.experts_used;
+  int64_t width = rf_in(call, 0)->shape[1], used = call->op->attr.experts.used;
   const float *weights = call->in[1];
   const int32_t *place = call->in[2];
   float *dweights = call->out[1];
@@ -178,5 +179,5 @@ static void combine_bwd_range(const rf_call *call, int64_t begin, int64_t end) {
 }
 static void combine_bwd_run(const rf_call *call) {
   rf_split(call, tokens_used(call, 2), 1,
-           4 * rf_in(call, 0)->shape[1] * (1 + 2 * call->op->attr.experts_used), combine_bwd_range);
+           4 * rf_in(call, 0)->shape[1] * (1 + 2 * call->op->attr.experts.used), combine_bwd_range);
 }

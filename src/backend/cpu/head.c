@@ -25,7 +25,7 @@ int64_t rf_head_chunk_rows(int64_t rows, int64_t vocab) {
 
 static dims dims_of(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
-  dims d = {.rows = x->shape[0], .width = x->shape[1], .vocab = w->shape[op->attr.transpose ? 0 : 1]};
+  dims d = {.rows = x->shape[0], .width = x->shape[1], .vocab = w->shape[op->attr.head.transpose ? 0 : 1]};
   d.chunk = rf_head_chunk_rows(d.rows, d.vocab);
   d.ld = (d.vocab + 31) / 32 * 32;
   return d;
@@ -42,32 +42,33 @@ static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 is the 
 static rf_gemm logits_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
   rf_gemm g = rf_gemm_of(rows, d->vocab, d->width, rf_row_major(x->dtype, d->width),
-                         rf_weight(w, d->width, d->vocab, op->attr.transpose), RF_F32, d->ld);
-  g.fast = op->attr.fast;
+                         rf_weight(w, d->width, d->vocab, op->attr.head.transpose), RF_F32, d->ld);
+  g.fast = op->attr.head.fast;
   g.bias_dtype = op->input[2] == RF_NONE ? RF_F32 : graph->tensor[op->input[2]].dtype;
   return g;
 }
 static rf_gemm dx_product(const rf_graph *graph, const rf_op *op, const dims *d) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
   return rf_gemm_of(d->chunk, d->width, d->vocab, rf_row_major(RF_F32, d->ld),
-                    rf_transposed(rf_weight(w, d->width, d->vocab, op->attr.transpose)), x->dtype, d->width);
+                    rf_transposed(rf_weight(w, d->width, d->vocab, op->attr.head.transpose)), x->dtype,
+                    d->width);
 }
 static rf_gemm dw_product(const rf_graph *graph, const rf_op *op, const dims *d, int dbias_slot) {
   const rf_operand x = rf_row_major(graph->tensor[op->input[0]].dtype, d->width),
                    z = rf_row_major(RF_F32, d->ld);
-  rf_gemm g = op->attr.transpose
+  rf_gemm g = op->attr.head.transpose
                   ? rf_gemm_of(d->vocab, d->width, d->chunk, rf_transposed(z), x, RF_F32, d->width)
                   : rf_gemm_of(d->width, d->vocab, d->chunk, rf_transposed(x), z, RF_F32, d->vocab);
   g.read_later = true;
-  g.sums_columns = !op->attr.transpose && op->output[dbias_slot] != RF_NONE;
+  g.sums_columns = !op->attr.head.transpose && op->output[dbias_slot] != RF_NONE;
   return g;
 }
 
 static bool accepts(const rf_graph *graph, const rf_op *op) {
-  return accepts_any(graph, op) && !op->attr.fast;
+  return accepts_any(graph, op) && !op->attr.head.fast;
 }
 static bool accepts_fast(const rf_graph *graph, const rf_op *op) {
-  return accepts_any(graph, op) && op->attr.fast;
+  return accepts_any(graph, op) && op->attr.head.fast;
 }
 static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
   const dims d = dims_of(graph, op);
@@ -122,7 +123,7 @@ static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_
   float *dw = gradient_slot < 0 ? NULL : call->out[gradient_slot + 1],
         *dbias = gradient_slot < 0 ? NULL : call->out[gradient_slot + 2];
   int64_t rows = rf_rows_used(call, 0);
-  float cap = op->attr.softcap;
+  float cap = op->attr.head.softcap;
   for (int64_t r0 = 0; r0 < rows; r0 += d.chunk) {
     int64_t count = rows - r0 < d.chunk ? rows - r0 : d.chunk;
     const void *x = rf_element(call->in[0], x_dtype, r0 * d.width);
@@ -154,13 +155,13 @@ static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_
       rf_gemm_run(isa->gemm, &g, call->threads, product);
     }
     bool resume_bias = r0 > 0 || rf_accumulates(call, gradient_slot + 2);
-    if (dbias && (op->attr.transpose || !dw))
+    if (dbias && (op->attr.head.transpose || !dw))
       rf_column_sums(z, RF_F32, count, d.vocab, d.ld, dbias, resume_bias, call->threads);
     if (!dw) continue;
     g = dw_product(graph, op, &d, gradient_slot + 2);
     g.k = count;
-    g.a = op->attr.transpose ? z : x;
-    g.b = op->attr.transpose ? x : z;
+    g.a = op->attr.head.transpose ? z : x;
+    g.b = op->attr.head.transpose ? x : z;
     g.u = dw;
     g.accumulate = r0 > 0 || rf_accumulates(call, gradient_slot + 1);
     if (g.sums_columns) {
@@ -202,10 +203,10 @@ static size_t head_score_workspace(const rf_head_isa *isa, const rf_graph *graph
 static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
   dims d = dims_of(call->graph, call->op);
   const int32_t *labels = call->in[3];
-  float *z = call->workspace, *logprob = call->out[0], *top = call->out[2], cap = call->op->attr.softcap;
+  float *z = call->workspace, *logprob = call->out[0], *top = call->out[2], cap = call->op->attr.head.softcap;
   void *product = (char *)z + rf_whole_lines(d.chunk * d.ld) + rf_whole_lines(d.chunk);
   int32_t *top_ids = call->out[1];
-  int most = call->op->attr.index;
+  int most = call->op->attr.head.top;
   int64_t rows = rf_rows_used(call, 0);
   for (int64_t r0 = 0; r0 < rows; r0 += d.chunk) {
     int64_t count = rows - r0 < d.chunk ? rows - r0 : d.chunk;
@@ -247,7 +248,7 @@ static void head_logits_run(const rf_head_isa *isa, const rf_call *call) {
   const int32_t *rows = call->in[3];
   size_t row_bytes = (size_t)(d.width * rf_dtype_bytes(x_dtype));
   char *x = call->workspace;
-  float *lse = call->out[1], cap = call->op->attr.softcap;
+  float *lse = call->out[1], cap = call->op->attr.head.softcap;
   int64_t used = picked;
   while (used > 0 && rows[used - 1] < 0) used--;
   memset((float *)call->out[0] + used * d.vocab, 0, (size_t)((picked - used) * d.vocab) * sizeof(float));

@@ -4,7 +4,7 @@
 
 RF_INLINE void head_norm_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype,
                               rf_dtype gain_dtype, bool unused) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_head_norm *attr = &call->op->attr.head_norm;
   int64_t width = rf_in(call, 0)->shape[1], size = attr->head_dim, heads = attr->heads + attr->kv_heads;
   (void)unused;
   for (int64_t r = begin; r < end; r++) {
@@ -31,7 +31,7 @@ static void head_norm_run(const rf_call *call) {
 /* dx of rows [begin, end). */
 RF_INLINE void head_norm_dx_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype,
                                  rf_dtype gain_dtype, bool unused) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_head_norm *attr = &call->op->attr.head_norm;
   int64_t width = rf_in(call, 0)->shape[1], size = attr->head_dim, heads = attr->heads + attr->kv_heads;
   (void)unused;
   for (int64_t r = begin; r < end; r++) {
@@ -58,7 +58,7 @@ static void head_norm_dx_range(const rf_call *call, int64_t begin, int64_t end) 
 /* Channels [from, to) of both gains' gradients: rows, then heads, ascending. */
 RF_INLINE void head_norm_gain_columns(const rf_call *call, int64_t from, int64_t to, rf_dtype dtype,
                                       rf_dtype gain_dtype, bool unused) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_head_norm *attr = &call->op->attr.head_norm;
   int64_t width = rf_in(call, 0)->shape[1], size = attr->head_dim, heads = attr->heads + attr->kv_heads,
           rows = rf_rows_used(call, 0);
   (void)unused;
@@ -84,7 +84,7 @@ static void head_norm_gain_range(const rf_call *call, int64_t from, int64_t to) 
 static void head_norm_bwd_run(const rf_call *call) {
   int64_t rows = rf_rows_used(call, 0), width = rf_in(call, 0)->shape[1];
   if (call->out[1] || call->out[2])
-    rf_split(call, call->op->attr.head_dim, RF_LANES, 8 * rows * width / call->op->attr.head_dim,
-             head_norm_gain_range);
+    rf_split(call, call->op->attr.head_norm.head_dim, RF_LANES,
+             8 * rows * width / call->op->attr.head_norm.head_dim, head_norm_gain_range);
   if (call->out[0]) rf_split(call, rows, 1, 12 * width, head_norm_dx_range);
 }

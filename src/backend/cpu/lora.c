@@ -53,19 +53,19 @@ static void scale_values(const void *from, rf_dtype dtype, int64_t count, float 
 static size_t lora_workspace(const rf_gemm_isa *isa, const rf_graph *graph, const rf_op *op, int threads) {
   dims d = dims_of(graph, op);
   size_t product = 0;
-  for (int p = 0; p < op->attr.lora.count; p++) {
-    rf_gemm g = forward(&d, &op->attr.lora, p);
+  for (int p = 0; p < op->attr.lora.parts.count; p++) {
+    rf_gemm g = forward(&d, &op->attr.lora.parts, p);
     product = rf_larger(product, rf_gemm_workspace(isa, &g, threads));
   }
-  return rf_whole_lines(op->attr.lora.rank * d.joined) + product;
+  return rf_whole_lines(op->attr.lora.parts.rank * d.joined) + product;
 }
 static void lora_run(const rf_gemm_isa *isa, const rf_call *call) {
-  const rf_lora_parts *parts = &call->op->attr.lora;
+  const rf_lora_parts *parts = &call->op->attr.lora.parts;
   dims d = dims_of(call->graph, call->op);
   int64_t rows = rf_rows_used(call, 0), joined = 0;
   float *b = call->workspace;
   void *product = (char *)call->workspace + rf_whole_lines(parts->rank * d.joined);
-  scale_values(call->in[2], RF_F32, parts->rank * d.joined, call->op->attr.scale, b, call->threads);
+  scale_values(call->in[2], RF_F32, parts->rank * d.joined, call->op->attr.lora.scale, b, call->threads);
   if (call->out[0] != call->in[0])
     memcpy(call->out[0], call->in[0], (size_t)(rows * d.columns * rf_dtype_bytes(d.dtype)));
   for (int p = 0; p < parts->count; joined += parts->columns[p++]) {
@@ -84,18 +84,19 @@ static size_t lora_bwd_workspace(const rf_gemm_isa *isa, const rf_graph *graph, 
                                  int threads) {
   dims d = dims_of(graph, op);
   size_t product = 0;
-  for (int p = 0; p < op->attr.lora.count; p++) {
-    rf_gemm g = backward_h(&d, &op->attr.lora, p), w = backward_b(&d, &op->attr.lora, p);
+  for (int p = 0; p < op->attr.lora.parts.count; p++) {
+    rf_gemm g = backward_h(&d, &op->attr.lora.parts, p), w = backward_b(&d, &op->attr.lora.parts, p);
     product = rf_larger(product,
                         rf_larger(rf_gemm_workspace(isa, &g, threads), rf_gemm_workspace(isa, &w, threads)));
   }
-  return rf_larger(rf_whole_lines(op->attr.lora.rank * d.joined), rf_whole_lines(d.rows * d.ranks)) + product;
+  return rf_larger(rf_whole_lines(op->attr.lora.parts.rank * d.joined), rf_whole_lines(d.rows * d.ranks)) +
+         product;
 }
 static void lora_bwd_run(const rf_gemm_isa *isa, const rf_call *call) {
-  const rf_lora_parts *parts = &call->op->attr.lora;
+  const rf_lora_parts *parts = &call->op->attr.lora.parts;
   dims d = dims_of(call->graph, call->op);
   int64_t rows = rf_rows_used(call, 0), joined = 0;
-  float *scaled = call->workspace, scale = call->op->attr.scale;
+  float *scaled = call->workspace, scale = call->op->attr.lora.scale;
   void *product = (char *)call->workspace +
                   rf_larger(rf_whole_lines(parts->rank * d.joined), rf_whole_lines(d.rows * d.ranks));
   if (call->out[0]) {
@@ -136,16 +137,16 @@ static int64_t whole_ranks(const rf_lora_parts *parts) { return (parts->rank + 1
 static size_t lora_wide_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   dims d = dims_of(graph, op);
   (void)threads;
-  return rf_whole_lines(whole_ranks(&op->attr.lora) * d.joined) + rf_whole_lines(d.rows * d.ranks);
+  return rf_whole_lines(whole_ranks(&op->attr.lora.parts) * d.joined) + rf_whole_lines(d.rows * d.ranks);
 }
 
 static void lora_wide_run(const rf_call *call) {
-  const rf_lora_parts *parts = &call->op->attr.lora;
+  const rf_lora_parts *parts = &call->op->attr.lora.parts;
   dims d = dims_of(call->graph, call->op);
   int64_t rows = rf_rows_used(call, 0), joined = 0;
   float *b = call->workspace,
         *h = (float *)(void *)((char *)call->workspace + rf_whole_lines(whole_ranks(parts) * d.joined));
-  scale_values(call->in[2], RF_F32, parts->rank * d.joined, call->op->attr.scale, b, call->threads);
+  scale_values(call->in[2], RF_F32, parts->rank * d.joined, call->op->attr.lora.scale, b, call->threads);
   scale_values(call->in[1], d.dtype, rows * d.ranks, 1, h, call->threads);
   if (call->out[0] != call->in[0])
     memcpy(call->out[0], call->in[0], (size_t)(rows * d.columns * rf_dtype_bytes(d.dtype)));
@@ -170,12 +171,12 @@ static void turn(const float *b, int64_t rank, int64_t columns, int64_t joined, 
 }
 
 static void lora_bwd_wide_run(const rf_call *call) {
-  const rf_lora_parts *parts = &call->op->attr.lora;
+  const rf_lora_parts *parts = &call->op->attr.lora.parts;
   dims d = dims_of(call->graph, call->op);
   int64_t rows = rf_rows_used(call, 0), joined = 0;
   float *turned = call->workspace,
         *h = (float *)(void *)((char *)call->workspace + rf_whole_lines(whole_ranks(parts) * d.joined));
-  float scale = call->op->attr.scale;
+  float scale = call->op->attr.lora.scale;
   if (call->out[1]) scale_values(call->in[1], d.dtype, rows * d.ranks, scale, h, call->threads);
   for (int p = 0; p < parts->count; joined += parts->columns[p++]) {
     rf_lora_part part = part_of(&d, parts, p, rows, call->threads);

@@ -15,26 +15,26 @@ static bool takes_numbers(const rf_graph *graph, const rf_op *op) { /* f64 is th
  * of every op here. */
 static rf_gemm matmul_product(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
-  int64_t k = x->shape[1], n = w->shape[op->attr.transpose ? 0 : 1];
-  rf_gemm g = rf_gemm_of(x->shape[0], n, k, rf_row_major(x->dtype, k), rf_weight(w, k, n, op->attr.transpose),
-                         x->dtype, n);
+  int64_t k = x->shape[1], n = w->shape[op->attr.matmul.transpose ? 0 : 1];
+  rf_gemm g = rf_gemm_of(x->shape[0], n, k, rf_row_major(x->dtype, k),
+                         rf_weight(w, k, n, op->attr.matmul.transpose), x->dtype, n);
   g.blocks = op->blocks;
-  g.fast = op->attr.fast;
+  g.fast = op->attr.matmul.fast;
   g.bias_dtype = op->input[2] == RF_NONE ? RF_F32 : graph->tensor[op->input[2]].dtype;
   return g;
 }
 /* dx (M,K) = dy (M,N) w^T: the sum runs over n. */
 static rf_gemm matmul_dx_product(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *dy = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
-  int64_t n = dy->shape[1], k = w->shape[op->attr.transpose ? 1 : 0];
+  int64_t n = dy->shape[1], k = w->shape[op->attr.matmul.transpose ? 1 : 0];
   rf_gemm g = rf_gemm_of(dy->shape[0], k, n, rf_row_major(dy->dtype, n),
-                         rf_transposed(rf_weight(w, k, n, op->attr.transpose)), dy->dtype, k);
+                         rf_transposed(rf_weight(w, k, n, op->attr.matmul.transpose)), dy->dtype, k);
   g.blocks = op->blocks;
   return g;
 }
 /* dw (K,N) = x^T dy, or (N,K) = dy^T x: the sum runs over tokens. */
 static rf_gemm matmul_dw_product(const rf_graph *graph, const rf_op *op) {
-  bool transpose = op->attr.transpose;
+  bool transpose = op->attr.matmul.transpose;
   const rf_tensor *a = &graph->tensor[op->input[transpose ? 1 : 0]],
                   *b = &graph->tensor[op->input[transpose ? 0 : 1]];
   int64_t m = a->shape[1], n = b->shape[1];
@@ -54,8 +54,8 @@ static void matmul_call(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_cal
   g.bias = call->in[2];
   g.u = call->out[0];
   g.out = call->out[1];
-  if (call->op->attr.epilogue == RF_EPILOGUE_GELU) g.epilogue = RF_GEMM_GELU;
-  if (call->op->attr.epilogue == RF_EPILOGUE_RESIDUAL) {
+  if (call->op->attr.matmul.epilogue == RF_EPILOGUE_GELU) g.epilogue = RF_GEMM_GELU;
+  if (call->op->attr.matmul.epilogue == RF_EPILOGUE_RESIDUAL) {
     g.epilogue = RF_GEMM_RESIDUAL;
     g.side = call->in[3];
     g.drop = rf_dropout_of(call);
@@ -79,7 +79,7 @@ static void matmul_dx_call(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_
 }
 
 static void matmul_dw_call(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_call *call) {
-  bool transpose = call->op->attr.transpose;
+  bool transpose = call->op->attr.matmul.transpose;
   rf_gemm g = matmul_dw_product(call->graph, call->op);
   g.k = rf_rows_used(call, 0);
   g.a = call->in[transpose ? 1 : 0];

@@ -60,8 +60,8 @@ RF_INLINE void norm_rows(const rf_call *call, int64_t begin, int64_t end, rf_dty
   for (int64_t r = begin; r < end; r++) {
     float *stats = (float *)call->out[1] + r * (centre ? 2 : 1);
     norm_row(at_row(call->in[0], dtype, r, width), call->in[1], centre ? call->in[2] : NULL,
-             (void *)at_row(call->out[0], dtype, r, width), stats, width, call->op->attr.eps,
-             centre ? 0.0f : call->op->attr.offset, dtype, gain_dtype, centre);
+             (void *)at_row(call->out[0], dtype, r, width), stats, width, call->op->attr.norm.eps,
+             centre ? 0.0f : call->op->attr.norm.offset, dtype, gain_dtype, centre);
   }
 }
 /* Activations and gains are both f32, both bf16, or bf16 activations with f32 gains: RF_BY_DTYPE
@@ -169,7 +169,7 @@ static void norm_backward(const rf_call *call, bool centre) {
                      .dgain = call->out[1],
                      .dbias = centre ? call->out[2] : NULL,
                      .width = rf_in(call, 0)->shape[1],
-                     .offset = centre ? 0.0f : call->op->attr.offset};
+                     .offset = centre ? 0.0f : call->op->attr.norm.offset};
   int64_t rows = rf_rows_used(call, 0), row_bytes = 2 * g.width * (dtype == RF_BF16 ? 2 : 4), block;
   int threads = rows * row_bytes < 64 * 1024 ? 1 : call->threads;
   block = threads * BLOCK_BYTES / row_bytes;

@@ -57,23 +57,24 @@ RF_INLINE double sum_of_squares(const float *x, int64_t count) {
   }
   return lane[0];
 }
-/* Columns from `part` on, which other chips have too, count for one of them. */
+/* Columns from `own_columns` on count a share: other chips have them too. */
 static double sum_of_shared(const rf_call *call, int64_t first, int64_t count) {
   const rf_tensor *grad = rf_in(call, 0);
   const float *x = call->in[0];
   int64_t columns = grad->shape[grad->rank - 1];
   double own = 0, shared = 0;
   for (int64_t i = first; i < first + count; i++)
-    *(i % columns < call->op->attr.part ? &own : &shared) += (double)x[i] * (double)x[i];
-  return own + shared / call->op->attr.to;
+    *(i % columns < call->op->attr.sums.own_columns ? &own : &shared) += (double)x[i] * (double)x[i];
+  return own + shared / call->op->attr.sums.copies;
 }
 static void norm_sq_range(const rf_call *call, int64_t begin, int64_t end) {
   int64_t count = rf_tensor_count(rf_in(call, 0));
   double *chunk_sums = call->workspace;
   for (int64_t chunk = begin; chunk < end; chunk++) {
     int64_t first = chunk * RF_NORM_CHUNK, n = count - first < RF_NORM_CHUNK ? count - first : RF_NORM_CHUNK;
-    chunk_sums[chunk] = call->op->attr.to > 1 ? sum_of_shared(call, first, n)
-                                              : sum_of_squares((const float *)call->in[0] + first, n);
+    chunk_sums[chunk] = call->op->attr.sums.copies > 1
+                            ? sum_of_shared(call, first, n)
+                            : sum_of_squares((const float *)call->in[0] + first, n);
   }
 }
 static void norm_sq_run(const rf_call *call) {
@@ -81,14 +82,14 @@ static void norm_sq_run(const rf_call *call) {
   rf_split(call, chunks, 8, RF_NORM_CHUNK * 4, norm_sq_range);
   double sum = 0.0;
   for (int64_t chunk = 0; chunk < chunks; chunk++) sum += ((const double *)call->workspace)[chunk];
-  ((double *)call->out[0])[call->op->attr.index] =
+  ((double *)call->out[0])[call->op->attr.sums.element] =
       call->op->attr.group > 1 ? sum / call->op->attr.group : sum;
 }
 
 static void clip_run(const rf_call *call) {
   const double *sums = call->in[0];
   float *clip = call->out[0];
-  double sum = 0.0, largest = (double)call->op->attr.clip;
+  double sum = 0.0, largest = (double)call->op->attr.clip.limit;
   for (int64_t i = 0; i < rf_tensor_count(rf_in(call, 0)); i++) sum += sums[i];
   double norm = sqrt(sum);
   clip[0] = (float)norm;
@@ -152,7 +153,7 @@ RF_INLINE void adamw_elements(const adamw_constants *k, const rf_call *call, int
   }
 }
 static adamw_constants adamw_constants_of(const rf_call *call) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_adamw *attr = &call->op->attr.adamw;
   const float *clip = call->in[4];
   double step = (double)call->run->step;
   return (adamw_constants){
@@ -195,7 +196,7 @@ static void adamw_all(const rf_call *call, rf_range_fn share) {
   rf_split(call, chunks, 1, RF_NORM_CHUNK * 28, share);
   double sum = 0.0;
   for (int64_t chunk = 0; chunk < chunks; chunk++) sum += ((const double *)call->workspace)[chunk];
-  ((double *)call->out[4])[call->op->attr.index] = sum;
+  ((double *)call->out[4])[call->op->attr.sums.element] = sum;
 }
 static void adamw_range(const rf_call *call, int64_t begin, int64_t end) {
   adamw_share(call, begin, end, false);

@@ -8,7 +8,7 @@
 size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   (void)graph;
   (void)threads;
-  return 2 * (size_t)op->attr.head_dim * sizeof(double);
+  return 2 * (size_t)op->attr.attention.head_dim * sizeof(double);
 }
 
 /* A cache as a call sees it: pages (P,2,G,KH) of keys and values, the table (slots,C) that names
@@ -75,7 +75,8 @@ static double value_of(const head_rows *rows, int64_t j, int64_t c) {
 /* The scaled score of a query and a key. With a bf16 softmax the score is an f32 chain like a
  * matmul's, because rounding it to bf16 is part of the definition; elsewhere it is a plain
  * double sum. */
-static double score(const rf_attr *attr, rf_view q, int64_t query_at, const head_rows *rows, int64_t j) {
+static double score(const rf_attr_attention *attr, rf_view q, int64_t query_at, const head_rows *rows,
+                    int64_t j) {
   bool chain = attr->softmax == RF_BF16 && q.dtype != RF_F64;
   double sum = 0;
   for (int64_t c = 0; c < attr->head_dim; c++) {
@@ -87,14 +88,14 @@ static double score(const rf_attr *attr, rf_view q, int64_t query_at, const head
   return attr->softmax == RF_BF16 ? rounded(RF_BF16, sum) : sum;
 }
 
-static int64_t first_key(const rf_attr *attr, int64_t i) {
+static int64_t first_key(const rf_attr_attention *attr, int64_t i) {
   return attr->window > 0 && i >= attr->window ? i - attr->window + 1 : 0;
 }
 
 /* A query against keys from .. i: writes H elements of ctx, returns log(sum(exp(score))). `sums`
  * has room for H. */
-static double attend(const rf_attr *attr, rf_view q, int64_t query_at, const head_rows *rows, int64_t from,
-                     int64_t i, rf_view ctx, int64_t ctx_at, double *sums) {
+static double attend(const rf_attr_attention *attr, rf_view q, int64_t query_at, const head_rows *rows,
+                     int64_t from, int64_t i, rf_view ctx, int64_t ctx_at, double *sums) {
   double largest = -INFINITY, sum = 0;
   for (int64_t j = from; j <= i; j++) largest = fmax(largest, score(attr, q, query_at, rows, j));
   for (int64_t j = from; j <= i; j++) sum += exp(score(attr, q, query_at, rows, j) - largest);
@@ -108,12 +109,12 @@ static double attend(const rf_attr *attr, rf_view q, int64_t query_at, const hea
   return from <= i ? lse : -INFINITY;
 }
 
-static int64_t qkv_width(const rf_attr *attr) {
+static int64_t qkv_width(const rf_attr_attention *attr) {
   return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim;
 }
 
 /* The key/value head that query head h reads, in a segment that begins at row `begin`. */
-static head_rows qkv_head(const rf_attr *attr, rf_view qkv, int64_t begin, int64_t h) {
+static head_rows qkv_head(const rf_attr_attention *attr, rf_view qkv, int64_t begin, int64_t h) {
   int64_t width = qkv_width(attr), group = h / (attr->heads / attr->kv_heads);
   int64_t key_at = begin * width + (attr->heads + group) * attr->head_dim;
   return (head_rows){.data = qkv,
@@ -124,7 +125,7 @@ static head_rows qkv_head(const rf_attr *attr, rf_view qkv, int64_t begin, int64
 
 /* qkv (n,(N+2K)H), segments (n+1) -> ctx (n,N*H), lse (N,n)? */
 void rf_reference_attention(const rf_call *call) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_attention *attr = &call->op->attr.attention;
   const int32_t *segments = ids(call, 1);
   rf_view qkv = in_view(call, 0), ctx = out_view(call, 0), lse = out_view(call, 1);
   int64_t rows = rf_in(call, 0)->shape[0], used = rows_in_use(call, rows), width = qkv_width(attr),
@@ -150,7 +151,7 @@ typedef struct pair {
 /* The probability of key j for query i (rows of the segment at `begin`, head h), and the
  * gradient of its score. */
 static pair pair_of(const rf_call *call, int64_t begin, int64_t h, int64_t i, int64_t j) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_attention *attr = &call->op->attr.attention;
   rf_view qkv = in_view(call, 0), ctx = in_view(call, 1), lse = in_view(call, 2), dctx = in_view(call, 3);
   int64_t head_dim = attr->head_dim, rows = rf_in(call, 0)->shape[0], row = begin + i;
   head_rows keys = qkv_head(attr, qkv, begin, h);
@@ -167,7 +168,7 @@ static pair pair_of(const rf_call *call, int64_t begin, int64_t h, int64_t i, in
 
 /* dq of query i, head h: sum over the keys it sees. */
 static void query_gradient(const rf_call *call, int64_t begin, int64_t h, int64_t i, double *dq) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_attention *attr = &call->op->attr.attention;
   rf_view qkv = in_view(call, 0), dqkv = out_view(call, 0);
   head_rows keys = qkv_head(attr, qkv, begin, h);
   int64_t head_dim = attr->head_dim, at = (begin + i) * qkv_width(attr) + h * head_dim;
@@ -183,7 +184,7 @@ static void query_gradient(const rf_call *call, int64_t begin, int64_t h, int64_
  * that see it. */
 static void key_gradient(const rf_call *call, int64_t begin, int64_t length, int64_t g, int64_t j,
                          double *dk) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_attention *attr = &call->op->attr.attention;
   rf_view qkv = in_view(call, 0), dctx = in_view(call, 3), dqkv = out_view(call, 0);
   int64_t head_dim = attr->head_dim, group = attr->heads / attr->kv_heads;
   double *dv = dk + head_dim;
@@ -207,7 +208,7 @@ static void key_gradient(const rf_call *call, int64_t begin, int64_t length, int
 /* qkv, ctx, lse, dctx, segments -> dqkv (n,(N+2K)H). Probabilities come again from the
  * log-sum-exp. */
 void rf_reference_attention_bwd(const rf_call *call) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_attention *attr = &call->op->attr.attention;
   const int32_t *segments = ids(call, 4);
   int64_t rows = rf_in(call, 0)->shape[0];
   for (int64_t s = 0; s < rows && segments[s] < rows; s++) {
@@ -229,7 +230,7 @@ static int64_t held(int64_t end, int64_t chips, int64_t rank) { return (end - ra
  * cache first, so rows of one slot may stand in the same walk. A row with slot -1 is skipped and
  * gives zeros. */
 void rf_reference_attention_kv(const rf_call *call) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_attention *attr = &call->op->attr.attention;
   const int32_t *slots = ids(call, 3), *positions = ids(call, 4);
   rf_view qkv = in_view(call, 0), ctx = out_view(call, 0);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = qkv_width(attr),
@@ -242,7 +243,7 @@ void rf_reference_attention_kv(const rf_call *call) {
                  .heads = attr->kv_heads,
                  .dim = head_dim};
   rf_view lse = out_view(call, 3);
-  int64_t chips = attr->group > 1 ? attr->group : 1, rank = rf_rank_of(call);
+  int64_t chips = call->op->attr.group > 1 ? call->op->attr.group : 1, rank = rf_rank_of(call);
   for (int64_t r = 0; r < rows; r++)
     for (int64_t h = 0; slots[r] >= 0 && positions[r] % chips == rank && h < 2 * attr->kv_heads; h++)
       paged_store(&cache, slots[r], h / attr->kv_heads, positions[r] / chips, h % attr->kv_heads, qkv,

@@ -15,7 +15,7 @@ void rf_reference_latent_norm(const rf_call *call) {
     double square = 0;
     for (int64_t c = 0; c < size; c++)
       square += load(x, r * width + c) * load(x, r * width + c) / (double)size;
-    double rstd = 1.0 / sqrt(square + (double)call->op->attr.eps);
+    double rstd = 1.0 / sqrt(square + (double)call->op->attr.norm.eps);
     for (int64_t c = 0; c < size; c++)
       store(latent, r * size + c, load(x, r * width + c) * rstd * load(gain, c));
     for (int64_t i = size; i < width; i++)
@@ -61,13 +61,13 @@ typedef struct latent {
 } latent;
 
 static latent latent_of(const rf_call *call) {
-  const rf_attr *a = &call->op->attr;
+  const rf_attr_attention *a = &call->op->attr.attention;
   return (latent){.rows = rf_in(call, 0)->shape[0],
                   .heads = a->heads,
-                  .turned = a->rope.dim,
-                  .plain = a->head_dim - a->rope.dim,
+                  .turned = a->rope_dim,
+                  .plain = a->head_dim - a->rope_dim,
                   .value = a->value_dim,
-                  .pair = a->head_dim - a->rope.dim + a->value_dim,
+                  .pair = a->head_dim - a->rope_dim + a->value_dim,
                   .query = a->head_dim,
                   .scale = (double)a->scale,
                   .q = in_view(call, 0),
@@ -169,7 +169,7 @@ void rf_reference_attention_latent_bwd(const rf_call *call) {
 size_t rf_reference_attention_latent_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   (void)graph;
   (void)threads;
-  return (size_t)(2 * op->attr.head_dim + op->attr.value_dim) * sizeof(double);
+  return (size_t)(2 * op->attr.attention.head_dim + op->attr.attention.value_dim) * sizeof(double);
 }
 
 /* ---- over a cache ---------------------------------------------------------------------------- */

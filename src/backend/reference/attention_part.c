@@ -5,21 +5,21 @@
 #include <string.h>
 
 typedef struct part {
-  const rf_attr *attr;
+  const rf_attr_attention *attr;
   rf_view qkv, kv;
   const int32_t *segments;
   int64_t rows, keys, chips, rank;
 } part;
 
 static part part_of(const rf_call *call, int segments) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_attention *attr = &call->op->attr.attention;
   return (part){attr,
                 in_view(call, 0),
                 in_view(call, 1),
                 ids(call, segments),
                 rf_in(call, 0)->shape[0],
                 rf_in(call, 1)->shape[0],
-                attr->group > 1 ? attr->group : 1,
+                call->op->attr.group > 1 ? call->op->attr.group : 1,
                 rf_rank_of(call)};
 }
 
@@ -81,7 +81,8 @@ void rf_reference_attention_part(const rf_call *call) {
 /* Workspace: the sums of one row, and of the gradient of all keys and values. */
 size_t rf_reference_attention_part_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
-  return ((size_t)op->attr.head_dim + (size_t)rf_tensor_count(&graph->tensor[op->input[1]])) * sizeof(double);
+  return ((size_t)op->attr.attention.head_dim + (size_t)rf_tensor_count(&graph->tensor[op->input[1]])) *
+         sizeof(double);
 }
 
 /* qkv, kv, ctx, lse, dctx, segments -> dq, dkv */
@@ -114,7 +115,7 @@ void rf_reference_attention_part_bwd(const rf_call *call) {
 
 /* qkv -> kv (n,2KH) */
 void rf_reference_kv_rows(const rf_call *call) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_attention *attr = &call->op->attr.attention;
   rf_view qkv = in_view(call, 0), kv = out_view(call, 0);
   int64_t width = rf_in(call, 0)->shape[1], narrow = rf_out(call, 0)->shape[1],
           skip = (int64_t)attr->heads * attr->head_dim;
@@ -135,7 +136,7 @@ void rf_reference_kv_join(const rf_call *call) {
 /* parts (n,cNH), lse (n,cN) -> ctx (n,NH) */
 void rf_reference_attention_merge(const rf_call *call) {
   rf_view parts = in_view(call, 0), lse = in_view(call, 1), ctx = out_view(call, 0);
-  int64_t rows = rf_in(call, 0)->shape[0], heads = call->op->attr.heads,
+  int64_t rows = rf_in(call, 0)->shape[0], heads = call->op->attr.attention.heads,
           chips = rf_in(call, 1)->shape[1] / heads, width = rf_out(call, 0)->shape[1], dim = width / heads;
   for (int64_t i = 0; i < rows * heads; i++) {
     int64_t r = i / heads, h = i % heads;

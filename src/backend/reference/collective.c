@@ -31,7 +31,8 @@ void rf_reference_offload_in(const rf_call *call) { copy(call); }
 /* x -> y: the run of this chip */
 void rf_reference_take_run(const rf_call *call) {
   const rf_tensor *x = rf_in(call, 0), *y = rf_out(call, 0);
-  int64_t dim = call->op->attr.dim, before = 1, behind = rf_dtype_bytes(x->dtype), mine = y->shape[dim];
+  int64_t dim = call->op->attr.collective.dim, before = 1, behind = rf_dtype_bytes(x->dtype),
+          mine = y->shape[dim];
   for (int64_t d = 0; d < dim; d++) before *= x->shape[d];
   for (int64_t d = dim + 1; d < x->rank; d++) behind *= x->shape[d];
   for (int64_t i = 0; i < before; i++)

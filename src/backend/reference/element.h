@@ -101,7 +101,7 @@ RF_UNUSED static int64_t rounded_block(rf_view w, int64_t at) {
 
 /* Arithmetic whose bits belong to an op's definition: f32, or f64 when `wide` (activations in
  * f64). */
-/* Sum over k of x[x_at + k], rounded to 8 bits, times w[w_at + k w_step] (attr.fast): a block is
+/* Sum over k of x[x_at + k], rounded to 8 bits, times w[w_at + k w_step] (attr.matmul.fast): a block is
  * a scale max|x| / 127 and integers, halves to even; subnormal scales count as nothing, and a
  * block that is not finite makes the sum NaN. Where w is int8: to two bytes, a block of
  * RF_FAST_INT8_BLOCK is a scale max|x| / 32639. */
@@ -180,16 +180,16 @@ RF_UNUSED static double cap_slope(float cap, double value) {
 /* drop(x) at (row, channel): 0, or x times 1/(1-p) in the kernel's own precision. Drawn anew
  * wherever it is needed, never stored. */
 RF_UNUSED static double drop(const rf_call *call, bool wide, int64_t row, int64_t channel, double x) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_dropout *attr = &call->op->attr.dropout;
   const rf_run_inputs *run = call->run;
-  if (!(attr->dropout > 0)) return x;
+  if (!(attr->rate > 0)) return x;
   uint32_t words[4];
   int64_t step = attr->token_step > 0 ? attr->token_step : 1;
-  if (attr->epilogue == RF_EPILOGUE_NONE) channel += rf_rank_of(call) * rf_in(call, 0)->shape[1];
+  if (call->op->def->fields == RF_FIELDS_DROPOUT) channel += rf_rank_of(call) * rf_in(call, 0)->shape[1];
   rf_philox(rf_key(run->seed, (uint64_t)run->step, attr->site), (uint64_t)(run->first_token + row * step),
             (uint64_t)(channel / 4), words);
-  return rf_uniform(words[channel % 4]) >= attr->dropout
-             ? exact_mul(wide, x, (double)(1.0f / (1.0f - attr->dropout)))
+  return rf_uniform(words[channel % 4]) >= attr->rate
+             ? exact_mul(wide, x, (double)(1.0f / (1.0f - attr->rate)))
              : 0.0;
 }
 

@@ -2,7 +2,7 @@
 #include "backend/reference/kernels.h"
 
 static double token_scale(const rf_call *call) {
-  return call->op->attr.scale == 0 ? 1 : (double)call->op->attr.scale;
+  return call->op->attr.embed.scale == 0 ? 1 : (double)call->op->attr.embed.scale;
 }
 
 /* tokens (n), positions (n), wte (V,D), wpe (T,D)? -> x (n,D) */

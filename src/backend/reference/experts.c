@@ -23,12 +23,12 @@ static double rank_of(const rf_call *call, int64_t row, int64_t e, double all) {
   rf_view logits = in_view(call, 0), choice = in_view(call, 1);
   double z = logit(logits, row + e);
   if (!choice.data) return z;
-  return (call->op->attr.router.sigmoid ? sigmoid(z) : exp(z - all)) + load(choice, e);
+  return (call->op->attr.experts.router.sigmoid ? sigmoid(z) : exp(z - all)) + load(choice, e);
 }
 
 /* A group speaks with its best expert, with sigmoids with the sum of its best two. */
 static double group_rank(const rf_call *call, int64_t row, int64_t group, double all) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_experts *attr = &call->op->attr.experts;
   int64_t size = attr->experts / attr->router.groups;
   bool scores = attr->router.sigmoid && !in_view(call, 1).data;
   double first = -INFINITY, second = -INFINITY;
@@ -45,9 +45,9 @@ static double group_rank(const rf_call *call, int64_t row, int64_t group, double
 
 /* Whether an expert's group is among the best ones, of equal ones the lower. */
 static bool is_open(const rf_call *call, int64_t row, int64_t e, double all) {
-  const rf_router *router = &call->op->attr.router;
+  const rf_router *router = &call->op->attr.experts.router;
   if (router->groups == 0) return true;
-  int64_t group = e / (call->op->attr.experts / router->groups), better = 0;
+  int64_t group = e / (call->op->attr.experts.experts / router->groups), better = 0;
   double mine = group_rank(call, row, group, all);
   for (int64_t g = 0; g < router->groups; g++) {
     double other = group_rank(call, row, g, all);
@@ -58,12 +58,11 @@ static bool is_open(const rf_call *call, int64_t row, int64_t e, double all) {
 
 /* logits (n,E), choice (E)? -> weights (n,k), experts (n*k), place (n*k), starts (E+1) */
 void rf_reference_route(const rf_call *call) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_experts *attr = &call->op->attr.experts;
   const rf_router *router = &attr->router;
   rf_view logits = in_view(call, 0), weights = out_view(call, 0);
   int32_t *chosen = call->out[1], *place = call->out[2], *starts = call->out[3];
-  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), experts = attr->experts,
-          used = attr->experts_used;
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), experts = attr->experts, used = attr->used;
   double scale = router->scale > 0 ? (double)router->scale : 1;
   for (int64_t r = 0; r < rows; r++) {
     int64_t row = r * experts;
@@ -95,21 +94,20 @@ void rf_reference_route(const rf_call *call) {
       if (chosen[i] == e) place[i] = at++;
   }
   starts[experts] = at;
-  for (int64_t i = 0; attr->part > 0 && i < rows * used; i++) {
+  for (int64_t i = 0; attr->room > 0 && i < rows * used; i++) {
     int64_t e = chosen[i], behind = place[i] - starts[e];
-    place[i] = behind < attr->part ? (int32_t)(e * attr->part + behind) : -1;
+    place[i] = behind < attr->room ? (int32_t)(e * attr->room + behind) : -1;
   }
-  for (int64_t e = 0; attr->part > 0 && e <= experts; e++) starts[e] = (int32_t)(e * attr->part);
+  for (int64_t e = 0; attr->room > 0 && e <= experts; e++) starts[e] = (int32_t)(e * attr->room);
 }
 
 /* logits, weights, experts, dweights -> dlogits */
 void rf_reference_route_bwd(const rf_call *call) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_experts *attr = &call->op->attr.experts;
   const rf_router *router = &attr->router;
   rf_view logits = in_view(call, 0), weights = in_view(call, 1), dweights = in_view(call, 3),
           dlogits = out_view(call, 0);
-  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), experts = attr->experts,
-          used = attr->experts_used;
+  int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), experts = attr->experts, used = attr->used;
   double scale = router->scale > 0 ? (double)router->scale : 1;
   for (int64_t r = 0; r < rows; r++) {
     double sum = 0, all = router->as_is && !router->sigmoid ? all_of(logits, r * experts, experts) : 0;
@@ -132,8 +130,8 @@ void rf_reference_route_bwd(const rf_call *call) {
 void rf_reference_dispatch(const rf_call *call) {
   rf_view x = in_view(call, 0), sorted = out_view(call, 0);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1],
-          used = call->op->attr.experts_used;
-  for (int64_t i = 0; call->op->attr.part > 0 && i < rf_tensor_count(rf_out(call, 0)); i++)
+          used = call->op->attr.experts.used;
+  for (int64_t i = 0; call->op->attr.experts.room > 0 && i < rf_tensor_count(rf_out(call, 0)); i++)
     store(sorted, i, 0);
   for (int64_t i = 0; i < rows * used; i++)
     for (int64_t d = 0; d < width && ids(call, 1)[i] >= 0; d++)
@@ -144,7 +142,7 @@ void rf_reference_dispatch(const rf_call *call) {
 void rf_reference_dispatch_bwd(const rf_call *call) {
   rf_view sorted = in_view(call, 0), dx = out_view(call, 0);
   int64_t rows = rows_in_use(call, rf_out(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1],
-          used = call->op->attr.experts_used;
+          used = call->op->attr.experts.used;
   bool wide = dx.dtype == RF_F64;
   for (int64_t r = 0; r < rows; r++)
     for (int64_t d = 0; d < width; d++) {
@@ -158,7 +156,7 @@ void rf_reference_dispatch_bwd(const rf_call *call) {
 
 /* Runs of rows: run r is of expert r modulo their number. */
 static int64_t runs(const rf_call *call) {
-  return call->op->attr.experts * (int64_t)(call->op->attr.group > 1 ? call->op->attr.group : 1);
+  return call->op->attr.experts.experts * (int64_t)(call->op->attr.group > 1 ? call->op->attr.group : 1);
 }
 
 /* x (R,K), w (E*K,N), starts -> u (R,N) */
@@ -170,8 +168,9 @@ void rf_reference_matmul_experts(const rf_call *call) {
     for (int64_t p = ids(call, 2)[run]; p < ids(call, 2)[run + 1]; p++)
       for (int64_t n = 0; n < columns; n++) {
         double sum = 0;
-        e = run % call->op->attr.experts;
-        if (call->op->attr.fast) sum = rounded_dot(x, p * inner, w, e * inner * columns + n, columns, inner);
+        e = run % call->op->attr.experts.experts;
+        if (call->op->attr.experts.fast)
+          sum = rounded_dot(x, p * inner, w, e * inner * columns + n, columns, inner);
         else
           for (int64_t i = 0; i < inner; i++)
             sum = exact_fma(wide, load(x, p * inner + i), load(w, (e * inner + i) * columns + n), sum);
@@ -188,7 +187,7 @@ void rf_reference_matmul_experts_dx(const rf_call *call) {
     for (int64_t p = ids(call, 2)[run]; p < ids(call, 2)[run + 1]; p++)
       for (int64_t i = 0; i < inner; i++) {
         double sum = 0;
-        e = run % call->op->attr.experts;
+        e = run % call->op->attr.experts.experts;
         for (int64_t n = 0; n < columns; n++)
           sum = exact_fma(wide, load(dy, p * columns + n), load(w, (e * inner + i) * columns + n), sum);
         store(dx, p * inner + i, sum);
@@ -200,12 +199,12 @@ void rf_reference_matmul_experts_dw(const rf_call *call) {
   rf_view x = in_view(call, 0), dy = in_view(call, 1), dw = out_view(call, 0);
   int64_t inner = rf_in(call, 0)->shape[1], columns = rf_in(call, 1)->shape[1];
   bool wide = rf_in(call, 0)->dtype == RF_F64;
-  for (int64_t e = 0; e < call->op->attr.experts; e++)
+  for (int64_t e = 0; e < call->op->attr.experts.experts; e++)
     for (int64_t i = 0; i < inner; i++)
       for (int64_t n = 0; n < columns; n++) {
         int64_t at = (e * inner + i) * columns + n;
         double sum = start(call, 0, dw, at);
-        for (int64_t run = e; run < runs(call); run += call->op->attr.experts)
+        for (int64_t run = e; run < runs(call); run += call->op->attr.experts.experts)
           for (int64_t p = ids(call, 2)[run]; p < ids(call, 2)[run + 1]; p++)
             sum = exact_fma(wide, load(x, p * inner + i), load(dy, p * columns + n), sum);
         store(dw, at, sum);
@@ -216,7 +215,7 @@ void rf_reference_matmul_experts_dw(const rf_call *call) {
 void rf_reference_combine(const rf_call *call) {
   rf_view h = in_view(call, 0), weights = in_view(call, 1), y = out_view(call, 0);
   int64_t rows = rows_in_use(call, rf_in(call, 1)->shape[0]), width = rf_in(call, 0)->shape[1],
-          used = call->op->attr.experts_used;
+          used = call->op->attr.experts.used;
   bool wide = y.dtype == RF_F64;
   for (int64_t r = 0; r < rows; r++)
     for (int64_t d = 0; d < width; d++) {
@@ -233,9 +232,9 @@ void rf_reference_combine_bwd(const rf_call *call) {
   rf_view h = in_view(call, 0), weights = in_view(call, 1), dy = in_view(call, 3), dh = out_view(call, 0),
           dweights = out_view(call, 1);
   int64_t rows = rows_in_use(call, rf_in(call, 1)->shape[0]), width = rf_in(call, 0)->shape[1],
-          used = call->op->attr.experts_used;
+          used = call->op->attr.experts.used;
   bool wide = rf_in(call, 0)->dtype == RF_F64;
-  for (int64_t i = 0; dh.data && call->op->attr.part > 0 && i < rf_tensor_count(rf_out(call, 0)); i++)
+  for (int64_t i = 0; dh.data && call->op->attr.experts.room > 0 && i < rf_tensor_count(rf_out(call, 0)); i++)
     store(dh, i, 0);
   for (int64_t i = 0; i < rows * used; i++) {
     int64_t at = ids(call, 2)[i] * width, row = i / used * width;

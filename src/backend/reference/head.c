@@ -15,10 +15,9 @@ typedef struct head {
 
 static head head_of(const rf_call *call) {
   const rf_tensor *x = rf_in(call, 0), *w = rf_in(call, 1);
-  bool transpose = call->op->attr.transpose;
-  const rf_attr *attr = &call->op->attr;
-  int64_t vocab = w->shape[transpose ? 0 : 1], first = rf_rank_of(call) * vocab,
-          words = attr->axes && attr->whole - first < vocab ? attr->whole - first : vocab;
+  const rf_attr_head *attr = &call->op->attr.head;
+  int64_t vocab = w->shape[attr->transpose ? 0 : 1], first = rf_rank_of(call) * vocab,
+          words = call->op->attr.axes && attr->vocab - first < vocab ? attr->vocab - first : vocab;
   return (head){.x = in_view(call, 0),
                 .w = in_view(call, 1),
                 .bias = in_view(call, 2),
@@ -27,7 +26,7 @@ static head head_of(const rf_call *call) {
                 .vocab = vocab,
                 .first = first,
                 .words = words > 0 ? words : 0,
-                .transpose = transpose,
+                .transpose = attr->transpose,
                 .wide = x->dtype == RF_F64,
                 .fast = attr->fast,
                 .cap = attr->softcap};
@@ -219,7 +218,7 @@ void rf_reference_head_score(const rf_call *call) {
   const int32_t *labels = ids(call, 3);
   rf_view logprob = out_view(call, 0), top = out_view(call, 2);
   int32_t *top_ids = call->out[1], best;
-  int64_t most = call->op->attr.index;
+  int64_t most = call->op->attr.head.top;
   for (int64_t r = 0; r < of.rows; r++) {
     double lse = rounded(of.wide ? RF_F64 : RF_F32, row_lse(&of, r, &best)), before = INFINITY;
     store(logprob, r, labels[r] < 0 ? 0.0 : logit(&of, r, labels[r]) - lse);

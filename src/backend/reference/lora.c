@@ -10,13 +10,13 @@ static int64_t joined_at(const rf_lora_parts *parts, int p) {
 
 /* u (M,N), h (M,P r), b (r,S) -> y (M,N) */
 void rf_reference_lora(const rf_call *call) {
-  const rf_lora_parts *parts = &call->op->attr.lora;
+  const rf_lora_parts *parts = &call->op->attr.lora.parts;
   rf_view u = in_view(call, 0), h = in_view(call, 1), b = in_view(call, 2), y = out_view(call, 0);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), columns = rf_in(call, 0)->shape[1],
           ranks = rf_in(call, 1)->shape[1];
   int64_t joined = rf_in(call, 2)->shape[1];
   bool wide = y.dtype == RF_F64;
-  double scale = (double)call->op->attr.scale;
+  double scale = (double)call->op->attr.lora.scale;
   for (int64_t i = 0; i < rows * columns; i++) store(y, i, load(u, i));
   for (int p = 0; p < parts->count; p++)
     for (int64_t m = 0; m < rows; m++)
@@ -32,14 +32,14 @@ void rf_reference_lora(const rf_call *call) {
 
 /* dy (M,N), h (M,P r), b (r,S) -> dh (M,P r)?, db (r,S)? */
 void rf_reference_lora_bwd(const rf_call *call) {
-  const rf_lora_parts *parts = &call->op->attr.lora;
+  const rf_lora_parts *parts = &call->op->attr.lora.parts;
   rf_view dy = in_view(call, 0), h = in_view(call, 1), b = in_view(call, 2), dh = out_view(call, 0),
           db = out_view(call, 1);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), columns = rf_in(call, 0)->shape[1],
           ranks = rf_in(call, 1)->shape[1];
   int64_t joined = rf_in(call, 2)->shape[1];
   bool wide = dy.dtype == RF_F64;
-  double scale = (double)call->op->attr.scale;
+  double scale = (double)call->op->attr.lora.scale;
   for (int p = 0; p < parts->count; p++)
     for (int64_t j = 0; j < parts->rank; j++) {
       int64_t rank = p * parts->rank + j, from = j * joined + joined_at(parts, p);

@@ -4,12 +4,12 @@
 #include "backend/reference/kernels.h"
 
 static int64_t weight_at(const rf_call *call, int64_t k, int64_t n, int64_t inner, int64_t columns) {
-  return call->op->attr.transpose ? n * inner + k : k * columns + n;
+  return call->op->attr.matmul.transpose ? n * inner + k : k * columns + n;
 }
 
 /* x (M,K), w (K,N) or (N,K), bias (N)?, residual (M,N)? -> u (M,N)?, out (M,N)? */
 void rf_reference_matmul(const rf_call *call) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_matmul *attr = &call->op->attr.matmul;
   rf_view x = in_view(call, 0), w = in_view(call, 1), bias = in_view(call, 2), residual = in_view(call, 3);
   rf_view u = out_view(call, 0), out = out_view(call, 1);
   const rf_tensor *result = u.data ? rf_out(call, 0) : rf_out(call, 1);

@@ -8,7 +8,7 @@ static void forward(const rf_call *call, bool centered) {
           bias = centered ? in_view(call, 2) : (rf_view){NULL, RF_F32, NULL};
   rf_view y = out_view(call, 0), stats = out_view(call, 1);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1];
-  double offset = (double)call->op->attr.offset;
+  double offset = (double)call->op->attr.norm.offset;
   for (int64_t r = 0; r < rows; r++) {
     double mean = 0, square = 0;
     for (int64_t d = 0; d < width && centered; d++) mean += load(x, r * width + d) / (double)width;
@@ -16,7 +16,7 @@ static void forward(const rf_call *call, bool centered) {
       double deviation = load(x, r * width + d) - mean;
       square += deviation * deviation / (double)width;
     }
-    double rstd = 1.0 / sqrt(square + (double)call->op->attr.eps);
+    double rstd = 1.0 / sqrt(square + (double)call->op->attr.norm.eps);
     for (int64_t d = 0; d < width; d++) {
       double value = (load(x, r * width + d) - mean) * rstd * (offset + load(gain, d));
       if (bias.data) value += load(bias, d);
@@ -41,7 +41,7 @@ static void backward(const rf_call *call, bool centered) {
           dbias = centered ? out_view(call, 2) : (rf_view){NULL, RF_F32, NULL};
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1];
   int64_t step = centered ? 2 : 1;
-  double offset = (double)call->op->attr.offset;
+  double offset = (double)call->op->attr.norm.offset;
   /* Parameters first: dx may take the place of an input that they read. */
   for (int64_t d = 0; d < width; d++) {
     double gain_sum = dgain.data ? start(call, 1, dgain, d) : 0,
@@ -80,7 +80,7 @@ void rf_reference_rmsnorm_bwd(const rf_call *call) { backward(call, false); }
 
 /* qkv (n,(N+2K)H), q_gain (H), k_gain (H) -> normed, stats (n,N+K) */
 void rf_reference_head_norm(const rf_call *call) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_head_norm *attr = &call->op->attr.head_norm;
   rf_view x = in_view(call, 0), y = out_view(call, 0), stats = out_view(call, 1);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1],
           size = attr->head_dim;
@@ -102,7 +102,7 @@ void rf_reference_head_norm(const rf_call *call) {
 
 /* qkv, q_gain, k_gain, stats, dy -> dx, dq_gain (H), dk_gain (H) */
 void rf_reference_head_norm_bwd(const rf_call *call) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_head_norm *attr = &call->op->attr.head_norm;
   rf_view x = in_view(call, 0), stats = in_view(call, 3), dy = in_view(call, 4), dx = out_view(call, 0);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1],
           size = attr->head_dim;

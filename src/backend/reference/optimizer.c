@@ -7,26 +7,26 @@ static double chunk_sum(const rf_call *call, int64_t from) {
   rf_view grad = in_view(call, 0);
   const rf_tensor *tensor = rf_in(call, 0);
   int64_t count = rf_tensor_count(tensor), columns = tensor->shape[tensor->rank - 1],
-          part = call->op->attr.part, copies = call->op->attr.to;
+          part = call->op->attr.sums.own_columns, copies = call->op->attr.sums.copies;
   double sum = 0;
   for (int64_t i = from; i < count && i < from + CHUNK; i++)
     sum += load(grad, i) * load(grad, i) / (copies > 1 && i % columns >= part ? (double)copies : 1);
   return sum;
 }
 
-/* grad -> sums (P): element attr.index, by chunks of 4096 elements whose sums are added in order */
+/* grad -> sums (P): element `element`, by chunks of 4096 elements whose sums are added in order */
 void rf_reference_norm_sq(const rf_call *call) {
   rf_view sums = out_view(call, 0);
   double total = 0;
   for (int64_t from = 0; from < rf_tensor_count(rf_in(call, 0)); from += CHUNK)
     total += chunk_sum(call, from);
-  store(sums, call->op->attr.index, call->op->attr.group > 1 ? total / call->op->attr.group : total);
+  store(sums, call->op->attr.sums.element, call->op->attr.group > 1 ? total / call->op->attr.group : total);
 }
 
 /* sums (P) -> clip (2): the global norm, and what gradients are multiplied by */
 void rf_reference_clip(const rf_call *call) {
   rf_view sums = in_view(call, 0), out = out_view(call, 0);
-  double total = 0, limit = (double)call->op->attr.clip;
+  double total = 0, limit = (double)call->op->attr.clip.limit;
   for (int64_t i = 0; i < rf_tensor_count(rf_in(call, 0)); i++) total += load(sums, i);
   double norm = sqrt(total);
   store(out, 0, norm);
@@ -43,7 +43,7 @@ void rf_reference_norm_total(const rf_call *call) {
 
 /* grad, master, m, v, clip (2)? -> master, m, v (in place), weight?, sums (P)? as norm_sq */
 void rf_reference_adamw(const rf_call *call) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_adamw *attr = &call->op->attr.adamw;
   rf_view grad = in_view(call, 0), master_in = in_view(call, 1), m_in = in_view(call, 2),
           v_in = in_view(call, 3), clip = in_view(call, 4);
   rf_view master = out_view(call, 0), m_out = out_view(call, 1), v_out = out_view(call, 2),
@@ -65,5 +65,5 @@ void rf_reference_adamw(const rf_call *call) {
     store(master, i, w);
     if (weight.data) store(weight, i, load(master, i));
   }
-  if (sums.data) store(sums, attr->index, total);
+  if (sums.data) store(sums, attr->element, total);
 }

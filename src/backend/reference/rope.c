@@ -6,17 +6,17 @@
 /* qkv (n,(N+2K)H), positions (n) -> the same with q and k rotated, v copied. `inverse` rotates
  * back: it is its own backward. */
 void rf_reference_rope(const rf_call *call) {
-  const rf_attr *attr = &call->op->attr;
+  const rf_attr_rope *attr = &call->op->attr.rope;
   const int32_t *positions = ids(call, 1);
   rf_view x = in_view(call, 0), y = out_view(call, 0);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1];
-  int64_t head_dim = attr->head_dim, half = attr->rope.dim / 2, turned = attr->heads + attr->kv_heads;
-  bool tail = attr->rope.tail;
+  int64_t head_dim = attr->head_dim, half = attr->rotation.dim / 2, turned = attr->heads + attr->kv_heads;
+  bool tail = attr->rotation.tail;
   int64_t begin = tail ? head_dim - 2 * half : 0, step = tail ? 2 : 1, apart = tail ? 1 : half;
   for (int64_t r = 0; r < rows; r++) {
     for (int64_t h = 0; h < turned; h++) {
       for (int64_t i = 0; i < half; i++) {
-        double angle = positions[r] * rf_rope_frequency(&attr->rope, i);
+        double angle = positions[r] * rf_rope_frequency(&attr->rotation, i);
         double cosine = cos(angle), sine = attr->inverse ? -sin(angle) : sin(angle);
         int64_t at = r * width + h * head_dim + begin + i * step;
         double a = load(x, at), b = load(x, at + apart);

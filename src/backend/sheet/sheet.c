@@ -11,7 +11,8 @@ enum { PANEL_BYTES = 64 << 20, PANEL_LEAST_ROWS = 256 };
 static size_t head_panel(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
-  int64_t rows = x->shape[0], vocab = w->shape[op->attr.transpose ? 0 : 1], most = PANEL_BYTES / (4 * vocab);
+  int64_t rows = x->shape[0], vocab = w->shape[op->attr.head.transpose ? 0 : 1],
+          most = PANEL_BYTES / (4 * vocab);
   if (most < PANEL_LEAST_ROWS) most = PANEL_LEAST_ROWS;
   int64_t panels = (rows + most - 1) / most, panel = panels ? (rows + panels - 1) / panels : 0;
   return (size_t)panel * (size_t)(vocab + 1) * sizeof(float); /* and their lse */
@@ -22,8 +23,9 @@ static size_t head_panel(const rf_graph *graph, const rf_op *op, int threads) {
 static size_t attention_sums(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   const rf_tensor *qkv = &graph->tensor[op->input[0]];
-  int64_t sums = qkv->dtype == RF_BF16 ? op->attr.head_dim + 1 : 1; /* of f32, dQ itself takes the sums */
-  return (size_t)(qkv->shape[0] * op->attr.heads * sums) * sizeof(float);
+  int64_t sums =
+      qkv->dtype == RF_BF16 ? op->attr.attention.head_dim + 1 : 1; /* of f32, dQ itself takes the sums */
+  return (size_t)(qkv->shape[0] * op->attr.attention.heads * sums) * sizeof(float);
 }
 
 /* The narrow gradient between the two products. */

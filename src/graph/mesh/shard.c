@@ -129,7 +129,8 @@ static rf_status settle_output(rf_sharder *s, const rf_op *op, int slot, int id,
     id = rf_sharder_convert(s, id, spec, need, op->name, rf_sharder_label(s, op->def->outputs[slot]),
                             op->section, op->backward, old->shape, class);
     if (id == RF_NONE) return RAFTER_FAILED;
-    if (op->def == &RF_OP_HEAD_LOGITS && slot == 1) s->graph->op[s->graph->op_count - 1].attr.index = 1;
+    if (op->def == &RF_OP_HEAD_LOGITS && slot == 1)
+      s->graph->op[s->graph->op_count - 1].attr.collective.log_sum = true;
     fresh = &s->graph->tensor[id];
     fresh->name = name;
     fresh->reason = old->reason;

@@ -41,21 +41,18 @@ int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, const char *path, r
   rf_axes others = (from.spec.split[0] | from.spec.split[1]) & RF_AXIS_BIT(RF_AXIS_TENSOR);
   rf_attr attr = {.axes = x->axes,
                   .group = (int32_t)rf_mesh_size(s->mesh, x->axes),
-                  .dim = x->dim,
-                  .to = x->to,
-                  .form = x->form,
-                  .whole = x->whole,
                   .fill = x->fill,
-                  .accumulate = {x->accumulate}};
+                  .accumulate = {x->accumulate},
+                  .collective = {.dim = x->dim, .to = x->to, .form = x->form, .whole = x->whole}};
   if (x->copies.chips > 1) {
     attr.group = (int32_t)x->copies.chips;
-    attr.part = x->copies.own;
+    attr.collective.own_columns = x->copies.own;
   }
   if (x->form == RF_FORM_HEADS) {
     int64_t chips = rf_mesh_size(s->mesh, others);
-    attr.heads = (int32_t)(graph->model.heads / chips);
-    attr.kv_heads = (int32_t)(graph->model.kv_heads > chips ? graph->model.kv_heads / chips : 1);
-    attr.head_dim = (int32_t)graph->model.head_dim;
+    attr.collective.heads = (int32_t)(graph->model.heads / chips);
+    attr.collective.kv_heads = (int32_t)(graph->model.kv_heads > chips ? graph->model.kv_heads / chips : 1);
+    attr.collective.head_dim = (int32_t)graph->model.head_dim;
   }
   const char *name =
       rf_pool_format(graph->pool, "%s/%s%s%s", path, x->def->name, *x->label ? "/" : "", x->label);

@@ -14,7 +14,7 @@ rf_status rf_sharder_head(rf_sharder *s, const rf_op *op) {
   for (int i = 0; i < 4; i++)
     if (op->input[i] >= 0) r.in[i] = rf_sharder_input(s, op->input[i]);
   RF_TRY(RF_OP_HEAD_PART.shard(&r, s->error));
-  r.attr.index = 0;
+  r.attr.head.top = 0;
   for (int i = 0; i < 4; i++) {
     inputs[i] = RF_NONE;
     if (op->input[i] >= 0) RF_TRY(rf_sharder_obtain(s, op, i, &r.in[i], &inputs[i]));
@@ -168,6 +168,6 @@ rf_status rf_sharder_context(rf_sharder *s, const rf_op *op) {
 }
 
 bool rf_sharder_cuts_words(const rf_sharder *s, const rf_op *op) {
-  if (op->def != &RF_OP_HEAD_LOSS && (op->def != &RF_OP_HEAD_SCORE || op->attr.index > 0)) return false;
-  return rf_sharder_input(s, op->input[1]).split[op->attr.transpose ? 0 : 1] != 0;
+  if (op->def != &RF_OP_HEAD_LOSS && (op->def != &RF_OP_HEAD_SCORE || op->attr.head.top > 0)) return false;
+  return rf_sharder_input(s, op->input[1]).split[op->attr.head.transpose ? 0 : 1] != 0;
 }

@@ -51,14 +51,15 @@ rf_status rf_shard_rows(rf_sharding *s, rf_error *error) {
 }
 
 rf_status rf_shard_heads(rf_sharding *s, rf_axes axes, rf_error *error) {
-  int32_t chips = (int32_t)rf_mesh_size(s->mesh, axes), heads = s->attr.heads, kv = s->attr.kv_heads;
+  int32_t chips = (int32_t)rf_mesh_size(s->mesh, axes), heads = s->attr.heads.heads,
+          kv = s->attr.heads.kv_heads;
   if (chips == 1) return RAFTER_OK;
   if (heads % chips || (kv % chips && chips % kv))
     return RF_FAIL(error, RAFTER_INVALID, "choose a number of chips that divides both",
                    "heads cannot be dealt out (%s: %d heads and %d key heads over %d chips)", s->op->name,
                    heads, kv, chips);
-  s->attr.heads = heads / chips;
-  s->attr.kv_heads = kv > chips ? kv / chips : kv > 0;
+  s->attr.heads.heads = heads / chips;
+  s->attr.heads.kv_heads = kv > chips ? kv / chips : kv > 0;
   return RAFTER_OK;
 }
 
@@ -73,7 +74,7 @@ static int64_t bound_of_heads(const rf_model *m, int64_t chips, int64_t at) {
 rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_form form, rf_error *error) {
   const rf_model *m = &s->graph->model;
   int32_t chips = (int32_t)rf_mesh_size(s->mesh, axes);
-  rf_lora_parts *parts = &s->attr.lora;
+  rf_lora_parts *parts = &s->attr.lora.parts;
   for (int i = 0; i < parts->count; i++) {
     int64_t at = parts->at[i], end = at + parts->columns[i];
     if (form == RF_FORM_HEADS) {

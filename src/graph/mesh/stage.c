@@ -111,9 +111,8 @@ static rf_status transfer(stager *s, const rf_op_def *def, rf_section section, i
   const char *what = s->whole->tensor[t].name;
   rf_attr attr = {.axes = RF_AXIS_BIT(RF_AXIS_PIPELINE),
                   .group = (int32_t)rf_pipeline_stages(s->mesh),
-                  .index = peer,
-                  .site = rf_name_key(what),
-                  .accumulate = {how}};
+                  .accumulate = {how},
+                  .transfer = {.site = rf_name_key(what), .stage = peer}};
   const char *name = rf_graph_join(s->graph, path, def == &RF_OP_SEND ? "/send/" : "/recv/", what);
   bool sends = def == &RF_OP_SEND;
   int op = rf_graph_emit(s->graph, def, name, section, &id, sends, &id, !sends, &attr, s->error);
@@ -138,7 +137,7 @@ static rf_status emit(stager *s, const rf_op *op, rf_attr attr) {
                                                     : RF_WRITE;
     *written = true;
   }
-  if (attr.rope.divisor == s->whole->model.rope_divisor) attr.rope.divisor = s->graph->model.rope_divisor;
+  rf_attr_adopt(op->def, &attr, &s->graph->model);
   int id = rf_graph_emit(s->graph, op->def, op->name, op->section, inputs, op->input_count, outputs,
                          op->output_count, &attr, s->error);
   if (id < 0) return RAFTER_INVALID;
@@ -227,7 +226,7 @@ static rf_status end_op(stager *s, const rf_op *op) {
   rf_attr attr = op->attr;
   if (op->def == &RF_OP_NORM_SQ) {
     if (s->low[p] != s->mesh->stage) return RAFTER_OK;
-    attr.index = s->trained++;
+    attr.sums.element = s->trained++;
   }
   return emit(s, op, attr);
 }

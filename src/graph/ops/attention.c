@@ -2,12 +2,12 @@
  * attention over a KV cache. No (T,S) array exists. */
 #include "graph/mesh/shard.h"
 
-static int64_t qkv_width(const rf_attr *attr) {
+static int64_t qkv_width(const rf_attr_attention *attr) {
   return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim;
 }
 
 static rf_status attr_check(const rf_op *op, rf_error *error) {
-  const rf_attr *attr = &op->attr;
+  const rf_attr_attention *attr = &op->attr.attention;
   if (attr->heads > 0 && attr->kv_heads > 0 && attr->head_dim > 0 && attr->heads % attr->kv_heads == 0 &&
       attr->window >= 0)
     return RAFTER_OK;
@@ -18,7 +18,7 @@ static rf_status attr_check(const rf_op *op, rf_error *error) {
 }
 
 static rf_status attention_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  const rf_attr *attr = &op->attr;
+  const rf_attr_attention *attr = &op->attr.attention;
   int64_t rows = rf_input_dim(graph, op, 0, 0);
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
   RF_TRY(attr_check(op, error));
@@ -32,8 +32,8 @@ static rf_status attention_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 /* Two products (scores, values) of 2*H FLOPs per query, key and head. */
 static rf_work attention_work(const rf_graph *graph, const rf_op *op) {
   rf_work work = rf_work_bytes(graph, op);
-  double causal, square, per_pair = 4.0 * op->attr.heads * op->attr.head_dim;
-  rf_attention_pairs(graph, rf_input_dim(graph, op, 0, 0), op->attr.window, &causal, &square);
+  double causal, square, per_pair = 4.0 * op->attr.attention.heads * op->attr.attention.head_dim;
+  rf_attention_pairs(graph, rf_input_dim(graph, op, 0, 0), op->attr.attention.window, &causal, &square);
   work.flops = per_pair * causal;
   work.flops_full = per_pair * square;
   return work;
@@ -51,7 +51,7 @@ static rf_status attention_backward(rf_graph *graph, const rf_op *op, const int 
 }
 
 static rf_status attention_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  const rf_attr *attr = &op->attr;
+  const rf_attr_attention *attr = &op->attr.attention;
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = (int64_t)attr->heads * attr->head_dim;
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
   RF_TRY(attr_check(op, error));
@@ -67,8 +67,8 @@ static rf_status attention_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error
 /* Four products of the model (dV, dP, dQ, dK); the scores are computed again. */
 static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
   rf_work work = rf_work_bytes(graph, op);
-  double causal, square, per_pair = 2.0 * op->attr.heads * op->attr.head_dim;
-  rf_attention_pairs(graph, rf_input_dim(graph, op, 0, 0), op->attr.window, &causal, &square);
+  double causal, square, per_pair = 2.0 * op->attr.attention.heads * op->attr.attention.head_dim;
+  rf_attention_pairs(graph, rf_input_dim(graph, op, 0, 0), op->attr.attention.window, &causal, &square);
   work.flops = 4 * per_pair * causal;
   work.flops_full = 4 * per_pair * square;
   work.flops_again = per_pair * causal;
@@ -76,7 +76,7 @@ static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
 }
 
 static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  const rf_attr *attr = &op->attr;
+  const rf_attr_attention *attr = &op->attr.attention;
   int64_t rows = rf_input_dim(graph, op, 0, 0), pages = rf_input_dim(graph, op, 1, 0),
           page = rf_input_dim(graph, op, 1, 2);
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
@@ -119,7 +119,7 @@ rf_cached rf_cached_of(const rf_graph *graph, const rf_op *op) {
   double chips = op->attr.group > 1 ? op->attr.group : 1; /* of every position one chip has the keys */
   double bytes = rf_cache_position_bytes(cache) +
                  (op->input[5] >= 0 ? rf_cache_position_bytes(&graph->tensor[op->input[5]]) : 0);
-  return (rf_cached){.flops_key = 4.0 * op->attr.heads * op->attr.head_dim / chips,
+  return (rf_cached){.flops_key = 4.0 * op->attr.attention.heads * op->attr.attention.head_dim / chips,
                      .position_bytes = bytes / chips,
                      .table = op->input[2],
                      .page = cache->shape[2] * (int64_t)chips};
@@ -133,7 +133,9 @@ rf_work rf_cached_work(const rf_graph *graph, const rf_op *op) {
   double rows = (double)rf_input_dim(graph, op, 0, 0), slots = (double)table->shape[0],
          context = (double)(table->shape[1] * cached.page);
   if (graph->seq > 0 && (double)graph->seq < context) context = (double)graph->seq;
-  double reach = op->attr.window > 0 && op->attr.window < context ? op->attr.window : context;
+  double reach = op->attr.attention.window > 0 && op->attr.attention.window < context
+                     ? op->attr.attention.window
+                     : context;
   rf_work work = {
       .bytes_read = (double)rf_tensor_bytes(&graph->tensor[op->input[0]]) + cached.fixed_bytes + 8 * rows,
       .bytes_written = (double)rf_tensor_bytes(&graph->tensor[op->output[0]]) + rows * cached.position_bytes};
@@ -181,6 +183,7 @@ const rf_op_def RF_OP_ATTENTION = {
                "heads, then K key, then K value heads",
     .inputs = {"qkv (n,(N+2K)H)", "segments i32 (n+1)"},
     .outputs = {"ctx (n,NH)", "lse (N,n)"},
+    .fields = RF_FIELDS_ATTENTION,
     .shape = attention_shape,
     .work = attention_work,
     .backward = attention_backward,
@@ -208,6 +211,7 @@ const rf_op_def RF_OP_ATTENTION_BWD = {
                "the same of p_ij*dctx_i; rounded once; f32",
     .inputs = {"qkv (n,(N+2K)H)", "ctx (n,NH)", "lse (N,n)", "dctx (n,NH)", "segments i32 (n+1)"},
     .outputs = {"dqkv (n,(N+2K)H)"},
+    .fields = RF_FIELDS_ATTENTION,
     .shape = attention_bwd_shape,
     .work = attention_bwd_work,
     .shard = attention_shard,
@@ -237,6 +241,7 @@ const rf_op_def RF_OP_ATTENTION_KV = {
     .inputs = {"qkv (n,(N+2K)H)", "cache (P,2,G,KH)", "table i32 (slots,C)", "slots i32 (n)",
                "positions i32 (n)", "scale f32 (P,2,G,K)?"},
     .outputs = {"ctx (n,NH)", "cache (P,2,G,KH)", "scale f32 (P,2,G,K)?", "lse (n,N)?"},
+    .fields = RF_FIELDS_ATTENTION,
     .shape = attention_kv_shape,
     .work = rf_cached_work,
     .shard = attention_kv_shard,

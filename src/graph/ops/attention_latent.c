@@ -10,13 +10,13 @@ typedef struct latent_dims {
 } latent_dims;
 
 static rf_status dims_of(const rf_graph *graph, const rf_op *op, latent_dims *d, rf_error *error) {
-  const rf_attr *a = &op->attr;
+  const rf_attr_attention *a = &op->attr.attention;
   *d = (latent_dims){.rows = rf_input_dim(graph, op, 0, 0),
                      .heads = a->heads,
-                     .turned = a->rope.dim,
-                     .plain = a->head_dim - a->rope.dim,
+                     .turned = a->rope_dim,
+                     .plain = a->head_dim - a->rope_dim,
                      .value = a->value_dim,
-                     .pair = a->head_dim - a->rope.dim + a->value_dim,
+                     .pair = a->head_dim - a->rope_dim + a->value_dim,
                      .dtype = rf_input_dtype(graph, op, 0)};
   if (d->heads > 0 && d->turned > 0 && d->plain > 0 && d->value > 0 && a->softmax != RF_BF16 &&
       a->softcap == 0 && a->window == 0)
@@ -25,7 +25,7 @@ static rf_status dims_of(const rf_graph *graph, const rf_op *op, latent_dims *d,
                  "bad latent heads (%s: expected heads, rope dim below head_dim and value_dim above 0, f32 "
                  "softmax, no softcap, no window; got %d, %d, %d, "
                  "%d)",
-                 op->name, a->heads, a->rope.dim, a->head_dim, a->value_dim);
+                 op->name, a->heads, a->rope_dim, a->head_dim, a->value_dim);
 }
 
 /* ---- the latent row -------------------------------------------------------------------------- */
@@ -50,7 +50,7 @@ static rf_status norm_backward(rf_graph *graph, const rf_op *op, const int *grad
                                rf_error *error) {
   int inputs[] = {op->input[0], op->input[1], op->output[2], grad_out[0], grad_out[1]},
       outputs[] = {grad_in[0], grad_in[1]};
-  rf_attr attr = {.eps = op->attr.eps};
+  rf_attr attr = {.norm = {.eps = op->attr.norm.eps}};
   int id = rf_graph_emit(graph, &RF_OP_LATENT_NORM_BWD, rf_backward_name(graph, op, ""), op->section, inputs,
                          5, outputs, 2, &attr, error);
   if (id < 0) return RAFTER_INVALID;
@@ -79,6 +79,7 @@ const rf_op_def RF_OP_LATENT_NORM = {
                "turns[r,i] = x[r,C+i]; stats[r] = {rstd}; f32",
     .inputs = {"x (n,C+R)", "gain (C)"},
     .outputs = {"latent (n,C)", "turns (n,R)", "stats (n,1)"},
+    .fields = RF_FIELDS_NORM,
     .shape = norm_shape,
     .work = rf_work_bytes,
     .backward = norm_backward,
@@ -96,6 +97,7 @@ const rf_op_def RF_OP_LATENT_NORM_BWD = {
                "(write) or the value there (add); f32",
     .inputs = {"x (n,C+R)", "gain (C)", "stats (n,1)", "dlatent (n,C)?", "dturns (n,R)?"},
     .outputs = {"dx (n,C+R)?", "dgain (C)?"},
+    .fields = RF_FIELDS_NORM,
     .shape = norm_bwd_shape,
     .work = rf_work_bytes,
     .shard = rf_shard_rows,
@@ -120,7 +122,9 @@ static rf_status attention_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 /* Scores over P + R, values over W. */
 static rf_work attention_work(const rf_graph *graph, const rf_op *op) {
   rf_work work = rf_work_bytes(graph, op);
-  double causal, square, per_pair = 2.0 * op->attr.heads * (op->attr.head_dim + op->attr.value_dim);
+  double causal, square,
+      per_pair =
+          2.0 * op->attr.attention.heads * (op->attr.attention.head_dim + op->attr.attention.value_dim);
   rf_attention_pairs(graph, rf_input_dim(graph, op, 0, 0), 0, &causal, &square);
   work.flops = per_pair * causal;
   work.flops_full = per_pair * square;
@@ -159,8 +163,8 @@ static rf_status attention_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error
 /* Twice the forward's products (dQ, dK; dV, dP); the scores are computed again. */
 static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
   rf_work work = rf_work_bytes(graph, op);
-  double causal, square, scores = 2.0 * op->attr.heads * op->attr.head_dim,
-                         values = 2.0 * op->attr.heads * op->attr.value_dim;
+  double causal, square, scores = 2.0 * op->attr.attention.heads * op->attr.attention.head_dim,
+                         values = 2.0 * op->attr.attention.heads * op->attr.attention.value_dim;
   rf_attention_pairs(graph, rf_input_dim(graph, op, 0, 0), 0, &causal, &square);
   work.flops = 2 * (scores + values) * causal;
   work.flops_full = 2 * (scores + values) * square;
@@ -199,6 +203,7 @@ const rf_op_def RF_OP_ATTENTION_LATENT = {
                "holds P + R numbers for each head, one of kv P + W; f32",
     .inputs = {"q (n,N(P+R))", "kv (n,N(P+W))", "turns (n,R)", "segments i32 (n+1)"},
     .outputs = {"ctx (n,NW)", "lse (N,n)"},
+    .fields = RF_FIELDS_ATTENTION,
     .shape = attention_shape,
     .work = attention_work,
     .backward = attention_backward,
@@ -219,6 +224,7 @@ const rf_op_def RF_OP_ATTENTION_LATENT_BWD = {
     .inputs = {"q (n,N(P+R))", "kv (n,N(P+W))", "turns (n,R)", "ctx (n,NW)", "lse (N,n)", "dctx (n,NW)",
                "segments i32 (n+1)"},
     .outputs = {"dq (n,N(P+R))?", "dkv (n,N(P+W))?", "dturns (n,R)?"},
+    .fields = RF_FIELDS_ATTENTION,
     .shape = attention_bwd_shape,
     .work = attention_bwd_work,
     .shard = attention_shard,
@@ -255,10 +261,11 @@ static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error)
 
 rf_cached rf_cached_latent(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *cache = &graph->tensor[op->input[4]];
-  double chips = op->attr.group > 1 ? op->attr.group : 1, heads = op->attr.heads,
-         plain = op->attr.head_dim - op->attr.rope.dim, latent = (double)rf_input_dim(graph, op, 1, 1);
-  return (rf_cached){.flops_row = 2 * heads * latent * (plain + op->attr.value_dim),
-                     .flops_key = 2 * heads * (2 * latent + op->attr.rope.dim) / chips,
+  double chips = op->attr.group > 1 ? op->attr.group : 1, heads = op->attr.attention.heads,
+         plain = op->attr.attention.head_dim - op->attr.attention.rope_dim,
+         latent = (double)rf_input_dim(graph, op, 1, 1);
+  return (rf_cached){.flops_row = 2 * heads * latent * (plain + op->attr.attention.value_dim),
+                     .flops_key = 2 * heads * (2 * latent + op->attr.attention.rope_dim) / chips,
                      .position_bytes = rf_cache_position_bytes(cache) / chips,
                      .table = op->input[5],
                      .page = cache->shape[2] * (int64_t)chips,
@@ -292,6 +299,7 @@ const rf_op_def RF_OP_ATTENTION_LATENT_KV = {
     .inputs = {"q (n,N(P+R))", "latent (n,C)", "turns (n,R)", "w (C,N(P+W))", "cache (B,1,G,C+R)",
                "table i32 (slots,T)", "slots i32 (n)", "positions i32 (n)"},
     .outputs = {"ctx (n,NW)", "cache (B,1,G,C+R)", "lse (n,N)?"},
+    .fields = RF_FIELDS_ATTENTION,
     .shape = attention_kv_shape,
     .work = rf_cached_work,
     .shard = attention_kv_shard,

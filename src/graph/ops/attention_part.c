@@ -3,29 +3,31 @@
  * dealt out one by one, so every chip has as many queries near a sequence's end as any other. */
 #include "graph/mesh/shard.h"
 
-static int64_t qkv_width(const rf_attr *attr) {
+static int64_t qkv_width(const rf_attr_attention *attr) {
   return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim;
 }
-static int64_t q_width(const rf_attr *attr) { return (int64_t)attr->heads * attr->head_dim; }
-static int64_t kv_width(const rf_attr *attr) { return 2 * (int64_t)attr->kv_heads * attr->head_dim; }
+static int64_t q_width(const rf_attr_attention *attr) { return (int64_t)attr->heads * attr->head_dim; }
+static int64_t kv_width(const rf_attr_attention *attr) {
+  return 2 * (int64_t)attr->kv_heads * attr->head_dim;
+}
 
 static rf_status attr_check(const rf_op *op, rf_error *error) {
-  const rf_attr *attr = &op->attr;
+  const rf_attr_attention *attr = &op->attr.attention;
   if (attr->heads > 0 && attr->kv_heads > 0 && attr->head_dim > 0 && attr->heads % attr->kv_heads == 0 &&
-      attr->window >= 0 && attr->group >= 0)
+      attr->window >= 0 && op->attr.group >= 0)
     return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, NULL,
                  "bad heads (%s: expected heads a multiple of kv_heads, all > 0, got %d, %d, head_dim %d)",
                  op->name, attr->heads, attr->kv_heads, attr->head_dim);
 }
 
-static int64_t chips_of(const rf_attr *attr) { return attr->group > 1 ? attr->group : 1; }
+static int64_t chips_of(const rf_op *op) { return op->attr.group > 1 ? op->attr.group : 1; }
 
 static rf_status kv_rows_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0);
   RF_TRY(attr_check(op, error));
-  RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(&op->attr));
-  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rows, kv_width(&op->attr));
+  RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(&op->attr.attention));
+  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rows, kv_width(&op->attr.attention));
   return RAFTER_OK;
 }
 
@@ -33,15 +35,15 @@ static rf_status kv_join_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0);
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
   RF_TRY(attr_check(op, error));
-  RF_IN(0, RF_ANY_FLOAT, rows, q_width(&op->attr));
-  RF_IN(1, dtype, rows, kv_width(&op->attr));
-  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, qkv_width(&op->attr));
+  RF_IN(0, RF_ANY_FLOAT, rows, q_width(&op->attr.attention));
+  RF_IN(1, dtype, rows, kv_width(&op->attr.attention));
+  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, qkv_width(&op->attr.attention));
   return RAFTER_OK;
 }
 
 static rf_status part_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  const rf_attr *attr = &op->attr;
-  int64_t rows = rf_input_dim(graph, op, 0, 0), keys = rows * chips_of(attr);
+  const rf_attr_attention *attr = &op->attr.attention;
+  int64_t rows = rf_input_dim(graph, op, 0, 0), keys = rows * chips_of(op);
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
   RF_TRY(attr_check(op, error));
   RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(attr));
@@ -53,8 +55,8 @@ static rf_status part_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 }
 
 static rf_status part_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  const rf_attr *attr = &op->attr;
-  int64_t rows = rf_input_dim(graph, op, 0, 0), keys = rows * chips_of(attr);
+  const rf_attr_attention *attr = &op->attr.attention;
+  int64_t rows = rf_input_dim(graph, op, 0, 0), keys = rows * chips_of(op);
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
   RF_TRY(attr_check(op, error));
   RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(attr));
@@ -71,9 +73,9 @@ static rf_status part_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 /* Pairs of all queries, of which every chip has its part. */
 static rf_work pairs_work(const rf_graph *graph, const rf_op *op, double products, double again) {
   rf_work work = rf_work_bytes(graph, op);
-  double causal, square, chips = (double)chips_of(&op->attr),
-                         per_pair = 2.0 * op->attr.heads * op->attr.head_dim;
-  rf_attention_pairs(graph, rf_input_dim(graph, op, 1, 0), op->attr.window, &causal, &square);
+  double causal, square, chips = (double)chips_of(op),
+                         per_pair = 2.0 * op->attr.attention.heads * op->attr.attention.head_dim;
+  rf_attention_pairs(graph, rf_input_dim(graph, op, 1, 0), op->attr.attention.window, &causal, &square);
   work.flops = products * per_pair * causal / chips;
   work.flops_full = products * per_pair * square / chips;
   work.flops_again = again * per_pair * causal / chips;
@@ -85,15 +87,14 @@ static rf_work part_bwd_work(const rf_graph *graph, const rf_op *op) { return pa
 /* What each of c chips said of a row from the keys that it has, put together as if one had them
  * all (flash-decoding: Dao et al. 2023). */
 static rf_status merge_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1),
-          chips = chips_of(&op->attr);
+  int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1), chips = chips_of(op);
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
-  if (op->attr.heads < 1 || width % (chips * op->attr.heads))
+  if (op->attr.attention.heads < 1 || width % (chips * op->attr.attention.heads))
     return RF_FAIL(error, RAFTER_INVALID, NULL,
                    "parts do not fit (%s: expected %lld parts of %d heads, got %lld columns)", op->name,
-                   (long long)chips, op->attr.heads, (long long)width);
+                   (long long)chips, op->attr.attention.heads, (long long)width);
   RF_IN(0, RF_ANY_FLOAT, rows, width);
-  RF_IN(1, rf_wide_dtype(dtype), rows, chips * op->attr.heads);
+  RF_IN(1, rf_wide_dtype(dtype), rows, chips * op->attr.attention.heads);
   RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, width / chips);
   return RAFTER_OK;
 }
@@ -105,6 +106,7 @@ const rf_op_def RF_OP_ATTENTION_MERGE = {
                "w_p*parts[r,p,h,:] / sum_p w_p), p ascending; f32",
     .inputs = {"parts (n,cNH)", "lse (n,cN)"},
     .outputs = {"ctx (n,NH)"},
+    .fields = RF_FIELDS_ATTENTION,
     .shape = merge_shape,
     .work = rf_work_bytes,
     .tolerance = {2e-6f, 1e-2f},
@@ -116,6 +118,7 @@ const rf_op_def RF_OP_KV_ROWS = {
     .formula = "kv[r,:] = the key heads, then the value heads, of qkv[r,:]",
     .inputs = {"qkv (n,(N+2K)H)"},
     .outputs = {"kv (n,2KH)"},
+    .fields = RF_FIELDS_ATTENTION,
     .shape = kv_rows_shape,
     .work = rf_work_bytes,
     .tolerance = {1e-9f, 1e-9f},
@@ -127,6 +130,7 @@ const rf_op_def RF_OP_KV_JOIN = {
     .formula = "dqkv[r,:] = dq[r,:], then dkv[r,:]",
     .inputs = {"dq (n,NH)", "dkv (n,2KH)"},
     .outputs = {"dqkv (n,(N+2K)H)"},
+    .fields = RF_FIELDS_ATTENTION,
     .shape = kv_join_shape,
     .work = rf_work_bytes,
     .tolerance = {1e-9f, 1e-9f},
@@ -140,6 +144,7 @@ const rf_op_def RF_OP_ATTENTION_PART = {
                "of kv and of the segments; elsewhere as attention",
     .inputs = {"qkv (n,(N+2K)H)", "kv (S,2KH)", "segments i32 (S+1)"},
     .outputs = {"ctx (n,NH)", "lse (N,n)"},
+    .fields = RF_FIELDS_ATTENTION,
     .shape = part_shape,
     .work = part_work,
     .tolerance = {1e-5f, 2e-2f},
@@ -157,6 +162,7 @@ const rf_op_def RF_OP_ATTENTION_PART_BWD = {
     .inputs = {"qkv (n,(N+2K)H)", "kv (S,2KH)", "ctx (n,NH)", "lse (N,n)", "dctx (n,NH)",
                "segments i32 (S+1)"},
     .outputs = {"dq (n,NH)", "dkv (S,2KH)"},
+    .fields = RF_FIELDS_ATTENTION,
     .shape = part_bwd_shape,
     .work = part_bwd_work,
     .tolerance = {2e-5f, 2e-2f},

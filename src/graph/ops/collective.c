@@ -4,15 +4,19 @@
  * Chips of a group stand in the order of mesh.h. */
 #include "graph/ops/ops.h"
 
-static rf_status group_check(const rf_op *op, const rf_tensor *x, rf_error *error) {
+static rf_status group_check(const rf_op *op, rf_error *error) {
   const rf_attr *attr = &op->attr;
-  if (attr->group < 1 || (attr->group > 1) != (attr->axes != 0) || attr->dim < 0 || attr->dim >= x->rank ||
-      attr->to < 0 || attr->to >= x->rank)
-    return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "bad group (%s %s: expected chips and dimensions of a %d-dimensional tensor, got group "
-                   "%d, dimensions %d, %d)",
-                   op->def->name, op->name, x->rank, attr->group, attr->dim, attr->to);
-  return RAFTER_OK;
+  if (attr->group >= 1 && (attr->group > 1) == (attr->axes != 0)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, NULL, "bad group (%s %s: expected at least one chip, got %d)",
+                 op->def->name, op->name, attr->group);
+}
+
+static rf_status dims_check(const rf_op *op, const rf_tensor *x, rf_error *error) {
+  const rf_attr_collective *attr = &op->attr.collective;
+  if (attr->dim >= 0 && attr->dim < x->rank && attr->to >= 0 && attr->to < x->rank) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, NULL,
+                 "bad dimensions (%s %s: expected those of a %d-dimensional tensor, got %d, %d)",
+                 op->def->name, op->name, x->rank, attr->dim, attr->to);
 }
 
 /* Checks the input and gives the output its own shape, but for one or two dimensions. */
@@ -22,11 +26,11 @@ static rf_status exchange_shape(rf_graph *graph, rf_op *op, bool gathers, bool s
     return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (%s %s: expected x, got none)", op->def->name,
                    op->name);
   const rf_tensor x = graph->tensor[id]; /* a copy: the array may grow */
-  const rf_attr *attr = &op->attr;
-  int64_t dims[RF_MAX_RANK], group = attr->group;
-  RF_TRY(group_check(op, &x, error));
+  const rf_attr_collective *attr = &op->attr.collective;
+  int64_t dims[RF_MAX_RANK], group = op->attr.group;
+  RF_TRY(group_check(op, error));
+  if (gathers || splits) RF_TRY(dims_check(op, &x, error));
   for (int i = 0; i < x.rank; i++) dims[i] = x.shape[i];
-  int split = gathers ? attr->to : attr->dim;
   if (gathers) {
     int64_t most = dims[attr->dim] * group, whole = attr->whole > 0 ? attr->whole : most;
     if (whole > most || whole <= most - group)
@@ -37,8 +41,8 @@ static rf_status exchange_shape(rf_graph *graph, rf_op *op, bool gathers, bool s
     dims[attr->dim] = whole;
   }
   if (splits) {
-    int64_t part = attr->part > 0 ? attr->part : (dims[split] + group - 1) / group;
-    dims[split] = part;
+    int split = gathers ? attr->to : attr->dim;
+    dims[split] = (dims[split] + group - 1) / group;
   }
   return rf_shape_output(graph, op, 0, x.class == RF_CLASS_WEIGHT ? RF_CLASS_COLLECTIVE : x.class, x.dtype,
                          x.rank, dims, error);
@@ -69,7 +73,8 @@ static rf_work gather_work(const rf_graph *graph, const rf_op *op) {
 static rf_work reduce_work(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]];
   double columns = (double)x->shape[x->rank - 1],
-         share = op->def == &RF_OP_ALL_REDUCE ? (columns - (double)op->attr.part) / columns : 1;
+         share =
+             op->def == &RF_OP_ALL_REDUCE ? (columns - (double)op->attr.collective.own_columns) / columns : 1;
   return sends(graph, op, share * (double)rf_tensor_bytes(x));
 }
 static rf_work transpose_work(const rf_graph *graph, const rf_op *op) {
@@ -78,8 +83,8 @@ static rf_work transpose_work(const rf_graph *graph, const rf_op *op) {
 }
 static rf_work offload_work(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]];
-  double bytes =
-      op->attr.part > 0 ? (double)op->attr.part * rf_cache_position_bytes(x) : (double)rf_tensor_bytes(x);
+  int64_t rows = op->attr.offload.rows;
+  double bytes = rows > 0 ? (double)rows * rf_cache_position_bytes(x) : (double)rf_tensor_bytes(x);
   return (rf_work){.bytes_read = bytes, .bytes_written = bytes, .sent_bytes = bytes};
 }
 
@@ -90,6 +95,7 @@ const rf_op_def RF_OP_ALL_GATHER = {
                "the mesh; what pads the last one is left out",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
+    .fields = RF_FIELDS_COLLECTIVE,
     .shape = gather_shape,
     .work = gather_work,
     .tolerance = {1e-9f, 1e-9f},
@@ -103,6 +109,7 @@ const rf_op_def RF_OP_REDUCE_SCATTER = {
                "added to what is there where it accumulates",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
+    .fields = RF_FIELDS_COLLECTIVE,
     .shape = scatter_shape,
     .work = reduce_work,
     .tolerance = {1e-6f, 1e-2f},
@@ -115,9 +122,10 @@ const rf_op_def RF_OP_ALL_REDUCE = {
     .formula = "y = the sum of the group's x in chip order, f32; with index 1: log(sum over the group of "
                "exp(x)); added to what is there where it "
                "accumulates; where the group is part of its axes it is so many neighbours, and from column "
-               "`part` on there is a sum, before it y = x",
+               "`own_columns` on there is a sum, before it y = x",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
+    .fields = RF_FIELDS_COLLECTIVE,
     .shape = same_shape,
     .work = reduce_work,
     .inplace = {{0, 0}},
@@ -133,6 +141,7 @@ const rf_op_def RF_OP_ALL_TO_ALL = {
                "other along dimension `dim`",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
+    .fields = RF_FIELDS_COLLECTIVE,
     .shape = transpose_shape,
     .work = transpose_work,
     .tolerance = {1e-9f, 1e-9f},
@@ -142,9 +151,10 @@ const rf_op_def RF_OP_ALL_TO_ALL = {
 const rf_op_def RF_OP_PERMUTE = {
     .name = "permute",
     .kind = RF_KIND_EXCHANGE,
-    .formula = "y = the x of the chip before this one in the group (with index 1: behind it), as a ring",
+    .formula = "y = the x of the chip before this one in the group (with `back`: after it), as a ring",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
+    .fields = RF_FIELDS_COLLECTIVE,
     .shape = same_shape,
     .work = reduce_work,
     .tolerance = {1e-9f, 1e-9f},
@@ -154,7 +164,7 @@ const rf_op_def RF_OP_PERMUTE = {
 static rf_status send_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   if (op->input[0] < 0 || op->input[0] >= graph->tensor_count)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (send %s: expected x, got none)", op->name);
-  return group_check(op, &graph->tensor[op->input[0]], error);
+  return group_check(op, error);
 }
 
 static rf_status recv_shape(rf_graph *graph, rf_op *op, rf_error *error) {
@@ -162,7 +172,7 @@ static rf_status recv_shape(rf_graph *graph, rf_op *op, rf_error *error) {
     return RF_FAIL(error, RAFTER_INVALID, NULL,
                    "output not given (recv %s: expected a tensor id, its shape follows from no input)",
                    op->name);
-  return group_check(op, &graph->tensor[op->output[0]], error);
+  return group_check(op, error);
 }
 
 static rf_work send_work(const rf_graph *graph, const rf_op *op) {
@@ -181,9 +191,10 @@ static rf_work recv_work(const rf_graph *graph, const rf_op *op) {
 const rf_op_def RF_OP_SEND = {
     .name = "send",
     .kind = RF_KIND_EXCHANGE,
-    .formula = "x goes to the chip of stage `index` that stands at the same place of the other axes, where "
+    .formula = "x goes to the chip of stage `stage` that stands at the same place of the other axes, where "
                "the recv of the same `site` takes it",
     .inputs = {"x (..)"},
+    .fields = RF_FIELDS_TRANSFER,
     .shape = send_shape,
     .work = send_work,
     .tolerance = {1e-9f, 1e-9f},
@@ -193,9 +204,10 @@ const rf_op_def RF_OP_SEND = {
 const rf_op_def RF_OP_RECV = {
     .name = "recv",
     .kind = RF_KIND_EXCHANGE,
-    .formula = "y = what stage `index` sends for the same microbatch, added to what is there where it "
+    .formula = "y = what stage `stage` sends for the same microbatch, added to what is there where it "
                "accumulates; in a group of one: 0",
     .outputs = {"y (..)"},
+    .fields = RF_FIELDS_TRANSFER,
     .shape = recv_shape,
     .work = recv_work,
     .tolerance = {1e-9f, 1e-9f},
@@ -205,10 +217,11 @@ const rf_op_def RF_OP_RECV = {
 const rf_op_def RF_OP_OFFLOAD_OUT = {
     .name = "offload_out",
     .kind = RF_KIND_EXCHANGE,
-    .formula = "y = x, laid down in the host's memory; of a cache (part > 0) only `part` rows are sent: the "
+    .formula = "y = x, laid down in the host's memory; of a cache (rows > 0) only `rows` rows are sent: the "
                "rest stands there already",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
+    .fields = RF_FIELDS_OFFLOAD,
     .shape = same_shape,
     .work = offload_work,
     .tolerance = {1e-9f, 1e-9f},
@@ -221,6 +234,7 @@ const rf_op_def RF_OP_OFFLOAD_IN = {
     .formula = "y = x, brought back from the host's memory",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
+    .fields = RF_FIELDS_OFFLOAD,
     .shape = same_shape,
     .work = offload_work,
     .tolerance = {1e-9f, 1e-9f},
@@ -239,6 +253,7 @@ const rf_op_def RF_OP_TAKE_RUN = {
                "is sent",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
+    .fields = RF_FIELDS_COLLECTIVE,
     .shape = scatter_shape,
     .work = local_work,
     .tolerance = {1e-9f, 1e-9f},

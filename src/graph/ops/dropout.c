@@ -3,9 +3,9 @@
 #include "graph/mesh/shard.h"
 
 static rf_status probability_check(const rf_op *op, rf_error *error) {
-  if (op->attr.dropout >= 0 && op->attr.dropout < 1) return RAFTER_OK;
+  if (op->attr.dropout.rate >= 0 && op->attr.dropout.rate < 1) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, NULL, "dropout out of range (%s: expected 0 <= p < 1, got %g)",
-                 op->name, (double)op->attr.dropout);
+                 op->name, (double)op->attr.dropout.rate);
 }
 
 static rf_status dropped_shape(rf_graph *graph, rf_op *op, rf_error *error) {
@@ -17,7 +17,7 @@ static rf_status dropped_shape(rf_graph *graph, rf_op *op, rf_error *error) {
  * gradient. */
 static rf_status drop_gradient(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                                rf_error *error) {
-  rf_attr attr = {.dropout = op->attr.dropout, .site = op->attr.site, .token_step = op->attr.token_step};
+  rf_attr attr = {.dropout = op->attr.dropout};
   int id = rf_graph_emit(graph, &RF_OP_DROPOUT, rf_backward_name(graph, op, ""), op->section, grad_out, 1,
                          (const int[]){RF_WANTED}, 1, &attr, error);
   if (id < 0) return RAFTER_INVALID;
@@ -49,7 +49,8 @@ static rf_status dropout_shard(rf_sharding *s, rf_error *error) {
         "set the adapters' dropout to 0, or choose fewer chips along tensor and sequence",
         "channels are drawn by fours and cannot be dealt out (%s: expected a multiple of %lld, got %lld)",
         s->op->name, (long long)(4 * chips), (long long)channels);
-  s->attr.token_step = (int32_t)rf_mesh_size(s->mesh, s->out[0].split[0] & RF_AXIS_BIT(RF_AXIS_CONTEXT));
+  s->attr.dropout.token_step =
+      (int32_t)rf_mesh_size(s->mesh, s->out[0].split[0] & RF_AXIS_BIT(RF_AXIS_CONTEXT));
   return RAFTER_OK;
 }
 
@@ -62,6 +63,7 @@ const rf_op_def RF_OP_ADD_DROPOUT = {
                "1), uniform(w) = (w >> 8) * 2^-24, p = dropout",
     .inputs = {"x (n,D)", "h (n,D)"},
     .outputs = {"y (n,D)"},
+    .fields = RF_FIELDS_DROPOUT,
     .shape = dropped_shape,
     .work = rf_work_bytes,
     .inplace = {{0, 0}, {0, 1}},
@@ -80,6 +82,7 @@ const rf_op_def RF_OP_DROPOUT = {
         "kept[r,c] = round(x[r,c]*(1/(1-p))) where add_dropout of the same site keeps (r,c), else 0; f32",
     .inputs = {"x (n,D)"},
     .outputs = {"kept (n,D)"},
+    .fields = RF_FIELDS_DROPOUT,
     .shape = dropped_shape,
     .work = rf_work_bytes,
     .inplace = {{0, 0}},

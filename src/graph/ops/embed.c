@@ -5,7 +5,7 @@ static rf_status embed_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), vocab = rf_input_dim(graph, op, 2, 0),
           width = rf_input_dim(graph, op, 2, 1);
   rf_dtype table = rf_input_dtype(graph, op, 2),
-           dtype = table == RF_PACKED || rf_dtype_is_narrow(table) ? op->attr.dtype : table;
+           dtype = table == RF_PACKED || rf_dtype_is_narrow(table) ? op->attr.embed.dtype : table;
   RF_IN(0, RF_I32, rows);
   RF_IN(1, RF_I32, rows);
   RF_IN(2, RF_ANY_WEIGHT, vocab, width);
@@ -27,7 +27,7 @@ static rf_status embed_backward(rf_graph *graph, const rf_op *op, const int *gra
                                 rf_error *error) {
   if (grad_in[2] == RF_NONE && grad_in[3] == RF_NONE) return RAFTER_OK;
   int inputs[] = {op->input[0], op->input[1], grad_out[0]}, outputs[] = {grad_in[2], grad_in[3]};
-  rf_attr attr = {.scale = op->attr.scale};
+  rf_attr attr = {.embed = {.scale = op->attr.embed.scale}};
   int id = rf_graph_emit(graph, &RF_OP_EMBED_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 3,
                          outputs, 2, &attr, error);
   return id < 0 ? RAFTER_INVALID : RAFTER_OK;
@@ -97,6 +97,7 @@ const rf_op_def RF_OP_EMBED = {
                "cut the table, tokens of other chips are 0 and the first chip adds wpe",
     .inputs = {"tokens i32 (n)", "positions i32 (n)", "wte (V,D)", "wpe (T,D)?"},
     .outputs = {"x (n,D)"},
+    .fields = RF_FIELDS_EMBED,
     .shape = embed_shape,
     .work = embed_work,
     .backward = embed_backward,
@@ -115,6 +116,7 @@ const rf_op_def RF_OP_EMBED_BWD = {
                "stay (add)",
     .inputs = {"tokens i32 (n)", "positions i32 (n)", "dx (n,D)"},
     .outputs = {"dwte (V,D)", "dwpe (T,D)?"},
+    .fields = RF_FIELDS_EMBED,
     .shape = embed_bwd_shape,
     .work = embed_bwd_work,
     .shard = embed_bwd_shard,

@@ -7,19 +7,19 @@
 #include <math.h>
 
 /* Rows sorted by expert, R = n k. */
-static int64_t sorted_rows(const rf_op *op, int64_t rows) { return rows * op->attr.experts_used; }
+static int64_t sorted_rows(const rf_op *op, int64_t rows) { return rows * op->attr.experts.used; }
 /* Where experts stand on several chips each has room for `part` rows of a chip: R = E part, and
  * what more there is has no place. */
 static int64_t placed_rows(const rf_op *op, int64_t rows) {
-  return op->attr.part > 0 ? op->attr.experts * op->attr.part : sorted_rows(op, rows);
+  return op->attr.experts.room > 0 ? op->attr.experts.experts * op->attr.experts.room : sorted_rows(op, rows);
 }
 /* Runs of rows: of every expert, from every chip of its group. */
 static int64_t run_count(const rf_op *op) {
-  return op->attr.experts * (int64_t)(op->attr.group > 1 ? op->attr.group : 1);
+  return op->attr.experts.experts * (int64_t)(op->attr.group > 1 ? op->attr.group : 1);
 }
 
 static rf_status check_experts(const rf_op *op, rf_error *error) {
-  int experts = op->attr.experts, used = op->attr.experts_used;
+  int experts = op->attr.experts.experts, used = op->attr.experts.used;
   if (experts >= 1 && used >= 1 && used <= run_count(op) && used <= RF_EXPERTS_USED_MOST) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, NULL,
                  "no such choice of experts (%s: expected 1 to %d of them used, got %d of %d)", op->name,
@@ -31,11 +31,11 @@ static rf_status check_experts(const rf_op *op, rf_error *error) {
 /* Whole groups, of which enough are used to choose k experts from, and of two experts at least
  * where the best two speak for a group. */
 static rf_status check_router(const rf_op *op, rf_error *error) {
-  const rf_router *r = &op->attr.router;
-  int experts = op->attr.experts;
+  const rf_router *r = &op->attr.experts.router;
+  int experts = op->attr.experts.experts;
   if (r->groups == 0 ||
       (r->groups > 0 && experts % r->groups == 0 && r->groups_used >= 1 && r->groups_used <= r->groups &&
-       experts / r->groups * r->groups_used >= op->attr.experts_used &&
+       experts / r->groups * r->groups_used >= op->attr.experts.used &&
        (!r->sigmoid || experts / r->groups >= 2)))
     return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, NULL,
@@ -47,13 +47,13 @@ static rf_status route_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0);
   RF_TRY(check_experts(op, error));
   RF_TRY(check_router(op, error));
-  RF_IN(0, RF_ANY_FLOAT, rows, (int64_t)op->attr.experts);
-  RF_IN(1, RF_ANY_FLOAT, (int64_t)op->attr.experts);
+  RF_IN(0, RF_ANY_FLOAT, rows, (int64_t)op->attr.experts.experts);
+  RF_IN(1, RF_ANY_FLOAT, (int64_t)op->attr.experts.experts);
   RF_OUT(0, RF_CLASS_ACTIVATION, rf_wide_dtype(rf_input_dtype(graph, op, 0)), rows,
-         (int64_t)op->attr.experts_used);
+         (int64_t)op->attr.experts.used);
   RF_OUT(1, RF_CLASS_ACTIVATION, RF_I32, sorted_rows(op, rows));
   RF_OUT(2, RF_CLASS_ACTIVATION, RF_I32, sorted_rows(op, rows));
-  RF_OUT(3, RF_CLASS_ACTIVATION, RF_I32, (int64_t)op->attr.experts + 1);
+  RF_OUT(3, RF_CLASS_ACTIVATION, RF_I32, (int64_t)op->attr.experts.experts + 1);
   return RAFTER_OK;
 }
 
@@ -69,7 +69,8 @@ static rf_status route_backward(rf_graph *graph, const rf_op *op, const int *gra
 }
 
 static rf_status route_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t rows = rf_input_dim(graph, op, 0, 0), experts = op->attr.experts, used = op->attr.experts_used;
+  int64_t rows = rf_input_dim(graph, op, 0, 0), experts = op->attr.experts.experts,
+          used = op->attr.experts.used;
   rf_dtype dtype = rf_input_dtype(graph, op, 0), wide = rf_wide_dtype(dtype);
   RF_TRY(check_experts(op, error));
   RF_IN(0, RF_ANY_FLOAT, rows, experts);
@@ -90,11 +91,12 @@ static rf_axes rows_of_group(const rf_spec *rows) {
 static void give_room(rf_sharding *s, int64_t whole_rows, rf_axes rows) {
   rf_axes axes = rf_mesh_live(s->mesh, RF_AXIS_BIT(RF_AXIS_EXPERT));
   if (!axes) return;
-  double share = (double)(whole_rows / rf_mesh_size(s->mesh, rows)) * s->attr.experts_used / s->attr.experts;
+  double share =
+      (double)(whole_rows / rf_mesh_size(s->mesh, rows)) * s->attr.experts.used / s->attr.experts.experts;
   share *= s->mesh->capacity > 0 ? (double)s->mesh->capacity : 1;
-  s->attr.part = (int64_t)ceil(share);
-  if (s->attr.part < 1) s->attr.part = 1;
-  s->attr.fill = (float)(share / (double)s->attr.part);
+  s->attr.experts.room = (int64_t)ceil(share);
+  if (s->attr.experts.room < 1) s->attr.experts.room = 1;
+  s->attr.fill = (float)(share / (double)s->attr.experts.room);
 }
 static int64_t whole_dim(const rf_sharding *s, int slot) {
   return s->graph->tensor[s->op->input[slot]].shape[0];
@@ -112,7 +114,7 @@ static rf_status route_shard(rf_sharding *s, rf_error *error) {
 static rf_status dispatch_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   bool back = s->op->def == &RF_OP_DISPATCH_BWD;
-  give_room(s, whole_dim(s, 1) / s->attr.experts_used, rows_of_group(&s->in[0]));
+  give_room(s, whole_dim(s, 1) / s->attr.experts.used, rows_of_group(&s->in[0]));
   rf_axes sums = s->in[0].partial;
   s->in[0] = s->in[1] = s->out[0] = rf_spec_of(rows_of_group(&s->in[0]), 0, RF_FORM_BLOCKS);
   if (back) s->in[0].partial = s->out[0].partial = sums;
@@ -134,10 +136,10 @@ static rf_status combine_shard(rf_sharding *s, rf_error *error) {
 
 /* A chip's own experts, of runs of rows that came from every chip of the group. */
 static rf_axes own_experts(rf_sharding *s, const rf_spec *w) {
-  give_room(s, whole_dim(s, 0) / s->attr.experts_used, rows_of_group(&s->in[0]));
+  give_room(s, whole_dim(s, 0) / s->attr.experts.used, rows_of_group(&s->in[0]));
   rf_axes axes = w->split[0] & RF_AXIS_BIT(RF_AXIS_EXPERT);
   s->attr.group = (int32_t)rf_mesh_size(s->mesh, axes);
-  s->attr.experts /= s->attr.group;
+  s->attr.experts.experts /= s->attr.group;
   return axes;
 }
 
@@ -195,6 +197,7 @@ const rf_op_def RF_OP_ROUTE = {
                "has place -1; f32",
     .inputs = {"logits (n,E)", "choice (E)?"},
     .outputs = {"weights (n,k)", "experts i32 (n*k)", "place i32 (n*k)", "starts i32 (E+1)"},
+    .fields = RF_FIELDS_EXPERTS,
     .shape = route_shape,
     .work = rf_work_bytes,
     .backward = route_backward,
@@ -212,6 +215,7 @@ const rf_op_def RF_OP_ROUTE_BWD = {
                "as_is takes no softmax away; f32",
     .inputs = {"logits (n,E)", "weights (n,k)", "experts i32 (n*k)", "dweights (n,k)"},
     .outputs = {"dlogits (n,E)"},
+    .fields = RF_FIELDS_EXPERTS,
     .shape = route_bwd_shape,
     .work = rf_work_bytes,
     .shard = rf_shard_pointwise,
@@ -244,9 +248,10 @@ static rf_status dispatch_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error)
   int64_t sorted = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1),
           places = rf_input_dim(graph, op, 1, 0);
   RF_TRY(check_experts(op, error));
-  RF_IN(0, RF_ANY_FLOAT, op->attr.part > 0 ? op->attr.experts * op->attr.part : places, width);
-  RF_IN(1, RF_I32, op->attr.part > 0 ? places : sorted);
-  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), places / op->attr.experts_used, width);
+  RF_IN(0, RF_ANY_FLOAT,
+        op->attr.experts.room > 0 ? op->attr.experts.experts * op->attr.experts.room : places, width);
+  RF_IN(1, RF_I32, op->attr.experts.room > 0 ? places : sorted);
+  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), places / op->attr.experts.used, width);
   return RAFTER_OK;
 }
 
@@ -257,6 +262,7 @@ const rf_op_def RF_OP_DISPATCH = {
                "nobody fills are 0",
     .inputs = {"x (n,D)", "place i32 (n*k)"},
     .outputs = {"rows (n*k,D)"},
+    .fields = RF_FIELDS_EXPERTS,
     .shape = dispatch_shape,
     .work = rf_work_bytes,
     .backward = dispatch_backward,
@@ -270,6 +276,7 @@ const rf_op_def RF_OP_DISPATCH_BWD = {
     .formula = "dx[r,d] = round(sum_j drows[place[r k + j],d]), j ascending, an f32 chain from 0",
     .inputs = {"drows (n*k,D)", "place i32 (n*k)"},
     .outputs = {"dx (n,D)"},
+    .fields = RF_FIELDS_EXPERTS,
     .shape = dispatch_bwd_shape,
     .work = rf_work_bytes,
     .shard = dispatch_shard,
@@ -290,11 +297,11 @@ double rf_experts_met(double experts, double used, double rows) {
 static rf_work product_work(const rf_graph *graph, const rf_op *op, int weights, int64_t places,
                             int64_t inner, int64_t columns) {
   rf_work work = rf_work_bytes(graph, op);
-  double group = op->attr.group > 1 ? op->attr.group : 1, experts = op->attr.experts * group,
-         used = op->attr.experts_used, fill = op->attr.fill > 0 ? (double)op->attr.fill : 1,
+  double group = op->attr.group > 1 ? op->attr.group : 1, experts = op->attr.experts.experts * group,
+         used = op->attr.experts.used, fill = op->attr.fill > 0 ? (double)op->attr.fill : 1,
          rows = (double)places * fill, met = rf_experts_met(experts, used, rows * group / used);
   double done = 2.0 * rows * (double)inner * (double)columns,
-         capacity = op->attr.part > 0 && graph->mesh.capacity > 0 ? (double)graph->mesh.capacity : 1;
+         capacity = op->attr.experts.room > 0 && graph->mesh.capacity > 0 ? (double)graph->mesh.capacity : 1;
   work.flops = work.flops_full = done / capacity;
   work.flops_again = done - work.flops;
   if (weights >= 0)
@@ -311,7 +318,7 @@ static rf_status matmul_experts_shape(rf_graph *graph, rf_op *op, rf_error *erro
           columns = rf_input_dim(graph, op, 1, 1);
   RF_TRY(check_experts(op, error));
   RF_IN(0, RF_ANY_FLOAT, rows, inner);
-  RF_IN(1, RF_ANY_WEIGHT, op->attr.experts * inner, columns);
+  RF_IN(1, RF_ANY_WEIGHT, op->attr.experts.experts * inner, columns);
   RF_IN(2, RF_I32, run_count(op) + 1);
   RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rows, columns);
   return RAFTER_OK;
@@ -345,16 +352,17 @@ static rf_status matmul_experts_backward(rf_graph *graph, const rf_op *op, const
 static rf_status matmul_experts_dx_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), columns = rf_input_dim(graph, op, 0, 1);
   RF_TRY(check_experts(op, error));
-  int64_t inner = rf_input_dim(graph, op, 1, 0) / op->attr.experts;
+  int64_t inner = rf_input_dim(graph, op, 1, 0) / op->attr.experts.experts;
   RF_IN(0, RF_ANY_FLOAT, rows, columns);
-  RF_IN(1, RF_ANY_WEIGHT, op->attr.experts * inner, columns);
+  RF_IN(1, RF_ANY_WEIGHT, op->attr.experts.experts * inner, columns);
   RF_IN(2, RF_I32, run_count(op) + 1);
   RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rows, inner);
   return RAFTER_OK;
 }
 static rf_work matmul_experts_dx_work(const rf_graph *graph, const rf_op *op) {
   return product_work(graph, op, 1, rf_input_dim(graph, op, 0, 0),
-                      rf_input_dim(graph, op, 1, 0) / op->attr.experts, rf_input_dim(graph, op, 0, 1));
+                      rf_input_dim(graph, op, 1, 0) / op->attr.experts.experts,
+                      rf_input_dim(graph, op, 0, 1));
 }
 
 static rf_status matmul_experts_dw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
@@ -365,7 +373,7 @@ static rf_status matmul_experts_dw_shape(rf_graph *graph, rf_op *op, rf_error *e
   RF_IN(0, RF_ANY_FLOAT, rows, inner);
   RF_IN(1, dtype, rows, columns);
   RF_IN(2, RF_I32, run_count(op) + 1);
-  RF_OUT(0, RF_CLASS_GRADIENT, rf_wide_dtype(dtype), op->attr.experts * inner, columns);
+  RF_OUT(0, RF_CLASS_GRADIENT, rf_wide_dtype(dtype), op->attr.experts.experts * inner, columns);
   return RAFTER_OK;
 }
 /* Every expert's gradient is written, also those of experts that met no row. */
@@ -382,6 +390,7 @@ const rf_op_def RF_OP_MATMUL_EXPERTS = {
                "acc) for i ascending from 0, f32; u[p,n] = round(acc); fast: x as in matmul",
     .inputs = {"x (R,K)", "w (E*K,N)", "starts i32 (E+1)"},
     .outputs = {"u (R,N)"},
+    .fields = RF_FIELDS_EXPERTS,
     .shape = matmul_experts_shape,
     .work = matmul_experts_work,
     .backward = matmul_experts_backward,
@@ -401,6 +410,7 @@ const rf_op_def RF_OP_MATMUL_EXPERTS_DX = {
                "from 0, f32; dx[p,i] = round(acc)",
     .inputs = {"dy (R,N)", "w (E*K,N)", "starts i32 (E+1)"},
     .outputs = {"dx (R,K)"},
+    .fields = RF_FIELDS_EXPERTS,
     .shape = matmul_experts_dx_shape,
     .work = matmul_experts_dx_work,
     .shard = experts_product_shard,
@@ -418,6 +428,7 @@ const rf_op_def RF_OP_MATMUL_EXPERTS_DW = {
                "the value there (add)",
     .inputs = {"x (R,K)", "dy (R,N)", "starts i32 (E+1)"},
     .outputs = {"dw (E*K,N)"},
+    .fields = RF_FIELDS_EXPERTS,
     .shape = matmul_experts_dw_shape,
     .work = matmul_experts_dw_work,
     .shard = experts_dw_shard,
@@ -433,7 +444,7 @@ static rf_status combine_inputs(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 1, 0);
   RF_TRY(check_experts(op, error));
   RF_IN(0, RF_ANY_FLOAT, placed_rows(op, rows), rf_input_dim(graph, op, 0, 1));
-  RF_IN(1, rf_wide_dtype(rf_input_dtype(graph, op, 0)), rows, (int64_t)op->attr.experts_used);
+  RF_IN(1, rf_wide_dtype(rf_input_dtype(graph, op, 0)), rows, (int64_t)op->attr.experts.used);
   RF_IN(2, RF_I32, sorted_rows(op, rows));
   return RAFTER_OK;
 }
@@ -459,7 +470,7 @@ static rf_status combine_backward(rf_graph *graph, const rf_op *op, const int *g
 
 static rf_status combine_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t sorted = rf_input_dim(graph, op, 0, 0), rows = rf_input_dim(graph, op, 1, 0),
-          width = rf_input_dim(graph, op, 0, 1), used = op->attr.experts_used;
+          width = rf_input_dim(graph, op, 0, 1), used = op->attr.experts.used;
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
   RF_TRY(combine_inputs(graph, op, error));
   RF_IN(3, dtype, rows, width);
@@ -475,6 +486,7 @@ const rf_op_def RF_OP_COMBINE = {
         "acc = fma(weights[r,j], h[place[r k + j],d], acc) for j ascending from 0, f32; y[r,d] = round(acc)",
     .inputs = {"h (n*k,D)", "weights (n,k)", "place i32 (n*k)"},
     .outputs = {"y (n,D)"},
+    .fields = RF_FIELDS_EXPERTS,
     .shape = combine_shape,
     .work = rf_work_bytes,
     .backward = combine_backward,
@@ -489,6 +501,7 @@ const rf_op_def RF_OP_COMBINE_BWD = {
                "h[p,d]*dy[r,d]; f32",
     .inputs = {"h (n*k,D)", "weights (n,k)", "place i32 (n*k)", "dy (n,D)"},
     .outputs = {"dh (n*k,D)?", "dweights (n,k)?"},
+    .fields = RF_FIELDS_EXPERTS,
     .shape = combine_bwd_shape,
     .work = rf_work_bytes,
     .shard = combine_shard,

@@ -10,7 +10,7 @@ typedef struct head_dims {
 
 /* Inputs 0..2 of every head op: x (n,D), w (D,V) or (V,D), bias (V)?. */
 static rf_status head_inputs(rf_graph *graph, rf_op *op, head_dims *dims, rf_error *error) {
-  bool transpose = op->attr.transpose;
+  bool transpose = op->attr.head.transpose;
   *dims = (head_dims){.rows = rf_input_dim(graph, op, 0, 0),
                       .width = rf_input_dim(graph, op, 0, 1),
                       .vocab = rf_input_dim(graph, op, 1, transpose ? 0 : 1),
@@ -53,7 +53,7 @@ static rf_status head_loss_backward(rf_graph *graph, const rf_op *op, const int 
   (void)grad_out; /* the gradient of nll is run->loss_scale, inside the op */
   int inputs[] = {op->input[0], op->input[1], op->input[2], op->input[3], op->output[2]};
   int outputs[] = {grad_in[0], grad_in[1], grad_in[2]};
-  rf_attr attr = {.transpose = op->attr.transpose, .softcap = op->attr.softcap};
+  rf_attr attr = {.head = {.transpose = op->attr.head.transpose, .softcap = op->attr.head.softcap}};
   int id = rf_graph_emit(graph, &RF_OP_HEAD_LOSS_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5,
                          outputs, 3, &attr, error);
   if (id < 0) return RAFTER_INVALID;
@@ -113,7 +113,7 @@ static rf_status head_logits_shape(rf_graph *graph, rf_op *op, rf_error *error) 
 
 static rf_status head_score_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   head_dims d;
-  int64_t top = op->attr.index;
+  int64_t top = op->attr.head.top;
   RF_TRY(head_inputs(graph, op, &d, error));
   RF_IN(3, RF_I32, d.rows);
   if (top < 0 || top > RF_TOP_MOST || top > d.vocab ||
@@ -154,7 +154,7 @@ static rf_status head_merge_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 
 /* x, w, bias, labels: rows that hold the whole width; the vocabulary may be cut. */
 static rf_axes head_operands(rf_sharding *s) {
-  int v = s->attr.transpose ? 0 : 1;
+  int v = s->attr.head.transpose ? 0 : 1;
   rf_axes words = s->in[1].split[v], rows = s->in[0].split[0] & s->in[3].split[0] & (rf_axes)~words;
   s->in[0] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
   s->in[1] = (rf_spec){.split = {0}};
@@ -162,7 +162,7 @@ static rf_axes head_operands(rf_sharding *s) {
   s->in[2] = rf_spec_of(words, 0, RF_FORM_BLOCKS);
   s->in[3] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
   s->attr.axes = words;
-  s->attr.whole = words ? s->graph->tensor[s->op->input[1]].shape[v] : 0;
+  s->attr.head.vocab = words ? s->graph->tensor[s->op->input[1]].shape[v] : 0;
   return words;
 }
 
@@ -172,7 +172,7 @@ static rf_status head_rows_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   head_operands(s);
   s->attr.axes = 0;
-  s->attr.whole = 0;
+  s->attr.head.vocab = 0;
   s->in[1] = s->in[2] = (rf_spec){.split = {0}};
   for (int i = 0; i < s->op->output_count; i++) s->out[i] = rf_spec_of(s->in[0].split[0], 0, RF_FORM_BLOCKS);
   return RAFTER_OK;
@@ -188,7 +188,7 @@ static rf_status head_part_shard(rf_sharding *s, rf_error *error) {
 static rf_status head_loss_bwd_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   rf_axes words = head_operands(s), rows = s->in[0].split[0];
-  int v = s->attr.transpose ? 0 : 1;
+  int v = s->attr.head.transpose ? 0 : 1;
   s->in[4] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
   s->out[0] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
   s->out[0].partial = words;
@@ -227,12 +227,13 @@ static rf_work head_logits_work(const rf_graph *graph, const rf_op *op) {
 }
 
 static unsigned logits_row_passes(const rf_op *op) {
-  return (op->output[1] >= 0 ? RF_PASS_SUMS : 0) | (op->attr.softcap > 0 ? RF_PASS_SOFTCAP : 0);
+  return (op->output[1] >= 0 ? RF_PASS_SUMS : 0) | (op->attr.head.softcap > 0 ? RF_PASS_SOFTCAP : 0);
 }
 
 static unsigned score_row_passes(const rf_op *op) {
   bool likeliest = op->output[1] >= 0 || op->output[2] >= 0;
-  return RF_PASS_SUMS | (op->attr.softcap > 0 ? RF_PASS_SOFTCAP : 0) | (likeliest ? RF_PASS_LIKELIEST : 0);
+  return RF_PASS_SUMS | (op->attr.head.softcap > 0 ? RF_PASS_SOFTCAP : 0) |
+         (likeliest ? RF_PASS_LIKELIEST : 0);
 }
 
 /* Loss and gradient are two products, or three where the head learns; one is forward. */
@@ -251,6 +252,7 @@ const rf_op_def RF_OP_HEAD_LOSS = {
         "argmax[r] = the smallest v with z[r,v] = m",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
     .outputs = {"nll (n)", "argmax i32 (n)", "lse (n)"},
+    .fields = RF_FIELDS_HEAD,
     .shape = head_loss_shape,
     .work = head_loss_work,
     .backward = head_loss_backward,
@@ -274,6 +276,7 @@ const rf_op_def RF_OP_HEAD_PART = {
                "over all}",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
     .outputs = {"part (n,4)"},
+    .fields = RF_FIELDS_HEAD,
     .shape = head_part_shape,
     .work = head_loss_work,
     .shard = head_part_shard,
@@ -309,6 +312,7 @@ const rf_op_def RF_OP_HEAD_LOSS_BWD = {
                "(write) or at the value there (add)",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)", "lse (n)"},
     .outputs = {"dx (n,D)", "dw (D,V)?", "dbias (V)?"},
+    .fields = RF_FIELDS_HEAD,
     .shape = head_loss_bwd_shape,
     .work = head_loss_bwd_work,
     .shard = head_loss_bwd_shard,
@@ -324,6 +328,7 @@ const rf_op_def RF_OP_HEAD_LOSS_GRAD = {
                "dbias; z is computed once",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
     .outputs = {"nll (n)", "argmax i32 (n)", "dx (n,D)", "dw (D,V)?", "dbias (V)?"},
+    .fields = RF_FIELDS_HEAD,
     .shape = head_loss_grad_shape,
     .work = head_loss_grad_work,
     .tolerance = {1e-5f, 1e-2f},
@@ -356,6 +361,7 @@ const rf_op_def RF_OP_HEAD_LOGITS = {
         "as in head_loss; rows[i] = -1: 0; lse[i] as in head_loss, 0 for rows[i] = -1; fast: x as in matmul",
     .inputs = {RF_HEAD_INPUTS, "rows i32 (R)"},
     .outputs = {"logits (R,V)", "lse (R)?"},
+    .fields = RF_FIELDS_HEAD,
     .shape = head_logits_shape,
     .work = head_logits_work,
     .shard = head_logits_shard,
@@ -375,6 +381,7 @@ const rf_op_def RF_OP_HEAD_SCORE = {
                "descending, equal ones by ascending v, less lse[r]",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
     .outputs = {"logprob (n)", "top_ids i32 (n,K)?", "top_logprobs (n,K)?"},
+    .fields = RF_FIELDS_HEAD,
     .shape = head_score_shape,
     .work = head_loss_work,
     .shard = head_rows_shard,

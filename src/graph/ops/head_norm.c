@@ -2,7 +2,7 @@
 #include "graph/mesh/shard.h"
 
 static rf_status head_norm_inputs(rf_graph *graph, rf_op *op, rf_error *error) {
-  const rf_attr *attr = &op->attr;
+  const rf_attr_head_norm *attr = &op->attr.head_norm;
   RF_IN(0, RF_ANY_FLOAT, rf_input_dim(graph, op, 0, 0),
         (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim);
   RF_IN(1, RF_ANY_FLOAT, attr->head_dim);
@@ -15,7 +15,8 @@ static rf_status head_norm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
   RF_TRY(head_norm_inputs(graph, op, error));
   RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, width);
-  RF_OUT(1, RF_CLASS_ACTIVATION, rf_wide_dtype(dtype), rows, (int64_t)(op->attr.heads + op->attr.kv_heads));
+  RF_OUT(1, RF_CLASS_ACTIVATION, rf_wide_dtype(dtype), rows,
+         (int64_t)(op->attr.head_norm.heads + op->attr.head_norm.kv_heads));
   return RAFTER_OK;
 }
 
@@ -35,11 +36,11 @@ static rf_status head_norm_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
   rf_dtype dtype = rf_input_dtype(graph, op, 0), wide = rf_wide_dtype(dtype);
   RF_TRY(head_norm_inputs(graph, op, error));
-  RF_IN(3, wide, rows, (int64_t)(op->attr.heads + op->attr.kv_heads));
+  RF_IN(3, wide, rows, (int64_t)(op->attr.head_norm.heads + op->attr.head_norm.kv_heads));
   RF_IN(4, dtype, rows, width);
   RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, width);
-  RF_OUT(1, RF_CLASS_GRADIENT, wide, op->attr.head_dim);
-  RF_OUT(2, RF_CLASS_GRADIENT, wide, op->attr.head_dim);
+  RF_OUT(1, RF_CLASS_GRADIENT, wide, op->attr.head_norm.head_dim);
+  RF_OUT(2, RF_CLASS_GRADIENT, wide, op->attr.head_norm.head_dim);
   return RAFTER_OK;
 }
 
@@ -68,6 +69,7 @@ const rf_op_def RF_OP_HEAD_NORM = {
         "y[i] = round(x[i]*rstd*(offset + gain[i])); stats[r,head] = rstd; the value heads are copied; f32",
     .inputs = {"qkv (n,(N+2K)H)", "q_gain (H)", "k_gain (H)"},
     .outputs = {"normed (n,(N+2K)H)", "stats (n,N+K)"},
+    .fields = RF_FIELDS_HEAD_NORM,
     .shape = head_norm_shape,
     .work = rf_work_bytes,
     .inplace = {{0, 0}},
@@ -89,6 +91,7 @@ const rf_op_def RF_OP_HEAD_NORM_BWD = {
                "or the value there (add)",
     .inputs = {"qkv (n,(N+2K)H)", "q_gain (H)", "k_gain (H)", "stats (n,N+K)", "dy (n,(N+2K)H)"},
     .outputs = {"dx (n,(N+2K)H)", "dq_gain (H)?", "dk_gain (H)?"},
+    .fields = RF_FIELDS_HEAD_NORM,
     .shape = head_norm_bwd_shape,
     .work = rf_work_bytes,
     .shard = head_norm_bwd_shard,

@@ -16,7 +16,7 @@ static rf_status layernorm_backward(rf_graph *graph, const rf_op *op, const int 
                                     rf_error *error) {
   int inputs[] = {op->input[0], op->input[1], op->output[1], grad_out[0], RF_NONE},
       outputs[] = {grad_in[0], grad_in[1], grad_in[2]};
-  rf_attr attr = {.eps = op->attr.eps};
+  rf_attr attr = {.norm = {.eps = op->attr.norm.eps}};
   int id = rf_graph_emit(graph, &RF_OP_LAYERNORM_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5,
                          outputs, 3, &attr, error);
   if (id < 0) return RAFTER_INVALID;
@@ -46,6 +46,7 @@ const rf_op_def RF_OP_LAYERNORM = {
                "stats[r] = {mean, rstd}; f32",
     .inputs = {"x (n,D)", "gain (D)", "bias (D)"},
     .outputs = {"y (n,D)", "stats (n,2)"},
+    .fields = RF_FIELDS_NORM,
     .shape = layernorm_shape,
     .work = rf_work_bytes,
     .inplace = {{0, 0}},
@@ -73,6 +74,7 @@ const rf_op_def RF_OP_LAYERNORM_BWD = {
                "(write) or the value there (add)",
     .inputs = {"x (n,D)", "gain (D)", "stats (n,2)", "dy (n,D)", "dres (n,D)?"},
     .outputs = {"dx (n,D)", "dgain (D)?", "dbias (D)?"},
+    .fields = RF_FIELDS_NORM,
     .shape = layernorm_bwd_shape,
     .work = rf_work_bytes,
     .inplace = {{0, 4}},

@@ -8,7 +8,7 @@ typedef struct dims {
 } dims;
 
 static rf_status parts_check(const rf_op *op, const dims *d, rf_error *error) {
-  const rf_lora_parts *parts = &op->attr.lora;
+  const rf_lora_parts *parts = &op->attr.lora.parts;
   int64_t end = 0, joined = 0;
   bool good = parts->count >= 1 && parts->count <= RF_LORA_PARTS && parts->rank >= 1 &&
               (int64_t)parts->count * parts->rank == d->ranks;
@@ -34,7 +34,7 @@ static rf_status inputs(rf_graph *graph, rf_op *op, dims *d, rf_error *error) {
   d->wide = rf_wide_dtype(d->dtype);
   RF_IN(0, RF_ANY_FLOAT, d->rows, d->columns);
   RF_IN(1, d->dtype, d->rows, d->ranks);
-  RF_IN(2, d->wide, op->attr.lora.rank, d->joined);
+  RF_IN(2, d->wide, op->attr.lora.parts.rank, d->joined);
   return parts_check(op, d, error);
 }
 
@@ -67,7 +67,7 @@ static rf_status lora_backward(rf_graph *graph, const rf_op *op, const int *grad
   if (grad_in[0] == RF_WANTED) grad_in[0] = grad_out[0];
   if (grad_in[1] == RF_NONE && grad_in[2] == RF_NONE) return RAFTER_OK;
   int given[] = {grad_out[0], op->input[1], op->input[2]}, outputs[] = {grad_in[1], grad_in[2]};
-  rf_attr attr = {.scale = op->attr.scale, .lora = op->attr.lora};
+  rf_attr attr = {.lora = op->attr.lora};
   int id = rf_graph_emit(graph, &RF_OP_LORA_BWD, rf_backward_name(graph, op, ""), op->section, given, 3,
                          outputs, 2, &attr, error);
   if (id < 0) return RAFTER_INVALID;
@@ -79,7 +79,7 @@ static rf_status lora_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   dims d;
   RF_TRY(inputs(graph, op, &d, error));
   RF_OUT(0, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.ranks);
-  RF_OUT(1, RF_CLASS_GRADIENT, d.wide, op->attr.lora.rank, d.joined);
+  RF_OUT(1, RF_CLASS_GRADIENT, d.wide, op->attr.lora.parts.rank, d.joined);
   return RAFTER_OK;
 }
 
@@ -113,6 +113,7 @@ const rf_op_def RF_OP_LORA = {
                "= round(u + round(acc)), elsewhere y = u",
     .inputs = {"u (M,N)", "h (M,P r)", "b (r,S)"},
     .outputs = {"y (M,N)"},
+    .fields = RF_FIELDS_LORA,
     .shape = lora_shape,
     .work = lora_work,
     .inplace = {{0, 0}},
@@ -136,6 +137,7 @@ const rf_op_def RF_OP_LORA_BWD = {
                "from 0 (write) or the value there (add); f32",
     .inputs = {"dy (M,N)", "h (M,P r)", "b (r,S)"},
     .outputs = {"dh (M,P r)?", "db (r,S)?"},
+    .fields = RF_FIELDS_LORA,
     .shape = lora_bwd_shape,
     .work = lora_bwd_work,
     .shard = lora_bwd_shard,

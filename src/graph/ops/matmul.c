@@ -4,9 +4,9 @@
 #include "graph/mesh/shard.h"
 
 /* The weight's axes: (K, N), or (N, K) when stored (out, in). */
-static void weight_dims(const rf_attr *attr, int64_t k, int64_t n, int64_t dims[2]) {
-  dims[0] = attr->transpose ? n : k;
-  dims[1] = attr->transpose ? k : n;
+static void weight_dims(const rf_op *op, int64_t k, int64_t n, int64_t dims[2]) {
+  dims[0] = op->attr.matmul.transpose ? n : k;
+  dims[1] = op->attr.matmul.transpose ? k : n;
 }
 
 static rf_work product_work(const rf_graph *graph, const rf_op *op, double m, double k, double n) {
@@ -17,11 +17,11 @@ static rf_work product_work(const rf_graph *graph, const rf_op *op, double m, do
 
 static rf_status matmul_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t m = rf_input_dim(graph, op, 0, 0), k = rf_input_dim(graph, op, 0, 1),
-          n = rf_input_dim(graph, op, 1, op->attr.transpose ? 0 : 1);
+          n = rf_input_dim(graph, op, 1, op->attr.matmul.transpose ? 0 : 1);
   int64_t w[2];
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
-  bool residual = op->attr.epilogue == RF_EPILOGUE_RESIDUAL;
-  weight_dims(&op->attr, k, n, w);
+  bool residual = op->attr.matmul.epilogue == RF_EPILOGUE_RESIDUAL;
+  weight_dims(op, k, n, w);
   RF_IN(0, RF_ANY_FLOAT, m, k);
   RF_IN(1, RF_ANY_WEIGHT, w[0], w[1]);
   RF_IN(2, RF_ANY_FLOAT, n);
@@ -30,7 +30,7 @@ static rf_status matmul_shape(rf_graph *graph, rf_op *op, rf_error *error) {
     return RF_FAIL(error, RAFTER_INVALID, NULL,
                    "residual and epilogue disagree (matmul %s: expected %s residual input)", op->name,
                    residual ? "a" : "no");
-  bool plain = op->attr.epilogue == RF_EPILOGUE_NONE;
+  bool plain = op->attr.matmul.epilogue == RF_EPILOGUE_NONE;
   if (plain ? op->output[0] == RF_NONE || op->output[1] != RF_NONE : op->output[1] == RF_NONE)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "wrong outputs for the epilogue (matmul %s: expected %s)",
                    op->name, plain ? "u only" : "out, and u when it is read");
@@ -41,16 +41,16 @@ static rf_status matmul_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 
 static rf_work matmul_work(const rf_graph *graph, const rf_op *op) {
   return product_work(graph, op, (double)rf_input_dim(graph, op, 0, 0), (double)rf_input_dim(graph, op, 0, 1),
-                      (double)rf_input_dim(graph, op, 1, op->attr.transpose ? 0 : 1));
+                      (double)rf_input_dim(graph, op, 1, op->attr.matmul.transpose ? 0 : 1));
 }
 
 /* dW first: it is the last reader of x, so x's bytes are free while dx is made. */
 static rf_status matmul_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                                  rf_error *error) {
-  if (op->attr.epilogue != RF_EPILOGUE_NONE)
+  if (op->attr.matmul.epilogue != RF_EPILOGUE_NONE)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
                    "differentiate comes before fuse (matmul %s: expected no epilogue)", op->name);
-  rf_attr attr = {.transpose = op->attr.transpose};
+  rf_attr attr = {.matmul = {.transpose = op->attr.matmul.transpose}};
   if (grad_in[1] != RF_NONE || grad_in[2] != RF_NONE) {
     int inputs[] = {op->input[0], grad_out[0]},
         outputs[] = {grad_in[1] == RF_NONE ? RF_WANTED : grad_in[1], grad_in[2]};
@@ -70,10 +70,10 @@ static rf_status matmul_backward(rf_graph *graph, const rf_op *op, const int *gr
 
 static rf_status matmul_dx_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t m = rf_input_dim(graph, op, 0, 0), n = rf_input_dim(graph, op, 0, 1),
-          k = rf_input_dim(graph, op, 1, op->attr.transpose ? 1 : 0);
+          k = rf_input_dim(graph, op, 1, op->attr.matmul.transpose ? 1 : 0);
   int64_t w[2];
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
-  weight_dims(&op->attr, k, n, w);
+  weight_dims(op, k, n, w);
   RF_IN(0, RF_ANY_FLOAT, m, n);
   RF_IN(1, RF_ANY_WEIGHT, w[0], w[1]);
   RF_IN(2, dtype, m, k);
@@ -88,7 +88,7 @@ static rf_status matmul_dx_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 
 static rf_work matmul_dx_work(const rf_graph *graph, const rf_op *op) {
   return product_work(graph, op, (double)rf_input_dim(graph, op, 0, 0), (double)rf_input_dim(graph, op, 0, 1),
-                      (double)rf_input_dim(graph, op, 1, op->attr.transpose ? 1 : 0));
+                      (double)rf_input_dim(graph, op, 1, op->attr.matmul.transpose ? 1 : 0));
 }
 
 static rf_status matmul_dw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
@@ -96,7 +96,7 @@ static rf_status matmul_dw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
           n = rf_input_dim(graph, op, 1, 1);
   int64_t w[2];
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
-  weight_dims(&op->attr, k, n, w);
+  weight_dims(op, k, n, w);
   RF_IN(0, RF_ANY_FLOAT, m, k);
   RF_IN(1, dtype, m, n);
   RF_OUT(0, RF_CLASS_GRADIENT, rf_wide_dtype(dtype), w[0], w[1]);
@@ -132,7 +132,7 @@ static void product_shard(rf_sharding *s, int k, int n) {
 
 static rf_status matmul_shard(rf_sharding *s, rf_error *error) {
   (void)error;
-  int n = s->attr.transpose ? 0 : 1;
+  int n = s->attr.matmul.transpose ? 0 : 1;
   product_shard(s, 1 - n, n);
   s->in[2] = rf_spec_of(s->in[1].split[n], 0, RF_FORM_BLOCKS);
   s->in[2].form[0] = s->in[1].form[n];
@@ -143,7 +143,7 @@ static rf_status matmul_shard(rf_sharding *s, rf_error *error) {
 
 static rf_status matmul_dx_shard(rf_sharding *s, rf_error *error) {
   (void)error;
-  int n = s->attr.transpose ? 0 : 1;
+  int n = s->attr.matmul.transpose ? 0 : 1;
   product_shard(s, n, 1 - n);
   s->in[2] = s->out[1];
   return RAFTER_OK;
@@ -151,7 +151,7 @@ static rf_status matmul_dx_shard(rf_sharding *s, rf_error *error) {
 
 static rf_status matmul_dw_shard(rf_sharding *s, rf_error *error) {
   (void)error;
-  int n = s->attr.transpose ? 0 : 1;
+  int n = s->attr.matmul.transpose ? 0 : 1;
   rf_spec *x = &s->in[0], *dy = &s->in[1];
   rf_axes dealt = (x->split[1] | dy->split[1]) & RF_AXIS_BIT(RF_AXIS_SEQUENCE), rows;
   x->split[0] |= x->split[1] & dealt;
@@ -182,6 +182,7 @@ const rf_op_def RF_OP_MATMUL = {
                "and acc their sums in f32",
     .inputs = {"x (M,K)", "w (K,N)", "bias (N)?", "residual (M,N)?"},
     .outputs = {"u (M,N)?", "out (M,N)?"},
+    .fields = RF_FIELDS_MATMUL,
     .shape = matmul_shape,
     .work = matmul_work,
     .inplace = {{1, 3}},
@@ -205,6 +206,7 @@ const rf_op_def RF_OP_MATMUL_DX = {
                "with u: du = round(round(acc) * gelu'(u)) in dx's place, gelu' as in gelu_bwd",
     .inputs = {"dy (M,N)", "w (K,N)", "u (M,K)?"},
     .outputs = {"dx (M,K)?", "du (M,K)?"},
+    .fields = RF_FIELDS_MATMUL,
     .shape = matmul_dx_shape,
     .work = matmul_dx_work,
     .inplace = {{1, 2}},
@@ -226,6 +228,7 @@ const rf_op_def RF_OP_MATMUL_DW = {
                "chains start at 0 (write) or at the value there (add)",
     .inputs = {"x (M,K)", "dy (M,N)"},
     .outputs = {"dw (K,N)", "dbias (N)?"},
+    .fields = RF_FIELDS_MATMUL,
     .shape = matmul_dw_shape,
     .work = matmul_dw_work,
     .shard = matmul_dw_shard,

@@ -9,9 +9,9 @@ static rf_status sums_shape(rf_graph *graph, rf_op *op, int slot, rf_error *erro
                    op->def->name, op->name);
   if (op->output[slot] < 0) return RAFTER_OK;
   int64_t count = graph->tensor[op->output[slot]].shape[0];
-  if (op->attr.index < 0 || op->attr.index >= count)
+  if (op->attr.sums.element < 0 || op->attr.sums.element >= count)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "index out of range (%s %s: expected below %lld, got %d)",
-                   op->def->name, op->name, (long long)count, op->attr.index);
+                   op->def->name, op->name, (long long)count, op->attr.sums.element);
   RF_OUT(slot, RF_CLASS_ACTIVATION, RF_F64, count);
   return RAFTER_OK;
 }
@@ -75,8 +75,8 @@ static rf_status norm_sq_shard(rf_sharding *s, rf_error *error) {
   int p = s->graph->tensor[s->op->input[0]].param;
   rf_copies copies = p < 0 ? (rf_copies){.chips = 1} : rf_shard_copies(s->graph, s->mesh, p);
   if (copies.chips > 1) {
-    s->attr.part = copies.own;
-    s->attr.to = (int32_t)copies.chips;
+    s->attr.sums.own_columns = copies.own;
+    s->attr.sums.copies = (int32_t)copies.chips;
   }
   return RAFTER_OK;
 }
@@ -90,13 +90,15 @@ static rf_status clip_shard(rf_sharding *s, rf_error *error) {
 const rf_op_def RF_OP_NORM_SQ = {
     .name = "norm_sq",
     .kind = RF_KIND_OPTIMIZER,
-    .formula = "sums[index] = sum of grad[i]^2 in f64: one sum per chunk of 4096 elements, chunk sums added "
-               "in ascending order, divided by the chips "
-               "that count the same "
-               "ones (group, 0: 1), and what stands from column `part` on by those that have the same "
-               "columns besides (to, 0: 1); other elements stay",
+    .formula =
+        "sums[element] = sum of grad[i]^2 in f64: one sum per chunk of 4096 elements, chunk sums added "
+        "in ascending order, divided by the chips "
+        "that count the same "
+        "ones (group, 0: 1), and what stands from column `own_columns` on by those that have the same "
+        "columns besides (copies, 0: 1); other elements stay",
     .inputs = {"grad (P)"},
     .outputs = {"sums f64 (params)"},
+    .fields = RF_FIELDS_SUMS,
     .shape = norm_sq_shape,
     .work = norm_sq_work,
     .shard = norm_sq_shard,
@@ -138,6 +140,7 @@ const rf_op_def RF_OP_CLIP = {
                "clip/norm : 1} as f32",
     .inputs = {"sums f64 (params)"},
     .outputs = {"clip f32 (2)"},
+    .fields = RF_FIELDS_CLIP,
     .shape = clip_shape,
     .work = rf_work_bytes,
     .shard = clip_shard,
@@ -152,10 +155,11 @@ const rf_op_def RF_OP_ADAMW = {
                "mhat = m/(1 - beta1^step); "
                "vhat = v/(1 - beta2^step); master = master - lr*(mhat/(sqrt(vhat) + eps) + "
                "weight_decay*master); weight = bf16(master); f32; "
-               "sums[index] as in "
+               "sums[element] as in "
                "norm_sq, and then chunks whose sum is not finite stay as they are",
     .inputs = {"grad (P)", "master (P)", "m (P)", "v (P)", "clip f32 (2)?"},
     .outputs = {"master (P)", "m (P)", "v (P)", "weight bf16 (P)?", "sums f64 (params)?"},
+    .fields = RF_FIELDS_ADAMW,
     .shape = adamw_shape,
     .work = adamw_work,
     .shard = rf_shard_same,

@@ -15,7 +15,7 @@ static rf_status rmsnorm_backward(rf_graph *graph, const rf_op *op, const int *g
                                   rf_error *error) {
   int inputs[] = {op->input[0], op->input[1], op->output[1], grad_out[0], RF_NONE},
       outputs[] = {grad_in[0], grad_in[1]};
-  rf_attr attr = {.eps = op->attr.eps, .offset = op->attr.offset};
+  rf_attr attr = {.norm = op->attr.norm};
   int id = rf_graph_emit(graph, &RF_OP_RMSNORM_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5,
                          outputs, 2, &attr, error);
   if (id < 0) return RAFTER_INVALID;
@@ -43,6 +43,7 @@ const rf_op_def RF_OP_RMSNORM = {
                "stats[r] = {rstd}; f32",
     .inputs = {"x (n,D)", "gain (D)"},
     .outputs = {"y (n,D)", "stats (n,1)"},
+    .fields = RF_FIELDS_NORM,
     .shape = rmsnorm_shape,
     .work = rf_work_bytes,
     .inplace = {{0, 0}},
@@ -68,6 +69,7 @@ const rf_op_def RF_OP_RMSNORM_BWD = {
         "(add)",
     .inputs = {"x (n,D)", "gain (D)", "stats (n,1)", "dy (n,D)", "dres (n,D)?"},
     .outputs = {"dx (n,D)", "dgain (D)?"},
+    .fields = RF_FIELDS_NORM,
     .shape = rmsnorm_bwd_shape,
     .work = rf_work_bytes,
     .inplace = {{0, 4}},

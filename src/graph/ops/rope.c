@@ -3,13 +3,13 @@
 #include "graph/mesh/shard.h"
 
 static rf_status rope_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  const rf_attr *attr = &op->attr;
+  const rf_attr_rope *attr = &op->attr.rope;
   int64_t rows = rf_input_dim(graph, op, 0, 0),
           width = (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim;
-  if (attr->rope.dim <= 0 || attr->rope.dim % 2 || attr->rope.dim > attr->head_dim)
+  if (attr->rotation.dim <= 0 || attr->rotation.dim % 2 || attr->rotation.dim > attr->head_dim)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
                    "rope needs pairs (%s: expected an even rope dim up to head_dim %d, got %d)", op->name,
-                   attr->head_dim, attr->rope.dim);
+                   attr->head_dim, attr->rotation.dim);
   RF_IN(0, RF_ANY_FLOAT, rows, width);
   RF_IN(1, RF_I32, rows);
   RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rows, width);
@@ -20,7 +20,7 @@ static rf_status rope_backward(rf_graph *graph, const rf_op *op, const int *grad
                                rf_error *error) {
   int inputs[] = {grad_out[0], op->input[1]};
   rf_attr attr = op->attr;
-  attr.inverse = !attr.inverse;
+  attr.rope.inverse = !attr.rope.inverse;
   int id = rf_graph_emit(graph, &RF_OP_ROPE, rf_backward_name(graph, op, ""), op->section, inputs, 2,
                          (const int[]){RF_WANTED}, 1, &attr, error);
   if (id < 0) return RAFTER_INVALID;
@@ -33,7 +33,7 @@ static rf_status rope_backward(rf_graph *graph, const rf_op *op, const int *grad
 static rf_status rope_shard(rf_sharding *s, rf_error *error) {
   rf_axes dealt = s->in[0].split[1] & s->in[1].split[0], heads = s->in[0].split[1] & (rf_axes)~dealt,
           rows = (s->in[0].split[0] | dealt) & (rf_axes)~heads;
-  s->in[0] = s->out[0] = rf_spec_of(rows, heads, s->attr.kv_heads > 0 ? RF_FORM_HEADS : RF_FORM_BLOCKS);
+  s->in[0] = s->out[0] = rf_spec_of(rows, heads, s->attr.rope.kv_heads > 0 ? RF_FORM_HEADS : RF_FORM_BLOCKS);
   s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
   return rf_shard_heads(s, heads, error);
 }
@@ -49,6 +49,7 @@ const rf_op_def RF_OP_ROPE = {
                "kv_heads value heads are copied",
     .inputs = {"qkv (n,(N+2K)H)", "positions i32 (n)"},
     .outputs = {"rotated (n,(N+2K)H)"},
+    .fields = RF_FIELDS_ROPE,
     .shape = rope_shape,
     .work = rf_work_bytes,
     .inplace = {{0, 0}},

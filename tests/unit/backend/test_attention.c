@@ -79,12 +79,12 @@ static void set_up(setup *s, problem p) {
   fill(s->qkv, p.dtype, s->n * s->ld, 1.3, 1);
   fill(s->dctx, p.dtype, s->n * p.heads * p.dim, 1.0, 2);
   s->op = (rf_op){.name = "attention",
-                  .attr = {.heads = p.heads,
-                           .kv_heads = p.kv_heads,
-                           .head_dim = p.dim,
-                           .window = p.window,
-                           .scale = (float)(1.0 / sqrt(p.dim)),
-                           .softmax = p.softmax}};
+                  .attr.attention = {.heads = p.heads,
+                                     .kv_heads = p.kv_heads,
+                                     .head_dim = p.dim,
+                                     .window = p.window,
+                                     .scale = (float)(1.0 / sqrt(p.dim)),
+                                     .softmax = p.softmax}};
   s->graph = (rf_graph){.tensor = s->tensor, .tensor_count = 8, .op = &s->op, .op_count = 1, .rows = s->n};
   s->tensor[0] = (rf_tensor){.name = "qkv", .dtype = p.dtype, .rank = 2, .shape = {s->n, s->ld}};
   s->tensor[1] =
@@ -166,7 +166,7 @@ typedef struct truth {
 static double score(const setup *s, const double *q, const double *k) {
   double sum = 0;
   for (int d = 0; d < s->p.dim; d++) sum += q[d] * k[d];
-  sum *= (double)s->op.attr.scale;
+  sum *= (double)s->op.attr.attention.scale;
   return s->p.softmax == RF_BF16 ? (double)rf_bf16_to_f32(rf_f32_to_bf16((float)sum)) : sum;
 }
 
@@ -202,7 +202,7 @@ static truth naive(const setup *s) {
           mean += prob[j] * dprob[j];
         }
         for (int64_t j = low; j <= i; j++) {
-          double ds = prob[j] * (dprob[j] - mean) * (double)s->op.attr.scale;
+          double ds = prob[j] * (dprob[j] - mean) * (double)s->op.attr.attention.scale;
           for (int64_t d = 0; d < dim; d++) {
             t.dqkv[i * ld + h * dim + d] += ds * x[j * ld + kh + d];
             t.dqkv[j * ld + kh + d] += ds * q[d];
@@ -354,7 +354,7 @@ static void test_values_see_faults(void **state) {
       wrong.p.lengths[0] = 75;
       wrong.p.lengths[1] = 75;
     }
-    if (fault == 2) wrong.op.attr.scale *= 1.001f;
+    if (fault == 2) wrong.op.attr.attention.scale *= 1.001f;
     /* heads of the second group read the first one's keys */
     if (fault == 3) {
       wrong.p.kv_heads = 1;
@@ -615,7 +615,7 @@ static void test_order_is_the_one_written_down(void **state) {
   forward(&s, strongest(), 2);
   backward(&s, strongest(), 2);
   const float *x = s.qkv, *ctx = s.ctx, *g = s.dctx;
-  float scale = s.op.attr.scale, c = scale * 0x1.715476p+0f;
+  float scale = s.op.attr.attention.scale, c = scale * 0x1.715476p+0f;
   static float dk[T][H], dv[T][H], want[T][3 * H];
   for (int i = 0; i < T; i++) {
     const float *q = x + i * 3 * H;
@@ -687,7 +687,7 @@ static void test_order_with_tiles_is_the_one_written_down(void **state) {
       ctx[i][d] = (float)load(s.ctx, RF_BF16, i * N * H + d);
     }
   }
-  float scale = s.op.attr.scale, c = scale * 0x1.715476p+0f;
+  float scale = s.op.attr.attention.scale, c = scale * 0x1.715476p+0f;
   for (int h = 0; h < N; h++) {
     for (int i = 0; i < T; i++) {
       float lane[16] = {0}, less = -(s.lse[h * T + i] * 0x1.715476p+0f);

@@ -65,7 +65,7 @@ static void layernorm_bwd_of(rf_dtype dtype) {
       dres = rows_of(h, "dres", ROWS, WIDTH);
   int gain = op_tensor(h, "gain", RF_CLASS_WEIGHT, dtype, (op_fill){0.1, 1.0}, OP_SHAPE(WIDTH));
   int bias = op_tensor(h, "bias", RF_CLASS_WEIGHT, dtype, NORMAL, OP_SHAPE(WIDTH));
-  rf_attr attr = {.eps = 1e-5f};
+  rf_attr attr = {.norm = {.eps = 1e-5f}};
   int forward = op_apply(h, "layernorm", OP_IDS(x, gain, bias), OP_IDS(RF_WANTED, RF_WANTED), &attr);
   int stats = op_output(h, forward, 1),
       dgain = op_tensor(h, "dgain", RF_CLASS_GRADIENT, RF_F32, NORMAL, OP_SHAPE(WIDTH));
@@ -123,7 +123,7 @@ static void test_norm_bwd_in_place_of_dy(void **state) {
   op_harness *h = op_harness_new(RF_F32, ROWS);
   int x = rows_of(h, "x", ROWS, WIDTH), dy = rows_of(h, "dy", ROWS, WIDTH);
   int gain = op_tensor(h, "gain", RF_CLASS_WEIGHT, RF_F32, (op_fill){0.1, 1.0}, OP_SHAPE(WIDTH));
-  rf_attr attr = {.eps = 1e-5f};
+  rf_attr attr = {.norm = {.eps = 1e-5f}};
   int forward = op_apply(h, "rmsnorm", OP_IDS(x, gain), OP_IDS(RF_WANTED, RF_WANTED), &attr);
   op_apply(h, "rmsnorm_bwd", OP_IDS(x, gain, op_output(h, forward, 1), dy, RF_NONE),
            OP_IDS(RF_WANTED, RF_WANTED), &attr);
@@ -150,7 +150,7 @@ static void test_threads_and_isas_agree_on_large_sizes(void **state) {
   static const char *const one_input[] = {"gelu", "dropout"}, *const two_inputs[] = {"gelu_bwd", "add",
                                                                                      "add_dropout"};
   for (int d = 0; d < 2; d++) {
-    rf_attr attr = {.dropout = 0.3f, .site = 99};
+    rf_attr attr = {.dropout = {.rate = 0.3f, .site = 99}};
     for (int k = 0; k < 5; k++) {
       op_harness *h = op_harness_new(d ? RF_BF16 : RF_F32, ROWS);
       int a = rows_of(h, "a", ROWS, WIDTH), b = rows_of(h, "b", ROWS, WIDTH);
@@ -178,9 +178,9 @@ static void test_rope_far_and_back(void **state) {
   for (int r = 0; r < ROWS; r++) positions[r] = r * 31 + 65;
   op_harness *h = op_harness_new(RF_F32, ROWS);
   int x = rows_of(h, "qkv", ROWS, WIDTH), at = op_ids(h, "positions", ROWS, positions);
-  rf_attr attr = {.heads = HEADS, .kv_heads = KV, .head_dim = HEAD, .rope = {.theta = 1e4f, .dim = HEAD}};
+  rf_attr attr = {.rope = {HEADS, KV, HEAD, .rotation = {.theta = 1e4f, .dim = HEAD}}};
   int turn = op_apply(h, "rope", OP_IDS(x, at), OP_IDS(RF_WANTED), &attr);
-  attr.inverse = true;
+  attr.rope.inverse = true;
   int back = op_apply(h, "rope", OP_IDS(op_output(h, turn, 0), at), OP_IDS(RF_WANTED), &attr);
   op_fill_all(h, 7);
   h->subject = turn;
@@ -211,7 +211,7 @@ static void adamw_of(bool weights, const rf_kernel *table) {
   int m = op_tensor(h, "m", RF_CLASS_MOMENT, RF_F32, (op_fill){0, 0}, OP_SHAPE(COUNT));
   int v = op_tensor(h, "v", RF_CLASS_MOMENT, RF_F32, (op_fill){0, 0}, OP_SHAPE(COUNT));
   int clip = op_tensor(h, "clip", RF_CLASS_IO, RF_F32, (op_fill){0, 0.5}, OP_SHAPE(2));
-  rf_attr attr = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+  rf_attr attr = {.adamw = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f}};
   op_apply(h, "adamw", OP_IDS(grad, master, m, v, clip), OP_IDS(master, m, v, weights ? RF_WANTED : RF_NONE),
            &attr);
   op_fill_all(h, 8);
@@ -265,7 +265,7 @@ static void test_adamw_prefetch_gives_the_same_bits(void **state) {
   int t[4];
   for (int i = 0; i < 4; i++)
     t[i] = op_tensor(h, "t", RF_CLASS_MOMENT, RF_F32, (op_fill){0.01, 0.1}, OP_SHAPE(COUNT));
-  rf_attr attr = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f};
+  rf_attr attr = {.adamw = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f}};
   op_apply(h, "adamw", OP_IDS(t[0], t[1], t[2], t[3], RF_NONE), OP_IDS(t[1], t[2], t[3], RF_WANTED), &attr);
   op_fill_all(h, 9);
   const rf_kernel *of[3];
@@ -291,7 +291,7 @@ static void test_norm_is_one_number(void **state) {
   op_harness *h = op_harness_new(RF_F32, 1);
   int grad = op_tensor(h, "grad", RF_CLASS_GRADIENT, RF_F32, (op_fill){1e-3, 0}, OP_SHAPE(COUNT));
   int sums = op_tensor(h, "sums", RF_CLASS_ACTIVATION, RF_F64, (op_fill){0, 7.0}, OP_SHAPE(3));
-  rf_attr attr = {.index = 1};
+  rf_attr attr = {.sums = {.element = 1}};
   op_apply(h, "norm_sq", OP_IDS(grad), OP_IDS(sums), &attr);
   op_fill_all(h, 10);
   all_agree(h);
@@ -314,7 +314,7 @@ static void test_update_leaves_what_is_not_finite(void **state) {
   int t[4], sums = op_tensor(h, "sums", RF_CLASS_ACTIVATION, RF_F64, (op_fill){0, 7.0}, OP_SHAPE(2));
   for (int i = 0; i < 4; i++)
     t[i] = op_tensor(h, "t", RF_CLASS_MOMENT, RF_F32, (op_fill){0.01, 0.1}, OP_SHAPE(COUNT));
-  rf_attr attr = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .index = 1};
+  rf_attr attr = {.adamw = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .element = 1}};
   op_apply(h, "adamw", OP_IDS(t[0], t[1], t[2], t[3], RF_NONE), OP_IDS(t[1], t[2], t[3], RF_WANTED, sums),
            &attr);
   op_fill_all(h, 11);
@@ -382,11 +382,11 @@ static void test_nan_comes_through(void **state) {
       op_harness *h = op_harness_new(d ? RF_BF16 : RF_F32, ROWS);
       int x = rows_of(h, "x", ROWS, WIDTH),
           gain = op_tensor(h, "gain", RF_CLASS_WEIGHT, h->dtype, NORMAL, OP_SHAPE(WIDTH));
-      rf_attr attr = {.eps = 1e-5f, .dropout = 0.1f};
-      int gelu = op_apply(h, "gelu", OP_IDS(x), OP_IDS(RF_WANTED), &attr);
+      rf_attr attr = {.norm = {.eps = 1e-5f}}, drop = {.dropout = {.rate = 0.1f}};
+      int gelu = op_apply(h, "gelu", OP_IDS(x), OP_IDS(RF_WANTED), NULL);
       int norm = op_apply(h, "rmsnorm", OP_IDS(x, gain), OP_IDS(RF_WANTED, RF_WANTED), &attr);
-      int add = op_apply(h, "add_dropout", OP_IDS(x, x), OP_IDS(RF_WANTED), &attr);
-      int gated = op_apply(h, "swiglu", OP_IDS(x), OP_IDS(RF_WANTED), &attr);
+      int add = op_apply(h, "add_dropout", OP_IDS(x, x), OP_IDS(RF_WANTED), &drop);
+      int gated = op_apply(h, "swiglu", OP_IDS(x), OP_IDS(RF_WANTED), NULL);
       op_fill_all(h, 12);
       op_set(h, x, 5, NAN);
       const int ops[] = {gelu, norm, add, gated};

@@ -302,7 +302,7 @@ static void test_epilogues(void **state) {
     size_t bytes = (size_t)(s.m * s.n) * (dtype == RF_BF16 ? 2 : 4);
     void *a = matrix(s.m * s.k, dtype), *b = matrix(s.k * s.n, dtype), *bias = matrix(s.n, dtype),
          *side = matrix(s.m * s.n, dtype);
-    rf_op op = {.attr = {.dropout = 0.25f, .site = 11}};
+    rf_op op = {.attr = {.dropout = {.rate = 0.25f, .site = 11}}};
     rf_run_inputs run = {.seed = 7, .step = 3};
     rf_dropout drop = rf_dropout_of(&(rf_call){.op = &op, .run = &run});
     rf_gemm g = {.m = s.m,

@@ -274,8 +274,9 @@ static void test_narrow_caches_tell_what_is_not_finite(void **state) {
     const rf_op *op = &h->graph->op[h->subject];
     int qkv = op->input[0], cache = op->output[1], scale = op->output[2];
     op_fill_all(h, 1);
-    int64_t key = (int64_t)op->attr.heads * op->attr.head_dim; /* the first row's first key head */
-    for (int d = 0; d < op->attr.head_dim; d++)
+    int64_t key =
+        (int64_t)op->attr.attention.heads * op->attr.attention.head_dim; /* the first row's first key head */
+    for (int d = 0; d < op->attr.attention.head_dim; d++)
       op_set(h, qkv, key + d, (double)(d ? cases[i].others : cases[i].first));
     const int32_t *table = op_data(h, op->input[2]);
     int32_t slot = (int32_t)op_get(h, op->input[3], 0), position = (int32_t)op_get(h, op->input[4], 0);
@@ -286,16 +287,18 @@ static void test_narrow_caches_tell_what_is_not_finite(void **state) {
       const rf_kernel *kernel =
           rf_kernel_choose(k ? &RF_BACKEND_CPU : &RF_BACKEND_REFERENCE, rf_isa_detect(), h->graph, op);
       op_run(h, h->subject, kernel, 1, NULL);
-      float got = (float)op_get(h, scale, row * op->attr.kv_heads);
+      float got = (float)op_get(h, scale, row * op->attr.attention.kv_heads);
       if (!isfinite(got) == cases[i].finite) fail_msg("case %zu, %s: scale %g", i, kernel->name, (double)got);
-      const int8_t *q = (const int8_t *)op_data(h, cache) + row * op->attr.kv_heads * op->attr.head_dim;
+      const int8_t *q =
+          (const int8_t *)op_data(h, cache) + row * op->attr.attention.kv_heads * op->attr.attention.head_dim;
       bool zeros = true;
-      for (int d = 0; d < op->attr.head_dim; d++) zeros &= q[d] == 0;
+      for (int d = 0; d < op->attr.attention.head_dim; d++) zeros &= q[d] == 0;
       if (zeros != cases[i].zeros) fail_msg("case %zu, %s: %d, scale %g", i, kernel->name, q[0], (double)got);
       if (!k) want = take(h, op);
       else
-        assert_memory_equal(q, (const int8_t *)want.data[1] + row * op->attr.kv_heads * op->attr.head_dim,
-                            (size_t)op->attr.head_dim);
+        assert_memory_equal(
+            q, (const int8_t *)want.data[1] + row * op->attr.attention.kv_heads * op->attr.attention.head_dim,
+            (size_t)op->attr.attention.head_dim);
     }
     drop(&want);
     op_harness_free(h);

@@ -66,7 +66,7 @@ static void packed_bytes_come_out_again(void **state) {
 typedef struct product {
   const char *op;
   bool table; /* the matrix is (outputs, inner) */
-  bool fast;  /* attr.fast */
+  bool fast;  /* rounds x to 8 bits */
 } product;
 static const product PRODUCTS[] = {
     {"matmul", false, false},           {"matmul", true, false},      {"matmul_dx", false, false},
@@ -92,7 +92,8 @@ static int build(op_harness *h, const product *p, const rf_panels *like, bool pa
           : like->outputs_first
               ? op_tensor(h, "w", RF_CLASS_WEIGHT, plain_dtype, small, OP_SHAPE(outputs, inner))
               : op_tensor(h, "w", RF_CLASS_WEIGHT, plain_dtype, small, OP_SHAPE(experts * inner, outputs));
-  rf_attr attr = {.transpose = like->outputs_first, .fast = p->fast, .index = 3};
+  rf_attr attr = {.head = {.transpose = like->outputs_first, .fast = p->fast, .top = 3}},
+          linear = {.matmul = {.transpose = like->outputs_first, .fast = p->fast}};
   int32_t ids[64], positions[64];
   for (int i = 0; i < rows; i++) {
     ids[i] = (int32_t)(i * 7919 % outputs);
@@ -101,7 +102,7 @@ static int build(op_harness *h, const product *p, const rf_panels *like, bool pa
   if (!strcmp(p->op, "embed")) {
     int inputs[] = {op_ids(h, "tokens", rows, ids), op_ids(h, "positions", rows, positions), w, RF_NONE},
         outs[] = {RF_WANTED};
-    attr = (rf_attr){.scale = 3, .dtype = RF_F32}; /* as the plain table is */
+    attr = (rf_attr){.embed = {.scale = 3, .dtype = RF_F32}}; /* as the plain table is */
     op_apply(h, "embed", 4, inputs, 1, outs, &attr);
     return w;
   }
@@ -110,19 +111,18 @@ static int build(op_harness *h, const product *p, const rf_panels *like, bool pa
   int x = op_tensor(h, "x", RF_CLASS_ACTIVATION, h->dtype, normal, OP_SHAPE(rows, dx ? outputs : inner));
   if (has_experts(p)) {
     int32_t starts[EXPERTS + 1] = {0, rows / 2, rows / 2, rows};
-    attr.experts = EXPERTS;
-    attr.experts_used = 1;
+    attr = (rf_attr){.experts = {.fast = p->fast, .experts = EXPERTS, .used = 1}};
     op_apply(h, p->op, 3, (int[]){x, w, op_ids(h, "starts", EXPERTS + 1, starts)}, 1, (int[]){RF_WANTED},
              &attr);
     return w;
   }
   if (dx) {
-    op_apply(h, "matmul_dx", 3, (int[]){x, w, RF_NONE}, 2, (int[]){RF_WANTED, RF_NONE}, &attr);
+    op_apply(h, "matmul_dx", 3, (int[]){x, w, RF_NONE}, 2, (int[]){RF_WANTED, RF_NONE}, &linear);
     return w;
   }
   int bias = op_tensor(h, "bias", RF_CLASS_WEIGHT, RF_F32, normal, OP_SHAPE(outputs));
   if (matmul) {
-    op_apply(h, "matmul", 4, (int[]){x, w, bias, RF_NONE}, 2, (int[]){RF_WANTED, RF_NONE}, &attr);
+    op_apply(h, "matmul", 4, (int[]){x, w, bias, RF_NONE}, 2, (int[]){RF_WANTED, RF_NONE}, &linear);
     return w;
   }
   int labels = op_ids(h, "labels", rows, !strcmp(p->op, "head_logits") ? positions : ids);

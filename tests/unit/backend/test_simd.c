@@ -216,11 +216,11 @@ static void test_pieces_stay_inside(void **state) {
 static void test_masks_are_philox(void **state) {
   (void)state;
   static const float probabilities[] = {0.1f, 0.5f, 0x1p-24f, 0.9999f, 1.0f / 3.0f};
-  rf_op op = {.attr = {.site = 77}};
+  rf_op op = {.attr = {.dropout = {.site = 77}}};
   rf_run_inputs run = {.seed = 5, .step = 9};
   rf_call call = {.op = &op, .run = &run};
   for (size_t k = 0; k < sizeof probabilities / sizeof probabilities[0]; k++) {
-    op.attr.dropout = probabilities[k];
+    op.attr.dropout.rate = probabilities[k];
     rf_dropout drop = rf_dropout_of(&call);
     int kept = 0;
     for (int64_t token = 0; token < 3000; token += 7)
@@ -231,7 +231,7 @@ static void test_masks_are_philox(void **state) {
         assert_int_equal(rf_m16_bits(pair[channel / 16 % 2]), mask);
         for (int lane = 0; lane < 16; lane++) {
           rf_philox(rf_key(5, 9, 77), (uint64_t)(token + (1LL << 33)), (uint64_t)(channel + lane) / 4, words);
-          bool keep = rf_uniform(words[lane % 4]) >= op.attr.dropout;
+          bool keep = rf_uniform(words[lane % 4]) >= op.attr.dropout.rate;
           assert_int_equal(mask >> lane & 1u, keep);
           kept += keep;
         }
@@ -239,7 +239,7 @@ static void test_masks_are_philox(void **state) {
     double n = 429 * 64, p = (double)probabilities[k];
     assert_true(fabs(kept - n * (1 - p)) <= 6 * sqrt(n * p * (1 - p)) + 1);
   }
-  op.attr.dropout = 0.0f;
+  op.attr.dropout.rate = 0.0f;
   assert_false(rf_dropout_of(&call).active);
 }
 

@@ -214,7 +214,7 @@ static void faults_are_seen(void **state) {
       for (int p = 0; p < 2; p++) {
         rf_graph *graph = p ? g->decode->graph : g->prefill->graph;
         for (int i = 0; i < graph->op_count; i++)
-          if (!strcmp(graph->op[i].def->name, "layernorm")) graph->op[i].attr.eps = 1e-6f;
+          if (!strcmp(graph->op[i].def->name, "layernorm")) graph->op[i].attr.norm.eps = 1e-6f;
       }
     }
     if (fault < 3) error = check_model(g, 1, &logprob_error);

@@ -157,7 +157,7 @@ static void test_early_updates(void **state) {
           assert_int_equal(op->section, early ? RF_SECTION_MICRO : RF_SECTION_END);
           assert_int_equal(op->input[4] >= 0, clip);
           const rf_param *param = &graph->params.at[graph->tensor[op->input[1]].param];
-          assert_true(op->attr.weight_decay == (param->decays ? 0.1f : 0.0f));
+          assert_true(op->attr.adamw.weight_decay == (param->decays ? 0.1f : 0.0f));
           if (!early) continue;
           int weight = op->output[3] >= 0 ? op->output[3] : op->input[1], before = -1;
           for (int k = 0; k < graph->op_count; k++) {
@@ -192,7 +192,8 @@ static void test_adam_does_not_decay(void **state) {
   rf_build_options options = fixture_train(RF_F32, 1, 0, 0);
   options.optimizer = RF_ADAM;
   rf_graph *graph = fixture_graph(&model, &options, NULL);
-  for (int o = 0; o < graph->op_count; o++) assert_true(graph->op[o].attr.weight_decay == 0);
+  for (int o = 0; o < graph->op_count; o++)
+    if (graph->op[o].def->fields == RF_FIELDS_ADAMW) assert_true(graph->op[o].attr.adamw.weight_decay == 0);
   rf_graph_free(graph);
 }
 
@@ -207,13 +208,14 @@ static void test_block_order_and_names(void **state) {
         attn = fixture_op(graph, "step/micro/block.1/attn/out/fwd");
     int bwd = fixture_op(graph, "step/micro/block.1/mlp/down/bwd");
     assert_true(mlp >= 0 && attn >= 0 && bwd > mlp && (mlp < attn) == mlp_first);
-    assert_true(graph->op[mlp].attr.site == rf_name_key("block.1/mlp/dropout"));
-    assert_true(graph->op[attn].attr.site == rf_name_key("block.1/attn/dropout"));
-    assert_true(graph->op[mlp].attr.dropout == 0.1f && graph->op[mlp].attr.epilogue == RF_EPILOGUE_RESIDUAL);
+    assert_true(graph->op[mlp].attr.dropout.site == rf_name_key("block.1/mlp/dropout"));
+    assert_true(graph->op[attn].attr.dropout.site == rf_name_key("block.1/attn/dropout"));
+    assert_true(graph->op[mlp].attr.dropout.rate == 0.1f &&
+                graph->op[mlp].attr.matmul.epilogue == RF_EPILOGUE_RESIDUAL);
     /* dropout's backward draws from the same site */
     const rf_op *drop = &graph->op[fixture_op(graph, "step/micro/block.1/mlp/residual/bwd")];
     assert_string_equal(drop->def->name, "dropout");
-    assert_true(drop->attr.site == graph->op[mlp].attr.site);
+    assert_true(drop->attr.dropout.site == graph->op[mlp].attr.dropout.site);
     assert_true(rf_graph_find(graph, "block.1/mlp/down/weight") >= 0 &&
                 rf_graph_find(graph, "block.1/mlp/down/weight/grad") >= 0);
     assert_int_equal(rf_graph_find(graph, "nothing"), RF_NONE);
@@ -244,6 +246,11 @@ static void test_inputs_and_outputs(void **state) {
   rf_graph_free(graph);
 }
 
+static bool drops(const rf_op *op) {
+  bool can = op->def->fields == RF_FIELDS_DROPOUT || op->def->fields == RF_FIELDS_MATMUL;
+  return can && op->attr.dropout.rate > 0;
+}
+
 static void test_generate(void **state) {
   (void)state;
   static const char *const models[] = {TINY_GPT, TINY_LLAMA, "gpt2"};
@@ -269,8 +276,10 @@ static void test_generate(void **state) {
     for (int o = 0; o < graph->op_count; o++) {
       assert_false(graph->op[o].backward);
       /* u is read by nobody: it is not made */
-      if (graph->op[o].attr.epilogue == RF_EPILOGUE_GELU) assert_int_equal(graph->op[o].output[0], RF_NONE);
-      assert_true(graph->op[o].attr.dropout == 0);
+      if (graph->op[o].def->fields == RF_FIELDS_MATMUL &&
+          graph->op[o].attr.matmul.epilogue == RF_EPILOGUE_GELU)
+        assert_int_equal(graph->op[o].output[0], RF_NONE);
+      assert_false(drops(&graph->op[o]));
     }
     rf_graph_free(graph);
   }
@@ -284,8 +293,7 @@ static void test_validation_graph(void **state) {
   rf_graph *graph = fixture_graph(&model, &options, NULL);
   fixture_verify(graph);
   assert_int_equal(class_bytes(graph, RF_CLASS_GRADIENT) + class_bytes(graph, RF_CLASS_MOMENT), 0);
-  for (int o = 0; o < graph->op_count; o++)
-    assert_true(!graph->op[o].backward && graph->op[o].attr.dropout == 0);
+  for (int o = 0; o < graph->op_count; o++) assert_true(!graph->op[o].backward && !drops(&graph->op[o]));
   const rf_op *sum = &graph->op[graph->op_count - 1];
   assert_string_equal(sum->def->name, "loss_sum");
   assert_int_equal(sum->attr.accumulate[0], RF_ACCUMULATE_MICRO);

@@ -116,7 +116,7 @@ static void test_attention_counts_what_the_mask_leaves(void **state) {
     rf_error error = {0};
     int inputs[] = {make(graph, "qkv", RF_F32, cases[c].rows, (4 + 2 * 2) * 8),
                     make(graph, "segments", RF_I32, cases[c].rows + 1, 0)};
-    rf_attr attr = {.heads = 4, .kv_heads = 2, .head_dim = 8, .window = cases[c].window};
+    rf_attr attr = {.attention = {.heads = 4, .kv_heads = 2, .head_dim = 8, .window = cases[c].window}};
     int id =
         rf_graph_op(graph, &RF_OP_ATTENTION, "attention/fwd", RF_SECTION_MICRO, inputs, 2, 3, &attr, &error);
     assert_true(id >= 0);
@@ -141,7 +141,7 @@ static void test_matmul_work(void **state) {
   rf_error error = {0};
   int inputs[] = {make(graph, "x", RF_BF16, 6, 10), make(graph, "w", RF_BF16, 20, 10),
                   make(graph, "b", RF_BF16, 20, 0)};
-  rf_attr attr = {.transpose = true};
+  rf_attr attr = {.matmul = {.transpose = true}};
   int id =
       rf_graph_op(graph, &RF_OP_MATMUL, "step/micro/part/fwd", RF_SECTION_MICRO, inputs, 3, 1, &attr, &error);
   assert_true(id >= 0);
@@ -151,7 +151,7 @@ static void test_matmul_work(void **state) {
   assert_string_equal(graph->tensor[graph->op[id].output[0]].name, "part/u");
 
   int dw_inputs[] = {inputs[0], graph->op[id].output[0]};
-  rf_attr dw_attr = {.transpose = true, .accumulate = {RF_ACCUMULATE_ADD}};
+  rf_attr dw_attr = {.matmul = {.transpose = true}, .accumulate = {RF_ACCUMULATE_ADD}};
   id = rf_graph_op(graph, &RF_OP_MATMUL_DW, "step/micro/part/bwd/weight", RF_SECTION_MICRO, dw_inputs, 2, 1,
                    &dw_attr, &error);
   assert_true(id >= 0);
@@ -181,9 +181,11 @@ static void test_shape_rules_refuse(void **state) {
       good = make(graph, "good", RF_F32, 10, 20);
   int ids = make(graph, "ids", RF_I32, 6, 0), short_ids = make(graph, "short", RF_I32, 5, 0),
       narrow = make(graph, "narrow", RF_BF16, 6, 10);
-  rf_attr gelu = {.epilogue = RF_EPILOGUE_GELU}, residual = {.epilogue = RF_EPILOGUE_RESIDUAL},
-          odd = {.heads = 1, .kv_heads = 1, .head_dim = 3};
-  rf_attr heads = {.heads = 3, .kv_heads = 2, .head_dim = 2}, certain = {.dropout = 1};
+  rf_attr gelu = {.matmul = {.epilogue = RF_EPILOGUE_GELU}},
+          residual = {.matmul = {.epilogue = RF_EPILOGUE_RESIDUAL}},
+          odd = {.rope = {.heads = 1, .kv_heads = 1, .head_dim = 3}};
+  rf_attr heads = {.attention = {.heads = 3, .kv_heads = 2, .head_dim = 2}},
+          certain = {.dropout = {.rate = 1}};
   refused(graph, "matmul", (int[]){x, w}, 2, 1, NULL, "w (K,N) = w: expected (10,20), got (11,20)");
   refused(graph, "matmul", (int[]){x}, 1, 1, NULL, "missing input");
   refused(graph, "matmul", (int[]){x, good, RF_NONE, x}, 4, 2, &residual, "wrong shape");

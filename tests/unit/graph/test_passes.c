@@ -11,12 +11,6 @@ static symbol mix(symbol a, symbol b) {
   return a ^ (a >> 29);
 }
 
-static symbol mix_float(symbol a, float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof bits);
-  return mix(a, bits);
-}
-
 static symbol of_text(const char *text) {
   symbol hash = 77;
   while (*text) hash = mix(hash, (unsigned char)*text++);
@@ -30,15 +24,8 @@ static symbol sum_of(symbol a, symbol b) {
 /* Output `slot` of an op `name` with these attributes over inputs in[0..count). */
 static symbol apply(const char *name, const rf_attr *attr, const symbol *in, int count, int slot) {
   symbol hash = mix(of_text(name), (symbol)slot);
-  hash = mix_float(mix_float(mix_float(hash, attr->eps), attr->scale), attr->rope.theta);
-  hash = mix_float(mix_float(hash, attr->offset), attr->softcap);
-  hash = mix(mix(mix(mix(hash, (symbol)attr->heads), (symbol)attr->kv_heads), (symbol)attr->head_dim),
-             (symbol)attr->window);
-  hash = mix(mix(mix(hash, attr->softmax), attr->inverse), attr->transpose);
-  hash = mix(mix_float(hash, attr->dropout), attr->site);
-  hash = mix_float(mix_float(mix_float(mix_float(hash, attr->beta1), attr->beta2), attr->weight_decay),
-                   attr->clip);
-  hash = mix(hash, (symbol)attr->index);
+  for (const rf_field *f = rf_op_fields(rf_op_find(name)); f->name; f++)
+    for (uint16_t b = 0; b < f->size; b++) hash = mix(hash, ((const unsigned char *)attr)[f->offset + b]);
   for (int i = 0; i < count; i++) hash = mix(hash, in[i]);
   return hash;
 }
@@ -46,18 +33,20 @@ static symbol apply(const char *name, const rf_attr *attr, const symbol *in, int
 static void evaluate_op(const rf_op *op, symbol *value) {
   const char *name = op->def->name;
   symbol in[RF_MAX_INPUTS], out[RF_MAX_OUTPUTS] = {0};
-  rf_attr attr = op->attr, none = {0}, product = {.transpose = op->attr.transpose};
+  rf_attr attr = op->attr, none = {0}, product = {0};
   for (int i = 0; i < RF_MAX_INPUTS; i++)
     in[i] = i < op->input_count && op->input[i] >= 0 ? value[op->input[i]] : 1;
   for (int i = 0; i < op->input_count; i++)
     if (op->input[i] >= 0 && value[op->input[i]] == 0) fail_msg("%s reads what nobody wrote", op->name);
+  if (strncmp(name, "matmul", 6) == 0) product.matmul.transpose = attr.matmul.transpose;
+  if (strncmp(name, "head", 4) == 0) product.head.transpose = attr.head.transpose;
   if (strcmp(name, "matmul") == 0) {
     out[0] = apply(name, &product, in, 3, 0);
-    if (attr.epilogue == RF_EPILOGUE_GELU) out[1] = apply("gelu", &none, out, 1, 0);
-    rf_attr drop = {.dropout = attr.dropout, .site = attr.site};
+    if (attr.matmul.epilogue == RF_EPILOGUE_GELU) out[1] = apply("gelu", &none, out, 1, 0);
+    rf_attr drop = {.dropout = {.rate = attr.dropout.rate, .site = attr.dropout.site}};
     symbol pair[] = {in[3], out[0]};
-    if (attr.epilogue == RF_EPILOGUE_RESIDUAL)
-      out[1] = attr.dropout > 0 ? apply("add_dropout", &drop, pair, 2, 0) : sum_of(in[3], out[0]);
+    if (attr.matmul.epilogue == RF_EPILOGUE_RESIDUAL)
+      out[1] = attr.dropout.rate > 0 ? apply("add_dropout", &drop, pair, 2, 0) : sum_of(in[3], out[0]);
   } else if (strcmp(name, "matmul_dx") == 0) {
     out[0] = apply(name, &product, in, 2, 0);
     symbol pair[] = {in[2], out[0]};
@@ -75,8 +64,8 @@ static void evaluate_op(const rf_op *op, symbol *value) {
     /* elements stand side by side: their order is no matter */
     out[0] = value[op->output[0]] ^ apply(name, &attr, in, 1, 0);
   } else if (strcmp(name, "adamw") == 0) {
-    rf_attr norm = {.index = attr.index};
-    attr.index = 0;
+    rf_attr norm = {.sums = {.element = attr.adamw.element}};
+    attr.adamw.element = 0;
     for (int i = 0; i < 4; i++) out[i] = apply(name, &attr, in, op->input_count, i);
     if (op->output_count > 4 && op->output[4] >= 0)
       out[4] = value[op->output[4]] ^ apply("norm_sq", &norm, in, 1, 0);
@@ -166,8 +155,8 @@ static void test_evaluator_sees_changes(void **state) {
     rf_graph *good = fixture_graph(&model, &options, NULL), *bad = rf_graph_copy(good);
     assert_true(same_step(good, bad));
     rf_op *down = &bad->op[fixture_op(bad, "step/micro/block.1/mlp/down/fwd")];
-    if (fault == 0) down->attr.site++;
-    if (fault == 1) down->attr.dropout = 0.2f;
+    if (fault == 0) down->attr.dropout.site++;
+    if (fault == 1) down->attr.dropout.rate = 0.2f;
     if (fault == 2) down->input[3] = rf_graph_find(bad, "embed/x");
     if (fault == 3)
       bad->op[fixture_op(bad, "step/micro/block.1/mlp/down/bwd/weight")].attr.accumulate[0] =
@@ -334,14 +323,14 @@ static void test_epilogues_are_repeated_rightly(void **state) {
 
   graph = without((const char *[]){"block.1/mlp/up/u", NULL});
   op = &graph->op[fixture_op(graph, name)];
-  assert_true(strcmp(op->def->name, "matmul") == 0 && op->attr.epilogue == RF_EPILOGUE_NONE &&
+  assert_true(strcmp(op->def->name, "matmul") == 0 && op->attr.matmul.epilogue == RF_EPILOGUE_NONE &&
               op->output[0] >= 0 && op->output[1] == RF_NONE);
   assert_int_equal(repeated(graph), 1);
   rf_graph_free(graph);
 
   graph = without((const char *[]){"block.1/mlp/up/u", "block.1/mlp/gelu/g", "block.1/mlp/norm/y", NULL});
   op = &graph->op[fixture_op(graph, name)];
-  assert_true(strcmp(op->def->name, "matmul") == 0 && op->attr.epilogue == RF_EPILOGUE_GELU &&
+  assert_true(strcmp(op->def->name, "matmul") == 0 && op->attr.matmul.epilogue == RF_EPILOGUE_GELU &&
               op->output[0] >= 0 && op->output[1] >= 0);
   assert_string_equal(op[-1].name, "step/micro/block.1/mlp/norm/fwd/recompute");
   assert_int_equal(op->input[0], op[-1].output[0]);
@@ -351,8 +340,8 @@ static void test_epilogues_are_repeated_rightly(void **state) {
   /* the middle of the residual stream: its dropout is drawn again from its own site */
   graph = without((const char *[]){"block.1/attn/residual/y", NULL});
   op = &graph->op[fixture_op(graph, "step/micro/block.1/attn/out/fwd/recompute")];
-  assert_true(op->attr.epilogue == RF_EPILOGUE_RESIDUAL && op->attr.dropout == 0.1f &&
-              op->attr.site == rf_name_key("block.1/attn/dropout"));
+  assert_true(op->attr.matmul.epilogue == RF_EPILOGUE_RESIDUAL && op->attr.dropout.rate == 0.1f &&
+              op->attr.dropout.site == rf_name_key("block.1/attn/dropout"));
   assert_int_equal(op->recompute_of, fixture_op(graph, "step/micro/block.1/attn/out/fwd"));
   assert_int_equal(repeated(graph), 1);
   rf_graph_free(graph);

@@ -110,8 +110,8 @@ static void test_double_writer(void **state) {
   caught(graph, "written twice by one op");
 
   graph = subject(1, 1);
-  op_of(graph, "step/end/block.0/mlp/norm/gain/norm_sq")->attr.index =
-      op_of(graph, "step/end/block.0/mlp/norm/bias/norm_sq")->attr.index;
+  op_of(graph, "step/end/block.0/mlp/norm/gain/norm_sq")->attr.sums.element =
+      op_of(graph, "step/end/block.0/mlp/norm/bias/norm_sq")->attr.sums.element;
   caught(graph, "written twice");
 
   graph = subject(1, 1);
@@ -182,7 +182,7 @@ static void test_wrong_shapes(void **state) {
   }
   rf_graph *graph = subject(1, 0);
   rf_op *qkv = op_of(graph, "step/micro/block.1/attn/qkv/fwd");
-  qkv->attr.transpose = true;
+  qkv->attr.matmul.transpose = true;
   caught(graph, "wrong shape");
 }
 

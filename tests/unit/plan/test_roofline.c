@@ -103,7 +103,8 @@ static void attention_is_that_of_the_op_table(void **state) {
                                  (const int64_t[]){512, (8 + 2 * 2) * 64}),
                  rf_graph_tensor(graph, "segments", RF_CLASS_ACTIVATION, RF_I32, 1, (const int64_t[]){513})};
     rf_attr attr = {
-        .heads = 8, .kv_heads = 2, .head_dim = 64, .window = window, .scale = 1, .softmax = RF_F32};
+        .attention = {
+            .heads = 8, .kv_heads = 2, .head_dim = 64, .window = window, .scale = 1, .softmax = RF_F32}};
     int op = rf_graph_op(graph, &RF_OP_ATTENTION, "attention", RF_SECTION_MICRO, id, 2, 3u, &attr, NULL);
     assert_true(op >= 0);
     rf_work work = graph->op[op].def->work(graph, &graph->op[op]);
