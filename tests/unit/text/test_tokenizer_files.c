@@ -60,7 +60,7 @@ static void test_stories260k(void **state) {
 static void test_tinystories656k(void **state) {
   (void)state;
   size_t bytes, text_bytes;
-  char *golden = shared_text("models/TinyStories-656K/golden.json", &bytes), *text = NULL;
+  char *golden = shared_text("goldens/TinyStories-656K/golden.json", &bytes), *text = NULL;
   json_t *json = json_loads(golden, 0, NULL), *given = json_object_get(json, "greedy_ids");
   rf_tokenizer *t = shared_tokenizer("models/TinyStories-656K");
   IDS(t, "Once upon a time", RF_ENCODE_MARKS, 1, 80, 147, 201, 282, 57);
