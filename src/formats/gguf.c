@@ -395,7 +395,6 @@ void rf_gguf_close(rf_gguf *file) {
 
 const char *rf_gguf_path(const rf_gguf *file) { return file->path; }
 int rf_gguf_version(const rf_gguf *file) { return file->version; }
-int64_t rf_gguf_alignment(const rf_gguf *file) { return file->alignment; }
 int rf_gguf_count(const rf_gguf *file) { return file->count; }
 const rf_quant_tensor *rf_gguf_at(const rf_gguf *file, int i) {
   return i >= 0 && i < file->count ? &file->tensor[i] : NULL;

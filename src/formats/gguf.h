@@ -54,7 +54,6 @@ void rf_gguf_close(rf_gguf *file); /* NULL is allowed */
 
 const char *rf_gguf_path(const rf_gguf *file);
 int rf_gguf_version(const rf_gguf *file);
-int64_t rf_gguf_alignment(const rf_gguf *file);
 int rf_gguf_count(const rf_gguf *file);
 const rf_quant_tensor *rf_gguf_at(const rf_gguf *file, int index); /* in the file's order */
 const rf_quant_tensor *rf_gguf_find(const rf_gguf *file, const char *name);

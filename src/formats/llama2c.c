@@ -221,7 +221,6 @@ void rf_llama2c_close(rf_llama2c *file) {
 }
 
 const char *rf_llama2c_path(const rf_llama2c *file) { return file->path; }
-int rf_llama2c_version(const rf_llama2c *file) { return file->version; }
 int rf_llama2c_count(const rf_llama2c *file) { return file->count; }
 const rf_quant_tensor *rf_llama2c_at(const rf_llama2c *file, int i) {
   return i >= 0 && i < file->count ? &file->tensor[i] : NULL;

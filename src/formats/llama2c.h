@@ -19,7 +19,6 @@ rf_status rf_llama2c_parse(const void *data, size_t bytes, const char *where, rf
 /* NULL is allowed */
 void rf_llama2c_close(rf_llama2c *file);
 const char *rf_llama2c_path(const rf_llama2c *file);
-int rf_llama2c_version(const rf_llama2c *file);
 /* Names and shapes are GGUF's ("blk.0.attn_q.weight"); q and k stand for interleaved pairs, as
  * in GGUF files of llama. */
 int rf_llama2c_count(const rf_llama2c *file);

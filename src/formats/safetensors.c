@@ -359,12 +359,6 @@ const rf_stored *rf_tensor_file_find(const rf_tensor_file *file, const char *nam
   return file->count ? bsearch(&key, file->tensor, (size_t)file->count, sizeof key, by_name) : NULL;
 }
 
-const char *rf_tensor_file_metadata(const rf_tensor_file *file, const char *key) {
-  return file->map_count
-             ? json_string_value(json_object_get(json_object_get(file->map[0].header, "__metadata__"), key))
-             : NULL;
-}
-
 rf_status rf_stored_read(const rf_stored *tensor, int64_t first, int64_t count, float *out, rf_error *error) {
   if (first < 0 || count < 0 || first > tensor->count || count > tensor->count - first)
     return RF_FAIL(error, RAFTER_FAILED, NULL,

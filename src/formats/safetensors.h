@@ -31,8 +31,6 @@ int rf_tensor_file_count(const rf_tensor_file *file);
 const rf_stored *rf_tensor_file_at(const rf_tensor_file *file, int index); /* by name, ascending */
 const rf_stored *rf_tensor_file_find(const rf_tensor_file *file, const char *name);
 const char *rf_tensor_file_path(const rf_tensor_file *file);
-/* A text of the header's __metadata__, or NULL. Of shards: the first one's. */
-const char *rf_tensor_file_metadata(const rf_tensor_file *file, const char *key);
 /* Elements [first, first + count) as f32: exact from F32, F16 and BF16, rounded from F64.
  * RAFTER_FAILED for other types or a range outside. */
 rf_status rf_stored_read(const rf_stored *tensor, int64_t first, int64_t count, float *out, rf_error *error);

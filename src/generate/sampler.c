@@ -627,21 +627,3 @@ rf_status rf_sampler_choose(rf_sampler *sampler, const float *logits, int64_t po
   logprobs->logprob = (double)logits[*id] - log_sum;
   return RAFTER_OK;
 }
-
-rf_status rf_sampler_score(rf_sampler_work *work, const float *logits, int32_t id, rf_logprobs *logprobs,
-                           rf_error *error) {
-  double log_sum, total;
-  int32_t best;
-  RF_TRY(check_id(work->vocab, id, error));
-  RF_TRY(read_row(work, logits, logprobs, &best, &log_sum, &total, error));
-  logprobs->logprob = (double)logits[id] - log_sum;
-  return RAFTER_OK;
-}
-
-int32_t rf_sampler_next(rf_sampler *sampler, const float *logits, int64_t position, double *logprob) {
-  rf_logprobs told = {0};
-  int32_t id = 0;
-  rf_sampler_choose(sampler, logits, position, &id, &told, NULL);
-  *logprob = told.logprob;
-  return id;
-}

@@ -103,11 +103,5 @@ rf_status rf_sampler_accept(rf_sampler *sampler, int32_t id, rf_error *error);
  * no alternatives. Allocates nothing. */
 rf_status rf_sampler_choose(rf_sampler *sampler, const float *logits, int64_t position, int32_t *id,
                             rf_logprobs *logprobs, rf_error *error);
-/* The log-probabilities of a given token, for scoring: no option matters. */
-rf_status rf_sampler_score(rf_sampler_work *work, const float *logits, int32_t id, rf_logprobs *logprobs,
-                           rf_error *error);
-/* rf_sampler_choose for who knows the logits to be finite: *logprob is NaN where that would have
- * failed. */
-int32_t rf_sampler_next(rf_sampler *sampler, const float *logits, int64_t position, double *logprob);
 
 #endif

@@ -20,43 +20,28 @@ rf_status rf_stop_open(const rf_stop_options *o, rf_stop *stop, rf_error *error)
     return RF_FAIL(error, RAFTER_INVALID, "give fewer",
                    "too many stop strings (expected at most %d, got %lld)", RF_STOP_STRINGS,
                    (long long)o->string_count);
-  if (o->id_count < 0 || o->id_count > RF_STOP_IDS)
-    return RF_FAIL(error, RAFTER_INVALID, "give fewer", "too many stop ids (expected at most %d, got %lld)",
-                   RF_STOP_IDS, (long long)o->id_count);
   for (int64_t i = 0; i < o->string_count; i++)
     if (o->strings[i].bytes < 1 || o->strings[i].bytes > RF_STOP_BYTES)
       return RF_FAIL(error, RAFTER_INVALID, NULL,
                      "stop string %lld has no usable length (expected 1 to %d bytes, got %zu)", (long long)i,
                      RF_STOP_BYTES, o->strings[i].bytes);
   stop->string = calloc((size_t)o->string_count + 1, sizeof *stop->string);
-  stop->id = calloc((size_t)o->id_count + 1, sizeof *stop->id);
-  if (!stop->string || !stop->id) {
-    rf_stop_close(stop);
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while reading stop strings");
-  }
+  if (!stop->string) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while reading stop strings");
   for (; stop->string_count < o->string_count; stop->string_count++) {
     struct rf_stop_string *s = &stop->string[stop->string_count];
     s->bytes = (int32_t)o->strings[stop->string_count].bytes;
     memcpy(s->text, o->strings[stop->string_count].at, (size_t)s->bytes);
     find_borders(s);
   }
-  for (; stop->id_count < o->id_count; stop->id_count++) stop->id[stop->id_count] = o->ids[stop->id_count];
   return RAFTER_OK;
 }
 
 void rf_stop_close(rf_stop *stop) {
   free(stop->string);
-  free(stop->id);
   *stop = (rf_stop){0};
 }
 
 void rf_stop_start(const rf_stop *stop, rf_stop_state *state) { *state = (rf_stop_state){.stop = stop}; }
-
-bool rf_stop_has_id(const rf_stop *stop, int32_t id) {
-  for (int64_t i = 0; i < stop->id_count; i++)
-    if (stop->id[i] == id) return true;
-  return false;
-}
 
 /* One byte more: index of the string that ends with it, the earliest in the list, or -1. */
 static int32_t step(rf_stop_state *state, uint8_t byte) {

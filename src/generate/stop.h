@@ -1,21 +1,18 @@
-/* stop.h - where an answer ends: at stop ids, and before stop strings, found in its bytes as
- * they come.
+/* stop.h - ends an answer before a stop string, which is found in its bytes as they come.
  *
- * The strings are read once; any number of answers may be watched with one rf_stop at a time,
- * each with a state of its own. Time is proportional to the text times the number of strings,
- * whatever stands in either. */
+ * The strings are read once. Any number of answers may use one rf_stop at the same time, each with
+ * a state of its own. Time is proportional to the text times the number of strings, whatever they
+ * contain. */
 #ifndef RF_STOP_H
 #define RF_STOP_H
 
 #include "text/tokenizer.h"
 
-enum { RF_STOP_STRINGS = 64, RF_STOP_BYTES = 256, RF_STOP_IDS = 256 };
+enum { RF_STOP_STRINGS = 64, RF_STOP_BYTES = 256 };
 
 typedef struct rf_stop_options {
   const rf_span *strings; /* any bytes; copied */
   int64_t string_count;   /* 0 .. RF_STOP_STRINGS, each of 1 .. RF_STOP_BYTES bytes */
-  const int32_t *ids;     /* copied */
-  int64_t id_count;       /* 0 .. RF_STOP_IDS */
   bool include;           /* the stop string belongs to the text */
 } rf_stop_options;
 
@@ -25,8 +22,7 @@ typedef struct rf_stop {
     uint8_t border[RF_STOP_BYTES]; /* bytes of the longest proper prefix of text[0..i] that also ends it */
     int32_t bytes;
   } * string;
-  int32_t *id;
-  int64_t string_count, id_count;
+  int64_t string_count;
   bool include;
 } rf_stop;
 
@@ -46,11 +42,10 @@ typedef struct rf_stop_text {
   rf_span released[2];
 } rf_stop_text;
 
-/* RAFTER_INVALID: too many strings or ids, an empty or too long string. */
+/* RAFTER_INVALID: too many strings, an empty or too long string. */
 rf_status rf_stop_open(const rf_stop_options *options, rf_stop *stop, rf_error *error);
 void rf_stop_close(rf_stop *stop);
 void rf_stop_start(const rf_stop *stop, rf_stop_state *state);
-bool rf_stop_has_id(const rf_stop *stop, int32_t id);
 
 /* The next bytes of an answer, cut anywhere, inside a character too. Releases what can no longer
  * be part of a stop string. Returns true once a string has been found; whichever ends first

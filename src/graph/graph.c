@@ -92,30 +92,6 @@ static const char *name_copy(rf_pool *pool, const char *name) {
   return memcpy(rf_pool_alloc(pool, bytes), name, bytes);
 }
 
-rf_graph *rf_graph_copy(const rf_graph *graph) {
-  rf_pool *pool = rf_pool_new();
-  rf_graph *copy = rf_pool_alloc(pool, sizeof *copy);
-  *copy = *graph;
-  copy->pool = pool;
-  copy->params = rf_model_params(&copy->model, pool);
-  copy->tensor_capacity = graph->tensor_count;
-  copy->op_capacity = graph->op_count;
-  copy->tensor = rf_pool_alloc(pool, (size_t)graph->tensor_count * sizeof *copy->tensor);
-  copy->op = rf_pool_alloc(pool, (size_t)graph->op_count * sizeof *copy->op);
-  if (graph->tensor_count)
-    memcpy(copy->tensor, graph->tensor, (size_t)graph->tensor_count * sizeof *copy->tensor);
-  if (graph->op_count) memcpy(copy->op, graph->op, (size_t)graph->op_count * sizeof *copy->op);
-  for (int i = 0; i < copy->tensor_count; i++) {
-    copy->tensor[i].name = name_copy(pool, graph->tensor[i].name);
-    copy->tensor[i].reason = name_copy(pool, graph->tensor[i].reason);
-  }
-  for (int i = 0; i < copy->op_count; i++) {
-    copy->op[i].name = name_copy(pool, graph->op[i].name);
-    rf_attr_adopt(copy->op[i].def, &copy->op[i].attr, &copy->model);
-  }
-  return copy;
-}
-
 rf_graph *rf_graph_borrow(const rf_graph *graph) {
   rf_pool *pool = rf_pool_new();
   rf_graph *copy = rf_pool_alloc(pool, sizeof *copy);

@@ -272,8 +272,7 @@ const char *rf_op_phase(const rf_op *op); /* "forward", "recompute", "backward",
 
 rf_graph *rf_graph_new(const rf_model *model);
 void rf_graph_free(rf_graph *graph);
-rf_graph *rf_graph_copy(const rf_graph *graph);
-/* the same with the names of `graph`, which has to outlive it */
+/* A copy that shares the names of `graph`, which must outlive it. */
 rf_graph *rf_graph_borrow(const rf_graph *graph);
 /* new tensor id */
 int rf_graph_tensor(rf_graph *graph, const char *name, rf_class class, rf_dtype dtype, int rank,
@@ -431,9 +430,6 @@ rf_status rf_pass_offload(rf_graph *graph, unsigned what, rf_error *error);
 /* The set a named policy drops; `drop` has tensor_count entries. NONE and AUTO give an empty
  * set. */
 void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop);
-/* Own-code legality check of a graph (ids, shapes, order, sections, single writer unless
- * accumulating). Run between passes in tests. */
-rf_status rf_graph_verify(const rf_graph *graph, rf_error *error);
 /* One line per op, for people: `plan --after`. The text belongs to the graph's pool. */
 const char *rf_graph_print(rf_graph *graph);
 

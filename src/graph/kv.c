@@ -7,7 +7,9 @@ rf_kv_class rf_kv_class_of(const rf_model *model, int layer) {
   return rf_model_window(model, layer) > 0 ? RF_KV_LOCAL : RF_KV_GLOBAL;
 }
 
-int64_t rf_kv_page_bytes(const rf_model *model, int64_t page, rf_dtype dtype, int64_t *scale_bytes) {
+/* One page of one layer: bytes of its keys and values, and of its scales. Latent attention keeps
+ * one row of kv_rank + rope_dim numbers for all heads. */
+static int64_t bytes_of_page(const rf_model *model, int64_t page, rf_dtype dtype, int64_t *scale_bytes) {
   if (scale_bytes) *scale_bytes = 0;
   if (model->kv_rank > 0) return (page * (model->kv_rank + model->rope_dim) * rf_dtype_bits(dtype) + 7) / 8;
   int64_t scales = dtype == RF_I8 ? 2 * page * model->kv_heads * rf_dtype_bytes(RF_F32) : 0;
@@ -24,7 +26,7 @@ rf_kv rf_kv_of(const rf_model *model, const rf_build_options *o) {
               .sequences = o->sequences > o->microbatch ? o->sequences : o->microbatch,
               .dtype = o->kv_dtype_set ? o->kv_dtype : o->dtype};
   int64_t chunk = o->chunk > 0 ? o->chunk : RF_PREFILL_ROWS, scales,
-          page_bytes = rf_kv_page_bytes(model, kv.page, kv.dtype, &scales);
+          page_bytes = bytes_of_page(model, kv.page, kv.dtype, &scales);
   if (chunk > o->seq) chunk = o->seq;
   kv.columns = pages_of(o->seq, kv.page);
   for (int layer = 0; layer < model->layers; layer++) {

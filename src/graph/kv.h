@@ -52,8 +52,4 @@ int64_t rf_kv_read_bytes(const rf_kv *kv, int64_t tokens);
 /* The first position whose keys a token at `position` sees. */
 int64_t rf_kv_first_key(const rf_kv *kv, rf_kv_class class, int64_t position);
 
-/* One page of one layer: bytes of its keys and values, and of its scales. Latent attention keeps
- * one row of kv_rank + rope_dim numbers for all heads. */
-int64_t rf_kv_page_bytes(const rf_model *model, int64_t page, rf_dtype dtype, int64_t *scale_bytes);
-
 #endif

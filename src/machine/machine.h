@@ -126,9 +126,6 @@ typedef struct rf_machine {
   rf_tuned tuned;
 } rf_machine;
 
-/* Row `i` of the data sheets that the program carries (made from data/machines.json), or NULL
- * past the end. */
-const char *rf_machine_name(int i);
 /* `spec`: "local" (the calibrated machine, or a detected sheet when there is no calibration), a
  * path to a machine JSON file, or NAME[@EDITION][:SHAPE][*SLICES]: a row of machines.json,
  * another edition of its figures, chips along each axis (tpu-v5e:4x4; h100-sxm:8x4 is 8 a node

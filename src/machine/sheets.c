@@ -40,20 +40,6 @@ static json_t *sheet_rows(void) {
   return json_object_get(sheets, "machines");
 }
 
-const char *rf_machine_name(int i) {
-  static char names[MAX_SHEETS][64];
-  static int count = -1;
-  if (count < 0) {
-    json_t *rows = sheet_rows();
-    int n = 0;
-    for (size_t k = 0; k < json_array_size(rows) && n < MAX_SHEETS; k++)
-      snprintf(names[n++], sizeof *names, "%s",
-               json_string_value(json_object_get(json_array_get(rows, k), "name")));
-    count = n;
-  }
-  return i >= 0 && i < count ? names[i] : NULL;
-}
-
 /* A row with what the edition changes laid over it. */
 static rf_status with_edition(const json_t *row, const char *edition, json_t **sheet, rf_error *error) {
   json_t *editions = json_object_get(row, "editions"), *changes = json_object_get(editions, edition);

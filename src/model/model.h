@@ -275,7 +275,6 @@ typedef struct rf_params {
 
 /* The parameter table of a model, in `pool`. */
 rf_params rf_model_params(const rf_model *model, rf_pool *pool);
-int rf_params_find(const rf_params *params, const char *name); /* index, or -1 */
 /* One of a parameter's experts as a parameter of its own, which begins behind expert * count
  * elements of the whole; the parameter itself without. */
 rf_param rf_param_slice(const rf_param *param, int expert);

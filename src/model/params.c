@@ -240,14 +240,6 @@ rf_params rf_model_params(const rf_model *model, rf_pool *pool) {
   return params;
 }
 
-int rf_params_find(const rf_params *params, const char *name) {
-  int layer = -1; /* compared first: a model of a thousand parameters looks every one of them up */
-  if (sscanf(name, "block.%d/", &layer) != 1) layer = -1;
-  for (int i = 0; i < params->count; ++i)
-    if (params->at[i].layer == layer && strcmp(params->at[i].name, name) == 0) return i;
-  return -1;
-}
-
 rf_param rf_param_slice(const rf_param *param, int expert) {
   rf_param slice = *param;
   if (param->experts == 0) return slice;

@@ -163,10 +163,6 @@ const char *rf_plan_peak(const rf_plan *plan);
  * would fit. */
 rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error);
 #define RF_THIS_FITS "this fits" /* how its hint begins where it names what would */
-/* Independent proof that no two tensors live at the same time overlap, that in-place is legal,
- * that all is inside the arena, that persistent tensors come first. Own code: shares nothing
- * with the layout. */
-rf_status rf_plan_check(const rf_plan *plan, rf_error *error);
 
 void rf_plan_work_by_part(const rf_plan *plan, rf_part_work work[RF_PARTS]);
 

@@ -190,7 +190,10 @@ static rf_status check_shown(const json_t *plan, const char *where, rf_error *er
   return RAFTER_OK;
 }
 
-rf_status rf_report_check_plan(const json_t *plan, const char *where, rf_error *error) {
+/* A plan object as `rafter plan --json` prints it: every field that this room reads is there and
+ * of its type, tensors lie inside the arena, ops are numbered in order and name tensors that
+ * exist. */
+static rf_status check_plan(const json_t *plan, const char *where, rf_error *error) {
   static const struct {
     const char *object, *key;
   } numbers[] = {{"memory", "peak_bytes"},      {"memory", "capacity_bytes"}, {"time", "seconds"},
@@ -255,7 +258,7 @@ static bool there(const char *folder, const char *name, char path[4400]) {
   return snprintf(path, 4400, "%.4000s/%s", folder, name) < 4400 && !stat(path, &info);
 }
 
-json_t *rf_report_run(const json_t *model, const char *id) {
+static json_t *run_of(const json_t *model, const char *id) {
   json_t *run;
   size_t i;
   json_array_foreach (json_object_get(model, "runs"), i, run)
@@ -289,7 +292,7 @@ const json_t *rf_report_plan_of(const json_t *run, const char *walk) {
  * taken. */
 static void name_entry(const json_t *model, const char *name, char id[320]) {
   snprintf(id, 320, "%.280s", name);
-  for (int n = 2; rf_report_run(model, id); n++) snprintf(id, 320, "%.280s (%d)", name, n);
+  for (int n = 2; run_of(model, id); n++) snprintf(id, 320, "%.280s (%d)", name, n);
 }
 
 static rf_status append(json_t *model, json_t *entry, const char *name, rf_error *error) {
@@ -408,12 +411,12 @@ static rf_status add_run(json_t *model, const char *folder, rf_error *error) {
   snprintf(path, sizeof path, "%.4000s/plan.json", folder);
   RF_GO(rf_json_read(path, PLAN_MOST, &part, error));
   json_object_set_new(entry, "plan", part);
-  RF_GO(rf_report_check_plan(part, path, error));
+  RF_GO(check_plan(part, path, error));
   if (json_object_get(part, "plans")) {
     RF_GO(list_at(part, "plans", path, &options, error));
     json_array_foreach ((json_t *)options, i, walk) {
       RF_GO(check_text(walk, "name", path, error));
-      RF_GO(rf_report_check_plan(walk, path, error));
+      RF_GO(check_plan(walk, path, error));
     }
   }
   if (there(folder, "metrics.jsonl", path)) {
@@ -447,7 +450,7 @@ static rf_status check_sweep(const json_t *sweep, const char *where, rf_error *e
   json_array_foreach (json_object_get(sweep, "rows"), i, row) {
     char at[160];
     snprintf(at, sizeof at, "%.100s, row %zu", where, i);
-    if (!json_object_get(row, "error")) RF_TRY(rf_report_check_plan(row, at, error));
+    if (!json_object_get(row, "error")) RF_TRY(check_plan(row, at, error));
   }
   return RAFTER_OK;
 }
@@ -485,7 +488,7 @@ static rf_status add_file(json_t *model, const char *path, rf_error *error) {
           ? RF_FAIL(error, RAFTER_FAILED,
                     "give its two plans, each as `rafter plan --json --tensors --ops` prints it",
                     "%s compares two plans (expected the folder of a run, a plan, a sweep or a bench)", path)
-          : rf_report_check_plan(json, path, error);
+          : check_plan(json, path, error);
   if (status == RAFTER_OK) return append(model, rf_must(json_pack("{so}", "plan", json)), base, error);
   json_decref(json);
   return status;
@@ -511,7 +514,7 @@ rf_status rf_report_add(json_t *model, const char *root, const char *given, rf_e
 }
 
 rf_status rf_report_add_plan(json_t *model, const char *name, const char *of, json_t *plan, rf_error *error) {
-  rf_status status = rf_report_check_plan(plan, name, error);
+  rf_status status = check_plan(plan, name, error);
   if (status != RAFTER_OK) {
     json_decref(plan);
     return status;

@@ -19,13 +19,6 @@ rf_status rf_report_add(json_t *model, const char *root, const char *path, rf_er
  * held against; may be NULL. */
 rf_status rf_report_add_plan(json_t *model, const char *name, const char *of, json_t *plan, rf_error *error);
 
-/* A plan object as `rafter plan --json` prints it: every field that this room reads is there and
- * of its type, tensors lie inside the arena, ops are numbered in order and name tensors that
- * exist. */
-rf_status rf_report_check_plan(const json_t *plan, const char *where, rf_error *error);
-
-/* The entry of an id or a name in "runs"; NULL: none. */
-json_t *rf_report_run(const json_t *model, const char *id);
 /* The measured walk ("train", "decode") of a run's entry, and the plan that it walked; NULL:
  * none. */
 const json_t *rf_report_walk_of(const json_t *run, const char *walk);

@@ -89,7 +89,7 @@ static json_t *groups_json(groups *g, double all) {
   return list;
 }
 
-json_t *rf_report_kinds(const json_t *plan) {
+static json_t *kinds_of(const json_t *plan) {
   json_t *sums = json_object();
   const json_t *op;
   size_t i;
@@ -387,7 +387,7 @@ static json_t *advice_row(const json_t *entry, const json_t *walks, const json_t
     const json_t *kinds = json_object_get(json_object_get(plans, text_of(walk, "walk")), "kinds");
     json_t *own =
         json_object_get(json_object_get(json_object_get(row, "now"), text_of(walk, "walk")), "kinds");
-    own = own ? json_incref(own) : rf_report_kinds(rf_report_plan_of(entry, text_of(walk, "walk")));
+    own = own ? json_incref(own) : kinds_of(rf_report_plan_of(entry, text_of(walk, "walk")));
     now += before;
     /* of training a step is told of, without its validations */
     if (trains && strcmp(text_of(walk, "walk"), "train")) {

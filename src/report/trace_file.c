@@ -188,7 +188,7 @@ static rf_status make_header(const rf_trace *trace, json_t *about, json_t **head
   return *header ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while writing a trace");
 }
 
-rf_status rf_trace_file_make(const rf_trace *trace, json_t *about, rf_trace_file *file, rf_error *error) {
+static rf_status make_file(const rf_trace *trace, json_t *about, rf_trace_file *file, rf_error *error) {
   size_t n = (size_t)trace->count;
   *file = (rf_trace_file){.count = trace->count, .memory = malloc(n * span_bytes() + 1)};
   if (!file->memory)
@@ -216,7 +216,7 @@ void rf_trace_file_free(rf_trace_file *file) {
   *file = (rf_trace_file){0};
 }
 
-rf_status rf_trace_file_write(const rf_trace_file *file, const char *path, rf_error *error) {
+static rf_status write_file(const rf_trace_file *file, const char *path, rf_error *error) {
   rf_out_file *out = NULL;
   rf_status status = RAFTER_OK;
   char *text = rf_json_text(file->header, 0);
@@ -257,9 +257,9 @@ rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folde
   int steps = steps_within(trace, RF_TRACE_JSON_SPANS);
   char path[4200];
   rf_trace_file file;
-  RF_TRY(rf_trace_file_make(trace, about, &file, error));
+  RF_TRY(make_file(trace, about, &file, error));
   snprintf(path, sizeof path, "%s/trace.bin", folder);
-  rf_status status = rf_trace_file_write(&file, path, error);
+  rf_status status = write_file(&file, path, error);
   snprintf(path, sizeof path, "%s/trace.json", folder);
   int64_t until = steps && steps < trace->steps ? trace->step[steps - 1].after.end : INT64_MAX;
   if (status == RAFTER_OK) status = rf_trace_file_chrome_until(&file, until, path, error);

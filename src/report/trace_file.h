@@ -21,8 +21,6 @@ typedef struct rf_trace_file {
 } rf_trace_file;
 
 /* `about`: keys that the header takes over (command, model, ...); may be NULL. */
-rf_status rf_trace_file_make(const rf_trace *trace, json_t *about, rf_trace_file *file, rf_error *error);
-rf_status rf_trace_file_write(const rf_trace_file *file, const char *path, rf_error *error);
 /* Everything is checked before it is used: sizes, kinds, lanes, ids, order. RAFTER_FAILED names
  * file and field. */
 rf_status rf_trace_file_read(const char *path, rf_trace_file *file, rf_error *error);

@@ -165,7 +165,7 @@ static void fill_inputs(rf_run *run, const rf_plan *plan) {
   if (rows) rows[0] = (int32_t)n - 1;
 }
 
-rf_curve *rf_calibrate_curve(rf_machine *m, const char *op, rf_dtype dtype, const char *kernel) {
+static rf_curve *curve_of(rf_machine *m, const char *op, rf_dtype dtype, const char *kernel) {
   for (int i = 0; i < m->curve_count; i++)
     if (!strcmp(m->curve[i].op, op) && m->curve[i].dtype == dtype && !strcmp(m->curve[i].kernel, kernel))
       return &m->curve[i];
@@ -201,7 +201,7 @@ static void add_point(rf_curve *c, double size, double work, double seconds) {
 
 void rf_calibrate_add(rf_machine *m, const char *op, const char *kernel, double size, double work,
                       double seconds) {
-  rf_curve *c = rf_calibrate_curve(m, op, RF_F32, kernel);
+  rf_curve *c = curve_of(m, op, RF_F32, kernel);
   if (!c || c->count == RF_CURVE_POINTS) return;
   c->size[c->count] = size;
   c->work[c->count] = work;
@@ -289,14 +289,14 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
     if (work <= 0 || seconds <= 0 || rf_cost_classes(plan->graph, op, done, class)) continue;
     const char *name = rf_cost_curve_name(plan->graph, op);
     if (backend == &RF_BACKEND_REFERENCE) {
-      rf_curve *c = rf_calibrate_curve(m, RF_COST_REFERENCE, dtype,
-                                       rf_cost_flops(done) > 0 ? RF_COST_FLOPS : RF_COST_BYTES);
+      rf_curve *c =
+          curve_of(m, RF_COST_REFERENCE, dtype, rf_cost_flops(done) > 0 ? RF_COST_FLOPS : RF_COST_BYTES);
       if (c) add_point(c, 1, work, seconds);
       continue;
     }
     bool adapts = op->def->timing == RF_TIMING_OTHER_PRODUCTS && op->def->kind == RF_KIND_MATMUL;
     if (s->lora && name == op->def->name && !adapts) continue;
-    rf_curve *c = rf_calibrate_curve(m, name, dtype, rf_kernel_curve(plan->op[i].kernel));
+    rf_curve *c = curve_of(m, name, dtype, rf_kernel_curve(plan->op[i].kernel));
     if (c)
       add_point(c, rf_cost_size(plan->graph, op, done), work,
                 fmax(seconds - m->launch_seconds, 0.1 * seconds));
@@ -362,7 +362,7 @@ static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], do
 
 /* Beyond the caches the rate depends on the size no more: the middle of several, at one size. */
 static void add_load(rf_machine *m, const char *kernel, double bytes, double *seconds, int count) {
-  rf_curve *c = rf_calibrate_curve(m, "load", RF_F32, kernel);
+  rf_curve *c = curve_of(m, "load", RF_F32, kernel);
   double middle = rf_ceiling_of(seconds, count).median;
   if (c && middle > 0) add_point(c, bytes, bytes, middle);
 }

@@ -4,9 +4,6 @@
 
 #include "run/calibrate.h"
 
-/* The curve of this op, dtype and kernel, made where there is none; NULL: there are as many as a
- * machine can have. */
-rf_curve *rf_calibrate_curve(rf_machine *machine, const char *op, rf_dtype dtype, const char *kernel);
 /* calibrate_tune.c: the table of blocks, for every op, class of shapes and dtype that has some. */
 rf_status rf_calibrate_tune(const rf_calibrate_options *options, rf_tuned *tuned, rf_error *error);
 /* calibrate_heads.c: curves "head_rows", by the numbers of a row. */

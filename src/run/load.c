@@ -103,10 +103,6 @@ static void initialise(rf_run *run, int plan, const rf_plan *of, uint64_t seed, 
   }
 }
 
-void rf_initialise_weights(rf_run *run, int plan, const rf_plan *of, uint64_t seed) {
-  initialise(run, plan, of, seed, 0, of->graph->params.count);
-}
-
 rf_status rf_load_adapters(rf_run *run, int plan, const rf_plan *of, const char *folder, rf_error *error) {
   target t = {.run = run, .plan = plan, .of = of};
   return rf_adapter_read(folder, &of->graph->model, &of->graph->params, visit, &t, error);

@@ -15,8 +15,6 @@ enum { RF_LOAD_LONG_BYTES = 1 << 30 };
 /* Fills the parameters of plan `plan`: f32 masters where it has them, weights rounded to their
  * dtype otherwise. Masters' bf16 copies are written too. `path` as in rf_weights_read. */
 rf_status rf_load_weights(rf_run *run, int plan, const rf_plan *of, const char *path, rf_error *error);
-/* The same from the initialiser of each parameter. */
-void rf_initialise_weights(rf_run *run, int plan, const rf_plan *of, uint64_t seed);
 /* The adapters from a folder of PEFT's files. */
 rf_status rf_load_adapters(rf_run *run, int plan, const rf_plan *of, const char *folder, rf_error *error);
 /* Everything that is persistent before the first walk: the weights from `path`, or initialised

@@ -36,7 +36,6 @@ typedef enum rf_phase {
   RF_PHASES
 } rf_phase;
 const char *rf_phase_name(rf_phase phase);
-rf_phase rf_phase_of(const rf_op *op);
 
 typedef enum rf_counter {
   RF_COUNTER_LIVE, /* bytes of the arena that hold something; made of the plan when a trace is collected */

@@ -10,7 +10,7 @@ const char *rf_trace_lane_name(rf_trace_lane lane) {
   return names[lane];
 }
 
-rf_phase rf_phase_of(const rf_op *op) {
+static rf_phase phase_of(const rf_op *op) {
   const char *name = rf_op_phase(op);
   int phase = RF_PHASE_FORWARD;
   while (phase < RF_PHASE_OPTIMIZER && strcmp(rf_phase_name((rf_phase)phase), name)) phase++;
@@ -219,7 +219,7 @@ static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
                         RF_SPAN_PREDICTED,
                         op->plan};
   RF_TRY(rf_stamps_add(f->spans, predicted, error));
-  rf_phase phase = rf_phase_of(&plan->graph->op[op->id]);
+  rf_phase phase = phase_of(&plan->graph->op[op->id]);
   bool goes_on = f->phase.end && f->phase.id == (int)phase && f->phase.plan == op->plan && op->id > f->last;
   f->last = op->id;
   if (goes_on) f->phase.end = op->end;

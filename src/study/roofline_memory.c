@@ -72,7 +72,10 @@ rf_status rf_roofline_memory(rf_question *q, rf_error *error) {
 
 /* ---- the cache ------------------------------------------------------------------------------- */
 
-rf_status rf_kv_sequence(rf_question *q, double context, double *bytes, double *uniform, rf_error *error) {
+/* Bytes of the cache of one sequence over `context` tokens, windows honoured; *uniform (may be
+ * NULL): as if every layer kept all. */
+static rf_status sequence_bytes(rf_question *q, double context, double *bytes, double *uniform,
+                                rf_error *error) {
   double layers, heads = rf_value(q, "kv-heads"), dim = rf_value(q, "head-dim"),
                  window = rf_value_or(q, "window", 0), period = rf_value_or(q, "window-period", 0);
   RF_TRY(rf_need(q, "layers", &layers, error));
@@ -98,7 +101,7 @@ rf_status rf_roofline_kv(rf_question *q, rf_error *error) {
   rf_asked(q, "kv-dtype");
   rf_asked(q, "chips");
   rf_asked(q, "hbm");
-  RF_TRY(rf_kv_sequence(q, context, &sequence, &uniform, error));
+  RF_TRY(sequence_bytes(q, context, &sequence, &uniform, error));
   RF_TRY(rf_link_bps(q, "hbm", &bps, error));
   rf_fact_head(q, 0, sequence * batch, sequence * batch / bps / q->chips, "memory", NAN);
   rf_fact_add(q, "bytes_per_token", "of a token, every layer keeping it", RF_UNIT_BYTES, uniform / context);
@@ -143,7 +146,7 @@ static rf_status kv_of_sequence(rf_question *q, double *bytes, rf_error *error) 
     rf_fact_note(q, "without a cache: --kv-bytes, --kv-per-token with --context, or a shape, count it");
     return *bytes = 0, RAFTER_OK;
   }
-  return rf_kv_sequence(q, context, bytes, NULL, error);
+  return sequence_bytes(q, context, bytes, NULL, error);
 }
 
 rf_status rf_roofline_decode(rf_question *q, rf_error *error) {

@@ -78,8 +78,4 @@ rf_status rf_roofline_memory(rf_question *q, rf_error *error);
 rf_status rf_roofline_kv(rf_question *q, rf_error *error);
 rf_status rf_roofline_decode(rf_question *q, rf_error *error);
 
-/* Bytes of the cache of one sequence over `context` tokens, windows honoured; *uniform (may be
- * NULL): as if every layer kept all. */
-rf_status rf_kv_sequence(rf_question *q, double context, double *bytes, double *uniform, rf_error *error);
-
 #endif

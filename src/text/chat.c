@@ -60,10 +60,6 @@ void rf_chat_free(rf_chat *chat) {
   free(chat);
 }
 
-const char *rf_chat_token(const rf_chat *chat, const char *name) {
-  return json_string_value(json_object_get(chat->tokens, name));
-}
-
 /* The template in a tokenizer_config.json or chat_template.json; NULL when it has none. */
 static rf_status config_template(const json_t *config, const char *where, const json_t **text,
                                  rf_error *error) {

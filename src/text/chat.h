@@ -34,8 +34,6 @@ rf_status rf_chat_read(const char *path, const struct rf_tokenizer *tokenizer, r
 rf_status rf_chat_new(const char *text, size_t bytes, const char *where, const json_t *tokens, rf_chat **chat,
                       rf_error *error);
 void rf_chat_free(rf_chat *chat);
-/* The text of a special token ("eos_token"), or NULL. Belongs to the chat. */
-const char *rf_chat_token(const rf_chat *chat, const char *name);
 
 /* Renders messages: a list of objects with "role" and mostly "content". `options` may be NULL.
  * rf_rendered_free() the result; its `generated` spans are those of {% generation %} blocks

@@ -36,7 +36,7 @@ rf_status rf_tpl_assign(tpl_run *run, tpl_text name, const tpl_value *value) {
   return RAFTER_OK;
 }
 
-rf_status rf_tpl_look_up(tpl_run *run, tpl_text name, tpl_value *value) {
+static rf_status look_up(tpl_run *run, tpl_text name, tpl_value *value) {
   for (tpl_frame *frame = run->frame; frame; frame = frame->parent) {
     tpl_variable *variable;
     RF_TRY(rf_tpl_step(run, 1));
@@ -60,7 +60,7 @@ static rf_status eval_constant(tpl_run *run, const tpl_node *node, tpl_value *va
 }
 
 static rf_status eval_name(tpl_run *run, const tpl_node *node, tpl_value *value) {
-  return rf_tpl_look_up(run, node->name, value);
+  return look_up(run, node->name, value);
 }
 
 static rf_status eval_captured(tpl_run *run, const tpl_node *node, tpl_value *value) {

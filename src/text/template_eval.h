@@ -19,8 +19,6 @@ struct tpl_frame {
 
 rf_status rf_tpl_new_frame(tpl_run *run, tpl_frame *parent, tpl_frame **frame);
 rf_status rf_tpl_assign(tpl_run *run, tpl_text name, const tpl_value *value); /* in run->frame */
-/* undefined when it is nowhere */
-rf_status rf_tpl_look_up(tpl_run *run, tpl_text name, tpl_value *value);
 rf_status rf_tpl_eval(tpl_run *run, const tpl_node *node, tpl_value *value);
 /* op: of TPL_OP, 'i' for in, 'n' for not in. */
 rf_status rf_tpl_compare(tpl_run *run, int op, const tpl_value *a, const tpl_value *b, bool *holds);

@@ -231,7 +231,6 @@ rf_status rf_tpl_fail_at(const rf_template *parsed, size_t at, rf_error *error, 
   rf_failed(rf_tpl_fail_at((parsed), (at), (error), __FILE__, __LINE__, __VA_ARGS__), RAFTER_FAILED)
 
 rf_status rf_tpl_lex(const rf_template *parsed, tpl_token **tokens, rf_error *error);
-rf_status rf_tpl_parse_body(rf_template *parsed, const tpl_token *tokens, rf_error *error);
 
 /* Rows by name, or NULL. */
 const tpl_function *rf_tpl_filter(tpl_text name);
@@ -317,7 +316,6 @@ typedef struct tpl_json_style {
 } tpl_json_style;
 rf_status rf_tpl_json(tpl_run *run, tpl_out *out, const tpl_value *value, const tpl_json_style *style,
                       int depth);
-void rf_tpl_real(double value, char text[40]); /* repr(float) */
 
 /* Text functions that filters and methods share. Letters beyond ASCII are refused where case
  * matters. */

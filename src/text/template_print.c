@@ -31,7 +31,7 @@ static rf_status put(tpl_run *run, tpl_out *out, const char *text) {
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-void rf_tpl_real(double value, char text[40]) {
+static void print_real(double value, char text[40]) {
   if (isnan(value) || isinf(value)) {
     strcpy(text, isnan(value) ? "nan" : value < 0 ? "-inf" : "inf");
     return;
@@ -137,7 +137,7 @@ static bool simple_text(const tpl_value *value, char text[40]) {
   if (value->kind == TPL_NONE) strcpy(text, "None");
   else if (value->kind == TPL_BOOL) strcpy(text, value->truth ? "True" : "False");
   else if (value->kind == TPL_INT) snprintf(text, 40, "%lld", (long long)value->whole);
-  else if (value->kind == TPL_FLOAT) rf_tpl_real(value->real, text);
+  else if (value->kind == TPL_FLOAT) print_real(value->real, text);
   else return false;
   return true;
 }

@@ -29,10 +29,15 @@ typedef struct meshing {
   span span[MOST_SPANS];
 } meshing;
 
+static int64_t local_size(const rf_mesh *mesh, rf_axes axes, int64_t extent) {
+  int64_t size = rf_mesh_size(mesh, axes);
+  return (extent + size - 1) / size;
+}
+
 static int64_t local_bytes(const meshing *m, int t, const rf_spec *spec) {
   const rf_tensor *tensor = &m->graph->tensor[t];
   int64_t dims[RF_MAX_RANK];
-  for (int d = 0; d < tensor->rank; d++) dims[d] = rf_spec_local(m->mesh, spec->split[d], tensor->shape[d]);
+  for (int d = 0; d < tensor->rank; d++) dims[d] = local_size(m->mesh, spec->split[d], tensor->shape[d]);
   return rf_machine_bytes(m->machine, tensor->dtype, tensor->rank, dims);
 }
 

@@ -1,5 +1,6 @@
 /* world.c - see world.h. */
 #include "support/world.h"
+#include "support/graph/place.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -139,7 +140,7 @@ int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *w
   const rf_tensor *t = &w->graph->tensor[tensor];
   int32_t place[RF_AXES];
   int64_t mine[4], all[4], at = 0, left = i, index[4];
-  rf_mesh_place(&w->graph->mesh, chip, place);
+  mesh_place(&w->graph->mesh, chip, place);
   shape_of(t, mine);
   shape_of(whole, all);
   for (int d = 3; d >= 0; d--) {
@@ -213,7 +214,7 @@ void world_set(world *w, int tensor, const rf_tensor *whole, const double *value
 static int64_t member(const world *w, int64_t chip, rf_axes axes, int64_t rank) {
   int32_t place[RF_AXES];
   int64_t number = 0;
-  rf_mesh_place(&w->graph->mesh, chip, place);
+  mesh_place(&w->graph->mesh, chip, place);
   for (int a = RF_AXES - 1; a >= 0; a--) {
     int64_t extent = rf_mesh_extent(&w->graph->mesh, (rf_axis)a);
     if (axes & RF_AXIS_BIT(a)) {
@@ -333,7 +334,7 @@ static void run_exchange(world *w, const rf_op *op) {
   shape_of(y, out);
   for (int64_t chip = 0; chip < w->chips; chip++) {
     int32_t place[RF_AXES];
-    rf_mesh_place(&w->graph->mesh, chip, place);
+    mesh_place(&w->graph->mesh, chip, place);
     int64_t rank = rf_mesh_rank(&w->graph->mesh, op->attr.axes, place);
     for (int64_t i = 0; i < count; i++) {
       int64_t left = i;
@@ -368,7 +369,7 @@ static void run_op(world *w, const rf_op *op, int64_t chip) {
   const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_BASE, w->graph, op);
   size_t bytes = kernel->workspace_bytes ? kernel->workspace_bytes(w->graph, op, 1) : 0;
   rf_run_inputs run = w->run;
-  rf_mesh_place(&w->graph->mesh, chip, run.place);
+  mesh_place(&w->graph->mesh, chip, run.place);
   run.rows = w->graph->rows;
   run.first_token = run.micro * w->whole_rows;
   rf_call call = {.graph = w->graph, .op = op, .threads = 1, .run = &run, .workspace = malloc(bytes + 64)};

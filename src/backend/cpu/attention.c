@@ -90,7 +90,7 @@ size_t rf_attention_backward_floats(const rf_attention *a) {
   return (size_t)rf_round_up(keys * (2 * a->dim + wide + 2 * a->width) + (int64_t)query_floats(a) + tiles,
                              16);
 }
-size_t rf_attention_team_floats(const rf_attention *a) {
+static size_t team_floats(const rf_attention *a) {
   /* a block of queries by all keys */
   int64_t row = rf_round_up(a->longest, RF_ATTENTION_TILE) * (RF_ATTENTION_TILE + 16);
   return RF_ATTENTION_TEAM * (query_floats(a) + (size_t)row);
@@ -126,8 +126,8 @@ static size_t cached_bytes(const rf_graph *graph, const rf_op *op, int threads) 
 }
 static size_t backward_bytes(const rf_graph *graph, const rf_op *op, int threads) {
   rf_attention a = rf_attention_of(graph, op);
-  return sizeof(float) * ((size_t)threads * rf_attention_backward_floats(&a) +
-                          (threads > 1 ? rf_attention_team_floats(&a) : 0));
+  return sizeof(float) *
+         ((size_t)threads * rf_attention_backward_floats(&a) + (threads > 1 ? team_floats(&a) : 0));
 }
 static size_t tiles_bytes(const rf_graph *graph, const rf_op *op, int threads) {
   rf_attention a = rf_attention_of(graph, op);

@@ -101,8 +101,6 @@ bool rf_attention_split(const rf_attention *a, int64_t length, double total, int
 size_t rf_attention_forward_floats(const rf_attention *a);
 size_t rf_attention_cached_floats(const rf_attention *a);
 size_t rf_attention_backward_floats(const rf_attention *a);
-/* and of the memory all share, after the threads' own */
-size_t rf_attention_team_floats(const rf_attention *a);
 /* of the backward with tiles, where they share the first one's */
 size_t rf_attention_tiles_floats(const rf_attention *a);
 

@@ -40,19 +40,6 @@ const char *rf_mesh_text(const rf_mesh *mesh, char text[160]) {
   return text;
 }
 
-int64_t rf_spec_local(const rf_mesh *mesh, rf_axes axes, int64_t extent) {
-  int64_t size = rf_mesh_size(mesh, axes);
-  return (extent + size - 1) / size;
-}
-
-void rf_mesh_place(const rf_mesh *mesh, int64_t chip, int32_t place[RF_AXES]) {
-  for (int a = RF_AXES - 1; a >= 0; a--) {
-    int64_t extent = rf_mesh_extent(mesh, (rf_axis)a);
-    place[a] = (int32_t)(chip % extent);
-    chip /= extent;
-  }
-}
-
 int64_t rf_mesh_rank(const rf_mesh *mesh, rf_axes axes, const int32_t place[RF_AXES]) {
   int64_t rank = 0;
   for (int a = 0; a < RF_AXES; a++)

@@ -61,8 +61,7 @@ const char *rf_mesh_text(const rf_mesh *mesh, char text[160]);
  * or number. */
 rf_status rf_mesh_parse(const char *text, int zero, rf_mesh *mesh, rf_error *error);
 
-/* Coordinates of a chip, by axis; and its place in the group over `axes` that it belongs to. */
-void rf_mesh_place(const rf_mesh *mesh, int64_t chip, int32_t place[RF_AXES]);
+/* Rank of the chip with coordinates `place` in its group over `axes`. */
 int64_t rf_mesh_rank(const rf_mesh *mesh, rf_axes axes, const int32_t place[RF_AXES]);
 
 /* How a dimension is cut. BLOCKS: one run for each chip; HALVES: a run of each half (gate, up);
@@ -85,8 +84,5 @@ typedef struct rf_spec {
   rf_axes partial;
   uint8_t form[4]; /* rf_form */
 } rf_spec;
-
-/* Extent on one chip of a dimension cut over `axes`: rounded up, the last chip's is padded. */
-int64_t rf_spec_local(const rf_mesh *mesh, rf_axes axes, int64_t extent);
 
 #endif

@@ -6,13 +6,13 @@ bool rf_is_gradient(const rf_tensor *tensor) {
   return tensor->class == RF_CLASS_GRADIENT && tensor->param >= 0;
 }
 
-bool rf_sharder_scatters(const rf_sharder *s, int p) { return s->specs[p].gathered && s->mesh->zero >= 2; }
+static bool scatters(const rf_sharder *s, int p) { return s->specs[p].gathered && s->mesh->zero >= 2; }
 
 /* Where an op writes a parameter's gradient, and how. */
 int rf_sharder_gradient(rf_sharder *s, int t, rf_accumulate *how) {
   const rf_tensor *tensor = &s->whole.tensor[t];
   rf_on_its_way *g = &s->gradient[tensor->param];
-  if (!rf_sharder_scatters(s, tensor->param)) return s->at[t].id;
+  if (!scatters(s, tensor->param)) return s->at[t].id;
   *how = g->whole == RF_NONE ? RF_WRITE : RF_ACCUMULATE_ADD;
   if (g->whole == RF_NONE) {
     g->whole = rf_sharder_tensor(s, t, &s->specs[tensor->param].use);
@@ -109,7 +109,7 @@ rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
 /* Where a step has one microbatch, a gradient is whole here, and its sum can pass the links
  * while backward goes on. Of several microbatches, only the last one's would be the sum's. */
 rf_status rf_sharder_written(rf_sharder *s, const rf_op *op, int t) {
-  if (rf_sharder_scatters(s, s->whole.tensor[t].param)) RF_TRY(scatter(s, op, t));
+  if (scatters(s, s->whole.tensor[t].param)) RF_TRY(scatter(s, op, t));
   return s->whole.accumulate == 1 && op->section == RF_SECTION_MICRO ? rf_sharder_settle(s, op, t)
                                                                      : RAFTER_OK;
 }

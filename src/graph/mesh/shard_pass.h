@@ -97,7 +97,6 @@ void rf_sharder_find_gradients(rf_sharder *s);
 /* An f32 weight that every chip has whole is updated in runs: each chip's run is a state of its
  * own. */
 void rf_sharder_make_masters(rf_sharder *s);
-bool rf_sharder_scatters(const rf_sharder *s, int p);
 /* Where an op writes a parameter's gradient, and how. */
 int rf_sharder_gradient(rf_sharder *s, int t, rf_accumulate *how);
 /* Behind the last writer in a microbatch. */

@@ -35,8 +35,6 @@ static void test_three_files_of_one_model(void **state) {
   assert_int_equal(rf_llama2c_open(STORIES ".bin", &v0, &error), RAFTER_OK);
   assert_int_equal(rf_llama2c_open(STORIES "_v1.bin", &v1, &error), RAFTER_OK);
   assert_int_equal(rf_gguf_open(STORIES ".gguf", &gguf, &error), RAFTER_OK);
-  assert_int_equal(rf_llama2c_version(v0), 0);
-  assert_int_equal(rf_llama2c_version(v1), 1);
   assert_int_equal(rf_llama2c_count(v0), 47);
   assert_int_equal(rf_llama2c_count(v1), 47);
   assert_int_equal(rf_gguf_count(gguf), 48);

@@ -210,7 +210,7 @@ static void train_forward(const rf_generate_settings *s, const int64_t *lengths,
   if (rf_plan_make(&s->model, &options, &plan, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK)
     fail_msg("%s", error.message);
-  rf_initialise_weights(run, 0, plan, s->seed);
+  assert_int_equal(rf_fill_weights(run, 0, plan, NULL, s->seed, (rf_progress){0}, NULL), RAFTER_OK);
   int32_t *labels = rf_run_named(run, 0, "labels", NULL),
           *positions = rf_run_named(run, 0, "positions", NULL);
   int32_t *segments = rf_run_named(run, 0, "segments", NULL);

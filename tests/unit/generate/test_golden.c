@@ -18,6 +18,7 @@
 #include "support/files.h"
 #include "support/families.h"
 #include "formats/safetensors.h"
+#include "support/sampler.h"
 
 #define GOLDENS RF_TEST_DATA "/goldens/"
 static char model_folder[512];
@@ -130,7 +131,7 @@ static void check_greedy(rf_generator *g) {
     int32_t best = argmax_of(logits, vocab, &margin);
     narrowest = fmin(narrowest, margin);
     assert_int_equal(best, continuation[i]);
-    assert_int_equal(rf_sampler_next(&sampler, logits, length + i, &logprob), continuation[i]);
+    assert_int_equal(sampler_next(&sampler, logits, length + i, &logprob), continuation[i]);
     assert_true(fabs(logprob - logprob_of(logits, vocab, best)) < 1e-12);
     logits = feed_or_fail(g, &best, 1);
   }

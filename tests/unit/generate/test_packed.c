@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "feeding.h"
+#include "support/plan/check.h"
 
 enum { TOKENS = 40, CONTEXT = 64 };
 static const char PLAIN[] = "llama:layers=2,width=96,heads=6,kv_heads=3,ff=288,vocab=203,seq=64,init=flax";

@@ -232,25 +232,18 @@ static void states_are_apart_and_start_anew(void **state) {
   rf_stop_close(&stop);
 }
 
-static void ids_and_refusals(void **state) {
+static void refusals(void **state) {
   (void)state;
   static char large[RF_STOP_BYTES + 1];
-  static int32_t ids[RF_STOP_IDS + 1] = {2, 7, 100};
   rf_span many[RF_STOP_STRINGS + 1];
   rf_stop stop;
   rf_error error;
   for (int i = 0; i <= RF_STOP_STRINGS; i++) many[i] = (rf_span){"x", 1};
-  assert_int_equal(rf_stop_open(&(rf_stop_options){.ids = ids, .id_count = 3}, &stop, &error), RAFTER_OK);
-  assert_true(rf_stop_has_id(&stop, 2) && rf_stop_has_id(&stop, 100) && !rf_stop_has_id(&stop, 0) &&
-              !rf_stop_has_id(&stop, -1));
-  rf_stop_close(&stop);
   const rf_stop_options refused[] = {
       {.strings = many, .string_count = RF_STOP_STRINGS + 1},
       {.strings = many, .string_count = -1},
       {.strings = &(rf_span){"", 0}, .string_count = 1},
       {.strings = &(rf_span){large, sizeof large}, .string_count = 1},
-      {.ids = ids, .id_count = RF_STOP_IDS + 1},
-      {.ids = ids, .id_count = -1},
   };
   for (size_t i = 0; i < COUNT(refused); i++) {
     assert_int_equal(rf_stop_open(&refused[i], &stop, &error), RAFTER_INVALID);
@@ -284,7 +277,7 @@ int main(void) {
       cmocka_unit_test(random_cuts_agree_with_a_search_of_the_whole),
       cmocka_unit_test(hostile_strings_take_linear_time),
       cmocka_unit_test(states_are_apart_and_start_anew),
-      cmocka_unit_test(ids_and_refusals),
+      cmocka_unit_test(refusals),
       cmocka_unit_test(any_bytes_may_stop),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

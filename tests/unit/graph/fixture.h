@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "graph/graph.h"
+#include "support/graph/verify.h"
 
 #define TINY_GPT "gpt:layers=3,width=64,heads=4,ff=256,vocab=512,seq=64"
 #define TINY_LLAMA "llama:layers=2,width=64,heads=4,kv_heads=2,ff=192,vocab=512,seq=64"

@@ -355,20 +355,6 @@ static void test_refusals(void **state) {
   refused(&model, &bad, NULL, "too large for the experts");
 }
 
-static void test_copy_stands_alone(void **state) {
-  (void)state;
-  rf_model model = fixture_model(TINY_LLAMA);
-  rf_build_options options = fixture_train(RF_BF16, 2, 0.1f, 1);
-  rf_graph *graph = fixture_graph(&model, &options, NULL), *copy = rf_graph_copy(graph);
-  char *before = strdup(rf_graph_print(graph));
-  rf_graph_free(graph);
-  fixture_verify(copy);
-  assert_string_equal(rf_graph_print(copy), before);
-  assert_non_null(strstr(before, "step/micro/block.1/mlp/down/bwd"));
-  free(before);
-  rf_graph_free(copy);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_bytes_per_parameter),
@@ -383,7 +369,6 @@ int main(void) {
       cmocka_unit_test(test_validation_graph),
       cmocka_unit_test(test_large_models),
       cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_copy_stands_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* Meshes: what the option says, and every number that does not divide is named with what would. */
 #include "unit/graph/fixture.h"
+#include "support/graph/place.h"
 
 static void refused_text(const char *text, const char *what) {
   rf_mesh mesh;
@@ -39,7 +40,7 @@ static void test_places(void **state) {
   rf_mesh mesh = {.of = {[RF_AXIS_DATA] = 3, [RF_AXIS_FSDP] = 2, [RF_AXIS_TENSOR] = 4}};
   for (int64_t chip = 0; chip < 24; chip++) {
     int32_t place[RF_AXES];
-    rf_mesh_place(&mesh, chip, place);
+    mesh_place(&mesh, chip, place);
     assert_int_equal(rf_mesh_rank(&mesh, 0xff, place), chip);
     assert_int_equal(rf_mesh_rank(&mesh, RF_AXIS_BIT(RF_AXIS_TENSOR), place), chip % 4);
     assert_int_equal(rf_mesh_rank(&mesh, RF_AXIS_BIT(RF_AXIS_DATA), place), chip / 8);

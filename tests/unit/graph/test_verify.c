@@ -232,7 +232,7 @@ static void test_sums_and_states(void **state) {
   caught(graph, "adds to nothing");
   graph = subject(1, 1);
   op_of(graph, "step/micro/block.1/mlp/up/bwd")->attr.accumulate[0] = RF_ACCUMULATE_ADD;
-  caught(graph, "adds to what is no sum");
+  caught(graph, "holds no sum");
 
   /* an update before the last reader of the old weight */
   graph = subject(1, 0);

@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "support/scratch.h"
+#include "support/params.h"
 
 static rf_gguf_source *open_golden(const char *name) {
   char path[256];
@@ -263,8 +264,8 @@ static void test_biased_llama(void **state) {
       RAFTER_OK);
   rf_pool *pool = rf_pool_new();
   rf_params a = rf_model_params(&model, pool), b = rf_model_params(&folder_model, pool);
-  ours.param = rf_params_find(&a, "block.0/attn/qkv/bias");
-  theirs.param = rf_params_find(&b, "block.0/attn/qkv/bias");
+  ours.param = params_find(&a, "block.0/attn/qkv/bias");
+  theirs.param = params_find(&b, "block.0/attn/qkv/bias");
   if (rf_weights_read(at("biased.gguf"), &model, &a, keep_bias, &ours, &error) != RAFTER_OK)
     fail_msg("%s", error.message);
   if (rf_weights_read(RF_TEST_DATA "/goldens/llama_biased", &folder_model, &b, keep_bias, &theirs, &error) !=

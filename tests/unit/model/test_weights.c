@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "support/scratch.h"
+#include "support/params.h"
 
 /* All parameters of a model in memory. */
 typedef struct store {
@@ -131,7 +132,7 @@ static void compare_with_file(const store *s, const char *path) {
       if (strcmp(t->name, "model.norm.weight") == 0) strcpy(ours, "final/norm/gain");
       if (strcmp(t->name, "lm_head.weight") == 0) strcpy(ours, "head/weight");
     }
-    int index = rf_params_find(&s->params, ours);
+    int index = params_find(&s->params, ours);
     if (index < 0) fail_msg("%s has no place", t->name);
     const rf_param *p = &s->params.at[index];
     int64_t width = p->shape[p->rank - 1];

@@ -3,6 +3,7 @@
 #define RF_TEST_PLANS_H
 
 #include "plan/parts.h"
+#include "support/plan/check.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

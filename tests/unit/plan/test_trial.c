@@ -3,6 +3,7 @@
 #include "unit/plan/plans.h"
 
 #include "graph/remat.h"
+#include "support/graph/verify.h"
 
 static const char *const MODELS[] = {
     "gpt2:layers=3,width=96,heads=4,ff=384,vocab=300,seq=64",

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "run/run.h"
+#include "support/plan/check.h"
 
 static uint64_t state_of_draws;
 static int64_t draw(int64_t low, int64_t high) {

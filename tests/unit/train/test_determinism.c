@@ -12,6 +12,7 @@
 
 #include "support/training.h"
 #include "train/checkpoint.h"
+#include "support/params.h"
 
 static rf_machine machine;
 static const char *spec = "gpt:layers=3,width=48,heads=3,ff=160,vocab=300,seq=40", *adapters;
@@ -222,7 +223,7 @@ static void not_finite_names_its_op(void **state) {
   rf_error error = {0};
   rafter_step step;
   step_or_fail(t);
-  int p = rf_params_find(&t->plan->graph->params, "block.1/mlp/up/bias");
+  int p = params_find(&t->plan->graph->params, "block.1/mlp/up/bias");
   assert_true(p >= 0);
   rf_trainer_master(t, p)[3] = NAN;
   assert_int_equal(rf_trainer_step(t, &step, &error), RAFTER_FAILED);

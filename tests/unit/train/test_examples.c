@@ -473,7 +473,7 @@ static void packing_keeps_the_bits(void **state) {
         if (rf_plan_make(&model, &options, &plan, &error) != RAFTER_OK) fail_msg("%s", error.message);
         if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK)
           fail_msg("%s", error.message);
-        rf_initialise_weights(run, 0, plan, 3);
+        assert_int_equal(rf_fill_weights(run, 0, plan, NULL, 3, (rf_progress){0}, NULL), RAFTER_OK);
         rf_source_options data = {.model = &model, .seq = SEQ, .pack = true, .work_folder = folder};
         assert_int_equal(rf_source_open(at("pack.jsonl"), 1, &data, &packed, &error), RAFTER_OK);
         data.pack = false;
@@ -548,7 +548,7 @@ static void validation_counts_what_the_mask_says(void **state) {
   if (rf_plan_make(&s.model, &options, &plan, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK)
     fail_msg("%s", error.message);
-  rf_initialise_weights(run, 0, plan, 3);
+  assert_int_equal(rf_fill_weights(run, 0, plan, NULL, 3, (rf_progress){0}, NULL), RAFTER_OK);
   double sum = 0, counted = 0, loss = 0;
   rf_source held = *source; /* its held out rows in place of those it trains on */
   held.train = source->held_out;

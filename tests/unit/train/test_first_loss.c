@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "run/load.h"
+#include "support/params.h"
 
 enum { MOST_ROWS = 512 };
 
@@ -26,8 +27,7 @@ static rf_machine machine;
 static double expected_loss(const rf_model *model) {
   rf_pool *pool = rf_pool_new();
   rf_params params = rf_model_params(model, pool);
-  const rf_param *head =
-      &params.at[rf_params_find(&params, model->tied ? "embed/token/weight" : "head/weight")];
+  const rf_param *head = &params.at[params_find(&params, model->tied ? "embed/token/weight" : "head/weight")];
   double std = (double)head->init_std,
          loss = log((double)model->vocab) + (double)model->width * std * std / 2;
   rf_pool_free(pool);
@@ -58,7 +58,7 @@ static double first_loss(const char *spec, rf_dtype dtype, int64_t seq, float sc
   if (rf_plan_make(&model, &options, &plan, &error) != RAFTER_OK) fail_msg("%s", error.message);
   if (rf_run_open((const rf_plan *const[]){plan}, 1, (rf_run_debug){0}, &run, &error) != RAFTER_OK)
     fail_msg("%s", error.message);
-  rf_initialise_weights(run, 0, plan, 3);
+  assert_int_equal(rf_fill_weights(run, 0, plan, NULL, 3, (rf_progress){0}, NULL), RAFTER_OK);
   if (scale != 1) {
     const rf_tensor *tensor;
     float *head = rf_run_named(run, 0, "head/weight", &tensor);

@@ -18,6 +18,7 @@
 #include "model/names.h"
 #include "support/families.h"
 #include "train/train.h"
+#include "support/params.h"
 
 #define GOLDENS RF_TEST_DATA "/goldens/"
 enum { STEPS = 6 };
@@ -329,7 +330,7 @@ static void bf16_follows(void **state) {
 /* ---- planted faults -------------------------------------------------------------------------- */
 
 static float *master_named(rf_trainer *t, const char *name, int64_t *count) {
-  int p = rf_params_find(&t->plan->graph->params, name);
+  int p = params_find(&t->plan->graph->params, name);
   if (p < 0) fail_msg("no parameter %s", name);
   if (count) *count = t->plan->graph->params.at[p].count;
   return rf_trainer_master(t, p);

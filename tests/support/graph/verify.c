@@ -1,6 +1,8 @@
 /* verify.c - proves that a graph may be run: ids, slots, shapes, sections, order, one writer per
  * tensor, sums that start and continue rightly, states that change once and are not read
  * afterwards. It walks the ops itself and shares no list with the passes. */
+#include "support/graph/verify.h"
+
 #include "graph/passes.h"
 
 #include <stdlib.h>
@@ -30,7 +32,7 @@ static bool in_place_state(const rf_op *op, int slot) {
          op->def == &RF_OP_OFFLOAD_OUT;
 }
 
-/* A state that came from the host is updated where it stands on the chip. */
+/* A state that came from the host is updated in its place on the chip. */
 static bool brought(const checker *c, const rf_op *op, int slot) {
   int writer = c->writer[op->output[slot]];
   return writer != RF_NONE && c->graph->op[writer].def == &RF_OP_OFFLOAD_IN && in_place_state(op, slot);
@@ -83,7 +85,7 @@ static rf_status check_form(checker *c, int o) {
   if ((unsigned)op->section >= RF_SECTIONS || (o > 0 && op->section < c->graph->op[o - 1].section))
     return FAULT(c, "wrong section (%s %s: expected begin, micro, end in this order)", op->def->name,
                  op->name);
-  /* All outputs stand, so the rule only checks and cannot add to the graph. */
+  /* All outputs are set, so the rule only checks and adds nothing to the graph. */
   rf_op copy = *op;
   RF_TRY(op->def->shape((rf_graph *)(uintptr_t)c->graph, &copy, c->error));
   if (op->recompute_of == RF_NONE) return RAFTER_OK;
@@ -163,7 +165,7 @@ static rf_status check_write(checker *c, int o, int slot) {
     if (!first)
       return FAULT(c, "second update of a state (%s %s, %s)", op->def->name, op->name, tensor->name);
     if (loops && tensor->class != RF_CLASS_KV)
-      return FAULT(c, "wrong section (%s %s, %s: expected its update behind the last microbatch)",
+      return FAULT(c, "wrong section (%s %s, %s: expected its update after the last microbatch)",
                    op->def->name, op->name, tensor->name);
   } else if (!brought(c, op, slot)) {
     for (int i = 0; i < op->input_count; i++)
@@ -173,7 +175,8 @@ static rf_status check_write(checker *c, int o, int slot) {
     bool summable = tensor->class == RF_CLASS_GRADIENT || tensor->class == RF_CLASS_IO ||
                     tensor->class == RF_CLASS_COLLECTIVE;
     if ((unsigned)how > RF_ACCUMULATE_ADD || (how != RF_WRITE && !summable))
-      return FAULT(c, "adds to what is no sum (%s %s, %s)", op->def->name, op->name, tensor->name);
+      return FAULT(c, "adds to a tensor that holds no sum (%s %s, %s)", op->def->name, op->name,
+                   tensor->name);
     if (first && how == RF_ACCUMULATE_ADD)
       return FAULT(c, "adds to nothing (%s %s, %s)", op->def->name, op->name, tensor->name);
     if (!first && how != RF_ACCUMULATE_ADD && !element)

@@ -7,7 +7,7 @@
  *      all its inputs untouched since they were written, in the first microbatch and in later
  *        ones. */
 #include "graph/mesh/pipeline.h"
-#include "plan/plan.h"
+#include "support/plan/check.h"
 
 #include <string.h>
 
@@ -21,8 +21,8 @@ typedef struct checker {
   const rf_graph *graph;
   rf_error *error;
   rf_pool *pool;
-  /* disjoint, ascending: what lies in the arena now, and behind its end what lies in the host's
-   * region */
+  /* disjoint, ascending: what the arena holds now and, after its end, what the host's region
+   * holds */
   range *held;
   int held_count;
   bool *intact;       /* by tensor: its bytes are as its last writer left them */
@@ -36,7 +36,7 @@ static const char *name_of(const checker *c, int t) { return c->graph->tensor[t]
 
 /* ---- each tensor by itself ------------------------------------------------------------------- */
 
-/* Of a packed matrix: lanes in sixteens, each of whole blocks, and what stands in front of them. */
+/* Bytes of a packed matrix: lanes in sixteens, each of whole blocks, and the heads before them. */
 static int64_t packed_bytes(const rf_panels *panels) {
   int64_t bytes = 0;
   for (int i = 0; i < panels->parts; i++) {
@@ -78,14 +78,14 @@ static rf_status check_tensor(checker *c, int t) {
     return RF_WRONG(c, "%s has too few bytes (expected at least %lld, got %lld)", name_of(c, t),
                     (long long)least, (long long)p->bytes);
   if (p->offset + p->bytes > end || p->bytes > end)
-    return RF_WRONG(c, "%s lies outside %s (end: expected at most %lld, got %lld)", name_of(c, t), where,
+    return RF_WRONG(c, "%s is outside %s (end: expected at most %lld, got %lld)", name_of(c, t), where,
                     (long long)end, (long long)(p->offset + p->bytes));
   bool front = p->offset + p->bytes <= kept, behind = p->offset >= kept;
   if (tensor->persistent ? !front : !behind)
-    return RF_WRONG(
-        c, "%s lies on the wrong side of the persistent region (%s: region ends at %lld, offset %lld)",
-        name_of(c, t), tensor->persistent ? "persistent" : "not persistent", (long long)kept,
-        (long long)p->offset);
+    return RF_WRONG(c,
+                    "%s is on the wrong side of the persistent region (%s: region ends at %lld, offset %lld)",
+                    name_of(c, t), tensor->persistent ? "persistent" : "not persistent", (long long)kept,
+                    (long long)p->offset);
   return RAFTER_OK;
 }
 
@@ -105,8 +105,8 @@ static bool inplace_allowed(const rf_op *op, int output, int input) {
   return false;
 }
 
-/* A tensor may stand in another's place only where the op allows it, at the op that reads the
- * other for the last time. */
+/* A tensor may take another's place only if the op allows it, at the last op that reads the
+ * other. */
 static rf_status check_share(checker *c, int t) {
   const rf_plan_tensor *p = &c->plan->tensor[t];
   int from = p->shares;
@@ -126,7 +126,7 @@ static rf_status check_share(checker *c, int t) {
   return RAFTER_OK;
 }
 
-/* Position of the first held range that ends behind `start`. */
+/* Position of the first held range that ends after `start`. */
 static int seek(const checker *c, int64_t start) {
   int low = 0, high = c->held_count;
   while (low < high) {
@@ -172,7 +172,7 @@ static rf_status begin_life(checker *c, int t) {
   return RAFTER_OK;
 }
 
-/* Lists of tensors by the op where they begin (or behind which they end): head by op + 1, linked
+/* Lists of tensors by the op where they begin (or after which they end): head by op + 1, linked
  * by next. */
 static void by_op(const checker *c, bool begin, int *head, int *next) {
   for (int i = 0; i < c->graph->op_count + 2; i++) head[i] = RF_NONE;
@@ -296,8 +296,8 @@ static rf_status walk_op(checker *c, int i, int round) {
   return RAFTER_OK;
 }
 
-/* One walk of a section. What the caller writes before it is fresh; so is what an op of it makes
- * anew (its first, plain write). */
+/* Executes a section once. Inputs that the caller writes before it are fresh; so is an output at
+ * its first, plain write. */
 static rf_status walk_section(checker *c, rf_section section, int round) {
   const rf_graph *graph = c->graph;
   for (int t = 0; t < graph->tensor_count; t++)
