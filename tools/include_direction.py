@@ -8,8 +8,8 @@ import os
 import re
 import sys
 
-ROOMS = ("base hub formats text model graph machine study backend plan run train generate report advise journal api "
-         "cli").split()
+ROOMS = ("base hub formats text model graph machine study backend plan run train generate report advise "
+         "journal api cli").split()
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Names that rooms of src export for nobody: unused.py BUILD.
 
-A global symbol of one object file has to be used by another one, or by its own file and a test (a function with an
-input of its own). A declaration in a header has to have a definition. KEPT lists the exceptions with their reasons.
+A global symbol of one object file has to be used by another one, or by its own file and a test. A declaration
+in a header has to have a definition. KEPT lists the exceptions with their reasons.
 """
 import os
 import re
@@ -35,7 +35,8 @@ def symbols(build):
             source = "src/" + os.path.join(folder, name[:-2]).rsplit("/src/", 1)[1]
             if not name.endswith(".o") or not os.path.exists(source):
                 continue  # an object of a file that is gone
-            for line in subprocess.check_output(["nm", "-g", os.path.join(folder, name)], text=True).splitlines():
+            table = subprocess.check_output(["nm", "-g", os.path.join(folder, name)], text=True)
+            for line in table.splitlines():
                 *_, kind, symbol = line.split()
                 if kind == "U":
                     used.setdefault(symbol, set()).add(source)
@@ -51,11 +52,12 @@ def faults_of(defined, used, sources, tests):
         if PUBLIC.match(symbol) or symbol in KEPT or used.get(symbol, set()) - {source}:
             continue
         own = len(re.findall(rf"\b{symbol}\b", COMMENT.sub("", sources[source])))
-        if f".globl {symbol}" in sources[source] or f".globl {symbol}".lower() in sources[source]:
+        if f".globl {symbol}" in sources[source]:
             continue  # data that the assembler includes; the file hides it
         if own > 1 and symbol in tested:
             continue
-        yield f"{source}: {symbol} is used by " + ("its own file only: make it static" if own > 1 else "no file of src")
+        user = "its own file only: make it static" if own > 1 else "no file of src"
+        yield f"{source}: {symbol} is used by {user}"
     macros = set(re.findall(r"#\s*define\s+(\w+)", "\n".join(sources.values())))
     for path, text in sorted(sources.items()):
         if path.endswith(".h"):
@@ -69,8 +71,8 @@ def faults_of(defined, used, sources, tests):
 def planted():
     """A fault of each kind is seen, and what is in order is not."""
     defined = {s: "src/a/a.c" for s in ("rf_used", "rf_dead", "rf_own", "rf_tested", *KEPT)}
-    sources = {"src/a/a.c": "void rf_used(); void rf_dead(); void rf_own(); rf_own(); void rf_tested(); rf_tested();",
-               "src/a/a.h": "void rf_gone(int a);\nvoid rf_used(void);\n"}
+    text = "void rf_used(); void rf_dead(); void rf_own(); rf_own(); void rf_tested(); rf_tested();"
+    sources = {"src/a/a.c": text, "src/a/a.h": "void rf_gone(int a);\nvoid rf_used(void);\n"}
     found = list(faults_of(defined, {"rf_used": {"src/b/b.c"}}, sources, {"tests/t.c": "rf_tested(rf_dead)"}))
     return [re.search(r"rf_\w+", fault).group() for fault in found] == ["rf_dead", "rf_own", "rf_gone"]
 

@@ -1,5 +1,5 @@
-/* base.h - what every room may use: status, dtypes, memory, clock, random numbers.
- * The options table, JSON and file helpers have headers of their own beside this one. */
+/* base.h - basics of every room: status, dtypes, memory, clock, random numbers. The options
+ * table, JSON and files have their own headers in this room. */
 #ifndef RF_BASE_H
 #define RF_BASE_H
 
@@ -17,8 +17,8 @@ rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line,
                   const char *format, ...) __attribute__((format(printf, 6, 7)));
 #define RF_FAIL(error, status, hint, ...) \
   rf_failed(rf_fail((error), (status), __FILE__, __LINE__, (hint), __VA_ARGS__), (status))
-/* Lets the compiler see which status comes back, so that it can tell which variables a failed
- * call leaves unset. */
+/* Shows the compiler the returned status, so that it knows which variables a failed call leaves
+ * unset. */
 static inline rf_status rf_failed(rf_status filled, rf_status status) {
   (void)filled;
   return status;
@@ -28,7 +28,7 @@ static inline rf_status rf_failed(rf_status filled, rf_status status) {
     rf_status rf_try_status = (call); \
     if (rf_try_status != RAFTER_OK) return rf_try_status; \
   } while (0)
-/* The same inside a function with one clean-up: needs `rf_status status` and a label `done`. */
+/* The same in a function with one clean-up: needs `rf_status status` and a label `done`. */
 #define RF_GO(call) \
   do { \
     status = (call); \
@@ -37,7 +37,7 @@ static inline rf_status rf_failed(rf_status filled, rf_status status) {
 
 /* ---- dtypes ---------------------------------------------------------------------------------- */
 
-/* RF_PACKED: a matrix of block types (model/panels.h), which has no bytes per element. */
+/* RF_PACKED: a matrix of block types (formats/panels.h), which has no size per element. */
 typedef enum rf_dtype {
   RF_F32,
   RF_BF16,
@@ -53,9 +53,9 @@ typedef enum rf_dtype {
   RF_PACKED,
   RF_DTYPES
 } rf_dtype;
-/* bytes of one element, of i4 the byte it shares; of RF_PACKED 0 */
+/* bytes of one element; i4: 1, which two share; RF_PACKED: 0 */
 int64_t rf_dtype_bytes(rf_dtype dtype);
-int64_t rf_dtype_bits(rf_dtype dtype);     /* the same in bits: of i4 4 */
+int64_t rf_dtype_bits(rf_dtype dtype);     /* the same in bits; i4: 4 */
 const char *rf_dtype_name(rf_dtype dtype); /* "f32", "bf16", ... */
 rf_status rf_dtype_parse(const char *name, rf_dtype *dtype, rf_error *error);
 
@@ -82,26 +82,26 @@ uint16_t rf_f32_to_f16(float x);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* `bytes` of zeroed, 2 MiB aligned memory straight from the kernel, with huge pages where the
- * system gives them. *huge_bytes (may be NULL) says how much was asked to be huge. RAFTER_FAILED
- * when the machine has not that much. */
+/* `bytes` of zeroed, 2 MiB aligned memory from the kernel, in huge pages where the system grants
+ * them. *huge_bytes (may be NULL) gets the bytes for which huge pages were requested.
+ * RAFTER_FAILED if the machine has too little memory. */
 rf_status rf_pages_map(size_t bytes, void **base, size_t *huge_bytes, rf_error *error);
 void rf_pages_unmap(void *base, size_t bytes);
-/* Bytes a process may still take without swapping or being killed: the machine's available
- * memory, or less when a control group limits it; -1 when the system does not say. */
+/* Bytes that the process can still allocate without swapping or being killed: the machine's
+ * available memory, or a control group's limit if lower; -1 if unknown. */
 int64_t rf_memory_available(void);
 
-/* The same pointer; aborts with one line when it is NULL. For small things whose absence nothing
- * could survive. */
+/* Returns the pointer; aborts with one line if it is NULL. For small allocations without which
+ * nothing can continue. */
 void *rf_must(void *memory);
 
-/* Bump memory for things that die together (a graph, a plan): strings and arrays, freed at once. */
+/* Memory for strings and arrays that are freed together (a graph, a plan). */
 typedef struct rf_pool rf_pool;
 rf_pool *rf_pool_new(void);
 void rf_pool_free(rf_pool *pool);
-/* zeroed, 16-byte aligned; aborts only when the machine has no memory left */
+/* zeroed, 16-byte aligned; aborts if the machine has no memory left */
 void *rf_pool_alloc(rf_pool *pool, size_t bytes);
-/* the same, holding anything: for what is written as a whole */
+/* the same, not zeroed: the caller writes all of it */
 void *rf_pool_raw(rf_pool *pool, size_t bytes);
 char *rf_pool_format(rf_pool *pool, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -110,10 +110,10 @@ char *rf_pool_format(rf_pool *pool, const char *format, ...) __attribute__((form
 double rf_now_seconds(void); /* monotonic */
 int64_t rf_now_ns(void);     /* the same clock */
 
-/* The greatest one of two numbers that are not below 0, nor both 0. */
+/* Greatest common divisor of two numbers >= 0 that are not both 0. */
 int64_t rf_common_divisor(int64_t a, int64_t b);
-/* Since this process was started, to a hundredth of a second: loading the program itself is
- * counted. -1: the system does not say. */
+/* Seconds since the process started, including loading the program, to a hundredth; -1 if
+ * unknown. */
 double rf_process_seconds(void);
 
 /* ---- random numbers: counter-based, so the same key gives the same draw in any order, on any
@@ -121,7 +121,7 @@ double rf_process_seconds(void);
 
 /* Philox-4x32-10 (Salmon et al., SC 2011): four 32-bit words for (key, counter). */
 void rf_philox(uint64_t key, uint64_t counter_low, uint64_t counter_high, uint32_t out[4]);
-/* A 64-bit key from a seed and up to two words (step, site): mixes, never adds. */
+/* A 64-bit key mixed (not added) from a seed and up to two words (step, site). */
 uint64_t rf_key(uint64_t seed, uint64_t a, uint64_t b);
 /* FNV-1a of a name: the site part of a key ("block.3/mlp/dropout"), the same on every machine. */
 uint64_t rf_name_key(const char *name);

@@ -1,4 +1,4 @@
-/* clock.c - the one clock, and how old this process is. */
+/* clock.c - the clock, and the age of this process. */
 #include "base/base.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ double rf_process_seconds(void) {
   size_t bytes = fread(text, 1, sizeof text - 1, file);
   fclose(file);
   text[bytes] = 0;
-  const char *at = strrchr(text, ')'); /* behind the program's name, which may hold anything */
+  const char *at = strrchr(text, ')'); /* after the program's name, which may contain anything */
   for (int field = 2; at && field < START; field++) at = strchr(at + 1, ' ');
   unsigned long long ticks;
   return at && sscanf(at, " %llu", &ticks) == 1 ? now - (double)ticks / (double)sysconf(_SC_CLK_TCK) : -1;

@@ -1,12 +1,12 @@
-/* error.c - fills the caller's error: message, hint and the source line that noticed. */
+/* error.c - fills the caller's error: message, hint and source line. */
 #include "base/base.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-/* The part of a source path that is the same on every machine: from the last "src/", "include/"
- * or "tests/" on. */
+/* The part of a source path that is the same on every machine: it starts at the last "src/",
+ * "include/" or "tests/". */
 static const char *short_path(const char *file) {
   static const char *const roots[] = {"src/", "include/", "tests/"};
   const char *shortest = NULL;
@@ -20,7 +20,7 @@ rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line,
                   const char *format, ...) {
   if (!error) return status;
   /* The arguments may point into the same error (a caller that adds context), so the text is
-   * made aside. */
+   * built in another buffer. */
   char message[sizeof error->message], advice[sizeof error->hint];
   va_list arguments;
   va_start(arguments, format);

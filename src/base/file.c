@@ -1,4 +1,4 @@
-/* file.c - whole files in, finished files out. */
+/* file.c - reads whole files and writes files that appear only when complete. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* fallocate */
 #endif
@@ -69,15 +69,15 @@ enum { OUT_BUFFER = 1 << 16 };
 
 struct rf_out_file {
   int fd;
-  size_t used; /* of buffer */
+  size_t used; /* bytes of buffer */
   int64_t bytes;
   char *path, *beside;
   unsigned char buffer[OUT_BUFFER];
 };
 
-/* Where `path` leads through symbolic links, whose last one may lead to nothing yet; malloc'ed.
- * NULL: too many of them, or no memory. What is no regular file keeps its name: some links
- * (/dev/stdout) lead where no name is. */
+/* Follows the symbolic links of `path`; the last target may not exist yet. malloc'ed; NULL: too
+ * many links, or no memory. Other than regular files keep their name, because some links
+ * (/dev/stdout) have a target without one. */
 static char *resolve_links(const char *path) {
   enum { LINKS_MOST = 40 };
   struct stat info;
@@ -85,7 +85,7 @@ static char *resolve_links(const char *path) {
   char target[4096], *now = strdup(path);
   for (int i = 0; now && i <= LINKS_MOST; i++) {
     ssize_t n = readlink(now, target, sizeof target - 1);
-    if (n < 0) return now; /* no link, or nothing */
+    if (n < 0) return now; /* not a link, or missing */
     target[n] = 0;
     const char *slash = target[0] == '/' ? NULL : strrchr(now, '/');
     char *next = NULL;
@@ -97,8 +97,8 @@ static char *resolve_links(const char *path) {
   return NULL;
 }
 
-/* A pipe or a device is written as it is: it cannot be replaced by a file, and nobody takes its
- * bytes for a whole one. */
+/* A pipe or a device is written directly: a file cannot replace it, and nobody mistakes its
+ * bytes for a complete file. */
 static int open_target(rf_out_file *out, size_t size) {
   struct stat info;
   if (stat(out->path, &info) == 0 && !S_ISREG(info.st_mode)) {
@@ -176,8 +176,8 @@ rf_status rf_out_write(rf_out_file *out, const void *data, size_t bytes, rf_erro
 
 int64_t rf_out_bytes(const rf_out_file *out) { return out->bytes + (int64_t)out->used; }
 
-/* A rename lasts only once its folder is on the disk too; where that cannot be asked for, the
- * rename itself still stands. */
+/* A rename is durable only after its folder is synced too; if that fails, the rename is still
+ * valid. */
 static void sync_folder(const char *path) {
   char *copy = strdup(path);
   int fd = copy ? open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
@@ -200,7 +200,7 @@ rf_status rf_out_commit(rf_out_file *out, rf_error *error) {
   }
   if (status == RAFTER_OK) {
     sync_folder(out->path);
-    out->beside[0] = 0; /* it has its name now: nothing to remove */
+    out->beside[0] = 0; /* the file has its name now, so nothing must be removed */
   }
   rf_out_discard(out);
   return status;

@@ -144,13 +144,13 @@ rf_status rf_json_string_or(const json_t *object, const char *key, const char *w
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* jansson writes every double with 17 digits (0.1 as 0.10000000000000001); people read these
- * files, so the writer is our own. */
+/* jansson writes 17 digits of every double (0.1 as 0.10000000000000001). People read these
+ * files, so this writer is our own. */
 static void put_real(FILE *out, double value) {
   char text[40];
   rf_text_real(value, text);
   fputs(text, out);
-  if (!strpbrk(text, ".e")) fputs(".0", out); /* stays a real when it is read again */
+  if (!strpbrk(text, ".e")) fputs(".0", out); /* so that it is read back as a real */
 }
 
 static void put_string(FILE *out, const char *text, size_t bytes) {
@@ -207,11 +207,11 @@ static void put(FILE *out, const json_t *value, int indent, int depth) {
   }
 }
 
-/* Bytes of the character at `at`; of what is none, minus those of the longest beginning of one
+/* Bytes of the character at `at`; if it is invalid, minus the length of the longest valid prefix
  * (at least 1). */
 static int character(const unsigned char *at, size_t room) {
   static const struct {
-    unsigned char first, last, low, high; /* of the first byte, and of the second */
+    unsigned char first, last, low, high; /* ranges of the first byte and of the second */
     int length;
   } FORMS[] = {{0x00, 0x7F, 0, 0, 1},
                {0xC2, 0xDF, 0x80, 0xBF, 2},
@@ -275,7 +275,7 @@ rf_status rf_json_write(const char *path, const json_t *json, int indent, rf_err
   char *text = rf_json_text(json, indent);
   if (!text) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
   size_t bytes = strlen(text);
-  text[bytes] = '\n'; /* in place of the NUL, which the length makes unnecessary */
+  text[bytes] = '\n'; /* in place of the NUL, which is not needed because the length is known */
   rf_status status = rf_file_write(path, text, bytes + 1, error);
   free(text);
   return status;

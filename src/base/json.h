@@ -32,17 +32,17 @@ rf_status rf_json_bool_or(const json_t *object, const char *key, const char *whe
 rf_status rf_json_string_or(const json_t *object, const char *key, const char *where, const char *otherwise,
                             const char **value, rf_error *error);
 
-/* The decimal that was meant: 1e-05, not the float's own 9.99999974e-06. */
+/* The shortest decimal that gives this float: 1e-05, not 9.99999974e-06. */
 json_t *rf_json_decimal(float value);
 
-/* Any bytes as a JSON text: what is no UTF-8 becomes U+FFFD, one for each longest beginning of a
+/* A JSON text of any bytes: invalid UTF-8 becomes U+FFFD, one for each longest valid prefix of a
  * character. NULL: no memory. */
 json_t *rf_json_bytes(const char *at, size_t bytes);
 
-/* Text of a value, malloc'ed: keys in the order they were set, doubles with the fewest digits
- * that read back the same. `indent` 0: one line. */
+/* Text of a value, malloc'ed: keys in insertion order, doubles with the fewest digits that read
+ * back the same. `indent` 0: one line. */
 char *rf_json_text(const json_t *json, int indent);
-/* rf_json_text into a file that appears when complete, with a newline at its end. */
+/* Writes rf_json_text and a newline to a file that appears when complete. */
 rf_status rf_json_write(const char *path, const json_t *json, int indent, rf_error *error);
 /* One line of JSON Lines. */
 rf_status rf_json_write_line(rf_out_file *out, const json_t *json, rf_error *error);

@@ -1,6 +1,5 @@
-/* random.c - counter-based random numbers: nothing is stored, so a draw can be made again
- * anywhere. The generator is Philox-4x32-10 of Salmon et al., "Parallel random numbers: as easy
- * as 1, 2, 3" (SC 2011). */
+/* random.c - counter-based random numbers: without state, so any draw can be repeated anywhere.
+ * Philox-4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). */
 #include "base/base.h"
 
 #include <math.h>
@@ -36,7 +35,7 @@ static uint64_t mix(uint64_t x) {
 
 uint64_t rf_key(uint64_t seed, uint64_t a, uint64_t b) {
   uint64_t h = mix(seed ^ 0x9E3779B97F4A7C15u);
-  /* the step between the words keeps (a, b) and (b, a) apart */
+  /* mixing between the words makes (a, b) and (b, a) differ */
   h = mix(h ^ mix(a ^ 0x3C6EF372FE94F82Au)) * 5 + 1;
   return mix(h ^ mix(b ^ 0xDAA66D2C7DDF743Fu));
 }
@@ -49,9 +48,9 @@ uint64_t rf_name_key(const char *name) {
 
 float rf_uniform(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
 
-/* Box-Muller with its own logarithm, sine and cosine (doubles, plain operations in a fixed
- * order), because the bits of a model's first weights must not depend on which C library
- * computes them. Error below 1e-12, far under a float's. */
+/* Box-Muller with its own logarithm, sine and cosine (plain double operations in a fixed order),
+ * because the bits of initial weights must not depend on the C library. The error is below
+ * 1e-12, far below a float's. */
 void rf_normal_pair(uint32_t a, uint32_t b, float out[2]) {
   /* u in (0, 1]: (a + 1) / 2^32 = mantissa * 2^exponent, mantissa in [sqrt(1/2), sqrt(2)) */
   union {
@@ -70,7 +69,7 @@ void rf_normal_pair(uint32_t a, uint32_t b, float out[2]) {
                  t * (1.0 / 5 + t * (1.0 / 7 + t * (1.0 / 9 + t * (1.0 / 11 + t * (1.0 / 13 + t / 15))))));
   double logarithm = (double)exponent * 0.6931471805599453 + 2.0 * s * series;
   double radius = sqrt(-2.0 * (logarithm < 0 ? logarithm : 0.0));
-  /* The angle's two high bits choose the quadrant, the rest an angle of it in [-pi/4, pi/4). */
+  /* The angle's two high bits choose the quadrant; the rest is an angle in [-pi/4, pi/4). */
   double x = ((double)(b & 0x3FFFFFFFu) * 0x1p-30 - 0.5) * 1.5707963267948966, y = x * x;
   double sine =
       x * (1.0 +

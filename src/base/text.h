@@ -16,14 +16,14 @@ bool rf_text_ends_with(const char *text, const char *end);
  * 0.10000000000000001. */
 void rf_text_real(double value, char text[40]);
 
-/* Appends to the text in `buffer` of `size` bytes; what does not fit is cut. */
+/* Appends to the text in `buffer` of `size` bytes and truncates it there. */
 void rf_text_append(char *buffer, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Edits (insert, delete, replace, swap neighbours) between two words, letter case and '-'
- * against '_' not counted. */
+/* Number of edits (insert, delete, replace, swap neighbours) between two words; ignores case and
+ * '-' for '_'. */
 int rf_edit_distance(const char *a, const char *b);
-/* The name nearest to `word`, or NULL when none is near enough to be what was meant. `names` has
- * `count` entries, NULL ones are skipped. */
+/* The name nearest to `word`, or NULL if none is near. `names` has `count` entries; NULL entries
+ * are skipped. */
 const char *rf_nearest(const char *word, const char *const *names, int count);
 
 #endif

@@ -14,7 +14,7 @@ typedef struct unit {
   double scale;
 } unit;
 
-/* number + unit, the unit compared by `compare`; no unit: the first row. */
+/* Number and unit, compared by `compare`; without a unit the first row applies. */
 static bool with_unit(const char *text, const unit *units, int count,
                       int (*compare)(const char *, const char *), double *value) {
   char number[64];
@@ -81,13 +81,13 @@ rf_status rf_parse_count(const char *text, int64_t *count, rf_error *error) {
   return RF_FAIL(error, RAFTER_INVALID, "write 1000, 2M (2e6) or 15T", "'%.60s' is not a count", text);
 }
 
-/* FIRST, FIRST..LAST or FIRST..LAST:STEP; what is not there is NULL. */
+/* FIRST, FIRST..LAST or FIRST..LAST:STEP; absent parts are NULL. */
 typedef struct range {
   char item[96];
   const char *first, *last, *step;
 } range;
 
-/* The part of a list from *at to the next comma, or the end; *at becomes where that is. */
+/* The part of a list from *at to the next comma or the end; moves *at there. */
 static bool next_range(const char **at, range *r) {
   size_t length = strcspn(*at, ",");
   if (length == 0 || length >= sizeof r->item) return false;
@@ -129,7 +129,7 @@ rf_status rf_parse_list(const char *text, int64_t *values, int capacity, int *co
     for (int64_t value = first;;) {
       if (n == capacity) return too_many(text, capacity, error);
       values[n++] = value;
-      int64_t more = r.step ? step : value; /* compared before it is added: neither may overflow */
+      int64_t more = r.step ? step : value; /* compare before adding, so that neither overflows */
       if (!r.last || more > last - value) break;
       value += more;
     }

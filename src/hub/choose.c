@@ -1,5 +1,5 @@
-/* choose.c - which of a repository's files rafter reads, and what to say of one that has none of
- * them. */
+/* choose.c - chooses the files of a repository that rafter reads, and explains a repository that
+ * has none. */
 #define _GNU_SOURCE
 #include "hub/hub.h"
 
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Taken from the top of a repository without being asked for: what says how to read the weights. */
+/* Always taken from the top folder of a repository: files that say how to read the weights. */
 static const char *const DESCRIPTIONS[] = {"config.json",
                                            "generation_config.json",
                                            "tokenizer.json",
@@ -23,10 +23,10 @@ static const char *const DESCRIPTIONS[] = {"config.json",
                                            "adapter_config.json",
                                            "special_tokens_map.json",
                                            "model.safetensors.index.json"};
-/* What may be asked for with a pattern: nothing that can hold a program. */
+/* Files that a pattern may select: none of them can contain a program. */
 static const char *const READABLE[] = {"*.safetensors", "*.gguf", "*.json", "*.jinja", "*.txt", "*.model"};
 static const char *const PICKLES[] = {"*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle"};
-/* Paths that give away a layout, in the order in which it is asked; '*' crosses '/'. */
+/* Paths that identify a layout, in order of comparison; '*' crosses '/'. */
 static const struct {
   const char *pattern, *layout;
 } LAYOUTS[] = {{"*_METADATA", "an Orbax checkpoint"},
@@ -61,7 +61,7 @@ const char *rf_hub_layout_of(const char *const *paths, int count) {
 
 static bool at_top(const rf_hub_file *file) { return !strchr(file->path, '/'); }
 
-/* Marks the files at the top that match; says how many. */
+/* Marks the matching files of the top folder and returns their number. */
 static int want(rf_hub_listing *listing, const char *pattern) {
   int count = 0;
   for (int i = 0; i < listing->count; i++) {
@@ -74,8 +74,8 @@ static int want(rf_hub_listing *listing, const char *pattern) {
   return count;
 }
 
-/* Of a repository in several spellings the one that transformers reads; whole files that repeat
- * the shards are left. */
+/* If a repository stores its weights in several forms, marks the one that transformers reads. A
+ * whole file that repeats the shards is not marked. */
 static int want_safetensors(rf_hub_listing *listing) {
   int adapters = want(listing, "adapter_model.safetensors"),
       count = want(listing, "model-*-of-*.safetensors");
@@ -84,7 +84,8 @@ static int want_safetensors(rf_hub_listing *listing) {
   return count + adapters;
 }
 
-/* A GGUF file without its number among parts: "a-00001-of-00002.gguf" is a variant of two files. */
+/* The name of a GGUF file without its part number: "a-00001-of-00002.gguf" is a variant of two
+ * files. */
 static void variant_of(const char *path, char *variant, size_t size) {
   snprintf(variant, size, "%s", path);
   char *of = strstr(variant, "-of-");
@@ -115,7 +116,8 @@ static rf_status want_gguf(rf_hub_listing *listing, const rf_hub_name *name, int
                  "%s@%s has %d GGUF variants: %s", name->repository, name->revision, variants, names);
 }
 
-/* Nothing of what is there can be read: what it is, and what to take in its place. */
+/* The error for a repository without readable weights: what it contains, and what to download
+ * instead. */
 static rf_status say_layout(const rf_hub_listing *listing, const rf_hub_name *name, rf_error *error) {
   char repository[208], hint[400];
   const char *layout = NULL;
@@ -158,7 +160,7 @@ static rf_status want_patterns(rf_hub_listing *listing, const rf_hub_name *name,
   }
   if (wanted) return RAFTER_OK;
   if (!refused)
-    return RF_FAIL(error, RAFTER_FAILED, "'*' stands for any letters; quote the pattern",
+    return RF_FAIL(error, RAFTER_FAILED, "'*' matches any letters; quote the pattern",
                    "--include matches none of the %d files of %s@%s (got '%.100s')", listing->count,
                    name->repository, name->revision, patterns[0]);
   return RF_FAIL(error, RAFTER_FAILED, "take the safetensors or GGUF files of the model",

@@ -1,6 +1,6 @@
-/* fetch.c - one file of a repository into its place: what is here already, what goes on from a
- * part, and the sum before the name. Every step below the folder is opened by openat() without
- * following links: a path from a server cannot leave it. */
+/* fetch.c - downloads one file of a repository: resumes a partial file, and checks the sum
+ * before the file gets its name. Every folder of the path is opened by openat() without
+ * following links, so a path from a server cannot leave the destination. */
 #define _GNU_SOURCE
 #include "hub/hub.h"
 
@@ -21,12 +21,12 @@ enum { CHUNK = 1 << 20 };
 typedef struct arrival {
   const rf_hub_place *place;
   const rf_hub_file *file;
-  /* names in `folder`: of the file, of what came of it, of what that is part of */
+  /* names in `folder`: the file, its partial download, what that download belongs to */
   char base[256], part[272], mark[280];
   int folder, fd;
   rf_hash *hash;
   rf_http_body body;
-  int answers; /* bodies begun: of more than one the pieces might not fit */
+  int answers; /* number of response bodies; if more than one, the pieces might not fit together */
 } arrival;
 
 static rf_status cannot(const arrival *a, const char *what, rf_error *error) {
@@ -34,13 +34,13 @@ static rf_status cannot(const arrival *a, const char *what, rf_error *error) {
   const char *hint =
       problem == ENOSPC || problem == EDQUOT ? "free some space or choose another folder with --out" : NULL;
   if (problem == ELOOP || problem == ENOTDIR)
-    hint = "a link or a file stands where a folder or a file of the model goes: remove it or choose another "
+    hint = "a link or a file is in the way of a folder or a file of the model: remove it or choose another "
            "--out";
   return RF_FAIL(error, RAFTER_FAILED, hint, "cannot %s %s/%s (%s)", what, a->place->folder_name,
                  a->file->path, strerror(problem));
 }
 
-/* The folder of the file, made where it is missing. */
+/* Opens the folder of the file; creates it if it is missing. */
 static rf_status open_folder(arrival *a, rf_error *error) {
   const char *rest = a->file->path;
   a->folder = dup(a->place->folder);
@@ -75,14 +75,14 @@ static rf_status add_what_is_here(arrival *a, int fd, int64_t bytes, rf_error *e
     at += got;
     if (a->place->progress) a->place->progress(a->place->self, a->file, at);
     if (a->place->stop && *a->place->stop)
-      status = RF_FAIL(error, RAFTER_INTERRUPTED, "the same command goes on from here",
+      status = RF_FAIL(error, RAFTER_INTERRUPTED, "run the same command again to continue",
                        "stopped by a signal; what came is kept");
   }
   free(chunk);
   return status;
 }
 
-/* Whether the file stands there already, as the listing says. */
+/* Whether the file is already there, with the listed size and sum. */
 static rf_status is_present(arrival *a, bool *present, rf_error *error) {
   struct stat info;
   char sum[RF_HASH_TEXT];
@@ -105,10 +105,10 @@ done:
 
 /* ---- the part -------------------------------------------------------------------------------- */
 
-/* What the part is of: the listing's sum, and the server's ETag. */
+/* Records what the partial file belongs to: the listing's sum and the server's ETag. */
 static void write_mark(const arrival *a) {
   int fd = openat(a->folder, a->mark, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-  if (fd < 0) return; /* without it the next call starts anew */
+  if (fd < 0) return; /* if this fails, the next call starts from the beginning */
   dprintf(fd, "%s\n%s\n", a->file->hash, a->body.etag);
   close(fd);
 }
@@ -129,7 +129,7 @@ static bool read_mark(arrival *a) {
 static rf_status begin(void *self, int64_t at, rf_error *error) {
   arrival *a = self;
   a->answers++;
-  if (at) return RAFTER_OK; /* goes on where it was: sum and part stand there */
+  if (at) return RAFTER_OK; /* resume: sum and partial file match */
   char unused[RF_HASH_TEXT];
   if (a->hash) rf_hash_end(a->hash, unused);
   a->hash = NULL;
@@ -151,7 +151,7 @@ static rf_status take(void *self, const void *data, size_t bytes, rf_error *erro
   return RAFTER_OK;
 }
 
-/* The part, opened and locked, and how much of it counts. */
+/* Opens and locks the partial file, and finds how many of its bytes are valid. */
 static rf_status open_part(arrival *a, rf_error *error) {
   struct stat info;
   a->fd = openat(a->folder, a->part, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
@@ -192,12 +192,12 @@ static rf_status ask(arrival *a, const char *revision, rf_http_answer *answer, r
   return rf_http_get(p->http, url, &a->body, answer, error);
 }
 
-/* The file's bytes, all of them. By the commit of the listing, so that no file comes of a later
- * one; mirrors that know only names are asked by name. */
+/* Downloads all bytes of the file, by the commit of the listing so that all files belong to one
+ * version. Mirrors that know only branch names are asked by name. */
 static rf_status transfer(arrival *a, rf_error *error) {
   const rf_hub_place *p = a->place;
   rf_http_answer answer = {0};
-  /* it ended between the last byte and the name */
+  /* an earlier call ended after the last byte and before the rename */
   if (a->body.exact && a->body.at == a->body.most && a->body.at > 0) return RAFTER_OK;
   const char *commit = p->listing->commit;
   rf_status status = ask(a, *commit ? commit : p->name->revision, &answer, error);
@@ -206,12 +206,12 @@ static rf_status transfer(arrival *a, rf_error *error) {
   if (status == RAFTER_OK && answer.code != 200)
     return rf_hub_refused(&answer, p->name, a->file->path, p->endpoint, rf_http_has_token(p->http), error);
   if (status == RAFTER_OK || !error || strstr(error->message, a->file->path)) return status;
-  rf_error inner = *error; /* what went wrong, with the file's name in front */
+  rf_error inner = *error; /* prefix the error with the file's name */
   snprintf(error->message, sizeof error->message, "%s: %.500s", a->file->path, inner.message);
   return status;
 }
 
-/* The sum, and then the name. */
+/* Checks the sum, then renames the file. */
 static rf_status complete(arrival *a, bool *wrong, rf_error *error) {
   char sum[RF_HASH_TEXT];
   rf_hash_end(a->hash, sum);
@@ -265,7 +265,7 @@ rf_status rf_hub_fetch(const rf_hub_place *place, const rf_hub_file *file, rf_hu
     resumed = a.body.at > 0;
     if (status == RAFTER_OK) status = transfer(&a, error);
     if (status == RAFTER_OK) status = complete(&a, &wrong, error);
-    /* pieces that do not fit: once more in one */
+    /* the pieces do not fit together: download the file again in one piece */
     bool again = status != RAFTER_OK && wrong && (resumed || a.answers > 1);
     close_arrival(&a);
     if (!again) break;

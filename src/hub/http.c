@@ -1,5 +1,5 @@
-/* http.c - one GET over libcurl. Redirects are followed here and not by the library, so that
- * where the token goes is seen in one place. */
+/* http.c - one GET over libcurl. Redirects are followed here, not by the library, so that one
+ * place decides which server sees the token. */
 #define _GNU_SOURCE
 #include "hub/http.h"
 
@@ -19,16 +19,16 @@ static const double LONGEST_PAUSE = 30, LONGEST_ASKED_PAUSE = 300; /* seconds */
 struct rf_http {
   rf_http_settings settings;
   CURL *curl;
-  bool reached; /* the server has answered before: what fails now may pass */
+  bool reached; /* the server has answered before, so this failure may be temporary */
 };
 
-/* One attempt as it runs. */
+/* State of one attempt. */
 typedef struct attempt {
   rf_http *http;
   rf_http_body *body;
   rf_http_answer *answer;
   rf_error *error;
-  rf_status status; /* of the body's functions */
+  rf_status status; /* status of the body's callbacks */
   bool begun, stopped, stalled, other_range;
   int64_t first, last_bytes;
   double last_seconds, retry_after;
@@ -37,7 +37,7 @@ typedef struct attempt {
 
 /* ---- what curl calls ------------------------------------------------------------------------- */
 
-/* Texts of a server reach the terminal: one line, nothing that moves a cursor. */
+/* Texts from a server are printed: keep one line and nothing that moves the cursor. */
 static void copy_printable(char *to, size_t size, const char *from, size_t bytes) {
   size_t n = 0;
   for (size_t i = 0; i < bytes && n + 1 < size; i++)
@@ -77,7 +77,7 @@ static size_t on_header(char *line, size_t one, size_t bytes, void *self) {
     a->first = sscanf(text, "bytes %lld-", &first) == 1 ? first : -1;
   } else if (header_is(line, bytes, "Retry-After", &value, &n)) {
     copy_printable(text, sizeof text, value, n);
-    a->retry_after = atof(text); /* a date gives 0: the usual back-off serves */
+    a->retry_after = atof(text); /* a date gives 0, which means the usual back-off */
   } else if (header_is(line, bytes, "X-Error-Code", &value, &n))
     copy_printable(a->answer->reason, sizeof a->answer->reason, value, n);
   else if (header_is(line, bytes, "X-Error-Message", &value, &n))
@@ -111,7 +111,7 @@ static size_t on_body(char *data, size_t one, size_t bytes, void *self) {
   long code = 0;
   (void)one;
   rf_curl.easy_getinfo(a->http->curl, CURLINFO_RESPONSE_CODE, &code);
-  if (code != 200 && code != 206) return bytes; /* the words of a refusal */
+  if (code != 200 && code != 206) return bytes; /* the message of a refusal */
   if (!a->begun && !begin(a)) return 0;
   if ((int64_t)bytes > a->body->most - a->body->at) {
     a->status = RF_FAIL(a->error, RAFTER_FAILED,
@@ -142,7 +142,7 @@ static int on_time(void *self, curl_off_t total, curl_off_t now, curl_off_t up_t
 
 /* ---- origins --------------------------------------------------------------------------------- */
 
-/* Scheme, host and port: what a token is for. */
+/* Scheme, host and port: a token is valid for one origin. */
 static bool origin_of(const char *url, char origin[512]) {
   char *scheme = NULL, *host = NULL, *port = NULL;
   CURLU *parsed = rf_curl.url();
@@ -184,7 +184,8 @@ rf_status rf_http_open(const rf_http_settings *settings, rf_http **out, rf_error
   if (!origin_of(settings->endpoint, origin) ||
       (strncmp(origin, "http://", 7) && strncmp(origin, "https://", 8)))
     return RF_FAIL(error, RAFTER_INVALID, "for example --endpoint https://huggingface.co",
-                   "the endpoint is no address (expected http:// or https://, got '%s')", settings->endpoint);
+                   "the endpoint is not an address (expected http:// or https://, got '%s')",
+                   settings->endpoint);
   rf_http *http = calloc(1, sizeof *http);
   if (!http || !(http->curl = rf_curl.easy_init())) {
     free(http);
@@ -247,7 +248,7 @@ static CURLcode perform(attempt *a, const char *url) {
 
 typedef enum outcome { DONE, REFUSED, CUT, FAILED, STOPPED } outcome;
 
-/* The words for a connection that was not to be had, or was lost. */
+/* Describes a connection that failed or was lost. */
 static const char *words_of(const attempt *a, CURLcode code) {
   return a->stalled ? "nothing came any more" : *a->problem ? a->problem : rf_curl.easy_strerror(code);
 }
@@ -256,7 +257,7 @@ static outcome judge(attempt *a, CURLcode code) {
   rf_http *http = a->http;
   if (a->stopped) return STOPPED;
   if (a->status != RAFTER_OK) return FAILED;
-  if (a->other_range) { /* a server that cannot do ranges rightly: from the beginning */
+  if (a->other_range) { /* the server handles ranges wrongly: start from the beginning */
     a->body->at = 0;
     a->body->etag[0] = 0;
     return CUT;
@@ -264,7 +265,8 @@ static outcome judge(attempt *a, CURLcode code) {
   if (code == CURLE_OK) {
     rf_curl.easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &a->answer->code);
     http->reached = true;
-    if (a->answer->code == 416 && a->body->at > 0) { /* what is here is no part of what is there */
+    if (a->answer->code == 416 &&
+        a->body->at > 0) { /* the partial file does not belong to the server's file */
       a->body->at = 0;
       a->body->etag[0] = 0;
       return CUT;
@@ -298,7 +300,8 @@ static outcome judge(attempt *a, CURLcode code) {
   return FAILED;
 }
 
-/* The request and what it is redirected to. `url` is the caller's room and holds where it ended. */
+/* Sends the request and follows redirects. `url` (2048 bytes or as given) gets the final
+ * address. */
 static outcome attempt_once(attempt *a, char url[URL_BYTES], CURLcode *code) {
   for (int hops = 0;; hops++) {
     *code = perform(a, url);
@@ -325,8 +328,8 @@ static bool is_passing(long code) {
   return code == 408 || code == 425 || code == 429 || code == 500 || (code >= 502 && code <= 504);
 }
 
-/* Doubles from half a second; up to a quarter more or less, so that many who were cut at once do
- * not come back at once. */
+/* Starts at half a second and doubles; varies by up to a quarter so that many clients that were
+ * cut at the same time do not return at the same time. */
 static double pause_of(int failures, double asked) {
   double seconds = 0.5 * (double)(1 << (failures < 8 ? failures : 8));
   if (seconds > LONGEST_PAUSE) seconds = LONGEST_PAUSE;
@@ -358,11 +361,11 @@ rf_status rf_http_get(rf_http *http, const char *url, rf_http_body *body, rf_htt
     if (end == DONE) return RAFTER_OK;
     if (end == FAILED) return a.status;
     if (end == STOPPED)
-      return RF_FAIL(error, RAFTER_INTERRUPTED, "the same command goes on from here",
+      return RF_FAIL(error, RAFTER_INTERRUPTED, "run the same command again to continue",
                      "stopped by a signal; what came is kept");
     if (end == REFUSED && (!is_passing(answer->code) || a.retry_after > LONGEST_ASKED_PAUSE))
       return RAFTER_OK;
-    /* a connection that brings something new is worth another */
+    /* a connection that brought new bytes does not count as a failure */
     failures = body->at > furthest ? 0 : failures + 1;
     if (body->at > furthest) furthest = body->at;
     if (end == REFUSED) snprintf(why, sizeof why, "the server answers %ld", answer->code);
@@ -371,7 +374,7 @@ rf_status rf_http_get(rf_http *http, const char *url, rf_http_body *body, rf_htt
                code == CURLE_OK ? "the body ended early" : words_of(&a, code));
     if (failures > http->settings.retries || attempts == MOST_ATTEMPTS) {
       if (end == REFUSED) return RAFTER_OK;
-      return RF_FAIL(error, RAFTER_FAILED, "the same command goes on from here; --retries tries longer",
+      return RF_FAIL(error, RAFTER_FAILED, "run the same command again to continue; --retries tries longer",
                      "%s at byte %lld, %d time%s without anything new", why, (long long)body->at, failures,
                      failures == 1 ? "" : "s");
     }
@@ -379,7 +382,7 @@ rf_status rf_http_get(rf_http *http, const char *url, rf_http_body *body, rf_htt
     if (!failures) seconds *= 0.4;
     if (http->settings.wait) http->settings.wait(http->settings.self, why, seconds);
     if (!wait_for(http, seconds))
-      return RF_FAIL(error, RAFTER_INTERRUPTED, "the same command goes on from here",
+      return RF_FAIL(error, RAFTER_INTERRUPTED, "run the same command again to continue",
                      "stopped by a signal; what came is kept");
   }
 }

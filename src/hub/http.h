@@ -1,5 +1,5 @@
-/* http.h - one GET that survives cut connections: retries with back-off, ranges, redirects that
- * a token does not follow to another host. */
+/* http.h - one GET that survives lost connections: retries with back-off, ranges, and redirects
+ * that never send the token to another host. */
 #ifndef RF_HTTP_H
 #define RF_HTTP_H
 
@@ -8,48 +8,47 @@
 typedef struct rf_http rf_http;
 
 typedef struct rf_http_settings {
-  /* "https://huggingface.co": the only origin that sees the token */
+  /* "https://huggingface.co": the only origin that gets the token */
   const char *endpoint;
   const char *token; /* NULL or "": none */
-  /* without a byte for so long a connection counts as cut */
+  /* a connection without a byte for this long counts as lost */
   double timeout_seconds;
-  int retries;                                               /* in a row that bring nothing new */
+  int retries;                                               /* attempts in a row without a new byte */
   const volatile int *stop;                                  /* may be NULL */
-  void (*wait)(void *self, const char *why, double seconds); /* told before a pause; may be NULL */
+  void (*wait)(void *self, const char *why, double seconds); /* called before a pause; may be NULL */
   void *self;
 } rf_http_settings;
 
-/* Where a body goes. `at` counts what has been taken and is where a further attempt goes on. */
+/* Destination of a body. `at` counts the bytes taken so far; another attempt continues there. */
 typedef struct rf_http_body {
   int64_t at;
-  int64_t most; /* bytes allowed, at least 1; the body is refused at the first byte beyond */
-  bool exact;   /* most is also the least: a body that ends earlier was cut */
-  /* of what stands before `at`: a server that has another starts anew. Kept up to date; "" where
-   * it names none */
+  int64_t most; /* maximum size, at least 1; the first byte above it is refused */
+  bool exact;   /* the body has exactly `most` bytes: if it ends earlier, the connection was lost */
+  /* ETag of the bytes before `at`; a server with another one starts from the beginning. Updated;
+   * "" if the server names none */
   char etag[256];
-  /* The body starts at byte `at`, which is 0 or body->at; called once for each answer. */
+  /* Called once for each answer: its body starts at byte `at`, which is 0 or body->at. */
   rf_status (*begin)(void *self, int64_t at, rf_error *error);
   rf_status (*take)(void *self, const void *data, size_t bytes, rf_error *error);
   void *self;
 } rf_http_body;
 
-/* What the server answered in the end, when it did not give the body: texts of the hub,
- * printable. */
+/* The server's last answer if it did not send the body: printable texts of the hub. */
 typedef struct rf_http_answer {
-  long code; /* 200 (also of a 206), or the refusal: 401, 404, 429, 503, ... */
+  long code; /* 200 (also for a 206), or the refusal: 401, 404, 429, 503, ... */
   char reason[64], message[256];
 } rf_http_answer;
 
 rf_status rf_http_open(const rf_http_settings *settings, rf_http **http, rf_error *error);
 void rf_http_close(rf_http *http); /* NULL is allowed */
 bool rf_http_has_token(const rf_http *http);
-/* RAFTER_OK also when the server refuses: answer->code says so. RAFTER_FAILED: no connection,
- * cut too often, more bytes than allowed. RAFTER_INTERRUPTED: asked to stop; body->at says how
- * far it came. */
+/* RAFTER_OK also if the server refuses; see answer->code. RAFTER_FAILED: no connection, lost too
+ * often, or more bytes than allowed. RAFTER_INTERRUPTED: asked to stop; body->at is the
+ * progress. */
 rf_status rf_http_get(rf_http *http, const char *url, rf_http_body *body, rf_http_answer *answer,
                       rf_error *error);
-/* Appends `text` to a URL with what is not a letter, digit or one of -._~ escaped; '/' stays
- * where `path`. false: it did not fit. */
+/* Appends `text` to a URL and escapes all but letters, digits and -._~ ('/' too stays if
+ * `path`). Returns false if it does not fit. */
 bool rf_http_escape(char *url, size_t size, const char *text, bool path);
 
 #endif

@@ -1,6 +1,5 @@
-/* late.h - the functions of libcurl and libcrypto, loaded when a download begins: with all that
- * these two bring along they take longer to load than most commands that need neither take to
- * answer. */
+/* late.h - the functions of libcurl and libcrypto, loaded when a download starts. Loading them
+ * with their dependencies takes longer than most commands that need neither. */
 #ifndef RF_HUB_LATE_H
 #define RF_HUB_LATE_H
 
@@ -17,7 +16,7 @@
 #define RF_EVP_FUNCTIONS(X) \
   X(sha1) X(sha256) X(MD_CTX_new) X(MD_CTX_free) X(DigestInit_ex) X(DigestUpdate) X(DigestFinal_ex)
 
-/* rf_curl.easy_init() is curl_easy_init(), once rf_late_load was asked for. */
+/* After rf_late_load, rf_curl.easy_init() is curl_easy_init(). */
 #define RF_POINTER(name) __typeof__(curl_##name) *name;
 typedef struct rf_curl_functions {
   RF_CURL_FUNCTIONS(RF_POINTER)

@@ -1,4 +1,4 @@
-/* listing.c - what a repository holds, as the hub's API says it. */
+/* listing.c - the files of a repository, as the hub's API lists them. */
 #define _GNU_SOURCE
 #include "hub/hub.h"
 
@@ -12,8 +12,8 @@
 
 enum { MOST_FILES = 100000, MOST_PATH = 1024, MOST_PART = 255, MOST_LISTING_BYTES = 64 << 20 };
 
-/* Characters that a terminal obeys or that hide what a name says: controls (C1 too), directions
- * of writing, line and paragraph ends. */
+/* Characters that control a terminal or disguise a name: controls (C1 too), writing directions,
+ * line and paragraph ends. */
 static bool is_hidden(utf8proc_int32_t code) {
   utf8proc_category_t kind = utf8proc_category(code);
   return kind == UTF8PROC_CATEGORY_CC || kind == UTF8PROC_CATEGORY_CF || kind == UTF8PROC_CATEGORY_ZL ||
@@ -52,7 +52,8 @@ static rf_status read_file(const json_t *json, int index, const char *where, rf_
                    where, index + 1);
   if (!size) size = json_object_get(json, "size");
   if (size && !json_is_null(size) && (!json_is_integer(size) || json_integer_value(size) < 0))
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "the server lists a size that is none (%s, %s)", where, path);
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "the server lists a size that is not a number of bytes (%s, %s)", where, path);
   *file = (rf_hub_file){.bytes = json_is_integer(size) ? json_integer_value(size) : -1};
   const char *sum = NULL;
   if (json_is_object(lfs)) {
@@ -64,8 +65,9 @@ static rf_status read_file(const json_t *json, int index, const char *where, rf_
     file->kind = RF_HASH_GIT_BLOB;
   }
   if (sum && !rf_hash_is(file->kind, sum))
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "the server lists a sum that is none (%s, %s)", where, path);
-  /* the sum begins with the size */
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "the server lists a sum that is not one (%s, %s)", where,
+                   path);
+  /* this sum starts with the size, so the size must be known */
   if (file->kind == RF_HASH_GIT_BLOB && file->bytes < 0) file->kind = RF_HASH_NONE;
   if (file->kind != RF_HASH_NONE) strcpy(file->hash, sum);
   return (file->path = strdup(path)) ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
@@ -81,8 +83,8 @@ rf_status rf_hub_read_listing(const char *text, size_t bytes, const char *where,
   size_t count = json_array_size(siblings);
   if (!json_is_array(siblings) || count > MOST_FILES) {
     status = RF_FAIL(error, RAFTER_FAILED, "does the endpoint speak the hub's API?",
-                     "the listing is none (%s: expected \"siblings\", a list of at most %d files)", where,
-                     MOST_FILES);
+                     "the answer is not a listing (%s: expected \"siblings\", a list of at most %d files)",
+                     where, MOST_FILES);
     goto done;
   }
   if (json_is_string(sha) && rf_hash_is(RF_HASH_GIT_BLOB, json_string_value(sha)))
@@ -188,7 +190,7 @@ rf_status rf_hub_refused(const rf_http_answer *answer, const rf_hub_name *name, 
                    "the hub has had too many requests for %s (429%s)", what, said);
   default:
     if (answer->code >= 500)
-      return RF_FAIL(error, RAFTER_FAILED, "the same command goes on from here when the hub is well again",
+      return RF_FAIL(error, RAFTER_FAILED, "run the same command again when the hub works again",
                      "the hub fails at %s (%ld%s)", what, answer->code, said);
     return RF_FAIL(error, RAFTER_FAILED, NULL, "the hub refuses %s (%ld%s)", what, answer->code, said);
   }

@@ -1,4 +1,5 @@
-/* name.c - what `pull` is given: a repository, or something whose safetensors variant it names. */
+/* name.c - the argument of `pull`: a repository, or a name whose safetensors variant is
+ * suggested. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #define _GNU_SOURCE
 #include "hub/hub.h"
@@ -12,9 +13,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* From paths and names in small letters with '-' for '_', the first that fits: Kaggle's
- * OWNER/MODEL/FRAMEWORK/VARIATION, names of folders, repositories of other layouts. Replacements
- * are PCRE2's: ${1:+a:b} is a where group 1 took part, else b; \U...\E capitals. */
+/* Rules for paths and names in lower case with '-' for '_'; the first match wins: Kaggle's
+ * OWNER/MODEL/FRAMEWORK/VARIATION, folder names, repositories of other layouts. Replacements are
+ * PCRE2's: ${1:+a:b} is a if group 1 matched, else b; \U...\E is upper case. */
 static const struct {
   const char *pattern, *repository;
 } VARIANTS[] = {
@@ -55,7 +56,7 @@ bool rf_hub_variant(const char *name, char repository[208]) {
     pcre2_code *pattern =
         pcre2_compile((PCRE2_SPTR)VARIANTS[i].pattern, PCRE2_ZERO_TERMINATED, 0, &code, &at, NULL);
     if (!pattern) continue;
-    /* The text around the match goes. */
+    /* Drop the text around the match. */
     found = pcre2_substitute(pattern, (PCRE2_SPTR)text, n, 0,
                              PCRE2_SUBSTITUTE_EXTENDED | PCRE2_SUBSTITUTE_REPLACEMENT_ONLY |
                                  PCRE2_SUBSTITUTE_UNSET_EMPTY | PCRE2_SUBSTITUTE_UNKNOWN_UNSET,
@@ -66,7 +67,7 @@ bool rf_hub_variant(const char *name, char repository[208]) {
   return found;
 }
 
-/* Names below a folder, two levels deep: enough to know a layout by. */
+/* Names below a folder, two levels deep, which is enough to identify a layout. */
 static int names_below(const char *folder, const char *prefix, char names[][256], int count, int most,
                        int depth) {
   DIR *dir = opendir(folder);
@@ -88,7 +89,7 @@ static int names_below(const char *folder, const char *prefix, char names[][256]
   return count;
 }
 
-/* A folder that is here already: a checkpoint of another layout, or a model that needs no pull. */
+/* The name is a local folder: a checkpoint of another layout, or a model that needs no pull. */
 static rf_status refuse_folder(const char *folder, rf_error *error) {
   enum { MOST = 256 };
   char repository[208], hint[400];
@@ -147,7 +148,7 @@ rf_status rf_hub_parse(const char *text, rf_hub_name *name, rf_error *error) {
   if (!right)
     return RF_FAIL(error, RAFTER_INVALID,
                    "for example rafter pull hf:HuggingFaceTB/SmolLM2-135M-Instruct, or with a branch, tag or "
-                   "commit behind @",
+                   "commit after @",
                    "not a model of the hub (expected hf:ORG/NAME[@REV], got '%.200s')", text);
   snprintf(name->repository, sizeof name->repository, "%.*s", (int)end, repository);
   snprintf(name->revision, sizeof name->revision, "%s", at ? at + 1 : "main");
@@ -155,6 +156,6 @@ rf_status rf_hub_parse(const char *text, rf_hub_name *name, rf_error *error) {
   for (const char *c = name->revision; *c; c++) printable = printable && *c > ' ' && *c < 127;
   if (!printable)
     return RF_FAIL(error, RAFTER_INVALID, "a branch, a tag or a commit",
-                   "not a revision (expected up to %zu letters behind @)", sizeof name->revision - 1);
+                   "not a revision (expected up to %zu letters after @)", sizeof name->revision - 1);
   return RAFTER_OK;
 }

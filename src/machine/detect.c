@@ -1,5 +1,5 @@
-/* detect.c - this machine as the operating system and the CPU describe it. Nothing is measured:
- * a sheet, like that of any other machine. */
+/* detect.c - describes this machine by what the operating system and the CPU report. Nothing is
+ * measured: the result is a data sheet like any other. */
 #include "machine/machine.h"
 
 #include <hwloc.h>
@@ -128,8 +128,8 @@ rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
   machine->threads = cores;
   machine->flops[RF_F32] = cores * clock * per_cycle;
   machine->flops[RF_F64] = machine->flops[RF_F32] / 2;
-  /* What others use now, and a control group's limit, are not ours; 64 MiB is what the process
-   * itself keeps outside the arena. */
+  /* Memory that other processes use now, or that a control group forbids, is not available; the
+   * process itself keeps 64 MiB outside the arena. */
   machine->memory_bytes = pages * page;
   double available = (double)rf_memory_available();
   if (available > 0 && available < machine->memory_bytes)

@@ -1,4 +1,5 @@
-/* file.c - one machine as JSON: read as a hostile file, written beside and renamed. */
+/* file.c - one machine as JSON: read as an untrusted file, written to a temporary name and
+ * renamed. */
 #include "machine/parts.h"
 #include "machine/tuned.h"
 
@@ -24,7 +25,7 @@ rf_status rf_machine_text(const json_t *object, const char *key, bool required, 
     return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT,
                    "%s: %s has a bad length (expected %d to %zu bytes, got %zu)", where, key, required,
                    capacity - 1, length);
-  for (const char *c = value; *c; c++) /* names are printed */
+  for (const char *c = value; *c; c++) /* names are printed, so they have no control characters */
     if ((unsigned char)*c < ' ' || *c == 127)
       return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT,
                      "%s: %s holds a control character (byte %d, expected text of one line)", where, key,
@@ -44,13 +45,13 @@ static rf_status dtype_key(const char *key, const char *where, rf_dtype *dtype, 
                  "%s: '%.40s' is not a dtype (expected f32, bf16, f16, f64, i8, ...)", where, key);
 }
 
-/* Where FLOP/s under a name go: of a dtype, or of a format that is none. */
+/* The field for FLOP/s under a name: a dtype of ours or another format. */
 typedef struct rate_place {
   const char *key;
   double *at;
 } rate_place;
 
-/* {"f32": FLOP/s, ...} into `of` by dtype, and into `more` (up to a key of NULL). */
+/* Reads {"f32": FLOP/s, ...} into `of` by dtype, and into `more` (which ends with a NULL key). */
 static rf_status parse_rates(const json_t *object, const char *name, bool required, double of[RF_DTYPES],
                              const rate_place *more, const char *where, rf_error *error) {
   json_t *rates = json_object_get(object, name), *value;
@@ -77,7 +78,7 @@ static rf_status parse_rates(const json_t *object, const char *name, bool requir
 }
 
 bool rf_curve_multiplies(const char *op) {
-  /* parts of products and passes over logits have curves and are no ops */
+  /* parts of products and passes over logits have curves but are not ops */
   static const char *const parts[] = {"matmul_", "head_rows", "sample"};
   const rf_op_def *def = rf_op_find(op);
   if (def) return def->timing != RF_TIMING_BYTES;
@@ -210,7 +211,7 @@ rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error
   if (format && (!json_is_string(format) || strcmp(json_string_value(format), RF_MACHINE_FORMAT)))
     status = RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT,
                      "%s has another format (expected \"%s\", got \"%.40s\")", path, RF_MACHINE_FORMAT,
-                     json_is_string(format) ? json_string_value(format) : "something that is no text");
+                     json_is_string(format) ? json_string_value(format) : "another JSON type");
   else status = rf_machine_parse(root, path, machine, error);
   json_decref(root);
   return status;

@@ -10,16 +10,16 @@
  * RAFTER_FAILED: a field is missing, of the wrong kind or out of range. */
 rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *machine, rf_error *error);
 
-/* A text that must fit its place, and a number in [least, most]; absent: the place keeps what it
- * has. */
+/* A text that must fit, and a number in [least, most]. If the field is absent, the value is
+ * unchanged. */
 rf_status rf_machine_text(const json_t *object, const char *key, bool required, char *out, size_t capacity,
                           const char *where, rf_error *error);
 rf_status rf_machine_number(const json_t *object, const char *key, double least, double most, double *value,
                             const char *where, rf_error *error);
-/* What stands beside one chip: topology, networks, prices, shape. */
+/* Reads everything beyond one chip: topology, networks, prices, shape. */
 rf_status rf_machine_parse_network(const json_t *object, const char *where, rf_machine *machine,
                                    rf_error *error);
-/* Sets the same fields on `object`. */
+/* Writes the same fields to `object`. */
 void rf_machine_network_json(const rf_machine *machine, json_t *object);
 
 extern const char RF_MACHINE_HINT[];

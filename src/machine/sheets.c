@@ -1,5 +1,4 @@
-/* sheets.c - the data sheets the program carries, and how a machine is found by the name a
- * person types. */
+/* sheets.c - the built-in data sheets, and finding a machine by the name that a person types. */
 #include "machine/parts.h"
 
 #include "base/text.h"
@@ -11,9 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The text of data/machines.json becomes part of the program, so that one binary works wherever
- * it is copied. The build defines RF_DATA_DIR as the absolute path of data/ and makes this file
- * depend on machines.json. */
+/* data/machines.json is part of the program, so that the binary works wherever it is copied. The
+ * build defines RF_DATA_DIR as the absolute path of data/ and makes this file depend on
+ * machines.json. */
 #ifndef RF_DATA_DIR
 #error "RF_DATA_DIR must be the path of the data folder"
 #endif
@@ -33,14 +32,14 @@ static void parse_sheets(void) {
     sheets = NULL;
 }
 
-/* The text is ours, so a fault in it is our own mistake; a unit test reads every row. */
+/* A fault in this text would be our own mistake; a unit test reads every row. */
 static json_t *sheet_rows(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, parse_sheets);
   return json_object_get(sheets, "machines");
 }
 
-/* A row with what the edition changes laid over it. */
+/* A row with its edition's changes applied. */
 static rf_status with_edition(const json_t *row, const char *edition, json_t **sheet, rf_error *error) {
   json_t *editions = json_object_get(row, "editions"), *changes = json_object_get(editions, edition);
   const char *name = json_string_value(json_object_get(row, "name"));
@@ -125,9 +124,9 @@ rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error
     bool two = machine->devices_per_chip == 2;
     return RF_FAIL(
         error, RAFTER_INVALID,
-        two ? "write it behind an axis, as --mesh fsdp=4,tensor=2@d2d"
-            : "leave @d2d out, or choose a machine of two devices a chip, as tpu-v7x",
-        two ? "the link between two dies is of an axis of --mesh (--on %.60s: expected no @d2d)"
+        two ? "write it after an axis, as in --mesh fsdp=4,tensor=2@d2d"
+            : "leave @d2d out, or choose a machine with two devices per chip, as tpu-v7x",
+        two ? "@d2d belongs to an axis of --mesh (--on %.60s: expected no @d2d)"
             : "a chip of %.60s is one device, without a link between two dies (--on: expected no @d2d)",
         two ? spec : name);
   }

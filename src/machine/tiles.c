@@ -9,15 +9,15 @@ enum { LANES = 128, SUBLANES = 8, MOST_1D = 1024, SCALAR_BYTES = 512 };
 
 static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-/* The smallest power of two that is at least n, at most `most`. */
+/* The smallest power of two that is at least n, limited to `most`. */
 static int64_t power_of_two(int64_t n, int64_t most) {
   int64_t p = 1;
   while (p < n && p < most) p *= 2;
   return p;
 }
 
-/* Rows of a tile are shortened to the next power of two for short dimensions, but hold whole
- * 32-bit words: `pack` rows share one. */
+/* A short dimension shortens a tile's rows to the next power of two, but never below a whole
+ * 32-bit word, which `pack` rows share. */
 static int64_t on_sublanes(int64_t n, int64_t pack) {
   int64_t rows = power_of_two(n, SUBLANES);
   if (rows < pack) rows = pack < SUBLANES ? pack : SUBLANES;

@@ -1,5 +1,5 @@
-/* topology.c - what joins chips: the network's figures in a machine file, and the shape that a
- * person types behind a machine's name. */
+/* topology.c - the network between chips: its figures in a machine file, and the shape that a
+ * person appends to a machine's name. */
 #include "machine/parts.h"
 
 #include "base/text.h"
@@ -31,7 +31,7 @@ static rf_status whole(const json_t *object, const char *key, int64_t least, int
   return rf_json_int_or(object, key, where, least, most, *value, value, error);
 }
 
-/* A list of at most `capacity` whole numbers; *count gets how many. */
+/* Reads a list of at most `capacity` whole numbers; *count gets their number. */
 static rf_status numbers(const json_t *object, const char *key, int capacity, int *out, int *count,
                          const char *where, rf_error *error) {
   const json_t *list = json_object_get(object, key);
@@ -129,7 +129,7 @@ rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *
     strcpy(machine->price_tier, machine->price[i].tier);
     return RAFTER_OK;
   }
-  /* of a file that gives one price alone */
+  /* for a file that gives only one price */
   if (!strcmp(text, "list") && !strcmp(machine->price_tier, "list")) return RAFTER_OK;
   if (rf_text_float(text, &usd)) {
     if (!(usd >= least && usd <= most))
@@ -241,7 +241,7 @@ bool rf_machine_wraps(const rf_machine *machine, int extent) {
                         (rule == RF_WRAP_MULTIPLE_OF_4 && extent % 4 == 0));
 }
 
-/* A whole number at *at, which moves behind it. */
+/* Reads a whole number at *at and moves *at after it. */
 static bool take_number(const char **at, int *value) {
   char *end;
   if (**at < '0' || **at > '9') return false;
@@ -305,7 +305,7 @@ rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error)
   }
   if (!fits || *at)
     return RF_FAIL(error, RAFTER_INVALID, SHAPES,
-                   "'%.60s' is no shape (expected whole numbers from 1 to %d joined by x)", text,
+                   "'%.60s' is not a shape (expected whole numbers from 1 to %d joined by x)", text,
                    RF_NETWORK_AXES_MOST);
   if (rank && t->form == RF_NETWORK_NONE)
     return RF_FAIL(error, RAFTER_INVALID, "plan for one chip, or for a machine of machines.json",
@@ -336,7 +336,7 @@ rf_status rf_machine_set_shape(rf_machine *m, const char *text, rf_error *error)
   } else {
     char what[128];
     snprintf(what, sizeof what, "%.60s:%.40s", m->name, text);
-    RF_TRY(rf_machine_check_pod(m, shape, rank, what, "write *2 behind the shape for two slices", error));
+    RF_TRY(rf_machine_check_pod(m, shape, rank, what, "write *2 after the shape for two slices", error));
   }
   int64_t chips = slices;
   for (int i = 0; i < rank; i++) chips *= shape[i];
@@ -369,9 +369,10 @@ void rf_machine_by_device(rf_machine *m) {
   m->chips *= 2;
 }
 
-/* ---- the shape of so many chips -------------------------------------------------------------- */
+/* ---- the shape of a number of chips ---------------------------------------------------------- */
 
-/* Extents as near to a cube as their product and the pod allow; false: more than a pod. */
+/* Chooses extents as near to a cube as their product and the pod allow. Returns false if the pod
+ * is too small. */
 static bool cube_of(const rf_topology *t, int64_t chips, int64_t best[3]) {
   int64_t least = INT64_MAX;
   for (int64_t x = 1; x * x <= chips && (x == 1 || t->axes > 2); x++)

@@ -1,5 +1,5 @@
-/* tuned.c - blocks of products that were tuned on one CPU: their classes, their place in a
- * machine file, and which of them an op takes. */
+/* tuned.c - blocks of products that were tuned on one CPU: their classes, their form in a
+ * machine file, and the choice for an op. */
 #include "machine/tuned.h"
 
 #include "machine/parts.h"
@@ -7,15 +7,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a file may ask for: workspaces follow from the blocks. */
+/* Limits for a file's blocks, because workspaces grow with them. */
 static const struct {
   const char *name;
   int64_t least, most;
 } FIELDS[] = {{"kc", 16, 1 << 16}, {"a_bytes", 1 << 12, 1 << 30}, {"nc", 64, 1 << 24}};
 enum { FIELD_COUNT = sizeof FIELDS / sizeof *FIELDS };
 
-/* By rows of activations (the steps of k of a weight's gradient), and by the numbers of the
- * weight. */
+/* Classes by rows of activations (the k steps of a weight's gradient) and by the weight's size. */
 enum { ROWS_FEW = 128, ROWS_SOME = 512, WEIGHTS_FEW = 1 << 20, WEIGHTS_SOME = 1 << 22 };
 static const char *const CLASSES[RF_TUNED_CLASSES] = {
     "rows<=128 weights<=1Mi", "rows<=128 weights<=4Mi", "rows<=128 weights>4Mi",
@@ -64,7 +63,8 @@ static rf_status parse_blocks(const json_t *object, const char *where, rf_blocks
   int64_t *const at[FIELD_COUNT] = {&blocks->kc, &blocks->a_bytes, &blocks->nc};
   if (!json_is_object(object))
     return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT,
-                   "%s: blocks are no object (expected {\"kc\": ..., \"a_bytes\": ..., \"nc\": ...})", where);
+                   "%s: blocks are not an object (expected {\"kc\": ..., \"a_bytes\": ..., \"nc\": ...})",
+                   where);
   for (int i = 0; i < FIELD_COUNT; i++)
     RF_TRY(rf_json_int(object, FIELDS[i].name, where, FIELDS[i].least, FIELDS[i].most, at[i], error));
   return RAFTER_OK;

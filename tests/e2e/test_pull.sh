@@ -103,7 +103,7 @@ for signal in KILL INT; do
   for _ in $(seq 100); do [ "$(stat -c %s killed$signal/model-00001-of-00002.safetensors.part 2>/dev/null || echo 0)" -gt 300000 ] && break; sleep 0.05; done
   kill -$signal $victim
   wait $victim 2>/dev/null && fail "a pull under $signal ends well"
-  [ $signal = KILL ] || says 'goes on from here'
+  [ $signal = KILL ] || says 'run the same command again to continue'
   [ ! -e killed$signal/model-00001-of-00002.safetensors ] || fail 'half a file has its name'
   faults '{}'
   status 0 pull hf:org/parts --out killed$signal --json && whole killed$signal org/parts && holds out '[f["state"] for f in d["files"] if "00001" in f["path"]] == ["resumed"]'
