@@ -27,7 +27,7 @@ static rf_isa isa;
 
 static const rf_kernel *kernel_of(const char *op) {
   for (const rf_kernel *k = RF_CPU_ATTENTION; k->op; k++) {
-    if (strcmp(k->op, op) == 0 && k->isa <= isa) return k;
+    if (strcmp(k->op, op) == 0 && k->level <= (int)isa) return k;
   }
   return NULL;
 }

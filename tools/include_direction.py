@@ -31,6 +31,8 @@ def faults_of(path, text):
             yield f'src/{path}:{number}: "{target}" does not name its room'
         elif ROOMS.index(other) > ROOMS.index(room):
             yield f'src/{path}:{number}: {room} includes {other}, which comes after it'
+        elif target.startswith("backend/cpu/") and not path.startswith("backend/cpu/"):
+            yield f'src/{path}:{number}: "{target}" is private to backend/cpu'
         elif {room, other} == {"train", "generate"}:
             yield f'src/{path}:{number}: {room} and {other} stand side by side'
 
@@ -66,7 +68,9 @@ BAD_READMES = [README + "More.\n", README.replace("- Entry", "Entry"), README.re
                README.replace("a job", "x" * COLUMNS)]
 PLANTED = [("base/a.c", '#include "model/model.h"'), ("plan/a.c", '#include "run/run.h"'),
            ("generate/a.c", '#include "train/train.h"'), ("cli/main.c", '#include "base/base.h"'),
-           ("graph/a.c", '  #  include "plan/plan.h"'), ("model/a.c", '#include "tokenizer.h"')]
+           ("graph/a.c", '  #  include "plan/plan.h"'), ("model/a.c", '#include "tokenizer.h"'),
+           ("run/a.c", '#include "backend/cpu/peaks.h"'),
+           ("backend/null/a.c", '#include "backend/cpu/cpu.h"')]
 
 
 def main():

@@ -4,7 +4,6 @@
 #include "journal/traced.h"
 #include "journal/walked.h"
 
-#include "backend/cpu/peaks.h"
 #include "generate/generate.h"
 #include "generate/pace.h"
 #include "run/calibrate.h"
@@ -17,13 +16,13 @@
 typedef struct peak {
   const char *key, *name, *unit;
   rf_dtype dtype;
-  rf_peak_unit in;
+  rf_alu in;
 } peak;
-static const peak PEAKS[] = {{"f32", "f32 FMA", "GFLOP/s", RF_F32, RF_PEAK_VECTORS},
-                             {"bf16_vectors", "bf16 in vectors", "GFLOP/s", RF_BF16, RF_PEAK_VECTORS},
-                             {"bf16_tiles", "bf16 in tiles", "GFLOP/s", RF_BF16, RF_PEAK_TILES},
-                             {"i8_vectors", "int8 in vectors", "GOP/s", RF_I8, RF_PEAK_VECTORS},
-                             {"i8_tiles", "int8 in tiles", "GOP/s", RF_I8, RF_PEAK_TILES}};
+static const peak PEAKS[] = {{"f32", "f32 FMA", "GFLOP/s", RF_F32, RF_ALU_VECTOR},
+                             {"bf16_vectors", "bf16 in vectors", "GFLOP/s", RF_BF16, RF_ALU_VECTOR},
+                             {"bf16_tiles", "bf16 in tiles", "GFLOP/s", RF_BF16, RF_ALU_MATRIX},
+                             {"i8_vectors", "int8 in vectors", "GOP/s", RF_I8, RF_ALU_VECTOR},
+                             {"i8_tiles", "int8 in tiles", "GOP/s", RF_I8, RF_ALU_MATRIX}};
 /* repetitions as the option has them */
 enum { PEAK_COUNT = sizeof PEAKS / sizeof *PEAKS, MOST_BURSTS = 512, MOST_TESTS = 32, MOST_REPS = 10000 };
 
@@ -34,25 +33,21 @@ typedef struct bursts {
 /* Ceilings are sampled between the measurements: neighbours on the machine slow both alike. */
 typedef struct ceilings {
   bursts peak[PEAK_COUNT], read;
-  int threads;
-  rf_isa isa;       /* what was asked for, which may be less than the CPU has */
-  rf_dtype product; /* what the test multiplies */
-  void *buffer;
-  size_t bytes;
+  rf_device *device; /* at the level that was asked for, which may be less than the CPU has */
+  rf_memory *memory;
+  rf_dtype product;          /* what the test multiplies */
   const char *sweep, *value; /* of --sweep; NULL: none */
 } ceilings;
 
-static rf_isa isa_of(const ceilings *c, int i) {
-  return PEAKS[i].in == RF_PEAK_TILES ? c->isa : RF_PEAK_VECTORS_OF(c->isa);
+static bool has_alu(const ceilings *c, rf_dtype dtype, rf_alu alu) {
+  return c->device->type->has_alu(c->device, dtype, alu);
 }
-static bool has_peak(const ceilings *c, int i) {
-  return rf_peak_unit_of(PEAKS[i].dtype, isa_of(c, i)) == PEAKS[i].in;
-}
+static bool has_peak(const ceilings *c, int i) { return has_alu(c, PEAKS[i].dtype, PEAKS[i].in); }
 
 static void sample_peak(ceilings *c, int i, int count) {
   rf_record_pause();
   for (bursts *b = &c->peak[i]; count-- > 0 && b->count < MOST_BURSTS; b->count++)
-    b->rate[b->count] = rf_peak_flops(PEAKS[i].dtype, isa_of(c, i), c->threads, 0.025);
+    b->rate[b->count] = c->device->type->flops(c->device, PEAKS[i].dtype, PEAKS[i].in, 0.025);
 }
 static void sample_flops(ceilings *c, int count) {
   for (int i = 0; i < PEAK_COUNT; i++)
@@ -61,7 +56,7 @@ static void sample_flops(ceilings *c, int count) {
 static void sample_read(ceilings *c, int count) {
   rf_record_pause();
   for (bursts *b = &c->read; count-- > 0 && b->count < MOST_BURSTS; b->count++)
-    b->rate[b->count] = rf_peak_read_bps(c->buffer, c->bytes, c->threads, 1);
+    b->rate[b->count] = c->device->type->bandwidth(c->device, c->memory, RF_TRAFFIC_READ, 1);
 }
 static rf_ceiling ceiling_of(const bursts *b) {
   double copy[MOST_BURSTS];
@@ -75,15 +70,15 @@ static void choose_product(ceilings *c, const rf_plan *plan) {
   bool fast = false;
   for (int i = 0; i < plan->graph->op_count; i++) fast |= rf_op_is_fast(&plan->graph->op[i]);
   /* A sweep may change these. */
-  if (c->isa != plan->options.isa || c->threads != plan->options.threads) {
+  if (c->device->level != (int)plan->options.isa || c->device->workers != plan->options.threads) {
     memset(c->peak, 0, sizeof c->peak);
     memset(&c->read, 0, sizeof c->read);
   }
-  c->isa = plan->options.isa;
-  c->threads = plan->options.threads;
-  c->product = fast && rf_peak_unit_of(RF_I8, c->isa)                         ? RF_I8
-               : plan->options.build.dtype == RF_BF16 && c->isa >= RF_ISA_AMX ? RF_BF16
-                                                                              : RF_F32;
+  c->device->level = (int)plan->options.isa;
+  c->device->workers = plan->options.threads;
+  bool bytes = has_alu(c, RF_I8, RF_ALU_VECTOR) || has_alu(c, RF_I8, RF_ALU_MATRIX);
+  bool tiles = plan->options.build.dtype == RF_BF16 && has_alu(c, RF_BF16, RF_ALU_MATRIX);
+  c->product = fast && bytes ? RF_I8 : tiles ? RF_BF16 : RF_F32;
 }
 /* The fastest of what it is multiplied in. */
 static int product_peak(const ceilings *c) {
@@ -559,14 +554,15 @@ static void say_ceilings(const rafter_sink *sink, ceilings *c, const rf_settings
   }
   sample_read(c, 5);
   rf_ceiling f = ceiling_of(&c->peak[0]), r = ceiling_of(&c->read);
-  f.sustained = rf_peak_flops(RF_F32, c->isa, c->threads, 3.0);
+  f.sustained = c->device->type->flops(c->device, RF_F32, RF_ALU_VECTOR, 3.0);
+  const char *isa = rf_isa_name((rf_isa)c->device->level);
   rf_say(sink,
          "ceilings       f32 FMA %.0f GFLOP/s [%.0f..%.0f], sustained %.0f%s; read %.1f GB/s [%.1f..%.1f]; "
          "%d threads, %s\n",
          f.median * 1e-9, f.least * 1e-9, f.most * 1e-9, f.sustained * 1e-9, text, r.median * 1e-9,
-         r.least * 1e-9, r.most * 1e-9, c->threads, rf_isa_name(c->isa));
+         r.least * 1e-9, r.most * 1e-9, c->device->workers, isa);
   rf_put_json(sink, json_pack("{ss ss ss si so sf so so}", "test", "calibration", "model", s->model.name,
-                              "isa", rf_isa_name(c->isa), "threads", c->threads, "flops", spread_json(f),
+                              "isa", isa, "threads", c->device->workers, "flops", spread_json(f),
                               "sustained_flops", f.sustained, "peaks", peaks, "read_bps", spread_json(r)));
 }
 
@@ -584,11 +580,8 @@ static rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink
   RF_GO(parse_tests(rf_options_text(job->options, "test"), tests, &tests_count, error));
   RF_GO(rf_settings_resolve(job->options, "generate", s, error));
   for (int i = 0; i < tests_count; i++) RF_GO(check_positions(s, &tests[i], positions_of(&tests[i]), error));
-  c->threads = s->plan.threads;
-  c->bytes = rf_bandwidth_buffer_bytes();
-  RF_GO(rf_pages_map(c->bytes, &c->buffer, NULL, error));
-  memset(c->buffer, 1, c->bytes);
-  c->isa = s->plan.isa;
+  RF_GO(rf_device_open(&RF_BACKEND_CPU, (int)s->plan.isa, s->plan.threads, &c->device, error));
+  RF_GO(rf_bandwidth_memory(c->device, (int64_t)rf_bandwidth_buffer_bytes(), &c->memory, error));
   say_ceilings(sink, c, s);
   const char *name = NULL;
   const char *const *values = NULL;
@@ -605,7 +598,8 @@ static rf_status rf_command_bench(const rafter_job *job, const rafter_sink *sink
     rf_options_free(one.options);
   }
 done:
-  if (c && c->buffer) rf_pages_unmap(c->buffer, c->bytes);
+  if (c && c->memory) c->device->type->release(c->memory);
+  if (c && c->device) c->device->type->close(c->device);
   free(c);
   free(s);
   return status;

@@ -1,8 +1,36 @@
-/* backend.c - finding a backend by name, and a kernel for an op. */
+/* backend.c - finding a backend by name and a kernel for an op; memory that the host can use
+ * directly needs no call of its device. */
 #include "backend/backend.h"
 #include "backend/reference/reference.h"
 
 #include <string.h>
+
+rf_status rf_device_open(const rf_backend *backend, int level, int workers, rf_device **device,
+                         rf_error *error) {
+  RF_TRY(backend->device->open(device, error));
+  (*device)->type = backend->device;
+  (*device)->level = level;
+  (*device)->workers = workers;
+  return RAFTER_OK;
+}
+
+rf_status rf_memory_write(rf_memory *memory, int64_t at, const void *from, int64_t bytes, rf_error *error) {
+  if (!memory->host) return memory->device->type->upload(memory, at, from, bytes, error);
+  memcpy(memory->host + at, from, (size_t)bytes);
+  return RAFTER_OK;
+}
+
+rf_status rf_memory_read(rf_memory *memory, int64_t at, void *to, int64_t bytes, rf_error *error) {
+  if (!memory->host) return memory->device->type->download(memory, at, to, bytes, error);
+  memcpy(to, memory->host + at, (size_t)bytes);
+  return RAFTER_OK;
+}
+
+rf_status rf_memory_fill(rf_memory *memory, int64_t at, uint32_t word, int64_t bytes, rf_error *error) {
+  if (!memory->host) return memory->device->type->fill(memory, at, word, bytes, error);
+  for (int64_t i = 0; i + 4 <= bytes; i += 4) memcpy(memory->host + at + i, &word, 4);
+  return RAFTER_OK;
+}
 
 const rf_backend *rf_backend_find(const char *name) {
   static const rf_backend *const backends[] = {&RF_BACKEND_CPU, &RF_BACKEND_REFERENCE, &RF_BACKEND_NULL};
@@ -12,28 +40,29 @@ const rf_backend *rf_backend_find(const char *name) {
   return NULL;
 }
 
-static const rf_kernel *choose_from(const rf_kernel *table, rf_isa isa, const rf_graph *graph,
-                                    const rf_op *op, int64_t rows) {
+static const rf_kernel *choose_from(const rf_kernel *table, int level, const rf_graph *graph, const rf_op *op,
+                                    int64_t rows) {
   for (const rf_kernel *kernel = table; kernel->op; kernel++) {
     bool named = kernel->op[0] == *RF_ANY_OP || strcmp(kernel->op, op->def->name) == 0;
     bool holds = !kernel->max_rows || rows <= kernel->max_rows;
-    if (kernel->isa <= isa && named && holds && (!kernel->accepts || kernel->accepts(graph, op)))
+    if (kernel->level <= level && named && holds && (!kernel->accepts || kernel->accepts(graph, op)))
       return kernel;
   }
   return NULL;
 }
 
-const rf_kernel *rf_kernel_choose_for(const rf_backend *backend, rf_isa isa, const rf_graph *graph,
+const rf_kernel *rf_kernel_choose_for(const rf_backend *backend, int level, const rf_graph *graph,
                                       const rf_op *op, int64_t rows) {
+  if (backend->kernels_of) backend = backend->kernels_of;
   for (int i = 0; backend->tables[i]; i++) {
-    const rf_kernel *kernel = choose_from(backend->tables[i], isa, graph, op, rows);
+    const rf_kernel *kernel = choose_from(backend->tables[i], level, graph, op, rows);
     if (kernel) return kernel;
   }
-  return choose_from(RF_REFERENCE_KERNELS, isa, graph, op, rows);
+  return choose_from(RF_REFERENCE_KERNELS, level, graph, op, rows);
 }
 
-const rf_kernel *rf_kernel_choose(const rf_backend *backend, rf_isa isa, const rf_graph *graph,
+const rf_kernel *rf_kernel_choose(const rf_backend *backend, int level, const rf_graph *graph,
                                   const rf_op *op) {
   int first = op->input_count ? op->input[0] : RF_NONE;
-  return rf_kernel_choose_for(backend, isa, graph, op, first < 0 ? 0 : graph->tensor[first].shape[0]);
+  return rf_kernel_choose_for(backend, level, graph, op, first < 0 ? 0 : graph->tensor[first].shape[0]);
 }

@@ -1,5 +1,5 @@
-/* lanes.c - spans into rings, and what the system counts for a thread: CPU time, faults, time in
- * the queue of a core. */
+/* lanes.c - spans into rings, and what the system counts for a thread: CPU time, faults, time it
+ * waited for a core. */
 #define _GNU_SOURCE
 #include "backend/lanes.h"
 
@@ -19,8 +19,8 @@ static int this_thread(void) {
   return id;
 }
 
-/* schedstat: ns that the thread ran, and ns that it stood in the queue of a core. -1: the system
- * does not say. */
+/* schedstat: ns that the thread ran, and ns that it waited for a core. -1: the system does not
+ * say. */
 static void read_schedstat(int file, int64_t *ran, int64_t *delay) {
   char text[96];
   ssize_t got = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);
@@ -37,10 +37,10 @@ static int64_t delay_ns(int file) {
   return delay;
 }
 
-enum { NS_WORTH_A_SPAN = 1000 }; /* two clocks that are not read at once differ by less */
+enum { NS_WORTH_A_SPAN = 1000 }; /* clocks that are read one after the other differ by less */
 
-/* `from` (may be NULL): the look before. A thread that was on its core all the while stood in no
- * queue, which is the dearest to ask. */
+/* `from` (may be NULL): the sample before. A thread that never left its core did not wait, so
+ * schedstat, the most expensive counter, is not read. */
 static rf_lane_look look(int file, int64_t now, const rf_lane_look *from) {
   struct rusage use;
   struct timespec cpu;
@@ -57,8 +57,8 @@ static rf_lane_look look(int file, int64_t now, const rf_lane_look *from) {
   return l;
 }
 
-/* The next look is due when this one is a small part of the time, however dear it was: caches
- * that forgot it make it several times as long. */
+/* Sampling stays a small part of the time: the next sample is due later after a slow one. A cold
+ * cache makes a sample several times slower. */
 static void look_again(const rf_lanes *lanes, rf_lane *lane, int64_t began) {
   enum { COSTS = 1000, MOST_NS = 10000000 };
   int64_t end = rf_now_ns(), rest = COSTS * (end - began);
@@ -83,7 +83,7 @@ rf_lane *rf_lane_begin(rf_lanes *lanes, int index, int64_t now) {
   return lane;
 }
 
-/* What was counted between the last look and this one, which becomes the last. */
+/* Stores what was counted since the last sample; this sample becomes the last. */
 static void put_lost(const rf_lanes *lanes, int index, rf_lane_look l) {
   rf_lane *lane = &lanes->lane[index];
   const rf_lane_look *from = &lane->last;
@@ -111,7 +111,7 @@ void rf_lane_look_at(rf_lanes *lanes, int index, int64_t now) {
 
 /* ---- other threads, while they have nothing to do -------------------------------------------- */
 
-/* What may be known of another thread: its time on a core and in the queue of one. */
+/* Of another thread only its time on a core and its waiting time are known. */
 static bool look_from_outside(const rf_lane *lane, rf_lane_look *l) {
   *l = (rf_lane_look){.at = rf_now_ns(), .faults = -1, .read_faults = -1, .switches = -1};
   read_schedstat(lane->file, &l->cpu, &l->delay);

@@ -17,11 +17,13 @@ typedef struct compute {
     int32_t *table[RF_KV_CLASSES]; /* (slots, columns) */
   } io[2];                         /* of prefill, decode */
   struct kv_bytes {
-    unsigned char *data; /* (pool, ...) of one layer: keys and values, or scales */
+    int tensor; /* (pool, ...) of one layer: keys and values, or scales */
     int64_t page_bytes;
     rf_kv_class class;
   } * bytes;
   int count;
+  rf_status moved; /* why a page could not be copied is in `move_error` */
+  rf_error move_error;
   rf_sampler *sampler;    /* (slots) */
   rf_sampler_work **work; /* (workers) */
   int workers;
@@ -35,13 +37,16 @@ typedef struct compute {
 
 /* Copies a page in every layer of its class (from >= 0), or poisons one that is free. */
 static void move_page(void *self, rf_kv_class class, int32_t from, int32_t to) {
-  const compute *c = self;
-  for (int i = 0; i < c->count; i++) {
+  compute *c = self;
+  rf_run *run = c->g->run;
+  for (int i = 0; i < c->count && c->moved == RAFTER_OK; i++) {
     const struct kv_bytes *b = &c->bytes[i];
+    int64_t bytes = b->page_bytes;
     if (b->class != class) continue;
     if (from >= 0)
-      memcpy(b->data + to * b->page_bytes, b->data + from * b->page_bytes, (size_t)b->page_bytes);
-    else if (c->g->settings.debug.poison) memset(b->data + to * b->page_bytes, 0xff, (size_t)b->page_bytes);
+      c->moved = rf_run_copy(run, c->g->first, b->tensor, to * bytes, from * bytes, bytes, &c->move_error);
+    else if (c->g->settings.debug.poison)
+      c->moved = rf_run_fill(run, c->g->first, b->tensor, to * bytes, UINT32_MAX, bytes, &c->move_error);
   }
 }
 
@@ -85,9 +90,11 @@ static rf_status run_plan(const compute *c, int plan, int64_t rows, rf_error *er
   const rf_run_debug *debug = &c->g->settings.debug;
   bool all = debug->poison || debug->find_nan; /* so that unused rows hold numbers too */
   rf_run_inputs inputs = {.rows = all ? rf_generator_plan(c->g, plan)->graph->rows : rows, .step = 1};
+  int number = c->g->first + plan;
+  RF_TRY(rf_run_push(c->g->run, number, error));
   for (int s = 0; s < RF_SECTIONS; s++)
-    RF_TRY(rf_run_section(c->g->run, c->g->first + plan, (rf_section)s, &inputs, error));
-  return RAFTER_OK;
+    RF_TRY(rf_run_section(c->g->run, number, (rf_section)s, &inputs, error));
+  return rf_run_pull(c->g->run, number, error);
 }
 
 static void count_pass(compute *c, int plan, int parts, int64_t rows, int64_t context, double seconds) {
@@ -107,6 +114,10 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
   compute *c = self;
   const struct inputs *io = &c->io[plan];
   int64_t rows = 0, context = 0, wanted = 0, began = rf_phase_begin();
+  if (c->moved != RAFTER_OK) {
+    if (error) *error = c->move_error;
+    return c->moved;
+  }
   if (io->tokens) write_inputs(c, plan, part, count);
   rf_phase_end(RF_PHASE_DATA, began);
   for (int i = 0; i < count; i++) {
@@ -153,12 +164,12 @@ static rf_status choose(void *self, rf_answer *a, const rf_forward_part *part, i
 
 static void find_layer(compute *c, int layer, const char *name) {
   char path[96];
-  const rf_tensor *tensor = NULL;
   snprintf(path, sizeof path, "block.%d/%s", layer, name);
-  unsigned char *data = rf_run_named(c->g->run, c->g->first, path, &tensor);
-  if (data)
-    c->bytes[c->count++] = (struct kv_bytes){data, rf_tensor_bytes(tensor) / tensor->shape[0],
-                                             rf_kv_class_of(&c->g->settings.model, layer)};
+  int id = rf_run_find(c->g->run, c->g->first, path);
+  if (id == RF_NONE) return;
+  const rf_tensor *tensor = &c->g->prefill->graph->tensor[id];
+  c->bytes[c->count++] = (struct kv_bytes){id, rf_tensor_bytes(tensor) / tensor->shape[0],
+                                           rf_kv_class_of(&c->g->settings.model, layer)};
 }
 
 static void find_inputs(const rf_generator *g, int plan, struct inputs *io) {

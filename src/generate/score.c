@@ -121,9 +121,10 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
   rf_run_inputs inputs = {.rows = whole ? rows : used, .step = 1};
   rf_phase_end(RF_PHASE_DATA, began);
   rf_record_extent(count, used, used);
-  rf_status status = RAFTER_OK;
+  rf_status status = rf_run_push(s->run, 0, error);
   for (int section = 0; section < RF_SECTIONS && status == RAFTER_OK; section++)
     status = rf_run_section(s->run, 0, (rf_section)section, &inputs, error);
+  if (status == RAFTER_OK) status = rf_run_pull(s->run, 0, error);
   began = rf_phase_begin();
   for (int64_t i = 0, first = 0; i < count && status == RAFTER_OK; first += text[i++].count)
     give(s, &text[i], first);

@@ -4,6 +4,7 @@
 #include "graph/kv.h"
 #include "graph/passes.h"
 #include "graph/mesh/pipeline.h"
+#include "model/weights.h"
 
 #include <stdio.h>
 #include <string.h>

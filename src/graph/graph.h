@@ -14,7 +14,6 @@
 #include "graph/ops/list.h"
 #include "model/model.h"
 #include "formats/panels.h"
-#include "model/weights.h"
 
 enum { RF_MAX_RANK = 4, RF_MAX_INPUTS = 8, RF_NONE = -1 };
 enum { RF_TOP_MOST = 256 };
@@ -391,7 +390,7 @@ typedef struct rf_build_options {
   bool loss_only;   /* validation: forward and loss, no backward */
   rf_mesh mesh;     /* over which chips; all 0: one */
   unsigned offload; /* bits of rf_offload: what stands in the host's memory */
-  const rf_weight_types *
+  const struct rf_weight_types *
       /* of matrices that do not change (generate, score, under LoRA): what they are packed in;
        * NULL: `dtype`. Read while the graph is built */
       weights;

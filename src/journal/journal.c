@@ -87,7 +87,7 @@ static bool keeps_history(void) {
 }
 
 /* The null backend walks a plan and computes nothing: there is nothing to compare others with. */
-static bool computes(const rf_plan *plan) { return plan->options.backend->touches_memory; }
+static bool computes(const rf_plan *plan) { return plan->options.backend->device != NULL; }
 
 static void begin_history(rf_journal *journal, const char *command, const rf_plan *plan) {
   rf_history *history = NULL;

@@ -1,5 +1,6 @@
 /* detect.c - describes this machine by what the operating system and the CPU report. Nothing is
  * measured: the result is a data sheet like any other. */
+#include "machine/isa.h"
 #include "machine/machine.h"
 
 #include <hwloc.h>
@@ -85,30 +86,19 @@ void rf_machine_cpu(char cpu[128]) {
 }
 
 /* f32 FLOPs of one core and cycle, multiply and add counted as two, with two vector ports. */
-static double flops_per_cycle(rf_machine *machine) {
-  double flops = 8;
-  const char *isa = "base";
+static double flops_per_cycle(rf_isa isa) {
 #if defined(__x86_64__) || defined(__i386__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    flops = 32;
-    isa = "avx2";
-  }
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    /* AMD's first AVX-512 cores split a 512-bit operation in two; Intel's server cores have two
-     * full ports. */
-    flops = __builtin_cpu_is("amd") ? 32 : 64;
-    isa = __builtin_cpu_supports("avx512bf16") ? "avx512bf16" : "avx512";
-    if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
-        rf_machine_has_tiles())
-      isa = "amx";
-  }
+  /* AMD's first AVX-512 cores split a 512-bit operation in two; Intel's server cores have two full
+   * ports. */
+  if (isa >= RF_ISA_AVX512) return __builtin_cpu_is("amd") ? 32 : 64;
+  return isa == RF_ISA_AVX2 ? 32 : 8;
 #elif defined(__aarch64__)
-  flops = 16;
+  (void)isa;
+  return 16;
+#else
+  (void)isa;
+  return 8;
 #endif
-  snprintf(machine->isa, sizeof machine->isa, "%s", isa);
-  return flops;
 }
 
 rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
@@ -118,8 +108,10 @@ rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
     return RF_FAIL(error, RAFTER_FAILED, "give a machine file: --on FILE",
                    "the system does not say how much memory it has");
   int cores = usable_cores();
-  double per_cycle = flops_per_cycle(machine), clock = clock_hertz();
+  rf_isa isa = rf_isa_detect();
+  double per_cycle = flops_per_cycle(isa), clock = clock_hertz();
   snprintf(machine->name, sizeof machine->name, "local");
+  snprintf(machine->isa, sizeof machine->isa, "%s", rf_isa_name(isa));
   snprintf(machine->kind, sizeof machine->kind, "cpu");
   snprintf(machine->source, sizeof machine->source, "detected");
   machine->chips = 1;

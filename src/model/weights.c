@@ -242,7 +242,8 @@ rf_status rf_weights_load(const char *path, const rf_model *model, const rf_para
   RF_GO(check_rest(file, model, seen, error));
   for (int i = 0; i < params->count; ++i) {
     const rf_panels *panels = NULL;
-    void *data = place ? place(context, i, &panels) : NULL;
+    void *data = NULL;
+    if (place) RF_GO(place(context, i, &panels, &data, error));
     for (int e = 0; e < rf_param_slices(&params->at[i]); ++e) {
       rf_param slice = rf_param_slice(&params->at[i], e);
       RF_GO(find_parts(file, model, &slice, &name, part, error));

@@ -22,7 +22,8 @@ rf_status rf_weights_read(const char *path, const rf_model *model, const rf_para
 
 /* The same, but a parameter for which `place` (may be NULL) gives panels and their memory is not
  * visited: it is packed there. */
-typedef void *(*rf_weights_place)(void *context, int param, const rf_panels **panels);
+typedef rf_status (*rf_weights_place)(void *context, int param, const rf_panels **panels, void **memory,
+                                      rf_error *error);
 rf_status rf_weights_load(const char *path, const rf_model *model, const rf_params *params,
                           rf_weights_place place, rf_weights_visit visit, void *context, rf_error *error);
 /* Packs a parameter's initialiser. */

@@ -317,7 +317,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
                           : RF_COLLECTIVES_CORE;
   /* The choices stand in the order of the enums. */
   plan->program.program = rf_options_knows(options, "program")
-                              ? (rf_program)rf_options_choice(options, "program")
+                              ? (rf_program_kind)rf_options_choice(options, "program")
                               : RF_PROGRAM_RAFTER;
   plan->program.result = rf_options_knows(options, "returns")
                              ? (rf_program_result)rf_options_choice(options, "returns")

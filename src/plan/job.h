@@ -5,6 +5,7 @@
 
 #include "base/options.h"
 #include "plan/plan.h"
+#include "model/weights.h"
 
 typedef struct rf_settings {
   rf_model model;

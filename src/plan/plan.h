@@ -4,7 +4,9 @@
 #ifndef RF_PLAN_H
 #define RF_PLAN_H
 
-#include "backend/backend.h"
+#include "backend/kernel.h"
+#include "machine/isa.h"
+#include "machine/machine.h"
 #include "study/program.h"
 
 typedef enum rf_bound {
@@ -37,11 +39,6 @@ typedef struct rf_plan_op {
   uint32_t lanes; /* what a transfer is busy on; 0: the core */
   int calls;      /* per step: accumulate for micro ops, else 1 */
 } rf_plan_op;
-
-/* The kernel of a step with `rows` rows; 0: all. */
-static inline const rf_kernel *rf_plan_op_kernel(const rf_plan_op *op, int64_t rows) {
-  return op->few && rows > 0 && rows <= op->few_rows ? op->few : op->kernel;
-}
 
 /* Who moves what chips exchange: the core beside its own work, an engine of its own, or the core
  * instead of its own work. */

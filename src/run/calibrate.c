@@ -1,8 +1,8 @@
-/* calibrate.c - measures ceilings, then walks small real plans and keeps what each op took. */
+/* calibrate.c - measures ceilings, then runs small real plans and keeps the time of each op. */
 #define _GNU_SOURCE
 #include "run/calibrate_parts.h"
 
-#include "backend/cpu/peaks.h"
+#include "model/weights.h"
 #include "text/tokenizer.h"
 
 #include <math.h>
@@ -33,64 +33,61 @@ size_t rf_bandwidth_buffer_bytes(void) {
   return want;
 }
 
-static double median_burst(rf_dtype dtype, rf_isa isa, int threads, int count) {
+rf_status rf_bandwidth_memory(rf_device *device, int64_t bytes, rf_memory **memory, rf_error *error) {
+  RF_TRY(device->type->allocate(device, bytes, memory, error));
+  if (device->type->reserve) RF_TRY(device->type->reserve(*memory, 0, bytes, error));
+  return rf_memory_fill(*memory, 0, 0x01010101u, bytes, error);
+}
+
+static double median_burst(const rf_device *device, rf_dtype dtype, rf_alu alu, int count) {
   double values[64];
-  for (int i = 0; i < count; i++) values[i] = rf_peak_flops(dtype, isa, threads, 0.02);
+  for (int i = 0; i < count; i++) values[i] = device->type->flops(device, dtype, alu, 0.02);
   return rf_ceiling_of(values, count).median;
 }
 
 static rf_status measure_ceilings(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
+  rf_status status = RAFTER_OK;
   int bursts = o->quick ? 5 : 21, loops = o->quick ? 3 : 5;
+  rf_device *device = NULL;
+  rf_memory *memory = NULL;
   static const rf_dtype dtypes[] = {RF_F32, RF_BF16, RF_I8};
+  RF_TRY(rf_device_open(&RF_BACKEND_CPU, (int)o->isa, o->threads, &device, error));
+  const rf_device_type *type = device->type;
   for (size_t i = 0; i < 3; i++) {
     rf_dtype dtype = dtypes[i];
-    m->flops[dtype] = median_burst(dtype, o->isa, o->threads, bursts);
-    m->flops_vectors[dtype] = 0;
-    if (rf_peak_unit_of(dtype, o->isa) == RF_PEAK_TILES)
-      m->flops_vectors[dtype] = median_burst(dtype, RF_PEAK_VECTORS_OF(o->isa), o->threads, bursts);
+    bool tiles = type->has_alu(device, dtype, RF_ALU_MATRIX);
+    m->flops[dtype] = median_burst(device, dtype, tiles ? RF_ALU_MATRIX : RF_ALU_VECTOR, bursts);
+    m->flops_vectors[dtype] = tiles ? median_burst(device, dtype, RF_ALU_VECTOR, bursts) : 0;
   }
-  void *buffer = NULL;
-  size_t bytes = rf_bandwidth_buffer_bytes() / (o->quick ? 4 : 1);
-  RF_TRY(rf_pages_map(bytes, &buffer, NULL, error));
-#pragma omp parallel for num_threads(o->threads)
-  for (size_t at = 0; at < bytes; at += 4096) memset((char *)buffer + at, 1, 4096);
-  m->read_bps = rf_peak_read_bps(buffer, bytes, o->threads, loops);
-  m->copy_bps = rf_peak_nt_copy_bps(buffer, bytes, o->threads, loops);
+  int64_t bytes = (int64_t)rf_bandwidth_buffer_bytes() / (o->quick ? 4 : 1);
+  RF_GO(rf_bandwidth_memory(device, bytes, &memory, error));
+  m->read_bps = type->bandwidth(device, memory, RF_TRAFFIC_READ, loops);
+  m->copy_bps = type->bandwidth(device, memory, RF_TRAFFIC_COPY, loops);
+  m->launch_seconds = type->launch_seconds(device);
   m->scaling_count = 0;
   for (int t = 1; t <= o->threads && m->scaling_count < RF_SCALING_POINTS;
-       t = t < o->threads && 2 * t > o->threads ? o->threads : 2 * t)
-    m->scaling[m->scaling_count++] =
-        (rf_scaling){t, median_burst(RF_F32, o->isa, t, 3), rf_peak_read_bps(buffer, bytes, t, 2)};
-  rf_pages_unmap(buffer, bytes);
-  return RAFTER_OK;
-}
-
-/* What an op costs before it does anything: threads that are awake begin and come together. */
-static double fork_seconds(int threads) {
-  enum { TIMES = 21, CALLS = 256 };
-  double seconds[TIMES];
-  for (int i = 0; i < TIMES; i++) {
-    double start = rf_now_seconds();
-    for (int k = 0; k < CALLS; k++) {
-#pragma omp parallel num_threads(threads)
-      __asm__ volatile("" ::: "memory");
-    }
-    seconds[i] = (rf_now_seconds() - start) / CALLS;
+       t = t < o->threads && 2 * t > o->threads ? o->threads : 2 * t) {
+    device->workers = t;
+    m->scaling[m->scaling_count++] = (rf_scaling){t, median_burst(device, RF_F32, RF_ALU_VECTOR, 3),
+                                                  type->bandwidth(device, memory, RF_TRAFFIC_READ, 2)};
   }
-  return rf_ceiling_of(seconds, TIMES).median;
+done:
+  if (memory) type->release(memory);
+  type->close(device);
+  return status;
 }
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-/* What is walked: a layer or two of a model, small enough to be quick and wide enough to leave
- * the caches. */
+/* A plan that is measured: a layer or two, small enough to be quick and wide enough to leave the
+ * caches. */
 typedef struct shape {
   const char *model;
   int64_t microbatch, rows;
   float dropout;
-  bool generate, quick, lora; /* lora: only what adapters bring counts */
+  bool generate, quick, lora; /* lora: only ops of adapters are kept */
 } shape;
-/* Of reference kernels, which serve where no fast one does: slow, and all on one curve. */
+/* For reference kernels, which share one curve. */
 static const shape REFERENCE = {
     "gpt:layers=1,width=32,heads=2,ff=128,vocab=64,seq=32", 1, 0, 0, false, true, false};
 static const shape SHAPES[] = {
@@ -126,24 +123,27 @@ rf_status rf_calibrate_fill(rf_run *run, const rf_plan *plan, rf_error *error) {
   const rf_graph *graph = plan->graph;
   for (int t = 0; t < graph->tensor_count; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
-    void *at = rf_run_tensor(run, 0, t);
-    if (!at || !tensor->persistent || tensor->class == RF_CLASS_MOMENT) continue;
-    if (tensor->dtype == RF_PACKED) {
-      RF_TRY(rf_weights_initialise(&graph->params.at[tensor->param], 1, &tensor->panels, at, error));
-      continue;
-    }
-    for (int64_t i = 0; i < rf_tensor_count(tensor); i++) {
+    if (plan->tensor[t].offset < 0 || !tensor->persistent || tensor->class == RF_CLASS_MOMENT) continue;
+    void *values = calloc((size_t)rf_tensor_bytes(tensor), 1);
+    if (!values) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while calibrating");
+    rf_status status = RAFTER_OK;
+    if (tensor->dtype == RF_PACKED)
+      status = rf_weights_initialise(&graph->params.at[tensor->param], 1, &tensor->panels, values, error);
+    for (int64_t i = 0; tensor->dtype != RF_PACKED && i < rf_tensor_count(tensor); i++) {
       float value = 0.02f * (float)((i * 2654435761u >> 16) & 1023) / 1024 - 0.01f;
-      if (tensor->dtype == RF_F32) ((float *)at)[i] = value;
-      else if (tensor->dtype == RF_BF16) ((rf_bf16 *)at)[i] = rf_f32_to_bf16(value);
+      if (tensor->dtype == RF_F32) ((float *)values)[i] = value;
+      else if (tensor->dtype == RF_BF16) ((rf_bf16 *)values)[i] = rf_f32_to_bf16(value);
     }
+    if (status == RAFTER_OK) status = rf_run_write(run, 0, t, 0, values, rf_tensor_bytes(tensor), error);
+    free(values);
+    RF_TRY(status);
   }
   return RAFTER_OK;
 }
 
 /* Repeatable inputs: ids inside the vocabulary, whole rows as segments; over a cache the last
- * rows of one sequence, its pages one behind the other. Other tensors take their place during a
- * walk, so they are written before every one. */
+ * rows of one sequence, with its pages in order. Other tensors reuse their bytes during a step, so
+ * they are written before each. */
 static void fill_inputs(rf_run *run, const rf_plan *plan) {
   const rf_graph *graph = plan->graph;
   int64_t n = graph->rows;
@@ -177,8 +177,8 @@ static rf_curve *curve_of(rf_machine *m, const char *op, rf_dtype dtype, const c
   return c;
 }
 
-/* Adds a point, keeping sizes ascending; sizes within a quarter of each other become one point
- * (work and seconds add up: their rates are weighted). */
+/* Adds a point, keeping sizes ascending. Sizes within a quarter of each other become one point:
+ * their work and seconds are added. */
 static void add_point(rf_curve *c, double size, double work, double seconds) {
   int at = 0;
   while (at < c->count && c->size[at] < size) at++;
@@ -228,9 +228,29 @@ rf_status rf_calibrate_kernel(const rf_calibrate_options *o, const rf_graph *gra
   return RAFTER_OK;
 }
 
-/* The middle of what an op takes in several walks counts: one that others interrupt takes a
- * thousand times as long. */
+/* The median of several steps counts: an op that other processes interrupt can take a thousand
+ * times as long. */
 enum { WALKS_MOST = 200 };
+static rf_status time_ops(const rf_calibrate_options *o, rf_run *run, const rf_plan *plan, double *took,
+                          int *walks, rf_error *error) {
+  double start = 0, budget = o->quick ? 0.08 : 0.7;
+  int walk = -1;
+  for (; walk < 2 || (rf_now_seconds() - start < budget && walk < WALKS_MOST); walk++) {
+    if (walk == 0) start = rf_now_seconds(); /* the first one wakes threads and fills caches */
+    rf_run_measured_reset(run);
+    rf_run_inputs inputs = {
+        .seed = 1, .step = walk + 2, .loss_scale = 1e-3f, .lr = 1e-6f, .rows = plan->graph->rows};
+    fill_inputs(run, plan);
+    RF_TRY(rf_run_push(run, 0, error));
+    for (int section = 0; section < RF_SECTIONS; section++)
+      RF_TRY(rf_run_section(run, 0, (rf_section)section, &inputs, error));
+    for (int i = 0; i < plan->graph->op_count && walk >= 0; i++)
+      took[i * WALKS_MOST + walk] = rf_run_measured(run, 0)[i].seconds;
+  }
+  *walks = walk;
+  return RAFTER_OK;
+}
+
 static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dtype dtype,
                             const rf_backend *backend, rf_machine *m, rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -265,21 +285,10 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
   const rf_plan *plans[] = {plan};
   RF_GO(rf_run_open(plans, 1, (rf_run_debug){0}, &run, error));
   RF_GO(rf_calibrate_fill(run, plan, error));
-  double start = 0, budget = o->quick ? 0.08 : 0.7;
-  int walk = -1;
   took = calloc((size_t)plan->graph->op_count * WALKS_MOST, sizeof *took);
   if (!took) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while calibrating"));
-  for (; walk < 2 || (rf_now_seconds() - start < budget && walk < WALKS_MOST); walk++) {
-    if (walk == 0) start = rf_now_seconds(); /* the first walk wakes threads and fills caches */
-    rf_run_measured_reset(run);
-    rf_run_inputs inputs = {
-        .seed = 1, .step = walk + 2, .loss_scale = 1e-3f, .lr = 1e-6f, .rows = plan->graph->rows};
-    fill_inputs(run, plan);
-    for (int section = 0; section < RF_SECTIONS; section++)
-      RF_GO(rf_run_section(run, 0, (rf_section)section, &inputs, error));
-    for (int i = 0; i < plan->graph->op_count && walk >= 0; i++)
-      took[i * WALKS_MOST + walk] = rf_run_measured(run, 0)[i].seconds;
-  }
+  int walk = 0;
+  RF_GO(time_ops(o, run, plan, took, &walk, error));
   for (int i = 0; i < plan->graph->op_count; i++) {
     const rf_extent part = {plan->graph->rows, plan->graph->seq};
     const rf_work done = s->generate ? rf_plan_walk_work(plan, i, &part, 1) : plan->op[i].work;
@@ -310,7 +319,7 @@ done:
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* A matrix as it lies in a mapped file. */
+/* A matrix in a mapped file. */
 typedef struct stored_matrix {
   const char *at;
   int64_t row_bytes;
@@ -321,8 +330,7 @@ static const void *stored_row(void *self, int64_t output, const rf_quant_type *t
   return m->at + output * m->row_bytes;
 }
 
-/* Seconds from the mapping of a file that the system has in memory to the packed matrix, in
- * pages that were touched. */
+/* Seconds to map a cached file and pack its matrix into pages that were touched before. */
 static rf_status load_once(int fd, size_t bytes, const rf_panels *panels, void *to, double *seconds,
                            rf_error *error) {
   void *from = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -342,10 +350,9 @@ static void touch(void *at, size_t bytes, int threads) {
   for (size_t i = 0; i < bytes; i += 4096) *((volatile char *)at + i) = 0;
 }
 
-/* Pages that nobody has had for a while: of a virtual machine they may have to be found first,
- * which takes ten times as long as giving a page on that was just given back, and a small size
- * may still be served from those. So all sizes are held at once, before anything else is
- * measured and once more behind it, and the slowest counts. */
+/* A virtual machine may have to find pages first, which is ten times slower than reusing freed
+ * ones. So all sizes are held at once, before and after all other measurements, and the slowest
+ * counts. */
 enum { TOUCHES = 3 };
 static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], double seconds[TOUCHES]) {
   void *at[TOUCHES] = {NULL};
@@ -360,7 +367,7 @@ static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], do
     if (at[i]) rf_pages_unmap(at[i], bytes[i]);
 }
 
-/* Beyond the caches the rate depends on the size no more: the middle of several, at one size. */
+/* Beyond the caches the rate does not depend on the size: a median at one size. */
 static void add_load(rf_machine *m, const char *kernel, double bytes, double *seconds, int count) {
   rf_curve *c = curve_of(m, "load", RF_F32, kernel);
   double middle = rf_ceiling_of(seconds, count).median;
@@ -404,8 +411,8 @@ done:
 
 /* ---- vocabularies ---------------------------------------------------------------------------- */
 
-/* All words of up to four letters in their order, each the one before its last letter and that
- * letter: every cut of one is of two others. */
+/* All words of up to four letters in order. Each is an earlier word and one more letter, so every
+ * merge exists. */
 enum { LETTERS = 26, WORD_MOST = 4 };
 static int spell(int64_t word, char text[WORD_MOST]) {
   int64_t length = 1, of_length = LETTERS;
@@ -426,8 +433,8 @@ static rf_status build_once(const rf_vocabulary *v, double *seconds, rf_error *e
   return status;
 }
 
-/* Pieces with scores, as SentencePiece and most GGUF files have them, by the bytes of all
- * pieces; a small vocabulary fits the caches. */
+/* Pieces with scores, as in SentencePiece and most GGUF files, by the bytes of all pieces. A
+ * small vocabulary fits the caches. */
 static rf_status measure_vocabulary(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
   enum { TIMES = 3 };
   int64_t count = o->quick ? 1 << 14 : 1 << 18;
@@ -464,8 +471,8 @@ done:
   return status;
 }
 
-/* A byte-level BPE of the same words, each merged of the one before its last letter and that
- * letter, as tokenizer.json says it. */
+/* A tokenizer.json with a byte-level BPE of the same words: each is merged from its prefix and
+ * its last letter. */
 static char *write_json(int64_t count, size_t *bytes) {
   char *text = malloc((size_t)count * 40 + 200), word[WORD_MOST], *at = text;
   if (!text) return NULL;
@@ -518,7 +525,6 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
   double touched[TOUCHES] = {0};
   touch_fresh(o, bytes, touched);
   RF_TRY(measure_ceilings(o, machine, error));
-  machine->launch_seconds = fork_seconds(o->threads);
   machine->efficiency_compute = machine->efficiency_memory = 1;
   if (o->tune) RF_TRY(rf_calibrate_tune(o, &machine->tuned, error));
   else if (o->tuned) machine->tuned = *o->tuned;

@@ -1,5 +1,5 @@
-/* calibrate_heads.c - what a head does to every row of logits beside its product: the sum of
- * exp, the softcap, the likeliest tokens. */
+/* calibrate_heads.c - what a head does to each row of logits after its product: the sum of
+ * exponentials, the softcap, the likeliest tokens. */
 #include "run/calibrate_parts.h"
 
 #include <math.h>
@@ -7,9 +7,9 @@
 
 enum { INNER = 16, ROWS_EACH = 8, PASSES = 9, TOP = 64 };
 
-/* Without and with: what is between them is the curve's. */
+/* Without and with it: the difference is the curve. */
 typedef struct head {
-  const char *curve; /* NULL: the one that the next is beside */
+  const char *curve; /* NULL: the base of the next rows */
   bool scores, sums, caps, top;
 } head;
 static const head HEADS[] = {{NULL, .sums = false},

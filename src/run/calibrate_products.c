@@ -1,6 +1,6 @@
-/* calibrate_products.c - how fast products with packed matrices are: of every storage type,
- * exact and with activations in 8 bits, by the number of rows. Weights come from memory as in a
- * model: call after call takes the next of many equal matrices, which together fit no cache. */
+/* calibrate_products.c - times products with packed matrices: every storage type, exact and with
+ * activations in 8 bits, by rows. Each call takes the next of many equal matrices, which together
+ * fit no cache, so weights come from memory as in a model. */
 #include "run/calibrate_parts.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ enum { ROW_COUNT = sizeof ROWS / sizeof *ROWS };
 typedef struct ring {
   void *at;
   size_t bytes;                  /* of all */
-  int64_t each, count, next;     /* bytes of a matrix, how many there are, which is the next */
+  int64_t each, count, next;     /* bytes of a matrix, their number, the next one */
   unsigned char *stored, *x, *y; /* rows as a file has them; operands */
   rf_calibrate_room room;
   int64_t row_bytes;
@@ -78,8 +78,7 @@ static rf_status build(const rf_model *model, const rf_panels *panels, int64_t r
   return RAFTER_OK;
 }
 
-/* What calls took, taken in several passes: what disturbs one of them disturbs few of the
- * others. */
+/* Seconds of calls, sampled in several passes: a disturbance affects few of them. */
 typedef struct samples {
   double seconds[PASSES * EACH_MOST];
   int count;
@@ -95,7 +94,7 @@ static rf_status measure(const rf_calibrate_options *o, ring *r, const rf_graph 
   call.out[0] = r->y;
   call.run = &inputs;
   double start = rf_now_seconds(), budget = o->quick ? 0.002 : 0.005;
-  bool warm = s->count > 0; /* the first call wakes threads, and finds its place in the caches */
+  bool warm = s->count > 0; /* the first call wakes threads and fills caches */
   for (int i = warm ? 0 : -1; i < 1 || (i < EACH_MOST && rf_now_seconds() - start < budget); i++) {
     call.in[1] = (const char *)r->at + r->next * r->each;
     r->next = (r->next + 1) % r->count;
@@ -106,20 +105,18 @@ static rf_status measure(const rf_calibrate_options *o, ring *r, const rf_graph 
   return RAFTER_OK;
 }
 
-/* Of a product of so many rows, beside its multiplications: what it takes at all; and what each
- * output takes however long the sums are (sums are put where they belong), and each step of the
- * sums however many outputs there are (rows are packed), in seconds of the large matrix. */
+/* Costs of a product besides its multiplications, in seconds of the large matrix: a constant, one
+ * for each output (storing sums), and one for each step of the sums (packing rows). */
 typedef struct edges {
   double start, outputs[ROW_COUNT], inner[ROW_COUNT];
 } edges;
 
-/* Gradients are of many rows. */
+/* Gradients have many rows. */
 static bool is_measured(const rf_calibrate_options *o, int i, bool slow, rf_cost_products how) {
   return (ROWS[i].quick || !(o->quick || slow)) && (!is_turned(how) || ROWS[i].rows >= 128);
 }
 
-/* Seconds of products with the matrices in the ring, by rows; less than nothing where they were
- * not measured. */
+/* Seconds of products with the matrices in the ring, by rows; negative: not measured. */
 static rf_status measure_products(const rf_calibrate_options *o, ring *r, const rf_model *model,
                                   const rf_panels *panels, rf_cost_products how, bool slow, int most,
                                   double launch, double seconds[ROW_COUNT], rf_error *error) {
@@ -139,7 +136,7 @@ static rf_status measure_products(const rf_calibrate_options *o, ring *r, const 
 }
 
 /* With matrices of three shapes, t = c K N + outputs N / OUTPUTS + inner K / INNER; and one that
- * every cache has, a panel for each thread. */
+ * fits every cache, a panel for each thread. */
 static rf_status measure_edges(const rf_calibrate_options *o, ring *r, const rf_model *model,
                                rf_cost_products how, rf_machine *m, edges *e, rf_error *error) {
   const rf_quant_type *type = rf_quant_type_of(how == RF_PRODUCTS_BF16 ? RF_Q_BF16 : RF_Q_Q8_0);
@@ -176,7 +173,7 @@ rf_status rf_calibrate_products(const rf_calibrate_options *o, rf_machine *m, rf
   ring r = {.bytes = rf_bandwidth_buffer_bytes() / (o->quick ? 8 : 2)};
   rf_status status = RAFTER_OK;
   rf_model model;
-  edges edge[RF_COST_PRODUCTS] = {{0}}; /* none of transposed ones */
+  edges edge[RF_COST_PRODUCTS] = {{0}}; /* transposed products have none */
   RF_TRY(rf_calibrate_model(&model, error));
   RF_TRY(rf_pages_map(r.bytes, &r.at, NULL, error));
   r.stored = malloc((size_t)STORED * INNER * 4);
@@ -195,7 +192,7 @@ rf_status rf_calibrate_products(const rf_calibrate_options *o, rf_machine *m, rf
     const rf_quant_type *type = &RF_QUANT_TYPES[t];
     rf_panels panels = {.inner = INNER, .parts = 1, .part = {{type, OUTPUTS}}};
     if (!rf_panels_take(type) || !type->quantize) continue;
-    /* a value at a time, with any number of rows */
+    /* one value at a time, for any number of rows */
     bool codes = rf_panels_have_codes(&panels), slow = type->values > 1 && !codes;
     if (o->say) o->say(o->self, type->name, (double)t / RF_QUANT_TYPE_COUNT);
     RF_GO(fill(&r, &panels, error));

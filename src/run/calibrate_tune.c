@@ -1,10 +1,8 @@
-/* calibrate_tune.c - which blocks products are fastest with: `rafter calibrate --tune`. Blocks
- * decide when an element's sum is gone on with, never in which order. Candidates are timed in
- * turns, one field after the other; then the fastest is timed against the default again, in
- * rounds that had no part in choosing it. */
+/* calibrate_tune.c - finds the fastest block sizes of products: `rafter calibrate --tune`. Block
+ * sizes change when partial sums are resumed, never the order of additions. Candidates are timed in
+ * turns, one field after the other; then the fastest is timed against the default in new rounds. */
 #include "run/calibrate_parts.h"
 
-#include "backend/cpu/gemm.h"
 #include "machine/tuned.h"
 
 #include <math.h>
@@ -12,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Two shapes of each class, of widths that models have: one with its weight as it is, one with
- * it transposed. */
+/* Two shapes of each class with widths of real models; the second has its weight transposed. */
 enum { SHAPES = 2, ROW_CLASSES = 3, WEIGHT_CLASSES = 3 };
 static const int64_t ROWS[ROW_CLASSES] = {128, 512, 1024};
 static const struct {
@@ -23,14 +20,14 @@ static const struct {
 static const rf_op_def *const OPS[] = {&RF_OP_MATMUL, &RF_OP_MATMUL_DX, &RF_OP_MATMUL_DW};
 enum { OP_COUNT = sizeof OPS / sizeof *OPS };
 
-/* What each field is tried with, up to a 0. */
+/* The values tried for each field, up to a 0. */
 enum { FIELDS = 3, TRIED_MOST = 9 };
 static const int64_t TRIED[FIELDS][TRIED_MOST] = {{192, 256, 320, 384, 448, 512, 768, 0},
                                                   {512 << 10, 1 << 20, 1500 << 10, 2 << 20, 0},
                                                   {1024, 2048, 4096, 8192, 0}};
 static int64_t *field(rf_blocks *b, int i) { return i == 0 ? &b->kc : i == 1 ? &b->a_bytes : &b->nc; }
 
-/* What is worth a change: a hundredth, and twice of what separates the quartiles of the rounds. */
+/* A change must gain 1 %, and twice the distance between the quartiles of the rounds. */
 static const double WORTH = 0.01, SPREADS = 2;
 enum { CHOOSING = 3, CHOOSING_QUICK = 1, PROVING = 15, PROVING_QUICK = 5, PROVING_MOST = 15 };
 
@@ -110,8 +107,8 @@ static rf_status time_product(bench *b, product *p, const rf_blocks *blocks, dou
   return RAFTER_OK;
 }
 
-/* The fastest of some candidates, of which the first is the one to beat: each is timed in every
- * round, and the median of its rounds counts. */
+/* The fastest of some candidates; the first is the current choice. Each is timed in every round
+ * and its median counts. */
 static rf_status fastest(bench *b, const rf_blocks *candidate, int count, int *best, rf_error *error) {
   double took[SHAPES][TRIED_MOST + 1][CHOOSING], score[TRIED_MOST + 1] = {0};
   int rounds = b->options->quick ? CHOOSING_QUICK : CHOOSING;
@@ -148,16 +145,17 @@ static rf_status prove(bench *b, const rf_blocks *usual, const rf_blocks *best, 
   }
   bool worse = false;
   for (int s = 0; s < SHAPES; s++) worse = worse || rf_ceiling_of(of[s], rounds).median < 0;
-  row->gain = rf_ceiling_of(gain, rounds).median; /* which puts them in order */
+  row->gain = rf_ceiling_of(gain, rounds).median; /* which sorts them */
   row->spread = gain[3 * rounds / 4] - gain[rounds / 4];
   if (!worse && row->gain >= WORTH && row->gain > SPREADS * row->spread) row->best = *best;
   return RAFTER_OK;
 }
 
 static rf_status tune_class(bench *b, int op, rf_dtype dtype, rf_tuned *tuned, rf_error *error) {
+  rf_blocks usual;
   const product *p = b->product;
   rf_tuned_row *row = &tuned->row[tuned->count];
-  const rf_blocks usual = rf_gemm_blocks();
+  if (!RF_BACKEND_CPU.blocks(p->kernel, &usual)) return RAFTER_OK;
   rf_blocks best = usual;
   *row = (rf_tuned_row){.class = rf_tuned_class(p->graph, p->call.op), .dtype = dtype, .usual = usual};
   snprintf(row->op, sizeof row->op, "%s", OPS[op]->name);
@@ -208,8 +206,7 @@ rf_status rf_calibrate_tune(const rf_calibrate_options *o, rf_tuned *tuned, rf_e
           memset(b.product, 0, sizeof b.product);
           for (int s = 0; s < SHAPES && status == RAFTER_OK; s++)
             status = build(&b, op, dtype, ROWS[r], s, WEIGHTS[w][s].k, WEIGHTS[w][s].n, error);
-          if (status == RAFTER_OK && rf_matmul_has_blocks(b.product[0].kernel))
-            status = tune_class(&b, op, dtype, tuned, error);
+          if (status == RAFTER_OK) status = tune_class(&b, op, dtype, tuned, error);
           free_products(&b);
           if (status != RAFTER_OK) goto done;
           if (o->say) o->say(o->self, "blocks of products", 0.2 * ++done / (2 * OP_COUNT * rows * weights));

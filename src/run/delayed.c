@@ -1,5 +1,4 @@
-/* delayed.c - how long this process's threads stood in the queue of a core that something else
- * had. */
+/* delayed.c - how long this process's threads waited for a core that another process had. */
 #define _GNU_SOURCE
 #include "run/run.h"
 

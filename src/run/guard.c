@@ -1,6 +1,5 @@
-/* guard.c - the promise that a step allocates nothing, made fatal. Built with RF_DEBUG_GUARD the
- * process's allocator entry points are replaced by ones that pass through to glibc's own, and
- * abort with the phase's name while a guard is up. */
+/* guard.c - makes an allocation during a step fatal. With RF_DEBUG_GUARD the allocator's entry
+ * points are replaced: they call glibc's, and abort with the phase's name while a guard is up. */
 #define _GNU_SOURCE
 #include "run/run.h"
 
@@ -32,8 +31,8 @@ static void check(const char *call) {
   abort();
 }
 
-/* OpenMP allocates a team, and frees the one before, whenever the number of threads changes. Those
- * blocks, the only ones that it aligns, are not ours. */
+/* OpenMP allocates a new team when the number of threads changes. Its blocks are the only aligned
+ * ones and are allowed. */
 enum { TEAMS = 256 };
 static _Atomic(void *) team[TEAMS];
 static atomic_uint teams;

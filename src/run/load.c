@@ -3,15 +3,21 @@
 
 #include "model/adapter.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+enum { CHUNK = 1 << 13 }; /* values that are written at once */
 
 typedef struct target {
   rf_run *run;
   int plan;
   const rf_plan *of;
   rf_progress progress;
-  int64_t done, all; /* values of the parameters; all 0: nobody asks */
+  int64_t done, all; /* values of the parameters; all 0: no report */
   int said;          /* hundredths */
+  /* Where the host cannot address the memory: a packed parameter until it is uploaded. */
+  void *packed;
+  int packed_id;
 } target;
 
 static void tell(target *t, int64_t values) {
@@ -24,7 +30,8 @@ static void tell(target *t, int64_t values) {
 
 /* Writes values into every persistent tensor that holds this parameter: weight (in its dtype)
  * and master. */
-static void put_values(const target *t, int param, int64_t first, int64_t count, const float *values) {
+static rf_status put_values(const target *t, int param, int64_t first, int64_t count, const float *values,
+                            rf_error *error) {
   const rf_graph *graph = t->of->graph;
   for (int id = 0; id < graph->tensor_count; id++) {
     const rf_tensor *tensor = &graph->tensor[id];
@@ -32,35 +39,56 @@ static void put_values(const target *t, int param, int64_t first, int64_t count,
         (tensor->class != RF_CLASS_WEIGHT && tensor->class != RF_CLASS_MASTER &&
          tensor->class != RF_CLASS_ADAPTER))
       continue;
-    if (tensor->dtype == RF_PACKED) continue;
-    void *at = rf_run_tensor(t->run, t->plan, id);
-    if (!at) continue;
-    if (tensor->dtype == RF_F32) memcpy((float *)at + first, values, (size_t)count * sizeof *values);
-    else
-      for (int64_t i = 0; i < count; i++) ((rf_bf16 *)at)[first + i] = rf_f32_to_bf16(values[i]);
+    if (tensor->dtype == RF_PACKED || t->of->tensor[id].offset < 0) continue;
+    if (tensor->dtype == RF_F32) {
+      RF_TRY(rf_run_write(t->run, t->plan, id, first * 4, values, count * 4, error));
+      continue;
+    }
+    rf_bf16 block[CHUNK];
+    for (int64_t at = 0, n; at < count; at += n) {
+      n = count - at < CHUNK ? count - at : CHUNK;
+      for (int64_t i = 0; i < n; i++) block[i] = rf_f32_to_bf16(values[at + i]);
+      RF_TRY(rf_run_write(t->run, t->plan, id, (first + at) * 2, block, n * 2, error));
+    }
   }
+  return RAFTER_OK;
 }
 
 static rf_status visit(void *context, int param, int64_t first, int64_t count, const float *values,
                        rf_error *error) {
-  (void)error;
   tell(context, count);
-  put_values(context, param, first, count, values);
-  return RAFTER_OK;
+  return put_values(context, param, first, count, values, error);
 }
 
-/* Where a packed parameter goes; NULL for one that is not packed. */
-static void *place(void *context, int param, const rf_panels **panels) {
+/* Uploads the packed parameter that waits for it. */
+static rf_status flush(target *t, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  if (t->packed)
+    status = rf_run_write(t->run, t->plan, t->packed_id, 0, t->packed,
+                          rf_tensor_bytes(&t->of->graph->tensor[t->packed_id]), error);
+  free(t->packed);
+  t->packed = NULL;
+  return status;
+}
+
+/* Where a packed parameter is written; NULL for one that is not packed. */
+static rf_status place(void *context, int param, const rf_panels **panels, void **memory, rf_error *error) {
   target *t = context;
   const rf_graph *graph = t->of->graph;
-  for (int id = 0; id < graph->tensor_count; id++) {
+  *memory = NULL;
+  RF_TRY(flush(t, error));
+  for (int id = 0; id < graph->tensor_count && !*memory; id++) {
     const rf_tensor *tensor = &graph->tensor[id];
-    if (tensor->param != param || tensor->dtype != RF_PACKED) continue;
+    if (tensor->param != param || tensor->dtype != RF_PACKED || t->of->tensor[id].offset < 0) continue;
     *panels = &tensor->panels;
     tell(t, graph->params.at[param].count);
-    return rf_run_tensor(t->run, t->plan, id);
+    *memory = rf_run_tensor(t->run, t->plan, id);
+    if (*memory) continue;
+    t->packed_id = id;
+    t->packed = *memory = calloc((size_t)rf_tensor_bytes(tensor), 1);
+    if (!*memory) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to load %s", tensor->name);
   }
-  return NULL;
+  return RAFTER_OK;
 }
 
 static rf_status load_weights(rf_run *run, int plan, const rf_plan *of, const char *path,
@@ -76,6 +104,8 @@ static rf_status load_weights(rf_run *run, int plan, const rf_plan *of, const ch
   rf_params base = rf_params_of_base(&of->graph->params);
   for (int p = 0; p < base.count && progress.report && bytes > least; p++) t.all += base.at[p].count;
   rf_status status = rf_weights_load(path, &of->graph->model, &base, place, visit, &t, error);
+  if (status == RAFTER_OK) status = flush(&t, error);
+  free(t.packed);
   if (t.all > 0) progress.report(progress.self, "loading", 1);
   return status;
 }
@@ -84,23 +114,33 @@ rf_status rf_load_weights(rf_run *run, int plan, const rf_plan *of, const char *
   return load_weights(run, plan, of, path, (rf_progress){0}, error);
 }
 
-static void initialise(rf_run *run, int plan, const rf_plan *of, uint64_t seed, int first, int end) {
-  enum { CHUNK = 1 << 13 };
+static rf_status initialise(rf_run *run, int plan, const rf_plan *of, uint64_t seed, int first, int end,
+                            rf_error *error) {
   const rf_params *params = &of->graph->params;
   target t = {.run = run, .plan = plan, .of = of};
+  rf_status status = RAFTER_OK;
   for (int p = first; p < end; p++) {
     const rf_panels *panels = NULL;
-    void *data = place(&t, p, &panels);
-    if (data && rf_weights_initialise(&params->at[p], seed, panels, data, NULL) != RAFTER_OK) rf_must(NULL);
-    if (data) continue;
-#pragma omp parallel for num_threads(of->options.threads)
+    void *data;
+    RF_GO(place(&t, p, &panels, &data, error));
+    if (data) {
+      RF_GO(rf_weights_initialise(&params->at[p], seed, panels, data, error));
+      continue;
+    }
+    bool failed = false;
+#pragma omp parallel for num_threads(of->options.threads) reduction(|| : failed)
     for (int64_t at = 0; at < params->at[p].count; at += CHUNK) {
       float values[CHUNK];
       int64_t left = params->at[p].count - at, count = left < CHUNK ? left : CHUNK;
       rf_param_init(&params->at[p], seed, at, count, values);
-      put_values(&t, p, at, count, values);
+      failed = put_values(&t, p, at, count, values, NULL) != RAFTER_OK || failed;
     }
+    if (failed) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s", params->at[p].name));
   }
+  status = flush(&t, error);
+done:
+  free(t.packed);
+  return status;
 }
 
 rf_status rf_load_adapters(rf_run *run, int plan, const rf_plan *of, const char *folder, rf_error *error) {
@@ -113,9 +153,8 @@ rf_status rf_fill_weights(rf_run *run, int plan, const rf_plan *of, const char *
   const rf_params *params = &of->graph->params;
   const rf_model *model = &of->graph->model;
   if (path && *path) RF_TRY(load_weights(run, plan, of, path, progress, error));
-  else initialise(run, plan, of, seed, 0, params->base);
+  else RF_TRY(initialise(run, plan, of, seed, 0, params->base, error));
   if (params->adapter > 0 && *model->lora.folder)
     return rf_load_adapters(run, plan, of, model->lora.folder, error);
-  initialise(run, plan, of, seed, params->base, params->count);
-  return RAFTER_OK;
+  return initialise(run, plan, of, seed, params->base, params->count, error);
 }

@@ -52,7 +52,7 @@ bool rf_trace_wants(const rf_trace_when *when, int64_t step) {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Spans of the run's own thread, and of each other one: fewer where there are many. */
+/* Spans of the run's own thread and of each other thread; with many threads each has fewer. */
 enum {
   OWN_SPANS = 1 << 19,
   MOST_SPANS = 1 << 18,
@@ -63,7 +63,7 @@ enum {
   LOOK_NS = 200000
 };
 
-/* What mapping a page costs here: the median of a few, each touched once. */
+/* Seconds to map a page on this machine: the median of a few, each touched once. */
 static int compare_ns(const void *a, const void *b) {
   int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
   return (x > y) - (x < y);
@@ -94,7 +94,7 @@ static rf_status open_lane(rf_lane *lane, int64_t capacity, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Each thread opens its counters, so that they can be looked at where the first step begins. */
+/* Each thread opens its counters, so that they can be read when the first step begins. */
 static void know_threads(rf_record *record) {
 #pragma omp parallel num_threads(record->lanes.count)
   rf_lane_begin(&record->lanes, omp_get_thread_num(), rf_now_ns());
@@ -159,7 +159,7 @@ void rf_record_close(rf_record *record) {
 /* ---- stamping -------------------------------------------------------------------------------- */
 
 /* Bytes of the process's own data, which grow when its heap does. (The allocator's own count
- * walks all its free pieces.) */
+ * visits all its free blocks.) */
 static int64_t data_bytes(int file) {
   char text[160];
   ssize_t got = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);
@@ -171,8 +171,8 @@ static int64_t data_bytes(int file) {
   return pages * sysconf(_SC_PAGESIZE);
 }
 
-/* The same, read anew only where the run's own thread has mapped pages since: what grew was
- * touched, too. */
+/* The same, read again only if the run's own thread mapped pages since: what grew was touched,
+ * too. */
 static int64_t heap_bytes(rf_record *record) {
   struct rusage use;
   bool known = !getrusage(RUSAGE_THREAD, &use);
@@ -186,7 +186,7 @@ static rf_recorded_step *step_at(rf_record *record, int64_t index) {
   return &record->step[index % record->step_capacity];
 }
 
-/* The time behind the last walk is over. */
+/* The time after the last step is over. */
 static void end_behind(rf_record *record, int64_t now, int64_t heap) {
   rf_recorded_step *s = step_at(record, record->steps - 1);
   s->until = now;

@@ -1,5 +1,4 @@
-/* record.h - recording a run while it goes: which steps, phases and counters, and the trace that
- * comes of it.
+/* record.h - records a run: which steps, phases and counters, and the trace of them.
  *
  *   rf_record_open(&when, threads, &record, error);   once, before the first phase that should
  *     be seen
@@ -7,12 +6,12 @@
  *     10 is asked for
  *   ... rf_run_section(...) records each op, its kernels each thread's part of it
  *     (backend/lanes.h)
- *   rf_record_step_end(tokens);                       its walk is over; what follows is recorded
- *     too, until the next step begins
+ *   rf_record_step_end(tokens);                       its sections are done; recording
+ *     continues until the next step begins
  *   rf_trace_collect(record, plans, names, count, &trace, error);
  *
- * Nothing is allocated and no lock is taken between open and collect; where more happens than
- * the rings hold, the oldest is gone and counted. */
+ * Nothing is allocated and no lock is taken between open and collect. When the rings are full, the
+ * oldest spans are dropped and counted. */
 #ifndef RF_RECORD_H
 #define RF_RECORD_H
 
@@ -21,10 +20,10 @@
 
 typedef enum rf_phase {
   RF_PHASE_DATA,
-  RF_PHASE_FORWARD, /* these five: of ops, made when a trace is collected */
+  RF_PHASE_FORWARD, /* these five are of ops and are made when a trace is collected */
   RF_PHASE_RECOMPUTE,
   RF_PHASE_BACKWARD,
-  RF_PHASE_ACCUMULATE, /* within another: ops that add to a gradient of microbatches before */
+  RF_PHASE_ACCUMULATE, /* inside another: ops that add to a gradient of earlier microbatches */
   RF_PHASE_OPTIMIZER,
   RF_PHASE_SAMPLE,
   RF_PHASE_CHECKPOINT,
@@ -38,7 +37,7 @@ typedef enum rf_phase {
 const char *rf_phase_name(rf_phase phase);
 
 typedef enum rf_counter {
-  RF_COUNTER_LIVE, /* bytes of the arena that hold something; made of the plan when a trace is collected */
+  RF_COUNTER_LIVE, /* live bytes of the arena, from the plan when a trace is collected */
   RF_COUNTER_QUEUE,
   RF_COUNTER_ANSWERS,
   RF_COUNTER_PAGES,
@@ -47,8 +46,7 @@ typedef enum rf_counter {
 const char *rf_counter_name(rf_counter counter);
 const char *rf_counter_unit(rf_counter counter);
 
-/* Why a thread did no work of an op. Times inside the bodies of ops are told from times outside
- * them. */
+/* Why a thread did no work. Times inside and outside the bodies of ops are kept apart. */
 typedef enum rf_gap {
   RF_GAP_LAUNCH,     /* from one op to the next, and until a thread has begun its part */
   RF_GAP_WAIT,       /* its part was done, or at a barrier, while others worked; or asleep inside its part */
@@ -80,26 +78,25 @@ typedef struct rf_record rf_record;
 rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **record, rf_error *error);
 void rf_record_close(rf_record *record); /* NULL is allowed */
 
-/* From here on in the run's own thread; without an open record they do nothing. */
+/* For the run's own thread. Without an open record they do nothing. */
 extern rf_lanes *rf_record_lanes;
 void rf_record_put_step(int64_t step);
 void rf_record_put_end(int64_t tokens);
-/* A step by its number, or -1: the next walk, from 1. What follows is recorded when it is asked
- * for, until the next step begins. */
+/* Begins a step by its number, or the next one from 1 on (-1). If the step is asked for, what
+ * follows is recorded until the next step begins. */
 static inline void rf_record_step(int64_t step) {
   if (__builtin_expect(rf_record_lanes != NULL, 0)) rf_record_put_step(step);
 }
 static inline void rf_record_step_end(int64_t tokens) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_end(tokens);
 }
-/* What follows belongs to no step: until the next one begins nothing is recorded. */
+/* Nothing is recorded until the next step begins. */
 void rf_record_put_pause(void);
 static inline void rf_record_pause(void) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_pause();
 }
 void rf_record_put_extent(int64_t parts, int64_t rows, int64_t context);
-/* What takes part in the walk of this step, where that is less than the plan's: what the
- * prediction beside it is for. */
+/* The part of the plan's rows that this step uses; the prediction is made for it. */
 static inline void rf_record_extent(int64_t parts, int64_t rows, int64_t context) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_record_put_extent(parts, rows, context);
 }
@@ -117,23 +114,23 @@ static inline void rf_count(rf_counter counter, double value) {
 
 /* ---- what came of it ------------------------------------------------------------------------- */
 
-/* The time behind a step's walk: validation, checkpoints, what is logged and written. Its
- * seconds sum to threads times its length, too. */
+/* The time after a step's sections: validation, checkpoints, logs. Its seconds sum to threads
+ * times its length, too. */
 typedef struct rf_traced_after {
-  int64_t end, heap_bytes; /* where the next step began; of one without a next where the last phase ended */
+  int64_t end, heap_bytes; /* where the next step began; for the last step, where its last phase ended */
   double gaps[2][RF_GAPS], work, phases;
-  /* seconds of the run's own thread in phases beside ops, those inside another left out */
+  /* seconds of the run's own thread in phases outside ops; nested phases count once */
   double by_phase[RF_PHASES];
 } rf_traced_after;
 
 typedef struct rf_traced_step {
   int64_t step, begin, end, tokens;
-  /* of a walk: sequences, rows, and keys of all of them; parts 0: as the plan has them */
+  /* sequences, rows and keys of a generate step; parts 0: as in the plan */
   int64_t parts, rows, context;
   bool whole;                 /* all of its spans are there */
   double gaps[2][RF_GAPS];    /* seconds of all threads: outside the bodies of ops, inside them */
   double work;                /* seconds of all threads in ops, without those gaps */
-  double phases;              /* seconds of the run's own thread in phases beside ops (data, sample, ...) */
+  double phases;              /* seconds of the run's own thread in phases outside ops (data, sample, ...) */
   int64_t faults, heap_bytes; /* pages mapped; bytes that the process's data grew by */
   rf_traced_after after;
 } rf_traced_step;
@@ -161,14 +158,14 @@ typedef enum rf_trace_lane {
 } rf_trace_lane;
 const char *rf_trace_lane_name(rf_trace_lane lane);
 
-/* Everything recorded so far, with phases of ops, the predicted lane, live bytes and gaps worked
- * out. The plans must outlive the trace. */
+/* Everything recorded so far, with phases of ops, the predicted lane, live bytes and gaps. The
+ * plans must outlive the trace. */
 rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans, const char *const *names,
                            int count, rf_trace **trace, rf_error *error);
 void rf_trace_free(rf_trace *trace);
 
-/* Bytes of the arena that hold something while op `op` runs, and the end of the last of them. At
- * the plan's peak op the end is arena_bytes. */
+/* For each op: live bytes of the arena, and the end of the last of them. At the plan's peak op
+ * the end is arena_bytes. */
 void rf_plan_live(const rf_plan *plan, int64_t *live /* op_count */,
                   int64_t *end /* op_count, may be NULL */);
 

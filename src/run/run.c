@@ -1,34 +1,38 @@
-/* run.c - map the arena, walk a section, time every op. */
-#define _GNU_SOURCE
+/* run.c - opens a device, gives it memory for the plans and programs of them, runs sections and
+ * checks what they computed. */
 #include "run/run.h"
-#include "backend/lanes.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 /* Two poison words: both halves are bf16 NaNs, the words f32 NaNs, pairs of them f64 NaNs, and
  * as an id they are negative. */
 static const uint32_t POISON_DEAD = 0xfffafffau, POISON_FRESH = 0xfffcfffcu;
-/* What untouched arena bytes hold in debug runs, and the slack mapped behind the arena to see
- * writes past its end. */
-enum { UNTOUCHED = 0xa7, SLACK_BYTES = 1 << 16, GUARD_BYTE = 0x5c };
+/* What untouched arena bytes hold in debug runs; the slack after the arena shows writes past its
+ * end. GUARD: after each tensor. */
+static const uint32_t UNTOUCHED = 0xa7a7a7a7u, GUARD = 0x5c5c5c5cu;
+enum { SLACK_BYTES = 1 << 16, BLOCK_BYTES = 1 << 16 };
 
 typedef struct rf_bound_plan {
+  rf_run *run;
   const rf_plan *plan;
-  rf_call *call; /* one per op: every pointer is resolved once, at open */
+  rf_program *program;
   rf_measured *measured;
-  uint8_t *probe; /* rf_probe per op */
-  int begin[RF_SECTIONS], end[RF_SECTIONS];
+  uint8_t *probe;   /* rf_probe per op */
+  uint8_t *watched; /* per op: which of before_op and after_op the program calls */
+  /* Inputs and outputs of the graph. Where the host cannot address the memory, `view` holds the
+   * host's copy of each, in `copies`. */
+  int *io, io_count;
+  void **view;
+  unsigned char *copies;
   /* debug: tensors by the op at which their bytes begin / end (CSR lists) */
   int *fresh_at, *dead_at, *fresh, *dead;
 } rf_bound_plan;
 
 struct rf_run {
-  unsigned char *arena;
-  size_t mapped_bytes;
+  rf_device *device; /* NULL: plans that nothing runs */
+  rf_memory *memory;
   int64_t arena_bytes;
   int count;
   rf_bound_plan *bound;
@@ -36,26 +40,11 @@ struct rf_run {
   bool watched; /* opened with poison: the untouched pattern and slack are in place */
 };
 
-static void fill_words(void *at, int64_t bytes, uint32_t word) {
-  uint32_t *p = at;
-  for (int64_t i = 0; i < bytes / 4; i++) p[i] = word;
-}
-
-static unsigned char *address(const rf_run *run, const rf_plan *plan, int tensor) {
-  if (tensor == RF_NONE || !run->arena || plan->tensor[tensor].offset < 0) return NULL;
-  return run->arena + plan->tensor[tensor].offset;
-}
+static int64_t offset_of(const rf_plan *plan, int tensor) { return plan->tensor[tensor].offset; }
 
 static rf_probe probe_of(const rf_op *op) {
   bool sums = op->output_count > 4 && op->output[4] >= 0;
   return op->def->probe == RF_PROBE_UPDATE && !sums ? RF_PROBE_NONE : op->def->probe;
-}
-
-static bool probe_is_finite(const rf_op *op, const rf_call *call, rf_probe probe) {
-  int64_t at = probe == RF_PROBE_FIRST ? 0 : op->attr.sums.element;
-  int slot = probe == RF_PROBE_UPDATE ? 4 : 0;
-  return rf_out(call, slot)->dtype == RF_F64 ? isfinite(((const double *)call->out[slot])[at])
-                                             : isfinite(((const float *)call->out[slot])[at]);
 }
 
 /* Lists tensors by first (or last) op: list[at[i]..at[i+1]) are those of op i. */
@@ -81,59 +70,152 @@ static rf_status list_by_op(const rf_plan *plan, bool by_first, int **at_out, in
   return RAFTER_OK;
 }
 
-static rf_status bind(rf_run *run, rf_bound_plan *bound, const rf_plan *plan, rf_error *error) {
-  const rf_graph *graph = plan->graph;
-  size_t ops = (size_t)graph->op_count;
-  bound->plan = plan;
-  bound->call = calloc(ops + 1, sizeof *bound->call);
-  bound->measured = calloc(ops + 1, sizeof *bound->measured);
-  bound->probe = calloc(ops + 1, 1);
-  if (!bound->call || !bound->measured || !bound->probe)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
-  for (int s = 0, i = 0; s < RF_SECTIONS; s++) {
-    bound->begin[s] = i;
-    while (i < graph->op_count && graph->op[i].section == (rf_section)s) i++;
-    bound->end[s] = i;
-  }
-  for (int i = 0; i < graph->op_count; i++) {
-    const rf_op *op = &graph->op[i];
-    rf_call *call = &bound->call[i];
-    *call = (rf_call){.graph = graph, .op = op, .threads = plan->options.threads};
-    for (int k = 0; k < op->input_count; k++) call->in[k] = address(run, plan, op->input[k]);
-    for (int k = 0; k < op->output_count; k++) call->out[k] = address(run, plan, op->output[k]);
-    call->workspace = address(run, plan, plan->op[i].workspace);
-    bound->probe[i] = (uint8_t)probe_of(op);
-  }
-  RF_TRY(list_by_op(plan, true, &bound->fresh_at, &bound->fresh, error));
-  return list_by_op(plan, false, &bound->dead_at, &bound->dead, error);
+/* ---- hooks between ops ----------------------------------------------------------------------- */
+
+static rf_status fill(const rf_bound_plan *b, int tensor, uint32_t word, rf_error *error) {
+  const rf_plan_tensor *p = &b->plan->tensor[tensor];
+  return rf_memory_fill(b->run->memory, p->offset, word, p->bytes, error);
 }
 
-enum { TOUCH_BYTES = 2 << 20 }; /* a huge page */
-
-/* Bytes of [at, end) that hold packed matrices: whoever fills those writes every byte of them,
- * and so is the first to touch them. */
-static int64_t packed_bytes(const rf_plan *plan, int64_t at, int64_t end) {
-  int64_t sum = 0;
-  for (int t = 0; t < plan->graph->tensor_count; t++) {
-    const rf_plan_tensor *p = &plan->tensor[t];
-    if (plan->graph->tensor[t].dtype != RF_PACKED || p->offset < 0) continue;
-    int64_t from = p->offset > at ? p->offset : at,
-            to = p->offset + p->bytes < end ? p->offset + p->bytes : end;
-    if (from < to) sum += to - from;
+static rf_status poison_fresh(const rf_bound_plan *b, int op, rf_error *error) {
+  const rf_plan *plan = b->plan;
+  for (int k = b->fresh_at[op]; k < b->fresh_at[op + 1]; k++) {
+    int t = b->fresh[k];
+    /* it takes over live bytes, or the caller wrote it */
+    if (plan->tensor[t].shares != RF_NONE || plan->graph->tensor[t].input) continue;
+    RF_TRY(fill(b, t, POISON_FRESH, error));
+    RF_TRY(rf_memory_fill(b->run->memory, offset_of(plan, t) + plan->tensor[t].bytes, GUARD,
+                          plan->options.guard_bytes, error));
   }
-  return sum;
+  return RAFTER_OK;
 }
 
-/* Every other page is touched now, by all threads: a step never faults, and a machine without
- * the memory says so here. What was never written is zero. */
-static void touch(unsigned char *arena, int64_t bytes, const rf_plan *plan) {
-#pragma omp parallel for num_threads(plan->options.threads) schedule(dynamic, 4)
-  for (int64_t at = 0; at < bytes; at += TOUCH_BYTES) {
-    int64_t end = at + TOUCH_BYTES < bytes ? at + TOUCH_BYTES : bytes;
-    if (packed_bytes(plan, at, end) == end - at) continue;
-    for (int64_t page = at; page < end; page += 4096) *(volatile unsigned char *)(arena + page) = 0;
+static rf_status poison_dead(const rf_bound_plan *b, int op, rf_error *error) {
+  const rf_plan *plan = b->plan;
+  for (int k = b->dead_at[op]; k < b->dead_at[op + 1]; k++) {
+    int t = b->dead[k];
+    bool taken = plan->graph->tensor[t].output;
+    for (int o = 0; o < plan->graph->op[op].output_count && !taken; o++) {
+      int out = plan->graph->op[op].output[o];
+      taken = out != RF_NONE && plan->tensor[out].shares == t;
+    }
+    if (!taken) RF_TRY(fill(b, t, POISON_DEAD, error));
+  }
+  return RAFTER_OK;
+}
+
+static rf_status check_guards(const rf_bound_plan *b, int op, rf_error *error) {
+  const rf_plan *plan = b->plan;
+  const rf_op *o = &plan->graph->op[op];
+  for (int k = 0; k <= o->output_count; k++) {
+    int t = k < o->output_count ? o->output[k] : plan->op[op].workspace;
+    if (t == RF_NONE || plan->graph->tensor[t].persistent || plan->tensor[t].shares != RF_NONE ||
+        plan->tensor[t].first != op)
+      continue;
+    for (int i = 0; i < plan->options.guard_bytes / 4 * 4; i++) {
+      unsigned char byte;
+      RF_TRY(rf_memory_read(b->run->memory, offset_of(plan, t) + plan->tensor[t].bytes + i, &byte, 1, error));
+      if (byte != (GUARD & 0xff))
+        return RF_FAIL(error, RAFTER_FAILED, "this is a fault of the kernel, please report it",
+                       "%s wrote past the end of %s (kernel %s: byte %d after its %lld bytes)", o->name,
+                       plan->graph->tensor[t].name, plan->op[op].kernel->name, i,
+                       (long long)plan->tensor[t].bytes);
+    }
+  }
+  return RAFTER_OK;
+}
+
+static bool is_finite(rf_dtype dtype, const void *data, int64_t i) {
+  if (dtype == RF_F32) return isfinite(((const float *)data)[i]);
+  if (dtype == RF_F64) return isfinite(((const double *)data)[i]);
+  return dtype != RF_BF16 || isfinite(rf_bf16_to_f32(((const rf_bf16 *)data)[i]));
+}
+
+/* Index of the tensor's first element that is not finite; -1: none. */
+static rf_status first_not_finite(const rf_bound_plan *b, int tensor, int64_t *at, rf_error *error) {
+  _Alignas(8) unsigned char block[BLOCK_BYTES];
+  const rf_tensor *t = &b->plan->graph->tensor[tensor];
+  bool floats = t->dtype == RF_F32 || t->dtype == RF_F64 || t->dtype == RF_BF16;
+  int64_t count = floats ? rf_tensor_count(t) : 0, size = rf_dtype_bytes(t->dtype);
+  for (int64_t done = 0, n; done < count; done += n) {
+    n = count - done < BLOCK_BYTES / size ? count - done : BLOCK_BYTES / size;
+    RF_TRY(rf_memory_read(b->run->memory, offset_of(b->plan, tensor) + done * size, block, n * size, error));
+    for (int64_t i = 0; i < n; i++)
+      if (!is_finite(t->dtype, block, i)) return *at = done + i, RAFTER_OK;
+  }
+  return *at = -1, RAFTER_OK;
+}
+
+static const char *finite_hint(const rf_plan *plan) {
+  return plan->options.build.job == RF_JOB_TRAIN
+             ? "lower --lr, raise --warmup, or set --clip 1; the last checkpoint is untouched"
+             : "the weights may be damaged; if --backend reference answers, this is a fault of a kernel: "
+               "report it";
+}
+
+static bool is_stored(const rf_plan *plan, int tensor) {
+  return tensor != RF_NONE && offset_of(plan, tensor) >= 0;
+}
+
+/* Only the pages of a cache that are in use hold numbers. They are checked when they are outputs
+ * of other ops. */
+static rf_status check_finite(const rf_bound_plan *b, int op, const rf_run_inputs *inputs, rf_error *error) {
+  const rf_op *o = &b->plan->graph->op[op];
+  for (int k = 0; k < o->output_count; k++) {
+    if (!is_stored(b->plan, o->output[k])) continue;
+    const rf_tensor *t = &b->plan->graph->tensor[o->output[k]];
+    int64_t at = -1;
+    if (t->class != RF_CLASS_KV) RF_TRY(first_not_finite(b, o->output[k], &at, error));
+    if (at >= 0)
+      return RF_FAIL(
+          error, RAFTER_FAILED, finite_hint(b->plan),
+          "%s is the first op that produced a number that is not finite (step %lld, output %s, element %lld)",
+          o->name, (long long)inputs->step, t->name, (long long)at);
+  }
+  return RAFTER_OK;
+}
+
+static rf_status check_probe(const rf_bound_plan *b, int op, const rf_run_inputs *inputs, rf_error *error) {
+  const rf_op *o = &b->plan->graph->op[op];
+  rf_probe probe = (rf_probe)b->probe[op];
+  int tensor = o->output[probe == RF_PROBE_UPDATE ? 4 : 0];
+  int64_t at = probe == RF_PROBE_FIRST ? 0 : o->attr.sums.element;
+  rf_dtype dtype = b->plan->graph->tensor[tensor].dtype == RF_F64 ? RF_F64 : RF_F32;
+  int64_t size = rf_dtype_bytes(dtype);
+  union {
+    double f64;
+    float f32;
+  } value;
+  RF_TRY(rf_memory_read(b->run->memory, offset_of(b->plan, tensor) + at * size, &value, size, error));
+  if (is_finite(dtype, &value, 0)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, finite_hint(b->plan),
+                 "the numbers stopped being finite at %s (step %lld)", o->name, (long long)inputs->step);
+}
+
+static rf_status before_op(void *self, int op, rf_error *error) { return poison_fresh(self, op, error); }
+
+static rf_status after_op(void *self, int op, const rf_run_inputs *inputs, rf_error *error) {
+  const rf_bound_plan *b = self;
+  if (b->run->debug.find_nan) RF_TRY(check_finite(b, op, inputs, error));
+  if (b->run->debug.poison) {
+    RF_TRY(check_guards(b, op, error));
+    RF_TRY(poison_dead(b, op, error));
+  }
+  return b->probe[op] ? check_probe(b, op, inputs, error) : RAFTER_OK;
+}
+
+void rf_run_set_debug(rf_run *run, rf_run_debug debug) {
+  run->debug = debug;
+  for (int i = 0; i < run->count; i++) {
+    rf_bound_plan *b = &run->bound[i];
+    for (int op = 0; op < b->plan->graph->op_count; op++) {
+      bool after = debug.poison || debug.find_nan || b->probe[op];
+      b->watched[op] = (uint8_t)((debug.poison ? RF_WATCH_BEFORE : 0) | (after ? RF_WATCH_AFTER : 0));
+    }
   }
 }
+
+/* ---- opening --------------------------------------------------------------------------------- */
 
 /* What plans only count: weights and caches of narrow numbers without scales, products in them. */
 static rf_status check_kernels(const rf_graph *graph, rf_error *error) {
@@ -154,6 +236,116 @@ static rf_status check_kernels(const rf_graph *graph, rf_error *error) {
                  "this version plans such numbers and has no kernel for them (%s)", what);
 }
 
+static rf_status no_memory(rf_error *error) {
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
+}
+
+/* Finds the graph's inputs and outputs, and makes copies for the host where it needs them. */
+static rf_status bind_views(rf_bound_plan *b, rf_error *error) {
+  const rf_graph *graph = b->plan->graph;
+  int64_t bytes = 0;
+  b->io = calloc((size_t)graph->tensor_count + 1, sizeof *b->io);
+  b->view = calloc((size_t)graph->tensor_count + 1, sizeof *b->view);
+  if (!b->io || !b->view) return no_memory(error);
+  for (int t = 0; t < graph->tensor_count; t++) {
+    if ((!graph->tensor[t].input && !graph->tensor[t].output) || !is_stored(b->plan, t)) continue;
+    b->io[b->io_count++] = t;
+    bytes += b->plan->tensor[t].bytes;
+  }
+  if (b->run->memory->host) return RAFTER_OK;
+  b->copies = calloc((size_t)bytes + 1, 1);
+  if (!b->copies) return no_memory(error);
+  for (int i = 0; i < b->io_count; i++) {
+    bytes -= b->plan->tensor[b->io[i]].bytes;
+    b->view[b->io[i]] = b->copies + bytes;
+  }
+  return RAFTER_OK;
+}
+
+static rf_status compile(rf_bound_plan *b, int number, rf_error *error) {
+  const rf_plan *plan = b->plan;
+  const rf_graph *graph = plan->graph;
+  int64_t *offset = calloc((size_t)graph->tensor_count + 1, sizeof *offset);
+  rf_chosen *chosen = calloc((size_t)graph->op_count + 1, sizeof *chosen);
+  rf_status status = RAFTER_OK;
+  if (!offset || !chosen) RF_GO(no_memory(error));
+  for (int t = 0; t < graph->tensor_count; t++) offset[t] = offset_of(plan, t);
+  for (int i = 0; i < graph->op_count; i++) {
+    const rf_plan_op *op = &plan->op[i];
+    chosen[i] = (rf_chosen){op->kernel, op->few, op->few_rows, op->workspace};
+  }
+  const rf_program_source source = {.graph = graph,
+                                    .memory = b->run->memory,
+                                    .offset = offset,
+                                    .op = chosen,
+                                    .number = number,
+                                    .workers = plan->options.threads,
+                                    .measured = b->measured,
+                                    .watch = {b, b->watched, before_op, after_op}};
+  status = b->run->device->type->compile(b->run->device, &source, &b->program, error);
+done:
+  free(offset);
+  free(chosen);
+  return status;
+}
+
+static rf_status bind(rf_run *run, int number, const rf_plan *plan, rf_error *error) {
+  rf_bound_plan *b = &run->bound[number];
+  size_t ops = (size_t)plan->graph->op_count + 1;
+  b->run = run;
+  b->plan = plan;
+  b->measured = calloc(ops, sizeof *b->measured);
+  b->probe = calloc(ops, 1);
+  b->watched = calloc(ops, 1);
+  if (!b->measured || !b->probe || !b->watched) return no_memory(error);
+  for (int i = 0; i < plan->graph->op_count; i++) b->probe[i] = (uint8_t)probe_of(&plan->graph->op[i]);
+  RF_TRY(list_by_op(plan, true, &b->fresh_at, &b->fresh, error));
+  RF_TRY(list_by_op(plan, false, &b->dead_at, &b->dead, error));
+  if (!run->memory) return RAFTER_OK;
+  RF_TRY(bind_views(b, error));
+  return compile(b, number, error);
+}
+
+/* Bytes of [at, end) that hold packed matrices. Whoever fills those writes every byte and so is
+ * the first to touch them. */
+static int64_t packed_bytes(const rf_plan *plan, int64_t at, int64_t end) {
+  int64_t sum = 0;
+  for (int t = 0; t < plan->graph->tensor_count; t++) {
+    const rf_plan_tensor *p = &plan->tensor[t];
+    if (plan->graph->tensor[t].dtype != RF_PACKED || p->offset < 0) continue;
+    int64_t from = p->offset > at ? p->offset : at,
+            to = p->offset + p->bytes < end ? p->offset + p->bytes : end;
+    if (from < to) sum += to - from;
+  }
+  return sum;
+}
+
+/* Reserves what is not packed: a step never faults, and a device without the memory says so now. */
+static rf_status reserve(const rf_run *run, const rf_plan *plan, rf_error *error) {
+  enum { PIECE = 2 << 20 }; /* a huge page */
+  rf_memory *memory = run->memory;
+  if (!run->device->type->reserve) return RAFTER_OK;
+  for (int64_t from = 0, at = 0, end; at < memory->bytes; at = end) {
+    end = at + PIECE < memory->bytes ? at + PIECE : memory->bytes;
+    bool packed = packed_bytes(plan, at, end) == end - at;
+    int64_t until = packed ? at : end;
+    if ((packed || end == memory->bytes) && until > from)
+      RF_TRY(run->device->type->reserve(memory, from, until - from, error));
+    if (packed) from = end;
+  }
+  return RAFTER_OK;
+}
+
+static rf_status open_memory(rf_run *run, const rf_plan *plan, rf_error *error) {
+  int64_t bytes = run->arena_bytes + (run->watched ? SLACK_BYTES : 0);
+  RF_TRY(rf_device_open(plan->options.backend, (int)plan->options.isa, plan->options.threads, &run->device,
+                        error));
+  RF_TRY(run->device->type->allocate(run->device, bytes, &run->memory, error));
+  if (!run->watched) return reserve(run, plan, error);
+  RF_TRY(rf_memory_fill(run->memory, 0, UNTOUCHED, bytes, error));
+  return rf_memory_fill(run->memory, 0, 0, plan->persistent_bytes, error);
+}
+
 rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug, rf_run **out,
                       rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -163,9 +355,7 @@ rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a run");
   }
   run->count = count;
-  run->debug = debug;
   run->watched = debug.poison;
-  bool touches = false;
   for (int i = 0; i < count; i++) {
     char mesh[160];
     if (rf_mesh_chips(&plans[i]->graph->mesh) == 1) continue;
@@ -184,18 +374,10 @@ rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug
       goto done;
     }
     if (plans[i]->arena_bytes > run->arena_bytes) run->arena_bytes = plans[i]->arena_bytes;
-    touches |= plans[i]->options.backend->touches_memory;
   }
-  if (touches) {
-    run->mapped_bytes = (size_t)run->arena_bytes + (run->watched ? SLACK_BYTES : 0);
-    void *base = NULL;
-    RF_GO(rf_pages_map(run->mapped_bytes, &base, NULL, error));
-    run->arena = base;
-    if (!run->watched) touch(run->arena, (int64_t)run->mapped_bytes, plans[0]);
-    else memset(run->arena, UNTOUCHED, run->mapped_bytes);
-    if (run->watched) memset(run->arena, 0, (size_t)plans[0]->persistent_bytes);
-  }
-  for (int i = 0; i < count; i++) RF_GO(bind(run, &run->bound[i], plans[i], error));
+  if (plans[0]->options.backend->device) RF_GO(open_memory(run, plans[0], error));
+  for (int i = 0; i < count; i++) RF_GO(bind(run, i, plans[i], error));
+  rf_run_set_debug(run, debug);
 done:
   if (status == RAFTER_OK) *out = run;
   else rf_run_close(run);
@@ -206,31 +388,102 @@ void rf_run_close(rf_run *run) {
   if (!run) return;
   for (int i = 0; i < run->count; i++) {
     rf_bound_plan *b = &run->bound[i];
-    free(b->call);
+    if (b->program) b->program->release(b->program);
     free(b->measured);
     free(b->probe);
+    free(b->watched);
+    free(b->io);
+    free(b->view);
+    free(b->copies);
     free(b->fresh_at);
     free(b->fresh);
     free(b->dead_at);
     free(b->dead);
   }
   free(run->bound);
-  if (run->arena) rf_pages_unmap(run->arena, run->mapped_bytes);
+  if (run->memory) run->device->type->release(run->memory);
+  if (run->device) run->device->type->close(run->device);
   free(run);
 }
 
 int64_t rf_run_arena_bytes(const rf_run *run) { return run->arena_bytes; }
-void rf_run_set_debug(rf_run *run, rf_run_debug debug) { run->debug = debug; }
-void *rf_run_tensor(rf_run *run, int plan, int tensor) { return address(run, run->bound[plan].plan, tensor); }
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+void *rf_run_tensor(rf_run *run, int plan, int tensor) {
+  const rf_bound_plan *b = &run->bound[plan];
+  if (!run->memory || !is_stored(b->plan, tensor)) return NULL;
+  return run->memory->host ? run->memory->host + offset_of(b->plan, tensor) : b->view[tensor];
+}
+
+int rf_run_find(const rf_run *run, int plan, const char *name) {
+  const rf_plan *of = run->bound[plan].plan;
+  for (int t = 0; t < of->graph->tensor_count; t++)
+    if (!strcmp(of->graph->tensor[t].name, name)) return run->memory && is_stored(of, t) ? t : RF_NONE;
+  return RF_NONE;
+}
 
 void *rf_run_named(rf_run *run, int plan, const char *name, const rf_tensor **tensor) {
-  const rf_graph *graph = run->bound[plan].plan->graph;
-  for (int t = 0; t < graph->tensor_count; t++)
-    if (!strcmp(graph->tensor[t].name, name)) {
-      if (tensor) *tensor = &graph->tensor[t];
-      return rf_run_tensor(run, plan, t);
-    }
-  return NULL;
+  int id = rf_run_find(run, plan, name);
+  if (id == RF_NONE) return NULL;
+  if (tensor) *tensor = &run->bound[plan].plan->graph->tensor[id];
+  return rf_run_tensor(run, plan, id);
+}
+
+rf_status rf_run_push(rf_run *run, int plan, rf_error *error) {
+  const rf_bound_plan *b = &run->bound[plan];
+  for (int i = 0; b->copies && i < b->io_count; i++)
+    if (b->plan->graph->tensor[b->io[i]].input)
+      RF_TRY(rf_run_write(run, plan, b->io[i], 0, b->view[b->io[i]],
+                          rf_tensor_bytes(&b->plan->graph->tensor[b->io[i]]), error));
+  return RAFTER_OK;
+}
+
+rf_status rf_run_pull(rf_run *run, int plan, rf_error *error) {
+  const rf_bound_plan *b = &run->bound[plan];
+  for (int i = 0; b->copies && i < b->io_count; i++)
+    if (b->plan->graph->tensor[b->io[i]].output)
+      RF_TRY(rf_run_read(run, plan, b->io[i], 0, b->view[b->io[i]],
+                         rf_tensor_bytes(&b->plan->graph->tensor[b->io[i]]), error));
+  return RAFTER_OK;
+}
+
+rf_status rf_run_write(rf_run *run, int plan, int tensor, int64_t at, const void *from, int64_t bytes,
+                       rf_error *error) {
+  return rf_memory_write(run->memory, offset_of(run->bound[plan].plan, tensor) + at, from, bytes, error);
+}
+
+rf_status rf_run_read(const rf_run *run, int plan, int tensor, int64_t at, void *to, int64_t bytes,
+                      rf_error *error) {
+  return rf_memory_read(run->memory, offset_of(run->bound[plan].plan, tensor) + at, to, bytes, error);
+}
+
+rf_status rf_run_fill(rf_run *run, int plan, int tensor, int64_t at, uint32_t word, int64_t bytes,
+                      rf_error *error) {
+  return rf_memory_fill(run->memory, offset_of(run->bound[plan].plan, tensor) + at, word, bytes, error);
+}
+
+rf_status rf_run_copy(rf_run *run, int plan, int tensor, int64_t to, int64_t from, int64_t bytes,
+                      rf_error *error) {
+  unsigned char block[BLOCK_BYTES];
+  for (int64_t done = 0, n; done < bytes; done += n) {
+    n = bytes - done < BLOCK_BYTES ? bytes - done : BLOCK_BYTES;
+    RF_TRY(rf_run_read(run, plan, tensor, from + done, block, n, error));
+    RF_TRY(rf_run_write(run, plan, tensor, to + done, block, n, error));
+  }
+  return RAFTER_OK;
+}
+
+/* ---- sections -------------------------------------------------------------------------------- */
+
+rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run_inputs *inputs,
+                         rf_error *error) {
+  rf_program *program = run->bound[plan].program;
+  if (!program) return RAFTER_OK;
+  RF_TRY(program->run(program, section, inputs, error));
+  /* A step ends when the device is done, so its time and its errors are its own. */
+  if (section != RF_SECTION_END || !run->device->type->synchronise) return RAFTER_OK;
+  return run->device->type->synchronise(run->device, error);
 }
 
 const rf_measured *rf_run_measured(const rf_run *run, int plan) { return run->bound[plan].measured; }
@@ -240,148 +493,20 @@ void rf_run_measured_reset(rf_run *run) {
     memset(run->bound[i].measured, 0, (size_t)run->bound[i].plan->graph->op_count * sizeof(rf_measured));
 }
 
-/* ---- debug walks ----------------------------------------------------------------------------- */
-
-static void poison_fresh(rf_run *run, const rf_bound_plan *b, int op) {
-  const rf_plan *plan = b->plan;
-  for (int k = b->fresh_at[op]; k < b->fresh_at[op + 1]; k++) {
-    int t = b->fresh[k];
-    /* takes over live bytes; the caller wrote it */
-    if (plan->tensor[t].shares != RF_NONE || plan->graph->tensor[t].input) continue;
-    unsigned char *at = address(run, plan, t);
-    fill_words(at, plan->tensor[t].bytes, POISON_FRESH);
-    memset(at + plan->tensor[t].bytes, GUARD_BYTE, (size_t)plan->options.guard_bytes);
-  }
-}
-
-static void poison_dead(rf_run *run, const rf_bound_plan *b, int op) {
-  const rf_plan *plan = b->plan;
-  for (int k = b->dead_at[op]; k < b->dead_at[op + 1]; k++) {
-    int t = b->dead[k];
-    bool taken = plan->graph->tensor[t].output;
-    for (int o = 0; o < plan->graph->op[op].output_count && !taken; o++) {
-      int out = plan->graph->op[op].output[o];
-      taken = out != RF_NONE && plan->tensor[out].shares == t;
-    }
-    if (!taken) fill_words(address(run, plan, t), plan->tensor[t].bytes, POISON_DEAD);
-  }
-}
-
-static rf_status check_guards(rf_run *run, const rf_bound_plan *b, int op, rf_error *error) {
-  const rf_plan *plan = b->plan;
-  const rf_op *o = &plan->graph->op[op];
-  for (int k = 0; k <= o->output_count; k++) {
-    int t = k < o->output_count ? o->output[k] : plan->op[op].workspace;
-    if (t == RF_NONE || plan->graph->tensor[t].persistent || plan->tensor[t].shares != RF_NONE ||
-        plan->tensor[t].first != op)
-      continue;
-    const unsigned char *edge = address(run, plan, t) + plan->tensor[t].bytes;
-    for (int i = 0; i < plan->options.guard_bytes; i++)
-      if (edge[i] != GUARD_BYTE)
-        return RF_FAIL(error, RAFTER_FAILED, "this is a fault of the kernel, please report it",
-                       "%s wrote past the end of %s (kernel %s: byte %d behind its %lld bytes)", o->name,
-                       plan->graph->tensor[t].name, plan->op[op].kernel->name, i,
-                       (long long)plan->tensor[t].bytes);
-  }
-  return RAFTER_OK;
-}
-
-static int64_t first_not_finite(const rf_tensor *t, const void *data) {
-  int64_t n = rf_tensor_count(t);
-  for (int64_t i = 0; i < n; i++) {
-    bool ok = true;
-    if (t->dtype == RF_F32) ok = isfinite(((const float *)data)[i]);
-    else if (t->dtype == RF_F64) ok = isfinite(((const double *)data)[i]);
-    else if (t->dtype == RF_BF16) ok = isfinite(rf_bf16_to_f32(((const rf_bf16 *)data)[i]));
-    if (!ok) return i;
-  }
-  return -1;
-}
-
-static const char *finite_hint(const rf_plan *plan) {
-  return plan->options.build.job == RF_JOB_TRAIN
-             ? "lower --lr, raise --warmup, or set --clip 1; the last checkpoint is untouched"
-             : "the weights may be damaged; if --backend reference answers, this is a fault of a kernel: "
-               "report it";
-}
-
-/* Of a cache only the pages that somebody holds have numbers; what is written there was an
- * output before, and what is read becomes one. */
-static rf_status check_finite(const rf_plan *plan, const rf_call *call, rf_error *error) {
-  for (int k = 0; k < call->op->output_count; k++) {
-    if (!call->out[k] || rf_out(call, k)->class == RF_CLASS_KV) continue;
-    int64_t at = first_not_finite(rf_out(call, k), call->out[k]);
-    if (at >= 0)
-      return RF_FAIL(
-          error, RAFTER_FAILED, finite_hint(plan),
-          "%s is the first op that produced a number that is not finite (step %lld, output %s, element %lld)",
-          call->op->name, (long long)call->run->step, rf_out(call, k)->name, (long long)at);
-  }
-  return RAFTER_OK;
-}
-
-/* ---- the walk -------------------------------------------------------------------------------- */
-
-/* Only while recording: what follows is op `i`. It begins where the op before it ended, which
- * saves a look at the clock, unless a look at counters lies between. */
-static int64_t begin_op(rf_lanes *lanes, int plan, int i, int64_t before) {
-  lanes->op = i;
-  lanes->plan = (uint8_t)plan;
-  if (before < lanes->lane[0].look_after) return before;
-  rf_lane_look_at(lanes, 0, before);
-  return rf_now_ns();
-}
-
-static void end_op(rf_lanes *lanes, int64_t begin, int64_t end, const rf_run_inputs *inputs) {
-  rf_lane_put(&lanes->lane[0], (rf_stamp){begin, end, inputs->micro, lanes->op, 0, RF_SPAN_OP, lanes->plan});
-  if (end >= lanes->lane[0].look_after) rf_lane_look_at(lanes, 0, end);
-}
-
-rf_status rf_run_section(rf_run *run, int plan_index, rf_section section, const rf_run_inputs *inputs,
-                         rf_error *error) {
-  rf_bound_plan *b = &run->bound[plan_index];
-  const rf_plan *plan = b->plan;
-  if (!plan->options.backend->touches_memory) return RAFTER_OK;
-  rf_lanes *lanes = rf_lanes_on;
-  int64_t before = rf_now_ns();
-  for (int i = b->begin[section]; i < b->end[section]; i++) {
-    rf_call *call = &b->call[i];
-    call->run = inputs;
-    if (run->debug.poison) {
-      poison_fresh(run, b, i);
-      before = rf_now_ns();
-    }
-    int64_t recorded = lanes ? begin_op(lanes, plan_index, i, before) : 0;
-    rf_plan_op_kernel(&plan->op[i], inputs->rows)->run(call);
-    int64_t after = rf_now_ns();
-    double seconds = 1e-9 * (double)(after - before);
-    if (lanes) end_op(lanes, recorded, after, inputs);
-    rf_measured *m = &b->measured[i];
-    m->seconds += seconds;
-    if (!m->calls++ || seconds < m->least) m->least = seconds;
-    before = after;
-    if (run->debug.find_nan) RF_TRY(check_finite(plan, call, error));
-    if (run->debug.poison) {
-      RF_TRY(check_guards(run, b, i, error));
-      poison_dead(run, b, i);
-    }
-    if (b->probe[i] && !probe_is_finite(call->op, call, (rf_probe)b->probe[i]))
-      return RF_FAIL(error, RAFTER_FAILED, finite_hint(plan),
-                     "the numbers stopped being finite at %s (step %lld)", call->op->name,
-                     (long long)inputs->step);
-  }
-  if (lanes) lanes->op = RF_NONE;
-  return RAFTER_OK;
-}
-
-/* ---- what was touched, and what lies outside ------------------------------------------------- */
+/* ---- what was touched ------------------------------------------------------------------------ */
 
 int64_t rf_run_high_water(const rf_run *run, bool *slack_intact) {
-  int64_t high = run->arena_bytes;
-  bool intact = run->watched;
-  for (size_t i = 0; intact && i < SLACK_BYTES; i++)
-    intact = run->arena[run->arena_bytes + (int64_t)i] == UNTOUCHED;
-  while (run->watched && high > 0 && run->arena[high - 1] == UNTOUCHED) high--;
-  if (slack_intact) *slack_intact = intact;
-  return high;
+  int64_t high = run->arena_bytes + (run->watched ? SLACK_BYTES : 0), n = 0;
+  unsigned char block[BLOCK_BYTES];
+  while (run->watched && high > 0) {
+    n = high < BLOCK_BYTES ? high : BLOCK_BYTES;
+    if (rf_memory_read(run->memory, high - n, block, n, NULL) != RAFTER_OK) break;
+    while (n > 0 && block[n - 1] == (UNTOUCHED & 0xff)) {
+      n--;
+      high--;
+    }
+    if (n > 0) break;
+  }
+  if (slack_intact) *slack_intact = run->watched && high <= run->arena_bytes;
+  return high < run->arena_bytes ? high : run->arena_bytes;
 }

@@ -1,5 +1,5 @@
-/* trace.c - a trace out of the rings: spans in order, phases of ops, the predicted lane, live
- * bytes, and what the gaps were. */
+/* trace.c - makes a trace of the rings: spans in order, phases of ops, the predicted lane, live
+ * bytes and gaps. */
 #include "run/trace.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ void rf_plan_live(const rf_plan *plan, int64_t *live, int64_t *end) {
   for (int t = 0; t < plan->graph->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
     if (p->offset < 0) continue;
-    /* in place of another: from the op after */
+    /* it shares bytes: from the next op on */
     int first = p->first + (p->shares != RF_NONE), last = p->last < ops ? p->last : ops - 1;
     for (int i = first < 0 ? 0 : first; i <= last; i++) {
       live[i] += p->bytes;
@@ -50,7 +50,7 @@ rf_status rf_stamps_add(rf_stamps *spans, rf_stamp span, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* By lane, then begin, the longest first; of one length what contains the other by its kind. */
+/* By lane, then begin, the longest first; spans of equal length by kind. */
 static int in_order(const void *a, const void *b) {
   const rf_stamp *x = a, *y = b;
   if (x->lane != y->lane) return x->lane < y->lane ? -1 : 1;
@@ -60,8 +60,8 @@ static int in_order(const void *a, const void *b) {
   return (x->id > y->id) - (x->id < y->id);
 }
 
-/* The lane on which a span is shown: what the run's own thread stamped beside its work has lanes
- * of its own. */
+/* The lane on which a span is shown. Phases and counters of the run's own thread have lanes of
+ * their own. */
 static uint16_t shown_in(const rf_trace *trace, const rf_stamp *span) {
   int extra = span->kind == RF_SPAN_PHASE     ? RF_TRACE_LANE_PHASES
               : span->kind == RF_SPAN_COUNTER ? RF_TRACE_LANE_COUNTERS
@@ -90,8 +90,7 @@ static rf_status take_rings(const rf_record *record, rf_trace *trace, rf_stamps 
   return RAFTER_OK;
 }
 
-/* Where the time behind a walk ended: of one that nothing followed with the last phase behind
- * it. */
+/* Where the time after a step ended: at the next step, or at the end of its last phase. */
 static int64_t until_of(const rf_recorded_step *step, int64_t origin, const rf_stamps *spans) {
   int64_t until = step->until - origin, end = step->end - origin;
   if (step->until) return until;
@@ -136,16 +135,15 @@ static rf_status take_steps(const rf_record *record, rf_trace *trace, rf_stamps 
 typedef struct follow {
   rf_trace *trace;
   rf_stamps *spans;
-  int last;                /* op of the span before: a smaller one begins a new walk */
-  int step;                /* whose ops are being walked; -1: none yet */
+  int last;                /* op of the span before: a smaller one begins a new section */
+  int step;                /* whose ops these are; -1: none yet */
   rf_stamp phase, sum;     /* that is growing, and in it the run of ops that add to gradients; end 0: none */
   int64_t live, *of[4];    /* last count; per plan, by op */
   double *seconds, *limit; /* by op, of the walk at hand */
   int priced, priced_plan; /* the step and the plan that they are for; -1: none */
 } follow;
 
-/* What each op of this step's walk is predicted to take: the plan's own, or of the sequences
- * that took part. */
+/* Predicted seconds of each op of this step: the plan's, or for the sequences that took part. */
 static rf_status price(follow *f, int index, rf_error *error) {
   const rf_plan *plan = f->trace->plan[index];
   const rf_traced_step *step = f->step >= 0 ? &f->trace->step[f->step] : NULL;
@@ -187,8 +185,8 @@ static rf_status end_phase(follow *f, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Whether what an op writes in this microbatch is added to a gradient that stands there. Kernels
- * add as they go: that is no pass of its own. */
+/* Whether an op adds to an existing gradient in this microbatch. Kernels add while they compute.
+ * */
 static bool accumulates(const rf_graph *graph, const rf_op *op, double micro) {
   for (int k = 0; k < op->output_count; k++) {
     rf_accumulate how = op->output[k] == RF_NONE ? RF_WRITE : op->attr.accumulate[k];
@@ -209,8 +207,7 @@ static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
   }
   RF_TRY(price(f, op->plan, error));
   int64_t takes = (int64_t)(f->seconds[op->id] * 1e9);
-  /* Above the op that it is of: what was planned of it is seen where it ran, however far the run
-   * is from its plan. */
+  /* The predicted span is placed above the op that ran, even if the run is far from its plan. */
   rf_stamp predicted = {op->begin,
                         op->begin + takes,
                         1e9 * f->limit[op->id],
@@ -297,7 +294,7 @@ rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans,
     trace->plan[trace->plans] = plans[p];
     strncpy(trace->plan_name[trace->plans++], names[p], sizeof trace->plan_name[0] - 1);
   }
-  if (record->walking || record->behind) { /* else that was done where recording stopped */
+  if (record->walking || record->behind) { /* otherwise it was done where recording stopped */
     rf_lanes lanes = record->lanes;
     rf_lane_look_at(&lanes, 0, rf_now_ns());
     rf_lanes_settle(&lanes);

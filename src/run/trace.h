@@ -1,4 +1,4 @@
-/* trace.h - what record.c hands to trace.c and gaps.c. Private to src/run. */
+/* trace.h - shared by record.c, trace.c and gaps.c. Private to src/run. */
 #ifndef RF_RUN_TRACE_H
 #define RF_RUN_TRACE_H
 
@@ -6,11 +6,11 @@
 
 typedef struct rf_recorded_step {
   int64_t step, begin, end, tokens;
-  int64_t until; /* of the time behind it; 0: nothing has ended it yet */
+  int64_t until; /* end of the time after it; 0: not over yet */
   /* bytes of the process's data where it began, where it ended, and at `until` */
   int64_t heap[3];
-  /* of a walk: sequences, their rows, and the keys that the last of each sees, summed; parts 0:
-   * as the plan has them */
+  /* of a generate step: sequences, their rows, and the keys of each one's last row, summed; parts
+   * 0: as in the plan */
   int64_t parts, rows, context;
 } rf_recorded_step;
 
@@ -21,7 +21,7 @@ struct rf_record {
   int64_t walks;                /* that began, recorded or not */
   int64_t steps, step_capacity; /* written so far: the last step_capacity are there */
   int64_t origin;
-  bool walking, behind;      /* a recorded step's walk is going on, or the time behind it is */
+  bool walking, behind;      /* inside a recorded step or the time after it */
   int statm;                 /* /proc/self/statm; 0 or less: none */
   int64_t heap, heap_faults; /* what it said last, and the faults of the run's own thread then */
   double wall, fault_ns;
@@ -34,8 +34,7 @@ typedef struct rf_stamps {
 } rf_stamps;
 rf_status rf_stamps_add(rf_stamps *spans, rf_stamp span, rf_error *error);
 
-/* Works out the gaps of every step: adds their spans, and fills what the steps say of them.
- * `spans` is sorted. */
+/* Finds the gaps of every step: adds their spans and fills the steps' sums. `spans` is sorted. */
 rf_status rf_trace_find_gaps(rf_trace *trace, rf_stamps *spans, rf_error *error);
 
 #endif

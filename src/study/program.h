@@ -7,7 +7,7 @@
 
 /* Whose program is sized: ours, or what XLA makes of one that loops over stacked layers
  * (lax.scan) or writes them out one by one. */
-typedef enum rf_program { RF_PROGRAM_RAFTER, RF_PROGRAM_JAX_SCAN, RF_PROGRAM_JAX_UNROLLED } rf_program;
+typedef enum rf_program_kind { RF_PROGRAM_RAFTER, RF_PROGRAM_JAX_SCAN, RF_PROGRAM_JAX_UNROLLED } rf_program_kind;
 
 /* What a forward pass returns for every position. */
 typedef enum rf_program_result {
@@ -21,7 +21,7 @@ typedef enum rf_program_result {
 enum { RF_PROGRAM_TOP = 64 }; /* tokens kept of each position where nothing else is said */
 
 typedef struct rf_program_options {
-  rf_program program;
+  rf_program_kind program;
   rf_program_result result; /* of a job that scores */
   int top;                  /* tokens kept of each position */
   bool ring;                /* generate: windowed layers cache their window only */
@@ -59,6 +59,6 @@ rf_status rf_program_size(const rf_model *model, const rf_program_job *job, rf_p
  * (the compiler's default, xla_tpu_scoped_vmem_limit_kib). */
 enum { RF_PROGRAM_SCOPED_BYTES = 16384 << 10 };
 int64_t rf_program_chip_bytes(const rf_machine *machine);
-const char *rf_program_name(rf_program program); /* "rafter", "jax-scan", "jax-unrolled" */
+const char *rf_program_name(rf_program_kind program); /* "rafter", "jax-scan", "jax-unrolled" */
 
 #endif

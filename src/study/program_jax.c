@@ -646,7 +646,7 @@ int64_t rf_program_chip_bytes(const rf_machine *machine) {
   return room > 0 ? (int64_t)room : 0;
 }
 
-const char *rf_program_name(rf_program program) {
+const char *rf_program_name(rf_program_kind program) {
   static const char *const names[] = {"rafter", "jax-scan", "jax-unrolled"};
   return names[program];
 }

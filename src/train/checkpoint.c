@@ -59,9 +59,8 @@ static void sync_folder(const char *folder) {
 
 static rf_status master_values(void *context, int param, int64_t first, int64_t count, float *values,
                                rf_error *error) {
-  (void)error;
-  memcpy(values, rf_trainer_master(context, param) + first, (size_t)count * sizeof *values);
-  return RAFTER_OK;
+  const rf_trainer *t = context;
+  return rf_run_read(t->run, 0, t->state[param].master, first * 4, values, count * 4, error);
 }
 
 /* Names, in `pool`, of the moments of what is trained, m and v of each parameter behind each
@@ -83,8 +82,31 @@ static int list_moments(const rf_trainer *t, rf_pool *pool, rf_stored *list, int
   return count;
 }
 
-static float *moment(rf_trainer *t, int param, int i) {
-  return rf_run_tensor(t->run, 0, i % 2 ? t->state[param].v : t->state[param].m);
+/* The tensor of the i-th stored moment: m and v take turns. */
+static int moment(const rf_trainer *t, int param, int i) {
+  return i % 2 ? t->state[param].v : t->state[param].m;
+}
+enum { BLOCK = 1 << 14 }; /* values that are copied at once */
+
+static rf_status save_moment(const rf_trainer *t, int tensor, int64_t count, rf_tensor_writer *writer,
+                             rf_error *error) {
+  float block[BLOCK];
+  for (int64_t at = 0, n; at < count; at += n) {
+    n = count - at < BLOCK ? count - at : BLOCK;
+    RF_TRY(rf_run_read(t->run, 0, tensor, at * 4, block, n * 4, error));
+    RF_TRY(rf_tensor_writer_put(writer, block, n, error));
+  }
+  return RAFTER_OK;
+}
+
+static rf_status load_moment(const rf_trainer *t, int tensor, const rf_stored *stored, rf_error *error) {
+  float block[BLOCK];
+  for (int64_t at = 0, n; at < stored->count; at += n) {
+    n = stored->count - at < BLOCK ? stored->count - at : BLOCK;
+    RF_TRY(rf_stored_read(stored, at, n, block, error));
+    RF_TRY(rf_run_write(t->run, 0, tensor, at * 4, block, n * 4, error));
+  }
+  return RAFTER_OK;
 }
 
 static rf_status save_moments(rf_trainer *t, const char *folder, rf_error *error) {
@@ -97,8 +119,7 @@ static rf_status save_moments(rf_trainer *t, const char *folder, rf_error *error
   int *param = rf_pool_alloc(pool, most * sizeof *param), count = list_moments(t, pool, list, param);
   snprintf(path, sizeof path, "%s/optimizer.safetensors", folder);
   RF_GO(rf_tensor_writer_open(path, list, count, NULL, &writer, error));
-  for (int i = 0; i < count; i++)
-    RF_GO(rf_tensor_writer_put(writer, moment(t, param[i], i), list[i].count, error));
+  for (int i = 0; i < count; i++) RF_GO(save_moment(t, moment(t, param[i], i), list[i].count, writer, error));
   status = rf_tensor_writer_commit(writer, error);
   writer = NULL;
 done:
@@ -274,7 +295,7 @@ static rf_status load_moments(rf_trainer *t, const char *folder, rf_error *error
                        (long long)list[i].count, stored ? (long long)stored->count : 0);
       goto done;
     }
-    RF_GO(rf_stored_read(stored, 0, list[i].count, moment(t, param[i], i), error));
+    RF_GO(load_moment(t, moment(t, param[i], i), stored, error));
   }
 done:
   rf_tensor_file_close(file);

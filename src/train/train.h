@@ -37,7 +37,7 @@ typedef struct rf_trainer {
   rf_run *run;
   rf_loader loader;
   rf_state_tensors *state;   /* one per parameter */
-  rf_batch batch, val_batch; /* inputs of the plans, in the arena */
+  rf_batch batch, val_batch; /* views of the plans' inputs */
   double *metrics, *val_metrics;
   float *clip; /* {global norm, scale} */
   rf_step_work work;
@@ -58,7 +58,5 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **traine
 void rf_trainer_close(rf_trainer *trainer);
 rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *step, rf_error *error);
 rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, rf_error *error);
-/* The f32 values of parameter p's weights (masters), in the arena. */
-float *rf_trainer_master(rf_trainer *trainer, int param);
 
 #endif

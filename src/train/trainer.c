@@ -29,10 +29,6 @@ static rf_status find_state(rf_trainer *trainer, rf_error *error) {
   return RAFTER_OK;
 }
 
-float *rf_trainer_master(rf_trainer *trainer, int param) {
-  return rf_run_tensor(trainer->run, 0, trainer->state[param].master);
-}
-
 static rf_batch batch_of(rf_run *run, int plan) {
   return (rf_batch){rf_run_named(run, plan, "tokens", NULL), rf_run_named(run, plan, "labels", NULL),
                     rf_run_named(run, plan, "positions", NULL), rf_run_named(run, plan, "segments", NULL)};
@@ -134,6 +130,7 @@ static rf_status walk_microbatches(rf_trainer *trainer, rf_run_inputs *inputs, r
     if (trainer->batch.tokens)
       RF_TRY(rf_loader_fill(&trainer->loader, micro * build->microbatch, build->microbatch, trainer->batch,
                             error));
+    RF_TRY(rf_run_push(trainer->run, 0, error));
     rf_phase_end(RF_PHASE_DATA, began);
     RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_MICRO, inputs, error));
   }
@@ -148,7 +145,8 @@ static rf_status walk_step(rf_trainer *trainer, int64_t *tokens, int64_t *valid,
   *inputs = inputs_of(trainer, *valid);
   RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_BEGIN, inputs, error));
   RF_TRY(walk_microbatches(trainer, inputs, error));
-  return rf_run_section(trainer->run, 0, RF_SECTION_END, inputs, error);
+  RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_END, inputs, error));
+  return rf_run_pull(trainer->run, 0, error);
 }
 
 /* The step's numbers are not finite: walks its microbatches again, looking at every output, so
@@ -208,11 +206,13 @@ rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, r
   for (int64_t at = 0; at < have && at < rows; at += batch) {
     int64_t valid = 0, fills = rf_phase_begin();
     RF_TRY(rf_loader_fill_held_out(&trainer->loader, at, batch, trainer->val_batch, &valid, error));
+    RF_TRY(rf_run_push(trainer->run, 1, error));
     rf_phase_end(RF_PHASE_DATA, fills);
     rf_run_inputs inputs = inputs_of(trainer, valid);
     double start = rf_now_seconds();
     for (int s = 0; s < RF_SECTIONS; s++)
       RF_TRY(rf_run_section(trainer->run, 1, (rf_section)s, &inputs, error));
+    RF_TRY(rf_run_pull(trainer->run, 1, error));
     trainer->counted.validation_walks++;
     trainer->counted.validation_seconds += rf_now_seconds() - start;
     nll += trainer->val_metrics[0];

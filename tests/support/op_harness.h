@@ -7,7 +7,8 @@
 #ifndef RF_TESTS_OP_HARNESS_H
 #define RF_TESTS_OP_HARNESS_H
 
-#include "backend/backend.h"
+#include "backend/kernel.h"
+#include "machine/isa.h"
 
 typedef struct op_buffer op_buffer;
 

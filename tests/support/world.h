@@ -4,7 +4,8 @@
 #ifndef RF_TESTS_WORLD_H
 #define RF_TESTS_WORLD_H
 
-#include "backend/backend.h"
+#include "backend/kernel.h"
+#include "machine/isa.h"
 
 struct world;
 /* What a send or a recv of a stage does: op `op` on one chip. */

@@ -36,7 +36,8 @@
 #ifndef RF_ATTENTION_H
 #define RF_ATTENTION_H
 
-#include "backend/backend.h"
+#include "backend/kernel.h"
+#include "machine/isa.h"
 
 enum {
   RF_ATTENTION_BLOCK = 256, /* keys of a softmax block: part of the definition */

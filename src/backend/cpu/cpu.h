@@ -3,8 +3,9 @@
 #ifndef RF_CPU_H
 #define RF_CPU_H
 
-#include "backend/backend.h"
+#include "backend/kernel.h"
 #include "backend/lanes.h"
+#include "machine/isa.h"
 
 #include <omp.h>
 
@@ -28,8 +29,8 @@ static inline size_t rf_whole_lines(int64_t floats) {
 static inline size_t rf_larger(size_t a, size_t b) { return a > b ? a : b; }
 
 /* A row of a kernel table. */
-#define RF_KERNEL(of, title, level, takes, bytes, function) \
-  { .op = of, .name = title, .isa = level, .accepts = takes, .workspace_bytes = bytes, .run = function }
+#define RF_KERNEL(of, title, lowest, takes, bytes, function) \
+  { .op = of, .name = title, .level = lowest, .accepts = takes, .workspace_bytes = bytes, .run = function }
 
 /* RF_BIND(matmul, avx2, RF_GEMM_AVX2) gives matmul_run and matmul_workspace their ISA:
  * matmul_avx2_run(call), matmul_avx2_workspace(...). */

@@ -3,7 +3,7 @@
 #ifndef RF_DROPOUT_H
 #define RF_DROPOUT_H
 
-#include "backend/backend.h"
+#include "backend/kernel.h"
 #include "backend/cpu/simd.h"
 
 /* One dropout site of one step. A channel is kept iff rf_uniform(word) >= p, i.e. iff word >=

@@ -24,6 +24,7 @@
 #define RF_GEMM_H
 
 #include "backend/cpu/dropout.h"
+#include "machine/isa.h"
 #include "formats/panels.h"
 #include "machine/tuned.h"
 

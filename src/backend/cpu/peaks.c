@@ -4,6 +4,7 @@
 #include "backend/cpu/peaks_loops.h"
 
 #include <omp.h>
+#include <stdlib.h>
 
 /* Lowest level first: the last one that a level reaches is the fastest that it has. */
 typedef struct arithmetic {
@@ -117,4 +118,24 @@ double rf_peak_copy_bps(void *buffer, size_t bytes, int threads, int loops) {
 }
 double rf_peak_nt_copy_bps(void *buffer, size_t bytes, int threads, int loops) {
   return best(PASS_NT_COPY, buffer, bytes, threads, loops);
+}
+
+static int ascending(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+double rf_peak_launch_seconds(int threads) {
+  enum { TIMES = 21, CALLS = 256 };
+  double seconds[TIMES];
+  for (int i = 0; i < TIMES; i++) {
+    double start = rf_now_seconds();
+    for (int k = 0; k < CALLS; k++) {
+#pragma omp parallel num_threads(threads)
+      __asm__ volatile("" ::: "memory");
+    }
+    seconds[i] = (rf_now_seconds() - start) / CALLS;
+  }
+  qsort(seconds, TIMES, sizeof *seconds, ascending);
+  return seconds[TIMES / 2];
 }

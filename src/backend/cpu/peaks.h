@@ -4,7 +4,8 @@
 #ifndef RF_PEAKS_H
 #define RF_PEAKS_H
 
-#include "backend/backend.h"
+#include "backend/kernel.h"
+#include "machine/isa.h"
 
 /* In what a CPU of this level multiplies a dtype fastest: RF_F32 in its widest vectors (fused
  * multiply-adds), RF_BF16 and RF_I8 in vectors (vdpbf16ps, vpdpbusd) or in tiles (tdpbf16ps,
@@ -25,5 +26,9 @@ double rf_peak_read_bps(const void *buffer, size_t bytes, int threads, int loops
  * Ordinary stores also read their destination, which is not counted; non-temporal stores do not. */
 double rf_peak_copy_bps(void *buffer, size_t bytes, int threads, int loops);
 double rf_peak_nt_copy_bps(void *buffer, size_t bytes, int threads, int loops);
+
+/* What a parallel region costs before it does anything: threads that are awake begin and come
+ * together. */
+double rf_peak_launch_seconds(int threads);
 
 #endif

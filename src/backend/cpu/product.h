@@ -82,10 +82,10 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
     return rf_gemm_workspace(&table, &g, threads); \
   }
 /* The row of OP_ISA_PATH: a kernel for at most `rows` rows, timed by the curves of `family`. */
-#define RF_PATH_ROW(of, variant, path, takes, level, rows, family, suffix) \
+#define RF_PATH_ROW(of, variant, path, takes, lowest, rows, family, suffix) \
   {.op = #of, \
    .name = family suffix, \
-   .isa = level, \
+   .level = lowest, \
    .accepts = of##_takes_##takes, \
    .workspace_bytes = of##_##variant##_workspace, \
    .run = of##_##variant##_##path, \

@@ -3,7 +3,8 @@
 #ifndef RF_SIMD_MAP_H
 #define RF_SIMD_MAP_H
 
-#include "backend/backend.h"
+#include "backend/kernel.h"
+#include "machine/isa.h"
 
 typedef enum rf_simd_function {
   RF_SIMD_EXP,

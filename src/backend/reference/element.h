@@ -4,7 +4,7 @@
 #ifndef RF_REFERENCE_ELEMENT_H
 #define RF_REFERENCE_ELEMENT_H
 
-#include "backend/backend.h"
+#include "backend/kernel.h"
 
 #include <math.h>
 

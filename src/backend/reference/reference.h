@@ -2,7 +2,8 @@
 #ifndef RF_BACKEND_REFERENCE_H
 #define RF_BACKEND_REFERENCE_H
 
-#include "backend/backend.h"
+#include "backend/kernel.h"
+#include "machine/isa.h"
 
 extern const rf_kernel RF_REFERENCE_KERNELS[]; /* ends with op == NULL */
 

@@ -1,11 +1,10 @@
-/* sheet.c - what a plan can see of the kernels of an accelerator that is known by its data sheet
- * only: workspaces that depend on shapes alone, so that no core count and no instruction set of
- * the machine that plans goes into them. It computes nothing. */
-#include "backend/backend.h"
+/* sheet.c - kernels of accelerators that are only known by their data sheet, as far as a plan
+ * sees them: names and workspaces. These depend on shapes alone, not on the planning machine. */
+#include "backend/kernel.h"
+#include "machine/isa.h"
 
-/* Logits of a training step stand in a panel of rows, as on the CPU: enough rows that reading
- * the table once for each panel hides under the panel's products (about 250 FLOPs a byte
- * separate the two on the sheets' machines), more where the vocabulary is small. */
+/* Logits of a training step are computed for a panel of rows at a time, as on the CPU. A panel
+ * has enough rows to hide reading the table (about 250 FLOPs a byte). */
 enum { PANEL_BYTES = 64 << 20, PANEL_LEAST_ROWS = 256 };
 
 static size_t head_panel(const rf_graph *graph, const rf_op *op, int threads) {
@@ -23,8 +22,8 @@ static size_t head_panel(const rf_graph *graph, const rf_op *op, int threads) {
 static size_t attention_sums(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   const rf_tensor *qkv = &graph->tensor[op->input[0]];
-  int64_t sums =
-      qkv->dtype == RF_BF16 ? op->attr.attention.head_dim + 1 : 1; /* of f32, dQ itself takes the sums */
+  /* with f32, dQ itself holds the sums */
+  int64_t sums = qkv->dtype == RF_BF16 ? op->attr.attention.head_dim + 1 : 1;
   return (size_t)(qkv->shape[0] * op->attr.attention.heads * sums) * sizeof(float);
 }
 
@@ -48,4 +47,4 @@ static const rf_kernel ROWS[] = {
 };
 static const rf_kernel *const TABLES[] = {ROWS, NULL};
 
-const rf_backend RF_BACKEND_SHEET = {.name = "sheet", .tables = TABLES, .touches_memory = false};
+const rf_backend RF_BACKEND_SHEET = {.name = "sheet", .tables = TABLES};

@@ -106,7 +106,7 @@ static void tear_down(setup *s) {
 
 static const rf_kernel *kernel_of(const char *op, rf_isa isa) {
   for (const rf_kernel *k = RF_CPU_ATTENTION; k->op; k++) {
-    if (strcmp(k->op, op) == 0 && k->isa == isa) return k;
+    if (strcmp(k->op, op) == 0 && k->level == (int)isa) return k;
   }
   fail_msg("no row for %s at %s", op, rf_isa_name(isa));
   return NULL;

@@ -3,6 +3,7 @@
  * against doubles, and what becomes of NaN. */
 #include "backend/cpu/cpu.h"
 #include "support/compare.h"
+#include "machine/machine.h"
 #include "support/op_harness.h"
 
 #include <math.h>

@@ -77,7 +77,7 @@ static bool same(const op_harness *h, const rf_op *op, const outputs *want, bool
 
 /* Whether this kernel has a definition of its own (gemm.h, tiles): then it is near the
  * reference's, and its bits are compared among themselves. */
-static bool is_of_tiles(const rf_kernel *kernel) { return kernel->isa == RF_ISA_AMX; }
+static bool is_of_tiles(const rf_kernel *kernel) { return kernel->level == RF_ISA_AMX; }
 
 /* One walk of the subject; false when a guard was touched. */
 static bool walk(op_harness *h, const rf_kernel *kernel, int threads, const rf_inplace *inplace) {
@@ -353,8 +353,8 @@ static void test_wrong_kernels_are_caught(void **state) {
  * and it is told apart by one flag. */
 static void test_null_chooses_what_cpu_chooses(void **state) {
   (void)state;
-  assert_false(RF_BACKEND_NULL.touches_memory);
-  assert_true(RF_BACKEND_CPU.touches_memory && RF_BACKEND_REFERENCE.touches_memory);
+  assert_null(RF_BACKEND_NULL.device);
+  assert_true(RF_BACKEND_CPU.device && RF_BACKEND_REFERENCE.device);
   assert_ptr_equal(rf_backend_find("null"), &RF_BACKEND_NULL);
   assert_ptr_equal(rf_backend_find("auto"), &RF_BACKEND_CPU);
   for (const op_case *of = OP_CASES; of->op; of++)

@@ -180,7 +180,7 @@ static void test_every_op_has_a_reference_kernel_and_a_case(void **state) {
   for (int i = 0; RF_OPS[i]; i++) {
     int kernels = 0, cases = 0, gradients = 0;
     for (const rf_kernel *kernel = RF_REFERENCE_KERNELS; kernel->op; kernel++)
-      if (strcmp(kernel->op, RF_OPS[i]->name) == 0 && !kernel->accepts && kernel->isa == RF_ISA_BASE &&
+      if (strcmp(kernel->op, RF_OPS[i]->name) == 0 && !kernel->accepts && kernel->level == RF_ISA_BASE &&
           kernel->run)
         kernels++;
     for (const op_case *of = OP_CASES; of->op; of++)

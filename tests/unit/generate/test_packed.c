@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "feeding.h"
+#include "model/weights.h"
 #include "support/plan/check.h"
 
 enum { TOKENS = 40, CONTEXT = 64 };

@@ -22,6 +22,7 @@
 #include "generate/score.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
+#include "model/weights.h"
 
 static rf_machine machine;
 static rf_weight_types types; /* of the file that is open: its matrices stay as they are stored */

@@ -2,6 +2,7 @@
  * there. */
 #include "support/op_cases.h"
 #include "unit/plan/plans.h"
+#include "model/weights.h"
 
 #include <math.h>
 

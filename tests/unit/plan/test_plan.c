@@ -519,16 +519,17 @@ static void rows_choose_the_kernel(void **state) {
       rf_plan *plan = plan_of(&model, &o);
       for (int i = 0; i < plan->graph->op_count; i++) {
         const rf_plan_op *op = &plan->op[i];
+        const rf_chosen chosen = {op->kernel, op->few, op->few_rows, op->workspace};
         const char *many = training || rows > RF_FEW_ROWS ? "gemm_avx512_12x32" : "gemm_avx512_12x32_panels";
         if (strcmp(plan->graph->op[i].def->name, "matmul")) continue;
         assert_string_equal(op->kernel->name, many);
         assert_string_equal(rf_kernel_curve(op->kernel), "gemm_avx512_12x32");
-        assert_ptr_equal(rf_plan_op_kernel(op, 0), op->kernel);
-        assert_ptr_equal(rf_plan_op_kernel(op, rows), op->kernel);
+        assert_ptr_equal(rf_kernel_of(&chosen, 0), op->kernel);
+        assert_ptr_equal(rf_kernel_of(&chosen, rows), op->kernel);
         assert_int_equal(op->few != NULL, !training && rows > RF_FEW_ROWS);
         if (!op->few) continue;
-        assert_string_equal(rf_plan_op_kernel(op, RF_FEW_ROWS)->name, "gemm_avx512_12x32_panels");
-        assert_ptr_equal(rf_plan_op_kernel(op, RF_FEW_ROWS + 1), op->kernel);
+        assert_string_equal(rf_kernel_of(&chosen, RF_FEW_ROWS)->name, "gemm_avx512_12x32_panels");
+        assert_ptr_equal(rf_kernel_of(&chosen, RF_FEW_ROWS + 1), op->kernel);
       }
       rf_plan_free(plan);
     }

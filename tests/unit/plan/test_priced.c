@@ -1,6 +1,7 @@
 /* test_priced.c - no op without a predicted time, none predicted as 0 unless its work is 0, and
  * none below its limit: all presets at small shapes, all jobs, kinds of machines. */
 #include "plans.h"
+#include "model/weights.h"
 
 #include <math.h>
 

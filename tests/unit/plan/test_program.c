@@ -4,7 +4,7 @@
 
 enum { LAYERS = 12, D = 1024, F = 4096, HEADS = 8, T = 512, SEQUENCES = 16 };
 
-static rf_plan_options jax(const char *machine, rf_program program, rf_dtype dtype, int64_t microbatch,
+static rf_plan_options jax(const char *machine, rf_program_kind program, rf_dtype dtype, int64_t microbatch,
                            int accumulate, rf_remat remat) {
   rf_plan_options options = train_options(machine_named(machine), dtype, microbatch, accumulate, T, remat);
   options.build.optimizer = RF_ADAM;
@@ -75,7 +75,7 @@ static void frozen_products_keep_no_input(void **state) {
               all.stacked - mlp.stacked < (int64_t)LAYERS * T * 2 * (D + F + D));
 }
 
-static double gib(rf_program program, rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat,
+static double gib(rf_program_kind program, rf_dtype dtype, int64_t microbatch, int accumulate, rf_remat remat,
                   double *seconds) {
   rf_plan_options options = jax("a5000", program, dtype, microbatch, accumulate, remat);
   rf_model model = model_named("uva");
@@ -98,7 +98,7 @@ static double gib(rf_program program, rf_dtype dtype, int64_t microbatch, int ac
 static void the_published_ladder_stands(void **state) {
   (void)state;
   static const struct {
-    rf_program program;
+    rf_program_kind program;
     rf_dtype dtype;
     int microbatch, accumulate;
     rf_remat remat;

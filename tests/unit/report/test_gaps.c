@@ -95,7 +95,7 @@ static void planted_run(const rf_call *call) {
 }
 static const rf_kernel PLANTED[] = {{.op = "embed", .name = "planted", .run = planted_run}, {.op = NULL}};
 static const rf_kernel *tables[16] = {PLANTED};
-static const rf_backend PLANTED_BACKEND = {.name = "planted", .tables = tables, .touches_memory = true};
+static rf_backend PLANTED_BACKEND = {.name = "planted", .tables = tables};
 
 /* ---- one recorded step ----------------------------------------------------------------------- */
 
@@ -105,6 +105,7 @@ static rf_traced_step step_with(void (*planted)(void), double *fault_ns) {
   rf_error error = {0};
   rafter_step step;
   for (int i = 0; RF_BACKEND_CPU.tables[i]; i++) tables[i + 1] = RF_BACKEND_CPU.tables[i];
+  PLANTED_BACKEND.device = RF_BACKEND_CPU.device;
   s.plan.backend = &PLANTED_BACKEND;
   s.plan.build.accumulate = 1;
   if (rf_trainer_open(&s, &t, &error) != RAFTER_OK) fail_msg("%s", error.message);

@@ -31,7 +31,8 @@ static uint64_t train(rf_trainer **kept) {
       hash = (hash ^ ((const unsigned char *)&step.loss)[b]) * 1099511628211u;
   }
   for (int p = 0; p < t->plan->graph->params.count; p++) {
-    const unsigned char *bytes = (const unsigned char *)rf_trainer_master(t, p);
+    const unsigned char *bytes =
+        (const unsigned char *)((float *)rf_run_tensor(t->run, 0, t->state[p].master));
     for (int64_t b = 0; b < rf_tensor_bytes(&t->plan->graph->tensor[t->state[p].master]); b++)
       hash = (hash ^ bytes[b]) * 1099511628211u;
   }

@@ -218,7 +218,8 @@ static report measure(rf_trainer *t) {
   note(&r.grad_norm, (double)t->clip[0], want, want, GRADIENT_BOUND, "global gradient norm", &r);
   assert_true(t->clip[1] == 1);
   for (int p = 0; p < params->count; p++)
-    note_param(&r.after, t, p, train_of("after_adamw"), rf_trainer_master(t, p), true, &r);
+    note_param(&r.after, t, p, train_of("after_adamw"),
+               ((float *)rf_run_tensor(t->run, 0, t->state[p].master)), true, &r);
   t->step = 1;
   t->tokens = valid;
   for (int k = 1; k < STEPS; k++) {
@@ -333,7 +334,7 @@ static float *master_named(rf_trainer *t, const char *name, int64_t *count) {
   int p = params_find(&t->plan->graph->params, name);
   if (p < 0) fail_msg("no parameter %s", name);
   if (count) *count = t->plan->graph->params.at[p].count;
-  return rf_trainer_master(t, p);
+  return ((float *)rf_run_tensor(t->run, 0, t->state[p].master));
 }
 
 static report measure_faulty(void (*plant)(rf_trainer *t)) {
@@ -381,7 +382,8 @@ static void an_untied_head_is_seen(void **state) {
   rf_trainer *right = open_or_fail(&s), *t = open_or_fail(&untied);
   const rf_params *params = &right->plan->graph->params;
   for (int p = 0; p < params->count; p++)
-    memcpy(master_named(t, params->at[p].name, NULL), rf_trainer_master(right, p),
+    memcpy(master_named(t, params->at[p].name, NULL),
+           ((float *)rf_run_tensor(right->run, 0, right->state[p].master)),
            (size_t)params->at[p].count * sizeof(float));
   /* (D,V), (V,D) */
   float *head = master_named(t, "head/weight", NULL), *wte = master_named(t, "embed/token/weight", NULL);

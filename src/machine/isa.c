@@ -1,10 +1,8 @@
-/* isa.c - what this CPU can do, by cpuid: also asks whether the system saves the wide registers.
- * And how large its L2 is. */
-#include "backend/cpu/cpu.h"
+/* isa.c - see isa.h. */
+#include "machine/isa.h"
 #include "machine/machine.h"
 
 #include <string.h>
-#include <unistd.h>
 
 static rf_isa detect(void) {
 #if defined(__x86_64__)
@@ -28,17 +26,6 @@ rf_isa rf_isa_detect(void) {
     __atomic_store_n(&known, isa, __ATOMIC_RELAXED);
   }
   return (rf_isa)isa;
-}
-
-int64_t rf_l2_bytes(void) {
-  static int64_t known = -1;
-  int64_t bytes = __atomic_load_n(&known, __ATOMIC_RELAXED);
-  if (bytes < 0) {
-    bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    if (bytes < 0) bytes = 0;
-    __atomic_store_n(&known, bytes, __ATOMIC_RELAXED);
-  }
-  return bytes;
 }
 
 const char *rf_isa_name(rf_isa isa) {

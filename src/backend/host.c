@@ -1,0 +1,51 @@
+/* host.c - see host.h. */
+#include "backend/host.h"
+#include "backend/interpreter.h"
+
+#include <stdlib.h>
+
+rf_status rf_host_open(rf_device **device, rf_error *error) {
+  *device = calloc(1, sizeof **device);
+  if (!*device) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a device");
+  return RAFTER_OK;
+}
+
+void rf_host_close(rf_device *device) { free(device); }
+
+rf_status rf_host_allocate(rf_device *device, int64_t bytes, rf_memory **out, rf_error *error) {
+  void *base = NULL;
+  rf_memory *memory = calloc(1, sizeof *memory);
+  if (!memory) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a device");
+  rf_status status = rf_pages_map((size_t)bytes, &base, NULL, error);
+  if (status != RAFTER_OK) {
+    free(memory);
+    return status;
+  }
+  *memory = (rf_memory){device, bytes, base};
+  *out = memory;
+  return RAFTER_OK;
+}
+
+void rf_host_release(rf_memory *memory) {
+  rf_pages_unmap(memory->host, (size_t)memory->bytes);
+  free(memory);
+}
+
+/* All threads touch every page: a step never faults, and a machine without the memory says so
+ * here. What was never written is zero. */
+rf_status rf_host_reserve(rf_memory *memory, int64_t at, int64_t bytes, rf_error *error) {
+  enum { HUGE_PAGE = 2 << 20, PAGE = 4096 };
+  (void)error;
+#pragma omp parallel for num_threads(memory->device->workers) schedule(dynamic, 4)
+  for (int64_t piece = at; piece < at + bytes; piece += HUGE_PAGE) {
+    int64_t end = piece + HUGE_PAGE < at + bytes ? piece + HUGE_PAGE : at + bytes;
+    for (int64_t page = piece; page < end; page += PAGE) *(volatile unsigned char *)(memory->host + page) = 0;
+  }
+  return RAFTER_OK;
+}
+
+rf_status rf_host_compile(rf_device *device, const rf_program_source *source, rf_program **program,
+                          rf_error *error) {
+  (void)device;
+  return rf_interpreter_compile(source, source->memory->host, program, error);
+}

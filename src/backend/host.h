@@ -1,0 +1,20 @@
+/* host.h - a device whose memory is the host's own and whose kernels are the host's functions. */
+#ifndef RF_HOST_H
+#define RF_HOST_H
+
+#include "backend/backend.h"
+
+rf_status rf_host_open(rf_device **device, rf_error *error);
+void rf_host_close(rf_device *device);
+rf_status rf_host_allocate(rf_device *device, int64_t bytes, rf_memory **memory, rf_error *error);
+void rf_host_release(rf_memory *memory);
+rf_status rf_host_reserve(rf_memory *memory, int64_t at, int64_t bytes, rf_error *error);
+rf_status rf_host_compile(rf_device *device, const rf_program_source *source, rf_program **program,
+                          rf_error *error);
+
+/* The slots of a host device; the row of the CPU adds its own. */
+#define RF_HOST_DEVICE \
+  .open = rf_host_open, .close = rf_host_close, .allocate = rf_host_allocate, .release = rf_host_release, \
+  .reserve = rf_host_reserve, .compile = rf_host_compile
+
+#endif
