@@ -1,6 +1,6 @@
 /* api.c - jobs, help, and the table of commands. */
 #define _GNU_SOURCE
-#include "api/api.h"
+#include "api/handles.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,7 +77,9 @@ rafter_status rafter_help(const char *command, const char *form, char **text, ra
 
 rafter_status rafter_run(const rafter_job *job, const rafter_sink *sink, rafter_error *error) {
   const rf_command *command = rf_command_named(&RF_ALL_COMMANDS, rf_options_command(job->options));
-  return command->run(job, sink, error);
+  rafter_sink own = {0};
+  if (sink) RF_TRY(rf_sized_copy(&own, sizeof own, sink, sink->size, "rafter_sink", error));
+  return command->run(job, &own, error);
 }
 
 static void say_loading(void *self, const char *what, double part) {

@@ -223,7 +223,7 @@ static rf_status bench_train(const rafter_job *job, const rafter_sink *sink, con
   rf_record *record = NULL;
   rf_settings *s = malloc(sizeof *s);
   double seconds[MOST_REPS];
-  rafter_step step = {0};
+  rafter_step step = {.size = sizeof step};
   if (!s) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   RF_GO(rf_settings_resolve(job->options, "train", s, error));
   RF_GO(rf_traced_open(job->options, &record, error));

@@ -1,6 +1,6 @@
 /* train.c - trainers from jobs, and `rafter train`. */
 #define _GNU_SOURCE
-#include "api/api.h"
+#include "api/handles.h"
 #include "journal/journal.h"
 #include "journal/traced.h"
 
@@ -126,13 +126,13 @@ static rf_status trainer_settings(rafter_trainer *t, const rf_options *o, rf_tra
   return schedule_of(o, rf_options_int(o, "steps"), &s->schedule, error);
 }
 
-/* `sink` NULL: nobody is told how much of a long load is done. */
-/* What a run that is resumed was told to record before, it has recorded. */
+/* A resumed run has already recorded what its options asked for. */
 static bool traces(const rf_options *o) {
   return rf_options_is_set(o, "trace") &&
          (!rf_options_is_set(o, "resume") || rf_options_source(o, "trace") == RF_OPTION_GIVEN);
 }
 
+/* `sink` NULL: a caller of rafter.h, who steps by hand. */
 static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, rafter_trainer **out,
                               rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -157,8 +157,10 @@ static rf_status open_trainer(const rafter_job *job, const rafter_sink *sink, ra
   RF_GO(trainer_settings(t, o, s, error));
   if (sink) s->progress = rf_load_bar(sink);
   if (trains && !unnamed) RF_GO(check_out(t, resume, error));
-  bool ours = trains && (unnamed || is_bare(t->out));
-  if (trains) RF_GO(unnamed ? rf_journal_make_folder(o, t->out, error) : rf_make_folders(t->out, error));
+  /* a caller who steps by hand needs a folder for the shards of a text alone */
+  bool writes = trains && (sink || !unnamed || strncmp(s->data, "random", 6));
+  bool ours = writes && (unnamed || is_bare(t->out));
+  if (writes) RF_GO(unnamed ? rf_journal_make_folder(o, t->out, error) : rf_make_folders(t->out, error));
   /* what an interrupted save left may fill the disk */
   if (trains && resume) RF_GO(rf_checkpoint_prune(t->out, 0, -1, error));
   status = rf_trainer_open(s, &t->trainer, error);
@@ -192,7 +194,11 @@ void rafter_trainer_progress(const rafter_trainer *t, int64_t *done, int64_t *of
   *of = t->trainer->settings.schedule.steps;
 }
 rafter_status rafter_trainer_step(rafter_trainer *t, rafter_step *step, rafter_error *error) {
-  return rf_trainer_step(t->trainer, step, error);
+  rafter_step own = {0};
+  RF_TRY(rf_sized_copy(&own, sizeof own, step, step->size, "rafter_step", error));
+  RF_TRY(rf_trainer_step(t->trainer, &own, error));
+  rf_sized_give(step, &own, sizeof own);
+  return RAFTER_OK;
 }
 rafter_status rafter_trainer_validate(rafter_trainer *t, int64_t rows, double *loss, rafter_error *error) {
   return rf_trainer_validate(t->trainer, rows, loss, error);

@@ -205,7 +205,9 @@ int main(int argc, char **argv) {
         .json = option_is_on(job, "json"), .quiet = option_is_on(job, "quiet"), .is_terminal = isatty(2)};
     t.people = t.json ? stderr : stdout;
     t.only_results = !strcmp(argv[1], "train") || !strcmp(argv[1], "calibrate");
-    rafter_sink sink = {.self = &t,
+    rafter_sink sink = {.size = sizeof sink,
+                        .history = true,
+                        .self = &t,
                         .text = put_text,
                         .json = put_json,
                         .bar = put_bar,

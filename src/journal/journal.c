@@ -80,10 +80,10 @@ static rf_status write_in(const char *folder, const char *name, json_t *json, in
 
 /* ---- the history: what cannot be written there fails no run ---------------------------------- */
 
-/* RAFTER_RUNS set to nothing: none is kept. */
-static bool keeps_history(void) {
+/* RAFTER_RUNS decides where it is set, and the sink otherwise. */
+static bool keeps_history(const rafter_sink *sink) {
   const char *root = getenv("RAFTER_RUNS");
-  return !root || *root;
+  return root ? *root : sink->history;
 }
 
 /* The null backend walks a plan and computes nothing: there is nothing to compare others with. */
@@ -174,7 +174,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const r
     RF_TRY(write_in(folder, "run.json", json_incref(journal->run), 1, error));
     RF_TRY(write_in(folder, "plan.json", rf_report_plans_json(walk, walks), 0, error));
   }
-  if (keeps_history() && computes(plan)) begin_history(journal, command, plan);
+  if (keeps_history(sink) && computes(plan)) begin_history(journal, command, plan);
   journal->began = rf_now_seconds();
   journal->delayed = rf_run_delayed();
   return RAFTER_OK;

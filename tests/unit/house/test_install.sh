@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What `cmake --install` puts down is whole: a stranger's program builds against it by pkg-config alone and runs; man page and completion are there.
+# What `cmake --install` puts down is whole: a stranger's program builds against it by pkg-config
+# alone and runs; the man page and the completion are there.
 set -euo pipefail
 there=$(mktemp -d)
 trap 'rm -rf "$there"' EXIT
@@ -13,14 +14,28 @@ for command in plan train generate calibrate bench roofline inspect tokenize doc
   grep -q "$command" "$completion" || { echo "the completion does not know $command"; exit 1; }
 done
 bash -n "$completion"
-# The first C block of docs/c-api.md is the example: it is compiled against what was installed, and run.
-awk '/^```c$/ {on = 1; next} /^```$/ {if (on) exit} on' docs/c-api.md >"$there/example.c"
-[ -s "$there/example.c" ] || { echo 'docs/c-api.md has no C example'; exit 1; }
-read -ra flags <<<"$(pkg-config --cflags --libs rafter)"
+# Every C block of docs/c-api.md and public_api.c are compiled against what was installed, and run;
+# first with the shared library, then with the static one.
+awk -v to="$there/example" '/^```c$/ {on = 1; n++; next} /^```$/ {on = 0} on {print >(to n ".c")}' \
+  docs/c-api.md
+[ -s "$there/example2.c" ] || { echo 'docs/c-api.md has fewer than two C examples'; exit 1; }
+cp tests/unit/house/public_api.c "$there"
 library=$(dirname "$(find "$there" -name librafter.so)")
-gcc -std=c17 -Wall -Wextra -Werror -o "$there/example" "$there/example.c" "${flags[@]}"
-LD_LIBRARY_PATH=$library "$there/example" >"$there/shared.txt"
+run_all() { # shared|static, and what pkg-config needs for it
+  local -a flags; local program
+  read -ra flags <<<"$(pkg-config --cflags --libs "${@:2}" rafter)"
+  for program in "$there"/*.c; do
+    program=${program%.c}
+    gcc -std=c17 -Wall -Wextra -Werror -o "$program" "$program.c" "${flags[@]}" -lm
+    LD_LIBRARY_PATH=$library "$program" >"$program.$1"
+    [ -s "$program.$1" ] || { echo "$(basename "$program") printed nothing"; exit 1; }
+  done
+}
+cd "$there"
+run_all shared
+awk '/^```python$/ {on = 1; next} /^```$/ {on = 0} on' "$OLDPWD/docs/c-api.md" >snippet.py
+LD_LIBRARY_PATH=$library python3 snippet.py | grep -qx '[0-9]* bytes' ||
+  { echo 'the Python snippet failed'; exit 1; }
 rm -f "$library"/librafter.so*
-gcc -std=c17 -Wall -Wextra -Werror -o "$there/example" "$there/example.c" "${flags[@]}"
-"$there/example" >"$there/static.txt"
-[ -s "$there/static.txt" ] || { echo 'the example printed nothing'; exit 1; }
+run_all static --static
+[ ! -e runs ] || { echo 'a library call wrote a folder runs that nobody asked for'; exit 1; }

@@ -1,0 +1,239 @@
+/* generator.c - the public generator: requests with their texts, and events one by one. */
+#include "api/handles.h"
+#include "api/sampling.h"
+#include "generate/reply.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CONTEXT = 4096, AT_ONCE = 8 }; /* unless the job says otherwise */
+
+/* A request, until the generator has reported the end of all of its answers. */
+typedef struct entry {
+  struct entry *next, *before;
+  void *owner;
+  rf_logit_bias *bias;
+  rf_stop stop;
+  rf_reply *reply; /* (samples) */
+  int samples, left;
+} entry;
+
+struct rafter_generator {
+  rf_settings settings;
+  rafter_tokenizer *tokenizer;
+  rf_generator *g;
+  rf_marks marks;
+  entry *first, *spent; /* spent: their texts are valid until the next step */
+  rafter_event *event;  /* (2 batch): of the last step */
+  rf_error *why;        /* (2 batch) */
+  int events, taken;
+};
+
+static void free_entry(entry *e) {
+  for (int s = 0; e->reply && s < e->samples; s++) rf_reply_free(&e->reply[s]);
+  rf_stop_close(&e->stop);
+  free(e->reply);
+  free(e->bias);
+  free(e);
+}
+
+static void free_entries(entry **list) {
+  for (entry *e = *list, *next; e; e = next) {
+    next = e->next;
+    free_entry(e);
+  }
+  *list = NULL;
+}
+
+static rf_status open_model(rafter_generator *h, const rf_options *o, rf_error *error) {
+  RF_TRY(rf_settings_resolve(o, "generate", &h->settings, error));
+  rf_build_options *b = &h->settings.plan.build;
+  if (!rf_options_given(o, "seq") && b->seq > CONTEXT) b->seq = CONTEXT;
+  if (!rf_options_given(o, "batch")) b->microbatch = AT_ONCE;
+  b->accumulate = 1;
+  if (b->sequences < b->microbatch) b->sequences = b->microbatch;
+  /* a model without one answers ids with ids */
+  rf_tokenizer_handle(o, &h->settings.model, h->settings.weights_folder, &h->tokenizer, NULL);
+  RF_TRY(rf_marks_of(&h->settings, h->tokenizer ? h->tokenizer->tokenizer : NULL, &h->marks, error));
+  rf_generate_settings settings = {.model = h->settings.model,
+                                   .plan = h->settings.plan,
+                                   .weights_folder = h->settings.weights_folder,
+                                   .seed = (uint64_t)rf_options_int(o, "seed")};
+  RF_TRY(rf_generator_open(&settings, &h->g, error));
+  RF_TRY(rf_generator_require_numbers(h->g, error));
+  h->event = calloc(2 * (size_t)b->microbatch, sizeof *h->event);
+  h->why = calloc(2 * (size_t)b->microbatch, sizeof *h->why);
+  return h->event && h->why ? RAFTER_OK
+                            : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
+}
+
+rafter_status rafter_generator_open(const rafter_job *job, rafter_generator **generator,
+                                    rafter_error *error) {
+  rf_options *o = NULL;
+  RF_TRY(rf_handle_options(job, "generate", &o, error));
+  rafter_generator *h = calloc(1, sizeof *h);
+  rf_status status = h ? open_model(h, o, error)
+                       : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a generator");
+  rf_options_free(o);
+  if (status == RAFTER_OK) *generator = h;
+  else rafter_generator_close(h);
+  return status;
+}
+
+void rafter_generator_close(rafter_generator *h) {
+  if (!h) return;
+  rf_generator_close(h->g);
+  free_entries(&h->first);
+  free_entries(&h->spent);
+  rafter_tokenizer_close(h->tokenizer);
+  free(h->event);
+  free(h->why);
+  free(h);
+}
+
+const rafter_tokenizer *rafter_generator_tokenizer(const rafter_generator *h) { return h->tokenizer; }
+bool rafter_generator_busy(const rafter_generator *h) { return rf_generator_busy(h->g); }
+int64_t rafter_generator_arena_bytes(const rafter_generator *h) { return rf_run_arena_bytes(h->g->run); }
+
+void rafter_generator_cancel(rafter_generator *h, int64_t request, int32_t sample) {
+  rf_generator_cancel(h->g, request, sample);
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+static rf_status open_stop(const rafter_request *r, rf_stop *stop, rf_error *error) {
+  rf_span *span = calloc((size_t)r->stop_count + 1, sizeof *span);
+  if (!span) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
+  for (int i = 0; i < r->stop_count; i++) span[i] = (rf_span){r->stop[i], strlen(r->stop[i])};
+  rf_status status =
+      rf_stop_open(&(rf_stop_options){.strings = span, .string_count = r->stop_count}, stop, error);
+  free(span);
+  return status;
+}
+
+static rf_status open_entry(rafter_generator *h, const rafter_request *r, entry *e, rf_error *error) {
+  const rf_tokenizer *tokenizer = h->tokenizer ? h->tokenizer->tokenizer : NULL;
+  e->owner = r->owner;
+  e->samples = e->left = r->samples > 0 ? r->samples : 1;
+  e->reply = calloc((size_t)e->samples, sizeof *e->reply);
+  e->bias = calloc((size_t)r->bias_count + 1, sizeof *e->bias);
+  if (!e->reply || !e->bias)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
+  for (int64_t i = 0; i < r->bias_count; i++) e->bias[i] = (rf_logit_bias){r->bias[i].id, r->bias[i].bias};
+  RF_TRY(open_stop(r, &e->stop, error));
+  for (int s = 0; s < e->samples; s++) RF_TRY(rf_reply_start(&e->reply[s], tokenizer, &e->stop, 0, error));
+  return RAFTER_OK;
+}
+
+static rf_status submit(rafter_generator *h, const rafter_request *r, entry *e, int64_t *id,
+                        rf_error *error) {
+  RF_TRY(open_entry(h, r, e, error));
+  const rf_request request = {.tokens = r->tokens,
+                              .count = r->count,
+                              .max_tokens = r->max_tokens,
+                              .samples = r->samples,
+                              .sampler = {.temperature = r->temperature,
+                                          .top_k = r->top_k,
+                                          .top_p = r->top_p,
+                                          .min_p = r->min_p,
+                                          .seed = r->seed,
+                                          .repetition_penalty = r->repetition_penalty,
+                                          .frequency_penalty = r->frequency_penalty,
+                                          .presence_penalty = r->presence_penalty,
+                                          .bias = e->bias,
+                                          .bias_count = r->bias_count,
+                                          .eos = h->marks.id,
+                                          .eos_count = h->marks.count,
+                                          .min_tokens = r->min_tokens,
+                                          .ignore_eos = r->ignore_eos},
+                              .stop = h->marks.id,
+                              .stop_count = r->ignore_eos ? 0 : h->marks.count,
+                              .top = r->top_logprobs,
+                              .keep = r->keep,
+                              .owner = e};
+  return rf_generator_submit(h->g, &request, id, error);
+}
+
+rafter_status rafter_generator_submit(rafter_generator *h, const rafter_request *request, int64_t *id,
+                                      rafter_error *error) {
+  rafter_request own = {0};
+  RF_TRY(rf_sized_copy(&own, sizeof own, request, request->size, "rafter_request", error));
+  if (own.stop_count < 0 || own.bias_count < 0)
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "a request has a list of fewer than 0 entries");
+  entry *e = calloc(1, sizeof *e);
+  if (!e) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
+  rf_status status = submit(h, &own, e, id, error);
+  if (status != RAFTER_OK) {
+    free_entry(e);
+    return status;
+  }
+  e->next = h->first;
+  if (h->first) h->first->before = e;
+  h->first = e;
+  return RAFTER_OK;
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static const rafter_finish FINISH[] = {
+    [RF_FINISH_NONE] = RAFTER_FINISH_NONE,           [RF_FINISH_STOP] = RAFTER_FINISH_STOP,
+    [RF_FINISH_LENGTH] = RAFTER_FINISH_LENGTH,       [RF_FINISH_ERROR] = RAFTER_FINISH_ERROR,
+    [RF_FINISH_CANCELLED] = RAFTER_FINISH_CANCELLED,
+};
+
+/* The generator has nothing more to say of one answer. */
+static void end_answer(rafter_generator *h, entry *e) {
+  if (--e->left) return;
+  if (e->before) e->before->next = e->next;
+  else h->first = e->next;
+  if (e->next) e->next->before = e->before;
+  e->before = NULL;
+  e->next = h->spent;
+  h->spent = e;
+}
+
+static void take(rafter_generator *h, const rf_event *from) {
+  entry *e = from->owner;
+  rf_reply *r = &e->reply[from->sample];
+  bool had_ended = r->finish != RF_FINISH_NONE;
+  if (from->finish != RF_FINISH_NONE) end_answer(h, e);
+  if (had_ended) return; /* by a stop text: it was reported */
+  rf_error *why = &h->why[h->events];
+  rf_status status = rf_reply_take(r, from, why);
+  if (status != RAFTER_OK) r->finish = RF_FINISH_ERROR;
+  if (r->finish != RF_FINISH_NONE && from->finish == RF_FINISH_NONE)
+    rf_generator_cancel(h->g, from->request, from->sample);
+  h->event[h->events++] = (rafter_event){
+      .request = from->request,
+      .sample = from->sample,
+      .token = from->token,
+      .index = from->index,
+      .owner = e->owner,
+      .text = h->tokenizer ? r->text + r->shown : "",
+      .text_bytes = h->tokenizer ? r->bytes - r->shown : 0,
+      .logprob = from->logprob,
+      .top = from->top,
+      .top_ids = from->top_ids,
+      .top_logprobs = from->top_logprobs,
+      .finish = FINISH[r->finish],
+      .status = status,
+      .message = status == RAFTER_OK ? "" : why->message,
+  };
+  r->shown = r->bytes;
+}
+
+rafter_status rafter_generator_step(rafter_generator *h, rafter_error *error) {
+  const rf_event *event;
+  int count;
+  free_entries(&h->spent);
+  h->events = h->taken = 0;
+  RF_TRY(rf_generator_step(h->g, &event, &count, error));
+  for (int i = 0; i < count; i++) take(h, &event[i]);
+  return RAFTER_OK;
+}
+
+bool rafter_generator_next(rafter_generator *h, rafter_event *event) {
+  if (h->taken == h->events) return false;
+  rf_sized_give(event, &h->event[h->taken++], sizeof *event);
+  return true;
+}

@@ -1,0 +1,179 @@
+/* handles.c - the public tokenizer and scorer, and what handles share. */
+#include "api/answers.h"
+#include "api/handles.h"
+#include "generate/score.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- sized structs and options --------------------------------------------------------------- */
+
+rf_status rf_sized_copy(void *own, size_t size, const void *from, size_t from_size, const char *name,
+                        rf_error *error) {
+  if (from_size < sizeof(size_t))
+    return RF_FAIL(error, RAFTER_INVALID, "set its field size to sizeof of the struct",
+                   "a %s says no size (got %zu bytes)", name, from_size);
+  memcpy(own, from, size < from_size ? size : from_size);
+  return RAFTER_OK;
+}
+
+void rf_sized_give(void *to, const void *own, size_t size) {
+  size_t wanted = *(const size_t *)to, given = size < wanted ? size : wanted;
+  if (given > sizeof(size_t))
+    memcpy((char *)to + sizeof(size_t), (const char *)own + sizeof(size_t), given - sizeof(size_t));
+}
+
+rf_status rf_handle_options(const rafter_job *job, const char *command, rf_options **o, rf_error *error) {
+  const char *is = rf_options_command(job->options);
+  if (command && strcmp(is, command))
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "a job is of another command (expected %s, got %s)", command,
+                   is);
+  rf_status status = rf_options_with_model(job->options, rf_options_argument(job->options, 0), o, error);
+  if (status == RAFTER_OK) return status;
+  rf_options_free(*o);
+  *o = NULL;
+  return status;
+}
+
+/* ---- tokenizer ------------------------------------------------------------------------------- */
+
+rf_status rf_tokenizer_handle(const rf_options *o, const rf_model *model, const char *folder,
+                              rafter_tokenizer **out, rf_error *error) {
+  rf_status status = RAFTER_OK;
+  rafter_tokenizer *t = calloc(1, sizeof *t);
+  if (!t) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a tokenizer");
+  RF_GO(rf_tokenizer_for(model->name, model->vocab, folder, &t->tokenizer, error));
+  if (rf_options_knows(o, "template") && rf_options_is_set(o, "template"))
+    RF_GO(rf_chat_read(rf_options_text(o, "template"), t->tokenizer, &t->chat, error));
+  else if (*folder) RF_GO(rf_chat_find(folder, &t->chat, error));
+done:
+  if (status == RAFTER_OK) *out = t;
+  else rafter_tokenizer_close(t);
+  return status;
+}
+
+rafter_status rafter_tokenizer_open(const rafter_job *job, rafter_tokenizer **tokenizer,
+                                    rafter_error *error) {
+  rf_options *o = NULL;
+  rf_model model;
+  char folder[4096];
+  RF_TRY(rf_handle_options(job, NULL, &o, error));
+  rf_status status = rf_model_resolve(rf_options_argument(o, 0), &model, folder, error);
+  if (status == RAFTER_OK) status = rf_tokenizer_handle(o, &model, folder, tokenizer, error);
+  rf_options_free(o);
+  return status;
+}
+
+void rafter_tokenizer_close(rafter_tokenizer *t) {
+  if (!t) return;
+  rf_chat_free(t->chat);
+  rf_tokenizer_close(t->tokenizer);
+  free(t);
+}
+
+int64_t rafter_tokenizer_vocab(const rafter_tokenizer *t) { return rf_tokenizer_vocab(t->tokenizer); }
+void rafter_ids_free(int32_t *ids) { free(ids); }
+
+static rf_status give_ids(rf_status status, rf_ids *from, int32_t **ids, int64_t *count) {
+  if (status == RAFTER_OK) {
+    *ids = from->at;
+    *count = from->count;
+  } else rf_ids_free(from);
+  return status;
+}
+
+rafter_status rafter_tokenizer_encode(const rafter_tokenizer *t, const char *text, size_t bytes, bool special,
+                                      int32_t **ids, int64_t *count, rafter_error *error) {
+  rf_ids list = {0};
+  return give_ids(rf_tokenizer_encode(t->tokenizer, text, bytes,
+                                      special ? RF_ENCODE_MARKS | RF_ENCODE_PARSE : 0, &list, error),
+                  &list, ids, count);
+}
+
+rafter_status rafter_tokenizer_decode(const rafter_tokenizer *t, const int32_t *ids, int64_t count,
+                                      char **text, size_t *bytes, rafter_error *error) {
+  int64_t vocab = rf_tokenizer_vocab(t->tokenizer);
+  for (int64_t i = 0; i < count; i++)
+    if (ids[i] < 0 || ids[i] >= vocab)
+      return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer",
+                     "token out of range (token %lld: expected an id below %lld, got %d)", (long long)i,
+                     (long long)vocab, ids[i]);
+  return rf_tokenizer_decode(t->tokenizer, ids, count, 0, text, bytes, error);
+}
+
+rafter_status rafter_tokenizer_chat(const rafter_tokenizer *t, const char *messages, bool opens_answer,
+                                    int32_t **ids, int64_t *count, rafter_error *error) {
+  rf_ids list = {0};
+  json_error_t fault;
+  if (!t->chat) return RF_FAIL(error, RAFTER_FAILED, NULL, "the model has no chat template");
+  json_t *json = json_loads(messages, 0, &fault);
+  if (!json_is_array(json)) {
+    json_decref(json);
+    return RF_FAIL(error, RAFTER_INVALID, "for example [{\"role\": \"user\", \"content\": \"Hello\"}]",
+                   "messages are not a JSON list");
+  }
+  rf_status status = rf_chat_encode(t->chat, t->tokenizer, json, opens_answer, &list, error);
+  json_decref(json);
+  return give_ids(status, &list, ids, count);
+}
+
+/* ---- scorer ---------------------------------------------------------------------------------- */
+
+struct rafter_scorer {
+  rf_settings settings;
+  rf_scorer *scorer;
+};
+
+static rf_status open_scorer(rafter_scorer *h, const rf_options *o, rf_error *error) {
+  enum { LONGEST = 1024 };
+  RF_TRY(rf_settings_resolve(o, "score", &h->settings, error));
+  rf_build_options *b = &h->settings.plan.build;
+  if (!rf_options_given(o, "seq") && b->seq > LONGEST) b->seq = LONGEST;
+  if (!rf_options_given(o, "batch")) b->microbatch = 1;
+  rf_score_settings settings = {.model = h->settings.model,
+                                .plan = h->settings.plan,
+                                .weights_folder = h->settings.weights_folder,
+                                .seed = (uint64_t)rf_options_int(o, "seed")};
+  RF_TRY(rf_scorer_open(&settings, &h->scorer, error));
+  return h->scorer->tokens ? RAFTER_OK
+                           : RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
+                                     "the null backend computes nothing to score with");
+}
+
+rafter_status rafter_scorer_open(const rafter_job *job, rafter_scorer **scorer, rafter_error *error) {
+  rf_options *o = NULL;
+  RF_TRY(rf_handle_options(job, "score", &o, error));
+  rafter_scorer *h = calloc(1, sizeof *h);
+  rf_status status = h ? open_scorer(h, o, error)
+                       : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a scorer");
+  rf_options_free(o);
+  if (status == RAFTER_OK) *scorer = h;
+  else rafter_scorer_close(h);
+  return status;
+}
+
+void rafter_scorer_close(rafter_scorer *h) {
+  if (!h) return;
+  rf_scorer_close(h->scorer);
+  free(h);
+}
+
+int64_t rafter_scorer_tokens(const rafter_scorer *h) { return rf_scorer_rows(h->scorer); }
+
+rafter_status rafter_scorer_score(rafter_scorer *h, const rafter_score *text, int32_t count,
+                                  rafter_error *error) {
+  rf_status status = RAFTER_OK;
+  if (count < 1) return RF_FAIL(error, RAFTER_INVALID, NULL, "there is nothing to score");
+  rf_scored *own = calloc((size_t)count, sizeof *own);
+  if (!own) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while scoring");
+  for (int32_t i = 0; i < count; i++) {
+    rafter_score one = {0};
+    const char *at = (const char *)text + (size_t)i * text->size;
+    RF_GO(rf_sized_copy(&one, sizeof one, at, text->size, "rafter_score", error));
+    own[i] = (rf_scored){one.tokens, one.count, one.logprobs, one.top_ids, one.top_logprobs};
+  }
+  status = rf_scorer_walk(h->scorer, own, count, error);
+done:
+  free(own);
+  return status;
+}
