@@ -32,7 +32,7 @@ void rf_journal_name_folder(const rf_options *o, char folder[4096]) {
            base ? base : "model");
 }
 
-/* Runs that begin in one second, also in other processes, take names with -2, -3 behind. */
+/* Runs that start within one second, in any process, get names that end in -2, -3. */
 rf_status rf_journal_make_folder(const rf_options *o, char folder[4096], rf_error *error) {
   char name[4000];
   rf_journal_name_folder(o, folder);
@@ -47,7 +47,7 @@ rf_status rf_journal_make_folder(const rf_options *o, char folder[4096], rf_erro
 }
 
 rf_status rf_journal_folder(const rf_options *o, char folder[4096], rf_error *error) {
-  /* An --out that stands in a run.json says where that run went, not where this one goes. */
+  /* --out in a run.json is the folder of that run, not of this one. */
   bool out = rf_options_knows(o, "out") && rf_options_source(o, "out") == RF_OPTION_GIVEN;
   bool traced = rf_options_knows(o, "trace") && rf_options_is_set(o, "trace");
   char path[4200];
@@ -78,7 +78,7 @@ static rf_status write_in(const char *folder, const char *name, json_t *json, in
   return status;
 }
 
-/* ---- the history: what cannot be written there fails no run ---------------------------------- */
+/* ---- the history: a run does not fail if it cannot be written --------------------------------- */
 
 /* RAFTER_RUNS decides where it is set, and the sink otherwise. */
 static bool keeps_history(const rafter_sink *sink) {
@@ -86,7 +86,7 @@ static bool keeps_history(const rafter_sink *sink) {
   return root ? *root : sink->history;
 }
 
-/* The null backend walks a plan and computes nothing: there is nothing to compare others with. */
+/* The null backend computes nothing: its runs are not worth comparing. */
 static bool computes(const rf_plan *plan) { return plan->options.backend->device != NULL; }
 
 static void begin_history(rf_journal *journal, const char *command, const rf_plan *plan) {
@@ -127,8 +127,8 @@ static void end_history(const rf_journal *journal, rf_status status, const char 
   rf_history_close(history);
 }
 
-/* What a run that is resumed under another plan had left of the one before stays under another
- * name: it joins no op of this one. */
+/* A run resumed with another plan renames its earlier reports and traces: their ops are not those of
+ * this plan. */
 static void set_aside(const char *folder, const char *digest) {
   static const char *const NAMES[] = {"report.json", "trace.bin", "trace.json"};
   char from[4200], to[4200];
@@ -162,7 +162,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const r
                            "options", options, "digest", plan->digest, "machine", plan->machine.name,
                            "threads", plan->options.threads, "started", now, "directory", here);
   free(here);
-  int64_t peak = 0; /* of the walks that share the arena */
+  int64_t peak = 0; /* of the plans that share the arena */
   for (int i = 0; i < walks; i++) peak = walk[i].plan->arena_bytes > peak ? walk[i].plan->arena_bytes : peak;
   journal->results = json_pack("{sI sf sf}", "peak_bytes", (json_int_t)peak, "predicted_seconds",
                                plan->step_seconds, "predicted_tokens_per_second",
@@ -190,7 +190,7 @@ json_t *rf_journal_report(const rf_run *run, const rf_report_walk *walk, int wal
                    rf_report_measured_json(walk[0].plan, walk[0].measured), "walks", list);
 }
 
-/* What most runs are compared by. A command's own figures stay. */
+/* The figures that most runs are compared by. A command's own figures stay. */
 static void take_results(json_t *results, const json_t *summary, double seconds) {
   const json_t *walk = json_array_get(json_object_get(summary, "walks"), 0),
                *rate = json_object_get(walk, "rate");
@@ -211,7 +211,7 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
     return rf_say(journal->sink, "\nnothing was computed: --backend %s walks the plan alone\n",
                   walk[0].plan->options.backend->name),
            RAFTER_OK;
-  if (quiet && !*journal->folder && !journal->id) return RAFTER_OK; /* nobody is there to be told */
+  if (quiet && !*journal->folder && !journal->id) return RAFTER_OK; /* nobody reads it */
   json_t *report = rf_journal_report(run, walk, walks), *plan = rf_report_plans_json(walk, walks);
   json_t *entry = json_pack("{ss sO sO sO}", "id", "", "run", journal->run, "plan", plan, "measured", report);
   if (entry && journal->traced)
@@ -229,7 +229,7 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
                         json_pack("{sf sf si}", "seconds", rf_now_seconds() - journal->began,
                                   "delayed_seconds", delayed - journal->delayed, "threads",
                                   walk[0].plan->options.threads));
-  /* A short run is not kept waiting for advice: `rafter report` takes its time. */
+  /* A short run does not wait for advice: `rafter report` does. */
   double patience = 0.02 * seconds < 0.05 ? 0.05 : 0.02 * seconds < 2 ? 0.02 * seconds : 2;
   json_object_set_new(report, "advice", rf_advise_changes(journal->commands, entry, patience));
   json_t *summary = rf_report_summary(entry);
