@@ -1,4 +1,4 @@
-/* gguf.c - reader: maps the file and believes nothing it says before it is checked. */
+/* gguf.c - reader: maps the file and checks everything before using it. */
 #include "formats/gguf.h"
 
 #include <errno.h>
@@ -13,8 +13,8 @@
 #include "formats/gguf_parts.h"
 #include "formats/quant_blocks.h"
 
-/* Bytes of the smallest value (empty key, u8) and tensor (empty name, no axes), bytes of names,
- * the largest alignment. */
+/* Bytes of the smallest value (empty key, u8) and tensor (empty name, no axes); maximum bytes of
+ * a name; maximum alignment. */
 enum { VALUE_LEAST = 13, TENSOR_LEAST = 24, NAME_MOST = 4096, ALIGNMENT_MOST = 1 << 20, ALIGNMENT = 32 };
 static const char CUT[] = "the file may be truncated: copy it again";
 
@@ -29,12 +29,12 @@ struct rf_gguf {
   rf_gguf_value *value;
   const rf_quant_tensor **tensor_by_name;
   const rf_gguf_value **value_by_key;
-  char *names; /* keys and tensor names, each with a NUL behind it */
+  char *names; /* keys and tensor names, each with a NUL after it */
   size_t names_used;
 };
 
 // clang-format off
-static const struct { const char *name; int bytes; } KINDS[RF_GGUF_KINDS] = { /* bytes 0: of no fixed size */
+static const struct { const char *name; int bytes; } KINDS[RF_GGUF_KINDS] = { /* bytes 0: no fixed size */
   [RF_GGUF_U8] = {"u8", 1},     [RF_GGUF_I8] = {"i8", 1},     [RF_GGUF_U16] = {"u16", 2},   [RF_GGUF_I16] = {"i16", 2},
   [RF_GGUF_U32] = {"u32", 4},   [RF_GGUF_I32] = {"i32", 4},   [RF_GGUF_U64] = {"u64", 8},   [RF_GGUF_I64] = {"i64", 8},
   [RF_GGUF_F32] = {"f32", 4},   [RF_GGUF_F64] = {"f64", 8},   [RF_GGUF_BOOL] = {"bool", 1}, [RF_GGUF_TEXT] = {"text", 0},
@@ -49,7 +49,7 @@ int rf_gguf_kind_bytes(rf_gguf_kind kind) { return (unsigned)kind < RF_GGUF_KIND
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* Where we are in the file. */
+/* Position in the file. */
 typedef struct cursor {
   const uint8_t *base;
   size_t at, bytes;
@@ -76,8 +76,7 @@ static rf_status take_u64(cursor *c, const char *what, uint64_t *value, rf_error
   return RAFTER_OK;
 }
 
-/* A key or a tensor's name, copied with a NUL behind it. `names` has room for every byte of the
- * file that can be one. */
+/* Copies a key or a tensor's name and adds a NUL. `names` has room for all names of the file. */
 static rf_status take_name(cursor *c, const char *what, rf_gguf *file, const char **name, rf_error *error) {
   uint64_t bytes;
   size_t at = c->at;
@@ -89,8 +88,8 @@ static rf_status take_name(cursor *c, const char *what, rf_gguf *file, const cha
                    NAME_MOST, (unsigned long long)bytes);
   const uint8_t *from = c->base + c->at;
   for (uint64_t i = 0; i < bytes; ++i)
-    if (from[i] < 0x20 ||
-        from[i] == 0x7f) /* names are printed: no control characters, and no NUL that would cut one short */
+    if (from[i] < 0x20 || from[i] == 0x7f) /* names are printed, so they have no control characters and no NUL
+                                              that would truncate them */
       return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %s has a control character (byte %zu)", c->where, what,
                      c->at + (size_t)i);
   char *to = file->names + file->names_used;
@@ -137,7 +136,7 @@ static rf_status take_value(cursor *c, rf_gguf *file, rf_gguf_value *value, rf_e
     if (value->item == RF_GGUF_ARRAY)
       return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %s is an array of arrays (byte %zu)", c->where, what,
                      c->at);
-    if (count > c->bytes - c->at) /* every item has a byte at least */
+    if (count > c->bytes - c->at) /* every item has at least one byte */
       return RF_FAIL(
           error, RAFTER_FAILED, CUT,
           "%s: %s has more items than the file has bytes (byte %zu: expected at most %zu, got %llu)",
@@ -163,8 +162,8 @@ static rf_status take_value(cursor *c, rf_gguf *file, rf_gguf_value *value, rf_e
   return RAFTER_OK;
 }
 
-/* Name, shape, type and place. The offset counts from the data, which begins behind all tensors:
- * it is checked there. */
+/* Name, shape, type and offset. The offset counts from the start of the data, which is after all
+ * tensors; place_tensors checks it. */
 static rf_status take_tensor(cursor *c, rf_gguf *file, rf_quant_tensor *tensor, uint64_t *offset,
                              rf_error *error) {
   char what[160];
@@ -198,8 +197,8 @@ static rf_status take_tensor(cursor *c, rf_gguf *file, rf_quant_tensor *tensor, 
   if (row % tensor->type->values)
     return RF_FAIL(
         error, RAFTER_FAILED, NULL,
-        "%s: %s of type %s has rows that are no whole blocks (expected a multiple of %d, got %lld)", c->where,
-        what, tensor->type->name, tensor->type->values, (long long)row);
+        "%s: %s of type %s has rows that do not fill whole blocks (expected a multiple of %d, got %lld)",
+        c->where, what, tensor->type->name, tensor->type->values, (long long)row);
   tensor->bytes = tensor->count / tensor->type->values * tensor->type->bytes;
   return take_u64(c, what, offset, error);
 }
@@ -265,7 +264,7 @@ const rf_gguf_value *rf_gguf_value_find(const rf_gguf *file, const char *name) {
 static rf_status check_start(cursor *c, int *version, rf_error *error) {
   uint32_t number;
   if (c->bytes < 4 || memcmp(c->base, "GGUF", 4) != 0)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is no GGUF file (byte 0: expected \"GGUF\")", c->where);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is not a GGUF file (byte 0: expected \"GGUF\")", c->where);
   c->at = 4;
   RF_TRY(take_u32(c, "the version", &number, error));
   if (number == 2 || number == 3) return *version = (int)number, RAFTER_OK;
@@ -277,8 +276,8 @@ static rf_status check_start(cursor *c, int *version, rf_error *error) {
                  turned ? "a big-endian" : "another", turned ? __builtin_bswap32(number) : number);
 }
 
-/* Counts, bounded by what the smallest entries would take, so that no allocation is larger than
- * a few times the file. */
+/* Reads the counts. The size of the smallest entries limits them, so that no allocation exceeds
+ * a few times the file's size. */
 static rf_status take_counts(cursor *c, rf_gguf *file, rf_error *error) {
   uint64_t tensors, values;
   RF_TRY(take_u64(c, "the number of tensors", &tensors, error));
@@ -296,7 +295,7 @@ static rf_status take_counts(cursor *c, rf_gguf *file, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Offsets become addresses once it is known where the data begins. */
+/* Turns offsets into addresses, now that the start of the data is known. */
 static rf_status place_tensors(rf_gguf *file, const uint64_t *offset, size_t header_end, rf_error *error) {
   uint64_t align = (uint64_t)file->alignment, start = ((uint64_t)header_end + align - 1) / align * align;
   uint64_t room = file->bytes > start ? file->bytes - start : 0;
@@ -308,7 +307,7 @@ static rf_status place_tensors(rf_gguf *file, const uint64_t *offset, size_t hea
                      file->path, t->name, (unsigned long long)align, (unsigned long long)offset[i]);
     if (offset[i] > room || (uint64_t)t->bytes > room - offset[i])
       return RF_FAIL(error, RAFTER_FAILED, CUT,
-                     "%s: tensor \"%.100s\" lies outside the file (expected to end by byte %zu, got %llu + "
+                     "%s: tensor \"%.100s\" is outside the file (expected to end by byte %zu, got %llu + "
                      "%lld from %llu on)",
                      file->path, t->name, file->bytes, (unsigned long long)offset[i], (long long)t->bytes,
                      (unsigned long long)start);
@@ -329,8 +328,8 @@ static rf_status read_all(rf_gguf *file, rf_error *error) {
   file->tensor_by_name = calloc(tensors + 1, sizeof *file->tensor_by_name);
   file->value_by_key = calloc(values + 1, sizeof *file->value_by_key);
   offset = calloc(tensors + 1, sizeof *offset);
-  /* A name's eight bytes of length pay for the NUL behind it. NAME_MOST bounds what a file of
-   * one huge text could ask for. */
+  /* The eight bytes of a name's length leave room for its NUL. NAME_MOST limits what a file with
+   * one huge text could request. */
   size_t names = (tensors + values) * (NAME_MOST + 1);
   file->names = malloc((names < file->bytes ? names : file->bytes) + 1);
   if (!file->tensor || !file->value || !file->tensor_by_name || !file->value_by_key || !offset ||

@@ -1,7 +1,7 @@
-/* gguf.h - GGUF v2 and v3 files: read as hostile, written beside and renamed. Format (little
- * endian): "GGUF", u32 version, u64 tensors, u64 values; the values (key, kind, bytes); per
- * tensor its name, axes (innermost first), type and offset; then, from the next multiple of
- * general.alignment (32), the data. A text is a u64 length and its bytes, no NUL. */
+/* gguf.h - GGUF v2 and v3 files: untrusted when read, renamed into place when complete. Format
+ * (little endian): "GGUF", u32 version, u64 tensors, u64 values; the values (key, kind, bytes);
+ * for each tensor its name, axes (innermost first), type and offset; then the data, from the
+ * next multiple of general.alignment (32). A text is a u64 length and its bytes, without NUL. */
 #ifndef RF_GGUF_H
 #define RF_GGUF_H
 
@@ -36,19 +36,19 @@ typedef struct rf_gguf_text {
 typedef struct rf_gguf_value {
   const char *key;
   rf_gguf_kind kind;
-  rf_gguf_kind item; /* of arrays; otherwise as kind */
+  rf_gguf_kind item; /* item kind of an array; otherwise equal to kind */
   int64_t count;     /* items of an array, otherwise 1 */
-  const void *data;  /* the items as they stand in the file */
+  const void *data;  /* the items as stored in the file */
   int64_t bytes;     /* of data */
 } rf_gguf_value;
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct rf_gguf rf_gguf;
-/* Everything is checked before it is used, no byte of the tensors is touched. RAFTER_FAILED
- * names the file, the place and what is wrong. */
+/* Checks everything but the tensors' data, which is not read. RAFTER_FAILED names the file, the
+ * place and the fault. */
 rf_status rf_gguf_open(const char *path, rf_gguf **file, rf_error *error);
-/* The same of bytes that stay where they are until the close. `where` names them in errors. */
+/* The same for bytes in memory, which must stay until the close. `where` names them in errors. */
 rf_status rf_gguf_parse(const void *data, size_t bytes, const char *where, rf_gguf **file, rf_error *error);
 void rf_gguf_close(rf_gguf *file); /* NULL is allowed */
 
@@ -62,9 +62,9 @@ int rf_gguf_value_count(const rf_gguf *file);
 const rf_gguf_value *rf_gguf_value_at(const rf_gguf *file, int index); /* in the file's order */
 const rf_gguf_value *rf_gguf_value_find(const rf_gguf *file, const char *key);
 
-/* Typed look-ups. A missing key is an error; the _or forms take it as `otherwise`. A value of
- * another kind or outside least..most is an error in both. Any whole-number kind serves as a
- * whole number, f32, f64 and whole numbers as a float. */
+/* Typed look-ups. A missing key is an error; the _or forms return `otherwise` for it. A value of
+ * another kind or outside least..most is an error in both. All whole-number kinds serve as a
+ * whole number; f32, f64 and whole numbers serve as a float. */
 rf_status rf_gguf_int(const rf_gguf *file, const char *key, int64_t least, int64_t most, int64_t *value,
                       rf_error *error);
 rf_status rf_gguf_int_or(const rf_gguf *file, const char *key, int64_t least, int64_t most, int64_t otherwise,
@@ -79,7 +79,7 @@ rf_status rf_gguf_text_or(const rf_gguf *file, const char *key, const char *othe
                           rf_error *error);
 /* Arrays, malloc'ed, of exactly *count items. A missing key gives NULL and 0. Bools serve as
  * whole numbers. */
-/* without them */
+/* the count without the items */
 rf_status rf_gguf_text_count(const rf_gguf *file, const char *key, int64_t *count, rf_error *error);
 rf_status rf_gguf_texts(const rf_gguf *file, const char *key, rf_gguf_text **items, int64_t *count,
                         rf_error *error);
@@ -90,12 +90,12 @@ rf_status rf_gguf_floats(const rf_gguf *file, const char *key, float **items, in
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* Metadata that is being put together: a value set twice keeps its place and takes the newer
- * value. All take copies; false: no memory. */
+/* Metadata to be written. A key that is set again keeps its place and gets the new value. All
+ * functions copy their arguments; false: no memory. */
 typedef struct rf_gguf_meta rf_gguf_meta;
 rf_gguf_meta *rf_gguf_meta_new(void); /* NULL: no memory */
 void rf_gguf_meta_free(rf_gguf_meta *meta);
-bool rf_gguf_set(rf_gguf_meta *meta, const rf_gguf_value *value); /* as it stands */
+bool rf_gguf_set(rf_gguf_meta *meta, const rf_gguf_value *value); /* unchanged */
 bool rf_gguf_copy(rf_gguf_meta *meta, const rf_gguf *file);       /* all values of a file */
 bool rf_gguf_set_int(rf_gguf_meta *meta, const char *key, rf_gguf_kind kind, int64_t value);
 bool rf_gguf_set_f32(rf_gguf_meta *meta, const char *key, float value);
@@ -105,18 +105,17 @@ bool rf_gguf_set_texts(rf_gguf_meta *meta, const char *key, const rf_gguf_text *
 bool rf_gguf_set_i32s(rf_gguf_meta *meta, const char *key, const int32_t *items, int64_t count);
 bool rf_gguf_set_f32s(rf_gguf_meta *meta, const char *key, const float *items, int64_t count);
 
-/* Streaming writer of version 3: metadata and all tensors' names first (name, type, rank, shape
- * are read), then their values in that order. */
+/* Streaming writer of version 3: first the metadata and all tensors (it reads name, type, rank,
+ * shape), then their values in that order. */
 typedef struct rf_gguf_writer rf_gguf_writer;
 rf_status rf_gguf_writer_open(const char *path, const rf_gguf_meta *meta, const rf_quant_tensor *tensors,
                               int count, rf_gguf_writer **writer, rf_error *error);
-/* The next `count` values of the current tensor, quantized to its type; a full tensor moves on
- * to the next. */
+/* Writes the next `count` values of the current tensor, quantized to its type. After its last
+ * value the next tensor is current. */
 rf_status rf_gguf_writer_put(rf_gguf_writer *writer, const float *values, int64_t count, rf_error *error);
 /* The same as bytes: whole blocks of the current tensor. */
 rf_status rf_gguf_writer_put_bytes(rf_gguf_writer *writer, const void *data, int64_t bytes, rf_error *error);
-/* Ends, syncs, renames and frees; RAFTER_FAILED when values are missing. Nothing is left behind
- * on failure. */
+/* Ends, syncs, renames and frees; RAFTER_FAILED if values are missing. A failure leaves no file. */
 rf_status rf_gguf_writer_commit(rf_gguf_writer *writer, rf_error *error);
 void rf_gguf_writer_discard(rf_gguf_writer *writer); /* NULL is allowed */
 

@@ -1,5 +1,5 @@
-/* gguf_facts.c - the architecture out of a file's metadata: one row an architecture, one walk
- * for all. */
+/* gguf_facts.c - reads the architecture from a file's metadata: one row per architecture, one
+ * reader for all. */
 #include "formats/gguf_facts.h"
 
 #include <math.h>
@@ -9,16 +9,16 @@
 
 #include "base/text.h"
 
-/* What files do not say because their architecture implies it. Source: llama.cpp,
- * llama-model.cpp (load_hparams) and convert_hf_to_gguf.py. */
+/* Properties that an architecture implies and files omit. Source: llama.cpp, llama-model.cpp
+ * (load_hparams) and convert_hf_to_gguf.py. */
 typedef struct arch_row {
   const char *name;
   rf_gguf_arch arch;
   bool layernorm, interleaved, qkv_bias, qk_norm, post_norms, embed_scale;
   double norm_offset, local_theta;    /* 0: one theta for all layers */
-  int64_t window, window_period;      /* where the file does not say */
-  double attn_softcap, final_softcap; /* where the file does not say */
-  /* a model with so many layers scales scores by 1/sqrt(D/N) instead of 1/sqrt(H); 0: none */
+  int64_t window, window_period;      /* default if the file has none */
+  double attn_softcap, final_softcap; /* default if the file has none */
+  /* a model with this many layers scales scores by 1/sqrt(D/N) instead of 1/sqrt(H); 0: none */
   int64_t wide_layers;
 } arch_row;
 
@@ -38,8 +38,8 @@ static const arch_row ARCHS[] = {
 // clang-format on
 enum { ARCH_COUNT = sizeof ARCHS / sizeof ARCHS[0] };
 
-/* Bounds of what a model can be: far above any there is, far below what would overflow a product
- * of three. */
+/* Limits of a model's sizes: far above any model, and too low for a product of three to
+ * overflow. */
 enum {
   WIDTH_MOST = 1 << 20,
   HEADS_MOST = 1 << 14,
@@ -48,7 +48,7 @@ enum {
   EXPERTS_MOST = 1 << 14
 };
 
-/* Reads of one architecture's keys: "llama.block_count" from "block_count". */
+/* Reads the keys of one architecture: "block_count" means "llama.block_count". */
 typedef struct reader {
   const rf_gguf *file;
   const char *arch;
@@ -62,8 +62,8 @@ static const char *key_of(reader *r, const char *name) {
 }
 static bool has(reader *r, const char *name) { return rf_gguf_value_find(r->file, key_of(r, name)) != NULL; }
 
-/* A number, or an array with one for each layer: these must agree, since a layer of its own
- * width is no model of ours. `otherwise` -1: required. */
+/* A number, or an array with one number for each layer, which must be equal: layers of different
+ * widths are not supported. `otherwise` -1: required. */
 static rf_status take_int(reader *r, const char *name, int64_t least, int64_t most, int64_t otherwise,
                           int64_t *value) {
   const rf_gguf_value *found = rf_gguf_value_find(r->file, key_of(r, name));
@@ -98,7 +98,7 @@ static rf_status find_arch(const rf_gguf *file, const arch_row **row, rf_error *
       return *row = &ARCHS[i], RAFTER_OK;
     rf_text_append(list, sizeof list, "%s%s", i ? ", " : "", ARCHS[i].name);
   }
-  char shown[64]; /* whatever bytes it has */
+  char shown[64]; /* the text may hold any bytes */
   int n = 0;
   for (; n < 40 && n < name.bytes; ++n)
     shown[n] = (unsigned char)name.at[n] >= 0x20 && (unsigned char)name.at[n] < 0x7f ? name.at[n] : '?';
@@ -118,7 +118,7 @@ static rf_status read_rope(reader *r, const arch_row *row, rf_gguf_facts *f) {
   RF_TRY(rf_gguf_text_or(r->file, key_of(r, "rope.scaling.type"), "none", &type, r->error));
   if (type.bytes >= (int64_t)sizeof f->rope_scaling || memchr(type.at, 0, (size_t)type.bytes))
     return RF_FAIL(r->error, RAFTER_FAILED, NULL,
-                   "%s: metadata \"%s\" is no kind of scaling (got a text of %lld bytes)",
+                   "%s: metadata \"%s\" is not a known scaling (got a text of %lld bytes)",
                    rf_gguf_path(r->file), r->key, (long long)type.bytes);
   memcpy(f->rope_scaling, type.at, (size_t)type.bytes);
   f->rope_scaling[type.bytes] = 0;
@@ -133,8 +133,8 @@ static rf_status read_rope(reader *r, const arch_row *row, rf_gguf_facts *f) {
   return RAFTER_OK;
 }
 
-/* Which layers see a window only. A bool for each layer must follow a period, with the layers
- * that see all keys last in it. */
+/* Finds the windowed layers. A bool for each layer must repeat with a period whose last layer
+ * sees all keys. */
 static rf_status read_window(reader *r, const arch_row *row, rf_gguf_facts *f) {
   RF_TRY(take_int(r, "attention.sliding_window", 0, POSITIONS_MOST, row->window, &f->window));
   f->window_period = row->window_period;
@@ -160,7 +160,7 @@ static rf_status read_window(reader *r, const arch_row *row, rf_gguf_facts *f) {
 rf_status rf_gguf_facts_check(const rf_gguf_facts *f, const char *where, rf_error *error) {
   if (f->heads % f->kv_heads)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
-                   "%s: query heads are no multiple of key and value heads (got %lld and %lld)", where,
+                   "%s: query heads are not a multiple of key and value heads (got %lld and %lld)", where,
                    (long long)f->heads, (long long)f->kv_heads);
   if (f->key_length != f->value_length)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: keys and values differ in width (got %lld and %lld)",
@@ -175,8 +175,8 @@ rf_status rf_gguf_facts_check(const rf_gguf_facts *f, const char *where, rf_erro
   return RAFTER_OK;
 }
 
-/* The vocabulary: as the token table has rows; vocab_size and the tokenizer must agree where
- * they are there. */
+/* The vocabulary is the number of rows of the token table; vocab_size and the tokenizer must
+ * agree if present. */
 static rf_status read_vocab_size(reader *r, rf_gguf_facts *f) {
   const rf_quant_tensor *table = rf_gguf_find(r->file, "token_embd.weight");
   const rf_gguf_value *tokens = rf_gguf_value_find(r->file, "tokenizer.ggml.tokens");
@@ -187,7 +187,7 @@ static rf_status read_vocab_size(reader *r, rf_gguf_facts *f) {
                    "%s: tensor \"token_embd.weight\" has the wrong shape (expected (vocabulary, %lld))",
                    rf_gguf_path(r->file), (long long)f->width);
   RF_TRY(take_int(r, "vocab_size", 1, VOCAB_MOST, table ? table->shape[0] : listed ? listed : -1, &f->vocab));
-  /* tables are sometimes padded behind the vocabulary; what is stored is what is computed with */
+  /* tables are sometimes padded after the vocabulary; the stored rows are used */
   if (table) f->vocab = table->shape[0];
   if (listed > f->vocab)
     return RF_FAIL(r->error, RAFTER_FAILED, NULL,

@@ -1,5 +1,5 @@
-/* gguf_facts.h - what a GGUF or llama2.c file says about its model, as plain numbers: the
- * architecture, the tokenizer, the names of its tensors. */
+/* gguf_facts.h - the model that a GGUF or llama2.c file describes, as plain numbers: its
+ * architecture, its tokenizer, the names of its tensors. */
 #ifndef RF_GGUF_FACTS_H
 #define RF_GGUF_FACTS_H
 
@@ -28,66 +28,66 @@ typedef struct rf_gguf_facts {
   int64_t key_length, value_length;                             /* H; equal in all architectures here */
   bool layernorm;                                               /* gpt2, gptneox; else RMSNorm */
   double norm_eps;
-  double rope_theta;       /* of layers that see all keys; 0: learned positions */
-  double rope_local_theta; /* of windowed layers; equal to rope_theta where the architecture has one only */
-  int64_t rope_dim;        /* elements of a head that turn */
-  char rope_scaling[16];   /* "none", "linear", "yarn", "longrope", ... */
-  double rope_factor;      /* of linear and yarn; 1: none */
-  int64_t rope_original;   /* positions the model was first trained on; 0: not said */
+  double rope_theta; /* theta of layers that see all keys; 0: learned positions */
+  double
+      rope_local_theta;  /* theta of windowed layers; equal to rope_theta if the architecture has only one */
+  int64_t rope_dim;      /* elements of a head that are rotated */
+  char rope_scaling[16]; /* "none", "linear", "yarn", "longrope", ... */
+  double rope_factor;    /* factor of linear and yarn; 1: none */
+  int64_t rope_original; /* positions of the original training; 0: unknown */
   /* "rope_freqs.weight" (rope_dim / 2): frequencies are divided by it (llama3 scaling as data) */
   bool rope_freqs;
-  /* Rows of q and k were moved so that pairs (2i, 2i + 1) of a head turn instead of (i, i +
-   * rope_dim/2): see rf_gguf_permuted_row. */
+  /* Rows of q and k are permuted so that pairs (2i, 2i + 1) of a head rotate instead of (i, i +
+   * rope_dim/2); see rf_gguf_permuted_row. */
   bool interleaved;
-  /* what the converter added to every RMSNorm gain: gain of the file - offset is config.json's
+  /* the converter added this to every RMSNorm gain: the file's gain minus it is config.json's
    * (gemma: 1) */
   double norm_offset;
-  int64_t window; /* keys of a windowed layer; 0: none is */
-  /* every such layer sees all keys (layer % period == period - 1); 0 with a window: every layer
-   * is windowed */
+  int64_t window; /* keys of a windowed layer; 0: no layer is windowed */
+  /* layers with layer % period == period - 1 see all keys; 0 with a window: every layer is
+   * windowed */
   int64_t window_period;
   double attn_softcap, final_softcap; /* 0: none */
-  /* of scores: 1/sqrt(H), unless the architecture says otherwise (gemma2-27b, gemma3-27b) */
+  /* scale of scores: 1/sqrt(H), except in gemma2-27b and gemma3-27b */
   double attn_scale;
-  double embed_scale; /* sqrt(D) of the gemmas, not in the file; else 1 */
-  bool tied;          /* there is no output.weight */
+  double embed_scale; /* sqrt(D) for the gemmas (not in the file); otherwise 1 */
+  bool tied;          /* the file has no output.weight */
   /* parallel: gptneox.use_parallel_residual */
   bool qkv_bias, out_bias, mlp_bias, qk_norm, post_norms, parallel;
   int64_t experts, experts_used, expert_ff; /* 0: dense */
 } rf_gguf_facts;
 
-/* From metadata and the list of tensors. RAFTER_FAILED names the key that is missing, of another
- * kind or out of range; an architecture that this program does not know is named with those it
- * knows. */
+/* Reads metadata and the list of tensors. RAFTER_FAILED names a key that is missing, of another
+ * kind or out of range; for an unknown architecture it lists the known ones. */
 rf_status rf_gguf_facts_read(const rf_gguf *file, rf_gguf_facts *facts, rf_error *error);
-/* Whether the numbers fit together: heads, tables, ... Used by both readers. */
+/* Checks that the numbers are consistent: heads, tables, ... Both readers use it. */
 rf_status rf_gguf_facts_check(const rf_gguf_facts *facts, const char *where, rf_error *error);
 
-/* Row of the file where row `row` (head h, element e: h * head_dim + e) of q or k in Hugging
- * Face's order stands. The converter reshapes (heads, 2, H/2, D) to (heads, H/2, 2, D): element
- * e of the first half goes to 2e, of the second half to 2 (e - H/2) + 1. Biases alike. */
+/* Maps row `row` (head h, element e: h * head_dim + e) of q or k in Hugging Face's order to the
+ * file's row. The converter reshapes (heads, 2, H/2, D) to (heads, H/2, 2, D): element e of the
+ * first half moves to 2e, of the second half to 2 (e - H/2) + 1. Biases move the same way. */
 int64_t rf_gguf_permuted_row(int64_t row, int64_t head_dim);
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
 enum { RF_GGUF_PARTS = 3 };
-/* One row of the parameter table (rf_param_row_name) in GGUF files: its columns are those of
- * `part`, beside each other. Linear weights stand as (out, in), turned against the table; token
- * and position tables and the head's (V, D) as in Hugging Face files. "%d" is the layer. */
+/* One row of the parameter table (rf_param_row_name) in GGUF files: its columns are those of the
+ * tensors `part`, in order. Linear weights are stored as (out, in), transposed against the
+ * table; token and position tables and the head (V, D) as in Hugging Face files. "%d" is the
+ * layer. */
 typedef struct rf_gguf_name {
   const char *row;
   const char *part[RF_GGUF_PARTS];
   unsigned archs;    /* bits of rf_gguf_arch */
   bool turned;       /* the file has (out, in), the table (in, out) */
-  unsigned permuted; /* bit i: part i has its rows moved where facts.interleaved says so */
+  unsigned permuted; /* bit i: the rows of part i are permuted if facts.interleaved */
   bool norm;         /* facts.norm_offset was added */
 } rf_gguf_name;
 extern const rf_gguf_name RF_GGUF_NAMES[];
 extern const int RF_GGUF_NAME_COUNT;
 /* The row of a parameter in files of `arch`, or NULL. */
 const rf_gguf_name *rf_gguf_name_of(rf_gguf_arch arch, const char *row);
-/* Tensors that may stand beside the parameters and say nothing that is not known:
- * rope_freqs.weight is not among them. */
+/* Whether a tensor that is not a parameter can be ignored; rope_freqs.weight cannot. */
 bool rf_gguf_name_is_extra(const char *name);
 
 /* ---- the tokenizer --------------------------------------------------------------------------- */
@@ -104,25 +104,24 @@ enum {
 
 typedef struct rf_gguf_vocab {
   rf_gguf_text model; /* "llama" (SentencePiece), "gpt2" (byte-level BPE), "none" */
-  /* name of the split before BPE ("default", "smollm", "llama-bpe", "qwen2", ...); "" when
-   * absent */
+  /* name of the split before BPE ("default", "smollm", "llama-bpe", "qwen2", ...); "" if absent */
   rf_gguf_text pre;
-  int64_t count;       /* of tokens */
+  int64_t count;       /* number of tokens */
   rf_gguf_text *token; /* pieces; gpt2: bytes mapped to printable letters; llama: U+2581 for a blank */
   float *score;        /* NULL: none */
   int32_t *kind;       /* token types; NULL: all normal */
-  int64_t merges;      /* of BPE, best first: "left right" */
+  int64_t merges;      /* BPE merges, best first: "left right" */
   rf_gguf_text *merge;
   int32_t bos, eos, eot, unknown, pad; /* ids; -1: none */
   bool add_bos, add_eos, add_space_prefix;
   rf_gguf_text chat_template; /* at NULL: none */
 } rf_gguf_vocab;
 
-/* The texts stay in the file: they live until its close. RAFTER_FAILED when arrays differ in
- * length or ids lie outside. A file without a tokenizer gives model "none" and count 0. */
+/* The texts point into the file and are valid until its close. RAFTER_FAILED if arrays differ in
+ * length or ids are out of range. A file without a tokenizer gives model "none" and count 0. */
 rf_status rf_gguf_vocab_read(const rf_gguf *file, rf_gguf_vocab *vocab, rf_error *error);
 void rf_gguf_vocab_free(rf_gguf_vocab *vocab);
-/* The same without its arrays and the template: nothing to free. */
+/* The same without arrays and template; nothing must be freed. */
 rf_status rf_gguf_vocab_marks(const rf_gguf *file, rf_gguf_vocab *vocab, rf_error *error);
 
 #endif

@@ -1,4 +1,4 @@
-/* gguf_names.c - how the rows of the parameter table are called, cut and turned in GGUF files. */
+/* gguf_names.c - names, parts and orientation of the parameter table's rows in GGUF files. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,11 +13,11 @@ enum {
 };
 
 /* Source: llama.cpp, gguf-py/gguf/tensor_mapping.py and convert_hf_to_gguf.py.
- *   llama: rows of q and k are moved for pairs that stand beside each other; the other
- *     architectures keep Hugging Face's order.
+ *   llama: rows of q and k are permuted so that pairs are adjacent; the other architectures keep
+ *     Hugging Face's order.
  *   gemma, gemma2, gemma3: 1 is added to every gain.
- *   gpt2: Hugging Face's (in, out) matrices were turned to (out, in); q, k, v stay one matrix.
- *   gptneox: q, k, v of each head stood together and were sorted: all q, all k, all v.
+ *   gpt2: Hugging Face's (in, out) matrices are transposed to (out, in); q, k, v stay one matrix.
+ *   gptneox: q, k, v of each head were adjacent and are sorted: all q, all k, all v.
  *   experts: one tensor for all of a layer, (E, out, in).
  *   gemma's norms: attn_norm, post_attention_norm (gemma2, gemma3), ffn_norm
  *     (pre_feedforward_layernorm there), post_ffw_norm. */

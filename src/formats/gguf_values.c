@@ -7,8 +7,8 @@
 #include "formats/gguf_parts.h"
 #include "formats/quant_blocks.h"
 
-/* Item `i` of a whole-number kind. A u64 above the largest i64 becomes that: no bound anybody
- * asks for reaches so far. */
+/* Item `i` of a whole-number kind. A u64 above INT64_MAX becomes INT64_MAX, which is above every
+ * limit that callers give. */
 static int64_t int_at(rf_gguf_kind kind, const uint8_t *at, int64_t i) {
   switch (kind) {
   case RF_GGUF_U8: return at[i];
@@ -47,7 +47,8 @@ static double float_at(rf_gguf_kind kind, const uint8_t *at, int64_t i) {
 }
 
 static rf_status missing(const rf_gguf *file, const char *key, rf_error *error) {
-  return RF_FAIL(error, RAFTER_FAILED, "the file may be incomplete, or of a model this program does not know",
+  return RF_FAIL(error, RAFTER_FAILED,
+                 "the file may be incomplete, or its model may be unknown to this program",
                  "%s has no metadata \"%s\"", rf_gguf_path(file), key);
 }
 
@@ -113,7 +114,7 @@ rf_status rf_gguf_bool_or(const rf_gguf *file, const char *key, bool otherwise, 
   return RAFTER_OK;
 }
 
-/* The text whose length stands at `at`; the reader has checked it. */
+/* The text whose length is at `at`; the reader has checked it. */
 static rf_gguf_text text_at(const uint8_t *at) {
   return (rf_gguf_text){(const char *)at + 8, (int64_t)rf_load_u64(at)};
 }

@@ -1,4 +1,4 @@
-/* gguf_vocab.c - the tokenizer out of a file's metadata, as arrays. */
+/* gguf_vocab.c - reads the tokenizer from a file's metadata, as arrays. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,8 +8,7 @@ static bool same(rf_gguf_text text, const char *other) {
   return text.bytes == (int64_t)strlen(other) && memcmp(text.at, other, (size_t)text.bytes) == 0;
 }
 
-/* Ids of special tokens: 4294967295 and whatever else lies outside an array of tokens by that
- * much mean none. */
+/* Ids of special tokens: 4294967295 and other ids far out of range mean none. */
 static rf_status read_id(const rf_gguf *file, const char *key, int64_t count, int32_t otherwise, int32_t *id,
                          rf_error *error) {
   int64_t value;
@@ -17,7 +16,7 @@ static rf_status read_id(const rf_gguf *file, const char *key, int64_t count, in
   if (value == UINT32_MAX) value = -1;
   if (value >= count)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
-                   "%s: metadata \"%s\" is no token (expected an id below %lld, got %lld)",
+                   "%s: metadata \"%s\" is not a token (expected an id below %lld, got %lld)",
                    rf_gguf_path(file), key, (long long)count, (long long)value);
   *id = (int32_t)value;
   return RAFTER_OK;
@@ -31,16 +30,16 @@ static rf_status check_length(const rf_gguf *file, const char *key, int64_t expe
                  rf_gguf_path(file), key, (long long)expected, (long long)got);
 }
 
-/* Special tokens, and which of them a text gets; `model`, `pre` and `count` are set. */
+/* Special tokens, and which of them are added to a text; `model`, `pre` and `count` are set. */
 static rf_status read_ids(const rf_gguf *file, rf_gguf_vocab *v, rf_error *error) {
-  /* Defaults of SentencePiece models are llama's; a byte-level BPE has none of its own. */
+  /* SentencePiece models default to llama's ids; byte-level BPE has no defaults. */
   bool pieces = same(v->model, "llama");
   RF_TRY(read_id(file, "tokenizer.ggml.bos_token_id", v->count, pieces ? 1 : -1, &v->bos, error));
   RF_TRY(read_id(file, "tokenizer.ggml.eos_token_id", v->count, pieces ? 2 : -1, &v->eos, error));
   RF_TRY(read_id(file, "tokenizer.ggml.eot_token_id", v->count, -1, &v->eot, error));
   RF_TRY(read_id(file, "tokenizer.ggml.unknown_token_id", v->count, pieces ? 0 : -1, &v->unknown, error));
   RF_TRY(read_id(file, "tokenizer.ggml.padding_token_id", v->count, -1, &v->pad, error));
-  /* llama3's split is the one BPE whose files may leave add_bos_token out and mean it. */
+  /* Only llama3's BPE adds BOS by default: its files may omit add_bos_token. */
   bool llama3 = same(v->pre, "llama-bpe") || same(v->pre, "llama3") || same(v->pre, "llama-v3");
   RF_TRY(rf_gguf_bool_or(file, "tokenizer.ggml.add_bos_token", pieces || llama3, &v->add_bos, error));
   RF_TRY(rf_gguf_bool_or(file, "tokenizer.ggml.add_eos_token", false, &v->add_eos, error));

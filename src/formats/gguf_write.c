@@ -8,7 +8,7 @@
 #include "formats/quant_blocks.h"
 #include "formats/tensors_out.h"
 
-/* bytes; bytes of a tensor's name that ggml takes; values quantized at a time */
+/* bytes; maximum bytes of a tensor's name in ggml; values quantized at a time */
 enum { ALIGNMENT = 32, NAME_MOST = 63, BLOCK = 16384 };
 
 /* ---- metadata -------------------------------------------------------------------------------- */
@@ -30,7 +30,7 @@ void rf_gguf_meta_free(rf_gguf_meta *meta) {
   free(meta);
 }
 
-/* Sets place `i`: an earlier value's, or the one behind the last. */
+/* Sets entry `i`: an existing one, or a new one at the end. */
 static bool set_at(rf_gguf_meta *meta, int i, const rf_gguf_value *value) {
   if (i == meta->room) {
     int room = meta->room ? meta->room * 2 : 32;
@@ -65,7 +65,7 @@ bool rf_gguf_set(rf_gguf_meta *meta, const rf_gguf_value *value) {
 }
 
 bool rf_gguf_copy(rf_gguf_meta *meta, const rf_gguf *file) {
-  bool empty = meta->count == 0, done = true; /* a file has no key twice: nothing to look for */
+  bool empty = meta->count == 0, done = true; /* a file has each key once, so no search is needed */
   for (int i = 0; done && i < rf_gguf_value_count(file); ++i) {
     const rf_gguf_value *value = rf_gguf_value_at(file, i);
     done = empty ? set_at(meta, meta->count, value) : rf_gguf_set(meta, value);
@@ -132,10 +132,10 @@ bool rf_gguf_set_texts(rf_gguf_meta *meta, const char *key, const rf_gguf_text *
 
 struct rf_gguf_writer {
   rf_tensors_out to;
-  const rf_quant_type **type; /* of each tensor */
+  const rf_quant_type **type; /* types of the tensors */
   int held;                   /* values of a block that is not full yet */
   float hold[RF_QUANT_BLOCK_MOST];
-  uint8_t block[BLOCK * 4]; /* quantized values on their way to the file */
+  uint8_t block[BLOCK * 4]; /* quantized values to be written */
 };
 
 static rf_status put_u32(rf_out_file *out, uint32_t value, rf_error *error) {
@@ -161,7 +161,8 @@ static rf_status check_tensor(rf_gguf_writer *writer, const rf_quant_tensor *ten
   for (int i = 0; i < t->rank && i < RF_QUANT_RANK; ++i)
     if (t->shape[i] < 0 || __builtin_mul_overflow(count, t->shape[i], &count)) wrong = "has a wrong shape";
   if (t->rank < 1 || t->rank > RF_QUANT_RANK) wrong = "has a wrong number of axes";
-  else if (t->shape[t->rank - 1] % t->type->values) wrong = "has rows that are no whole blocks of its type";
+  else if (t->shape[t->rank - 1] % t->type->values)
+    wrong = "has rows that do not fill whole blocks of its type";
   if (!*t->name || strlen(t->name) > NAME_MOST) wrong = "has a name the format does not take";
   if (wrong)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write %s (tensor \"%.100s\" %s)", writer->to.path,
@@ -201,7 +202,7 @@ static rf_status put_header(rf_gguf_writer *writer, const rf_gguf_meta *meta, co
   RF_TRY(put_u64(out, (uint64_t)values, error));
   for (int i = 0; i < meta->count; ++i) {
     const rf_gguf_value *v = &meta->value[i];
-    if (strcmp(v->key, "general.alignment") == 0) continue; /* ours is the one that needs no saying */
+    if (strcmp(v->key, "general.alignment") == 0) continue; /* the default alignment is not written */
     RF_TRY(put_name(out, v->key, error));
     RF_TRY(put_u32(out, v->kind, error));
     if (v->kind == RF_GGUF_ARRAY) {
@@ -253,7 +254,7 @@ rf_status rf_gguf_writer_put_bytes(rf_gguf_writer *writer, const void *data, int
   if (bytes == 0) return RAFTER_OK;
   RF_TRY(rf_tensors_out_left(&writer->to, &left, error));
   if (writer->held || bytes < 0 || bytes % writer->type[writer->to.current]->bytes)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s gets bytes that are no whole blocks of tensor %d",
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s gets bytes that do not fill whole blocks of tensor %d",
                    writer->to.path, writer->to.current + 1);
   return rf_tensors_out_put(&writer->to, data, bytes, error);
 }

@@ -1,4 +1,4 @@
-/* json_lines.h - JSON Lines: one object a line, blank lines between them, a name twice in an
+/* json_lines.h - JSON Lines: one object per line; blank lines are allowed; a repeated name in an
  * object is an error. */
 #ifndef RF_JSON_LINES_H
 #define RF_JSON_LINES_H
@@ -16,15 +16,15 @@ typedef struct rf_json_lines {
   int64_t line; /* its number, from 1 */
 } rf_json_lines;
 
-/* `hint`: what to do when it is not there; may be NULL. */
+/* `hint`: advice if the file is missing; may be NULL. */
 rf_status rf_json_lines_open(const char *path, const char *hint, rf_json_lines *lines, rf_error *error);
-/* The next line that is not blank as it stands; *more false behind the last. */
+/* Reads the next line that is not blank, unparsed; *more is false after the last. */
 rf_status rf_json_lines_text(rf_json_lines *lines, bool *more, rf_error *error);
-/* The same as an object; json_decref() it. *row is NULL behind the last. */
+/* The same as an object; json_decref() it. *row is NULL after the last. */
 rf_status rf_json_lines_next(rf_json_lines *lines, json_t **row, rf_error *error);
 void rf_json_lines_close(rf_json_lines *lines);
 
-/* One such line. RAFTER_FAILED names the file and the line. */
+/* Parses one such line. RAFTER_FAILED names the file and the line. */
 rf_status rf_json_line(const char *text, size_t bytes, const char *path, int64_t line, json_t **row,
                        rf_error *error);
 

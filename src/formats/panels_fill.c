@@ -1,10 +1,10 @@
-/* panels_fill.c - a matrix into its panels, panel by panel on all threads: this writes each byte
- * of it once, for the first time. */
+/* panels_fill.c - fills a matrix's panels on all threads; each byte is written once, and first
+ * touched by its thread. */
 #include "formats/panels.h"
 
 #include <stdlib.h>
 
-/* Room of one thread: the values of a panel's outputs, and their stored blocks. */
+/* Scratch of one thread: the values of a panel's outputs, and their stored blocks. */
 typedef struct scratch {
   float *values;
   char *blocks;

@@ -1,5 +1,4 @@
-/* quant_blocks.h - the block types behind the table of quant.c, one function a direction and
- * type. */
+/* quant_blocks.h - the functions of the table in quant.c: one per type and direction. */
 #ifndef RF_QUANT_BLOCKS_H
 #define RF_QUANT_BLOCKS_H
 
@@ -15,7 +14,7 @@ enum {
   RF_Q6_K_BYTES = 210
 };
 enum { RF_INT8_HEAD = 4 };
-enum { RF_K_VALUES = 256 }; /* of a super-block: the K types */
+enum { RF_K_VALUES = 256 }; /* values of a super-block (K types) */
 
 #define RF_QUANT_BOTH(type) \
   void rf_dequantize_##type(const void *from, int64_t blocks, float *out); \

@@ -12,12 +12,12 @@
 
 enum { VALUES = RF_K_VALUES, SUBS_MOST = 16, ROUNDS = 3 };
 
-/* What the types differ in. */
+/* The differences between the types. */
 typedef struct shape {
   int subs;        /* sub-blocks */
   int levels;      /* offsets: q = 0..levels; none: q = -levels..levels-1 */
-  int least, most; /* of a sub-block's integer scale */
-  int tries;       /* roundings looked at, each way from the widest */
+  int least, most; /* maximum of a sub-block's integer scale */
+  int tries;       /* roundings tried in each direction from the widest */
   float step;      /* between them, in levels */
 } shape;
 
@@ -29,8 +29,8 @@ typedef struct super {
 } super;
 
 static inline float to_f16(float x) { return rf_f16_to_f32(rf_f32_to_f16(x)); }
-/* Nearest integer of x in least..most, ties to even; NaN gives the least. Adding 1.5 * 2^23
- * leaves no bits behind the point, in any vector unit. */
+/* Nearest integer of x in least..most, ties to even; NaN gives `least`. Adding 1.5 * 2^23
+ * removes the fraction, in any vector unit. */
 static inline float nearest(float x, float least, float most) {
   float bounded = x > least ? (x < most ? x : most) : least;
   return (bounded + 12582912.0f) - 12582912.0f;
@@ -43,7 +43,7 @@ static inline float lane_sum(const float v[LANES]) {
 
 /* ---- with offsets ---------------------------------------------------------------------------- */
 
-/* Sums over a sub-block for the levels that (scale, offset) give: of q, q^2, q x. */
+/* Sums of q, q^2 and q x over a sub-block, for the levels that (scale, offset) give. */
 typedef struct sums {
   float q, qq, qx;
 } sums;
@@ -106,8 +106,8 @@ static void fit_offset(const shape *s, const float *x, int n, float *scale, floa
   }
 }
 
-/* Integers of one sub-block under fixed factors: the neighbours of the rounded ones are tried
- * too. Returns its squared error. */
+/* Chooses the integers of one sub-block for fixed factors; also tries the neighbours of the
+ * rounded ones. Returns the squared error. */
 static float choose_integers(const shape *s, const float *x, int n, float d, float dmin, float scale,
                              float offset, int *sc, int *mn) {
   float most = (float)s->most, best = INFINITY;
@@ -191,7 +191,7 @@ static float plain_error(const float *x, int n, float scale, float levels) {
   return lane_sum(sum);
 }
 
-/* The best scale of one sub-block; negative where the farthest value is positive, because
+/* The best scale of one sub-block. It is negative if the farthest value is positive, because
  * -levels reaches farther than levels - 1. */
 static float fit_plain(const shape *s, const float *x, int n) {
   float far = 0, best = INFINITY, found = 0, levels = (float)s->levels;

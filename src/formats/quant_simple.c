@@ -1,6 +1,7 @@
-/* quant_simple.c - blocks of 32 values with one scale: q4_0, q4_1, q5_0, q5_1, q8_0; and rows
- * with one: int8. Quantizing follows ggml's reference rounding to the bit. Nibbles: byte j holds
- * value j below and value j + 16 above. Fifth bits: bit i of a 32-bit word belongs to value i. */
+/* quant_simple.c - blocks of 32 values with one scale (q4_0, q4_1, q5_0, q5_1, q8_0), and rows
+ * with one scale (int8). Quantizing rounds as ggml's reference, to the bit. Nibbles: byte j
+ * holds value j (low) and value j + 16 (high). Fifth bits: bit i of a 32-bit word belongs to
+ * value i. */
 #include <math.h>
 #include <string.h>
 
@@ -8,7 +9,7 @@
 
 enum { N = 32, HALF = 16 };
 
-/* Truncates into 0..most; NaN becomes 0, so that no bits of a file are undefined. */
+/* Truncates to 0..most; NaN becomes 0, so that all bits of a file are defined. */
 static inline unsigned level(float x, int most) {
   return x >= (float)most ? (unsigned)most : x > 0 ? (unsigned)x : 0;
 }
@@ -16,7 +17,7 @@ static inline unsigned level(float x, int most) {
 /* 1/d, or 0 for a block of zeros. */
 static inline float inverse(float d) { return d != 0 ? 1.0f / d : 0; }
 
-/* The value farthest from zero, with its sign: the first of several. */
+/* The value farthest from zero, with its sign; the first one if several are equal. */
 static float farthest(const float *x) {
   float most = 0, value = 0;
   for (int i = 0; i < N; ++i)
@@ -185,12 +186,12 @@ static float to_sixteen_bits(float x) {
 }
 
 void rf_quantize_int8(const float *x, int64_t blocks, void *to) {
-  const float whole = 12582912; /* 1.5 2^23: a sum with it has no fraction */
+  const float whole = 12582912; /* 1.5 * 2^23: a sum with it has no fraction */
   int8_t *q = (int8_t *)to + RF_INT8_HEAD;
   float most = 0;
   for (int64_t i = 0; i < blocks * N; ++i) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
   float d = to_sixteen_bits(most / 127);
-  if (d < 0x1p-126f) d = 0; /* subnormal numbers count as nothing */
+  if (d < 0x1p-126f) d = 0; /* subnormal numbers count as zero */
   memcpy(to, &d, sizeof d);
   for (int64_t i = 0; i < blocks * N; ++i) {
     float y = d > 0 ? x[i] / d : 0;

@@ -1,4 +1,4 @@
-/* safetensors.c - reader: maps the files and believes nothing they say before it is checked. */
+/* safetensors.c - reader: maps the files and checks everything before using it. */
 #include "formats/safetensors.h"
 
 #include <errno.h>
@@ -42,12 +42,12 @@ struct rf_tensor_file {
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* Shape, dtype and place of one tensor. `data` has `data_bytes` bytes. */
+/* Reads shape, dtype and place of one tensor. `data` has `data_bytes` bytes. */
 static rf_status read_entry(const char *where, const char *name, const json_t *entry,
                             const unsigned char *data, uint64_t data_bytes, rf_stored *tensor,
                             uint64_t span[2], rf_error *error) {
   if (!json_is_object(entry))
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: tensor \"%.100s\" is no object", where, name);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: tensor \"%.100s\" is not an object", where, name);
   char inside[512];
   snprintf(inside, sizeof inside, "%.300s: tensor \"%.100s\"", where, name);
   const char *type_name;
@@ -108,7 +108,7 @@ static int by_place(const void *a, const void *b) {
   return x->last < y->last ? -1 : x->last > y->last;
 }
 
-/* Every byte of the data belongs to exactly one tensor. */
+/* Checks that every byte of the data belongs to exactly one tensor. */
 static rf_status check_places(const char *where, place *places, int count, uint64_t data_bytes,
                               rf_error *error) {
   qsort(places, (size_t)count, sizeof *places, by_place);
@@ -124,7 +124,7 @@ static rf_status check_places(const char *where, place *places, int count, uint6
     end = places[i].last;
   }
   if (end != data_bytes)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %llu bytes behind the last tensor belong to no tensor",
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %llu bytes after the last tensor belong to no tensor",
                    where, (unsigned long long)(data_bytes - end));
   return RAFTER_OK;
 }
@@ -167,7 +167,7 @@ static rf_status read_header(const unsigned char *bytes, size_t size, const char
   json_object_foreach (json, name, entry) {
     if (strcmp(name, "__metadata__") == 0) {
       if (!json_is_object(entry)) {
-        status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s: __metadata__ is no object", inside);
+        status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s: __metadata__ is not an object", inside);
         goto done;
       }
       continue;
@@ -204,7 +204,7 @@ rf_status rf_safetensors_check(const void *data, size_t bytes, const char *where
 /* ---- files ----------------------------------------------------------------------------------- */
 
 /* Maps and checks one file and appends its tensors. `wanted` (may be NULL): weight_map of an
- * index; only names it gives to `shard` count. */
+ * index; only the names that it assigns to `shard` are taken. */
 static rf_status add_file(rf_tensor_file *file, const char *path, const json_t *wanted, const char *shard,
                           rf_error *error) {
   mapping *map = &file->map[file->map_count++];
@@ -234,7 +234,7 @@ static int by_name(const void *a, const void *b) {
   return strcmp(((const rf_stored *)a)->name, ((const rf_stored *)b)->name);
 }
 
-/* The first tensor that an index names and its file has not. */
+/* The first tensor that an index names and its file lacks. */
 static rf_status name_lacking(rf_tensor_file *file, const char *path, json_t *weights, rf_error *error) {
   const char *name = NULL;
   json_t *home = NULL;
@@ -247,7 +247,7 @@ static rf_status name_lacking(rf_tensor_file *file, const char *path, json_t *we
                  home ? json_string_value(home) : "");
 }
 
-/* A shard is a file beside its index, never elsewhere. */
+/* A shard is in the folder of its index, never elsewhere. */
 static bool plain_name(const char *name) {
   return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 256;
 }
@@ -273,7 +273,7 @@ static rf_status add_shards(rf_tensor_file *file, const char *path, rf_error *er
                        path, name);
       goto done;
     }
-    int i = shards; /* names of one shard mostly follow each other */
+    int i = shards; /* names of one shard are mostly consecutive */
     while (i > 0 && strcmp(shard[i - 1], home) != 0) --i;
     if (i > 0) continue;
     if (shards == SHARDS_MOST) {

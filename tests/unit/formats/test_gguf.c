@@ -222,7 +222,7 @@ static void test_refuses_lies(void **state) {
   REFUSED("too many axes", l.axes = UINT32_MAX);
   REFUSED("unknown type", l.type = 4);
   REFUSED("unknown type", l.type = 4000000000u);
-  REFUSED("no whole blocks", l.inner = 31);
+  REFUSED("whole blocks", l.inner = 31);
   REFUSED("more elements", l.size = UINT64_MAX);
   REFUSED("more elements", l.size = 1ull << 58);
   REFUSED("outside the file", l.size = 2);

@@ -57,7 +57,7 @@ static void lies_are_found(void **state) {
     const char *message;
   } row[] = {
       {GOOD, 27, "outside the data"},
-      {GOOD, 29, "behind the last tensor"},
+      {GOOD, 29, "after the last tensor"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":["
        "2],\"data_offsets\":[4,12]}}",
        12, "overlap"},
@@ -86,7 +86,7 @@ static void lies_are_found(void **state) {
       {"{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "dtype"},
       {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}}", 8, "shape"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8, "data_offsets"},
-      {"{\"a\":[]}", 0, "no object"},
+      {"{\"a\":[]}", 0, "not an object"},
       {"{\"__metadata__\":7}", 0, "__metadata__"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":["
        "1],\"data_offsets\":[0,4]}}",

@@ -219,7 +219,7 @@ static void test_refuses_models_that_do_not_fit(void **state) {
   refused(f, "more experts");
   f = start("llama");
   rf_gguf_set_text(f.meta, "llama.rope.scaling.type", "a long word that is no scaling");
-  refused(f, "no kind of scaling");
+  refused(f, "not a known scaling");
   fixture bare = {rf_gguf_meta_new(), "llama", "", NULL};
   refused(bare, "no metadata \"general.architecture\"");
   fixture half = {rf_gguf_meta_new(), "llama", "", NULL};
