@@ -3,6 +3,7 @@
 #include "api/api.h"
 #include "journal/journal.h"
 
+#include "base/json.h"
 #include "base/text.h"
 #include "report/compare.h"
 #include "report/history.h"
@@ -14,14 +15,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-static double number(const json_t *object, const char *key) {
-  return json_number_value(json_object_get(object, key));
-}
-static const char *text_of(const json_t *object, const char *key) {
-  const char *text = json_string_value(json_object_get(object, key));
-  return text ? text : "";
-}
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
@@ -35,7 +28,7 @@ static void when_text(double seconds, char text[32]) {
 /* A text of a row as a terminal may have it: without characters that would move it. Any program
  * may have written the file. */
 static const char *clean(const json_t *object, const char *key, char out[512]) {
-  const char *from = text_of(object, key);
+  const char *from = rf_json_text_at(object, key);
   size_t n = 0;
   for (; *from && n < 511; from++) {
     unsigned char c = (unsigned char)*from, next = (unsigned char)from[1];
@@ -54,7 +47,7 @@ static const char *clean(const json_t *object, const char *key, char out[512]) {
 static const char *shown(const json_t *object, const char *key, char *(*text)(double, char[32]),
                          char out[32]) {
   *out = 0;
-  return json_is_number(json_object_get(object, key)) ? text(number(object, key), out) : out;
+  return json_is_number(json_object_get(object, key)) ? text(rf_json_number_at(object, key), out) : out;
 }
 static char *plain(double value, char text[32]) {
   snprintf(text, 32, "%.4g", value);
@@ -87,12 +80,12 @@ static void say_rows(const rafter_sink *sink, const json_t *rows, int64_t limit,
          "status", title, "tokens/s", "planned", "loss", "memory", "folder");
   json_array_foreach ((json_t *)rows, i, row) {
     const json_t *results = json_object_get(row, "results");
-    const char *status = text_of(row, "status");
+    const char *status = rf_json_text_at(row, "status");
     if (limit && (int64_t)i >= limit) {
       rf_say(sink, "... and %zu more (--limit)\n", json_array_size(rows) - i);
       break;
     }
-    when_text(number(row, "started"), when);
+    when_text(rf_json_number_at(row, "started"), when);
     if (metric) snprintf(title, sizeof title, " %18s", shown(results, metric, plain, a));
     rf_say(
         sink, "%5lld  %-16s  %-8.8s  %-24.24s  %-12s%s %9s %9s %8s %10s  %s%s\n",
@@ -130,8 +123,8 @@ static json_t *last_steps(const char *text, size_t bytes) {
       for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
         if (json_is_number(json_object_get(row, taken[i])))
           json_object_set(left, taken[i], json_object_get(row, taken[i]));
-      if (number(row, "tokens_per_second") > 0 && rates < sizeof rate / sizeof *rate)
-        rate[rates++] = number(row, "tokens_per_second");
+      if (rf_json_number_at(row, "tokens_per_second") > 0 && rates < sizeof rate / sizeof *rate)
+        rate[rates++] = rf_json_number_at(row, "tokens_per_second");
     }
     json_decref(row);
   }
@@ -147,9 +140,9 @@ static json_t *last_steps(const char *text, size_t bytes) {
 static void add_left(json_t *row) {
   char path[4400], text[LEFT_BYTES + 1];
   json_t *results = json_object_get(row, "results"), *left;
-  snprintf(path, sizeof path, "%.4000s/metrics.jsonl", text_of(row, "folder"));
+  snprintf(path, sizeof path, "%.4000s/metrics.jsonl", rf_json_text_at(row, "folder"));
   FILE *file = json_is_true(json_object_get(row, "folder_is_there")) && !json_object_get(results, "steps") &&
-                       !strcmp(text_of(row, "command"), "train")
+                       !strcmp(rf_json_text_at(row, "command"), "train")
                    ? fopen(path, "re")
                    : NULL;
   if (!file) return;
@@ -205,8 +198,8 @@ rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error) 
   rf_status status = find(history, which, &row, error);
   if (status == RAFTER_OK && !json_is_true(json_object_get(row, "folder_is_there")))
     status = RF_FAIL(error, RAFTER_FAILED, "`rafter runs show` prints what the history knows of it",
-                     "run %s has no folder%s", which, *text_of(row, "folder") ? " any more" : "");
-  if (status == RAFTER_OK) snprintf(folder, 4096, "%s", text_of(row, "folder"));
+                     "run %s has no folder%s", which, *rf_json_text_at(row, "folder") ? " any more" : "");
+  if (status == RAFTER_OK) snprintf(folder, 4096, "%s", rf_json_text_at(row, "folder"));
   json_decref(row);
   rf_history_close(history);
   return status;
@@ -245,14 +238,14 @@ static rf_status show(rf_history *history, const rf_options *o, const rafter_sin
   char when[32], text[512], said[7][512], note[64];
   const char *key;
   RF_TRY(find(history, rf_options_argument(o, 1), &row, error));
-  when_text(number(row, "started"), when);
+  when_text(rf_json_number_at(row, "started"), when);
   rf_say(sink, "run %lld: %s of %s on %s, %s%s%s\n",
          (long long)json_integer_value(json_object_get(row, "id")), clean(row, "command", said[0]),
-         clean(row, "model", said[1]), clean(row, "machine", said[2]), text_of(row, "status"),
-         *text_of(row, "message") ? ": " : "", clean(row, "message", said[3]));
+         clean(row, "model", said[1]), clean(row, "machine", said[2]), rf_json_text_at(row, "status"),
+         *rf_json_text_at(row, "message") ? ": " : "", clean(row, "message", said[3]));
   rf_say(sink, "started  %s by %s in %s\nfolder   %s%s\nplan     %s\n\nresults%s\n", when,
          clean(row, "version", said[4]), clean(row, "directory", said[5]),
-         *text_of(row, "folder") ? clean(row, "folder", text) : "none", folder_note(row, note),
+         *rf_json_text_at(row, "folder") ? clean(row, "folder", text) : "none", folder_note(row, note),
          clean(row, "digest", said[6]),
          json_object_get(row, "results_from") ? ", as far as its steps stand in metrics.jsonl" : "");
   json_object_foreach (json_object_get(row, "results"), key, value) {
@@ -297,8 +290,8 @@ static rf_status compare(rf_history *history, const rf_options *o, const rafter_
   bool folders = json_is_true(json_object_get(a, "folder_is_there")) &&
                  json_is_true(json_object_get(b, "folder_is_there"));
   rf_error why = {0};
-  if (folders && (rf_report_add(model, NULL, text_of(a, "folder"), &why) != RAFTER_OK ||
-                  rf_report_add(model, NULL, text_of(b, "folder"), &why) != RAFTER_OK)) {
+  if (folders && (rf_report_add(model, NULL, rf_json_text_at(a, "folder"), &why) != RAFTER_OK ||
+                  rf_report_add(model, NULL, rf_json_text_at(b, "folder"), &why) != RAFTER_OK)) {
     rf_note(sink, "warning: %s\n", why.message);
     folders = false;
   }
@@ -309,10 +302,11 @@ static rf_status compare(rf_history *history, const rf_options *o, const rafter_
   folders &= alike;
   if (folders) json = rf_report_compare(json_array_get(runs, 0), json_array_get(runs, 1));
   else
-    json = json_pack(
-        "{s{ss} s{ss} so so so}", "a", "id", text_of(a, "name"), "b", "id", text_of(b, "name"), "options",
-        rf_report_options_that_differ(json_object_get(a, "options"), json_object_get(b, "options")), "ops",
-        json_array(), "kinds", json_array());
+    json =
+        json_pack("{s{ss} s{ss} so so so}", "a", "id", rf_json_text_at(a, "name"), "b", "id",
+                  rf_json_text_at(b, "name"), "options",
+                  rf_report_options_that_differ(json_object_get(a, "options"), json_object_get(b, "options")),
+                  "ops", json_array(), "kinds", json_array());
   json_object_set_new(json, "results", results);
   if (folders)
     rf_say_text(sink, rf_report_compare_text(
@@ -323,14 +317,15 @@ static rf_status compare(rf_history *history, const rf_options *o, const rafter_
     json_array_foreach (json_object_get(json, "options"), i, row) {
       char *x = json_dumps(json_object_get(row, "a"), JSON_ENCODE_ANY),
            *y = json_dumps(json_object_get(row, "b"), JSON_ENCODE_ANY);
-      rf_say(sink, "%-32s %16.1000s %16.1000s\n", text_of(row, "name"), x ? x : "", y ? y : "");
+      rf_say(sink, "%-32s %16.1000s %16.1000s\n", rf_json_text_at(row, "name"), x ? x : "", y ? y : "");
       free(x);
       free(y);
     }
   }
   rf_say(sink, "\n%-32s %16s %16s\n", "results", "A", "B");
   json_array_foreach (results, i, row)
-    rf_say(sink, "%-32s %16.6g %16.6g\n", text_of(row, "name"), number(row, "a"), number(row, "b"));
+    rf_say(sink, "%-32s %16.6g %16.6g\n", rf_json_text_at(row, "name"), rf_json_number_at(row, "a"),
+           rf_json_number_at(row, "b"));
   rf_put_json(sink, json_incref(json));
 done:
   json_decref(a);
@@ -347,8 +342,8 @@ static bool small_is_best(const char *metric) {
 }
 
 static int better_first(const void *x, const void *y, void *metric) {
-  double a = number(json_object_get(*(json_t *const *)x, "results"), metric),
-         b = number(json_object_get(*(json_t *const *)y, "results"), metric);
+  double a = rf_json_number_at(json_object_get(*(json_t *const *)x, "results"), metric),
+         b = rf_json_number_at(json_object_get(*(json_t *const *)y, "results"), metric);
   return small_is_best(metric) ? (a > b) - (a < b) : (a < b) - (a > b);
 }
 
@@ -362,8 +357,9 @@ static void keep_one_command(json_t *rows, char command[32], json_t *others) {
   double most = 0;
   *command = 0;
   json_array_foreach (rows, i, row)
-    json_object_set_new(others, text_of(row, "command"),
-                        json_integer((json_int_t)number(others, text_of(row, "command")) + 1));
+    json_object_set_new(
+        others, rf_json_text_at(row, "command"),
+        json_integer((json_int_t)rf_json_number_at(others, rf_json_text_at(row, "command")) + 1));
   json_object_foreach (others, of, count) {
     double runs = !strcmp(of, "train") ? INFINITY : json_number_value(count);
     if (runs > most) {
@@ -373,7 +369,7 @@ static void keep_one_command(json_t *rows, char command[32], json_t *others) {
   }
   json_object_del(others, command);
   for (i = json_array_size(rows); i-- > 0;)
-    if (strcmp(text_of(json_array_get(rows, i), "command"), command)) json_array_remove(rows, i);
+    if (strcmp(rf_json_text_at(json_array_get(rows, i), "command"), command)) json_array_remove(rows, i);
 }
 
 static void say_others(const rafter_sink *sink, const char *command, const json_t *others,

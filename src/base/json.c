@@ -251,6 +251,15 @@ json_t *rf_json_bytes(const char *at, size_t bytes) {
   return value;
 }
 
+double rf_json_number_at(const json_t *object, const char *key) {
+  return json_number_value(json_object_get(object, key));
+}
+
+const char *rf_json_text_at(const json_t *object, const char *key) {
+  const char *text = json_string_value(json_object_get(object, key));
+  return text ? text : "";
+}
+
 json_t *rf_json_decimal(float value) {
   char shortest[32];
   for (int digits = 5; digits <= 9; ++digits) {

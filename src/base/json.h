@@ -32,6 +32,10 @@ rf_status rf_json_bool_or(const json_t *object, const char *key, const char *whe
 rf_status rf_json_string_or(const json_t *object, const char *key, const char *where, const char *otherwise,
                             const char **value, rf_error *error);
 
+/* Fields of an object that was checked before; 0 and "" if it has none of that type. */
+double rf_json_number_at(const json_t *object, const char *key);
+const char *rf_json_text_at(const json_t *object, const char *key);
+
 /* The shortest decimal that gives this float: 1e-05, not 9.99999974e-06. */
 json_t *rf_json_decimal(float value);
 

@@ -19,14 +19,6 @@ static const char ARROW[] = " \u2192 "; /* from the kernel of one side to that o
 /* Of no interest: where a run wrote to and how it spoke. */
 static const char *const SILENT[] = {"command", "out", "json", "quiet", "verbose", "config", "trace"};
 
-static double number(const json_t *object, const char *key) {
-  return json_number_value(json_object_get(object, key));
-}
-static const char *text_of(const json_t *object, const char *key) {
-  const char *text = json_string_value(json_object_get(object, key));
-  return text ? text : "";
-}
-
 /* ---- options --------------------------------------------------------------------------------- */
 
 static bool is_silent(const char *name) {
@@ -79,7 +71,7 @@ static json_t *add_to(json_t *rows, const char *name, const char *side, double s
   } numbers[] = {{"count", 1}, {"seconds", seconds}, {"bytes", bytes}};
   for (size_t i = 0; i < 3; i++) {
     snprintf(key, sizeof key, "%s_%s", side, numbers[i].what);
-    json_object_set_new(row, key, json_real(number(row, key) + numbers[i].value));
+    json_object_set_new(row, key, json_real(rf_json_number_at(row, key) + numbers[i].value));
   }
   return row;
 }
@@ -87,9 +79,10 @@ static json_t *add_to(json_t *rows, const char *name, const char *side, double s
 /* What kind of op a row is, and its kernel where the sides have different ones; of a kind over
  * layers those of the first. */
 static void say_op(json_t *row, const json_t *planned, const char *side) {
-  const char *kernel = text_of(planned, "kernel"), *other = text_of(row, "kernel");
+  const char *kernel = rf_json_text_at(planned, "kernel"), *other = rf_json_text_at(row, "kernel");
   char both[160];
-  if (!json_object_get(row, "op")) json_object_set_new(row, "op", json_string(text_of(planned, "op")));
+  if (!json_object_get(row, "op"))
+    json_object_set_new(row, "op", json_string(rf_json_text_at(planned, "op")));
   if (!json_object_get(row, "kernel")) json_object_set_new(row, "kernel", json_string(kernel));
   else if (!strcmp(side, "b") && strcmp(kernel, other) && !strstr(other, ARROW)) {
     snprintf(both, sizeof both, "%.70s%s%.70s", other, ARROW, kernel);
@@ -100,7 +93,7 @@ static void say_op(json_t *row, const json_t *planned, const char *side) {
 /* The walk as measured; NULL where a plan's predictions count. */
 static const json_t *measured_walk(const json_t *entry, const char *name) {
   const json_t *walk = rf_report_walk_of(entry, name);
-  return number(walk, "count") > 0 ? walk : NULL;
+  return rf_json_number_at(walk, "count") > 0 ? walk : NULL;
 }
 
 static void add_ops(json_t *each, json_t *kinds, const json_t *entry, const char *plan_name, const char *side,
@@ -108,16 +101,16 @@ static void add_ops(json_t *each, json_t *kinds, const json_t *entry, const char
   const json_t *plan = rf_report_plan_of(entry, plan_name),
                *walk = measured ? measured_walk(entry, plan_name) : NULL, *ops = json_object_get(plan, "ops"),
                *op;
-  double per = number(walk, "count") > 0 ? number(walk, "count") : 1;
+  double per = rf_json_number_at(walk, "count") > 0 ? rf_json_number_at(walk, "count") : 1;
   char kind[160];
   size_t i;
   json_array_foreach (walk ? json_object_get(walk, "ops") : ops, i, op) {
-    const json_t *planned = walk ? json_array_get(ops, (size_t)number(op, "id")) : op;
-    double calls = number(op, "calls") / per, seconds = calls * number(op, "seconds"),
-           bytes = calls * number(planned, "bytes");
+    const json_t *planned = walk ? json_array_get(ops, (size_t)rf_json_number_at(op, "id")) : op;
+    double calls = rf_json_number_at(op, "calls") / per, seconds = calls * rf_json_number_at(op, "seconds"),
+           bytes = calls * rf_json_number_at(planned, "bytes");
     if (!planned) continue;
-    kind_of(text_of(planned, "name"), kind);
-    say_op(add_to(each, text_of(planned, "name"), side, seconds, bytes), planned, side);
+    kind_of(rf_json_text_at(planned, "name"), kind);
+    say_op(add_to(each, rf_json_text_at(planned, "name"), side, seconds, bytes), planned, side);
     say_op(add_to(kinds, kind, side, seconds, bytes), planned, side);
   }
 }
@@ -127,7 +120,7 @@ static void add_tensors(json_t *kinds, const json_t *plan, const char *side) {
   const json_t *row;
   size_t i;
   json_array_foreach (json_object_get(json_object_get(plan, "memory"), "largest"), i, row)
-    add_to(kinds, text_of(row, "name"), side, 0, number(row, "bytes"));
+    add_to(kinds, rf_json_text_at(row, "name"), side, 0, rf_json_number_at(row, "bytes"));
 }
 
 typedef struct difference {
@@ -147,12 +140,14 @@ static json_t *sorted(json_t *rows, bool by_bytes) {
   size_t count = 0;
   difference *all = calloc(json_object_size(rows) + 1, sizeof *all);
   json_object_foreach (rows, name, row) {
-    double seconds = number(row, "b_seconds") - number(row, "a_seconds"),
-           bytes = number(row, "b_bytes") - number(row, "a_bytes");
-    if (!all || (seconds == 0 && bytes == 0 && number(row, "a_count") == number(row, "b_count"))) continue;
+    double seconds = rf_json_number_at(row, "b_seconds") - rf_json_number_at(row, "a_seconds"),
+           bytes = rf_json_number_at(row, "b_bytes") - rf_json_number_at(row, "a_bytes");
+    if (!all || (seconds == 0 && bytes == 0 &&
+                 rf_json_number_at(row, "a_count") == rf_json_number_at(row, "b_count")))
+      continue;
     json_object_set_new(row, "seconds", json_real(seconds));
     json_object_set_new(row, "bytes", json_real(bytes));
-    if (!strstr(text_of(row, "kernel"), ARROW)) json_object_del(row, "kernel");
+    if (!strstr(rf_json_text_at(row, "kernel"), ARROW)) json_object_del(row, "kernel");
     all[count++] = (difference){row, fabs(by_bytes ? bytes : seconds)};
   }
   if (all) qsort(all, count, sizeof *all, larger_first);
@@ -173,17 +168,20 @@ static json_t *side_json(const json_t *entry, const char *walk_name, bool measur
   const json_t *plan = rf_report_plan_of(entry, walk_name),
                *walk = measured ? measured_walk(entry, walk_name) : NULL,
                *memory = json_object_get(plan, "memory"), *work = json_object_get(plan, "work");
-  double count = number(walk, "count"), predicted = number(json_object_get(plan, "time"), "seconds");
-  double seconds = count > 0 && number(walk, "seconds") > 0 ? number(walk, "seconds") / count : predicted;
+  double count = rf_json_number_at(walk, "count"),
+         predicted = rf_json_number_at(json_object_get(plan, "time"), "seconds");
+  double seconds = count > 0 && rf_json_number_at(walk, "seconds") > 0
+                       ? rf_json_number_at(walk, "seconds") / count
+                       : predicted;
   json_t *json = json_pack(
-      "{ss ss sb sf sf sO? sO? sO? sO?}", "id", text_of(entry, "id"), "walk", walk_name ? walk_name : "",
-      "measured", count > 0, "seconds", seconds, "predicted_seconds", predicted, "peak_bytes",
-      json_object_get(memory, "peak_bytes"), "by_class", json_object_get(memory, "by_class"), "flops",
-      json_object_get(work, "hardware_flops"), "bytes", json_object_get(work, "bytes"));
-  if (count > 0 && number(walk, "tokens") > 0)
+      "{ss ss sb sf sf sO? sO? sO? sO?}", "id", rf_json_text_at(entry, "id"), "walk",
+      walk_name ? walk_name : "", "measured", count > 0, "seconds", seconds, "predicted_seconds", predicted,
+      "peak_bytes", json_object_get(memory, "peak_bytes"), "by_class", json_object_get(memory, "by_class"),
+      "flops", json_object_get(work, "hardware_flops"), "bytes", json_object_get(work, "bytes"));
+  if (count > 0 && rf_json_number_at(walk, "tokens") > 0)
     json_object_set_new(json, "tokens_per_second",
-                        json_real(number(walk, "tokens") / number(walk, "seconds")));
-  else if (number(json_object_get(plan, "rate"), "tokens_per_second") > 0)
+                        json_real(rf_json_number_at(walk, "tokens") / rf_json_number_at(walk, "seconds")));
+  else if (rf_json_number_at(json_object_get(plan, "rate"), "tokens_per_second") > 0)
     json_object_set(json, "tokens_per_second",
                     json_object_get(json_object_get(plan, "rate"), "tokens_per_second"));
   if (count > 0) {
@@ -194,7 +192,7 @@ static json_t *side_json(const json_t *entry, const char *walk_name, bool measur
     double least = 0;
     size_t i;
     json_array_foreach (json_object_get(walk, "ops"), i, op)
-      least += number(op, "calls") / count * number(op, "least_seconds");
+      least += rf_json_number_at(op, "calls") / count * rf_json_number_at(op, "least_seconds");
     json_object_set_new(json, "least_seconds", json_real(least));
   }
   if (json_object_get(plan, "digest")) json_object_set(json, "digest", json_object_get(plan, "digest"));
@@ -202,7 +200,8 @@ static json_t *side_json(const json_t *entry, const char *walk_name, bool measur
     json_object_set(json, "replanned_seconds", json_object_get(entry, "replanned_seconds"));
   if (json_is_false(json_object_get(entry, "replans"))) json_object_set_new(json, "replans", json_false());
   if (json_object_get(entry, "of")) json_object_set(json, "of", json_object_get(entry, "of"));
-  json_object_set_new(json, "machine", json_string(text_of(json_object_get(plan, "machine"), "name")));
+  json_object_set_new(json, "machine",
+                      json_string(rf_json_text_at(json_object_get(plan, "machine"), "name")));
   return json;
 }
 
@@ -211,42 +210,50 @@ static json_t *side_json(const json_t *entry, const char *walk_name, bool measur
  * ids, so that it stands whichever is A. */
 static char *doubts(const json_t *a, const json_t *b) {
   const json_t *x = json_object_get(a, "step_seconds"), *y = json_object_get(b, "step_seconds");
-  const char *digest = text_of(a, "digest");
+  const char *digest = rf_json_text_at(a, "digest");
   char *text = NULL, *others = NULL, *fastest = NULL, s[32], t[32], u[32];
-  double median_a = number(x, "median"), median_b = number(y, "median");
-  bool of_a = number(x, "p90") - median_a >= number(y, "p90") - median_b; /* whose steps differ more */
-  double spread = fmax(number(x, "p90") - median_a, number(y, "p90") - median_b),
-         most = fmax(number(a, "others"), number(b, "others"));
-  bool same = *digest && !strcmp(digest, text_of(b, "digest")) &&
-              !strcmp(text_of(a, "machine"), text_of(b, "machine")) &&
-              number(a, "seconds") != number(b, "seconds");
+  double median_a = rf_json_number_at(x, "median"), median_b = rf_json_number_at(y, "median");
+  bool of_a = rf_json_number_at(x, "p90") - median_a >=
+              rf_json_number_at(y, "p90") - median_b; /* whose steps differ more */
+  double spread = fmax(rf_json_number_at(x, "p90") - median_a, rf_json_number_at(y, "p90") - median_b),
+         most = fmax(rf_json_number_at(a, "others"), rf_json_number_at(b, "others"));
+  bool same = *digest && !strcmp(digest, rf_json_text_at(b, "digest")) &&
+              !strcmp(rf_json_text_at(a, "machine"), rf_json_text_at(b, "machine")) &&
+              rf_json_number_at(a, "seconds") != rf_json_number_at(b, "seconds");
   bool within = median_a > 0 && median_b > 0 && median_a != median_b && fabs(median_a - median_b) <= spread;
   if (most > OTHERS_WORTH &&
       asprintf(
           &others,
           " Others had the cores for at least %.0f %% of the walks of %.80s and %.0f %% of those of %.80s.",
-          100 * number(a, "others"), text_of(a, "id"), 100 * number(b, "others"), text_of(b, "id")) < 0)
+          100 * rf_json_number_at(a, "others"), rf_json_text_at(a, "id"),
+          100 * rf_json_number_at(b, "others"), rf_json_text_at(b, "id")) < 0)
     others = NULL;
-  int n = same     ? asprintf(&text, "Both walked the same plan: what differs is noise, or other programs.%s",
+  int n = same ? asprintf(&text, "Both walked the same plan: what differs is noise, or other programs.%s",
                           others ? others : "")
-          : within ? asprintf(&text,
-                              "That is not sure: half of the steps take less than %s and %s, and those of "
-                              "%.80s differ by as much (a tenth take %s or more).%s",
-                              rf_text_seconds(median_a, s), rf_text_seconds(median_b, t),
-                              text_of(of_a ? a : b, "id"), rf_text_seconds(number(of_a ? x : y, "p90"), u),
-                              others ? others : "")
-                   : asprintf(&text, "%s", others ? others + 1 : "");
+          : within
+              ? asprintf(&text,
+                         "That is not sure: half of the steps take less than %s and %s, and those of "
+                         "%.80s differ by as much (a tenth take %s or more).%s",
+                         rf_text_seconds(median_a, s), rf_text_seconds(median_b, t),
+                         rf_json_text_at(of_a ? a : b, "id"),
+                         rf_text_seconds(rf_json_number_at(of_a ? x : y, "p90"), u), others ? others : "")
+              : asprintf(&text, "%s", others ? others + 1 : "");
   free(others);
   /* Where the fastest calls say another thing than all of them together, most of the difference
    * is no work of theirs. */
-  double means = number(a, "seconds") > 0 ? number(b, "seconds") / number(a, "seconds") : 0,
-         fast = number(a, "least_seconds") > 0 ? number(b, "least_seconds") / number(a, "least_seconds") : 0;
+  double means = rf_json_number_at(a, "seconds") > 0
+                     ? rf_json_number_at(b, "seconds") / rf_json_number_at(a, "seconds")
+                     : 0,
+         fast = rf_json_number_at(a, "least_seconds") > 0
+                    ? rf_json_number_at(b, "least_seconds") / rf_json_number_at(a, "least_seconds")
+                    : 0;
   if (n >= 0 && !same && means > 0 && fast > 0 && fabs(log(means / fast)) > log(ANOTHER) &&
       asprintf(&fastest,
                "%s%sNot sure: the fastest calls add up to %s of %.80s and %s of %.80s; what lies beyond them "
                "is interference.",
-               text, *text ? " " : "", rf_text_seconds(number(a, "least_seconds"), s), text_of(a, "id"),
-               rf_text_seconds(number(b, "least_seconds"), t), text_of(b, "id")) >= 0) {
+               text, *text ? " " : "", rf_text_seconds(rf_json_number_at(a, "least_seconds"), s),
+               rf_json_text_at(a, "id"), rf_text_seconds(rf_json_number_at(b, "least_seconds"), t),
+               rf_json_text_at(b, "id")) >= 0) {
     free(text);
     text = fastest;
   }
@@ -256,22 +263,22 @@ static char *doubts(const json_t *a, const json_t *b) {
 /* A change is planned by today's calibration, a run by that of its day: behind what else is
  * doubted, which is taken. */
 static char *doubt_calibration(char *text, const json_t *a, const json_t *b) {
-  const json_t *run = *text_of(b, "of") ? a : *text_of(a, "of") ? b : NULL;
+  const json_t *run = *rf_json_text_at(b, "of") ? a : *rf_json_text_at(a, "of") ? b : NULL;
   char *longer = NULL, s[32];
-  if (!run || strcmp(text_of(run, "id"), text_of(run == a ? b : a, "of"))) return text;
+  if (!run || strcmp(rf_json_text_at(run, "id"), rf_json_text_at(run == a ? b : a, "of"))) return text;
   if (json_is_false(json_object_get(run, "replans"))) {
     if (asprintf(&longer,
                  "%s%sThis program plans %.80s otherwise than when it ran: that is part of the difference.",
-                 text ? text : "", text ? " " : "", text_of(run, "id")) < 0)
+                 text ? text : "", text ? " " : "", rf_json_text_at(run, "id")) < 0)
       return text;
     free(text);
     return longer;
   }
-  if (!(number(run, "replanned_seconds") > 0)) return text;
+  if (!(rf_json_number_at(run, "replanned_seconds") > 0)) return text;
   if (asprintf(&longer,
                "%s%sThe machine was calibrated anew since %.80s ran: its own plan would take %s now.",
-               text ? text : "", text ? " " : "", text_of(run, "id"),
-               rf_text_seconds(number(run, "replanned_seconds"), s)) < 0)
+               text ? text : "", text ? " " : "", rf_json_text_at(run, "id"),
+               rf_text_seconds(rf_json_number_at(run, "replanned_seconds"), s)) < 0)
     return text;
   free(text);
   return longer;
@@ -279,8 +286,10 @@ static char *doubt_calibration(char *text, const json_t *a, const json_t *b) {
 
 static char *sentence_of(const json_t *a, const json_t *b, bool predicted, const char *doubt) {
   char *text = NULL, m[32];
-  double time = number(a, "seconds") > 0 ? number(b, "seconds") / number(a, "seconds") - 1 : 0,
-         memory = number(b, "peak_bytes") - number(a, "peak_bytes");
+  double time = rf_json_number_at(a, "seconds") > 0
+                    ? rf_json_number_at(b, "seconds") / rf_json_number_at(a, "seconds") - 1
+                    : 0,
+         memory = rf_json_number_at(b, "peak_bytes") - rf_json_number_at(a, "peak_bytes");
   char times[48];
   if (time > 2) snprintf(times, sizeof times, "%.*f times as long", time < 9 ? 2 : 0, time + 1);
   else snprintf(times, sizeof times, "%.1f %% %s time", 100 * fabs(time), time < 0 ? "less" : "more");
@@ -411,10 +420,10 @@ static void print_line(FILE *out, const char *what, char *(*text)(double, char[3
 static void print_half(FILE *out, const json_t *row) {
   const char *sides[] = {"a_count", "b_count"}, *times[] = {"a_seconds", "b_seconds"};
   char text[32];
-  fprintf(out, "%-50.50s", text_of(row, "name"));
+  fprintf(out, "%-50.50s", rf_json_text_at(row, "name"));
   for (int k = 0; k < 2; k++)
     fprintf(out, " %14s",
-            json_object_get(row, sides[k]) ? rf_text_seconds(number(row, times[k]), text) : "-");
+            json_object_get(row, sides[k]) ? rf_text_seconds(rf_json_number_at(row, times[k]), text) : "-");
   fputc('\n', out);
 }
 
@@ -423,7 +432,7 @@ static json_t *by_bytes_of(const json_t *list) {
   json_t *rows = json_object(), *row;
   size_t i;
   json_array_foreach ((json_t *)list, i, row)
-    if (number(row, "bytes") != 0) json_object_set(rows, text_of(row, "name"), row);
+    if (rf_json_number_at(row, "bytes") != 0) json_object_set(rows, rf_json_text_at(row, "name"), row);
   return sorted(rows, true);
 }
 
@@ -438,10 +447,11 @@ static void print_rows(FILE *out, const char *title, const json_t *list, bool by
       break;
     }
     if (by_bytes)
-      print_line(out, text_of(row, "name"), rf_text_bytes, number(row, "a_bytes"), number(row, "b_bytes"));
+      print_line(out, rf_json_text_at(row, "name"), rf_text_bytes, rf_json_number_at(row, "a_bytes"),
+                 rf_json_number_at(row, "b_bytes"));
     else if (json_object_get(row, "a_count") && json_object_get(row, "b_count"))
-      print_line(out, text_of(row, "name"), rf_text_seconds, number(row, "a_seconds"),
-                 number(row, "b_seconds"));
+      print_line(out, rf_json_text_at(row, "name"), rf_text_seconds, rf_json_number_at(row, "a_seconds"),
+                 rf_json_number_at(row, "b_seconds"));
     else print_half(out, row);
   }
 }
@@ -452,29 +462,31 @@ char *rf_report_compare_text(const json_t *comparison, int rows) {
   size_t bytes = 0, i;
   FILE *out = open_memstream(&text, &bytes);
   if (!out) return NULL;
-  fprintf(out, "A: %s%s\nB: %s%s\n", text_of(a, "id"),
-          json_is_true(json_object_get(a, "measured")) ? "" : " (predicted)", text_of(b, "id"),
+  fprintf(out, "A: %s%s\nB: %s%s\n", rf_json_text_at(a, "id"),
+          json_is_true(json_object_get(a, "measured")) ? "" : " (predicted)", rf_json_text_at(b, "id"),
           json_is_true(json_object_get(b, "measured")) ? "" : " (predicted)");
   if (json_array_size(json_object_get(comparison, "options")))
     fprintf(out, "\n%-50s %14s %14s\n", "options that differ", "A", "B");
   json_array_foreach (json_object_get(comparison, "options"), i, row) {
     char *x = json_dumps(json_object_get(row, "a"), JSON_ENCODE_ANY),
          *y = json_dumps(json_object_get(row, "b"), JSON_ENCODE_ANY);
-    fprintf(out, "%-50s %14s %14s\n", text_of(row, "name"), x ? x : "", y ? y : "");
+    fprintf(out, "%-50s %14s %14s\n", rf_json_text_at(row, "name"), x ? x : "", y ? y : "");
     free(x);
     free(y);
   }
   fputc('\n', out);
-  print_line(out, "time of a step or walk", rf_text_seconds, number(a, "seconds"), number(b, "seconds"));
-  print_line(out, "tokens a second", rf_text_count, number(a, "tokens_per_second"),
-             number(b, "tokens_per_second"));
-  print_line(out, "memory", rf_text_bytes, number(a, "peak_bytes"), number(b, "peak_bytes"));
+  print_line(out, "time of a step or walk", rf_text_seconds, rf_json_number_at(a, "seconds"),
+             rf_json_number_at(b, "seconds"));
+  print_line(out, "tokens a second", rf_text_count, rf_json_number_at(a, "tokens_per_second"),
+             rf_json_number_at(b, "tokens_per_second"));
+  print_line(out, "memory", rf_text_bytes, rf_json_number_at(a, "peak_bytes"),
+             rf_json_number_at(b, "peak_bytes"));
   print_rows(out, "time, by op of all layers", json_object_get(comparison, "kinds"), false, rows);
   json_t *moved = by_bytes_of(json_object_get(comparison, "kinds"));
   print_rows(out, "bytes moved, by op of all layers", moved, true, rows);
   json_decref(moved);
   print_rows(out, "memory at the peak, of all layers", json_object_get(comparison, "tensors"), true, rows);
-  fprintf(out, "\n%s\n", text_of(comparison, "sentence"));
+  fprintf(out, "\n%s\n", rf_json_text_at(comparison, "sentence"));
   fclose(out);
   return text;
 }

@@ -6,8 +6,8 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* Of an entry of a report model (checked: model.h). Without measurements it says what the plan
- * predicts. NULL only without memory. */
+/* Summary of an entry of a report model (checked: model.h). Without measurements it says what the
+ * plan predicts. NULL only without memory. */
 json_t *rf_report_summary(const json_t *entry);
 /* The least part of its threads' time in walks in which a run was ready and had no core. */
 double rf_report_others_part(const json_t *entry);

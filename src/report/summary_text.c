@@ -7,17 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "report/report.h"
 
 enum { COLUMNS = 110, ROWS = 7, WALKS = 2 };
-
-static double number(const json_t *object, const char *key) {
-  return json_number_value(json_object_get(object, key));
-}
-static const char *text_of(const json_t *object, const char *key) {
-  const char *text = json_string_value(json_object_get(object, key));
-  return text ? text : "";
-}
 
 static void print_row(FILE *out, const char *name, double seconds, double predicted, double limit,
                       double share) {
@@ -31,29 +24,32 @@ static void print_row(FILE *out, const char *name, double seconds, double predic
 
 static void print_walk(FILE *out, const json_t *walk, int rows) {
   const json_t *list = json_object_get(walk, "kinds"), *one;
-  double wall = number(walk, "seconds"), seconds = 0, predicted = 0, limit = 0,
-         gaps = number(walk, "gap_seconds");
+  double wall = rf_json_number_at(walk, "seconds"), seconds = 0, predicted = 0, limit = 0,
+         gaps = rf_json_number_at(walk, "gap_seconds");
   char title[64];
   size_t i;
-  if (number(walk, "count") > 1)
-    snprintf(title, sizeof title, "%s x %.0f", text_of(walk, "walk"), number(walk, "count"));
-  else snprintf(title, sizeof title, "%s", text_of(walk, "walk"));
+  if (rf_json_number_at(walk, "count") > 1)
+    snprintf(title, sizeof title, "%s x %.0f", rf_json_text_at(walk, "walk"),
+             rf_json_number_at(walk, "count"));
+  else snprintf(title, sizeof title, "%s", rf_json_text_at(walk, "walk"));
   fprintf(out, "%-18.18s %12s %12s %12s %10s %10s\n", title, "measured", "predicted", "limit", "share",
           "of limit");
   json_array_foreach ((json_t *)list, i, one) {
     bool rest = (int)i >= rows && json_array_size(list) > (size_t)rows + 1;
     if (!rest)
-      print_row(out, text_of(one, "name"), number(one, "seconds"), number(one, "predicted_seconds"),
-                number(one, "limit_seconds"), number(one, "share"));
+      print_row(out, rf_json_text_at(one, "name"), rf_json_number_at(one, "seconds"),
+                rf_json_number_at(one, "predicted_seconds"), rf_json_number_at(one, "limit_seconds"),
+                rf_json_number_at(one, "share"));
     else {
-      seconds += number(one, "seconds");
-      predicted += number(one, "predicted_seconds");
-      limit += number(one, "limit_seconds");
+      seconds += rf_json_number_at(one, "seconds");
+      predicted += rf_json_number_at(one, "predicted_seconds");
+      limit += rf_json_number_at(one, "limit_seconds");
     }
   }
   if (seconds > 0) print_row(out, "other ops", seconds, predicted, limit, wall > 0 ? seconds / wall : 0);
   if (gaps > 0) print_row(out, "between ops", gaps, 0, 0, gaps / wall);
-  print_row(out, "all", wall, number(walk, "predicted_seconds"), number(walk, "limit_seconds"), 1);
+  print_row(out, "all", wall, rf_json_number_at(walk, "predicted_seconds"),
+            rf_json_number_at(walk, "limit_seconds"), 1);
 }
 
 static void print_phases(FILE *out, const json_t *walk) {
@@ -63,8 +59,9 @@ static void print_phases(FILE *out, const json_t *walk) {
   if (json_array_size(json_object_get(walk, "phases")) < 2) return;
   fputs("phases ", out);
   json_array_foreach (json_object_get(walk, "phases"), i, one)
-    fprintf(out, "%s %s %s (planned %s)", i ? "," : "", text_of(one, "name"),
-            rf_text_seconds(number(one, "seconds"), a), rf_text_seconds(number(one, "predicted_seconds"), b));
+    fprintf(out, "%s %s %s (planned %s)", i ? "," : "", rf_json_text_at(one, "name"),
+            rf_text_seconds(rf_json_number_at(one, "seconds"), a),
+            rf_text_seconds(rf_json_number_at(one, "predicted_seconds"), b));
   fputc('\n', out);
 }
 
@@ -72,13 +69,13 @@ static void print_memory(FILE *out, const json_t *memory) {
   char a[32];
   const json_t *measured = json_object_get(memory, "measured_bytes");
   if (measured)
-    fprintf(out, "memory   predicted %.0f bytes, allocated %.0f bytes", number(memory, "predicted_bytes"),
-            number(memory, "measured_bytes"));
-  else fprintf(out, "memory   predicted %.0f bytes", number(memory, "predicted_bytes"));
-  if (number(memory, "limit_bytes") > 0)
-    fprintf(out, " of the machine's %s", rf_text_bytes(number(memory, "limit_bytes"), a));
+    fprintf(out, "memory   predicted %.0f bytes, allocated %.0f bytes",
+            rf_json_number_at(memory, "predicted_bytes"), rf_json_number_at(memory, "measured_bytes"));
+  else fprintf(out, "memory   predicted %.0f bytes", rf_json_number_at(memory, "predicted_bytes"));
+  if (rf_json_number_at(memory, "limit_bytes") > 0)
+    fprintf(out, " of the machine's %s", rf_text_bytes(rf_json_number_at(memory, "limit_bytes"), a));
   if (json_object_get(memory, "outside_bytes"))
-    fprintf(out, "; outside the arena %s", rf_text_bytes(number(memory, "outside_bytes"), a));
+    fprintf(out, "; outside the arena %s", rf_text_bytes(rf_json_number_at(memory, "outside_bytes"), a));
   fputc('\n', out);
 }
 
@@ -86,11 +83,12 @@ static void print_rate(FILE *out, const json_t *walk) {
   const json_t *rate = json_object_get(walk, "rate");
   char a[32], b[32], c[32];
   if (!json_object_get(rate, "tokens_per_second")) return;
-  double here = number(rate, "tokens_per_second"), limit = number(rate, "limit");
-  fprintf(out, "rate     %s: %s tokens/s, predicted %s, limit %s (%.0f %% of it)", text_of(walk, "walk"),
-          rf_text_count(here, a), rf_text_count(number(rate, "predicted"), b), rf_text_count(limit, c),
+  double here = rf_json_number_at(rate, "tokens_per_second"), limit = rf_json_number_at(rate, "limit");
+  fprintf(out, "rate     %s: %s tokens/s, predicted %s, limit %s (%.0f %% of it)",
+          rf_json_text_at(walk, "walk"), rf_text_count(here, a),
+          rf_text_count(rf_json_number_at(rate, "predicted"), b), rf_text_count(limit, c),
           limit > 0 ? 100 * here / limit : 0);
-  if (json_object_get(rate, "mfu")) fprintf(out, "; MFU %.1f %%", 100 * number(rate, "mfu"));
+  if (json_object_get(rate, "mfu")) fprintf(out, "; MFU %.1f %%", 100 * rf_json_number_at(rate, "mfu"));
   fputc('\n', out);
 }
 
@@ -117,7 +115,7 @@ char *rf_report_summary_text(const json_t *summary) {
   FILE *out = open_memstream(&text, &bytes);
   if (!out) return NULL;
   /* validation is not shown here */
-  bool trains = !strcmp(text_of(json_array_get(walks, 0), "walk"), "train");
+  bool trains = !strcmp(rf_json_text_at(json_array_get(walks, 0), "walk"), "train");
   size_t shown = trains ? 1 : WALKS;
   json_array_foreach ((json_t *)walks, i, walk)
     if (i < shown) print_walk(out, walk, trains || json_array_size(walks) == 1 ? ROWS : ROWS / 2);
@@ -127,7 +125,7 @@ char *rf_report_summary_text(const json_t *summary) {
     if (i < shown) print_rate(out, walk);
   json_array_foreach (json_object_get(summary, "notes"), i, note)
     if (i < 3) fprintf(out, "note     %s\n", json_string_value(note));
-  if (*text_of(summary, "sentence")) print_wrapped(out, text_of(summary, "sentence"), "  ");
+  if (*rf_json_text_at(summary, "sentence")) print_wrapped(out, rf_json_text_at(summary, "sentence"), "  ");
   fclose(out);
   return text;
 }

@@ -1,0 +1,156 @@
+/* diagnose.c - what bounds a run, whether its times support advice, and the best change. */
+#include "report/diagnose.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "report/model.h"
+#include "report/summary.h"
+#include "report/thin.h"
+
+/* Outliers that took more than this part of the time make means useless. */
+static const double STOOD = 0.1;
+/* Other programs that had this share of the threads' time, and at least half a core, hold up all
+ * threads: the others wait for the one without a core. */
+static const double CROWDED = 0.1, HALF = 0.5;
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static bool read_walks(rf_diagnosis *d) {
+  const json_t *list = json_object_get(json_object_get(d->entry, "measured"), "walks"), *walk;
+  size_t i;
+  d->walk = calloc(json_array_size(list) + 1, sizeof *d->walk);
+  if (!d->walk) return false;
+  json_array_foreach (list, i, walk) {
+    const json_t *planned = rf_report_plan_of(d->entry, rf_json_text_at(walk, "walk"));
+    if (!planned || !json_object_get(planned, "ops")) continue;
+    if (!rf_diagnose_walk(planned, walk, &d->walk[d->walks++])) return false;
+  }
+  d->measured = d->walks > 0;
+  if (d->measured || !json_object_get(d->plan, "ops")) return true;
+  return rf_diagnose_walk(d->plan, NULL, &d->walk[d->walks++]);
+}
+
+/* Training's own step, however long its validations took; otherwise what took most time. */
+static int walk_most(const rf_diagnosis *d) {
+  int most = d->walks ? 0 : -1;
+  for (int i = 0; i < d->walks; i++) {
+    if (d->walk[i].trains) return i;
+    if (d->walk[i].count * d->walk[i].seconds > d->walk[most].count * d->walk[most].seconds) most = i;
+  }
+  return most;
+}
+
+static double median_of(const json_t *entry) {
+  json_t *spread = rf_report_step_seconds(entry);
+  double median = rf_json_number_at(spread, "median");
+  json_decref(spread);
+  return median;
+}
+
+static rf_last_step read_last_step(const json_t *entry) {
+  const json_t *rows = json_object_get(entry, "metrics"),
+               *last = json_array_get(rows, json_array_size(rows) - 1);
+  rf_last_step found = {.step = rf_json_number_at(last, "step")};
+  if (json_object_get(entry, "measured") || !(found.step > 0)) return (rf_last_step){0};
+  found.seconds = median_of(entry);
+  found.predicted = rf_json_number_at(last, "predicted_seconds");
+  if (found.seconds > 0)
+    found.tokens_per_second = rf_json_number_at(last, "tokens") / found.step / found.seconds;
+  return found;
+}
+
+static rf_outliers read_outliers(const json_t *entry) {
+  const json_t *row;
+  rf_outliers found = {.median = median_of(entry)};
+  double all = 0, far = 0;
+  size_t i;
+  json_array_foreach (json_object_get(entry, "metrics"), i, row) {
+    double seconds = rf_json_number_at(row, "seconds");
+    all += seconds;
+    found.steps++;
+    if (seconds <= RF_OUTLIER * found.median || !i) continue;
+    far += seconds;
+    found.count++;
+  }
+  if (found.median > 0 && all > 0) found.part = far / all;
+  return found;
+}
+
+/* ---- the bound ------------------------------------------------------------------------------- */
+
+static bool is_others(const char *bound) {
+  return !strcmp(bound, RF_BOUND_OTHERS) || !strcmp(bound, "other threads");
+}
+
+/* Time in ops counts as far as threads worked in it. NULL: an op's own bound is larger. */
+static const rf_share *bound_by_gap(const rf_diagnosed_threads *threads, double bound) {
+  const rf_share *largest = NULL;
+  for (int i = 0; i < threads->gaps.count; i++)
+    if (threads->gaps.at[i].part > (largest ? largest->part : 0)) largest = &threads->gaps.at[i];
+  return largest && largest->part > bound * threads->work ? largest : NULL;
+}
+
+/* Whether other programs are the bound. A trace has measured their part of its steps, but a thread
+ * without a core lets the other threads wait. */
+static bool taken_by_others(const rf_diagnosis *d, const rf_diagnosed_walk *walk, double bound,
+                            const rf_share *gap) {
+  const json_t *others = json_object_get(json_object_get(d->entry, "measured"), "others");
+  if (d->threads.traced)
+    return gap && (is_others(gap->name) || !strcmp(gap->name, "wait")) && d->others >= gap->part / 2;
+  if (d->others > CROWDED && d->others * rf_json_number_at(others, "threads") > HALF &&
+      walk->seconds > RF_FAR * walk->predicted)
+    return true;
+  return d->others > (1 - d->others) * bound;
+}
+
+static void find_bound(rf_diagnosis *d, const rf_diagnosed_walk *walk) {
+  const rf_sum *first = &walk->bounds.at[0];
+  double bound = walk->seconds > 0 ? first->seconds / walk->seconds : 0;
+  const rf_share *gap = bound_by_gap(&d->threads, bound);
+  d->taken = taken_by_others(d, walk, bound, gap);
+  if (gap && !d->taken) d->gap_part = gap->part;
+  d->bound = d->taken ? RF_BOUND_OTHERS : gap ? gap->name : walk->bounds.count ? first->name : "";
+  if (d->measured && d->stood && strcmp(d->bound, RF_BOUND_OTHERS)) d->bound = RF_BOUND_STOPPED;
+  d->by_others = is_others(d->bound);
+  d->crowded = d->by_others || !strcmp(d->bound, "wait");
+  d->useless =
+      !strcmp(d->bound, RF_BOUND_STOPPED) || (d->measured && d->by_others && walk->alone >= RF_ALONE_HELD);
+}
+
+/* Threads that wait for each other or for a core gain nothing by more of them. */
+static const rf_change *best_of(const rf_diagnosis *d) {
+  for (int i = 0; i < d->changes; i++) {
+    const rf_change *change = &d->change[i];
+    bool threads = !strncmp(change->change, "threads=", 8);
+    if (change->fits && !(d->crowded && threads) && change->gain > RF_WORTH) return change;
+  }
+  return NULL;
+}
+
+bool rf_diagnose(const json_t *entry, rf_diagnosis *d) {
+  *d = (rf_diagnosis){.entry = entry, .plan = json_object_get(entry, "plan"), .most = -1};
+  if (!read_walks(d)) return false;
+  d->most = walk_most(d);
+  d->threads = rf_diagnose_threads(entry);
+  const rf_diagnosed_walk *walk = d->most < 0 ? NULL : &d->walk[d->most];
+  if (walk) {
+    if (d->measured) d->others = rf_report_others_part(entry);
+    if (walk->trains) d->outliers = read_outliers(entry);
+    d->stood = d->outliers.part > STOOD;
+    d->last = read_last_step(entry);
+    find_bound(d, walk);
+  } else if (rf_json_number_at(json_object_get(d->plan, "time"), "seconds") > 0)
+    d->bound = rf_json_text_at(json_object_get(d->plan, "time"), "bound");
+  rf_diagnose_changes(d, d->measured && d->by_others);
+  /* prices are of a prediction, and a run without a report may be far from it */
+  if (d->bound && !d->useless && !(d->last.seconds > 0)) d->best = best_of(d);
+  return true;
+}
+
+void rf_diagnosis_free(rf_diagnosis *d) {
+  for (int i = 0; i < d->walks; i++) free(d->walk[i].layer);
+  free(d->walk);
+}

@@ -1,0 +1,333 @@
+/* summary_words.c - a diagnosis in sentences. */
+#define _GNU_SOURCE
+#include "report/diagnose.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "report/model.h"
+#include "report/report.h"
+
+enum { NOTES = 4 };
+/* The machine does not hold up an op that is below this share of its roofline. */
+static const double NEAR_LIMIT = 0.6;
+
+static char *join(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static char *join(const char *format, ...) {
+  char *text = NULL;
+  va_list values;
+  va_start(values, format);
+  int n = vasprintf(&text, format, values);
+  va_end(values);
+  return n < 0 ? NULL : text;
+}
+
+static void append(json_t *list, char *text) {
+  if (text) json_array_append_new(list, json_string(text));
+  free(text);
+}
+
+static const char *or_empty(const char *text) { return text ? text : ""; }
+/* Ratios below 10 are printed with two decimals. */
+static int decimals(double ratio) { return ratio < 10 ? 2 : 0; }
+static bool missed(double ratio) { return ratio > RF_MISSED || ratio < 1 / RF_MISSED; }
+
+static const char *subject(const char *walk) {
+  static const struct {
+    const char *walk, *subject;
+  } names[] = {{"train", "This step"},         {"decode", "A decode walk"},   {"prefill", "A prefill walk"},
+               {"score", "A walk of scoring"}, {"generate", "A decode walk"}, {"serve", "A decode walk"}};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (!strcmp(names[i].walk, walk)) return names[i].subject;
+  return "This walk";
+}
+
+/* ---- the bound ------------------------------------------------------------------------------- */
+
+static char *planned_sentence(const rf_diagnosed_walk *walk, const char *of) {
+  const rf_sum *bound = &walk->bounds.at[0], *kind = &walk->bound_kind,
+               *bubble = rf_sum_named(&walk->bounds, RF_BOUND_BUBBLE);
+  const char *bound_name = walk->bounds.count ? bound->name : "";
+  char a[32], b[32], c[32], idle[96] = "";
+  rf_text_seconds(walk->seconds, a);
+  if (bubble && bubble->seconds > 0.1 * walk->seconds)
+    snprintf(idle, sizeof idle, " Its stages stand idle for %s of it, %.0f %%: the pipeline's bubble.",
+             rf_text_seconds(bubble->seconds, c), 100 * bubble->seconds / walk->seconds);
+  if (!strcmp(bound_name, "network"))
+    return join("%s is predicted to be bound by network: it waits for transfers for %s of %s.%s", of,
+                rf_text_seconds(bound->seconds, b), a, idle);
+  if (!kind->name) return join("%s is predicted to be bound by %s.%s", of, bound_name, idle);
+  return join("%s is predicted to be bound by %s: %s takes %s of %s, of which its limit is %.0f %%.%s", of,
+              bound_name, kind->name, rf_text_seconds(kind->seconds, b), a,
+              kind->seconds > 0 ? 100 * (kind->limit / kind->seconds) : 0, idle);
+}
+
+/* Kernels are the bound if the fastest calls are far from the limit and near the prediction. */
+static bool kernels_bind(const rf_diagnosed_walk *walk, const rf_sum *kind) {
+  return walk->alike && kind->fastest > 0 && kind->limit / kind->fastest < NEAR_LIMIT &&
+         kind->fastest < RF_FAR * kind->predicted;
+}
+
+static char *measured_sentence(const rf_diagnosed_walk *walk, const char *of) {
+  const rf_sum *bound = &walk->bounds.at[0], *kind = &walk->bound_kind;
+  const char *bound_name = walk->bounds.count ? bound->name : "";
+  double ratio = walk->predicted > 0 ? walk->seconds / walk->predicted : 1,
+         reached = kind->seconds > 0 ? kind->limit / kind->seconds : 0;
+  char a[32], b[32], times[64] = "", part[32] = "less than 1";
+  if (missed(ratio))
+    snprintf(times, sizeof times,
+             ratio > 3 ? " It takes %.*f times as long as predicted."
+                       : " It takes %.*f x the predicted time.",
+             decimals(ratio), ratio);
+  rf_text_seconds(walk->seconds, a);
+  if (!strcmp(bound_name, "between ops"))
+    return join("%s is bound by what lies between its ops: %s of %s.%s", of,
+                rf_text_seconds(bound->seconds, b), a, times);
+  if (reached >= 0.01) snprintf(part, sizeof part, "%.0f", 100 * reached);
+  return join("%s is bound by %s: %.0f %% of its %s, most in %s (%s), which runs at %s %% of its limit%s.%s",
+              of, bound_name, walk->seconds > 0 ? 100 * (bound->seconds / walk->seconds) : 0, a,
+              or_empty(kind->name), rf_text_seconds(kind->seconds, b), part,
+              kernels_bind(walk, kind) ? ": its kernels bind before the machine does" : "", times);
+}
+
+/* The fastest calls of a slowed run show what it would take alone. */
+static char *alone_sentence(const rf_diagnosed_walk *walk) {
+  const rf_sum *kind = &walk->kinds.at[0];
+  char a[32], b[32], c[32];
+  for (int i = 1; i < walk->kinds.count; i++)
+    if (walk->kinds.at[i].fastest > kind->fastest) kind = &walk->kinds.at[i];
+  return join("Alone it would take about %s, as its fastest calls did (predicted %s): %s in %s, at %.0f %% "
+              "of its limit.",
+              rf_text_seconds(walk->fastest, a), rf_text_seconds(walk->predicted, b),
+              rf_text_seconds(kind->fastest, c), or_empty(kind->name),
+              kind->fastest > 0 ? 100 * kind->limit / kind->fastest : 0);
+}
+
+static char *held_sentence(const rf_diagnosed_walk *walk) {
+  char a[32], b[32];
+  if (walk->alone == RF_ALONE_MIXED)
+    return join("It takes %s, predicted %s: these figures tell nothing of what it would take alone.",
+                rf_text_seconds(walk->seconds, a), rf_text_seconds(walk->predicted, b));
+  return join("Even its fastest calls were held up (%s in all, predicted %s): these figures tell nothing of "
+              "what it would take alone.",
+              rf_text_seconds(walk->fastest, a), rf_text_seconds(walk->predicted, b));
+}
+
+/* A few steps took most of the time. */
+static char *outliers_sentence(const rf_outliers *found, const rf_diagnosed_walk *walk) {
+  double ratio = walk->predicted > 0 ? found->median / walk->predicted : 1;
+  char a[32], times[64] = "";
+  if (missed(ratio)) snprintf(times, sizeof times, ", %.*f times what was predicted", decimals(ratio), ratio);
+  return join("%.0f of %.0f steps took %.0f %% of the time: the process was stopped then, or had no core, so "
+              "that the means of ops tell little: run it "
+              "again. Half of the steps took less than %s%s.",
+              found->count, found->steps, 100 * found->part, rf_text_seconds(found->median, a), times);
+}
+
+static char *bound_sentence(const rf_diagnosis *d, const rf_diagnosed_walk *walk) {
+  const char *of = subject(walk->name);
+  bool gap = d->gap_part > 0;
+  rf_alone alone = d->by_others ? walk->alone : RF_ALONE_UNKNOWN;
+  if (d->measured && d->stood && strcmp(d->bound, RF_BOUND_OTHERS))
+    return outliers_sentence(&d->outliers, walk);
+  if (gap && !strcmp(d->bound, RF_BOUND_STOPPED))
+    return join("The process was stopped for %.0f %% of the recorded time, and what was measured tells "
+                "little: run it again.",
+                100 * d->gap_part);
+  const char *whom = gap || d->taken ? "it" : of;
+  char *inside = alone == RF_ALONE_KNOWN     ? alone_sentence(walk)
+                 : alone != RF_ALONE_UNKNOWN ? held_sentence(walk)
+                 : d->measured               ? measured_sentence(walk, whom)
+                                             : planned_sentence(walk, whom),
+       *text = NULL;
+  const char *beside = alone != RF_ALONE_UNKNOWN ? "" : "Beside that ";
+  if (!gap && !d->taken) return inside;
+  if (gap)
+    text = join("%s is bound by %s: %.0f %% of its threads' time, as recorded. %s%s", of, d->bound,
+                100 * d->gap_part, beside, or_empty(inside));
+  else
+    text = join("%s is bound by %s: for at least %.0f %% of its walks threads were ready and had no core; "
+                "run it alone before anything else. %s%s",
+                of, d->bound, 100 * d->others, beside, or_empty(inside));
+  free(inside);
+  return text;
+}
+
+/* ---- around the bound ------------------------------------------------------------------------ */
+
+static char *change_sentence(const rf_diagnosis *d) {
+  const rf_change *best = d->best;
+  const rf_diagnosed_walk *most = d->most < 0 ? NULL : &d->walk[d->most];
+  char a[32], b[32], m[32], memory[64] = "the same memory";
+  if (!d->changes) return NULL;
+  if (!best)
+    return join("No single change of the %d that were priced%s gains more than %.0f %% and fits%s.",
+                d->changes, d->crowded ? ", more threads aside," : "", 100 * RF_WORTH,
+                d->measured && !json_object_get(d->entry, "advice")
+                    ? "; `rafter report` takes the time to price all"
+                    : "");
+  if (fabs(best->more_bytes) >= 1)
+    snprintf(memory, sizeof memory, "%s %s memory", rf_text_bytes(fabs(best->more_bytes), m),
+             best->more_bytes > 0 ? "more" : "less");
+  return join("The best single change is %s: %s instead of %s%s (%.0f %% less), with %s%s.", best->change,
+              rf_text_seconds(best->seconds, a), rf_text_seconds(best->now_seconds, b),
+              most && d->walks > 1 && !most->trains ? " in all" : "", 100 * best->gain, memory,
+              best->approximate ? "; it changes results" : "");
+}
+
+/* A run that left steps and no report. */
+static char *last_step_sentence(const rf_last_step *last) {
+  double ratio = last->predicted > 0 ? last->seconds / last->predicted : 0;
+  char a[32], b[32], c[32];
+  return join("This run left no report: it still runs, or ended without a word after step %.0f. Half of its "
+              "steps took less than %s, predicted were "
+              "%s (%.*f x): %s tokens a second. ",
+              last->step, rf_text_seconds(last->seconds, a), rf_text_seconds(last->predicted, b),
+              decimals(ratio), ratio, rf_text_count(last->tokens_per_second, c));
+}
+
+/* A plan that has not run and does not fit says that first. */
+static char *misfit_sentence(const rf_diagnosis *d) {
+  const json_t *memory = json_object_get(d->plan, "memory");
+  double headroom = rf_json_number_at(memory, "headroom_bytes");
+  char a[32], b[32];
+  if (json_object_get(d->entry, "measured") || !json_is_false(json_object_get(memory, "fits"))) return NULL;
+  return join("This does not fit %s: %s more than it has room for, %s. ",
+              rf_json_text_at(json_object_get(d->plan, "machine"), "name"), rf_text_bytes(-headroom, a),
+              rf_text_bytes(rf_json_number_at(memory, "peak_bytes") + headroom, b));
+}
+
+/* A plan that lists no ops: what its own sums say. */
+static char *sums_sentence(const rf_diagnosis *d) {
+  const char *of = subject(rf_json_text_at(d->plan, "job"));
+  double rate = rf_json_number_at(json_object_get(d->plan, "rate"), "tokens_per_second");
+  char a[32], b[32];
+  return join(
+      "%s is predicted to be bound by %s and to take %s%s%s%s.", strcmp(of, "This walk") ? of : "This plan",
+      d->bound, rf_text_seconds(rf_json_number_at(json_object_get(d->plan, "time"), "seconds"), a),
+      rate > 0 ? ": " : "", rate > 0 ? rf_text_count(rate, b) : "", rate > 0 ? " tokens a second" : "");
+}
+
+char *rf_words_sentence(const rf_diagnosis *d) {
+  bool last = d->most >= 0 && d->last.seconds > 0;
+  char *misfit = misfit_sentence(d), *before = last ? last_step_sentence(&d->last) : NULL,
+       *bound = d->most >= 0 ? bound_sentence(d, &d->walk[d->most]) : sums_sentence(d),
+       *change = last || d->useless ? NULL : change_sentence(d);
+  char *text = join("%s%s%s%s%s", or_empty(misfit), or_empty(before), or_empty(bound), change ? " " : "",
+                    or_empty(change));
+  free(misfit);
+  free(before);
+  free(bound);
+  free(change);
+  return text;
+}
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+char *rf_words_threads(const rf_diagnosed_threads *threads) {
+  char *text = NULL, a[32];
+  size_t bytes = 0;
+  FILE *out = open_memstream(&text, &bytes);
+  if (!out) return NULL;
+  fprintf(out, "of the recorded steps threads spend %.0f %% in ops", 100 * threads->work);
+  for (int i = 0; i < threads->gaps.count; i++) {
+    const rf_share *gap = &threads->gaps.at[i];
+    if (gap->part >= 0.01) fprintf(out, ", %s %.0f %%", gap->name, 100 * gap->part);
+  }
+  if (threads->phases >= 0.01) fprintf(out, ", %.0f %% in phases beside ops", 100 * threads->phases);
+  if (threads->between_part >= 0.01) {
+    fprintf(out, ". Between steps lie %s each, %.0f %% of all time",
+            rf_text_seconds(threads->between_seconds, a), 100 * threads->between_part);
+    const char *sign = ":";
+    for (int i = 0; i < threads->between_phases.count; i++) {
+      const rf_share *phase = &threads->between_phases.at[i];
+      if (phase->part < 0.005) continue;
+      fprintf(out, "%s %.0f %% %s", sign, 100 * phase->part, phase->name);
+      sign = ",";
+    }
+  }
+  fclose(out);
+  return text;
+}
+
+/* ---- notes ----------------------------------------------------------------------------------- */
+
+static void note_kinds(const rf_diagnosed_walk *walk, json_t *notes) {
+  for (int i = 0; i < walk->kinds.count && json_array_size(notes) < NOTES; i++) {
+    const rf_sum *kind = &walk->kinds.at[i];
+    double ratio = kind->predicted > 0 ? kind->seconds / kind->predicted : 1;
+    char a[32], b[32];
+    if (fabs(kind->seconds - kind->predicted) < RF_WORTH * walk->seconds) continue;
+    if (ratio < RF_MISSED && ratio > 1 / RF_MISSED) continue;
+    append(notes, join("%s takes %s instead of the predicted %s (%.*f x)", kind->name,
+                       rf_text_seconds(kind->seconds, a), rf_text_seconds(kind->predicted, b),
+                       decimals(ratio), ratio));
+  }
+}
+
+/* Why measured and predicted times differ. */
+static void note_time(const rf_diagnosis *d, const rf_diagnosed_walk *walk, json_t *notes) {
+  const char *source = rf_json_text_at(json_object_get(d->plan, "machine"), "source");
+  bool same_rows = walk->trains || walk->rate.full;
+  char a[32];
+  if (walk->losses && !strncmp(walk->loss[0].kernel, "reference_", 10))
+    append(notes, join("what takes most beyond its limit runs on a reference kernel, slow and on one thread "
+                       "(%s), which is priced like a fast one",
+                       walk->loss[0].kernel));
+  if (walk->gaps > RF_WORTH * walk->seconds)
+    append(notes, join("%s (%.1f %%) lie between ops", rf_text_seconds(walk->gaps, a),
+                       100 * walk->gaps / walk->seconds));
+  if (walk->alike && same_rows && walk->inside > RF_MISSED * walk->predicted &&
+      walk->fastest < RF_MISSED * walk->predicted)
+    append(notes,
+           join("the fastest calls take what was predicted (%s): the rest is interference, by others on "
+                "this machine or by cold caches",
+                rf_text_seconds(walk->fastest, a)));
+  else if ((walk->inside > RF_MISSED * walk->predicted || walk->inside < walk->predicted / RF_MISSED) &&
+           (!strcmp(source, "detected") || !strcmp(source, "data-sheet")))
+    append(notes, join("the machine's figures are %s, not measured: `rafter calibrate` measures them",
+                       !strcmp(source, "detected") ? "a general sheet's" : "a data sheet's"));
+}
+
+static void note_plan(const rf_diagnosis *d, json_t *notes) {
+  char a[32], b[32];
+  if (json_is_false(json_object_get(d->entry, "replans")))
+    append(notes,
+           join("no %schange was priced now: this program plans the run otherwise here than it was planned",
+                json_array_size(json_object_get(json_object_get(d->entry, "measured"), "advice")) ? "further "
+                                                                                                  : ""));
+  if (json_object_get(d->entry, "replanned_seconds"))
+    append(notes,
+           join("the machine was calibrated anew since this ran: its own plan would take %s now, not %s",
+                rf_text_seconds(rf_json_number_at(d->entry, "replanned_seconds"), a),
+                rf_text_seconds(rf_json_number_at(json_object_get(d->plan, "time"), "seconds"), b)));
+}
+
+void rf_words_notes(const rf_diagnosis *d, json_t *notes) {
+  if (d->most < 0) return;
+  const rf_diagnosed_walk *walk = &d->walk[d->most];
+  double stopped = d->stood ? d->outliers.part : 0;
+  char a[32];
+  for (int i = 0; i < d->threads.gaps.count && !d->stood; i++)
+    if (!strcmp(d->threads.gaps.at[i].name, RF_BOUND_STOPPED)) stopped = d->threads.gaps.at[i].part;
+  if (d->measured && walk->predicted > 0 && walk->seconds > 0) {
+    if (stopped <= RF_WORTH) note_kinds(walk, notes);
+    note_time(d, walk, notes);
+  }
+  if (d->measured) note_plan(d, notes);
+  if (!d->stood && d->outliers.part > RF_WORTH)
+    append(notes, join("%.0f of %.0f steps took more than %d x the median (%s), %.0f %% of the time of all: "
+                       "means are of all, too",
+                       d->outliers.count, d->outliers.steps, RF_OUTLIER,
+                       rf_text_seconds(d->outliers.median, a), 100 * d->outliers.part));
+  if (d->others <= RF_WORTH || d->taken) return;
+  char *note =
+      join("for at least %.0f %% of its walks threads were ready and had no core: other programs had it",
+           100 * d->others);
+  if (note) json_array_insert_new(notes, 0, json_string(note));
+  free(note);
+}
