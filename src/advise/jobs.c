@@ -533,12 +533,10 @@ static rf_status rl_cost(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_
 /* Plans the policy's step. remat=auto leaves room for the reference's copy of the weights. */
 static rf_status plan_policy(rl_step *s, rf_error *error) {
   rf_settings *from = &s->p->settings;
-  const int64_t budget = from->plan.budget_bytes, room = rf_plan_room(&from->plan);
   int64_t copy = from->model.lora.rank == 0 ? s->reference->by_class[RF_CLASS_WEIGHT] : 0;
-  if (from->plan.remat == RF_REMAT_AUTO && room > copy) from->plan.budget_bytes = room - copy;
+  if (rf_plan_room(&from->plan) > copy) from->plan.taken_bytes = copy;
   rf_status status = make_train(s->p, s->o, error);
-  from->plan.budget_bytes = budget;
-  if (s->p->plan) s->p->plan->options.budget_bytes = budget;
+  from->plan.taken_bytes = 0;
   return status;
 }
 

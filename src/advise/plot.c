@@ -243,10 +243,10 @@ rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *err
 static double *live_bytes(const rf_plan *plan) {
   int ops = plan->graph->op_count;
   double *live = calloc((size_t)(ops + 1) * RF_CLASSES, sizeof *live);
-  for (int t = 0; live && t < plan->graph->tensor_count; t++) {
+  for (int t = 0; live && t < plan->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
-    if (p->offset < 0 || plan->graph->tensor[t].host) continue;
-    int class = (int)plan->graph->tensor[t].class, first = p->first + (p->shares != RF_NONE),
+    if (p->offset < 0 || rf_plan_content(plan, t)->host) continue;
+    int class = (int)rf_plan_content(plan, t)->class, first = p->first + (p->shares != RF_NONE),
         last = p->last < ops ? p->last : ops - 1;
     for (int i = first < 0 ? 0 : first; i <= last; i++) live[i * RF_CLASSES + class] += (double)p->bytes;
   }

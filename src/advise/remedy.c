@@ -364,9 +364,7 @@ rf_status rf_plan_refuse(const rf_options *options, const rafter_plan *plan, rf_
   rf_status status = say_why(plan, &find_more, &why);
   if (find_more && find(&r, change)) {
     char bytes[48] = "";
-    rf_plan_settle_size(r.fits->plan);
-    if (r.fits->prefill) rf_plan_settle_size(r.fits->prefill);
-    if (!plan->plan->searched) /* a search uses all memory that makes it faster */
+    if (!plan->plan->options.searched) /* a search uses all memory that makes it faster */
       snprintf(bytes, sizeof bytes, ", in %.2f GiB", (double)bytes_of(r.fits) / 0x1p30);
     snprintf(why.hint, sizeof why.hint, RF_THIS_FITS "%s: %.300s", bytes, change);
   }

@@ -181,10 +181,10 @@ void rf_advice_forget(rf_advice_ahead *ahead) {
 int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice[RF_MAX_ADVICE]) {
   const rf_plan_options *o = &plan->options;
   int kept = 0, helpers = cores() - 1;
-  rf_graph own, *built = NULL;
+  rf_graph *built = NULL;
   bench here = {.model = &plan->graph->model}, *all = ahead ? &ahead->all : &here;
   if (!ahead && o->build.job == RF_JOB_TRAIN) here.count = variants_of(o, here.list, &here.same);
-  if (all->count) all->base = rf_plan_graph_before(plan, &own, &built);
+  if (all->count) all->base = rf_plan_graph_before(plan, &built);
   all->weighed = all->base && all->same && rf_mesh_chips(&o->build.mesh) == 1 &&
                  o->program.program == RF_PROGRAM_RAFTER && rf_trial_can(all->base, o);
   /* that of its threads and its level */

@@ -1,22 +1,27 @@
-/* choose.c - one kernel per op, and its workspace as a tensor like any other. */
+/* choose.c - one kernel per op, and the workspace that it needs. */
 #include "plan/parts.h"
 
 #include "machine/tuned.h"
 
 #include <string.h>
 
-static int workspace_tensor(rf_plan *plan, int i, rf_plan_depth depth) {
+/* Returns its place in plan->tensor, after those of the graph's tensors. */
+static int add_workspace(rf_plan *plan, int i, rf_plan_depth depth) {
   const rf_graph *graph = plan->graph;
   const rf_kernel *kernel = plan->op[i].kernel;
-  size_t bytes =
+  const size_t bytes =
       kernel->workspace_bytes ? kernel->workspace_bytes(graph, &graph->op[i], plan->options.threads) : 0;
   if (bytes == 0) return RF_NONE;
-  int64_t shape[] = {(int64_t)bytes};
-  const char *name =
-      depth != RF_PLAN_WHOLE ? "workspace" : rf_pool_format(graph->pool, "%s/workspace", graph->op[i].name);
-  int t = rf_graph_tensor(plan->graph, name, RF_CLASS_WORKSPACE, RF_U8, 1, shape);
-  plan->graph->tensor[t].reason = "workspace of its kernel";
-  return t;
+  plan->workspace[plan->tensor_count - graph->tensor_count] = (rf_tensor){
+      .name = depth != RF_PLAN_WHOLE ? "workspace"
+                                     : rf_pool_format(graph->pool, "%s/workspace", graph->op[i].name),
+      .class = RF_CLASS_WORKSPACE,
+      .dtype = RF_U8,
+      .rank = 1,
+      .shape = {(int64_t)bytes},
+      .param = RF_NONE,
+      .reason = "workspace of its kernel"};
+  return plan->tensor_count++;
 }
 
 /* Where the rows of a step vary, a step with few of them may need another kernel. */
@@ -34,20 +39,23 @@ static void choose_few(const rf_plan *plan, const rf_op *op, rf_plan_op *p) {
 void rf_plan_choose(rf_plan *plan, rf_plan_depth depth) {
   const rf_graph *graph = plan->graph;
   const rf_plan_options *options = &plan->options;
-  plan->op = rf_pool_alloc(graph->pool, ((size_t)graph->op_count + 1) * sizeof *plan->op);
+  const size_t ops = (size_t)graph->op_count + 1;
+  plan->op = rf_pool_alloc(graph->pool, ops * sizeof *plan->op);
+  plan->workspace = rf_pool_raw(graph->pool, ops * sizeof *plan->workspace);
+  plan->tensor_count = graph->tensor_count;
   for (int i = 0; i < graph->op_count; i++) {
     rf_op *op = &plan->graph->op[i];
     int of = op->recompute_of;
     rf_plan_op *p = &plan->op[i];
-    /* The same values must come out again, so the same kernel makes them. */
+    /* recomputation must give the same values, so it takes the same kernel */
     if (of >= 0 && of < i && graph->op[of].def == op->def) p->kernel = plan->op[of].kernel;
     else p->kernel = rf_kernel_choose(options->backend, options->isa, graph, op);
     choose_few(plan, op, p);
     op->blocks = rf_tuned_blocks(&options->machine->tuned, graph, op, p->kernel->name, options->threads);
-    /* else it is asked for bytes, and for the time of recomputation */
+    /* a plan made for its bytes needs only the time of recomputation */
     if (depth >= RF_PLAN_PRICES || of >= 0) p->work = op->def->work(graph, op);
     p->calls = op->section == RF_SECTION_MICRO ? graph->accumulate : 1;
-    p->workspace = workspace_tensor(plan, i, depth);
+    p->workspace = add_workspace(plan, i, depth);
   }
-  plan->tensor = rf_pool_alloc(graph->pool, ((size_t)graph->tensor_count + 1) * sizeof *plan->tensor);
+  plan->tensor = rf_pool_alloc(graph->pool, ((size_t)plan->tensor_count + 1) * sizeof *plan->tensor);
 }

@@ -48,13 +48,13 @@ void rf_plan_digest(rf_plan *plan) {
   hash_text(h, graph->model.init);
   const int64_t whole[] = {graph->accumulate,      graph->rows,       graph->seq,
                            plan->options.threads,  plan->options.isa, plan->options.build.optimizer,
-                           plan->persistent_bytes, plan->arena_bytes, graph->tensor_count,
+                           plan->persistent_bytes, plan->arena_bytes, plan->tensor_count,
                            graph->op_count};
   hash_bytes(h, whole, sizeof whole);
   hash_float(h, (double)graph->model.dropout);
   hash_bytes(h, graph->model.rope_divisor, (size_t)graph->model.rope_divisors * sizeof(float));
-  for (int t = 0; t < graph->tensor_count; t++) {
-    const rf_tensor *tensor = &graph->tensor[t];
+  for (int t = 0; t < plan->tensor_count; t++) {
+    const rf_tensor *tensor = rf_plan_content(plan, t);
     hash_text(h, tensor->name);
     hash_int(h, (int64_t)tensor->dtype << 8 | (int64_t)tensor->class << 4 | tensor->host << 3 |
                     tensor->persistent << 2 | tensor->input << 1 | tensor->output);

@@ -20,7 +20,7 @@ typedef struct mesh_seen {
 } mesh_seen;
 typedef struct fitter {
   const rf_model *model;
-  const rf_plan_options *from;
+  rf_plan_options from;      /* as asked, with the room as its budget */
   const rf_fit_whole *whole; /* NULL: the plan is all there is */
   int64_t room;
   rf_plan *best, *least; /* the fastest that fits; the smallest that does not */
@@ -64,7 +64,6 @@ static rf_status plan_one(fitter *f, const rf_plan_options *options, rf_fit_row 
                           int64_t *persistent, rf_error *error) {
   rf_plan *plan = NULL;
   RF_TRY(rf_plan_make(f->model, options, &plan, error));
-  plan->options.budget_bytes = f->room;
   *row = row_of(plan);
   *cost = (rf_fit_cost){.bytes = plan->arena_bytes, .seconds = plan->step_seconds};
   *persistent = plan->persistent_bytes;
@@ -125,21 +124,22 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
 }
 
 /* `made` (may be NULL): what came of it; zeros where nothing was planned. */
-static rf_status try_setting(fitter *f, setting *s, rf_remat remat, rf_fit_row *made, rf_error *error) {
-  rf_plan_options options = *f->from;
+static rf_status try_setting(fitter *f, const rf_plan_options *from, setting *s, rf_remat remat,
+                             rf_fit_row *made, rf_error *error) {
+  rf_plan_options options = *from;
   rf_fit_row row;
   rf_fit_cost cost;
   int64_t batch = options.build.microbatch * options.build.accumulate, persistent = 0;
   if (made) *made = (rf_fit_row){0};
   if (f->room <= s->beside) return RAFTER_OK; /* there is no room for any */
-  options.budget_bytes = f->room - s->beside;
+  options.taken_bytes = s->beside;
   options.remat = remat;
   options.build.dtype = s->dtype;
   options.build.microbatch = s->microbatch;
   options.build.accumulate = (int)(batch / s->microbatch);
   RF_TRY(plan_one(f, &options, &row, &cost, &persistent, error));
   if (made) *made = row;
-  if (remat != f->from->remat && remat != RF_REMAT_NONE) return RAFTER_OK;
+  if (remat != from->remat && remat != RF_REMAT_NONE) return RAFTER_OK;
   s->seconds = row.seconds;
   s->beside = cost.beside;
   s->worth_auto = row.peak_bytes > f->room && persistent < f->room;
@@ -155,8 +155,9 @@ static rf_remat most_remat(const rf_plan_options *options) {
  * everything recomputed that helps, no larger one does. On several chips larger ones move
  * weights and gradients less often and recompute more: behind the turn all are slower; and of
  * large graphs, each of whose searches takes a second, few are searched. */
-static rf_status try_auto(fitter *f, setting *list, int count, rf_dtype dtype, rf_error *error) {
-  const bool several = rf_mesh_chips(&f->from->build.mesh) > 1;
+static rf_status try_auto(fitter *f, const rf_plan_options *from, setting *list, int count, rf_dtype dtype,
+                          rf_error *error) {
+  const bool several = rf_mesh_chips(&from->build.mesh) > 1;
   double turn = HUGE_VAL;
   for (int i = count; i-- > 0;) {
     rf_fit_row made;
@@ -165,7 +166,7 @@ static rf_status try_auto(fitter *f, setting *list, int count, rf_dtype dtype, r
     if (list[i].dtype != dtype || !list[i].worth_auto || (f->best && list[i].seconds >= f->best_seconds))
       continue;
     f->autos += several;
-    RF_TRY(try_setting(f, &list[i], most_remat(f->from), &made, error));
+    RF_TRY(try_setting(f, from, &list[i], most_remat(from), &made, error));
     if (!made.fits || (several && f->best_seconds >= before && made.seconds > 1.01 * turn)) break;
     turn = fmin(turn, made.seconds);
   }
@@ -175,24 +176,26 @@ static rf_status try_auto(fitter *f, setting *list, int count, rf_dtype dtype, r
 /* What each named policy does to the setting that stands best, so that its price can be told;
  * the search for single tensors counts seconds of work, and what hides behind transfers costs
  * none. */
-static rf_status try_policies(fitter *f, rf_error *error) {
-  const rf_plan *from = f->best ? f->best : f->least;
+static rf_status try_policies(fitter *f, const rf_plan_options *from, rf_error *error) {
+  const rf_plan *plan = f->best ? f->best : f->least;
   rf_remat named[RF_REMAT_NAMED];
   int policies = rf_remat_named(named);
-  if (!from || memcmp(&from->options.build.mesh, &f->from->build.mesh, sizeof f->from->build.mesh))
+  if (!plan || memcmp(&plan->options.build.mesh, &from->build.mesh, sizeof from->build.mesh))
     return RAFTER_OK;
-  setting s = {.dtype = from->options.build.dtype, .microbatch = from->options.build.microbatch};
-  for (int k = 0; k < policies; k++) RF_TRY(try_setting(f, &s, named[k], NULL, error));
+  setting s = {.dtype = plan->options.build.dtype, .microbatch = plan->options.build.microbatch};
+  for (int k = 0; k < policies; k++) RF_TRY(try_setting(f, from, &s, named[k], NULL, error));
   return RAFTER_OK;
 }
 
-static rf_status try_settings(fitter *f, setting *list, int count, bool vary_remat, rf_error *error) {
+static rf_status try_settings(fitter *f, const rf_plan_options *from, rf_fit_vary vary, rf_error *error) {
+  setting list[2 * MAX_DIVISORS];
+  const int count = list_settings(from, vary, list);
   for (int i = 0; i < count; i++)
-    RF_TRY(try_setting(f, &list[i], vary_remat ? RF_REMAT_NONE : f->from->remat, NULL, error));
-  if (!vary_remat) return RAFTER_OK;
-  RF_TRY(try_auto(f, list, count, RF_BF16, error)); /* the faster one first */
-  RF_TRY(try_auto(f, list, count, RF_F32, error));
-  return try_policies(f, error);
+    RF_TRY(try_setting(f, from, &list[i], vary.remat ? RF_REMAT_NONE : from->remat, NULL, error));
+  if (!vary.remat) return RAFTER_OK;
+  RF_TRY(try_auto(f, from, list, count, RF_BF16, error)); /* the faster one first */
+  RF_TRY(try_auto(f, from, list, count, RF_F32, error));
+  return try_policies(f, from, error);
 }
 
 static int compare_rows(const void *a, const void *b) {
@@ -302,17 +305,17 @@ static void note_mesh(fitter *f, const mesh_seen *mesh) {
  * RAFTER_INVALID: it cannot be cut so. */
 static rf_status try_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary, int accumulate, rf_error *error) {
   static const rf_remat policies[] = {RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
-  int64_t batch = f->from->build.microbatch * f->from->build.accumulate;
+  int64_t batch = f->from.build.microbatch * f->from.build.accumulate;
   int count = vary.remat ? 4 : 1;
   if (vary.microbatch) accumulate = fill_stages(mesh, batch, accumulate);
   int64_t beside = 0;
   for (int i = 0; i < count && beside < f->room; i++) {
-    rf_plan_options options = *f->from;
+    rf_plan_options options = f->from;
     rf_fit_row row;
     rf_fit_cost cost;
     int64_t persistent = 0;
     options.build.mesh = *mesh;
-    options.budget_bytes = f->room - beside;
+    options.taken_bytes = beside;
     options.build.microbatch = batch / accumulate;
     options.build.accumulate = accumulate;
     if (vary.dtype) options.build.dtype = RF_BF16;
@@ -329,17 +332,13 @@ static rf_status try_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary, int 
 /* All that is weighed on one chip, with the step cut so. Settings that cannot be cut so are
  * none. */
 static void refine_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary) {
-  const rf_plan_options *from = f->from;
-  rf_plan_options on = *from;
-  setting list[2 * MAX_DIVISORS];
+  rf_plan_options on = f->from;
   on.build.mesh = *mesh;
   if (vary.dtype) {
     on.build.dtype = RF_BF16;
     vary.dtype = false;
   }
-  f->from = &on;
-  (void)try_settings(f, list, list_settings(&on, vary, list), vary.remat, NULL);
-  f->from = from;
+  (void)try_settings(f, &on, vary, NULL);
 }
 
 /* The mesh that stands best, then those that may beat it: what they cannot do without
@@ -368,13 +367,13 @@ static rf_status try_meshes(fitter *f, rf_fit_vary vary, rf_error *error) {
   mesh_list *list = calloc(1, sizeof *list);
   rf_error last = {0};
   int cut = 0;
-  int64_t batch = f->from->build.microbatch * f->from->build.accumulate;
+  int64_t batch = f->from.build.microbatch * f->from.build.accumulate;
   if (!list) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
-  for (int accumulate = vary.microbatch ? 1 : f->from->build.accumulate; accumulate <= batch;
+  for (int accumulate = vary.microbatch ? 1 : f->from.build.accumulate; accumulate <= batch;
        accumulate *= 4) {
     list->count = 0;
     if (batch % accumulate) continue;
-    list_meshes(f->model, &f->from->build.mesh, batch / accumulate, list);
+    list_meshes(f->model, &f->from.build.mesh, batch / accumulate, list);
     for (int tried = 0, climbs = 0; tried < list->count && climbs <= CLIMBS; climbs++) {
       const rf_plan *before = f->best;
       for (; tried < list->count; tried++)
@@ -427,14 +426,15 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
                    (long long)options->build.microbatch, options->build.accumulate);
   }
   f->model = model;
-  f->from = options;
+  f->from = *options;
   f->whole = whole;
   f->room = rf_plan_room(options);
-  setting list[2 * MAX_DIVISORS];
-  int count = list_settings(options, vary, list);
+  f->from.budget_bytes = f->room;
+  f->from.searched = true;
   rf_status status = RAFTER_OK;
+  if (!vary.mesh) vary.remat &= options->build.job == RF_JOB_TRAIN;
   if (vary.mesh) RF_GO(try_meshes(f, vary, error));
-  else RF_GO(try_settings(f, list, count, vary.remat && options->build.job == RF_JOB_TRAIN, error));
+  else RF_GO(try_settings(f, &f->from, vary, error));
   if (found) {
     found->tried = f->rows;
     found->rows = frontier(f, found->row);
@@ -449,7 +449,6 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
     f->least = NULL;
   }
   if (!*out) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "the search made no plan"));
-  (*out)->searched = true;
 done:
   rf_plan_free(f->best);
   rf_plan_free(f->least);

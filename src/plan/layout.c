@@ -2,13 +2,40 @@
  * depends only on the parameter table, and behind it everything that comes and goes, packed by
  * lifetimes. Finding the least height is NP-hard; several greedy orders are tried and the best
  * kept. */
-#include "plan/shelf.h"
+#include "plan/parts.h"
 
 #include <stdlib.h>
 #include <string.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
+
+/* ---- the search for a gap -------------------------------------------------------------------- */
+
+/* Placed blocks in ascending offset; the arrays stand apart so that a scan touches little
+ * memory. They are read in strides. */
+enum { STRIDE = 16 };
+typedef struct bucket {
+  int count;
+  int *first, *last;
+  int64_t *start, *end;
+} bucket;
+
+/* Best fit: the smallest gap that holds the block between placed blocks of its lifetime, else on
+ * top of them. */
+typedef struct gap_search {
+  int64_t bytes, top, best; /* top: end of what was passed */
+  uint64_t over;            /* what the best gap leaves over */
+} gap_search;
+
+static inline void pass_gap(gap_search *f, int64_t start, int64_t end) {
+  uint64_t over = (uint64_t)(start - f->top - f->bytes); /* of a gap too small: huge */
+  if (over < f->over) {
+    f->best = f->top;
+    f->over = over;
+  }
+  if (end > f->top) f->top = end;
+}
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
@@ -59,9 +86,9 @@ static void rank(const rf_block *block, int count, rank_by by, ranked *scratch, 
 /* Bit k: block at + k lives at some time between first and last. Most do not: they are told
  * apart many at a time. */
 #ifdef __SSE2__
-static inline unsigned meeting(const rf_shelf *s, int at, int first, int last) {
-  __m128i from = _mm_set1_epi32(first), to = _mm_set1_epi32(last), apart[RF_STRIDE / 4];
-  for (int i = 0; i < RF_STRIDE / 4; i++) {
+static inline unsigned meeting(const bucket *s, int at, int first, int last) {
+  __m128i from = _mm_set1_epi32(first), to = _mm_set1_epi32(last), apart[STRIDE / 4];
+  for (int i = 0; i < STRIDE / 4; i++) {
     __m128i begins = _mm_loadu_si128((const __m128i *)(s->first + at + 4 * i)),
             ends = _mm_loadu_si128((const __m128i *)(s->last + at + 4 * i));
     apart[i] = _mm_or_si128(_mm_cmpgt_epi32(begins, to), _mm_cmpgt_epi32(from, ends));
@@ -71,35 +98,36 @@ static inline unsigned meeting(const rf_shelf *s, int at, int first, int last) {
          0xffffu;
 }
 #else
-static inline unsigned meeting(const rf_shelf *s, int at, int first, int last) {
+static inline unsigned meeting(const bucket *s, int at, int first, int last) {
   unsigned bits = 0;
-  for (int i = 0; i < RF_STRIDE; i++)
+  for (int i = 0; i < STRIDE; i++)
     bits |= (unsigned)(s->first[at + i] <= last && s->last[at + i] >= first) << i;
   return bits;
 }
 #endif
 
-void rf_shelf_pass(const rf_shelf *s, int first, int last, rf_gap_search *to) {
+/* Passes the blocks of an index that live at some time between first and last. */
+static void pass_blocks(const bucket *s, int first, int last, gap_search *to) {
   /* in registers: what is written through a pointer might be what is read through another */
-  rf_gap_search f = *to;
-  for (int j = 0; j < s->count && f.over; j += RF_STRIDE) {
+  gap_search f = *to;
+  for (int j = 0; j < s->count && f.over; j += STRIDE) {
     const int64_t *start = s->start + j, *end = s->end + j;
     unsigned bits = meeting(s, j, first, last);
-    if (s->count - j < RF_STRIDE) bits &= (1u << (s->count - j)) - 1;
+    if (s->count - j < STRIDE) bits &= (1u << (s->count - j)) - 1;
     for (; bits; bits &= bits - 1) {
       size_t k = (size_t)__builtin_ctz(bits);
-      rf_gap_pass(&f, start[k], end[k]);
+      pass_gap(&f, start[k], end[k]);
     }
   }
   *to = f;
 }
 
-static inline rf_gap_search begin_search(const rf_block *b) {
-  return (rf_gap_search){b->bytes, 0, -1, (uint64_t)INT64_MAX};
+static inline gap_search begin_search(const rf_block *b) {
+  return (gap_search){b->bytes, 0, -1, (uint64_t)INT64_MAX};
 }
-static inline int64_t found(const rf_gap_search *f) { return f->best >= 0 ? f->best : f->top; }
+static inline int64_t found(const gap_search *f) { return f->best >= 0 ? f->best : f->top; }
 
-static void put(rf_shelf *s, const rf_block *b) {
+static void bucket_insert(bucket *s, const rf_block *b) {
   int low = 0, high = s->count;
   while (low < high) {
     int middle = (low + high) / 2;
@@ -118,10 +146,10 @@ static void put(rf_shelf *s, const rf_block *b) {
   s->count++;
 }
 
-/* Many placed blocks: shelves of a few, one above the other, each with a summary. What stands
- * together often lives together, so that for most blocks a whole shelf is either no obstacle or
+/* Many placed blocks: buckets of a few, one above the other, each with a summary. What stands
+ * together often lives together, so that for most blocks a whole bucket is either no obstacle or
  * a single one. */
-enum { ON_SHELF = 64 };
+enum { BUCKET_SIZE = 64 };
 typedef struct summary {
   int least_first, most_first, least_last, most_last;
   /* the highest end; the largest gap between blocks when all of them live, once it was
@@ -129,12 +157,11 @@ typedef struct summary {
   int64_t end, gap;
   bool measured;
 } summary;
-typedef struct rack {
+typedef struct block_index {
   int count, *order; /* from the lowest to the highest */
-  rf_shelf *shelf;
+  bucket *bucket;
   summary *summary;
-  void (*pass)(const rf_shelf *shelf, int first, int last, rf_gap_search *search);
-} rack;
+} block_index;
 
 static void add_up(summary *m, int first, int last, int64_t end) {
   if (first < m->least_first) m->least_first = first;
@@ -147,13 +174,13 @@ static void add_up(summary *m, int first, int last, int64_t end) {
 
 static const summary NOTHING = {INT32_MAX, INT32_MIN, INT32_MAX, INT32_MIN, 0, 0, false};
 
-static summary sum_up(const rf_shelf *s) {
+static summary sum_up(const bucket *s) {
   summary m = NOTHING;
   for (int i = 0; i < s->count; i++) add_up(&m, s->first[i], s->last[i], s->end[i]);
   return m;
 }
 
-static int64_t gap_of(const rf_shelf *s, summary *m) {
+static int64_t gap_of(const bucket *s, summary *m) {
   int64_t top = s->end[0];
   if (m->measured) return m->gap;
   m->gap = INT64_MIN;
@@ -165,23 +192,23 @@ static int64_t gap_of(const rf_shelf *s, summary *m) {
   return m->gap;
 }
 
-static int64_t best_gap_of(const rack *r, const rf_block *b) {
-  rf_gap_search f = begin_search(b);
+static int64_t best_gap_of(const block_index *r, const rf_block *b) {
+  gap_search f = begin_search(b);
   for (int i = 0; i < r->count && f.over; i++) {
-    const rf_shelf *s = &r->shelf[r->order[i]];
+    const bucket *s = &r->bucket[r->order[i]];
     summary *m = &r->summary[r->order[i]];
     if (m->least_first > b->last || m->most_last < b->first) continue;
     bool all = m->most_first <= b->last && m->least_last >= b->first;
-    if (all && gap_of(s, m) < b->bytes) rf_gap_pass(&f, s->start[0], m->end);
-    else r->pass(s, b->first, b->last, &f);
+    if (all && gap_of(s, m) < b->bytes) pass_gap(&f, s->start[0], m->end);
+    else pass_blocks(s, b->first, b->last, &f);
   }
   return found(&f);
 }
 
-/* The upper half of a full shelf goes to a new one above it. */
-static void split(rack *r, int at) {
-  rf_shelf *low = &r->shelf[r->order[at]], *high = &r->shelf[r->count];
-  int half = ON_SHELF / 2;
+/* The upper half of a full bucket goes to a new one above it. */
+static void split(block_index *r, int at) {
+  bucket *low = &r->bucket[r->order[at]], *high = &r->bucket[r->count];
+  int half = BUCKET_SIZE / 2;
   memmove(r->order + at + 2, r->order + at + 1, (size_t)(r->count - at - 1) * sizeof *r->order);
   r->order[at + 1] = r->count++;
   memcpy(high->first, low->first + half, (size_t)half * sizeof *low->first);
@@ -193,25 +220,25 @@ static void split(rack *r, int at) {
   r->summary[r->order[at + 1]] = sum_up(high);
 }
 
-static void put_on(rack *r, const rf_block *b) {
-  int low = 0, high = r->count - 1; /* the highest shelf that begins below the block, or the lowest of all */
+static void insert(block_index *r, const rf_block *b) {
+  int low = 0, high = r->count - 1; /* the highest bucket that begins below the block, or the lowest of all */
   while (low < high) {
     int middle = (low + high + 1) / 2;
-    if (r->shelf[r->order[middle]].start[0] < b->offset) low = middle;
+    if (r->bucket[r->order[middle]].start[0] < b->offset) low = middle;
     else high = middle - 1;
   }
-  if (r->shelf[r->order[low]].count == ON_SHELF) {
+  if (r->bucket[r->order[low]].count == BUCKET_SIZE) {
     split(r, low);
-    low += r->shelf[r->order[low + 1]].start[0] < b->offset;
+    low += r->bucket[r->order[low + 1]].start[0] < b->offset;
   }
-  put(&r->shelf[r->order[low]], b);
+  bucket_insert(&r->bucket[r->order[low]], b);
   add_up(&r->summary[r->order[low]], b->first, b->last, b->offset + b->bytes);
 }
 
-static void clear(rack *r) {
+static void clear(block_index *r) {
   r->count = 1;
   r->order[0] = 0;
-  r->shelf[0].count = 0;
+  r->bucket[0].count = 0;
   r->summary[0] = NOTHING;
 }
 
@@ -226,32 +253,29 @@ typedef struct packer {
   int count, ops, base;  /* ops: how many instants; base: the earliest */
   int shortest;          /* lifetimes below this wait for the second phase */
   int64_t *offset;
-  rack longs;
+  block_index longs;
   /* long blocks by their first and last instant; begin also lists the short ones */
   int *begin, *begin_next, *end, *end_next;
   /* what the long blocks leave free at the instant reached, ascending; the last gap has no end */
   int64_t *gap_start, *gap_end;
   int gaps;
-  rf_shelf around;       /* obstacles of the block being placed */
+  bucket around;         /* obstacles of the block being placed */
   int *near, near_count; /* short blocks placed and still alive */
 } packer;
 
-static rf_shelf shelf_new(rf_pool *pool, int count) {
-  size_t n = (size_t)count + RF_STRIDE; /* they are read in strides */
-  return (rf_shelf){0, rf_pool_raw(pool, n * sizeof(int)), rf_pool_raw(pool, n * sizeof(int)),
-                    rf_pool_raw(pool, n * sizeof(int64_t)), rf_pool_raw(pool, n * sizeof(int64_t))};
+static bucket bucket_new(rf_pool *pool, int count) {
+  size_t n = (size_t)count + STRIDE; /* they are read in strides */
+  return (bucket){0, rf_pool_raw(pool, n * sizeof(int)), rf_pool_raw(pool, n * sizeof(int)),
+                  rf_pool_raw(pool, n * sizeof(int64_t)), rf_pool_raw(pool, n * sizeof(int64_t))};
 }
 
-/* Each shelf is half full or more: all but the first come of splits. */
-static rack rack_new(rf_pool *pool, int count) {
-  int shelves = count / (ON_SHELF / 2) + 1;
-  rack r = {0, rf_pool_raw(pool, ((size_t)shelves + 1) * sizeof(int)),
-            rf_pool_raw(pool, (size_t)shelves * sizeof(rf_shelf)),
-            rf_pool_raw(pool, (size_t)shelves * sizeof(summary)), rf_shelf_pass};
-#ifdef __x86_64__
-  if (rf_isa_detect() >= RF_ISA_AVX512) r.pass = rf_shelf_pass_avx512;
-#endif
-  for (int i = 0; i < shelves; i++) r.shelf[i] = shelf_new(pool, ON_SHELF);
+/* Each bucket is half full or more: all but the first come of splits. */
+static block_index index_new(rf_pool *pool, int count) {
+  int buckets = count / (BUCKET_SIZE / 2) + 1;
+  block_index r = {0, rf_pool_raw(pool, ((size_t)buckets + 1) * sizeof(int)),
+                   rf_pool_raw(pool, (size_t)buckets * sizeof(bucket)),
+                   rf_pool_raw(pool, (size_t)buckets * sizeof(summary))};
+  for (int i = 0; i < buckets; i++) r.bucket[i] = bucket_new(pool, BUCKET_SIZE);
   return r;
 }
 
@@ -302,34 +326,34 @@ static void vacate(packer *p, int64_t start, int64_t end) {
 /* What stands in a short block's way beside the long blocks of now: those that begin before it
  * ends, other short ones. */
 static void gather(packer *p, const rf_block *b) {
-  rf_shelf *a = &p->around;
+  bucket *a = &p->around;
   a->count = 0;
   for (int t = b->first + 1; t <= b->last; t++)
     for (int i = p->begin[t - p->base]; i != RF_NONE; i = p->begin_next[i]) {
       rf_block other = p->shape[i];
       other.offset = p->offset[i];
-      if (other.last - other.first >= p->shortest) put(a, &other);
+      if (other.last - other.first >= p->shortest) bucket_insert(a, &other);
     }
   for (int k = 0; k < p->near_count; k++) {
     rf_block other = p->shape[p->near[k]];
     other.offset = p->offset[p->near[k]];
-    put(a, &other);
+    bucket_insert(a, &other);
   }
 }
 
 /* The best gap between all of these and the long blocks of now, which are what lies between the
  * gaps they leave. */
 static int64_t best_gap_now(const packer *p, const rf_block *b) {
-  const rf_shelf *a = &p->around;
-  rf_gap_search f = begin_search(b);
+  const bucket *a = &p->around;
+  gap_search f = begin_search(b);
   int64_t from = 0;
   int k = 0;
   for (int g = 0; g < p->gaps && f.over; from = p->gap_end[g++]) {
     if (p->gap_start[g] == from) continue;
-    for (; k < a->count && a->start[k] <= from; k++) rf_gap_pass(&f, a->start[k], a->end[k]);
-    rf_gap_pass(&f, from, p->gap_start[g]);
+    for (; k < a->count && a->start[k] <= from; k++) pass_gap(&f, a->start[k], a->end[k]);
+    pass_gap(&f, from, p->gap_start[g]);
   }
-  for (; k < a->count; k++) rf_gap_pass(&f, a->start[k], a->end[k]);
+  for (; k < a->count; k++) pass_gap(&f, a->start[k], a->end[k]);
   return found(&f);
 }
 
@@ -390,7 +414,7 @@ static int64_t place(packer *p, const int *order, int64_t enough) {
       continue;
     }
     b.offset = p->offset[i] = best_gap_of(&p->longs, &b);
-    put_on(&p->longs, &b);
+    insert(&p->longs, &b);
     if (b.offset + b.bytes > height) height = b.offset + b.bytes;
     if (height >= enough) return height;
   }
@@ -438,7 +462,7 @@ static void keep(const packer *p, int64_t height, int64_t *kept, int64_t *best) 
   }
 }
 
-int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste, int64_t asked) {
+int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
   if (count < 1) return 0;
   rf_pool *pool = rf_pool_new();
   packer p = {.pool = pool, .shape = block, .count = count};
@@ -451,8 +475,8 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste, int64_t aske
   p.ops = end - p.base + 1;
   size_t n = (size_t)count + 1, instants = (size_t)p.ops + 1;
   p.shortest = count > MANY ? SHORT : 0;
-  p.longs = rack_new(pool, count);
-  p.around = shelf_new(pool, 2 * count);
+  p.longs = index_new(pool, count);
+  p.around = bucket_new(pool, 2 * count);
   p.begin = rf_pool_raw(pool, instants * sizeof(int));
   p.end = rf_pool_raw(pool, instants * sizeof(int));
   p.begin_next = rf_pool_raw(pool, n * sizeof(int));
@@ -465,7 +489,7 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste, int64_t aske
   ranked *keys = rf_pool_raw(pool, 2 * n * sizeof *keys);
   int64_t least = lower_bound(&p), best = INT64_MAX;
   int64_t *kept = rf_pool_raw(pool, n * sizeof *kept), *of_last = rf_pool_raw(pool, n * sizeof *of_last);
-  const int64_t enough = least + waste > asked ? least + waste : asked;
+  const int64_t enough = least + waste;
   /* Every order once; then those that came nearest go on, each for as long as it gets lower.
    * Milliseconds, whatever the model. */
   const int rounds = count < 1000 ? 12 : count < 3000 ? 4 : 1;
@@ -551,7 +575,7 @@ static void place_persistent(rf_plan *plan, rf_pool *scratch, bool host) {
   }
 }
 
-int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t waste, int64_t enough) {
+int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t waste) {
   rf_pool *scratch = rf_pool_new();
   size_t tensors = (size_t)flow->tensors + 1;
   /* A chain of tensors that take over each other's bytes is one block. */
@@ -574,8 +598,7 @@ int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t was
     block_of[t] = block_of[root];
     if (flow->at[t].last > block[block_of[t]].last) block[block_of[t]].last = flow->at[t].last;
   }
-  int64_t height =
-      persistent + rf_layout_blocks(block, count, waste / (count > MANY ? 500 : 2000), enough - persistent);
+  int64_t height = persistent + rf_layout_blocks(block, count, waste / (count > MANY ? 500 : 2000));
   for (int t = 0; t < flow->tensors; t++)
     if (block_of[t] != RF_NONE) flow->at[t].offset = persistent + block[block_of[t]].offset;
   rf_pool_free(scratch);
@@ -584,19 +607,19 @@ int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t was
 
 /* Places the tensors of the chip's memory or of the host's; returns the height and, in
  * *persistent, where what stays from step to step ends. */
-static int64_t lay_out(rf_plan *plan, bool host, int64_t waste, int64_t enough, int64_t *persistent) {
+static int64_t lay_out(rf_plan *plan, bool host, int64_t waste, int64_t *persistent) {
   rf_pool *scratch = rf_pool_new();
   place_persistent(plan, scratch, host);
   rf_pool_free(scratch);
   rf_flow flow = rf_plan_flow(plan);
   *persistent = rf_flow_persistent(&flow, host, &plan->options);
-  return rf_flow_layout(&flow, host, *persistent, waste, enough);
+  return rf_flow_layout(&flow, host, *persistent, waste);
 }
 
-void rf_plan_layout(rf_plan *plan, int64_t enough) {
+void rf_plan_layout(rf_plan *plan) {
   const rf_flow flow = rf_plan_flow(plan);
   bool host = false;
-  plan->arena_bytes = lay_out(plan, false, rf_flow_live_bytes(&flow, NULL), enough, &plan->persistent_bytes);
+  plan->arena_bytes = lay_out(plan, false, rf_flow_live_bytes(&flow, NULL), &plan->persistent_bytes);
   for (int t = 0; t < plan->graph->tensor_count; t++) host |= plan->graph->tensor[t].host;
-  if (host) plan->host_bytes = lay_out(plan, true, plan->arena_bytes, 0, &plan->host_persistent_bytes);
+  if (host) plan->host_bytes = lay_out(plan, true, plan->arena_bytes, &plan->host_persistent_bytes);
 }

@@ -151,15 +151,15 @@ void rf_plan_lifetimes(rf_plan *plan) {
   rf_flow *flow = rf_pool_raw(graph->pool, sizeof *flow);
   *flow =
       (rf_flow){.ops = graph->op_count,
-                .tensors = graph->tensor_count,
+                .tensors = plan->tensor_count,
                 .microbatches = graph->accumulate,
                 .guard_bytes = plan->options.guard_bytes,
                 .op = rf_pool_raw(graph->pool, ((size_t)graph->op_count + 1) * sizeof *flow->op),
-                .tensor = rf_pool_raw(graph->pool, ((size_t)graph->tensor_count + 1) * sizeof *flow->tensor),
+                .tensor = rf_pool_raw(graph->pool, ((size_t)plan->tensor_count + 1) * sizeof *flow->tensor),
                 .at = plan->tensor};
   for (int i = 0; i < flow->ops; i++) flow->op[i] = rf_flow_op_of(&graph->op[i], plan->op[i].workspace);
   for (int t = 0; t < flow->tensors; t++)
-    flow->tensor[t] = rf_flow_tensor_of(&plan->options, graph, &graph->tensor[t]);
+    flow->tensor[t] = rf_flow_tensor_of(&plan->options, graph, rf_plan_content(plan, t));
   rf_flow_lifetimes(flow);
   plan->flow = flow;
 }
@@ -215,7 +215,7 @@ int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[R
   for (int t = 0; by_class && t < flow->tensors; t++) {
     const rf_plan_tensor *p = &flow->at[t];
     if (is_used(flow, t) && p->first + (p->shares != RF_NONE) <= at && at <= p->last)
-      by_class[plan->graph->tensor[t].class] += flow->tensor[t].bytes;
+      by_class[rf_plan_content(plan, t)->class] += flow->tensor[t].bytes;
   }
   return most;
 }
@@ -229,10 +229,10 @@ void rf_plan_memory_curve(const rf_plan *plan, int64_t *live, int64_t *top) {
     live[i] = sum += change[i + 1];
     top[i] = 0;
   }
-  for (int t = 0; t < graph->tensor_count; t++) {
+  for (int t = 0; t < plan->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
     int64_t end = p->offset + p->bytes;
-    if (p->offset < 0 || graph->tensor[t].host) continue;
+    if (p->offset < 0 || rf_plan_content(plan, t)->host) continue;
     bool always = p->first <= 0 && p->last >= graph->op_count - 1;
     if (always && end > floor) floor = end;
     for (int i = p->first < 0 ? 0 : p->first; !always && i <= p->last && i < graph->op_count; i++)

@@ -15,8 +15,8 @@ static inline int64_t rf_align(int64_t bytes) {
  * workspaces and a digest. */
 typedef enum rf_plan_depth { RF_PLAN_BYTES, RF_PLAN_SIZE, RF_PLAN_PRICES, RF_PLAN_WHOLE } rf_plan_depth;
 
-/* choose.c: one kernel per op, its work, and a tensor for its workspace (appended to the graph).
- * Allocates plan->op and plan->tensor. */
+/* choose.c: one kernel per op, its work, and its workspace. Allocates plan->op, plan->tensor and
+ * plan->workspace. */
 void rf_plan_choose(rf_plan *plan, rf_plan_depth depth);
 /* What lifetimes and offsets are made of: the ops and tensors of a graph, or of one that is only
  * weighed. */
@@ -63,13 +63,12 @@ int64_t rf_flow_persistent(const rf_flow *flow, bool host, const rf_plan_options
 int64_t rf_flow_live_bytes(const rf_flow *flow, int *peak_op);
 int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[RF_CLASSES]);
 
-/* layout.c: offsets of every tensor, persistent_bytes and arena_bytes. The search for a lower
- * arena ends where it takes `enough` bytes or fewer. */
-void rf_plan_layout(rf_plan *plan, int64_t enough);
+/* layout.c: offsets of every tensor, persistent_bytes and arena_bytes. */
+void rf_plan_layout(rf_plan *plan);
 /* The same of what comes and goes in the chip's memory or the host's, behind `persistent` bytes;
  * returns the height. `waste`: the largest sum of live tensors, a small part of which may be
  * wasted. */
-int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t waste, int64_t enough);
+int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t waste);
 /* A range of bytes that is needed from op `first` to op `last`. */
 typedef struct rf_block {
   int64_t bytes, offset;
@@ -77,8 +76,8 @@ typedef struct rf_block {
 } rf_block;
 /* Chooses offsets (from 0; multiples of what all bytes are multiples of) so that blocks which
  * live together do not overlap; returns the height. A layout within `waste` bytes of the largest
- * sum of live blocks, or no higher than `enough`, ends the search. */
-int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste, int64_t enough);
+ * sum of live blocks ends the search. */
+int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste);
 
 /* cost.c: what is left of a CPU's ceilings and curves when a plan uses fewer threads than the
  * machine was described with. */
@@ -130,10 +129,9 @@ rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *opti
  * fails. */
 rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth, rf_plan **plan,
                          rf_error *error);
-/* plan.c: the graph of a plan before recomputation: its own as it was before kernels added their
- * workspaces, where nothing else was rewritten (in `own`, whose arrays are the plan's); else it
- * is built, and the caller's to free. NULL: of stages. */
-const rf_graph *rf_plan_graph_before(const rf_plan *plan, rf_graph *own, rf_graph **built);
+/* plan.c: the graph of a plan before recomputation: its own where nothing was rewritten; otherwise
+ * it is built, and the caller frees it (*built). NULL for the stages of a pipeline. */
+const rf_graph *rf_plan_graph_before(const rf_plan *plan, rf_graph **built);
 /* plan.c: a plan of a graph as it is (taken over); and of a model. `base` (may be NULL): what
  * rf_graph_build makes of it with these build options, which has to outlive the plan. */
 rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth);

@@ -33,16 +33,12 @@ const char *rf_plan_peak(const rf_plan *plan) {
   return plan->graph->op_count ? plan->graph->op[plan->peak_op].name : "";
 }
 
-const rf_graph *rf_plan_graph_before(const rf_plan *plan, rf_graph *own, rf_graph **built) {
+const rf_graph *rf_plan_graph_before(const rf_plan *plan, rf_graph **built) {
   const rf_plan_options *o = &plan->options;
   if (plan->stages) return NULL;
   if (o->remat != RF_REMAT_NONE || o->build.offload)
     return rf_graph_build(&plan->graph->model, &o->build, NULL, built, NULL) == RAFTER_OK ? *built : NULL;
-  *own = *plan->graph;
-  for (int i = 0; i < plan->graph->op_count; i++)
-    if (plan->op[i].workspace != RF_NONE && plan->op[i].workspace < own->tensor_count)
-      own->tensor_count = plan->op[i].workspace;
-  return own;
+  return plan->graph;
 }
 
 rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth) {
@@ -55,9 +51,7 @@ rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_pl
   rf_plan_lifetimes(plan);
   if (depth < RF_PLAN_PRICES) {
     plan->arena_bytes = plan->live_bytes = rf_plan_live_bytes(plan, &plan->peak_op, NULL);
-    /* Stages are weighed against each other by their bytes. */
-    int64_t room = rf_plan_room(options), enough = rf_pipeline_stages(&options->build.mesh) > 1 ? 0 : room;
-    if (depth == RF_PLAN_SIZE && plan->live_bytes <= room) rf_plan_layout(plan, enough);
+    if (depth == RF_PLAN_SIZE && plan->live_bytes <= rf_plan_room(options)) rf_plan_layout(plan);
     return plan;
   }
   plan->machine = *options->machine;
@@ -70,7 +64,7 @@ rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_pl
   bool alone = rf_mesh_chips(&options->build.mesh) == 1 && !options->build.offload;
   if (depth == RF_PLAN_PRICES && alone && plan->live_bytes > rf_plan_room(options))
     plan->arena_bytes = plan->live_bytes;
-  else rf_plan_layout(plan, 0);
+  else rf_plan_layout(plan);
   plan->by_class[RF_CLASS_PADDING] += plan->arena_bytes - plan->live_bytes;
   rf_plan_cost(plan);
   if (depth == RF_PLAN_WHOLE) rf_plan_digest(plan);
@@ -98,7 +92,8 @@ static rf_status apply_remat(rf_graph *graph, const rf_plan_options *options, rf
   bool *drop = rf_pool_alloc(graph->pool, (size_t)graph->tensor_count + 1);
   int64_t arena;
   if (options->remat == RF_REMAT_AUTO)
-    RF_TRY(rf_plan_auto_remat(graph, options, rf_plan_room(options), drop, &arena, error));
+    RF_TRY(rf_plan_auto_remat(graph, options, rf_plan_room(options) - options->taken_bytes, drop, &arena,
+                              error));
   else rf_remat_policy(graph, options->remat, drop);
   for (int t = 0; t < graph->tensor_count; t++)
     if (drop[t]) return rf_pass_remat(graph, drop, error);
@@ -169,11 +164,6 @@ rf_status rf_plan_make_size(const rf_model *model, const rf_plan_options *option
                             rf_error *error) {
   bool ours = options->program.program == RF_PROGRAM_RAFTER;
   return rf_plan_make_to(ours ? RF_PLAN_SIZE : RF_PLAN_WHOLE, model, options, NULL, plan, error);
-}
-
-void rf_plan_settle_size(rf_plan *plan) {
-  bool loose = !*plan->digest && !plan->stages && plan->options.program.program == RF_PROGRAM_RAFTER;
-  if (loose) rf_plan_layout(plan, 0);
 }
 
 void rf_plan_free(rf_plan *plan) {

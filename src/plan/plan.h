@@ -31,7 +31,7 @@ typedef struct rf_plan_op {
   const rf_kernel *kernel; /* of steps with all the plan's rows */
   const rf_kernel *few;    /* of steps with at most few_rows rows; NULL: the same */
   int64_t few_rows;
-  int workspace; /* tensor id of class workspace, or RF_NONE */
+  int workspace; /* its place in plan->tensor, or RF_NONE */
   rf_work work;
   double seconds; /* predicted, one call */
   double wait;    /* of a collective: the part that no bandwidth shortens */
@@ -58,6 +58,8 @@ typedef struct rf_plan_options {
   rf_collectives collectives;
   rf_program_options program; /* all zero: ours. Another's is sized and timed, and cannot be run */
   int64_t budget_bytes;       /* --fit / remat=auto; 0: the machine's own memory less its reserve */
+  int64_t taken_bytes;        /* of the budget, what something else takes: auto leaves it free */
+  bool searched;              /* --fit chose these settings: nobody typed them */
   int guard_bytes;            /* debug: gap after each tensor, filled with a pattern and checked */
   /* the persistent region is at least so large: a plan that runs over another's region
    * (validation beside training) */
@@ -104,9 +106,11 @@ typedef struct rf_plan {
   rf_graph *graph; /* owned */
   rf_plan_options options;
   rf_machine machine;     /* a copy */
-  rf_plan_tensor *tensor; /* graph->tensor_count */
-  rf_plan_op *op;         /* graph->op_count */
-  struct rf_flow *flow;   /* what lifetimes and offsets are made of; the graph's */
+  rf_plan_tensor *tensor; /* tensor_count: those of the graph, then the workspaces of its ops */
+  rf_tensor *workspace;   /* what these workspaces are */
+  int tensor_count;
+  rf_plan_op *op;       /* graph->op_count */
+  struct rf_flow *flow; /* what lifetimes and offsets are made of; the graph's */
   /* [0, persistent) keeps its bytes between steps; the same layout for every plan of one model
    * and optimizer */
   int64_t persistent_bytes;
@@ -122,7 +126,6 @@ typedef struct rf_plan {
   double build_seconds; /* how long planning took */
   rf_plan_stage *stage; /* of a pipeline: owned. Offsets, ops and classes are those of graph->mesh.stage,
                          * whose peak is the largest; time, FLOPs and bytes those of all */
-  bool searched;        /* --fit chose its settings, which nobody typed */
   int stages;           /* 0: no pipeline */
   rf_part_work stage_work[RF_PARTS]; /* of all stages */
   /* of a JAX program: arena_bytes is its total, by_class what it is made of; offsets are those
@@ -131,14 +134,18 @@ typedef struct rf_plan {
   char digest[17]; /* hex XXH3 of everything a run depends on */
 } rf_plan;
 
+/* What is at plan->tensor[t]: a tensor of the graph, or a workspace. */
+static inline const rf_tensor *rf_plan_content(const rf_plan *plan, int t) {
+  const int own = plan->graph->tensor_count;
+  return t < own ? &plan->graph->tensor[t] : &plan->workspace[t - own];
+}
+
 rf_status rf_plan_make(const rf_model *model, const rf_plan_options *options, rf_plan **plan,
                        rf_error *error);
-/* The same to see whether it fits: without times and digest. Where its live bytes alone do not
- * fit, they stand for arena_bytes; where it fits, its arena may become smaller:
- * rf_plan_settle_size makes it that of rf_plan_make. */
+/* Whether it fits: a plan without times and digest. If its live bytes alone do not fit, it has no
+ * offsets and arena_bytes is live_bytes. */
 rf_status rf_plan_make_size(const rf_model *model, const rf_plan_options *options, rf_plan **plan,
                             rf_error *error);
-void rf_plan_settle_size(rf_plan *plan);
 void rf_plan_free(rf_plan *plan);
 /* Bytes a plan with these options may take: the budget, or the machine's memory less its
  * reserve. */

@@ -7,10 +7,10 @@
 
 static int find_largest(const rf_plan *plan, int largest[5]) {
   int count = 0;
-  for (int t = 0; t < plan->graph->tensor_count; t++) {
+  for (int t = 0; t < plan->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
-    if (p->offset < 0 || plan->graph->tensor[t].host || p->first + (p->shares != RF_NONE) > plan->peak_op ||
-        p->last < plan->peak_op)
+    if (p->offset < 0 || rf_plan_content(plan, t)->host ||
+        p->first + (p->shares != RF_NONE) > plan->peak_op || p->last < plan->peak_op)
       continue;
     int at = count < 5 ? count++ : 5;
     while (at > 0 && plan->tensor[largest[at - 1]].bytes < p->bytes) {
@@ -43,7 +43,7 @@ typedef struct remedies {
 static void say_remedy(remedies *r, const rf_plan_options *to, int64_t bytes) {
   const rf_plan_options *from = &r->plan->options;
   snprintf(r->text, r->capacity, RF_THIS_FITS ", in %.2f GiB:", (double)bytes / 0x1p30);
-  bool searched = r->plan->searched, zero = to->build.mesh.zero != from->build.mesh.zero;
+  bool searched = from->searched, zero = to->build.mesh.zero != from->build.mesh.zero;
   if (searched || !zero || to->remat != from->remat || to->build.microbatch != from->build.microbatch)
     rf_text_append(r->text, r->capacity, " --remat %s --microbatch %lld --accumulate %d",
                    rf_remat_name(to->remat), (long long)to->build.microbatch, to->build.accumulate);
@@ -75,7 +75,6 @@ static outcome plan_it(const rf_plan_options *options, const rf_plan *from) {
                          : rf_plan_make_size(&from->graph->model, options, &other, NULL);
   if (status != RAFTER_OK) return (outcome){.bytes = -1};
   outcome o = {.fits = rf_plan_fits(other)};
-  if (o.fits) rf_plan_settle_size(other);
   const rf_flow flow = rf_plan_flow(other); /* where it is not laid out, nothing else says what stays */
   o.bytes = other->arena_bytes;
   o.persistent =
@@ -111,6 +110,7 @@ static int64_t try_remedy(remedies *r, remedy change) {
   outcome o = {.bytes = -1};
   options.remat = change.remat;
   options.budget_bytes = r->room;
+  options.taken_bytes = 0;
   options.build.mesh.zero = change.zero;
   options.build.microbatch /= change.part;
   options.build.accumulate *= (int)change.part;
@@ -210,7 +210,7 @@ static void list_largest(const rf_plan *plan, char *list, size_t capacity) {
   }
   list[0] = 0;
   for (int i = 0; i < count; i++)
-    rf_text_append(list, capacity, "%s%.60s %.2f GiB", i ? ", " : "", plan->graph->tensor[largest[i]].name,
+    rf_text_append(list, capacity, "%s%.60s %.2f GiB", i ? ", " : "", rf_plan_content(plan, largest[i])->name,
                    (double)plan->tensor[largest[i]].bytes / 0x1p30);
 }
 
@@ -231,13 +231,13 @@ rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error) {
         plan->graph->model.name, plan->machine.name, (double)rf_plan_host_room(&plan->machine) / 0x1p30,
         (double)plan->host_bytes / 0x1p30);
   char list[400] = "", hint[300], a[32], b[32], c[32];
-  rf_graph own, *built = NULL;
+  rf_graph *built = NULL;
   const rf_plan_options *o = &plan->options;
   bool weighed = o->build.job == RF_JOB_TRAIN && plan->persistent_bytes <= room &&
                  o->program.program == RF_PROGRAM_RAFTER && rf_mesh_chips(&o->build.mesh) == 1 &&
                  rf_trial_can(plan->graph, o);
   list_largest(plan, list, sizeof list);
-  find_remedy(plan, weighed ? rf_plan_graph_before(plan, &own, &built) : NULL, room, hint, sizeof hint);
+  find_remedy(plan, weighed ? rf_plan_graph_before(plan, &built) : NULL, room, hint, sizeof hint);
   rf_graph_free(built);
   return RF_FAIL(error, RAFTER_NO_FIT, hint,
                  "%s does not fit %s (memory: expected at most %s, got %s, %s too much; largest: %s)",

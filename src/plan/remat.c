@@ -141,7 +141,7 @@ static rf_status try_graph(search *s, const bool *drop, bool lay, trial *result)
       result->seconds += plan->op[i].calls * rf_cost_op(s->options->machine, graph, &graph->op[i],
                                                         plan->op[i].kernel, plan->op[i].work, NULL);
   if (lay) {
-    rf_plan_layout(plan, 0);
+    rf_plan_layout(plan);
     result->bytes = plan->arena_bytes;
   }
   rf_plan_free(plan);

@@ -132,7 +132,7 @@ void rf_trial_weigh(rf_trial *t, const bool *drop, int64_t *live, double *second
   *live = t->live = rf_flow_live_bytes(flow, NULL);
 }
 
-int64_t rf_trial_layout(rf_trial *t) { return rf_flow_layout(&t->flow, false, t->persistent, t->live, 0); }
+int64_t rf_trial_layout(rf_trial *t) { return rf_flow_layout(&t->flow, false, t->persistent, t->live); }
 
 double rf_trial_seconds(rf_trial *t) {
   const rf_recompute *r = t->recompute;

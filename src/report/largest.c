@@ -29,22 +29,21 @@ rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count) {
   rf_report_buffers *list = calloc(MOST, sizeof *list);
   char name[96];
   *count = 0;
-  for (int t = 0; list && t < plan->graph->tensor_count; t++) {
+  for (int t = 0; list && t < plan->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
-    bool holds = p->offset >= 0 && !plan->graph->tensor[t].host &&
-                 p->first + (p->shares != RF_NONE) <= plan->peak_op &&
+    const rf_tensor *tensor = rf_plan_content(plan, t);
+    bool holds = p->offset >= 0 && !tensor->host && p->first + (p->shares != RF_NONE) <= plan->peak_op &&
                  p->last >= plan->peak_op; /* an heir counts from its second op on */
     if (!holds) continue;
-    kind_name(plan->graph->tensor[t].name, name);
+    kind_name(tensor->name, name);
     int k = 0;
     while (k < *count && strcmp(list[k].name, name)) k++;
     if (k == MOST) continue;
     if (k == *count) {
-      list[(*count)++] =
-          (rf_report_buffers){.tensor = t, .each_bytes = rf_tensor_bytes(&plan->graph->tensor[t])};
+      list[(*count)++] = (rf_report_buffers){.tensor = t, .each_bytes = rf_tensor_bytes(tensor)};
       memcpy(list[k].name, name, sizeof name);
     }
-    list[k].count += plan->graph->tensor[t].slots > 1 ? plan->graph->tensor[t].slots : 1;
+    list[k].count += tensor->slots > 1 ? tensor->slots : 1;
     list[k].bytes += p->bytes;
   }
   if (list) qsort(list, (size_t)*count, sizeof *list, larger_first);
@@ -57,7 +56,7 @@ json_t *rf_report_largest_json(const rf_plan *plan) {
   int count = 0;
   rf_report_buffers *list = rf_report_largest(plan, &count);
   for (int i = 0; i < count; i++) {
-    const rf_tensor *t = &plan->graph->tensor[list[i].tensor];
+    const rf_tensor *t = rf_plan_content(plan, list[i].tensor);
     json_array_append_new(rows, json_pack("{ss ss ss so si sI sI ss?}", "name", list[i].name, "class",
                                           rf_class_name(t->class), "dtype", rf_tensor_type(t, type), "shape",
                                           rf_report_shape_json(t), "count", list[i].count, "each_bytes",

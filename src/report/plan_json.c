@@ -260,8 +260,8 @@ static json_t *assumptions_json(const rf_plan *plan) {
 static json_t *tensors_json(const rf_plan *plan) {
   char type[64];
   json_t *list = json_array();
-  for (int t = 0; t < plan->graph->tensor_count; t++) {
-    const rf_tensor *tensor = &plan->graph->tensor[t];
+  for (int t = 0; t < plan->tensor_count; t++) {
+    const rf_tensor *tensor = rf_plan_content(plan, t);
     const rf_plan_tensor *p = &plan->tensor[t];
     if (p->offset < 0) continue;
     json_t *row = json_pack("{si ss ss ss so si sI sI si si ss?}", "id", t, "name", tensor->name, "class",

@@ -105,7 +105,7 @@ static void put_largest(FILE *out, const rf_plan *plan) {
   rf_report_buffers *list = rf_report_largest(plan, &count);
   fprintf(out, "\nlargest at the peak\n");
   for (int i = 0; i < count && i < SHOWN; i++) {
-    const rf_tensor *t = &plan->graph->tensor[list[i].tensor];
+    const rf_tensor *t = rf_plan_content(plan, list[i].tensor);
     char shape[96] = "", each[48] = "", type[64];
     for (int d = 0; d < t->rank; d++)
       snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%lld", d ? "," : "",
@@ -225,13 +225,13 @@ static void put_advice(FILE *out, const rf_report_plan *report) {
 static void put_tensors(FILE *out, const rf_plan *plan) {
   char type[64];
   fprintf(out, "\ntensors      offset        bytes  ops that hold it\n");
-  for (int t = 0; t < plan->graph->tensor_count; t++) {
+  for (int t = 0; t < plan->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
+    const rf_tensor *tensor = rf_plan_content(plan, t);
     if (p->offset >= 0)
       fprintf(out, "  %17lld %12lld  %5d..%-5d  %-10s %-5s %s%s\n", (long long)p->offset, (long long)p->bytes,
-              p->first, p->last, rf_class_name(plan->graph->tensor[t].class),
-              rf_tensor_type(&plan->graph->tensor[t], type), plan->graph->tensor[t].name,
-              plan->graph->tensor[t].host ? " (host)" : "");
+              p->first, p->last, rf_class_name(tensor->class), rf_tensor_type(tensor, type), tensor->name,
+              tensor->host ? " (host)" : "");
   }
 }
 
@@ -281,7 +281,7 @@ char *rf_report_plan_text(const rf_report_plan *report) {
   put_frontier(out, report);
   put_advice(out, report);
   fprintf(out, "\nplan %s, %d ops, %d tensors, made in %s\n", plan->digest, plan->graph->op_count,
-          plan->graph->tensor_count, rf_text_seconds(plan->build_seconds, c));
+          plan->tensor_count, rf_text_seconds(plan->build_seconds, c));
   fclose(out);
   return text;
 }

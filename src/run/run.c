@@ -52,15 +52,15 @@ static rf_status list_by_op(const rf_plan *plan, bool by_first, int **at_out, in
                             rf_error *error) {
   const rf_graph *graph = plan->graph;
   int *at = calloc((size_t)graph->op_count + 2, sizeof *at),
-      *list = calloc((size_t)graph->tensor_count + 1, sizeof *list);
+      *list = calloc((size_t)plan->tensor_count + 1, sizeof *list);
   *at_out = at;
   *list_out = list;
   if (!at || !list) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
   for (int pass = 0; pass < 2; pass++) {
-    for (int t = 0; t < graph->tensor_count; t++) {
+    for (int t = 0; t < plan->tensor_count; t++) {
       const rf_plan_tensor *p = &plan->tensor[t];
       int op = by_first ? p->first : p->last;
-      if (p->offset < 0 || graph->tensor[t].persistent || op < 0 || op >= graph->op_count) continue;
+      if (p->offset < 0 || rf_plan_content(plan, t)->persistent || op < 0 || op >= graph->op_count) continue;
       if (pass == 0) at[op + 2]++;
       else list[at[op + 1]++] = t;
     }
@@ -82,7 +82,7 @@ static rf_status poison_fresh(const rf_bound_plan *b, int op, rf_error *error) {
   for (int k = b->fresh_at[op]; k < b->fresh_at[op + 1]; k++) {
     int t = b->fresh[k];
     /* it takes over live bytes, or the caller wrote it */
-    if (plan->tensor[t].shares != RF_NONE || plan->graph->tensor[t].input) continue;
+    if (plan->tensor[t].shares != RF_NONE || rf_plan_content(plan, t)->input) continue;
     RF_TRY(fill(b, t, POISON_FRESH, error));
     RF_TRY(rf_memory_fill(b->run->memory, offset_of(plan, t) + plan->tensor[t].bytes, GUARD,
                           plan->options.guard_bytes, error));
@@ -94,7 +94,7 @@ static rf_status poison_dead(const rf_bound_plan *b, int op, rf_error *error) {
   const rf_plan *plan = b->plan;
   for (int k = b->dead_at[op]; k < b->dead_at[op + 1]; k++) {
     int t = b->dead[k];
-    bool taken = plan->graph->tensor[t].output;
+    bool taken = rf_plan_content(plan, t)->output;
     for (int o = 0; o < plan->graph->op[op].output_count && !taken; o++) {
       int out = plan->graph->op[op].output[o];
       taken = out != RF_NONE && plan->tensor[out].shares == t;
@@ -109,7 +109,7 @@ static rf_status check_guards(const rf_bound_plan *b, int op, rf_error *error) {
   const rf_op *o = &plan->graph->op[op];
   for (int k = 0; k <= o->output_count; k++) {
     int t = k < o->output_count ? o->output[k] : plan->op[op].workspace;
-    if (t == RF_NONE || plan->graph->tensor[t].persistent || plan->tensor[t].shares != RF_NONE ||
+    if (t == RF_NONE || rf_plan_content(plan, t)->persistent || plan->tensor[t].shares != RF_NONE ||
         plan->tensor[t].first != op)
       continue;
     for (int i = 0; i < plan->options.guard_bytes / 4 * 4; i++) {
@@ -118,7 +118,7 @@ static rf_status check_guards(const rf_bound_plan *b, int op, rf_error *error) {
       if (byte != (GUARD & 0xff))
         return RF_FAIL(error, RAFTER_FAILED, "this is a fault of the kernel, please report it",
                        "%s wrote past the end of %s (kernel %s: byte %d after its %lld bytes)", o->name,
-                       plan->graph->tensor[t].name, plan->op[op].kernel->name, i,
+                       rf_plan_content(plan, t)->name, plan->op[op].kernel->name, i,
                        (long long)plan->tensor[t].bytes);
     }
   }
@@ -265,11 +265,11 @@ static rf_status bind_views(rf_bound_plan *b, rf_error *error) {
 static rf_status compile(rf_bound_plan *b, int number, rf_error *error) {
   const rf_plan *plan = b->plan;
   const rf_graph *graph = plan->graph;
-  int64_t *offset = calloc((size_t)graph->tensor_count + 1, sizeof *offset);
+  int64_t *offset = calloc((size_t)plan->tensor_count + 1, sizeof *offset);
   rf_chosen *chosen = calloc((size_t)graph->op_count + 1, sizeof *chosen);
   rf_status status = RAFTER_OK;
   if (!offset || !chosen) RF_GO(no_memory(error));
-  for (int t = 0; t < graph->tensor_count; t++) offset[t] = offset_of(plan, t);
+  for (int t = 0; t < plan->tensor_count; t++) offset[t] = offset_of(plan, t);
   for (int i = 0; i < graph->op_count; i++) {
     const rf_plan_op *op = &plan->op[i];
     chosen[i] = (rf_chosen){op->kernel, op->few, op->few_rows, op->workspace};

@@ -23,7 +23,7 @@ void rf_plan_live(const rf_plan *plan, int64_t *live, int64_t *end) {
     live[i] = 0;
     if (end) end[i] = 0;
   }
-  for (int t = 0; t < plan->graph->tensor_count; t++) {
+  for (int t = 0; t < plan->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
     if (p->offset < 0) continue;
     /* it shares bytes: from the next op on */

@@ -32,7 +32,8 @@ typedef struct checker {
 #define RF_WRONG(c, ...) \
   RF_FAIL((c)->error, RAFTER_FAILED, "this is a fault of the planner, please report it", __VA_ARGS__)
 
-static const char *name_of(const checker *c, int t) { return c->graph->tensor[t].name; }
+static const rf_tensor *content(const checker *c, int t) { return rf_plan_content(c->plan, t); }
+static const char *name_of(const checker *c, int t) { return content(c, t)->name; }
 
 /* ---- each tensor by itself ------------------------------------------------------------------- */
 
@@ -58,12 +59,12 @@ static bool is_laid_out(const checker *c, int t) { return c->plan->tensor[t].off
 
 /* Where its bytes begin, in one line of addresses for both memories. */
 static int64_t start_of(const checker *c, int t) {
-  return c->plan->tensor[t].offset + (c->graph->tensor[t].host ? c->plan->arena_bytes : 0);
+  return c->plan->tensor[t].offset + (content(c, t)->host ? c->plan->arena_bytes : 0);
 }
 
 static rf_status check_tensor(checker *c, int t) {
   const rf_plan_tensor *p = &c->plan->tensor[t];
-  const rf_tensor *tensor = &c->graph->tensor[t];
+  const rf_tensor *tensor = content(c, t);
   const char *where = tensor->host ? "the host's region" : "the arena";
   int64_t end = tensor->host ? c->plan->host_bytes : c->plan->arena_bytes;
   int64_t kept = tensor->host ? c->plan->host_persistent_bytes : c->plan->persistent_bytes;
@@ -111,7 +112,7 @@ static rf_status check_share(checker *c, int t) {
   const rf_plan_tensor *p = &c->plan->tensor[t];
   int from = p->shares;
   if (from == RF_NONE) return RAFTER_OK;
-  if (from < 0 || from >= c->graph->tensor_count || p->first < 0 || p->first >= c->graph->op_count)
+  if (from < 0 || from >= c->plan->tensor_count || p->first < 0 || p->first >= c->graph->op_count)
     return RF_WRONG(c, "%s shares with nothing", name_of(c, t));
   const rf_op *op = &c->graph->op[p->first];
   const rf_plan_tensor *q = &c->plan->tensor[from];
@@ -120,8 +121,8 @@ static rf_status check_share(checker *c, int t) {
   for (int i = 0; i < op->output_count; i++)
     heirs += op->output[i] >= 0 && c->plan->tensor[op->output[i]].shares == from;
   if (!inplace_allowed(op, t, from) || reads != 1 || heirs != 1 || q->last != p->first ||
-      start_of(c, t) != start_of(c, from) || p->bytes > q->bytes || c->graph->tensor[from].persistent ||
-      c->graph->tensor[from].output || c->graph->tensor[t].persistent)
+      start_of(c, t) != start_of(c, from) || p->bytes > q->bytes || content(c, from)->persistent ||
+      content(c, from)->output || content(c, t)->persistent)
     return RF_WRONG(c, "%s may not take the place of %s (%s)", name_of(c, t), name_of(c, from), op->name);
   return RAFTER_OK;
 }
@@ -150,7 +151,7 @@ static void insert_at(checker *c, int at, range r) {
 
 static range range_of(const checker *c, int t, bool with_guard) {
   const rf_plan_tensor *p = &c->plan->tensor[t];
-  int64_t guard = with_guard && !c->graph->tensor[t].persistent ? c->plan->options.guard_bytes : 0;
+  int64_t guard = with_guard && !content(c, t)->persistent ? c->plan->options.guard_bytes : 0;
   return (range){start_of(c, t), start_of(c, t) + p->bytes + guard, t};
 }
 
@@ -176,7 +177,7 @@ static rf_status begin_life(checker *c, int t) {
  * by next. */
 static void by_op(const checker *c, bool begin, int *head, int *next) {
   for (int i = 0; i < c->graph->op_count + 2; i++) head[i] = RF_NONE;
-  for (int t = c->graph->tensor_count - 1; t >= 0; t--) {
+  for (int t = c->plan->tensor_count - 1; t >= 0; t--) {
     if (!is_laid_out(c, t)) continue;
     int at = (begin ? c->plan->tensor[t].first : c->plan->tensor[t].last) + 1;
     next[t] = head[at];
@@ -198,8 +199,8 @@ static rf_status check_memories(checker *c, const rf_op *op) {
 
 static rf_status check_lifetimes(checker *c) {
   const rf_graph *graph = c->graph;
-  size_t ops = (size_t)graph->op_count + 2, tensors = (size_t)graph->tensor_count + 1;
-  for (int t = 0; t < graph->tensor_count; t++) {
+  size_t ops = (size_t)graph->op_count + 2, tensors = (size_t)c->plan->tensor_count + 1;
+  for (int t = 0; t < c->plan->tensor_count; t++) {
     const rf_plan_tensor *p = &c->plan->tensor[t];
     if (is_laid_out(c, t) && (p->first < -1 || p->last > graph->op_count || p->first > p->last))
       return RF_WRONG(c, "%s has a bad lifetime (from op %d to %d of %d)", name_of(c, t), p->first, p->last,
@@ -214,7 +215,7 @@ static rf_status check_lifetimes(checker *c) {
     if (c->plan->op[i].workspace >= 0) RF_TRY(covers(c, c->plan->op[i].workspace, i));
     if (c->plan->host_bytes > 0) RF_TRY(check_memories(c, op));
   }
-  for (int t = 0; t < graph->tensor_count; t++)
+  for (int t = 0; t < c->plan->tensor_count; t++)
     if (is_laid_out(c, t)) RF_TRY(check_share(c, t));
   int *begin = rf_pool_alloc(c->pool, ops * sizeof(int)),
       *begin_next = rf_pool_alloc(c->pool, tensors * sizeof(int));
@@ -236,7 +237,7 @@ static rf_status check_lifetimes(checker *c) {
 
 /* t's bytes are written: whoever held any of them has lost its own. */
 static void claim(checker *c, int t) {
-  if (c->graph->tensor[t].persistent || (c->intact[t])) {
+  if (content(c, t)->persistent || (c->intact[t])) {
     c->intact[t] = true;
     return;
   }
@@ -251,8 +252,8 @@ static void claim(checker *c, int t) {
 
 /* A fresh start of t: its old bytes count no more, but its range may have been taken by now. */
 static void renew(checker *c, int t) {
-  if (c->intact[t] && !c->graph->tensor[t].persistent) release(c, t);
-  c->intact[t] = c->graph->tensor[t].persistent;
+  if (c->intact[t] && !content(c, t)->persistent) release(c, t);
+  c->intact[t] = content(c, t)->persistent;
   claim(c, t);
 }
 
@@ -300,8 +301,8 @@ static rf_status walk_op(checker *c, int i, int round) {
  * its first, plain write. */
 static rf_status walk_section(checker *c, rf_section section, int round) {
   const rf_graph *graph = c->graph;
-  for (int t = 0; t < graph->tensor_count; t++)
-    if (graph->tensor[t].input && c->section_first[t] == (int)section && is_laid_out(c, t)) renew(c, t);
+  for (int t = 0; t < c->plan->tensor_count; t++)
+    if (content(c, t)->input && c->section_first[t] == (int)section && is_laid_out(c, t)) renew(c, t);
   for (int i = 0; i < graph->op_count; i++)
     if (graph->op[i].section == section) RF_TRY(walk_op(c, i, round));
   return RAFTER_OK;
@@ -310,13 +311,13 @@ static rf_status walk_section(checker *c, rf_section section, int round) {
 static rf_status check_bytes(checker *c) {
   const rf_graph *graph = c->graph;
   c->held_count = 0;
-  for (int t = 0; t < graph->tensor_count; t++) c->intact[t] = graph->tensor[t].persistent;
+  for (int t = 0; t < c->plan->tensor_count; t++) c->intact[t] = content(c, t)->persistent;
   RF_TRY(walk_section(c, RF_SECTION_BEGIN, 0));
   for (int round = 0; round < (graph->accumulate < 3 ? graph->accumulate : 3); round++)
     RF_TRY(walk_section(c, RF_SECTION_MICRO, round));
   RF_TRY(walk_section(c, RF_SECTION_END, 0));
-  for (int t = 0; t < graph->tensor_count; t++)
-    if (graph->tensor[t].output && is_laid_out(c, t) && !c->intact[t])
+  for (int t = 0; t < c->plan->tensor_count; t++)
+    if (content(c, t)->output && is_laid_out(c, t) && !c->intact[t])
       return RF_WRONG(c, "%s does not survive to the end of the step", name_of(c, t));
   return RAFTER_OK;
 }
@@ -335,7 +336,7 @@ static void find_meetings(const checker *c, meeting *meet) {
   int chunks = rf_pipeline_chunks(&graph->mesh),
       *half = rf_pool_alloc(c->pool, ((size_t)graph->op_count + 1) * sizeof *half);
   rf_pipeline_halves(graph, half);
-  for (int t = 0; t < graph->tensor_count; t++) meet[t] = (meeting){INT32_MAX, -1, false};
+  for (int t = 0; t < c->plan->tensor_count; t++) meet[t] = (meeting){INT32_MAX, -1, false};
   for (int o = 0; o < graph->op_count; o++) {
     const rf_op *op = &graph->op[o];
     int at = half[o] & 1 ? 2 * chunks - 1 - half[o] / 2 : half[o] / 2;
@@ -353,7 +354,7 @@ static void find_meetings(const checker *c, meeting *meet) {
  * place of its own from its first half to its last, and keep it round the loop. */
 static rf_status check_held(checker *c, int t, meeting m, const rf_half *order, int count, int begin,
                             int end) {
-  const rf_tensor *tensor = &c->graph->tensor[t];
+  const rf_tensor *tensor = content(c, t);
   const rf_plan_tensor *p = &c->plan->tensor[t];
   int chunks = rf_pipeline_chunks(&c->graph->mesh), now = 0, most = 0,
       places = tensor->slots > 1 ? tensor->slots : 1;
@@ -378,13 +379,13 @@ static rf_status check_pipeline(checker *c) {
   if (rf_pipeline_stages(&graph->mesh) < 2 || graph->accumulate < 2) return RAFTER_OK;
   int count = 2 * rf_pipeline_chunks(&graph->mesh) * graph->accumulate, begin = -1, end = graph->op_count;
   rf_half *order = rf_pool_alloc(c->pool, (size_t)count * sizeof *order);
-  meeting *meet = rf_pool_alloc(c->pool, ((size_t)graph->tensor_count + 1) * sizeof *meet);
+  meeting *meet = rf_pool_alloc(c->pool, ((size_t)c->plan->tensor_count + 1) * sizeof *meet);
   for (int o = graph->op_count - 1; o >= 0 && graph->op[o].section != RF_SECTION_BEGIN; o--)
     if (graph->op[o].section == RF_SECTION_END) end = o;
   for (int o = 0; o < graph->op_count && graph->op[o].section == RF_SECTION_BEGIN; o++) begin = o;
   rf_pipeline_order(&graph->mesh, graph->mesh.stage, graph->accumulate, order);
   find_meetings(c, meet);
-  for (int t = 0; t < graph->tensor_count; t++)
+  for (int t = 0; t < c->plan->tensor_count; t++)
     if (is_laid_out(c, t)) RF_TRY(check_held(c, t, meet[t], order, count, begin, end));
   return RAFTER_OK;
 }
@@ -393,7 +394,7 @@ static rf_status check_pipeline(checker *c) {
 
 static void find_sections(checker *c) {
   const rf_graph *graph = c->graph;
-  for (int t = 0; t < graph->tensor_count; t++) c->section_first[t] = RF_SECTIONS;
+  for (int t = 0; t < c->plan->tensor_count; t++) c->section_first[t] = RF_SECTIONS;
   for (int i = graph->op_count - 1; i >= 0; i--) {
     const rf_op *op = &graph->op[i];
     for (int k = 0; k < op->input_count; k++)
@@ -406,7 +407,7 @@ static void find_sections(checker *c) {
 
 rf_status rf_plan_check(const rf_plan *plan, rf_error *error) {
   rf_pool *pool = rf_pool_new();
-  size_t tensors = (size_t)plan->graph->tensor_count + 1;
+  size_t tensors = (size_t)plan->tensor_count + 1;
   checker c = {.plan = plan, .graph = plan->graph, .error = error, .pool = pool};
   c.held = rf_pool_alloc(pool, tensors * sizeof *c.held);
   c.intact = rf_pool_alloc(pool, tensors * sizeof *c.intact);
@@ -414,7 +415,7 @@ rf_status rf_plan_check(const rf_plan *plan, rf_error *error) {
   find_sections(&c);
   rf_status status = RAFTER_OK;
   int64_t sum = 0;
-  for (int t = 0; t < plan->graph->tensor_count; t++) RF_GO(check_tensor(&c, t));
+  for (int t = 0; t < plan->tensor_count; t++) RF_GO(check_tensor(&c, t));
   RF_GO(check_lifetimes(&c));
   RF_GO(check_bytes(&c));
   RF_GO(check_pipeline(&c));

@@ -41,8 +41,8 @@ typedef bool (*planter)(rf_plan *plan, uint64_t *seed);
 
 static int any_tensor(const rf_plan *plan, uint64_t *seed, bool persistent) {
   for (int tries = 0; tries < 1000; tries++) {
-    int t = (int)draw_in(seed, 0, plan->graph->tensor_count - 1);
-    if (plan->tensor[t].offset >= 0 && plan->graph->tensor[t].persistent == persistent &&
+    int t = (int)draw_in(seed, 0, plan->tensor_count - 1);
+    if (plan->tensor[t].offset >= 0 && rf_plan_content(plan, t)->persistent == persistent &&
         plan->tensor[t].bytes > 0)
       return t;
   }
@@ -91,7 +91,7 @@ static bool plant_in_front(rf_plan *plan, uint64_t *seed) {
 static bool plant_too_few_bytes(rf_plan *plan, uint64_t *seed) {
   int t = any_tensor(plan, seed, draw(seed) % 2);
   plan->tensor[t].bytes -= 64;
-  return plan->tensor[t].bytes < rf_tensor_bytes(&plan->graph->tensor[t]);
+  return plan->tensor[t].bytes < rf_tensor_bytes(rf_plan_content(plan, t));
 }
 
 static bool plant_no_place(rf_plan *plan, uint64_t *seed) {
@@ -132,8 +132,8 @@ static bool plant_illegal_inplace(rf_plan *plan, uint64_t *seed) {
   const rf_op *op = &plan->graph->op[i];
   int to = op->output[draw(seed) % RF_MAX_OUTPUTS % (unsigned)op->output_count],
       from = op->input[draw(seed) % (unsigned)op->input_count];
-  if (to < 0 || from < 0 || to == from || plan->graph->tensor[to].persistent ||
-      plan->graph->tensor[from].persistent)
+  if (to < 0 || from < 0 || to == from || rf_plan_content(plan, to)->persistent ||
+      rf_plan_content(plan, from)->persistent)
     return false;
   rf_plan_tensor *p = &plan->tensor[to], *q = &plan->tensor[from];
   if (p->shares != RF_NONE || p->first != i || (allowed(op, to, from) && q->last == i)) return false;
@@ -150,7 +150,7 @@ static bool plant_two_heirs(rf_plan *plan, uint64_t *seed) {
   const rf_op *op = &plan->graph->op[p->first];
   for (int k = 0; k < op->output_count; k++) {
     int other = op->output[k];
-    if (other < 0 || other == t || plan->graph->tensor[other].persistent ||
+    if (other < 0 || other == t || rf_plan_content(plan, other)->persistent ||
         plan->tensor[other].bytes > p->bytes)
       continue;
     plan->tensor[other].shares = p->shares;
@@ -164,7 +164,7 @@ static bool plant_workspace_on_operand(rf_plan *plan, uint64_t *seed) {
   int i = (int)draw_in(seed, 0, plan->graph->op_count - 1);
   const rf_op *op = &plan->graph->op[i];
   int w = plan->op[i].workspace, t = op->output[0] >= 0 ? op->output[0] : op->input[0];
-  if (w < 0 || t < 0 || plan->graph->tensor[t].persistent || plan->tensor[t].bytes == 0 ||
+  if (w < 0 || t < 0 || rf_plan_content(plan, t)->persistent || plan->tensor[t].bytes == 0 ||
       plan->tensor[w].bytes == 0)
     return false;
   if (plan->tensor[t].offset + plan->tensor[w].bytes > plan->arena_bytes) return false;
@@ -191,7 +191,7 @@ static bool plant_forgotten_loop(rf_plan *plan, uint64_t *seed) {
     p->first = writer;
   }
   int64_t before = plan->arena_bytes;
-  rf_plan_layout(plan, 0);
+  rf_plan_layout(plan);
   plan->by_class[RF_CLASS_PADDING] += plan->arena_bytes - before;
   if (plan->live_bytes > plan->arena_bytes) plan->live_bytes = plan->arena_bytes;
   return forgotten > 3 && plan->arena_bytes < before;
@@ -224,7 +224,7 @@ static void every_planted_fault_is_found(void **state) {
     for (int trial = 0; trial < 1200; trial++) {
       const rf_plan *from = made[trial % made_count];
       rf_plan plan = *from;
-      size_t bytes = (size_t)from->graph->tensor_count * sizeof *plan.tensor;
+      size_t bytes = (size_t)from->tensor_count * sizeof *plan.tensor;
       plan.tensor = malloc(bytes);
       memcpy(plan.tensor, from->tensor, bytes);
       if (rows[r].plant(&plan, &seed)) {

@@ -1,8 +1,6 @@
 /* Blocks of bytes over time: no overlap, near the bound, whatever their shape and number. */
 #include "unit/plan/plans.h"
 
-#include "plan/shelf.h"
-
 static int64_t bound_of(const rf_block *block, int count) {
   int64_t most = 0;
   for (int i = 0; i < count; i++) { /* the most is reached where some block begins */
@@ -16,7 +14,7 @@ static int64_t bound_of(const rf_block *block, int count) {
 
 /* Brute force over all pairs; returns height / bound. */
 static double proven(rf_block *block, int count) {
-  int64_t height = rf_layout_blocks(block, count, 0, 0), top = 0;
+  int64_t height = rf_layout_blocks(block, count, 0), top = 0;
   for (int i = 0; i < count; i++) {
     assert_true(block[i].offset >= 0 && block[i].offset % 64 == 0);
     if (block[i].offset + block[i].bytes > top) top = block[i].offset + block[i].bytes;
@@ -36,13 +34,13 @@ static double proven(rf_block *block, int count) {
 
 static void simple_shapes_are_packed_perfectly(void **state) {
   (void)state;
-  assert_int_equal(rf_layout_blocks(NULL, 0, 0, 0), 0);
+  assert_int_equal(rf_layout_blocks(NULL, 0, 0), 0);
   rf_block one[] = {{.bytes = 64, .first = 3, .last = 3}};
-  assert_int_equal(rf_layout_blocks(one, 1, 0, 0), 64);
+  assert_int_equal(rf_layout_blocks(one, 1, 0), 64);
   rf_block apart[] = {{.bytes = 640, .first = 0, .last = 1},
                       {.bytes = 320, .first = 2, .last = 3},
                       {.bytes = 320, .first = 2, .last = 9}};
-  assert_int_equal(rf_layout_blocks(apart, 3, 0, 0), 640);
+  assert_int_equal(rf_layout_blocks(apart, 3, 0), 640);
   rf_block nested[40]; /* forward activations and their backward */
   for (int i = 0; i < 40; i++)
     nested[i] = (rf_block){.bytes = 64 * (1 + i * 7 % 13), .first = i, .last = 80 - i};
@@ -56,7 +54,7 @@ static void simple_shapes_are_packed_perfectly(void **state) {
   rf_block empty[] = {{.bytes = 0, .first = 0, .last = 9},
                       {.bytes = 64, .first = 0, .last = 9},
                       {.bytes = 0, .first = -1, .last = -1}};
-  assert_int_equal(rf_layout_blocks(empty, 3, 0, 0), 64);
+  assert_int_equal(rf_layout_blocks(empty, 3, 0), 64);
 }
 
 static void random_blocks_never_overlap(void **state) {
@@ -163,7 +161,7 @@ static void one_order_is_best_fit(void **state) {
     }
     memcpy(plain, block, sizeof plain);
     place_plainly(plain, count);
-    rf_layout_blocks(block, count, INT64_MAX / 2, 0); /* any height is good enough */
+    rf_layout_blocks(block, count, INT64_MAX / 2); /* any height is good enough */
     for (int i = 0; i < count; i++) assert_int_equal(block[i].offset, plain[i].offset);
   }
 }
@@ -177,48 +175,8 @@ static void the_same_blocks_get_the_same_offsets(void **state) {
     a[i] = b[i] = (rf_block){
         .bytes = 64 * draw_in(&seed, 1, 9), .first = first, .last = first + (int)draw_in(&seed, 0, 20)};
   }
-  assert_int_equal(rf_layout_blocks(a, 300, 0, 0), rf_layout_blocks(b, 300, 0, 0));
+  assert_int_equal(rf_layout_blocks(a, 300, 0), rf_layout_blocks(b, 300, 0));
   for (int i = 0; i < 300; i++) assert_int_equal(a[i].offset, b[i].offset);
-}
-
-/* Every block one by one, against a stride at a time and sixteen at once. */
-static void a_shelf_is_passed_alike_by_all(void **state) {
-  (void)state;
-  enum { MOST = 64 };
-  uint64_t seed = 5;
-  for (int trial = 0; trial < 4000; trial++) {
-    int firsts[MOST + RF_STRIDE], lasts[MOST + RF_STRIDE];
-    int64_t starts[MOST + RF_STRIDE], ends[MOST + RF_STRIDE], at = 0;
-    rf_shelf shelf = {(int)draw_in(&seed, 1, MOST), firsts, lasts, starts, ends};
-    for (int i = 0; i < MOST + RF_STRIDE; i++) { /* behind its count stands what a scan must not see */
-      at += draw(&seed) % 3 ? 0 : 64 * draw_in(&seed, 0, 5);
-      firsts[i] = (int)draw_in(&seed, 0, 20);
-      lasts[i] = firsts[i] + (int)draw_in(&seed, 0, 10);
-      starts[i] = at;
-      ends[i] = at + 64 * draw_in(&seed, 0, 6);
-    }
-    int first = (int)draw_in(&seed, 0, 25), last = first + (int)draw_in(&seed, 0, 5);
-    rf_gap_search one = {
-        .bytes = 64 * draw_in(&seed, 0, 4), .top = 64 * draw_in(&seed, 0, 20), .best = -1, .over = INT64_MAX};
-    if (draw(&seed) % 4 == 0) {
-      one.best = 0;
-      one.over = (uint64_t)(64 * draw_in(&seed, 1, 3));
-    }
-    rf_gap_search stride = one, sixteen = one;
-    for (int i = 0; i < shelf.count; i++)
-      if (firsts[i] <= last && lasts[i] >= first) rf_gap_pass(&one, starts[i], ends[i]);
-    rf_shelf_pass(&shelf, first, last, &stride);
-    assert_int_equal(stride.best, one.best);
-    assert_int_equal(stride.over, one.over);
-    if (one.over) assert_int_equal(stride.top, one.top); /* behind a perfect gap nobody looks on */
-#ifdef __x86_64__
-    if (rf_isa_detect() < RF_ISA_AVX512) continue;
-    rf_shelf_pass_avx512(&shelf, first, last, &sixteen);
-    assert_int_equal(sixteen.best, one.best);
-    assert_int_equal(sixteen.over, one.over);
-    if (one.over) assert_int_equal(sixteen.top, one.top);
-#endif
-  }
 }
 
 int main(void) {
@@ -228,7 +186,6 @@ int main(void) {
       cmocka_unit_test(many_blocks),
       cmocka_unit_test(one_order_is_best_fit),
       cmocka_unit_test(the_same_blocks_get_the_same_offsets),
-      cmocka_unit_test(a_shelf_is_passed_alike_by_all),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

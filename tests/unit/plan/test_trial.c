@@ -29,7 +29,7 @@ static void must_match(const char *model, rf_trial *trial, const rf_graph *base,
       made += plan->op[i].calls *
               rf_cost_op(options->machine, graph, &graph->op[i], plan->op[i].kernel, plan->op[i].work, NULL);
   assert_memory_equal(&seconds, &made, sizeof made);
-  rf_plan_layout(plan, 0);
+  rf_plan_layout(plan);
   assert_int_equal(rf_trial_layout(trial), plan->arena_bytes);
   assert_int_equal(rf_trial_persistent(trial), plan->persistent_bytes);
   rf_plan_free(plan);

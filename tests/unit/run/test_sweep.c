@@ -122,11 +122,12 @@ static uint64_t two_steps(const rf_plan *plan, rf_run_debug debug, bool check_wa
     int64_t top = plan->persistent_bytes,
             /* what pads the last tensor, and an input's guard, is nobody's to write */
         unwritten = plan->options.guard_bytes;
-    for (int t = 0; t < graph->tensor_count; t++) {
+    for (int t = 0; t < plan->tensor_count; t++) {
       int64_t end = plan->tensor[t].offset + plan->tensor[t].bytes + plan->options.guard_bytes;
       if (plan->tensor[t].offset < 0 || end <= top) continue;
       top = end;
-      unwritten = plan->options.guard_bytes + plan->tensor[t].bytes - rf_tensor_bytes(&graph->tensor[t]);
+      unwritten =
+          plan->options.guard_bytes + plan->tensor[t].bytes - rf_tensor_bytes(rf_plan_content(plan, t));
     }
     bool intact = false;
     assert_int_equal(top, plan->arena_bytes);

@@ -38,7 +38,7 @@ static rf_plan_options cpu_options(const rf_machine *machine, rf_dtype dtype, rf
 }
 
 static int64_t workspace_bytes(const rf_plan *plan, int op) {
-  return plan->op[op].workspace == RF_NONE ? 0 : plan->graph->tensor[plan->op[op].workspace].shape[0];
+  return plan->op[op].workspace == RF_NONE ? 0 : rf_plan_content(plan, plan->op[op].workspace)->shape[0];
 }
 
 static void winners_reach_the_kernel(void **state) {
@@ -115,7 +115,7 @@ static void trials_know_them(void **state) {
     assert_int_equal(rf_pass_remat(graph, drop, NULL), RAFTER_OK);
     rf_plan *plan = rf_plan_of_graph(graph, &options, RF_PLAN_BYTES);
     assert_int_equal(live, plan->live_bytes);
-    rf_plan_layout(plan, 0);
+    rf_plan_layout(plan);
     assert_int_equal(rf_trial_layout(trial), plan->arena_bytes);
     rf_plan_free(plan);
   }
