@@ -1,6 +1,6 @@
-/* adapt.c - adapters beside linear layers: behind u = x W comes y = u + scale (x A) B, which
- * everybody who read u now reads. The weights stay as they are, one copy of them; A and B are
- * parameters in f32 that differentiate and optimize then find in their place. */
+/* adapt.c - adapters next to linear layers: u = x W is followed by y = u + scale (x A) B, and
+ * every reader of u reads y. The weights are not trained; A and B are f32 parameters, which
+ * differentiate and optimize treat like others. */
 #include "graph/passes.h"
 
 #include <string.h>
@@ -35,10 +35,11 @@ static const char *op_name(rf_graph *graph, const rf_op *op, const char *part) {
   return rf_pool_format(graph->pool, "%.*s/%s/fwd", (int)stem, op->name, part);
 }
 
-/* Appends the ops of one layer's adapter; *y: what stands for u from now on. */
+/* Appends the ops of one layer's adapter; *y: what is read instead of u. */
 static rf_status join(rf_graph *graph, const rf_op *matmul, adapter at, const rf_lora_parts *parts,
                       bool learns, int *y, rf_error *error) {
   const rf_lora *lora = &graph->model.lora;
+  graph->at = matmul->at;
   int x = matmul->input[0], wanted[] = {RF_WANTED};
   if (learns && lora->dropout > 0) {
     rf_attr drop = {.dropout = {.rate = lora->dropout,
@@ -58,6 +59,7 @@ static rf_status join(rf_graph *graph, const rf_op *matmul, adapter at, const rf
                          wanted, 1, &attr, error);
   if (id < 0) return RAFTER_INVALID;
   *y = graph->op[id].output[0];
+  graph->tensor[*y].saved = graph->tensor[matmul->output[0]].saved;
   return RAFTER_OK;
 }
 

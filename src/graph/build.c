@@ -3,6 +3,7 @@
  * builder takes what the parameter table has. */
 #include "graph/kv.h"
 #include "graph/passes.h"
+#include "graph/remat.h"
 #include "graph/mesh/pipeline.h"
 #include "model/weights.h"
 
@@ -18,7 +19,6 @@ typedef struct builder {
   rf_error *error;
   rf_dtype dtype;
   float dropout;
-  int layer;  /* of the block being built, -1 outside */
   int normed; /* what the last sublayer read */
   /* by row of the parameter table: its name inside a block */
   const char *row_name[MAX_ROWS];
@@ -84,7 +84,7 @@ static int weight_of(const builder *b, const char *part, const char *leaf) {
   for (int r = 0; r < MAX_ROWS; r++) {
     const char *name = b->row_name[r];
     if (name && strncmp(name, part, length) == 0 && strcmp(name + length, leaf) == 0)
-      return b->row_tensor[r][b->layer + 1];
+      return b->row_tensor[r][b->graph->at.layer + 1];
   }
   return RF_NONE;
 }
@@ -117,6 +117,12 @@ static int emit(builder *b, const rf_op_def *def, const char *part, const int *i
     if ((id) == RF_NONE) return RF_NONE; \
   } while (0)
 
+/* Says what remat policies call a tensor that was built. */
+static int saved(const builder *b, rf_saved_name name, int chain, int id) {
+  if (id != RF_NONE) b->graph->tensor[id].saved = RF_SAVED_AS(name, chain);
+  return id;
+}
+
 static int norm(builder *b, const char *part, int x) {
   rf_attr attr = {.norm = {.eps = b->model->norm_eps, .offset = b->model->norm_offset}};
   int gain = weight_of(b, part, "/gain"), bias = weight_of(b, part, "/bias"),
@@ -141,7 +147,7 @@ static int residual(builder *b, const char *part, const char *site, int x, int h
 
 /* ---- sublayers ------------------------------------------------------------------------------- */
 
-/* Queries and keys normed and turned; the qkv row is otherwise as it was. */
+/* Norms and rotates queries and keys; values stay as they are. */
 static int positions(builder *b, int qkv) {
   const rf_model *m = b->model;
   rf_attr norm = {.head_norm = {.heads = (int32_t)m->heads,
@@ -152,19 +158,20 @@ static int positions(builder *b, int qkv) {
   rf_attr rope = {.rope = {.heads = (int32_t)m->heads,
                            .kv_heads = (int32_t)m->kv_heads,
                            .head_dim = (int32_t)m->head_dim,
-                           .rotation = rf_model_rope(m, b->layer)}};
+                           .rotation = rf_model_rope(m, b->graph->at.layer)}};
   int q_gain = weight_of(b, "attn/q_norm", "/gain"), k_gain = weight_of(b, "attn/k_norm", "/gain");
   if (q_gain != RF_NONE) {
     qkv = emit(b, &RF_OP_HEAD_NORM, "attn/head_norm", (const int[]){qkv, q_gain, k_gain}, 3,
                (const int[]){RF_WANTED, RF_WANTED}, 2, &norm, 0);
-    RF_BUILT(qkv);
+    RF_BUILT(saved(b, RF_SAVED_QKV, 0, qkv));
   }
   if (m->position != RF_POSITION_ROPE) return qkv;
-  return emit(b, &RF_OP_ROPE, "attn/rope", (const int[]){qkv, b->positions}, 2, (const int[]){RF_WANTED}, 1,
-              &rope, 0);
+  qkv = emit(b, &RF_OP_ROPE, "attn/rope", (const int[]){qkv, b->positions}, 2, (const int[]){RF_WANTED}, 1,
+             &rope, 0);
+  return saved(b, RF_SAVED_QKV, 0, qkv);
 }
 
-/* What a layer keeps of the tokens in its pages: `columns` numbers a token. */
+/* The cache of a layer: `columns` numbers for each token. */
 static int cache_tensor(builder *b, const char *name, rf_dtype dtype, rf_kv_class class, int64_t columns) {
   int64_t shape[] = {b->kv.of[class].pool, b->model->kv_rank > 0 ? 1 : 2, b->kv.page / b->kv.chips, columns};
   int id = rf_graph_tensor(b->graph, rf_graph_join(b->graph, b->graph->scope, name, ""), RF_CLASS_KV, dtype,
@@ -184,7 +191,7 @@ static int attention(builder *b, int qkv) {
                                 .kv_heads = (int32_t)model->kv_heads,
                                 .head_dim = (int32_t)model->head_dim,
                                 .softmax = b->options->softmax,
-                                .window = (int32_t)rf_model_window(model, b->layer),
+                                .window = (int32_t)rf_model_window(model, b->graph->at.layer),
                                 .softcap = model->attn_softcap,
                                 .scale = score_scale(model)}};
   qkv = positions(b, qkv);
@@ -192,7 +199,7 @@ static int attention(builder *b, int qkv) {
   if (b->options->job != RF_JOB_GENERATE)
     return emit(b, &RF_OP_ATTENTION, "attn/attention", (const int[]){qkv, b->segments}, 2,
                 (const int[]){RF_WANTED, RF_WANTED}, 2, &attr, 0);
-  rf_kv_class class = rf_kv_class_of(model, b->layer);
+  rf_kv_class class = rf_kv_class_of(model, b->graph->at.layer);
   int cache = cache_tensor(b, "attn/cache", b->kv.dtype, class, model->kv_heads * model->head_dim);
   int scale =
       b->kv.dtype == RF_I8 ? cache_tensor(b, "attn/cache/scale", RF_F32, class, model->kv_heads) : RF_NONE;
@@ -201,7 +208,7 @@ static int attention(builder *b, int qkv) {
               &attr, 0);
 }
 
-/* Queries whose tails turned, through their own latent row where there is one. */
+/* Queries with rotated tails, made from a latent row of their own where the model has one. */
 static int latent_queries(builder *b, int y, rf_rope rotation) {
   rf_attr rope = {.rope = {.heads = (int32_t)b->model->heads,
                            .head_dim = (int32_t)b->model->head_dim,
@@ -213,15 +220,16 @@ static int latent_queries(builder *b, int y, rf_rope rotation) {
     RF_BUILT(y);
   }
   int q = linear(b, b->model->q_rank > 0 ? "attn/q_b" : "attn/q", y), wanted[] = {RF_WANTED};
-  RF_BUILT(q);
-  return emit(b, &RF_OP_ROPE, "attn/rope", (const int[]){q, b->positions}, 2, wanted, 1, &rope, 0);
+  RF_BUILT(saved(b, RF_SAVED_QKV, 0, q));
+  q = emit(b, &RF_OP_ROPE, "attn/rope", (const int[]){q, b->positions}, 2, wanted, 1, &rope, 0);
+  return saved(b, RF_SAVED_QKV, 0, q);
 }
 
-/* Keys and values of a latent row, and a part of the keys that turned and serves all heads. A
- * cache holds the row, not what is made of it. */
+/* Keys and values come from a latent row; all heads share one rotated part of the keys. The
+ * cache holds the latent row and that part. */
 static int latent_attention(builder *b, int y) {
   const rf_model *model = b->model;
-  rf_rope rotation = rf_model_rope(model, b->layer);
+  rf_rope rotation = rf_model_rope(model, b->graph->at.layer);
   rf_attr attr = {.attention = {.heads = (int32_t)model->heads,
                                 .head_dim = (int32_t)model->head_dim,
                                 .value_dim = (int32_t)rf_model_value_dim(model),
@@ -238,22 +246,22 @@ static int latent_attention(builder *b, int y) {
   RF_BUILT(latent);
   int turns = b->graph->op[b->graph->op_count - 1].output[1];
   turns = emit(b, &RF_OP_ROPE, "attn/rope_key", (const int[]){turns, b->positions}, 2, wanted, 1, &rope, 0);
-  RF_BUILT(turns);
+  RF_BUILT(saved(b, RF_SAVED_QKV, 2, turns));
   if (b->options->job == RF_JOB_GENERATE) {
-    rf_kv_class class = rf_kv_class_of(model, b->layer);
+    rf_kv_class class = rf_kv_class_of(model, b->graph->at.layer);
     int cache = cache_tensor(b, "attn/cache", b->kv.dtype, class, model->kv_rank + model->rope_dim);
     int inputs[] = {q,     latent,          turns,    weight_of(b, "attn/kv_b", "/weight"),
                     cache, b->pages[class], b->slots, b->positions};
     return emit(b, &RF_OP_ATTENTION_LATENT_KV, "attn/attention", inputs, 8, (const int[]){RF_WANTED, cache},
                 2, &attr, 0);
   }
-  int kv = linear(b, "attn/kv_b", latent);
+  int kv = saved(b, RF_SAVED_QKV, 1, linear(b, "attn/kv_b", latent));
   RF_BUILT(kv);
   return emit(b, &RF_OP_ATTENTION_LATENT, "attn/attention", (const int[]){q, kv, turns, b->segments}, 4,
               wanted, 2, &attr, 0);
 }
 
-/* What a sublayer adds to the residual stream: its output, or the norm of it. */
+/* A sublayer adds its output, or the norm of it, to the residual stream. */
 static int post_norm(builder *b, const char *part, int out) {
   return b->model->post_norms ? norm(b, part, out) : out;
 }
@@ -263,18 +271,19 @@ static int attn_sublayer(builder *b, int y) {
   int ctx;
   if (b->model->kv_rank > 0) ctx = latent_attention(b, y);
   else {
-    int qkv = linear(b, "attn/qkv", y);
+    int qkv = saved(b, RF_SAVED_QKV, 0, linear(b, "attn/qkv", y));
     RF_BUILT(qkv);
     ctx = attention(b, qkv);
   }
-  RF_BUILT(ctx);
-  int out = linear(b, "attn/out", ctx);
+  RF_BUILT(saved(b, RF_SAVED_CONTEXT, 0, ctx));
+  int out = saved(b, RF_SAVED_OUT, 0, linear(b, "attn/out", ctx));
   RF_BUILT(out);
   return post_norm(b, "attn/post_norm", out);
 }
 
 /* Into the feed-forward width and out again. */
 static int mlp(builder *b, const char *in, const char *out, const char *path, int y) {
+  bool shared = b->model->experts_shared > 0 && b->graph->at.layer >= b->model->first_dense;
   static const struct {
     const rf_op_def *def;
     const char *name;
@@ -283,11 +292,11 @@ static int mlp(builder *b, const char *in, const char *out, const char *path, in
                     [RF_MLP_SWIGLU] = {&RF_OP_SWIGLU, "/swiglu"},
                     [RF_MLP_GEGLU] = {&RF_OP_GEGLU, "/geglu"}};
   const char *name = rf_graph_join(b->graph, path, activation[b->model->mlp].name, "");
-  int u = linear(b, in, y);
+  int u = saved(b, RF_SAVED_MLPWI, shared ? 2 : 0, linear(b, in, y));
   RF_BUILT(u);
   int g = emit(b, activation[b->model->mlp].def, name, &u, 1, (const int[]){RF_WANTED}, 1, NULL, 0);
-  RF_BUILT(g);
-  return linear(b, out, g);
+  RF_BUILT(saved(b, RF_SAVED_MLPACT, shared ? 1 : 0, g));
+  return saved(b, RF_SAVED_MLPWO, shared ? 2 : 0, linear(b, out, g));
 }
 
 /* A gated MLP for each expert: every row goes to those that the router chose for it and comes
@@ -311,13 +320,13 @@ static int experts(builder *b, int y) {
   RF_BUILT(rows);
   int in[] = {rows, weight_of(b, "mlp/experts/gate_up", "/weight"), starts};
   int u = emit(b, &RF_OP_MATMUL_EXPERTS, "mlp/experts/gate_up", in, 3, wanted, 1, &attr, 0);
-  RF_BUILT(u);
+  RF_BUILT(saved(b, RF_SAVED_MLPWI, 1, u));
   const rf_op_def *gate = model->mlp == RF_MLP_GEGLU ? &RF_OP_GEGLU : &RF_OP_SWIGLU;
   int g = emit(b, gate, model->mlp == RF_MLP_GEGLU ? "mlp/geglu" : "mlp/swiglu", &u, 1, wanted, 1, NULL, 0);
-  RF_BUILT(g);
+  RF_BUILT(saved(b, RF_SAVED_MLPACT, 0, g));
   int out[] = {g, weight_of(b, "mlp/experts/down", "/weight"), starts};
   int h = emit(b, &RF_OP_MATMUL_EXPERTS, "mlp/experts/down", out, 3, wanted, 1, &attr, 0);
-  RF_BUILT(h);
+  RF_BUILT(saved(b, RF_SAVED_MLPWO, 1, h));
   int mixed =
       emit(b, &RF_OP_COMBINE, "mlp/combine", (const int[]){h, weights, place}, 3, wanted, 1, &attr, 0);
   RF_BUILT(mixed);
@@ -328,7 +337,7 @@ static int experts(builder *b, int y) {
 }
 
 static int mlp_sublayer(builder *b, int y) {
-  bool chosen = b->model->experts > 0 && b->layer >= b->model->first_dense;
+  bool chosen = b->model->experts > 0 && b->graph->at.layer >= b->model->first_dense;
   int out = chosen ? experts(b, y)
                    : mlp(b, rf_mlp_gated(b->model->mlp) ? "mlp/gate_up" : "mlp/up", "mlp/down", "mlp", y);
   RF_BUILT(out);
@@ -338,14 +347,18 @@ static int mlp_sublayer(builder *b, int y) {
 /* One part of a block, reading `from` and joining `stream`. */
 static int sublayer(builder *b, bool is_mlp, int from, int stream) {
   const char *part = is_mlp ? "mlp/norm" : "attn/norm";
+  b->graph->at.sublayer = is_mlp ? RF_SUBLAYER_MLP : RF_SUBLAYER_ATTN;
   /* without one of its own: that of the sublayer before */
-  int y = weight_of(b, part, "/gain") == RF_NONE ? b->normed : norm(b, part, from);
+  int y = weight_of(b, part, "/gain") == RF_NONE
+              ? b->normed
+              : saved(b, is_mlp ? RF_SAVED_NORM2 : RF_SAVED_NORM1, 0, norm(b, part, from));
   RF_BUILT(y);
   b->normed = y;
   int out = is_mlp ? mlp_sublayer(b, y) : attn_sublayer(b, y);
   RF_BUILT(out);
-  return is_mlp ? residual(b, "mlp/residual", "mlp/dropout", stream, out)
-                : residual(b, "attn/residual", "attn/dropout", stream, out);
+  out = is_mlp ? residual(b, "mlp/residual", "mlp/dropout", stream, out)
+               : residual(b, "attn/residual", "attn/dropout", stream, out);
+  return saved(b, is_mlp ? RF_SAVED_MLPWO : RF_SAVED_OUT, 0, out);
 }
 
 static int blocks(builder *b) {
@@ -353,17 +366,19 @@ static int blocks(builder *b) {
   rf_attr scaled = {.embed = {.scale = b->model->embed_scale, .dtype = b->dtype}};
   /* as the models were trained */
   if (b->dtype == RF_BF16) scaled.embed.scale = rf_bf16_to_f32(rf_f32_to_bf16(scaled.embed.scale));
+  b->graph->at.sublayer = RF_SUBLAYER_EMBED;
   int x = emit(b, &RF_OP_EMBED, "embed", (const int[]){b->tokens, b->positions, wte, wpe}, 4,
                (const int[]){RF_WANTED}, 1, &scaled, 0);
   RF_BUILT(x);
-  for (b->layer = 0; b->layer < b->model->layers; b->layer++) {
-    snprintf(b->graph->scope, sizeof b->graph->scope, "block.%d/", b->layer);
+  for (int layer = 0; layer < b->model->layers; layer++) {
+    b->graph->at.layer = layer;
+    snprintf(b->graph->scope, sizeof b->graph->scope, "block.%d/", layer);
     int first = sublayer(b, b->model->mlp_first, x, x);
     RF_BUILT(first);
     x = sublayer(b, !b->model->mlp_first, b->model->parallel ? x : first, first);
     RF_BUILT(x);
   }
-  b->layer = -1;
+  b->graph->at = (rf_op_place){RF_NONE, RF_SUBLAYER_HEAD};
   b->graph->scope[0] = '\0';
   return norm(b, "final/norm", x);
 }
@@ -514,7 +529,6 @@ rf_status rf_pass_build(const rf_model *model, const rf_build_options *options, 
                  .options = options,
                  .error = error,
                  .dtype = options->dtype,
-                 .layer = -1,
                  .normed = RF_NONE};
   bool train = options->job == RF_JOB_TRAIN, rows_of_text = options->job != RF_JOB_GENERATE,
        learns = train && !options->loss_only;

@@ -18,7 +18,7 @@ typedef struct tape {
 static bool is_float(rf_dtype dtype) {
   return dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F16 || dtype == RF_F64;
 }
-/* What the optimizer may change: adapters where there are some, else every weight. */
+/* The optimizer changes adapters where there are some, otherwise every weight. */
 static bool is_weight(const rf_graph *graph, const rf_tensor *tensor) {
   return tensor->param >= 0 && !graph->params.at[tensor->param].frozen &&
          tensor->class == (graph->params.adapter > 0 ? RF_CLASS_ADAPTER : RF_CLASS_WEIGHT);
@@ -78,6 +78,7 @@ static rf_status backward_of(tape *walk, int index) {
     reached = reached || grad_out[i] != RF_NONE;
   }
   if (!op.def->backward || !reached) return RAFTER_OK;
+  graph->at = op.at;
   for (int i = 0; i < RF_MAX_INPUTS; i++) {
     int t = i < op.input_count ? op.input[i] : RF_NONE;
     grad_in[i] = t < 0 || !walk->needs[t]              ? RF_NONE

@@ -1,4 +1,4 @@
-/* fuse.c - joins ops that one kernel does in one walk over memory. Fusing changes no value:
+/* fuse.c - joins ops that one kernel does in one pass over memory. Fusing changes no value:
  * every rounding of the unfused ops stays, so the fused op gives their bits. A pair is joined
  * only where nobody else reads the tensor between the two. */
 #include "graph/passes.h"
@@ -92,7 +92,7 @@ static bool fuse_norm_bwd(fuser *f, rf_op *add) {
   return false;
 }
 
-/* The gradient moves up to the loss, so nothing of backward may stand between them. */
+/* The gradient moves up to the loss, so no backward op may be between them. */
 static bool fuse_head(fuser *f, rf_op *bwd) {
   rf_op *loss = sole_source(f, bwd->input[4], &RF_OP_HEAD_LOSS);
   if (!loss || loss->section != bwd->section) return false;

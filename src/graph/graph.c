@@ -79,6 +79,7 @@ rf_graph *rf_graph_new(const rf_model *model) {
   graph->params = rf_model_params(model, pool);
   graph->accumulate = 1;
   graph->matmul = RF_DTYPES;
+  graph->at.layer = RF_NONE;
   return graph;
 }
 
@@ -177,7 +178,8 @@ int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_se
               .name = name_copy(graph->pool, name),
               .section = section,
               .recompute_of = RF_NONE,
-              .chunk = graph->chunk};
+              .chunk = graph->chunk,
+              .at = graph->at};
   if (attr) op.attr = *attr;
   op.input_count = slot_count(def->inputs, RF_MAX_INPUTS);
   op.output_count = slot_count(def->outputs, RF_MAX_OUTPUTS);
@@ -215,7 +217,7 @@ void rf_graph_reorder(rf_graph *graph, const int *order, int count) {
     place[order[i]] = i;
   }
   for (int o = 0, end = count; o < graph->op_count; o++)
-    if (place[o] == RF_NONE) from[end++] = o; /* left out: behind the others */
+    if (place[o] == RF_NONE) from[end++] = o; /* ops that the order leaves out come last */
   for (int i = 0; i < graph->op_count; i++) {
     if (from[i] == RF_NONE || from[i] == i) continue;
     const rf_op first = graph->op[i];
@@ -263,8 +265,8 @@ rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool) {
   size_t tensors = (size_t)graph->tensor_count;
   rf_uses uses = {.reader_at = rf_pool_alloc(pool, (tensors + 2) * sizeof(int)),
                   .writer_at = rf_pool_alloc(pool, (tensors + 2) * sizeof(int))};
-  /* Counts stand two places further on, so that filling the lists leaves each start where it
-   * belongs. */
+  /* Counts are stored two places further on, so that filling the lists leaves each start in its
+   * place. */
   for (int o = 0; o < graph->op_count; o++) {
     const rf_op *op = &graph->op[o];
     for (int i = 0; i < op->input_count; i++)

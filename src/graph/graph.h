@@ -53,6 +53,7 @@ typedef struct rf_tensor {
   const char *reason; /* why it is kept, for the plan's reader; may be NULL */
   rf_panels panels;   /* of dtype RF_PACKED */
   rf_spec spec;       /* how it lies on the mesh; `shape` is what one chip has of it */
+  int8_t saved; /* RF_SAVED_AS(name, chain) of remat.h: the name that remat policies have for it; 0: none */
   /* in a pipeline: microbatches that it holds at once, the i-th in place i % slots, each as
    * `shape` says; 0: one */
   int32_t slots;
@@ -74,12 +75,26 @@ typedef struct rf_blocks {
   int64_t kc, a_bytes, nc; /* steps of k; bytes of packed rows of a group of threads; columns */
 } rf_blocks;
 
+/* Where in the model an op belongs. */
+typedef enum rf_sublayer {
+  RF_SUBLAYER_NONE,
+  RF_SUBLAYER_EMBED,
+  RF_SUBLAYER_ATTN,
+  RF_SUBLAYER_MLP,
+  RF_SUBLAYER_HEAD
+} rf_sublayer;
+typedef struct rf_op_place {
+  int32_t layer; /* RF_NONE: outside the blocks */
+  rf_sublayer sublayer;
+} rf_op_place;
+
 struct rf_op_def;
 typedef struct rf_sharding rf_sharding; /* shard.h */
 typedef struct rf_op {
   const struct rf_op_def *def;
   const char *name; /* path "step/micro/block.11/mlp/down/bwd" */
   rf_section section;
+  rf_op_place at;
   rf_attr attr;
   int input_count, output_count; /* slots, absent ones hold RF_NONE */
   int input[RF_MAX_INPUTS];      /* tensor ids */
@@ -106,6 +121,7 @@ typedef struct rf_graph {
   rf_mesh mesh;    /* a graph over more than one chip is the program of one of them */
   char scope[256]; /* path prefix of the builder */
   int32_t chunk;   /* of ops that are made now */
+  rf_op_place at;  /* the same */
 } rf_graph;
 
 /* What an op costs, declared once, read by planner and report. FLOPs count multiply and add as

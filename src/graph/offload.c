@@ -1,8 +1,7 @@
-/* offload.c - what stands in the host's memory: optimizer states, weights of blocks and caches
- * of keys and values between their uses, activations of blocks between forward and backward.
- * Every stretch of ops that uses such a tensor has a copy of its own on the chip, which is asked
- * for one block ahead and sent back where it has changed; so two blocks' copies are there at
- * once, by plain lifetimes. The last block's activations stay: backward begins with them. */
+/* offload.c - tensors in the host's memory: optimizer states, weights of blocks and caches between
+ * their uses, activations of blocks between forward and backward. Each stretch of ops that uses one
+ * has a copy on the chip, fetched one block ahead and sent back if it changed: the copies of two
+ * blocks live at once. The last block's activations stay, since backward begins with them. */
 #include "graph/passes.h"
 
 #include <stdlib.h>
@@ -11,7 +10,7 @@
 /* A stretch of ops, all of one section and (in micro) all of forward or all of backward, that
  * uses one tensor of the host's. */
 typedef struct stay {
-  int tensor; /* what stands in the host's memory */
+  int tensor; /* in the host's memory */
   int copy;   /* what these ops use */
   int first, last_write, phase;
   bool reads;
@@ -26,7 +25,7 @@ typedef struct offload {
   stay *list;
   int count, capacity;
   int *open; /* by tensor: its latest stay, or RF_NONE */
-  /* ops that are new, by the op that they stand in front of or behind */
+  /* new ops, by the op that they come before or after */
   int *before, *after, *next, *moved, moves;
 } offload;
 
@@ -53,11 +52,6 @@ rf_status rf_offload_parse(const char *text, unsigned *what, rf_error *error) {
     at += length;
     if (!*at) return RAFTER_OK;
   }
-}
-
-static int block_of(const char *path) {
-  const char *at = strstr(path, "block.");
-  return at ? atoi(at + strlen("block.")) : -1;
 }
 
 static int phase_of(const offload *f, int o) {
@@ -118,7 +112,7 @@ static stay *use(offload *f, int t, int o, bool reads) {
               .last_write = RF_NONE,
               .phase = phase,
               .reads = reads};
-  s->block = block_of(f->graph->op[o].name);
+  s->block = f->graph->op[o].at.layer;
   f->open[t] = f->count++;
   return s;
 }
@@ -157,16 +151,15 @@ static int *find_kept(offload *f) {
       const rf_tensor *t = op->output[i] < 0 ? NULL : &graph->tensor[op->output[i]];
       bool fits =
           t && t->class == RF_CLASS_ACTIVATION && !t->persistent && !t->input && !t->output && t->rank > 1;
-      if (fits && block_of(op->name) >= 0) source[op->output[i]] = o;
+      if (fits && op->at.layer >= 0) source[op->output[i]] = o;
     }
   }
   for (int t = 0; t < f->tensors; t++) {
     if (!read[t]) source[t] = RF_NONE;
-    if (source[t] != RF_NONE && block_of(graph->op[source[t]].name) > last)
-      last = block_of(graph->op[source[t]].name);
+    if (source[t] != RF_NONE && graph->op[source[t]].at.layer > last) last = graph->op[source[t]].at.layer;
   }
   for (int t = 0; t < f->tensors; t++)
-    if (source[t] != RF_NONE && block_of(graph->op[source[t]].name) == last) source[t] = RF_NONE;
+    if (source[t] != RF_NONE && graph->op[source[t]].at.layer == last) source[t] = RF_NONE;
   return source;
 }
 
@@ -191,6 +184,7 @@ static rf_status move(offload *f, const rf_op_def *def, int from, int to, int be
                       const char *suffix, rf_attr attr) {
   const rf_op like = f->graph->op[beside];
   attr.group = 1;
+  f->graph->at = like.at;
   const char *name = path_of(f, &like, f->graph->tensor[def == &RF_OP_OFFLOAD_IN ? to : from].name, suffix);
   int id = rf_graph_emit(f->graph, def, name, like.section, &from, 1, &to, 1, &attr, f->error);
   if (id < 0) return RAFTER_INVALID;
@@ -199,8 +193,7 @@ static rf_status move(offload *f, const rf_op_def *def, int from, int to, int be
   return RAFTER_OK;
 }
 
-/* Of a cache only what the walk's rows wrote is sent back, and only what its windows reach is
- * fetched. */
+/* A cache is fetched as far as windows reach, and sent back where rows of this step wrote. */
 static rf_attr attr_of(const offload *f, const stay *s, bool back) {
   rf_attr attr = {0};
   if (f->graph->tensor[s->tensor].class != RF_CLASS_KV) return attr;
@@ -253,8 +246,8 @@ static void put_in_order(offload *f) {
   rf_graph_reorder(f->graph, order, count);
 }
 
-/* Sends each kept activation away behind the op that makes it; `source` becomes what backward's
- * ops shall read it from. */
+/* Sends each kept activation away after the op that makes it; backward reads it from where
+ * `source` then says. */
 static rf_status send_kept(offload *f, bool *there, int *source) {
   for (int t = 0; t < f->tensors; t++) {
     int o = source[t];

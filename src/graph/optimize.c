@@ -1,7 +1,7 @@
 /* optimize.c - the optimizer step: the square of every gradient's norm, the global norm, AdamW
- * per parameter. When neither clipping nor accumulation makes a gradient wait for the others,
- * its norm and its update stand right behind its last writer (and behind the last op that still
- * reads the old weight), so that its memory is free for the rest of backward. */
+ * per parameter. Without clipping and accumulation, norm and update of a gradient come right after
+ * its last writer and the last reader of the old weight, so that its memory is free for the rest
+ * of backward. */
 #include "graph/passes.h"
 
 #include <string.h>
@@ -52,10 +52,15 @@ static states *make_states(rf_graph *graph, int *trained) {
   return state;
 }
 
+static rf_op_place place_of(const rf_graph *graph, const states *state) {
+  return (rf_op_place){graph->params.at[graph->tensor[state->weight].param].layer, RF_SUBLAYER_NONE};
+}
+
 static rf_status emit_norm(rf_graph *graph, rf_section section, const char *path, const states *state,
                            int sums, rf_error *error) {
   rf_attr attr = {.sums = {.element = state->trained}};
   const char *name = rf_graph_join(graph, path, graph->tensor[state->weight].name, "/norm_sq");
+  graph->at = place_of(graph, state);
   return rf_graph_emit(graph, &RF_OP_NORM_SQ, name, section, &state->gradient, 1, &sums, 1, &attr, error) < 0
              ? RAFTER_INVALID
              : RAFTER_OK;
@@ -73,13 +78,14 @@ static rf_status emit_update(rf_graph *graph, rf_section section, const char *pa
   int outputs[] = {state->master, state->m, state->v,
                    state->master == state->weight ? RF_NONE : state->weight};
   const char *name = rf_graph_join(graph, path, graph->tensor[state->weight].name, "/adamw");
+  graph->at = place_of(graph, state);
   return rf_graph_emit(graph, &RF_OP_ADAMW, name, section, inputs, 5, outputs, 4, &attr, error) < 0
              ? RAFTER_INVALID
              : RAFTER_OK;
 }
 
-/* Ops that only became legal behind op `behind[p]` are appended in pairs from `first` on; this
- * puts each pair where it belongs. */
+/* Pairs of ops were appended from `first` on; this puts pair i after op behind[i], where it
+ * becomes legal. */
 static void place_behind(rf_graph *graph, int first, const int *pair, const int *behind, int pairs) {
   int *next = rf_pool_alloc(graph->pool, (size_t)pairs * sizeof(int) + 1),
       *head = rf_pool_alloc(graph->pool, (size_t)first * sizeof(int) + 1);
@@ -101,7 +107,7 @@ static void place_behind(rf_graph *graph, int first, const int *pair, const int 
 
 rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error) {
   int params = graph->params.count, first = graph->op_count, pairs = 0, trained = 0;
-  /* stages update behind the last microbatch */
+  /* stages update after the last microbatch */
   bool staged = rf_mesh_extent(&options->mesh, RF_AXIS_PIPELINE) > 1;
   bool early = graph->accumulate == 1 && !(options->clip > 0) && !staged;
   rf_section section = early ? RF_SECTION_MICRO : RF_SECTION_END;

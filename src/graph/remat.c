@@ -1,7 +1,7 @@
-/* remat.c - recomputation: a forward activation that backward reads is dropped behind its last
- * forward reader and made again, by the same op, right before the first backward op that needs
- * it. Dropout is drawn again from the same site, so all values keep their bits. What comes of a
- * set is decided on numbers alone, so that a search can weigh many of them, and then written. */
+/* remat.c - recomputation: a forward activation that backward reads is dropped after its last
+ * forward reader and recomputed, by the same op, right before the first backward op that needs
+ * it. Dropout is drawn again from the same site, so all values keep their bits. A set's steps are
+ * decided without touching the graph, so that a search can compare many sets. */
 #include "graph/passes.h"
 #include "graph/remat.h"
 
@@ -77,8 +77,8 @@ rf_recompute *rf_recompute_open(const rf_graph *graph, rf_pool *pool) {
 
 /* ---- one set --------------------------------------------------------------------------------- */
 
-/* Which tensors are kept, and which are made again: the closure of the dropped ones over what
- * they are made from. */
+/* Decides which tensors are kept and which are recomputed: the dropped ones, and those that they
+ * are made from. */
 static void choose(rf_recompute *r, const bool *drop) {
   const rf_graph *graph = r->graph;
   for (int t = 0; t < r->tensors; t++) r->kept[t] = r->source[t] != RF_NONE && r->backward_read[t];
@@ -90,8 +90,8 @@ static void choose(rf_recompute *r, const bool *drop) {
       any = any || (op->output[i] >= 0 && drop[op->output[i]]);
       used = used || (op->output[i] >= 0 && r->forward_read[op->output[i]]);
     }
-    /* What only backward reads starts its life there already. A norm's statistics and
-     * attention's lse go with their op's result. */
+    /* A tensor that only backward reads starts its life there already. Statistics of norms and
+     * lse of attention are dropped with their op's result. */
     for (int i = 0; any && used && i < op->output_count; i++)
       if (op->output[i] >= 0 && (!separate || drop[op->output[i]])) r->kept[op->output[i]] = false;
   }
@@ -233,6 +233,7 @@ rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error) {
     if (id < 0) RF_GO(RAFTER_INVALID);
     graph->op[id].recompute_of = step->op;
     graph->op[id].chunk = op.chunk;
+    graph->op[id].at = op.at;
     order[k] = id;
   }
   rf_graph_reorder(graph, order, r->steps);

@@ -6,7 +6,30 @@
 #include "graph/graph.h"
 #include "graph/ops/ops.h"
 
-enum { RF_SAVED_NAMES = 16, RF_SAVED_CHAINS = 3, RF_SAVED_LINKS = 6 };
+typedef enum rf_saved_name {
+  RF_SAVED_X,
+  RF_SAVED_Q,
+  RF_SAVED_K,
+  RF_SAVED_V,
+  RF_SAVED_QKV,
+  RF_SAVED_CONTEXT,
+  RF_SAVED_OUT,
+  RF_SAVED_GATE,
+  RF_SAVED_UP,
+  RF_SAVED_MLPWI,
+  RF_SAVED_MLPACT,
+  RF_SAVED_MLPWO,
+  RF_SAVED_DOWN,
+  RF_SAVED_NORM,
+  RF_SAVED_NORM1,
+  RF_SAVED_NORM2,
+  RF_SAVED_NAMES
+} rf_saved_name;
+
+/* A name is for up to three chains of tensors of a block. Those of a chain are made out of each
+ * other: the first that backward reads is kept, and the later ones follow without the product. */
+enum { RF_SAVED_CHAINS = 3 };
+#define RF_SAVED_AS(name, chain) ((int8_t)(1 + (name)*RF_SAVED_CHAINS + (chain)))
 
 typedef struct rf_saved {
   const char *name;
@@ -14,10 +37,6 @@ typedef struct rf_saved {
    * head_dim) */
   int8_t width, ff, heads, kv;
   const char *within; /* graphs have it only as a part of this one; NULL: as its own tensor */
-  /* Tensors of a block in the order in which they are made out of each other: the first that
-   * backward reads stands for the name, since what comes behind it is made from it without the
-   * product. Several chains: the name is for several tensors. */
-  const char *chain[RF_SAVED_CHAINS][RF_SAVED_LINKS];
 } rf_saved;
 extern const rf_saved RF_SAVED[RF_SAVED_NAMES];
 
@@ -29,13 +48,13 @@ void rf_saved_list(bool parts, char text[160]);
 static inline bool rf_remat_saves(rf_remat remat, int name) {
   return remat >= RF_REMAT_SAVE && remat >> name & 1;
 }
-/* Walks tensors of blocks: whether the policy names this one and no other link of its chain was
- * met in the block before. */
+/* For tensors of blocks, in order: whether the policy names this one, and no other of its chain
+ * was met in the block before. */
 typedef struct rf_saved_seen {
-  long block[RF_SAVED_NAMES][RF_SAVED_CHAINS]; /* of the last link that was met */
+  int32_t layer[1 + RF_SAVED_NAMES * RF_SAVED_CHAINS]; /* of the last that was met */
 } rf_saved_seen;
 void rf_saved_begin(rf_saved_seen *seen);
-bool rf_saved_names(rf_remat policy, const char *path, long block, rf_saved_seen *seen);
+bool rf_saved_first(rf_remat policy, const rf_tensor *tensor, int32_t layer, rf_saved_seen *seen);
 
 /* ---- what comes of a set --------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* remat_policy.c - what a policy drops: all of some parts of every block, or all of a block but
+/* remat_policy.c - the set that a policy drops: some parts of every block, or all of a block but
  * the tensors it names. */
 #include "graph/remat.h"
 
@@ -14,39 +14,22 @@
 /* Names and extents: MaxText's checkpoint names (query_proj, context, out_proj, mlpwi, mlpwo)
  * without their tails; a gated MLP's mlpwi is gate and up. */
 const rf_saved RF_SAVED[RF_SAVED_NAMES] = {
-    {.name = "x", .width = 1}, /* a block is computed again from it, so that it stays whatever is named */
-    {.name = "q", .heads = 1, .within = "qkv"},
-    {.name = "k", .kv = 1, .within = "qkv"},
-    {.name = "v", .kv = 1, .within = "qkv"},
-    {.name = "qkv",
-     .heads = 1,
-     .kv = 2,
-     .chain = {{"attn/qkv/u", "attn/qkv/lora/y", "attn/q/u", "attn/q_b/u", "attn/head_norm/normed",
-                "attn/rope/rotated"},
-               {"attn/kv_b/u", "attn/kv_b/lora/y"},
-               {"attn/rope_key/rotated"}}},
-    {.name = "context", .heads = 1, .chain = {{"attn/attention/ctx"}}},
-    {.name = "out", .width = 1, .chain = {{"attn/out/u", "attn/out/lora/y", "attn/residual/y"}}},
-    {.name = "gate", .ff = 1, .within = "mlpwi"},
-    {.name = "up", .ff = 1, .within = "mlpwi"},
-    {.name = "mlpwi",
-     .ff = 2,
-     .chain = {{"mlp/gate_up/u", "mlp/gate_up/lora/y", "mlp/up/u", "mlp/up/lora/y"},
-               {"mlp/experts/gate_up/u"},
-               {"mlp/shared/gate_up/u", "mlp/shared/gate_up/lora/y"}}},
-    {.name = "mlpact",
-     .ff = 1,
-     .chain = {{"mlp/gelu/g", "mlp/gelu_erf/g", "mlp/swiglu/h", "mlp/geglu/h"},
-               {"mlp/shared/swiglu/h", "mlp/shared/geglu/h"}}},
-    {.name = "mlpwo",
-     .width = 1,
-     .chain = {{"mlp/down/u", "mlp/down/lora/y", "mlp/residual/y"},
-               {"mlp/experts/down/u"},
-               {"mlp/shared/down/u"}}},
-    {.name = "down", .width = 1, .within = "mlpwo"},
-    {.name = "norm", .width = 1, .within = "norm1 and norm2"},
-    {.name = "norm1", .width = 1, .chain = {{"attn/norm/y"}}},
-    {.name = "norm2", .width = 1, .chain = {{"mlp/norm/y"}}},
+    [RF_SAVED_X] = {.name = "x", .width = 1}, /* a block is recomputed from it: it is always kept */
+    [RF_SAVED_Q] = {.name = "q", .heads = 1, .within = "qkv"},
+    [RF_SAVED_K] = {.name = "k", .kv = 1, .within = "qkv"},
+    [RF_SAVED_V] = {.name = "v", .kv = 1, .within = "qkv"},
+    [RF_SAVED_QKV] = {.name = "qkv", .heads = 1, .kv = 2},
+    [RF_SAVED_CONTEXT] = {.name = "context", .heads = 1},
+    [RF_SAVED_OUT] = {.name = "out", .width = 1},
+    [RF_SAVED_GATE] = {.name = "gate", .ff = 1, .within = "mlpwi"},
+    [RF_SAVED_UP] = {.name = "up", .ff = 1, .within = "mlpwi"},
+    [RF_SAVED_MLPWI] = {.name = "mlpwi", .ff = 2},
+    [RF_SAVED_MLPACT] = {.name = "mlpact", .ff = 1},
+    [RF_SAVED_MLPWO] = {.name = "mlpwo", .width = 1},
+    [RF_SAVED_DOWN] = {.name = "down", .width = 1, .within = "mlpwo"},
+    [RF_SAVED_NORM] = {.name = "norm", .width = 1, .within = "norm1 and norm2"},
+    [RF_SAVED_NORM1] = {.name = "norm1", .width = 1},
+    [RF_SAVED_NORM2] = {.name = "norm2", .width = 1},
 };
 
 int rf_saved_find(const char *text, size_t length) {
@@ -59,13 +42,6 @@ void rf_saved_list(bool parts, char text[160]) {
   *text = 0;
   for (int i = 0; i < RF_SAVED_NAMES; i++)
     if (parts || !RF_SAVED[i].within) rf_text_append(text, 160, "%s%s", *text ? ", " : "", RF_SAVED[i].name);
-}
-
-/* Whether tensor path "block.3/attn/qkv/u", whole or one chip's, is this link of a chain. */
-static bool is_link(const char *path, const char *link) {
-  const char *slash = strncmp(path, "block.", 6) ? NULL : strchr(path, '/');
-  size_t length = strlen(link);
-  return slash && !strncmp(slash + 1, link, length) && (!slash[1 + length] || slash[1 + length] == '/');
 }
 
 static const char *const POLICIES[] = {"none", "mlp", "attn", "mlp+attn", "block", "auto"};
@@ -147,19 +123,8 @@ const char *rf_remat_write(rf_remat remat, char text[RF_REMAT_TEXT]) {
 
 /* ---- what is dropped ------------------------------------------------------------------------- */
 
-/* Which part of which block an op belongs to, from its path "step/micro/block.3/mlp/...". */
-typedef struct place {
-  long block;
-  bool mlp, attn;
-} place;
-
-static place place_of(const rf_op *op) {
-  place none = {-1, false, false};
-  const char *path = strncmp(op->name, "step/micro/block.", 17) == 0 ? op->name + 17 : NULL;
-  if (!path) return none;
-  char *rest;
-  long block = strtol(path, &rest, 10);
-  return (place){block, strncmp(rest, "/mlp/", 5) == 0, strncmp(rest, "/attn/", 6) == 0};
+static bool in_block(const rf_op *op) {
+  return op->at.sublayer == RF_SUBLAYER_ATTN || op->at.sublayer == RF_SUBLAYER_MLP;
 }
 
 /* The output that carries the residual stream on, or RF_NONE. */
@@ -170,32 +135,26 @@ static int stream_of(const rf_op *op) {
 }
 
 void rf_saved_begin(rf_saved_seen *seen) {
-  for (int i = 0; i < RF_SAVED_NAMES * RF_SAVED_CHAINS; i++)
-    seen->block[i / RF_SAVED_CHAINS][i % RF_SAVED_CHAINS] = -1;
+  for (size_t i = 0; i < sizeof seen->layer / sizeof *seen->layer; i++) seen->layer[i] = RF_NONE;
 }
 
-bool rf_saved_names(rf_remat policy, const char *path, long block, rf_saved_seen *seen) {
-  bool named = false;
-  for (int n = 0; n < RF_SAVED_NAMES; n++)
-    for (int c = 0; c < RF_SAVED_CHAINS && rf_remat_saves(policy, n); c++)
-      for (int l = 0; l < RF_SAVED_LINKS && RF_SAVED[n].chain[c][l] && seen->block[n][c] != block; l++)
-        if (is_link(path, RF_SAVED[n].chain[c][l])) {
-          seen->block[n][c] = block;
-          named = true;
-        }
-  return named;
+bool rf_saved_first(rf_remat policy, const rf_tensor *tensor, int32_t layer, rf_saved_seen *seen) {
+  int32_t *met = &seen->layer[tensor->saved];
+  if (!tensor->saved || *met == layer || !rf_remat_saves(policy, (tensor->saved - 1) / RF_SAVED_CHAINS))
+    return false;
+  *met = layer;
+  return true;
 }
 
-/* Takes what the policy names out of `drop`, with all that its op makes beside it. */
+/* Takes tensors that the policy names, and other results of their ops, out of `drop`. */
 static void keep_named(const rf_graph *graph, rf_remat policy, const bool *backward_read, bool *drop) {
   rf_saved_seen seen;
   rf_saved_begin(&seen);
   for (int o = 0; o < graph->op_count; o++) {
     const rf_op *op = &graph->op[o];
-    place at = place_of(op);
-    for (int i = 0; i < op->output_count && rf_remat_forward(op) && at.block >= 0; i++) {
+    for (int i = 0; i < op->output_count && rf_remat_forward(op) && in_block(op); i++) {
       int t = op->output[i];
-      if (t < 0 || !backward_read[t] || !rf_saved_names(policy, graph->tensor[t].name, at.block, &seen))
+      if (t < 0 || !backward_read[t] || !rf_saved_first(policy, &graph->tensor[t], op->at.layer, &seen))
         continue;
       for (int k = 0; k < op->output_count; k++)
         if (op->output[k] >= 0 && (k == i || op->def != &RF_OP_MATMUL)) drop[op->output[k]] = false;
@@ -207,8 +166,8 @@ void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop) {
   bool block = policy == RF_REMAT_BLOCK || policy >= RF_REMAT_SAVE;
   bool mlp = block || policy == RF_REMAT_MLP || policy == RF_REMAT_MLP_ATTN,
        attn = block || policy == RF_REMAT_ATTN || policy == RF_REMAT_MLP_ATTN;
-  int stream = RF_NONE;   /* the residual stream behind the last sublayer seen */
-  long stream_block = -1; /* and its block */
+  int stream = RF_NONE;           /* the residual stream after the last sublayer seen */
+  int32_t stream_layer = RF_NONE; /* and its block */
   size_t tensors = (size_t)graph->tensor_count;
   if (tensors) memset(drop, 0, tensors);
   bool *backward_read = calloc(tensors + 1, 1);
@@ -218,16 +177,15 @@ void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop) {
       if (graph->op[o].input[i] >= 0) backward_read[graph->op[o].input[i]] = true;
   for (int o = 0; o < graph->op_count; o++) {
     const rf_op *op = &graph->op[o];
-    place at = place_of(op);
-    if (!rf_remat_forward(op) || at.block < 0) continue;
+    if (!rf_remat_forward(op) || !in_block(op)) continue;
     int out = stream_of(op);
     if (out != RF_NONE) {
       /* a block's last stream is the next block's input and stays */
-      if (block && stream != RF_NONE && stream_block == at.block) drop[stream] = true;
+      if (block && stream != RF_NONE && stream_layer == op->at.layer) drop[stream] = true;
       stream = out;
-      stream_block = at.block;
+      stream_layer = op->at.layer;
     }
-    if (!(at.mlp && mlp) && !(at.attn && attn)) continue;
+    if (op->at.sublayer == RF_SUBLAYER_MLP ? !mlp : !attn) continue;
     for (int i = 0; i < op->output_count; i++) {
       int t = op->output[i];
       if (t >= 0 && t != out && backward_read[t] && !rf_remat_outside(&graph->tensor[t])) drop[t] = true;

@@ -48,10 +48,10 @@ rf_blocks rf_tuned_blocks(const rf_tuned *tuned, const rf_graph *graph, const rf
   int class = rf_tuned_class(graph, op);
   if (class < 0) return own;
   rf_dtype dtype = graph->tensor[op->input[0]].dtype;
+  const char *name = op->def->name;
   for (int i = 0; i < tuned->count; i++) {
     const rf_tuned_row *row = &tuned->row[i];
-    if (row->class == class && row->dtype == dtype && !strcmp(row->op, op->def->name) &&
-        !strcmp(row->kernel, kernel))
+    if (row->class == class && row->dtype == dtype && !strcmp(row->op, name) && !strcmp(row->kernel, kernel))
       return row->best;
   }
   return own;

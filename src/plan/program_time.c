@@ -26,8 +26,8 @@ static void take_fast_products(rf_machine *machine) {
 
 static bool leaves_residuals(const rf_plan *plan, int op) {
   const rf_op *o = &plan->graph->op[op];
-  return !o->backward && o->recompute_of == RF_NONE && o->section == RF_SECTION_MICRO &&
-         strstr(o->name, "block.") && o->output[0] >= 0;
+  return !o->backward && o->recompute_of == RF_NONE && o->section == RF_SECTION_MICRO && o->at.layer >= 0 &&
+         o->output[0] >= 0;
 }
 
 void rf_program_time(rf_plan *plan) {

@@ -262,15 +262,6 @@ static void size_parameters(sizing *s, rf_program_memory *m) {
 
 /* ---- what is computed again ------------------------------------------------------------------ */
 
-/* The layer and half of an op by its name; false outside the layers. */
-static bool place_of(const rf_op *op, int *layer, bool *mlp) {
-  const char *block = strstr(op->name, "block.");
-  int used = 0;
-  if (!block || sscanf(block, "block.%d/%n", layer, &used) != 1) return false;
-  *mlp = !strncmp(block + used, "mlp/", 4);
-  return true;
-}
-
 static void find_regions(sizing *s) {
   static const struct {
     bool mlp, attn, whole;
@@ -285,14 +276,14 @@ static void find_regions(sizing *s) {
   s->scan_first = s->ops;
   s->scan_last = 0;
   for (int i = 0; i < s->ops; i++) {
-    int layer;
-    bool mlp;
+    rf_op_place at = s->graph->op[i].at;
+    bool mlp = at.sublayer == RF_SUBLAYER_MLP;
     s->region[i] = RF_NONE;
-    if (!place_of(&s->graph->op[i], &layer, &mlp)) continue;
+    if (at.layer < 0) continue;
     if (i < s->scan_first) s->scan_first = i;
     s->scan_last = i;
     if (mlp ? policy[remat].mlp : policy[remat].attn)
-      s->region[i] = policy[remat].whole ? layer : 2 * layer + mlp;
+      s->region[i] = policy[remat].whole ? at.layer : 2 * at.layer + mlp;
   }
   for (int i = 0; i < s->ops; i++) {
     s->region_first[i] = s->region_last[i] = i;
@@ -311,13 +302,12 @@ static void find_saved(sizing *s) {
   rf_saved_seen seen;
   rf_saved_begin(&seen);
   for (int i = s->ops - 1; i >= 0; i--) {
-    int layer;
-    bool mlp;
+    int32_t layer = s->graph->op[i].at.layer;
     for (int k = s->graph->op[i].output_count - 1; k >= 0 && s->region[i] != RF_NONE; k--) {
       int t = s->graph->op[i].output[k];
       const char *name = t < 0 ? "" : s->graph->tensor[t].name;
-      if (t < 0 || ends_with(name, "/residual/y") || !place_of(&s->graph->op[i], &layer, &mlp)) continue;
-      s->saved[t] = rf_saved_names(s->job->remat, name, layer, &seen);
+      if (t < 0 || ends_with(name, "/residual/y") || layer < 0) continue;
+      s->saved[t] = rf_saved_first(s->job->remat, &s->graph->tensor[t], layer, &seen);
     }
   }
 }

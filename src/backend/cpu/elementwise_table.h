@@ -34,7 +34,7 @@ static bool accepts_embed_bwd(const rf_graph *graph, const rf_op *op) {
 /* Mixtral's router; others are the reference's. */
 static bool accepts_route(const rf_graph *graph, const rf_op *op) {
   const rf_router *r = &op->attr.experts.router;
-  bool choice = !strcmp(op->def->name, "route") && op->input[1] >= 0;
+  bool choice = op->def == &RF_OP_ROUTE && op->input[1] >= 0;
   return accepts_activations(graph, op) && !choice && !r->sigmoid && !r->as_is && r->groups == 0 &&
          (r->scale == 0 || r->scale == 1);
 }

@@ -48,13 +48,13 @@ static rf_status check_heads(const rf_mesh *mesh, const rf_model *model, rf_erro
   rf_axes axes = AXIS(TENSOR) | AXIS(SEQUENCE);
   int64_t chips = rf_mesh_size(mesh, axes);
   RF_TRY(divides(model->heads, "the heads", mesh, axes, error));
-  /* A key head may stand on several chips of a tensor group. */
+  /* Several chips of a tensor group may have the same key head. */
   if (rf_mesh_extent(mesh, RF_AXIS_SEQUENCE) == 1 && chips % model->kv_heads == 0) return RAFTER_OK;
   return divides(model->kv_heads, "the key and value heads", mesh, axes, error);
 }
 
-/* Rows of a walk are dealt out along context and sequence: slots of a copy of the model, and
- * tokens of prompts that one walk takes. */
+/* Context and sequence shard the rows of a step: the slots of one copy of the model, and the
+ * prompt tokens of one step. */
 static rf_status check_walk(const rf_mesh *mesh, const rf_build_options *options, rf_error *error) {
   char hint[200], list[160];
   int64_t chips = rf_mesh_size(mesh, RF_AXES_OF_WALK), slots = options->microbatch / rf_mesh_copies(mesh);

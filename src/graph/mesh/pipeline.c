@@ -169,7 +169,7 @@ void rf_pass_slots(rf_graph *graph) {
       const use *u = &uses[t];
       tensor->slots = 0;
       if (u->half == RF_NONE || tensor->persistent || u->adds || !(u->crosses || u->lands)) continue;
-      /* What arrives may do so while the chip still works on what came before. */
+      /* A tensor may arrive while the chip still works on the one before. */
       int slots = (u->crosses ? flight[u->chunk] : 1) + u->lands;
       tensor->slots = slots < graph->accumulate ? slots : graph->accumulate;
     }

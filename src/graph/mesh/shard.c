@@ -117,6 +117,7 @@ static rf_status settle_output(rf_sharder *s, const rf_op *op, int slot, int id,
   const rf_tensor *old = &s->whole.tensor[t];
   rf_tensor *fresh = &s->graph->tensor[id];
   fresh->reason = old->reason;
+  fresh->saved = old->saved;
   fresh->spec = spec;
   rf_spec need = keeps_sums ? spec : made_whole(s, fresh, spec);
   if (old->output) need.split[1] = 0;
@@ -144,7 +145,7 @@ static rf_status settle_output(rf_sharder *s, const rf_op *op, int slot, int id,
   return RAFTER_OK;
 }
 
-/* What a microbatch adds up for the caller is summed over chips in the end. */
+/* Metrics that microbatches add up are summed over chips at the end of the step. */
 static rf_status metrics_target(rf_sharder *s, int t, int *id) {
   const rf_tensor *tensor = &s->whole.tensor[t];
   *id = rf_graph_tensor(s->graph, rf_graph_join(s->graph, tensor->name, "/part", ""), tensor->class,
@@ -244,8 +245,8 @@ rf_spec rf_sharder_input(const rf_sharder *s, int t) {
   return weight ? s->specs[tensor->param].use : s->at[t].spec;
 }
 
-/* What stages hand over lies as the rows of a microbatch do, cut as far as they can be, so that
- * each chip sends what no other does. */
+/* Stages exchange tensors sharded like the rows of a microbatch, over as many axes as possible:
+ * no two chips send the same rows. */
 static rf_status shard_transfer(rf_sharder *s, const rf_op *op) {
   bool sends = op->def == &RF_OP_SEND;
   int t = sends ? op->input[0] : op->output[0], id;
@@ -270,6 +271,7 @@ static rf_status shard_transfer(rf_sharder *s, const rf_op *op) {
 static rf_status shard_op(rf_sharder *s, const rf_op *op) {
   int half = 2 * op->chunk + op->backward;
   s->graph->chunk = op->chunk;
+  s->graph->at = op->at;
   if (op->section == RF_SECTION_MICRO && half != s->half) {
     s->half = half;
     s->half_at = s->graph->op_count;
@@ -334,7 +336,7 @@ rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error) {
   bool text = graph->tensor_count &&
               (rf_mesh_extent(mesh, RF_AXIS_PIPELINE) > 1 || rf_graph_find(graph, "labels") != RF_NONE);
   s.text = text;
-  /* A walk's rows are those of one copy of the model. */
+  /* generate: the rows are those of one copy of the model */
   s.rows = rf_mesh_live(mesh, text ? (rf_axes) ~(RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE))
                                    : RF_AXES_OF_WALK);
   s.at = rf_pool_alloc(pool, tensors * sizeof *s.at);

@@ -1,5 +1,5 @@
-/* shard_exchange.c - collectives of the shard pass: what brings a tensor from how it lies on the
- * mesh to how an op needs it, and the copies that several readers share. */
+/* shard_exchange.c - collectives of the shard pass: they bring a tensor from its sharding to the
+ * one that an op needs. Copies are shared by their readers. */
 #include "graph/mesh/shard_pass.h"
 
 #include <string.h>
@@ -68,15 +68,16 @@ int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, const char *path, r
     if (from.dtype == RF_PACKED) gather_panels(&graph->tensor[id], &from);
   }
   graph->tensor[id].spec = x->spec;
+  graph->tensor[id].saved = from.saved;
   return id;
 }
 
-/* The last word of a slot's text: "x (M,K)" -> "x". */
+/* The first word of a slot's text: "x (M,K)" -> "x". */
 const char *rf_sharder_label(rf_sharder *s, const char *slot) {
   return rf_pool_format(s->graph->pool, "%.*s", (int)strcspn(slot, " "), slot);
 }
 
-/* Brings tensor `id` from how it lies to how it is needed, one exchange after the other. */
+/* Brings tensor `id` from its sharding to the one that is needed, one exchange after another. */
 int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, const char *path, const char *label,
                        rf_section section, bool backward, const int64_t *whole, rf_class class) {
   int rank = s->graph->tensor[id].rank;
@@ -187,9 +188,8 @@ static int when_of(const rf_sharder *s, const rf_op *op) {
 
 /* Weights are gathered one sublayer ahead of their use: those of two sublayers live together. */
 static int unit_of(const rf_sharder *s, const rf_op *op, int p) {
-  const rf_param *param = &s->whole.params.at[p];
-  const char *inside = param->layer < 0 ? param->name : strchr(param->name, '/') + 1;
-  return ((param->layer + 1) * 2 + (strncmp(inside, "mlp/", 4) == 0)) * 4 + when_of(s, op);
+  int32_t layer = s->whole.params.at[p].layer;
+  return ((layer + 1) * 2 + (layer >= 0 && op->at.sublayer == RF_SUBLAYER_MLP)) * 4 + when_of(s, op);
 }
 
 static void gather_early(rf_sharder *s, const rf_op *op, int p, int first_op) {

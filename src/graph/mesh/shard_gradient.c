@@ -47,8 +47,8 @@ static rf_status scatter(rf_sharder *s, const rf_op *op, int t) {
   return rf_sharder_exchange(s, &x, op->name, op->section, true) == RF_NONE ? RAFTER_FAILED : RAFTER_OK;
 }
 
-/* Key and value heads that stand on several chips of a tensor group: each has what its own query
- * heads give to them. */
+/* Where several chips of a tensor group have the same key and value heads, each has the share
+ * of its own query heads in their gradient. */
 static rf_status sum_copies(rf_sharder *s, rf_place *at, int p, const char *path, rf_section section) {
   rf_copies copies = rf_shard_copies(&s->whole, s->mesh, p);
   if (copies.chips == 1) return RAFTER_OK;
@@ -106,8 +106,8 @@ rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
   return sum_copies(s, at, p, path, op->section);
 }
 
-/* Where a step has one microbatch, a gradient is whole here, and its sum can pass the links
- * while backward goes on. Of several microbatches, only the last one's would be the sum's. */
+/* With one microbatch a gradient is complete here, and is summed over chips while backward
+ * continues. With several, it is complete after the last. */
 rf_status rf_sharder_written(rf_sharder *s, const rf_op *op, int t) {
   if (scatters(s, s->whole.tensor[t].param)) RF_TRY(scatter(s, op, t));
   return s->whole.accumulate == 1 && op->section == RF_SECTION_MICRO ? rf_sharder_settle(s, op, t)

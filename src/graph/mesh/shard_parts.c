@@ -1,5 +1,5 @@
-/* shard_parts.c - ops that no rule cuts as they are, and that are made of others: a head whose
- * words are dealt out, attention of tokens that are. */
+/* shard_parts.c - ops that become several ops on a mesh: the head with a sharded vocabulary,
+ * attention with sharded tokens. */
 #include "graph/mesh/shard_pass.h"
 
 #include <string.h>
@@ -51,18 +51,19 @@ rf_status rf_sharder_head(rf_sharder *s, const rf_op *op) {
   return RAFTER_OK;
 }
 
-/* What an op of a part of the rows' attention makes. */
+/* Gives tensor `id` of one chip the place of the op's output `slot`. */
 static rf_status made_part(rf_sharder *s, const rf_op *op, int slot, int id, rf_spec spec) {
   int t = op->output[slot];
   s->graph->tensor[id].spec = spec;
   s->graph->tensor[id].reason = s->whole.tensor[t].reason;
+  s->graph->tensor[id].saved = s->whole.tensor[t].saved;
   s->graph->tensor[id].name = s->whole.tensor[t].name;
   s->at[t] = (rf_place){id, spec};
   return RAFTER_OK;
 }
 
-/* Tokens dealt out along context: queries stay, keys and values of all chips are gathered, and
- * their gradients summed to where they belong. */
+/* Tokens sharded along context: queries stay, keys and values of all chips are gathered, and
+ * their gradients are reduced to the chips that own them. */
 static rf_status shard_text(rf_sharder *s, const rf_op *op) {
   rf_graph *graph = s->graph;
   bool backward = op->def == &RF_OP_ATTENTION_BWD;
@@ -112,9 +113,8 @@ static rf_status shard_text(rf_sharder *s, const rf_op *op) {
   return made_part(s, op, 0, graph->op[id].output[0], r.out[0]);
 }
 
-/* A cache dealt out along context: every chip attends with all rows over the positions that it
- * has, and each row's parts come together on its chip (flash-decoding: Dao et al. 2023; over
- * chips: Bhatia et al. 2025, Helix). */
+/* A cache sharded along context: every chip attends with all rows over its own positions, and
+ * the chip of a row merges its parts (Dao et al. 2023; over chips: Bhatia et al. 2025, Helix). */
 static rf_status shard_cached(rf_sharder *s, const rf_op *op) {
   rf_graph *graph = s->graph;
   rf_axes axes = RF_AXIS_BIT(RF_AXIS_CONTEXT);

@@ -82,7 +82,7 @@ int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, const 
 rf_status rf_sharder_obtain(rf_sharder *s, const rf_op *op, int slot, const rf_spec *need, int *id);
 int rf_sharder_copy_of(const rf_sharder *s, int from, const rf_spec *need, int when);
 void rf_sharder_keep(rf_sharder *s, int from, const rf_spec *need, int when, int id);
-/* The last word of a slot's text: "x (M,K)" -> "x". */
+/* The first word of a slot's text: "x (M,K)" -> "x". */
 const char *rf_sharder_label(rf_sharder *s, const char *slot);
 
 /* shard.c */

@@ -63,8 +63,8 @@ rf_status rf_shard_heads(rf_sharding *s, rf_axes axes, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Where a chip has a bound between query, key and value heads that stands at column `at` of the
- * whole row: behind its own heads of each kind. */
+/* Maps a bound between query, key and value heads at column `at` of the whole row to the column
+ * of one chip. */
 static int64_t bound_of_heads(const rf_model *m, int64_t chips, int64_t at) {
   int64_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim,
           mine = (m->kv_heads > chips ? m->kv_heads / chips : 1) * m->head_dim;
@@ -99,7 +99,7 @@ static bool ends_with(const char *text, const char *end) {
   return a >= b && strcmp(text + a - b, end) == 0;
 }
 
-/* In which runs the columns (or rows) of a parameter that belong to one chip stand. */
+/* The runs of columns (or rows) of a parameter that belong to one chip. */
 static rf_form form_of(const rf_graph *graph, int p) {
   const rf_param *param = &graph->params.at[p];
   const char *name = param->adapts >= 0 ? graph->params.at[param->adapts].name : param->name;
@@ -111,8 +111,8 @@ static rf_form form_of(const rf_graph *graph, int p) {
   return RF_FORM_BLOCKS;
 }
 
-/* The axis that tensor parallelism cuts: of an adapter, that of the weight beside it where A or
- * B has it. */
+/* The dimension that tensor parallelism shards; for an adapter that of its weight, where A or B
+ * has it. */
 static int tensor_axis(const rf_graph *graph, int p) {
   const rf_param *param = &graph->params.at[p];
   if (param->adapts < 0) return param->shard_axis;

@@ -1,8 +1,7 @@
-/* stage.c - the program of one stage of a pipeline: the ops of its pieces out of the whole
- * graph, in their order. A tensor that another piece makes is received before the first op of
- * its half, one that another piece reads is sent behind the op that makes it. A parameter that
- * two stages use stands on both: they exchange their shares of its gradient behind the last
- * microbatch and update it alike. */
+/* stage.c - the program of one stage of a pipeline: the ops of its pieces of the whole graph, in
+ * order. Tensors of other pieces are received before the first op of a half; tensors that other
+ * pieces read are sent after the op that makes them. Two stages that use one parameter both have
+ * it: they exchange their gradients after the last microbatch and make the same update. */
 #include "graph/passes.h"
 #include "graph/mesh/pipeline.h"
 
@@ -19,7 +18,7 @@ typedef struct stager {
   const rf_mesh *mesh;
   rf_error *error;
   int *piece;         /* by op; RF_NONE: outside the loop of microbatches */
-  int *made;          /* by tensor: the piece that makes it, or RF_NONE */
+  int *maker;         /* by tensor: the op that makes it, or RF_NONE */
   int *map;           /* by tensor: its id on this stage, or RF_NONE */
   int *low, *high;    /* by parameter: the stages that use it; RF_NONE: none does */
   crossing *crossing; /* to or from pieces of this stage */
@@ -28,17 +27,13 @@ typedef struct stager {
   int trained;   /* whose norms this stage counts */
 } stager;
 
-/* ---- where ops stand ------------------------------------------------------------------------- */
+/* ---- pieces of ops --------------------------------------------------------------------------- */
 
 static int stage_of(const stager *s, int piece) { return piece % rf_pipeline_stages(s->mesh); }
 
-static int piece_of_name(const stager *s, const char *name) {
-  static const char micro[] = "step/micro/", block[] = "block.";
-  const char *path = strncmp(name, micro, strlen(micro)) ? name : name + strlen(micro);
-  if (!strncmp(path, block, strlen(block)))
-    return rf_pipeline_piece_of_layer(s->mesh, s->whole->model.layers,
-                                      strtol(path + strlen(block), NULL, 10));
-  return strncmp(path, "embed", 5) ? rf_pipeline_pieces(s->mesh) - 1 : 0;
+static int piece_of(const stager *s, const rf_op *op) {
+  if (op->at.layer >= 0) return rf_pipeline_piece_of_layer(s->mesh, s->whole->model.layers, op->at.layer);
+  return op->at.sublayer == RF_SUBLAYER_EMBED ? 0 : rf_pipeline_pieces(s->mesh) - 1;
 }
 
 static bool is_state(const rf_tensor *t) { return t->persistent || t->input; }
@@ -59,18 +54,18 @@ static void add_crossing(stager *s, int tensor, int from, int to) {
 static rf_status find_pieces(stager *s) {
   const rf_graph *whole = s->whole;
   int stage = s->mesh->stage;
-  for (int t = 0; t < whole->tensor_count; t++) s->made[t] = s->map[t] = RF_NONE;
+  for (int t = 0; t < whole->tensor_count; t++) s->maker[t] = s->map[t] = RF_NONE;
   for (int p = 0; p < whole->params.count; p++) s->low[p] = s->high[p] = RF_NONE;
   for (int o = 0; o < whole->op_count; o++) {
     const rf_op *op = &whole->op[o];
-    s->piece[o] = op->section == RF_SECTION_MICRO ? piece_of_name(s, op->name) : RF_NONE;
+    s->piece[o] = op->section == RF_SECTION_MICRO ? piece_of(s, op) : RF_NONE;
     if (s->piece[o] == RF_NONE) continue;
     int here = stage_of(s, s->piece[o]);
     for (int i = 0; i < op->input_count; i++) {
       int t = op->input[i];
       if (t < 0) continue;
       const rf_tensor *tensor = &whole->tensor[t];
-      int from = s->made[t], p = tensor->param;
+      int from = s->maker[t] == RF_NONE ? RF_NONE : s->piece[s->maker[t]], p = tensor->param;
       if (tensor->persistent && p >= 0) {
         if (s->low[p] == RF_NONE || here < s->low[p]) s->low[p] = here;
         if (here > s->high[p]) s->high[p] = here;
@@ -85,7 +80,7 @@ static rf_status find_pieces(stager *s) {
     for (int i = 0; i < op->output_count; i++) {
       int t = op->output[i];
       if (t >= 0 && !(whole->tensor[t].class == RF_CLASS_GRADIENT && whole->tensor[t].param >= 0))
-        s->made[t] = s->piece[o];
+        s->maker[t] = o;
     }
   }
   return RAFTER_OK;
@@ -109,6 +104,8 @@ static rf_status transfer(stager *s, const rf_op_def *def, rf_section section, i
                           const char *path, bool backward, rf_accumulate how) {
   int id = tensor_here(s, t);
   const char *what = s->whole->tensor[t].name;
+  int32_t layer = s->maker[t] == RF_NONE ? RF_NONE : s->whole->op[s->maker[t]].at.layer;
+  s->graph->at = (rf_op_place){layer, RF_SUBLAYER_NONE};
   rf_attr attr = {.axes = RF_AXIS_BIT(RF_AXIS_PIPELINE),
                   .group = (int32_t)rf_pipeline_stages(s->mesh),
                   .accumulate = {how},
@@ -124,6 +121,7 @@ static rf_status transfer(stager *s, const rf_op_def *def, rf_section section, i
 
 static rf_status emit(stager *s, const rf_op *op, rf_attr attr) {
   int inputs[RF_MAX_INPUTS], outputs[RF_MAX_OUTPUTS];
+  s->graph->at = op->at;
   for (int i = 0; i < op->input_count; i++) inputs[i] = tensor_here(s, op->input[i]);
   for (int i = 0; i < op->output_count; i++) {
     int t = op->output[i];
@@ -149,8 +147,8 @@ static const char *half_path(stager *s, int piece, bool backward) {
   return rf_pool_format(s->graph->pool, "step/micro/piece.%d/%s", piece, backward ? "bwd" : "fwd");
 }
 
-/* What a half reads of other pieces, before its first op; forward's come before backward's, as
- * in the whole graph. */
+/* Receives what a half reads of other pieces, before its first op. Tensors of forward come
+ * before those of backward, as in the whole graph. */
 static rf_status receive(stager *s, int piece, bool backward) {
   for (int i = 0; i < s->crossings; i++) {
     const crossing *c = &s->crossing[i];
@@ -185,7 +183,7 @@ static rf_status micro_op(stager *s, int o, int *last, bool *was_backward) {
   return send(s, op, piece);
 }
 
-/* ---- behind the last microbatch -------------------------------------------------------------- */
+/* ---- after the last microbatch --------------------------------------------------------------- */
 
 static bool uses(const stager *s, int p) {
   return s->low[p] == s->mesh->stage || s->high[p] == s->mesh->stage;
@@ -248,7 +246,7 @@ rf_status rf_pass_stage(const rf_graph *whole, const rf_mesh *mesh, rf_graph **o
               .mesh = mesh,
               .error = error,
               .piece = rf_pool_alloc(pool, ((size_t)whole->op_count + 1) * sizeof(int)),
-              .made = rf_pool_alloc(pool, tensors * sizeof(int)),
+              .maker = rf_pool_alloc(pool, tensors * sizeof(int)),
               .map = rf_pool_alloc(pool, tensors * sizeof(int)),
               .low = rf_pool_alloc(pool, params * sizeof(int)),
               .high = rf_pool_alloc(pool, params * sizeof(int)),

@@ -144,8 +144,7 @@ rf_work rf_cached_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* Heads are dealt out; rows that stand on several chips of a batch come together, those of a
- * sequence group in exchange for heads. */
+/* Heads are sharded; a sequence group exchanges its shards of rows for shards of heads. */
 static rf_status attention_shard(rf_sharding *s, rf_error *error) {
   rf_axes dealt = RF_AXIS_BIT(RF_AXIS_SEQUENCE), here = dealt | RF_AXIS_BIT(RF_AXIS_TENSOR);
   bool backward = s->op->def == &RF_OP_ATTENTION_BWD;

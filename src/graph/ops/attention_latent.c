@@ -172,8 +172,8 @@ static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* Heads are dealt out, as in attention; the part of the keys that turned serves all of them, so
- * its gradient is a sum over who has heads. */
+/* Heads are sharded, as in attention. All share the rotated part of the keys, whose gradient is
+ * a sum over the chips that have heads. */
 static rf_status attention_shard(rf_sharding *s, rf_error *error) {
   bool backward = s->op->def == &RF_OP_ATTENTION_LATENT_BWD;
   rf_axes dealt = RF_AXIS_BIT(RF_AXIS_SEQUENCE), here = dealt | RF_AXIS_BIT(RF_AXIS_TENSOR);

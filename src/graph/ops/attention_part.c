@@ -1,6 +1,6 @@
 /* attention_part.c - attention of a chip that has some of the tokens of every sequence (the
  * context axis): its queries see the keys and values of all, which were gathered. Tokens are
- * dealt out one by one, so every chip has as many queries near a sequence's end as any other. */
+ * sharded cyclically, so that all chips have as many queries near the end of a sequence. */
 #include "graph/mesh/shard.h"
 
 static int64_t qkv_width(const rf_attr_attention *attr) {
@@ -84,8 +84,8 @@ static rf_work pairs_work(const rf_graph *graph, const rf_op *op, double product
 static rf_work part_work(const rf_graph *graph, const rf_op *op) { return pairs_work(graph, op, 2, 0); }
 static rf_work part_bwd_work(const rf_graph *graph, const rf_op *op) { return pairs_work(graph, op, 4, 1); }
 
-/* What each of c chips said of a row from the keys that it has, put together as if one had them
- * all (flash-decoding: Dao et al. 2023). */
+/* Merges the results of c chips, each over its own keys, into attention over all keys
+ * (flash-decoding: Dao et al. 2023). */
 static rf_status merge_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1), chips = chips_of(op);
   rf_dtype dtype = rf_input_dtype(graph, op, 0);

@@ -1,7 +1,6 @@
-/* collective.c - what chips exchange: all_gather, reduce_scatter, all_reduce, all_to_all,
- * permute, send, recv; and what a chip lays down in its host's memory. A group is the chips that
- * differ only in the axes of `axes`; `group` says how many they are, and a group of one copies.
- * Chips of a group stand in the order of mesh.h. */
+/* collective.c - exchanges of chips: all_gather, reduce_scatter, all_reduce, all_to_all, permute,
+ * send, recv; and copies between a chip and its host. A group is the `group` chips that differ
+ * only in the axes of `axes`, in the order of mesh.h; a group of one copies. */
 #include "graph/ops/ops.h"
 
 static rf_status group_check(const rf_op *op, rf_error *error) {
@@ -180,8 +179,8 @@ static rf_work send_work(const rf_graph *graph, const rf_op *op) {
   return (rf_work){.bytes_read = bytes, .sent_bytes = op->attr.group > 1 ? bytes : 0};
 }
 
-/* What is sent is counted there, the sender's write into this memory with it; here only what is
- * added to what is there. */
+/* The send counts the transfer and the write into this memory; recv counts the extra read where
+ * it accumulates. */
 static rf_work recv_work(const rf_graph *graph, const rf_op *op) {
   double bytes =
       op->attr.accumulate[0] == RF_WRITE ? 0 : (double)rf_tensor_bytes(&graph->tensor[op->output[0]]);

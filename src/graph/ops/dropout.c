@@ -35,7 +35,7 @@ static rf_status add_dropout_backward(rf_graph *graph, const rf_op *op, const in
  * channels: each draws as what it is. */
 static rf_status dropout_shard(rf_sharding *s, rf_error *error) {
   rf_axes dealt = RF_AXIS_BIT(RF_AXIS_SEQUENCE);
-  for (int i = 0; i < s->op->input_count; i++) /* heads that were dealt out come back as rows */
+  for (int i = 0; i < s->op->input_count; i++) /* sharded heads come back as rows */
   {
     s->in[i].split[0] |= s->in[i].split[1] & dealt;
     s->in[i].split[1] &= (rf_axes)~dealt;

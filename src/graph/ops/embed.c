@@ -65,8 +65,8 @@ static rf_work embed_bwd_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* Of a table in runs of rows each chip looks up what it has: a sum over chips, to which the
- * first adds the positions. */
+/* Each chip looks up the rows of the table that it has: a sum over chips, to which the first
+ * chip adds the positions. */
 static rf_status embed_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   rf_axes rows = s->in[0].split[0], table = s->in[2].split[0];

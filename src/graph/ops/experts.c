@@ -8,8 +8,8 @@
 
 /* Rows sorted by expert, R = n k. */
 static int64_t sorted_rows(const rf_op *op, int64_t rows) { return rows * op->attr.experts.used; }
-/* Where experts stand on several chips each has room for `part` rows of a chip: R = E part, and
- * what more there is has no place. */
+/* With experts on several chips, each has room for `part` rows of a chip: R = E part. Rows beyond
+ * that have no place. */
 static int64_t placed_rows(const rf_op *op, int64_t rows) {
   return op->attr.experts.room > 0 ? op->attr.experts.experts * op->attr.experts.room : sorted_rows(op, rows);
 }
@@ -87,7 +87,7 @@ static rf_axes rows_of_group(const rf_spec *rows) {
   return rows->split[0] & (rf_axes)~RF_AXIS_BIT(RF_AXIS_TENSOR);
 }
 
-/* Rows that an expert takes of a chip, where experts stand on several. */
+/* Rows that an expert takes of a chip, with experts on several chips. */
 static void give_room(rf_sharding *s, int64_t whole_rows, rf_axes rows) {
   rf_axes axes = rf_mesh_live(s->mesh, RF_AXIS_BIT(RF_AXIS_EXPERT));
   if (!axes) return;
@@ -289,11 +289,9 @@ double rf_experts_met(double experts, double used, double rows) {
   return experts * (1 - pow(used < experts ? 1 - used / experts : 0, rows));
 }
 
-/* FLOPs of the rows there are; of those that an expert has room for beside its even share
- * (--capacity) none are the model's, and rows that are left out for want of room still are. What
- * is moved of the weights (operand `weights`) is those of the experts that are met: of n rows of
- * all chips of the group that each choose k of E experts, evenly and each for itself, E (1 - (1
- * - k/E)^n). Rows of places that nobody is expected to take move nothing. */
+/* Model FLOPs are those of all rows, also of rows without a place; room beyond the even share
+ * (--capacity) is not the model's. Of the weights (operand `weights`) those of the experts that
+ * are met move: rf_experts_met. Places that no row is expected to take move nothing. */
 static rf_work product_work(const rf_graph *graph, const rf_op *op, int weights, int64_t places,
                             int64_t inner, int64_t columns) {
   rf_work work = rf_work_bytes(graph, op);

@@ -1,5 +1,5 @@
-/* head.c - the head: cross-entropy loss from one walk over vocabulary panels, its backward, both
- * in one walk, the loss sums, and logits of chosen rows. Logits of a training step exist only
+/* head.c - the head: cross-entropy loss in one pass over vocabulary panels, its backward, both in
+ * one pass, the loss sums, and logits of chosen rows. Logits of a training step exist only
  * for a bounded chunk of rows in a kernel's workspace. */
 #include "graph/mesh/shard.h"
 
@@ -127,7 +127,7 @@ static rf_status head_score_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* What a chip with a run of the vocabulary knows of a row: four numbers. */
+/* A chip with a run of the vocabulary makes four numbers of a row. */
 static rf_status head_part_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   head_dims d;
   RF_TRY(head_inputs(graph, op, &d, error));

@@ -1,6 +1,6 @@
 /* matmul.c - the linear layer: forward with its epilogues, gradient of its input, gradient of
  * its weight. Every sum over k is one f32 chain of fused multiply-adds in ascending k (f64
- * beside f64 operands). */
+ * for f64 operands). */
 #include "graph/mesh/shard.h"
 
 /* The weight's axes: (K, N), or (N, K) when stored (out, in). */
@@ -109,9 +109,9 @@ static rf_work matmul_dw_work(const rf_graph *graph, const rf_op *op) {
                       (double)rf_input_dim(graph, op, 1, 1));
 }
 
-/* a (rows, k) times w over k, columns n: what both operands have cut along k is a sum over
- * chips, what one has cut is gathered, and of an axis that cuts rows and w the rows are
- * gathered. Heads that were dealt out come back as rows. */
+/* a (rows, k) times w: an axis that shards k of both operands makes a sum over chips; k sharded
+ * in one operand is gathered; rows are gathered along an axis that shards them and w. Sharded
+ * heads come back as rows. */
 static void product_shard(rf_sharding *s, int k, int n) {
   rf_spec *a = &s->in[0], *w = &s->in[1];
   rf_axes sum = a->split[1] & w->split[k], columns = w->split[n],

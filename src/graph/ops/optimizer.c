@@ -57,7 +57,7 @@ static rf_status adamw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return op->output_count > 4 ? sums_shape(graph, op, 4, error) : RAFTER_OK;
 }
 
-/* Of the sums it writes one. */
+/* It writes one of the sums. */
 static rf_work adamw_work(const rf_graph *graph, const rf_op *op) {
   rf_work work = rf_work_bytes(graph, op);
   if (op->output_count > 4 && op->output[4] >= 0)

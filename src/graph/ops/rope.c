@@ -28,8 +28,8 @@ static rf_status rope_backward(rf_graph *graph, const rf_op *op, const int *grad
   return RAFTER_OK;
 }
 
-/* Heads that were dealt out around attention come back as rows, as the positions lie. Rows
- * without key heads are blocks, one for each head. */
+/* Heads sharded around attention come back as rows, sharded like the positions. Rows without key
+ * heads are blocks, one for each head. */
 static rf_status rope_shard(rf_sharding *s, rf_error *error) {
   rf_axes dealt = s->in[0].split[1] & s->in[1].split[0], heads = s->in[0].split[1] & (rf_axes)~dealt,
           rows = (s->in[0].split[0] | dealt) & (rf_axes)~heads;
