@@ -260,7 +260,7 @@ static void test_no_file(void **state) {
   assert_int_equal(rf_gguf_open(at("empty.gguf"), &file, &error), RAFTER_FAILED);
   assert_int_equal(rf_file_write(at("text.gguf"), "PK\3\4 and so on", 14, &error), RAFTER_OK);
   assert_int_equal(rf_gguf_open(at("text.gguf"), &file, &error), RAFTER_FAILED);
-  assert_non_null(strstr(error.message, "no GGUF file"));
+  assert_non_null(strstr(error.message, "not a GGUF file"));
 }
 
 /* ---- the writer ------------------------------------------------------------------------------ */

@@ -204,7 +204,7 @@ static void test_refuses_models_that_do_not_fit(void **state) {
   refused(f, "heads do not divide the width");
   f = start("llama");
   set(&f, ".attention.head_count_kv", 3);
-  refused(f, "no multiple");
+  refused(f, "not a multiple");
   f = start("llama");
   set(&f, ".attention.value_length", 8);
   refused(f, "differ in width");
