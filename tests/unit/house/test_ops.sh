@@ -1,24 +1,30 @@
 #!/usr/bin/env bash
-# What the project knows about an op is in its row: outside src/graph/ops there is no list of op
-# names and no comparison with one, but for the rows of kernels, which say the op that they compute.
-# A pointwise op needs four places: its file, its entry of list.h, its reference loop, and its CPU
-# kernel (body and row).
+# An op's row has all that the project knows about the op. Outside src/graph/ops there is no list of
+# op names and no comparison with one, but for the rows of kernels, which say the op that they
+# compute. A pointwise op needs four places: its file, its entry of list.h, its reference loop, and
+# its CPU kernel (body and row).
 set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=0
 # Single words such as "embed" are options, paths and kinds too; names of two words are ops alone.
-names=$(sed -n 's/, *\([a-z]*_[a-z_]*\))/\n&\n/gp' src/graph/ops/list.h | sed -n 's/^, *\([a-z_]*\))$/\1/p' | paste -sd'|')
+names=$(sed -n 's/, *\([a-z]*_[a-z_]*\))/\n&\n/gp' src/graph/ops/list.h |
+  sed -n 's/^, *\([a-z_]*\))$/\1/p' | paste -sd'|')
 [ "$(tr '|' '\n' <<<"$names" | wc -l)" -gt 40 ] || { echo "list.h was not read"; exit 1; }
 
+compared='(strn?cmp|strstr|fnmatch)\([^;]*def->name'
+row='^src/backend/.*(\{|\{.op = |RF_KERNEL\()"'
+lookup='^src/backend/backend.c:.*strcmp\(kernel->op, op->def->name\)'
 named() { # ROOT: lines that compare an op's name or have it as a text
-  (cd "$1" && grep -rnE "(strn?cmp|strstr|fnmatch)\([^;]*def->name|\"($names)\"" src --include=*.c --include=*.h |
-    grep -vE '^src/graph/ops/|^src/backend/.*(\{|\{.op = |RF_KERNEL\()"|^src/backend/backend.c:.*strcmp\(kernel->op, op->def->name\)')
+  (cd "$1" && grep -rnE "$compared|\"($names)\"" src --include=*.c --include=*.h |
+    grep -vE "^src/graph/ops/|$row|$lookup")
 }
 places() { # ROOT OP: where a pointwise op is named in code, the CPU's body and row as one place
-  (cd "$1" && grep -rlw "$2\|${2^^}\|RF_OP_${2^^}\|rf_reference_$2\|$2_run\|$2_rows" src --include=*.c --include=*.h |
+  local words="$2\|${2^^}\|RF_OP_${2^^}\|rf_reference_$2\|$2_run\|$2_rows"
+  local code="RF_OP_${2^^} =|X\(${2^^}, $2\)|rf_reference_$2\(|RF_ROW\($2,|\b$2_(rows|run)\("
+  (cd "$1" && grep -rlw "$words" src --include=*.c --include=*.h |
     while read -r file; do
-      sed 's#/\*.*\*/##' "$file" | grep -qE "RF_OP_${2^^} =|X\(${2^^}, $2\)|rf_reference_$2\(|RF_ROW\($2,|\b$2_(rows|run)\(|def->name.*\"$2\"" && echo "$file"
+      sed 's#/\*.*\*/##' "$file" | grep -qE "$code|def->name.*\"$2\"" && echo "$file"
     done | sed -E 's/_(body|table)\.h/.h/' | sort -u)
 }
 
@@ -28,17 +34,19 @@ for op in rope gelu; do
   [ "$(wc -l <<<"$got")" -le 4 ] || { echo "$op is in more than 4 places:" "$got"; failures=1; }
 done
 
-mkdir -p "$work/src/plan" "$work/src/graph/ops"
+mkdir -p "$work/src/plan" "$work/src/graph/ops" "$work/src/backend"
 plant() { # LINES: how many are seen in the file on stdin
   cat >"$work/src/plan/a.c"
   [ "$(named "$work" | wc -l)" = "$1" ] || { echo "planted $1, seen:"; named "$work"; failures=1; }
 }
-plant 1 <<<'bool a(const rf_op *op) { return !strcmp(op->def->name, "rope"); }'
+compares='bool a(const rf_op *op) { return !strcmp(op->def->name, "rope"); }'
+plant 1 <<<"$compares"
 plant 1 <<<'static const char *const names[] = {"matmul_dx"};'
 plant 0 <<<'const char *a(const rf_op *op) { return op->def->name; }'
 printf 'const char *name = "matmul_dx";\n' >"$work/src/graph/ops/b.c"
 plant 0 <<<'int a;'
-mkdir -p "$work/src/backend"
-for file in plan/a.c backend/b.c backend/c.c graph/ops/d.c graph/e.c; do echo 'bool a(const rf_op *op) { return !strcmp(op->def->name, "rope"); }' >"$work/src/$file"; done
-[ "$(places "$work" rope | wc -l)" = 5 ] || { echo "planted 5 places, seen:"; places "$work" rope; failures=1; }
+for file in plan/a.c backend/b.c backend/c.c graph/ops/d.c graph/e.c; do
+  echo "$compares" >"$work/src/$file"
+done
+[ "$(places "$work" rope | wc -l)" = 5 ] || { echo "planted 5 places:"; places "$work" rope; failures=1; }
 exit $failures
