@@ -123,7 +123,8 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 
-void rf_wilson(int64_t right, int64_t n, double *low, double *high) {
+/* Wilson's interval of `right` out of `n` at 95 %. */
+static void wilson(int64_t right, int64_t n, double *low, double *high) {
   const double z = 1.959963984540054;
   double p = (double)right / (double)n, z2n = z * z / (double)n;
   double middle = (p + z2n / 2) / (1 + z2n),
@@ -135,7 +136,7 @@ void rf_wilson(int64_t right, int64_t n, double *low, double *high) {
 void rf_eval_put_share(rf_evaluation *e, const char *name, int64_t right, int64_t n) {
   double low, high;
   char key[80];
-  rf_wilson(right, n, &low, &high);
+  wilson(right, n, &low, &high);
   json_object_set_new(e->result, name, json_real((double)right / (double)n));
   snprintf(key, sizeof key, "%s_low", name);
   json_object_set_new(e->result, key, json_real(low));

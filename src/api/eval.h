@@ -53,8 +53,6 @@ rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, in
 rf_status rf_eval_encode(rf_evaluation *e, const char *text, size_t bytes, int flags, rf_ids *ids,
                          rf_error *error);
 
-/* Wilson's interval of `right` out of `n` at 95 %. */
-void rf_wilson(int64_t right, int64_t n, double *low, double *high);
 /* "accuracy" and so on into the result: {"accuracy": p, "accuracy_low", "accuracy_high"}; and a
  * line for people. */
 void rf_eval_put_share(rf_evaluation *e, const char *name, int64_t right, int64_t n);

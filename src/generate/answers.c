@@ -35,7 +35,9 @@ static rf_status take(rf_generator *g, const rf_answer_loop *loop, const rf_even
   return loop->taken ? loop->taken(loop->self, a, e->sample, error) : RAFTER_OK;
 }
 
-rf_status rf_answers_step(rf_generator *g, const rf_answer_loop *loop, rf_error *error) {
+/* One step of requests that came from rf_answers_submit: each token goes to its reply, and a stop
+ * string cancels its answer. Fails with the error of the first answer that failed. */
+static rf_status step(rf_generator *g, const rf_answer_loop *loop, rf_error *error) {
   rf_status status = RAFTER_OK;
   const rf_event *event;
   int count;
@@ -50,7 +52,7 @@ rf_status rf_answers_run(rf_generator *g, const rf_answer_loop *loop, bool *stop
   *stopped = false;
   while (rf_generator_busy(g) && !*stopped) {
     int64_t before = rf_generator_counts(g).tokens;
-    RF_TRY(rf_answers_step(g, loop, error));
+    RF_TRY(step(g, loop, error));
     int events = (int)(rf_generator_counts(g).tokens - before);
     *stopped = loop->stepped && !loop->stepped(loop->self, events);
   }

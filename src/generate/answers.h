@@ -26,9 +26,6 @@ typedef struct rf_answer_loop {
  * and top as in rf_reply_start. */
 rf_status rf_answers_submit(rf_generator *generator, const rf_request *request, const rf_tokenizer *tokenizer,
                             const rf_stop *stop, rf_answers *answers, rf_error *error);
-/* One step of requests that came from rf_answers_submit: each token goes to its reply, and a stop
- * string cancels its answer. Fails with the error of the first answer that failed. */
-rf_status rf_answers_step(rf_generator *generator, const rf_answer_loop *loop, rf_error *error);
 /* Steps until all answers have ended, or `stepped` says to stop: then *stopped is true. */
 rf_status rf_answers_run(rf_generator *generator, const rf_answer_loop *loop, bool *stopped, rf_error *error);
 /* Frees the replies; {0} is allowed. */

@@ -519,8 +519,9 @@ static rf_status options_check(const rf_model *model, const rf_build_options *o,
   return RAFTER_OK;
 }
 
-rf_status rf_pass_build(const rf_model *model, const rf_build_options *options, rf_graph **out,
-                        rf_error *error) {
+/* The forward of a job, one op per step of the formula: what `plan --after build` prints. */
+static rf_status build_forward(const rf_model *model, const rf_build_options *options, rf_graph **out,
+                               rf_error *error) {
   RF_TRY(options_check(model, options, error));
   rf_graph *graph = rf_graph_new(model);
   builder *b = rf_pool_alloc(graph->pool, sizeof *b);
@@ -598,7 +599,7 @@ rf_status rf_graph_build(const rf_model *model, const rf_build_options *options,
   RF_TRY(rf_mesh_check(&options->mesh, model, options, error));
   rf_build_options local = *options;
   if (options->job == RF_JOB_GENERATE) share_out_slots(&local);
-  RF_TRY(rf_pass_build(model, &local, &graph, error));
+  RF_TRY(build_forward(model, &local, &graph, error));
   if (last >= 1) RF_GO(rf_pass_adapt(graph, options->dtype, learns, error));
   if (learns && last >= 2) RF_GO(rf_pass_differentiate(graph, error));
   if (learns && last >= 3) RF_GO(rf_pass_optimize(graph, options, error));

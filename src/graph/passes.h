@@ -4,9 +4,6 @@
 
 #include "graph/ops/ops.h"
 
-/* The forward of a job, one op per step of the formula: what `plan --after build` prints. */
-rf_status rf_pass_build(const rf_model *model, const rf_build_options *options, rf_graph **graph,
-                        rf_error *error);
 /* Room for this many more tensors and ops, so that a pass over a deep model does not grow the
  * arrays one doubling at a time. */
 void rf_graph_reserve(rf_graph *graph, int64_t tensors, int64_t ops);
