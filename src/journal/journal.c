@@ -78,7 +78,7 @@ static rf_status write_in(const char *folder, const char *name, json_t *json, in
   return status;
 }
 
-/* ---- the history: a run does not fail if it cannot be written --------------------------------- */
+/* ---- the history: a run does not fail if it cannot be written -------------------------------- */
 
 /* RAFTER_RUNS decides where it is set, and the sink otherwise. */
 static bool keeps_history(const rafter_sink *sink) {
@@ -127,8 +127,8 @@ static void end_history(const rf_journal *journal, rf_status status, const char 
   rf_history_close(history);
 }
 
-/* A run resumed with another plan renames its earlier reports and traces: their ops are not those of
- * this plan. */
+/* A run resumed with another plan renames its earlier reports and traces: their ops are not
+ * those of this plan. */
 static void set_aside(const char *folder, const char *digest) {
   static const char *const NAMES[] = {"report.json", "trace.bin", "trace.json"};
   char from[4200], to[4200];

@@ -30,8 +30,8 @@ rf_status rf_journal_make_folder(const rf_options *options, char folder[4096], r
 /* The folder of a run that needs none: --out if typed, a new one with --trace, otherwise "".
  * RAFTER_FAILED: it holds a run. */
 rf_status rf_journal_folder(const rf_options *options, char folder[4096], rf_error *error);
-/* Starts the record of a run of `o`. walk[0] is the plan at the top of plan.json, the others go into
- * its "plans". Takes `options`, which repeat the run. `folder` "": nothing is written. */
+/* Starts the record of a run of `o`. walk[0] is the plan at the top of plan.json, the others go
+ * into its "plans". Takes `options`, which repeat the run. `folder` "": nothing is written. */
 rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const rf_options *o, json_t *options,
                            const char *folder, const rf_report_walk *walk, int walks, rf_error *error);
 /* Writes report.json of a finished run and prints its summary. `seconds` of the whole run limit the

@@ -1,4 +1,5 @@
-/* traced.h - `--trace`: a record while a command runs, then trace.bin and trace.json in its folder. */
+/* traced.h - `--trace`: a record while a command runs, then trace.bin and trace.json in its
+ * folder. */
 #ifndef RF_TRACED_H
 #define RF_TRACED_H
 

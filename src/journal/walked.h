@@ -22,8 +22,8 @@ void rf_walked_free(rf_walked *walked);
  * rf_journal_sum_up. */
 rf_status rf_walked_leave(const rf_generator *generator, const rf_record *record, rf_journal *journal,
                           double seconds, rf_error *error);
-/* The same of a scorer, in walk[0]: `walks` forward passes over `rows` in all took `seconds`; they are
- * priced at their mean size. */
+/* The same of a scorer, in walk[0]: `walks` forward passes over `rows` in all took `seconds`;
+ * they are priced at their mean size. */
 rf_status rf_walked_of_scores(const rf_scorer *scorer, int64_t walks, int64_t rows, double seconds,
                               rf_walked *walked, rf_error *error);
 rf_status rf_walked_leave_scores(const rf_scorer *scorer, const rf_record *record, rf_journal *journal,

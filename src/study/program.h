@@ -7,7 +7,11 @@
 
 /* Whose program is sized: ours, or what XLA makes of one that loops over stacked layers
  * (lax.scan) or writes them out one by one. */
-typedef enum rf_program_kind { RF_PROGRAM_RAFTER, RF_PROGRAM_JAX_SCAN, RF_PROGRAM_JAX_UNROLLED } rf_program_kind;
+typedef enum rf_program_kind {
+  RF_PROGRAM_RAFTER,
+  RF_PROGRAM_JAX_SCAN,
+  RF_PROGRAM_JAX_UNROLLED
+} rf_program_kind;
 
 /* What a forward pass returns for every position. */
 typedef enum rf_program_result {
