@@ -107,11 +107,11 @@ static void bench(const shape *s, int threads, int repeats) {
   for (int64_t i = 0; i <= n; i++) segments[i] = (int32_t)(i * s->seq < n ? i * s->seq : n);
   fill(qkv, s->dtype, n * ld, 1);
   fill(dctx, s->dtype, n * out, 2);
-  rf_op op = {.attr = {.heads = s->heads,
-                       .kv_heads = s->kv_heads,
-                       .head_dim = s->dim,
-                       .window = s->window,
-                       .scale = 1.0f / sqrtf((float)s->dim)}};
+  rf_op op = {.attr.attention = {.heads = s->heads,
+                                 .kv_heads = s->kv_heads,
+                                 .head_dim = s->dim,
+                                 .window = s->window,
+                                 .scale = 1.0f / sqrtf((float)s->dim)}};
   rf_graph graph = {.tensor = tensor, .tensor_count = 6, .op = &op, .op_count = 1, .rows = n, .seq = s->seq};
   /* (query, key) pairs of a head */
   double w = s->window > 0 && s->window < s->seq ? s->window : s->seq,
@@ -155,12 +155,14 @@ static void bench_decode(rf_dtype dtype, int slots, int context, int heads, int 
       {.dtype = dtype, .rank = 2, .shape = {slots, ld}},
       {.dtype = dtype, .rank = 4, .shape = {slots * columns, 2, PAGE, (int64_t)kv_heads * dim}},
       {.dtype = RF_I32, .rank = 2, .shape = {slots, columns}}};
-  rf_op op = {
-      .attr = {.heads = heads, .kv_heads = kv_heads, .head_dim = dim, .scale = 1.0f / sqrtf((float)dim)},
-      .input_count = 6,
-      .input = {0, 1, 2, 3, 4, RF_NONE},
-      .output_count = 3,
-      .output = {0, 1, RF_NONE}};
+  rf_op op = {.attr.attention = {.heads = heads,
+                                 .kv_heads = kv_heads,
+                                 .head_dim = dim,
+                                 .scale = 1.0f / sqrtf((float)dim)},
+              .input_count = 6,
+              .input = {0, 1, 2, 3, 4, RF_NONE},
+              .output_count = 3,
+              .output = {0, 1, RF_NONE}};
   rf_graph graph = {.tensor = tensor, .tensor_count = 5, .op = &op, .op_count = 1, .rows = slots};
   rf_run_inputs run = {.rows = slots};
   rf_call call = {.graph = &graph,

@@ -103,6 +103,20 @@ static double best(const rates *r) { /* after median */
   return r->at[LOOPS - 1];
 }
 
+/* Attributes that make the op of a row do its ordinary work. */
+static rf_attr attributes_of(const rf_op_def *def) {
+  if (def->fields == RF_FIELDS_NORM) return (rf_attr){.norm.eps = 1e-5f};
+  if (def->fields == RF_FIELDS_HEAD_NORM)
+    return (rf_attr){.head_norm = {.heads = 10, .kv_heads = 3, .head_dim = 64, .eps = 1e-5f}};
+  if (def->fields == RF_FIELDS_ROPE)
+    return (rf_attr){
+        .rope = {.heads = 10, .kv_heads = 3, .head_dim = 64, .rotation = {.theta = 1e4f, .dim = 64}}};
+  if (def->fields == RF_FIELDS_DROPOUT) return (rf_attr){.dropout.rate = 0.1f};
+  if (def->fields == RF_FIELDS_ADAMW)
+    return (rf_attr){.adamw = {.eps = 1e-5f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f}};
+  return (rf_attr){0};
+}
+
 int main(int argc, char **argv) {
   int threads = argc > 1 ? atoi(argv[1]) : omp_get_num_procs();
   rf_isa isa = rf_isa_detect();
@@ -131,18 +145,8 @@ int main(int argc, char **argv) {
     rf_model model = {.name = "bench"};
     rf_graph *graph = rf_graph_new(&model);
     graph->rows = ROWS;
-    rf_op op = {.def = rf_op_find(c->op),
-                .input_count = c->inputs,
-                .output_count = c->outputs,
-                .attr = {.eps = 1e-5f,
-                         .heads = 10,
-                         .kv_heads = 3,
-                         .head_dim = 64,
-                         .rope = {.theta = 1e4f, .dim = 64},
-                         .dropout = 0.1f,
-                         .beta1 = 0.9f,
-                         .beta2 = 0.95f,
-                         .weight_decay = 0.1f}};
+    rf_op op = {.def = rf_op_find(c->op), .input_count = c->inputs, .output_count = c->outputs};
+    op.attr = attributes_of(op.def);
     rf_run_inputs run = {.seed = 1, .step = 10, .loss_scale = 1, .lr = 1e-4f, .rows = ROWS};
     rf_call call = {.graph = graph, .op = &op, .threads = threads, .run = &run};
     shape in[RF_MAX_INPUTS] = {0}, out[RF_MAX_OUTPUTS] = {0};

@@ -193,7 +193,7 @@ static void bench_products(const rf_gemm_isa *isa, const char *filter) {
                  .dtype = dtype,
                  .ld = w->n,
                  .accumulate = w->accumulate,
-                 .drop = rf_dropout_of(&(rf_call){.op = &(rf_op){.attr = {.dropout = 0.1f}},
+                 .drop = rf_dropout_of(&(rf_call){.op = &(rf_op){.attr.dropout.rate = 0.1f},
                                                   .run = &(rf_run_inputs){.seed = 1}})};
     size_t work_bytes = rf_gemm_workspace(isa, &g, threads);
     void *work = pages(work_bytes + 64);
