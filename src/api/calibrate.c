@@ -137,6 +137,6 @@ const rf_command RF_COMMAND_CALIBRATE = {
     .most = 0,
     .group = "Plan",
     .help = "Measure this machine, so that plans for it know its speed.",
-    .options = {{CALIBRATE}, {RF_MODEL_OPTIONS, "threads cpu"}, {RF_EVERY_OPTIONS}},
+    .options = {{CALIBRATE, NULL}, {RF_MODEL_OPTIONS, "threads cpu"}, {RF_EVERY_OPTIONS, NULL}},
     .examples = {"calibrate", "calibrate --threads 4 --out four.json # then plan --on four.json"},
     .run = rf_command_calibrate};

@@ -56,6 +56,6 @@ const rf_command RF_COMMAND_DOCTOR = {.name = "doctor",
                                       .most = 0,
                                       .group = "Look",
                                       .help = "Print what this machine has, and what is missing.",
-                                      .options = {{RF_EVERY_OPTIONS}},
+                                      .options = {{RF_EVERY_OPTIONS, NULL}},
                                       .examples = {"doctor"},
                                       .run = rf_command_doctor};

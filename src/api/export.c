@@ -295,7 +295,7 @@ const rf_command RF_COMMAND_EXPORT = {
     .most = 2,
     .group = "Files",
     .help = "Write a model, or the newest checkpoint of a run, for other programs.",
-    .options = {{EXPORT}, {RF_EVERY_OPTIONS}},
+    .options = {{EXPORT, NULL}, {RF_EVERY_OPTIONS, NULL}},
     .examples = {"export runs/3 my-model --dtype bf16 # a folder that transformers loads",
                  "export models/org/name merged --adapter runs/4 --merge # weights with their adapter"},
     .run = rf_command_export};

@@ -221,6 +221,6 @@ const rf_command RF_COMMAND_INSPECT = {.name = "inspect",
                                        .group = "Look",
                                        .help =
                                            "Print what is in a model, plan, checkpoint, machine file or run.",
-                                       .options = {{RF_EVERY_OPTIONS}},
+                                       .options = {{RF_EVERY_OPTIONS, NULL}},
                                        .examples = {"inspect model.gguf", "inspect runs/3 --json"},
                                        .run = rf_command_inspect};

@@ -249,7 +249,7 @@ const rf_command RF_COMMAND_PULL = {
     .most = 1,
     .group = "Files",
     .help = "Fetch a model from the hub: safetensors or GGUF, tokenizer and config files.",
-    .options = {{PULL}, {RF_EVERY_OPTIONS}},
+    .options = {{PULL, NULL}, {RF_EVERY_OPTIONS, NULL}},
     .examples = {"pull hf:HuggingFaceTB/SmolLM2-135M-Instruct",
                  "pull hf:bartowski/Llama-3.2-1B-Instruct-GGUF --include '*Q4_K_M*' --max-size 2GB"},
     .run = rf_command_pull};

@@ -264,6 +264,6 @@ const rf_command RF_COMMAND_QUANTIZE = {
     .most = 2,
     .group = "Files",
     .help = "Write a model as a GGUF file with smaller weights.",
-    .options = {{QUANTIZE}, {RF_MODEL_OPTIONS, "threads"}, {RF_EVERY_OPTIONS}},
+    .options = {{QUANTIZE, NULL}, {RF_MODEL_OPTIONS, "threads"}, {RF_EVERY_OPTIONS, NULL}},
     .examples = {"quantize models/org/name model-q4_k.gguf --weights q4_k"},
     .run = rf_command_quantize};

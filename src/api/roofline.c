@@ -92,8 +92,8 @@ const rf_command RF_COMMAND_ROOFLINE = {
     .help = "Answer a question of arithmetic about one machine; without OP, list the questions.",
     .options = {{RF_MODEL_OPTIONS, "on"},
                 {RF_LAYOUT_OPTIONS, "price"},
-                {RF_ROOFLINE_OPTIONS},
-                {RF_EVERY_OPTIONS}},
+                {RF_ROOFLINE_OPTIONS, NULL},
+                {RF_EVERY_OPTIONS, NULL}},
     .common = "on dtype weight-dtype model batch seq tokens m k n context heads kv-heads head-dim bytes axes "
               "strategy chips link json",
     .examples = {"roofline matmul --m 512 --k 4096 --n 14336 --on h100-sxm # compute- or memory-bound?",

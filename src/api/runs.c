@@ -465,7 +465,7 @@ const rf_command RF_COMMAND_RUNS = {
     .most = 3,
     .group = "Look",
     .help = "List the runs of this folder, show one, compare two, or find the best.",
-    .options = {{RUNS}, {RF_EVERY_OPTIONS}},
+    .options = {{RUNS, NULL}, {RF_EVERY_OPTIONS, NULL}},
     .examples = {"runs", "runs compare 3 4 # what differs in options, speed and loss",
                  "runs best --metric val_loss --model gpt2"},
     .run = rf_command_runs};

@@ -17,7 +17,7 @@ static const rf_command ROOFLINE = {
     .name = "roofline",
     .arguments = "OP",
     .most = 8,
-    .options = {{RF_MODEL_OPTIONS, "on"}, {RF_LAYOUT_OPTIONS, "price"}, {RF_ROOFLINE_OPTIONS}}};
+    .options = {{RF_MODEL_OPTIONS, "on"}, {RF_LAYOUT_OPTIONS, "price"}, {RF_ROOFLINE_OPTIONS, NULL}}};
 static const rf_command *const COMMANDS[] = {&ROOFLINE};
 static const rf_commands ALL = {COMMANDS, 1};
 
