@@ -106,7 +106,7 @@ typedef struct rf_watch {
 struct rf_program_source {
   const rf_graph *graph;
   rf_memory *memory;
-  const int64_t *offset; /* of each tensor and workspace in memory; below 0: none */
+  const int64_t *offset;      /* of each tensor and workspace in memory; below 0: none */
   const struct rf_chosen *op; /* of each op: its kernels and its workspace */
   int number;                 /* of the plan in its run, for recorded spans */
   int workers;                /* that the plan's workspaces are for */
