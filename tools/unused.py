@@ -16,6 +16,7 @@ KEPT = {
     "rf_model_preset": "tests read every preset",
     "rf_generator_logprob": "tests compare a sampled id with all of its step's probabilities",
     "rf_peak_copy_bps": "bench/elementwise_bench.c sets kernels against it",
+    "RF_FIELDS_HEADS": "made with the tables of all families; ops read it as the start of longer ones",
     "rf_simd_map": "tests hold the functions of simd.h at one ISA against those at another",
     "rf_run_high_water": "the test of predicted = allocated asks which bytes were touched",
 }
