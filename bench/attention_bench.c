@@ -5,7 +5,7 @@
  *
  * FLOPs are what the causal mask leaves: 2 T (T + 1) H N forward (two products), 5 T (T + 1) H N
  * backward (five). Every timing stands between two bursts of the ceiling and is divided by their
- * mean; printed are the median, the least and the largest fraction. The last rows decode: one
+ * mean; it prints the median, the minimum and the maximum fraction. The last rows decode: one
  * query a slot over a long cache, whose ceiling is a plain read of that cache. */
 #include "backend/cpu/attention.h"
 #include "backend/cpu/peaks.h"

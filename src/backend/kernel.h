@@ -49,7 +49,7 @@ typedef struct rf_chosen {
   const rf_kernel *kernel; /* of steps with all the plan's rows */
   const rf_kernel *few;    /* of steps with at most few_rows rows; NULL: the same */
   int64_t few_rows;
-  int workspace; /* tensor id, or RF_NONE */
+  int workspace; /* place among the offsets; RF_NONE: none */
 } rf_chosen;
 /* The kernel of a step with `rows` rows; 0: all. */
 static inline const rf_kernel *rf_kernel_of(const rf_chosen *chosen, int64_t rows) {
