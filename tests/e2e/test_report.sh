@@ -107,7 +107,7 @@ status 0 "${REPORT[@]}" runs/first runs/second sweep.json && says '^runs/first/r
 status 0 "${REPORT[@]}" plan.json --out page.html && [ -s page.html ] || fail '--out writes no page'
 
 # Runs that answer and score, and what limits each: one sentence, and sums that are the ops' own.
-status 0 "$RAFTER" generate runs/first --prompt 'and the king ' --max-tokens 12 --temperature 0 --out runs/said && tr -s '\n ' ' ' <err >unfolded && says 'best single change|No single change' unfolded
+status 0 "$RAFTER" generate runs/first --prompt 'and the king ' --max-tokens 12 --temperature 0 --out runs/said && tr -s '\n ' ' ' <err >unfolded && says 'best single change|No single change|run it again|would take alone' unfolded
 status 0 "$RAFTER" score runs/first --input book.txt --seq 32 --stride 16 --out runs/scored
 status 0 "$RAFTER" train runs/first "${QUICK[@]}" --data book.txt --lora rank=4,targets=qkv,down --steps 3 --out runs/lora
 [ "$(sed -n '/^train x/,$p' out | wc -l)" -le 30 ] || fail 'the summary has more than 30 lines'
