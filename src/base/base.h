@@ -1,5 +1,5 @@
-/* base.h - basics of every room: status, dtypes, memory, clock, random numbers. The options
- * table, JSON and files have their own headers in this room. */
+/* base.h - status codes, dtypes, memory, the clock and random numbers, for every room. Options,
+ * JSON and files have their own headers in this room. */
 #ifndef RF_BASE_H
 #define RF_BASE_H
 
@@ -17,8 +17,8 @@ rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line,
                   const char *format, ...) __attribute__((format(printf, 6, 7)));
 #define RF_FAIL(error, status, hint, ...) \
   rf_failed(rf_fail((error), (status), __FILE__, __LINE__, (hint), __VA_ARGS__), (status))
-/* Shows the compiler the returned status, so that it knows which variables a failed call leaves
- * unset. */
+/* Returns `status` inline. The compiler then knows that a failed call does not return RAFTER_OK,
+ * and does not warn about variables that the call leaves unset. */
 static inline rf_status rf_failed(rf_status filled, rf_status status) {
   (void)filled;
   return status;
@@ -28,7 +28,7 @@ static inline rf_status rf_failed(rf_status filled, rf_status status) {
     rf_status rf_try_status = (call); \
     if (rf_try_status != RAFTER_OK) return rf_try_status; \
   } while (0)
-/* The same in a function with one clean-up: needs `rf_status status` and a label `done`. */
+/* Like RF_TRY, in a function with one clean-up. Needs `rf_status status` and a label `done`. */
 #define RF_GO(call) \
   do { \
     status = (call); \
@@ -37,7 +37,7 @@ static inline rf_status rf_failed(rf_status filled, rf_status status) {
 
 /* ---- dtypes ---------------------------------------------------------------------------------- */
 
-/* RF_PACKED: a matrix of block types (formats/panels.h), which has no size per element. */
+/* RF_PACKED is a matrix of quantized blocks (formats/panels.h). It has no size per element. */
 typedef enum rf_dtype {
   RF_F32,
   RF_BF16,
@@ -53,15 +53,15 @@ typedef enum rf_dtype {
   RF_PACKED,
   RF_DTYPES
 } rf_dtype;
-/* bytes of one element; i4: 1, which two share; RF_PACKED: 0 */
+/* Bytes of one element. i4: 1 (a byte holds two elements); RF_PACKED: 0. */
 int64_t rf_dtype_bytes(rf_dtype dtype);
-int64_t rf_dtype_bits(rf_dtype dtype);     /* the same in bits; i4: 4 */
+int64_t rf_dtype_bits(rf_dtype dtype);     /* bits of one element; i4: 4 */
 const char *rf_dtype_name(rf_dtype dtype); /* "f32", "bf16", ... */
 rf_status rf_dtype_parse(const char *name, rf_dtype *dtype, rf_error *error);
 
 typedef uint16_t rf_bf16;
-/* Widening is exact; narrowing rounds to nearest, ties to even, and keeps NaN a (quiet) NaN and
- * subnormals exact. */
+/* Widening is exact. Narrowing rounds to nearest, ties to even; subnormals stay exact and a NaN
+ * stays a (quiet) NaN. */
 static inline float rf_bf16_to_f32(rf_bf16 x) {
   union {
     uint32_t u;
@@ -82,52 +82,55 @@ uint16_t rf_f32_to_f16(float x);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* `bytes` of zeroed, 2 MiB aligned memory from the kernel, in huge pages where the system grants
- * them. *huge_bytes (may be NULL) gets the bytes for which huge pages were requested.
- * RAFTER_FAILED if the machine has too little memory. */
+/* Maps `bytes` of zeroed memory, aligned to 2 MiB, in huge pages where the system grants them.
+ * *huge_bytes (may be NULL) gets the bytes for which huge pages were requested. RAFTER_FAILED if
+ * the machine has too little memory. */
 rf_status rf_pages_map(size_t bytes, void **base, size_t *huge_bytes, rf_error *error);
 void rf_pages_unmap(void *base, size_t bytes);
 /* Bytes that the process can still allocate without swapping or being killed: the machine's
- * available memory, or a control group's limit if lower; -1 if unknown. */
+ * available memory, or the limit of a control group if that is lower; -1 if unknown. */
 int64_t rf_memory_available(void);
 
-/* Returns the pointer; aborts with one line if it is NULL. For small allocations without which
- * nothing can continue. */
+/* Returns `memory`. If it is NULL, prints one line and aborts the process. For small allocations
+ * only. */
 void *rf_must(void *memory);
 
-/* Memory for strings and arrays that are freed together (a graph, a plan). */
+/* A pool: strings and arrays that are freed together (a graph, a plan). */
 typedef struct rf_pool rf_pool;
 rf_pool *rf_pool_new(void);
 void rf_pool_free(rf_pool *pool);
-/* zeroed, 16-byte aligned; aborts if the machine has no memory left */
+/* Allocates zeroed memory, aligned to 16 bytes. Aborts the process if the machine has no memory
+ * left. */
 void *rf_pool_alloc(rf_pool *pool, size_t bytes);
-/* the same, not zeroed: the caller writes all of it */
+/* Like rf_pool_alloc, without the zeros: the caller writes every byte. */
 void *rf_pool_raw(rf_pool *pool, size_t bytes);
 char *rf_pool_format(rf_pool *pool, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- clock ----------------------------------------------------------------------------------- */
 
-double rf_now_seconds(void); /* monotonic */
-int64_t rf_now_ns(void);     /* the same clock */
+double rf_now_seconds(void); /* monotonic clock */
+int64_t rf_now_ns(void);     /* same clock as rf_now_seconds */
 
 /* Greatest common divisor of two numbers >= 0 that are not both 0. */
 int64_t rf_common_divisor(int64_t a, int64_t b);
-/* Seconds since the process started, including loading the program, to a hundredth; -1 if
+/* Seconds since this process started, with the time to load the program, in steps of 0.01 s; -1 if
  * unknown. */
 double rf_process_seconds(void);
 
-/* ---- random numbers: counter-based, so the same key gives the same draw in any order, on any
- *   thread ---- */
+/* ---- random numbers -------------------------------------------------------------------------- */
 
-/* Philox-4x32-10 (Salmon et al., SC 2011): four 32-bit words for (key, counter). */
+/* Random numbers are counter-based: a key gives the same draw in any order and on any thread. */
+
+/* Philox-4x32-10 (Salmon et al., SC 2011): four 32-bit words from a key and a counter. */
 void rf_philox(uint64_t key, uint64_t counter_low, uint64_t counter_high, uint32_t out[4]);
-/* A 64-bit key mixed (not added) from a seed and up to two words (step, site). */
+/* Mixes a seed and two numbers (a step and a site, for example) into a 64-bit key. */
 uint64_t rf_key(uint64_t seed, uint64_t a, uint64_t b);
-/* FNV-1a of a name: the site part of a key ("block.3/mlp/dropout"), the same on every machine. */
+/* FNV-1a hash of a name. It serves as the site in rf_key ("block.3/mlp/dropout") and is the same on
+ * every machine. */
 uint64_t rf_name_key(const char *name);
-/* Uniform in [0,1) with 24 bits, and a standard normal pair (Box-Muller), from words of
- * rf_philox. */
+/* Uniform in [0, 1), from the upper 24 bits of a word of rf_philox. */
 float rf_uniform(uint32_t word);
+/* Two standard normal numbers (Box-Muller), from two words of rf_philox. */
 void rf_normal_pair(uint32_t a, uint32_t b, float out[2]);
 
 #endif

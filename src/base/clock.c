@@ -17,7 +17,9 @@ int64_t rf_now_ns(void) { return ns_of(CLOCK_MONOTONIC); }
 double rf_now_seconds(void) { return 1e-9 * (double)rf_now_ns(); }
 
 double rf_process_seconds(void) {
-  enum { START = 22 }; /* field of proc(5): clock ticks between the system's start and ours */
+  /* field of /proc/self/stat (proc(5)): clock ticks between the start of the system and of the
+   * process */
+  enum { START = 22 };
   char text[1024];
   double now = 1e-9 * (double)ns_of(CLOCK_BOOTTIME);
   FILE *file = fopen("/proc/self/stat", "re");
@@ -25,7 +27,8 @@ double rf_process_seconds(void) {
   size_t bytes = fread(text, 1, sizeof text - 1, file);
   fclose(file);
   text[bytes] = 0;
-  const char *at = strrchr(text, ')'); /* after the program's name, which may contain anything */
+  /* Search after the program's name, which may contain any character. */
+  const char *at = strrchr(text, ')');
   for (int field = 2; at && field < START; field++) at = strchr(at + 1, ' ');
   unsigned long long ticks;
   return at && sscanf(at, " %llu", &ticks) == 1 ? now - (double)ticks / (double)sysconf(_SC_CLK_TCK) : -1;

@@ -1,5 +1,5 @@
-/* dtype.c - element types: sizes, names, and the half-precision conversions that no instruction
- * set promises everywhere. */
+/* dtype.c - sizes and names of element types, and conversions between f16 and f32 in plain C,
+ * because not every processor has an instruction for them. */
 #include "base/base.h"
 
 #include <string.h>
@@ -58,9 +58,9 @@ uint16_t rf_f32_to_f16(float x) {
   uint16_t sign = (uint16_t)(v.u >> 16 & 0x8000u);
   uint32_t magnitude = v.u & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x1ffu));
-  /* 65536 and above; 65520..65535 carry into infinity below */
+  /* 65536 and above become infinity. 65520 to 65535 carry into infinity below. */
   if (magnitude >= 0x47800000u) return (uint16_t)(sign | 0x7c00u);
-  /* below 2^-14: adding 0.5 rounds at the last subnormal bit, ties to even */
+  /* Below 2^-14, adding 0.5 rounds at the last subnormal bit, ties to even. */
   if (magnitude < 0x38800000u) {
     union {
       float f;

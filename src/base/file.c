@@ -1,6 +1,6 @@
-/* file.c - reads whole files and writes files that appear only when complete. */
+/* file.c - reads complete files, and writes files that appear only when they are complete. */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* fallocate */
+#define _GNU_SOURCE /* for fallocate */
 #endif
 #include "base/file.h"
 
@@ -69,15 +69,15 @@ enum { OUT_BUFFER = 1 << 16 };
 
 struct rf_out_file {
   int fd;
-  size_t used; /* bytes of buffer */
+  size_t used; /* bytes in `buffer` */
   int64_t bytes;
   char *path, *beside;
   unsigned char buffer[OUT_BUFFER];
 };
 
-/* Follows the symbolic links of `path`; the last target may not exist yet. malloc'ed; NULL: too
- * many links, or no memory. Other than regular files keep their name, because some links
- * (/dev/stdout) have a target without one. */
+/* Follows the symbolic links of `path`; the last target may not exist yet. The result is malloc'ed;
+ * NULL means too many links or no memory. Pipes and devices keep their path, because the target of
+ * some links (/dev/stdout) has no path. */
 static char *resolve_links(const char *path) {
   enum { LINKS_MOST = 40 };
   struct stat info;
@@ -85,7 +85,7 @@ static char *resolve_links(const char *path) {
   char target[4096], *now = strdup(path);
   for (int i = 0; now && i <= LINKS_MOST; i++) {
     ssize_t n = readlink(now, target, sizeof target - 1);
-    if (n < 0) return now; /* not a link, or missing */
+    if (n < 0) return now; /* `now` is not a link, or it is missing. */
     target[n] = 0;
     const char *slash = target[0] == '/' ? NULL : strrchr(now, '/');
     char *next = NULL;
@@ -97,8 +97,8 @@ static char *resolve_links(const char *path) {
   return NULL;
 }
 
-/* A pipe or a device is written directly: a file cannot replace it, and nobody mistakes its
- * bytes for a complete file. */
+/* A pipe or a device is written directly: a rename cannot replace it, and nobody mistakes its bytes
+ * for a complete file. */
 static int open_target(rf_out_file *out, size_t size) {
   struct stat info;
   if (stat(out->path, &info) == 0 && !S_ISREG(info.st_mode)) {
@@ -176,8 +176,8 @@ rf_status rf_out_write(rf_out_file *out, const void *data, size_t bytes, rf_erro
 
 int64_t rf_out_bytes(const rf_out_file *out) { return out->bytes + (int64_t)out->used; }
 
-/* A rename is durable only after its folder is synced too; if that fails, the rename is still
- * valid. */
+/* Syncs the folder of a renamed file, which makes the rename durable. The rename is valid even if
+ * this fails. */
 static void sync_folder(const char *path) {
   char *copy = strdup(path);
   int fd = copy ? open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
@@ -200,7 +200,7 @@ rf_status rf_out_commit(rf_out_file *out, rf_error *error) {
   }
   if (status == RAFTER_OK) {
     sync_folder(out->path);
-    out->beside[0] = 0; /* the file has its name now, so nothing must be removed */
+    out->beside[0] = 0; /* The file has its final name: there is no temporary file to remove. */
   }
   rf_out_discard(out);
   return status;

@@ -1,4 +1,4 @@
-/* json.c - JSON files and fields, with errors that say where. */
+/* json.c - reads and writes JSON files and fields. Errors name the place. */
 #include "base/json.h"
 
 #include <inttypes.h>
@@ -144,13 +144,13 @@ rf_status rf_json_string_or(const json_t *object, const char *key, const char *w
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* jansson writes 17 digits of every double (0.1 as 0.10000000000000001). People read these
- * files, so this writer is our own. */
+/* jansson writes 17 digits of every double (0.1 as 0.10000000000000001). People read these files,
+ * so rafter has its own writer. */
 static void put_real(FILE *out, double value) {
   char text[40];
   rf_text_real(value, text);
   fputs(text, out);
-  if (!strpbrk(text, ".e")) fputs(".0", out); /* so that it is read back as a real */
+  if (!strpbrk(text, ".e")) fputs(".0", out); /* With ".0" the number is read back as a real. */
 }
 
 static void put_string(FILE *out, const char *text, size_t bytes) {
@@ -207,22 +207,16 @@ static void put(FILE *out, const json_t *value, int indent, int depth) {
   }
 }
 
-/* Bytes of the character at `at`; if it is invalid, minus the length of the longest valid prefix
- * (at least 1). */
+/* The length in bytes of the UTF-8 character at `at`. If the character is invalid: minus the length
+ * of its longest valid prefix, at least 1. */
 static int character(const unsigned char *at, size_t room) {
   static const struct {
     unsigned char first, last, low, high; /* ranges of the first byte and of the second */
     int length;
-  } FORMS[] = {{0x00, 0x7F, 0, 0, 1},
-               {0xC2, 0xDF, 0x80, 0xBF, 2},
-               {0xE0, 0xE0, 0xA0, 0xBF, 3},
-               {0xE1, 0xEC, 0x80, 0xBF, 3},
-               {0xED, 0xED, 0x80, 0x9F, 3},
-               {0xEE, 0xEF, 0x80, 0xBF, 3},
-               /* Unicode, table 3-7 */
-               {0xF0, 0xF0, 0x90, 0xBF, 4},
-               {0xF1, 0xF3, 0x80, 0xBF, 4},
-               {0xF4, 0xF4, 0x80, 0x8F, 4}};
+  } FORMS[] = {{0x00, 0x7F, 0, 0, 1}, /* Unicode, table 3-7 */
+               {0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3}, {0xE1, 0xEC, 0x80, 0xBF, 3},
+               {0xED, 0xED, 0x80, 0x9F, 3}, {0xEE, 0xEF, 0x80, 0xBF, 3}, {0xF0, 0xF0, 0x90, 0xBF, 4},
+               {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4}};
   for (size_t f = 0; f < sizeof FORMS / sizeof *FORMS; f++) {
     if (*at < FORMS[f].first || *at > FORMS[f].last) continue;
     for (int i = 1; i < FORMS[f].length; i++) {
@@ -284,7 +278,7 @@ rf_status rf_json_write(const char *path, const json_t *json, int indent, rf_err
   char *text = rf_json_text(json, indent);
   if (!text) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
   size_t bytes = strlen(text);
-  text[bytes] = '\n'; /* in place of the NUL, which is not needed because the length is known */
+  text[bytes] = '\n'; /* The newline replaces the NUL. rf_file_write gets the length. */
   rf_status status = rf_file_write(path, text, bytes + 1, error);
   free(text);
   return status;

@@ -1,4 +1,4 @@
-/* memory.c - pages from the kernel for the arena, and pools for memory that is freed together. */
+/* memory.c - pages from the kernel for the arena, and pools of memory that is freed together. */
 #include "base/base.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 /* ---- how much memory there is ---------------------------------------------------------------- */
 
-/* The first number of a small kernel file, or -1 when the file is missing or says "max". */
+/* The first number in a small kernel file; -1 if the file is missing or contains "max". */
 static int64_t read_number(const char *path) {
   FILE *file = fopen(path, "re");
   if (!file) return -1;
@@ -26,7 +26,7 @@ static int64_t read_number(const char *path) {
   return end == text || value < 0 ? -1 : (int64_t)value;
 }
 
-/* The number after `key` at the start of a line, multiplied by `unit`; -1 if there is none. */
+/* The number after `key` at the start of a line, multiplied by `unit`; -1 if no line has it. */
 static int64_t read_field(const char *path, const char *key, int64_t unit) {
   FILE *file = fopen(path, "re");
   if (!file) return -1;
@@ -41,8 +41,8 @@ static int64_t read_field(const char *path, const char *key, int64_t unit) {
 
 static int64_t smaller(int64_t a, int64_t b) { return b >= 0 && b < a ? b : a; }
 
-/* Bytes that one control group still allows: its limit minus its use, without page cache that
- * can be dropped. */
+/* Bytes that one control group still allows: its limit minus its use, without the page cache that
+ * the kernel can drop. */
 static int64_t group_available(const char *folder, const char *limit_name, const char *used_name,
                                const char *cache_key) {
   char path[4200];
@@ -58,7 +58,8 @@ static int64_t group_available(const char *folder, const char *limit_name, const
   return left > 0 ? left : 0;
 }
 
-/* The minimum over all control groups of this process (versions 2 and 1), or -1 without a limit. */
+/* Available bytes of the tightest control group of this process (versions 1 and 2); -1 without a
+ * limit. */
 static int64_t groups_available(void) {
   FILE *file = fopen("/proc/self/cgroup", "re");
   if (!file) return -1;
@@ -107,8 +108,8 @@ rf_status rf_pages_map(size_t bytes, void **base, size_t *huge_bytes, rf_error *
       "choose a smaller batch, sequence or model, or more rematerialisation (--fit searches for one)";
   if (bytes == 0 || bytes > SIZE_MAX / 2)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot map %zu bytes of memory", bytes);
-  /* The kernel promises more memory than it has and kills later, so refuse here what is clearly
-   * too much. */
+  /* The kernel grants more memory than it has and kills the process later, so a request that is
+   * clearly too large fails here. */
   int64_t available = rf_memory_available();
   if (available >= 0 && bytes > (size_t)available)
     return RF_FAIL(error, RAFTER_FAILED, hint,
@@ -139,7 +140,7 @@ void rf_pages_unmap(void *base, size_t bytes) {
 
 typedef struct chunk {
   struct chunk *next;
-  size_t used, size; /* of bytes[] */
+  size_t used, size; /* bytes of `bytes` */
   _Alignas(16) unsigned char bytes[];
 } chunk;
 
@@ -169,7 +170,7 @@ void *rf_pool_raw(rf_pool *pool, size_t bytes) {
   bytes = (bytes + 15) & ~(size_t)15;
   chunk *c = pool->first;
   if (!c || c->size - c->used < bytes) {
-    /* doubling keeps the number of chunks small; at most 1 MiB is unused */
+    /* Doubling keeps the number of chunks small. At most 1 MiB stays unused. */
     size_t size = c ? c->size * 2 : (size_t)16 << 10;
     if (size > (size_t)1 << 20) size = (size_t)1 << 20;
     if (size < bytes) size = bytes;

@@ -1,5 +1,5 @@
-/* options.c - values of one command: from defaults, a JSON file and arguments, checked against
- * its rows. */
+/* options.c - the values of one command, from defaults, a JSON file and arguments. Each value is
+ * checked against its row. */
 #include "base/options.h"
 
 #include <assert.h>
@@ -17,10 +17,11 @@ enum { MOST_VALUES = 4096, CONFIG_MOST = 16 << 20 };
 typedef struct value {
   rf_option_source source;
   bool bare;
-  int64_t whole; /* INT, SIZE, TOKENS, COUNT; CHOICE: its index; FLAG */
-  double real;   /* the numbers, DURATION, FLOAT */
-  int count;     /* of texts or list */
-  char **text;   /* [0]: as typed; TEXTS: each; SWEEP: as typed, the option, then each value */
+  int64_t whole; /* INT, SIZE, TOKENS, COUNT, FLAG; CHOICE: index of the choice */
+  double real;   /* FLOAT, DURATION and the numbers of `whole` */
+  int count;     /* number of texts or of list entries */
+  /* [0]: as typed; TEXTS: all values; SWEEP: as typed, the option, then the values */
+  char **text;
   int64_t *list;
   double *floats;
 } value;
@@ -29,12 +30,12 @@ struct rf_options {
   const rf_commands *commands;
   const rf_command *command;
   const rf_option **row;
-  value *values; /* one per row */
+  value *values; /* one for each row */
   int count;
   int argument_count;
   rf_option_source argument_source;
   char **argument;
-  char *joined; /* TEXTS joined, for the last call of rf_options_text */
+  char *joined; /* result of the last rf_options_text of a TEXTS option */
 };
 
 /* ---- small pieces ---------------------------------------------------------------------------- */
@@ -50,7 +51,7 @@ static void clear(value *v) {
   v->whole = 0;
 }
 
-/* Appends to a NULL-terminated array. */
+/* Appends a copy of `text` to a NULL-terminated array. */
 static void push(char ***list, const char *text) {
   int n = 0;
   while (*list && (*list)[n]) ++n;
@@ -59,14 +60,14 @@ static void push(char ***list, const char *text) {
   (*list)[n + 1] = NULL;
 }
 
-/* The same letters, where '_' counts as '-'. */
+/* Whether two names are equal if '_' counts as '-'. */
 static bool same_name(const char *a, const char *b) {
   for (; *a && *b; ++a, ++b)
     if ((*a == '_' ? '-' : *a) != (*b == '_' ? '-' : *b)) return false;
   return *a == *b;
 }
 
-/* Whether `name` is one of the words of a list with blanks; NULL: all are. */
+/* Whether `name` is in `list`, whose names are separated by blanks. NULL lists every name. */
 static bool is_listed(const char *list, const char *name) {
   size_t length = strlen(name);
   for (const char *at = list; at && *at; at += strspn(at, " ")) {
@@ -108,8 +109,8 @@ static bool any_command_has(const rf_commands *commands, const char *name) {
   return false;
 }
 
-/* Index of `word` in "a|b|c", or -1. A choice like "c:NAMES" takes any text after the colon: its
- * reader checks it. */
+/* Index of `word` in "a|b|c", or -1. A choice like "c:NAMES" accepts any text after the colon; the
+ * code that reads the option checks the text. */
 static int choice_index(const char *choices, const char *word) {
   size_t length = strlen(word);
   for (int i = 0;; ++i) {
@@ -147,7 +148,8 @@ static rf_status parse_choice(const rf_option *row, const char *text, value *v, 
                  nearest ? " (did you mean '" : "", nearest ? nearest : "", nearest ? "'?)" : "");
 }
 
-/* OPTION=LIST: a list of numbers, or words between commas; each must be a value of OPTION. */
+/* OPTION=LIST, where LIST has numbers, or words separated by commas. Each must be a valid value of
+ * OPTION. */
 static rf_status parse_value(const rf_options *o, const rf_option *row, const char *text, value *v,
                              rf_error *error);
 static rf_status parse_sweep(const rf_options *o, const rf_option *row, const char *text, value *v,
@@ -160,7 +162,7 @@ static rf_status parse_sweep(const rf_options *o, const rf_option *row, const ch
   snprintf(name, sizeof name, "%.*s", (int)(equals - text), text);
   bool shape = !strncmp(name, "MODEL", 5) && (!name[5] || (name[5] == ':' && name[6])) &&
                !strcmp(o->command->arguments, "MODEL");
-  /* shapes of --on */
+  /* `chips` varies the number of chips of --on. */
   shape = shape || (!strcmp(name, "chips") && find_row(o, name) < 0 && find_row(o, "mesh") >= 0);
   int swept = shape ? -1 : find_row(o, name);
   const rf_option *varied = swept >= 0 ? o->row[swept] : NULL;
@@ -192,7 +194,8 @@ static rf_status parse_sweep(const rf_options *o, const rf_option *row, const ch
   char word[128];
   if (rf_parse_list(equals + 1, number, MOST_VALUES, &count, NULL) != RAFTER_OK) {
     count = 0;
-    const char *between = strchr(equals, ';') ? ";" : ","; /* a mesh has commas of its own */
+    /* Meshes contain commas, so ';' may separate them. */
+    const char *between = strchr(equals, ';') ? ";" : ",";
     for (const char *at = equals + 1; count < MOST_VALUES; ++at) {
       at += *between == ';' ? strspn(at, " ") : 0;
       size_t length = strcspn(at, between);
@@ -222,7 +225,7 @@ static rf_status parse_sweep(const rf_options *o, const rf_option *row, const ch
   return RAFTER_OK;
 }
 
-/* run.json holds UTF-8 only: with other text the run could not be repeated. */
+/* Text that is not UTF-8 cannot be stored in run.json, and then the run could not be repeated. */
 static rf_status check_utf8(const char *what, const char *text, rf_error *error) {
   json_t *json = json_string(text);
   if (!json)
@@ -232,7 +235,7 @@ static rf_status check_utf8(const char *what, const char *text, rf_error *error)
   return RAFTER_OK;
 }
 
-/* Fills `v`, which is empty. Errors name the option. */
+/* Fills `v`, which is empty on entry. Errors name the option. */
 static rf_status parse_value(const rf_options *o, const rf_option *row, const char *text, value *v,
                              rf_error *error) {
   rf_error inner = {0};
@@ -305,7 +308,7 @@ static rf_status parse_value(const rf_options *o, const rf_option *row, const ch
   return RAFTER_OK;
 }
 
-/* Sets row `i`. TEXTS of one source add up; every other option is replaced. */
+/* Sets row `i`. TEXTS of one source accumulate; every other value is replaced. */
 static rf_status set_row(rf_options *o, int i, const char *text, rf_option_source source, rf_error *error) {
   const rf_option *row = o->row[i];
   value fresh = {0};
@@ -359,7 +362,7 @@ rf_status rf_options_new(const rf_commands *commands, const char *name, rf_optio
     if (!o->row[i]->fallback) continue;
     rf_status status = set_row(o, i, o->row[i]->fallback, RF_OPTION_DEFAULT, error);
     if (status == RAFTER_OK) continue;
-    rf_options_free(o); /* a default that breaks its own row: a test checks them all */
+    rf_options_free(o); /* A default breaks the rule of its own row. A test checks all defaults. */
     return status;
   }
   *result = o;
@@ -378,7 +381,8 @@ void rf_options_free(rf_options *o) {
 }
 
 static void add_argument(rf_options *o, const char *text, rf_option_source source) {
-  if (o->argument_source != source) { /* a stronger source replaces what a weaker one gave */
+  /* A stronger source replaces the arguments of a weaker one. */
+  if (o->argument_source != source) {
     for (int i = 0; i < o->argument_count; ++i) free(o->argument[i]);
     o->argument_count = 0;
   }
@@ -431,13 +435,14 @@ static bool looks_like_value(const rf_option *row, const char *text) {
   return row->type != RF_OPTION_SIZE || rf_parse_size(text, &bytes, NULL) == RAFTER_OK;
 }
 
-/* Whether an argument after an option may be its value: not an option, or, for a pair, a whole line
- * of them. */
+/* Whether an argument after an option may be its value: it is not an option. For a pair, a text
+ * with blanks is always a value. */
 static bool is_value(const rf_option *row, const char *text) {
   return strncmp(text, "--", 2) != 0 || (row->pair && strchr(text, ' '));
 }
 
-/* argv[*at] is an option; moves *at to its last argument. With `config_only` it reads only --config. */
+/* Reads the option argv[*at] and moves *at to its last argument. With `config_only` only --config
+ * is read. */
 static rf_status take_option(rf_options *o, int argc, char *const *argv, int *at, bool config_only,
                              bool *seen, rf_error *error) {
   const char *argument = argv[*at] + 2, *equals = strchr(argument, '=');
@@ -471,7 +476,8 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
   const rf_command *command = o->command;
   bool *seen = rf_must(calloc((size_t)o->count + 1, sizeof *seen));
   rf_status status = RAFTER_OK;
-  /* --config first: it is the weaker source wherever it is typed */
+  /* The file of --config is read first, because typed options override it wherever --config is
+   * typed. */
   for (int pass = 0; pass < 2 && status == RAFTER_OK; ++pass) {
     bool options_ended = false;
     for (int i = 0; i < argc && status == RAFTER_OK; ++i) {
@@ -489,9 +495,9 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
   if (status != RAFTER_OK) return status;
   char hint[128];
   snprintf(hint, sizeof hint, "rafter %s %s [--option value]", command->name, command->arguments);
-  /* the run knows its model */
+  /* A resumed run knows its model. */
   bool continues = rf_options_knows(o, "resume") && rf_options_is_set(o, "resume");
-  /* each side may name its own model */
+  /* Each side of a comparison may name its own model. */
   continues = continues || (rf_options_knows(o, "compare") && rf_options_is_set(o, "compare"));
   if (o->argument_count < command->least && !continues)
     return RF_FAIL(error, RAFTER_INVALID, hint, "%s needs %s", command->name, command->arguments);
@@ -501,7 +507,7 @@ rf_status rf_options_parse(rf_options *o, int argc, char *const *argv, rf_error 
   return RAFTER_OK;
 }
 
-/* Sets KEY=VALUE in the shape of the model's argument, in place of an existing one. */
+/* Sets KEY=VALUE in the shape of the model argument and removes an existing value of KEY. */
 static rf_status set_shape(rf_options *o, const char *key, const char *text, rf_error *error) {
   char spec[1024] = "";
   const char *model = rf_options_argument(o, 0);
@@ -537,7 +543,7 @@ rf_status rf_options_set(rf_options *o, const char *name, const char *text, rf_e
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-/* A JSON scalar as it would be typed; false for objects, lists and null. */
+/* A JSON scalar as a user would type it. False for objects, lists and null. */
 static bool scalar_text(const json_t *json, char *text, size_t size) {
   switch (json_typeof(json)) {
   case JSON_STRING: return (size_t)snprintf(text, size, "%s", json_string_value(json)) < size;
@@ -593,7 +599,7 @@ rf_status rf_options_read_json(rf_options *o, const json_t *json, const char *wh
   if (json_is_object(json_object_get(json, "options"))) json = json_object_get(json, "options");
   const char *key;
   json_t *item;
-  for (int i = 0; i < o->count; ++i) /* lists of this file replace those of an earlier one */
+  for (int i = 0; i < o->count; ++i) /* Lists of this file replace lists of an earlier file. */
     if (o->row[i]->type == RF_OPTION_TEXTS && o->values[i].source == RF_OPTION_CONFIG &&
         json_object_get(json, o->row[i]->name))
       clear(&o->values[i]);
@@ -720,7 +726,7 @@ const char *rf_options_text(const rf_options *o, const char *name) {
   if (v->count < 2 || o->row[v - o->values]->type != RF_OPTION_TEXTS) return v->text[0];
   size_t size = 1;
   for (int i = 0; i < v->count; ++i) size += strlen(v->text[i]) + 1;
-  /* the joined text lives until the next call or until the options are freed */
+  /* The joined text is valid until the next call or until the options are freed. */
   rf_options *keeper = (rf_options *)o;
   keeper->joined = rf_must(realloc(keeper->joined, size));
   keeper->joined[0] = 0;

@@ -1,5 +1,5 @@
-/* options_help.c - what people read about the options: help, man page, shell completion. All from
- * the tables. */
+/* options_help.c - prints the help, the man page and the shell completion, all from the option
+ * tables. */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -34,8 +34,8 @@ static void put_number(FILE *out, double value) {
   else fprintf(out, fabs(value) < 1e9 ? "%.10g" : "%.6g", value);
 }
 
-/* "help [a|b; 1 to 8; default 2]". Not `full`: the help up to its newline, no range, and no
- * choices if they are many. malloc'ed. */
+/* "help [a|b; 1 to 8; default 2]", malloc'ed. If not `full`: the help up to its newline, without
+ * the range, and without choices if they are long. */
 static char *describe(const rf_option *row, bool full) {
   char *text = NULL;
   size_t size = 0;
@@ -63,13 +63,14 @@ static char *describe(const rf_option *row, bool full) {
   return text;
 }
 
-/* Letters that stay on one line: a word, or, if it is longer than a line, its part up to a bar. */
+/* Length of the part of `text` that stays on one line: a word, or the part of a long word up to a
+ * bar. */
 static int unbroken(const char *text, int room) {
   int length = (int)strcspn(text, " "), part = (int)strcspn(text, "|") + 1;
   return length > room && part < length ? part : length;
 }
 
-/* `text` from `column` on, in lines that begin at column `indent` and end before `width`. */
+/* Prints `text` from `column` on, in lines that begin at column `indent` and end before `width`. */
 static void wrap(FILE *out, const char *text, int column, int indent, int width) {
   while (*text) {
     int length = unbroken(text, width - indent);
@@ -93,7 +94,7 @@ static void wrap(FILE *out, const char *text, int column, int indent, int width)
   putc('\n', out);
 }
 
-/* "  --batch SEQUENCES" */
+/* Prints "  --batch SEQUENCES" and returns its length. */
 static int put_name(FILE *out, const rf_option *row) {
   const char *unit = unit_of(row);
   return fprintf(out, row->bare ? "  --%s [%s]" : *unit ? "  --%s %s" : "  --%s", row->name, unit);
@@ -104,7 +105,7 @@ static int name_width(const rf_option *row) {
   return (int)(4 + strlen(row->name) + (*unit ? 1 + strlen(unit) : 0) + (row->bare ? 2 : 0));
 }
 
-/* The rows that --help prints: those of `common` in its order, or all. */
+/* The rows that --help prints: the rows of `common` in its order, or all rows. */
 static int rows_of(const rf_command *command, bool all, const rf_option *row[MOST_ROWS]) {
   const rf_option *every[MOST_ROWS];
   int count = rf_command_options(command, every, MOST_ROWS), shown = 0;
@@ -200,8 +201,8 @@ char *rf_options_help(const rf_commands *commands, const char *name, bool all, i
   return text;
 }
 
-/* Roff reads '-' as a hyphen and a leading '.' or quote as a request; a list of choices may break
- * after each bar. */
+/* Escapes text for roff, which reads '-' as a hyphen. A list of choices may break after each
+ * bar. */
 static void put_roff(FILE *out, const char *text) {
   for (; *text; ++text) {
     if (*text == '-') putc('\\', out);

@@ -1,5 +1,6 @@
-/* random.c - counter-based random numbers: without state, so any draw can be repeated anywhere.
- * Philox-4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). */
+/* random.c - counter-based random numbers. They have no state, so any draw can be repeated
+ * anywhere. Philox-4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC
+ * 2011). */
 #include "base/base.h"
 
 #include <math.h>
@@ -24,7 +25,7 @@ void rf_philox(uint64_t key, uint64_t counter_low, uint64_t counter_high, uint32
   out[3] = c3;
 }
 
-/* A bijection of 64-bit words in which every input bit reaches every output bit. */
+/* A bijection of 64-bit words in which every input bit affects every output bit. */
 static uint64_t mix(uint64_t x) {
   x ^= x >> 30;
   x *= 0xBF58476D1CE4E5B9u;
@@ -35,7 +36,7 @@ static uint64_t mix(uint64_t x) {
 
 uint64_t rf_key(uint64_t seed, uint64_t a, uint64_t b) {
   uint64_t h = mix(seed ^ 0x9E3779B97F4A7C15u);
-  /* mixing between the words makes (a, b) and (b, a) differ */
+  /* The mixing between `a` and `b` makes (a, b) and (b, a) differ. */
   h = mix(h ^ mix(a ^ 0x3C6EF372FE94F82Au)) * 5 + 1;
   return mix(h ^ mix(b ^ 0xDAA66D2C7DDF743Fu));
 }
@@ -49,8 +50,8 @@ uint64_t rf_name_key(const char *name) {
 float rf_uniform(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
 
 /* Box-Muller with its own logarithm, sine and cosine (plain double operations in a fixed order),
- * because the bits of initial weights must not depend on the C library. The error is below
- * 1e-12, far below a float's. */
+ * because the bits of initial weights must not depend on the C library. The error is below 1e-12,
+ * which is far below the precision of a float. */
 void rf_normal_pair(uint32_t a, uint32_t b, float out[2]) {
   /* u in (0, 1]: (a + 1) / 2^32 = mantissa * 2^exponent, mantissa in [sqrt(1/2), sqrt(2)) */
   union {
@@ -77,7 +78,7 @@ void rf_normal_pair(uint32_t a, uint32_t b, float out[2]) {
   double cosine =
       1.0 + y * (-1.0 / 2 + y * (1.0 / 24 + y * (-1.0 / 720 +
                                                  y * (1.0 / 40320 + y * (-1.0 / 3628800 + y / 479001600)))));
-  /* (cos, sin) of the quadrant's middle */
+  /* (cos, sin) at the middle of the quadrant */
   static const signed char TURN[4][2] = {{1, 0}, {0, 1}, {-1, 0}, {0, -1}};
   double c = TURN[b >> 30][0], d = TURN[b >> 30][1];
   out[0] = (float)(radius * (c * cosine - d * sine));

@@ -1,4 +1,4 @@
-/* say.h - what a command prints, through the functions of its caller (rafter_sink). */
+/* say.h - prints for a command, through the functions of its caller (rafter_sink). */
 #ifndef RF_SAY_H
 #define RF_SAY_H
 
@@ -6,16 +6,17 @@
 
 #include "base/base.h"
 
-/* For people, formatted. Safe with a sink that has no text function. */
+/* Prints formatted text for people. Does nothing if the sink has no text function. */
 void rf_say(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* What people should know and results should not contain: settings that nobody typed, figures
- * that an answer builds on. */
+/* Prints what people should know but results should not contain, such as settings that nobody
+ * typed. */
 void rf_note(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void rf_say_text(const rafter_sink *sink, char *text); /* frees it */
+void rf_say_text(const rafter_sink *sink, char *text); /* Prints `text` and frees it. */
+/* Shows a formatted progress bar. */
 void rf_put_bar(const rafter_sink *sink, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* One JSON object to the sink; takes the reference. */
+/* Sends one JSON object to the sink and drops the reference. */
 void rf_put_json(const rafter_sink *sink, json_t *json);
-/* The caller wants it to end. */
+/* Whether the caller wants the command to end. */
 bool rf_asked_to_stop(const rafter_sink *sink);
 
 #endif

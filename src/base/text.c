@@ -1,4 +1,4 @@
-/* text.c - numbers and names that people type. */
+/* text.c - parsers for numbers and names that people type. */
 #include "base/text.h"
 
 #include <ctype.h>
@@ -23,8 +23,8 @@ bool rf_text_int(const char *text, int64_t *value) {
 
 bool rf_text_float(const char *text, double *value) {
   if (!text || !(isdigit((unsigned char)text[0]) || text[0] == '-' || text[0] == '.')) return false;
-  for (const char *c = text; *c; ++c)
-    if (!strchr("0123456789.eE+-", *c)) return false; /* rejects hexadecimal, infinity and nan */
+  for (const char *c = text; *c; ++c) /* Rejects hexadecimal numbers, infinity and NaN. */
+    if (!strchr("0123456789.eE+-", *c)) return false;
   char *end;
   errno = 0;
   double number = strtod(text, &end);
@@ -67,7 +67,7 @@ void rf_text_append(char *buffer, size_t size, const char *format, ...) {
 static int letter(char c) { return c == '_' ? '-' : tolower((unsigned char)c); }
 
 int rf_edit_distance(const char *a, const char *b) {
-  enum { LONGEST = 63 }; /* later letters cannot make two names similar */
+  enum { LONGEST = 63 }; /* Letters after the 63rd are ignored. */
   int rows[3][LONGEST + 1], *before = rows[0], *last = rows[1], *now = rows[2];
   int n = (int)strnlen(a, LONGEST), m = (int)strnlen(b, LONGEST);
   for (int j = 0; j <= m; ++j) last[j] = j;
@@ -93,7 +93,8 @@ int rf_edit_distance(const char *a, const char *b) {
 
 const char *rf_nearest(const char *word, const char *const *names, int count) {
   const char *best = NULL;
-  int least = (int)strlen(word) <= 3 ? 2 : (int)strlen(word) / 3 + 2; /* smallest distance that is too far */
+  /* first distance that is too far */
+  int least = (int)strlen(word) <= 3 ? 2 : (int)strlen(word) / 3 + 2;
   for (int i = 0; i < count; ++i) {
     int distance = names[i] ? rf_edit_distance(word, names[i]) : least;
     if (distance >= least) continue;

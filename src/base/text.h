@@ -1,29 +1,28 @@
-/* text.h - numbers and names that people type. */
+/* text.h - parsers for numbers and names that people type. */
 #ifndef RF_TEXT_H
 #define RF_TEXT_H
 
 #include "base/base.h"
 
-/* The whole text as a number: no blanks, no trailing letters, finite, in range. false otherwise,
- * and *value is untouched. */
+/* Parse the complete text as one number: no blanks, no letters after it, finite, in range.
+ * Otherwise they return false and leave *value as it was. */
 bool rf_text_int(const char *text, int64_t *value);
 bool rf_text_float(const char *text, double *value);
 /* "1", "0", "true", "false", "yes", "no", "on", "off". */
 bool rf_text_bool(const char *text, bool *value);
 
 bool rf_text_ends_with(const char *text, const char *end);
-/* The fewest digits, from 15 on, that read back as the same double: 0.1, not
+/* Prints the fewest digits (at least 15) that read back as the same double: 0.1, not
  * 0.10000000000000001. */
 void rf_text_real(double value, char text[40]);
 
-/* Appends to the text in `buffer` of `size` bytes and truncates it there. */
+/* Appends to the text in `buffer`, truncated to `size` bytes with the NUL. */
 void rf_text_append(char *buffer, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Number of edits (insert, delete, replace, swap neighbours) between two words; ignores case and
- * '-' for '_'. */
+/* Number of edits (insert, delete, replace, swap neighbours) between two words. Ignores case and
+ * counts '_' as '-'. */
 int rf_edit_distance(const char *a, const char *b);
-/* The name nearest to `word`, or NULL if none is near. `names` has `count` entries; NULL entries
- * are skipped. */
+/* The name nearest to `word`, or NULL if no name is near. NULL entries of `names` are skipped. */
 const char *rf_nearest(const char *word, const char *const *names, int count);
 
 #endif

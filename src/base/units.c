@@ -1,4 +1,4 @@
-/* units.c - numbers with units, as people type them. */
+/* units.c - parsers for numbers with units, as people type them. */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,8 @@ typedef struct unit {
   double scale;
 } unit;
 
-/* Number and unit, compared by `compare`; without a unit the first row applies. */
+/* Parses a number and a unit, which `compare` compares with the rows. A number without a unit uses
+ * the row named "". */
 static bool with_unit(const char *text, const unit *units, int count,
                       int (*compare)(const char *, const char *), double *value) {
   char number[64];
@@ -23,7 +24,8 @@ static bool with_unit(const char *text, const unit *units, int count,
   memcpy(number, text, length);
   number[length] = 0;
   double amount;
-  if (!rf_text_float(number, &amount)) return rf_text_float(text, value); /* the rest may be an exponent */
+  /* The text may have an exponent. */
+  if (!rf_text_float(number, &amount)) return rf_text_float(text, value);
   for (int i = 0; i < count; ++i)
     if (compare(text + length, units[i].name) == 0) {
       *value = amount * units[i].scale;
@@ -75,19 +77,19 @@ rf_status rf_parse_count(const char *text, int64_t *count, rf_error *error) {
   static const unit units[] = {{"", 1}, {"k", 1e3}, {"M", 1e6}, {"B", 1e9}, {"G", 1e9}, {"T", 1e12}};
   double value;
   if (rf_text_int(text, count) && *count >= 0) return RAFTER_OK;
-  /* 0.3M is 300000 */
+  /* rounded to 1/1000, so that 0.3M is 300000 */
   if (with_unit(text, units, 6, strcasecmp, &value) && whole(round(value * 1e3) / 1e3, count))
     return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "write 1000, 2M (2e6) or 15T", "'%.60s' is not a count", text);
 }
 
-/* FIRST, FIRST..LAST or FIRST..LAST:STEP; absent parts are NULL. */
+/* FIRST, FIRST..LAST or FIRST..LAST:STEP. Missing parts are NULL. */
 typedef struct range {
   char item[96];
   const char *first, *last, *step;
 } range;
 
-/* The part of a list from *at to the next comma or the end; moves *at there. */
+/* Reads the part of a list from *at to the next comma or the end, and moves *at there. */
 static bool next_range(const char **at, range *r) {
   size_t length = strcspn(*at, ",");
   if (length == 0 || length >= sizeof r->item) return false;
@@ -125,11 +127,12 @@ rf_status rf_parse_list(const char *text, int64_t *values, int capacity, int *co
       return not_a_list(text, error);
     if (r.step && (rf_parse_tokens(r.step, &step, NULL) != RAFTER_OK || step < 1))
       return not_a_list(text, error);
-    if (r.last && !r.step && first < 1) return not_a_list(text, error); /* zero never doubles */
+    /* Doubling 0 would never end. */
+    if (r.last && !r.step && first < 1) return not_a_list(text, error);
     for (int64_t value = first;;) {
       if (n == capacity) return too_many(text, capacity, error);
       values[n++] = value;
-      int64_t more = r.step ? step : value; /* compare before adding, so that neither overflows */
+      int64_t more = r.step ? step : value; /* Compare before adding, so that neither overflows. */
       if (!r.last || more > last - value) break;
       value += more;
     }
@@ -147,7 +150,7 @@ static rf_status not_of_floats(const char *text, rf_error *error) {
 static bool positive(const char *text, double *value) { return rf_text_float(text, value) && *value > 0; }
 
 rf_status rf_parse_floats(const char *text, double *values, int capacity, int *count, rf_error *error) {
-  const double slack = 1e-9; /* 0.1..0.3:0.1 reaches 0.3 */
+  const double slack = 1e-9; /* so that 0.1..0.3:0.1 includes 0.3 */
   int n = 0;
   for (const char *at = text;; ++at) {
     range r;
