@@ -1,15 +1,16 @@
-/* admit.c - who starts when, and with whose prefix: the one place of that policy.
+/* admit.c - decides when a waiting answer starts, and which cached prefix it uses. No other file
+ * decides this.
  *
- * First come, first served: the first waiting answer needs a slot, and pages for all that it may
- * become; nobody overtakes it. It starts with the longest prefix that it has in common with a
- * cached sequence, and waits while another answer prefills a longer one. Pages come from kept
- * sequences, the least recently used first. */
+ * First come, first served. The first waiting answer needs a slot and enough pages for its maximum
+ * length; no other answer overtakes it. It uses the longest common prefix with a cached sequence, and
+ * waits while another answer prefills a longer one. If pages are missing, kept sequences are evicted,
+ * least recently used first. */
 #include "generate/batch.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MIN_PREFIX = 16 }; /* tokens below which a prefix is not worth its copied page */
+enum { MIN_PREFIX = 16 }; /* Shorter prefixes are not worth the copy of their last page. */
 
 static int64_t common(const int32_t *a, int64_t a_count, const int32_t *b, int64_t b_count) {
   int64_t most = a_count < b_count ? a_count : b_count, n = 0;
@@ -29,8 +30,8 @@ static void drop_sequence(rf_batch *b, rf_cached_seq *c) {
   c->pin = NULL;
 }
 
-/* The least recently used kept sequence; `other` only when it is the last one. NULL: all kept ones
- * are pinned. */
+/* The least recently used kept sequence that is not pinned. `other` is returned only if no other
+ * sequence qualifies; NULL: no such sequence. */
 static rf_cached_seq *oldest(rf_batch *b, rf_cached_seq *other) {
   rf_cached_seq *best = NULL;
   for (int i = 0; i < b->cached_count; i++) {
@@ -47,8 +48,8 @@ static bool has_room(const rf_batch *b) {
   return rf_pages_room(&b->pages, b->live, count);
 }
 
-/* The cached sequence with the longest usable prefix of a prompt. The last token of a prompt is
- * always computed: its logits are needed. */
+/* The cached sequence with the longest usable prefix of a prompt. The prompt's last token is always
+ * computed, because its logits are needed. */
 static rf_cached_seq *best_prefix(rf_generator *g, rf_batch *b, const rf_request *r, int64_t *length) {
   rf_cached_seq *best = NULL;
   *length = 0;
@@ -66,7 +67,7 @@ static rf_cached_seq *best_prefix(rf_generator *g, rf_batch *b, const rf_request
   return best;
 }
 
-/* A running answer is prefilling a longer common prefix than the cache has now. */
+/* Whether a running answer is prefilling a longer common prefix than `have` cached tokens. */
 static bool worth_waiting(const rf_generator *g, const rf_batch *b, const rf_request *r, int64_t have) {
   if (g->settings.no_sharing) return false;
   for (int i = 0; i < b->slots; i++) {
@@ -78,8 +79,8 @@ static bool worth_waiting(const rf_generator *g, const rf_batch *b, const rf_req
   return false;
 }
 
-/* A sequence that begins with `length` tokens of `from` and has room to grow, or NULL when it must
- * wait. Drops or takes over kept sequences when there is no room otherwise. */
+/* Returns a sequence that begins with `length` tokens of `from` and has room for `total` tokens.
+ * Evicts kept sequences as needed. NULL: the answer must wait. */
 static rf_cached_seq *begin_sequence(rf_batch *b, rf_cached_seq *from, int64_t *length, int64_t total) {
   rf_pages *pages = &b->pages;
   for (;;) {
@@ -93,7 +94,7 @@ static rf_cached_seq *begin_sequence(rf_batch *b, rf_cached_seq *from, int64_t *
     }
     rf_cached_seq *victim = oldest(b, from);
     if (!victim) return NULL;
-    if (victim == from) { /* nothing else is left: take it over */
+    if (victim == from) { /* No other sequence can be evicted: continue in it. */
       rf_sequence_cut(pages, &from->sequence, *length);
       from->state = RF_CACHED_RUNS;
       from->pin = NULL;
@@ -152,8 +153,8 @@ static bool is_pinned(const rf_batch *b, const rf_pending *p) {
   return false;
 }
 
-/* The prompt of a request with more waiting answers than free slots, kept without its last
- * token. */
+/* Pins the prompt, without its last token, of a request with more waiting answers than free
+ * slots. */
 void rf_pin(rf_generator *g) {
   rf_batch *b = g->batch;
   for (int i = 0; i < b->slots; i++) {

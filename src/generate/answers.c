@@ -27,7 +27,8 @@ void rf_answers_free(rf_answers *a) {
 static rf_status take(rf_generator *g, const rf_answer_loop *loop, const rf_event *e, rf_error *error) {
   rf_answers *a = e->owner;
   rf_reply *r = &a->reply[e->sample];
-  if (e->finish == RF_FINISH_CANCELLED) return RAFTER_OK; /* its reply has ended, and may be freed */
+  /* The reply has ended and may be freed. */
+  if (e->finish == RF_FINISH_CANCELLED) return RAFTER_OK;
   RF_TRY(rf_reply_take(r, e, error));
   if (r->finish != RF_FINISH_NONE && e->finish == RF_FINISH_NONE)
     rf_generator_cancel(g, e->request, e->sample);
@@ -35,8 +36,8 @@ static rf_status take(rf_generator *g, const rf_answer_loop *loop, const rf_even
   return loop->taken ? loop->taken(loop->self, a, e->sample, error) : RAFTER_OK;
 }
 
-/* One step of requests that came from rf_answers_submit: each token goes to its reply, and a stop
- * string cancels its answer. Fails with the error of the first answer that failed. */
+/* One step: adds each event to its reply, and cancels an answer whose reply met a stop string.
+ * Fails with the error of the first answer that failed. */
 static rf_status step(rf_generator *g, const rf_answer_loop *loop, rf_error *error) {
   rf_status status = RAFTER_OK;
   const rf_event *event;

@@ -1,4 +1,5 @@
-/* batch.c - requests: their queue, the running answers, one step of all of them, and its events. */
+/* batch.c - requests: their queue, the running answers, one step of all running answers, and the
+ * events of a step. */
 #include "generate/batch.h"
 #include "run/record.h"
 
@@ -104,7 +105,8 @@ static rf_status check_request(const rf_generator *g, const rf_request *r, rf_er
   return rf_sampler_check(&r->sampler, vocab, error);
 }
 
-/* An ended request's memory, or new memory, for the ids and the samples' states of this one. */
+/* Copies a request's ids and allocates its samples' states, in the memory of an ended request if
+ * there is one. */
 static rf_pending *take_pending(rf_batch *b, const rf_request *request) {
   size_t ids = (size_t)(request->count + request->stop_count) * sizeof(int32_t),
          samples = request->samples ? (size_t)request->samples : 1;
@@ -137,10 +139,10 @@ rf_status rf_generator_submit(rf_generator *g, const rf_request *request, int64_
   RF_TRY(check_request(g, request, error));
   rf_pending *p = take_pending(b, request);
   if (!p) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while queueing a request");
-  /* the last token needs no place in the cache */
+  /* The last token of an answer is not cached, so the answer may be one token longer. */
   int64_t room = g->settings.plan.build.seq - request->count + 1;
   if (!p->of.max_tokens || p->of.max_tokens > room) p->of.max_tokens = room;
-  if (!b->first) { /* a sequence fed by hand makes room */
+  if (!b->first) { /* The sequence fed by hand releases its pages. */
     rf_sequence_release(&b->pages, &b->hand);
     g->length = 0;
   }
@@ -156,7 +158,7 @@ rf_status rf_generator_submit(rf_generator *g, const rf_request *request, int64_
 bool rf_generator_busy(const rf_generator *g) { return g->batch->first != NULL; }
 rf_generate_counts rf_generator_counts(const rf_generator *g) { return g->batch->counts; }
 
-/* The last event of an answer is out: its request goes with the last of them. */
+/* Marks an answer as ended after its last event. The request ends with its last answer. */
 static void retire(rf_generator *g, rf_pending *p, int sample) {
   rf_batch *b = g->batch;
   p->state[sample] = RF_SAMPLE_ENDED;
@@ -212,7 +214,7 @@ void rf_batch_forget(rf_generator *g) {
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* Rows that an answer still needs: the rest of its prompt, or the token chosen last. */
+/* Rows that an answer still needs: the rest of its prompt, or the latest token. */
 static int64_t rows_left(const rf_answer *a) {
   int64_t left = a->to->of.count - a->cached->sequence.length;
   return left > 0 ? left : 1;
@@ -228,8 +230,8 @@ static void add_part(rf_batch *b, int slot, int64_t count) {
                                           .wanted = length + count >= prompt};
 }
 
-/* One row of every answer that needs one, then chunks of prompts, oldest first, for as long as
- * the pass has rows. */
+/* Composes a pass: one row of every answer that needs one row, then chunks of prompts, oldest
+ * first, while the pass has rows left. */
 static void compose(rf_batch *b) {
   int64_t rows = b->engine.rows;
   b->parts = 0;
@@ -260,7 +262,7 @@ static bool stops(const rf_request *r, int32_t id) {
   return false;
 }
 
-/* Cancelled answers get their last event, as many as there is room for. */
+/* Delivers the last event of cancelled answers, while the event list has room. */
 static void report_cancelled(rf_generator *g, rf_batch *b) {
   for (rf_pending *p = b->first, *next; p && b->cancelled && b->events < b->slots; p = next) {
     next = p->next;
@@ -279,7 +281,7 @@ static void report_cancelled(rf_generator *g, rf_batch *b) {
   }
 }
 
-/* The event of an answer that has chosen a token, or failed to. */
+/* Adds the event of an answer that chose a token or failed to choose one. */
 static void report(rf_generator *g, rf_batch *b, rf_answer *a) {
   rf_pending *p = a->to;
   rf_event *event = &b->event[b->events++];
@@ -310,7 +312,7 @@ static void choose(rf_batch *b, int i, int worker) {
       b->part[i].wanted ? b->engine.choose(b->engine.self, a, &b->part[i], worker, &a->error) : RAFTER_OK;
 }
 
-/* Chooses a token for each part that wants one; each thread takes some of them. */
+/* Chooses a token for each part that needs one. Part i belongs to thread i % threads. */
 static void choose_all(rf_generator *g, rf_batch *b) {
   if (b->threads > 1 && b->parts > 1) {
 #pragma omp parallel num_threads(b->threads)
@@ -322,7 +324,7 @@ static void choose_all(rf_generator *g, rf_batch *b) {
     if (b->part[i].wanted) report(g, b, &b->slot[b->order[i]]);
 }
 
-/* Debug: the pages of all sequences fit together. */
+/* Debug: checks the page tables of all sequences. */
 static rf_status prove(const rf_batch *b, rf_error *error) {
   int count = 0;
   for (int i = 0; i < b->cached_count; i++) b->live[count++] = &b->cached[i].sequence;
@@ -330,7 +332,7 @@ static rf_status prove(const rf_batch *b, rf_error *error) {
   return rf_pages_check(&b->pages, b->live, count, error);
 }
 
-/* Counters of a trace: queue, answers and pages after this pass. */
+/* Trace counters after this pass: queued answers, answers in the pass, used pages. */
 static void count_all(const rf_batch *b) {
   int64_t waiting = 0, pages = 0;
   for (const rf_pending *p = b->first; p; p = p->next) waiting += p->of.samples - p->started;

@@ -1,37 +1,37 @@
-/* batch.h - a generator from inside: the cached sequences, the requests, and how a step is carried
- * out. What generate.c, batch.c, admit.c, compute.c and simulate.c share. */
+/* batch.h - the inside of a generator: cached sequences, requests, and the engine that carries out
+ * a step. Shared by generate.c, batch.c, admit.c, compute.c and simulate.c. */
 #ifndef RF_BATCH_H
 #define RF_BATCH_H
 
 #include "generate/generate.h"
 #include "generate/pages.h"
 
-/* cached sequences besides those of running answers, at most; they use the cache's spare pages */
+/* Maximum number of cached sequences in addition to the running ones; they use spare pages. */
 enum { RF_KEPT = 32 };
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* The next tokens of one sequence: some rows of a forward pass. */
+/* The next tokens of one sequence: consecutive rows of a forward pass. */
 typedef struct rf_forward_part {
   rf_sequence *sequence;
   const int32_t *tokens; /* (count) */
   int64_t count;
-  bool wanted;         /* the logits after its last token are asked for */
-  const float *logits; /* out: f32 (V), valid until the next forward pass */
-  float lse;           /* out: log of the sum of their exponentials */
+  bool wanted;         /* The logits after the last token are needed. */
+  const float *logits; /* Out: f32 (V), valid until the next forward pass. */
+  float lse;           /* Out: natural log of the sum of exp(logits). */
 } rf_forward_part;
 
 typedef struct rf_answer rf_answer;
 
-/* How a step is carried out: by a run (compute.c), or on paper (simulate.c). Neither function
- * allocates. */
+/* Carries out a step: on a run (compute.c) or with predicted times only (simulate.c). Neither
+ * function allocates. */
 typedef struct rf_engine {
   void *self;
-  /* of one forward pass: rows of all parts, and tokens of one prompt */
+  /* Maximum rows of one forward pass, and maximum tokens of one prompt in it. */
   int64_t rows, chunk;
   rf_status (*forward)(void *self, int plan, rf_forward_part *part, int count, rf_error *error);
-  /* Sets answer->last and what an event says of it; parts of one pass may be chosen by several
-   * workers at once. RAFTER_FAILED, RAFTER_INVALID: as rf_sampler_choose. */
+  /* Sets answer->last and the fields that its event reports. Several workers may choose for
+   * different parts of one pass at the same time. Errors: see rf_sampler_choose. */
   rf_status (*choose)(void *self, rf_answer *answer, const rf_forward_part *part, int worker,
                       rf_error *error);
   void (*close)(void *self);
@@ -41,36 +41,35 @@ typedef struct rf_engine {
 
 enum { RF_SAMPLE_WAITS, RF_SAMPLE_RUNS, RF_SAMPLE_CANCELLED, RF_SAMPLE_ENDED };
 
-/* One request, until the last event of its last answer. */
+/* One request. It exists until the last event of its last answer. */
 typedef struct rf_pending {
   struct rf_pending *next, *before;
-  rf_request of; /* tokens and stop are our own; samples and max_tokens are not 0 */
+  rf_request of; /* The request; tokens and stop are copies, samples and max_tokens are never 0. */
   int64_t id;
-  int started;    /* samples below it do not wait any more */
-  int cancelled;  /* samples whose last event is still to come */
-  int ended;      /* samples whose last event has come */
-  uint8_t *state; /* (samples): RF_SAMPLE_*; in one block with tokens and stop */
-  size_t room;    /* bytes of that block */
+  int started;    /* Samples with a lower index no longer wait. */
+  int cancelled;  /* Cancelled samples whose last event is still due. */
+  int ended;      /* Samples whose last event was delivered. */
+  uint8_t *state; /* (samples): RF_SAMPLE_*; allocated in one block with tokens and stop. */
+  size_t room;    /* Bytes of that block. */
 } rf_pending;
 
 typedef enum rf_cached_state { RF_CACHED_FREE, RF_CACHED_RUNS, RF_CACHED_KEPT } rf_cached_state;
 
-/* A cached sequence. */
 typedef struct rf_cached_seq {
   rf_sequence sequence;
   rf_cached_state state;
-  int64_t used;          /* clock of its last use: the oldest goes first */
-  const rf_pending *pin; /* it is the prompt of a request whose answers have not all begun */
+  int64_t used;          /* Clock value of its last use; the smallest is evicted first. */
+  const rf_pending *pin; /* Request whose prompt this is, while some of its answers still wait. */
 } rf_cached_seq;
 
-/* One running answer: a slot of the batch. */
+/* One slot of the batch: a running answer, or free. */
 struct rf_answer {
-  rf_pending *to; /* NULL: the slot is free */
+  rf_pending *to; /* NULL: the slot is free. */
   rf_cached_seq *cached;
   int slot, sample;
-  int64_t serial; /* in the order in which answers began */
-  int64_t count;  /* tokens of the answer so far */
-  int32_t last;   /* the token chosen last */
+  int64_t serial; /* Increases in the order in which answers begin. */
+  int64_t count;  /* Tokens of the answer so far. */
+  int32_t last;   /* The latest token. */
   float logprob;
   rf_status status;
   rf_error error;
@@ -82,44 +81,44 @@ struct rf_answer {
 typedef struct rf_batch {
   rf_engine engine;
   rf_pages pages;
-  rf_sequence hand;           /* rf_generator_feed */
-  rf_pending *first, *newest; /* all requests that have not ended, in the order they came */
-  rf_pending *spent;          /* ended ones, used again by later requests */
+  rf_sequence hand;           /* The sequence of rf_generator_feed. */
+  rf_pending *first, *newest; /* All requests that have not ended, in order of submission. */
+  rf_pending *spent;          /* Ended requests whose memory later requests reuse. */
   int64_t next_id, clock;
   int slots, cached_count, threads;
-  int cancelled; /* samples of all requests whose last event is still to come */
+  int cancelled; /* Samples of all requests whose RF_FINISH_CANCELLED is still due. */
   rf_answer *slot;
   rf_cached_seq *cached;
-  rf_forward_part *part; /* of this step */
-  int *order;            /* (parts): slot of each */
+  rf_forward_part *part; /* The parts of this step. */
+  int *order;            /* (parts): slot of each part. */
   int parts;
-  rf_event *event; /* (2 slots): one for each part, and as many that end without a token */
+  rf_event *event; /* (2 slots): one per part, and up to `slots` cancelled answers. */
   int events;
-  const rf_sequence **live; /* (cached_count + 1): room to list them */
+  const rf_sequence **live; /* (cached_count + 1): scratch for a list of sequences. */
   rf_generate_counts counts;
 } rf_batch;
 
-/* A generator with its cache and room for requests; its engine is still missing. */
+/* Allocates a generator with its cache and queues, but without an engine. */
 rf_status rf_generator_new(const rf_generate_settings *settings, rf_plan *prefill, rf_plan *decode,
                            rf_generator **generator, rf_error *error);
-/* The engine that computes on generator->run. */
+/* Sets the engine that computes on generator->run. */
 rf_status rf_compute_open(rf_generator *generator, rf_error *error);
 
 rf_status rf_batch_open(rf_generator *generator, rf_error *error);
 void rf_batch_close(rf_generator *generator);
-/* Gives back the pages of kept sequences. */
+/* Releases the pages of kept sequences. */
 void rf_batch_forget(rf_generator *generator);
 
-/* At most build.microbatch parts whose rows together fit into a prefill pass; single rows, one
- * per part, take the decode plan. */
+/* Runs one forward pass over at most build.microbatch parts whose rows fit in the prefill plan. If
+ * every part has one row, the decode plan runs. */
 rf_status rf_forward(rf_generator *generator, rf_forward_part *part, int count, rf_error *error);
 
-/* Starts waiting answers in order, for as long as there are slots and pages. */
+/* Starts waiting answers in order, while there are free slots and pages. */
 void rf_admit(rf_generator *generator);
-/* After a forward pass: keeps a prompt whose further answers cannot start at once. */
+/* After a forward pass: keeps the prompt of a request whose other answers must wait. */
 void rf_pin(rf_generator *generator);
 void rf_unpin(rf_generator *generator, const rf_pending *pending);
-/* Steps over samples that were cancelled while they waited. */
+/* Skips samples that were cancelled while they waited. */
 void rf_skip_cancelled(rf_pending *pending);
 
 #endif

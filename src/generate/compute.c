@@ -1,5 +1,5 @@
-/* compute.c - steps that are computed: inputs of a forward pass, the run, and samplers. A part's
- * index in the pass is its slot; its page table is written to the inputs each time. */
+/* compute.c - the engine that computes: writes the inputs of a forward pass, runs the plan, and
+ * samples. Part i of a pass uses row i of the page tables, which are rewritten for each pass. */
 #include "generate/batch.h"
 #include "run/record.h"
 
@@ -15,27 +15,27 @@ typedef struct compute {
     int32_t *tokens, *positions, *slots, *rows;
     float *logits, *lse;
     int32_t *table[RF_KV_CLASSES]; /* (slots, columns) */
-  } io[2];                         /* of prefill, decode */
+  } io[2];                         /* Inputs and outputs of the prefill and decode plans. */
   struct kv_bytes {
-    int tensor; /* (pool, ...) of one layer: keys and values, or scales */
+    int tensor; /* Tensor (pool, ...) of one layer: keys and values, or their scales. */
     int64_t page_bytes;
     rf_kv_class class;
   } * bytes;
   int count;
-  rf_status moved; /* why a page could not be copied is in `move_error` */
+  rf_status moved; /* First failure of a page copy, reported by the next pass with `move_error`. */
   rf_error move_error;
   rf_sampler *sampler;    /* (slots) */
   rf_sampler_work **work; /* (workers) */
   int workers;
-  /* Forward passes so far of prefill, decode, by how many rows and sequences they had; the last
-   * bucket takes all that find no other. */
+  /* Forward passes of the prefill and decode plans, counted by their rows and sequences. The last
+   * bucket counts passes that have no bucket of their own. */
   struct shape {
-    int64_t passes, rows, parts, context; /* sums; context: of all parts */
+    int64_t passes, rows, parts, context; /* Sums over the passes; context: keys of all parts. */
   } shape[2][SHAPES];
   double seconds[2];
 } compute;
 
-/* Copies a page in every layer of its class (from >= 0), or poisons one that is free. */
+/* Copies a page in every layer of its class (from >= 0), or poisons a released page (from -1). */
 static void move_page(void *self, rf_kv_class class, int32_t from, int32_t to) {
   compute *c = self;
   rf_run *run = c->g->run;
@@ -52,7 +52,7 @@ static void move_page(void *self, rf_kv_class class, int32_t from, int32_t to) {
 
 /* ---- a forward pass -------------------------------------------------------------------------- */
 
-/* The inputs of one part, whose rows begin at `row`. */
+/* Writes the inputs of one part whose first row is `row`. */
 static void write_part(const compute *c, const struct inputs *io, const rf_forward_part *part, int slot,
                        int64_t row) {
   int64_t columns = c->g->batch->pages.kv.columns;
@@ -88,7 +88,8 @@ static void write_inputs(const compute *c, int plan, const rf_forward_part *part
 
 static rf_status run_plan(const compute *c, int plan, int64_t rows, rf_error *error) {
   const rf_run_debug *debug = &c->g->settings.debug;
-  bool all = debug->poison || debug->find_nan; /* so that unused rows hold numbers too */
+  /* Compute all rows, so that unused rows hold numbers too. */
+  bool all = debug->poison || debug->find_nan;
   rf_run_inputs inputs = {.rows = all ? rf_generator_plan(c->g, plan)->graph->rows : rows, .step = 1};
   int number = c->g->first + plan;
   RF_TRY(rf_run_push(c->g->run, number, error));
@@ -222,7 +223,7 @@ rf_status rf_compute_open(rf_generator *g, rf_error *error) {
     find_layer(c, layer, "attn/cache/scale");
   }
   for (int p = 0; p < 2; p++) find_inputs(g, p, &c->io[p]);
-  g->computes = c->io[0].tokens != NULL; /* the null backend has no memory */
+  g->computes = c->io[0].tokens != NULL; /* The null backend has no memory. */
   b->pages.moved = move_page;
   b->pages.self = c;
   return RAFTER_OK;

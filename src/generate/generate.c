@@ -1,4 +1,4 @@
-/* generate.c - opening a generator: its two plans, a run, the weights; and one sequence fed by
+/* generate.c - opens a generator (two plans, a run, the weights), and feeds one sequence by
  * hand. */
 #include "generate/batch.h"
 #include "run/record.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A prefill pass has `chunk` rows, or as many as all slots together may fill. */
+/* The prefill plan has `chunk` rows, or more if a longer chunk than the context was requested. */
 rf_status rf_generate_plans(const rf_generate_settings *settings, rf_plan **prefill, rf_plan **decode,
                             rf_error *error) {
   rf_plan_options options = settings->plan;

@@ -1,5 +1,5 @@
-/* generate.h - sequences through a model with a KV cache. Each step is one forward pass: a row of
- * every running answer, then chunks of prompts, for as long as the pass has rows.
+/* generate.h - generates text: sequences of tokens, with a KV cache. Each step is one forward pass
+ * over one row of every running answer and then, while the pass has rows left, chunks of prompts.
  *
  *   rf_generator_submit(g, &(rf_request){.tokens = ids, .count = n, .max_tokens = 64}, &id, error);
  *   while (rf_generator_busy(g)) {
@@ -7,9 +7,9 @@
  *     for (int i = 0; i < events; i++) ... event[i].token ...
  *   }
  *
- * The answer to a request depends on nothing else: not on requests that run at the same time, not
- * on how its prompt was split, and not on a prefix that it shared. One thread at a time may use a
- * generator. */
+ * The answer to a request has the same bits whatever other requests run, however its prompt is split
+ * into chunks, and whether or not its prompt shares a cached prefix. A generator is not thread-safe:
+ * only one thread may use it at a time. */
 #ifndef RF_GENERATE_H
 #define RF_GENERATE_H
 
@@ -19,27 +19,28 @@
 
 typedef struct rf_generate_settings {
   rf_model model;
-  /* build.seq: context in tokens; build.microbatch: answers that run at once; build.sequences:
-   * sequences that the cache has room for, running and kept ones */
+  /* build.seq: context in tokens; build.microbatch: answers that run at the same time;
+   * build.sequences: running and kept sequences that fit in the cache. */
   rf_plan_options plan;
   const char *weights_folder;
-  uint64_t seed; /* of the initialiser, when there are no weights */
+  uint64_t seed; /* Of the random weights, when there is no weights folder. */
   rf_run_debug debug;
-  bool no_sharing;      /* no prompt uses another's cached prefix. Changes no result */
-  rf_progress progress; /* of loading; may be empty */
+  bool no_sharing;      /* No prompt reuses the cached prefix of another. Results are the same. */
+  rf_progress progress; /* Reports the loading of weights; may be {0}. */
 } rf_generate_settings;
 
-enum { RF_PREFILL, RF_DECODE }; /* the two plans of a generator */
+/* Index of a plan: many rows (prefill), or one row per answer (decode). */
+enum { RF_PREFILL, RF_DECODE };
 
 typedef struct rf_generator {
   rf_generate_settings settings;
-  rf_plan *prefill, *decode; /* one arena, one persistent region: weights and KV cache */
+  rf_plan *prefill, *decode; /* Both plans use one arena and the same weights and KV cache. */
   rf_run *run;
-  int first;              /* index of the prefill plan in the run; the decode plan is the next one */
-  bool owns;              /* plans and run */
-  bool computes;          /* false: simulated, or the null backend */
-  struct rf_batch *batch; /* cache and requests: batch.h */
-  /* rf_generator_feed: tokens in the cache, and the last token's logits */
+  int first;              /* Index of the prefill plan in the run; the decode plan follows it. */
+  bool owns;              /* The plans and the run are freed with the generator. */
+  bool computes;          /* false: it is simulated or has the null backend, so it has no logits. */
+  struct rf_batch *batch; /* Cache and requests, see batch.h. */
+  /* Used by rf_generator_feed: tokens in the cache, and the last token's logits (V). */
   int64_t length;
   const float *logits;
   float lse;
@@ -49,44 +50,46 @@ static inline rf_plan *rf_generator_plan(const rf_generator *generator, int plan
   return plan == RF_DECODE ? generator->decode : generator->prefill;
 }
 
-/* The two plans of a generate job: prefill has build.chunk rows (0: RF_PREFILL_ROWS), decode one
- * for each of build.microbatch sequences. */
+/* Makes the two plans of a generate job: prefill has build.chunk rows (0: RF_PREFILL_ROWS), decode
+ * has build.microbatch rows, one per answer. */
 rf_status rf_generate_plans(const rf_generate_settings *settings, rf_plan **prefill, rf_plan **decode,
                             rf_error *error);
-/* Groups of chips that each answer requests of their own, with an even share of the slots. A
- * generator (simulated, where there are several) is one of them. */
+/* Groups of chips that answer separate requests. The slots are divided evenly among the groups.
+ * With several groups, a generator is simulated and covers one group. */
 int64_t rf_generate_copies(const rf_plan *decode);
-/* Plans, maps an arena and loads the weights. */
+/* Makes both plans, allocates an arena and loads the weights. */
 rf_status rf_generator_open(const rf_generate_settings *settings, rf_generator **generator, rf_error *error);
-/* A generator over a run that holds the weights: plans `first` and first + 1 of the run are
- * `prefill` and `decode`, from rf_generate_plans. Run and plans stay the caller's and must
- * outlive the generator. When the weights change, call rf_generator_reset. */
+/* Opens a generator on a run that already holds the weights. Plans `first` and first + 1 of the run
+ * must be `prefill` and `decode` from rf_generate_plans. Run and plans stay the caller's and must
+ * outlive the generator. Call rf_generator_reset when the weights change. */
 rf_status rf_generator_bind(const rf_generate_settings *settings, rf_run *run, int first, rf_plan *prefill,
                             rf_plan *decode, rf_generator **generator, rf_error *error);
 void rf_generator_close(rf_generator *generator);
-/* RAFTER_INVALID: its backend computes no numbers, so that it cannot answer. */
+/* RAFTER_INVALID: the backend computes no numbers (null), so the generator cannot answer. */
 rf_status rf_generator_require_numbers(const rf_generator *generator, rf_error *error);
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* One prompt and how to answer it. A field of zero is unset. */
+/* One prompt and how to answer it. A field of 0 is unset. */
 typedef struct rf_request {
-  const int32_t *tokens; /* (count): the whole prompt; copied */
+  const int32_t *tokens; /* (count): the full prompt; copied. */
   int64_t count;
-  int64_t max_tokens; /* of an answer; 0: as many as the context has room for */
-  /* answers to the prompt, which runs once; 0: 1. Answer s draws with
-   * rf_sample_seed(sampler.seed, s) */
+  int64_t max_tokens; /* Maximum length of an answer; 0: as long as the context allows. */
+  /* Answers to this prompt, which is computed once; 0: 1. Answer s uses the seed
+   * rf_sample_seed(sampler.seed, s). */
   int samples;
-  rf_sampler_options sampler; /* the caller keeps its lists until the last event */
-  const int32_t *stop;        /* (stop_count): ids that end an answer as its last token; copied */
+  rf_sampler_options sampler; /* The caller keeps its lists until the last event. */
+  /* (stop_count): ids that end an answer and are its last token; copied. */
+  const int32_t *stop;
   int64_t stop_count;
-  int top;     /* alternatives reported with each token, 0 .. RF_TOP_LOGPROBS */
-  bool keep;   /* keep the ended answer cached for prompts that begin with it (the next turn of a
-                  conversation), until its room is needed */
-  void *owner; /* comes back with every event */
+  int top; /* Alternatives reported with each token, 0 to RF_TOP_LOGPROBS. */
+  /* Keep the answer in the cache after its end, until its pages are needed. The next turn of a
+   * conversation begins with these tokens. */
+  bool keep;
+  void *owner; /* Returned in every event of the request. */
 } rf_request;
 
-/* ERROR and CANCELLED end an answer without a token. */
+/* An answer that ends with ERROR or CANCELLED has no token in its last event. */
 typedef enum rf_finish {
   RF_FINISH_NONE,
   RF_FINISH_STOP,
@@ -94,76 +97,77 @@ typedef enum rf_finish {
   RF_FINISH_ERROR,
   RF_FINISH_CANCELLED
 } rf_finish;
-const char *rf_finish_name(rf_finish finish); /* "stop", "length", ...; "" for NONE */
+const char *rf_finish_name(rf_finish finish); /* "stop", "length", ...; "" for NONE. */
 
-/* One token of one answer, or its end. Every answer has exactly one event whose finish is set: its
- * last. Pointers are valid until the next step. */
+/* One token of an answer, or the end of an answer. Each answer has exactly one event whose finish
+ * is not NONE: its last. Pointers are valid until the next step. */
 typedef struct rf_event {
-  int64_t request; /* from rf_generator_submit */
+  int64_t request; /* Id from rf_generator_submit. */
   int sample;
   void *owner;
-  int64_t index; /* of the token in its answer, from 0; -1: no token */
-  int32_t token; /* a stop id too; -1: none */
-  /* natural log of its probability under the whole softmax: the bits that score gives the same
-   * tokens */
+  int64_t index; /* Position of the token in its answer, from 0; -1: no token. */
+  int32_t token; /* Chosen token, which may be a stop id; -1: none. */
+  /* Natural log of the token's probability under the unfiltered softmax; rf_scorer_walk gives the
+   * same bits. */
   float logprob;
-  int top;                   /* alternatives, the likeliest first */
+  int top;                   /* Number of alternatives, most likely first. */
   const int32_t *top_ids;    /* (top) */
   const float *top_logprobs; /* (top) */
-  rf_finish finish;          /* NONE: the answer continues */
-  const rf_error *error;     /* RF_FINISH_ERROR: why, as from rf_sampler_choose; otherwise NULL */
+  rf_finish finish;          /* NONE: the answer continues. */
+  const rf_error *error;     /* Set with RF_FINISH_ERROR (see rf_sampler_choose), otherwise NULL. */
 } rf_event;
 
-/* Queues a request; requests start in order. RAFTER_INVALID: an empty prompt or one longer than
- * the context, a token out of range, bad options. */
+/* Queues a request. Requests start in the order of submission. RAFTER_INVALID: the prompt is empty
+ * or longer than the context, a token is out of range, or an option is bad. */
 rf_status rf_generator_submit(rf_generator *generator, const rf_request *request, int64_t *id,
                               rf_error *error);
-/* Predicted seconds of all forward passes over a prompt of this length that runs alone. */
+/* Predicted seconds of the forward passes over a prompt of `tokens` tokens that runs alone. */
 double rf_generator_prompt_seconds(const rf_generator *generator, int64_t tokens);
-/* Whether an answer runs or waits, or an event is due. */
+/* true while an answer runs or waits, or an event is not yet delivered. */
 bool rf_generator_busy(const rf_generator *generator);
-/* One step. *events has *count entries, at most 2 build.microbatch; none when the forward pass had
- * only prompt rows. What goes wrong with one answer is an event of it; a step fails only when the
- * machine does, and may then not be repeated. Allocates nothing. */
+/* Runs one step. *events has *count entries, at most 2 * build.microbatch, and none if the forward
+ * pass had only prompt rows. An error of one answer is an event of that answer. A step fails only
+ * when the run fails, and must then not be repeated. Allocates nothing. */
 rf_status rf_generator_step(rf_generator *generator, const rf_event **events, int *count, rf_error *error);
-/* Ends an answer that runs or waits (its text met a stop string, its client left), and keeps its
- * cache when the request said so; sample -1: all answers of the request. The next steps report
- * RF_FINISH_CANCELLED. Does nothing to an answer that has ended. */
+/* Cancels an answer that runs or waits; sample -1 cancels all answers of the request. The answer
+ * stays cached if the request asked to keep it. The next steps report RF_FINISH_CANCELLED. An
+ * answer that has ended is not changed. */
 void rf_generator_cancel(rf_generator *generator, int64_t request, int sample);
 
-/* Counted since the generator was opened. */
+/* Totals since the generator was opened. */
 typedef struct rf_generate_counts {
-  int64_t walks, rows;       /* forward passes, and rows of all of them */
-  int64_t parts, most_parts; /* answers that took part: of all passes, and in the fullest */
-  /* of prompts; reused: found in the cache */
+  int64_t walks, rows; /* Forward passes, and their rows in total. */
+  /* Answers per forward pass: the sum over all passes, and the maximum. */
+  int64_t parts, most_parts;
+  /* Prompt tokens, and how many of them were found in the cache. */
   int64_t prompt_tokens, reused;
-  int64_t answers, tokens; /* answers that began, and their tokens */
+  int64_t answers, tokens; /* Answers that began, and their tokens. */
 } rf_generate_counts;
 rf_generate_counts rf_generator_counts(const rf_generator *generator);
 
-/* Computed forward passes of one plan, their rows and measured seconds. */
+/* Forward passes of one plan that were computed, their rows and their measured seconds. */
 void rf_generator_passes(const rf_generator *generator, int plan, int64_t *passes, int64_t *rows,
                          double *seconds);
-/* Adds, for each op of that plan (op_count entries), the predicted seconds and the limit of all
- * those passes at the rows and contexts they had. */
+/* Predicted time of all those passes, at the rows and contexts that they had: adds to each op's
+ * `seconds` and `limit` (op_count), where `limit` is the time at the machine's ceilings. */
 rf_status rf_generator_predicted(const rf_generator *generator, int plan, double *seconds, double *limit,
                                  rf_error *error);
 
-/* The seed of sample `sample` of a request: the request's own for sample 0, otherwise one below
- * 2^62. A request with that seed and one sample has the same answer. */
+/* Seed of answer number `sample` of a request: `seed` itself for sample 0, otherwise a derived seed
+ * below 2^62. A request with that seed and one sample gives the same answer. */
 uint64_t rf_sample_seed(uint64_t seed, int sample);
 
 /* ---- one sequence by hand -----------------------------------------------------------------------
- * For callers that read logits. Not while requests run. */
+ * For callers that read logits. Do not mix with requests. */
 
-/* Feeds `count` tokens after those in the cache; *logits: f32 (V) of the last one, valid until
+/* Appends `count` tokens to the cached sequence; *logits: f32 (V) after the last token, valid until
  * the next call. RAFTER_INVALID: the context is full, or a token is out of range. */
 rf_status rf_generator_feed(rf_generator *generator, const int32_t *tokens, int64_t count,
                             const float **logits, rf_error *error);
-/* Natural log of the probability of `id` after the last token fed, under the whole softmax: the
- * bits that score gives the same tokens. */
+/* Natural log of the probability that token `id` comes next, under the unfiltered softmax;
+ * rf_scorer_walk gives the same bits. */
 float rf_generator_logprob(const rf_generator *generator, int32_t id);
-/* Forgets the sequence fed by hand and all kept ones. */
+/* Forgets the sequence fed by hand and all kept sequences. */
 void rf_generator_reset(rf_generator *generator);
 
 #endif

@@ -20,23 +20,25 @@ static const char *kind_of(const rf_sampler_options *o) {
   return o->temperature <= 0 ? KINDS[0].name : filters ? KINDS[2].name : KINDS[1].name;
 }
 
-/* Logits of a model: most words far below the likeliest, no two alike. */
+/* Fills distinct logits that resemble a language model's: most are far below the maximum. */
 static void fill(float *logits, int64_t count) {
   for (int64_t i = 0; i < count; i++) {
     uint32_t a = (uint32_t)i * 2654435761u, b = a ^ a >> 15, c = b * 2246822519u;
-    logits[i] = (float)((a >> 8) + (b >> 8) + (c >> 8)) * 0x1p-24f * 6 - 9; /* of a deviation of 3 */
+    /* Mean 0, standard deviation 3. */
+    logits[i] = (float)((a >> 8) + (b >> 8) + (c >> 8)) * 0x1p-24f * 6 - 9;
   }
 }
 
-/* Rows that are chosen from as a batch does: each thread takes some, one after the other. All
- * take the same ones, which are more than a core's caches hold. */
+/* Chooses ROWS_EACH tokens per thread, as a batch does, and returns the seconds. All threads read
+ * the same rows, which exceed the caches of one core. */
 static rf_status choose_rows(rf_sampler *sampler, int threads, const float *logits, int64_t vocab,
                              int64_t step, double *seconds, rf_error *error) {
   rf_status status = RAFTER_OK;
   double start = rf_now_seconds();
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t i = 0; i < (int64_t)threads * ROWS_EACH; i++) {
-    const float lse = 12; /* a batch has its head's, which is no matter of what is chosen */
+    /* Generation passes the head's log-sum-exp; its value does not change the choice. */
+    const float lse = 12;
     rf_logprobs none = {.lse = &lse};
     rf_error own;
     int32_t id;
@@ -88,7 +90,7 @@ done:
 
 double rf_pace_seconds(const rf_machine *m, const rf_sampler_options *o, int64_t vocab, int64_t rows) {
   double each = rf_cost_rows_seconds(m, "sample", kind_of(o), rows, vocab);
-  /* What the copy of a row takes is what penalties cost the likeliest. */
+  /* Penalties add the time to copy a row: the difference between penalized and greedy choices. */
   double copied = rf_sampler_adjusts(o) ? rf_cost_rows_seconds(m, "sample", "penalized", rows, vocab) -
                                               rf_cost_rows_seconds(m, "sample", "likeliest", rows, vocab)
                                         : 0;

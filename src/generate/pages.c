@@ -75,7 +75,7 @@ void rf_sequence_expect(const rf_pages *pages, rf_sequence *s, int64_t tokens) {
     s->of[c].need = pages->kv.of[c].layers ? rf_kv_pages(&pages->kv, (rf_kv_class)c, tokens) : 0;
 }
 
-/* The column of the first key that a token at `position` sees. */
+/* Column of the first key that a token at `position` reads. */
 static int64_t first_column(const rf_pages *pages, int class, int64_t position) {
   return rf_kv_first_key(&pages->kv, (rf_kv_class) class, position) / pages->kv.page;
 }
@@ -84,7 +84,8 @@ static int64_t columns_of(const rf_pages *pages, int64_t tokens) {
 }
 
 static void drop_columns(rf_pages *pages, int class, page_table *t, int64_t from, int64_t to) {
-  for (int64_t i = to - 1; i >= from; i--) { /* so that they are handed out again in their order */
+  /* In reverse, so that they are taken again in ascending order. */
+  for (int64_t i = to - 1; i >= from; i--) {
     leave_page(pages, class, t->page[i]);
     t->page[i] = -1;
   }
@@ -97,7 +98,8 @@ static rf_status out_of_pages(const rf_pages *pages, int class, rf_error *error)
                  (long long)pages->kv.page);
 }
 
-/* The last page is begun: what stands in it stays, in a page that is ours to write. */
+/* Before a write to a partly filled last page: replaces the page by a copy if other sequences list
+ * it. */
 static rf_status own_last_page(rf_pages *pages, int class, page_table *t, rf_error *error) {
   int32_t *last = &t->page[t->end - 1];
   if (t->writes || pages->pool[class].holders[*last] == 1) return RAFTER_OK;
@@ -165,7 +167,7 @@ bool rf_sequence_cut(rf_pages *pages, rf_sequence *s, int64_t length) {
       t->first = 0;
     } else drop_columns(pages, c, t, end, t->end);
     t->end = end;
-    t->writes = false; /* others may read what stood behind */
+    t->writes = false; /* Other sequences may read the positions after `length`. */
   }
   s->length = length;
   return true;
@@ -181,9 +183,9 @@ void rf_sequence_release(rf_pages *pages, rf_sequence *s) {
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-/* Global layers never give a page back while they grow: what is free must be enough for what all
- * still need. Pages of local layers come and go, and one that is shared may outlive its window
- * in one sequence for the sake of another: each sequence is counted with all it may hold. */
+/* Global layers release no page while a sequence grows, so the free pages must cover what all
+ * sequences still need. Local layers release pages, but a shared page may stay for another
+ * sequence, so each sequence counts with the maximum that it may hold. */
 bool rf_pages_room(const rf_pages *pages, const rf_sequence *const *sequence, int count) {
   int64_t global = 0, local = 0;
   for (int i = 0; i < count; i++) {
@@ -247,8 +249,8 @@ static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *co
   return RAFTER_OK;
 }
 
-/* Two sequences may hold one page only where both have the same tokens up to what either reads
- * of it. */
+/* Two sequences may share a page only if their tokens agree up to the shorter length or the page's
+ * end. */
 static rf_status check_shared(const rf_pages *pages, int c, const rf_sequence *a, const rf_sequence *b,
                               rf_error *error) {
   for (int64_t k = 0; k < pages->kv.columns; k++) {

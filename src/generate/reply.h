@@ -1,5 +1,5 @@
-/* reply.h - one answer as it comes: its tokens, their log-probabilities, and its text up to a
- * stop string. */
+/* reply.h - collects one answer: its tokens, their log-probabilities, and its text up to a stop
+ * string. */
 #ifndef RF_REPLY_H
 #define RF_REPLY_H
 
@@ -9,11 +9,11 @@
 typedef struct rf_reply {
   rf_ids tokens;
   float *logprobs;     /* (tokens.count) */
-  int top;             /* alternatives of each token; 0: none are kept */
-  int32_t *top_ids;    /* (tokens.count, top), -1 where there were fewer */
+  int top;             /* Alternatives kept for each token. */
+  int32_t *top_ids;    /* (tokens.count, top): -1 for missing alternatives. */
   float *top_logprobs; /* (tokens.count, top) */
-  char *text;          /* what may be shown, with a NUL behind it that `bytes` does not count */
-  size_t bytes, shown; /* shown: the caller's own */
+  char *text;          /* Text that may be shown; a NUL that `bytes` does not count follows it. */
+  size_t bytes, shown; /* `shown` is for the caller. */
   rf_finish finish;
   rf_decoder decoder;
   rf_stop_state state;
@@ -24,17 +24,16 @@ typedef struct rf_reply {
   char *piece;
 } rf_reply;
 
-/* `tokenizer` NULL: the text is the ids, separated by commas. `stop` (its ids do not matter
- * here) and the tokenizer must outlive the reply. */
+/* `tokenizer` NULL: the text is the ids, separated by commas. The tokenizer and `stop` must outlive
+ * the reply. The stop ids of a request belong to the generator and are not checked here. */
 rf_status rf_reply_start(rf_reply *reply, const rf_tokenizer *tokenizer, const rf_stop *stop, int top,
                          rf_error *error);
-void rf_reply_free(rf_reply *reply); /* {0} is allowed */
-/* One event of the answer. When reply->finish is set afterwards and the event's is not, a stop
- * string was met: rf_generator_cancel() the answer. The token that ends an answer gives no text
- * when its event says RF_FINISH_STOP. */
+void rf_reply_free(rf_reply *reply); /* Accepts {0}. */
+/* Adds one event of the answer. If this sets reply->finish but the event has none, a stop string
+ * was found: call rf_generator_cancel() for the answer. A stop id adds no text. */
 rf_status rf_reply_take(rf_reply *reply, const rf_event *event, rf_error *error);
-/* What was held back of an answer that ends here for another reason than its events; nothing
- * when it has ended. */
+/* Ends the answer for another reason than an event, and releases text held back for a possible stop
+ * string. Does nothing if the answer has ended. */
 rf_status rf_reply_end(rf_reply *reply, rf_finish finish, rf_error *error);
 
 #endif

@@ -8,30 +8,28 @@
 typedef struct rf_candidate candidate;
 
 enum {
-  BLOCK = 32,     /* logits whose largest and whose weight are kept together */
-  BUCKETS = 4096, /* intervals of logits at most, for sets too large to sort: one for 64 tokens */
-  SORTED = 1024,  /* a top-k up to this is sorted */
-  /* likeliest tokens that are tried before the buckets: most distributions of language reach
-   * top-p there */
+  BLOCK = 32,     /* Logits per block; each block has one maximum and one total weight. */
+  BUCKETS = 4096, /* Maximum number of buckets (intervals of logits); one for 64 tokens. */
+  SORTED = 1024,  /* A top-k up to this size is sorted. */
+  /* Number of most likely tokens that are tried before the buckets: with most distributions of
+   * language models they reach top-p. */
   GUESS = 256,
 };
 
 struct rf_sampler_work {
   int64_t vocab, blocks, buckets;
   candidate *candidate;  /* (V) */
-  candidate *peak;       /* (V/BLOCK): the largest logit of each block */
-  candidate *peak_order; /* (V/BLOCK): the same while they are put in order */
+  candidate *peak;       /* (V/BLOCK): maximum logit of each block. */
+  candidate *peak_order; /* (V/BLOCK): scratch copy of `peak` for sorting. */
   double *block_weight;  /* (V/BLOCK) */
-  float *adjusted;       /* (V): logits after bias and penalties */
-  uint16_t *bucket;      /* (V) */
+  float *adjusted;       /* (V): logits after bias and penalties. */
+  uint16_t *bucket;      /* (V): bucket of each token. */
   struct tally {
     double mass;
     int64_t count;
-  } * tally;      /* (buckets): weight and number of the tokens in each */
-  int64_t opened; /* the bucket whose tokens stand in `candidate`, -1: none */
+  } * tally;      /* (buckets): total weight and number of tokens. */
+  int64_t opened; /* Bucket whose tokens are in `candidate`; -1: none. */
 };
-
-/* ---- two lanes of exp, so that a vocabulary costs less than a millisecond -------------------- */
 
 typedef double lanes __attribute__((vector_size(16)));
 typedef uint64_t lane_bits __attribute__((vector_size(16)));
@@ -40,10 +38,10 @@ typedef float quads __attribute__((vector_size(16)));
 typedef uint32_t quad_bits __attribute__((vector_size(16)));
 
 #define LOG2E 1.4426950408889634
-static const double TINY = -1022; /* weights below 2^TINY are zero */
+static const double TINY = -1022; /* Weights below 2^TINY are zero. */
 
-/* 2^t for t <= 0, within 1e-15 of itself; exactly 1 at 0, zero below TINY, NaN for NaN. The
- * polynomial is the Chebyshev fit of (2^f - 1)/f on [-1/2, 1/2], error 6e-16. Adding SHIFT
+/* 2^t for t <= 0, with relative error below 1e-15; exactly 1 at 0, zero below TINY, NaN for NaN.
+ * The polynomial is the Chebyshev fit of (2^f - 1)/f on [-1/2, 1/2], error 6e-16. Adding SHIFT
  * rounds t to an integer and leaves its biased exponent in the lowest bits. */
 static inline __attribute__((always_inline)) lanes exp2_lanes(lanes t) {
   const double SHIFT = 0x1.8p52 + 1023;
@@ -62,8 +60,8 @@ static inline __attribute__((always_inline)) lanes exp2_lanes(lanes t) {
   return (lanes)((lane_bits)w & ~(lane_bits)(t <= TINY));
 }
 
-/* A row of logits and the softmax that is meant: weight of a logit l is 2^((l - top) scale), 1
- * for the likeliest. */
+/* A row of logits and its softmax: logit l has the weight 2^((l - top) * scale), which is 1 for the
+ * most likely token. */
 typedef struct softmax {
   const float *logits; /* (V) */
   int64_t n;
@@ -75,7 +73,7 @@ static double weight_of(const softmax *s, float logit) {
   return exp2_lanes((lanes){t, t})[0];
 }
 
-/* BLOCK logits of the row; what lies behind its end is barred. `room` holds the last block. */
+/* BLOCK logits of the row. The last block is copied to `room` and padded with -INFINITY. */
 static const float *block_at(const float *logits, int64_t n, int64_t block, float room[BLOCK]) {
   const float *at = logits + block * BLOCK;
   int64_t here = n - block * BLOCK;
@@ -84,8 +82,8 @@ static const float *block_at(const float *logits, int64_t n, int64_t block, floa
   return room;
 }
 
-/* Sums per block and in all. The lanes' sums are added in one fixed order, so the bits are the
- * same everywhere. */
+/* Sums the weights of each block and of the row. The lanes' sums are added in a fixed order, so the
+ * bits are the same on every machine. */
 static double weigh(rf_sampler_work *work, const softmax *s) {
   double total = 0;
   float room[BLOCK];
@@ -105,7 +103,7 @@ static double weigh(rf_sampler_work *work, const softmax *s) {
   return total;
 }
 
-/* x where it is larger than m, which is no NaN, else m. */
+/* Per lane: x if x > m, else m. A NaN in x gives m; m is never NaN. */
 static inline __attribute__((always_inline)) quads larger(quads x, quads m) {
 #if defined(__SSE__)
   return __builtin_ia32_maxps(x, m);
@@ -115,15 +113,15 @@ static inline __attribute__((always_inline)) quads larger(quads x, quads m) {
 #endif
 }
 
-/* The largest of each block; a NaN is passed over. Returns the lower id of the largest of all,
- * or 0 when nothing is above -INFINITY. */
+/* Finds the maximum of each block, ignoring NaN. Returns the lowest id of the row's maximum, or 0
+ * if every logit is -INFINITY or NaN. */
 static int32_t find_peaks(rf_sampler_work *work, const float *logits) {
   float room[BLOCK], top = -INFINITY;
   int64_t best = 0;
   for (int64_t b = 0; b < work->blocks; b++) {
     const float *at = block_at(logits, work->vocab, b, room);
     const quads none = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    quads of[4] = {none, none, none, none}; /* four, which do not wait for each other */
+    quads of[4] = {none, none, none, none}; /* Four independent chains. */
     for (int i = 0; i < BLOCK; i += 16)
       for (int j = 0; j < 4; j++) {
         quads x;
@@ -144,7 +142,7 @@ static int32_t find_peaks(rf_sampler_work *work, const float *logits) {
   return (int32_t)id;
 }
 
-/* ---- order: the likeliest first, ties to the lower id ---------------------------------------- */
+/* ---- order: most likely first, ties to the lower id ------------------------------------------- */
 
 static bool likelier(candidate a, candidate b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
@@ -160,12 +158,12 @@ static void sift(candidate *c, int64_t n, int64_t at) {
   c[at] = moved;
 }
 
-/* Puts the k likeliest of n in order at the front: a heap that is popped k times, since qsort
- * may allocate and quickselect has rows that take it quadratic time. */
+/* Sorts the k most likely of n candidates to the front. Uses a heap that is popped k times: qsort
+ * may allocate, and quickselect takes quadratic time on some rows. */
 static void order_first(candidate *c, int64_t n, int64_t k) {
   int64_t ordered = 1;
   while (ordered < n && likelier(c[ordered - 1], c[ordered])) ordered++;
-  if (ordered >= n) return; /* rows of few values leave buckets of one */
+  if (ordered >= n) return; /* Already sorted, for instance a bucket of equal logits. */
   for (int64_t i = n / 2 - 1; i >= 0; i--) sift(c, n, i);
   for (int64_t i = 0; i < k; i++) {
     candidate likeliest = c[0];
@@ -181,9 +179,9 @@ static void order_first(candidate *c, int64_t n, int64_t k) {
   }
 }
 
-/* The k likeliest of the row whose peaks were found last, in order, in work->candidate. Only the
- * k blocks with the largest peaks can hold them, and in those only what reaches the smallest of
- * these peaks. */
+/* Sorts the k most likely tokens of the row into work->candidate, after find_peaks. Only the k
+ * blocks with the largest maxima can contain them, and only logits that reach the smallest of these
+ * maxima. */
 static void take_likeliest(rf_sampler_work *work, const float *logits, int64_t k) {
   candidate *c = work->candidate, *p = work->peak_order;
   int64_t n = 0, blocks = work->blocks;
@@ -205,7 +203,7 @@ static void take_likeliest(rf_sampler_work *work, const float *logits, int64_t k
 
 /* ---- the draw -------------------------------------------------------------------------------- */
 
-/* The token at which the running weight, in order of ids, passes `target`. */
+/* Returns the token whose cumulative weight, in order of ids, first exceeds `target`. */
 static int32_t draw_by_id(const rf_sampler_work *work, const softmax *s, double target) {
   double run = 0;
   int64_t b = 0, chosen = 0;
@@ -219,17 +217,17 @@ static int32_t draw_by_id(const rf_sampler_work *work, const softmax *s, double 
   return (int32_t)chosen;
 }
 
-/* The filters that follow top-k, as a walk down the order meets them. */
+/* The filters after top-k, applied from the most likely token down. */
 typedef struct filters {
-  double need;  /* weight at which top-p is reached */
-  double least; /* weight below which min-p drops */
+  double need;  /* Weight at which top-p is reached. */
+  double least; /* Weight below which min-p drops a token. */
   double kept;
 } filters;
 
 static bool drops(const filters *f, double w) { return f->kept > 0 && (f->kept >= f->need || w < f->least); }
 
-/* Draws among ordered candidates; false when all n pass and more may follow, unless they are
- * `all`. */
+/* Draws among n sorted candidates. Returns false if all n pass the filters and more candidates may
+ * follow; `all` says that none follow. */
 static bool draw_ordered(const softmax *s, const candidate *c, int64_t n, filters f, double uniform, bool all,
                          int32_t *chosen) {
   int64_t keep = 0;
@@ -254,14 +252,14 @@ static int64_t bucket_of(const rf_sampler_work *work, double t, double per_bit) 
   return x < (double)(work->buckets - 1) ? (x > 0 ? (int64_t)x : 0) : work->buckets - 1;
 }
 
-/* Weights and numbers of tokens by intervals of their logits, the likeliest first. Returns the
- * intervals per bit of weight. */
+/* Fills the buckets: weight and number of tokens by interval of logits, most likely first. Returns
+ * buckets per bit of weight. */
 static double fill_buckets(rf_sampler_work *work, const softmax *s) {
   float lowest = (float)s->top;
   for (int64_t i = 0; i < s->n; i++)
     if (s->logits[i] < lowest && s->logits[i] > -INFINITY) lowest = s->logits[i];
   double bits = (s->top - (double)lowest) * s->scale;
-  /* what lies 96 bits below the top weighs nothing */
+  /* Tokens 96 bits below the maximum have no weight. */
   double per_bit = (double)work->buckets / (bits > 0 ? (bits < 96 ? bits : 96) : 1);
   memset(work->tally, 0, (size_t)work->buckets * sizeof *work->tally);
   work->opened = -1;
@@ -289,7 +287,7 @@ static double fill_buckets(rf_sampler_work *work, const softmax *s) {
   return per_bit;
 }
 
-/* The tokens of one bucket, in order, in work->candidate. */
+/* Sorts the tokens of one bucket into work->candidate and returns their number. */
 static int64_t open_bucket(rf_sampler_work *work, const softmax *s, int64_t bucket) {
   int64_t n = 0;
   if (work->opened == bucket || !work->tally[bucket].count) return work->tally[bucket].count;
@@ -300,8 +298,8 @@ static int64_t open_bucket(rf_sampler_work *work, const softmax *s, int64_t buck
   return n;
 }
 
-/* The same draw without sorting: whole buckets are kept or dropped, and only the ones where
- * something is decided are opened. `limit`: top-k, or the whole vocabulary. */
+/* The same draw without sorting the row. Entire buckets are kept or dropped; only buckets that
+ * contain a limit or the drawn token are sorted. `limit`: top-k, or the vocabulary. */
 static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const rf_sampler_options *o,
                                  int64_t limit, double uniform, int32_t best) {
   const candidate *c = work->candidate;
@@ -311,7 +309,7 @@ static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const 
     taken += work->tally[last].count;
     total += work->tally[last].mass;
   }
-  /* of the bucket in which top-k ends */
+  /* Tokens of the bucket in which top-k ends. */
   int64_t last_count = limit - taken < work->tally[last].count ? limit - taken : work->tally[last].count;
   if (last_count < work->tally[last].count) open_bucket(work, s, last);
   else total += work->tally[last].mass;
@@ -321,7 +319,8 @@ static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const 
   filters f = {o->top_p < 1 ? (double)o->top_p * total : INFINITY, (double)o->min_p, 0};
   int64_t floor_bucket =
       o->min_p > 0 ? bucket_of(work, log2((double)o->min_p) + 1e-9, per_bit) : work->buckets;
-  int64_t end = 0, end_count = 0; /* the bucket in which the kept ones end, and how many of it are kept */
+  /* Bucket in which the kept tokens end, and how many of its tokens are kept. */
+  int64_t end = 0, end_count = 0;
   for (bool open = true; open && end <= last; end += open) {
     end_count = work->tally[end].count;
     if (end < last && end < floor_bucket && f.kept + work->tally[end].mass < f.need) {
@@ -357,14 +356,14 @@ static int32_t draw_from_buckets(rf_sampler_work *work, const softmax *s, const 
   return chosen;
 }
 
-/* In [0,1): 64 bits of Philox, of which a double keeps the leading ones. */
+/* Uniform number in [0, 1) from 64 bits of Philox. */
 static double uniform_at(uint64_t seed, int64_t position) {
   uint32_t words[4];
   rf_philox(rf_key(seed, rf_name_key("sampler"), 0), (uint64_t)position, 0, words);
   return ((double)words[0] + (double)words[1] * 0x1p-32) * 0x1p-32;
 }
 
-/* `weighed`: the total weight when work->block_weight has it already, else 0. */
+/* `weighed`: the row's total weight if work->block_weight is filled already, else 0. */
 static int32_t draw(rf_sampler_work *work, const softmax *s, const rf_sampler_options *o, int64_t position,
                     double weighed, int32_t best) {
   double uniform = uniform_at(o->seed, position);
@@ -382,15 +381,15 @@ static int32_t draw(rf_sampler_work *work, const softmax *s, const rf_sampler_op
     f.need = (double)o->top_p * total;
   }
   int32_t chosen = best;
-  /* the guess has not the weight that top-p is a part of */
+  /* top-p needs the total weight of all top-k tokens; the first GUESS tokens do not have it. */
   bool guessed = limit > SORTED && !whole && o->top_p < 1;
   if (!guessed && draw_ordered(s, work->candidate, n, f, uniform, n == limit, &chosen)) return chosen;
   return draw_from_buckets(work, s, o, limit, uniform, best);
 }
 
-/* ---- what the request changes ---------------------------------------------------------------- */
+/* ---- adjustments ----------------------------------------------------------------------------- */
 
-/* What overflows stays finite, so that one token cannot make the row no distribution. */
+/* Clamps an overflow to the largest finite number, so that the row stays a distribution. */
 static float within(float logit) { return logit <= FLT_MAX ? logit : logit > FLT_MAX ? FLT_MAX : -INFINITY; }
 
 static bool penalizes(const rf_sampler_options *o) {
@@ -405,7 +404,7 @@ static bool bars_eos(const rf_sampler *sampler) {
   return o->eos_count > 0 && (o->ignore_eos || sampler->generated < o->min_tokens);
 }
 
-/* The row with bias, penalties and bars, or the row itself when there are none. */
+/* The row with biases, penalties and bars applied, or the row itself if there are none. */
 static const float *adjust(const rf_sampler *sampler, const float *logits) {
   const rf_sampler_options *o = &sampler->options;
   bool penalties = penalizes(o) && sampler->touched_count, bars = bars_eos(sampler);
@@ -426,7 +425,7 @@ static const float *adjust(const rf_sampler *sampler, const float *logits) {
   return row;
 }
 
-/* ---- the public part ------------------------------------------------------------------------- */
+/* ---- interface ------------------------------------------------------------------------------- */
 
 rf_status rf_sampler_work_open(int64_t vocab, rf_sampler_work **out, rf_error *error) {
   *out = NULL;
@@ -581,8 +580,8 @@ rf_status rf_sampler_accept(rf_sampler *sampler, int32_t id, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Peaks, the softmax at temperature 1 and its alternatives. *total: its weight, the blocks'
- * parts in the work; 0: not taken, since the sum was known. */
+/* Finds the peaks, the softmax at temperature 1 and the alternatives. *total: the row's weight,
+ * with work->block_weight filled; 0 if the caller gave the log-sum-exp. */
 static rf_status read_row(rf_sampler_work *work, const float *logits, rf_logprobs *out, int32_t *best,
                           double *log_sum, double *total, rf_error *error) {
   *best = find_peaks(work, logits);

@@ -33,7 +33,7 @@ rf_status rf_scorer_open(const rf_score_settings *settings, rf_scorer **out, rf_
     s->top_ids = rf_run_named(s->run, 0, "top_ids", NULL);
     s->top_logprobs = rf_run_named(s->run, 0, "top_logprobs", NULL);
   }
-  if (!s->tokens) goto done; /* the null backend has no memory to fill */
+  if (!s->tokens) goto done; /* The null backend has no memory to fill. */
   int64_t began = rf_phase_begin();
   status = rf_fill_weights(s->run, 0, s->plan, settings->weights_folder, settings->seed, settings->progress,
                            error);
@@ -74,8 +74,8 @@ static rf_status check(const rf_scorer *s, const rf_scored *text, int count, rf_
   return RAFTER_OK;
 }
 
-/* Row r of a walk holds token t of a text and is asked for token t + 1: its answer belongs to
- * position t + 1. */
+/* Copies the results of one sequence. Row r of the pass holds token t and predicts token t + 1, so
+ * its result belongs to position t + 1. */
 static void give(const rf_scorer *s, const rf_scored *text, int64_t first) {
   int64_t top = s->settings.plan.build.top;
   if (text->logprobs) text->logprobs[0] = 0;
@@ -108,7 +108,7 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
     }
   }
   int64_t used = row, segment = count;
-  /* rows that nobody uses: a segment each, which costs attention least */
+  /* Unused rows get one segment each, which costs attention the least time. */
   for (; row < rows; row++, segment++) {
     s->segments[segment] = (int32_t)row;
     s->tokens[row] = 0;
@@ -116,7 +116,7 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
     s->labels[row] = -1;
   }
   for (; segment <= rows; segment++) s->segments[segment] = (int32_t)rows;
-  /* so that unused rows hold numbers too */
+  /* Compute all rows, so that unused rows hold numbers too. */
   bool whole = s->settings.debug.poison || s->settings.debug.find_nan;
   rf_run_inputs inputs = {.rows = whole ? rows : used, .step = 1};
   rf_phase_end(RF_PHASE_DATA, began);

@@ -1,5 +1,5 @@
-/* simulate.c - see simulate.h. The policy stands in admit.c and batch.c; here are only arrivals,
- * the clock and what is counted. */
+/* simulate.c - see simulate.h. Admission and batching are those of admit.c and batch.c; this file
+ * adds arrivals, the clock and the statistics. */
 #include "generate/simulate.h"
 
 #include "generate/batch.h"
@@ -111,7 +111,7 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Nearest rank: the smallest value that so many parts of a hundred do not exceed. */
+/* Nearest rank: the smallest value that is at least as large as the given share of all values. */
 static void percentiles(double *list, int64_t count, double out[RF_PERCENTILES]) {
   static const double part[] = {0.50, 0.95, 0.99};
   qsort(list, (size_t)count, sizeof *list, by_value);
@@ -123,16 +123,17 @@ typedef struct simulation {
   rf_generator *g;
   rf_plan *plan[2];
   rf_walk_prices *prices[2];
-  rf_extent *extent;   /* (slots) */
-  bool remote_prefill; /* prompts come with their cache: only their last token runs here */
-  double seconds;      /* predicted, of all forward passes so far */
+  rf_extent *extent; /* (slots) */
+  /* Decoding machine: prompts arrive with their cache, so only the last token runs here. */
+  bool remote_prefill;
+  double seconds; /* Predicted seconds of all forward passes so far. */
   const rf_arrival *list;
   int64_t count, next, told, gaps;
   double clock;
-  double *first, *last; /* (count): seconds of its first and its last token */
+  double *first, *last; /* (count): seconds of each request's first and last token. */
   double *ttft, *tpot, *latency;
-  double *began; /* (slots of answers): seconds of its first token, by request and sample */
-  int64_t *base; /* (count): where its answers begin in `began` */
+  double *began; /* (answers): seconds of each answer's first token, by request and sample. */
+  int64_t *base; /* (count): index of a request's first answer in `began`. */
   int32_t *tokens;
 } simulation;
 
@@ -148,7 +149,7 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
   return RAFTER_OK;
 }
 
-/* Some token, the same one each time. */
+/* Returns an arbitrary token that depends only on request, sample and position. */
 static rf_status choose(void *self, rf_answer *a, const rf_forward_part *part, int worker, rf_error *error) {
   const simulation *s = self;
   (void)part, (void)worker, (void)error;
@@ -225,7 +226,8 @@ static void close_simulation(simulation *s) {
   free(s->tokens);
 }
 
-/* Prompts have their first `shared` tokens in common, and the rest is like no other's. */
+/* Submits a prompt whose first `shared` tokens are the same in all requests; the others are
+ * unique. */
 static rf_status submit(simulation *s, int64_t i, rf_error *error) {
   const rf_arrival *a = &s->list[i];
   uint64_t vocab = (uint64_t)s->g->settings.model.vocab;
@@ -240,7 +242,7 @@ static rf_status submit(simulation *s, int64_t i, rf_error *error) {
   return rf_generator_submit(s->g, &request, NULL, error);
 }
 
-/* Requests are named in the order they were submitted, from 0 on. */
+/* Request ids count from 0 in the order of submission, so they index the list of arrivals. */
 static void count_events(simulation *s, const rf_event *event, int count) {
   for (int e = 0; e < count; e++) {
     int64_t i = event[e].request, at = s->base[i] + event[e].sample;
@@ -321,9 +323,9 @@ rf_status rf_simulate(const rf_generate_settings *settings, const rf_arrival *li
 typedef struct apart {
   const rf_arrival *list;
   int64_t count;
-  /* (count): seconds at which each request has its first and its last token */
+  /* (count): seconds of each request's first and last token. */
   double *first, *last, *scratch;
-  rf_arrival *stage; /* what the machine at hand is given */
+  rf_arrival *stage; /* Arrivals at the machine that is simulated. */
 } apart;
 
 static rf_status open_apart(apart *a, const rf_arrival *list, int64_t count, rf_error *error) {
@@ -346,8 +348,7 @@ static void close_apart(apart *a) {
   free(a->stage);
 }
 
-/* Caches go one after the other, in the order their prompts are done: `first` becomes when each
- * has come. */
+/* Delays `first` by the transfers: caches are sent one at a time, in the order of the list. */
 static void transfer(apart *a, const rf_generate_settings *decode, double link_bps, rf_serve_stats *served) {
   rf_kv kv = rf_kv_of(&decode->model, &decode->plan.build);
   double free_at = 0, bytes = 0;
@@ -364,8 +365,7 @@ static void transfer(apart *a, const rf_generate_settings *decode, double link_b
   served->saturated = a->list[a->count - 1].at > a->list[0].at && waiting > 1 + a->count / 20;
 }
 
-/* All but the first token of each answer; an answer of one token is done when its first has
- * come. */
+/* Simulates all tokens but the first. An answer of one token ends with its first token. */
 static rf_status decode_apart(apart *a, const rf_generate_settings *decode, rf_serve_stats *served,
                               rf_error *error) {
   int64_t given = 0;
@@ -375,7 +375,7 @@ static rf_status decode_apart(apart *a, const rf_generate_settings *decode, rf_s
     a->stage[given] = a->list[i];
     a->stage[given].at = a->first[i];
     a->stage[given].samples = 1;
-    /* the first token goes along */
+    /* The prompt includes the first token of the answer. */
     a->stage[given].prompt = a->list[i].prompt + 1;
     a->stage[given++].answer = a->list[i].answer - 1;
   }

@@ -3,14 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Knuth, Morris and Pratt, 1977: the borders of all prefixes in linear time. */
+/* Knuth, Morris and Pratt, 1977: longest borders of all prefixes in linear time. */
 static void find_borders(struct rf_stop_string *s) {
   int32_t k = 0;
   s->border[0] = 0;
   for (int32_t i = 1; i < s->bytes; i++) {
     while (k > 0 && s->text[i] != s->text[k]) k = s->border[k - 1];
     if (s->text[i] == s->text[k]) k++;
-    s->border[i] = (uint8_t)k; /* <= i <= 255 */
+    s->border[i] = (uint8_t)k; /* At most 255. */
   }
 }
 
@@ -43,7 +43,8 @@ void rf_stop_close(rf_stop *stop) {
 
 void rf_stop_start(const rf_stop *stop, rf_stop_state *state) { *state = (rf_stop_state){.stop = stop}; }
 
-/* One byte more: index of the string that ends with it, the earliest in the list, or -1. */
+/* Adds one byte. Returns the index of the first string in the list that ends with this byte, or
+ * -1. */
 static int32_t step(rf_stop_state *state, uint8_t byte) {
   int32_t found = -1;
   for (int32_t i = 0; i < (int32_t)state->stop->string_count; i++) {
@@ -52,12 +53,13 @@ static int32_t step(rf_stop_state *state, uint8_t byte) {
     while (k > 0 && s->text[k] != byte) k = s->border[k - 1];
     if (s->text[k] == byte) k++;
     if (k == s->bytes && found < 0) found = i;
-    state->matched[i] = (uint8_t)k; /* < bytes, unless the text ends here */
+    state->matched[i] = (uint8_t)k; /* Less than s->bytes, unless a stop string ends here. */
   }
   return found;
 }
 
-/* Releases the first `upto` bytes of what is held followed by what came, keeps the next `keep`. */
+/* Text is the held bytes followed by `bytes`: releases its first `upto` bytes and holds the next
+ * `keep`. */
 static void release(rf_stop_state *state, const char *bytes, size_t upto, size_t keep, rf_stop_text *text) {
   const uint8_t *old = state->held[state->side];
   uint8_t *fresh = state->held[!state->side];
@@ -82,7 +84,7 @@ bool rf_stop_next(rf_stop_state *state, const char *bytes, size_t count, rf_stop
     state->found = found + 1;
     return true;
   }
-  size_t keep = 0; /* the longest beginning of any string at the end of the text */
+  size_t keep = 0; /* Longest prefix of any stop string at the end of the text. */
   for (int64_t i = 0; i < state->stop->string_count; i++)
     if (state->matched[i] > keep) keep = state->matched[i];
   release(state, bytes, (size_t)state->held_bytes + count - keep, keep, text);

@@ -1,8 +1,7 @@
-/* stop.h - ends an answer before a stop string, which is found in its bytes as they come.
+/* stop.h - ends an answer at a stop string, while its bytes arrive piece by piece.
  *
- * The strings are read once. Any number of answers may use one rf_stop at the same time, each with
- * a state of its own. Time is proportional to the text times the number of strings, whatever they
- * contain. */
+ * The strings are compiled once. Any number of answers may share one rf_stop; each has its own
+ * rf_stop_state. The time is proportional to the length of the text times the number of strings. */
 #ifndef RF_STOP_H
 #define RF_STOP_H
 
@@ -11,48 +10,50 @@
 enum { RF_STOP_STRINGS = 64, RF_STOP_BYTES = 256 };
 
 typedef struct rf_stop_options {
-  const rf_span *strings; /* any bytes; copied */
-  int64_t string_count;   /* 0 .. RF_STOP_STRINGS, each of 1 .. RF_STOP_BYTES bytes */
-  bool include;           /* the stop string belongs to the text */
+  const rf_span *strings; /* Any bytes; copied. */
+  int64_t string_count;   /* 0 to RF_STOP_STRINGS strings of 1 to RF_STOP_BYTES bytes. */
+  bool include;           /* The text includes the stop string. */
 } rf_stop_options;
 
 typedef struct rf_stop {
   struct rf_stop_string {
     uint8_t text[RF_STOP_BYTES];
-    uint8_t border[RF_STOP_BYTES]; /* bytes of the longest proper prefix of text[0..i] that also ends it */
+    /* [i]: length of the longest proper prefix of text[0..i] that is also its suffix. */
+    uint8_t border[RF_STOP_BYTES];
     int32_t bytes;
   } * string;
   int64_t string_count;
   bool include;
 } rf_stop;
 
-/* One answer's state; {0} with stop set is a fresh one. */
+/* State of one answer; {.stop = stop} is the initial state. */
 typedef struct rf_stop_state {
   const rf_stop *stop;
-  uint8_t matched[RF_STOP_STRINGS]; /* bytes at the text's end that begin each string */
-  /* bytes not yet released: those of the last call, and those handed out by it */
+  /* Per string: length of the longest prefix that is a suffix of the text so far. */
+  uint8_t matched[RF_STOP_STRINGS];
+  /* Bytes not yet released by the last call, and bytes that this call releases. */
   uint8_t held[2][RF_STOP_BYTES];
   int32_t held_bytes, side;
-  int32_t found; /* 1 + index of the stop string that ended the text; 0: none yet */
+  int32_t found; /* 1 + index of the stop string that was found; 0: none. */
 } rf_stop_state;
 
-/* What may be shown now: released[0], then released[1]. Valid until the next call with this
- * state and as long as the bytes given. */
+/* Text that may be shown now: released[0], then released[1]. Valid until the next call with this
+ * state, and while the input bytes are. */
 typedef struct rf_stop_text {
   rf_span released[2];
 } rf_stop_text;
 
-/* RAFTER_INVALID: too many strings, an empty or too long string. */
+/* RAFTER_INVALID: too many strings, an empty string, or a string that is too long. */
 rf_status rf_stop_open(const rf_stop_options *options, rf_stop *stop, rf_error *error);
 void rf_stop_close(rf_stop *stop);
 void rf_stop_start(const rf_stop *stop, rf_stop_state *state);
 
-/* The next bytes of an answer, cut anywhere, inside a character too. Releases what can no longer
- * be part of a stop string. Returns true once a string has been found; whichever ends first
- * wins, of those that end together the earlier in the list, and state->found names it. What
- * comes after it is dropped, then and in later calls. Allocates nothing. */
+/* Adds the next bytes of an answer, which may end inside a UTF-8 character. Releases bytes that
+ * cannot be part of a stop string. Returns true once a string was found, and then sets
+ * state->found. The string that ends first wins; of strings that end together, the first in the
+ * list. Text after a stop string is dropped. Allocates nothing. */
 bool rf_stop_next(rf_stop_state *state, const char *bytes, size_t count, rf_stop_text *text);
-/* The answer ended otherwise: releases what was held back. */
+/* Ends an answer that met no stop string: releases the bytes held back. */
 void rf_stop_end(rf_stop_state *state, rf_stop_text *text);
 
 #endif
