@@ -1,4 +1,4 @@
-/* tokenizer.c - opening a tokenizer, and the way of a text through its parts. */
+/* tokenizer.c - opens tokenizers and encodes text. */
 #include "text/tokenizer_parts.h"
 
 #include "base/file.h"
@@ -40,15 +40,15 @@ void rf_tokenizer_close(rf_tokenizer *tokenizer) {
   free(tokenizer);
 }
 
-/* The files a folder may bring, the richest first. */
+/* The tokenizer files that a folder may have, in order of preference. */
 static const struct reader {
   const char *file, *ending;
   rf_status (*read)(const char *text, size_t bytes, const char *where, rf_tokenizer **tokenizer,
                     rf_error *error);
-  bool says_marks; /* the file cannot say whether BOS and EOS go around a text: tokenizer_config.json does */
+  bool says_marks; /* tokenizer_config.json decides whether BOS and EOS are added: the file cannot */
 } READERS[] = {
     {"tokenizer.json", ".json", rf_tokenizer_json_read, false},
-    /* a vocabulary that came out of a GGUF file (rf_tokenizer_files_copy); mapped, not read */
+    /* Written by rf_tokenizer_files_copy from a GGUF file; mapped instead of read. */
     {"tokenizer.gguf", ".gguf", NULL, false},
     {"tokenizer.model", ".model", rf_tokenizer_sentencepiece_read, true},
     {"tokenizer.bin", ".bin", rf_tokenizer_llama2c_read, false},
@@ -129,7 +129,8 @@ rf_status rf_tokenizer_for(const char *model, int64_t vocab, const char *folder,
                            rf_error *error) {
   char own[4096];
   bool gguf = folder && rf_text_ends_with(folder, ".gguf");
-  if (!folder || !*folder) return rf_tokenizer_byte(model, vocab, tokenizer, error); /* a shape */
+  if (!folder || !*folder)
+    return rf_tokenizer_byte(model, vocab, tokenizer, error); /* a model given by its shape */
   rf_tokenizer_folder(folder, own);
   if (!gguf && !rf_tokenizer_in(own)) {
     *tokenizer = NULL;
@@ -140,7 +141,8 @@ rf_status rf_tokenizer_for(const char *model, int64_t vocab, const char *folder,
                    "%s brings no tokenizer to read text with", folder);
   }
   RF_TRY(rf_tokenizer_open(gguf ? folder : own, tokenizer, error));
-  /* Tokens added behind the weights' rows are names only; what text can become must have a row. */
+  /* Special tokens beyond the model's rows are allowed; a token that plain text can become is
+   * not. */
   for (int64_t id = vocab; id < (*tokenizer)->pieces.count; id++) {
     if ((*tokenizer)->pieces.row[id].type != RF_PIECE_NORMAL) continue;
     rf_tokenizer_close(*tokenizer);
@@ -267,7 +269,7 @@ static rf_status encode_words(rf_encoding *e, rf_span text, bool first, rf_error
   return rf_split_words(splits, e->match, text.at, text.bytes, word, e, error);
 }
 
-/* A stretch of text without raw tokens. */
+/* Encodes a segment of text that has no raw added tokens. */
 static rf_status encode_segment(rf_encoding *e, const char *at, const char *end, rf_error *error) {
   const rf_tokenizer *tokenizer = e->tokenizer;
   rf_span text = {at, (size_t)(end - at)};

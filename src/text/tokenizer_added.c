@@ -1,5 +1,4 @@
-/* tokenizer_added.c - tokens that are found in text as they stand: the leftmost one, and there
- * the longest. */
+/* tokenizer_added.c - finds added tokens in text: the leftmost match, and the longest one there. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -41,12 +40,12 @@ rf_status rf_matcher_sort(rf_matcher *matcher, const char *where, rf_error *erro
   return RAFTER_OK;
 }
 
-/* The longest acceptable token that `at` begins with; NULL: none. */
+/* The longest acceptable token at `at`, or NULL. */
 static const rf_added *longest_at(const rf_matcher *matcher, const char *at, const char *end, bool specials) {
   unsigned char c = (unsigned char)*at;
   int low = matcher->first[c], high = matcher->first[c + 1];
   const rf_added *best = NULL;
-  /* All of [low, high) begin with the `depth` bytes at `at`. */
+  /* All tokens in [low, high) begin with the `depth` bytes at `at`. */
   for (size_t depth = 1; low < high; depth++) {
     const rf_added *row = matcher->at + low;
     if (row->text.bytes == depth) {
@@ -55,7 +54,7 @@ static const rf_added *longest_at(const rf_matcher *matcher, const char *at, con
     }
     if (at + depth >= end) break;
     c = (unsigned char)at[depth];
-    for (int width = high - low; width > 0;) { /* the first with a byte >= c */
+    for (int width = high - low; width > 0;) { /* the first row with a byte >= c */
       int half = width / 2;
       if ((unsigned char)matcher->at[low + half].text.at[depth] < c) {
         low += half + 1;
@@ -63,7 +62,7 @@ static const rf_added *longest_at(const rf_matcher *matcher, const char *at, con
       } else width = half;
     }
     int from = low;
-    for (int width = high - low; width > 0;) { /* the first with a byte > c */
+    for (int width = high - low; width > 0;) { /* the first row with a byte > c */
       int half = width / 2;
       if ((unsigned char)matcher->at[from + half].text.at[depth] <= c) {
         from += half + 1;

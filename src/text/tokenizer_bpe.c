@@ -1,10 +1,9 @@
-/* tokenizer_bpe.c - byte pair encoding: of all neighbouring symbols the pair of the lowest rank
- * merges, the leftmost first, until none can.
+/* tokenizer_bpe.c - byte pair encoding: of all neighbouring symbols the pair with the lowest rank
+ * merges first, the leftmost of equal ranks, until no pair can merge.
  *
- * Merges cannot reach over a boundary between two characters that stand side by side in no
- * piece, so a text without pre-tokenizing (SentencePiece) falls into short words all the same,
- * and what a word becomes is remembered. Long words go through a heap: O(n log n) whatever the
- * text. */
+ * No merge crosses a boundary between two characters that are neighbours in no piece. So a text
+ * without pre-tokenizing (SentencePiece) is cut into short words too, and the ids of short words
+ * are cached. Long words use a heap: O(n log n) for any text. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -92,7 +91,7 @@ void rf_bpe_free(rf_bpe *bpe) {
 
 /* ---- symbols --------------------------------------------------------------------------------- */
 
-/* The symbol at `at`, of `*bytes` bytes; NO_ID: a character (or byte) that the vocabulary lacks. */
+/* The symbol of the `*bytes` bytes at `at`. NO_ID: the vocabulary lacks the character or byte. */
 static inline uint32_t symbol_at(const rf_tokenizer *tokenizer, const char *at, const char *end, int *bytes) {
   unsigned char c = (unsigned char)*at;
   *bytes = 1;
@@ -105,8 +104,8 @@ static inline uint32_t symbol_at(const rf_tokenizer *tokenizer, const char *at, 
   return (uint32_t)rf_pieces_find(&tokenizer->pieces, at, (size_t)*bytes);
 }
 
-/* What `left` and its neighbour `right`, whose text ends at byte `end` of the word, become
- * together. The word's end is a symbol without text. */
+/* Sets the rank and the result of merging `left` with its right neighbour, whose text ends at byte
+ * `end` of the word. The end of the word is a symbol without text. */
 static inline void rank_symbol(const rf_tokenizer *tokenizer, const char *word, rf_symbol *left,
                                const rf_symbol *right, uint32_t end) {
   const rf_bpe *bpe = &tokenizer->bpe;
@@ -154,7 +153,8 @@ static rf_status merge_short(rf_encoding *e, const char *word, size_t bytes, rf_
       }
     if (best < 0) break;
     s[best].id = s[best].merged;
-    memmove(s + best + 1, s + best + 2, (size_t)(count - best) * sizeof *s); /* the end's two too */
+    memmove(s + best + 1, s + best + 2,
+            (size_t)(count - best) * sizeof *s); /* moves the two end symbols too */
     count--;
     rank_symbol(tokenizer, word, &s[best], &s[best + 1], s[best + 2].first);
     if (best) rank_symbol(tokenizer, word, &s[best - 1], &s[best], s[best + 1].first);
@@ -164,8 +164,8 @@ static rf_status merge_short(rf_encoding *e, const char *word, size_t bytes, rf_
   return RAFTER_OK;
 }
 
-/* A binary heap of rank << 32 | symbol: the lowest rank, and of equal ranks the leftmost, on
- * top. */
+/* A binary heap of rank << 32 | symbol, with the lowest rank on top, the leftmost of equal
+ * ranks. */
 static void sift_down(uint64_t *heap, size_t count, size_t i) {
   uint64_t value = heap[i];
   for (size_t child; (child = 2 * i + 1) < count; i = child) {
@@ -185,8 +185,8 @@ static void push(uint64_t *heap, size_t *count, uint64_t value) {
   heap[i] = value;
 }
 
-/* Each merge leaves at most two new pairs and takes a symbol away, so the heap never holds more
- * than three times the symbols. */
+/* Each merge creates at most two new pairs and removes a symbol, so the heap never holds more than
+ * three entries for each symbol. */
 static rf_status reserve_symbols(rf_encoding *e, size_t symbols, rf_error *error) {
   if (symbols <= e->symbol_capacity) return RAFTER_OK;
   free(e->symbols);
@@ -226,7 +226,7 @@ static rf_status merge_long(rf_encoding *e, const char *word, size_t bytes, rf_e
     uint32_t i = (uint32_t)e->heap[0], rank = (uint32_t)(e->heap[0] >> 32);
     e->heap[0] = e->heap[--waiting];
     if (waiting) sift_down(e->heap, waiting, 0);
-    if (s[i].rank != rank) continue; /* merged away, or a neighbour changed */
+    if (s[i].rank != rank) continue; /* the symbol was merged, or its neighbour changed */
     uint32_t gone = next[i], after = next[gone];
     s[i].id = s[i].merged;
     s[gone].rank = RF_NO_RANK;
@@ -247,7 +247,7 @@ static rf_status merge_long(rf_encoding *e, const char *word, size_t bytes, rf_e
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-/* One cache line a word; a newer word takes the place of an older one. */
+/* A cache of encoded words, one cache line for each slot; a new word replaces the old one. */
 enum { CACHED_BYTES = 26, CACHED_IDS = 9, CACHE_LEAST = 1 << 12 };
 struct rf_cache {
   int32_t id[CACHED_IDS];
@@ -283,7 +283,8 @@ static rf_status merge_word(rf_encoding *e, const char *word, size_t bytes, rf_e
   int64_t first = e->ids->count;
   RF_TRY(merge_short(e, word, bytes, error));
   int64_t count = e->ids->count - first;
-  /* Words with an unknown id are not remembered: it fuses with the one before. */
+  /* A word with an unknown id is not cached, because the id may fuse with the unknown id before
+   * it. */
   if (count < 1 || count > CACHED_IDS ||
       (e->tokenizer->unk_id >= 0 && e->ids->at[first] == e->tokenizer->unk_id))
     return RAFTER_OK;

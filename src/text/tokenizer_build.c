@@ -1,12 +1,12 @@
-/* tokenizer_build.c - a tokenizer from a vocabulary in memory: what SentencePiece, llama2.c and
- * GGUF files hold. */
+/* tokenizer_build.c - builds a tokenizer from a vocabulary in memory (SentencePiece, llama2.c,
+ * GGUF). */
 #include "text/tokenizer_parts.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* GPT-2's alphabet writes each byte as one printable character: those that are printable Latin-1
- * as themselves, the others (0..32, 127..160, 173) as U+0100 and up, in this order. */
+/* GPT-2's alphabet writes each byte as one printable character: printable Latin-1 bytes as
+ * themselves, the others (0..32, 127..160, 173) as U+0100 and up, in this order. */
 static int alphabet_byte(uint32_t code) {
   enum { LOW = 33, MIDDLE = 34 };
   if ((code >= 33 && code <= 126) || (code >= 161 && code <= 172) || (code >= 174 && code <= 255))
@@ -46,7 +46,7 @@ static int type_of(const rf_vocabulary *v, int64_t id, bool byte_pieces) {
   return byte_pieces && rf_byte_piece(v->pieces[id]) >= 0 ? RF_PIECE_BYTE : RF_PIECE_NORMAL;
 }
 
-/* Pieces, and those that are found in text as they stand. */
+/* Adds all pieces, and a matcher row for each piece that is matched in text as a unit. */
 static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_level, const char *where,
                             rf_error *error) {
   char bytes[RF_PIECE_MOST];
@@ -59,7 +59,7 @@ static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_l
                      "a piece is of an unknown type (%s, id %lld: expected 1 to 6, got %d)", where,
                      (long long)id, type);
     bool special = type == RF_PIECE_CONTROL || type == RF_PIECE_UNKNOWN,
-         /* unigram: by their scores */
+         /* A unigram model picks user pieces by their scores instead. */
         found = special || (type == RF_PIECE_USER && t->kind == RF_TOKENS_BPE);
     if (byte_level && type == RF_PIECE_NORMAL && piece.bytes <= RF_PIECE_MOST) {
       int64_t n = rf_alphabet_bytes(piece, bytes);
@@ -77,8 +77,8 @@ static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_l
       t->byte_fallback = true;
     }
     if (!found || !piece.bytes) continue;
-    /* SentencePiece looks for the user's pieces after spaces became U+2581; GGUF may spell
-     * theirs with spaces. */
+    /* SentencePiece looks for user pieces after spaces became U+2581; GGUF may spell them with
+     * spaces. */
     rf_buffer marked = {0};
     rf_status status = RAFTER_OK;
     bool normalized = !special && !byte_level;
@@ -108,9 +108,9 @@ static int by_score(const void *a, const void *b) {
                               : (x->id > y->id) - (x->id < y->id);
 }
 
-/* SentencePiece merges any two symbols whose text together is a piece, the best score first: a
- * rank for each distinct score. The pairs themselves are never listed: Gemma's would be 1.6
- * million, which take longer to write down than all that is encoded in most runs takes. */
+/* SentencePiece merges two symbols whose joined text is a piece, the best score first. Each
+ * distinct score gets a rank. Listing the pairs (1.6 million for Gemma) would take longer than most
+ * encodings. */
 static rf_status add_ranks(rf_tokenizer *t, const rf_vocabulary *v, const char *where, rf_error *error) {
   rf_status status = RAFTER_OK;
   ranked *order = malloc(((size_t)v->count + 1) * sizeof *order);
@@ -234,7 +234,7 @@ rf_status rf_tokenizer_build(const rf_vocabulary *v, const char *where, rf_token
   for (size_t i = 0; i < sizeof KINDS / sizeof KINDS[0]; i++)
     if (v->kind && !strcmp(KINDS[i].name, v->kind)) kind = &KINDS[i];
   if (v->kind &&
-      (!strcmp(v->kind, "no_vocab") || !strcmp(v->kind, "none"))) /* llama.cpp's two words for it */
+      (!strcmp(v->kind, "no_vocab") || !strcmp(v->kind, "none"))) /* llama.cpp's two names for this */
     return RF_FAIL(error, RAFTER_INVALID, "give ids in place of text",
                    "%s brings no tokenizer to read text with", where);
   if (!kind)

@@ -1,6 +1,5 @@
-/* tokenizer_config.c - what stands beside a tokenizer in a model's folder: tokenizer_config.json
- * names the document marks, and says of a tokenizer.model, which cannot say so itself, whether
- * they go around a text. */
+/* tokenizer_config.c - applies tokenizer_config.json, which names the special tokens. For a
+ * tokenizer.model it also decides whether BOS and EOS are added around a text. */
 #include "text/tokenizer_parts.h"
 
 #include "base/file.h"
@@ -10,7 +9,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-/* "eos_token": "</s>", or {"content": "</s>", ...}, or null */
+/* Reads "eos_token": "</s>", or {"content": "</s>", ...}, or null. */
 static rf_status named_id(const rf_tokenizer *t, const json_t *config, const char *key, const char *where,
                           int32_t *id, rf_error *error) {
   const json_t *value = json_object_get(config, key);
@@ -59,8 +58,8 @@ rf_status rf_tokenizer_config_apply(rf_tokenizer *tokenizer, const char *tokeniz
   size_t bytes;
   json_error_t bad;
   RF_TRY(rf_file_read(path, MOST, &text, &bytes, error));
-  /* Whole numbers as doubles: model_max_length is 1000000000000000019884624838656 in most of
-   * these files. */
+  /* Reads integers as doubles: model_max_length is 1000000000000000019884624838656 in most of these
+   * files. */
   json_t *config = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &bad);
   free(text);
   if (!config)

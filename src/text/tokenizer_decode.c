@@ -1,4 +1,4 @@
-/* tokenizer_decode.c - ids to text, at once or as they come. */
+/* tokenizer_decode.c - decodes ids to text, all at once or one id at a time. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -18,14 +18,14 @@ rf_span rf_tokenizer_text_of(const rf_tokenizer *tokenizer, int32_t id) {
 int32_t rf_tokenizer_find(const rf_tokenizer *tokenizer, const char *piece, size_t bytes) {
   int32_t id = rf_pieces_find(&tokenizer->pieces, piece, bytes);
   if (id >= 0 && id < tokenizer->pieces.count) return id;
-  for (int64_t i = 0; i < tokenizer->pieces.count; i++) { /* names that text does not find */
+  for (int64_t i = 0; i < tokenizer->pieces.count; i++) { /* special tokens are not in the hash table */
     rf_span name = rf_pieces_at(&tokenizer->pieces, i);
     if (bytes && name.bytes == bytes && !memcmp(name.at, piece, bytes)) return (int32_t)i;
   }
   return -1;
 }
 
-/* The text of an id at this point of a text. */
+/* The text of an id at this point of the decoded text. */
 static rf_span text_at(const rf_tokenizer *tokenizer, int32_t id, int flags, bool begun) {
   rf_span text = rf_tokenizer_text_of(tokenizer, id);
   if (rf_tokenizer_is_special(tokenizer, id)) return flags & RF_DECODE_SPECIALS ? text : (rf_span){"", 0};
@@ -36,7 +36,7 @@ static rf_span text_at(const rf_tokenizer *tokenizer, int32_t id, int flags, boo
   return text;
 }
 
-/* Behind a special token that is shown too a space is part of the text. */
+/* Whether the id counts as text already returned, so that later leading spaces are kept. */
 static bool shows(const rf_tokenizer *tokenizer, int32_t id, int flags) {
   return flags & RF_DECODE_SPECIALS || !rf_tokenizer_is_special(tokenizer, id);
 }
@@ -63,16 +63,15 @@ void rf_decoder_start(rf_decoder *decoder, const rf_tokenizer *tokenizer, int fl
 
 size_t rf_decoder_room(const rf_tokenizer *tokenizer) { return tokenizer->longest + 4; }
 
-/* Bytes at the end that may be the beginning of a character: its first byte asks for more than
- * follow it, and all of them fit. */
+/* Number of bytes at the end that may begin a UTF-8 character and do not complete it. */
 static size_t unfinished(const char *text, size_t bytes) {
   for (size_t n = 1; n <= 3 && n <= bytes; n++) {
     unsigned char c = (unsigned char)text[bytes - n];
     if ((c & 0xC0) == 0x80) continue;
     size_t wants = c >= 0xF0 && c <= 0xF4 ? 4 : c >= 0xE0 && c < 0xF0 ? 3 : c >= 0xC2 && c < 0xE0 ? 2 : 1;
     if (n >= wants) return 0;
-    /* The second byte decides whether this can become a character; the later ones are any
-     * continuation. */
+    /* Only the second byte can make a character invalid; the other bytes are any continuation
+     * byte. */
     char whole[4] = {text[bytes - n],
                      (char)(c == 0xE0   ? 0xA0
                             : c == 0xF0 ? 0x90

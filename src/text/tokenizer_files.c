@@ -1,5 +1,4 @@
-/* tokenizer_files.c - the files beside a model's weights that make text of its tokens, as they
- * travel with it. */
+/* tokenizer_files.c - copies the tokenizer files of a model next to its saved weights. */
 #include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,14 +10,14 @@
 #include "base/text.h"
 #include "text/tokenizer_parts.h"
 
-/* The class of tokenizer_config.json: other programs say that they do not know it. */
+/* Value of tokenizer_class in tokenizer_config.json; other programs report it as unknown. */
 static const char BYTES_CLASS[] = "RafterByteTokenizer";
 
 void rf_tokenizer_folder(const char *from, char folder[4096]) {
   struct stat info;
   snprintf(folder, 4096, "%s", from);
   if (stat(folder, &info) || S_ISDIR(info.st_mode)) return;
-  const char *parent = dirname(folder); /* a weight file: what lies beside it */
+  const char *parent = dirname(folder); /* a weight file: its folder */
   memmove(folder, parent, strlen(parent) + 1);
 }
 
@@ -48,7 +47,7 @@ rf_status rf_tokenizer_files_copy(const char *from, const char *to_folder, int *
     rf_status status = rf_file_write(to, text, bytes, error);
     free(text);
     RF_TRY(status);
-    *copied += i + 1 < sizeof names / sizeof *names; /* the last one is of sampling */
+    *copied += i + 1 < sizeof names / sizeof *names; /* generation_config.json is not a tokenizer file */
   }
   return RAFTER_OK;
 }
@@ -57,7 +56,7 @@ rf_status rf_tokenizer_bytes_write(const char *to_folder, int64_t vocab, rf_erro
   char path[4400];
   snprintf(path, sizeof path, "%.4300s/tokenizer_config.json", to_folder);
   json_t *json = json_pack("{ss}", "tokenizer_class", BYTES_CLASS);
-  if (vocab > 256) { /* rf_tokenizer_byte's mark: templates may name it */
+  if (vocab > 256) { /* the name of rf_tokenizer_byte's end token; chat templates may use it */
     json_object_set_new(json, "bos_token", json_string("<end>"));
     json_object_set_new(json, "eos_token", json_string("<end>"));
   }

@@ -1,10 +1,10 @@
-/* tokenizer_gguf_write.c - a tokenizer as the metadata of a GGUF file: what llama.cpp's
- * converter makes of the same files. Source: llama.cpp, convert_hf_to_gguf.py (set_vocab and its
- * helpers) and llama-vocab.cpp, which reads it.
+/* tokenizer_gguf_write.c - writes a tokenizer as GGUF metadata, with the same values as llama.cpp's
+ * converter. Source: llama.cpp, convert_hf_to_gguf.py (set_vocab and its helpers) and
+ * llama-vocab.cpp, which reads them.
  *
- * SentencePiece's order of merging stands in scores, of which only the order counts: of a piece
- * minus the rank of the first merge that makes it. Byte-level BPE keeps its merges and names the
- * split before them; a split that has no name there has no place in a GGUF file. */
+ * SentencePiece's merge order becomes scores, of which only the order matters: the score of a piece
+ * is minus the rank of the first merge that makes it. Byte-level BPE keeps its merges and names its
+ * pre-tokenizer; a pre-tokenizer without a GGUF name cannot be written. */
 #include "text/tokenizer_parts.h"
 
 #include "formats/gguf.h"
@@ -16,9 +16,9 @@ typedef struct writing {
   const rf_tokenizer *t;
   const char *where;
   rf_error *error;
-  int64_t count;       /* rows of the model's token table */
-  rf_buffer text;      /* of all pieces and merges */
-  rf_gguf_text *piece; /* by id; `at` is an offset into text until all stand */
+  int64_t count;       /* rows of the model's embedding table */
+  rf_buffer text;      /* all pieces and merges */
+  rf_gguf_text *piece; /* by id; `at` is an offset into `text` until all pieces are added */
   int32_t *type;
   float *score;
 } writing;
@@ -28,14 +28,14 @@ static rf_status no_place(const writing *w, const char *what) {
                  w->where, what);
 }
 
-/* ---- what GGUF can say ----------------------------------------------------------------------- */
+/* ---- what GGUF can represent ----------------------------------------------------------------- */
 
 static bool literal(const rf_normal *n, const char *from, const char *to) {
   return !n->pattern && n->from_bytes == strlen(from) && n->to_bytes == strlen(to) &&
          !memcmp(n->from, from, n->from_bytes) && !memcmp(n->to, to, n->to_bytes);
 }
 
-/* Spaces become U+2581, one may be put in front; nothing else happens to a text. */
+/* Accepts only normalizers that replace spaces with U+2581 and may put one before the text. */
 static rf_status check_pieces(const writing *w, bool *space_prefix) {
   const rf_tokenizer *t = w->t;
   bool marks = t->splits.mark;
@@ -48,7 +48,7 @@ static rf_status check_pieces(const writing *w, bool *space_prefix) {
     else return no_place(w, "its normalizer");
   }
   if (!marks) return no_place(w, "its pieces hold spaces as they are");
-  /* a cut at a space that is none any more, or before a mark, which only begins pieces */
+  /* A split at a space (none are left) or before a mark (marks only begin pieces) has no effect. */
   for (int i = 0; i < t->splits.count; i++) {
     const char *text = rf_pattern_literal(t->splits.at[i].pattern);
     if (!text || (strcmp(text, " ") != 0 && strcmp(text, RF_SPACE_MARK) != 0))
@@ -57,8 +57,8 @@ static rf_status check_pieces(const writing *w, bool *space_prefix) {
   return RAFTER_OK;
 }
 
-/* NFC is what Qwen's tokenizer.json asks for, and its converter passes over: text that is no NFC
- * is rare. */
+/* Qwen's tokenizer.json asks for NFC. llama.cpp's converter drops NFC, because text that is not in
+ * NFC is rare. */
 static rf_status check_bytes(const writing *w, const char **pre) {
   const rf_tokenizer *t = w->t;
   for (int i = 0; i < t->normals.count; i++)
@@ -100,12 +100,12 @@ static rf_status put_piece(writing *w, int64_t id) {
   return put_text(w, &w->piece[id], piece.at, piece.bytes);
 }
 
-/* Tokens that text finds as they stand are spelled as they are found; the user's own with
- * spaces, as the converter writes them. */
+/* Added tokens are spelled as they are matched in text; user tokens have spaces instead of U+2581,
+ * as llama.cpp's converter writes them. */
 static rf_status put_added(writing *w, const rf_matcher *matcher) {
   for (int i = 0; i < matcher->count; i++) {
     const rf_added *added = &matcher->at[i];
-    /* the others' texts are normalized: their pieces say what was written */
+    /* The texts of the other tokens are normalized; their pieces keep the original spelling. */
     bool as_written = matcher == &w->t->raw;
     if (added->id >= w->count) return no_place(w, "an added token has no row in the token table");
     if (!added->special && w->type[added->id] != RF_PIECE_CONTROL) w->type[added->id] = RF_PIECE_USER;
@@ -167,7 +167,7 @@ done:
 
 static void fill_scores(const writing *w) {
   const rf_bpe *bpe = &w->t->bpe;
-  /* what no merge makes comes last */
+  /* A piece that no merge makes gets the lowest score. */
   for (int64_t id = 0; id < w->count; id++) w->score[id] = w->type[id] == RF_PIECE_NORMAL ? -1e9f : 0;
   for (uint64_t i = 0; bpe->slots && i <= bpe->mask; i++) {
     const rf_pair *pair = &bpe->slots[i];
@@ -180,7 +180,8 @@ static void fill_scores(const writing *w) {
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-/* A SentencePiece vocabulary that says nothing has llama's marks: none is said. */
+/* llama.cpp assumes Llama's marks when a SentencePiece vocabulary names none, so UINT32_MAX is
+ * written. */
 static bool set_id(const writing *w, rf_gguf_meta *meta, const char *key, int32_t id) {
   if (id < 0 && w->t->bpe.byte_level) return true;
   return rf_gguf_set_int(meta, key, RF_GGUF_U32, id < 0 ? (int64_t)UINT32_MAX : id);
@@ -197,7 +198,7 @@ static bool put_marks(const writing *w, bool bos, bool eos, rf_gguf_meta *meta) 
          rf_gguf_set_bool(meta, "tokenizer.ggml.add_eos_token", eos);
 }
 
-/* Nothing is set before it is known that all has a place. */
+/* All checks come first, so metadata stays untouched when the tokenizer cannot be written. */
 static rf_status write_all(writing *w, rf_gguf_meta *meta) {
   const rf_tokenizer *t = w->t;
   const char *pre = "default";

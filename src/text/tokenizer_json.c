@@ -1,7 +1,6 @@
-/* tokenizer_json.c - tokenizer.json of Hugging Face. The vocabulary and the merges, nearly all
- * of the file, are read by a scanner of their own: strict JSON, no recursion, nothing built but
- * what is kept, merges on all threads (33 MB in a fraction of a second). What is small goes
- * through jansson. */
+/* tokenizer_json.c - reads Hugging Face's tokenizer.json. A scanner of strict JSON without
+ * recursion reads the vocabulary and the merges, which are nearly all of the file, the merges on
+ * all threads (33 MB in a fraction of a second). Jansson reads the other parts. */
 #include "text/tokenizer_parts.h"
 
 #include "base/json.h"
@@ -52,7 +51,7 @@ static int hex4(const char *at, const char *end) {
   return value;
 }
 
-/* One escape behind its backslash, as UTF-8; returns its bytes, 0: wrong. */
+/* Decodes one escape after its backslash into UTF-8; returns its bytes, 0 if it is invalid. */
 static int escape(scan *s, char out[4]) {
   static const char NAMES[] = "\"\\/bfnrt", VALUES[] = "\"\\/\b\f\n\r\t";
   if (s->at == s->end) return 0;
@@ -73,7 +72,7 @@ static int escape(scan *s, char out[4]) {
   return rf_utf8_put(0x10000u + ((uint32_t)(code - 0xD800) << 10 | (uint32_t)(low - 0xDC00)), out);
 }
 
-/* A string of at most RF_PIECE_MOST bytes into `out`. */
+/* Reads a string of at most RF_PIECE_MOST bytes into `out`. */
 static rf_status string(scan *s, char out[RF_PIECE_MOST], size_t *bytes) {
   size_t count = 0;
   if (!take(s, '"')) return wrong(s, "a string");
@@ -98,8 +97,8 @@ static rf_status string(scan *s, char out[RF_PIECE_MOST], size_t *bytes) {
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Commas between the items of a long array, some way from each other: what stands between two
- * can be read without what stands before. */
+/* Positions of some commas between the items of a long array. Several threads read the parts
+ * between these commas independently. */
 #ifdef RF_FUZZ
 enum { CUTS_MOST = 64, CUT_BYTES = 64 }; /* the inputs are small */
 #else
@@ -110,8 +109,8 @@ typedef struct cuts {
   const char *at[CUTS_MOST];
 } cuts;
 
-/* Steps over a value and tells where it stands. What it is is looked at later; only strings and
- * brackets matter to find its end. */
+/* Skips a value and stores its span. Only strings and brackets matter for finding its end; the
+ * value is parsed later. */
 static rf_status skip(scan *s, rf_span *value, cuts *cut) {
   static const char PLAIN[256] = {['"'] = 1, ['['] = 1, [']'] = 1, ['{'] = 1, ['}'] = 1, [','] = 1};
   int depth = 0;
@@ -160,13 +159,15 @@ static rf_status real_number(scan *s, double *value) {
   return n && !*end ? RAFTER_OK : wrong(s, "a number");
 }
 
-/* A value that was stepped over ends at a comma or bracket: nothing else may stand there. */
+/* A skipped value ends at a comma or a bracket; nothing else may follow the part that was
+ * parsed. */
 static rf_status nothing_behind(scan *s) {
   blanks(s);
   return s->at == s->end ? RAFTER_OK : wrong(s, "a comma or a closing bracket");
 }
 
-/* Between the values of an object or array: true when another one follows. */
+/* Reads the comma between the values of an object or array; *follows is false at the closing
+ * bracket. */
 static rf_status more(scan *s, char closing, bool *first, bool *follows) {
   if (take(s, closing)) return *follows = false, RAFTER_OK;
   if (!*first && !take(s, ',')) return wrong(s, "a comma or a closing bracket");
@@ -178,10 +179,10 @@ static rf_status more(scan *s, char closing, bool *first, bool *follows) {
 /* ---- the parts of the file ------------------------------------------------------------------- */
 
 typedef struct parts {
-  json_t *small;         /* the top level without model */
-  json_t *model;         /* its small settings */
-  rf_span vocab, merges; /* bytes 0: not there */
-  cuts cut;              /* of merges */
+  json_t *small;         /* the top level without `model` */
+  json_t *model;         /* the model's settings without vocabulary and merges */
+  rf_span vocab, merges; /* bytes 0: missing */
+  cuts cut;              /* cuts of `merges` */
 } parts;
 
 static rf_status small_value(const scan *s, const char *key, size_t key_bytes, rf_span value, json_t *into) {
@@ -216,7 +217,7 @@ static rf_status read_object(scan *s, parts *p, bool in_model) {
     if (!in_model && is(key, bytes, "model")) {
       if (p->model) return RF_FAIL(s->error, RAFTER_FAILED, NULL, "%s has a field twice (model)", s->where);
       if (!(p->model = json_object())) return RF_FAIL(s->error, RAFTER_FAILED, NULL, "out of memory");
-      RF_TRY(read_object(s, p, true)); /* once: inside a model there is no other */
+      RF_TRY(read_object(s, p, true)); /* recursion ends here: a model has no inner model */
       continue;
     }
     rf_span value, *large = !in_model                  ? NULL
@@ -243,7 +244,7 @@ static rf_status put_piece(scan *s, rf_tokenizer *t, int64_t id, rf_span piece) 
   return rf_pieces_put(&t->pieces, id, piece, RF_PIECE_NORMAL, s->where, s->error);
 }
 
-/* {"piece": id, ...} */
+/* Reads {"piece": id, ...}. */
 static rf_status read_vocab(scan *s, rf_tokenizer *t) {
   char piece[RF_PIECE_MOST];
   size_t bytes;
@@ -261,7 +262,7 @@ static rf_status read_vocab(scan *s, rf_tokenizer *t) {
   }
 }
 
-/* [["piece", score], ...] */
+/* Reads [["piece", score], ...]. */
 static rf_status read_scores(scan *s, rf_tokenizer *t, double **scores) {
   char piece[RF_PIECE_MOST];
   size_t bytes;
@@ -282,26 +283,26 @@ static rf_status read_scores(scan *s, rf_tokenizer *t, double **scores) {
   }
 }
 
-/* Merges are read some at a time, and their pieces looked up together. */
+/* Merges are read in blocks, whose pieces are looked up in one call. */
 enum { BLOCK = RF_FIND_MOST / 3 };
 typedef struct block {
   int count;
-  const char *from[BLOCK];                        /* where each stands in the file */
-  size_t first[BLOCK], left[BLOCK], right[BLOCK]; /* in `text`: the left piece, then the right one */
+  const char *from[BLOCK];                        /* position of each merge in the file */
+  size_t first[BLOCK], left[BLOCK], right[BLOCK]; /* in `text`: the left piece, then the right piece */
   rf_buffer text;
 } block;
 
-/* What one thread reads: the merges between two cuts, as ids. */
+/* The merges between two cuts, as ids; one thread reads them. */
 typedef struct stretch {
   scan s;
-  bool last;           /* ends with the array's bracket */
-  rf_buffer found;     /* of rf_pair, in their order, without ranks */
-  const char *unknown; /* a merge that is not of two pieces which make a third; NULL: none */
+  bool last;           /* ends with the bracket of the array */
+  rf_buffer found;     /* rf_pair in file order, without ranks */
+  const char *unknown; /* position of a merge whose parts or result are not pieces; NULL: none */
   rf_status status;
   rf_error error;
 } stretch;
 
-/* "left right" or ["left", "right"] */
+/* Reads "left right" or ["left", "right"]. */
 static rf_status read_merge(scan *s, bool byte_level, block *b) {
   char left[RF_PIECE_MOST], other[RF_PIECE_MOST], *right = other;
   size_t left_bytes, right_bytes;
@@ -361,7 +362,7 @@ static rf_status find_merges(stretch *s, const rf_tokenizer *t, block *b) {
   return RAFTER_OK;
 }
 
-/* `behind` a comma an item must come. */
+/* `behind`: the stretch begins after a comma, so an item must follow. */
 static rf_status read_stretch(stretch *s, bool behind, const rf_tokenizer *t) {
   rf_status status = RAFTER_OK;
   block b = {0};
@@ -370,7 +371,7 @@ static rf_status read_stretch(stretch *s, bool behind, const rf_tokenizer *t) {
     blanks(&s->s);
     if (first && behind) first = false;
     else if (s->last) RF_GO(more(&s->s, ']', &first, &follows));
-    else if (first) first = false; /* the first of all; an empty array has no cuts */
+    else if (first) first = false; /* the very first item; an empty array has no cuts */
     else if ((follows = s->s.at < s->s.end)) RF_GO(expect(&s->s, ',', "a comma or a closing bracket"));
     if (follows) RF_GO(read_merge(&s->s, t->bpe.byte_level, &b));
     if (b.count == BLOCK || !follows) RF_GO(find_merges(s, t, &b));
@@ -382,7 +383,7 @@ done:
 
 static rf_status put_merges(const scan *s, rf_tokenizer *t, const stretch *all, int count) {
   int64_t merges = 0;
-  for (int k = 0; k < count; k++) { /* the first that is wrong in the file's order */
+  for (int k = 0; k < count; k++) { /* report the first error in file order */
     int64_t here = (int64_t)(all[k].found.bytes / sizeof(rf_pair));
     if (all[k].status != RAFTER_OK && all[k].unknown)
       return RF_FAIL(s->error, RAFTER_FAILED, NULL,
@@ -409,8 +410,7 @@ static rf_status put_merges(const scan *s, rf_tokenizer *t, const stretch *all, 
   return RAFTER_OK;
 }
 
-/* Ids are found on all threads; what the pairs become stands in one table, which one of them
- * fills. */
+/* All threads look up ids; one thread then enters the pairs into the table. */
 static rf_status read_merges(scan *s, rf_tokenizer *t, const cuts *cut) {
   int count = cut->count + 1;
   RF_TRY(expect(s, '[', "the merges as an array"));
@@ -560,8 +560,8 @@ static rf_status read_added(const scan *s, rf_tokenizer *t, json_t *token) {
   rf_span spelled = added.text;
   rf_status status =
       normalized ? rf_normalize(&t->normals, added.text, &buffer, &spare, &spelled, s->error) : RAFTER_OK;
-  /* What text looks like when it is found is what it becomes again: a mark that the normaliser
-   * puts in front is a space. Names stay as they are. */
+  /* Decoding returns the text that is matched, so a mark that the normalizer puts before it decodes
+   * to a space. Special tokens keep their names. */
   bool named = added.special || !spelled.bytes || spelled.bytes > RF_PIECE_MOST;
   if (status == RAFTER_OK && put)
     status = rf_pieces_put(&t->pieces, id, named ? added.text : spelled,
@@ -582,8 +582,7 @@ static rf_status read_parts(scan *s, parts *p, rf_tokenizer **made) {
   bool bytes = false, spaces = false;
   rf_json_steps steps = {json_object_get(p->small, "normalizer"), json_object_get(p->small, "pre_tokenizer"),
                          json_object_get(p->small, "decoder"), json_object_get(p->small, "post_processor")};
-  /* truncation and padding are habits of whoever saved the file, not of the model: every user
-   * sets them again. */
+  /* Truncation and padding are ignored: they are settings of the program that saved the file. */
   RF_TRY(rf_json_string_or(p->small, "version", s->where, "1.0", &type, s->error));
   if (strcmp(type, "1.0") != 0)
     return RF_FAIL(s->error, RAFTER_FAILED, NULL,

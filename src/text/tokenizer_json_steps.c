@@ -1,6 +1,6 @@
-/* tokenizer_json_steps.c - the small parts of tokenizer.json: what is done to text before and to
- * ids after the model, by the names of Hugging Face's tokenizers. Each kind is a row of a table;
- * a kind that has none is refused. */
+/* tokenizer_json_steps.c - reads the steps of tokenizer.json that run before and after the model,
+ * by their names in Hugging Face's tokenizers. Each supported type is a row of a table; other types
+ * are errors. */
 #include "text/tokenizer_parts.h"
 
 #include "base/json.h"
@@ -11,9 +11,9 @@ typedef struct reading {
   rf_tokenizer *t;
   const char *where;
   rf_error *error;
-  bool bytes, spaces; /* decoding: "<0x41>" is a byte, U+2581 a space */
-  bool byte_level;    /* a ByteLevel pre-tokenizer came: it must be the last */
-  bool begun;         /* some pre-tokenizer came: those that put something in front must be the first */
+  bool bytes, spaces; /* for decoding: "<0x41>" is a byte, U+2581 is a space */
+  bool byte_level;    /* a ByteLevel pre-tokenizer was read, which must be the last one */
+  bool begun;         /* some pre-tokenizer was read; steps that add a prefix must come first */
   bool templated;
 } reading;
 
@@ -28,8 +28,7 @@ static rf_status refuse(const reading *r, const char *what, const char *which) {
                  "unsupported %s (%s: %s)", what, r->where, which);
 }
 
-/* One step by its type, or each of a Sequence, which stand one inside another no deeper than
- * jansson lets them. */
+/* Reads one step by its type, or each step of a Sequence. Sequences may be nested. */
 static rf_status walk(reading *r, json_t *step, const char *what, const char *list, const step_row *rows,
                       size_t count, int depth) {
   const char *type;
@@ -52,7 +51,7 @@ static rf_span span_of(const char *text) { return (rf_span){text, strlen(text)};
 
 static rf_status nothing(reading *r, json_t *step) { return (void)r, (void)step, RAFTER_OK; }
 
-/* {"String": "..."} or {"Regex": "..."} */
+/* Reads {"String": "..."} or {"Regex": "..."}. */
 static rf_status pattern_of(const reading *r, json_t *step, const char *what, rf_span *pattern,
                             bool *literal) {
   json_t *given = json_object_get(step, "pattern"), *text = json_object_get(given, "String");

@@ -1,5 +1,5 @@
-/* tokenizer_json_write.c - a byte-level BPE as the files other libraries read: tokenizer.json
- * and tokenizer_config.json, of what a GGUF file brought. */
+/* tokenizer_json_write.c - writes a byte-level BPE, read from a GGUF file, as tokenizer.json and
+ * tokenizer_config.json for other libraries. */
 #include "text/tokenizer_parts.h"
 
 #include "base/json.h"
@@ -9,7 +9,8 @@
 
 static json_t *text_of(rf_span span) { return json_stringn(span.at, span.bytes); }
 
-/* As the file has it: ordinary pieces in GPT-2's alphabet, all others as they are. */
+/* The spelling in tokenizer.json: normal pieces in GPT-2's byte alphabet, other pieces
+ * unchanged. */
 static json_t *spelling(const rf_tokenizer *t, int64_t id) {
   char out[2 * RF_PIECE_MOST];
   rf_span piece = rf_pieces_at(&t->pieces, id);
@@ -24,13 +25,13 @@ static json_t *vocabulary(const rf_tokenizer *t) {
   size_t count = 0;
   for (int64_t id = 0; id < t->pieces.count; id++) {
     if (!t->pieces.row[id].type) continue;
-    json_t *text = spelling(t, id); /* NULL: no UTF-8 */
+    json_t *text = spelling(t, id); /* NULL: not valid UTF-8 */
     if (text) json_object_set_new(vocab, json_string_value(text), json_integer(id));
     json_decref(text);
     count++;
   }
   if (json_object_size(vocab) == count) return vocab;
-  json_decref(vocab); /* two pieces of one spelling, and what is no UTF-8, have no place there */
+  json_decref(vocab); /* JSON cannot hold two pieces with one spelling or invalid UTF-8 */
   return NULL;
 }
 
@@ -59,7 +60,7 @@ static json_t *merges(const rf_tokenizer *t) {
 
 static json_t *added(const rf_tokenizer *t) {
   json_t *list = json_array();
-  for (int64_t id = 0; id < t->pieces.count; id++) /* by id, as readers want them */
+  for (int64_t id = 0; id < t->pieces.count; id++) /* readers expect ids in ascending order */
     for (int i = 0; i < t->raw.count; i++)
       if (t->raw.at[i].id == id)
         json_array_append_new(list,
@@ -71,7 +72,7 @@ static json_t *added(const rf_tokenizer *t) {
 }
 
 static json_t *pre_tokenizer(const rf_tokenizer *t) {
-  /* rf_behaviour */
+  /* In the order of rf_behaviour. */
   static const char *const NAMES[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext",
                                       "Contiguous"};
   json_t *list = json_array();
@@ -87,7 +88,7 @@ static json_t *pre_tokenizer(const rf_tokenizer *t) {
   return json_pack("{ss so}", "type", "Sequence", "pretokenizers", list);
 }
 
-/* What goes around a text. */
+/* Adds the ids that encoding puts before or after a text. */
 static void put_marks(const rf_tokenizer *t, const int32_t *ids, int count, json_t *form, json_t *named) {
   for (int i = 0; i < count; i++) {
     json_t *name = spelling(t, ids[i]);
@@ -138,7 +139,7 @@ rf_status rf_tokenizer_config_write(const rf_tokenizer *t, const char *class, co
   json_t *json = json_pack("{ss* sb}", "tokenizer_class", class, "clean_up_tokenization_spaces", false);
   for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
     if (marks[i].id >= 0) json_object_set_new(json, marks[i].name, spelling(t, marks[i].id));
-  if (!class) { /* tokenizer.model cannot say so itself */
+  if (!class) { /* tokenizer.model cannot store these flags */
     json_object_set_new(json, "add_bos_token", json_boolean(t->prefix_count > 0));
     json_object_set_new(json, "add_eos_token", json_boolean(t->suffix_count > 0));
   }

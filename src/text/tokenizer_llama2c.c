@@ -1,6 +1,6 @@
-/* tokenizer_llama2c.c - the tokenizer.bin of llama2.c: i32 longest piece, then for each id f32
- * score, i32 bytes, the piece; little-endian, up to the file's end. The vocabulary is
- * SentencePiece's with spaces as they are: id 0 unknown, 1 BOS, 2 EOS. */
+/* tokenizer_llama2c.c - reads the tokenizer.bin of llama2.c, which is little-endian: i32 longest
+ * piece, then for each id f32 score, i32 bytes and the piece, up to the end of the file. It is a
+ * SentencePiece vocabulary with plain spaces: id 0 is unknown, 1 BOS, 2 EOS. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -53,7 +53,7 @@ rf_status rf_tokenizer_llama2c_read(const char *text, size_t bytes, const char *
                      where, LEAST, (long long)v.count);
     goto done;
   }
-  /* llama2.c prints the document marks between newlines; their names are SentencePiece's. */
+  /* llama2.c spells the document marks with newlines around them; use SentencePiece's names. */
   pieces[1] = (rf_span){"<s>", 3};
   pieces[2] = (rf_span){"</s>", 4};
   v.pieces = pieces;

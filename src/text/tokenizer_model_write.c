@@ -1,6 +1,6 @@
-/* tokenizer_model_write.c - the SentencePiece vocabulary of a GGUF file as the tokenizer.model
- * that it was made of (tokenizer_sentencepiece.c names the fields), for libraries that read no
- * GGUF. Only what that library computes alike is written: BPE by scores, without unused pieces. */
+/* tokenizer_model_write.c - writes the SentencePiece vocabulary of a GGUF file as tokenizer.model,
+ * for libraries that do not read GGUF (fields: tokenizer_sentencepiece.c). Only vocabularies that
+ * SentencePiece encodes in the same way are written: BPE with scores and without unused pieces. */
 #include "text/tokenizer_parts.h"
 
 #include "base/file.h"
@@ -45,7 +45,7 @@ static int kind_of(const rf_gguf_vocab *v, int64_t id) {
   return id == v->unknown ? RF_GGUF_TOKEN_UNKNOWN : v->kind[id];
 }
 
-/* The user's own tokens stand in GGUF with spaces, which are U+2581 there. */
+/* GGUF spells user tokens with spaces; SentencePiece spells them with U+2581. */
 static rf_status put_spelling(const rf_gguf_vocab *v, int64_t id, rf_buffer *to, rf_error *error) {
   const rf_gguf_text *piece = &v->token[id];
   bool marks = kind_of(v, id) == RF_GGUF_TOKEN_USER;
@@ -62,8 +62,8 @@ static int by_text(const void *a, const void *b) {
   return order ? order : (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-/* No piece twice, none empty, one that is unknown, all bytes or none: what the library asks of a
- * model. */
+/* Checks what SentencePiece requires of a model: distinct non-empty pieces, one unknown piece, and
+ * either all 256 byte pieces or none. */
 static bool has_place(const rf_gguf_vocab *v) {
   int64_t bytes = 0, unknown = 0;
   bool fits = v->model.bytes == 5 && !memcmp(v->model.at, "llama", 5) && v->score && v->kind && v->count > 0;
@@ -101,7 +101,7 @@ done:
   return status;
 }
 
-/* ---- the specifications ---------------------------------------------------------------------- */
+/* ---- trainer and normalizer specification ---------------------------------------------------- */
 
 static rf_status put_trainer(const rf_gguf_vocab *v, rf_buffer *to, rf_error *error) {
   enum { BPE = 2 };

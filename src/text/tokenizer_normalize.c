@@ -1,5 +1,5 @@
-/* tokenizer_normalize.c - what is done to text before tokens are looked for: a prefix,
- * replacements, Unicode forms, blanks. */
+/* tokenizer_normalize.c - normalizes text before encoding: prefix, replacements, Unicode forms,
+ * blanks. */
 #define _GNU_SOURCE
 #include "text/tokenizer_parts.h"
 
@@ -55,7 +55,7 @@ static rf_status replace_pattern(const rf_normal *step, rf_span text, rf_buffer 
   rf_status status = RAFTER_OK;
   void *match = rf_match_new();
   if (!match) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
-  while (at < end) { /* one stretch of UTF-8 after the other: patterns know nothing else */
+  while (at < end) { /* one run of valid UTF-8 at a time: patterns need valid UTF-8 */
     const char *stop = rf_utf8_valid(at, end), *from = at, *hit = NULL, *behind = NULL;
     int found = 0;
     while (from < stop &&
@@ -98,8 +98,8 @@ static rf_status unicode_form(const rf_normal *step, rf_span text, rf_buffer *ou
   return RAFTER_OK;
 }
 
-/* SentencePiece: blanks at both ends go, runs of spaces become one. `marks`: it cuts the end
- * after spaces became U+2581, so those go too. */
+/* SentencePiece removes blanks at both ends and turns runs of spaces into one space. With `marks`,
+ * the end is cut after spaces became U+2581, so U+2581 at the end is removed too. */
 static rf_status squeeze(rf_span text, bool marks, rf_buffer *out, rf_error *error) {
   const char *at = text.at, *end = text.at + text.bytes;
   while (at < end && *at == ' ') at++;

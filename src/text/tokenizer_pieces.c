@@ -1,5 +1,4 @@
-/* tokenizer_pieces.c - the vocabulary: spellings by id, ids by spelling; and the small growing
- * arrays everything is built with. */
+/* tokenizer_pieces.c - the vocabulary (spelling by id, id by spelling) and growing buffers. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -66,7 +65,7 @@ static rf_status rehash(rf_pieces *pieces, uint64_t slots, rf_error *error) {
 }
 
 rf_status rf_pieces_reserve(rf_pieces *pieces, int64_t ids, rf_error *error) {
-  RF_TRY(rf_buffer_reserve(&pieces->text, 1, error)); /* empty pieces stand somewhere too */
+  RF_TRY(rf_buffer_reserve(&pieces->text, 1, error)); /* empty pieces need a valid pointer too */
   if (ids <= pieces->capacity) return RAFTER_OK;
   int64_t capacity = ids < 1024 ? 1024 : ids + ids / 4;
   rf_piece_row *grown = realloc(pieces->row, (size_t)capacity * sizeof *grown);
@@ -79,7 +78,7 @@ rf_status rf_pieces_reserve(rf_pieces *pieces, int64_t ids, rf_error *error) {
   return pieces->slots && pieces->mask + 1 >= slots ? RAFTER_OK : rehash(pieces, slots, error);
 }
 
-/* What text finds under this hash. */
+/* Enters a piece into the hash table under this hash. */
 static rf_status list(rf_pieces *pieces, int64_t id, uint64_t hash, const char *where, rf_error *error) {
   if (pieces->used * 2 > pieces->mask) RF_TRY(rehash(pieces, (pieces->mask + 1) * 2, error));
   uint64_t slot = hash & pieces->mask;
@@ -148,7 +147,7 @@ int32_t rf_pieces_find(const rf_pieces *pieces, const char *at, size_t bytes) {
 
 void rf_pieces_find_many(const rf_pieces *pieces, const rf_span *keys, int count, int32_t *ids) {
   uint64_t hash[RF_FIND_MOST];
-  uint32_t row[RF_FIND_MOST]; /* the first candidate; 0: none */
+  uint32_t row[RF_FIND_MOST]; /* the first candidate's row + 1; 0: none */
   for (int i = 0; i < count; i++) ids[i] = -1;
   if (!pieces->slots) return;
   for (int i = 0; i < count; i++) {

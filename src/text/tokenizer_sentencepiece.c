@@ -1,13 +1,17 @@
-/* tokenizer_sentencepiece.c - tokenizer.model: a protocol buffer, of which a few fields matter
+/* tokenizer_sentencepiece.c - reads tokenizer.model, a protocol buffer. The fields that matter here
  * (sentencepiece_model.proto):
  *
- *   ModelProto       1 repeated SentencePiece   2 TrainerSpec   3 NormalizerSpec   (4 self-test,
- *     5 denormalizer)
+ *   ModelProto       1 repeated SentencePiece   2 TrainerSpec   3 NormalizerSpec
+ *
  *   SentencePiece    1 piece   2 float score   3 type (normal when missing)
- *   TrainerSpec      3 model_type   24 treat_whitespace_as_suffix   35 byte_fallback   45
- *     unk_piece   46 bos_piece   47 eos_piece   48 pad_piece
- *   NormalizerSpec   1 name   2 precompiled_charsmap   3 add_dummy_prefix   4
- *     remove_extra_whitespaces   5 escape_whitespaces */
+ *
+ *   TrainerSpec      3 model_type   24 treat_whitespace_as_suffix   35 byte_fallback
+ *
+ *                    45 unk_piece   46 bos_piece   47 eos_piece   48 pad_piece
+ *
+ *   NormalizerSpec   1 name   2 precompiled_charsmap   3 add_dummy_prefix
+ *
+ *                    4 remove_extra_whitespaces   5 escape_whitespaces */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -18,8 +22,8 @@ typedef struct message {
 } message;
 
 typedef struct field {
-  uint64_t number, value; /* value: of a varint or of four bytes */
-  rf_span bytes;          /* of a length-delimited field */
+  uint64_t number, value; /* value of a varint or of a four-byte field */
+  rf_span bytes;          /* content of a length-delimited field */
   int wire;
 } field;
 
@@ -35,7 +39,7 @@ static uint64_t varint(message *m) {
   return 0;
 }
 
-/* The next field; false at the end or when the message is broken. */
+/* Reads the next field; false at the end or when the message is broken. */
 static bool next_field(message *m, field *f) {
   enum { VARINT = 0, EIGHT = 1, BYTES = 2, FOUR = 5 };
   if (m->broken || m->at == m->end) return false;
@@ -58,7 +62,7 @@ static message message_of(rf_span bytes) {
   return (message){(const unsigned char *)bytes.at, (const unsigned char *)bytes.at + bytes.bytes, false};
 }
 
-/* What the two specifications say, with the defaults of the .proto. */
+/* Fields of the two specifications, with the defaults of the .proto file. */
 typedef struct specification {
   uint64_t model_type, suffix, byte_fallback, dummy_prefix, remove_extra, escape;
   rf_span charsmap, normalizer, rules, unk, bos, eos, pad;
@@ -199,8 +203,8 @@ rf_status rf_tokenizer_sentencepiece_read(const char *text, size_t bytes, const 
   v.remove_extra_whitespace = s.remove_extra;
   v.plain_spaces = !s.escape;
   if (s.model_type == BPE) v.kind = "llama";
-  /* The file does not say which marks go around a text: BPE models (Llama, Gemma, Mistral) begin
-   * with BOS, unigram ones (T5) end with EOS. */
+  /* The file does not say which marks are added to a text. BPE models (Llama, Gemma, Mistral) begin
+   * with BOS; unigram models (T5) end with EOS. */
   v.add_bos = s.model_type == BPE;
   v.add_eos = s.model_type != BPE;
   status = rf_tokenizer_build(&v, where, tokenizer, error);

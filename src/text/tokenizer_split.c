@@ -1,5 +1,5 @@
-/* tokenizer_split.c - cutting text into the words that are turned into ids each for itself:
- * regular expressions (PCRE2) one after the other. */
+/* tokenizer_split.c - splits text into words, which are encoded separately, by regular expressions
+ * (PCRE2) applied one after another. */
 #define _GNU_SOURCE
 #include "text/tokenizer_parts.h"
 
@@ -13,13 +13,12 @@ struct rf_pattern {
   pcre2_code *code; /* NULL: a literal */
   bool jit;
   size_t bytes;
-  char text[]; /* with a NUL behind it */
+  char text[]; /* NUL-terminated */
 };
 
-/* Classes as the engine of Hugging Face's tokenizers (Oniguruma) has them. White_Space: PCRE2's
- * \s would add U+180E. Letters of words: PCRE2's \w leaves out marks. \h is a hexadecimal digit
- * there. Inside [] only what can stand there is put in its place; sets in sets are refused, and
- * so is \b, which takes clusters of characters as one there. */
+/* Character classes of Oniguruma, the engine of Hugging Face's tokenizers, in PCRE2's terms: \s
+ * without U+180E (White_Space), \w with marks, \h as a hexadecimal digit. Refused: sets within
+ * sets, and \b, which treats clusters of characters as one character in Oniguruma. */
 #define BLANKS "\\t-\\r\\x{85}\\p{Z}"
 #define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 static const struct {
@@ -146,7 +145,7 @@ int rf_pattern_next(const rf_pattern *pattern, void *match, const char *text, co
     if (found == PCRE2_ERROR_NOMATCH) return 0;
     if (found < 0) return -1;
     const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
-    /* \K can move the start anywhere, and a match may be empty. */
+    /* \K can move the start of a match, and a match may be empty. */
     if (span[1] > span[0] && span[0] >= from && span[1] <= bytes) {
       *start = text + span[0];
       *stop = text + span[1];
@@ -169,8 +168,7 @@ const char RF_GPT2_PATTERN[] =
   "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| " \
   "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-/* The names that GGUF files use (tokenizer.ggml.pre), with the patterns of the models they are
- * for. */
+/* Pre-tokenizers by their names in GGUF files (tokenizer.ggml.pre), with their patterns. */
 static const struct named {
   const char *name, *pattern[2];
   bool ignore_merges;
@@ -237,7 +235,7 @@ void rf_splits_free(rf_splits *splits) {
   splits->count = 0;
 }
 
-/* One cut of a text: sections come in order, some wait for what follows. */
+/* One split of a text. A section of the text may wait to be joined with the next section. */
 typedef struct cutting {
   const rf_splits *splits;
   void *match;
@@ -246,7 +244,7 @@ typedef struct cutting {
   rf_error *error;
 } cutting;
 typedef struct pending {
-  const char *at, *end; /* NULL: nothing waits */
+  const char *at, *end; /* NULL: no section waits */
   bool is_match;
 } pending;
 
@@ -264,7 +262,7 @@ static rf_status section(const cutting *c, int step, pending *wait, const char *
   const rf_split *split = &c->splits->at[step];
   if (at == end) return RAFTER_OK;
   is_match ^= split->invert;
-  /* What this section might be joined with comes next. */
+  /* This section may be joined with the next one, so it waits. */
   bool waits = split->behaviour == RF_SPLIT_CONTIGUOUS ||
                (split->behaviour == RF_SPLIT_PREVIOUS ? !is_match : is_match);
   switch (split->behaviour) {
@@ -287,11 +285,11 @@ static rf_status section(const cutting *c, int step, pending *wait, const char *
   return cut(c, step + 1, at, end);
 }
 
-/* Recursion is as deep as there are splits. */
+/* The recursion depth is the number of splits. */
 static rf_status cut(const cutting *c, int step, const char *at, const char *end) {
   if (step == c->splits->count) return c->word(c->self, at, (size_t)(end - at), c->error);
   pending wait = {0};
-  while (at < end) { /* patterns see one stretch of UTF-8 after the other; a byte that is none is a word */
+  while (at < end) { /* one run of valid UTF-8 at a time; an invalid byte is a word of its own */
     const char *stop = rf_utf8_valid(at, end), *from = at, *hit = NULL, *behind = NULL;
     int found = 0;
     while (from < stop && (found = rf_pattern_next(c->splits->at[step].pattern, c->match, at, from, stop,

@@ -1,6 +1,6 @@
-/* tokenizer_unigram.c - SentencePiece's unigram model: of all ways to cut a text into pieces the
- * one whose scores (log probabilities) add up highest, found from left to right (Viterbi). Kudo
- * 2018, "Subword Regularization"; ties go to what SentencePiece's EncodeOptimized keeps. */
+/* tokenizer_unigram.c - SentencePiece's unigram model: splits a text into the pieces with the
+ * highest sum of scores (log probabilities), from left to right (Viterbi). Source: Kudo 2018,
+ * "Subword Regularization". Ties are resolved as in SentencePiece's EncodeOptimized. */
 #include "text/tokenizer_parts.h"
 
 #include <float.h>
@@ -66,7 +66,7 @@ rf_status rf_unigram_build(rf_tokenizer *tokenizer, const double *scores, bool s
   for (int64_t id = 0; id < pieces->count; id++) {
     int type = pieces->row[id].type;
     rf_span piece = rf_pieces_at(pieces, id);
-    /* A user's piece must win over any other cut, so it scores as if its every byte were the
+    /* A user piece must win over any other split, so it scores as if each of its bytes were the
      * best piece. */
     u->score[id] =
         sentencepiece && type == RF_PIECE_USER ? (float)((double)piece.bytes * most - 0.1) : scores[id];
@@ -100,8 +100,8 @@ enum { NOT_REACHED = -2, UNKNOWN = -1 };
 static inline void reach(rf_encoding *e, uint32_t from, uint32_t to, int32_t id, double score) {
   double sum = e->path_score[from] + score;
   bool single = e->tokenizer->unigram.single;
-  /* SentencePiece keeps floats but compares the double sum of a piece, and the float sum of an
-   * unknown character, with what it kept. */
+  /* SentencePiece stores floats. It compares the stored value with the double sum of a piece, or
+   * with the float sum of an unknown character. */
   if (single && id == UNKNOWN) sum = (float)sum;
   if (e->path_id[to] != NOT_REACHED && !(sum > e->path_score[to])) return;
   e->path_score[to] = single ? (float)sum : sum;
@@ -130,7 +130,7 @@ rf_status rf_unigram_word(void *encoding, const char *word, size_t bytes, rf_err
   for (uint32_t at = 0; at < bytes;) {
     int n = rf_utf8_length(word + at, word + bytes);
     uint32_t character = n ? (uint32_t)n : 1, node = 0;
-    bool alone = false; /* some piece is just this character */
+    bool alone = false; /* a piece is exactly this character */
     for (uint32_t to = at; to < bytes && (node = child_of(u, node, (uint8_t)word[to])); to++) {
       int32_t id = u->piece[node];
       if (id < 0) continue;
@@ -140,7 +140,7 @@ rf_status rf_unigram_word(void *encoding, const char *word, size_t bytes, rf_err
     if (!alone) reach(e, at, at + character, UNKNOWN, u->unknown);
     at += character;
   }
-  /* Turned round in place: path_from[i] becomes where the piece that begins at i ends. */
+  /* Reverses the path in place: path_from[i] becomes the end of the piece that begins at i. */
   uint32_t end = (uint32_t)bytes;
   for (uint32_t at = end; at > 0;) {
     uint32_t from = e->path_from[at];
@@ -149,10 +149,10 @@ rf_status rf_unigram_word(void *encoding, const char *word, size_t bytes, rf_err
     at = from;
   }
   e->path_from[0] = end;
-  /* Unknown text side by side is one: its bytes, or one unknown id. The unknown piece's own
-   * name, which only Hugging Face's model finds in text, belongs to it, and is itself when it
-   * stands alone. */
-  uint32_t unknown = 0, pieces = 0; /* where the unknown text begins, and how many cuts it has */
+  /* Adjacent unknown text becomes one run: its bytes, or one unknown id. The literal name of the
+   * unknown piece, which only Hugging Face's model matches in text, joins the run; alone it is its
+   * own id. */
+  uint32_t unknown = 0, pieces = 0; /* start of the unknown run; number of its pieces */
   for (uint32_t at = 0; at < bytes;) {
     uint32_t to = at ? e->path_from[at] : end;
     int32_t id = e->path_id[to];

@@ -1,4 +1,4 @@
-/* tokenizer_utf8.c - characters of text: where they end, what they are. */
+/* tokenizer_utf8.c - UTF-8 decoding and encoding, and character classes. */
 #include "text/tokenizer_parts.h"
 
 #include <utf8proc.h>
@@ -13,7 +13,7 @@ int rf_utf8_length(const char *at, const char *end) {
   if (left < bytes) return 0;
   for (int i = 1; i < bytes; i++)
     if ((s[i] & 0xC0) != 0x80) return 0;
-  /* Overlong forms, surrogates, and what lies behind U+10FFFF. */
+  /* Rejects overlong forms, surrogates, and codes above U+10FFFF. */
   if ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F) || (s[0] == 0xF0 && s[1] < 0x90) ||
       (s[0] == 0xF4 && s[1] > 0x8F))
     return 0;
@@ -61,7 +61,7 @@ bool rf_code_is_blank(uint32_t code) {
 }
 
 bool rf_code_is_word(uint32_t code) {
-  /* joiners, circled letters */
+  /* Joiners and circled letters. */
   if (code == 0x200C || code == 0x200D || (code >= 0x24B6 && code <= 0x24E9)) return true;
   switch (utf8proc_category((utf8proc_int32_t)code)) {
   case UTF8PROC_CATEGORY_LU:
