@@ -1,5 +1,4 @@
-/* chat.c - conversations as the text a model was trained on: the chat template of a model
- * folder, rendered. */
+/* chat.c - renders conversations with a model's chat template into the text it was trained on. */
 #include "text/chat.h"
 
 #include <dirent.h>
@@ -19,12 +18,13 @@ enum { CONFIG_MOST = 64 << 20, TEMPLATE_MOST = 1 << 20, MESSAGES_MOST = 10000 };
 
 struct rf_chat {
   rf_template *parsed;
-  json_t *tokens; /* bos_token and its like: texts */
+  json_t *tokens; /* special tokens by name (bos_token, ...), as strings */
 };
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* The special tokens of a configuration as texts: those that transformers gives to templates. */
+/* Reads the special tokens that transformers passes to templates from a configuration, as
+ * strings. */
 static rf_status take_tokens(const json_t *config, const char *where, json_t **tokens, rf_error *error) {
   static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                       "pad_token", "cls_token", "mask_token"};
@@ -60,7 +60,7 @@ void rf_chat_free(rf_chat *chat) {
   free(chat);
 }
 
-/* The template in a tokenizer_config.json or chat_template.json; NULL when it has none. */
+/* The template in a tokenizer_config.json or chat_template.json, or NULL. */
 static rf_status config_template(const json_t *config, const char *where, const json_t **text,
                                  rf_error *error) {
   const json_t *field = json_object_get(config, "chat_template"), *row;
@@ -90,7 +90,7 @@ static rf_status config_template(const json_t *config, const char *where, const 
                  where, names);
 }
 
-/* Whole numbers as doubles: model_max_length is 1000000000000000019884624838656 in most of these
+/* Reads integers as doubles: model_max_length is 1000000000000000019884624838656 in most of these
  * files. */
 static rf_status read_config(const char *path, json_t **config, rf_error *error) {
   char *text = NULL;
@@ -104,8 +104,8 @@ static rf_status read_config(const char *path, json_t **config, rf_error *error)
                  bad.column, bad.text);
 }
 
-/* What current transformers write beside a default template; alone they leave open which is
- * meant. */
+/* Transformers may save several templates next to a default template. Without a default, the choice
+ * is an error. */
 static rf_status refuse_additional(const char *folder, rf_error *error) {
   char path[4200], names[200] = "";
   snprintf(path, sizeof path, "%.4000s/additional_chat_templates", folder);
@@ -165,10 +165,10 @@ rf_status rf_chat_read(const char *path, const rf_tokenizer *tokenizer, rf_chat 
   return status;
 }
 
-/* What a folder, or the folder of a weight file, has: its template (text NULL: none) and its
- * configuration (NULL: none). */
+/* The template (text NULL: none) and the configuration (NULL: none) of a folder or of a weight
+ * file's folder. */
 typedef struct source {
-  char path[4200]; /* of the file that the template is from */
+  char path[4200]; /* file that holds the template */
   char *text;
   size_t bytes;
   json_t *config;
@@ -191,7 +191,7 @@ static rf_status source_read(const char *folder, source *s, rf_error *error) {
   struct stat info;
   const json_t *inside = NULL;
   *s = (source){.text = NULL};
-  if (!stat(folder, &info) && S_ISREG(info.st_mode)) { /* a weight file: what lies beside it */
+  if (!stat(folder, &info) && S_ISREG(info.st_mode)) { /* a weight file: use its folder */
     snprintf(beside, sizeof beside, "%s", folder);
     folder = dirname(beside);
   }
@@ -208,7 +208,7 @@ static rf_status source_read(const char *folder, source *s, rf_error *error) {
   if (inside) return keep_text(s, inside), RAFTER_OK;
   snprintf(template_path, sizeof template_path, "%.4000s/chat_template.json", folder);
   if (access(template_path, F_OK) != 0) return RAFTER_OK;
-  json_t *processor = NULL; /* of a model that reads more than text: its processor's file */
+  json_t *processor = NULL; /* file of a multimodal model's processor */
   memcpy(s->path, template_path, sizeof s->path);
   RF_TRY(read_config(s->path, &processor, error));
   rf_status status = config_template(processor, s->path, &inside, error);
@@ -225,7 +225,7 @@ rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error) {
   rf_status status = source_read(folder, &s, error);
   snprintf(inside, sizeof inside, "%.4000s/tokenizer.gguf", folder);
   bool vocabulary = access(inside, F_OK) == 0;
-  /* the template of a training, with the marks of a GGUF file's vocabulary */
+  /* A trained model keeps its template as a file and its vocabulary in tokenizer.gguf. */
   if (status == RAFTER_OK && s.text && vocabulary && !s.config) {
     rf_tokenizer *tokenizer = NULL;
     status = rf_tokenizer_open(folder, &tokenizer, error);
@@ -271,7 +271,7 @@ static rf_status check_messages(const json_t *messages, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* The first `count` messages. */
+/* Renders the first `count` messages. */
 static rf_status render(const rf_chat *chat, const json_t *messages, size_t count, bool prompt,
                         const rf_chat_options *options, rf_rendered *rendered, rf_error *error) {
   json_t *variables = rf_must(json_copy(chat->tokens)), *some = rf_must(json_array());
@@ -295,7 +295,8 @@ rf_status rf_chat_render(const rf_chat *chat, const json_t *messages, const rf_c
                 rendered, error);
 }
 
-/* Bytes of the first `count` messages rendered alone, which must begin `whole`. */
+/* Renders the first `count` messages and checks that `whole` begins with them; *bytes is their
+ * size. */
 static rf_status prefix_bytes(const rf_chat *chat, const json_t *messages, size_t count, bool prompt,
                               const rf_chat_options *options, const rf_rendered *whole, size_t *bytes,
                               rf_error *error) {

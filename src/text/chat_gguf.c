@@ -1,10 +1,10 @@
-/* chat_gguf.c - the chat template that a GGUF file carries, with the texts of its marks. */
+/* chat_gguf.c - reads the chat template of a GGUF file and the texts of its special tokens. */
 #include "text/chat.h"
 #include "formats/gguf_facts.h"
 
 static void add_token(json_t *tokens, const char *name, const rf_gguf_vocab *vocab, int32_t id) {
   if (id < 0 || id >= vocab->count) return;
-  /* NULL: not UTF-8, a mark no template can name */
+  /* NULL: the token is not UTF-8, so no template can name it. */
   json_t *text = json_stringn(vocab->token[id].at, (size_t)vocab->token[id].bytes);
   if (text) json_object_set_new(tokens, name, text);
 }

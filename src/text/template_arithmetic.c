@@ -1,5 +1,5 @@
-/* template_arithmetic.c - Python's operators on numbers, texts and lists. What would need
- * integers beyond 64 bits is refused. */
+/* template_arithmetic.c - Python's operators on numbers, strings and lists. Integers beyond 64 bits
+ * are errors. */
 #include "text/template_parts.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ static rf_status whole_arithmetic(tpl_run *run, int op, int64_t a, int64_t b, tp
   else if (a == INT64_MIN && b == -1) over = op != '%';
   else {
     int64_t rest = a % b;
-    bool down = rest != 0 && (rest < 0) != (b < 0); /* C rounds to zero, Python down */
+    bool down = rest != 0 && (rest < 0) != (b < 0); /* C rounds toward zero, Python rounds down */
     value = op == '%' ? rest + (down ? b : 0) : a / b - down;
   }
   if (over) return TPL_FAIL(run, "an integer grows beyond 64 bits");
@@ -69,7 +69,7 @@ static rf_status join_lists(tpl_run *run, const tpl_value *a, const tpl_value *b
   return rf_tpl_list(run, a->form, items, count, result);
 }
 
-/* A text or list `times` times. */
+/* Repeats a string or list `times` times. */
 static rf_status repeat(tpl_run *run, const tpl_value *what, int64_t times, tpl_value *result) {
   size_t unit = what->kind == TPL_STRING ? what->text.bytes : what->list->count, total;
   if (times < 0) times = 0;

@@ -1,5 +1,5 @@
-/* template_eval.c - walks a template's tree: names in frames as Jinja scopes them, expressions,
- * calls. Statements are in template_render.c. */
+/* template_eval.c - evaluates expressions, names (in Jinja's scopes) and calls. Statements are in
+ * template_render.c. */
 #include "text/template_eval.h"
 
 #include <string.h>
@@ -101,7 +101,7 @@ static rf_status loop_attribute(tpl_run *run, const tpl_loop *loop, tpl_text nam
       {"first", tpl_bool(i == 0)},
       {"last", tpl_bool(i + 1 == count)},
       {"length", tpl_int((int64_t)count)},
-      {"depth", tpl_int(1)}, /* loops are not recursive here, so all stand at the first level */
+      {"depth", tpl_int(1)}, /* loops are not recursive here, so their depth is 1 */
       {"depth0", tpl_int(0)},
       {"previtem", i > 0 ? loop->items->item[i - 1] : tpl_undefined("there is no previous item", 25)},
       {"nextitem", i + 1 < count ? loop->items->item[i + 1] : tpl_undefined("there is no next item", 21)}};
@@ -165,7 +165,7 @@ static rf_status eval_not(tpl_run *run, const tpl_node *node, tpl_value *value) 
   return RAFTER_OK;
 }
 
-/* The value of the operand that decides, as in Python. */
+/* The result is the value of the operand that decides, as in Python. */
 static rf_status eval_and_or(tpl_run *run, const tpl_node *node, tpl_value *value) {
   RF_TRY(rf_tpl_eval(run, node->kid[0], value));
   return rf_tpl_truth(value) == (node->kind == NODE_OR) ? RAFTER_OK : rf_tpl_eval(run, node->kid[1], value);

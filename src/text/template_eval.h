@@ -1,4 +1,4 @@
-/* template_eval.h - what the walkers of expressions and statements share. */
+/* template_eval.h - shared by the evaluation of expressions and of statements. */
 #ifndef RF_TEMPLATE_EVAL_H
 #define RF_TEMPLATE_EVAL_H
 
@@ -10,8 +10,8 @@ typedef struct tpl_variable {
   struct tpl_variable *next;
 } tpl_variable;
 
-/* Names of one scope: the template, a turn of a loop, a call of a macro, a captured block. An if
- * has none of its own. */
+/* Names of one scope: the template, an iteration of a loop, a call of a macro, or a captured block.
+ * An if has no scope of its own. */
 struct tpl_frame {
   tpl_frame *parent;
   tpl_variable *first;
@@ -20,7 +20,7 @@ struct tpl_frame {
 rf_status rf_tpl_new_frame(tpl_run *run, tpl_frame *parent, tpl_frame **frame);
 rf_status rf_tpl_assign(tpl_run *run, tpl_text name, const tpl_value *value); /* in run->frame */
 rf_status rf_tpl_eval(tpl_run *run, const tpl_node *node, tpl_value *value);
-/* op: of TPL_OP, 'i' for in, 'n' for not in. */
+/* `op`: a TPL_OP, 'i' for "in", 'n' for "not in". */
 rf_status rf_tpl_compare(tpl_run *run, int op, const tpl_value *a, const tpl_value *b, bool *holds);
 
 #endif

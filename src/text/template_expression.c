@@ -1,5 +1,5 @@
-/* template_expression.c - expressions as trees, with Jinja's precedences: not Python's ('~'
- * binds tighter than '+', filters than all). */
+/* template_expression.c - parses expressions with Jinja's precedences, which differ from Python's:
+ * '~' binds tighter than '+', and filters bind tightest. */
 #include "text/template_parser.h"
 
 #include <string.h>
@@ -35,7 +35,7 @@ static rf_status deeper(tpl_parser *p) {
   return TPL_FAIL_AT(p->parsed, p->token->at, p->error, "expressions nest more than %d deep", TPL_TREE_DEPTH);
 }
 
-/* Makes a node with up to three kids. */
+/* Makes a node with up to three children. */
 static rf_status join(tpl_parser *p, tpl_node_kind kind, size_t at, int op, tpl_node *a, tpl_node *b,
                       tpl_node *c, tpl_node **made) {
   tpl_node *node = rf_tpl_node(p, kind, at);
@@ -91,7 +91,7 @@ static rf_status parse_parentheses(tpl_parser *p, tpl_node **expression) {
   return rf_tpl_expect_op(p, ')');
 }
 
-/* Neighbouring texts are one text. */
+/* Joins neighbouring string literals into one string. */
 static tpl_text join_texts(tpl_parser *p) {
   tpl_text text = p->token++->text;
   if (p->token->kind != TOKEN_TEXT) return text;
@@ -132,9 +132,9 @@ static rf_status parse_primary(tpl_parser *p, tpl_node **expression) {
   return RAFTER_OK;
 }
 
-/* ---- what follows a primary ------------------------------------------------------------------ */
+/* ---- postfix: calls, subscripts, attributes, filters ----------------------------------------- */
 
-/* Arguments in parentheses, appended to `node`; the token is behind the '('. */
+/* Parses arguments after '(' up to ')' and appends them to `node`. */
 static rf_status parse_arguments(tpl_parser *p, tpl_node *node) {
   bool named = false;
   for (bool first = true; !rf_tpl_skip_op(p, ')'); first = false) {
@@ -212,7 +212,7 @@ static rf_status parse_postfix(tpl_parser *p, tpl_node **expression) {
   }
 }
 
-/* The row of the filter or test that the current token names. */
+/* Looks up the filter or test that the current token names. */
 static rf_status named_row(tpl_parser *p, const char *what, const tpl_function *(*find)(tpl_text name),
                            tpl_node *node) {
   if (p->token->kind != TOKEN_NAME) return rf_tpl_unexpected(p, "a name");
@@ -270,8 +270,7 @@ static rf_status parse_filters(tpl_parser *p, tpl_node **expression) {
 
 /* ---- operators ------------------------------------------------------------------------------- */
 
-/* A sign applies before what follows its operand: -x.y is (-x).y in Jinja, because the postfix
- * is parsed behind the sign's node. */
+/* A sign binds tighter than a postfix: -x.y is (-x).y in Jinja. */
 static rf_status parse_unary(tpl_parser *p, bool filters, tpl_node **expression) {
   RF_TRY(deeper(p));
   size_t at = p->token->at;
@@ -290,7 +289,7 @@ static rf_status parse_unary(tpl_parser *p, bool filters, tpl_node **expression)
 
 enum { LEVEL_OR, LEVEL_AND, LEVEL_NOT, LEVEL_COMPARE, LEVEL_SUM, LEVEL_JOIN, LEVEL_PRODUCT, LEVEL_UNARY };
 static const struct {
-  int op; /* or 0 and a word */
+  int op; /* or 0 for a word */
   const char *word;
   int level;
 } BINARY[] = {
@@ -312,8 +311,8 @@ static const struct {
     {'%', NULL, LEVEL_PRODUCT},
 };
 
-/* Takes an operator of `level`; -1 when the current token is none. Words are returned by their
- * first letter. */
+/* Consumes an operator of `level` and returns it; -1 if the current token is not one. A word is
+ * returned as its first letter. */
 static int take_operator(tpl_parser *p, int level) {
   for (size_t i = 0; i < sizeof BINARY / sizeof BINARY[0]; ++i) {
     if (BINARY[i].level != level) continue;
@@ -336,7 +335,7 @@ static rf_status parse_not(tpl_parser *p, tpl_node **expression) {
   return join(p, NODE_NOT, at, 0, *expression, NULL, NULL, expression);
 }
 
-/* a < b < c is one comparison: it holds when every pair does. */
+/* a < b < c is one comparison, true when each neighbouring pair holds. */
 static rf_status parse_compare(tpl_parser *p, tpl_node **expression) {
   RF_TRY(parse_binary(p, LEVEL_COMPARE + 1, expression));
   tpl_node *node = NULL, *right;

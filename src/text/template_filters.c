@@ -1,11 +1,11 @@
-/* template_filters.c - the filters, as rows of a table; those on lists are in template_lists.c. */
+/* template_filters.c - filters as rows of a table. Filters on lists are in template_lists.c. */
 #include "text/template_lists.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what filters and methods share ---------------------------------------------------------- */
+/* ---- shared by filters and methods ----------------------------------------------------------- */
 
 rf_status rf_tpl_wants_text(tpl_run *run, const tpl_value *value, const char *what, tpl_text *text) {
   if (value->kind != TPL_STRING)
@@ -21,8 +21,8 @@ rf_status rf_tpl_wants_whole(tpl_run *run, const tpl_value *value, const char *w
   return TPL_FAIL(run, "%s must be an integer, not %s", what, rf_tpl_kind_name(value));
 }
 
-/* Scripts without upper and lower case. Python's mappings of the others (ß to SS) would need
- * tables that no template asks for. */
+/* Characters of scripts without upper and lower case. Python's case mapping of other characters (ß
+ * to SS) would need tables that no template needs. */
 static bool has_no_case(uint32_t point) {
   static const uint32_t ranges[][2] = {
       {0xa0, 0xa9},     {0x5d0, 0x6ff},   {0x900, 0xe7f},   {0x2000, 0x206f},   {0x3000, 0x312f},
@@ -43,7 +43,7 @@ rf_status rf_tpl_case(tpl_run *run, tpl_text text, int how, tpl_value *result) {
   for (size_t i = 0; i < text.bytes; ++i) {
     char c = text.at[i];
     uint32_t point = 0;
-    bool follows = ((unsigned char)c & 0xc0) == 0x80; /* within a code point that was looked at */
+    bool follows = ((unsigned char)c & 0xc0) == 0x80; /* inside a code point that was already checked */
     if ((unsigned char)c >= 0x80 && !follows &&
         (!rf_tpl_point(text.at + i, text.bytes - i, &point) || !has_no_case(point)))
       return TPL_FAIL(run, "changing the case of U+%04X is not supported (only of ASCII)", point);
@@ -71,13 +71,13 @@ rf_status rf_tpl_replace(tpl_run *run, tpl_text text, tpl_text old, tpl_text new
   return RAFTER_OK;
 }
 
-/* str.splitlines() */
+/* Python's str.splitlines(). */
 rf_status rf_tpl_lines(tpl_run *run, tpl_text text, tpl_value *lines) {
   tpl_value *items;
   size_t count = 0, at = 0, most = 1, n;
   uint32_t point;
   RF_TRY(rf_tpl_step(run, text.bytes / 4));
-  for (int pass = 0; pass < 2; ++pass) { /* first counts, then cuts */
+  for (int pass = 0; pass < 2; ++pass) { /* pass 0 counts, pass 1 splits */
     if (pass) RF_TRY(rf_tpl_room(run, most, sizeof *items, &items));
     for (size_t i = 0; i < text.bytes; i += n) {
       n = rf_tpl_point(text.at + i, text.bytes - i, &point);
@@ -111,9 +111,9 @@ rf_status rf_tpl_join(tpl_run *run, tpl_text between, const tpl_list *items, boo
   return RAFTER_OK;
 }
 
-/* ---- texts ----------------------------------------------------------------------------------- */
+/* ---- strings --------------------------------------------------------------------------------- */
 
-/* The text a filter works on. Of what is marked safe Jinja makes other texts than of plain ones. */
+/* The string that a filter works on. Jinja treats strings marked safe differently, so they fail. */
 static rf_status own_text(tpl_run *run, const tpl_value *self, tpl_text *text) {
   if (self->kind == TPL_STRING && self->form == FORM_SAFE)
     return TPL_FAIL(run, "this filter on a text that is marked safe is not supported");
@@ -154,8 +154,8 @@ static rf_status filter_capitalize(tpl_run *run, const tpl_value *self, const tp
   return change_case(run, self, 'c', result);
 }
 
-/* Unlike str.title(), Jinja's filter starts words only behind white space, '-' and opening
- * brackets. */
+/* Jinja's title filter starts words only after white space, '-' and opening brackets, unlike
+ * str.title(). */
 static rf_status filter_title(tpl_run *run, const tpl_value *self, const tpl_value *argument,
                               tpl_value *result) {
   (void)argument;
@@ -197,7 +197,7 @@ static rf_status filter_indent(tpl_run *run, const tpl_value *self, const tpl_va
   RF_TRY(rf_tpl_wants_text(run, &spaces, "the indentation", &by));
   bool first = rf_tpl_truth(&argument[1]), blank = rf_tpl_truth(&argument[2]);
   tpl_value newline = tpl_string("\n", 1);
-  /* so that a newline at the end counts as an empty line */
+  /* A newline at the end then counts as an empty line. */
   RF_TRY(rf_tpl_arithmetic(run, '+', self, &newline, &line));
   RF_TRY(rf_tpl_lines(run, line.text, &lines));
   tpl_out out = {0};
@@ -229,15 +229,15 @@ static rf_status filter_safe(tpl_run *run, const tpl_value *self, const tpl_valu
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* The number a text spells for Python's int() or float(), as a double or (exactly) an int.
- * *form: 0 none, 'i' or 'f'. */
+/* Parses a string as Python's int() or float() would, into a double or an exact int64_t. *form is 0
+ * (not a number), 'i' or 'f'. */
 static rf_status read_number(tpl_run *run, tpl_text text, int *form, int64_t *whole, double *real) {
   text = rf_tpl_strip(text, (tpl_text){0}, 3);
   *form = 0;
   char copy[64];
   size_t i = 0, digits = 0;
   if (text.bytes == 0) return RAFTER_OK;
-  for (size_t k = 0, n; k < text.bytes; k += n) { /* Python reads the digits of many scripts, and 1_000 */
+  for (size_t k = 0, n; k < text.bytes; k += n) { /* Python also accepts other scripts' digits and 1_000 */
     uint32_t point = 0;
     n = rf_tpl_point(text.at + k, text.bytes - k, &point);
     bool letter = is_letter((char)point) && point < 0x80 && !strchr("eEinfatyINFATY", (int)point);

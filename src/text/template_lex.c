@@ -1,6 +1,5 @@
-/* template_lex.c - a template's text as tokens: data with its white space already trimmed, and
- * what stands between the tags. The rules are those of Jinja 3 with trim_blocks and
- * lstrip_blocks on. */
+/* template_lex.c - splits a template's text into tokens: data with its white space trimmed, and the
+ * content of tags. The rules are those of Jinja 3 with trim_blocks and lstrip_blocks. */
 #include "text/template_parts.h"
 
 #include <errno.h>
@@ -42,13 +41,13 @@ static void skip_space(lexer *l) {
   l->at = l->source.bytes - rf_tpl_strip(rest, (tpl_text){0}, 1).bytes;
 }
 
-/* Behind a block or comment one newline goes, with '-' all white space, with '+' nothing. */
+/* After a block or comment, one newline is removed; with '-' all white space; with '+' nothing. */
 static void trim_behind(lexer *l, char sign) {
   if (sign == '-') skip_space(l);
   else if (sign != '+' && peek(l, 0) == '\n') ++l->at;
 }
 
-/* ---- texts and numbers ----------------------------------------------------------------------- */
+/* ---- strings and numbers --------------------------------------------------------------------- */
 
 static int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -56,7 +55,7 @@ static int hex_digit(char c) {
   return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* One escape of Python's "unicode_escape"; l->at is behind the backslash. */
+/* Decodes one escape of Python's "unicode_escape"; l->at is after the backslash. */
 static rf_status escape(lexer *l, char *out, size_t *bytes) {
   static const char plain[] = "\\'\"abfnrtv", means[] = "\\'\"\a\b\f\n\r\t\v";
   size_t at = l->at - 1;
@@ -87,7 +86,7 @@ static rf_status escape(lexer *l, char *out, size_t *bytes) {
   } else if (c == 'N' || (unsigned char)c >= 0x80) {
     return TPL_FAIL_AT(l->parsed, at, l->error, "a backslash before %s is not supported",
                        c == 'N' ? "N" : "a letter beyond ASCII");
-  } else { /* Python keeps what it does not know */
+  } else { /* Python keeps an unknown escape unchanged */
     out[(*bytes)++] = '\\';
     out[(*bytes)++] = c;
     return RAFTER_OK;
@@ -104,7 +103,7 @@ static rf_status lex_text(lexer *l) {
   size_t end = start + 1 + length;
   if (end >= l->source.bytes)
     return TPL_FAIL_AT(l->parsed, start, l->error, "a text starts with %c and does not end", quote);
-  char *out = rf_pool_alloc(l->parsed->pool, length + 1); /* no escape is shorter than what it means */
+  char *out = rf_pool_alloc(l->parsed->pool, length + 1); /* no escape is shorter than its result */
   size_t bytes = 0;
   for (l->at = start + 1; l->at < end;) {
     char c = l->source.at[l->at++];
@@ -153,7 +152,7 @@ static rf_status lex_number(lexer *l) {
   return RAFTER_OK;
 }
 
-/* ---- between the tags ------------------------------------------------------------------------ */
+/* ---- inside tags ----------------------------------------------------------------------------- */
 
 static rf_status lex_operator(lexer *l, char *open, int *opened) {
   static const char *const two[] = {"==", "!=", "<=", ">=", "//", "**"};
@@ -184,7 +183,7 @@ static rf_status lex_operator(lexer *l, char *open, int *opened) {
   return RAFTER_OK;
 }
 
-/* Up to and with the end of a {{ }} or {% %}. An end inside brackets is none: {{ {'a': {}} }}. */
+/* Reads a tag up to its end, }} or %}. An end inside brackets does not count: {{ {'a': {}} }}. */
 static rf_status lex_inside(lexer *l, bool block, size_t start) {
   const char *end = block ? "%}" : "}}";
   char open[TPL_TREE_DEPTH];
@@ -232,7 +231,7 @@ static rf_status lex_comment(lexer *l, size_t start) {
   return RAFTER_OK;
 }
 
-/* The white space before a block or comment goes when nothing else stands before it on its line. */
+/* Removes the white space before a block or comment when nothing else precedes it on its line. */
 static tpl_text trim_line(const lexer *l, tpl_text data, size_t from) {
   size_t line = data.bytes;
   while (line > 0 && data.at[line - 1] != '\n') --line;

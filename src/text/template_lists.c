@@ -16,7 +16,7 @@ rf_status rf_tpl_filter_first(tpl_run *run, const tpl_value *self, const tpl_val
   size_t next = self->kind == TPL_LIST ? self->list->next : 0;
   RF_TRY(rf_tpl_iterate(run, self, &items));
   *result = items.count ? items.item[0] : tpl_undefined("the first of no items", 21);
-  /* the others are still to come */
+  /* The other items remain for later reads of the lazy list. */
   if (self->kind == TPL_LIST && self->form == FORM_LAZY && items.count) self->list->next = next + 1;
   return RAFTER_OK;
 }
@@ -54,7 +54,7 @@ rf_status rf_tpl_filter_items(tpl_run *run, const tpl_value *self, const tpl_val
   return rf_tpl_list(run, FORM_LAZY, pairs, dict->count, result);
 }
 
-/* item[part][part]...: the parts of a dotted name; digits are an index. */
+/* Evaluates item[part][part]... for the parts of a dotted name; digits are an index. */
 static rf_status get_path(tpl_run *run, const tpl_value *item, const tpl_value *path, tpl_value *result) {
   *result = *item;
   if (path->kind != TPL_STRING) return rf_tpl_item(run, item, path, result);
@@ -105,7 +105,7 @@ static rf_status named_argument(tpl_run *run, const tpl_arguments *arguments, in
   return rf_tpl_wants_text(run, &arguments->value[index], "that name", name);
 }
 
-/* What follows the first `skip` arguments; a call without any has no arrays to point into. */
+/* The arguments after the first `skip`. A call without arguments has no arrays to point into. */
 static tpl_arguments arguments_after(const tpl_arguments *arguments, int skip) {
   return skip ? (tpl_arguments){arguments->value + skip, arguments->name + skip, arguments->count - skip}
               : *arguments;
@@ -114,7 +114,7 @@ static tpl_arguments arguments_after(const tpl_arguments *arguments, int skip) {
 rf_status rf_tpl_filter_map(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments,
                             tpl_value *result) {
   tpl_list items;
-  /* none too: Jinja looks at nothing else then */
+  /* Jinja does not check the arguments when the list is empty. */
   if (!rf_tpl_truth(self)) return rf_tpl_list(run, FORM_LAZY, NULL, 0, result);
   RF_TRY(rf_tpl_iterate(run, self, &items));
   if (arguments->count && arguments->name[0].at) {
@@ -150,8 +150,8 @@ rf_status rf_tpl_filter_map(tpl_run *run, const tpl_value *self, const tpl_argum
   return rf_tpl_list(run, FORM_LAZY, got, items.count, result);
 }
 
-/* Keeps the items for which the test named by argument `skip` is `wanted`; no test: their truth.
- * `path`: of the item, or NULL. */
+/* Keeps the items for which a test gives `wanted`; without a test, the truth value of the item
+ * counts. With `by_path`, the test applies to an attribute of the item (argument 0). */
 static rf_status choose(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments, bool by_path,
                         bool wanted, tpl_value *result) {
   tpl_list items;
@@ -210,8 +210,7 @@ rf_status rf_tpl_filter_rejectattr(tpl_run *run, const tpl_value *self, const tp
     *result = tpl_bool(condition); \
     return RAFTER_OK; \
   }
-/* KIND_TEST(none, self->kind == TPL_NONE) is the function test_none, whose result is that
- * condition. */
+/* KIND_TEST(none, condition) defines the function test_none, whose result is the condition. */
 KIND_TEST(defined, self->kind != TPL_UNDEFINED)
 KIND_TEST(undefined, self->kind == TPL_UNDEFINED)
 KIND_TEST(none, self->kind == TPL_NONE)
@@ -236,7 +235,7 @@ KIND_TEST(sequence, self->kind == TPL_UNDEFINED || self->kind == TPL_STRING || s
     *result = tpl_bool(holds); \
     return RAFTER_OK; \
   }
-/* COMPARE_TEST(lt, '<') is the function test_lt, whose result is "self < argument". */
+/* COMPARE_TEST(lt, '<') defines the function test_lt, whose result is "self < argument". */
 COMPARE_TEST(eq, TPL_OP('=', '='))
 COMPARE_TEST(ne, TPL_OP('!', '='))
 COMPARE_TEST(lt, '<')

@@ -1,4 +1,4 @@
-/* template_lists.h - filters on lists, which template_filters.c names in its table. */
+/* template_lists.h - filters on lists; template_filters.c has them in its table. */
 #ifndef RF_TEMPLATE_LISTS_H
 #define RF_TEMPLATE_LISTS_H
 

@@ -1,11 +1,11 @@
-/* template_methods.c - methods of strings and dicts, and the global functions, as rows of
- * tables. Methods that would change a value, and those that no template needs, stand in the
- * tables without a function, so that they are refused instead of taken for missing keys. */
+/* template_methods.c - methods of strings and dicts, and the global functions, as rows of tables.
+ * Methods that change a value or that no template needs are listed as unsupported; otherwise they
+ * would look like missing keys. */
 #include "text/template_parts.h"
 
 #include <string.h>
 
-/* ---- strings: self is a string --------------------------------------------------------------- */
+/* ---- strings --------------------------------------------------------------------------------- */
 
 static rf_status strip_sides(tpl_run *run, const tpl_value *self, const tpl_value *argument, int sides,
                              tpl_value *result) {
@@ -80,7 +80,7 @@ static rf_status method_replace(tpl_run *run, const tpl_value *self, const tpl_v
   return rf_tpl_replace(run, self->text, old, new, most, result);
 }
 
-/* Parts of self between separators, or between runs of white space when there is none. */
+/* Splits self at a separator, or at runs of white space when there is none. */
 static rf_status method_split(tpl_run *run, const tpl_value *self, const tpl_value *argument,
                               tpl_value *result) {
   tpl_text rest = self->text, between = {0};
@@ -181,7 +181,7 @@ static const char *const STRING_REFUSED[] = {
     "ljust",        "maketrans", "partition", "rfind",       "rindex",     "rjust",     "rpartition",
     "rsplit",       "swapcase",  "translate", "zfill",       NULL};
 
-/* ---- dicts: self is a dict ------------------------------------------------------------------- */
+/* ---- dicts ----------------------------------------------------------------------------------- */
 
 static rf_status dict_view(tpl_run *run, const tpl_value *self, int what, tpl_value *result) {
   const tpl_dict *dict = self->dict;
@@ -270,7 +270,7 @@ static rf_status function_raise(tpl_run *run, const tpl_value *self, const tpl_v
                   message.at ? message.at : "");
 }
 
-/* The directives that mean the same in every C library and locale this program runs in. */
+/* Allows only directives with the same result in every C library and locale. */
 static rf_status function_strftime(tpl_run *run, const tpl_value *self, const tpl_value *argument,
                                    tpl_value *result) {
   (void)self;
@@ -319,7 +319,7 @@ static rf_status function_range(tpl_run *run, const tpl_value *self, const tpl_v
   return rf_tpl_list(run, FORM_RANGE, items, (size_t)count, result);
 }
 
-/* namespace(...) and dict(...): another dict's fields, then those given by name. */
+/* namespace(...) and dict(...): the fields of another dict, then the named arguments. */
 static rf_status function_dict(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments,
                                tpl_value *result) {
   (void)self;

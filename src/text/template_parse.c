@@ -1,5 +1,5 @@
-/* template_parse.c - a template's statements as a tree, and the life of a parsed template.
- * Expressions are in template_expression.c. */
+/* template_parse.c - parses a template's statements into a tree. Expressions are in
+ * template_expression.c. */
 #include "text/template_parser.h"
 
 #include <stdarg.h>
@@ -26,7 +26,7 @@ rf_status rf_tpl_fail_at(const rf_template *parsed, size_t at, rf_error *error, 
                  row, column, what);
 }
 
-/* ---- what all parsing uses ------------------------------------------------------------------- */
+/* ---- shared by all parsers ------------------------------------------------------------------- */
 
 bool rf_tpl_at_op(const tpl_parser *p, int op) {
   return p->token->kind == TOKEN_OPERATOR && p->token->op == op;
@@ -95,7 +95,7 @@ rf_status rf_tpl_own(tpl_parser *p, tpl_node *node, const tpl_node *child) {
 }
 
 rf_status rf_tpl_append(tpl_parser *p, tpl_node *node, tpl_node *child, tpl_text name, int op) {
-  if ((node->count & (node->count - 1)) == 0) { /* the arrays double at every power of two */
+  if ((node->count & (node->count - 1)) == 0) { /* capacity doubles at each power of two */
     size_t capacity = node->count ? (size_t)node->count * 2 : 1;
     tpl_node **list = rf_pool_alloc(p->parsed->pool, capacity * sizeof *list);
     tpl_text *names = rf_pool_alloc(p->parsed->pool, capacity * sizeof *names);
@@ -151,7 +151,7 @@ static rf_status parse_if(tpl_parser *p, tpl_node *node) {
   }
 }
 
-/* Targets of for and set: a name, or names with commas between them. */
+/* Parses the target of for and set: a name, or names separated by commas. */
 static rf_status parse_target(tpl_parser *p, tpl_node **target) {
   tpl_node *node = rf_tpl_node(p, NODE_TUPLE, p->token->at);
   bool tuple = false, open = rf_tpl_skip_op(p, '(');
@@ -199,8 +199,7 @@ static rf_status parse_for(tpl_parser *p, tpl_node *node) {
   return block_end(p);
 }
 
-/* Blocks whose text is captured are frames of their own: a loop outside cannot be left from
- * inside. */
+/* A captured block cannot break out of a loop around it. */
 static rf_status parse_captured(tpl_parser *p, const char *end, tpl_node **body) {
   int loops = p->loops;
   p->loops = 0;
@@ -272,7 +271,7 @@ static rf_status parse_macro(tpl_parser *p, tpl_node *node) {
 static rf_status parse_filtered(tpl_parser *p, tpl_node *node) {
   node->kind = NODE_FILTERED;
   tpl_node *filter = rf_tpl_node(p, NODE_CAPTURED, p->token->at), *body;
-  --p->token; /* the filter's name stands where a '|' would */
+  --p->token; /* the filter's name is where a '|' would be */
   do RF_TRY(rf_tpl_parse_filter(p, filter, &filter));
   while (rf_tpl_at_op(p, '|'));
   RF_TRY(adopt(p, node, 1, filter));
@@ -316,7 +315,7 @@ static rf_status parse_statement(tpl_parser *p, tpl_node **statement) {
                      "the block {%% %.*s %%} is not supported or does not belong here", shown, name->text.at);
 }
 
-/* Up to a block that one of `ends` names, which stays the current token; NULL: up to the end. */
+/* Parses up to a block named in `ends`, which stays the current token; NULL: up to the end. */
 static rf_status parse_body(tpl_parser *p, const char *const *ends, tpl_node **body) {
   tpl_node *node = rf_tpl_node(p, NODE_BODY, p->token->at), *child = NULL;
   if (++p->depth > TPL_TREE_DEPTH)
@@ -355,7 +354,8 @@ static rf_status parse_body(tpl_parser *p, const char *const *ends, tpl_node **b
 
 /* ---- templates ------------------------------------------------------------------------------- */
 
-/* Jinja makes every newline \n and drops one at the end. Fails on what is not UTF-8. */
+/* Copies the source. Like Jinja, turns every newline into \n and drops one at the end. Fails when
+ * the source is not UTF-8. */
 static rf_status take_source(rf_template *parsed, const char *text, size_t bytes, rf_error *error) {
   char *copy = rf_pool_alloc(parsed->pool, bytes + 1);
   size_t length = 0;

@@ -1,31 +1,31 @@
-/* template_parts.h - what the files of the template renderer share: tokens, nodes, values, and
- * one rendering's state. */
+/* template_parts.h - shared by the files template*.c: tokens, nodes, values, and the state of one
+ * rendering. */
 #ifndef RF_TEMPLATE_PARTS_H
 #define RF_TEMPLATE_PARTS_H
 
 #include "text/template.h"
 
-/* ---- texts ----------------------------------------------------------------------------------- */
+/* ---- strings --------------------------------------------------------------------------------- */
 
 typedef struct tpl_text {
-  const char *at; /* UTF-8, not terminated */
+  const char *at; /* UTF-8, not NUL-terminated */
   size_t bytes;
 } tpl_text;
 
 #define TPL_TEXT(literal) ((tpl_text){(literal), sizeof(literal) - 1})
 bool rf_tpl_same(tpl_text a, tpl_text b);
 bool rf_tpl_is(tpl_text a, const char *word);
-/* Bytes of the UTF-8 sequence that starts at `at`, 0 when it is not valid. */
+/* Decodes the UTF-8 sequence at `at` into *point; returns its bytes, 0 when it is not valid. */
 size_t rf_tpl_point(const char *at, size_t left, uint32_t *point);
 size_t rf_tpl_put_point(uint32_t point, char out[4]);
 int64_t rf_tpl_points(tpl_text text);
-/* Byte offset of code point `index` of `text`, at most its length. */
+/* Byte offset of code point `index`; text.bytes when there are not so many. */
 size_t rf_tpl_offset(tpl_text text, int64_t index);
-bool rf_tpl_space(uint32_t point); /* str.isspace() of Python */
-/* Python's strip: of `set`'s code points, or of white space when set.at is NULL; `sides` has bit
- * 1 for the left, 2 for the right. */
+bool rf_tpl_space(uint32_t point); /* Python's str.isspace() */
+/* Python's strip() of the code points in `set`, or of white space when set.at is NULL. Bits of
+ * `sides`: 1 left, 2 right. */
 tpl_text rf_tpl_strip(tpl_text text, tpl_text set, int sides);
-/* Byte offset of `part` in `text` from byte `from` on, or SIZE_MAX. */
+/* Byte offset of the first `part` in `text` at or after byte `from`, or SIZE_MAX. */
 size_t rf_tpl_find(tpl_text text, tpl_text part, size_t from);
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
@@ -60,7 +60,7 @@ typedef struct tpl_token {
 /* ---- values ---------------------------------------------------------------------------------- */
 
 typedef enum tpl_kind {
-  TPL_UNDEFINED, /* text: what was undefined */
+  TPL_UNDEFINED, /* text: name of the undefined value */
   TPL_NONE,
   TPL_BOOL,
   TPL_INT,
@@ -75,9 +75,9 @@ typedef enum tpl_kind {
   TPL_METHOD,
 } tpl_kind;
 
-/* What Python would call a list: forms differ in printing, indexing and length. */
+/* Forms of a list. They differ in printing, indexing and length, as their Python types do. */
 enum { FORM_LIST, FORM_TUPLE, FORM_RANGE, FORM_VIEW, FORM_LAZY };
-/* of strings: SAFE passed the filter "safe", which Jinja then joins in its own way */
+/* Forms of a string. SAFE: the filter "safe" marked it, so Jinja joins it differently. */
 enum { FORM_PLAIN, FORM_SAFE };
 
 typedef struct tpl_value tpl_value;
@@ -86,7 +86,7 @@ typedef struct tpl_run tpl_run;
 
 typedef struct tpl_list {
   tpl_value *item;
-  size_t count, next; /* next: the first item a lazy list has not given yet */
+  size_t count, next; /* next: first item that a lazy list has not returned */
 } tpl_list;
 
 typedef struct tpl_dict {
@@ -103,7 +103,7 @@ typedef struct tpl_loop {
 typedef struct tpl_frame tpl_frame;
 typedef struct tpl_macro {
   const tpl_node *node;
-  tpl_frame *frame; /* where it was defined */
+  tpl_frame *frame; /* the scope that defines the macro */
 } tpl_macro;
 
 typedef struct tpl_function tpl_function;
@@ -114,14 +114,14 @@ typedef struct tpl_method {
 
 struct tpl_value {
   uint8_t kind, form;
-  uint16_t depth; /* lists and dicts: how deep they nest */
+  uint16_t depth; /* nesting depth of lists and dicts */
   union {
     bool truth;
     int64_t whole;
     double real;
     tpl_text text;
     tpl_list *list;
-    tpl_dict *dict; /* namespaces too */
+    tpl_dict *dict; /* also of a namespace */
     const tpl_loop *loop;
     const tpl_macro *macro;
     const tpl_function *function;
@@ -129,25 +129,25 @@ struct tpl_value {
   };
 };
 
-/* Arguments of a call, filter, test or method: positional ones, then those by name. */
+/* Arguments of a call, filter, test or method: positional first, then named. */
 typedef struct tpl_arguments {
   const tpl_value *value;
   const tpl_text *name; /* .at NULL: positional */
   int count;
 } tpl_arguments;
 
-/* A filter, test, method or global function: a row of a table. `self` is what it is applied to
- * (undefined for global functions). */
+/* A filter, test, method or global function, as a row of a table. `self` is the value it is applied
+ * to, undefined for global functions. */
 typedef rf_status tpl_call(tpl_run *run, const tpl_value *self, const tpl_value *argument, tpl_value *result);
 enum { TPL_PARAMETERS = 6 };
 struct tpl_function {
   const char *name;
-  /* NULL: Python has it, the templates do not need it: refused by name */
+  /* NULL: exists in Python, but is not supported here. */
   tpl_call *call;
-  /* argument[i] has this name; those not given are undefined with .form 1 */
+  /* argument[i] has this name. A missing argument is undefined with .form 1. */
   const char *parameter[TPL_PARAMETERS];
-  int needed; /* how many must be given */
-  /* instead of call */
+  int needed; /* number of required arguments */
+  /* Used instead of `call` when the arguments need no binding to parameters. */
   rf_status (*call_any)(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments,
                         tpl_value *result);
 };
@@ -180,13 +180,13 @@ typedef enum tpl_node_kind {
   NODE_DATA,
   NODE_PRINT,
   NODE_IF,         /* list: condition, body, condition, body, ...; kid[0]: else */
-  NODE_FOR,        /* for kid[0] in kid[1] if kid[2]; kid[3]: body, kid[4]: else */
+  NODE_FOR,        /* for kid[0] in kid[1] if kid[2]; kid[3]: body; kid[4]: else */
   NODE_SET,        /* kid[0] = kid[1] */
-  NODE_SET_BLOCK,  /* kid[0] = kid[1] filtered by kid[2] (whose innermost kid is NODE_CAPTURED) */
-  NODE_SET_FIELD,  /* name of kid[0].constant = kid[1] */
-  NODE_MACRO,      /* name; list: parameters' defaults or NULL; names; kid[0]: body */
-  NODE_FILTERED,   /* kid[0]: body, kid[1]: filter */
-  NODE_CAPTURED,   /* the text that a block made */
+  NODE_SET_BLOCK,  /* kid[0] = kid[1] filtered by kid[2], whose innermost child is NODE_CAPTURED */
+  NODE_SET_FIELD,  /* field `name` of the namespace kid[0] = kid[1] */
+  NODE_MACRO,      /* name; list: default values or NULL; names: parameters; kid[0]: body */
+  NODE_FILTERED,   /* kid[0]: body; kid[1]: filter */
+  NODE_CAPTURED,   /* the captured text of a block */
   NODE_GENERATION, /* kid[0]: body */
   NODE_BREAK,
   NODE_CONTINUE,
@@ -196,14 +196,14 @@ typedef enum tpl_node_kind {
 
 struct tpl_node {
   tpl_node_kind kind;
-  int op, depth; /* depth: of the tree from here down; evaluation recurses by it */
+  int op, depth; /* depth of the subtree, which bounds the recursion of evaluation */
   size_t at;
   tpl_text name;
   tpl_node *kid[5];
   tpl_node **list;
   tpl_text *names;
   int *ops;
-  int count; /* of list */
+  int count; /* length of `list` */
   const tpl_function *function;
   tpl_value constant;
 };
@@ -211,7 +211,7 @@ struct tpl_node {
 struct rf_template {
   rf_pool *pool;
   const char *where;
-  tpl_text source; /* newlines made \n, the last one dropped, as Jinja does before it looks */
+  tpl_text source; /* newlines are \n, the last one is dropped, as in Jinja */
   tpl_node *body;
   bool marks_generation;
 };
@@ -224,7 +224,7 @@ enum {
   TPL_RANGE_MOST = 100000
 };
 
-/* Fails with "WHERE, line L, column C: ..." for byte `at` of the source. */
+/* Fails with "WHERE, line L, column C: ..."; `at` is a byte offset in the source. */
 rf_status rf_tpl_fail_at(const rf_template *parsed, size_t at, rf_error *error, const char *file, int line,
                          const char *format, ...) __attribute__((format(printf, 6, 7)));
 #define TPL_FAIL_AT(parsed, at, error, ...) \
@@ -232,12 +232,12 @@ rf_status rf_tpl_fail_at(const rf_template *parsed, size_t at, rf_error *error, 
 
 rf_status rf_tpl_lex(const rf_template *parsed, tpl_token **tokens, rf_error *error);
 
-/* Rows by name, or NULL. */
+/* Each finds a row by its name, or returns NULL. */
 const tpl_function *rf_tpl_filter(tpl_text name);
 const tpl_function *rf_tpl_test(tpl_text name);
 const tpl_function *rf_tpl_global(tpl_text name);
-/* The method `name` of values of self's kind; a row without a call is one that is refused. NULL:
- * Python has none of that name. */
+/* The method `name` of values of this kind. A row without a call is unsupported; NULL: Python has
+ * no method of this name. */
 const tpl_function *rf_tpl_method(const tpl_value *self, tpl_text name);
 
 /* ---- one rendering --------------------------------------------------------------------------- */
@@ -255,10 +255,10 @@ struct tpl_run {
   int64_t steps_left;
   size_t room_left, text_most;
   int depth;
-  int leave;     /* a node kind: NODE_BREAK or NODE_CONTINUE on its way to the loop, or 0 */
-  size_t at;     /* byte of the source that is being evaluated, for errors */
-  tpl_out *out;  /* where printing goes */
-  tpl_out *main; /* the rendering itself */
+  int leave;     /* NODE_BREAK or NODE_CONTINUE until the loop sees it, or 0 */
+  size_t at;     /* byte offset in the source that is being evaluated, for errors */
+  tpl_out *out;  /* receives printed text */
+  tpl_out *main; /* output of the rendering itself */
   tpl_frame *frame;
   tpl_text captured;
   rf_range *span;
@@ -266,10 +266,10 @@ struct tpl_run {
 };
 
 #define TPL_FAIL(run, ...) TPL_FAIL_AT((run)->parsed, (run)->at, (run)->error, __VA_ARGS__)
-/* Takes `steps` from the budget. */
+/* Takes `steps` from the budget; fails when it is used up. */
 rf_status rf_tpl_step(tpl_run *run, size_t steps);
-/* Memory of the rendering's pool; counted, and refused when the rendering has used its share.
- * `count` items of `size` bytes. */
+/* Allocates `count` items of `size` bytes from the rendering's pool; fails beyond its memory
+ * limit. */
 rf_status rf_tpl_room(tpl_run *run, size_t count, size_t size, void *memory);
 rf_status rf_tpl_put(tpl_run *run, tpl_out *out, tpl_text text);
 
@@ -291,24 +291,25 @@ bool rf_tpl_truth(const tpl_value *value);
 bool rf_tpl_number(const tpl_value *value, double *real);  /* ints, floats and bools */
 bool rf_tpl_whole(const tpl_value *value, int64_t *whole); /* ints and bools */
 rf_status rf_tpl_equal(tpl_run *run, const tpl_value *a, const tpl_value *b, bool *equal);
-/* Python's order of numbers, texts and lists; others have none. */
+/* *order is -1, 0, 1 or 2 (not comparable, NaN), as Python orders numbers, strings and lists. Other
+ * kinds fail. */
 rf_status rf_tpl_order(tpl_run *run, const tpl_value *a, const tpl_value *b, int *order);
 rf_status rf_tpl_contains(tpl_run *run, const tpl_value *container, const tpl_value *item, bool *found);
 rf_status rf_tpl_arithmetic(tpl_run *run, int op, const tpl_value *a, const tpl_value *b, tpl_value *result);
-/* copies the items */
+/* Copies the items. */
 rf_status rf_tpl_list(tpl_run *run, int form, const tpl_value *items, size_t count, tpl_value *list);
 rf_status rf_tpl_dict(tpl_run *run, tpl_value *dict);
-/* SIZE_MAX: not there */
+/* *index is SIZE_MAX when the key is missing. */
 rf_status rf_tpl_dict_find(tpl_run *run, const tpl_dict *dict, const tpl_value *key, size_t *index);
 rf_status rf_tpl_dict_set(tpl_run *run, tpl_value *dict, const tpl_value *key, const tpl_value *value);
-/* What a for loop over `value` sees. Takes the rest of a lazy list. */
+/* The items that a for loop over `value` visits. Consumes a lazy list. */
 rf_status rf_tpl_iterate(tpl_run *run, const tpl_value *value, tpl_list *items);
 rf_status rf_tpl_attribute(tpl_run *run, const tpl_value *object, tpl_text name, tpl_value *result);
 rf_status rf_tpl_item(tpl_run *run, const tpl_value *object, const tpl_value *index, tpl_value *result);
 rf_status rf_tpl_slice(tpl_run *run, const tpl_value *object, const tpl_value bounds[3], tpl_value *result);
 rf_status rf_tpl_from_json(tpl_run *run, const json_t *json, int depth, tpl_value *value);
 
-/* str(value), as a text of the pool or the value's own. */
+/* Python's str(value). */
 rf_status rf_tpl_str(tpl_run *run, const tpl_value *value, tpl_text *text);
 typedef struct tpl_json_style {
   tpl_text between, colon, indent; /* indent.at NULL: one line */
@@ -317,14 +318,13 @@ typedef struct tpl_json_style {
 rf_status rf_tpl_json(tpl_run *run, tpl_out *out, const tpl_value *value, const tpl_json_style *style,
                       int depth);
 
-/* Text functions that filters and methods share. Letters beyond ASCII are refused where case
- * matters. */
-/* how: a letter of "ulct": upper, lower, capitalize, title */
+/* String functions shared by filters and methods. Changing the case of non-ASCII letters fails. */
+/* `how` is 'u' (upper), 'l' (lower), 'c' (capitalize) or 't' (title). */
 rf_status rf_tpl_case(tpl_run *run, tpl_text text, int how, tpl_value *result);
 rf_status rf_tpl_replace(tpl_run *run, tpl_text text, tpl_text old, tpl_text new, int64_t most,
                          tpl_value *result);
 rf_status rf_tpl_lines(tpl_run *run, tpl_text text, tpl_value *lines);
-/* strict: strings only */
+/* `strict`: all items must be strings. */
 rf_status rf_tpl_join(tpl_run *run, tpl_text between, const tpl_list *items, bool strict, tpl_value *result);
 rf_status rf_tpl_wants_text(tpl_run *run, const tpl_value *value, const char *what, tpl_text *text);
 rf_status rf_tpl_wants_whole(tpl_run *run, const tpl_value *value, const char *what, int64_t otherwise,

@@ -1,5 +1,5 @@
-/* template_print.c - values as text: Python's str() and repr(), and JSON as transformers' tojson
- * writes it. */
+/* template_print.c - prints values: Python's str() and repr(), and JSON as in transformers'
+ * tojson. */
 #include "text/template_parts.h"
 
 #include <math.h>
@@ -37,7 +37,8 @@ static void print_real(double value, char text[40]) {
     return;
   }
   char digits[40];
-  for (int precision = 0; precision <= 16; ++precision) { /* the fewest digits that read back the same */
+  for (int precision = 0; precision <= 16;
+       ++precision) { /* the fewest digits that read back as the same value */
     snprintf(digits, sizeof digits, "%.*e", precision, value);
     if (strtod(digits, NULL) == value) break;
   }
@@ -65,7 +66,7 @@ static void print_real(double value, char text[40]) {
 
 /* ---- repr ------------------------------------------------------------------------------------ */
 
-/* Ranges of which every character is printable for Python. Others are refused rather than
+/* Ranges in which Python prints every character unescaped. Other characters fail instead of being
  * guessed. */
 static bool surely_printable(uint32_t point) {
   static const uint32_t ranges[][2] = {
@@ -132,7 +133,7 @@ static rf_status put_dict(tpl_run *run, tpl_out *out, const tpl_dict *dict) {
   return put(run, out, "}");
 }
 
-/* Numbers and constants; false for other kinds. */
+/* Prints numbers and constants; false for other kinds. */
 static bool simple_text(const tpl_value *value, char text[40]) {
   if (value->kind == TPL_NONE) strcpy(text, "None");
   else if (value->kind == TPL_BOOL) strcpy(text, value->truth ? "True" : "False");
@@ -209,8 +210,8 @@ static rf_status json_line(tpl_run *run, tpl_out *out, const tpl_json_style *sty
   return RAFTER_OK;
 }
 
-/* The order of the keys: as they stand, or sorted. Insertion sort: keys are few, and every
- * comparison is a step. */
+/* The order of the keys: insertion order or sorted. Insertion sort is enough for few keys, and
+ * every comparison counts as a step. */
 static rf_status key_order(tpl_run *run, const tpl_dict *dict, bool sorted, size_t **order) {
   RF_TRY(rf_tpl_room(run, dict->count, sizeof **order, order));
   for (size_t i = 0; i < dict->count; ++i) {

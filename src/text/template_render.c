@@ -1,4 +1,4 @@
-/* template_render.c - statements, macros, and one rendering from beginning to end. */
+/* template_render.c - executes statements and macros, and renders a template. */
 #include "text/template_eval.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static rf_status exec_print(tpl_run *run, const tpl_node *node) {
   return rf_tpl_put(run, run->out, text);
 }
 
-/* Runs `body` in a frame of its own and keeps what it prints. */
+/* Executes `body` in `frame` and captures its output. */
 static rf_status capture(tpl_run *run, const tpl_node *body, tpl_frame *frame, tpl_text *text) {
   tpl_out out = {0}, *outside = run->out;
   tpl_frame *around = run->frame;
@@ -101,7 +101,7 @@ static rf_status exec_if(tpl_run *run, const tpl_node *node) {
   return node->kid[0] ? exec(run, node->kid[0]) : RAFTER_OK;
 }
 
-/* The items that pass the loop's own "if", which sees the loop's names and nothing of its turns. */
+/* Keeps the items that pass the loop's "if", which sees the loop's targets but not `loop`. */
 static rf_status choose_items(tpl_run *run, const tpl_node *node, tpl_list *items) {
   if (!node->kid[2]) return RAFTER_OK;
   tpl_list chosen = {0};
@@ -156,7 +156,7 @@ static rf_status exec_body(tpl_run *run, const tpl_node *node) {
   return RAFTER_OK;
 }
 
-/* ---- macros and marks ------------------------------------------------------------------------ */
+/* ---- macros and generation blocks ------------------------------------------------------------ */
 
 static rf_status exec_macro(tpl_run *run, const tpl_node *node) {
   tpl_macro *macro;
@@ -165,8 +165,7 @@ static rf_status exec_macro(tpl_run *run, const tpl_node *node) {
   return rf_tpl_assign(run, node->name, &(tpl_value){.kind = TPL_MACRO, .macro = macro});
 }
 
-/* The parameters in a frame whose parent is where the macro was defined; defaults see the
- * parameters before them. */
+/* Assigns the arguments in the macro's scope. A default value sees the parameters before it. */
 static rf_status bind_macro(tpl_run *run, const tpl_node *node, const tpl_arguments *arguments) {
   int used = 0;
   for (int slot = 0; slot < node->count; ++slot) {
@@ -202,8 +201,7 @@ rf_status rf_tpl_call_macro(tpl_run *run, const tpl_macro *macro, const tpl_argu
   return RAFTER_OK;
 }
 
-/* What stands here is the assistant's own text. Only the rendering itself can say where it lies,
- * not a text that is still moved about. */
+/* Records the span of the assistant's text. Only in the main output are byte offsets final. */
 static rf_status exec_generation(tpl_run *run, const tpl_node *node) {
   tpl_frame *around = run->frame;
   if (run->out != run->main)
@@ -280,7 +278,7 @@ rf_status rf_template_render(const rf_template *parsed, const json_t *variables,
   rf_status status;
   RF_GO(rf_tpl_new_frame(&run, NULL, &run.frame));
   RF_GO(set_variables(&run, variables));
-  RF_GO(rf_tpl_new_frame(&run, run.frame, &run.frame)); /* what the template sets hides the variables */
+  RF_GO(rf_tpl_new_frame(&run, run.frame, &run.frame)); /* names set by the template shadow the variables */
   RF_GO(exec(&run, parsed->body));
   rf_rendered made = {
       .text = malloc(out.bytes + 1), .bytes = out.bytes, .generated_count = (int64_t)run.spans};

@@ -1,5 +1,5 @@
-/* template_value.c - the values of a rendering and what Python does with them: truth, equality,
- * order, arithmetic, lists and dicts. */
+/* template_value.c - the values of a rendering and Python's semantics for them: truth, equality,
+ * order, lists and dicts. */
 #include "text/template_parts.h"
 
 #include <math.h>
@@ -20,12 +20,12 @@ rf_status rf_tpl_room(tpl_run *run, size_t count, size_t size, void *memory) {
   size_t bytes;
   if (__builtin_mul_overflow(count, size, &bytes) || bytes > run->room_left || run->room_left - bytes < 32)
     return TPL_FAIL(run, "the template takes too much memory");
-  run->room_left -= bytes + 32; /* the pool rounds up, and nothing is free of cost */
+  run->room_left -= bytes + 32; /* 32: overhead of one allocation */
   *(void **)memory = rf_pool_alloc(run->pool, bytes ? bytes : 1);
   return RAFTER_OK;
 }
 
-/* ---- what kind of value it is ---------------------------------------------------------------- */
+/* ---- kinds of values ------------------------------------------------------------------------- */
 
 const char *rf_tpl_kind_name(const tpl_value *value) {
   static const char *const names[] = {
@@ -64,7 +64,7 @@ bool rf_tpl_number(const tpl_value *value, double *real) {
 
 /* ---- equality and order ---------------------------------------------------------------------- */
 
-/* Exact between an int and a float too, where a conversion would round. */
+/* Compares an int with a float exactly, where a conversion to double would round. */
 static int order_numbers(const tpl_value *a, const tpl_value *b) {
   int64_t x, y;
   if (rf_tpl_whole(a, &x) && rf_tpl_whole(b, &y)) return x < y ? -1 : x > y;
@@ -74,7 +74,7 @@ static int order_numbers(const tpl_value *a, const tpl_value *b) {
   long double v = b->kind == TPL_FLOAT ? (long double)b->real
                   : b->kind == TPL_INT ? (long double)b->whole
                                        : b->truth;
-  return u < v ? -1 : u > v ? 1 : u == v ? 0 : 2; /* 2: not a number */
+  return u < v ? -1 : u > v ? 1 : u == v ? 0 : 2; /* 2: NaN */
 }
 
 static rf_status equal_dicts(tpl_run *run, const tpl_dict *a, const tpl_dict *b, bool *equal) {
@@ -106,7 +106,7 @@ rf_status rf_tpl_equal(tpl_run *run, const tpl_value *a, const tpl_value *b, boo
   } else if (a->kind == TPL_DICT) return equal_dicts(run, a->dict, b->dict, equal);
   else if (a->kind == TPL_NAMESPACE) *equal = a->dict == b->dict;
   else if (a->kind >= TPL_LOOP) *equal = a->macro == b->macro;
-  else *equal = true; /* none, or both undefined */
+  else *equal = true; /* both none, or both undefined */
   return RAFTER_OK;
 }
 
@@ -117,7 +117,7 @@ rf_status rf_tpl_order(tpl_run *run, const tpl_value *a, const tpl_value *b, int
     *order = order_numbers(a, b);
     return RAFTER_OK;
   }
-  /* the order of UTF-8 bytes is the order of code points */
+  /* The order of UTF-8 bytes is the order of code points. */
   if (a->kind == TPL_STRING && b->kind == TPL_STRING) {
     size_t shorter = a->text.bytes < b->text.bytes ? a->text.bytes : b->text.bytes;
     RF_TRY(rf_tpl_step(run, shorter / 64));
@@ -205,7 +205,7 @@ rf_status rf_tpl_dict_find(tpl_run *run, const tpl_dict *dict, const tpl_value *
   return RAFTER_OK;
 }
 
-/* Appends without looking whether the key is there. */
+/* Appends without checking whether the key exists. */
 static rf_status dict_append(tpl_run *run, tpl_value *value, const tpl_value *key, const tpl_value *item) {
   tpl_dict *dict = value->dict;
   if (dict->count == dict->capacity) {
@@ -229,7 +229,7 @@ static rf_status dict_append(tpl_run *run, tpl_value *value, const tpl_value *ke
 rf_status rf_tpl_dict_set(tpl_run *run, tpl_value *value, const tpl_value *key, const tpl_value *item) {
   size_t index;
   RF_TRY(rf_tpl_dict_find(run, value->dict, key, &index));
-  /* namespaces are never walked, so they may hold anything */
+  /* Namespaces are never traversed, so they may hold anything. */
   if (value->kind == TPL_DICT) RF_TRY(nest(run, value, item));
   if (index == SIZE_MAX) return dict_append(run, value, key, item);
   value->dict->value[index] = *item;
@@ -360,7 +360,7 @@ rf_status rf_tpl_item(tpl_run *run, const tpl_value *object, const tpl_value *in
   return index->kind == TPL_STRING ? rf_tpl_attribute(run, object, index->text, result) : RAFTER_OK;
 }
 
-/* One bound of a slice, as Python clamps it. */
+/* Clamps one bound of a slice as Python does. */
 static rf_status slice_bound(tpl_run *run, const tpl_value *value, int64_t otherwise, int64_t least,
                              int64_t most, int64_t count, int64_t *bound) {
   *bound = otherwise;
@@ -393,7 +393,7 @@ rf_status rf_tpl_slice(tpl_run *run, const tpl_value *object, const tpl_value bo
   tpl_value *taken;
   size_t length = 0, bytes = 0;
   RF_TRY(rf_tpl_room(run, items.count, sizeof *taken, &taken));
-  if (step > count) step = count + 1; /* the same one item, and no overflow */
+  if (step > count) step = count + 1; /* selects the same items without overflow */
   if (step < -count) step = -count - 1;
   for (int64_t i = start; step > 0 ? i < stop : i > stop; i += step) {
     taken[length] = items.item[i];
