@@ -1,4 +1,4 @@
-/* checkpoint.c - saving, finding, loading and pruning checkpoints. */
+/* checkpoint.c - saves, finds, loads and removes checkpoints. */
 #define _GNU_SOURCE
 #include "train/checkpoint.h"
 #include "run/record.h"
@@ -24,7 +24,7 @@
 
 enum { PATH_BYTES = 4300 };
 
-/* DONE goes first, so that a half-removed checkpoint is none. */
+/* Removes DONE first, so that a partly removed folder is not a complete checkpoint. */
 static void remove_folder(const char *folder) {
   char path[PATH_BYTES + 400];
   snprintf(path, sizeof path, "%s/DONE", folder);
@@ -32,14 +32,14 @@ static void remove_folder(const char *folder) {
   rf_remove_folder(folder);
 }
 
-/* Gives `part` the name `folder`. A checkpoint that has the name already keeps it until the new
- * one takes it: there is no moment without one. */
+/* Renames `part` to `folder`. An existing checkpoint is exchanged, so that one complete checkpoint
+ * exists at every moment. */
 static rf_status take_name(const char *part, const char *folder, rf_error *error) {
   if (!rename(part, folder)) return RAFTER_OK;
   if ((errno == ENOTEMPTY || errno == EEXIST) &&
       !renameat2(AT_FDCWD, part, AT_FDCWD, folder, RENAME_EXCHANGE))
     return remove_folder(part), RAFTER_OK;
-  if (errno == EINVAL || errno == ENOSYS) { /* a file system that cannot exchange names */
+  if (errno == EINVAL || errno == ENOSYS) { /* This file system cannot exchange names. */
     remove_folder(folder);
     if (!rename(part, folder)) return RAFTER_OK;
   }
@@ -63,8 +63,8 @@ static rf_status master_values(void *context, int param, int64_t first, int64_t 
   return rf_run_read(t->run, 0, t->state[param].master, first * 4, values, count * 4, error);
 }
 
-/* Names, in `pool`, of the moments of what is trained, m and v of each parameter behind each
- * other; `param` gets the parameters. */
+/* Lists the moments m and v of each trained parameter, alternating. The names are allocated in
+ * `pool`; `param` gets the parameter of each entry. */
 static int list_moments(const rf_trainer *t, rf_pool *pool, rf_stored *list, int *param) {
   const rf_params *params = &t->plan->graph->params;
   int count = 0;
@@ -82,11 +82,11 @@ static int list_moments(const rf_trainer *t, rf_pool *pool, rf_stored *list, int
   return count;
 }
 
-/* The tensor of the i-th stored moment: m and v take turns. */
+/* Tensor of entry i of list_moments. */
 static int moment(const rf_trainer *t, int param, int i) {
   return i % 2 ? t->state[param].v : t->state[param].m;
 }
-enum { BLOCK = 1 << 14 }; /* values that are copied at once */
+enum { BLOCK = 1 << 14 }; /* Values copied at a time. */
 
 static rf_status save_moment(const rf_trainer *t, int tensor, int64_t count, rf_tensor_writer *writer,
                              rf_error *error) {
@@ -159,8 +159,8 @@ static rf_status save_state(const rf_trainer *t, const char *folder, rf_error *e
   return status;
 }
 
-/* What makes text of a model's tokens travels with its weights. A shape has learned bytes,
- * unless its tokens came from another tokenizer's shards. */
+/* Saves the tokenizer and the chat template with the weights. A model without files uses the byte
+ * tokenizer, unless its shards were made with another tokenizer. */
 static rf_status save_tokenizer(const rf_trainer *t, const char *folder, rf_error *error) {
   enum { BYTE_IDS = 257 };
   int copied;
@@ -177,7 +177,7 @@ static rf_status save_tokenizer(const rf_trainer *t, const char *folder, rf_erro
   return rf_file_write(path, t->template, t->template_bytes, error);
 }
 
-/* What an adapter of this run stands beside: the weights' path, or the model's name. */
+/* Names the base of an adapter: the path of its weights, or the model's name. */
 static void base_of(const rf_train_settings *settings, char base[PATH_BYTES]) {
   const char *weights = settings->weights_folder;
   if (!weights || !*weights || !realpath(weights, base))
@@ -191,8 +191,7 @@ rf_status rf_checkpoint_can_save(const rf_train_settings *settings, rf_error *er
   return rf_adapter_base_check(base, error);
 }
 
-/* The whole model; of a run that trains adapters, those alone and the name of what they stand
- * beside. */
+/* Saves the full model; for LoRA, only the adapters and the name of their base. */
 static rf_status save_weights(rf_trainer *t, const char *folder, rf_error *error) {
   const rf_params *params = &t->plan->graph->params;
   char base[PATH_BYTES];
@@ -215,7 +214,8 @@ rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error)
   RF_GO(save_moments(t, part, error));
   RF_GO(save_state(t, part, error));
   snprintf(path, sizeof path, "%s/DONE", part);
-  RF_GO(rf_file_write(path, "", 0, error)); /* last: its presence says that all else is on the disk */
+  /* Last, because DONE says that all other files are on the disk. */
+  RF_GO(rf_file_write(path, "", 0, error));
   sync_folder(part);
   RF_GO(take_name(part, folder, error));
   snprintf(path, sizeof path, "%s", folder);
@@ -251,7 +251,7 @@ bool rf_checkpoint_any(const char *run_folder) {
 
 rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, rf_error *error) {
   char path[PATH_BYTES + 300];
-  for (;;) { /* removes the oldest until no more than `keep` stand */
+  for (;;) { /* Removes the oldest until `keep` are left. */
     long long oldest = -1;
     int complete = 0;
     char oldest_path[PATH_BYTES + 300] = "";

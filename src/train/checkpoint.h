@@ -1,33 +1,32 @@
-/* checkpoint.h - a training run on disk: a folder that other tools can load, and that resumes to
- * the bit.
+/* checkpoint.h - saves a training run in a folder that other tools can load, and resumes it with
+ * identical bits.
  *
- *   config.json, model.safetensors   the model under its published names, f32 (the masters)
- *   or, of a run that trains adapters: adapter_config.json, adapter_model.safetensors as PEFT
- *     has them
- *   optimizer.safetensors            m/NAME and v/NAME, f32
- *   state.json                       step, tokens, loader counters, what the data and plan were
+ *   config.json, model.safetensors   the f32 masters of the model under its published names;
+ *                                    for LoRA: adapter_config.json, adapter_model.safetensors (PEFT)
+ *   optimizer.safetensors            moments m/NAME and v/NAME, f32
+ *   state.json                       step, tokens, loader counters, digests of the data
  *   DONE                             written last; a folder without it is not a checkpoint */
 #ifndef RF_CHECKPOINT_H
 #define RF_CHECKPOINT_H
 
 #include "train/train.h"
 
-/* Writes `folder` beside and renames it. RAFTER_FAILED: I/O (a full disk...); no folder is left
- * behind. */
+/* Writes a temporary folder and renames it to `folder`. RAFTER_FAILED: an I/O error, such as a full
+ * disk; the temporary folder is removed. */
 rf_status rf_checkpoint_save(rf_trainer *trainer, const char *folder, rf_error *error);
-/* Asked before the first step: whether a run's checkpoints can be written at all. RAFTER_FAILED:
- * adapters whose base has a path that JSON cannot hold. */
+/* Checks before the first step that checkpoints can be written. RAFTER_FAILED: an adapter's base
+ * path cannot be stored in JSON. */
 rf_status rf_checkpoint_can_save(const rf_train_settings *settings, rf_error *error);
-/* Loads weights, moments, step and loader position. RAFTER_FAILED: incomplete, truncated,
- * another model, or the data changed. */
+/* Loads weights, moments, step and loader position. RAFTER_FAILED: the checkpoint is incomplete or
+ * of another model, or the data changed. */
 rf_status rf_checkpoint_load(rf_trainer *trainer, const char *folder, rf_error *error);
-/* The newest complete checkpoint of a run folder (or the folder itself when it is one).
+/* Finds the newest complete checkpoint of a run folder; `run_folder` may itself be a checkpoint.
  * RAFTER_FAILED: there is none. */
 rf_status rf_checkpoint_newest(const char *run_folder, char folder[4096], rf_error *error);
-/* Removes all but the newest `keep` complete checkpoints of a run folder, and what an
- * interrupted save left; never that of step `saved`, which was just written. keep 0: keeps all. */
+/* Removes all but the newest `keep` complete checkpoints, and the remains of interrupted saves.
+ * Never removes the checkpoint of step `saved`. keep 0 keeps all checkpoints. */
 rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, rf_error *error);
-/* Whether a folder holds a run, or a checkpoint of one. */
+/* Whether a folder is a run or a checkpoint. */
 bool rf_checkpoint_any(const char *run_folder);
 
 #endif

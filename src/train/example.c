@@ -1,4 +1,4 @@
-/* example.c - rows of a .jsonl file, rendered, tokenized and masked. */
+/* example.c - renders, tokenizes and masks the rows of a .jsonl file. */
 #define _GNU_SOURCE
 #include "train/example.h"
 
@@ -15,12 +15,12 @@ static const char *const FIELD_NAMES[FIELDS] = {"text",  "tokens", "mask",      
 
 struct rf_example_reader {
   rf_example_options options;
-  char *names[FIELDS]; /* what the rows call them */
+  char *names[FIELDS]; /* Field names of the rows. */
   rf_chat *chat;
-  bool chat_sought; /* it is opened for the first row that wants it: data of plain texts needs none */
+  bool chat_sought; /* Whether `chat` was looked for. Only the first row that needs it opens it. */
 };
 
-/* Where a row stands, for errors. */
+/* Position of a row, for error messages. */
 typedef struct row_place {
   const char *path;
   int64_t line;
@@ -71,7 +71,7 @@ void rf_example_free(rf_example *example) {
   *example = (rf_example){0};
 }
 
-/* reader->chat, NULL where the model has no template. */
+/* Opens reader->chat; it stays NULL if the model has no template. */
 static rf_status seek_chat(rf_example_reader *reader, rf_error *error) {
   const char *template = reader->options.template ? reader->options.template : "",
              *folder = reader->options.model_folder;
@@ -103,7 +103,7 @@ static rf_status bad_field(const rf_example_reader *reader, row_place place, int
                  (long long)place.line, reader->names[which], expected, kind_of(value));
 }
 
-/* The same failure, with the row it happened in. */
+/* Adds the row's position to an error. */
 static rf_status in_row(row_place place, rf_error *error) {
   if (!error) return RAFTER_FAILED;
   return RF_FAIL(error, RAFTER_FAILED, *error->hint ? error->hint : NULL, "%s (%s, line %lld)",
@@ -126,8 +126,8 @@ static void reserve_mask(rf_example *example) {
   example->mask = rf_must(realloc(example->mask, (size_t)example->mask_capacity));
 }
 
-/* Marks the tokens of which a byte lies in a range, by walking the text along the tokens. False:
- * the tokenizer rewrote the text, so that what the tokens stand for is not what stands there. */
+/* Masks the tokens that overlap a range of bytes, by matching tokens with the text. Returns false
+ * if the tokens' text differs from the text, because the tokenizer normalizes it. */
 static bool mask_by_walking(const rf_tokenizer *tokenizer, const char *text, size_t bytes,
                             const rf_range *range, int64_t count, rf_example *example) {
   size_t at = 0;
@@ -137,7 +137,7 @@ static bool mask_by_walking(const rf_tokenizer *tokenizer, const char *text, siz
     if (piece.bytes > bytes - at || memcmp(piece.at, text + at, piece.bytes) != 0) {
       if (!piece.bytes || piece.at[0] != ' ') return false;
       piece.at++;
-      piece.bytes--; /* the space that some tokenizers put in front */
+      piece.bytes--; /* Some tokenizers insert a space at the start. */
       if (piece.bytes > bytes - at || memcmp(piece.at, text + at, piece.bytes) != 0) return false;
     }
     while (r < count && range[r].last <= at) r++;
@@ -147,7 +147,7 @@ static bool mask_by_walking(const rf_tokenizer *tokenizer, const char *text, siz
   return at == bytes;
 }
 
-/* How many of the tokens are those of the text's first bytes alone. */
+/* Counts the leading tokens that equal those of the text's first `bytes` bytes alone. */
 static rf_status tokens_before(const rf_tokenizer *tokenizer, const char *text, size_t bytes, int flags,
                                const rf_ids *whole, int64_t *tokens, rf_error *error) {
   rf_ids part = {0};
@@ -176,8 +176,8 @@ static rf_status mask_ranges(const rf_tokenizer *tokenizer, const char *text, si
 
 /* ---- conversations --------------------------------------------------------------------------- */
 
-/* The day that templates get which ask for it. A date of its own for every run would make other
- * tokens of the same data. */
+/* The date for chat templates that print one. It is fixed, so that every run makes the same tokens
+ * from the same data. */
 static const struct tm TODAY = {.tm_year = 125, .tm_mon = 0, .tm_mday = 1, .tm_wday = 3};
 
 static int64_t assistant_turns(const json_t *messages) {
@@ -191,7 +191,7 @@ static int64_t assistant_turns(const json_t *messages) {
   return turns;
 }
 
-/* `given`: turns of the assistant that belong to a prompt, which the loss does not count. */
+/* `given`: number of assistant turns that belong to the prompt, which the loss does not count. */
 static rf_status read_conversation(rf_example_reader *reader, const json_t *messages, const json_t *tools,
                                    int64_t given, rf_example *example, rf_error *error) {
   rf_rendered rendered;
@@ -219,7 +219,7 @@ static rf_status read_conversation(rf_example_reader *reader, const json_t *mess
     count -= given;
   }
   RF_GO(rf_tokenizer_encode(tokenizer, rendered.text, rendered.bytes, RF_ENCODE_PARSE, &example->ids,
-                            error)); /* a template writes its marks itself */
+                            error)); /* The template writes the special tokens itself. */
   status = mask_ranges(tokenizer, rendered.text, rendered.bytes, range, count, example, error);
 done:
   rf_rendered_free(&rendered);
@@ -248,7 +248,7 @@ static rf_status read_messages(rf_example_reader *reader, row_place place, const
 
 /* ---- prompts with completions ---------------------------------------------------------------- */
 
-/* The tokens of both texts together, as TRL makes them; what differs from the prompt's own is
+/* Tokenizes both texts joined, as TRL does. The tokens that differ from the prompt's own tokens are
  * the completion. */
 static rf_status join_texts(rf_example_reader *reader, const json_t *prompt, const json_t *completion,
                             rf_example *example, rf_error *error) {
@@ -257,7 +257,7 @@ static rf_status join_texts(rf_example_reader *reader, const json_t *prompt, con
   char *text = rf_must(malloc(bytes + 1));
   rf_status status = RAFTER_OK;
   int64_t given = 0;
-  const int flags = RF_ENCODE_MARKS | RF_ENCODE_PARSE; /* as generate reads a prompt */
+  const int flags = RF_ENCODE_MARKS | RF_ENCODE_PARSE; /* As generate reads a prompt. */
   memcpy(text, json_string_value(prompt), before);
   memcpy(text + before, json_string_value(completion), bytes - before);
   RF_GO(rf_tokenizer_encode(tokenizer, text, bytes, flags, &example->ids, error));

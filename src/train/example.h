@@ -1,48 +1,48 @@
-/* example.h - one row of a .jsonl file as tokens, and which of them the loss counts.
+/* example.h - reads one row of a .jsonl file as tokens, with the tokens that the loss counts.
  *
- *   {"messages":[{"role","content"},...], "tools"?}   through the chat template; the loss counts
- *     what the assistant wrote, end mark included
- *   {"prompt","completion"}                           texts: through the chat template where
- *     there is one, else one behind the other with the end
- *                                                     mark; lists of messages: one conversation.
- *                                                       The loss counts the completion
- *   {"tokens":[...], "mask":[...]}                    ids; the loss counts those whose mask is 1
- *   {"text"}, {"tokens"}                              plain text: the loss counts everything,
- *     and a long one is split over rows */
+ *   {"messages":[{"role","content"},...], "tools"?}
+ *       Rendered by the chat template. The loss counts the assistant's text and its end token.
+ *   {"prompt","completion"}
+ *       Two texts: rendered by the chat template if there is one, otherwise joined and followed by
+ *       the end token. Two lists of messages: one conversation. The loss counts the completion.
+ *   {"tokens":[...], "mask":[...]}
+ *       Token ids. The loss counts the tokens with mask 1.
+ *   {"text"}, {"tokens"}
+ *       Plain text. The loss counts every token, and a long text continues in other rows. */
 #ifndef RF_EXAMPLE_H
 #define RF_EXAMPLE_H
 
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
-/* What the loss counts of a conversation: every turn of the assistant, its last turn, or all
- * tokens. Of a prompt with its completion the first two both count the completion. */
+/* Tokens of a conversation that the loss counts: every turn of the assistant, its last turn, or all
+ * tokens. For a prompt with its completion, the first two both mean the completion. */
 typedef enum rf_loss_on { RF_LOSS_ON_ASSISTANT, RF_LOSS_ON_COMPLETION, RF_LOSS_ON_ALL } rf_loss_on;
 
 typedef struct rf_example_options {
-  const rf_tokenizer *tokenizer; /* NULL: only rows of tokens can be read */
-  const char *model_folder;      /* where the model's chat template may be; NULL or "": nowhere */
-  const char *template;          /* a template file, or "none"; NULL or "": the model's own */
-  int64_t vocab;                 /* every id of a row is below it */
+  const rf_tokenizer *tokenizer; /* NULL: only rows of tokens can be read. */
+  const char *model_folder;      /* Folder with the model's chat template; NULL or "": none. */
+  const char *template;          /* A template file, or "none"; NULL or "": the model's own. */
+  int64_t vocab;                 /* Every token id must be below it. */
   rf_loss_on loss_on;
-  /* "prompt=question,completion=answer": what the rows call theirs; NULL or "": by the names
-   * above */
+  /* Field names of the rows, such as "prompt=question,completion=answer"; NULL or "": the names
+   * above. */
   const char *fields;
 } rf_example_options;
 
 typedef struct rf_example {
   rf_ids ids;
-  uint8_t *mask; /* one an id; only of an example */
+  uint8_t *mask; /* (ids.count): 1 for tokens that the loss counts. Only if is_example. */
   int64_t mask_capacity;
-  bool is_example; /* false: plain text, every token of which counts */
+  bool is_example; /* false: plain text; the loss counts every token. */
 } rf_example;
 
 typedef struct rf_example_reader rf_example_reader;
-/* RAFTER_INVALID: `fields` names no field that rows have. The tokenizer must outlive the reader. */
+/* RAFTER_INVALID: `fields` names an unknown field. The tokenizer must outlive the reader. */
 rf_status rf_example_open(const rf_example_options *options, rf_example_reader **reader, rf_error *error);
 void rf_example_close(rf_example_reader *reader);
-/* Reads one line; {0} is an empty example, and one may be used again. `path` and `line` name the
- * row in errors. No ids: an empty text. */
+/* Reads one line into `example`, which is {0} or was used before. `path` and `line` are for error
+ * messages. An empty text gives no ids. */
 rf_status rf_example_read(rf_example_reader *reader, const char *path, int64_t line, const char *text,
                           size_t bytes, rf_example *example, rf_error *error);
 void rf_example_free(rf_example *example);

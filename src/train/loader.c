@@ -1,4 +1,3 @@
-/* loader.c - the order of rows, and batches of them. */
 #define _GNU_SOURCE
 #include "train/loader.h"
 
@@ -10,8 +9,8 @@ int64_t rf_shuffle(uint64_t key, int64_t epoch, int64_t index, int64_t count) {
   int half = 1;
   while ((INT64_C(1) << (2 * half)) < count) half++;
   uint64_t mask = (UINT64_C(1) << half) - 1, x = (uint64_t)index;
-  /* a permutation of [0, 4^half); cycles are walked until they come back below count, which
-   * keeps it one of [0, count) */
+  /* The network permutes [0, 4^half). Repeating it until the result is below count makes it a
+   * permutation of [0, count). */
   do {
     uint64_t left = x >> half, right = x & mask;
     for (uint64_t round = 0; round < 4; round++) {
@@ -26,8 +25,8 @@ int64_t rf_shuffle(uint64_t key, int64_t epoch, int64_t index, int64_t count) {
   return (int64_t)x;
 }
 
-/* Splits `FILE:WEIGHT`; a colon that is not followed by a number to the end belongs to the name
- * (random:seed=0). */
+/* Splits `FILE:WEIGHT`. Without a number after the last colon, as in random:seed=0, the colon
+ * belongs to the name. */
 static double split_weight(char *spec) {
   char *colon = strrchr(spec, ':'), *end = NULL;
   if (!colon || !colon[1]) return 1;
@@ -82,7 +81,7 @@ void rf_loader_close(rf_loader *loader) {
   loader->count = 0;
 }
 
-/* The source that lags most behind its share. */
+/* The source that is furthest below its share of rows. */
 static int next_source(const rf_loader *loader) {
   double sum = 0, most = -1e300;
   int best = 0;
@@ -149,7 +148,7 @@ static rf_status fill_rows(const rf_loader *loader, bool held_out, const struct 
   int64_t segments = 0, n = count * loader->seq;
   for (int64_t r = 0; r < count; r++) {
     int64_t at = r * loader->seq;
-    if (draw[r].source < 0) { /* unused: one segment without labels */
+    if (draw[r].source < 0) { /* Unused row: one segment without labels. */
       batch.segments[segments++] = (int32_t)at;
       for (int64_t i = 0; i < loader->seq; i++) {
         batch.tokens[at + i] = 0;

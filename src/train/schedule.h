@@ -13,16 +13,16 @@ typedef enum rf_schedule_kind {
 
 typedef struct rf_schedule {
   rf_schedule_kind kind;
-  double peak, floor; /* learning rates */
-  /* linear from peak/warmup at step 1 to peak at step `warmup`; the last step is `steps` */
+  double peak, floor; /* Learning rates. */
+  /* Linear warmup: peak / warmup at step 1, peak at step `warmup`. The last step is `steps`. */
   int64_t warmup, steps;
-  int64_t decay; /* wsd: steps of the final linear decay */
+  int64_t decay; /* wsd: steps of the final linear decay. */
 } rf_schedule;
 
-/* Learning rate of step 1..steps (later steps keep the last value). cosine: floor + (peak -
- * floor) (1 + cos(pi x)) / 2; exponential: peak (floor / peak)^x (floor 0 counts as peak / 100);
- * wsd: peak, then a line down to floor over the last `decay` steps; x runs from 0 after warm-up
- * to 1 at the last step. */
+/* Learning rate of step 1..steps; later steps keep the last value. cosine: floor + (peak - floor)
+ * (1 + cos(pi x)) / 2; exponential: peak (floor / peak)^x, where a floor of 0 counts as peak / 100;
+ * wsd: peak, then linear to floor over the last `decay` steps. x goes from 0 after the warmup to 1
+ * at the last step. */
 double rf_schedule_lr(const rf_schedule *schedule, int64_t step);
 
 #endif

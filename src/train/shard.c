@@ -1,4 +1,4 @@
-/* shard.c - reading and writing token shards. */
+/* shard.c - reads and writes token shards. */
 #define _GNU_SOURCE
 #include "train/shard.h"
 
@@ -13,7 +13,7 @@
 
 static const char MAGIC[8] = {'r', 'a', 'f', 't', 'e', 'r', 'T', '1'};
 enum { HEADER_BYTES = 64 };
-static const uint64_t EXAMPLE = 1ull << 63; /* in the document table */
+static const uint64_t EXAMPLE = 1ull << 63; /* Flag in the document table. */
 
 typedef struct header {
   char magic[8];
@@ -188,7 +188,7 @@ rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, 
     int64_t start = 0;
     bool example = false;
     RF_TRY(rf_shard_document(shard, d, &start, &example, error));
-    start |= (int64_t)example << 62; /* no token has so high a place */
+    start |= (int64_t)example << 62; /* Above every token position. */
     sum = XXH3_64bits_withSeed(&start, sizeof start, sum);
   }
   for (int64_t at = 0; shard->mask_byte && at < shard->tokens; at += 4096) {
@@ -204,12 +204,12 @@ rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, 
 /* ---- writing --------------------------------------------------------------------------------- */
 
 struct rf_shard_writer {
-  /* the document table and the loss mask grow in temporary files beside the tokens; mask NULL:
-   * all tokens count */
+  /* Document table and loss mask are collected in temporary files. mask NULL: every token
+   * counts. */
   FILE *file, *starts, *mask;
   char path[1024], beside[1040];
   header head;
-  unsigned char bits; /* of the mask's last, unfinished byte */
+  unsigned char bits; /* Of the mask's last, incomplete byte. */
 };
 
 void rf_shard_discard(rf_shard_writer *writer) {
@@ -271,7 +271,7 @@ rf_status rf_shard_append_stream(rf_shard_writer *writer, const int32_t *ids, in
   return RAFTER_OK;
 }
 
-/* Bits of tokens [at, at + count); `mask` NULL: they count. */
+/* Writes the mask bits of tokens [at, at + count). `mask` NULL: all count. */
 static bool put_mask(rf_shard_writer *writer, uint64_t at, const uint8_t *mask, int64_t count) {
   for (int64_t i = 0; i < count; i++, at++) {
     writer->bits |= (unsigned char)((!mask || mask[i]) << (at % 8));
@@ -286,7 +286,7 @@ static rf_status append(rf_shard_writer *writer, const int32_t *ids, const uint8
                         rf_error *error) {
   uint64_t before = writer->head.tokens;
   RF_TRY(rf_shard_append_stream(writer, ids, count, error));
-  if (mask && !writer->mask) { /* the first mask: all that stands there already counts */
+  if (mask && !writer->mask) { /* First mask: all tokens before this document count. */
     writer->mask = tmpfile();
     if (!writer->mask || !put_mask(writer, 0, NULL, (int64_t)before)) return write_failed(writer, error);
   }

@@ -1,4 +1,4 @@
-/* source.c - opening a source, packing its documents, filling a row. */
+/* source.c - opens a source, packs its documents, fills rows. */
 #define _GNU_SOURCE
 #include "train/source.h"
 
@@ -36,8 +36,8 @@ static int longer_first(const void *a, const void *b) {
   return (x->start > y->start) - (x->start < y->start);
 }
 
-/* Rows with `space` tokens left stand in a list per space; a bit says which lists are not empty,
- * so the tightest row is found in T / 64 steps. */
+/* Rows by their unused space: one list per number of free tokens, and a bit per non-empty list, so
+ * that the best fit is found in T / 64 steps. */
 typedef struct open_rows {
   int64_t *head, *next;
   uint64_t *bits;
@@ -62,8 +62,8 @@ static int64_t open_take(open_rows *open, int64_t at_least, int64_t *space) {
   return row;
 }
 
-/* Best fit of the pieces, longest first; ties by place, so the same documents always give the
- * same rows. */
+/* Packs pieces into rows by best fit, longest first. Ties are broken by position, so the same
+ * documents always give the same rows. */
 static rf_status pack(piece_list *pieces, int64_t seq, bool share_rows, rf_rows *rows, rf_error *error) {
   rf_status status = RAFTER_OK;
   int64_t n = pieces->count, used = 0;
@@ -114,8 +114,8 @@ done:
   return status;
 }
 
-/* Labels that count in a stretch of `count` tokens, of which the last has one only with `next`:
- * the tokens behind each of them by the mask. */
+/* Counts the labels of a piece that the loss counts. The label of a token is the next token; the
+ * last one has a label only with `next`. */
 static rf_status count_valid(const rf_source *source, int64_t start, int64_t count, bool next, int64_t *valid,
                              rf_error *error) {
   uint8_t mask[4096];
@@ -140,7 +140,7 @@ static rf_status add_piece(rf_source *source, piece_list *pieces, int64_t start,
                  source->spec);
 }
 
-/* A text in pieces of `seq` tokens; an example whole, or its first `seq` tokens. */
+/* Adds a plain text in pieces of `seq` tokens, or the first `seq` tokens of an example. */
 static rf_status add_document(rf_source *source, piece_list *pieces, int64_t start, int64_t end, bool example,
                               rf_error *error) {
   int64_t seq = source->seq;
@@ -150,7 +150,7 @@ static rf_status add_document(rf_source *source, piece_list *pieces, int64_t sta
     end = start + seq + 1;
   }
   if (example && end - start < 2) source->skipped++;
-  for (int64_t at = start; end - at >= 2; at += seq) { /* a lone last token predicts nothing */
+  for (int64_t at = start; end - at >= 2; at += seq) { /* A single token has no label. */
     int64_t tokens = end - at < seq ? end - at : seq;
     RF_TRY(add_piece(source, pieces, at, tokens, at + tokens < end, example, error));
     if (end - at <= seq) break;
@@ -183,11 +183,11 @@ done:
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* A larger text is given as shards or as JSON Lines, which are read line by line. */
+/* Maximum bytes of a text file, which is read into memory. Larger data must be shards or JSON
+ * Lines. */
 static const size_t TEXT_MOST = (size_t)4 << 30;
 
-/* The tokenizer that texts are read with; *tokenizer NULL where there is none and none is
- * `needed`. */
+/* Opens the tokenizer of texts. *tokenizer is NULL if there is none and `needed` is false. */
 static rf_status open_tokenizer(const rf_source_options *options, bool needed, rf_tokenizer **tokenizer,
                                 rf_error *error) {
   const char *folder = options->model_folder ? options->model_folder : "";
@@ -197,7 +197,7 @@ static rf_status open_tokenizer(const rf_source_options *options, bool needed, r
   return RAFTER_OK;
 }
 
-/* A text that is not read byte by byte, turned into a shard of one stream. */
+/* Tokenizes a text file into a shard that is one stream. */
 static rf_status convert_text(const char *path, const rf_source_options *options,
                               const rf_tokenizer *tokenizer, char shard_path[1200], rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -251,13 +251,15 @@ done:
   return status;
 }
 
-/* Turns a .jsonl file into a shard beside the run, so that memory does not grow with the data. */
+/* Converts a .jsonl file into a shard in the run's folder, so that memory does not grow with the
+ * data. */
 static rf_status convert_jsonl(const char *path, const rf_source_options *options, char shard_path[1200],
                                rf_error *error) {
   rf_tokenizer *tokenizer = NULL;
   const char *name = strrchr(path, '/');
   snprintf(shard_path, 1200, "%s/%s.shard", options->work_folder, name ? name + 1 : path);
-  RF_TRY(open_tokenizer(options, false, &tokenizer, error)); /* NULL: only rows of tokens can be read */
+  /* NULL: only rows of tokens can be read. */
+  RF_TRY(open_tokenizer(options, false, &tokenizer, error));
   rf_example_options rows = {.tokenizer = tokenizer,
                              .model_folder = options->model_folder,
                              .template = options->template,
@@ -286,8 +288,8 @@ static rf_status open_random(const char *spec, int64_t vocab, rf_source *source,
   return RAFTER_OK;
 }
 
-/* How many of `count` rows or documents validate: none when that would leave nothing to train
- * on, at least one when any were asked for. */
+/* Number of `count` rows or documents that are held out for validation: at least 1 if a fraction
+ * was requested, but never all of them. */
 static int64_t held_out(int64_t count, double fraction) {
   int64_t held = (int64_t)((double)count * fraction + 0.5);
   if (fraction > 0 && !held) held = 1;
@@ -344,7 +346,7 @@ rf_status rf_source_open(const char *spec, double weight, const rf_source_option
   }
   source->tokens = source->shard.tokens;
   source->documents = source->shard.documents;
-  /* what rows are read with */
+  /* Vocabulary of the rows. */
   int64_t own = source->shard.vocab,
           vocab = own > 0 && own < options->model->vocab ? own : options->model->vocab;
   RF_GO(rf_shard_scan(&source->shard, vocab, &source->digest, error));
@@ -390,7 +392,7 @@ int64_t rf_source_tokens(const rf_source *source, const rf_rows *rows, int64_t r
   return tokens;
 }
 
-/* Query i of a segment sees min(i + 1, window) keys. */
+/* Pairs (query, key) of a segment: query i sees min(i + 1, window) keys. */
 static double segment_pairs(int64_t tokens, int window) {
   double n = (double)tokens, reach = window > 0 && window < tokens ? window : n;
   return reach * (reach + 1) / 2 + (n - reach) * reach;
@@ -404,7 +406,7 @@ double rf_source_pairs(const rf_source *source, const rf_rows *rows, int64_t row
   return pairs;
 }
 
-/* Takes away the labels that the loss does not count; labels[i] is token `first` + i. */
+/* Removes the labels that the loss does not count; labels[i] is token `first` + i. */
 static rf_status mask_labels(const rf_source *source, int64_t first, int64_t count, int32_t *labels,
                              rf_error *error) {
   uint8_t mask[4096];
@@ -417,7 +419,7 @@ static rf_status mask_labels(const rf_source *source, int64_t first, int64_t cou
   return RAFTER_OK;
 }
 
-/* One segment: tokens from `start`, the label of each its successor. */
+/* Fills one segment of tokens from `start`; each token's label is the next token. */
 static rf_status fill_segment(const rf_source *source, int64_t vocab, int64_t start, int64_t count, bool next,
                               int32_t *tokens, int32_t *labels, int32_t *positions, rf_error *error) {
   int32_t after = -1;
@@ -466,7 +468,7 @@ rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t r
                         positions + at, error));
     at += piece->tokens;
   }
-  /* the unused rest: one segment of token 0 whose labels do not count */
+  /* Unused rest: one segment of token 0 without labels. */
   if (at < seq) segments[(*segment_count)++] = (int32_t)(base + at);
   for (int64_t i = at; i < seq; i++) {
     tokens[i] = 0;

@@ -1,4 +1,4 @@
-/* train.h - the trainer: plans, arena, data and step counter of one training run. */
+/* train.h - the trainer: plans, run, data and step counter of one training run. */
 #ifndef RF_TRAIN_H
 #define RF_TRAIN_H
 
@@ -11,49 +11,50 @@
 typedef struct rf_train_settings {
   rf_model model;
   rf_plan_options plan;
-  const char *data; /* loader's syntax */
+  const char *data; /* Sources in the syntax of rf_loader_open. */
   bool pack;
   double val_fraction;
-  rf_loss_on loss_on; /* these three: as rf_source_options has them */
+  rf_loss_on loss_on; /* loss_on, fields and template: as in rf_source_options. */
   const char *fields, *template;
-  const char *work_folder; /* where data is converted: the run's folder */
+  const char *work_folder; /* The run's folder, where converted data is written. */
   rf_schedule schedule;
   uint64_t seed;
-  const char *weights_folder; /* start from these weights; NULL or "": initialise */
-  const char *resume_folder;  /* a complete checkpoint; NULL: start at step 1 */
+  const char *weights_folder; /* Initial weights; NULL or "": random weights. */
+  const char *resume_folder;  /* A complete checkpoint; NULL: start at step 1. */
   rf_run_debug debug;
-  rf_progress progress; /* of a long load */
+  rf_progress progress; /* Reports a long load. */
 } rf_train_settings;
 
-/* Tensor ids of one parameter in the training plan. f32: the weight is its own master. */
+/* Tensor ids of one parameter in the training plan. If the weight is f32, master equals weight.
+ * RF_NONE: no such tensor. */
 typedef struct rf_state_tensors {
   int weight, master, m, v;
 } rf_state_tensors;
 
 typedef struct rf_trainer {
   rf_train_settings settings;
-  /* one arena, the same persistent region; val_plan NULL without a validation split */
+  /* Both plans use one arena and the same weights; val_plan is NULL without a validation split. */
   rf_plan *plan, *val_plan;
   rf_run *run;
   rf_loader loader;
-  rf_state_tensors *state;   /* one per parameter */
-  rf_batch batch, val_batch; /* views of the plans' inputs */
+  rf_state_tensors *state;   /* (params). */
+  rf_batch batch, val_batch; /* The inputs of each plan. */
   double *metrics, *val_metrics;
-  float *clip; /* {global norm, scale} */
+  float *clip; /* {global norm, scale}. */
   rf_step_work work;
-  /* done so far; tokens read so far, and those of them that the loss counted */
+  /* Steps done; tokens read, and how many of them the loss counted. */
   int64_t step, tokens, loss_tokens;
-  double flops; /* model FLOPs since it was opened */
+  double flops; /* Model FLOPs since the trainer was opened. */
   struct rf_trainer_counts {
     int64_t steps, tokens, validation_walks;
     double step_seconds, validation_seconds;
-  } counted; /* since it was opened */
-  /* the text of settings.template, which checkpoints take along; NULL: it is the model's own */
+  } counted; /* Since the trainer was opened. */
+  /* Text of the file settings.template, copied into checkpoints; NULL: the model's own template. */
   char *template;
   size_t template_bytes;
 } rf_trainer;
 
-/* Plans first: RAFTER_NO_FIT before data is read or memory is taken. */
+/* Makes the plans first: RAFTER_NO_FIT comes before data is read or memory is allocated. */
 rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **trainer, rf_error *error);
 void rf_trainer_close(rf_trainer *trainer);
 rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *step, rf_error *error);

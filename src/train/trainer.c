@@ -1,4 +1,4 @@
-/* trainer.c - opening a training run and taking one step. */
+/* trainer.c - opens a training run, takes steps, validates. */
 #define _GNU_SOURCE
 #include "train/train.h"
 #include "base/file.h"
@@ -73,7 +73,8 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
     options.build.loss_only = true;
     options.build.accumulate = 1;
     options.remat = RF_REMAT_NONE;
-    options.persistent_bytes = trainer->plan->persistent_bytes; /* weights stand first in both */
+    /* Weights are first in both plans. */
+    options.persistent_bytes = trainer->plan->persistent_bytes;
     RF_GO(rf_plan_make(&settings->model, &options, &trainer->val_plan, error));
   }
   const rf_plan *plans[] = {trainer->plan, trainer->val_plan};
@@ -87,7 +88,7 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
     trainer->val_batch = batch_of(trainer->run, 1);
     trainer->val_metrics = rf_run_named(trainer->run, 1, "metrics", NULL);
   }
-  if (trainer->batch.tokens) { /* not on the null backend */
+  if (trainer->batch.tokens) { /* false on the null backend. */
     began = rf_phase_begin();
     if (settings->resume_folder) RF_GO(rf_checkpoint_load(trainer, settings->resume_folder, error));
     else
@@ -149,14 +150,14 @@ static rf_status walk_step(rf_trainer *trainer, int64_t *tokens, int64_t *valid,
   return rf_run_pull(trainer->run, 0, error);
 }
 
-/* The step's numbers are not finite: walks its microbatches again, looking at every output, so
- * that the error names the first op. */
+/* After a loss or gradient norm that is not finite: repeats the microbatches and checks every
+ * output, so that the error names the first op. */
 static rf_status name_first_op(rf_trainer *trainer, rf_run_inputs *inputs, rf_error *error) {
   rf_error first = {0};
   rf_run_set_debug(trainer->run, (rf_run_debug){.find_nan = true, .poison = trainer->settings.debug.poison});
   rf_status status = walk_microbatches(trainer, inputs, &first);
   if (status == RAFTER_FAILED && error) *error = first;
-  return RAFTER_FAILED; /* when the second walk is clean, the first error stands */
+  return RAFTER_FAILED; /* If the repetition finds nothing, the first error remains. */
 }
 
 rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error) {

@@ -1,4 +1,4 @@
-/* work.c - model FLOPs of tokens, not of rows. */
+/* work.c - see work.h. */
 #include "train/work.h"
 
 #include "graph/ops/ops.h"
@@ -6,7 +6,7 @@
 static void add_pairs(rf_step_work *work, int window, double per_pair) {
   int i = 0;
   while (i < work->windows && work->at[i].window != window) i++;
-  if (i == RF_MAX_WINDOWS) i--; /* no model has so many; the last stands for the rest */
+  if (i == RF_MAX_WINDOWS) i--; /* More windows than any model has; they share the last entry. */
   if (i == work->windows) work->at[work->windows++].window = window;
   work->at[i].per_pair += per_pair;
 }
@@ -18,7 +18,7 @@ rf_step_work rf_step_work_of(const rf_plan *plan) {
   for (int i = 0; i < graph->op_count; i++) {
     const rf_op *op = &graph->op[i];
     double flops = plan->op[i].work.flops;
-    if (op->recompute_of != RF_NONE) continue; /* not the model's */
+    if (op->recompute_of != RF_NONE) continue; /* Recomputation is not model work. */
     if (op->def == &RF_OP_ATTENTION || op->def == &RF_OP_ATTENTION_BWD) {
       rf_attention_pairs(graph, graph->rows, op->attr.attention.window, &causal, &square);
       add_pairs(&work, op->attr.attention.window, flops / causal);
