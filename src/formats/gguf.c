@@ -1,4 +1,4 @@
-/* gguf.c - reader: maps the file and checks everything before using it. */
+/* gguf.c - the reader: maps the file and checks everything before it is used. */
 #include "formats/gguf.h"
 
 #include <errno.h>
@@ -13,14 +13,14 @@
 #include "formats/gguf_parts.h"
 #include "formats/quant_blocks.h"
 
-/* Bytes of the smallest value (empty key, u8) and tensor (empty name, no axes); maximum bytes of
- * a name; maximum alignment. */
+/* Bytes of the smallest value (empty key, u8) and the smallest tensor (empty name, no axes);
+ * maximum bytes of a name; maximum and default alignment. */
 enum { VALUE_LEAST = 13, TENSOR_LEAST = 24, NAME_MOST = 4096, ALIGNMENT_MOST = 1 << 20, ALIGNMENT = 32 };
 static const char CUT[] = "the file may be truncated: copy it again";
 
 struct rf_gguf {
   char *path;
-  void *map; /* NULL: the bytes are the caller's */
+  void *map; /* NULL: the caller owns the bytes */
   const uint8_t *base;
   size_t bytes;
   int version, count, value_count;
@@ -29,12 +29,13 @@ struct rf_gguf {
   rf_gguf_value *value;
   const rf_quant_tensor **tensor_by_name;
   const rf_gguf_value **value_by_key;
-  char *names; /* keys and tensor names, each with a NUL after it */
+  char *names; /* keys and names of tensors, each with a NUL */
   size_t names_used;
 };
 
 // clang-format off
-static const struct { const char *name; int bytes; } KINDS[RF_GGUF_KINDS] = { /* bytes 0: no fixed size */
+/* bytes 0: the size is not fixed */
+static const struct { const char *name; int bytes; } KINDS[RF_GGUF_KINDS] = {
   [RF_GGUF_U8] = {"u8", 1},     [RF_GGUF_I8] = {"i8", 1},     [RF_GGUF_U16] = {"u16", 2},   [RF_GGUF_I16] = {"i16", 2},
   [RF_GGUF_U32] = {"u32", 4},   [RF_GGUF_I32] = {"i32", 4},   [RF_GGUF_U64] = {"u64", 8},   [RF_GGUF_I64] = {"i64", 8},
   [RF_GGUF_F32] = {"f32", 4},   [RF_GGUF_F64] = {"f64", 8},   [RF_GGUF_BOOL] = {"bool", 1}, [RF_GGUF_TEXT] = {"text", 0},
@@ -49,7 +50,7 @@ int rf_gguf_kind_bytes(rf_gguf_kind kind) { return (unsigned)kind < RF_GGUF_KIND
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* Position in the file. */
+/* The position of the reader in the file. */
 typedef struct cursor {
   const uint8_t *base;
   size_t at, bytes;
@@ -87,9 +88,9 @@ static rf_status take_name(cursor *c, const char *what, rf_gguf *file, const cha
                    "%s: %s has a wrong length (byte %zu: expected 1 to %d, got %llu)", c->where, what, at,
                    NAME_MOST, (unsigned long long)bytes);
   const uint8_t *from = c->base + c->at;
+  /* Names are printed, so control characters and NULs are refused. */
   for (uint64_t i = 0; i < bytes; ++i)
-    if (from[i] < 0x20 || from[i] == 0x7f) /* names are printed, so they have no control characters and no NUL
-                                              that would truncate them */
+    if (from[i] < 0x20 || from[i] == 0x7f)
       return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %s has a control character (byte %zu)", c->where, what,
                      c->at + (size_t)i);
   char *to = file->names + file->names_used;
@@ -136,7 +137,7 @@ static rf_status take_value(cursor *c, rf_gguf *file, rf_gguf_value *value, rf_e
     if (value->item == RF_GGUF_ARRAY)
       return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: %s is an array of arrays (byte %zu)", c->where, what,
                      c->at);
-    if (count > c->bytes - c->at) /* every item has at least one byte */
+    if (count > c->bytes - c->at) /* Every item has at least one byte. */
       return RF_FAIL(
           error, RAFTER_FAILED, CUT,
           "%s: %s has more items than the file has bytes (byte %zu: expected at most %zu, got %llu)",
@@ -146,7 +147,7 @@ static rf_status take_value(cursor *c, rf_gguf *file, rf_gguf_value *value, rf_e
   size_t from = c->at;
   int width = KINDS[value->item].bytes;
   if (width) {
-    /* count is at most a file's size */
+    /* `count` is at most the size of the file. */
     RF_TRY(need(c, (uint64_t)value->count * (uint64_t)width, what, error));
     c->at += (size_t)value->count * (size_t)width;
   } else {
@@ -162,8 +163,8 @@ static rf_status take_value(cursor *c, rf_gguf *file, rf_gguf_value *value, rf_e
   return RAFTER_OK;
 }
 
-/* Name, shape, type and offset. The offset counts from the start of the data, which is after all
- * tensors; place_tensors checks it. */
+/* Reads name, shape, type and offset of a tensor. Offsets count from the start of the data, which
+ * comes after all headers; place_tensors checks them. */
 static rf_status take_tensor(cursor *c, rf_gguf *file, rf_quant_tensor *tensor, uint64_t *offset,
                              rf_error *error) {
   char what[160];
@@ -178,7 +179,7 @@ static rf_status take_tensor(cursor *c, rf_gguf *file, rf_quant_tensor *tensor, 
                    "%s: %s has too many axes (byte %zu: expected at most %d, got %u)", c->where, what,
                    c->at - 4, RF_QUANT_RANK, axes);
   tensor->rank = (int)axes;
-  for (int i = tensor->rank - 1; i >= 0; --i) { /* the file has the innermost axis first */
+  for (int i = tensor->rank - 1; i >= 0; --i) { /* The file lists the innermost axis first. */
     RF_TRY(take_u64(c, what, &size, error));
     if (size == 0) empty = true;
     else if (size > INT64_MAX || __builtin_mul_overflow(count, size, &count) ||
@@ -276,8 +277,8 @@ static rf_status check_start(cursor *c, int *version, rf_error *error) {
                  turned ? "a big-endian" : "another", turned ? __builtin_bswap32(number) : number);
 }
 
-/* Reads the counts. The size of the smallest entries limits them, so that no allocation exceeds
- * a few times the file's size. */
+/* Reads the counts. The size of the smallest entries limits them, so that no allocation exceeds the
+ * size of the file by more than a small factor. */
 static rf_status take_counts(cursor *c, rf_gguf *file, rf_error *error) {
   uint64_t tensors, values;
   RF_TRY(take_u64(c, "the number of tensors", &tensors, error));
@@ -295,7 +296,7 @@ static rf_status take_counts(cursor *c, rf_gguf *file, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Turns offsets into addresses, now that the start of the data is known. */
+/* Computes addresses from offsets. The start of the data is known now. */
 static rf_status place_tensors(rf_gguf *file, const uint64_t *offset, size_t header_end, rf_error *error) {
   uint64_t align = (uint64_t)file->alignment, start = ((uint64_t)header_end + align - 1) / align * align;
   uint64_t room = file->bytes > start ? file->bytes - start : 0;
@@ -328,8 +329,8 @@ static rf_status read_all(rf_gguf *file, rf_error *error) {
   file->tensor_by_name = calloc(tensors + 1, sizeof *file->tensor_by_name);
   file->value_by_key = calloc(values + 1, sizeof *file->value_by_key);
   offset = calloc(tensors + 1, sizeof *offset);
-  /* The eight bytes of a name's length leave room for its NUL. NAME_MOST limits what a file with
-   * one huge text could request. */
+  /* A name takes at most as many bytes as in the file, because its length field (8 bytes) leaves
+   * room for the NUL. NAME_MOST limits the memory for a file with one huge text. */
   size_t names = (tensors + values) * (NAME_MOST + 1);
   file->names = malloc((names < file->bytes ? names : file->bytes) + 1);
   if (!file->tensor || !file->value || !file->tensor_by_name || !file->value_by_key || !offset ||

@@ -1,13 +1,14 @@
-/* gguf.h - GGUF v2 and v3 files: untrusted when read, renamed into place when complete. Format
- * (little endian): "GGUF", u32 version, u64 tensors, u64 values; the values (key, kind, bytes);
- * for each tensor its name, axes (innermost first), type and offset; then the data, from the
- * next multiple of general.alignment (32). A text is a u64 length and its bytes, without NUL. */
+/* gguf.h - reads and writes GGUF files, versions 2 and 3. A file is checked before it is used.
+ * Format (little endian): "GGUF", u32 version, u64 number of tensors, u64 number of values; the
+ * values (key, kind, bytes); for each tensor its name, axes (innermost first), type and offset;
+ * then the data, from the next multiple of general.alignment (32). A text is a u64 length and its
+ * bytes, without a NUL. */
 #ifndef RF_GGUF_H
 #define RF_GGUF_H
 
 #include "formats/quant.h"
 
-/* Kinds of metadata, numbers as in files. */
+/* Kinds of metadata values. The numbers are as in files. */
 typedef enum rf_gguf_kind {
   RF_GGUF_U8,
   RF_GGUF_I8,
@@ -26,7 +27,7 @@ typedef enum rf_gguf_kind {
 } rf_gguf_kind;
 const char *rf_gguf_kind_name(rf_gguf_kind kind); /* "u32", "text", ... */
 
-/* A text inside the file: `bytes` bytes, not terminated, any bytes. */
+/* A text inside the file. It may contain any bytes and has no NUL at its end. */
 typedef struct rf_gguf_text {
   const char *at;
   int64_t bytes;
@@ -36,21 +37,22 @@ typedef struct rf_gguf_text {
 typedef struct rf_gguf_value {
   const char *key;
   rf_gguf_kind kind;
-  rf_gguf_kind item; /* item kind of an array; otherwise equal to kind */
-  int64_t count;     /* items of an array, otherwise 1 */
-  const void *data;  /* the items as stored in the file */
-  int64_t bytes;     /* of data */
+  rf_gguf_kind item; /* kind of the items of an array; otherwise equal to `kind` */
+  int64_t count;     /* number of items of an array; otherwise 1 */
+  const void *data;  /* items as stored in the file */
+  int64_t bytes;     /* bytes of `data` */
 } rf_gguf_value;
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct rf_gguf rf_gguf;
-/* Checks everything but the tensors' data, which is not read. RAFTER_FAILED names the file, the
- * place and the fault. */
+/* Checks everything except the data of the tensors, which is not read. The error names the file,
+ * the place and the fault. */
 rf_status rf_gguf_open(const char *path, rf_gguf **file, rf_error *error);
-/* The same for bytes in memory, which must stay until the close. `where` names them in errors. */
+/* Like rf_gguf_open, for bytes in memory, which must stay valid until the close. `where` names them
+ * in errors. */
 rf_status rf_gguf_parse(const void *data, size_t bytes, const char *where, rf_gguf **file, rf_error *error);
-void rf_gguf_close(rf_gguf *file); /* NULL is allowed */
+void rf_gguf_close(rf_gguf *file); /* `file` may be NULL */
 
 const char *rf_gguf_path(const rf_gguf *file);
 int rf_gguf_version(const rf_gguf *file);
@@ -62,9 +64,9 @@ int rf_gguf_value_count(const rf_gguf *file);
 const rf_gguf_value *rf_gguf_value_at(const rf_gguf *file, int index); /* in the file's order */
 const rf_gguf_value *rf_gguf_value_find(const rf_gguf *file, const char *key);
 
-/* Typed look-ups. A missing key is an error; the _or forms return `otherwise` for it. A value of
- * another kind or outside least..most is an error in both. All whole-number kinds serve as a
- * whole number; f32, f64 and whole numbers serve as a float. */
+/* Look-ups by key and kind. A missing key is an error; functions with _or return `otherwise` for
+ * it. A value of another kind or outside least..most is always an error. All integer kinds serve as
+ * an integer; f32, f64 and integers serve as a float. */
 rf_status rf_gguf_int(const rf_gguf *file, const char *key, int64_t least, int64_t most, int64_t *value,
                       rf_error *error);
 rf_status rf_gguf_int_or(const rf_gguf *file, const char *key, int64_t least, int64_t most, int64_t otherwise,
@@ -77,9 +79,8 @@ rf_status rf_gguf_bool_or(const rf_gguf *file, const char *key, bool otherwise, 
 rf_status rf_gguf_text_of(const rf_gguf *file, const char *key, rf_gguf_text *value, rf_error *error);
 rf_status rf_gguf_text_or(const rf_gguf *file, const char *key, const char *otherwise, rf_gguf_text *value,
                           rf_error *error);
-/* Arrays, malloc'ed, of exactly *count items. A missing key gives NULL and 0. Bools serve as
- * whole numbers. */
-/* the count without the items */
+/* The arrays are malloc'ed and have exactly *count items. A missing key gives NULL and 0. Bools
+ * serve as integers. rf_gguf_text_count counts the items without reading them. */
 rf_status rf_gguf_text_count(const rf_gguf *file, const char *key, int64_t *count, rf_error *error);
 rf_status rf_gguf_texts(const rf_gguf *file, const char *key, rf_gguf_text **items, int64_t *count,
                         rf_error *error);
@@ -90,13 +91,13 @@ rf_status rf_gguf_floats(const rf_gguf *file, const char *key, float **items, in
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* Metadata to be written. A key that is set again keeps its place and gets the new value. All
- * functions copy their arguments; false: no memory. */
+/* Metadata to write. A key that is set again keeps its place and gets the new value. All functions
+ * copy their arguments and return false if there is no memory. */
 typedef struct rf_gguf_meta rf_gguf_meta;
-rf_gguf_meta *rf_gguf_meta_new(void); /* NULL: no memory */
+rf_gguf_meta *rf_gguf_meta_new(void); /* NULL if there is no memory */
 void rf_gguf_meta_free(rf_gguf_meta *meta);
-bool rf_gguf_set(rf_gguf_meta *meta, const rf_gguf_value *value); /* unchanged */
-bool rf_gguf_copy(rf_gguf_meta *meta, const rf_gguf *file);       /* all values of a file */
+bool rf_gguf_set(rf_gguf_meta *meta, const rf_gguf_value *value); /* copies the value as it is */
+bool rf_gguf_copy(rf_gguf_meta *meta, const rf_gguf *file);       /* copies all values of a file */
 bool rf_gguf_set_int(rf_gguf_meta *meta, const char *key, rf_gguf_kind kind, int64_t value);
 bool rf_gguf_set_f32(rf_gguf_meta *meta, const char *key, float value);
 bool rf_gguf_set_bool(rf_gguf_meta *meta, const char *key, bool value);
@@ -105,18 +106,18 @@ bool rf_gguf_set_texts(rf_gguf_meta *meta, const char *key, const rf_gguf_text *
 bool rf_gguf_set_i32s(rf_gguf_meta *meta, const char *key, const int32_t *items, int64_t count);
 bool rf_gguf_set_f32s(rf_gguf_meta *meta, const char *key, const float *items, int64_t count);
 
-/* Streaming writer of version 3: first the metadata and all tensors (it reads name, type, rank,
- * shape), then their values in that order. */
+/* A streaming writer of version 3: the caller first gives the metadata and all tensors (their name,
+ * type, rank and shape), then the values in the same order. */
 typedef struct rf_gguf_writer rf_gguf_writer;
 rf_status rf_gguf_writer_open(const char *path, const rf_gguf_meta *meta, const rf_quant_tensor *tensors,
                               int count, rf_gguf_writer **writer, rf_error *error);
-/* Writes the next `count` values of the current tensor, quantized to its type. After its last
- * value the next tensor is current. */
+/* Writes the next `count` values of the current tensor, quantized to its type. After the last value
+ * of a tensor, the next tensor becomes current. */
 rf_status rf_gguf_writer_put(rf_gguf_writer *writer, const float *values, int64_t count, rf_error *error);
-/* The same as bytes: whole blocks of the current tensor. */
+/* Like rf_gguf_writer_put, for whole quantized blocks of the current tensor. */
 rf_status rf_gguf_writer_put_bytes(rf_gguf_writer *writer, const void *data, int64_t bytes, rf_error *error);
-/* Ends, syncs, renames and frees; RAFTER_FAILED if values are missing. A failure leaves no file. */
+/* Syncs, renames and frees. RAFTER_FAILED if values are missing. A failure leaves no file. */
 rf_status rf_gguf_writer_commit(rf_gguf_writer *writer, rf_error *error);
-void rf_gguf_writer_discard(rf_gguf_writer *writer); /* NULL is allowed */
+void rf_gguf_writer_discard(rf_gguf_writer *writer); /* `writer` may be NULL */
 
 #endif

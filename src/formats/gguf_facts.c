@@ -1,5 +1,5 @@
-/* gguf_facts.c - reads the architecture from a file's metadata: one row per architecture, one
- * reader for all. */
+/* gguf_facts.c - reads the architecture from the metadata of a file. Each architecture is a row of
+ * one table. */
 #include "formats/gguf_facts.h"
 
 #include <math.h>
@@ -9,16 +9,16 @@
 
 #include "base/text.h"
 
-/* Properties that an architecture implies and files omit. Source: llama.cpp, llama-model.cpp
- * (load_hparams) and convert_hf_to_gguf.py. */
+/* Properties of an architecture that files omit. Source: llama.cpp, llama-model.cpp (load_hparams),
+ * and convert_hf_to_gguf.py. */
 typedef struct arch_row {
   const char *name;
   rf_gguf_arch arch;
   bool layernorm, interleaved, qkv_bias, qk_norm, post_norms, embed_scale;
-  double norm_offset, local_theta;    /* 0: one theta for all layers */
-  int64_t window, window_period;      /* default if the file has none */
-  double attn_softcap, final_softcap; /* default if the file has none */
-  /* a model with this many layers scales scores by 1/sqrt(D/N) instead of 1/sqrt(H); 0: none */
+  double norm_offset, local_theta;    /* local_theta 0: one theta for all layers */
+  int64_t window, window_period;      /* used if the file has none */
+  double attn_softcap, final_softcap; /* used if the file has none */
+  /* A model with this many layers scales scores by 1/sqrt(D/N) instead of 1/sqrt(H); 0: none. */
   int64_t wide_layers;
 } arch_row;
 
@@ -38,7 +38,7 @@ static const arch_row ARCHS[] = {
 // clang-format on
 enum { ARCH_COUNT = sizeof ARCHS / sizeof ARCHS[0] };
 
-/* Limits of a model's sizes: far above any model, and too low for a product of three to
+/* Maximum sizes of a model. They exceed any model, and a product of three of them does not
  * overflow. */
 enum {
   WIDTH_MOST = 1 << 20,
@@ -48,7 +48,7 @@ enum {
   EXPERTS_MOST = 1 << 14
 };
 
-/* Reads the keys of one architecture: "block_count" means "llama.block_count". */
+/* Reads the keys of one architecture: "block_count" is the key "llama.block_count". */
 typedef struct reader {
   const rf_gguf *file;
   const char *arch;
@@ -62,8 +62,8 @@ static const char *key_of(reader *r, const char *name) {
 }
 static bool has(reader *r, const char *name) { return rf_gguf_value_find(r->file, key_of(r, name)) != NULL; }
 
-/* A number, or an array with one number for each layer, which must be equal: layers of different
- * widths are not supported. `otherwise` -1: required. */
+/* Reads a number, or an array with one equal number for each layer: layers of different sizes are
+ * not supported. `otherwise` -1 means that the key is required. */
 static rf_status take_int(reader *r, const char *name, int64_t least, int64_t most, int64_t otherwise,
                           int64_t *value) {
   const rf_gguf_value *found = rf_gguf_value_find(r->file, key_of(r, name));
@@ -98,7 +98,7 @@ static rf_status find_arch(const rf_gguf *file, const arch_row **row, rf_error *
       return *row = &ARCHS[i], RAFTER_OK;
     rf_text_append(list, sizeof list, "%s%s", i ? ", " : "", ARCHS[i].name);
   }
-  char shown[64]; /* the text may hold any bytes */
+  char shown[64]; /* The text may contain any bytes. */
   int n = 0;
   for (; n < 40 && n < name.bytes; ++n)
     shown[n] = (unsigned char)name.at[n] >= 0x20 && (unsigned char)name.at[n] < 0x7f ? name.at[n] : '?';
@@ -122,7 +122,8 @@ static rf_status read_rope(reader *r, const arch_row *row, rf_gguf_facts *f) {
                    rf_gguf_path(r->file), r->key, (long long)type.bytes);
   memcpy(f->rope_scaling, type.at, (size_t)type.bytes);
   f->rope_scaling[type.bytes] = 0;
-  RF_TRY(take_float(r, "rope.scale_linear", 1e-6, 1e6, 0, &f->rope_factor)); /* older files */
+  /* key of older files */
+  RF_TRY(take_float(r, "rope.scale_linear", 1e-6, 1e6, 0, &f->rope_factor));
   if (f->rope_factor > 0 && !has(r, "rope.scaling.type"))
     strcpy(f->rope_scaling, f->rope_factor == 1 ? "none" : "linear");
   RF_TRY(take_float(r, "rope.scaling.factor", 1e-6, 1e6, f->rope_factor > 0 ? f->rope_factor : 1,
@@ -133,8 +134,8 @@ static rf_status read_rope(reader *r, const arch_row *row, rf_gguf_facts *f) {
   return RAFTER_OK;
 }
 
-/* Finds the windowed layers. A bool for each layer must repeat with a period whose last layer
- * sees all keys. */
+/* Finds the layers with a window. An array of one bool for each layer must have a period whose last
+ * layer has no window. */
 static rf_status read_window(reader *r, const arch_row *row, rf_gguf_facts *f) {
   RF_TRY(take_int(r, "attention.sliding_window", 0, POSITIONS_MOST, row->window, &f->window));
   f->window_period = row->window_period;
@@ -175,8 +176,8 @@ rf_status rf_gguf_facts_check(const rf_gguf_facts *f, const char *where, rf_erro
   return RAFTER_OK;
 }
 
-/* The vocabulary is the number of rows of the token table; vocab_size and the tokenizer must
- * agree if present. */
+/* The vocabulary size is the number of rows of the token table. The tokenizer may not have more
+ * tokens. */
 static rf_status read_vocab_size(reader *r, rf_gguf_facts *f) {
   const rf_quant_tensor *table = rf_gguf_find(r->file, "token_embd.weight");
   const rf_gguf_value *tokens = rf_gguf_value_find(r->file, "tokenizer.ggml.tokens");
@@ -187,7 +188,7 @@ static rf_status read_vocab_size(reader *r, rf_gguf_facts *f) {
                    "%s: tensor \"token_embd.weight\" has the wrong shape (expected (vocabulary, %lld))",
                    rf_gguf_path(r->file), (long long)f->width);
   RF_TRY(take_int(r, "vocab_size", 1, VOCAB_MOST, table ? table->shape[0] : listed ? listed : -1, &f->vocab));
-  /* tables are sometimes padded after the vocabulary; the stored rows are used */
+  /* Tables are sometimes padded after the vocabulary. All stored rows are used. */
   if (table) f->vocab = table->shape[0];
   if (listed > f->vocab)
     return RF_FAIL(r->error, RAFTER_FAILED, NULL,
@@ -243,7 +244,8 @@ rf_status rf_gguf_facts_read(const rf_gguf *file, rf_gguf_facts *f, rf_error *er
   RF_TRY(take_int(&r, "expert_feed_forward_length", 0, WIDTH_MOST, f->experts ? f->ff : 0, &f->expert_ff));
   RF_TRY(read_vocab_size(&r, f));
   f->tied = rf_gguf_find(file, "output.weight") == NULL;
-  f->qkv_bias = row->qkv_bias || rf_gguf_find(file, "blk.0.attn_q.bias") != NULL; /* some llamas have them */
+  /* some llama models have biases */
+  f->qkv_bias = row->qkv_bias || rf_gguf_find(file, "blk.0.attn_q.bias") != NULL;
   f->out_bias = rf_gguf_find(file, "blk.0.attn_output.bias") != NULL;
   f->mlp_bias = rf_gguf_find(file, "blk.0.ffn_down.bias") != NULL;
   return rf_gguf_facts_check(f, rf_gguf_path(file), error);

@@ -1,11 +1,11 @@
-/* gguf_facts.h - the model that a GGUF or llama2.c file describes, as plain numbers: its
- * architecture, its tokenizer, the names of its tensors. */
+/* gguf_facts.h - the model that a GGUF or llama2.c file describes, as plain numbers: architecture,
+ * tokenizer and names of tensors. */
 #ifndef RF_GGUF_FACTS_H
 #define RF_GGUF_FACTS_H
 
 #include "formats/gguf.h"
 
-/* Architectures: bits, for RF_GGUF_NAMES. */
+/* Architectures. They are bits, so that a row of RF_GGUF_NAMES can list several. */
 typedef enum rf_gguf_arch {
   RF_GGUF_LLAMA = 1, /* llama, mistral, mixtral, smollm2, ... */
   RF_GGUF_GEMMA = 2,
@@ -25,61 +25,61 @@ typedef struct rf_gguf_facts {
   rf_gguf_arch arch;
   const char *arch_name;                                        /* "gemma3" */
   int64_t layers, width, heads, kv_heads, ff, vocab, positions; /* L D N K F V T */
-  int64_t key_length, value_length;                             /* H; equal in all architectures here */
-  bool layernorm;                                               /* gpt2, gptneox; else RMSNorm */
+  /* H; equal in all supported architectures */
+  int64_t key_length, value_length;
+  /* true for gpt2 and gptneox; false: RMSNorm */
+  bool layernorm;
   double norm_eps;
-  double rope_theta; /* theta of layers that see all keys; 0: learned positions */
-  double
-      rope_local_theta;  /* theta of windowed layers; equal to rope_theta if the architecture has only one */
-  int64_t rope_dim;      /* elements of a head that are rotated */
-  char rope_scaling[16]; /* "none", "linear", "yarn", "longrope", ... */
-  double rope_factor;    /* factor of linear and yarn; 1: none */
-  int64_t rope_original; /* positions of the original training; 0: unknown */
-  /* "rope_freqs.weight" (rope_dim / 2): frequencies are divided by it (llama3 scaling as data) */
+  double rope_theta;       /* theta of layers without a window; 0: learned positions */
+  double rope_local_theta; /* theta of windowed layers; equal to rope_theta if there is only one */
+  int64_t rope_dim;        /* number of elements of a head that are rotated */
+  char rope_scaling[16];   /* "none", "linear", "yarn", "longrope", ... */
+  double rope_factor;      /* factor of linear and yarn scaling; 1: no scaling */
+  int64_t rope_original;   /* positions of the original training; 0: unknown */
+  /* The file has "rope_freqs.weight" (rope_dim / 2), which divides the frequencies (llama3's
+   * scaling stored as data). */
   bool rope_freqs;
-  /* Rows of q and k are permuted so that pairs (2i, 2i + 1) of a head rotate instead of (i, i +
-   * rope_dim/2); see rf_gguf_permuted_row. */
+  /* Rows of q and k are permuted: elements (2i, 2i + 1) of a head form a pair instead of (i, i +
+   * rope_dim/2). See rf_gguf_permuted_row. */
   bool interleaved;
-  /* the converter added this to every RMSNorm gain: the file's gain minus it is config.json's
-   * (gemma: 1) */
+  /* The converter added this to every RMSNorm gain (gemma: 1); the original gain is the file's gain
+   * minus it. */
   double norm_offset;
-  int64_t window; /* keys of a windowed layer; 0: no layer is windowed */
-  /* layers with layer % period == period - 1 see all keys; 0 with a window: every layer is
-   * windowed */
+  int64_t window; /* keys that a windowed layer sees; 0: no layer has a window */
+  /* Layers with layer % period == period - 1 have no window. 0: every layer has the window. */
   int64_t window_period;
-  double attn_softcap, final_softcap; /* 0: none */
-  /* scale of scores: 1/sqrt(H), except in gemma2-27b and gemma3-27b */
+  double attn_softcap, final_softcap; /* 0: no cap */
+  /* factor of scores: 1/sqrt(H), except in gemma2-27b and gemma3-27b */
   double attn_scale;
-  double embed_scale; /* sqrt(D) for the gemmas (not in the file); otherwise 1 */
+  double embed_scale; /* sqrt(D) for gemma models (not in the file); otherwise 1 */
   bool tied;          /* the file has no output.weight */
-  /* parallel: gptneox.use_parallel_residual */
+  /* `parallel` is gptneox.use_parallel_residual. */
   bool qkv_bias, out_bias, mlp_bias, qk_norm, post_norms, parallel;
-  int64_t experts, experts_used, expert_ff; /* 0: dense */
+  int64_t experts, experts_used, expert_ff; /* 0: no experts */
 } rf_gguf_facts;
 
-/* Reads metadata and the list of tensors. RAFTER_FAILED names a key that is missing, of another
- * kind or out of range; for an unknown architecture it lists the known ones. */
+/* Reads the metadata and the list of tensors. The error names a key that is missing, has another
+ * kind or is out of range; for an unknown architecture it lists the known ones. */
 rf_status rf_gguf_facts_read(const rf_gguf *file, rf_gguf_facts *facts, rf_error *error);
-/* Checks that the numbers are consistent: heads, tables, ... Both readers use it. */
+/* Checks that the numbers are consistent: heads, rotated elements, experts. */
 rf_status rf_gguf_facts_check(const rf_gguf_facts *facts, const char *where, rf_error *error);
 
-/* Maps row `row` (head h, element e: h * head_dim + e) of q or k in Hugging Face's order to the
- * file's row. The converter reshapes (heads, 2, H/2, D) to (heads, H/2, 2, D): element e of the
+/* Maps row `row` (head h, element e: h * head_dim + e) of q or k in Hugging Face's order to its row
+ * in the file. The converter reshapes (heads, 2, H/2, D) to (heads, H/2, 2, D): element e of the
  * first half moves to 2e, of the second half to 2 (e - H/2) + 1. Biases move the same way. */
 int64_t rf_gguf_permuted_row(int64_t row, int64_t head_dim);
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
 enum { RF_GGUF_PARTS = 3 };
-/* One row of the parameter table (rf_param_row_name) in GGUF files: its columns are those of the
- * tensors `part`, in order. Linear weights are stored as (out, in), transposed against the
- * table; token and position tables and the head (V, D) as in Hugging Face files. "%d" is the
- * layer. */
+/* A parameter (rf_param_row_name) in GGUF files. Its columns are the columns of the tensors `part`,
+ * in order. Files store linear weights as (out, in), and token table, position table and head as
+ * (V, D). "%d" is the layer. */
 typedef struct rf_gguf_name {
   const char *row;
   const char *part[RF_GGUF_PARTS];
   unsigned archs;    /* bits of rf_gguf_arch */
-  bool turned;       /* the file has (out, in), the table (in, out) */
+  bool turned;       /* the file has (out, in), the parameter (in, out) */
   unsigned permuted; /* bit i: the rows of part i are permuted if facts.interleaved */
   bool norm;         /* facts.norm_offset was added */
 } rf_gguf_name;
@@ -87,12 +87,12 @@ extern const rf_gguf_name RF_GGUF_NAMES[];
 extern const int RF_GGUF_NAME_COUNT;
 /* The row of a parameter in files of `arch`, or NULL. */
 const rf_gguf_name *rf_gguf_name_of(rf_gguf_arch arch, const char *row);
-/* Whether a tensor that is not a parameter can be ignored; rope_freqs.weight cannot. */
+/* Whether a tensor is no parameter and can be ignored. rope_freqs.weight cannot. */
 bool rf_gguf_name_is_extra(const char *name);
 
 /* ---- the tokenizer --------------------------------------------------------------------------- */
 
-/* Token types, as in the file. */
+/* Types of tokens, with the numbers of files. */
 enum {
   RF_GGUF_TOKEN_NORMAL = 1,
   RF_GGUF_TOKEN_UNKNOWN,
@@ -104,24 +104,25 @@ enum {
 
 typedef struct rf_gguf_vocab {
   rf_gguf_text model; /* "llama" (SentencePiece), "gpt2" (byte-level BPE), "none" */
-  /* name of the split before BPE ("default", "smollm", "llama-bpe", "qwen2", ...); "" if absent */
+  /* name of the split before BPE ("default", "smollm", "llama-bpe", "qwen2", ...) or "" */
   rf_gguf_text pre;
-  int64_t count;       /* number of tokens */
-  rf_gguf_text *token; /* pieces; gpt2: bytes mapped to printable letters; llama: U+2581 for a blank */
-  float *score;        /* NULL: none */
-  int32_t *kind;       /* token types; NULL: all normal */
-  int64_t merges;      /* BPE merges, best first: "left right" */
+  int64_t count; /* number of tokens */
+  /* texts of the tokens; gpt2: bytes mapped to printable letters; llama: U+2581 for a blank */
+  rf_gguf_text *token;
+  float *score;   /* NULL: no scores */
+  int32_t *kind;  /* types of the tokens; NULL: all normal */
+  int64_t merges; /* number of BPE merges, "left right", best first */
   rf_gguf_text *merge;
-  int32_t bos, eos, eot, unknown, pad; /* ids; -1: none */
+  int32_t bos, eos, eot, unknown, pad; /* token ids; -1: no such token */
   bool add_bos, add_eos, add_space_prefix;
-  rf_gguf_text chat_template; /* at NULL: none */
+  rf_gguf_text chat_template; /* `at` is NULL if the file has no template */
 } rf_gguf_vocab;
 
 /* The texts point into the file and are valid until its close. RAFTER_FAILED if arrays differ in
- * length or ids are out of range. A file without a tokenizer gives model "none" and count 0. */
+ * length or ids are out of range. A file without a tokenizer gives the model "none" and count 0. */
 rf_status rf_gguf_vocab_read(const rf_gguf *file, rf_gguf_vocab *vocab, rf_error *error);
 void rf_gguf_vocab_free(rf_gguf_vocab *vocab);
-/* The same without arrays and template; nothing must be freed. */
+/* Like rf_gguf_vocab_read, without the arrays and the template. Nothing must be freed. */
 rf_status rf_gguf_vocab_marks(const rf_gguf *file, rf_gguf_vocab *vocab, rf_error *error);
 
 #endif

@@ -1,4 +1,4 @@
-/* gguf_names.c - names, parts and orientation of the parameter table's rows in GGUF files. */
+/* gguf_names.c - names of the parameters in GGUF files, and the conversions that files apply. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,18 +9,18 @@ enum {
   GPTS = RF_GGUF_GPT2 | RF_GGUF_NEOX,
   GATED = RF_GGUF_EVERY & ~GPTS,
   POSTS = RF_GGUF_GEMMA2 | RF_GGUF_GEMMA3,
-  QK = 3 /* parts 0 and 1 of q, k, v */
+  QK = 3 /* bits of parts 0 and 1 (q, k) of q, k, v */
 };
 
 /* Source: llama.cpp, gguf-py/gguf/tensor_mapping.py and convert_hf_to_gguf.py.
- *   llama: rows of q and k are permuted so that pairs are adjacent; the other architectures keep
+ *   llama: rows of q and k are permuted so that pairs are adjacent. The other architectures keep
  *     Hugging Face's order.
  *   gemma, gemma2, gemma3: 1 is added to every gain.
- *   gpt2: Hugging Face's (in, out) matrices are transposed to (out, in); q, k, v stay one matrix.
- *   gptneox: q, k, v of each head were adjacent and are sorted: all q, all k, all v.
- *   experts: one tensor for all of a layer, (E, out, in).
- *   gemma's norms: attn_norm, post_attention_norm (gemma2, gemma3), ffn_norm
- *     (pre_feedforward_layernorm there), post_ffw_norm. */
+ *   gpt2: Hugging Face's (in, out) matrices are transposed to (out, in). q, k, v stay one matrix.
+ *   gptneox: Hugging Face stores q, k, v of each head together; files store all q, all k, all v.
+ *   experts: one tensor (E, out, in) for all experts of a layer.
+ *   norms of gemma: attn_norm, post_attention_norm (gemma2, gemma3), ffn_norm (Hugging Face's
+ *     pre_feedforward_layernorm), post_ffw_norm. */
 // clang-format off
 const rf_gguf_name RF_GGUF_NAMES[] = {
   {.row = "embed/token/weight",    .part = {"token_embd.weight"},         .archs = RF_GGUF_EVERY},
@@ -67,7 +67,7 @@ const rf_gguf_name *rf_gguf_name_of(rf_gguf_arch arch, const char *row) {
 
 bool rf_gguf_name_is_extra(const char *name) {
   int layer, end = 0;
-  /* buffers that very old converters wrote */
+  /* very old converters wrote these buffers */
   return sscanf(name, "blk.%d.attn_rot_embd%n", &layer, &end) == 1 && end > 0;
 }
 

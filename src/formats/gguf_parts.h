@@ -1,10 +1,11 @@
-/* gguf_parts.h - shared by the readers of GGUF and llama2.c files. */
+/* gguf_parts.h - declarations that the GGUF reader, its metadata look-ups and the writer share. */
 #ifndef RF_GGUF_PARTS_H
 #define RF_GGUF_PARTS_H
 
 #include "base/file.h"
 #include "formats/gguf.h"
 
-int rf_gguf_kind_bytes(rf_gguf_kind kind); /* bytes of one item; 0: no fixed size, or not a kind */
+/* Bytes of one item of this kind; 0 if the size is not fixed or the kind does not exist. */
+int rf_gguf_kind_bytes(rf_gguf_kind kind);
 
 #endif

@@ -1,4 +1,4 @@
-/* gguf_vocab.c - reads the tokenizer from a file's metadata, as arrays. */
+/* gguf_vocab.c - reads the tokenizer from the metadata of a file, as arrays. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@ static bool same(rf_gguf_text text, const char *other) {
   return text.bytes == (int64_t)strlen(other) && memcmp(text.at, other, (size_t)text.bytes) == 0;
 }
 
-/* Ids of special tokens: 4294967295 and other ids far out of range mean none. */
+/* Reads the id of a special token. 4294967295 means no token. */
 static rf_status read_id(const rf_gguf *file, const char *key, int64_t count, int32_t otherwise, int32_t *id,
                          rf_error *error) {
   int64_t value;
@@ -30,16 +30,17 @@ static rf_status check_length(const rf_gguf *file, const char *key, int64_t expe
                  rf_gguf_path(file), key, (long long)expected, (long long)got);
 }
 
-/* Special tokens, and which of them are added to a text; `model`, `pre` and `count` are set. */
+/* Reads the special tokens and the flags that add them to a text. `model`, `pre` and `count` are
+ * set on entry. */
 static rf_status read_ids(const rf_gguf *file, rf_gguf_vocab *v, rf_error *error) {
-  /* SentencePiece models default to llama's ids; byte-level BPE has no defaults. */
+  /* SentencePiece models use the ids of llama by default. Byte-level BPE has no defaults. */
   bool pieces = same(v->model, "llama");
   RF_TRY(read_id(file, "tokenizer.ggml.bos_token_id", v->count, pieces ? 1 : -1, &v->bos, error));
   RF_TRY(read_id(file, "tokenizer.ggml.eos_token_id", v->count, pieces ? 2 : -1, &v->eos, error));
   RF_TRY(read_id(file, "tokenizer.ggml.eot_token_id", v->count, -1, &v->eot, error));
   RF_TRY(read_id(file, "tokenizer.ggml.unknown_token_id", v->count, pieces ? 0 : -1, &v->unknown, error));
   RF_TRY(read_id(file, "tokenizer.ggml.padding_token_id", v->count, -1, &v->pad, error));
-  /* Only llama3's BPE adds BOS by default: its files may omit add_bos_token. */
+  /* Files of llama3's BPE may omit add_bos_token, which is then true. For other BPE it is false. */
   bool llama3 = same(v->pre, "llama-bpe") || same(v->pre, "llama3") || same(v->pre, "llama-v3");
   RF_TRY(rf_gguf_bool_or(file, "tokenizer.ggml.add_bos_token", pieces || llama3, &v->add_bos, error));
   RF_TRY(rf_gguf_bool_or(file, "tokenizer.ggml.add_eos_token", false, &v->add_eos, error));

@@ -1,5 +1,5 @@
-/* gguf_write.c - writer of version 3: the header first, then values in its order; the file
- * appears when it is complete. */
+/* gguf_write.c - the streaming writer of version 3: the header first, then the values in its order.
+ * The file appears when it is complete. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,13 +8,14 @@
 #include "formats/quant_blocks.h"
 #include "formats/tensors_out.h"
 
-/* bytes; maximum bytes of a tensor's name in ggml; values quantized at a time */
+/* ALIGNMENT in bytes; NAME_MOST: maximum bytes of a tensor's name in ggml; BLOCK: number of values
+ * quantized at a time. */
 enum { ALIGNMENT = 32, NAME_MOST = 63, BLOCK = 16384 };
 
 /* ---- metadata -------------------------------------------------------------------------------- */
 
 struct rf_gguf_meta {
-  rf_gguf_value *value; /* keys and data are its own copies */
+  rf_gguf_value *value; /* owns copies of the keys and the data */
   int count, room;
 };
 
@@ -30,7 +31,7 @@ void rf_gguf_meta_free(rf_gguf_meta *meta) {
   free(meta);
 }
 
-/* Sets entry `i`: an existing one, or a new one at the end. */
+/* Sets entry `i`, which exists or is the next one at the end. */
 static bool set_at(rf_gguf_meta *meta, int i, const rf_gguf_value *value) {
   if (i == meta->room) {
     int room = meta->room ? meta->room * 2 : 32;
@@ -65,7 +66,8 @@ bool rf_gguf_set(rf_gguf_meta *meta, const rf_gguf_value *value) {
 }
 
 bool rf_gguf_copy(rf_gguf_meta *meta, const rf_gguf *file) {
-  bool empty = meta->count == 0, done = true; /* a file has each key once, so no search is needed */
+  /* A file has each key once, so an empty `meta` needs no search. */
+  bool empty = meta->count == 0, done = true;
   for (int i = 0; done && i < rf_gguf_value_count(file); ++i) {
     const rf_gguf_value *value = rf_gguf_value_at(file, i);
     done = empty ? set_at(meta, meta->count, value) : rf_gguf_set(meta, value);
@@ -80,7 +82,7 @@ static bool set_one(rf_gguf_meta *meta, const char *key, rf_gguf_kind kind, cons
 
 bool rf_gguf_set_int(rf_gguf_meta *meta, const char *key, rf_gguf_kind kind, int64_t value) {
   uint8_t data[8];
-  rf_store_u64(data, (uint64_t)value); /* little endian: the low bytes are the narrower number */
+  rf_store_u64(data, (uint64_t)value); /* Little endian: the low bytes are the narrower number. */
   return set_one(meta, key, kind, data, rf_gguf_kind_bytes(kind));
 }
 bool rf_gguf_set_f32(rf_gguf_meta *meta, const char *key, float value) {
@@ -132,10 +134,10 @@ bool rf_gguf_set_texts(rf_gguf_meta *meta, const char *key, const rf_gguf_text *
 
 struct rf_gguf_writer {
   rf_tensors_out to;
-  const rf_quant_type **type; /* types of the tensors */
-  int held;                   /* values of a block that is not full yet */
+  const rf_quant_type **type; /* type of each tensor */
+  int held;                   /* number of values in `hold`, the start of an incomplete block */
   float hold[RF_QUANT_BLOCK_MOST];
-  uint8_t block[BLOCK * 4]; /* quantized values to be written */
+  uint8_t block[BLOCK * 4]; /* quantized values to write */
 };
 
 static rf_status put_u32(rf_out_file *out, uint32_t value, rf_error *error) {
@@ -202,7 +204,8 @@ static rf_status put_header(rf_gguf_writer *writer, const rf_gguf_meta *meta, co
   RF_TRY(put_u64(out, (uint64_t)values, error));
   for (int i = 0; i < meta->count; ++i) {
     const rf_gguf_value *v = &meta->value[i];
-    if (strcmp(v->key, "general.alignment") == 0) continue; /* the default alignment is not written */
+    /* the default alignment is not written */
+    if (strcmp(v->key, "general.alignment") == 0) continue;
     RF_TRY(put_name(out, v->key, error));
     RF_TRY(put_u32(out, v->kind, error));
     if (v->kind == RF_GGUF_ARRAY) {
@@ -220,7 +223,8 @@ static rf_status put_header(rf_gguf_writer *writer, const rf_gguf_meta *meta, co
     RF_TRY(put_u64(out, offset, error));
     offset += ((uint64_t)writer->to.bytes[i] + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   }
-  return rf_tensors_out_pad(&writer->to, error); /* readers ask for it */
+  /* the data starts at a multiple of the alignment */
+  return rf_tensors_out_pad(&writer->to, error);
 }
 
 rf_status rf_gguf_writer_open(const char *path, const rf_gguf_meta *meta, const rf_quant_tensor *tensors,
@@ -259,7 +263,7 @@ rf_status rf_gguf_writer_put_bytes(rf_gguf_writer *writer, const void *data, int
   return rf_tensors_out_put(&writer->to, data, bytes, error);
 }
 
-/* Whole blocks of the current tensor. */
+/* Quantizes and writes whole blocks of the current tensor. */
 static rf_status put_blocks(rf_gguf_writer *writer, const rf_quant_type *type, const float *values,
                             int64_t blocks, rf_error *error) {
   for (int64_t most = BLOCK / type->values, part; blocks > 0; blocks -= part, values += part * type->values) {
@@ -284,7 +288,7 @@ rf_status rf_gguf_writer_put(rf_gguf_writer *writer, const float *values, int64_
       if (whole > left) whole = left;
       RF_TRY(put_blocks(writer, type, values, whole, error));
       taken = whole * type->values;
-    } else { /* a block that comes in pieces */
+    } else { /* The values complete or continue a block. */
       taken = type->values - writer->held < count ? type->values - writer->held : count;
       memcpy(writer->hold + writer->held, values, (size_t)taken * sizeof *values);
       writer->held += (int)taken;

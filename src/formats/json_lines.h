@@ -1,5 +1,5 @@
-/* json_lines.h - JSON Lines: one object per line; blank lines are allowed; a repeated name in an
- * object is an error. */
+/* json_lines.h - reads JSON Lines: one object on each line. Blank lines are skipped; a name that
+ * occurs twice in an object is an error. */
 #ifndef RF_JSON_LINES_H
 #define RF_JSON_LINES_H
 
@@ -7,24 +7,24 @@
 
 #include "base/json.h"
 
-/* A file that is read line by line, so that memory does not grow with it. */
+/* A file that is read line by line, so that memory does not grow with the file. */
 typedef struct rf_json_lines {
-  const char *path; /* the caller's */
+  const char *path; /* belongs to the caller */
   FILE *file;
-  char *text; /* the line, with its end */
+  char *text; /* current line, with its newline */
   size_t bytes, capacity;
-  int64_t line; /* its number, from 1 */
+  int64_t line; /* number of the current line, from 1 */
 } rf_json_lines;
 
-/* `hint`: advice if the file is missing; may be NULL. */
+/* `hint` is the advice if the file is missing; it may be NULL. */
 rf_status rf_json_lines_open(const char *path, const char *hint, rf_json_lines *lines, rf_error *error);
-/* Reads the next line that is not blank, unparsed; *more is false after the last. */
+/* Reads the next line that is not blank, without parsing it. *more is false at the end. */
 rf_status rf_json_lines_text(rf_json_lines *lines, bool *more, rf_error *error);
-/* The same as an object; json_decref() it. *row is NULL after the last. */
+/* Reads the next line as an object, which the caller owns. *row is NULL at the end of the file. */
 rf_status rf_json_lines_next(rf_json_lines *lines, json_t **row, rf_error *error);
 void rf_json_lines_close(rf_json_lines *lines);
 
-/* Parses one such line. RAFTER_FAILED names the file and the line. */
+/* Parses one line. The error names the file and the line. */
 rf_status rf_json_line(const char *text, size_t bytes, const char *path, int64_t line, json_t **row,
                        rf_error *error);
 

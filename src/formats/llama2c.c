@@ -1,4 +1,4 @@
-/* llama2c.c - reader of llama2.c's `.bin` files: sizes first, then one row per kind of tensor. */
+/* llama2c.c - the reader of llama2.c's `.bin` files: one row for each kind of tensor. */
 #include "formats/llama2c.h"
 
 #include <math.h>
@@ -15,18 +15,18 @@ static const uint32_t MAGIC = 0x616b3432; /* "ak42" */
 
 struct rf_llama2c {
   char *path;
-  void *map; /* NULL: the bytes are the caller's */
+  void *map; /* NULL: the caller owns the bytes */
   size_t bytes;
   int version, count;
   rf_gguf_facts facts;
-  rf_quant_tensor *tensor; /* by name, ascending */
+  rf_quant_tensor *tensor; /* sorted by name */
   char (*name)[NAME_BYTES];
 };
 
-/* One kind of tensor. Letters of shapes: D F V; Q: N H; K: K H; R: the unused cos and sin
- * tables, T H/2. */
+/* One kind of tensor. Letters of shapes: D, F and V; Q is N H; K is K H; R is T H/2, the cos and
+ * sin tables, which are not used. */
 typedef struct layout_row {
-  const char *name; /* after "blk.LAYER." if layered; NULL: skipped */
+  const char *name; /* follows "blk.LAYER." if layered; NULL: the tensor is skipped */
   const char *shape;
   bool layered;
 } layout_row;
@@ -137,8 +137,9 @@ static int by_name(const void *a, const void *b) {
   return strcmp(((const rf_quant_tensor *)a)->name, ((const rf_quant_tensor *)b)->name);
 }
 
-/* Computes the addresses of all tensors. Sizes are at most 2^20 and 2^24, layers 2^12, so no
- * product overflows. No address is used before the end was compared with the file's length. */
+/* Computes the addresses of all tensors. Sizes are at most 2^20 and 2^24, layers at most 2^12, so
+ * no product overflows. No address is used before the end is compared with the length of the
+ * file. */
 static rf_status place_tensors(rf_llama2c *file, const uint8_t *base, size_t at, rf_error *error) {
   const rf_gguf_facts *f = &file->facts;
   const rf_quant_type *f32 = rf_quant_type_of(RF_Q_F32);
@@ -151,7 +152,7 @@ static rf_status place_tensors(rf_llama2c *file, const uint8_t *base, size_t at,
             count = shape[0] * shape[1];
     for (int layer = 0; layer < layers; ++layer, end += (uint64_t)count * 4) {
       if (!row->name) continue;
-      if (end + (uint64_t)count * 4 > file->bytes) continue; /* reported below, with the whole length */
+      if (end + (uint64_t)count * 4 > file->bytes) continue; /* reported below */
       rf_quant_tensor *t = &file->tensor[file->count];
       *t = (rf_quant_tensor){
           file->name[file->count], f32, rank, {shape[0], shape[1]}, count, count * 4, base + end};

@@ -1,15 +1,15 @@
-/* panels.h - the memory layout of a constant matrix: in its stored type, in the order in which a
+/* panels.h - the layout in memory of a constant matrix: quantized as in its file, and ordered as a
  * product reads it.
  *
- * A matrix is `outputs` rows that a product sums over `inner` values each (k), in blocks of a
- * storage type (quant.h). Sixty-four of those rows are the lanes of a panel; the rest of a part is
- * one narrower panel, its lanes rounded up to sixteen. In a panel, blocks of k ascend, and a block
- * of all lanes is the 16-bit words of the stored block and then its 32-bit words, each word of all
- * lanes together:
+ * A matrix has `outputs` rows. A product sums over the `inner` values of a row (index k), which are
+ * stored in blocks of a storage type (quant.h). A panel has sixty-four rows, its lanes; the last
+ * panel of a part may be narrower, with its lanes rounded up to sixteen. In a panel, blocks ascend
+ * in k. One block of all lanes is the 16-bit words of the stored block and then its 32-bit words;
+ * each word is stored for all lanes together:
  *   u16 half[halves][lanes], u32 dword[dwords][lanes]
- * The lanes' heads come before the blocks (int8: f32 scale[lanes]). So a product of one row reads
- * a panel from its first byte to its last, every lane is one chain over k, and the bytes are those
- * of the file, no more. Numbers without blocks (f32, bf16, f16) are blocks of one value. */
+ * The heads of the lanes (int8: f32 scale[lanes]) precede the blocks. A product of one row thus
+ * reads a panel from its first byte to its last, each lane is one chain over k, and the bytes are
+ * exactly those of the file. Numbers without blocks (f32, bf16, f16) are blocks of one value. */
 #ifndef RF_PANELS_H
 #define RF_PANELS_H
 
@@ -18,12 +18,10 @@
 enum { RF_PANEL_LANES = 64, RF_PANEL_GRAIN = 16, RF_PANEL_PARTS = 3 };
 
 typedef struct rf_panels {
-  /* the parameter is (outputs, inner), as a table of tokens; otherwise (inner, outputs), as a
-   * linear weight */
-  bool outputs_first;
+  bool outputs_first; /* the parameter is (outputs, inner), as a token table; else (inner, outputs) */
   int64_t inner;
-  int64_t experts; /* number of equal matrices, each with its own panels, stored one after another; 0: one */
-  int parts;       /* parts along the outputs, each with its own type */
+  int64_t experts; /* number of equal matrices, stored one after the other; 0: one matrix */
+  int parts;       /* number of parts along the outputs; each part has its own type */
   struct {
     const rf_quant_type *type;
     int64_t outputs;
@@ -34,55 +32,58 @@ static inline int64_t rf_panels_experts(const rf_panels *panels) {
   return panels->experts > 0 ? panels->experts : 1;
 }
 
-/* The words of a stored block. */
+/* The 16-bit and 32-bit words of a stored block. */
 typedef struct rf_panel_form {
-  int type;             /* number */
-  int halves, half_at;  /* 16-bit words, and the offset of the first one in a stored block */
-  int dwords, dword_at; /* 32-bit words */
+  int type;             /* number of the storage type */
+  int halves, half_at;  /* number of 16-bit words; byte offset of the first in a stored block */
+  int dwords, dword_at; /* number of 32-bit words; byte offset of the first in a stored block */
 } rf_panel_form;
 
 typedef struct rf_panel {
   const rf_quant_type *type;
   const rf_panel_form *form;
-  int64_t first;       /* output of lane 0 */
-  int used, lanes;     /* lanes with an output; lanes stored */
-  int64_t offset;      /* bytes from the matrix's start to its blocks; heads end there */
-  int64_t block_bytes; /* of all lanes */
+  int64_t first;   /* output in lane 0 */
+  int used, lanes; /* lanes with an output; lanes that are stored */
+  /* bytes from the start of the matrix to the blocks of the panel; its heads end there */
+  int64_t offset;
+  int64_t block_bytes; /* bytes of one block of all lanes */
 } rf_panel;
 
-/* Whether a type can be packed: all readable types except f64. */
+/* Whether a type can be packed: every readable type except f64. */
 bool rf_panels_take(const rf_quant_type *type);
 /* Whether every value is a scale times a small integer (plus an offset), so that a backend can
- * multiply integers: all block types except q2_k and q3_k, and int8 if it is the only type. */
+ * multiply integers: all block types except q2_k and q3_k; int8 only if all parts are int8. */
 bool rf_panels_have_codes(const rf_panels *panels);
 int64_t rf_panels_bytes(const rf_panels *panels);
-/* One of several equal matrices; matrix i starts i * rf_panels_bytes after the first. */
+/* The layout of one matrix out of several equal ones. Matrix i starts i * rf_panels_bytes(&one)
+ * bytes after the first. */
 rf_panels rf_panels_one(const rf_panels *panels);
 int64_t rf_panels_count(const rf_panels *panels);
 rf_panel rf_panels_at(const rf_panels *panels, int64_t index);    /* in the order of outputs */
-rf_panel rf_panels_find(const rf_panels *panels, int64_t output); /* the panel that holds an output */
-/* "q4_k", or "q4_k+q6_k": the types of its parts, each once. */
+rf_panel rf_panels_find(const rf_panels *panels, int64_t output); /* panel of this output */
+/* The types of the parts, each once: "q4_k", or "q4_k+q6_k". */
 const char *rf_panels_name(const rf_panels *panels, char text[64]);
 
-/* Packs one panel into `to`: row[i] points to lane i's stored blocks, at any address; NULL:
- * zeros. */
+/* Packs one panel into `to`. row[i] points to the stored blocks of lane i, at any address; NULL
+ * gives zeros. */
 void rf_panel_pack(const rf_panel *panel, int64_t inner, const void *const row[RF_PANEL_LANES], void *to);
-/* Rebuilds stored block `block` of one lane, after its head if it has one. */
+/* Rebuilds stored block `block` of one lane. If the type has a head, it precedes the block. */
 void rf_panel_block(const rf_panel *panel, const void *at, int lane, int64_t block, void *stored);
-/* For one matrix (the first of several): values [first, first + count) of one output, as
- * rf_quant_read gives them. Slow and simple. `data`: the matrix. */
+/* Reads values [first, first + count) of one output of one matrix at `data`, as rf_quant_read does.
+ * Slow and simple. */
 void rf_panels_read(const rf_panels *panels, const void *data, int64_t output, int64_t first, int64_t count,
                     float *out);
 
-/* Source of a matrix's values. */
+/* Where the values of a matrix come from. */
 typedef struct rf_panel_source {
   void *self;
-  /* The stored blocks of one output if they have this type and are contiguous; NULL: call read. */
+  /* The stored blocks of one output, if they have this type and are contiguous. Otherwise NULL, and
+   * `read` is called. */
   const void *(*stored)(void *self, int64_t output, const rf_quant_type *type);
-  /* Values of `count` outputs from `first`, one output after another. */
+  /* Reads the values of `count` outputs from `first`, one output after the other. */
   rf_status (*read)(void *self, int64_t first, int count, float *values, rf_error *error);
 } rf_panel_source;
-/* Fills a matrix and its padding on all threads: copies stored blocks, and quantizes values. */
+/* Fills a matrix and its padding on all threads: copies stored blocks, or quantizes values. */
 rf_status rf_panels_fill(const rf_panels *panels, const rf_panel_source *source, void *data, rf_error *error);
 /* Fills panels [from, end). */
 rf_status rf_panels_fill_some(const rf_panels *panels, int64_t from, int64_t end,

@@ -1,10 +1,10 @@
-/* panels_fill.c - fills a matrix's panels on all threads; each byte is written once, and first
- * touched by its thread. */
+/* panels_fill.c - fills the panels of a matrix on all threads. Each byte is written once, by the
+ * thread that touches its page first. */
 #include "formats/panels.h"
 
 #include <stdlib.h>
 
-/* Scratch of one thread: the values of a panel's outputs, and their stored blocks. */
+/* Scratch memory of one thread: the values of a panel's outputs, and their quantized blocks. */
 typedef struct scratch {
   float *values;
   char *blocks;
@@ -19,7 +19,8 @@ static rf_status quantize_panel(const rf_panel *panel, int64_t inner, const rf_p
   int64_t row_bytes = panel->type->head + inner / panel->type->values * panel->type->bytes;
   if (!room->values) {
     room->values = malloc((size_t)(RF_PANEL_LANES * inner) * sizeof *room->values);
-    room->blocks = malloc((size_t)(RF_PANEL_LANES * inner) * sizeof(float)); /* no stored type is wider */
+    /* No stored type is wider than a float. */
+    room->blocks = malloc((size_t)(RF_PANEL_LANES * inner) * sizeof(float));
   }
   if (!room->values || !room->blocks) return no_memory(error);
   RF_TRY(source->read(source->self, panel->first, panel->used, room->values, error));

@@ -1,4 +1,5 @@
-/* quant.c - the table of storage types, plain numbers, and reading any range of a tensor. */
+/* quant.c - the table of storage types, conversions of plain numbers, and reading a range of a
+ * tensor. */
 #include "formats/quant.h"
 
 #include <string.h>
@@ -47,7 +48,7 @@ static void dequantize_f64(const void *from, int64_t blocks, float *out) {
 
 // clang-format off
 const rf_quant_type RF_QUANT_TYPES[] = {
-  /* name      number      values  bytes          fallback    dequantize          quantize        head */
+  /* name     number      values bytes         fallback  dequantize          quantize        head */
   {"f32",     RF_Q_F32,    1,   4,             NONE,       dequantize_f32,     quantize_f32, 0},
   {"f16",     RF_Q_F16,    1,   2,             NONE,       dequantize_f16,     quantize_f16, 0},
   {"bf16",    RF_Q_BF16,   1,   2,             NONE,       dequantize_bf16,    quantize_bf16, 0},
@@ -63,7 +64,7 @@ const rf_quant_type RF_QUANT_TYPES[] = {
   {"q6_k",    RF_Q_Q6_K,   256, RF_Q6_K_BYTES, RF_Q_Q8_0,  rf_dequantize_q6_k, rf_quantize_q6_k, 0},
   {"f64",     RF_Q_F64,    1,   8,             NONE,       dequantize_f64,     NULL, 0},
   {"int8",    RF_Q_INT8,   32,  32,            RF_Q_F16,   rf_dequantize_int8, rf_quantize_int8, RF_INT8_HEAD},
-  /* Sizes only: such a tensor may be in a file but is not read. */
+  /* Only the sizes of these types are known. Tensors of these types cannot be read. */
   {"i8",      24, 1,   1,   NONE, NULL, NULL, 0}, {"i16",     25, 1,   2,   NONE, NULL, NULL, 0},
   {"i32",     26, 1,   4,   NONE, NULL, NULL, 0}, {"i64",     27, 1,   8,   NONE, NULL, NULL, 0},
   {"iq2_xxs", 16, 256, 66,  NONE, NULL, NULL, 0}, {"iq2_xs",  17, 256, 74,  NONE, NULL, NULL, 0},

@@ -1,10 +1,11 @@
-/* quant_blocks.h - the functions of the table in quant.c: one per type and direction. */
+/* quant_blocks.h - block sizes and conversion functions of the types in quant.c, and little-endian
+ * loads and stores. */
 #ifndef RF_QUANT_BLOCKS_H
 #define RF_QUANT_BLOCKS_H
 
 #include "formats/quant.h"
 
-/* Block sizes in bytes: see the field order at each type's function. */
+/* Block sizes in bytes. The comment at each type's function gives the order of the fields. */
 enum { RF_Q4_0_BYTES = 18, RF_Q4_1_BYTES = 20, RF_Q5_0_BYTES = 22, RF_Q5_1_BYTES = 24, RF_Q8_0_BYTES = 34 };
 enum {
   RF_Q2_K_BYTES = 84,
@@ -14,7 +15,7 @@ enum {
   RF_Q6_K_BYTES = 210
 };
 enum { RF_INT8_HEAD = 4 };
-enum { RF_K_VALUES = 256 }; /* values of a super-block (K types) */
+enum { RF_K_VALUES = 256 }; /* values in a super-block of a K type */
 
 #define RF_QUANT_BOTH(type) \
   void rf_dequantize_##type(const void *from, int64_t blocks, float *out); \

@@ -1,16 +1,16 @@
-/* quant_k.c - reading super-blocks of 256 values whose sub-blocks have small integer scales:
- * q2_k to q6_k. A super-block is eight runs of 32 values, r = 0..7. Where the bits of value l of
- * run r lie:
- *   two bits:      byte 32 (r/4) + l, shift 2 (r%4)       (q2_k, q3_k, the high bits of q6_k)
- *   nibbles:       byte 32 (r/2) + l, shift 4 (r%2)       (q4_k, q5_k)
- *   q6_k's low:    byte 64 (r/4) + 32 (r%2) + l, shift 4 (r%4/2)
- *   one bit:       byte l, bit r                          (q3_k, q5_k) */
+/* quant_k.c - dequantizes q2_k to q6_k: super-blocks of 256 values whose sub-blocks have small
+ * integer scales. A super-block is eight runs of 32 values, r = 0..7. The bits of value l of run r
+ * are at:
+ *   two bits:        byte 32 (r/4) + l, shift 2 (r%4)       (q2_k, q3_k, the high bits of q6_k)
+ *   nibbles:         byte 32 (r/2) + l, shift 4 (r%2)       (q4_k, q5_k)
+ *   nibbles of q6_k: byte 64 (r/4) + 32 (r%2) + l, shift 4 (r%4/2)
+ *   one bit:         byte l, bit r                          (q3_k, q5_k) */
 #include "formats/quant_blocks.h"
 
 enum { RUNS = 8, RUN = 32, HALF = 16 };
 
-/* q2_k: 16 bytes of scale (low nibble) and offset (high), 64 bytes of two bits, f16 d, f16 dmin.
- * value = d sc q - dmin mn. */
+/* q2_k: 16 bytes with a scale (low nibble) and an offset (high nibble) each, 64 bytes of two-bit
+ * values, f16 d, f16 dmin. value = d sc q - dmin mn. */
 void rf_dequantize_q2_k(const void *from, int64_t blocks, float *out) {
   const uint8_t *at = from;
   for (; blocks > 0; --blocks, at += RF_Q2_K_BYTES) {
@@ -26,15 +26,15 @@ void rf_dequantize_q2_k(const void *from, int64_t blocks, float *out) {
   }
 }
 
-/* Six-bit scales of q3_k: low nibbles in bytes 0..7 (0..7 below, 8..15 above), the two high bits
- * of scale s in byte 8 + s%4, shift 2 (s/4). */
+/* Six-bit scales of q3_k. The low nibble of scale s is in byte s%8 (low half for s < 8, high half
+ * otherwise); its two high bits are in byte 8 + s%4, shift 2 (s/4). */
 static int scale_of_q3_k(const uint8_t *packed, int s) {
   int low = s < 8 ? packed[s] & 15 : packed[s - 8] >> 4, high = packed[8 + s % 4] >> 2 * (s / 4) & 3;
   return (low | high << 4) - 32;
 }
 
-/* q3_k: 32 bytes of high bits (0: four is taken off), 64 bytes of two bits, 12 bytes of scales,
- * f16 d. value = d sc q, q = -4..3. */
+/* q3_k: 32 bytes of high bits (a 0 bit subtracts 4), 64 bytes of two-bit values, 12 bytes of
+ * scales, f16 d. value = d sc q, q = -4..3. */
 void rf_dequantize_q3_k(const void *from, int64_t blocks, float *out) {
   const uint8_t *at = from;
   for (; blocks > 0; --blocks, at += RF_Q3_K_BYTES) {
@@ -52,9 +52,9 @@ void rf_dequantize_q3_k(const void *from, int64_t blocks, float *out) {
   }
 }
 
-/* Six-bit scales and offsets of q4_k and q5_k, sub-blocks s = 0..7 in 12 bytes: of 0..3 in the
- * low six bits of bytes s and 4 + s; of 4..7 in the nibbles of byte 4 + s, their two high bits
- * above those of s - 4. */
+/* Six-bit scales and offsets of q4_k and q5_k, in 12 bytes. Sub-blocks s = 0..3: the low six bits
+ * of bytes s and 4 + s. Sub-blocks 4..7: the two nibbles of byte 4 + s, with their two high bits in
+ * the top bits of bytes s - 4 and s. */
 static void scale_of_q4_k(const uint8_t *packed, int s, int *scale, int *offset) {
   if (s < 4) {
     *scale = packed[s] & 63;
@@ -81,7 +81,7 @@ void rf_dequantize_q4_k(const void *from, int64_t blocks, float *out) {
   }
 }
 
-/* q5_k: as q4_k, with 32 bytes of fifth bits before the nibbles. */
+/* q5_k: like q4_k, with 32 bytes of fifth bits before the nibbles. */
 void rf_dequantize_q5_k(const void *from, int64_t blocks, float *out) {
   const uint8_t *at = from;
   for (; blocks > 0; --blocks, at += RF_Q5_K_BYTES) {
@@ -97,8 +97,8 @@ void rf_dequantize_q5_k(const void *from, int64_t blocks, float *out) {
   }
 }
 
-/* q6_k: 128 bytes of low nibbles, 64 bytes of two high bits, 16 signed scales, f16 d. value = d
- * sc q, q = -32..31. */
+/* q6_k: 128 bytes of low nibbles, 64 bytes of two high bits, 16 signed scales, f16 d. value = d sc
+ * q, q = -32..31. */
 void rf_dequantize_q6_k(const void *from, int64_t blocks, float *out) {
   const uint8_t *at = from;
   for (; blocks > 0; --blocks, at += RF_Q6_K_BYTES) {

@@ -1,10 +1,10 @@
-/* quant_k_search.c - writing super-blocks: a search for the scales with the smallest sum of
- * squared errors.
+/* quant_k_search.c - quantizes to K types: searches for the scales with the smallest sum of squared
+ * errors.
  *
- * With offsets (q2_k, q4_k, q5_k): x = a q - b. Each sub-block looks over a few roundings for
- * the (a, b >= 0) that fit best in least squares; these become integers times d and dmin; then
- * integers, levels and the two f16 factors are fitted in turn to the whole super-block. Without
- * (q3_k, q6_k): x = a q, the same with one factor. */
+ * With offsets (q2_k, q4_k, q5_k): x = a q - b. For each sub-block, the search tries several
+ * roundings and takes the (a, b >= 0) with the best least-squares fit. These become integers times
+ * the factors d and dmin. Then integers, levels and the two f16 factors are fitted in turns to the
+ * super-block. Without offsets (q3_k, q6_k): x = a q, with one factor in the same way. */
 #include <math.h>
 #include <string.h>
 
@@ -12,16 +12,16 @@
 
 enum { VALUES = RF_K_VALUES, SUBS_MOST = 16, ROUNDS = 3 };
 
-/* The differences between the types. */
+/* Constants of a type. */
 typedef struct shape {
-  int subs;        /* sub-blocks */
-  int levels;      /* offsets: q = 0..levels; none: q = -levels..levels-1 */
-  int least, most; /* maximum of a sub-block's integer scale */
-  int tries;       /* roundings tried in each direction from the widest */
-  float step;      /* between them, in levels */
+  int subs;        /* number of sub-blocks */
+  int levels;      /* with offsets: q = 0..levels; without: q = -levels..levels-1 */
+  int least, most; /* minimum and maximum of the integer scale of a sub-block */
+  int tries;       /* number of roundings to try on each side of the full range */
+  float step;      /* distance of these roundings, in levels */
 } shape;
 
-/* A super-block before it is packed. q counts from 0 in both forms. */
+/* A super-block before packing. q counts from 0 with and without offsets. */
 typedef struct super {
   float d, dmin;
   int scale[SUBS_MOST], offset[SUBS_MOST];
@@ -29,13 +29,14 @@ typedef struct super {
 } super;
 
 static inline float to_f16(float x) { return rf_f16_to_f32(rf_f32_to_f16(x)); }
-/* Nearest integer of x in least..most, ties to even; NaN gives `least`. Adding 1.5 * 2^23
- * removes the fraction, in any vector unit. */
+/* The integer nearest to x in least..most, ties to even; NaN gives `least`. Adding 1.5 * 2^23
+ * removes the fraction in every vector unit. */
 static inline float nearest(float x, float least, float most) {
   float bounded = x > least ? (x < most ? x : most) : least;
   return (bounded + 12582912.0f) - 12582912.0f;
 }
-/* Sums run over eight lanes and one fixed tree: files do not depend on the compiler's vectors. */
+/* Sums use eight lanes and one fixed tree, so that files do not depend on the compiler's
+ * vectorization. */
 enum { LANES = 8 };
 static inline float lane_sum(const float v[LANES]) {
   return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
@@ -43,7 +44,7 @@ static inline float lane_sum(const float v[LANES]) {
 
 /* ---- with offsets ---------------------------------------------------------------------------- */
 
-/* Sums of q, q^2 and q x over a sub-block, for the levels that (scale, offset) give. */
+/* Sums of q, q^2 and q x over a sub-block. */
 typedef struct sums {
   float q, qq, qx;
 } sums;
@@ -60,7 +61,7 @@ static sums level_sums(const float *x, int n, float inverse, float offset, float
   return (sums){lane_sum(sum_q), lane_sum(sum_qq), lane_sum(sum_qx)};
 }
 
-/* Squared error of a sub-block whose values take their nearest level. */
+/* Squared error of a sub-block if each value takes its nearest level. */
 static float offset_error(const float *x, int n, float scale, float offset, float levels) {
   float inverse = scale > 0 ? 1 / scale : 0, sum[LANES] = {0};
   for (int i = 0; i < n; i += LANES)
@@ -71,7 +72,7 @@ static float offset_error(const float *x, int n, float scale, float offset, floa
   return lane_sum(sum);
 }
 
-/* The best (scale, offset) of one sub-block, both from 0. */
+/* Finds the best scale and offset of one sub-block, both at least 0. */
 static void fit_offset(const shape *s, const float *x, int n, float *scale, float *offset) {
   float least = 0, most = x[0], sum = 0, best = INFINITY, levels = (float)s->levels;
   for (int i = 0; i < n; ++i) {
@@ -85,7 +86,7 @@ static void fit_offset(const shape *s, const float *x, int n, float *scale, floa
   for (int t = -s->tries; t <= s->tries; ++t) {
     float a = (most - least) / (levels + s->step * (float)t), b = -least;
     if (!(levels + s->step * (float)t > 0.5f)) continue;
-    for (int again = 0; again < 2; ++again) { /* rounding and fitting in turn */
+    for (int again = 0; again < 2; ++again) { /* round and fit twice, in turns */
       sums v = level_sums(x, n, 1 / a, b, levels);
       float det = (float)n * v.qq - v.q * v.q;
       if (!(det > 0)) break;
@@ -106,8 +107,8 @@ static void fit_offset(const shape *s, const float *x, int n, float *scale, floa
   }
 }
 
-/* Chooses the integers of one sub-block for fixed factors; also tries the neighbours of the
- * rounded ones. Returns the squared error. */
+/* Chooses the two integers of one sub-block for fixed factors, and tries the neighbours of the
+ * rounded integers. Returns the squared error. */
 static float choose_integers(const shape *s, const float *x, int n, float d, float dmin, float scale,
                              float offset, int *sc, int *mn) {
   float most = (float)s->most, best = INFINITY;
@@ -134,8 +135,8 @@ static void put_levels(const shape *s, const float *x, super *out) {
   }
 }
 
-/* d and dmin that fit the chosen integers and levels best: two normal equations over x = d (sc
- * q) - dmin mn. */
+/* Finds the d and dmin that best fit the chosen integers and levels, by the two normal equations of
+ * x = d (sc q) - dmin mn. */
 static void refit_factors(const shape *s, const float *x, const super *from, float *d, float *dmin) {
   int n = VALUES / s->subs;
   double uu = 0, vv = 0, uv = 0, ux = 0, vx = 0;
@@ -191,8 +192,8 @@ static float plain_error(const float *x, int n, float scale, float levels) {
   return lane_sum(sum);
 }
 
-/* The best scale of one sub-block. It is negative if the farthest value is positive, because
- * -levels reaches farther than levels - 1. */
+/* The best scale of one sub-block. It is negative if the value of the largest magnitude is
+ * positive, because -levels has a larger magnitude than levels - 1. */
 static float fit_plain(const shape *s, const float *x, int n) {
   float far = 0, best = INFINITY, found = 0, levels = (float)s->levels;
   for (int i = 0; i < n; ++i)
@@ -261,9 +262,9 @@ static void search_plain(const shape *s, const float *x, super *best) {
   }
 }
 
-/* ---- packing: the places are quant_k.c's ----------------------------------------------------- */
+/* ---- packing: quant_k.c describes the places of the bits ------------------------------------- */
 
-/* bits shift, shift + 1 of every q, 64 bytes */
+/* Writes bits shift and shift + 1 of every q: 64 bytes. */
 static void put_two_bits(const super *from, int shift, uint8_t *at) {
   for (int i = 0; i < VALUES; ++i)
     at[32 * (i / 128) + i % 32] |= (uint8_t)((from->q[i] >> shift & 3) << 2 * (i / 32 % 4));

@@ -1,7 +1,6 @@
-/* quant_simple.c - blocks of 32 values with one scale (q4_0, q4_1, q5_0, q5_1, q8_0), and rows
- * with one scale (int8). Quantizing rounds as ggml's reference, to the bit. Nibbles: byte j
- * holds value j (low) and value j + 16 (high). Fifth bits: bit i of a 32-bit word belongs to
- * value i. */
+/* quant_simple.c - blocks of 32 values with one scale (q4_0, q4_1, q5_0, q5_1, q8_0), and rows with
+ * one scale (int8). Quantizing rounds like ggml's reference code, to the bit. Nibbles: byte j holds
+ * value j (low) and value j + 16 (high). Fifth bits: bit i of a 32-bit word belongs to value i. */
 #include <math.h>
 #include <string.h>
 
@@ -9,7 +8,7 @@
 
 enum { N = 32, HALF = 16 };
 
-/* Truncates to 0..most; NaN becomes 0, so that all bits of a file are defined. */
+/* Truncates x to 0..most. NaN becomes 0, so that every bit of a file is defined. */
 static inline unsigned level(float x, int most) {
   return x >= (float)most ? (unsigned)most : x > 0 ? (unsigned)x : 0;
 }
@@ -17,7 +16,7 @@ static inline unsigned level(float x, int most) {
 /* 1/d, or 0 for a block of zeros. */
 static inline float inverse(float d) { return d != 0 ? 1.0f / d : 0; }
 
-/* The value farthest from zero, with its sign; the first one if several are equal. */
+/* The value with the largest magnitude, with its sign; the first one if several are equal. */
 static float farthest(const float *x) {
   float most = 0, value = 0;
   for (int i = 0; i < N; ++i)
@@ -36,7 +35,7 @@ static void range(const float *x, float *least, float *most) {
   }
 }
 
-/* q4_0: f16 d, 16 bytes of nibbles; value = (q - 8) d. The farthest value gets -8 exactly. */
+/* q4_0: f16 d, 16 bytes of nibbles; value = (q - 8) d. The largest magnitude gets q = 0. */
 void rf_dequantize_q4_0(const void *from, int64_t blocks, float *out) {
   const uint8_t *at = from;
   for (; blocks > 0; --blocks, at += RF_Q4_0_BYTES, out += N) {
@@ -86,7 +85,7 @@ void rf_quantize_q4_1(const float *x, int64_t blocks, void *to) {
 
 static inline int fifth(uint32_t high, int i) { return (int)(high >> i & 1) << 4; }
 
-/* Writes 32 values of five bits: the word of high bits at `high`, the nibbles at `low`. */
+/* Writes 32 values of five bits: their high bits as a word at `high`, their nibbles at `low`. */
 static void put_five(const unsigned *q, uint8_t *high, uint8_t *low) {
   uint32_t word = 0;
   for (int i = 0; i < N; ++i) word |= (uint32_t)(q[i] >> 4) << i;
@@ -166,9 +165,9 @@ void rf_quantize_q8_0(const float *x, int64_t blocks, void *to) {
   }
 }
 
-/* int8: f32 d, then signed bytes for a whole row, an output's weights; value = q d, symmetric,
- * as XLA and TPU serving hold them. d is the largest magnitude / 127, rounded to sixteen bits,
- * so that a product of d and a small integer is exact in f32. Halves go to even. */
+/* int8: f32 d, then the signed bytes of a row (the weights of one output); value = q d, symmetric,
+ * as XLA and TPU serving store them. d is the largest magnitude / 127, with a mantissa rounded to
+ * sixteen bits, so that d times a small integer is exact in f32. Ties round to even. */
 void rf_dequantize_int8(const void *from, int64_t blocks, float *out) {
   const int8_t *q = (const int8_t *)from + RF_INT8_HEAD;
   float d;
@@ -180,18 +179,19 @@ static float to_sixteen_bits(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
   bits += 0x7f + (bits >> 8 & 1);
-  bits &= ~0xffu; /* (an infinity stays one) */
+  bits &= ~0xffu; /* An infinity stays infinite. */
   memcpy(&x, &bits, sizeof x);
   return x;
 }
 
 void rf_quantize_int8(const float *x, int64_t blocks, void *to) {
-  const float whole = 12582912; /* 1.5 * 2^23: a sum with it has no fraction */
+  /* 1.5 * 2^23: adding it to a small number rounds the number to an integer */
+  const float whole = 12582912;
   int8_t *q = (int8_t *)to + RF_INT8_HEAD;
   float most = 0;
   for (int64_t i = 0; i < blocks * N; ++i) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
   float d = to_sixteen_bits(most / 127);
-  if (d < 0x1p-126f) d = 0; /* subnormal numbers count as zero */
+  if (d < 0x1p-126f) d = 0; /* A subnormal scale counts as zero. */
   memcpy(to, &d, sizeof d);
   for (int64_t i = 0; i < blocks * N; ++i) {
     float y = d > 0 ? x[i] / d : 0;

@@ -1,4 +1,4 @@
-/* safetensors.c - reader: maps the files and checks everything before using it. */
+/* safetensors.c - the reader: maps the files and checks everything before it is used. */
 #include "formats/safetensors.h"
 
 #include <errno.h>
@@ -15,7 +15,8 @@
 #include "base/text.h"
 #include "formats/stored_types.h"
 
-enum { HEADER_MOST = 100000000, INDEX_MOST = 100000000, SHARDS_MOST = 4096 }; /* bytes, bytes, files */
+/* maximum bytes of a header and of an index; maximum files of a model */
+enum { HEADER_MOST = 100000000, INDEX_MOST = 100000000, SHARDS_MOST = 4096 };
 
 const rf_stored_type RF_STORED_TYPES[] = {
     {"F32", 4, RF_F32},         {"BF16", 2, RF_BF16},       {"F16", 2, RF_F16},     {"F64", 8, RF_F64},
@@ -36,7 +37,7 @@ struct rf_tensor_file {
   char *path;
   mapping *map;
   int map_count;
-  rf_stored *tensor; /* by name; the names live in the headers */
+  rf_stored *tensor; /* sorted by name; the headers own the names */
   int count;
 };
 
@@ -129,8 +130,8 @@ static rf_status check_places(const char *where, place *places, int count, uint6
   return RAFTER_OK;
 }
 
-/* Checks a whole file in memory. *header gets the parsed object (names live in it), *tensors a
- * malloc'ed array. */
+/* Checks a complete file in memory. *header gets the parsed object, which owns the names; *tensors
+ * gets a malloc'ed array. */
 static rf_status read_header(const unsigned char *bytes, size_t size, const char *where, json_t **header,
                              rf_stored **tensors, int *count, rf_error *error) {
   static const char hint[] = "the file may be truncated or no safetensors file: copy it again";
@@ -203,8 +204,8 @@ rf_status rf_safetensors_check(const void *data, size_t bytes, const char *where
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* Maps and checks one file and appends its tensors. `wanted` (may be NULL): weight_map of an
- * index; only the names that it assigns to `shard` are taken. */
+/* Maps and checks one file and appends its tensors. `wanted` (may be NULL) is the weight_map of an
+ * index: then only the names that it assigns to `shard` are appended. */
 static rf_status add_file(rf_tensor_file *file, const char *path, const json_t *wanted, const char *shard,
                           rf_error *error) {
   mapping *map = &file->map[file->map_count++];
@@ -234,7 +235,7 @@ static int by_name(const void *a, const void *b) {
   return strcmp(((const rf_stored *)a)->name, ((const rf_stored *)b)->name);
 }
 
-/* The first tensor that an index names and its file lacks. */
+/* Reports the first tensor of an index that its files do not contain. */
 static rf_status name_lacking(rf_tensor_file *file, const char *path, json_t *weights, rf_error *error) {
   const char *name = NULL;
   json_t *home = NULL;
@@ -247,7 +248,7 @@ static rf_status name_lacking(rf_tensor_file *file, const char *path, json_t *we
                  home ? json_string_value(home) : "");
 }
 
-/* A shard is in the folder of its index, never elsewhere. */
+/* Whether this is a file name without folders: a shard must be in the folder of its index. */
 static bool plain_name(const char *name) {
   return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 256;
 }
@@ -273,7 +274,7 @@ static rf_status add_shards(rf_tensor_file *file, const char *path, rf_error *er
                        path, name);
       goto done;
     }
-    int i = shards; /* names of one shard are mostly consecutive */
+    int i = shards; /* Names of one shard are mostly consecutive. */
     while (i > 0 && strcmp(shard[i - 1], home) != 0) --i;
     if (i > 0) continue;
     if (shards == SHARDS_MOST) {

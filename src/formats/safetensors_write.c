@@ -1,5 +1,5 @@
-/* safetensors_write.c - streaming writer: the header first, then values in its order; the file
- * appears when it is complete. */
+/* safetensors_write.c - the streaming writer: the header first, then the values in its order. The
+ * file appears when it is complete. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,11 +9,11 @@
 #include "formats/stored_types.h"
 #include "formats/tensors_out.h"
 
-enum { BLOCK = 16384 }; /* values rounded at a time */
+enum { BLOCK = 16384 }; /* number of values rounded at a time */
 
 struct rf_tensor_writer {
   rf_tensors_out to;
-  rf_dtype *dtype; /* dtype of each tensor */
+  rf_dtype *dtype; /* of each tensor */
 };
 
 static const rf_stored_type *type_of(rf_dtype dtype) {
@@ -46,7 +46,8 @@ rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int 
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
     goto done;
   }
-  json_object_set_new(notes, "format", json_string("pt")); /* other loaders refuse a file without it */
+  /* Other loaders refuse a file without this key. */
+  json_object_set_new(notes, "format", json_string("pt"));
   for (int i = 0; metadata && metadata[i]; i += 2)
     json_object_set_new(notes, metadata[i], json_string(metadata[i + 1]));
   json_object_set(header, "__metadata__", notes);
@@ -66,7 +67,7 @@ rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int 
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to write %s", path);
     goto done;
   }
-  /* align the data for readers that map the file */
+  /* Align the data to 64 bytes for readers that map the file. */
   size_t length = strlen(text), padded = (length + 8 + 63) / 64 * 64 - 8;
   unsigned char size[8];
   for (int i = 0; i < 8; ++i) size[i] = (unsigned char)(padded >> 8 * i);

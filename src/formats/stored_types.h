@@ -1,5 +1,4 @@
-/* stored_types.h - the element types of safetensors files, shared by their reader and their
- * writer. */
+/* stored_types.h - the element types of safetensors files, for the reader and the writer. */
 #ifndef RF_STORED_TYPES_H
 #define RF_STORED_TYPES_H
 
