@@ -1,3 +1,4 @@
+/* advice.c - see advice.h. */
 #include "plan/advice.h"
 
 #include "plan/parts.h"
@@ -12,10 +13,10 @@
 typedef struct variant {
   char change[48];
   rf_plan_options options;
-  bool same_graph; /* before recomputation */
+  bool same_graph; /* it differs only in recomputation */
 } variant;
 
-/* Those that only recompute otherwise come first; *same: how many they are. */
+/* Lists the changes to price. The first *same of them only change recomputation. */
 static int variants_of(const rf_plan_options *from, variant *list, int *same) {
   int count = 0;
   for (int remat = RF_REMAT_NONE; remat < RF_REMAT_AUTO; remat++) {
@@ -49,19 +50,19 @@ static int variants_of(const rf_plan_options *from, variant *list, int *same) {
   return count;
 }
 
-/* Plans know nothing of each other, so that each core may make the next one; those that build a
- * graph of their own before the plan itself is there. */
+/* The changes to price, shared by threads that each take the next one. Changes that only recompute
+ * differently wait for the graph of the plan itself; the others build their own graph. */
 typedef struct bench {
   const rf_model *model;
   variant list[RF_MAX_ADVICE];
-  const rf_graph *base; /* of those that only recompute otherwise; NULL: each builds its own */
-  bool weighed;         /* those are weighed and not made */
+  const rf_graph *base; /* graph for the first `same` changes; NULL: each builds its own */
+  bool weighed;         /* the first `same` changes are estimated (trial.c), not planned */
   struct {
-    bool made; /* else there is no such plan */
+    bool made; /* false: this change cannot be planned */
     int64_t bytes;
     double seconds;
   } came[RF_MAX_ADVICE];
-  int count, same; /* same: of the first, which wait for the base */
+  int count, same; /* same: number of changes that use `base` */
   atomic_int next_same, next_other;
 } bench;
 
@@ -70,10 +71,11 @@ struct rf_advice_ahead {
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  bool ready, over; /* the base is there; nobody wants to know */
+  bool ready, over; /* ready: `base` is set; over: the result is not wanted */
 };
 
-/* Of what does not fit either the live bytes are said: no layout mends it. */
+/* Arena size and step seconds with a remat policy. If the live bytes do not fit, *bytes is the live
+ * bytes. */
 static void weigh(rf_trial *trial, const rf_graph *base, int64_t room, rf_remat remat, bool *drop,
                   int64_t *bytes, double *seconds) {
   double again;
@@ -100,7 +102,7 @@ static void make_others(bench *b) {
 
 static void make_same(bench *b) {
   rf_pool *pool = rf_pool_new();
-  /* it differs in what is recomputed only */
+  /* all options except remat are equal */
   rf_trial *trial = b->weighed ? rf_trial_open(b->base, &b->list->options, pool) : NULL;
   bool *drop = trial ? rf_pool_alloc(pool, (size_t)b->base->tensor_count + 1) : NULL;
   for (int i; (i = atomic_fetch_add(&b->next_same, 1)) < b->same;) {
@@ -187,7 +189,7 @@ int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice
   if (all->count) all->base = rf_plan_graph_before(plan, &built);
   all->weighed = all->base && all->same && rf_mesh_chips(&o->build.mesh) == 1 &&
                  o->program.program == RF_PROGRAM_RAFTER && rf_trial_can(all->base, o);
-  /* that of its threads and its level */
+  /* the plan's own copy of the machine, scaled to its threads and instruction set */
   for (int i = 0; i < all->same; i++) all->list[i].options.machine = plan->options.machine;
   if (ahead) {
     tell(ahead, &ahead->ready);
@@ -197,7 +199,7 @@ int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice
   if (ahead) pthread_join(ahead->thread, NULL);
   for (int i = 0; i < all->count; i++) {
     if (!all->came[i].made) continue;
-    /* live beside live */
+    /* compare live bytes with live bytes */
     const int64_t now = all->came[i].bytes > rf_plan_room(o) ? plan->live_bytes : plan->arena_bytes;
     double saved = (double)(now - all->came[i].bytes), slower = all->came[i].seconds / plan->step_seconds - 1;
     if (saved > 0 || slower < 0) {
@@ -205,7 +207,7 @@ int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice
       memcpy(row->change, all->list[i].change, sizeof row->change);
       row->peak_bytes = all->came[i].bytes;
       row->seconds = all->came[i].seconds;
-      row->exact = all->list[i].same_graph; /* what is computed again is the same */
+      row->exact = all->list[i].same_graph; /* recomputation gives equal bits */
       row->approximate = all->list[i].options.build.dtype != o->build.dtype;
       snprintf(row->why, sizeof row->why, "%.1f %% %s memory, %.1f %% %s",
                100 * (saved >= 0 ? saved : -saved) / (double)now, saved >= 0 ? "less" : "more",

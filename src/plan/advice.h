@@ -1,5 +1,4 @@
-/* advice.h - what one change at a time would do to a plan: each row's numbers are those of the
- * whole plan. */
+/* advice.h - the effect of single changes of a training plan on its memory and time. */
 #ifndef RF_ADVICE_H
 #define RF_ADVICE_H
 
@@ -9,20 +8,19 @@ enum { RF_MAX_ADVICE = 8 };
 typedef struct rf_advice {
   char change[48]; /* "remat=mlp", "microbatch=8 accumulate=8", "dtype=bf16" */
   char why[160];
-  int64_t peak_bytes; /* of a row that does not fit its live bytes: no layout mends them */
+  int64_t peak_bytes; /* arena size; for a row that does not fit, the sum of live bytes */
   double seconds;     /* per step */
-  bool approximate;   /* results are others, by more than rounding */
-  bool exact;         /* the same to the bit */
+  bool approximate;   /* results change by more than rounding */
+  bool exact;         /* results stay equal to the bit */
 } rf_advice;
 
-/* Begins with those neighbours of a training plan that need not wait for it, while it is made of
- * these options; NULL where nothing is begun. `model` has to outlive it, which ends in
- * rf_plan_advise or here. */
+/* Starts a thread that plans changes of a training plan while the plan itself is made. NULL:
+ * nothing was started. `model` must outlive it. End it with rf_plan_advise or rf_advice_forget. */
 typedef struct rf_advice_ahead rf_advice_ahead;
 rf_advice_ahead *rf_plan_advise_ahead(const rf_model *model, const rf_plan_options *options);
 void rf_advice_forget(rf_advice_ahead *ahead);
-/* Tries the neighbours of a training plan and keeps those that lower memory or time. Returns how
- * many rows it wrote. `ahead` (may be NULL) is taken over. */
+/* Plans single changes of a training plan and keeps those that lower memory or time. Returns the
+ * number of rows. Takes ownership of `ahead`, which may be NULL. */
 int rf_plan_advise(const rf_plan *plan, rf_advice_ahead *ahead, rf_advice advice[RF_MAX_ADVICE]);
 
 #endif

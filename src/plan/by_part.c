@@ -1,10 +1,10 @@
-/* by_part.c - the work of a step by the part of the model that asks for it. */
+/* by_part.c - the FLOPs of a step by the part of the model they belong to. */
 #include "plan/plan.h"
 
 #include <string.h>
 
-/* Products belong to the weights they read or learn; attention and the head have ops of their
- * own. */
+/* A product belongs to the part of its weight; attention and the head are recognised by their
+ * kind. */
 static rf_part part_of(const rf_graph *graph, const rf_op *op) {
   if (op->def->kind == RF_KIND_ATTENTION) return RF_PART_SCORES;
   if (op->def->kind == RF_KIND_HEAD) return RF_PART_HEAD;

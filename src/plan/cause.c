@@ -11,7 +11,7 @@ static const char *const BOUND[] = {[RF_BOUND_COMPUTE] = "arithmetic",
                                     [RF_BOUND_LATENCY] = "launches",
                                     [RF_BOUND_NETWORK] = "the network"};
 
-/* Seconds of a step in ops of this definition, and their work. */
+/* Seconds per step of all ops with this definition, and their work. */
 static double seconds_of(const rf_plan *plan, const rf_op_def *def, double *work) {
   double seconds = 0;
   *work = 0;
@@ -30,8 +30,8 @@ static int find_op(const rf_plan *plan, const char *name, int near) {
   return -1;
 }
 
-/* The op of one definition that grows most beyond what was expected, in both plans; false: none
- * is in both. */
+/* Finds the op of this definition that exceeds its expected time the most, among ops that both
+ * plans have. False: there is none. */
 static bool namesakes(const rf_plan *before, const rf_plan *after, const rf_op_def *def, double growth,
                       int *b, int *a) {
   double most = 0;
@@ -58,8 +58,8 @@ static int64_t rows_of(const rf_plan *plan, int op) {
   return plan->graph->rows;
 }
 
-/* Columns that a product of these two matrices is padded by to whole tiles of the matrix unit,
- * and the wider extent; 0: it has no tiles. */
+/* Columns of padding that fill the last tile of the matrix unit, for the operand with the most
+ * padding, and the width of that operand in *extent. 0: the machine has no tiles. */
 static int64_t padding_of(const rf_plan *plan, int op, int64_t *extent) {
   const rf_op *o = &plan->graph->op[op];
   int64_t tile = plan->machine.tile[1], most = 0;

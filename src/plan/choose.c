@@ -1,11 +1,11 @@
-/* choose.c - one kernel per op, and the workspace that it needs. */
+/* choose.c - chooses one kernel per op and adds the workspace that it needs. */
 #include "plan/parts.h"
 
 #include "machine/tuned.h"
 
 #include <string.h>
 
-/* Returns its place in plan->tensor, after those of the graph's tensors. */
+/* Returns the index of op i's workspace in plan->tensor, or RF_NONE. */
 static int add_workspace(rf_plan *plan, int i, rf_plan_depth depth) {
   const rf_graph *graph = plan->graph;
   const rf_kernel *kernel = plan->op[i].kernel;
@@ -24,7 +24,8 @@ static int add_workspace(rf_plan *plan, int i, rf_plan_depth depth) {
   return plan->tensor_count++;
 }
 
-/* Where the rows of a step vary, a step with few of them may need another kernel. */
+/* Chooses a second kernel for steps with few rows if the number of rows varies from step to
+ * step. */
 static void choose_few(const rf_plan *plan, const rf_op *op, rf_plan_op *p) {
   const rf_graph *graph = plan->graph;
   const rf_plan_options *o = &plan->options;
@@ -47,12 +48,12 @@ void rf_plan_choose(rf_plan *plan, rf_plan_depth depth) {
     rf_op *op = &plan->graph->op[i];
     int of = op->recompute_of;
     rf_plan_op *p = &plan->op[i];
-    /* recomputation must give the same values, so it takes the same kernel */
+    /* recomputation must give equal bits, so it uses the same kernel */
     if (of >= 0 && of < i && graph->op[of].def == op->def) p->kernel = plan->op[of].kernel;
     else p->kernel = rf_kernel_choose(options->backend, options->isa, graph, op);
     choose_few(plan, op, p);
     op->blocks = rf_tuned_blocks(&options->machine->tuned, graph, op, p->kernel->name, options->threads);
-    /* a plan made for its bytes needs only the time of recomputation */
+    /* the cost search of remat needs the work of recomputed ops only */
     if (depth >= RF_PLAN_PRICES || of >= 0) p->work = op->def->work(graph, op);
     p->calls = op->section == RF_SECTION_MICRO ? graph->accumulate : 1;
     p->workspace = add_workspace(plan, i, depth);

@@ -1,12 +1,12 @@
-/* cost.c - predicted seconds of an op: the larger of its work over each ceiling. Measured curves
- * give the rate where the machine has them, its data sheet and default efficiencies elsewhere. */
+/* cost.c - predicts the seconds of an op from its FLOPs and bytes. Rates come from the machine's
+ * measured curves if it has them, otherwise from its data sheet and default efficiencies. */
 #include "machine/tuned.h"
 #include "plan/parts.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- what an op is timed by ------------------------------------------------------------------ */
+/* ---- size and class of an op ----------------------------------------------------------------- */
 
 double rf_cost_flops(rf_work work) { return work.flops + work.flops_again; }
 
@@ -16,8 +16,8 @@ double rf_cost_work(rf_work work) {
 }
 
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
-  /* Over a cache, rows that share its keys make the difference: one of them reads, many
-   * multiply. */
+  /* Rows of one sequence share the keys that are read: with one row, reading dominates, with many
+   * rows, arithmetic. */
   if (op->def->curve_size == RF_CURVE_ROWS) {
     const rf_tensor *out = &graph->tensor[op->output[0]];
     int64_t slots = graph->tensor[rf_cached_of(graph, op).table].shape[0],
@@ -25,14 +25,14 @@ double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work) {
     return (double)rf_tensor_count(out) /
            (double)(op->attr.attention.heads * (sequences > 0 ? sequences : 1));
   }
-  /* Short segments of narrow heads spend their time at the edges of tiles and in the softmax,
-   * however many of them there are. */
+  /* Short segments of narrow heads are limited by tile edges and softmax, so the number of segments
+   * does not matter. */
   if (op->def->curve_size == RF_CURVE_SEGMENT && graph->seq > 0)
     return (double)graph->seq * op->attr.attention.head_dim;
   return rf_cost_work(work);
 }
 
-/* The dtype its products are made in, or its data moved in: the first floating operand. */
+/* The dtype in which the op multiplies or moves data: that of its first floating operand. */
 static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
   for (int i = 0; i < op->input_count + op->output_count; i++) {
     int t = i < op->input_count ? op->input[i] : op->output[i - op->input_count];
@@ -43,9 +43,9 @@ static rf_dtype dtype_of(const rf_graph *graph, const rf_op *op) {
   return RF_F32;
 }
 
-/* Reads a matrix of blocks for few rows: a stream, whose curve was measured with plain numbers.
- * For many rows the blocks are widened once while they are packed, and the products are those of
- * the curve. */
+/* Whether the op streams a matrix of quantised blocks for few rows, where curves of plain matrices
+ * do not apply. For many rows, blocks are widened once while they are packed, and the curves
+ * apply. */
 static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
   int many = op->input[op->def->rows_slot];
   if (many >= 0 && graph->tensor[many].shape[0] > RF_FEW_ROWS) return false;
@@ -57,14 +57,13 @@ static bool streams_blocks(const rf_graph *graph, const rf_op *op) {
   return false;
 }
 
-/* The packed matrix whose products an op makes, or NULL. */
+/* The packed matrix that an op multiplies, or NULL. */
 static const rf_tensor *packed_of(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *w = op->def->packed ? &graph->tensor[op->input[1]] : NULL;
   return w && w->dtype == RF_PACKED ? w : NULL;
 }
 
-/* Rows that share what is read of a matrix: those that it multiplies, of experts those of one
- * that is met. */
+/* Rows per read of the matrix. With experts: rows per expert that is used. */
 static double rows_of(const rf_op *op, const rf_tensor *w, rf_work work) {
   double experts = (double)rf_panels_experts(&w->panels), group = op->attr.group > 1 ? op->attr.group : 1,
          used = op->attr.experts.used;
@@ -109,7 +108,7 @@ const char *rf_cost_curve_name(const rf_graph *graph, const rf_op *op) {
 
 /* ---- curves ---------------------------------------------------------------------------------- */
 
-/* The curve of this op that matches best: same kernel and dtype, then same dtype, then any. */
+/* Best curve of this op: same dtype and kernel, else same dtype, else same kernel, else any. */
 static const rf_curve *curve_of(const rf_machine *machine, const char *op, rf_dtype dtype,
                                 const char *kernel) {
   const rf_curve *best = NULL;
@@ -137,8 +136,7 @@ static bool is_reference(const rf_kernel *kernel) {
   return kernel && !strncmp(kernel->name, "reference_", 10);
 }
 
-/* Of a kernel that says what is meant, slowly and on one thread: its own curve, else that of all
- * of them. */
+/* Curve of a reference kernel: its own, else the common one. NULL for other kernels. */
 static const rf_curve *reference_curve(const rf_machine *machine, const char *op, const rf_kernel *kernel,
                                        bool multiplies) {
   if (!is_reference(kernel)) return NULL;
@@ -163,8 +161,7 @@ static const rf_curve *find_curve(const rf_machine *machine, const rf_graph *gra
   return curve;
 }
 
-/* Work per second at `size`: between points linear over log(size), beyond them as at the last
- * one. */
+/* Work per second at `size`: linear over log(size) between points, constant outside of them. */
 static double curve_rate(const rf_curve *c, double size) {
   int last = c->count - 1;
 #define AT(i) (c->size[i] > 0 ? c->size[i] : c->work[i])
@@ -179,10 +176,9 @@ static double curve_rate(const rf_curve *c, double size) {
 #undef RATE
 }
 
-/* ---- levels ---------------------------------------------------------------------------------- */
+/* ---- instruction sets ------------------------------------------------------------------------ */
 
-/* Below the level of their dot products vectors widen what they multiply, which is a product in
- * f32. */
+/* Without dot-product instructions, kernels widen narrow operands and multiply in f32. */
 void rf_machine_for_isa(rf_machine *machine, rf_isa isa) {
   for (int d = 0; d < RF_DTYPES && isa < RF_ISA_AMX; d++) {
     if (!(machine->flops_vectors[d] > 0)) continue;
@@ -193,8 +189,7 @@ void rf_machine_for_isa(rf_machine *machine, rf_isa isa) {
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-/* A measured ceiling at `threads`, linear between the measured counts and from nothing below the
- * first. */
+/* A measured ceiling at `threads`: linear between measured counts, and from 0 below the first. */
 static double scaled(const rf_machine *m, int threads, bool bandwidth) {
   double before = 0, before_threads = 0;
   for (int i = 0; i < m->scaling_count; i++) {
@@ -209,7 +204,7 @@ static double scaled(const rf_machine *m, int threads, bool bandwidth) {
 
 void rf_machine_for_threads(rf_machine *machine, int threads) {
   if (strcmp(machine->kind, "cpu") || machine->threads < 1 || threads >= machine->threads) return;
-  /* Where scaling was not measured: arithmetic in proportion, and memory reached by few threads. */
+  /* Without measured scaling: FLOP/s in proportion to threads, and full bandwidth. */
   double compute = (double)threads / machine->threads, memory = 1;
   double all_flops = scaled(machine, machine->threads, false),
          all_bps = scaled(machine, machine->threads, true);
@@ -237,12 +232,12 @@ double rf_cost_rows_seconds(const rf_machine *machine, const char *op, const cha
   int64_t threads = machine->threads > 0 ? machine->threads : 1;
   return curve ? (double)((rows + threads - 1) / threads * threads * numbers) /
                      curve_rate(curve, (double)numbers)
-               : 0; /* at full speed all have one */
+               : 0; /* each thread takes as long as for a full set of rows */
 }
 
-/* The passes over rows of logits next to their product. */
+/* Seconds of the passes over rows of logits that follow their product. */
 static double row_passes_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op) {
-  static const char *const pass[] = {"sums", "softcap", "likeliest"}; /* by bit of RF_PASS_ */
+  static const char *const pass[] = {"sums", "softcap", "likeliest"}; /* bit i of RF_PASS_ */
   if (!op->def->row_passes) return 0;
   unsigned passes = op->def->row_passes(op);
   int64_t rows = graph->tensor[op->input[op->def->rows_slot]].shape[0],
@@ -257,24 +252,23 @@ static double row_passes_seconds(const rf_machine *machine, const rf_graph *grap
 
 static double peak_flops(const rf_machine *machine, rf_dtype dtype) {
   if (machine->flops[dtype] > 0) return machine->flops[dtype];
-  if (machine->flops[RF_F32] > 0) return machine->flops[RF_F32]; /* narrow operands are widened */
+  if (machine->flops[RF_F32] > 0) return machine->flops[RF_F32]; /* kernels widen narrow operands */
   for (int d = 0; d < RF_DTYPES; d++)
     if (machine->flops[d] > 0) return machine->flops[d];
   return 1e12;
 }
 
-/* Shares of a data sheet's efficiency, which is that of large plain products. Attention:
- * FlashAttention-2 reaches 73 % of an A100's peak forward and 63 % backward where products reach
- * about 86 % (Dao 2023, section 4.1). Grouped products and products in 8 bits, whose operands
- * are cast and scaled in a pass of their own: choices, made with the published runs of
- * tests/published_runs in view. */
+/* Factors on a data sheet's efficiency, which is for large plain products. Attention:
+ * FlashAttention-2 reaches 73 % of an A100's peak forward and 63 % backward, where products reach
+ * about 86 % (Dao 2023, section 4.1). GROUPED (experts) and EIGHT_BITS (operands are cast and
+ * scaled in an extra pass) were chosen with the runs of tests/published_runs in view. */
 enum { NARROW_HEAD = 128 };
-/* What reference kernels reach of one thread's multiply-adds, where calibration has not timed
- * them: measured on a Granite Rapids, 0.43 of 215 GFLOP/s. */
+/* Part of one thread's peak that reference kernels reach: 0.43 of 215 GFLOP/s on a Granite Rapids.
+ * Used if calibration has not timed them. */
 static const double REFERENCE_SHARE = 1.0 / 500;
 static const double ATTENTION_FORWARD = 0.85, ATTENTION_BACKWARD = 0.73, GROUPED = 0.65, EIGHT_BITS = 0.8;
 
-/* What is left of a matrix unit when this extent does not fill its tiles. */
+/* Part of a matrix unit that does useful work when `extent` is padded to whole tiles. */
 static double filled(double extent, int tile) {
   return tile > 1 && extent > 0 ? extent / (ceil(extent / tile) * tile) : 1;
 }
@@ -287,9 +281,9 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
   if (!strcmp(machine->kind, "cpu")) return 1;
   if (timing == RF_TIMING_ATTENTION || backward) {
     double width = op->attr.attention.head_dim, share = backward ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
-    /* The head's width is the contraction of the scores and the columns of the values. Narrow
-     * ones fill no tile of a systolic array, and less of the time between two softmaxes
-     * elsewhere. */
+    /* The head width is the inner dimension of the scores and the columns of the values. Narrow
+     * heads leave part of a systolic tile empty; on other machines they leave less arithmetic per
+     * softmax. */
     return share * (tile ? filled(width, tile) : width < NARROW_HEAD ? 0.75 + 0.25 * width / NARROW_HEAD : 1);
   }
   double share = dtype == RF_I8 || dtype == RF_F8_E4M3 || dtype == RF_F8_E5M2 ? EIGHT_BITS : 1;
@@ -303,16 +297,15 @@ static double share_of_peak(const rf_machine *machine, const rf_graph *graph, co
   return share;
 }
 
-/* What a product with `rows` takes beside its multiplications for `count` of its outputs or
- * steps. */
+/* Seconds that a product of `rows` rows spends outside of its multiplications, for `count` outputs
+ * or steps. */
 static double edge_seconds(const rf_machine *machine, const char *op, const char *products, double rows,
                            double count) {
   const rf_curve *curve = curve_of(machine, op, RF_F32, products);
   return curve ? count / curve_rate(curve, rows) : 0;
 }
 
-/* Of a packed matrix, its parts one after the other: -1 where the machine has no curves of such
- * products. */
+/* Seconds of a product with a packed matrix, part by part. -1: the machine has no curve for it. */
 static double packed_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                              rf_work work) {
   rf_cost_class class[RF_PANEL_PARTS];
@@ -321,7 +314,7 @@ static double packed_seconds(const rf_machine *machine, const rf_graph *graph, c
   if (!classes || !(flops > 0)) return -1;
   for (int k = 0; k < classes; k++) {
     const rf_curve *curve = curve_of(machine, class[k].name, RF_F32, class[k].type);
-    /* the nearest of those that files have */
+    /* int8 is not a file type; q8_0 is the nearest that is */
     if (!curve && !strcmp(class[k].type, "int8")) curve = curve_of(machine, class[k].name, RF_F32, "q8_0");
     if (!curve) return -1;
     seconds += class[k].share * flops / curve_rate(curve, class[k].size);
@@ -329,7 +322,7 @@ static double packed_seconds(const rf_machine *machine, const rf_graph *graph, c
   if (op->def->product == RF_PRODUCT_DX) return seconds;
   const rf_panels *panels = &packed_of(graph, op)->panels;
   for (int k = 0; k < classes; k++) outputs += (double)panels->part[k].outputs;
-  /* more than one: experts */
+  /* times > 1 with several experts */
   double inner = (double)panels->inner, rows = class->size, times = flops / (2 * rows * inner * outputs);
   return seconds + row_passes_seconds(machine, graph, op) +
          times * (edge_seconds(machine, "matmul_start", class->name, rows, 1) +
@@ -337,7 +330,7 @@ static double packed_seconds(const rf_machine *machine, const rf_graph *graph, c
                   edge_seconds(machine, "matmul_inner", class->name, rows, inner));
 }
 
-/* What an op multiplies in: on a CPU rounded activations are bytes. */
+/* The dtype in which an op multiplies. On a CPU, --compute fast multiplies bytes. */
 static rf_dtype product_dtype(const rf_machine *machine, const rf_graph *graph, const rf_op *op) {
   if (rf_op_is_fast(op) && machine->flops[RF_I8] > 0 && !strcmp(machine->kind, "cpu")) return RF_I8;
   bool linear = op->def->product != RF_PRODUCT_NONE;
@@ -361,7 +354,7 @@ double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op 
     compute = flops / (peak_flops(machine, RF_F32) / fmax(1, machine->threads) * REFERENCE_SHARE);
   } else if (curve) {
     double seconds = rf_cost_work(work) / curve_rate(curve, rf_cost_size(graph, op, work));
-    /* A product of few rows streams its weights: then the ceiling is memory, whatever its FLOPs. */
+    /* A product of few rows streams its weights, so memory is the larger of its two limits. */
     if (flops > 0) compute = seconds;
     else {
       memory = seconds;
@@ -388,9 +381,8 @@ static double best_rate(const rf_curve *c, double from_size) {
   return best;
 }
 
-/* Bytes a second at which this many can be moved: the memory's bandwidth, or what the fastest op
- * that only moves data reached here with as many or more. So few bytes have the bandwidth of the
- * caches that they fit, as far as the machine was calibrated. */
+/* Highest bandwidth for moving `bytes`: that of memory, or the best that an op without products
+ * reached in calibration at this size or more. Small sizes thus get the bandwidth of a cache. */
 static double reach_bps(const rf_machine *machine, double bytes, double bandwidth) {
   for (int i = 0; i < machine->curve_count; i++) {
     const rf_curve *c = &machine->curve[i];
@@ -400,8 +392,8 @@ static double reach_bps(const rf_machine *machine, double bytes, double bandwidt
   return bandwidth;
 }
 
-/* Operands in a narrow type may be widened, so their peak is the larger one; and what a kernel
- * reached is no more than the peak. */
+/* Highest FLOP/s: the peak (of f32 if higher, because narrow operands may be widened), or what the
+ * kernel reached in calibration if that is more. */
 static double reach_flops(const rf_machine *machine, const rf_curve *curve, rf_dtype dtype) {
   double peak = peak_flops(machine, dtype);
   if (!strcmp(machine->kind, "cpu") && machine->flops[RF_F32] > peak && dtype != RF_F64)
@@ -441,7 +433,7 @@ double rf_cost_load_seconds(const rf_machine *machine, const char *what, double 
   return curve ? bytes / curve_rate(curve, bytes) : -1;
 }
 
-/* Without a curve `passes` over what is copied. */
+/* Without a curve, the load makes `passes` copies of the bytes. */
 static double load_seconds(const rf_machine *machine, const char *what, double bytes, double passes) {
   double seconds = rf_cost_load_seconds(machine, what, bytes);
   return seconds >= 0 ? seconds : machine->copy_bps > 0 ? passes * bytes / machine->copy_bps : 0;
@@ -456,7 +448,7 @@ double rf_plan_load_seconds(const rf_plan *plan) {
       const rf_quant_type *type = tensor->panels.part[k].type;
       double bytes = ((double)tensor->panels.inner / type->values * type->bytes + type->head) *
                      (double)tensor->panels.part[k].outputs * (double)rf_panels_experts(&tensor->panels);
-      seconds += load_seconds(&plan->machine, type->name, bytes, 2); /* read and written */
+      seconds += load_seconds(&plan->machine, type->name, bytes, 2); /* read, then write */
     }
   }
   return seconds;

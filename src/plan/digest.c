@@ -1,11 +1,12 @@
-/* digest.c - a hash of everything that a run of a plan depends on. */
+/* digest.c - hashes what a run depends on: ops, kernels, threads and offsets. The machine's speed
+ * is not part of the digest. */
 #include "plan/parts.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
 
-/* Gathers pieces of a few bytes, because the hash is slow on each. */
+/* Collects short pieces in a buffer, because each call of the hash is slow. */
 typedef struct hasher {
   XXH3_state_t *state;
   size_t used;
@@ -37,8 +38,6 @@ static void hash_attributes(hasher *h, const rf_op *op) {
   hash_bytes(h, op->attr.accumulate, sizeof op->attr.accumulate);
 }
 
-/* Everything a run depends on: what is computed, by which kernels, on how many threads, at which
- * offsets. Not the machine's speed. */
 void rf_plan_digest(rf_plan *plan) {
   const rf_graph *graph = plan->graph;
   hasher *h = &(hasher){.state = XXH3_createState()};

@@ -1,4 +1,4 @@
-/* fit.c - the search behind --fit. */
+/* fit.c - searches for the fastest settings that fit (--fit). */
 #include "base/text.h"
 #include "graph/mesh/pipeline.h"
 #include "plan/parts.h"
@@ -10,24 +10,25 @@
 
 /* ---- the search ------------------------------------------------------------------------------ */
 
-enum { MOST_TRIED = 1024, MOST_MESHES = 256, AUTO_OPS = 12000 }; /* rows and meshes that a search remembers */
-/* A mesh without recomputation, at the fewest microbatches that were tried: nearly as fast as it
- * gets. */
+/* Limits of a search: rows and meshes kept, and ops in all searches for single tensors. */
+enum { MOST_TRIED = 1024, MOST_MESHES = 256, AUTO_OPS = 12000 };
+/* A mesh without recomputation and with the fewest microbatches tried: about as fast as the mesh
+ * can be. */
 typedef struct mesh_seen {
   rf_mesh mesh;
   double seconds;
-  bool keeps; /* what lasts between steps fits */
+  bool keeps; /* its persistent region fits */
 } mesh_seen;
 typedef struct fitter {
   const rf_model *model;
-  rf_plan_options from;      /* as asked, with the room as its budget */
-  const rf_fit_whole *whole; /* NULL: the plan is all there is */
+  rf_plan_options from;      /* options of the user, with the room as budget */
+  const rf_fit_whole *whole; /* NULL: the plan is the whole job */
   int64_t room;
-  rf_plan *best, *least; /* the fastest that fits; the smallest that does not */
-  double best_seconds;   /* of the whole */
+  rf_plan *best, *least; /* the fastest plan that fits; the smallest plan that does not */
+  double best_seconds;   /* of the whole job */
   int64_t least_bytes;
   mesh_seen seen[MOST_MESHES];
-  int meshes, autos; /* autos: searches for single tensors that were made on meshes */
+  int meshes, autos; /* autos: number of searches for single tensors on meshes */
   rf_fit_row row[MOST_TRIED];
   int rows;
 } fitter;
@@ -44,7 +45,7 @@ static rf_fit_row row_of(const rf_plan *plan) {
                       .fits = rf_plan_fits(plan)};
 }
 
-/* Takes the plan over: to be kept if it is the best, or freed. */
+/* Takes ownership of the plan: keeps it if it is the best so far, otherwise frees it. */
 static void keep(fitter *f, rf_plan *plan, const rf_fit_row *row) {
   if (f->rows < MOST_TRIED) f->row[f->rows++] = *row;
   rf_plan **slot = row->fits ? &f->best : &f->least;
@@ -59,7 +60,8 @@ static void keep(fitter *f, rf_plan *plan, const rf_fit_row *row) {
   else f->least_bytes = row->peak_bytes;
 }
 
-/* Plans one setting; `row` says what came of it, `cost` what stands beside it. */
+/* Plans one setting. Fills `row` with its result, `cost` with the cost of the whole job, and
+ * `persistent` with the bytes that no recomputation lowers. */
 static rf_status plan_one(fitter *f, const rf_plan_options *options, rf_fit_row *row, rf_fit_cost *cost,
                           int64_t *persistent, rf_error *error) {
   rf_plan *plan = NULL;
@@ -83,15 +85,15 @@ static rf_status plan_one(fitter *f, const rf_plan_options *options, rf_fit_row 
 typedef struct setting {
   rf_dtype dtype;
   int64_t microbatch;
-  double seconds;  /* without recomputation: with it no setting is faster */
-  int64_t beside;  /* bytes that stand in memory beside the plan */
-  bool worth_auto; /* it does not fit as it is, and recomputing may change that */
+  double seconds;  /* lower bound: the time without recomputation */
+  int64_t beside;  /* bytes that other phases keep in memory */
+  bool worth_auto; /* it does not fit, but recomputation may change that */
 } setting;
 
-/* from the whole batch in one down by divisors; eight of them are far below any useful size */
+/* Microbatches to try, from the batch down; the eighth divisor is below any useful size. */
 enum { MAX_DIVISORS = 8 };
 
-/* Whether so many microbatches keep the stages of a mesh at work. */
+/* Whether the number of microbatches is valid for the stages of a mesh. */
 static bool fills(const rf_mesh *mesh, int64_t micros) {
   int64_t stages = rf_pipeline_stages(mesh);
   return micros >= stages && (mesh->schedule != RF_PIPELINE_INTERLEAVED || micros % stages == 0);
@@ -117,13 +119,14 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
           list[count++] = (setting){.dtype = dtype, .microbatch = micro};
           tried++;
         }
-    /* which says what is wrong */
+    /* planning it reports the error */
     if (!count) list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch};
   }
   return count;
 }
 
-/* `made` (may be NULL): what came of it; zeros where nothing was planned. */
+/* Plans a setting with this remat. `made` (may be NULL) receives the row, or zeros if nothing was
+ * planned. */
 static rf_status try_setting(fitter *f, const rf_plan_options *from, setting *s, rf_remat remat,
                              rf_fit_row *made, rf_error *error) {
   rf_plan_options options = *from;
@@ -131,7 +134,7 @@ static rf_status try_setting(fitter *f, const rf_plan_options *from, setting *s,
   rf_fit_cost cost;
   int64_t batch = options.build.microbatch * options.build.accumulate, persistent = 0;
   if (made) *made = (rf_fit_row){0};
-  if (f->room <= s->beside) return RAFTER_OK; /* there is no room for any */
+  if (f->room <= s->beside) return RAFTER_OK; /* no plan can fit */
   options.taken_bytes = s->beside;
   options.remat = remat;
   options.build.dtype = s->dtype;
@@ -146,15 +149,16 @@ static rf_status try_setting(fitter *f, const rf_plan_options *from, setting *s,
   return RAFTER_OK;
 }
 
-/* Recomputing as much as it takes: single tensors of ours, whole blocks of a JAX program. */
+/* The remat that saves the most memory: single tensors, or whole blocks for a JAX program. */
 static rf_remat most_remat(const rf_plan_options *options) {
   return options->program.program == RF_PROGRAM_RAFTER ? RF_REMAT_AUTO : RF_REMAT_BLOCK;
 }
 
-/* The settings of one dtype from the smallest microbatch up: where it does not fit with
- * everything recomputed that helps, no larger one does. On several chips larger ones move
- * weights and gradients less often and recompute more: behind the turn all are slower; and of
- * large graphs, each of whose searches takes a second, few are searched. */
+/* Tries remat=auto for the settings of one dtype, from the smallest microbatch up. If one does not
+ * fit with all useful recomputation, larger ones do not either. On several chips, larger
+ * microbatches move weights and gradients less often but recompute more, so the search ends when
+ * the time grows again; for large graphs, whose searches take a second each, it is limited to a
+ * few. */
 static rf_status try_auto(fitter *f, const rf_plan_options *from, setting *list, int count, rf_dtype dtype,
                           rf_error *error) {
   const bool several = rf_mesh_chips(&from->build.mesh) > 1;
@@ -173,9 +177,8 @@ static rf_status try_auto(fitter *f, const rf_plan_options *from, setting *list,
   return RAFTER_OK;
 }
 
-/* What each named policy does to the setting that stands best, so that its price can be told;
- * the search for single tensors counts seconds of work, and what hides behind transfers costs
- * none. */
+/* Tries the named policies on the best setting. The search for single tensors minimises seconds of
+ * work and cannot see recomputation that overlaps with transfers. */
 static rf_status try_policies(fitter *f, const rf_plan_options *from, rf_error *error) {
   const rf_plan *plan = f->best ? f->best : f->least;
   rf_remat named[RF_REMAT_NAMED];
@@ -193,7 +196,7 @@ static rf_status try_settings(fitter *f, const rf_plan_options *from, rf_fit_var
   for (int i = 0; i < count; i++)
     RF_TRY(try_setting(f, from, &list[i], vary.remat ? RF_REMAT_NONE : from->remat, NULL, error));
   if (!vary.remat) return RAFTER_OK;
-  RF_TRY(try_auto(f, from, list, count, RF_BF16, error)); /* the faster one first */
+  RF_TRY(try_auto(f, from, list, count, RF_BF16, error)); /* bf16 first, because it is faster */
   RF_TRY(try_auto(f, from, list, count, RF_F32, error));
   return try_policies(f, from, error);
 }
@@ -204,7 +207,7 @@ static int compare_rows(const void *a, const void *b) {
   return x->peak_bytes < y->peak_bytes ? -1 : x->peak_bytes > y->peak_bytes;
 }
 
-/* Fastest first; a row stays when it takes less memory than every faster one. */
+/* Sorts rows by time and keeps each row that needs less memory than all faster rows. */
 static int frontier(fitter *f, rf_fit_row *out) {
   qsort(f->row, (size_t)f->rows, sizeof *f->row, compare_rows);
   int count = 0;
@@ -225,22 +228,23 @@ typedef struct mesh_list {
   int count;
 } mesh_list;
 
-/* The mesh with these extents, slices and capacity as they are, unless it is in the list. */
+/* Adds the mesh with these extents to the list if it is new. Slices and capacity stay as they
+ * are. */
 static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_AXES]) {
   rf_mesh mesh = *from;
   for (int a = 0; a < RF_AXES; a++)
     if (a != RF_AXIS_SLICE) mesh.of[a] = (int32_t)(of[a] > 1 ? of[a] : 1);
   bool cuts = mesh.of[RF_AXIS_FSDP] > 1, copies = mesh.of[RF_AXIS_DATA] > 1;
-  /* 3: what fsdp does where nobody says otherwise */
+  /* 3 is the default of an fsdp axis */
   mesh.zero = cuts || (copies && from->zero < 3) ? from->zero : 0;
   for (int i = 0; i < list->count; i++)
     if (!memcmp(&list->mesh[i], &mesh, sizeof mesh)) return;
   if (list->count < MOST_MESHES) list->mesh[list->count++] = mesh;
 }
 
-/* For each way of cutting the products: the rest of the chips share the weights, or have copies
- * of them, or copies on groups of a few chips. Experts lie on as many of them as may be. Where
- * the microbatch has fewer sequences than that, chips share their tokens. */
+/* Lists starting meshes for each tensor extent. The other chips share the weights (fsdp), hold
+ * copies (data), or hold copies in groups of NODE. Experts use as many of them as divide evenly. If
+ * the microbatch has fewer sequences than chips, tokens are sharded too. */
 static void list_meshes(const rf_model *model, const rf_mesh *from, int64_t microbatch, mesh_list *list) {
   int64_t slices = rf_mesh_extent(from, RF_AXIS_SLICE), chips = rf_mesh_chips(from) / slices;
   for (int64_t tensor = 1; tensor <= MOST_TENSOR && tensor <= chips && chips % tensor == 0; tensor *= 2) {
@@ -266,8 +270,8 @@ static void list_meshes(const rf_model *model, const rf_mesh *from, int64_t micr
   }
 }
 
-/* One step away: 2 or 4 chips of one axis go to another, where tokens, experts or layers are
- * shared. */
+/* Lists meshes one step from `from`: 2 or 4 chips of one axis move to context, sequence, expert or
+ * pipeline. */
 static void list_neighbours(const rf_model *model, const rf_mesh *from, mesh_list *list) {
   static const rf_axis to[] = {RF_AXIS_CONTEXT, RF_AXIS_SEQUENCE, RF_AXIS_EXPERT, RF_AXIS_PIPELINE},
                        of[] = {RF_AXIS_FSDP, RF_AXIS_DATA, RF_AXIS_TENSOR};
@@ -283,8 +287,7 @@ static void list_neighbours(const rf_model *model, const rf_mesh *from, mesh_lis
       }
 }
 
-/* Stages need microbatches: as many as there are sequences on each chip, where nobody says how
- * many. */
+/* Microbatches for a pipeline: `accumulate` if valid, otherwise one per sequence on each chip. */
 static int fill_stages(const rf_mesh *mesh, int64_t batch, int accumulate) {
   const rf_axes cut = RF_AXIS_BIT(RF_AXIS_SLICE) | RF_AXIS_BIT(RF_AXIS_DATA) | RF_AXIS_BIT(RF_AXIS_EXPERT) |
                       RF_AXIS_BIT(RF_AXIS_FSDP);
@@ -301,8 +304,8 @@ static void note_mesh(fitter *f, const mesh_seen *mesh) {
   else if (mesh->seconds < f->seen[at].seconds) f->seen[at].seconds = mesh->seconds;
 }
 
-/* One mesh, kept whole first; where that does not fit or is not fast, nothing slower is tried.
- * RAFTER_INVALID: it cannot be cut so. */
+/* Tries one mesh, first without recomputation. Stops at a policy that fits or that is slower than
+ * the best. RAFTER_INVALID: the model cannot be sharded that way. */
 static rf_status try_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary, int accumulate, rf_error *error) {
   static const rf_remat policies[] = {RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_MLP_ATTN, RF_REMAT_BLOCK};
   int64_t batch = f->from.build.microbatch * f->from.build.accumulate;
@@ -341,8 +344,8 @@ static void refine_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary) {
   (void)try_settings(f, &on, vary, NULL);
 }
 
-/* The mesh that stands best, then those that may beat it: what they cannot do without
- * recomputation, they cannot do with it. */
+/* Searches all settings on the best mesh, then on meshes that may beat it. A mesh cannot get faster
+ * by recomputation, so its time without recomputation is a bound. */
 static void refine_meshes(fitter *f, rf_fit_vary vary) {
   if (!f->best || (!vary.remat && !vary.microbatch)) return;
   rf_mesh mesh = f->best->options.build.mesh;
@@ -351,7 +354,7 @@ static void refine_meshes(fitter *f, rf_fit_vary vary) {
     refine_mesh(f, &mesh, vary);
     for (int i = 0; i < f->meshes; i++) {
       mesh_seen *seen = &f->seen[i];
-      if (!memcmp(&seen->mesh, &mesh, sizeof mesh)) seen->keeps = false; /* done */
+      if (!memcmp(&seen->mesh, &mesh, sizeof mesh)) seen->keeps = false; /* already searched */
       if (seen->keeps && seen->seconds < 0.99 * f->best_seconds &&
           (next == RF_NONE || seen->seconds < f->seen[next].seconds))
         next = i;
@@ -361,8 +364,7 @@ static void refine_meshes(fitter *f, rf_fit_vary vary) {
   }
 }
 
-/* The meshes of the list, then what lies one step from the best of them, as long as that is
- * better. */
+/* Tries the listed meshes, then neighbours of the best one as long as that finds a faster one. */
 static rf_status try_meshes(fitter *f, rf_fit_vary vary, rf_error *error) {
   mesh_list *list = calloc(1, sizeof *list);
   rf_error last = {0};
@@ -389,7 +391,7 @@ static rf_status try_meshes(fitter *f, rf_fit_vary vary, rf_error *error) {
   return RAFTER_INVALID;
 }
 
-/* One sentence for each step of the frontier. */
+/* Writes a sentence for each row of the frontier. */
 static void explain(rf_fit_row *row, int count) {
   for (int i = 1; i < count; i++) {
     const rf_fit_row *from = &row[i - 1];

@@ -1,3 +1,4 @@
+/* job.c - see job.h. */
 #include "plan/job.h"
 
 #include "base/text.h"
@@ -14,7 +15,7 @@ static bool given(const rf_options *options, const char *name) {
 
 static bool plans(const rf_options *options) { return !strcmp(rf_options_command(options), "plan"); }
 
-/* Numbers that plans count and no kernel takes. */
+/* Refuses a dtype that has no kernel, except in `rafter plan`. */
 static rf_status planned_only(const rf_options *options, const char *option, rf_error *error) {
   if (plans(options)) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` sizes and prices it",
@@ -47,7 +48,8 @@ static rf_status resolve_narrow(const rf_options *options, const rf_machine *mac
   return RAFTER_OK;
 }
 
-/* "choose --accumulate among the divisors of 10: 1, 2, 5, 10"; of many, the first. */
+/* Appends for example "choose --accumulate among the divisors of 10: 1, 2, 5, 10", with at most 12
+ * divisors. */
 static void say_divisors(const char *name, int64_t batch, char *hint, size_t capacity) {
   rf_text_append(hint, capacity, "choose %s among the divisors of %lld: ", name, (long long)batch);
   int count = 0;
@@ -57,7 +59,7 @@ static void say_divisors(const char *name, int64_t batch, char *hint, size_t cap
   if (count > 12) rf_text_append(hint, capacity, ", ...");
 }
 
-/* batch = microbatch x accumulate; any two give the third. */
+/* Two of batch, microbatch and accumulate give the third: batch = microbatch x accumulate. */
 static rf_status resolve_batch(const rf_options *options, rf_build_options *build, rf_error *error) {
   bool batch_given = given(options, "batch"), micro_given = given(options, "microbatch"),
        accumulate_given = given(options, "accumulate");
@@ -89,8 +91,8 @@ static rf_status resolve_batch(const rf_options *options, rf_build_options *buil
   return RAFTER_OK;
 }
 
-/* Of a machine that its data sheet describes nothing of the one that plans may matter: not its
- * cores, not its instruction set. */
+/* A plan for an accelerator's data sheet must not depend on the cores and the instruction set of
+ * the machine that computes the plan. */
 static bool plans_by_sheet(const rf_options *options, const rf_machine *machine) {
   return plans(options) && strcmp(machine->kind, "cpu") &&
          !strcmp(rf_options_text_or(options, "backend", "auto"), "auto");
@@ -126,7 +128,7 @@ static rf_status resolve_seq(const rf_options *options, const rf_model *model, r
   return RAFTER_OK;
 }
 
-/* --capacity: of experts that are dealt out. */
+/* Checks --capacity, which limits the rows of experts that are sharded. */
 static rf_status check_capacity(const rf_options *options, const rf_model *model, const rf_mesh *mesh,
                                 rf_error *error) {
   if (!given(options, "capacity")) return RAFTER_OK;
@@ -143,10 +145,9 @@ static rf_status check_capacity(const rf_options *options, const rf_model *model
       rf_options_float(options, "capacity"));
 }
 
-/* The mesh and the machine's chips are the same number. Without a mesh, chips of a training step
- * share its weights (fsdp) and those of other jobs each matrix (tensor); slices split the batch.
- * A chip of two devices counts as two. Along fsdp everything is split where nobody says
- * otherwise, along data nothing is. */
+/* Resolves --mesh, whose chips must equal the chips of the machine. The default mesh has the fsdp
+ * axis in training and the tensor axis in other jobs, with one copy on each slice. A chip of two
+ * devices counts as two. The default of --zero is 3 with an fsdp axis, otherwise 0. */
 static rf_status resolve_mesh(const rf_options *options, const rf_model *model, rf_machine *machine,
                               rf_build_options *build, rf_error *error) {
   rf_mesh *mesh = &build->mesh;
@@ -191,7 +192,8 @@ static rf_status resolve_mesh(const rf_options *options, const rf_model *model, 
       machine->chips, machine->name, (long long)chips);
 }
 
-/* What stands in the host's memory: something that the job has, on a machine that has a host. */
+/* Resolves --offload, which needs a machine with a host. Each name must be something that the job
+ * has. */
 static rf_status resolve_offload(const rf_options *options, const char *job, const rf_machine *machine,
                                  rf_build_options *build, rf_error *error) {
   static const struct {
@@ -222,7 +224,7 @@ static rf_status resolve_offload(const rf_options *options, const char *job, con
                      "--job %s has no %s (--offload)", whole,
                      of_job[i].train ? "optimizer and keeps no activations for a backward pass"
                                      : "cache of keys and values");
-    build->offload &= ~of_job[i].bit; /* of another phase */
+    build->offload &= ~of_job[i].bit; /* another phase of the job has it */
   }
   if (build->offload & RF_OFFLOAD_ACTIVATIONS && rf_mesh_extent(&build->mesh, RF_AXIS_PIPELINE) > 1)
     return RF_FAIL(error, RAFTER_INVALID, "leave activations out of --offload, or add --remat block",
@@ -231,7 +233,7 @@ static rf_status resolve_offload(const rf_options *options, const char *job, con
   return RAFTER_OK;
 }
 
-/* --adapter: adapters from a folder; --lora: new ones, in a job that trains them. */
+/* --adapter loads adapters from a folder; --lora creates new ones to train. */
 static rf_status resolve_lora(const rf_options *options, rf_settings *s, rf_error *error) {
   const char *adapter = rf_options_text_or(options, "adapter", NULL),
              *lora = rf_options_text_or(options, "lora", NULL);
@@ -284,7 +286,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
     rf_weights_as as = rf_options_knows(options, "weights")
                            ? (rf_weights_as)rf_options_choice(options, "weights")
                            : RF_WEIGHTS_FILE;
-    bool known = as != RF_WEIGHTS_FP8 && as != RF_WEIGHTS_INT4; /* the others are no types of files */
+    bool known = as != RF_WEIGHTS_FP8 && as != RF_WEIGHTS_INT4; /* fp8 and int4 exist in no file */
     RF_TRY(
         rf_weight_types_read(s->weights_folder, &s->model, known ? as : RF_WEIGHTS_FILE, &s->weights, error));
     build->weights = &s->weights;
@@ -315,7 +317,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   plan->collectives = rf_options_knows(options, "collectives")
                           ? (rf_collectives)rf_options_choice(options, "collectives")
                           : RF_COLLECTIVES_CORE;
-  /* The choices stand in the order of the enums. */
+  /* The choices of an option are in the order of its enum. */
   plan->program.program = rf_options_knows(options, "program")
                               ? (rf_program_kind)rf_options_choice(options, "program")
                               : RF_PROGRAM_RAFTER;
@@ -348,7 +350,7 @@ rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_set
   return RAFTER_OK;
 }
 
-/* ---- the options that are read above ---------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 const rf_option RF_MODEL_OPTIONS[] = {
     RF_WORDS("on", TEXT, "MACHINE", "local", "Machine",

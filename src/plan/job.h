@@ -1,5 +1,4 @@
-/* job.h - from the options of a command to the settings of a plan: the one place where options
- * become a model, a machine and a step. */
+/* job.h - the settings of a plan from the options of a command: model, machine and step. */
 #ifndef RF_JOB_H
 #define RF_JOB_H
 
@@ -9,26 +8,26 @@
 
 typedef struct rf_settings {
   rf_model model;
-  char weights_folder[4096]; /* "" when the model is a preset or an inline shape */
+  char weights_folder[4096]; /* "" for a preset or an inline shape */
   rf_machine machine;
-  rf_weight_types weights; /* what its matrices are stored in; of jobs that do not train it */
-  /* plan.machine and plan.build.weights point to what stands above: do not move the struct */
+  rf_weight_types weights; /* storage types of weights that are not trained */
+  /* Do not move the struct: plan.machine and plan.build.weights point into it. */
   rf_plan_options plan;
-  rf_fit_vary vary; /* what --fit may change: all that the user did not set */
+  rf_fit_vary vary; /* settings that the user left to --fit */
   bool fit;
 } rf_settings;
 
-/* Checks everything that can be checked without the device. RAFTER_INVALID names the option.
- * `job` is "train", "generate" or "score". */
+/* Checks everything that can be checked without the device. RAFTER_INVALID names the option. `job`
+ * is "train", "generate" or "score". */
 rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_settings *settings,
                               rf_error *error);
 
-/* The options it reads, in tables by who takes them. */
-extern const rf_option RF_MODEL_OPTIONS[];     /* every command that plans a model */
-extern const rf_option RF_INFERENCE_OPTIONS[]; /* of them, those that may run without training */
-extern const rf_option RF_CACHE_OPTIONS[];     /* those that may generate */
-extern const rf_option RF_STEP_OPTIONS[];      /* those that may train */
+/* Tables of the options that rf_settings_resolve reads, grouped by the commands that take them. */
+extern const rf_option RF_MODEL_OPTIONS[];     /* all commands that plan a model */
+extern const rf_option RF_INFERENCE_OPTIONS[]; /* commands that run a model without training it */
+extern const rf_option RF_CACHE_OPTIONS[];     /* commands that can generate */
+extern const rf_option RF_STEP_OPTIONS[];      /* commands that can train */
 extern const rf_option RF_OFFLOAD_OPTIONS[];
-extern const rf_option RF_LAYOUT_OPTIONS[]; /* what can only be planned, and --fit */
+extern const rf_option RF_LAYOUT_OPTIONS[]; /* settings that can only be planned, and --fit */
 
 #endif

@@ -1,7 +1,6 @@
-/* layout.c - one offset per tensor in one arena: what persists in front, in an order that
- * depends only on the parameter table, and behind it everything that comes and goes, packed by
- * lifetimes. Finding the least height is NP-hard; several greedy orders are tried and the best
- * kept. */
+/* layout.c - chooses one offset per tensor in one arena. Persistent tensors come first, in an order
+ * that depends only on the parameter table. The others follow, packed by lifetime. The lowest
+ * layout is NP-hard to find, so several greedy orders are tried and the lowest result is kept. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
@@ -12,8 +11,8 @@
 
 /* ---- the search for a gap -------------------------------------------------------------------- */
 
-/* Placed blocks in ascending offset; the arrays stand apart so that a scan touches little
- * memory. They are read in strides. */
+/* Placed blocks by ascending offset. Separate arrays let a scan of the lifetimes touch little
+ * memory. They are padded to a multiple of STRIDE. */
 enum { STRIDE = 16 };
 typedef struct bucket {
   int count;
@@ -21,15 +20,15 @@ typedef struct bucket {
   int64_t *start, *end;
 } bucket;
 
-/* Best fit: the smallest gap that holds the block between placed blocks of its lifetime, else on
- * top of them. */
+/* Best fit: the smallest gap that holds the block, between placed blocks with overlapping
+ * lifetimes; otherwise the end above them. */
 typedef struct gap_search {
-  int64_t bytes, top, best; /* top: end of what was passed */
-  uint64_t over;            /* what the best gap leaves over */
+  int64_t bytes, top, best; /* top: end of the blocks passed so far */
+  uint64_t over;            /* bytes that the block leaves free in the best gap */
 } gap_search;
 
 static inline void pass_gap(gap_search *f, int64_t start, int64_t end) {
-  uint64_t over = (uint64_t)(start - f->top - f->bytes); /* of a gap too small: huge */
+  uint64_t over = (uint64_t)(start - f->top - f->bytes); /* wraps to a huge number if the gap is too small */
   if (over < f->over) {
     f->best = f->top;
     f->over = over;
@@ -52,8 +51,8 @@ static inline bool comes_before(const ranked *x, const ranked *y) {
   return x->index < y->index;
 }
 
-/* Merges runs of 1, 2, 4, ... between the two arrays; returns the one that holds the result.
- * qsort asks a function for every pair, which costs more. */
+/* Merge sort between two arrays. Returns the array that holds the result. qsort is slower because
+ * it calls a function for every pair. */
 static const ranked *sort_ranked(ranked *from, ranked *to, int count) {
   for (int run = 1; run < count; run *= 2) {
     for (int at = 0; at < count; at += 2 * run) {
@@ -70,8 +69,8 @@ static const ranked *sort_ranked(ranked *from, ranked *to, int count) {
   return from;
 }
 
-/* Orders the blocks by falling lifetime, bytes x lifetime, or bytes. `scratch`: twice their
- * number. */
+/* Orders the blocks by falling lifetime, bytes x lifetime, or bytes. `scratch` has 2 x count
+ * entries. */
 static void rank(const rf_block *block, int count, rank_by by, ranked *scratch, int *order) {
   for (int i = 0; i < count; i++) {
     double life = (double)block[i].last - block[i].first + 1, bytes = (double)block[i].bytes;
@@ -83,8 +82,8 @@ static void rank(const rf_block *block, int count, rank_by by, ranked *scratch, 
   for (int i = 0; i < count; i++) order[i] = sorted[i].index;
 }
 
-/* Bit k: block at + k lives at some time between first and last. Most do not: they are told
- * apart many at a time. */
+/* Bit k is set if block at + k overlaps with first .. last in time. Most do not, so STRIDE blocks
+ * are tested at once. */
 #ifdef __SSE2__
 static inline unsigned meeting(const bucket *s, int at, int first, int last) {
   __m128i from = _mm_set1_epi32(first), to = _mm_set1_epi32(last), apart[STRIDE / 4];
@@ -106,9 +105,9 @@ static inline unsigned meeting(const bucket *s, int at, int first, int last) {
 }
 #endif
 
-/* Passes the blocks of an index that live at some time between first and last. */
+/* Passes the blocks of a bucket that overlap with first .. last in time. */
 static void pass_blocks(const bucket *s, int first, int last, gap_search *to) {
-  /* in registers: what is written through a pointer might be what is read through another */
+  /* a local copy stays in registers: the compiler cannot rule out that pointers alias */
   gap_search f = *to;
   for (int j = 0; j < s->count && f.over; j += STRIDE) {
     const int64_t *start = s->start + j, *end = s->end + j;
@@ -146,19 +145,18 @@ static void bucket_insert(bucket *s, const rf_block *b) {
   s->count++;
 }
 
-/* Many placed blocks: buckets of a few, one above the other, each with a summary. What stands
- * together often lives together, so that for most blocks a whole bucket is either no obstacle or
- * a single one. */
+/* Many placed blocks, in buckets sorted by offset, each with a summary. Neighbours in memory often
+ * live at the same time, so most buckets are skipped, or passed as one block. */
 enum { BUCKET_SIZE = 64 };
 typedef struct summary {
   int least_first, most_first, least_last, most_last;
-  /* the highest end; the largest gap between blocks when all of them live, once it was
-   * `measured` */
+  /* `end`: highest end of a block. `gap`: largest gap between blocks if all of them live; valid if
+   * `measured`. */
   int64_t end, gap;
   bool measured;
 } summary;
 typedef struct block_index {
-  int count, *order; /* from the lowest to the highest */
+  int count, *order; /* bucket indices by ascending offset */
   bucket *bucket;
   summary *summary;
 } block_index;
@@ -205,7 +203,7 @@ static int64_t best_gap_of(const block_index *r, const rf_block *b) {
   return found(&f);
 }
 
-/* The upper half of a full bucket goes to a new one above it. */
+/* Moves the upper half of a full bucket to a new bucket above it. */
 static void split(block_index *r, int at) {
   bucket *low = &r->bucket[r->order[at]], *high = &r->bucket[r->count];
   int half = BUCKET_SIZE / 2;
@@ -220,8 +218,9 @@ static void split(block_index *r, int at) {
   r->summary[r->order[at + 1]] = sum_up(high);
 }
 
+/* Inserts into the highest bucket that starts below the block, or into the lowest bucket. */
 static void insert(block_index *r, const rf_block *b) {
-  int low = 0, high = r->count - 1; /* the highest bucket that begins below the block, or the lowest of all */
+  int low = 0, high = r->count - 1;
   while (low < high) {
     int middle = (low + high + 1) / 2;
     if (r->bucket[r->order[middle]].start[0] < b->offset) low = middle;
@@ -242,34 +241,35 @@ static void clear(block_index *r) {
   r->summary[0] = NOTHING;
 }
 
-/* Scanning every placed block for each new one is quadratic. In a deep model most blocks live
- * for a few ops only, so above MANY blocks the short ones come last, op by op, among the gaps
- * that the long ones leave there: those are few. */
+/* Comparing each new block with every placed one is quadratic. In a deep model most blocks live for
+ * a few ops only. Above MANY blocks, those that live for less than SHORT ops are therefore placed
+ * in a second phase, op by op, between the few long blocks that live there. */
 enum { MANY = 1500, SHORT = 8 };
 
 typedef struct packer {
   rf_pool *pool;
-  const rf_block *shape; /* the blocks as given */
-  int count, ops, base;  /* ops: how many instants; base: the earliest */
-  int shortest;          /* lifetimes below this wait for the second phase */
+  const rf_block *shape; /* blocks in the order of the caller */
+  int count, ops, base;  /* ops: number of ops that the lifetimes span; base: the first */
+  int shortest;          /* minimum lifetime of the first phase */
   int64_t *offset;
   block_index longs;
-  /* long blocks by their first and last instant; begin also lists the short ones */
+  /* linked lists of blocks by first op (begin) and last op (end); only `begin` has the short blocks
+   * too */
   int *begin, *begin_next, *end, *end_next;
-  /* what the long blocks leave free at the instant reached, ascending; the last gap has no end */
+  /* free gaps between the long blocks at the current op, ascending; the last gap is unbounded */
   int64_t *gap_start, *gap_end;
   int gaps;
-  bucket around;         /* obstacles of the block being placed */
-  int *near, near_count; /* short blocks placed and still alive */
+  bucket around;         /* other blocks that overlap with the block to place */
+  int *near, near_count; /* indices of short blocks that live at the current op */
 } packer;
 
 static bucket bucket_new(rf_pool *pool, int count) {
-  size_t n = (size_t)count + STRIDE; /* they are read in strides */
+  size_t n = (size_t)count + STRIDE; /* pass_blocks reads STRIDE entries at once */
   return (bucket){0, rf_pool_raw(pool, n * sizeof(int)), rf_pool_raw(pool, n * sizeof(int)),
                   rf_pool_raw(pool, n * sizeof(int64_t)), rf_pool_raw(pool, n * sizeof(int64_t))};
 }
 
-/* Each bucket is half full or more: all but the first come of splits. */
+/* All buckets but the first come from splits, so each is at least half full. */
 static block_index index_new(rf_pool *pool, int count) {
   int buckets = count / (BUCKET_SIZE / 2) + 1;
   block_index r = {0, rf_pool_raw(pool, ((size_t)buckets + 1) * sizeof(int)),
@@ -279,7 +279,8 @@ static block_index index_new(rf_pool *pool, int count) {
   return r;
 }
 
-static int gap_at(const packer *p, int64_t at) { /* the last gap that starts at or before `at`, or -1 */
+/* Index of the last gap that starts at or before `at`, or -1. */
+static int gap_at(const packer *p, int64_t at) {
   int low = 0, high = p->gaps;
   while (low < high) {
     int middle = (low + high) / 2;
@@ -303,7 +304,7 @@ static void gap_remove(packer *p, int at) {
   memmove(p->gap_end + at, p->gap_end + at + 1, (size_t)(p->gaps - at) * sizeof *p->gap_end);
 }
 
-/* A long block begins: [start, end) lies inside one gap, because long blocks do not overlap. */
+/* Takes [start, end) out of the gap that contains it, where a long block begins to live. */
 static void occupy(packer *p, int64_t start, int64_t end) {
   int at = gap_at(p, start);
   int64_t gap_end = p->gap_end[at];
@@ -323,8 +324,8 @@ static void vacate(packer *p, int64_t start, int64_t end) {
   else gap_insert(p, at + 1, start, end);
 }
 
-/* What stands in a short block's way beside the long blocks of now: those that begin before it
- * ends, other short ones. */
+/* Collects in p->around the blocks that overlap with a short block in time, apart from the long
+ * blocks of the current op: long blocks that begin during its life, and short blocks. */
 static void gather(packer *p, const rf_block *b) {
   bucket *a = &p->around;
   a->count = 0;
@@ -341,8 +342,8 @@ static void gather(packer *p, const rf_block *b) {
   }
 }
 
-/* The best gap between all of these and the long blocks of now, which are what lies between the
- * gaps they leave. */
+/* Best gap between the collected blocks and the long blocks of the current op. The latter fill
+ * everything between the free gaps. */
 static int64_t best_gap_now(const packer *p, const rf_block *b) {
   const bucket *a = &p->around;
   gap_search f = begin_search(b);
@@ -372,7 +373,7 @@ static void step_to(packer *p, int instant) {
 
 static int64_t place_short(packer *p, const int *order, int64_t height, int64_t enough) {
   for (int t = 0; t < p->ops; t++) p->begin[t] = p->end[t] = RF_NONE;
-  for (int k = p->count - 1; k >= 0; k--) { /* so that each list is in order */
+  for (int k = p->count - 1; k >= 0; k--) { /* backwards, so that each list is in order */
     int i = order[k], first = p->shape[i].first - p->base, last = p->shape[i].last - p->base;
     p->begin_next[i] = p->begin[first];
     p->begin[first] = i;
@@ -400,7 +401,7 @@ static int64_t place_short(packer *p, const int *order, int64_t height, int64_t 
   return height;
 }
 
-/* Places the blocks one by one in the given order; returns the height. Gives up where it reaches
+/* Places the blocks in the given order and returns the height. Stops early at a height of at least
  * `enough`. */
 static int64_t place(packer *p, const int *order, int64_t enough) {
   int64_t height = 0;
@@ -421,7 +422,7 @@ static int64_t place(packer *p, const int *order, int64_t enough) {
   return waiting ? place_short(p, order, height, enough) : height;
 }
 
-/* The largest sum of blocks that live together: no layout is lower. */
+/* The largest sum of blocks that live at the same time: a lower bound of the height. */
 static int64_t lower_bound(packer *p) {
   int64_t *change = rf_pool_alloc(p->pool, ((size_t)p->ops + 2) * sizeof *change), most = 0, sum = 0;
   for (int i = 0; i < p->count; i++) {
@@ -435,8 +436,8 @@ static int64_t lower_bound(packer *p) {
   return most;
 }
 
-/* Moves the blocks that stick out above `limit` to the front of the order, larger gaps being
- * free there. Whether that changes the order. */
+/* Moves the blocks that end above `limit` to the front of the order, where gaps are larger. Returns
+ * whether the order changed. */
 static bool promote(const packer *p, int *order, int *scratch, int64_t limit) {
   int moved = 0, rest = 0;
   bool other = false;
@@ -451,10 +452,9 @@ static bool promote(const packer *p, int *order, int *scratch, int64_t limit) {
   return other;
 }
 
-enum { PATIENCE = 3 }; /* rounds that an order may go on without getting lower */
+enum { PATIENCE = 3 }; /* rounds without improvement after which an order is given up */
 
-/* *best and `kept` become the height and offsets of what was placed last where it is the lowest
- * so far. */
+/* Keeps the height and offsets of the last placement if it is the lowest so far. */
 static void keep(const packer *p, int64_t height, int64_t *kept, int64_t *best) {
   if (height < *best) {
     *best = height;
@@ -490,13 +490,12 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
   int64_t least = lower_bound(&p), best = INT64_MAX;
   int64_t *kept = rf_pool_raw(pool, n * sizeof *kept), *of_last = rf_pool_raw(pool, n * sizeof *of_last);
   const int64_t enough = least + waste;
-  /* Every order once; then those that came nearest go on, each for as long as it gets lower.
-   * Milliseconds, whatever the model. */
+  /* Tries every order once, then improves the lowest ones, each as long as it gets lower. */
   const int rounds = count < 1000 ? 12 : count < 3000 ? 4 : 1;
   int64_t reached[BY_RANKS] = {0};
-  bool other[BY_RANKS] = {false}; /* the same order comes to the same height again */
-  /* The first that is low enough will do. One that is not is left where it gets too high; where
-   * all are and more rounds follow, it is placed to its end. */
+  bool other[BY_RANKS] = {false}; /* whether the last promotion changed the order */
+  /* The first order that is low enough wins. A placement stops when it gets too high, except the
+   * last one, from which later rounds continue. */
   for (int by = 0; by < BY_RANKS && best > enough; by++) {
     int64_t most = rounds == 1 ? best : by < BY_RANKS - 1 && enough < INT64_MAX ? enough + 1 : INT64_MAX;
     order[by] = rf_pool_raw(pool, n * sizeof(int));
@@ -521,7 +520,7 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
     int64_t lowest = reached[by];
     reached[by] = INT64_MAX;
     for (int round = 1, idle = 0; other[by] && round < rounds && idle < PATIENCE && best > enough; round++) {
-      /* where it is not lower, nothing comes of it */
+      /* the last round can stop as soon as it is not lower */
       bool last = idle + 1 == PATIENCE || round + 1 == rounds;
       int64_t height = place(&p, order[by], last ? lowest : INT64_MAX);
       keep(&p, height, kept, &best);
@@ -548,8 +547,8 @@ static int compare_resident(const void *a, const void *b) {
   return x->tensor - y->tensor;
 }
 
-/* Weights first, so that a plan without optimizer finds them where one with it put them; then
- * masters, moments, KV. */
+/* Places weights first, so that a plan without an optimizer has them at the same offsets. Adapters,
+ * masters, moments and KV caches follow. */
 static void place_persistent(rf_plan *plan, rf_pool *scratch, bool host) {
   static const int place_of[RF_CLASSES] = {[RF_CLASS_WEIGHT] = 0,
                                            [RF_CLASS_ADAPTER] = 1,
@@ -578,7 +577,7 @@ static void place_persistent(rf_plan *plan, rf_pool *scratch, bool host) {
 int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t waste) {
   rf_pool *scratch = rf_pool_new();
   size_t tensors = (size_t)flow->tensors + 1;
-  /* A chain of tensors that take over each other's bytes is one block. */
+  /* A chain of tensors that reuse each other's bytes is one block. */
   int *block_of = rf_pool_raw(scratch, tensors * sizeof *block_of), count = 0;
   rf_block *block = rf_pool_raw(scratch, tensors * sizeof *block);
   for (int t = 0; t < flow->tensors; t++) {
@@ -605,8 +604,8 @@ int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t was
   return height;
 }
 
-/* Places the tensors of the chip's memory or of the host's; returns the height and, in
- * *persistent, where what stays from step to step ends. */
+/* Places all tensors of the chip or the host. Returns the height in bytes. *persistent: end of the
+ * persistent region. */
 static int64_t lay_out(rf_plan *plan, bool host, int64_t waste, int64_t *persistent) {
   rf_pool *scratch = rf_pool_new();
   place_persistent(plan, scratch, host);

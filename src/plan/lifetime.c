@@ -1,5 +1,5 @@
-/* lifetime.c - from which op to which op each tensor's bytes hold something, and which outputs
- * take over an input's bytes. */
+/* lifetime.c - finds the first and last op that need each tensor, and the outputs that reuse the
+ * bytes of an input. */
 #include "plan/parts.h"
 
 #include "graph/mesh/pipeline.h"
@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-/* What a tensor takes in the memory of the plan's machine; one that is held for several
- * microbatches has an aligned place for each. */
+/* Bytes of a tensor in the plan's machine. A tensor with several slots (for microbatches in flight)
+ * has one aligned slot for each. */
 static int64_t bytes_of(const rf_machine *machine, const rf_tensor *tensor) {
   int64_t bytes = tensor->dtype == RF_PACKED
                       ? rf_tensor_bytes(tensor)
@@ -20,12 +20,12 @@ static int64_t bytes_of(const rf_machine *machine, const rf_tensor *tensor) {
 
 typedef struct life {
   bool read_first, written, in_micro;
-} life; /* within the loop: read before it is written; written so far; touched */
+} life; /* in the micro section: read before it is written; written; used */
 
 typedef struct walk {
   rf_flow *flow;
   life *life;
-  int begin[RF_SECTIONS + 1]; /* first op of each section; the last entry is the number of ops */
+  int begin[RF_SECTIONS + 1]; /* first op of each section, then the number of ops */
   int op;
   bool in_micro;
 } walk;
@@ -51,9 +51,9 @@ static void touch_op(walk *w) {
   if (op->workspace >= 0) touch(w, op->workspace, false, true);
 }
 
-/* What the caller writes is there from the start of the first section that uses it, what it
- * reads stays to the end, and what one microbatch hands to the next (or finds from before the
- * loop) keeps its bytes round the whole loop. */
+/* Extends a lifetime beyond its uses. An input exists from the start of the section that first uses
+ * it. An output stays until the end of the step. A tensor that one microbatch passes to the next
+ * keeps its bytes through the whole micro section. */
 static void extend(walk *w, int t) {
   const rf_flow *flow = w->flow;
   const rf_flow_tensor *tensor = &flow->tensor[t];
@@ -124,8 +124,8 @@ void rf_flow_lifetimes(rf_flow *flow) {
 
 rf_flow_tensor rf_flow_tensor_of(const rf_plan_options *options, const rf_graph *graph,
                                  const rf_tensor *tensor) {
-  /* Between the halves of a microbatch those of others come, but where the only run of layers
-   * has one in flight. */
+  /* Other microbatches run between the two halves of a microbatch, unless the stage has one run of
+   * layers and one microbatch in flight. */
   bool held = tensor->slots > 1 || (tensor->slots == 1 && rf_pipeline_chunks(&graph->mesh) > 1);
   return (rf_flow_tensor){.bytes = bytes_of(options->machine, tensor),
                           .persistent = tensor->persistent,
@@ -177,8 +177,8 @@ static bool is_used(const rf_flow *flow, int t) {
   return !flow->tensor[t].host && (flow->tensor[t].persistent || flow->at[t].last != RF_NONE);
 }
 
-/* change[i + 1]: how the sum of live bytes changes on entering op i; a tensor in place of
- * another counts from the op after. */
+/* change[i + 1]: change of the sum of live bytes at op i. A tensor that reuses bytes in place
+ * counts from the op after its first. */
 static int64_t *live_changes(const rf_flow *flow, rf_pool *pool) {
   int64_t *change = rf_pool_alloc(pool, ((size_t)flow->ops + 4) * sizeof *change);
   for (int t = 0; t < flow->tensors; t++) {

@@ -1,21 +1,19 @@
-/* overlap.c - when each op of a step runs, on a chip that computes, sends and fetches from its
- * host at the same time.
- *
- * The core walks its ops in the order of the graph. A transfer is handed over when the core has
- * done all that stands before it, so that the plan's memory holds, and starts when what it reads
- * is made and what it runs on is free: the links that its group uses (groups on different axes
- * of a torus do not meet), the data-centre network, the way to the host. Nobody writes over
- * bytes that a transfer still uses. A section ends when all its ops have. What a step takes
- * beyond its core's own work is time that the core waited. */
+/* overlap.c - simulates a step on a chip that computes, exchanges data with other chips and copies
+ * from its host at the same time. The core runs its ops in graph order. A transfer is issued after
+ * all ops before it, so that the memory layout stays valid, and starts when its inputs are complete
+ * and its links are free: the links of its group (groups on different axes of a torus use different
+ * links), the data-centre network, or the host link. No op writes to bytes that a transfer still
+ * uses. A section ends when all its ops have ended. The step's time beyond the core's own work is
+ * time that the core waited. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* LINKS + i: bit i of rf_group.resources */
+/* resources of a chip; LINKS + i is bit i of rf_group.resources */
 enum { CORE, LINKS, LINK_COUNT = 12, HOST_OUT = LINKS + LINK_COUNT, HOST_IN, LANES };
 
-/* The collective that chips of a group make together, or -1: a recv waits for its send. */
+/* The collective of an exchange, or -1. A receive has none: its send is timed. */
 static int kind_of(const rf_op *op) {
   static const int kinds[RF_EXCHANGES] = {[RF_EXCHANGE_NONE] = -1,
                                           [RF_EXCHANGE_ALL_GATHER] = RF_ALL_GATHER,
@@ -32,7 +30,7 @@ static int kind_of(const rf_op *op) {
 static bool to_host(const rf_op *op) { return op->def->exchange == RF_EXCHANGE_TO_HOST; }
 static bool from_host(const rf_op *op) { return op->def->exchange == RF_EXCHANGE_FROM_HOST; }
 
-/* The chips that an op exchanges with: all along its axes, or as many neighbours of them. */
+/* Whether an op exchanges with only part of the chips along its tensor axis. */
 static bool is_part(const rf_graph *graph, const rf_op *op) {
   return op->attr.axes == RF_AXIS_BIT(RF_AXIS_TENSOR) &&
          op->attr.group < rf_mesh_size(&graph->mesh, op->attr.axes);
@@ -78,7 +76,7 @@ void rf_plan_price_transfers(rf_plan *plan) {
       p->seconds = 0;
       p->work = (rf_work){0};
       p->bound = RF_BOUND_NETWORK;
-    } /* the sender's */
+    } /* the send is timed */
     if (to_host(op) || from_host(op)) {
       p->lanes = 1u << (to_host(op) ? HOST_OUT : HOST_IN);
       p->seconds = m->pcie_bps > 0 ? p->work.sent_bytes / m->pcie_bps : 0;
@@ -89,7 +87,7 @@ void rf_plan_price_transfers(rf_plan *plan) {
     bool some = is_part(graph, op);
     rf_group *g = some ? &part : &group[axes];
     bool there = some ? part.chips == op->attr.group : known[axes];
-    /* a graph of one chip */
+    /* the graph is for one chip */
     if (!there && group_of(m, graph, op, g, NULL) != RAFTER_OK) *g = (rf_group){.chips = 1};
     if (!some) known[axes] = true;
     if (g->chips < 2) continue;
@@ -105,12 +103,12 @@ void rf_plan_price_transfers(rf_plan *plan) {
 enum { IN_FLIGHT = 256 };
 typedef struct timeline {
   const rf_plan *plan;
-  double *made; /* by tensor */
+  double *made; /* time when each tensor is complete */
   double free[LANES], busy[LANES];
   struct {
     int op;
     double end;
-  } flight[IN_FLIGHT]; /* transfers that have not ended when the core is free */
+  } flight[IN_FLIGHT]; /* transfers that may still run */
   int flights;
   bool without_host;
 } timeline;
@@ -123,7 +121,7 @@ static bool meet(const rf_plan *plan, int a, int b) {
          y->offset < x->offset + x->bytes;
 }
 
-/* Whether op `i` writes where transfer `j` reads or writes. */
+/* Whether op `i` writes to bytes that transfer `j` reads or writes. */
 static bool overwrites(const rf_plan *plan, int i, int j) {
   const rf_op *op = &plan->graph->op[i], *transfer = &plan->graph->op[j];
   for (int o = 0; o <= op->output_count; o++) {
@@ -136,8 +134,8 @@ static bool overwrites(const rf_plan *plan, int i, int j) {
   return false;
 }
 
-/* When the transfers that op `i` must not write into have ended; forgets those that ended before
- * `now`. When too many are known, the oldest is waited for. */
+/* Time when op `i` may write: after `now` and after the transfers that use the same bytes. Forgets
+ * transfers that ended before `now`. If the list is full, waits for the oldest. */
 static double wait_for_flights(timeline *t, int i, double now) {
   double until = now;
   int kept = 0;
@@ -152,8 +150,8 @@ static double wait_for_flights(timeline *t, int i, double now) {
   return until;
 }
 
-/* What a collective takes of the core while it runs: its own bytes to and from memory, which the
- * core's ops then do not have. */
+/* Core seconds of a collective: the time to move its own bytes through memory, which the core's ops
+ * lose. */
 static double core_share(const rf_plan *plan, const rf_plan_op *p) {
   const rf_machine *m = &plan->machine;
   double bytes = p->work.bytes_read + p->work.bytes_written;
@@ -168,7 +166,7 @@ static void run_op(timeline *t, int i) {
   bool host = p->lanes >> HOST_OUT & 3;
   uint32_t lanes = p->lanes ? p->lanes : 1u << CORE;
   double start = wait_for_flights(t, i, t->free[CORE]), seconds = host && t->without_host ? 0 : p->seconds;
-  if (how == RF_COLLECTIVES_NONE && p->lanes) lanes |= 1u << CORE; /* the core waits */
+  if (how == RF_COLLECTIVES_NONE && p->lanes) lanes |= 1u << CORE; /* the core waits for it */
   for (int k = 0; k < op->input_count; k++)
     if (op->input[k] >= 0 && t->made[op->input[k]] > start) start = t->made[op->input[k]];
   for (int k = 0; k < op->output_count; k++)
@@ -199,8 +197,7 @@ static void start_section(timeline *t) {
   t->flights = 0;
 }
 
-/* Seconds from the first op's start to the last one's end; *most_lane: of the busiest lane that
- * is not the core. */
+/* Simulates a section and returns its seconds. *most_lane: busy seconds of the busiest link. */
 static double run_section(timeline *t, rf_section section, double *most_lane) {
   const rf_graph *graph = t->plan->graph;
   double end = 0;
@@ -281,8 +278,8 @@ rf_step_time rf_plan_schedule(const rf_plan *plan) {
     time.offload = host;
     double without = host > 0 ? run_step(&t, &unused, &unused) : time.seconds;
     time.offload_exposed = time.seconds > without ? time.seconds - without : 0;
-    /* The first microbatch reaches the last stage when all before it have had it: stages - 1
-     * times nobody works (1F1B and GPipe alike). */
+    /* The first microbatch reaches the last stage after the others have processed it: each stage
+     * idles for stages - 1 microbatches (1F1B and GPipe alike). */
     time.bubble = (double)(stages - 1) * micro;
     time.seconds += time.bubble;
     time.by[RF_BOUND_NETWORK] = time.seconds > core ? time.seconds - core : 0;
@@ -292,6 +289,6 @@ rf_step_time rf_plan_schedule(const rf_plan *plan) {
   }
   for (int b = 1; b < RF_BOUNDS; b++)
     if (time.by[b] > time.by[time.bound]) time.bound = (rf_bound)b;
-  if (lane > core) time.bound = RF_BOUND_NETWORK; /* hidden or not, it is what takes longest */
+  if (lane > core) time.bound = RF_BOUND_NETWORK; /* even if hidden, the network takes longest */
   return time;
 }

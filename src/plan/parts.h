@@ -1,4 +1,4 @@
-/* parts.h - what the files of this room share. */
+/* parts.h - declarations shared by the files of src/plan. */
 #ifndef RF_PLAN_PARTS_H
 #define RF_PLAN_PARTS_H
 
@@ -9,36 +9,35 @@ static inline int64_t rf_align(int64_t bytes) {
   return (bytes + RF_ALIGNMENT - 1) / RF_ALIGNMENT * RF_ALIGNMENT;
 }
 
-/* How far a plan is made. BYTES: kernels, lifetimes and live bytes. SIZE: offsets too where the
- * live bytes fit the room, else they stand for arena_bytes, which are no fewer. PRICES: offsets
- * (of one chip as with SIZE) and times, to be weighed against others, without names of
- * workspaces and a digest. */
+/* How complete a plan is. BYTES: kernels, lifetimes and live bytes. SIZE: offsets too if the live
+ * bytes fit; otherwise arena_bytes is live_bytes. PRICES: times too, but no digest and no workspace
+ * names; on one chip, offsets as with SIZE. WHOLE: everything. */
 typedef enum rf_plan_depth { RF_PLAN_BYTES, RF_PLAN_SIZE, RF_PLAN_PRICES, RF_PLAN_WHOLE } rf_plan_depth;
 
-/* choose.c: one kernel per op, its work, and its workspace. Allocates plan->op, plan->tensor and
- * plan->workspace. */
+/* choose.c: chooses a kernel for each op and sets its work and workspace. Allocates plan->op,
+ * plan->tensor and plan->workspace. */
 void rf_plan_choose(rf_plan *plan, rf_plan_depth depth);
-/* What lifetimes and offsets are made of: the ops and tensors of a graph, or of one that is only
- * weighed. */
+/* Input of the lifetime and layout passes: the ops and tensors of a graph, or of a graph that is
+ * only estimated (trial.c). */
 typedef struct rf_flow_op {
   const int *input, *output;
-  const rf_accumulate *accumulate; /* by output; NULL: all are written */
+  const rf_accumulate *accumulate; /* one per output; NULL: every output is overwritten */
   const rf_op_def *def;
-  int workspace; /* tensor, or RF_NONE */
+  int workspace; /* index of a tensor, or RF_NONE */
   int8_t inputs, outputs, section;
 } rf_flow_op;
 typedef struct rf_flow_tensor {
-  int64_t bytes;                        /* that it takes on the machine */
+  int64_t bytes;                        /* on the plan's machine */
   bool persistent, input, output, host; /* as in rf_tensor */
-  bool held;                            /* for other microbatches than the one that is worked on */
+  bool held;                            /* it has to survive other microbatches of a pipeline */
 } rf_flow_tensor;
 typedef struct rf_flow {
   int ops, tensors, microbatches, guard_bytes;
   rf_flow_op *op;
   rf_flow_tensor *tensor;
-  rf_plan_tensor *at; /* by tensor: what comes of it */
+  rf_plan_tensor *at; /* one per tensor; the result */
 } rf_flow;
-/* Of a plan, or of a copy of one with tensors of its own. */
+/* The flow of a plan, or of a copy of a plan that has its own tensor array. */
 static inline rf_flow rf_plan_flow(const rf_plan *plan) {
   rf_flow flow = *plan->flow;
   flow.at = plan->tensor;
@@ -51,99 +50,99 @@ rf_flow_tensor rf_flow_tensor_of(const rf_plan_options *options, const rf_graph 
 /* digest.c: fills plan->digest. */
 void rf_plan_digest(rf_plan *plan);
 
-/* lifetime.c: first, last, bytes and shares of every tensor. Of a plan by its flow, which is
- * made here. */
+/* lifetime.c: sets first, last, bytes and shares of every tensor. The second function creates
+ * plan->flow. */
 void rf_flow_lifetimes(rf_flow *flow);
 void rf_plan_lifetimes(rf_plan *plan);
-/* Bytes of one memory that stay from step to step: of the chip's at least as many as the options
- * ask for. */
+/* Size of the persistent region of the chip or the host in bytes; on the chip at least
+ * options->persistent_bytes. */
 int64_t rf_flow_persistent(const rf_flow *flow, bool host, const rf_plan_options *options);
-/* The largest sum of live tensors (bare bytes), the op where it stands, and what is live there
- * by class; peak_op and by_class may be NULL. */
+/* The largest sum of live bytes without alignment, the op where it occurs, and its bytes by class.
+ * peak_op and by_class may be NULL. */
 int64_t rf_flow_live_bytes(const rf_flow *flow, int *peak_op);
 int64_t rf_plan_live_bytes(const rf_plan *plan, int *peak_op, int64_t by_class[RF_CLASSES]);
 
-/* layout.c: offsets of every tensor, persistent_bytes and arena_bytes. */
+/* layout.c: sets the offset of every tensor, persistent_bytes and arena_bytes. */
 void rf_plan_layout(rf_plan *plan);
-/* The same of what comes and goes in the chip's memory or the host's, behind `persistent` bytes;
- * returns the height. `waste`: the largest sum of live tensors, a small part of which may be
- * wasted. */
+/* Places the tensors of the chip or the host that are not persistent, after `persistent` bytes.
+ * Returns the height in bytes. A small fraction of `waste`, the largest sum of live bytes, may be
+ * lost in holes. */
 int64_t rf_flow_layout(rf_flow *flow, bool host, int64_t persistent, int64_t waste);
 /* A range of bytes that is needed from op `first` to op `last`. */
 typedef struct rf_block {
   int64_t bytes, offset;
   int first, last;
 } rf_block;
-/* Chooses offsets (from 0; multiples of what all bytes are multiples of) so that blocks which
- * live together do not overlap; returns the height. A layout within `waste` bytes of the largest
- * sum of live blocks ends the search. */
+/* Chooses offsets from 0 so that blocks with overlapping lifetimes do not overlap in memory.
+ * Offsets are multiples of the common divisor of all sizes. Returns the height. The search ends at
+ * a layout within `waste` bytes of the largest sum of live blocks. */
 int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste);
 
-/* cost.c: what is left of a CPU's ceilings and curves when a plan uses fewer threads than the
- * machine was described with. */
+/* cost.c: scales a CPU's ceilings and curves to a plan with fewer threads than were measured. */
 void rf_machine_for_threads(rf_machine *machine, int threads);
-/* The peaks that are left of one measured with tiles when a plan asks for a lower level. */
+/* Replaces peaks that were measured with tiles if the plan uses a lower instruction set. */
 void rf_machine_for_isa(rf_machine *machine, rf_isa isa);
-/* Seconds of every op and the sums of the step. */
+/* Predicts the time of every op and the sums over a step. */
 void rf_plan_cost(rf_plan *plan);
 
-/* Seconds of the larger roof, see rf_plan_limit; of no transfer. */
+/* rf_plan_limit for an op that is not a transfer, with any work. */
 double rf_cost_limit(const rf_machine *machine, const rf_graph *graph, const rf_op *op,
                      const rf_kernel *kernel, rf_work work, rf_bound *bound);
 
-/* overlap.c: what every transfer takes and on which links; the step on one timeline. */
+/* overlap.c: sets the time and links of every transfer; simulates a step on one timeline. */
 void rf_plan_price_transfers(rf_plan *plan);
 rf_step_time rf_plan_schedule(const rf_plan *plan);
-/* RAFTER_INVALID: the machine does not join the chips of the mesh, or has no figure for what
- * joins them. */
+/* RAFTER_INVALID: the machine does not connect the chips of the mesh, or the bandwidth is
+ * unknown. */
 rf_status rf_plan_check_transfers(const rf_graph *graph, const rf_machine *machine, rf_error *error);
 
-/* trial.c: plans of one graph (before kernels are chosen) that differ in what is recomputed,
- * weighed and not made. Lives in `pool`. */
+/* trial.c: estimates plans that recompute different tensors of one graph, without making them. The
+ * graph has no kernels yet. A trial is allocated in `pool`. */
 typedef struct rf_trial rf_trial;
-/* not: stages and offload, whose passes come behind recomputation */
+/* False with pipeline stages or offload, whose passes run after recomputation. */
 bool rf_trial_can(const rf_graph *base, const rf_plan_options *options);
 rf_trial *rf_trial_open(const rf_graph *base, const rf_plan_options *options, rf_pool *pool);
-/* Live bytes and seconds of recomputation of the plan that drops these tensors. */
+/* Live bytes, and seconds of recomputation per step, if the tensors marked in `drop` are
+ * recomputed. */
 void rf_trial_weigh(rf_trial *trial, const bool *drop, int64_t *live, double *seconds);
-/* Of the one weighed last: its arena; seconds of its step, where nothing is sent. */
+/* Arena size and step seconds of the set weighed last. The seconds are valid for one chip only. */
 int64_t rf_trial_layout(rf_trial *trial);
 double rf_trial_seconds(rf_trial *trial);
-int64_t rf_trial_persistent(const rf_trial *trial); /* of the arena what stays from step to step */
+int64_t rf_trial_persistent(const rf_trial *trial); /* size of the persistent region */
 
-/* remat.c: the tensors of `base` (before kernels are chosen) that auto recomputes so that the
- * plan fits `room` bytes; `drop` has one entry per tensor. When nothing fits: the set with the
- * smallest peak. *arena: of the plan that drops it. */
+/* remat.c: marks in `drop`, one entry per tensor of `base`, what to recompute so that the plan fits
+ * `room` bytes; if nothing fits, the set with the smallest peak. *arena: size of the resulting
+ * arena. `base` has no kernels yet. */
 rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop,
                              int64_t *arena, rf_error *error);
 
-/* Seconds of the ops whose entry in `part` is `which`, run in their order on one timeline; sends
- * and recvs go beside it. */
+/* overlap.c: seconds of the ops i with part[i] == which, simulated on one timeline without sends
+ * and receives between stages. */
 double rf_plan_seconds_of(const rf_plan *plan, const int *part, int which);
 
-/* pipeline.c: plans of all stages; the one with the largest peak comes back. */
+/* pipeline.c: plans all stages and returns the plan of the stage with the largest peak. */
 rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *options, rf_plan_depth depth,
                               rf_plan **plan, rf_error *error);
 
-/* plan.c: remat, and a plan of a graph that was built; takes the graph over, also where it
- * fails. */
+/* plan.c: applies recomputation and offload to a graph and plans it. Takes ownership of the graph,
+ * also on failure. */
 rf_status rf_plan_finish(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth, rf_plan **plan,
                          rf_error *error);
-/* plan.c: the graph of a plan before recomputation: its own where nothing was rewritten; otherwise
- * it is built, and the caller frees it (*built). NULL for the stages of a pipeline. */
+/* plan.c: the graph of a plan before recomputation and offload: the plan's own graph, or a new one
+ * in *built that the caller frees. NULL for pipeline stages. */
 const rf_graph *rf_plan_graph_before(const rf_plan *plan, rf_graph **built);
-/* plan.c: a plan of a graph as it is (taken over); and of a model. `base` (may be NULL): what
- * rf_graph_build makes of it with these build options, which has to outlive the plan. */
+/* plan.c: plans a graph without changing it (takes ownership), and plans a model. `base` (may be
+ * NULL) is the unplanned graph of that model and must outlive the plan. */
 rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_plan_depth depth);
 rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_plan_options *options,
                           const rf_graph *base, rf_plan **plan, rf_error *error);
 
-/* Size of the JAX program that `options` asks for. */
+/* program_time.c: memory of the JAX program in `options`. */
 rf_status rf_plan_program_size(const rf_model *model, const rf_plan_options *options,
                                rf_program_memory *memory, rf_error *error);
-/* A finished plan of ours becomes that of the JAX program in its options: memory, then time. */
+/* Turns a finished plan into that of the JAX program in its options: first memory, then time. */
 rf_status rf_plan_as_program(rf_plan *plan, rf_error *error);
-/* Seconds of every op; plan->program is filled. */
+/* Predicts the time of every op of a JAX program; plan->program must be set. */
 void rf_program_time(rf_plan *plan);
 
 #endif

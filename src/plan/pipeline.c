@@ -1,6 +1,5 @@
-/* pipeline.c - plans of the stages of a pipeline: each is the program of its own chips; the one
- * with the largest peak is shown, and the step's time is that of all of them, walked through the
- * schedule. */
+/* pipeline.c - plans every stage of a pipeline as the program of its own chips. The plan with the
+ * largest peak is returned; its step time comes from a simulation of all stages. */
 #include "plan/pipeline.h"
 
 #include "plan/parts.h"
@@ -14,19 +13,19 @@ typedef struct line {
   const rf_mesh *mesh;
   int stages, chunks, pieces, micros;
   const rf_piece_times *piece;
-  /* forward, backward; by piece and microbatch: when a half has ended, when what it reads has
-   * arrived; < 0: not yet */
+  /* Index 0: forward, 1: backward. For each piece and microbatch, the time when the half ended
+   * (done) and when its input arrived (came); below 0: not yet. */
   double *done[2], *came[2];
-  int *places;    /* of what arrives forward, by piece */
-  rf_half *order; /* of all stages, one behind the other */
+  int *places;    /* slots for forward inputs, by piece */
+  rf_half *order; /* schedules of all stages, concatenated */
 } line;
 
 static size_t cell(const line *l, int piece, int micro) {
   return (size_t)piece * (size_t)l->micros + (size_t)micro;
 }
 
-/* When what a half reads of another piece has arrived: 0 where it reads none; < 0: it is not
- * made yet. */
+/* Time when the input of a half has arrived. 0: the half has no input; below 0: the input does not
+ * exist yet. */
 static double arrival(line *l, int piece, int micro, bool backward) {
   int from = piece + (backward ? 1 : -1), places = backward ? (l->micros < 2 ? 1 : 2) : l->places[piece];
   if (from < 0 || from >= l->pieces) return 0;
@@ -35,7 +34,7 @@ static double arrival(line *l, int piece, int micro, bool backward) {
   if (start < 0) return -1;
   if (micro > 0 && l->came[backward][cell(l, piece, micro - 1)] > start)
     start = l->came[backward][cell(l, piece, micro - 1)];
-  /* Its place is that of a microbatch whose backward half has ended. */
+  /* The input takes the slot of a microbatch whose backward half has ended. */
   if (micro >= places && l->done[1][cell(l, piece, micro - places)] > start)
     start = l->done[1][cell(l, piece, micro - places)];
   return l->came[backward][cell(l, piece, micro)] = start + seconds;
@@ -63,7 +62,7 @@ static bool begin_line(line *l) {
   return true;
 }
 
-/* Runs the next halves of a stage as far as they can; true: some did. */
+/* Simulates as many of the next halves of a stage as can start. Returns whether any did. */
 static bool advance(line *l, int stage, int *at, double *start, double *now) {
   int halves = 2 * l->chunks * l->micros, begun = *at;
   const rf_half *order = l->order + (size_t)stage * (size_t)halves;
@@ -114,7 +113,7 @@ double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_time
   enum { GROUPS = 16 };
   int stages = rf_pipeline_stages(mesh), some = GROUPS * stages;
   if (micros <= some + stages) return simulate(mesh, micros, piece, start, finish);
-  /* Long since every group of microbatches takes as long as the one before it. */
+  /* The schedule is periodic by now: simulate a few groups of microbatches and extrapolate. */
   double *before = malloc((size_t)stages * sizeof *before), most = -1;
   some += micros % stages;
   if (before && simulate(mesh, some - stages, piece, start, before) >= 0 &&
@@ -131,7 +130,7 @@ double rf_pipeline_simulate(const rf_mesh *mesh, int micros, const rf_piece_time
 
 /* ---- one stage ------------------------------------------------------------------------------- */
 
-/* What a stage's plan says of its pieces. */
+/* Takes the times of a stage's pieces from its plan. */
 static bool time_pieces(const rf_plan *plan, rf_piece_times *piece, rf_plan_stage *stage) {
   const rf_graph *graph = plan->graph;
   int chunks = rf_pipeline_chunks(&graph->mesh), *half = malloc(((size_t)graph->op_count + 1) * sizeof *half);
@@ -177,7 +176,8 @@ typedef struct sums {
   rf_part_work part[RF_PARTS];
 } sums;
 
-/* A stage's plan counts its ops as if all chips ran them: each stage has its share of the chips. */
+/* A stage's plan counts its ops as if all chips ran them; `share` is the stage's part of the
+ * chips. */
 static void add_work(sums *s, const rf_plan *plan, double share) {
   rf_part_work part[RF_PARTS];
   rf_plan_work_by_part(plan, part);
@@ -193,8 +193,8 @@ static void add_work(sums *s, const rf_plan *plan, double share) {
   }
 }
 
-/* The step on the shown stage's chip: its own work, what it waits for its own transfers, and
- * what it waits for the other stages. */
+/* Sets the time of the plan that is returned: its own work, waits for its own transfers, and waits
+ * for other stages. */
 static void set_time(rf_plan *plan, double seconds) {
   const rf_plan_stage *mine = &plan->stage[plan->graph->mesh.stage];
   rf_step_time *t = &plan->time;
@@ -214,10 +214,10 @@ static void set_time(rf_plan *plan, double seconds) {
   plan->step_seconds = seconds;
 }
 
-/* What is left of a time, without what rounding leaves below nothing. */
+/* Difference of two times, at least 0 despite rounding. */
 static double left(double seconds, double taken) { return seconds > taken ? seconds - taken : 0; }
 
-/* What all stages together take and do, into the plan that is shown. */
+/* Stores time and work of all stages in the plan that is returned. False: out of memory. */
 static bool join(rf_plan *plan, const rf_piece_times *piece, rf_plan_stage *stage, int stages,
                  const sums *s) {
   double *finish = malloc((size_t)stages * 2 * sizeof *finish), *start = finish + stages, seconds = 0;
@@ -281,9 +281,10 @@ rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *opti
   if (depth >= RF_PLAN_PRICES) {
     if (!join(most, piece, stage, stages, &sum))
       RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
-    stage = NULL; /* the plan's */
+    stage = NULL; /* the plan owns it */
   }
-  most->options.build.mesh.stage = options->build.mesh.stage; /* as asked; graph->mesh says which is shown */
+  /* graph->mesh.stage still names the stage of this plan */
+  most->options.build.mesh.stage = options->build.mesh.stage;
   *out = most;
   most = NULL;
 done:

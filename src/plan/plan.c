@@ -1,4 +1,4 @@
-/* plan.c - the passes in their order, from a model and options to a plan; what does not fit. */
+/* plan.c - makes a plan from a model and options by running the passes in order. */
 #include "plan/parts.h"
 
 #include "graph/mesh/pipeline.h"
@@ -55,12 +55,12 @@ rf_plan *rf_plan_of_graph(rf_graph *graph, const rf_plan_options *options, rf_pl
     return plan;
   }
   plan->machine = *options->machine;
-  plan->options.machine = &plan->machine; /* the caller's may go */
+  plan->options.machine = &plan->machine; /* the caller may free its machine */
   rf_machine_for_isa(&plan->machine, options->isa);
   rf_machine_for_threads(&plan->machine, options->threads);
   plan->live_bytes = rf_plan_live_bytes(plan, &plan->peak_op, plan->by_class);
-  /* No layout mends what is live; those of one chip that only computes are not timed by where it
-   * lies. */
+  /* A plan for one chip needs no layout to be timed: if the live bytes do not fit, skip the
+   * search. */
   bool alone = rf_mesh_chips(&options->build.mesh) == 1 && !options->build.offload;
   if (depth == RF_PLAN_PRICES && alone && plan->live_bytes > rf_plan_room(options))
     plan->arena_bytes = plan->live_bytes;
@@ -100,11 +100,11 @@ static rf_status apply_remat(rf_graph *graph, const rf_plan_options *options, rf
   return RAFTER_OK;
 }
 
-/* Every sum of bytes that planning makes stays inside 63 bits: remat adds no more than is there. */
+/* Checks that no sum of bytes overflows 63 bits. Recomputation at most doubles the sum. */
 static rf_status check_bytes(const rf_graph *graph, rf_error *error) {
   double sum = 0, most = 0x1p61;
   for (int t = 0; t < graph->tensor_count; t++) sum += (double)rf_tensor_bytes(&graph->tensor[t]);
-  /* each may be held for every microbatch */
+  /* a stage may hold a tensor for every microbatch */
   if (rf_pipeline_stages(&graph->mesh) > 1) sum *= graph->accumulate;
   if (sum < most) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, "take a smaller model, batch or sequence length",
@@ -135,7 +135,7 @@ rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_p
   } else {
     rf_group group;
     RF_TRY(rf_mesh_check(&options->build.mesh, model, &options->build, error));
-    if (rf_mesh_chips(&options->build.mesh) > 1) /* before there is a graph */
+    if (rf_mesh_chips(&options->build.mesh) > 1) /* check before building a graph */
       RF_TRY(rf_machine_group(options->machine, &options->build.mesh, 0, &group, error));
     if (base) graph = rf_graph_borrow(base);
     else RF_TRY(rf_graph_build(model, &options->build, NULL, &graph, error));

@@ -1,12 +1,12 @@
-/* program_time.c - what a JAX program takes longer for than ours: scores that go through memory,
- * the whole attention square, and residuals that move in and out of stacks. Products of f32 take
- * the fast path that JAX takes unless a program asks for more. */
+/* program_time.c - the time of a JAX program. Compared with rafter's program, attention scores pass
+ * through memory, attention computes the whole square, residuals move in and out of stacks, and f32
+ * products use the lower precision that JAX uses by default. */
 #include "plan/parts.h"
 
 #include <string.h>
 
-/* A residual that crosses a loop is written, copied into its stack and out of it (two reads, two
- * writes), and read. */
+/* Times that a residual of a loop passes through memory: written once, copied into its stack (read
+ * and write), copied out of it (read and write), and read. */
 enum { STACK_PASSES = 6 };
 
 static double score_bytes(const rf_plan *plan, const rf_op *op) {
@@ -17,7 +17,7 @@ static double score_bytes(const rf_plan *plan, const rf_op *op) {
                    (double)rf_dtype_bytes(plan->options.build.dtype) * rule->score_moves);
 }
 
-/* The rate of f32 products: TF32 on GPUs that have it, bf16 operands on TPUs
+/* JAX computes f32 products in TF32 on GPUs that have it, and in bf16 on TPUs
  * (jax.default_matmul_precision). */
 static void take_fast_products(rf_machine *machine) {
   double fast = !strcmp(machine->kind, "tpu") ? machine->flops[RF_BF16] : machine->flops_tf32;
@@ -77,8 +77,8 @@ rf_status rf_plan_as_program(rf_plan *plan, rf_error *error) {
   RF_TRY(rf_plan_program_size(&plan->graph->model, &plan->options, m, error));
   bool trains = plan->options.build.job == RF_JOB_TRAIN;
   memset(plan->by_class, 0, sizeof plan->by_class);
-  /* Of three equal copies of what is trained, two are moments; caches are donated by jobs that
-   * do not train. */
+  /* alias counts donated buffers. In training these are three equal arrays: weights and two
+   * moments. In other jobs they are the caches. */
   plan->by_class[RF_CLASS_MOMENT] = trains ? m->alias / 3 * 2 : 0;
   plan->by_class[trains ? RF_CLASS_MASTER : RF_CLASS_KV] = trains ? m->alias - m->alias / 3 * 2 : m->alias;
   plan->by_class[RF_CLASS_WEIGHT] = m->argument - m->alias + m->copies;
@@ -88,7 +88,7 @@ rf_status rf_plan_as_program(rf_plan *plan, rf_error *error) {
   plan->by_class[RF_CLASS_IO] = m->output - m->alias;
   plan->arena_bytes = plan->live_bytes = m->total;
   plan->persistent_bytes = m->argument;
-  /* a program has the memory of one device */
+  /* a JAX program sees the memory of one device */
   if (plan->machine.devices_per_chip > 1 && !plan->machine.by_device) {
     plan->machine.memory_bytes /= plan->machine.devices_per_chip;
     plan->machine.reserve_bytes /= plan->machine.devices_per_chip;

@@ -1,4 +1,4 @@
-/* rate.c - what a plan's speed is measured against. */
+/* rate.c - tokens per step, and the peaks that utilisation is relative to. */
 #include "plan/plan.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ double rf_plan_matmul_peak_flops(const rf_plan *plan) {
 
 double rf_plan_peak_flops(const rf_plan *plan) {
   rf_dtype dtype = plan->options.build.dtype;
-  /* others widen bf16 */
+  /* below AMX, kernels widen bf16 to f32 */
   bool tiles = dtype == RF_BF16 && plan->options.isa >= RF_ISA_AMX && plan->machine.flops[RF_BF16] > 0;
   if (!strcmp(plan->machine.kind, "cpu") && !tiles) dtype = RF_F32;
   return plan->machine.flops[dtype] * plan->machine.chips;

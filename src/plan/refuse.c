@@ -1,4 +1,5 @@
-/* refuse.c - the message where a plan does not fit: what is largest, and what would fit. */
+/* refuse.c - the error of a plan that does not fit: the largest tensors, and a setting that
+ * fits. */
 #include "base/text.h"
 #include "plan/parts.h"
 
@@ -22,9 +23,10 @@ static int find_largest(const rf_plan *plan, int largest[5]) {
   return count;
 }
 
-enum { NEAR = 20 }; /* single tensors may save a twentieth of the room more than whole blocks do */
+/* A search for single tensors pays if the excess is below a twentieth of the room. */
+enum { NEAR = 20 };
 
-/* What is changed of a plan: recomputation, a part of its microbatch, how far states are split. */
+/* A changed setting: recomputation, divisor of the microbatch, and stage of ZeRO. */
 typedef struct remedy {
   rf_remat remat;
   int64_t part;
@@ -32,14 +34,16 @@ typedef struct remedy {
 } remedy;
 typedef struct remedies {
   const rf_plan *plan;
-  const rf_graph *base;            /* of the plan before recomputation; NULL: what is tried is planned */
-  int64_t room, least, persistent; /* of the smallest that was tried */
+  const rf_graph *base; /* graph before recomputation; NULL: each attempt makes a whole plan */
+  int64_t room;
+  int64_t least, persistent; /* bytes of the smallest plan tried, and of its persistent region */
   bool fits;
   char *text;
   size_t capacity;
 } remedies;
 
-/* The options that make it, as they are typed. What --fit chose is not typed yet. */
+/* Writes the options of a setting that fits, as the user would type them. Settings that --fit chose
+ * are written too, because the user did not type them. */
 static void say_remedy(remedies *r, const rf_plan_options *to, int64_t bytes) {
   const rf_plan_options *from = &r->plan->options;
   snprintf(r->text, r->capacity, RF_THIS_FITS ", in %.2f GiB:", (double)bytes / 0x1p30);
@@ -60,8 +64,7 @@ static void say_remedy(remedies *r, const rf_plan_options *to, int64_t bytes) {
     rf_text_append(r->text, r->capacity, " --zero %d", to->build.mesh.zero);
 }
 
-/* What a change comes to: the arena, or where no layout mends it the live bytes; -1: there is no
- * such plan. */
+/* Result of one attempt: arena size, or the live bytes if even those do not fit. -1: no plan. */
 typedef struct outcome {
   int64_t bytes, persistent;
   bool fits;
@@ -69,13 +72,13 @@ typedef struct outcome {
 
 static outcome plan_it(const rf_plan_options *options, const rf_plan *from) {
   rf_plan *other = NULL;
-  /* What no layout can mend is not laid out; of a search for single tensors the size is said. */
+  /* A plan whose live bytes do not fit needs no layout. */
   rf_status status = options->remat == RF_REMAT_AUTO
                          ? rf_plan_make_to(RF_PLAN_PRICES, &from->graph->model, options, NULL, &other, NULL)
                          : rf_plan_make_size(&from->graph->model, options, &other, NULL);
   if (status != RAFTER_OK) return (outcome){.bytes = -1};
   outcome o = {.fits = rf_plan_fits(other)};
-  const rf_flow flow = rf_plan_flow(other); /* where it is not laid out, nothing else says what stays */
+  const rf_flow flow = rf_plan_flow(other); /* without a layout, persistent_bytes is not set */
   o.bytes = other->arena_bytes;
   o.persistent =
       other->persistent_bytes ? other->persistent_bytes : rf_flow_persistent(&flow, false, options);
@@ -83,7 +86,7 @@ static outcome plan_it(const rf_plan_options *options, const rf_plan *from) {
   return o;
 }
 
-/* The same of a graph before recomputation, of which no plan is made. */
+/* The same, estimated from a graph before recomputation without making a plan. */
 static outcome weigh_it(const rf_plan_options *options, const rf_graph *base) {
   rf_pool *pool = rf_pool_new();
   rf_trial *trial = rf_trial_open(base, options, pool);
@@ -103,7 +106,7 @@ static outcome weigh_it(const rf_plan_options *options, const rf_graph *base) {
   return o;
 }
 
-/* Bytes of the plan with that change, or -1; whether it fits. */
+/* Tries one setting. Returns the bytes of its plan, or -1. */
 static int64_t try_remedy(remedies *r, remedy change) {
   rf_plan_options options = r->plan->options;
   rf_graph *built = NULL;
@@ -129,7 +132,8 @@ static void note_least(remedies *r, int64_t bytes) {
   if (bytes >= 0 && bytes < r->least) r->least = bytes;
 }
 
-/* States are split before anything is computed again. */
+/* Tries to shard more states (--zero) before any recomputation. Returns the last stage that has a
+ * plan. */
 static int try_zero(remedies *r) {
   const rf_plan_options *from = &r->plan->options;
   const rf_mesh *mesh = &from->build.mesh;
@@ -144,9 +148,9 @@ static int try_zero(remedies *r) {
   return zero;
 }
 
-/* A setting that fits, tried for real; else the smallest there is. Whole blocks are recomputed
- * first: where that fits at the microbatch as it is, a cheaper policy may; where not, parts of
- * the microbatch; and single tensors, which take a search, only where nothing else does. */
+/* Writes a setting that fits, or the size of the smallest one tried. The order is: recompute whole
+ * blocks; if that fits, a cheaper policy; otherwise smaller microbatches; last a search for single
+ * tensors, which is slow. */
 static void find_remedy(const rf_plan *plan, const rf_graph *base, int64_t room, char *text,
                         size_t capacity) {
   static const rf_remat cheaper[] = {RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN};
@@ -185,7 +189,7 @@ static void find_remedy(const rf_plan *plan, const rf_graph *base, int64_t room,
              *share = rf_mesh_chips(&plan->graph->mesh) > 1
                           ? "share them over more chips (fsdp or tensor in --mesh), or "
                           : "";
-  if (r.persistent > room) /* no other setting was tried */
+  if (r.persistent > room) /* nothing else was tried */
     snprintf(text, capacity, "%s alone take %.2f GiB: %stake a smaller model or a machine with more memory",
              kept, (double)r.persistent / 0x1p30, share);
   else
@@ -195,8 +199,7 @@ static void find_remedy(const rf_plan *plan, const rf_graph *base, int64_t room,
              (double)r.least / 0x1p30, (double)r.persistent / 0x1p30, kept, share);
 }
 
-/* The largest buffers at the peak, by name and size; of a JAX program, whose buffers are not
- * ours, what they are. */
+/* Lists the largest tensors at the peak by name and size, or the parts of a JAX program. */
 static void list_largest(const rf_plan *plan, char *list, size_t capacity) {
   const rf_program_memory *m = &plan->program;
   int largest[5], count = find_largest(plan, largest);
@@ -214,7 +217,7 @@ static void list_largest(const rf_plan *plan, char *list, size_t capacity) {
                    (double)plan->tensor[largest[i]].bytes / 0x1p30);
 }
 
-/* In GiB, what is small in MiB. */
+/* Small sizes in MiB, others in GiB. */
 static const char *bytes_text(int64_t bytes, char text[32]) {
   bool small = bytes < (int64_t)(0.01 * 0x1p30);
   snprintf(text, 32, "%.2f %s", (double)bytes / (small ? 0x1p20 : 0x1p30), small ? "MiB" : "GiB");

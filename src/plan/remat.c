@@ -1,10 +1,10 @@
-/* remat.c - which activations auto recomputes: the least seconds of recomputation whose plan
- * fits, found by trying. Layers repeat, so the tensors that backward reads fall into a few kinds
- * ("mlp/up/u" of every block). First whole kinds are dropped, each time the one that frees most
- * bytes per second of recomputing it, given those already dropped (so chains count: a tensor
- * made from a dropped one costs both). Then, dearest first, each kind is dropped in as few
- * blocks as still fit. Every trial counts what the rewritten graph would hold (trial.c), or
- * where passes behind recomputation move things it is the real rewrite of the real graph. */
+/* remat.c - chooses what remat=auto recomputes: the set of activations with the fewest seconds of
+ * recomputation whose plan fits. Layers repeat, so activations fall into a few kinds ("mlp/up/u" of
+ * every block). The search first drops whole kinds, each time the kind that frees the most bytes
+ * per second of recomputation given those already dropped. (A tensor recomputed from a dropped one
+ * costs both.) Then, the most expensive kind first, it drops each kind in as few blocks as still
+ * fit. Each trial is estimated by trial.c; with stages or offload, whose passes run after
+ * recomputation, the graph is really rewritten. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
@@ -14,22 +14,22 @@ enum { MAX_KINDS = 64, KNOWN = 1024, MAX_FOUND = RF_REMAT_NAMED + 3, ROUNDS = 6 
 
 typedef struct kind {
   int count, capacity, *tensor;
-} kind; /* tensors in graph order: block 0 first */
+} kind; /* tensors in graph order, block 0 first */
 
 typedef struct trial {
   int64_t bytes;
   double seconds;
-} trial; /* peak of live bytes (or arena); seconds of recomputation per step */
+} trial; /* largest sum of live bytes, or arena size; seconds of recomputation per step */
 
-/* A set that may be the answer; until it is laid out its bytes are those that are live, which no
- * layout undercuts. */
+/* A set that may be the answer. Before its layout is known, its bytes are the live bytes, a lower
+ * bound. */
 typedef struct candidate {
-  bool *drop; /* by tensor of the base graph */
+  bool *drop; /* one entry per tensor of the base graph */
   trial result;
   bool laid;
 } candidate;
 
-/* A set that was tried: rounds and orders of the search come by the same ones again. */
+/* A set that was tried. Later rounds often try the same sets again. */
 typedef struct known {
   int dropped[MAX_KINDS];
   bool there;
@@ -46,18 +46,18 @@ typedef struct search {
   int64_t room;
   candidate found[MAX_FOUND];
   int founds;
-  int dropped[MAX_KINDS]; /* how many tensors of each kind are dropped, from block 0 on */
-  bool *drop;             /* scratch, by tensor of the base graph */
-  known *known;           /* KNOWN places, by their sets' hash */
+  int dropped[MAX_KINDS]; /* number of dropped tensors of each kind, from block 0 on */
+  bool *drop;             /* scratch; one entry per tensor of the base graph */
+  known *known;           /* hash table with KNOWN entries */
   rf_trial *trial;        /* NULL: each trial rewrites the graph */
-  rf_tensor *tensor;      /* the arrays of a trial's graph, used again by the next */
+  rf_tensor *tensor;      /* arrays of the rewritten graph, reused by the next trial */
   rf_op *op;
   int tensor_capacity, op_capacity;
 } search;
 
 /* ---- candidates ------------------------------------------------------------------------------ */
 
-/* "block.12/mlp/up/u" -> "mlp/up/u": the same in every block. */
+/* "block.12/mlp/up/u" -> "mlp/up/u", which is equal in every block. */
 static const char *kind_name(const char *name) {
   if (strncmp(name, "block.", 6)) return name;
   const char *slash = strchr(name, '/');
@@ -83,7 +83,7 @@ static void add_candidate(search *s, int t) {
   to->tensor[to->count++] = t;
 }
 
-/* Forward activations that backward reads. */
+/* Adds the forward activations that the backward pass reads. */
 static void find_candidates(search *s) {
   const rf_graph *graph = s->base;
   bool *read = rf_pool_alloc(s->pool, (size_t)graph->tensor_count + 1);
@@ -111,14 +111,14 @@ static void drop_set(search *s) {
 
 /* ---- trials ---------------------------------------------------------------------------------- */
 
-/* A copy for one trial: the search's arrays, the base's names. */
+/* Copies the base graph into the search's arrays; names are shared. */
 static rf_graph *trial_graph(search *s) {
   rf_pool *pool = rf_pool_new();
   rf_graph *graph = rf_pool_alloc(pool, sizeof *graph);
   *graph = *s->base;
   graph->pool = pool;
   graph->tensor_capacity = s->tensor_capacity;
-  graph->op_capacity = s->op_capacity; /* they grow if need be */
+  graph->op_capacity = s->op_capacity; /* the pass enlarges them if needed */
   graph->tensor = memcpy(s->tensor, s->base->tensor, (size_t)s->base->tensor_count * sizeof *graph->tensor);
   graph->op = memcpy(s->op, s->base->op, (size_t)s->base->op_count * sizeof *graph->op);
   return graph;
@@ -148,7 +148,7 @@ static rf_status try_graph(search *s, const bool *drop, bool lay, trial *result)
   return RAFTER_OK;
 }
 
-/* Bytes that are live, or of the layout. */
+/* Estimates a set: its live bytes, or its arena size if `lay`. */
 static rf_status try_drop(search *s, const bool *drop, bool lay, trial *result) {
   if (!s->trial) return try_graph(s, drop, lay, result);
   rf_trial_weigh(s->trial, drop, &result->bytes, &result->seconds);
@@ -156,17 +156,17 @@ static rf_status try_drop(search *s, const bool *drop, bool lay, trial *result) 
   return RAFTER_OK;
 }
 
-/* What is known of the set in s->dropped, or the place to note it at. */
+/* The hash table entry for the set in s->dropped. */
 static known *recall(search *s) {
   uint32_t at = 2166136261u;
   for (int k = 0; k < s->kinds; k++) at = (at ^ (uint32_t)s->dropped[k]) * 16777619u;
   known *place = &s->known[(at ^ at >> 15) % KNOWN];
-  /* the newer one is asked for again sooner */
+  /* a collision evicts the older set, which is less likely to return */
   if (place->there && memcmp(place->dropped, s->dropped, sizeof s->dropped)) place->there = false;
   return place;
 }
 
-/* The live bytes of the set in s->dropped. */
+/* Estimates the set in s->dropped, or finds it in the table. */
 static rf_status try_now(search *s, trial *result) {
   known *place = recall(s);
   if (place->there) return *result = place->result, RAFTER_OK;
@@ -180,9 +180,9 @@ static rf_status try_now(search *s, trial *result) {
 
 /* ---- the search ------------------------------------------------------------------------------ */
 
-/* Drops whole kinds until the live bytes are at most `room`; *now is the state reached, fitting
- * or not. `thrifty`: bytes beyond what is still needed count for nothing, so a small cheap kind
- * may win; else the best rate does, to be dropped in fewer blocks afterwards. */
+/* Drops whole kinds until the live bytes are at most `room`, or no kind helps. *now: the result.
+ * `thrifty`: bytes beyond `room` count for nothing, so that a small cheap kind may win; otherwise
+ * the best rate wins, and shrink_kind later drops it in fewer blocks. */
 static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
   RF_TRY(try_now(s, now));
   while (now->bytes > room) {
@@ -213,9 +213,9 @@ static rf_status drop_kinds(search *s, int64_t room, bool thrifty, trial *now) {
   return RAFTER_OK;
 }
 
-/* With all else as it is: the fewest tensors of kind k whose dropping still fits. */
+/* Finds the fewest tensors of kind k whose dropping still fits, with all other kinds unchanged. */
 static rf_status shrink_kind(search *s, int k, int64_t room, trial *now) {
-  int low = 0, high = s->dropped[k]; /* high fits */
+  int low = 0, high = s->dropped[k]; /* dropping `high` tensors fits */
   while (low < high) {
     int middle = (low + high) / 2;
     trial t;
@@ -262,7 +262,7 @@ static void note_found(search *s, const bool *drop, trial result, bool laid) {
   memcpy(c->drop, drop, tensors);
 }
 
-/* The layout of a set, which another of those found may have come to. */
+/* Arena size of a set. Several searches may find one set, which is laid out once. */
 static rf_status lay_out(search *s, const bool *drop, trial *result) {
   for (int i = 0; i < s->founds; i++)
     if (s->found[i].laid && !memcmp(s->found[i].drop, drop, (size_t)s->base->tensor_count))
@@ -270,10 +270,9 @@ static rf_status lay_out(search *s, const bool *drop, trial *result) {
   return try_drop(s, drop, true, result);
 }
 
-/* One greedy search; its set is found. */
+/* Runs one greedy search and adds its set to those found. */
 static rf_status greedy(search *s, bool thrifty) {
-  /* The search counts live bytes; the layout may need a little more, and then the search is
-   * asked for that much less. */
+  /* The search counts live bytes. If the layout needs more, the next round lowers the target. */
   int64_t target = s->room;
   for (int round = 0;; round++) {
     trial now;
@@ -289,8 +288,8 @@ static rf_status greedy(search *s, bool thrifty) {
   }
 }
 
-/* Of what fits the least seconds, else the fewest bytes; of equals the one found first. Only
- * what may be it is laid out. */
+/* Best set: the fastest that fits, else the smallest; the earliest on a tie. A set is laid out only
+ * while it is in the lead. */
 static rf_status best_found(search *s, candidate **best) {
   for (;;) {
     *best = NULL;
@@ -323,8 +322,7 @@ static rf_status run_search(search *s, bool *drop, int64_t *arena) {
   note_found(s, drop, t, may_fit);
   RF_TRY(greedy(s, false));
   RF_TRY(greedy(s, true));
-  /* The named policies are sets too: one of them may reach what single steps, each of which must
-   * gain, do not. */
+  /* The named policies are candidates too: they may combine drops that gain nothing one by one. */
   for (int i = 0; i < named; i++) {
     rf_remat_policy(s->base, policies[i], s->drop);
     RF_TRY(try_drop(s, s->drop, false, &t));
@@ -338,9 +336,9 @@ static rf_status run_search(search *s, bool *drop, int64_t *arena) {
 
 rf_status rf_plan_auto_remat(const rf_graph *base, const rf_plan_options *options, int64_t room, bool *drop,
                              int64_t *arena, rf_error *error) {
-  /* Hundreds of trials take and free the same few MiB. glibc gives such memory back to the
-   * kernel each time, which costs as much as the search itself, until it has seen a larger piece
-   * come and go. No page of this one is ever touched. */
+  /* Trials allocate and free the same few MiB hundreds of times. glibc returns such memory to the
+   * kernel each time, at the cost of the search itself, until it has freed a larger block. This
+   * block raises the threshold; its pages are never touched. */
   rf_pool *piece = rf_pool_new();
   rf_pool_raw(piece, (size_t)16 << 20);
   rf_pool_free(piece);

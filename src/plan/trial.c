@@ -1,6 +1,6 @@
-/* trial.c - plans of one graph with other sets recomputed, weighed and not made: what they hold
- * at once, the arena, the seconds of recomputation. They are those of the plan that is made of
- * the same set, to the byte and the bit; a trial takes a small part of its time. */
+/* trial.c - estimates plans that recompute different tensors of one graph: live bytes, arena, and
+ * seconds of recomputation. The results equal those of a real plan, to the byte and to the bit, in
+ * a small part of the time. */
 #include "plan/parts.h"
 
 #include "graph/remat.h"
@@ -8,26 +8,27 @@
 
 #include <string.h>
 
-/* What an op that is made again takes. */
+/* Cost of a recomputed op. */
 typedef struct again {
   bool known;
   int64_t workspace;
   double seconds;
 } again;
 
-enum { FORMS = 4 }; /* only GELU of a fused pair; else which outputs of a matmul are asked for */
+/* Variants of a recomputed op: only the GELU of a fused pair, or a subset of a matmul's outputs. */
+enum { FORMS = 4 };
 
 struct rf_trial {
   const rf_graph *base;
   const rf_plan_options *options;
   rf_recompute *recompute;
-  const rf_kernel **kernel; /* by op of the base graph */
+  const rf_kernel **kernel; /* one per op of the base graph */
   int64_t *workspace;
-  double *seconds; /* per step; NULL until they are asked for */
+  double *seconds; /* per step; NULL until first needed */
   rf_flow_op *op;
   rf_pool *pool;
-  again *again; /* FORMS for each op */
-  rf_flow flow; /* of what was weighed last; its first tensors are the base graph's */
+  again *again; /* FORMS entries per op */
+  rf_flow flow; /* the set weighed last; its first tensors are those of the base graph */
   int64_t persistent, live;
 };
 
@@ -45,7 +46,7 @@ bool rf_trial_can(const rf_graph *base, const rf_plan_options *options) {
 
 rf_trial *rf_trial_open(const rf_graph *base, const rf_plan_options *options, rf_pool *pool) {
   size_t ops = (size_t)base->op_count + 1, tensors = (size_t)base->tensor_count + 1;
-  /* each is made again once at most, and each op has a workspace at most */
+  /* each tensor is recomputed at most once, and each op has at most one workspace */
   size_t most = 2 * tensors + 2 * ops;
   rf_trial *t = rf_pool_alloc(pool, sizeof *t);
   *t = (rf_trial){.base = base,
@@ -85,7 +86,7 @@ static const again *price(rf_trial *t, const rf_remat_step *step) {
   again *a = &t->again[FORMS * step->op + form];
   if (a->known) return a;
   const rf_op op = rf_recompute_op(t->recompute, step);
-  /* the same values must come out again, so the same kernel makes them */
+  /* the same op must give equal bits, so it uses the same kernel */
   bool same = op.def == t->base->op[step->op].def;
   const rf_kernel *kernel =
       same ? t->kernel[step->op] : rf_kernel_choose(t->options->backend, t->options->isa, t->base, &op);

@@ -1,12 +1,12 @@
-/* walk.c - seconds of one walk of a generate plan over fewer rows and shorter contexts than its
- * bound. */
+/* walk.c - predicted seconds of a forward pass of a generate plan with fewer rows or shorter
+ * contexts than the plan's maximum. */
 #include "plan/parts.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Keys that rows `first` .. `context` of a sequence see, one after the other: each all before it
- * and itself, at most `window` of them. */
+/* Sum over the last `rows` rows of a sequence of the keys that each row attends to: all rows up to
+ * itself, at most `window` of them. The last row is number `context`. */
 static double sum_of_keys(double rows, double context, double window) {
   double first = context - rows + 1;
   if (window <= 0 || context <= window) return rows * (first + context) / 2;
@@ -14,8 +14,8 @@ static double sum_of_keys(double rows, double context, double window) {
   return (window - first + 1) * (first + window) / 2 + (context - window) * window;
 }
 
-/* At the bound every row sees every position; here each sequence has the length it has, and its
- * keys are read once for all its rows. */
+/* Work of attention over a cache. Each sequence has its own length, and its keys are read once for
+ * all its rows. */
 static rf_work cached_work(const rf_graph *graph, const rf_op *op, const rf_extent *part, int parts) {
   rf_cached cached = rf_cached_of(graph, op);
   double window = op->attr.attention.window, rows = 0;
@@ -34,8 +34,7 @@ static rf_work cached_work(const rf_graph *graph, const rf_op *op, const rf_exte
   return work;
 }
 
-/* A cache in the host's memory: what the sequences have of it comes, and what their rows wrote
- * goes back. */
+/* Whether an op copies an offloaded cache to or from the host. */
 static bool moves_cache(const rf_graph *graph, const rf_op *op) {
   return (op->def->exchange == RF_EXCHANGE_TO_HOST || op->def->exchange == RF_EXCHANGE_FROM_HOST) &&
          graph->tensor[op->input[0]].class == RF_CLASS_KV;
@@ -48,19 +47,18 @@ static rf_work moved_work(const rf_graph *graph, const rf_op *op, const rf_exten
            reach = window > 0 ? window + here - 1 : context;
     positions += op->attr.offload.rows > 0 ? here : context < reach ? context : reach;
   }
-  /* that have the positions dealt out */
+  /* the positions of the cache are sharded over these chips */
   double chips = (double)rf_mesh_extent(&graph->mesh, RF_AXIS_CONTEXT);
   double bytes = positions * rf_cache_position_bytes(&graph->tensor[op->input[0]]) / chips;
   return (rf_work){.bytes_read = bytes, .bytes_written = bytes, .sent_bytes = bytes};
 }
 
-/* Ops whose cost depends on how long the sequences are. */
 static bool depends_on_context(const rf_graph *graph, const rf_op *op) {
   return rf_op_is_cached(op) || moves_cache(graph, op);
 }
 
-/* What an op does in a walk of `rows`: places of experts are as many as ever, and fewer of them
- * are taken. */
+/* Work of an op for `rows` rows, independent of contexts. An expert keeps its capacity, of which
+ * fewer rows fill a smaller part. */
 static rf_work plain_work(const rf_graph *graph, const rf_op *op, int64_t rows) {
   rf_op here = *op;
   double all = (double)(graph->rows * rf_mesh_size(&graph->mesh, RF_AXES_OF_WALK));
@@ -81,16 +79,16 @@ rf_work rf_plan_walk_work(const rf_plan *plan, int op, const rf_extent *part, in
   return work_of(plan->graph, &plan->graph->op[op], part, parts);
 }
 
-/* Rows of a tensor in a walk of `rows`: a chip's run of them, or where chips that deal them out
- * come together, all. */
+/* Rows of a tensor in a forward pass of `rows` rows: one chip's part, or all rows if the chips that
+ * share them have gathered them. */
 static int64_t rows_of(const rf_graph *graph, int64_t bound, int64_t rows) {
   int64_t chips = rf_mesh_size(&graph->mesh, RF_AXES_OF_WALK), all = graph->rows * chips;
   if (chips > 1 && bound == all) return rows < all ? rows : all;
   return rf_rows_of_walk(graph, bound, (rows + chips - 1) / chips);
 }
 
-/* Activations have their rows first; the logits' rows and what picks them are one for each
- * sequence, and so are the tables of pages. */
+/* Sets the numbers of rows in a graph. The first dimension of activations is rows. Logits, the
+ * indices that select their rows, and page tables have one row per sequence. */
 static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
   int64_t slots = 0;
   for (int i = 0; i < graph->op_count; i++) {
@@ -114,7 +112,8 @@ static void cut_rows(rf_graph *graph, int64_t rows, int64_t sequences) {
       graph->tensor[rf_cached_of(graph, &graph->op[i]).table].shape[0] = sequences;
 }
 
-/* What comes from the host was asked for a block ahead, beside the walk's other work. */
+/* Seconds on the chip and on each direction of the host link. All three run at the same time,
+ * because copies are requested one block ahead. */
 typedef struct spans {
   double chip, in, out;
 } spans;
@@ -129,8 +128,8 @@ static void add(spans *s, const rf_op *op, double seconds) {
                                                : &s->chip) += seconds;
 }
 
-/* An op in a walk. Transfers send in proportion to their rows. Nothing hides those between
- * chips: what a walk waits for stands between its products. */
+/* Seconds of one op. A transfer scales with the bytes it sends. Transfers between chips overlap
+ * with nothing, because each is needed by the next product. */
 static double walk_op_seconds(const rf_plan *plan, const rf_graph *graph, int i, rf_work work) {
   const rf_plan_op *p = &plan->op[i];
   if (!p->lanes) return rf_cost_op(&plan->machine, graph, &graph->op[i], p->kernel, work, NULL) * p->calls;
@@ -181,12 +180,13 @@ rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts
 
 /* ---- many walks of one plan ------------------------------------------------------------------ */
 
-/* All but attention and what moves its cache depends on how many rows and sequences a walk has,
- * and is kept for those numbers; layers are alike but for their windows. */
+/* Prices of forward passes of one plan. Ops other than cached attention and copies of the cache
+ * depend only on the numbers of rows and sequences; their time is stored per pair of numbers.
+ * Layers differ only in their windows, so equal ops are priced once. */
 enum { KEPT = 1 << 14 };
 struct rf_walk_prices {
   const rf_plan *plan;
-  rf_graph graph; /* its tensors are our own, cut to the walk at hand */
+  rf_graph graph; /* a copy whose tensors are cut to the current forward pass */
   int *alike, *count, kinds;
   struct kept {
     int64_t rows;
