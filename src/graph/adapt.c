@@ -1,12 +1,11 @@
-/* adapt.c - adapters next to linear layers: u = x W is followed by y = u + scale (x A) B, and
- * every reader of u reads y. The weights are not trained; A and B are f32 parameters, which
- * differentiate and optimize treat like others. */
+/* adapt.c - LoRA adapters of linear layers: u = x W becomes y = u + scale (x A) B, and every reader
+ * of u reads y instead. W is not trained. A and B are f32 parameters like any others. */
 #include "graph/passes.h"
 
 #include <string.h>
 
 typedef struct adapter {
-  int a, b; /* tensors, or RF_NONE: this parameter has no adapter */
+  int a, b; /* tensor ids; RF_NONE: this parameter has no adapter */
 } adapter;
 
 static int adapter_tensor(rf_graph *graph, int p, rf_dtype dtype) {
@@ -18,7 +17,7 @@ static int adapter_tensor(rf_graph *graph, int p, rf_dtype dtype) {
   return id;
 }
 
-/* By parameter of the model. */
+/* Creates the tensors of all adapters, indexed by the parameter that they adapt. */
 static adapter *make_adapters(rf_graph *graph, rf_dtype dtype) {
   const rf_params *params = &graph->params;
   adapter *at = rf_pool_alloc(graph->pool, (size_t)params->base * sizeof *at);
@@ -29,13 +28,13 @@ static adapter *make_adapters(rf_graph *graph, rf_dtype dtype) {
   return at;
 }
 
-/* "step/micro/block.3/attn/qkv/fwd" and "lora_a" -> "step/micro/block.3/attn/qkv/lora_a/fwd" */
+/* "step/micro/block.3/attn/qkv/fwd" and "lora_a" give "step/micro/block.3/attn/qkv/lora_a/fwd". */
 static const char *op_name(rf_graph *graph, const rf_op *op, const char *part) {
   size_t stem = strlen(op->name) - strlen("/fwd");
   return rf_pool_format(graph->pool, "%.*s/%s/fwd", (int)stem, op->name, part);
 }
 
-/* Appends the ops of one layer's adapter; *y: what is read instead of u. */
+/* Appends the ops of one adapter; *y gets the tensor to read instead of u. */
 static rf_status join(rf_graph *graph, const rf_op *matmul, adapter at, const rf_lora_parts *parts,
                       bool learns, int *y, rf_error *error) {
   const rf_lora *lora = &graph->model.lora;
@@ -79,7 +78,7 @@ rf_status rf_pass_adapt(rf_graph *graph, rf_dtype dtype, bool learns, rf_error *
     order[count++] = o;
     int p = op->def == &RF_OP_MATMUL ? graph->tensor[op->input[1]].param : RF_NONE;
     if (p < 0 || p >= graph->params.base || adapters[p].a == RF_NONE) continue;
-    const rf_op matmul = *op; /* a copy: the array grows below */
+    const rf_op matmul = *op; /* a copy, because the array grows below */
     rf_lora_parts parts = rf_lora_parts_of(&graph->model, &graph->params.at[p]);
     int first = graph->op_count;
     RF_TRY(join(graph, &matmul, adapters[p], &parts, learns, &stands_for[matmul.output[0]], error));

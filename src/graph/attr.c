@@ -1,4 +1,4 @@
-/* attr.c - the field tables of attributes, and a field's text. */
+/* attr.c - the field tables of op attributes, and fields as text. */
 #include "graph/graph.h"
 
 #include <assert.h>
@@ -21,7 +21,8 @@
 #define ROW_rf_epilogue(of, name) ROW_AS(EPILOGUE, of, name)
 #define ROW_float(of, name)       ROW_AS(FLOAT, of, name)
 
-/* Rows of members that are structs. The digest reads rope.divisor in the model. */
+/* Rows of struct members. The pointer rope.divisor has no row: the digest covers that table with
+ * the model. */
 #define ROW_IN(of, type, name) ROW_##type(of, name)
 #define ROW_rf_router(of, name) RF_ATTR_ROUTER(ROW_IN, of name.)
 #define ROW_rf_rope(of, name) \
@@ -35,7 +36,7 @@
   ROW_int32_t(of, name.site[0]) ROW_int32_t(of, name.site[1]) ROW_int32_t(of, name.site[2])
 static_assert(RF_LORA_PARTS == 3, "ROW_rf_lora_parts has a row for each part");
 
-/* Tables begin with what every op has. */
+/* Every table begins with the common fields. */
 static const rf_field EVERY[] = {RF_ATTR_COMMON(ROW, ) {0}};
 #define TABLE(NAME, name) \
   const rf_field RF_FIELDS_##NAME[] = {RF_ATTR_COMMON(ROW, ) RF_ATTR_##NAME(ROW, name.) {0}};
@@ -77,7 +78,7 @@ static int64_t number_of(const rf_field *field, const void *value) {
   }
 }
 
-/* The shortest decimal that reads back as the same float. */
+/* Writes the shortest decimal that reads back as the same float. */
 static void write_float(char *text, size_t size, float value) {
   for (int digits = 6; digits <= 9; digits++) {
     snprintf(text, size, "%.*g", digits, (double)value);

@@ -1,6 +1,6 @@
-/* attr.h - attributes of ops: what every op has, and a small struct for each family of ops. The
- * list of fields makes both the struct and its field table, which the digest of a plan and the
- * printed graph read. A new field is one line of a list. */
+/* attr.h - attributes of ops: the common fields, and one small struct for each family of ops. A
+ * list of fields generates both the struct and its field table; the plan's digest and the printed
+ * graph read that table. A new field is one line of a list. */
 #ifndef RF_GRAPH_ATTR_H
 #define RF_GRAPH_ATTR_H
 
@@ -9,31 +9,32 @@
 
 enum { RF_MAX_OUTPUTS = 6 };
 
-/* How an output that is a gradient (or a running sum) is written. ADD always adds to what is
- * there; MICRO writes in the first microbatch of a step and adds in the later ones. Both
- * continue the fixed chain of additions, so they never reorder it. */
+/* How an op writes an output that is a gradient or a running sum. ADD always adds to the present
+ * value. MICRO writes in the first microbatch of a step and adds in later ones. The order of
+ * additions never changes. */
 typedef enum rf_accumulate { RF_WRITE, RF_ACCUMULATE_MICRO, RF_ACCUMULATE_ADD } rf_accumulate;
 
 typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESIDUAL } rf_epilogue;
 
-/* FIELD(of, type, name) expands to the member `type name;` of a struct, and to the row
- * {"norm.eps", RF_FIELD_FLOAT, offsetof(rf_attr, norm.eps), 4} of a field table. */
+/* FIELD(of, type, name) expands to the struct member `type name;`, and to a row of the field table,
+ * as {"norm.eps", RF_FIELD_FLOAT, offsetof(rf_attr, norm.eps), 4}. */
 #define RF_ATTR_MEMBER(of, type, name) type name;
 
 // clang-format off
-/* Every op. Outside collectives the axes are those that split a sum or a table which the op would
- * need whole. `fill`: expected used share of the places of experts on several chips; 0: all. */
+/* Fields of every op. `axes` and `group` describe the chips of a collective. In other ops, `axes`
+ * are the mesh axes that shard a sum or a table of the op. `fill`: expected used fraction of the
+ * rows that experts on several chips reserve; 0: all. */
 #define RF_ATTR_COMMON(FIELD, of) \
-  FIELD(of, rf_axes, axes)   /* of the group of chips */ \
-  FIELD(of, int32_t, group)  /* its chips */ \
+  FIELD(of, rf_axes, axes)   /* mesh axes of the group */ \
+  FIELD(of, int32_t, group)  /* chips in the group */ \
   FIELD(of, float, fill)
 
 /* layernorm, rmsnorm, latent_norm */
 #define RF_ATTR_NORM(FIELD, of) \
   FIELD(of, float, eps) \
-  FIELD(of, float, offset)  /* added to the gain */
+  FIELD(of, float, offset)  /* the gain is offset + gain[d] */
 
-/* The first fields of every family whose rows are heads. */
+/* The first fields of every family whose rows consist of heads. */
 #define RF_ATTR_HEADS(FIELD, of) \
   FIELD(of, int32_t, heads) \
   FIELD(of, int32_t, kv_heads) \
@@ -46,39 +47,39 @@ typedef enum rf_epilogue { RF_EPILOGUE_NONE, RF_EPILOGUE_GELU, RF_EPILOGUE_RESID
 #define RF_ATTR_ROPE(FIELD, of) \
   RF_ATTR_HEADS(FIELD, of) \
   FIELD(of, rf_rope, rotation) \
-  FIELD(of, bool, inverse)  /* rotates back: its own backward */
+  FIELD(of, bool, inverse)  /* rotates by the negative angle (backward) */
 
 #define RF_ATTR_ATTENTION(FIELD, of) \
   RF_ATTR_HEADS(FIELD, of) \
-  FIELD(of, int32_t, window)     /* 0: full causal */ \
-  FIELD(of, float, scale)        /* 1/sqrt(H) */ \
-  FIELD(of, float, softcap)      /* scores become cap tanh(x / cap); 0: unchanged */ \
-  FIELD(of, rf_dtype, softmax)   /* f32; bf16: scaled scores are rounded before the exponential */ \
-  FIELD(of, int32_t, rope_dim)   /* latent attention: R, the rotated columns of a key */ \
-  FIELD(of, int32_t, value_dim)  /* latent attention: W */
+  FIELD(of, int32_t, window)     /* keys that a query sees; 0: all before it */ \
+  FIELD(of, float, scale)        /* factor of the scores, as 1/sqrt(H) */ \
+  FIELD(of, float, softcap)      /* scores become cap * tanh(score / cap); 0: no cap */ \
+  FIELD(of, rf_dtype, softmax)   /* bf16: scaled scores are rounded to bf16 before the exponential */ \
+  FIELD(of, int32_t, rope_dim)   /* latent attention: R, rotated columns of a key */ \
+  FIELD(of, int32_t, value_dim)  /* latent attention: W, columns of a value head */
 
-/* dropout, add_dropout; the first fields of a product */
+/* dropout, add_dropout; also the first fields of a product */
 #define RF_ATTR_DROPOUT(FIELD, of) \
-  FIELD(of, uint64_t, site)       /* rf_name_key */ \
-  FIELD(of, float, rate)          /* probability of zeroing */ \
-  FIELD(of, int32_t, token_step)  /* tokens from a row to the next, where tokens are split; 0: 1 */
+  FIELD(of, uint64_t, site)       /* key of the random numbers (rf_name_key) */ \
+  FIELD(of, float, rate)          /* probability that an element becomes 0 */ \
+  FIELD(of, int32_t, token_step)  /* distance in tokens between rows, where tokens are sharded; 0: 1 */
 
-/* `fast`, here and below: x is rounded to 8 bits first, in blocks of rf_fast_block_of w's type;
- * before int8 to two bytes, in blocks of RF_FAST_INT8_BLOCK. */
+/* `fast`, here and below: x is rounded first, in blocks that share one scale; see rf_fast_block_of.
+ * To 8 bits; to 16 bits where the weight is int8 (blocks of RF_FAST_INT8_BLOCK). */
 #define RF_ATTR_MATMUL(FIELD, of) \
   RF_ATTR_DROPOUT(FIELD, of) \
-  FIELD(of, bool, transpose)  /* the weight is stored (out, in) */ \
+  FIELD(of, bool, transpose)  /* the weight is stored as (out, in) */ \
   FIELD(of, bool, fast) \
   FIELD(of, rf_epilogue, epilogue)
 
 #define RF_ATTR_HEAD(FIELD, of) \
   FIELD(of, bool, transpose) \
   FIELD(of, bool, fast) \
-  FIELD(of, float, softcap)  /* of logits */ \
-  FIELD(of, int32_t, top)    /* head_score: how many of the likeliest it keeps */ \
-  FIELD(of, int64_t, vocab)  /* head_part: of all chips; 0: all is here */
+  FIELD(of, float, softcap)  /* logits become cap * tanh(logit / cap); 0: no cap */ \
+  FIELD(of, int32_t, top)    /* head_score: number of most likely tokens returned */ \
+  FIELD(of, int64_t, vocab)  /* head_part: vocabulary over all chips; 0: this chip has all */
 
-/* How a router's logits become scores and weights: rf_model's router_* fields. */
+/* How a router's logits become scores and weights: the router_* fields of rf_model. */
 #define RF_ATTR_ROUTER(FIELD, of) \
   FIELD(of, bool, sigmoid) \
   FIELD(of, bool, as_is) \
@@ -90,27 +91,28 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
 /* route, dispatch, matmul_experts, combine */
 #define RF_ATTR_EXPERTS(FIELD, of) \
   FIELD(of, bool, fast) \
-  FIELD(of, int32_t, experts)     /* E, of this chip */ \
-  FIELD(of, int32_t, used)        /* k */ \
-  FIELD(of, int64_t, room)        /* experts on several chips: rows that each takes of a chip; 0: all */ \
+  FIELD(of, int32_t, experts)     /* E: experts on this chip */ \
+  FIELD(of, int32_t, used)        /* k: experts per row */ \
+  FIELD(of, int64_t, room)        /* experts on several chips: rows reserved per expert and source chip; 0: all */ \
   FIELD(of, rf_router, router)
 
 #define RF_ATTR_LORA(FIELD, of) \
   FIELD(of, float, scale)           /* alpha / r */ \
-  FIELD(of, rf_lora_parts, parts)   /* which columns they read and join */
+  FIELD(of, rf_lora_parts, parts)   /* which columns the adapter reads and adds to */
 
 #define RF_ATTR_EMBED(FIELD, of) \
-  FIELD(of, float, scale)     /* of the token rows; 0: 1 */ \
-  FIELD(of, rf_dtype, dtype)  /* of x, where the table is packed */
+  FIELD(of, float, scale)     /* factor of the token rows; 0: 1 */ \
+  FIELD(of, rf_dtype, dtype)  /* dtype of x when the table is packed */
 
-/* norm_sq; the first fields of adamw. Columns from `own_columns` on are held by `copies` chips. */
+/* norm_sq; also the first fields of adamw. `copies` chips hold the columns from `own_columns`
+ * on. */
 #define RF_ATTR_SUMS(FIELD, of) \
-  FIELD(of, int32_t, element)  /* of the sums, that the op writes */ \
+  FIELD(of, int32_t, element)  /* element of the sums that the op writes */ \
   FIELD(of, int32_t, copies)   /* 0: 1 */ \
   FIELD(of, int64_t, own_columns)
 
 #define RF_ATTR_CLIP(FIELD, of) \
-  FIELD(of, float, limit)  /* largest global norm; 0: measure only */
+  FIELD(of, float, limit)  /* maximum global norm; 0: measure only */
 
 #define RF_ATTR_ADAMW(FIELD, of) \
   RF_ATTR_SUMS(FIELD, of) \
@@ -121,24 +123,24 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
 
 /* all_gather, reduce_scatter, all_reduce, all_to_all, permute, take_run */
 #define RF_ATTR_COLLECTIVE(FIELD, of) \
-  RF_ATTR_HEADS(FIELD, of)         /* of a row in RF_FORM_HEADS */ \
-  FIELD(of, int32_t, dim)          /* that is gathered, split or reduced */ \
-  FIELD(of, int32_t, to)           /* all_to_all: that is split */ \
+  RF_ATTR_HEADS(FIELD, of)         /* heads of a row in RF_FORM_HEADS */ \
+  FIELD(of, int32_t, dim)          /* dimension that is gathered, split or reduced */ \
+  FIELD(of, int32_t, to)           /* all_to_all: dimension that is split */ \
   FIELD(of, uint8_t, form)         /* rf_form of `dim` */ \
-  FIELD(of, bool, log_sum)         /* all_reduce: log of the sum of exp(x) */ \
-  FIELD(of, bool, back)            /* permute: from the chip after this one */ \
-  FIELD(of, int64_t, whole)        /* extent of `dim` on all chips; 0: as the shape says */ \
+  FIELD(of, bool, log_sum)         /* all_reduce: log(sum of exp(x)) instead of the sum */ \
+  FIELD(of, bool, back)            /* permute: receive from the next chip instead of the previous one */ \
+  FIELD(of, int64_t, whole)        /* extent of `dim` over all chips; 0: group x local extent */ \
   FIELD(of, int64_t, own_columns)  /* all_reduce: columns before this one are not summed */
 
 /* send, recv */
 #define RF_ATTR_TRANSFER(FIELD, of) \
-  FIELD(of, uint64_t, site)  /* rf_name_key of what is handed over */ \
-  FIELD(of, int32_t, stage)  /* the other one */
+  FIELD(of, uint64_t, site)  /* rf_name_key of the tensor that is sent */ \
+  FIELD(of, int32_t, stage)  /* stage at the other end */
 
-/* offload_out, offload_in, of a cache */
+/* offload_out and offload_in of a KV cache */
 #define RF_ATTR_OFFLOAD(FIELD, of) \
-  FIELD(of, int32_t, window)  /* keys that are fetched; 0: all */ \
-  FIELD(of, int64_t, rows)    /* that are sent back; 0: all */
+  FIELD(of, int32_t, window)  /* number of keys to fetch; 0: all */ \
+  FIELD(of, int64_t, rows)    /* number of rows to send back; 0: all */
 
 #define RF_ATTR_FAMILIES(FAMILY) \
   FAMILY(NORM, norm)       FAMILY(HEADS, heads)     FAMILY(HEAD_NORM, head_norm) FAMILY(ROPE, rope) \
@@ -151,8 +153,8 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
 RF_ATTR_FAMILIES(RF_ATTR_STRUCT)
 // clang-format on
 
-/* The row of an op names the one family that it has. Families with the same first fields may be
- * read through the shorter one (`heads`, `dropout`, `sums`): C's common initial sequence. */
+/* Each op uses one family, which its row names. Families with the same first fields may be read
+ * through the shorter struct (`heads`, `dropout`, `sums`): C's common initial sequence. */
 typedef struct rf_attr {
   rf_accumulate accumulate[RF_MAX_OUTPUTS];
   RF_ATTR_COMMON(RF_ATTR_MEMBER, )
@@ -162,7 +164,7 @@ typedef struct rf_attr {
   };
 } rf_attr;
 
-/* A row of a field table. A table ends with a row without a name. */
+/* A row of a field table. The last row of a table has no name. */
 typedef enum rf_field_type {
   RF_FIELD_FLAG,
   RF_FIELD_NUMBER,
@@ -173,13 +175,13 @@ typedef enum rf_field_type {
 typedef struct rf_field {
   const char *name;
   rf_field_type type;
-  uint16_t offset, size; /* in rf_attr */
+  uint16_t offset, size; /* in rf_attr, in bytes */
 } rf_field;
 #define RF_FIELDS_EXTERN(NAME, name) extern const rf_field RF_FIELDS_##NAME[];
 RF_ATTR_FAMILIES(RF_FIELDS_EXTERN)
 
 enum { RF_FIELD_TEXT = 64 };
-/* " name=value", or " name" of a flag. Returns whether the field is set: not 0. */
+/* Writes " name=value", or " name" for a flag. Returns whether the field is not 0. */
 bool rf_field_write(const rf_field *field, const rf_attr *attr, char text[RF_FIELD_TEXT]);
 
 #endif

@@ -1,6 +1,6 @@
-/* build.c - the forward graph of a job from a model's shape and its parameter table. Whether a
- * linear layer has a bias, a norm a bias or the head a weight of its own is not asked here: the
- * builder takes what the parameter table has. */
+/* build.c - builds the forward graph of a job from the model's shape and its parameter table. A
+ * layer has a bias, and the head a matrix of its own, if the parameter table has them; the builder
+ * checks no model family. */
 #include "graph/kv.h"
 #include "graph/passes.h"
 #include "graph/remat.h"
@@ -19,13 +19,13 @@ typedef struct builder {
   rf_error *error;
   rf_dtype dtype;
   float dropout;
-  int normed; /* what the last sublayer read */
-  /* by row of the parameter table: its name inside a block */
+  int normed; /* input of the last sublayer, after its norm */
+  /* by row of the parameter table: its name without "block.N/" */
   const char *row_name[MAX_ROWS];
   int *row_tensor[MAX_ROWS];                            /* weight tensor by layer + 1, or RF_NONE */
-  int tokens, labels, positions, segments, slots, rows; /* io tensors */
+  int tokens, labels, positions, segments, slots, rows; /* inputs that the caller writes */
   rf_kv kv;
-  int pages[RF_KV_CLASSES]; /* io tensors: page tables */
+  int pages[RF_KV_CLASSES]; /* page tables of the cache */
 } builder;
 
 /* ---- parameters ------------------------------------------------------------------------------ */
@@ -35,12 +35,13 @@ static const char *inside_block(const rf_param *param) {
   return slash ? slash + 1 : param->name;
 }
 
-/* A matrix that products or look-ups read and nobody writes. The table of positions is added to
- * what is looked up, as it is. */
+/* Whether a parameter is stored packed or narrow: a matrix that only products or lookups read and
+ * that is not trained. The position table is added to the lookup result and keeps its dtype. */
 static bool is_matrix(const builder *b, const rf_param *param) {
   bool trained = b->options->job == RF_JOB_TRAIN && b->model->lora.rank == 0;
   if (trained || b->dtype == RF_F64 || param->rank != 2) return false;
-  if (b->options->narrow_set && param->part == RF_PART_ROUTER) return false; /* small, and it chooses */
+  /* small, and rounding would change the choice of experts */
+  if (b->options->narrow_set && param->part == RF_PART_ROUTER) return false;
   return param->matmul || strcmp(param->name, "embed/token/weight") == 0;
 }
 
@@ -77,8 +78,7 @@ static rf_status make_weights(builder *b) {
   return RAFTER_OK;
 }
 
-/* Weight tensor of "mlp/up" + "/bias" in the block being built, or RF_NONE when the model has
- * none. */
+/* Weight tensor "mlp/up" + "/bias" of the current layer, or RF_NONE if the model has none. */
 static int weight_of(const builder *b, const char *part, const char *leaf) {
   size_t length = strlen(part);
   for (int r = 0; r < MAX_ROWS; r++) {
@@ -100,8 +100,8 @@ static int io_tensor(builder *b, const char *name, rf_dtype dtype, bool input, i
   return id;
 }
 
-/* Appends an op named by its part of the block; returns output `take`, or RF_NONE with the error
- * filled. */
+/* Appends an op named by its path inside the block. Returns its output `take`; RF_NONE with the
+ * error filled on failure. */
 static int emit(builder *b, const rf_op_def *def, const char *part, const int *inputs, int input_count,
                 const int *outputs, int output_count, const rf_attr *attr, int take) {
   char name[320];
@@ -111,13 +111,14 @@ static int emit(builder *b, const rf_op_def *def, const char *part, const int *i
   return id < 0 ? RF_NONE : b->graph->op[id].output[take];
 }
 
-/* A builder function returns a tensor id, or RF_NONE when it failed: its caller passes that on. */
+/* A builder function returns a tensor id, or RF_NONE on failure; its caller then returns RF_NONE
+ * too. */
 #define RF_BUILT(id) \
   do { \
     if ((id) == RF_NONE) return RF_NONE; \
   } while (0)
 
-/* Says what remat policies call a tensor that was built. */
+/* Sets the name by which remat policies know a tensor. */
 static int saved(const builder *b, rf_saved_name name, int chain, int id) {
   if (id != RF_NONE) b->graph->tensor[id].saved = RF_SAVED_AS(name, chain);
   return id;
@@ -147,7 +148,7 @@ static int residual(builder *b, const char *part, const char *site, int x, int h
 
 /* ---- sublayers ------------------------------------------------------------------------------- */
 
-/* Norms and rotates queries and keys; values stay as they are. */
+/* Normalizes and rotates queries and keys; values do not change. */
 static int positions(builder *b, int qkv) {
   const rf_model *m = b->model;
   rf_attr norm = {.head_norm = {.heads = (int32_t)m->heads,
@@ -171,7 +172,7 @@ static int positions(builder *b, int qkv) {
   return saved(b, RF_SAVED_QKV, 0, qkv);
 }
 
-/* The cache of a layer: `columns` numbers for each token. */
+/* Creates the cache of a layer: `columns` numbers per token. */
 static int cache_tensor(builder *b, const char *name, rf_dtype dtype, rf_kv_class class, int64_t columns) {
   int64_t shape[] = {b->kv.of[class].pool, b->model->kv_rank > 0 ? 1 : 2, b->kv.page / b->kv.chips, columns};
   int id = rf_graph_tensor(b->graph, rf_graph_join(b->graph, b->graph->scope, name, ""), RF_CLASS_KV, dtype,
@@ -208,7 +209,7 @@ static int attention(builder *b, int qkv) {
               &attr, 0);
 }
 
-/* Queries with rotated tails, made from a latent row of their own where the model has one. */
+/* Queries whose last columns are rotated. Models with a q_rank compute them from a latent row. */
 static int latent_queries(builder *b, int y, rf_rope rotation) {
   rf_attr rope = {.rope = {.heads = (int32_t)b->model->heads,
                            .head_dim = (int32_t)b->model->head_dim,
@@ -225,8 +226,8 @@ static int latent_queries(builder *b, int y, rf_rope rotation) {
   return saved(b, RF_SAVED_QKV, 0, q);
 }
 
-/* Keys and values come from a latent row; all heads share one rotated part of the keys. The
- * cache holds the latent row and that part. */
+/* Keys and values come from a latent row, and all heads share one rotated part of the keys. The
+ * cache stores the latent row and the rotated part. */
 static int latent_attention(builder *b, int y) {
   const rf_model *model = b->model;
   rf_rope rotation = rf_model_rope(model, b->graph->at.layer);
@@ -261,12 +262,13 @@ static int latent_attention(builder *b, int y) {
               wanted, 2, &attr, 0);
 }
 
-/* A sublayer adds its output, or the norm of it, to the residual stream. */
+/* Gemma-style models normalize a sublayer's output before they add it to the residual stream. */
 static int post_norm(builder *b, const char *part, int out) {
   return b->model->post_norms ? norm(b, part, out) : out;
 }
 
-/* The sublayers read the normed y and return what joins the residual stream. */
+/* The attention sublayer reads the normalized y and returns its contribution to the residual
+ * stream. */
 static int attn_sublayer(builder *b, int y) {
   int ctx;
   if (b->model->kv_rank > 0) ctx = latent_attention(b, y);
@@ -281,7 +283,7 @@ static int attn_sublayer(builder *b, int y) {
   return post_norm(b, "attn/post_norm", out);
 }
 
-/* Into the feed-forward width and out again. */
+/* An MLP: product `in`, activation, product `out`. */
 static int mlp(builder *b, const char *in, const char *out, const char *path, int y) {
   bool shared = b->model->experts_shared > 0 && b->graph->at.layer >= b->model->first_dense;
   static const struct {
@@ -299,8 +301,8 @@ static int mlp(builder *b, const char *in, const char *out, const char *path, in
   return saved(b, RF_SAVED_MLPWO, shared ? 2 : 0, linear(b, out, g));
 }
 
-/* A gated MLP for each expert: every row goes to those that the router chose for it and comes
- * back as their weighted sum. */
+/* A gated MLP per expert. Each row goes to the experts that the router chose, and their weighted
+ * sum comes back. */
 static int experts(builder *b, int y) {
   const rf_model *model = b->model;
   rf_attr attr = {.experts = {.experts = (int32_t)model->experts, .used = (int32_t)model->experts_used}};
@@ -344,11 +346,11 @@ static int mlp_sublayer(builder *b, int y) {
   return post_norm(b, "mlp/post_norm", out);
 }
 
-/* One part of a block, reading `from` and joining `stream`. */
+/* One sublayer: it reads `from` and adds its output to `stream`. */
 static int sublayer(builder *b, bool is_mlp, int from, int stream) {
   const char *part = is_mlp ? "mlp/norm" : "attn/norm";
   b->graph->at.sublayer = is_mlp ? RF_SUBLAYER_MLP : RF_SUBLAYER_ATTN;
-  /* without one of its own: that of the sublayer before */
+  /* A sublayer without a norm reads what the sublayer before it read. */
   int y = weight_of(b, part, "/gain") == RF_NONE
               ? b->normed
               : saved(b, is_mlp ? RF_SAVED_NORM2 : RF_SAVED_NORM1, 0, norm(b, part, from));
@@ -364,7 +366,7 @@ static int sublayer(builder *b, bool is_mlp, int from, int stream) {
 static int blocks(builder *b) {
   int wte = weight_of(b, "embed/token", "/weight"), wpe = weight_of(b, "embed/position", "/weight");
   rf_attr scaled = {.embed = {.scale = b->model->embed_scale, .dtype = b->dtype}};
-  /* as the models were trained */
+  /* training rounded this factor to bf16 */
   if (b->dtype == RF_BF16) scaled.embed.scale = rf_bf16_to_f32(rf_f32_to_bf16(scaled.embed.scale));
   b->graph->at.sublayer = RF_SUBLAYER_EMBED;
   int x = emit(b, &RF_OP_EMBED, "embed", (const int[]){b->tokens, b->positions, wte, wpe}, 4,
@@ -388,12 +390,12 @@ static int blocks(builder *b) {
 static int head(const builder *b, rf_attr *attr, int *bias) {
   int w = weight_of(b, "head", "/weight");
   attr->head.softcap = b->model->final_softcap;
-  attr->head.transpose = w == RF_NONE; /* tied: the token table (V,D) */
+  attr->head.transpose = w == RF_NONE; /* tied to the token table (V,D) */
   *bias = weight_of(b, "head", "/bias");
   return w == RF_NONE ? weight_of(b, "embed/token", "/weight") : w;
 }
 
-/* Rows of text with what follows each token, as train and score read them. */
+/* Inputs of train and score: tokens and, as labels, the token that follows each. */
 static void text_inputs(builder *b) {
   int64_t rows[] = {b->graph->rows}, ends[] = {b->graph->rows + 1};
   b->tokens = io_tensor(b, "tokens", RF_I32, true, 1, rows);
@@ -519,7 +521,7 @@ static rf_status options_check(const rf_model *model, const rf_build_options *o,
   return RAFTER_OK;
 }
 
-/* The forward of a job, one op per step of the formula: what `plan --after build` prints. */
+/* The forward graph of a job, as `plan --after build` prints it. */
 static rf_status build_forward(const rf_model *model, const rf_build_options *options, rf_graph **out,
                                rf_error *error) {
   RF_TRY(options_check(model, options, error));
@@ -557,7 +559,8 @@ static rf_status build_forward(const rf_model *model, const rf_build_options *op
   return status;
 }
 
-/* Chips that share out a batch of answers each serve their own, with a cache of their own. */
+/* Generation: each data-parallel copy of the model serves its share of the slots, with its own
+ * cache. */
 static void share_out_slots(rf_build_options *options) {
   int64_t chips = rf_mesh_copies(&options->mesh);
   if (options->rows == options->microbatch) options->rows = (options->rows + chips - 1) / chips;

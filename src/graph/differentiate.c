@@ -1,7 +1,7 @@
-/* differentiate.c - reverse-mode differentiation by the op table: walks the forward ops
- * backwards and lets each row emit its backward ops. A tensor read several times gets its
- * gradients summed by `add` ops in the order they arrive; a parameter's gradient is one tensor
- * that several ops write into, the first writes, the later ones continue its chain. */
+/* differentiate.c - reverse-mode differentiation. The pass visits the forward ops in reverse order,
+ * and the row of each op emits its backward ops. If several ops read a tensor, `add` ops sum its
+ * gradients in the order in which they arrive. A parameter's gradient is one tensor: the first
+ * backward op writes it, later ones add to it. */
 #include "graph/passes.h"
 
 #include <string.h>
@@ -9,16 +9,16 @@
 typedef struct tape {
   rf_graph *graph;
   rf_error *error;
-  int count;     /* forward tensors */
-  bool *needs;   /* depends on a parameter */
-  int *grad;     /* gradient tensor so far, or RF_NONE; of a weight: its parameter's gradient */
-  bool *written; /* by parameter: some op wrote its gradient already */
+  int count;     /* number of forward tensors */
+  bool *needs;   /* by tensor: it depends on a trained parameter */
+  int *grad;     /* by tensor: its gradient so far, or RF_NONE; for a weight, its parameter's gradient */
+  bool *written; /* by parameter: an op has written its gradient */
 } tape;
 
 static bool is_float(rf_dtype dtype) {
   return dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F16 || dtype == RF_F64;
 }
-/* The optimizer changes adapters where there are some, otherwise every weight. */
+/* With adapters, the optimizer updates only them; otherwise it updates every weight. */
 static bool is_weight(const rf_graph *graph, const rf_tensor *tensor) {
   return tensor->param >= 0 && !graph->params.at[tensor->param].frozen &&
          tensor->class == (graph->params.adapter > 0 ? RF_CLASS_ADAPTER : RF_CLASS_WEIGHT);
@@ -53,7 +53,7 @@ static int weight_gradient(tape *walk, int weight) {
   return walk->grad[weight] = id;
 }
 
-/* One more gradient of forward tensor `t`. */
+/* Adds one more gradient of forward tensor `t`. */
 static rf_status contribute(tape *walk, const rf_op *op, int t, int gradient) {
   if (walk->grad[t] == RF_NONE) {
     walk->grad[t] = gradient;
@@ -70,7 +70,7 @@ static rf_status contribute(tape *walk, const rf_op *op, int t, int gradient) {
 
 static rf_status backward_of(tape *walk, int index) {
   rf_graph *graph = walk->graph;
-  const rf_op op = graph->op[index]; /* a copy: the array grows below */
+  const rf_op op = graph->op[index]; /* a copy, because the array grows below */
   int grad_out[RF_MAX_OUTPUTS], grad_in[RF_MAX_INPUTS], first = graph->op_count;
   bool reached = op.def->loss, asked = false;
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) {
@@ -89,7 +89,7 @@ static rf_status backward_of(tape *walk, int index) {
   if (!asked) return RAFTER_OK;
   RF_TRY(op.def->backward(graph, &op, grad_out, grad_in, walk->error));
 
-  /* The first op that touches a parameter's gradient writes it, the later ones add. */
+  /* The first op that has a parameter's gradient as output writes it; later ones add. */
   for (int o = first; o < graph->op_count; o++)
     for (int k = 0; k < graph->op[o].output_count; k++) {
       int t = graph->op[o].output[k];
@@ -109,7 +109,6 @@ static rf_status backward_of(tape *walk, int index) {
   return RAFTER_OK;
 }
 
-/* A forward tensor that backward reads is kept until then. */
 static void say_why_kept(rf_graph *graph, int forward_tensors, int forward_ops) {
   for (int o = forward_ops; o < graph->op_count; o++)
     for (int i = 0; i < graph->op[o].input_count; i++) {

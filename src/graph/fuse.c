@@ -1,25 +1,25 @@
-/* fuse.c - joins ops that one kernel does in one pass over memory. Fusing changes no value:
- * every rounding of the unfused ops stays, so the fused op gives their bits. A pair is joined
- * only where nobody else reads the tensor between the two. */
+/* fuse.c - joins ops that one kernel computes in one pass over memory. A fused op keeps every
+ * rounding of the ops it replaces, so its bits are the same. Two ops are joined only if nothing
+ * else reads the tensor between them. */
 #include "graph/passes.h"
 
 typedef struct fuser {
   rf_graph *graph;
   rf_uses uses;
-  int *writer; /* op that makes tensor t now, or RF_NONE for what comes from outside */
-  bool *gone;  /* by op */
+  int *writer; /* op that makes tensor t now; RF_NONE: it comes from outside the graph */
+  bool *gone;  /* by op: it is fused into another */
 } fuser;
 
 static int readers(const fuser *f, int t) { return f->uses.reader_at[t + 1] - f->uses.reader_at[t]; }
 
-/* The op of kind `def` that makes tensor t and nobody but one op reads it; NULL otherwise. */
+/* The op `def` that makes tensor t, if exactly one op reads t; NULL otherwise. */
 static rf_op *sole_source(const fuser *f, int t, const rf_op_def *def) {
   if (t < 0 || readers(f, t) != 1 || f->graph->tensor[t].output || f->writer[t] == RF_NONE) return NULL;
   rf_op *source = &f->graph->op[f->writer[t]];
   return source->def == def ? source : NULL;
 }
 
-/* Tensor t holds its value before op `source` runs. */
+/* Tensor t is complete before op `source` runs. */
 static bool ready_before(const fuser *f, int t, const rf_op *source) {
   return f->writer[t] < (int)(source - f->graph->op);
 }
@@ -83,7 +83,7 @@ static bool fuse_norm_bwd(fuser *f, rf_op *add) {
         !ready_before(f, other, source))
       continue;
     source->input[4] = other;
-    /* the norm's dx, not the sum's y */
+    /* keep the name of the norm's dx */
     f->graph->tensor[add->output[0]].name = f->graph->tensor[source->output[0]].name;
     source->output[0] = add->output[0];
     f->writer[add->output[0]] = (int)(source - f->graph->op);
@@ -92,7 +92,7 @@ static bool fuse_norm_bwd(fuser *f, rf_op *add) {
   return false;
 }
 
-/* The gradient moves up to the loss, so no backward op may be between them. */
+/* Joins a head's loss and its gradient at the loss; no backward op may be between them. */
 static bool fuse_head(fuser *f, rf_op *bwd) {
   rf_op *loss = sole_source(f, bwd->input[4], &RF_OP_HEAD_LOSS);
   if (!loss || loss->section != bwd->section) return false;
@@ -114,8 +114,8 @@ static bool fuse_head(fuser *f, rf_op *bwd) {
   return true;
 }
 
-/* A gradient whose norm is taken right before its update is read once; one that waits for the
- * others, or that chips share, is not. */
+/* Joins the norm of a gradient with the update that follows it. Not possible when the update must
+ * wait for the norms of all gradients, or when several chips share the gradient. */
 static bool fuse_norm_sq(fuser *f, rf_op *norm) {
   rf_op *update = norm + 1;
   if (update >= f->graph->op + f->graph->op_count || update->def != &RF_OP_ADAMW ||

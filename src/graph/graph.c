@@ -1,5 +1,5 @@
-/* graph.c - the graph itself: tensors, ops, names, copies, use lists, and the helpers that shape
- * and work rules share. */
+/* graph.c - tensors, ops, names, copies and use lists of a graph, and helpers of shape and work
+ * rules. */
 #include "graph/passes.h"
 
 #include <string.h>
@@ -46,15 +46,16 @@ rf_status rf_backward_pointwise(rf_graph *graph, const rf_op_def *def, const rf_
   return RAFTER_OK;
 }
 
-/* "step/micro/block.3/mlp/up/fwd" and slot "u (M,N)?" -> "block.3/mlp/up/u". */
+/* Name of an output: "step/micro/block.3/mlp/up/fwd" and slot "u (M,N)?" give
+ * "block.3/mlp/up/u". */
 static const char *output_name(rf_graph *graph, const rf_op *op, int slot) {
   static const char *const sections[RF_SECTIONS] = {"step/begin/", "step/micro/", "step/end/"};
   const char *name = op->name, *label = op->def->outputs[slot];
   size_t prefix = strlen(sections[op->section]), stem;
   if (strncmp(name, sections[op->section], prefix) == 0) name += prefix;
   stem = length_without(name, "/fwd");
-  /* a gradient's slot says so ("dx"); a forward op that runs backwards (rope) must not take the
-   * forward output's name */
+  /* Only a gradient slot ("dx") drops "/bwd": the backward op of rope is rope itself, and its
+   * output must not take the name of the forward output. */
   if (name[stem] == '\0' && label[0] == 'd') stem = length_without(name, "/bwd");
   size_t tail = strcspn(label, " ");
   char *text = rf_pool_alloc(graph->pool, stem + 1 + tail + 1);
@@ -205,8 +206,8 @@ int rf_graph_op(rf_graph *graph, const rf_op_def *def, const char *name, rf_sect
   return rf_graph_emit(graph, def, name, section, inputs, input_count, outputs, count, attr, error);
 }
 
-/* In place, cycle by cycle: ops are large, and memory that is touched for the first time costs
- * more than the copy. */
+/* Permutes in place, cycle by cycle: ops are large, and touching new memory costs more than the
+ * copies. */
 void rf_graph_reorder(rf_graph *graph, const int *order, int count) {
   rf_pool *scratch = rf_pool_new();
   int *place = rf_pool_raw(scratch, (size_t)(graph->op_count + 1) * sizeof *place),
@@ -217,7 +218,7 @@ void rf_graph_reorder(rf_graph *graph, const int *order, int count) {
     place[order[i]] = i;
   }
   for (int o = 0, end = count; o < graph->op_count; o++)
-    if (place[o] == RF_NONE) from[end++] = o; /* ops that the order leaves out come last */
+    if (place[o] == RF_NONE) from[end++] = o; /* dropped ops come last */
   for (int i = 0; i < graph->op_count; i++) {
     if (from[i] == RF_NONE || from[i] == i) continue;
     const rf_op first = graph->op[i];
@@ -265,8 +266,8 @@ rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool) {
   size_t tensors = (size_t)graph->tensor_count;
   rf_uses uses = {.reader_at = rf_pool_alloc(pool, (tensors + 2) * sizeof(int)),
                   .writer_at = rf_pool_alloc(pool, (tensors + 2) * sizeof(int))};
-  /* Counts are stored two places further on, so that filling the lists leaves each start in its
-   * place. */
+  /* Counts are stored two places further on, so that filling the lists leaves each start at its
+   * index. */
   for (int o = 0; o < graph->op_count; o++) {
     const rf_op *op = &graph->op[o];
     for (int i = 0; i < op->input_count; i++)

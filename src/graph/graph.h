@@ -1,10 +1,10 @@
-/* graph.h - one graph holds every tensor and op of a step: forward, loss, backward, clipping,
- * optimizer; or one forward pass over a KV cache. It is the only place that knows what is
- * computed; it knows no device, no offset, no time.
+/* graph.h - the graph of a job. It holds every tensor and op of one training step (forward, loss,
+ * backward, clipping, optimizer), or of one forward pass over a KV cache. The graph says what is
+ * computed. It knows no device, no memory offset and no time.
  *
- * A step has three sections: `begin` runs once, `micro` runs `accumulate` times (one microbatch
- * each), `end` runs once. Ops stand in execution order inside `ops[]`, sections in that order. A
- * pass takes the graph and rewrites it in place. */
+ * A step has three sections: `begin` runs once, `micro` runs once for each microbatch, `end` runs
+ * once. `op[]` holds the ops of these sections in that order, which is the order of execution. A
+ * pass rewrites a graph in place. */
 #ifndef RF_GRAPH_H
 #define RF_GRAPH_H
 
@@ -17,7 +17,7 @@
 
 enum { RF_MAX_RANK = 4, RF_MAX_INPUTS = 8, RF_NONE = -1 };
 enum { RF_TOP_MOST = 256 };
-enum { RF_WANTED = -2 }; /* an output slot, or a gradient, that the op's rule still has to make */
+enum { RF_WANTED = -2 }; /* in an output or gradient slot: the op's rule creates this tensor */
 
 typedef enum rf_class {
   RF_CLASS_WEIGHT,
@@ -37,45 +37,46 @@ typedef enum rf_class {
 const char *rf_class_name(rf_class class);
 
 typedef struct rf_tensor {
-  const char *name; /* path: "block.3/mlp/up/out", "block.3/mlp/up/weight", "block.3/mlp/up/weight/grad" */
+  const char *name; /* "block.3/mlp/up/out", "block.3/mlp/up/weight", "block.3/mlp/up/weight/grad" */
   rf_dtype dtype;
   rf_class class;
   int rank;
-  int64_t shape[RF_MAX_RANK]; /* the bound; extents are run inputs */
-  /* row of the parameter table this tensor belongs to (weight, master, moments, gradient);
-   * RF_NONE */
+  int64_t shape[RF_MAX_RANK]; /* maximum extents; a step may use fewer rows */
+  /* Parameter of this weight, master, moment or gradient: a row of the parameter table, or
+   * RF_NONE. */
   int param;
-  bool persistent; /* keeps its bytes from step to step (weights, masters, moments, KV) */
-  bool input;      /* the caller writes it before each microbatch / walk (tokens, labels, ...) */
-  bool output;     /* the caller reads it after the step (metrics, logits) */
-  /* stands in the host's memory: only offload_in reads it, only offload_out writes it */
+  bool persistent; /* keeps its bytes between steps: weights, masters, moments, KV cache */
+  bool input;      /* the caller writes it before each microbatch or forward pass: tokens, labels */
+  bool output;     /* the caller reads it after the step: metrics, logits */
+  /* Stored in the host's memory: only offload_in reads it and only offload_out writes it. */
   bool host;
-  const char *reason; /* why it is kept, for the plan's reader; may be NULL */
-  rf_panels panels;   /* of dtype RF_PACKED */
-  rf_spec spec;       /* how it lies on the mesh; `shape` is what one chip has of it */
-  int8_t saved; /* RF_SAVED_AS(name, chain) of remat.h: the name that remat policies have for it; 0: none */
-  /* in a pipeline: microbatches that it holds at once, the i-th in place i % slots, each as
-   * `shape` says; 0: one */
+  const char *reason; /* why the tensor exists, shown to people; may be NULL */
+  rf_panels panels;   /* layout of the matrix, for dtype RF_PACKED */
+  rf_spec spec;       /* how it is sharded over the mesh; `shape` is the shape on one chip */
+  int8_t saved;       /* name for remat policies: RF_SAVED_AS of remat.h; 0: none */
+  /* Pipeline: number of microbatches whose values are held at the same time. Microbatch i uses slot
+   * i % slots, and each slot has `shape`. 0: one slot. */
   int32_t slots;
 } rf_tensor;
 
 typedef enum rf_section { RF_SECTION_BEGIN, RF_SECTION_MICRO, RF_SECTION_END, RF_SECTIONS } rf_section;
 
-/* values of k that one scale of rounded activations is for; before int8, in two bytes */
+/* Fast products round x in blocks of k that share one scale: to 8 bits in blocks of RF_FAST_BLOCK.
+ * For a weight stored as int8, x is rounded to 16 bits in blocks of RF_FAST_INT8_BLOCK. */
 enum { RF_FAST_BLOCK = 32, RF_FAST_INT8_BLOCK = 256 };
-/* Values of k that one scale of rounded activations is for, by the matrix's type. (Files that
- * mix types hold what rounding harms most in q6_k.) */
+/* Values of k that share one scale, by the weight's type. Blocks are longer for q4_k and q5_k:
+ * files that mix types store the matrices that suffer most from rounding as q6_k. */
 static inline int rf_fast_block_of(const rf_quant_type *type) {
   return type->number == RF_Q_Q4_K || type->number == RF_Q_Q5_K ? 128 : RF_FAST_BLOCK;
 }
 
-/* How the kernel of a product cuts its work; no sum depends on it. All 0: as the kernel itself
- * would. */
+/* How the kernel of a product blocks its loops. No result depends on it. All zero: the kernel's own
+ * choice. */
 typedef struct rf_blocks {
-  int64_t kc, a_bytes, nc; /* steps of k; bytes of packed rows of a group of threads; columns */
+  int64_t kc, a_bytes, nc; /* values of k; bytes of packed rows for a group of threads; columns */
 } rf_blocks;
 
-/* Where in the model an op belongs. */
+/* The part of the model that an op belongs to. */
 typedef enum rf_sublayer {
   RF_SUBLAYER_NONE,
   RF_SUBLAYER_EMBED,
@@ -84,71 +85,73 @@ typedef enum rf_sublayer {
   RF_SUBLAYER_HEAD
 } rf_sublayer;
 typedef struct rf_op_place {
-  int32_t layer; /* RF_NONE: outside the blocks */
+  int32_t layer; /* layer number; RF_NONE: outside the layers */
   rf_sublayer sublayer;
 } rf_op_place;
 
 struct rf_op_def;
-typedef struct rf_sharding rf_sharding; /* shard.h */
+typedef struct rf_sharding rf_sharding; /* defined in mesh/shard.h */
 typedef struct rf_op {
   const struct rf_op_def *def;
-  const char *name; /* path "step/micro/block.11/mlp/down/bwd" */
+  const char *name; /* "step/micro/block.11/mlp/down/bwd" */
   rf_section section;
   rf_op_place at;
   rf_attr attr;
-  int input_count, output_count; /* slots, absent ones hold RF_NONE */
+  int input_count, output_count; /* slots of the op; an empty slot holds RF_NONE */
   int input[RF_MAX_INPUTS];      /* tensor ids */
   int output[RF_MAX_OUTPUTS];
   rf_blocks blocks; /* chosen by the plan */
-  bool backward;    /* made by differentiate */
-  int32_t chunk;    /* of a stage of a pipeline: which of its runs of layers it belongs to */
-  int recompute_of; /* op id whose output this op makes again (remat), or RF_NONE. The same def takes the same
-                     * kernel; the def differs when only the epilogue is repeated (gelu from a kept u), with
-                     * the same bits */
+  bool backward;    /* a backward op, added by the differentiate pass */
+  int32_t chunk;    /* pipeline: which of the stage's runs of layers it belongs to */
+  /* Id of the op that this op recomputes (remat), or RF_NONE. Both ops have the same def and
+   * kernel. One exception: when only an epilogue is recomputed (gelu from a stored u), the def
+   * differs; the bits do not. */
+  int recompute_of;
 } rf_op;
 
 typedef struct rf_graph {
-  rf_pool *pool; /* owns every name and array */
+  rf_pool *pool; /* owns all names and arrays */
   rf_model model;
   rf_params params;
   int tensor_count, tensor_capacity, op_count, op_capacity;
   rf_tensor *tensor;
   rf_op *op;
-  int accumulate;  /* microbatches of a step */
-  rf_dtype matmul; /* what linear layers multiply in; RF_DTYPES: in their operands' dtype */
-  int64_t rows;    /* n: tokens of a microbatch */
-  int64_t seq;     /* T */
-  rf_mesh mesh;    /* a graph over more than one chip is the program of one of them */
-  char scope[256]; /* path prefix of the builder */
-  int32_t chunk;   /* of ops that are made now */
-  rf_op_place at;  /* the same */
+  int accumulate;  /* microbatches in a step */
+  rf_dtype matmul; /* dtype in which linear layers multiply; RF_DTYPES: the dtype of their operands */
+  int64_t rows;    /* n: tokens in a microbatch */
+  int64_t seq;     /* T: tokens in a sequence */
+  rf_mesh mesh;    /* with several chips, the graph is the program of one chip */
+  char scope[256]; /* path prefix of new ops while the graph is built */
+  int32_t chunk;   /* chunk of new ops */
+  rf_op_place at;  /* place of new ops */
 } rf_graph;
 
-/* What an op costs, declared once, read by planner and report. FLOPs count multiply and add as
- * two, of matrix products and attention only (elementwise ops, norms and the optimizer are timed
- * by their bytes and count none); causal attention counts what the mask leaves (flops) and
- * flops_full the whole square. flops is the model's share: what an op computes again inside
- * itself (the scores in attention_bwd, the logits in head_loss_bwd), and rows that an expert has
- * room for beside its even share, stand in flops_again and are hardware work only; rows that
- * experts have no room for are less of it. Bytes are each operand once. */
+/* Work of an op, for the planner and reports. A multiply-add counts as two FLOPs. Only matrix
+ * products and attention have FLOPs; elementwise ops, norms and the optimizer have bytes alone.
+ * Bytes count each operand once.
+ *
+ * `flops` counts the (query, key) pairs that the causal mask leaves; `flops_full` counts all pairs.
+ * Both count the model's arithmetic only. `flops_again` is extra arithmetic of the hardware: values
+ * that an op recomputes inside itself (the scores in attention_bwd, the logits in head_loss_bwd)
+ * and rows that experts reserve beyond an even share. It is negative where experts drop rows. */
 typedef struct rf_work {
   double flops, flops_full, bytes_read, bytes_written, flops_again;
-  /* collectives: the whole array of the group; offload: what crosses to the host or back */
+  /* collectives: the array of the whole group; offload: bytes that cross to the host or back */
   double sent_bytes;
 } rf_work;
 
-/* The output may take the input's bytes when nobody else reads them later. Every kernel of the
- * op must allow it: element i of that input is read before element i of the output is written,
- * and never again. */
+/* The output may share the input's memory when no later op reads the input. Every kernel of the
+ * op must then read element i of the input before it writes element i of the output, and never
+ * again. */
 typedef struct rf_inplace {
   int output, input;
 } rf_inplace;
 
-/* Experts that `rows` rows are expected to meet, each choosing `used` of `experts` evenly and
- * for itself: E (1 - (1 - k/E)^n). */
+/* Expected number of distinct experts that `rows` rows choose, when each row picks `used` of E =
+ * `experts` at random: E (1 - (1 - used/E)^rows). */
 double rf_experts_met(double experts, double used, double rows);
 
-/* The sort of work an op is; recorders and reports group by it. */
+/* The kind of work of an op; reports group ops by kind. */
 typedef enum rf_kind {
   RF_KIND_ELEMENTWISE,
   RF_KIND_EMBED,
@@ -163,31 +166,34 @@ typedef enum rf_kind {
   RF_KINDS
 } rf_kind;
 
-/* What the time of an op follows: its bytes, or products of one of these efficiencies. */
+/* What determines the time of an op: its bytes, or its FLOPs at the efficiency of one kind of
+ * product. */
 typedef enum rf_timing {
   RF_TIMING_BYTES,
   RF_TIMING_PRODUCT,
-  RF_TIMING_GROUPED, /* one product for each expert */
+  RF_TIMING_GROUPED, /* one product per expert */
   RF_TIMING_ATTENTION,
   RF_TIMING_ATTENTION_BACKWARD,
   RF_TIMING_OTHER_PRODUCTS
 } rf_timing;
 
-/* The size that a point of the op's measured curve has: its work, the numbers of a segment of
- * one head, or the rows of a sequence that share its cached keys. */
+/* The size by which the op's measured curve is indexed: its work, the elements of one head in a
+ * segment, or the rows of a sequence that share its cached keys. */
 typedef enum rf_curve_size { RF_CURVE_WORK, RF_CURVE_SEGMENT, RF_CURVE_ROWS } rf_curve_size;
 
-/* A linear layer's product: its output, the gradient of its input, or that of its matrix. */
+/* Which product of a linear layer an op computes: the output, the gradient of the input (DX), or
+ * the gradient of the weight (DW). */
 typedef enum rf_product { RF_PRODUCT_NONE, RF_PRODUCT_FORWARD, RF_PRODUCT_DX, RF_PRODUCT_DW } rf_product;
 
-/* Passes over every row of logits next to their product. */
+/* Extra passes over each row of logits, besides the product: bits of rf_op_def.row_passes. */
 enum { RF_PASS_SUMS = 1, RF_PASS_SOFTCAP = 2, RF_PASS_LIKELIEST = 4 };
 
-/* The number that says after an op whether the step is still sound, before anything persistent
- * depends on it: the first of output 0, that at attr.index, or the latter of output 4. */
+/* The number that is checked after an op to see that the step is still finite, before it changes
+ * persistent tensors: element 0 of output 0, its element sums.element, or the same element of
+ * output 4 (the update). */
 typedef enum rf_probe { RF_PROBE_NONE, RF_PROBE_FIRST, RF_PROBE_INDEX, RF_PROBE_UPDATE } rf_probe;
 
-/* How an op moves bytes off the chip or onto it. */
+/* How an op moves bytes between chips, or between a chip and its host. */
 typedef enum rf_exchange_kind {
   RF_EXCHANGE_NONE,
   RF_EXCHANGE_ALL_GATHER,
@@ -206,80 +212,82 @@ enum { RF_TIMED_LIKE = 4 };
 typedef struct rf_op_def {
   const char *name;
   rf_kind kind;
-  const char *formula;               /* one line of mathematics */
-  const char *inputs[RF_MAX_INPUTS]; /* "x (M,K)", "bias (N)?": a trailing '?' marks an optional one */
+  const char *formula;               /* what the op computes, with the order of sums and the rounding */
+  const char *inputs[RF_MAX_INPUTS]; /* name and shape, as "x (M,K)"; a trailing '?' marks an optional slot */
   const char *outputs[RF_MAX_OUTPUTS];
-  const rf_field *fields; /* of its family of attributes (attr.h): RF_FIELDS_MATMUL; NULL: it has none */
-  /* checks inputs, creates the outputs that are still RF_NONE and wanted */
+  const rf_field *fields; /* field table of the op's attributes (attr.h), as RF_FIELDS_MATMUL; NULL: none */
+  /* Checks the inputs and creates the outputs whose slots hold RF_WANTED. */
   rf_status (*shape)(rf_graph *graph, rf_op *op, rf_error *error);
   rf_work (*work)(const rf_graph *graph, const rf_op *op);
-  rf_inplace inplace[4]; /* ends at {0,0} with inplace_count */
+  rf_inplace inplace[4]; /* (output, input) pairs that may share memory */
   int inplace_count;
-  /* Emits backward ops. grad_out[i]: gradient tensor of output i (RF_NONE: not needed).
-   * grad_in[i] says on entry what is asked for input i: RF_NONE nothing, RF_WANTED a new tensor
-   * (whose id is returned in its place), an id the parameter gradient to write. NULL: not
-   * differentiable (optimizer, backward ops themselves). */
+  /* Emits the backward ops. grad_out[i] is the gradient tensor of output i, or RF_NONE.
+   * grad_in[i] says what to produce for input i: RF_NONE (nothing), RF_WANTED (a new tensor,
+   * whose id the rule stores there) or the id of the parameter gradient to write. NULL: the op
+   * is not differentiable. */
   rf_status (*backward)(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error);
-  /* How operands must lie on a mesh and how results lie then; NULL: the op cannot be cut. */
+  /* Chooses the sharding of operands and results on a mesh (mesh/shard.h). NULL: the op cannot be
+   * sharded. */
   rf_status (*shard)(rf_sharding *sharding, rf_error *error);
   struct {
     float f32, bf16;
-  } tolerance; /* of a kernel against the reference, relative to the output's norm */
-  bool random; /* draws from the step's generator (dropout) */
-  bool loss;   /* backward starts here: the gradient of its output is run->loss_scale */
+  } tolerance; /* largest error of a kernel against the reference, relative to the norm of the output */
+  bool random; /* draws random numbers from the step's generator (dropout) */
+  bool loss;   /* backward starts here: the gradient of the output is run->loss_scale */
   rf_probe probe;
   rf_exchange_kind exchange;
   rf_timing timing;
   rf_curve_size curve_size;
-  /* ops whose curve times this one when it was not measured, nearest first, up to a NULL */
+  /* Ops whose measured curve is used when this op has none, nearest first; ends with NULL. */
   const struct rf_op_def *timed_like[RF_TIMED_LIKE];
-  const char *narrow_curve; /* the curve of products with a short side; NULL: no other */
+  const char *narrow_curve; /* name of the curve for products with a short side; NULL: none */
   rf_product product;
-  bool packed;    /* input 1 may be a packed matrix, whose types have curves of their own */
-  int rows_slot;  /* the input whose first extent says how many rows are multiplied */
-  bool in_chunks; /* those rows are multiplied in chunks (rf_head_chunk_rows) */
-  unsigned (*row_passes)(const rf_op *op); /* RF_PASS_ bits; NULL: none */
-  /* the share of its FLOPs that is forward; NULL: all of a forward op, none of a backward op */
+  bool packed;    /* input 1 may be packed; each packed type has a curve of its own */
+  int rows_slot;  /* input whose first extent is the number of rows that are multiplied */
+  bool in_chunks; /* the rows are multiplied in chunks of rf_head_chunk_rows */
+  unsigned (*row_passes)(const rf_op *op); /* RF_PASS_ bits; NULL: 0 */
+  /* Fraction of its FLOPs that belongs to the forward pass. NULL: 1 for a forward op, 0 for a
+   * backward op. */
   double (*forward_share)(const rf_op *op);
-  const rf_kept_rule *kept; /* NULL: rf_kept_rule_of says */
+  const rf_kept_rule *kept; /* what XLA stores for backward; NULL: the default of rf_kept_rule_of */
 } rf_op_def;
 
-/* extern const rf_op_def RF_OP_ROPE; */
+/* For example: extern const rf_op_def RF_OP_ROPE; */
 #define RF_DECLARE(NAME, name) extern const rf_op_def RF_OP_##NAME;
 RF_OPS_LIST(RF_DECLARE)
 #undef RF_DECLARE
 
-/* What attention over a cache does for each of its rows, for each key that a row sees, and moves
- * for each position. */
+/* Work of attention over a cache: FLOPs per row, FLOPs per (row, key) pair, bytes per position. */
 typedef struct rf_cached {
-  double flops_row, flops_key, position_bytes, fixed_bytes; /* fixed: read whatever the contexts */
-  int table;                                                /* tensor of the page table */
+  double flops_row, flops_key, position_bytes, fixed_bytes; /* fixed: bytes read at any context length */
+  int table;                                                /* id of the page table */
   int64_t page;
 } rf_cached;
 bool rf_op_is_cached(const rf_op *op);
 rf_cached rf_cached_of(const rf_graph *graph, const rf_op *op);
-/* What one position takes of a cache tensor (pages, parts, page, columns). */
+/* Bytes of one position (token) in a cache tensor of shape (pages, parts, page, columns). */
 double rf_cache_position_bytes(const rf_tensor *cache);
 
-/* The op table, NULL-terminated, in docs order. */
+/* The op table, terminated by NULL. */
 extern const rf_op_def *const RF_OPS[];
 const rf_op_def *rf_op_find(const char *name);
-/* Ops that only move bytes, nearest first: one without a curve is timed like them. */
+/* Ops that only move bytes. A memory-bound op without a measured curve uses the first curve found
+ * here. */
 extern const rf_op_def *const RF_OPS_OF_BYTES[];
 static inline bool rf_op_is_exchange(const rf_op_def *def) { return def->exchange != RF_EXCHANGE_NONE; }
-/* What XLA keeps of it; the rule of elementwise ops that keep their input where it has none. */
+/* What XLA stores of the op for its backward pass. Default: the rule of an elementwise op that
+ * keeps its input. */
 const rf_kept_rule *rf_kept_rule_of(const rf_op_def *def);
-/* The field table of its attributes, with those of every op. */
+/* Field table of the op's attributes, including those that every op has. */
 const rf_field *rf_op_fields(const rf_op_def *def);
 bool rf_attr_same(const rf_op *a, const rf_op *b);
-/* The flag of a product that rounds its activations; NULL: the op is none. */
+/* The `fast` attribute of a product: it rounds its activations. NULL: the op is not a product. */
 bool *rf_attr_fast(const rf_op_def *def, rf_attr *attr);
 bool rf_op_is_fast(const rf_op *op);
-/* Makes attributes that read a model's table read that of `model`. */
+/* Makes attributes that point into a model's tables point into those of `model`. */
 void rf_attr_adopt(const rf_op_def *def, rf_attr *attr, const rf_model *model);
 
-/* The sort of work ("matmul", "attention", "norm", ...), and the phase of a step, that an op
- * belongs to. */
+/* Name of the op's kind: "matmul", "attention", "norm". */
 const char *rf_op_kind(const rf_op *op);
 const char *rf_op_phase(const rf_op *op); /* "forward", "recompute", "backward", "optimizer" */
 
@@ -287,40 +295,40 @@ const char *rf_op_phase(const rf_op *op); /* "forward", "recompute", "backward",
 
 rf_graph *rf_graph_new(const rf_model *model);
 void rf_graph_free(rf_graph *graph);
-/* A copy that shares the names of `graph`, which must outlive it. */
+/* Copies `graph` but shares its names; `graph` must outlive the copy. */
 rf_graph *rf_graph_borrow(const rf_graph *graph);
-/* new tensor id */
+/* Adds a tensor and returns its id. */
 int rf_graph_tensor(rf_graph *graph, const char *name, rf_class class, rf_dtype dtype, int rank,
                     const int64_t *shape);
-/* elements */
+/* number of elements */
 int64_t rf_tensor_count(const rf_tensor *tensor);
 int64_t rf_tensor_bytes(const rf_tensor *tensor);
-/* i8, i4 and fp8: numbers without a scale beside them. Caches of i8 apart, whose scales are a
- * tensor, plans count their bytes and nothing runs them. */
+/* True for i8, i4 and fp8. Only int8 caches, which have a tensor of scales, can run with such a
+ * dtype; other tensors of these dtypes can be planned but not run. */
 bool rf_dtype_is_narrow(rf_dtype dtype);
-/* its dtype's name, of a packed one those of its parts */
+/* Name of the tensor's dtype; for a packed matrix, the names of its parts' types. */
 const char *rf_tensor_type(const rf_tensor *tensor, char text[64]);
-/* Rows that a walk of `used` rows has of a tensor with `bound` of them: tokens have an extent,
- * and so have rows sorted by expert. */
+/* Rows of a tensor with at most `bound` rows, in a forward pass over `used` tokens. Applies to rows
+ * of tokens and to rows sorted by expert. */
 static inline int64_t rf_rows_of_walk(const rf_graph *graph, int64_t bound, int64_t used) {
   int64_t each = bound == graph->rows ? 1 : graph->model.experts_used;
   return bound == graph->rows * each && used > 0 && used < graph->rows ? used * each : bound;
 }
-/* Appends an op to `section`; def->shape makes the outputs marked wanted (bit i: output i).
- * Returns the op id, or -1 with error. */
+/* Appends an op to `section`. def->shape creates output i when bit i of `wanted` is set. Returns
+ * the op id, or -1 with the error filled. */
 int rf_graph_op(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section,
                 const int *inputs, int input_count, unsigned wanted, const rf_attr *attr, rf_error *error);
-/* The same with every output slot given: an existing tensor id (checked against the shape rule),
- * RF_WANTED or RF_NONE. */
+/* The same with explicit output slots: an existing tensor id (checked by the shape rule), RF_WANTED
+ * or RF_NONE. */
 int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section,
                   const int *inputs, int input_count, const int *outputs, int output_count,
                   const rf_attr *attr, rf_error *error);
-/* tensor id by name, or RF_NONE; a linear search */
+/* tensor id by name, or RF_NONE (linear search) */
 int rf_graph_find(const rf_graph *graph, const char *name);
-bool rf_slot_optional(const char *slot); /* a slot text of rf_op_def.inputs or .outputs */
+bool rf_slot_optional(const char *slot); /* whether a slot text ends in '?' */
 
-/* Who reads and writes each tensor, in op order: readers of t are reader[reader_at[t]] ..
- * reader[reader_at[t + 1] - 1]. A snapshot in `pool`; made in two walks over the ops. */
+/* The ops that read and write each tensor, in op order: the readers of t are reader[reader_at[t]]
+ * to reader[reader_at[t + 1] - 1]. A snapshot, allocated in `pool`. */
 typedef struct rf_uses {
   int *reader_at, *reader, *writer_at, *writer;
 } rf_uses;
@@ -330,9 +338,9 @@ rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool);
 
 typedef enum rf_job_kind { RF_JOB_TRAIN, RF_JOB_GENERATE, RF_JOB_SCORE } rf_job_kind;
 typedef enum rf_optimizer { RF_ADAMW, RF_ADAM } rf_optimizer;
-/* Which tensors are recomputed in backward instead of kept. AUTO is decided by plan, which then
- * calls rf_pass_remat with a set. SAVE: all of a block but the tensors whose names (rows of
- * RF_SAVED, remat.h) are bits below it. */
+/* Which activations backward recomputes instead of reading stored ones. For AUTO the planner
+ * chooses a set of tensors and passes it to rf_pass_remat. SAVE recomputes all activations of a
+ * block except the named ones; bit i below SAVE is row i of RF_SAVED (remat.h). */
 typedef enum rf_remat {
   RF_REMAT_NONE,
   RF_REMAT_MLP,
@@ -344,20 +352,19 @@ typedef enum rf_remat {
 } rf_remat;
 
 enum { RF_REMAT_TEXT = 96 };
-/* "none", "mlp", "attn", "mlp+attn", "block", "auto", "save:NAME,NAME"; read also the names of
- * sets ("minimal") and + between names. */
+/* Text of a policy: "none", "mlp", "attn", "mlp+attn", "block", "auto" or "save:NAME,NAME". The
+ * parser also accepts the names of sets ("minimal") and `+` between names. */
 const char *rf_remat_write(rf_remat remat, char text[RF_REMAT_TEXT]);
 rf_status rf_remat_parse(const char *text, rf_remat *remat, rf_error *error);
 bool rf_remat_valid(rf_remat remat);
 enum { RF_REMAT_NAMED = 12 };
-/* Every policy with a name of its own that computes something again and is not searched for;
- * returns how many. */
+/* Lists every named policy that recomputes something, without AUTO, and returns their number. */
 int rf_remat_named(rf_remat list[RF_REMAT_NAMED]);
-/* The text, for as long as the block that this stands in: rf_remat_write(remat, (char[96]){0}). */
+/* The policy's text; it lives as long as the enclosing block of C code. */
 #define rf_remat_name(remat) rf_remat_write(remat, (char[RF_REMAT_TEXT]){0})
 
-/* What may stand in the host's memory: optimizer states, what backward reads of forward, the
- * cache of a generate job, weights of blocks. */
+/* What may be stored in the host's memory: optimizer states, activations that backward reads, the
+ * KV cache of a generate job, the weights of layers. */
 enum {
   RF_OFFLOAD_OPTIMIZER = 1,
   RF_OFFLOAD_ACTIVATIONS = 2,
@@ -365,87 +372,87 @@ enum {
   RF_OFFLOAD_WEIGHTS = 8,
   RF_OFFLOADS = 4
 };
-const char *rf_offload_name(int bit); /* 0 .. RF_OFFLOADS - 1: "optimizer", ... */
-/* A list of those names, separated by commas. RAFTER_INVALID names the wrong one. */
+/* `bit` is 0 to RF_OFFLOADS - 1; "optimizer", "activations", "kv", "weights" */
+const char *rf_offload_name(int bit);
+/* Parses a list of these names, separated by commas. RAFTER_INVALID names the wrong entry. */
 rf_status rf_offload_parse(const char *text, unsigned *what, rf_error *error);
 
 typedef struct rf_build_options {
   rf_job_kind job;
-  rf_dtype dtype; /* of weights and activations; bf16 keeps f32 masters */
+  rf_dtype dtype; /* dtype of weights and activations; bf16 has f32 masters */
   rf_dtype softmax;
-  int64_t microbatch; /* sequences of a microbatch (train) or slots (generate): sequences that run at once */
-  int64_t seq;        /* T: tokens of a training row; context bound of a slot */
-  int64_t rows;       /* generate: rows of one walk (prefill chunk, or slots for decode) */
-  /* generate: rows of one walk that belong to one sequence, at most; 0: RF_PREFILL_ROWS */
+  int64_t microbatch; /* sequences that run at once: in a microbatch (train, score), or slots (generate) */
+  int64_t seq;        /* T: tokens of a training sequence, or the maximum context of a slot */
+  /* generate: tokens of one forward pass (a prefill chunk, or one per slot when decoding) */
+  int64_t rows;
+  /* generate: maximum tokens of one sequence in a forward pass; 0: RF_PREFILL_ROWS */
   int64_t chunk;
-  /* generate: whole sequences that the cache has room for; at least, and for 0, one for each
-   * slot */
+  /* generate: full-length sequences that the cache has room for; at least one per slot (the
+   * default, 0) */
   int64_t sequences;
-  int64_t kv_page; /* generate: tokens of a page of the cache; 0: RF_KV_PAGE */
-  /* generate, score: products with packed matrices of codes round their activations to 8 bits */
+  int64_t kv_page; /* generate: tokens in a page of the cache; 0: RF_KV_PAGE */
+  /* generate, score: products with packed matrices round their activations to 8 bits */
   bool fast;
-  /* generate: the cache is in kv_dtype (f32, bf16, i8; planned only: f8_e4m3, i4), not in that
-   * of the activations */
+  /* generate: the cache has dtype kv_dtype (f32, bf16 or i8; for planning only: f8_e4m3, i4)
+   * instead of the activations' dtype */
   bool kv_dtype_set;
   rf_dtype kv_dtype;
   bool
-      /* planned only: matrices that nothing trains are numbers of `narrow` (f8_e4m3, i4),
-       * experts too; tables of tokens in i8 at least */
+      /* for planning only: matrices that are not trained have dtype `narrow` (f8_e4m3, i4), experts
+       * too; token tables have at least 8 bits */
       narrow_set;
   rf_dtype narrow;
-  /* planned only: linear layers and experts multiply in `matmul` (i8, f8_e4m3), attention and
-   * head as they are */
+  /* for planning only: linear layers and experts multiply in dtype `matmul` (i8, f8_e4m3);
+   * attention and head do not */
   bool matmul_set;
   rf_dtype matmul;
-  int top; /* score: likeliest tokens that are kept of every position, at most RF_TOP_MOST; 0: none */
+  int top; /* score: number of most likely tokens returned per position, at most RF_TOP_MOST */
   int accumulate;
-  float dropout; /* < 0: the model's own */
+  float dropout; /* negative: the model's own rate */
   rf_optimizer optimizer;
   float beta1, beta2, eps, weight_decay;
-  float clip;       /* 0: none */
-  bool loss_only;   /* validation: forward and loss, no backward */
-  rf_mesh mesh;     /* over which chips; all 0: one */
-  unsigned offload; /* bits of rf_offload: what stands in the host's memory */
+  float clip;       /* maximum gradient norm; 0: no clipping */
+  bool loss_only;   /* validation: forward pass and loss only */
+  rf_mesh mesh;     /* all 0: one chip */
+  unsigned offload; /* RF_OFFLOAD_ bits: what the host's memory holds */
   const struct rf_weight_types *
-      /* of matrices that do not change (generate, score, under LoRA): what they are packed in;
-       * NULL: `dtype`. Read while the graph is built */
+      /* File types of matrices that are not trained (generate, score, LoRA); NULL: `dtype`. Read
+       * only while the graph is built. */
       weights;
 } rf_build_options;
 
-/* build + adapt + differentiate + optimize + stage + shard + fuse, i.e. everything before
- * kernels are chosen. `after` (may be NULL) stops after the pass of that name ("build", "adapt",
- * "differentiate", "optimize", "stage", "shard", "fuse"): for `plan --after`. */
+/* Builds the graph of a job: runs the passes build, adapt, differentiate, optimize, stage, shard
+ * and fuse. `after` names the pass to stop after, as in `plan --after`; NULL: run all. */
 rf_status rf_graph_build(const rf_model *model, const rf_build_options *options, const char *after,
                          rf_graph **graph, rf_error *error);
-/* One chip's program of stage options->mesh.stage of a pipeline, out of what rf_graph_build
- * makes `after` optimize: stage + shard + fuse. */
+/* Makes one chip's program of stage options->mesh.stage of a pipeline: stage, shard and fuse.
+ * `whole` is the graph that rf_graph_build makes with `after` = "optimize". */
 rf_status rf_graph_stage(const rf_graph *whole, const rf_build_options *options, rf_graph **graph,
                          rf_error *error);
-/* The passes that rf_graph_build runs, one by one. */
-/* Joins the model's adapters to their linear layers; the weights beside them are not trained
- * then. `dtype`: of activations; `learns`: with their dropout. */
+/* Adds the model's LoRA adapters to its linear layers; other weights are then not trained. `dtype`
+ * is that of activations; `learns` adds the adapters' dropout. */
 rf_status rf_pass_adapt(rf_graph *graph, rf_dtype dtype, bool learns, rf_error *error);
 rf_status rf_pass_differentiate(rf_graph *graph, rf_error *error);
 rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error);
-/* Whether a job can be cut over a mesh. RAFTER_INVALID names the number that does not divide and
- * what would. */
+/* Checks that a job can be sharded over a mesh. RAFTER_INVALID names the number that does not
+ * divide, and numbers that would. */
 rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options,
                         rf_error *error);
-/* Turns a graph into the program of one chip of the mesh: local shapes, and a collective
- * wherever what an op needs is not what the chip has. */
+/* Rewrites a graph into the program of one chip: shapes of one chip, and a collective wherever an
+ * op needs another sharding than its operand has. */
 rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error);
 rf_status rf_pass_fuse(rf_graph *graph, rf_error *error);
-/* drop[t] true: tensor t (a forward activation that backward reads) is recomputed. Rewrites the
- * graph; the same values come out, to the bit. */
+/* Recomputes the forward activations t with drop[t] before backward reads them. Results keep their
+ * bits. */
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error);
-/* Moves what `what` names (bits of rf_offload) to the host's memory, with copies there and back
- * around its uses: the same values, to the bit. RAFTER_INVALID: the graph has nothing of it.
- * Behind remat. */
+/* Stores the tensors that `what` names (RF_OFFLOAD_ bits) in the host's memory and adds copies
+ * around their uses. Results keep their bits. Runs after remat. RAFTER_INVALID: the graph has no
+ * such tensor. */
 rf_status rf_pass_offload(rf_graph *graph, unsigned what, rf_error *error);
-/* The set a named policy drops; `drop` has tensor_count entries. NONE and AUTO give an empty
- * set. */
+/* Sets drop[t] for the tensors that a policy recomputes; `drop` has tensor_count entries. NONE and
+ * AUTO recompute none. */
 void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop);
-/* One line per op, for people: `plan --after`. The text belongs to the graph's pool. */
+/* The graph as text, one line per op, for `plan --after`. The text belongs to the graph's pool. */
 const char *rf_graph_print(rf_graph *graph);
 
 #endif

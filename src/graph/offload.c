@@ -1,31 +1,32 @@
-/* offload.c - tensors in the host's memory: optimizer states, weights of blocks and caches between
- * their uses, activations of blocks between forward and backward. Each stretch of ops that uses one
- * has a copy on the chip, fetched one block ahead and sent back if it changed: the copies of two
- * blocks live at once. The last block's activations stay, since backward begins with them. */
+/* offload.c - tensors in the host's memory: optimizer states, weights and caches between their
+ * uses, activations between forward and backward. Each run of ops that uses such a tensor gets a
+ * copy on the chip. The copy is fetched one layer ahead and sent back if it changed, so copies of
+ * two layers exist at a time. The last layer's activations stay on the chip, since backward begins
+ * with them. */
 #include "graph/passes.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A stretch of ops, all of one section and (in micro) all of forward or all of backward, that
- * uses one tensor of the host's. */
+/* A run of ops that uses one host tensor. All ops are in one section and, in `micro`, all forward
+ * or all backward. */
 typedef struct stay {
-  int tensor; /* in the host's memory */
-  int copy;   /* what these ops use */
+  int tensor; /* the tensor in the host's memory */
+  int copy;   /* the copy that these ops use */
   int first, last_write, phase;
   bool reads;
-  int block; /* of its first op; -1: none */
+  int block; /* layer of the first op; RF_NONE: none */
 } stay;
 
 typedef struct offload {
   rf_graph *graph;
   rf_error *error;
-  int ops, tensors;   /* of the graph as it came */
-  int first_backward; /* op of micro, or op_count */
+  int ops, tensors;   /* number in the original graph */
+  int first_backward; /* index of the first backward op of `micro`, or op_count */
   stay *list;
   int count, capacity;
-  int *open; /* by tensor: its latest stay, or RF_NONE */
-  /* new ops, by the op that they come before or after */
+  int *open; /* by tensor: its last stay, or RF_NONE */
+  /* new ops, listed by the op that they come before or after */
   int *before, *after, *next, *moved, moves;
 } offload;
 
@@ -68,7 +69,7 @@ static void find_backward(offload *f) {
   }
 }
 
-/* Vectors and what no block has, as the table of tokens and the head, stay where they are used. */
+/* Matrices of layers. Vectors, the token table and the head stay on the chip. */
 static bool is_weight(const rf_graph *graph, const rf_tensor *t) {
   return t->class == RF_CLASS_WEIGHT && t->rank > 1 && t->param >= 0 && graph->params.at[t->param].layer >= 0;
 }
@@ -135,8 +136,8 @@ static void find_stays(offload *f, const bool *there) {
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
-/* By tensor: the op of forward that makes it, where it is one of a block and backward reads it;
- * else RF_NONE. */
+/* By tensor: the forward op of a layer that makes it, if backward reads it; RF_NONE otherwise, and
+ * for the last layer. */
 static int *find_kept(offload *f) {
   const rf_graph *graph = f->graph;
   int *source = rf_pool_alloc(graph->pool, ((size_t)f->tensors + 1) * sizeof *source), last = -1;
@@ -172,7 +173,7 @@ static void place(offload *f, int *head, int o, int op) {
   *end = op;
 }
 
-/* "step/micro/" of the op's path, before what is moved. */
+/* The op's "step/micro/" + the tensor's name + suffix. */
 static const char *path_of(offload *f, const rf_op *op, const char *tensor, const char *suffix) {
   const char *block = strstr(op->name, "block.");
   size_t stem = block ? (size_t)(block - op->name) : 0;
@@ -193,7 +194,7 @@ static rf_status move(offload *f, const rf_op_def *def, int from, int to, int be
   return RAFTER_OK;
 }
 
-/* A cache is fetched as far as windows reach, and sent back where rows of this step wrote. */
+/* A cache is fetched as far as the window reaches, and only this step's rows are sent back. */
 static rf_attr attr_of(const offload *f, const stay *s, bool back) {
   rf_attr attr = {0};
   if (f->graph->tensor[s->tensor].class != RF_CLASS_KV) return attr;
@@ -207,10 +208,10 @@ static int in_order(const void *a, const void *b) {
   return x->first != y->first ? x->first - y->first : x->tensor - y->tensor;
 }
 
-/* The op in front of which each stay's copy is asked for: where the same one of the block before
- * is used; of a section's first block, where the section or backward begins. */
+/* Emits the copies. A tensor is fetched just before the same tensor of the previous layer is first
+ * used; for the first layer of a section, at the start of the section or of backward. */
 static rf_status bring(offload *f) {
-  int begin = 0, begin_before = 0; /* of this run of one block's stays, and of the one before it */
+  int begin = 0, begin_before = 0; /* first stay of this layer, and of the layer before it */
   for (int i = 0; i < f->count; i++) {
     const stay *s = &f->list[i];
     rf_section section = f->graph->op[s->first].section;
@@ -246,8 +247,8 @@ static void put_in_order(offload *f) {
   rf_graph_reorder(f->graph, order, count);
 }
 
-/* Sends each kept activation away after the op that makes it; backward reads it from where
- * `source` then says. */
+/* Sends each stored activation to the host after the op that makes it. Afterwards source[t] is the
+ * host tensor that backward reads instead. */
 static rf_status send_kept(offload *f, bool *there, int *source) {
   for (int t = 0; t < f->tensors; t++) {
     int o = source[t];

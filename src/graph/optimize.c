@@ -1,14 +1,14 @@
-/* optimize.c - the optimizer step: the square of every gradient's norm, the global norm, AdamW
- * per parameter. Without clipping and accumulation, norm and update of a gradient come right after
- * its last writer and the last reader of the old weight, so that its memory is free for the rest
- * of backward. */
+/* optimize.c - the optimizer step: the squared norm of every gradient, the global norm, and AdamW
+ * per parameter. With one microbatch and no clipping, a gradient's norm and update come right after
+ * its last writer and the last reader of the old weight; its memory is then free for the rest of
+ * backward. */
 #include "graph/passes.h"
 
 #include <string.h>
 
 typedef struct states {
   int weight, master, m, v, gradient;
-  int trained; /* its place among the parameters that are trained */
+  int trained; /* its index among the trained parameters */
 } states;
 
 static int state_tensor(rf_graph *graph, int weight, const char *suffix, rf_class class, const char *reason) {
@@ -21,7 +21,8 @@ static int state_tensor(rf_graph *graph, int weight, const char *suffix, rf_clas
   return id;
 }
 
-/* Masters, then first moments, then second moments, each in the order of the parameter table. */
+/* Creates the masters, then the first moments, then the second moments, each in the order of the
+ * parameter table. */
 static states *make_states(rf_graph *graph, int *trained) {
   int count = graph->params.count, tensors = graph->tensor_count;
   states *state = rf_pool_alloc(graph->pool, (size_t)count * sizeof *state);
@@ -84,8 +85,7 @@ static rf_status emit_update(rf_graph *graph, rf_section section, const char *pa
              : RAFTER_OK;
 }
 
-/* Pairs of ops were appended from `first` on; this puts pair i after op behind[i], where it
- * becomes legal. */
+/* Moves pair i of the ops appended from `first` on after op behind[i]. */
 static void place_behind(rf_graph *graph, int first, const int *pair, const int *behind, int pairs) {
   int *next = rf_pool_alloc(graph->pool, (size_t)pairs * sizeof(int) + 1),
       *head = rf_pool_alloc(graph->pool, (size_t)first * sizeof(int) + 1);
@@ -107,7 +107,7 @@ static void place_behind(rf_graph *graph, int first, const int *pair, const int 
 
 rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error) {
   int params = graph->params.count, first = graph->op_count, pairs = 0, trained = 0;
-  /* stages update after the last microbatch */
+  /* pipeline stages update after the last microbatch */
   bool staged = rf_mesh_extent(&options->mesh, RF_AXIS_PIPELINE) > 1;
   bool early = graph->accumulate == 1 && !(options->clip > 0) && !staged;
   rf_section section = early ? RF_SECTION_MICRO : RF_SECTION_END;

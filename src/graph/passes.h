@@ -1,16 +1,16 @@
-/* passes.h - what the passes share with each other; private to src/graph. */
+/* passes.h - helpers that passes share. Private to src/graph. */
 #ifndef RF_GRAPH_PASSES_H
 #define RF_GRAPH_PASSES_H
 
 #include "graph/ops/ops.h"
 
-/* Room for this many more tensors and ops, so that a pass over a deep model does not grow the
- * arrays one doubling at a time. */
+/* Reserves room for more tensors and ops, so that a pass over a deep model does not grow the arrays
+ * step by step. */
 void rf_graph_reserve(rf_graph *graph, int64_t tensors, int64_t ops);
-/* Puts ops[order[i]] in place i and keeps `count` of them; recompute_of follows. Ops left out
- * must not be repeated by others. */
+/* Moves op order[i] to position i for i < count, drops the other ops, and updates recompute_of. No
+ * remaining op may recompute a dropped op. */
 void rf_graph_reorder(rf_graph *graph, const int *order, int count);
-/* Drops tensors that no op uses and nobody outside the graph writes or reads. */
+/* Drops tensors that no op uses, unless they are persistent or the caller reads or writes them. */
 void rf_graph_compact(rf_graph *graph);
 
 #endif

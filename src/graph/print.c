@@ -1,12 +1,12 @@
-/* print.c - a graph for people: one line per op with what it reads and writes (`plan --after
- * PASS`). */
+/* print.c - a graph as text, for `plan --after PASS`: one line per op with its inputs and
+ * outputs. */
 #include "graph/passes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A growing text; one copy into the pool at the end. */
+/* A growing text, copied into the graph's pool at the end. */
 typedef struct text {
   char *at;
   size_t length, capacity;

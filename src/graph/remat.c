@@ -1,13 +1,15 @@
-/* remat.c - recomputation: a forward activation that backward reads is dropped after its last
- * forward reader and recomputed, by the same op, right before the first backward op that needs
- * it. Dropout is drawn again from the same site, so all values keep their bits. A set's steps are
- * decided without touching the graph, so that a search can compare many sets. */
+/* remat.c - recomputation. A forward activation that backward reads is dropped after its last
+ * forward reader; the same op recomputes it right before the first backward op that needs it.
+ * Dropout draws the same random numbers again, so all values keep their bits. The steps for a set
+ * of dropped tensors are computed without changing the graph, so that a search can compare many
+ * sets. */
 #include "graph/passes.h"
 #include "graph/remat.h"
 
 #include <string.h>
 
-/* GELU as an epilogue is an op of its own when u is still there: no product is repeated for it. */
+/* A fused GELU is recomputed as an op of its own if its input u is stored: the product is not
+ * repeated. */
 static bool gelu_from_kept(const rf_recompute *r, const rf_op *op, int t) {
   return op->def == &RF_OP_MATMUL && op->attr.matmul.epilogue == RF_EPILOGUE_GELU && t == op->output[1] &&
          op->output[0] >= 0 && r->kept[op->output[0]];
@@ -24,10 +26,11 @@ static void mark(rf_recompute *r, int t) {
 
 /* ---- what is the same for every set ---------------------------------------------------------- */
 
-/* Weights that forward and backward each gather: recomputation shares the gather of backward. */
+/* Finds weights that forward and backward both gather: recomputation uses the gather of
+ * backward. */
 static void find_twins(rf_recompute *r, rf_pool *pool) {
   const rf_graph *graph = r->graph;
-  /* by tensor: op of forward that gathers it */
+  /* by tensor: forward op that gathers it */
   int *gathered = rf_pool_alloc(pool, ((size_t)r->tensors + 1) * sizeof(int));
   for (int t = 0; t < r->tensors; t++) gathered[t] = r->twin[t] = RF_NONE;
   for (int o = 0; o < r->ops; o++) {
@@ -77,8 +80,8 @@ rf_recompute *rf_recompute_open(const rf_graph *graph, rf_pool *pool) {
 
 /* ---- one set --------------------------------------------------------------------------------- */
 
-/* Decides which tensors are kept and which are recomputed: the dropped ones, and those that they
- * are made from. */
+/* Decides which tensors are stored and which are recomputed: dropped tensors, and the tensors they
+ * are computed from. */
 static void choose(rf_recompute *r, const bool *drop) {
   const rf_graph *graph = r->graph;
   for (int t = 0; t < r->tensors; t++) r->kept[t] = r->source[t] != RF_NONE && r->backward_read[t];
@@ -90,8 +93,8 @@ static void choose(rf_recompute *r, const bool *drop) {
       any = any || (op->output[i] >= 0 && drop[op->output[i]]);
       used = used || (op->output[i] >= 0 && r->forward_read[op->output[i]]);
     }
-    /* A tensor that only backward reads starts its life there already. Statistics of norms and
-     * lse of attention are dropped with their op's result. */
+    /* A tensor that only backward reads is not recomputed: its life starts in backward anyway.
+     * Statistics of norms and the lse of attention are dropped with their op's result. */
     for (int i = 0; any && used && i < op->output_count; i++)
       if (op->output[i] >= 0 && (!separate || drop[op->output[i]])) r->kept[op->output[i]] = false;
   }
@@ -101,7 +104,7 @@ static void choose(rf_recompute *r, const bool *drop) {
 
 static void make_again(rf_recompute *r, int t);
 
-/* The id an op of backward reads in place of `t`. */
+/* The id that a backward op reads instead of `t`. */
 static int current(rf_recompute *r, int t) {
   if (t < 0 || t >= r->tensors) return t;
   if (!r->remake[t]) return r->instead[t] != RF_NONE ? r->instead[t] : t;
@@ -138,8 +141,7 @@ static void make_again(rf_recompute *r, int t) {
   if (r->twin[t] != RF_NONE) r->instead[r->graph->op[r->twin[t]].output[0]] = r->remade[t];
 }
 
-/* The inputs of an op of backward as they are now: the graph's own list where they are what they
- * were. */
+/* Current inputs of a backward op; the op's own list if none has changed. */
 static const int *inputs_now(rf_recompute *r, const rf_op *op) {
   int now[RF_MAX_INPUTS];
   bool other = false;
@@ -192,7 +194,7 @@ rf_op rf_recompute_op(const rf_recompute *r, const rf_remat_step *step) {
   }
   for (int i = 0; i < step->outputs; i++)
     if (step->output[i] == RF_NONE) op.output[i] = RF_NONE;
-  /* only u of a fused pair is asked for */
+  /* only the product of a fused pair is needed */
   if (op.def == &RF_OP_MATMUL && op.output[1] == RF_NONE) op.attr.matmul.epilogue = RF_EPILOGUE_NONE;
   return op;
 }
@@ -212,7 +214,7 @@ static void copy_tensor(rf_graph *graph, int t) {
 rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error) {
   rf_pool *scratch = rf_pool_new();
   rf_status status = RAFTER_OK;
-  rf_graph before = *graph; /* its arrays grow below */
+  rf_graph before = *graph; /* the original arrays; those of `graph` grow below */
   rf_recompute *r = rf_recompute_open(&before, scratch);
   int *order = NULL;
   rf_recompute_decide(r, drop);

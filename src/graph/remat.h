@@ -1,5 +1,5 @@
-/* remat.h - the activations of a block by the names that remat policies and the literature have
- * for them. */
+/* remat.h - names of a block's activations, as remat policies and the literature use them, and the
+ * recomputation that follows from a set of dropped activations. */
 #ifndef RF_GRAPH_REMAT_H
 #define RF_GRAPH_REMAT_H
 
@@ -26,43 +26,44 @@ typedef enum rf_saved_name {
   RF_SAVED_NAMES
 } rf_saved_name;
 
-/* A name is for up to three chains of tensors of a block. Those of a chain are made out of each
- * other: the first that backward reads is kept, and the later ones follow without the product. */
+/* A name covers up to three chains of tensors in a block. Tensors of a chain are computed from each
+ * other: policies keep the first one that backward reads, and the later ones follow from it without
+ * a matrix product. */
 enum { RF_SAVED_CHAINS = 3 };
 #define RF_SAVED_AS(name, chain) ((int8_t)(1 + (name)*RF_SAVED_CHAINS + (chain)))
 
 typedef struct rf_saved {
   const char *name;
-  /* elements a token: width x width + ff x ff + heads x (heads x head_dim) + kv x (kv_heads x
-   * head_dim) */
+  /* Elements per token: width x model width + ff x feed-forward width + (heads x query heads + kv x
+   * key heads) x head_dim. */
   int8_t width, ff, heads, kv;
-  const char *within; /* graphs have it only as a part of this one; NULL: as its own tensor */
+  const char *within; /* the tensor that contains this one in our graphs; NULL: it is a tensor of its own */
 } rf_saved;
 extern const rf_saved RF_SAVED[RF_SAVED_NAMES];
 
-/* The row of the first `length` letters of `text`, or RF_NONE. */
+/* Finds the row named by the first `length` letters of `text`; RF_NONE if there is none. */
 int rf_saved_find(const char *text, size_t length);
-/* "x, qkv, context, ...", for messages; `parts`: also those that graphs have within others. */
+/* Writes "x, qkv, context, ..." for messages. `parts` includes names that are only a part of
+ * another tensor. */
 void rf_saved_list(bool parts, char text[160]);
-/* Whether a policy keeps this name. */
 static inline bool rf_remat_saves(rf_remat remat, int name) {
   return remat >= RF_REMAT_SAVE && remat >> name & 1;
 }
-/* For tensors of blocks, in order: whether the policy names this one, and no other of its chain
- * was met in the block before. */
+/* Iterates over a block's tensors in order: rf_saved_first returns whether the policy names this
+ * tensor and it is the first of its chain in this layer. */
 typedef struct rf_saved_seen {
-  int32_t layer[1 + RF_SAVED_NAMES * RF_SAVED_CHAINS]; /* of the last that was met */
+  int32_t layer[1 + RF_SAVED_NAMES * RF_SAVED_CHAINS]; /* layer of the last tensor seen, by name and chain */
 } rf_saved_seen;
 void rf_saved_begin(rf_saved_seen *seen);
 bool rf_saved_first(rf_remat policy, const rf_tensor *tensor, int32_t layer, rf_saved_seen *seen);
 
 /* ---- what comes of a set --------------------------------------------------------------------- */
 
-/* One op of the graph with recomputation: `op` of the graph as it came, or the same `again`. Ids
- * from the graph's tensor_count on are second copies. */
+/* One op of the graph with recomputation: op number `op` of the original graph, or its
+ * recomputation (`again`). Tensor ids from the original tensor_count on are second copies. */
 typedef struct rf_remat_step {
   int op;
-  bool again, gelu; /* gelu: of a fused pair only that, from its kept u */
+  bool again, gelu; /* gelu: only the GELU of a fused product, from its stored u */
   const rf_op_def *def;
   int8_t inputs, outputs;
   const int *input, *output;
@@ -70,34 +71,34 @@ typedef struct rf_remat_step {
 
 typedef struct rf_recompute {
   const rf_graph *graph;
-  int tensors, ops; /* of the graph as it came */
-  /* The same for every set. By tensor: the forward op that makes it, or RF_NONE; of one gathered
-   * in forward the op of backward that gathers the same, or RF_NONE; who reads it. */
+  int tensors, ops; /* of the original graph */
+  /* Independent of the dropped set, by tensor: the forward op that makes it, or RF_NONE; for a
+   * weight gathered in forward, the backward op that gathers it too, or RF_NONE; who reads it. */
   int *source, *twin;
   bool *forward_read, *backward_read;
-  /* Of the set decided last: its steps in their order, and what tensor the i-th second copy is
-   * of. */
+  /* Result of the last rf_recompute_decide: its steps in order, and the original tensor of each
+   * second copy. */
   rf_remat_step *step;
   int steps, *copied, copies;
-  bool *kept;   /* by tensor: read by backward and not dropped: there when backward starts */
-  bool *remake; /* to be made again, because it is dropped or because a dropped one is made from it */
-  int *remade;  /* its second copy, once made */
-  int *instead; /* what is read in its place since its op was left out, or RF_NONE */
-  bool *passed; /* by op: it is a step already */
+  bool *kept;   /* by tensor: stored from forward until backward reads it */
+  bool *remake; /* to recompute: dropped, or computed from a dropped tensor */
+  int *remade;  /* id of its second copy, once emitted */
+  int *instead; /* tensor that replaces it because its op was left out, or RF_NONE */
+  bool *passed; /* by op: it has been emitted */
   int *slot, slots;
 } rf_recompute;
 
-/* Lives in `pool` and reads the graph. */
+/* Allocated in `pool`; reads `graph`. */
 rf_recompute *rf_recompute_open(const rf_graph *graph, rf_pool *pool);
-/* The steps of a graph that drops these tensors (tensor_count entries): what rf_pass_remat
- * writes. */
+/* Computes the steps of a graph that drops these tensors (tensor_count entries), as rf_pass_remat
+ * writes them. */
 void rf_recompute_decide(rf_recompute *recompute, const bool *drop);
-/* The op of a step, with the tensors of the graph as it came in place of their copies, whose
- * shapes are the same. */
+/* The op of a step, with original tensors in place of their second copies; the shapes are the
+ * same. */
 rf_op rf_recompute_op(const rf_recompute *recompute, const rf_remat_step *step);
 
-/* What remat.c and its policies ask of ops and tensors. */
-/* An update in the walk of a microbatch stands behind its gradient. */
+/* A forward op of a microbatch. An optimizer update in the section micro comes after its gradient
+ * and does not count. */
 static inline bool rf_remat_forward(const rf_op *op) {
   return op->section == RF_SECTION_MICRO && !op->backward && op->recompute_of == RF_NONE &&
          op->def != &RF_OP_ADAMW;

@@ -1,5 +1,5 @@
-/* remat_policy.c - the set that a policy drops: some parts of every block, or all of a block but
- * the tensors it names. */
+/* remat_policy.c - the set of tensors that a policy drops: parts of every block, or all of a block
+ * except named tensors. */
 #include "graph/remat.h"
 
 #include "base/text.h"
@@ -11,10 +11,10 @@
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* Names and extents: MaxText's checkpoint names (query_proj, context, out_proj, mlpwi, mlpwo)
- * without their tails; a gated MLP's mlpwi is gate and up. */
+/* Names and sizes follow MaxText's checkpoint names (query_proj, context, out_proj, mlpwi, mlpwo),
+ * shortened. A gated MLP's mlpwi is gate and up together. */
 const rf_saved RF_SAVED[RF_SAVED_NAMES] = {
-    [RF_SAVED_X] = {.name = "x", .width = 1}, /* a block is recomputed from it: it is always kept */
+    [RF_SAVED_X] = {.name = "x", .width = 1}, /* always stored: a block is recomputed from its input */
     [RF_SAVED_Q] = {.name = "q", .heads = 1, .within = "qkv"},
     [RF_SAVED_K] = {.name = "k", .kv = 1, .within = "qkv"},
     [RF_SAVED_V] = {.name = "v", .kv = 1, .within = "qkv"},
@@ -46,7 +46,7 @@ void rf_saved_list(bool parts, char text[160]) {
 
 static const char *const POLICIES[] = {"none", "mlp", "attn", "mlp+attn", "block", "auto"};
 
-/* Policies of the literature (MaxText), by the names they save. */
+/* MaxText's policies, and the names that each stores. */
 static const struct {
   const char *policy, *saves;
 } SETS[] = {{"full", "x"},
@@ -95,7 +95,7 @@ rf_status rf_remat_parse(const char *text, rf_remat *remat, rf_error *error) {
 int rf_remat_named(rf_remat list[RF_REMAT_NAMED]) {
   int count = 0;
   for (int i = RF_REMAT_NONE + 1; i < RF_REMAT_AUTO; i++) list[count++] = (rf_remat)i;
-  /* full is block */
+  /* SETS[0], "full", is the policy "block" */
   for (size_t i = 1; i < sizeof SETS / sizeof *SETS; i++)
     count += parse_saved(SETS[i].saves, &list[count], NULL) == RAFTER_OK;
   return count;
@@ -127,7 +127,7 @@ static bool in_block(const rf_op *op) {
   return op->at.sublayer == RF_SUBLAYER_ATTN || op->at.sublayer == RF_SUBLAYER_MLP;
 }
 
-/* The output that carries the residual stream on, or RF_NONE. */
+/* The output that is the new residual stream, or RF_NONE. */
 static int stream_of(const rf_op *op) {
   if (op->def == &RF_OP_ADD || op->def == &RF_OP_ADD_DROPOUT) return op->output[0];
   if (op->def == &RF_OP_MATMUL && op->attr.matmul.epilogue == RF_EPILOGUE_RESIDUAL) return op->output[1];
@@ -146,7 +146,7 @@ bool rf_saved_first(rf_remat policy, const rf_tensor *tensor, int32_t layer, rf_
   return true;
 }
 
-/* Takes tensors that the policy names, and other results of their ops, out of `drop`. */
+/* Removes tensors that the policy names from `drop`, and the other results of their ops. */
 static void keep_named(const rf_graph *graph, rf_remat policy, const bool *backward_read, bool *drop) {
   rf_saved_seen seen;
   rf_saved_begin(&seen);
@@ -166,8 +166,8 @@ void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop) {
   bool block = policy == RF_REMAT_BLOCK || policy >= RF_REMAT_SAVE;
   bool mlp = block || policy == RF_REMAT_MLP || policy == RF_REMAT_MLP_ATTN,
        attn = block || policy == RF_REMAT_ATTN || policy == RF_REMAT_MLP_ATTN;
-  int stream = RF_NONE;           /* the residual stream after the last sublayer seen */
-  int32_t stream_layer = RF_NONE; /* and its block */
+  int stream = RF_NONE;           /* the residual stream after the last sublayer */
+  int32_t stream_layer = RF_NONE; /* layer of that sublayer */
   size_t tensors = (size_t)graph->tensor_count;
   if (tensors) memset(drop, 0, tensors);
   bool *backward_read = calloc(tensors + 1, 1);
@@ -180,7 +180,7 @@ void rf_remat_policy(const rf_graph *graph, rf_remat policy, bool *drop) {
     if (!rf_remat_forward(op) || !in_block(op)) continue;
     int out = stream_of(op);
     if (out != RF_NONE) {
-      /* a block's last stream is the next block's input and stays */
+      /* the stream after a block's last sublayer is the next block's input and stays stored */
       if (block && stream != RF_NONE && stream_layer == op->at.layer) drop[stream] = true;
       stream = out;
       stream_layer = op->at.layer;

@@ -1,9 +1,9 @@
-/* table.c - the op table. A new op is one file in ops/ and one entry of ops/list.h. */
+/* table.c - the op table. A new op needs one file in ops/ and one entry in ops/list.h. */
 #include "graph/ops/ops.h"
 
 #include <string.h>
 
-/* &RF_OP_ROPE, */
+/* For example: &RF_OP_ROPE, */
 #define ROW(NAME, name) &RF_OP_##NAME,
 const rf_op_def *const RF_OPS[] = {RF_OPS_LIST(ROW) NULL};
 

@@ -1,4 +1,4 @@
-/* mesh.c - see mesh.h: names, numbers of chips, and the option that gives them. */
+/* mesh.c - names and sizes of meshes, and parsing of --mesh; see mesh.h. */
 #include "graph/mesh/mesh.h"
 
 #include <stdio.h>
@@ -53,7 +53,7 @@ static int axis_of(const char *name, size_t length) {
   return -1;
 }
 
-/* One `axis=number[@d2d]`. */
+/* Parses one `axis=number[@d2d]`. */
 static rf_status parse_part(const char *part, size_t length, rf_mesh *mesh, rf_error *error) {
   enum { MOST = 1 << 20 };
   const char *equals = memchr(part, '=', length);

@@ -1,13 +1,13 @@
-/* mesh.h - how many chips share a job, along which axes, and how a tensor's dimensions are cut
- * over them. Counts only: which links join the chips is the machine's affair. */
+/* mesh.h - how many chips share a job, along which axes, and how tensors are sharded over them.
+ * This file only counts chips; the links between them belong to the room `machine`. */
 #ifndef RF_MESH_H
 #define RF_MESH_H
 
 #include "base/base.h"
 
-/* In the order in which a chip's number counts them, the outermost first. `slice` crosses the
- * data-centre network; it splits the batch as `data` does. `sequence` deals rows and heads out
- * around attention (Ulysses); `context` deals the tokens of every sequence out. */
+/* Axes from outermost to innermost in a chip's number. `slice` crosses the data-centre network and
+ * splits the batch, as `data` does. `sequence` exchanges rows for heads around attention (Ulysses).
+ * `context` shards the tokens of every sequence. */
 typedef enum rf_axis {
   RF_AXIS_SLICE,
   RF_AXIS_PIPELINE,
@@ -19,12 +19,12 @@ typedef enum rf_axis {
   RF_AXIS_TENSOR,
   RF_AXES
 } rf_axis;
-const char *rf_axis_name(rf_axis axis); /* "slice", "pipeline", "data", ... */
+const char *rf_axis_name(rf_axis axis); /* as "slice", "pipeline", "data" */
 
-typedef uint8_t rf_axes; /* a set of axes: bit of each */
+typedef uint8_t rf_axes; /* a set of axes, one bit per rf_axis */
 #define RF_AXIS_BIT(axis) ((rf_axes)(1u << (axis)))
 
-/* In which order a stage of a pipeline runs its microbatches: pipeline.h. */
+/* The order in which a pipeline stage runs its microbatches; see pipeline.h. */
 typedef enum rf_pipeline_schedule {
   RF_PIPELINE_1F1B,
   RF_PIPELINE_GPIPE,
@@ -32,42 +32,42 @@ typedef enum rf_pipeline_schedule {
 } rf_pipeline_schedule;
 
 typedef struct rf_mesh {
-  int32_t of[RF_AXES]; /* chips along each axis; 0 counts as 1 */
-  /* ZeRO stage: 1 splits the optimizer's states, 2 gradients too, 3 weights too; 0: none */
+  int32_t of[RF_AXES]; /* chips along each axis; 0 means 1 */
+  /* ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also weights; 0: none */
   int32_t zero;
-  /* along expert: rows that an expert takes of a chip, as a multiple of an even share; 0: 1.
-   * What is more is left out */
+  /* Rows that an expert accepts per source chip, as a multiple of an even share; 0: 1. Rows beyond
+   * that are dropped. */
   float capacity;
   rf_pipeline_schedule schedule;
-  int32_t chunks; /* runs of layers that each stage of a pipeline has; 0: 1 */
-  int32_t stage;  /* along pipeline: whose program it is */
-  rf_axes pinned; /* the one axis that sits on the link between two dies of a chip; 0: none */
+  int32_t chunks; /* runs of layers on each pipeline stage; 0: 1 */
+  int32_t stage;  /* number of the pipeline stage whose program is built */
+  rf_axes pinned; /* the axis on the link between the two dies of a chip; 0: none */
 } rf_mesh;
 
 static inline int64_t rf_mesh_extent(const rf_mesh *mesh, rf_axis axis) {
   return mesh->of[axis] > 0 ? mesh->of[axis] : 1;
 }
 int64_t rf_mesh_size(const rf_mesh *mesh, rf_axes axes); /* chips in a group over these axes */
-int64_t rf_mesh_chips(const rf_mesh *mesh);              /* all */
-/* The axes of `axes` that have more than one chip. */
+int64_t rf_mesh_chips(const rf_mesh *mesh);              /* all chips */
+/* The axes in `axes` with more than one chip. */
 rf_axes rf_mesh_live(const rf_mesh *mesh, rf_axes axes);
-/* In generation: the axes over which chips deal out the rows of a walk, and how many copies of
- * the model each serve sequences of their own. */
+/* In generation: the axes that shard the rows of a forward pass, and the number of copies of the
+ * model. Each copy serves its own sequences. */
 #define RF_AXES_OF_WALK ((rf_axes)(RF_AXIS_BIT(RF_AXIS_CONTEXT) | RF_AXIS_BIT(RF_AXIS_SEQUENCE)))
 int64_t rf_mesh_copies(const rf_mesh *mesh);
-/* "data=2, fsdp=16"; "one chip". */
+/* Text of a mesh: "data=2, fsdp=16" or "one chip". */
 const char *rf_mesh_text(const rf_mesh *mesh, char text[160]);
-/* Reads `data=2,fsdp=16,tensor=4@d2d`; `zero` < 0 is not said: 3. RAFTER_INVALID names the axis
- * or number. */
+/* Parses `data=2,fsdp=16,tensor=4@d2d`. A negative `zero` means unset: 3. RAFTER_INVALID names the
+ * wrong axis or number. */
 rf_status rf_mesh_parse(const char *text, int zero, rf_mesh *mesh, rf_error *error);
 
-/* Rank of the chip with coordinates `place` in its group over `axes`. */
+/* Rank of the chip with coordinates `place` within its group over `axes`. */
 int64_t rf_mesh_rank(const rf_mesh *mesh, rf_axes axes, const int32_t place[RF_AXES]);
 
-/* How a dimension is cut. BLOCKS: one run for each chip; HALVES: a run of each half (gate, up);
- * HEADS: a run of the query, of the key and of the value heads; KEYS: a run of the key heads, of
- * which several chips may have the same; EACH: a run of each expert's rows; DEALT: every n-th
- * row. */
+/* How a dimension is divided among chips. BLOCKS: one run per chip. HALVES: a run of each half
+ * (gate, up). HEADS: a run of the query heads, of the key heads and of the value heads. KEYS: a run
+ * of the key heads; several chips may have the same run. EACH: a run of each expert's rows. DEALT:
+ * every n-th row. */
 typedef enum rf_form {
   RF_FORM_BLOCKS,
   RF_FORM_HALVES,
@@ -77,8 +77,8 @@ typedef enum rf_form {
   RF_FORM_DEALT
 } rf_form;
 
-/* How a tensor lies on the mesh: the axes that cut each dimension, and those over which a sum is
- * outstanding. All zero: every chip has all of it. */
+/* Sharding of a tensor: the axes that shard each dimension, and the axes over which it is still a
+ * partial sum. All zero: every chip has the full tensor. */
 typedef struct rf_spec {
   rf_axes split[4];
   rf_axes partial;

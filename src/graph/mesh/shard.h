@@ -1,49 +1,51 @@
-/* shard.h - what sharding rules of ops share. A rule is told how an op's operands lie on the
- * mesh and answers how the op needs them and how its results lie then; the pass puts collectives
- * in between. Private to src/graph. */
+/* shard.h - sharding rules of ops. A rule gets the sharding of an op's operands. It answers which
+ * sharding the op needs and which its results have; the shard pass inserts collectives in between.
+ * Private to src/graph. */
 #ifndef RF_GRAPH_SHARD_H
 #define RF_GRAPH_SHARD_H
 
 #include "graph/ops/ops.h"
 
 struct rf_sharding {
-  const rf_graph *graph; /* the whole graph: `op` and its shapes are those of one chip that has all */
+  const rf_graph *graph; /* the unsharded graph, with `op` and its full shapes */
   const rf_op *op;
   const rf_mesh *mesh;
-  rf_attr attr;                /* of the op on one chip: a rule divides heads */
-  rf_spec in[RF_MAX_INPUTS];   /* in: how they lie; out: how the op needs them */
-  rf_spec out[RF_MAX_OUTPUTS]; /* in: how gradients and states are to lie; out: how they come out */
-  bool keeps_sums;             /* results that are sums over chips stay so: what reads them is linear */
+  rf_attr attr;              /* attributes of the op on one chip: a rule divides the heads */
+  rf_spec in[RF_MAX_INPUTS]; /* on entry the sharding of operands; the rule sets what the op needs */
+  /* on entry the sharding of gradients and states; the rule sets that of results */
+  rf_spec out[RF_MAX_OUTPUTS];
+  bool keeps_sums; /* results stay partial sums, because their readers are linear */
 };
 
-/* All operands lie alike, their rows cut as those of any one of them; results too. */
+/* All operands and results get one sharding; rows are sharded if any operand's rows are. */
 rf_status rf_shard_pointwise(rf_sharding *s, rf_error *error);
-/* Rows may be cut, everything else is needed whole: parameters, widths. Results lie as the rows;
- * gradients of parameters are sums over them. */
+/* Rows may be sharded; parameters and widths are needed in full. Results are sharded like the rows;
+ * gradients of parameters are partial sums over them. */
 rf_status rf_shard_rows(rf_sharding *s, rf_error *error);
-/* Operands and results as they are to lie: optimizer. */
+/* Keeps the sharding of operands and results (optimizer). */
 rf_status rf_shard_same(rf_sharding *s, rf_error *error);
-/* Rows and columns of a matrix. */
+/* Sharding of a matrix. */
 rf_spec rf_spec_of(rf_axes rows, rf_axes columns, rf_form form);
-/* Fewer heads, as the columns of a fused row are cut over `axes`. */
+/* Divides the heads in s->attr by the chips in `axes`. */
 rf_status rf_shard_heads(rf_sharding *s, rf_axes axes, rf_error *error);
-/* Columns of adapters where those of the layer beside them, which lie as `form` says, are cut. */
+/* Maps the columns of adapters to those of one chip, when `axes` shard the columns of their layer
+ * in the given form. */
 rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_form form, rf_error *error);
 
-/* How a parameter is cut for its use, and between uses. */
+/* Sharding of a parameter while ops use it, and between uses. */
 typedef struct rf_param_specs {
-  rf_spec use, state; /* state: what the optimizer sees */
-  bool gathered;      /* they differ */
+  rf_spec use, state; /* state: as the optimizer sees it */
+  bool gathered;      /* `use` and `state` differ */
 } rf_param_specs;
 rf_param_specs rf_shard_param(const rf_graph *graph, const rf_mesh *mesh, int param);
-/* Of a fused row of query, key and value heads whose key heads are fewer than the chips that cut
- * it: how many chips have the same ones, and the columns before them, which no other chip has. 1
- * chip: no such parameter. */
+/* For a fused qkv parameter with fewer key heads than chips: the number of chips that hold the same
+ * key heads, and the columns before them (query heads), which only one chip holds. `chips` = 1: no
+ * such parameter. */
 typedef struct rf_copies {
   int64_t chips, own;
 } rf_copies;
 rf_copies rf_shard_copies(const rf_graph *graph, const rf_mesh *mesh, int param);
-/* Extent of dimension `dim` of a parameter's tensor that lies as `spec` says. */
+/* Local extent of dimension `dim` of a parameter with sharding `spec`. */
 int64_t rf_shard_extent(const rf_graph *graph, const rf_mesh *mesh, int param, const rf_spec *spec, int dim,
                         int64_t whole);
 

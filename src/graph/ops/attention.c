@@ -1,5 +1,5 @@
-/* attention.c - causal (windowed, grouped) attention over packed segments, its backward, and
- * attention over a KV cache. No (T,S) array exists. */
+/* attention.c - causal attention (with windows and grouped heads) over packed segments, its
+ * backward op, and attention over a KV cache. No op stores an array of (queries, keys). */
 #include "graph/mesh/shard.h"
 
 static int64_t qkv_width(const rf_attr_attention *attr) {
@@ -29,7 +29,7 @@ static rf_status attention_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Two products (scores, values) of 2*H FLOPs per query, key and head. */
+/* Two products (scores, values) with 2 H FLOPs each per query, key and head. */
 static rf_work attention_work(const rf_graph *graph, const rf_op *op) {
   rf_work work = rf_work_bytes(graph, op);
   double causal, square, per_pair = 4.0 * op->attr.attention.heads * op->attr.attention.head_dim;
@@ -64,7 +64,7 @@ static rf_status attention_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error
   return RAFTER_OK;
 }
 
-/* Four products of the model (dV, dP, dQ, dK); the scores are computed again. */
+/* Four products (dV, dP, dQ, dK), and the scores again. */
 static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
   rf_work work = rf_work_bytes(graph, op);
   double causal, square, per_pair = 2.0 * op->attr.attention.heads * op->attr.attention.head_dim;
@@ -116,7 +116,8 @@ bool rf_op_is_cached(const rf_op *op) {
 rf_cached rf_cached_of(const rf_graph *graph, const rf_op *op) {
   if (op->def == &RF_OP_ATTENTION_LATENT_KV) return rf_cached_latent(graph, op);
   const rf_tensor *cache = &graph->tensor[op->input[1]];
-  double chips = op->attr.group > 1 ? op->attr.group : 1; /* of every position one chip has the keys */
+  /* each chip has the keys of every chips-th position */
+  double chips = op->attr.group > 1 ? op->attr.group : 1;
   double bytes = rf_cache_position_bytes(cache) +
                  (op->input[5] >= 0 ? rf_cache_position_bytes(&graph->tensor[op->input[5]]) : 0);
   return (rf_cached){.flops_key = 4.0 * op->attr.attention.heads * op->attr.attention.head_dim / chips,
@@ -125,8 +126,8 @@ rf_cached rf_cached_of(const rf_graph *graph, const rf_op *op) {
                      .page = cache->shape[2] * (int64_t)chips};
 }
 
-/* At the bound: every row sees every position of its sequence. Extents below the bound scale
- * this. */
+/* Work at full context: every row sees every position of its sequence. The planner scales this work
+ * down for shorter contexts. */
 rf_work rf_cached_work(const rf_graph *graph, const rf_op *op) {
   rf_cached cached = rf_cached_of(graph, op);
   const rf_tensor *table = &graph->tensor[cached.table];
@@ -144,7 +145,7 @@ rf_work rf_cached_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* Heads are sharded; a sequence group exchanges its shards of rows for shards of heads. */
+/* Heads are sharded. Along the axis sequence, chips exchange shards of rows for shards of heads. */
 static rf_status attention_shard(rf_sharding *s, rf_error *error) {
   rf_axes dealt = RF_AXIS_BIT(RF_AXIS_SEQUENCE), here = dealt | RF_AXIS_BIT(RF_AXIS_TENSOR);
   bool backward = s->op->def == &RF_OP_ATTENTION_BWD;
@@ -159,8 +160,8 @@ static rf_status attention_shard(rf_sharding *s, rf_error *error) {
   return rf_shard_heads(s, heads, error);
 }
 
-/* The cache has the heads that the chip computes: of rows that a sequence group shares out, in
- * exchange for them. */
+/* Each chip caches the heads that it computes. Along the axis sequence, chips exchange shards of
+ * rows for shards of heads. */
 static rf_status attention_kv_shard(rf_sharding *s, rf_error *error) {
   rf_axes heads = s->in[0].split[1] | (s->in[0].split[0] & RF_AXIS_BIT(RF_AXIS_SEQUENCE));
   s->in[0] = rf_spec_of(0, heads, RF_FORM_HEADS);
@@ -190,9 +191,10 @@ const rf_op_def RF_OP_ATTENTION = {
     .tolerance = {1e-5f, 2e-2f},
     .timing = RF_TIMING_ATTENTION,
     .curve_size = RF_CURVE_SEGMENT,
-    /* The exponentials in f32 and the weights in the dtype of products cross a loop; one program
-     * keeps the exponentials. Scores move: written, read for the maximum and the sum, read again
-     * for the weights (f32), which are written and read. Sources: kept.h. */
+    /* Stored across a loop: the exponentials in f32 and the softmax weights in the dtype of
+     * products. One program stores only the exponentials. Moves of scores: f32 scores are written,
+     * read for maximum and sum, and read for the weights, which are written and read. Source:
+     * kept.h. */
     .kept = RF_KEEPS(.input_across_loop = true, .input = true,
                      .across_loop = {RF_KEPT_F32(1, SCORES), RF_KEPT_PRODUCT(1, SCORES)},
                      .kept = {RF_KEPT_F32(1, SCORES)}, .again = {RF_KEPT_F32(1, SCORES)},
@@ -218,8 +220,8 @@ const rf_op_def RF_OP_ATTENTION_BWD = {
     .timing = RF_TIMING_ATTENTION_BACKWARD,
     .timed_like = {&RF_OP_ATTENTION},
     .curve_size = RF_CURVE_SEGMENT,
-    /* the gradient of the weights written and read (f32), the weights read twice, the gradient of
-     * their product written and read twice */
+    /* the gradient of the softmax weights is written and read (f32), the weights are read twice,
+     * the gradient of their product is written and read twice */
     .kept = RF_KEEPS(.input_across_loop = true, .input = true, .score_moves_f32 = 2, .score_moves = 5),
 };
 

@@ -1,11 +1,13 @@
 /* attention_latent.c - latent attention (DeepSeek-V2, arXiv 2405.04434): the norm of the latent
- * row, causal attention over keys and values made of it, its backward, and attention over a
- * cache of latent rows, which widens no key: the queries go to the latent space instead. */
+ * row, causal attention over keys and values computed from it, the backward ops, and attention over
+ * a cache of latent rows. The last computes no keys: it multiplies the queries into the latent
+ * space. */
 #include "graph/mesh/shard.h"
 
-/* R elements turn, P meet the latent keys, W are a value head's. */
+/* Columns per head: `turned` (R) are rotated, `plain` (P) multiply the latent keys, `value` (W)
+ * form a value head. */
 typedef struct latent_dims {
-  int64_t rows, heads, turned, plain, value, pair; /* pair: P + W, what kv_b makes for a head */
+  int64_t rows, heads, turned, plain, value, pair; /* pair: P + W, columns per head of kv_b */
   rf_dtype dtype;
 } latent_dims;
 
@@ -119,7 +121,7 @@ static rf_status attention_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Scores over P + R, values over W. */
+/* The scores sum over P + R columns, the values over W. */
 static rf_work attention_work(const rf_graph *graph, const rf_op *op) {
   rf_work work = rf_work_bytes(graph, op);
   double causal, square,
@@ -160,7 +162,7 @@ static rf_status attention_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error
   return RAFTER_OK;
 }
 
-/* Twice the forward's products (dQ, dK; dV, dP); the scores are computed again. */
+/* Twice the products of forward (dQ, dK; dV, dP), and the scores again. */
 static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
   rf_work work = rf_work_bytes(graph, op);
   double causal, square, scores = 2.0 * op->attr.attention.heads * op->attr.attention.head_dim,
@@ -172,7 +174,7 @@ static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* Heads are sharded, as in attention. All share the rotated part of the keys, whose gradient is
+/* Heads are sharded as in attention. All heads share the rotated part of the keys; its gradient is
  * a sum over the chips that have heads. */
 static rf_status attention_shard(rf_sharding *s, rf_error *error) {
   bool backward = s->op->def == &RF_OP_ATTENTION_LATENT_BWD;
@@ -274,8 +276,8 @@ rf_cached rf_cached_latent(const rf_graph *graph, const rf_op *op) {
                                     (double)rf_tensor_bytes(&graph->tensor[op->input[3]])};
 }
 
-/* A chip widens nothing but its own heads' part of w; the latent rows it has whole, as every
- * chip of the group. */
+/* Each chip has the columns of w that belong to its heads. Every chip of the group has the full
+ * latent rows. */
 static rf_status attention_kv_shard(rf_sharding *s, rf_error *error) {
   rf_axes heads = s->in[0].split[1] | (s->in[0].split[0] & RF_AXIS_BIT(RF_AXIS_SEQUENCE));
   s->in[0] = s->in[3] = s->out[0] = rf_spec_of(0, heads, RF_FORM_BLOCKS);

@@ -1,6 +1,6 @@
-/* attention_part.c - attention of a chip that has some of the tokens of every sequence (the
- * context axis): its queries see the keys and values of all, which were gathered. Tokens are
- * sharded cyclically, so that all chips have as many queries near the end of a sequence. */
+/* attention_part.c - attention with the tokens of every sequence sharded over chips (the axis
+ * context). Each chip's queries see the keys and values of all chips, which are gathered. Token t
+ * belongs to chip t % chips, so all chips get the same share of early and late queries. */
 #include "graph/mesh/shard.h"
 
 static int64_t qkv_width(const rf_attr_attention *attr) {
@@ -70,7 +70,7 @@ static rf_status part_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Pairs of all queries, of which every chip has its part. */
+/* Counts the pairs of all queries; each chip computes its share of them. */
 static rf_work pairs_work(const rf_graph *graph, const rf_op *op, double products, double again) {
   rf_work work = rf_work_bytes(graph, op);
   double causal, square, chips = (double)chips_of(op),
@@ -84,8 +84,8 @@ static rf_work pairs_work(const rf_graph *graph, const rf_op *op, double product
 static rf_work part_work(const rf_graph *graph, const rf_op *op) { return pairs_work(graph, op, 2, 0); }
 static rf_work part_bwd_work(const rf_graph *graph, const rf_op *op) { return pairs_work(graph, op, 4, 1); }
 
-/* Merges the results of c chips, each over its own keys, into attention over all keys
- * (flash-decoding: Dao et al. 2023). */
+/* Combines the results of several chips, each over its own keys, into attention over all keys
+ * (flash-decoding, Dao et al. 2023). */
 static rf_status merge_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1), chips = chips_of(op);
   rf_dtype dtype = rf_input_dtype(graph, op, 0);

@@ -1,6 +1,6 @@
-/* collective.c - exchanges of chips: all_gather, reduce_scatter, all_reduce, all_to_all, permute,
- * send, recv; and copies between a chip and its host. A group is the `group` chips that differ
- * only in the axes of `axes`, in the order of mesh.h; a group of one copies. */
+/* collective.c - collectives between chips, transfers between pipeline stages, and copies between a
+ * chip and its host. A group consists of the `group` chips that differ only in the axes `axes`, in
+ * the order of mesh.h. In a group of one chip a collective is a copy. */
 #include "graph/ops/ops.h"
 
 static rf_status group_check(const rf_op *op, rf_error *error) {
@@ -18,13 +18,14 @@ static rf_status dims_check(const rf_op *op, const rf_tensor *x, rf_error *error
                  op->def->name, op->name, x->rank, attr->dim, attr->to);
 }
 
-/* Checks the input and gives the output its own shape, but for one or two dimensions. */
+/* Gives the output the shape of the input, except for dimension `dim` (and `to`) where the op
+ * gathers or splits. */
 static rf_status exchange_shape(rf_graph *graph, rf_op *op, bool gathers, bool splits, rf_error *error) {
   int id = op->input[0];
   if (id < 0 || id >= graph->tensor_count)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (%s %s: expected x, got none)", op->def->name,
                    op->name);
-  const rf_tensor x = graph->tensor[id]; /* a copy: the array may grow */
+  const rf_tensor x = graph->tensor[id]; /* a copy, because the array may grow */
   const rf_attr_collective *attr = &op->attr.collective;
   int64_t dims[RF_MAX_RANK], group = op->attr.group;
   RF_TRY(group_check(op, error));
@@ -60,7 +61,7 @@ static rf_status transpose_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return exchange_shape(graph, op, true, true, error);
 }
 
-/* `sent_bytes` is the whole array of a group, as formulas for collectives count it. */
+/* `sent_bytes` is the array of the whole group, as in the usual formulas for collectives. */
 static rf_work sends(const rf_graph *graph, const rf_op *op, double bytes) {
   rf_work work = rf_work_bytes(graph, op);
   work.sent_bytes = op->attr.group > 1 ? bytes : 0;
@@ -179,8 +180,8 @@ static rf_work send_work(const rf_graph *graph, const rf_op *op) {
   return (rf_work){.bytes_read = bytes, .sent_bytes = op->attr.group > 1 ? bytes : 0};
 }
 
-/* The send counts the transfer and the write into this memory; recv counts the extra read where
- * it accumulates. */
+/* The send op counts the transfer and the write into the receiver's memory. The recv op counts only
+ * the extra read and write where it accumulates. */
 static rf_work recv_work(const rf_graph *graph, const rf_op *op) {
   double bytes =
       op->attr.accumulate[0] == RF_WRITE ? 0 : (double)rf_tensor_bytes(&graph->tensor[op->output[0]]);

@@ -1,5 +1,5 @@
-/* dropout.c - dropout alone, which is its own backward, and with a residual. The mask is never
- * stored: both draw it from (seed, step, site, token, channel). */
+/* dropout.c - dropout, which is its own backward op, and dropout fused with a residual sum. The
+ * mask is never stored; every op draws it from (seed, step, site, token, channel). */
 #include "graph/mesh/shard.h"
 
 static rf_status probability_check(const rf_op *op, rf_error *error) {
@@ -13,8 +13,7 @@ static rf_status dropped_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return rf_shape_alike(graph, op, error);
 }
 
-/* The same elements of another tensor zeroed, the others scaled alike: what backward does to a
- * gradient. */
+/* The gradient of dropout: the same elements become 0 and the others get the same factor. */
 static rf_status drop_gradient(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                                rf_error *error) {
   rf_attr attr = {.dropout = op->attr.dropout};
@@ -31,11 +30,11 @@ static rf_status add_dropout_backward(rf_graph *graph, const rf_op *op, const in
   return grad_in[1] == RF_NONE ? RAFTER_OK : drop_gradient(graph, op, grad_out, &grad_in[1], error);
 }
 
-/* Rows of a chip along context are every n-th token, columns of one along tensor a run of the
- * channels: each draws as what it is. */
+/* Every chip draws the numbers of its own tokens and channels: every n-th token along context, a
+ * run of the channels along tensor. */
 static rf_status dropout_shard(rf_sharding *s, rf_error *error) {
   rf_axes dealt = RF_AXIS_BIT(RF_AXIS_SEQUENCE);
-  for (int i = 0; i < s->op->input_count; i++) /* sharded heads come back as rows */
+  for (int i = 0; i < s->op->input_count; i++) /* sharded heads become sharded rows again */
   {
     s->in[i].split[0] |= s->in[i].split[1] & dealt;
     s->in[i].split[1] &= (rf_axes)~dealt;
@@ -72,7 +71,7 @@ const rf_op_def RF_OP_ADD_DROPOUT = {
     .shard = dropout_shard,
     .tolerance = {1e-7f, 1e-3f},
     .random = true,
-    /* a mask crosses a loop; elsewhere it is drawn again */
+    /* a mask is stored across a loop, and drawn again otherwise */
     .kept = RF_KEEPS(.joins_residual = true, .across_loop = {RF_KEPT_PRED(1, OUTPUT)}),
 };
 
@@ -87,7 +86,7 @@ const rf_op_def RF_OP_DROPOUT = {
     .work = rf_work_bytes,
     .inplace = {{0, 0}},
     .inplace_count = 1,
-    .backward = drop_gradient, /* its own */
+    .backward = drop_gradient,
     .shard = dropout_shard,
     .tolerance = {1e-7f, 1e-3f},
     .random = true,

@@ -1,4 +1,4 @@
-/* embed.c - token and position lookup, and its backward. */
+/* embed.c - lookup of tokens and positions, and its backward op. */
 #include "graph/mesh/shard.h"
 
 static rf_status embed_shape(rf_graph *graph, rf_op *op, rf_error *error) {
@@ -14,7 +14,7 @@ static rf_status embed_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* A lookup moves one row per token and table, not the table. */
+/* A lookup reads one row of a table per token, not the whole table. */
 static rf_work embed_work(const rf_graph *graph, const rf_op *op) {
   double rows = (double)rf_input_dim(graph, op, 0, 0);
   const rf_tensor *table = &graph->tensor[op->input[2]];
@@ -65,8 +65,8 @@ static rf_work embed_bwd_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* Each chip looks up the rows of the table that it has: a sum over chips, to which the first
- * chip adds the positions. */
+/* With a sharded table, each chip looks up the rows that it has and the results are summed over
+ * chips. The first chip adds the positions. */
 static rf_status embed_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   rf_axes rows = s->in[0].split[0], table = s->in[2].split[0];

@@ -1,19 +1,18 @@
-/* experts.c - a layer of experts: the router's choice, rows brought to their experts, the
- * experts' linear layers, the weighted sum of what they say. No row is dropped and none is
- * padded: n rows with k experts each are R = n k rows, sorted by expert, whoever is chosen how
- * often. */
+/* experts.c - a mixture-of-experts layer: routing, moving rows to their experts, the experts'
+ * linear layers, and the weighted sum of their results. On one chip no row is dropped and none is
+ * padded: n rows with k experts each become R = n k rows sorted by expert, however uneven the
+ * choice. */
 #include "graph/mesh/shard.h"
 
 #include <math.h>
 
-/* Rows sorted by expert, R = n k. */
 static int64_t sorted_rows(const rf_op *op, int64_t rows) { return rows * op->attr.experts.used; }
-/* With experts on several chips, each has room for `part` rows of a chip: R = E part. Rows beyond
- * that have no place. */
+/* With experts on several chips, each expert reserves `room` rows for each source chip: R = E room.
+ * Rows beyond that are dropped. */
 static int64_t placed_rows(const rf_op *op, int64_t rows) {
   return op->attr.experts.room > 0 ? op->attr.experts.experts * op->attr.experts.room : sorted_rows(op, rows);
 }
-/* Runs of rows: of every expert, from every chip of its group. */
+/* Number of runs of rows: one per expert and source chip. */
 static int64_t run_count(const rf_op *op) {
   return op->attr.experts.experts * (int64_t)(op->attr.group > 1 ? op->attr.group : 1);
 }
@@ -28,8 +27,8 @@ static rf_status check_experts(const rf_op *op, rf_error *error) {
 
 /* ---- the router's choice --------------------------------------------------------------------- */
 
-/* Whole groups, of which enough are used to choose k experts from, and of two experts at least
- * where the best two speak for a group. */
+/* Groups must divide the experts, and the used groups must hold at least k experts. If the best two
+ * experts rank a group, it must have at least two. */
 static rf_status check_router(const rf_op *op, rf_error *error) {
   const rf_router *r = &op->attr.experts.router;
   int experts = op->attr.experts.experts;
@@ -81,13 +80,13 @@ static rf_status route_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Chips that hold runs of the experts' widths see the same rows: all of them route all rows of
- * the group, and what they say is summed. */
+/* Chips along the axis tensor, which shard the experts' widths, route the same rows and sum their
+ * results. So that axis never shards the rows. */
 static rf_axes rows_of_group(const rf_spec *rows) {
   return rows->split[0] & (rf_axes)~RF_AXIS_BIT(RF_AXIS_TENSOR);
 }
 
-/* Rows that an expert takes of a chip, with experts on several chips. */
+/* Sets the rows that an expert reserves per source chip, with experts on several chips. */
 static void give_room(rf_sharding *s, int64_t whole_rows, rf_axes rows) {
   rf_axes axes = rf_mesh_live(s->mesh, RF_AXIS_BIT(RF_AXIS_EXPERT));
   if (!axes) return;
@@ -134,7 +133,7 @@ static rf_status combine_shard(rf_sharding *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* A chip's own experts, of runs of rows that came from every chip of the group. */
+/* Leaves only this chip's own experts, whose rows come from every chip of the group. */
 static rf_axes own_experts(rf_sharding *s, const rf_spec *w) {
   give_room(s, whole_dim(s, 0) / s->attr.experts.used, rows_of_group(&s->in[0]));
   rf_axes axes = w->split[0] & RF_AXIS_BIT(RF_AXIS_EXPERT);
@@ -143,7 +142,7 @@ static rf_axes own_experts(rf_sharding *s, const rf_spec *w) {
   return axes;
 }
 
-/* a (rows, k) times w over k: axis `k` of w and n the other. */
+/* Product a (rows, k) times w, summed over axis `k` of w; n is the other axis. */
 static rf_status experts_product_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   int k = s->op->def == &RF_OP_MATMUL_EXPERTS ? 0 : 1, n = 1 - k;
@@ -289,9 +288,9 @@ double rf_experts_met(double experts, double used, double rows) {
   return experts * (1 - pow(used < experts ? 1 - used / experts : 0, rows));
 }
 
-/* Model FLOPs are those of all rows, also of rows without a place; room beyond the even share
- * (--capacity) is not the model's. Of the weights (operand `weights`) those of the experts that
- * are met move: rf_experts_met. Places that no row is expected to take move nothing. */
+/* Model FLOPs count all rows, including dropped ones, but not rows reserved beyond an even share
+ * (--capacity). Of the weights (input `weights`), only those of experts that get a row are read
+ * (rf_experts_met). Reserved rows that are expected to stay empty move no bytes. */
 static rf_work product_work(const rf_graph *graph, const rf_op *op, int weights, int64_t places,
                             int64_t inner, int64_t columns) {
   rf_work work = rf_work_bytes(graph, op);
@@ -374,7 +373,7 @@ static rf_status matmul_experts_dw_shape(rf_graph *graph, rf_op *op, rf_error *e
   RF_OUT(0, RF_CLASS_GRADIENT, rf_wide_dtype(dtype), op->attr.experts.experts * inner, columns);
   return RAFTER_OK;
 }
-/* Every expert's gradient is written, also those of experts that met no row. */
+/* The gradient of every expert is written, including experts without rows. */
 static rf_work matmul_experts_dw_work(const rf_graph *graph, const rf_op *op) {
   return product_work(graph, op, -1, rf_input_dim(graph, op, 0, 0), rf_input_dim(graph, op, 0, 1),
                       rf_input_dim(graph, op, 1, 1));

@@ -1,4 +1,4 @@
-/* gated.c - gated activations on one fused (gate, up) row, and their backward: SwiGLU (Llama),
+/* gated.c - gated activations of a fused (gate, up) row, and their backward ops: SwiGLU (Llama) and
  * GeGLU (Gemma). */
 #include "graph/mesh/shard.h"
 
@@ -27,7 +27,7 @@ static rf_status gated_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* A chip has a run of the gates and the same run of what they gate. */
+/* Each chip has a run of the gate columns and the same run of the up columns. */
 static rf_status gated_shard(rf_sharding *s, rf_error *error) {
   RF_TRY(rf_shard_pointwise(s, error));
   if (s->in[0].split[1]) s->in[0].form[1] = RF_FORM_HALVES;

@@ -1,4 +1,4 @@
-/* gelu.c - GELU in its tanh form and in its exact one, and their backward. */
+/* gelu.c - GELU, as the tanh approximation and exactly, and both backward ops. */
 #include "graph/mesh/shard.h"
 
 static rf_status gelu_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
@@ -23,7 +23,7 @@ const rf_op_def RF_OP_GELU = {
     .shard = rf_shard_pointwise,
     .tolerance = {2e-6f, 1e-2f},
     .timed_like = {&RF_OP_SWIGLU},
-    /* x, the factor of x^2, tanh, its derivative and the cumulative factor */
+    /* x, the x^2 factor, tanh, its derivative and the cumulative factor */
     .kept = RF_KEEPS(.fuses = true, .input = true, .across_loop = {RF_KEPT_SAME(5, INPUT)}),
 };
 

@@ -1,6 +1,6 @@
-/* head.c - the head: cross-entropy loss in one pass over vocabulary panels, its backward, both in
- * one pass, the loss sums, and logits of chosen rows. Logits of a training step exist only
- * for a bounded chunk of rows in a kernel's workspace. */
+/* head.c - the head: cross-entropy loss in one pass over panels of the vocabulary, its backward op,
+ * both in one op, sums of the loss, and logits of chosen rows. Training never stores all logits: a
+ * kernel's workspace holds those of a bounded chunk of rows. */
 #include "graph/mesh/shard.h"
 
 typedef struct head_dims {
@@ -8,7 +8,7 @@ typedef struct head_dims {
   rf_dtype dtype, wide;
 } head_dims;
 
-/* Inputs 0..2 of every head op: x (n,D), w (D,V) or (V,D), bias (V)?. */
+/* Checks inputs 0 to 2 of every head op: x (n,D), w (D,V) or (V,D), bias (V)?. */
 static rf_status head_inputs(rf_graph *graph, rf_op *op, head_dims *dims, rf_error *error) {
   bool transpose = op->attr.head.transpose;
   *dims = (head_dims){.rows = rf_input_dim(graph, op, 0, 0),
@@ -50,7 +50,7 @@ static rf_work head_loss_work(const rf_graph *graph, const rf_op *op) { return h
 
 static rf_status head_loss_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                                     rf_error *error) {
-  (void)grad_out; /* the gradient of nll is run->loss_scale, inside the op */
+  (void)grad_out; /* unused: the op multiplies by run->loss_scale, the gradient of nll */
   int inputs[] = {op->input[0], op->input[1], op->input[2], op->input[3], op->output[2]};
   int outputs[] = {grad_in[0], grad_in[1], grad_in[2]};
   rf_attr attr = {.head = {.transpose = op->attr.head.transpose, .softcap = op->attr.head.softcap}};
@@ -127,7 +127,7 @@ static rf_status head_score_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* A chip with a run of the vocabulary makes four numbers of a row. */
+/* A chip with a run of the vocabulary computes four numbers per row. */
 static rf_status head_part_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   head_dims d;
   RF_TRY(head_inputs(graph, op, &d, error));
@@ -152,7 +152,7 @@ static rf_status head_merge_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* x, w, bias, labels: rows that hold the whole width; the vocabulary may be cut. */
+/* Shards x, w, bias and labels: rows have their full width; the vocabulary may be sharded. */
 static rf_axes head_operands(rf_sharding *s) {
   int v = s->attr.head.transpose ? 0 : 1;
   rf_axes words = s->in[1].split[v], rows = s->in[0].split[0] & s->in[3].split[0] & (rf_axes)~words;
@@ -166,8 +166,8 @@ static rf_axes head_operands(rf_sharding *s) {
   return words;
 }
 
-/* Only where every chip has the whole vocabulary: the pass puts head_part, a gather and
- * head_merge in place of the others. */
+/* Rows are sharded, and every chip has the full vocabulary. With a sharded vocabulary,
+ * shard_parts.c replaces the op by head_part, a gather and head_merge. */
 static rf_status head_rows_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   head_operands(s);
@@ -205,7 +205,7 @@ static rf_status loss_sum_shard(rf_sharding *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Logits of a run of the vocabulary; lse is the logarithm of a sum over chips. */
+/* The logits are sharded along the vocabulary; lse is the logarithm of a sum over chips. */
 static rf_status head_logits_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   rf_axes words = head_operands(s);
@@ -219,7 +219,7 @@ static rf_work head_logits_work(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]];
   int64_t picked = rf_input_dim(graph, op, 3, 0);
   rf_work work = rf_work_bytes(graph, op);
-  /* only the picked rows of x are read */
+  /* only the chosen rows of x are read */
   work.bytes_read += (double)(picked < x->shape[0] ? picked - x->shape[0] : 0) * (double)x->shape[1] *
                      (double)rf_dtype_bytes(x->dtype);
   work.flops = work.flops_full = product_flops(graph, op, picked);
@@ -236,7 +236,7 @@ static unsigned score_row_passes(const rf_op *op) {
          (likeliest ? RF_PASS_LIKELIEST : 0);
 }
 
-/* Loss and gradient are two products, or three where the head learns; one is forward. */
+/* The op computes two products, or three if it writes a weight gradient; one of them is forward. */
 static double loss_grad_forward_share(const rf_op *op) { return 1.0 / (2 + (op->output[3] >= 0)); }
 
 #define RF_HEAD_INPUTS "x (n,D)", "w (D,V)", "bias (V)?"
@@ -261,7 +261,7 @@ const rf_op_def RF_OP_HEAD_LOSS = {
     .loss = true,
     .timing = RF_TIMING_OTHER_PRODUCTS,
     .timed_like = {&RF_OP_HEAD_LOSS_GRAD, &RF_OP_HEAD_LOGITS, &RF_OP_MATMUL},
-    /* logits as the activations, then in f32; their gradient */
+    /* logits in the dtype of activations and in f32, and their gradient */
     .kept = RF_KEEPS(.input = true, .for_matrix = true, .kept = {RF_KEPT_F32(1, LOGITS)},
                      .forward = {RF_KEPT_SAME(1, LOGITS)}, .backward = {RF_KEPT_SAME(1, LOGITS)}),
 };

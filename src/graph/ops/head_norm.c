@@ -1,4 +1,4 @@
-/* head_norm.c - RMSNorm on every query and key head of a fused qkv row, and its backward. */
+/* head_norm.c - RMSNorm of every query and key head in a fused qkv row, and its backward op. */
 #include "graph/mesh/shard.h"
 
 static rf_status head_norm_inputs(rf_graph *graph, rf_op *op, rf_error *error) {

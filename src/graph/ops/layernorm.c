@@ -1,4 +1,5 @@
-/* layernorm.c - LayerNorm and its backward, which may add the residual stream's gradient. */
+/* layernorm.c - LayerNorm and its backward op, which can add the gradient of the residual
+ * stream. */
 #include "graph/mesh/shard.h"
 
 static rf_status layernorm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
@@ -55,14 +56,14 @@ const rf_op_def RF_OP_LAYERNORM = {
     .shard = rf_shard_rows,
     .tolerance = {2e-6f, 1e-2f},
     .timed_like = {&RF_OP_RMSNORM},
-    /* x - mean, (x - mean) times the gain's side, x itself in f32, and four statistics */
+    /* x - mean, (x - mean) * rstd, x in f32, and four statistics per row */
     .kept =
         RF_KEEPS(.fuses = true, .input = true, .across_loop = {RF_KEPT_F32(3, INPUT), RF_KEPT_F32(4, ROW)},
                  .kept = {RF_KEPT_F32(2, ROW)}, .again = {RF_KEPT_F32(2, ROW)}),
 };
 
-/* dx may not take dy's place: dgain and dbias read whole columns of dy, in another order than dx
- * is written. */
+/* dx cannot share dy's memory: dgain and dbias read whole columns of dy while dx is written by
+ * rows. */
 const rf_op_def RF_OP_LAYERNORM_BWD = {
     .name = "layernorm_bwd",
     .kind = RF_KIND_NORM,

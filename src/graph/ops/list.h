@@ -1,5 +1,5 @@
-/* list.h - the names of all ops, once. The rows' declarations, the op table and the reference
- * kernels are made from this list: X(ROPE, rope) is RF_OP_ROPE, row "rope", in ops/rope.c. */
+/* list.h - the list of all ops. It generates the declarations of rows, the op table and the
+ * reference kernels: X(ROPE, rope) stands for RF_OP_ROPE, named "rope". */
 #ifndef RF_GRAPH_OPS_LIST_H
 #define RF_GRAPH_OPS_LIST_H
 

@@ -1,9 +1,9 @@
-/* lora.c - what adapters add to a linear layer, and its backward. Each part reads its own
- * columns of h = x A and joins its own columns of u. */
+/* lora.c - the contribution of LoRA adapters to a linear layer, and its backward op. Each part of
+ * an adapter reads its own columns of h = x A and adds to its own columns of u. */
 #include "graph/mesh/shard.h"
 
 typedef struct dims {
-  int64_t rows, columns, ranks, joined; /* M, N, P r, S: the columns of all parts */
+  int64_t rows, columns, ranks, joined; /* M; N; parts x rank; S: columns of all parts together */
   rf_dtype dtype, wide;
 } dims;
 
@@ -24,7 +24,7 @@ static rf_status parts_check(const rf_op *op, const dims *d, rf_error *error) {
       op->def->name, op->name, (long long)d->columns, (long long)d->joined, parts->count, parts->rank);
 }
 
-/* Inputs u or dy, h, b. */
+/* Checks the inputs of both ops: u or dy, h, b. */
 static rf_status inputs(rf_graph *graph, rf_op *op, dims *d, rf_error *error) {
   *d = (dims){.rows = rf_input_dim(graph, op, 0, 0),
               .columns = rf_input_dim(graph, op, 0, 1),
@@ -61,7 +61,7 @@ static rf_work lora_bwd_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* u passes through: its gradient is dy itself. */
+/* The gradient of u is dy itself. */
 static rf_status lora_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                                rf_error *error) {
   if (grad_in[0] == RF_WANTED) grad_in[0] = grad_out[0];
@@ -123,7 +123,7 @@ const rf_op_def RF_OP_LORA = {
     .tolerance = {2e-6f, 1e-2f},
     .timing = RF_TIMING_OTHER_PRODUCTS,
     .timed_like = {&RF_OP_MATMUL},
-    /* the gradient of the layer's output goes through; x A is kept for the gradient of B */
+    /* the layer's output gradient passes through; x A is stored for the gradient of B */
     .kept = RF_KEEPS(.across_loop = {RF_KEPT_PRODUCT(1, SECOND)}, .kept = {RF_KEPT_SAME(1, SECOND)},
                      .again = {RF_KEPT_SAME(1, SECOND)}),
 };

@@ -1,9 +1,9 @@
-/* matmul.c - the linear layer: forward with its epilogues, gradient of its input, gradient of
- * its weight. Every sum over k is one f32 chain of fused multiply-adds in ascending k (f64
- * for f64 operands). */
+/* matmul.c - the linear layer: forward with its epilogues, the gradient of its input, and the
+ * gradient of its weight. Every sum over k is one f32 chain of fused multiply-adds in ascending k
+ * (f64 for f64 operands). */
 #include "graph/mesh/shard.h"
 
-/* The weight's axes: (K, N), or (N, K) when stored (out, in). */
+/* Shape of the weight: (K, N), or (N, K) if stored as (out, in). */
 static void weight_dims(const rf_op *op, int64_t k, int64_t n, int64_t dims[2]) {
   dims[0] = op->attr.matmul.transpose ? n : k;
   dims[1] = op->attr.matmul.transpose ? k : n;
@@ -44,7 +44,7 @@ static rf_work matmul_work(const rf_graph *graph, const rf_op *op) {
                       (double)rf_input_dim(graph, op, 1, op->attr.matmul.transpose ? 0 : 1));
 }
 
-/* dW first: it is the last reader of x, so x's bytes are free while dx is made. */
+/* dW comes first: it is the last reader of x, so dx can reuse the memory of x. */
 static rf_status matmul_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                                  rf_error *error) {
   if (op->attr.matmul.epilogue != RF_EPILOGUE_NONE)
@@ -109,9 +109,10 @@ static rf_work matmul_dw_work(const rf_graph *graph, const rf_op *op) {
                       (double)rf_input_dim(graph, op, 1, 1));
 }
 
-/* a (rows, k) times w: an axis that shards k of both operands makes a sum over chips; k sharded
- * in one operand is gathered; rows are gathered along an axis that shards them and w. Sharded
- * heads come back as rows. */
+/* Sharding of a (rows, k) times w. An axis that shards k in both operands makes the result a
+ * partial sum over chips. If it shards k in one operand only, that operand is gathered. If an axis
+ * shards both the rows and w's columns, the rows are gathered. Heads sharded along sequence become
+ * rows again. */
 static void product_shard(rf_sharding *s, int k, int n) {
   rf_spec *a = &s->in[0], *w = &s->in[1];
   rf_axes sum = a->split[1] & w->split[k], columns = w->split[n],
@@ -137,7 +138,7 @@ static rf_status matmul_shard(rf_sharding *s, rf_error *error) {
   s->in[2] = rf_spec_of(s->in[1].split[n], 0, RF_FORM_BLOCKS);
   s->in[2].form[0] = s->in[1].form[n];
   s->in[3] = s->out[1];
-  if (s->op->input[2] >= 0) s->attr.axes = s->out[0].partial; /* the first of them adds the bias */
+  if (s->op->input[2] >= 0) s->attr.axes = s->out[0].partial; /* only the first chip adds the bias */
   return RAFTER_OK;
 }
 

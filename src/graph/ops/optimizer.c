@@ -1,7 +1,7 @@
-/* optimizer.c - gradient norm, clipping by the global norm, AdamW with f32 masters. */
+/* optimizer.c - gradient norms, clipping by the global norm, and AdamW with f32 masters. */
 #include "graph/mesh/shard.h"
 
-/* The sums of all gradients, of which this op writes one. */
+/* Checks an output with one sum per gradient, of which the op writes one element. */
 static rf_status sums_shape(rf_graph *graph, rf_op *op, int slot, rf_error *error) {
   if (op->output[slot] == RF_WANTED || op->output[slot] >= graph->tensor_count)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
@@ -57,7 +57,7 @@ static rf_status adamw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return op->output_count > 4 ? sums_shape(graph, op, 4, error) : RAFTER_OK;
 }
 
-/* It writes one of the sums. */
+/* The op writes only one of the sums. */
 static rf_work adamw_work(const rf_graph *graph, const rf_op *op) {
   rf_work work = rf_work_bytes(graph, op);
   if (op->output_count > 4 && op->output[4] >= 0)
@@ -65,8 +65,8 @@ static rf_work adamw_work(const rf_graph *graph, const rf_op *op) {
   return work;
 }
 
-/* Chips with the same run of a gradient each count their part of it; the sums of all chips are
- * added. */
+/* Chips that hold the same gradient each count the same norm, so each divides it by their number.
+ * The sums of all chips are then added. */
 static rf_status norm_sq_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   s->attr.axes = rf_mesh_live(
@@ -113,7 +113,7 @@ static rf_status norm_total_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Sums over chips stay such: the stages' totals are added with them. */
+/* Keeps partial sums over chips: they are added up together with the totals of the stages. */
 static rf_status norm_total_shard(rf_sharding *s, rf_error *error) {
   (void)error;
   s->out[0] = s->in[0];

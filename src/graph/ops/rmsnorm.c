@@ -1,4 +1,4 @@
-/* rmsnorm.c - RMSNorm and its backward, which may add the residual stream's gradient. */
+/* rmsnorm.c - RMSNorm and its backward op, which can add the gradient of the residual stream. */
 #include "graph/mesh/shard.h"
 
 static rf_status rmsnorm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
@@ -57,8 +57,7 @@ const rf_op_def RF_OP_RMSNORM = {
                  .kept = {RF_KEPT_F32(1, ROW)}, .again = {RF_KEPT_F32(1, ROW)}),
 };
 
-/* dx may not take dy's place: dgain reads whole columns of dy, in another order than dx is
- * written. */
+/* dx cannot share dy's memory: dgain reads whole columns of dy while dx is written by rows. */
 const rf_op_def RF_OP_RMSNORM_BWD = {
     .name = "rmsnorm_bwd",
     .kind = RF_KIND_NORM,

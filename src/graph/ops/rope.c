@@ -1,5 +1,5 @@
-/* rope.c - rotary positions on the query and key heads of a fused qkv row; its backward is the
- * rotation back. */
+/* rope.c - rotary positions of the query and key heads in a fused qkv row. The backward op is the
+ * rotation by the negative angle. */
 #include "graph/mesh/shard.h"
 
 static rf_status rope_shape(rf_graph *graph, rf_op *op, rf_error *error) {
@@ -28,8 +28,8 @@ static rf_status rope_backward(rf_graph *graph, const rf_op *op, const int *grad
   return RAFTER_OK;
 }
 
-/* Heads sharded around attention come back as rows, sharded like the positions. Rows without key
- * heads are blocks, one for each head. */
+/* Heads that were sharded for attention become sharded rows again, like the positions. In a row
+ * without key heads each query head is a block. */
 static rf_status rope_shard(rf_sharding *s, rf_error *error) {
   rf_axes dealt = s->in[0].split[1] & s->in[1].split[0], heads = s->in[0].split[1] & (rf_axes)~dealt,
           rows = (s->in[0].split[0] | dealt) & (rf_axes)~heads;
