@@ -9,14 +9,15 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What a run's command plans, as --job names it. */
+/* The value of --job that plans a run. */
 static const char *job_of(const json_t *run, const json_t *plan) {
   const char *command = json_string_value(json_object_get(run, "command")),
              *job = json_string_value(json_object_get(plan, "job"));
   return command && !strcmp(command, "train") ? "train" : job;
 }
 
-/* The options that plan a run again: those of run.json, and those that the command chose itself. */
+/* The options that plan a run again: those of run.json, plus values that the command chose
+ * itself. */
 static rf_status plan_options(const rf_commands *commands, const json_t *entry, rf_options **out,
                               rf_error *error) {
   const json_t *run = json_object_get(entry, "run"), *plan = json_object_get(entry, "plan"),
@@ -59,8 +60,8 @@ rf_status rf_plan_run_again(const rf_commands *commands, const json_t *entry, co
              : RF_FAIL(error, status, inner.hint, "--against %.100s: %s", change, inner.message);
 }
 
-/* `results`: whether the results change, change by rounding, or stay the same to the bit. The most
- * useful changes come first, because time may run out before all are priced. */
+/* The changes to try, the most useful first because time may run out. `results`: whether the run
+ * would compute other values, other roundings, or equal bits. */
 enum { ROUNDED, CHANGED, EXACT };
 static const struct {
   const char *job, *change;
@@ -78,7 +79,7 @@ static const struct {
     {"train", "remat=block", EXACT},
 };
 
-/* The change as options; false: it does not apply. */
+/* Writes the change as options. False: it does not apply to this plan. */
 static bool options_of(const json_t *plan, const char *change, char text[96]) {
   const json_t *settings = json_object_get(plan, "settings");
   long long micro = json_integer_value(json_object_get(settings, "microbatch")),
@@ -92,7 +93,7 @@ static bool options_of(const json_t *plan, const char *change, char text[96]) {
     snprintf(text, 96, "microbatch=%lld,accumulate=%lld", micro / 2, accumulate * 2);
   } else if (!strcmp(change, "threads = all")) {
     const json_t *threads = json_object_get(settings, "threads");
-    /* more threads than cores share them */
+    /* a run with more threads than cores is changed too */
     if (!json_is_integer(threads) || json_integer_value(threads) == cores) return false;
     snprintf(text, 96, "threads=%ld", cores);
   } else snprintf(text, 96, "%s", change);
@@ -121,7 +122,7 @@ static json_t *walks_of(const rafter_plan *made) {
   return plans;
 }
 
-/* `now`: the run's own plans, priced by today's calibration as the change is. */
+/* `now`: the run's own plans, priced with today's calibration like the change. */
 static json_t *row_of(const rafter_plan *made, const char *change, int results, json_t *now) {
   const rf_plan *plan = made->plan, *largest = rf_plan_larger(plan, made->prefill);
   return json_pack("{ss sf sI sb sb sb so sO}", "change", change, "seconds", plan->step_seconds, "peak_bytes",

@@ -1,16 +1,16 @@
-/* changes.h - the plan of a run, planned again with one change of its options. */
+/* changes.h - plans a finished run again, with one change of its options. */
 #ifndef RF_ADVISE_CHANGES_H
 #define RF_ADVISE_CHANGES_H
 
 #include "advise/planned.h"
 
-/* The plan of a run (its entry in a report model) with that change ("": none), with tensors and ops.
- * `commands` have "plan". */
+/* Makes the plan of a run, given its entry in a report model, with that change ("": none), tensors
+ * and ops. `commands` must contain "plan". */
 rf_status rf_plan_run_again(const rf_commands *commands, const json_t *entry, const char *change,
                             rafter_plan **plan, rf_error *error);
-/* What single changes would do, each a plan that was made, with seconds by kind of op; none if the
- * run is not planned here as it was there: then the entry's "replans" is false. Ends after
- * `seconds`. The caller's. */
+/* Plans single changes of a run and returns an array with their memory and their seconds by kind of
+ * op, which the caller frees. Stops after `seconds`. If the options of the run no longer give its
+ * plan, the array is empty and the entry's "replans" is false. */
 json_t *rf_advise_changes(const rf_commands *commands, json_t *entry, double seconds);
 
 #endif

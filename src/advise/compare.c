@@ -1,5 +1,5 @@
-/* compare.c - `rafter plan --compare A B`: two plans next to each other, and the difference of
- * every number. */
+/* compare.c - `rafter plan --compare A B`: two plans side by side, and the difference of every
+ * number. */
 #include "advise/set.h"
 #include "advise/vary.h"
 
@@ -21,7 +21,6 @@ static rf_status plan_side(const rf_options *o, const char *text, json_t **json,
   return RF_FAIL(error, status, inner.hint, "--compare %.100s: %s", text ? text : "", inner.message);
 }
 
-/* Numbers that both have: b - a, or b / a, at the same place. */
 json_t *rf_json_between(const json_t *a, const json_t *b, bool ratio) {
   const char *key;
   json_t *left, *out = json_object();
@@ -41,7 +40,7 @@ json_t *rf_json_between(const json_t *a, const json_t *b, bool ratio) {
   return out;
 }
 
-/* Numbers that readers want most; they are at the top of the object too. */
+/* Numbers that are copied to the top of the object, because readers want them most. */
 static const struct {
   const char *key, *object;
 } SHORT[] = {{"seconds", "time"},           {"peak_bytes", "memory"},

@@ -1,5 +1,5 @@
-/* gnuplot.c - see gnuplot.h. Script and picture pass through unnamed files: no shell, no quoting of
- * names. */
+/* gnuplot.c - see gnuplot.h. Script and picture pass through unnamed temporary files, so no name
+ * needs quoting in a shell. */
 #define _GNU_SOURCE
 #include "advise/gnuplot.h"
 

@@ -20,7 +20,8 @@ rf_status rf_gnuplot_check(const char *path, rf_error *error);
 rf_status rf_gnuplot_open(const char *path, int width, int height, rf_gnuplot *plot, rf_error *error);
 /* Writes a text in gnuplot's single quotes. */
 void rf_gnuplot_quote(rf_gnuplot *plot, const char *text);
-/* Runs the script and writes the picture whole or not at all. Always frees the plot. */
+/* Runs the script and writes the picture. On failure no partial file is left. Always frees the
+ * plot. */
 rf_status rf_gnuplot_close(rf_gnuplot *plot, rf_error *error);
 
 #endif

@@ -1,5 +1,5 @@
-/* jobs.c - what `rafter plan --job` plans: the plans of each job and, for serving, rollouts and
- * RL, a simulation. */
+/* jobs.c - plans each job of `rafter plan --job` and, for serving, rollouts and RL, simulates
+ * it. */
 #define _GNU_SOURCE
 #include "advise/planned.h"
 
@@ -17,7 +17,7 @@ typedef struct lengths {
   int samples;
 } lengths;
 
-/* Lengths of prompts and answers. Without --seq a slot has room for exactly both. */
+/* Reads the lengths of prompts and answers. Without --seq, a slot holds exactly both. */
 static rf_status resolve_lengths(rafter_plan *p, const rf_options *o, lengths *l, rf_error *error) {
   rf_settings *s = &p->settings;
   int64_t half = s->model.max_seq > 1 ? s->model.max_seq / 2 : 1;
@@ -48,8 +48,8 @@ static rf_generate_settings generate_settings(const rafter_plan *p) {
   return (rf_generate_settings){.model = p->settings.model, .plan = p->settings.plan};
 }
 
-/* Scales one simulated copy with `each` requests to all copies. The longest queue stays that of one
- * copy: the maxima of copies do not coincide. */
+/* Scales the result of one simulated copy with `each` requests to all copies. The longest queue
+ * stays that of one copy, because queues do not peak at the same time. */
 static void add_copies(rf_serve_stats *served, int64_t requests, int64_t each) {
   rf_generate_counts *c = &served->counts;
   int64_t *counts[] = {&c->walks,  &c->rows,    &c->parts, &c->prompt_tokens,
@@ -62,7 +62,7 @@ static void add_copies(rf_serve_stats *served, int64_t requests, int64_t each) {
   served->slots_used *= times;
 }
 
-/* Requests are spread over copies of the model; one copy is simulated. */
+/* Reports that requests are spread over copies of the model, of which one is simulated. */
 static void say_copies(rafter_plan *p, const rf_plan *decode) {
   int64_t copies = rf_generate_copies(decode), chips = rf_mesh_chips(&decode->graph->mesh) / copies;
   bool in_step = rf_mesh_extent(&decode->graph->mesh, RF_AXIS_FSDP) > 1 ||
@@ -81,7 +81,7 @@ static double usd_an_hour(const rafter_plan *p) {
   return p->settings.machine.usd_per_chip_hour * p->settings.machine.chips;
 }
 
-/* USD for a million tokens at this rate, or null. */
+/* USD per million tokens at this rate, or null. */
 static json_t *usd_per_million(double usd_an_hour_, double rate) {
   return usd_an_hour_ > 0 && rate > 0 ? json_real(usd_an_hour_ / 3600 / rate * 1e6) : json_null();
 }
@@ -108,7 +108,7 @@ static rf_status make_generate(rafter_plan *p, const rf_options *o, rf_error *er
   return rf_generate_plans(&g, &p->prefill, &p->plan, error);
 }
 
-/* Whole prompts of all sequences in one forward pass. */
+/* Plans whole prompts of all sequences in one forward pass. */
 static rf_status make_prefill(rafter_plan *p, const rf_options *o, rf_error *error) {
   rf_generate_settings g = generate_settings(p);
   rf_plan *decode = NULL;
@@ -126,7 +126,7 @@ static rf_status make_score(rafter_plan *p, const rf_options *o, rf_error *error
 
 /* ---- rollouts -------------------------------------------------------------------------------- */
 
-/* All prompts arrive at once, each with its samples. */
+/* Simulates prompts that all arrive at once, each with its samples. */
 static rf_status roll_out(rafter_plan *p, const rf_plan *decode, const rf_options *o, const lengths *l,
                           rf_serve_stats *served, int64_t *prompts, rf_error *error) {
   rf_generate_settings g = generate_settings(p);
@@ -191,11 +191,11 @@ typedef struct service {
   rafter_plan *p;
   const rf_options *o;
   lengths l;
-  rf_settings *prefill_on; /* --prefill-on; NULL: the decoding machine prefills too */
+  rf_settings *prefill_on; /* machine of --prefill-on; NULL: one machine does both */
   double link_bps;
-  int64_t copies; /* of the model, each on its own chips */
+  int64_t copies; /* copies of the model, each on its own chips */
   json_t *rates;
-  rf_serve_stats best; /* at the highest rate that it sustains, otherwise at the lowest */
+  rf_serve_stats best; /* result at the highest rate that keeps up, otherwise at the lowest */
   bool have_best;
 } service;
 
@@ -244,7 +244,8 @@ static void add_rate(service *s, double rate, const rf_serve_stats *v) {
   }
 }
 
-/* Copies take the arrivals of a file in turn; the time of the last arrival of all ends the run. */
+/* The copies take the requests of a file in turn; one copy is simulated. The run ends no earlier
+ * than the last arrival. */
 static rf_status simulate_dealt(const service *s, rf_arrival *list, int64_t requests, rf_serve_stats *served,
                                 rf_error *error) {
   double last = list[requests - 1].at, came = last - list[0].at;
@@ -292,7 +293,7 @@ done:
   return status;
 }
 
-/* Between the two machines: the slower of their networks. */
+/* The slower of the two machines' networks, unless --kv-link is given. */
 static rf_status resolve_link(service *s, rf_error *error) {
   const rf_machine *here = &s->p->settings.machine, *there = &s->prefill_on->machine;
   double out = there->chips * rf_machine_dcn_bps(there), in = here->chips * rf_machine_dcn_bps(here);
@@ -306,7 +307,7 @@ static rf_status resolve_link(service *s, rf_error *error) {
                  out > 0 ? here->name : there->name);
 }
 
-/* --prefill-on: the same model and settings, planned for the other machine. */
+/* Plans the same model and settings for the machine of --prefill-on. */
 static rf_status resolve_prefill_on(service *s, rf_error *error) {
   if (!rf_options_is_set(s->o, "prefill-on")) return RAFTER_OK;
   rf_options *other = rf_options_copy(s->o);
@@ -360,7 +361,7 @@ done:
 
 /* ---- reinforcement learning ------------------------------------------------------------------ */
 
-/* One phase of an RL step, without what all phases share. */
+/* One phase of an RL step. */
 typedef struct phase {
   const char *name;
   const rf_plan *plan;
@@ -370,7 +371,7 @@ typedef struct phase {
 static const char RL_NOTE[] = "an RL step is planned, not yet run: rollouts, the reference's "
                               "log-probabilities of them and the policy's step take turns in one arena";
 
-/* Bytes of a phase's plan without the base weights, which all phases share. */
+/* Bytes by class of a phase, without the base weights, which all phases share. */
 static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES]) {
   for (int c = 0; c < RF_CLASSES; c++) {
     bool base = c == RF_CLASS_WEIGHT || c == RF_CLASS_ADAPTER;
@@ -378,7 +379,7 @@ static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES])
   }
 }
 
-/* Bytes that the policy keeps between its steps, by class. */
+/* Bytes by class that the policy keeps between its steps. */
 static void kept_bytes(const rf_plan *policy, int64_t kept[RF_CLASSES]) {
   int64_t sum = 0;
   memset(kept, 0, RF_CLASSES * sizeof *kept);
@@ -392,10 +393,10 @@ static void kept_bytes(const rf_plan *policy, int64_t kept[RF_CLASSES]) {
   kept[RF_CLASS_PADDING] += policy->persistent_bytes - sum;
 }
 
-/* Bytes of all phases: each adds to what the policy keeps, and to a frozen copy of the weights if
- * the policy trains them. */
+/* Bytes of the phases. Each phase adds to what the policy keeps and, if the policy trains the
+ * weights, to a frozen copy of them. */
 typedef struct rl_bytes {
-  int64_t phase[3], peak, persistent, copy, by_class[RF_CLASSES]; /* by_class: those of the largest phase */
+  int64_t phase[3], peak, persistent, copy, by_class[RF_CLASSES]; /* by_class: of the largest phase */
   int most;
 } rl_bytes;
 
@@ -461,7 +462,7 @@ static void put_rl(rafter_plan *p, const phase *list, int count, const json_t *m
           RL_NOTE);
 }
 
-/* The phases before the policy's step. */
+/* Plans of the phases before the policy's step. */
 typedef struct rl_step {
   rafter_plan *p, *roll;
   const rf_options *o;
@@ -471,7 +472,8 @@ typedef struct rl_step {
   int64_t prompts;
 } rl_step;
 
-/* All phases take the dtype found for the policy, and its mesh unless one is typed. */
+/* Plans the rollout with the dtype that --fit found for the policy and, unless --mesh is given,
+ * with its mesh. */
 static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_error *error) {
   rf_plan_options *to = &s->roll->settings.plan;
   const rf_plan_options before = *to;
@@ -488,11 +490,11 @@ static rf_status plan_rollout(rl_step *s, const rf_plan_options *policy, rf_erro
   rf_generate_settings g = generate_settings(s->roll);
   RF_TRY(rf_generate_plans(&g, &s->prefill, &s->decode, error));
   memset(&s->served, 0, sizeof s->served);
-  to->budget_bytes = INT64_MAX; /* all phases are checked together, later */
+  to->budget_bytes = INT64_MAX; /* the memory of all phases is checked later */
   rf_status status = roll_out(s->roll, s->decode, s->o, &s->l, &s->served, &s->prompts, error);
   to->budget_bytes = before.budget_bytes;
   if (status == RAFTER_OK) return RAFTER_OK;
-  rf_plan_free(s->decode); /* it holds no answer */
+  rf_plan_free(s->decode); /* the simulation failed: do not reuse the plan */
   s->decode = NULL;
   return status;
 }
@@ -516,7 +518,7 @@ static void time_phases(const rl_step *s, const rf_plan *policy, phase list[3]) 
   list[2] = (phase){"policy", policy, policy->step_seconds * ceil(sequences / of_plan)};
 }
 
-/* The search asks what the whole step costs with this plan of the policy. */
+/* Called by the search: the cost of the whole RL step with this plan of the policy. */
 static rf_status rl_cost(void *self, const rf_plan *plan, rf_fit_cost *cost, rf_error *error) {
   rl_step *s = self;
   phase list[3];
@@ -540,7 +542,7 @@ static rf_status plan_policy(rl_step *s, rf_error *error) {
   return status;
 }
 
-/* A step has every sample of every prompt. The policy's plan is the main one. */
+/* Plans an RL step over every sample of every prompt. The main plan is the policy's. */
 static rf_status make_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
   rl_step s = {.p = p, .o = o};
   phase list[3];
@@ -584,9 +586,10 @@ done:
   return status;
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- the table of jobs ----------------------------------------------------------------------- */
 
-/* In place of a search, when only the size matters: whole blocks recomputed, which it tries too. */
+/* Replaces a search if only the size matters: recomputes whole blocks, which the search tries
+ * too. */
 static void size_fit(rf_settings *s, const rf_options *o) {
   if (s->fit && !rf_options_given(o, "remat")) s->plan.remat = RF_REMAT_BLOCK;
   if (s->fit && s->vary.dtype) s->plan.build.dtype = RF_BF16;
@@ -604,7 +607,7 @@ static rf_status size_answers(rafter_plan *p, const rf_options *o, rf_error *err
   return make_generate(p, o, error);
 }
 
-/* make_rl adds up the phases and writes about them: give it places to write to. */
+/* make_rl writes a report about the phases: create its outputs. */
 static rf_status size_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
   size_fit(&p->settings, o);
   p->settings.fit = false;
@@ -618,7 +621,7 @@ static rf_status size_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
 
 typedef rf_status (*job_function)(rafter_plan *plan, const rf_options *options, rf_error *error);
 static const struct {
-  const char *name, *settings; /* settings: the job of rf_settings_resolve */
+  const char *name, *settings; /* settings: the job to pass to rf_settings_resolve */
   job_function make, size;
 } JOBS[] = {
     {"train", "train", make_train, size_train},
@@ -630,7 +633,7 @@ static const struct {
     {"rl", "train", make_rl, size_rl},
 };
 
-/* Options that only some jobs read. */
+/* Refuses options that have no effect with this job. */
 static rf_status check_meant(const rf_options *o, const char *job, rf_error *error) {
   static const struct {
     const char *option, *jobs, *why;

@@ -18,16 +18,16 @@ struct rafter_plan {
   rf_advice advice[RF_MAX_ADVICE];
   int advice_count;
   bool advises;           /* rf_plan_give_advice will be called */
-  rf_advice_ahead *ahead; /* its work in advance */
+  rf_advice_ahead *ahead; /* the same work, started while the plan is made */
   rf_fit_found found;     /* of --fit */
   double tokens, budget_seconds;
   bool tensors, ops;
   bool sized, advisable; /* sized: only its size counts; advisable: single changes can be priced */
   const char *job;
-  int64_t needs;               /* bytes of all phases of a job that has several; 0: it has one */
-  int64_t lasts;               /* of them, what is in memory for as long as the job lasts */
-  json_t *extra, *assumptions; /* what simulated jobs add to the object; objects merge key by key */
-  FILE *extra_text;            /* and to the table: extra_chars */
+  int64_t needs;               /* peak bytes over all phases of an RL step; 0: the job has one phase */
+  int64_t lasts;               /* part of `needs` that stays in memory during the whole job */
+  json_t *extra, *assumptions; /* what simulated jobs add to the JSON; nested objects are merged */
+  FILE *extra_text;            /* text that simulated jobs add to the table */
   char *extra_chars;
   size_t extra_bytes;
   json_t *object; /* rf_plan_object, once rafter_plan_number asked for it */
@@ -36,35 +36,35 @@ struct rafter_plan {
 /* Makes a plan and, in a second step, prices single changes of it. rafter_plan_free frees it. */
 rf_status rf_plan_begin(const rf_options *options, rafter_plan **plan, rf_error *error);
 void rf_plan_give_advice(rafter_plan *plan);
-/* Does both. */
+/* rf_plan_begin, then rf_plan_give_advice. */
 rf_status rf_plan_of_options(const rf_options *options, rafter_plan **plan, rf_error *error);
-/* The object of `rafter plan --json`; the caller's. */
+/* The object of `rafter plan --json`. The caller frees it. */
 rf_status rf_plan_object(const rafter_plan *plan, json_t **json, rf_error *error);
-/* Plans the options and keeps the object alone. */
+/* Plans the options and returns only the JSON object. */
 rf_status rf_plan_object_of(const rf_options *options, json_t **json, rf_error *error);
-/* The table of `rafter plan`; malloc'ed. */
+/* The table of `rafter plan`. The caller frees it. */
 rf_status rf_plan_table(const rafter_plan *plan, char **text, rf_error *error);
-/* The number at /object/key of a plan's object, or 0; whether it fits. */
+/* The number at /object/key of a plan's JSON, or 0; and its /memory/fits. */
 double rf_json_at(const json_t *json, const char *object, const char *key);
 bool rf_json_fits(const json_t *plan);
 
-/* jobs.c: settings and plans of a job ("train", "serve", ...), and what it adds to the answer. */
+/* jobs.c: resolves the settings of a job ("train", "serve", ...), plans it, and fills `extra`. */
 rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
-/* The same plans without simulation and advice: enough to know whether they fit. */
+/* Makes the same plans without simulation and advice, enough to know whether they fit. */
 rf_status rf_plan_job_size(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
 /* Options of jobs that are simulated. */
 extern const rf_option RF_SERVING_OPTIONS[];
 
-/* remedy.c: whether all phases fit, each alone and all together. */
+/* remedy.c: whether each phase fits, and all phases together. */
 bool rf_plan_all_fits(const rafter_plan *plan);
-/* Whether a core is idle; whoever changes it signals those that wait. */
+/* Whether a core is idle. Signal `changed` after changing `is`. */
 typedef struct rf_idle {
   pthread_mutex_t lock;
   pthread_cond_t changed;
   bool is;
 } rf_idle;
-/* RAFTER_NO_FIT with what is largest and what would fit; RAFTER_OK where it fits. As soon as a core
- * is idle, two threads search. */
+/* RAFTER_OK if the plan fits, otherwise RAFTER_NO_FIT with the largest tensors and a setting that
+ * fits. Once a core is idle, a second thread helps to search. */
 rf_status rf_plan_refuse(const rf_options *options, const rafter_plan *plan, rf_idle *idle, rf_error *error);
 
 #endif

@@ -1,5 +1,5 @@
-/* plot.c - the pictures of `rafter plan --plot`: a sweep, a frontier, or one plan's memory over
- * its ops and its ops under the machine's roofs. */
+/* plot.c - the pictures of `rafter plan --plot`: a sweep, a frontier, the rates of a server, or one
+ * plan (its memory over its ops, and its ops in a roofline). */
 #include "advise/gnuplot.h"
 #include "advise/vary.h"
 
@@ -7,12 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Okabe and Ito's colours, which people with any kind of colour vision can tell apart. */
+/* The first eight are the palette of Okabe and Ito, which people with any colour vision can tell
+ * apart. */
 static const char *const COLOUR[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00",
                                      "#f0e442", "#999999", "#000000", "#7f3c8d", "#3969ac", "#b0b0b0"};
 enum { COLOURS = sizeof COLOUR / sizeof *COLOUR };
 #define LIMIT_COLOUR "#d00000"
-enum { NEAR = 6 }; /* a limit this many times above the data is written, not drawn */
+enum { NEAR = 6 }; /* a limit above NEAR times the data is a label, not a line */
 
 static double room_of(const rf_plan *plan) {
   double most = plan->options.budget_bytes > 0 ? (double)plan->options.budget_bytes
@@ -20,7 +21,7 @@ static double room_of(const rf_plan *plan) {
   return most > 0 ? most : 0;
 }
 
-/* The machine's limit as a line; far above the data it is a label, so that the data stays readable. */
+/* Draws the machine's limit as a line, or as a label if it is far above the data. */
 static void put_limit(rf_gnuplot *p, const char *machine, double room, double most) {
   char label[120], size[32];
   bool near = room < NEAR * most;
@@ -188,7 +189,8 @@ static double percentile(const json_t *row, const char *what, const char *which)
   return rf_json_at(row, what, which);
 }
 
-/* Throughput against latency, one point for each rate; hollow where requests pile up. */
+/* Draws the token rate against latency, one point per request rate; hollow points where requests
+ * pile up. */
 rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *error) {
   static const struct {
     const char *key, *label;
@@ -239,7 +241,7 @@ rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *err
 
 /* ---- one plan -------------------------------------------------------------------------------- */
 
-/* Bytes that live at each op, by class: live[op * RF_CLASSES + class]. */
+/* Live bytes at each op by class: live[op * RF_CLASSES + class]. */
 static double *live_bytes(const rf_plan *plan) {
   int ops = plan->graph->op_count;
   double *live = calloc((size_t)(ops + 1) * RF_CLASSES, sizeof *live);
@@ -289,7 +291,7 @@ static rf_status put_timeline(rf_gnuplot *p, const rf_plan *plan, rf_error *erro
   return RAFTER_OK;
 }
 
-/* One kind of op. */
+/* All ops with one definition. */
 typedef struct kind {
   const char *name;
   double flops, bytes, seconds;
@@ -312,7 +314,7 @@ static int kinds_of(const rf_plan *plan, kind *list, int most) {
   return count;
 }
 
-/* Marks at 1, 2 and 5 of every decade, or at 1 where there are many decades. */
+/* Tics at 1, 2 and 5 of every decade, or only at 1 over many decades. */
 static void put_log_tics(rf_gnuplot *p, char axis, double least, double most) {
   static const int steps[] = {1, 2, 5};
   const char *comma = "";
@@ -375,7 +377,7 @@ static void put_roofs(rf_gnuplot *p, const rf_plan *plan) {
     double x = list[i].flops / list[i].bytes, share = list[i].seconds / plan->step_seconds;
     if (!(list[i].flops > 0 && list[i].seconds > 0)) continue;
     bool said = share > 0.02;
-    /* names of close points go below each other */
+    /* the names of close points are placed below each other */
     if (said) {
       level = x < 3 * last ? level + 1 : 0;
       last = x;

@@ -1,5 +1,5 @@
 /* published.c - `rafter plan --compare published:ID`: a published training run next to its plan.
- * Settings that were not published are searched. */
+ * `--fit` finds the settings that were not published. */
 #include "advise/set.h"
 #include "advise/vary.h"
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The table is part of the program, as the machines' data sheets are. */
+/* The table is part of the program, like the data sheets of machines. */
 #ifndef RF_DATA_DIR
 #error "RF_DATA_DIR must be the path of the data folder"
 #endif
@@ -64,7 +64,7 @@ static rf_status find_row(const char *id, published *row, rf_error *error) {
   return RF_FAIL(error, RAFTER_INVALID, hint, "no published run is named '%.40s'", id);
 }
 
-/* Typed options win; the rest comes from the row. */
+/* Applies a row to the options. Options on the command line take precedence. */
 static rf_status apply_row(rf_options *o, const published *row, rf_error *error) {
   bool eight = !strcmp(row->text[PRECISION], "fp8") || !strcmp(row->text[PRECISION], "int8");
   if (!rf_options_argument(o, 0)) RF_TRY(rf_options_set(o, "MODEL", row->text[MODEL], error));
@@ -82,20 +82,19 @@ static rf_status apply_row(rf_options *o, const published *row, rf_error *error)
   bool in_parts = rf_options_given(o, "batch") || rf_options_given(o, "microbatch");
   for (size_t i = 0; i < sizeof stated / sizeof *stated; i++) {
     const char *text = row->text[stated[i].column];
-    /* these belong to the row's own batch */
+    /* these columns are valid for the row's own batch only */
     bool of_batch = stated[i].column == BATCH || stated[i].column == ACCUMULATE;
     if (*text && !(of_batch && in_parts) && !rf_options_given(o, stated[i].option))
       RF_TRY(rf_options_set(o, stated[i].option, text, error));
   }
   if (typed) return RAFTER_OK;
-  json_t *fit = json_pack("{sb}", "fit", 1); /* within the machine's own memory */
+  json_t *fit = json_pack("{sb}", "fit", 1); /* without a value: into the memory of the machine */
   rf_status status = rf_options_read_json(o, fit, "--compare", error);
   json_decref(fit);
   return status;
 }
 
-/* The fastest plan that fits over batches of 1 to 16 sequences a chip, unless --batch says how
- * many. */
+/* Finds the fastest plan that fits, with 1 to 16 sequences per chip unless a batch is given. */
 static rf_status plan_row(const rf_options *o, const published *row, json_t **best, rf_error *error) {
   rf_status status = RAFTER_OK;
   long chips = strtol(row->text[CHIPS], NULL, 10);

@@ -1,5 +1,5 @@
-/* remedy.c - what would make a plan fit: changes of the command's own options, each planned before
- * it is suggested. */
+/* remedy.c - finds a change of the command's options that makes a plan fit. Each suggestion was
+ * planned first. */
 #include "advise/planned.h"
 #include "advise/set.h"
 
@@ -11,28 +11,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A change of the options, written as --compare takes them. */
+/* A change of the options, written as for --compare. */
 typedef struct attempt {
   char change[400];
   enum { NEW, TAKEN, DONE } state;
-  rafter_plan *fits; /* NULL: it does not fit, or is not known yet */
-  int64_t bytes;     /* of its plan; 0: there is none */
-  bool fitted, late; /* fitted: it fits; late: the helper leaves it alone */
+  rafter_plan *fits; /* the plan if it fits, otherwise NULL */
+  int64_t bytes;     /* of its plan; 0: it cannot be planned */
+  bool fitted, late; /* fitted: it fits; late: the helper thread skips it */
 } attempt;
 
 enum { MOST_ATTEMPTS = 12, CHIP_TRIES = 4 };
 
-/* Attempts: the thread that needs an answer plans it itself; an idle core plans the next ones in
- * advance. */
+/* The search for a change. The main thread plans an attempt when it needs the result; a helper
+ * thread on an idle core plans the next attempts in advance. */
 typedef struct remedy {
   const rf_options *from;
-  const rafter_plan *plan; /* what does not fit */
+  const rafter_plan *plan; /* the plan that does not fit */
   rafter_plan *fits;       /* the plan of the last change that fits */
   attempt attempt[MOST_ATTEMPTS];
-  /* indices of attempts made in advance; RF_NONE: not tried */
+  /* indices of attempts in `attempt`; RF_NONE: not tried */
   int attempts, bf16, chips[CHIP_TRIES], chip_tries;
   int64_t rows[CHIP_TRIES]; /* groups of chips that share each matrix; 0: none do */
-  /* indices of milder changes on the fewest chips that fit; RF_NONE: not tried */
+  /* indices of milder changes on the fewest chips that fit */
   int block, plain;
   bool over;
   rf_idle *idle;
@@ -50,7 +50,8 @@ static int64_t bytes_of(const rafter_plan *p) {
   return p->needs > bytes ? p->needs : bytes;
 }
 
-/* The plan with a change if it fits, or NULL; and its bytes, 0 without a plan. */
+/* Plans a change. Returns the plan if it fits, otherwise NULL. *bytes: its bytes, or 0 without a
+ * plan. */
 static rafter_plan *plan_with(const remedy *r, const char *change, int64_t *bytes) {
   rf_options *options = rf_options_copy(r->from);
   rafter_plan *p = calloc(1, sizeof *p);
@@ -82,7 +83,7 @@ static bool tries(remedy *r, const char *format, ...) {
   return take_over(r, plan_with(r, change, &bytes));
 }
 
-/* ---- ahead ----------------------------------------------------------------------------------- */
+/* ---- attempts in advance --------------------------------------------------------------------- */
 
 /* Queues an attempt. Call it with the lock held, or before the helper starts. */
 static int will_try(remedy *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -101,8 +102,9 @@ static int will_try(remedy *r, const char *format, ...) {
 
 static int64_t room_of(const remedy *r) { return rf_plan_room(&r->plan->settings.plan); }
 
-/* Doubling the chips that share a matrix halves what they share and keeps the rest. Two tries thus
- * tell whether doubling again is useless, or will suffice. */
+/* Doubling the chips that share a matrix halves the shared part and keeps the rest. Two attempts
+ * therefore predict the following ones, which are dropped if they cannot fit or left to the main
+ * thread if they surely fit. */
 static void look_ahead(remedy *r) {
   for (int i = 0; i + 2 < r->chip_tries; i++) {
     if (r->chips[i] == RF_NONE || r->chips[i + 1] == RF_NONE || !r->rows[i] || r->rows[i + 1] != r->rows[i])
@@ -121,7 +123,7 @@ static void look_ahead(remedy *r) {
 
 static void ask_for_milder(remedy *r);
 
-/* The lock is held before and after. */
+/* Plans an attempt. Call it with the lock held; it is held on return. */
 static void work_on(remedy *r, attempt *a) {
   int64_t bytes;
   a->state = TAKEN;
@@ -150,7 +152,7 @@ static void *help(void *self) {
   return NULL;
 }
 
-/* Whether the change at that index fits. */
+/* Waits for an attempt, or plans it now. Returns whether it fits. */
 static bool came_out(remedy *r, int at) {
   attempt *a = &r->attempt[at];
   pthread_mutex_lock(&r->idle->lock);
@@ -173,8 +175,8 @@ static void stop_helping(remedy *r) {
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-/* Roughly the largest batch that fits: halved until it does, then a few steps back up. `with`: a
- * further change, or "". */
+/* Approximately the largest batch that fits: halves until one fits, then four steps of bisection.
+ * `with`: a further change, or "". */
 static int64_t most_batch(remedy *r, const char *with) {
   int64_t most = rf_options_int(r->from, "batch"), fits = most / 2;
   while (fits > 0 && !tries(r, "batch=%lld%s", (long long)fits, with)) {
@@ -189,17 +191,17 @@ static int64_t most_batch(remedy *r, const char *with) {
   return fits;
 }
 
-/* Bytes in memory for as long as the job lasts: no setting takes fewer. */
+/* Bytes that stay in memory during the whole job. No setting lowers them. */
 static int64_t lasting_bytes(const rafter_plan *p) {
   return p->lasts > 0 ? p->lasts : p->plan->persistent_bytes;
 }
 
-/* A machine of more chips with the smallest training step: a sequence on each and whole blocks
- * recomputed, or matrices shared if there are more chips than sequences. */
+/* A machine with more chips and the smallest training step on it: one sequence per chip with
+ * recomputed blocks, or shared matrices if there are more chips than sequences. */
 typedef struct larger {
   char on[300], mesh[80];
-  int64_t micro, accumulate; /* 0: as they are */
-  int64_t rows;              /* groups that share each matrix, or 0 */
+  int64_t micro, accumulate; /* 0: unchanged */
+  int64_t rows;              /* groups of chips that share each matrix, or 0 */
 } larger;
 
 static int64_t first_chips(const remedy *r) {
@@ -210,7 +212,8 @@ static int64_t first_chips(const remedy *r) {
   return chips;
 }
 
-/* Twice as many each time, as options; false: products cannot be shared here. */
+/* The machine of attempt `time`, with twice the chips of the one before. False: products cannot be
+ * shared on this machine. */
 static bool larger_of(const remedy *r, int time, bool trains, larger *to) {
   const rf_machine *m = &r->plan->settings.machine;
   const rf_build_options *b = &r->plan->plan->options.build;
@@ -246,7 +249,7 @@ static void try_larger_ahead(remedy *r) {
   }
 }
 
-/* Once the fewest chips are known, tries milder changes on them. The lock is held. */
+/* Queues milder changes once the fewest chips that fit are known. The lock is held. */
 static void ask_for_milder(remedy *r) {
   larger to;
   int i = 0;
@@ -262,7 +265,8 @@ static void ask_for_milder(remedy *r) {
   r->plain = will_try(r, "on=%s", to.on);
 }
 
-/* More chips of the same machine: first the smallest training step, then milder ones. */
+/* Tries more chips of the same machine, first with the smallest training step, then with milder
+ * ones. */
 static bool more_chips(remedy *r, bool trains, char text[400]) {
   larger to;
   for (int i = 0; i < CHIP_TRIES && !trains && has_larger(r); i++)
@@ -282,7 +286,7 @@ static bool more_chips(remedy *r, bool trains, char text[400]) {
   return false;
 }
 
-/* Trained weights take more in bf16 than in f32: 2 bytes and a master of 4. */
+/* Whether bf16 may save memory. Trained weights take more in bf16: 2 bytes and a master of 4. */
 static bool bf16_may_help(const remedy *r) {
   const rf_plan_options *o = &r->plan->plan->options;
   if (o->build.dtype != RF_F32) return false;
@@ -294,7 +298,7 @@ static bool bf16_may_help(const remedy *r) {
 
 static bool learns(const remedy *r) { return !strcmp(r->plan->job, "train") || !strcmp(r->plan->job, "rl"); }
 
-/* What find needs if nothing else fits. */
+/* Queues the attempts that `find` needs if nothing else fits. */
 static void try_ahead(remedy *r) {
   r->bf16 = r->block = r->plain = RF_NONE;
   if (!learns(r)) return;
@@ -302,7 +306,7 @@ static void try_ahead(remedy *r) {
   try_larger_ahead(r);
 }
 
-/* The change as options; false: none was found. */
+/* Finds a change that fits and writes it as options. False: none was found. */
 static bool find(remedy *r, char text[400]) {
   if (!strcmp(r->plan->job, "rl")) {
     int64_t batch = r->plan->plan->options.build.microbatch * r->plan->plan->options.build.accumulate;
@@ -319,7 +323,7 @@ static bool find(remedy *r, char text[400]) {
     return snprintf(text, 400, "--dtype bf16 --remat block") > 0;
   if (more_chips(r, learns(r), text)) return true;
   if (learns(r)) return false;
-  /* Narrower types, first with the same batch, then with a smaller one. */
+  /* Narrower types, first with the same batch, then with a smaller batch. */
   static const char *const narrow[] = {"dtype=bf16", "weights=int8", "weights=fp8", "weights=int4"};
   for (int fewer = 0; fewer < 2; fewer++)
     for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
@@ -335,7 +339,8 @@ static bool find(remedy *r, char text[400]) {
   return false;
 }
 
-/* Why the plan is refused; `find_more`: no change that fits is known yet. RAFTER_OK: it fits. */
+/* Fills `why` with the reason of the refusal. *find_more: its hint names no change that fits.
+ * RAFTER_OK: the plan fits. */
 static rf_status say_why(const rafter_plan *plan, bool *find_more, rf_error *why) {
   const rf_plan *largest = rf_plan_larger(plan->plan, plan->prefill);
   int64_t room = rf_plan_room(&plan->settings.plan);
@@ -348,7 +353,7 @@ static rf_status say_why(const rafter_plan *plan, bool *find_more, rf_error *why
             "the phases do not fit together (memory: expected at most %s, got %s)",
             rf_text_bytes((double)room, a), rf_text_bytes((double)plan->needs, b));
   } else if (largest->arena_bytes <= room) return RAFTER_NO_FIT; /* the host has too little */
-  /* one phase that fits is not enough */
+  /* for RL, a hint for one phase is not enough */
   *find_more = strncmp(why->hint, RF_THIS_FITS, strlen(RF_THIS_FITS)) != 0 || !strcmp(plan->job, "rl");
   return RAFTER_NO_FIT;
 }
@@ -364,7 +369,7 @@ rf_status rf_plan_refuse(const rf_options *options, const rafter_plan *plan, rf_
   rf_status status = say_why(plan, &find_more, &why);
   if (find_more && find(&r, change)) {
     char bytes[48] = "";
-    if (!plan->plan->options.searched) /* a search uses all memory that makes it faster */
+    if (!plan->plan->options.searched) /* --fit uses all memory that saves time, so its bytes say nothing */
       snprintf(bytes, sizeof bytes, ", in %.2f GiB", (double)bytes_of(r.fits) / 0x1p30);
     snprintf(why.hint, sizeof why.hint, RF_THIS_FITS "%s: %.300s", bytes, change);
   }

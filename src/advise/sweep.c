@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A step is a cliff if it is half as large again as its neighbours and at least this part of the
- * whole: nobody changes a setting for less. */
+/* Thresholds. A step between two values is a cliff if it is STANDS_OUT times as steep as its
+ * neighbours and at least WORTH_SAYING of the whole. FALLS: drop of the token rate; SCALES: drop of
+ * tokens per chip. */
 static const double STANDS_OUT = 1.5, WORTH_SAYING = 0.02, FALLS = 0.2, SCALES = 0.1;
 
 static void row_of(rf_sweep_row *row, const json_t *plan) {
@@ -23,7 +24,7 @@ static void row_of(rf_sweep_row *row, const json_t *plan) {
   row->room = rf_json_at(plan, "memory", "capacity_bytes") - rf_json_at(plan, "memory", "reserve_bytes");
 }
 
-/* The growth that the previous rows lead one to expect, as a factor. */
+/* The expected growth at row i as a factor, extrapolated from the rows before. */
 static double growth(const rf_sweep_row *row, int i, bool memory) {
 #define AT(k) (memory ? row[k].bytes : row[k].seconds)
   double before = AT(i - 1), step = row[i].x - row[i - 1].x, last = i > 1 ? row[i - 1].x - row[i - 2].x : 0;
@@ -33,7 +34,8 @@ static double growth(const rf_sweep_row *row, int i, bool memory) {
              : row[i].rate * row[i].seconds / (row[i - 1].rate * before);
 }
 
-/* How much the step to row `i` exceeds its neighbours, as a part of the row before; 0: it does not. */
+/* Excess of the step to row `i` over its neighbours, as a fraction of the row before. 0: no
+ * cliff. */
 static double step_of(const rf_sweep_row *row, int count, int i, bool memory) {
   double slope[3] = {0}, most = 0;
   for (int k = -1; k <= 1; k++) {
@@ -54,7 +56,7 @@ static void add_cliff(json_t *cliffs, const char *at, const char *what, double s
                                           kind, "cause", cause));
 }
 
-/* A kink: with more chips, each of them does clearly less than before. */
+/* A kink: with more chips, each computes clearly fewer tokens than before. */
 static void find_kink(json_t *cliffs, const rf_sweep_row *row, int i) {
   char text[400];
   double each = row[i].rate / row[i].chips, before = row[i - 1].rate / row[i - 1].chips;
@@ -73,7 +75,7 @@ static json_t *find_cliffs(const rf_sweep_row *row, int count) {
   for (int i = 1; i < count; i++) {
     if (!row[i].planned || !row[i - 1].planned) continue;
     double time = step_of(row, count, i, false), memory = step_of(row, count, i, true);
-    /* Fewer tokens a second can mean more work for each; less work a second is a cliff. */
+    /* Fewer tokens per second may mean more work per token. Fewer FLOP/s is a cliff. */
     double fall = row[i - 1].rate > 0 ? 1 - row[i].rate / row[i - 1].rate : 0,
            slower = row[i - 1].speed > 0 ? 1 - row[i].speed / row[i - 1].speed : 0;
     if (slower < fall) fall = slower;
@@ -104,8 +106,8 @@ static double number_of(const char *text) {
   return *text && !*end ? x : NAN;
 }
 
-/* Rows over microbatch or accumulate are comparable only with one batch: without --batch, the
- * smallest multiple of all values that is at least the default. 0: keep the batch. */
+/* Finds one batch for a sweep over microbatch or accumulate: without --batch, the smallest multiple
+ * of all values that is at least the default. *batch = 0: keep the batch. */
 static rf_status common_batch(const rf_options *o, const char *name, const char *const *values, int count,
                               int64_t *batch, rf_error *error) {
   enum { MOST = 1 << 20 };
@@ -128,7 +130,7 @@ static rf_status common_batch(const rf_options *o, const char *name, const char 
   return RAFTER_OK;
 }
 
-/* Plans one value. A value that cannot be planned is a row with its error in `refused`. */
+/* Plans one value. If it cannot be planned, the row has no plan and `refused` has the error. */
 static rf_status plan_value(const rf_options *o, const char *name, int64_t batch, rf_sweep_row *row,
                             rafter_plan **plan, json_t **json, rf_error *refused, rf_error *error) {
   rf_options *one = rf_options_copy(o);

@@ -1,5 +1,4 @@
-/* vary.h - several plans for one question: a sweep over an option, two plans next to each other, and
- * their pictures. */
+/* vary.h - several plans for one question: sweeps, comparisons, and their pictures. */
 #ifndef RF_ADVISE_VARY_H
 #define RF_ADVISE_VARY_H
 
@@ -10,14 +9,14 @@
 /* One value of a sweep. */
 typedef struct rf_sweep_row {
   const char *value;
-  double x;     /* of numbers; else NaN */
-  bool planned; /* false: nothing makes it fit */
+  double x;     /* the value as a number, or NaN */
+  bool planned; /* false: this value cannot be planned */
   double bytes, seconds, rate, room;
-  double speed;        /* model FLOPs a second */
-  double chips, waits; /* waits: the network's part of a step */
+  double speed;        /* model FLOP/s */
+  double chips, waits; /* waits: part of the step that waits for the network, 0 to 1 */
   bool fits;
   char bound[16];
-  rf_cause why_time, why_memory; /* what differs from the row before */
+  rf_cause why_time, why_memory; /* why this row differs from the row before */
 } rf_sweep_row;
 
 /* `rafter plan --sweep`, `--compare`, `--compare published:ID`. */
@@ -25,14 +24,15 @@ rf_status rf_plan_sweep(const rf_options *options, const rafter_sink *sink, rf_e
 rf_status rf_plan_compare(const rf_options *options, const rafter_sink *sink, rf_error *error);
 rf_status rf_compare_published(const rf_options *options, const char *id, const rafter_sink *sink,
                                rf_error *error);
-/* b - a of all numbers that both have, at their places; or b / a. */
+/* For every number that both objects have at the same place: b - a, or b / a. The caller frees
+ * it. */
 json_t *rf_json_between(const json_t *a, const json_t *b, bool ratio);
 
-/* --plot: the answer as a picture. */
+/* --plot: draws the result of a command. */
 rf_status rf_plot_sweep(const char *path, const char *title, const char *machine, const char *name,
                         const rf_sweep_row *row, int count, const json_t *cliffs, rf_error *error);
 rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *error);
-/* of --job serve, with rates simulated */
+/* --job serve with simulated rates */
 rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *error);
 rf_status rf_plot_plan(const char *path, const rafter_plan *plan, rf_error *error);
 

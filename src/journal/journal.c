@@ -32,7 +32,7 @@ void rf_journal_name_folder(const rf_options *o, char folder[4096]) {
            base ? base : "model");
 }
 
-/* Runs that start within one second, in any process, get names that end in -2, -3. */
+/* Runs that start in the same second, in any process, get names that end in -2, -3 and so on. */
 rf_status rf_journal_make_folder(const rf_options *o, char folder[4096], rf_error *error) {
   char name[4000];
   rf_journal_name_folder(o, folder);
@@ -80,7 +80,7 @@ static rf_status write_in(const char *folder, const char *name, json_t *json, in
 
 /* ---- the history: a run does not fail if it cannot be written -------------------------------- */
 
-/* RAFTER_RUNS decides where it is set, and the sink otherwise. */
+/* RAFTER_RUNS decides if it is set, otherwise the sink. */
 static bool keeps_history(const rafter_sink *sink) {
   const char *root = getenv("RAFTER_RUNS");
   return root ? *root : sink->history;
@@ -127,8 +127,8 @@ static void end_history(const rf_journal *journal, rf_status status, const char 
   rf_history_close(history);
 }
 
-/* A run resumed with another plan renames its earlier reports and traces: their ops are not
- * those of this plan. */
+/* When a run is resumed with another plan, renames its earlier reports and traces, whose ops
+ * differ. */
 static void set_aside(const char *folder, const char *digest) {
   static const char *const NAMES[] = {"report.json", "trace.bin", "trace.json"};
   char from[4200], to[4200];
@@ -154,7 +154,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const r
   *journal = (rf_journal){.sink = sink, .beside = journal->beside, .commands = rf_options_commands(o)};
   const char *command = rf_options_command(o);
   snprintf(journal->folder, sizeof journal->folder, "%s", folder);
-  /* its name is the last part */
+  /* no slash at the end: the name of the run is the last part */
   for (size_t n = strlen(journal->folder); n > 1 && journal->folder[n - 1] == '/'; n--)
     journal->folder[n - 1] = 0;
   now_text(now);
@@ -162,7 +162,7 @@ rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const r
                            "options", options, "digest", plan->digest, "machine", plan->machine.name,
                            "threads", plan->options.threads, "started", now, "directory", here);
   free(here);
-  int64_t peak = 0; /* of the plans that share the arena */
+  int64_t peak = 0; /* largest plan in the arena */
   for (int i = 0; i < walks; i++) peak = walk[i].plan->arena_bytes > peak ? walk[i].plan->arena_bytes : peak;
   journal->results = json_pack("{sI sf sf}", "peak_bytes", (json_int_t)peak, "predicted_seconds",
                                plan->step_seconds, "predicted_tokens_per_second",
@@ -190,7 +190,7 @@ json_t *rf_journal_report(const rf_run *run, const rf_report_walk *walk, int wal
                    rf_report_measured_json(walk[0].plan, walk[0].measured), "walks", list);
 }
 
-/* The figures that most runs are compared by. A command's own figures stay. */
+/* Copies the figures that most runs are compared by. Figures that a command set itself stay. */
 static void take_results(json_t *results, const json_t *summary, double seconds) {
   const json_t *walk = json_array_get(json_object_get(summary, "walks"), 0),
                *rate = json_object_get(walk, "rate");
@@ -211,7 +211,7 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
     return rf_say(journal->sink, "\nnothing was computed: --backend %s walks the plan alone\n",
                   walk[0].plan->options.backend->name),
            RAFTER_OK;
-  if (quiet && !*journal->folder && !journal->id) return RAFTER_OK; /* nobody reads it */
+  if (quiet && !*journal->folder && !journal->id) return RAFTER_OK; /* no one would read it */
   json_t *report = rf_journal_report(run, walk, walks), *plan = rf_report_plans_json(walk, walks);
   json_t *entry = json_pack("{ss sO sO sO}", "id", "", "run", journal->run, "plan", plan, "measured", report);
   if (entry && journal->traced)

@@ -12,13 +12,13 @@
 typedef struct rf_journal {
   char folder[4096]; /* "": the run has none */
   const rafter_sink *sink;
-  const rf_commands *commands; /* "plan" of them plans the run again */
+  const rf_commands *commands; /* must contain "plan", which plans the run again */
   double began, delayed;       /* rf_now_seconds and rf_run_delayed at its start */
   json_t *run;                 /* run.json */
   json_t *results;             /* for the history: numbers and texts; a command may add to them */
   json_t *traced;              /* the header of its trace; NULL: there is none */
-  int64_t id;                  /* of the run in the history; 0: it is not there */
-  bool beside;                 /* set before it begins: the summary is a note, not a result */
+  int64_t id;                  /* row id of the run in the history; 0: none */
+  bool beside;                 /* set it before rf_journal_begin: the summary is a note, not a result */
 } rf_journal;
 
 /* Where runs go: $RAFTER_RUNS, else "runs". */
@@ -30,8 +30,9 @@ rf_status rf_journal_make_folder(const rf_options *options, char folder[4096], r
 /* The folder of a run that needs none: --out if typed, a new one with --trace, otherwise "".
  * RAFTER_FAILED: it holds a run. */
 rf_status rf_journal_folder(const rf_options *options, char folder[4096], rf_error *error);
-/* Starts the record of a run of `o`. walk[0] is the plan at the top of plan.json, the others go
- * into its "plans". Takes `options`, which repeat the run. `folder` "": nothing is written. */
+/* Starts the record of a run of `o`. walk[0] is the main plan of plan.json, the others go into its
+ * "plans". Takes ownership of `options`, which are enough to repeat the run. `folder` "": no files
+ * are written. */
 rf_status rf_journal_begin(rf_journal *journal, const rafter_sink *sink, const rf_options *o, json_t *options,
                            const char *folder, const rf_report_walk *walk, int walks, rf_error *error);
 /* Writes report.json of a finished run and prints its summary. `seconds` of the whole run limit the
@@ -41,9 +42,9 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
 /* Ends the row in the history, if there is one. `error` may be NULL. */
 void rf_journal_close(rf_journal *journal, rf_status status, const rf_error *error);
 
-/* report.json; the caller's. NULL only without memory. */
+/* The object of report.json. The caller frees it. NULL only without memory. */
 json_t *rf_journal_report(const rf_run *run, const rf_report_walk *walk, int walks);
-/* --out of commands that always write a folder, and of those that may. */
+/* The --out option of commands that always write a folder, and of commands that may write one. */
 extern const rf_option RF_RUN_FOLDER_OPTIONS[], RF_LEFT_FOLDER_OPTIONS[];
 
 #endif

@@ -1,5 +1,5 @@
-/* traced.h - `--trace`: a record while a command runs, then trace.bin and trace.json in its
- * folder. */
+/* traced.h - `--trace`: records what threads do while a command runs, then writes trace.bin and
+ * trace.json. */
 #ifndef RF_TRACED_H
 #define RF_TRACED_H
 
@@ -16,8 +16,9 @@ rf_status rf_traced_check(const rf_options *options, int64_t first, int64_t last
 rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_walk *walk, int walks,
                           rf_error *error);
 
-/* The same for a command that writes no other folder: --out or a new one, with run.json, plan.json
- * and report.json. `part` (may be NULL): a folder in it. `results`: an object for the history. */
+/* Like rf_traced_write, for a command that otherwise writes no folder: also writes run.json,
+ * plan.json and report.json, into --out or a new folder. `part` (may be NULL): a folder in it.
+ * `results`: an object for the history. */
 rf_status rf_traced_leave(const rf_record *record, const rf_options *options, const char *part,
                           const rf_run *run, const rf_report_walk *walk, int walks, json_t *results,
                           const rafter_sink *sink, rf_error *error);

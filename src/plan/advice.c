@@ -13,7 +13,7 @@
 typedef struct variant {
   char change[48];
   rf_plan_options options;
-  bool same_graph; /* it differs only in recomputation */
+  bool same_graph; /* the change affects only recomputation */
 } variant;
 
 /* Lists the changes to price. The first *same of them only change recomputation. */

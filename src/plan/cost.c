@@ -232,12 +232,12 @@ double rf_cost_rows_seconds(const rf_machine *machine, const char *op, const cha
   int64_t threads = machine->threads > 0 ? machine->threads : 1;
   return curve ? (double)((rows + threads - 1) / threads * threads * numbers) /
                      curve_rate(curve, (double)numbers)
-               : 0; /* each thread takes as long as for a full set of rows */
+               : 0; /* idle threads count: all wait for the slowest */
 }
 
 /* Seconds of the passes over rows of logits that follow their product. */
 static double row_passes_seconds(const rf_machine *machine, const rf_graph *graph, const rf_op *op) {
-  static const char *const pass[] = {"sums", "softcap", "likeliest"}; /* bit i of RF_PASS_ */
+  static const char *const pass[] = {"sums", "softcap", "likeliest"}; /* pass[i] is bit i of RF_PASS_ */
   if (!op->def->row_passes) return 0;
   unsigned passes = op->def->row_passes(op);
   int64_t rows = graph->tensor[op->input[op->def->rows_slot]].shape[0],
@@ -322,7 +322,7 @@ static double packed_seconds(const rf_machine *machine, const rf_graph *graph, c
   if (op->def->product == RF_PRODUCT_DX) return seconds;
   const rf_panels *panels = &packed_of(graph, op)->panels;
   for (int k = 0; k < classes; k++) outputs += (double)panels->part[k].outputs;
-  /* times > 1 with several experts */
+  /* `times` exceeds 1 if a product has several experts */
   double inner = (double)panels->inner, rows = class->size, times = flops / (2 * rows * inner * outputs);
   return seconds + row_passes_seconds(machine, graph, op) +
          times * (edge_seconds(machine, "matmul_start", class->name, rows, 1) +
@@ -448,7 +448,7 @@ double rf_plan_load_seconds(const rf_plan *plan) {
       const rf_quant_type *type = tensor->panels.part[k].type;
       double bytes = ((double)tensor->panels.inner / type->values * type->bytes + type->head) *
                      (double)tensor->panels.part[k].outputs * (double)rf_panels_experts(&tensor->panels);
-      seconds += load_seconds(&plan->machine, type->name, bytes, 2); /* read, then write */
+      seconds += load_seconds(&plan->machine, type->name, bytes, 2); /* 2 passes: read and write */
     }
   }
   return seconds;

@@ -17,7 +17,7 @@ enum { MOST_TRIED = 1024, MOST_MESHES = 256, AUTO_OPS = 12000 };
 typedef struct mesh_seen {
   rf_mesh mesh;
   double seconds;
-  bool keeps; /* its persistent region fits */
+  bool keeps; /* whether its persistent region fits */
 } mesh_seen;
 typedef struct fitter {
   const rf_model *model;
@@ -119,7 +119,7 @@ static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setti
           list[count++] = (setting){.dtype = dtype, .microbatch = micro};
           tried++;
         }
-    /* planning it reports the error */
+    /* planning this setting reports why none is valid */
     if (!count) list[count++] = (setting){.dtype = dtype, .microbatch = options->build.microbatch};
   }
   return count;
@@ -134,7 +134,7 @@ static rf_status try_setting(fitter *f, const rf_plan_options *from, setting *s,
   rf_fit_cost cost;
   int64_t batch = options.build.microbatch * options.build.accumulate, persistent = 0;
   if (made) *made = (rf_fit_row){0};
-  if (f->room <= s->beside) return RAFTER_OK; /* no plan can fit */
+  if (f->room <= s->beside) return RAFTER_OK; /* other phases leave no room */
   options.taken_bytes = s->beside;
   options.remat = remat;
   options.build.dtype = s->dtype;
@@ -154,11 +154,9 @@ static rf_remat most_remat(const rf_plan_options *options) {
   return options->program.program == RF_PROGRAM_RAFTER ? RF_REMAT_AUTO : RF_REMAT_BLOCK;
 }
 
-/* Tries remat=auto for the settings of one dtype, from the smallest microbatch up. If one does not
- * fit with all useful recomputation, larger ones do not either. On several chips, larger
- * microbatches move weights and gradients less often but recompute more, so the search ends when
- * the time grows again; for large graphs, whose searches take a second each, it is limited to a
- * few. */
+/* Tries remat=auto from the smallest microbatch up, until one does not fit: then larger ones do not
+ * either. On several chips it also stops when the time grows again, and in large graphs, where a
+ * search takes a second, after a few searches. */
 static rf_status try_auto(fitter *f, const rf_plan_options *from, setting *list, int count, rf_dtype dtype,
                           rf_error *error) {
   const bool several = rf_mesh_chips(&from->build.mesh) > 1;
@@ -242,9 +240,9 @@ static void add_mesh(mesh_list *list, const rf_mesh *from, const int64_t of[RF_A
   if (list->count < MOST_MESHES) list->mesh[list->count++] = mesh;
 }
 
-/* Lists starting meshes for each tensor extent. The other chips share the weights (fsdp), hold
- * copies (data), or hold copies in groups of NODE. Experts use as many of them as divide evenly. If
- * the microbatch has fewer sequences than chips, tokens are sharded too. */
+/* For each tensor extent, lists meshes whose other chips share the weights (fsdp), hold copies
+ * (data), or hold copies in groups of NODE. Experts and tokens are sharded over as many of them as
+ * divide evenly. */
 static void list_meshes(const rf_model *model, const rf_mesh *from, int64_t microbatch, mesh_list *list) {
   int64_t slices = rf_mesh_extent(from, RF_AXIS_SLICE), chips = rf_mesh_chips(from) / slices;
   for (int64_t tensor = 1; tensor <= MOST_TENSOR && tensor <= chips && chips % tensor == 0; tensor *= 2) {
@@ -332,8 +330,7 @@ static rf_status try_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary, int 
   return RAFTER_OK;
 }
 
-/* All that is weighed on one chip, with the step cut so. Settings that cannot be cut so are
- * none. */
+/* Searches the settings of one chip on a mesh. Settings that this mesh cannot shard are skipped. */
 static void refine_mesh(fitter *f, const rf_mesh *mesh, rf_fit_vary vary) {
   rf_plan_options on = f->from;
   on.build.mesh = *mesh;

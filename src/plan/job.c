@@ -224,7 +224,7 @@ static rf_status resolve_offload(const rf_options *options, const char *job, con
                      "--job %s has no %s (--offload)", whole,
                      of_job[i].train ? "optimizer and keeps no activations for a backward pass"
                                      : "cache of keys and values");
-    build->offload &= ~of_job[i].bit; /* another phase of the job has it */
+    build->offload &= ~of_job[i].bit; /* another phase of the RL step has this tensor */
   }
   if (build->offload & RF_OFFLOAD_ACTIVATIONS && rf_mesh_extent(&build->mesh, RF_AXIS_PIPELINE) > 1)
     return RF_FAIL(error, RAFTER_INVALID, "leave activations out of --offload, or add --remat block",

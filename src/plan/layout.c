@@ -241,9 +241,9 @@ static void clear(block_index *r) {
   r->summary[0] = NOTHING;
 }
 
-/* Comparing each new block with every placed one is quadratic. In a deep model most blocks live for
- * a few ops only. Above MANY blocks, those that live for less than SHORT ops are therefore placed
- * in a second phase, op by op, between the few long blocks that live there. */
+/* Comparing each new block with every placed one is quadratic. Above MANY blocks, those that live
+ * for less than SHORT ops are placed in a second phase, op by op, between the few long blocks that
+ * live there. */
 enum { MANY = 1500, SHORT = 8 };
 
 typedef struct packer {

@@ -20,7 +20,7 @@ static int64_t bytes_of(const rf_machine *machine, const rf_tensor *tensor) {
 
 typedef struct life {
   bool read_first, written, in_micro;
-} life; /* in the micro section: read before it is written; written; used */
+} life; /* uses in the micro section: read before the first write; written; any */
 
 typedef struct walk {
   rf_flow *flow;
@@ -51,9 +51,8 @@ static void touch_op(walk *w) {
   if (op->workspace >= 0) touch(w, op->workspace, false, true);
 }
 
-/* Extends a lifetime beyond its uses. An input exists from the start of the section that first uses
- * it. An output stays until the end of the step. A tensor that one microbatch passes to the next
- * keeps its bytes through the whole micro section. */
+/* Extends a lifetime beyond its uses: inputs to the start of their section, outputs to the end of
+ * the step, and tensors that one microbatch passes to the next over the whole micro section. */
 static void extend(walk *w, int t) {
   const rf_flow *flow = w->flow;
   const rf_flow_tensor *tensor = &flow->tensor[t];

@@ -76,7 +76,7 @@ void rf_plan_price_transfers(rf_plan *plan) {
       p->seconds = 0;
       p->work = (rf_work){0};
       p->bound = RF_BOUND_NETWORK;
-    } /* the send is timed */
+    } /* only the matching send takes time */
     if (to_host(op) || from_host(op)) {
       p->lanes = 1u << (to_host(op) ? HOST_OUT : HOST_IN);
       p->seconds = m->pcie_bps > 0 ? p->work.sent_bytes / m->pcie_bps : 0;
@@ -87,7 +87,7 @@ void rf_plan_price_transfers(rf_plan *plan) {
     bool some = is_part(graph, op);
     rf_group *g = some ? &part : &group[axes];
     bool there = some ? part.chips == op->attr.group : known[axes];
-    /* the graph is for one chip */
+    /* group_of fails if the graph is for one chip */
     if (!there && group_of(m, graph, op, g, NULL) != RAFTER_OK) *g = (rf_group){.chips = 1};
     if (!some) known[axes] = true;
     if (g->chips < 2) continue;

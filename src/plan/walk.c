@@ -47,7 +47,7 @@ static rf_work moved_work(const rf_graph *graph, const rf_op *op, const rf_exten
            reach = window > 0 ? window + here - 1 : context;
     positions += op->attr.offload.rows > 0 ? here : context < reach ? context : reach;
   }
-  /* the positions of the cache are sharded over these chips */
+  /* positions are sharded along the context axis */
   double chips = (double)rf_mesh_extent(&graph->mesh, RF_AXIS_CONTEXT);
   double bytes = positions * rf_cache_position_bytes(&graph->tensor[op->input[0]]) / chips;
   return (rf_work){.bytes_read = bytes, .bytes_written = bytes, .sent_bytes = bytes};
