@@ -1,4 +1,5 @@
-/* attention.c - the attention rows of the CPU kernel table, their shapes and their memory. */
+/* attention.c - the attention rows of the CPU kernel table, with the shapes and workspaces of
+ * each. */
 #include "backend/cpu/attention.h"
 #include "backend/cpu/cpu.h"
 #include "graph/kv.h"
@@ -9,8 +10,8 @@
 static_assert((int)RF_KV_PAGE == (int)RF_ATTENTION_BLOCK, "a page of the cache is a softmax block");
 static_assert((int)RF_KV_UNIT == (int)RF_ATTENTION_PANEL, "a page holds whole panels of keys");
 
-/* Input 0 is qkv in all three ops. A segment is at most a row of the batch (graph->seq tokens),
- * a context at most the cache's rows. */
+/* Input 0 is qkv in all three ops. A segment has at most graph->seq rows. A cached context has at
+ * most the cache's rows. */
 rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *qkv = &graph->tensor[op->input[0]];
   const rf_attr_attention *attr = &op->attr.attention;
@@ -30,7 +31,8 @@ rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
       .round = attr->softmax == RF_BF16,
       .scaled = attr->softmax == RF_BF16 || attr->softcap > 0,
   };
-  bool cached = op->input_count == 6; /* attention_kv: qkv, cache, table, slots, positions, scale */
+  /* inputs of attention_kv: qkv, cache, table, slots, positions, scale */
+  bool cached = op->input_count == 6;
   if (cached) a.longest = graph->tensor[op->input[2]].shape[1] * graph->tensor[op->input[1]].shape[2];
   if (cached) a.narrow = graph->tensor[op->input[1]].dtype == RF_I8;
   else if (graph->seq > 0 && graph->seq < a.rows) a.longest = graph->seq;
@@ -43,8 +45,7 @@ int64_t rf_attention_segments(const int32_t *segment, int64_t rows) {
   return count;
 }
 
-/* Scores a query sees are at most min(length, window): the measure by which units are shared
- * out. */
+/* A query sees at most min(length, window) keys. This bound distributes the units over threads. */
 static double unit_work(const rf_attention *a, int64_t length) {
   return (double)length * (double)rf_min64(length, a->window);
 }
@@ -55,9 +56,8 @@ double rf_attention_total(const rf_attention *a, const int32_t *segment, int64_t
   return total;
 }
 
-/* `units` of this size would fill the threads in whole rounds; where the last round leaves more
- * than a fifth of all time unused, threads share the unit instead. A little more than whole
- * rounds is taken for small units that fill gaps. */
+/* Threads share a unit if units of its size would leave more than a fifth of all thread time unused
+ * in the last round. The tolerance of 0.15 rounds counts on small units, which fill gaps. */
 bool rf_attention_split(const rf_attention *a, int64_t length, double total, int threads) {
   if (threads < 2 || length <= RF_ATTENTION_TILE) return false;
   double units = total / unit_work(a, length), rounds = units / threads, whole = ceil(rounds - 0.15);
@@ -76,7 +76,8 @@ size_t rf_attention_forward_floats(const rf_attention *a) {
       (int64_t)walk_floats(a, rf_round_up(a->longest, RF_ATTENTION_PANEL), RF_ATTENTION_MAX_HEIGHT), 16);
 }
 size_t rf_attention_cached_floats(const rf_attention *a) {
-  size_t widened = a->narrow ? (size_t)(RF_ATTENTION_PANEL * a->dim) : 0; /* keys or values of one head */
+  /* keys or values of one KV head */
+  size_t widened = a->narrow ? (size_t)(RF_ATTENTION_PANEL * a->dim) : 0;
   return (size_t)rf_round_up((int64_t)(walk_floats(a, RF_ATTENTION_BLOCK, RF_ATTENTION_SCORES) + widened),
                              16);
 }
@@ -91,7 +92,7 @@ size_t rf_attention_backward_floats(const rf_attention *a) {
                              16);
 }
 static size_t team_floats(const rf_attention *a) {
-  /* a block of queries by all keys */
+  /* one block of queries by all keys */
   int64_t row = rf_round_up(a->longest, RF_ATTENTION_TILE) * (RF_ATTENTION_TILE + 16);
   return RF_ATTENTION_TEAM * (query_floats(a) + (size_t)row);
 }
@@ -99,7 +100,7 @@ static size_t team_floats(const rf_attention *a) {
 static bool accepts(const rf_graph *graph, const rf_op *op) {
   const rf_attr_attention *attr = &op->attr.attention;
   rf_dtype dtype = graph->tensor[op->input[0]].dtype;
-  bool positive = attr->scale > 0; /* maxima are taken before scaling */
+  bool positive = attr->scale > 0; /* the maximum is taken before scaling */
   return (dtype == RF_F32 || dtype == RF_BF16) && positive && attr->kv_heads > 0 &&
          attr->heads % attr->kv_heads == 0;
 }

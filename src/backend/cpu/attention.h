@@ -1,38 +1,39 @@
-/* attention.h - what the attention kernels of every ISA share: the definition of their
- * arithmetic, their shapes and their memory.
+/* attention.h - the definition of attention's arithmetic, and the shapes and memory sizes that the
+ * kernels of all ISAs share.
  *
- * The bits of every output are fixed by this definition, whatever the ISA, the thread count, the
- * height of a strip of queries, the other segments of the batch, whether keys come from the
- * batch or from a cache, and how large its pages are. f32 throughout; "chain" is one running sum
- * of fused multiply-adds; absent (masked) keys take part as p = 0, which changes nothing as long
- * as values are finite.
+ * This definition fixes every bit of the outputs. The bits do not depend on the ISA, the number of
+ * threads, the height of a strip of queries, the other segments of the batch, the page size of the
+ * cache, or whether keys come from the batch or from a cache. All arithmetic is f32. A "chain" is
+ * one running sum of fused multiply-adds. Masked keys take part with p = 0, which changes nothing
+ * while values are finite.
  *
- *   a_ij   = chain over d ascending of q_id k_jd, from 0
- *   s_ij   = a_ij, c = scale log2(e); with a softcap s_ij = softcap tanh(scale a_ij / softcap),
- *     c = log2(e);
- *            where the softmax is bf16 s_ij = round_bf16 of that or of scale a_ij, c = log2(e)
- *   Keys are taken in blocks of RF_ATTENTION_BLOCK, counted from position 0 of the segment,
- *     ascending. Per block:
+ *   a_ij   = chain over ascending d of q_id k_jd, from 0
+ *   s_ij   = a_ij and c = scale log2(e).
+ *            With a softcap: s_ij = softcap tanh(scale a_ij / softcap) and c = log2(e).
+ *            With a bf16 softmax: s_ij = round_bf16 of the capped score, or of scale a_ij
+ *            without a softcap; c = log2(e).
+ *   Keys are taken in ascending blocks of RF_ATTENTION_BLOCK, counted from position 0 of the
+ *   segment. For each block:
  *   m'     = max(m, max_j s_ij), m = -1e30 before the first block        f = 2^((m - m') c)
  *   p_ij   = 2^fma(s_ij, c, -(m' c))
- *   b      = sixteen partial sums of p_ij, lane = j mod 16, j ascending, then the tree (i +=
- *     i+8, i+4, i+2, i+1)
+ *   b      = sixteen partial sums of p_ij, lane = j mod 16, ascending j, then the tree
+ *            (i += i+8, i+4, i+2, i+1)
  *   l      = fma(l, f, b)
- *   o_id   = o_id f, then the chain over j ascending of p_ij v_jd, continuing from it
- *   At the end: ctx_id = round(fma(o_id, 1 / l, 0)), lse_i = m c / log2(e) + log l.
+ *   o_id   = o_id f, continued by the chain over ascending j of p_ij v_jd
+ *   After the last block: ctx_id = round(fma(o_id, 1 / l, 0)), lse_i = m c / log2(e) + log l.
  *
- * Backward, with p_ij = 2^fma(s_ij, c, -(lse_i log2 e)), one chain per sum:
+ * Backward uses p_ij = 2^fma(s_ij, c, -(lse_i log2 e)) and one chain per sum:
  *   D_i    = sixteen chains over d of dctx_id ctx_id, lane = d mod 16, then the tree
- *   e_ij   = chain over d of dctx_id v_jd          t_ij = p_ij (e_ij - D_i), with a softcap (1 -
- *     (s_ij/softcap)^2) times that
- *   dq_id  = scale * chain over j ascending of t_ij k_jd
- *   dk_jd  = scale * chain over (query head of the group, i) ascending of t_ij q_id
- *   dv_jd  = chain over (query head of the group, i) ascending of p_ij dctx_id
+ *   e_ij   = chain over d of dctx_id v_jd
+ *   t_ij   = p_ij (e_ij - D_i); with a softcap, (1 - (s_ij/softcap)^2) times that product
+ *   dq_id  = scale * chain over ascending j of t_ij k_jd
+ *   dk_jd  = scale * chain over ascending (query head of the group, i) of t_ij q_id
+ *   dv_jd  = chain over ascending (query head of the group, i) of p_ij dctx_id
  *
- * With tiles (level amx) the backward of bf16 multiplies as bf16: a_ij, e_ij and the three
- * gradients are sums as gemm.h defines them of products with tiles, their steps of 32 counted
- * from d = 0 and from position 0 of the segment (for dk and dv in every query head anew), and
- * p_ij and t_ij are rounded to bf16 there, subnormals to zeros. All else is as above. */
+ * At level amx the backward of bf16 uses tiles: a_ij, e_ij and the three gradients are tile
+ * products as gemm.h defines them. Their steps of 32 are counted from d = 0 and from position 0 of
+ * the segment; for dk and dv the count restarts with every query head. p_ij and t_ij are rounded to
+ * bf16, with subnormals as zeros. The rest is as above. */
 #ifndef RF_ATTENTION_H
 #define RF_ATTENTION_H
 
@@ -40,60 +41,61 @@
 #include "machine/isa.h"
 
 enum {
-  RF_ATTENTION_BLOCK = 256, /* keys of a softmax block: part of the definition */
+  RF_ATTENTION_BLOCK = 256, /* keys of a softmax block; the definition depends on this number */
   RF_ATTENTION_PANEL = 32,  /* keys or columns of a packed panel */
-  /* query rows that share one walk over the keys, so that a block of keys is read from L2 */
+  /* query rows that share one pass over the keys, so that they read a block of keys from L2 */
   RF_ATTENTION_QUERIES = 192,
-  /* query rows of one walk of a single token: at most as many strips, so STRIP_ROWS holds them */
+  /* query rows of one pass of a single token; STRIP_ROWS has room for as many strips */
   RF_ATTENTION_DECODE = 32,
-  RF_ATTENTION_SCORES = 64, /* rows of scores a walk holds: DECODE rows in strips of any height */
-  /* backward: queries and keys of a block of probabilities; a multiple of every tile height and
-   * of the panel */
+  RF_ATTENTION_SCORES = 64, /* rows of scores that a pass holds: DECODE rows in strips of any height */
+  /* Backward: queries, and also keys, of one block of probabilities. A multiple of every tile
+   * height and of the panel. */
   RF_ATTENTION_TILE = 96,
-  /* backward: such blocks of queries between two barriers where threads share a unit */
+  /* backward: blocks of queries between two barriers when threads share a unit */
   RF_ATTENTION_TEAM = 4,
-  /* backward with tiles: blocks of 32 queries that meet a block of keys one after the other */
+  /* backward with tiles: blocks of 32 queries that run against one block of keys in turn */
   RF_ATTENTION_SPAN = 8,
   RF_ATTENTION_MAX_HEIGHT = 12, /* tallest strip of any ISA */
-  /* most strips of one walk: every head may leave one strip unfilled (2 x 192 / 4, 4 the lowest
-   * strip) */
+  /* maximum strips of one pass: 2 x 192 / 4 + 1, since every head may leave one strip unfilled and
+   * the lowest strip has 4 rows */
   RF_ATTENTION_STRIPS = 97,
-  RF_ATTENTION_STRIP_ROWS = 400 /* rows in that many strips, on any ISA: 33 strips of 12, 65 of 6, 97 of 4 */
+  /* rows of the maximum number of strips on any ISA: 33 strips of 12, 65 of 6, 97 of 4 */
+  RF_ATTENTION_STRIP_ROWS = 400
 };
 
 /* Shapes of one call. */
 typedef struct rf_attention {
   int64_t rows;                           /* n */
-  int64_t longest;                        /* T: no segment (context, for the cache) is longer */
+  int64_t longest;                        /* T: maximum length of a segment, or of the cached context */
   int heads, kv_heads, group, dim, width; /* N, K, N/K, H, and H rounded up to 16 */
   int64_t ld;                             /* (N + 2K) H: elements of a row of qkv */
   float scale;
-  int64_t window; /* keys a query sees; INT64_MAX/2 when all */
-  rf_dtype dtype; /* of qkv and ctx */
-  float softcap;  /* 0: none */
+  int64_t window; /* keys that a query sees; INT64_MAX/2 without a window */
+  rf_dtype dtype; /* type of qkv and ctx */
+  float softcap;  /* 0 without a softcap */
   bool round;     /* scaled scores are rounded to bf16 */
-  bool scaled;    /* s_ij is the scaled score: there is a softcap, or it is rounded */
+  bool scaled;    /* s_ij includes the scale, because of a softcap or the rounding */
   bool narrow;    /* the cache is i8 */
 } rf_attention;
 rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op);
 
-/* A strip of query rows on its walk over the keys: up to MAX_HEIGHT rows of the batch, of any
+/* Up to MAX_HEIGHT query rows that one register tile computes. The rows may belong to different
  * heads of a group. */
 typedef struct rf_attention_strip {
-  /* whole cache lines: what follows the strips in a workspace is read by whole vectors */
+  /* Aligned to a cache line, because whole vectors read the workspace after the strips. */
   _Alignas(64) int rows;
-  int height;                         /* of the tile that computes the rows in use */
-  int64_t first, last;                /* keys that some row sees: [first, last) */
-  int64_t low[16], high[16], row[16]; /* keys each row sees, and its row of the batch */
+  int height;                         /* height of the tile that computes these rows */
+  int64_t first, last;                /* some row of the strip sees keys in [first, last) */
+  int64_t low[16], high[16], row[16]; /* row r sees keys [low, high); its row in the batch */
   int head[16];
-  int64_t line; /* first of its rows where strips have score rows of their own (decode) */
-  /* running maximum and sum; decode: what the context is to be multiplied by */
+  int64_t line; /* decode: index of the strip's first row of scores */
+  /* running maximum and sum; in decode also the factor for the context so far */
   float m[16], l[16], factor[16];
   float *q, *acc; /* (d, MR) packed queries; (MR, width) running context */
 } rf_attention_strip;
 
-/* Segments until the entry that equals n; work of all units (segment, kv head), and whether one
- * unit is so long that threads share it. */
+/* Number of segments before the entry that equals `rows`; total work of all units (segment, KV
+ * head); and true if a unit is so long that the threads should share it. */
 int64_t rf_attention_segments(const int32_t *segment, int64_t rows);
 double rf_attention_total(const rf_attention *a, const int32_t *segment, int64_t segments);
 bool rf_attention_split(const rf_attention *a, int64_t length, double total, int threads);
@@ -102,7 +104,7 @@ bool rf_attention_split(const rf_attention *a, int64_t length, double total, int
 size_t rf_attention_forward_floats(const rf_attention *a);
 size_t rf_attention_cached_floats(const rf_attention *a);
 size_t rf_attention_backward_floats(const rf_attention *a);
-/* of the backward with tiles, where they share the first one's */
+/* For the backward with tiles. Threads that share a unit use the first thread's workspace. */
 size_t rf_attention_tiles_floats(const rf_attention *a);
 
 void rf_attention_avx512(const rf_call *call);

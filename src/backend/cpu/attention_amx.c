@@ -1,11 +1,11 @@
-/* attention_amx.c - gradients of attention over bf16 with the tile unit (attention.h defines
- * their bits).
+/* attention_amx.c - gradients of attention over bf16 with AMX tiles. attention.h defines their
+ * bits.
  *
- * Scores and e = dctx v^T are made turned, 32 keys by 32 queries at a time: so rounded p and t
- * are, as they fall out of their vectors, rows of the products that give dv and dk, and two rows
- * beside each other are columns of the one that gives dq, which is made turned, too. SPAN
- * queries at a time, t against all keys that they see stays in the L2 for dq, whose sums run
- * over all keys; dk and dv continue from span to span. All operands are packed by gemm_amx.c. */
+ * Scores and e = dctx v^T are computed transposed, 32 keys by 32 queries at a time. The rounded p
+ * and t are then already rows of the products for dv and dk, and pairs of adjacent rows are columns
+ * of the product for dq, which is also computed transposed. For each SPAN blocks of queries, t
+ * against all visible keys stays in L2 for dq, which sums over all keys; dk and dv continue from
+ * span to span. gemm_amx.c packs all operands. */
 #include "backend/cpu/attention_lanes.h"
 #include "backend/cpu/gemm_tiles.h"
 #include "backend/lanes.h"
@@ -17,20 +17,20 @@ enum {
   HALF = UNIT / 2,
   SPAN = RF_ATTENTION_SPAN,
   TILE_FLOATS = HALF * RF_TILE_DEPTH / 2,
-  STEP = 2 * TILE_FLOATS, /* floats of a packed step of 32 k: two tiles */
+  STEP = 2 * TILE_FLOATS, /* floats of a packed step of 32 k, which is two tiles */
   SUMS = UNIT * UNIT
 };
 #define LOG2_E 0x1.715476p+0f
 
-/* Of a unit (segment, kv head), packed as rows and in strips of 32: keys and values by d, keys
- * turned by key; dk and dv as (block of keys, 32 of d, 32, 32). Of a span of queries of one
- * head, packed as columns in panels of 32: q and dctx by d, and by query. t: (panel of queries,
+/* Packed operands. Per unit (segment, KV head), in strips of 32 rows: keys and values by d,
+ * transposed keys by key; dk and dv are (block of keys, 32 of d, 32, 32). Per span of queries of
+ * one head, in panels of 32 columns: q and dctx, by d and by query. t_all is (panel of queries,
  * block of keys). */
 typedef struct room {
   float *k, *v, *k_turned, *dk, *dv;
   float *q, *g, *q_by_query, *g_by_query, *less, *minus_d, *t_all;
 } room;
-/* What a thread needs for a block of keys: p and t as rows, sums of two products. */
+/* One thread's buffers for a block of keys: p and t as rows, and the sums of two products. */
 typedef struct own {
   float *p, *t, *s, *e;
 } own;
@@ -38,10 +38,10 @@ typedef struct own {
 typedef struct unit {
   const rf_attention *a;
   const rf_call *call;
-  int64_t origin, length, blocks; /* of 32 keys, and of queries */
-  int64_t widths;                 /* of 32 of d */
+  int64_t origin, length, blocks; /* blocks of 32 keys or queries */
+  int64_t widths;                 /* steps of 32 in d */
   int kv_head, head;
-  int64_t first, panels; /* the span: its first block, and how many */
+  int64_t first, panels; /* first block of the span, and its number of blocks */
   room at;
 } unit;
 
@@ -78,8 +78,8 @@ size_t rf_attention_tiles_floats(const rf_attention *a) {
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-/* Rows [row, row + 32) of `rows` by [step, step + 32) of `steps`: two tiles; what is not there
- * is zeros. */
+/* Packs rows [row, row + 32) of `rows` by [step, step + 32) of `steps` into two tiles; elements out
+ * of range are zeros. */
 static void pack_rows(const void *from, int64_t row_step, int64_t k_step, int64_t row, int64_t rows,
                       int64_t step, int64_t steps, float *to) {
   rf_gemm g = {.a = from, .a_row = row_step, .a_step = k_step, .a_dtype = RF_BF16};
@@ -96,15 +96,15 @@ static void pack_columns(const void *from, int64_t k_step, int64_t column_step, 
                   NULL);
 }
 
-/* Asks for rows [row, row + 32) of an array, `dim` elements of each: they stand apart, and what
- * is packed next is read when this is packed. */
+/* Prefetches rows [row, row + 32) of `dim` elements, which are not contiguous. The caller packs the
+ * previous rows meanwhile. */
 static void fetch_rows(const unit *u, const void *from, int64_t ld, int64_t row) {
   for (int64_t end = rf_min64(u->length, row + UNIT); row < end; row++)
     for (int64_t d = 0; d < u->a->dim; d += 64 / 2)
       __builtin_prefetch(rf_at(from, RF_BF16, row * ld + d), 0, 2);
 }
 
-/* Keys and values of a block of the unit. */
+/* Packs keys and values of one block of the unit. */
 static void pack_block(const unit *u, int64_t block) {
   const rf_attention *a = u->a;
   const void *k =
@@ -121,8 +121,8 @@ static void pack_block(const unit *u, int64_t block) {
   }
 }
 
-/* Queries and dctx of a panel of the span, with lse and D of each; a query that is not there has
- * no probability. */
+/* Packs queries and dctx of one panel of the span, and computes the lse and D terms of each query.
+ * Padding queries get a probability of 0. */
 static void pack_panel(const unit *u, int64_t panel) {
   const rf_attention *a = u->a;
   const float *lse = (const float *)u->call->in[2] + (int64_t)u->head * a->rows + u->origin;
@@ -160,20 +160,21 @@ static void multiply(bool rows_stay, int64_t steps, const float *rows, const flo
   RF_TILE_MICROS[0][rows_stay][1](steps, rows, columns, from, to, NULL);
 }
 
-/* Panels of the span that see something of the block: [*from, *to). */
+/* Panels of the span that see some key of the block: [*from, *to). */
 static void panels_that_see(const unit *u, int64_t block, int64_t *from, int64_t *to) {
-  int64_t last = rf_min64(u->length, (block + 1) * UNIT) - 1; /* key */
+  int64_t last = rf_min64(u->length, (block + 1) * UNIT) - 1; /* index of the block's last key */
   *from = rf_max64(block - u->first, 0);
   *to = u->a->window >= u->length ? u->panels
                                   : rf_min64(u->panels, (last + u->a->window - 1) / UNIT + 1 - u->first);
 }
-/* Blocks of keys that the panel sees something of. */
+/* Blocks of keys that the panel sees in part or in full: [*from, *to). */
 static void blocks_seen(const unit *u, int64_t panel, int64_t *from, int64_t *to) {
   *from = rf_max64(0, (u->first + panel) * UNIT + 1 - u->a->window) / UNIT;
   *to = u->first + panel + 1;
 }
 
-/* Rounded p and t of 32 keys by 32 queries: p and t as rows, t as columns. Lanes are queries. */
+/* Computes rounded p and t of 32 keys by 32 queries: p and t as rows, t also as columns. Lanes are
+ * queries. */
 static void round_scores(const unit *u, int64_t block, int64_t panel, const own *o, float *p_rows,
                          float *t_rows, float *t_columns) {
   const rf_attention *a = u->a;
@@ -217,8 +218,8 @@ static void round_scores(const unit *u, int64_t block, int64_t panel, const own 
   }
 }
 
-/* A block of keys against the span: t for dq; dk and dv go on, or begin with the first head at
- * the span that they stand in. */
+/* Runs a block of keys against the span: computes t for dq, and continues dk and dv. dk and dv
+ * start in the first head of the group, at the span that contains the block. */
 static void block_of_keys(const unit *u, int64_t block, const own *o) {
   int64_t from, to;
   panels_that_see(u, block, &from, &to);
@@ -243,8 +244,8 @@ static void block_of_keys(const unit *u, int64_t block, const own *o) {
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* 32 of a row's d, round(factor x), past the caches where they are a line; a sum of vanished
- * products is +0. */
+/* Writes round(factor x) for 32 elements of a row, with streaming stores if they fill a cache line.
+ * The fused addition of 0 makes a sum of underflowed products +0. */
 static void write_line(const unit *u, const rf_v16 x[2], float factor, int64_t row, int64_t at, int64_t d) {
   const rf_attention *a = u->a;
   if (row >= u->length) return;
@@ -289,9 +290,9 @@ static void panel_dq(const unit *u, int64_t panel, const own *o) {
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
-/* On one thread, or on all that come together: then items are dealt out, and a barrier stands
- * behind each part, since a span's panels are packed before its blocks of keys, which come
- * before its dq. */
+/* Runs `what` for each item, on one thread or shared by all threads. A barrier ends each shared
+ * loop: the panels of a span are packed before its blocks of keys run, and those end before its
+ * dq. */
 #define EACH(i, count, together, what) \
   if (together) { \
     _Pragma("omp for schedule(dynamic) nowait") for (int64_t i = 0; i < (count); i++) what; \

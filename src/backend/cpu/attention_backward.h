@@ -1,9 +1,9 @@
-/* attention_backward.h - gradients of attention; the body behind every ISA.
+/* attention_backward.h - gradients of attention, compiled once per ISA.
  *
- * Blocks of 96 queries against blocks of 96 keys: products and e = dctx v^T by strips of
- * queries, probabilities from the saved lse, then three chains: dq (strips of queries), dk and
- * dv (strips of keys). Every sum is one chain over all queries or all keys, held in the
- * workspace between blocks, so the blocks are no part of the definition. */
+ * Works on blocks of 96 queries by 96 keys. Strips of queries compute the scores and e = dctx v^T,
+ * then probabilities from the saved lse. Three chains follow: dq over strips of queries, dk and dv
+ * over strips of keys. Every sum is one chain over all queries or all keys, which the workspace
+ * keeps between blocks, so the block size changes no bit. */
 #ifndef RF_ATTENTION_BACKWARD_H
 #define RF_ATTENTION_BACKWARD_H
 
@@ -14,10 +14,10 @@
 
 enum { TILE = RF_ATTENTION_TILE, LDT = RF_ATTENTION_TILE + RF_LANES };
 
-/* A unit's keys (segment, kv head), and their gradients. */
+/* Packed keys of a unit (segment, KV head), and their gradients. */
 typedef struct key_side {
-  float *k_columns, *v_columns; /* panels of 32 keys: for the products */
-  float *k_rows;                /* panels of 32 columns: for dq */
+  float *k_columns, *v_columns; /* panels of 32 keys, for scores and e */
+  float *k_rows;                /* panels of 32 columns, for dq */
   float *dk, *dv;               /* (T, width) */
   int64_t padded;               /* keys, rounded up to TILE */
 } key_side;
@@ -27,13 +27,13 @@ typedef struct query_side {
   float *q_strips, *g_strips; /* (strip, d, MR): queries and dctx */
   float *q_rows, *g_rows;     /* panels of 32 columns (panel, TILE, 32) */
   float *dq;                  /* (TILE, width) */
-  float *less, *minus_d;      /* -lse log2(e) and D of each query */
+  float *less, *minus_d;      /* -lse log2(e) and -D of each query */
   int64_t first, count;       /* positions in the segment */
 } query_side;
 
 typedef struct tiles {
   float *p, *t;
-} tiles; /* (TILE, LDT): probabilities, and p (e - D) */
+} tiles; /* (TILE, LDT): probabilities p, and t = p (e - D) */
 
 static int64_t padded_width(const rf_attention *a) { return rf_round_up(a->dim, PANEL); }
 
@@ -58,7 +58,7 @@ static float *query_side_at(const rf_attention *a, float *memory, query_side *q)
   return q->minus_d + TILE;
 }
 
-/* Keys [first, last) of the unit; first is a multiple of TILE, and so is last unless it is the
+/* Packs keys [first, last) of the unit. first is a multiple of TILE, and so is last except at the
  * end. */
 static void pack_keys(const rf_attention *a, key_side *k, const void *qkv, int64_t origin, int64_t first,
                       int64_t last, int kv_head) {
@@ -73,7 +73,7 @@ static void pack_keys(const rf_attention *a, key_side *k, const void *qkv, int64
   memset(k->dv + first * a->width, 0, sizeof(float) * (size_t)((end - first) * a->width));
 }
 
-/* Strip `i` of the block of queries: packs, and readies lse and D. */
+/* Packs strip `i` of the block of queries, and computes its lse and D terms. */
 static void pack_query_strip(const rf_attention *a, query_side *q, const rf_call *call, int64_t origin,
                              int head, int i) {
   const void *qkv = call->in[0], *ctx = call->in[1], *dctx = call->in[3], *rows[RF_LANES] = {0},
@@ -100,7 +100,7 @@ static void pack_query_strip(const rf_attention *a, query_side *q, const rf_call
   memset(q->dq + first * a->width, 0, sizeof(float) * MR * (size_t)a->width);
 }
 
-/* Keys that some query of strip `i` sees. */
+/* Bounds of the keys that some query of strip `i` sees. */
 static int64_t strip_first_key(const rf_attention *a, const query_side *q, int64_t i) {
   return rf_max64(0, q->first + i * MR + 1 - a->window);
 }
@@ -108,8 +108,8 @@ static int64_t strip_last_key(const query_side *q, int64_t i) {
   return q->first + rf_min64(q->count, (i + 1) * MR);
 }
 
-/* Probabilities and t of strip `i` against the block of keys at `block`. False: it sees none of
- * them. */
+/* Computes p and t of strip `i` against the block of keys at `block`. Returns false if the strip
+ * sees no key of the block. */
 static bool strip_probabilities(const rf_attention *a, const query_side *q, const key_side *k, int64_t i,
                                 int64_t block, tiles *tile) {
   int64_t first = rf_max64(block, strip_first_key(a, q, i)),
@@ -136,7 +136,7 @@ static bool strip_probabilities(const rf_attention *a, const query_side *q, cons
       if (a->softcap > 0) t_ij = rf_v16_mul(t_ij, cap_slope(s, shrink));
       rf_v16_store(tr + v * RF_LANES, t_ij);
     }
-    /* strips of keys read past the vectors a strip of queries needs: there stands nothing */
+    /* Strips of keys read whole rows, so the rest of the row must be zero. */
     for (int64_t v = 0; v < TILE / RF_LANES; v++) {
       if (v >= v0 && v < v1) continue;
       rf_v16_store(pr + v * RF_LANES, rf_v16_zero());
@@ -146,7 +146,7 @@ static bool strip_probabilities(const rf_attention *a, const query_side *q, cons
   return true;
 }
 
-/* dq of strip `i`, continued over the block of keys at `block`. */
+/* Continues dq of strip `i` over the block of keys at `block`. */
 static void strip_dq(const rf_attention *a, const query_side *q, const key_side *k, int64_t i, int64_t block,
                      const float *t) {
   int64_t first = rf_max64(block, strip_first_key(a, q, i)),
@@ -157,8 +157,8 @@ static void strip_dq(const rf_attention *a, const query_side *q, const key_side 
           k->padded * PANEL, last - first, q->dq + i * MR * a->width, a->width, NULL);
 }
 
-/* to[key][column] continued by the chain over queries of x[query][key] y[query][column]; one
- * strip of keys. */
+/* Continues to[key][column] for one strip of keys, by the chain over queries of x[query][key]
+ * y[query][column]. */
 static void key_chain(const rf_attention *a, const float *x, const float *y, int64_t queries, float *to) {
   for (int64_t column = 0; column < a->width;) {
     const float *b = y + column / PANEL * TILE * PANEL + column % PANEL;
@@ -172,12 +172,12 @@ static void key_chain(const rf_attention *a, const float *x, const float *y, int
   }
 }
 
-/* dk and dv of the block of keys at `block`, continued over the queries. */
+/* Continues dk and dv of the block of keys at `block` over the queries. */
 static void block_dkdv(const rf_attention *a, const query_side *q, key_side *k, int64_t block,
                        const tiles *tile) {
   int64_t strips = (q->count + MR - 1) / MR;
   for (int64_t key = 0; key < TILE; key += MR) {
-    int64_t from = 0, to = strips; /* strips of queries that see some of these keys: a contiguous run */
+    int64_t from = 0, to = strips; /* contiguous strips of queries that see some of these keys */
     while (from < to && strip_last_key(q, from) <= block + key) from++;
     while (to > from && strip_first_key(a, q, to - 1) >= block + key + MR) to--;
     int64_t begin = from * MR, queries = rf_min64(q->count, to * MR) - begin;
@@ -189,8 +189,8 @@ static void block_dkdv(const rf_attention *a, const query_side *q, key_side *k, 
   }
 }
 
-/* round(factor * x) into `rows` rows of dqkv. The fused addition of 0 makes a sum of vanished
- * products +0, however many there were. */
+/* Writes round(factor * x) to `rows` rows of dqkv. The fused addition of 0 turns a sum of
+ * underflowed products into +0, however many there were. */
 static void write_rows(const rf_attention *a, const float *x, float factor, int64_t rows, void *dqkv,
                        int64_t at) {
   for (int64_t r = 0; r < rows; r++) {
@@ -216,7 +216,7 @@ static void write_queries(const rf_attention *a, const query_side *q, int64_t st
              (origin + q->first + first) * a->ld + (int64_t)head * a->dim);
 }
 
-/* One unit on one thread. */
+/* Runs one unit on one thread. */
 static void unit_alone(const rf_attention *a, const rf_call *call, int64_t origin, int64_t length,
                        int kv_head, key_side *k, query_side *q, tiles *tile) {
   k->padded = rf_round_up(length, TILE);
@@ -239,11 +239,10 @@ static void unit_alone(const rf_attention *a, const rf_call *call, int64_t origi
   write_keys(a, k, call->out[0], origin, 0, length, kv_head);
 }
 
-/* One unit on all threads: RF_ATTENTION_TEAM blocks of queries at a time (of one head or of
- * several), in three steps that share out strips of queries, blocks of keys, and strips of
- * queries again. A block of keys takes its blocks of queries in order, and the barriers between
- * the steps keep the rest of every chain in its order. `shared_t`: (team, blocks of keys, TILE,
- * LDT). */
+/* Runs one unit on all threads, RF_ATTENTION_TEAM blocks of queries at a time (of one head or
+ * several). Three steps share first strips of queries, then blocks of keys, then strips of queries.
+ * A block of keys takes its blocks of queries in order; barriers between the steps keep every chain
+ * in order. `shared_t` has the shape (team, blocks of keys, TILE, LDT). */
 static void unit_together(const rf_attention *a, const rf_call *call, int64_t origin, int64_t length,
                           int kv_head, key_side *k, query_side q[RF_ATTENTION_TEAM], float *p,
                           float *shared_t) {
@@ -257,7 +256,7 @@ static void unit_together(const rf_attention *a, const rf_call *call, int64_t or
   for (int64_t begin = 0; begin < all; begin += RF_ATTENTION_TEAM) {
     int64_t taken = rf_min64(RF_ATTENTION_TEAM, all - begin);
     int head[RF_ATTENTION_TEAM];
-    for (int64_t i = 0; i < taken; i++) { /* every thread keeps these for itself */
+    for (int64_t i = 0; i < taken; i++) { /* every thread has its own copy */
       head[i] = kv_head * a->group + (int)((begin + i) / blocks);
       q[i].first = (begin + i) % blocks * TILE;
       q[i].count = rf_min64(TILE, length - q[i].first);

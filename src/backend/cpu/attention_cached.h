@@ -1,11 +1,10 @@
-/* attention_cached.h - attention of a walk's rows over a cache of keys and values; the body
- * behind every ISA.
+/* attention_cached.h - attention of new rows over a cache of keys and values, compiled once per
+ * ISA.
  *
- * Rows that continue each other in one slot (prefill) walk together, a block of one kv head's
- * keys packed for all of them, as over a batch. A single row (decode) takes all kv heads at
- * once, 32 keys at a time: its cost is reading the cache, and the keys of one head lie in pieces
- * between those of the others. Either way the arithmetic is that of attention.h, so the bits are
- * those of the batch. */
+ * Prefill: consecutive rows of one slot pass over the keys together, and a block of one KV head's
+ * keys is packed once for all of them. Decode: a single row reads all KV heads at once, 32 keys at
+ * a time, because its cost is reading the cache and the keys of one head are interleaved with those
+ * of other heads. Both follow attention.h, so the bits equal those of a batch. */
 #ifndef RF_ATTENTION_CACHED_H
 #define RF_ATTENTION_CACHED_H
 
@@ -14,13 +13,13 @@
 
 #include <stdatomic.h>
 
-/* The cache as a call sees it. */
+/* The cache of one call. */
 typedef struct kv_cache {
   char *data;           /* (P, 2, G, K H) */
-  float *scale;         /* (P, 2, G, K) of an i8 cache */
-  const int32_t *table; /* (slots, C): the page of each G positions of a slot */
+  float *scale;         /* (P, 2, G, K), for an i8 cache */
+  const int32_t *table; /* (slots, C): page number of each G positions of a slot */
   rf_dtype dtype;
-  int64_t unit, page, columns, heads, width; /* bytes of an element, G, C, K, K H */
+  int64_t unit, page, columns, heads, width; /* bytes of an element; G; C; K; K H */
 } kv_cache;
 
 static kv_cache cache_of(const rf_call *call, const rf_attention *a) {
@@ -35,8 +34,8 @@ static kv_cache cache_of(const rf_call *call, const rf_attention *a) {
                     .width = (int64_t)a->kv_heads * a->dim};
 }
 
-/* Where a slot's keys (which 0) or values (1) of a position stand among the rows of all pages.
- * Those of the positions behind it in its page follow. */
+/* Row, counted over all pages, of a slot's keys (which = 0) or values (which = 1) at a position.
+ * The rows of the next positions of that page follow. */
 static int64_t cache_row(const kv_cache *c, int64_t slot, int which, int64_t position) {
   return (c->table[slot * c->columns + position / c->page] * 2 + which) * c->page + position % c->page;
 }
@@ -55,9 +54,10 @@ static void copy_row(const void *from, rf_dtype dtype, int64_t at, void *to, rf_
   }
 }
 
-/* One head in 8 bits: q = rint(x (127 / m)), scale = m / 127, m the largest |x|. Adding and
- * taking away MAGIC rounds to the nearest integer, ties to even. A head that is not finite gets
- * a scale of NaN, so that whoever reads it sees that; one so small that 127 / m is none, zeros. */
+/* Quantises one head to 8 bits: q = rint(x (127 / m)) and scale = m / 127, where m is the largest
+ * |x|. Adding and subtracting MAGIC rounds to the nearest integer, ties to even. A head with a
+ * non-finite value gets a scale of NaN, which every reader sees. A head too small for 127 / m
+ * becomes zeros. */
 static void narrow_head(const float *x, int64_t dim, int8_t *q, float *scale) {
   const float MAGIC = 12582912.0f;
   float most = 0, finite = 0;
@@ -75,7 +75,7 @@ static void narrow_head(const float *x, int64_t dim, int8_t *q, float *scale) {
   for (int64_t d = 0; d < dim; d++) q[d] = (int8_t)(int32_t)((x[d] * steps + MAGIC) - MAGIC);
 }
 
-/* One row's keys or values into the cache. */
+/* Writes one row's keys or values to the cache. */
 static void cache_write(walk *w, const rf_attention *a, const kv_cache *c, const void *qkv, int64_t at,
                         int64_t row) {
   if (!a->narrow) {
@@ -89,7 +89,7 @@ static void cache_write(walk *w, const rf_attention *a, const kv_cache *c, const
   }
 }
 
-/* `count` rows of one head of an i8 cache as f32 (count, dim). */
+/* Converts `count` rows of one head of an i8 cache to f32 (count, dim). */
 static const void *widen_rows(walk *w, const rf_attention *a, const kv_cache *c, int64_t row, int64_t count,
                               int64_t head) {
   for (int64_t r = 0; r < count; r++) {
@@ -100,21 +100,20 @@ static const void *widen_rows(walk *w, const rf_attention *a, const kv_cache *c,
   return w->widened;
 }
 
-/* What one row of a single token reads: keys [low, high) of a slot, the kv heads of `column`;
- * high 0: nothing. */
+/* The cache bytes that one decoded row reads: keys [low, high) of a slot, at the columns of some KV
+ * heads. high = 0 means none. */
 typedef struct span {
   int64_t slot, low, high, column, bytes;
 } span;
-/* Goes through that in the order of reading, some way ahead of whoever computes, and on into the
- * row that follows: those lines are asked for meanwhile. Hardware does not know where the next
- * head, page or slot lies (16 rows of 48 keys: 5.9 GB/s from memory without, one thread of an
- * Emerald Rapids). */
+/* Prefetches the cache for decode: follows the order of reading some distance ahead and continues
+ * into the next row. Hardware prefetchers do not know where the next head, page or slot is. Without
+ * this, 16 rows of 48 keys read 5.9 GB/s from memory on one thread (Emerald Rapids). */
 typedef struct reader {
   const kv_cache *cache;
   span now, after;
   int64_t block, key;
   int which;
-  const char *at; /* of `left` bytes that lie together */
+  const char *at; /* the next `left` contiguous bytes */
   int64_t left;
 } reader;
 static void reader_enter(reader *r, span now) {
@@ -124,7 +123,7 @@ static void reader_enter(reader *r, span now) {
   r->block = now.low / BLOCK * BLOCK;
   r->key = now.low / PANEL * PANEL;
 }
-/* On to the next bytes that lie together; false: what follows is not known. */
+/* Moves to the next contiguous bytes. Returns false if the next row is unknown. */
 static bool reader_move(reader *r) {
   const kv_cache *c = r->cache;
   while (r->left <= 0) {
@@ -149,8 +148,8 @@ static bool reader_move(reader *r) {
   }
   return true;
 }
-/* The place of the next `bytes`, to be asked for by the caller; NULL: there are none. What does
- * not lie together is asked for here. */
+/* Returns the address of the next `bytes`, for the caller to prefetch, or NULL if there are none.
+ * Prefetches here if the bytes are not contiguous. */
 static const char *reader_take(reader *r, int64_t bytes) {
   while (bytes > 0 && reader_move(r)) {
     const char *at = r->at;
@@ -168,8 +167,8 @@ static void reader_fetch(reader *r, int64_t bytes) {
   for (int64_t b = 0; at && b < bytes; b += 64) __builtin_prefetch(at + b, 0, 2);
 }
 
-/* Keys and values [begin, end) of the block at `block`, begin a multiple of a panel, page by
- * page. */
+/* Packs keys and values [begin, end) of the block at `block`, page by page. begin is a multiple of
+ * a panel. */
 static void pack_pages(walk *w, const rf_attention *a, const key_source *from, int64_t block, int64_t begin,
                        int64_t end, int64_t value_step) {
   const kv_cache *c = from->cache;
@@ -187,15 +186,15 @@ static void pack_pages(walk *w, const rf_attention *a, const key_source *from, i
   }
 }
 
-/* One row at `position`: query heads [g0, g1) of each kv head in [kv0, kv1). */
+/* Decodes one row at `position`, for query heads [g0, g1) of each KV head in [kv0, kv1). */
 static void decode_row(walk *w, const rf_attention *a, const rf_call *call, const kv_cache *c, int64_t row,
                        int64_t slot, int64_t position, int kv0, int kv1, int g0, int g1, reader *ahead) {
   rf_dtype dtype = a->narrow ? RF_F32 : c->dtype;
   int64_t ld = a->narrow ? a->dim : c->width, low = rf_max64(0, position + 1 - a->window),
           high = position + 1, column = (int64_t)kv0 * a->dim;
-  bool direct = a->dim % RF_LANES == 0; /* values are read where they lie */
+  bool direct = a->dim % RF_LANES == 0; /* values are multiplied without packing */
   w->strips = 0;
-  int each = 0; /* strips of a kv head */
+  int each = 0; /* strips per KV head */
   for (int kv = kv0; kv < kv1; kv++) {
     for (int g = g0; g < g1; g++) {
       if ((g - g0) % MR == 0) walk_open(w, a);
@@ -252,8 +251,8 @@ static void decode_row(walk *w, const rf_attention *a, const rf_call *call, cons
   walk_write(w, a, call->out[0], NULL);
 }
 
-/* Pieces: runs of rows that continue each other in one slot, cut so that all query heads of a
- * group fit in one walk. */
+/* Cuts the rows into pieces: consecutive positions of one slot, short enough that all query heads
+ * of a group fit in one pass. */
 static int64_t cut_pieces(const int32_t *slots, const int32_t *positions, int64_t rows, int64_t most,
                           int32_t *start) {
   int64_t pieces = 0;
@@ -266,7 +265,7 @@ static int64_t cut_pieces(const int32_t *slots, const int32_t *positions, int64_
   return pieces;
 }
 
-/* Bytes of the cache that the rows read, counted up to `enough`. */
+/* Bytes of the cache that the rows read; counting stops at `enough`. */
 static int64_t bytes_read(const rf_attention *a, const kv_cache *c, const int32_t *slots,
                           const int32_t *positions, int64_t rows, int64_t enough) {
   int64_t sum = 0;
@@ -275,7 +274,7 @@ static int64_t bytes_read(const rf_attention *a, const kv_cache *c, const int32_
   return sum;
 }
 
-/* A walk's pieces, and what of each a task takes. */
+/* The pieces of a call, and how many heads of a piece one task takes. */
 typedef struct cached_work {
   const rf_attention *a;
   const kv_cache *cache;
@@ -310,7 +309,7 @@ static span span_of(const cached_work *k, int64_t task) {
 }
 
 static void attention_kv_run(const rf_call *call) {
-  /* the last key of a panel is read as soon as its first */
+  /* Two panels ahead, because packing reads all keys of a panel at once. */
   enum { BYTES_WORTH_A_THREAD = 128 << 10, KEYS_AHEAD = 2 * PANEL };
   rf_attention a = rf_attention_of(call->graph, call->op);
   const int32_t *slots = call->in[3], *positions = call->in[4];
@@ -319,13 +318,13 @@ static void attention_kv_run(const rf_call *call) {
   kv_cache cache = cache_of(call, &a);
   int32_t *start = call->workspace;
   float *memory = (float *)call->workspace + rf_round_up(a.rows + 1, RF_LANES);
-  /* query heads of a kv head, and kv heads, that a task takes */
+  /* query heads per KV head of a task */
   int heads = a.group < RF_ATTENTION_DECODE ? a.group : RF_ATTENTION_DECODE;
   int64_t pieces = cut_pieces(slots, positions, rows, rf_max64(1, RF_ATTENTION_QUERIES / heads), start);
   int64_t most = (int64_t)call->threads * BYTES_WORTH_A_THREAD,
           useful = 1 + bytes_read(&a, &cache, slots, positions, rows, most) / BYTES_WORTH_A_THREAD;
   int threads = useful < call->threads ? (int)useful : call->threads;
-  /* tasks a piece must be cut into for every thread to have one */
+  /* tasks per piece that give every thread at least one */
   int64_t enough = (threads + pieces - 1) / pieces;
   int64_t kv_most = rf_max64(1, RF_ATTENTION_DECODE / heads),
           kv_parts = rf_max64((a.kv_heads + kv_most - 1) / kv_most, rf_min64(enough, a.kv_heads));
@@ -349,7 +348,7 @@ static void attention_kv_run(const rf_call *call) {
         cache_write(&w, &a, &cache, call->in[0], at, cache_row(&cache, slots[r], which, positions[r]));
       }
     }
-    int64_t task = atomic_fetch_add(&tickets, 1), next; /* taken one ahead, so that what follows is known */
+    int64_t task = atomic_fetch_add(&tickets, 1), next; /* the next task is taken early, for prefetching */
     reader ahead = {.cache = &cache};
     reader_enter(&ahead, span_of(&work, task));
     reader_fetch(&ahead, KEYS_AHEAD * ahead.now.bytes);

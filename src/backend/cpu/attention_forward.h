@@ -1,9 +1,9 @@
-/* attention_forward.h - attention over a batch of segments; the body behind every ISA.
+/* attention_forward.h - attention over a batch of segments, compiled once per ISA.
  *
- * Query rows stand in strips of MR; up to RF_ATTENTION_QUERIES rows walk the key blocks
- * together, so a block's packed keys and values (256 keys: 128 KiB at head 64) are read from
- * memory once and from L2 by every strip. Running maxima, sums and contexts wait in the
- * workspace between blocks. */
+ * Query rows are grouped in strips of MR rows. Up to RF_ATTENTION_QUERIES rows pass over the key
+ * blocks together: the first strip reads a block of packed keys and values (256 keys: 128 KiB at
+ * head size 64) from memory, and the others from L2. Between blocks, running maxima, sums and
+ * contexts are kept in the workspace. */
 #ifndef RF_ATTENTION_FORWARD_H
 #define RF_ATTENTION_FORWARD_H
 
@@ -12,28 +12,28 @@
 
 #include <omp.h>
 
-/* padded: rows of a power of two would share cache sets */
+/* Rows are padded, because rows of a power-of-two size would share cache sets. */
 enum { BLOCK = RF_ATTENTION_BLOCK, LDS = RF_ATTENTION_BLOCK + RF_LANES };
 
 #define LOG2_E 0x1.715476p+0f
 
 typedef rf_attention_strip strip;
 
-/* One thread's memory. */
+/* The workspace of one thread, for one pass of strips over their keys. */
 typedef struct walk {
   strip *strip;
   int strips;
   float *s;                /* (MR, LDS) products, then probabilities, of one strip and one block */
   float *columns, *values; /* packed keys (panels of 32 keys) and values (panels of 32 columns) */
-  float *query;            /* strips' packed queries and contexts */
-  float *widened;          /* over an i8 cache: (PANEL, dim) of its keys or values */
+  float *query;            /* packed queries and contexts of all strips */
+  float *widened;          /* (PANEL, dim) keys or values of an i8 cache as f32 */
 } walk;
 
-/* Where a group's keys and values come from: packed before (columns, values), or a sequence's
- * pages of a cache, which the walk packs block by block. */
+/* Source of a group's keys and values. They are packed before the pass, or the pass packs them
+ * block by block from the pages of a cached sequence. */
 typedef struct key_source {
   bool packed;
-  int64_t value_step; /* packed: floats from one panel of values to the next */
+  int64_t value_step; /* if packed: floats between two panels of values */
   const struct kv_cache *cache;
   int64_t slot;
   int kv_head;
@@ -41,7 +41,7 @@ typedef struct key_source {
 static void pack_pages(walk *w, const rf_attention *a, const key_source *from, int64_t block, int64_t begin,
                        int64_t end, int64_t value_step);
 
-/* `bound` keys packed, `lines` rows of scores. */
+/* Divides one thread's memory; `bound` is the number of packed keys, `lines` the rows of scores. */
 static walk walk_at(const rf_attention *a, float *memory, int64_t bound, int64_t lines) {
   walk w = {.strip = (strip *)(void *)memory};
   w.s = memory + RF_ATTENTION_STRIPS * sizeof(strip) / sizeof(float);
@@ -52,7 +52,7 @@ static walk walk_at(const rf_attention *a, float *memory, int64_t bound, int64_t
   return w;
 }
 
-/* A new, empty strip, and one more row in it. */
+/* Opens an empty strip; the next function adds one row to a strip. */
 static strip *walk_open(walk *w, const rf_attention *a) {
   strip *s = &w->strip[w->strips];
   *s = (strip){.first = INT64_MAX, .q = w->query + w->strips * MR * (int64_t)(a->dim + a->width)};
@@ -73,8 +73,8 @@ static void walk_row(strip *s, const rf_attention *a, int64_t row, int64_t posit
   s->height = tile_height(s->rows);
 }
 
-/* Appends query rows [first, first + count) of one head to the last strip, or to new strips of
- * equal height. Position of row r: r - origin. */
+/* Appends query rows [first, first + count) of one head to the last strip if they all fit there,
+ * otherwise to new strips of equal height. The position of row r is r - origin. */
 static void walk_add(walk *w, const rf_attention *a, int64_t first, int64_t count, int64_t origin, int head) {
   int64_t pieces = (count + MR - 1) / MR;
   strip *s = w->strips > 0 ? &w->strip[w->strips - 1] : NULL;
@@ -97,8 +97,8 @@ static void walk_pack_queries(walk *w, const rf_attention *a, const void *qkv) {
   }
 }
 
-/* The block's products of a strip become probabilities, over vectors [v0, v1); maximum and sum
- * move on. `factor`: what the context so far is to be multiplied by. */
+/* Replaces a strip's products with probabilities, over vectors [v0, v1) of the block, and updates
+ * maximum and sum. The caller multiplies the context so far by `factor`. */
 static void strip_softmax(const rf_attention *a, strip *t, float *s, int64_t block, int64_t v0, int64_t v1,
                           float factor[RF_LANES]) {
   float c = a->scaled ? LOG2_E : a->scale * LOG2_E, maximum[RF_LANES], less[RF_LANES], sum[RF_LANES] = {0};
@@ -129,7 +129,7 @@ static void strip_softmax(const rf_attention *a, strip *t, float *s, int64_t blo
   memcpy(t->m, maximum, sizeof maximum);
 }
 
-/* One strip against keys [first, last) of the block at `block`. */
+/* Runs one strip over keys [first, last) of the block that starts at key `block`. */
 static void strip_block(const rf_attention *a, strip *t, float *s, int64_t block, int64_t first, int64_t last,
                         const float *columns, const float *values, int64_t value_step) {
   int64_t v0 = (first - block) / RF_LANES, v1 = (last - block + RF_LANES - 1) / RF_LANES;
@@ -139,7 +139,7 @@ static void strip_block(const rf_attention *a, strip *t, float *s, int64_t block
   context(t->height, s + (first - block), LDS, values, value_step, last - first, t->acc, a->width, factor);
 }
 
-/* All strips over all their keys. */
+/* Runs all strips over all their keys. */
 static void walk_keys(walk *w, const rf_attention *a, const key_source *from) {
   int64_t first = INT64_MAX, last = 0;
   for (int i = 0; i < w->strips; i++) {
@@ -183,7 +183,8 @@ static void walk_write(walk *w, const rf_attention *a, void *ctx, float *lse) {
   }
 }
 
-/* Queries [first, last) of one segment (rows of the batch) and one head, its keys packed in w. */
+/* Attention of query rows [first, last) of the batch, in one segment and one head whose keys are
+ * packed in w. */
 static void attend_queries(walk *w, const rf_attention *a, const rf_call *call, int64_t origin, int64_t first,
                            int64_t last, int head, int64_t value_step) {
   w->strips = 0;
@@ -193,8 +194,8 @@ static void attend_queries(walk *w, const rf_attention *a, const rf_call *call, 
   walk_write(w, a, call->out[0], call->out[1]);
 }
 
-/* Packs keys [first, last) of a segment that starts at row `origin`, both multiples of 32 except
- * the end. */
+/* Packs keys [first, last) of the segment that starts at row `origin`. Both are multiples of 32,
+ * except at the end of the segment. */
 static void pack_segment(walk *w, const rf_attention *a, const void *qkv, int64_t origin, int64_t first,
                          int64_t last, int kv_head, int64_t value_step) {
   int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim;
@@ -205,8 +206,9 @@ static void pack_segment(walk *w, const rf_attention *a, const void *qkv, int64_
             w->values + first * PANEL, value_step);
 }
 
-/* Units (segment, kv head) are shared out whole, except those so long that the others would wait
- * for them: there all threads pack together and share the groups of queries. */
+/* Each unit (segment, KV head) runs on one thread, except for units so long that other threads
+ * would wait for them. For these, all threads pack keys together and share the groups of
+ * queries. */
 static void attention_run(const rf_call *call) {
   rf_attention a = rf_attention_of(call->graph, call->op);
   const int32_t *segment = call->in[1];

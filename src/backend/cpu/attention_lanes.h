@@ -1,12 +1,12 @@
-/* attention_lanes.h - vectors of the attention kernels: sixteen by sixteen turned, and what is
- * done with a row of scores. Compiled once per ISA. */
+/* attention_lanes.h - vector operations of the attention kernels: a 16 x 16 transposition, exp2 and
+ * the steps on a row of scores. Compiled once per ISA. */
 #ifndef RF_ATTENTION_LANES_H
 #define RF_ATTENTION_LANES_H
 
 #include "backend/cpu/attention.h"
 #include "backend/cpu/simd.h"
 
-/* Sixteen vectors become their columns. */
+/* Transposes sixteen vectors of sixteen lanes. */
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 RF_INLINE void transpose_lanes(rf_v16 x[RF_LANES]) {
   rf_v16 y[RF_LANES];
@@ -83,9 +83,9 @@ RF_INLINE void transpose_lanes(rf_v16 x[RF_LANES]) {
 }
 #endif
 
-/* 2^t for t < 128: 2^k (k = t rounded to an integer) times a polynomial in t - k, fitted by
- * least maximum error with 2^0 = 1 exactly (relative error 3e-9 before rounding). 0 below -126,
- * so a masked score (-inf) adds exactly nothing; NaN stays NaN. */
+/* 2^t for t < 128: 2^k times a polynomial in t - k, where k is t rounded to an integer. The
+ * polynomial minimizes the maximum error (3e-9 relative before rounding) and gives 2^0 = 1 exactly.
+ * Results below t = -126 are 0, so a masked score (-inf) adds nothing. NaN stays NaN. */
 RF_INLINE rf_v16 exp2_lanes(rf_v16 t) {
   rf_v16 magic = rf_v16_set1(12582912.0f), z = rf_v16_add(t, magic), r = rf_v16_sub(t, rf_v16_sub(z, magic));
   rf_v16 p = rf_v16_fma(rf_v16_set1(0x1.416b52p-13f), r, rf_v16_set1(0x1.5f082ep-10f));
@@ -97,7 +97,8 @@ RF_INLINE rf_v16 exp2_lanes(rf_v16 t) {
   return rf_v16_select(rf_v16_lt(t, rf_v16_set1(-126.0f)), rf_v16_zero(), rf_v16_scale_by(p, z));
 }
 
-/* Lanes [first, last) of the vector that starts at key `at`; the others become -inf. */
+/* Keeps the lanes of keys [first, last) in the vector that starts at key `at`; other lanes become
+ * -inf. */
 RF_INLINE rf_v16 mask_lanes(rf_v16 s, int64_t at, int64_t first, int64_t last) {
   int from = (int)(first <= at ? 0 : first - at < RF_LANES ? first - at : RF_LANES);
   int to = (int)(last <= at ? 0 : last - at < RF_LANES ? last - at : RF_LANES);
@@ -106,8 +107,8 @@ RF_INLINE rf_v16 mask_lanes(rf_v16 s, int64_t at, int64_t first, int64_t last) {
   return rf_v16_select(rf_m16_first(from), none, s);
 }
 
-/* Readies a row of products for the exponential, over vectors [v0, v1): scales, caps and rounds
- * scores where that is asked, masks all but keys [first, last). */
+/* Prepares vectors [v0, v1) of a row of products for the exponential: scales, caps and rounds as
+ * `a` asks, then masks all keys outside [first, last). */
 RF_INLINE void ready_row(const rf_attention *a, float *s, int64_t v0, int64_t v1, int64_t first,
                          int64_t last) {
   if (a->scaled) {
@@ -126,7 +127,7 @@ RF_INLINE void ready_row(const rf_attention *a, float *s, int64_t v0, int64_t v1
   }
 }
 
-/* 1 - (s / softcap)^2; 0 where a masked score is minus infinity. */
+/* 1 - (s / softcap)^2, or 0 for a masked score of minus infinity. */
 RF_INLINE rf_v16 cap_slope(rf_v16 s, rf_v16 shrink) {
   rf_v16 u = rf_v16_max(rf_v16_mul(s, shrink), rf_v16_set1(-1.0f));
   return rf_v16_fnma(u, u, rf_v16_set1(1.0f));

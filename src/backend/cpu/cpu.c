@@ -1,5 +1,4 @@
-/* cpu.c - the CPU backend: its kernel tables, stronger ISAs first, and the reference as the last
- * resort. */
+/* cpu.c - the CPU backend: its kernel tables and its device. The reference is the last table. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/peaks.h"

@@ -1,5 +1,5 @@
-/* cpu.h - what the files of the CPU backend share: their kernel tables, and how a kernel splits
- * its rows over threads. */
+/* cpu.h - the kernel tables of the CPU backend and the helpers that split a kernel's rows over
+ * threads. */
 #ifndef RF_CPU_H
 #define RF_CPU_H
 
@@ -9,52 +9,53 @@
 
 #include <omp.h>
 
-/* Every table ends with a row whose op is NULL; within a table, and in cpu.c's list of them,
- * stronger ISAs stand first. */
+/* Every table ends with a row whose op is NULL. Stronger ISAs come first, in each table and in
+ * cpu.c's list of tables. */
 extern const rf_kernel RF_CPU_MATMUL[], RF_CPU_EXPERTS[], RF_CPU_LORA[], RF_CPU_HEAD[], RF_CPU_ATTENTION[];
 extern const rf_kernel RF_CPU_ELEMENTWISE_AVX512[], RF_CPU_ELEMENTWISE_AVX2[], RF_CPU_ELEMENTWISE_BASE[];
 
-int64_t rf_l2_bytes(void); /* of one core; 0: unknown */
+int64_t rf_l2_bytes(void); /* L2 bytes of one core; 0 when unknown */
 
-/* What kernels here take and give; f64 is the reference's. */
+/* CPU kernels read and write f32 and bf16 activations; only the reference has f64. */
 static inline bool rf_is_activation(rf_dtype dtype) { return dtype == RF_F32 || dtype == RF_BF16; }
 static inline const void *rf_element(const void *p, rf_dtype dtype, int64_t i) {
   return (const char *)p + i * rf_dtype_bytes(dtype);
 }
 
-/* Bytes of a workspace's part: floats in whole cache lines. */
+/* Bytes of `floats` floats, rounded up to whole cache lines. */
 static inline size_t rf_whole_lines(int64_t floats) {
   return (size_t)((floats + 15) & ~(int64_t)15) * sizeof(float);
 }
 static inline size_t rf_larger(size_t a, size_t b) { return a > b ? a : b; }
 
-/* A row of a kernel table. */
+/* One row of a kernel table. */
 #define RF_KERNEL(of, title, lowest, takes, bytes, function) \
   { .op = of, .name = title, .level = lowest, .accepts = takes, .workspace_bytes = bytes, .run = function }
 
-/* RF_BIND(matmul, avx2, RF_GEMM_AVX2) gives matmul_run and matmul_workspace their ISA:
- * matmul_avx2_run(call), matmul_avx2_workspace(...). */
+/* RF_BIND(matmul, avx2, RF_GEMM_AVX2) defines matmul_avx2_run(call) and matmul_avx2_workspace(...),
+ * which call matmul_run and matmul_workspace with the table of that ISA. */
 #define RF_BIND(op, isa, table) \
   static size_t op##_##isa##_workspace(const rf_graph *graph, const rf_op *node, int threads) { \
     return op##_workspace(&table, graph, node, threads); \
   } \
   static void op##_##isa##_run(const rf_call *call) { op##_run(&table, call); }
-/* The row of what RF_BIND made; a file's `accepts` says what it takes. */
+/* The kernel row of the functions that RF_BIND defined. It uses the function `accepts` of the
+ * file. */
 #define RF_BOUND_ROW(op, isa, name, level) \
   RF_KERNEL(#op, name, level, accepts, op##_##isa##_workspace, op##_##isa##_run)
 
-/* Rows of input `slot` that this walk uses. */
+/* Rows of input `slot` that this run uses. */
 static inline int64_t rf_rows_used(const rf_call *call, int slot) {
   return rf_rows_of_walk(call->graph, rf_in(call, slot)->shape[0], call->run->rows);
 }
 
-/* Does output `slot` continue from the value that stands there? */
+/* True if this run adds to the present value of output `slot`. */
 static inline bool rf_accumulates(const rf_call *call, int slot) {
   rf_accumulate how = call->op->attr.accumulate[slot];
   return how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && call->run->micro > 0);
 }
 
-/* The share [begin, end) of `count` items that thread `id` of `of` takes, cut at multiples of
+/* The share [begin, end) of `count` items that thread `id` of `of` threads takes, in multiples of
  * `grain`. */
 static inline void rf_share(int64_t count, int64_t grain, int id, int of, int64_t *begin, int64_t *end) {
   int64_t grains = (count + grain - 1) / grain;
@@ -66,9 +67,9 @@ static inline void rf_share(int64_t count, int64_t grain, int id, int of, int64_
 
 typedef void (*rf_range_fn)(const rf_call *call, int64_t begin, int64_t end);
 
-/* Calls `range` on shares of [0, count) cut at multiples of `grain`; `item_bytes` says how much
- * memory an item touches: work that is done before a second thread would have woken up stays on
- * one. */
+/* Calls `range` on shares of [0, count) in multiples of `grain`. `item_bytes` is the memory that
+ * one item touches. Little work stays on one thread, because it ends before a second thread wakes
+ * up. */
 static inline void rf_split(const rf_call *call, int64_t count, int64_t grain, int64_t item_bytes,
                             rf_range_fn range) {
   enum { BYTES_WORTH_A_THREAD = 64 * 1024 };

@@ -1,10 +1,9 @@
-/* elementwise_base.c - the norms, activations, tables and optimizer of the CPU backend, compiled
- * for base. */
+/* elementwise_base.c - the norms, activations, embeddings and optimizer in portable C. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/dropout.h"
 #include "backend/cpu/simd.h"
 
-#include "backend/cpu/norm_body.h" /* first: its pieces of rows serve the others */
+#include "backend/cpu/norm_body.h" /* included first, because the other bodies use its row helpers */
 
 #include "backend/cpu/elementwise_body.h"
 #include "backend/cpu/embed_body.h"

@@ -1,15 +1,15 @@
-/* elementwise_body.h - ops that touch each element once: activations, residual additions,
- * dropout, rope. Included once per ISA (elementwise_*.c). Every value is computed in f32 and
- * rounded once, when it is stored. */
+/* elementwise_body.h - ops that read each element once: activations, residual additions, dropout
+ * and rope. Included once per ISA (elementwise_*.c). Every value is computed in f32 and rounded
+ * once, when it is stored. */
 
 RF_INLINE int64_t elements_used(const rf_call *call, int slot) {
   int64_t per_row = 1;
   for (int axis = 1; axis < rf_in(call, slot)->rank; axis++) per_row *= rf_in(call, slot)->shape[axis];
   return rf_rows_used(call, slot) * per_row;
 }
-/* Shares are cut at multiples of 64 elements, so that no two threads write one cache line. */
+/* Thread shares are multiples of 64 elements, so no two threads write the same cache line. */
 enum { RF_ELEMENT_GRAIN = 64 };
-/* `f` with the dtype as a constant, so that loads and stores are chosen at compile time. */
+/* Calls `f` with the dtype as a constant, so that the compiler chooses loads and stores. */
 #define RF_FOR_DTYPE(f, dtype, ...) \
   do { \
     if ((dtype) == RF_F32) f(__VA_ARGS__, RF_F32); \
@@ -43,7 +43,7 @@ static void gelu_bwd_run(const rf_call *call) {
   rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 12, gelu_bwd_range);
 }
 
-/* The exact GELU. */
+/* GELU with the error function instead of tanh. */
 RF_INLINE void gelu_erf_elements(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   for (int64_t i = begin; i < end; i += RF_LANES) {
     int n = piece(end, i);
@@ -71,7 +71,8 @@ static void gelu_erf_bwd_run(const rf_call *call) {
   rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 12, gelu_erf_bwd_range);
 }
 
-/* gate_up (n, 2F), gate first -> h (n, F) = act(gate) up, act silu or (geglu) gelu. */
+/* h (n, F) = act(gate) up, from gate_up (n, 2F) with the gate first; act is silu or (geglu)
+ * gelu. */
 RF_INLINE void gated_rows(const rf_call *call, int64_t begin, int64_t end, bool gelu, rf_dtype dtype) {
   int64_t ff = rf_in(call, 0)->shape[1] / 2;
   for (int64_t r = begin; r < end; r++) {
@@ -146,7 +147,8 @@ static void add_run(const rf_call *call) {
   rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 12, add_range);
 }
 
-/* ---- dropout: drawn again wherever it is needed, never stored -------------------------------- */
+/* ---- dropout: every op draws the mask it needs; masks are never stored
+ * -------------------------- */
 
 RF_INLINE void add_dropout_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   rf_dropout drop = rf_dropout_of(call);
@@ -198,10 +200,10 @@ static void dropout_run(const rf_call *call) {
 
 /* ---- rope ------------------------------------------------------------------------------------ */
 
-enum { RF_ROPE_PAIRS = 512 }; /* H / 2 at most */
+enum { RF_ROPE_PAIRS = 512 }; /* maximum of H / 2 */
 
-/* qkv (n, (N+2K) H): the pairs (i, i + R/2), R = rope.dim, of the q and k heads turn; their
- * other elements and the v heads are copied. */
+/* Rotates the pairs (i, i + R/2) of the q and k heads of qkv (n, (N+2K) H), where R = rope.dim.
+ * Other elements and the v heads are copied. */
 RF_INLINE void rope_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   const rf_attr_rope *attr = &call->op->attr.rope;
   const int32_t *positions = call->in[1];
@@ -213,7 +215,7 @@ RF_INLINE void rope_rows(const rf_call *call, int64_t begin, int64_t end, rf_dty
     high[i] = (float)frequency;
     low[i] = (float)(frequency - (double)high[i]);
   }
-  int64_t known = -1; /* position that cosine and sine hold */
+  int64_t known = -1; /* position of the values in cosine and sine */
   for (int64_t r = begin; r < end; r++) {
     const void *x = at_row(call->in[0], dtype, r, width);
     void *y = (void *)at_row(call->out[0], dtype, r, width);

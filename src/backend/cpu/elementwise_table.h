@@ -1,6 +1,6 @@
-/* elementwise_table.h - which ops and dtypes the kernels of the *_body.h files take, and their
- * rows for one ISA. Included once per ISA: RF_TABLE is the table's name, RF_TABLE_ISA its level,
- * RF_TABLE_SUFFIX the end of its kernels' names. */
+/* elementwise_table.h - the kernel rows of the *_body.h files for one ISA, and the ops and dtypes
+ * that they accept. Included once per ISA: RF_TABLE is the table's name, RF_TABLE_ISA its level,
+ * RF_TABLE_SUFFIX the suffix of its kernel names. */
 
 static rf_dtype dtype_in(const rf_graph *graph, const rf_op *op, int slot) {
   return graph->tensor[op->input[slot]].dtype;
@@ -13,7 +13,7 @@ static bool accepts_f32(const rf_graph *graph, const rf_op *op) { return dtype_i
 static bool accepts_f32_prefetch(const rf_graph *graph, const rf_op *op) {
   return accepts_f32(graph, op) && wants_prefetch();
 }
-/* f32 beside f32, bf16 beside bf16, or bf16 activations beside f32 parameters. */
+/* Accepts f32 with f32, bf16 with bf16, and bf16 activations with f32 parameters. */
 static bool accepts_pair(rf_dtype activation, rf_dtype parameter) {
   return rf_is_activation(activation) && rf_is_activation(parameter) &&
          !(activation == RF_F32 && parameter == RF_BF16);
@@ -31,7 +31,7 @@ static bool accepts_embed(const rf_graph *graph, const rf_op *op) {
 static bool accepts_embed_bwd(const rf_graph *graph, const rf_op *op) {
   return rf_is_activation(dtype_in(graph, op, 2));
 }
-/* Mixtral's router; others are the reference's. */
+/* Accepts Mixtral's router; the reference runs other routers. */
 static bool accepts_route(const rf_graph *graph, const rf_op *op) {
   const rf_router *r = &op->attr.experts.router;
   bool choice = op->def == &RF_OP_ROUTE && op->input[1] >= 0;

@@ -1,14 +1,14 @@
-/* experts.c - the experts' linear layers: a product of gemm.h for each expert over its rows,
- * which are consecutive. The workspace serves one expert that every row has chosen. */
+/* experts.c - linear layers of experts: one product of gemm.h per expert over its consecutive rows.
+ * The workspace is large enough for an expert that all tokens chose. */
 #include "backend/cpu/product.h"
 
 #include <string.h>
 
-static bool takes_numbers(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
+static bool takes_numbers(const rf_graph *graph, const rf_op *op) { /* f64 runs on the reference */
   rf_dtype w = graph->tensor[op->input[1]].dtype;
   return rf_is_activation(graph->tensor[op->input[0]].dtype) && (rf_is_activation(w) || w == RF_PACKED);
 }
-/* An expert has each row once at most. */
+/* Each token chooses an expert at most once. */
 static int64_t max_rows(const rf_graph *graph, const rf_op *op) {
   return graph->tensor[op->input[0]].shape[0] / op->attr.experts.used;
 }
@@ -34,7 +34,7 @@ static rf_gemm matmul_experts_dw_product(const rf_graph *graph, const rf_op *op)
                     rf_row_major(dy->dtype, n), RF_F32, n);
 }
 
-/* Forward and gradient of the input: rows times the expert's matrix. */
+/* Runs the forward pass, or the gradient of the input: rows times the expert's matrix. */
 static void each_expert(rf_gemm_path *path, const rf_gemm_isa *isa, const rf_call *call, rf_gemm g) {
   const int32_t *starts = call->in[2];
   const void *x = call->in[0], *w = call->in[1];
@@ -75,7 +75,8 @@ static void matmul_experts_dw_call(rf_gemm_path *path, const rf_gemm_isa *isa, c
   }
 }
 
-/* Only the data say how many rows an expert has, so these kernels choose the path for each one
- * (rf_gemm_run), unless no expert can have more than a few. */
+/* The data decide how many rows an expert has, so these kernels choose the path of each expert
+ * while they run (rf_gemm_run). Calls whose experts can only have a few rows use the kernel for few
+ * rows. */
 RF_PRODUCTS(matmul_experts, RF_HAS_FEW_ROWS, run, run)
 const rf_kernel RF_CPU_EXPERTS[] = {RF_PRODUCT_ROWS(matmul_experts, 0, run, run){.op = NULL}};

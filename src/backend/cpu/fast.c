@@ -1,5 +1,5 @@
-/* fast.c - who computes which tile of a product in 8 bits: rows are packed once, then threads
- * take panels of B. */
+/* fast.c - distribution of products in 8 bits over threads: the rows of A are packed once, then
+ * each thread takes panels of B. */
 #include "backend/cpu/fast.h"
 
 #include "backend/cpu/shares.h"
@@ -7,9 +7,9 @@
 
 #include <omp.h>
 
-/* Strips that go past a part of a panel before the next part: their sums stay in the L2. And
- * panels whose parts at one place of k come one after the other: what strips hold for that place
- * stays there too. */
+/* STRIPS_MOST strips run against one part of a panel before the next part, so their sums stay in
+ * L2. PANELS_MOST panels run at the same k in turn, so the strips' values at this k stay in L2
+ * too. */
 enum { STRIPS_MOST = 32, PANELS_MOST = 4, STRIP_SUMS = RF_FAST_ROWS * RF_PANEL_LANES };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -18,7 +18,7 @@ static int64_t strip_rows(const rf_fast_isa *fast, int64_t m) {
   return is_many(fast, m) ? RF_FAST_ROWS : RF_FAST_FEW;
 }
 static bool is_wide(const rf_gemm *g) { return g->panels->part[0].type->number == RF_Q_INT8; }
-/* Of one strip, in blocks as long as some part of B has them. */
+/* Bytes of one strip in short or long blocks; 0 if no part of B has blocks of this length. */
 static int64_t strip_bytes(const rf_fast_isa *fast, const rf_gemm *g, int64_t m, bool is_long) {
   bool has = false;
   for (int i = 0; i < g->panels->parts; i++) has |= rf_fast_is_long(g->panels->part[i].type) == is_long;
@@ -27,7 +27,7 @@ static int64_t strip_bytes(const rf_fast_isa *fast, const rf_gemm *g, int64_t m,
          : is_long ? rf_fast_strip_bytes(true, rows, g->k)
                    : ceil_div(g->k, fast->steps) * fast->row_bytes * rows;
 }
-/* Of one thread. */
+/* Scratch bytes of one thread. */
 static int64_t room_bytes(const rf_fast_isa *fast, int64_t m) {
   int64_t strips = ceil_div(m, RF_FAST_ROWS);
   if (!is_many(fast, m)) return RF_FAST_PANELS * RF_FAST_FEW * RF_PANEL_LANES * (int64_t)sizeof(float);
@@ -50,18 +50,18 @@ typedef struct job {
   const rf_fast_isa *fast;
   const rf_gemm_isa *gemm;
   const rf_gemm *g;
-  char *strips[2]; /* in short and in long blocks */
+  char *strips[2]; /* packed in short and in long blocks */
   int64_t bytes[2];
-  int64_t rows, count; /* of a strip; strips */
+  int64_t rows, count; /* rows of a strip; number of strips */
   int64_t panels;
-  rf_shares shares; /* of panels */
+  rf_shares shares; /* shares of the panels */
 } job;
 
 static int used_of(const job *j, int64_t strip) {
   int64_t left = j->g->m - strip * j->rows;
   return (int)(left < j->rows ? left : j->rows);
 }
-/* What rows are packed for: all sixteen, or the next of 1, 2, 4, 8. */
+/* Rows that a strip of `used` rows is packed for: all sixteen, or the next of 1, 2, 4, 8. */
 static int packed_for(const job *j, int used) {
   return j->rows == RF_FAST_ROWS ? RF_FAST_ROWS : used > 4 ? 8 : used > 2 ? 4 : used;
 }
@@ -86,13 +86,13 @@ static void few_rows(job *j, int thread, int threads, char *room) {
   }
 }
 
-/* Strips [s0, s1) times `count` panels from p0 on; meanwhile what comes next, from `after` on,
- * is fetched. */
+/* Multiplies strips [s0, s1) by `count` panels from p0 on. Prefetches the next part of B; after the
+ * last part, that is `after`. */
 static void panels_of_strips(const job *j, int64_t p0, int count, int64_t s0, int64_t s1, const char *after,
                              char *room) {
   float *sums = (float *)(void *)(room + RF_FAST_ROOM);
   rf_panel panel[PANELS_MOST];
-  int64_t k_bytes[PANELS_MOST]; /* of the part of a panel that is unpacked at a time */
+  int64_t k_bytes[PANELS_MOST]; /* bytes of the part of a panel that is unpacked at a time */
   for (int p = 0; p < count; p++) {
     panel[p] = rf_panels_at(j->g->panels, p0 + p);
     k_bytes[p] = RF_FAST_KC * panel[p].block_bytes / panel[p].type->values;
@@ -137,7 +137,7 @@ static void many_rows(job *j, int thread, int threads, char *room) {
 
 void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm *g, int threads,
                  void *workspace) {
-  enum { PACK = 1024 }; /* steps at a time */
+  enum { PACK = 1024 }; /* steps of k per item of work */
   if (g->m <= 0 || g->n <= 0) return;
   if (is_wide(g)) fast = fast->wide;
   bool many = is_many(fast, g->m);

@@ -1,6 +1,6 @@
-/* fast_amx.c - products in 8 bits of many rows with the tile unit: sixteen rows times sixteen
- * lanes times a run, as integers, which vectors then scale and add up. The sums of integers are
- * exact, so the bits are those of every other ISA; few rows take the dot products of byte
+/* fast_amx.c - products in 8 bits of many rows with AMX tiles. A tile multiplies sixteen rows by
+ * sixteen lanes of a run as integers; vectors scale and add the results. The integer sums are
+ * exact, so the bits equal those of every other ISA. Few rows use dot products of byte
  * quadruples. */
 #include "backend/cpu/fast_codes.h"
 #include "backend/cpu/tiles.h"
@@ -10,16 +10,17 @@
 enum { CODE_BIAS = 0 };
 #include "backend/cpu/fast_unpack.h"
 
-/* Tiles 0 to 3 hold sums, 4 and 6 rows and codes of 32 values of k, 5 and 7 of 64. */
+/* Tiles 0 to 3 hold sums. Tiles 4 and 6 hold rows and codes of 32 values of k, 5 and 7 of 64
+ * values. */
 static const rf_tile_shapes TILES = {
     .palette = 1, .row_bytes = {64, 64, 64, 64, 32, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 8, 16}};
 static void open_tiles(void) { _tile_loadconfig(&TILES); }
 static void close_tiles(void) { _tile_release(); }
 
-/* Sums of a run leave their tile through memory, AHEAD runs before vectors take them. Of a run
- * (20 ns for 16 x 16 x 32 on a Sapphire Rapids core) the product is 5 ns, the store 5 and the
- * vectors 8; they overlap little. What lost: two runs and then both scaled, 85 % of this; runs
- * of the next lanes before the end of these, 90 %; four runs of all lanes at once, 97 %. */
+/* The sums of a run are stored to memory AHEAD runs before the vectors read them. A run of 16 x 16
+ * x 32 takes 20 ns on a Sapphire Rapids core: product 5, store 5, vectors 8, with little overlap.
+ * Slower orders: scaling two runs together (85 % of this rate), starting the next lanes before
+ * these end (90 %), four runs of all lanes at once (97 %). */
 #define SIXTEEN(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
 #define ROW_LOAD(r) w_float acc##r = first ? w_set(0) : _mm512_loadu_ps(y + (r)*RF_PANEL_LANES);
 #define ROW_STORE(r) _mm512_storeu_ps(y + (r)*RF_PANEL_LANES, acc##r);
@@ -27,7 +28,7 @@ static void close_tiles(void) { _tile_release(); }
   acc##r = _mm512_fmadd_ps( \
       d0, _mm512_mul_ps(w_set(scale[r]), w_integer(_mm512_load_si512(sums + 16 * (r)))), acc##r); \
   if (offsets) acc##r = _mm512_fmadd_ps(e0, w_set(scale[RF_FAST_ROWS + (r)]), acc##r);
-/* (A run of 16 is one of 32 whose other half's codes are the zeros beside its own.) */
+/* A run of 16 is multiplied as a run of 32 whose other half has zero codes. */
 #define MULTIPLY(into, run) \
   _tile_loadd(4, strip + STRIDE * ((run) / turns), RF_FAST_BLOCK); \
   _tile_loadd(6, codes + block->stride * ((run) / turns) + 16 * RF_PANEL_LANES * ((run) % turns), \
@@ -75,10 +76,11 @@ RF_INLINE void kind_of_tiles(int count, const rf_fast_block *block, const char *
   }
 }
 
-/* ---- q4_k and q5_k: codes times their run's c, in two bytes each, so one sum of integers for
- *   128 values ----
- * [sixteen lanes][64 of k][low and high][quadruple of k][lane]: q (c % 8) and q (c / 8), both
- * unsigned (and a byte each: 31 * 7). */
+/* ---- q4_k and q5_k ------------------------------------------------------------------------------
+ *
+ * Codes are multiplied by c of their run, in two bytes, so 128 values need one integer sum. Layout:
+ * [sixteen lanes][64 of k][low and high][quadruple of k][lane], with q (c % 8) as low and q (c / 8)
+ * as high. Both are unsigned bytes (at most 31 * 7). */
 enum { CODE_PLANE = 1024, LANES_BYTES = 2 * RF_FAST_KC * W_LANES };
 
 RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char *at, int64_t k0, char *room) {
@@ -97,7 +99,7 @@ RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char 
       w_word low = w_and(c, w_set_word(7)), high = w_right(c, 3);
       low = w_or(low, w_left(low, 16)), high = w_or(high, w_left(high, 16));
 #pragma GCC unroll 8
-      for (int j = 0; j < 8; j++) { /* bytes of a pair do not meet */
+      for (int j = 0; j < 8; j++) { /* products stay below 256, so the bytes of a pair do not mix */
         w_word codes = run_codes(type, run_low(type, &b, run, j / 4, j % 4),
                                  run_high(type, &b, run, j / 4, j % 4, &none));
         _mm512_storeu_si512(to + 64 * j, _mm512_mullo_epi16(codes, low));
@@ -113,9 +115,9 @@ RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char 
   return block;
 }
 
-/* Sums of 128 values leave their tiles while those of the next 128 are made; vectors take them
- * meanwhile. (Tiles and vectors of 512 bits hold each other up wherever they meet: what counts
- * is how few vectors there are.) */
+/* Stores the sums of 128 values while the tiles compute the next 128, and vectors add the stored
+ * sums. Tiles and 512-bit vectors slow each other down, so the number of vector instructions
+ * decides the speed. */
 typedef int32_t long_sums[2][16 * 16];
 #define L_JOIN(r) \
   { \
@@ -151,13 +153,13 @@ typedef int32_t long_sums[2][16 * 16];
   if (before) { \
     SIXTEEN(L_JOIN) \
   }
-/* Products of half `half` of lanes [lane, lane + 16), unless there are none left, and sums of
- * the half before, if any. */
+/* Multiplies half `half` of lanes [lane, lane + 16) if `more`, and adds the sums of the half before
+ * if `before`. */
 RF_INLINE void long_tiles(int half, bool more, bool before, const rf_fast_block *block, int lane,
                           const char *strip, bool first, float *y, coming *later) {
   enum { HALF = RF_FAST_LONG_ITEMS * 4 * RF_FAST_ROWS };
   const int past = half ? lane : before ? lane - W_LANES : 0;
-  const bool zero = first && half; /* the half before is the first */
+  const bool zero = first && half; /* the half before is the first one of k */
   const char *codes = block->codes + lane / W_LANES * LANES_BYTES + half * 4 * CODE_PLANE,
              *rows = strip + half * HALF;
   const rf_fast_long rest = rf_fast_long_at(strip + !half * HALF, RF_FAST_ROWS);
@@ -187,7 +189,7 @@ RF_INLINE void long_lanes(const rf_fast_block *block, const char *strip, bool fi
 static void many(const rf_fast_block *block, const void *strip, int used, bool first, float *sums,
                  const char *ahead, int64_t ahead_bytes) {
   enum { WHOLE = RF_FAST_KC / RF_FAST_BLOCK };
-  (void)used; /* others are zeros */
+  (void)used; /* unused rows are zeros */
   if (block->c) {
     coming later = coming_of(ahead, ahead_bytes, 4 * block->lanes / W_LANES);
     long_lanes(block, strip, first, sums, &later);
@@ -199,7 +201,7 @@ static void many(const rf_fast_block *block, const void *strip, int used, bool f
   else kind_of_tiles(block->count, block, strip, first, sums, &later);
 }
 
-/* Codes of q8_0 are signed bytes as they lie: only their scales are taken out. */
+/* q8_0 stores signed bytes, which are used in place; only the scales are unpacked. */
 static rf_fast_block unpack_signed(const rf_panel *panel, const char *at, int64_t k0, int64_t k1,
                                    void *room) {
   if (panel->type->number != RF_Q_Q8_0 || panel->lanes != RF_PANEL_LANES)
@@ -217,12 +219,13 @@ static rf_fast_block unpack_signed(const rf_panel *panel, const char *at, int64_
                          .lanes = RF_PANEL_LANES};
 }
 
-/* ---- int8: both bytes of sixteen rows times two times sixteen lanes, as they lie ------------- */
+/* ---- int8: both bytes of sixteen rows times 32 lanes, without unpacking
+ * ------------------------- */
 
 static const rf_tile_shapes WHOLE = RF_WHOLE_TILES;
 static void open_whole(void) { _tile_loadconfig(&WHOLE); }
 
-/* Zeros behind an end of k that is no whole tile. */
+/* Copies codes and appends zeros if the end of k is not a whole tile. */
 static rf_fast_block wide_codes(const rf_panel *panel, const char *at, int64_t k0, int64_t k1, void *room) {
   const int64_t stride = 4 * (int64_t)panel->lanes, bytes = (k1 - k0) * panel->lanes;
   const char *codes = at + k0 * panel->lanes;
@@ -255,7 +258,7 @@ static void many_wide(const rf_fast_block *block, const void *strip, int used, b
   const float *scale = (const float *)(const void *)((const char *)strip + 2 * PLANE);
   const int chunks = (block->count + 1) / 2;
   coming later = coming_of(ahead, ahead_bytes, (block->lanes + 31) / 32 * chunks);
-  (void)used; /* others are zeros */
+  (void)used; /* unused rows are zeros */
   for (int lane = 0; lane < block->lanes; lane += 32) {
     const bool two = block->lanes - lane >= 32;
     const char *a = strip, *b = block->codes + 4 * lane;

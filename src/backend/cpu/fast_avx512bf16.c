@@ -1,12 +1,12 @@
-/* fast_avx512bf16.c - products in 8 bits with the dot products of byte quadruples. */
+/* fast_avx512bf16.c - products in 8 bits with AVX-512 VNNI, whose dot products take four bytes. */
 #include "backend/cpu/fast_kernels.h"
 
 enum { CODE_BIAS = 128 };
 #include "backend/cpu/fast_unpack.h"
 #include "backend/cpu/fast_wide.h"
 
-/* ---- many rows: up to six rows and two vectors of lanes; codes come from the L1, where they
- *   are unpacked once for all strips ---- */
+/* ---- many rows: up to six rows and two vectors of lanes; codes come from L1, unpacked for all
+ * strips */
 
 #define SIX(X) X(0, 0) X(0, 1) X(1, 0) X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1) X(4, 0) X(4, 1) X(5, 0) X(5, 1)
 #define Q_LOAD(r, l) \
@@ -57,7 +57,7 @@ RF_INLINE void quads(int rows, bool halves, bool offsets, const rf_fast_block *b
   SIX(Q_STORE)
 }
 
-/* Blocks of 128: sums of integers stay in registers. */
+/* Blocks of 128 values. The integer sums stay in registers. */
 #define L_ZERO(r, l) w_word all_##r##_##l = w_set_word(0);
 #define L_START(r, l) w_word sum_##r##_##l = w_set_word(0);
 #define L_DOT(r, l) \
@@ -111,14 +111,14 @@ RF_INLINE void quads_of_long(int rows, const rf_fast_block *block, int lane, con
     SIX(L_JOIN)
   }
 }
-/* Kinds: 0 plain, 1 halves, 2 offsets, 3 blocks of 256. */
+/* kind: 0 plain, 1 halves, 2 offsets, 3 blocks of 256. */
 RF_INLINE void quads_of(int rows, int kind, const rf_fast_block *block, int lane, const char *strip, int row,
                         bool first, float *y, coming *later) {
   if (kind == 3) quads_of_long(rows, block, lane, strip, row, first, y, later);
   else quads(rows, kind == 1, kind == 2, block, lane, strip, row, first, y, later);
 }
-/* QUADS(3): quads_3(...), quads_halves_3(...), quads_offsets_3(...), quads_long_3(...). (Panels
- * of 16 or 48 lanes have their room rounded up to two vectors.) */
+/* QUADS(3) defines quads_3(...), quads_halves_3(...), quads_offsets_3(...) and quads_long_3(...).
+ * Panels of 16 or 48 lanes have buffers rounded up to two vectors. */
 #define QUADS_OF(name, rows, kind) \
   static __attribute__((noinline)) void name(const rf_fast_block *block, int lane, const char *strip, \
                                              int row, bool first, float *y, coming *later) { \
@@ -158,7 +158,7 @@ static void many(const rf_fast_block *block, const void *strip, int used, bool f
   }
 }
 
-/* Codes as they are stored, and c and m as numbers. */
+/* Unpacks codes in their stored form, and c and m as integers. */
 RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char *at, int64_t k0, char *room) {
   const char *stored = at + k0 / RF_FAST_KC * panel->block_bytes;
   rf_fast_block block = long_block(panel, room);
@@ -187,7 +187,7 @@ RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char 
   return block;
 }
 
-/* int8: a few rows and vectors, from the codes as they lie. */
+/* int8: up to four rows and two vectors at a time; codes are used in place. */
 static rf_fast_block wide_in_place(const rf_panel *panel, const char *at, int64_t k0, int64_t k1,
                                    void *room) {
   (void)room;

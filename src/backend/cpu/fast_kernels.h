@@ -1,5 +1,5 @@
-/* fast_kernels.h - packing rows into 8 bits, and their product with one panel, written once and
- * compiled for each ISA by fast_*.c; included there only. */
+/* fast_kernels.h - packs rows into 8 bits and multiplies them by panels. Included by fast_*.c only,
+ * and compiled once per ISA. */
 #include "backend/cpu/fast_codes.h"
 
 #include <math.h>
@@ -7,8 +7,8 @@
 
 /* ---- packing A ------------------------------------------------------------------------------- */
 
-/* A block's steps a unit and scale, by the bits of its largest magnitude, which becomes
- * `levels`. */
+/* Returns levels / largest, the factor that maps the largest magnitude of a block to `levels`, and
+ * sets *scale to the inverse. `most` has the bits of the largest magnitude. */
 RF_INLINE float block_steps(float levels, int32_t most, float *scale) {
   float largest;
   memcpy(&largest, &most, sizeof largest);
@@ -17,7 +17,7 @@ RF_INLINE float block_steps(float levels, int32_t most, float *scale) {
   if (isinf(steps)) {
     steps = 0.0f;
     *scale = 0.0f;
-  } /* subnormal numbers count as nothing */
+  } /* subnormal magnitudes count as 0 */
   if (most >= 0x7f800000) {
     steps = 0.0f;
     *scale = NAN;
@@ -43,7 +43,7 @@ RF_INLINE sixteen sixteen_get(const void *from, rf_dtype dtype, int64_t at) {
 #endif
   return v;
 }
-/* The bits of the largest magnitude so far (magnitudes are in the order of their bits). */
+/* Bits of the largest magnitude so far. Magnitudes and their bits have the same order. */
 #if defined(__AVX512F__)
 typedef __m512i most_bits;
 RF_INLINE most_bits most_none(void) { return _mm512_setzero_si512(); }
@@ -65,7 +65,7 @@ RF_INLINE most_bits sixteen_most(const sixteen *v, most_bits most) {
 }
 RF_INLINE int32_t most_whole(most_bits most) { return most; }
 #endif
-/* a[16]; their sum */
+/* Writes sixteen integers to a and returns their sum. */
 RF_INLINE int32_t sixteen_put(const sixteen *v, float steps, char *a) {
 #if defined(__AVX512F__)
   __m512 by = _mm512_set1_ps(steps);
@@ -83,8 +83,8 @@ RF_INLINE int32_t sixteen_put(const sixteen *v, float steps, char *a) {
   return sum;
 #endif
 }
-/* A block of `count` sixteens into a, 64 bytes or fewer together and `step` bytes from each
- * other; their sums; the scale. */
+/* Packs a block of `count` groups of sixteen values into a, where each run of 64 bytes starts
+ * `step` bytes after the run before. Sets the sum of each group and returns the scale. */
 RF_INLINE float pack_block(int count, const void *from, rf_dtype dtype, int64_t at, char *a, int64_t step,
                            int32_t *sum) {
   float scale;
@@ -131,7 +131,7 @@ static void pack_long(const rf_gemm *g, int64_t i0, int used, int rows, int64_t 
     }
   }
 }
-/* Rows that are not used are zeros. */
+/* Packs `used` rows; the other rows are zeros. */
 static void pack(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1,
                  void *strip) {
   char *to = (char *)strip + rf_fast_strip_bytes(is_long, rows, k0);
@@ -142,15 +142,15 @@ static void pack(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows,
 /* ---- the product ----------------------------------------------------------------------------- */
 
 typedef struct part {
-  const char *at; /* the panel */
-  int lanes;      /* of the panel */
+  const char *at; /* codes of the panel */
+  int lanes;      /* lanes of the panel */
   int64_t k0, k1;
   int lane;
   const char *strip;
   float *y;
 } part;
 
-/* Sums of integers stay in registers, those in f32 in y, which is in the L1. */
+/* Integer sums stay in registers; f32 sums are kept in y, which stays in L1. */
 #define EACH(X) \
   EACH_VECTOR(X, 0) \
   EACH_VECTOR(X, 1) \
@@ -185,8 +185,8 @@ typedef struct part {
     if (zero < 0) acc = W(fmadd_ps)(e##l, w_set(total[r]), acc); \
     W(storeu_ps)(to, acc); \
   }
-/* q6_k: four runs read the same words, the low ones and high ones far from them. A quarter of
- * what the next four runs read. */
+/* q6_k: four runs share the same low words, and their high words are far away. Each run prefetches
+ * a quarter of the words of the next four runs. */
 RF_INLINE void fetch_four_runs(const part *p, const char *block, int64_t block_bytes, int run, int vectors) {
   int quarter = run % 4, next = run < 4;
   const char *after = next ? block : block + block_bytes, *word = after + 2 * p->lanes + 4 * p->lane;
@@ -236,7 +236,7 @@ RF_INLINE void product(int type, int values, int bytes, int halves, int rows, in
   }
 }
 
-/* Blocks of 128. */
+/* Products of blocks of 128 values. */
 #define LONG_OF(r, l) \
   w_block b##l = {block + 2 * (p->lane + (l)*W_LANES), block + 4 * (p->lanes + p->lane + (l)*W_LANES), \
                   p->lanes};
@@ -272,7 +272,7 @@ RF_INLINE void product(int type, int values, int bytes, int halves, int rows, in
             acc = W(fmadd_ps)(d##l, W(mul_ps)(s, w_integer(all_##r##_##l)), W(loadu_ps)(to)); \
     W(storeu_ps)(to, W(fmadd_ps)(e##l, W(mul_ps)(s, w_integer(off_##r##_##l)), acc)); \
   }
-/* The half of a pair that is the run's: the other is zero. */
+/* Moves the offset to the run's half of the pair; the other half is zero. */
 #define RUN_TURN(r, l) m##l = odd ? w_left(m##l, 16) : m##l;
 RF_INLINE void product_long(int type, int bytes, int rows, int vectors, const part *p) {
   enum { AHEAD = 2048, STORED = 256, RUNS = RF_FAST_LONG / RF_FAST_BLOCK };
@@ -307,7 +307,7 @@ RF_INLINE void product_long(int type, int bytes, int rows, int vectors, const pa
       EACH_VECTOR(RUN_TURN, 0)
       EACH(PAIR_ADD)
     }
-    for (int i = 0; i < RUNS / 2 && rows > 2; i++) { /* (sums of more rows leave no registers) */
+    for (int i = 0; i < RUNS / 2 && rows > 2; i++) { /* more rows use all registers for their sums */
       EACH_VECTOR(PAIR_OF, 0)
       EACH(PAIR_ADD)
     }
@@ -325,7 +325,7 @@ RF_INLINE void body_of(int type, int values, int bytes, int halves, int rows, in
   BODY(name, type, values, bytes, halves, 1, 4) \
   BODY(name, type, values, bytes, halves, 2, 4) \
   BODY(name, type, values, bytes, halves, 4, 4) BODY(name, type, values, bytes, halves, 8, 2)
-static const int VECTORS[] = {4, 4, 4, 2}; /* of a body of 1, 2, 4, 8 rows */
+static const int VECTORS[] = {4, 4, 4, 2}; /* vectors of lanes of the bodies for 1, 2, 4 and 8 rows */
 #else
 #define BODIES(name, type, values, bytes, halves) \
   BODY(name, type, values, bytes, halves, 1, 4) \
@@ -360,22 +360,20 @@ BODIES(q6_k, RF_Q_Q6_K, 256, 210, 1)
   }
 static const struct {
   int type;
-  /* of 1, 2, 4, 8 rows: full panels, and sixteen lanes at a time for narrow ones */
+  /* [1, 2, 4 or 8 rows][full panels, or sixteen lanes at a time for narrow panels] */
   void (*body[4][2])(const part *p);
 } TYPES[] = {ROW(q8_0, RF_Q_Q8_0), ROW(q4_0, RF_Q_Q4_0), ROW(q4_1, RF_Q_Q4_1), ROW(q5_0, RF_Q_Q5_0),
              ROW(q5_1, RF_Q_Q5_1), ROW(q4_k, RF_Q_Q4_K), ROW(q5_k, RF_Q_Q5_K), ROW(q6_k, RF_Q_Q6_K)};
 
-/* Panels side by side, some steps of k each in turns: hardware follows both streams. */
+/* Runs the panels in turns of some steps of k, because hardware prefetchers follow both streams. */
 static void panels_product(const rf_panel *panel, int count, const char *b, int64_t inner,
                            const char *const strip[2], int rows, float *y) {
   int shape = rows == 8 ? 3 : rows / 2, steps = 0, lanes[RF_FAST_PANELS];
   part parts[RF_FAST_PANELS];
   void (*body[RF_FAST_PANELS])(const part *p);
   for (int i = 0; i < count; i++) {
-    int own =
-        rf_fast_is_long(panel[i].type)
-            ? RF_FAST_LONG
-            : panel[i].type->values; /* of k that all lanes of a panel take before the next panel does */
+    int own = rf_fast_is_long(panel[i].type) ? RF_FAST_LONG
+                                             : panel[i].type->values; /* steps of k of one turn of a panel */
     if (own > steps) steps = own;
     size_t t = 0;
     while (TYPES[t].type != panel[i].type->number) t++;

@@ -1,10 +1,10 @@
-/* fast_unpack.h - a part of a panel taken out of its words for products of many rows, with
- * 512-bit vectors. Included after fast_codes.h by files that define CODE_BIAS: what is added to
- * (q - z), 128 or 0. */
+/* fast_unpack.h - unpacks a part of a panel for products of many rows, with 512-bit vectors.
+ * Included after fast_codes.h. The including file defines CODE_BIAS, which is added to (q - z): 128
+ * or 0. */
 
 RF_INLINE rf_fast_block unpack_blocks(int type, int values, int halves, const rf_panel *panel, const char *at,
                                       int64_t k0, int64_t k1, char *room) {
-  /* zeros there */
+  /* words of zeros between two halves of a run */
   const int zero = zero_bits(type), turns = type == RF_Q_Q6_K ? 2 : 1,
             between = turns == 2 && CODE_BIAS == 0 ? 4 : 0;
   const int64_t group = (8 + between) * 4 * RF_PANEL_LANES;
@@ -45,7 +45,7 @@ RF_INLINE rf_fast_block unpack_blocks(int type, int values, int halves, const rf
   }
   return block;
 }
-/* One stored block of q4_k or q5_k; of the file that includes this. */
+/* Unpacks one stored block of q4_k or q5_k; defined by the including file. */
 RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char *at, int64_t k0, char *room);
 static rf_fast_block unpack(const rf_panel *panel, const char *at, int64_t k0, int64_t k1, void *room) {
 #define UNPACK(type, halves) \
@@ -61,7 +61,7 @@ static rf_fast_block unpack(const rf_panel *panel, const char *at, int64_t k0, i
   default: return unpack_blocks(RF_Q_Q6_K, 256, 1, panel, at, k0, k1, room);
   }
 }
-/* Where its parts come to lie. */
+/* Addresses of the unpacked parts of a block of q4_k or q5_k. */
 RF_INLINE rf_fast_block long_block(const rf_panel *panel, char *room) {
   float *d = (float *)(void *)(room + RF_FAST_CODES);
   rf_fast_block block = {.codes = room,
@@ -74,7 +74,7 @@ RF_INLINE rf_fast_block long_block(const rf_panel *panel, char *room) {
   return block;
 }
 
-/* Lines of what comes later that are asked for with each of `times` steps. */
+/* A prefetch cursor: `each` bytes of [at, end) are prefetched at each of `times` steps. */
 typedef struct coming {
   const char *at, *end;
   int64_t each;

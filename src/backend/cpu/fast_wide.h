@@ -1,12 +1,11 @@
-/* fast_wide.h - products of int8 (one scale for an output) with activations in two bytes,
- * written once and compiled for each ISA by fast_*.c; included there only, behind
- * fast_kernels.h. fast.h defines them. */
+/* fast_wide.h - products of int8, with one scale per output, and activations in two bytes (fast.h).
+ * Included after fast_kernels.h by fast_*.c only, and compiled once per ISA. */
 
-/* CHUNK: values of a row that stand together */
+/* CHUNK: contiguous values of a row */
 enum { WIDE_QUADS = RF_FAST_WIDE / 4, WIDE_CHUNK = 64, WIDE_PLANE = RF_FAST_WIDE / WIDE_CHUNK };
 
-/* 16 values from element `at` on as integers: their high and low bytes, and the sum of the
- * integers. */
+/* Rounds 16 values from element `at` on to integers. Writes their high and low bytes and returns
+ * the sum of the integers. */
 RF_INLINE int32_t pack_sixteen(const void *from, rf_dtype dtype, int64_t at, float steps, char *high,
                                char *low) {
 #if defined(__AVX512F__)
@@ -43,7 +42,7 @@ RF_INLINE int32_t most_of(const void *from, rf_dtype dtype, int64_t at, int coun
     float x =
         dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[at + i]) : ((const float *)from)[at + i];
     memcpy(&bits, &x, sizeof bits);
-    bits &= 0x7fffffff; /* magnitudes are in the order of their bits */
+    bits &= 0x7fffffff; /* magnitudes and their bits have the same order */
     most = bits > most ? bits : most;
   }
 #endif
@@ -71,8 +70,8 @@ static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int 
   }
 }
 
-/* Sums of bytes stay in registers: those with the high bytes, and those with the low ones; those
- * in f32 in y, which is in the L1. */
+/* The byte sums stay in registers, separately for high and low bytes. The f32 sums are kept in y,
+ * which stays in L1. */
 #define WIDE_START(r, l) \
   w_word high_##r##_##l = w_set_word(0), low_##r##_##l = w_set_word(0); \
   if ((r) < rows && (l) < vectors) low_##r##_##l = w_set_word(minus[r]);
@@ -94,8 +93,8 @@ static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int 
     w_word sum = W(add_epi32)(low_##r##_##l, W(slli_epi32)(high_##r##_##l, 8)); \
     W(storeu_ps)(to, W(fmadd_ps)(d##l, W(mul_ps)(w_set(scale[r]), w_integer(sum)), acc)); \
   }
-/* `count` steps of a block, whose strip is packed for `packed` rows and begins with those meant;
- * `ahead` and what follows is fetched. */
+/* Multiplies `count` steps of a block. The strip is packed for `packed` rows, of which this uses
+ * rows [row, row + rows). Prefetches at `ahead`. */
 RF_INLINE void wide_block(int rows, int vectors, int count, int packed, int row, const char *strip,
                           const char *codes, int lanes, const float *heads, bool first, float *y,
                           const char *ahead) {
@@ -120,16 +119,16 @@ RF_INLINE void wide_block(int rows, int vectors, int count, int packed, int row,
 /* ---- few rows -------------------------------------------------------------------------------- */
 
 typedef struct wide_part {
-  const char *at; /* the panel */
+  const char *at; /* codes of the panel */
   int lanes;
-  int64_t k, inner; /* one block */
+  int64_t k, inner; /* first step of one block; all steps of the panel */
   int lane;
-  const char *strip; /* of that block */
+  const char *strip; /* strip of that block */
   float *y;
 } wide_part;
 typedef void (*wide_fn)(const wide_part *p);
 RF_INLINE void wide_few(int rows, int vectors, const wide_part *p) {
-  enum { AHEAD = 16 }; /* quadruples */
+  enum { AHEAD = 16 }; /* quadruples of k */
   int count = p->inner - p->k < RF_FAST_WIDE ? (int)(p->inner - p->k) : RF_FAST_WIDE;
   const float *heads = (const float *)(const void *)p->at - p->lanes + p->lane;
   const char *codes = p->at + p->k * p->lanes + 4 * p->lane;
@@ -144,7 +143,7 @@ RF_INLINE void wide_few(int rows, int vectors, const wide_part *p) {
 // clang-format off
 #if defined(__AVX512F__)
 WIDE_FEW(1, 4) WIDE_FEW(2, 4) WIDE_FEW(4, 2) WIDE_FEW(8, 1)
-static const int WIDE_VECTORS[] = {4, 4, 2, 1}; /* of a body of 1, 2, 4, 8 rows */
+static const int WIDE_VECTORS[] = {4, 4, 2, 1}; /* vectors of lanes of the bodies for 1, 2, 4 and 8 rows */
 #else
 WIDE_FEW(1, 4) WIDE_FEW(2, 2) WIDE_FEW(4, 1) WIDE_FEW(8, 1)
 static const int WIDE_VECTORS[] = {4, 2, 1, 1};

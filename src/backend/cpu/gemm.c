@@ -1,16 +1,14 @@
-/* gemm.c - how a product is cut into blocks and dealt to threads. Knows no instruction set: that
- * is in gemm_kernels.h and gemm_*.c.
+/* gemm.c - cuts a product into blocks and distributes the blocks over threads. Contains no
+ * instruction set; gemm_kernels.h and gemm_*.c do.
  *
- *   columns in blocks of about nc; rows in blocks of about a_bytes a group; k in blocks of at
- *     most kc:
- *     all threads pack the A block and the B block, then take tiles: a group of strips times one
- *       panel.
+ * Columns are cut in blocks of about nc, rows in blocks of about a_bytes per group, k in blocks of
+ * at most kc. For each block, all threads pack A and B, then take tiles: the strips of one group
+ * times one panel.
  *
- * A group's packed rows stay in the L2 of the core that works on them while the panels of B come
- * past; the panel after this one is fetched meanwhile. Blocks are packed one ahead into a second
- * buffer, so one barrier per block is enough. Between blocks of k a tile's sums wait in
- * contiguous scratch: rows of C at a power-of-two stride would all fall into the same few sets
- * of the L1. */
+ * A group's packed rows stay in the L2 of the core that works on them, while the panels of B pass
+ * and the next panel is prefetched. Each block is packed one block ahead into a second buffer, so
+ * one barrier per block is enough. Between blocks of k, the sums of a tile are kept in contiguous
+ * scratch, because rows of C at a power-of-two stride would share a few sets of the L1. */
 #include "backend/cpu/fast.h"
 #include "backend/cpu/gemm_tiles.h"
 
@@ -21,26 +19,16 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* How large blocks are, by the L2 of a core. Fractions of the FMA ceiling, 2048^3 and
- * 512x2048x5632, on a Zen 4 core (1 MiB of L2): kc 384 92, 90 %; kc 512 89, 86 %; kc 768 89, 87
- * %; a_bytes 480 KiB 88, 86 %. On a Granite Rapids core (2 MiB; there a loop that also loads its
- * operands runs at a lower clock than the ceiling's, and 88-90 % is all that the register tile
- * reaches in L1): the second row 77, 75 %; the first 75, 72 %; kc 256 78, 76 %, but 1024^3 73
- * against 74 %; kc 512 76, 72 %. What lost: packing a whole block before the barrier, B read
- * again from memory, 88, 86 % against 92, 92 % between tiles; a pair of fetch cursors passed by
- * value, 65 against 74 %: the copy of what was just stored waited for the stores before it. What
- * is fetched ahead does nothing on Zen 4 and much on Granite Rapids, whose L3 is far (2 threads,
- * cycles of the time stamp counter): rows of C, the last block of k 0.47 a multiply-add where it
- * took 0.53, 0.46 without an epilogue; what units read and where they are packed to, a vector of
- * A 7 to 15 for 22 to 40, of B 11 for 24, of a transposed B 18 for 46. */
+/* Block sizes by the L2 of a core, measured on Zen 4 (1 MiB) and Granite Rapids (2 MiB).
+ * docs/measurements.md has the sizes and prefetches that were tried. */
 static const struct blocking {
-  int64_t l2_bytes; /* at least */
+  int64_t l2_bytes; /* minimum L2 bytes for these blocks */
   rf_blocks blocks;
 } BLOCKINGS[] = {{2 << 20, {320, 1500 << 10, 4096}}, {0, {384, 1 << 20, 2048}}};
 enum {
   STREAM_COLS = 2048,
   TOO_LARGE = 1 << 19
-}; /* TOO_LARGE: bf16 values that leave the L2 before they are read */
+}; /* TOO_LARGE: values of a bf16 output that leaves L2 before an op reads it */
 
 rf_blocks rf_gemm_blocks(void) {
   int64_t l2 = rf_l2_bytes();
@@ -50,17 +38,17 @@ rf_blocks rf_gemm_blocks(void) {
 }
 
 typedef struct layout {
-  int64_t strips, panels; /* of the whole product */
+  int64_t strips, panels; /* strips and panels of the whole product */
   int64_t row_blocks, col_blocks, k_blocks;
-  int groups;                             /* a row block's strips are split among them */
-  int64_t block_strips, block_panels, kc; /* the largest of each */
+  int groups;                             /* number of groups that share the strips of a row block */
+  int64_t block_strips, block_panels, kc; /* maximum of each over the blocks */
   int a_buffers, b_buffers;
-  size_t a_floats, b_floats, tile_floats; /* of one buffer; multiples of 16 */
+  size_t a_floats, b_floats, tile_floats; /* floats of one buffer, multiples of 16 */
 } layout;
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t at_least_1(int64_t x) { return x < 1 ? 1 : x; }
-/* start of part i of equal parts */
+/* start of part i of `parts` equal parts */
 static int64_t cut(int64_t total, int64_t parts, int64_t i) { return total * i / parts; }
 static size_t round_16(int64_t floats) { return (size_t)((floats + 15) & ~(int64_t)15); }
 
@@ -75,25 +63,25 @@ static bool b_is_bf16(const rf_gemm *g) {
   return g->panels ? panels_are_bf16(g->panels) : g->b_dtype == RF_BF16;
 }
 bool rf_gemm_is_bf16(const rf_gemm *g) { return g->a_dtype == RF_BF16 && b_is_bf16(g); }
-/* The vectors of an ISA, or its tiles where an operand is bf16. */
+/* The vector kernels of an ISA, or its tile kernels if an operand is bf16. */
 static const rf_gemm_isa *select_isa(const rf_gemm_isa *isa, const rf_gemm *g) {
   bool a_half = g->a_dtype == RF_BF16, b_half = b_is_bf16(g);
   if (!isa->tiles || g->fast || !(a_half || b_half) || (g->panels && !b_half)) return isa;
   return &isa->tiles[!a_half ? 1 : !b_half ? 2 : 0];
 }
 
-/* Blocks of k begin where a packed B can be taken up: at a run of values, or at a panel. */
+/* Blocks of k start where unpacking of a packed B can start: at a run of values, or at a panel. */
 static int64_t k_grain(const rf_gemm *g) { return !g->panels ? 1 : g->turned ? RF_PANEL_LANES : RF_GEMM_RUN; }
 static int64_t k_cut(const rf_gemm *g, int64_t parts, int64_t i) {
   int64_t grain = k_grain(g), at = cut(ceil_div(g->k, grain), parts, i) * grain;
   return at < g->k ? at : g->k;
 }
-/* Packed floats of `count` rows or columns over kc steps, with tiles. */
+/* Floats of `count` packed rows or columns of kc steps, with tiles. */
 static int64_t packed_floats(const rf_gemm_isa *isa, int words, int64_t count, int64_t kc) {
   return count * (ceil_div(kc, isa->depth) * isa->depth) * words / 2;
 }
 
-/* Cut for the bounds, so that smaller calls find their place in the same workspace. */
+/* Uses the bounds of m and k, so that smaller calls fit in the same workspace. */
 static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   int64_t m = bound(g->m_bound, g->m), n = g->n, k = bound(g->k_bound, g->k);
   const rf_blocks by = g->blocks.kc ? g->blocks : rf_gemm_blocks();
@@ -103,7 +91,7 @@ static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   l.kc = ceil_div(ceil_div(k, k_grain(g)), l.k_blocks) * k_grain(g);
   /* strips whose packed rows fill a_bytes */
   int64_t group_strips = at_least_1(by.a_bytes / (4 * isa->mr * at_least_1(l.kc)));
-  /* below half of that, threads had better share rows than split them */
+  /* with fewer than half as many strips per group, threads share the rows instead */
   int64_t groups = ceil_div(l.strips, at_least_1(group_strips / 2));
   if (groups > threads) groups = threads;
   if (groups > RF_GEMM_MAX_GROUPS) groups = RF_GEMM_MAX_GROUPS;
@@ -114,7 +102,7 @@ static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   l.block_panels = ceil_div(l.panels, l.col_blocks);
   l.a_buffers = l.row_blocks * l.k_blocks > 1 ? 2 : 1;
   l.b_buffers = l.col_blocks * l.k_blocks > 1 ? 2 : 1;
-  /* packing stores whole vectors: the last one may pass the end */
+  /* packing stores whole vectors, so the last one may pass the end */
   l.a_floats = round_16(l.block_strips * isa->mr * l.kc + 16);
   l.b_floats = round_16(l.block_panels * isa->nr * l.kc);
   l.tile_floats = l.k_blocks > 1 ? round_16(l.block_strips * l.block_panels * isa->mr * isa->nr) : 0;
@@ -122,22 +110,21 @@ static layout layout_of(const rf_gemm_isa *isa, const rf_gemm *g, int threads) {
   return l;
 }
 
-/* Columns a thread takes at a time when streaming: whole vectors, and as many chunks as threads
- * at least. */
+/* Columns that a thread streams at a time: a multiple of 64, in at least as many chunks as
+ * threads. */
 static int64_t stream_cols(int64_t n, int threads) {
   int64_t chunks = ceil_div(n, STREAM_COLS * (int64_t)threads) * threads;
   return ceil_div(ceil_div(n, chunks), 64) * 64;
 }
 
 bool rf_gemm_may_stream(const rf_gemm *g) { return !g->sums_columns && !g->turned; }
-/* Few rows with tiles: columns that a thread takes at a time, in panels, and steps of B that are
- * packed at a time. */
+/* Few rows with tiles: panels that a thread takes at a time, and steps of B packed at a time. */
 enum { FEW_PANELS = 2, FEW_STEPS = 256 };
-/* Floats of A, packed as one strip; a few are read too many, for sums nobody stores. */
+/* Floats of A, packed as one strip, with padding for vectors that read past the end. */
 static int64_t few_floats(const rf_gemm_isa *isa, int64_t few, int64_t k) {
   return isa->depth > 1 ? packed_floats(isa, isa->a_words, RF_FEW_ROWS, k) : few * k + RF_FEW_ROWS;
 }
-/* Floats of one thread beside the packed A. */
+/* Floats of one thread, in addition to the packed A. */
 static int64_t stream_floats(const rf_gemm_isa *isa, const rf_gemm *g, int64_t few, int threads) {
   if (isa->depth > 1)
     return packed_floats(isa, isa->b_words, isa->nr, FEW_STEPS) + (int64_t)FEW_PANELS * isa->mr * isa->nr;
@@ -162,7 +149,7 @@ size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads) 
   return (floats > streaming ? floats : streaming) * sizeof(float);
 }
 
-/* Panels that a thread takes at a time: those of one row in turns. */
+/* Panels that a thread takes at a time. With one row, they run in turns. */
 static int panels_at_once(const rf_gemm *g, int64_t panels, int threads) {
   return g->m == 1 ? rf_shares_at_once(panels, RF_GEMM_PANELS, threads) : 1;
 }
@@ -215,12 +202,13 @@ void rf_gemm_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void 
   }
 }
 
-/* Whether tiles write u and out past the caches: nobody reads them soon, or they are too large to stay. */
+/* True if tiles write u and out with non-temporal stores: no op reads them soon, or they do not fit
+ * in L2. */
 static bool is_nontemporal(const rf_gemm *g) {
   return !g->accumulate && (g->read_later || (g->dtype == RF_BF16 && g->m * g->n >= TOO_LARGE));
 }
 
-/* Each packed piece of B goes straight to the tiles. */
+/* Each piece of B goes to the tiles as soon as it is packed. */
 void rf_gemm_few(const rf_gemm_isa *vectors, const rf_gemm *product, int threads, void *workspace) {
   enum { PACK = 256 };
   rf_gemm call = *product, *g = &call;
@@ -277,13 +265,12 @@ void rf_gemm_few(const rf_gemm_isa *vectors, const rf_gemm *product, int threads
   }
 }
 
-/* One (column block, row block, k block): where it lies, and which buffers hold its packed
- * operands. */
+/* One (column block, row block, k block): its range, and the buffers of its packed operands. */
 typedef struct block {
-  int64_t s0, s1, p0, p1, k0, k1; /* strips, panels, steps of k */
-  bool pack_a, pack_b;            /* or still there from the block before */
+  int64_t s0, s1, p0, p1, k0, k1; /* ranges of strips, panels and steps of k */
+  bool pack_a, pack_b;            /* false if the operand is still packed from the block before */
   int a_buffer, b_buffer;
-  bool first_rows; /* the first row block: where column sums are taken */
+  bool first_rows; /* true in the first row block, where column sums are added */
 } block;
 
 typedef struct job {
@@ -292,8 +279,8 @@ typedef struct job {
   layout l;
   float *a, *b, *tiles;
   int64_t blocks;
-  /* Tickets. Slot i % 3 belongs to block i; it is cleared while block i-2 is computed, when
-   * nobody is in block i-3 any more. */
+  /* Tickets. Block i uses slot i % 3. The slot is cleared during block i-2, when no thread is in
+   * block i-3 any more. */
   struct {
     _Alignas(64) atomic_long next;
   } pack[3], work[3][RF_GEMM_MAX_GROUPS];
@@ -309,7 +296,7 @@ static block block_at(const job *j, int64_t i) {
              .k0 = k_cut(j->g, l->k_blocks, kb),
              .k1 = k_cut(j->g, l->k_blocks, kb + 1),
              .first_rows = rb == 0};
-  int64_t a_changes = l->row_blocks * l->k_blocks > 1 ? i : 0; /* how often each operand was packed before */
+  int64_t a_changes = l->row_blocks * l->k_blocks > 1 ? i : 0; /* earlier packings of each operand */
   int64_t b_changes = l->k_blocks > 1 ? i : cb;
   b.pack_a = i == 0 || l->row_blocks * l->k_blocks > 1;
   b.pack_b = i == 0 || l->k_blocks > 1 || (rb == 0 && kb == 0);
@@ -345,7 +332,7 @@ static void pack_unit(const job *j, const block *b, int64_t t) {
     j->isa->pack_a(j->g, row, (int)(row_of(j, s + 1) - row), b->k0, kc, packed_a(j, b, s));
   }
 }
-/* Where units read: `columns` of pieces of 128 bytes, each of `lines` pieces `stride` bytes
+/* Memory to prefetch: `columns` columns of 128 bytes, each with `lines` pieces `stride` bytes
  * apart. */
 typedef struct pieces {
   const char *at;
@@ -357,8 +344,8 @@ static pieces pieces_from(const void *from, int64_t item, bool along, int64_t st
   if (along) return (pieces){at, wide * item, count, ceil_div(kc * item, 128)};
   return (pieces){at, step * item, kc, ceil_div(count * item, 128)};
 }
-/* Blocks of k of the packed panel that column `col` lies in: hardware stops following them where
- * a page of 4 KiB ends. */
+/* The bytes of k steps [k0, k0 + kc) in the packed panel of column `col`. Hardware prefetchers stop
+ * at the end of a 4 KiB page. */
 static pieces pieces_of_panel(const rf_gemm *g, int64_t k0, int64_t kc, int64_t col) {
   if (g->turned) return (pieces){0};
   rf_panel panel = rf_panels_find(g->panels, col);
@@ -366,7 +353,7 @@ static pieces pieces_of_panel(const rf_gemm *g, int64_t k0, int64_t kc, int64_t 
   return (pieces){(const char *)g->b + panel.offset + from * panel.block_bytes, 128,
                   ceil_div((end - from) * panel.block_bytes, 128), 1};
 }
-/* Units [t, end), of which those of the first kind count. */
+/* Sources of units [t, end) of the same operand as unit t. */
 static pieces units_source(const job *j, const block *b, int64_t t, int64_t end) {
   const rf_gemm *g = j->g;
   int64_t panels = b_units(b), kc = b->k1 - b->k0;
@@ -384,7 +371,7 @@ static pieces units_source(const job *j, const block *b, int64_t t, int64_t end)
   return pieces_from(g->a, g->a_dtype == RF_BF16 ? 2 : 4, g->a_row != 1, g->a_step, g->a_row, b->k0, kc,
                      first, last - first);
 }
-/* Where they are packed to: those of one kind stand side by side. */
+/* Packed destinations of these units, which are contiguous. */
 static pieces units_target(const job *j, const block *b, int64_t t, int64_t end) {
   int64_t panels = b_units(b), kc = b->k1 - b->k0;
   if (t < panels) {
@@ -405,8 +392,8 @@ static void fetch(pieces p) {
     }
   }
 }
-/* What no tile was computed for, some units at a time: they are fetched while those before them
- * are packed. */
+/* Packs the units of block i that no thread packed between tiles, AT_ONCE units at a time. The next
+ * units are prefetched while these are packed. */
 static void pack_rest(job *j, int64_t i) {
   enum { AT_ONCE = 4 }; /* strips of a transposed A share cache lines */
   block b = block_at(j, i);
@@ -421,8 +408,8 @@ static void pack_rest(job *j, int64_t i) {
 
 /* ---- multiplying ----------------------------------------------------------------------------- */
 
-/* Where rows [row, row + rows) of C at `col` are written and what is read beside them, into
- * `to`, closed by NULL. */
+/* Lists addresses of rows [row, row + rows) at `col` that the epilogue writes or reads, ended by
+ * NULL. */
 enum { TILE_PIECES = 3 * 12 + 1 };
 static void pieces_of_tile(const rf_gemm *g, int64_t row, int64_t rows, int64_t col, const char **to) {
   bool plain = g->epilogue == RF_GEMM_PLAIN;
@@ -435,7 +422,7 @@ static void pieces_of_tile(const rf_gemm *g, int64_t row, int64_t rows, int64_t 
   *to = NULL;
 }
 
-/* One panel times the strips of one group. */
+/* Multiplies the strips of one group by one panel. */
 static void multiply(const job *j, const block *b, int group, int64_t panel, int64_t next_panel,
                      const pieces list[2]) {
   const rf_gemm_isa *isa = j->isa;
@@ -446,8 +433,8 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
   int cols = (int)(g->n - col < isa->nr ? g->n - col : isa->nr);
   bool first = b->k0 == 0, last = b->k1 == g->k;
   const float *panel_at = packed_b(j, b, panel);
-  /* Each strip fetches its share of the next panel, and of what is packed after this call and
-   * where to. */
+  /* Each strip prefetches its share of the next panel, and of the source and destination of the
+   * units that are packed next. */
   int64_t strips = at_least_1(s1 - s0), ahead = next_panel < b->p1 ? ceil_div(kc * isa->nr * 4, 128) : 0;
   rf_gemm_ahead near = {(const char *)packed_b(j, b, next_panel), 128, ceil_div(ahead, strips)};
   const pieces *now = list;
@@ -455,7 +442,7 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
   int64_t share = ceil_div(now[0].lines * now[0].columns + now[1].lines * now[1].columns, strips), column = 0,
           line = 0;
   int64_t near_left = ahead, row = row_of(j, s0);
-  /* row_of, step by step */
+  /* computes row_of incrementally */
   int64_t fewest = g->m / j->l.strips, more = g->m % j->l.strips, owed = more * s0 % j->l.strips;
   const float *a = packed_a(j, b, s0);
   const char *tile_pieces[TILE_PIECES];
@@ -476,7 +463,7 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
     far.stride = now->stride;
     far.lines = column >= now->columns ? 0 : share < now->lines - line ? share : now->lines - line;
     tile_pieces[0] = NULL;
-    if (first && g->accumulate) { /* its rows are read now, so it is those of the tile after this one */
+    if (first && g->accumulate) { /* the next tile is prefetched, because this one is read now */
       if (s + 1 < s1) pieces_of_tile(g, row + rows, fewest + (owed + more >= j->l.strips), col, tile_pieces);
     } else if (last) {
       pieces_of_tile(g, row, rows, col, tile_pieces);
@@ -497,7 +484,7 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
   }
 }
 
-/* Tiles of block i, and after each its share of block i+1 is packed: what that reads was fetched
+/* Computes tiles of block i. After each tile, packs a share of block i+1, which was prefetched
  * during the tile. */
 static void compute(job *j, int64_t i, int thread, int threads) {
   block b = block_at(j, i), after = {0};
@@ -508,7 +495,7 @@ static void compute(job *j, int64_t i, int thread, int threads) {
   for (int turn = 0; turn < groups; turn++) {
     int group = (thread + turn) % groups;
     atomic_long *next = &j->work[i % 3][group].next;
-    for (;;) { /* helping others stops before the end: their owner would only wait for it */
+    for (;;) { /* stops helping another group before its end, because its owner would only wait */
       bool help = turn > 0 && group < threads;
       if (help && panels - atomic_load_explicit(next, memory_order_relaxed) < 3) break;
       int64_t t = ticket(next);
@@ -539,7 +526,7 @@ void rf_gemm_blocked(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void
     pack_rest(&j, 0);
     RF_STAMP_BARRIER;
     for (int64_t i = 0; i < j.blocks; i++) {
-      if (thread == 0) { /* block i+2's slot: last used by block i-1 */
+      if (thread == 0) { /* slot of block i+2, last used by block i-1 */
         atomic_store(&j.pack[(i + 2) % 3].next, 0);
         for (int gr = 0; gr < j.l.groups; gr++) atomic_store(&j.work[(i + 2) % 3][gr].next, 0);
       }

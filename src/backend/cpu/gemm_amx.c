@@ -1,8 +1,9 @@
-/* gemm_amx.c - the product of bf16 pairs with the tile unit (gemm.h defines its bits): a strip
- * of 32 rows times a panel of 32 columns is four tiles of sums, two of rows and two of columns.
- * What is packed is tiles of 1 KiB, one step of 32 k behind the other, within it piece by piece
- * and then the upper or left sixteen before the others: rows as [row][k], columns as [pair of
- * k][column][2]. Missing rows, columns and k are zeros. */
+/* gemm_amx.c - products with bf16 operands on AMX tiles (gemm.h defines their bits). A strip of 32
+ * rows times a panel of 32 columns uses four tiles of sums, two of rows and two of columns.
+ *
+ * Packed data are tiles of 1 KiB, ordered by step of 32 k, then by piece, then the first sixteen
+ * rows or columns before the other sixteen. Rows are [row][k], columns [pair of k][column][2].
+ * Missing rows, columns and k are zeros. */
 #include "backend/cpu/gemm_tiles.h"
 #include "backend/cpu/tiles.h"
 
@@ -13,24 +14,24 @@ enum { SIXTEEN = 16, DEPTH = RF_TILE_DEPTH, TILE_BYTES = 1024, PIECES = 2 };
 
 /* ---- sixteen rows or columns of a step of 32, in registers ----------------------------------- */
 
-/* Where a block lies: `lines` rows or columns, element (line, k) at from[line * line_step + k *
- * k_step], one of them 1. */
+/* A block of `lines` rows or columns in memory. Element (line, k) is at from[line * line_step + k *
+ * k_step], and one of the two strides is 1. */
 typedef struct block {
   const void *from;
   rf_dtype dtype;
   int64_t line_step, k_step;
-  int lines, steps; /* the others are zeros */
+  int lines, steps; /* lines and steps of k in use; the others are zeros */
 } block;
 static const void *element_at(const void *from, rf_dtype dtype, int64_t i) {
   return (const char *)from + i * (dtype == RF_BF16 ? 2 : 4);
 }
 
-/* An f32 as two bf16: its upper half, and what is left, rounded to nearest even. What is no
- * finite number is the first alone. */
+/* Splits f32 into two bf16: its upper half, and the rest rounded to nearest even. NaNs and
+ * infinities are in the first piece alone. */
 static inline void cut(__m512 x, __m512i piece[PIECES]) {
   const __m512i upper = _mm512_set1_epi32((int)0xffff0000u);
   __m512i bits = _mm512_castps_si512(x), first = _mm512_and_si512(bits, upper);
-  __mmask16 finite = (__mmask16)~_mm512_fpclass_ps_mask(x, 0x99); /* NaNs and infinities */
+  __mmask16 finite = (__mmask16)~_mm512_fpclass_ps_mask(x, 0x99); /* false for NaNs and infinities */
   first = _mm512_mask_or_epi32(first, _mm512_fpclass_ps_mask(x, 0x81), first, _mm512_set1_epi32(0x00400000));
   __m512 rest = _mm512_maskz_sub_ps(finite, x, _mm512_castsi512_ps(first));
   __m512i left = _mm512_castps_si512(rest),
@@ -39,7 +40,7 @@ static inline void cut(__m512 x, __m512i piece[PIECES]) {
   piece[1] =
       _mm512_and_si512(_mm512_add_epi32(left, _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff))), upper);
 }
-/* Each of sixteen lines as 32 consecutive k. `full`: none is missing. */
+/* Loads each of sixteen lines as 32 consecutive k. `full`: no line and no k is missing. */
 static inline void lines_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) {
   __mmask32 mask = full || b->steps >= DEPTH ? 0xffffffffu : (1u << b->steps) - 1;
 #pragma GCC unroll 16
@@ -47,7 +48,7 @@ static inline void lines_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) 
     v[i] = full || i < b->lines ? _mm512_maskz_loadu_epi16(mask, (const uint16_t *)b->from + i * b->line_step)
                                 : _mm512_setzero_si512();
 }
-/* Each of sixteen pairs of k as sixteen lines. */
+/* Loads each of sixteen pairs of k for sixteen lines. */
 static inline void pairs_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) {
   __mmask16 mask = full || b->lines >= SIXTEEN ? 0xffff : (__mmask16)((1u << b->lines) - 1);
   const uint16_t *at = b->from;
@@ -59,7 +60,7 @@ static inline void pairs_of_bf16(const block *b, bool full, __m512i v[SIXTEEN]) 
     v[p] = _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
   }
 }
-/* The same of f32, by pieces. */
+/* The same two loads for f32, by pieces. */
 static inline void lines_of_f32(const block *b, __m512i v[PIECES][SIXTEEN]) {
   static const uint16_t upper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
                                      33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
@@ -87,7 +88,7 @@ static inline void pairs_of_f32(const block *b, __m512i v[PIECES][SIXTEEN]) {
                                 _mm512_and_si512(odd[i], _mm512_set1_epi32((int)0xffff0000u)));
   }
 }
-/* Sixteen by sixteen pairs: lines become pairs, pairs lines. */
+/* Transposes sixteen by sixteen pairs: lines become pairs, and pairs become lines. */
 static inline void turn(__m512i v[SIXTEEN]) {
   __m512 a[SIXTEEN], b[SIXTEEN];
 #pragma GCC unroll 16
@@ -108,7 +109,7 @@ static inline void turn(__m512i v[SIXTEEN]) {
     }
   }
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; i++) { /* b[i + 4 q]: pairs i, i+4, i+8, i+12 of lines 4 q .. 4 q + 3 */
+  for (int i = 0; i < 4; i++) { /* b[i + 4 q] holds pairs i, i+4, i+8, i+12 of lines 4 q .. 4 q + 3 */
     __m512 even = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88),
            odd = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
     __m512 even_high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88),
@@ -123,7 +124,7 @@ static inline void store(const __m512i v[SIXTEEN], char *to) {
 #pragma GCC unroll 16
   for (int i = 0; i < SIXTEEN; i++) _mm512_store_si512(to + 64 * i, v[i]);
 }
-/* A block as a tile of rows (lines) or of columns (pairs). */
+/* Packs a block as a tile of rows (lines) or of columns (pairs). */
 static inline void pack_bf16(const block *b, bool full, bool as_lines, char *to) {
   __m512i v[SIXTEEN];
   bool lines = b->k_step == 1;
@@ -132,7 +133,7 @@ static inline void pack_bf16(const block *b, bool full, bool as_lines, char *to)
   if (lines != as_lines) turn(v);
   store(v, to);
 }
-/* As one tile of each piece, `apart` bytes from one to the next. */
+/* Packs an f32 block as one tile per piece, `apart` bytes from each other. */
 static void pack_f32(const block *b, bool as_lines, char *to, int64_t apart) {
   __m512i v[PIECES][SIXTEEN];
   bool lines = b->k_step == 1;
@@ -146,7 +147,7 @@ static void pack_f32(const block *b, bool as_lines, char *to, int64_t apart) {
 static inline void pack(const block *b, bool as_lines, char *to, int64_t apart) {
   _Alignas(64) char room[SIXTEEN * DEPTH * 4];
   block copy = {room, b->dtype, DEPTH, 1, SIXTEEN, DEPTH};
-  if (b->k_step != 1 && b->line_step != 1) { /* by elements */
+  if (b->k_step != 1 && b->line_step != 1) { /* copied by elements if no stride is 1 */
     int item = b->dtype == RF_BF16 ? 2 : 4;
     memset(room, 0, sizeof room);
     for (int i = 0; i < b->lines; i++)
@@ -180,7 +181,7 @@ void rf_tiles_pack_a(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t
     }
 }
 
-/* Sixteen columns that do not stand side by side in one panel, from row-major words [k][16]. */
+/* Packs sixteen columns that are not contiguous in one panel, through row-major values [k][16]. */
 static void pack_gathered(const rf_gemm *g, int64_t j, int cols, int64_t k, int steps, char *to) {
   _Alignas(64) uint16_t room[DEPTH * SIXTEEN] = {0};
   for (int p = 0; p < steps; p++)
@@ -193,7 +194,7 @@ static void pack_gathered(const rf_gemm *g, int64_t j, int cols, int64_t k, int 
     }
   pack(&(block){room, RF_BF16, 1, SIXTEEN, SIXTEEN, DEPTH}, false, to, TILE_BYTES);
 }
-/* Panels of bf16: lanes are columns. */
+/* Packs panels of bf16, whose lanes are columns. */
 static void pack_lanes(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_t kc, char *to) {
   rf_panel panel = rf_panels_find(g->panels, j);
   int lane = (int)(j - panel.first);
@@ -209,7 +210,7 @@ static void pack_lanes(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_
     pack(&(block){at, RF_BF16, 1, panel.lanes, cols, steps}, false, to, TILE_BYTES);
   }
 }
-/* Lanes are k, values columns. */
+/* Packs transposed panels, whose lanes are k and whose values are columns. */
 static void pack_turned(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_t kc, char *to) {
   for (int64_t k = 0; k < kc; k += DEPTH, to += 2 * TILE_BYTES) {
     rf_panel panel = rf_panels_find(g->panels, k0 + k);
@@ -242,7 +243,7 @@ void rf_tiles_pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t
     int64_t j = j0 + h * SIXTEEN;
     int used = at_most(cols - h * SIXTEEN, SIXTEEN);
     char *at = (char *)to + h * TILE_BYTES;
-    if (used <= 0) { /* the other columns of an edge */
+    if (used <= 0) { /* no columns in the second half of an edge */
       for (int64_t k = 0; k < kc; k += DEPTH)
         for (int p = 0; p < pieces; p++, at += 2 * TILE_BYTES) memset(at, 0, TILE_BYTES);
       continue;
@@ -261,17 +262,18 @@ void rf_tiles_pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t
 
 /* ---- multiplying ----------------------------------------------------------------------------- */
 
-/* Tiles 0 to 3 hold sums, 4 and 5 rows, 6 and 7 columns. */
+/* Tiles 0 to 3 hold sums, 4 and 5 hold rows, 6 and 7 hold columns. */
 static const rf_tile_shapes TILES = RF_WHOLE_TILES;
 void rf_tiles_open(void) { _tile_loadconfig(&TILES); }
 void rf_tiles_close(void) {
-  _mm_sfence(); /* what was written past the caches */
+  _mm_sfence(); /* orders the non-temporal stores */
   _tile_release();
 }
 
-/* What does not stay in the L1 passes by it (tileloaddt1): 2.9 TFLOP/s of 3.0 with 512 steps and
- * 1 MiB of rows in the L2 of a Sapphire Rapids core, with ordinary loads 2.0. tiles: of rows, 1
- * or 2; a_pieces, b_pieces: of an element, one of them 1. All constants of a body. */
+/* Tile loads of the operand that does not stay in L1 bypass L1 (tileloaddt1). With 512 steps and 1
+ * MiB of rows in the L2 of a Sapphire Rapids core this reaches 2.9 of 3.0 TFLOP/s; ordinary loads
+ * reach 2.0. `tiles` is 1 or 2 tiles of rows; a_pieces and b_pieces are pieces per element, and one
+ * of them is 1. All are constants of a body. */
 #define LOAD_A(tile, at) \
   if (a_stays) _tile_loadd(tile, at, 64); \
   else _tile_stream_loadd(tile, at, 64);
@@ -333,11 +335,11 @@ static inline __attribute__((always_inline)) void micro(bool a_stays, int tiles,
     _tile_stored(3, to + 16 * 32 + 16, ROW);
   }
 }
-/* Up to sixteen rows times a full panel, at the speed of memory: sums stay in tiles 0 to 3 for
- * all of k. Steps of 32 are paired lane by lane into one of SLOTS places, DELAY steps before a
- * tile takes them, since what was just stored is not at hand yet. Pairing within quarters of a
- * vector leaves lanes in another order, which is mended in the sums. What comes AHEAD steps
- * later is asked for, because hardware stops where a page of 4 KiB ends. */
+/* Up to sixteen rows times a full panel, at memory speed: tiles 0 to 3 keep the sums for all k.
+ * Vectors pair steps of 32 lane by lane into one of SLOTS buffers, DELAY steps before a tile loads
+ * them, because a fresh store is not readable yet. Pairing within quarters of a vector permutes the
+ * lanes; the sums are permuted back. Memory AHEAD steps later is prefetched, because hardware
+ * prefetchers stop at the end of a 4 KiB page. */
 enum { SLOTS = 4, DELAY = 2, AHEAD = 32 };
 static inline void pair_lanes(const char *at, const char *later, char *to) {
 #pragma GCC unroll 4
@@ -352,16 +354,16 @@ static inline void pair_lanes(const char *at, const char *later, char *to) {
     }
   }
 }
-/* One or two rows do the same with vectors, which wait less for memory: 96 % of its bandwidth
- * where tiles reach 81. In a dword the even lane is the low half and the odd one the high half.
- * LANES(X, r) is X(r, vector) of all, r a row of one panel or a panel of one row; sums of even
- * k, of odd k, and of whole steps. */
+/* One or two rows use vectors, which wait less for memory: 96 % of its bandwidth, against 81 % with
+ * tiles. The low half of a dword is the even lane, the high half the odd lane. LANES(X, r) is X(r,
+ * vector) for all vectors; r is a row of one panel, or a panel of one row. The sums are kept for
+ * even k, odd k and whole steps. */
 enum {
   STEP_BYTES = DEPTH * RF_PANEL_LANES * 2,
   FEWEST = 2,
   SOON = 2 << 10,
   FLUSH = 0x8040
-}; /* SOON: bytes; FLUSH: subnormal operands and results are zeros */
+}; /* SOON: bytes to prefetch ahead; FLUSH: subnormal operands and results become zeros */
 #define LANES(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
 #define ROW_SUMS(r, l) __m512 sum_##r##_##l = _mm512_setzero_ps();
 #define ROW_CHAINS(r, l) __m512 even_##r##_##l = _mm512_setzero_ps(), odd_##r##_##l = even_##r##_##l;
@@ -369,9 +371,8 @@ enum {
   if ((r) < rows) even_##r##_##l = _mm512_fmadd_ps(x##r, w##l, even_##r##_##l);
 #define ROW_ODD(r, l) \
   if ((r) < rows) odd_##r##_##l = _mm512_fmadd_ps(x##r, w##l, odd_##r##_##l);
-#define ROW_EVEN_ZERO(r, l) \
-  even_##r##_##l = \
-      _mm512_add_ps(even_##r##_##l, _mm512_setzero_ps()); /* of zeros behind the end: -0 becomes 0 */
+/* Adds 0 for the missing steps after the end of k: -0 becomes 0. */
+#define ROW_EVEN_ZERO(r, l) even_##r##_##l = _mm512_add_ps(even_##r##_##l, _mm512_setzero_ps());
 #define ROW_ODD_ZERO(r, l) odd_##r##_##l = _mm512_add_ps(odd_##r##_##l, _mm512_setzero_ps());
 #define ROW_JOIN(r, l) \
   sum_##r##_##l = _mm512_add_ps(sum_##r##_##l, _mm512_add_ps(even_##r##_##l, odd_##r##_##l));
@@ -448,7 +449,7 @@ static inline __attribute__((always_inline)) void stream_rows(int rows, const ch
     ROW_STORE(1)
   }
 }
-/* One row and two panels, a step of each in turns: hardware follows both. */
+/* One row times two panels, one step of each in turns, because hardware prefetchers follow both. */
 #define PANEL_STEP(r, from) \
   { \
     enum { rows = r + 1 }; \
@@ -497,7 +498,8 @@ static void stream_two(const char *at0, const char *at1, int64_t inner, const vo
   ROW_STORE(0)
   ROW_STORE(1)
 }
-/* Rows out of their tiles: a line of the L1 for each step would wait in the queue for memory. */
+/* Copies rows from their tiles to contiguous memory. Otherwise every step would read its own L1
+ * line, and these reads would wait for memory. */
 static void side_by_side(const float *a, int64_t rows, int64_t steps, float *to) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t i = 0; i < steps; i++)
@@ -522,7 +524,7 @@ static void stream_one(const rf_gemm *g, const rf_panel *panel, const float *a, 
   for (int64_t i = 0; i < steps + DELAY; i++) {
     if (i < steps) {
       char *to = room + i % SLOTS * STEP_BYTES;
-      if (i + 1 == steps && left) { /* zeros behind the end */
+      if (i + 1 == steps && left) { /* pad with zeros after the end of k */
         _Alignas(64) char last[STEP_BYTES] = {0};
         memcpy(last, at + i * STEP_BYTES, (size_t)left * RF_PANEL_LANES * 2);
         pair_lanes(last, last, to);
@@ -569,7 +571,7 @@ void rf_tiles_stream_panels(const rf_gemm *g, const rf_panel *panel, int count, 
   for (int i = 0; i < count; i++) stream_one(g, &panel[i], a, y + i * g->m * RF_PANEL_LANES, wide);
 }
 
-/* MICRO(false, 1, 2, 1): static void micro_false_1_2_1(...) { micro(false, 1, 2, 1, ...); } */
+/* MICRO(false, 1, 2, 1) defines micro_false_1_2_1(...) { micro(false, 1, 2, 1, ...); } */
 #define MICRO(a_stays, tiles, a_pieces, b_pieces) \
   static void micro_##a_stays##_##tiles##_##a_pieces##_##b_pieces(int64_t steps, const float *a, \
                                                                   const float *b, const float *from, \

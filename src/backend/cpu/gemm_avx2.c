@@ -1,4 +1,4 @@
-/* gemm_avx2.c - the product with 256-bit vectors: a tile of 6 rows x 16 columns is 12
+/* gemm_avx2.c - the product with 256-bit vectors. A tile of 6 rows x 16 columns uses 12
  * accumulators, two vectors of B and one broadcast of A. */
 enum { MR = 6, NR = 16 };
 #include "backend/cpu/fast.h"

@@ -1,5 +1,5 @@
-/* gemm_avx512.c - the product with 512-bit vectors: a tile of 12 rows x 32 columns is 24
- * accumulators, two vectors of B and one broadcast of A; the other registers stay free. */
+/* gemm_avx512.c - the product with 512-bit vectors. A tile of 12 rows x 32 columns uses 24
+ * accumulators, two vectors of B and one broadcast of A. */
 enum { MR = 12, NR = 32 };
 #include "backend/cpu/fast.h"
 #include "backend/cpu/gemm_kernels.h"
@@ -20,17 +20,17 @@ static const rf_gemm_micro micros[] = {
     NULL, micro_1, micro_2, micro_3, micro_4, micro_5, micro_6, micro_7, micro_8, micro_9, micro_10, micro_11, micro_12};
 // clang-format on
 
-/* ISA(&RF_FAST_AVX512, NULL): {"gemm_avx512_12x32", ..., &RF_FAST_AVX512, NULL, NULL, NULL} */
+/* ISA(&RF_FAST_AVX512, NULL) is {"gemm_avx512_12x32", ..., &RF_FAST_AVX512, NULL, NULL, NULL}. */
 #define ISA(fast, tiles) \
   { \
     "gemm_avx512_12x32", MR, NR, 2, 2, 1, pack_a, pack_b, micros, begin_tile, finish_tile, stream, \
         stream_panels, fast, tiles, NULL, NULL, NULL \
   }
 const rf_gemm_isa RF_GEMM_AVX512 = ISA(&RF_FAST_AVX512, NULL);
-/* its products in 8 bits are those of byte quadruples */
+/* its products in 8 bits use dot products of byte quadruples */
 const rf_gemm_isa RF_GEMM_AVX512BF16 = ISA(&RF_FAST_AVX512BF16, NULL);
 
-/* Products with the tile unit have the epilogues of vectors. */
+/* Products with AMX tiles use the epilogues of the vectors. */
 #define TILES(form, a_words, b_words, stream_panels) \
   { \
     "gemm_amx_32x32", RF_TILE_ROWS, RF_TILE_COLUMNS, a_words, b_words, RF_TILE_DEPTH, rf_tiles_pack_a, \

@@ -1,4 +1,4 @@
-/* gemm_base.c - the product in plain C, for any CPU: the same chains of fmaf, however slow where
+/* gemm_base.c - the product in plain C, for any CPU. It runs the same chains of fmaf, slowly where
  * fmaf is a library call. */
 enum { MR = 4, NR = 16 };
 #include "backend/cpu/gemm_kernels.h"
@@ -18,7 +18,7 @@ RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float
   }
 }
 
-/* MICRO(3): static void micro_3(...) { micro(3, ...); } */
+/* MICRO(3) defines micro_3(...) { micro(3, ...); } */
 #define MICRO(rows) \
   static void micro_##rows(int64_t kc, const float *a, const float *b, float *tile, bool resume, \
                            const rf_gemm_ahead *near, const rf_gemm_ahead *far, \

@@ -1,13 +1,14 @@
-/* gemm_kernels.h - packing, epilogues and the few-row product, written once over simd.h and
- * compiled for each ISA by gemm_*.c, which add the micro-kernel. Included there only. */
+/* gemm_kernels.h - packing, epilogues and the product with few rows, over simd.h. Included only by
+ * gemm_*.c, which add the micro-kernel, and compiled once per ISA. */
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/simd.h"
 
-/* Eight dwords, and 8x8 transposes of them: two operations a vector on every x86 since AVX. */
-/* dwords of a bf16 row may lie at any even address */
+/* Vectors of eight dwords and of eight bf16, and their 8x8 transposes: two operations a vector on
+ * every x86 since AVX. */
+/* aligned(2), because rows of bf16 may start at any even address */
 typedef uint32_t v8 __attribute__((vector_size(32), aligned(2), may_alias));
 typedef uint16_t h8 __attribute__((vector_size(16), aligned(2), may_alias));
-enum { STREAM_AHEAD = 1024 }; /* bytes of a streamed column that are fetched ahead */
+enum { STREAM_AHEAD = 1024 }; /* prefetch distance in a streamed column, in bytes */
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 
 RF_INLINE void transpose_8x8(v8 r[8]) {
@@ -27,7 +28,8 @@ RF_INLINE void transpose_8x8(v8 r[8]) {
     r[i + 4] = SHUFFLE(b[i], b[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
   }
 }
-/* Eight elements as f32 bits. (Through a pointer: returning a v8 has no ABI where AVX is off.) */
+/* Loads eight elements as f32 bits. The result is stored through a pointer, because returning a v8
+ * has no ABI without AVX. */
 RF_INLINE void eight(v8 *to, const void *p, rf_dtype dtype, int64_t at) {
   if (dtype == RF_BF16) *to = __builtin_convertvector(*(const h8 *)((const rf_bf16 *)p + at), v8) << 16;
   else *to = *(const v8 *)((const float *)p + at);
@@ -38,11 +40,11 @@ RF_INLINE float element(const void *p, rf_dtype dtype, int64_t at) {
 
 /* ---- packing A: [k][rows] -------------------------------------------------------------------- */
 
-/* Rows contiguous in k: blocks of 8 steps, transposed in registers. A store writes whole vectors
- * and the next step's store overwrites what was too much, so steps go up; the last ones, whose
- * surplus would leave the strip, go one by one. */
+/* Packs rows that are contiguous in k, in blocks of 8 steps transposed in registers. Each store
+ * writes whole vectors, and the store of the next step overwrites the surplus, so steps ascend. The
+ * last steps go one by one, because their surplus would leave the strip. */
 RF_INLINE void pack_a_rows(const void *a, rf_dtype dtype, int64_t a_row, int rows, int64_t kc, float *to) {
-  int64_t safe = kc - 16; /* a surplus of at most 15 floats stays below step k+16 */
+  int64_t safe = kc - 16; /* a surplus of at most 15 floats ends before step k+16 */
   int64_t k = 0;
   if (rows > 8) {
     for (; k + 8 <= safe; k += 8) {
@@ -74,8 +76,8 @@ RF_INLINE void pack_a_rows(const void *a, rf_dtype dtype, int64_t a_row, int row
     for (int i = 0; i < rows; i++) to[k * rows + i] = element(a, dtype, i * a_row + k);
   }
 }
-/* Steps contiguous in rows (a transposed operand): plain copies of whole vectors, the last steps
- * one by one as above; there also the reads stay inside. */
+/* Packs steps that are contiguous in rows (a transposed operand) with whole vectors. The last steps
+ * go one by one, so that neither stores nor loads leave the arrays. */
 RF_INLINE void pack_a_steps(const void *a, rf_dtype dtype, int64_t a_step, int rows, int64_t kc, float *to) {
   int64_t k = 0;
   if (a_step >= RF_LANES) {
@@ -115,8 +117,8 @@ RF_INLINE void pack_b_steps(const void *b, rf_dtype dtype, int64_t b_step, int c
     for (int j = 0; j < NR; j++) to[k * NR + j] = j < cols ? element(b, dtype, k * b_step + j) : 0.0f;
   }
 }
-/* Columns contiguous in k (a transposed weight). 8 columns at a time for 64 steps: more at a
- * power-of-two stride would not fit the ways of one L1 set. */
+/* Packs columns that are contiguous in k (a transposed weight), 8 columns at a time for 64 steps.
+ * More columns at a power-of-two stride would not fit the ways of one L1 set. */
 RF_INLINE void pack_b_columns(const void *b, rf_dtype dtype, int64_t b_col, int cols, int64_t kc, float *to) {
   for (int64_t k0 = 0; k0 < kc; k0 += 64) {
     int64_t k1 = k0 + 64 < kc ? k0 + 64 : kc;
@@ -160,7 +162,7 @@ static void pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t k
     }
   }
   if (!sum) return;
-  /* blocks of k come in ascending order, so the chain goes on */
+  /* blocks of k come in ascending order, so the chain continues */
   bool resume = k0 > 0 || g->column_sum_accumulate;
   for (int j = 0; j < cols; j += RF_LANES) {
     int lanes = cols - j < RF_LANES ? cols - j : RF_LANES;
@@ -183,9 +185,8 @@ static void begin_tile(const rf_gemm *g, float *tile, int64_t tile_ld, int64_t i
   }
 }
 
-/* Sixteen columns of a tile, or fewer at the edge; dtype and epilogue are constants of a body.
- * Every cast of the graph is here: u is rounded once, and what follows works on the rounded
- * value. */
+/* Rounds and stores up to sixteen columns of a tile; dtype and epilogue are constants of a body. u
+ * is rounded once, and the epilogue uses the rounded value. */
 RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue epilogue, bool nontemporal,
                               const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j,
                               int lanes) {
@@ -215,7 +216,7 @@ RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue
     else rf_v16_put_n(g->out, dtype, at, x, lanes);
   }
 }
-/* Thirty-two columns of bf16, a line of each row where they go past the caches. */
+/* Stores 32 columns of bf16, one cache line per row if non-temporal. */
 RF_INLINE void put_line(bool nontemporal, void *to, int64_t at, const rf_v16 x[2]) {
   if (nontemporal) rf_v16_stream_bf16_pair((rf_bf16 *)to + at, x[0], x[1]);
   for (int h = 0; !nontemporal && h < 2; h++) rf_v16_store_bf16((rf_bf16 *)to + at + RF_LANES * h, x[h]);
@@ -256,7 +257,7 @@ RF_INLINE void finish_lines(const rf_gemm *g, rf_gemm_epilogue epilogue, bool no
 FINISH_LINES(plain, RF_GEMM_PLAIN, true) FINISH_LINES(gelu, RF_GEMM_GELU, true) FINISH_LINES(gelu_bwd, RF_GEMM_GELU_BWD, true)
 FINISH_LINES(residual, RF_GEMM_RESIDUAL, true) FINISH_LINES(residual_near, RF_GEMM_RESIDUAL, false)
 // clang-format on
-/* FINISH(f32_plain, RF_F32, RF_GEMM_PLAIN, false): static void finish_f32_plain(...) */
+/* FINISH(f32_plain, RF_F32, RF_GEMM_PLAIN, false) defines static void finish_f32_plain(...). */
 #define FINISH(name, dtype, epilogue, nontemporal) \
   static void finish_##name(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, \
                             int64_t j0, int cols) { \
@@ -282,7 +283,7 @@ FINISH(bf16_residual, RF_BF16, RF_GEMM_RESIDUAL, false) FINISH(bf16_gelu_bwd, RF
     lines[g->epilogue](g, tile, tile_ld, i0, rows, j0, cols);
     return;
   }
-  /* one draw of dropout for both halves */
+  /* draws dropout once for both halves */
   if (g->dtype == RF_BF16 && g->epilogue == RF_GEMM_RESIDUAL && cols == 2 * RF_LANES) {
     finish_lines_residual_near(g, tile, tile_ld, i0, rows, j0, cols);
     return;
@@ -292,14 +293,15 @@ FINISH(bf16_residual, RF_BF16, RF_GEMM_RESIDUAL, false) FINISH(bf16_gelu_bwd, RF
   else body[g->dtype == RF_BF16][g->epilogue](g, tile, tile_ld, i0, rows, j0, cols);
 }
 
-/* ---- few rows: the weights are read once, as they are stored --------------------------------- */
+/* ---- few rows: the weights are read once, in place
+ * ---------------------------------------------- */
 
-/* `a` is A packed as one strip: [k][m]. `y` holds the sums, [m][cols]. */
+/* `a` is A packed as one strip, [k][m]. `y` holds the sums, [m][cols]. */
 
-/* (K,N) row-major. The sums of all columns of the chunk stay in scratch (L1 or L2) and take
- * eight steps of k at a time, so memory is read as eight long rows at once. The rows after them
- * are fetched into L2: into L1 they would push each other out (M = 1, f32, one thread: 19
- * against 24 GB/s; sixteen rows at once 22). */
+/* B is (K,N) row-major. The sums of all columns of the chunk stay in scratch (L1 or L2) and take
+ * eight steps of k at a time, so memory is read as eight long rows at once. The next rows are
+ * prefetched to L2; in L1 they would evict each other (19 instead of 24 GB/s with one row of f32 on
+ * one thread; 22 with sixteen rows at once). */
 enum { STREAM_STEPS = 8 };
 
 RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, int64_t j0, int cols,
@@ -312,7 +314,7 @@ RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, 
         rf_v16 w[STREAM_STEPS];
         for (int s = 0; s < STREAM_STEPS; s++) {
           int64_t at = (k + s) * g->b_step + j0 + j;
-          if ((j & (64 / item - 1)) == 0) /* the rows that come next */
+          if ((j & (64 / item - 1)) == 0) /* next rows */
             __builtin_prefetch((const char *)g->b + (at + STREAM_STEPS * g->b_step) * item, 0, 2);
           w[s] = rf_v16_get(g->b, b_dtype, at);
         }
@@ -335,11 +337,11 @@ RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, 
   }
 }
 
-/* (N,K): a lane is a column, so one cache line of each of 16 columns is transposed in registers.
- * The whole line is read at once: columns at a power-of-two stride share one set of the L1,
- * which does not hold 16 lines until a second visit (M = 1, one thread: 9 GB/s when read by
- * halves of a line, 22 when read whole). */
-/* to[d]: dword d of the 16 lines */
+/* B is (N,K), so a lane is a column, and one cache line of each of 16 columns is transposed in
+ * registers. The whole line is loaded at once: columns at a power-of-two stride share one L1 set,
+ * which cannot hold 16 lines until a second load (9 GB/s by half lines, 22 by whole lines with one
+ * row on one thread). */
+/* to[d] is dword d of the 16 lines. */
 RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) {
 #if defined(__AVX512F__)
   __m512 a[16], b[16];
@@ -356,7 +358,7 @@ RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) {
           _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a[i + h]), _mm512_castps_pd(a[i + 2 + h])));
     }
   }
-  for (int i = 0; i < 4; i++) { /* b[i + 4 q]: dwords i, i+4, i+8, i+12 of lines 4 q .. 4 q + 3 */
+  for (int i = 0; i < 4; i++) { /* b[i + 4 q] holds dwords i, i+4, i+8, i+12 of lines 4 q .. 4 q + 3 */
     __m512 even = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88),
            odd = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
     __m512 even_high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88),
@@ -384,7 +386,7 @@ RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) {
   for (int d = 0; d < 16; d++) to[d] = rf_v16_load(dword[d]);
 #endif
 }
-/* The bf16 at even and at odd k of each dword. */
+/* The bf16 values at even or odd k of each dword, as f32. */
 RF_INLINE rf_v16 half_of(rf_v16 x, bool odd) {
 #if defined(__AVX512F__)
   __m512i u = _mm512_castps_si512(x);
@@ -416,7 +418,7 @@ RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, cons
   const char *b = (const char *)g->b + column * stride;
   EACH_SUM(SUM_LOAD)
   for (; k + step <= g->k; k += step) {
-    /* then the next columns */
+    /* prefetch in this column, and near its end in the next columns */
     int64_t ahead =
         (k + step) * item + STREAM_AHEAD <= row_bytes ? STREAM_AHEAD : STREAM_AHEAD - row_bytes + 16 * stride;
     for (int i = 0; i < 16; i++) __builtin_prefetch(b + i * stride + k * item + ahead, 0, 2);
@@ -440,8 +442,8 @@ RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, cons
     }
   }
 }
-/* The number of rows is a constant of the body; a count in between takes the next larger body,
- * whose surplus sums nobody stores. */
+/* The number of rows is a constant of each body. Other counts use the next larger body and do not
+ * store its surplus sums. */
 RF_INLINE void stream_columns_of(const rf_gemm *g, rf_dtype b_dtype, const float *a, int64_t column, int cols,
                                  float *y) {
 #if defined(__AVX2__)
@@ -477,7 +479,7 @@ static void stream(const rf_gemm *g, const float *a, int64_t j0, int cols, float
       else stream_columns_f32(g, a, j0 + done, cols, y + done);
     }
   }
-  for (; done < cols; done++) { /* what no vector takes */
+  for (; done < cols; done++) { /* columns that fill no vector */
     for (int i = 0; i < m; i++) {
       float sum = y[(int64_t)i * cols + done];
       for (int64_t k = 0; k < g->k; k++)

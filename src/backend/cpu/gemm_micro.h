@@ -1,10 +1,10 @@
-/* gemm_micro.h - the register tile of the vector ISAs: MR rows x two vectors of columns.
- * Included by gemm_avx2.c and gemm_avx512.c, which define MR, NR, VECTOR with its LANES, LOAD,
- * STORE and SPLAT, and ROWS(X), which is X(0) X(1) ... up to MR.
+/* gemm_micro.h - the register tile of the vector ISAs: MR rows x two vectors of columns. Included
+ * by gemm_avx2.c and gemm_avx512.c, which define MR, NR, VECTOR with its LANES, LOAD, STORE and
+ * SPLAT, and ROWS(X) as X(0) X(1) ... X(MR - 1).
  *
- * Rows are named variables, not an array, and the fused multiply-add is written out: gcc 12
- * otherwise keeps accumulators in memory or trades them for moves. What a row does disappears
- * where `rows`, a constant, ends before it. */
+ * Rows are named variables and the fused multiply-add is inline assembly, because gcc 12 otherwise
+ * keeps accumulators in memory or copies them. `rows` is a constant, so the compiler drops the code
+ * of later rows. */
 #define FMA(acc, x, y) __asm__("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(x), "v"(y))
 #define ROW_LOAD(i) \
   VECTOR left##i = {0}, right##i = {0}; \
@@ -30,8 +30,8 @@
     ahead##_at += ahead->stride; \
   }
 
-/* Among eight steps: one line of the next tile and two of a piece of C into the L1, two of each
- * `ahead` into the L2. */
+/* Every eight steps prefetch one line of the next tile and two lines of a piece of C to L1, and two
+ * lines each of `near` and `far` to L2. */
 RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float *tile, bool resume,
                      const rf_gemm_ahead *near, const rf_gemm_ahead *far, const char *const *tile_pieces) {
   ROWS(ROW_LOAD)
@@ -67,7 +67,7 @@ RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float
   ROWS(ROW_STORE)
 }
 
-/* MICRO(3): static void micro_3(...) { micro(3, ...); } */
+/* MICRO(3) defines micro_3(...) { micro(3, ...); } */
 #define MICRO(rows) \
   static void micro_##rows(int64_t kc, const float *a, const float *b, float *tile, bool resume, \
                            const rf_gemm_ahead *near, const rf_gemm_ahead *far, \

@@ -1,29 +1,29 @@
-/* gemm_tiles.h - what gemm_amx.c gives to the tables of gemm.h, and tile_product.c to gemm.c.
- * Private to them. */
+/* gemm_tiles.h - functions of gemm_amx.c and tile_product.c for the tables of gemm.h and for
+ * gemm.c. */
 #ifndef RF_GEMM_TILES_H
 #define RF_GEMM_TILES_H
 
 #include "backend/cpu/gemm.h"
 
-enum { RF_TILE_ROWS = 32, RF_TILE_COLUMNS = 32 }; /* of a strip, of a panel */
+enum { RF_TILE_ROWS = 32, RF_TILE_COLUMNS = 32 }; /* rows of a strip, columns of a panel */
 
 void rf_tiles_pack_a(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to);
 void rf_tiles_pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to, float *sum);
-/* As rf_gemm_isa.stream_panels, with A packed in tiles, of full panels; room for sixteen rows of
- * sums. */
+/* Like rf_gemm_isa.stream_panels, for full panels and A packed in tiles. `y` has room for sixteen
+ * rows of sums. */
 void rf_tiles_stream_panels(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y,
                             float *wide);
 void rf_tiles_open(void);
 void rf_tiles_close(void);
 
-/* What else is done while tiles multiply: a little after each step. NULL: nothing. */
+/* Other work, called after each step while tiles multiply. NULL means none. */
 struct rf_tile_errands {
   void (*run)(struct rf_tile_errands *);
 };
 typedef struct rf_tile_errands rf_tile_errands;
 extern const rf_tile_micro RF_TILE_MICROS[RF_TILE_FORMS][2][2];
 
-/* Products of more than a few rows with one of rf_gemm_isa.tiles. */
+/* Products of more than RF_FEW_ROWS rows with one of rf_gemm_isa.tiles. */
 size_t rf_tile_product_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads);
 void rf_tile_product_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, float *workspace);
 

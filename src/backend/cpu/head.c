@@ -1,9 +1,10 @@
-/* head.c - the output head: logits = x w + bias in f32, cross-entropy and its gradients, over
- * chunks of rows.
+/* head.c - the output head in chunks of rows: logits = x w + bias in f32, cross-entropy, and its
+ * gradients.
  *
- * The logits of a chunk stand in workspace and become their own gradient in place, so no (n,V)
- * array exists. A chunk is cut by shape alone, at steps of tiles; it changes no bits, because a
- * logit is one chain over D, dx one chain over V, and dw continues its chain over the rows. */
+ * The workspace holds the logits of one chunk, which their gradient overwrites, so no (n,V) array
+ * exists. The chunk size depends on the shape alone and is a multiple of the tile depth. Chunks
+ * change no bits: a logit is one chain over D, dx one chain over V, and dw continues its chain over
+ * the rows. */
 #include "backend/cpu/head.h"
 #include "backend/cpu/product.h"
 
@@ -12,7 +13,7 @@
 enum { CHUNK_BYTES = 128 << 20, CHUNK_LEAST_ROWS = 64 };
 
 typedef struct dims {
-  int64_t rows, width, vocab, chunk, ld; /* ld: of a row of logits, whole lines */
+  int64_t rows, width, vocab, chunk, ld; /* ld: floats of a row of logits, whole cache lines */
 } dims;
 
 int64_t rf_head_chunk_rows(int64_t rows, int64_t vocab) {
@@ -30,14 +31,15 @@ static dims dims_of(const rf_graph *graph, const rf_op *op) {
   d.ld = (d.vocab + 31) / 32 * 32;
   return d;
 }
-static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
+static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 runs on the reference */
   int bias = op->input[2];
   rf_dtype w = graph->tensor[op->input[1]].dtype;
   return rf_is_activation(graph->tensor[op->input[0]].dtype) && (rf_is_activation(w) || w == RF_PACKED) &&
          (bias == RF_NONE || rf_is_activation(graph->tensor[bias].dtype));
 }
 
-/* ---- the three products, for at most `rows` rows --------------------------------------------- */
+/* ---- the three products, for up to `rows` rows
+ * --------------------------------------------------- */
 
 static rf_gemm logits_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
@@ -76,7 +78,8 @@ static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
   return accepts(graph, op) && rf_gemm_is_bf16(&g);
 }
 
-/* ---- workspace: the chunk's logits, its lse, and what the largest product needs -------------- */
+/* ---- workspace: the chunk's logits, its lse, and the workspace of the largest product
+ * ----------- */
 
 static size_t workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads,
                         int gradient_slot) {
@@ -94,9 +97,10 @@ static size_t workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_
   return rf_whole_lines(d.chunk * d.ld) + rf_whole_lines(d.chunk) + product;
 }
 
-/* ---- the walk -------------------------------------------------------------------------------- */
+/* ---- the loop over chunks
+ * ------------------------------------------------------------------------ */
 
-/* Logits of rows [r0, r0 + count) into z; the products' workspace is `product`. */
+/* Writes the logits of rows [r0, r0 + count) to z; `product` is the workspace of products. */
 static void chunk_logits(const rf_head_isa *isa, const rf_call *call, const dims *d, int64_t r0,
                          int64_t count, float *z, void *product) {
   rf_gemm g = logits_product(call->graph, call->op, d, d->chunk);
@@ -109,8 +113,7 @@ static void chunk_logits(const rf_head_isa *isa, const rf_call *call, const dims
   rf_gemm_run(isa->gemm, &g, call->threads, product);
 }
 
-/* One walk for head_loss (gradient_slot < 0), head_loss_bwd (saved lse given) and
- * head_loss_grad. */
+/* Runs head_loss (gradient_slot < 0), head_loss_bwd (with saved_lse) and head_loss_grad. */
 static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_t *argmax, float *lse,
                  const float *saved_lse, int gradient_slot) {
   const rf_graph *graph = call->graph;
@@ -232,7 +235,7 @@ static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
   }
 }
 
-/* The chosen rows of x are gathered, then it is one product; a row index of -1 gives zeros, and
+/* head_logits gathers the chosen rows of x, then runs one product. A row index of -1 gives zeros;
  * such rows at the end cost nothing. */
 static size_t head_logits_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op,
                                     int threads) {

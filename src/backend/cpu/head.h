@@ -1,5 +1,5 @@
-/* head.h - what the head does to a row of f32 logits between its products; compiled for each ISA
- * from head_rows.h. */
+/* head.h - operations on one row of f32 logits between the products of the head. head_rows.h
+ * defines them, compiled once per ISA. */
 #ifndef RF_HEAD_H
 #define RF_HEAD_H
 
@@ -7,14 +7,15 @@
 
 typedef struct rf_head_isa {
   const rf_gemm_isa *gemm;
-  /* log(sum exp z): 16 lane sums of exp(z - max), lane = index mod 16, folded by halves. *best:
-   * the smallest index of the largest. */
+  /* log(sum exp z): 16 lane sums of exp(z - max), lane = index mod 16, folded by halves. *best is
+   * the smallest index of the maximum. */
   float (*lse)(const float *z, int64_t vocab, int32_t *best);
-  /* z becomes (exp(z - lse) - [v == label]) scale, times 1 - (z/cap)^2 where cap > 0; all zeros
-   * when label < 0. */
+  /* Replaces z by (exp(z - lse) - [v == label]) scale, times 1 - (z/cap)^2 if cap > 0, or by zeros
+   * if label < 0. */
   void (*gradient)(float *z, int64_t vocab, int32_t label, float lse, float scale, float cap);
-  void (*cap)(float *z, int64_t vocab, float cap); /* z becomes cap tanh(z / cap) */
-  /* The `most` largest, descending, equal ones by ascending index. most <= vocab. */
+  void (*cap)(float *z, int64_t vocab, float cap); /* replaces z by cap tanh(z / cap) */
+  /* The `most` largest entries in descending order, equal ones by ascending index; most <=
+   * vocab. */
   void (*top)(const float *z, int64_t vocab, int most, int32_t *ids, float *values);
 } rf_head_isa;
 

@@ -1,4 +1,4 @@
-/* head_avx512.c - the rows of the head with 512-bit vectors. */
+/* head_avx512.c - the row operations of the head with 512-bit vectors. */
 #include "backend/cpu/head_rows.h"
 
 const rf_head_isa RF_HEAD_AVX512 = {&RF_GEMM_AVX512, row_lse, row_gradient, row_cap, row_top};

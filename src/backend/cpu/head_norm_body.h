@@ -1,6 +1,6 @@
-/* head_norm_body.h - RMSNorm on the query and key heads of a fused qkv row, forward and
- * backward. Included once per ISA (elementwise_*.c), after norm_body.h, whose row functions it
- * calls with a head for a row. */
+/* head_norm_body.h - RMSNorm on each query and key head of a fused qkv row, forward and backward.
+ * Included once per ISA (elementwise_*.c), after norm_body.h, whose row functions treat a head as a
+ * row. */
 
 RF_INLINE void head_norm_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype,
                               rf_dtype gain_dtype, bool unused) {
@@ -28,7 +28,7 @@ static void head_norm_run(const rf_call *call) {
   rf_split(call, rf_rows_used(call, 0), 1, 8 * rf_in(call, 0)->shape[1], head_norm_range);
 }
 
-/* dx of rows [begin, end). */
+/* Computes dx of rows [begin, end). */
 RF_INLINE void head_norm_dx_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype,
                                  rf_dtype gain_dtype, bool unused) {
   const rf_attr_head_norm *attr = &call->op->attr.head_norm;
@@ -55,7 +55,8 @@ static void head_norm_dx_range(const rf_call *call, int64_t begin, int64_t end) 
   RF_BY_DTYPE(head_norm_dx_rows, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, false, call, begin, end);
 }
 
-/* Channels [from, to) of both gains' gradients: rows, then heads, ascending. */
+/* Computes channels [from, to) of the gradients of both gains: ascending rows, then ascending
+ * heads. */
 RF_INLINE void head_norm_gain_columns(const rf_call *call, int64_t from, int64_t to, rf_dtype dtype,
                                       rf_dtype gain_dtype, bool unused) {
   const rf_attr_head_norm *attr = &call->op->attr.head_norm;

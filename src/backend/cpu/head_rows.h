@@ -1,5 +1,5 @@
-/* head_rows.h - one row of logits: its log-sum-exp, its largest entry, its gradient. Written
- * over simd.h, included by head_*.c. */
+/* head_rows.h - log-sum-exp, gradient, softcap and top entries of one row of logits, over simd.h.
+ * Included by head_*.c. */
 #include "backend/cpu/head.h"
 #include "backend/cpu/simd.h"
 
@@ -48,7 +48,7 @@ static void row_cap(float *z, int64_t vocab, float cap) {
   }
 }
 
-/* (exp(z - lse) - less) scale (1 - (z shrink)^2) */
+/* (exp(z - lse) - less) scale, times (1 - (z shrink)^2) if `caps`. */
 RF_INLINE rf_v16 logit_gradient(rf_v16 z, rf_v16 lse, rf_v16 less, rf_v16 scale, rf_v16 shrink, bool caps) {
   rf_v16 g = rf_v16_mul(rf_v16_sub(rf_v16_exp(rf_v16_sub(z, lse)), less), scale);
   if (!caps) return g;
@@ -75,8 +75,8 @@ static void row_gradient(float *z, int64_t vocab, int32_t label, float lse, floa
   else row_gradient_of(z, vocab, label, lse, scale, 0.0f, false);
 }
 
-/* The list is kept in order; whatever is not larger than its last entry is passed over sixteen
- * at a time. */
+/* Keeps a sorted list and skips, sixteen at a time, entries that are not larger than the last one
+ * in the list. */
 static void row_top(const float *z, int64_t vocab, int most, int32_t *ids, float *values) {
   int held = 0;
   for (int64_t v = 0; v < vocab; v += RF_LANES) {

@@ -1,5 +1,5 @@
-/* lora.c - adapters beside a linear layer, as products of gemm.h over runs of columns. The scale
- * goes into the small operand, b or h, which is copied for it: what is large is read and written
+/* lora.c - LoRA adapters of a linear layer, as products of gemm.h over ranges of columns. The small
+ * operand, b or h, is copied and multiplied by the scale; large operands are read and written
  * once. */
 #include "backend/cpu/lora.h"
 #include "backend/cpu/product.h"
@@ -16,23 +16,23 @@ static dims dims_of(const rf_graph *graph, const rf_op *op) {
                   *b = &graph->tensor[op->input[2]];
   return (dims){u->shape[0], u->shape[1], h->shape[1], b->shape[1], u->dtype};
 }
-static bool accepts(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
+static bool accepts(const rf_graph *graph, const rf_op *op) { /* f64 runs on the reference */
   return rf_is_activation(graph->tensor[op->input[0]].dtype);
 }
 
-/* y[:, run] = u[:, run] + h_p b_p */
+/* y[:, columns of p] = u[:, columns of p] + h_p b_p */
 static rf_gemm forward(const dims *d, const rf_lora_parts *parts, int p) {
   rf_gemm g = rf_gemm_of(d->rows, parts->columns[p], parts->rank, rf_row_major(d->dtype, d->ranks),
                          rf_row_major(RF_F32, d->joined), d->dtype, d->columns);
   g.epilogue = RF_GEMM_RESIDUAL;
   return g;
 }
-/* dh_p = dy[:, run] b_p^T */
+/* dh_p = dy[:, columns of p] b_p^T */
 static rf_gemm backward_h(const dims *d, const rf_lora_parts *parts, int p) {
   return rf_gemm_of(d->rows, parts->rank, parts->columns[p], rf_row_major(d->dtype, d->columns),
                     rf_transposed(rf_row_major(RF_F32, d->joined)), d->dtype, d->ranks);
 }
-/* db_p = h_p^T dy[:, run]; h is scaled and f32 */
+/* db_p = h_p^T dy[:, columns of p]; h is f32 and already multiplied by the scale */
 static rf_gemm backward_b(const dims *d, const rf_lora_parts *parts, int p) {
   return rf_gemm_of(parts->rank, parts->columns[p], d->rows, rf_transposed(rf_row_major(RF_F32, d->ranks)),
                     rf_row_major(d->dtype, d->columns), RF_F32, d->joined);
@@ -124,7 +124,8 @@ static void lora_bwd_run(const rf_gemm_isa *isa, const rf_call *call) {
   }
 }
 
-/* ---- in vectors, without packing ------------------------------------------------------------- */
+/* ---- with AVX-512 vectors, without packing
+ * -------------------------------------------------------- */
 
 #if defined(__x86_64__)
 static rf_lora_part part_of(const dims *d, const rf_lora_parts *parts, int p, int64_t rows, int threads) {
@@ -133,7 +134,8 @@ static rf_lora_part part_of(const dims *d, const rf_lora_parts *parts, int p, in
 }
 static int64_t whole_ranks(const rf_lora_parts *parts) { return (parts->rank + 15) / 16 * 16; }
 
-/* b or h, scaled, and beside it the other's f32 or b in sixteens. */
+/* Workspace of both passes: a scaled b and an f32 h in the forward pass; b in sixteens and a scaled
+ * h in the backward pass. */
 static size_t lora_wide_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   dims d = dims_of(graph, op);
   (void)threads;
@@ -157,7 +159,7 @@ static void lora_wide_run(const rf_call *call) {
   }
 }
 
-/* [rank / 16][columns][16], scaled */
+/* Copies b, multiplied by the scale, to [rank / 16][columns][16]. */
 static void turn(const float *b, int64_t rank, int64_t columns, int64_t joined, float scale, float *to,
                  int threads) {
 #pragma omp parallel num_threads(threads)

@@ -1,4 +1,4 @@
-/* lora_avx512.c - see lora.h. */
+/* lora_avx512.c - the products of lora.h. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/lora.h"
 #include "backend/cpu/simd.h"
@@ -14,7 +14,7 @@ RF_INLINE void put_n(void *p, rf_dtype dtype, int64_t i, rf_v16 x, int n) {
 }
 static int least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
 
-/* `rows` rows of COLUMNS columns, or of the `left` that there still are. */
+/* Computes `rows` rows of COLUMNS columns, or of `left` columns at the right edge. */
 RF_INLINE void forward_block(const rf_lora_part *p, int rows, int left, const void *u, const float *h,
                              const float *b, void *y, int64_t at) {
   rf_v16 acc[ROWS][VECTORS];
@@ -58,7 +58,7 @@ void rf_lora_forward_avx512(const rf_lora_part *p, const void *u, const float *h
   }
 }
 
-/* SIDE rows and SIDE ranks; what is missing of either is zeros. */
+/* Computes up to SIDE rows and SIDE ranks; missing rows and ranks are zeros. */
 static void backward_h_block(const rf_lora_part *p, int64_t first, int rows, const void *dy,
                              const float *turned, void *dh, int64_t rank) {
   float x[SIDE][DEEP] = {{0}};
@@ -91,7 +91,7 @@ void rf_lora_backward_h_avx512(const rf_lora_part *p, const void *dy, const floa
   }
 }
 
-/* `ranks` rows of db, RF_LANES columns, over rows [first, end) of dy. */
+/* Computes `ranks` rows and `n` columns of db, over rows [first, end) of dy. */
 RF_INLINE void backward_b_block(const rf_lora_part *p, int ranks, int n, int64_t first, int64_t end,
                                 const void *dy, const float *h, float *db, bool resume) {
   rf_v16 acc[SIDE];
@@ -103,7 +103,8 @@ RF_INLINE void backward_b_block(const rf_lora_part *p, int ranks, int n, int64_t
   for (int r = 0; r < ranks; r++) rf_v16_store_n(db + r * p->joined, acc[r], n);
 }
 
-/* Some columns, DEEP rows at a time, so that the lines of dy serve all vectors that they hold. */
+/* Computes columns [c0, c1) of db, DEEP rows of dy at a time, so that all vectors of a cache line
+ * are used. */
 static void backward_b_strip(const rf_lora_part *p, int64_t c0, int64_t c1, const void *dy, const float *h,
                              float *db, bool accumulate) {
   for (int64_t i = 0; i < p->rows; i += DEEP) {

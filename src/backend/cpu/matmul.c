@@ -1,8 +1,8 @@
-/* matmul.c - the linear layer's three ops as products of gemm.h: which tensor is A, which is B,
- * and what follows. A weight is (K,N), or (N,K) with attr.transpose; only strides change. */
+/* matmul.c - the three ops of a linear layer as products of gemm.h: the operands A and B, and the
+ * epilogue. A weight is (K,N), or (N,K) with attr.transpose; only strides differ. */
 #include "backend/cpu/product.h"
 
-static bool takes_numbers(const rf_graph *graph, const rf_op *op) { /* f64 is the reference's */
+static bool takes_numbers(const rf_graph *graph, const rf_op *op) { /* f64 runs on the reference */
   for (int i = 0; i < op->input_count; i++) {
     if (op->input[i] == RF_NONE) continue;
     rf_dtype dtype = graph->tensor[op->input[i]].dtype;
@@ -11,8 +11,8 @@ static bool takes_numbers(const rf_graph *graph, const rf_op *op) { /* f64 is th
   return true;
 }
 
-/* Sizes, strides and dtypes: all that the workspace depends on. Slots 0 and 1 are the operands
- * of every op here. */
+/* Sizes, strides and dtypes; the workspace depends on nothing else. Inputs 0 and 1 are the operands
+ * of all three ops. */
 static rf_gemm matmul_product(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
   int64_t k = x->shape[1], n = w->shape[op->attr.matmul.transpose ? 0 : 1];
@@ -23,7 +23,7 @@ static rf_gemm matmul_product(const rf_graph *graph, const rf_op *op) {
   g.bias_dtype = op->input[2] == RF_NONE ? RF_F32 : graph->tensor[op->input[2]].dtype;
   return g;
 }
-/* dx (M,K) = dy (M,N) w^T: the sum runs over n. */
+/* dx (M,K) = dy (M,N) w^T sums over n. */
 static rf_gemm matmul_dx_product(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *dy = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
   int64_t n = dy->shape[1], k = w->shape[op->attr.matmul.transpose ? 1 : 0];
@@ -32,7 +32,7 @@ static rf_gemm matmul_dx_product(const rf_graph *graph, const rf_op *op) {
   g.blocks = op->blocks;
   return g;
 }
-/* dw (K,N) = x^T dy, or (N,K) = dy^T x: the sum runs over tokens. */
+/* dw (K,N) = x^T dy, or (N,K) = dy^T x, sums over tokens. */
 static rf_gemm matmul_dw_product(const rf_graph *graph, const rf_op *op) {
   bool transpose = op->attr.matmul.transpose;
   const rf_tensor *a = &graph->tensor[op->input[transpose ? 1 : 0]],
@@ -42,7 +42,8 @@ static rf_gemm matmul_dw_product(const rf_graph *graph, const rf_op *op) {
                          rf_row_major(b->dtype, n), RF_F32, n);
   g.blocks = op->blocks;
   g.read_later = true;
-  g.sums_columns = op->output[1] != RF_NONE && !transpose; /* dy is B: its sums are the bias' gradient */
+  /* dy is B, and its column sums are the gradient of the bias */
+  g.sums_columns = op->output[1] != RF_NONE && !transpose;
   return g;
 }
 

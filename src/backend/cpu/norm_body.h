@@ -1,12 +1,12 @@
 /* norm_body.h - LayerNorm and RMSNorm, forward and backward. Included once per ISA
  * (elementwise_*.c).
  *
- * Sums over a row's D channels: sixteen lane sums (lane = channel mod 16, ascending), then the
+ * Sums over the D channels of a row: sixteen lane sums (lane = channel mod 16, ascending), then the
  * tree of rf_v16_fold_sum. Sums over tokens (dgain, dbias): one f32 chain of plain additions per
- * channel, rows ascending, threads split the channels. */
+ * channel in ascending rows; threads share the channels. */
 
-/* A row of D channels cut into sixteens; the last piece may be shorter, its missing lanes read
- * as 0. */
+/* Channels of a row are read in pieces of sixteen. The last piece may be shorter; its missing lanes
+ * read as 0. */
 RF_INLINE int piece(int64_t width, int64_t i) { return width - i < RF_LANES ? (int)(width - i) : RF_LANES; }
 RF_INLINE rf_v16 get(const void *p, rf_dtype dtype, int64_t i, int n) {
   return n == RF_LANES ? rf_v16_get(p, dtype, i) : rf_v16_get_n(p, dtype, i, n);
@@ -22,13 +22,13 @@ RF_INLINE rf_v16 keep_first(rf_v16 x, int n) {
   return n == RF_LANES ? x : rf_v16_select(rf_m16_first(n), x, rf_v16_zero());
 }
 
-/* offset + gain; the offset is 0 but for Gemma. */
+/* offset + gain; only Gemma has an offset other than 0. */
 RF_INLINE rf_v16 gain_of(const void *gain, rf_dtype dtype, int64_t i, int n, float offset) {
   rf_v16 g = get(gain, dtype, i, n);
   return offset != 0 ? rf_v16_add(rf_v16_set1(offset), g) : g;
 }
 
-/* Statistics of a row: LayerNorm keeps {mean, rstd}, RMSNorm {rstd}. */
+/* Normalizes one row. Its statistics are {mean, rstd} for LayerNorm and {rstd} for RMSNorm. */
 RF_INLINE void norm_row(const void *x, const void *gain, const void *bias, void *y, float *stats,
                         int64_t width, float eps, float offset, rf_dtype dtype, rf_dtype gain_dtype,
                         bool centre) {
@@ -64,8 +64,8 @@ RF_INLINE void norm_rows(const rf_call *call, int64_t begin, int64_t end, rf_dty
              centre ? 0.0f : call->op->attr.norm.offset, dtype, gain_dtype, centre);
   }
 }
-/* Activations and gains are both f32, both bf16, or bf16 activations with f32 gains: RF_BY_DTYPE
- * calls f(..., dtype, gain_dtype, last). */
+/* Calls f(..., dtype, gain_dtype, last) with constant dtypes: both f32, both bf16, or bf16
+ * activations with f32 gains. */
 #define RF_BY_DTYPE(f, x, gain, last, ...) \
   do { \
     if ((x) == RF_F32) f(__VA_ARGS__, RF_F32, RF_F32, last); \
@@ -92,13 +92,13 @@ typedef struct norm_gradient {
   const void *x, *gain, *dy, *dres;
   const float *stats;
   void *dx;
-  float *dgain, *dbias; /* (D); NULL: not wanted */
+  float *dgain, *dbias; /* (D), or NULL */
   int64_t width;
   float offset;
 } norm_gradient;
 
-/* dgain += dy unit(x), dbias += dy over rows [row, row_end), channels [from, to) (cut at
- * sixteens): rows ascending. */
+/* dgain += dy unit(x) and dbias += dy, over rows [row, row_end) in ascending order, for channels
+ * [from, to). */
 RF_INLINE void norm_gain_rows(const norm_gradient *g, int64_t row, int64_t row_end, int64_t from, int64_t to,
                               rf_dtype dtype, rf_dtype gain_dtype, bool centre) {
   (void)gain_dtype;
@@ -149,16 +149,13 @@ RF_INLINE void norm_dx_rows(const norm_gradient *g, int64_t row, int64_t row_end
   }
 }
 
-/* Blocks of rows that stay in cache: a thread sums its channels of dgain and dbias over the
- * block, then makes dx for its share of the block's rows. The two parts need nothing of each
- * other, so threads do not wait, unless dx overwrites x or dy in place: then the channel sums of
- * a block must be done before its rows are. (The next block's sums read other rows, so one
- * barrier a block is enough.) Threads that own rows and pass the channel sums on to each other
- * read less of what another has in its cache, and are as fast out of the last cache (Zen 4: 0.25
- * ns an element either way), but on a busy machine each waits for whichever has lost its core:
- * 2.5 times the time. */
+/* Runs blocks of rows that stay in cache. A thread first sums its channels of dgain and dbias over
+ * the block, then computes dx for its share of the rows. The two steps are independent, so threads
+ * wait only if dx overwrites x or dy in place: the channel sums of a block must end before its rows
+ * change. Passing channel sums from thread to thread is as fast on an idle Zen 4, but 2.5 times
+ * slower if another program takes a core. */
 static void norm_backward(const rf_call *call, bool centre) {
-  enum { BLOCK_BYTES = 256 * 1024 }; /* of x and dy, per thread */
+  enum { BLOCK_BYTES = 256 * 1024 }; /* bytes of x and dy per thread */
   rf_dtype dtype = rf_in(call, 0)->dtype, gain_dtype = rf_in(call, 1)->dtype;
   norm_gradient g = {.x = call->in[0],
                      .gain = call->in[1],
@@ -187,7 +184,7 @@ static void norm_backward(const rf_call *call, bool centre) {
       memset(g.dbias + from, 0, (size_t)(to - from) * sizeof(float));
     for (int64_t row = 0; row < rows; row += block) {
       int64_t count = rows - row < block ? rows - row : block, begin, end;
-      if (!g.dgain && !g.dbias) from = to; /* frozen */
+      if (!g.dgain && !g.dbias) from = to; /* frozen parameters */
       if (centre) RF_BY_DTYPE(norm_gain_rows, dtype, gain_dtype, true, &g, row, row + count, from, to);
       else RF_BY_DTYPE(norm_gain_rows, dtype, gain_dtype, false, &g, row, row + count, from, to);
       if (in_place) RF_STAMP_BARRIER;

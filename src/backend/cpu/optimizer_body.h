@@ -1,5 +1,4 @@
-/* optimizer_body.h - the end of a step: the gradients' norm, clipping, AdamW. Included once per
- * ISA (elementwise_*.c). */
+/* optimizer_body.h - gradient norm, clipping and AdamW. Included once per ISA (elementwise_*.c). */
 
 enum { RF_NORM_CHUNK = 4096 };
 
@@ -11,9 +10,9 @@ static size_t norm_sq_workspace(const rf_graph *graph, const rf_op *op, int thre
   return (size_t)norm_sq_chunks(&graph->tensor[op->input[0]]) * sizeof(double);
 }
 
-/* Sixteen lanes of double; squares of floats are exact in double, so fused or not is the same.
- * Folded by the usual tree. Written out where a compiler (gcc 12) widens halves of vectors one
- * by one. */
+/* Sums squares in sixteen lanes of double, folded by the same tree as f32. Squares of floats are
+ * exact in double, so fusing changes nothing. Written in intrinsics, because gcc 12 converts halves
+ * of vectors one by one. */
 #if defined(__AVX512F__)
 RF_INLINE int64_t squares_of_vectors(const float *x, int64_t count, double lane[RF_LANES]) {
   __m512d low = _mm512_setzero_pd(), high = low;
@@ -57,7 +56,7 @@ RF_INLINE double sum_of_squares(const float *x, int64_t count) {
   }
   return lane[0];
 }
-/* Columns from `own_columns` on count a share: other chips have them too. */
+/* Columns from `own_columns` on are counted as 1 / copies, because other chips have them too. */
 static double sum_of_shared(const rf_call *call, int64_t first, int64_t count) {
   const rf_tensor *grad = rf_in(call, 0);
   const float *x = call->in[0];
@@ -122,10 +121,10 @@ RF_INLINE rf_v16 adamw_piece(const adamw_constants *k, const float *grad, float 
   return w;
 }
 
-/* One loop over grad, master, m, v, in place, and the bf16 weights if there are any. Masters and
- * moments are stored through the caches, where their lines are anyway (non-temporal: 0.82 of the
- * speed); weights are only written, so they go past them. */
-enum { AHEAD = 1024 }; /* elements: 4 KiB of each stream */
+/* Updates master, m and v in place, and the bf16 weights if there are any. Masters and moments use
+ * ordinary stores, because their lines are in cache (non-temporal: 0.82 of the speed). Weights are
+ * only written, so they use non-temporal stores. */
+enum { AHEAD = 1024 }; /* elements, 4 KiB of each stream */
 RF_INLINE void adamw_elements(const adamw_constants *k, const rf_call *call, int64_t begin, int64_t end,
                               bool prefetch, int64_t grad_ahead) {
   const float *grad = call->in[0];
@@ -173,8 +172,8 @@ static bool updates_with_sums(const rf_op *op) { return op->output_count > 4 && 
 static size_t adamw_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   return updates_with_sums(op) ? norm_sq_workspace(graph, op, threads) : 0;
 }
-/* Elements, or chunks where their sums are wanted: those are taken first, while the gradient
- * comes, so that what is not finite changes nothing. */
+/* Updates elements [begin, end), or chunks if the op also sums squares. The sum of a chunk comes
+ * first, so that a chunk with a non-finite gradient is not updated. */
 RF_INLINE void adamw_share(const rf_call *call, int64_t begin, int64_t end, bool prefetch) {
   const adamw_constants k = adamw_constants_of(call);
   const int64_t count = rf_tensor_count(rf_in(call, 0));
@@ -203,9 +202,8 @@ static void adamw_range(const rf_call *call, int64_t begin, int64_t end) {
 }
 static void adamw_run(const rf_call *call) { adamw_all(call, adamw_range); }
 
-/* Prefetching a page ahead is worth 8 % on Intel (Emerald Rapids: four streams cross pages
- * together, where its own prefetch stops) and costs 5 to 30 % on AMD (Zen 4, whose does not
- * stop). */
+/* Prefetching a page ahead gains 8 % on Intel (Emerald Rapids), whose hardware prefetchers stop at
+ * page ends, and costs 5 to 30 % on AMD (Zen 4), whose prefetchers continue. */
 static void adamw_prefetch_range(const rf_call *call, int64_t begin, int64_t end) {
   adamw_share(call, begin, end, true);
 }

@@ -1,5 +1,5 @@
-/* panel_codes.h - where the codes, scales and offsets of packed panels stand, in vectors of
- * lanes, for AVX2 and AVX-512. */
+/* panel_codes.h - codes, scales and offsets of packed panels as vectors of lanes, for AVX2 and
+ * AVX-512. */
 #ifndef RF_PANEL_CODES_H
 #define RF_PANEL_CODES_H
 
@@ -23,7 +23,7 @@ RF_INLINE w_float w_bf16(const void *p) {
   return _mm512_castsi512_ps(
       _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
-/* y where the mask is set, x elsewhere */
+/* Bits of y where the mask is set, and bits of x elsewhere. */
 RF_INLINE w_word w_merge(w_word mask, w_word y, w_word x) {
   return _mm512_ternarylogic_epi32(mask, y, x, 0xca);
 }
@@ -46,16 +46,16 @@ RF_INLINE w_word w_merge(w_word mask, w_word y, w_word x) {
   return w_or(w_and(mask, y), _mm256_andnot_si256(mask, x));
 }
 #endif
-/* X(row, vector) of four vectors: sums are variables with names, because gcc 12 keeps an array
- * in memory. */
+/* X(row, vector) for four vectors. Sums are named variables, because gcc 12 keeps an array in
+ * memory. */
 #define EACH_VECTOR(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
 #define w_set(x) W(set1_ps)(x)
 #define w_set_word(x) W(set1_epi32)(x)
-#define w_right(x, by) W(srli_epi32)(x, by) /* by: a constant after unrolling, or any */
+#define w_right(x, by) W(srli_epi32)(x, by) /* `by` is any integer, constant after unrolling */
 #define w_left(x, by) W(slli_epi32)(x, by)
 #define w_integer(x) W(cvtepi32_ps)(x)
 
-/* Codes as floats. Bits above those of the code may hold anything. */
+/* Tables that convert codes to floats. The bits above a code may have any value. */
 typedef struct w_tables {
 #if defined(__AVX512F__)
   w_float low, high; /* 0..15, 16..31 */
@@ -90,10 +90,10 @@ RF_INLINE w_float w_code5(w_word x, const w_tables *t) {
 #endif
 }
 
-/* One block of all lanes, seen from lane `lane` on. */
+/* One block of all lanes, from lane `lane` on. */
 typedef struct w_block {
-  /* the first of each; half: of int8 the lanes' scales, which stand in front of the panel's
-   * blocks */
+  /* The first half and the first word of these lanes. For int8, `half` points to the lanes' f32
+   * scales, which precede the blocks of the panel. */
   const char *half, *word;
   int lanes;
 } w_block;
@@ -107,8 +107,8 @@ RF_INLINE w_word block_word(const w_block *b, int i) {
   return w_load_word(b->word + 4 * (int64_t)i * b->lanes);
 }
 
-/* Scale and offset of q4_k's and q5_k's run, as in quant_k.c: integers of six bits, and times
- * the block's. */
+/* Scale and offset of a run of q4_k or q5_k as in quant_k.c: integers of six bits, and their
+ * products with the scales of the block. */
 RF_INLINE void parts_of_k4(const w_block *b, int run, w_word *scale, w_word *offset) {
   w_word low = block_word(b, 0), middle = block_word(b, 1), high = block_word(b, 2);
   int at = 8 * (run % 4);
@@ -128,14 +128,14 @@ RF_INLINE void scales_of_k4(const w_block *b, int run, w_float *d, w_float *e) {
   *d = W(mul_ps)(block_half(b, 0), w_integer(scale));
   *e = W(sub_ps)(w_set(0), W(mul_ps)(block_half(b, 1), w_integer(offset)));
 }
-/* q6_k: a signed byte for sixteen values. */
+/* q6_k: one signed byte scales sixteen values. */
 RF_INLINE w_float scale_of_k6(const w_block *b, int run, int h) {
   w_word scale = W(srai_epi32)(w_left(block_word(b, 48 + run / 2), 24 - 8 * (2 * (run % 2) + h)), 24);
   return W(mul_ps)(block_half(b, 0), w_integer(scale));
 }
 
-/* Codes of 8 and 6 bits become the mantissa of a float between 1 and 2: 1 + (q + 128) / 256 and
- * 1 + q / 64, and d and e are scaled to match, exactly. */
+/* Turns codes of 8 and 6 bits into the mantissa of a float between 1 and 2: 1 + (q + 128) / 256 and
+ * 1 + q / 64. run_begin and run_half adapt d and e exactly. */
 RF_INLINE w_float w_mantissa(w_word x, int mask, int bits) {
 #if defined(__AVX512F__)
   /* (x & mask) ^ bits */
@@ -144,11 +144,11 @@ RF_INLINE w_float w_mantissa(w_word x, int mask, int bits) {
   return _mm256_castsi256_ps(_mm256_xor_si256(w_and(x, w_set_word(mask)), w_set_word(bits)));
 #endif
 }
-/* By a constant, to the left where it is positive. */
+/* Shifts by a constant, to the left if positive. */
 #define w_shift(x, by) \
   ((by) > 0 ? w_left(x, (by) > 0 ? (by) : 0) : (by) < 0 ? w_right(x, (by) < 0 ? -(by) : 0) : (x))
 
-/* A run of 32 values of one vector of lanes; `type` is a constant in all that follows. */
+/* A run of 32 values of one vector of lanes. `type` is a constant in all functions below. */
 typedef struct w_run {
   w_float d, e;
   w_word fifths;
@@ -186,7 +186,7 @@ RF_INLINE w_run run_begin(int type, const w_block *b, int run) {
     break;
   case RF_Q_Q4_K:
   case RF_Q_Q5_K: scales_of_k4(b, run, &r.d, &r.e); break;
-  default: break; /* q6_k: by half */
+  default: break; /* q6_k: set by run_half */
   }
   return r;
 }
@@ -197,11 +197,11 @@ RF_INLINE void run_half(int type, const w_block *b, int run, int h, w_run *r) {
     r->d = W(mul_ps)(r->d, w_set(64));
   }
 }
-/* The words that hold values 16 h + 4 j .. + 3: their low bits from bit 0 of each byte on; the
- * high ones. */
+/* run_low returns the words with the low bits of values 16 h + 4 j .. + 3, from bit 0 of each byte
+ * on; run_high returns the words with their high bits. */
 RF_INLINE w_word run_low(int type, const w_block *b, int run, int h, int j) {
   bool k45 = type == RF_Q_Q4_K || type == RF_Q_Q5_K,
-       /* k and k + 16 share a byte */
+       /* values k and k + 16 share a byte */
       halved = !k45 && type != RF_Q_Q8_0 && type != RF_Q_INT8 && type != RF_Q_Q6_K;
   bool upper = halved ? h : k45 ? run % 2 : type == RF_Q_Q6_K && run % 4 >= 2;
   int code = type == RF_Q_Q4_K   ? 3 + 8 * (run / 2)

@@ -1,11 +1,11 @@
-/* panel_product.h - products with a packed B: as a panel of the blocked product, and streamed
- * for few rows. Included by gemm_kernels.h. */
+/* panel_product.h - products with a packed B: packing for the blocked product, and streaming for
+ * few rows. Included by gemm_kernels.h. */
 
 static int sixteens(int64_t x) { return (int)((x + 15) / 16 * 16); }
 
 /* ---- packing B for many rows: [k][NR] -------------------------------------------------------- */
 
-/* Columns are outputs: lanes of one panel or of several, wherever parts end. */
+/* Packs columns that are outputs: lanes of one panel, or of several where parts end. */
 static void pack_b_lanes(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to) {
   if (cols < NR) memset(to, 0, (size_t)(kc * NR) * sizeof *to);
   for (int j = 0, run; j < cols; j += run) {
@@ -31,8 +31,8 @@ static void pack_b_lanes(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int
   }
 }
 
-/* Columns are values of k, steps are outputs: a run of each panel's values is widened and
- * turned. */
+/* Packs columns that are values of k, with outputs as steps: widens a range of values of each panel
+ * and transposes it. */
 static void pack_b_turned(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to) {
   float wide[NR * RF_PANEL_LANES];
   if (cols < NR) memset(to, 0, (size_t)(kc * NR) * sizeof *to);
@@ -61,8 +61,8 @@ static void pack_b_turned(const rf_gemm *g, int64_t j0, int cols, int64_t k0, in
 
 /* ---- few rows -------------------------------------------------------------------------------- */
 
-/* y[row][lane] continues its chains over `steps` of w[step][lane]: `rows` x `vectors` sums of
- * sixteen lanes stay in registers, as variables with names: gcc 12 keeps an array in memory.
+/* Continues the chains y[row][lane] over `steps` of w[step][lane]. `rows` x `vectors` sums of
+ * sixteen lanes stay in registers as named variables, because gcc 12 keeps an array in memory.
  * EACH(X) is X(0) .. X(23); sum i is row i / vectors, vector i % vectors. */
 #define EACH(X) \
   X(0) \
@@ -109,8 +109,8 @@ typedef void (*chains_fn)(int steps, const float *a, int64_t a_step, const float
                                         int64_t ld, float *y, const char *ahead, int64_t ahead_step) { \
     chains(rows, vectors, steps, a, a_step, w, ld, y, ahead, ahead_step); \
   }
-/* What a register file holds: rows by their vectors of sixteen lanes. CHAINS(2, 4): static void
- * chains_2x4(...) { chains(2, 4, ...); } */
+/* The shapes that fit in the registers: rows by vectors of sixteen lanes. CHAINS(2, 4) defines
+ * static void chains_2x4(...) { chains(2, 4, ...); }. */
 #if defined(__AVX512F__)
 CHAINS(1, 4)
 CHAINS(2, 4)
@@ -146,7 +146,7 @@ static const struct chain_row {
                   {5, 1, chains_5x1}, {6, 1, chains_6x1}, {1, 1, chains_1x1}, {2, 1, chains_2x1}};
 #endif
 
-/* The row of the table with the most rows not above `rows`, whose vectors divide the lanes. */
+/* Returns the table row with the most rows, up to `rows`, whose vectors divide the lanes. */
 static const struct chain_row *chain_row_of(int rows, int lanes) {
   const struct chain_row *best = NULL;
   for (size_t i = 0; i < sizeof CHAIN_ROWS / sizeof *CHAIN_ROWS; i++) {
@@ -157,14 +157,13 @@ static const struct chain_row *chain_row_of(int rows, int lanes) {
   return best;
 }
 
-/* `steps` of all rows; meanwhile `bytes` that come later are asked for, evenly: hardware follows
- * one stream, but stops where a page of 4 KiB ends, and many requests at once would hold up what
- * is needed now. */
+/* Runs `steps` of all rows and prefetches `bytes` at `ahead` evenly. Hardware follows one stream
+ * but stops at the end of a 4 KiB page, and many requests at once would delay the current loads. */
 static void chain_panel(int m, int lanes, int steps, const float *a, const float *w, int64_t ld, float *y,
                         const char *ahead, int64_t bytes) {
   const struct chain_row *row[RF_FEW_ROWS];
   int count = 0, calls = 0;
-  /* sixteen rows are six, five and five, not six, six and four */
+  /* for example, sixteen rows are six, five and five rows, not six, six and four */
   for (int i = 0; i < m; i += row[count++]->rows) {
     int left = m - i, blocks = (left + ROWS_MOST - 1) / ROWS_MOST;
     row[count] = chain_row_of((left + blocks - 1) / blocks, lanes);
@@ -179,10 +178,10 @@ static void chain_panel(int m, int lanes, int steps, const float *a, const float
   }
 }
 
-/* One row and steps of a full panel of plain numbers: four sums of sixteen lanes, each value
- * widened as it is loaded. What comes later is asked for ahead, because hardware stops where a
- * page of 4 KiB ends: 2 KiB to L1 gives 89 % of read bandwidth (1.2B in bf16, Granite Rapids,
- * two threads), 6 and 16 KiB to L2 82 and 84, nothing 84, 6 KiB to L1 68 %. */
+/* One row times some steps of a full panel of plain numbers: four sums of sixteen lanes; each value
+ * is widened as it is loaded. Prefetching 2 KiB ahead to L1 gives 89 % of read bandwidth (1.2B in
+ * bf16, Granite Rapids, two threads), because hardware prefetchers stop at the end of a 4 KiB page.
+ * 6 and 16 KiB to L2 give 82 and 84 %, none 84 %, 6 KiB to L1 68 %. */
 RF_INLINE void plain_row(const char *at, rf_dtype dtype, int64_t steps, const float *a, bool first,
                          float *y) {
   enum { AHEAD_BYTES = 2 << 10 };
@@ -209,7 +208,7 @@ RF_INLINE void plain_row(const char *at, rf_dtype dtype, int64_t steps, const fl
   rf_v16_store(y + 3 * RF_LANES, s3);
 }
 
-/* One row and full panels of plain numbers, some steps of k each in turns. */
+/* One row times full panels of plain numbers, which take turns of some steps of k. */
 RF_INLINE void plain_panels(const rf_gemm *g, const rf_panel *panel, int count, rf_dtype dtype,
                             const float *a, float *y) {
   enum { STEPS = 64 };
@@ -220,7 +219,7 @@ RF_INLINE void plain_panels(const rf_gemm *g, const rf_panel *panel, int count, 
 }
 
 static void stream_panel(const rf_gemm *g, const rf_panel *panel, const float *a, float *y, float *wide) {
-  enum { AHEAD = 3 }; /* runs */
+  enum { AHEAD = 3 }; /* runs of RF_GEMM_RUN steps */
   const char *at = (const char *)g->b + panel->offset;
   int m = (int)g->m;
 #if defined(__AVX2__)

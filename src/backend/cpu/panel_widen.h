@@ -1,19 +1,19 @@
-/* panel_widen.h - values of packed panels as f32, lane by lane in vectors, for AVX2 and AVX-512;
- * plain C asks the file format's own functions. Included by gemm_kernels.h.
+/* panel_widen.h - converts packed panels to f32, lane by lane in vectors, for AVX2 and AVX-512.
+ * Plain C calls the functions of the file format. Included by gemm_kernels.h.
  *
- * A value is d q + e in one rounding, q the stored code (not below 0), d and e of a run of 16 or
- * 32 values, e = -zero d where the type has no offset. That is ggml's value to the bit, for
- * scales that are finite: its product of scale and code is exact in f32 in every type, so one
- * rounding is left, or none. (Only the sign of a zero may differ, which no sum that starts from
- * 0 shows.) */
+ * A value is d q + e with one rounding. q is the stored code (at least 0); d and e belong to a run
+ * of 16 or 32 values, with e = -zero d if the type has no offset. The result equals ggml's value
+ * bit for bit if the scales are finite: the product of scale and code is exact in f32 in every
+ * type, so at most one rounding remains. Only the sign of a zero may differ, which no sum from 0
+ * shows. */
 
-enum { HALF_RUN = 16 }; /* values between places where `widen` may begin */
+enum { HALF_RUN = 16 }; /* values between positions where `widen` may begin */
 
 #if defined(__AVX2__)
 
 #include "backend/cpu/panel_codes.h"
 
-/* Value i of the four. */
+/* Value i of the four in `low` and `high`. */
 RF_INLINE w_float run_value(int type, w_word low, w_word high, int i, const w_run *r, const w_tables *t) {
   w_float q;
   if (type == RF_Q_Q8_0 || type == RF_Q_INT8) {
@@ -24,13 +24,13 @@ RF_INLINE w_float run_value(int type, w_word low, w_word high, int i, const w_ru
   } else if (type == RF_Q_Q4_0 || type == RF_Q_Q4_1 || type == RF_Q_Q4_K) {
     q = w_code4(w_shift(low, -8 * i), t);
   } else {
-    int bit = type == RF_Q_Q5_K ? 8 * i : i; /* where the fifth one stands */
+    int bit = type == RF_Q_Q5_K ? 8 * i : i; /* position of the fifth bit */
     q = w_code5(w_merge(w_set_word(16), w_shift(high, 4 - bit), w_shift(low, -8 * i)), t);
   }
   return W(fmadd_ps)(q, r->d, r->e);
 }
 
-/* Values [16 from, 16 end) of run `run` of a block. */
+/* Converts values [16 from, 16 end) of run `run` of a block. */
 RF_INLINE void widen_run(int type, const w_block *b, int run, int from, int end, const w_tables *t,
                          float *to) {
   w_run r = run_begin(type, b, run);
@@ -46,7 +46,7 @@ RF_INLINE void widen_run(int type, const w_block *b, int run, int from, int end,
   }
 }
 
-/* Blocks of `values` codes: steps [k0, k0 + steps), `lanes` lanes from `lane` on. */
+/* Converts blocks of `values` codes: steps [k0, k0 + steps), `lanes` lanes from `lane` on. */
 RF_INLINE void widen_blocks(int type, int values, const rf_panel *panel, const char *at, int64_t k0,
                             int steps, int lane, int lanes, float *to) {
   const rf_panel_form *form = panel->form;
@@ -67,7 +67,7 @@ RF_INLINE void widen_blocks(int type, int values, const rf_panel *panel, const c
                            int lanes, float *to) { \
     widen_blocks(type, values, panel, at, k0, steps, lane, lanes, to); \
   }
-WIDEN_BLOCKS(q8_0, RF_Q_Q8_0, 32) /* widen_q8_0(panel, at, k0, steps, lane, lanes, to) */
+WIDEN_BLOCKS(q8_0, RF_Q_Q8_0, 32) /* defines widen_q8_0(panel, at, k0, steps, lane, lanes, to) */
 WIDEN_BLOCKS(int8, RF_Q_INT8, 32)
 WIDEN_BLOCKS(q4_0, RF_Q_Q4_0, 32)
 WIDEN_BLOCKS(q4_1, RF_Q_Q4_1, 32)
@@ -78,15 +78,10 @@ WIDEN_BLOCKS(q5_k, RF_Q_Q5_K, 256)
 WIDEN_BLOCKS(q6_k, RF_Q_Q6_K, 256)
 #undef WIDEN_BLOCKS
 
-/* A whole product of up to FEW_ROWS_MOST rows with the lanes of a full panel: values go from
- * their code to the sums without leaving the registers (M = 1, q4_0, from the L2: 9.4 GB/s
- * through scratch). Few rows take four vectors of lanes at a time and all of k, more rows fewer
- * vectors and RUN steps of k before the next lanes, so that the rows stay in the L1. Other ways
- * for M = 16, one thread, from memory, as fractions of the multiply-add peak for bf16, q4_0 and
- * q6_k (this one 65, 68, 61): 64 lanes widened and then multiplied 53, 64, 53 (memory waits
- * meanwhile); eight rows and two vectors that leave their values to eight other rows 53, 70, 52;
- * four rows and four vectors that leave them to the chains of panel_product.h 61, 67, 53.
- * FEW_EACH(X) is X(row, vector) of all. */
+/* A product of up to FEW_ROWS_MOST rows with a full panel. Values go from code to sum in registers.
+ * Few rows take four vectors of lanes at a time and all of k. More rows take fewer vectors and RUN
+ * steps of k before the next lanes, so that the rows stay in L1. FEW_EACH(X) is X(row, vector) for
+ * all. docs/measurements.md has the other orders that were tried. */
 #define FOUR_ROWS(X, r0, r1, r2, r3) \
   EACH_VECTOR(X, r0) EACH_VECTOR(X, r1) EACH_VECTOR(X, r2) EACH_VECTOR(X, r3)
 #if defined(__AVX512F__)
@@ -97,16 +92,16 @@ enum { FEW_ROWS_MOST = 16 };
 enum { FEW_ROWS_MOST = 2 };
 #define FEW_EACH(X) EACH_VECTOR(X, 0) EACH_VECTOR(X, 1)
 #endif
-/* The part of a panel that one call multiplies: some rows, some vectors of lanes, whole blocks
- * of 32 steps. */
+/* The part of a panel that one call multiplies: some rows, some vectors of lanes, whole blocks of
+ * 32 steps. */
 typedef struct few_part {
-  const char *at; /* the panel */
+  const char *at; /* codes of the panel */
   int64_t k0, k1;
-  int lane;       /* the first of the vectors' */
-  const float *a; /* [k][m] from k0 on; as many rows of a step are read as the body has */
+  int lane;       /* first lane of the vectors */
+  const float *a; /* [k][m] from k0 on; a body reads as many rows of a step as it computes */
   int m;
   float *y;          /* [m][RF_PANEL_LANES] */
-  const char *ahead; /* asked for meanwhile, evenly */
+  const char *ahead; /* prefetched evenly during the call */
 } few_part;
 #define FEW_LOAD(r, l) \
   w_float sum_##r##_##l = (r) < rows && (l) < vectors && (r) < p->m && p->k0 \
@@ -133,7 +128,7 @@ typedef struct few_part {
 RF_INLINE void few_blocks(int type, int values, int bytes, int halves, int rows, int vectors,
                           const few_part *p) {
   const w_tables tables = w_tables_make();
-  const int fetched = vectors * W_LANES * 4 * bytes / values; /* of four steps */
+  const int fetched = vectors * W_LANES * 4 * bytes / values; /* bytes of four steps */
   const char *ahead = p->ahead;
   const float *x = p->a;
   FEW_EACH(FEW_LOAD)
@@ -145,7 +140,7 @@ RF_INLINE void few_blocks(int type, int values, int bytes, int halves, int rows,
       EACH_VECTOR(FEW_HALF_RUN, 0)
       for (int j = 0; j < 4; j++, ahead += fetched) {
         EACH_VECTOR(FEW_WORDS, 0)
-        /* (4 bytes of q8_0's 68: not a line for them) */
+        /* skips the last 4 of q8_0's 68 bytes, which are not worth a line */
         for (int b = 0; b + 4 < fetched; b += 64) __builtin_prefetch(ahead + b, 0, 3);
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++, x += p->m) {
@@ -177,10 +172,10 @@ RF_INLINE void few_plain(int type, int bytes, int rows, int vectors, const few_p
 }
 
 #if defined(__AVX512F__)
-/* bf16, two vectors of lanes from one load: in a dword the even lane is the low half and the odd
- * one the high half. Six or eight rows at a time; the second rows find the lanes in the L1, and
- * each pass asks for half of what comes later. 158 GFLOP/s where sixteen rows and one vector
- * reach 148 (M = 16, one thread, from memory, Sapphire Rapids). */
+/* bf16: one load has two vectors of lanes, the even lanes in the low halves of dwords and the odd
+ * lanes in the high halves. Six or eight rows at a time; the second group of rows finds the lanes
+ * in L1, and each pass prefetches half of the next data. Reaches 158 GFLOP/s, against 148 with
+ * sixteen rows and one vector (M = 16, one thread, Sapphire Rapids). */
 #define PAIR_EACH(X) \
   X(0, 0) \
   X(0, 1) \
@@ -230,7 +225,7 @@ static __attribute__((noinline)) void few_bf16_16(const few_part *p) {
 }
 #endif
 
-/* One function for each type and body: BLOCKS(q4_0, RF_Q_Q4_0, 32, 18, 1, 8, 2) is
+/* One function per type and body: BLOCKS(q4_0, RF_Q_Q4_0, 32, 18, 1, 8, 2) defines
  * few_q4_0_8(part). */
 #define BLOCKS(name, type, values, bytes, halves, rows, vectors) \
   static __attribute__((noinline)) void few_##name##_##rows(const few_part *p) { \
@@ -281,9 +276,9 @@ FEW_BODIES(PLAIN, f16, RF_Q_F16, 2)
     // clang-format on
     typedef struct few_row {
   int type;
-  void (*body[FEW_SHAPE_COUNT])(const few_part *p); /* of FEW_SHAPES */
+  void (*body[FEW_SHAPE_COUNT])(const few_part *p); /* one per shape of FEW_SHAPES */
 } few_row;
-/* NULL: the panel is not full, or its rows are too many. */
+/* Returns NULL if the panel is not full or has too many rows. */
 static const few_row *few_of(const rf_panel *panel, int m) {
   static const few_row rows[] = {FEW_ROW(q8_0, RF_Q_Q8_0), FEW_ROW(q4_0, RF_Q_Q4_0), FEW_ROW(q4_1, RF_Q_Q4_1),
                                  FEW_ROW(q5_0, RF_Q_Q5_0), FEW_ROW(q5_1, RF_Q_Q5_1), FEW_ROW(q4_k, RF_Q_Q4_K),
@@ -300,7 +295,7 @@ static int few_vectors(int type, int shape) {
 }
 static void few_run(const few_row *row, const rf_panel *panel, const char *at, int64_t inner, const float *a,
                     int m, float *y) {
-  enum { RUN = 256, AHEAD = 2048 }; /* steps, bytes */
+  enum { RUN = 256, AHEAD = 2048 }; /* steps; bytes */
   int shape = 0;
   while (FEW_SHAPES[shape].rows < m) shape++;
   int lanes = few_vectors(row->type, shape) * W_LANES;
@@ -315,7 +310,7 @@ static void few_run(const few_row *row, const rf_panel *panel, const char *at, i
   }
 }
 
-/* Numbers without blocks. */
+/* Types without blocks. */
 #define WIDEN_PLAIN(name, bytes, load) \
   static void widen_##name(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, \
                            int lanes, float *to) { \
@@ -325,7 +320,7 @@ static void few_run(const few_row *row, const rf_panel *panel, const char *at, i
      load((const void *)(at + (bytes) * ((k0 + k) * panel->lanes + lane + l)))); \
   }
 #define LOAD_F32(p) W(loadu_ps)((const float *)(p))
-WIDEN_PLAIN(f32, 4, LOAD_F32) /* widen_f32(panel, at, k0, steps, lane, lanes, to) */
+WIDEN_PLAIN(f32, 4, LOAD_F32) /* defines widen_f32(panel, at, k0, steps, lane, lanes, to) */
 WIDEN_PLAIN(bf16, 2, w_bf16)
 WIDEN_PLAIN(f16, 2, w_halves)
 #undef WIDEN_PLAIN
@@ -333,7 +328,7 @@ WIDEN_PLAIN(f16, 2, w_halves)
 
 #endif
 
-/* Any type, by the stored block of each lane. */
+/* Converts any type, by the stored block of each lane. */
 static void widen_any(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes,
                       float *to) {
   for (int l = 0; l < lanes; l++) {
@@ -354,10 +349,11 @@ static void widen_any(const rf_panel *panel, const char *at, int64_t k0, int ste
 
 typedef void (*widen_fn)(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes,
                          float *to);
-/* Steps [k0, k0 + steps) of lanes [lane, lane + lanes) into to[step][lane of RF_PANEL_LANES]. k0
- * and steps are multiples of HALF_RUN where values come in blocks, lane and lanes of 16. */
+/* The function that writes steps [k0, k0 + steps) of lanes [lane, lane + lanes) to to[step][lane of
+ * RF_PANEL_LANES]. `lane` and `lanes` are multiples of 16. For types with blocks, k0 and steps are
+ * multiples of HALF_RUN. */
 static widen_fn widen_of(const rf_panel *panel) {
-  (void)panel; /* without vectors */
+  (void)panel; /* not used without vectors */
 #if defined(__AVX2__)
   static const struct {
     int type;

@@ -1,12 +1,12 @@
-/* peaks.c - bursts of arithmetic, of the level that is asked for, and of memory, of the
- * strongest ISA this CPU has. */
+/* peaks.c - measures arithmetic of a requested level, and memory with the strongest ISA of this
+ * CPU. */
 #include "backend/cpu/peaks.h"
 #include "backend/cpu/peaks_loops.h"
 
 #include <omp.h>
 #include <stdlib.h>
 
-/* Lowest level first: the last one that a level reaches is the fastest that it has. */
+/* Lowest level first. The last row at or below a level is its fastest. */
 typedef struct arithmetic {
   rf_dtype dtype;
   rf_isa isa;
@@ -48,8 +48,7 @@ static const rf_peak_memory *memory_loops(void) {
 #endif
 }
 
-/* Each thread counts its own rounds over its own time, so a thread that starts late costs
- * nothing. */
+/* Each thread counts its own rounds over its own time, so a late start costs nothing. */
 double rf_peak_flops(rf_dtype dtype, rf_isa isa, int threads, double seconds) {
   enum { ROUNDS = 20000 };
   const arithmetic *a = arithmetic_of(dtype, isa);
@@ -58,7 +57,7 @@ double rf_peak_flops(rf_dtype dtype, rf_isa isa, int threads, double seconds) {
   double rate = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : rate)
   {
-    loop->run(ROUNDS); /* wakes the wide units */
+    loop->run(ROUNDS); /* powers up the wide vector units */
 #pragma omp barrier
     double start = rf_now_seconds(), now = start, rounds = 0;
     while (now - start < seconds) {
@@ -73,7 +72,7 @@ double rf_peak_flops(rf_dtype dtype, rf_isa isa, int threads, double seconds) {
 
 typedef enum pass_kind { PASS_READ, PASS_READ_4, PASS_COPY, PASS_NT_COPY } pass_kind;
 
-/* Bytes/s of one pass, from the first thread's start to the last one's end. */
+/* Bytes/s of one pass, from the start of the first thread to the end of the last thread. */
 static double pass(pass_kind kind, float *buffer, size_t count, int threads) {
   const rf_peak_memory *loops = memory_loops();
   bool reads = kind == PASS_READ || kind == PASS_READ_4;
@@ -109,7 +108,7 @@ static double best(pass_kind kind, void *buffer, size_t bytes, int threads, int 
 
 double rf_peak_read_bps(const void *buffer, size_t bytes, int threads, int loops) {
   double one = best(PASS_READ, (void *)(uintptr_t)buffer, bytes, threads, loops);
-  /* several streams a thread are faster on some CPUs */
+  /* several streams per thread are faster on some CPUs */
   double four = best(PASS_READ_4, (void *)(uintptr_t)buffer, bytes, threads, loops);
   return one > four ? one : four;
 }

@@ -1,4 +1,4 @@
-/* peaks_amx.c - peaks of the tile unit's products of bytes and of bf16 pairs. */
+/* peaks_amx.c - peaks of AMX tile products of bytes and of bf16 pairs. */
 #include "backend/cpu/peaks_loops.h"
 #include "backend/cpu/tiles.h"
 

@@ -1,4 +1,4 @@
-/* peaks_base.c - peaks of plain C: products and sums apart, four lanes at a time. */
+/* peaks_base.c - peaks of plain C: separate multiplications and additions, four lanes at a time. */
 #include "backend/cpu/peaks_loops.h"
 #include "backend/cpu/simd.h"
 #if defined(__x86_64__)
@@ -15,7 +15,8 @@ static void peak_stream(float *to, rf_v16 x) {
 #include "backend/cpu/peaks_body.h"
 const rf_peak_memory RF_PEAK_MEMORY_BASE = {peak_read, peak_copy, peak_nt_copy};
 
-/* Twelve independent chains; the empty asm makes each value opaque, so no round can be skipped. */
+/* Twelve independent chains. The empty asm hides each value from the compiler, so no round is
+ * skipped. */
 static void multiply_add(long rounds) {
   rf_v4 sum[12] = {{0}}, factor = {0.5f, 0.5f, 0.5f, 0.5f}, term = {1.0f, 1.0f, 1.0f, 1.0f};
   for (long n = 0; n < rounds; n++) {

@@ -1,6 +1,6 @@
-/* peaks_body.h - loops in the vectors of simd.h that read and copy memory. Included once per ISA
- * (peaks_*.c), which defines peak_stream, a non-temporal store of sixteen floats to a 64-byte
- * aligned place. */
+/* peaks_body.h - loops over simd.h that read and copy memory. Included once per ISA (peaks_*.c),
+ * which defines peak_stream: a non-temporal store of sixteen floats to a 64-byte aligned
+ * address. */
 
 static float peak_read(const float *from, size_t count, int streams) {
   rf_v16 sum[8];
@@ -20,7 +20,7 @@ static float peak_read(const float *from, size_t count, int streams) {
   return rf_v16_fold_sum(sum[0]);
 }
 
-/* The barrier after each kilobyte keeps compilers from seeing a memcpy, which would choose its
+/* The barrier after each kilobyte keeps the compiler from calling memcpy, which would choose its
  * own kind of store. */
 static void peak_copy(float *to, const float *from, size_t count) {
   for (size_t i = 0; i < count; i += 256) {

@@ -1,17 +1,17 @@
-/* peaks_loops.h - the loops of one ISA behind peaks.h; private to peaks*.c. */
+/* peaks_loops.h - the measuring loops of each ISA, for peaks*.c. */
 #ifndef RF_PEAKS_LOOPS_H
 #define RF_PEAKS_LOOPS_H
 
 #include <stddef.h>
 
-/* An arithmetic loop runs `rounds` rounds of `flops_per_round`. */
+/* An arithmetic loop of `flops_per_round` FLOPs per round. */
 typedef struct rf_peak_arithmetic {
   void (*run)(long rounds);
   double flops_per_round;
 } rf_peak_arithmetic;
 
-/* Memory loops; counts are floats, multiples of 1024. read sums `streams` (1 or 4) equal parts
- * side by side. */
+/* Memory loops. Counts are in floats and multiples of 1024. `read` sums `streams` (1 or 4) equal
+ * parts in parallel. */
 typedef struct rf_peak_memory {
   float (*read)(const float *from, size_t count, int streams);
   void (*copy)(float *to, const float *from, size_t count);

@@ -1,17 +1,17 @@
-/* product.h - an rf_gemm for the products of matmul.c, experts.c, head.c and lora.c, from their
- * operands; and which path computes it. */
+/* product.h - builds the rf_gemm of matmul.c, experts.c, head.c and lora.c from their operands, and
+ * the kernel rows of linear layers, one per path. */
 #ifndef RF_PRODUCT_H
 #define RF_PRODUCT_H
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/gemm.h"
 
-/* A matrix: element (i,j) at data[i row + j column]. */
+/* A matrix with element (i,j) at data[i row + j column]. */
 typedef struct rf_operand {
   rf_dtype dtype;
   int64_t row, column;
-  const rf_panels *panels; /* packed, then its strides are not read; NULL: plain */
-  bool transposed;         /* of a packed one */
+  const rf_panels *panels; /* panels of a packed matrix, which does not use the strides, or NULL */
+  bool transposed;         /* true for the transpose of a packed matrix */
 } rf_operand;
 
 static inline rf_operand rf_row_major(rf_dtype dtype, int64_t ld) {
@@ -20,14 +20,15 @@ static inline rf_operand rf_row_major(rf_dtype dtype, int64_t ld) {
 static inline rf_operand rf_transposed(rf_operand x) {
   return (rf_operand){x.dtype, x.column, x.row, x.panels, x.panels != NULL};
 }
-/* A weight (K,N), stored (N,K) where the op's attr.transpose says so. */
+/* A weight (K,N), stored as (N,K) if the op's attr.transpose is set. */
 static inline rf_operand rf_weight(const rf_tensor *w, int64_t k, int64_t n, bool transpose) {
   rf_operand stored = rf_row_major(w->dtype, transpose ? k : n);
   if (transpose) stored = rf_transposed(stored);
   stored.panels = rf_panels_of(w);
   return stored;
 }
-/* (M,N) = a (M,K) b (K,N). A call may have fewer rows or steps than these; the workspace is for all. */
+/* (M,N) = a (M,K) b (K,N). A call may have fewer rows or steps than these bounds of the
+ * workspace. */
 static inline rf_gemm rf_gemm_of(int64_t m, int64_t n, int64_t k, rf_operand a, rf_operand b, rf_dtype dtype,
                                  int64_t ld) {
   return (rf_gemm){.m = m,
@@ -47,7 +48,7 @@ static inline rf_gemm rf_gemm_of(int64_t m, int64_t n, int64_t k, rf_operand a, 
                    .ld = ld};
 }
 
-/* Which path takes a product, its rows aside. */
+/* True if the path can compute the product, apart from its number of rows. */
 static inline bool rf_takes_fast(const rf_gemm *g) { return g->fast; }
 static inline bool rf_takes_tiles(const rf_gemm *g) { return !g->fast && rf_gemm_is_bf16(g); }
 static inline bool rf_takes_few(const rf_gemm *g) { return rf_takes_tiles(g) && rf_gemm_may_stream(g); }
@@ -61,11 +62,12 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
 
 /* ---- the kernels of a linear layer ----------------------------------------------------------- */
 
-/* matmul.c and experts.c have takes_numbers(graph, op) and, for their op, its dx and its dw,
- * OP_product(graph, op) and OP_call(path, isa, call), which computes it that way.
+/* matmul.c and experts.c define takes_numbers(graph, op) and, for OP, OP_dx and OP_dw, the
+ * functions OP_product(graph, op) and OP_call(path, isa, call), which runs the product on that
+ * path.
  *
- * RF_TAKES(matmul, panels, true) is matmul_takes_panels(graph, op): the numbers are ours, the
- * operands are the path's, and `also` is true. */
+ * RF_TAKES(matmul, panels, true) defines matmul_takes_panels(graph, op): true if takes_numbers, the
+ * path takes the product, and `also` is true. */
 #define RF_TAKES(op, path, also) \
   static bool op##_takes_##path(const rf_graph *graph, const rf_op *node) { \
     if (!takes_numbers(graph, node)) return false; \
@@ -73,7 +75,7 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
     return rf_takes_##path(&g) && (also); \
   }
 #define RF_HAS_FEW_ROWS (g.m <= RF_FEW_ROWS)
-/* RF_PATH(matmul, avx2, RF_GEMM_AVX2, panels) is matmul_avx2_panels(call). */
+/* RF_PATH(matmul, avx2, RF_GEMM_AVX2, panels) defines matmul_avx2_panels(call). */
 #define RF_PATH(op, isa, table, path) \
   static void op##_##isa##_##path(const rf_call *call) { op##_call(rf_gemm_##path, &table, call); }
 #define RF_WORKSPACE(op, isa, table) \
@@ -81,7 +83,8 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
     const rf_gemm g = op##_product(graph, node); \
     return rf_gemm_workspace(&table, &g, threads); \
   }
-/* The row of OP_ISA_PATH: a kernel for at most `rows` rows, timed by the curves of `family`. */
+/* The kernel row of OP_ISA_PATH, for at most `rows` rows. The curves of `family` predict its
+ * time. */
 #define RF_PATH_ROW(of, variant, path, takes, lowest, rows, family, suffix) \
   {.op = #of, \
    .name = family suffix, \
@@ -122,8 +125,9 @@ static inline bool rf_takes_stream(const rf_gemm *g) {
   RF_PATH_ROW(op, amx, many, tiles, RF_ISA_AMX, 0, "gemm_amx_32x32", "")
 #define RF_FAST_ROW(op, isa, level) RF_PATH_ROW(op, isa, fast, fast, level, 0, "fast_" #isa, "")
 
-/* All kernels of `op`, its dx and its dw, and their rows. `also`: when a product has few rows;
- * `rows`: the most that a step of the plan may have then. `many`, `many_tiles`: the path otherwise. */
+/* All kernels of `op`, its dx and its dw, and their rows. `also` is true for a product with few
+ * rows; `rows` is the maximum of rows in such a step. Other products use the path `many` or
+ * `many_tiles`. */
 #if defined(__x86_64__)
 #define RF_PRODUCTS_X86(op, also, many, many_tiles) \
   RF_TAKES(op, fast, true) \

@@ -1,7 +1,7 @@
-/* shares.h - items of one row that threads take: each goes through its own part from the front,
- * so that what it reads stands in one piece in memory, and where that is empty takes from the
- * end of another's. (Taken in turns instead, panels of a single row's product each begin cold:
- * 0.87 of the speed, q4_0, 2,048 values of k, two threads of a Granite Rapids.) */
+/* shares.h - distributes items over threads. Each thread takes items from the front of its own
+ * part, so that it reads contiguous memory. When its part is empty, it takes items from the end of
+ * another part. Taking items in turns instead has 0.87 of the speed, because each panel then starts
+ * cold (one row, q4_0, 2,048 values of k, two threads, Granite Rapids). */
 #ifndef RF_SHARES_H
 #define RF_SHARES_H
 
@@ -13,7 +13,7 @@ enum { RF_SHARES_MOST = 64 };
 typedef struct rf_shares {
   int parts;
   struct {
-    _Alignas(64) _Atomic uint64_t left; /* first item, and in the upper half the end */
+    _Alignas(64) _Atomic uint64_t left; /* low half: first item; high half: end */
   } part[RF_SHARES_MOST];
 } rf_shares;
 
@@ -25,15 +25,15 @@ static inline void rf_shares_cut(rf_shares *shares, int64_t count, int threads) 
   }
 }
 
-/* Of items that a thread may take several of: so many, unless threads would then end at
- * different times. */
+/* Items that a thread takes at once: `most`, or fewer if the threads would end at different
+ * times. */
 static inline int rf_shares_at_once(int64_t count, int most, int threads) {
   while (most > 1 && count < (int64_t)8 * most * threads) most /= 2;
   return most;
 }
 
-/* Up to `most` items for a thread, from *first on; 0: none is left. Fewer at the end of a part:
- * who is done sooner waits for what the others took. */
+/* Takes up to `most` items for a thread, from *first on, and returns their number, or 0 if none
+ * remains. Takes at most half of a part, so that threads end at about the same time. */
 static inline int rf_shares_take(rf_shares *shares, int thread, int most, int64_t *first) {
   for (int turn = 0; turn < shares->parts; turn++) {
     _Atomic uint64_t *place = &shares->part[(thread + turn) % shares->parts].left;

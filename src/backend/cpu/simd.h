@@ -1,10 +1,10 @@
-/* simd.h - sixteen f32 lanes, the unit every CPU kernel computes in: one zmm with AVX-512, two
- * ymm with AVX2, four vectors of four in plain C otherwise. The compiler's target macros choose,
- * so a body compiled with other flags is the kernel of another ISA.
+/* simd.h - vectors of sixteen f32 lanes, in which all CPU kernels are written: one zmm with
+ * AVX-512, two ymm with AVX2, otherwise four vectors of four in plain C. The compiler's target
+ * macros choose, so a body compiled with other flags is the kernel of another ISA.
  *
- * The bits are the same on all of them: each function is the same sequence of IEEE additions,
- * products and explicit fused multiply-adds, and horizontal sums and maxima fold the same tree.
- * (Only the payload of a NaN may differ.) */
+ * The bits are the same on all ISAs. Each function is the same sequence of IEEE additions, products
+ * and explicit fused multiply-adds; horizontal sums and maxima fold the same tree. Only the payload
+ * of a NaN may differ. */
 #ifndef RF_SIMD_H
 #define RF_SIMD_H
 
@@ -19,19 +19,20 @@
 #define RF_INLINE static inline __attribute__((always_inline, unused))
 enum { RF_LANES = 16 };
 
-/* ---- the three machines: everything below this part is written once -------------------------- */
+/* ---- the three vector types; the code after this part is written once
+ * --------------------------- */
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 
 typedef __m512 rf_v16;    /* 16 f32 */
-typedef __mmask16 rf_m16; /* one truth per lane */
+typedef __mmask16 rf_m16; /* one bool per lane */
 
 RF_INLINE rf_v16 rf_v16_zero(void) { return _mm512_setzero_ps(); }
 RF_INLINE rf_v16 rf_v16_set1(float x) { return _mm512_set1_ps(x); }
 RF_INLINE rf_v16 rf_v16_load(const float *p) { return _mm512_loadu_ps(p); }
 RF_INLINE void rf_v16_store(float *p, rf_v16 x) { _mm512_storeu_ps(p, x); }
-/* The first `n` lanes (0 <= n <= 16); the others load as 0 and are not stored. Memory past lane
- * n is not touched. */
+/* The first `n` lanes (0 <= n <= 16). Other lanes load as 0 and are not stored, and their memory is
+ * not touched. */
 RF_INLINE rf_v16 rf_v16_load_n(const float *p, int n) {
   return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
 }
@@ -57,7 +58,7 @@ RF_INLINE rf_v16 rf_v16_copysign(rf_v16 a, rf_v16 sign) {
   __m512 bit = _mm512_set1_ps(-0.0f);
   return _mm512_or_ps(_mm512_andnot_ps(bit, a), _mm512_and_ps(bit, sign));
 }
-/* Comparisons are false where a lane is NaN. */
+/* Comparisons are false for a NaN lane. */
 RF_INLINE rf_m16 rf_v16_lt(rf_v16 a, rf_v16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 RF_INLINE rf_m16 rf_v16_le(rf_v16 a, rf_v16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
 RF_INLINE rf_m16 rf_v16_eq(rf_v16 a, rf_v16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
@@ -65,11 +66,11 @@ RF_INLINE rf_v16 rf_v16_select(rf_m16 m, rf_v16 yes, rf_v16 no) { return _mm512_
 RF_INLINE rf_m16 rf_m16_and(rf_m16 a, rf_m16 b) { return (rf_m16)(a & b); }
 RF_INLINE rf_m16 rf_m16_first(int n) { return (rf_m16)((1u << n) - 1u); } /* lanes 0 .. n-1 */
 RF_INLINE uint32_t rf_m16_bits(rf_m16 m) { return (uint32_t)m; }          /* bit i: lane i */
-/* True where bit `bit` of a lane's representation is set. */
+/* True for lanes whose representation has bit `bit` set. */
 RF_INLINE rf_m16 rf_v16_bit(rf_v16 x, int bit) {
   return _mm512_test_epi32_mask(_mm512_castps_si512(x), _mm512_set1_epi32(1 << bit));
 }
-/* p 2^k, where t = 12582912 + k is rf_v16_exp's rounded exponent and p is in (0.5, 2). */
+/* p 2^k, where t = 12582912 + k is the rounded exponent of rf_v16_exp and p is in (0.5, 2). */
 RF_INLINE rf_v16 rf_v16_scale_by(rf_v16 p, rf_v16 t) {
   return _mm512_castsi512_ps(
       _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
@@ -96,7 +97,7 @@ RF_INLINE float rf_v16_fold_max(rf_v16 v) {
 RF_INLINE rf_v16 rf_v16_widen(__m256i h) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
-/* Not vcvtneps2bf16: it flushes subnormals, rf_f32_to_bf16 keeps them. */
+/* Does not use vcvtneps2bf16, which flushes subnormals; rf_f32_to_bf16 keeps them. */
 RF_INLINE __m256i rf_v16_narrow(rf_v16 x) {
   __m512i u = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
   __m512i r = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
@@ -115,9 +116,8 @@ RF_INLINE rf_v16 rf_v16_load_bf16_n(const rf_bf16 *p, int n) {
 RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
   _mm256_mask_storeu_epi16(p, rf_m16_first(n), rf_v16_narrow(x));
 }
-/* Sixteen f32, or thirty-two bf16, to a 64-byte aligned place that nobody reads soon: past the
- * caches where the ISA can, else as ordinary stores. rf_stream_fence makes them visible before a
- * thread passes a barrier. */
+/* Non-temporal stores of sixteen f32 or thirty-two bf16 to a 64-byte aligned address, or ordinary
+ * stores if the ISA has none. Call rf_stream_fence before a barrier to make them visible. */
 RF_INLINE void rf_v16_stream(float *p, rf_v16 x) { _mm512_stream_ps(p, x); }
 RF_INLINE void rf_v16_stream_bf16_pair(rf_bf16 *p, rf_v16 a, rf_v16 b) {
   _mm512_stream_si512((__m512i *)(void *)p,
@@ -208,7 +208,7 @@ RF_INLINE rf_m16 rf_m16_and(rf_m16 a, rf_m16 b) {
 RF_INLINE uint32_t rf_m16_bits(rf_m16 m) {
   return (uint32_t)_mm256_movemask_ps(m.lo) | (uint32_t)_mm256_movemask_ps(m.hi) << 8;
 }
-RF_INLINE rf_m16 rf_v16_bit(rf_v16 x, int bit) { /* a mask's sign bit decides */
+RF_INLINE rf_m16 rf_v16_bit(rf_v16 x, int bit) { /* masks use the sign bit */
   __m128i up = _mm_cvtsi32_si128(31 - bit);
   return (rf_m16){_mm256_castsi256_ps(_mm256_sll_epi32(_mm256_castps_si256(x.lo), up)),
                   _mm256_castsi256_ps(_mm256_sll_epi32(_mm256_castps_si256(x.hi), up))};
@@ -244,7 +244,7 @@ RF_INLINE float rf_v16_fold_max(rf_v16 v) {
   q = _mm_max_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
-RF_INLINE __m256i rf_v8_round_bf16(__m256 x) { /* the bf16 in the low half of each dword */
+RF_INLINE __m256i rf_v8_round_bf16(__m256 x) { /* returns bf16 in the low half of each dword */
   __m256i u = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
   __m256i r = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
   __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
@@ -258,7 +258,7 @@ RF_INLINE rf_v16 rf_v16_load_bf16(const rf_bf16 *p) {
                      _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16)));
 }
 RF_INLINE __m256i rf_v16_narrow(rf_v16 x) {
-  /* packs within 128-bit halves: put them in order */
+  /* packing works within 128-bit halves, so their order is restored after it */
   __m256i both = _mm256_packus_epi32(rf_v8_round_bf16(x.lo), rf_v8_round_bf16(x.hi));
   return _mm256_permute4x64_epi64(both, 0xd8);
 }
@@ -285,17 +285,17 @@ RF_INLINE void rf_v16_store_bf16_n(rf_bf16 *p, rf_v16 x, int n) {
   memcpy(p, part, (size_t)n * sizeof *p);
 }
 
-#else /* plain C: four of the compilers' vectors of four, which every target has in some form */
+#else /* plain C: four of the compiler's vectors of four floats */
 
 typedef float rf_v4 __attribute__((vector_size(16)));
 typedef int32_t rf_m4 __attribute__((vector_size(16)));
-typedef uint32_t rf_u4 __attribute__((vector_size(16))); /* bits that may wrap */
+typedef uint32_t rf_u4 __attribute__((vector_size(16))); /* unsigned, so overflow wraps */
 typedef struct rf_v16 {
   rf_v4 v[4];
 } rf_v16;
 typedef struct rf_m16 {
   rf_m4 v[4];
-} rf_m16; /* 0 or ~0 */
+} rf_m16; /* 0 or ~0 per lane */
 
 RF_INLINE rf_v4 rf_v4_select(rf_m4 m, rf_v4 yes, rf_v4 no) {
   return (rf_v4)((m & (rf_m4)yes) | (~m & (rf_m4)no));
@@ -340,8 +340,8 @@ RF_INLINE rf_v16 rf_v16_load(const float *p) { return rf_v16_load_n(p, RF_LANES)
 RF_INLINE void rf_v16_store_n(float *p, rf_v16 x, int n) { memcpy(p, &x, (size_t)n * sizeof *p); }
 RF_INLINE void rf_v16_store(float *p, rf_v16 x) { rf_v16_store_n(p, x, RF_LANES); }
 
-/* Lane by lane, and called: where a fused multiply-add is a function call, inlining sixteen of
- * them per operation only costs size. */
+/* Not inlined: where a fused multiply-add is a library call, inlining sixteen of them only costs
+ * size. */
 #define RF_CALLED static __attribute__((noinline, unused))
 RF_CALLED rf_v16 rf_v16_fma(rf_v16 a, rf_v16 b, rf_v16 c) {
   for (int i = 0; i < RF_LANES; i++)
@@ -399,10 +399,11 @@ RF_INLINE float rf_v16_fold_max(rf_v16 v) {
 
 #endif
 
-/* ---- either dtype, decided by a constant: RF_F32 or RF_BF16 ---------------------------------- */
+/* ---- loads and stores of RF_F32 or RF_BF16
+ * ------------------------------------------------------- */
 
-/* `p` points to `dtype` elements, `i` counts them. The branch folds away where dtype is a
- * constant. */
+/* `p` points to elements of `dtype`, and `i` is an element index. The branch folds away if dtype is
+ * a constant. */
 RF_INLINE rf_v16 rf_v16_get(const void *p, rf_dtype dtype, int64_t i) {
   return dtype == RF_BF16 ? rf_v16_load_bf16((const rf_bf16 *)p + i) : rf_v16_load((const float *)p + i);
 }
@@ -418,7 +419,7 @@ RF_INLINE void rf_v16_put_n(void *p, rf_dtype dtype, int64_t i, rf_v16 x, int n)
   if (dtype == RF_BF16) rf_v16_store_bf16_n((rf_bf16 *)p + i, x, n);
   else rf_v16_store_n((float *)p + i, x, n);
 }
-/* The value as it reads back after being stored in `dtype`: one rounding. */
+/* The value after storing it as `dtype` and loading it again: one rounding. */
 RF_INLINE rf_v16 rf_v16_round(rf_v16 x, rf_dtype dtype) {
   if (dtype != RF_BF16) return x;
   rf_bf16 half[RF_LANES];
@@ -435,18 +436,19 @@ RF_INLINE rf_v16 rf_v16_round(rf_v16 x, rf_dtype dtype) {
 #endif
 }
 
-/* ---- functions: one sequence of operations for every ISA ------------------------------------- */
+/* ---- functions, with the same operations on every ISA
+ * -------------------------------------------- */
 
 #define RF_C(x) rf_v16_set1(x)
 
-/* e^x. Within 1 ulp of the true value; 0 below -87.33 (where e^x leaves the normal numbers), inf
- * above 88.72; e^-inf = 0, NaN stays NaN. x = k ln 2 + r, e^r by a polynomial fitted (equal
- * ripple, relative error 3e-9) on |r| <= ln 2 / 2. */
+/* e^x within 1 ulp. 0 below x = -87.33, where e^x leaves the normal numbers; inf above 88.72;
+ * e^-inf = 0; NaN stays NaN. x = k ln 2 + r, and e^r is a polynomial fitted on |r| <= ln 2 / 2
+ * (equal ripple, relative error 3e-9). */
 RF_INLINE rf_v16 rf_v16_exp(rf_v16 x) {
-  /* 1.5 2^23: adding it rounds x / ln 2 to an integer */
+  /* adding 1.5 2^23 rounds x / ln 2 to an integer */
   rf_v16 t = rf_v16_fma(x, RF_C(0x1.715476p+0f), RF_C(12582912.0f));
   rf_v16 k = rf_v16_sub(t, RF_C(12582912.0f));
-  rf_v16 r = rf_v16_fnma(k, RF_C(0x1.62e4p-1f), x); /* ln 2 in two parts: k times the first is exact */
+  rf_v16 r = rf_v16_fnma(k, RF_C(0x1.62e4p-1f), x); /* ln 2 in two parts; k times the first part is exact */
   r = rf_v16_fnma(k, RF_C(0x1.7f7d1cp-20f), r);
   rf_v16 p = rf_v16_fma(RF_C(0x1.6a2434p-10f), r, RF_C(0x1.1239e2p-7f));
   p = rf_v16_fma(p, r, RF_C(0x1.5558f2p-5f));
@@ -455,13 +457,13 @@ RF_INLINE rf_v16 rf_v16_exp(rf_v16 x) {
   p = rf_v16_fma(p, r, RF_C(1.0f));
   p = rf_v16_fma(p, r, RF_C(1.0f));
   p = rf_v16_scale_by(p, t);
-  /* too large: inf; NaN: NaN */
+  /* inf for large x, NaN for NaN */
   p = rf_v16_select(rf_v16_le(x, RF_C(0x1.62e42ep+6f)), p, rf_v16_add(x, RF_C(INFINITY)));
   return rf_v16_select(rf_v16_lt(x, RF_C(-87.33f)), rf_v16_zero(), p);
 }
 
-/* Natural logarithm. Within 1.5 ulp; log 0 = -inf, negative: NaN, inf: inf; subnormals are taken
- * as 0. */
+/* Natural logarithm within 1.5 ulp. log 0 = -inf, log of a negative number is NaN, log inf = inf.
+ * Subnormals count as 0. */
 RF_INLINE rf_v16 rf_v16_log(rf_v16 x) {
   rf_v16 m, k = rf_v16_split(x, &m), f = rf_v16_sub(m, RF_C(1.0f)), f2 = rf_v16_mul(f, f);
   rf_v16 p = rf_v16_fma(RF_C(0x1.1b42b4p-4f), f, RF_C(-0x1.e2e9b0p-4f));
@@ -482,8 +484,8 @@ RF_INLINE rf_v16 rf_v16_log(rf_v16 x) {
   return rf_v16_select(rf_v16_lt(x, rf_v16_zero()), RF_C(NAN), p);
 }
 
-/* tanh x. Within 2 ulp. An odd polynomial (fitted, relative error 1e-9) where |x| < 0.55, (1 -
- * e^-2|x|) / (1 + e^-2|x|) beyond. */
+/* tanh x within 2 ulp: an odd polynomial for |x| < 0.55 (relative error 1e-9), otherwise (1 -
+ * e^-2|x|) / (1 + e^-2|x|). */
 RF_INLINE rf_v16 rf_v16_tanh(rf_v16 x) {
   rf_v16 a = rf_v16_abs(x), x2 = rf_v16_mul(x, x);
   rf_v16 p = rf_v16_fma(RF_C(-0x1.9b97d8p-8f), x2, RF_C(0x1.5950cep-6f));
@@ -493,11 +495,12 @@ RF_INLINE rf_v16 rf_v16_tanh(rf_v16 x) {
   p = rf_v16_fma(rf_v16_mul(p, x2), x, x);
   rf_v16 e = rf_v16_exp(rf_v16_mul(a, RF_C(-2.0f)));
   rf_v16 q = rf_v16_div(rf_v16_sub(RF_C(1.0f), e), rf_v16_add(RF_C(1.0f), e));
-  return rf_v16_copysign(rf_v16_select(rf_v16_lt(a, RF_C(0.55f)), p, q), x); /* also of p: tanh -0 is -0 */
+  /* for p too, because tanh -0 is -0 */
+  return rf_v16_copysign(rf_v16_select(rf_v16_lt(a, RF_C(0.55f)), p, q), x);
 }
 
-/* s = 1 / (1 + e^-x) and its mirror 1 - s, both without cancellation: the exponential is taken
- * of -|x|. */
+/* s = 1 / (1 + e^-x) and *mirror = 1 - s. Neither cancels, because only the exponential of -|x| is
+ * computed. */
 RF_INLINE rf_v16 rf_v16_sigmoid_pair(rf_v16 x, rf_v16 *mirror) {
   rf_v16 e = rf_v16_exp(rf_v16_neg(rf_v16_abs(x)));
   rf_v16 large = rf_v16_div(RF_C(1.0f), rf_v16_add(RF_C(1.0f), e)), small = rf_v16_mul(e, large);
@@ -517,15 +520,16 @@ RF_INLINE rf_v16 rf_v16_silu_grad(rf_v16 x) {
   return rf_v16_fma(rf_v16_mul(x, s), mirror, s);
 }
 
-/* 2 z, z = sqrt(2/pi) (u + 0.044715 u^3). */
+/* 2 z, with z = sqrt(2/pi) (u + 0.044715 u^3). */
 RF_INLINE rf_v16 rf_v16_gelu_argument(rf_v16 u) {
   rf_v16 u2 = rf_v16_mul(u, u);
   return rf_v16_mul(u, rf_v16_fma(u2, RF_C(2.0f * 0.7978845608f * 0.044715f), RF_C(2.0f * 0.7978845608f)));
 }
-/* GELU, tanh form: 0.5 u (1 + tanh z) = u sigmoid(2 z), which does not cancel for negative u. */
+/* GELU with tanh: 0.5 u (1 + tanh z) = u sigmoid(2 z), which does not cancel for negative u. */
 RF_INLINE rf_v16 rf_v16_gelu_tanh(rf_v16 u) { return rf_v16_mul(u, rf_v16_sigmoid(rf_v16_gelu_argument(u))); }
-/* Its derivative: s + u s (1 - s) (2 z)', (2 z)' = 2 sqrt(2/pi) (1 + 3 0.044715 u^2). Beyond |u|
- * = 30 the second term is 0: u is bounded there so that u^2 cannot turn it into inf 0. */
+/* Derivative of GELU with tanh: s + u s (1 - s) (2 z)', with (2 z)' = 2 sqrt(2/pi) (1 + 3 0.044715
+ * u^2). The second term is 0 beyond |u| = 30; u is clamped there, so that u^2 = inf cannot give inf
+ * times 0. */
 RF_INLINE rf_v16 rf_v16_gelu_tanh_grad(rf_v16 u) {
   rf_v16 mirror, s = rf_v16_sigmoid_pair(rf_v16_gelu_argument(u), &mirror);
   rf_v16 b = rf_v16_max(rf_v16_min(u, RF_C(30.0f)), RF_C(-30.0f));
@@ -534,9 +538,9 @@ RF_INLINE rf_v16 rf_v16_gelu_tanh_grad(rf_v16 u) {
   return rf_v16_fma(rf_v16_mul(b, slope), rf_v16_mul(s, mirror), s);
 }
 
-/* The normal distribution: its density at u, and the part of it below u, which does not cancel
- * for negative u. The tail is the density's exponential times a polynomial in 1 / (1 + 0.3 |u|),
- * fitted for |u| < 14 (relative error 3e-7). */
+/* The normal distribution: its density at u, and its integral up to u, which does not cancel for
+ * negative u. The tail is e^(-u^2/2) times a polynomial in 1 / (1 + 0.3 |u|), fitted for |u| < 14
+ * (relative error 3e-7). */
 RF_INLINE rf_v16 rf_v16_normal(rf_v16 u, rf_v16 *density) {
   rf_v16 a = rf_v16_min(rf_v16_abs(u), RF_C(14.0f)),
          e = rf_v16_exp(rf_v16_mul(rf_v16_mul(a, a), RF_C(-0.5f)));
@@ -553,8 +557,8 @@ RF_INLINE rf_v16 rf_v16_normal(rf_v16 u, rf_v16 *density) {
   *density = rf_v16_mul(e, RF_C(0.3989422804f));
   return rf_v16_select(rf_v16_lt(u, rf_v16_zero()), tail, rf_v16_sub(RF_C(1.0f), tail));
 }
-/* GELU, exact form: u times the part below u; and its derivative. Beyond |u| = 14 the density is
- * 0 and u is bounded, as above. */
+/* GELU with the error function: u times the integral of the normal distribution up to u. Then its
+ * derivative, where u is clamped to |u| <= 14, beyond which the density is 0. */
 RF_INLINE rf_v16 rf_v16_gelu_erf(rf_v16 u) {
   rf_v16 density;
   return rf_v16_mul(u, rf_v16_normal(u, &density));
@@ -565,11 +569,11 @@ RF_INLINE rf_v16 rf_v16_gelu_erf_grad(rf_v16 u) {
   return rf_v16_fma(b, density, below);
 }
 
-/* sin and *cosine of the angle high + low, |low| far below |high| < 1e5: absolute error 1e-7.
- * The angle comes in two parts because the rounding of position times frequency to one f32 would
- * cost 1e-4 at position 4096. */
+/* sin and *cosine of the angle high + low, with |low| far below |high| < 1e5; absolute error 1e-7.
+ * One f32 would round position times frequency, which costs 1e-4 at position 4096. */
 RF_INLINE rf_v16 rf_v16_sincos(rf_v16 high, rf_v16 low, rf_v16 *cosine) {
-  rf_v16 t = rf_v16_fma(high, RF_C(0x1.45f306p-1f), RF_C(12582912.0f)); /* quarter turns, as in rf_v16_exp */
+  /* number of quarter turns, rounded as in rf_v16_exp */
+  rf_v16 t = rf_v16_fma(high, RF_C(0x1.45f306p-1f), RF_C(12582912.0f));
   rf_v16 k = rf_v16_sub(t, RF_C(12582912.0f));
   rf_v16 r = rf_v16_fnma(k, RF_C(0x1.921fb6p+0f), high); /* pi/2 in three parts */
   r = rf_v16_fnma(k, RF_C(-0x1.777a5cp-25f), r);
@@ -583,7 +587,7 @@ RF_INLINE rf_v16 rf_v16_sincos(rf_v16 high, rf_v16 low, rf_v16 *cosine) {
   rf_v16 c = rf_v16_fma(RF_C(0x1.9a020ap-16f), r2, RF_C(-0x1.6c0c8ap-10f));
   c = rf_v16_fma(c, r2, RF_C(0x1.55554ap-5f));
   c = rf_v16_fma(rf_v16_mul(r2, r2), c, rf_v16_fnma(RF_C(0.5f), r2, RF_C(1.0f)));
-  rf_m16 odd = rf_v16_bit(t, 0); /* sin: s, c, -s, -c and cos: c, -s, -c, s in quadrants 0, 1, 2, 3 */
+  rf_m16 odd = rf_v16_bit(t, 0); /* in quadrants 0, 1, 2, 3 sin is s, c, -s, -c and cos is c, -s, -c, s */
   rf_v16 sine = rf_v16_select(odd, c, s), turned = rf_v16_select(odd, s, c);
   *cosine = rf_v16_select(rf_v16_bit(rf_v16_add(t, RF_C(1.0f)), 1), rf_v16_neg(turned), turned);
   return rf_v16_select(rf_v16_bit(t, 1), rf_v16_neg(sine), sine);

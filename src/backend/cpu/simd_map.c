@@ -1,4 +1,4 @@
-/* simd_map.c - see simd_map.h. */
+/* simd_map.c - applies functions of simd.h to arrays at a chosen ISA. */
 #include "backend/cpu/simd_map.h"
 
 typedef void (*map_fn)(rf_simd_function f, const float *a, const float *b, const float *c, float *out,

@@ -1,4 +1,4 @@
-/* simd_map.h - the functions of simd.h over whole arrays, at a chosen ISA: how tests see that
+/* simd_map.h - applies functions of simd.h to arrays at a chosen ISA. Tests use it to check that
  * all ISAs give the same bits. */
 #ifndef RF_SIMD_MAP_H
 #define RF_SIMD_MAP_H
@@ -18,21 +18,21 @@ typedef enum rf_simd_function {
   RF_SIMD_SIN,
   RF_SIMD_COS,
   RF_SIMD_SQRT,
-  RF_SIMD_BF16, /* of a; sin and cos of a + b; BF16: rounded to bf16 and back */
+  RF_SIMD_BF16, /* f(a), but sin and cos of a + b; BF16: rounded to bf16 and back */
   RF_SIMD_DIV,
   RF_SIMD_MIN,
   RF_SIMD_MAX,
   RF_SIMD_COPYSIGN,
-  RF_SIMD_LESS, /* of a and b; LESS: a < b ? a : c */
+  RF_SIMD_LESS, /* f(a, b); LESS: a < b ? a : c */
   RF_SIMD_FMA,
-  RF_SIMD_FNMA, /* of a, b and c */
+  RF_SIMD_FNMA, /* f(a, b, c) */
   RF_SIMD_FOLD_SUM,
-  RF_SIMD_FOLD_MAX, /* of each sixteen of a, in all sixteen places */
+  RF_SIMD_FOLD_MAX, /* of each sixteen elements of a, written to all sixteen */
   RF_SIMD_FUNCTIONS
 } rf_simd_function;
 
-/* out[i] = f(a[i], b[i], c[i]) for i < count; missing lanes of the last sixteen count as 0.
- * False when `isa` is above this CPU's. */
+/* out[i] = f(a[i], b[i], c[i]) for i < count; missing lanes of the last vector count as 0. Returns
+ * false if this CPU does not have `isa`. */
 bool rf_simd_map(rf_isa isa, rf_simd_function f, const float *a, const float *b, const float *c, float *out,
                  int64_t count);
 

@@ -1,4 +1,5 @@
-/* simd_map_body.h - included once per ISA (simd_map_*.c), which names RF_SIMD_MAP. */
+/* simd_map_body.h - defines the function RF_SIMD_MAP. Included once per ISA (simd_map_*.c), which
+ * defines that name. */
 #include "backend/cpu/simd.h"
 #include "backend/cpu/simd_map.h"
 

@@ -1,13 +1,13 @@
-/* tile_product.c - how a product of bf16 is cut for the tile unit and dealt to threads (gemm.h
- * defines its bits, gemm_amx.c packs and multiplies).
+/* tile_product.c - cuts a product of bf16 into tiles and distributes them over threads. gemm.h
+ * defines its bits; gemm_amx.c packs and multiplies.
  *
- * A unit is 32 rows of A, or 32 columns of B. One operand is held: all threads pack its units
- * first, in blocks that stay in an L2. Units of the other one pass: a thread packs a few, and
- * takes each past all units of a block. So nothing packed of them leaves its L2. While tiles
- * multiply, vectors do the epilogue of sums that are ready, a few rows after each step; what
- * they write goes past the caches (rf_gemm.nontemporal), since stores that wait for a line of C hold up
- * tile loads at the same place of another page. A passing unit goes through the L1 in parts,
- * each for GROUP held units, whose sums wait beside it. */
+ * A unit is 32 rows of A or 32 columns of B. One operand is held: all threads pack its units first,
+ * in blocks that fit in an L2. The other operand passes: a thread packs a few of its units and
+ * multiplies each by all units of a block, so their packed data never leave its L2. While tiles
+ * multiply, vectors run the epilogue of finished sums, a few rows after each step. They use
+ * non-temporal stores (rf_gemm.nontemporal), because stores that wait for a line of C delay tile
+ * loads at the same offset of another page. A passing unit goes through L1 in parts, each for GROUP
+ * held units; their sums wait in a ring. */
 #include "backend/cpu/gemm_tiles.h"
 
 #include "backend/cpu/cpu.h"
@@ -20,7 +20,7 @@ enum {
   DEPTH = RF_TILE_DEPTH,
   SUMS = UNIT * UNIT,
   STEP = UNIT * DEPTH / 2
-}; /* floats: sums of a unit by a unit; a step of one */
+}; /* floats of the sums of two units, and of one step of a unit */
 enum { GROUP = 4, RING = 2 * GROUP, PART_STEPS = 12, TOGETHER = 4, KC = 1024, BLOCK_BYTES = 1 << 20 };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -28,13 +28,13 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t cut(int64_t total, int64_t parts, int64_t i) { return total * i / parts; }
 
-/* By the bounds, so that smaller calls find their place in the same workspace. */
+/* Sizes for the bounds of m and k, so that smaller calls fit in the same workspace. */
 typedef struct shape {
   bool hold_a;
-  /* steps of k at most between two blocks of k, whose sums wait in memory */
+  /* maximum steps of a block of k; the sums wait in memory between two blocks */
   int64_t kc;
-  int64_t held_floats, passed_floats;        /* of a packed unit */
-  int64_t together;                          /* units that are packed before they pass */
+  int64_t held_floats, passed_floats;        /* floats of a packed unit */
+  int64_t together;                          /* passing units that are packed at a time */
   int64_t block_units;                       /* held units of a block */
   int64_t held_total, sums_total, own_total; /* floats */
 } shape;
@@ -50,7 +50,7 @@ static shape shape_of(const rf_gemm_isa *isa, const rf_gemm *g) {
   s.held_floats = s.kc / DEPTH * STEP * held_words;
   s.passed_floats = s.kc / DEPTH * STEP * passed_words;
   s.block_units = most(1, BLOCK_BYTES / 4 / most(1, s.held_floats));
-  /* rows of a unit are lines of their own, which neighbours share */
+  /* neighbouring units share the cache lines of a row */
   bool narrow = s.hold_a ? g->b_col == 1 && !g->panels : g->a_row == 1;
   s.together = narrow ? TOGETHER : 1;
   s.held_total = held * s.held_floats;
@@ -68,16 +68,17 @@ typedef struct job {
   const rf_gemm *g;
   shape s;
   int64_t strips, panels, held, passed; /* units of this call */
-  int64_t blocks, bundles;              /* of held units; of passed ones that are packed together */
-  int64_t k0, k1;                       /* the block of k */
+  /* blocks of held units; bundles of passing units that are packed together */
+  int64_t blocks, bundles;
+  int64_t k0, k1; /* range of the block of k */
   float *packed, *sums;
   rf_shares units, items;
 } job;
 
 static int64_t row_of(const job *j, int64_t strip) { return cut(j->g->m, j->strips, strip); }
 
-/* Packs `count` units from u on: step by step, and of each step unit by unit. `sums`: of B's
- * columns, too. */
+/* Packs `count` units from u on, step by step, and in each step unit by unit. `sums`: also sums the
+ * columns of B. */
 static void pack(const job *j, bool a, int64_t u, int64_t count, float *to, bool sums) {
   const rf_gemm *g = j->g;
   const int64_t unit_floats = a == j->s.hold_a ? j->s.held_floats : j->s.passed_floats;
@@ -97,21 +98,21 @@ static void pack(const job *j, bool a, int64_t u, int64_t count, float *to, bool
   }
 }
 
-/* Sums, and what of C they are. */
+/* Finished sums and their place in C. */
 typedef struct ready {
   float *sums;
   int64_t row, col;
   int rows, cols;
 } ready;
 
-/* A thread's ring of sums: those of `done` to `made` wait for their epilogue. */
+/* A thread's ring of sums. Entries from `done` to `made` wait for their epilogue. */
 typedef struct worker {
   rf_tile_errands errands;
   const job *j;
   float *ring;
   ready end[RING];
   unsigned made, done;
-  int at, rate; /* rows of `done` that are finished, and that are finished after a step */
+  int at, rate; /* finished rows of entry `done`; rows that are finished after each step */
 } worker;
 
 static void finish_rows(worker *w, int rows) {
@@ -129,14 +130,15 @@ static void run_errand(rf_tile_errands *errands) {
   if (w->done != w->made) finish_rows(w, w->rate);
 }
 
-/* A held unit while another one passes. */
+/* A held unit while another unit passes. */
 typedef struct pair {
   const float *held;
-  float *all; /* where sums wait between blocks of k */
+  float *all; /* sums between two blocks of k */
   ready out;
 } pair;
 
-/* Rows of an array like C where passing unit `u` meets the group of held ones from `group` on. */
+/* Prefetches the rows of an array shaped like C for passing unit `u` and the group of held units
+ * from `group` on. */
 static void fetch_group(const job *j, const void *array, rf_dtype dtype, int64_t u, int64_t group,
                         int64_t h1) {
   const int64_t item = rf_dtype_bytes(dtype);
@@ -150,7 +152,7 @@ static void fetch_group(const job *j, const void *array, rf_dtype dtype, int64_t
   }
 }
 
-/* The packed unit `u` at `passing` past held units [h0, h1). */
+/* Multiplies the packed unit `u` at `passing` by held units [h0, h1). */
 static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t h1) {
   const job *j = w->j;
   const rf_gemm *g = j->g;
@@ -162,9 +164,9 @@ static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t
     const int count = (int)least(GROUP, h1 - group);
     pair pairs[GROUP];
     while (w->made + (unsigned)count - w->done > RING) finish_rows(w, UNIT);
-    /* it is read when the next group begins */
+    /* u is read when the next group begins */
     if (first && g->accumulate) fetch_group(j, g->u, RF_F32, u, group + GROUP, h1);
-    /* when this one is finished */
+    /* side is read when this group ends */
     if (last && beside) fetch_group(j, g->side, g->dtype, u, group, h1);
     for (int i = 0; i < count; i++) {
       int64_t strip = hold_a ? group + i : u, panel = hold_a ? u : group + i, row = row_of(j, strip),
@@ -194,7 +196,7 @@ static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t
   }
 }
 
-/* This thread's share of a block of k. */
+/* Runs this thread's share of a block of k. */
 static void work(worker *w, job *j, float *room) {
   const shape *s = &j->s;
   w->rate = (int)most(1, ceil_div(UNIT, most(1, ceil_div(j->k1 - j->k0, DEPTH))));

@@ -1,4 +1,4 @@
-/* tiles.h - the shapes of the tile unit's eight registers, as the CPU takes them. */
+/* tiles.h - the configuration of the eight AMX tile registers, in the CPU's format. */
 #ifndef RF_TILES_H
 #define RF_TILES_H
 
