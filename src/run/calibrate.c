@@ -1,4 +1,4 @@
-/* calibrate.c - measures ceilings, then runs small real plans and keeps the time of each op. */
+/* calibrate.c - measures ceilings, then runs small real plans and records the time of each op. */
 #define _GNU_SOURCE
 #include "run/calibrate_parts.h"
 
@@ -12,8 +12,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-/* ---- ceilings -------------------------------------------------------------------------------- */
 
 static int ascending(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
@@ -77,15 +75,13 @@ done:
   return status;
 }
 
-/* ---- ops ------------------------------------------------------------------------------------- */
-
-/* A plan that is measured: a layer or two, small enough to be quick and wide enough to leave the
+/* A small plan to measure: one or two layers, quick to run, and wide enough to exceed the
  * caches. */
 typedef struct shape {
   const char *model;
   int64_t microbatch, rows;
   float dropout;
-  bool generate, quick, lora; /* lora: only ops of adapters are kept */
+  bool generate, quick, lora; /* lora: record only the ops of adapters. */
 } shape;
 /* For reference kernels, which share one curve. */
 static const shape REFERENCE = {
@@ -141,9 +137,9 @@ rf_status rf_calibrate_fill(rf_run *run, const rf_plan *plan, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Repeatable inputs: ids inside the vocabulary, whole rows as segments; over a cache the last
- * rows of one sequence, with its pages in order. Other tensors reuse their bytes during a step, so
- * they are written before each. */
+/* Writes reproducible inputs: ids within the vocabulary; full rows as segments; for generation, the
+ * last rows of one sequence and its pages in order. Called before each step, because other tensors
+ * reuse the bytes of inputs. */
 static void fill_inputs(rf_run *run, const rf_plan *plan) {
   const rf_graph *graph = plan->graph;
   int64_t n = graph->rows;
@@ -177,8 +173,8 @@ static rf_curve *curve_of(rf_machine *m, const char *op, rf_dtype dtype, const c
   return c;
 }
 
-/* Adds a point, keeping sizes ascending. Sizes within a quarter of each other become one point:
- * their work and seconds are added. */
+/* Adds a point in ascending order of size. A point within 25 % of an existing size is added to its
+ * work and seconds. */
 static void add_point(rf_curve *c, double size, double work, double seconds) {
   int at = 0;
   while (at < c->count && c->size[at] < size) at++;
@@ -228,15 +224,15 @@ rf_status rf_calibrate_kernel(const rf_calibrate_options *o, const rf_graph *gra
   return RAFTER_OK;
 }
 
-/* The median of several steps counts: an op that other processes interrupt can take a thousand
- * times as long. */
+/* Uses the median of several steps: an op that another process interrupts can take a thousand times
+ * as long. */
 enum { WALKS_MOST = 200 };
 static rf_status time_ops(const rf_calibrate_options *o, rf_run *run, const rf_plan *plan, double *took,
                           int *walks, rf_error *error) {
   double start = 0, budget = o->quick ? 0.08 : 0.7;
   int walk = -1;
   for (; walk < 2 || (rf_now_seconds() - start < budget && walk < WALKS_MOST); walk++) {
-    if (walk == 0) start = rf_now_seconds(); /* the first one wakes threads and fills caches */
+    if (walk == 0) start = rf_now_seconds(); /* The first step wakes threads and fills caches. */
     rf_run_measured_reset(run);
     rf_run_inputs inputs = {
         .seed = 1, .step = walk + 2, .loss_scale = 1e-3f, .lr = 1e-6f, .rows = plan->graph->rows};
@@ -278,7 +274,7 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
                              .isa = o->isa,
                              .threads = o->threads,
                              .machine = m};
-  rf_machine bare = *m; /* plans of the calibration itself need no curves */
+  rf_machine bare = *m; /* Plans of the calibration itself use no curves. */
   bare.curve_count = 0;
   options.machine = &bare;
   RF_GO(rf_plan_make(&model, &options, &plan, error));
@@ -317,8 +313,6 @@ done:
   return status;
 }
 
-/* ---- loading --------------------------------------------------------------------------------- */
-
 /* A matrix in a mapped file. */
 typedef struct stored_matrix {
   const char *at;
@@ -350,9 +344,9 @@ static void touch(void *at, size_t bytes, int threads) {
   for (size_t i = 0; i < bytes; i += 4096) *((volatile char *)at + i) = 0;
 }
 
-/* A virtual machine may have to find pages first, which is ten times slower than reusing freed
- * ones. So all sizes are held at once, before and after all other measurements, and the slowest
- * counts. */
+/* Times the first touch of pages. A virtual machine may have to find pages first, which takes ten
+ * times as long as reusing freed pages. So all sizes are held at the same time, before and after
+ * all other measurements, and the slowest counts. */
 enum { TOUCHES = 3 };
 static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], double seconds[TOUCHES]) {
   void *at[TOUCHES] = {NULL};
@@ -367,7 +361,7 @@ static void touch_fresh(const rf_calibrate_options *o, size_t bytes[TOUCHES], do
     if (at[i]) rf_pages_unmap(at[i], bytes[i]);
 }
 
-/* Beyond the caches the rate does not depend on the size: a median at one size. */
+/* Adds the median at one size: beyond the caches the rate does not depend on the size. */
 static void add_load(rf_machine *m, const char *kernel, double bytes, double *seconds, int count) {
   rf_curve *c = curve_of(m, "load", RF_F32, kernel);
   double middle = rf_ceiling_of(seconds, count).median;
@@ -376,7 +370,8 @@ static void add_load(rf_machine *m, const char *kernel, double bytes, double *se
 
 static rf_status measure_loading(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
   enum { INNER = 2048, TIMES = 3 };
-  size_t bytes = (size_t)(o->quick ? 16 : 256) << 20, room = bytes + bytes / 8; /* lanes are rounded up */
+  /* Lanes are rounded up. */
+  size_t bytes = (size_t)(o->quick ? 16 : 256) << 20, room = bytes + bytes / 8;
   double seconds[TIMES];
   rf_status status = RAFTER_OK;
   int fd = memfd_create("rafter-calibrate", MFD_CLOEXEC), before = omp_get_max_threads();
@@ -409,10 +404,8 @@ done:
   return status;
 }
 
-/* ---- vocabularies ---------------------------------------------------------------------------- */
-
-/* All words of up to four letters in order. Each is an earlier word and one more letter, so every
- * merge exists. */
+/* Spells word number `word` of all words of up to four letters in order. Each is an earlier word
+ * and one more letter, so every merge exists. */
 enum { LETTERS = 26, WORD_MOST = 4 };
 static int spell(int64_t word, char text[WORD_MOST]) {
   int64_t length = 1, of_length = LETTERS;
@@ -433,8 +426,8 @@ static rf_status build_once(const rf_vocabulary *v, double *seconds, rf_error *e
   return status;
 }
 
-/* Pieces with scores, as in SentencePiece and most GGUF files, by the bytes of all pieces. A
- * small vocabulary fits the caches. */
+/* Times vocabularies of pieces with scores, as in SentencePiece and most GGUF files, by their
+ * bytes. A small vocabulary fits in the caches. */
 static rf_status measure_vocabulary(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
   enum { TIMES = 3 };
   int64_t count = o->quick ? 1 << 14 : 1 << 18;
@@ -471,7 +464,7 @@ done:
   return status;
 }
 
-/* A tokenizer.json with a byte-level BPE of the same words: each is merged from its prefix and
+/* Writes a tokenizer.json with byte-level BPE of the same words. Each is merged from its prefix and
  * its last letter. */
 static char *write_json(int64_t count, size_t *bytes) {
   char *text = malloc((size_t)count * 40 + 200), word[WORD_MOST], *at = text;

@@ -1,5 +1,5 @@
-/* calibrate_heads.c - what a head does to each row of logits after its product: the sum of
- * exponentials, the softcap, the likeliest tokens. */
+/* calibrate_heads.c - measures the work of a head on each row of logits: log-sum-exp, softcap, most
+ * likely tokens. */
 #include "run/calibrate_parts.h"
 
 #include <math.h>
@@ -7,9 +7,9 @@
 
 enum { INNER = 16, ROWS_EACH = 8, PASSES = 9, TOP = 64 };
 
-/* Without and with it: the difference is the curve. */
+/* A head with one more feature than the row before; the difference of their times is the curve. */
 typedef struct head {
-  const char *curve; /* NULL: the base of the next rows */
+  const char *curve; /* NULL: the base of the next rows. */
   bool scores, sums, caps, top;
 } head;
 static const head HEADS[] = {{NULL, .sums = false},
@@ -55,7 +55,7 @@ static rf_status measure(const rf_calibrate_options *o, const rf_model *model, c
     call.out[2] = h->top ? p->top : NULL;
   }
   int passes = o->quick ? 3 : PASSES;
-  for (int i = -1; i < passes; i++) { /* the first call wakes threads */
+  for (int i = -1; i < passes; i++) { /* The first call wakes threads. */
     double start = rf_now_seconds();
     kernel->run(&call);
     seconds[i < 0 ? 0 : i] = rf_now_seconds() - start;

@@ -1,6 +1,6 @@
 /* calibrate_products.c - times products with packed matrices: every storage type, exact and with
- * activations in 8 bits, by rows. Each call takes the next of many equal matrices, which together
- * fit no cache, so weights come from memory as in a model. */
+ * int8 activations, by rows. Successive calls use different copies of the matrix, which together
+ * exceed the caches, so that weights come from memory as in a model. */
 #include "run/calibrate_parts.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 
 enum { INNER = 2048, OUTPUTS = 4096, STORED = 16, ROWS_MOST = 512, PASSES = 4, EACH_MOST = 12 };
 enum { SHORT = INNER / 4, NARROW = OUTPUTS / 8 };
-/* Kernels change at 9 and at 17 rows. */
+/* Other kernels run from 9 and from 17 rows on. */
 static const struct {
   int rows;
   bool quick;
@@ -20,9 +20,9 @@ enum { ROW_COUNT = sizeof ROWS / sizeof *ROWS };
 
 typedef struct ring {
   void *at;
-  size_t bytes;                  /* of all */
-  int64_t each, count, next;     /* bytes of a matrix, their number, the next one */
-  unsigned char *stored, *x, *y; /* rows as a file has them; operands */
+  size_t bytes;                  /* Bytes of all copies. */
+  int64_t each, count, next;     /* Bytes per matrix, number of matrices, next matrix. */
+  unsigned char *stored, *x, *y; /* Rows as in a file; operands. */
   rf_calibrate_room room;
   int64_t row_bytes;
 } ring;
@@ -58,7 +58,7 @@ static bool is_bf16(rf_cost_products how) {
   return how == RF_PRODUCTS_BF16 || how == RF_PRODUCTS_TURNED_BF16;
 }
 
-/* A graph of one product. */
+/* Builds a graph of one product. */
 static rf_status build(const rf_model *model, const rf_panels *panels, int64_t rows, rf_cost_products how,
                        rf_graph **out, rf_error *error) {
   rf_graph *graph = rf_graph_new(model);
@@ -78,7 +78,7 @@ static rf_status build(const rf_model *model, const rf_panels *panels, int64_t r
   return RAFTER_OK;
 }
 
-/* Seconds of calls, sampled in several passes: a disturbance affects few of them. */
+/* Seconds per call. Several passes, so that a disturbance affects few samples. */
 typedef struct samples {
   double seconds[PASSES * EACH_MOST];
   int count;
@@ -94,7 +94,7 @@ static rf_status measure(const rf_calibrate_options *o, ring *r, const rf_graph 
   call.out[0] = r->y;
   call.run = &inputs;
   double start = rf_now_seconds(), budget = o->quick ? 0.002 : 0.005;
-  bool warm = s->count > 0; /* the first call wakes threads and fills caches */
+  bool warm = s->count > 0; /* The first call wakes threads and fills caches. */
   for (int i = warm ? 0 : -1; i < 1 || (i < EACH_MOST && rf_now_seconds() - start < budget); i++) {
     call.in[1] = (const char *)r->at + r->next * r->each;
     r->next = (r->next + 1) % r->count;
@@ -105,13 +105,13 @@ static rf_status measure(const rf_calibrate_options *o, ring *r, const rf_graph 
   return RAFTER_OK;
 }
 
-/* Costs of a product besides its multiplications, in seconds of the large matrix: a constant, one
- * for each output (storing sums), and one for each step of the sums (packing rows). */
+/* Seconds of a product besides its multiplications, for the large matrix: a constant, a part per
+ * output (storing sums), and a part per inner index (packing rows). */
 typedef struct edges {
   double start, outputs[ROW_COUNT], inner[ROW_COUNT];
 } edges;
 
-/* Gradients have many rows. */
+/* Products of gradients have many rows. */
 static bool is_measured(const rf_calibrate_options *o, int i, bool slow, rf_cost_products how) {
   return (ROWS[i].quick || !(o->quick || slow)) && (!is_turned(how) || ROWS[i].rows >= 128);
 }
@@ -135,8 +135,8 @@ static rf_status measure_products(const rf_calibrate_options *o, ring *r, const 
   return RAFTER_OK;
 }
 
-/* With matrices of three shapes, t = c K N + outputs N / OUTPUTS + inner K / INNER; and one that
- * fits every cache, a panel for each thread. */
+/* Fits t = c K N + outputs N / OUTPUTS + inner K / INNER to three shapes of matrices. The constant
+ * comes from a matrix that fits in the caches, one panel per thread. */
 static rf_status measure_edges(const rf_calibrate_options *o, ring *r, const rf_model *model,
                                rf_cost_products how, rf_machine *m, edges *e, rf_error *error) {
   const rf_quant_type *type = rf_quant_type_of(how == RF_PRODUCTS_BF16 ? RF_Q_BF16 : RF_Q_Q8_0);
@@ -173,14 +173,15 @@ rf_status rf_calibrate_products(const rf_calibrate_options *o, rf_machine *m, rf
   ring r = {.bytes = rf_bandwidth_buffer_bytes() / (o->quick ? 8 : 2)};
   rf_status status = RAFTER_OK;
   rf_model model;
-  edges edge[RF_COST_PRODUCTS] = {{0}}; /* transposed products have none */
+  edges edge[RF_COST_PRODUCTS] = {{0}}; /* Transposed products have none. */
   RF_TRY(rf_calibrate_model(&model, error));
   RF_TRY(rf_pages_map(r.bytes, &r.at, NULL, error));
   r.stored = malloc((size_t)STORED * INNER * 4);
   r.x = aligned_alloc(64, (size_t)ROWS_MOST * OUTPUTS * 4);
   r.y = aligned_alloc(64, (size_t)ROWS_MOST * OUTPUTS * 4);
   if (!r.stored || !r.x || !r.y) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure products"));
-  for (int i = 0; i < ROWS_MOST * OUTPUTS; i++) { /* as bf16 the halves of these are numbers too */
+  /* Both bf16 halves of each f32 are numbers too. */
+  for (int i = 0; i < ROWS_MOST * OUTPUTS; i++) {
     float value = (float)((uint32_t)i * 2654435761u >> 16 & 1023) / 1024 - 0.5f;
     rf_bf16 half = rf_f32_to_bf16(value);
     for (int k = 0; k < 2; k++) ((rf_bf16 *)(void *)r.x)[2 * i + k] = half;
@@ -192,7 +193,7 @@ rf_status rf_calibrate_products(const rf_calibrate_options *o, rf_machine *m, rf
     const rf_quant_type *type = &RF_QUANT_TYPES[t];
     rf_panels panels = {.inner = INNER, .parts = 1, .part = {{type, OUTPUTS}}};
     if (!rf_panels_take(type) || !type->quantize) continue;
-    /* one value at a time, for any number of rows */
+    /* Computed one value at a time, for any number of rows. */
     bool codes = rf_panels_have_codes(&panels), slow = type->values > 1 && !codes;
     if (o->say) o->say(o->self, type->name, (double)t / RF_QUANT_TYPE_COUNT);
     RF_GO(fill(&r, &panels, error));

@@ -1,6 +1,6 @@
-/* calibrate_tune.c - finds the fastest block sizes of products: `rafter calibrate --tune`. Block
- * sizes change when partial sums are resumed, never the order of additions. Candidates are timed in
- * turns, one field after the other; then the fastest is timed against the default in new rounds. */
+/* calibrate_tune.c - finds the fastest block sizes of products (`rafter calibrate --tune`). Block
+ * sizes change where partial sums are stored and resumed, never the order of additions. One field
+ * after the other is tuned, then the result is compared with the default in new rounds. */
 #include "run/calibrate_parts.h"
 
 #include "machine/tuned.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Two shapes of each class with widths of real models; the second has its weight transposed. */
+/* Two shapes per class, from real models; the second has a transposed weight. */
 enum { SHAPES = 2, ROW_CLASSES = 3, WEIGHT_CLASSES = 3 };
 static const int64_t ROWS[ROW_CLASSES] = {128, 512, 1024};
 static const struct {
@@ -20,18 +20,18 @@ static const struct {
 static const rf_op_def *const OPS[] = {&RF_OP_MATMUL, &RF_OP_MATMUL_DX, &RF_OP_MATMUL_DW};
 enum { OP_COUNT = sizeof OPS / sizeof *OPS };
 
-/* The values tried for each field, up to a 0. */
+/* Values tried for each field; a 0 ends the list. */
 enum { FIELDS = 3, TRIED_MOST = 9 };
 static const int64_t TRIED[FIELDS][TRIED_MOST] = {{192, 256, 320, 384, 448, 512, 768, 0},
                                                   {512 << 10, 1 << 20, 1500 << 10, 2 << 20, 0},
                                                   {1024, 2048, 4096, 8192, 0}};
 static int64_t *field(rf_blocks *b, int i) { return i == 0 ? &b->kc : i == 1 ? &b->a_bytes : &b->nc; }
 
-/* A change must gain 1 %, and twice the distance between the quartiles of the rounds. */
+/* A change must gain 1 %, and twice the interquartile range of the rounds. */
 static const double WORTH = 0.01, SPREADS = 2;
 enum { CHOOSING = 3, CHOOSING_QUICK = 1, PROVING = 15, PROVING_QUICK = 5, PROVING_MOST = 15 };
 
-/* One product: a graph of one op, its operands, and how often it is called for a sample. */
+/* A graph of one product, its operands, and the number of calls per sample. */
 typedef struct product {
   rf_graph *graph;
   const rf_kernel *kernel;
@@ -43,7 +43,7 @@ typedef struct product {
 typedef struct bench {
   const rf_calibrate_options *options;
   rf_model model;
-  void *at[3], *room; /* operands and result; workspace */
+  void *at[3], *room; /* Operands and result; workspace. */
   size_t bytes[3], room_bytes;
   product product[SHAPES];
 } bench;
@@ -79,7 +79,7 @@ static void free_products(bench *b) {
   }
 }
 
-/* Seconds of a call with these blocks. */
+/* Seconds of a call with these block sizes. */
 static rf_status time_product(bench *b, product *p, const rf_blocks *blocks, double *seconds,
                               rf_error *error) {
   rf_op *op = &p->graph->op[0];
@@ -94,7 +94,7 @@ static rf_status time_product(bench *b, product *p, const rf_blocks *blocks, dou
     b->room_bytes = room;
   }
   p->call.workspace = b->room;
-  if (!p->calls) { /* the first wakes threads, the second says how long one takes */
+  if (!p->calls) { /* The first call wakes threads, the second gives the duration of a call. */
     p->kernel->run(&p->call);
     double start = rf_now_seconds();
     p->kernel->run(&p->call);
@@ -107,8 +107,8 @@ static rf_status time_product(bench *b, product *p, const rf_blocks *blocks, dou
   return RAFTER_OK;
 }
 
-/* The fastest of some candidates; the first is the current choice. Each is timed in every round
- * and its median counts. */
+/* Finds the fastest candidate by medians; the first candidate is the current choice. Every round
+ * times each candidate once. */
 static rf_status fastest(bench *b, const rf_blocks *candidate, int count, int *best, rf_error *error) {
   double took[SHAPES][TRIED_MOST + 1][CHOOSING], score[TRIED_MOST + 1] = {0};
   int rounds = b->options->quick ? CHOOSING_QUICK : CHOOSING;
@@ -127,7 +127,8 @@ static rf_status fastest(bench *b, const rf_blocks *candidate, int count, int *b
   return RAFTER_OK;
 }
 
-/* Default and fastest in turns. Each round gives one gain, the mean over the shapes. */
+/* Compares the default and the fastest in alternating order. The gain of a round is the mean over
+ * the shapes. */
 static rf_status prove(bench *b, const rf_blocks *usual, const rf_blocks *best, rf_tuned_row *row,
                        rf_error *error) {
   double gain[PROVING_MOST], of[SHAPES][PROVING_MOST], seconds[2];
@@ -145,7 +146,7 @@ static rf_status prove(bench *b, const rf_blocks *usual, const rf_blocks *best, 
   }
   bool worse = false;
   for (int s = 0; s < SHAPES; s++) worse = worse || rf_ceiling_of(of[s], rounds).median < 0;
-  row->gain = rf_ceiling_of(gain, rounds).median; /* which sorts them */
+  row->gain = rf_ceiling_of(gain, rounds).median; /* Also sorts them. */
   row->spread = gain[3 * rounds / 4] - gain[rounds / 4];
   if (!worse && row->gain >= WORTH && row->gain > SPREADS * row->spread) row->best = *best;
   return RAFTER_OK;
@@ -176,7 +177,7 @@ static rf_status tune_class(bench *b, int op, rf_dtype dtype, rf_tuned *tuned, r
   return prove(b, &usual, &best, row, error);
 }
 
-static void fill(void *at, size_t bytes) { /* as bf16 the halves of these are numbers too */
+static void fill(void *at, size_t bytes) { /* Both bf16 halves of each f32 are numbers too. */
   rf_bf16 *to = at;
   for (size_t i = 0; i < bytes / 4; i++)
     to[2 * i] = to[2 * i + 1] = rf_f32_to_bf16((float)((uint32_t)i * 2654435761u >> 16 & 1023) / 1024 - 0.5f);
@@ -193,7 +194,7 @@ rf_status rf_calibrate_tune(const rf_calibrate_options *o, rf_tuned *tuned, rf_e
   RF_GO(rf_model_resolve("gpt:layers=1,width=64,heads=1,ff=64,vocab=64,seq=64", &b.model, NULL, error));
   int weights = o->quick ? 1 : WEIGHT_CLASSES, rows = o->quick ? 2 : ROW_CLASSES, done = 0;
   for (int i = 0; i < 3; i++) {
-    /* the largest matrix of all */
+    /* Bytes of the largest matrix. */
     b.bytes[i] = (size_t)(WEIGHTS[WEIGHT_CLASSES - 1][0].n * WEIGHTS[WEIGHT_CLASSES - 1][0].k) * 4;
     RF_GO(rf_pages_map(b.bytes[i], &b.at[i], NULL, error));
     fill(b.at[i], b.bytes[i]);

@@ -1,5 +1,5 @@
-/* guard.c - makes an allocation during a step fatal. With RF_DEBUG_GUARD the allocator's entry
- * points are replaced: they call glibc's, and abort with the phase's name while a guard is up. */
+/* guard.c - makes allocations during a step fatal. With RF_DEBUG_GUARD the allocator's functions
+ * are replaced: they call glibc's, and abort with the phase's name while a guard is active. */
 #define _GNU_SOURCE
 #include "run/run.h"
 
@@ -31,8 +31,8 @@ static void check(const char *call) {
   abort();
 }
 
-/* OpenMP allocates a new team when the number of threads changes. Its blocks are the only aligned
- * ones and are allowed. */
+/* OpenMP allocates a new team when the number of threads changes. Only these blocks are aligned,
+ * and they are allowed. */
 enum { TEAMS = 256 };
 static _Atomic(void *) team[TEAMS];
 static atomic_uint teams;

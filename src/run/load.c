@@ -1,4 +1,4 @@
-/* load.c - parameters from files, initialisers and adapters into the tensors of a bound plan. */
+/* load.c - fills the parameters of a plan from files, random numbers and adapters. */
 #include "run/load.h"
 
 #include "model/adapter.h"
@@ -6,16 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 1 << 13 }; /* values that are written at once */
+enum { CHUNK = 1 << 13 }; /* Values written at a time. */
 
 typedef struct target {
   rf_run *run;
   int plan;
   const rf_plan *of;
   rf_progress progress;
-  int64_t done, all; /* values of the parameters; all 0: no report */
-  int said;          /* hundredths */
-  /* Where the host cannot address the memory: a packed parameter until it is uploaded. */
+  int64_t done, all; /* Parameter values; all 0: no reports. */
+  int said;          /* Last percentage reported. */
+  /* Packed parameter that waits for its upload, if the host cannot address the arena. */
   void *packed;
   int packed_id;
 } target;
@@ -28,8 +28,8 @@ static void tell(target *t, int64_t values) {
   t->progress.report(t->progress.self, "loading", part / 100.0);
 }
 
-/* Writes values into every persistent tensor that holds this parameter: weight (in its dtype)
- * and master. */
+/* Writes values into every persistent tensor of this parameter: weight (rounded to its dtype),
+ * master, adapter. */
 static rf_status put_values(const target *t, int param, int64_t first, int64_t count, const float *values,
                             rf_error *error) {
   const rf_graph *graph = t->of->graph;
@@ -60,7 +60,7 @@ static rf_status visit(void *context, int param, int64_t first, int64_t count, c
   return put_values(context, param, first, count, values, error);
 }
 
-/* Uploads the packed parameter that waits for it. */
+/* Uploads the waiting packed parameter. */
 static rf_status flush(target *t, rf_error *error) {
   rf_status status = RAFTER_OK;
   if (t->packed)
@@ -71,7 +71,7 @@ static rf_status flush(target *t, rf_error *error) {
   return status;
 }
 
-/* Where a packed parameter is written; NULL for one that is not packed. */
+/* Sets *memory to where a packed parameter is written; NULL if it is not packed. */
 static rf_status place(void *context, int param, const rf_panels **panels, void **memory, rf_error *error) {
   target *t = context;
   const rf_graph *graph = t->of->graph;

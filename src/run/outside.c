@@ -1,5 +1,4 @@
-/* outside.c - resident memory that is not the arena, from what the kernel says about this
- * process. */
+/* outside.c - resident memory of this process outside the arena, read from /proc. */
 #define _GNU_SOURCE
 #include "run/run.h"
 
@@ -8,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Reads a `Name:   123 kB` row of a /proc text; -1 when it is not there. */
+/* Reads a `Name:   123 kB` row; -1: no such row. */
 static int64_t proc_row_bytes(const char *text, const char *name) {
   const char *at = strstr(text, name);
   return at ? strtoll(at + strlen(name), NULL, 10) * 1024 : -1;
@@ -26,7 +25,7 @@ rf_status rf_run_outside(const rf_run *run, rf_outside *outside, rf_error *error
   if (anonymous < 0 || from_files < 0 || shared < 0)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "/proc/self/status has no RssAnon, RssFile or RssShmem row");
   outside->resident_bytes = anonymous + from_files + shared;
-  outside->arena_bytes = run ? rf_run_arena_bytes(run) : 0; /* every page was reserved at open */
+  outside->arena_bytes = run ? rf_run_arena_bytes(run) : 0; /* Every page was reserved at open. */
   outside->file_bytes = from_files + shared;
   outside->outside_bytes = outside->resident_bytes - outside->arena_bytes;
   outside->other_bytes = outside->outside_bytes - outside->file_bytes;

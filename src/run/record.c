@@ -1,4 +1,4 @@
-/* record.c - opening the rings, choosing steps, and stamping phases and counts. */
+/* record.c - opens the rings, selects steps, and records phases and counters. */
 #define _GNU_SOURCE
 #include "run/record.h"
 #include "run/trace.h"
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 rf_lanes *rf_record_lanes;
-static rf_record *opened; /* whose lanes those are */
+static rf_record *opened; /* The open record. */
 
 // clang-format off
 static const char *const PHASES[RF_PHASES] = {"data", "forward", "recompute", "backward", "accumulate", "optimizer", "sample", "checkpoint", "validation", "load", "tokenize", "write", "record"};
@@ -27,7 +27,7 @@ const char *rf_lost_name(rf_lost lost) { return LOSTS[lost]; }
 const char *rf_counter_name(rf_counter counter) { return COUNTERS[counter].name; }
 const char *rf_counter_unit(rf_counter counter) { return COUNTERS[counter].unit; }
 
-/* ---- which steps ----------------------------------------------------------------------------- */
+/* ---- selected steps ---------------------------------------------------------------------------- */
 
 rf_status rf_trace_when_parse(const char *text, rf_trace_when *when, rf_error *error) {
   long long first = 0, last = 0, stride = 1;
@@ -52,18 +52,19 @@ bool rf_trace_wants(const rf_trace_when *when, int64_t step) {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Spans of the run's own thread and of each other thread; with many threads each has fewer. */
+/* Capacity in spans: OWN_SPANS for the main thread; the other threads share ALL_SPANS, within MIN
+ * and MAX. */
 enum {
   OWN_SPANS = 1 << 19,
-  MOST_SPANS = 1 << 18,
-  LEAST_SPANS = 1 << 13,
+  MAX_SPANS = 1 << 18,
+  MIN_SPANS = 1 << 13,
   ALL_SPANS = 1 << 21,
   MOST_STEPS = 1 << 16,
   FAULT_PAGES = 64,
   LOOK_NS = 200000
 };
 
-/* Seconds to map a page on this machine: the median of a few, each touched once. */
+/* Median nanoseconds to map one page. */
 static int compare_ns(const void *a, const void *b) {
   int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
   return (x > y) - (x < y);
@@ -90,11 +91,12 @@ static rf_status open_lane(rf_lane *lane, int64_t capacity, rf_error *error) {
   void *pages = NULL;
   RF_TRY(rf_pages_map((size_t)capacity * sizeof *lane->ring, &pages, NULL, error));
   lane->ring = pages;
-  memset(lane->ring, 0, (size_t)capacity * sizeof *lane->ring); /* so that no write of a span faults */
+  /* Touch the ring now, so that writing a span never faults. */
+  memset(lane->ring, 0, (size_t)capacity * sizeof *lane->ring);
   return RAFTER_OK;
 }
 
-/* Each thread opens its counters, so that they can be read when the first step begins. */
+/* Each thread opens its counters before the first step. */
 static void know_threads(rf_record *record) {
 #pragma omp parallel num_threads(record->lanes.count)
   rf_lane_begin(&record->lanes, omp_get_thread_num(), rf_now_ns());
@@ -118,8 +120,8 @@ rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **out
   record->lanes.count = threads;
   record->lanes.op = RF_NONE;
   record->step_capacity = MOST_STEPS;
-  int64_t each = MOST_SPANS;
-  while (each > LEAST_SPANS && each * threads > ALL_SPANS) each /= 2;
+  int64_t each = MAX_SPANS;
+  while (each > MIN_SPANS && each * threads > ALL_SPANS) each /= 2;
   for (int i = 0; i < threads; i++) record->lanes.lane[i].file = -1;
   for (int i = 0; i < threads; i++) RF_GO(open_lane(&record->lanes.lane[i], i ? each : OWN_SPANS, error));
   record->when = *when;
@@ -156,10 +158,10 @@ void rf_record_close(rf_record *record) {
   free(record);
 }
 
-/* ---- stamping -------------------------------------------------------------------------------- */
+/* ---- recording --------------------------------------------------------------------------------- */
 
-/* Bytes of the process's own data, which grow when its heap does. (The allocator's own count
- * visits all its free blocks.) */
+/* Bytes of the process's data segment, which grows with the heap. Unlike mallinfo, this does not
+ * visit all free blocks. */
 static int64_t data_bytes(int file) {
   char text[160];
   ssize_t got = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);
@@ -167,12 +169,12 @@ static int64_t data_bytes(int file) {
   text[got] = 0;
   char *at = text;
   int64_t pages = 0;
-  for (int i = 0; i < 6; i++) pages = strtoll(at, &at, 10); /* size resident shared text lib data */
+  /* The sixth value: size resident shared text lib data. */
+  for (int i = 0; i < 6; i++) pages = strtoll(at, &at, 10);
   return pages * sysconf(_SC_PAGESIZE);
 }
 
-/* The same, read again only if the run's own thread mapped pages since: what grew was touched,
- * too. */
+/* data_bytes, read again only if the main thread has faulted since. */
 static int64_t heap_bytes(rf_record *record) {
   struct rusage use;
   bool known = !getrusage(RUSAGE_THREAD, &use);
@@ -186,7 +188,7 @@ static rf_recorded_step *step_at(rf_record *record, int64_t index) {
   return &record->step[index % record->step_capacity];
 }
 
-/* The time after the last step is over. */
+/* Ends the time after the last step. */
 static void end_behind(rf_record *record, int64_t now, int64_t heap) {
   rf_recorded_step *s = step_at(record, record->steps - 1);
   s->until = now;
@@ -218,7 +220,7 @@ void rf_record_put_step(int64_t step) {
   rf_recorded_step *s = step_at(record, record->steps);
   *s = (rf_recorded_step){.step = step};
   if (follows) rf_lane_begin(&record->lanes, 0, now);
-  else rf_lanes_forget(&record->lanes); /* what was counted in time that is not recorded explains no step */
+  else rf_lanes_forget(&record->lanes); /* Forget counts from time that was not recorded. */
   s->heap[0] = heap_bytes(record);
   rf_lanes_on = &record->lanes;
   record->walking = true;

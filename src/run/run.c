@@ -1,16 +1,15 @@
-/* run.c - opens a device, gives it memory for the plans and programs of them, runs sections and
- * checks what they computed. */
+/* run.c - opens a device, allocates the arena, compiles the plans, runs sections and checks their
+ * results. */
 #include "run/run.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Two poison words: both halves are bf16 NaNs, the words f32 NaNs, pairs of them f64 NaNs, and
- * as an id they are negative. */
+/* Poison patterns: a NaN as bf16, f32 and f64, and negative as an id. */
 static const uint32_t POISON_DEAD = 0xfffafffau, POISON_FRESH = 0xfffcfffcu;
-/* What untouched arena bytes hold in debug runs; the slack after the arena shows writes past its
- * end. GUARD: after each tensor. */
+/* UNTOUCHED fills the arena and the slack after it in debug runs, to detect writes past the end.
+ * GUARD fills the guard bytes after each tensor. */
 static const uint32_t UNTOUCHED = 0xa7a7a7a7u, GUARD = 0x5c5c5c5cu;
 enum { SLACK_BYTES = 1 << 16, BLOCK_BYTES = 1 << 16 };
 
@@ -19,25 +18,26 @@ typedef struct rf_bound_plan {
   const rf_plan *plan;
   rf_program *program;
   rf_measured *measured;
-  uint8_t *probe;   /* rf_probe per op */
-  uint8_t *watched; /* per op: which of before_op and after_op the program calls */
-  /* Inputs and outputs of the graph. Where the host cannot address the memory, `view` holds the
-   * host's copy of each, in `copies`. */
+  uint8_t *probe;   /* (ops): rf_probe. */
+  uint8_t *watched; /* (ops): whether the program calls before_op and after_op. */
+  /* Inputs and outputs of the graph. If the host cannot address the arena, `view` points to host
+   * copies in `copies`. */
   int *io, io_count;
   void **view;
   unsigned char *copies;
-  /* debug: tensors by the op at which their bytes begin / end (CSR lists) */
+  /* Debug: tensors whose bytes become live or dead at op i: fresh[fresh_at[i] .. fresh_at[i +
+   * 1]). */
   int *fresh_at, *dead_at, *fresh, *dead;
 } rf_bound_plan;
 
 struct rf_run {
-  rf_device *device; /* NULL: plans that nothing runs */
+  rf_device *device; /* NULL for the null backend. */
   rf_memory *memory;
   int64_t arena_bytes;
   int count;
   rf_bound_plan *bound;
   rf_run_debug debug;
-  bool watched; /* opened with poison: the untouched pattern and slack are in place */
+  bool watched; /* Opened with poison: the arena began as UNTOUCHED and has slack. */
 };
 
 static int64_t offset_of(const rf_plan *plan, int tensor) { return plan->tensor[tensor].offset; }
@@ -47,7 +47,7 @@ static rf_probe probe_of(const rf_op *op) {
   return op->def->probe == RF_PROBE_UPDATE && !sums ? RF_PROBE_NONE : op->def->probe;
 }
 
-/* Lists tensors by first (or last) op: list[at[i]..at[i+1]) are those of op i. */
+/* Lists tensors by their first (or last) op: list[at[i] .. at[i + 1]) belongs to op i. */
 static rf_status list_by_op(const rf_plan *plan, bool by_first, int **at_out, int **list_out,
                             rf_error *error) {
   const rf_graph *graph = plan->graph;
@@ -81,7 +81,7 @@ static rf_status poison_fresh(const rf_bound_plan *b, int op, rf_error *error) {
   const rf_plan *plan = b->plan;
   for (int k = b->fresh_at[op]; k < b->fresh_at[op + 1]; k++) {
     int t = b->fresh[k];
-    /* it takes over live bytes, or the caller wrote it */
+    /* The tensor reuses live bytes, or the caller has written it. */
     if (plan->tensor[t].shares != RF_NONE || rf_plan_content(plan, t)->input) continue;
     RF_TRY(fill(b, t, POISON_FRESH, error));
     RF_TRY(rf_memory_fill(b->run->memory, offset_of(plan, t) + plan->tensor[t].bytes, GUARD,
@@ -131,7 +131,7 @@ static bool is_finite(rf_dtype dtype, const void *data, int64_t i) {
   return dtype != RF_BF16 || isfinite(rf_bf16_to_f32(((const rf_bf16 *)data)[i]));
 }
 
-/* Index of the tensor's first element that is not finite; -1: none. */
+/* Finds the first element that is not finite; -1: none. */
 static rf_status first_not_finite(const rf_bound_plan *b, int tensor, int64_t *at, rf_error *error) {
   _Alignas(8) unsigned char block[BLOCK_BYTES];
   const rf_tensor *t = &b->plan->graph->tensor[tensor];
@@ -157,8 +157,8 @@ static bool is_stored(const rf_plan *plan, int tensor) {
   return tensor != RF_NONE && offset_of(plan, tensor) >= 0;
 }
 
-/* Only the pages of a cache that are in use hold numbers. They are checked when they are outputs
- * of other ops. */
+/* The KV cache is skipped: its unused pages hold no numbers. Its contents are checked as outputs of
+ * the ops that produce them. */
 static rf_status check_finite(const rf_bound_plan *b, int op, const rf_run_inputs *inputs, rf_error *error) {
   const rf_op *o = &b->plan->graph->op[op];
   for (int k = 0; k < o->output_count; k++) {
@@ -217,7 +217,8 @@ void rf_run_set_debug(rf_run *run, rf_run_debug debug) {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* What plans only count: weights and caches of narrow numbers without scales, products in them. */
+/* Rejects features that are planned only: tensors in host memory, narrow dtypes without a
+ * kernel. */
 static rf_status check_kernels(const rf_graph *graph, rf_error *error) {
   bool latent = graph->model.kv_rank > 0, unknown = graph->matmul != RF_DTYPES;
   const char *what = unknown ? "products in 8 bits" : NULL;
@@ -240,7 +241,7 @@ static rf_status no_memory(rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while binding the plan");
 }
 
-/* Finds the graph's inputs and outputs, and makes copies for the host where it needs them. */
+/* Lists the graph's inputs and outputs, and allocates host copies if needed. */
 static rf_status bind_views(rf_bound_plan *b, rf_error *error) {
   const rf_graph *graph = b->plan->graph;
   int64_t bytes = 0;
@@ -306,8 +307,7 @@ static rf_status bind(rf_run *run, int number, const rf_plan *plan, rf_error *er
   return compile(b, number, error);
 }
 
-/* Bytes of [at, end) that hold packed matrices. Whoever fills those writes every byte and so is
- * the first to touch them. */
+/* Bytes of [at, end) that hold packed matrices. The loader writes, and so touches, all of them. */
 static int64_t packed_bytes(const rf_plan *plan, int64_t at, int64_t end) {
   int64_t sum = 0;
   for (int t = 0; t < plan->graph->tensor_count; t++) {
@@ -320,9 +320,10 @@ static int64_t packed_bytes(const rf_plan *plan, int64_t at, int64_t end) {
   return sum;
 }
 
-/* Reserves what is not packed: a step never faults, and a device without the memory says so now. */
+/* Touches all pages except packed matrices, so that no step faults and a lack of memory is reported
+ * now. */
 static rf_status reserve(const rf_run *run, const rf_plan *plan, rf_error *error) {
-  enum { PIECE = 2 << 20 }; /* a huge page */
+  enum { PIECE = 2 << 20 }; /* A huge page. */
   rf_memory *memory = run->memory;
   if (!run->device->type->reserve) return RAFTER_OK;
   for (int64_t from = 0, at = 0, end; at < memory->bytes; at = end) {
@@ -481,7 +482,7 @@ rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run
   rf_program *program = run->bound[plan].program;
   if (!program) return RAFTER_OK;
   RF_TRY(program->run(program, section, inputs, error));
-  /* A step ends when the device is done, so its time and its errors are its own. */
+  /* Wait for the device at the end of a step, so that its time and errors belong to this step. */
   if (section != RF_SECTION_END || !run->device->type->synchronise) return RAFTER_OK;
   return run->device->type->synchronise(run->device, error);
 }
@@ -493,7 +494,7 @@ void rf_run_measured_reset(rf_run *run) {
     memset(run->bound[i].measured, 0, (size_t)run->bound[i].plan->graph->op_count * sizeof(rf_measured));
 }
 
-/* ---- what was touched ------------------------------------------------------------------------ */
+/* ---- debug: touched memory --------------------------------------------------------------------- */
 
 int64_t rf_run_high_water(const rf_run *run, bool *slack_intact) {
   int64_t high = run->arena_bytes + (run->watched ? SLACK_BYTES : 0), n = 0;

@@ -1,5 +1,5 @@
-/* trace.c - makes a trace of the rings: spans in order, phases of ops, the predicted lane, live
- * bytes and gaps. */
+/* trace.c - makes a trace from the rings: sorted spans, phases of ops, predicted times, live bytes
+ * and gaps. */
 #include "run/trace.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ void rf_plan_live(const rf_plan *plan, int64_t *live, int64_t *end) {
   for (int t = 0; t < plan->tensor_count; t++) {
     const rf_plan_tensor *p = &plan->tensor[t];
     if (p->offset < 0) continue;
-    /* it shares bytes: from the next op on */
+    /* A tensor that shares bytes counts from the next op on. */
     int first = p->first + (p->shares != RF_NONE), last = p->last < ops ? p->last : ops - 1;
     for (int i = first < 0 ? 0 : first; i <= last; i++) {
       live[i] += p->bytes;
@@ -50,7 +50,7 @@ rf_status rf_stamps_add(rf_stamps *spans, rf_stamp span, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* By lane, then begin, the longest first; spans of equal length by kind. */
+/* Sort order: lane, begin, longest first, kind, id. */
 static int in_order(const void *a, const void *b) {
   const rf_stamp *x = a, *y = b;
   if (x->lane != y->lane) return x->lane < y->lane ? -1 : 1;
@@ -60,8 +60,7 @@ static int in_order(const void *a, const void *b) {
   return (x->id > y->id) - (x->id < y->id);
 }
 
-/* The lane on which a span is shown. Phases and counters of the run's own thread have lanes of
- * their own. */
+/* Lane of a span. Phases and counters of the main thread have lanes of their own. */
 static uint16_t shown_in(const rf_trace *trace, const rf_stamp *span) {
   int extra = span->kind == RF_SPAN_PHASE     ? RF_TRACE_LANE_PHASES
               : span->kind == RF_SPAN_COUNTER ? RF_TRACE_LANE_COUNTERS
@@ -90,7 +89,7 @@ static rf_status take_rings(const rf_record *record, rf_trace *trace, rf_stamps 
   return RAFTER_OK;
 }
 
-/* Where the time after a step ended: at the next step, or at the end of its last phase. */
+/* End of the time after a step: begin of the next step, or end of the last phase. */
 static int64_t until_of(const rf_recorded_step *step, int64_t origin, const rf_stamps *spans) {
   int64_t until = step->until - origin, end = step->end - origin;
   if (step->until) return until;
@@ -130,20 +129,22 @@ static rf_status take_steps(const rf_record *record, rf_trace *trace, rf_stamps 
   return RAFTER_OK;
 }
 
-/* ---- what follows from ops: phases, predictions, live bytes ---------------------------------- */
+/* ---- derived from ops: phases, predictions, live bytes ----------------------------------------- */
 
 typedef struct follow {
   rf_trace *trace;
   rf_stamps *spans;
-  int last;                /* op of the span before: a smaller one begins a new section */
-  int step;                /* whose ops these are; -1: none yet */
-  rf_stamp phase, sum;     /* that is growing, and in it the run of ops that add to gradients; end 0: none */
-  int64_t live, *of[4];    /* last count; per plan, by op */
-  double *seconds, *limit; /* by op, of the walk at hand */
-  int priced, priced_plan; /* the step and the plan that they are for; -1: none */
+  int last; /* Op of the previous span; a smaller id begins a new section. */
+  int step; /* Current step; -1: none yet. */
+  /* The growing phase, and within it the growing ACCUMULATE phase; end 0: none. */
+  rf_stamp phase, sum;
+  int64_t live, *of[4];    /* Latest count; live bytes by plan and op. */
+  double *seconds, *limit; /* (ops): predicted seconds and limits for the priced step. */
+  int priced, priced_plan; /* Step and plan of `seconds` and `limit`; -1: none. */
 } follow;
 
-/* Predicted seconds of each op of this step: the plan's, or for the sequences that took part. */
+/* Predicted seconds of each op of this step: the plan's, or those for the sequences that took
+ * part. */
 static rf_status price(follow *f, int index, rf_error *error) {
   const rf_plan *plan = f->trace->plan[index];
   const rf_traced_step *step = f->step >= 0 ? &f->trace->step[f->step] : NULL;
@@ -185,8 +186,8 @@ static rf_status end_phase(follow *f, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Whether an op adds to an existing gradient in this microbatch. Kernels add while they compute.
- * */
+/* Whether an op adds to an existing gradient in this microbatch. (Kernels add while they
+ * compute.) */
 static bool accumulates(const rf_graph *graph, const rf_op *op, double micro) {
   for (int k = 0; k < op->output_count; k++) {
     rf_accumulate how = op->output[k] == RF_NONE ? RF_WRITE : op->attr.accumulate[k];
@@ -207,7 +208,7 @@ static rf_status follow_op(follow *f, const rf_stamp *op, rf_error *error) {
   }
   RF_TRY(price(f, op->plan, error));
   int64_t takes = (int64_t)(f->seconds[op->id] * 1e9);
-  /* The predicted span is placed above the op that ran, even if the run is far from its plan. */
+  /* The predicted span begins with the op's span, even if the run is far from its plan. */
   rf_stamp predicted = {op->begin,
                         op->begin + takes,
                         1e9 * f->limit[op->id],
