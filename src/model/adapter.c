@@ -1,5 +1,5 @@
-/* adapter.c - PEFT's LoRA files. A file has one A (r, K) and one B (N, r) for each layer; a
- * parameter has those of a fused weight side by side. */
+/* adapter.c - reads, writes and merges PEFT's LoRA files. A file has one A (r, K) and one B (N, r)
+ * for each layer; a parameter has the adapters of a fused weight next to each other. */
 #define _GNU_SOURCE
 #include "model/adapter.h"
 
@@ -30,7 +30,7 @@ bool rf_adapter_is(const char *folder) {
 
 /* ---- adapter_config.json --------------------------------------------------------------------- */
 
-/* One key of "alpha_pattern": the layers that it names have an alpha of their own. */
+/* One key of "alpha_pattern", which gives some layers their own alpha. */
 typedef struct own_alpha {
   const char *key;
   rf_name_pattern *pattern; /* NULL: the key is the end of a layer's name */
@@ -39,7 +39,7 @@ typedef struct own_alpha {
 
 typedef struct settings {
   json_t *json;
-  own_alpha *own; /* in the order of the file */
+  own_alpha *own; /* in file order */
   size_t own_count;
   char path[4300];
   int64_t rank;
@@ -47,8 +47,8 @@ typedef struct settings {
   bool rank_stabilized;
 } settings;
 
-/* Fields that change the numbers in ways this program does not compute; null, false, 0, "none"
- * and empty ones do not. */
+/* Fields that change the result in ways this program does not compute, unless they are null, false,
+ * 0, "none" or empty. */
 static const char *const UNSUPPORTED[] = {"use_dora",
                                           "lora_bias",
                                           "bias",
@@ -76,8 +76,8 @@ static bool says_nothing(const json_t *value) {
   return json_is_number(value) && json_number_value(value) == 0;
 }
 
-/* Ways to start A and B that leave the base as it was; the others (PiSSA, OLoRA, CorDA, LoftQ,
- * ...) take their product out of it. */
+/* Accepts initialisations of A and B that leave the base weights unchanged. Others (PiSSA, OLoRA,
+ * CorDA, LoftQ, ...) subtract their product from the base. */
 static rf_status check_start(const settings *s, rf_error *error) {
   static const char *const KEEP[] = {"gaussian", "eva", "orthogonal"};
   const json_t *value = json_object_get(s->json, "init_lora_weights");
@@ -95,7 +95,7 @@ static rf_status check_start(const settings *s, rf_error *error) {
 
 static const char REGULAR[] = "^$*+?()[]{}|\\";
 
-/* "alpha_pattern": ends of layers' names, or regular expressions, and numbers. PEFT matches
+/* "alpha_pattern" maps ends of layer names, or regular expressions, to numbers. PEFT matches
  * (.*\.)?KEY$. */
 static rf_status read_patterns(settings *s, rf_error *error) {
   const char *key;
@@ -165,14 +165,14 @@ rf_status rf_adapter_base(const char *folder, char base[4096], rf_error *error) 
   if (status == RAFTER_OK && !*text)
     status = RF_FAIL(error, RAFTER_FAILED, "name the model, and the adapter with --adapter",
                      "%s does not say what it stands beside", s.path);
-  /* A relative path counts from the adapter's folder, or from here. */
+  /* A relative path is resolved from the adapter's folder or the working directory. */
   if (*text == '/' || snprintf(base, 4096, "%s/%s", folder, text) >= 4096 || access(base, F_OK))
     snprintf(base, 4096, "%s", text);
   free_settings(&s);
   return status;
 }
 
-/* `module` ends with `tail`, at a border of its words. */
+/* Whether `module` ends with `tail` at a word boundary ('.' or '/'). */
 static bool ends_with(const char *module, size_t length, const char *tail) {
   size_t size = strlen(tail);
   return size && size <= length && memcmp(module + length - size, tail, size) == 0 &&
@@ -189,15 +189,13 @@ typedef struct pair {
   const rf_stored *side[2]; /* A (r, K), B (N, r) */
 } pair;
 
-/* The end of the layer's name in a tensor's: "X.lora_A.weight" or "X.lora_A.NAME.weight". NULL:
- * no such tensor. */
+/* The end of the layer's name in "X.lora_A.weight" or "X.lora_A.NAME.weight"; otherwise NULL. */
 static const char *module_end(const char *name, int side) {
   const char *at = strstr(name, side ? ".lora_B." : ".lora_A.");
   return at && rf_text_ends_with(at, ".weight") ? at : NULL;
 }
 
-/* Whether a key names the layer of this A, by its name in the base: 1, 0; -1: it takes too long
- * to say. */
+/* Whether the key names the layer of tensor `a` (1 or 0); -1: matching takes too long. */
 static int is_of_layer(const own_alpha *own, const rf_stored *a) {
   const char *end = module_end(a->name, 0), *whole = "base_model.model.", *name = a->name;
   if (strncmp(name, whole, strlen(whole)) == 0) name += strlen(whole);
@@ -207,7 +205,7 @@ static int is_of_layer(const own_alpha *own, const rf_stored *a) {
                       : ends_with(name, length, own->key);
 }
 
-/* The alpha of one layer: of the first pattern that names it. */
+/* The alpha of a layer: from the first pattern that matches its name. */
 static double alpha_of(const settings *s, const rf_stored *a) {
   for (size_t i = 0; i < s->own_count; ++i)
     if (is_of_layer(&s->own[i], a) > 0) return s->own[i].alpha;
@@ -218,7 +216,7 @@ static rf_status check_patterns_met(const settings *s, const rf_tensor_file *fil
   for (size_t k = 0; k < s->own_count; ++k) {
     const own_alpha *own = &s->own[k];
     bool met = false;
-    /* all of them: what cannot be matched with one is an error, not another alpha */
+    /* Checks every tensor: a tensor that a key cannot be matched with is an error. */
     for (int i = 0; i < rf_tensor_file_count(file); ++i) {
       int found = is_of_layer(own, rf_tensor_file_at(file, i));
       if (found < 0)
@@ -236,7 +234,7 @@ static rf_status check_patterns_met(const settings *s, const rf_tensor_file *fil
   return RAFTER_OK;
 }
 
-/* Both tensors of one layer, whatever prefix the file has. */
+/* Finds both tensors of one layer, with any prefix in the file. */
 static rf_status find_pair(const rf_tensor_file *file, const char *module, pair *found, bool *seen,
                            rf_error *error) {
   *found = (pair){{NULL, NULL}};
@@ -276,7 +274,7 @@ static rf_status check_pair(const rf_tensor_file *file, const pair *p, const rf_
                      rf_tensor_file_path(file), t->name, side ? "(width, rank)" : "(rank, width)",
                      (long long)wide, (long long)most, t->rank, (long long)t->shape[0],
                      t->rank > 1 ? (long long)t->shape[1] : 1);
-    RF_TRY(rf_stored_read(t, 0, 0, NULL, error)); /* a type that can be read */
+    RF_TRY(rf_stored_read(t, 0, 0, NULL, error)); /* checks that the type can be read */
   }
   return RAFTER_OK;
 }
@@ -294,7 +292,7 @@ static rf_status open_file(const char *folder, rf_tensor_file **file, rf_error *
   return rf_tensor_file_open(path, file, error);
 }
 
-/* A table of tokens or a head, as one of the families calls it. */
+/* Whether a tensor belongs to a token embedding or a head, by the names that families use. */
 static bool is_of_vocabulary(const char *name) {
   static const char *const WORDS[] = {"embed_tokens.", "lm_head.", "wte.", "embed_in.", "embed_out."};
   for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; ++i)
@@ -302,7 +300,7 @@ static bool is_of_vocabulary(const char *name) {
   return false;
 }
 
-/* Sites that the file has pairs for; the largest rank; every tensor must have a place. */
+/* Finds the file's sites and the largest rank; every tensor of the file must be used. */
 static rf_status find_sites(const rf_tensor_file *file, const rf_model *model, const rf_params *params,
                             rf_lora *lora, bool *seen, rf_error *error) {
   int64_t rank = 0;
@@ -372,7 +370,7 @@ rf_status rf_adapter_open(const char *path, const rf_model *model, rf_lora *lora
   }
   RF_GO(find_sites(file, &bare, &params, lora, seen, error));
   RF_GO(check_patterns_met(&s, file, error));
-  /* The scale that most layers have; a layer with another has it in its B. */
+  /* The most common scale. A layer with another scale has the difference in its B. */
   lora->rank_stabilized = s.rank_stabilized;
   lora->alpha = (float)(scale_of(&s, s.alpha, (double)s.rank) *
                         (s.rank_stabilized ? __builtin_sqrt((double)lora->rank) : (double)lora->rank));
@@ -386,8 +384,8 @@ done:
   return status;
 }
 
-/* Part `i` of A or B into its columns of `values`, turned and, where its rank is smaller, filled
- * up with zeros. */
+/* Copies part `i` of A or B transposed into its columns of `values`. A part of smaller rank leaves
+ * the other values 0. */
 static rf_status read_part(const pair *from, int side, const rf_name *order, int64_t at, int64_t columns,
                            const rf_param *param, float factor, float *values, rf_error *error) {
   const rf_stored *t = from->side[side];
@@ -404,7 +402,7 @@ static rf_status read_part(const pair *from, int side, const rf_name *order, int
   return status;
 }
 
-/* A fused weight whose file stands head by head: B's columns stand as its do. */
+/* For a fused weight that files store head by head, the columns of B have the same order. */
 static const rf_name *order_of(const rf_model *model, const rf_param *param, rf_name *name) {
   *name = rf_param_name(model, param, false);
   return name->order[0] == RF_NAME_BY_HEAD ? name : NULL;
@@ -427,9 +425,9 @@ static rf_status read_param(const rf_tensor_file *file, const settings *s, const
       return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: no adapter for \"%s\"", rf_tensor_file_path(file),
                      module.text);
     RF_TRY(check_pair(file, &found, base, parts.columns[i], parts.rank, error));
-    double alpha = side ? alpha_of(s, found.side[0]) : s->alpha; /* B has what differs */
+    double alpha = side ? alpha_of(s, found.side[0]) : s->alpha; /* only B carries a different alpha */
     double factor = scale_of(s, alpha, (double)found.side[0]->shape[0]) / (double)rf_lora_scale(&model->lora);
-    if (__builtin_fabs(factor - 1) < 1e-6) factor = 1; /* the same scale, but for its rounding */
+    if (__builtin_fabs(factor - 1) < 1e-6) factor = 1; /* equal up to rounding */
     RF_TRY(read_part(&found, side, order, side ? joined : (int64_t)i * parts.rank, parts.columns[i], param,
                      side ? (float)factor : 1.0f, values, error));
   }
@@ -463,7 +461,7 @@ done:
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* What stands before a layer's bare name in this family's own files: "model.". */
+/* The family's prefix of layer names in its own files: "model.". */
 static const char *prefix_of(const rf_model *model, const rf_param *base, char prefix[128]) {
   rf_name bare = rf_param_name(model, base, false), whole = rf_param_name(model, base, true);
   snprintf(prefix, 128, "%.*s", (int)(strlen(whole.part[0]) - strlen(bare.part[0])), whole.part[0]);
@@ -486,7 +484,7 @@ static bool has_site(const rf_model *model, const rf_param *param, int site) {
   return rf_lora_site_columns(model, param, site, &at, &columns);
 }
 
-/* The last words of the adapted layers, each once; `whole`: their whole names. */
+/* The last words of the adapted layers, each once; with `whole`, their full names. */
 static json_t *modules_of(const rf_model *model, const rf_params *params, bool whole) {
   json_t *modules = json_array();
   char prefix[128];
@@ -504,8 +502,8 @@ static json_t *modules_of(const rf_model *model, const rf_params *params, bool w
   return modules;
 }
 
-/* Whether these words, in every layer that has an adapter at all, are the adapted layers and no
- * other: GPT-2 calls two of a block's c_proj. */
+/* Whether these words match exactly the adapted layers, in each layer that has an adapter. GPT-2
+ * has two layers named c_proj in each block. */
 static bool words_suffice(const rf_model *model, const rf_params *params, const json_t *words) {
   for (int p = 0; p < params->base; ++p) {
     const rf_param *param = &params->at[p];
@@ -554,7 +552,7 @@ static rf_status write_config(const char *folder, const rf_model *model, const r
   return status;
 }
 
-/* The tensors of a file, in the parameters' order; names in `pool`. Returns how many. */
+/* Lists the tensors of a file in parameter order, with names in `pool`; returns their number. */
 static int list_tensors(const rf_model *model, const rf_params *params, rf_pool *pool, rf_stored *list) {
   int count = 0;
   char prefix[128];
@@ -632,7 +630,7 @@ struct rf_merger {
   rf_pool *pool;
   rf_model model;
   rf_params params;
-  const float **values; /* by adapter parameter, from params.base on */
+  const float **values; /* by adapter parameter, starting at params.base */
   int *adapter;         /* by base parameter: index of its A, or -1 */
 };
 
@@ -675,7 +673,7 @@ rf_status rf_merger_values(void *merger, int param, int64_t first, int64_t count
   return RAFTER_OK;
 }
 
-/* Columns [from, to) of row k. */
+/* Adds scale (A B) to columns [from, to) of row k. */
 static void add_row(const rf_merger *m, const rf_lora_parts *parts, int a, int64_t k, int64_t from,
                     int64_t to, float *values) {
   const float *down = m->values[a - m->params.base] + k * m->params.at[a].shape[1],

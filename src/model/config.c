@@ -1,6 +1,5 @@
-/* config.c - Hugging Face's config.json, both spellings of each field, and our own for shapes
- * that Hugging Face has no class for. One table of fields per model type, walked by the reader
- * and by the writer. */
+/* config.c - reads and writes Hugging Face's config.json, with both spellings of each field, and
+ * our own for shapes without a Hugging Face class. Each model type has one table of fields. */
 #include <libgen.h>
 #include <limits.h>
 #include <math.h>
@@ -11,13 +10,13 @@
 
 #include "model/config_parts.h"
 
-/* bytes; the largest known ones have a few hundred kilobytes of label names */
+/* Bytes. The largest known files have a few hundred kilobytes of label names. */
 enum { CONFIG_MOST = 4 << 20 };
 
 #define AT(field) offsetof(rf_model, field)
 
-/* n_inner null means 4 * n_embd; head_dim and the key/value heads follow from the heads. Our own
- * fields stand at the end. */
+/* A null n_inner means 4 * n_embd; head_dim and kv_heads follow from the heads. RAFTER_GPT has our
+ * own fields. */
 static const config_field GPT2[] = {
     {"n_layer", NULL, INT, true, 0, AT(layers)},
     {"n_embd", NULL, INT, true, 0, AT(width)},
@@ -34,8 +33,7 @@ static const config_field RAFTER_GPT[] = {
     {"bias", NULL, BOOL, true, 1, AT(bias)},           {"head_bias", NULL, BOOL, true, 0, AT(head_bias)},
     {"mlp_first", NULL, BOOL, true, 0, AT(mlp_first)},
 };
-/* All that grew out of Llama spells these alike; what a type takes when a field is missing
- * stands in its row of TYPES. */
+/* Llama and its descendants spell these fields alike; a type's defaults are in its row of TYPES. */
 static const config_field SHARED[] = {
     {"num_hidden_layers", NULL, INT, true, 0, AT(layers)},
     {"hidden_size", NULL, INT, true, 0, AT(width)},
@@ -46,7 +44,7 @@ static const config_field SHARED[] = {
     {"vocab_size", NULL, INT, true, 0, AT(vocab)},
     {"max_position_embeddings", NULL, INT, false, 0, AT(max_seq)},
 };
-/* Google's own config.json of the larger Gemma 3 models leave out what is as in the class. */
+/* Google's config.json files of the larger Gemma 3 models omit fields with the default value. */
 static const config_field GEMMA3_SHAPE[] = {
     {"num_hidden_layers", NULL, INT, false, 26, AT(layers)},
     {"hidden_size", NULL, INT, false, 2304, AT(width)},
@@ -109,7 +107,7 @@ static const config_field NEOX[] = {
 #define FIELDS(table) table, (int)(sizeof table / sizeof table[0])
 
 static const activation SILU[] = {{"silu", RF_MLP_SWIGLU}, {"swish", RF_MLP_SWIGLU}, {NULL, 0}};
-/* The first Gemma was published as "gelu" and computed with the tanh form. */
+/* The first Gemma was published with "gelu" and computed with the tanh form. */
 static const activation GEMMA_GATE[] = {
     {"gelu_pytorch_tanh", RF_MLP_GEGLU}, {"gelu_new", RF_MLP_GEGLU}, {"gelu", RF_MLP_GEGLU}, {NULL, 0}};
 static const activation TANH_GATE[] = {
@@ -310,7 +308,7 @@ static rf_status read_fields(const json_t *json, const char *where, const config
     if ((!found || json_is_null(found)) && field->other && json_object_get(json, field->other))
       key = field->other;
     char *to = (char *)model + field->offset;
-    /* a softcap of null is none */
+    /* A null softcap means no softcap. */
     bool is_null = json_is_null(json_object_get(json, key)) && field->type == FLOAT;
     int64_t whole = (int64_t)field->otherwise;
     double real = is_null ? 0 : field->otherwise;
@@ -331,8 +329,8 @@ static rf_status read_fields(const json_t *json, const char *where, const config
   return RAFTER_OK;
 }
 
-/* A token id, a list of them (the first counts) or none. Ids outside the vocabulary are left
- * over from another tokenizer: none. */
+/* Reads a token id, a list of ids (the first counts) or none. Ids outside the vocabulary are
+ * ignored: they come from another tokenizer. */
 static rf_status read_id(const json_t *json, const char *key, const char *where, int64_t otherwise,
                          int64_t vocab, int32_t *id, rf_error *error) {
   json_t *value = json_object_get(json, key);
@@ -412,16 +410,16 @@ static bool is_full_layer(const json_t *layers, size_t i) {
   return name && strcmp(name, "full_attention") == 0;
 }
 
-/* Layers that are not windowed, where no period says which. */
+/* Marks a layer as not windowed when the layers follow no period. */
 static void list_full(rf_model *model, int64_t layer) {
   model->window_listed = true;
   model->window_full[layer / 8] |= (uint8_t)(1u << layer % 8);
 }
 
-/* Which layers are windowed. "layer_types" names every layer. */
+/* Decides which layers are windowed; "layer_types" names every layer. */
 static rf_status read_windows(const json_t *json, const char *where, const config_type *type, rf_model *model,
                               rf_error *error) {
-  /* so many are refused when all is read */
+  /* rf_model_check rejects models with more layers later. */
   if (type->windows == NO_WINDOW || model->layers > RF_LAYERS_MOST) return RAFTER_OK;
   bool qwen_on, windowed = true;
   int64_t pattern, first;
@@ -477,8 +475,7 @@ static rf_status read_windows(const json_t *json, const char *where, const confi
   return RAFTER_OK;
 }
 
-/* The loss that balances the experts joins the model's own only where the config says that the
- * router's logits are put out. */
+/* The model's loss includes the loss that balances experts only if output_router_logits is true. */
 static rf_status read_router(const json_t *json, const char *where, rf_model *model, rf_error *error) {
   double share;
   if (model->experts == 0) return RAFTER_OK;
@@ -488,7 +485,7 @@ static rf_status read_router(const json_t *json, const char *where, rf_model *mo
   return RAFTER_OK;
 }
 
-/* How DeepSeek's routers choose and weigh. */
+/* Reads how DeepSeek's routers choose and weigh experts. */
 static rf_status read_deepseek(const json_t *json, const char *where, rf_model *model, rf_error *error) {
   bool second = model->family == RF_FAMILY_DEEPSEEK2, normed, pairs;
   const char *method, *scores, *known = second ? "group_limited_greedy" : "noaux_tc",
@@ -537,7 +534,7 @@ static rf_status read_deepseek(const json_t *json, const char *where, rf_model *
 static void write_deepseek(json_t *json, const rf_model *model) {
   bool second = model->family == RF_FAMILY_DEEPSEEK2;
   json_object_set_new(json, "qk_nope_head_dim", json_integer(model->head_dim - model->rope_dim));
-  json_object_set_new(json, "head_dim", json_integer(model->rope_dim)); /* as the class means it */
+  json_object_set_new(json, "head_dim", json_integer(model->rope_dim)); /* the class's name for rope_dim */
   json_object_set_new(json, "first_k_dense_replace", json_integer(model->first_dense));
   json_object_set_new(json, "scoring_func", json_string(second ? "softmax" : "sigmoid"));
   json_object_set_new(json, "topk_method",
@@ -590,7 +587,7 @@ static rf_status read_type(const json_t *json, const char *where, const config_t
     model->attn_scale = (float)(1 / sqrt(scalar));
   }
   if (model->family == RF_FAMILY_GEMMA3 &&
-      model->attn_softcap > 0) /* the class has the field and does not compute it */
+      model->attn_softcap > 0) /* the Hugging Face class has the field but ignores it */
     return RF_FAIL(
         error, RAFTER_FAILED, NULL,
         "%s: the field \"attn_logit_softcapping\" is not supported of a gemma3_text (expected null)", where);
@@ -608,7 +605,7 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
   else if (strcmp(type, "rafter_gpt") == 0) RF_TRY(read_gpt2(json, where, true, &model, error));
   else if (type_named(type)) RF_TRY(read_type(json, where, type_named(type), &model, error));
   else if (strcmp(type, "gemma3") == 0 &&
-           json_is_object(json_object_get(json, "text_config"))) /* with pictures: its text model */
+           json_is_object(json_object_get(json, "text_config"))) /* a multimodal model: its text model */
     RF_TRY(read_type(json_object_get(json, "text_config"), where, type_named("gemma3_text"), &model, error));
   else
     return RF_FAIL(error, RAFTER_FAILED,
@@ -617,8 +614,7 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
                    "%s: this version does not know the model type \"%.60s\" (field \"model_type\")", where,
                    type);
   snprintf(model.name, sizeof model.name, "%s", type);
-  /* What the weights of a folder are packed in is no question of the model's numbers but of
-   * their files. */
+  /* A quantised folder can be planned, but its weights cannot be read. */
   if (json_is_object(json_object_get(json, "quantization_config")))
     model.plan_only = "its weights stand in a form that this version does not read (quantization_config of "
                       "its config.json)";
@@ -648,7 +644,7 @@ rf_status rf_model_config_read(const char *path, rf_model *model, rf_error *erro
   rf_status status = from_json(json, path, model, error);
   json_decref(json);
   if (status != RAFTER_OK) return status;
-  char real[PATH_MAX]; /* the model is called as its folder */
+  char real[PATH_MAX]; /* the model is named after its folder */
   if (realpath(path, real)) {
     const char *folder = basename(dirname(real));
     if (*folder && *folder != '/') snprintf(model->name, sizeof model->name, "%.95s", folder);
@@ -658,7 +654,7 @@ rf_status rf_model_config_read(const char *path, rf_model *model, rf_error *erro
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* Whether the type of this model has the field that says it. */
+/* Whether the model's type has a field for this member. */
 static bool has_field(const rf_model *model, size_t offset) {
   const config_type *type = type_of(model->family);
   for (int i = 0; type && i < type->field_count; ++i)

@@ -1,4 +1,4 @@
-/* config_parts.h - the rows of config.c, which config_rope.c reads too. Private to them. */
+/* config_parts.h - types shared by config.c and config_rope.c; private to them. */
 #ifndef RF_CONFIG_PARTS_H
 #define RF_CONFIG_PARTS_H
 
@@ -12,49 +12,48 @@ typedef struct config_field {
   const char *key, *other; /* `other`: another name of the same field */
   int type;
   bool required;
-  double otherwise; /* what Hugging Face takes when it is missing; 0 where it is null */
+  double otherwise; /* default when the field is missing; null means 0 */
   size_t offset;
 } config_field;
 
-/* What one text of a field means; a table of them ends with text NULL, and its first row is what
- * a missing field means. */
+/* Maps a text of config.json to an MLP kind. Tables end with NULL; the first row is the default. */
 typedef struct activation {
   const char *text;
   rf_mlp_kind mlp;
 } activation;
 
-/* How a type says which layers are windowed when there is no "layer_types". */
+/* How a model type without "layer_types" decides which layers are windowed. */
 enum { NO_WINDOW, ALL_WINDOWED, EVERY_SECOND, PATTERN, QWEN_SWITCH };
 
-/* The model types beside GPT-2, which has a reader of its own. `base`: what the type alone
- * implies; "when it is missing": what transformers' class of the type takes. */
+/* The model types except GPT-2, which has its own reader. `base` has the fields that the type
+ * implies. Defaults for missing fields are those of the type's class in transformers. */
 typedef struct config_type {
   const char *type, *class;
   rf_model base;
   const config_field *field;
   int field_count;
   const activation *activation;
-  /* the field that counts; another one that must say the same where it is there (may be NULL) */
+  /* The field to read, and another field that must agree with it when present (may be NULL). */
   const char *activation_key, *activation_also;
   const char *theta_key;
   double theta, local_theta;
-  /* layers, widths and the like, when they may be missing; NULL: most must be there */
+  /* Replaces SHARED when layers, widths and so on may be missing; NULL: most are required. */
   const config_field *shape;
-  int64_t kv_heads;  /* when "num_key_value_heads" is missing, which is not null; 0: as the heads */
-  int64_t positions; /* when "max_position_embeddings" is missing */
+  int64_t kv_heads;  /* default of a missing "num_key_value_heads" (not of null); 0: heads */
+  int64_t positions; /* default of "max_position_embeddings" */
   int windows;
-  int64_t window; /* when "sliding_window" is missing */
-  /* scores are divided by the root of "query_pre_attn_scalar", this when it is missing; 0: no
-   * such field */
+  int64_t window; /* default of "sliding_window" */
+  /* Default of "query_pre_attn_scalar": scores are divided by its root. 0: no such field. */
   double query_scalar;
-  int64_t head_dim; /* when it is missing; 0: hidden_size / heads */
-  bool tied;        /* when it is missing */
+  int64_t head_dim; /* default of "head_dim"; 0: hidden_size / heads */
+  bool tied;        /* default of "tie_word_embeddings" */
   int64_t bos, eos;
   const char *off[4]; /* fields that must be false or absent */
-  const char *on;     /* one that must be true or absent */
+  const char *on;     /* a field that must be true or absent */
 } config_type;
 
-/* The base, share and scaling of the angles; model->head_dim and attn_scale are set. */
+/* Reads theta, the rotated share of a head and the scaling. Needs model->head_dim and
+ * attn_scale. */
 rf_status rf_config_read_rope(const json_t *json, const char *where, const config_type *type, rf_model *model,
                               rf_error *error);
 void rf_config_write_rope(json_t *json, const config_type *type, const rf_model *model);

@@ -1,5 +1,4 @@
-/* config_rope.c - rotary positions in config.json, in the spelling of before transformers 5 and
- * of after. */
+/* config_rope.c - rotary positions in config.json, as spelled before and since transformers 5. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,8 +7,8 @@
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* "longrope" whose lists for short and long texts are one and that leaves the scores as they
- * are: a divisor for each pair. */
+/* "longrope" is supported as one divisor for each pair: when the lists for short and long texts are
+ * equal and attention_factor is 1. */
 static rf_status read_table(const json_t *json, const char *where, rf_rope *rope, rf_model *model,
                             rf_error *error) {
   const json_t *divisors = json_object_get(json, "long_factor"),
@@ -34,10 +33,10 @@ static double yarn_weight(double factor, double scale) {
   return factor > 1 ? 0.1 * scale * log(factor) + 1 : 1;
 }
 
-/* What YaRN makes of the scores. Under latent attention both rows that turn would be multiplied
- * by weight(mscale) / weight(mscale_all_dim), which is computed where it is 1, and scores by
- * weight(mscale_all_dim)^2. Else every head turns by cosines and sines that are multiplied by
- * one number: so are the scores, by its square, where whole heads turn. Source: transformers,
+/* How YaRN scales attention scores. Latent attention would multiply both rotated rows by
+ * weight(mscale) / weight(mscale_all_dim), which is supported only if it is 1, and scores by
+ * weight(mscale_all_dim)^2. Otherwise cosines and sines are multiplied by one number, which
+ * multiplies the scores of fully rotated heads by its square. Source: transformers,
  * modeling_rope_utils, _compute_yarn_parameters, and modeling_deepseek_v3. */
 static rf_status yarn_scores(const json_t *json, const char *where, double factor, double *weight,
                              bool *computed, bool latent, rf_error *error) {
@@ -86,8 +85,8 @@ static rf_status read_yarn(const json_t *json, const char *where, rf_rope *rope,
   return RAFTER_OK;
 }
 
-/* One set of rotary parameters: theta, the share of a head that turns, how positions are scaled.
- * Scaling this version does not compute is planned, not run. */
+/* Reads one set of rotary parameters: theta, the rotated share of a head, the scaling. A model with
+ * unsupported scaling can be planned, not run. */
 static rf_status read_rope_object(const json_t *json, const char *where, rf_rope *rope, double *share,
                                   rf_model *model, rf_error *error) {
   double theta = (double)rope->theta, factor, low, high, original;
@@ -104,8 +103,8 @@ static rf_status read_rope_object(const json_t *json, const char *where, rf_rope
   bool linear = strcmp(name, "linear") == 0;
   if (strcmp(name, "yarn") == 0) return read_yarn(json, where, rope, model, error);
   if (strcmp(name, "longrope") == 0) return read_table(json, where, rope, model, error);
-  /* Angles change when a text becomes longer than the model's positions, which none may here: up
-   * to there they are the plain ones. Source: transformers, modeling_rope_utils,
+  /* These angles change only for texts longer than the model's positions, which do not exist here.
+   * So the plain angles are used. Source: transformers, modeling_rope_utils,
    * _compute_dynamic_ntk_parameters. */
   if (strcmp(name, "dynamic") == 0) {
     RF_TRY(rf_json_float(json, "factor", where, 1e-6, 1e9, &factor, error));
@@ -136,7 +135,7 @@ static rf_status read_rope_object(const json_t *json, const char *where, rf_rope
   return RAFTER_OK;
 }
 
-/* "rope_parameters": for all layers, or of a type with local positions for each kind of layer. */
+/* Reads "rope_parameters": one set for all layers, or one for each kind of layer. */
 static rf_status read_parameters(const json_t *json, const char *inside, const config_type *type,
                                  double *share, rf_model *model, rf_error *error) {
   json_t *full = json_object_get(json, "full_attention"),
@@ -164,7 +163,7 @@ static rf_status read_parameters(const json_t *json, const char *inside, const c
   return read_rope_object(by_layer ? full : json, inside, &model->rope, share, model, error);
 }
 
-/* Old files have a theta and "rope_scaling"; newer ones "rope_parameters". */
+/* Older files have a theta and "rope_scaling"; newer files have "rope_parameters". */
 rf_status rf_config_read_rope(const json_t *json, const char *where, const config_type *type, rf_model *model,
                               rf_error *error) {
   static const char *const GIVEN[] = {"rope_theta", "rotary_emb_base"};
@@ -190,7 +189,7 @@ rf_status rf_config_read_rope(const json_t *json, const char *where, const confi
     RF_TRY(read_parameters(parameters, inside, type, &share, model, error));
   } else if (json_is_object(scaling)) {
     snprintf(inside, sizeof inside, "%.380s: rope_scaling", where);
-    for (int i = 0; i < 2; ++i) { /* two places for one number */
+    for (int i = 0; i < 2; ++i) { /* two fields may hold the same number */
       RF_TRY(rf_json_float_or(scaling, "rope_theta", inside, 0, 1e30, theta, &inner, error));
       if (json_object_get(json, GIVEN[i]) && inner != theta)
         return RF_FAIL(error, RAFTER_FAILED, "keep one of the two",
@@ -217,12 +216,12 @@ static void write_yarn(json_t *scaling, const config_type *type, const rf_model 
   json_object_set_new(scaling, "beta_fast", rf_json_decimal(model->rope.high));
   json_object_set_new(scaling, "original_max_position_embeddings",
                       json_integer((json_int_t)model->rope.original));
-  if (model->kv_rank == 0) { /* a type with a scalar of its own says there what becomes of the scores */
+  if (model->kv_rank == 0) { /* a type with query_pre_attn_scalar scales scores by that field */
     json_object_set_new(scaling, "attention_factor",
                         type->query_scalar > 0 ? json_real(1) : rf_json_decimal((float)root));
     return;
   }
-  /* the float that it came from lost the digits behind */
+  /* Four decimals: the float lost the other digits. */
   double printed = round((root - 1) / (0.1 * log((double)model->rope.factor)) * 1e4) / 1e4;
   json_object_set_new(scaling, "mscale", json_real(printed));
   json_object_set_new(scaling, "mscale_all_dim", json_real(printed));

@@ -1,11 +1,11 @@
-/* gguf_facts_write.c - facts into metadata, and facts of a model. */
+/* gguf_facts_write.c - writes facts as GGUF metadata, and derives the facts of a model. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "model/gguf_source.h"
 
-/* Keys of one architecture; remembers whether one of them found no memory. */
+/* Writes keys of one architecture; `failed` is set when memory runs out. */
 typedef struct keys {
   rf_gguf_meta *meta;
   const char *arch;

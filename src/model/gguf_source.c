@@ -1,5 +1,4 @@
-/* gguf_source.c - GGUF files and llama2.c files as they are; folders of Hugging Face through the
- * two tables of names. */
+/* gguf_source.c - GGUF and llama2.c files unchanged; Hugging Face folders by tables of names. */
 #include "model/gguf_source.h"
 
 #include <stdio.h>
@@ -14,17 +13,17 @@
 #include "formats/safetensors.h"
 #include "text/tokenizer.h"
 
-/* How a tensor's values come out of a folder: rows are outputs, columns inputs of a linear
+/* The source of a tensor's values in a folder. Rows are outputs and columns inputs of a linear
  * layer; a vector is one column. */
 typedef struct origin {
-  /* as many as there are slices: one, or one for each expert; NULL: rotary factors */
+  /* One tensor, or one for each expert; NULL: rotary factors. */
   const rf_stored **stored;
   int64_t slices;
-  rf_name name;          /* of neox: which row is whose */
-  int64_t rows, columns; /* of a slice */
-  int64_t moved;         /* head width of rows that stand interleaved in GGUF files; 0: none do */
-  bool turned;           /* the folder has (in, out) */
-  float offset;          /* added: the norm's */
+  rf_name name;          /* for GPT-NeoX: order of the rows */
+  int64_t rows, columns; /* of one slice */
+  int64_t moved;         /* head width of rows that GGUF files interleave; 0: not interleaved */
+  bool turned;           /* the folder stores (in, out) */
+  float offset;          /* added to every value of a norm */
 } origin;
 
 struct rf_gguf_source {
@@ -35,14 +34,14 @@ struct rf_gguf_source {
   rf_gguf_meta *meta;
   rf_model model;
   int count;
-  rf_quant_tensor *tensor; /* of folders */
+  rf_quant_tensor *tensor; /* tensors of a folder */
   origin *origin;
   bool has_tokenizer;
-  char note[sizeof((rf_error *)0)->message]; /* why it has none */
+  char note[sizeof((rf_error *)0)->message]; /* why the tokenizer is missing */
 };
 
 static const rf_quant_type *type_of(rf_dtype dtype, int rank) {
-  /* Vectors are small and always f32, as other programs expect them. */
+  /* Vectors are small and always f32, as other programs expect. */
   return rf_quant_type_of(rank == 1          ? RF_Q_F32
                           : dtype == RF_F16  ? RF_Q_F16
                           : dtype == RF_BF16 ? RF_Q_BF16
@@ -60,14 +59,13 @@ static void add(rf_gguf_source *s, const char *name, const rf_quant_type *type, 
   s->origin[s->count++] = from;
 }
 
-/* Part `i` of a parameter, or of one of its experts: found, of the right shape, of a type that
- * can be read. */
+/* Finds part `i` of a parameter or of one of its experts, and checks its shape and type. */
 static rf_status find_part(const rf_gguf_source *s, const rf_param *param, const rf_name *name, int i,
                            const int64_t shape[2], const rf_stored **found, rf_error *error) {
   const char *path = rf_tensor_file_path(s->folder);
   const rf_stored *stored = rf_name_find(s->folder, name->part[i]);
   if (!stored && s->model.tied && strcmp(param->name, "embed/token/weight") == 0)
-    /* some tied models are published under their head's name */
+    /* Some tied models store the embedding under the head's name. */
     stored = rf_name_find(s->folder, "lm_head.weight");
   *found = stored;
   if (!stored)
@@ -108,15 +106,15 @@ static rf_status add_part(rf_gguf_source *s, const rf_gguf_facts *facts, const r
                     : rf_pool_format(s->pool, "%s", row->part[i]);
   int64_t out[3] = {slices, from.rows, from.columns};
   rf_dtype dtype = from.stored[0]->dtype;
-  /* one type holds them all */
+  /* All experts get one type. */
   for (int e = 1; e < slices; ++e) dtype = from.stored[e]->dtype == dtype ? dtype : RF_F32;
   add(s, text, type_of(dtype, param->rank), param->experts ? 3 : param->rank, param->experts ? out : out + 1,
       from);
   return RAFTER_OK;
 }
 
-/* A vocabulary that came out of a GGUF file goes back as it was; a tokenizer.json beside it, put
- * there since, goes before it. */
+/* Copies a vocabulary that came from a GGUF file unchanged. A tokenizer file that was added to the
+ * folder later takes precedence. */
 static rf_status copy_vocabulary(rf_gguf_source *s, const char *folder, rf_error *error) {
   char path[4200];
   struct stat info;
@@ -134,8 +132,7 @@ static rf_status copy_vocabulary(rf_gguf_source *s, const char *folder, rf_error
   return status;
 }
 
-/* The folder's template: with a vocabulary that came out of a GGUF file, one that was put beside
- * it since. */
+/* Adds the folder's chat template, also to a vocabulary that came from a GGUF file. */
 static rf_status add_template(rf_gguf_source *s, const char *path, rf_error *error) {
   char *template = NULL;
   RF_TRY(rf_chat_source(path, &template, error));
@@ -144,7 +141,7 @@ static rf_status add_template(rf_gguf_source *s, const char *path, rf_error *err
   return kept ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the metadata of %s", path);
 }
 
-/* A tokenizer that GGUF has no place for is left out; the file says so, and why is kept. */
+/* Omits a tokenizer that GGUF cannot represent and keeps the reason in `note`. */
 static rf_status add_tokenizer(rf_gguf_source *s, const char *path, rf_error *error) {
   rf_tokenizer *tokenizer = NULL;
   rf_error reason;
@@ -154,7 +151,7 @@ static rf_status add_tokenizer(rf_gguf_source *s, const char *path, rf_error *er
   if (s->has_tokenizer) return add_template(s, path, error);
   RF_TRY(rf_tokenizer_open(path, &tokenizer, error));
   rf_status status = rf_tokenizer_gguf_write(tokenizer, s->model.vocab, path, s->meta, &reason);
-  /* a bare tokenizer.json names no marks: config.json does */
+  /* A bare tokenizer.json names no BOS and EOS; config.json does. */
   bool no_bos = rf_tokenizer_bos(tokenizer) < 0 && s->model.bos_id >= 0;
   bool no_eos = rf_tokenizer_eos(tokenizer) < 0 && s->model.eos_id >= 0;
   rf_tokenizer_close(tokenizer);
@@ -205,13 +202,13 @@ static rf_status open_folder(rf_gguf_source *s, const char *path, rf_error *erro
   return add_tokenizer(s, path, error);
 }
 
-/* Row of the folder's tensor that stands at row `row` of the GGUF file's. */
+/* The row of the folder's tensor for row `row` of the GGUF tensor. */
 static int64_t row_from(const origin *o, int64_t row) {
   if (o->moved) {
     int64_t head = row / o->moved, e = row % o->moved;
-    return head * o->moved + (e % 2 ? o->moved / 2 : 0) + e / 2; /* rf_gguf_permuted_row, the other way */
+    return head * o->moved + (e % 2 ? o->moved / 2 : 0) + e / 2; /* inverse of rf_gguf_permuted_row */
   }
-  return rf_name_column(&o->name, 0, row); /* by head in one part, or as it is */
+  return rf_name_column(&o->name, 0, row); /* head by head, or unchanged */
 }
 
 static rf_status read_folder(const rf_gguf_source *s, const origin *o, int64_t first, int64_t count,
@@ -221,14 +218,14 @@ static rf_status read_folder(const rf_gguf_source *s, const origin *o, int64_t f
             column = first % o->columns;
     const rf_stored *stored = o->stored ? o->stored[slice] : NULL;
     n = o->columns - column < count ? o->columns - column : count;
-    if (!stored) { /* plain frequency over scaled one: 1 and above */
+    if (!stored) { /* plain frequency / scaled frequency, at least 1 */
       rf_rope scaled = rf_model_rope(&s->model, 0), plain = scaled;
       plain.scaling = RF_ROPE_PLAIN;
       *out = (float)(rf_rope_frequency(&plain, row) / rf_rope_frequency(&scaled, row));
     } else if (o->turned) {
       n = 1;
       RF_TRY(rf_stored_read(stored, column * o->rows + row, 1, out, error));
-    } else if (o->columns == 1 && !o->moved && o->name.order[0] == RF_NAME_PLAIN) { /* a vector as it is */
+    } else if (o->columns == 1 && !o->moved && o->name.order[0] == RF_NAME_PLAIN) { /* a vector, unchanged */
       n = count;
       RF_TRY(rf_stored_read(stored, first, n, out, error));
     } else {
@@ -239,7 +236,7 @@ static rf_status read_folder(const rf_gguf_source *s, const origin *o, int64_t f
   return RAFTER_OK;
 }
 
-/* ---- all three ------------------------------------------------------------------------------- */
+/* ---- all three kinds of sources -------------------------------------------------------------- */
 
 rf_status rf_gguf_source_open(const char *path, rf_gguf_source **result, rf_error *error) {
   rf_status status = RAFTER_OK;
@@ -267,7 +264,7 @@ rf_status rf_gguf_source_open(const char *path, rf_gguf_source **result, rf_erro
                      "give a .gguf file, a llama2.c .bin file or a folder with config.json and safetensors",
                      "%s is no model that can be converted", path);
   }
-  /* other readers want it said */
+  /* Other readers expect this key. */
   if (!s->gguf && !s->has_tokenizer)
     filled = filled && rf_gguf_set_text(s->meta, "tokenizer.ggml.model", "none");
   if (!filled && status == RAFTER_OK)

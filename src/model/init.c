@@ -1,15 +1,14 @@
-/* init.c - first values of parameters. Element i draws from (seed, name, i) alone, so any chunk
- * on any thread gives the same values. */
+/* init.c - initial values of parameters. Element i depends only on (seed, name, i), so chunks and
+ * threads do not change the values. */
 #include "model/model.h"
 
 #include <math.h>
 
-/* Standard deviation of a standard normal cut at two: dividing by it gives the cut one the
- * wanted deviation again (as flax does). */
+/* Standard deviation of a standard normal truncated at 2. Dividing by it restores the wanted
+ * deviation, as flax does. */
 #define CUT_STD 0.87962566103423978
 
-/* Four standard normals for elements 4*group .. 4*group+3. `cut`: each is drawn again until it
- * lies within two deviations. */
+/* Four standard normals for elements 4*group .. 4*group+3. `cut` redraws values beyond 2. */
 static void draw(uint64_t key, uint64_t group, bool cut, float out[4]) {
   bool missing[4] = {true, true, true, true};
   for (uint64_t attempt = 0;; ++attempt) {

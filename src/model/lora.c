@@ -1,5 +1,4 @@
-/* lora.c - where adapters stand: the sites of linear weights, and which of them a text or a file
- * asks for. */
+/* lora.c - the sites of adapters in linear weights, and which sites an option or a file selects. */
 #define _GNU_SOURCE
 #include <stddef.h>
 #include <stdio.h>
@@ -12,8 +11,7 @@
 
 enum { TARGETS_MOST = 64, TEXT_MOST = 1024 };
 
-/* Columns of a fused weight, in its order: Q = N*H, K = V = K*H, F gate and up; '*' is all of
- * them. */
+/* Columns of a fused weight, in order: Q = N*H, K = V = K*H, gate and up F each; '*' means all. */
 typedef struct site_row {
   const char *name, *weight, *columns;
 } site_row;
@@ -29,8 +27,7 @@ enum { SITE_COUNT = sizeof SITES / sizeof *SITES };
 
 const char *rf_lora_site_name(int site) { return site >= 0 && site < SITE_COUNT ? SITES[site].name : NULL; }
 
-/* Whether columns [at, at + columns) are whole tensors of this family's files; *one: a single
- * one. */
+/* Whether columns [at, at + columns) are complete tensors of the files; *one: just one tensor. */
 static bool are_whole_tensors(const rf_name *name, int64_t at, int64_t columns, bool *one) {
   bool begins = false, ends = false;
   int64_t from = 0;
@@ -84,13 +81,12 @@ rf_lora_parts rf_lora_parts_of(const rf_model *model, const rf_param *param) {
 /* ---- targets --------------------------------------------------------------------------------- */
 
 typedef struct target {
-  const char *text;         /* a word, or behind '~' a regular expression */
-  rf_name_pattern *pattern; /* of the regular expression */
-  bool met, slow;           /* slow: it took too long to say whether */
+  const char *text;         /* a word, or '~' and a regular expression */
+  rf_name_pattern *pattern; /* the compiled regular expression */
+  bool met, slow;           /* slow: matching took too long */
 } target;
 
-/* Last word of a module's or a site's name: "attn/q" -> "q", "h.0.attn.c_attn.weight" ->
- * "c_attn". */
+/* Last word of a module or site name: "attn/q" -> "q", "h.0.attn.c_attn.weight" -> "c_attn". */
 static void last_word(const char *name, char word[128]) {
   char copy[256];
   snprintf(copy, sizeof copy, "%s", name);
@@ -126,8 +122,8 @@ rf_lora_module_name rf_lora_module(const rf_model *model, const rf_param *param,
   return module;
 }
 
-/* A site that is one tensor of the family's own files, which a target that names no site in
- * particular ("all", a regular expression) takes. */
+/* Whether a site is exactly one tensor in the family's files. General targets ("all", regular
+ * expressions) select only such sites. */
 static bool is_plain(const rf_model *model, const rf_param *param, int site) {
   rf_name name = rf_param_name(model, param, false);
   int64_t at, columns;
@@ -170,8 +166,7 @@ static void known_targets(const rf_model *model, const rf_params *params, char *
     }
 }
 
-/* Sets lora->sites from the targets; each must meet something, and no column may have two
- * adapters. */
+/* Sets lora->sites. Each target must match, and no column may have two adapters. */
 static rf_status place(const rf_model *model, rf_lora *lora, target *targets, int count, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_pool *pool = rf_pool_new();
@@ -222,7 +217,7 @@ done:
 static const char *const KEYS[] = {"rank", "alpha", "targets", "dropout", "rslora"};
 enum { RANK, ALPHA, TARGETS, DROPOUT, RSLORA, KEY_COUNT };
 
-/* Which key begins at `text` ("alpha=..."; "rslora" alone); -1: none. */
+/* The key that begins at `text` ("alpha=...", or "rslora" alone); -1: none. */
 static int key_at(const char *text, size_t *length) {
   for (int k = 0; k < KEY_COUNT; ++k) {
     *length = strlen(KEYS[k]);
@@ -233,8 +228,7 @@ static int key_at(const char *text, size_t *length) {
   return -1;
 }
 
-/* The end of a value: the comma in front of the next key, or of the next word of a list; a
- * regular expression may hold commas. */
+/* The end of a value: the comma before the next key or list item. A regex may contain commas. */
 static char *value_end(char *value, bool regex) {
   size_t length;
   for (char *c = value; *c; ++c)

@@ -1,4 +1,4 @@
-/* name_pattern.h - regular expressions that people and files name layers with. */
+/* name_pattern.h - regular expressions for names of layers, from users and files. */
 #ifndef RF_NAME_PATTERN_H
 #define RF_NAME_PATTERN_H
 
@@ -7,13 +7,11 @@
 
 typedef struct rf_name_pattern rf_name_pattern;
 
-/* What a whole name may be; NULL: the text is no regular expression (PCRE2's), or there is no
- * memory. */
+/* Compiles a regular expression (PCRE2) that must match a full name. NULL: invalid or no memory. */
 rf_name_pattern *rf_name_pattern_new(const char *text);
 void rf_name_pattern_free(rf_name_pattern *pattern); /* NULL is allowed */
-/* 1, 0; -1: it takes more steps than names of layers are worth. Of one pattern only some matches
- * may be long, so that whatever is written in one, its work grows with the names alone. Not for
- * several threads at once. */
+/* Returns 1 or 0; -1 when matching exceeds the step limit. Only a few matches of a pattern may take
+ * many steps, so the total work is bounded for any pattern. Not thread-safe. */
 int rf_name_pattern_matches(rf_name_pattern *pattern, const char *name, size_t length);
 
 #endif

@@ -1,5 +1,4 @@
-/* names.c - one row per parameter and family: the names of its parts, which axis they have, how
- * they are turned. */
+/* names.c - tensor names in Hugging Face's files, one row for each parameter and family. */
 #include "model/names.h"
 
 #include <fnmatch.h>
@@ -8,19 +7,18 @@
 
 #include "formats/gguf_facts.h"
 
-/* `part`: up to three names, '#' standing for the block, '*' for the expert. `columns`: letters
- * of model.h for parts that share an axis (C = N*H, K = K*H, F; E: of an expert, S: of those
- * shared). */
+/* `part`: up to three names; '#' is the block and '*' the expert. `columns`: widths of parts that
+ * share an axis (C = N*H, K = K*H, F, E: one expert, S: shared experts). */
 typedef struct name_row {
   const char *row;
   const char *part[RF_NAME_PARTS];
   const char *columns;
   bool turned, bare; /* bare: never with the family's prefix */
-  /* the file's columns stand head by head: q, k, v of the first, q, k, v of the second, ... */
+  /* The file's columns are ordered head by head: q, k, v of the first head, and so on. */
   bool by_head;
 } name_row;
 
-/* GPT-2's linear layers are Conv1D: (in, out), as ours. Only the untied head is a Linear. */
+/* GPT-2's linear layers are Conv1D: (in, out), like ours. Only the untied head is a Linear. */
 static const name_row GPT2[] = {
     {"embed/token/weight", {"wte.weight"}, NULL, false, false, false},
     {"embed/position/weight", {"wpe.weight"}, NULL, false, false, false},
@@ -78,8 +76,8 @@ static const name_row GPT2[] = {
       {"final/norm/gain", {"norm.weight"}, NULL, false, false, false}, { \
     "head/weight", {"lm_head.weight"}, NULL, true, true, false \
   }
-/* The name of the MLP's norm is what differs: with norms behind the sublayers, the old name is
- * that of the one behind attention. */
+/* Only the MLP norm's name differs. Families with norms after the sublayers use the old name for
+ * the norm after attention. */
 static const name_row LLAMA[] = {
     LLAMA_LIKE,
     {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, false, false, false},
@@ -96,8 +94,8 @@ static const name_row MIXTRAL[] = {
      false},
     {"mlp/experts/down/weight", {"layers.#.block_sparse_moe.experts.*.w2.weight"}, NULL, true, false, false},
 };
-/* The columns of q_proj, kv_a_proj_with_mqa and kv_b_proj stand as ours do: of a head what meets
- * the latent keys, then what turns, or its value. */
+/* Columns of q_proj, kv_a_proj_with_mqa and kv_b_proj have our order: for each head the latent
+ * part, then the rotated part or the value. */
 static const name_row DEEPSEEK[] = {
     LLAMA_LIKE,
     {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, false, false, false},
@@ -172,8 +170,7 @@ static const struct {
 #undef NAMES_OF
 };
 
-/* A Gemma 3 that reads pictures keeps its text model under these, as transformers wrote it
- * before 4.52 and since. */
+/* Prefixes of the text model in a multimodal Gemma 3: from before and since transformers 4.52. */
 static const struct {
   const char *text, *pictures;
 } INSIDE[] = {{"model.", "language_model.model."},
@@ -262,7 +259,7 @@ bool rf_name_is_extra(const rf_model *model, const char *name) {
     return true;
   for (size_t i = 0; i < sizeof PICTURES / sizeof *PICTURES && model->family == RF_FAMILY_GEMMA3; ++i)
     if (fnmatch(PICTURES[i], name, 0) == 0) return true;
-  int layer; /* DeepSeek-V3 has layers behind the last one that guess further tokens */
+  int layer; /* DeepSeek-V3 has extra layers after the last one that predict further tokens */
   if (model->family == RF_FAMILY_DEEPSEEK3 && sscanf(name, "model.layers.%d.", &layer) == 1 &&
       layer >= model->layers)
     return true;

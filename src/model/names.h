@@ -1,5 +1,4 @@
-/* names.h - how the rows of the parameter table are called, cut and turned in the files of other
- * programs. */
+/* names.h - how other programs' files name, split and transpose the rows of the parameter table. */
 #ifndef RF_NAMES_H
 #define RF_NAMES_H
 
@@ -8,35 +7,32 @@
 
 enum { RF_NAME_PARTS = 3 };
 
-/* How the columns of a part stand in a file: as in the table; head by head, q, k and v of each
- * (gpt-neox; the only part); with the two halves of each head interleaved (GGUF's llama). */
+/* Column order of a part in a file: as in the table; head by head with q, k and v of each
+ * (GPT-NeoX, one part only); or with the two halves of each head interleaved (GGUF's llama). */
 typedef enum rf_name_order { RF_NAME_PLAIN, RF_NAME_BY_HEAD, RF_NAME_PAIRS } rf_name_order;
 
-/* A parameter's tensors in a file: its columns, cut into `count` parts that stand beside each
- * other. */
+/* The tensors of a parameter in a file: its columns are split into `count` adjacent parts. */
 typedef struct rf_name {
   int count;
   char part[RF_NAME_PARTS][128];
-  int64_t columns[RF_NAME_PARTS]; /* of each part; their sum is the parameter's last axis */
+  int64_t columns[RF_NAME_PARTS]; /* of each part; the sum is the parameter's last axis */
   bool turned;                    /* the file has (out, in), the table (in, out) */
   rf_name_order order[RF_NAME_PARTS];
   int64_t head_dim; /* H */
-  float offset;     /* what the file's values have more than the table's */
+  float offset;     /* value in the file minus value in the table */
 } rf_name;
 
-/* Names of `param` (of stacked experts: a slice) in a Hugging Face file of this model
- * (`prefixed`: "transformer." or "model." stands before all but the head), or our own. */
+/* Tensor names of `param` (for experts: of a slice) in Hugging Face's files, or our own.
+ * `prefixed`: all names but the head's begin with "transformer." or "model.". */
 rf_name rf_param_name(const rf_model *model, const rf_param *param, bool prefixed);
-/* The columns of each of the parts that files cut this parameter into: q, k and v, or gate and
- * up, or all. */
+/* The columns of each part in files: q, k and v; gate and up; or one part with all columns. */
 void rf_param_parts(const rf_model *model, const rf_param *param, int count, int64_t columns[RF_NAME_PARTS]);
-/* Where column `column` of part `part` stands in the file. */
+/* The column in the file of column `column` of part `part`. */
 int64_t rf_name_column(const rf_name *name, int part, int64_t column);
-/* The tensor of that name, or where a file holds the text model inside a larger one, of the name
- * it has there; NULL when there is none. */
+/* Finds a tensor by name. In a multimodal file, the text model's prefix is added. NULL: none. */
 const rf_stored *rf_name_find(const rf_tensor_file *file, const char *name);
-/* Tensors that a file of this model may hold beside its parameters: buffers, the head of a tied
- * model, what reads pictures beside a Gemma 3. */
+/* Whether a file may have this tensor in addition to the parameters: buffers, the head of a tied
+ * model, the image encoder of a Gemma 3. */
 bool rf_name_is_extra(const rf_model *model, const char *name);
 
 #endif

@@ -1,12 +1,12 @@
-/* params.c - the parameter table: one row per kind of parameter, expanded for a model. Whoever
- * counts, fills, loads, saves, groups or builds parameters walks these rows. */
+/* params.c - the parameter table: one row for each kind of parameter, expanded for a model. All
+ * code that handles parameters reads these rows. */
 #include "model/model.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* When a row exists: all its bits must hold for the model. */
+/* Conditions of a row: it exists when all its bits hold for the model. */
 enum {
   IF_OUT_BIAS = 1,
   IF_LAYERNORM = 2,
@@ -20,7 +20,7 @@ enum {
   IF_POST_NORMS = 512,
   IF_PLAIN = 1024,
   IF_EXPERTS = 2048,
-  /* one matrix makes queries, keys and values; otherwise keys and values come from a latent row */
+  /* WHOLE: one matrix makes queries, keys and values. LATENT: keys and values use a latent row. */
   IF_WHOLE = 4096,
   IF_LATENT = 8192,
   IF_Q_WHOLE = 16384,
@@ -30,19 +30,18 @@ enum {
   IF_MLP_NORM = 262144,
   IF_MLP_BIAS = 524288
 };
-/* Where a row stands: before the blocks, in the attention or MLP part of each block, behind the
- * blocks. */
+/* Place of a row: before the blocks, in a block's attention or MLP part, or after the blocks. */
 enum { FIRST, ATTN, MLP, LAST };
-/* What a row is. LoRA adapts LINEAR rows: routers and experts stay as they are, as in PEFT. */
+/* Kind of a row. As in PEFT, LoRA adapts LINEAR rows, but not routers and experts. */
 enum { LINEAR, ROUTER, EXPERTS, TABLE, HEAD, GAIN, BIAS, CHOICE };
 
 typedef struct param_row {
   const char *name;
-  char shape[3]; /* letters of model.h and of extent() below */
+  char shape[3]; /* letters of extent() below */
   unsigned char place, kind;
   unsigned needs;
-  bool residual;     /* writes to the residual stream: GPT-2 shrinks its first values by sqrt(2L) */
-  signed char shard; /* the axis that tensor parallelism splits */
+  bool residual;     /* writes to the residual stream: GPT-2 divides its initial values by sqrt(2L) */
+  signed char shard; /* axis that tensor parallelism shards */
   rf_part part;
 } param_row;
 
@@ -129,9 +128,9 @@ static int64_t extent(const rf_model *model, char letter) {
   }
 }
 
-/* The initialiser of a row, by the model's named set. Sources: GPT-2's published code and its
- * Hugging Face port (normal 0.02, projections into the residual stream divided by sqrt(2L));
- * flax's defaults (lecun normal kernels, embeddings of variance 1/D); Llama's Hugging Face port. */
+/* Sets the initialiser of a row. Sources: GPT-2's code and its Hugging Face port (normal 0.02,
+ * projections into the residual stream divided by sqrt(2L)); flax's defaults (lecun normal kernels,
+ * embeddings of variance 1/D); Llama's Hugging Face port. */
 static void initialiser(const rf_model *model, const param_row *row, rf_param *param) {
   bool flax = model->init && strcmp(model->init, "flax") == 0,
        gpt2 = model->init && strcmp(model->init, "gpt2") == 0;
@@ -180,8 +179,8 @@ static void expand(const rf_model *model, rf_pool *pool, int row_index, int laye
   if (param->embedding) params->embedding += param->count;
 }
 
-/* A and B of one weight's sites. A draws with the deviation of Hugging Face's PEFT (kaiming
- * uniform, a = sqrt 5: 1/sqrt(3K)), B starts at 0. */
+/* Adds A and B of one weight's sites. A has the deviation of Hugging Face's PEFT (kaiming uniform,
+ * a = sqrt 5: 1/sqrt(3K)); B starts at 0. */
 static void expand_adapter(const rf_lora_parts *parts, rf_pool *pool, int adapts, rf_params *params,
                            rf_param *param) {
   const rf_param *base = &params->at[adapts];
@@ -215,7 +214,7 @@ rf_params rf_model_params(const rf_model *model, rf_pool *pool) {
   for (int i = 0; i < ROW_COUNT; ++i)
     per_place[ROWS[i].place] += (ROWS[i].needs & ~(have | IF_EXPERTS | IF_PLAIN)) == 0;
   int64_t capacity = per_place[FIRST] + per_place[LAST] + model->layers * (per_place[ATTN] + per_place[MLP]);
-  if (model->lora.rank > 0) capacity *= 3; /* an A and a B beside each, at most */
+  if (model->lora.rank > 0) capacity *= 3; /* at most one A and one B for each parameter */
   rf_param *param = rf_pool_alloc(pool, (size_t)capacity * sizeof *param);
   params.at = param;
   for (int i = 0; i < ROW_COUNT; ++i)

@@ -1,5 +1,4 @@
-/* presets.c - models by name, inline shapes, and the one function that understands MODEL of the
- * command line. */
+/* presets.c - models by name, inline shapes, and the resolution of MODEL on the command line. */
 #include "base/text.h"
 #include "model/adapter.h"
 #include "model/run_folder.h"
@@ -14,14 +13,14 @@
 
 /* ---- presets --------------------------------------------------------------------------------- */
 
-/* GPT-2: pre-norm, learned positions, biases, tied head. The published weights were made with
- * dropout 0.1, but these shapes are since measured and tuned without; --dropout turns it on. */
+/* GPT-2: pre-norm, learned positions, biases, tied head. The published weights were trained with
+ * dropout 0.1; these shapes are measured and tuned without it. --dropout enables it. */
 // clang-format off
 #define GPT2(preset, l, d, n)                                                                                                                  \
   {.name = preset, .family = RF_FAMILY_GPT, .layers = l, .width = d, .heads = n, .kv_heads = n, .head_dim = 64, .ff = 4 * (d), .vocab = 50257, \
    .max_seq = 1024, .norm = RF_NORM_LAYERNORM, .mlp = RF_MLP_GELU, .position = RF_POSITION_LEARNED, .bias = true, .tied = true,                \
    .norm_eps = 1e-5f, .bos_id = 50256, .eos_id = 50256, .init = "gpt2"}
-/* Llama: RMSNorm, rotary positions, SwiGLU, no biases, own head. What a model adds to that stands at the end of its row. */
+/* Llama: RMSNorm, rotary positions, SwiGLU, no biases, own head. Other fields follow in each row. */
 #define LLAMA(preset, l, d, f, n, k, v, t, base, bos, eos, ...) LLAMA_OF(preset, RF_FAMILY_LLAMA, l, d, f, n, k, v, t, base, bos, eos, __VA_ARGS__)
 #define LLAMA_OF(preset, fam, l, d, f, n, k, v, t, base, bos, eos, ...)                                                                        \
   {.name = preset, .family = fam, .layers = l, .width = d, .heads = n, .kv_heads = k, .head_dim = (d) / (n), .ff = f, .vocab = v,  \
@@ -29,7 +28,8 @@
    .bos_id = bos, .eos_id = eos, .init = "llama", __VA_ARGS__}
 #define SCALED(by) .rope.scaling = RF_ROPE_LLAMA3, .rope.factor = by, .rope.low = 1, .rope.high = 4, .rope.original = 8192
 #define EXPERTS(of, used) .experts = of, .experts_used = used
-/* Gemma: RMSNorm by 1 + gain, scaled token rows, GeGLU, tied head; 2 and 3 add norms behind the sublayers and windowed layers. */
+/* Gemma: RMSNorm by 1 + gain, scaled embeddings, GeGLU, tied head. Gemma 2 and 3 add norms after the
+ * sublayers and windowed layers. */
 #define GEMMA(preset, fam, l, d, f, n, k, h, v, t, base, ...)                                                                                  \
   {.name = preset, .family = fam, .layers = l, .width = d, .heads = n, .kv_heads = k, .head_dim = h, .ff = f, .vocab = v, .max_seq = t,        \
    .norm = RF_NORM_RMSNORM, .mlp = RF_MLP_GEGLU, .position = RF_POSITION_ROPE, .norm_eps = 1e-6f, .norm_offset = 1, .rope.theta = base,        \
@@ -45,14 +45,14 @@
    .norm = RF_NORM_RMSNORM, .mlp = RF_MLP_SWIGLU, .position = RF_POSITION_ROPE, .norm_eps = 1e-6f, .rope.theta = 1e6f, .tied = tie,            \
    .bos_id = 151643, .eos_id = 151645, .init = "llama", __VA_ARGS__}
 
-/* GPT-NeoX: attention and MLP side by side, a quarter of each head turns, the exact GELU. */
+/* GPT-NeoX: attention and MLP in parallel, a quarter of each head is rotated, exact GELU. */
 #define NEOX(preset, l, d, n)                                                                                                                  \
   {.name = preset, .family = RF_FAMILY_NEOX, .layers = l, .width = d, .heads = n, .kv_heads = n, .head_dim = (d) / (n), .ff = 4 * (d),         \
    .vocab = 50304, .max_seq = 2048, .norm = RF_NORM_LAYERNORM, .mlp = RF_MLP_GELU_ERF, .position = RF_POSITION_ROPE, .bias = true,             \
    .parallel = true, .norm_eps = 1e-5f, .rope.theta = 1e4f, .rope.dim = (d) / (n) / 4, .bos_id = 0, .eos_id = 0, .init = "gpt2"}
 
-/* DeepSeek-V2 and V3: latent attention, one plain MLP in the first layers, then shared and chosen experts. YaRN's scale of scores is
- * (0.1 m ln(factor) + 1)^2 / sqrt(H), m = mscale_all_dim. */
+/* DeepSeek-V2 and V3: latent attention, one plain MLP in the first layers, then shared and chosen
+ * experts. YaRN scales scores by (0.1 m ln(factor) + 1)^2 / sqrt(H), m = mscale_all_dim. */
 #define DEEPSEEK(preset, fam, l, d, f, n, v, dense, of, used, shared, each, m, bos, eos, ...)                                                  \
   {.name = preset, .family = fam, .layers = l, .width = d, .heads = n, .kv_heads = n, .head_dim = 192, .rope_dim = 64, .value_dim = 128,       \
    .kv_rank = 512, .ff = f, .vocab = v, .max_seq = 163840, .norm = RF_NORM_RMSNORM, .mlp = RF_MLP_SWIGLU, .position = RF_POSITION_ROPE,        \
@@ -102,7 +102,8 @@ static const rf_model PRESETS[] = {
   DEEPSEEK("deepseek2-16b", RF_FAMILY_DEEPSEEK2, 27, 2048, 10944, 16, 102400, 1, 64, 6, 2, 1408, 0.707, 100000, 100001, .router_as_is = true),
   DEEPSEEK("deepseek-v3", RF_FAMILY_DEEPSEEK3, 61, 7168, 18432, 128, 129280, 3, 256, 8, 1, 2048, 1.0, 0, 1, .q_rank = 1536, SIGMOID_ROUTER,
            .router_groups = 8, .router_groups_used = 4),
-  /* PaLM (arXiv 2204.02311): attention and MLP side by side behind one norm without bias, one key/value head, the table of tokens as head. */
+  /* PaLM (arXiv 2204.02311): attention and MLP in parallel after one norm without bias, one key/value
+   * head, tied head. */
   {.name = "palm-540b", .family = RF_FAMILY_PALM, .layers = 118, .width = 18432, .heads = 48, .kv_heads = 1, .head_dim = 256, .ff = 73728, .vocab = 256000,
    .max_seq = 2048, .norm = RF_NORM_RMSNORM, .mlp = RF_MLP_SWIGLU, .position = RF_POSITION_ROPE, .tied = true, .parallel = true, .one_norm = true,
    .norm_eps = 1e-6f, .rope.theta = 1e4f, .bos_id = -1, .eos_id = -1, .init = "llama",
@@ -111,7 +112,7 @@ static const rf_model PRESETS[] = {
 // clang-format on
 enum { PRESET_COUNT = sizeof PRESETS / sizeof PRESETS[0] };
 
-/* What `gpt:`, `llama:`, `mixtral:`, `deepseek:` and `gemma3:` start from. */
+/* Starting points of the inline shapes `gpt:`, `llama:`, `mixtral:`, `deepseek:` and `gemma3:`. */
 static const rf_model BASES[] = {
     GPT2("gpt", 12, 768, 12),
     LLAMA_OF("mixtral", RF_FAMILY_MIXTRAL, 16, 1024, 3584, 16, 4, 32000, 4096, 1e6f, -1, -1, EXPERTS(8, 2)),
@@ -133,9 +134,9 @@ static const rf_model *find(const rf_model *models, int count, const char *name,
   return NULL;
 }
 
-/* ---- what fits together ---------------------------------------------------------------------- */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
-/* What stands beside the experts of a layer, and which layers have them. */
+/* Checks shared experts, expert groups and the layers without experts. */
 static rf_status check_experts(const rf_model *model, const char *where, rf_error *error) {
   int64_t groups = model->router_groups, used = model->router_groups_used, most = 1 << 20;
   if (model->first_dense < 0 || model->first_dense > model->layers)
@@ -178,8 +179,8 @@ static rf_status check_latent(const rf_model *model, const char *where, rf_error
   return RAFTER_OK;
 }
 
-/* Each bound of rf_model_check keeps one product inside 63 bits; all parameters together, with
- * their gradient and moments in f32, must stay there too. */
+/* Each bound of rf_model_check keeps one product below 2^63. All parameters together, with
+ * gradients and moments in f32, must stay below it too. */
 static rf_status check_total(const rf_model *model, const char *where, rf_error *error) {
   enum { BYTES_EACH = 16 };
   rf_pool *pool = rf_pool_new();
@@ -192,8 +193,7 @@ static rf_status check_total(const rf_model *model, const char *where, rf_error 
 }
 
 rf_status rf_model_check(const rf_model *model, const char *where, rf_error *error) {
-  /* The bounds keep every product below (elements of a parameter, their sum over 4096 layers)
-   * inside 63 bits. */
+  /* The bounds keep every product (parameter elements, their sum over 4096 layers) below 2^63. */
   const struct {
     const char *name;
     int64_t value, most;
@@ -306,7 +306,7 @@ static const struct shape_key {
     {"value_dim", KEY_INT, DEEP, offsetof(rf_model, value_dim)},
 };
 enum { KEY_COUNT = sizeof KEYS / sizeof KEYS[0] };
-/* the first keys, in KEYS' order: those that others are derived from */
+/* The first keys, in the order of KEYS: derive() uses them. */
 enum { LAYERS, WIDTH, HEADS, KV_HEADS, HEAD_DIM, FF };
 
 const char *rf_model_init(const char *name) {
@@ -372,13 +372,12 @@ static rf_status set_key(rf_model *model, const struct shape_key *key, const cha
   }
 }
 
-/* Gemma's token rows are multiplied by sqrt(width): no constant in C, so not in the rows above. */
+/* Gemma scales token embeddings by sqrt(width), which is not a constant expression in C. */
 static float scale_of_tokens(const rf_model *model) {
   return model->norm_offset > 0 ? sqrtf((float)model->width) : 0;
 }
 
-/* Extents that were not given follow those that were: heads from width at the base's head_dim,
- * kv_heads and ff from them. */
+/* Derives sizes that were not given: heads from width and the base's head_dim, kv_heads, ff. */
 static rf_status derive(const rf_model *base, const bool *given, const char *spec, rf_model *model,
                         rf_error *error) {
   if (given[WIDTH] && !given[HEADS] && model->kv_rank == 0) {
@@ -398,15 +397,14 @@ static rf_status derive(const rf_model *base, const bool *given, const char *spe
   }
   if ((given[WIDTH] || given[HEADS]) && !given[KV_HEADS]) model->kv_heads = model->heads;
   model->embed_scale = scale_of_tokens(model);
-  /* as a whole head has it */
+  /* The base's scale and rotary share belong to its head width. */
   if (model->head_dim != base->head_dim) {
     model->attn_scale = 0;
     model->rope.dim = 0;
   }
   if (model->first_dense > model->layers && base->first_dense == model->first_dense)
     model->first_dense = model->layers;
-  if (given[WIDTH] &&
-      !given[FF]) /* Llama: two thirds of 4 D, in steps of 256, because its MLP has three matrices */
+  if (given[WIDTH] && !given[FF]) /* Llama: 8/3 D (three matrices), rounded up to 256 */
     model->ff = rf_mlp_gated(model->mlp) ? (8 * model->width / 3 + 255) / 256 * 256 : 4 * model->width;
   return RAFTER_OK;
 }
@@ -450,7 +448,7 @@ static rf_status parse_shape(const char *spec, const rf_model *base, const char 
     RF_TRY(set_key(model, &KEYS[key], "model shape", value, error));
   }
   RF_TRY(derive(base, given, "model shape", model, error));
-  /* a smaller vocabulary has not the base's special tokens */
+  /* A smaller vocabulary lacks the base's special tokens. */
   if (model->bos_id >= model->vocab) model->bos_id = -1;
   if (model->eos_id >= model->vocab) model->eos_id = -1;
   return rf_model_check(model, "model shape", error);
@@ -458,8 +456,7 @@ static rf_status parse_shape(const char *spec, const rf_model *base, const char 
 
 /* ---- MODEL ----------------------------------------------------------------------------------- */
 
-/* Families that other programs know and this version does not: a better answer than the nearest
- * preset. */
+/* Unsupported families: naming the family helps more than the nearest preset. */
 static const char *const OTHER_FAMILIES[] = {"phi", "falcon", "llama4"};
 
 static rf_status unknown_model(const char *spec, rf_error *error) {
@@ -485,7 +482,7 @@ static rf_status unknown_model(const char *spec, rf_error *error) {
                  nearest ? " (did you mean '" : "", nearest ? nearest : "", nearest ? "'?)" : "");
 }
 
-/* The base that an adapter names, with the adapter. */
+/* Resolves the base model that an adapter names, and reads the adapter. */
 static rf_status resolve_adapter(const char *adapter, rf_model *model, char folder[4096], rf_error *error) {
   char base[4096], weights[4096];
   struct stat status;
@@ -497,7 +494,7 @@ static rf_status resolve_adapter(const char *adapter, rf_model *model, char fold
                    "%s stands beside another adapter (%.300s)", adapter, base);
   rf_error reason;
   rf_status found = rf_model_resolve(base, model, weights, &reason);
-  if (found != RAFTER_OK && there) { /* and wrong */
+  if (found != RAFTER_OK && there) { /* the base exists but is wrong */
     if (error) *error = reason;
     return found;
   }
@@ -513,7 +510,7 @@ static rf_status resolve_adapter(const char *adapter, rf_model *model, char fold
   return RAFTER_OK;
 }
 
-/* A folder of somebody's that is called as a preset: what has weights is meant. */
+/* Whether the folder has a config.json. Such a folder wins over a preset of the same name. */
 static bool holds_config(const char *folder) {
   char path[4096 + 16];
   return snprintf(path, sizeof path, "%s/config.json", folder) < (int)sizeof path && !access(path, F_OK);

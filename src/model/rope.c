@@ -1,4 +1,4 @@
-/* rope.c - which keys a layer sees and how its heads turn. */
+/* rope.c - attention windows and rotary frequencies of a layer. */
 #include "model/model.h"
 
 #include <math.h>
@@ -26,8 +26,8 @@ rf_rope rf_model_rope(const rf_model *model, int layer) {
   return rope;
 }
 
-/* Pairs below `first` turn as they are, those behind `last` `factor` times slower, linear
- * between. Source: transformers, modeling_rope_utils, _compute_yarn_parameters. */
+/* Pairs before `first` keep their frequency, pairs after `last` have it divided by `factor`, linear
+ * in between. Source: transformers, modeling_rope_utils, _compute_yarn_parameters. */
 static double yarn(const rf_rope *rope, double i, double frequency) {
   double dim = (double)rope->dim, pairs = dim / (2 * log((double)rope->theta)),
          turns = (double)rope->original / (2 * M_PI);

@@ -1,4 +1,4 @@
-/* run_folder.c - see run_folder.h. What is in a run's folder stands in docs/formats.md. */
+/* run_folder.c - see run_folder.h. docs/formats.md lists the files of a run's folder. */
 #include "model/run_folder.h"
 
 #include <dirent.h>

@@ -10,7 +10,7 @@
 #include "formats/gguf_facts.h"
 #include "formats/llama2c.h"
 
-/* One of the three files is there; facts belong to the last two. */
+/* One of the three files is open; `facts` belongs to the last two. */
 struct rf_weight_file {
   rf_tensor_file *safetensors;
   rf_gguf *gguf;
@@ -86,7 +86,7 @@ bool rf_weight_file_find(const rf_weight_file *file, const char *name, rf_weight
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* GGUF: parts of q, k and v, of gate and up, or one. */
+/* GGUF splits a parameter into q, k and v, into gate and up, or not. */
 static rf_name gguf_name(const rf_weight_file *file, const rf_model *model, const rf_param *param) {
   rf_name name = {.count = 1, .head_dim = model->head_dim};
   const rf_gguf_name *row = rf_gguf_name_of(file->facts.arch, rf_param_row_name(param->row));
@@ -114,7 +114,7 @@ static rf_name gguf_name(const rf_weight_file *file, const rf_model *model, cons
 
 rf_name rf_weight_file_name(const rf_weight_file *file, const rf_model *model, const rf_param *param) {
   if (!file->safetensors) return gguf_name(file, model, param);
-  /* Whoever has a norm in the first block under its prefixed name has all names so. */
+  /* The name of the first block's norm decides whether the file's names have the prefix. */
   rf_weight_part part;
   rf_param probe = {.row = -1};
   for (int row = 0; row < rf_param_rows(); ++row)
@@ -170,9 +170,8 @@ static const struct {
     {RF_GGUF_NEOX, RF_FAMILY_NEOX, RF_MLP_GELU_ERF, "gpt2"},
 };
 
-/* "rope_freqs.weight" holds what each frequency is divided by. Llama 3's rule makes such a table
- * with one factor (8 or 32) and the bounds 1, 4 and 8192: where the table comes out of it, it is
- * named so; any other is kept as it stands. */
+/* "rope_freqs.weight" has a divisor for each frequency. The scaling is LLAMA3 if Llama 3's rule
+ * with one factor (8 or 32) and the bounds 1, 4 and 8192 gives this table; otherwise TABLE. */
 static bool is_llama3(const rf_rope *rope, const float *table, int64_t pairs, rf_rope *scaled) {
   *scaled = *rope;
   scaled->scaling = RF_ROPE_LLAMA3;
@@ -256,7 +255,7 @@ static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_erro
                       .eos_id = -1,
                       .init = ARCHS[row].init};
   if (model->family == RF_FAMILY_LLAMA && f->window > 0) model->family = RF_FAMILY_MISTRAL;
-  /* what such a llama is elsewhere */
+  /* Hugging Face stores such a llama as Qwen2. */
   if (model->family == RF_FAMILY_LLAMA && model->qkv_bias && !model->mlp_bias)
     model->family = RF_FAMILY_QWEN2;
   if (f->experts > 0) model->family = RF_FAMILY_MIXTRAL;
@@ -279,7 +278,7 @@ static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_erro
   return rf_model_check(model, where, error);
 }
 
-/* Beginning and end of a text: the tokenizer's, where they have a row in the vocabulary. */
+/* BOS and EOS of the tokenizer, if they have a row in the vocabulary. */
 static rf_status marks_from(const rf_weight_file *file, rf_model *model, rf_error *error) {
   if (!file->gguf) return model->bos_id = 1, model->eos_id = 2, RAFTER_OK;
   rf_gguf_vocab vocab;

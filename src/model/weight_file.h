@@ -1,5 +1,4 @@
-/* weight_file.h - a model's tensors in any file that has them (safetensors, GGUF, llama2.c),
- * behind one way to find and to read them. */
+/* weight_file.h - one interface for a model's tensors in safetensors, GGUF and llama2.c files. */
 #ifndef RF_WEIGHT_FILE_H
 #define RF_WEIGHT_FILE_H
 
@@ -10,44 +9,42 @@
 
 typedef struct rf_weight_file rf_weight_file;
 
-/* One tensor: one of the two is there. */
+/* One tensor; exactly one of the first two fields is set. */
 typedef struct rf_weight_part {
   const rf_stored *stored;
   const rf_quant_tensor *quant;
-  int index; /* in the file, below its count */
+  int index; /* index in the file */
   int rank;
   const int64_t *shape;
   int64_t first; /* element of the tensor where the part begins */
 } rf_weight_part;
 
-/* A folder, a .safetensors file or an index, a .gguf or a .bin file. */
+/* Opens a folder, a .safetensors file or an index, a .gguf or a .bin file. */
 rf_status rf_weight_file_open(const char *path, rf_weight_file **file, rf_error *error);
 void rf_weight_file_close(rf_weight_file *file); /* NULL is allowed */
 const char *rf_weight_file_path(const rf_weight_file *file);
 int rf_weight_file_count(const rf_weight_file *file);
-const char *rf_weight_file_tensor(const rf_weight_file *file, int index); /* a tensor's name */
+const char *rf_weight_file_tensor(const rf_weight_file *file, int index); /* name of a tensor */
 bool rf_weight_file_find(const rf_weight_file *file, const char *name, rf_weight_part *part);
 
-/* How this file calls, cuts and turns a parameter. */
+/* How this file names, splits and transposes a parameter. */
 rf_name rf_weight_file_name(const rf_weight_file *file, const rf_model *model, const rf_param *param);
-/* A tensor that may stand beside the parameters: a buffer, the head of a tied model, ... */
+/* Whether the file may have this tensor in addition to the parameters: a buffer, a tied head. */
 bool rf_weight_file_is_extra(const rf_weight_file *file, const rf_model *model, const char *name);
 
-/* Elements [first, first + count) as f32; count 0 asks only whether the type can be read. */
+/* Reads elements [first, first + count) as f32; count 0 only checks that the type can be read. */
 rf_status rf_weight_part_read(const rf_weight_part *part, int64_t first, int64_t count, float *out,
                               rf_error *error);
 
-/* Its storage type, a number of quant.h; f64 stands for safetensors types that are in no GGUF
- * file. */
+/* The storage type, a number of quant.h; RF_Q_F64 for safetensors types that GGUF lacks. */
 int rf_weight_part_type(const rf_weight_part *part);
-/* Where element `first`, the first of a block, stands in the mapped file: of all types but that
- * f64. */
+/* Address of element `first`, the start of a block, in the mapped file. Not valid for RF_Q_F64. */
 const void *rf_weight_part_data(const rf_weight_part *part, int64_t first);
 
-/* Its bytes were read for the last time. */
+/* Tells the system that the part's bytes are not needed any more. */
 void rf_weight_part_done(const rf_weight_part *part);
 
-/* A parameter of two axes as a source of panels: its name in the file and its parts. */
+/* A parameter with two axes as a source of panels: its name in the file and its parts. */
 typedef struct rf_weight_matrix {
   const rf_name *name;
   const rf_weight_part *part;
@@ -56,8 +53,7 @@ typedef struct rf_weight_matrix {
 } rf_weight_matrix;
 rf_panel_source rf_weight_matrix_source(rf_weight_matrix *matrix);
 
-/* The model a .gguf or .bin file describes. What it says that this program cannot compute is
- * refused by its name. */
+/* The model that a .gguf or .bin file describes; an unsupported property is an error. */
 rf_status rf_model_file_read(const char *path, rf_model *model, rf_error *error);
 
 #endif

@@ -1,5 +1,5 @@
-/* weight_matrix.c - matrices as panels: what they are stored in, and where their values come
- * from, a file or an initialiser. */
+/* weight_matrix.c - matrices as panels: their storage types, and their values from a file or an
+ * initialiser. */
 #include "base/text.h"
 #include "model/weight_file.h"
 #include "model/weights.h"
@@ -8,13 +8,13 @@
 
 /* ---- from a file ----------------------------------------------------------------------------- */
 
-/* Do an output's values stand together in the file? */
+/* Whether the values of one output are contiguous in the file. */
 static bool rows_are_outputs(const rf_weight_matrix *m) { return m->outputs_first != m->name->turned; }
 
-/* The part an output belongs to, and its column there as the file counts. */
+/* The part that an output belongs to, and its column in the file's order. */
 static int locate(const rf_weight_matrix *m, int64_t output, int64_t *column) {
   int part = 0;
-  if (!m->outputs_first) /* the parts stand beside each other along the columns */
+  if (!m->outputs_first) /* parts are adjacent along the columns */
     for (; part < m->name->count - 1 && output >= m->name->columns[part]; part++)
       output -= m->name->columns[part];
   *column = m->outputs_first ? output : rf_name_column(m->name, part, output);
@@ -30,7 +30,7 @@ static const void *stored_output(void *self, int64_t output, const rf_quant_type
   return rf_weight_part_data(&m->part[part], row * m->inner);
 }
 
-/* Outputs that are columns of the file: a run of them at every step. */
+/* Reads outputs that are columns of the file, a run of adjacent columns at a time. */
 static rf_status read_columns(const rf_weight_matrix *m, int64_t first, int count, float *values,
                               rf_error *error) {
   float strip[RF_PANEL_LANES];
@@ -100,7 +100,7 @@ rf_status rf_weights_initialise(const rf_param *param, uint64_t seed, const rf_p
   return RAFTER_OK;
 }
 
-/* ---- what matrices are stored in ------------------------------------------------------------- */
+/* ---- storage types of matrices --------------------------------------------------------------- */
 
 rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const uint8_t row[RF_NAME_PARTS],
                            rf_dtype dtype) {
@@ -124,7 +124,7 @@ rf_panels rf_weight_panels(const rf_model *model, const rf_param *param, const u
   return panels;
 }
 
-/* A GGUF file says a type for every tensor; what other files hold is as the plan's dtype. */
+/* A GGUF file has a type for each tensor; parameters of other files have the plan's dtype. */
 static rf_status types_of_file(const char *path, const rf_model *model, const rf_params *params,
                                rf_weight_types *types, rf_error *error) {
   rf_weight_file *file = NULL;
@@ -132,7 +132,7 @@ static rf_status types_of_file(const char *path, const rf_model *model, const rf
   types->count = params->count;
   for (int p = 0; p < params->count; p++) {
     rf_name name = rf_weight_file_name(file, model, &params->at[p]);
-    /* what is missing is named when the file is loaded */
+    /* A missing tensor is reported when the file is loaded. */
     for (int i = 0; i < name.count && params->at[p].rank == 2; i++) {
       rf_weight_part part;
       int type = rf_weight_file_find(file, name.part[i], &part) ? rf_weight_part_type(&part) : RF_Q_F32;
@@ -154,7 +154,7 @@ rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weigh
   rf_status status = RAFTER_OK;
   types->count = 0;
   memset(types->at, RF_WEIGHT_NO_PART, sizeof types->at);
-  /* all as the plan's dtype */
+  /* All matrices have the plan's dtype. */
   if (as == RF_WEIGHTS_FILE && !rf_text_ends_with(path, ".gguf")) return RAFTER_OK;
   rf_pool *pool = rf_pool_new();
   rf_params params = rf_model_params(model, pool);
@@ -169,7 +169,7 @@ rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weigh
     goto done;
   }
   types->count = params.count;
-  for (int p = 0; p < params.base; p++) { /* a router is small and chooses: it stays as it is */
+  for (int p = 0; p < params.base; p++) { /* a router is small and affects choices, so it keeps its type */
     const rf_param *param = &params.at[p];
     bool head = strcmp(param->name, "head/weight") == 0;
     types->at[p][0] = param->embedding                            ? TYPES[as].table

@@ -1,4 +1,4 @@
-/* weights.c - reads a model's parameters, part by part, in blocks that keep memory small. */
+/* weights.c - reads a model's parameters in blocks, to use little memory. */
 #include "model/weights.h"
 
 #include <assert.h>
@@ -8,8 +8,7 @@
 
 #include "model/weight_file.h"
 
-/* Rows that are turned together (whole quantised blocks where there is room); columns that are
- * turned together: a cache line. */
+/* TURN_LEAST, TURN_MOST: bounds of the rows transposed at a time. TILE: columns, a cache line. */
 enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_LEAST = 16, TURN_MOST = 256, TILE = 16 };
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -21,12 +20,12 @@ static void shape_text(const int64_t *shape, int rank, char text[128]) {
   snprintf(text + used, 128 - (size_t)used, ")");
 }
 
-/* Of several files the one that holds the part. */
+/* The file that holds the part, if there are several. */
 static const char *path_of(const rf_weight_file *file, const rf_weight_part *part) {
   return part->stored ? part->stored->file : rf_weight_file_path(file);
 }
 
-/* A file may keep all experts of a layer in one tensor: the part is the slice's share of it. */
+/* A file may have all experts of a layer in one tensor; selects the part of one expert. */
 static void take_slice(const rf_param *slice, rf_weight_part *part) {
   if (slice->experts == 0 || part->rank != 3 || part->shape[0] != slice->experts) return;
   part->first = slice->expert * part->shape[1] * part->shape[2];
@@ -34,14 +33,14 @@ static void take_slice(const rf_param *slice, rf_weight_part *part) {
   part->shape += 1;
 }
 
-/* The stored tensors of one parameter (or of one of its experts), of the right shape. */
+/* Finds the tensors of one parameter, or of one of its experts, and checks their shapes. */
 static rf_status find_parts(const rf_weight_file *file, const rf_model *model, const rf_param *param,
                             rf_name *name, rf_weight_part part[RF_NAME_PARTS], rf_error *error) {
   *name = rf_weight_file_name(file, model, param);
   for (int i = 0; i < name->count; ++i) {
     bool there = rf_weight_file_find(file, name->part[i], &part[i]);
     if (!there && model->tied && strcmp(param->name, "embed/token/weight") == 0)
-      /* some tied models are published under their head's name */
+      /* Some tied models store the embedding under the head's name. */
       there = rf_weight_file_find(file, "lm_head.weight", &part[i]);
     if (!there)
       return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models",
@@ -64,15 +63,15 @@ static rf_status find_parts(const rf_weight_file *file, const rf_model *model, c
                      name->part[i], want, got);
     }
     rf_error reason;
-    if (rf_weight_part_read(&part[i], 0, 0, NULL, &reason) != RAFTER_OK) /* a type that can be read */
+    if (rf_weight_part_read(&part[i], 0, 0, NULL, &reason) !=
+        RAFTER_OK) /* checks that the type can be read */
       return RF_FAIL(error, RAFTER_FAILED, reason.hint, "%.300s: %s", path_of(file, &part[i]),
                      reason.message);
   }
   return RAFTER_OK;
 }
 
-/* Nothing in the file that would be passed over silently: a model with more layers, another kind
- * of head, ... */
+/* Fails when the file has a tensor that the model does not use (more layers, another head). */
 static rf_status check_rest(const rf_weight_file *file, const rf_model *model, const bool *seen,
                             rf_error *error) {
   for (int i = 0; i < rf_weight_file_count(file); ++i) {
@@ -84,7 +83,7 @@ static rf_status check_rest(const rf_weight_file *file, const rf_model *model, c
   return RAFTER_OK;
 }
 
-/* A long run, cut among the threads. */
+/* Reads a long run on all threads. */
 static rf_status read_run(const rf_weight_part *part, int64_t first, int64_t count, float *out,
                           rf_error *error) {
   enum { RUN = 1 << 15 };
@@ -104,8 +103,7 @@ static rf_status read_run(const rf_weight_part *part, int64_t first, int64_t cou
   return failed ? RAFTER_FAILED : RAFTER_OK;
 }
 
-/* Columns of a turned part lie as rows of the file: TILE of them are read at a time, on all
- * threads, and turned. */
+/* Reads a transposed part on all threads. Its columns are rows of the file, read TILE at a time. */
 static rf_status gather_turned(const rf_name *name, const rf_weight_part *part, int i, int64_t height,
                                int64_t first, int64_t rows, float *out, int64_t columns, rf_error *error) {
   int failed = 0;
@@ -130,7 +128,7 @@ static rf_status gather_turned(const rf_name *name, const rf_weight_part *part, 
   return failed ? RAFTER_FAILED : RAFTER_OK;
 }
 
-/* Rows [first, first + rows) of the parameter from its parts. */
+/* Reads rows [first, first + rows) of the parameter from its parts. */
 static rf_status gather(const rf_name *name, const rf_weight_part *part, const rf_param *param, int64_t first,
                         int64_t rows, float *out, rf_error *error) {
   int64_t columns = rf_param_width(param), height = rf_param_height(param), column = 0;
@@ -139,7 +137,7 @@ static rf_status gather(const rf_name *name, const rf_weight_part *part, const r
       RF_TRY(gather_turned(name, part, i, height, first, rows, out + column, columns, error));
       continue;
     }
-    /* that stand together */
+    /* Number of adjacent columns. */
     int64_t run = name->order[i] == RF_NAME_PLAIN   ? name->columns[i]
                   : name->order[i] == RF_NAME_PAIRS ? 1
                                                     : name->head_dim;
@@ -154,7 +152,7 @@ static rf_status gather(const rf_name *name, const rf_weight_part *part, const r
 static bool lies_plain(const rf_name *name) {
   return name->count == 1 && !name->turned && name->order[0] == RF_NAME_PLAIN;
 }
-/* Rows of a parameter that are put together at a time. */
+/* Number of rows that are read at a time. */
 static int64_t rows_at_once(const rf_param *param) {
   int64_t rows = BLOCK_VALUES * 4 / rf_param_width(param);
   return rows < TURN_LEAST ? TURN_LEAST : rows > TURN_MOST ? TURN_MOST : rows;
@@ -181,7 +179,7 @@ static rf_status read_param(const rf_name *name, const rf_weight_part *part, int
   return RAFTER_OK;
 }
 
-/* The largest block of any parameter. */
+/* Size of the largest block of any parameter. */
 static int64_t block_values(const rf_params *params) {
   int64_t most = BLOCK_VALUES;
   for (int i = 0; i < params->count; ++i) {
@@ -200,7 +198,7 @@ static rf_status pack_param(const rf_name *name, const rf_weight_part *part, con
   rf_panel_source source = rf_weight_matrix_source(&matrix);
   rf_panels one = rf_panels_one(panels);
   int64_t count = rf_panels_count(&one), from = 0, outputs = 0;
-  /* q, k and v stand behind each other: no more of the file than one of them is held */
+  /* q, k and v are adjacent outputs: only one of them is mapped at a time. */
   for (int i = 0; i < name->count; i++) {
     int64_t end = from;
     outputs += name->columns[i];
@@ -233,7 +231,7 @@ rf_status rf_weights_load(const char *path, const rf_model *model, const rf_para
   }
   rf_name name;
   rf_weight_part part[RF_NAME_PARTS];
-  for (int i = 0; i < params->count; ++i) /* all is checked before anybody sees a value */
+  for (int i = 0; i < params->count; ++i) /* check everything before the first visit */
     for (int e = 0; e < rf_param_slices(&params->at[i]); ++e) {
       rf_param slice = rf_param_slice(&params->at[i], e);
       RF_GO(find_parts(file, model, &slice, &name, part, error));
@@ -259,7 +257,7 @@ done:
   return status;
 }
 
-/* F32 holds every value of the other types but F64, which is rounded to it. */
+/* F32 holds every value of the other types except F64, which is rounded. */
 static rf_dtype dtype_of(const rf_weight_part *part) {
   bool bf16 = part->stored ? part->stored->dtype == RF_BF16 : part->quant->type->number == RF_Q_BF16;
   bool f16 = part->stored ? part->stored->dtype == RF_F16 : part->quant->type->number == RF_Q_F16;

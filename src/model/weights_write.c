@@ -1,5 +1,5 @@
-/* weights_write.c - writes a model's parameters under the names of other programs, turned and
- * cut as they have them: one file, or several and an index. */
+/* weights_write.c - writes a model's parameters under other programs' names, transposed and split
+ * as their files need: one file, or several with an index. */
 #include "model/weights.h"
 
 #include <jansson.h>
@@ -11,13 +11,13 @@
 #include "model/names.h"
 #include "formats/safetensors.h"
 
-/* Columns that are turned together: a cache line. */
+/* TURN_LEAST: columns that are transposed at a time, one cache line. */
 enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_LEAST = 16 };
 
 /* ---- one parameter --------------------------------------------------------------------------- */
 
-/* A part that holds q, k and v head by head: the file's column f is the parameter's column
- * own_column(f). */
+/* For a part that holds q, k and v head by head: column f of the file is column own_column(f) of
+ * the parameter. */
 static int64_t own_column(const rf_name *name, int64_t f) {
   int64_t size = name->head_dim, third = name->columns[0] / 3;
   return f / size % 3 * third + f / (3 * size) * size + f % size;
@@ -34,7 +34,7 @@ static rf_status write_by_head(rf_tensor_writer *writer, int index, const rf_par
   return RAFTER_OK;
 }
 
-/* Columns [column, column + columns) of a parameter, as they are or turned, `source` being asked
+/* Writes columns [column, column + columns) of a parameter, unchanged or transposed. Asks `source`
  * for runs of a row. */
 static rf_status write_part(rf_tensor_writer *writer, int index, const rf_param *param, int64_t column,
                             int64_t columns, bool turned, rf_weights_source source, void *context,
@@ -67,7 +67,7 @@ static rf_status write_part(rf_tensor_writer *writer, int index, const rf_param 
   return RAFTER_OK;
 }
 
-/* What write_part asks of its block. */
+/* Size of the block that write_part needs. */
 static int64_t writer_values(const rf_params *params) {
   int64_t most = BLOCK_VALUES;
   for (int i = 0; i < params->count; ++i) {
@@ -85,7 +85,7 @@ typedef struct piece {
   int param, file;
   rf_param slice;
   rf_name name;
-  int first_stored; /* its tensors in the writer's list */
+  int first_stored; /* its first tensor in the writer's list */
 } piece;
 
 struct rf_weights_writer {
@@ -93,9 +93,9 @@ struct rf_weights_writer {
   piece *piece;
   rf_stored *stored;
   int count, stored_count, files, current;
-  int64_t bytes, held; /* of all tensors; values of the current piece that came */
-  float *block;        /* what a piece is turned in */
-  float *values;       /* the current piece, where values are pushed */
+  int64_t bytes, held; /* total size of all tensors; values of the current piece received */
+  float *block;        /* buffer for transposing */
+  float *values;       /* values of the current piece, when pushed by rf_weights_writer_put */
   rf_tensor_writer *out;
 };
 
@@ -132,7 +132,7 @@ static void file_name(const rf_weights_writer *w, int file, char name[64]) {
   else snprintf(name, 64, "model-%05d-of-%05d.safetensors", file + 1, w->files);
 }
 
-/* The file of the current piece is the open one. */
+/* Opens the file of the current piece. */
 static rf_status turn_to_file(rf_weights_writer *w, rf_error *error) {
   const piece *p = &w->piece[w->current];
   if (w->out && p->file == p[-1].file) return RAFTER_OK;
@@ -185,7 +185,7 @@ rf_status rf_weights_writer_open(const char *folder, const rf_model *model, cons
   return RAFTER_OK;
 }
 
-/* The current piece out of w->values. */
+/* A source that reads the current piece from w->values. */
 static rf_status held_values(void *context, int param, int64_t first, int64_t count, float *values,
                              rf_error *error) {
   const rf_weights_writer *w = context;
@@ -225,7 +225,7 @@ rf_status rf_weights_writer_put(void *writer, int param, int64_t first, int64_t 
   return RAFTER_OK;
 }
 
-/* Which file holds which tensor, as Hugging Face's loaders read it. */
+/* Writes the index of tensors and files that Hugging Face's loaders read. */
 static rf_status write_index(const rf_weights_writer *w, rf_error *error) {
   char path[4400], name[64];
   json_t *map = json_object();

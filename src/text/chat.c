@@ -23,8 +23,7 @@ struct rf_chat {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Reads the special tokens that transformers passes to templates from a configuration, as
- * strings. */
+/* Reads the special tokens that transformers passes to templates from a config, as strings. */
 static rf_status take_tokens(const json_t *config, const char *where, json_t **tokens, rf_error *error) {
   static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                       "pad_token", "cls_token", "mask_token"};
@@ -90,8 +89,7 @@ static rf_status config_template(const json_t *config, const char *where, const 
                  where, names);
 }
 
-/* Reads integers as doubles: model_max_length is 1000000000000000019884624838656 in most of these
- * files. */
+/* Reads integers as doubles: model_max_length is often 1000000000000000019884624838656. */
 static rf_status read_config(const char *path, json_t **config, rf_error *error) {
   char *text = NULL;
   size_t bytes = 0;
@@ -295,8 +293,7 @@ rf_status rf_chat_render(const rf_chat *chat, const json_t *messages, const rf_c
                 rendered, error);
 }
 
-/* Renders the first `count` messages and checks that `whole` begins with them; *bytes is their
- * size. */
+/* Renders the first `count` messages, with which `whole` must begin; *bytes is their size. */
 static rf_status prefix_bytes(const rf_chat *chat, const json_t *messages, size_t count, bool prompt,
                               const rf_chat_options *options, const rf_rendered *whole, size_t *bytes,
                               rf_error *error) {

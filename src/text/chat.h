@@ -17,12 +17,11 @@ typedef struct rf_chat_options {
  * chat_template.jinja, chat_template in tokenizer_config.json, chat_template in chat_template.json.
  * A list of named templates must have one named "default". A folder with only
  * additional_chat_templates/ fails; rf_chat_read reads one of these files. Special tokens come from
- * tokenizer_config.json. Returns RAFTER_FAILED when there is no template. */
+ * tokenizer_config.json. RAFTER_FAILED: none found. */
 rf_status rf_chat_open(const char *folder, rf_chat **chat, rf_error *error);
-/* Like rf_chat_open, but sets *chat to NULL when there is no template. */
+/* Like rf_chat_open, but without a template *chat is NULL. */
 rf_status rf_chat_find(const char *folder, rf_chat **chat, rf_error *error);
-/* The source text of a folder's template, allocated with malloc; *text is NULL when there is
- * none. */
+/* The source of a folder's template, allocated with malloc; *text is NULL if it has none. */
 rf_status rf_chat_source(const char *folder, char **text, rf_error *error);
 rf_status rf_chat_find_gguf(const char *path, rf_chat **chat, rf_error *error);
 /* Reads a template file. Special tokens come from the tokenizer (may be NULL). */

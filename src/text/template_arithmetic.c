@@ -30,7 +30,8 @@ static rf_status real_arithmetic(tpl_run *run, int op, double a, double b, tpl_v
   else if (op == '-') value = a - b;
   else if (op == '*') value = a * b;
   else if (op == '/') value = a / b;
-  else { /* as CPython's float_divmod */ double rest = fmod(a, b), ratio = (a - rest) / b;
+  else { // as CPython's float_divmod
+    double rest = fmod(a, b), ratio = (a - rest) / b;
     if (rest != 0 && (b < 0) != (rest < 0)) {
       rest += b;
       ratio -= 1;

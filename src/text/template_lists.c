@@ -1,5 +1,4 @@
-/* template_lists.c - filters on lists and dicts, and the tests ("is defined") as rows of a
- * table. */
+/* template_lists.c - filters on lists and dicts, and a table of the tests ("is defined"). */
 #include "text/template_lists.h"
 
 #include <math.h>

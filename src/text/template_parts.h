@@ -1,5 +1,4 @@
-/* template_parts.h - shared by the files template*.c: tokens, nodes, values, and the state of one
- * rendering. */
+/* template_parts.h - shared by the files template*.c: tokens, nodes, values, rendering state. */
 #ifndef RF_TEMPLATE_PARTS_H
 #define RF_TEMPLATE_PARTS_H
 
@@ -19,7 +18,7 @@ bool rf_tpl_is(tpl_text a, const char *word);
 size_t rf_tpl_point(const char *at, size_t left, uint32_t *point);
 size_t rf_tpl_put_point(uint32_t point, char out[4]);
 int64_t rf_tpl_points(tpl_text text);
-/* Byte offset of code point `index`; text.bytes when there are not so many. */
+/* Byte offset of code point `index`, or text.bytes if the text is shorter. */
 size_t rf_tpl_offset(tpl_text text, int64_t index);
 bool rf_tpl_space(uint32_t point); /* Python's str.isspace() */
 /* Python's strip() of the code points in `set`, or of white space when set.at is NULL. Bits of
@@ -268,8 +267,7 @@ struct tpl_run {
 #define TPL_FAIL(run, ...) TPL_FAIL_AT((run)->parsed, (run)->at, (run)->error, __VA_ARGS__)
 /* Takes `steps` from the budget; fails when it is used up. */
 rf_status rf_tpl_step(tpl_run *run, size_t steps);
-/* Allocates `count` items of `size` bytes from the rendering's pool; fails beyond its memory
- * limit. */
+/* Allocates `count` items of `size` bytes from the rendering's pool, within its memory limit. */
 rf_status rf_tpl_room(tpl_run *run, size_t count, size_t size, void *memory);
 rf_status rf_tpl_put(tpl_run *run, tpl_out *out, tpl_text text);
 
@@ -291,8 +289,7 @@ bool rf_tpl_truth(const tpl_value *value);
 bool rf_tpl_number(const tpl_value *value, double *real);  /* ints, floats and bools */
 bool rf_tpl_whole(const tpl_value *value, int64_t *whole); /* ints and bools */
 rf_status rf_tpl_equal(tpl_run *run, const tpl_value *a, const tpl_value *b, bool *equal);
-/* *order is -1, 0, 1 or 2 (not comparable, NaN), as Python orders numbers, strings and lists. Other
- * kinds fail. */
+/* Orders numbers, strings and lists like Python; *order is -1, 0, 1, or 2 for NaN. */
 rf_status rf_tpl_order(tpl_run *run, const tpl_value *a, const tpl_value *b, int *order);
 rf_status rf_tpl_contains(tpl_run *run, const tpl_value *container, const tpl_value *item, bool *found);
 rf_status rf_tpl_arithmetic(tpl_run *run, int op, const tpl_value *a, const tpl_value *b, tpl_value *result);

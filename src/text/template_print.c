@@ -1,5 +1,4 @@
-/* template_print.c - prints values: Python's str() and repr(), and JSON as in transformers'
- * tojson. */
+/* template_print.c - prints values: Python's str() and repr(), and transformers' JSON. */
 #include "text/template_parts.h"
 
 #include <math.h>
@@ -66,8 +65,7 @@ static void print_real(double value, char text[40]) {
 
 /* ---- repr ------------------------------------------------------------------------------------ */
 
-/* Ranges in which Python prints every character unescaped. Other characters fail instead of being
- * guessed. */
+/* Ranges in which Python prints every character unescaped. Other characters are an error. */
 static bool surely_printable(uint32_t point) {
   static const uint32_t ranges[][2] = {
       {0x20, 0x7e},     {0xa1, 0xac},     {0xae, 0x377},      {0x3a3, 0x52f},    {0x5d0, 0x5ea},

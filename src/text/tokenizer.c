@@ -141,8 +141,7 @@ rf_status rf_tokenizer_for(const char *model, int64_t vocab, const char *folder,
                    "%s brings no tokenizer to read text with", folder);
   }
   RF_TRY(rf_tokenizer_open(gguf ? folder : own, tokenizer, error));
-  /* Special tokens beyond the model's rows are allowed; a token that plain text can become is
-   * not. */
+  /* Special tokens may lie outside the model's rows; tokens of plain text may not. */
   for (int64_t id = vocab; id < (*tokenizer)->pieces.count; id++) {
     if ((*tokenizer)->pieces.row[id].type != RF_PIECE_NORMAL) continue;
     rf_tokenizer_close(*tokenizer);

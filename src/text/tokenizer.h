@@ -40,8 +40,7 @@ rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error
  * also written as tokenizer.json, and a SentencePiece vocabulary as tokenizer.model. *copied is the
  * number of tokenizer files found. */
 rf_status rf_tokenizer_files_copy(const char *from, const char *to_folder, int *copied, rf_error *error);
-/* Writes a tokenizer_config.json that marks a model as trained on bytes; rf_tokenizer_for reads
- * it. */
+/* Writes a tokenizer_config.json that marks a model as trained on bytes. */
 rf_status rf_tokenizer_bytes_write(const char *to_folder, int64_t vocab, rf_error *error);
 /* Whether the folder has a tokenizer file. */
 bool rf_tokenizer_in(const char *folder);
@@ -119,8 +118,7 @@ rf_status rf_tokenizer_encode(const rf_tokenizer *tokenizer, const char *text, s
  * of a byte-level vocabulary becomes " the". A special id gives its name; an unknown id gives no
  * bytes. The bytes live as long as the tokenizer. */
 rf_span rf_tokenizer_text_of(const rf_tokenizer *tokenizer, int32_t id);
-/* The piece as the file spells it; of a byte-level vocabulary, the bytes that the spelling
- * encodes. */
+/* The piece as the file spells it; of a byte-level vocabulary, the bytes of the piece. */
 rf_span rf_tokenizer_piece(const rf_tokenizer *tokenizer, int32_t id);
 /* The id of a piece or of a special token's name, or -1. */
 int32_t rf_tokenizer_find(const rf_tokenizer *tokenizer, const char *piece, size_t bytes);

@@ -164,8 +164,7 @@ static rf_status merge_short(rf_encoding *e, const char *word, size_t bytes, rf_
   return RAFTER_OK;
 }
 
-/* A binary heap of rank << 32 | symbol, with the lowest rank on top, the leftmost of equal
- * ranks. */
+/* A binary heap of rank << 32 | symbol: the lowest rank first, the leftmost of equal ranks. */
 static void sift_down(uint64_t *heap, size_t count, size_t i) {
   uint64_t value = heap[i];
   for (size_t child; (child = 2 * i + 1) < count; i = child) {
@@ -283,8 +282,7 @@ static rf_status merge_word(rf_encoding *e, const char *word, size_t bytes, rf_e
   int64_t first = e->ids->count;
   RF_TRY(merge_short(e, word, bytes, error));
   int64_t count = e->ids->count - first;
-  /* A word with an unknown id is not cached, because the id may fuse with the unknown id before
-   * it. */
+  /* Words with an unknown id are not cached: the id may fuse with the unknown id before it. */
   if (count < 1 || count > CACHED_IDS ||
       (e->tokenizer->unk_id >= 0 && e->ids->at[first] == e->tokenizer->unk_id))
     return RAFTER_OK;

@@ -1,5 +1,4 @@
-/* tokenizer_build.c - builds a tokenizer from a vocabulary in memory (SentencePiece, llama2.c,
- * GGUF). */
+/* tokenizer_build.c - builds a tokenizer from a vocabulary in memory. */
 #include "text/tokenizer_parts.h"
 
 #include <math.h>
@@ -77,8 +76,7 @@ static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_l
       t->byte_fallback = true;
     }
     if (!found || !piece.bytes) continue;
-    /* SentencePiece looks for user pieces after spaces became U+2581; GGUF may spell them with
-     * spaces. */
+    /* SentencePiece matches user pieces after spaces became U+2581; GGUF may spell spaces. */
     rf_buffer marked = {0};
     rf_status status = RAFTER_OK;
     bool normalized = !special && !byte_level;
@@ -109,7 +107,7 @@ static int by_score(const void *a, const void *b) {
 }
 
 /* SentencePiece merges two symbols whose joined text is a piece, the best score first. Each
- * distinct score gets a rank. Listing the pairs (1.6 million for Gemma) would take longer than most
+ * distinct score gets a rank. Listing the pairs (1.6 million for Gemma) would cost more than most
  * encodings. */
 static rf_status add_ranks(rf_tokenizer *t, const rf_vocabulary *v, const char *where, rf_error *error) {
   rf_status status = RAFTER_OK;

@@ -58,8 +58,7 @@ rf_status rf_tokenizer_config_apply(rf_tokenizer *tokenizer, const char *tokeniz
   size_t bytes;
   json_error_t bad;
   RF_TRY(rf_file_read(path, MOST, &text, &bytes, error));
-  /* Reads integers as doubles: model_max_length is 1000000000000000019884624838656 in most of these
-   * files. */
+  /* Reads integers as doubles: model_max_length is often 1000000000000000019884624838656. */
   json_t *config = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &bad);
   free(text);
   if (!config)

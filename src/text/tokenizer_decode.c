@@ -70,8 +70,7 @@ static size_t unfinished(const char *text, size_t bytes) {
     if ((c & 0xC0) == 0x80) continue;
     size_t wants = c >= 0xF0 && c <= 0xF4 ? 4 : c >= 0xE0 && c < 0xF0 ? 3 : c >= 0xC2 && c < 0xE0 ? 2 : 1;
     if (n >= wants) return 0;
-    /* Only the second byte can make a character invalid; the other bytes are any continuation
-     * byte. */
+    /* Only the second byte can make a character invalid; later bytes are continuation bytes. */
     char whole[4] = {text[bytes - n],
                      (char)(c == 0xE0   ? 0xA0
                             : c == 0xF0 ? 0x90

@@ -180,8 +180,7 @@ static void fill_scores(const writing *w) {
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-/* llama.cpp assumes Llama's marks when a SentencePiece vocabulary names none, so UINT32_MAX is
- * written. */
+/* llama.cpp assumes Llama's ids when a SentencePiece vocabulary names none: write UINT32_MAX. */
 static bool set_id(const writing *w, rf_gguf_meta *meta, const char *key, int32_t id) {
   if (id < 0 && w->t->bpe.byte_level) return true;
   return rf_gguf_set_int(meta, key, RF_GGUF_U32, id < 0 ? (int64_t)UINT32_MAX : id);

@@ -159,15 +159,13 @@ static rf_status real_number(scan *s, double *value) {
   return n && !*end ? RAFTER_OK : wrong(s, "a number");
 }
 
-/* A skipped value ends at a comma or a bracket; nothing else may follow the part that was
- * parsed. */
+/* A skipped value ends at a comma or a bracket; nothing else may follow the parsed part. */
 static rf_status nothing_behind(scan *s) {
   blanks(s);
   return s->at == s->end ? RAFTER_OK : wrong(s, "a comma or a closing bracket");
 }
 
-/* Reads the comma between the values of an object or array; *follows is false at the closing
- * bracket. */
+/* Reads the comma between values of an object or array; *follows: no closing bracket. */
 static rf_status more(scan *s, char closing, bool *first, bool *follows) {
   if (take(s, closing)) return *follows = false, RAFTER_OK;
   if (!*first && !take(s, ',')) return wrong(s, "a comma or a closing bracket");

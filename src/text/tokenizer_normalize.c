@@ -1,5 +1,4 @@
-/* tokenizer_normalize.c - normalizes text before encoding: prefix, replacements, Unicode forms,
- * blanks. */
+/* tokenizer_normalize.c - normalizes text: prefix, replacements, Unicode forms, blanks. */
 #define _GNU_SOURCE
 #include "text/tokenizer_parts.h"
 

@@ -2,7 +2,6 @@
  * sentencepiece, llama2c, build) fill the parts; encoding and decoding only read them.
  *
  *   text ──raw added tokens──> segments ──normalize──> text ──normalized added tokens──>
- *
  *     segments ──prepare, split──> words ──model──> ids */
 #ifndef RF_TOKENIZER_PARTS_H
 #define RF_TOKENIZER_PARTS_H
@@ -44,9 +43,8 @@ rf_status rf_pieces_reserve(rf_pieces *pieces, int64_t ids, rf_error *error);
  * RAFTER_FAILED when the id is taken. */
 rf_status rf_pieces_put(rf_pieces *pieces, int64_t id, rf_span text, rf_piece_type type, const char *where,
                         rf_error *error);
-/* Enters all normal pieces (with `users`, also RF_PIECE_USER) into the hash table. One call for all
- * pieces lets their cache misses overlap. Returns RAFTER_FAILED when two pieces have one
- * spelling. */
+/* Enters all normal pieces (with `users`, also RF_PIECE_USER) into the hash table, with overlapping
+ * cache misses. RAFTER_FAILED when two pieces have one spelling. */
 rf_status rf_pieces_list(rf_pieces *pieces, bool users, const char *where, rf_error *error);
 int32_t rf_pieces_find(const rf_pieces *pieces, const char *at, size_t bytes); /* -1: none */
 /* Finds at most RF_FIND_MOST pieces in one call, so that their cache misses overlap. Cache misses
@@ -281,8 +279,7 @@ rf_status rf_tokenizer_marks(rf_tokenizer *tokenizer, const int32_t *prefix, int
 /* Decodes a spelling in GPT-2's byte alphabet into `out` (room for `piece.bytes`). Returns the
  * number of bytes, or -1 when the spelling has a character outside the alphabet. */
 int64_t rf_alphabet_bytes(rf_span piece, char *out);
-/* Encodes bytes in GPT-2's byte alphabet into `out` (room for twice the bytes); returns the
- * size. */
+/* Encodes bytes in GPT-2's byte alphabet into `out` (twice the bytes); returns the size. */
 size_t rf_alphabet_text(rf_span bytes, char *out);
 int rf_byte_piece(rf_span piece); /* "<0x41>" -> 65; -1 for any other piece */
 

@@ -2,15 +2,10 @@
  * (sentencepiece_model.proto):
  *
  *   ModelProto       1 repeated SentencePiece   2 TrainerSpec   3 NormalizerSpec
- *
  *   SentencePiece    1 piece   2 float score   3 type (normal when missing)
- *
  *   TrainerSpec      3 model_type   24 treat_whitespace_as_suffix   35 byte_fallback
- *
  *                    45 unk_piece   46 bos_piece   47 eos_piece   48 pad_piece
- *
  *   NormalizerSpec   1 name   2 precompiled_charsmap   3 add_dummy_prefix
- *
  *                    4 remove_extra_whitespaces   5 escape_whitespaces */
 #include "text/tokenizer_parts.h"
 

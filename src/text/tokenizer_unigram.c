@@ -66,8 +66,7 @@ rf_status rf_unigram_build(rf_tokenizer *tokenizer, const double *scores, bool s
   for (int64_t id = 0; id < pieces->count; id++) {
     int type = pieces->row[id].type;
     rf_span piece = rf_pieces_at(pieces, id);
-    /* A user piece must win over any other split, so it scores as if each of its bytes were the
-     * best piece. */
+    /* A user piece must win over any other split: each of its bytes scores like the best piece. */
     u->score[id] =
         sentencepiece && type == RF_PIECE_USER ? (float)((double)piece.bytes * most - 0.1) : scores[id];
     if (sentencepiece ? type == RF_PIECE_NORMAL || type == RF_PIECE_USER : type != 0)
@@ -150,8 +149,8 @@ rf_status rf_unigram_word(void *encoding, const char *word, size_t bytes, rf_err
   }
   e->path_from[0] = end;
   /* Adjacent unknown text becomes one run: its bytes, or one unknown id. The literal name of the
-   * unknown piece, which only Hugging Face's model matches in text, joins the run; alone it is its
-   * own id. */
+   * unknown piece, which only Hugging Face's model matches, joins the run; alone it keeps its
+   * id. */
   uint32_t unknown = 0, pieces = 0; /* start of the unknown run; number of its pieces */
   for (uint32_t at = 0; at < bytes;) {
     uint32_t to = at ? e->path_from[at] : end;
