@@ -67,8 +67,7 @@ typedef struct rf_command {
   rf_option_use options[12]; /* a use with rows NULL ends the list; every name occurs once */
   /* names of the options that --help prints, in this order: "batch seq"; NULL: all */
   const char *common;
-  /* as typed after `rafter`, with a comment after #; NULL ends the list */
-  const char *examples[5];
+  const char *examples[5]; /* as typed after `rafter`, with a comment after #; NULL ends the list */
   rafter_status (*run)(const struct rafter_job *job, const struct rafter_sink *sink, rf_error *error);
 } rf_command;
 

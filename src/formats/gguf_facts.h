@@ -27,8 +27,7 @@ typedef struct rf_gguf_facts {
   int64_t layers, width, heads, kv_heads, ff, vocab, positions; /* L D N K F V T */
   /* H; equal in all supported architectures */
   int64_t key_length, value_length;
-  /* true for gpt2 and gptneox; false: RMSNorm */
-  bool layernorm;
+  bool layernorm; /* true for gpt2 and gptneox; false: RMSNorm */
   double norm_eps;
   double rope_theta;       /* theta of layers without a window; 0: learned positions */
   double rope_local_theta; /* theta of windowed layers; equal to rope_theta if there is only one */

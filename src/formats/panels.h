@@ -18,7 +18,7 @@
 enum { RF_PANEL_LANES = 64, RF_PANEL_GRAIN = 16, RF_PANEL_PARTS = 3 };
 
 typedef struct rf_panels {
-  bool outputs_first; /* the parameter is (outputs, inner), as a token table; else (inner, outputs) */
+  bool outputs_first; /* parameter is (outputs, inner), as a token table; or (inner, outputs) */
   int64_t inner;
   int64_t experts; /* number of equal matrices, stored one after the other; 0: one matrix */
   int parts;       /* number of parts along the outputs; each part has its own type */

@@ -1,6 +1,6 @@
-/* fetch.c - downloads one file of a repository: resumes a partial file, and checks the sum
- * before the file gets its name. Every folder of the path is opened by openat() without
- * following links, so a path from a server cannot leave the destination. */
+/* fetch.c - downloads one file of a repository: continues a partial file, and verifies the checksum
+ * before the file gets its name. Each folder of the path is opened by openat() without following
+ * links, so a path from a server cannot leave the destination. */
 #define _GNU_SOURCE
 #include "hub/hub.h"
 
@@ -17,16 +17,17 @@
 
 enum { CHUNK = 1 << 20 };
 
-/* A file as it arrives. */
+/* The state of one download. */
 typedef struct arrival {
   const rf_hub_place *place;
   const rf_hub_file *file;
-  /* names in `folder`: the file, its partial download, what that download belongs to */
+  /* names in `folder`: the file, its partial download, and the record of the partial download */
   char base[256], part[272], mark[280];
   int folder, fd;
   rf_hash *hash;
   rf_http_body body;
-  int answers; /* number of response bodies; if more than one, the pieces might not fit together */
+  /* number of response bodies; if there are several, the pieces may be of different versions */
+  int answers;
 } arrival;
 
 static rf_status cannot(const arrival *a, const char *what, rf_error *error) {
@@ -40,7 +41,7 @@ static rf_status cannot(const arrival *a, const char *what, rf_error *error) {
                  a->file->path, strerror(problem));
 }
 
-/* Opens the folder of the file; creates it if it is missing. */
+/* Opens the folder of the file, and creates it if it is missing. */
 static rf_status open_folder(arrival *a, rf_error *error) {
   const char *rest = a->file->path;
   a->folder = dup(a->place->folder);
@@ -60,7 +61,7 @@ static rf_status open_folder(arrival *a, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Adds the file's first `bytes` bytes to the sum. */
+/* Adds the first `bytes` bytes of an existing file to the checksum. */
 static rf_status add_what_is_here(arrival *a, int fd, int64_t bytes, rf_error *error) {
   rf_status status = RAFTER_OK;
   char *chunk = malloc(CHUNK);
@@ -82,7 +83,7 @@ static rf_status add_what_is_here(arrival *a, int fd, int64_t bytes, rf_error *e
   return status;
 }
 
-/* Whether the file is already there, with the listed size and sum. */
+/* Whether the file already exists with the listed size and checksum. */
 static rf_status is_present(arrival *a, bool *present, rf_error *error) {
   struct stat info;
   char sum[RF_HASH_TEXT];
@@ -103,12 +104,13 @@ done:
   return status;
 }
 
-/* ---- the part -------------------------------------------------------------------------------- */
+/* ---- the partial file
+ * ------------------------------------------------------------------------- */
 
-/* Records what the partial file belongs to: the listing's sum and the server's ETag. */
+/* Records the listed checksum and the server's ETag of the partial file. */
 static void write_mark(const arrival *a) {
   int fd = openat(a->folder, a->mark, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-  if (fd < 0) return; /* if this fails, the next call starts from the beginning */
+  if (fd < 0) return; /* On failure, the next call starts from the beginning. */
   dprintf(fd, "%s\n%s\n", a->file->hash, a->body.etag);
   close(fd);
 }
@@ -129,7 +131,7 @@ static bool read_mark(arrival *a) {
 static rf_status begin(void *self, int64_t at, rf_error *error) {
   arrival *a = self;
   a->answers++;
-  if (at) return RAFTER_OK; /* resume: sum and partial file match */
+  if (at) return RAFTER_OK; /* The download continues at the end of the partial file. */
   char unused[RF_HASH_TEXT];
   if (a->hash) rf_hash_end(a->hash, unused);
   a->hash = NULL;
@@ -177,7 +179,8 @@ static rf_status open_part(arrival *a, rf_error *error) {
   return lseek(a->fd, a->body.at, SEEK_SET) < 0 ? cannot(a, "write", error) : RAFTER_OK;
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- the request
+ * ------------------------------------------------------------------------------- */
 
 static rf_status ask(arrival *a, const char *revision, rf_http_answer *answer, rf_error *error) {
   char url[8192] = "";
@@ -192,12 +195,12 @@ static rf_status ask(arrival *a, const char *revision, rf_http_answer *answer, r
   return rf_http_get(p->http, url, &a->body, answer, error);
 }
 
-/* Downloads all bytes of the file, by the commit of the listing so that all files belong to one
- * version. Mirrors that know only branch names are asked by name. */
+/* Downloads the file at the commit of the listing, so that all files belong to one version. If the
+ * server does not know the commit (some mirrors), it is asked for the branch. */
 static rf_status transfer(arrival *a, rf_error *error) {
   const rf_hub_place *p = a->place;
   rf_http_answer answer = {0};
-  /* an earlier call ended after the last byte and before the rename */
+  /* An earlier call ended after the last byte and before the rename. */
   if (a->body.exact && a->body.at == a->body.most && a->body.at > 0) return RAFTER_OK;
   const char *commit = p->listing->commit;
   rf_status status = ask(a, *commit ? commit : p->name->revision, &answer, error);
@@ -206,12 +209,12 @@ static rf_status transfer(arrival *a, rf_error *error) {
   if (status == RAFTER_OK && answer.code != 200)
     return rf_hub_refused(&answer, p->name, a->file->path, p->endpoint, rf_http_has_token(p->http), error);
   if (status == RAFTER_OK || !error || strstr(error->message, a->file->path)) return status;
-  rf_error inner = *error; /* prefix the error with the file's name */
+  rf_error inner = *error; /* Add the file's name to the error. */
   snprintf(error->message, sizeof error->message, "%s: %.500s", a->file->path, inner.message);
   return status;
 }
 
-/* Checks the sum, then renames the file. */
+/* Verifies the checksum, then renames the file. */
 static rf_status complete(arrival *a, bool *wrong, rf_error *error) {
   char sum[RF_HASH_TEXT];
   rf_hash_end(a->hash, sum);
@@ -265,7 +268,7 @@ rf_status rf_hub_fetch(const rf_hub_place *place, const rf_hub_file *file, rf_hu
     resumed = a.body.at > 0;
     if (status == RAFTER_OK) status = transfer(&a, error);
     if (status == RAFTER_OK) status = complete(&a, &wrong, error);
-    /* the pieces do not fit together: download the file again in one piece */
+    /* The pieces may be of different versions: download the file again in one piece. */
     bool again = status != RAFTER_OK && wrong && (resumed || a.answers > 1);
     close_arrival(&a);
     if (!again) break;

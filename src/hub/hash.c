@@ -1,4 +1,4 @@
-/* hash.c - SHA-256 and Git's blob id, by libcrypto. */
+/* hash.c - SHA-256 and Git's blob id, from libcrypto. */
 #include "hub/hash.h"
 
 #include "hub/late.h"
@@ -8,7 +8,7 @@
 #include <string.h>
 
 struct rf_hash {
-  EVP_MD_CTX *context; /* NULL: RF_HASH_NONE */
+  EVP_MD_CTX *context; /* NULL for RF_HASH_NONE */
 };
 
 rf_status rf_hash_open(rf_hash_kind kind, int64_t bytes, rf_hash **out, rf_error *error) {

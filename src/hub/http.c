@@ -1,5 +1,5 @@
-/* http.c - one GET over libcurl. Redirects are followed here, not by the library, so that one
- * place decides which server sees the token. */
+/* http.c - a GET request with libcurl. Redirects are followed here, not by libcurl, so that one
+ * place decides which server gets the token. */
 #define _GNU_SOURCE
 #include "hub/http.h"
 
@@ -19,25 +19,27 @@ static const double LONGEST_PAUSE = 30, LONGEST_ASKED_PAUSE = 300; /* seconds */
 struct rf_http {
   rf_http_settings settings;
   CURL *curl;
-  bool reached; /* the server has answered before, so this failure may be temporary */
+  bool reached; /* the server has answered before, so a later failure may be temporary */
 };
 
-/* State of one attempt. */
+/* The state of one attempt. */
 typedef struct attempt {
   rf_http *http;
   rf_http_body *body;
   rf_http_answer *answer;
   rf_error *error;
-  rf_status status; /* status of the body's callbacks */
+  rf_status status; /* result of the callbacks of `body` */
   bool begun, stopped, stalled, other_range;
   int64_t first, last_bytes;
   double last_seconds, retry_after;
   char etag[sizeof((rf_http_body *)0)->etag], problem[CURL_ERROR_SIZE];
 } attempt;
 
-/* ---- what curl calls ------------------------------------------------------------------------- */
+/* ---- callbacks of libcurl
+ * ---------------------------------------------------------------------- */
 
-/* Texts from a server are printed: keep one line and nothing that moves the cursor. */
+/* Copies the printable ASCII characters. Texts from a server are printed, so they must not contain
+ * control characters. */
 static void copy_printable(char *to, size_t size, const char *from, size_t bytes) {
   size_t n = 0;
   for (size_t i = 0; i < bytes && n + 1 < size; i++)
@@ -77,7 +79,7 @@ static size_t on_header(char *line, size_t one, size_t bytes, void *self) {
     a->first = sscanf(text, "bytes %lld-", &first) == 1 ? first : -1;
   } else if (header_is(line, bytes, "Retry-After", &value, &n)) {
     copy_printable(text, sizeof text, value, n);
-    a->retry_after = atof(text); /* a date gives 0, which means the usual back-off */
+    a->retry_after = atof(text); /* A date gives 0, which selects the usual back-off. */
   } else if (header_is(line, bytes, "X-Error-Code", &value, &n))
     copy_printable(a->answer->reason, sizeof a->answer->reason, value, n);
   else if (header_is(line, bytes, "X-Error-Message", &value, &n))
@@ -111,7 +113,7 @@ static size_t on_body(char *data, size_t one, size_t bytes, void *self) {
   long code = 0;
   (void)one;
   rf_curl.easy_getinfo(a->http->curl, CURLINFO_RESPONSE_CODE, &code);
-  if (code != 200 && code != 206) return bytes; /* the message of a refusal */
+  if (code != 200 && code != 206) return bytes; /* the text of a refusal */
   if (!a->begun && !begin(a)) return 0;
   if ((int64_t)bytes > a->body->most - a->body->at) {
     a->status = RF_FAIL(a->error, RAFTER_FAILED,
@@ -142,7 +144,7 @@ static int on_time(void *self, curl_off_t total, curl_off_t now, curl_off_t up_t
 
 /* ---- origins --------------------------------------------------------------------------------- */
 
-/* Scheme, host and port: a token is valid for one origin. */
+/* Scheme, host and port of a URL. A token is valid for one origin. */
 static bool origin_of(const char *url, char origin[512]) {
   char *scheme = NULL, *host = NULL, *port = NULL;
   CURLU *parsed = rf_curl.url();
@@ -248,7 +250,7 @@ static CURLcode perform(attempt *a, const char *url) {
 
 typedef enum outcome { DONE, REFUSED, CUT, FAILED, STOPPED } outcome;
 
-/* Describes a connection that failed or was lost. */
+/* Describes a failed or lost connection. */
 static const char *words_of(const attempt *a, CURLcode code) {
   return a->stalled ? "nothing came any more" : *a->problem ? a->problem : rf_curl.easy_strerror(code);
 }
@@ -257,7 +259,7 @@ static outcome judge(attempt *a, CURLcode code) {
   rf_http *http = a->http;
   if (a->stopped) return STOPPED;
   if (a->status != RAFTER_OK) return FAILED;
-  if (a->other_range) { /* the server handles ranges wrongly: start from the beginning */
+  if (a->other_range) { /* The server handles ranges wrongly: start from the beginning. */
     a->body->at = 0;
     a->body->etag[0] = 0;
     return CUT;
@@ -265,8 +267,8 @@ static outcome judge(attempt *a, CURLcode code) {
   if (code == CURLE_OK) {
     rf_curl.easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &a->answer->code);
     http->reached = true;
-    if (a->answer->code == 416 &&
-        a->body->at > 0) { /* the partial file does not belong to the server's file */
+    /* The partial file is not a part of the server's file. */
+    if (a->answer->code == 416 && a->body->at > 0) {
       a->body->at = 0;
       a->body->etag[0] = 0;
       return CUT;
@@ -283,7 +285,7 @@ static outcome judge(attempt *a, CURLcode code) {
   case CURLE_GOT_NOTHING:
   case CURLE_HTTP2:
   case CURLE_HTTP2_STREAM:
-  case CURLE_ABORTED_BY_CALLBACK: /* stalled */ http->reached = true; return CUT;
+  case CURLE_ABORTED_BY_CALLBACK: /* no byte came for too long */ http->reached = true; return CUT;
   case CURLE_OPERATION_TIMEDOUT:
   case CURLE_COULDNT_CONNECT:
   case CURLE_COULDNT_RESOLVE_HOST:
@@ -300,8 +302,7 @@ static outcome judge(attempt *a, CURLcode code) {
   return FAILED;
 }
 
-/* Sends the request and follows redirects. `url` (2048 bytes or as given) gets the final
- * address. */
+/* Sends the request and follows redirects. `url` gets the last address. */
 static outcome attempt_once(attempt *a, char url[URL_BYTES], CURLcode *code) {
   for (int hops = 0;; hops++) {
     *code = perform(a, url);
@@ -328,8 +329,8 @@ static bool is_passing(long code) {
   return code == 408 || code == 425 || code == 429 || code == 500 || (code >= 502 && code <= 504);
 }
 
-/* Starts at half a second and doubles; varies by up to a quarter so that many clients that were
- * cut at the same time do not return at the same time. */
+/* Seconds to wait: half a second, doubled after each failure, and varied by a quarter, so that
+ * clients that were disconnected together do not return together. */
 static double pause_of(int failures, double asked) {
   double seconds = 0.5 * (double)(1 << (failures < 8 ? failures : 8));
   if (seconds > LONGEST_PAUSE) seconds = LONGEST_PAUSE;
@@ -365,7 +366,7 @@ rf_status rf_http_get(rf_http *http, const char *url, rf_http_body *body, rf_htt
                      "stopped by a signal; what came is kept");
     if (end == REFUSED && (!is_passing(answer->code) || a.retry_after > LONGEST_ASKED_PAUSE))
       return RAFTER_OK;
-    /* a connection that brought new bytes does not count as a failure */
+    /* A connection that delivered new bytes does not count as a failure. */
     failures = body->at > furthest ? 0 : failures + 1;
     if (body->at > furthest) furthest = body->at;
     if (end == REFUSED) snprintf(why, sizeof why, "the server answers %ld", answer->code);

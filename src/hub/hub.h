@@ -1,29 +1,31 @@
-/* hub.h - downloads a model's files from a server with the Hugging Face hub's API: lists them,
- * chooses, and fetches each file whole. Nothing the server says is trusted: paths stay below the
- * folder, sizes are limits, and a file gets its name only after its sum was checked. */
+/* hub.h - downloads the files of a model from a server with the Hugging Face hub's API: it lists
+ * them, chooses, and fetches each file. The server is not trusted: paths stay below the folder,
+ * sizes are limits, and a file gets its name only after its checksum was verified. */
 #ifndef RF_HUB_H
 #define RF_HUB_H
 
 #include "hub/hash.h"
 #include "hub/http.h"
 
-/* ---- what is named --------------------------------------------------------------------------- */
+/* ---- the name of a model
+ * ----------------------------------------------------------------------- */
 
 typedef struct rf_hub_name {
   char repository[208]; /* "ORG/NAME" */
-  char revision[200];   /* branch, tag or commit; "main" when none is given */
+  char revision[200];   /* branch, tag or commit; "main" by default */
 } rf_hub_name;
 
-/* Reads "hf:ORG/NAME[@REV]". RAFTER_INVALID otherwise; for a Kaggle model, or a folder with an
- * Orbax or Flax checkpoint, the error names the safetensors variant. */
+/* Reads "hf:ORG/NAME[@REV]"; other texts are RAFTER_INVALID. For a Kaggle model, or a folder with
+ * an Orbax or Flax checkpoint, the error names the repository with its safetensors. */
 rf_status rf_hub_parse(const char *text, rf_hub_name *name, rf_error *error);
 
-/* Finds the repository with the safetensors variant of `name`: a Kaggle path
- * ("google/gemma-2/flax/gemma2-2b-it"), a repository or a folder of another layout
- * ("gemma-2b-flax"). Returns false if none is known. */
+/* Finds the repository that has the model `name` as safetensors. `name` is a Kaggle path
+ * ("google/gemma-2/flax/gemma2-2b-it"), or a repository or folder of another layout
+ * ("gemma-2b-flax"). Returns false if no repository is known. */
 bool rf_hub_variant(const char *name, char repository[208]);
 
-/* ---- what is there --------------------------------------------------------------------------- */
+/* ---- the list of files
+ * ------------------------------------------------------------------------- */
 
 typedef struct rf_hub_file {
   char *path;    /* path below the repository, with '/' between folders; checked */
@@ -34,32 +36,34 @@ typedef struct rf_hub_file {
 } rf_hub_file;
 
 typedef struct rf_hub_listing {
-  char commit[RF_HASH_TEXT]; /* the revision's commit; "" if the server does not say */
+  char commit[RF_HASH_TEXT]; /* commit of the revision; "" if the server does not say */
   rf_hub_file *file;
   int count;
 } rf_hub_listing;
 
 rf_status rf_hub_list(rf_http *http, const char *endpoint, const rf_hub_name *name, rf_hub_listing *listing,
                       rf_error *error);
-/* its JSON */
+/* Reads a listing from its JSON text. */
 rf_status rf_hub_read_listing(const char *text, size_t bytes, const char *where, rf_hub_listing *listing,
                               rf_error *error);
 void rf_hub_listing_free(rf_hub_listing *listing);
-/* Whether a path is safe below a folder: no root, no "..", no empty or overlong part, nothing
- * unprintable, no backslash. */
+/* Whether a path stays below a folder and is printable: it is relative and has no "..", no
+ * backslash, and no empty or too long part. */
 bool rf_hub_path_is_safe(const char *path);
 
-/* Marks the files that rafter reads, or those of them that match one of `patterns` ('*' also
- * crosses '/'). Refuses, with advice: pickles asked for by name; repositories without readable
- * weights (Orbax, Flax, pickles); several GGUF variants of which none is chosen. */
+/* Marks the files that rafter reads, or among them those that match one of `patterns` ('*' also
+ * matches '/'). The error gives advice if a pattern asks for pickles, if the repository has no
+ * readable weights (Orbax, Flax, pickles), or if it has several GGUF variants and none is
+ * chosen. */
 rf_status rf_hub_choose(rf_hub_listing *listing, const rf_hub_name *name, const char *const *patterns,
                         int pattern_count, rf_error *error);
 
-/* The unreadable layout that a list of paths belongs to: "an Orbax checkpoint", "a Flax
- * checkpoint", "pickles", ...; NULL if none. */
+/* The layout that rafter cannot read and that a list of paths belongs to: "an Orbax checkpoint", "a
+ * Flax checkpoint", "pickles", ...; NULL if there is none. */
 const char *rf_hub_layout_of(const char *const *paths, int count);
 
-/* ---- into a folder --------------------------------------------------------------------------- */
+/* ---- downloads
+ * ---------------------------------------------------------------------------------- */
 
 typedef enum rf_hub_state { RF_HUB_DOWNLOADED, RF_HUB_RESUMED, RF_HUB_PRESENT } rf_hub_state;
 
@@ -68,19 +72,18 @@ typedef struct rf_hub_place {
   const char *endpoint;
   const rf_hub_name *name;
   const rf_hub_listing *listing;
-  /* maximum bytes of a file whose size the listing does not give */
-  int64_t room;
+  int64_t room;            /* maximum bytes of a file whose size is not listed */
   int folder;              /* opened directory */
-  const char *folder_name; /* for errors */
-  /* bytes of `file` that are here and checked; may be NULL */
+  const char *folder_name; /* name of `folder` in errors */
+  /* Called with the bytes of `file` that are present and hashed; may be NULL. */
   void (*progress)(void *self, const rf_hub_file *file, int64_t bytes);
   void *self;
   const volatile int *stop; /* may be NULL */
 } rf_hub_place;
 
-/* Downloads one file of the listing to its path, complete and with its sum checked, or not at
- * all. PATH.part (and PATH.part.etag) hold a partial download, which the next call continues. A
- * correct file that is already there is left alone. */
+/* Downloads one file of the listing and gives it its name after its checksum was verified.
+ * PATH.part and PATH.part.etag keep a partial download, which the next call continues. A correct
+ * file that exists is kept. */
 rf_status rf_hub_fetch(const rf_hub_place *place, const rf_hub_file *file, rf_hub_state *state,
                        rf_error *error);
 

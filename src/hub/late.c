@@ -1,4 +1,4 @@
-/* late.c - loads libcurl and libcrypto by the names that the build found, and looks up their
+/* late.c - loads libcurl and libcrypto under the names that the build found, and looks up their
  * functions. */
 #include "hub/late.h"
 
@@ -12,7 +12,7 @@ rf_evp_functions rf_evp;
 
 typedef struct function {
   const char *name;
-  size_t at; /* index in its library's table */
+  size_t at; /* byte offset in the table of its library */
 } function;
 
 #define RF_ROW(name) {"curl_" #name, offsetof(rf_curl_functions, name)},
@@ -29,7 +29,7 @@ static const struct {
 } LIBRARIES[] = {{RF_LIBCURL, "libcurl4", CURL_FUNCTIONS, &rf_curl},
                  {RF_LIBCRYPTO, "libssl3", EVP_FUNCTIONS, &rf_evp}};
 
-static rf_error problem; /* result of the one load */
+static rf_error problem; /* result of loading the libraries */
 
 static rf_status load(rf_error *error) {
   for (size_t l = 0; l < sizeof LIBRARIES / sizeof *LIBRARIES; l++) {

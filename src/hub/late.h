@@ -1,5 +1,5 @@
-/* late.h - the functions of libcurl and libcrypto, loaded when a download starts. Loading them
- * with their dependencies takes longer than most commands that need neither. */
+/* late.h - the functions of libcurl and libcrypto. They are loaded when a download starts, because
+ * loading them at the start would take longer than most commands. */
 #ifndef RF_HUB_LATE_H
 #define RF_HUB_LATE_H
 
@@ -30,7 +30,7 @@ typedef struct rf_evp_functions {
 extern rf_curl_functions rf_curl;
 extern rf_evp_functions rf_evp;
 
-/* Loads both, once. RAFTER_FAILED names the library that is missing. */
+/* Loads both libraries once. The error names a missing library. */
 rf_status rf_late_load(rf_error *error);
 
 #endif

@@ -1,4 +1,4 @@
-/* listing.c - the files of a repository, as the hub's API lists them. */
+/* listing.c - reads the list of a repository's files from the hub's API. */
 #define _GNU_SOURCE
 #include "hub/hub.h"
 
@@ -12,8 +12,8 @@
 
 enum { MOST_FILES = 100000, MOST_PATH = 1024, MOST_PART = 255, MOST_LISTING_BYTES = 64 << 20 };
 
-/* Characters that control a terminal or disguise a name: controls (C1 too), writing directions,
- * line and paragraph ends. */
+/* Characters that control a terminal or hide a part of a name: control characters, writing
+ * directions, line and paragraph separators. */
 static bool is_hidden(utf8proc_int32_t code) {
   utf8proc_category_t kind = utf8proc_category(code);
   return kind == UTF8PROC_CATEGORY_CC || kind == UTF8PROC_CATEGORY_CF || kind == UTF8PROC_CATEGORY_ZL ||
@@ -38,7 +38,7 @@ bool rf_hub_path_is_safe(const char *path) {
   }
 }
 
-/* One sibling: {"rfilename", "size", "blobId", "lfs": {"sha256" or "oid", "size"}}. */
+/* Reads one file: {"rfilename", "size", "blobId", "lfs": {"sha256" or "oid", "size"}}. */
 static rf_status read_file(const json_t *json, int index, const char *where, rf_hub_file *file,
                            rf_error *error) {
   const json_t *lfs = json_object_get(json, "lfs"),
@@ -67,7 +67,7 @@ static rf_status read_file(const json_t *json, int index, const char *where, rf_
   if (sum && !rf_hash_is(file->kind, sum))
     return RF_FAIL(error, RAFTER_FAILED, NULL, "the server lists a sum that is not one (%s, %s)", where,
                    path);
-  /* this sum starts with the size, so the size must be known */
+  /* A Git blob id includes the size, so without a size it cannot be verified. */
   if (file->kind == RF_HASH_GIT_BLOB && file->bytes < 0) file->kind = RF_HASH_NONE;
   if (file->kind != RF_HASH_NONE) strcpy(file->hash, sum);
   return (file->path = strdup(path)) ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
@@ -110,7 +110,8 @@ void rf_hub_listing_free(rf_hub_listing *listing) {
   *listing = (rf_hub_listing){0};
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- the request
+ * ------------------------------------------------------------------------------- */
 
 typedef struct text {
   char *at;

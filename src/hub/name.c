@@ -1,5 +1,5 @@
-/* name.c - the argument of `pull`: a repository, or a name whose safetensors variant is
- * suggested. */
+/* name.c - parses the argument of `pull`: a repository. For other names, errors suggest the
+ * repository with safetensors. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #define _GNU_SOURCE
 #include "hub/hub.h"
@@ -13,9 +13,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Rules for paths and names in lower case with '-' for '_'; the first match wins: Kaggle's
- * OWNER/MODEL/FRAMEWORK/VARIATION, folder names, repositories of other layouts. Replacements are
- * PCRE2's: ${1:+a:b} is a if group 1 matched, else b; \U...\E is upper case. */
+/* Rules for paths and names in lower case with '-' for '_'; the first match wins. They cover
+ * Kaggle's OWNER/MODEL/FRAMEWORK/VARIATION, names of folders, and repositories of other layouts. In
+ * PCRE2's replacements, ${1:+a:b} is a if group 1 matched and b otherwise; \U...\E is upper
+ * case. */
 static const struct {
   const char *pattern, *repository;
 } VARIANTS[] = {
@@ -56,7 +57,7 @@ bool rf_hub_variant(const char *name, char repository[208]) {
     pcre2_code *pattern =
         pcre2_compile((PCRE2_SPTR)VARIANTS[i].pattern, PCRE2_ZERO_TERMINATED, 0, &code, &at, NULL);
     if (!pattern) continue;
-    /* Drop the text around the match. */
+    /* Without the text around the match. */
     found = pcre2_substitute(pattern, (PCRE2_SPTR)text, n, 0,
                              PCRE2_SUBSTITUTE_EXTENDED | PCRE2_SUBSTITUTE_REPLACEMENT_ONLY |
                                  PCRE2_SUBSTITUTE_UNSET_EMPTY | PCRE2_SUBSTITUTE_UNKNOWN_UNSET,
@@ -67,7 +68,7 @@ bool rf_hub_variant(const char *name, char repository[208]) {
   return found;
 }
 
-/* Names below a folder, two levels deep, which is enough to identify a layout. */
+/* Lists the names in a folder, two levels deep, which is enough to identify a layout. */
 static int names_below(const char *folder, const char *prefix, char names[][256], int count, int most,
                        int depth) {
   DIR *dir = opendir(folder);
@@ -89,7 +90,8 @@ static int names_below(const char *folder, const char *prefix, char names[][256]
   return count;
 }
 
-/* The name is a local folder: a checkpoint of another layout, or a model that needs no pull. */
+/* The error for a name that is a local folder: a checkpoint of another layout, or a model that is
+ * already here. */
 static rf_status refuse_folder(const char *folder, rf_error *error) {
   enum { MOST = 256 };
   char repository[208], hint[400];

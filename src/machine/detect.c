@@ -1,5 +1,5 @@
-/* detect.c - describes this machine by what the operating system and the CPU report. Nothing is
- * measured: the result is a data sheet like any other. */
+/* detect.c - describes this machine from what the operating system and the CPU report. Nothing is
+ * measured: the result is like a data sheet. */
 #include "machine/isa.h"
 #include "machine/machine.h"
 
@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #endif
 
-/* Physical cores (not hardware threads) that this process may use. */
+/* Number of physical cores (not hardware threads) that this process may use. */
 static int usable_cores(void) {
   int count = 0;
   hwloc_topology_t topology;
@@ -28,7 +28,7 @@ static int usable_cores(void) {
   return count < 1 ? 1 : count;
 }
 
-/* The number after `key ... :` of the first such line of /proc/cpuinfo, or 0. */
+/* The number after the colon of the first line of /proc/cpuinfo that begins with `key`, or 0. */
 static double cpuinfo_number(const char *key) {
   FILE *file = fopen("/proc/cpuinfo", "re");
   char line[512];
@@ -44,7 +44,7 @@ static double cpuinfo_number(const char *key) {
 static double clock_hertz(void) {
 #if defined(__x86_64__) || defined(__i386__)
   unsigned a = 0, b = 0, c = 0, d = 0;
-  /* base clock, MHz */
+  /* base clock in MHz */
   if (__get_cpuid_max(0, NULL) >= 0x16 && __get_cpuid(0x16, &a, &b, &c, &d) && (a & 0xffff))
     return (a & 0xffff) * 1e6;
 #endif
@@ -85,10 +85,10 @@ void rf_machine_cpu(char cpu[128]) {
 #endif
 }
 
-/* f32 FLOPs of one core and cycle, multiply and add counted as two, with two vector ports. */
+/* f32 FLOPs of one core in one cycle, with two vector ports. A fused multiply-add counts as two. */
 static double flops_per_cycle(rf_isa isa) {
 #if defined(__x86_64__) || defined(__i386__)
-  /* AMD's first AVX-512 cores split a 512-bit operation in two; Intel's server cores have two full
+  /* AMD's first AVX-512 cores split a 512-bit operation in two. Intel's server cores have two full
    * ports. */
   if (isa >= RF_ISA_AVX512) return __builtin_cpu_is("amd") ? 32 : 64;
   return isa == RF_ISA_AVX2 ? 32 : 8;
@@ -120,22 +120,22 @@ rf_status rf_machine_detect(rf_machine *machine, rf_error *error) {
   machine->threads = cores;
   machine->flops[RF_F32] = cores * clock * per_cycle;
   machine->flops[RF_F64] = machine->flops[RF_F32] / 2;
-  /* Memory that other processes use now, or that a control group forbids, is not available; the
-   * process itself keeps 64 MiB outside the arena. */
+  /* Memory that other processes use, or that a control group forbids, is reserved. The process
+   * itself needs 64 MiB outside the arena. */
   machine->memory_bytes = pages * page;
   double available = (double)rf_memory_available();
   if (available > 0 && available < machine->memory_bytes)
     machine->reserve_bytes = machine->memory_bytes - available;
   machine->reserve_bytes += 64 << 20;
   if (machine->reserve_bytes > machine->memory_bytes) machine->reserve_bytes = machine->memory_bytes;
-  /* One core of today's servers and laptops streams 10 to 25 GB/s, a memory channel about 20;
-   * small machines have two or more. */
+  /* One core of current servers and laptops streams 10 to 25 GB/s, and a memory channel about 20
+   * GB/s. Small machines have at least two channels. */
   double bandwidth = 12e9 * cores;
   if (bandwidth > 60e9 && cores <= 16) bandwidth = 60e9;
   if (bandwidth > 200e9) bandwidth = 200e9;
   machine->read_bps = bandwidth;
   machine->copy_bps = bandwidth * 0.8;
-  machine->launch_seconds = 3e-6; /* waking the team of threads */
+  machine->launch_seconds = 3e-6; /* time to wake the thread team */
   machine->efficiency_compute = 0.7;
   machine->efficiency_memory = 0.8;
   snprintf(machine->source_note, sizeof machine->source_note,

@@ -1,5 +1,5 @@
-/* file.c - one machine as JSON: read as an untrusted file, written to a temporary name and
- * renamed. */
+/* file.c - reads and writes one machine as JSON. Every field is checked; a written file appears
+ * when it is complete. */
 #include "machine/parts.h"
 #include "machine/tuned.h"
 
@@ -25,7 +25,7 @@ rf_status rf_machine_text(const json_t *object, const char *key, bool required, 
     return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT,
                    "%s: %s has a bad length (expected %d to %zu bytes, got %zu)", where, key, required,
                    capacity - 1, length);
-  for (const char *c = value; *c; c++) /* names are printed, so they have no control characters */
+  for (const char *c = value; *c; c++) /* names are printed */
     if ((unsigned char)*c < ' ' || *c == 127)
       return RF_FAIL(error, RAFTER_FAILED, RF_MACHINE_HINT,
                      "%s: %s holds a control character (byte %d, expected text of one line)", where, key,
@@ -45,13 +45,14 @@ static rf_status dtype_key(const char *key, const char *where, rf_dtype *dtype, 
                  "%s: '%.40s' is not a dtype (expected f32, bf16, f16, f64, i8, ...)", where, key);
 }
 
-/* The field for FLOP/s under a name: a dtype of ours or another format. */
+/* The place of the FLOP/s of a format that is not an rf_dtype. */
 typedef struct rate_place {
   const char *key;
   double *at;
 } rate_place;
 
-/* Reads {"f32": FLOP/s, ...} into `of` by dtype, and into `more` (which ends with a NULL key). */
+/* Reads {"f32": FLOP/s, ...} into `of` by dtype and into the places of `more`, which ends with a
+ * NULL key. */
 static rf_status parse_rates(const json_t *object, const char *name, bool required, double of[RF_DTYPES],
                              const rate_place *more, const char *where, rf_error *error) {
   json_t *rates = json_object_get(object, name), *value;
@@ -78,7 +79,7 @@ static rf_status parse_rates(const json_t *object, const char *name, bool requir
 }
 
 bool rf_curve_multiplies(const char *op) {
-  /* parts of products and passes over logits have curves but are not ops */
+  /* Some curves are not ops: classes of packed products, rows of the head, and sampling. */
   static const char *const parts[] = {"matmul_", "head_rows", "sample"};
   const rf_op_def *def = rf_op_find(op);
   if (def) return def->timing != RF_TIMING_BYTES;

@@ -1,10 +1,10 @@
-/* isa.h - the levels of x86 that kernels are compiled for, and which this CPU has. */
+/* isa.h - the x86 instruction-set levels of kernels, and the level of this CPU. */
 #ifndef RF_ISA_H
 #define RF_ISA_H
 
 #include "base/base.h"
 
-/* Ordered: a level includes those below it. */
+/* The levels are in ascending order: each one includes the levels before it. */
 typedef enum rf_isa {
   RF_ISA_BASE,
   RF_ISA_AVX2,
@@ -13,9 +13,10 @@ typedef enum rf_isa {
   RF_ISA_AMX,
   RF_ISAS
 } rf_isa;
-rf_isa rf_isa_detect(void);          /* by cpuid, once; also asks whether the system saves the registers */
+/* The level of this CPU, from cpuid and from whether the system saves the registers. */
+rf_isa rf_isa_detect(void);
 const char *rf_isa_name(rf_isa isa); /* "base", "avx2", "avx512", "avx512bf16", "amx" */
-/* "auto" is what this CPU has. RAFTER_INVALID: unknown, or more than this CPU has. */
+/* "auto" is the level of this CPU. RAFTER_INVALID: unknown name, or this CPU lacks the level. */
 rf_status rf_isa_resolve(const char *name, rf_isa *isa, rf_error *error);
 
 #endif

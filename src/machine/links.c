@@ -1,14 +1,13 @@
-/* links.c - places the chips of a group on the network and times a collective among them.
- * Formulas: "How to Scale Your Model", chapters on sharding and GPUs; docs/planning.md derives
- * the rest. */
+/* links.c - places a group of chips on the network and predicts the time of a collective. Formulas:
+ * "How to Scale Your Model", chapters on sharding and GPUs; docs/planning.md derives the rest. */
 #include "machine/parts.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- a mesh laid over a torus ---------------------------------------------------------------- */
+/* ---- a mesh on a torus ----------------------------------------------------------------------- */
 
-/* `extent` chips of one mesh axis along one axis of the torus, `stride` links apart. */
+/* The part of one mesh axis along one torus axis: `extent` chips, `stride` links apart. */
 typedef struct piece {
   int extent, stride;
 } piece;
@@ -18,19 +17,19 @@ typedef struct layout {
   piece piece[RF_AXES][RF_TORUS_AXES];
 } layout;
 
-/* Bytes/s that one ring gives one chip: both directions if it closes; `stride` groups share its
- * links. */
+/* Bytes/s that one ring gives one chip. A closed ring uses both directions; `stride` groups share
+ * the links. */
 static double ring_bps(const rf_ring *ring, double oneway) {
   return (ring->wraps ? 2 : 1) * oneway / ring->stride;
 }
 
-/* The search for the factors of one mesh axis along the torus axes. Torus axes are used whole if
- * possible (only whole axes close to rings); then the choice with the most bandwidth wins, then
- * the one with the last axes. */
+/* The search for the factors of one mesh axis along the torus axes. Criteria in order: few partly
+ * used torus axes (only complete axes close to rings), more bandwidth, later axes. */
 typedef struct search {
   const rf_machine *machine;
   const layout *layout;
-  int left[RF_TORUS_AXES], stride[RF_TORUS_AXES]; /* free part of each axis after the inner mesh axes */
+  /* free length and stride of each torus axis after the inner mesh axes */
+  int left[RF_TORUS_AXES], stride[RF_TORUS_AXES];
   int now[RF_TORUS_AXES], best[RF_TORUS_AXES];
   int best_broken;
   double best_bps;
@@ -53,8 +52,8 @@ static void try_factors(search *s, int axis, int extent, int broken, double bps)
   }
 }
 
-/* Places the mesh on the torus, innermost axis first. `of`: extents without slices and without
- * the die. */
+/* Places the mesh on the torus, innermost axis first. `of` has the extents without slices and
+ * without the devices of a chip. */
 static void lay_out(const rf_machine *machine, const int32_t *of, int count, layout *out) {
   search s = {.machine = machine, .layout = out};
   out->axes = machine->shape_rank;
@@ -74,8 +73,8 @@ static void lay_out(const rf_machine *machine, const int32_t *of, int count, lay
   }
 }
 
-/* Joins the mask's pieces on one torus axis into one ring; its members are span/extent links
- * apart on average. */
+/* Joins the pieces of the mesh axes in `mask` on one torus axis into one ring. Its members are
+ * span/extent links apart on average. */
 static rf_ring join_pieces(const rf_machine *machine, const layout *at, int count, uint32_t mask, int axis) {
   rf_ring ring = {1, 1, false};
   int span = 1;
@@ -160,7 +159,8 @@ rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int coun
   return RAFTER_OK;
 }
 
-/* Members per node, and nodes, of the axes in the mask: inner axes get neighbouring chips. */
+/* Finds the members in a node and the number of nodes for the mesh axes in `mask`. Inner axes use
+ * neighbouring chips. */
 static rf_status group_of_switch(const rf_machine *m, const int32_t *of, int count, uint32_t mask,
                                  rf_group *group, rf_error *error) {
   int node = m->shape_rank ? m->shape[0] : 1, inside = 1, total = 1;
@@ -172,13 +172,13 @@ static rf_status group_of_switch(const rf_machine *m, const int32_t *of, int cou
     }
     stride *= of[i];
   }
-  /* A node that is not full has its share of the network cards; other groups in the same node
-   * share it. */
+  /* A node that is not full has its share of the network cards. Other groups of the node use it
+   * too. */
   return add_nodes(m, inside, (total + inside - 1) / inside, (double)inside / m->topology.domain, group,
                    error);
 }
 
-/* Checks that mesh and machine have the same chips and slices. */
+/* Checks that mesh and machine have the same number of chips and of slices. */
 static rf_status check_mesh(const rf_machine *machine, const rf_mesh *mesh, rf_error *error) {
   int64_t chips = rf_mesh_chips(mesh), slices = rf_mesh_extent(mesh, RF_AXIS_SLICE),
           have = machine->slices > 1 ? machine->slices : 1;
@@ -233,7 +233,7 @@ rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_ax
 
 /* ---- seconds --------------------------------------------------------------------------------- */
 
-/* Hops of the farthest shard. */
+/* Latency to the farthest shard. */
 static double hop_latency(const rf_group *g) {
   double hops = 0;
   for (int i = 0; i < g->rings; i++)
@@ -241,8 +241,8 @@ static double hop_latency(const rf_group *g) {
   return hops * g->hop_seconds;
 }
 
-/* All-gather over the rings: every chip receives V (X-1)/X bytes, along all rings at the same
- * time. Books drop the factor if all rings close. */
+/* All-gather over the rings: every chip receives V (X-1)/X bytes over all rings at the same time.
+ * Books omit the factor if all rings close. */
 static double rings_gather(const rf_group *g, double bytes, bool literature) {
   double bps = 0, members = 1;
   bool close = true;
@@ -254,8 +254,8 @@ static double rings_gather(const rf_group *g, double bytes, bool literature) {
   return bps > 0 ? bytes / bps * (literature && close ? 1 : (members - 1) / members) : 0;
 }
 
-/* All-to-all over the rings: a quarter of V crosses the middle of an axis each way, over one
- * line for each chip of the other axes. */
+/* All-to-all over the rings: a quarter of V crosses the middle of an axis in each direction, over
+ * one line for each chip of the other axes. */
 static double rings_exchange(const rf_group *g, double bytes) {
   double members = 1, most = 0;
   for (int i = 0; i < g->rings; i++) members *= g->ring[i].extent;
@@ -276,7 +276,7 @@ static double switch_exchange(const rf_group *g, double bytes) {
   return fmax(inside, m > 1 ? bytes * (m - 1) / (m * m * g->node_bps) : 0);
 }
 
-/* One hop along the group: every chip sends to its neighbour at the same time. */
+/* Seconds in which every chip sends `bytes` to its neighbour. */
 static double neighbour(const rf_group *g, double bytes) {
   double most = 0;
   for (int i = 0; i < g->rings; i++) most = fmax(most, bytes * g->ring[i].stride / g->oneway_bps);
@@ -286,8 +286,8 @@ static double neighbour(const rf_group *g, double bytes) {
   return g->slices > 1 ? fmax(most, bytes / g->dcn_bps) : most;
 }
 
-/* Seconds of an all-gather or an all-to-all. The parts of a group run one after another: between
- * slices each chip sends its shard of a slice; the two devices of a chip exchange halves. */
+/* Seconds of an all-gather or an all-to-all. The parts of a group run one after the other. Between
+ * slices, each chip sends its shard of a slice; the two devices of a chip exchange halves. */
 static double staged(const rf_group *g, double bytes, bool exchange, bool literature) {
   double within = bytes / (g->die ? 2 : 1), seconds = 0;
   double chips = (double)g->chips / g->slices, slices = g->slices;

@@ -1,59 +1,64 @@
-/* machine.h - what a machine can do: data sheets (data/machines.json) and calibration files.
- * Holds data only, measures nothing. */
+/* machine.h - the performance of a machine, from data sheets (data/machines.json) and calibration
+ * files. This room measures nothing. */
 #ifndef RF_MACHINE_H
 #define RF_MACHINE_H
 
 #include "graph/graph.h"
 #include "graph/mesh/mesh.h"
 
-/* Measured speed of one op class by size. Points ascend in `size`, the number that a kernel's
- * efficiency depends on (see rf_cost_size in plan); if all are zero, `size` is `work`. Between
- * points the rate work/seconds is interpolated over log(size). */
+/* Measured speed of a class of ops by size. Points ascend in `size`, the number that determines the
+ * efficiency of a kernel (rf_cost_size in plan); if all sizes are 0, `work` is used. Between
+ * points, the rate work/seconds is interpolated over log(size). */
 enum { RF_CURVE_POINTS = 32 };
 typedef struct rf_curve {
-  char op[32]; /* op_def name, "load", or the class of a packed matrix's products (rf_cost_classes of plan) */
+  /* name of an op, "load", or the class of a packed matrix's products (rf_cost_classes of plan) */
+  char op[32];
   rf_dtype dtype;
   int count;
-  double work[RF_CURVE_POINTS];    /* flops (compute-bound ops) or bytes (memory-bound ops) of one call */
-  double seconds[RF_CURVE_POINTS]; /* measured seconds of that call, threads as calibrated */
+  /* work of one call: flops (compute-bound ops) or bytes (memory-bound ops) */
+  double work[RF_CURVE_POINTS];
+  /* measured seconds of this call, with the calibrated number of threads */
+  double seconds[RF_CURVE_POINTS];
   double size[RF_CURVE_POINTS];
   char kernel[64];
-  bool multiplies; /* rf_curve_multiplies(op) */
+  bool multiplies; /* value of rf_curve_multiplies(op) */
 } rf_curve;
-/* Whether the time of this curve's ops follows their arithmetic; otherwise it follows their
+/* Whether the time of the ops of a curve depends on their flops; otherwise it depends on their
  * bytes. */
 bool rf_curve_multiplies(const char *op);
 
-/* Peaks with fewer threads. */
+/* Ceilings with fewer threads. */
 enum { RF_SCALING_POINTS = 16 };
 typedef struct rf_scaling {
   int threads;
   double flops, read_bps;
-} rf_scaling; /* f32 FLOP/s, bytes/s */
+} rf_scaling; /* FLOP/s in f32; bytes/s */
 
 /* ---- how chips are joined ---- */
 
-/* TORUS: every chip has a link each way along each axis. SWITCH: a switch joins the chips of a
- * node, and nodes by their own network. */
+/* TORUS: every chip has one link in each direction along each axis. SWITCH: a switch joins the
+ * chips of a node, and a second network joins the nodes. */
 typedef enum rf_network_form { RF_NETWORK_NONE, RF_NETWORK_TORUS, RF_NETWORK_SWITCH } rf_network_form;
-/* When a torus axis closes to a ring: never; at 16 chips (v5e, v6e); at a multiple of 4 (v4,
- * v5p, v7x: whole cubes of 4x4x4); always. */
+/* When an axis of a torus closes to a ring: never; at 16 chips (v5e, v6e); at multiples of 4 (v4,
+ * v5p, v7x, which consist of 4x4x4 cubes); always. */
 typedef enum rf_wrap { RF_WRAP_NEVER, RF_WRAP_FULL16, RF_WRAP_MULTIPLE_OF_4, RF_WRAP_ALWAYS } rf_wrap;
 enum { RF_TORUS_AXES = 4, RF_PRICE_TIERS = 6, RF_NETWORK_AXES_MOST = 1 << 20 };
 typedef struct rf_topology {
   rf_network_form form;
   rf_wrap wrap;
   int axes;               /* TORUS: number of axes */
-  int pod[RF_TORUS_AXES]; /* TORUS: the longest each axis can be */
-  int64_t pod_chips;      /* maximum chips joined; 0: unlimited */
-  int64_t job_chips;      /* maximum chips for one job; 0: all */
+  int pod[RF_TORUS_AXES]; /* TORUS: maximum length of each axis */
+  int64_t pod_chips;      /* maximum chips of a network; 0: no limit */
+  int64_t job_chips;      /* maximum chips of one job; 0: all */
   int host_chips;         /* chips that share a host; 0: unknown */
-  double oneway_bps;      /* bytes/s one way: TORUS over one link; SWITCH out of a chip */
-  double hop_seconds;     /* latency of one link; 0: not published */
-  double fraction;        /* share of oneway_bps that large transfers reach; 1: unknown */
-  int domain;             /* SWITCH: maximum chips of one switch */
-  double node_bps;        /* SWITCH: bytes/s out of a full node; 0: unknown */
-  double die_bps;         /* bytes/s one way between the devices of one chip; 0: the chip is one device */
+  /* bytes/s in one direction: TORUS, over one link; SWITCH, out of one chip */
+  double oneway_bps;
+  double hop_seconds; /* latency of one link in seconds; 0: unknown */
+  double fraction;    /* share of oneway_bps that large transfers reach; 1 if unknown */
+  int domain;         /* SWITCH: maximum chips at one switch */
+  double node_bps;    /* SWITCH: bytes/s out of a full node; 0: unknown */
+  /* bytes/s in one direction between the two devices of a chip; 0: one device */
+  double die_bps;
 } rf_topology;
 typedef struct rf_price {
   char tier[16], date[16]; /* "list", "committed", "flex-start", ...; "2025-02" */
@@ -64,19 +69,19 @@ typedef struct rf_price {
 /* ---- blocks of products that were tuned (tuned.c) ---- */
 
 enum { RF_TUNED_ROWS = 64, RF_TUNED_CLASSES = 9 };
-/* One shape class of an op, and the gain of its fastest blocks over the kernel's default. */
+/* One shape class of an op, and the speed-up of its fastest blocks over the kernel's default. */
 typedef struct rf_tuned_row {
   char op[32], kernel[64];
-  int class; /* see rf_tuned_class */
+  int class; /* index of a class of rf_tuned_class */
   rf_dtype dtype;
-  rf_blocks usual, best; /* best: all 0 if the default is kept */
-  /* speed-up of the best blocks in separate rounds: median; interquartile range */
+  rf_blocks usual, best; /* `best` is all 0 if the default is kept */
+  /* Relative speed-up of the best blocks in separate rounds: its median and interquartile range. */
   double gain, spread;
 } rf_tuned_row;
 /* Result of `rafter calibrate --tune`. */
 typedef struct rf_tuned {
-  char cpu[128]; /* on this CPU; "": not tuned */
-  bool here;     /* it is the CPU of this machine; on another one the table is ignored */
+  char cpu[128]; /* name of the CPU that was tuned; "": none */
+  bool here;     /* this machine has that CPU; otherwise the table is ignored */
   int threads;   /* number of threads; with another number the table is ignored */
   int count;
   rf_tuned_row row[RF_TUNED_ROWS];
@@ -87,38 +92,41 @@ typedef struct rf_machine {
   char name[64];
   char kind[16];         /* "cpu", "gpu", "tpu" */
   char source[24];       /* "data-sheet", "detected", "calibrated", "file" */
-  char source_note[256]; /* source of the figures */
+  char source_note[256]; /* where the figures come from */
   int chips, threads;
-  double flops[RF_DTYPES]; /* peak FLOP/s per chip by dtype of the product; 0: unknown */
-  /* CPU whose `flops` are for tiles: peak of its vector units; 0: same as `flops`, or unknown */
+  double flops[RF_DTYPES]; /* peak FLOP/s of one chip for products of a dtype; 0: unknown */
+  /* Peak FLOP/s of the vector units, if `flops` is the peak of tiles. 0: same as `flops`, or
+   * unknown. */
   double flops_vectors[RF_DTYPES];
-  double flops_tf32, flops_f4; /* formats without a dtype of ours; 0: unknown */
-  double memory_bytes;         /* capacity per chip */
+  double flops_tf32, flops_f4; /* FLOP/s of formats that have no rf_dtype; 0: unknown */
+  double memory_bytes;         /* capacity of one chip */
   double reserve_bytes;        /* bytes that the runtime reserves */
-  double read_bps, copy_bps;   /* bytes/s; data sheets fill both with the memory bandwidth */
-  double launch_seconds;       /* per op */
-  double watts;                /* watts of a working chip; 0: unknown */
-  /* list price, or the choice of rf_machine_set_price; 0: unknown */
-  double usd_per_chip_hour;
-  char price_tier[16]; /* tier of that price: "list", another tier, "given"; "": none */
+  /* bytes/s of reading and copying; data sheets give one memory bandwidth for both */
+  double read_bps, copy_bps;
+  double launch_seconds;    /* overhead of one op */
+  double watts;             /* power of one busy chip; 0: unknown */
+  double usd_per_chip_hour; /* List price, or the price of rf_machine_set_price; 0: unknown. */
+  char price_tier[16];      /* tier of this price: "list", another tier, "given"; "": no price */
   int price_count;
-  rf_price price[RF_PRICE_TIERS];  /* all tiers with a source */
-  double vmem_bytes, vmem_bps;     /* memory on the chip that programs address; 0: none or unknown */
-  int tile[2];                     /* rows and columns that the matrix unit rounds to; 0: none */
-  double dcn_bps, dcn_hop_seconds; /* data-centre network, bytes/s out of a chip */
-  double pcie_bps, host_bytes;     /* between a chip and its host, one way; memory of the host */
-  int devices_per_chip;            /* 2: two devices, joined by topology.die_bps */
-  bool by_device;                  /* all figures are per device, and `chips` counts devices */
+  rf_price price[RF_PRICE_TIERS]; /* all tiers that have a source */
+  double vmem_bytes, vmem_bps;    /* memory on the chip that programs address; 0: none or unknown */
+  /* rows and columns to which the matrix unit rounds; 0: no rounding */
+  int tile[2];
+  double dcn_bps, dcn_hop_seconds; /* data-centre network: bytes/s out of one chip, latency */
+  /* bytes/s between a chip and its host in one direction; memory of the host */
+  double pcie_bps, host_bytes;
+  int devices_per_chip; /* 2: topology.die_bps joins the two devices */
+  bool by_device;       /* all figures are for one device, and `chips` counts devices */
   rf_topology topology;
-  char edition[32]; /* edition of the figures; "": the sheet's own */
-  int shape_rank;   /* 0: no shape given, one chip */
-  /* TORUS: extents of its axes; SWITCH: chips a node, nodes. slices: copies joined by the
-   * data-centre network */
+  char edition[32]; /* edition of the figures; "": the figures of the sheet itself */
+  int shape_rank;   /* number of entries of `shape`; 0: one chip */
+  /* `shape`: TORUS, extents of the axes; SWITCH, chips of a node and number of nodes. `slices`:
+   * copies of this shape that the data-centre network joins. */
   int shape[RF_TORUS_AXES], slices;
   double efficiency_compute, efficiency_memory; /* for machines without curves */
-  /* efficiency of grouped products relative to efficiency_compute; 0: unknown */
+  /* Efficiency of grouped products (experts) relative to efficiency_compute; 0: unknown. */
   double efficiency_experts;
-  char isa[16]; /* of a CPU */
+  char isa[16]; /* instruction-set level of a CPU */
   int scaling_count;
   rf_scaling scaling[RF_SCALING_POINTS];
   int curve_count;
@@ -126,49 +134,48 @@ typedef struct rf_machine {
   rf_tuned tuned;
 } rf_machine;
 
-/* `spec`: "local" (the calibrated machine, or a detected sheet without a calibration), a path to
- * a machine JSON file, or NAME[@EDITION][:SHAPE][*SLICES]: a row of machines.json, another
- * edition of its figures, chips along each axis (tpu-v5e:4x4; h100-sxm:8x4 is 8 per node and 4
- * nodes), and the number of such slices on the data-centre network. `chips` becomes the product;
- * all other figures stay per chip. RAFTER_INVALID names the nearest row, the editions, or the
- * wrong number of the shape. */
+/* `spec` is "local" (the calibrated machine, or the detected one without a calibration), the path
+ * of a machine file, or NAME[@EDITION][:SHAPE][*SLICES]. NAME is a row of machines.json and EDITION
+ * a variant of its figures. SHAPE has the chips along each axis (tpu-v5e:4x4; h100-sxm:8x4 has 4
+ * nodes of 8 chips). SLICES is the number of such slices on the data-centre network. `chips`
+ * becomes the product; all other figures stay per chip. Errors name the nearest row, the editions,
+ * or the wrong number of the shape. */
 rf_status rf_machine_find(const char *spec, rf_machine *machine, rf_error *error);
-/* Sets the SHAPE and SLICES of a spec ("4x4", "4x4*2" or "*2") on a machine. */
-/* The shape to append to a machine's name for this many chips: ":8x8x8" (as near to a cube as
+/* The shape of this many chips, to append to the machine's name: ":8x8x8" (as close to a cube as
  * the torus allows), ":8x4" for nodes of a switch, "" for one chip. */
 void rf_machine_shape_for(const rf_machine *machine, int64_t chips, char *text, size_t capacity);
+/* Sets SHAPE and SLICES of a spec ("4x4", "4x4*2" or "*2"). */
 rf_status rf_machine_set_shape(rf_machine *machine, const char *shape, rf_error *error);
-/* Sets the price of a chip per hour: one of the machine's tiers, or an amount in USD.
- * RAFTER_INVALID lists the tiers. */
+/* Sets the price of a chip for one hour: a tier of the machine, or an amount in USD. Errors list
+ * the tiers. */
 rf_status rf_machine_set_price(rf_machine *machine, const char *text, rf_error *error);
-/* "list 2.70, committed 1.61"; "" if no price is known. */
+/* The prices as text, "list 2.70, committed 1.61"; "" if no price is known. */
 const char *rf_machine_prices_text(const rf_machine *machine, char text[200]);
-/* Whether a slice with these extents, in any order, can be cut out of a pod of a torus; `what`
- * names it in errors. */
+/* Checks that a pod of the torus has a slice with these extents, in any order. `what` names the
+ * slice in errors. */
 rf_status rf_machine_check_pod(const rf_machine *machine, const int *shape, int rank, const char *what,
                                const char *hint, rf_error *error);
-/* Turns a machine with two devices per chip into one with twice the chips and half of every
- * figure, joined in pairs by topology.die_bps. Does nothing otherwise. */
+/* Changes a machine with two devices per chip to one with twice the chips and half of every figure.
+ * topology.die_bps joins the two devices of a chip. Does nothing for other machines. */
 void rf_machine_by_device(rf_machine *machine);
-/* Bytes per second of one chip into the data-centre network (GPU: its share of its node's). 0:
- * unknown. */
+/* Bytes/s from one chip into the data-centre network (GPU: the chip's share of its node's network);
+ * 0 if unknown. */
 double rf_machine_dcn_bps(const rf_machine *machine);
 /* Whether an axis of this length closes to a ring. */
 bool rf_machine_wraps(const rf_machine *machine, int extent);
-#define RF_MACHINE_FORMAT "rafter-machine-1" /* "format" of a file that was written */
+#define RF_MACHINE_FORMAT "rafter-machine-1" /* field "format" of the files that rafter writes */
 rf_status rf_machine_read(const char *path, rf_machine *machine, rf_error *error);
-/* written to a temporary name, then renamed */
+/* The file appears when it is complete. */
 rf_status rf_machine_write(const rf_machine *machine, const char *path, rf_error *error);
-/* This machine as the operating system and the CPU describe it, not measured: source "detected",
- * low confidence. */
+/* Describes this machine without measuring it: `source` is "detected", and confidence is low. */
 rf_status rf_machine_detect(rf_machine *machine, rf_error *error);
-/* Whether this CPU has tiles with int8 and bf16 products and the system grants them to this
- * process, which must ask because their state is large. */
+/* Whether this CPU has tiles with int8 and bf16 products and the system allows this process to use
+ * them. A process must request them, because their state is large. */
 bool rf_machine_has_tiles(void);
-/* This CPU's name, family, model, stepping and L2; "" if unknown. */
+/* Name, family, model, stepping and L2 cache of this CPU; "" if unknown. */
 void rf_machine_cpu(char cpu[128]);
-/* Where calibrate stores this machine's file: $XDG_CACHE_HOME/rafter/HOST.json or
- * ~/.cache/rafter/HOST.json. */
+/* The path where `rafter calibrate` stores the file of this machine:
+ * $XDG_CACHE_HOME/rafter/HOST.json or ~/.cache/rafter/HOST.json. */
 void rf_machine_local_path(char path[4096]);
 
 /* ---- links: how long a collective takes (links.c) ---- */
@@ -182,27 +189,28 @@ typedef enum rf_collective {
   RF_COLLECTIVES
 } rf_collective;
 
-/* One dimension of a group on a torus: `extent` chips, `stride` links apart; a ring that wraps
- * has both directions. */
+/* One dimension of a group on a torus: `extent` chips, `stride` links apart. A ring that wraps uses
+ * both directions. */
 typedef struct rf_ring {
   int extent, stride;
   bool wraps;
 } rf_ring;
-/* Places of the members of a group of chips and the links between them. A part of 1 does not
- * exist. */
+/* A group of chips and the links between them. A part of size 1 is absent. */
 typedef struct rf_group {
-  int chips; /* members, of all parts */
-  int rings; /* TORUS */
+  int chips; /* number of chips in the group */
+  int rings; /* TORUS: number of rings */
   rf_ring ring[RF_TORUS_AXES];
-  double oneway_bps, hop_seconds; /* TORUS: a link; SWITCH: out of a chip */
-  int inside, nodes;              /* SWITCH: members of one node, nodes */
-  double node_bps;                /* SWITCH: this group's share of the bandwidth out of a node */
-  int slices;                     /* over the data-centre network */
+  /* bytes/s and latency: TORUS, of one link; SWITCH, out of one chip */
+  double oneway_bps, hop_seconds;
+  int inside, nodes; /* SWITCH: chips of the group in one node; number of nodes */
+  double node_bps;   /* SWITCH: this group's share of the bytes/s out of a node */
+  int slices;        /* number of slices, joined by the data-centre network */
   double dcn_bps, dcn_hop_seconds;
-  bool die; /* the two devices of a chip */
+  bool die; /* the group uses the link between the two devices of a chip */
   double die_bps;
-  double fraction;    /* share of the links' bandwidth that is reached in practice; the caller applies it */
-  uint32_t resources; /* links in use: bit i is axis i of the torus; other bits below */
+  /* share of the links' bandwidth that is reached in practice; the caller applies it */
+  double fraction;
+  uint32_t resources; /* links in use: bit i is axis i of the torus; the other bits are below */
 } rf_group;
 enum {
   RF_RESOURCE_SWITCH = 1 << 8,
@@ -211,21 +219,21 @@ enum {
   RF_RESOURCE_DIE = 1 << 11
 };
 
-/* The group that these mesh axes span. Inner axes get neighbouring chips, torus axes are used
- * whole if possible, and `slice` uses the data-centre network. On a machine by device, the
- * pinned axis (else the innermost even one) joins the two devices of a chip. RAFTER_INVALID:
- * mesh and machine differ in chips, or the machine has no figure for the links. */
+/* The group of chips along these mesh axes. Inner axes use neighbouring chips, a mesh axis uses
+ * complete torus axes if possible, and `slice` uses the data-centre network. On a machine by
+ * device, the pinned axis (or the innermost even axis) joins the two devices of a chip.
+ * RAFTER_INVALID if the numbers of chips differ or the machine has no figure for the links. */
 rf_status rf_machine_group(const rf_machine *machine, const rf_mesh *mesh, rf_axes axes, rf_group *group,
                            rf_error *error);
-/* A group of whole axes, as `extent` lists them (SWITCH: chips of a node, then nodes); `wrap`
- * -1: by the machine's rule, else 0 or 1. */
+/* A group with the given extents along network axes (SWITCH: chips of a node, then nodes). `wrap` 0
+ * or 1 says whether axes close to rings; -1 uses the machine's rule. */
 rf_status rf_machine_axes(const rf_machine *machine, const int *extent, int count, int wrap, rf_group *group,
                           rf_error *error);
-/* Seconds of a collective; see docs/planning.md. `whole_bytes`: the array of the whole group
- * (all-gather: after gathering; reduce-scatter, all-reduce: one member's input; all-to-all: all
- * members; permute: one member's message). `literature`: without the factor (X-1)/X of rings, as
- * books print it. *latency (may be NULL) gets the part that bandwidth does not shorten; the
- * result is at least that. */
+/* Seconds of a collective; docs/planning.md has the formulas. `whole_bytes` is the size of the
+ * array of all members: all-gather, after gathering; reduce-scatter and all-reduce, the input of
+ * one member; all-to-all, the sum over members; permute, the message of one member. `literature`
+ * omits the factor (X-1)/X of rings, as books do. *latency (may be NULL) gets the part that does
+ * not depend on bandwidth, which is also the minimum of the result. */
 double rf_collective_seconds(const rf_group *group, rf_collective kind, double whole_bytes, bool literature,
                              double *latency);
 

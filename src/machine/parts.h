@@ -1,4 +1,4 @@
-/* parts.h - what the files of this room share. */
+/* parts.h - functions that the files of this room share. */
 #ifndef RF_MACHINE_PARTS_H
 #define RF_MACHINE_PARTS_H
 
@@ -6,20 +6,20 @@
 
 #include "base/json.h"
 
-/* Fills `machine` from one JSON object. `where` names the file (and row) in messages.
- * RAFTER_FAILED: a field is missing, of the wrong kind or out of range. */
+/* Fills `machine` from one JSON object. `where` names the file (and the row) in errors.
+ * RAFTER_FAILED if a field is missing, has the wrong type or is out of range. */
 rf_status rf_machine_parse(const json_t *object, const char *where, rf_machine *machine, rf_error *error);
 
-/* A text that must fit, and a number in [least, most]. If the field is absent, the value is
- * unchanged. */
+/* Read a text of less than `capacity` bytes, and a number in [least, most]. A missing field leaves
+ * the value as it is. */
 rf_status rf_machine_text(const json_t *object, const char *key, bool required, char *out, size_t capacity,
                           const char *where, rf_error *error);
 rf_status rf_machine_number(const json_t *object, const char *key, double least, double most, double *value,
                             const char *where, rf_error *error);
-/* Reads everything beyond one chip: topology, networks, prices, shape. */
+/* Reads the fields beyond one chip: topology, networks, prices, shape. */
 rf_status rf_machine_parse_network(const json_t *object, const char *where, rf_machine *machine,
                                    rf_error *error);
-/* Writes the same fields to `object`. */
+/* Writes the fields that rf_machine_parse_network reads. */
 void rf_machine_network_json(const rf_machine *machine, json_t *object);
 
 extern const char RF_MACHINE_HINT[];

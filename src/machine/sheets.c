@@ -1,4 +1,5 @@
-/* sheets.c - the built-in data sheets, and finding a machine by the name that a person types. */
+/* sheets.c - the built-in data sheets, and the look-up of a machine by the name that a user
+ * types. */
 #include "machine/parts.h"
 
 #include "base/text.h"
@@ -10,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* data/machines.json is part of the program, so that the binary works wherever it is copied. The
+/* data/machines.json is part of the program, so that the program works wherever it is copied. The
  * build defines RF_DATA_DIR as the absolute path of data/ and makes this file depend on
  * machines.json. */
 #ifndef RF_DATA_DIR
@@ -32,14 +33,14 @@ static void parse_sheets(void) {
     sheets = NULL;
 }
 
-/* A fault in this text would be our own mistake; a unit test reads every row. */
+/* The text is part of the program, and a unit test reads every row, so no error is reported. */
 static json_t *sheet_rows(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, parse_sheets);
   return json_object_get(sheets, "machines");
 }
 
-/* A row with its edition's changes applied. */
+/* Makes a copy of a row with the changes of an edition. */
 static rf_status with_edition(const json_t *row, const char *edition, json_t **sheet, rf_error *error) {
   json_t *editions = json_object_get(row, "editions"), *changes = json_object_get(editions, edition);
   const char *name = json_string_value(json_object_get(row, "name"));

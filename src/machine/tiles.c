@@ -1,6 +1,6 @@
-/* tiles.c - the padding of TPU arrays. Source: measured over arguments, outputs and donated
- * state of programs that libtpu compiled ahead of time (data/tpu-aot.json); the rule gives every
- * one of its arrays to the byte. */
+/* tiles.c - the padding of TPU arrays. Source: arguments, outputs and donated state of programs
+ * that libtpu compiled ahead of time (data/tpu-aot.json). The rule gives every array there to the
+ * byte. */
 #include "machine/tiles.h"
 
 #include <string.h>
@@ -9,15 +9,15 @@ enum { LANES = 128, SUBLANES = 8, MOST_1D = 1024, SCALAR_BYTES = 512 };
 
 static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-/* The smallest power of two that is at least n, limited to `most`. */
+/* The smallest power of two that is at least n, but at most `most`. */
 static int64_t power_of_two(int64_t n, int64_t most) {
   int64_t p = 1;
   while (p < n && p < most) p *= 2;
   return p;
 }
 
-/* A short dimension shortens a tile's rows to the next power of two, but never below a whole
- * 32-bit word, which `pack` rows share. */
+/* Rounds the second-minor dimension up to the rows of a tile. A short dimension shortens the tile
+ * to a power of two, but a 32-bit word always holds `pack` rows. */
 static int64_t on_sublanes(int64_t n, int64_t pack) {
   int64_t rows = power_of_two(n, SUBLANES);
   if (rows < pack) rows = pack < SUBLANES ? pack : SUBLANES;

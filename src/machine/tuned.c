@@ -1,4 +1,4 @@
-/* tuned.c - blocks of products that were tuned on one CPU: their classes, their form in a
+/* tuned.c - block sizes of products that were tuned on one CPU: shape classes, the JSON of a
  * machine file, and the choice for an op. */
 #include "machine/tuned.h"
 
@@ -7,21 +7,22 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Limits for a file's blocks, because workspaces grow with them. */
+/* Limits for the blocks of a file, because workspaces grow with the blocks. */
 static const struct {
   const char *name;
   int64_t least, most;
 } FIELDS[] = {{"kc", 16, 1 << 16}, {"a_bytes", 1 << 12, 1 << 30}, {"nc", 64, 1 << 24}};
 enum { FIELD_COUNT = sizeof FIELDS / sizeof *FIELDS };
 
-/* Classes by rows of activations (the k steps of a weight's gradient) and by the weight's size. */
+/* Limits of the classes: rows of activations (for a weight's gradient: the length of its sums) and
+ * elements of the weight. */
 enum { ROWS_FEW = 128, ROWS_SOME = 512, WEIGHTS_FEW = 1 << 20, WEIGHTS_SOME = 1 << 22 };
 static const char *const CLASSES[RF_TUNED_CLASSES] = {
     "rows<=128 weights<=1Mi", "rows<=128 weights<=4Mi", "rows<=128 weights>4Mi",
     "rows<=512 weights<=1Mi", "rows<=512 weights<=4Mi", "rows<=512 weights>4Mi",
     "rows>512 weights<=1Mi",  "rows>512 weights<=4Mi",  "rows>512 weights>4Mi",
 };
-enum { SIDE_MIN = 256 }; /* narrower matrices, as of adapters, were not measured */
+enum { SIDE_MIN = 256 }; /* narrower matrices, such as adapters, were not measured */
 
 const char *rf_tuned_class_name(int class) {
   return class >= 0 && class < RF_TUNED_CLASSES ? CLASSES[class] : "none";
