@@ -1,6 +1,6 @@
-/* program_jax.c - the memory of a JAX program: its arguments and results as arrays of their own
- * shapes, and its temporaries as lifetimes over the forward ops of our graph and, backwards,
- * their vjps. Times: op i runs forward at i and backward at 2 ops - 1 - i. */
+/* program_jax.c - the memory of a JAX program. Arguments and results are arrays of their own
+ * shapes. Temporaries are lifetimes over the forward ops of our graph and, in reverse order, their
+ * backward ops. Op i runs forward at time i and backward at time 2 ops - 1 - i. */
 #include "study/program.h"
 
 #include "graph/remat.h"
@@ -16,7 +16,7 @@ typedef struct array {
   int64_t bytes;
   int first, last;
   kind what;
-  bool brief; /* small enough in time to lie on the chip where there is room */
+  bool brief; /* lives so briefly that it can be in on-chip memory */
 } array;
 
 typedef struct sizing {
@@ -27,16 +27,18 @@ typedef struct sizing {
   rf_pool *pool;
   array *at;
   int count, capacity;
-  int ops, end;              /* forward ops; the time behind the last backward op */
-  int scan_first, scan_last; /* ops inside the layers */
+  int ops, end;              /* number of forward ops; time after the last backward op */
+  int scan_first, scan_last; /* first and last op of the layers */
   bool trains, scan;
-  /* by tensor: op, op, first op whose vjp reads it, whether it crosses the scan as a residual */
+  /* By tensor: the op that makes it, the last op that reads it, the first op whose backward reads
+   * it, whether it is a residual of the scan. */
   int *producer, *last_read, *needed_by, *crosses;
-  /* by op: which part is computed again with it; of that part */
+  /* By op: the part of the model that is recomputed with it, and the first and last op of that
+   * part. */
   int *region, *region_first, *region_last;
   int64_t state_leaves, stacked;
-  bool *saved;    /* by tensor: a policy names it */
-  int64_t shards; /* devices that share parameters and what belongs to them (fsdp) */
+  bool *saved;    /* by tensor: a remat policy stores it */
+  int64_t shards; /* devices over which parameters, gradients and states are sharded (fsdp) */
 } sizing;
 
 /* ---- arrays ---------------------------------------------------------------------------------- */
@@ -56,8 +58,8 @@ static void add(sizing *s, kind what, bool brief, int64_t bytes, int first, int 
 }
 
 static bool on_tpu(const sizing *s) { return !strcmp(s->job->machine->kind, "tpu"); }
-/* Products of f32 take bf16 operands on a TPU unless a program asks for more, and what only they
- * read is stored so. */
+/* On a TPU, f32 products use bf16 operands by default, and arrays that only products read are
+ * stored in bf16. */
 static rf_dtype product_dtype(const sizing *s) {
   return on_tpu(s) && s->job->build.dtype == RF_F32 ? RF_BF16 : s->job->build.dtype;
 }
@@ -66,8 +68,7 @@ static int64_t bytes_of(const sizing *s, rf_dtype dtype, int rank, const int64_t
 }
 static int64_t scalar_bytes(const sizing *s, rf_dtype dtype) { return bytes_of(s, dtype, 0, NULL); }
 
-/* Sequences and tokens of each that run at once. */
-/* a walk over rows of all sequences; else of one */
+/* Whether a forward pass covers all sequences, otherwise only one. */
 static bool is_whole(const rf_build_options *b) { return b->rows % b->microbatch == 0; }
 static int64_t sequences_of(const sizing *s) {
   const rf_build_options *b = &s->job->build;
@@ -78,7 +79,7 @@ static int64_t tokens_of(const sizing *s) {
   return b->job != RF_JOB_GENERATE ? b->seq : b->rows < 1 ? 1 : b->rows / sequences_of(s);
 }
 
-/* A tensor of rows as JAX has it: (sequences, tokens, columns). */
+/* Bytes of a tensor of rows in JAX's shape: (sequences, tokens, columns). */
 static int64_t tensor_bytes(const sizing *s, const rf_tensor *t, rf_dtype dtype, int64_t divisor) {
   int64_t columns = t->rank > 1 ? t->shape[1] / divisor : 1;
   if (t->shape[0] != sequences_of(s) * tokens_of(s))
@@ -134,8 +135,8 @@ static bool ends_with(const char *text, const char *tail) {
     memcpy((s).dim[(s).count++], dims_, sizeof dims_); \
   } while (0)
 
-/* One of our parameters as the arrays that JAX programs have for it: heads stand on a dimension
- * of their own, gate and up are two, queries are apart from keys and values where these have
+/* The arrays that JAX programs use for one of our parameters. Heads have a dimension of their
+ * own, gate and up are two arrays, and queries are apart from keys and values if these have
  * fewer heads. */
 static shapes shapes_of(const rf_model *m, const rf_param *p) {
   shapes s = {0};
@@ -163,8 +164,8 @@ static shapes shapes_of(const rf_model *m, const rf_param *p) {
   return s;
 }
 
-/* A parameter of layers is one array for all of them where the program loops over them: this one
- * stands for how many, 0: counted already. */
+/* If the program loops over layers, one array holds a parameter of all layers. Returns the number
+ * of layers of that array at its first layer, and 0 at the others. Without a loop: 1. */
 static int64_t stacked(const sizing *s, const rf_params *params, int p) {
   const rf_param *param = &params->at[p];
   if (!s->scan || param->layer < 0) return 1;
@@ -181,8 +182,8 @@ static int64_t stacked(const sizing *s, const rf_params *params, int p) {
   return layers;
 }
 
-/* Of arrays that are stacked over `layers` (0: not stacked) and cut over `shards` devices:
- * matrices along their longest dimension, vectors not. */
+/* Bytes of arrays that are stacked over `layers` (0: not stacked) and sharded over `shards`
+ * devices. Matrices are sharded along their longest dimension, vectors are not. */
 static int64_t shapes_bytes(const sizing *s, const shapes *shape, rf_dtype dtype, int64_t layers,
                             int64_t shards) {
   int64_t sum = 0;
@@ -198,7 +199,6 @@ static int64_t shapes_bytes(const sizing *s, const shapes *shape, rf_dtype dtype
   return sum;
 }
 
-/* The op that reads a parameter first. */
 static int reader_of(const sizing *s, int param) {
   for (int i = 0; i < s->ops; i++)
     for (int k = 0; k < s->graph->op[i].input_count; k++) {
@@ -210,15 +210,15 @@ static int reader_of(const sizing *s, int param) {
 
 static int backward_of(const sizing *s, int op) { return s->end - 1 - op; }
 
-/* The product before an op. */
+/* The last matrix product before an op. */
 static int product_before(const sizing *s, int op) {
   do op--;
   while (op >= 0 && s->graph->op[op].def->product == RF_PRODUCT_NONE);
   return op;
 }
 
-/* A matrix of which every device has a part is gathered for each product, one product early, and
- * its gradient is whole before it is scattered. */
+/* A sharded matrix is gathered for each product, one product ahead. Its gradient is complete before
+ * it is scattered. */
 static void gather(sizing *s, const shapes *shape, rf_dtype product, int reader, bool learns) {
   int64_t whole = shapes_bytes(s, shape, product, 0, 1);
   int before = product_before(s, reader), back = backward_of(s, reader);
@@ -228,8 +228,8 @@ static void gather(sizing *s, const shapes *shape, rf_dtype product, int reader,
   if (learns) add(s, WORKING, false, whole, back, back);
 }
 
-/* Weights, optimizer state, gradients, and copies of matrices in the dtype they are multiplied
- * in: made once, before the layers. */
+/* Sizes weights, optimizer states, gradients, and copies of matrices in the dtype of products,
+ * which are made once before the layers. */
 static void size_parameters(sizing *s, rf_program_memory *m) {
   const rf_params *params = &s->graph->params;
   rf_dtype dtype = s->job->build.dtype, product = product_dtype(s);
@@ -251,10 +251,10 @@ static void size_parameters(sizing *s, rf_program_memory *m) {
     add(s, GRADIENTS, false, stored, in_scan ? backward_of(s, s->scan_last) : backward_of(s, reader), s->end);
     if (s->job->build.accumulate > 1) add(s, GRADIENTS, false, stored, 0, s->end);
     if (!param->matmul || product == RF_F32) continue;
-    /* A loop that keeps residuals keeps each layer's slice of a copied matrix among them: the
-     * copy once more. */
+    /* A loop that stores residuals stores each layer's slice of a converted matrix too: a second
+     * copy. */
     bool twice = in_scan && s->region[reader] == RF_NONE && dtype != RF_F32;
-    /* Made before the loop over microbatches where there is one, and there through all of it. */
+    /* Made before the loop over microbatches, if there is one, and alive until its end. */
     add(s, COPIES, false, copy, 0, twice && s->job->build.accumulate == 1 ? s->scan_last : s->end - 1);
     if (twice) add(s, COPIES, false, copy, s->scan_first, backward_of(s, s->scan_first));
   }
@@ -295,9 +295,9 @@ static void find_regions(sizing *s) {
       s->region_last[i] = s->region_last[i + 1];
 }
 
-/* jax.checkpoint_policies.save_only_these_names: what is named is the last of its chain, as the
- * published programs have it (queries and keys are named behind their rotation), and the
- * residual stream has no name. */
+/* jax.checkpoint_policies.save_only_these_names. As in published programs, a name belongs to the
+ * last tensor of its chain (queries and keys are named after their rotation), and the residual
+ * stream has no name. */
 static void find_saved(sizing *s) {
   rf_saved_seen seen;
   rf_saved_begin(&seen);
@@ -320,8 +320,8 @@ static bool is_activation(const sizing *s, int t) {
 }
 static bool in_layers(const sizing *s, int op) { return op >= s->scan_first && op <= s->scan_last; }
 
-/* The last forward op that reads a tensor, through those that are computed again wherever they
- * are read. */
+/* Finds the last forward op that reads each tensor, directly or through fused ops, which are
+ * recomputed for every reader. */
 static void find_reads(sizing *s) {
   for (int t = 0; t < s->graph->tensor_count; t++) {
     s->producer[t] = RF_NONE;
@@ -346,8 +346,8 @@ static void need(sizing *s, int t, int op) {
   if (is_activation(s, t) && (s->needed_by[t] == RF_NONE || s->needed_by[t] > op)) s->needed_by[t] = op;
 }
 
-/* A product reads its input again for the gradient of its matrix only: not where the matrix
- * stays as it is. */
+/* In backward a product reads its input only for the gradient of its matrix. A frozen matrix has no
+ * gradient. */
 static bool is_frozen_product(const sizing *s, const rf_op *op) {
   int w = op->input_count > 1 ? op->input[1] : RF_NONE;
   return rf_kept_rule_of(op->def)->for_matrix && s->model->lora.rank > 0 && w >= 0 &&
@@ -371,7 +371,7 @@ static void keep_of_op(sizing *s, int i) {
     add(s, KEPT, !in_layers(s, i), parts_bytes(s, op, rule->kept), i, back);
     if (rule->input) need(s, t, i);
   }
-  /* A part that is computed again begins from what it read. */
+  /* A recomputed part starts from the tensors that it reads. */
   for (int k = 0; k < op->input_count && s->region[i] != RF_NONE; k++)
     if (is_activation(s, op->input[k]) && s->region[s->producer[op->input[k]]] != s->region[i])
       need(s, op->input[k], s->region_first[i]);
@@ -420,20 +420,21 @@ static void lifetimes(sizing *s) {
     add(s, WORKING, true, bytes, made, last);
     if (!s->trains) continue;
     keep_tensor(s, t);
-    add(s, WORKING, true, bytes, backward_of(s, last), backward_of(s, made)); /* its gradient */
+    add(s, WORKING, true, bytes, backward_of(s, last), backward_of(s, made)); /* the gradient of the tensor */
   }
 }
 
 /* ---- the peak -------------------------------------------------------------------------------- */
 
-/* What is brief goes first, then what is kept; the largest that fits first. */
+/* Order in which arrays move to on-chip memory: brief arrays first, larger ones before smaller
+ * ones. */
 static int by_preference(const void *a, const void *b) {
   const array *x = a, *y = b;
   if (x->brief != y->brief) return y->brief - x->brief;
   return (x->bytes < y->bytes) - (x->bytes > y->bytes);
 }
 
-/* What runs at this time, as our graph calls it. */
+/* Writes the op of our graph that runs at time `now`. */
 static void name_peak(const sizing *s, int now, char peak[96]) {
   int op = now < s->ops ? now : s->trains && now < s->end ? s->end - 1 - now : s->ops - 1;
   const char *name = s->ops > 0 ? s->graph->op[op].name : "";
@@ -480,7 +481,7 @@ static void find_peak(sizing *s, rf_program_memory *m) {
 
 /* ---- arguments and results ------------------------------------------------------------------- */
 
-/* A program that returns several arrays returns a table of them. */
+/* A program that returns several arrays also returns a table of pointers to them. */
 static int64_t table_bytes(const sizing *s, int64_t leaves) {
   return on_tpu(s) ? (4 * leaves + 511) / 512 * 512 : 8 * leaves;
 }
@@ -488,7 +489,7 @@ static int64_t table_bytes(const sizing *s, int64_t leaves) {
 static void size_training(const sizing *s, rf_program_memory *m) {
   const rf_build_options *b = &s->job->build;
   int64_t rows[] = {b->microbatch * b->accumulate, b->seq}, two[] = {2};
-  int64_t counter = scalar_bytes(s, RF_I32) + bytes_of(s, RF_I32, 1, two); /* steps, the generator's key */
+  int64_t counter = scalar_bytes(s, RF_I32) + bytes_of(s, RF_I32, 1, two); /* step number and random key */
   m->alias += counter;
   m->argument += counter + 2 * bytes_of(s, RF_I32, 2, rows);
   m->output = m->alias + bytes_of(s, RF_F32, 1, two) + table_bytes(s, s->state_leaves + 3);
@@ -504,7 +505,7 @@ static void size_generation(sizing *s, rf_program_memory *m) {
     int64_t dims[] = {b->microbatch, keys, s->model->kv_heads, s->model->head_dim};
     cache += 2 * bytes_of(s, dtype, 4, dims);
     if (rf_dtype_bytes(dtype) < rf_dtype_bytes(b->dtype))
-      cast += bytes_of(s, b->dtype, 4, dims); /* narrow keys are widened before products read them */
+      cast += bytes_of(s, b->dtype, 4, dims); /* narrow keys are converted before products read them */
     leaves += 2;
   }
   if (s->scan) leaves = 5;
@@ -534,8 +535,8 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
   case RF_RESULT_LOGITS: m->output = all; break;
   case RF_RESULT_TOP:
     m->output = likeliest;
-    /* Sorting gives logits and places: the values take over the bytes of the logits, or, where
-     * the device is too small for that, the places theirs. */
+    /* Sorting returns logits and their positions. The sorted logits reuse the memory of the logits;
+     * if the device is too small for that, the positions are reused instead. */
     apart = all + 2 * places;
     within = 2 * all + places;
     add(s, WORKING, false, m->argument + m->output + apart > s->job->room_bytes ? within : apart, s->end,
@@ -543,8 +544,8 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
     break;
   case RF_RESULT_TOP_BY_CHUNK:
     m->output = likeliest;
-    /* The loop reads positions in an order of its own; the sum that makes the residual stream is
-     * fused into that turn, so that what every half layer added to it stays there until the end. */
+    /* The loop reads positions in its own order. The sum that makes the residual stream is fused
+     * into that reordering, so every sublayer's contribution stays in memory until the end. */
     for (int i = 0; i < s->ops; i++)
       if (rule_at(s, i)->joins_residual)
         add(s, KEPT, false, part_bytes(s, &s->graph->op[i], (rf_kept_part){1, 0, RF_EXTENT_OUTPUT}), i,
@@ -553,8 +554,8 @@ static void size_scoring(sizing *s, rf_program_memory *m) {
   }
 }
 
-/* What one device does of the job: its sequences, whatever axis deals them out. Parameters are
- * cut over fsdp; no other axis is known. */
+/* One device's share of the job: its sequences, whichever axis shards them. Only fsdp shards
+ * parameters; no other axis is supported. */
 static rf_status on_one_device(const rf_model *m, const rf_program_job *o, rf_program_job *local,
                                int64_t *shards, rf_error *error) {
   const rf_mesh *mesh = &o->build.mesh;
@@ -630,7 +631,7 @@ rf_status rf_program_size(const rf_model *model, const rf_program_job *job, rf_p
 }
 
 int64_t rf_program_chip_bytes(const rf_machine *machine) {
-  /* a program runs on one */
+  /* a program runs on one device */
   int devices = machine->devices_per_chip > 1 && !machine->by_device ? machine->devices_per_chip : 1;
   double room = strcmp(machine->kind, "tpu") ? 0 : machine->vmem_bytes / devices - RF_PROGRAM_SCOPED_BYTES;
   return room > 0 ? (int64_t)room : 0;

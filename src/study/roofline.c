@@ -1,5 +1,5 @@
-/* roofline.c - the table of questions, and what all of them ask: options, figures of the
- * machine, and how facts become an answer. */
+/* roofline.c - the table of operations, and their common parts: reading options, values of the
+ * machine, and building the answer. */
 #include "study/roofline_parts.h"
 
 #include "base/text.h"
@@ -127,7 +127,7 @@ rf_status rf_peak(rf_question *q, double *flops, rf_error *error) {
   mark(q, "peak");
   mark(q, "on");
   mark(q, "dtype");
-  /* where a narrow dtype has no unit of its own it is widened */
+  /* a narrow dtype without a unit of its own runs in this dtype */
   const rf_dtype wider = !strcmp(q->machine.kind, "cpu") ? RF_F32 : RF_BF16;
   *flops = q->machine.flops[q->dtype.dtype];
   if (*flops > 0) return RAFTER_OK;
@@ -165,7 +165,7 @@ rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *e
   return RF_FAIL(error, RAFTER_INVALID, "one of hbm, vmem, pcie, ici, dcn", "no link '%s'", link);
 }
 
-/* Extents as 4,4, or letters of the machine's own axes as x,y. */
+/* Parses extents, as 4,4, or axes of the machine, as x,y. */
 static rf_status read_axes(rf_question *q, const char *text, int extent[RF_TORUS_AXES], int *count,
                            rf_error *error) {
   const rf_machine *m = &q->machine;
@@ -304,7 +304,7 @@ static rf_number_type number_type(const char *name) {
   return types[1];
 }
 
-/* Figures that were typed stand in the place of the sheet's. */
+/* Replaces values of the data sheet by those that the user gave. */
 static void replace_figures(rf_question *q) {
   rf_machine *m = &q->machine;
   const struct {
@@ -324,7 +324,7 @@ static void replace_figures(rf_question *q) {
   if (rf_options_given(q->o, "hbm")) m->reserve_bytes = 0;
   if (rf_options_given(q->o, "peak"))
     for (int d = 0; d < RF_DTYPES; d++) m->flops[d] = rf_options_float(q->o, "peak");
-  /* A network that was typed for a machine without one is a torus of rings. */
+  /* A network given for a machine without one is a torus of rings. */
   bool network = rf_options_given(q->o, "ici") || rf_options_given(q->o, "oneway");
   if (network && m->topology.form == RF_NETWORK_NONE) {
     m->topology.form = RF_NETWORK_TORUS;

@@ -1,6 +1,6 @@
-/* roofline.h - questions of arithmetic: one operation, collective, strategy or run against one
- * machine, by formula and without a graph. Every formula stands with its source in
- * docs/planning.md. */
+/* roofline.h - `rafter roofline`: arithmetic about one operation, collective, strategy or run on
+ * one machine, by formula and without a graph. docs/planning.md has every formula with its
+ * source. */
 #ifndef RF_ROOFLINE_H
 #define RF_ROOFLINE_H
 
@@ -13,20 +13,19 @@ typedef enum rf_unit {
   RF_UNIT_SECONDS,
   RF_UNIT_FLOPS,
   RF_UNIT_COUNT,
-  RF_UNIT_BPS, /* bytes/s */
+  RF_UNIT_BPS, /* bytes per second */
   RF_UNIT_PERCENT,
   RF_UNIT_USD,
   RF_UNIT_TRUTH,
   RF_UNIT_TEXT
 } rf_unit;
 
-/* One figure of an answer: its JSON key, what people call it, its value. Not finite: there is
- * none ("never"). */
+/* One figure of an answer. A value that is not finite means "never" or "none". */
 typedef struct rf_fact {
-  const char *key, *what; /* what NULL: JSON only */
+  const char *key, *what; /* `what` is the label for people; NULL: JSON only */
   rf_unit unit;
   double value;
-  char text[96]; /* RF_UNIT_TEXT */
+  char text[96]; /* value when the unit is RF_UNIT_TEXT */
 } rf_fact;
 
 enum { RF_FACTS_MOST = 96, RF_NOTES_MOST = 12 };
@@ -35,13 +34,13 @@ typedef struct rf_answer {
   char machine[96];
   int count, notes;
   rf_fact fact[RF_FACTS_MOST];
-  char note[RF_NOTES_MOST][160]; /* what the answer assumes, and options that play no part in it */
+  char note[RF_NOTES_MOST][160]; /* assumptions of the answer, and options that it ignored */
 } rf_answer;
 
-/* Name of the i-th operation that can be asked about, NULL behind the last; *help (may be NULL)
- * gets what it answers. */
+/* Name of the i-th operation, or NULL after the last one. *help (may be NULL) gets a description of
+ * its answer. */
 const char *rf_roofline_op(int i, const char **help);
-/* Answers the question that the options of `rafter roofline` ask. RAFTER_INVALID names what is
+/* Answers the question in the options of `rafter roofline`. RAFTER_INVALID names the option that is
  * missing or out of range. */
 rf_status rf_roofline_answer(const rf_options *options, rf_answer *answer, rf_error *error);
 

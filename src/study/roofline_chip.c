@@ -1,6 +1,6 @@
-/* roofline_chip.c - one operation on one chip: matmul, einsum, attention, transfer, critical
- * batch. Source: "How to Scale Your Model", chapter on rooflines; the exact row count where a
- * matmul turns compute-bound is solved from 2MKN/C = bytes/W. */
+/* roofline_chip.c - one operation on one chip: matmul, einsum, attention, transfer, critical batch.
+ * Source: "How to Scale Your Model", chapter on rooflines. The exact number of rows from which a
+ * matmul is compute-bound solves 2MKN/C = bytes/W. */
 #include "study/roofline_parts.h"
 
 #include <ctype.h>
@@ -10,23 +10,23 @@
 
 static double round_up(double n, double unit) { return ceil(n / unit) * unit; }
 
-/* Tokens from which a product with a weight that is read once is compute-bound, other sides
- * long. */
+/* Number of tokens from which a product is compute-bound if its weight is read once and its other
+ * dimensions are long. */
 static rf_status asymptotic_batch(rf_question *q, const char *link, double *tokens, rf_error *error) {
   double peak, bps, experts, used;
   RF_TRY(rf_experts(q, &experts, &used, error));
   rf_asked(q, "weight-dtype");
   RF_TRY(rf_peak(q, &peak, error));
   RF_TRY(rf_link_bps(q, link, &bps, error));
-  /* each token brings k/E of the weights */
+  /* each token uses k/E of the weights */
   *tokens = peak / bps * q->weight.bytes / 2 * (experts > 0 && used > 0 ? experts / used : 1);
   return RAFTER_OK;
 }
 
 /* ---- matmul ---------------------------------------------------------------------------------- */
 
-/* The contraction cut over several chips: gather the weight, or the input, and multiply all; or
- * multiply parts and reduce the output. */
+/* A matmul with k sharded over several chips. Two ways: gather the weight (or the input) and
+ * multiply everything, or multiply the parts and reduce the output. */
 static rf_status split_matmul(rf_question *q, double m, double k, double n, double peak, rf_error *error) {
   rf_group group;
   RF_TRY(rf_asked_group(q, &group, error));
@@ -48,7 +48,7 @@ static rf_status split_matmul(rf_question *q, double m, double k, double n, doub
   rf_fact_add(q, "allgather_input_seconds", "all-gather of the input", RF_UNIT_SECONDS, gather_input);
   rf_fact_add(q, "gather_to_scatter", "bytes to gather the input / to scatter the output", RF_UNIT_NUMBER,
               input / output);
-  /* Each quantity grows linearly in what it is solved for. */
+  /* Each time grows linearly in the dimension that is solved for. */
   rf_fact_add(q, "reduce_hidden_k", "arithmetic hides the all-reduce from k", RF_UNIT_NUMBER,
               k * reduce / part);
   rf_fact_add(q, "gather_hidden_m", "arithmetic hides the weight's gather from m", RF_UNIT_NUMBER,
@@ -90,8 +90,8 @@ rf_status rf_roofline_matmul(rf_question *q, rf_error *error) {
 enum { OPERANDS_MOST = 4, LETTERS = 128 };
 typedef struct einsum {
   int operands;
-  bool in[OPERANDS_MOST + 1][LETTERS]; /* the last: the output */
-  double size[LETTERS];                /* 0: not a letter of it */
+  bool in[OPERANDS_MOST + 1][LETTERS]; /* letters of each operand; the last entry is the output */
+  double size[LETTERS];                /* size of each letter; 0: unused letter; -1: size not given yet */
 } einsum;
 
 static const char EINSUM_HINT[] = "for example `rafter roofline einsum \"bd,df->bf\" b=64,d=1024,f=4096`";
@@ -154,7 +154,7 @@ static rf_status parse_sizes(const rf_question *q, einsum *e, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Elements of an array, and how many letters it has. */
+/* Number of elements of an array; *rank gets its number of letters. */
 static double elements(const einsum *e, const bool *in, int *rank) {
   double product = 1;
   *rank = 0;
@@ -191,8 +191,8 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
     if (rank == longest) longest_bytes += part;
     bytes += part;
   }
-  /* A multiply and an add for each point; the first add of every output is none. Books count
-   * both for every point. */
+  /* Exact count: the first value of every sum needs no addition. Textbooks count a multiply and an
+   * add for every point. */
   bool sums = out < all;
   double exact = (e.operands - 1) * all + (all - out),
          flops = sums && e.operands > 1 ? e.operands * all : exact;
@@ -208,13 +208,13 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* Pairs of a query and a key that it sees: query i of T stands behind S - T + i others. */
+/* Number of (query, key) pairs that the mask leaves: query i of T sees S - T + i + 1 of S keys. */
 static double seen(double queries, double keys, double window, bool causal) {
   if (!causal) return queries * (window > 0 ? fmin(window, keys) : keys);
-  double first = keys - queries + 1, last = keys; /* keys of the first and of the last query */
+  double first = keys - queries + 1, last = keys; /* keys that the first and the last query see */
   if (window <= 0 || window >= last) return queries * (first + last) / 2;
   if (window <= first) return queries * window;
-  double rising = window - first; /* queries that see less than a window */
+  double rising = window - first; /* queries that see fewer keys than a window */
   return rising * (first + window - 1) / 2 + (queries - rising) * window;
 }
 
@@ -259,7 +259,7 @@ rf_status rf_roofline_transfer(rf_question *q, rf_error *error) {
   RF_TRY(rf_asked_bytes(q, &bytes, error));
   RF_TRY(rf_link_bps(q, link, &bps, error));
   bool ici = !strcmp(link, "ici");
-  if (ici && q->machine.topology.form == RF_NETWORK_TORUS) bps /= 2; /* one link, one way */
+  if (ici && q->machine.topology.form == RF_NETWORK_TORUS) bps /= 2; /* one link in one direction */
   wait = ici ? rf_value_or(q, "hop", q->machine.topology.hop_seconds) : 0;
   double through = bytes / bps / rf_value_or(q, "chips", q->chips);
   rf_fact_head(q, 0, bytes, fmax(through, wait),

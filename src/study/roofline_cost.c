@@ -1,11 +1,11 @@
-/* roofline_cost.c - FLOPs, time, price and utilisation of a run. Source: PaLM (Chowdhery et al.
- * 2022), appendix B, for MFU. */
+/* roofline_cost.c - FLOPs, time, price and utilisation of a training run. Definition of MFU: PaLM
+ * (Chowdhery et al. 2022), appendix B. */
 #include "study/roofline_parts.h"
 
 #include <math.h>
 
-/* FLOPs a token: 6 P (forward alone: 2 P), and the attention over `seq` positions: 12 L N H T,
- * causal half of it. */
+/* FLOPs per token: 6 P for P parameters (forward only: 2 P). Attention over `seq` positions adds 12
+ * L N H T, or half of that if causal. */
 static rf_status per_token(rf_question *q, double *matmuls, double *attention, rf_error *error) {
   double parameters = rf_value_or(q, "active-parameters", rf_value_or(q, "parameters", NAN)),
          layers = rf_value_or(q, "layers", NAN);
@@ -36,7 +36,8 @@ rf_status rf_roofline_cost(rf_question *q, rf_error *error) {
          tokens = rf_value_or(q, "tokens", NAN), flops;
   rf_asked(q, "chips");
   RF_TRY(rf_peak(q, &peak, error));
-  if (isnan(tokens) && !isnan(rate)) tokens = isnan(seconds) ? rate : rate * seconds; /* of one second */
+  /* tokens of one second */
+  if (isnan(tokens) && !isnan(rate)) tokens = isnan(seconds) ? rate : rate * seconds;
   if (rf_asked(q, "flops")) {
     flops = rf_value(q, "flops");
     matmuls = flops;

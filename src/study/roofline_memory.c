@@ -1,5 +1,5 @@
-/* roofline_memory.c - what states, kept activations and caches take, and one step of decoding.
- * Sources: "How to Scale Your Model", chapters on training and inference. */
+/* roofline_memory.c - memory of states, stored activations and caches, and one step of decoding.
+ * Source: "How to Scale Your Model", chapters on training and inference. */
 #include "graph/remat.h"
 #include "study/roofline_parts.h"
 
@@ -9,7 +9,7 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Elements that a token keeps in each layer, by the names of --saved. */
+/* Elements stored per token and layer, by the names of --saved. */
 static rf_status saved_elements(rf_question *q, const char *names, double *elements, rf_error *error) {
   double width, ff, heads = rf_value(q, "heads"), dim = rf_value(q, "head-dim"),
                     kv = rf_value_or(q, "kv-heads", heads);
@@ -27,7 +27,7 @@ static rf_status saved_elements(rf_question *q, const char *names, double *eleme
     }
     const rf_saved *row = &RF_SAVED[i];
     *elements += row->width * width + row->ff * ff;
-    /* unsaid where nothing asks for them */
+    /* heads may be unknown if no name needs them */
     if (row->heads || row->kv) *elements += (row->heads * heads + row->kv * kv) * dim;
     at += length + (at[length] == ',');
   }
@@ -72,15 +72,15 @@ rf_status rf_roofline_memory(rf_question *q, rf_error *error) {
 
 /* ---- the cache ------------------------------------------------------------------------------- */
 
-/* Bytes of the cache of one sequence over `context` tokens, windows honoured; *uniform (may be
- * NULL): as if every layer kept all. */
+/* Bytes of the KV cache of one sequence of `context` tokens; windowed layers store only their
+ * window. *uniform (may be NULL): the bytes if every layer stored all tokens. */
 static rf_status sequence_bytes(rf_question *q, double context, double *bytes, double *uniform,
                                 rf_error *error) {
   double layers, heads = rf_value(q, "kv-heads"), dim = rf_value(q, "head-dim"),
                  window = rf_value_or(q, "window", 0), period = rf_value_or(q, "window-period", 0);
   RF_TRY(rf_need(q, "layers", &layers, error));
   if (isnan(heads)) heads = rf_value(q, "heads");
-  if (q->has_model && q->model.kv_rank > 0) { /* latent attention keeps one row for all heads */
+  if (q->has_model && q->model.kv_rank > 0) { /* latent attention stores one row for all heads */
     *bytes = layers * context * (double)(q->model.kv_rank + q->model.rope_dim) * q->kv.bytes;
     if (uniform) *uniform = *bytes;
     return RAFTER_OK;
@@ -116,8 +116,8 @@ rf_status rf_roofline_kv(rf_question *q, rf_error *error) {
 /* ---- decoding -------------------------------------------------------------------------------- */
 
 typedef struct weights {
-  double total, active, experts; /* parameters; of them the routed experts' */
-  double count, used;            /* experts of a layer, and of a token; 0: none */
+  double total, active, experts; /* parameters; parameters that a token uses; parameters of routed experts */
+  double count, used;            /* experts per layer; experts per token; 0: none */
 } weights;
 
 static rf_status read_weights(rf_question *q, weights *w, rf_error *error) {
@@ -132,7 +132,7 @@ static rf_status read_weights(rf_question *q, weights *w, rf_error *error) {
     return RF_FAIL(error, RAFTER_INVALID, "give fewer --active-parameters",
                    "a token meets more parameters than there are (expected at most %g, got %g)", w->total,
                    w->active);
-  /* What a token does not meet is (E - k) / E of the experts' parameters. */
+  /* A token leaves out (E - k) / E of the experts' parameters. */
   if (w->count > w->used && w->used > 0)
     w->experts = (w->total - w->active) * w->count / (w->count - w->used);
   return RAFTER_OK;
@@ -164,7 +164,7 @@ rf_status rf_roofline_decode(rf_question *q, rf_error *error) {
   if (replicas > chips)
     return RF_FAIL(error, RAFTER_INVALID, "give fewer --replicas",
                    "more copies than chips (--replicas: expected at most %g, got %g)", chips, replicas);
-  /* Expected distinct experts of a batch: E (1 - (1 - k/E)^B). */
+  /* Expected number of distinct experts of a batch: E (1 - (1 - k/E)^B). */
   double met = w.count > 0 && w.used > 0 ? 1 - pow(1 - w.used / w.count, batch) : 1,
          rest = w.total - w.experts;
   double chip_weights = q->weight.bytes * (rest * replicas + w.experts) / chips,

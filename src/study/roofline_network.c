@@ -1,4 +1,4 @@
-/* roofline_network.c - collectives over a group of chips, and arrays cut over a mesh. Formulas:
+/* roofline_network.c - collectives over a group of chips, and sharded arrays. Formulas:
  * machine/links.c. */
 #include "study/roofline_parts.h"
 
@@ -22,7 +22,7 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
   double bytes, sharded = rf_value(q, "sharded"), latency, latency_exact;
   RF_TRY(rf_asked_bytes(q, &bytes, error));
   RF_TRY(rf_asked_group(q, &group, error));
-  bytes /= sharded; /* on axes that take no part */
+  bytes /= sharded; /* other axes shard the array too */
   double seconds = rf_collective_seconds(&group, kind, bytes, true, &latency),
          exact = rf_collective_seconds(&group, kind, bytes, false, &latency_exact);
   double large = 1e18, per_byte = rf_collective_seconds(&group, kind, large, true, NULL) / large,
@@ -44,8 +44,8 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
   rf_fact_add(q, "critical_shard_bytes", "a chip's shard of that", RF_UNIT_BYTES,
               group.hop_seconds > 0 ? group.oneway_bps * group.hop_seconds : NAN);
   rf_fact_add(q, "bytes_per_second", "bandwidth", RF_UNIT_BPS, 1 / per_byte);
-  /* A ring of one direction: every link carries all but one shard of a gather; of an exchange
-   * each block goes half round in the mean. */
+  /* On a ring in one direction, every link carries all but one shard of a gather; in an all-to-all,
+   * each block travels half of the ring on average. */
   double around = bytes * (1 - 1 / chips) * (kind == RF_ALL_TO_ALL ? 0.5 : kind == RF_ALL_REDUCE ? 2 : 1);
   if (kind != RF_PERMUTE) {
     rf_fact_add(q, "link_bytes_unidirectional", "each link carries, were all sent one way round",
@@ -65,7 +65,7 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
 
 enum { MESH_AXES_MOST = 26, RANK_MOST = 8 };
 typedef struct named_mesh {
-  int of[MESH_AXES_MOST]; /* by letter; 0: no such axis */
+  int of[MESH_AXES_MOST]; /* chips by letter; 0: no such axis */
   double chips;
 } named_mesh;
 
@@ -86,7 +86,8 @@ static rf_status parse_mesh(const char *text, named_mesh *mesh, rf_error *error)
   return RAFTER_OK;
 }
 
-/* Letters of the axes that cut each dimension, between commas: "XY,-" or "XY,". */
+/* Parses --spec: the letters of the axes that shard each dimension, separated by commas, as "XY,-"
+ * or "XY,". */
 static rf_status parse_spec(const char *spec, const named_mesh *mesh, int rank, double split[RANK_MOST],
                             rf_error *error) {
   bool seen[MESH_AXES_MOST] = {false};

@@ -1,4 +1,5 @@
-/* roofline_options.c - the options of the questions. A figure of the machine replaces the sheet's. */
+/* roofline_options.c - the options of `rafter roofline`. A machine option replaces the value of the
+ * data sheet. */
 #include "study/roofline.h"
 
 #define NUMBER_TYPES "f32|bf16|f16|f64|f8_e4m3|f8_e5m2|fp8|i8|int8|i4|int4"
@@ -8,7 +9,7 @@ const rf_option RF_ROOFLINE_OPTIONS[] = {
     RF_NUMBER("seq", TOKENS, NULL, 1, 1 << 24, "1024", "Model", "tokens of a sequence; attention: queries"),
     RF_CHOICE("dtype", NUMBER_TYPES, "bf16", "Precision",
               "dtype of the arithmetic and of all values without one of their own"),
-    /* figures of the machine */
+    /* values of the machine */
     RF_NUMBER("peak", FLOAT, "FLOP/S", 1, 1e30, NULL, "Machine", "peak of a chip; unset: the sheet's"),
     RF_NUMBER("bandwidth", FLOAT, "BYTES/S", 1, 1e30, NULL, "Machine",
               "memory bandwidth of a chip; unset: the sheet's"),
@@ -24,7 +25,7 @@ const rf_option RF_ROOFLINE_OPTIONS[] = {
     RF_NUMBER("pcie", FLOAT, "BYTES/S", 1, 1e30, NULL, "Machine", "bandwidth between a chip and its host"),
     RF_NUMBER("chips", COUNT, NULL, 1, 1 << 24, NULL, "Machine",
               "chips that share the work; unset: those of --on"),
-    /* the shape of the question */
+    /* shapes */
     RF_WORDS("model", TEXT, "MODEL", NULL, "Model",
              "model that gives layers, width, heads, ff, parameters, ... where they are unset"),
     RF_CHOICE("weight-dtype", NUMBER_TYPES, NULL, "Precision", "dtype of weights; unset: --dtype"),

@@ -1,7 +1,7 @@
-/* roofline_parallel.c - when a way of cutting a model over chips is compute-bound, and how far
- * it can go. Sources: "How to Scale Your Model", chapters on training and inference; MaxText,
- * sharding documentation (experts, context). Letters: n tokens, D width, F feed-forward width,
- * alpha = peak FLOP/s over bytes/s of one axis of the network (both directions). */
+/* roofline_parallel.c - when a parallelism strategy is compute-bound, and over how many chips.
+ * Sources: "How to Scale Your Model", chapters on training and inference; MaxText's sharding
+ * documentation (experts, context). Letters: n tokens, D model width, F feed-forward width, alpha =
+ * peak FLOP/s / bytes per second of one network axis (both directions). */
 #include "study/roofline_parts.h"
 
 #include <math.h>
@@ -9,13 +9,14 @@
 #include <string.h>
 
 typedef struct strategy {
-  double alpha, narrow; /* narrow: bytes of an activation / 2 */
-  double axes[2];       /* axes of the torus for the first and the second way of cutting */
+  double alpha, narrow; /* FLOP per byte of the network; bytes of an activation / 2 */
+  double axes[2];       /* torus axes of the first and of the second strategy */
   double peak, bps, matrices;
 } strategy;
 
-/* A layer's MLPs: the width of one expert and how many of them a token meets and a layer holds;
- * of a plain MLP one. --ff and --experts are as typed. */
+/* The MLPs of a layer: the width of one expert, the experts that a token uses, and the experts
+ * of the layer. A dense MLP counts as one expert. --ff and --experts take precedence over the
+ * model. */
 typedef struct widths {
   double one, met, held;
 } widths;
@@ -29,7 +30,7 @@ static widths widths_of(rf_question *q, double ff) {
   return (widths){one, used + shared, experts + shared};
 }
 
-/* Strategies whose formulas have one dense MLP say so of a mixture. */
+/* Adds a note if a mixture-of-experts model is computed with a dense formula. */
 static void note_dense(rf_question *q, double ff) {
   if (q->has_model && q->model.experts > 0)
     rf_fact_note(q, "counted as one plain MLP of width %.0f, not as experts; --ff gives another", ff);
@@ -52,9 +53,9 @@ static rf_status read_strategy(rf_question *q, strategy *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* So many ways over more than two nodes of GPUs gather and reduce at the rate of the network
- * between them, where that is the slower one: an array goes whole through every node's cards,
- * and in between two of them only its half. A link or its rate that was typed stands. */
+/* With more than two nodes of GPUs, gathers and reductions run at the rate of the network between
+ * nodes, if that is slower: the full array enters every node. With two nodes only half of it does.
+ * A link or rate given by the user is used as it is. */
 static void cross_nodes(rf_question *q, strategy *s, double ways) {
   const rf_machine *m = &q->machine;
   int inside = m->shape_rank ? m->shape[0] : m->topology.domain;
@@ -68,8 +69,7 @@ static void cross_nodes(rf_question *q, strategy *s, double ways) {
   rf_fact_note(q, "over more than two nodes: %.4g GB/s out of a node bind", bps * 1e-9);
 }
 
-/* Tokens a chip needs, and what follows for a batch and for a number of chips. `chips` as far as
- * known. */
+/* Adds the tokens that a chip needs, and the resulting batch and number of chips. */
 static void add_tokens(rf_question *q, double critical, double pod) {
   double tokens = rf_value_or(q, "tokens", NAN), chips = q->chips;
   rf_fact_add(q, "critical_tokens", "tokens of a batch over all chips", RF_UNIT_NUMBER, critical * chips);
@@ -91,8 +91,8 @@ static const char *bound_of(double have, double need) {
   return isnan(have) ? "" : have >= need ? "compute" : "network";
 }
 
-/* Bytes of a layer of `matrices` F x D over the group, forward and backward, and seconds where
- * sizes are known; `ff`: what a token meets. */
+/* Adds the bytes that a layer with `matrices` F x D matrices sends in forward and backward, and its
+ * seconds if all sizes are known. `ff`: width that a token uses. */
 static void add_layer(rf_question *q, const strategy *s, double ff, double forward, double backward,
                       double ways) {
   double tokens = rf_value_or(q, "tokens", NAN), width = rf_value_or(q, "width", NAN);
@@ -111,11 +111,11 @@ static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_err
   RF_TRY(rf_experts(q, &experts, &used, error));
   double sparsity = experts > 0 && used > 0 ? experts / used : 1;
   const char *link = rf_word(q, "link");
-  /* the network's chips are those of a slice, which reduce together */
+  /* over dcn the chips are those of a slice, which reduce together */
   bool slices = link && !strcmp(link, "dcn");
   double critical = s->alpha * s->narrow * sparsity / (slices ? 1 : s->axes[0]),
          tokens = rf_value_or(q, "tokens", NAN);
-  /* every expert of a layer is gathered and reduced, whoever is chosen */
+  /* every expert of a layer is gathered and reduced, chosen or not */
   widths w = widths_of(q, rf_value_or(q, "ff", NAN));
   double width = rf_value_or(q, "width", NAN),
          weights = s->matrices * width * w.one * w.held * q->dtype.bytes;
@@ -130,8 +130,8 @@ static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_err
                 s->peak * q->chips);
     rf_fact_add(q, "slice_chips", "chips of a slice", RF_UNIT_NUMBER, q->chips);
   } else add_tokens(q, critical, pod_chips(&q->machine));
-  /* Reducing a gradient costs an all-gather's bytes twice, or once and the gather of the sharded
-   * weight again. */
+  /* An all-reduce of the gradient costs the bytes of two all-gathers. With fsdp: one
+   * reduce-scatter, and the weight is gathered again. */
   add_layer(q, s, w.one * w.met, gathers ? weights : 0, 2 * weights, q->chips);
   return RAFTER_OK;
 }
@@ -146,7 +146,7 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
   cross_nodes(q, s, degree);
   double tokens = rf_value_or(q, "tokens", NAN), most = s->axes[0] * ff / (s->alpha * s->narrow),
          activations = tokens * width * q->dtype.bytes,
-         /* a third matrix is that much more arithmetic for the same activations */
+         /* a third matrix adds half the arithmetic for the same activations */
       gated = s->matrices > 2 ? 1.5 : 1;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(gated * most, degree), gated * most);
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
@@ -165,7 +165,7 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
     rf_fact_add(q, "latency_degree", "latency-bound above so many ways", RF_UNIT_NUMBER,
                 shard > 0 ? buffer / shard : NAN);
   }
-  /* A gather before and a scatter behind the layer; backward may gather its input once more. */
+  /* One gather before the layer and one scatter after it; backward may gather the input again. */
   add_layer(q, s, ff, 2 * activations, 2 * activations, degree);
   rf_fact_add(q, "backward_bytes_regather", "the same, the input gathered again", RF_UNIT_BYTES,
               3 * activations);
@@ -177,7 +177,7 @@ static rf_status mixed(rf_question *q, const strategy *s, rf_error *error) {
              alpha = s->alpha * s->narrow;
   RF_TRY(rf_need(q, "ff", &ff, error));
   note_dense(q, ff);
-  strategy outer = *s; /* fsdp, whose groups reach over nodes; those of tensor stay inside one */
+  strategy outer = *s; /* fsdp groups span nodes; tensor groups stay inside one */
   cross_nodes(q, &outer, chips);
   double critical = outer.alpha * s->narrow * alpha / (s->axes[0] * s->axes[1] * ff), serial = 4 * critical;
   double optimum = sqrt(tokens / ff * s->axes[0] * outer.bps / (s->axes[1] * s->bps) * chips);
@@ -257,7 +257,7 @@ static rf_status context_parallel(rf_question *q, strategy *s, rf_error *error) 
   return RAFTER_OK;
 }
 
-/* Two-dimensional weights of decoding: D cut over sqrt(c/8), F over sqrt(8c). */
+/* Weights sharded in two dimensions for decoding: D over sqrt(c/8) chips, F over sqrt(8c). */
 static rf_status tensor_2d(rf_question *q, rf_error *error) {
   double ff, width;
   RF_TRY(rf_need(q, "ff", &ff, error));

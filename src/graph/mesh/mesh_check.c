@@ -1,11 +1,11 @@
-/* mesh_check.c - whether a job can be cut over a mesh: every number that does not divide is
- * named, with numbers that would. */
+/* mesh_check.c - checks that a job can be sharded over a mesh. An error names the number that does
+ * not divide, and numbers that would. */
 #include "graph/passes.h"
 #include "graph/mesh/pipeline.h"
 
 #include <stdio.h>
 
-/* "1, 2, 4 or 8": the divisors of n, the largest ones where there are many. */
+/* Writes the divisors of n, as "1, 2, 4 or 8"; only the largest if there are many. */
 static const char *divisors(int64_t n, char text[160]) {
   int64_t list[12], count = 0;
   for (int64_t d = 1; d <= n && d <= 1 << 20; d++) {
@@ -48,13 +48,13 @@ static rf_status check_heads(const rf_mesh *mesh, const rf_model *model, rf_erro
   rf_axes axes = AXIS(TENSOR) | AXIS(SEQUENCE);
   int64_t chips = rf_mesh_size(mesh, axes);
   RF_TRY(divides(model->heads, "the heads", mesh, axes, error));
-  /* Several chips of a tensor group may have the same key head. */
+  /* Several chips of a tensor group may share a key head. */
   if (rf_mesh_extent(mesh, RF_AXIS_SEQUENCE) == 1 && chips % model->kv_heads == 0) return RAFTER_OK;
   return divides(model->kv_heads, "the key and value heads", mesh, axes, error);
 }
 
-/* Context and sequence shard the rows of a step: the slots of one copy of the model, and the
- * prompt tokens of one step. */
+/* Context and sequence shard the rows of a forward pass: the slots of one copy of the model, or the
+ * tokens of a prompt chunk. */
 static rf_status check_walk(const rf_mesh *mesh, const rf_build_options *options, rf_error *error) {
   char hint[200], list[160];
   int64_t chips = rf_mesh_size(mesh, RF_AXES_OF_WALK), slots = options->microbatch / rf_mesh_copies(mesh);
@@ -68,7 +68,7 @@ static rf_status check_walk(const rf_mesh *mesh, const rf_build_options *options
                  (long long)chips, (long long)rows);
 }
 
-/* Batches along the axes that share them out; `sequences` of a microbatch, or slots. */
+/* Checks the axes that shard the sequences of a microbatch, or the slots. */
 static rf_status check_rows(const rf_mesh *mesh, const rf_build_options *options, rf_error *error) {
   char hint[160];
   rf_axes axes = AXIS(SLICE) | AXIS(DATA) | AXIS(EXPERT) | AXIS(FSDP);
@@ -86,8 +86,8 @@ static rf_status check_rows(const rf_mesh *mesh, const rf_build_options *options
   return divides(options->seq, "the sequence", mesh, AXIS(CONTEXT) | AXIS(SEQUENCE) | AXIS(TENSOR), error);
 }
 
-/* A schedule fills when every stage has a microbatch, and interleaving deals them out in whole
- * groups. */
+/* Every stage needs a microbatch to work on, and interleaving takes microbatches in groups of one
+ * per stage. */
 static rf_status check_pipeline(const rf_mesh *mesh, const rf_model *model, const rf_build_options *options,
                                 rf_error *error) {
   char hint[200];

@@ -1,5 +1,5 @@
-/* pipeline.c - see pipeline.h: layers of stages, orders of schedules, and what of a stage's
- * program is held for several microbatches. */
+/* pipeline.c - layers of stages, schedules, and tensors held for several microbatches; see
+ * pipeline.h. */
 #include "graph/mesh/pipeline.h"
 
 #include "graph/passes.h"
@@ -33,10 +33,10 @@ rf_status rf_pipeline_parse(const char *text, rf_mesh *mesh, rf_error *error) {
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-/* How many of the first `piece` pieces have one layer more than the others: the last but one
- * has, then the one before it and so on; last of all the first. */
+/* How many of the first `piece` pieces have an extra layer. The last piece but one gets the first
+ * extra layer, then the one before it, and so on; piece 0 comes last. */
 static int64_t longer_before(int64_t pieces, int64_t rest, int64_t piece) {
-  int64_t from = pieces - 1 - rest; /* pieces from..pieces - 2 */
+  int64_t from = pieces - 1 - rest; /* pieces `from` to pieces - 2 have one */
   return piece <= from ? 0 : (piece > pieces - 1 ? pieces - 1 : piece) - from;
 }
 
@@ -58,8 +58,8 @@ int rf_pipeline_piece_of_layer(const rf_mesh *mesh, int64_t layers, int64_t laye
 
 /* ---- schedules ------------------------------------------------------------------------------- */
 
-/* The k-th forward half (or backward half) of a stage: groups of `stages` microbatches go
- * through all chunks, one after the other. */
+/* The k-th forward (or backward) half of an interleaved stage: a group of `stages` microbatches
+ * runs through all chunks, then the next group. */
 static rf_half turn(const rf_mesh *mesh, int64_t k, bool backward) {
   int64_t stages = rf_pipeline_stages(mesh), chunks = rf_pipeline_chunks(mesh), group = k / (stages * chunks),
           inside = k % (stages * chunks);
@@ -88,7 +88,7 @@ int rf_pipeline_in_flight(const rf_mesh *mesh, int stage, int micros, int chunk)
   int stages = rf_pipeline_stages(mesh), now = 0, most = 0;
   if (mesh->schedule == RF_PIPELINE_GPIPE) return micros;
   if (mesh->schedule == RF_PIPELINE_1F1B) return stages - stage < micros ? stages - stage : micros;
-  if (micros > GROUPS * stages) micros = GROUPS * stages; /* from the second group on it repeats itself */
+  if (micros > GROUPS * stages) micros = GROUPS * stages; /* the pattern repeats from the second group on */
   int halves = 2 * rf_pipeline_chunks(mesh) * micros;
   rf_half *order = malloc((size_t)halves * sizeof *order);
   if (!order) return micros;
@@ -116,8 +116,8 @@ void rf_pipeline_halves(const rf_graph *graph, int *half) {
     const rf_op *op = &graph->op[o];
     half[o] = -1;
     if (op->section != RF_SECTION_MICRO || !back) continue;
-    /* From the first op of backward on: a loss that is fused with its gradient takes the sum of
-     * losses along. */
+    /* Backward begins at its first op; forward ops after it, as the sum of losses after a fused
+     * loss, count as backward. */
     back[op->chunk] |= op->backward || op->recompute_of != RF_NONE;
     half[o] = 2 * op->chunk + back[op->chunk];
   }
@@ -125,8 +125,8 @@ void rf_pipeline_halves(const rf_graph *graph, int *half) {
 }
 
 typedef struct use {
-  int half, chunk; /* the first half that touches a tensor, the lowest chunk */
-  bool crosses;    /* another one does */
+  int half, chunk; /* first half that uses the tensor, lowest chunk that does */
+  bool crosses;    /* another half uses it too */
   bool adds, lands;
 } use;
 
@@ -149,7 +149,7 @@ void rf_pass_slots(rf_graph *graph) {
     rf_pipeline_halves(graph, half);
     for (int c = 0; c < chunks; c++)
       flight[c] = rf_pipeline_in_flight(mesh, mesh->stage, graph->accumulate, c);
-    /* The caller writes a microbatch's inputs before its first half. */
+    /* The caller writes the inputs of a microbatch before its first half. */
     for (int t = 0; t < graph->tensor_count; t++) uses[t].half = graph->tensor[t].input ? 0 : RF_NONE;
     for (int o = 0; o < graph->op_count; o++) {
       const rf_op *op = &graph->op[o];
@@ -169,7 +169,7 @@ void rf_pass_slots(rf_graph *graph) {
       const use *u = &uses[t];
       tensor->slots = 0;
       if (u->half == RF_NONE || tensor->persistent || u->adds || !(u->crosses || u->lands)) continue;
-      /* A tensor may arrive while the chip still works on the one before. */
+      /* A received tensor may arrive while the chip still uses the previous one. */
       int slots = (u->crosses ? flight[u->chunk] : 1) + u->lands;
       tensor->slots = slots < graph->accumulate ? slots : graph->accumulate;
     }

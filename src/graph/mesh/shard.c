@@ -1,8 +1,8 @@
-/* shard.c - the program of one chip of a mesh: every op again with the shapes of one chip, and a
- * collective wherever what an op needs is not what the chip has. How operands must lie is said
- * by the rules of the ops; how parameters lie by shard_rules.c. A sum over chips is made where
- * it arises, a dimension is gathered where it is needed: once for forward and once for backward,
- * so that what backward keeps is one chip's part. */
+/* shard.c - the program of one chip of a mesh: every op with the shapes of one chip, and a
+ * collective wherever an op needs another sharding than its operand has. The rules of ops choose
+ * the sharding of operands, shard_rules.c that of parameters. A partial sum is reduced where it is
+ * computed. A sharded dimension is gathered where it is needed, once for forward and once for
+ * backward, so that a chip stores only its own part for backward. */
 #include "graph/passes.h"
 #include "graph/mesh/shard_pass.h"
 
@@ -37,11 +37,11 @@ int rf_sharder_tensor(rf_sharder *s, int t, const rf_spec *spec) {
   return id;
 }
 
-/* Rows of what the caller writes; a list of where segments begin has one more entry than rows. */
+/* Sharding of an input: its rows. A list of segment starts has one more entry than rows. */
 static rf_spec input_spec(const rf_sharder *s, const rf_tensor *tensor, int64_t *extent) {
   rf_axes rows = s->rows;
   *extent = 0;
-  /* attention asks for the others whole */
+  /* generation: attention needs all inputs but the tokens in full */
   if (!s->text) return rf_spec_of(strcmp(tensor->name, "tokens") ? 0 : rows, 0, RF_FORM_BLOCKS);
   if (tensor->rank != 1 || s->rows == 0) return (rf_spec){0};
   if (tensor->shape[0] == s->whole.rows + 1) {
@@ -51,7 +51,7 @@ static rf_spec input_spec(const rf_sharder *s, const rf_tensor *tensor, int64_t 
   return rf_spec_of(rows, 0, RF_FORM_BLOCKS);
 }
 
-/* Keys and values of the heads that a chip has; a latent row serves all heads. */
+/* Each chip caches the keys and values of its heads. A latent row serves all heads. */
 static rf_spec cache_spec(const rf_sharder *s) {
   if (s->whole.model.kv_rank > 0) return (rf_spec){.split = {0}};
   return (rf_spec){
@@ -99,8 +99,8 @@ static void make_standing(rf_sharder *s) {
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-/* Where a sum over chips arises it is made at once: each chip of a tensor group keeps a run of
- * the rows, or all keep all. */
+/* A partial sum over chips is reduced at once: each chip of a tensor group keeps a run of the rows,
+ * or all chips keep all rows. */
 static rf_spec made_whole(const rf_sharder *s, const rf_tensor *tensor, rf_spec spec) {
   rf_axes tensor_axis = RF_AXIS_BIT(RF_AXIS_TENSOR), both = tensor_axis | RF_AXIS_BIT(RF_AXIS_SEQUENCE);
   rf_axes runs = spec.partial & both;
@@ -145,7 +145,7 @@ static rf_status settle_output(rf_sharder *s, const rf_op *op, int slot, int id,
   return RAFTER_OK;
 }
 
-/* Metrics that microbatches add up are summed over chips at the end of the step. */
+/* Metrics are sums over microbatches; the end of the step adds them over chips. */
 static rf_status metrics_target(rf_sharder *s, int t, int *id) {
   const rf_tensor *tensor = &s->whole.tensor[t];
   *id = rf_graph_tensor(s->graph, rf_graph_join(s->graph, tensor->name, "/part", ""), tensor->class,
@@ -168,8 +168,7 @@ static rf_status finish_metrics(rf_sharder *s) {
                                                                                           : RAFTER_OK;
 }
 
-/* Rows go to the chips that have their experts, run by run, and what those say comes back the
- * same way. */
+/* Sends rows to the chips that have their experts; the results come back the same way. */
 static int to_experts(rf_sharder *s, const rf_op *op, int id, float fill, const char *label) {
   const rf_spec exchanged = {.split = {0, 0, 0, 0xff}};
   int found = rf_sharder_copy_of(s, id, &exchanged, RF_WHEN_ALWAYS);
@@ -245,8 +244,8 @@ rf_spec rf_sharder_input(const rf_sharder *s, int t) {
   return weight ? s->specs[tensor->param].use : s->at[t].spec;
 }
 
-/* Stages exchange tensors sharded like the rows of a microbatch, over as many axes as possible:
- * no two chips send the same rows. */
+/* Pipeline stages exchange tensors sharded like the rows of a microbatch, over as many axes as
+ * possible, so that no two chips send the same rows. */
 static rf_status shard_transfer(rf_sharder *s, const rf_op *op) {
   bool sends = op->def == &RF_OP_SEND;
   int t = sends ? op->input[0] : op->output[0], id;
@@ -336,7 +335,7 @@ rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error) {
   bool text = graph->tensor_count &&
               (rf_mesh_extent(mesh, RF_AXIS_PIPELINE) > 1 || rf_graph_find(graph, "labels") != RF_NONE);
   s.text = text;
-  /* generate: the rows are those of one copy of the model */
+  /* generation: the rows of one copy of the model */
   s.rows = rf_mesh_live(mesh, text ? (rf_axes) ~(RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE))
                                    : RF_AXES_OF_WALK);
   s.at = rf_pool_alloc(pool, tensors * sizeof *s.at);

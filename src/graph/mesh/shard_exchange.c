@@ -1,5 +1,5 @@
-/* shard_exchange.c - collectives of the shard pass: they bring a tensor from its sharding to the
- * one that an op needs. Copies are shared by their readers. */
+/* shard_exchange.c - collectives of the shard pass, which bring a tensor from its sharding to the
+ * one that an op needs. Readers share the resulting copies. */
 #include "graph/mesh/shard_pass.h"
 
 #include <string.h>
@@ -23,7 +23,7 @@ static const char *kind_of(const rf_op_def *def) {
                                               : 3];
 }
 
-/* A packed matrix in another shape: its parts keep their types. */
+/* Sets the layout of a gathered packed matrix: its parts keep their types. */
 static void gather_panels(rf_tensor *to, const rf_tensor *from) {
   int outputs = from->panels.outputs_first ? 0 : 1;
   to->panels = from->panels;
@@ -37,7 +37,7 @@ static void gather_panels(rf_tensor *to, const rf_tensor *from) {
 int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, const char *path, rf_section section,
                         bool backward) {
   rf_graph *graph = s->graph;
-  const rf_tensor from = graph->tensor[x->from]; /* a copy: the array may grow */
+  const rf_tensor from = graph->tensor[x->from]; /* a copy, because the array may grow */
   rf_axes others = (from.spec.split[0] | from.spec.split[1]) & RF_AXIS_BIT(RF_AXIS_TENSOR);
   rf_attr attr = {.axes = x->axes,
                   .group = (int32_t)rf_mesh_size(s->mesh, x->axes),
@@ -72,16 +72,14 @@ int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, const char *path, r
   return id;
 }
 
-/* The first word of a slot's text: "x (M,K)" -> "x". */
 const char *rf_sharder_label(rf_sharder *s, const char *slot) {
   return rf_pool_format(s->graph->pool, "%.*s", (int)strcspn(slot, " "), slot);
 }
 
-/* Brings tensor `id` from its sharding to the one that is needed, one exchange after another. */
 int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, const char *path, const char *label,
                        rf_section section, bool backward, const int64_t *whole, rf_class class) {
   int rank = s->graph->tensor[id].rank;
-  /* tokens, of a generator blocks of rows */
+  /* train and score shard tokens in turn, generation in blocks of rows */
   const rf_axes dealt = s->text ? RF_AXIS_BIT(RF_AXIS_CONTEXT) : 0;
   for (int round = 0; round < 16 && !rf_spec_same(&have, &need); round++) {
     if (round) label = rf_pool_format(s->graph->pool, "%s.%d", label, round);
@@ -178,7 +176,7 @@ void rf_sharder_keep(rf_sharder *s, int from, const rf_spec *need, int when, int
 }
 
 static int when_of(const rf_sharder *s, const rf_op *op) {
-  /* Between forward and backward of a microbatch a stage runs others'. */
+  /* Between forward and backward of a microbatch, a stage runs other microbatches. */
   if (rf_mesh_extent(s->mesh, RF_AXIS_PIPELINE) > 1) return op->backward ? RF_WHEN_BACKWARD : RF_WHEN_FORWARD;
   if (op->def == &RF_OP_HEAD_LOSS || op->def == &RF_OP_HEAD_LOSS_BWD || op->def == &RF_OP_HEAD_LOGITS ||
       op->def == &RF_OP_HEAD_SCORE)
@@ -186,7 +184,8 @@ static int when_of(const rf_sharder *s, const rf_op *op) {
   return op->backward ? RF_WHEN_BACKWARD : RF_WHEN_FORWARD;
 }
 
-/* Weights are gathered one sublayer ahead of their use: those of two sublayers live together. */
+/* Weights are gathered one sublayer ahead of their use, so those of two sublayers exist at a
+ * time. */
 static int unit_of(const rf_sharder *s, const rf_op *op, int p) {
   int32_t layer = s->whole.params.at[p].layer;
   return ((layer + 1) * 2 + (layer >= 0 && op->at.sublayer == RF_SUBLAYER_MLP)) * 4 + when_of(s, op);
@@ -211,7 +210,6 @@ static void gather_early(rf_sharder *s, const rf_op *op, int p, int first_op) {
   }
 }
 
-/* The id under which `op` reads whole tensor t as it needs it. */
 rf_status rf_sharder_obtain(rf_sharder *s, const rf_op *op, int slot, const rf_spec *need, int *id) {
   int t = op->input[slot], when = s->when = when_of(s, op), first = s->graph->op_count;
   const rf_tensor *tensor = &s->whole.tensor[t];

@@ -1,5 +1,5 @@
-/* shard_gradient.c - the sums of gradients over chips, and the optimizer that reads them: each
- * chip updates its run of a parameter. */
+/* shard_gradient.c - sums of gradients over chips, and the optimizer that reads them: each chip
+ * updates its run of a parameter. */
 #include "graph/mesh/shard_pass.h"
 
 bool rf_is_gradient(const rf_tensor *tensor) {
@@ -8,7 +8,6 @@ bool rf_is_gradient(const rf_tensor *tensor) {
 
 static bool scatters(const rf_sharder *s, int p) { return s->specs[p].gathered && s->mesh->zero >= 2; }
 
-/* Where an op writes a parameter's gradient, and how. */
 int rf_sharder_gradient(rf_sharder *s, int t, rf_accumulate *how) {
   const rf_tensor *tensor = &s->whole.tensor[t];
   rf_on_its_way *g = &s->gradient[tensor->param];
@@ -31,7 +30,7 @@ static int state_dim(const rf_sharder *s, int p) {
   return s->specs[p].state.split[0] != s->specs[p].use.split[0] ? 0 : 1;
 }
 
-/* This chip keeps its run only. */
+/* Reduces a gradient so that each chip keeps only its run. */
 static rf_status scatter(rf_sharder *s, const rf_op *op, int t) {
   int p = s->whole.tensor[t].param;
   rf_on_its_way *g = &s->gradient[p];
@@ -47,8 +46,8 @@ static rf_status scatter(rf_sharder *s, const rf_op *op, int t) {
   return rf_sharder_exchange(s, &x, op->name, op->section, true) == RF_NONE ? RAFTER_FAILED : RAFTER_OK;
 }
 
-/* Where several chips of a tensor group have the same key and value heads, each has the share
- * of its own query heads in their gradient. */
+/* If several chips of a tensor group hold the same key and value heads, each chip's gradient covers
+ * only its own query heads; their sum is the gradient. */
 static rf_status sum_copies(rf_sharder *s, rf_place *at, int p, const char *path, rf_section section) {
   rf_copies copies = rf_shard_copies(&s->whole, s->mesh, p);
   if (copies.chips == 1) return RAFTER_OK;
@@ -64,9 +63,9 @@ static rf_status sum_copies(rf_sharder *s, rf_place *at, int p, const char *path
   return at->id == RF_NONE ? RAFTER_FAILED : RAFTER_OK;
 }
 
-/* The rest of a gradient's sum, before the optimizer reads it: over what still holds different
- * shares of it; across the data-centre network only after each slice has summed its own, so that
- * a chip sends a run of it. */
+/* Completes a gradient's sum before the optimizer reads it, over the chips that still hold
+ * different shares. Each slice sums its own chips first, so that a chip sends only a run over the
+ * data-centre network. */
 rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
   int p = s->whole.tensor[t].param;
   rf_on_its_way *g = &s->gradient[p];
@@ -106,15 +105,16 @@ rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
   return sum_copies(s, at, p, path, op->section);
 }
 
-/* With one microbatch a gradient is complete here, and is summed over chips while backward
- * continues. With several, it is complete after the last. */
+/* With one microbatch a gradient is complete here, and its sum over chips overlaps the rest of
+ * backward. With several, it is complete after the last one. */
 rf_status rf_sharder_written(rf_sharder *s, const rf_op *op, int t) {
   if (scatters(s, s->whole.tensor[t].param)) RF_TRY(scatter(s, op, t));
   return s->whole.accumulate == 1 && op->section == RF_SECTION_MICRO ? rf_sharder_settle(s, op, t)
                                                                      : RAFTER_OK;
 }
 
-/* Weights that all chips have whole are put together again from the runs that each has updated. */
+/* Gathers an updated weight that every chip stores in full, from the runs that the chips
+ * updated. */
 static rf_status gather_updated(rf_sharder *s, const rf_op *op, int p, int from, int weight) {
   rf_exchange x = {.def = &RF_OP_ALL_GATHER,
                    .from = from,
@@ -164,8 +164,6 @@ void rf_sharder_find_gradients(rf_sharder *s) {
     }
 }
 
-/* An f32 weight that every chip has whole is updated in runs: each chip's run is a state of its
- * own. */
 void rf_sharder_make_masters(rf_sharder *s) {
   const rf_graph *old = &s->whole;
   for (int o = 0; o < old->op_count && s->mesh->zero >= 1 && s->mesh->zero < 3; o++) {

@@ -1,10 +1,11 @@
-/* shard_parts.c - ops that become several ops on a mesh: the head with a sharded vocabulary,
+/* shard_parts.c - ops that become several ops on a mesh: the head with a sharded vocabulary, and
  * attention with sharded tokens. */
 #include "graph/mesh/shard_pass.h"
 
 #include <string.h>
 
-/* A head whose words are cut: each chip says what it knows of a row, and all put it together. */
+/* The head with a sharded vocabulary: each chip computes head_part on its own tokens of the
+ * vocabulary, and head_merge combines the parts of all chips. */
 rf_status rf_sharder_head(rf_sharder *s, const rf_op *op) {
   rf_graph *graph = s->graph;
   bool score = op->def == &RF_OP_HEAD_SCORE;
@@ -51,7 +52,7 @@ rf_status rf_sharder_head(rf_sharder *s, const rf_op *op) {
   return RAFTER_OK;
 }
 
-/* Gives tensor `id` of one chip the place of the op's output `slot`. */
+/* Makes tensor `id` the result of the op's output `slot`. */
 static rf_status made_part(rf_sharder *s, const rf_op *op, int slot, int id, rf_spec spec) {
   int t = op->output[slot];
   s->graph->tensor[id].spec = spec;
@@ -62,8 +63,8 @@ static rf_status made_part(rf_sharder *s, const rf_op *op, int slot, int id, rf_
   return RAFTER_OK;
 }
 
-/* Tokens sharded along context: queries stay, keys and values of all chips are gathered, and
- * their gradients are reduced to the chips that own them. */
+/* Attention with tokens sharded along context. Queries stay on their chip, keys and values of all
+ * chips are gathered, and their gradients are reduced to the chips that own them. */
 static rf_status shard_text(rf_sharder *s, const rf_op *op) {
   rf_graph *graph = s->graph;
   bool backward = op->def == &RF_OP_ATTENTION_BWD;
@@ -113,8 +114,9 @@ static rf_status shard_text(rf_sharder *s, const rf_op *op) {
   return made_part(s, op, 0, graph->op[id].output[0], r.out[0]);
 }
 
-/* A cache sharded along context: every chip attends with all rows over its own positions, and
- * the chip of a row merges its parts (Dao et al. 2023; over chips: Bhatia et al. 2025, Helix). */
+/* Attention over a cache that is sharded along context. Every chip attends with all rows over its
+ * own positions; the chip that owns a row merges the parts (Dao et al. 2023; over chips: Bhatia et
+ * al. 2025, Helix). */
 static rf_status shard_cached(rf_sharder *s, const rf_op *op) {
   rf_graph *graph = s->graph;
   rf_axes axes = RF_AXIS_BIT(RF_AXIS_CONTEXT);

@@ -1,4 +1,5 @@
-/* shard_rules.c - sharding rules that many ops share; see shard.h. */
+/* shard_rules.c - sharding rules that many ops share, and the sharding of parameters; see
+ * shard.h. */
 #include "graph/mesh/shard.h"
 
 #include <string.h>
@@ -63,8 +64,7 @@ rf_status rf_shard_heads(rf_sharding *s, rf_axes axes, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* Maps a bound between query, key and value heads at column `at` of the whole row to the column
- * of one chip. */
+/* Converts a column of a full qkv row, at a boundary between heads, to the column on one chip. */
 static int64_t bound_of_heads(const rf_model *m, int64_t chips, int64_t at) {
   int64_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim,
           mine = (m->kv_heads > chips ? m->kv_heads / chips : 1) * m->head_dim;
@@ -99,7 +99,7 @@ static bool ends_with(const char *text, const char *end) {
   return a >= b && strcmp(text + a - b, end) == 0;
 }
 
-/* The runs of columns (or rows) of a parameter that belong to one chip. */
+/* The form in which a parameter's columns (or rows) are divided among chips. */
 static rf_form form_of(const rf_graph *graph, int p) {
   const rf_param *param = &graph->params.at[p];
   const char *name = param->adapts >= 0 ? graph->params.at[param->adapts].name : param->name;
@@ -111,8 +111,8 @@ static rf_form form_of(const rf_graph *graph, int p) {
   return RF_FORM_BLOCKS;
 }
 
-/* The dimension that tensor parallelism shards; for an adapter that of its weight, where A or B
- * has it. */
+/* The dimension that tensor parallelism shards, or -1. For an adapter: that of its weight, if this
+ * matrix (A or B) has it. */
 static int tensor_axis(const rf_graph *graph, int p) {
   const rf_param *param = &graph->params.at[p];
   if (param->adapts < 0) return param->shard_axis;
@@ -120,8 +120,8 @@ static int tensor_axis(const rf_graph *graph, int p) {
   return base == side ? base : -1;
 }
 
-/* Columns of a chip, of a fused row or of what an adapter adds to some of its heads; *own: those
- * of query heads. */
+/* Columns on one chip of a qkv row, or of the columns that an adapter adds to; *own gets those of
+ * query heads. */
 static int64_t columns_of_heads(const rf_graph *graph, int64_t chips, int p, int64_t *own) {
   const rf_model *m = &graph->model;
   const rf_param *param = &graph->params.at[p];
@@ -154,13 +154,13 @@ rf_copies rf_shard_copies(const rf_graph *graph, const rf_mesh *mesh, int p) {
   int64_t chips = rf_mesh_size(mesh, use.split[dim]), heads = graph->model.kv_heads;
   if (use.form[dim] != RF_FORM_HEADS || chips <= heads) return copies;
   copies.chips = chips / heads;
-  /* of query heads alone */
+  /* the adapter adds to query heads only */
   if (columns_of_heads(graph, chips, p, &copies.own) == copies.own) copies.chips = 1;
   return copies;
 }
 
-/* The dimension of a matrix that is cut between uses: the one with the least padding that tensor
- * parallelism left whole; -1: none is long enough. */
+/* The dimension of a matrix that is sharded between uses: the one with the least padding that
+ * tensor parallelism does not shard; -1: none. */
 static int state_axis(const rf_graph *graph, const rf_mesh *mesh, int p, const rf_spec *use, rf_axes axes) {
   const rf_param *param = &graph->params.at[p];
   int64_t chips = rf_mesh_size(mesh, axes);
@@ -168,7 +168,7 @@ static int state_axis(const rf_graph *graph, const rf_mesh *mesh, int p, const r
   double least = 2;
   for (int d = 0; d < param->rank && param->rank == 2; d++) {
     if (use->split[d] & ~RF_AXIS_BIT(RF_AXIS_EXPERT)) continue;
-    /* what is gathered must be the innermost cut */
+    /* the axis that is gathered must be the innermost one */
     if (use->split[d] && axes & RF_AXIS_BIT(RF_AXIS_DATA)) continue;
     int64_t extent = rf_shard_extent(graph, mesh, p, use, d, param->shape[d]);
     double waste = (double)((extent + chips - 1) / chips * chips) / (double)extent;
@@ -195,7 +195,7 @@ rf_param_specs rf_shard_param(const rf_graph *graph, const rf_mesh *mesh, int p)
   rf_axes over = rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_FSDP));
   if (!over) over = rf_mesh_live(mesh, RF_AXIS_BIT(RF_AXIS_DATA));
   if (param->experts > 0) expert = 0;
-  /* Over as many chips as its extents have room for. */
+  /* Tries to shard the state over as many chips as possible. */
   const rf_axes tries[] = {over | expert, over, expert};
   for (int i = 0; i < 3 && mesh->zero >= 1 && !specs.gathered; i++) {
     int cut = tries[i] ? state_axis(graph, mesh, p, &specs.use, tries[i]) : -1;

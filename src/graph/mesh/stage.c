@@ -1,7 +1,7 @@
-/* stage.c - the program of one stage of a pipeline: the ops of its pieces of the whole graph, in
- * order. Tensors of other pieces are received before the first op of a half; tensors that other
- * pieces read are sent after the op that makes them. Two stages that use one parameter both have
- * it: they exchange their gradients after the last microbatch and make the same update. */
+/* stage.c - the program of one pipeline stage: the ops of its pieces of the whole graph, in order.
+ * Tensors of other pieces are received before the first op of a half; tensors that other pieces
+ * read are sent after the op that makes them. If two stages use the same parameter, both store it:
+ * they exchange their gradients after the last microbatch and make the same update. */
 #include "graph/passes.h"
 #include "graph/mesh/pipeline.h"
 
@@ -9,22 +9,22 @@
 #include <string.h>
 
 typedef struct crossing {
-  int tensor, from, to; /* pieces */
+  int tensor, from, to; /* piece that makes the tensor, piece that reads it */
 } crossing;
 
 typedef struct stager {
   const rf_graph *whole;
-  rf_graph *graph; /* being made */
+  rf_graph *graph; /* the program of this stage */
   const rf_mesh *mesh;
   rf_error *error;
-  int *piece;         /* by op; RF_NONE: outside the loop of microbatches */
+  int *piece;         /* by op: its piece; RF_NONE: outside the section `micro` */
   int *maker;         /* by tensor: the op that makes it, or RF_NONE */
   int *map;           /* by tensor: its id on this stage, or RF_NONE */
-  int *low, *high;    /* by parameter: the stages that use it; RF_NONE: none does */
-  crossing *crossing; /* to or from pieces of this stage */
+  int *low, *high;    /* by parameter: first and last stage that use it; RF_NONE: none */
+  crossing *crossing; /* tensors that this stage sends or receives */
   int crossings, capacity;
-  bool *written; /* by parameter: some op here has written its gradient */
-  int trained;   /* whose norms this stage counts */
+  bool *written; /* by parameter: an op of this stage has written its gradient */
+  int trained;   /* parameters whose gradient norms this stage counts */
 } stager;
 
 /* ---- pieces of ops --------------------------------------------------------------------------- */
@@ -147,8 +147,8 @@ static const char *half_path(stager *s, int piece, bool backward) {
   return rf_pool_format(s->graph->pool, "step/micro/piece.%d/%s", piece, backward ? "bwd" : "fwd");
 }
 
-/* Receives what a half reads of other pieces, before its first op. Tensors of forward come
- * before those of backward, as in the whole graph. */
+/* Receives the tensors that a half reads from other pieces, before its first op. Forward tensors
+ * come before backward tensors, as in the whole graph. */
 static rf_status receive(stager *s, int piece, bool backward) {
   for (int i = 0; i < s->crossings; i++) {
     const crossing *c = &s->crossing[i];
@@ -189,8 +189,8 @@ static bool uses(const stager *s, int p) {
   return s->low[p] == s->mesh->stage || s->high[p] == s->mesh->stage;
 }
 
-/* Each of the two stages adds the other's share to its own; a sum of two is the same in either
- * order. */
+/* Both stages that use a parameter add the other's gradient to their own; a sum of two does not
+ * depend on the order. */
 static rf_status exchange_shared(stager *s) {
   for (int o = 0; o < s->whole->op_count; o++) {
     const rf_op *op = &s->whole->op[o];
@@ -204,7 +204,8 @@ static rf_status exchange_shared(stager *s) {
   return RAFTER_OK;
 }
 
-/* The norm of all gradients: every stage adds up its own, and all the stages' sums meet. */
+/* The norm of all gradients: each stage adds up its own squares, and the stages' totals are then
+ * added. */
 static rf_status emit_clip(stager *s, const rf_op *op) {
   int sums = tensor_here(s, op->input[0]), clip = tensor_here(s, op->output[0]);
   int id = rf_graph_emit(s->graph, &RF_OP_NORM_TOTAL, "step/end/norm_total", RF_SECTION_END, &sums, 1,
