@@ -1,5 +1,5 @@
-/* backend.c - finding a backend by name and a kernel for an op; memory that the host can use
- * directly needs no call of its device. */
+/* backend.c - finds a backend by name and a kernel for an op, and accesses memory. Memory with a
+ * host address needs no call of its device. */
 #include "backend/backend.h"
 #include "backend/reference/reference.h"
 

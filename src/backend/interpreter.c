@@ -1,4 +1,4 @@
-/* interpreter.c - see interpreter.h: resolves every address once, then calls and times kernels. */
+/* interpreter.c - see interpreter.h. Resolves all addresses once, then calls and times kernels. */
 #include "backend/interpreter.h"
 #include "backend/lanes.h"
 
@@ -7,15 +7,15 @@
 typedef struct interpreter {
   rf_program program;
   int number;
-  rf_call *call;     /* of each op */
-  rf_chosen *chosen; /* of each op */
+  rf_call *call;     /* one for each op */
+  rf_chosen *chosen; /* one for each op */
   rf_measured *measured;
   rf_watch watch;
   int begin[RF_SECTIONS], end[RF_SECTIONS];
 } interpreter;
 
-/* Only while recording: what follows is op `i`. It begins where the op before it ended, which
- * saves reading the clock, unless system counters were read in between. */
+/* Makes op `i` the current op of the recording and returns its start in ns: the end of the op
+ * before it, unless system counters are read in between. */
 static int64_t begin_op(rf_lanes *lanes, int plan, int i, int64_t before) {
   lanes->op = i;
   lanes->plan = (uint8_t)plan;

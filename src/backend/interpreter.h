@@ -1,11 +1,11 @@
-/* interpreter.h - the program that calls the plan's kernels one after the other. The cpu and
- * reference backends share it, and any backend whose kernels are functions of the host. */
+/* interpreter.h - the program that calls the plan's kernels one after the other. All backends whose
+ * kernels are functions of the host share it (cpu, reference). */
 #ifndef RF_INTERPRETER_H
 #define RF_INTERPRETER_H
 
 #include "backend/kernel.h"
 
-/* `base` is the address of the source's memory while the program runs. */
+/* `base` is the address of the memory `source->memory` while the program runs. */
 rf_status rf_interpreter_compile(const rf_program_source *source, unsigned char *base, rf_program **program,
                                  rf_error *error);
 

@@ -1,5 +1,5 @@
-/* lanes.c - spans into rings, and what the system counts for a thread: CPU time, faults, time it
- * waited for a core. */
+/* lanes.c - records spans, and the system's counters of each thread: CPU time, page faults, time
+ * waiting for a core. */
 #define _GNU_SOURCE
 #include "backend/lanes.h"
 
@@ -19,8 +19,7 @@ static int this_thread(void) {
   return id;
 }
 
-/* schedstat: ns that the thread ran, and ns that it waited for a core. -1: the system does not
- * say. */
+/* Reads schedstat: ns that the thread ran, and ns that it waited for a core; -1 if unknown. */
 static void read_schedstat(int file, int64_t *ran, int64_t *delay) {
   char text[96];
   ssize_t got = file < 0 ? -1 : pread(file, text, sizeof text - 1, 0);
@@ -37,10 +36,10 @@ static int64_t delay_ns(int file) {
   return delay;
 }
 
-enum { NS_WORTH_A_SPAN = 1000 }; /* clocks that are read one after the other differ by less */
+enum { NS_WORTH_A_SPAN = 1000 }; /* two clocks that are read one after the other differ by less */
 
-/* `from` (may be NULL): the sample before. A thread that never left its core did not wait, so
- * schedstat, the most expensive counter, is not read. */
+/* Samples the counters. `from` is the sample before or NULL. A thread that never left its core did
+ * not wait, so schedstat, the most expensive counter, is not read. */
 static rf_lane_look look(int file, int64_t now, const rf_lane_look *from) {
   struct rusage use;
   struct timespec cpu;
@@ -57,8 +56,8 @@ static rf_lane_look look(int file, int64_t now, const rf_lane_look *from) {
   return l;
 }
 
-/* Sampling stays a small part of the time: the next sample is due later after a slow one. A cold
- * cache makes a sample several times slower. */
+/* Schedules the next sample: later if this sample was slow (a cold cache makes it several times
+ * slower), so that sampling stays a small part of the time. */
 static void look_again(const rf_lanes *lanes, rf_lane *lane, int64_t began) {
   enum { COSTS = 1000, MOST_NS = 10000000 };
   int64_t end = rf_now_ns(), rest = COSTS * (end - began);
@@ -83,7 +82,7 @@ rf_lane *rf_lane_begin(rf_lanes *lanes, int index, int64_t now) {
   return lane;
 }
 
-/* Stores what was counted since the last sample; this sample becomes the last. */
+/* Records the changes since the last sample and keeps this sample as the last one. */
 static void put_lost(const rf_lanes *lanes, int index, rf_lane_look l) {
   rf_lane *lane = &lanes->lane[index];
   const rf_lane_look *from = &lane->last;
@@ -109,9 +108,9 @@ void rf_lane_look_at(rf_lanes *lanes, int index, int64_t now) {
   look_again(lanes, lane, now);
 }
 
-/* ---- other threads, while they have nothing to do -------------------------------------------- */
+/* ---- other threads, while they are idle ------------------------------------------------------ */
 
-/* Of another thread only its time on a core and its waiting time are known. */
+/* Samples another thread. Only its time on a core and its waiting time are known. */
 static bool look_from_outside(const rf_lane *lane, rf_lane_look *l) {
   *l = (rf_lane_look){.at = rf_now_ns(), .faults = -1, .read_faults = -1, .switches = -1};
   read_schedstat(lane->file, &l->cpu, &l->delay);
@@ -123,7 +122,7 @@ void rf_lanes_settle(const rf_lanes *lanes) {
     rf_lane *lane = &lanes->lane[i];
     rf_lane_look l;
     if (!lane->thread || !look_from_outside(lane, &l)) continue;
-    /* the thread will count them itself */
+    /* The thread itself records these later. */
     l.faults = lane->last.faults;
     l.read_faults = lane->last.read_faults;
     l.switches = lane->last.switches;
@@ -135,8 +134,8 @@ void rf_lanes_forget(rf_lanes *lanes) {
   if (lanes->count > 0) begin_anew(lanes, &lanes->lane[0]);
   for (int i = 1; i < lanes->count; i++) {
     rf_lane *lane = &lanes->lane[i];
-    if (!lane->thread) continue; /* it begins with its first span */
-    /* the system does not say, or the thread has ended */
+    if (!lane->thread) continue; /* the lane starts with its first span */
+    /* The counters are not available, or the thread has ended. */
     if (!look_from_outside(lane, &lane->last)) lane->thread = 0;
   }
 }

@@ -1,20 +1,20 @@
-/* lanes.h - who records what threads do, and the stamps that kernels put into their parallel
+/* lanes.h - records what each thread does, in spans of time that kernels stamp in their parallel
  * regions.
  *
- * A lane is one thread's ring of spans: preallocated, written by that thread alone, without a
- * lock. When nothing is recorded a stamp is one load and one branch. In a parallel region:
+ * A lane is the ring of spans of one thread. It is preallocated, and only this thread writes it,
+ * without a lock. If nothing is recorded, a stamp costs one load and one branch. In a region:
  *
  *   #pragma omp parallel num_threads(threads)
  *   {
- *     RF_STAMP_BUSY;                       from here to the end of the block this thread works;
- *       what follows is waiting for the others
+ *     RF_STAMP_BUSY;                       the thread works from here to the end of the block; then
+ *       it waits for the other threads
  *     #pragma omp for schedule(static) nowait
  *     for (...) ...
- *     RF_STAMP_BARRIER;                    a barrier, whose waiting is recorded
+ *     RF_STAMP_BARRIER;                    a barrier, whose waiting time is recorded
  *   }
  *
- * A test of the tree (tests/unit/house/test_lanes.sh) holds every region of backend/cpu to that
- * form. One recorder at a time: a process has one set of cores. */
+ * The test tests/unit/house/test_lanes.sh checks that every region of backend/cpu has this form.
+ * Only one recorder may be active, because a process has one set of cores. */
 #ifndef RF_LANES_H
 #define RF_LANES_H
 
@@ -23,25 +23,26 @@
 #include <omp.h>
 
 typedef enum rf_stamp_kind {
-  RF_SPAN_OP,        /* id: op of `plan`; value: microbatch or 0. Lane 0, from call to return */
-  RF_SPAN_BUSY,      /* id: op; one thread's own work in a parallel region */
+  RF_SPAN_OP,        /* id: op of `plan`; value: microbatch or 0. In lane 0, from call to return */
+  RF_SPAN_BUSY,      /* id: op; work of one thread in a parallel region */
   RF_SPAN_WAIT,      /* id: op; a barrier inside a region */
   RF_SPAN_PHASE,     /* id: rf_phase */
-  RF_SPAN_STEP,      /* id: place in the list of steps; value: the step's number */
+  RF_SPAN_STEP,      /* id: index in the list of steps; value: number of the step */
   RF_SPAN_COUNTER,   /* id: rf_counter; value: the count from `begin` on */
-  RF_SPAN_LOST,      /* id: rf_lost; value: what the system counted between begin and end */
-  RF_SPAN_GAP,       /* id: rf_gap; made when a trace is collected */
-  RF_SPAN_PREDICTED, /* id: op; value: ns of its limit; made when a trace is collected */
+  RF_SPAN_LOST,      /* id: rf_lost; value: change of a system counter between begin and end */
+  RF_SPAN_GAP,       /* id: rf_gap; computed when a trace is collected */
+  RF_SPAN_PREDICTED, /* id: op; value: ns of its limit; computed when a trace is collected */
   RF_SPAN_KINDS
 } rf_stamp_kind;
 
-/* What the system says of a thread between two looks at it. */
+/* Changes of the system's counters of a thread between two samples. */
 typedef enum rf_lost {
   RF_LOST_FAULTS,      /* pages mapped without reading (ru_minflt) */
   RF_LOST_READ_FAULTS, /* pages read from a disk (ru_majflt) */
-  RF_LOST_DELAY,       /* ns runnable and not running: somebody else had the core (schedstat) */
-  RF_LOST_OFF,         /* ns not on a core: delay, and what it slept or waited */
-  RF_LOST_SWITCHES,    /* involuntary ones */
+  /* ns in which the thread could run but another one had the core (schedstat) */
+  RF_LOST_DELAY,
+  RF_LOST_OFF,      /* ns not on a core: delay, sleep and waiting */
+  RF_LOST_SWITCHES, /* involuntary context switches */
   RF_LOSTS
 } rf_lost;
 
@@ -53,46 +54,47 @@ typedef struct rf_stamp {
   uint8_t kind, plan;
 } rf_stamp;
 
+/* A sample of the system's counters of one thread. */
 typedef struct rf_lane_look {
-  /* faults -1: not known, as of a thread that another one looked at */
+  /* `faults` is -1 if unknown: another thread took the sample. */
   int64_t at, cpu, delay, faults, read_faults, switches;
 } rf_lane_look;
 
 typedef struct rf_lane {
   _Alignas(64) rf_stamp *ring;
-  int64_t capacity, count; /* a power of two; written so far: those before count - capacity are gone */
+  /* a power of two; spans written so far, of which the ring keeps the last `capacity` */
+  int64_t capacity, count;
   rf_lane_look last;
-  int64_t look_after; /* ns from which the next look at the system's counters is due */
-  int thread;         /* the system's id of the thread whose counters `last` holds */
-  int file;           /* its schedstat; -1: none */
+  int64_t look_after; /* time in ns of the next sample of the system's counters */
+  int thread;         /* system's id of the thread that `last` belongs to */
+  int file;           /* its schedstat file; -1: none */
 } rf_lane;
 
 typedef struct rf_lanes {
   int count;
   rf_lane *lane;
-  int64_t look_ns; /* between two looks at the system's counters, at least */
-  int32_t op;      /* at work; set between regions. Below 0: none, regions are not recorded */
+  int64_t look_ns; /* minimum ns between two samples of the system's counters */
+  int32_t op;      /* current op; changes only between regions. Below 0: regions are not recorded */
   uint8_t plan;
 } rf_lanes;
 
-extern rf_lanes *rf_lanes_on; /* NULL: nothing is recorded now */
+extern rf_lanes *rf_lanes_on; /* NULL: nothing is recorded */
 
-/* The ring is longer than caches are: the line of the next stamps is on its way while this one's
- * op runs. */
+/* The ring is larger than the caches, so the cache line of the next spans is prefetched. */
 static inline void rf_lane_put(rf_lane *lane, rf_stamp span) {
   lane->ring[lane->count & (lane->capacity - 1)] = span;
   lane->count++;
   __builtin_prefetch(&lane->ring[(lane->count + 2) & (lane->capacity - 1)], 1);
 }
 
-/* By the run's own thread, lane 0, while the others have nothing to do: puts into their lanes
- * what they counted since they last looked themselves; and forgets it, so that counters are
- * compared from here on. */
+/* Called by the run's own thread (lane 0) while the other threads are idle. rf_lanes_settle records
+ * the counts of the other threads since their last samples; rf_lanes_forget drops these counts, so
+ * that the next samples start from now. */
 void rf_lanes_settle(const rf_lanes *lanes);
 void rf_lanes_forget(rf_lanes *lanes);
-/* A look at what the system counted for this thread, put into its lane. */
+/* Samples the system's counters of this thread and records the changes in its lane. */
 void rf_lane_look_at(rf_lanes *lanes, int lane, int64_t now);
-/* The calling thread's lane; NULL beyond those that were opened. */
+/* The lane of the calling thread, or NULL if there are too few lanes. */
 rf_lane *rf_lane_begin(rf_lanes *lanes, int lane, int64_t now);
 
 typedef struct rf_busy {

@@ -104,8 +104,7 @@ done:
   return status;
 }
 
-/* ---- the partial file
- * ------------------------------------------------------------------------- */
+/* ---- the partial file ------------------------------------------------------------------------ */
 
 /* Records the listed checksum and the server's ETag of the partial file. */
 static void write_mark(const arrival *a) {
@@ -179,8 +178,7 @@ static rf_status open_part(arrival *a, rf_error *error) {
   return lseek(a->fd, a->body.at, SEEK_SET) < 0 ? cannot(a, "write", error) : RAFTER_OK;
 }
 
-/* ---- the request
- * ------------------------------------------------------------------------------- */
+/* ---- the request ----------------------------------------------------------------------------- */
 
 static rf_status ask(arrival *a, const char *revision, rf_http_answer *answer, rf_error *error) {
   char url[8192] = "";

@@ -35,8 +35,7 @@ typedef struct attempt {
   char etag[sizeof((rf_http_body *)0)->etag], problem[CURL_ERROR_SIZE];
 } attempt;
 
-/* ---- callbacks of libcurl
- * ---------------------------------------------------------------------- */
+/* ---- callbacks of libcurl -------------------------------------------------------------------- */
 
 /* Copies the printable ASCII characters. Texts from a server are printed, so they must not contain
  * control characters. */

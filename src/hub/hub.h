@@ -7,8 +7,7 @@
 #include "hub/hash.h"
 #include "hub/http.h"
 
-/* ---- the name of a model
- * ----------------------------------------------------------------------- */
+/* ---- the name of a model --------------------------------------------------------------------- */
 
 typedef struct rf_hub_name {
   char repository[208]; /* "ORG/NAME" */
@@ -24,8 +23,7 @@ rf_status rf_hub_parse(const char *text, rf_hub_name *name, rf_error *error);
  * ("gemma-2b-flax"). Returns false if no repository is known. */
 bool rf_hub_variant(const char *name, char repository[208]);
 
-/* ---- the list of files
- * ------------------------------------------------------------------------- */
+/* ---- the list of files ----------------------------------------------------------------------- */
 
 typedef struct rf_hub_file {
   char *path;    /* path below the repository, with '/' between folders; checked */
@@ -62,8 +60,7 @@ rf_status rf_hub_choose(rf_hub_listing *listing, const rf_hub_name *name, const 
  * Flax checkpoint", "pickles", ...; NULL if there is none. */
 const char *rf_hub_layout_of(const char *const *paths, int count);
 
-/* ---- downloads
- * ---------------------------------------------------------------------------------- */
+/* ---- downloads ------------------------------------------------------------------------------- */
 
 typedef enum rf_hub_state { RF_HUB_DOWNLOADED, RF_HUB_RESUMED, RF_HUB_PRESENT } rf_hub_state;
 

@@ -110,8 +110,7 @@ void rf_hub_listing_free(rf_hub_listing *listing) {
   *listing = (rf_hub_listing){0};
 }
 
-/* ---- the request
- * ------------------------------------------------------------------------------- */
+/* ---- the request ----------------------------------------------------------------------------- */
 
 typedef struct text {
   char *at;

@@ -1,18 +1,18 @@
 /* attention.c - causal attention inside segments, over (n,(N+2K)H) rows of query, key and value
- * heads, and over a cache. Query i of a segment sees keys j <= i, and with a window only those
- * with j > i - window. */
+ * heads, and over a cache. Query i of a segment sees keys j <= i, and with a window only those with
+ * j > i - window. */
 #include "backend/reference/kernels.h"
 #include "graph/kv.h"
 
-/* Sums of one row before they are rounded: ctx, dq, or dk and dv. */
+/* Workspace: the unrounded sums of one row (ctx, dq, or dk and dv). */
 size_t rf_reference_attention_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   (void)graph;
   (void)threads;
   return 2 * (size_t)op->attr.attention.head_dim * sizeof(double);
 }
 
-/* A cache as a call sees it: pages (P,2,G,KH) of keys and values, the table (slots,C) that names
- * them, and the scales (P,2,G,K) of an i8 cache. */
+/* The KV cache of a call: pages (P,2,G,KH) of keys and values, the table (slots,C) of each slot's
+ * pages, and the scales (P,2,G,K) of an i8 cache. */
 typedef struct paged {
   rf_view data;
   float *scale;
@@ -20,7 +20,7 @@ typedef struct paged {
   int64_t columns, page, heads, dim;
 } paged;
 
-/* Row of a slot's position among all rows of the cache; `which` 0: keys, 1: values. */
+/* The row of the cache that holds a position of a slot. `which` is 0 for keys and 1 for values. */
 static int64_t paged_row(const paged *p, int64_t slot, int64_t which, int64_t position) {
   return (p->table[slot * p->columns + position / p->page] * 2 + which) * p->page + position % p->page;
 }
@@ -32,7 +32,7 @@ static double paged_load(const paged *p, int64_t slot, int64_t which, int64_t po
   return (double)((float)((const int8_t *)p->data.data)[at] * p->scale[row * p->heads + head]);
 }
 
-/* Writes one head of one position. */
+/* Writes one head at one position. */
 static void paged_store(const paged *p, int64_t slot, int64_t which, int64_t position, int64_t head,
                         rf_view from, int64_t from_at) {
   int64_t row = paged_row(p, slot, which, position), at = (row * p->heads + head) * p->dim;
@@ -54,8 +54,8 @@ static void paged_store(const paged *p, int64_t slot, int64_t which, int64_t pos
         finite ? (int8_t)nearbyintf((float)load(from, from_at + c) * steps) : 0;
 }
 
-/* One key/value head's rows: element (j, c) stands at key_at + j * stride + c, and its value at
- * value_at + j * stride + c; or they are those of a slot of a cache. */
+/* The rows of one key/value head. Element (j, c) of the keys is at key_at + j * stride + c, of the
+ * values at value_at + j * stride + c. With a cache, they are the rows of one slot. */
 typedef struct head_rows {
   rf_view data;
   int64_t key_at, value_at, stride;
@@ -72,8 +72,8 @@ static double value_of(const head_rows *rows, int64_t j, int64_t c) {
                      : load(rows->data, rows->value_at + j * rows->stride + c);
 }
 
-/* The scaled score of a query and a key. With a bf16 softmax the score is an f32 chain like a
- * matmul's, because rounding it to bf16 is part of the definition; elsewhere it is a plain
+/* The scaled score of a query and a key. With a bf16 softmax, the score is an f32 chain like the
+ * chain of a matmul, because its rounding to bf16 is part of the definition; otherwise it is a
  * double sum. */
 static double score(const rf_attr_attention *attr, rf_view q, int64_t query_at, const head_rows *rows,
                     int64_t j) {
@@ -92,8 +92,8 @@ static int64_t first_key(const rf_attr_attention *attr, int64_t i) {
   return attr->window > 0 && i >= attr->window ? i - attr->window + 1 : 0;
 }
 
-/* A query against keys from .. i: writes H elements of ctx, returns log(sum(exp(score))). `sums`
- * has room for H. */
+/* Attention of one query to keys from .. i: writes H elements of ctx and returns
+ * log(sum(exp(score))). `sums` has room for H. */
 static double attend(const rf_attr_attention *attr, rf_view q, int64_t query_at, const head_rows *rows,
                      int64_t from, int64_t i, rf_view ctx, int64_t ctx_at, double *sums) {
   double largest = -INFINITY, sum = 0;
@@ -113,7 +113,7 @@ static int64_t qkv_width(const rf_attr_attention *attr) {
   return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim;
 }
 
-/* The key/value head that query head h reads, in a segment that begins at row `begin`. */
+/* The key/value head of query head h, in a segment that begins at row `begin`. */
 static head_rows qkv_head(const rf_attr_attention *attr, rf_view qkv, int64_t begin, int64_t h) {
   int64_t width = qkv_width(attr), group = h / (attr->heads / attr->kv_heads);
   int64_t key_at = begin * width + (attr->heads + group) * attr->head_dim;
@@ -148,8 +148,8 @@ typedef struct pair {
   double p, ds;
 } pair;
 
-/* The probability of key j for query i (rows of the segment at `begin`, head h), and the
- * gradient of its score. */
+/* The probability of key j for query i (rows of the segment at `begin`, head h), and the gradient
+ * of the score. */
 static pair pair_of(const rf_call *call, int64_t begin, int64_t h, int64_t i, int64_t j) {
   const rf_attr_attention *attr = &call->op->attr.attention;
   rf_view qkv = in_view(call, 0), ctx = in_view(call, 1), lse = in_view(call, 2), dctx = in_view(call, 3);
@@ -166,7 +166,7 @@ static pair pair_of(const rf_call *call, int64_t begin, int64_t h, int64_t i, in
   return (pair){p, p * (dp - delta) * (double)attr->scale * cap_slope(attr->softcap, s)};
 }
 
-/* dq of query i, head h: sum over the keys it sees. */
+/* dq of query i, head h: a sum over the keys that the query sees. */
 static void query_gradient(const rf_call *call, int64_t begin, int64_t h, int64_t i, double *dq) {
   const rf_attr_attention *attr = &call->op->attr.attention;
   rf_view qkv = in_view(call, 0), dqkv = out_view(call, 0);
@@ -180,8 +180,8 @@ static void query_gradient(const rf_call *call, int64_t begin, int64_t h, int64_
   for (int64_t c = 0; c < head_dim; c++) store(dqkv, at + c, dq[c]);
 }
 
-/* dk and dv of key j, key/value head g: sums over the query heads of its group and the queries
- * that see it. */
+/* dk and dv of key j, key/value head g: sums over the query heads of its group and the queries that
+ * see the key. */
 static void key_gradient(const rf_call *call, int64_t begin, int64_t length, int64_t g, int64_t j,
                          double *dk) {
   const rf_attr_attention *attr = &call->op->attr.attention;
@@ -205,8 +205,7 @@ static void key_gradient(const rf_call *call, int64_t begin, int64_t length, int
   }
 }
 
-/* qkv, ctx, lse, dctx, segments -> dqkv (n,(N+2K)H). Probabilities come again from the
- * log-sum-exp. */
+/* qkv, ctx, lse, dctx, segments -> dqkv (n,(N+2K)H). Probabilities are recomputed from lse. */
 void rf_reference_attention_bwd(const rf_call *call) {
   const rf_attr_attention *attr = &call->op->attr.attention;
   const int32_t *segments = ids(call, 4);
@@ -222,13 +221,12 @@ void rf_reference_attention_bwd(const rf_call *call) {
 
 /* ---- over a cache ---------------------------------------------------------------------------- */
 
-/* How many positions below `end` a chip of the group has. */
+/* Number of positions below `end` that one chip of a group stores. */
 static int64_t held(int64_t end, int64_t chips, int64_t rank) { return (end - rank + chips - 1) / chips; }
 
-/* qkv (n,(N+2K)H), cache (P,2,G,K*H), table (slots,C), slots (n), positions (n), scale
- * (P,2,G,K)? -> ctx (n,N*H), cache and scale (the same tensors). All rows are written to the
- * cache first, so rows of one slot may stand in the same walk. A row with slot -1 is skipped and
- * gives zeros. */
+/* qkv (n,(N+2K)H), cache (P,2,G,K*H), table (slots,C), slots (n), positions (n), scale (P,2,G,K)?
+ * -> ctx (n,N*H), cache and scale (same tensors). All rows are written to the cache first, so a
+ * step may have several rows of one slot. A row with slot -1 gives zeros. */
 void rf_reference_attention_kv(const rf_call *call) {
   const rf_attr_attention *attr = &call->op->attr.attention;
   const int32_t *slots = ids(call, 3), *positions = ids(call, 4);

@@ -1,6 +1,6 @@
-/* attention_latent.c - latent attention over rows of text, its backward, and over a cache of
- * latent rows. A head's query is P numbers that meet the latent keys and R that turned; a head
- * of kv is P of its key and W of its value. */
+/* attention_latent.c - multi-head latent attention: over rows, its backward pass, and over a cache
+ * of latent rows. The query of a head has P numbers for the latent keys and R rotated ones; a head
+ * of kv has P numbers of its key and W of its value. */
 #include "backend/reference/kernels.h"
 
 /* ---- the latent row -------------------------------------------------------------------------- */
@@ -52,7 +52,7 @@ void rf_reference_latent_norm_bwd(const rf_call *call) {
   }
 }
 
-/* ---- rows of text ---------------------------------------------------------------------------- */
+/* ---- attention over rows --------------------------------------------------------------------- */
 
 typedef struct latent {
   int64_t rows, heads, turned, plain, value, pair, query; /* pair: P + W; query: P + R */
@@ -75,7 +75,7 @@ static latent latent_of(const rf_call *call) {
                   .turns = in_view(call, 2)};
 }
 
-/* Element c of head h: of the query of row i, of the key and the value of row j. */
+/* Element c of head h: of the query of row i, and of the key and the value of row j. */
 static double query_of(const latent *l, int64_t i, int64_t h, int64_t c) {
   return load(l->q, (i * l->heads + h) * l->query + c);
 }
@@ -140,8 +140,9 @@ void rf_reference_attention_latent_bwd(const rf_call *call) {
   rf_view dctx = in_view(call, 5), dq = out_view(call, 0), dkv = out_view(call, 1),
           dturns = out_view(call, 2);
   double *query = call->workspace, *pairs = query + l.query, *turns = pairs + l.pair;
+  /* Row `at` is used as a query, then as a key. */
   for (int64_t s = 0; s < l.rows && segments[s] < l.rows; s++)
-    for (int64_t at = segments[s]; at < segments[s + 1]; at++) { /* as a query, then as a key */
+    for (int64_t at = segments[s]; at < segments[s + 1]; at++) {
       for (int64_t c = 0; c < l.turned; c++) turns[c] = 0;
       for (int64_t h = 0; h < l.heads; h++) {
         for (int64_t c = 0; c < l.query; c++) query[c] = 0;
@@ -174,7 +175,7 @@ size_t rf_reference_attention_latent_workspace(const rf_graph *graph, const rf_o
 
 /* ---- over a cache ---------------------------------------------------------------------------- */
 
-/* The query in the latent space, and what it gathered there. */
+/* Workspace: the query in the latent space, and the weighted sum of latent rows. */
 size_t rf_reference_attention_latent_kv_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   return 2 * (size_t)graph->tensor[op->input[1]].shape[1] * sizeof(double);
@@ -209,7 +210,7 @@ void rf_reference_attention_latent_kv(const rf_call *call) {
         for (int64_t d = 0; d < l.plain && slots[r] >= 0; d++)
           u[c] += load(w, c * all + h * l.pair + d) * query_of(&l, r, h, d);
       }
-      /* the sums so far shrink when a larger score comes */
+      /* Online softmax: the sums so far are scaled down when a larger score comes. */
       for (int64_t j = 0; j * chips + rank <= positions[r] && slots[r] >= 0; j++) {
         int64_t at = ROW_OF(slots[r], j);
         double s = 0;

@@ -1,5 +1,5 @@
-/* attention_part.c - attention of some of the queries over all keys, as plainly as it can be
- * said: scores in double, softmax over one row at a time. */
+/* attention_part.c - attention of some of the queries to all keys: scores in double, and a softmax
+ * over one row at a time. */
 #include "backend/reference/kernels.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ static int64_t q_at(const part *p, int64_t row, int64_t h) {
 static int64_t ctx_at(const part *p, int64_t row, int64_t h) {
   return (row * p->attr->heads + h) * p->attr->head_dim;
 }
-/* `which` 0: keys, 1: values; of the head that query head h reads */
+/* Offset of a key (`which` 0) or value (1), in the head that query head h reads. */
 static int64_t kv_at(const part *p, int64_t key, int which, int64_t h) {
   int64_t of = h / (p->attr->heads / p->attr->kv_heads);
   return ((key * 2 + which) * p->attr->kv_heads + of) * p->attr->head_dim;
@@ -48,7 +48,7 @@ static double score(const part *p, int64_t row, int64_t key, int64_t h) {
   return p->attr->softmax == RF_BF16 ? rounded(RF_BF16, sum) : sum;
 }
 
-/* The first key that a row sees, which is itself the last: within its segment and window. */
+/* The first key that query `at` sees, within its segment and window. The last is `at`. */
 static int64_t first_key(const part *p, int64_t at) {
   int64_t s = 0;
   while (s + 1 < p->keys && p->segments[s + 1] <= at) s++;
@@ -78,7 +78,7 @@ void rf_reference_attention_part(const rf_call *call) {
     }
 }
 
-/* Workspace: the sums of one row, and of the gradient of all keys and values. */
+/* Workspace: the sums of one row, and the gradients of all keys and values. */
 size_t rf_reference_attention_part_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   return ((size_t)op->attr.attention.head_dim + (size_t)rf_tensor_count(&graph->tensor[op->input[1]])) *

@@ -1,5 +1,5 @@
-/* collective.c - collectives in a group of one chip, and what a host's memory holds: copies, and
- * sums that continue. */
+/* collective.c - collectives in a group of one chip, and offloads to host memory. They copy, or add
+ * to the sum that is there. */
 #include "backend/reference/kernels.h"
 
 #include <string.h>
@@ -14,13 +14,13 @@ static void copy(const rf_call *call) {
   for (int64_t i = 0; i < count; i++) store(y, i, start(call, 0, y, i) + load(x, i));
 }
 
-/* x -> y, each the whole of the other */
+/* x -> y, which have the same elements */
 void rf_reference_all_gather(const rf_call *call) { copy(call); }
 void rf_reference_reduce_scatter(const rf_call *call) { copy(call); }
 void rf_reference_all_reduce(const rf_call *call) { copy(call); }
 void rf_reference_all_to_all(const rf_call *call) { copy(call); }
 void rf_reference_permute(const rf_call *call) { copy(call); }
-/* x -> nobody, nobody -> y */
+/* send: x has no receiver. recv: y is zero, because there is no sender. */
 void rf_reference_send(const rf_call *call) { (void)call; }
 void rf_reference_recv(const rf_call *call) {
   if (!adds(call, 0)) memset(call->out[0], 0, (size_t)rf_tensor_bytes(rf_out(call, 0)));
@@ -28,7 +28,7 @@ void rf_reference_recv(const rf_call *call) {
 void rf_reference_offload_out(const rf_call *call) { copy(call); }
 void rf_reference_offload_in(const rf_call *call) { copy(call); }
 
-/* x -> y: the run of this chip */
+/* x -> y: this chip's part of x along one axis */
 void rf_reference_take_run(const rf_call *call) {
   const rf_tensor *x = rf_in(call, 0), *y = rf_out(call, 0);
   int64_t dim = call->op->attr.collective.dim, before = 1, behind = rf_dtype_bytes(x->dtype),

@@ -1,6 +1,6 @@
-/* element.h - what the reference kernels share: elements of any dtype as doubles, and arithmetic
- * in a kernel's own precision. A double holds every f32 and bf16 value and the product of two of
- * them exactly, so one text serves all dtypes. */
+/* element.h - shared by the reference kernels: elements of any dtype as doubles, and arithmetic in
+ * a kernel's own precision. A double represents every f32 and bf16 value, and the product of two of
+ * them, exactly, so the same code serves all dtypes. */
 #ifndef RF_REFERENCE_ELEMENT_H
 #define RF_REFERENCE_ELEMENT_H
 
@@ -10,11 +10,11 @@
 
 #define RF_UNUSED __attribute__((unused))
 
-/* A tensor as a kernel sees it; data is NULL for an absent slot. */
+/* A tensor as a kernel sees it. `data` is NULL for an absent slot. */
 typedef struct rf_view {
   void *data;
   rf_dtype dtype;
-  const rf_tensor *tensor; /* of a packed matrix */
+  const rf_tensor *tensor; /* for a packed matrix */
 } rf_view;
 
 RF_UNUSED static rf_view in_view(const rf_call *call, int slot) {
@@ -27,7 +27,7 @@ RF_UNUSED static rf_view out_view(const rf_call *call, int slot) {
   return (rf_view){call->out[slot], rf_out(call, slot)->dtype, rf_out(call, slot)};
 }
 
-/* Element i, as the parameter's own axes count, of a packed matrix. */
+/* Element i of a packed matrix, counted along the axes of the parameter. */
 RF_UNUSED static double packed_value(rf_view view, int64_t i) {
   const rf_panels *panels = &view.tensor->panels;
   int64_t columns = view.tensor->shape[1], row = i / columns, column = i % columns, expert = 0;
@@ -63,7 +63,7 @@ RF_UNUSED static void store(rf_view view, int64_t i, double x) {
   }
 }
 
-/* x as a tensor of `dtype` would hold it. */
+/* x after rounding to `dtype`. */
 RF_UNUSED static double rounded(rf_dtype dtype, double x) {
   if (dtype == RF_F64) return x;
   float f = (float)x;
@@ -72,8 +72,8 @@ RF_UNUSED static double rounded(rf_dtype dtype, double x) {
   return f;
 }
 
-/* `count` values of w from element `at` on, `step` from each other along the summed axis. Of a
- * packed matrix they are one output's. */
+/* Reads `count` values of w from element `at`, `step` elements apart along the summed axis. In a
+ * packed matrix they belong to one output. */
 RF_UNUSED static void along(rf_view w, int64_t at, int64_t step, int64_t count, float *values) {
   if (w.dtype != RF_PACKED) {
     for (int64_t i = 0; i < count; i++) values[i] = (float)load(w, at + i * step);
@@ -90,7 +90,7 @@ RF_UNUSED static void along(rf_view w, int64_t at, int64_t step, int64_t count, 
   rf_panels_read(&one, (const char *)w.data + expert * rf_panels_bytes(&one), first ? row : column,
                  first ? column : row, count, values);
 }
-/* How many values of x share a scale before they meet those of w from element `at` on. */
+/* Number of values of x that share a scale in a product with w from element `at`. */
 RF_UNUSED static int64_t rounded_block(rf_view w, int64_t at) {
   if (w.dtype != RF_PACKED) return RF_FAST_BLOCK;
   const rf_panels *panels = &w.tensor->panels;
@@ -99,12 +99,10 @@ RF_UNUSED static int64_t rounded_block(rf_view w, int64_t at) {
   return rf_fast_block_of(rf_panels_find(&one, panels->outputs_first ? at / columns : at % columns).type);
 }
 
-/* Arithmetic whose bits belong to an op's definition: f32, or f64 when `wide` (activations in
- * f64). */
-/* Sum over k of x[x_at + k], rounded to 8 bits, times w[w_at + k w_step] (attr.matmul.fast): a block is
- * a scale max|x| / 127 and integers, halves to even; subnormal scales count as nothing, and a
- * block that is not finite makes the sum NaN. Where w is int8: to two bytes, a block of
- * RF_FAST_INT8_BLOCK is a scale max|x| / 32639. */
+/* Sum over k of x[x_at + k], rounded to 8 bits, times w[w_at + k w_step] (attr.matmul.fast). A
+ * block of x becomes a scale max|x| / 127 and integers, ties to even. A subnormal scale counts as
+ * 0, and a block that is not finite makes the sum NaN. If w is int8, x is rounded to 16 bits: a
+ * block has RF_FAST_INT8_BLOCK values and the scale max|x| / 32639. */
 RF_UNUSED static double rounded_dot(rf_view x, int64_t x_at, rf_view w, int64_t w_at, int64_t w_step,
                                     int64_t inner) {
   bool wide = w.dtype == RF_PACKED && w.tensor->panels.part[0].type->number == RF_Q_INT8;
@@ -131,6 +129,7 @@ RF_UNUSED static double rounded_dot(rf_view x, int64_t x_at, rf_view w, int64_t 
   return (double)(float)sum;
 }
 
+/* Arithmetic whose bits are part of an op's definition: in f32, or in f64 if `wide`. */
 RF_UNUSED static double exact_fma(bool wide, double a, double b, double sum) {
   return wide ? sum + a * b : (double)fmaf((float)a, (float)b, (float)sum);
 }
@@ -143,17 +142,17 @@ RF_UNUSED static double exact_mul(bool wide, double a, double b) {
 
 RF_UNUSED static const int32_t *ids(const rf_call *call, int slot) { return call->in[slot]; }
 
-/* Rows in use out of a tensor's `bound` rows. */
+/* Number of rows in use, out of `bound` rows of a tensor. */
 RF_UNUSED static int64_t rows_in_use(const rf_call *call, int64_t bound) {
   return rf_rows_of_walk(call->graph, bound, call->run->rows);
 }
 
-/* Whether output `slot` continues the sum that is already there. */
+/* Whether output `slot` adds to the sum that is already there. */
 RF_UNUSED static bool adds(const rf_call *call, int slot) {
   rf_accumulate how = call->op->attr.accumulate[slot];
   return how == RF_ACCUMULATE_ADD || (how == RF_ACCUMULATE_MICRO && call->run->micro > 0);
 }
-/* The value a sum into element i of output `slot` starts from. */
+/* The start value of a sum into element i of output `slot`. */
 RF_UNUSED static double start(const rf_call *call, int slot, rf_view view, int64_t i) {
   return adds(call, slot) ? load(view, i) : 0.0;
 }
@@ -169,7 +168,7 @@ RF_UNUSED static double gelu_slope(double u) {
   return 0.5 * (1.0 + t) + 0.5 * u * (1.0 - t * t) * 0.79788456080286535588 * (1.0 + 3.0 * 0.044715 * u * u);
 }
 
-/* cap tanh(x / cap), and its derivative as a function of that value; cap 0: x itself. */
+/* cap tanh(x / cap), or x if cap is 0. cap_slope is the derivative as a function of the result. */
 RF_UNUSED static double capped(float cap, double x) {
   return cap > 0 ? (double)cap * tanh(x / (double)cap) : x;
 }
@@ -177,8 +176,8 @@ RF_UNUSED static double cap_slope(float cap, double value) {
   return cap > 0 ? 1.0 - value / (double)cap * (value / (double)cap) : 1.0;
 }
 
-/* drop(x) at (row, channel): 0, or x times 1/(1-p) in the kernel's own precision. Drawn anew
- * wherever it is needed, never stored. */
+/* Dropout of x at (row, channel): 0, or x times 1/(1-p) in the kernel's own precision. The draw is
+ * computed again at every use and never stored. */
 RF_UNUSED static double drop(const rf_call *call, bool wide, int64_t row, int64_t channel, double x) {
   const rf_attr_dropout *attr = &call->op->attr.dropout;
   const rf_run_inputs *run = call->run;

@@ -1,7 +1,7 @@
 /* elementwise.c - activations, sums and dropout. */
 #include "backend/reference/kernels.h"
 
-/* Elements in use of a tensor whose first axis is the rows. */
+/* Number of elements in use. The first axis of the tensor has the rows. */
 static int64_t elements(const rf_call *call, const rf_tensor *tensor) {
   return rf_tensor_count(tensor) / tensor->shape[0] * rows_in_use(call, tensor->shape[0]);
 }
@@ -90,8 +90,8 @@ void rf_reference_add_dropout(const rf_call *call) {
     }
 }
 
-/* x (n,D) -> y (n,D) = drop(x), in front of adapters; as the backward of a dropout, the same
- * draws again */
+/* x (n,D) -> y (n,D) = drop(x), before adapters. It is also the backward pass of a dropout: the
+ * draws are the same. */
 void rf_reference_dropout(const rf_call *call) {
   rf_view dy = in_view(call, 0), dh = out_view(call, 0);
   int64_t rows = rows_in_use(call, rf_in(call, 0)->shape[0]), width = rf_in(call, 0)->shape[1];

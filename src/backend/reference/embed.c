@@ -1,4 +1,4 @@
-/* embed.c - token and position tables: lookup, and the sum of gradients back into their rows. */
+/* embed.c - the look-up in token and position tables, and the sum of gradients into their rows. */
 #include "backend/reference/kernels.h"
 
 static double token_scale(const rf_call *call) {
@@ -21,7 +21,8 @@ void rf_reference_embed(const rf_call *call) {
     }
 }
 
-/* table (rows of it, D) += scale * dx rows, each at its index, in ascending row order. */
+/* Adds `scale` times each row of dx to the table (V or T, D), in ascending order of rows. Row r
+ * goes to table row index[r] - first. */
 static void scatter(const rf_call *call, int slot, const int32_t *index, int64_t first, double scale) {
   rf_view dx = in_view(call, 2), table = out_view(call, slot);
   if (!table.data) return;
@@ -30,7 +31,8 @@ static void scatter(const rf_call *call, int slot, const int32_t *index, int64_t
     for (int64_t i = 0; i < rf_tensor_count(rf_out(call, slot)); i++) store(table, i, 0.0);
   for (int64_t r = 0; r < rows; r++)
     for (int64_t d = 0; d < width; d++) {
-      if (index[r] < first || index[r] >= first + rf_out(call, slot)->shape[0]) continue; /* another chip's */
+      /* a row of another chip */
+      if (index[r] < first || index[r] >= first + rf_out(call, slot)->shape[0]) continue;
       int64_t at = (index[r] - first) * width + d;
       store(table, at, load(table, at) + load(dx, r * width + d) * scale);
     }

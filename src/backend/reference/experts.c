@@ -1,10 +1,10 @@
-/* experts.c - the router's choice, rows to their experts and back, and the experts' linear
- * layers. */
+/* experts.c - the router, the movement of rows to their experts and back, and the linear layers of
+ * the experts. */
 #include "backend/reference/kernels.h"
 
 static double logit(rf_view logits, int64_t at) {
   double x = load(logits, at);
-  return x == x ? x : -INFINITY; /* what is no number is chosen last */
+  return x == x ? x : -INFINITY; /* NaN is chosen last */
 }
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
@@ -17,8 +17,8 @@ static double all_of(rf_view logits, int64_t row, int64_t experts) {
   return top + log(sum);
 }
 
-/* What experts are compared by: the logit, whose order is the softmax's, or with a choice or
- * sigmoids the score and what joins it. */
+/* The value that ranks experts: the logit, whose order is the order of the softmax. With a choice
+ * bias, the score (softmax or sigmoid) plus the bias. */
 static double rank_of(const rf_call *call, int64_t row, int64_t e, double all) {
   rf_view logits = in_view(call, 0), choice = in_view(call, 1);
   double z = logit(logits, row + e);
@@ -26,7 +26,7 @@ static double rank_of(const rf_call *call, int64_t row, int64_t e, double all) {
   return (call->op->attr.experts.router.sigmoid ? sigmoid(z) : exp(z - all)) + load(choice, e);
 }
 
-/* A group speaks with its best expert, with sigmoids with the sum of its best two. */
+/* The value that ranks groups: the best expert's value; with sigmoids, the sum of the best two. */
 static double group_rank(const rf_call *call, int64_t row, int64_t group, double all) {
   const rf_attr_experts *attr = &call->op->attr.experts;
   int64_t size = attr->experts / attr->router.groups;
@@ -43,7 +43,7 @@ static double group_rank(const rf_call *call, int64_t row, int64_t group, double
   return attr->router.sigmoid ? first + second : first;
 }
 
-/* Whether an expert's group is among the best ones, of equal ones the lower. */
+/* Whether the group of an expert is among the best groups. Of equal groups, the lower wins. */
 static bool is_open(const rf_call *call, int64_t row, int64_t e, double all) {
   const rf_router *router = &call->op->attr.experts.router;
   if (router->groups == 0) return true;
@@ -154,7 +154,7 @@ void rf_reference_dispatch_bwd(const rf_call *call) {
     }
 }
 
-/* Runs of rows: run r is of expert r modulo their number. */
+/* Number of runs of rows. Run r belongs to expert r modulo the number of experts. */
 static int64_t runs(const rf_call *call) {
   return call->op->attr.experts.experts * (int64_t)(call->op->attr.group > 1 ? call->op->attr.group : 1);
 }

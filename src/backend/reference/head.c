@@ -1,13 +1,13 @@
-/* head.c - the output head: logits of chosen rows, and cross-entropy with its gradient, without
- * an (n,V) array of logits. A logit is an f32 chain like a matmul's plus the bias; it is not
- * rounded to the activation dtype, because no tensor holds it. */
+/* head.c - the output head: logits of chosen rows, and cross-entropy with its gradient, without an
+ * (n,V) array of logits. A logit is an f32 chain like the chain of a matmul, plus the bias. It is
+ * not rounded to the activation dtype, because no tensor stores it. */
 #include "backend/reference/kernels.h"
 
-/* The operands that all ops of this file share: x (n,D), w (D,V) or (V,D), bias (V)?. */
+/* The operands of all ops in this file: x (n,D), w (D,V) or (V,D), bias (V)?. */
 typedef struct head {
   rf_view x, w, bias;
   int64_t rows, width, vocab;
-  /* of a run of the vocabulary: its first word, and how many there are before its padding */
+  /* of this chip's part of the vocabulary: first token, and number of tokens without padding */
   int64_t first, words;
   bool transpose, wide, fast;
   float cap;
@@ -46,7 +46,8 @@ static double logit(const head *of, int64_t r, int64_t v) {
   return capped(of->cap, of->bias.data ? exact_add(of->wide, sum, load(of->bias, v)) : sum);
 }
 
-/* log(sum(exp(logits))) of row r; *best is the first of the largest logits. */
+/* Sum of exp(logit - largest) over the tokens of row r. *most gets the largest logit, *best the
+ * first token that has it. */
 static double row_sum(const head *of, int64_t r, int32_t *best, double *most) {
   double largest = -INFINITY, sum = 0;
   for (int64_t v = 0; v < of->words; v++) {
@@ -66,7 +67,7 @@ static double row_lse(const head *of, int64_t r, int32_t *best) {
   return largest + log(sum);
 }
 
-/* nll, argmax (and lse when it is wanted) of every row; an ignored row (label -1) has nll 0. */
+/* Writes nll, argmax and lse (if present) of every row. An ignored row (label -1) has nll 0. */
 static void loss_rows(const rf_call *call, const head *of, const int32_t *labels, rf_view lse) {
   rf_view nll = out_view(call, 0);
   int32_t *argmax = call->out[1];
@@ -79,16 +80,16 @@ static void loss_rows(const rf_call *call, const head *of, const int32_t *labels
   }
 }
 
-/* Workspace: the column of logit gradients (n) of one vocabulary entry, and the sums dx (n,D);
- * head_loss_grad adds lse (n). */
+/* Workspace: the logit gradients (n) of one token, and the sums dx (n,D). head_loss_grad adds lse
+ * (n). */
 size_t rf_reference_head_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   const rf_tensor *x = &graph->tensor[op->input[0]];
   return (size_t)(x->shape[0] * (x->shape[1] + 2)) * sizeof(double);
 }
 
-/* dlogits = (softmax - onehot) * loss_scale, one vocabulary entry at a time; dx, dw and dbias go
- * to slots `slot`, +1 and +2. */
+/* dlogits = (softmax - onehot) * loss_scale, for one token at a time. dx, dw and dbias are outputs
+ * slot, slot + 1 and slot + 2. */
 static void gradients(const rf_call *call, const head *of, const int32_t *labels, rf_view lse, int slot) {
   rf_view dx = out_view(call, slot), dw = out_view(call, slot + 1), dbias = out_view(call, slot + 2);
   double *column = call->workspace, *sums = column + of->rows;
@@ -123,7 +124,8 @@ void rf_reference_head_loss(const rf_call *call) {
   loss_rows(call, &of, ids(call, 3), out_view(call, 2));
 }
 
-/* x, w, bias?, labels (n) -> part (n,4): what a run of the vocabulary says */
+/* x, w, bias?, labels (n) -> part (n,4): largest logit, sum, logit of the label and best token in
+ * this chip's part of the vocabulary */
 void rf_reference_head_part(const rf_call *call) {
   head of = head_of(call);
   const int32_t *labels = ids(call, 3);
@@ -171,8 +173,8 @@ void rf_reference_head_loss_bwd(const rf_call *call) {
   gradients(call, &of, ids(call, 3), in_view(call, 4), 0);
 }
 
-/* x, w, bias?, labels -> nll, argmax, dx, dw, dbias?: the pair above; lse is rounded as if a
- * tensor had held it */
+/* x, w, bias?, labels -> nll, argmax, dx, dw, dbias?: head_loss, then head_loss_bwd, with lse
+ * rounded as if a tensor stored it */
 void rf_reference_head_loss_grad(const rf_call *call) {
   head of = head_of(call);
   double *space = call->workspace;
@@ -181,8 +183,8 @@ void rf_reference_head_loss_grad(const rf_call *call) {
   gradients(call, &of, ids(call, 3), lse, 2);
 }
 
-/* nll, argmax, labels -> metrics (4): sum of nll, labels that count, labels met, and one that
- * stays 0 */
+/* nll, argmax, labels -> metrics (4): sum of nll, number of labels >= 0, number of correct
+ * predictions, 0 */
 void rf_reference_loss_sum(const rf_call *call) {
   const int32_t *argmax = ids(call, 1), *labels = ids(call, 2);
   rf_view nll = in_view(call, 0), metrics = out_view(call, 0);
@@ -223,7 +225,7 @@ void rf_reference_head_score(const rf_call *call) {
     double lse = rounded(of.wide ? RF_F64 : RF_F32, row_lse(&of, r, &best)), before = INFINITY;
     store(logprob, r, labels[r] < 0 ? 0.0 : logit(&of, r, labels[r]) - lse);
     int64_t last = -1;
-    /* the next in order behind (before, last) */
+    /* Find the next token in descending order of logits, after (before, last). */
     for (int64_t k = 0; k < most && (top_ids || top.data); k++) {
       double largest = -INFINITY;
       int64_t at = -1;

@@ -1,10 +1,12 @@
-/* kernels.h - the function of every op, by the op's name. Private to this folder. */
+/* kernels.h - the function of every op, and the sizes of workspaces. Private to this folder. A
+ * comment `x (n,D), bias (D)? -> y (n,D)` lists the inputs and the outputs of an op with their
+ * shapes; `?` marks one that may be absent. */
 #ifndef RF_REFERENCE_KERNELS_H
 #define RF_REFERENCE_KERNELS_H
 
 #include "backend/reference/element.h"
 
-/* void rf_reference_rope(const rf_call *call); */
+/* For rope: void rf_reference_rope(const rf_call *call); */
 #define RF_REFERENCE_KERNEL(NAME, name) void rf_reference_##name(const rf_call *call);
 RF_OPS_LIST(RF_REFERENCE_KERNEL)
 #undef RF_REFERENCE_KERNEL

@@ -1,7 +1,7 @@
-/* lora.c - adapters beside a linear layer: products that join, or read, a run of its columns. */
+/* lora.c - the adapters of a linear layer. Each part covers a run of the layer's columns. */
 #include "backend/reference/kernels.h"
 
-/* Where part p's columns begin in b. */
+/* First column of part p in b. */
 static int64_t joined_at(const rf_lora_parts *parts, int p) {
   int64_t at = 0;
   for (int i = 0; i < p; i++) at += parts->columns[i];

@@ -14,7 +14,8 @@ static double chunk_sum(const rf_call *call, int64_t from) {
   return sum;
 }
 
-/* grad -> sums (P): element `element`, by chunks of 4096 elements whose sums are added in order */
+/* grad -> sums (P): writes element `element`, the sum of squares. Chunks of 4096 elements are
+ * summed, then the sums of chunks are added in order. */
 void rf_reference_norm_sq(const rf_call *call) {
   rf_view sums = out_view(call, 0);
   double total = 0;
@@ -23,7 +24,7 @@ void rf_reference_norm_sq(const rf_call *call) {
   store(sums, call->op->attr.sums.element, call->op->attr.group > 1 ? total / call->op->attr.group : total);
 }
 
-/* sums (P) -> clip (2): the global norm, and what gradients are multiplied by */
+/* sums (P) -> clip (2): the global norm, and the factor of the gradients */
 void rf_reference_clip(const rf_call *call) {
   rf_view sums = in_view(call, 0), out = out_view(call, 0);
   double total = 0, limit = (double)call->op->attr.clip.limit;
@@ -41,7 +42,7 @@ void rf_reference_norm_total(const rf_call *call) {
   store(out_view(call, 0), 0, total);
 }
 
-/* grad, master, m, v, clip (2)? -> master, m, v (in place), weight?, sums (P)? as norm_sq */
+/* grad, master, m, v, clip (2)? -> master, m, v (in place), weight?, sums (P)? as in norm_sq */
 void rf_reference_adamw(const rf_call *call) {
   const rf_attr_adamw *attr = &call->op->attr.adamw;
   rf_view grad = in_view(call, 0), master_in = in_view(call, 1), m_in = in_view(call, 2),

@@ -1,4 +1,4 @@
-/* reference.h - the kernel table that has a row for every op and accepts everything. */
+/* reference.h - the kernel table with a row for every op, which accepts every dtype and shape. */
 #ifndef RF_BACKEND_REFERENCE_H
 #define RF_BACKEND_REFERENCE_H
 

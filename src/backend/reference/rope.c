@@ -1,10 +1,10 @@
-/* rope.c - rotary positions: pair i of every query and key head turns by position times the
- * pair's frequency. It is elements (i, i + R/2) of a head, R = rope.dim, or with rope.tail (2i,
- * 2i + 1) of its last R. */
+/* rope.c - rotary positions: each pair i of elements of every query and key head is rotated by
+ * position times frequency i. With R = rope.dim, the pair is elements (i, i + R/2) of the head, or,
+ * with rope.tail, elements (2i, 2i + 1) of its last R. */
 #include "backend/reference/kernels.h"
 
-/* qkv (n,(N+2K)H), positions (n) -> the same with q and k rotated, v copied. `inverse` rotates
- * back: it is its own backward. */
+/* qkv (n,(N+2K)H), positions (n) -> qkv with q and k rotated and v copied. `inverse` rotates back,
+ * which is the backward pass. */
 void rf_reference_rope(const rf_call *call) {
   const rf_attr_rope *attr = &call->op->attr.rope;
   const int32_t *positions = ids(call, 1);

@@ -1,10 +1,10 @@
-/* sheet.c - kernels of accelerators that are only known by their data sheet, as far as a plan
- * sees them: names and workspaces. These depend on shapes alone, not on the planning machine. */
+/* sheet.c - kernels of accelerators that are known only by their data sheet. A plan sees their
+ * names and workspaces, which depend on shapes alone and not on the machine that plans. */
 #include "backend/kernel.h"
 #include "machine/isa.h"
 
-/* Logits of a training step are computed for a panel of rows at a time, as on the CPU. A panel
- * has enough rows to hide reading the table (about 250 FLOPs a byte). */
+/* A training step computes logits for one panel of rows at a time, as on the CPU. A panel has
+ * enough rows that reading the table is not the bound (about 250 FLOPs a byte). */
 enum { PANEL_BYTES = 64 << 20, PANEL_LEAST_ROWS = 256 };
 
 static size_t head_panel(const rf_graph *graph, const rf_op *op, int threads) {
@@ -14,20 +14,20 @@ static size_t head_panel(const rf_graph *graph, const rf_op *op, int threads) {
           most = PANEL_BYTES / (4 * vocab);
   if (most < PANEL_LEAST_ROWS) most = PANEL_LEAST_ROWS;
   int64_t panels = (rows + most - 1) / most, panel = panels ? (rows + panels - 1) / panels : 0;
-  return (size_t)panel * (size_t)(vocab + 1) * sizeof(float); /* and their lse */
+  return (size_t)panel * (size_t)(vocab + 1) * sizeof(float); /* logits and lse of the rows */
 }
 
-/* dQ is summed over blocks of keys in f32, delta = dctx . ctx is one number for each row and
- * head (FlashAttention-2, algorithm 2). */
+/* Sums of the backward pass in f32: dQ, summed over blocks of keys, and delta = dctx . ctx, one
+ * number for each row and head (FlashAttention-2, algorithm 2). */
 static size_t attention_sums(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   const rf_tensor *qkv = &graph->tensor[op->input[0]];
-  /* with f32, dQ itself holds the sums */
+  /* In f32, dQ itself holds the sums. */
   int64_t sums = qkv->dtype == RF_BF16 ? op->attr.attention.head_dim + 1 : 1;
   return (size_t)(qkv->shape[0] * op->attr.attention.heads * sums) * sizeof(float);
 }
 
-/* The narrow gradient between the two products. */
+/* The narrow gradient between the two matmuls. */
 static size_t lora_between(const rf_graph *graph, const rf_op *op, int threads) {
   (void)threads;
   return (size_t)rf_tensor_count(&graph->tensor[op->input[1]]) * sizeof(float);
