@@ -59,8 +59,7 @@ typedef enum rafter_status {
   RAFTER_INTERRUPTED = 130, /* stopped by a signal after saving */
 } rafter_status;
 
-/* What went wrong, in three lines a person can act on. Filled by the call that failed; the
- * caller owns the storage. */
+/* The error of a failed call, with a hint what to do. The caller owns the storage. */
 typedef struct rafter_error {
   rafter_status status;
   char message[768]; /* WHAT (where: expected X, got Y) */
@@ -75,45 +74,41 @@ void rafter_text_free(char *text);
 /* Frees a list of ids that a call below returned; NULL is fine. */
 void rafter_ids_free(int32_t *ids);
 
-/* ---- jobs: the resolved options of one command
- *   --------------------------------------------------
- * `command` is one of those that `rafter --help` lists: plan, train, generate, calibrate, bench,
- * ... Every option of `rafter COMMAND --help` may be set by name, without its dashes: "batch",
- * "remat", "max-seconds". MODEL is the option "model". */
+/* ---- jobs: the resolved options of one command -----------------------------------------------
+ * `command` is a command that `rafter --help` lists, such as plan, train or generate. Every option
+ * of `rafter COMMAND --help-all` may be set by name, without its dashes: "batch", "remat",
+ * "max-seconds". MODEL is the option "model". */
 typedef struct rafter_job rafter_job;
 
-/* A job with every option at its default. RAFTER_INVALID: unknown command (the message names the
- * nearest). */
+/* Makes a job with every option at its default. RAFTER_INVALID: unknown command. */
 rafter_status rafter_job_new(const char *command, rafter_job **job, rafter_error *error);
 void rafter_job_free(rafter_job *job);
 /* Sets one option from its text form ("16GiB", "4k", "bf16"). RAFTER_INVALID: unknown name, bad
  * value, out of range. */
 rafter_status rafter_job_set(rafter_job *job, const char *name, const char *value, rafter_error *error);
 /* Sets options from a command line without program and command: argv[0] is the first argument.
- * RAFTER_INVALID as above. */
+ * RAFTER_INVALID: as for rafter_job_set. */
 rafter_status rafter_job_parse(rafter_job *job, int argc, char **argv, rafter_error *error);
 /* The value of one option in its text form; "" when unset. RAFTER_INVALID: unknown name. */
 rafter_status rafter_job_get(const rafter_job *job, const char *name, char **value, rafter_error *error);
 /* All resolved options as one JSON object, the same that run.json records. */
 rafter_status rafter_job_json(const rafter_job *job, char **json, rafter_error *error);
-/* Help made from the options table. `command` NULL: the program. `form`: "text", "man" or
- * "completion" (bash). */
+/* Help text made from the options table. `command` NULL: help of the program. `form`: "text", "all"
+ * (with all options), "man" or "completion" (bash); "text:80" sets the width in columns. */
 rafter_status rafter_help(const char *command, const char *form, char **text, rafter_error *error);
 
-/* ---- plans: the program of a job, laid out and priced, without a device and without weights
- *   ---- */
+/* ---- plans: memory and time of a job, without a device and without weights ------------------- */
 typedef struct rafter_plan rafter_plan;
 
-/* Plans a job of command plan, train, generate or bench. Allocates no tensor. A plan that is too
- * large is returned with fits = false, with the option "fit" and nothing fitting the smallest
- * one. RAFTER_INVALID: shapes or options that do not go together. */
+/* Plans a job of command plan, train, generate or bench. Allocates no tensor. A plan that does not
+ * fit is returned with fits = false; with the option "fit", the smallest plan if none fits.
+ * RAFTER_INVALID: shapes or options that cannot be combined. */
 rafter_status rafter_plan_new(const rafter_job *job, rafter_plan **plan, rafter_error *error);
 void rafter_plan_free(rafter_plan *plan);
-/* The plan as `rafter plan --json` prints it (docs/formats.md), or as the table it prints for
- * people. */
+/* The plan as `rafter plan --json` prints it (docs/formats.md), or as its text output. */
 rafter_status rafter_plan_json(const rafter_plan *plan, char **json, rafter_error *error);
 rafter_status rafter_plan_text(const rafter_plan *plan, char **text, rafter_error *error);
-/* One number of that JSON by its JSON Pointer: "/memory/peak_bytes" (bytes), "/time/seconds"
+/* One number of the JSON by its JSON Pointer: "/memory/peak_bytes" (bytes), "/time/seconds"
  * (seconds per step), "/model/parameters". RAFTER_INVALID: no such number. */
 rafter_status rafter_plan_number(const rafter_plan *plan, const char *pointer, double *value,
                                  rafter_error *error);
@@ -121,42 +116,42 @@ rafter_status rafter_plan_number(const rafter_plan *plan, const char *pointer, d
 /* ---- training, step by step ------------------------------------------------------------------ */
 typedef struct rafter_trainer rafter_trainer;
 
-/* What one optimizer step did. Loss is the mean over the labels that count, in nats per token. */
+/* Results of one optimizer step. The loss is the mean over the labels in the loss, in nats per
+ * token. */
 typedef struct rafter_step {
   size_t size;
   int64_t step;                      /* 1-based */
-  int64_t tokens;                    /* read since step 1, prompts included */
+  int64_t tokens;                    /* tokens read since step 1, including prompts */
   double loss, accuracy;             /* accuracy: share of labels that were the most likely token */
   double lr, grad_norm;              /* grad_norm: global L2 norm before clipping */
-  double seconds, predicted_seconds; /* of this step */
+  double seconds, predicted_seconds; /* time of this step */
   double tokens_per_second;
   /* model FLOPs (causal, of the step's own tokens) / (seconds x the machine's f32 or bf16 peak) */
   double mfu;
-  int64_t loss_tokens; /* those of `tokens` that the loss counted */
-  double epoch;        /* how often the data was gone through; 0 for random data */
+  int64_t loss_tokens; /* the part of `tokens` that is in the loss */
+  double epoch;        /* passes over the data so far; 0 for random data */
 } rafter_step;
 
-/* Plans the job, maps its arena, opens its data, sets the weights (initialiser, --weights-from
- * or --resume). RAFTER_NO_FIT before anything is allocated; RAFTER_FAILED: data, checkpoint,
- * memory. */
+/* Plans the job, maps its arena, opens its data and sets the weights (random, from the model's
+ * files, or resumed). RAFTER_NO_FIT: the plan does not fit, and nothing was allocated.
+ * RAFTER_FAILED: data, checkpoint or memory. */
 rafter_status rafter_trainer_open(const rafter_job *job, rafter_trainer **trainer, rafter_error *error);
-/* Steps done so far, out of how many. */
+/* Number of steps done, and of all steps. */
 void rafter_trainer_progress(const rafter_trainer *trainer, int64_t *done, int64_t *of);
-/* One optimizer step over the next batch. Allocates nothing. RAFTER_FAILED: data, or a number
+/* Runs one optimizer step over the next batch. Allocates nothing. RAFTER_FAILED: data, or a number
  * that is not finite (the message names the op). */
 rafter_status rafter_trainer_step(rafter_trainer *trainer, rafter_step *step, rafter_error *error);
 /* Mean loss (nats per token) over at most `rows` rows of the validation split. RAFTER_INVALID:
- * there is none. */
+ * there is no validation split. */
 rafter_status rafter_trainer_validate(rafter_trainer *trainer, int64_t rows, double *loss,
                                       rafter_error *error);
-/* Writes a checkpoint folder; complete only when it holds DONE. RAFTER_FAILED: I/O; the folder
- * is then not there. */
+/* Writes a checkpoint folder, which is complete when it contains DONE. RAFTER_FAILED: I/O; the
+ * folder is then removed. */
 rafter_status rafter_trainer_save(rafter_trainer *trainer, const char *folder, rafter_error *error);
-/* Bytes: arena (= the plan's peak), and resident memory outside it. */
+/* Bytes of the arena, which equal the plan's peak, and of resident memory outside the arena. */
 rafter_status rafter_trainer_memory(const rafter_trainer *trainer, int64_t *arena_bytes,
                                     int64_t *outside_bytes, rafter_error *error);
-/* The trainer's plan joined with what was measured, as JSON: memory and, per kind of op,
- * predicted and measured seconds. */
+/* JSON with the memory of the trainer's plan, and the predicted and measured seconds of each op. */
 rafter_status rafter_trainer_report(const rafter_trainer *trainer, char **json, rafter_error *error);
 void rafter_trainer_close(rafter_trainer *trainer);
 
@@ -164,67 +159,68 @@ void rafter_trainer_close(rafter_trainer *trainer);
 typedef struct rafter_generator rafter_generator;
 typedef struct rafter_tokenizer rafter_tokenizer;
 
-/* Opens a model to answer requests, from a job of command "generate": the option batch is how many
- * answers run at once (unset: 8), seq the context in tokens (unset: 4096 or what the model has).
- * Options of prompts and sampling are not read. RAFTER_NO_FIT before anything is allocated;
- * RAFTER_FAILED: files, memory. */
+/* Opens a model to answer requests, from a job of command "generate". Option batch: answers
+ * generated at once (unset: 8). Option seq: context in tokens (unset: 4096, or the model's limit).
+ * Options for prompts and sampling are ignored. RAFTER_NO_FIT: the plan does not fit, and nothing
+ * was allocated. RAFTER_FAILED: files or memory. */
 rafter_status rafter_generator_open(const rafter_job *job, rafter_generator **generator, rafter_error *error);
 void rafter_generator_close(rafter_generator *generator);
-/* Its tokenizer, which lives as long as the generator; NULL when the model has none. */
+/* The generator's tokenizer, valid as long as the generator; NULL: the model has no tokenizer. */
 const rafter_tokenizer *rafter_generator_tokenizer(const rafter_generator *generator);
 
 typedef struct rafter_logit_bias {
   int32_t id;
-  float bias; /* added to the logit; -INFINITY bars the token */
+  float bias; /* added to the logit; -INFINITY excludes the token */
 } rafter_logit_bias;
 
-/* One prompt and how to answer it. Everything is copied. */
+/* One prompt with its sampling settings. Everything except `owner` is copied. */
 typedef struct rafter_request {
   size_t size;
-  const int32_t *tokens; /* (count): the whole prompt */
+  const int32_t *tokens; /* (count) the prompt */
   int64_t count;
-  int64_t max_tokens; /* 0: as many as the context has room for */
-  int32_t samples;    /* answers, each with a seed of its own; 0: 1 */
+  int64_t max_tokens; /* maximum tokens of an answer; 0: up to the end of the context */
+  int32_t samples;    /* number of answers, each with its own seed; 0: 1 */
   int32_t top_k;      /* 0: all */
   float temperature;  /* 0: greedy */
   float top_p;        /* in (0, 1]; 0: unset */
   float min_p;        /* 0: unset */
   float repetition_penalty, frequency_penalty, presence_penalty; /* 0: none */
   uint64_t seed;
-  int64_t min_tokens;            /* before these no end-of-text token is chosen */
+  int64_t min_tokens;            /* tokens before an end-of-text token is allowed */
   const rafter_logit_bias *bias; /* (bias_count) */
   int64_t bias_count;
-  const char *const *stop; /* (stop_count): texts that end an answer, before which its text ends */
+  const char *const *stop; /* (stop_count) texts that end an answer and are not part of it */
   int32_t stop_count;
-  int32_t top_logprobs; /* alternatives with each token, 0 to 32 */
-  bool ignore_eos;      /* bar the model's end-of-text tokens; otherwise they end an answer */
+  int32_t top_logprobs; /* likeliest tokens reported with each token, 0 to 32 */
+  bool ignore_eos;      /* exclude the model's end-of-text tokens; otherwise they end an answer */
   bool keep;            /* keep the answer cached for the next turn of its conversation */
-  void *owner;          /* comes back with every event */
+  void *owner;          /* the caller's pointer, returned with every event */
 } rafter_request;
 
 typedef enum rafter_finish {
   RAFTER_FINISH_NONE = 0,
   RAFTER_FINISH_STOP = 1,      /* an end-of-text token or a stop text */
   RAFTER_FINISH_LENGTH = 2,    /* max_tokens, or the end of the context */
-  RAFTER_FINISH_ERROR = 3,     /* status and message say why */
+  RAFTER_FINISH_ERROR = 3,     /* see status and message of the event */
   RAFTER_FINISH_CANCELLED = 4, /* rafter_generator_cancel */
 } rafter_finish;
 
-/* One token of one answer, or its end. Every answer has exactly one event whose finish is set: its
- * last. Pointers are valid until the next step. */
+/* One token of one answer, or the end of an answer. Only the last event of an answer has a finish
+ * other than RAFTER_FINISH_NONE. Pointers are valid until the next step. */
 typedef struct rafter_event {
   size_t size;
   int64_t request; /* from rafter_generator_submit */
   int32_t sample;
-  int32_t token; /* -1: an end without a token */
-  int64_t index; /* of the token in its answer, from 0; -1: no token */
+  int32_t token; /* -1: the answer ends without a token */
+  int64_t index; /* position of the token in its answer, from 0; -1: no token */
   void *owner;
-  const char *text; /* (text_bytes), then a NUL: what can be shown since the event before: whole
-                       characters, nothing that may belong to a stop text. "" without a tokenizer */
+  /* (text_bytes) and a NUL: new text of the answer, in complete characters; text that may be part
+   * of a stop text is held back. "" without a tokenizer. */
+  const char *text;
   size_t text_bytes;
-  float logprob;             /* natural log of the token's probability under the whole softmax */
-  int32_t top;               /* alternatives, the likeliest first */
-  const int32_t *top_ids;    /* (top) */
+  float logprob;             /* natural log of the token's probability in the full softmax */
+  int32_t top;               /* number of reported likeliest tokens */
+  const int32_t *top_ids;    /* (top) likeliest first */
   const float *top_logprobs; /* (top) */
   rafter_finish finish;      /* NONE: the answer continues */
   rafter_status status;      /* RAFTER_FINISH_ERROR; otherwise RAFTER_OK */
@@ -235,88 +231,90 @@ typedef struct rafter_event {
  * context, a token or an option out of range. */
 rafter_status rafter_generator_submit(rafter_generator *generator, const rafter_request *request, int64_t *id,
                                       rafter_error *error);
-/* Whether an answer runs or waits, or an event is due: step again. */
+/* Whether another step is needed: an answer is running or waiting, or an event is due. */
 bool rafter_generator_busy(const rafter_generator *generator);
-/* One forward pass: a token of every running answer, then chunks of prompts. An error of one
- * request is an event of that request; a step fails only when the machine does. */
+/* Runs one forward pass: a token of every running answer, and chunks of prompts. An error of one
+ * request is an event of that request; the step itself fails only for errors that concern all. */
 rafter_status rafter_generator_step(rafter_generator *generator, rafter_error *error);
-/* The next event of the last step; false: there is none left. */
+/* Gets the next event of the last step; false: no more events. */
 bool rafter_generator_next(rafter_generator *generator, rafter_event *event);
-/* Ends one answer of a request, or all (sample -1), that has not ended: its last event comes with
- * the next steps. */
+/* Ends one answer of a request, or all of them (sample -1), if still running. The last event of
+ * each comes with a later step. */
 void rafter_generator_cancel(rafter_generator *generator, int64_t request, int32_t sample);
-/* Bytes of its arena: the plan's peak. */
+/* Bytes of the generator's arena, which equal the plan's peak. */
 int64_t rafter_generator_arena_bytes(const rafter_generator *generator);
 
 /* ---- scoring --------------------------------------------------------------------------------- */
 typedef struct rafter_scorer rafter_scorer;
 
-/* One text and where its numbers go. */
+/* One text, and the arrays for its results. */
 typedef struct rafter_score {
   size_t size;
   const int32_t *tokens; /* (count) */
   int64_t count;         /* 1 to the option seq */
-  float *logprobs;       /* (count): of each token given those before it; [0] is 0 */
-  int32_t *top_ids;      /* (count, top) or NULL: the likeliest at each position; row 0 is -1 */
+  float *logprobs;       /* (count) log-probability of each token after the tokens before it; [0] is 0 */
+  int32_t *top_ids;      /* (count, top) or NULL: likeliest tokens at each position; row 0 is -1 */
   float *top_logprobs;   /* (count, top) or NULL */
 } rafter_score;
 
-/* Opens a model to score texts, from a job of command "score": the option seq is the longest text
- * (unset: 1024 or what the model has), batch times seq the tokens of one call (batch unset: 1), top
- * the alternatives. RAFTER_NO_FIT, RAFTER_FAILED as above. */
+/* Opens a model to score texts, from a job of command "score". Option seq: maximum tokens of a text
+ * (unset: 1024, or the model's limit). One call takes batch times seq tokens (batch unset: 1).
+ * Option top: likeliest tokens per position. Errors: as for rafter_generator_open. */
 rafter_status rafter_scorer_open(const rafter_job *job, rafter_scorer **scorer, rafter_error *error);
 void rafter_scorer_close(rafter_scorer *scorer);
-/* Tokens that one call takes. */
+/* Maximum tokens of one call, over all its texts. */
 int64_t rafter_scorer_tokens(const rafter_scorer *scorer);
-/* Scores texts in one forward pass; none changes another's bits. All have the size of the first.
- * RAFTER_INVALID: they have too many tokens, or a token is out of range. */
+/* Scores `count` texts in one forward pass; the results of a text do not depend on the other texts.
+ * All structs have the `size` of the first. RAFTER_INVALID: too many tokens, or a token is out of
+ * range. */
 rafter_status rafter_scorer_score(rafter_scorer *scorer, const rafter_score *text, int32_t count,
                                   rafter_error *error);
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-/* The tokenizer of a job's model, from a job of any command that has a model. The option template,
- * where the command has it, replaces the model's chat template. */
+/* Opens the tokenizer of a job's model, from any command that has a model. The option template, if
+ * the command has it, replaces the model's chat template. */
 rafter_status rafter_tokenizer_open(const rafter_job *job, rafter_tokenizer **tokenizer, rafter_error *error);
 void rafter_tokenizer_close(rafter_tokenizer *tokenizer);
-/* Ids from 0 to this number, less one, have a text. */
+/* Size of the vocabulary: ids are below this number. */
 int64_t rafter_tokenizer_vocab(const rafter_tokenizer *tokenizer);
-/* Ids of a text. `special`: with the tokenizer's own begin and end tokens, and with special tokens
- * that the text spells out; otherwise all of it is plain text. */
+/* Token ids of a text. `special`: add the tokenizer's begin and end tokens, and read special tokens
+ * in the text as such; otherwise the text is plain text. */
 rafter_status rafter_tokenizer_encode(const rafter_tokenizer *tokenizer, const char *text, size_t bytes,
                                       bool special, int32_t **ids, int64_t *count, rafter_error *error);
-/* Text of ids, with a NUL after it; special tokens give nothing. RAFTER_INVALID: out of range. */
+/* NUL-terminated text of token ids; special tokens are left out. RAFTER_INVALID: id out of
+ * range. */
 rafter_status rafter_tokenizer_decode(const rafter_tokenizer *tokenizer, const int32_t *ids, int64_t count,
                                       char **text, size_t *bytes, rafter_error *error);
-/* Ids of a conversation in the model's chat template. `messages`: a JSON list of {"role",
- * "content"}. `opens_answer`: end with the opening of the assistant's turn. RAFTER_FAILED: the
- * model has no template. */
+/* Token ids of a conversation in the model's chat template. `messages`: a JSON list of {"role",
+ * "content"}. `opens_answer`: add the beginning of the assistant's turn. RAFTER_FAILED: the model
+ * has no template. */
 rafter_status rafter_tokenizer_chat(const rafter_tokenizer *tokenizer, const char *messages,
                                     bool opens_answer, int32_t **ids, int64_t *count, rafter_error *error);
 
 /* ---- whole commands -------------------------------------------------------------------------- */
 
-/* Where a command's output goes. Any function may be NULL. Texts are only valid during the call. */
+/* Receives a command's output. Any function may be NULL. Texts are only valid during the call. */
 typedef struct rafter_sink {
   size_t size;
   void *self;
-  void (*text)(void *self, const char *text); /* for people; ends in a newline where a line ends */
+  void (*text)(void *self, const char *text); /* text output, not always complete lines */
   void (*json)(void *self, const char *line); /* one JSON object, no newline */
   void (*bar)(void *self, const char *line);  /* a progress line that replaces the one before; "" ends it */
-  /* becomes non-zero (from a signal handler): save, then return RAFTER_INTERRUPTED */
+  /* If *stop becomes non-zero (in a signal handler), the command saves and returns
+   * RAFTER_INTERRUPTED. */
   const volatile int *stop;
-  /* chat: asks for a line, shown after `prompt`; malloc'ed, without its end; NULL: there is
-   * none any more. chat ends an answer when *stop is set, and goes on: whoever sets it clears it
-   * when the next line is asked for. */
+  /* Reads a line for chat after showing `prompt`: malloc'ed, without its newline; NULL: end of
+   * input. If *stop becomes non-zero, chat ends only the current answer; this function must then
+   * reset *stop. */
   char *(*line)(void *self, const char *prompt);
-  /* for people, next to the results: settings that were chosen; NULL: `text` gets it */
-  void (*note)(void *self, const char *text);
-  /* keep the history of runs, as the program does: in $RAFTER_RUNS, or in `runs` of the working
-   * directory. Without it only where RAFTER_RUNS is set and not empty */
+  void (*note)(void *self, const char *text); /* notices next to the results; NULL: uses `text` */
+  /* Keep the history of runs in $RAFTER_RUNS, or in `runs` of the working directory. If false, the
+   * history is kept only if RAFTER_RUNS is set and not empty. */
   bool history;
 } rafter_sink;
 
-/* Runs a job's whole command, as the program does. Any status. */
+/* Runs a job's command as the program does. May return any status. */
 rafter_status rafter_run(const rafter_job *job, const rafter_sink *sink, rafter_error *error);
 
 #if defined(__GNUC__)

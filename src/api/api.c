@@ -1,4 +1,4 @@
-/* api.c - jobs, help, and the table of commands. */
+/* api.c - the table of commands, jobs and help. */
 #define _GNU_SOURCE
 #include "api/handles.h"
 

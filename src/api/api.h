@@ -1,4 +1,4 @@
-/* api.h - what the files of this room share. */
+/* api.h - declarations shared by the files of this room. */
 #ifndef RF_API_H
 #define RF_API_H
 
@@ -16,7 +16,7 @@ struct rafter_job {
   rf_options *options;
 };
 
-/* Every command: RF_COMMAND_TRAIN in train.c, and so on. A new one adds its name here. */
+/* All commands: RF_COMMAND_TRAIN in train.c, and so on. A new command adds its name here. */
 // clang-format off
 #define RF_COMMANDS(X) \
   X(PLAN) X(CALIBRATE) X(ROOFLINE) \
@@ -28,29 +28,29 @@ struct rafter_job {
 RF_COMMANDS(RF_DECLARE_COMMAND)
 extern const rf_commands RF_ALL_COMMANDS;
 
-/* Options of every command; of those that compute; of tokenize and train; of tokenize and score;
- * of score and eval; of score and bench. */
+/* Option rows of all commands; of commands that compute; of tokenize and train; of tokenize and
+ * score; of score and eval; of score and bench. */
 extern const rf_option RF_EVERY_OPTIONS[], RF_DEBUG_OPTIONS[], RF_EXAMPLE_OPTIONS[], RF_SPECIAL_OPTIONS[],
     RF_ROWS_OUT_OPTIONS[], RF_TOP_OPTIONS[];
 
-/* The table of blocks that were tuned; nothing where none were. */
+/* Prints the table of tuned block sizes, if there are any. */
 void rf_say_tuned(const rafter_sink *sink, const rf_tuned *tuned);
-/* A model as a GGUF file with matrices of this storage type: what quantize does. */
+/* Writes a model as a GGUF file with matrices of storage type `type`. */
 rf_status rf_write_gguf(const char *in, const char *out, const char *type, int threads,
                         const rafter_sink *sink, rf_error *error);
-/* inspect, of .gguf and .bin files. */
+/* `rafter inspect` for .gguf and .bin files. */
 rf_status rf_inspect_blocks(const char *path, const rafter_sink *sink, json_t *json, rf_error *error);
 
-/* A bar while long loads last. */
+/* A progress bar for loading weights. */
 rf_progress rf_load_bar(const rafter_sink *sink);
-/* The folder of a run that is given by its number in the history; "" where `which` is no number,
- * or a file or folder is called by it. */
+/* The folder of the run with the number `which` in the history; "" if `which` is not a number, or
+ * is the name of a file or folder. */
 rf_status rf_runs_folder(const char *which, char folder[4096], rf_error *error);
 
-/* The plan that a trainer walks; the trainer's. */
+/* The plan of a trainer, which owns it. */
 const rf_plan *rf_plan_of_trainer(const rafter_trainer *trainer);
 struct rf_record;
-/* What was recorded of its steps, in a folder `part` of --out: rf_traced_leave. */
+/* Writes the trace of a trainer's steps into a folder `part` of --out: rf_traced_leave. */
 rf_status rf_trainer_leave_trace(const rafter_trainer *trainer, const struct rf_record *record,
                                  const rf_options *options, const char *part, json_t *results,
                                  const rafter_sink *sink, rf_error *error);

@@ -1,4 +1,4 @@
-/* doctor.c - `rafter doctor`: what this machine has, and how to get what it has not. */
+/* doctor.c - `rafter doctor`: lists what this machine has, and how to get what is missing. */
 #define _GNU_SOURCE
 #include "api/api.h"
 

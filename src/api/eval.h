@@ -1,4 +1,4 @@
-/* eval.h - what the tasks of `rafter eval` share. */
+/* eval.h - shared by the tasks of `rafter eval`. */
 #ifndef RF_EVAL_H
 #define RF_EVAL_H
 
@@ -10,51 +10,50 @@
 #include "text/tokenizer.h"
 
 typedef struct rf_evaluation {
-  const rf_options *options; /* MODEL is the argument 0 here */
+  const rf_options *options; /* argument 0 is MODEL */
   const rafter_sink *sink;
   rf_settings settings;
   rf_tokenizer *tokenizer;
-  json_t *result; /* of --json: the task adds its numbers */
-  json_t *rows;   /* of --output, put there by rf_eval_put_row */
-  json_t *kept;   /* --continue: rows that --output holds already, by their number */
-  /* hex XXH3 of all that decides a row: rows of another evaluation are no part of this one */
-  char of[17];
+  json_t *result;    /* --json: the task adds its numbers */
+  json_t *rows;      /* --output: rows added by rf_eval_put_row */
+  json_t *kept;      /* --continue: rows already in --output, by row number */
+  char of[17];       /* hex XXH3 of the options that may change a row; identifies the evaluation */
   rf_record *record; /* --trace */
   rf_journal journal;
-  char folder[4096]; /* of --out or --trace; "": none */
-  bool stopped;      /* by a signal: the task counts what is done */
+  char folder[4096]; /* --out or --trace; "": none */
+  bool stopped;      /* a signal came: the task reports the rows done */
 } rf_evaluation;
 
-/* Begins the journal, whose folder is made when all that can be refused was. walk[0]: see
+/* Begins the journal and makes its folder. Call it after all checks of the input; see
  * rf_journal_begin. */
 rf_status rf_eval_begin(rf_evaluation *e, const rf_report_walk *walk, int walks, rf_error *error);
 
-/* A row of --output: number `index` of --data. Takes the reference. */
+/* Adds the row of --output for row `index` of --data. Takes the reference. */
 void rf_eval_put_row(rf_evaluation *e, int64_t index, json_t *row);
-/* The row that an earlier evaluation left; NULL: it is to be done. */
+/* Row `index` of an earlier, stopped evaluation; NULL: not yet evaluated. */
 const json_t *rf_eval_kept(const rf_evaluation *e, int64_t index);
 
-/* A task: reads e->settings' model and --data, says its table, fills result and rows. */
+/* A task: reads --data, runs the model, prints its figures, and fills `result` and `rows`. */
 typedef rf_status (*rf_eval_task)(rf_evaluation *e, rf_error *error);
 rf_status rf_eval_perplexity(rf_evaluation *e, rf_error *error);
 rf_status rf_eval_choices(rf_evaluation *e, rf_error *error);
 rf_status rf_eval_gsm8k(rf_evaluation *e, rf_error *error);
 
-/* The objects of a .jsonl file, at most `limit` (0: all) and at least one. json_decref() the
- * list. */
+/* Reads a list of at most `limit` (0: all) and at least one object of a .jsonl file; the caller
+ * owns the list. */
 rf_status rf_eval_read_rows(const char *path, int64_t limit, json_t **rows, rf_error *error);
-/* Opens a scorer whose walks take texts of up to `longest` tokens; rf_eval_score sends any
- * number of texts through it, or as many (*done) as there were before a signal. */
+/* Opens a scorer for texts of up to `longest` tokens. rf_eval_score scores `count` texts; after a
+ * signal, *done is less than `count`. */
 rf_status rf_eval_open_scorer(rf_evaluation *e, int64_t longest, rf_scorer **scorer, rf_error *error);
 rf_status rf_eval_score(rf_evaluation *e, rf_scorer *scorer, rf_scored *text, int64_t count, int64_t *done,
                         rf_error *error);
 
-/* Ids of a text with what the tokenizer puts in front of it, but with nothing that ends it. */
+/* Token ids of a text, with the beginning-of-text token but without an end-of-text token. */
 rf_status rf_eval_encode(rf_evaluation *e, const char *text, size_t bytes, int flags, rf_ids *ids,
                          rf_error *error);
 
-/* "accuracy" and so on into the result: {"accuracy": p, "accuracy_low", "accuracy_high"}; and a
- * line for people. */
+/* Adds the share right/n to the result as {"accuracy": p, "accuracy_low", "accuracy_high"} for the
+ * name "accuracy", and prints a line. */
 void rf_eval_put_share(rf_evaluation *e, const char *name, int64_t right, int64_t n);
 
 #endif

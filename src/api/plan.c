@@ -1,4 +1,4 @@
-/* plan.c - rafter_plan, of rafter.h. */
+/* plan.c - the functions of rafter_plan in rafter.h. */
 #include "api/api.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@ rafter_status rafter_plan_text(const rafter_plan *plan, char **text, rafter_erro
   return rf_plan_table(plan, text, error);
 }
 
-/* The object is kept: twenty numbers are one serialisation. A handle is not for two threads at once. */
+/* The plan's JSON object is made once and kept for later numbers. One thread at a time. */
 rafter_status rafter_plan_number(const rafter_plan *plan, const char *pointer, double *value,
                                  rafter_error *error) {
   char part[128];

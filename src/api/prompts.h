@@ -1,5 +1,5 @@
-/* prompts.h - what is to be answered: one prompt from the command line, or rows of a file, each
- * with how it is sampled and where it ends. */
+/* prompts.h - prompts from the command line or from rows of a file, with their sampling settings
+ * and stop texts. */
 #ifndef RF_PROMPTS_H
 #define RF_PROMPTS_H
 
@@ -7,37 +7,37 @@
 #include "generate/reply.h"
 #include "text/chat.h"
 
-/* One prompt. */
 typedef struct rf_prompt {
-  json_t *id; /* as the row has it, or NULL */
-  char *text; /* NULL: it came as ids */
+  json_t *id; /* "id" of the row, or NULL */
+  char *text; /* NULL: the prompt was given as ids */
   rf_ids tokens;
-  int64_t line; /* of the file; 0: the command line */
+  int64_t line; /* line of the file; 0: command line */
   int64_t max_tokens;
   int samples;
-  rf_sampler_options sampler; /* lists belong to rf_prompts */
-  rf_stop own_stop;           /* of a row with "stop" */
+  rf_sampler_options sampler; /* rf_prompts owns its lists */
+  rf_stop own_stop;           /* "stop" of the row */
   const rf_stop *stop;
 } rf_prompt;
 
 typedef struct rf_prompts {
   rf_settings settings;
   rf_tokenizer *tokenizer;  /* NULL: prompts and answers are ids */
-  double tokenizer_seconds; /* to open it */
+  double tokenizer_seconds; /* time to open the tokenizer */
   rf_chat *chat;            /* opened when first needed */
   bool chats;
   rf_prompt *row;
   int64_t rows, capacity;
-  rf_prompt common; /* what a row says nothing of */
-  rf_marks marks;   /* each ends an answer */
+  rf_prompt common; /* settings of rows without their own */
+  rf_marks marks;   /* tokens that end an answer */
   rf_logit_bias *bias;
   int bias_count;
-  const char *path; /* of the file, or NULL */
-  char unread[256]; /* keys of rows that mean nothing here, quoted */
+  const char *path; /* file of the rows, or NULL */
+  char unread[256]; /* unknown keys of rows, quoted */
 } rf_prompts;
 
-/* Reads everything that the options name, generation_config.json included, whose settings are
- * told to the sink. RAFTER_INVALID names the option, RAFTER_FAILED file, line and field. */
+/* Reads the prompts and settings that the options name. Settings of generation_config.json apply to
+ * options that are not given, and are reported to the sink. RAFTER_INVALID names the option,
+ * RAFTER_FAILED the file, line and field. */
 rf_status rf_prompts_read(const rf_options *options, const rafter_sink *sink, rf_prompts *prompts,
                           rf_error *error);
 void rf_prompts_free(rf_prompts *prompts);

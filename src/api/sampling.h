@@ -1,5 +1,5 @@
-/* sampling.h - how an answer is drawn and which ids end it: as typed, or else as the model's
- * authors say in generation_config.json. */
+/* sampling.h - sampling settings and end tokens, from options or the model's
+ * generation_config.json. */
 #ifndef RF_SAMPLING_H
 #define RF_SAMPLING_H
 
@@ -8,8 +8,8 @@
 #include "generate/sampler.h"
 #include "text/tokenizer.h"
 
-/* Ids that end an answer: the model's, the tokenizer's, generation_config.json's, and the marks
- * at the end of a turn that the families' templates use. `tokenizer` may be NULL. */
+/* Token ids that end an answer: those of the model, the tokenizer and generation_config.json, and
+ * the end-of-turn tokens of known chat templates. `tokenizer` may be NULL. */
 enum { RF_MARKS = 32 };
 typedef struct rf_marks {
   int32_t id[RF_MARKS];
@@ -18,14 +18,15 @@ typedef struct rf_marks {
 rf_status rf_marks_of(const rf_settings *settings, const rf_tokenizer *tokenizer, rf_marks *marks,
                       rf_error *error);
 
-/* Numbers and seed of `sampling` from the options; its lists stay as they are. */
+/* Sets the numbers and the seed of `sampling` from the options; its lists stay unchanged. */
 void rf_sampling_typed(const rf_options *options, rf_sampler_options *sampling);
-/* The same, and where nothing was typed as generation_config.json says, which the sink is told. */
+/* The same; generation_config.json replaces defaults of options that are not given, and the sink
+ * gets a note. */
 rf_status rf_sampling_of(const rf_options *options, const rf_settings *settings, const rafter_sink *sink,
                          rf_sampler_options *sampling, rf_error *error);
 /* {"temperature", "top_k", ..., "seed"} */
 json_t *rf_sampling_json(const rf_sampler_options *sampling);
-/* What a row of JSON says otherwise; `where` names the row. */
+/* Overrides settings by those of a JSON row; `where` names the row in errors. */
 rf_status rf_sampling_of_row(const json_t *json, const char *where, rf_sampler_options *sampling,
                              rf_error *error);
 

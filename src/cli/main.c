@@ -1,5 +1,5 @@
-/* main.c - `rafter COMMAND [MODEL] [--option value]`: the only place that prints, exits and
- * listens to signals. */
+/* main.c - `rafter COMMAND [MODEL] [--option value]`: the only file that prints, exits and handles
+ * signals. */
 #define _GNU_SOURCE
 #include "rafter.h"
 
@@ -19,13 +19,13 @@ static volatile int stop_asked;
 
 static void ask_stop(int signal_number) {
   (void)signal_number;
-  if (stop_asked) _exit(RAFTER_INTERRUPTED); /* a second signal does not wait for the save */
+  if (stop_asked) _exit(RAFTER_INTERRUPTED); /* a second signal exits without saving */
   stop_asked = 1;
 }
 
 typedef struct terminal {
-  bool only_results; /* --quiet leaves out progress, but not an answer */
-  FILE *people;      /* stdout, or stderr when stdout carries JSON */
+  bool only_results; /* --quiet also hides text output (train, calibrate) */
+  FILE *people;      /* stdout, or stderr if stdout carries JSON */
   bool json, bar_is_up, quiet, is_terminal;
 } terminal;
 
@@ -76,7 +76,7 @@ static char *ask_line(void *self, const char *prompt) {
   char *line = NULL;
   size_t capacity = 0;
   clear_bar(t);
-  stop_asked = 0; /* the signal was for the answer */
+  stop_asked = 0; /* the signal ended an answer */
   if (isatty(0) && isatty(1) && !t->json) {
     rl_catch_signals = 1; /* readline restores the terminal before a signal ends us */
     line = readline(prompt);
@@ -106,7 +106,7 @@ static bool option_is_on(const rafter_job *job, const char *name) {
   return on;
 }
 
-/* `rafter help [COMMAND] [--all | --man | --completion bash]` and every `--help` and `--help-all`. */
+/* `rafter help [COMMAND] [--all | --man | --completion bash]`, `--help` and `--help-all`. */
 static int help(int argc, char **argv) {
   const char *command = NULL;
   char form[32] = "text";
@@ -151,14 +151,14 @@ static bool may_just_end(const char *command) {
   return false;
 }
 
-/* The reader closed the pipe, as `| head` does: not a failure. */
+/* Whether the reader closed the pipe, as `| head` does, which is not a failure. */
 static bool reader_is_gone(void) {
   struct pollfd out = {.fd = STDOUT_FILENO};
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
 }
 
-/* Dozens of plans are made and freed, and the kernel clears every page that it gets back: keep freed
- * memory, in large pages after the first few. */
+/* Keeps freed memory in the heap, mostly in huge pages: planning makes and frees dozens of plans,
+ * and the kernel would clear every returned page. */
 static void keep_memory(void) {
 #ifdef M_ARENA_MAX
   enum { HEAP = 31 << 20, SMALL = 6 << 20, LARGE = 2 << 20 };
@@ -174,7 +174,7 @@ static void keep_memory(void) {
 
 int main(int argc, char **argv) {
   if (argc > 1 && may_just_end(argv[1])) keep_memory();
-  if (argc < 2 || !may_just_end(argv[1])) wait_politely(argv); /* these have no threads that wait */
+  if (argc < 2 || !may_just_end(argv[1])) wait_politely(argv);
   if (argc < 2 || is_help(argv[1]) || !strcmp(argv[1], "help"))
     return help(argc > 2 ? argc - 2 : 0, argv + 2);
   if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) {
@@ -198,7 +198,7 @@ int main(int argc, char **argv) {
       sigaction(SIGINT, &action, NULL);
       sigaction(SIGTERM, &action, NULL);
     }
-    /* both become errors of the write, which can name the file */
+    /* Turn both signals into errors of write(), whose message names the file. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     terminal t = {

@@ -1,5 +1,5 @@
-/* bench_rows.h - what `rafter bench --json` printed, as the report model holds it.
- * docs/formats.md, "The report model". */
+/* bench_rows.h - output of `rafter bench --json` in the report model. docs/formats.md, "The report
+ * model". */
 #ifndef RF_REPORT_BENCH_ROWS_H
 #define RF_REPORT_BENCH_ROWS_H
 
@@ -7,9 +7,9 @@
 
 #include "base/base.h"
 
-/* Whether the first line of a file is such a row. */
+/* Whether the first line of a file is a row of `rafter bench --json`. */
 bool rf_report_is_bench(const char *path);
-/* Its rows, checked, into the model's "benches" under this name. */
+/* Checks the rows of a file and adds them to the model's "benches" under `name`. */
 rf_status rf_report_add_bench(json_t *model, const char *path, const char *name, rf_error *error);
 
 #endif

@@ -1,4 +1,4 @@
-/* diagnose.c - what bounds a run, whether its times support advice, and the best change. */
+/* diagnose.c - finds the bound of a run, whether its times support advice, and the best change. */
 #include "report/diagnose.h"
 
 #include <math.h>
@@ -10,10 +10,10 @@
 #include "report/summary.h"
 #include "report/thin.h"
 
-/* Outliers that took more than this part of the time make means useless. */
+/* If outliers take more than this share of the time, means are useless. */
 static const double STOOD = 0.1;
-/* Other programs that had this share of the threads' time, and at least half a core, hold up all
- * threads: the others wait for the one without a core. */
+/* Other programs that take this share of the threads' time, and at least half a core, delay all
+ * threads, because the threads wait for the one without a core. */
 static const double CROWDED = 0.1, HALF = 0.5;
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -33,7 +33,7 @@ static bool read_walks(rf_diagnosis *d) {
   return rf_diagnose_walk(d->plan, NULL, &d->walk[d->walks++]);
 }
 
-/* Training's own step, however long its validations took; otherwise what took most time. */
+/* The training step, even if validation took longer; otherwise the entry that took most time. */
 static int walk_most(const rf_diagnosis *d) {
   int most = d->walks ? 0 : -1;
   for (int i = 0; i < d->walks; i++) {
@@ -85,7 +85,8 @@ static bool is_others(const char *bound) {
   return !strcmp(bound, RF_BOUND_OTHERS) || !strcmp(bound, "other threads");
 }
 
-/* Time in ops counts as far as threads worked in it. NULL: an op's own bound is larger. */
+/* The largest gap of the threads, or NULL if `bound`, a share of the step, takes more of the
+ * work. */
 static const rf_share *bound_by_gap(const rf_diagnosed_threads *threads, double bound) {
   const rf_share *largest = NULL;
   for (int i = 0; i < threads->gaps.count; i++)
@@ -93,8 +94,8 @@ static const rf_share *bound_by_gap(const rf_diagnosed_threads *threads, double 
   return largest && largest->part > bound * threads->work ? largest : NULL;
 }
 
-/* Whether other programs are the bound. A trace has measured their part of its steps, but a thread
- * without a core lets the other threads wait. */
+/* Whether other programs are the bound. A trace measures their share of the steps. The wait of
+ * other threads for a thread without a core counts as well. */
 static bool taken_by_others(const rf_diagnosis *d, const rf_diagnosed_walk *walk, double bound,
                             const rf_share *gap) {
   const json_t *others = json_object_get(json_object_get(d->entry, "measured"), "others");
@@ -120,7 +121,7 @@ static void find_bound(rf_diagnosis *d, const rf_diagnosed_walk *walk) {
       !strcmp(d->bound, RF_BOUND_STOPPED) || (d->measured && d->by_others && walk->alone >= RF_ALONE_HELD);
 }
 
-/* Threads that wait for each other or for a core gain nothing by more of them. */
+/* More threads are not advised if threads wait for each other or for a core. */
 static const rf_change *best_of(const rf_diagnosis *d) {
   for (int i = 0; i < d->changes; i++) {
     const rf_change *change = &d->change[i];
@@ -145,7 +146,7 @@ bool rf_diagnose(const json_t *entry, rf_diagnosis *d) {
   } else if (rf_json_number_at(json_object_get(d->plan, "time"), "seconds") > 0)
     d->bound = rf_json_text_at(json_object_get(d->plan, "time"), "bound");
   rf_diagnose_changes(d, d->measured && d->by_others);
-  /* prices are of a prediction, and a run without a report may be far from it */
+  /* Gains come from predictions, and a run without a report may be far from its prediction. */
   if (d->bound && !d->useless && !(d->last.seconds > 0)) d->best = best_of(d);
   return true;
 }

@@ -1,5 +1,5 @@
-/* diagnose_change.c - what a run would take with one option changed: prices of plans, corrected
- * by how this run kept to its own plan. */
+/* diagnose_change.c - the time of a run with one option changed: predictions of plans, corrected by
+ * the ratio of this run to its own prediction. */
 #include "report/diagnose.h"
 
 #include <stdlib.h>
@@ -34,9 +34,9 @@ static double sum_of(const json_t *kinds) {
   return sum;
 }
 
-/* A plan with a change, at this run's own efficiency: each kind of op costs what its fastest calls
- * cost here, times the ratio of the two plans. The excess of slower calls and the time between ops
- * stay, unless the price is of the run `alone`. */
+/* Seconds of a plan with a change, at this run's own efficiency. Each kind of op takes the time of
+ * its fastest measured calls, times the ratio of the two predictions. The excess of slower calls
+ * and the time between ops are added unchanged, unless the run is priced `alone`. */
 static double repriced(const rf_diagnosed_walk *walk, const json_t *now, const json_t *then, bool alone) {
   bool fastest = walk->alike && walk->count > 0;
   double seconds = alone ? 0 : walk->gaps, missed = 1;
@@ -52,8 +52,8 @@ static double repriced(const rf_diagnosed_walk *walk, const json_t *now, const j
   return seconds;
 }
 
-/* Ratio of a forward pass to its prediction without other programs, from one whose fastest calls
- * are known; 0: there is none. */
+/* Ratio of measured to predicted time without other programs, from a forward pass whose fastest
+ * calls are known; 0: none is known. */
 static double pace_alone(const rf_diagnosis *d) {
   for (int i = 0; i < d->walks; i++)
     if (d->walk[i].alone == RF_ALONE_KNOWN && d->walk[i].predicted > 0)
@@ -61,7 +61,7 @@ static double pace_alone(const rf_diagnosis *d) {
   return 0;
 }
 
-/* Adds the seconds of all passes of `walk`, now and with the change of `row`. */
+/* Adds to `sum` the seconds of all forward passes of `walk`, now and with the change of `row`. */
 static void price_walk(const rf_diagnosis *d, const rf_diagnosed_walk *walk, const json_t *row, double pace,
                        bool quiet, rf_change *sum) {
   const json_t *plans = json_object_get(row, "plans"), *kinds = kinds_in(plans, walk->name);
@@ -74,7 +74,7 @@ static void price_walk(const rf_diagnosis *d, const rf_diagnosed_walk *walk, con
   sum->now_seconds += before;
   if (kinds && paced) sum->seconds += sum_of(own) > 0 ? before * sum_of(kinds) / sum_of(own) : before;
   else if (kinds) sum->seconds += count * repriced(walk, own, kinds, alone);
-  else if (!plans && planned > 0 && walk == d->walk) /* the plan's own advice: only its sum is known */
+  else if (!plans && planned > 0 && walk == d->walk) /* a plan's own advice has only a total time */
     sum->seconds += before * rf_json_number_at(row, "seconds") / planned;
   else sum->seconds += before;
   json_decref(own);
@@ -89,7 +89,7 @@ static rf_change read_change(const rf_diagnosis *d, const json_t *row, bool quie
                       .approximate = json_is_true(json_object_get(row, "approximate")),
                       .exact = json_is_true(json_object_get(row, "exact")),
                       .fits = !json_is_false(json_object_get(row, "fits"))};
-  /* training is priced by its step, without its validations */
+  /* Training is priced by its step, without validation. */
   for (int i = 0; i < d->walks; i++)
     if (!trains || d->walk[i].trains) price_walk(d, &d->walk[i], row, pace, quiet, &change);
   if (!d->walks) {

@@ -1,5 +1,5 @@
-/* diagnose_walk.c - where the time of one forward pass or step goes: sums over its ops by kind,
- * phase, bound and layer, its largest losses and its rate. */
+/* diagnose_walk.c - sums the time of one forward pass or step by kind of op, phase, bound and
+ * layer; finds its largest losses and its rate. */
 #include "report/diagnose.h"
 
 #include <math.h>
@@ -9,10 +9,10 @@
 #include "base/json.h"
 
 enum { LAYERS = 4096 };
-static const double HELD =
-    1.5; /* fastest calls that nothing held up take at most this ratio to the prediction */
+/* Fastest calls above this ratio to the prediction were delayed. */
+static const double HELD = 1.5;
 
-/* One op, as planned and, if it ran, as measured: of all its calls in a step. */
+/* One op with the sums of all its calls in a step, predicted and, if it ran, measured. */
 typedef struct op_cost {
   const char *name, *kind, *phase, *bound, *kernel;
   int id;
@@ -24,7 +24,7 @@ typedef struct costs {
   size_t count;
 } costs;
 
-/* Layer of "step/micro/block.3/mlp/up/fwd": 3; -1: none. */
+/* The layer in an op's name: 3 for "step/micro/block.3/mlp/up/fwd"; -1: none. */
 static int layer_of(const char *name) {
   for (const char *at = strstr(name, "block."); at; at = strstr(at + 1, "block.")) {
     char *end;
@@ -111,7 +111,7 @@ static int largest_loss_first(const void *a, const void *b) {
   return (x < y) - (x > y);
 }
 
-/* Sorts the ops. */
+/* Fills the largest losses; sorts `ops`. */
 static void find_losses(rf_diagnosed_walk *walk, costs ops) {
   qsort(ops.at, ops.count, sizeof *ops.at, largest_loss_first);
   for (size_t i = 0; i < ops.count && i < RF_LOSSES; i++) {
@@ -153,8 +153,8 @@ static void find_bound_kind(rf_diagnosed_walk *walk, costs ops) {
 
 /* ---- a plan's own time ----------------------------------------------------------------------- */
 
-/* Bounds by the plan's own parts, which count only the exposed part of transfers. Returns false
- * of an older plan, which does not have them. */
+/* Takes the bounds from the plan's own parts, which count transfers only where ops do not hide
+ * them. Returns false for an older plan, which does not have these parts. */
 static bool bounds_of_time(rf_sums *bounds, const json_t *time) {
   static const struct {
     const char *key, *name;
@@ -177,8 +177,8 @@ static bool bounds_of_time(rf_sums *bounds, const json_t *time) {
   return true;
 }
 
-/* A plan over several chips hides transfers next to ops, and stages of a pipeline wait for each
- * other. So its own time counts, not the sum of its ops. */
+/* With several chips, ops hide transfers and pipeline stages wait for each other, so the plan's own
+ * time replaces the sum over its ops. */
 static void take_planned_time(rf_diagnosed_walk *walk, const json_t *time) {
   double bubble = rf_json_number_at(time, "bubble_seconds"),
          rest = rf_json_number_at(time, "seconds") - walk->predicted - bubble;
@@ -223,7 +223,7 @@ static rf_alone alone_of(const rf_diagnosed_walk *walk) {
   return walk->fastest > HELD * walk->predicted ? RF_ALONE_HELD : RF_ALONE_KNOWN;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- a forward pass or step ------------------------------------------------------------------ */
 
 static void sum_ops(rf_diagnosed_walk *walk, costs ops) {
   rf_sum all = {0};

@@ -1,4 +1,4 @@
-/* largest.c - what is alive where a plan's memory is largest, by kind over all blocks. */
+/* largest.c - the tensors alive at a plan's peak, summed by kind over all blocks. */
 #include "report/parts.h"
 
 #include <stdio.h>
@@ -33,7 +33,7 @@ rf_report_buffers *rf_report_largest(const rf_plan *plan, int *count) {
     const rf_plan_tensor *p = &plan->tensor[t];
     const rf_tensor *tensor = rf_plan_content(plan, t);
     bool holds = p->offset >= 0 && !tensor->host && p->first + (p->shares != RF_NONE) <= plan->peak_op &&
-                 p->last >= plan->peak_op; /* an heir counts from its second op on */
+                 p->last >= plan->peak_op; /* a tensor in another's place counts from its second op on */
     if (!holds) continue;
     kind_name(tensor->name, name);
     int k = 0;

@@ -1,4 +1,4 @@
-/* measured.c - predicted beside measured, joined by op id. */
+/* measured.c - predicted and measured times, joined by op id. */
 #include "report/report.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static int slower_first(const void *a, const void *b) {
   return (x < y) - (x > y);
 }
 
-/* Sums by op kind over all measured calls; at most `capacity` kinds, slowest first. */
+/* Sums over all measured calls by kind of op; at most `capacity` kinds, slowest first. */
 static int kinds_of(const rf_plan *plan, const rf_measured *measured, kind *kinds, int capacity) {
   int count = 0;
   for (int i = 0; i < plan->graph->op_count; i++) {
@@ -44,8 +44,8 @@ json_t *rf_report_measured_json(const rf_plan *plan, const rf_measured *measured
   return list;
 }
 
-/* What an op reached. Calls that were shorter than the plan's did as much less as their limit is
- * smaller: so a rate is that share of the ceiling which the limit is of the time. */
+/* Adds the rates that an op reached. The work of calls with fewer rows than planned is scaled by
+ * the ratio of their limit to the planned limit. */
 static void put_rates(json_t *row, const rf_plan *plan, int i, double seconds, double limit) {
   rf_work work = plan->op[i].work;
   double planned = rf_plan_limit(plan, i, NULL), done = planned > 0 ? limit / planned : 1;
@@ -62,7 +62,7 @@ json_t *rf_report_walk_json(const rf_report_walk *walk) {
   for (int i = 0; i < plan->graph->op_count; i++) {
     const rf_measured *m = &walk->measured[i];
     double calls = (double)m->calls;
-    if (!m->calls) continue; /* this run never reached it */
+    if (!m->calls) continue; /* the run did not reach this op */
     double planned = walk->predicted ? walk->predicted[i] / calls : plan->op[i].seconds;
     double limit = walk->limit ? walk->limit[i] / calls : rf_plan_limit(plan, i, NULL);
     predicted += planned * calls;

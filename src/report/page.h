@@ -1,4 +1,4 @@
-/* page.h - the report as one HTML file that needs nothing else: no network, no folder beside it. */
+/* page.h - the report as one HTML file that needs no network and no other files. */
 #ifndef RF_REPORT_PAGE_H
 #define RF_REPORT_PAGE_H
 
@@ -6,8 +6,8 @@
 
 #include "base/base.h"
 
-/* The page of a report model (page/README.md says what panels read of it), malloc'ed with a NUL
- * behind it. Names in the model may be hostile: they stay data. */
+/* The page of a report model (see page/README.md), malloc'ed and NUL-terminated. Hostile names in
+ * the model stay data. */
 rf_status rf_report_page_html(const json_t *model, char **html, size_t *bytes, rf_error *error);
 
 #endif

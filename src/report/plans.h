@@ -1,4 +1,4 @@
-/* plans.h - the plans of a run as one object: the first at the top, the others in its "plans". */
+/* plans.h - the plans of a run as one JSON object: the first plan, with the others in "plans". */
 #ifndef RF_REPORT_PLANS_H
 #define RF_REPORT_PLANS_H
 
@@ -6,9 +6,9 @@
 
 #include "report/report.h"
 
-/* plan.json of a run; the caller's. */
+/* plan.json of a run; the caller owns it. */
 json_t *rf_report_plans_json(const rf_report_walk *walk, int walks);
-/* Gives a plan object its name, and in "plans" the prefill plan of a decode plan. */
+/* Sets the name of a plan object and adds the prefill plan of a decode plan to its "plans". */
 void rf_report_name_plans(json_t *json, const rf_plan *plan, const rf_plan *prefill);
 
 #endif

@@ -1,4 +1,4 @@
-/* summary.c - a diagnosis as JSON: docs/formats.md, "The summary". */
+/* summary.c - writes a diagnosis as JSON: docs/formats.md, "The summary". */
 #include "report/summary.h"
 
 #include <stdio.h>

@@ -1,17 +1,17 @@
-/* summary.h - what limits a run and what to change: measured times joined with the plan's, by
- * phase and by kind of op. docs/formats.md, "The summary". */
+/* summary.h - the summary of a run: its bound, its measured and predicted times by phase and kind
+ * of op, and changes that would gain time. docs/formats.md, "The summary". */
 #ifndef RF_REPORT_SUMMARY_H
 #define RF_REPORT_SUMMARY_H
 
 #include <jansson.h>
 #include <stdbool.h>
 
-/* Summary of an entry of a report model (checked: model.h). Without measurements it says what the
- * plan predicts. NULL only without memory. */
+/* Summary of an entry of a report model, which rf_report_add has checked. Without measurements it
+ * has the predictions of the plan. NULL only when out of memory. */
 json_t *rf_report_summary(const json_t *entry);
-/* The least part of its threads' time in walks in which a run was ready and had no core. */
+/* Share of the threads' time in forward passes in which they waited for a core, at least. */
 double rf_report_others_part(const json_t *entry);
-/* The same in at most 30 lines of at most 110 columns. malloc'ed. */
+/* A summary as text of at most 30 lines and 110 columns. malloc'ed. */
 char *rf_report_summary_text(const json_t *summary);
 
 #endif

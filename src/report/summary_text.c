@@ -92,7 +92,7 @@ static void print_rate(FILE *out, const json_t *walk) {
   fputc('\n', out);
 }
 
-/* At most `lines` lines, broken at blanks; what follows the first is indented. */
+/* Breaks `text` into lines at blanks and indents all lines but the first. */
 static void print_wrapped(FILE *out, const char *text, const char *indent) {
   size_t room = COLUMNS;
   for (bool first = true; *text; first = false) {
@@ -114,7 +114,7 @@ char *rf_report_summary_text(const json_t *summary) {
   const json_t *walks = json_object_get(summary, "walks"), *walk, *note;
   FILE *out = open_memstream(&text, &bytes);
   if (!out) return NULL;
-  /* validation is not shown here */
+  /* A training shows its step only, not its validation. */
   bool trains = !strcmp(rf_json_text_at(json_array_get(walks, 0), "walk"), "train");
   size_t shown = trains ? 1 : WALKS;
   json_array_foreach ((json_t *)walks, i, walk)

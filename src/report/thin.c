@@ -1,5 +1,5 @@
-/* thin.c - see thin.h. A row stands for the steps of its bucket: rates and losses as their mean
- * with least and most, counts as they were at its end. */
+/* thin.c - see thin.h. A thinned row summarizes a range of steps: rates and losses as mean, minimum
+ * and maximum; counts as they are at the end of the range. */
 #include "report/thin.h"
 
 #include <stdbool.h>
@@ -33,7 +33,7 @@ static sum sum_of(const json_t *rows, size_t from, size_t to, const char *key) {
 static json_t *row_of(const json_t *rows, size_t from, size_t to) {
   json_t *row = json_object(), *low = json_object(), *high = json_object(), *value;
   const char *key;
-  for (size_t i = from; i < to; i++) /* a validation stands at some steps only */
+  for (size_t i = from; i < to; i++) /* keep keys that only some steps have, such as val_loss */
     json_object_foreach (json_array_get(rows, i), key, value) json_object_set(row, key, value);
   for (size_t k = 0; k < MEAN_COUNT; k++) {
     sum s = sum_of(rows, from, to, MEANS[k]);
@@ -57,7 +57,7 @@ static int ascending(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Without the first, which meets cold caches. */
+/* The first step is left out because its caches are cold. */
 json_t *rf_report_step_seconds(const json_t *entry) {
   const json_t *rows = json_object_get(entry, "metrics");
   size_t count = 0, all = json_array_size(rows);

@@ -1,4 +1,4 @@
-/* trace_chrome.c - a trace as Chrome trace events (which Perfetto opens) and as CSV. The format:
+/* trace_chrome.c - writes a trace as Chrome trace events, which Perfetto opens, and as CSV. Format:
  * "Trace Event Format", Google, 2016. */
 #define _GNU_SOURCE
 #include "report/trace_file.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Text on its way out, in pieces large enough to be worth a write. */
+/* A buffered text writer. */
 typedef struct pen {
   rf_out_file *out;
   size_t used;
@@ -62,7 +62,7 @@ static rf_status pen_close(pen *p) {
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-/* What is written of every span of an op, made once. */
+/* Text that all spans of one op share. */
 typedef struct op_text {
   char *name, *args; /* JSON: "...", "op":3,"kernel":"..." */
   double seconds, limit_seconds, flops, bytes;
@@ -126,7 +126,7 @@ static const char *list_name(const rf_trace_file *file, const char *list, size_t
   return json_string_value(json_is_object(entry) ? json_object_get(entry, "name") : entry);
 }
 
-/* Threads that a person looks for first stand above: the prediction over what was measured. */
+/* Position of a lane from the top: steps, phases and predictions come before the threads. */
 static int order_of(const char *kind, size_t lane) {
   static const char *const above[] = {"steps", "phases", "predicted"};
   for (int i = 0; i < 3; i++)
@@ -162,30 +162,30 @@ static void put_lanes(pen *p, const rf_trace_file *file) {
   }
 }
 
-/* Where a span ends on a track, on which spans only follow or contain each other: a prediction
- * at the latest where the next one begins. */
+/* End of a span on its track. Spans of a track may not overlap, so a prediction ends at the latest
+ * when the next one begins. */
 static int64_t end_on_track(const rf_trace_file *file, int64_t i) {
   bool reaches = file->kind[i] == RF_SPAN_PREDICTED && i + 1 < file->count &&
                  file->kind[i + 1] == RF_SPAN_PREDICTED && file->begin[i + 1] < file->end[i];
   return reaches ? file->begin[i + 1] : file->end[i];
 }
 
-/* Everything of an event before its args. Times are microseconds. */
+/* Writes the fields of an event before its args. Times are in microseconds. */
 static void put_head(pen *p, const rf_trace_file *file, int64_t i, const char *category) {
   putf(p, "\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\"", file->lane[i] + 1,
        1e-3 * (double)file->begin[i], 1e-3 * (double)(end_on_track(file, i) - file->begin[i]), category);
 }
 
-/* The predicted span of the next measured op: both stand in the order in which they were walked.
- * -1: the file lacks it. */
+/* The predicted span of the next measured op; both kinds of span are in execution order. -1: the
+ * file has no such span. */
 static int64_t prediction_of(const rf_trace_file *file, int64_t op, int64_t *next) {
   while (*next < file->count && file->kind[*next] != RF_SPAN_PREDICTED) ++*next;
   bool fits = *next < file->count && file->id[*next] == file->id[op] && file->plan[*next] == file->plan[op];
   return fits ? (*next)++ : -1;
 }
 
-/* Seconds that an op was predicted to take, and its limit: of the prediction at `of`, else the
- * plan's. */
+/* Predicted seconds and limit of an op: of the predicted span `of`, or of the plan if `of` is
+ * -1. */
 static void price_of(const rf_trace_file *file, const op_text *op, int64_t of, double *seconds,
                      double *limit) {
   *seconds = of < 0 ? op->seconds : 1e-9 * (double)(file->end[of] - file->begin[of]);
@@ -246,9 +246,7 @@ static void put_event(pen *p, const rf_trace_file *file, const ops *o, int64_t i
          name ? name : "count", 1e-3 * (double)file->begin[i], unit ? unit : "count", file->value[i]);
     break;
   }
-  default: /* what the system counted stands over spans of any nesting: in trace.bin alone, summed up in its
-              steps */
-    break;
+  default: /* Lost time reported by the system overlaps other spans: only trace.bin has it. */ break;
   }
 }
 
@@ -285,7 +283,7 @@ done:
 
 /* ---- CSV ------------------------------------------------------------------------------------- */
 
-/* A field in quotes, those inside doubled (RFC 4180). */
+/* Writes a field in quotes, with inner quotes doubled (RFC 4180). */
 static void put_quoted(pen *p, const char *text) {
   put(p, "\"");
   for (; *text; text++) {

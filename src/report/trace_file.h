@@ -1,4 +1,4 @@
-/* trace_file.h - trace.bin: what was recorded, in a file. docs/formats.md describes it. */
+/* trace_file.h - reads and writes trace.bin, the file of a recorded trace. See docs/formats.md. */
 #ifndef RF_TRACE_FILE_H
 #define RF_TRACE_FILE_H
 
@@ -6,41 +6,40 @@
 
 #include "run/record.h"
 
-/* A trace as it stands in the file. Columns have `count` entries each, sorted by lane and begin. */
+/* A trace as stored in the file. Each column has `count` entries, sorted by lane and begin. */
 typedef struct rf_trace_file {
   json_t *header;
   int64_t count;
   const int64_t *begin, *end; /* ns since the origin */
-  const double *value;        /* by kind */
+  const double *value;        /* meaning depends on the kind */
   const int32_t *id;
   const uint16_t *lane;
   const uint8_t *kind, *plan;
-  const void *columns; /* all of them, as in the file */
+  const void *columns; /* all columns, as in the file */
   size_t column_bytes;
-  void *memory; /* that holds them */
+  void *memory; /* allocation that contains the columns */
 } rf_trace_file;
 
-/* `about`: keys that the header takes over (command, model, ...); may be NULL. */
-/* Everything is checked before it is used: sizes, kinds, lanes, ids, order. RAFTER_FAILED names
- * file and field. */
+/* Reads a file and checks all sizes, kinds, lanes, ids and the order. RAFTER_FAILED names the file
+ * and the field. */
 rf_status rf_trace_file_read(const char *path, rf_trace_file *file, rf_error *error);
-/* takes `text`, malloc'ed */
+/* The same for text in memory; takes `text`, which is malloc'ed. */
 rf_status rf_trace_file_parse(const char *path, char *text, size_t bytes, rf_trace_file *file,
                               rf_error *error);
 void rf_trace_file_free(rf_trace_file *file);
 
-/* The same as Chrome trace events, which Perfetto opens: lanes as threads of one process,
- * counters as tracks of it. */
+/* Writes Chrome trace events, which Perfetto opens: lanes become threads of one process, counters
+ * become its counter tracks. */
 rf_status rf_trace_file_chrome(const rf_trace_file *file, const char *path, rf_error *error);
-/* Of spans that begin before `until` (ns) alone. */
+/* The same, only with spans that begin before `until` (ns). */
 rf_status rf_trace_file_chrome_until(const rf_trace_file *file, int64_t until, const char *path,
                                      rf_error *error);
-/* One row for each span. */
+/* Writes CSV with one row per span. */
 rf_status rf_trace_file_csv(const rf_trace_file *file, const char *path, rf_error *error);
 
-/* trace.bin and trace.json in a run's folder, the latter of as many of the first steps as
- * RF_TRACE_JSON_SPANS hold, but of one at least: *in_json (may be NULL). *header (may be NULL):
- * what the file begins with; the caller's. */
+/* Writes trace.bin and trace.json into a run's folder. trace.json has the first steps with at most
+ * RF_TRACE_JSON_SPANS spans, but at least one step; *in_json (may be NULL) is their number.
+ * `about`: keys for the header; may be NULL. *header (may be NULL) is owned by the caller. */
 enum { RF_TRACE_JSON_SPANS = 100000 };
 rf_status rf_trace_write(const rf_trace *trace, json_t *about, const char *folder, json_t **header,
                          int *in_json, rf_error *error);

@@ -1,4 +1,4 @@
-/* trace_pack.h - a trace's columns as the report's page carries them: small, and text. */
+/* trace_pack.h - packs a trace's columns as compressed text for the report's page. */
 #ifndef RF_REPORT_TRACE_PACK_H
 #define RF_REPORT_TRACE_PACK_H
 
@@ -6,10 +6,9 @@
 
 #include "base/base.h"
 
-/* {"header", "columns"} of a trace.bin: its header with "coding" beside the types of "columns",
- * and base64 of the gzip'ed columns (page/README.md). `columns` are as in the file:
- * header["columns"] one after the other, header["count"] little-endian values each, `bytes` of
- * them. */
+/* Makes {"header", "columns"} of a trace.bin: its header with a "coding" added to each column, and
+ * base64 of the gzip'ed columns (page/README.md). `columns`: the `bytes` bytes of the file's
+ * columns, each with header["count"] little-endian values. */
 rf_status rf_report_pack_trace(const json_t *header, const void *columns, size_t bytes, json_t **trace,
                                rf_error *error);
 

@@ -1,4 +1,4 @@
-/* units.c - numbers with their units, for people. */
+/* units.c - numbers as text with their units. */
 #include "report/report.h"
 
 #include <math.h>
