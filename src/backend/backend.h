@@ -61,8 +61,7 @@ struct rf_device {
   int workers; /* number of workers that share an op, as in the plan: threads of a CPU */
 };
 
-/* Opens the device of a backend (backend->device must not be NULL). Close it with
- * device->type->close. */
+/* Opens the device of a backend that has one. Close it with device->type->close. */
 rf_status rf_device_open(const rf_backend *backend, int level, int workers, rf_device **device,
                          rf_error *error);
 
@@ -103,8 +102,8 @@ typedef struct rf_watch {
   rf_status (*after)(void *self, int op, const rf_run_inputs *inputs, rf_error *error);
 } rf_watch;
 
-/* A plan, as a program gets it. The arrays are valid during `compile`; graph, memory, measured and
- * watch outlive the program. */
+/* A plan for a program. The arrays are valid during `compile`; the other pointers for its
+ * lifetime. */
 struct rf_program_source {
   const rf_graph *graph;
   rf_memory *memory;

@@ -5,8 +5,8 @@
 
 #include "backend/backend.h"
 
-/* One call of a kernel. `in` and `out` follow the slots of the op; an absent slot is NULL. Kernels
- * never allocate memory. */
+/* One call of a kernel. `in` and `out` are the slots of the op, NULL if absent. Kernels never
+ * allocate. */
 typedef struct rf_call {
   const rf_graph *graph;
   const rf_op *op;

@@ -17,8 +17,7 @@ int64_t rf_now_ns(void) { return ns_of(CLOCK_MONOTONIC); }
 double rf_now_seconds(void) { return 1e-9 * (double)rf_now_ns(); }
 
 double rf_process_seconds(void) {
-  /* field of /proc/self/stat (proc(5)): clock ticks between the start of the system and of the
-   * process */
+  /* field of proc(5)'s stat: clock ticks from the system's start to the process's */
   enum { START = 22 };
   char text[1024];
   double now = 1e-9 * (double)ns_of(CLOCK_BOOTTIME);

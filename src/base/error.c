@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The part of a source path that is the same on every machine: it starts at the last "src/",
- * "include/" or "tests/". */
+/* The part of a source path from the last "src/", "include/" or "tests/" on: equal on all
+ * machines. */
 static const char *short_path(const char *file) {
   static const char *const roots[] = {"src/", "include/", "tests/"};
   const char *shortest = NULL;
@@ -19,8 +19,8 @@ static const char *short_path(const char *file) {
 rf_status rf_fail(rf_error *error, rf_status status, const char *file, int line, const char *hint,
                   const char *format, ...) {
   if (!error) return status;
-  /* The arguments may point into `error` itself (when a caller adds context), so the text is built
-   * in another buffer. */
+  /* The arguments may point into `error` (when a caller adds context), so another buffer is
+   * needed. */
   char message[sizeof error->message], advice[sizeof error->hint];
   va_list arguments;
   va_start(arguments, format);

@@ -5,21 +5,19 @@
 #include "base/base.h"
 
 /* Reads the complete file into malloc'ed memory and adds a NUL, which *bytes does not count.
- * RAFTER_FAILED if the file is missing, is neither a regular file nor a pipe, or has more than
- * `most` bytes. */
+ * RAFTER_FAILED if the file is missing, is no regular file or pipe, or has more than `most`
+ * bytes. */
 rf_status rf_file_read(const char *path, size_t most, char **text, size_t *bytes, rf_error *error);
 
 /* Maps a regular file for reading; free it with munmap(). RAFTER_FAILED if the file is empty. */
 rf_status rf_map_file(const char *path, void **map, size_t *bytes, rf_error *error);
-/* Drops the pages of a mapped file that the process will not read again. The system's cache keeps
- * them. */
+/* Drops the pages of a mapped file that the process will not read again from its memory. */
 void rf_map_unneeded(const void *at, size_t bytes);
 
 /* A file is written under a temporary name, synced to the disk and then renamed. Symbolic links are
  * followed and kept. A pipe or a device is written directly. */
 typedef struct rf_out_file rf_out_file;
-/* Reserves `expected_bytes` (0: unknown) on the disk if the file system can, so that a full disk is
- * noticed before the work starts. */
+/* Reserves `expected_bytes` (0: unknown) if possible, so that a full disk is noticed early. */
 rf_status rf_out_open(const char *path, int64_t expected_bytes, rf_out_file **out, rf_error *error);
 rf_status rf_out_write(rf_out_file *out, const void *data, size_t bytes, rf_error *error);
 int64_t rf_out_bytes(const rf_out_file *out);

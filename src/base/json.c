@@ -144,8 +144,7 @@ rf_status rf_json_string_or(const json_t *object, const char *key, const char *w
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* jansson writes 17 digits of every double (0.1 as 0.10000000000000001). People read these files,
- * so rafter has its own writer. */
+/* jansson writes 17 digits of every double (0.1 as 0.10000000000000001), which is hard to read. */
 static void put_real(FILE *out, double value) {
   char text[40];
   rf_text_real(value, text);

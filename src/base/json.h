@@ -1,5 +1,4 @@
-/* json.h - reads and writes JSON files and fields. Errors name the place. The values are
- * jansson's. */
+/* json.h - reads and writes JSON files and fields. Errors name the place. Values are jansson's. */
 #ifndef RF_JSON_H
 #define RF_JSON_H
 
@@ -7,8 +6,8 @@
 
 #include "base/file.h"
 
-/* Parses a file of at most `most` bytes; the caller owns the result. A name that occurs twice in
- * one object is an error. */
+/* Parses a file of at most `most` bytes; the caller owns the result. Duplicate names are an
+ * error. */
 rf_status rf_json_read(const char *path, size_t most, json_t **json, rf_error *error);
 rf_status rf_json_parse(const char *text, size_t bytes, const char *where, json_t **json, rf_error *error);
 
@@ -33,8 +32,7 @@ rf_status rf_json_bool_or(const json_t *object, const char *key, const char *whe
 rf_status rf_json_string_or(const json_t *object, const char *key, const char *where, const char *otherwise,
                             const char **value, rf_error *error);
 
-/* Read a field of an object that was checked before. The result is 0 or "" if no field of that type
- * exists. */
+/* Read a field of an object that was checked before: 0 or "" without a field of that type. */
 double rf_json_number_at(const json_t *object, const char *key);
 const char *rf_json_text_at(const json_t *object, const char *key);
 

@@ -41,8 +41,8 @@ static int64_t read_field(const char *path, const char *key, int64_t unit) {
 
 static int64_t smaller(int64_t a, int64_t b) { return b >= 0 && b < a ? b : a; }
 
-/* Bytes that one control group still allows: its limit minus its use, without the page cache that
- * the kernel can drop. */
+/* Bytes that one control group still allows: limit minus use, without page cache that can be
+ * dropped. */
 static int64_t group_available(const char *folder, const char *limit_name, const char *used_name,
                                const char *cache_key) {
   char path[4200];
@@ -58,8 +58,7 @@ static int64_t group_available(const char *folder, const char *limit_name, const
   return left > 0 ? left : 0;
 }
 
-/* Available bytes of the tightest control group of this process (versions 1 and 2); -1 without a
- * limit. */
+/* Available bytes of the tightest control group of this process (version 1 or 2); -1: no limit. */
 static int64_t groups_available(void) {
   FILE *file = fopen("/proc/self/cgroup", "re");
   if (!file) return -1;
@@ -108,8 +107,8 @@ rf_status rf_pages_map(size_t bytes, void **base, size_t *huge_bytes, rf_error *
       "choose a smaller batch, sequence or model, or more rematerialisation (--fit searches for one)";
   if (bytes == 0 || bytes > SIZE_MAX / 2)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot map %zu bytes of memory", bytes);
-  /* The kernel grants more memory than it has and kills the process later, so a request that is
-   * clearly too large fails here. */
+  /* The kernel grants more memory than it has and kills the process later: refuse such sizes
+   * here. */
   int64_t available = rf_memory_available();
   if (available >= 0 && bytes > (size_t)available)
     return RF_FAIL(error, RAFTER_FAILED, hint,

@@ -1,6 +1,6 @@
 /* options.h - the options engine: it parses and checks arguments and prints --help, the man page,
- * the shell completion and the JSON record, all from tables of rows. The rows are next to the code
- * that reads them. */
+ * the shell completion and the JSON record, from tables of rows next to the code that reads
+ * them. */
 #ifndef RF_OPTIONS_H
 #define RF_OPTIONS_H
 
@@ -92,23 +92,20 @@ typedef enum rf_option_source {
   RF_OPTION_GIVEN
 } rf_option_source;
 
-/* All options of a command at their defaults. The error of an unknown command names the nearest
- * one. */
+/* All options of a command at their defaults. Errors name the nearest command. */
 rf_status rf_options_new(const rf_commands *commands, const char *command, rf_options **options,
                          rf_error *error);
 void rf_options_free(rf_options *options);
 rf_options *rf_options_copy(const rf_options *options);
 
-/* Reads the arguments after the command; `--` ends the options. The file of --config is read first,
- * so that typed options override it. Errors name the option and its bounds, or the nearest
- * option. */
+/* Reads the arguments after the command; `--` ends the options. Typed options override the file of
+ * --config. Errors name the option and its bounds, or the nearest option. */
 rf_status rf_options_parse(rf_options *options, int argc, char *const *argv, rf_error *error);
 /* Sets one option from text, as if a user had typed it. The name may also be "MODEL" (the argument)
  * or "MODEL:KEY" (a field of its shape). */
 rf_status rf_options_set(rf_options *options, const char *name, const char *text, rf_error *error);
-/* Reads options from a JSON object. Names are as on the command line ('_' counts as '-'); "model"
- * is the argument. The options may be inside "options", as in run.json. Options of other commands
- * are skipped. */
+/* Reads options from a JSON object, or from its "options" as in run.json. Names are as typed ('_'
+ * counts as '-'); "model" is the argument. Options of other commands are skipped. */
 rf_status rf_options_read_json(rf_options *options, const json_t *json, const char *where, rf_error *error);
 rf_status rf_options_read_file(rf_options *options, const char *path, rf_error *error);
 
@@ -130,8 +127,7 @@ double rf_options_float(const rf_options *options, const char *name);
 int rf_options_choice(const rf_options *options, const char *name);
 /* The value as typed (or the default), for any type. Values of TEXTS are joined by ','. */
 const char *rf_options_text(const rf_options *options, const char *name);
-/* Like the functions above, or `otherwise` if the option is unset or the command does not have
- * it. */
+/* Like the functions above, or `otherwise` if the option is unset or unknown to the command. */
 int64_t rf_options_int_or(const rf_options *options, const char *name, int64_t otherwise);
 double rf_options_float_or(const rf_options *options, const char *name, double otherwise);
 const char *rf_options_text_or(const rf_options *options, const char *name, const char *otherwise);
@@ -148,13 +144,12 @@ const rf_commands *rf_options_commands(const rf_options *options); /* all comman
 int rf_options_count(const rf_options *options);
 const char *rf_options_name(const rf_options *options, int index);
 
-/* For --sweep: *option is the option to vary, *values are its values as texts. Returns the number
- * of values; 0 if unset. */
+/* For --sweep: the option to vary and the texts of its values. Returns their number; 0 if unset. */
 int rf_options_sweep(const rf_options *options, const char *name, const char **option,
                      const char *const **values);
 
-/* All options that have a value, as input for rf_options_read_json. Numbers are numbers (in bytes
- * or seconds) and lists are arrays. */
+/* All options with a value: numbers (in bytes or seconds), texts and arrays. See
+ * rf_options_read_json. */
 json_t *rf_options_json(const rf_options *options);
 
 /* ---- texts made from the tables: malloc'ed --------------------------------------------------- */

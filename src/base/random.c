@@ -1,6 +1,5 @@
-/* random.c - counter-based random numbers. They have no state, so any draw can be repeated
- * anywhere. Philox-4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC
- * 2011). */
+/* random.c - counter-based random numbers without state: any draw can be repeated anywhere. Source:
+ * Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), Philox-4x32-10. */
 #include "base/base.h"
 
 #include <math.h>

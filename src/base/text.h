@@ -12,15 +12,14 @@ bool rf_text_float(const char *text, double *value);
 bool rf_text_bool(const char *text, bool *value);
 
 bool rf_text_ends_with(const char *text, const char *end);
-/* Prints the fewest digits (at least 15) that read back as the same double: 0.1, not
- * 0.10000000000000001. */
+/* Prints a double with the fewest digits (15 to 17) that read back as the same double. */
 void rf_text_real(double value, char text[40]);
 
 /* Appends to the text in `buffer`, truncated to `size` bytes with the NUL. */
 void rf_text_append(char *buffer, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Number of edits (insert, delete, replace, swap neighbours) between two words. Ignores case and
- * counts '_' as '-'. */
+/* Number of edits (insert, delete, replace, swap) between two words. Ignores case; '_' equals
+ * '-'. */
 int rf_edit_distance(const char *a, const char *b);
 /* The name nearest to `word`, or NULL if no name is near. NULL entries of `names` are skipped. */
 const char *rf_nearest(const char *word, const char *const *names, int count);

@@ -46,11 +46,10 @@ typedef struct rf_gguf_value {
 /* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct rf_gguf rf_gguf;
-/* Checks everything except the data of the tensors, which is not read. The error names the file,
- * the place and the fault. */
+/* Checks everything except the data of the tensors. The error names the file, the place and the
+ * fault. */
 rf_status rf_gguf_open(const char *path, rf_gguf **file, rf_error *error);
-/* Like rf_gguf_open, for bytes in memory, which must stay valid until the close. `where` names them
- * in errors. */
+/* Like rf_gguf_open, for bytes in memory that stay valid until the close. Errors name `where`. */
 rf_status rf_gguf_parse(const void *data, size_t bytes, const char *where, rf_gguf **file, rf_error *error);
 void rf_gguf_close(rf_gguf *file); /* `file` may be NULL */
 

@@ -1,5 +1,4 @@
-/* gguf_facts.h - the model that a GGUF or llama2.c file describes, as plain numbers: architecture,
- * tokenizer and names of tensors. */
+/* gguf_facts.h - architecture, tokenizer and names of the tensors in a GGUF or llama2.c file. */
 #ifndef RF_GGUF_FACTS_H
 #define RF_GGUF_FACTS_H
 
@@ -35,14 +34,12 @@ typedef struct rf_gguf_facts {
   char rope_scaling[16];   /* "none", "linear", "yarn", "longrope", ... */
   double rope_factor;      /* factor of linear and yarn scaling; 1: no scaling */
   int64_t rope_original;   /* positions of the original training; 0: unknown */
-  /* The file has "rope_freqs.weight" (rope_dim / 2), which divides the frequencies (llama3's
-   * scaling stored as data). */
+  /* "rope_freqs.weight" (rope_dim / 2) exists and divides the frequencies (scaling of llama3). */
   bool rope_freqs;
   /* Rows of q and k are permuted: elements (2i, 2i + 1) of a head form a pair instead of (i, i +
    * rope_dim/2). See rf_gguf_permuted_row. */
   bool interleaved;
-  /* The converter added this to every RMSNorm gain (gemma: 1); the original gain is the file's gain
-   * minus it. */
+  /* The file's RMSNorm gains are the model's gains plus this number (gemma: 1). */
   double norm_offset;
   int64_t window; /* keys that a windowed layer sees; 0: no layer has a window */
   /* Layers with layer % period == period - 1 have no window. 0: every layer has the window. */
@@ -72,8 +69,7 @@ int64_t rf_gguf_permuted_row(int64_t row, int64_t head_dim);
 
 enum { RF_GGUF_PARTS = 3 };
 /* A parameter (rf_param_row_name) in GGUF files. Its columns are the columns of the tensors `part`,
- * in order. Files store linear weights as (out, in), and token table, position table and head as
- * (V, D). "%d" is the layer. */
+ * in order. Linear weights are (out, in); the tables and the head are (V, D). "%d" is the layer. */
 typedef struct rf_gguf_name {
   const char *row;
   const char *part[RF_GGUF_PARTS];

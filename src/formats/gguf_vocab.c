@@ -30,8 +30,7 @@ static rf_status check_length(const rf_gguf *file, const char *key, int64_t expe
                  rf_gguf_path(file), key, (long long)expected, (long long)got);
 }
 
-/* Reads the special tokens and the flags that add them to a text. `model`, `pre` and `count` are
- * set on entry. */
+/* Reads the special tokens and how they are added. `model`, `pre` and `count` are set on entry. */
 static rf_status read_ids(const rf_gguf *file, rf_gguf_vocab *v, rf_error *error) {
   /* SentencePiece models use the ids of llama by default. Byte-level BPE has no defaults. */
   bool pieces = same(v->model, "llama");

@@ -10,8 +10,7 @@
 #include "formats/gguf_facts.h"
 
 typedef struct rf_llama2c rf_llama2c;
-/* The file must be exactly as long as its header says. The error names the file, the byte and the
- * field. */
+/* The file must be as long as its header says. The error names the file, the byte and the field. */
 rf_status rf_llama2c_open(const char *path, rf_llama2c **file, rf_error *error);
 /* Like rf_llama2c_open, for bytes in memory. `data` must stay valid until the close. */
 rf_status rf_llama2c_parse(const void *data, size_t bytes, const char *where, rf_llama2c **file,
@@ -19,8 +18,7 @@ rf_status rf_llama2c_parse(const void *data, size_t bytes, const char *where, rf
 /* `file` may be NULL. */
 void rf_llama2c_close(rf_llama2c *file);
 const char *rf_llama2c_path(const rf_llama2c *file);
-/* Names and shapes are GGUF's ("blk.0.attn_q.weight"). The pairs of q and k are interleaved, as in
- * GGUF files of llama models. */
+/* Names and shapes are GGUF's ("blk.0.attn_q.weight"). Pairs of q and k are interleaved. */
 int rf_llama2c_count(const rf_llama2c *file);
 const rf_quant_tensor *rf_llama2c_at(const rf_llama2c *file, int index);
 const rf_quant_tensor *rf_llama2c_find(const rf_llama2c *file, const char *name);

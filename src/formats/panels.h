@@ -55,8 +55,7 @@ bool rf_panels_take(const rf_quant_type *type);
  * multiply integers: all block types except q2_k and q3_k; int8 only if all parts are int8. */
 bool rf_panels_have_codes(const rf_panels *panels);
 int64_t rf_panels_bytes(const rf_panels *panels);
-/* The layout of one matrix out of several equal ones. Matrix i starts i * rf_panels_bytes(&one)
- * bytes after the first. */
+/* The layout of one of several equal matrices. Matrix i starts at i * rf_panels_bytes(&one). */
 rf_panels rf_panels_one(const rf_panels *panels);
 int64_t rf_panels_count(const rf_panels *panels);
 rf_panel rf_panels_at(const rf_panels *panels, int64_t index);    /* in the order of outputs */
@@ -64,21 +63,20 @@ rf_panel rf_panels_find(const rf_panels *panels, int64_t output); /* panel of th
 /* The types of the parts, each once: "q4_k", or "q4_k+q6_k". */
 const char *rf_panels_name(const rf_panels *panels, char text[64]);
 
-/* Packs one panel into `to`. row[i] points to the stored blocks of lane i, at any address; NULL
- * gives zeros. */
+/* Packs one panel into `to`. row[i] points to lane i's stored blocks, at any address; NULL:
+ * zeros. */
 void rf_panel_pack(const rf_panel *panel, int64_t inner, const void *const row[RF_PANEL_LANES], void *to);
 /* Rebuilds stored block `block` of one lane. If the type has a head, it precedes the block. */
 void rf_panel_block(const rf_panel *panel, const void *at, int lane, int64_t block, void *stored);
-/* Reads values [first, first + count) of one output of one matrix at `data`, as rf_quant_read does.
- * Slow and simple. */
+/* Reads values [first, first + count) of one output of one matrix, as rf_quant_read does. Slow. */
 void rf_panels_read(const rf_panels *panels, const void *data, int64_t output, int64_t first, int64_t count,
                     float *out);
 
 /* Where the values of a matrix come from. */
 typedef struct rf_panel_source {
   void *self;
-  /* The stored blocks of one output, if they have this type and are contiguous. Otherwise NULL, and
-   * `read` is called. */
+  /* The stored blocks of one output if they have this type and are contiguous; NULL: call
+   * `read`. */
   const void *(*stored)(void *self, int64_t output, const rf_quant_type *type);
   /* Reads the values of `count` outputs from `first`, one output after the other. */
   rf_status (*read)(void *self, int64_t first, int count, float *values, rf_error *error);

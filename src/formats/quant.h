@@ -37,8 +37,8 @@ typedef struct rf_quant_type {
   /* Convert `blocks` blocks at any address (files are not aligned). NULL: not supported. */
   void (*dequantize)(const void *from, int64_t blocks, float *out);
   void (*quantize)(const float *values, int64_t blocks, void *out);
-  /* Bytes before the blocks of a row (one scale for the row); `from` and `out` then point to a row
-   * with them. 0 for types in files. */
+  /* Bytes before the blocks of a row (one scale for the row), where `from` and `out` then point to.
+   * 0 for types in files. */
   int head;
 } rf_quant_type;
 
@@ -66,8 +66,8 @@ typedef struct rf_quant_tensor {
 rf_status rf_quant_read(const rf_quant_tensor *tensor, int64_t first, int64_t count, float *out,
                         rf_error *error);
 
-/* The storage type for rows of `columns` values: `wanted`, or a fallback if rows would not fill
- * whole blocks. */
+/* The storage type for rows of `columns` values: `wanted`, or a fallback that gives whole
+ * blocks. */
 const rf_quant_type *rf_quant_fit(const rf_quant_type *wanted, int64_t columns);
 
 #endif

@@ -35,11 +35,9 @@ const char *rf_tensor_file_path(const rf_tensor_file *file);
  * RAFTER_FAILED for other types or a range outside the tensor. */
 rf_status rf_stored_read(const rf_stored *tensor, int64_t first, int64_t count, float *out, rf_error *error);
 
-/* A streaming writer: the caller first gives all tensors (their name, dtype, rank and shape), then
- * their values in the same order. */
+/* A streaming writer: first all tensors (name, dtype, rank, shape), then their values in order. */
 typedef struct rf_tensor_writer rf_tensor_writer;
-/* `metadata` is key, value, key, value, ..., NULL, or NULL. RAFTER_FAILED also if the disk has too
- * little space. */
+/* `metadata`: key, value, ..., NULL; may be NULL. RAFTER_FAILED also if the disk lacks space. */
 rf_status rf_tensor_writer_open(const char *path, const rf_stored *tensors, int count,
                                 const char *const *metadata, rf_tensor_writer **writer, rf_error *error);
 /* Writes the next `count` values of the current tensor, rounded to its dtype (F32, F16, BF16, F64).

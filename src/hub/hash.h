@@ -1,5 +1,4 @@
-/* hash.h - the two checksums that the hub lists: SHA-256 for large files, Git's blob id for small
- * ones. */
+/* hash.h - the hub's two checksums: SHA-256 for large files, Git's blob id for small files. */
 #ifndef RF_HASH_H
 #define RF_HASH_H
 

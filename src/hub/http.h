@@ -17,8 +17,7 @@ typedef struct rf_http_settings {
   void *self;
 } rf_http_settings;
 
-/* Where the body of an answer goes. `at` counts the bytes received; the next attempt continues
- * there. */
+/* Where a body goes. `at` counts the bytes received; the next attempt continues there. */
 typedef struct rf_http_body {
   int64_t at;
   int64_t most; /* maximum size in bytes, at least 1; more bytes are an error */

@@ -49,10 +49,8 @@ void rf_hub_listing_free(rf_hub_listing *listing);
  * backslash, and no empty or too long part. */
 bool rf_hub_path_is_safe(const char *path);
 
-/* Marks the files that rafter reads, or among them those that match one of `patterns` ('*' also
- * matches '/'). The error gives advice if a pattern asks for pickles, if the repository has no
- * readable weights (Orbax, Flax, pickles), or if it has several GGUF variants and none is
- * chosen. */
+/* Marks the files that rafter reads, or those that match one of `patterns` ('*' also matches '/').
+ * Errors give advice: pickles were requested, no readable weights, or several GGUF variants. */
 rf_status rf_hub_choose(rf_hub_listing *listing, const rf_hub_name *name, const char *const *patterns,
                         int pattern_count, rf_error *error);
 
@@ -78,9 +76,8 @@ typedef struct rf_hub_place {
   const volatile int *stop; /* may be NULL */
 } rf_hub_place;
 
-/* Downloads one file of the listing and gives it its name after its checksum was verified.
- * PATH.part and PATH.part.etag keep a partial download, which the next call continues. A correct
- * file that exists is kept. */
+/* Downloads one file of the listing; it gets its name after its checksum was verified. PATH.part
+ * and PATH.part.etag keep a partial download for the next call. A correct file is kept. */
 rf_status rf_hub_fetch(const rf_hub_place *place, const rf_hub_file *file, rf_hub_state *state,
                        rf_error *error);
 

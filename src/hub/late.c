@@ -1,5 +1,4 @@
-/* late.c - loads libcurl and libcrypto under the names that the build found, and looks up their
- * functions. */
+/* late.c - loads libcurl and libcrypto by the names that the build found. */
 #include "hub/late.h"
 
 #include <dlfcn.h>

@@ -14,8 +14,7 @@ static const struct {
 } FIELDS[] = {{"kc", 16, 1 << 16}, {"a_bytes", 1 << 12, 1 << 30}, {"nc", 64, 1 << 24}};
 enum { FIELD_COUNT = sizeof FIELDS / sizeof *FIELDS };
 
-/* Limits of the classes: rows of activations (for a weight's gradient: the length of its sums) and
- * elements of the weight. */
+/* Limits of the classes: rows of activations (gradients of weights: length of a sum), weights. */
 enum { ROWS_FEW = 128, ROWS_SOME = 512, WEIGHTS_FEW = 1 << 20, WEIGHTS_SOME = 1 << 22 };
 static const char *const CLASSES[RF_TUNED_CLASSES] = {
     "rows<=128 weights<=1Mi", "rows<=128 weights<=4Mi", "rows<=128 weights>4Mi",

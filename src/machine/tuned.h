@@ -1,5 +1,4 @@
-/* tuned.h - chooses the block sizes of a product among those that `rafter calibrate --tune`
- * measured. */
+/* tuned.h - chooses the block sizes of a product that `rafter calibrate --tune` measured. */
 #ifndef RF_TUNED_H
 #define RF_TUNED_H
 
@@ -9,8 +8,7 @@
 /* A product with at most this many rows does not copy its weights, so it has no blocks to tune. */
 enum { RF_FEW_ROWS = 16 };
 
-/* The shape class of a product whose blocks can be tuned, from its number of rows and the size of
- * its weight; -1 for other ops. */
+/* The shape class of a product with blocks, by its rows and its weight's size; -1 for other ops. */
 int rf_tuned_class(const rf_graph *graph, const rf_op *op);
 /* The name of a shape class. */
 const char *rf_tuned_class_name(int class);

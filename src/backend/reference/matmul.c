@@ -35,8 +35,7 @@ void rf_reference_matmul(const rf_call *call) {
     }
 }
 
-/* dy (M,N), w, u (M,K)? -> dx (M,K)?, du (M,K)?: dx = dy w^T; with u: du = rounded dx times
- * gelu'(u) */
+/* dy (M,N), w, u (M,K)? -> dx (M,K)?, du (M,K)?: dx = dy w^T; with u, du = rounded dx * gelu'(u) */
 void rf_reference_matmul_dx(const rf_call *call) {
   rf_view dy = in_view(call, 0), w = in_view(call, 1), u = in_view(call, 2), dx = out_view(call, 0),
           du = out_view(call, 1);
