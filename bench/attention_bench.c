@@ -1,12 +1,11 @@
-/* attention_bench.c - speed of attention forward and backward as a fraction of the f32
- * multiply-add ceiling of the same run.
- *
+/* attention_bench.c - measures the speed of attention, forward and backward, as a fraction of the
+ * f32 multiply-add ceiling of the same run.
  *   attention_bench [threads] [repeats] [avx512|avx2|base] [row]
- *
- * FLOPs are what the causal mask leaves: 2 T (T + 1) H N forward (two products), 5 T (T + 1) H N
- * backward (five). Every timing stands between two bursts of the ceiling and is divided by their
- * mean; it prints the median, the minimum and the maximum fraction. The last rows decode: one
- * query a slot over a long cache, whose ceiling is a plain read of that cache. */
+ * FLOPs count the pairs that the causal mask leaves: 2 T (T + 1) H N forward (two products), 5 T (T
+ * + 1) H N backward (five products). Each timing is divided by the mean of two bursts of the
+ * ceiling, one before and one after it. The program prints the median, minimum and maximum
+ * fraction. The last rows measure decoding: one query per slot over a long cache. Their ceiling is
+ * a plain read of that cache. */
 #include "backend/cpu/attention.h"
 #include "backend/cpu/peaks.h"
 
@@ -59,7 +58,7 @@ static void fill(void *to, rf_dtype dtype, int64_t count, uint64_t seed) {
   }
 }
 
-/* Calls timed between bursts, about 10 ms at a time. */
+/* Times calls between bursts of the ceiling, about 10 ms at a time. */
 static void measure(const char *what, const shape *s, const rf_kernel *kernel, rf_call *call, double flops,
                     int repeats) {
   double fraction[MAX_REPEATS], rate[MAX_REPEATS], ceiling[MAX_REPEATS];
@@ -132,8 +131,8 @@ static void bench(const shape *s, int threads, int repeats) {
   rf_pages_unmap(segments, (size_t)(n + 1) * 4);
 }
 
-/* One row per slot over `context` cached tokens: bytes of keys and values over the time, beside
- * a plain read of the same cache. */
+/* Measures one query per slot over `context` cached tokens: bytes of keys and values per second,
+ * next to a plain read of the same cache. */
 static void bench_decode(rf_dtype dtype, int slots, int context, int heads, int kv_heads, int dim,
                          int threads, int repeats) {
   int64_t ld = (int64_t)(heads + 2 * kv_heads) * dim;

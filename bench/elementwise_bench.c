@@ -1,10 +1,10 @@
-/* elementwise_bench.c - the memory-bound kernels beside what this machine's memory does at that
+/* elementwise_bench.c - measures the memory-bound kernels next to the memory bandwidth of the same
  * moment.
  *   elementwise_bench [threads] [isa] [op]
- * Every tensor is far larger than the caches. Rates count each operand once (the op table's
- * bytes); ordinary stores into a tensor that was not read also move its old lines, which is not
- * counted, as in the plain copy. A ceiling is the median of LOOPS bursts that stand between the
- * runs of the kernel; the best of each is printed beside its median. */
+ * Every tensor is much larger than the caches. Rates count each operand once (the bytes of the op
+ * table). Ordinary stores into a tensor that was not read first also move its old lines. These
+ * bytes are not counted, as in the plain copy. A ceiling is the median of LOOPS bursts between runs
+ * of the kernel. The program prints the best burst next to the median. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/peaks.h"
 
@@ -37,8 +37,8 @@ typedef struct shape {
   int64_t dim[2];
 } shape;
 
-/* The tensors of a case's slots; rank 0: absent. Written out where the op's own shape rule
- * cannot make them. */
+/* Shapes of the tensors in a case's slots; rank 0 means that a slot is empty. They are listed here
+ * if the op's own shape rule cannot make them. */
 static int slots(const bench_case *c, shape in[RF_MAX_INPUTS], shape out[RF_MAX_OUTPUTS]) {
   shape rows = {c->dtype, 2, {ROWS, WIDTH}}, wide = {c->dtype, 2, {ROWS, 2 * WIDTH}},
         vector = {c->dtype, 1, {WIDTH}}, sums = {RF_F32, 1, {WIDTH}};
@@ -99,11 +99,11 @@ static double median(rates *r) {
   qsort(r->at, LOOPS, sizeof r->at[0], compare_rates);
   return r->at[LOOPS / 2];
 }
-static double best(const rates *r) { /* after median */
+static double best(const rates *r) { /* Called after median, so `rates` are sorted. */
   return r->at[LOOPS - 1];
 }
 
-/* Attributes that make the op of a row do its ordinary work. */
+/* Attributes with which an op does its usual work. */
 static rf_attr attributes_of(const rf_op_def *def) {
   if (def->fields == RF_FIELDS_NORM) return (rf_attr){.norm.eps = 1e-5f};
   if (def->fields == RF_FIELDS_HEAD_NORM)
@@ -132,7 +132,7 @@ int main(int argc, char **argv) {
     return 1;
   }
   arena = base;
-  memset(arena, 0, arena_bytes); /* every page is there before a burst reads it */
+  memset(arena, 0, arena_bytes); /* Makes every page present before a burst reads it. */
   printf("%d threads, %s, %d x %d elements, %d parameters; GB/s, median [best] of %d; copies count bytes "
          "read and written\n",
          threads, rf_isa_name(isa), ROWS, WIDTH, PARAMS, LOOPS);
@@ -161,7 +161,7 @@ int main(int argc, char **argv) {
       for (int64_t k = 0; in[i].dtype == RF_I32 && k < in[i].dim[0]; k++)
         ((int32_t *)data)[k] = (int32_t)(i == 0 ? k * 7919 % 32768 : k % 1024);
       for (int64_t k = 0; in[i].dtype == RF_BF16 && k < rf_tensor_count(&graph->tensor[op.input[i]]);
-           k++) /* else halves of f32: subnormals */
+           k++) /* Random halves of f32 values would be subnormal. */
         ((rf_bf16 *)data)[k] = rf_f32_to_bf16(1e-3f * (float)(k % 997) - 0.4f);
       for (int64_t k = 0; in[i].dtype == RF_F32 && k < rf_tensor_count(&graph->tensor[op.input[i]]); k++)
         ((float *)data)[k] = 1e-3f * (float)(k % 997) - 0.4f;
@@ -177,15 +177,15 @@ int main(int argc, char **argv) {
         call.out[i] = in_place ? (void *)(uintptr_t)call.in[i + 1]
                                : take(rf_tensor_bytes(&graph->tensor[op.output[i]]));
     }
-    if (strcmp(c->op, "adamw") == 0) /* second moments are not negative */
+    if (strcmp(c->op, "adamw") == 0) /* Second moments are never negative. */
       for (int64_t k = 0; k < PARAMS; k++) ((float *)call.out[2])[k] = 1e-4f;
     const rf_kernel *kernel = table;
     while (strcmp(kernel->op, c->op) != 0 || (kernel->accepts && !kernel->accepts(graph, &op))) kernel++;
     if (kernel->workspace_bytes) call.workspace = take((int64_t)kernel->workspace_bytes(graph, &op, threads));
     rf_work work = op.def->work(graph, &op);
 
-    /* Ceilings run over the end of the arena: the op's operands are read, and at worst
-     * overwritten with each other's numbers. */
+    /* Ceilings run over the end of the arena. The op reads operands there and may overwrite one
+     * with values of another. */
     size_t burst_bytes = (size_t)512 << 20;
     char *burst = arena + arena_bytes - burst_bytes;
     rates copy, nt, read, kernel_rate;

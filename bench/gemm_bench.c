@@ -1,13 +1,12 @@
-/* gemm_bench.c - times the matrix product beside what the machine can do at that moment.
- *
+/* gemm_bench.c - times matrix products next to the ceilings of the machine at the same moment.
  *   gemm_bench [threads] [repeats] [filter] [cpu]
- *
- * With `cpu`, time is the processor time of the process, over the threads: on a machine that
- * others use too, one thread then still tells how good a kernel is. (Two threads wait for each
- * other, and waiting counts.) Every timed call stands between two bursts of register-only fused
- * multiply-adds (of tile products where tiles multiply, half of them with an operand in f32; of
- * plain reads for the few-row product), each on threads pinned like the ones that work; the
- * fraction is its rate over the mean of the two. Printed: median [min..max]. */
+ * With `cpu`, time is the processor time of the process divided by the threads. With one thread,
+ * this gives the speed of a kernel even if other programs use the machine. (With two threads,
+ * waiting for each other counts.)
+ * Every timed call is between two bursts on threads pinned in the same way. A burst is fused
+ * multiply-adds in registers, tile products if the kernel uses tiles (half of them with an f32
+ * operand), or plain reads for products with few rows. The fraction is the call's rate divided by
+ * the mean of the two bursts. The program prints median [min..max]. */
 #define _GNU_SOURCE
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/peaks.h"
@@ -28,8 +27,9 @@ static double now(void) {
   return ((double)t.tv_sec + 1e-9 * (double)t.tv_nsec) / (cpu_time ? threads : 1);
 }
 
-/* Twenty-four chains of 512 bits, or twelve of 256, hide the latency of two ports; asm and named
- * variables, so that nothing is folded away or kept in memory. EACH(X) is X(0) X(1) ... X(11). */
+/* Twenty-four chains of 512 bits, or twelve of 256, hide the latency of two ports. Inline assembly
+ * and named variables keep the compiler from folding chains or storing them in memory. EACH(X)
+ * expands to X(0) X(1) X(2) ... X(11). */
 #define EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 static double fma_burst(double seconds) {
   double flops = 0.0, start = now();
@@ -62,7 +62,7 @@ static double fma_burst(double seconds) {
 
 static float *read_buffer;
 enum { READ_BYTES = 1 << 30 };
-static double read_burst(void) { /* a quarter of the buffer, another one each time */
+static double read_burst(void) { /* Reads another quarter of the buffer each time. */
   static int part;
   const float *from = read_buffer + (size_t)(part++ % 4) * (READ_BYTES / 16);
   int64_t count = READ_BYTES / 16;
@@ -154,7 +154,7 @@ static const item items[] = {
     {"50257x512x768 f32 x bf16 (head dw)", 50257, 512, 768, RF_F32, RF_BF16, 1, 0, 1, 0},
 };
 
-/* FLOP/s that this product cannot exceed. */
+/* The FLOP/s that this product cannot exceed. */
 static double ceiling_burst(const rf_gemm_isa *isa, const item *w, double seconds) {
   if (!isa->tiles || (w->a != RF_BF16 && w->b != RF_BF16)) return fma_burst(seconds);
   return rf_peak_flops(RF_BF16, RF_ISA_AMX, threads, seconds) / (w->a == w->b ? 1 : 2);
@@ -224,7 +224,7 @@ static void bench_products(const rf_gemm_isa *isa, const char *filter) {
   free(fraction);
 }
 
-/* Few rows over a set of weights far larger than any cache. */
+/* Products with few rows, over a set of weights much larger than any cache. */
 static void bench_streams(const rf_gemm_isa *isa, const char *filter) {
   static const int64_t rows[] = {1, 2, 4, 8, 16};
   enum { K = 2048, N = 5632 };
@@ -285,9 +285,9 @@ static void bench_streams(const rf_gemm_isa *isa, const char *filter) {
   free(fraction);
 }
 
-/* Packed matrices (formats/panels.h): few rows over a set far larger than the caches, and many
- * rows once. Bytes against reading for up to four rows (sixteen with tiles, which take bf16
- * rows), FLOPs against multiply-adds for more. */
+/* Packed matrices (formats/panels.h): few rows over a set much larger than the caches, and many
+ * rows once. Up to four rows (sixteen on tiles, which take bf16 rows) are compared with reading,
+ * more rows with multiply-adds. */
 static void bench_panels(const rf_gemm_isa *isa, const char *filter) {
   static const int types[] = {RF_Q_F32,  RF_Q_BF16, RF_Q_F16,  RF_Q_Q8_0, RF_Q_Q4_0, RF_Q_Q4_1,
                               RF_Q_Q5_0, RF_Q_Q5_1, RF_Q_Q4_K, RF_Q_Q5_K, RF_Q_Q6_K};
@@ -309,7 +309,7 @@ static void bench_panels(const rf_gemm_isa *isa, const char *filter) {
       if (filter && !strstr(name, filter)) continue;
       if (!set) set = pages(set_bytes);
       if (!read_buffer) memset(read_buffer = pages(READ_BYTES), 0, READ_BYTES);
-      if (!filled) { /* every row of every panel is the same 2048 numbers */
+      if (!filled) { /* Every row of every panel has the same 2048 values. */
         float values[K];
         char *stored = pages(K * sizeof(float));
         const void *row[RF_PANEL_LANES];

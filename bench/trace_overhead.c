@@ -1,6 +1,6 @@
-/* trace_overhead.c - what recording costs a training step: every other step is recorded, and
- * both kinds are timed by the process's CPU time and the wall's. Usage: trace_overhead [MODEL
- * [STEPS [BATCH]]] */
+/* trace_overhead.c - measures what recording costs a training step. Every other step is recorded.
+ * Both kinds of step are timed by the CPU time of the process and by the wall clock.
+ *   trace_overhead [MODEL [STEPS [BATCH]]] */
 #define _GNU_SOURCE
 #include "run/record.h"
 #include "train/train.h"

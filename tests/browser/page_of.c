@@ -1,5 +1,5 @@
-/* page_of.c - a report's page of any model: page_of MODEL.json PAGE.html. Browser tests make
- * models that no run would give. */
+/* page_of.c - writes the report page of any report model: page_of MODEL.json PAGE.html. Browser
+ * tests use report models that no run would produce. */
 #include "base/json.h"
 #include "report/page.h"
 

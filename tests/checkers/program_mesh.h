@@ -1,7 +1,8 @@
-/* program_mesh.h - the memory of one device of a JAX program over a mesh: a chain of products
- * and elementwise ops whose arguments and results are sharded as the caller says. Between them
- * XLA's partitioner follows the standard rules: a contraction sharded alike on both sides leaves
- * a partial sum; an operand sharded where the other is not is gathered. */
+/* program_mesh.h - sizes the memory of one device of a JAX program over a mesh. The program is a
+ * chain of products and elementwise ops. The caller gives the shardings of arguments and results.
+ * Between them XLA's partitioner follows the standard rules. A contraction with the same sharding
+ * on both sides leaves a partial sum. An operand that is sharded where the other is not is
+ * gathered. */
 #ifndef RF_TEST_PROGRAM_MESH_H
 #define RF_TEST_PROGRAM_MESH_H
 
@@ -23,8 +24,8 @@ typedef struct meshing {
   const rf_spec *given;
   const rf_machine *machine;
   bool trains;
-  rf_spec *at;           /* by tensor: its sharding */
-  rf_spec use[MOST_OPS]; /* sharding of an op's second operand when multiplied */
+  rf_spec *at;           /* sharding of each tensor */
+  rf_spec use[MOST_OPS]; /* sharding of the second operand of each op, when multiplied */
   int ops, end, gathers, count;
   span span[MOST_SPANS];
 } meshing;
@@ -62,8 +63,8 @@ static int product_before(const meshing *m, int op) {
   return op;
 }
 
-/* One product: what it gathers and what it leaves. A gathered matrix arrives one product early,
- * because transfers run ahead. */
+/* One product: the matrices that it gathers and the memory of its result. A gathered matrix arrives
+ * one product early, because transfers run ahead. */
 static void place_product(meshing *m, int i) {
   const rf_op *op = &m->graph->op[i];
   int before = product_before(m, i);
@@ -88,8 +89,8 @@ static void place_product(meshing *m, int i) {
   m->at[c] = out;
 }
 
-/* The result of an op, kept until its last reader (in training, until that reader's backward
- * pass). Results that are sent, or summed over devices, are in device memory. */
+/* The result of an op is kept until its last reader, or in training until that reader's backward
+ * pass. A result that is sent or summed over devices is in device memory. */
 static void place_result(meshing *m, int i) {
   const rf_tensor *tensor = &m->graph->tensor[m->graph->op[i].output[0]];
   int c = m->graph->op[i].output[0], reader = reader_of(m, c), first = reader == RF_NONE ? i : reader,
@@ -98,8 +99,8 @@ static void place_result(meshing *m, int i) {
   bool sums = lies.partial, fused = !is_product(&m->graph->op[i]);
   int64_t bytes = local_bytes(m, c, &lies);
   m->at[c].partial = 0;
-  if (fused) return; /* elementwise: written by the product before it */
-  /* The chain of elementwise readers carries this result on. */
+  if (fused) return; /* An elementwise op is computed by the product before it. */
+  /* Follow the chain of elementwise readers, which continue to use this result. */
   while (reader != RF_NONE && !is_product(&m->graph->op[reader])) {
     int next = reader_of(m, m->graph->op[reader].output[0]);
     last = next == RF_NONE ? reader : next;
@@ -109,20 +110,20 @@ static void place_result(meshing *m, int i) {
   if (!final)
     hold(m, tensor->output ? local_bytes(m, c, &wanted) : bytes, i, m->trains ? backward_of(m, first) : last,
          !sums);
-  if (sums) hold(m, bytes, i, i, false); /* one device's share of the sum */
+  if (sums) hold(m, bytes, i, i, false); /* one device's part of the sum */
   if (!final) return;
   bool moved = false;
   for (int d = 0; d < tensor->rank; d++) moved |= (lies.split[d] & (rf_axes)~wanted.split[d]) != 0;
   if (!moved) return;
-  /* A result that is gathered is sent from device memory, arrives there, and is copied to where
-   * the caller finds it. */
+  /* A gathered result is sent from device memory, arrives there, and is copied to the place of the
+   * program's result. */
   if (!sums) hold(m, bytes, i, i, false);
   hold(m, local_bytes(m, c, &wanted), i, i, false);
 }
 
-/* The vjp of a product: gradients of its operands. The matrix's gradient is summed over the
- * devices that share rows and complete before it is scattered; without such a sum each device
- * updates its part at once. The gradient of the other operand follows. */
+/* The vjp of a product: gradients of its operands. The matrix's gradient is summed over the devices
+ * that share rows. It is complete before it is scattered. Without a sum, each device updates its
+ * part at once. The gradient of the other operand follows. */
 static void place_backward(meshing *m, int i) {
   const rf_op *op = &m->graph->op[i];
   int now = backward_of(m, i), before = product_before(m, i);
@@ -137,8 +138,8 @@ static int larger(const span *a, const span *b) { return a->bytes > b->bytes; }
 
 static int64_t peak(meshing *m) {
   int64_t most = 0;
-  /* Products that hide the transfers of several matrices keep the pieces in transit on the chip,
-   * so nothing else fits there. */
+  /* Products that hide the transfers of several matrices keep the pieces in transit on the chip, so
+   * no other tensor fits there. */
   int64_t room = m->gathers > 1 ? 0 : rf_program_chip_bytes(m->machine);
   for (int i = 1; i < m->count; i++)
     for (int k = i; k > 0 && larger(&m->span[k], &m->span[k - 1]); k--) {
@@ -159,10 +160,10 @@ static int64_t peak(meshing *m) {
   return most;
 }
 
-/* One device's share of a chain of products and elementwise ops, written with the graph's own
- * functions: matrices are persistent, arguments inputs, the result an output. `given`: the sharding
- * of these three, by tensor. With `trains` the matrices are updated by the gradient of a loss of
- * the result, which nothing returns. */
+/* Memory of one device for a chain of products and elementwise ops, built with the graph's own
+ * functions. Matrices are persistent, arguments are inputs, and the result is an output. `given`
+ * has the shardings of these tensors. With `trains`, the gradient of a loss of the result updates
+ * the matrices; nothing returns the loss. */
 static rf_status size_on_mesh(const rf_graph *graph, const rf_mesh *mesh, const rf_spec *given, bool trains,
                               const rf_machine *machine, rf_program_memory *memory, rf_error *error) {
   rf_pool *pool = rf_pool_new();

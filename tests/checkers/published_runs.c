@@ -1,18 +1,16 @@
-/* published_runs.c - plans every run of a table of published training runs and holds the
- * predicted rates against the printed ones.
- *
- *   published_runs [FILE [--write DOCUMENT]]     DOCUMENT's lines between the marks "published
- *     runs" become the table
- *
- * A row that does not say its batch and recomputation gets those of the fastest plan that fits;
- * chips share the weights (fsdp over all of them) where it has no mesh. What stands in the
- * columns mesh, batch, accumulate and remat counts before the words of the text. Two
- * predictions, each made without the row they are held against:
- *   mean MFU      the whole attention square's FLOPs at the mean utilisation of the machine's
- *     other rows
- *   op by op      the plan's own seconds at the mean of the efficiencies that make it exact for
- *     the machine's other rows; what grouped products
- *                 lose beside plain ones is the mean over the other rows that have experts
+/* published_runs.c - plans every run of a table of published training runs, and compares predicted
+ * rates with published ones.
+ *   published_runs [FILE [--write DOCUMENT]]
+ * The table replaces the lines of DOCUMENT between the marks "published runs". If a row does not
+ * give its batch and recomputation, it gets those of the fastest plan that fits. If it gives no
+ * mesh, all chips share the weights by fsdp. The columns mesh, batch, accumulate and remat take
+ * precedence over the words of the text.
+ * There are two predictions, each made without the row that it is compared with:
+ *   mean MFU: the FLOPs of the full attention square, at the mean utilisation of the machine's
+ *   other rows.
+ *   op by op: the seconds of the plan, at the mean of the efficiencies that make it exact for the
+ *   machine's other rows. The efficiency of grouped products, relative to plain ones, is the mean
+ *   over the other rows with experts.
  * A machine without other rows takes the mean of all other rows. */
 #define _GNU_SOURCE
 #include "base/file.h"
@@ -47,20 +45,22 @@ static const double DEFAULT_EXPERTS = 0.65;
 
 typedef struct row {
   char text[COLUMNS][200];
-  int64_t chips, seq, batch; /* batch: sequences of a step that the row states; 0: it does not */
+  int64_t chips, seq, batch; /* batch: sequences per step as published, 0 if not published */
   double rate;               /* tokens per second and chip */
-  const char *remat;         /* stated; NULL: not */
-  const char *program;       /* that ran; NULL: nothing better known than ours */
+  const char *remat;         /* as published, or NULL */
+  const char *program;       /* program that ran; NULL: none other than rafter's own is known */
   rf_settings *settings;
   rf_plan *plan;
   bool fits, experts;
-  bool alone; /* the graph of this model is not cut over chips yet: one chip walks every chip's microbatch, so
-                 that its optimizer costs each token what a split one does */
-  double mfu; /* of the full square, as published rates imply */
-  /* what makes the plan exact; ratio: of grouped products, given the machine's other rows */
+  /* The graph of this model cannot be sharded yet. One chip computes the microbatch of every
+   * chip, so that its optimizer costs as much per token as a sharded one. */
+  bool alone;
+  double mfu; /* of the full attention square, as implied by the published rate */
+  /* efficiency: value that makes the plan exact. ratio: efficiency of grouped products, given the
+   * machine's other rows. */
   double efficiency, ratio;
   double simple, detailed; /* predicted rate / published */
-  bool pooled;             /* no other row of its machine */
+  bool pooled;             /* the machine has no other row */
 } row;
 
 static int fail(const char *file, int line, const char *what) {
@@ -70,7 +70,7 @@ static int fail(const char *file, int line, const char *what) {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* Words that other people's tables use for what a plan is asked. */
+/* Reads settings from the words that published tables use. */
 static void read_words(row *r) {
   const char *text = r->text[PUBLISHED], *at = strstr(text, "sequences a device");
   long long n = 0;
@@ -86,8 +86,8 @@ static void read_words(row *r) {
       if (*begin != ',') n = n * 10 + (*begin - '0');
     if (n % r->seq == 0) r->batch = n / r->seq;
   }
-  /* Programs of lax.scan over layers with attention written out stack and materialise what ours
-   * does not; the tutorial's are such. */
+  /* JAX programs that scan over layers and materialise attention scores stack more than our program
+   * does. The tutorial's programs are of this kind. */
   if (strstr(text, "unscanned")) r->program = "jax-unrolled";
   else if (strstr(text, "scanned") || strstr(r->text[SYSTEM], "UvA")) r->program = "jax-scan";
   if (strstr(text, "no remat")) r->remat = "none";
@@ -176,7 +176,8 @@ static double rate_of(const row *r) {
   return step_tokens(r) / r->plan->step_seconds / (double)(r->alone ? 1 : r->chips);
 }
 
-/* Takes the plan over when it is better: what fits before what does not, then the faster. */
+/* Takes the plan if it is better. A plan that fits is better than one that does not; otherwise the
+ * faster plan is better. */
 static void consider(row *r, rf_settings *settings, rf_plan *plan, bool fits) {
   double before = r->plan ? rf_plan_tokens(r->plan) / r->plan->step_seconds : 0,
          now = rf_plan_tokens(plan) / plan->step_seconds;
@@ -194,7 +195,7 @@ static void consider(row *r, rf_settings *settings, rf_plan *plan, bool fits) {
   r->fits = fits;
 }
 
-/* One try of what the row leaves open; *more: whether a larger batch is worth one. */
+/* One try of the settings that the row leaves open. *more: whether to try a larger batch. */
 static rf_status try_batch(row *r, int64_t batch, bool *more, rf_error *error) {
   rf_settings *settings = malloc(sizeof *settings);
   rf_plan *plan = NULL;
@@ -219,8 +220,8 @@ static rf_status try_batch(row *r, int64_t batch, bool *more, rf_error *error) {
   return status;
 }
 
-/* What the row leaves open, as --fit chooses it: the fastest that fits, over sequences of a
- * chip, microbatches and recomputation. */
+/* Chooses the settings that the row leaves open as --fit does: the fastest plan that fits, over
+ * sequences per chip, microbatches and recomputation. */
 static rf_status plan_row(row *r, rf_error *error) {
   static const int64_t each[] = {1, 2, 4, 8, 16};
   rf_status status = RAFTER_OK;
@@ -246,7 +247,8 @@ static double predicted(row *r, double efficiency, double experts) {
   return rate_of(r);
 }
 
-/* The efficiency (or share of grouped products) at which the plan is as fast as the run was. */
+/* The efficiency (or ratio of grouped products) at which the plan is as fast as the published
+ * run. */
 static double implied(row *r, double efficiency, double experts) {
   double least = 0.01, most = 4;
   for (int i = 0; i < 60; i++) {
@@ -287,8 +289,8 @@ static double mean_efficiency(row *rows, int count, int without, bool dense_only
   return n ? sum / n : 0;
 }
 
-/* What grouped products reach beside plain ones: the mean over rows with experts, each beside
- * the dense rows of its machine. */
+/* The efficiency of grouped products relative to plain ones: the mean over rows with experts, each
+ * relative to the dense rows of its machine. */
 static double experts_without(row *rows, int count, int without) {
   double sum = 0;
   int n = 0;
@@ -372,7 +374,7 @@ static void put_table(FILE *out, row *rows, int count) {
           count, 100 * median(rows, count, false), 100 * median(rows, count, true));
 }
 
-/* The document with the table between its marks. */
+/* Writes the table into the document, between its marks. */
 static int write_document(const char *path, row *rows, int count) {
   static const char *const begin = "<!-- published runs: begin -->\n", *const end =
                                                                            "<!-- published runs: end -->";

@@ -1,5 +1,5 @@
-/* tpu_aot.c - tpu_aot FILE: what the planner says of TPU memory against what the TPU compiler
- * reported. FILE is of the format of data/tpu-aot.json, which is read when no FILE is given. */
+/* tpu_aot.c - compares the planner's TPU memory with the TPU compiler's: tpu_aot [FILE]. FILE has
+ * the format of data/tpu-aot.json, which is the default. */
 #include "base/json.h"
 #include "machine/tiles.h"
 #include "plan/parts.h"
@@ -23,8 +23,8 @@ static int bits_of(const char *dtype) {
   return 0;
 }
 
-/* Rows of layout_rows: [topology, dtype, shape, bytes, layout]. Every one must come out to the
- * byte. */
+/* Rows of layout_rows: [topology, dtype, shape, bytes, layout]. The planner must give the same
+ * bytes for each row. */
 static int check_arrays(const json_t *root) {
   const json_t *rows = json_object_get(root, "layout_rows");
   int exact = 0, all = (int)json_array_size(rows);
@@ -74,7 +74,7 @@ static rf_status find_machine(const char *topology, rf_machine *machine, rf_erro
   return RAFTER_OK;
 }
 
-/* The training step of the tutorial's transformer: suites uva and scale. */
+/* The training step of the tutorial's transformer (suites uva and scale). */
 static rf_status read_training(const json_t *config, program *p, rf_error *error) {
   char spec[256];
   int64_t width = int_of(config, "D", 1024), heads = int_of(config, "H", 8);
@@ -102,8 +102,8 @@ static rf_status read_training(const json_t *config, program *p, rf_error *error
   return RAFTER_OK;
 }
 
-/* Gemma 3 1B: a step of decoding, a loop of steps, or a pass over whole sequences. Layers are
- * written out. */
+/* Gemma 3 1B: one decode step, a loop of decode steps, or a pass over whole sequences. Layers are
+ * unrolled. */
 static rf_status read_gemma(const json_t *config, program *p, rf_error *error) {
   static const struct {
     const char *mode;
@@ -135,7 +135,7 @@ static rf_status read_gemma(const json_t *config, program *p, rf_error *error) {
 
 /* ---- programs over a mesh -------------------------------------------------------------------- */
 
-/* Devices of "v5e:2x4", as a mesh of x by y. */
+/* The mesh of x by y devices of a topology such as "v5e:2x4". */
 static rf_mesh mesh_of(const char *topology) {
   int64_t devices = 1;
   for (const char *at = strchr(topology, ':'); at && *at; at = strchr(at + 1, 'x'))
@@ -147,7 +147,7 @@ static rf_mesh mesh_of(const char *topology) {
   return mesh;
 }
 
-/* "(('x', 'y'), None)": the axes of each dimension. */
+/* The axes of each dimension, from text such as "(('x', 'y'), None)". */
 static rf_spec spec_of(const char *text) {
   rf_spec spec = {0};
   int dim = 0, depth = 0;
@@ -175,7 +175,7 @@ static int chain_tensor(chain *c, const char *name, bool matrix, int64_t rows, i
   return t;
 }
 
-/* A bare product, or a two-matrix MLP forward or as a step of training. */
+/* A single product, or an MLP of two matrices, forward or as a training step. */
 static rf_status size_chain(const json_t *row, const rf_machine *machine, rf_program_memory *memory,
                             rf_error *error) {
   const json_t *config = json_object_get(row, "config");
@@ -210,7 +210,7 @@ static rf_status size_chain(const json_t *row, const rf_machine *machine, rf_pro
 
 typedef struct tally {
   int rows, near, large, large_near, verdicts, verdicts_right;
-  double worst, sum; /* of the errors of totals, without their sign */
+  double worst, sum; /* of the absolute errors of totals */
 } tally;
 
 static rf_status size_row(const json_t *row, rf_program_memory *memory, double *limit, rf_error *error) {
@@ -265,8 +265,8 @@ static void check_row(const json_t *row, tally *t) {
          (double)m.gradients / 1e6, (double)m.working / 1e6);
 }
 
-/* Suites that are judged together: so many of a hundred rows within 10 % of the compiler's
- * total; those of training above 1 GiB within 20 %, all. */
+/* Suites that are judged together. `of a hundred` rows must be within 10 % of the compiler's total.
+ * All training rows above 1 GiB must be within 20 %. */
 static int check_programs(const json_t *root, const char *only) {
   static const struct {
     const char *title, *suites[2];

@@ -1,5 +1,5 @@
-/* Any text as config.json: a model that passes has a parameter table whose counts are positive
- * and add up. */
+/* Reads any text as config.json. A model that is accepted has a parameter table with positive
+ * counts that add up. */
 #include <stdlib.h>
 
 #include "model/model.h"

@@ -1,5 +1,5 @@
-/* Bytes as a file of a given name, for readers that take a path. The folder is made once a
- * process and goes away with it. */
+/* Writes bytes to a file of a given name, for readers that take a path. The folder is made once per
+ * process and removed when the process ends. */
 #ifndef RF_FUZZ_FILE_H
 #define RF_FUZZ_FILE_H
 

@@ -1,5 +1,5 @@
-/* Any bytes as a GGUF file, and as a llama2.c file: refused, or every tensor, fact and token of
- * it can be read. */
+/* Reads any bytes as a GGUF file and as a llama2.c file. Either the file is refused, or all of its
+ * tensors, metadata and tokens can be read. */
 #include <stdlib.h>
 
 #include "formats/llama2c.h"

@@ -1,4 +1,4 @@
-/* Any bytes as JSON: what parses is written as text that parses to the same. */
+/* Reads any bytes as JSON. A value that parses is written as text that parses to the same value. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* Any bytes as a machine file: refused by field, or written and read back as the same machine. */
+/* Reads any bytes as a machine file. Either an error names the field, or the machine is written and
+ * read back as the same machine. */
 #include "fuzz_file.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Any words as a command line and any text as a file of options: refused with a message, or
- * resolved to a record that sets the same again. */
+/* Reads any words as a command line and any text as a file of options. Either they are refused with
+ * a message, or they resolve to a record that gives the same options again. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,9 +23,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   if (file) {
     status = rf_options_read_json(options, file, "fuzz", &error);
     json_decref(file);
-  } else if (!strstr(
-                 text,
-                 "config")) { /* words are parted by newlines; --config would read files of this machine */
+  } else if (!strstr(text,
+                     /* Newlines separate words. --config is left out because it would read files of
+                      * this machine. */
+                     "config")) {
     int argc = 0;
     for (char *rest = text, *word; argc < 64 && (word = strsep(&rest, "\n"));) argv[argc++] = word;
     status = rf_options_parse(options, argc, argv, &error);

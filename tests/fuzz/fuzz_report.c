@@ -1,5 +1,5 @@
-/* Any JSON as the files of a run's folder ({"run", "plan", "report", "metrics"}): refused by
- * file and field, or reported, summed up and compared. */
+/* Reads any JSON as the files of a run's folder ({"run", "plan", "report", "metrics"}). Either an
+ * error names file and field, or the run is reported, summarised and compared. */
 #include "fuzz_file.h"
 
 #include <string.h>
@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
              *all = rf_report_comparisons(json_object_get(model, "runs"), 3);
       char *text = rf_report_summary_text(summary), *table = rf_report_compare_text(both, 20), *page = NULL;
       size_t size;
-      /* nothing differs from itself */
+      /* A run compared with itself has no differences. */
       if (!summary || !text || !table || json_array_size(json_object_get(both, "ops"))) abort();
       json_object_set_new(entry, "summary", summary);
       if (rf_report_page_html(model, &page, &size, &error) != RAFTER_OK) abort();

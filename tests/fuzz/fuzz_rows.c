@@ -1,5 +1,5 @@
-/* Any bytes as JSON Lines of training rows: refused by line, or turned into a shard whose rows
- * add up. The first byte chooses the options. */
+/* Reads any bytes as JSON Lines of training rows. Either an error names the line, or the rows
+ * become a shard with consistent counts. The first byte chooses the options. */
 #include "fuzz_file.h"
 
 #include <string.h>
@@ -17,7 +17,8 @@ static const char *template_file(void) {
   return path;
 }
 
-/* Tokens that the rows hold; labels and their count agree, all within bounds. */
+/* Number of tokens in the rows. Checks that labels agree with their count and that all ids are
+ * within bounds. */
 static int64_t check_rows(const rf_source *source, const rf_rows *rows) {
   int64_t placed = 0;
   for (int64_t row = 0; row < rows->count; row++) {

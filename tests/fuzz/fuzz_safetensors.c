@@ -1,4 +1,4 @@
-/* Any bytes as a safetensors file: refused or read, never out of bounds. */
+/* Reads any bytes as a safetensors file. The file is refused or read, never out of bounds. */
 #include "formats/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
@@ -6,8 +6,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   rf_error error;
   rf_safetensors_check(data, bytes, "fuzz", &error);
   if (bytes < 2 || bytes > 65000) return 0;
-  /* The same bytes as a header whose length is right, so that the fuzzer need not find eight
-   * matching bytes first. */
+  /* The same bytes as a header with the right length, so that the fuzzer does not have to guess
+   * eight bytes first. */
   static uint8_t file[8 + 65536];
   size_t header = bytes - 1, tail = data[0];
   for (int i = 0; i < 8; ++i) file[i] = (uint8_t)((uint64_t)header >> 8 * i);

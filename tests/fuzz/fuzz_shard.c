@@ -1,4 +1,5 @@
-/* Any bytes as a token shard: refused, or every row of it can be read and lies within bounds. */
+/* Reads any bytes as a token shard. Either the shard is refused, or each of its rows can be read
+ * and is within bounds. */
 #include "fuzz_file.h"
 
 #include <string.h>
@@ -11,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   static uint8_t file[1 << 16];
   static rf_source source;
   if (bytes < 1 || bytes + 8 > sizeof file) return 0;
-  /* The magic number is given: the fuzzer need not find it. */
+  /* The magic number is given, so that the fuzzer does not have to guess it. */
   memcpy(file, "rafterT1", 8), memcpy(file + 8, data, bytes);
   rf_model model = {.vocab = 300, .max_seq = SEQ, .bos_id = -1, .eos_id = -1};
   rf_source_options options = {.model = &model,

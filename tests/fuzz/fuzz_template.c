@@ -1,5 +1,5 @@
-/* Any bytes as a chat template, and behind a NUL byte as the messages: refused, or rendered
- * twice to the same text within its limits. */
+/* Reads any bytes as a chat template and, after a NUL byte, its messages. Either the template is
+ * refused, or it renders the same text twice within its limits. */
 #include <stdlib.h>
 #include <string.h>
 

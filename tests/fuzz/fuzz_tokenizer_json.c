@@ -1,5 +1,5 @@
-/* Any text as tokenizer.json: refused or read; what is read turns any text into ids below its
- * vocabulary, and those into text again. */
+/* Reads any text as tokenizer.json. If it is accepted, any text becomes ids below the size of its
+ * vocabulary, and these ids become text again. */
 #include <stdlib.h>
 
 #include "text/tokenizer_parts.h"
@@ -9,13 +9,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   rf_tokenizer *t = NULL;
   rf_error error;
   if (bytes > 1 << 14) return 0;
-  char *file = malloc(bytes + 1); /* exactly as long as a file is: text and one NUL */
+  char *file = malloc(bytes + 1); /* The buffer has exactly the size of a file's text and one NUL. */
   if (!file) return 0;
   if (bytes) memcpy(file, data, bytes);
   file[bytes] = 0;
   if (rf_tokenizer_json_read(file, bytes, "fuzz", &t, &error) == RAFTER_OK) {
     rf_ids ids = {0};
-    /* The file itself is the text: it holds the names of its own tokens. */
+    /* The file itself is the text, because it contains its own tokens. */
     for (int flags = 0; flags < 4; flags++) {
       size_t n = bytes < 1024 ? bytes : 1024;
       ids.count = 0;

@@ -1,5 +1,5 @@
-/* Any bytes as tokenizer.model and as llama2.c's tokenizer.bin: refused or read; what is read
- * turns text into ids below its vocabulary. */
+/* Reads any bytes as tokenizer.model and as llama2.c's tokenizer.bin. If they are accepted, text
+ * becomes ids below the size of the vocabulary. */
 #include <stdlib.h>
 
 #include "text/tokenizer_parts.h"

@@ -1,4 +1,5 @@
-/* Any bytes as trace.bin: refused, or both other forms of it can be written. */
+/* Reads any bytes as trace.bin. Either the trace is refused, or both of its other forms can be
+ * written. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,3 @@
-/* compare.c - see compare.h. */
 #include "support/compare.h"
 
 #include <math.h>

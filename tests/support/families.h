@@ -1,4 +1,4 @@
-/* families.h - the families of models that have goldens in tests/data/goldens. */
+/* families.h - the model families that have goldens in tests/data/goldens. */
 #ifndef RF_TESTS_FAMILIES_H
 #define RF_TESTS_FAMILIES_H
 

@@ -1,4 +1,4 @@
-/* far.c - see far.h. A whole backend: a device with memory of its own, and programs. */
+/* far.c - see far.h. A complete backend: a device with memory of its own, and programs. */
 #define _GNU_SOURCE
 #include "support/far.h"
 #include "backend/interpreter.h"
@@ -9,14 +9,14 @@
 #include <sys/mman.h>
 
 typedef struct far_memory {
-  rf_memory memory; /* first: what callers hold; its `host` stays NULL */
+  rf_memory memory; /* First field: the part that callers hold. Its `host` stays NULL. */
   unsigned char *base;
   pthread_mutex_t lock;
   int entered;
 } far_memory;
 
 typedef struct far_program {
-  rf_program program; /* first */
+  rf_program program; /* First field, because the interface is a pointer to it. */
   rf_program *kernels;
   far_memory *memory;
 } far_program;
@@ -30,7 +30,8 @@ void far_fail_at(int call) {
   calls = 0;
 }
 
-/* Access rights between enter and leave. They nest: a running program reads its own outputs. */
+/* Grants access to the memory between enter and leave. Calls nest, because a running program reads
+ * its own outputs. */
 static far_memory *enter(rf_memory *memory) {
   far_memory *m = (far_memory *)memory;
   pthread_mutex_lock(&m->lock);

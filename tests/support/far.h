@@ -1,15 +1,15 @@
-/* far.h - a backend for tests whose memory the host cannot use: it has no access rights except
- * while the device copies, fills or runs. It runs the kernels of another backend. */
+/* far.h - a test backend whose memory the host cannot use. The memory has no access rights except
+ * while the device copies, fills or runs. Its programs run the kernels of another backend. */
 #ifndef RF_TESTS_FAR_H
 #define RF_TESTS_FAR_H
 
 #include "backend/kernel.h"
 
-/* A backend row with the kernels of `of`. */
+/* Makes a backend row with the kernels of `of`. */
 rf_backend far_backend(const rf_backend *of);
 /* The memory that was allocated last. */
 const unsigned char *far_base(void);
-/* The program call, counted from 1, that fails; 0: none. */
+/* Makes a program call fail. Calls count from 1; 0: none fails. */
 void far_fail_at(int call);
 
 #endif

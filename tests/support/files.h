@@ -1,4 +1,4 @@
-/* files.h - the tests' larger files: where each is, and how a test is skipped without it. */
+/* files.h - finds the larger files of tests, and skips a test whose file is missing. */
 #ifndef RF_TESTS_FILES_H
 #define RF_TESTS_FILES_H
 
@@ -12,11 +12,12 @@
 
 #include <cmocka.h>
 
-/* Skips the running test; the reason is printed on a line that ./dev test and ./dev check collect. */
+/* Skips the running test. The reason is printed on a line that ./dev test and ./dev check
+ * collect. */
 #define skip_for(...) (printf("skip: " __VA_ARGS__), printf("\n"), fflush(stdout), skip())
 
-/* The path of a file that tests/data/files.tar.xz has, else of one in RAFTER_TEST_DATA (default:
- * ../shared/data). NULL if neither has it. */
+/* The path of a file in tests/data/files.tar.xz, otherwise of one in the folder RAFTER_TEST_DATA
+ * (default: ../shared/data). NULL if neither has the file. */
 __attribute__((unused)) static const char *test_file(const char *name, char path[4200]) {
   const char *folder = getenv("RAFTER_TEST_DATA");
   snprintf(path, 4200, "%s/%s", RF_UNPACKED_DATA, name);
@@ -25,14 +26,14 @@ __attribute__((unused)) static const char *test_file(const char *name, char path
   return access(path, R_OK) ? NULL : path;
 }
 
-/* The same, skipping the test if the file is missing. */
+/* Finds a file as test_file does, and skips the test if the file is missing. */
 __attribute__((unused)) static const char *need_file(const char *name, char path[4200]) {
   if (!test_file(name, path)) skip_for("%s is missing (RAFTER_TEST_DATA)", name);
   return path;
 }
 
-/* A real model: the file that `variable` names, else `file` in RAFTER_MODELS or ~/.cache/rafter-models.
- * Skips the test if it is missing. */
+/* Finds a real model: the file that `variable` names, otherwise `file` in RAFTER_MODELS or
+ * ~/.cache/rafter-models. Skips the test if the model is missing. */
 __attribute__((unused)) static const char *need_model(const char *variable, const char *file,
                                                       char path[4200]) {
   const char *folder = getenv("RAFTER_MODELS"), *home = getenv("HOME");

@@ -1,5 +1,5 @@
-/* op_attention.c - the cases of attention: over rows of text, over parts of them, over a cache,
- * and of latent rows. */
+/* op_attention.c - the test cases of attention: over rows of text, over parts of them, over a
+ * cache, and of latent rows. */
 #include "support/op_parts.h"
 
 #include <setjmp.h>
@@ -30,7 +30,7 @@ void build_attention_bwd(op_harness *h, const op_case *of, const op_size *size) 
            OP_IDS(RF_WANTED), &attr);
 }
 
-/* A group of one chip: its queries are all. */
+/* A group of one chip, which has all queries. */
 void build_attention_merge(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = case_attention_attributes(h, of, size);
   int64_t heads = size->heads, dim = size->head_dim;
@@ -74,7 +74,7 @@ void build_attention_kv(op_harness *h, const op_case *of, const op_size *size) {
   assert_non_null(positions);
   for (int64_t r = 0; r < rows; r++) {
     slots[r] = prefill ? 1 : (int32_t)(rows - 1 - r);
-    /* the cache holds 5 earlier positions */
+    /* The cache holds 5 earlier positions. */
     positions[r] = prefill ? (int32_t)(r + 5) : (int32_t)(case_draw(5, r) % (uint32_t)bound);
     if (!prefill && r == rows / 2) slots[r] = -1;
   }

@@ -1,4 +1,3 @@
-/* op_cases.c - see op_cases.h. */
 #include "support/op_parts.h"
 
 #include <setjmp.h>
@@ -30,8 +29,8 @@ static void build_embed_bwd(op_harness *h, const op_case *of, const op_size *siz
   op_apply(h, "embed_bwd", OP_IDS(tokens, positions, dx), OP_IDS(dwte, dwpe), &attr);
 }
 
-/* The norm's forward: inputs x, gain(, bias), a mean far from zero so that a one-pass variance
- * would show. */
+/* The forward op of a norm, with inputs x and gain (and bias). The mean is far from zero, so that a
+ * one-pass variance would fail. */
 static int norm_forward(op_harness *h, const op_case *of, const op_size *size, bool centered, int *x,
                         int *gain) {
   rf_attr attr = case_attributes(h, of);
@@ -134,8 +133,8 @@ static void build_matmul_dw(op_harness *h, const op_case *of, const op_size *siz
   op_apply(h, "matmul_dw", OP_IDS(x, dy), OP_IDS(dw, dbias), &attr);
 }
 
-/* Two runs of columns with some between them that nobody joins, or all columns where there are
- * too few. */
+/* Two ranges of columns with columns between them that no adapter changes. If there are too few
+ * columns, one range has all. */
 static rf_attr lora_attributes(op_harness *h, const op_case *of, const op_size *size, int64_t *joined) {
   rf_attr attr = case_attributes(h, of);
   int32_t n = (int32_t)size->columns, rank = size->width < 21 ? (int32_t)size->width : 21;
@@ -198,8 +197,8 @@ static rf_attr experts_attributes(op_harness *h, const op_case *of, const op_siz
   attr.experts.used = size->kv_heads;
   return attr;
 }
-/* OP_INVERSE: sigmoids; OP_SCALED: the scores as they are, times a scale; OP_SEGMENTS: two of
- * four groups, or one of two, where that leaves enough. */
+/* OP_INVERSE: sigmoids. OP_SCALED: the raw scores times a scale. OP_SEGMENTS: two of four groups of
+ * experts, or one of two if there are not enough experts. */
 static rf_attr router_attributes(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = experts_attributes(h, of, size);
   attr.experts.router = (rf_router){.sigmoid = of->flags & OP_INVERSE,
@@ -215,14 +214,15 @@ static rf_attr router_attributes(op_harness *h, const op_case *of, const op_size
 }
 static int64_t sorted_rows(const op_size *size) { return size->rows * size->kv_heads; }
 
-/* A choice for every row: the first experts have most rows and the last one has none (where
- * there is one to spare). */
+/* Assigns experts to every row. The first experts have most rows, and the last expert has none if
+ * there is one to spare. */
 static void some_routes(op_harness *h, const op_size *size, int *place, int *starts) {
   int64_t rows = size->rows, experts = size->heads, used = size->kv_heads, count = rows * used;
   int32_t *chosen = malloc((size_t)count * sizeof *chosen), *at = malloc((size_t)count * sizeof *at),
           *first = malloc((size_t)(experts + 1) * sizeof *first);
   assert_true(chosen && at && first);
-  for (int64_t r = 0; r < rows; r++) { /* `used` neighbours in a ring of all experts but the last */
+  /* Each row uses `used` neighbours in a ring of all experts except the last. */
+  for (int64_t r = 0; r < rows; r++) {
     int64_t ring = used < experts ? experts - 1 : experts,
             from = r % 3 ? 0 : case_draw(7, r) % (uint32_t)ring;
     for (int64_t j = 0; j < used; j++) chosen[r * used + j] = (int32_t)((from + j) % ring);
@@ -318,7 +318,7 @@ static void build_add(op_harness *h, const op_case *of, const op_size *size) {
   op_apply(h, of->op, OP_IDS(a, b), OP_IDS(RF_WANTED), &attr);
 }
 
-/* A group of one: the whole is its only part. */
+/* A group of one chip: the part is the whole. */
 static void build_collective(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = {.group = 1, .accumulate = {case_accumulation(h, of->flags)}};
   if (rf_op_find(of->op)->fields == RF_FIELDS_COLLECTIVE) attr.collective.to = 1;
@@ -476,8 +476,8 @@ op_harness *op_case_build(const op_case *of, const op_size *size, rf_dtype dtype
 static const op_size ROW_SIZES[] = {{3, 7, 5, 0, 0, 0},      {6, 16, 9, 0, 0, 0},    {1, 1, 1, 0, 0, 0},
                                     {37, 65, 50, 0, 0, 0},   {5, 768, 129, 0, 0, 0}, {130, 31, 300, 0, 0, 0},
                                     {29, 1000, 17, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
-/* A row of one or two elements has a norm gradient of nothing but cancellation: no tolerance
- * relative to it means anything. */
+/* The gradient of a norm over one or two elements is only cancellation, so a relative tolerance
+ * would have no meaning. */
 static const op_size NORM_SIZES[] = {{3, 7, 0, 0, 0, 0},     {6, 16, 0, 0, 0, 0},  {1, 3, 0, 0, 0, 0},
                                      {37, 65, 0, 0, 0, 0},   {5, 768, 0, 0, 0, 0}, {130, 31, 0, 0, 0, 0},
                                      {29, 1000, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
@@ -485,7 +485,7 @@ static const op_size MATMUL_SIZES[] = {
     {3, 5, 4, 0, 0, 0},      {5, 3, 7, 0, 0, 0},     {1, 1, 1, 0, 0, 0},      {1, 129, 65, 0, 0, 0},
     {2, 64, 32, 0, 0, 0},    {13, 33, 31, 0, 0, 0},  {37, 129, 100, 0, 0, 0}, {70, 600, 33, 0, 0, 0},
     {30, 1100, 40, 0, 0, 0}, {200, 40, 67, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
-/* The rows of x and dy are what dW sums over. */
+/* The sum of dW runs over the rows of x and dy. */
 static const op_size DW_SIZES[] = {{3, 5, 4, 0, 0, 0},     {5, 3, 7, 0, 0, 0},      {1, 1, 1, 0, 0, 0},
                                    {1, 65, 33, 0, 0, 0},   {33, 13, 31, 0, 0, 0},   {129, 37, 100, 0, 0, 0},
                                    {600, 40, 33, 0, 0, 0}, {1100, 14, 35, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
@@ -502,14 +502,14 @@ static const op_size DECODE_SIZES[] = {{4, 0, 0, 2, 1, 4},  {7, 0, 0, 2, 2, 2}, 
                                        {0, 0, 0, 0, 0, 0}};
 static const op_size LATENT_SIZES[] = {
     {4, 0, 0, 2, 2, 4}, {7, 0, 0, 3, 3, 6}, {1, 0, 0, 1, 1, 4}, {20, 0, 0, 4, 4, 10}, {0, 0, 0, 0, 0, 0}};
-/* rows, latent, what turns */
+/* rows, latent, rotated elements */
 static const op_size LATENT_NORM_SIZES[] = {
     {4, 3, 2, 0, 0, 0}, {5, 6, 4, 0, 0, 0}, {1, 1, 2, 0, 0, 0}, {37, 40, 16, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
 static const op_size HEAD_SIZES[] = {{3, 4, 6, 0, 0, 0},     {5, 3, 9, 0, 0, 0},     {1, 1, 5, 0, 0, 0},
                                      {4, 2, 2, 0, 0, 0},     {7, 33, 65, 0, 0, 0},   {20, 16, 257, 0, 0, 0},
                                      {33, 48, 600, 0, 0, 0}, {70, 130, 50, 0, 0, 0}, {0, 0, 0, 0, 0, 0}};
-/* rows, width, columns, experts, experts used: one that is used by all, one of many, more rows
- * than a stream takes, every expert used. */
+/* Fields: rows, width, columns, experts, experts used. Cases: one expert that all rows use, one of
+ * many, more rows than the streaming kernel takes, every expert used. */
 static const op_size EXPERT_SIZES[] = {
     {3, 5, 4, 4, 2, 0},      {4, 3, 7, 3, 3, 0},      {1, 1, 1, 1, 1, 0},
     {1, 33, 65, 8, 2, 0},    {13, 40, 31, 5, 1, 0},   {70, 65, 33, 8, 2, 0},

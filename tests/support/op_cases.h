@@ -1,14 +1,14 @@
-/* op_cases.h - the cases that every op is tried with: one catalogue for gradients, for kernels
- * against the reference, and for fusion. */
+/* op_cases.h - the catalogue of test cases for all ops, shared by the tests of gradients, of
+ * kernels against the reference, and of fusion. */
 #ifndef RF_TESTS_OP_CASES_H
 #define RF_TESTS_OP_CASES_H
 
 #include "support/op_harness.h"
 
-/* Sizes of a case; a family of ops reads the fields it needs. */
+/* Sizes of a case. Each family of ops reads the fields that it needs. */
 typedef struct op_size {
   int64_t rows;    /* n or M */
-  int64_t width;   /* D or K: what is summed */
+  int64_t width;   /* D or K: length of sums */
   int64_t columns; /* N, F or V */
   int32_t heads, kv_heads, head_dim;
 } op_size;
@@ -21,27 +21,28 @@ enum {
   OP_RESIDUAL = 1 << 3,
   OP_DROPOUT = 1 << 4,
   OP_KEEP_U = 1 << 5,
-  OP_ADD = 1 << 6,         /* gradients add to what is there */
-  OP_MICRO = 1 << 7,       /* second microbatch of a step: adds too */
+  OP_ADD = 1 << 6,         /* gradients add to existing values */
+  OP_MICRO = 1 << 7,       /* second microbatch of a step: also adds */
   OP_FIRST_MICRO = 1 << 8, /* first microbatch: writes */
-  OP_RESIDUE = 1 << 9,     /* dres of the norms' backward */
+  OP_RESIDUE = 1 << 9,     /* norms' backward with dres */
   OP_WINDOW = 1 << 10,
   OP_SEGMENTS = 1 << 11,
   OP_BF16_SOFTMAX = 1 << 12,
-  OP_IGNORED = 1 << 13,   /* labels of -1 */
+  OP_IGNORED = 1 << 13,   /* some labels are -1 */
   OP_POSITIONS = 1 << 14, /* embed with a position table */
   OP_INVERSE = 1 << 15,
   OP_CLIP = 1 << 16,
   OP_WEIGHT = 1 << 17,
   OP_DECAY = 1 << 18,
-  OP_PREFILL = 1 << 19, /* attention_kv: all rows of one slot; otherwise one row per slot, one of them idle */
+  /* attention_kv: all rows belong to one slot; otherwise one row per slot, with one idle slot */
+  OP_PREFILL = 1 << 19,
   OP_SOFTCAP = 1 << 21,
   OP_TABLE = 1 << 23, /* rope: a divisor for each pair */
-  /* embed: rows times a factor; norms: offset 1; rope: fewer elements turn, frequencies scaled
+  /* embed: rows times a factor; norms: offset 1; rope: fewer rotated elements, frequencies scaled
    * as in Llama 3 */
   OP_SCALED = 1 << 22,
   OP_NARROW = 1 << 23, /* attention_kv: an i8 cache */
-  OP_EXACT = 1 << 20,  /* its bits are part of the definition: every kernel gives those of the reference */
+  OP_EXACT = 1 << 20,  /* The definition includes the bits: every kernel gives those of the reference. */
 };
 
 typedef struct op_case {
@@ -52,13 +53,13 @@ typedef struct op_case {
 } op_case;
 
 extern const op_case OP_CASES[]; /* ends with op == NULL */
-enum { OP_SMALL_SIZES = 2 };     /* how many of a case's sizes are small */
+enum { OP_SMALL_SIZES = 2 };     /* number of small sizes of a case */
 
-/* A harness with the case's ops; the last op is the one under test. */
+/* Makes a harness with the ops of the case. The last op is the one under test. */
 op_harness *op_case_build(const op_case *of, const op_size *size, rf_dtype dtype);
 
-/* Pairs of a fused op and the ops it stands for, in one graph: tensors that must be equal to the
- * bit. */
+/* A fused op and the ops that it replaces, in one graph, with pairs of tensors that must be equal
+ * to the bit. */
 enum { OP_MAX_EQUALS = 6 };
 typedef struct op_fusion {
   const char *name;

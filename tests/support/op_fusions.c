@@ -1,5 +1,5 @@
-/* op_fusions.c - each fused op beside the ops it stands for. Rounding points are casts in the
- * graph, so the bits are the same. */
+/* op_fusions.c - compares each fused op with the ops that it replaces. Rounding points are casts in
+ * the graph, so the bits are the same. */
 #include "support/op_cases.h"
 
 #include <math.h>
@@ -29,7 +29,7 @@ static int linear(op_harness *h, const op_fusion *of, const op_size *size) {
              : op_tensor(h, "w", RF_CLASS_WEIGHT, h->dtype, fill, OP_SHAPE(size->width, size->columns));
 }
 
-/* matmul with an epilogue, u kept or not = matmul, then gelu or add_dropout */
+/* matmul with an epilogue, with u kept or not = matmul, then gelu or add_dropout */
 static void build_epilogue(op_harness *h, const op_fusion *of, const op_size *size,
                            int equal[OP_MAX_EQUALS][2], int *equals) {
   bool gelu = of->flags & OP_GELU;
@@ -64,7 +64,7 @@ static void build_gelu_bwd(op_harness *h, const op_fusion *of, const op_size *si
   same(h, equal, equals, fused, 1, du, 0);
 }
 
-/* a norm's backward with dres = the same without, then add */
+/* backward of a norm with dres = the same without dres, then add */
 static void build_norm_bwd(op_harness *h, const op_fusion *of, const op_size *size,
                            int equal[OP_MAX_EQUALS][2], int *equals) {
   bool centered = of->flags & OP_BIAS;
@@ -122,7 +122,7 @@ static void build_logits(op_harness *h, const op_fusion *of, const op_size *size
   if (h->dtype != RF_BF16) same(h, equal, equals, logits, 0, product, 0);
 }
 
-/* attention over a fresh cache = attention over the same rows */
+/* attention over a new cache = attention over the same rows */
 static void build_cache(op_harness *h, const op_fusion *of, const op_size *size, int equal[OP_MAX_EQUALS][2],
                         int *equals) {
   rf_attr attr = {.attention = {.heads = size->heads,
@@ -151,7 +151,7 @@ static void build_cache(op_harness *h, const op_fusion *of, const op_size *size,
   same(h, equal, equals, cached, 0, whole, 0);
 }
 
-/* adamw with sums = norm_sq, then adamw, of a state of its own */
+/* adamw with sums = norm_sq, then adamw, each with its own state */
 static void build_update(op_harness *h, const op_fusion *of, const op_size *size, int equal[OP_MAX_EQUALS][2],
                          int *equals) {
   rf_attr attr = {.adamw = {.eps = 1e-8f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f, .element = 1}};

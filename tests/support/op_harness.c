@@ -1,4 +1,3 @@
-/* op_harness.c - see op_harness.h. */
 #include "support/op_harness.h"
 #include "support/compare.h"
 
@@ -14,12 +13,14 @@
 enum { GUARD_BYTES = 64, GUARD = 0x5c };
 
 struct op_buffer {
-  bool filled; /* by the case: normal numbers or ids; otherwise an op writes it, and it starts as NaN */
+  /* the case fills it with normal numbers or ids; otherwise an op writes it, and it starts as
+   * NaN */
+  bool filled;
   op_fill fill;
   int32_t *ids;
   size_t bytes;
-  unsigned char *block; /* guard, data, guard */
-  unsigned char *first; /* the first value of every byte */
+  unsigned char *block; /* guard bytes, data, guard bytes */
+  unsigned char *first; /* initial value of every byte */
 };
 
 static size_t rounded_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -31,8 +32,8 @@ static unsigned char *guarded(size_t bytes) {
   return block;
 }
 
-/* Offset of the first touched guard byte from the data's start, or 0 when all stand (no guard
- * byte has that offset when bytes > 0). */
+/* Offset of the first changed guard byte from the start of the data, or 0 if no guard byte changed
+ * (if bytes > 0, no guard byte has offset 0). */
 static int64_t touched(const unsigned char *block, size_t bytes, bool *intact) {
   *intact = true;
   size_t end = rounded_up(bytes) + 2 * GUARD_BYTES;

@@ -1,4 +1,3 @@
-/* op_parts.c - see op_parts.h. */
 #include "support/op_parts.h"
 
 #include <setjmp.h>
@@ -109,7 +108,8 @@ rf_rope case_rotation(const op_case *of, const op_size *size) {
                      .low = 1,
                      .high = 4,
                      .original = 50};
-  static const float divisor[] = {1, 0.5f, 2, 3, 8, 1.25f, 5, 1}; /* of the pairs of heads up to 16 wide */
+  /* divisors of pairs, for heads up to 16 wide */
+  static const float divisor[] = {1, 0.5f, 2, 3, 8, 1.25f, 5, 1};
   if (of->flags & OP_TABLE && size->head_dim >= 4)
     return (rf_rope){.theta = 100,
                      .dim = size->head_dim < 16 ? size->head_dim / 2 * 2 : 16,
@@ -118,7 +118,7 @@ rf_rope case_rotation(const op_case *of, const op_size *size) {
   return (rf_rope){.theta = 10000, .dim = size->head_dim};
 }
 
-/* Of ops on heads, too, whose families begin alike. */
+/* Attributes of ops on heads, whose families begin with the same fields. */
 rf_attr case_attention_attributes(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = case_attributes(h, of);
   attr.heads.heads = size->heads;

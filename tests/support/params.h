@@ -1,4 +1,4 @@
-/* params.h - index of a parameter by its name, or -1. */
+/* params.h - the index of a parameter by its name, or -1. */
 #ifndef RF_TEST_PARAMS_H
 #define RF_TEST_PARAMS_H
 

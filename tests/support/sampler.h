@@ -1,4 +1,5 @@
-/* sampler.h - the next token of finite logits; its logprob is NaN where the sampler fails. */
+/* sampler.h - samples the next token from finite logits. The logprob is NaN if the sampler
+ * fails. */
 #ifndef RF_TEST_SAMPLER_H
 #define RF_TEST_SAMPLER_H
 

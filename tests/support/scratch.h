@@ -1,5 +1,5 @@
-/* scratch.h - a folder that a group of tests writes into, made before them and removed behind
- * them. */
+/* scratch.h - a folder for the files of a group of tests, made before the group and removed after
+ * it. */
 #ifndef RF_TESTS_SCRATCH_H
 #define RF_TESTS_SCRATCH_H
 
@@ -23,7 +23,7 @@ static int remove_folder(void **state) {
   return system(command);
 }
 
-/* A path in it; four may be in use at a time. */
+/* A path in the folder. Four paths may be in use at a time. */
 __attribute__((unused)) static const char *at(const char *name) {
   static char path[4][256];
   static int turn;

@@ -1,4 +1,3 @@
-/* stages.c - see stages.h. */
 #include "support/stages.h"
 
 #include <stdlib.h>
@@ -13,10 +12,10 @@ typedef struct letter {
 } letter;
 
 typedef struct walker {
-  int begun, at, count, op; /* halves; the next op to look at */
+  int begun, at, count, op; /* Halves that have begun; their place in the order; the next op to run. */
   rf_half *order;
-  int *half;  /* by op */
-  bool waits; /* for all stages: a sum over them is made */
+  int *half;  /* half of each op */
+  bool waits; /* waits until all stages have their part of a sum */
 } walker;
 
 static int stage_of(const stages *s, const world *w) {
@@ -93,8 +92,8 @@ void stages_free(stages *s) {
   free(s);
 }
 
-/* The next op of a stage: of its half, or of the section behind the loop; -1: it has done all.
- * Enters the next half where one ends. */
+/* The next op of a stage: of its half, or of the section after the loop. -1: the stage is done.
+ * Enters the next half if one has ended. */
 static int next_op(stages *s, int stage, walker *k, void (*inputs)(world *, int, const void *),
                    const void *context) {
   world *w = s->world[stage];
@@ -120,7 +119,7 @@ static bool crosses_stages(const rf_op *op) {
   return !strcmp(op->def->name, "all_reduce") && op->attr.axes & RF_AXIS_BIT(RF_AXIS_PIPELINE);
 }
 
-/* The sum that each stage has made over its own chips, over all stages. */
+/* Sums over all stages the values that each stage has summed over its own chips. */
 static void sum_over_stages(stages *s, walker *k) {
   for (int64_t chip = 0; chip < s->world[0]->chips; chip++) {
     double sum = 0;

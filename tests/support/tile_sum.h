@@ -1,4 +1,4 @@
-/* tile_sum.h - the sum that gemm.h defines for products with tiles, slow and obvious. */
+/* tile_sum.h - a slow and obvious form of the sum that gemm.h defines for products with tiles. */
 #ifndef RF_TEST_TILE_SUM_H
 #define RF_TEST_TILE_SUM_H
 
@@ -10,13 +10,13 @@
 #include <string.h>
 
 #if defined(__x86_64__)
-#define TILE_FUSED __attribute__((target("fma"))) /* fmaf as an instruction: who has tiles has it */
+#define TILE_FUSED __attribute__((target("fma"))) /* Every CPU with tiles has fmaf as an instruction. */
 #else
 #define TILE_FUSED
 #endif
 
 enum { TILE_SUM_DEPTH = 32 };
-/* What may be wrong with it, one at a time; a comparison with it must notice. */
+/* Faults of the sum, planted one at a time. A comparison must notice each of them. */
 typedef enum tile_fault {
   TILE_TRUE,
   TILE_ONE_CHAIN,
@@ -30,7 +30,7 @@ typedef enum tile_fault {
 static inline float tile_flushed(float x, tile_fault fault) {
   return fault != TILE_KEEPS_SUBNORMALS && fabsf(x) < FLT_MIN ? copysignf(0.0f, x) : x;
 }
-static inline float tile_upper(float x) { /* its upper sixteen bits */
+static inline float tile_upper(float x) { /* the upper sixteen bits of x */
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
   if (x != x) bits |= 0x00400000;
@@ -43,8 +43,8 @@ static inline float tile_piece(float x, int piece) {
   if (piece == 0) return first;
   return isfinite(x) ? rf_bf16_to_f32(rf_f32_to_bf16(x - first)) : 0.0f;
 }
-/* `count` products behind acc, and zeros up to `depth`; a and b are steps apart. `a_piece`,
- * `b_piece`: of f32 that are not bf16. */
+/* Adds `count` products to acc, then zeros up to `depth`; a and b are steps apart. `a_piece`,
+ * `b_piece`: whether an operand is a bf16 piece of an f32 value. */
 TILE_FUSED static inline float tile_step(const float *a, const float *b, int count, int depth, int a_piece,
                                          int b_piece, float acc, tile_fault fault) {
   float chain[2] = {0, 0};
@@ -59,7 +59,7 @@ TILE_FUSED static inline float tile_step(const float *a, const float *b, int cou
   float both = tile_flushed(chain[0] + chain[1], fault);
   return fault == TILE_INTO_SUM ? both : tile_flushed(tile_flushed(acc, fault) + both, fault);
 }
-/* a[0..k) b[0..k) behind acc, where an operand is bf16: cut in pieces that are not. */
+/* Adds a[0..k) b[0..k) to acc. An f32 operand is split into bf16 pieces. */
 TILE_FUSED static inline float tile_sum(const float *a, const float *b, int64_t k, int a_pieces, int b_pieces,
                                         float acc, tile_fault fault) {
   int depth = fault == TILE_HALF_DEPTH ? TILE_SUM_DEPTH / 2 : TILE_SUM_DEPTH, pieces = a_pieces * b_pieces;

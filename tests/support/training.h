@@ -5,8 +5,8 @@
 
 #include "train/train.h"
 
-/* In f32, without dropout, weight decay or a remat policy, one microbatch of 4 rows; `files`
- * takes the run's work, `on` outlives it. */
+/* Settings in f32, without dropout, weight decay or remat, with one microbatch of 4 rows. `files`
+ * gets the run's folder; `on` must outlive the settings. */
 static inline rf_train_settings training_settings(const char *spec, const char *files, const rf_machine *on,
                                                   int64_t seq, int threads) {
   rf_train_settings s = {.data = "random:seed=4", .pack = true, .work_folder = files, .seed = 11};

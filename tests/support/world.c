@@ -1,4 +1,3 @@
-/* world.c - see world.h. */
 #include "support/world.h"
 #include "support/graph/place.h"
 
@@ -63,13 +62,14 @@ void world_put(world *w, int64_t chip, int tensor, int64_t i, double value) {
 
 typedef struct cut {
   int64_t rank, chips, local, whole;
-  int64_t each; /* rows of an expert, of all chips */
-  int64_t own;  /* columns of query heads of all chips: fewer, of an adapter, than the model has */
+  int64_t each; /* rows of one expert on all chips */
+  int64_t own;  /* columns of query heads on all chips; an adapter may have fewer than the model */
   rf_form form;
   const rf_model *model;
 } cut;
 
-/* Query, key and value heads: chips share key heads out, or several have the same one. */
+/* Maps query, key and value heads. Either chips share the key heads, or several chips have the same
+ * key head. */
 static int64_t of_heads(const cut *c, int64_t i) {
   int64_t dim = c->model->head_dim, heads = c->own / dim, kv = c->model->kv_heads, mine = heads / c->chips,
           kv_mine = kv > c->chips ? kv / c->chips : 1;
@@ -87,7 +87,7 @@ static int64_t of_dim(const cut *c, int64_t i) {
   case RF_FORM_HEADS: return of_heads(c, i);
   case RF_FORM_DEALT: return i * c->chips + c->rank;
   case RF_FORM_KEYS:
-    each = c->whole / c->model->kv_heads; /* numbers of a head */
+    each = c->whole / c->model->kv_heads; /* elements of a head */
     mine = c->model->kv_heads >= c->chips ? c->rank * (c->model->kv_heads / c->chips)
                                           : c->rank * c->model->kv_heads / c->chips;
     return mine * each + i;
@@ -107,7 +107,7 @@ static bool has_experts(const world *w, const rf_tensor *t) {
   return t->param >= 0 && w->graph->params.at[t->param].experts > 0;
 }
 
-/* An adapter adds to some of the heads of a fused row. */
+/* An adapter changes some of the heads of a fused row. */
 static int64_t queries_of(const world *w, const rf_tensor *t) {
   const rf_model *model = &w->graph->model;
   const rf_param *param = t->param < 0 ? NULL : &w->graph->params.at[t->param];
@@ -123,8 +123,8 @@ static bool is_of_copy(const rf_tensor *t) {
   return t->class == RF_CLASS_IO || t->class == RF_CLASS_LOGITS || t->class == RF_CLASS_KV;
 }
 
-/* Pages of a slot stand behind each other, and along context a page has every n-th position:
- * which page and row of the whole that is. */
+/* The pages of a slot follow each other. Along the context axis, each chip has every n-th position
+ * of a page. Finds the page and row of the whole cache. */
 static bool cached_at(const world *w, const int32_t *place, const int64_t mine[4], const int64_t all[4],
                       int64_t index[4]) {
   int64_t chips = rf_mesh_extent(&w->graph->mesh, RF_AXIS_CONTEXT),
@@ -150,8 +150,8 @@ int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *w
   if (w->walks && t->class == RF_CLASS_KV && !cached_at(w, place, mine, all, index)) return -1;
   for (int d = 0; d < 4; d++) {
     rf_axes axes = d < t->rank ? t->spec.split[d] : 0;
-    /* Along context rows are dealt out within the run of the axes outside it, and runs of the
-     * axes inside it follow. */
+    /* Along the context axis, rows are distributed within the range of the axes outside it, and
+     * ranges of the axes inside it follow. */
     rf_axes outer = axes & (RF_AXIS_BIT(RF_AXIS_CONTEXT) - 1), dealt = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT),
             inner = axes & (rf_axes) ~(outer | dealt);
     if (dealt && d == 0 && t->param < 0 && !w->walks) {
@@ -169,7 +169,7 @@ int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *w
       block = rf_mesh_rank(&w->graph->mesh, of_copies, place) * all[d];
       at *= copies;
     }
-    /* runs of experts, of each of which a run */
+    /* a range of experts, and a range of rows of each */
     if (axes & RF_AXIS_BIT(RF_AXIS_EXPERT) && has_experts(w, t)) {
       rf_axes experts = RF_AXIS_BIT(RF_AXIS_EXPERT);
       all[d] /= rf_mesh_size(&w->graph->mesh, experts);
@@ -178,7 +178,7 @@ int64_t world_index(const world *w, int64_t chip, int tensor, const rf_tensor *w
       at *= rf_mesh_size(&w->graph->mesh, experts);
     }
     int64_t rank = rf_mesh_rank(&w->graph->mesh, axes, place);
-    /* heads that a sequence group deals out are runs of those of a tensor group */
+    /* The heads of a sequence group are ranges of those of a tensor group. */
     if (t->class == RF_CLASS_KV) {
       rf_axes outer_heads = axes & RF_AXIS_BIT(RF_AXIS_TENSOR), inner_heads = axes & (rf_axes)~outer_heads;
       rank = rf_mesh_rank(&w->graph->mesh, outer_heads, place) * rf_mesh_size(&w->graph->mesh, inner_heads) +
@@ -210,7 +210,7 @@ void world_set(world *w, int tensor, const rf_tensor *whole, const double *value
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
-/* The chips of a group in order, by the chip that asks. */
+/* Returns the chip of a group by its rank, as the asking chip sees it. */
 static int64_t member(const world *w, int64_t chip, rf_axes axes, int64_t rank) {
   int32_t place[RF_AXES];
   int64_t number = 0;
@@ -230,7 +230,8 @@ static int64_t flat(const int64_t dims[4], const int64_t index[4]) {
   return ((index[0] * dims[1] + index[1]) * dims[2] + index[2]) * dims[3] + index[3];
 }
 
-/* Element of chip `rank` of the group's input; a broken exchange gives the chip's own. */
+/* Element of the input of chip `rank` in the group. A broken exchange gives the chip's own
+ * element. */
 static double of_member(const world *w, const rf_op *op, int64_t chip, int64_t rank, const int64_t dims[4],
                         const int64_t index[4]) {
   bool broken = w->broken >= 0 && op == &w->graph->op[w->broken];
@@ -238,7 +239,7 @@ static double of_member(const world *w, const rf_op *op, int64_t chip, int64_t r
   return world_get(w, from, op->input[0], flat(dims, index));
 }
 
-/* The chips of a group that is part of its axes stand side by side. */
+/* The chips of a group over a part of its axes are neighbours. */
 static double sum_of(const world *w, const rf_op *op, int64_t chip, int64_t rank, const int64_t dims[4],
                      const int64_t index[4]) {
   bool broken = w->broken >= 0 && op == &w->graph->op[w->broken];
@@ -280,7 +281,7 @@ static double exchanged(const world *w, const rf_op *op, int64_t chip, int64_t r
             kv = op->attr.collective.kv_heads / (dim == 1 ? 1 : group);
     /* q, k, v */
     int64_t part = head < each ? 0 : 1 + (head - each) / kv, at = part == 0 ? head : (head - each) % kv;
-    /* heads of all chips, of my rows */
+    /* heads of all chips, of this chip's rows */
     if (dim == 1) {
       int64_t of = (part == 0 ? op->attr.collective.heads : op->attr.collective.kv_heads) / group;
       from = at / of;
@@ -288,7 +289,7 @@ static double exchanged(const world *w, const rf_op *op, int64_t chip, int64_t r
       index[0] += rank * (in[0] / group);
       each = op->attr.collective.heads / group;
       kv = op->attr.collective.kv_heads / group;
-    } else { /* rows of all chips, of my heads */
+    } else { /* rows of all chips, of this chip's heads */
       from = index[0] / in[0];
       index[0] %= in[0];
       at += rank * (part == 0 ? each : kv);
@@ -322,7 +323,7 @@ static bool adds_up(const world *w, const rf_op *op) {
 static void run_exchange(world *w, const rf_op *op) {
   const rf_tensor *x = &w->graph->tensor[op->input[0]], *y = &w->graph->tensor[op->output[0]];
   bool left_out = w->broken >= 0 && op == &w->graph->op[w->broken];
-  if (!strncmp(op->def->name, "offload_", 8)) { /* each chip has a host memory of its own */
+  if (!strncmp(op->def->name, "offload_", 8)) { /* Each chip has its own host memory. */
     for (int64_t chip = 0; chip < w->chips && !left_out; chip++)
       memcpy(world_data(w, chip, op->output[0]), world_data(w, chip, op->input[0]),
              (size_t)rf_tensor_bytes(y));
@@ -353,8 +354,8 @@ static void run_exchange(world *w, const rf_op *op) {
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-/* The row of all that a chip's first one of `local` rows is: dealt out along context within the
- * run of the axes outside it. */
+/* Row of the whole tensor for a chip's first of `local` rows: distributed along the context axis
+ * within the range of the axes outside it. */
 static int64_t first_row(const world *w, rf_axes axes, const int32_t *place, int64_t local) {
   const rf_mesh *mesh = &w->graph->mesh;
   rf_axes dealt = axes & RF_AXIS_BIT(RF_AXIS_CONTEXT), outer = axes & (RF_AXIS_BIT(RF_AXIS_CONTEXT) - 1),

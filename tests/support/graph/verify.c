@@ -1,6 +1,6 @@
-/* verify.c - proves that a graph may be run: ids, slots, shapes, sections, order, one writer per
- * tensor, sums that start and continue rightly, states that change once and are not read
- * afterwards. It walks the ops itself and shares no list with the passes. */
+/* verify.c - verifies that a graph can be executed: ids, slots, shapes, sections, order, one writer
+ * per tensor, sums that start and continue correctly, states that change once and are not read
+ * afterwards. It visits the ops itself and shares no list with the passes. */
 #include "support/graph/verify.h"
 
 #include "graph/passes.h"
@@ -11,13 +11,13 @@
 typedef struct checker {
   const rf_graph *graph;
   rf_error *error;
-  int *writer;        /* by tensor: the last op that wrote it, or RF_NONE */
-  int *written;       /* by tensor: writes so far */
-  rf_section *birth;  /* by tensor: section of the first write */
-  rf_accumulate *how; /* by tensor: how the first write was done */
-  bool *read;         /* by tensor: some op read it already */
-  bool *element;      /* norm_sq, adamw: elements of the sums already written */
-  int sums;           /* and the tensor of the sums */
+  int *writer;        /* last op that wrote each tensor, or RF_NONE */
+  int *written;       /* number of writes to each tensor so far */
+  rf_section *birth;  /* section of the first write to each tensor */
+  rf_accumulate *how; /* mode of the first write to each tensor */
+  bool *read;         /* whether an op has already read the tensor */
+  bool *element;      /* norm_sq, adamw: elements of the sums that are already written */
+  int sums;           /* tensor that holds these sums */
   int elements;
 } checker;
 
@@ -26,13 +26,13 @@ typedef struct checker {
 static bool in_place_state(const rf_op *op, int slot) {
   for (int i = 0; i < op->input_count; i++)
     if (op->input[i] == op->output[slot]) return true;
-  /* the bf16 copy follows its master, and a weight that all chips have whole the runs that each
-   * has updated */
+  /* The bf16 copy follows its master. A weight that every chip has whole receives the parts that
+   * each chip has updated. */
   return (op->def == &RF_OP_ADAMW && slot == 3) || op->def == &RF_OP_ALL_GATHER ||
          op->def == &RF_OP_OFFLOAD_OUT;
 }
 
-/* A state that came from the host is updated in its place on the chip. */
+/* A state from the host is updated in place on the chip. */
 static bool brought(const checker *c, const rf_op *op, int slot) {
   int writer = c->writer[op->output[slot]];
   return writer != RF_NONE && c->graph->op[writer].def == &RF_OP_OFFLOAD_IN && in_place_state(op, slot);
@@ -70,7 +70,7 @@ static rf_status check_slots(checker *c, const rf_op *op, const int *ids, int co
   return RAFTER_OK;
 }
 
-/* Repeated dropout zeroes the same elements. */
+/* Whether two dropout ops zero the same elements. */
 static bool draws_alike(const rf_op *a, const rf_op *b) {
   if (a->def->fields != RF_FIELDS_DROPOUT && a->def->fields != RF_FIELDS_MATMUL) return true;
   return a->attr.dropout.site == b->attr.dropout.site && a->attr.dropout.rate == b->attr.dropout.rate;
@@ -85,7 +85,7 @@ static rf_status check_form(checker *c, int o) {
   if ((unsigned)op->section >= RF_SECTIONS || (o > 0 && op->section < c->graph->op[o - 1].section))
     return FAULT(c, "wrong section (%s %s: expected begin, micro, end in this order)", op->def->name,
                  op->name);
-  /* All outputs are set, so the rule only checks and adds nothing to the graph. */
+  /* All outputs are set, so the shape rule only checks and adds nothing to the graph. */
   rf_op copy = *op;
   RF_TRY(op->def->shape((rf_graph *)(uintptr_t)c->graph, &copy, c->error));
   if (op->recompute_of == RF_NONE) return RAFTER_OK;
@@ -132,8 +132,8 @@ static rf_status check_read(checker *c, const rf_op *op, int slot) {
   return RAFTER_OK;
 }
 
-/* norm_sq, or an update with it, writes one element of the sums; the sums are whole when every
- * element is written. */
+/* norm_sq, or an update that includes it, writes one element of the sums. The sums are complete
+ * when every element is written. */
 static rf_status check_element(checker *c, const rf_op *op, int t) {
   int64_t count = c->graph->tensor[t].shape[0];
   if (!c->element) c->element = calloc((size_t)count, 1);
@@ -171,7 +171,7 @@ static rf_status check_write(checker *c, int o, int slot) {
     for (int i = 0; i < op->input_count; i++)
       if (op->input[i] == t)
         return FAULT(c, "writes what it reads (%s %s, %s)", op->def->name, op->name, tensor->name);
-    bool arrives = op->def == &RF_OP_RECV && how == RF_ACCUMULATE_ADD; /* another stage's share */
+    bool arrives = op->def == &RF_OP_RECV && how == RF_ACCUMULATE_ADD; /* a partial sum of another stage */
     bool summable = tensor->class == RF_CLASS_GRADIENT || tensor->class == RF_CLASS_IO ||
                     tensor->class == RF_CLASS_COLLECTIVE;
     if ((unsigned)how > RF_ACCUMULATE_ADD || (how != RF_WRITE && !summable))

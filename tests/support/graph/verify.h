@@ -1,5 +1,5 @@
-/* verify.h - whether a graph is legal: ids, shapes, order, sections, one writer for each tensor
- * unless it accumulates. Tests call it between passes; it shares no code with them. */
+/* verify.h - checks that a graph is legal: ids, shapes, order, sections, and one writer per tensor
+ * unless it accumulates. Tests call it between passes. It shares no code with the passes. */
 #ifndef RF_TEST_VERIFY_H
 #define RF_TEST_VERIFY_H
 

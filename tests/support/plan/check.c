@@ -1,11 +1,10 @@
-/* check.c - proves a plan from the graph alone. Two independent arguments, and no code or
- * intermediate result of the layout:
- *   1. the declared lifetimes: wide enough for every use, and no two ranges that live together
- *     overlap;
- *   2. the bytes themselves: a step is walked in the mind, each write takes its range away from
- *     whoever held it, and every op must find
- *      all its inputs untouched since they were written, in the first microbatch and in later
- *        ones. */
+/* check.c - verifies a plan from the graph alone, without code or intermediate results of the
+ * layout. It has two independent arguments.
+ * 1. Lifetimes: they cover every use, and no two ranges of bytes that are alive at the same time
+ * overlap.
+ * 2. Bytes: a step is simulated. Each write takes its range of bytes away from the earlier owners.
+ * Every op must find all its inputs unchanged since they were written, in the first microbatch and
+ * in later ones. */
 #include "graph/mesh/pipeline.h"
 #include "support/plan/check.h"
 
@@ -21,12 +20,11 @@ typedef struct checker {
   const rf_graph *graph;
   rf_error *error;
   rf_pool *pool;
-  /* disjoint, ascending: what the arena holds now and, after its end, what the host's region
-   * holds */
+  /* disjoint and ascending: ranges in use in the arena and, after its end, in the host's region */
   range *held;
   int held_count;
-  bool *intact;       /* by tensor: its bytes are as its last writer left them */
-  int *section_first; /* by tensor: first section that touches it, or RF_SECTIONS */
+  bool *intact;       /* whether the bytes of each tensor are as its last writer left them */
+  int *section_first; /* first section that touches each tensor, or RF_SECTIONS */
 } checker;
 
 #define RF_WRONG(c, ...) \
@@ -37,7 +35,8 @@ static const char *name_of(const checker *c, int t) { return content(c, t)->name
 
 /* ---- each tensor by itself ------------------------------------------------------------------- */
 
-/* Bytes of a packed matrix: lanes in sixteens, each of whole blocks, and the heads before them. */
+/* Bytes of a packed matrix: lanes in groups of sixteen, each with whole blocks, and their
+ * headers. */
 static int64_t packed_bytes(const rf_panels *panels) {
   int64_t bytes = 0;
   for (int i = 0; i < panels->parts; i++) {
@@ -52,12 +51,12 @@ static int64_t bare_bytes(const rf_tensor *t) {
   if (t->dtype == RF_PACKED) return packed_bytes(&t->panels);
   int64_t bytes = rf_dtype_bytes(t->dtype);
   for (int i = 0; i < t->rank; i++) bytes *= t->shape[i];
-  return t->dtype == RF_I4 ? bytes - bytes / 2 : bytes; /* two to a byte */
+  return t->dtype == RF_I4 ? bytes - bytes / 2 : bytes; /* two values per byte */
 }
 
 static bool is_laid_out(const checker *c, int t) { return c->plan->tensor[t].offset >= 0; }
 
-/* Where its bytes begin, in one line of addresses for both memories. */
+/* First byte of a tensor, in one range of addresses for both memories. */
 static int64_t start_of(const checker *c, int t) {
   return c->plan->tensor[t].offset + (content(c, t)->host ? c->plan->arena_bytes : 0);
 }
@@ -106,7 +105,7 @@ static bool inplace_allowed(const rf_op *op, int output, int input) {
   return false;
 }
 
-/* A tensor may take another's place only if the op allows it, at the last op that reads the
+/* A tensor may reuse the bytes of another only if the op allows it, at the last op that reads the
  * other. */
 static rf_status check_share(checker *c, int t) {
   const rf_plan_tensor *p = &c->plan->tensor[t];
@@ -127,7 +126,7 @@ static rf_status check_share(checker *c, int t) {
   return RAFTER_OK;
 }
 
-/* Position of the first held range that ends after `start`. */
+/* Index of the first held range that ends after `start`. */
 static int seek(const checker *c, int64_t start) {
   int low = 0, high = c->held_count;
   while (low < high) {
@@ -173,8 +172,8 @@ static rf_status begin_life(checker *c, int t) {
   return RAFTER_OK;
 }
 
-/* Lists of tensors by the op where they begin (or after which they end): head by op + 1, linked
- * by next. */
+/* Lists tensors by the op at which they begin (or after which they end): `head` by op + 1, linked
+ * by `next`. */
 static void by_op(const checker *c, bool begin, int *head, int *next) {
   for (int i = 0; i < c->graph->op_count + 2; i++) head[i] = RF_NONE;
   for (int t = c->plan->tensor_count - 1; t >= 0; t--) {
@@ -185,7 +184,7 @@ static void by_op(const checker *c, bool begin, int *head, int *next) {
   }
 }
 
-/* Only transfers touch the host's memory. */
+/* Checks that only transfers touch the host's memory. */
 static rf_status check_memories(checker *c, const rf_op *op) {
   bool in = op->def->exchange == RF_EXCHANGE_FROM_HOST, out = op->def->exchange == RF_EXCHANGE_TO_HOST;
   for (int k = 0; k < op->input_count; k++)
@@ -225,7 +224,7 @@ static rf_status check_lifetimes(checker *c) {
   by_op(c, false, end, end_next);
   c->held_count = 0;
   for (int i = 0; i < graph->op_count + 2; i++) {
-    for (int pass = 0; pass < 2; pass++) /* heirs first: they free the place they take */
+    for (int pass = 0; pass < 2; pass++) /* First the tensors that reuse bytes of others. */
       for (int t = begin[i]; t != RF_NONE; t = begin_next[t])
         if ((c->plan->tensor[t].shares != RF_NONE) == (pass == 0)) RF_TRY(begin_life(c, t));
     for (int t = end[i]; t != RF_NONE; t = end_next[t]) release(c, t);
@@ -235,7 +234,7 @@ static rf_status check_lifetimes(checker *c) {
 
 /* ---- the bytes ------------------------------------------------------------------------------- */
 
-/* t's bytes are written: whoever held any of them has lost its own. */
+/* Tensor t is written. The earlier owners of its bytes lose them. */
 static void claim(checker *c, int t) {
   if (content(c, t)->persistent || (c->intact[t])) {
     c->intact[t] = true;
@@ -250,7 +249,8 @@ static void claim(checker *c, int t) {
   c->intact[t] = true;
 }
 
-/* A fresh start of t: its old bytes count no more, but its range may have been taken by now. */
+/* Starts a new lifetime of t. Its old bytes no longer count, but another tensor may have taken its
+ * range. */
 static void renew(checker *c, int t) {
   if (c->intact[t] && !content(c, t)->persistent) release(c, t);
   c->intact[t] = content(c, t)->persistent;
@@ -280,8 +280,8 @@ static rf_status walk_op(checker *c, int i, int round) {
   for (int k = 0; k < op->output_count; k++)
     if (op->output[k] >= 0) claim(c, op->output[k]);
   if (workspace >= 0) renew(c, workspace);
-  /* While the op runs, all it touches must be there at once, but for an input whose place an
-   * output legally took. */
+  /* While the op runs, all of its tensors must be present, except an input whose bytes an output
+   * may reuse. */
   for (int k = 0; k < op->input_count; k++) {
     int t = op->input[k];
     bool given = false;
@@ -297,8 +297,8 @@ static rf_status walk_op(checker *c, int i, int round) {
   return RAFTER_OK;
 }
 
-/* Executes a section once. Inputs that the caller writes before it are fresh; so is an output at
- * its first, plain write. */
+/* Executes a section once. Inputs that the caller writes before the section are fresh. An output is
+ * fresh at its first plain write. */
 static rf_status walk_section(checker *c, rf_section section, int round) {
   const rf_graph *graph = c->graph;
   for (int t = 0; t < c->plan->tensor_count; t++)
@@ -324,8 +324,8 @@ static rf_status check_bytes(checker *c) {
 
 /* ---- pipelines ------------------------------------------------------------------------------- */
 
-/* When a microbatch meets a tensor first and last, in the order of its halves on this stage:
- * chunks forward, then chunks backward from the last. */
+/* The first and the last half of a microbatch that use a tensor, in the order of halves on this
+ * stage: chunks forward, then chunks backward from the last. */
 typedef struct meeting {
   int first, last;
   bool sums;
@@ -350,8 +350,8 @@ static void find_meetings(const checker *c, meeting *meet) {
   }
 }
 
-/* The schedule walked in the mind: what one half of a microbatch leaves to another must have a
- * place of its own from its first half to its last, and keep it round the loop. */
+/* Simulates the schedule. A value that one half of a microbatch leaves to another must have a place
+ * of its own from its first half to its last, also when slots are reused. */
 static rf_status check_held(checker *c, int t, meeting m, const rf_half *order, int count, int begin,
                             int end) {
   const rf_tensor *tensor = content(c, t);
