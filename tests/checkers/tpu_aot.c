@@ -265,7 +265,7 @@ static void check_row(const json_t *row, tally *t) {
          (double)m.gradients / 1e6, (double)m.working / 1e6);
 }
 
-/* Suites that are judged together. `of a hundred` rows must be within 10 % of the compiler's total.
+/* Suites that are judged together. The `share` of rows must be within 10 % of the compiler's total.
  * All training rows above 1 GiB must be within 20 %. */
 static int check_programs(const json_t *root, const char *only) {
   static const struct {

@@ -1,5 +1,5 @@
-/* The options table: every row holds together, every kind of value is read, every mistake is
- * named. */
+/* test_options.c - checks that every row of the options tables is valid, every kind of value is
+ * read, and every mistake gets an error with the option's name. */
 #include "api/api.h"
 #include "base/text.h"
 
@@ -57,10 +57,10 @@ static void the_tables_hold_together(void **state) {
       assert_true(row[i]->heading && row[i]->help && strlen(row[i]->help) > 3);
       assert_true((row[i]->type == RF_OPTION_CHOICE) == (row[i]->choices != NULL));
       assert_true(row[i]->least <= row[i]->most);
-      for (int j = 0; j < i; ++j) /* a command has a name once */
+      for (int j = 0; j < i; ++j) /* A command has each name once. */
         if (!strcmp(row[i]->name, row[j]->name)) fail_msg("%s has --%s twice", command->name, row[i]->name);
     }
-    /* every default passes its own row */
+    /* Every default is valid for its own row. */
     if (rf_options_new(&RF_ALL_COMMANDS, command->name, &options, &error) != RAFTER_OK)
       fail_msg("%s: %s", command->name, error.message);
     for (int i = 0; i < count; ++i) {
@@ -72,7 +72,7 @@ static void the_tables_hold_together(void **state) {
   }
 }
 
-/* Lists of names in a command hold names that are there. */
+/* The lists of names in a command contain only existing names. */
 static void common_and_chosen_options_exist(void **state) {
   (void)state;
   const rf_option *row[256];
@@ -149,7 +149,8 @@ static void values_are_read(void **state) {
   assert_string_equal(swept, "batch");
   assert_string_equal(values[8], "256");
   rf_options_free(o);
-  o = good("plan", "--fit gpt2 --sweep dtype=f32,bf16"); /* a bare option does not swallow the model */
+  /* An option without a value does not take the model as its value. */
+  o = good("plan", "--fit gpt2 --sweep dtype=f32,bf16");
   assert_string_equal(rf_options_argument(o, 0), "gpt2");
   assert_int_equal(rf_options_sweep(o, "sweep", &swept, &values), 2);
   assert_string_equal(values[1], "bf16");
@@ -315,7 +316,7 @@ static void a_file_is_weaker_than_what_is_typed(void **state) {
               rf_options_float(o, "clip") == 1);
   assert_true(rf_options_flag(o, "json") && rf_options_source(o, "lr") == RF_OPTION_CONFIG);
   assert_string_equal(rf_options_text(o, "data"), "z");
-  /* What a run writes down sets the same options again, also from inside a run.json. */
+  /* The options in a run's record set the same options again, also from inside a run.json. */
   json_t *record = rf_options_json(o), *run = json_pack("{s:O,s:s}", "options", record, "digest", "0");
   rf_options *again = NULL;
   assert_int_equal(rf_options_new(&RF_ALL_COMMANDS, "train", &again, NULL), RAFTER_OK);
@@ -349,7 +350,7 @@ static void a_file_is_weaker_than_what_is_typed(void **state) {
   }
 }
 
-/* Whether `help` has the option at the beginning of a line. */
+/* Whether a line of `help` begins with the option. */
 static bool shows(const char *help, const char *option) {
   char name[80];
   snprintf(name, sizeof name, "\n  --%s", option);
@@ -382,7 +383,7 @@ static void help_shows_the_common_rows_and_help_all_every_row(void **state) {
     if (lines > 66) fail_msg("rafter %s --help takes %d lines", command->name, lines);
     assert_true(shown >= 4 && shown <= 24 && (command->common || shown == count));
     assert_false(shows(all, "no-such-option"));
-    no_wider(common, 94); /* examples are not wrapped */
+    no_wider(common, 94); /* Examples are not wrapped. */
     no_wider(all, 100);
     free(common);
     free(all);
@@ -397,7 +398,7 @@ static void help_shows_the_common_rows_and_help_all_every_row(void **state) {
 
 static void names_that_are_near_are_found(void **state) {
   (void)state;
-  assert_int_equal(rf_edit_distance("batch", "bacth"), 1); /* a swap is one edit */
+  assert_int_equal(rf_edit_distance("batch", "bacth"), 1); /* Swapping two letters is one edit. */
   assert_int_equal(rf_edit_distance("kitten", "sitting"), 3);
   assert_int_equal(rf_edit_distance("", "abc"), 3);
   assert_int_equal(rf_edit_distance("Kv_Heads", "kv-heads"), 0);

@@ -1,6 +1,6 @@
-/* test_attention.c - attention, its gradient and attention over a cache: values against a naive
- * softmax in f64, bits against every other way of computing the same thing (ISA, threads, other
- * segments, one row or many, batch or cache). */
+/* test_attention.c - tests attention, its gradient, and attention over a cache. Values are compared
+ * with a naive softmax in f64. Bits are compared with all other ways to compute the same result:
+ * instruction sets, threads, other segments, one row or many, batch or cache. */
 #include "backend/cpu/attention.h"
 #include "support/files.h"
 #include "support/compare.h"
@@ -20,7 +20,7 @@ enum { MAX_SEGMENTS = 12 };
 typedef struct problem {
   rf_dtype dtype, softmax;
   int heads, kv_heads, dim, window;
-  int lengths[MAX_SEGMENTS]; /* ends at 0 */
+  int lengths[MAX_SEGMENTS]; /* ends with 0 */
 } problem;
 
 /* ---- a graph of one op, and its memory ------------------------------------------------------- */
@@ -45,7 +45,8 @@ static void put(void *data, rf_dtype dtype, int64_t i, double x) {
   if (dtype == RF_BF16) ((rf_bf16 *)data)[i] = rf_f32_to_bf16((float)x);
   else ((float *)data)[i] = (float)x;
 }
-static void *fresh(int64_t count, rf_dtype dtype) { /* every byte 0xff: NaNs */
+/* Allocates memory in which every byte is 0xff, so every value is NaN. */
+static void *fresh(int64_t count, rf_dtype dtype) {
   size_t bytes = ((size_t)count * size_of(dtype) + 63) / 64 * 64;
   void *p = aligned_alloc(64, bytes);
   assert_non_null(p);
@@ -115,7 +116,8 @@ static rf_isa strongest(void) { return rf_isa_detect() > RF_ISA_AVX512 ? RF_ISA_
 
 static bool has_tiles(const problem *p) { return p->dtype == RF_BF16 && rf_isa_detect() == RF_ISA_AMX; }
 
-/* The workspace is exactly as large as was asked for, full of NaNs, between guards. */
+/* Calls the kernel with a workspace of exactly the requested size, full of NaNs, between guard
+ * bytes. */
 static void call_kernel(const rf_kernel *kernel, rf_call *call) {
   assert_true(!kernel->accepts || kernel->accepts(call->graph, call->op));
   size_t bytes = kernel->workspace_bytes(call->graph, call->op, call->threads),
@@ -170,7 +172,7 @@ static double score(const setup *s, const double *q, const double *k) {
   return s->p.softmax == RF_BF16 ? (double)rf_bf16_to_f32(rf_f32_to_bf16((float)sum)) : sum;
 }
 
-/* Softmax and its gradient as a textbook writes them. */
+/* Softmax and its gradient, written as in a textbook. */
 static truth naive(const setup *s) {
   const problem *p = &s->p;
   int64_t n = s->n, ld = s->ld, dim = p->dim;
@@ -222,7 +224,7 @@ static void truth_free(truth *t) {
   free(t->dqkv);
 }
 
-/* `stored` is the output's dtype; both sides are compared as f32. */
+/* `stored` is the dtype of the output; both sides are compared as f32. */
 static bool close_to(const void *got, rf_dtype stored, const double *want, int64_t count, compare_bound bound,
                      compare_report *report) {
   float *a = malloc(sizeof(float) * (size_t)count), *b = malloc(sizeof(float) * (size_t)count);
@@ -245,12 +247,12 @@ static void expect_close(const char *what, const problem *p, rf_isa isa, const v
   }
 }
 
-/* A softmax over rounded scores jumps by a bf16 step of the score (|s| < 16: 2^-4 at most, 2^-6
- * typically) wherever the f32 score and the f64 one fall on different sides of a rounding
- * boundary: rare, but not bounded by f32 arithmetic. */
+/* Rounded scores can differ by a bf16 step between f32 and f64 if they are on different sides of a
+ * rounding boundary (|s| < 16: 2^-4 at most, 2^-6 typically). The softmax then jumps. This is rare,
+ * but f32 arithmetic does not bound it. */
 static compare_bound bound_of(const problem *p, rf_dtype stored, int64_t longest) {
   compare_bound b = compare_bound_of(stored, RF_F32, longest + p->dim);
-  b.norm *= 4; /* scores of size s carry s roundings into the exponent: |s| < 8 with this data */
+  b.norm *= 4; /* Scores of size s bring s rounding errors into the exponent; |s| < 8 with this data. */
   b.max *= 8;
   if (p->softmax == RF_BF16) {
     b.norm += 2e-3;
@@ -289,7 +291,7 @@ static int64_t longest_of(const problem *p) {
 
 static void expect_gradients(const setup *s, const truth *want, rf_isa isa, compare_bound bound) {
   const problem *p = &s->p;
-  for (int part = 0; part < 3; part++) { /* q, k and v apart: their scales differ */
+  for (int part = 0; part < 3; part++) { /* q, k and v separately, because their scales differ */
     int64_t first = part == 0 ? 0 : (int64_t)(p->heads + (part - 1) * p->kv_heads) * p->dim;
     int64_t width = (int64_t)(part == 0 ? p->heads : p->kv_heads) * p->dim;
     double *some = malloc(sizeof(double) * (size_t)(s->n * width));
@@ -300,7 +302,7 @@ static void expect_gradients(const setup *s, const truth *want, rf_isa isa, comp
         put(got, p->dtype, r * width + d, load(s->dqkv, p->dtype, r * s->ld + first + d));
       }
     }
-    /* a softmax over one key is constant: q and k get nothing but rounding */
+    /* A softmax over one key is constant, so q and k get only rounding errors. */
     bool zero = p->window == 1 && part < 2;
     if (!zero)
       expect_close(part == 0   ? "dq"
@@ -326,11 +328,11 @@ static void test_values(void **state) {
       expect_close("lse", p, isa, s.lse, RF_F32, want.lse, s.n * p->heads,
                    bound_of(p, RF_F32, longest_of(p)));
       backward(&s, isa, 1);
-      bound.norm *= 4; /* D is taken from the rounded ctx, and p (e - D) cancels */
+      bound.norm *= 4; /* D is computed from the rounded ctx, and p (e - D) cancels. */
       bound.max *= 4;
       expect_gradients(&s, &want, isa, bound);
       if (isa < strongest() || !has_tiles(p)) continue;
-      bound.norm += 1.0 / 256; /* p and t are rounded to bf16, each by 2^-9 at most */
+      bound.norm += 1.0 / 256; /* p and t are rounded to bf16, each with an error of at most 2^-9. */
       bound.max += 4.0 / 256;
       backward(&s, RF_ISA_AMX, 1);
       expect_gradients(&s, &want, RF_ISA_AMX, bound);
@@ -340,8 +342,8 @@ static void test_values(void **state) {
   }
 }
 
-/* The check above sees what it must: a window one key too wide, a causal bound one key too far,
- * another scale, K and V heads exchanged. */
+/* Plants faults that the check above must notice: a window one key too wide, a causal bound one key
+ * too far, another scale, K and V heads exchanged. */
 static void test_values_see_faults(void **state) {
   (void)state;
   for (int fault = 0; fault < 4; fault++) {
@@ -355,7 +357,7 @@ static void test_values_see_faults(void **state) {
       wrong.p.lengths[1] = 75;
     }
     if (fault == 2) wrong.op.attr.attention.scale *= 1.001f;
-    /* heads of the second group read the first one's keys */
+    /* heads of the second group read the keys of the first group */
     if (fault == 3) {
       wrong.p.kv_heads = 1;
       wrong.p.heads = 4;
@@ -372,8 +374,8 @@ static void expect_same(const char *what, const void *a, const void *b, size_t b
   if (memcmp(a, b, bytes) != 0) fail_msg("%s: other bits", what);
 }
 
-/* Every ISA (strips of 12, 6 and 4 rows) and thread count (units shared out whole, or queries of
- * one unit) gives the same bits. */
+/* Every instruction set (strips of 12, 6 and 4 rows) and thread count (whole units per thread, or
+ * the queries of one unit) gives the same bits. */
 static void test_bits_do_not_depend_on_isa_or_threads(void **state) {
   (void)state;
   for (int i = 0; i < PROBLEM_COUNT; i++) {
@@ -406,7 +408,7 @@ static void test_bits_do_not_depend_on_isa_or_threads(void **state) {
   }
 }
 
-/* Each segment alone in a batch gives the bits it has among others, forward and backward. */
+/* A segment alone gives the bits that it has in a batch of segments, forward and backward. */
 static void expect_segments_alone(const problem *of, rf_isa isa) {
   setup all;
   set_up(&all, *of);
@@ -441,17 +443,18 @@ static void test_bits_do_not_depend_on_other_segments(void **state) {
 
 /* ---- over a cache ---------------------------------------------------------------------------- */
 
-/* One walk of `rows` rows: row r is token `token[r]` of the first segment of s, in `slot[r]`. */
+/* One forward pass of `rows` rows. Row r is token `token[r]` of the first segment of s, in
+ * `slot[r]`. */
 typedef struct cached {
   rf_tensor tensor[5];
   rf_graph graph;
   rf_op op;
   void *cache;
-  int32_t *table; /* pages in no order */
+  int32_t *table; /* pages in random order */
   int64_t slots, page, columns;
 } cached;
 
-/* A cache of NaN for `slots` sequences of at most `context` tokens. */
+/* Makes a cache full of NaN for `slots` sequences of at most `context` tokens. */
 static void cache_open(cached *c, const problem *p, int64_t slots, int64_t context, int64_t page) {
   *c = (cached){.slots = slots, .page = page, .columns = (context + page - 1) / page};
   int64_t pages = slots * c->columns;
@@ -469,7 +472,7 @@ static void walk_cache(const setup *s, cached *c, int64_t rows, const int32_t *t
                        rf_isa isa, int threads, void *ctx) {
   const problem *p = &s->p;
   size_t unit = size_of(p->dtype), out = (size_t)(p->heads * p->dim) * unit;
-  int64_t bound = rows + 3; /* more rows than are used */
+  int64_t bound = rows + 3; /* more rows than are in use */
   void *qkv = fresh(bound * s->ld, p->dtype), *got = fresh(bound * p->heads * p->dim, p->dtype);
   int32_t slots[64], positions[64];
   for (int64_t r = 0; r < bound; r++) {
@@ -508,9 +511,9 @@ static void walk_cache(const setup *s, cached *c, int64_t rows, const int32_t *t
   free(got);
 }
 
-/* A sequence that comes in chunks, single rows among rows of other slots and unused rows, has
- * the bits of the whole batch. What the cache holds past a row's position is NaN here, so
- * reading it would show. */
+/* A sequence that is computed in chunks, or in single rows among rows of other slots and unused
+ * rows, has the bits of the whole batch. The cache holds NaN after a row's position, so a read
+ * there would show. */
 static void test_cache_gives_the_bits_of_the_batch(void **state) {
   (void)state;
   static const int chunk[] = {1, 1, 17, 40, 2, 12, 1, 1, 33, 5, 60, 1, 24, 1, 1};
@@ -533,7 +536,7 @@ static void test_cache_gives_the_bits_of_the_batch(void **state) {
           token[rows] = (int32_t)(at + rows);
           slot[rows] = 2;
         }
-        int64_t follow = at == 0 ? 0 : at - 1; /* slot 0 goes one row behind, alone: the same tokens again */
+        int64_t follow = at == 0 ? 0 : at - 1; /* slot 0 also recomputes the token one row earlier, alone */
         token[rows] = 0;
         slot[rows++] = -1;
         if (turn > 0 && chunk[(turn - 1) % 15] == 1) {
@@ -557,8 +560,8 @@ static void test_cache_gives_the_bits_of_the_batch(void **state) {
   }
 }
 
-/* One row at a time from the first to the last: decode, the 1-row tile, at every position of two
- * blocks. */
+/* Decoding one row at a time, from the first to the last, covers the 1-row tile at every position
+ * of two blocks. */
 static void test_decode_gives_the_bits_of_the_batch(void **state) {
   (void)state;
   static const problem problems[] = {
@@ -585,9 +588,9 @@ static void test_decode_gives_the_bits_of_the_batch(void **state) {
   }
 }
 
-/* The definition of attention.h in scalar C, for one strip-free, tile-free order: every sum as
- * its comment says. The exponential and logarithm are the kernels' own, so only the order of
- * additions is under test. */
+/* The definition of attention.h in scalar C, without strips or tiles. Every sum follows its comment
+ * there. The exponential and logarithm are those of the kernels, so only the order of additions is
+ * tested. */
 static float chain(const float *a, const float *b, int64_t count) {
   float sum = 0;
   for (int64_t i = 0; i < count; i++) sum = fmaf(a[i], b[i], sum);
@@ -659,8 +662,8 @@ static void test_order_is_the_one_written_down(void **state) {
   tear_down(&s);
 }
 
-/* The same with tiles: all five products as gemm.h defines them, p and t rounded between. Two
- * query heads share their keys. */
+/* The definition with tiles: all five products as gemm.h defines them, with p and t rounded in
+ * between. Two query heads share their keys. */
 static float rounded(float x) { return rf_bf16_to_f32(rf_f32_to_bf16(tile_flushed(x, TILE_TRUE))); }
 static void test_order_with_tiles_is_the_one_written_down(void **state) {
   (void)state;

@@ -1,5 +1,5 @@
-/* The comparator is trusted by every other test, so every kind of wrong answer is planted here
- * and must be caught. */
+/* test_compare.c - tests the comparator that all other tests use. Every kind of wrong answer is
+ * planted here and must be found. */
 #include "support/compare.h"
 
 #include <math.h>
@@ -25,7 +25,8 @@ static void put(rf_dtype dtype, void *data, int64_t i, double x) {
   else ((rf_bf16 *)data)[i] = rf_f32_to_bf16((float)x);
 }
 
-/* A truth of normal numbers, and an answer that errs by at most one rounding of the dtype. */
+/* Expected values drawn from a normal distribution, and results that err by at most one rounding of
+ * the dtype. */
 static void honest(pair *p, rf_dtype dtype) {
   p->dtype = dtype;
   for (int64_t i = 0; i < COUNT; i += 2) {
@@ -85,7 +86,7 @@ static void plant_transpose(pair *p) {
 }
 static void plant_zeros(pair *p) { memset(p->got, 0, sizeof p->got); }
 static void plant_zero_row(pair *p) { memset(p->got, 0, COLUMNS * (size_t)rf_dtype_bytes(p->dtype)); }
-static void plant_stale(pair *p) { /* what another call would have left there */
+static void plant_stale(pair *p) { /* Values that another call would have left in memory. */
   pair other;
   honest(&other, p->dtype);
   for (int64_t i = 0; i < COUNT; i++)
@@ -95,7 +96,8 @@ static void plant_unwritten_last(pair *p) {
   put(p->dtype, p->got, COUNT - 1, 0.0);
   put(p->dtype, p->want, COUNT - 1, 0.5);
 }
-static void plant_one_element_off(pair *p) { /* by 8 bounds of one element, relative to the largest */
+/* An error of 8 bounds of one element, relative to the largest. */
+static void plant_one_element_off(pair *p) {
   double largest = 0;
   for (int64_t i = 0; i < COUNT; i++) largest = fmax(largest, fabs(compare_load(p->dtype, p->want, i)));
   double off = 8 * compare_bound_of(p->dtype, RF_F32, 16).max * largest;

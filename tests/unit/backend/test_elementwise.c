@@ -1,6 +1,6 @@
-/* What the comparison of every op with the reference (test_ops_cpu.c) does not reach: sizes that
- * cross the kernels' blocks and thread shares, sums over microbatches, long runs of AdamW
- * against doubles, and what becomes of NaN. */
+/* test_elementwise.c - covers what test_ops_cpu.c, which compares every op with the reference, does
+ * not: sizes that cross the kernels' blocks and the threads' parts, sums over microbatches, many
+ * steps of AdamW against doubles, and the propagation of NaN. */
 #include "backend/cpu/cpu.h"
 #include "support/compare.h"
 #include "machine/machine.h"
@@ -19,7 +19,7 @@ static const rf_kernel *kernel_of(const rf_kernel *table, const char *op) {
   assert_non_null(table->op);
   return table;
 }
-/* The tables that this machine can run, weakest first. */
+/* The tables that this machine can run, lowest instruction set first. */
 static int tables(const rf_kernel *out[3]) {
   int count = 0;
   out[count++] = RF_CPU_ELEMENTWISE_BASE;
@@ -32,8 +32,8 @@ static int rows_of(op_harness *h, const char *name, int64_t rows, int64_t width)
   return op_tensor(h, name, RF_CLASS_ACTIVATION, h->dtype, NORMAL, OP_SHAPE(rows, width));
 }
 
-/* Runs the subject with every table and with 1, 2, 3 and 5 threads: all outputs must have the
- * bits of the first. */
+/* Runs the subject with every table and with 1, 2, 3 and 5 threads. All outputs must have the same
+ * bits. */
 static void all_agree(op_harness *h) {
   const rf_op *op = &h->graph->op[h->subject];
   const rf_kernel *of[3];
@@ -56,9 +56,9 @@ static void all_agree(op_harness *h) {
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) free(first[i]);
 }
 
-/* Several row blocks, a width that is no multiple of sixteen, shares that are not equal: the
- * gradients of gain and bias are the plain chain over the rows, and dx is near the formula in
- * doubles. */
+/* Several row blocks, a width that is not a multiple of sixteen, and unequal parts per thread. The
+ * gradients of gain and bias must equal the plain chain over the rows, and dx must be near the
+ * formula in doubles. */
 static void layernorm_bwd_of(rf_dtype dtype) {
   enum { ROWS = 1003, WIDTH = 203 };
   op_harness *h = op_harness_new(dtype, ROWS);
@@ -117,7 +117,7 @@ static void test_layernorm_bwd_sums_rows_in_order(void **state) {
   layernorm_bwd_of(RF_BF16);
 }
 
-/* dx in the place of dy: the channel sums of a block are read before its rows are overwritten. */
+/* dx overwrites dy: the channel sums of a block are read before its rows are overwritten. */
 static void test_norm_bwd_in_place_of_dy(void **state) {
   (void)state;
   enum { ROWS = 700, WIDTH = 96 };
@@ -144,7 +144,7 @@ static void test_norm_bwd_in_place_of_dy(void **state) {
   op_harness_free(h);
 }
 
-/* Large and odd sizes of the ops that split by elements and rows. */
+/* Large and odd sizes of the ops that are split by elements or rows. */
 static void test_threads_and_isas_agree_on_large_sizes(void **state) {
   (void)state;
   enum { ROWS = 307, WIDTH = 530 };
@@ -170,8 +170,8 @@ static void test_threads_and_isas_agree_on_large_sizes(void **state) {
   }
 }
 
-/* Position 4095 with the base frequency turns by 4095 radians: the rotation keeps every pair's
- * length, and rotating back restores it. */
+/* At position 4095, the pair with the base frequency is rotated by 4095 radians. The rotation keeps
+ * every pair's length, and the inverse rotation restores it. */
 static void test_rope_far_and_back(void **state) {
   (void)state;
   enum { ROWS = 130, HEADS = 3, KV = 1, HEAD = 36, WIDTH = (HEADS + 2 * KV) * HEAD };
@@ -191,7 +191,8 @@ static void test_rope_far_and_back(void **state) {
   int turned = op_output(h, turn, 0), restored = op_output(h, back, 0);
   for (int64_t i = 0; i < ROWS * WIDTH; i++) {
     assert_true(fabs(op_get(h, restored, i) - op_get(h, x, i)) < 2e-6);
-    if (i % WIDTH >= (HEADS + KV) * HEAD) assert_true(op_get(h, turned, i) == op_get(h, x, i)); /* values */
+    /* Values are not rotated. */
+    if (i % WIDTH >= (HEADS + KV) * HEAD) assert_true(op_get(h, turned, i) == op_get(h, x, i));
     else if (i % HEAD < HEAD / 2) {
       double a = op_get(h, x, i), b = op_get(h, x, i + HEAD / 2),
              angle = positions[i / WIDTH] * pow(1e4, -2.0 * (double)(i % HEAD) / HEAD);
@@ -202,8 +203,8 @@ static void test_rope_far_and_back(void **state) {
   op_harness_free(h);
 }
 
-/* Twenty steps on seeded gradients against doubles, with and without weights in bf16, on a size
- * that no thread share divides. */
+/* Twenty steps on seeded gradients against doubles, with and without bf16 weights. No thread count
+ * divides the size. */
 static void adamw_of(bool weights, const rf_kernel *table) {
   enum { COUNT = 20011, STEPS = 20 };
   op_harness *h = op_harness_new(weights ? RF_BF16 : RF_F32, 1);
@@ -258,7 +259,7 @@ static void test_adamw_follows_doubles(void **state) {
     adamw_of(true, of[t]);
   }
 }
-/* With prefetch or without: one arithmetic. */
+/* Prefetching does not change the bits. */
 static void test_adamw_prefetch_gives_the_same_bits(void **state) {
   (void)state;
   enum { COUNT = 70001 };
@@ -284,8 +285,8 @@ static void test_adamw_prefetch_gives_the_same_bits(void **state) {
   op_harness_free(h);
 }
 
-/* The sum of squares has one value whatever the threads, near the sum in long doubles; a NaN
- * anywhere reaches the norm. */
+/* The sum of squares has the same bits for any number of threads and is near the sum in long
+ * doubles. A NaN in any place reaches the norm. */
 static void test_norm_is_one_number(void **state) {
   (void)state;
   enum { COUNT = 300007 };
@@ -306,8 +307,8 @@ static void test_norm_is_one_number(void **state) {
   op_harness_free(h);
 }
 
-/* An update that takes the norm on its way leaves a chunk as it is whose gradient is not finite,
- * so that who looks for the cause finds no other. */
+/* An update that also computes the norm leaves a chunk unchanged if its gradient is not finite. So
+ * a search for the cause finds only this gradient. */
 static void test_update_leaves_what_is_not_finite(void **state) {
   (void)state;
   enum { CHUNK = 4096, COUNT = 3 * CHUNK + 5, BAD = CHUNK + 17 };
@@ -335,7 +336,7 @@ static void test_update_leaves_what_is_not_finite(void **state) {
   op_harness_free(h);
 }
 
-/* Each microbatch after the first adds; rows nobody looked up are zeroed by the first. */
+/* Each microbatch after the first adds. The first one zeroes the rows that were not looked up. */
 static void test_embedding_gradient_accumulates(void **state) {
   (void)state;
   enum { ROWS = 300, WIDTH = 40, VOCAB = 60 };
@@ -372,7 +373,7 @@ static void test_embedding_gradient_accumulates(void **state) {
   op_harness_free(h);
 }
 
-/* Nothing hides a NaN: it comes out of every op whose formula it enters. */
+/* A NaN comes out of every op whose formula it enters. */
 static void test_nan_comes_through(void **state) {
   (void)state;
   enum { ROWS = 2, WIDTH = 48 };
@@ -400,12 +401,13 @@ static void test_nan_comes_through(void **state) {
     }
 }
 
-/* Levels are ordered, names are theirs, and a weaker level never gets a stronger kernel. */
+/* Instruction sets are ordered, their names map back to them, and a lower one never gets a kernel
+ * of a higher one. */
 static void test_choice_respects_the_isa(void **state) {
   (void)state;
   assert_string_equal(rf_isa_name(RF_ISA_AVX512BF16), "avx512bf16");
   assert_string_equal(rf_isa_name(RF_ISA_AMX), "amx");
-  static rf_machine machine; /* plans of a machine that was not measured name the same level */
+  static rf_machine machine; /* Plans for a machine without measurements name the same instruction set. */
   assert_int_equal(rf_machine_detect(&machine, NULL), RAFTER_OK);
   assert_string_equal(machine.isa, rf_isa_name(rf_isa_detect()));
   assert_true(rf_backend_find("cpu") == &RF_BACKEND_CPU && rf_backend_find("auto") == &RF_BACKEND_CPU &&

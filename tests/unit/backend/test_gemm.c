@@ -1,6 +1,6 @@
-/* The product's definition is exact, so its test is too: every element of every shape equals the
- * naive chain of fmaf (with tiles and bf16 the sum of support/tile_sum.h), bit for bit, on each
- * ISA this CPU has, with any number of threads. */
+/* test_gemm.c - tests matrix products. Their definition is exact, so every element of every shape
+ * is compared bit by bit with the naive chain of fmaf, or with the sum of support/tile_sum.h for
+ * bf16 on tiles. All instruction sets of this CPU and several thread counts are tested. */
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/simd.h"
 #include "support/files.h"
@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 static uint32_t random_state = 1;
-static float draw(void) { /* small magnitudes and some zeros, so that sums round often and never overflow */
+static float draw(void) { /* Small magnitudes and some zeros, so that sums round often and never overflow. */
   random_state = random_state * 1664525u + 1013904223u;
   return (float)((int32_t)random_state >> 8) * 0x1p-22f;
 }
@@ -30,7 +30,7 @@ static int isas(const rf_gemm_isa *list[ISAS]) {
 }
 
 enum { GUARD = 64 };
-static void *guarded(size_t bytes) { /* writes past the end land in bytes that are checked */
+static void *guarded(size_t bytes) { /* A write past the end changes bytes that are checked. */
   size_t size = (bytes + 63) / 64 * 64 + GUARD;
   char *p = aligned_alloc(64, size);
   assert_non_null(p);
@@ -44,7 +44,8 @@ static void release(void *p, size_t bytes) {
 }
 static void *matrix(int64_t count, rf_dtype dtype) {
   size_t bytes = (size_t)count * (dtype == RF_BF16 ? 2 : 4);
-  void *p = malloc(bytes ? bytes : 1); /* exactly as large: the sanitizer sees reads past the end */
+  /* Exactly as large as needed, so that a sanitizer sees reads past the end. */
+  void *p = malloc(bytes ? bytes : 1);
   assert_non_null(p);
   for (int64_t i = 0; i < count; i++) {
     if (dtype == RF_BF16) ((rf_bf16 *)p)[i] = rf_f32_to_bf16(draw());
@@ -56,7 +57,7 @@ static float at(const void *p, rf_dtype dtype, int64_t i) {
   return dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)p)[i]) : ((const float *)p)[i];
 }
 
-/* Element (i,j) as this ISA has to give it, from `acc` on. */
+/* The value that this instruction set must give for element (i,j), starting from `acc`. */
 static float expected(const rf_gemm_isa *isa, const rf_gemm *g, int64_t i, int64_t j, float acc) {
   if (!isa->tiles || (g->a_dtype == RF_F32 && g->b_dtype == RF_F32)) {
     for (int64_t p = 0; p < g->k; p++)
@@ -100,11 +101,12 @@ static void check(shape s, rf_dtype a_dtype, rf_dtype b_dtype, bool a_transposed
   int count = isas(list);
   for (int isa = 0; isa < count; isa++) {
     bool tiles = list[isa]->tiles && (a_dtype == RF_BF16 || b_dtype == RF_BF16);
-    if (only_tiles ? !tiles : list[isa]->tiles && !tiles) continue; /* (with f32: the same code as without) */
+    /* (f32 with tiles runs the same code as without) */
+    if (only_tiles ? !tiles : list[isa]->tiles && !tiles) continue;
     for (int64_t e = 0; (isa == 0 || tiles) && e < s.m * s.n; e++)
       want[e] = expected(list[isa], &g, e / s.n, e % s.n, accumulate ? ((float *)before)[e] : 0.0f);
     for (int threads = 1; threads <= 3; threads++) {
-      /* fmaf may be a library call there */
+      /* fmaf may be a library call on the base instruction set, which is slow. */
       if (list[isa] == &RF_GEMM_BASE && s.m * s.n * s.k > 400000 && threads != 2) continue;
       size_t u_bytes = (size_t)(s.m * s.n) * 4, work_bytes = rf_gemm_workspace(list[isa], &g, threads);
       g.u = guarded(u_bytes);
@@ -132,7 +134,7 @@ static void check(shape s, rf_dtype a_dtype, rf_dtype b_dtype, bool a_transposed
   free(a);
 }
 
-/* Every cut into blocks gives the bits of every other, in exactly the workspace that it says. */
+/* All block sizes give the same bits, with exactly the workspace that they declare. */
 static void blocks_change_no_bits(void **state) {
   (void)state;
   static const rf_blocks blocks[] = {
@@ -165,9 +167,9 @@ static void blocks_change_no_bits(void **state) {
                    .dtype = RF_F32,
                    .ld = s.n};
       for (int isa = 0; isa < count; isa++) {
-        /* of f32 those are the same code; base takes the same cuts, slowly */
+        /* f32 runs the same code there; the base kernels use the same blocks, slowly. */
         if (list[isa]->tiles || list[isa] == &RF_GEMM_BASE) continue;
-        for (size_t c = 0; c <= sizeof blocks / sizeof *blocks; c++) { /* first the default */
+        for (size_t c = 0; c <= sizeof blocks / sizeof *blocks; c++) { /* c == 0 is the default. */
           size_t u_bytes = (size_t)(s.m * s.n) * 4;
           int threads = c ? 1 + (int)(turn++ % 3) : 2;
           g.accumulate = (i + (size_t)half) % 2;
@@ -204,7 +206,7 @@ static void blocks_change_no_bits(void **state) {
       free(want_sum);
     }
   }
-  assert_true(different > 50 || count < 2); /* they were other cuts indeed */
+  assert_true(different > 50 || count < 2); /* The blocks did differ. */
 }
 
 static void test_odd_shapes(void **state) {
@@ -215,7 +217,7 @@ static void test_odd_shapes(void **state) {
     for (size_t p = 0; p < sizeof k / sizeof *k; p++) {
       for (size_t j = 0; j < sizeof n / sizeof *n; j++) {
         shape s = {m[i], k[p], n[j]};
-        /* every packing; dtypes and accumulation take turns */
+        /* Every packing, with alternating dtypes and accumulation. */
         for (unsigned kind = 0; kind < 4; kind++, turn++) {
           check(s, turn % 3 == 1 ? RF_BF16 : RF_F32, turn % 5 < 2 ? RF_BF16 : RF_F32, kind & 1, kind & 2,
                 turn % 7 < 3);
@@ -243,7 +245,7 @@ static void test_many_blocks(void **state) {
     for (unsigned bits = 0; bits < 4; bits++)
       check(s[i], RF_F32, bits & 1 ? RF_BF16 : RF_F32, bits & 1, bits & 2, bits == 2);
   }
-  /* of theirs, which are larger */
+  /* several blocks of tiles, which are larger */
   static const shape of_tiles[] = {{400, 2100, 34}, {20, 4200, 70}, {700, 400, 40}};
   only_tiles = true;
   for (size_t i = 0; i < sizeof of_tiles / sizeof *of_tiles && rf_isa_detect() >= RF_ISA_AMX; i++)
@@ -253,7 +255,7 @@ static void test_many_blocks(void **state) {
   only_tiles = false;
 }
 
-/* A row's bits do not depend on how many rows run beside it. */
+/* The bits of a row do not depend on the number of other rows. */
 static void test_rows_are_independent(void **state) {
   (void)state;
   enum { K = 700, N = 90, M = 60 };
@@ -289,7 +291,7 @@ static void test_rows_are_independent(void **state) {
   free(a);
 }
 
-/* Fused epilogues give what the separate operations give on the rounded value. */
+/* A fused epilogue gives the result of the separate operations on the rounded value. */
 static void test_epilogues(void **state) {
   (void)state;
   static const shape shapes[] = {{5, 40, 50}, {40, 520, 45}, {1, 30, 64}, {70, 90, 96}};
@@ -377,12 +379,12 @@ static void test_epilogues(void **state) {
   }
 }
 
-/* Column sums of B taken while it is packed: plain adds in ascending k. */
+/* Column sums of B, taken while B is packed, are plain additions in ascending k. */
 static void test_column_sums(void **state) {
   (void)state;
   const rf_gemm_isa *list[ISAS];
   int count = isas(list);
-  for (int c = 0; c < 18; c++) { /* the last two: nothing to sum */
+  for (int c = 0; c < 18; c++) { /* The last two have nothing to sum. */
     int64_t m = c & 1 ? 900 : 10, k = c >= 16 ? 0 : c & 2 ? 1200 : 37, n = c & 4 ? 70 : 33;
     bool accumulate = c & 8;
     void *a = matrix(m * k, RF_F32), *b = matrix(k * n, c & 1 ? RF_BF16 : RF_F32);
@@ -430,14 +432,14 @@ static uint32_t word(void) {
   random_state = random_state * 1664525u + 1013904223u;
   return random_state >> 8;
 }
-/* What numbers a bf16 is drawn from. */
+/* Kinds of numbers that a bf16 is drawn from. */
 typedef enum numbers { ORDINARY, CANCELLING, SUBNORMAL, LARGE, ANY_BITS, NUMBERS } numbers;
 static float number(numbers kind, int64_t i) {
   float sign = word() & 1 ? -1.0f : 1.0f;
   switch (kind) {
   case CANCELLING:
     return (i / 2 % 2 ? -1.0f : 1.0f) *
-           (1.0f + 0x1p-6f * (float)(word() % 3)); /* what stays is what was rounded */
+           (1.0f + 0x1p-6f * (float)(word() % 3)); /* The sum keeps only the rounding errors. */
   case SUBNORMAL: return sign * ldexpf(1.0f + (float)(word() % 128) / 128, -60 - (int)(word() % 75));
   case LARGE: return sign * ldexpf(1.0f, 50 + (int)(word() % 16));
   case ANY_BITS: return rf_bf16_to_f32((rf_bf16)word());
@@ -445,8 +447,8 @@ static float number(numbers kind, int64_t i) {
   }
 }
 
-/* The hardware against tile_sum over all sorts of numbers, and against what would be wrong:
- * every planted fault shows. */
+/* The hardware agrees with tile_sum on all kinds of numbers, and every planted fault makes them
+ * differ. */
 static void test_tiles_are_their_definition(void **state) {
   (void)state;
   enum { M = 17, N = RF_PANEL_LANES + 3, K = 165 };
@@ -454,7 +456,7 @@ static void test_tiles_are_their_definition(void **state) {
   if (rf_isa_detect() < RF_ISA_AMX) skip_for("no matrix tiles on this CPU");
   int differ[TILE_FAULTS] = {0};
   for (int kind = 0; kind < NUMBERS; kind++) {
-    for (int pieces = 0; pieces < 3; pieces++) { /* of neither, of A, of B */
+    for (int pieces = 0; pieces < 3; pieces++) { /* pieces of no operand, of A, of B */
       rf_dtype a_dtype = pieces == 1 ? RF_F32 : RF_BF16, b_dtype = pieces == 2 ? RF_F32 : RF_BF16;
       void *a = matrix(M * K, a_dtype), *b = matrix(K * N, b_dtype);
       float u[M * N], row[K], column[K];
@@ -501,7 +503,7 @@ static void test_tiles_are_their_definition(void **state) {
         }
         rf_panel_pack(&panel, K, lane, packed + panel.offset);
       }
-      /* fewer rows, from panels: the same */
+      /* Fewer rows, from panels, give the same bits. */
       for (size_t f = 0; b_dtype == RF_BF16 && f < sizeof few / sizeof *few; f++) {
         float again[M * N];
         rf_gemm h = g;
@@ -541,8 +543,8 @@ static void test_tiles_are_their_definition(void **state) {
     if (!differ[fault]) fail_msg("planted fault %d does not show", fault);
 }
 
-/* f32 values that are bf16 give the bits of the bf16 product: so the kind of a weight does not
- * matter where its values are the same. */
+/* f32 values that are exact in bf16 give the bits of the bf16 product. So the dtype of a weight
+ * does not matter if its values are the same. */
 static void test_pieces_of_bf16_are_bf16(void **state) {
   (void)state;
   enum { M = 40, N = 70, K = 100 };

@@ -1,6 +1,6 @@
-/* What stands in the host's memory changes no bit: programs with copies there and back run
- * beside those without, by the reference kernels, and with any one copy left out something
- * differs. */
+/* test_offload.c - offloading to host memory changes no bit. Programs with copies to and from the
+ * host run next to programs without copies, on the reference kernels. If any one copy is left out,
+ * some value differs. */
 #include <math.h>
 
 #include "support/world.h"
@@ -58,7 +58,8 @@ static double noise(uint64_t site, int64_t i) {
   return (double)words[0] / 4294967296.0 * 2 - 1;
 }
 
-/* What a tensor that the caller fills holds; each cache has one page for a slot. */
+/* Initial value of an element of a tensor that the caller fills. Each cache has one page per
+ * slot. */
 static double value_of(const rf_graph *graph, const rf_tensor *t, int64_t i, int micro) {
   uint64_t site = rf_name_key(t->name);
   bool words = !strcmp(t->name, "tokens") || !strcmp(t->name, "labels");
@@ -72,8 +73,8 @@ static double value_of(const rf_graph *graph, const rf_tensor *t, int64_t i, int
   return strstr(t->name, "/gain") ? 1 + 0.3 * noise(site, i) : 0.4 * noise(site, i);
 }
 
-/* Weights and caches before the first step; inputs before each microbatch. A master begins as
- * its weight, moments as zero. */
+/* Writes weights and caches before the first step, and inputs before each microbatch. A master
+ * begins equal to its weight; moments begin at zero. */
 static void fill(world *w, int micro, bool inputs) {
   for (int t = 0; t < w->graph->tensor_count; t++) {
     const rf_tensor *tensor = &w->graph->tensor[t];
@@ -128,8 +129,7 @@ static rf_graph *graph_of(const setting *s, unsigned what) {
   return graph;
 }
 
-/* The first tensor that lasts or is read by the caller and has another bit; NULL when there is
- * none. */
+/* The first persistent tensor or output whose bits differ; NULL if all are equal. */
 static const char *difference(const world *plain, const world *moved) {
   bool finite = true;
   for (int t = 0; t < plain->graph->tensor_count; t++) {
@@ -191,7 +191,7 @@ static void test_a_missing_copy_is_found(void **state) {
   }
 }
 
-/* What uses the host's memory and is no copy is refused. */
+/* An op that uses the host's memory and is not a copy is refused. */
 static void test_only_copies_touch_the_host(void **state) {
   (void)state;
   const setting *s = &SETTINGS[0];

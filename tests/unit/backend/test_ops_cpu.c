@@ -1,6 +1,6 @@
-/* Every CPU kernel against the reference: every op, dtype, instruction set of this machine and
- * thread count. The instruction sets and thread counts must agree with each other to the bit;
- * matrix products, sums and dropout also with the reference. */
+/* test_ops_cpu.c - compares every CPU kernel with the reference, for every op, dtype, thread count
+ * and instruction set of this machine. Instruction sets and thread counts must agree to the bit.
+ * Matrix products, sums and dropout must also agree with the reference to the bit. */
 #include "backend/reference/reference.h"
 #include "support/compare.h"
 #include "support/op_cases.h"
@@ -19,7 +19,7 @@
 enum { THREADS = 3 };
 static const rf_dtype DTYPES[] = {RF_F32, RF_BF16};
 
-/* Failures are counted and printed one per case, so that one run shows all of them. */
+/* Failures are counted, and one is printed per case, so that one run shows all failing cases. */
 static int failures;
 static char where[256];
 
@@ -41,7 +41,7 @@ static compare_bound tolerance_of(const rf_op *op, rf_dtype dtype) {
   return (compare_bound){norm, 4 * norm};
 }
 
-/* The op's outputs as they stand; freed by drop. */
+/* A copy of the op's outputs; drop frees it. */
 typedef struct outputs {
   void *data[RF_MAX_OUTPUTS];
 } outputs;
@@ -56,7 +56,7 @@ static void drop(outputs *taken) {
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) free(taken->data[i]);
 }
 
-/* Whether the outputs in the harness are `want`: to the bit, or within the op's tolerance. */
+/* Whether the outputs in the harness equal `want`: to the bit, or within the op's tolerance. */
 static bool same(const op_harness *h, const rf_op *op, const outputs *want, bool exact, const char *what) {
   for (int i = 0; i < op->output_count; i++) {
     if (op->output[i] < 0) continue;
@@ -75,11 +75,11 @@ static bool same(const op_harness *h, const rf_op *op, const outputs *want, bool
   return true;
 }
 
-/* Whether this kernel has a definition of its own (gemm.h, tiles): then it is near the
- * reference's, and its bits are compared among themselves. */
+/* Whether this kernel has its own definition (tiles, gemm.h). Its results are then near the
+ * reference's, and its bits are compared only with those of other such kernels. */
 static bool is_of_tiles(const rf_kernel *kernel) { return kernel->level == RF_ISA_AMX; }
 
-/* One walk of the subject; false when a guard was touched. */
+/* Runs the subject once. Returns false if a guard byte changed. */
 static bool walk(op_harness *h, const rf_kernel *kernel, int threads, const rf_inplace *inplace) {
   char text[256];
   op_reset(h, h->subject);
@@ -88,7 +88,7 @@ static bool walk(op_harness *h, const rf_kernel *kernel, int threads, const rf_i
   return false;
 }
 
-/* In the place of an input, where the op's row allows it, the bits are the same. */
+/* An output that reuses the bytes of an input, if the op's row allows it, has the same bits. */
 static bool inplace_is_same(op_harness *h, const rf_op *op, const rf_kernel *kernel, const outputs *want) {
   for (int i = 0; i < op->def->inplace_count; i++) {
     const rf_inplace *rule = &op->def->inplace[i];
@@ -150,8 +150,8 @@ static bool is_input(const rf_op *op, int tensor) {
   return false;
 }
 
-/* A walk that uses fewer rows than the graph's bound gives those rows the same bits: so prefill
- * chunks and batches of any size agree. */
+/* A call on fewer rows than the graph's bound gives these rows the same bits. So prefill chunks and
+ * batches of any size agree. */
 static void test_fewer_rows_give_the_same_rows(void **state) {
   (void)state;
   static const char *const ops[] = {"embed",  "layernorm", "rmsnorm",     "rope",         "matmul", "gelu",
@@ -257,12 +257,12 @@ static void test_writes_outside_are_caught(void **state) {
   }
 }
 
-/* An i8 cache never hides what is not finite, and makes no wild numbers of heads that are all
- * but zero. The bits are the reference's. */
+/* An i8 cache shows every value that is not finite. Heads of almost only zeros do not become large
+ * numbers. The bits are those of the reference. */
 static void test_narrow_caches_tell_what_is_not_finite(void **state) {
   (void)state;
   static const struct {
-    float first, others; /* of a head's keys */
+    float first, others; /* among the keys of a head */
     bool finite, zeros;
   } cases[] = {{NAN, 1, false, true},    {INFINITY, 1, false, true},   {-INFINITY, 1, false, true},
                {0, 0, true, true},       {1e-40f, 0, true, true},      {1e-37f, 1e-38f, true, true},
@@ -275,7 +275,8 @@ static void test_narrow_caches_tell_what_is_not_finite(void **state) {
     int qkv = op->input[0], cache = op->output[1], scale = op->output[2];
     op_fill_all(h, 1);
     int64_t key =
-        (int64_t)op->attr.attention.heads * op->attr.attention.head_dim; /* the first row's first key head */
+        /* the first key head of the first row */
+        (int64_t)op->attr.attention.heads * op->attr.attention.head_dim;
     for (int d = 0; d < op->attr.attention.head_dim; d++)
       op_set(h, qkv, key + d, (double)(d ? cases[i].others : cases[i].first));
     const int32_t *table = op_data(h, op->input[2]);
@@ -305,7 +306,8 @@ static void test_narrow_caches_tell_what_is_not_finite(void **state) {
   }
 }
 
-/* A gradient that nobody wants needs no room: under adapters the head's weights have none. */
+/* A gradient that is not wanted needs no workspace: with adapters, the head's weights have no
+ * gradient. */
 static void test_heads_take_room_for_what_they_compute(void **state) {
   (void)state;
   static const char *const ops[] = {"head_loss_bwd", "head_loss_grad"};
@@ -318,7 +320,7 @@ static void test_heads_take_room_for_what_they_compute(void **state) {
     const rf_kernel *kernel = rf_kernel_choose(&RF_BACKEND_CPU, rf_isa_detect(), h->graph, op);
     int slot = i ? 2 : 0;
     size_t room[3];
-    for (int drop_more = 0; drop_more < 3; drop_more++) { /* all; without dw; without dx too */
+    for (int drop_more = 0; drop_more < 3; drop_more++) { /* all gradients; without dw; also without dx */
       if (drop_more) op->output[slot + 2 - drop_more] = RF_NONE;
       room[drop_more] = kernel->workspace_bytes(h->graph, op, 2);
     }
@@ -328,7 +330,7 @@ static void test_heads_take_room_for_what_they_compute(void **state) {
   }
 }
 
-/* Unwritten outputs and a kernel of another op must not pass the comparison. */
+/* Unwritten outputs and a kernel of another op must fail the comparison. */
 static void test_wrong_kernels_are_caught(void **state) {
   (void)state;
   const op_case *of = OP_CASES;
@@ -341,7 +343,7 @@ static void test_wrong_kernels_are_caught(void **state) {
   op_reset(h, h->subject);
   assert_false(
       compare_close(RF_F32, op_data(h, op->output[0]), want.data[0], count, tolerance_of(op, RF_F32), NULL));
-  h->run.step++; /* other draws */
+  h->run.step++; /* another dropout mask */
   op_run_range(h, 0, h->subject + 1, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
   assert_false(
       compare_close(RF_F32, op_data(h, op->output[0]), want.data[0], count, tolerance_of(op, RF_F32), NULL));
@@ -349,8 +351,8 @@ static void test_wrong_kernels_are_caught(void **state) {
   op_harness_free(h);
 }
 
-/* The null backend makes the CPU's plans: the same kernel for every op, so the same workspaces;
- * and it is told apart by one flag. */
+/* The null backend makes the same plans as the CPU: the same kernel for every op, so the same
+ * workspaces. One flag distinguishes it. */
 static void test_null_chooses_what_cpu_chooses(void **state) {
   (void)state;
   assert_null(RF_BACKEND_NULL.device);
@@ -368,8 +370,8 @@ static void test_null_chooses_what_cpu_chooses(void **state) {
       }
 }
 
-/* Latent attention and the routers that came with it are still the reference's. What only the
- * programs of several chips have runs in tests alone. */
+/* Latent attention and its routers still use the reference kernels. Ops that only programs of
+ * several chips have run only in tests. */
 static bool is_the_references(const op_case *of) {
   bool router = !strncmp(of->op, "route", 5) && strcmp(of->name, "plain"),
        tail = !strcmp(of->op, "rope") && !strcmp(of->name, "tail");
@@ -382,8 +384,8 @@ static bool is_the_references(const op_case *of) {
   return strstr(of->op, "latent") || router || tail || chips;
 }
 
-/* Every other op of a training step has a kernel of the CPU's own: none is left to the
- * reference's plain loops. */
+/* Every other op of a training step has a kernel of the CPU's own, and none uses the plain loops of
+ * the reference. */
 static void test_cpu_has_its_own_kernels(void **state) {
   (void)state;
   failures = 0;
@@ -402,9 +404,9 @@ static void test_cpu_has_its_own_kernels(void **state) {
 }
 
 int main(int argc, char **argv) {
-  /* Threads outnumber cores here, so those that wait must sleep: spinning makes this test ten
-   * times longer on a busy machine. OpenMP reads the variable before main, hence the second
-   * start; if that fails the test is only slow. */
+  /* There are more threads than cores here, so waiting threads must sleep; spinning makes this test
+   * ten times longer on a busy machine. OpenMP reads the variable before main, so the program
+   * starts itself again. If that fails, the test is only slow. */
   if (argc > 0 && !getenv("OMP_WAIT_POLICY") && setenv("OMP_WAIT_POLICY", "passive", 1) == 0)
     execv("/proc/self/exe", argv);
   const struct CMUnitTest tests[] = {

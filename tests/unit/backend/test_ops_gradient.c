@@ -1,5 +1,5 @@
-/* Every backward rule of the op table, run in f64 by the reference backend, against central
- * differences of the forward op. */
+/* test_ops_gradient.c - compares every backward rule of the op table, run in f64 by the reference
+ * backend, with central differences of the forward op. */
 #include "backend/reference/reference.h"
 #include "support/compare.h"
 #include "support/op_cases.h"
@@ -19,13 +19,14 @@ static void run(op_harness *h, int from, int to) {
   op_run_range(h, from, to, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
 }
 
-/* A case of one op with its backward: the functional is <weights, output 0>, or the mean loss of
- * a loss op. */
+/* A case of one op with its backward ops. The differentiated function is <weights, output 0>, or
+ * the mean loss of a loss op. */
 typedef struct gradient_case {
   op_harness *h;
-  /* the forward op; ops behind it up to `end` are its backward */
+  /* op: the forward op; the ops after it up to `end` are its backward ops */
   int op, end;
-  int weights;                                          /* tensor: gradient of output 0; RF_NONE for a loss */
+  /* tensor with the gradient of output 0; RF_NONE for a loss */
+  int weights;
   int input[RF_MAX_INPUTS], grad[RF_MAX_INPUTS], count; /* inputs that have a gradient */
 } gradient_case;
 
@@ -36,7 +37,7 @@ static gradient_case prepare(const op_case *of, const op_size *size) {
   op_harness *h = g.h;
   of->build(h, of, size);
   g.op = h->subject;
-  rf_op op = h->graph->op[g.op]; /* a copy: the array may move while the backward emits */
+  rf_op op = h->graph->op[g.op]; /* A copy, because the array may move while the backward ops are emitted. */
   int grad_out[RF_MAX_OUTPUTS], grad_in[RF_MAX_INPUTS];
   for (int i = 0; i < RF_MAX_OUTPUTS; i++) grad_out[i] = RF_NONE;
   for (int i = 0; i < RF_MAX_INPUTS; i++) grad_in[i] = RF_NONE;
@@ -48,7 +49,8 @@ static gradient_case prepare(const op_case *of, const op_size *size) {
   for (int i = 0; i < op.input_count; i++) {
     if (op.input[i] < 0 || !is_float(h->graph->tensor[op.input[i]].dtype)) continue;
     rf_tensor in = h->graph->tensor[op.input[i]];
-    /* parameters are given the tensor to write, activations ask for one */
+    /* Gradients of parameters are existing tensors; gradients of activations are made by the
+     * rule. */
     grad_in[i] = in.class == RF_CLASS_WEIGHT || in.class == RF_CLASS_ADAPTER
                      ? op_tensor(h, "dparam", RF_CLASS_GRADIENT, RF_F64, (op_fill){1, 0}, in.rank, in.shape)
                      : RF_WANTED;
@@ -79,8 +81,7 @@ static double functional(const gradient_case *g) {
   return sum;
 }
 
-/* Central difference along one direction of one input; the direction is given element by
- * element. */
+/* Central difference in one direction of one input; the direction has one value per element. */
 static double difference(const gradient_case *g, int input, const double *direction) {
   int64_t count = op_count(g->h, input);
   double *kept = op_copy(g->h, input), value[2];
@@ -102,8 +103,8 @@ static double direction_element(int64_t trial, int64_t i) {
   return (double)normal[0];
 }
 
-/* Every element one by one, and two directions through all of them, within TOLERANCE of the
- * gradient's norm. False with `text`. */
+/* Checks every element, and two directions through all elements, within TOLERANCE of the gradient's
+ * norm. Returns false with `text`. */
 static bool agrees(const gradient_case *g, int k, const double *grad, char text[256]) {
   int64_t count = op_count(g->h, g->input[k]);
   double *direction = calloc((size_t)count, sizeof *direction), norm = 0;
@@ -130,9 +131,9 @@ static bool agrees(const gradient_case *g, int k, const double *grad, char text[
 }
 
 static bool differentiable(const op_case *of) {
-  /* a choice has no gradient */
+  /* A choice of experts has no gradient. */
   if (of->flags & OP_BIAS && strcmp(of->op, "route") == 0) return false;
-  /* fused after differentiation */
+  /* These ops are fused after differentiation. */
   if (of->flags & (OP_GELU | OP_RESIDUAL) && strcmp(of->op, "matmul") == 0) return false;
   return !(of->flags & OP_BF16_SOFTMAX) && rf_op_find(of->op)->backward;
 }
@@ -153,7 +154,7 @@ static void test_backward_rules_agree_with_differences(void **state) {
     }
 }
 
-/* The check itself must fail for a gradient that is a little wrong in one element. */
+/* The check must fail for a gradient that is slightly wrong in one element. */
 static void test_a_wrong_gradient_is_found(void **state) {
   (void)state;
   for (const op_case *of = OP_CASES; of->op; of++) {
@@ -199,7 +200,7 @@ static void test_every_op_has_a_reference_kernel_and_a_case(void **state) {
     if (!rf_op_find(kernel->op)) fail_msg("reference kernel %s is for no op of the table", kernel->name);
 }
 
-/* Fusion removes no rounding, so it may change no bit. */
+/* Fusion removes no rounding, so it may not change any bit. */
 static void test_fused_ops_are_their_parts(void **state) {
   (void)state;
   static const rf_dtype dtypes[] = {RF_F64, RF_F32, RF_BF16};

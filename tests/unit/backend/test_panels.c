@@ -1,6 +1,7 @@
-/* Packed matrices: what is packed comes out again byte for byte, and a product with a packed
- * matrix gives, to the bit, what the same product gives with the same matrix widened to f32:
- * every type, parts of several types, every op that takes one, every ISA, and the reference. */
+/* test_panels.c - tests packed matrices. A packed matrix unpacks to the same bytes. A product with
+ * a packed matrix has the bits of the product with the same matrix widened to f32. Every type,
+ * parts of several types, every op that takes a packed matrix, every instruction set and the
+ * reference are tested. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -50,7 +51,7 @@ static void packed_bytes_come_out_again(void **state) {
         }
       }
       rf_panel last = rf_panels_at(&panels, rf_panels_count(&panels) - 1);
-      for (int lane = last.used; lane < last.lanes; lane++) { /* padding is zeros */
+      for (int lane = last.used; lane < last.lanes; lane++) { /* Padding is zeros. */
         uint8_t zeros[256] = {0};
         rf_panel_block(&last, packed + last.offset, lane, blocks - 1, back);
         assert_memory_equal(back, zeros, (size_t)(type->head + type->bytes));
@@ -65,7 +66,7 @@ static void packed_bytes_come_out_again(void **state) {
 
 typedef struct product {
   const char *op;
-  bool table; /* the matrix is (outputs, inner) */
+  bool table; /* whether the matrix is (outputs, inner) */
   bool fast;  /* rounds x to 8 bits */
 } product;
 static const product PRODUCTS[] = {
@@ -84,7 +85,8 @@ static rf_panels panels_of(const product *p, const rf_panels *like) {
 }
 
 static rf_dtype plain_dtype = RF_F32;
-/* The op on `rows` rows; w: packed, or plain in plain_dtype. Returns w's tensor. */
+/* Adds the op on `rows` rows, with a weight that is packed or plain in plain_dtype. Returns the
+ * tensor of the weight. */
 static int build(op_harness *h, const product *p, const rf_panels *like, bool packed, int rows) {
   int64_t outputs = op_panels_outputs(like), inner = like->inner, experts = rf_panels_experts(like);
   op_fill normal = {1, 0}, small = {0.1, 0};
@@ -102,7 +104,7 @@ static int build(op_harness *h, const product *p, const rf_panels *like, bool pa
   if (!strcmp(p->op, "embed")) {
     int inputs[] = {op_ids(h, "tokens", rows, ids), op_ids(h, "positions", rows, positions), w, RF_NONE},
         outs[] = {RF_WANTED};
-    attr = (rf_attr){.embed = {.scale = 3, .dtype = RF_F32}}; /* as the plain table is */
+    attr = (rf_attr){.embed = {.scale = 3, .dtype = RF_F32}}; /* as in the plain table */
     op_apply(h, "embed", 4, inputs, 1, outs, &attr);
     return w;
   }
@@ -134,7 +136,8 @@ static int build(op_harness *h, const product *p, const rf_panels *like, bool pa
   return w;
 }
 
-/* The packed matrix's values, by the file format's own functions, into the plain one. */
+/* Writes the packed matrix's values into the plain matrix, with the functions of the file
+ * format. */
 static void widen(op_harness *to, const op_harness *from, int w) {
   const rf_panels *all = &from->graph->tensor[w].panels, one = rf_panels_one(all);
   int64_t outputs = op_panels_outputs(all), inner = one.inner;
@@ -152,7 +155,7 @@ static void widen(op_harness *to, const op_harness *from, int w) {
   free(values);
 }
 
-/* What an ISA did not write shows. */
+/* Fills outputs with NaN, so that an element which a kernel does not write is found. */
 static void poison_outputs(op_harness *h) {
   const rf_op *op = &h->graph->op[0];
   for (int i = 0; i < op->output_count; i++)
@@ -160,7 +163,7 @@ static void poison_outputs(op_harness *h) {
       memset(op_data(h, op->output[i]), 0xff, (size_t)rf_tensor_bytes(&h->graph->tensor[op->output[i]]));
 }
 
-/* The plain product once, on the first of the ISAs, and the packed one on each. */
+/* Runs the plain product once, on the first instruction set, and the packed product on each. */
 static void same(const product *p, const rf_panels *panels, rf_dtype dtype, int rows,
                  const rf_backend *backend, rf_isa from, rf_isa to, int threads) {
   op_harness *packed = op_harness_new(dtype, rows), *plain = op_harness_new(dtype, rows);
@@ -235,7 +238,8 @@ static void rows_do_not_depend_on_their_number(void **state) {
     same(&PRODUCTS[0], &panels, RF_F32, rows, &RF_BACKEND_CPU, rf_isa_detect(), rf_isa_detect(), 2);
 }
 
-/* Where tiles multiply bf16 as bf16: the same as the plain bf16 matrix, wherever parts end. */
+/* If tiles multiply bf16 as bf16, the bits are those of the plain bf16 matrix, wherever parts
+ * end. */
 static void bf16_on_tiles_is_plain_bf16(void **state) {
   (void)state;
   const rf_quant_type *bf16 = rf_quant_type_of(RF_Q_BF16);
@@ -253,7 +257,7 @@ static void bf16_on_tiles_is_plain_bf16(void **state) {
   plain_dtype = RF_F32;
 }
 
-/* A row takes neighbouring panels in turns where there are many, also where parts end between
+/* With one row, the kernel alternates between neighbouring panels, also if a part ends between
  * them. */
 static void panels_in_turns(void **state) {
   (void)state;
@@ -278,8 +282,9 @@ static void panels_in_turns(void **state) {
 
 /* ---- activations in 8 bits ------------------------------------------------------------------- */
 
-/* Against the reference, which reads values one by one: rows are rounded alike, so what is left
- * is the sums' own rounding. Every ISA and number of threads gives the same bits. */
+/* Compares with the reference, which reads values one by one. Both round rows in the same way, so
+ * only the rounding of sums differs. Every instruction set and number of threads gives the same
+ * bits. */
 static void rounded(const product *p, const rf_panels *panels, rf_dtype dtype, int rows) {
   compare_bound bound = compare_bound_of(dtype, RF_F32, panels->inner);
   rf_panels own = panels_of(p, panels);
@@ -290,14 +295,14 @@ static void rounded(const product *p, const rf_panels *panels, rf_dtype dtype, i
   op_fill_all(packed, 7);
   op_run_range(plain, 0, 1, &RF_BACKEND_REFERENCE, RF_ISA_BASE, 1);
   const rf_op *op = &packed->graph->op[0];
-  void *first[RF_MAX_OUTPUTS] = {NULL}; /* what the first ISA gave */
+  void *first[RF_MAX_OUTPUTS] = {NULL}; /* outputs of the first instruction set */
   for (rf_isa isa = RF_ISA_AVX2; isa <= rf_isa_detect(); isa++) {
     poison_outputs(packed);
     op_run_range(packed, 0, 1, &RF_BACKEND_CPU, isa, 1 + (int)isa % 2);
     for (int i = 0; i < op->output_count; i++) {
       int id = op->output[i];
       compare_report report;
-      /* which ids are likeliest may turn on a rounding */
+      /* The choice of likeliest ids may depend on a rounding error. */
       if (id < 0 || packed->graph->tensor[id].dtype == RF_I32) continue;
       rf_dtype of = packed->graph->tensor[id].dtype;
       if (!compare_close(of, op_data(packed, id), op_data(plain, id), op_count(packed, id), bound, &report) ||
@@ -331,7 +336,7 @@ static void fast_products_round_their_rows_alone(void **state) {
       for (size_t p = 0; p < sizeof ROUNDED / sizeof *ROUNDED; p++)
         rounded(&ROUNDED[p], &panels, r % 2 ? RF_F32 : RF_BF16, ROWS[r]);
   }
-  /* blocks of 256 and of 32 beside each other */
+  /* blocks of 256 and of 32 values next to each other */
   const rf_quant_type *q4 = rf_quant_type_of(RF_Q_Q4_K), *q6 = rf_quant_type_of(RF_Q_Q6_K),
                       *q8 = rf_quant_type_of(RF_Q_Q8_0);
   rf_panels mixed = {.inner = 512, .parts = 3, .part = {{q4, 70}, {q8, 37}, {q6, 9}}};
@@ -348,7 +353,7 @@ static void fast_panels_in_turns(void **state) {
     for (int rows = 1; rows <= 8; rows += 7) rounded(&ROUNDED[0], &panels[i], RF_F32, rows);
 }
 
-/* The bits of a row are the same whatever rows stand beside it. */
+/* The bits of a row do not depend on the other rows. */
 static void fast_rows_do_not_depend_on_their_number(void **state) {
   (void)state;
   const rf_quant_type *q4 = rf_quant_type_of(RF_Q_Q4_K), *q6 = rf_quant_type_of(RF_Q_Q6_K),

@@ -1,6 +1,6 @@
-/* A graph cut over a mesh computes what the whole graph computes: every chip's program runs in
- * one process with real exchanges, and metrics, gradients (as the optimizer's first moments hold
- * them) and updated weights are compared with those of one chip. */
+/* test_shard.c - a graph sharded over a mesh computes the results of the unsharded graph. The
+ * programs of all chips run in one process with real exchanges. Metrics, gradients (from the
+ * optimizer's first moments) and updated weights are compared with those of one chip. */
 #include <math.h>
 
 #include "support/stages.h"
@@ -22,7 +22,7 @@
   "deepseek:layers=3,width=16,heads=2,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_" \
   "ff=8,experts=4,vocab=40,seq=16"
 
-/* biases of queries and keys, one key head for four query heads */
+/* with biases of queries and keys, and one key head for four query heads */
 #define LEAST_QWEN "qwen2.5-0.5b:layers=2,width=16,heads=8,kv_heads=2,head_dim=8,ff=24,vocab=40,seq=16"
 #define LEAST_LATENT \
   "deepseek:layers=3,width=16,heads=4,head_dim=10,rope_dim=4,value_dim=6,kv_rank=12,q_rank=8,ff=24,expert_" \
@@ -50,7 +50,7 @@ static double noise(uint64_t site, int64_t i) {
   return (double)words[0] / 4294967296.0 * 2 - 1;
 }
 
-/* What a tensor of the whole graph begins with. */
+/* Initial value of an element of a tensor in the unsharded graph. */
 static double first_value(const rf_tensor *t, int64_t i, int micro, int64_t vocab, int64_t step) {
   uint64_t site = rf_name_key(t->name);
   if (!strcmp(t->name, "tokens")) return floor((noise(site + (uint64_t)micro, i) + 1) / 2 * (double)vocab);
@@ -62,7 +62,7 @@ static double first_value(const rf_tensor *t, int64_t i, int micro, int64_t voca
   return 0.4 * noise(site, i);
 }
 
-/* Page c of a slot's table, of `most` pages that a slot has. */
+/* Page c of a slot's table; a slot has at most `most` pages. */
 static double page_of(const rf_graph *whole, const rf_tensor *t, int64_t i) {
   int64_t slots = t->shape[0], columns = t->shape[1], pool = 0;
   bool local = strstr(t->name, "local") != NULL;
@@ -85,7 +85,7 @@ static const rf_tensor *find(const rf_graph *graph, const char *name) {
   return id == RF_NONE ? NULL : &graph->tensor[id];
 }
 
-/* Segments: every chip's own rows, whole sequences. */
+/* Segments of every chip's own rows, which are whole sequences. */
 static void set_segments(world *w, int tensor) {
   int64_t count = w->graph->tensor[tensor].shape[0], rows = count - 1;
   for (int64_t chip = 0; chip < w->chips; chip++)
@@ -102,13 +102,13 @@ static void set_first(world *w, const rf_graph *whole, int micro, bool inputs) {
       set_segments(w, t);
       continue;
     }
-    /* A master begins as its weight. */
+    /* A master begins equal to its weight. */
     if (strstr(mine->name, "/master") && !all) {
       char name[256];
       snprintf(name, sizeof name, "%.*s", (int)(strlen(mine->name) - strlen("/master")), mine->name);
       all = find(whole, name);
     }
-    /* numbers of this copy's own */
+    /* Slots and rows are numbered within this copy. */
     if (!strcmp(mine->name, "slots") || !strcmp(mine->name, "rows") || !strncmp(mine->name, "pages/", 6)) {
       for (int64_t i = 0; i < w->chips * rf_tensor_count(mine); i++) {
         int64_t at = i % rf_tensor_count(mine);
@@ -141,9 +141,9 @@ static void step(world *w, const rf_graph *whole) {
 
 static bool compared(const rf_tensor *t) { return t->output || t->persistent; }
 
-/* The first difference; NULL when there is none. Sums of f64 over chips are in another order:
- * 1e-9 of the largest element, and an update of Adam by a gradient of nearly nothing is compared
- * by its moments only. */
+/* The first difference; NULL if there is none. Sums of f64 over chips have another order, so 1e-9
+ * of the largest element is allowed. If a gradient is almost zero, only the moments of its Adam
+ * update are compared. */
 static const char *difference(const world *w, const world *one, char text[300]) {
   int seen = 0;
   for (int t = 0; t < w->graph->tensor_count; t++) {
@@ -291,7 +291,7 @@ static void same_results(const setting *s, rf_build_options options, const char 
   drop(&p);
 }
 
-/* Four slots; of several pages where their positions are dealt out. */
+/* Options of four slots, with several pages each if the mesh distributes their positions. */
 static rf_build_options walk_of(const setting *s) {
   rf_build_options options = fixture_generate(RF_F64, 4, 4);
   bool dealt = strstr(s->mesh, "context") != NULL;
@@ -300,8 +300,8 @@ static rf_build_options walk_of(const setting *s) {
   return options;
 }
 
-/* A walk of a generator over a cache that holds something, key heads dealt out or, where there
- * are fewer of them than chips, shared. */
+/* A forward pass of a generator over a cache with contents. Key heads are distributed, or shared if
+ * there are fewer than chips. */
 static void test_walks_of_a_generator(void **state) {
   (void)state;
   static const setting settings[] = {{LEAST_LLAMA, "tensor=2", 0, 1, 0, 0, NULL, NULL},
@@ -345,7 +345,7 @@ static void test_scores(void **state) {
     }
 }
 
-/* Recomputation runs behind the pass: what it makes again it exchanges again. */
+/* Recomputation is added after sharding: recomputed tensors are exchanged again. */
 static void test_recomputation(void **state) {
   (void)state;
   static const setting settings[] = {{LEAST_LLAMA, "fsdp=2,tensor=2", 3, 2, 1, 0, NULL, NULL},
@@ -359,7 +359,7 @@ static void test_recomputation(void **state) {
       rf_error error = {0};
       assert_int_equal(rf_remat_parse(policies[k], &policy, &error), RAFTER_OK);
       pair p = make(&settings[i]);
-      world_free(p.many); /* of the graph as it was */
+      world_free(p.many); /* of the graph before this change */
       bool *gone = calloc((size_t)p.cut->tensor_count, sizeof *gone);
       rf_remat_policy(p.cut, policy, gone);
       if (rf_pass_remat(p.cut, gone, &error) != RAFTER_OK || rf_graph_verify(p.cut, &error) != RAFTER_OK)
@@ -368,7 +368,7 @@ static void test_recomputation(void **state) {
       step(p.one, p.whole);
       step(p.many, p.whole);
       const char *wrong = difference(p.many, p.one, text);
-      /* a weight is gathered for forward and for backward, not a third time */
+      /* A weight is gathered for the forward and the backward pass, and not a third time. */
       for (int o = 0, seen = 0; o < p.cut->op_count; o++) {
         if (p.cut->op[o].def != rf_op_find("all_gather") ||
             strcmp(p.cut->tensor[p.cut->op[o].input[0]].name, "block.0/mlp/down/weight"))
@@ -400,7 +400,7 @@ static void each_exchange_is_needed(const setting *s, rf_build_options options) 
   drop(&p);
 }
 
-/* Every exchange is needed: with any one of them left out something comes out wrong. */
+/* Every exchange is needed: without any one of them, some result is wrong. */
 static void test_a_missing_exchange_is_found(void **state) {
   (void)state;
   static const setting settings[] = {{LEAST_LLAMA, "fsdp=2,tensor=2", 3, 1, 1, 0, NULL, NULL},
@@ -418,7 +418,7 @@ static void test_a_missing_exchange_is_found(void **state) {
   }
 }
 
-/* The op that writes a tensor last before op `before`. */
+/* The last op that writes a tensor before op `before`. */
 static int writer_of(const rf_graph *graph, int t, int before) {
   for (int o = before - 1; o >= 0; o--)
     for (int i = 0; i < graph->op[o].output_count; i++)
@@ -426,8 +426,8 @@ static int writer_of(const rf_graph *graph, int t, int before) {
   return RF_NONE;
 }
 
-/* Sums of gradients that stand behind their writer, nothing between but other exchanges, and
- * those in the end section. */
+/* Counts sums of gradients that follow their writer with only other exchanges in between (early),
+ * and those in the end section (late). */
 static void count_sums(const rf_graph *graph, int *early, int *late) {
   *early = *late = 0;
   for (int o = 0; o < graph->op_count; o++) {
@@ -441,8 +441,8 @@ static void count_sums(const rf_graph *graph, int *early, int *late) {
   }
 }
 
-/* Of one microbatch, gradients are summed where backward has made them, so that their way is
- * hidden under the rest of it. */
+/* With one microbatch, a gradient is summed directly after the backward pass has computed it, so
+ * that the rest of the pass hides the transfer. */
 static void test_sums_follow_their_gradients(void **state) {
   (void)state;
   static const setting settings[] = {{LEAST_LLAMA, "data=2", 0, 1, 1, 0, NULL, "shard"},
@@ -456,7 +456,7 @@ static void test_sums_follow_their_gradients(void **state) {
     count_sums(p.cut, &early, &late);
     if (early < p.whole->params.count || late)
       fail_msg("%s over %s: %d early, %d late", s.model, s.mesh, early, late);
-    for (int o = 0; i == 0 && o < p.cut->op_count; o++) { /* one step too early is seen */
+    for (int o = 0; i == 0 && o < p.cut->op_count; o++) { /* A sum one op too early is noticed. */
       rf_op *op = &p.cut->op[o];
       if (!rf_op_is_exchange(op->def) || rf_op_is_exchange(op[-1].def)) continue;
       rf_op sum = *op;
@@ -512,7 +512,7 @@ static line make_line(const staged *s) {
   rf_model model = fixture_model(s->model);
   if (s->lora) fixture_lora(&model, s->lora);
   rf_error error = {0};
-  options.microbatch = 4; /* several are run */
+  options.microbatch = 4; /* Several microbatches are run. */
   line l = {.whole = fixture_graph(&model, &options, NULL)};
   if (rf_mesh_parse(s->mesh, s->zero, &options.mesh, &error) != RAFTER_OK ||
       rf_pipeline_parse(s->schedule, &options.mesh, &error) != RAFTER_OK)
@@ -553,8 +553,8 @@ static void step_line(line *l) {
   stages_step(l->many, write_inputs, l->whole);
 }
 
-/* The first difference of any stage; "they wait for each other" where the schedule does not come
- * to its end. */
+/* The first difference on any stage, or "they wait for each other" if the schedule does not reach
+ * its end. */
 static const char *line_difference(const line *l, char text[300]) {
   if (l->many->stuck) return "they wait for each other";
   for (int i = 0; i < l->many->count; i++)
@@ -576,7 +576,7 @@ static const staged PIPELINES[] = {
     {DEEP_LLAMA, "slice=2,pipeline=2,data=2", "1f1b", 0, 2, 1, 0, NULL, RF_REMAT_BLOCK},
     {DEEP_LLAMA, "pipeline=2,context=2", "1f1b", 0, 3, 1, 0, NULL, RF_REMAT_NONE},
     {DEEP_LLAMA, "pipeline=2,sequence=2,tensor=2", "1f1b", 0, 3, 1, 0, NULL, RF_REMAT_NONE},
-    /* one table of tokens, on two stages */
+    /* one token table on two stages */
     {DEEP_GEMMA, "pipeline=2", "1f1b", 0, 3, 1, 0, NULL, RF_REMAT_NONE},
     {DEEP_GEMMA, "pipeline=4,tensor=2", "1f1b", 0, 4, 1, 0, NULL, RF_REMAT_ATTN},
     {DEEP_GEMMA, "pipeline=2,fsdp=2,tensor=2", "interleaved:2", 3, 4, 1, 0, NULL, RF_REMAT_NONE},
@@ -612,7 +612,7 @@ static void test_stages_compute_the_same(void **state) {
   }
 }
 
-/* Every send and recv is needed, and so is every place that a tensor has for another microbatch. */
+/* Every send and recv is needed, and so is every slot of a tensor for another microbatch. */
 static void test_a_missing_transfer_is_found(void **state) {
   (void)state;
   static const staged settings[] = {

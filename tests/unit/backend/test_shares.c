@@ -1,4 +1,4 @@
-/* Items that threads take from shares: each once, whoever takes them. */
+/* test_shares.c - threads take items from shared parts. Each item is taken once, by any thread. */
 #include "backend/cpu/shares.h"
 
 #include <omp.h>
@@ -34,8 +34,8 @@ static void test_every_item_is_taken_once(void **state) {
   }
 }
 
-/* Alone among many: its own part upwards, then the others' downwards; also where threads are
- * more than parts, or fewer came than were asked for. */
+/* A thread takes its own part in ascending order, then other parts in descending order. This also
+ * holds if there are more threads than parts, or if fewer threads run than were requested. */
 static void test_own_part_comes_first_and_upwards(void **state) {
   (void)state;
   static const int threads[] = {2, 3, 64, 200};
@@ -58,7 +58,7 @@ static void test_own_part_comes_first_and_upwards(void **state) {
   }
 }
 
-/* Several at a time only where each thread comes back for more eight times at least. */
+/* A thread takes several items at a time only if it can come back at least eight times. */
 static void test_few_items_go_one_by_one(void **state) {
   (void)state;
   assert_int_equal(rf_shares_at_once(31, 2, 2), 1);

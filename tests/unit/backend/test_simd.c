@@ -1,4 +1,4 @@
-/* The sixteen-lane vectors: near the truth of libm's doubles, and the same bits on every
+/* test_simd.c - vectors of sixteen lanes are near libm's doubles, and have the same bits on every
  * instruction set of this machine. */
 #include "backend/cpu/dropout.h"
 #include "backend/cpu/simd_map.h"
@@ -25,7 +25,7 @@ static float from_bits(uint32_t u) {
   return x;
 }
 
-/* Every kind of float: all magnitudes, both signs, and in front what is special. */
+/* Fills x with all magnitudes and both signs, with special values first. */
 static void fill_all_magnitudes(float *x, uint64_t key) {
   static const float special[] = {0.0f,      -0.0f,     INFINITY,      -INFINITY,      NAN,     1e-45f,
                                   -1e-45f,   0x1p-126f, 3.4028235e38f, -3.4028235e38f, 1.0f,    -1.0f,
@@ -48,9 +48,10 @@ static void test_all_isas_give_the_same_bits(void **state) {
   fill_all_magnitudes(a, 1);
   fill_all_magnitudes(b, 2);
   fill_all_magnitudes(c, 3);
-  for (int set = 0; set < 2; set++) { /* the second time numbers of ordinary size */
+  for (int set = 0; set < 2; set++) { /* In the second set, numbers have ordinary magnitudes. */
     for (rf_simd_function f = 0; f < RF_SIMD_FUNCTIONS; f++) {
-      if (set == 0 && (f == RF_SIMD_SIN || f == RF_SIMD_COS)) continue; /* defined below 1e5 */
+      /* Sine and cosine are defined below 1e5. */
+      if (set == 0 && (f == RF_SIMD_SIN || f == RF_SIMD_COS)) continue;
       assert_true(rf_simd_map(RF_ISA_BASE, f, a, b, c, want, COUNT));
       for (rf_isa isa = RF_ISA_AVX2; isa <= rf_isa_detect(); isa++) {
         assert_true(rf_simd_map(isa, f, a, b, c, got, COUNT));
@@ -81,9 +82,9 @@ static double gelu_grad(double u) {
   return sigmoid(z) + u * slope * sigmoid(z) * sigmoid(-z);
 }
 
-/* Bounds come from the formulas: one rounding of the result is 0.5; each operation after the
- * exponential's adds about 1; arguments that are rounded before the exponential add their
- * relative error times the argument (gelu: |2 z| up to 87, three roundings). */
+/* Bounds in units of the last place, from the formulas. One rounding of the result is 0.5. Each
+ * operation after the exponential adds about 1. An argument that is rounded before the exponential
+ * adds its relative error times the argument (gelu: |2 z| up to 87, three roundings). */
 static const struct {
   const char *name;
   rf_simd_function f;
@@ -127,7 +128,7 @@ static void test_functions_are_near_the_truth(void **state) {
       if (!(ulps <= worst)) {
         worst = ulps;
         at = i;
-      } /* a NaN is the worst */
+      } /* A NaN counts as the largest error. */
     }
     if (worst <= ACCURACY[k].ulps) continue;
     failures++;
@@ -164,8 +165,8 @@ static void test_edges(void **state) {
               isnan(one(RF_SIMD_GELU_GRAD, NAN)));
 }
 
-/* Rounding to bf16 is rf_f32_to_bf16's: all 2^16 upper halves with the lower halves that matter,
- * and NaNs. */
+/* Rounding to bf16 equals rf_f32_to_bf16, for all 2^16 upper halves with the lower halves that
+ * matter, and for NaNs. */
 static void test_bf16_rounds_as_the_scalar(void **state) {
   (void)state;
   static const uint32_t lower[] = {0x0000, 0x0001, 0x7fff, 0x8000, 0x8001, 0xffff};
@@ -181,7 +182,7 @@ static void test_bf16_rounds_as_the_scalar(void **state) {
   }
 }
 
-/* The tree: lane i += lane i+8, += i+4, += i+2, += i+1, written out here once more. */
+/* The tree of a sum, written out again: lane i += lane i+8, += i+4, += i+2, += i+1. */
 static void test_folds_follow_the_tree(void **state) {
   (void)state;
   fill_range(a, -3.0, 1e6);
@@ -199,7 +200,7 @@ static void test_folds_follow_the_tree(void **state) {
   }
 }
 
-/* A piece of n lanes writes n places and leaves what stands behind them. */
+/* Storing n lanes writes n values and does not change the bytes after them. */
 static void test_pieces_stay_inside(void **state) {
   (void)state;
   float line[48];
@@ -211,8 +212,8 @@ static void test_pieces_stay_inside(void **state) {
     }
 }
 
-/* The ISA this test is compiled for draws the words of rf_philox; the others are compared
- * through the dropout kernels. */
+/* The instruction set of this test draws the words of rf_philox. The tests of dropout kernels cover
+ * the others. */
 static void test_masks_are_philox(void **state) {
   (void)state;
   static const float probabilities[] = {0.1f, 0.5f, 0x1p-24f, 0.9999f, 1.0f / 3.0f};

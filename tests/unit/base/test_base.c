@@ -1,4 +1,4 @@
-/* Errors, element types and memory. */
+/* test_base.c - tests errors, element types and memory. */
 #include "base/base.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ static void an_error_says_what_where_and_what_to_do(void **state) {
   assert_string_equal(error.message, "x is 3");
   assert_string_equal(error.hint, "turn it off");
   assert_true(strncmp(error.source, "tests/unit/base/test_base.c:", 28) == 0);
-  /* the old text may be part of the new one */
+  /* The old message may be part of the new one. */
   RF_FAIL(&error, RAFTER_FAILED, NULL, "reading: %s", error.message);
   assert_string_equal(error.message, "reading: x is 3");
   assert_string_equal(error.hint, "");
@@ -32,7 +32,7 @@ static void an_error_says_what_where_and_what_to_do(void **state) {
 
 static void dtypes_have_names_and_sizes(void **state) {
   (void)state;
-  for (int d = 0; d < RF_PACKED; ++d) { /* nobody asks for the last one by name */
+  for (int d = 0; d < RF_PACKED; ++d) { /* The last dtype is never looked up by name. */
     rf_dtype back = RF_DTYPES;
     assert_true(rf_dtype_bytes((rf_dtype)d) > 0);
     assert_int_equal(rf_dtype_parse(rf_dtype_name((rf_dtype)d), &back, NULL), RAFTER_OK);
@@ -44,8 +44,8 @@ static void dtypes_have_names_and_sizes(void **state) {
   assert_int_equal(untouched, RF_I8);
 }
 
-/* Every half is compared with its definition; narrowing is compared with the nearest half found
- * by looking at both neighbours. */
+/* Every half is compared with its definition. Narrowing is compared with the nearest half, found by
+ * looking at both neighbours. */
 static double half_value(uint16_t x) {
   int exponent = x >> 10 & 31, mantissa = x & 1023;
   double magnitude = exponent == 0 ? ldexp(mantissa, -24) : ldexp(1024 + mantissa, exponent - 25);
@@ -96,7 +96,7 @@ static void bfloat16_rounds_to_nearest_even(void **state) {
   union {
     uint32_t u;
     float f;
-  } nan = {.u = 0x7f800001u}; /* its high half alone would read as infinity */
+  } nan = {.u = 0x7f800001u}; /* Its upper half alone would read as infinity. */
   assert_true(isnan(rf_bf16_to_f32(rf_f32_to_bf16(nan.f))));
 }
 

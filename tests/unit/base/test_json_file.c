@@ -1,4 +1,4 @@
-/* JSON fields and texts; files that are whole or not there. */
+/* test_json_file.c - tests JSON fields and texts, and files that are complete or do not exist. */
 #include "base/file.h"
 #include "base/json.h"
 
@@ -35,12 +35,13 @@ static void what_is_written_is_read(void **state) {
   for (int i = 0; i < N; ++i) data[i] = (char)(i * 7 + i / 256);
   rf_out_file *out;
   assert_int_equal(rf_out_open(at("parts"), N, &out, NULL), RAFTER_OK);
-  for (size_t done = 0, part = 0; done < N; done += part) { /* parts below, at and above the buffer's size */
+  /* parts smaller than, equal to and larger than the buffer */
+  for (size_t done = 0, part = 0; done < N; done += part) {
     part = done % 3 == 0 ? 1 : done % 3 == 1 ? 65536 : 70001;
     if (part > N - done) part = N - done;
     assert_int_equal(rf_out_write(out, data + done, part, NULL), RAFTER_OK);
     assert_int_equal(rf_out_bytes(out), done + part);
-    assert_int_equal(access(at("parts"), F_OK), -1); /* not there before it is complete */
+    assert_int_equal(access(at("parts"), F_OK), -1); /* The file does not exist before it is complete. */
   }
   assert_int_equal(rf_out_commit(out, NULL), RAFTER_OK);
   assert_int_equal(rf_file_read(at("parts"), N, &back, &bytes, NULL), RAFTER_OK);
@@ -75,7 +76,8 @@ static void a_disk_that_is_full_leaves_no_file(void **state) {
   char block[10000] = {0};
   rf_status status[2] = {RAFTER_OK, RAFTER_OK};
   setrlimit(RLIMIT_FSIZE, &small);
-  for (int known = 0; known < 2; ++known) { /* a file system may or may not notice before the first byte */
+  /* A file system may or may not notice the error before the first byte. */
+  for (int known = 0; known < 2; ++known) {
     status[known] = rf_out_open(at("big"), known ? 1000000 : 0, &out, &error);
     if (status[known] != RAFTER_OK) continue;
     for (int i = 0; i < 100 && status[known] == RAFTER_OK; ++i)
@@ -121,7 +123,7 @@ static void links_stay_and_pipes_are_written(void **state) {
   assert_true(is_link(at("links/two")) && is_link(at("links/one")) && is_link(at("links/dangling")));
   reads(at("links/far/real"), "new");
   reads(at("links/far/new"), "made");
-  /* and what is given up leaves the file as it was */
+  /* An abandoned write leaves the file unchanged. */
   assert_int_equal(rf_out_open(at("links/two"), 0, &out, NULL), RAFTER_OK);
   assert_int_equal(rf_out_write(out, "x", 1, NULL), RAFTER_OK);
   rf_out_discard(out);
@@ -150,7 +152,7 @@ static void folders_are_made(void **state) {
   assert_int_equal(rf_make_folders(at("a/b/c/file/d"), &error), RAFTER_FAILED);
 }
 
-/* Expected: Python's bytes.decode("utf-8", "replace"). */
+/* The expected text is that of Python's bytes.decode("utf-8", "replace"). */
 static void any_bytes_are_a_text(void **state) {
   (void)state;
   static const char *const CASES[][2] = {
@@ -208,7 +210,7 @@ static void fields_are_checked(void **state) {
   assert_int_equal(rf_json_bool(json, "i", "text", &b, &error), RAFTER_FAILED);
   assert_int_equal(rf_json_string(json, "s", "text", &s, NULL), RAFTER_OK);
   assert_string_equal(s, "x");
-  /* no object at all */
+  /* not an object */
   assert_int_equal(rf_json_int_or(json_object_get(json, "s"), "x", "text.s", 0, 1, 0, &i, &error),
                    RAFTER_FAILED);
   json_decref(json);
@@ -216,7 +218,7 @@ static void fields_are_checked(void **state) {
       "", "{", "[1,]", "{\"a\":1,\"a\":2}", "{\"a\":NaN}", "\"\xff\"", "nul", "{\"a\":99999999999999999999}"};
   for (size_t k = 0; k < sizeof bad / sizeof bad[0]; ++k)
     assert_int_equal(rf_json_parse(bad[k], strlen(bad[k]), "bad", &json, &error), RAFTER_FAILED);
-  char deep[20000]; /* nesting must not end the stack */
+  char deep[20000]; /* Deep nesting must not overflow the stack. */
   memset(deep, '[', sizeof deep);
   assert_int_equal(rf_json_parse(deep, sizeof deep, "deep", &json, &error), RAFTER_FAILED);
 }

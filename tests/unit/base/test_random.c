@@ -1,5 +1,5 @@
-/* The generator against the vectors published with Random123 (kat_vectors: philox4x32 10), and
- * what is made from its words. */
+/* test_random.c - compares the generator with the vectors published with Random123 (kat_vectors:
+ * philox4x32 10), and tests the numbers made from its words. */
 #include "base/base.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ static void known_answers(void **state) {
     uint32_t word[4];
     rf_philox(row[i].key, row[i].low, row[i].high, word);
     assert_memory_equal(word, row[i].word, sizeof word);
-    /* a comparison that cannot fail proves nothing */
+    /* Another key must give other words. */
     rf_philox(row[i].key ^ 1, row[i].low, row[i].high, word);
     assert_memory_not_equal(word, row[i].word, sizeof word);
   }
@@ -77,7 +77,7 @@ static void keys_differ(void **state) {
       for (uint64_t b = 0; b < SIDE; ++b) key[n++] = rf_key(s, a, b);
   for (int i = 0; i < n; ++i)
     for (int j = 0; j < i; ++j) assert_true(key[i] != key[j] && (uint32_t)key[i] != (uint32_t)key[j] + 1);
-  /* FNV-1a's published values */
+  /* published values of FNV-1a */
   assert_true(rf_name_key("") == 0xCBF29CE484222325u && rf_name_key("a") == 0xAF63DC4C8601EC8Cu);
   assert_true(rf_name_key("foobar") == 0x85944171F73967E8u);
 }

@@ -1,4 +1,4 @@
-/* The GGUF reader against files that lie, its writer against the reader. */
+/* test_gguf.c - tests the GGUF reader with corrupt files, and the writer with the reader. */
 #include "base/file.h"
 #include "formats/gguf.h"
 
@@ -32,13 +32,13 @@ static void put_text(bytes *b, const char *text) {
   b->used += strlen(text);
 }
 
-/* What a test changes in an otherwise good file: three values, two tensors, 32 + 18 + 12 bytes
- * of data. */
+/* Changes to an otherwise valid file, which has three values, two tensors and 32 + 18 + 12 bytes of
+ * data. */
 typedef struct lies {
   uint32_t version, kind, axes, type, alignment, item, flag;
   uint64_t tensors, values, text_bytes, size, inner, offset, items;
   const char *second_key, *second_name, *first_name;
-  int cut, more; /* bytes off or behind the end */
+  int cut, more; /* bytes removed from the end, or added after it */
 } lies;
 #define HONEST \
   (lies) { \
@@ -95,7 +95,7 @@ static bytes file_of(lies l) {
   return b;
 }
 
-/* Parses bytes that end where a sanitizer sees the next one. */
+/* Parses bytes in a block of exactly their size, so that a sanitizer sees reads past the end. */
 static rf_status parse(const bytes *b, rf_error *error) {
   unsigned char *exact = malloc(b->used + 1);
   memcpy(exact, b->at, b->used);
@@ -104,7 +104,7 @@ static rf_status parse(const bytes *b, rf_error *error) {
   rf_status status = rf_gguf_parse(exact, b->used, "file.gguf", &file, error);
   if (status == RAFTER_OK) {
     float value[64];
-    for (int i = 0; i < rf_gguf_count(file); ++i) { /* what was accepted can be read */
+    for (int i = 0; i < rf_gguf_count(file); ++i) { /* Everything that was accepted can be read. */
       const rf_quant_tensor *t = rf_gguf_at(file, i);
       if (t->type->dequantize && t->count <= 64)
         assert_int_equal(rf_quant_read(t, 0, t->count, value, error), RAFTER_OK);
@@ -152,7 +152,7 @@ static void test_reads_what_is_there(void **state) {
   assert_true(real == 1.5);
   assert_int_equal(rf_gguf_int_or(file, "nothere", 0, 9, 7, &whole, &error), RAFTER_OK);
   assert_int_equal(whole, 7);
-  /* whole numbers serve */
+  /* Integers are accepted as floats. */
   assert_int_equal(rf_gguf_float(file, "general.alignment", 0, 64, &real, &error), RAFTER_OK);
 
   assert_int_equal(rf_gguf_int(file, "nothere", 0, 9, &whole, &error), RAFTER_FAILED);
@@ -175,8 +175,8 @@ static void refuse(const char *word, lies l) {
   if (!strstr(error.message, word) || !strstr(error.message, "file.gguf"))
     fail_msg("expected \"%s\" in: %s", word, error.message);
 }
-/* REFUSED("twice", l.version = 2) is a good file but for its version; the error has to say the
- * word. */
+/* REFUSED("twice", l.version = 2) makes a valid file with another version. The error must contain
+ * the word. */
 #define REFUSED(word, ...) \
   do { \
     lies l = HONEST; \
@@ -234,8 +234,8 @@ static void test_refuses_lies(void **state) {
   REFUSED("overlap", l.offset = 0);
 }
 
-/* Every cut and every flipped byte is refused or read; nothing more is asked of them here than
- * that a sanitizer stays silent. */
+/* Every truncated file and every flipped byte is refused or read without an error of the
+ * sanitizer. */
 static void test_survives_cuts_and_flips(void **state) {
   (void)state;
   bytes good = file_of(HONEST);
@@ -311,7 +311,7 @@ static void test_writes_what_the_reader_reads(void **state) {
   float rest[515];
   memcpy(rest, value + 256, 512 * 4);
   memcpy(rest + 512, value, 12);
-  assert_int_equal(rf_gguf_writer_put(writer, rest, 515, &error), RAFTER_OK); /* over the end of a tensor */
+  assert_int_equal(rf_gguf_writer_put(writer, rest, 515, &error), RAFTER_OK); /* past the end of a tensor */
   assert_int_equal(rf_gguf_writer_put(writer, rest, 1, &error), RAFTER_FAILED);
   assert_int_not_equal(access(at("out.gguf"), F_OK), 0);
   assert_int_equal(rf_gguf_writer_commit(writer, &error), RAFTER_OK);
@@ -356,7 +356,7 @@ static void test_writes_what_the_reader_reads(void **state) {
   assert_int_equal(count, 0);
   free(texts);
 
-  /* Copied metadata and copied blocks make the same file again, byte for byte. */
+  /* Copied metadata and copied blocks give the same file, byte for byte. */
   rf_gguf_meta *copy = rf_gguf_meta_new();
   assert_true(rf_gguf_copy(copy, file));
   assert_int_equal(rf_gguf_writer_open(at("again.gguf"), copy, rf_gguf_at(file, 0), 5, &writer, &error),
@@ -419,7 +419,7 @@ static void test_leaves_nothing_on_failure(void **state) {
   assert_int_equal(rf_gguf_writer_put(writer, zeros, 1, &error), RAFTER_FAILED);
   rf_gguf_writer_discard(writer);
 
-  struct rlimit old, small = {4096, RLIM_INFINITY}; /* a disk that fills up */
+  struct rlimit old, small = {4096, RLIM_INFINITY}; /* a disk that becomes full */
   getrlimit(RLIMIT_FSIZE, &old);
   small.rlim_max = old.rlim_max;
   signal(SIGXFSZ, SIG_IGN);

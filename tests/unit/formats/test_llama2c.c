@@ -1,5 +1,5 @@
-/* llama2.c's files: three files of one model must hold the same numbers, and headers that lie
- * are refused. */
+/* test_llama2c.c - tests llama2.c files. Three files of one model must have the same numbers, and
+ * corrupt headers are refused. */
 #include "formats/llama2c.h"
 
 #include <setjmp.h>
@@ -43,7 +43,7 @@ static void test_three_files_of_one_model(void **state) {
     same_tensor(t, rf_llama2c_find(v1, t->name));
     same_tensor(t, rf_gguf_find(gguf, t->name));
   }
-  /* the GGUF file unties the head by a copy */
+  /* The GGUF file has a copy of the tied head. */
   same_tensor(rf_gguf_find(gguf, "output.weight"), rf_llama2c_find(v0, "token_embd.weight"));
   rf_gguf_facts f;
   assert_int_equal(rf_gguf_facts_read(gguf, &f, &error), RAFTER_OK);
@@ -56,7 +56,7 @@ static void test_three_files_of_one_model(void **state) {
                 g->rope_dim == f.rope_dim);
     assert_true(g->norm_eps == f.norm_eps && g->rope_theta == f.rope_theta &&
                 g->interleaved == f.interleaved && g->tied);
-    /* the GGUF file says 2048 */
+    /* The GGUF file has 2048. */
     assert_true(g->attn_scale == f.attn_scale && g->embed_scale == f.embed_scale && g->positions == 512);
   }
   rf_llama2c_close(v0);
@@ -164,7 +164,7 @@ static void test_refuses_lies(void **state) {
     refused(version, 2, 0, 0, "the number of layers");
     refused(version, 2, INT32_MAX, 0, "the number of layers");
     refused(version, 2, 4096, 0, "wrong length");
-    refused(version, 3, 4, 0, "do not fit a head"); /* heads of one element cannot turn */
+    refused(version, 3, 4, 0, "do not fit a head"); /* A head of one element cannot be rotated. */
     refused(version, 4, 3, 0, "not a multiple");
     refused(version, 5, 0, 0, "the vocabulary");
     refused(version, 6, 0, 0, "the number of positions");

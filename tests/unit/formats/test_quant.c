@@ -1,5 +1,5 @@
-/* Storage types against an independent implementation's blocks, to the bit, and the quantizers
- * by their error. */
+/* test_quant.c - compares storage types bit by bit with blocks of an independent implementation,
+ * and tests quantizers by their error. */
 #include "base/file.h"
 #include "formats/quant.h"
 
@@ -18,7 +18,7 @@ typedef struct golden {
   const rf_quant_type *type;
   uint32_t what, values, bytes;
   float *value;         /* aligned copies */
-  unsigned char *block; /* exactly as long as needed, so that a sanitizer sees every byte too far */
+  unsigned char *block; /* exactly as long as needed, so that a sanitizer sees every byte past the end */
 } golden;
 
 enum { DEQUANTIZED, QUANTIZED };
@@ -100,8 +100,8 @@ static void test_quantize_goldens(void **state) {
   free_goldens(all, n);
 }
 
-/* Every bit of a block counts: a flipped one changes some value, or is one of those that say
- * nothing there. */
+/* Every bit of a block matters: flipping it changes some value, unless the bit has no meaning
+ * there. */
 static void test_goldens_notice_a_flipped_bit(void **state) {
   (void)state;
   golden all[64];
@@ -110,7 +110,7 @@ static void test_goldens_notice_a_flipped_bit(void **state) {
     golden *g = &all[i];
     if (g->what != DEQUANTIZED) continue;
     float *out = malloc(g->values * 4);
-    int last = (int)g->bytes - g->type->bytes; /* the last block has ordinary scales */
+    int last = (int)g->bytes - g->type->bytes; /* The last block has ordinary scales. */
     for (int bit = 0; bit < g->type->bytes * 8; bit += 7) {
       g->block[last + bit / 8] ^= (unsigned char)(1 << bit % 8);
       g->type->dequantize(g->block, g->values / g->type->values, out);
@@ -137,8 +137,8 @@ static void test_any_range_is_the_same_values(void **state) {
   rf_error error;
   for (int i = 0; i < n; ++i) {
     golden *g = &all[i];
-    if (g->what != DEQUANTIZED || g->type->head) continue; /* of files */
-    unsigned char *odd = malloc(g->bytes + 1);             /* no alignment is asked for */
+    if (g->what != DEQUANTIZED || g->type->head) continue; /* for blocks from files only */
+    unsigned char *odd = malloc(g->bytes + 1);             /* Blocks need not be aligned. */
     memcpy(odd + 1, g->block, g->bytes);
     rf_quant_tensor tensor = {"t", g->type, 1, {g->values}, g->values, g->bytes, odd + 1};
     uint64_t draw = 12345;
@@ -176,10 +176,10 @@ static void test_table(void **state) {
     assert_ptr_equal(rf_quant_type_named(type->name), type);
     assert_true(type->values > 0 && type->values <= RF_QUANT_BLOCK_MOST && type->bytes > 0);
     assert_true(type->values == 1 || !type->quantize || type->fallback >= 0);
-    const rf_quant_type *fit = rf_quant_fit(type, 31); /* fallbacks end */
+    const rf_quant_type *fit = rf_quant_fit(type, 31); /* The chain of fallback types ends. */
     assert_true(!type->quantize || fit->values == 1);
   }
-  assert_null(rf_quant_type_of(4)); /* taken out of the format */
+  assert_null(rf_quant_type_of(4)); /* removed from the format */
   assert_null(rf_quant_type_of(-1));
   assert_ptr_equal(rf_quant_type_named("Q4_K"), rf_quant_type_of(RF_Q_Q4_K));
   assert_null(rf_quant_type_named("q4"));
@@ -206,9 +206,9 @@ static double error_of(const rf_quant_type *type, const float *x, int count) {
   return sqrt(wrong / all);
 }
 
-/* Root mean square error over root mean square of standard normal values. The bounds of the K
- * types are 3 % above what a block of so many levels with ideal scales gives there, that of int8
- * is a step of 4.4 / 127 for all of them; a uniform quantizer over +-k sigma with 2^b levels has
+/* Root mean square error over root mean square of standard normal values. The bounds of the K types
+ * are 3 % above the error of a block with as many levels and ideal scales. The bound of int8 is a
+ * step of 4.4 / 127 for all values. A uniform quantizer over +-k sigma with 2^b levels has
  * 2k/2^b/sqrt(12). */
 static void test_errors_on_normal_values(void **state) {
   (void)state;
@@ -229,7 +229,7 @@ static void test_errors_on_normal_values(void **state) {
     double error = error_of(rf_quant_type_named(BOUNDS[i].name), x, COUNT);
     if (!(error <= BOUNDS[i].most))
       fail_msg("%s: error %g, expected at most %g", BOUNDS[i].name, error, BOUNDS[i].most);
-    /* neither sign nor size matters, down to f16's subnormals */
+    /* The sign and the magnitude do not matter, down to f16's subnormals. */
     for (int k = 0; k < COUNT; ++k) x[k] *= -0.01f;
     double again = error_of(rf_quant_type_named(BOUNDS[i].name), x, COUNT);
     for (int k = 0; k < COUNT; ++k) x[k] *= -100.0f;
@@ -239,8 +239,8 @@ static void test_errors_on_normal_values(void **state) {
   free(x);
 }
 
-/* What has an exact form keeps it, and nothing that can be in a file makes a quantizer read or
- * compute what is undefined. */
+/* Values with an exact form keep it. No value that a file can contain makes a quantizer read or
+ * compute something undefined. */
 static void test_odd_values(void **state) {
   (void)state;
   float x[256], y[256];
@@ -252,7 +252,7 @@ static void test_odd_values(void **state) {
     type->quantize(x, 256 / type->values, block);
     type->dequantize(block, 256 / type->values, y);
     for (int i = 0; i < 256; ++i) assert_true(y[i] == 0);
-    /* -2, -1, 0, 1: every type has levels for them, or nearly */
+    /* -2, -1, 0, 1: every type has levels at these values, or near them. */
     for (int i = 0; i < 256; ++i) x[i] = (float)((i * 7) % 4) - 2;
     type->quantize(x, 256 / type->values, block);
     type->dequantize(block, 256 / type->values, y);

@@ -1,4 +1,5 @@
-/* The safetensors reader against files that lie, and its writer against the reader. */
+/* test_safetensors.c - tests the safetensors reader with corrupt files, and the writer with the
+ * reader. */
 #include "base/file.h"
 #include "formats/safetensors.h"
 
@@ -16,8 +17,8 @@
 
 #include "support/scratch.h"
 
-/* A file in memory: header and `data_bytes` bytes 0, 1, 2, ... Exactly as long as needed, so
- * that a sanitizer sees every byte too far. */
+/* Makes a file in memory: header and `data_bytes` bytes 0, 1, 2, ... The block is exactly as long
+ * as needed, so that a sanitizer sees every byte past the end. */
 static unsigned char *file_of(const char *header, size_t data_bytes, size_t *size) {
   size_t n = strlen(header);
   unsigned char *bytes = malloc(8 + n + data_bytes);
@@ -80,7 +81,7 @@ static void lies_are_found(void **state) {
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0,
        "can be counted"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387906],\"data_offsets\":[0,8]}}", 8,
-       "can be counted"}, /* times 4 wraps to 8 */
+       "can be counted"}, /* times 4 wraps around to 8 */
       {"{\"a\":{\"dtype\":\"F31\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "unknown dtype"},
       {"{\"a\":{\"dtype\":4,\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "dtype"},
       {"{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "dtype"},
@@ -109,7 +110,7 @@ static void a_file_cut_anywhere_is_refused(void **state) {
   size_t size;
   unsigned char *bytes = file_of(GOOD, 28, &size);
   for (size_t n = 0; n < size; ++n) {
-    unsigned char *cut = malloc(n ? n : 1); /* its own block: reading past the cut is seen */
+    unsigned char *cut = malloc(n ? n : 1); /* A block of its own, so that a read past the cut is seen. */
     memcpy(cut, bytes, n);
     assert_int_equal(rf_safetensors_check(cut, n, "cut", NULL), RAFTER_FAILED);
     free(cut);
@@ -158,7 +159,8 @@ static void what_is_written_is_read(void **state) {
   size_t bytes;
   assert_int_equal(rf_file_read(at("x.safetensors"), 1 << 20, &text, &bytes, NULL), RAFTER_OK);
   static const char METADATA[] = "\"__metadata__\":{\"format\":\"pt\",\"step\":\"7\"}";
-  assert_non_null(strstr(text + 8, METADATA)); /* after the length; header and data have no NUL before it */
+  /* The search starts after the length. Header and data contain no NUL before the text. */
+  assert_non_null(strstr(text + 8, METADATA));
   free(text);
   assert_null(rf_tensor_file_find(file, "none"));
   assert_null(rf_tensor_file_at(file, 6));
@@ -213,7 +215,7 @@ static void a_writer_insists_on_every_value(void **state) {
   small = old;
   small.rlim_cur = 1 << 20;
   signal(SIGXFSZ, SIG_IGN);
-  setrlimit(RLIMIT_FSIZE, &small); /* a disk that ends */
+  setrlimit(RLIMIT_FSIZE, &small); /* a disk that becomes full */
   rf_status status = rf_tensor_writer_open(at("full.safetensors"), tensors, 2, NULL, &writer, &error);
   if (status == RAFTER_OK) {
     float *zeros = calloc(1 << 20, sizeof *zeros);

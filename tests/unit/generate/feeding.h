@@ -1,5 +1,5 @@
-/* feeding.h - what the tests of this room share: token ids from JSON, and a generator that takes
- * them. */
+/* feeding.h - helpers that the tests of this room share: reading token ids from JSON and feeding
+ * them to a generator. */
 #ifndef TEST_GENERATE_FEEDING_H
 #define TEST_GENERATE_FEEDING_H
 

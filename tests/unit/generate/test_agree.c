@@ -1,7 +1,6 @@
-/* One model, one number: the log-probabilities that generation tells with its tokens are those
- * of score and of the training forward for the same tokens, to the bit, for every family with
- * goldens, f32 and bf16, any number of answers at once, any cut of the prompts, shared prefixes
- * or not. */
+/* test_agree.c - generation, scoring and the training forward pass give the same log-probabilities
+ * for the same tokens, to the bit. This holds for every family with goldens, in f32 and bf16, for
+ * any number of answers at once, any split of the prompts, and with or without shared prefixes. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,11 +23,11 @@ enum { CONTEXT = 64, TEXTS = 8, SAMPLES = 2, MOST_TOKENS = 24 };
 
 static rf_machine machine;
 
-/* One text: a prompt and what was answered, with what each of three says of it. */
+/* A prompt and its answer, with the log-probabilities of generation, scoring and training. */
 typedef struct text {
   int32_t ids[CONTEXT];
   int64_t prompt, count;
-  float generated[CONTEXT], scored[CONTEXT], trained[CONTEXT]; /* of ids[t] */
+  float generated[CONTEXT], scored[CONTEXT], trained[CONTEXT]; /* log-probabilities of ids[t] */
 } text;
 
 static rf_plan_options plan_of(rf_dtype dtype, int64_t microbatch) {
@@ -97,7 +96,7 @@ static void score(const char *folder, rf_dtype dtype, text texts[TEXTS][SAMPLES]
   rf_scorer_close(scorer);
 }
 
-/* Loss per token of the training graph, all texts side by side in one microbatch. */
+/* Loss per token of the training graph, with all texts as segments of one microbatch. */
 static void train(const char *folder, rf_dtype dtype, text texts[TEXTS][SAMPLES]) {
   rf_model model = model_of(folder);
   rf_plan_options options = plan_of(dtype, TEXTS * SAMPLES);
@@ -129,14 +128,14 @@ static void train(const char *folder, rf_dtype dtype, text texts[TEXTS][SAMPLES]
       labels[row] = p + 1 < t->count ? t->ids[p + 1] : -1;
     }
   }
-  /* what is left: texts that nobody reads */
+  /* The rest of the rows has texts that nobody reads. */
   for (int64_t r = row, at = TEXTS * SAMPLES; r < rows; r += CONTEXT) segments[at++] = (int32_t)r;
   for (int64_t r = row; r < rows; r++) positions[r] = (int32_t)((r - row) % CONTEXT);
   rf_run_inputs inputs = {.seed = 1, .step = 1, .loss_scale = 1, .rows = rows};
   for (int section = 0; section < RF_SECTIONS; section++)
     if (rf_run_section(run, 0, (rf_section)section, &inputs, &error) != RAFTER_OK)
       fail_msg("%s", error.message);
-  const float *nll = NULL; /* read by the last op of the walk, so it still stands */
+  const float *nll = NULL; /* The last op of the pass reads it, so its bytes are still valid. */
   for (int i = 0; i < plan->graph->op_count; i++)
     if (!strcmp(plan->graph->op[i].def->name, "head_loss"))
       nll = rf_run_tensor(run, 0, plan->graph->op[i].output[0]);
@@ -151,7 +150,8 @@ static void train(const char *folder, rf_dtype dtype, text texts[TEXTS][SAMPLES]
   rf_plan_free(plan);
 }
 
-/* The largest difference among the three, over all answered tokens, and how many those are. */
+/* The largest difference among the three, over all answered tokens, and the number of these
+ * tokens. */
 static double largest(text texts[TEXTS][SAMPLES], int64_t *tokens) {
   double worst = 0;
   for (int i = 0; i < TEXTS * SAMPLES; i++) {
@@ -180,7 +180,8 @@ static void generate_score_and_train_agree(void **state) {
       int32_t ids[MOST];
       snprintf(folder, sizeof folder, GOLDENS "%s", FAMILIES[f]);
       snprintf(path, sizeof path, "%s/model.safetensors", folder);
-      if (access(path, R_OK)) continue; /* an adapter: its weights are another family's */
+      /* This folder is an adapter; its weights are those of another family. */
+      if (access(path, R_OK)) continue;
       snprintf(path, sizeof path, "%s/golden.json", folder);
       if (rf_json_read(path, 1 << 22, &golden, &error) != RAFTER_OK) fail_msg("%s", error.message);
       int64_t length = ids_of(json_object_get(json_object_get(golden, "greedy"), "prompt"), ids);
@@ -190,7 +191,7 @@ static void generate_score_and_train_agree(void **state) {
         for (int i = 0; i < TEXTS; i++)
           for (int k = 0; k < SAMPLES; k++) {
             texts[i][k].prompt = 1 + 9 * i % length;
-            /* four begin alike */
+            /* four of them begin with the same tokens */
             for (int64_t t = 0; t < texts[i][k].prompt; t++)
               texts[i][k].ids[t] = ids[(t + (i < 4 ? 0 : i)) % length];
           }
@@ -200,7 +201,7 @@ static void generate_score_and_train_agree(void **state) {
           train(folder, d ? RF_BF16 : RF_F32, texts);
           memcpy(first, texts, sizeof first);
         }
-        /* the same tokens: what score and train said holds for all */
+        /* The tokens are the same, so the results of scoring and training hold for all. */
         for (int i = 0; i < TEXTS * SAMPLES; i++) {
           text *t = &texts[0][0] + i, *one = &first[0][0] + i;
           assert_int_equal(t->count, one->count);
@@ -213,7 +214,7 @@ static void generate_score_and_train_agree(void **state) {
       print_message("%-18s %-4s %lld tokens: largest difference %g\n", FAMILIES[f],
                     rf_dtype_name(d ? RF_BF16 : RF_F32), (long long)tokens, worst);
       assert_true(worst == 0 && tokens > 500);
-      /* planted */
+      /* a planted fault */
       texts[3][1].trained[texts[3][1].prompt] =
           nextafterf(texts[3][1].trained[texts[3][1].prompt], -INFINITY);
       assert_true(largest(texts, &tokens) > 0);

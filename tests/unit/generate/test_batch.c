@@ -1,4 +1,4 @@
-/* Requests: what comes out for one depends on nothing else. */
+/* test_batch.c - the answer to a request depends on nothing but the request. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,13 +14,13 @@
 
 enum { CONTEXT = 96, VOCAB = 203 };
 static const char MODEL[] = "gpt:layers=2,width=48,heads=3,ff=160,vocab=203,seq=96,init=flax";
-/* Windows of 24 keys in five layers of six: far shorter than the texts. */
+/* A model with windows of 24 keys in five layers of six; the texts are much longer. */
 static const char WINDOWED[] =
     "gemma3:layers=6,width=32,heads=4,kv_heads=2,head_dim=16,ff=64,vocab=203,seq=4096,window=24,init=flax";
 
 static rf_machine machine;
 
-/* What a request was answered. */
+/* The answer to a request. */
 typedef struct answer {
   int32_t token[CONTEXT];
   float logprob[CONTEXT];
@@ -61,7 +61,7 @@ static void run_all(rf_generator *g) {
     if (rf_generator_step(g, &event, &count, &error) != RAFTER_OK) fail_msg("%s", error.message);
     for (int i = 0; i < count; i++) {
       answer *a = (answer *)event[i].owner + event[i].sample;
-      assert_int_equal(a->finish, RF_FINISH_NONE); /* the last event is the last */
+      assert_int_equal(a->finish, RF_FINISH_NONE); /* No event follows the last one. */
       a->finish = event[i].finish;
       if (event[i].token < 0) continue;
       assert_int_equal(event[i].index, a->count);
@@ -107,7 +107,7 @@ static void ends(void **state) {
   static answer a[4];
   memset(a, 0, sizeof a);
   rf_request r = {.tokens = prompt, .count = 8, .sampler = {.top_p = 1}, .owner = &a[0]};
-  submit_or_fail(g, &r); /* to the end of the context: the last token needs no place in it */
+  submit_or_fail(g, &r); /* Fills the context completely: the last token needs no place in the cache. */
   run_all(g);
   assert_int_equal(a[0].count, CONTEXT - 8 + 1);
   int32_t stop = a[0].token[5];
@@ -120,7 +120,7 @@ static void ends(void **state) {
   run_all(g);
   assert_int_equal(a[1].count, first + 1);
   assert_int_equal(a[1].finish, RF_FINISH_STOP);
-  /* cancelled: one last event, and the next request runs */
+  /* A cancelled request gets one last event, and the next request runs. */
   int64_t id;
   rf_error error = {0};
   const rf_event *event;
@@ -133,7 +133,7 @@ static void ends(void **state) {
   submit_or_fail(g, &r);
   for (count = 0; !count;) assert_int_equal(rf_generator_step(g, &event, &count, &error), RAFTER_OK);
   rf_generator_cancel(g, id, 0);
-  rf_generator_cancel(g, id, -1); /* it has ended: nothing more */
+  rf_generator_cancel(g, id, -1); /* The request has already ended, so no event follows. */
   run_all(g);
   assert_int_equal(a[2].count, 0);
   assert_int_equal(a[2].finish, RF_FINISH_CANCELLED);
@@ -142,7 +142,7 @@ static void ends(void **state) {
   rf_generator_close(g);
 }
 
-/* Answers that wait, and more of them than a step reports, are cancelled one by one. */
+/* Waiting answers are cancelled one by one, also if there are more than one step can report. */
 static void every_cancelled_answer_is_reported_once(void **state) {
   (void)state;
   enum { SAMPLES = 9 };
@@ -162,11 +162,11 @@ static void every_cancelled_answer_is_reported_once(void **state) {
   walks = rf_generator_counts(g).walks;
   run_all(g);
   for (int s = 0; s < SAMPLES; s++) assert_int_equal(a[s].finish, RF_FINISH_CANCELLED);
-  assert_int_equal(rf_generator_counts(g).walks, walks); /* nothing was left to compute */
+  assert_int_equal(rf_generator_counts(g).walks, walks); /* No pass was needed. */
   rf_generator_close(g);
 }
 
-/* A sampler that cannot choose ends its own answer and no other. */
+/* If a sampler fails, only its own answer ends. */
 static void an_error_belongs_to_its_request(void **state) {
   (void)state;
   rf_generator *g = open_or_fail(MODEL, 3);
@@ -257,7 +257,8 @@ typedef struct asked {
 static asked requests[REQUESTS];
 static rf_logit_bias bias[] = {{17, 2}, {40, -INFINITY}};
 
-/* Prompts of 1 to 60 tokens, some with the beginning of others; every option of the sampler. */
+/* Makes prompts of 1 to 60 tokens, some with the first tokens of others, and uses every option of
+ * the sampler. */
 static void make_requests(void) {
   for (int i = 0; i < REQUESTS; i++) {
     asked *a = &requests[i];
@@ -292,7 +293,7 @@ static void make_requests(void) {
       a->of.sampler.temperature = 3;
     }
     if (i == 10) a->of.keep = true;
-    if (i == 11) a->of.max_tokens = 0; /* to the end of the context */
+    if (i == 11) a->of.max_tokens = 0; /* until the context is full */
   }
 }
 
@@ -300,7 +301,8 @@ typedef struct answers {
   answer of[REQUESTS][SAMPLES];
 } answers;
 
-/* All requests on a generator of its own, the last ones submitted while the first run. */
+/* Answers all requests on a generator of its own. The last requests are submitted while the first
+ * run. */
 static void answer_with(rf_generator *g, answers *out) {
   memset(out, 0, sizeof *out);
   for (int i = 0; i < REQUESTS; i++) {
@@ -380,7 +382,8 @@ static void answers_depend_on_nothing_else(void **state) {
       }
       assert_true(reused > 0);
     }
-  got.of[2][0].logprob[1] = nextafterf(got.of[2][0].logprob[1], 0); /* planted: the comparison can fail */
+  /* A planted fault, to show that the comparison can fail. */
+  got.of[2][0].logprob[1] = nextafterf(got.of[2][0].logprob[1], 0);
   assert_int_not_equal(memcmp(want.of[2][0].logprob, got.of[2][0].logprob, sizeof got.of[2][0].logprob), 0);
 }
 
@@ -405,7 +408,7 @@ static void samples_are_requests_of_their_own(void **state) {
       submit_or_fail(g, &r);
       run_all(g);
       rf_generate_counts counts = rf_generator_counts(g);
-      /* the prompt was walked once, its last token for each sample */
+      /* The prompt was computed once, and its last token once for each sample. */
       assert_int_equal(counts.reused, 7 * (r.count - 1));
       assert_int_equal(counts.tokens, 8 * 20);
       for (int k = 0; k < 8; k++) {
@@ -421,7 +424,7 @@ static void samples_are_requests_of_their_own(void **state) {
     }
 }
 
-/* A conversation: each turn begins with all that was said before. */
+/* A conversation: each turn begins with all earlier turns. */
 static void what_is_kept_is_not_walked_again(void **state) {
   (void)state;
   static answer a[2], b;
@@ -449,7 +452,7 @@ static void what_is_kept_is_not_walked_again(void **state) {
       r.owner = &a[1];
       submit_or_fail(g, &r);
       run_all(g);
-      /* the last token of the answer had not been walked */
+      /* The last token of the answer had not been computed. */
       assert_int_equal(rf_generator_counts(g).reused, 40 + 9);
       rf_generator *fresh = open_or_fail(models[m], 1);
       memset(&b, 0, sizeof b);
@@ -457,7 +460,7 @@ static void what_is_kept_is_not_walked_again(void **state) {
       submit_or_fail(fresh, &r);
       run_all(fresh);
       assert_memory_equal(&a[1], &b, sizeof b);
-      /* another text needs the room */
+      /* Another text needs the memory. */
       memset(&b, 0, sizeof b);
       r = requests[6].of;
       r.owner = &b;
@@ -471,7 +474,8 @@ static void what_is_kept_is_not_walked_again(void **state) {
     }
 }
 
-/* A generator over a run that somebody else opened, and filled, has the bits of its own. */
+/* A generator over an existing run, opened and filled by its caller, gives the bits of a generator
+ * with its own run. */
 static void a_bound_generator_is_an_opened_one(void **state) {
   (void)state;
   static answers want, got;
@@ -482,7 +486,7 @@ static void a_bound_generator_is_an_opened_one(void **state) {
   rf_generator *g = NULL;
   answer_all(&s, &want);
   assert_int_equal(rf_generate_plans(&s, &prefill, &decode, &error), RAFTER_OK);
-  const rf_plan *plans[] = {decode, prefill, decode}; /* it need not be the first */
+  const rf_plan *plans[] = {decode, prefill, decode}; /* The plan need not be the first one of the run. */
   if (rf_run_open(plans, 3, s.debug, &run, &error) != RAFTER_OK) fail_msg("%s", error.message);
   assert_int_equal(rf_fill_weights(run, 0, decode, NULL, 99, (rf_progress){0}, &error), RAFTER_OK);
   if (rf_generator_bind(&s, run, 1, prefill, decode, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -498,8 +502,8 @@ static void a_bound_generator_is_an_opened_one(void **state) {
   rf_plan_free(decode);
 }
 
-/* Windows shorter than the text, pages given back and taken again: the bits of a cache that is
- * one page. */
+/* With windows shorter than the text, pages are released and reused. The bits are those of a cache
+ * with a single page. */
 static void recycled_pages_change_nothing(void **state) {
   (void)state;
   enum { LONG = 700 };
@@ -533,7 +537,7 @@ static void recycled_pages_change_nothing(void **state) {
     }
 }
 
-/* A cache wider than the activations holds them exactly; a narrower one does not. */
+/* A cache wider than the activations holds them exactly. A narrower cache does not. */
 static void cache_dtypes(void **state) {
   (void)state;
   static answers plain, wide;
@@ -559,8 +563,8 @@ static void cache_dtypes(void **state) {
   for (int i = 0; i < VOCAB; i++)
     kl += exp((double)logprob[0][i]) * ((double)logprob[0][i] - (double)logprob[1][i]);
   print_message("an int8 cache moves the distribution behind 60 tokens by %.1e nat (KL)\n", kl);
-  /* each key and value is off by at most 1/254 of its head's largest: scores of size 10 by a few
-   * hundredths */
+  /* The error of each key and value is at most 1/254 of its head's largest, so scores of size 10
+   * are off by a few hundredths. */
   assert_true(kl > 0 && kl < 0.05);
 }
 

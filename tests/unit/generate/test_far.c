@@ -1,5 +1,5 @@
-/* A backend whose memory the host cannot use trains, saves, resumes and generates with the bits of
- * the CPU, and a device that fails says so. */
+/* test_far.c - a backend whose memory the host cannot use trains, saves, resumes and generates with
+ * the bits of the CPU. An error of the device is reported. */
 #define _GNU_SOURCE
 #include "feeding.h"
 
@@ -115,7 +115,7 @@ static void failures_of_a_device_are_reported(void **state) {
   rafter_step out;
   rf_error error = {0};
   step(t);
-  far_fail_at(1); /* and not again: the second look at the step is clean */
+  far_fail_at(1); /* The failure does not repeat: the second check of the step finds no error. */
   assert_int_equal(rf_trainer_step(t, &out, &error), RAFTER_FAILED);
   assert_string_equal(error.message, "the far device is gone");
   far_fail_at(0);
@@ -190,7 +190,7 @@ static void copies_within_a_tensor(void **state) {
   rf_generator_close(g);
 }
 
-/* The test of the test: a host that reads the memory dies. */
+/* Checks the test itself: a host that reads the memory is killed. */
 static void the_host_cannot_read_the_memory(void **state) {
   (void)state;
   rf_weight_types types;

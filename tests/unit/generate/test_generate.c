@@ -1,6 +1,6 @@
-/* Decoding is training's forward pass: token by token, in one prefill or in chunks of any size
- * the logits are the same bits, on every ISA and thread count, and their softmax is the loss
- * that the training graph computes for the same tokens. */
+/* test_generate.c - decoding is the forward pass of training. Token by token, in one prefill, or in
+ * chunks of any size, the logits have the same bits, on every instruction set and thread count.
+ * Their softmax gives the loss that the training graph computes for the same tokens. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,9 +15,10 @@
 #include "generate/generate.h"
 #include "run/load.h"
 
-enum { TOKENS = 300, CONTEXT = 320, VOCAB = 203, SEED = 6 }; /* more tokens than one prefill walk has rows */
+/* TOKENS is larger than the rows of one prefill pass. */
+enum { TOKENS = 300, CONTEXT = 320, VOCAB = 203, SEED = 6 };
 
-/* Heads wide enough (flax: lecun normal) that logits differ by whole units. */
+/* Heads are wide enough (flax: lecun normal) for logits to differ by more than one. */
 static const char *const MODELS[] = {
     "gpt:layers=2,width=48,heads=3,ff=160,vocab=203,seq=320,init=flax",
     "gpt:layers=2,width=48,heads=3,ff=160,vocab=203,seq=320,tied=0,mlp_first=1,head_bias=1,init=flax",
@@ -56,7 +57,7 @@ static const float *feed_or_fail(rf_generator *g, const int32_t *tokens, int64_t
   return logits;
 }
 
-/* Logits behind every token, fed one by one: what all other ways are held against. */
+/* Logits after every token, fed one by one. All other ways are compared with these. */
 static float *decode_all(rf_generator *g) {
   float *all = malloc(sizeof(float) * TOKENS * VOCAB);
   assert_non_null(all);
@@ -69,7 +70,7 @@ static float *decode_all(rf_generator *g) {
 
 static bool equal(const float *a, const float *b) { return memcmp(a, b, sizeof(float) * VOCAB) == 0; }
 
-/* Feeds all tokens in chunks of the sizes given in turn; the logits behind each chunk must be
+/* Feeds all tokens in chunks of the given sizes, in turn. The logits after each chunk must equal
  * those of decoding. */
 static void check_chunks(rf_generator *g, const float *all, const int64_t *sizes, int size_count) {
   rf_generator_reset(g);
@@ -114,7 +115,7 @@ static void isas_and_threads_keep_the_bits(void **state) {
       rf_generator *g = open_or_fail(settings_of(MODELS[m], dtype, rf_isa_detect(), 1, CONTEXT));
       float *all = decode_all(g);
       rf_generator_close(g);
-      /* few walks: a busy machine makes every barrier a time slice */
+      /* Few passes, because on a busy machine every barrier takes a time slice. */
       for (int threads = 2; threads <= 3; threads++) {
         g = open_or_fail(settings_of(MODELS[m], dtype, rf_isa_detect(), threads, CONTEXT));
         check_chunks(g, all, (const int64_t[]){150, 1, 149}, 3);
@@ -122,7 +123,7 @@ static void isas_and_threads_keep_the_bits(void **state) {
       }
       for (int isa = (int)rf_isa_detect(); isa >= RF_ISA_BASE; isa--) {
         g = open_or_fail(settings_of(MODELS[m], dtype, (rf_isa)isa, 1, CONTEXT));
-        /* tiles define sums of bf16 anew */
+        /* Tiles define sums of bf16 differently. */
         if (d && isa == RF_ISA_AVX512BF16 && rf_isa_detect() == RF_ISA_AMX) {
           free(all);
           all = decode_all(g);
@@ -135,8 +136,8 @@ static void isas_and_threads_keep_the_bits(void **state) {
     }
 }
 
-/* A row before its cache is filled reads nothing from it: NaN everywhere in the cache, and in
- * everything dead, is never seen. */
+/* A row whose cache is not filled yet reads nothing from it: NaN everywhere in the cache, and in
+ * all dead bytes, has no effect. */
 static void what_was_there_does_not_matter(void **state) {
   (void)state;
   for (int m = 0; m < MODEL_COUNT; m++)
@@ -174,12 +175,12 @@ static void reset_forgets(void **state) {
   int32_t other[TOKENS];
   for (int t = 0; t < TOKENS; t++) other[t] = (ids[t] + 1 + t) % VOCAB;
   rf_generator_reset(g);
-  /* the comparison can fail */
+  /* The comparison can fail. */
   assert_false(equal(feed_or_fail(g, other, TOKENS), all + (TOKENS - 1) * VOCAB));
   rf_generator_reset(g);
   assert_int_equal(g->length, 0);
   check_chunks(g, all, (const int64_t[]){60}, 1);
-  /* planted: one key changed behind the back of the next token is seen */
+  /* A planted fault: one key is changed before the next token, and the difference is noticed. */
   rf_generator_reset(g);
   feed_or_fail(g, ids, 100);
   float *cache = rf_run_named(g->run, 0, "block.0/attn/cache", NULL);
@@ -197,7 +198,7 @@ typedef struct losses {
   int32_t argmax[TOKENS];
 } losses;
 
-/* Loss per token by the training graph: one row of documents of the given lengths. */
+/* Loss per token of the training graph, with one row of documents of the given lengths. */
 static void train_forward(const rf_generate_settings *s, const int64_t *lengths, int documents, losses *out) {
   rf_plan_options options = s->plan;
   rf_plan *plan = NULL;
@@ -227,7 +228,7 @@ static void train_forward(const rf_generate_settings *s, const int64_t *lengths,
   for (int section = 0; section < RF_SECTIONS; section++)
     if (rf_run_section(run, 0, (rf_section)section, &inputs, &error) != RAFTER_OK)
       fail_msg("%s", error.message);
-  const rf_op *head = NULL; /* its outputs are read by the last op of the walk, so they still stand */
+  const rf_op *head = NULL; /* The last op of the pass reads its outputs, so their bytes are still valid. */
   for (int i = 0; i < plan->graph->op_count; i++)
     if (!strcmp(plan->graph->op[i].def->name, "head_loss")) head = &plan->graph->op[i];
   assert_non_null(head);
@@ -245,8 +246,8 @@ static void train_forward(const rf_generate_settings *s, const int64_t *lengths,
   rf_plan_free(plan);
 }
 
-/* Largest difference of -log softmax(logits)[next] from the training graph's loss; the likeliest
- * token must be the same one. */
+/* Largest difference of -log softmax(logits)[next] from the loss of the training graph. The
+ * likeliest token must be the same. */
 static double compare_with_training(rf_generator *g, const int64_t *lengths, int documents,
                                     const losses *want) {
   double worst = 0;
@@ -268,8 +269,8 @@ static double compare_with_training(rf_generator *g, const int64_t *lengths, int
   return worst;
 }
 
-/* The logits are the same bits on both sides; what is left is the head's own f32 log-sum-exp, a
- * few units of 2^-24 of numbers below 16. */
+/* Both sides have logits with the same bits. They differ only in the head's own f32 log-sum-exp, by
+ * a few units of 2^-24 of numbers below 16. */
 static void decoding_is_the_training_forward(void **state) {
   (void)state;
   static losses want;
@@ -285,7 +286,7 @@ static void decoding_is_the_training_forward(void **state) {
       print_message("model %d, %s: loss per token within %.1e of training's, %.1e in a packed row\n", m,
                     rf_dtype_name(s.plan.build.dtype), whole, parts);
       assert_true(whole <= 1e-5 && parts <= 1e-5);
-      /* planted: a loss that saw one document more, or is off by one token */
+      /* Planted faults: a loss that sees one document more, and a loss shifted by one token. */
       if (m == 0) {
         losses shifted = want;
         memmove(shifted.nll + 1, want.nll, sizeof want.nll - sizeof *want.nll);
@@ -318,7 +319,7 @@ static void limits_are_kept_and_harm_nothing(void **state) {
   refuse(g, ids, SMALL + 1, "context is full (expected at most 16 tokens, got 17)");
   feed_or_fail(g, ids, SMALL - 1);
   refuse(g, ids, 2, "context is full");
-  /* the last place is a place */
+  /* The last position of the context can be used. */
   assert_true(equal(feed_or_fail(g, ids + SMALL - 1, 1), all + (SMALL - 1) * VOCAB));
   refuse(g, ids, 1, "context is full");
   rf_generator_reset(g);
@@ -331,7 +332,7 @@ static void limits_are_kept_and_harm_nothing(void **state) {
   for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
     int32_t bad[TOKENS];
     memcpy(bad, ids, sizeof ids);
-    bad[TOKENS - 12] = outside[i]; /* in the second walk: the first must not have happened */
+    bad[TOKENS - 12] = outside[i]; /* The fault is in the second pass; the first pass must not have run. */
     refuse(g, bad, TOKENS - 10, "token 288");
     refuse(g, &outside[i], 1, "out of range");
   }

@@ -1,7 +1,7 @@
-/* Logits and greedy continuations of whole models against independent implementations: tiny
- * models of every family by transformers (tests/data/hf_oracle.py), GPT-2 on every backend and
- * ISA of this machine, fed token by token and as one prefill; and, where they are, published
- * weights of a GPT-2 and a Llama. */
+/* test_golden.c - compares logits and greedy continuations of whole models with independent
+ * implementations. Tiny models of every family come from transformers (tests/data/hf_oracle.py).
+ * GPT-2 runs on every backend and instruction set of this machine, token by token and as one
+ * prefill. If their files exist, published weights of a GPT-2 and a Llama are also tested. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,15 +23,16 @@
 #define GOLDENS RF_TEST_DATA "/goldens/"
 static char model_folder[512];
 
-/* Absolute, on logits of up to 20. The oracle itself moves by 3e-5 when it computes in f64; the
- * smallest mistake of a formula (an epsilon of 1e-6 for 1e-5) moves a logit by 3e-3. */
+/* An absolute bound, for logits of up to 20. The oracle's logits change by 3e-5 in f64. The
+ * smallest mistake in a formula (an epsilon of 1e-6 instead of 1e-5) changes a logit by 3e-3. */
 static const double LOGIT_BOUND = 2e-4;
 
 static rf_machine machine;
 static json_t *golden;
 static rf_tensor_file *golden_logits;
 
-/* Token by token behind what is in the cache; or every prefix as one feed into an empty cache. */
+/* FEED_ONE_BY_ONE: token by token, after the tokens in the cache. FEED_PREFIXES: every prefix at
+ * once, into an empty cache. */
 typedef enum feeding { FEED_ONE_BY_ONE, FEED_PREFIXES } feeding;
 
 static rf_generator *open_or_fail(const char *folder, const rf_backend *backend, rf_isa isa, int64_t context,
@@ -52,7 +53,7 @@ static rf_generator *open_or_fail(const char *folder, const rf_backend *backend,
   return g;
 }
 
-/* a NaN is the worst */
+/* A NaN counts as the largest error. */
 static double worse(double a, double b) { return b <= a ? a : isfinite(b) ? b : INFINITY; }
 
 static double logprob_of(const float *logits, int64_t vocab, int32_t id) {
@@ -74,8 +75,8 @@ static int32_t argmax_of(const float *logits, int64_t vocab, double *margin) {
 
 /* ---- the tiny GPT-2 -------------------------------------------------------------------------- */
 
-/* Largest error of a sequence's logits, and of the log-probabilities of its own tokens; of
- * prefixes, every `step`-th and the whole. */
+/* Largest error of a sequence's logits and of the log-probabilities of its own tokens. With
+ * prefixes, every `step`-th prefix and the whole sequence are checked. */
 static void check_sequence(rf_generator *g, int index, feeding how, int64_t step, double *logit_error,
                            double *logprob_error) {
   char name[32];
@@ -113,7 +114,8 @@ static double check_model(rf_generator *g, int64_t step, double *logprob_error) 
   return logit_error;
 }
 
-/* The continuation by the sampler at temperature 0, and the narrowest decision on the way. */
+/* Checks the sampler's continuation at temperature 0, and finds the smallest gap between the two
+ * likeliest tokens. */
 static void check_greedy(rf_generator *g) {
   const json_t *greedy = json_object_get(golden, "greedy");
   int64_t vocab = g->settings.model.vocab;
@@ -165,8 +167,8 @@ static bool choose_family(const char *name) {
   return there;
 }
 
-/* All but the GPT-2, which the others take whole. The slow ways take some of the prefixes, the
- * fast one all. */
+/* All families except GPT-2, which the other tests cover completely. The slow ways check some of
+ * the prefixes, the fast way all. */
 static void every_family_agrees(void **state) {
   enum { SOME = 7 };
   (void)state;
@@ -258,8 +260,8 @@ static json_t *read_or_fail(const char *path) {
   return json;
 }
 
-/* A random GPT-2 whose answers stand in another program's tests: two prompts of four tokens, ten
- * tokens in all, and the first sixteen logits behind the first prompt. */
+/* A random GPT-2 whose results another program's tests contain: two prompts of four tokens, ten
+ * tokens in all, and the first sixteen logits after the first prompt. */
 static void tiny_random_gpt2(void **state) {
   (void)state;
   enum { PROMPT = 4, TOTAL = 10 };
@@ -282,12 +284,12 @@ static void tiny_random_gpt2(void **state) {
     }
   }
   print_message("tiny-random-gpt2: logits within %.1e\n", error);
-  assert_true(error <= 1e-5); /* logits below 1: a twentieth of the others' scale */
+  assert_true(error <= 1e-5); /* These logits are below 1, a twentieth of the other models'. */
   rf_generator_close(g);
   json_decref(want);
 }
 
-/* A trained Llama (rotary positions, grouped keys, SwiGLU, RMSNorm, tied head) against an f64
+/* Compares a trained Llama (rotary positions, grouped keys, SwiGLU, RMSNorm, tied head) with an f64
  * forward pass. */
 static void tiny_stories_llama(void **state) {
   (void)state;

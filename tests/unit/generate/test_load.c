@@ -1,6 +1,7 @@
-/* Loading, whatever the file and the form: a process never holds more than the arena that was
- * planned, one tensor of the file and the stated scratch, and says how far it is where that
- * takes long. Each measurement is a process of its own: this program, called with what to load. */
+/* test_load.c - tests the memory of loading weights, for every file format and storage form. A
+ * process never holds more than the planned arena, one tensor of the file and the documented
+ * scratch. A long load reports its progress. Each measurement is a process of its own: this
+ * program, with the model to load as its argument. */
 #include "generate/batch.h"
 #include "base/file.h"
 #include "model/gguf_source.h"
@@ -24,14 +25,14 @@
 
 enum { THREADS = 2, WIDTH = 512, FF = 1536, VOCAB = 8192, LAYERS = 4 };
 static const char SHAPE[] = "llama:layers=4,width=512,heads=8,kv_heads=4,ff=1536,vocab=8192,seq=64";
-/* What loading holds beside the arena and a tensor: a block of values that are put together
- * (RF_WEIGHTS_CHUNK of them), of each thread the values and stored blocks of sixteen outputs,
- * and the last huge page of the arena. */
+/* Scratch of loading, in addition to the arena and one tensor: a block of values that are assembled
+ * (RF_WEIGHTS_CHUNK of them), the values and stored blocks of sixteen outputs per thread, and the
+ * last huge page of the arena. */
 #define SCRATCH_BYTES ((int64_t)RF_WEIGHTS_CHUNK * 4 + (int64_t)THREADS * 2 * 16 * FF * 4 + (2 << 20))
 
 /* ---- one measurement ------------------------------------------------------------------------- */
 
-/* A number of kilobytes in /proc/self/status, in bytes. */
+/* A field of /proc/self/status in kilobytes, converted to bytes. */
 static int64_t status_bytes(const char *key) {
   FILE *file = fopen("/proc/self/status", "r");
   char line[256];
@@ -49,8 +50,8 @@ static bool forget_peak(void) {
   return done;
 }
 
-/* What is mapped of the program and its libraries is in memory before anything is counted: code
- * that is met for the first time is no scratch. */
+/* Touches all pages of the program and its libraries before memory is measured, so that code which
+ * runs for the first time does not count as scratch. */
 static void meet_code(void) {
   FILE *file = fopen("/proc/self/maps", "r");
   char line[4400], mode[8];
@@ -63,7 +64,8 @@ static void meet_code(void) {
   if (file) fclose(file);
 }
 
-/* Faults: a loader that keeps the whole file mapped and read, and one that reads it into memory. */
+/* Planted faults: a loader that maps and reads the whole file, and one that reads the file into
+ * memory. */
 static int plant(const char *fault, const char *path) {
   void *map;
   char *text;
@@ -71,7 +73,7 @@ static int plant(const char *fault, const char *path) {
   if (strcmp(fault, "mapped") == 0) {
     if (rf_map_file(path, &map, &bytes, NULL) != RAFTER_OK) return 1;
     for (size_t i = 0; i < bytes; i += 4096) sum += ((unsigned char *)map)[i];
-    return sum == 1; /* it is used */
+    return sum == 1; /* The sum is used, so the compiler keeps the reads. */
   }
   return strcmp(fault, "read") == 0 && rf_file_read(path, (size_t)1 << 30, &text, &bytes, NULL) != RAFTER_OK;
 }
@@ -129,9 +131,9 @@ static int measuring(char **argument) {
 
 static rf_model model;
 static rf_params params;
-static int64_t largest; /* values of a tensor */
+static int64_t largest; /* values in the largest tensor */
 
-/* Cheap values that differ; none repeats over a block. */
+/* Values that are cheap to compute and differ; no block has a value twice. */
 static void fill(int param, int64_t first, int64_t count, float *values) {
   for (int64_t i = 0; i < count; i++)
     values[i] = (float)((first + i) * 7919 % 2003 - 1001) * 1e-4f + (float)param * 1e-6f;
@@ -159,7 +161,7 @@ static void write_folder(const char *to, rf_dtype dtype, int64_t file_bytes) {
   free(values);
 }
 
-/* The folder as a GGUF file whose matrices are of one type. */
+/* Writes the folder as a GGUF file whose matrices have one storage type. */
 static void write_gguf(const char *from, const char *to, int number) {
   enum { CHUNK = 1 << 18 };
   const rf_quant_type *wanted = rf_quant_type_of(number);
@@ -194,7 +196,7 @@ static void write_gguf(const char *from, const char *to, int number) {
   free(blocks);
 }
 
-static rf_pool *pool; /* of params */
+static rf_pool *pool; /* memory of params */
 
 static int make_models(void **state) {
   rf_error error = {0};
@@ -217,7 +219,7 @@ static int remove_models(void **state) {
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 #if defined(__SANITIZE_ADDRESS__)
-enum { MEASURABLE = 0 }; /* its shadow memory is the process's too */
+enum { MEASURABLE = 0 }; /* A sanitizer's shadow memory would count as memory of the process. */
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(memory_sanitizer)
 enum { MEASURABLE = 0 };
@@ -229,8 +231,8 @@ enum { MEASURABLE = 1 };
 #endif
 
 static const struct source {
-  const char *path, *file; /* what is loaded; a file of it */
-  double tensor_bytes;     /* of a value in the file */
+  const char *path, *file; /* the model to load; a file of the model */
+  double tensor_bytes;     /* bytes of a value in the file */
 } SOURCES[] = {{"bf16", "bf16/model.safetensors", 2},
                {"sharded", "sharded/model-00001-of-00006.safetensors", 4},
                {"q8_0.gguf", "q8_0.gguf", 34 / 32.0}};
@@ -240,7 +242,7 @@ static const char *const AS[] = {[RF_WEIGHTS_FILE] = "file",
                                  [RF_WEIGHTS_INT8] = "int8",
                                  [RF_WEIGHTS_Q4] = "q4"};
 
-/* Bytes above the arena at the worst moment. */
+/* Maximum bytes in use, minus the arena. */
 static int64_t above_arena(const struct source *source, rf_weights_as as, const char *fault, int64_t *arena) {
   char command[1200], self[400] = "";
   long long a = 0, g = 0;
@@ -294,7 +296,7 @@ static void hear(void *self, const char *what, double part) {
   h->count++;
 }
 
-/* A GiB is the bound of what is worth a bar; a lower one lets a small model be heard. */
+/* Progress is shown from 1 GiB on. A lower limit lets a small model show it. */
 static void long_loads_are_told(void **state) {
   (void)state;
   static const struct {

@@ -1,6 +1,6 @@
-/* Whole models on packed weights: what --weights holds them in is what the plan counts and the
- * run allocates, to the byte; walks of one row, of a few and of many, on every ISA, give the
- * same bits. */
+/* test_packed.c - tests whole models with packed weights. For each --weights, the plan's bytes
+ * equal the run's bytes. Forward passes of one row, of few and of many rows give the same bits on
+ * every instruction set. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static rf_generate_settings settings_of(rf_weights_as as, rf_isa isa) {
   return s;
 }
 
-/* Logits behind TOKENS tokens, fed `step` at a time. */
+/* Logits after TOKENS tokens, fed `step` tokens at a time. */
 static void logits_of(rf_weights_as as, rf_isa isa, int64_t step, float *out) {
   rf_generate_settings s = settings_of(as, isa);
   rf_generator *g = NULL;
@@ -54,7 +54,8 @@ static void bytes_are_those_of_the_types(void **state) {
   (void)state;
   static const struct {
     rf_weights_as as;
-    int64_t bytes_of_32, table_of_32, scale; /* values of a matrix, of the token table; of an output */
+    /* bytes of 32 values of a matrix; of the token table; bytes of the scale of an output */
+    int64_t bytes_of_32, table_of_32, scale;
   } rows[] = {{RF_WEIGHTS_F32, 128, 128, 0},
               {RF_WEIGHTS_BF16, 64, 64, 0},
               {RF_WEIGHTS_INT8, 32, 32, 4},
@@ -65,10 +66,10 @@ static void bytes_are_those_of_the_types(void **state) {
     rf_error error = {0};
     if (rf_generator_open(&s, &g, &error) != RAFTER_OK) fail_msg("%s", error.message);
     const rf_plan *plans[] = {g->prefill, g->decode};
-    /* rows of the token table, and columns of the head, in sixteens of lanes */
+    /* Rows of the token table and columns of the head are padded to a multiple of sixteen lanes. */
     int64_t want = 0, got = 0, padded = 208;
     bool mixed = model == EXPERTS;
-    /* it stays as the plan's dtype */
+    /* It keeps the dtype of the plan. */
     int64_t block = 96 * 192 + 96 * 96 + (mixed ? 4 : 1) * (96 * 576 + 288 * 96), router = 2 * 96 * 16 * 4;
     int64_t outputs = 2 * (192 + 96 + (mixed ? 4 : 1) * (576 + 96)) + 2 * padded;
     want = rows[i].scale * outputs + (2 * block + 96 * padded) / 32 * rows[i].bytes_of_32 +
@@ -113,8 +114,8 @@ static void experts_are_held_alike(void **state) {
   model = PLAIN;
 }
 
-/* Converted weights are near the exact ones: half a step of 1/127 of an output's largest and of
- * 1/8 of a group's, through two blocks. */
+/* Converted weights are near the exact ones: half a step of 1/127 of an output's largest value
+ * (int8) or of 1/8 of a group's (q4), through two layers. */
 static void conversion_is_an_approximation_of_known_size(void **state) {
   (void)state;
   float exact[203], got[203];
@@ -123,15 +124,15 @@ static void conversion_is_an_approximation_of_known_size(void **state) {
   for (int i = 0; i < 203; i++) norm += (double)exact[i] * (double)exact[i];
   static const struct {
     rf_weights_as as;
-    double step, largest; /* relative to a scale's largest value; that, in sigma */
+    double step, largest; /* step: relative to the largest value of a scale; largest: that value, in sigma */
   } rows[] = {{RF_WEIGHTS_INT8, 1.0 / 127, 3}, {RF_WEIGHTS_Q4, 1.0 / 8, 2}};
   for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
     double error = 0;
     logits_of(rows[r].as, rf_isa_detect(), TOKENS, got);
     for (int i = 0; i < 203; i++) error += (double)(got[i] - exact[i]) * (double)(got[i] - exact[i]);
-    /* The largest of 32 normal values is about 2 sigma, of 288 about 3, an error is uniform in a
-     * step: 2 step / sqrt(12) of sigma for each matrix, and a token passes a chain of ten of
-     * them (embedding, four a block, head); twice that is allowed. */
+    /* The largest of 32 normal values is about 2 sigma, of 288 about 3. An error is uniform in a
+     * step, so each matrix adds 2 step / sqrt(12) of sigma. A token passes ten matrices (embedding,
+     * four per layer, head). Twice the result is allowed. */
     double each = rows[r].largest * rows[r].step / sqrt(12), bound = 2 * each * sqrt(10);
     assert_true(sqrt(error / norm) < bound);
     assert_true(error > 0);

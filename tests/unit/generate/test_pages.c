@@ -1,5 +1,5 @@
-/* Pages of the KV cache: what a sequence takes, against the formula; who holds what, with faults
- * planted in front of the checker. */
+/* test_pages.c - tests pages of the KV cache: the number of pages of a sequence against the
+ * formula, and the ownership of pages, with planted faults that the checker must find. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,22 +22,24 @@ static rf_model model_of(const char *name) {
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* Gemma 3's cache, bf16, one sequence: sum over layers of 2 K H min(S, W) b exactly, and rounded
- * up by the page rule: global layers ceil(S / page) pages, local layers min(that, ceil((W +
- * chunk - 1) / page) + 1), pages and chunks of 256 tokens. */
+/* Gemma 3's cache for one sequence in bf16. The exact size is the sum over layers of 2 K H min(S,
+ * W) b. The page rule rounds up: global layers have ceil(S / page) pages, local layers min(that,
+ * ceil((W + chunk - 1) / page) + 1), with pages and chunks of 256 tokens. */
 static void gemma3_takes_what_the_formula_says(void **state) {
   (void)state;
   static const struct {
     const char *name;
     int64_t context, exact_mib, paged_mib;
   } rows[] = {
-      /* 4 global of 26, W = 512, K H = 256: 1 MiB a layer and 1024 tokens; local 4 pages */
+      /* 4 of 26 layers are global, W = 512, K H = 256: 1 MiB per layer and 1024 tokens; local
+       * layers have 4 pages */
       {"gemma3-1b", 8192, 43, 54},
       {"gemma3-1b", 32768, 139, 150},
-      /* 5 global of 34, W = 1024, K H = 1024: 4 MiB a layer and 1024 tokens; local 6 pages */
+      /* 5 of 34 layers are global, W = 1024, K H = 1024: 4 MiB per layer and 1024 tokens; local
+       * layers have 6 pages */
       {"gemma3-4b", 8192, 276, 334},
       {"gemma3-4b", 32768, 756, 814},
-      {"gemma3-12b", 8192, 832, 992}, /* 8 of 48, K H = 2048 */
+      {"gemma3-12b", 8192, 832, 992}, /* 8 of 48 layers are global, K H = 2048 */
       {"gemma3-12b", 32768, 2368, 2528},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -62,8 +64,7 @@ static void gemma3_takes_what_the_formula_says(void **state) {
   }
 }
 
-/* The cache's tensors are the sequences it has room for, to the byte, whatever the dtype and the
- * page. */
+/* The bytes of the cache's tensors are those of its sequences, for every dtype and page size. */
 static void the_graph_has_these_bytes(void **state) {
   (void)state;
   static const char *const names[] = {"gemma3-270m", "llama3.2-1b", "gpt2", "gemma2-2b"};
@@ -95,8 +96,8 @@ static void the_graph_has_these_bytes(void **state) {
       }
 }
 
-/* A sequence never holds more than the function says, however its tokens come, and always what
- * its next token reads. */
+/* A sequence never holds more pages than the formula says, however its tokens arrive, and always
+ * holds those that its next token reads. */
 static void no_sequence_holds_more(void **state) {
   (void)state;
   rf_model model =
@@ -125,7 +126,7 @@ static void no_sequence_holds_more(void **state) {
         if (rf_pages_check(&pages, all, 1, &error) != RAFTER_OK) fail_msg("%s", error.message);
       }
       assert_int_equal(s.of[RF_KV_GLOBAL].end, rf_kv_pages(&kv, RF_KV_GLOBAL, 1000));
-      /* the rule's last page is for where the window may begin */
+      /* The rule's last page is for the page in which the window may begin. */
       assert_true(most >= rf_kv_pages(&kv, RF_KV_LOCAL, 1000) - 1);
       assert_int_equal(rf_sequence_extend(&pages, &s, page, &error), RAFTER_FAILED);
       assert_non_null(strstr(error.message, "out of pages"));
@@ -199,24 +200,25 @@ static void a_prefix_is_shared(void **state) {
   assert_true(rf_sequence_share(&w.pages, &w.s[1], &w.s[0], 70));
   prove(&w);
   assert_int_equal(w.s[1].of[RF_KV_GLOBAL].page[1], w.s[0].of[RF_KV_GLOBAL].page[1]);
-  grow(&w, 0, 1, 2); /* its own page: nothing moves */
+  grow(&w, 0, 1, 2); /* It writes to its own page, so nothing moves. */
   assert_int_equal(w.copies, 0);
-  grow(&w, 1, 1, 3); /* the page that both began is copied, in each class */
+  grow(&w, 1, 1, 3); /* Both sequences began with this page, so it is copied, in each class. */
   assert_int_equal(w.copies, 2);
   assert_int_not_equal(w.s[1].of[RF_KV_GLOBAL].page[2], w.s[0].of[RF_KV_GLOBAL].page[2]);
   prove(&w);
   grow(&w, 0, 100, 2);
   assert_int_equal(w.copies, 2);
-  assert_false(rf_sequence_reaches(&w.pages, &w.s[0], 70)); /* its window has moved on */
+  assert_false(rf_sequence_reaches(&w.pages, &w.s[0], 70)); /* Its window no longer includes the position. */
   assert_false(rf_sequence_share(&w.pages, &w.s[2], &w.s[0], 70));
   assert_int_equal(w.s[2].length, 0);
-  assert_true(rf_sequence_share(&w.pages, &w.s[2], &w.s[1], 64)); /* whole pages: nothing to copy */
+  assert_true(rf_sequence_share(&w.pages, &w.s[2], &w.s[1], 64)); /* Whole pages are shared without a copy. */
   grow(&w, 2, 5, 4);
   assert_int_equal(w.copies, 2);
   prove(&w);
   rf_sequence_release(&w.pages, &w.s[0]);
   prove(&w);
-  /* cut into a page that another reads: copied before it is written */
+  /* It is cut within a page that another sequence reads, so the page is copied before the next
+   * write. */
   assert_true(rf_sequence_cut(&w.pages, &w.s[1], 50));
   grow(&w, 1, 3, 5);
   assert_int_equal(w.copies, 4);
@@ -278,7 +280,7 @@ static void faults_are_found(void **state) {
     if (!strstr(error.message, faults[f].says))
       fail_msg("%s: expected '%s' in '%s'", faults[f].what, faults[f].says, error.message);
     print_message("%s: %s\n", faults[f].what, error.message);
-    /* as it was */
+    /* Undo the fault. */
     page[0] = first;
     page[1] = second;
     page[2] = last;

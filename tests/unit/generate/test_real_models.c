@@ -1,8 +1,8 @@
-/* Trained models that people have, as GGUF: log-probabilities and greedy continuations against
- * exact arithmetic on the dequantised weights. The files are too large to commit: `./dev models`
- * puts them where this looks (RAFTER_MODELS, ~/.cache/rafter-models), or RAFTER_GEMMA_GGUF and
- * RAFTER_SMOLLM2_GGUF name them; without one its test is skipped. The answers stand in the
- * shared data. And the smallest of Llamas in its three formats. */
+/* test_real_models.c - compares log-probabilities and greedy continuations of published trained
+ * models, as GGUF, with exact arithmetic on the dequantised weights. `./dev models` downloads the
+ * files into ~/.cache/rafter-models or RAFTER_MODELS. RAFTER_GEMMA_GGUF and RAFTER_SMOLLM2_GGUF can
+ * name them instead. Without its file, a test is skipped. The expected answers are in
+ * tests/data/files.tar.xz. The smallest Llama is tested in its three formats. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +25,7 @@
 #include "model/weights.h"
 
 static rf_machine machine;
-static rf_weight_types types; /* of the file that is open: its matrices stay as they are stored */
+static rf_weight_types types; /* storage types of the open file, in which its matrices stay */
 
 static void read_types(const char *path, const rf_model *model, rf_weights_as as) {
   rf_error error = {0};
@@ -73,7 +73,7 @@ static int32_t argmax_of(const float *logits, int64_t vocab) {
   return best;
 }
 
-/* The ten likeliest tokens behind every position of a text, and the logprob of the one that
+/* Checks the ten likeliest tokens after every position of a text, and the logprob of the token that
  * follows. */
 static double check_text(rf_generator *g, const json_t *text, int *first_equal, int *positions) {
   int64_t vocab = g->settings.model.vocab;
@@ -100,8 +100,8 @@ static double check_text(rf_generator *g, const json_t *text, int *first_equal, 
   return worst;
 }
 
-/* Teacher-forced: wherever the stored gap between first and second exceeds 0.01, the first must
- * be ours. */
+/* Feeds the stored tokens. If the stored gap between the first and second token exceeds 0.01, our
+ * first token must be the same. */
 static int check_greedy(rf_generator *g, const json_t *row) {
   int64_t vocab = g->settings.model.vocab;
   int32_t prompt[MOST], follow[MOST];
@@ -172,9 +172,9 @@ static void check_tokenizer(const char *path, const json_t *json) {
   rf_tokenizer_close(tokenizer);
 }
 
-/* The first chunks of the WikiText file, each from an empty cache, by the scorer: mean negative
- * log-likelihood and so the perplexity. Every third of them, each within the bound of the whole;
- * with RAFTER_WHOLE set all. */
+/* Scores the first chunks of the WikiText file, each with an empty cache: mean negative
+ * log-likelihood, and from it the perplexity. Checks every third chunk, each within the bound of
+ * the whole; with RAFTER_WHOLE set, all chunks. */
 static void check_perplexity(const char *path, const json_t *json) {
   const json_t *want = json_object_get(json_object_get(json, "nll"), "test");
   enum { CHUNK = 512, CHUNKS = 16, SOME = 3 };
@@ -228,12 +228,12 @@ static void check_perplexity(const char *path, const json_t *json) {
 }
 
 static const double CACHE_BOUND = 0.0034;
-/* What less than exact arithmetic costs: mean over a text's positions of KL(exact || less), in
- * nat; docs/architecture.md states both models'. A narrower cache and products in 8 bits are
- * measured against an f32 cache and exact products with the same matrices; matrices in int8
- * against the file's, with exact products and with products in 8 bits. `int8_bound`: what 8-bit
- * arithmetic may cost is said for SmolLM2 alone; Gemma's one key head of 256 gives its int8
- * cache twice that. */
+/* The error of approximations: mean over a text's positions of KL(exact || approximate), in
+ * nats. docs/measurements.md has the figures of both models. A narrower cache and 8-bit products
+ * are compared with an f32 cache and exact products of the same matrices. int8 matrices are
+ * compared with the file's matrices, with exact and with 8-bit products. `int8_bound` is the
+ * limit for 8-bit arithmetic with SmolLM2. Gemma has one key head of 256, so its int8 cache has
+ * twice that error. */
 static void check_approximations(const char *path, const json_t *text, double int8_bound) {
   enum { POSITIONS = 128, EXACT = 0, INT8_CACHE = 2, BASES = 2 };
   const struct {
@@ -241,14 +241,14 @@ static void check_approximations(const char *path, const json_t *text, double in
     rf_dtype dtype;
     rf_weights_as as;
     bool fast;
-    int base; /* what it is measured against */
+    int base; /* the variant that it is compared with */
     double bound;
   } ways[] = {
       {"f32 cache", RF_F32, RF_WEIGHTS_FILE, false, 0, 0},
       {"bf16 cache", RF_BF16, RF_WEIGHTS_FILE, false, 0, CACHE_BOUND},
       {"int8 cache", RF_I8, RF_WEIGHTS_FILE, false, 0, int8_bound},
       {"compute fast", RF_F32, RF_WEIGHTS_FILE, true, 0, CACHE_BOUND},
-      /* what a scale for an output costs is said, not promised */
+      /* The error of one scale per output is printed and has no limit. */
       {"weights int8, to the file", RF_F32, RF_WEIGHTS_INT8, false, 0, INFINITY},
       {"weights int8, compute fast, to the file", RF_F32, RF_WEIGHTS_INT8, true, 0, INFINITY},
       {"weights int8, compute fast, to exact products", RF_F32, RF_WEIGHTS_INT8, true, 1, CACHE_BOUND}};
@@ -258,11 +258,11 @@ static void check_approximations(const char *path, const json_t *text, double in
   double mean = 0;
   if (count > POSITIONS) count = POSITIONS;
   for (int d = 0; d < (int)(sizeof ways / sizeof *ways); d++) {
-    /* SmolLM2's rows of 576 have a block that is not whole */
+    /* SmolLM2's rows of 576 values end in an incomplete block. */
     if (ways[d].as == RF_WEIGHTS_INT8 && isinf(int8_bound)) continue;
     rf_generator *g = open_over(path, 512, ways[d].dtype, ways[d].as, ways[d].fast);
     int64_t vocab = g->settings.model.vocab;
-    /* others are measured against it */
+    /* other variants are compared with this one */
     int own = ways[d].fast || ways[d].dtype != RF_F32 ? -1 : ways[d].as == RF_WEIGHTS_INT8;
     double sum = 0, most = 0, before = mean;
     if (own >= 0) {
@@ -329,7 +329,7 @@ static void gemma3(void **state) {
               RF_UNPACKED_DATA "/real-models/gemma-3-270m-q4_k_m.json", 1e-2, INFINITY);
 }
 
-/* stories260K against an f64 forward pass, from each of its three files. */
+/* Compares stories260K, from each of its three files, with an f64 forward pass. */
 static void stories(void **state) {
   (void)state;
   static const char *const files[] = {"stories260K.gguf", "stories260K.bin", "stories260K_v1.bin"};

@@ -1,6 +1,6 @@
-/* Sampling: which tokens a request leaves, how often each is drawn, what penalties and biases
- * make of a row, what is told of the alternatives, and that a draw depends on its seed, its
- * position and the accepted tokens alone. */
+/* test_sampler.c - tests sampling: which tokens a request keeps, how often each is drawn, the
+ * effect of penalties and biases on a row, the reported alternatives, and that a draw depends only
+ * on its seed, its position and the accepted tokens. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,8 +42,8 @@ static int likelier(const void *a, const void *b) {
 }
 
 /* Probability of every token under the request: temperature, then the k likeliest, then the
- * smallest set that reaches top_p of what is left, then those at least min_p times as likely as
- * the likeliest; all anew to a sum of one. */
+ * smallest set that reaches top_p of the rest, then the tokens at least min_p times as likely as
+ * the likeliest. The result is normalised to a sum of one. */
 static void expected(rf_sampler_options o, const float *logits, int64_t vocab, double *p) {
   static entry e[MOST];
   long double top = -INFINITY, total = 0, reached = 0, kept = 0;
@@ -74,9 +74,9 @@ static void count_draws(rf_sampler_options options, const float *logits, int64_t
   rf_sampler_close(&sampler);
 }
 
-/* How far the counts lie from their expectation: (chi^2 - degrees) / sqrt(2 degrees), near a
- * standard normal. INFINITY for a draw of what has no probability. Tokens that are expected
- * fewer than ten times count together. */
+/* Distance of the counts from their expectation: (chi^2 - degrees) / sqrt(2 degrees), approximately
+ * a standard normal. INFINITY if a token without probability was drawn. Tokens with an expected
+ * count below ten are counted together. */
 static double surprise(const int64_t *seen, const double *p, int64_t vocab, int64_t draws) {
   double chi = 0, rare = 0, rare_seen = 0;
   int64_t cells = 0;
@@ -98,8 +98,8 @@ static double surprise(const int64_t *seen, const double *p, int64_t vocab, int6
   return cells < 2 ? 0 : (chi - (double)(cells - 1)) / sqrt(2 * (double)(cells - 1));
 }
 
-/* Six deviations of a fixed seed: chance would cross it once in a hundred thousand seeds, a
- * wrong distribution at once. */
+/* Six deviations with a fixed seed. Chance exceeds this for one seed in a hundred thousand; a wrong
+ * distribution exceeds it clearly. */
 static const double SURPRISE_BOUND = 6;
 
 static void random_logits(float *logits, int64_t vocab, uint64_t seed, float spread) {
@@ -122,7 +122,7 @@ static void greedy_takes_the_likeliest(void **state) {
     int64_t vocab = 1 + (int64_t)(seed * 211), best = 0;
     random_logits(logits, vocab, seed, 3);
     for (int64_t i = 1; i < vocab; i++) best = logits[i] > logits[best] ? i : best;
-    /* temperature 0 asks no filter and no seed */
+    /* Temperature 0 needs neither filter nor seed. */
     rf_sampler sampler = open_or_fail(
         (rf_sampler_options){.temperature = 0, .top_k = 5, .top_p = 0.5f, .min_p = 0.1f, .seed = seed},
         vocab);
@@ -150,16 +150,17 @@ static void ties_go_to_the_lower_id(void **state) {
   int64_t seen[6];
   count_draws((rf_sampler_options){.temperature = 1, .top_k = 2, .top_p = 1}, logits, 6, 400, seen);
   assert_true(seen[1] > 100 && seen[3] > 100 && seen[1] + seen[3] == 400);
-  /* each of the three has 0.31 */
+  /* Each of the three has 0.31. */
   count_draws((rf_sampler_options){.temperature = 1, .top_p = 0.5f}, logits, 6, 400, seen);
   assert_true(seen[1] > 100 && seen[3] > 100 && seen[1] + seen[3] == 400);
 }
 
-/* Probabilities 1/2, 1/4, 1/8, 1/8 in no order of ids, worked out by hand. */
+/* Probabilities 1/2, 1/4, 1/8 and 1/8, not in the order of ids. The expected sets were computed by
+ * hand. */
 static void filters_leave_these_sets(void **state) {
   (void)state;
   const float logits[] = {-1000, logf(0.125f), logf(0.5f), logf(0.125f), -INFINITY, logf(0.25f)};
-  enum { A = 1 << 2, B = 1 << 5, C = 1 << 1, D = 1 << 3 }; /* likeliest first; C and D tie */
+  enum { A = 1 << 2, B = 1 << 5, C = 1 << 1, D = 1 << 3 }; /* likeliest first; C and D are equal */
   static const struct {
     float temperature;
     int32_t top_k;
@@ -181,8 +182,8 @@ static void filters_leave_these_sets(void **state) {
       {1, 0, 1, 0.6f, A},
       {1, 0, 1, 1, A},
       {1, 0, 0.6f, 0.9f, A},
-      {1, 2, 0.6f, 0, A},     /* of the two left, the first has 2/3 */
-      {1, 3, 0.8f, 0, A | B}, /* of the three left: 4/7, 2/7, 1/7 */
+      {1, 2, 0.6f, 0, A},     /* of the two remaining, the first has 2/3 */
+      {1, 3, 0.8f, 0, A | B}, /* of the three remaining: 4/7, 2/7, 1/7 */
       {1, 3, 0.9f, 0.3f, A | B},
       {2, 0, 0.6f, 0, A | B}, /* at temperature 2: 0.369, 0.261, 0.185, 0.185 */
       {2, 0, 0.65f, 0, A | B | C},
@@ -209,7 +210,8 @@ static void filters_leave_these_sets(void **state) {
   }
 }
 
-/* The choice of the k likeliest, on every k and on orders that trap a quickselect. */
+/* Tests the choice of the k likeliest for every k, with orders that are difficult for
+ * quickselect. */
 static void top_k_is_a_sorted_prefix(void **state) {
   (void)state;
   enum { V = 97 };
@@ -221,7 +223,7 @@ static void top_k_is_a_sorted_prefix(void **state) {
       if (shape == 1) logits[i] = (float)i;
       if (shape == 2) logits[i] = (float)-i;
       if (shape == 3) logits[i] = 1;
-      if (shape == 4) logits[i] = (float)(i < V / 2 ? i : V - i); /* up and down */
+      if (shape == 4) logits[i] = (float)(i < V / 2 ? i : V - i); /* ascending, then descending */
       if (shape == 5) logits[i] = (float)(i % 3);
       if (shape == 6) logits[i] = i % 5 ? -INFINITY : logits[i];
       want[i] = (entry){(long double)logits[i], i};
@@ -256,7 +258,7 @@ static void frequencies_follow_the_softmax(void **state) {
     count_draws(requests[i], logits, V, DRAWS, seen);
     expected(requests[i], logits, V, p);
     double off = surprise(seen, p, V, DRAWS);
-    /* planted: another temperature, ids shifted by one, a uniform draw of the same set */
+    /* Planted faults: another temperature, ids shifted by one, a uniform draw of the same set. */
     rf_sampler_options warmer = requests[i];
     warmer.temperature *= 1.15f;
     expected(warmer, logits, V, other);
@@ -273,8 +275,8 @@ static void frequencies_follow_the_softmax(void **state) {
   }
 }
 
-/* Neighbouring positions and neighbouring seeds draw independently: pairs fall into four cells
- * as the product says. */
+/* Neighbouring positions and neighbouring seeds draw independently: the counts of pairs in four
+ * cells follow the product. */
 static void draws_are_independent(void **state) {
   (void)state;
   const float logits[] = {0, 1, 0.5f};
@@ -308,7 +310,7 @@ static void a_draw_depends_on_seed_and_position_alone(void **state) {
   int32_t first[N];
   rf_sampler sampler = open_or_fail(o, V);
   for (int64_t i = 0; i < N; i++) first[i] = next(&sampler, logits, i);
-  /* whatever was drawn before */
+  /* The result does not depend on earlier draws. */
   for (int64_t i = N - 1; i >= 0; i--) assert_int_equal(next(&sampler, logits, i), first[i]);
   rf_sampler_close(&sampler);
   o.seed = 43;
@@ -387,7 +389,7 @@ static int64_t times(const int32_t *ids, int64_t count, int32_t id) {
   return n;
 }
 
-/* The logits after bias, penalties and bars, each by its definition, token by token. */
+/* The logits after bias, penalties and bars, computed token by token from the definitions. */
 static void slow_adjust(const rf_sampler_options *o, const history *h, const float *logits, int64_t vocab,
                         enum fault fault, float *out) {
   for (int32_t id = 0; id < vocab; id++) {
@@ -407,9 +409,9 @@ static void slow_adjust(const rf_sampler_options *o, const history *h, const flo
   }
 }
 
-/* The token whose part of the running probability the draw falls in, likeliest first where a
- * filter is asked for and by id otherwise; -1 when it falls so near a border that rounding
- * decides. `fresh`: the row is another than in the last call. */
+/* The token for which the draw falls into its range of the running probability. Tokens are in
+ * descending order of probability if a filter is set, otherwise by id. Returns -1 if the draw is so
+ * near a border that rounding decides. `fresh`: the row differs from that of the last call. */
 static int32_t slow_choice(const rf_sampler_options *o, const float *row, int64_t vocab, int64_t position,
                            bool fresh) {
   static double p[MOST];
@@ -438,7 +440,8 @@ static uint32_t word_at(uint64_t seed, uint64_t i) {
   return words[0];
 }
 
-/* A random request, row and history; the lists are static, as a request's are the caller's. */
+/* Makes a random request, row and history. The lists are static, as those of a request belong to
+ * its caller. */
 static rf_sampler_options random_request(uint64_t seed, float *logits, int64_t *vocab, history *h) {
   static rf_logit_bias bias[8];
   static int32_t eos[3], prompt[64], answer[64];
@@ -450,7 +453,7 @@ static rf_sampler_options random_request(uint64_t seed, float *logits, int64_t *
   random_logits(logits, *vocab, seed, spreads[word_at(seed, at++) % 4]);
   uint32_t coarse = word_at(seed, at++) % 4;
   for (int64_t i = 0; i < *vocab; i++) {
-    if (coarse == 0) logits[i] = roundf(logits[i] * 4) / 4; /* many ties */
+    if (coarse == 0) logits[i] = roundf(logits[i] * 4) / 4; /* many equal values */
     if (coarse == 1 && i % 3) logits[i] = -INFINITY;
   }
   uint32_t v = (uint32_t)*vocab, k = word_at(seed, at++) % 4;
@@ -477,7 +480,7 @@ static rf_sampler_options random_request(uint64_t seed, float *logits, int64_t *
   }
   o.eos = eos;
   o.eos_count = v > 100 ? word_at(seed, at++) % 4 : 0;
-  for (int i = 0; i < 3; i++) eos[i] = answer[i]; /* tokens that had a chance */
+  for (int i = 0; i < 3; i++) eos[i] = answer[i]; /* tokens that can be drawn */
   o.min_tokens = h->answer_count + (int64_t)(word_at(seed, at++) % 3) - 1;
   o.ignore_eos = word_at(seed, at++) % 8 == 0;
   return o;
@@ -489,8 +492,9 @@ static void recall(rf_sampler *sampler, const history *h) {
     assert_int_equal(rf_sampler_accept(sampler, h->answer[i], NULL), RAFTER_OK);
 }
 
-/* Every request gives the very token of the slow reading, and each fault planted in that reading
- * is noticed. One sampler serves them all, reset between them, beside one of its own. */
+/* Every request gives the token of the slow implementation, and every fault planted there is
+ * noticed. One sampler serves all requests, with a reset in between, next to a new sampler for
+ * each. */
 static void choices_are_those_of_a_slow_reading(void **state) {
   (void)state;
   static float logits[MOST], row[MOST];
@@ -501,7 +505,7 @@ static void choices_are_those_of_a_slow_reading(void **state) {
     rf_sampler_options o = random_request(seed, logits, &vocab, &h);
     rf_sampler sampler = open_or_fail((rf_sampler_options){.top_p = 1, .repetition_penalty = 3}, vocab);
     const int32_t other[] = {0, (int32_t)(vocab - 1), (int32_t)(vocab / 2)};
-    recall(&sampler, &(history){other, other, 3, 3}); /* to be forgotten */
+    recall(&sampler, &(history){other, other, 3, 3}); /* The sampler must forget this history. */
     assert_int_equal(rf_sampler_reset(&sampler, &o, NULL), RAFTER_OK);
     recall(&sampler, &h);
     for (enum fault fault = NO_FAULT; fault < FAULTS; fault++) {
@@ -528,8 +532,8 @@ static void choices_are_those_of_a_slow_reading(void **state) {
   assert_true(borders < compared / 1000 + 1);
 }
 
-/* What a row becomes, worked out by hand: read from the ordered candidates of a draw that keeps
- * all. */
+/* The adjusted row, computed by hand. It is read from the ordered candidates of a draw that keeps
+ * all tokens. */
 static void penalties_by_hand(void **state) {
   (void)state;
   enum { V = 6 };
@@ -543,19 +547,20 @@ static void penalties_by_hand(void **state) {
   } cases[] = {
       {{.top_p = 1}, {2, -1, 0.5f, 4, -3, 0}},
       {{.repetition_penalty = 1}, {2, -1, 0.5f, 4, -3, 0}},
-      {{.repetition_penalty = 2}, {1, -2, 0.5f, 2, -6, 0}}, /* of 0 1 3 4 5 */
+      {{.repetition_penalty = 2}, {1, -2, 0.5f, 2, -6, 0}}, /* tokens 0 1 3 4 5 occurred */
       {{.repetition_penalty = 0.5f}, {4, -0.5f, 0.5f, 8, -1.5f, 0}},
-      {{.frequency_penalty = 0.5f}, {1.5f, -2, 0.5f, 3.5f, -3, 0}}, /* once 0, twice 1, once 3 */
+      {{.frequency_penalty = 0.5f}, {1.5f, -2, 0.5f, 3.5f, -3, 0}}, /* 0 once, 1 twice, 3 once */
       {{.presence_penalty = 0.5f}, {1.5f, -1.5f, 0.5f, 3.5f, -3, 0}},
       {{.presence_penalty = -1, .frequency_penalty = 0.5f}, {2.5f, -1, 0.5f, 4.5f, -3, 0}},
       {{.repetition_penalty = 2, .presence_penalty = 0.25f, .frequency_penalty = 0.5f},
        {0.25f, -3.25f, 0.5f, 1.25f, -6, 0}},
       {{.bias = bias, .bias_count = 2}, {3, -1, 0, 4, -3, 0}},
-      /* the bias comes first */
+      /* The bias is applied first. */
       {{.bias = bias, .bias_count = 3, .repetition_penalty = 2}, {1.5f, -2, 0, -INFINITY, -6, 0}},
       {{.eos = eos, .eos_count = 2}, {2, -1, 0.5f, 4, -3, 0}},
       {{.eos = eos, .eos_count = 2, .ignore_eos = true}, {2, -1, 0.5f, -INFINITY, -3, -INFINITY}},
-      {{.eos = eos, .eos_count = 2, .min_tokens = 4}, {2, -1, 0.5f, 4, -3, 0}}, /* it has four */
+      /* The answer has four tokens. */
+      {{.eos = eos, .eos_count = 2, .min_tokens = 4}, {2, -1, 0.5f, 4, -3, 0}},
       {{.eos = eos, .eos_count = 2, .min_tokens = 5}, {2, -1, 0.5f, -INFINITY, -3, -INFINITY}},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -574,8 +579,8 @@ static void penalties_by_hand(void **state) {
   }
 }
 
-/* Sets too large to sort are drawn from as exactly: chi-square over a vocabulary whose nucleus
- * is a thousand tokens, with penalties. */
+/* Draws from sets too large to sort are exact too: a chi-square test over a vocabulary with a
+ * nucleus of a thousand tokens, with penalties. */
 static void large_sets_follow_the_softmax(void **state) {
   (void)state;
   enum { V = 3000 };
@@ -617,13 +622,14 @@ static void large_sets_follow_the_softmax(void **state) {
   }
 }
 
-/* A top-k that ends among thousands of ties keeps the lower ids, each as likely as the others. */
+/* If a top-k ends among thousands of equal values, it keeps the lower ids, all with the same
+ * probability. */
 static void large_ties_are_cut_by_id(void **state) {
   (void)state;
   enum { V = 4096, K = 2000 };
   static float logits[V];
   for (int shape = 0; shape < 2; shape++) {
-    /* of shape 1 all of the even ids, then none of the odd */
+    /* In shape 1 all even ids are kept, and no odd ones. */
     for (int i = 0; i < V; i++) logits[i] = shape && i % 2 ? 1 : 2;
     rf_sampler_options o = {.temperature = 1, .top_k = K, .top_p = 1, .min_p = 0.1f, .seed = 8};
     rf_sampler sampler = open_or_fail(o, V);
@@ -646,7 +652,7 @@ static void alternatives_are_the_head_of_a_sort(void **state) {
     history h;
     rf_sampler_options o = random_request(seed, logits, &vocab, &h);
     rf_sampler sampler = open_or_fail(o, vocab);
-    recall(&sampler, &h); /* which must not matter */
+    recall(&sampler, &h); /* The history must not matter. */
     int32_t ids[RF_TOP_LOGPROBS + 1], id;
     double values[RF_TOP_LOGPROBS + 1];
     long double sum = 0;
@@ -660,7 +666,8 @@ static void alternatives_are_the_head_of_a_sort(void **state) {
     long double log_sum = order[0].p + logl(sum);
     rf_logprobs told = {.wanted = (int32_t)wanted, .ids = ids, .logprobs = values};
     memset(ids, 0x55, sizeof ids);
-    if (rf_sampler_choose(&sampler, logits, 3, &id, &told, NULL) == RAFTER_OK) { /* else all are barred */
+    /* Otherwise all tokens are barred. */
+    if (rf_sampler_choose(&sampler, logits, 3, &id, &told, NULL) == RAFTER_OK) {
       long double want = (long double)logits[id] - log_sum;
       assert_true(logits[id] > -INFINITY ? fabsl((long double)told.logprob - want) < 1e-12L
                                          : told.logprob < -1e300);
@@ -669,14 +676,14 @@ static void alternatives_are_the_head_of_a_sort(void **state) {
         assert_int_equal(ids[i], order[i].id);
         assert_true(fabsl((long double)values[i] - (order[i].p - log_sum)) < 1e-12L);
       }
-      assert_int_equal(ids[told.count], 0x55555555); /* nothing after them */
+      assert_int_equal(ids[told.count], 0x55555555); /* Nothing was written after them. */
     }
     rf_sampler_close(&sampler);
   }
 }
 
-/* Whoever gives the sum of a row's exponentials gets the same token, and log-probabilities by
- * that sum; one that is none is told. */
+/* If the caller gives the sum of a row's exponentials, the token is the same and log-probabilities
+ * use this sum. An invalid sum is an error. */
 static void a_known_sum_changes_no_choice(void **state) {
   (void)state;
   static float logits[MOST];
@@ -684,7 +691,7 @@ static void a_known_sum_changes_no_choice(void **state) {
     int64_t vocab;
     history h;
     rf_sampler_options o = random_request(seed, logits, &vocab, &h);
-    /* where the same exponentials draw */
+    /* seeds for which the same exponentials are used for the draw */
     if (seed % 3 == 0) {
       o.temperature = 1;
       o.top_k = 0;
@@ -706,7 +713,7 @@ static void a_known_sum_changes_no_choice(void **state) {
   }
 }
 
-/* Rows of a batch share the room to work in and nothing else. */
+/* Rows of a batch share only the scratch memory. */
 static void rows_of_a_batch_do_not_touch_each_other(void **state) {
   (void)state;
   enum { V = 700, ROWS = 5, STEPS = 30 };
@@ -752,7 +759,7 @@ static void reset_forgets_all(void **state) {
   assert_int_equal(sampler.touched_count, 3);
   assert_int_equal(sampler.seen[3], RF_SEEN_PROMPT + 2);
   assert_int_equal(rf_sampler_reset(&sampler, &(rf_sampler_options){.top_p = NAN}, NULL), RAFTER_INVALID);
-  assert_int_equal(sampler.touched_count, 3); /* as it was */
+  assert_int_equal(sampler.touched_count, 3); /* as it was before */
   assert_int_equal(rf_sampler_reset(&sampler, &o, NULL), RAFTER_OK);
   for (int i = 0; i < V; i++) assert_int_equal(sampler.seen[i], 0);
   assert_true(!sampler.touched_count && !sampler.generated);
@@ -800,7 +807,7 @@ static void what_cannot_be_is_refused(void **state) {
   rf_sampler_close(&sampler);
 }
 
-/* Rows that are no distribution, and requests that leave none of one. */
+/* Rows that are not a distribution, and requests that leave no token, are errors. */
 static void rows_without_an_answer_are_told(void **state) {
   (void)state;
   const float bad[][4] = {{0, NAN, 1, 2},
@@ -828,7 +835,7 @@ static void rows_without_an_answer_are_told(void **state) {
     assert_true(id == 1 && isnan(told.logprob));
     o.ignore_eos = false;
     o.bias = most;
-    o.bias_count = 4; /* what overflows stays a number */
+    o.bias_count = 4; /* Overflow is limited to a finite number. */
     assert_int_equal(rf_sampler_reset(&sampler, &o, NULL), RAFTER_OK);
     assert_int_equal(rf_sampler_choose(&sampler, (const float[]){3e38f, 3e38f, 1, 2}, 0, &id, &told, NULL),
                      RAFTER_OK);

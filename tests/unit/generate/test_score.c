@@ -1,5 +1,5 @@
-/* Scoring: the log-probabilities of the goldens, the bits of generation, whatever the texts
- * beside it; and memory that does not grow with the vocabulary times the tokens. */
+/* test_score.c - tests scoring: the log-probabilities of the goldens, the bits of generation,
+ * independence of other texts, and memory that does not grow with vocabulary times tokens. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +27,7 @@ static rf_plan_options plan_of(int64_t seq, int64_t batch, int threads, rf_dtype
       .machine = &machine};
 }
 
-static char weights[4096]; /* of the model last resolved */
+static char weights[4096]; /* path of the weights of the last resolved model */
 
 static rf_scorer *scorer_or_fail(const char *folder, int64_t seq, int64_t batch, int threads, rf_dtype dtype,
                                  bool poison) {
@@ -67,7 +67,7 @@ static void walk_or_fail(rf_scorer *s, rf_scored *text, int count) {
   if (rf_scorer_walk(s, text, count, &error) != RAFTER_OK) fail_msg("%s", error.message);
 }
 
-/* The sequences of a golden, in `text`; their log-probabilities go to `want`. */
+/* Reads the sequences of a golden into `text` and their log-probabilities into `want`. */
 static int golden_texts(const char *folder, answer text[2], double want[2][MOST]) {
   char path[600];
   json_t *golden = NULL;
@@ -109,7 +109,7 @@ static void goldens_are_reproduced_with_the_bits_of_generation(void **state) {
           bits =
               fmax(bits, fabs((double)rf_generator_logprob(g, text[i].ids[t]) - (double)text[i].logprobs[t]));
           error = fmax(error, fabs((double)text[i].logprobs[t] - want[i][t]));
-          /* the k-th likeliest, counted: k others are above it, or equal and lower */
+          /* Counts that k tokens precede the k-th likeliest: larger, or equal with a lower id. */
           for (int k = 0; k < TOP; k++) {
             int32_t id = text[i].top_ids[t * TOP + k];
             int above = 0;
@@ -119,7 +119,7 @@ static void goldens_are_reproduced_with_the_bits_of_generation(void **state) {
             assert_true(rf_generator_logprob(g, id) == text[i].top_logprobs[t * TOP + k]);
           }
         }
-        rf_generator_reset(g); /* prefill in one piece ends in the same bits */
+        rf_generator_reset(g); /* One prefill of all tokens ends in the same bits. */
         assert_int_equal(rf_generator_feed(g, text[i].ids, text[i].count - 1, &logits, NULL), RAFTER_OK);
         assert_true(rf_generator_logprob(g, text[i].ids[text[i].count - 1]) ==
                     text[i].logprobs[text[i].count - 1]);
@@ -140,8 +140,8 @@ static void goldens_are_reproduced_with_the_bits_of_generation(void **state) {
     }
 }
 
-/* Eight times the texts in a walk: the arena grows by what rows need, far less than by their
- * logits. */
+/* With eight times the texts in a pass, the arena grows by the memory of rows, much less than by
+ * their logits. */
 static void memory_does_not_hold_logits(void **state) {
   (void)state;
   rf_score_settings s = {0};

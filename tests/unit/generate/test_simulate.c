@@ -1,5 +1,5 @@
-/* The simulation is the generator: the same walks for the same requests; its clock, its
- * percentiles and its limits. */
+/* test_simulate.c - the simulation makes the same passes for the same requests as the generator.
+ * Its clock, percentiles and limits are tested too. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,7 +33,7 @@ static const char TINY[] = "gpt:layers=2,width=48,heads=3,ff=160,vocab=203,seq=9
 static const char WINDOWED[] =
     "gemma3:layers=6,width=32,heads=4,kv_heads=2,head_dim=16,ff=64,vocab=203,seq=4096,window=24,init=flax";
 
-/* Runs requests that all come at once through a real generator, whose answers end by length. */
+/* Runs requests that all arrive at once through a real generator. Their answers end by length. */
 static rf_generate_counts run_for_real(const rf_generate_settings *settings, const rf_arrival *list,
                                        int64_t count) {
   rf_generator *g = NULL;
@@ -84,7 +84,8 @@ static void it_walks_what_the_generator_walks(void **state) {
     }
 }
 
-/* One request alone: its chunks, then one walk for each further token, as the plans price them. */
+/* A single request takes the time of its chunks and of one pass per further token, as the plans
+ * predict. */
 static void one_request_takes_what_its_walks_take(void **state) {
   (void)state;
   rf_generate_settings s = settings_of(TINY, 2, 96);
@@ -122,21 +123,21 @@ static double served_rate(const rf_generate_settings *s, double rate, rf_serve_s
   return served->tokens_per_second;
 }
 
-/* Far below what the machine can do answers come as asked, far above at its own pace, and
- * waiting grows in between. */
+/* Far below the machine's capacity, answers arrive at the rate of the requests. Far above it, they
+ * arrive at the machine's own rate. In between, waiting times grow. */
 static void it_saturates(void **state) {
   (void)state;
   rf_generate_settings s = settings_of(TINY, 4, 96);
   rf_serve_stats alone, slow, fast, faster;
   served_rate(&s, 0.001, &alone);
-  /* requests a second, when four at once took no longer than one */
+  /* requests per second, if four at once took no longer than one */
   double capacity = 4 / alone.latency[RF_P50];
   served_rate(&s, 0.05 * capacity, &slow);
   served_rate(&s, 10 * capacity, &fast);
   served_rate(&s, 20 * capacity, &faster);
   assert_true(!alone.saturated && !slow.saturated && fast.saturated && faster.saturated);
   assert_true(fabs(slow.tokens_per_second / (16 * slow.arrivals_per_second) - 1) < 0.05);
-  /* its own pace: only how they come differs */
+  /* At the machine's own rate, only the arrivals differ. */
   assert_true(fabs(faster.tokens_per_second / fast.tokens_per_second - 1) < 0.05);
   assert_true(fast.ttft[RF_P50] > 10 * slow.ttft[RF_P50] && fast.slots_used > 3 &&
               fast.counts.most_parts == 4 && slow.slots_used < 2);
@@ -157,15 +158,15 @@ static void arrivals_are_a_poisson_process(void **state) {
     sum += gap;
     squares += gap * gap;
   }
-  /* Mean and standard deviation of the exponential are both 1/8; five standard errors of each
-   * (the deviation's: sqrt(2/n) of it). */
+  /* The exponential's mean and standard deviation are both 1/8; five standard errors of each are
+   * allowed (the deviation's is sqrt(2/n) of it). */
   double n = COUNT - 1, mean = sum / n, deviation = sqrt(squares / n - mean * mean);
   assert_true(fabs(mean * 8 - 1) < 5 / sqrt(n) && fabs(deviation * 8 - 1) < 5 * sqrt(2 / n));
   free(list);
 }
 
-/* A cache that comes from elsewhere: the tokens are those of one machine, the prompts cost the
- * decoding one nothing. */
+/* With a cache from another machine, the tokens are the same, and prompts take no time on the
+ * decoding machine. */
 static void prefill_and_decoding_apart(void **state) {
   (void)state;
   rf_generate_settings s = settings_of(TINY, 4, 96);
@@ -181,15 +182,15 @@ static void prefill_and_decoding_apart(void **state) {
   double transfer = 64 * 2 * 2 * 48 * 4 / 1e6; /* tokens, layers, keys and values, width, bytes */
   assert_true(fabs(apart.transfer_seconds - transfer) < 1e-12 &&
               fabs(instant.transfer_bytes - transfer * 1e6) < 1e-6);
-  assert_true(apart.saturated && !instant.saturated); /* 50 requests a second, and the link carries 20 */
+  assert_true(apart.saturated && !instant.saturated); /* The link carries 20 of the 50 requests per second. */
   assert_true(apart.seconds > 40 * transfer);
-  /* no prompt stands in a decoding walk's way */
+  /* No prompt delays a decoding pass. */
   assert_true(instant.tpot[RF_P99] <= together.tpot[RF_P99] * (1 + 1e-9));
   assert_int_equal(rf_simulate_apart(&s, &s, 0, list, 40, &apart, &error), RAFTER_INVALID);
 }
 
-/* One request: the walks of its prompt, its cache on the link, a step for each further token. Of
- * windowed layers the cache is what the window reaches. */
+/* A single request: the passes of its prompt, its cache on the link, then a step per further token.
+ * The cache of windowed layers has only the tokens in the window. */
 static void a_cache_takes_its_time_on_the_link(void **state) {
   (void)state;
   for (int windowed = 0; windowed < 2; windowed++) {
@@ -211,7 +212,7 @@ static void a_cache_takes_its_time_on_the_link(void **state) {
     assert_true(fabs(served.ttft[RF_P50] - first) < 1e-9 && fabs(served.tpot[RF_P50] - rest / 3) < 1e-9);
     assert_true(fabs(served.latency[RF_P99] - first - rest) < 1e-9 &&
                 fabs(served.seconds - first - rest) < 1e-9 && served.counts.tokens == 4);
-    one.answer = 1; /* done when its first token has come */
+    one.answer = 1; /* The request is done when its first token has come. */
     assert_int_equal(rf_simulate_apart(&s, &s, 1e5, &one, 1, &served, &error), RAFTER_OK);
     assert_true(fabs(served.latency[RF_P50] - first) < 1e-9 && served.counts.tokens == 1);
     rf_plan_free(prefill);

@@ -1,5 +1,5 @@
-/* Stop strings: the text that leaves a stream cut anywhere is that of a plain search over the
- * whole, and nothing is held longer than needed. */
+/* test_stop.c - tests stop strings. The text that leaves a stream, split in any way, is that of a
+ * plain search over the whole text. No byte is held longer than needed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ static rf_stop open_or_fail(const char *const *strings, int64_t count, bool incl
 
 /* ---- the plain search ------------------------------------------------------------------------ */
 
-/* Bytes of the text that are the answer's; *found: the string that ended it, or -1. */
+/* Bytes of the text that belong to the answer; *found: the string that ended it, or -1. */
 static size_t naive_end(const char *text, size_t n, const char *const *strings, int64_t count, bool include,
                         int64_t *found) {
   *found = -1;
@@ -41,7 +41,7 @@ static size_t naive_end(const char *text, size_t n, const char *const *strings, 
   return n;
 }
 
-/* Bytes at the end of a text without a stop string that may begin one. */
+/* Bytes at the end of a text without a stop string that may be the beginning of one. */
 static size_t naive_held(const char *text, size_t n, const char *const *strings, int64_t count) {
   size_t most = 0;
   for (int64_t i = 0; i < count; i++)
@@ -82,7 +82,7 @@ static void these_streams_leave_these_texts(void **state) {
       {{"abab", "ba"}, {"xab", "ab"}, "xa", "xaba", 2},        /* ends first, though it began later */
       {{"b", "ab"}, {"xab"}, "xa", "xab", 1},                  /* end together: the earlier in the list */
       {{"ab", "b"}, {"xab"}, "x", "xab", 1},                   /* */
-      {{"abcdef", "cd"}, {"ab", "cde", "f"}, "ab", "abcd", 2}, /* inside of another */
+      {{"abcdef", "cd"}, {"ab", "cde", "f"}, "ab", "abcd", 2}, /* inside another string */
       {{"\n\n", "\nUser:"}, {"yes\n", "User", ":no"}, "yes", "yes\nUser:", 2},
       {{"\xe2\x82\xac"},
        {"5 \xe2", "\x82", "\xac."},
@@ -115,7 +115,7 @@ static void these_streams_leave_these_texts(void **state) {
     }
 }
 
-/* A matcher that forgets everything at a mismatch: what the comparison below must notice. */
+/* A matcher that forgets everything at a mismatch. The comparison below must notice this fault. */
 static size_t forgetful_end(const char *text, size_t n, const char *const *strings, int64_t count) {
   size_t matched[RF_STOP_STRINGS] = {0};
   for (size_t end = 0; end < n; end++)
@@ -161,7 +161,7 @@ static void random_cuts_agree_with_a_search_of_the_whole(void **state) {
       fed += piece;
       got = append(out, got, &released);
       assert_true(got <= want);
-      if (done) continue; /* what follows is dropped */
+      if (done) continue; /* The rest is dropped. */
       size_t held = naive_held(text, fed, list, count);
       if (got != fed - held)
         fail_msg("case %d: %zu of %zu bytes released (expected %zu)", (int)c, got, fed, fed - held);
@@ -180,8 +180,8 @@ static void random_cuts_agree_with_a_search_of_the_whole(void **state) {
   assert_true(stopped > CASES / 10 && stopped < CASES && forgetful > 20 && late > CASES);
 }
 
-/* 64 strings of 256 bytes that nearly match all the time; a search that starts anew at every
- * byte would take minutes. */
+/* 64 strings of 256 bytes that almost match everywhere. A search that restarts at every byte would
+ * take minutes. */
 static void hostile_strings_take_linear_time(void **state) {
   (void)state;
   static char strings[RF_STOP_STRINGS][RF_STOP_BYTES + 1], text[MOST], out[MOST];
@@ -255,7 +255,7 @@ static void refusals(void **state) {
   rf_stop_close(&stop);
 }
 
-/* Bytes are bytes: a zero among them, and one above 127. */
+/* Stop strings may contain any bytes, such as zero and values above 127. */
 static void any_bytes_may_stop(void **state) {
   (void)state;
   const rf_span span = {"\0\xff", 2};

@@ -1,5 +1,5 @@
-/* What the builder, autodiff and the optimizer make of a model: classes and bytes, what is kept,
- * where gradients are written and used. */
+/* test_build.c - tests the graphs of the builder, autodiff and the optimizer: classes and bytes,
+ * kept tensors, and the places where gradients are written and used. */
 #include "unit/graph/fixture.h"
 
 static int64_t class_bytes(const rf_graph *graph, rf_class class) {
@@ -35,8 +35,8 @@ static void test_bytes_per_parameter(void **state) {
     }
 }
 
-/* Elements made by forward and read by backward, per token, inside block `layer`; what only
- * holds one number per row or head is left out. */
+/* Elements per token that the forward pass makes and the backward pass reads inside block `layer`.
+ * Tensors with only one number per row or head are left out. */
 static int64_t kept_elements(const rf_graph *graph, int layer) {
   char prefix[64], before[64];
   snprintf(prefix, sizeof prefix, "step/micro/block.%d/", layer);
@@ -69,13 +69,14 @@ static void test_kept_elements(void **state) {
       rf_model model = fixture_model(models[m]);
       rf_build_options options = fixture_train(RF_F32, 1, dropout ? 0.1f : 0, 0);
       rf_graph *graph = fixture_graph(&model, &options, NULL);
-      /* a middle block: its output is the next block's input x */
+      /* A middle block: its output is the input x of the next block. */
       assert_int_equal(kept_elements(graph, 1), 8 * model.width + 2 * model.ff);
       rf_graph_free(graph);
     }
 }
 
-/* Work of a step: three times the forward, which is 2 n per multiplied weight plus attention. */
+/* The work of a step is three times the forward pass, which is 2 n per multiplied weight plus
+ * attention. */
 static void test_flops(void **state) {
   (void)state;
   static const char *const models[] = {TINY_GPT, "gpt2", TINY_LLAMA};
@@ -98,12 +99,12 @@ static void test_flops(void **state) {
     }
 }
 
-/* Each parameter's gradient: first writer writes (or starts the sum over microbatches), later
- * ones add, nobody reads before the last. */
+/* For each parameter's gradient, the first writer writes (or starts the sum over microbatches),
+ * later writers add, and no op reads it before the last writer. */
 static void test_gradient_order(void **state) {
   (void)state;
   for (int accumulate = 1; accumulate <= 4; accumulate += 3) {
-    rf_model model = fixture_model("gpt2"); /* tied: the token table has two writers */
+    rf_model model = fixture_model("gpt2"); /* The head is tied, so the token table has two writers. */
     rf_build_options options = fixture_train(RF_BF16, accumulate, 0, 1);
     rf_graph *graph = fixture_graph(&model, &options, NULL);
     rf_uses uses = rf_graph_uses(graph, graph->pool);
@@ -124,7 +125,7 @@ static void test_gradient_order(void **state) {
                                                                       : RF_WRITE);
       }
       int readers = uses.reader_at[t + 1] - uses.reader_at[t];
-      assert_int_equal(readers, 2); /* its norm, its update */
+      assert_int_equal(readers, 2); /* its norm and its update */
       for (int r = 0; r < readers; r++) {
         const rf_op *op = &graph->op[uses.reader[uses.reader_at[t] + r]];
         assert_true(uses.reader[uses.reader_at[t] + r] > last);
@@ -137,8 +138,8 @@ static void test_gradient_order(void **state) {
   }
 }
 
-/* Without clipping and accumulation an update stands right behind the last use of its gradient
- * and of the old weight. */
+/* Without clipping and accumulation, an update directly follows the last use of its gradient and of
+ * the old weight. */
 static void test_early_updates(void **state) {
   (void)state;
   static const char *const models[] = {TINY_GPT, "uva", "gpt2", TINY_LLAMA};
@@ -169,8 +170,8 @@ static void test_early_updates(void **state) {
             for (int i = 0; i < graph->op[k].output_count; i++)
               if (graph->op[k].output[i] == op->input[0]) before = k > before ? k : before;
           }
-          /* nothing but norms and updates between (and the loss sums, where the head's backward
-           * moved up into the loss) */
+          /* Only norms and updates are in between (and the loss sums, if the head's backward pass
+           * is part of the loss). */
           assert_true(before >= 0 && before < o);
           for (int k = before + 1; k < o; k++) {
             const char *between = graph->op[k].def->name;
@@ -212,7 +213,7 @@ static void test_block_order_and_names(void **state) {
     assert_true(graph->op[attn].attr.dropout.site == rf_name_key("block.1/attn/dropout"));
     assert_true(graph->op[mlp].attr.dropout.rate == 0.1f &&
                 graph->op[mlp].attr.matmul.epilogue == RF_EPILOGUE_RESIDUAL);
-    /* dropout's backward draws from the same site */
+    /* The backward op of dropout draws from the same site. */
     const rf_op *drop = &graph->op[fixture_op(graph, "step/micro/block.1/mlp/residual/bwd")];
     assert_string_equal(drop->def->name, "dropout");
     assert_true(drop->attr.dropout.site == graph->op[mlp].attr.dropout.site);
@@ -259,10 +260,10 @@ static void test_generate(void **state) {
     rf_build_options options = fixture_generate(RF_BF16, 3, 16);
     rf_graph *graph = fixture_graph(&model, &options, NULL);
     fixture_verify(graph);
-    /* 48 positions: a page */
+    /* 48 positions: one page */
     assert_int_equal(class_bytes(graph, RF_CLASS_KV),
                      model.layers * 3 * 2 * 256 * model.kv_heads * model.head_dim * 2);
-    /* rows of the token table, whose panels are sixteens of lanes */
+    /* The rows of the token table are padded to sixteen lanes. */
     int64_t padding = (model.vocab + 15) / 16 * 16 - model.vocab;
     assert_int_equal(class_bytes(graph, RF_CLASS_WEIGHT), 2 * (graph->params.total + padding * model.width));
     assert_int_equal(class_bytes(graph, RF_CLASS_GRADIENT) + class_bytes(graph, RF_CLASS_MOMENT) +
@@ -275,7 +276,7 @@ static void test_generate(void **state) {
                 logits->dtype == RF_F32);
     for (int o = 0; o < graph->op_count; o++) {
       assert_false(graph->op[o].backward);
-      /* u is read by nobody: it is not made */
+      /* No op reads u, so it is not made. */
       if (graph->op[o].def->fields == RF_FIELDS_MATMUL &&
           graph->op[o].attr.matmul.epilogue == RF_EPILOGUE_GELU)
         assert_int_equal(graph->op[o].output[0], RF_NONE);
@@ -300,7 +301,7 @@ static void test_validation_graph(void **state) {
   rf_graph_free(graph);
 }
 
-/* Large shapes are only arithmetic: the graph knows sizes and holds no data. */
+/* Large shapes need no memory: the graph knows sizes and holds no data. */
 static void test_large_models(void **state) {
   (void)state;
   rf_model model = fixture_model("llama3-405b");
@@ -348,7 +349,7 @@ static void test_refusals(void **state) {
   model.router_aux = 0.02f;
   model.router_logits = true;
   refused(&model, &good, NULL, "router_aux_loss_coef");
-  model.router_logits = false; /* a share of nothing */
+  model.router_logits = false; /* a part of zero columns */
   bad = good;
   bad.microbatch = 1 << 20;
   bad.seq = 1 << 10;

@@ -1,4 +1,5 @@
-/* Meshes: what the option says, and every number that does not divide is named with what would. */
+/* test_mesh.c - tests the option of meshes. If a number does not divide, the error names a number
+ * that does. */
 #include "unit/graph/fixture.h"
 #include "support/graph/place.h"
 
@@ -34,7 +35,7 @@ static void test_option(void **state) {
   refused_text("data=8192,fsdp=8192", "too many chips");
 }
 
-/* Every chip has a place of its own, and its rank in all axes is its number. */
+/* Every chip has its own coordinates, and its rank in all axes together is its number. */
 static void test_places(void **state) {
   (void)state;
   rf_mesh mesh = {.of = {[RF_AXIS_DATA] = 3, [RF_AXIS_FSDP] = 2, [RF_AXIS_TENSOR] = 4}};

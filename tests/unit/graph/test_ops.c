@@ -1,4 +1,5 @@
-/* The op table is whole, and its work and shape rules say what is counted by hand. */
+/* test_ops.c - the op table is complete, and its work and shape rules agree with counts made by
+ * hand. */
 #include "unit/graph/fixture.h"
 
 static int row_count(void) {
@@ -18,7 +19,7 @@ static void test_every_row_is_whole(void **state) {
   for (int r = 0; RF_OPS[r]; r++) {
     const rf_op_def *def = RF_OPS[r];
     assert_non_null(def->name);
-    assert_ptr_equal(rf_op_find(def->name), def); /* also: no earlier row has its name */
+    assert_ptr_equal(rf_op_find(def->name), def); /* Also: no earlier row has the same name. */
     if (!def->formula || strlen(def->formula) < 20) fail_msg("%s has no formula", def->name);
     if (!def->shape || !def->work) fail_msg("%s lacks a shape or a work rule", def->name);
     if (!(def->tolerance.f32 > 0) || !(def->tolerance.bf16 > 0)) fail_msg("%s has no tolerance", def->name);
@@ -40,8 +41,8 @@ static void test_every_row_is_whole(void **state) {
   assert_null(rf_op_find("no_such_op"));
 }
 
-/* Every row occurs in a graph that a builder or a pass makes; there its in-place pairs have
- * equal bytes and its work is not nothing. */
+/* Every row occurs in a graph that a builder or a pass makes. There its in-place pairs have equal
+ * bytes and its work is not zero. */
 static void test_every_row_occurs_and_works(void **state) {
   (void)state;
   static const char *const models[] = {TINY_GPT,     TINY_LLAMA, TINY_GEMMA,   TINY_NEOX,
@@ -72,7 +73,7 @@ static void test_every_row_occurs_and_works(void **state) {
       for (int o = 0; o < graph->op_count; o++) {
         const rf_op *op = &graph->op[o];
         rf_work work = op->def->work(graph, op);
-        /* counted where it is sent */
+        /* counted at the sender */
         bool senders = !strcmp(op->def->name, "recv") && op->attr.accumulate[0] == RF_WRITE;
         if (!senders && (!(op->input_count ? work.bytes_read > 0 : true) ||
                          !(op->output_count ? work.bytes_written > 0 : true)))
@@ -88,7 +89,7 @@ static void test_every_row_occurs_and_works(void **state) {
       }
       rf_graph_free(graph);
     }
-  for (int r = 0; r < rows; r++) /* collectives stand in graphs of several chips: test_shard.c */
+  for (int r = 0; r < rows; r++) /* Collectives occur in graphs of several chips: test_shard.c. */
     if (!seen[r] && !rf_op_is_exchange(RF_OPS[r])) fail_msg("no graph has the op %s", RF_OPS[r]->name);
 }
 
@@ -101,7 +102,7 @@ static int make(rf_graph *graph, const char *name, rf_dtype dtype, int64_t a, in
   return rf_graph_tensor(graph, name, RF_CLASS_ACTIVATION, dtype, b ? 2 : 1, (int64_t[]){a, b});
 }
 
-/* Pairs counted one by one, for full and windowed attention, segments of whole and of odd
+/* Counts pairs one by one, for full and windowed attention, with segments of whole and of odd
  * length. */
 static void test_attention_counts_what_the_mask_leaves(void **state) {
   (void)state;
@@ -159,7 +160,8 @@ static void test_matmul_work(void **state) {
   assert_true(dw->dtype == RF_F32 && dw->shape[0] == 20 && dw->shape[1] == 10 &&
               dw->class == RF_CLASS_GRADIENT);
   work = graph->op[id].def->work(graph, &graph->op[id]);
-  assert_true(work.bytes_read == 2.0 * (60 + 120) + 4.0 * 200); /* what it adds to is read as well */
+  /* The tensor that it adds to is read as well. */
+  assert_true(work.bytes_read == 2.0 * (60 + 120) + 4.0 * 200);
   rf_graph_free(graph);
 }
 

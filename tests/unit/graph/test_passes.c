@@ -1,6 +1,7 @@
-/* Fusing and recomputing change no value. Proven by evaluating graphs on symbols: a tensor's
- * value is a hash of the formula that made it, with fused ops written out as the ops they stand
- * for, so equal hashes mean equal formulas over equal inputs. This evaluator is the test's own. */
+/* test_passes.c - fusing and recomputing change no value. The test evaluates graphs on symbols: the
+ * value of a tensor is a hash of the formula that made it. Fused ops are expanded into the ops that
+ * they replace. So equal hashes mean equal formulas over equal inputs. Only this test has such an
+ * evaluator. */
 #include "unit/graph/fixture.h"
 
 typedef uint64_t symbol;
@@ -21,7 +22,7 @@ static symbol sum_of(symbol a, symbol b) {
   return a < b ? mix(mix(of_text("add"), a), b) : mix(mix(of_text("add"), b), a);
 }
 
-/* Output `slot` of an op `name` with these attributes over inputs in[0..count). */
+/* Value of output `slot` of an op `name` with these attributes over inputs in[0..count). */
 static symbol apply(const char *name, const rf_attr *attr, const symbol *in, int count, int slot) {
   symbol hash = mix(of_text(name), (symbol)slot);
   for (const rf_field *f = rf_op_fields(rf_op_find(name)); f->name; f++)
@@ -61,7 +62,7 @@ static void evaluate_op(const rf_op *op, symbol *value) {
   } else if (strcmp(name, "add") == 0) {
     out[0] = sum_of(in[0], in[1]);
   } else if (strcmp(name, "norm_sq") == 0) {
-    /* elements stand side by side: their order is no matter */
+    /* The elements are independent, so their order does not matter. */
     out[0] = value[op->output[0]] ^ apply(name, &attr, in, 1, 0);
   } else if (strcmp(name, "adamw") == 0) {
     rf_attr norm = {.sums = {.element = attr.adamw.element}};
@@ -89,7 +90,7 @@ static symbol *evaluate(const rf_graph *graph) {
   return value;
 }
 
-/* Everything that outlives the step has the same value in both graphs. */
+/* Whether all persistent tensors and outputs have the same value in both graphs. */
 static bool same_step(const rf_graph *a, const rf_graph *b) {
   symbol *x = evaluate(a), *y = evaluate(b);
   bool same = true;
@@ -146,7 +147,7 @@ static void test_fuse_changes_no_value(void **state) {
   }
 }
 
-/* The evaluator sees what it must: one changed attribute, one exchanged input, one stale read. */
+/* The evaluator notices a changed attribute, two exchanged inputs, and a read of an old value. */
 static void test_evaluator_sees_changes(void **state) {
   (void)state;
   rf_model model = fixture_model(TINY_GPT);
@@ -167,7 +168,7 @@ static void test_evaluator_sees_changes(void **state) {
   }
 }
 
-/* No op is repeated twice, no dropped tensor is still read behind its last forward reader. */
+/* No op is repeated twice, and no op after the last forward reader reads a dropped tensor. */
 static void check_remat(const rf_graph *before, const rf_graph *after, const bool *drop) {
   int *repeats = calloc((size_t)after->op_count, sizeof *repeats), first = 0;
   bool *forward_read = calloc((size_t)before->tensor_count, 1);
@@ -203,7 +204,7 @@ static bool droppable(const rf_graph *graph, int t) {
   return made && read && needed && graph->tensor[t].class == RF_CLASS_ACTIVATION;
 }
 
-/* Random sets of dropped tensors, from one to all. */
+/* Tests random sets of dropped tensors, from one to all. */
 static void test_remat_changes_no_value(void **state) {
   (void)state;
   srand(11);
@@ -226,8 +227,8 @@ static void test_remat_changes_no_value(void **state) {
   }
 }
 
-/* Elements per token that are made before backward begins and read after; one number per row or
- * head left out. */
+/* Elements per token that are made before the backward pass begins and read after; tensors with one
+ * number per row or head are left out. */
 static int64_t kept_elements(const rf_graph *graph) {
   int first = 0;
   int64_t kept = 0;
@@ -259,9 +260,9 @@ static void test_policies_keep_what_they_say(void **state) {
         rf_build_options options = fixture_train(RF_BF16, 1, dropout ? 0.1f : 0, 0);
         int64_t width = model.width, qkv = (model.heads + 2 * model.kv_heads) * model.head_dim,
                 mlp = width + (llama ? 3 : 2) * model.ff;
-        int64_t attn = 2 * width + qkv; /* norm, qkv, ctx; the rotated qkv only, not the one before */
-        /* per layer: x, the middle of the residual stream, and what each sublayer keeps; behind
-         * the blocks: x and its norm for the head */
+        int64_t attn = 2 * width + qkv; /* norm, qkv, ctx; only the rotated qkv, not the one before */
+        /* per layer: x, the residual stream after attention, and the tensors of each sublayer;
+         * after the blocks: x and its norm for the head */
         const int64_t expected[] = {2 * width + mlp + attn, 2 * width + attn, 2 * width + mlp, 2 * width,
                                     width};
         static const rf_remat policies[] = {RF_REMAT_NONE, RF_REMAT_MLP, RF_REMAT_ATTN, RF_REMAT_MLP_ATTN,
@@ -286,7 +287,7 @@ static void test_policies_keep_what_they_say(void **state) {
       }
 }
 
-/* Drops the named tensors of the tiny GPT; returns the graph. */
+/* Drops the named tensors of the tiny GPT and returns the graph. */
 static rf_graph *without(const char *const *names) {
   rf_model model = fixture_model(TINY_GPT);
   rf_build_options options = fixture_train(RF_BF16, 1, 0.1f, 0);
@@ -315,10 +316,10 @@ static void test_epilogues_are_repeated_rightly(void **state) {
   const char *name = "step/micro/block.1/mlp/up/fwd/recompute";
   rf_graph *graph = without((const char *[]){"block.1/mlp/gelu/g", NULL});
   const rf_op *op = &graph->op[fixture_op(graph, name)];
-  assert_string_equal(op->def->name, "gelu"); /* u is there: no product */
+  assert_string_equal(op->def->name, "gelu"); /* u is kept, so there is no product. */
   assert_int_equal(op->input[0], rf_graph_find(graph, "block.1/mlp/up/u"));
   assert_int_equal(repeated(graph), 1);
-  /* right before its first reader */
+  /* directly before its first reader */
   assert_string_equal(op[1].name, "step/micro/block.1/mlp/down/bwd/weight");
   rf_graph_free(graph);
 
@@ -338,7 +339,7 @@ static void test_epilogues_are_repeated_rightly(void **state) {
   assert_int_equal(repeated(graph), 2);
   rf_graph_free(graph);
 
-  /* the middle of the residual stream: its dropout is drawn again from its own site */
+  /* The residual stream after attention: its dropout mask is drawn again from its own site. */
   graph = without((const char *[]){"block.1/attn/residual/y", NULL});
   op = &graph->op[fixture_op(graph, "step/micro/block.1/attn/out/fwd/recompute")];
   assert_true(op->attr.matmul.epilogue == RF_EPILOGUE_RESIDUAL && op->attr.dropout.rate == 0.1f &&
@@ -347,7 +348,8 @@ static void test_epilogues_are_repeated_rightly(void **state) {
   assert_int_equal(repeated(graph), 1);
   rf_graph_free(graph);
 
-  /* what only the head's backward reads starts its life there: dropping it would save nothing */
+  /* A tensor that only the head's backward pass reads begins its life there, so dropping it would
+   * save nothing. */
   graph = without((const char *[]){"final/norm/y", NULL});
   assert_int_equal(repeated(graph), 0);
   rf_graph_free(graph);

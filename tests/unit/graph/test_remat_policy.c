@@ -1,9 +1,9 @@
-/* Which tensors of a block stay under a policy that names them, and that nothing else does. */
+/* test_remat_policy.c - a policy keeps the tensors of a block that it names, and no others. */
 #include "unit/graph/fixture.h"
 
 #include "graph/remat.h"
 
-/* Behind "block.N/"; NULL for a tensor of no block. */
+/* The name after "block.N/"; NULL for a tensor outside blocks. */
 static const char *within(const char *name) {
   const char *slash = strncmp(name, "block.", 6) ? NULL : strchr(name, '/');
   return slash ? slash + 1 : NULL;
@@ -16,11 +16,11 @@ static bool lists(const char *names, const char *name) {
   return false;
 }
 
-/* A norm's statistics and attention's lse stay with their op's result. */
+/* A norm's statistics and attention's lse are kept with the result of their op. */
 static bool goes_along(const char *name) { return strstr(name, "/stats") || strstr(name, "/lse"); }
 
-/* NULL where, in every block, what forward leaves to backward is what `expected` lists (each
- * where the block has it) and the stream out of the block. */
+/* Returns NULL if, in every block, the forward pass keeps for the backward pass exactly the tensors
+ * of `expected` (those that the block has) and the residual stream. */
 static const char *kept_wrong(const rf_graph *graph, const char *model, const char *expected,
                               char text[200]) {
   const char *stream = strstr(model, "mlp_first") ? "attn/residual/y" : "mlp/residual/y";
@@ -104,7 +104,7 @@ static void test_what_is_named_stays(void **state) {
   }
 }
 
-/* One chip's tensors have the same names, or are what was gathered of them. */
+/* The tensors of one chip have the same names, or are what was gathered from them. */
 static void test_over_a_mesh(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
@@ -118,7 +118,7 @@ static void test_over_a_mesh(void **state) {
   }
 }
 
-/* The check above sees one tensor too many and one too few. */
+/* The check above notices one tensor too many and one too few. */
 static void test_a_wrong_set_is_seen(void **state) {
   (void)state;
   static const char *const flips[] = {"block.1/attn/residual/y", "block.1/mlp/up/u", "block.0/mlp/gelu/g",

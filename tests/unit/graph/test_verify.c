@@ -1,4 +1,5 @@
-/* The checker passes every graph the passes make, and finds every planted fault. */
+/* test_verify.c - the checker accepts every graph that the passes make, and finds every planted
+ * fault. */
 #include "unit/graph/fixture.h"
 
 static void test_all_configurations_verify(void **state) {
@@ -62,7 +63,7 @@ static void swap(rf_graph *graph, int a, int b) {
 
 static void test_reader_before_writer(void **state) {
   (void)state;
-  /* any two neighbours of which the second reads the first */
+  /* two neighbours of which the second reads the first */
   rf_graph *probe = subject(1, 0);
   int ops = probe->op_count, tried = 0;
   rf_graph_free(probe);
@@ -84,7 +85,7 @@ static void test_reader_before_writer(void **state) {
     rf_graph_free(graph);
   }
   assert_true(tried > 20);
-  /* a lost op leaves its readers without a value */
+  /* A missing op leaves its readers without a value. */
   rf_graph *graph = subject(1, 0);
   memmove(&graph->op[3], &graph->op[4], (size_t)(graph->op_count - 4) * sizeof *graph->op);
   graph->op_count--;
@@ -100,7 +101,7 @@ static void test_double_writer(void **state) {
   caught(graph, "second writer");
 
   graph = subject(1, 1);
-  /* forgets the head's part of the tied table */
+  /* The head's part of the tied table's gradient is lost. */
   op_of(graph, "step/micro/embed/bwd")->attr.accumulate[0] = RF_WRITE;
   caught(graph, "second writer");
 
@@ -136,7 +137,7 @@ static void test_bad_ids(void **state) {
     caught(graph, "bad tensor id");
   }
   rf_graph *graph = subject(1, 0);
-  op_of(graph, "step/micro/block.1/attn/qkv/fwd")->input[0] = RF_NONE; /* not optional */
+  op_of(graph, "step/micro/block.1/attn/qkv/fwd")->input[0] = RF_NONE; /* this input is not optional */
   caught(graph, "bad tensor id");
   graph = subject(1, 0);
   op_of(graph, "step/micro/block.1/attn/qkv/fwd")->input_count = 2;
@@ -198,8 +199,8 @@ static void test_wrong_sections(void **state) {
   op_of(graph, "step/micro/block.1/attn/qkv/fwd")->section = (rf_section)7;
   caught(graph, "wrong section");
 
-  /* the early updates of one microbatch, run for several: each would update the weights with a
-   * part of the gradient */
+  /* The early updates of one microbatch, run for several microbatches. Each would update the
+   * weights with a part of the gradient. */
   graph = subject(1, 0);
   graph->accumulate = 2;
   caught(graph, "forgets earlier microbatches");
@@ -214,7 +215,7 @@ static void test_wrong_sections(void **state) {
     }
   caught(graph, "reads a sum over microbatches before the last one");
 
-  /* backward moved behind the loop sees the last microbatch only */
+  /* A backward pass after the loop sees only the last microbatch. */
   graph = subject(2, 1);
   int last = fixture_op(graph, "step/micro/embed/bwd");
   assert_int_equal(graph->op[last + 1].section, RF_SECTION_END);
@@ -265,7 +266,7 @@ static void test_sums_and_states(void **state) {
   graph->op_count--;
   caught(graph, "read before it is whole");
   graph = subject(1, 0);
-  graph->op_count--; /* clip, the last op */
+  graph->op_count--; /* clip is the last op */
   caught(graph, "promised and never written");
 }
 

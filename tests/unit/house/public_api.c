@@ -1,5 +1,6 @@
-/* public_api.c - a stranger's program: several requests at once, of which one is cancelled and one
- * fails, then scoring and tokens. test_install.sh builds it against the installed header. */
+/* public_api.c - a program of a user of the library: several requests at once, of which one is
+ * cancelled and one fails, then scoring and tokens. test_install.sh builds it against the installed
+ * header. */
 #include <rafter.h>
 
 #include <math.h>
@@ -77,7 +78,7 @@ static void generate(void) {
                               .max_tokens = 12,
                               .ignore_eos = true,
                               .owner = &answers[i]};
-    if (i == 2) request.bias = bar; /* this one fails */
+    if (i == 2) request.bias = bar; /* This request fails. */
     if (i == 2) request.bias_count = VOCAB;
     OK(rafter_generator_submit(g, &request, &answers[i].id, &error));
   }
@@ -93,7 +94,7 @@ static void generate(void) {
   CHECK(answers[1].finish == RAFTER_FINISH_CANCELLED && answers[1].count == 3);
   CHECK(answers[2].finish == RAFTER_FINISH_ERROR && answers[2].count == 0);
   CHECK(!memcmp(answers[0].token, answers[3].token, 12 * sizeof(int32_t)));
-  /* the text of an answer up to a stop text, which is not shown */
+  /* The text of an answer ends before a stop text. */
   const char *text = answers[0].text, *stop[] = {text + strlen(text) / 2};
   answer cut = {0};
   rafter_request request = {.size = sizeof request,
@@ -111,7 +112,7 @@ static void generate(void) {
   rafter_generator_close(g);
 }
 
-/* The log-probabilities of an answer are those that scoring gives the same tokens. */
+/* The log-probabilities of an answer are those of scoring the same tokens. */
 static void score(void) {
   static const char *const options[][2] = {{"seq", "32"}, {"batch", "2"}, {"top", "2"}, {0}};
   rafter_job *job = job_of("score", options);
@@ -135,7 +136,7 @@ static void score(void) {
   CHECK(!memcmp(logprobs[0], logprobs[1], sizeof logprobs[0]));
   for (int i = 0; i < 12; i++) {
     CHECK(logprobs[0][8 + i] == answers[0].logprob[i]);
-    CHECK(top_ids[2 * (8 + i)] == answers[0].token[i]); /* it was greedy */
+    CHECK(top_ids[2 * (8 + i)] == answers[0].token[i]); /* The answer was greedy. */
   }
   text[0].count = 33;
   CHECK(rafter_scorer_score(s, text, 1, &error) == RAFTER_INVALID);
@@ -160,7 +161,8 @@ static void tokenize(void) {
   rafter_text_free(text);
   ids[0] = 1 << 20;
   CHECK(rafter_tokenizer_decode(t, ids, count, &text, &bytes, &error) == RAFTER_INVALID);
-  CHECK(rafter_tokenizer_chat(t, "[]", true, &ids, &count, &error) == RAFTER_FAILED); /* no template */
+  /* the model has no template */
+  CHECK(rafter_tokenizer_chat(t, "[]", true, &ids, &count, &error) == RAFTER_FAILED);
   rafter_ids_free(ids);
   rafter_tokenizer_close(t);
 }

@@ -1,6 +1,6 @@
-/* Names, listings and sums of the hub: which safetensors variant stands for what, which files
- * are taken, which paths are refused. What a server does on the wire is in
- * tests/e2e/test_pull.sh. */
+/* test_hub.c - tests names, listings and checksums of the hub: which safetensors variant is chosen,
+ * which files are downloaded, which paths are refused. tests/e2e/test_pull.sh tests the requests to
+ * a server. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -148,7 +148,7 @@ static void choices(void **state) {
   assert_non_null(strstr(error.message, "Flax"));
 }
 
-/* As sha256sum and `git hash-object` say. */
+/* Compares with the output of sha256sum and `git hash-object`. */
 static void sums(void **state) {
   (void)state;
   static const struct {
