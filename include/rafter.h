@@ -10,8 +10,8 @@
  *
  * Errors. A call that can fail returns a status and, unless it is RAFTER_OK, fills the caller's
  * error (which may be NULL). Out-parameters are written on success only. Out of memory is
- * RAFTER_FAILED for arenas, caches, queues and files. A failed allocation of the few KiB that hold
- * options or a chat template ends the process.
+ * RAFTER_FAILED for arenas, caches, queues and files. A failed allocation of a small object (an
+ * option, a graph, a plan, a template) prints one line to stderr and aborts the process.
  *
  * Ownership. A handle is freed by its _free or _close, which accept NULL. A `char **` result
  * belongs to the caller and goes to rafter_text_free(), an `int32_t **` to rafter_ids_free().
@@ -28,9 +28,9 @@
  * Callers hold the locks. The option `threads` says with how many threads a call computes. At most
  * one job with the option `trace` may run in a process at a time.
  *
- * Side effects. Nothing here exits, prints, or handles signals. Files are written where an option
- * says so (out, output, trace). Training without the option out writes the shards of a text, and
- * as a whole command its run, to runs/. For the history of runs see rafter_sink.history. */
+ * Side effects. Nothing else here exits, prints, or handles signals. Files are written where an
+ * option says so (out, output, trace). Training without the option out writes the shards of a text,
+ * and as a whole command its run, to runs/. For the history of runs see rafter_sink.history. */ */
 #ifndef RAFTER_H
 #define RAFTER_H
 
