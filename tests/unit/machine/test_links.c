@@ -1,5 +1,5 @@
-/* Collectives against the worked examples of "How to Scale Your Model" and against counting
- * links by hand. */
+/* test_links.c - compares collectives with the worked examples of "How to Scale Your Model" and
+ * with counting links by hand. */
 #include "machine/machine.h"
 
 #include <math.h>
@@ -30,17 +30,18 @@ static void books_examples(void **state) {
   (void)state;
   const double v = 2.0 * 1024 * 4096;
   on("tpu-v4");
-  close_to(ask((int[]){4}, 1, RF_ALL_GATHER, v / 4, true), 23.30e-6, 1e-3); /* sharding question 2.1 */
-  close_to(ask((int[]){4, 4}, 2, RF_ALL_GATHER, v, true), 46.60e-6, 1e-3);  /* 2.2 */
-  /* 2.3, the array sharded on both other axes */
+  /* the book's sharding question 2.1 */
+  close_to(ask((int[]){4}, 1, RF_ALL_GATHER, v / 4, true), 23.30e-6, 1e-3);
+  close_to(ask((int[]){4, 4}, 2, RF_ALL_GATHER, v, true), 46.60e-6, 1e-3); /* question 2.2 */
+  /* question 2.3, with the array sharded on both other axes */
   close_to(ask((int[]){4}, 1, RF_ALL_REDUCE, v / 16, true), 11.65e-6, 1e-3);
   close_to(ask((int[]){4, 4, 4}, 3, RF_ALL_GATHER, v, true), 31.07e-6, 1e-3); /* an idle axis helps */
   close_to(ask((int[]){4}, 1, RF_ALL_GATHER, 256, true), 2e-6, 1e-9);         /* question 3: two hops */
   on("tpu-v5e:8x4");
-  /* three hops of a quarter, no ring */
+  /* three hops of a quarter, without a ring */
   close_to(ask((int[]){4}, 1, RF_ALL_GATHER, 2.0 * 2048 * 8192, true), 559.2e-6, 1e-3);
   close_to(ask((int[]){4}, 1, RF_ALL_GATHER, 2.0 * 256 * 256, true), 3e-6, 1e-9);
-  assert_int_equal(rf_machine_axes(&m, (int[]){4}, 1, 1, &g, NULL), RAFTER_OK); /* were it a ring */
+  assert_int_equal(rf_machine_axes(&m, (int[]){4}, 1, 1, &g, NULL), RAFTER_OK); /* the same as a ring */
   close_to(rf_collective_seconds(&g, RF_ALL_GATHER, 2.0 * 2048 * 8192, true, NULL), 372.8e-6, 1e-3);
   close_to(rf_collective_seconds(&g, RF_ALL_GATHER, 2.0 * 2048 * 8192, false, NULL), 0.75 * 372.8e-6, 1e-3);
   on("tpu-v5e");
@@ -49,14 +50,14 @@ static void books_examples(void **state) {
   on("h100-sxm");
   close_to(ask((int[]){8}, 1, RF_ALL_GATHER, 1e9, true), 1e9 * 7 / (8 * 4.5e11), 1e-12);
   close_to(ask((int[]){8}, 1, RF_ALL_TO_ALL, 1e9, true), 1e9 * 7 / (64 * 4.5e11), 1e-12);
-  /* two nodes: the node binds */
+  /* two nodes: the node's network is the limit */
   close_to(ask((int[]){8, 2}, 2, RF_ALL_GATHER, 1e9, true), 1e9 * 7 / (8 * 4.5e11), 1e-12);
   close_to(ask((int[]){8, 128}, 2, RF_ALL_GATHER, 1e9, true), 1e9 * 127 / (128 * 4e11), 1e-12);
   close_to(ask((int[]){8, 4}, 2, RF_ALL_TO_ALL, 1e9, true), 1e9 * 3 / (16 * 4e11), 1e-12);
 }
 
-/* Counted link by link: every chip forwards what it knows; a step moves one shard over every
- * link that has something new to carry. */
+/* Seconds of an all-gather, counted link by link. Every chip forwards the shards that it has. In
+ * each step, every link that has something new to carry moves one shard. */
 static double walk_gather(int extent, bool wraps, double shard, double oneway) {
   bool has[64][64] = {{0}};
   int steps = 0;
@@ -87,11 +88,11 @@ static void gathers_take_the_steps_of_a_walk(void **state) {
   on("tpu-v4");
   for (int extent = 2; extent <= 16; extent++)
     for (int wraps = 0; wraps <= 1; wraps++) {
-      if (wraps && extent < 3) continue; /* the second link of a ring of two is the first */
+      if (wraps && extent < 3) continue; /* In a ring of two, the second link is the first. */
       double bytes = 1e9, walked = walk_gather(extent, wraps, bytes / extent, m.topology.oneway_bps);
       assert_int_equal(rf_machine_axes(&m, &extent, 1, wraps, &g, NULL), RAFTER_OK);
       double got = rf_collective_seconds(&g, RF_ALL_GATHER, bytes, false, NULL);
-      /* Even rings: the last shard comes from both sides at once, half of it each way. */
+      /* In even rings, half of the last shard comes from each side at the same time. */
       if (wraps && extent % 2 == 0) walked -= 0.5 * bytes / extent / m.topology.oneway_bps;
       close_to(got, walked, 1e-9);
     }
@@ -112,21 +113,21 @@ static void meshes_lie_on_the_torus(void **state) {
   assert_true(g.rings == 1 && g.ring[0].extent == 16 && g.ring[0].wraps && g.ring[0].stride == 1);
   groups_of("tpu-v5e:16x16", whole, BOTH);
   assert_true(g.rings == 2 && g.chips == 256);
-  /* An inner axis of 4 takes four neighbours of one axis; the outer one gets the other axis
-   * whole and every fourth chip of that. */
+  /* An inner axis of 4 takes four neighbours of one physical axis. The outer axis gets the other
+   * physical axis and every fourth chip of the first. */
   const rf_mesh split = {.of = {[RF_AXIS_FSDP] = 64, [RF_AXIS_TENSOR] = 4}};
   groups_of("tpu-v5e:16x16", split, INNER);
   assert_true(g.rings == 1 && g.ring[0].extent == 4 && !g.ring[0].wraps && g.ring[0].stride == 1);
   groups_of("tpu-v5e:16x16", split, OUTER);
   assert_true(g.rings == 2 && g.chips == 64);
   assert_true((g.ring[0].stride == 4) != (g.ring[1].stride == 4));
-  groups_of("tpu-v5e:16x16", split, BOTH); /* together they are the torus again */
+  groups_of("tpu-v5e:16x16", split, BOTH); /* both axes together are the torus */
   assert_true(g.rings == 2 && g.ring[0].wraps && g.ring[1].wraps && g.ring[0].stride == 1 &&
               g.ring[1].stride == 1);
   groups_of("tpu-v5p:16x20x28", (rf_mesh){.of = {[RF_AXIS_FSDP] = 1120, [RF_AXIS_TENSOR] = 8}}, BOTH);
   assert_int_equal(g.chips, 8960);
   assert_true(g.rings == 3 && g.ring[0].wraps && g.ring[1].wraps && g.ring[2].wraps);
-  /* One member: nothing to send. */
+  /* A group of one member sends nothing. */
   groups_of("tpu-v5e:16x16", (rf_mesh){.of = {[RF_AXIS_FSDP] = 256, [RF_AXIS_TENSOR] = 1}}, INNER);
   assert_true(g.chips == 1 && rf_collective_seconds(&g, RF_ALL_REDUCE, 1e9, false, NULL) == 0);
 }
@@ -134,8 +135,8 @@ static void meshes_lie_on_the_torus(void **state) {
 static void slices_nodes_and_devices(void **state) {
   (void)state;
   const double v = 4e9;
-  /* Gradients over 4 slices of 256 chips: reduce-scatter and all-gather inside, an all-reduce of
-   * the 256th part between. */
+  /* Gradients over 4 slices of 256 chips: reduce-scatter and all-gather within slices, and an
+   * all-reduce of 1/256 between slices. */
   groups_of("tpu-v5e:16x16*4", (rf_mesh){.of = {[RF_AXIS_SLICE] = 4, [RF_AXIS_FSDP] = 256}},
             OUTER | RF_AXIS_BIT(RF_AXIS_SLICE));
   assert_true(g.slices == 4 && g.chips == 1024 && (g.resources & RF_RESOURCE_DCN));
@@ -144,7 +145,7 @@ static void slices_nodes_and_devices(void **state) {
   groups_of("tpu-v5e:16x16*4",
             (rf_mesh){.of = {[RF_AXIS_SLICE] = 4, [RF_AXIS_FSDP] = 16, [RF_AXIS_TENSOR] = 16}}, INNER);
   assert_true(g.slices == 1 && g.chips == 16 && !(g.resources & RF_RESOURCE_DCN));
-  /* Eight groups of a node share its network cards when each has one member there. */
+  /* The eight groups of a node share its network cards if each group has one member in the node. */
   groups_of("h100-sxm:8x4", (rf_mesh){.of = {[RF_AXIS_FSDP] = 4, [RF_AXIS_TENSOR] = 8}}, OUTER);
   assert_true(g.inside == 1 && g.nodes == 4);
   close_to(g.node_bps, 4e11 / 8, 1e-12);
@@ -152,7 +153,8 @@ static void slices_nodes_and_devices(void **state) {
   assert_true(g.inside == 8 && g.nodes == 1);
   groups_of("h100-sxm:8x4", (rf_mesh){.of = {[RF_AXIS_FSDP] = 2, [RF_AXIS_TENSOR] = 16}}, INNER);
   assert_true(g.inside == 8 && g.nodes == 2);
-  /* Two devices a chip: the inner axis lies on the link between them, six times an axis. */
+  /* With two devices per chip, the inner axis uses the link between them, which is six times as
+   * fast as a torus axis. */
   groups_of("tpu-v7x:4x4x4", (rf_mesh){.of = {[RF_AXIS_FSDP] = 64, [RF_AXIS_TENSOR] = 2}}, INNER);
   assert_true(g.die && g.rings == 0 && g.chips == 2);
   close_to(rf_collective_seconds(&g, RF_ALL_GATHER, v, true, NULL), v / 2 / 6e11, 1e-12);

@@ -1,4 +1,5 @@
-/* Data sheets, the detected host, and machine files that were written by someone else. */
+/* test_machine.c - tests data sheets, the detected host, and machine files that other people
+ * wrote. */
 #include "machine/machine.h"
 
 #include "base/json.h"
@@ -73,7 +74,7 @@ static void published_figures(void **state) {
   static rf_machine m;
   assert_int_equal(rf_machine_find("tpu-v5e", &m, NULL), RAFTER_OK);
   assert_float_equal(m.flops[RF_BF16] / m.read_bps, 240, 1); /* critical intensity */
-  /* the largest program its compiler takes */
+  /* the largest program that its compiler accepts */
   assert_float_equal(m.memory_bytes - m.reserve_bytes, 16909271040.0, 1);
   assert_int_equal(rf_machine_find("h100-sxm", &m, NULL), RAFTER_OK);
   assert_float_equal(m.flops[RF_BF16] / m.read_bps, 295, 1);
@@ -147,13 +148,13 @@ static void shapes_and_editions(void **state) {
     for (int k = 0; k < m.shape_rank; k++) assert_int_equal(m.shape[k], rows[i].shape[k]);
     assert_int_equal(rf_machine_write(&m, path, NULL), RAFTER_OK);
     assert_int_equal(rf_machine_read(path, &again, NULL), RAFTER_OK);
-    snprintf(again.source, sizeof again.source, "%s", m.source); /* a file's own */
+    snprintf(again.source, sizeof again.source, "%s", m.source); /* the name from the file */
     assert_memory_equal(&m, &again, sizeof m);
   }
   assert_int_equal(rf_machine_find("tpu-v5e@sb:2x2", &m, NULL), RAFTER_OK);
   assert_string_equal(m.edition, "sb");
   assert_float_equal(m.read_bps, 8.1e11, 1);
-  assert_float_equal(m.flops[RF_BF16], 1.97e14, 1); /* what an edition does not name stays */
+  assert_float_equal(m.flops[RF_BF16], 1.97e14, 1); /* A figure that the edition does not have stays. */
   assert_int_equal(rf_machine_find("h100-sxm@sb", &m, NULL), RAFTER_OK);
   assert_float_equal(m.usd_per_chip_hour, 10.80, 1e-9);
   assert_int_equal(rf_machine_find("b200", &m, NULL), RAFTER_OK); /* a committed price is not a list price */
@@ -171,7 +172,7 @@ static void shapes_and_editions(void **state) {
   assert_true(rf_machine_wraps(&m, 4) && rf_machine_wraps(&m, 12) && !rf_machine_wraps(&m, 2));
 }
 
-/* Every figure of every row names where it comes from. */
+/* Every figure of every row has a source. */
 static void check_sources(const json_t *value, const char *name, const json_t *source, const char *row) {
   static const char *const plain[] = {"name", "title", "kind", "chips", "prices", "editions", "source"};
   for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
@@ -217,7 +218,7 @@ static void every_figure_has_a_source(void **state) {
 static void the_host_is_detected(void **state) {
   (void)state;
   static rf_machine m;
-  /* XDG_CACHE_HOME is empty: no calibration */
+  /* XDG_CACHE_HOME is empty, so there is no calibration. */
   assert_int_equal(rf_machine_find("local", &m, NULL), RAFTER_OK);
   assert_string_equal(m.source, "detected");
   assert_string_equal(m.kind, "cpu");
@@ -383,7 +384,7 @@ static void bad_files_are_refused_with_the_field(void **state) {
       fail_msg("row %zu: '%s' does not say '%s'", i, e.message, rows[i].says);
     assert_non_null(strstr(e.message, path));
   }
-  /* A whole file, damaged one byte at a time: whatever comes of it, an answer or an error. */
+  /* A complete file with one damaged byte at a time gives a machine or an error. */
   assert_int_equal(rf_machine_find("a5000", &m, NULL), RAFTER_OK);
   assert_int_equal(rf_machine_write(&m, path, NULL), RAFTER_OK);
   char text[8192];

@@ -1,5 +1,5 @@
-/* Adapters: which sites a text names, how many parameters that is, PEFT's files in and out, and
- * files that are wrong. */
+/* test_adapter.c - tests adapters: the sites that a text names, their parameter counts, reading and
+ * writing PEFT files, and invalid files. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,9 +35,9 @@ static rf_model adapted(const char *spec, const char *lora) {
 
 /* ---- the text -------------------------------------------------------------------------------- */
 
-/* Elements per rank: sum of (K + columns) over the sites. Of all projections of Gemma 3 1B with
- * k and v as one: 785,408 (formulas of the field: r (a + b) for a matrix (a, b), 26 layers, D
- * 1152, F 6912, 4 heads and 1 key head of 256). */
+/* Elements per rank: sum of (K + columns) over the sites. All projections of Gemma 3 1B, with k and
+ * v as one site, have 785,408: r (a + b) for a matrix (a, b), 26 layers, D 1152, F 6912, 4 heads
+ * and 1 key head of 256. */
 static void counts_follow_the_targets(void **state) {
   (void)state;
   static const struct {
@@ -113,7 +113,7 @@ typedef struct values {
   rf_pool *pool;
   rf_model model;
   rf_params params;
-  float *of[512]; /* by parameter behind params.base */
+  float *of[512]; /* by parameter, from params.base on */
 } values;
 
 static rf_status keep(void *context, int param, int64_t first, int64_t count, const float *x,
@@ -163,7 +163,7 @@ static void assert_same(const values *a, const values *b) {
                         (size_t)a->params.at[p].count * 4);
 }
 
-/* PEFT's own file: every tensor comes back under its name with its bytes. */
+/* PEFT's own file: every tensor is written again under its name with its bytes. */
 static void the_golden_adapter_comes_back(void **state) {
   (void)state;
   values v = read_or_fail(BASE, GOLDEN);
@@ -186,13 +186,13 @@ static void the_golden_adapter_comes_back(void **state) {
   rf_tensor_file_close(after);
   values again = read_or_fail(BASE, at("out"));
   assert_same(&v, &again);
-  rf_model whole = model_or_fail(at("out")); /* its folder is the model with the adapter */
+  rf_model whole = model_or_fail(at("out")); /* The folder of the adapter is the model with the adapter. */
   assert_true(whole.lora.rank == 4 && strcmp(whole.lora.folder, at("out")) == 0);
   rf_pool_free(v.pool);
   rf_pool_free(again.pool);
 }
 
-/* Families whose files fuse, split, turn and reorder q, k and v. */
+/* Families whose files fuse, split, transpose or reorder q, k and v. */
 static void every_family_round_trips(void **state) {
   (void)state;
   static const struct {
@@ -225,13 +225,13 @@ static void every_family_round_trips(void **state) {
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
-/* The golden adapter with one thing changed: a tensor left out, renamed or reshaped, or a field
- * of its config set. */
+/* One change to the golden adapter: a tensor left out, renamed or reshaped, or a field of its
+ * config set. */
 typedef struct fault {
   const char *tensor, *renamed;
-  int64_t shape[2];      /* 0: as it was */
-  const char *from, *to; /* in the config's text */
-  const char *says;      /* NULL: it is taken */
+  int64_t shape[2];      /* 0: unchanged */
+  const char *from, *to; /* in the text of the config */
+  const char *says;      /* part of the error; NULL: the adapter is accepted */
 } fault;
 #define ALPHAS "\"alpha_pattern\": "
 #define STARTS "\"init_lora_weights\": "
@@ -345,7 +345,7 @@ static void wrong_files_are_named(void **state) {
       {.from = "\"lora_alpha\": 8", .to = "\"lora_alpha\": \"8\"", .says = "lora_alpha"},
       {.from = ALPHAS "{}",
        .to = ALPHAS "{\"^q.*\": 3}",
-       .says = "alpha_pattern"}, /* no layer's whole name begins so */
+       .says = "alpha_pattern"}, /* no full name of a layer begins like this */
       {.from = ALPHAS "{}", .to = ALPHAS "{\"(q_proj\": 3}", .says = "alpha_pattern"},
       {.from = ALPHAS "{}", .to = ALPHAS "{\"((([a-z_.0-9]+)*)+)+[!?]\": 3}", .says = "too long"},
       {.from = ALPHAS "{}", .to = ALPHAS "[]", .says = "alpha_pattern"},
@@ -387,7 +387,7 @@ static void wrong_files_are_named(void **state) {
   }
 }
 
-/* What a file can ask for is bounded by its keys too. */
+/* The number of patterns in a file is limited. */
 static void patterns_are_few(void **state) {
   (void)state;
   for (int keys = 1024; keys <= 1025; ++keys) {
@@ -404,28 +404,28 @@ static void patterns_are_few(void **state) {
   }
 }
 
-/* A layer with an alpha and a rank of its own: the product A B times its scale is what its file
- * says. */
+/* If a layer has an alpha and a rank of its own, its product A B times scale is that of its
+ * file. */
 static void patterns_keep_the_product(void **state) {
   (void)state;
   static const struct {
     const char *pattern;
-    float share; /* of alpha 8 */
+    float share; /* share of alpha 8 */
     bool every_layer;
-  } cases[] = {
-      {"{\"layers.0.self_attn.q_proj\": 2}", 0.25f, false},
-      {"{\"model.layers.0.self_attn.q_proj\": 2}", 0.25f, false}, /* the layer's whole name in the base */
-      {"{\"q_proj\": 2}", 0.25f, true},
-      {"{\"self_attn.q_proj\": 4}", 0.5f, true},
-      {"{\".*\\\\.0\\\\..*q_proj\": 2}", 0.25f, false},
-      {"{\"q_(proj|norm)\": 2}", 0.25f, true},
-      {"{\".*.*.*q_proj\": 2}", 0.25f,
-       true}, /* many ways to begin with what does not fit, and yet an answer */
-      {"{\"^model\\\\.layers\\\\.0\\\\.self_attn\\\\.q_proj\": 2}", 0.25f, false},
-      {"{\"layers.[0].self_attn.q_pro\\\\w\": 2, \".*q_proj\": 8}", 0.25f, false},
-      {"{\"layers.0.self_attn.q_proj\": 2, \"self_attn.q_proj\": 8}", 0.25f,
-       false}, /* the first one counts */
-      {"{\"self_attn.q_proj\": 2, \"layers.0.self_attn.q_proj\": 8}", 0.25f, true}};
+  } cases[] = {{"{\"layers.0.self_attn.q_proj\": 2}", 0.25f, false},
+               /* full name of the layer in the base model */
+               {"{\"model.layers.0.self_attn.q_proj\": 2}", 0.25f, false},
+               {"{\"q_proj\": 2}", 0.25f, true},
+               {"{\"self_attn.q_proj\": 4}", 0.5f, true},
+               {"{\".*\\\\.0\\\\..*q_proj\": 2}", 0.25f, false},
+               {"{\"q_(proj|norm)\": 2}", 0.25f, true},
+               {"{\".*.*.*q_proj\": 2}", 0.25f,
+                true}, /* many partial matches, none of which fits; matching still ends */
+               {"{\"^model\\\\.layers\\\\.0\\\\.self_attn\\\\.q_proj\": 2}", 0.25f, false},
+               {"{\"layers.[0].self_attn.q_pro\\\\w\": 2, \".*q_proj\": 8}", 0.25f, false},
+               {"{\"layers.0.self_attn.q_proj\": 2, \"self_attn.q_proj\": 8}", 0.25f,
+                false}, /* the first match counts */
+               {"{\"self_attn.q_proj\": 2, \"layers.0.self_attn.q_proj\": 8}", 0.25f, true}};
   values plain = read_or_fail(BASE, GOLDEN);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
     char to[300];
@@ -445,12 +445,12 @@ static void patterns_keep_the_product(void **state) {
   rf_pool_free(plain.pool);
 }
 
-/* What PEFT would adapt by our file's words and layers is what has adapters: c_proj alone is two
- * layers of a block of GPT-2. */
+/* PEFT must adapt exactly the sites that have adapters when it reads the modules and layers of our
+ * file. c_proj alone would be two layers of a GPT-2 block. */
 static void modules_are_named_without_doubt(void **state) {
   (void)state;
   static const struct {
-    const char *model, *lora, *modules; /* as text */
+    const char *model, *lora, *modules; /* the adapter as text */
   } cases[] = {
       {RF_TEST_DATA "/goldens/llama", "rank=2,targets=q,v", "[\"q_proj\",\"v_proj\"]"},
       {RF_TEST_DATA "/goldens/gpt2", "rank=2,targets=out,down", "[\"c_proj\"]"},
@@ -480,7 +480,7 @@ static void modules_are_named_without_doubt(void **state) {
   }
 }
 
-/* The files say decimals as they were meant, and refuse what JSON cannot say. */
+/* Files have decimals as the user wrote them. Values that JSON cannot express are refused. */
 static void configs_are_clean(void **state) {
   (void)state;
   values v = {0};
@@ -501,7 +501,8 @@ static void configs_are_clean(void **state) {
   rf_pool_free(v.pool);
 }
 
-/* W + scale A B, element by element, whatever run of a parameter is asked for. */
+/* The merged weight is W + scale A B, element by element, for any requested range of a
+ * parameter. */
 static void merging_adds_the_product(void **state) {
   (void)state;
   values v = read_or_fail(BASE, GOLDEN);

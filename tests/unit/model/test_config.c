@@ -1,6 +1,6 @@
-/* Every field of transformers' configuration classes of the supported types (5.23.0), set to
- * something unusual: it is read, or refused by its name, or it does not change what a model
- * computes. None is passed over. */
+/* test_config.c - sets every field of transformers' configuration classes of the supported types
+ * (5.23.0) to an unusual value. Each field is read, or refused by name, or does not change the
+ * model. None is ignored silently. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,8 +14,8 @@
 #include "base/json.h"
 #include "model/model.h"
 
-/* READ: another model comes of it. SAME: the same. REFUSED, PLANNED: not loaded, or planned and
- * not run, in words that hold the field's name. */
+/* READ: gives another model. SAME: gives the same model. REFUSED: not loaded. PLANNED: planned but
+ * not run. The error of the last two has the name of the field. */
 typedef enum outcome { READ, SAME, REFUSED, PLANNED } outcome;
 
 #define SHAPE \
@@ -47,7 +47,7 @@ static const struct {
     {"deepseek_v3", "{\"model_type\":\"deepseek_v3\",\"n_group\":1,\"topk_group\":1," LATENT SHAPE ROPES "}"},
 };
 enum { BASE_COUNT = sizeof BASES / sizeof *BASES };
-/* All that grew out of Llama; the Gemmas; the DeepSeeks. */
+/* All families based on Llama; the Gemmas; the DeepSeeks. */
 #define LLAMAS "llama mistral mixtral qwen2 qwen3 gemma gemma2 gemma3_text"
 #define GEMMAS "gemma gemma2 gemma3_text"
 #define LATENTS "deepseek_v2 deepseek_v3"
@@ -56,7 +56,7 @@ enum { BASE_COUNT = sizeof BASES / sizeof *BASES };
 static const struct {
   const char *types, *field, *value;
   outcome expected;
-  const char *named; /* NULL: the field itself */
+  const char *named; /* name in the error; NULL: the field itself */
 } CASES[] = {
     /* shape */
     {LLAMAS " gpt_neox " LATENTS, "hidden_size", "96", READ, NULL},
@@ -68,7 +68,7 @@ static const struct {
     {EVERY, "vocab_size", "200", READ, NULL},
     {LLAMAS " gpt_neox " LATENTS, "max_position_embeddings", "256", READ, NULL},
     {LLAMAS, "head_dim", "24", READ, NULL},
-    {LATENTS, "head_dim", "4", SAME, NULL}, /* as the class says again what qk_rope_head_dim says */
+    {LATENTS, "head_dim", "4", SAME, NULL}, /* the class repeats qk_rope_head_dim in this field */
     {EVERY, "tie_word_embeddings", "true", READ, NULL},
     {EVERY, "tie_word_embeddings", "false", READ, NULL},
     {"gpt2", "n_embd", "80", READ, NULL},
@@ -90,11 +90,11 @@ static const struct {
     {"gpt_neox gemma", "hidden_act", "\"quick_gelu\"", REFUSED, NULL},
     {"gpt_neox", "hidden_act", "\"gelu_new\"", READ, NULL},
     {"gpt_neox", "hidden_act", "\"gelu_python\"", SAME, NULL},
-    {"gemma", "hidden_act", "\"gelu\"", SAME, NULL}, /* as the class takes it */
+    {"gemma", "hidden_act", "\"gelu\"", SAME, NULL}, /* as the class interprets it */
     {"gemma", "hidden_activation", "\"silu\"", REFUSED, NULL},
     {"gemma2 gemma3_text", "hidden_activation", "\"gelu\"", REFUSED, NULL}, /* the erf form */
     {"gemma2 gemma3_text", "hidden_activation", "\"relu\"", REFUSED, NULL},
-    {"gemma2 gemma3_text", "hidden_act", "\"relu\"", SAME, NULL}, /* not asked */
+    {"gemma2 gemma3_text", "hidden_act", "\"relu\"", SAME, NULL}, /* not used */
     {"gpt2", "activation_function", "\"gelu\"", READ, NULL},
     {"gpt2", "activation_function", "\"gelu_pytorch_tanh\"", SAME, NULL},
     {"gpt2", "activation_function", "\"relu\"", REFUSED, NULL},
@@ -108,19 +108,19 @@ static const struct {
     {"gpt2", "scale_attn_weights", "false", REFUSED, NULL},
     {"gpt2", "scale_attn_by_inverse_layer_idx", "true", REFUSED, NULL},
     {"gpt2", "add_cross_attention", "true", REFUSED, NULL},
-    {"gpt2", "reorder_and_upcast_attn", "true", SAME, NULL}, /* how f16 is kept from overflowing */
+    {"gpt2", "reorder_and_upcast_attn", "true", SAME, NULL}, /* how f16 avoids overflow */
     {"gpt_neox", "use_parallel_residual", "false", READ, NULL},
     {"gpt_neox", "is_decoder", "true", SAME, NULL},
     {GEMMAS, "use_bidirectional_attention", "true", REFUSED, NULL},
     {"gemma2 gemma3_text", "query_pre_attn_scalar", "24", READ, NULL},
     {"gemma2", "attn_logit_softcapping", "7.0", READ, NULL},
-    /* the class has the field and does not compute it */
+    /* The class has the field and does not use it. */
     {"gemma3_text", "attn_logit_softcapping", "7.0", REFUSED, NULL},
     {"gemma2 gemma3_text", "final_logit_softcapping", "7.0", READ, NULL},
     {"mistral mixtral gemma2 gemma3_text", "sliding_window", "8", READ, NULL},
     {"mistral gemma2 gemma3_text", "sliding_window", "null", READ, NULL},
     {"qwen2 qwen3", "sliding_window", "8", SAME, NULL},        /* without its switch */
-    {"qwen2 qwen3", "use_sliding_window", "true", SAME, NULL}, /* 28 layers without one come first */
+    {"qwen2 qwen3", "use_sliding_window", "true", SAME, NULL}, /* the first 28 layers have no window */
     {"qwen2 qwen3", "max_window_layers", "0", SAME, NULL},
     {"gemma3_text", "sliding_window_pattern", "2", READ, NULL},
     {"gemma2 gemma3_text", "layer_types",
@@ -202,14 +202,14 @@ static const struct {
     {"deepseek_v3", "n_group", "2", READ, NULL},
     {"deepseek_v3", "rope_interleave", "false", REFUSED, NULL},
     {LATENTS, "moe_layer_freq", "2", REFUSED, NULL},
-    {"deepseek_v3", "num_mtp_layers", "1", SAME, NULL}, /* layers that guess further tokens */
-    /* marks */
+    {"deepseek_v3", "num_mtp_layers", "1", SAME, NULL}, /* layers that predict further tokens */
+    /* special tokens */
     {EVERY, "bos_token_id", "5", READ, NULL},
     {EVERY, "eos_token_id", "[6, 7]", READ, NULL},
     {EVERY, "pad_token_id", "3", SAME, NULL},
-    /* how weights are packed */
+    /* packing of weights */
     {EVERY, "quantization_config", "{\"quant_method\":\"fp8\"}", PLANNED, NULL},
-    /* training only, or how the classes do it */
+    /* training only, or implementation choices of the classes */
     {"gpt2", "resid_pdrop", "0.3", READ, NULL},
     {"gpt_neox", "hidden_dropout", "0.3", READ, NULL},
     {LLAMAS " gpt_neox " LATENTS, "attention_dropout", "0.1", SAME, NULL},
@@ -246,7 +246,7 @@ static rf_status read_with(const char *config, const char *field, const char *va
   return status;
 }
 
-/* Two models that are read alike, plan_only aside. */
+/* Whether two models are equal except for plan_only. */
 static bool alike(const rf_model *a, const rf_model *b) {
   rf_model x = *a, y = *b;
   x.plan_only = y.plan_only = NULL;
@@ -286,7 +286,7 @@ static void no_field_is_passed_over(void **state) {
       if (CASES[c].expected == SAME && !alike(&plain, &model))
         fail_msg("%s, %s %s changes the model", where, field, value);
       changed += !alike(&plain, &model);
-      /* one of true and false is what the class takes anyway */
+      /* One of true and false is the default of the class. */
       if (CASES[c].expected == READ && strcmp(field, "tie_word_embeddings") && alike(&plain, &model))
         fail_msg("%s, %s %s is passed over", where, field, value);
     }
@@ -295,8 +295,8 @@ static void no_field_is_passed_over(void **state) {
   }
 }
 
-/* What a class takes where Google's files say nothing: Gemma 3 4B and 27B, of whose shape only
- * this stands there. */
+/* Values that the class uses if Google's files do not have them: Gemma 3 4B and 27B, whose config
+ * files have only these fields. */
 static void larger_gemma3_lean_on_the_class(void **state) {
   (void)state;
   static const char FOUR[] = "{\"model_type\":\"gemma3\",\"eos_token_id\":[1,106],\"text_config\":{\"hidden_"
@@ -328,8 +328,8 @@ static void larger_gemma3_lean_on_the_class(void **state) {
   }
 }
 
-/* YaRN beside ordinary attention: cosines and sines times a number, so scores times its square;
- * written and read back. */
+/* YaRN with ordinary attention multiplies cosines and sines by a number, so scores by its square.
+ * The config is written and read back. */
 static void yarn_weighs_the_scores(void **state) {
   (void)state;
   static const struct {
@@ -344,7 +344,7 @@ static void yarn_weighs_the_scores(void **state) {
       {"{\"type\":\"yarn\",\"factor\":0.5}", 1},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i)
-    for (int b = 0; b < BASE_COUNT; b += 6) { /* a llama and a gemma2, which has a scalar of its own */
+    for (int b = 0; b < BASE_COUNT; b += 6) { /* a llama, and a gemma2 with its own attention scalar */
       rf_model m, back;
       rf_error error = {0};
       if (read_with(BASES[b].config, "rope_scaling", cases[i].scaling, &m, &error) != RAFTER_OK)

@@ -1,5 +1,5 @@
-/* What GGUF files say of models and tokenizers; stories260K and, where they were fetched, two
- * published models, against what is known of them. */
+/* test_gguf_facts.c - tests what GGUF files say about models and tokenizers, with stories260K and,
+ * if they were downloaded, two published models. */
 #include "base/file.h"
 #include "model/gguf_source.h"
 
@@ -124,7 +124,8 @@ static void test_architectures(void **state) {
               c.final_softcap == 0);
   assert_true(c.rope_theta == 1e6 && c.rope_local_theta == 10000 && c.rope_factor == 8 &&
               strcmp(c.rope_scaling, "linear") == 0);
-  assert_true(c.attn_scale == 0.25); /* 62 layers: the 27b, which goes by width over heads */
+  /* 62 layers identify the 27B model, whose scale is by width over heads. */
+  assert_true(c.attn_scale == 0.25);
 
   f = start("qwen3");
   set(&f, ".attention.key_length", 24);
@@ -237,7 +238,7 @@ static void test_refuses_models_that_do_not_fit(void **state) {
   finish(&other);
 }
 
-/* Facts of a model that are written come back: what a config.json says survives a GGUF file. */
+/* Facts of a model that are written can be read back: a GGUF file keeps what config.json says. */
 static void test_facts_there_and_back(void **state) {
   (void)state;
   static const char *const MODELS[] = {
@@ -275,7 +276,7 @@ static void test_facts_there_and_back(void **state) {
   rf_model model;
   rf_gguf_facts none;
   rf_error error;
-  /* MLP first: no architecture of GGUF's */
+  /* With the MLP first, no architecture of GGUF fits. */
   assert_int_equal(rf_model_resolve("uva", &model, NULL, &error), RAFTER_OK);
   assert_int_equal(rf_gguf_facts_of(&model, &none, &error), RAFTER_FAILED);
 }
@@ -326,7 +327,8 @@ static void test_tokenizers(void **state) {
   finish(&none);
 }
 
-/* What is read without the arrays is held to the same: pieces are texts, and ids lie among them. */
+/* Reading without the arrays has the same checks: pieces are texts, and ids are below their
+ * number. */
 static void test_marks(void **state) {
   (void)state;
   const rf_gguf_text tokens[] = {{"<unk>", 5}, {"<s>", 3}, {"</s>", 4}};
@@ -334,7 +336,7 @@ static void test_marks(void **state) {
   const struct {
     bool texts;
     int64_t eos;
-    const char *says; /* NULL: nothing is wrong */
+    const char *says; /* part of the error; NULL: the file is valid */
   } cases[] = {{true, 2, NULL}, {true, 3, "expected an id below 3, got 3"}, {false, 2, "text array"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
     fixture f = start("llama");
@@ -365,21 +367,21 @@ static void test_names(void **state) {
   for (unsigned arch = 1; arch < RF_GGUF_EVERY; arch *= 2)
     for (int i = 0; i < RF_GGUF_NAME_COUNT; ++i) {
       const rf_gguf_name *row = &RF_GGUF_NAMES[i];
-      /* one row for each parameter */
+      /* one row per parameter */
       if (row->archs & arch) assert_ptr_equal(rf_gguf_name_of((rf_gguf_arch)arch, row->row), row);
       assert_non_null(row->part[0]);
     }
   assert_string_equal(rf_gguf_name_of(RF_GGUF_GEMMA3, "mlp/norm/gain")->part[0], "blk.%d.ffn_norm.weight");
   assert_null(rf_gguf_name_of(RF_GGUF_LLAMA, "attn/post_norm/gain"));
-  /* A head of 8: pairs (0,4), (1,5), ... come to stand beside each other, in every head, and no
-   * row is lost. */
+  /* In a head of 8, the pairs (0,4), (1,5), ... become neighbours, in every head, and no row is
+   * lost. */
   static const int64_t EXPECTED[] = {0, 2, 4, 6, 1, 3, 5, 7};
   for (int i = 0; i < 24; ++i) assert_int_equal(rf_gguf_permuted_row(i, 8), i / 8 * 8 + EXPECTED[i % 8]);
   assert_true(rf_gguf_name_is_extra("blk.3.attn_rot_embd"));
   assert_false(rf_gguf_name_is_extra("blk.3.attn_q.weight"));
 }
 
-/* Every tensor of a real file has a row, and every row that the model has its tensor. */
+/* Every tensor of a real file has a row, and every row of the model has its tensor. */
 static void check_names(const rf_gguf *file, const rf_gguf_facts *facts) {
   int used = 0;
   for (int i = 0; i < RF_GGUF_NAME_COUNT; ++i) {
@@ -387,7 +389,7 @@ static void check_names(const rf_gguf *file, const rf_gguf_facts *facts) {
     if (!(row->archs & (unsigned)facts->arch)) continue;
     bool layered = strstr(row->part[0], "%d") != NULL,
          optional = strstr(row->part[0], "bias") || strcmp(row->row, "head/weight") == 0;
-    /* none of the real files has them */
+    /* no real file here has them */
     optional = optional || strstr(row->row, "router") || strstr(row->row, "experts");
     for (int layer = 0; layer < (layered ? facts->layers : 1); ++layer)
       for (int p = 0; p < RF_GGUF_PARTS && row->part[p]; ++p) {
@@ -455,7 +457,7 @@ static void test_gemma3(void **state) {
               f.rope_theta == 1e6 && f.rope_local_theta == 1e4);
   assert_true(f.tied && f.attn_scale == 0.0625 && v.add_bos && !v.add_space_prefix && v.bos == 2 &&
               text_is(v.token[2], "<bos>"));
-  float gain[256]; /* gains with 1 added stand around 1 and above; without, around 0 */
+  float gain[256]; /* Gains with 1 added are around 1 or larger; without, around 0. */
   double sum = 0;
   rf_error error;
   assert_int_equal(rf_quant_read(rf_gguf_find(file, "blk.0.attn_q_norm.weight"), 0, 256, gain, &error),

@@ -1,5 +1,5 @@
-/* Folders as GGUF tensors: any range is the same values, and what is turned, moved or added on
- * the way is what the folder holds. */
+/* test_gguf_source.c - tests folders as GGUF tensors. Any range gives the same values, and tensors
+ * that are transposed, moved or changed by an addition have the values of the folder. */
 #include "base/file.h"
 #include "model/gguf_source.h"
 #include "formats/safetensors.h"
@@ -35,7 +35,7 @@ static int find(const rf_gguf_source *source, const char *name) {
   return -1;
 }
 
-/* All values, malloc'ed. */
+/* All values, allocated with malloc. */
 static float *values_of(const rf_gguf_source *source, int i) {
   int64_t count = rf_gguf_source_at(source, i)->count;
   float *all = malloc((size_t)count * 4 + 1);
@@ -88,7 +88,7 @@ static void test_moved_turned_and_added(void **state) {
   (void)state;
   const rf_stored *from;
   rf_tensor_file *file;
-  /* llama: row e of a head of 12 stands at rf_gguf_permuted_row; v does not move. */
+  /* llama: row e of a head of 12 moves to rf_gguf_permuted_row; v does not move. */
   rf_gguf_source *source = open_golden("llama");
   static const char *const PAIRS[][2] = {{"model.layers.1.self_attn.q_proj.weight", "blk.1.attn_q.weight"},
                                          {"model.layers.1.self_attn.k_proj.weight", "blk.1.attn_k.weight"},
@@ -103,7 +103,7 @@ static void test_moved_turned_and_added(void **state) {
     free(ours);
     rf_tensor_file_close(file);
   }
-  /* Llama 3's rotary factors by the converter's own formula: wavelengths against 16 positions,
+  /* Llama 3's rotary factors by the formula of the converter: wavelengths against 16 positions,
    * bounds 1 and 4, factor 8. */
   float *factors = values_of(source, find(source, "rope_freqs.weight"));
   for (int i = 0; i < 6; ++i) {
@@ -125,7 +125,7 @@ static void test_moved_turned_and_added(void **state) {
   rf_tensor_file_close(file);
   rf_gguf_source_close(source);
 
-  source = open_golden("gemma"); /* 1 is added to gains, and to nothing else */
+  source = open_golden("gemma"); /* 1 is added to gains, and to no other tensor */
   theirs = stored("gemma", "model.norm.weight", &from, &file);
   ours = values_of(source, find(source, "output_norm.weight"));
   for (int64_t i = 0; i < from->count; ++i) assert_true(ours[i] == theirs[i] + 1);
@@ -169,7 +169,8 @@ static void test_experts_stand_below_each_other(void **state) {
   rf_gguf_source_close(source);
 }
 
-/* Experts of several types stand in a tensor of one that holds them all; of one type, in that. */
+/* Experts of several storage types become a tensor of one type that can hold all of them. Experts
+ * of one type keep it. */
 static void test_experts_share_a_type(void **state) {
   (void)state;
   rf_tensor_file *file = NULL;
@@ -220,7 +221,7 @@ typedef struct kept_bias {
   float value[512];
 } kept_bias;
 
-/* Keeps one parameter. */
+/* Keeps the values of one parameter. */
 static rf_status keep_bias(void *context, int param, int64_t first, int64_t count, const float *values,
                            rf_error *error) {
   kept_bias *kept = context;
@@ -229,8 +230,8 @@ static rf_status keep_bias(void *context, int param, int64_t first, int64_t coun
   return RAFTER_OK;
 }
 
-/* A llama whose queries, keys and values alone have biases is what others call a Qwen2: so it is
- * when it leaves the GGUF file. */
+/* A llama with biases of only queries, keys and values is called Qwen2 elsewhere. It becomes one
+ * when it is written as GGUF. */
 static void test_biased_llama(void **state) {
   (void)state;
   kept_bias theirs = {0}, ours = {0};

@@ -1,4 +1,5 @@
-/* Presets, inline shapes, the parameter table and its first values, config.json. */
+/* test_model.c - tests presets, inline shapes, the parameter table and its initial values, and
+ * config.json. */
 #include "base/file.h"
 #include "model/model.h"
 
@@ -18,7 +19,8 @@ static rf_params params_of(const char *spec, rf_model *model, rf_pool *pool) {
   return rf_model_params(model, pool);
 }
 
-/* Published counts; a count without a published digit is the formula of the model's report. */
+/* Published counts. If no exact count is published, the expected value is the formula of the
+ * model's report. */
 static void presets_have_their_published_size(void **state) {
   (void)state;
   static const struct {
@@ -61,7 +63,7 @@ static void presets_have_their_published_size(void **state) {
       {"pythia-70m", 70426624},
       {"pythia-160m", 162322944},
       {"deepseek2-16b", 15706484224},
-      {"deepseek-v3", 671026419200}, /* with the 58 x 256 numbers that join its routers' scores */
+      {"deepseek-v3", 671026419200}, /* with the 58 x 256 values that are added to its routers' scores */
       {"palm-540b", 540356474880},   /* published: 540.35e9 */
   };
   int rows = (int)(sizeof row / sizeof row[0]);
@@ -105,10 +107,10 @@ static void presets_have_their_published_size(void **state) {
     if (!model.experts) assert_int_equal(lora, matmul - d * model.vocab);
     else
       assert_int_equal(lora, model.layers * attention +
-                                 (model.layers - mixed) * plain); /* not the experts, shared or chosen */
+                                 (model.layers - mixed) * plain); /* without experts, shared or chosen */
     rf_pool_free(pool);
   }
-  rf_model model; /* published: 12.9 and 39 billion a token */
+  rf_model model; /* published: 12.9 and 39 billion active parameters per token */
   rf_pool *pool = rf_pool_new();
   assert_int_equal(params_of("mixtral-8x7b", &model, pool).active, 12879925248);
   assert_int_equal(params_of("mixtral-8x22b", &model, pool).active / 1000000000, 39);
@@ -158,7 +160,7 @@ static void inline_shapes_fill_in_the_rest(void **state) {
       RAFTER_OK);
   assert_true(m.head_dim == 32 && m.dropout == 0.25f && m.mlp_first && m.head_bias &&
               strcmp(m.init, "flax") == 0);
-  /* a preset is a base as well */
+  /* A preset can be the base of an inline shape. */
   assert_int_equal(rf_model_resolve("uva:vocab=257,seq=128", &m, NULL, NULL), RAFTER_OK);
   assert_true(m.vocab == 257 && m.max_seq == 128 && m.width == 1024 && m.head_bias &&
               strcmp(m.name, "uva:vocab=257,seq=128") == 0);
@@ -209,7 +211,7 @@ static void inline_shapes_fill_in_the_rest(void **state) {
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
     rf_error error = {0};
     rf_status status = rf_model_resolve(bad[i].spec, &m, NULL, &error);
-    if (!bad[i].hint) { /* an id outside the vocabulary means none */
+    if (!bad[i].hint) { /* an id outside the vocabulary means that there is none */
       assert_int_equal(status, RAFTER_OK);
       assert_int_equal(m.bos_id, -1);
       continue;
@@ -260,7 +262,7 @@ static void first_values_do_not_depend_on_chunks(void **state) {
         assert_true(fabs(square / n / (std * std) - 1) < 5 * sqrt(2.0 / n));
         bool cut = s == 0 && !strstr(p->name, "embed");
         assert_true(cut ? most <= 2 * std / 0.8796 && most > 1.9 * std / 0.8796 : most > 2.5 * std);
-        rf_param_init(p, 6, 0, n, parts); /* another seed: other values */
+        rf_param_init(p, 6, 0, n, parts); /* another seed gives other values */
         int64_t same = 0;
         for (int64_t i = 0; i < n; ++i) same += whole[i] == parts[i];
         assert_true(same < n / 100);
@@ -305,7 +307,7 @@ static void configs_are_read(void **state) {
   static const char LONGROPE[] = "{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"longrope\","
                                  "\"attention_factor\":1.0,\"short_factor\":[1,2,3,4,5,6.5],"
                                  "\"long_factor\":[1,2,3,4,5,%s]}%s";
-  /* one list for short and long texts is a table; two are not computed */
+  /* One list for short and long texts is a table. Two lists are not supported. */
   for (int same = 0; same < 2; ++same) {
     char text[1024];
     snprintf(text, sizeof text, LONGROPE, same ? "6.5" : "7", strchr(LLAMA_CONFIG, ','));
@@ -314,7 +316,7 @@ static void configs_are_read(void **state) {
                            m.rope_divisor[5] == 6.5f
                      : m.plan_only != NULL);
   }
-  char mixture[1024]; /* the loss that balances experts joins in only where router logits are put out */
+  char mixture[1024]; /* The loss that balances experts is added only if router logits are returned. */
   for (int joins = 0; joins < 2; ++joins) {
     snprintf(mixture, sizeof mixture,
              "{\"model_type\":\"mixtral\",\"num_local_experts\":4,\"router_aux_loss_coef\":0.5,\"output_"
@@ -324,7 +326,7 @@ static void configs_are_read(void **state) {
     assert_true(m.family == RF_FAMILY_MIXTRAL && m.experts == 4 && m.experts_used == 2 && m.window == 0 &&
                 m.router_aux == 0.5f && m.router_logits == joins);
   }
-  /* Each field damaged in turn must be named. */
+  /* Each damaged field must be named in the error. */
   static const struct {
     const char *text, *from, *to, *named;
   } bad[] = {
@@ -347,7 +349,7 @@ static void configs_are_read(void **state) {
       {LLAMA_CONFIG, "silu", "gelu", "hidden_act"},
       {LLAMA_CONFIG, "\"hidden_act\"", "\"attention_bias\":8,\"hidden_act\"", "attention_bias"},
       {QWEN_CONFIG, "\"num_hidden_layers\":3", "\"num_hidden_layers\":1000000",
-       "layers"}, /* more than there is a place for */
+       "layers"}, /* more than there is space for */
       {LLAMA_CONFIG, "\"hidden_act\"", "\"rope_scaling\":8,\"hidden_act\"", "rope_scaling"},
   };
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {

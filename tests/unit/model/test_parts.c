@@ -1,4 +1,5 @@
-/* Parameters by part: every element in one part, and the parts of published tables. */
+/* test_parts.c - tests parameters by part: every element belongs to one part, and parts agree with
+ * published tables. */
 #include "model/model.h"
 
 #include <setjmp.h>
@@ -34,8 +35,8 @@ static void parts_sum_to_the_whole(void **state) {
   }
 }
 
-/* Published splits: Gemma's report (embedding and the rest), Llama 2 13B's MLP, attention and
- * vocabulary, in elements. */
+/* Published splits, in elements: Gemma's report (embedding and the rest), and Llama 2 13B's MLP,
+ * attention and vocabulary. */
 static void parts_are_those_of_published_tables(void **state) {
   (void)state;
   static const struct {

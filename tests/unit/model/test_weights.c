@@ -1,4 +1,5 @@
-/* Weights of other programs: read by name, turned and fused; written so that they read the same. */
+/* test_weights.c - tests weights of other programs: they are read by name, transposed and fused,
+ * and written so that they read the same. */
 #include "base/file.h"
 #include "base/json.h"
 #include "formats/safetensors.h"
@@ -23,7 +24,7 @@ typedef struct store {
   rf_pool *pool;
   rf_params params;
   float **value;
-  int64_t *next; /* how far each parameter has come: chunks must follow each other */
+  int64_t *next; /* elements of each parameter so far; chunks must follow each other */
   int last;
 } store;
 
@@ -79,8 +80,8 @@ static store *read_folder(const char *path, rf_error *error) {
   return s;
 }
 
-/* Our values against the file's own, cut and turned by index arithmetic that shares nothing with
- * the reader. */
+/* Compares our values with the file's. Index arithmetic that shares nothing with the reader splits
+ * and transposes them. */
 static void compare_with_file(const store *s, const char *path) {
   rf_tensor_file *file;
   assert_int_equal(rf_tensor_file_open(path, &file, NULL), RAFTER_OK);
@@ -156,11 +157,11 @@ static void same_values(const store *a, const store *b) {
     assert_memory_equal(a->value[i], b->value[i], (size_t)a->params.at[i].count * sizeof(float));
 }
 
-/* The same in every field but the name. */
+/* Whether two models are equal in every field except the name. */
 static void same_model(const rf_model *a, const rf_model *b) {
   rf_model one, two;
   memcpy(&one, a, sizeof one);
-  memcpy(&two, b, sizeof two); /* padding too: both began as zeros */
+  memcpy(&two, b, sizeof two); /* Also compares padding, because both began as zeros. */
   memset(one.name, 0, sizeof one.name);
   memset(two.name, 0, sizeof two.name);
   for (size_t i = 0; i < sizeof one; ++i)
@@ -168,7 +169,7 @@ static void same_model(const rf_model *a, const rf_model *b) {
       fail_msg("the models differ at byte %zu of rf_model", i);
 }
 
-/* What was written has the source's tensors: names, shapes and bytes. */
+/* A written model has the tensors of its source: names, shapes and bytes. */
 static void same_files(const char *source, const char *copy) {
   rf_tensor_file *a, *b;
   assert_int_equal(rf_tensor_file_open(source, &a, NULL), RAFTER_OK);
@@ -210,7 +211,7 @@ static void published_weights_are_read_and_written_back(void **state) {
     if (n < 2) compare_with_file(s, path);
     snprintf(path, sizeof path, "%s/goldens/%s/config-v4.json", RF_TEST_DATA, names[n]);
     rf_model old;
-    /* the older spelling says the same */
+    /* The older spelling gives the same model. */
     assert_int_equal(rf_model_config_read(path, &old, NULL), RAFTER_OK);
     assert_true(old.layers == s->model.layers && old.width == s->model.width && old.heads == s->model.heads &&
                 old.kv_heads == s->model.kv_heads);
@@ -251,7 +252,7 @@ static void every_kind_of_model_comes_back(void **state) {
   for (int i = 0; i < 6; ++i)
     for (int d = 0; d < 3; ++d) {
       store *s = random_store(specs[i]);
-      for (int p = 0; p < s->params.count; ++p) /* values that the type holds exactly */
+      for (int p = 0; p < s->params.count; ++p) /* values that the dtype holds exactly */
         for (int64_t e = 0; e < s->params.at[p].count; ++e)
           s->value[p][e] = dtypes[d] == RF_F32
                                ? s->value[p][e]
@@ -267,7 +268,7 @@ static void every_kind_of_model_comes_back(void **state) {
     }
 }
 
-/* Rewrites the folder's model with one change to its tensors. */
+/* Writes the folder's model again with one change to its tensors. */
 enum { CUT_PREFIX, ADD_BUFFERS, DROP_ONE, RENAME_ONE, ADD_LAYER, TURN_ONE, INTEGERS };
 static void change_file(int change) {
   char path[128];
@@ -347,7 +348,7 @@ static void files_that_do_not_fit_are_refused(void **state) {
   }
 }
 
-/* A model of any depth needs no list of types where nothing says any. */
+/* A model of any depth needs no list of layer types if no field needs one. */
 static void types_are_asked_for_only_where_they_differ(void **state) {
   (void)state;
   static rf_weight_types types;

@@ -1,4 +1,5 @@
-/* plans.h - what the tests of this room share: options, and a model made of a few numbers. */
+/* plans.h - helpers that the tests of this room share: options, and a model made from a few
+ * numbers. */
 #ifndef RF_TEST_PLANS_H
 #define RF_TEST_PLANS_H
 
@@ -56,7 +57,7 @@ static inline rf_model model_named(const char *name) {
   return model;
 }
 
-/* A plan that must come out, and must pass its checker. */
+/* Makes a plan, which must succeed and pass the checker. */
 static inline rf_plan *plan_of(const rf_model *model, const rf_plan_options *options) {
   rf_plan *plan = NULL;
   rf_error error = {0};
@@ -66,7 +67,7 @@ static inline rf_plan *plan_of(const rf_model *model, const rf_plan_options *opt
   return plan;
 }
 
-/* A small generator of test numbers: the same on every machine. */
+/* A small generator of test numbers that is the same on every machine. */
 static inline uint32_t draw(uint64_t *state) {
   *state = *state * 6364136223846793005u + 1442695040888963407u;
   return (uint32_t)(*state >> 33);

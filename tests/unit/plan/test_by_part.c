@@ -1,5 +1,5 @@
-/* Work and parameters by part, against published arithmetic and against formulas written out
- * again. */
+/* test_by_part.c - compares work and parameters by part with published arithmetic and with formulas
+ * written out again. */
 #include "plans.h"
 
 static const rf_machine *h200(void) { return machine_named("h200"); }
@@ -20,8 +20,8 @@ static double within(const rf_part_work work[RF_PARTS], const rf_part *parts, in
   return step;
 }
 
-/* Rows of a published calculator of dense, expert and full-square FLOPs: a 7B model at 1 x 4096
- * tokens. */
+/* Rows of a published calculator of dense, expert and full-square FLOPs, for a 7B model with 1 x
+ * 4096 tokens. */
 static void a_7b_model_has_the_published_work(void **state) {
   (void)state;
   rf_model model =
@@ -43,7 +43,7 @@ static void a_7b_model_has_the_published_work(void **state) {
   rf_plan_free(plan);
 }
 
-/* The calculator's rows of DeepSeek-V3 (8 x 8192 tokens, full square) and a published log of
+/* The calculator's rows for DeepSeek-V3 (8 x 8192 tokens, full square), and a published log of
  * DeepSeek-V2-Lite (24 x 2048, causal). */
 static void deepseek_has_the_published_work(void **state) {
   (void)state;
@@ -81,13 +81,13 @@ static void deepseek_has_the_published_work(void **state) {
   plan = plan_of(&model, &options);
   rf_plan_work_by_part(plan, work);
   expect("step", plan->model_flops, 764.667e12, 1e-4);
-  /* printed to two digits of a percent */
+  /* published with two digits of a percentage */
   expect("attention's share", work[RF_PART_SCORES].step / plan->model_flops, 0.0546, 1e-3);
   rf_plan_free(plan);
 }
 
-/* What few rows read of the experts is what they are expected to meet: k of E once, nearly all
- * of them for many rows. */
+/* With few rows, an op reads the expected number of experts that the rows use: k of E for one row,
+ * almost all of them for many rows. */
 static void few_rows_meet_few_experts(void **state) {
   (void)state;
   static const int64_t rows[] = {1, 2, 8, 64};
@@ -110,8 +110,8 @@ static void few_rows_meet_few_experts(void **state) {
   }
 }
 
-/* The parts sum to the step whatever is recomputed, accumulated, frozen, windowed or routed; a
- * backward is two forwards, of frozen weights one. */
+/* The parts sum to the step with any recomputation, accumulation, freezing, windows or routing. A
+ * backward pass counts as two forward passes, or as one if weights are frozen. */
 static void parts_sum_to_the_step(void **state) {
   (void)state;
   static const char *const models[] = {
@@ -134,8 +134,8 @@ static void parts_sum_to_the_step(void **state) {
       expect(models[m], step, plan->model_flops, 1e-12);
       expect(models[m], full, plan->flops_full_square, 1e-12);
       expect("head", work[RF_PART_HEAD].step, (v == 3 ? 2 : 3) * work[RF_PART_HEAD].forward, 1e-12);
-      /* under adapters of `out` alone nothing before the first block's attention learns, so that
-       * one has no backward */
+      /* With adapters only on `out`, no parameter before the first block's attention is trained, so
+       * that attention has no backward pass. */
       double layers = (double)model.layers, passes = v == 3 ? (3 * layers - 2) / layers : 3;
       expect("attention", work[RF_PART_SCORES].step, passes * work[RF_PART_SCORES].forward, 1e-12);
       if (v < 3) expect("out", work[RF_PART_OUT].step, 3 * work[RF_PART_OUT].forward, 1e-12);
@@ -148,8 +148,8 @@ static void parts_sum_to_the_step(void **state) {
     }
 }
 
-/* Experts that stand on two chips: what they have room for beside their even share, or lack, is
- * no more and no less of the model's work. */
+/* With experts on two chips, unused or missing room for rows changes neither up nor down the work
+ * of the model. */
 static void room_for_rows_is_no_progress(void **state) {
   (void)state;
   static const float capacities[] = {1, 0.5f, 2};

@@ -1,5 +1,5 @@
-/* The checker against planted faults: every single one must be found, in plans that were right
- * before. */
+/* test_check.c - tests the checker with planted faults. It must find every fault in plans that were
+ * valid before. */
 #include "unit/plan/plans.h"
 
 static rf_plan *made[8];
@@ -35,8 +35,8 @@ static int free_plans(void **state) {
   return 0;
 }
 
-/* A fault, and how often it could be planted. `plant` changes the copy of a plan and returns
- * false when this draw gives no fault. */
+/* A fault and how often it was planted. `plant` changes a copy of a plan and returns false if this
+ * draw gives no fault. */
 typedef bool (*planter)(rf_plan *plan, uint64_t *seed);
 
 static int any_tensor(const rf_plan *plan, uint64_t *seed, bool persistent) {
@@ -57,7 +57,7 @@ static bool plant_overlap(rf_plan *plan, uint64_t *seed) {
   if (a == b || p->last < q->first || q->last < p->first || p->shares == b || q->shares == a) return false;
   int64_t room = q->bytes / 64, at = q->offset + 64 * draw_in(seed, 0, room - 1);
   if (at == p->offset || at + p->bytes > plan->arena_bytes) return false;
-  /* a chain of heirs */
+  /* a chain of tensors that reuse the same bytes */
   if (p->offset < q->offset + q->bytes && q->offset < p->offset + p->bytes) return false;
   p->offset = at;
   return true;
@@ -125,8 +125,8 @@ static bool allowed(const rf_op *op, int to, int from) {
   return false;
 }
 
-/* An output put in an input's place where the op does not allow it, or where somebody still
- * reads the input. */
+/* Puts an output in the place of an input although the op does not allow it, or although another op
+ * still reads the input. */
 static bool plant_illegal_inplace(rf_plan *plan, uint64_t *seed) {
   int i = (int)draw_in(seed, 0, plan->graph->op_count - 1);
   const rf_op *op = &plan->graph->op[i];
@@ -177,8 +177,8 @@ static bool plant_bad_sum(rf_plan *plan, uint64_t *seed) {
   return true;
 }
 
-/* A planner that forgets what one microbatch hands to the next: its layout is sound by its own
- * lifetimes, and only the walk over the bytes can see that it is wrong. */
+/* A planner that forgets values carried from one microbatch to the next. Its layout agrees with its
+ * own lifetimes, so only the simulation of bytes can find the fault. */
 static bool plant_forgotten_loop(rf_plan *plan, uint64_t *seed) {
   if (plan->graph->accumulate == 1) return false;
   int forgotten = 0;
@@ -285,20 +285,20 @@ static void lifetimes_follow_the_loop(void **state) {
     assert_int_equal(rf_plan_check(plan, NULL), RAFTER_OK);
     const rf_plan_tensor *p = plan->tensor;
     bool loop = accumulate > 1;
-    assert_int_equal(p[in].first, 1); /* the caller writes it before the microbatch */
+    assert_int_equal(p[in].first, 1); /* The caller writes it before the microbatch. */
     assert_int_equal(p[in].last, 2);
     assert_int_equal(p[before].first, 0);
-    assert_int_equal(p[before].last, loop ? 6 : 2); /* every microbatch reads it */
+    assert_int_equal(p[before].last, loop ? 6 : 2); /* Every microbatch reads it. */
     assert_int_equal(p[x].first, 2);
     assert_int_equal(p[x].last, 3);
-    assert_int_equal(p[sum].first, loop ? 0 : 4); /* carried from microbatch to microbatch */
+    assert_int_equal(p[sum].first, loop ? 0 : 4); /* It is carried from microbatch to microbatch. */
     assert_int_equal(p[sum].last, 6);
-    assert_int_equal(p[last].first, 1); /* written anew each time: nothing to carry */
+    assert_int_equal(p[last].first, 1); /* It is written again each time, so nothing is carried. */
     assert_int_equal(p[out].last, plan->graph->op_count);
     assert_int_equal(p[unused].offset, RF_NONE);
     assert_int_equal(p[weight].first, -1);
     assert_int_equal(p[weight].offset, 0);
-    assert_int_equal(p[y].shares, x); /* gelu may stand in its input's place */
+    assert_int_equal(p[y].shares, x); /* gelu may reuse the bytes of its input */
     assert_int_equal(p[y].offset, p[x].offset);
     if (loop) assert_int_equal(p[sum].shares, RF_NONE);
     assert_int_equal(p[out].shares == sum || p[out].shares == last, 1);
@@ -326,7 +326,7 @@ static void two_readers_forbid_inplace(void **state) {
   options.backend = &RF_BACKEND_REFERENCE;
   rf_plan *plan = rf_plan_of_graph(graph, &options, RF_PLAN_WHOLE);
   assert_int_equal(rf_plan_check(plan, NULL), RAFTER_OK);
-  assert_int_equal(plan->tensor[x].shares, RF_NONE); /* `in` is the caller's */
+  assert_int_equal(plan->tensor[x].shares, RF_NONE); /* `in` belongs to the caller */
   assert_int_equal(plan->tensor[y].shares, RF_NONE);
   assert_true(plan->tensor[z].shares == x || plan->tensor[z].shares == y);
   assert_int_equal(plan->tensor[out].shares, RF_NONE);

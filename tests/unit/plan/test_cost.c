@@ -1,5 +1,5 @@
-/* Predicted seconds of one op: ceilings, curves, and what stands in for a curve that is not
- * there. */
+/* test_cost.c - tests the predicted seconds of single ops: ceilings, curves, and substitutes for
+ * missing curves. */
 #include "support/op_cases.h"
 #include "unit/plan/plans.h"
 #include "model/weights.h"
@@ -52,15 +52,15 @@ static void the_larger_ceiling_decides(void **state) {
   op = product(1, 16, 16, RF_BF16);
   assert_true(seconds(&machine, op, &bound) >= 1e-6);
   assert_int_equal(bound, RF_BOUND_LATENCY);
-  machine.flops[RF_BF16] = 0; /* unknown: widened and multiplied in f32 */
+  machine.flops[RF_BF16] = 0; /* bf16 is unknown, so values are widened and multiplied in f32 */
   rf_graph_free(graph);
   op = product(4096, 4096, 4096, RF_BF16);
   assert_true(near(seconds(&machine, op, &bound), 2 * pow(4096, 3) / 5e12 + 1e-6));
   rf_graph_free(graph);
 }
 
-/* On a sheet, kinds of products reach different shares of the peak; attention less with narrow
- * heads, grouped products what the machine says. */
+/* On a data sheet, kinds of products reach different shares of the peak. Attention with narrow
+ * heads reaches less, and the machine gives the share of grouped products. */
 static void sheets_know_kinds_of_products(void **state) {
   (void)state;
   static rf_machine machine;
@@ -148,8 +148,8 @@ static void curves_are_read_between_their_points(void **state) {
     if (!near(got, work / rate)) fail_msg("row %d: %g, expected %g", i, got, work / rate);
     rf_graph_free(graph);
   }
-  /* bf16 was not measured: the f32 curve; a curve of its own wins; that of its kernel wins over
-   * both. */
+  /* If bf16 was not measured, the f32 curve is used. A bf16 curve takes precedence, and a curve of
+   * the kernel takes precedence over both. */
   op = product(5000, 5000, 5000, RF_BF16);
   double work = 2.5e11;
   assert_true(near(seconds(&machine, op, &bound), work / 3e11));
@@ -158,17 +158,18 @@ static void curves_are_read_between_their_points(void **state) {
   add_curve(&machine, "matmul", RF_BF16, "gemm_b", 1e11, 5e11);
   rf_kernel kernel = {.name = "gemm_b"};
   assert_true(near(rf_cost_op(&machine, graph, op, &kernel, op->def->work(graph, op), &bound), work / 5e11));
-  /* A reference kernel has nothing to do with fast ones: the curve of all of them, or its own. */
+  /* A reference kernel does not use the curves of fast kernels, only the curve of all reference
+   * kernels or its own. */
   kernel.name = "reference_matmul";
   assert_true(near(rf_cost_op(&machine, graph, op, &kernel, op->def->work(graph, op), &bound),
-                   work / (1e12 / 500))); /* nobody timed any: a share of the peak */
+                   work / (1e12 / 500))); /* No curve exists, so a share of the peak is used. */
   add_curve(&machine, RF_COST_REFERENCE, RF_F32, RF_COST_FLOPS, 3e8, 3e8);
   assert_true(near(rf_cost_op(&machine, graph, op, &kernel, op->def->work(graph, op), &bound), work / 3e8));
   add_curve(&machine, "matmul", RF_F32, "reference_matmul", 2e8, 2e8);
   assert_true(near(rf_cost_op(&machine, graph, op, &kernel, op->def->work(graph, op), &bound), work / 2e8));
   machine.curve_count -= 2;
   rf_graph_free(graph);
-  /* A streamed product: memory, though the curve of FLOPs says less. */
+  /* The time of a streamed product is that of memory, although the curve of FLOPs gives less. */
   machine.read_bps = machine.copy_bps = 1e9;
   op = product(1, 8192, 8192, RF_F32);
   assert_true(near(seconds(&machine, op, &bound), 4.0 * (8192.0 * 8192 + 2 * 8192) / 1e9));
@@ -199,7 +200,7 @@ static void an_unmeasured_op_is_timed_like_its_nearest(void **state) {
   rf_plan_free(plan);
 }
 
-/* Marks the ops of a plan that calibration could walk. */
+/* Marks the ops of a plan that calibration can measure. */
 static void add_measured(rf_machine *machine, rf_plan_options options, const char *spec, rf_job_kind job) {
   rf_model model = model_named(spec);
   options.build.job = job;
@@ -214,8 +215,8 @@ static void add_measured(rf_machine *machine, rf_plan_options options, const cha
   rf_plan_free(plan);
 }
 
-/* Calibration walks models of two kinds. Every other op is timed like one of those, not at the
- * full bandwidth of a data sheet. */
+/* Calibration runs models of two kinds. Every other op is timed like one of the measured ops, not
+ * at the full bandwidth of a data sheet. */
 static void every_op_is_measured_or_like_one_that_is(void **state) {
   (void)state;
   static rf_machine machine;
@@ -240,14 +241,14 @@ static void every_op_is_measured_or_like_one_that_is(void **state) {
     const rf_op *op = &h->graph->op[h->subject];
     rf_work work = op->def->work(h->graph, op);
     if (rf_cost_work(work) > 0 && !(rf_cost_op(&machine, h->graph, op, NULL, work, NULL) >=
-                                    rf_cost_work(work) * 0.999999)) /* one a second */
+                                    rf_cost_work(work) * 0.999999)) /* one per second */
       fail_msg("%s is timed by no curve", op->def->name);
     op_harness_free(h);
   }
 }
 
-/* Weights in blocks are streamed for few rows; the head multiplies the rows it is told to, of
- * however many there are. */
+/* Packed weights are streamed for few rows. The head multiplies only the rows that it is given,
+ * however many rows there are. */
 static void the_head_streams_for_the_rows_it_picks(void **state) {
   (void)state;
   static rf_machine machine;
@@ -255,7 +256,8 @@ static void the_head_streams_for_the_rows_it_picks(void **state) {
   rf_machine_detect(&machine, NULL);
   machine.curve_count = 0;
   machine.launch_seconds = 0;
-  add_curve(&machine, "head_logits", RF_F32, "", 1, 1); /* one FLOP a second: whoever asks it stands out */
+  /* one FLOP per second, so that any use of this curve is visible */
+  add_curve(&machine, "head_logits", RF_F32, "", 1, 1);
   add_curve(&machine, "matmul", RF_F32, "", 1, 1);
   rf_model model = model_named("gpt:layers=1,width=64,heads=4,ff=256,vocab=300,seq=512");
   rf_error error;
@@ -275,16 +277,16 @@ static void the_head_streams_for_the_rows_it_picks(void **state) {
   }
 }
 
-/* A curve of products over their rows: `few` FLOP/s of one row, `many` of 64. */
+/* Adds a curve of products over their rows: `few` FLOP/s with one row, `many` with 64. */
 static void add_rows(rf_machine *machine, const char *op, const char *type, double few, double many) {
   rf_curve *c = add_curve(machine, op, RF_F32, type, few, many);
   c->size[0] = 1;
   c->size[1] = 64;
 }
 
-/* Products of a packed matrix have curves of their own, by rows and storage type; where there
- * are none, exact ones are timed like plain products, and those with activations in 8 bits by
- * the roofline. Each takes its time at all, for its outputs, and for the steps of its sums. */
+/* Products of a packed matrix have their own curves, by rows and storage type. Without curves,
+ * exact products are timed like plain products, and those with 8-bit activations by the roofline.
+ * Times per call, per output and per step of the sums are added. */
 static void packed_products_have_curves_of_their_own(void **state) {
   static const char *const EDGES[] = {"matmul_start", "matmul_outputs", "matmul_inner"};
   (void)state;
@@ -333,7 +335,7 @@ static void packed_products_have_curves_of_their_own(void **state) {
           double counts[] = {1, (double)rf_tensor_count(w) / (double)w->panels.inner,
                              (double)w->panels.inner};
           for (int k = 0; k < 3; k++) want += counts[k] / (1 + 2 * fast + 5 * k);
-          /* a thread has the row */
+          /* one thread has the row */
           if (head && plan->graph->op[o].output[1] >= 0) want += plan->machine.threads * 256 / 1e3;
           if (!own)
             want = fast              ? fmax(p->work.flops / 1e9, memory) / 0.5
@@ -349,8 +351,8 @@ static void packed_products_have_curves_of_their_own(void **state) {
   }
 }
 
-/* The arena by the curve of pages, each matrix by that of its stored type; without curves memory
- * is written, and matrices are copied. */
+/* The arena is timed by the curve of pages, each matrix by the curve of its storage type. Without
+ * curves, loading is timed as writing memory and copying matrices. */
 static void loading_is_timed_by_what_is_stored(void **state) {
   (void)state;
   static rf_machine machine;
@@ -361,7 +363,7 @@ static void loading_is_timed_by_what_is_stored(void **state) {
   machine.curve_count = 0;
   machine.copy_bps = 1e9;
   assert_int_equal(rf_weight_types_read("", &model, RF_WEIGHTS_Q4, &types, &error), RAFTER_OK);
-  /* the table of tokens; all else */
+  /* the token table; all other matrices */
   double q8_0 = 256 * 64 / 32 * 34, q4_0 = (3 * 64 * 64 + 64 * 64 + 3 * 64 * 128 + 64 * 256) / 32 * 18;
   for (int curves = 0; curves < 2; curves++) {
     rf_plan_options options = train_options(&machine, RF_F32, 1, 1, 32, RF_REMAT_NONE);
@@ -421,8 +423,8 @@ static void measured_scaling_is_used(void **state) {
   }
 }
 
-/* A thread takes rows whole, so that three rows take two threads as long as four; beside its
- * product a head takes what its rows do. */
+/* A thread takes whole rows, so three rows take two threads as long as four. In addition to its
+ * product, a head takes the time of its work per row. */
 static void rows_are_timed_by_what_is_done_to_them(void **state) {
   (void)state;
   static rf_machine machine;

@@ -1,5 +1,5 @@
-/* The digest and the printed graph know every attribute of every op: changing a field of an op's
- * field table changes both. */
+/* test_digest.c - the digest and the printed graph include every attribute of every op. Changing a
+ * field in an op's field table changes both. */
 #include "graph/attr.h"
 #include "unit/plan/plans.h"
 

@@ -1,9 +1,10 @@
-/* Blocks of bytes over time: no overlap, near the bound, whatever their shape and number. */
+/* test_layout.c - tests the layout of blocks over time: no overlap and a result near the bound, for
+ * any shape and number of blocks. */
 #include "unit/plan/plans.h"
 
 static int64_t bound_of(const rf_block *block, int count) {
   int64_t most = 0;
-  for (int i = 0; i < count; i++) { /* the most is reached where some block begins */
+  for (int i = 0; i < count; i++) { /* The maximum is reached where some block begins. */
     int64_t sum = 0;
     for (int k = 0; k < count; k++)
       sum += block[k].first <= block[i].first && block[i].first <= block[k].last ? block[k].bytes : 0;
@@ -12,7 +13,7 @@ static int64_t bound_of(const rf_block *block, int count) {
   return most;
 }
 
-/* Brute force over all pairs; returns height / bound. */
+/* Checks all pairs by brute force and returns height / bound. */
 static double proven(rf_block *block, int count) {
   int64_t height = rf_layout_blocks(block, count, 0), top = 0;
   for (int i = 0; i < count; i++) {
@@ -41,11 +42,11 @@ static void simple_shapes_are_packed_perfectly(void **state) {
                       {.bytes = 320, .first = 2, .last = 3},
                       {.bytes = 320, .first = 2, .last = 9}};
   assert_int_equal(rf_layout_blocks(apart, 3, 0), 640);
-  rf_block nested[40]; /* forward activations and their backward */
+  rf_block nested[40]; /* forward activations and their backward ops */
   for (int i = 0; i < 40; i++)
     nested[i] = (rf_block){.bytes = 64 * (1 + i * 7 % 13), .first = i, .last = 80 - i};
   assert_true(proven(nested, 40) == 1.0);
-  rf_block stairs[80]; /* activations leave while gradients come */
+  rf_block stairs[80]; /* activations end while gradients begin */
   for (int i = 0; i < 40; i++) {
     stairs[i] = (rf_block){.bytes = 64 * 8, .first = i, .last = 80 - i};
     stairs[40 + i] = (rf_block){.bytes = 64 * 4, .first = 41 + i, .last = 120};
@@ -76,11 +77,12 @@ static void random_blocks_never_overlap(void **state) {
     if (ratio > worst) worst = ratio;
   }
   assert_true(sum / 300 < 1.03);
-  assert_true(worst < 1.35); /* without structure there is no promise; this only catches a broken search */
+  /* Without structure there is no guarantee. This bound only catches a broken search. */
+  assert_true(worst < 1.35);
 }
 
-/* Above a thousand or so, short blocks are placed among the gaps of long ones: other code, the
- * same promises. */
+/* With more than about a thousand blocks, short blocks are placed in the gaps between long ones.
+ * This is other code with the same guarantees. */
 static void many_blocks(void **state) {
   (void)state;
   uint64_t seed = 7;
@@ -111,8 +113,8 @@ static int by_offset(const void *a, const void *b) {
   return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Best fit in the order of lifetimes, by looking at all that is placed: what the first order of
- * the search has to give. */
+/* Best fit in the order of lifetimes, by looking at all placed blocks. The first order of the
+ * search must give the same result. */
 static void place_plainly(rf_block *block, int count) {
   static bool placed[1500];
   static rf_block met[1500];
@@ -153,7 +155,7 @@ static void one_order_is_best_fit(void **state) {
           life = (int)draw_in(&seed, 0, trial % 3 ? 6 : ops);
       block[i] = (rf_block){
           .bytes = 64 * draw_in(&seed, 1, trial % 5 ? 40 : 4), .first = first, .last = first + life};
-      /* as what backward reads of forward */
+      /* like a forward tensor that the backward pass reads */
       if (i % 2) {
         block[i].first = nested;
         block[i].last = ops - nested;
@@ -161,7 +163,7 @@ static void one_order_is_best_fit(void **state) {
     }
     memcpy(plain, block, sizeof plain);
     place_plainly(plain, count);
-    rf_layout_blocks(block, count, INT64_MAX / 2); /* any height is good enough */
+    rf_layout_blocks(block, count, INT64_MAX / 2); /* any height is accepted */
     for (int i = 0; i < count; i++) assert_int_equal(block[i].offset, plain[i].offset);
   }
 }

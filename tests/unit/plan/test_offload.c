@@ -1,5 +1,5 @@
-/* What stands in the host's memory: how many bytes there, how few on the chip, and how long the
- * way is. */
+/* test_offload.c - tests plans that use host memory: bytes there, bytes on the chip, and transfer
+ * times. */
 #include "unit/plan/plans.h"
 
 #include <math.h>
@@ -16,8 +16,8 @@ static rf_plan *plan_with(const char *model_name, const char *machine, rf_dtype 
 
 #define MODEL "llama:layers=8,width=512,heads=8,kv_heads=8,ff=1536,vocab=4096,seq=256"
 
-/* AdamW's f32 moments are 8 bytes a parameter in the host's memory, with bf16 weights 12; both
- * cross twice a step. */
+/* AdamW's f32 moments take 8 bytes per parameter in host memory, and 12 with bf16 weights. They are
+ * transferred in both directions in each step. */
 static void states_are_eight_bytes_a_parameter(void **state) {
   (void)state;
   for (int bf16 = 0; bf16 < 2; bf16++) {
@@ -29,7 +29,7 @@ static void states_are_eight_bytes_a_parameter(void **state) {
     assert_int_equal(here->persistent_bytes - there->persistent_bytes, there->host_bytes);
     double seconds = 2 * (double)bytes / there->machine.pcie_bps;
     assert_true(fabs(there->time.offload - seconds) < 1e-9 * seconds);
-    /* both ways at once */
+    /* in both directions at once */
     assert_true(there->time.offload_exposed > 0 && there->time.offload_exposed < seconds);
     assert_true(fabs(there->time.seconds - here->time.seconds - there->time.offload_exposed) <
                 1e-6 * there->time.seconds);
@@ -39,7 +39,7 @@ static void states_are_eight_bytes_a_parameter(void **state) {
   }
 }
 
-/* On the chip stand the copies of about two blocks, whatever the number of blocks. */
+/* The chip holds the copies of about two blocks, whatever the number of blocks. */
 static void copies_are_of_two_blocks(void **state) {
   (void)state;
   static const struct {
@@ -74,15 +74,15 @@ static void copies_are_of_two_blocks(void **state) {
       free(change);
       rf_plan_free(plan);
     }
-    int64_t block = (there[1] - there[0]) / 8; /* what one block has in the host's memory */
+    int64_t block = (there[1] - there[0]) / 8; /* bytes of one block in host memory */
     assert_true(copies[1] == copies[0] && block > 0);
-    /* moments of the token table are larger than a block's */
+    /* the moments of the token table are larger than those of a block */
     if (rows[i].class != RF_CLASS_MOMENT) assert_true(copies[0] <= 2 * block + 4096);
   }
 }
 
-/* A cache in the host's memory: at the bound all of it comes, and the rows of the walk go back;
- * shorter texts move less. */
+/* A cache in host memory: the upper bound transfers the whole cache in and the rows of the pass
+ * out. Shorter contexts transfer less. */
 static void caches_come_as_long_as_texts_are(void **state) {
   (void)state;
   rf_model model = model_named(MODEL);
@@ -118,13 +118,14 @@ static void caches_come_as_long_as_texts_are(void **state) {
   rf_plan_free(plan);
 }
 
-/* More than the host has for a chip does not fit, however empty the chip is. */
+/* A plan that needs more than the chip's share of host memory does not fit, even if the chip is
+ * empty. */
 static void the_host_is_finite(void **state) {
   (void)state;
   rf_machine machine = *machine_named("tpu-v5e");
   rf_model model = model_named(MODEL);
   rf_error error = {0};
-  assert_int_equal(rf_plan_host_room(&machine), 64ll << 30); /* 512 GiB for 8 chips */
+  assert_int_equal(rf_plan_host_room(&machine), 64ll << 30); /* 512 GiB per 8 chips */
   rf_plan_options options = train_options(&machine, RF_BF16, 2, 2, 256, RF_REMAT_NONE);
   options.backend = &RF_BACKEND_SHEET;
   options.threads = 1;
@@ -138,7 +139,8 @@ static void the_host_is_finite(void **state) {
   rf_plan_free(plan);
 }
 
-/* Recomputation that is chosen for a budget counts what is left of it with --offload. */
+/* Recomputation chosen for a budget counts only the memory that stays on the chip with
+ * --offload. */
 static void auto_counts_what_is_left(void **state) {
   (void)state;
   rf_model model = model_named(MODEL);

@@ -1,15 +1,15 @@
-/* The schedule of a step against the literature: where computing and sending take equally long
- * ("How to Scale Your Model", the chapters on training and sharding; MaxText's sharding guide),
- * what is exposed and what is hidden, pipelines, hosts, dies. Programs of one chip are written
- * out by hand. */
+/* test_overlap.c - compares the schedule of a step with the literature: the sizes at which
+ * computing and sending take equally long ("How to Scale Your Model", the chapters on training and
+ * sharding; MaxText's sharding guide), exposed and hidden transfers, pipelines, hosts, dies. The
+ * programs of one chip are built by hand. */
 #include "unit/plan/plans.h"
 
 #include <math.h>
 
 enum { D = 4096, LAYERS = 8 };
 
-/* A machine that can do nothing but multiply and send: no latency, no memory to wait for, links
- * at their sheet's figure. */
+/* A machine that only multiplies and sends: no latency, no waiting for memory, links at the rate of
+ * the data sheet. */
 static rf_machine pure(const char *spec) {
   rf_machine m;
   rf_error error = {0};
@@ -52,7 +52,7 @@ static int exchange(build *b, const char *def, int x, rf_axes axes) {
 static int keep(build *b, int t) {
   b->graph->tensor[t].output = true;
   return t;
-} /* nobody takes its bytes */
+} /* no other tensor reuses its bytes */
 static int product(build *b, int x, int w) { return op(b, "matmul", (const int[]){x, w}, 2, (rf_attr){0}); }
 
 static rf_step_time time_of(build *b, const rf_machine *machine, rf_collectives how) {
@@ -72,8 +72,8 @@ static rf_step_time time_of(build *b, const rf_machine *machine, rf_collectives 
   return time;
 }
 
-/* Weights (D x F, F x D) of every layer cut over fsdp; gathered while the layer before computes.
- * `n`: tokens of a chip. */
+/* Weights (D x F, F x D) of every layer, sharded over fsdp and gathered while the layer before is
+ * computed. `n`: tokens per chip. */
 static build fsdp_mlp(rf_mesh mesh, int64_t n, int64_t ff, bool ahead) {
   build b = begin(mesh);
   rf_axes axes = RF_AXIS_BIT(RF_AXIS_FSDP);
@@ -91,8 +91,8 @@ static build fsdp_mlp(rf_mesh mesh, int64_t n, int64_t ff, bool ahead) {
   return b;
 }
 
-/* Columns, then rows of the weights cut over tensor: rows of activations are gathered before and
- * scattered behind. */
+/* Columns, then rows of the weights sharded over tensor. Rows of activations are gathered before
+ * and scattered after. */
 static build tensor_mlp(rf_mesh mesh, int64_t n, int64_t ff) {
   build b = begin(mesh);
   rf_axes axes = RF_AXIS_BIT(RF_AXIS_TENSOR);
@@ -107,8 +107,8 @@ static build tensor_mlp(rf_mesh mesh, int64_t n, int64_t ff) {
   return b;
 }
 
-/* Experts dealt out over the chips: rows go to their expert's chip and come back. One expert a
- * chip, two matrices. */
+/* Experts distributed over the chips. Rows are sent to the chip of their expert and back. One
+ * expert per chip, two matrices. */
 static build expert_mlp(rf_mesh mesh, int64_t rows, int64_t ff) {
   build b = begin(mesh);
   rf_axes axes = RF_AXIS_BIT(RF_AXIS_EXPERT);
@@ -122,8 +122,8 @@ static build expert_mlp(rf_mesh mesh, int64_t rows, int64_t ff) {
   return b;
 }
 
-/* Gradients of the backward pass, bf16, summed over slices while the layer before is walked; 4
- * products a layer. */
+/* Gradients of the backward pass in bf16, summed over slices while the layer before is computed; 4
+ * products per layer. */
 static build slices_mlp(rf_mesh mesh, int64_t n, int64_t ff) {
   build b = begin(mesh);
   int64_t shards = rf_mesh_size(&mesh, RF_AXIS_BIT(RF_AXIS_FSDP));
@@ -162,7 +162,7 @@ static rf_bound slice_tokens(const rf_machine *m, rf_mesh mesh, int64_t n) {
   return time_of(&b, m, RF_COLLECTIVES_OFFLOAD).bound;
 }
 
-/* The value from which on a step is bound by arithmetic; below it, by the network. */
+/* The smallest value at which a step is bound by arithmetic. Below it, the network is the bound. */
 static double turning_point(bound_at probe, const rf_machine *m, rf_mesh mesh, int64_t grain) {
   int64_t low = 1, high = 1 << 20;
   while (high - low > 1) {
@@ -175,8 +175,8 @@ static double turning_point(bound_at probe, const rf_machine *m, rf_mesh mesh, i
 
 static void steps_turn_where_the_literature_says(void **state) {
   (void)state;
-  /* alpha: FLOP/s over bytes/s of one axis, both directions. (X-1)/X: what a ring leaves out of
-   * the books' formula. */
+  /* alpha: FLOP/s over bytes/s of one axis, both directions. The books' formula leaves out the
+   * factor (X-1)/X of a ring. */
   const double v5p = 4.59e14 / 1.8e11, v5e = 1.97e14 / 9e10, v5p_dcn = 4.59e14 / 6.25e9,
                h100 = 9.89e14 / 4.5e11;
   const struct {
@@ -208,7 +208,7 @@ static void steps_turn_where_the_literature_says(void **state) {
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     rf_machine machine = pure(rows[i].machine);
     double expected = rows[i].expected;
-    if (expected == 0) { /* which axis the mesh got is the links' affair: what they say a byte costs */
+    if (expected == 0) { /* The links decide which axis the mesh gets, and so the cost of a byte. */
       rf_group group;
       assert_int_equal(rf_machine_group(&machine, &rows[i].mesh, RF_AXIS_BIT(RF_AXIS_FSDP), &group, NULL),
                        RAFTER_OK);
@@ -226,7 +226,7 @@ static void what_is_sent_behind_work_is_hidden(void **state) {
   rf_mesh mesh = mesh_of(RF_AXIS_FSDP, 64, 0, 0);
   double compute = LAYERS * 4.0 * 2000 * D * 16384 / 4.59e14, one = 2.0 * 2 * D * 16384 / 5.4e11 * 63 / 64,
          sent = LAYERS * one;
-  /* 2000 tokens > 837: only the first layer's gather is waited for */
+  /* 2000 tokens > 837: only the gather of the first layer is exposed */
   build b = fsdp_mlp(mesh, 2000, 16384, true);
   rf_step_time t = time_of(&b, &machine, RF_COLLECTIVES_OFFLOAD);
   assert_true(fabs(t.by[RF_BOUND_COMPUTE] - compute) < 1e-9 * compute);
@@ -234,12 +234,13 @@ static void what_is_sent_behind_work_is_hidden(void **state) {
               t.bound == RF_BOUND_COMPUTE);
   assert_true(fabs(t.by[RF_BOUND_NETWORK] + t.network_hidden - sent) < 1e-9 * sent);
   b = fsdp_mlp(mesh, 2000, 16384, true);
-  t = time_of(&b, &machine, RF_COLLECTIVES_NONE); /* the core waits for everything */
+  t = time_of(&b, &machine, RF_COLLECTIVES_NONE); /* the core waits for every collective */
   assert_true(fabs(t.seconds - compute - sent) < 1e-9 * t.seconds && t.network_hidden < 1e-12);
-  b = fsdp_mlp(mesh, 400, 16384, true); /* 400 tokens < 837: what is not hidden is the difference */
+  b = fsdp_mlp(mesh, 400, 16384, true); /* 400 tokens < 837: the difference is exposed */
   t = time_of(&b, &machine, RF_COLLECTIVES_OFFLOAD);
   assert_true(t.bound == RF_BOUND_NETWORK && fabs(t.seconds - sent) < 0.15 * sent && t.seconds >= sent);
-  /* The core pays for what its collectives move through memory, at most as long as they last. */
+  /* The core is slowed by the memory traffic of its collectives, at most for as long as they
+   * last. */
   machine.copy_bps = machine.read_bps = 2.765e12;
   double seconds[3];
   for (int how = 0; how < 3; how++) {
@@ -250,7 +251,7 @@ static void what_is_sent_behind_work_is_hidden(void **state) {
               seconds[RF_COLLECTIVES_CORE] < seconds[RF_COLLECTIVES_NONE]);
 }
 
-/* Two kinds of traffic on different axes run at the same time; on the same axis one after the
+/* Collectives on different axes run at the same time. On the same axis they run one after the
  * other. */
 static void axes_do_not_meet(void **state) {
   (void)state;
@@ -269,7 +270,7 @@ static void axes_do_not_meet(void **state) {
               fabs(seconds[2] - 2 * seconds[0]) < 1e-9 * seconds[0]);
 }
 
-/* (Z-1)/(m+Z-1) of the time of a pipeline goes to its bubble, whatever the layers. */
+/* (Z-1)/(m+Z-1) of a pipeline's time is its bubble, whatever the layers. */
 static void pipelines_have_bubbles(void **state) {
   (void)state;
   rf_machine machine = pure("tpu-v5p:4x1x1");
@@ -284,8 +285,8 @@ static void pipelines_have_bubbles(void **state) {
   }
 }
 
-/* What goes to the host and back hides under compute, or is shown. It is asked for again half
- * way. */
+/* A transfer to the host and back is hidden by compute, or exposed. It is requested again
+ * halfway. */
 static void the_host_is_hidden_or_shown(void **state) {
   (void)state;
   rf_machine machine = pure("tpu-v5p");
@@ -306,7 +307,8 @@ static void the_host_is_hidden_or_shown(void **state) {
   }
 }
 
-/* A transfer's bytes are its own until it has ended: who writes there waits. */
+/* The bytes of a transfer are in use until the transfer has ended. An op that writes there
+ * waits. */
 static void bytes_in_flight_are_not_written(void **state) {
   (void)state;
   rf_machine machine = pure("tpu-v5p");
@@ -316,7 +318,7 @@ static void bytes_in_flight_are_not_written(void **state) {
     int x = tensor(&b, RF_CLASS_ACTIVATION, 4096, D), w = tensor(&b, RF_CLASS_WEIGHT, D, D);
     if (kept) keep(&b, x);
     keep(&b, op(&b, "offload_out", &x, 1, (rf_attr){.group = 1}));
-    for (int l = 0; l < 3; l++) x = product(&b, x, w); /* the second takes the place of x */
+    for (int l = 0; l < 3; l++) x = product(&b, x, w); /* the second tensor reuses the bytes of x */
     seconds[kept] = time_of(&b, &machine, RF_COLLECTIVES_CORE).seconds;
   }
   double way = 2.0 * 4096 * D / machine.pcie_bps, one = 2.0 * 4096 * D * D / 4.59e14;
@@ -324,8 +326,8 @@ static void bytes_in_flight_are_not_written(void **state) {
               fabs(seconds[0] - way - 2 * one) < 1e-9 * seconds[0]);
 }
 
-/* Ironwood: two devices a chip; the link between them is six times an axis, and one axis of the
- * mesh may lie on it. */
+/* Ironwood has two devices per chip. The link between them is six times as fast as a torus axis,
+ * and one axis of the mesh may use it. */
 static void dies_are_near(void **state) {
   (void)state;
   rf_machine machine = pure("tpu-v7x:4x4x4");

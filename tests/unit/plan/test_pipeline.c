@@ -1,5 +1,5 @@
-/* Pipelines: which layers stand where, orders of schedules, the walk through them against the
- * formulas of the literature and small cases by hand, and plans of all stages. */
+/* test_pipeline.c - tests pipelines: layers per stage, orders of schedules, simulated times against
+ * the formulas of the literature and against small cases by hand, and plans of all stages. */
 #include "plan/pipeline.h"
 
 #include <math.h>
@@ -35,7 +35,7 @@ static void layers_are_dealt_out(void **state) {
         assert_int_equal(next, layers);
         assert_true(most - least <= 1 && count == least); /* the last piece has the head */
       }
-  /* Llama 3 405B: "one Transformer layer each from the first and the last stages" less (Llama
+  /* Llama 3 405B has "one Transformer layer each from the first and the last stages" less (Llama
    * Team 2024, section 3.3.2). */
   rf_mesh mesh = mesh_of(16, "1f1b");
   for (int p = 0; p < 16; p++) {
@@ -87,8 +87,8 @@ static void microbatches_in_flight(void **state) {
     assert_int_equal(rf_pipeline_in_flight(&one, s, 16, 0), 4 - s);
     assert_int_equal(rf_pipeline_in_flight(&all, s, 16, 0), 16);
   }
-  /* By hand, four microbatches a b c d: stage 0 runs forward a b of its first layers, a b of its
-   * last ones, then c, backward a of the last, d, b, ... */
+  /* By hand, for four microbatches a b c d: stage 0 runs forward a b of its first layers, a b of
+   * its last layers, then c, backward a of the last layers, d, b, ... */
   static const int held[2][2] = {{4, 2}, {3, 1}};
   for (int s = 0; s < 2; s++)
     for (int c = 0; c < 2; c++) assert_int_equal(rf_pipeline_in_flight(&turns, s, 4, c), held[s][c]);
@@ -104,8 +104,8 @@ static double walked(const rf_mesh *mesh, int micros, const rf_piece_times *piec
   return seconds;
 }
 
-/* GPipe and 1F1B: (P-1)/(m+P-1); interleaved: (P-1)/(V m + P-1) (Narayanan et al. 2021, sections
- * 2.1 and 2.2). Exact in binary: 1 and 2 seconds. */
+/* Idle shares: GPipe and 1F1B (P-1)/(m+P-1), interleaved (P-1)/(V m + P-1) (Narayanan et al. 2021,
+ * sections 2.1 and 2.2). Times of 1 and 2 seconds are exact in binary. */
 static void even_stages_wait_as_the_formula_says(void **state) {
   (void)state;
   for (int k = 0; k < 4; k++)
@@ -124,7 +124,7 @@ static void even_stages_wait_as_the_formula_says(void **state) {
       }
 }
 
-/* A million microbatches are not walked one by one. */
+/* A million microbatches are not simulated one by one. */
 static void many_microbatches(void **state) {
   (void)state;
   for (int k = 0; k < 3; k++) {
@@ -137,7 +137,8 @@ static void many_microbatches(void **state) {
     }
     double busy = 3.0 * rf_pipeline_chunks(&mesh) * (1 << 20), seconds = walked(&mesh, 1 << 20, even, finish);
     assert_true(fabs((seconds - busy) / seconds - rf_pipeline_bubble(&mesh, 1 << 20)) < 1e-12);
-    /* What is left out of the walk is as what was walked: in a small case both are done. */
+    /* The microbatches that are left out repeat those that were simulated. A small case is computed
+     * in both ways. */
     double first = walked(&mesh, 60, uneven, finish), second = walked(&mesh, 64, uneven, finish),
            third = walked(&mesh, 120, uneven, finish);
     assert_true(fabs(third - (second + 14 * (second - first))) < 1e-9 * third);
@@ -156,14 +157,15 @@ static void uneven_stages_by_hand(void **state) {
    * 9.5-13.5; B0 8-10, B1 14-16. */
   rf_piece_times sends[] = {{1, 2, 0.5, 0}, {2, 4, 0, 0.5}};
   assert_true(walked(&mesh, 2, sends, finish) == 16);
-  /* Links that are slower than the work: transfers follow each other. F0 0-1, arrives 11; F1
-   * 1-2, arrives 21; B0 23 -> 33, B1 33 -> 43, and 2 of work. */
+  /* Links slower than the work: transfers follow each other. F0 0-1, arrives at 11; F1 1-2, arrives
+   * at 21; B0 23 -> 33, B1 33 -> 43, and 2 of work. */
   rf_piece_times slow[] = {{1, 2, 10, 0}, {1, 1, 0, 10}};
   mesh = mesh_of(2, "gpipe");
   assert_true(walked(&mesh, 2, slow, finish) == 45);
 }
 
-/* Nothing beats the slowest stage's own work, nor the way of one microbatch through all. */
+/* A schedule is never faster than the work of its slowest stage, nor than one microbatch through
+ * all stages. */
 static void no_faster_than_its_slowest_stage(void **state) {
   (void)state;
   for (int k = 0; k < 4; k++)
@@ -231,8 +233,8 @@ static int64_t class_bytes(const rf_plan *plan, rf_class class) {
   return sum;
 }
 
-/* The stages share out what one chip has, and what they hold grows with what they have in
- * flight. */
+/* The stages divide the tensors of one chip, and the memory of a stage grows with its microbatches
+ * in flight. */
 static void stages_share_the_model_out(void **state) {
   (void)state;
   rf_model model = model_named(MODEL);
@@ -263,8 +265,8 @@ static void stages_share_the_model_out(void **state) {
   rf_plan_free(whole);
 }
 
-/* One more microbatch in flight is one more place for each tensor that backward reads: middle
- * stages, which are alike, differ by nothing else. */
+/* Each microbatch in flight needs one more slot of each tensor that the backward pass reads. Middle
+ * stages are equal except for this. */
 static void what_is_held_is_in_the_plan(void **state) {
   (void)state;
   rf_model model = model_named(MODEL);
@@ -284,7 +286,7 @@ static void what_is_held_is_in_the_plan(void **state) {
   rf_plan_free(less);
 }
 
-/* Beside what stands in the host's memory too, which then has the places. */
+/* The same with tensors in host memory, which then has the slots. */
 static void stages_may_use_their_host(void **state) {
   (void)state;
   rf_model model = model_named(MODEL);
@@ -324,7 +326,7 @@ static void the_step_is_that_of_all_stages(void **state) {
   }
 }
 
-/* A place too few, or one that is given away between two halves, is found. */
+/* The checker finds a missing slot, and a slot that is reused between two halves. */
 static void the_checker_knows_pipelines(void **state) {
   (void)state;
   rf_model model = model_named(MODEL);
@@ -337,7 +339,7 @@ static void the_checker_knows_pipelines(void **state) {
       rf_error error = {0};
       if (tensor->slots < 2 || tensor->input || strstr(tensor->name, "step/")) continue;
       bool arrives = tensor->reason && !strcmp(tensor->reason, "comes from another stage");
-      if (arrives) continue; /* its last place is for what comes early */
+      if (arrives) continue; /* its last slot is for a tensor that arrives early */
       tensor->slots--;
       if (rf_plan_check(plan, &error) == RAFTER_OK)
         fail_msg("%s: a place less for %s is not found", SCHEDULES[k], tensor->name);

@@ -1,5 +1,5 @@
-/* Plans of known models: published figures, orderings every planner must get right, auto, the
- * search, what does not fit, the digest. */
+/* test_plan.c - tests plans of known models: published figures, orderings that every planner must
+ * get right, auto, the search, plans that do not fit, and the digest. */
 #include "plan/advice.h"
 #include "unit/plan/plans.h"
 
@@ -31,7 +31,7 @@ static void uva_has_the_published_size_and_work(void **state) {
   rf_plan_free(plan);
 }
 
-/* Without remat: states of 16 and 18 bytes a parameter and at most 8 D + 2 F kept elements per
+/* Without remat: states of 16 and 18 bytes per parameter, and at most 8 D + 2 F kept elements per
  * token and layer. */
 static void uva_without_remat_keeps_little(void **state) {
   (void)state;
@@ -43,9 +43,9 @@ static void uva_without_remat_keeps_little(void **state) {
   rf_plan_free(bf16);
 }
 
-/* "Profiling and Scaling Single-GPU Transformer Models" (UvA): profiler GB = GiB on one RTX
- * A5000; time within 30 % where the program is comparable (a scanned loop without remat stacks
- * and copies what ours does not). */
+/* "Profiling and Scaling Single-GPU Transformer Models" (UvA), where GB means GiB, on one RTX
+ * A5000. Time is within 30 % if the programs are comparable: a scanned loop without remat stacks
+ * and copies tensors that ours does not. */
 static void uva_stays_below_every_published_row(void **state) {
   (void)state;
   static const struct {
@@ -78,8 +78,8 @@ static void uva_stays_below_every_published_row(void **state) {
   }
 }
 
-/* Nothing of the machine that plans goes into the plan of an accelerator, and no op is left to a
- * kernel of the CPU. */
+/* The plan of an accelerator depends on nothing of the machine that makes the plan, and no op uses
+ * a CPU kernel. */
 static void sheets_know_no_threads(void **state) {
   (void)state;
   static const rf_remat remats[] = {RF_REMAT_NONE, RF_REMAT_BLOCK};
@@ -95,8 +95,8 @@ static void sheets_know_no_threads(void **state) {
     rf_plan_free(one);
     rf_plan_free(many);
   }
-  /* A panel of logits has at least the rows at which its products hide the table, whatever the
-   * vocabulary, and no more than all. */
+  /* A panel of logits has at least enough rows for its products to hide reading the table, whatever
+   * the vocabulary, and at most all rows. */
   rf_model model = model_named("gemma3-1b");
   for (int64_t rows = 16; rows <= 4096; rows *= 16) {
     rf_plan_options options = train_options(machine_named("tpu-v5e"), RF_BF16, 1, 1, rows, RF_REMAT_NONE);
@@ -123,7 +123,7 @@ static void orderings_hold(void **state) {
             *whole = uva(RF_BF16, 64, 1, remats[r]);
     assert_true(f32->arena_bytes > bf16->arena_bytes);
     assert_true(f32->step_seconds > bf16->step_seconds);
-    /* activations outweigh the gradients that wait */
+    /* activations outweigh the waiting gradients */
     if (remats[r] < RF_REMAT_MLP_ATTN) assert_true(whole->arena_bytes > bf16->arena_bytes);
     assert_true(bf16->step_seconds > whole->step_seconds);
     rf_plan_free(f32);
@@ -147,8 +147,8 @@ static void orderings_hold(void **state) {
   }
 }
 
-/* The curve against a walk over every tensor at every op; its largest values are the plan's two
- * sizes. */
+/* Compares the memory curve with a count of every tensor at every op. Its maxima are the two sizes
+ * of the plan. */
 static void the_memory_curve_is_that_of_the_tensors(void **state) {
   (void)state;
   for (int accumulate = 1; accumulate <= 4; accumulate += 3) {
@@ -195,7 +195,7 @@ static void a_405b_model_plans_in_milliseconds(void **state) {
       assert_in_range(plan->graph->params.total, 405849000000, 405858000000);
       assert_true((double)plan->arena_bytes <= 1.03 * (double)plan->live_bytes);
       assert_true((double)plan->persistent_bytes >= 14.0 * (double)plan->graph->params.total);
-      assert_true(plan->build_seconds < 5); /* milliseconds; this only catches a quadratic search */
+      assert_true(plan->build_seconds < 5); /* It takes milliseconds; this only catches a quadratic search. */
       rf_plan_free(plan);
     }
 }
@@ -218,7 +218,7 @@ static void auto_recomputes_no_more_than_the_budget_asks(void **state) {
     options.budget_bytes = named[3]->arena_bytes + (none->arena_bytes - named[3]->arena_bytes) * part / 10;
     rf_plan *plan = plan_of(&model, &options);
     assert_true(plan->arena_bytes <= options.budget_bytes);
-    assert_true(plan->step_seconds >= slower * 0.9999); /* less memory never costs less time */
+    assert_true(plan->step_seconds >= slower * 0.9999); /* less memory never takes less time */
     if (part == 10) assert_true(plan->step_seconds == none->step_seconds);
     for (int r = 0; r < 4; r++) /* never worse than a named policy that fits */
       if (named[r]->arena_bytes <= options.budget_bytes)
@@ -226,7 +226,7 @@ static void auto_recomputes_no_more_than_the_budget_asks(void **state) {
     slower = plan->step_seconds;
     rf_plan_free(plan);
   }
-  options.budget_bytes = 1000; /* hopeless: the smallest there is */
+  options.budget_bytes = 1000; /* impossible: gives the smallest plan */
   rf_plan *plan = plan_of(&model, &options);
   assert_true(plan->arena_bytes <= named[3]->arena_bytes);
   assert_int_equal(rf_plan_require_fit(plan, NULL), RAFTER_NO_FIT);
@@ -270,7 +270,7 @@ static void the_search_finds_the_fastest_that_fits(void **state) {
     assert_true(found);
     rf_plan_free(plan);
   }
-  /* What the user fixed stays. */
+  /* Options that the user set stay. */
   rf_plan *plan = NULL;
   options.budget_bytes = (int64_t)(9 * GIB);
   options.build.microbatch = 16;
@@ -303,7 +303,7 @@ static void what_does_not_fit_says_what_would(void **state) {
                    4);
   while (remat > 0 && strcmp(rf_remat_name((rf_remat)remat), name)) remat--;
   assert_true(remat > 0);
-  /* the advice is true */
+  /* the advice is correct */
   options.build.microbatch = microbatch;
   options.build.accumulate = (int)accumulate;
   options.remat = (rf_remat)remat;
@@ -320,7 +320,8 @@ static void what_does_not_fit_says_what_would(void **state) {
   assert_int_equal(rf_plan_require_fit(plan, &error), RAFTER_NO_FIT);
   assert_non_null(strstr(error.hint, "smaller model"));
   rf_plan_free(plan);
-  static rf_fit_found all; /* where nothing fits, the smallest there is, and what was tried */
+  /* If no setting fits, the search returns the smallest one and the settings that it tried. */
+  static rf_fit_found all;
   assert_int_equal(rf_plan_fit(&large, &options,
                                (rf_fit_vary){.remat = true, .microbatch = true, .dtype = true}, NULL, &plan,
                                &all, &error),
@@ -331,8 +332,8 @@ static void what_does_not_fit_says_what_would(void **state) {
   rf_plan_free(plan);
 }
 
-/* What stays is told of the setting that was tried, as the machine pads it: of states split over
- * chips, whose plan is not laid out. */
+/* The reported kept tensors are those of the setting that was tried, with the machine's padding:
+ * states are sharded over chips, and this plan is not laid out. */
 static void what_stays_is_that_of_the_plan(void **state) {
   (void)state;
   rf_machine machine;
@@ -370,7 +371,7 @@ static void weights_stand_at_the_same_place_in_every_plan(void **state) {
     options.build.clip = 0;
     rf_plan *other = plan_of(&model, &options);
     assert_int_equal(train->persistent_bytes, other->persistent_bytes);
-    /* validation runs over the trainer's region */
+    /* validation uses the memory region of training */
     options.build.loss_only = true;
     options.persistent_bytes = train->persistent_bytes;
     rf_plan *validation = plan_of(&model, &options);
@@ -418,16 +419,16 @@ static void the_digest_knows_what_matters(void **state) {
     for (int k = 0; k < v; k++) assert_string_not_equal(digest[k], digest[v]);
     rf_plan_free(plan);
   }
-  rf_plan_options o = base; /* the machine's speed is no part of it */
+  rf_plan_options o = base; /* The speed of the machine is not part of the digest. */
   o.machine = machine_named("h200");
   rf_plan *plan = plan_of(&model, &o);
   assert_string_equal(plan->digest, digest[0]);
   rf_plan_free(plan);
 }
 
-/* Advice shares the graph of the plan it is for and leaves out what it does not show; its
- * numbers are those of whole plans, also where it was begun ahead of the plan, on fewer threads
- * than the machine has, and where nothing fits (then live bytes are said). */
+/* Advice shares the graph of its plan and leaves out parts that it does not show. Its numbers are
+ * those of whole plans. This also holds if advice starts before the plan is finished, with fewer
+ * threads than the machine has, and if nothing fits (advice then gives live bytes). */
 static void advice_is_what_whole_plans_say(void **state) {
   (void)state;
   static rf_machine cpu;
@@ -480,7 +481,8 @@ static void advice_is_what_whole_plans_say(void **state) {
   }
 }
 
-/* A plan made for its size ends where the answer is known, and says what the whole one says. */
+/* A plan made only for its size stops when the size is known, and gives the size of the whole
+ * plan. */
 static void sizes_are_those_of_whole_plans(void **state) {
   (void)state;
   rf_model model = model_named("uva");
@@ -504,8 +506,8 @@ static void sizes_are_those_of_whole_plans(void **state) {
   }
 }
 
-/* Steps of a generate plan may use fewer rows than it has: one kernel for each range. A training
- * step uses all of them. */
+/* Passes of a generate plan may use fewer rows than the plan has: one kernel per range of rows. A
+ * training step uses all rows. */
 static void rows_choose_the_kernel(void **state) {
   (void)state;
   rf_model model = model_named("gpt:layers=1,width=64,heads=2,ff=128,vocab=300,seq=64");

@@ -1,5 +1,5 @@
-/* test_priced.c - no op without a predicted time, none predicted as 0 unless its work is 0, and
- * none below its limit: all presets at small shapes, all jobs, kinds of machines. */
+/* test_priced.c - every op has a predicted time, no time is 0 unless the work is 0, and no time is
+ * below its limit. All presets at small shapes, all jobs and all kinds of machines are tested. */
 #include "plans.h"
 #include "model/weights.h"
 
@@ -7,7 +7,7 @@
 
 static int64_t ops, without_work;
 
-/* What is wrong with the prices of a plan; "" where nothing is. */
+/* Describes an error in the prices of a plan; "" if there is none. */
 static const char *fault_of(const rf_plan *plan) {
   static char text[300];
   for (int i = 0; i < plan->graph->op_count; i++) {
@@ -22,7 +22,7 @@ static const char *fault_of(const rf_plan *plan) {
     else if (work > 0 && !(p->seconds > 0)) fault = "has work and takes no time";
     else if (!isfinite(limit) || limit < 0 ||
              (work > 0 && !(limit > 0) && !rf_op_is_exchange(plan->graph->op[i].def)))
-      fault = "has work and no limit"; /* a small transfer may be all latency, which is in its time */
+      fault = "has work and no limit"; /* A small transfer may be only latency, which its time includes. */
     else if (p->seconds < limit * (1 - 1e-12)) fault = "is predicted below its limit";
     else if (p->calls < 1) fault = "is never called";
     if (fault)
@@ -37,8 +37,8 @@ static void priced(const rf_plan *plan, const char *what) {
   if (*fault) fail_msg("%s: %s", what, fault);
 }
 
-/* What a calibration may say: rates of caches above the memory's, of kernels above the measured
- * peak, and none of them in order. */
+/* Extreme calibrations: rates of caches above the memory's, rates of kernels above the measured
+ * peak, in random order. */
 static void calibrate(rf_machine *m) {
   static const struct {
     const char *op;
@@ -69,7 +69,7 @@ static void calibrate(rf_machine *m) {
   }
 }
 
-/* A launch that costs nothing hides no op without a price. */
+/* Launches cost nothing here, so they cannot hide an op without a price. */
 enum { CPU = 2, CALIBRATED, KINDS };
 static const rf_machine *machine_of(int kind) {
   static rf_machine machines[KINDS];
@@ -145,7 +145,7 @@ static void every_preset_and_job(void **state) {
   print_message("%lld ops, %lld of them without work\n", (long long)ops, (long long)without_work);
 }
 
-/* Adapters, weights in blocks, meshes with their collectives. */
+/* Adapters, packed weights, and meshes with their collectives. */
 static void the_other_ways_of_a_job(void **state) {
   (void)state;
   static rf_weight_types types;
@@ -186,7 +186,7 @@ static void the_other_ways_of_a_job(void **state) {
   }
 }
 
-/* The check would notice an op whose price is taken away. */
+/* The check notices an op without a price. */
 static void planted(void **state) {
   (void)state;
   rf_model model = model_named("gpt2:layers=1");

@@ -1,5 +1,5 @@
-/* What a JAX program of the model takes: arrays that arithmetic gives, and the orderings that
- * were measured. The compiler's own reports are in data/tpu-aot.json (tests/tpu_aot). */
+/* test_program.c - tests the memory of a JAX program of the model: arrays that arithmetic gives,
+ * and measured orderings. The compiler's own reports are in data/tpu-aot.json (tests/tpu_aot). */
 #include "plans.h"
 
 enum { LAYERS = 12, D = 1024, F = 4096, HEADS = 8, T = 512, SEQUENCES = 16 };
@@ -31,12 +31,12 @@ static void state_is_donated_and_counts_three_times(void **state) {
   int64_t parameters = 155877376, counters = 4 + 2 * 4, tokens = 2 * 4 * SEQUENCES * 4 * T;
   assert_int_equal(memory.alias, 3 * 4 * parameters + counters);
   assert_int_equal(memory.argument, memory.alias + tokens);
-  /* Accumulators, and at the peak gradients of the layers and of what stands behind them. */
+  /* Accumulators and, at the peak, gradients of the layers and of the ops after them. */
   assert_true(memory.gradients > 2 * 4 * (parameters - (2048 + T) * D) - 1 &&
               memory.gradients <= 2 * 4 * parameters);
 }
 
-/* What crosses the loop of a layer, from the residuals that jax.linearize writes: per token
+/* Bytes that the loop over layers stacks, from the residuals that jax.linearize keeps. Per token:
  * three f32 arrays and four numbers for each norm, five arrays of the GELU, inputs of four
  * products, queries, keys and values, scores in f32 and bf16, two masks. */
 static void a_loop_stacks_every_residual(void **state) {
@@ -56,8 +56,8 @@ static void a_loop_stacks_every_residual(void **state) {
   assert_int_equal(size(&options).stacked, 0);
 }
 
-/* Under adapters of the attention's products alone, an MLP's products keep nothing of their own:
- * no gradient of their matrices is made. */
+/* With adapters only on the products of attention, the products of an MLP keep nothing: their
+ * matrices have no gradient. */
 static void frozen_products_keep_no_input(void **state) {
   (void)state;
   rf_plan_options options = jax("a5000", RF_PROGRAM_JAX_SCAN, RF_BF16, 1, 1, RF_REMAT_NONE);
@@ -70,7 +70,7 @@ static void frozen_products_keep_no_input(void **state) {
   model = model_named("uva");
   assert_int_equal(rf_lora_parse("rank=4,targets=qkv", &model, &model.lora, &error), RAFTER_OK);
   assert_int_equal(rf_plan_program_size(&model, &options, &mlp, &error), RAFTER_OK);
-  /* The inputs of up and down, and what their adapters keep: nothing larger. */
+  /* The inputs of up and down and the tensors of their adapters, and nothing larger. */
   assert_true(all.stacked - mlp.stacked >= (int64_t)LAYERS * T * 2 * (D + F) &&
               all.stacked - mlp.stacked < (int64_t)LAYERS * T * 2 * (D + F + D));
 }
@@ -93,8 +93,8 @@ static double gib(rf_program_kind program, rf_dtype dtype, int64_t microbatch, i
   return bytes / GIB;
 }
 
-/* The ladder of a published tutorial, on one A5000: memory and seconds of each rung (its own
- * measurements), and their order. */
+/* A series of memory savings from a published tutorial on one A5000: measured memory and seconds of
+ * each, and their order. */
 static void the_published_ladder_stands(void **state) {
   (void)state;
   static const struct {
@@ -151,8 +151,8 @@ static void what_has_no_program_is_refused_and_the_search_goes_on(void **state) 
   rf_plan_free(plan);
 }
 
-/* Over fsdp every device has its part of matrices and of what belongs to them, and two of them
- * whole at a time. */
+/* With fsdp, every device has its part of the matrices and their states, and two whole matrices at
+ * a time. */
 static void fsdp_cuts_what_is_kept_and_gathers_two_matrices(void **state) {
   (void)state;
   enum { DEVICES = 8 };
@@ -167,10 +167,10 @@ static void fsdp_cuts_what_is_kept_and_gathers_two_matrices(void **state) {
   options.build.mesh.of[RF_AXIS_FSDP] = DEVICES;
   rf_program_memory cut = size(&options);
   double whole = 3 * 4 * 155877376.0;
-  /* vectors are whole */
+  /* vectors are not sharded */
   assert_true((double)cut.alias > whole / DEVICES && (double)cut.alias < 1.01 * whole / DEVICES);
   assert_int_equal(cut.kept, alone.kept);
-  /* two whole matrices in bf16 beside its own parts */
+  /* two whole matrices in bf16 next to the device's own parts */
   assert_true(cut.temp > (alone.copies + alone.gradients) / DEVICES + 2 * 2 * (int64_t)D * F);
   assert_true(cut.total < alone.total);
   rf_model model = model_named("uva");

@@ -1,5 +1,5 @@
-/* Answers of roofline.h beside counting by hand: pairs of attention one by one, contractions
- * point by point, thresholds from both their sides. */
+/* test_roofline.c - compares answers of roofline.h with counting by hand: pairs of attention one by
+ * one, contractions element by element, thresholds from both sides. */
 #include "study/roofline.h"
 #include "plan/job.h"
 
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-/* The command as the program has it, less what any command has. */
+/* The command as in the program, without the options that every command has. */
 static const rf_command ROOFLINE = {
     .name = "roofline",
     .arguments = "OP",
@@ -23,7 +23,7 @@ static const rf_commands ALL = {COMMANDS, 1};
 
 static rf_answer answer;
 
-/* Asks what a command line asks; the words are separated by single blanks. */
+/* Runs a command line; its words are separated by single blanks. */
 static void ask(const char *line) {
   char text[512], *words[48];
   int count = 0;
@@ -64,7 +64,7 @@ static void attention_counts_every_pair(void **state) {
           double pairs = 0;
           for (int i = 0; i < seq; i++)
             for (int k = 0; k < context; k++) {
-              int place = context - seq + i; /* of the query among the keys */
+              int place = context - seq + i; /* position of the query among the keys */
               if (causal && (k > place || (window && k <= place - window))) continue;
               if (!causal && window && k >= window) continue;
               pairs++;
@@ -79,7 +79,7 @@ static void attention_counts_every_pair(void **state) {
           close_to(figure("flops_full"), 4.0 * 3 * 8 * 16 * seq * context, 1e-12);
         }
   ask("attention --on tpu-v5e --batch 32 --heads 32 --kv-heads 8 --head-dim 128 --seq 1 --context 8192");
-  close_to(figure("intensity"), 4, 0.01); /* decoding: a key serves its group */
+  close_to(figure("intensity"), 4, 0.01); /* decoding: each key serves its group of queries */
 }
 
 /* The same op in a graph. */
@@ -130,7 +130,7 @@ static void a_matmul_turns_where_it_says(void **state) {
     ask(line);
     assert_string_equal(text_of("bound"), side > 0 ? "compute" : "memory");
   }
-  /* A contraction is a matmul, however it is written. */
+  /* A contraction is a matmul in any notation. */
   ask("matmul --m 48 --k 96 --n 160 --on h100-sxm");
   double flops = figure("flops"), bytes = figure("bytes"), seconds = figure("seconds"),
          critical = figure("critical");
@@ -139,7 +139,7 @@ static void a_matmul_turns_where_it_says(void **state) {
               figure("critical") == critical);
   double exact = 0;
   for (int b = 0; b < 48; b++)
-    for (int f = 0; f < 160; f++) exact += 96 + 95; /* multiplies, and adds of one less */
+    for (int f = 0; f < 160; f++) exact += 96 + 95; /* as many multiplications, and one addition less */
   assert_true(figure("flops_exact") == exact);
   assert_true(figure("intensity_limit") == INFINITY);
 }
@@ -168,8 +168,8 @@ static void strategies_turn_where_they_say(void **state) {
       ask(line);
       assert_string_equal(text_of("bound"), side > 0 ? "compute" : "network");
       if (i) continue;
-      /* The layer's own seconds turn at the same place: 4DF forward and 8DF backward against 12
-       * nDF, the backward pass binding. */
+      /* The seconds of the layer have the same threshold: 4DF forward and 8DF backward against 12
+       * nDF, with the backward pass as the limit. */
       assert_true((figure("layer_compute_seconds") > figure("layer_network_seconds")) == (side > 0));
     }
   }
@@ -177,7 +177,7 @@ static void strategies_turn_where_they_say(void **state) {
 
 static void decoding_reads_what_it_must(void **state) {
   (void)state;
-  /* One expert of eight for one token; all of them for many. */
+  /* One token uses one expert of eight; many tokens use all of them. */
   ask("decode --parameters 9e9 --active-parameters 2e9 --experts 8 --experts-used 1 --kv-bytes 0 --batch 1 "
       "--on h100-sxm");
   double one = figure("load_seconds");

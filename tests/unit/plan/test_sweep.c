@@ -1,5 +1,5 @@
-/* Random models, batches, policies and jobs on the null backend: every plan passes the checker,
- * and nearly all are packed to the bound. */
+/* test_sweep.c - makes plans of random models, batches, policies and jobs on the null backend.
+ * Every plan passes the checker, and almost all reach the bound of their size. */
 #include "unit/plan/plans.h"
 
 static const char *const remats[] = {"none", "mlp", "attn", "mlp+attn", "block", "auto"};
@@ -56,7 +56,7 @@ static void every_configuration_is_sound_and_tight(void **state) {
     char name[200];
     rf_model model = random_model(&seed, name);
     rf_plan_options options = random_options(&seed);
-    if (options.remat == RF_REMAT_AUTO) { /* a budget between all kept and almost nothing kept */
+    if (options.remat == RF_REMAT_AUTO) { /* a budget between keeping everything and almost nothing */
       rf_plan_options ends = options;
       ends.remat = RF_REMAT_NONE;
       rf_plan *most = plan_of(&model, &ends);
@@ -78,7 +78,7 @@ static void every_configuration_is_sound_and_tight(void **state) {
     if (options.remat == RF_REMAT_AUTO && plan->arena_bytes > options.budget_bytes)
       fail_msg("%s: auto does not fit what block fits (%lld > %lld)", name, (long long)plan->arena_bytes,
                (long long)options.budget_bytes);
-    if (!options.guard_bytes) { /* guards are gaps by design */
+    if (!options.guard_bytes) { /* guard bytes are intended gaps */
       plain++;
       double ratio = (double)plan->arena_bytes / (double)plan->live_bytes;
       tight += ratio <= 1.03;

@@ -1,5 +1,5 @@
-/* A trial against the plan itself: the graph is rewritten, laid out and priced, and must come to
- * the same bytes and the same seconds, to the bit. */
+/* test_trial.c - compares a trial with the plan itself: the rewritten graph is laid out and priced,
+ * and must have the same bytes and seconds, to the bit. */
 #include "unit/plan/plans.h"
 
 #include "graph/remat.h"
@@ -35,7 +35,7 @@ static void must_match(const char *model, rf_trial *trial, const rf_graph *base,
   rf_plan_free(plan);
 }
 
-/* Named policies, and sets that nobody would choose. */
+/* Named policies, and sets that no policy would choose. */
 static void a_trial_is_the_plan(void **state) {
   (void)state;
   uint64_t seed = 7;
@@ -75,7 +75,7 @@ static void a_trial_is_the_plan(void **state) {
     }
 }
 
-/* Chips that gather weights twice: recomputation shares the gather of backward. */
+/* Chips that gather weights twice: recomputation shares the gather of the backward pass. */
 static void a_trial_is_the_plan_of_one_of_many_chips(void **state) {
   (void)state;
   rf_model model = model_named(MODELS[1]);

@@ -1,5 +1,5 @@
-/* Seconds of a walk below its bound: the bound itself, hand-counted attention, and what must
- * grow. */
+/* test_walk.c - tests the seconds of a forward pass with fewer rows than its bound: the bound
+ * itself, attention counted by hand, and quantities that must grow. */
 #include "unit/plan/plans.h"
 
 #include "graph/kv.h"
@@ -30,7 +30,7 @@ static void full_extents_take_the_time_of_the_step(void **state) {
     if (!near(seconds, plan->step_seconds))
       fail_msg("%s: %g, expected %g", models[m], seconds, plan->step_seconds);
     double before = 0;
-    /* more sequences never take less time, and each takes less for itself */
+    /* More sequences never take less time in total, and never more time per sequence. */
     for (int count = 1; count <= 8; count++) {
       double now = rf_plan_walk_seconds(plan, part, count);
       assert_true(now > before);
@@ -43,8 +43,8 @@ static void full_extents_take_the_time_of_the_step(void **state) {
   }
 }
 
-/* Where nothing but memory counts, longer contexts cost the bytes of their keys and values, and
- * no more of a windowed layer than its window. */
+/* If only memory counts, longer contexts cost the bytes of their keys and values. A windowed layer
+ * costs at most its window. */
 static void keys_cost_their_bytes(void **state) {
   (void)state;
   static rf_machine slow;
@@ -70,8 +70,8 @@ static void keys_cost_their_bytes(void **state) {
   rf_plan_free(plan);
 }
 
-/* Where nothing but products count, a chunk costs what its rows multiply: rows x weights, and
- * the keys that each row sees. */
+/* If only products count, a chunk costs the products of its rows: rows x weights, and the keys that
+ * each row sees. */
 static void rows_cost_their_products(void **state) {
   (void)state;
   static rf_machine slow;
@@ -95,7 +95,7 @@ static void rows_cost_their_products(void **state) {
   rf_plan_free(plan);
 }
 
-/* What is kept between walks changes no price, in whatever order they come. */
+/* A cache of earlier prices changes no price, in any order of passes. */
 static void many_walks_are_priced_like_each_alone(void **state) {
   (void)state;
   static const char *const names[] = {
