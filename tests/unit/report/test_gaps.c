@@ -1,5 +1,5 @@
-/* test_gaps.c - planted reasons for standing still, each of which must be found as what it is;
- * and work that nobody stamped, which must stay unexplained. */
+/* test_gaps.c - plants causes of idle threads, and checks that each is found under its name. Work
+ * without stamps must stay unexplained. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,10 +26,10 @@ enum { SLEEP_NS = 20000000, PAGES = 2000, PAGE = 4096, BUSY_NS = 40000000, STOP_
 
 /* ---- plants ---------------------------------------------------------------------------------- */
 
-static void (*plant)(void); /* what the first op of a step does beside its work */
-static void *taken;         /* by a plant */
+static void (*plant)(void); /* what the first op of a step does in addition to its work */
+static void *taken;         /* memory that a plant allocated */
 static unsigned char *mapped;
-static double off_ns; /* that a plant saw itself */
+static double off_ns; /* time off a core that a plant measured itself */
 
 static int64_t cpu_ns(void) {
   struct timespec now;
@@ -41,7 +41,7 @@ static void sleeps(void) {
   struct timespec left = {0, SLEEP_NS};
   while (nanosleep(&left, &left)) {}
 }
-static void touches(void) { /* mapped before the step: within one a guard would forbid it */
+static void touches(void) { /* Mapped before the step, because the guard forbids it within a step. */
   for (int i = 0; i < PAGES; i++) *(volatile unsigned char *)(mapped + (size_t)i * PAGE) = 1;
 }
 static void allocates(void) {
@@ -56,7 +56,7 @@ static void works(void) {
   while (cpu_ns() - cpu < BUSY_NS) {}
   off_ns = (double)(rf_now_ns() - wall - (cpu_ns() - cpu));
 }
-/* The other thread takes longer than the run's own. */
+/* The other thread takes longer than the run's own thread. */
 static void lags(void) {
 #pragma omp parallel num_threads(THREADS)
   {
@@ -64,7 +64,7 @@ static void lags(void) {
     if (omp_get_thread_num() == 1) sleeps();
   }
 }
-/* The other thread is late to begin its part, as one whose core has to wake up. */
+/* The other thread starts its part late, like a thread whose core has to wake up. */
 static void begins_late(void) {
 #pragma omp parallel num_threads(THREADS)
   {
@@ -72,7 +72,7 @@ static void begins_late(void) {
     RF_STAMP_BUSY;
   }
 }
-/* A process that stops this one for a while, as a debugger or a full terminal does. */
+/* Another process stops this one for a while, as a debugger or a full terminal does. */
 static void is_stopped(void) {
   pid_t own = getpid(), other = fork();
   if (other == 0) {
@@ -88,7 +88,7 @@ static void reads(void) {
   for (int i = 0; i < PAGES; i += 7) (void)*(volatile unsigned char *)(mapped + (size_t)i * PAGE);
 }
 
-/* The CPU's kernels, but for embed: the reference's, with the plant behind it. */
+/* The CPU's kernels, except for embed, which uses the reference kernel followed by the plant. */
 static void planted_run(const rf_call *call) {
   rf_kernel_choose(&RF_BACKEND_REFERENCE, RF_ISA_BASE, call->graph, call->op)->run(call);
   if (plant) plant();
@@ -110,7 +110,7 @@ static rf_traced_step step_with(void (*planted)(void), double *fault_ns) {
   s.plan.build.accumulate = 1;
   if (rf_trainer_open(&s, &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
   rf_record *record = open_record("steps=2");
-  for (int i = 0; i < 2; i++) { /* the first wakes threads */
+  for (int i = 0; i < 2; i++) { /* the first run starts the threads */
     plant = i ? planted : NULL;
     if (rf_trainer_step(t, &step, &error) != RAFTER_OK) fail_msg("%s", error.message);
   }
@@ -128,7 +128,7 @@ static void test_sleep_is_waiting(void **state) {
   (void)state;
   rf_traced_step s = step_with(sleeps, NULL);
   assert_true(s.gaps[1][RF_GAP_WAIT] >= 0.95e-9 * SLEEP_NS);
-  /* the other thread had nothing to do meanwhile */
+  /* The other thread had no work in the meantime. */
   assert_true(s.gaps[0][RF_GAP_SERIAL] >= 0.95e-9 * SLEEP_NS);
   assert_true(s.gaps[1][RF_GAP_IO] == 0);
 }
@@ -136,13 +136,14 @@ static void test_sleep_is_waiting(void **state) {
 static void test_a_late_thread_is_waited_for(void **state) {
   (void)state;
   rf_traced_step s = step_with(lags, NULL);
-  /* outside bodies: the part of the run's own thread was done */
+  /* Outside op bodies: the part of the run's own thread was done. */
   assert_true(s.gaps[0][RF_GAP_WAIT] >= 0.95e-9 * SLEEP_NS);
-  assert_true(s.gaps[1][RF_GAP_WAIT] >= 0.95e-9 * SLEEP_NS); /* inside the other's, which slept */
+  /* Inside the op of the other thread, which slept. */
+  assert_true(s.gaps[1][RF_GAP_WAIT] >= 0.95e-9 * SLEEP_NS);
 }
 
-/* In the first step of a record too, of which no thread has looked at its counters before; and
- * where steps are shorter than looks are rare. */
+/* This also holds in the first step of a record, before any thread has read its counters, and for
+ * steps so short that readings are rare. */
 static void test_a_late_begin_is_waited_for(void **state) {
   (void)state;
   rf_traced_step s = step_with(begins_late, NULL);
@@ -182,8 +183,8 @@ static void test_fresh_pages_are_faults(void **state) {
   rf_traced_step s = step_with(touches, &fault_ns);
   munmap(mapped, (size_t)PAGES * PAGE);
   assert_in_range(s.faults, PAGES, 2 * PAGES);
-  /* Some of them may explain a launch that took long; and where another process had most of a
-   * step, a page is not believed to take longer than there was. */
+  /* Some of the faults may be counted as a long launch. If another process had a core for most of a
+   * step, a page is not charged more time than the step had. */
   double found = s.gaps[0][RF_GAP_FAULT] + s.gaps[1][RF_GAP_FAULT],
          allocated = s.gaps[0][RF_GAP_ALLOCATION] + s.gaps[1][RF_GAP_ALLOCATION];
   if (s.work > 0) assert_true(found + allocated >= 0.99e-9 * PAGES * fault_ns);
@@ -196,11 +197,11 @@ static void test_a_growing_heap_is_allocation(void **state) {
   rf_traced_step s = step_with(allocates, NULL);
   free(taken);
   assert_true(s.heap_bytes >= (int64_t)PAGES * PAGE);
-  /* a sanitizer maps pages of its own beside them */
+  /* A sanitizer maps pages of its own. */
   assert_true(s.gaps[1][RF_GAP_ALLOCATION] > 2 * s.gaps[1][RF_GAP_FAULT]);
 }
 
-/* Another process on the same core as the run's own thread. */
+/* Another process runs on the core of the run's own thread. */
 static void test_preemption_is_others(void **state) {
   (void)state;
   cpu_set_t before, one;
@@ -249,8 +250,9 @@ static void test_pages_from_a_disk_are_io(void **state) {
   assert_true(s.gaps[1][RF_GAP_WAIT] == 0 || s.gaps[1][RF_GAP_IO] > s.gaps[1][RF_GAP_WAIT]);
 }
 
-/* The run's own thread in an op for `ns` while the other's part was over soon; what both counted
- * is planted. Gaps of the step, and their spans of a stop. */
+/* An op of `ns` on the run's own thread, while the other thread's part ends early. The counts of
+ * both threads are planted. Returns the gaps of the step, and their spans with the cause
+ * "stopped". */
 static rf_traced_step step_of_counters(const double off[2], const double delay[2], double stopped[2]) {
   rf_record *record = open_record("all");
   rf_trace *trace = NULL;
@@ -271,7 +273,7 @@ static rf_traced_step step_of_counters(const double off[2], const double delay[2
       rf_lane_put(lane,
                   (rf_stamp){begin, end, off[i] * (double)(end - begin), RF_LOST_OFF, of, RF_SPAN_LOST, 0});
   }
-  rf_lanes_forget(rf_lanes_on); /* what was planted stands alone */
+  rf_lanes_forget(rf_lanes_on); /* Only the planted events remain. */
   rf_lanes_on->lane[1].thread = 0;
   rf_record_step_end(0);
   if (rf_trace_collect(record, NULL, NULL, 0, &trace, &error) != RAFTER_OK) fail_msg("%s", error.message);
@@ -293,17 +295,17 @@ static rf_traced_step step_of_counters(const double off[2], const double delay[2
   return s;
 }
 
-/* Where each of two threads sleeps 0.95 of the time, both do for 0.9 of it at least. */
+/* If each of two threads sleeps 0.95 of the time, both sleep at once for at least 0.9 of it. */
 static void test_all_asleep_at_once_are_stopped(void **state) {
   (void)state;
   static const struct {
     double off[2], delay[2], stopped;
   } cases[] = {
       {{0.95, 0.95}, {0, 0}, 0.9},  /* the process was stopped */
-      {{1, 1}, {0, 0}, 1},          /* in all of the op */
-      {{0, 0.95}, {0, 0}, 0},       /* one waits for the other */
-      {{0.95, 0.95}, {0.95, 0}, 0}, /* which had no core */
-      {{0.55, 0.5}, {0, 0}, 0},     /* in turn: too little is sure */
+      {{1, 1}, {0, 0}, 1},          /* for the whole op */
+      {{0, 0.95}, {0, 0}, 0},       /* one thread waits for the other */
+      {{0.95, 0.95}, {0.95, 0}, 0}, /* the other thread had no core */
+      {{0.55, 0.5}, {0, 0}, 0},     /* in turn: too little time is certain */
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     double stopped[2];
@@ -313,8 +315,8 @@ static void test_all_asleep_at_once_are_stopped(void **state) {
   }
 }
 
-/* A thread that had no core before its op: the gap is given to that, and the trace goes on
- * saying what was counted. */
+/* If a thread had no core before its op, the gap gets this cause, and the trace still contains the
+ * counts. */
 static void test_what_was_counted_is_still_said(void **state) {
   (void)state;
   rf_record *record = open_record("all");
@@ -355,7 +357,7 @@ static void test_a_stopped_process_is_stopped(void **state) {
               s.gaps[0][RF_GAP_STOPPED]);
 }
 
-/* Work between ops that nothing stamps is not taken for a launch. */
+/* Work between ops that has no stamp does not count as a launch. */
 static void test_what_nobody_stamped_is_unexplained(void **state) {
   (void)state;
   rf_record *record = open_record("all");
@@ -372,8 +374,8 @@ static void test_what_nobody_stamped_is_unexplained(void **state) {
   rf_record_close(record);
 }
 
-/* What lies between two steps is the first one's: each cause that is planted there, and a phase
- * with another in it. */
+/* The time between two steps belongs to the first step: each cause that is planted there, and a
+ * phase inside another phase. */
 static void test_time_between_steps_is_told(void **state) {
   (void)state;
   rf_record *record = open_record("steps=1..3");
@@ -392,7 +394,7 @@ static void test_time_between_steps_is_told(void **state) {
     rf_phase_end(RF_PHASE_DATA, inner);
     rf_phase_end(RF_PHASE_VALIDATION, outer);
   }
-  assert_null(rf_lanes_on); /* step 4 is not asked for: it ended the time behind step 3 */
+  assert_null(rf_lanes_on); /* Step 4 is not recorded, so the time after step 3 has ended. */
   works();
   if (rf_trace_collect(record, NULL, NULL, 0, &trace, &error) != RAFTER_OK) fail_msg("%s", error.message);
   assert_int_equal(trace->steps, 3);
@@ -420,8 +422,8 @@ static void test_time_between_steps_is_told(void **state) {
   rf_record_close(record);
 }
 
-/* Of a plain step hardly anything stays unexplained; the best of a few, for the machine is not
- * ours alone. */
+/* Almost no time of an ordinary step is unexplained. The test takes the best of several steps,
+ * because other programs use the machine. */
 static void test_a_plain_step_is_explained(void **state) {
   (void)state;
   double best = 1;

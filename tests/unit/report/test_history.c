@@ -1,5 +1,5 @@
-/* test_history.c - the history of runs: what is written comes back, older files are brought up
- * to date, many write at once, and any may be killed. */
+/* test_history.c - tests the history of runs: rows are read back as written, older files are
+ * updated, many processes write at once, and any of them may be killed. */
 #include "report/history.h"
 
 #include <fcntl.h>
@@ -56,7 +56,7 @@ static json_t *rows_of(const char *root, const rf_history_filter *filter) {
   return rows;
 }
 
-/* A run from its start to its end; 0: it ends without its end. */
+/* Writes a run from its start to its end. 0: the run is not ended. */
 static int64_t put(rf_history *history, const rf_history_run *run, const char *status, const char *results) {
   int64_t id = 0;
   rf_error error = {0};
@@ -87,7 +87,7 @@ static void rows_come_back(void **state) {
   rf_history_close(history);
 
   rows = rows_of(root, NULL);
-  assert_int_equal(json_array_size(rows), 3); /* the newest first */
+  assert_int_equal(json_array_size(rows), 3); /* newest first */
   const json_t *running = json_array_get(rows, 0), *failed = json_array_get(rows, 1),
                *done = json_array_get(rows, 2);
   assert_string_equal(text_of(running, "status"), "running"); /* its process is this one */
@@ -139,7 +139,8 @@ static const char *ask(const char *root, const char *sql) {
 }
 static int version_of(const char *root) { return atoi(ask(root, "PRAGMA user_version")); }
 
-/* A reader takes an old file as it is; the first writer brings it up to date and loses nothing. */
+/* A reader accepts an old file without changing it. The first writer updates it and loses
+ * nothing. */
 static void an_old_file_is_updated(void **state) {
   (void)state;
   const char *root = fresh_root("old");
@@ -152,7 +153,7 @@ static void an_old_file_is_updated(void **state) {
     assert_string_equal(text_of(json_array_get(rows, 1), "model"), "uva");
     assert_true(json_number_value(
                     json_object_get(json_object_get(json_array_get(rows, 1), "results"), "loss")) == 3.5);
-    /* it said running, and not whose process */
+    /* The old row says "running" and does not name a process. */
     assert_string_equal(text_of(json_array_get(rows, 0), "status"), "ended without a word");
     json_decref(rows);
   }
@@ -188,7 +189,7 @@ static void wrong_files_are_refused(void **state) {
 
 enum { WRITERS = 6, RUNS = 8, KILLED = 2 };
 
-/* A writer begins and ends runs; every second one of them opens the file anew, as commands do. */
+/* A writer begins and ends runs. For every second run it opens the file again, as commands do. */
 static void writer(const char *root, bool endless) {
   rf_history_run run = RUN;
   char name[32];
@@ -212,7 +213,7 @@ static void many_write_and_some_are_killed(void **state) {
   (void)state;
   char root[256];
   snprintf(root, sizeof root, "%s", fresh_root("many"));
-  copy_v1(root); /* they also race to bring it up to date */
+  copy_v1(root); /* The writers also race to update the old file. */
   pid_t child[WRITERS + KILLED];
   for (int i = 0; i < WRITERS + KILLED; i++) {
     child[i] = fork();
@@ -241,13 +242,13 @@ static void many_write_and_some_are_killed(void **state) {
       if (strcmp(status, "done")) assert_string_equal(status, "ended without a word");
     }
     if (i < WRITERS) assert_int_equal(done, RUNS);
-    assert_true(count - done <= 1); /* of one killed at most the run it was at */
+    assert_true(count - done <= 1); /* A killed writer loses at most its current run. */
     json_decref(rows);
   }
   assert_string_equal(ask(root, "PRAGMA integrity_check"), "ok");
 }
 
-/* A run whose process was killed while it ran, and one whose number another process has now. */
+/* A run whose process was killed, and a run whose process number now belongs to another process. */
 static void a_killed_run_is_told(void **state) {
   (void)state;
   char root[256], path[300];

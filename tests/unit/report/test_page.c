@@ -1,5 +1,5 @@
-/* test_page.c - the page carries its model value for value, needs nothing else, and hostile
- * names in it stay data. */
+/* test_page.c - the page contains the same values as its model and loads nothing else. Hostile
+ * names in the model stay data. */
 #define _GNU_SOURCE
 #include "base/json.h"
 #include "report/page.h"
@@ -21,8 +21,8 @@ static int times(const char *text, const char *word) {
   return count;
 }
 
-/* The model's element, as a parser of HTML ends it: at the first "</script". The rest of the
- * page is what `frame` has. */
+/* The element with the model, ending where an HTML parser ends it: at the first "</script". `frame`
+ * gets the rest of the page. */
 static json_t *model_of(const char *html) {
   const char *start = strstr(html, OPEN), *end;
   assert_non_null(start);
@@ -75,7 +75,7 @@ static void hostile_names_stay_data(void **state) {
   char *plain = page_of(none), *html = page_of(model);
   json_t *back = model_of(html);
   assert_true(json_equal(model, back));
-  /* Nothing of the names is an element: the page has as many as without them. */
+  /* No name becomes an element: the page has as many as without these names. */
   assert_int_equal(times(html, "</script"), times(plain, "</script"));
   assert_int_equal(times(html, "<script"), times(plain, "<script"));
   assert_int_equal(times(html, "<!--"), times(plain, "<!--"));
@@ -95,11 +95,11 @@ static void page_needs_nothing_else(void **state) {
   assert_null(strstr(html, " src="));
   assert_null(strstr(html, "@import"));
   assert_null(strstr(html, "url("));
-  /* and the browser is told to fetch nothing */
+  /* The page forbids the browser to load anything. */
   assert_non_null(strstr(html, "default-src 'none'"));
-  /* the chart library's licence travels with it */
+  /* The page includes the licence of the chart library. */
   assert_non_null(strstr(html, "Permission is hereby granted"));
-  assert_null(strstr(html, "@@")); /* every part found its place */
+  assert_null(strstr(html, "@@")); /* every part was filled in */
   json_decref(none);
   free(html);
 }

@@ -1,5 +1,5 @@
-/* test_summary.c - summaries and comparisons of runs whose numbers are planted: what bounds
- * them, what to change and what differs is known beforehand. */
+/* test_summary.c - summaries of runs with planted numbers, whose bound and best change are known in
+ * advance. */
 #include "report/compare.h"
 #include "report/model.h"
 #include "report/summary.h"
@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-/* An op of a planted run: as planned, and as it went. */
+/* An op of a planted run: its plan and its measurement. */
 typedef struct planted {
   const char *name, *kind, *phase, *bound;
   double calls, predicted, limit, measured, bytes;
@@ -28,7 +28,8 @@ static json_t *op_json(int id, const planted *p) {
                    "inputs", "outputs", "hardware_flops", 0.0);
 }
 
-/* `steps` of a training run that took `wall` seconds each; 0: it has not run. */
+/* An entry with `steps` steps of a training run that took `wall` seconds each. 0: the run has not
+ * started. */
 static json_t *entry_of(const char *id, const planted *op, int ops, double steps, double wall, double peak) {
   json_t *planned = json_array(), *measured = json_array();
   for (int i = 0; i < ops; i++) {
@@ -72,7 +73,7 @@ static void near(double a, double b) {
   if (fabs(a - b) > 1e-12 * fabs(b) + 1e-300) fail_msg("%.17g is not %.17g", a, b);
 }
 
-/* One layer's product forward and backward, a norm and the optimizer. */
+/* One layer with a product forward and backward, a norm and the optimizer. */
 static const planted OPS[] = {{"block.0/mm/fwd", "matmul", "forward", "compute", 2, 0.10, 0.08, 0.10, 1000},
                               {"block.0/mm/bwd", "matmul", "backward", "compute", 2, 0.20, 0.16, 0.25, 2000},
                               {"block.0/norm", "norm", "forward", "memory", 2, 0.05, 0.04, 0.05, 500},
@@ -113,8 +114,8 @@ static void sums_are_those_of_the_ops(void **state) {
   json_decref(entry);
 }
 
-/* Layers stand in their own order, also beyond nine; names that only look like a layer's are of
- * none. */
+/* Layers are listed in their order, also after layer nine. Names that only resemble a layer's
+ * belong to no layer. */
 static void layers_are_told_apart(void **state) {
   (void)state;
   static const planted ops[] = {
@@ -142,7 +143,7 @@ static void layers_are_told_apart(void **state) {
   json_decref(entry);
 }
 
-/* Each cause, planted alone, is the one that is named. */
+/* Each cause is planted alone and must be the one that is named. */
 static void the_planted_bound_is_named(void **state) {
   (void)state;
   static const struct {
@@ -167,8 +168,8 @@ static void the_planted_bound_is_named(void **state) {
   assert_string_equal(text(summary, "bound"), "launch");
   json_decref(summary);
 
-  /* A trace that says threads waited most of the time outweighs the ops they waited in; one that
-   * says they worked does not. */
+  /* If a trace shows that threads waited most of the time, waiting is the bound and not the ops in
+   * which they waited. If it shows that they worked, the ops are. */
   for (int waits = 0; waits < 2; waits++) {
     json_t *trace =
         json_pack("{s{si s[ss] s[{sb sI sI sf sf s[[ff][ff]]}]}}", "header", "threads", 2, "gaps", "launch",
@@ -183,7 +184,7 @@ static void the_planted_bound_is_named(void **state) {
   json_decref(entry);
 }
 
-/* Threads that had no core most of the time: what ran instead is named, and below that it is a
+/* If threads had no core for most of the time, other programs are named. Below that, there is a
  * note. */
 static void others_are_named(void **state) {
   (void)state;
@@ -199,8 +200,8 @@ static void others_are_named(void **state) {
                            most ? "for at least 70 %" : "for at least 20 %"));
     json_decref(summary);
   }
-  /* A third of two threads' time held up most of theirs, where they took more than twice what
-   * was planned: 0.8 s of 2.4 s. */
+  /* A third of the time of two threads delayed most of it, because they took more than twice the
+   * planned time: 0.8 s of 2.4 s. */
   json_t *slow = entry_of("a", OPS, COUNT, 2, 2.4, 1e6);
   for (int most = 0; most < 2; most++) {
     json_object_set_new(
@@ -211,8 +212,8 @@ static void others_are_named(void **state) {
     json_decref(summary);
   }
   json_decref(slow);
-  /* Two steps of 1 s in a run of 10 s: what may all have been lost while loading is not blamed
-   * on the steps; 2 s more than that is half of them. */
+  /* Two steps of 1 s in a run of 10 s: a delay that may all have happened while loading is not
+   * blamed on the steps. 2 s more is half of the steps. */
   for (int most = 0; most < 2; most++) {
     json_object_set_new(
         json_object_get(entry, "measured"), "others",
@@ -222,8 +223,8 @@ static void others_are_named(void **state) {
     assert_true((strstr(text(summary, "sentence"), "for at least 50 %") != NULL) == (most > 0));
     json_decref(summary);
   }
-  /* A trace has measured what bound its steps; but threads wait for a sibling that has no core,
-   * so that most of a wait is blamed on who had it. */
+  /* The trace has measured the bound of its steps. But a thread that waits for a delayed thread
+   * counts as waiting, so most of a wait is blamed on the programs that had the core. */
   json_object_set_new(entry, "trace",
                       json_pack("{s{si s[sss] s[{sb si sI sf sf s[[fff][fff]]}]}}", "header", "threads", 2,
                                 "gaps", "launch", "wait", "other threads", "steps", "whole", 1, "begin", 0,
@@ -246,13 +247,13 @@ static void others_are_named(void **state) {
   json_decref(entry);
 }
 
-/* Training is told of by its step, though its validations took longer; what the bound is made of
- * is of that bound's ops. */
+/* The summary of a training run describes its step, even if its validations took longer. The
+ * details of the bound come from ops of that bound. */
 static void a_step_is_told_of_and_its_bound(void **state) {
   (void)state;
   planted ops[COUNT];
   memcpy(ops, OPS, sizeof ops);
-  /* norms take more than the products, and are bound by memory */
+  /* norms take more time than the products, and are bound by memory */
   ops[0].measured = 0.4;
   ops[2].measured = ops[2].limit = 0.9;
   ops[0].bound = ops[1].bound = "memory";
@@ -271,7 +272,8 @@ static void a_step_is_told_of_and_its_bound(void **state) {
   json_decref(entry);
 }
 
-/* What interference cost stays with a change: only what the fastest calls took is priced anew. */
+/* A change does not remove the cost of interference: only the time of the fastest calls is priced
+ * again. */
 static void interference_is_not_priced(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 2, 1.0, 1e6), *op;
@@ -286,14 +288,14 @@ static void interference_is_not_priced(void **state) {
                                 "train", "seconds", 0.4, "kinds", "matmul", 0.3, "norm", 0.05, "optimizer",
                                 0.05));
   json_t *summary = rf_report_summary(entry);
-  /* 0.9 in ops: half of it interference, half of the rest gone */
+  /* 0.9 s in ops: half of it is interference, and half of the rest is gone. */
   near(at(json_object_get(summary, "best"), "seconds"), 0.45 + 0.225 + (1.0 - 0.9));
   json_decref(summary);
   json_decref(entry);
 }
 
-/* An advice is priced at the run's own efficiency: matmul took 7/6 of its prediction here, so a
- * plan with half of it saves 7/6 of that half. */
+/* Advice is priced at the run's own efficiency. matmul took 7/6 of its prediction here, so a plan
+ * with half of it saves 7/6 of that half. */
 static void advice_is_priced_at_measured_efficiency(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 3, 1.0, 1e6);
@@ -325,7 +327,7 @@ static void advice_is_priced_at_measured_efficiency(void **state) {
                          "No single change of the 2 that were priced gains more than 2 % and fits."));
   json_decref(summary);
 
-  /* The run's own advice is made in little time and says who makes more of it. */
+  /* The run's own advice is quick and says which command makes more. */
   json_incref(rows);
   json_object_del(entry, "advice");
   json_object_set_new(json_object_get(entry, "measured"), "advice", rows);
@@ -335,7 +337,7 @@ static void advice_is_priced_at_measured_efficiency(void **state) {
   json_decref(entry);
 }
 
-/* More threads are the best advice, but not for threads that have no core. */
+/* More threads are the best advice, unless the threads have no cores. */
 static void threads_are_no_advice_where_cores_lack(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 2, 1.0, 1e6);
@@ -355,8 +357,8 @@ static void threads_are_no_advice_where_cores_lack(void **state) {
   json_decref(entry);
 }
 
-/* A plan that is to generate is walked as "decode": its changes are priced by that name, also
- * before it ran. */
+/* In a plan for generation, the pass is called "decode". Changes are priced under this name, also
+ * before the run. */
 static void advice_finds_the_walk_of_a_plan_alone(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 0, 0, 1e6), *plan = json_object_get(entry, "plan");
@@ -397,7 +399,7 @@ static void the_text_is_short(void **state) {
   json_decref(entry);
 }
 
-/* Plan alone, and hostile numbers: sentences, no crash. */
+/* A plan alone and hostile numbers give sentences and no crash. */
 static void a_plan_alone_has_a_summary(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 0, 0, 1e6), *summary = rf_report_summary(entry);
@@ -407,8 +409,8 @@ static void a_plan_alone_has_a_summary(void **state) {
   near(at(rate, "predicted"), 100);
   near(at(rate, "limit"), 100 / 0.66);
   json_decref(summary);
-  /* Ops take 0.8 s of it, a pipeline's stages stand idle for 0.3 s, and 0.1 s of transfers lie
-   * behind ops: sums are the step's own time. */
+  /* Ops take 0.8 s, the stages of a pipeline are idle for 0.3 s, and 0.1 s of transfers follow the
+   * ops. The sums are the step's own time. */
   json_t *plan = json_object_get(entry, "plan"), *time = json_object_get(plan, "time");
   json_object_set_new(time, "bubble_seconds", json_real(0.3));
   summary = rf_report_summary(entry);
@@ -425,8 +427,8 @@ static void a_plan_alone_has_a_summary(void **state) {
   }
   assert_non_null(strstr(text(summary, "sentence"), "stand idle for 300 ms of it, 30 %"));
   json_decref(summary);
-  /* What the plan says of its own time is what bounds it: transfers as far as the core waits for
-   * them. */
+  /* The bound comes from the time that the plan gives, with transfers only as far as the core waits
+   * for them. */
   const char *said = "{\"compute_seconds\": 0.2, \"memory_seconds\": 0.1, \"latency_seconds\": 0.0, "
                      "\"network_seconds\": 0.7}";
   json_object_update_new(time, json_loads(said, 0, NULL));
@@ -437,7 +439,7 @@ static void a_plan_alone_has_a_summary(void **state) {
   near(at(named(bounds, "pipeline bubble"), "seconds"), 0.3);
   assert_non_null(strstr(text(summary, "sentence"), "it waits for transfers for 400 ms of 1 s. Its stages"));
   json_decref(summary);
-  /* What does not fit says so first. */
+  /* If the plan does not fit, the sentence begins with this. */
   json_object_set_new(json_object_get(plan, "memory"), "fits", json_false());
   json_object_set_new(json_object_get(plan, "memory"), "headroom_bytes", json_integer(-524288));
   summary = rf_report_summary(entry);
@@ -445,7 +447,7 @@ static void a_plan_alone_has_a_summary(void **state) {
       strstr(text(summary, "sentence"), "This does not fit m: 512 KiB more than it has room for"),
       text(summary, "sentence"));
   json_decref(summary);
-  /* Without ops its own sums are told, and changes by them. */
+  /* Without ops, the summary uses the plan's sums, also for changes. */
   json_object_del(plan, "ops");
   json_object_set_new(entry, "advice",
                       json_pack("[{ss sf sI sb sb}]", "change", "dtype=bf16", "seconds", 0.25, "peak_bytes",
@@ -463,8 +465,8 @@ static void a_plan_alone_has_a_summary(void **state) {
   json_decref(entry);
 }
 
-/* A run that others held up is told of by its fastest calls, and so are changes; where the means
- * of two runs say another thing than their fastest calls, that is said. */
+/* If other programs slowed a run down, the summary and its changes use the fastest calls. If the
+ * means of two runs disagree with their fastest calls, the comparison says so. */
 static void a_run_held_up_is_told_of_alone(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 2, 10.0, 1e6), *op;
@@ -472,7 +474,7 @@ static void a_run_held_up_is_told_of_alone(void **state) {
   json_array_foreach (
       json_object_get(json_array_get(json_object_get(json_object_get(entry, "measured"), "walks"), 0), "ops"),
       i, op)
-    /* its fastest calls stay: 0.9 s a step */
+    /* its fastest calls stay: 0.9 s per step */
     json_object_set_new(op, "seconds", json_real(10 * at(op, "seconds")));
   json_object_set_new(json_object_get(entry, "measured"), "others",
                       json_pack("{sf sf si}", "seconds", 20.0, "delayed_seconds", 28.0, "threads", 2));
@@ -487,7 +489,7 @@ static void a_run_held_up_is_told_of_alone(void **state) {
   assert_non_null(strstr(sentence, "Alone it would take about 900 ms, as its fastest calls did (predicted "
                                    "800 ms): 700 ms in matmul, at 69 % of its limit."));
   assert_null(strstr(sentence, "Beside that"));
-  /* Half of the products' 0.7 s, the rest of 0.2 s as it is. */
+  /* Half of the products' 0.7 s, and all of the other 0.2 s. */
   near(at(json_object_get(summary, "best"), "now_seconds"), 0.9);
   near(at(json_object_get(summary, "best"), "seconds"), 0.55);
   json_t *other = entry_of("b", OPS, COUNT, 2, 1.0, 1e6);
@@ -499,7 +501,8 @@ static void a_run_held_up_is_told_of_alone(void **state) {
     json_decref(c);
   }
   json_decref(summary);
-  /* Even the fastest calls took 9 s: nothing is told of what it would take, and no change. */
+  /* Even the fastest calls took 9 s, so there is no statement about the undisturbed time, and no
+   * change. */
   json_array_foreach (
       json_object_get(json_array_get(json_object_get(json_object_get(entry, "measured"), "walks"), 0), "ops"),
       i, op)
@@ -510,7 +513,7 @@ static void a_run_held_up_is_told_of_alone(void **state) {
   assert_null(strstr(text(summary, "sentence"), "change"));
   assert_null(json_object_get(summary, "best"));
   json_decref(summary);
-  /* A walk of fewer rows than there is room for: its fastest calls are not those of another. */
+  /* Passes with fewer rows than the plan: their fastest calls are not those of full passes. */
   json_object_set_new(json_array_get(json_object_get(json_object_get(entry, "measured"), "walks"), 0), "walk",
                       json_string("decode"));
   json_object_set_new(json_object_get(entry, "plan"), "name", json_string("decode"));
@@ -524,14 +527,14 @@ static void a_run_held_up_is_told_of_alone(void **state) {
   json_decref(other);
 }
 
-/* A machine that was calibrated anew since a run: what a change would do is by what both are
- * priced at now, and it is said. */
+/* If the machine was calibrated again after the run, a change is priced with the present prices of
+ * both plans, and the summary says so. */
 static void a_new_calibration_is_no_gain(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 3, 1.0, 1e6), *other = entry_of("b", OPS, COUNT, 0, 0, 1e6);
   const char *kinds =
-      "{\"matmul\": 0.9, \"norm\": 0.2, \"optimizer\": 0.3}"; /* of the change; the same of the run's own plan
-                                                                 as of today */
+      /* prices of the change; today's prices of the run's own plan */
+      "{\"matmul\": 0.9, \"norm\": 0.2, \"optimizer\": 0.3}";
   for (int now = 0; now < 2; now++) {
     json_t *row = json_pack("{ss sf sI sb sb}", "change", "remat=mlp", "seconds", 1.4, "peak_bytes",
                             (json_int_t)1000, "fits", 1, "approximate", 0);
@@ -561,15 +564,15 @@ static void a_new_calibration_is_no_gain(void **state) {
   json_decref(other);
 }
 
-/* Where others held a generation up, a prefill's one disturbed walk counts as far as decode's
- * fastest calls say that this machine keeps to the plan. */
+/* If other programs slowed a generation down, the single disturbed prefill pass is corrected by the
+ * ratio of decode's fastest calls to the plan. */
 static void a_prefill_held_up_is_paced(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 10, 8.0, 1e6), *plan = json_object_get(entry, "plan"),
          *measured = json_object_get(entry, "measured");
   json_t *walks = json_object_get(measured, "walks"), *decode = json_array_get(walks, 0), *prefill, *op;
   size_t i;
-  /* full: 100 a walk */
+  /* full: 100 passes */
   json_object_set_new(decode, "walk", json_string("decode"));
   json_object_set_new(decode, "tokens", json_real(1000));
   json_object_set_new(plan, "name", json_string("decode"));
@@ -589,7 +592,7 @@ static void a_prefill_held_up_is_paced(void **state) {
   json_array_append_new(walks, prefill);
   json_object_set_new(measured, "others",
                       json_pack("{sf sf si}", "seconds", 130.0, "delayed_seconds", 200.0, "threads", 2));
-  const char *half = "{\"matmul\": 0.3, \"norm\": 0.05, \"optimizer\": 0.05}"; /* of 0.6, 0.1, 0.1 */
+  const char *half = "{\"matmul\": 0.3, \"norm\": 0.05, \"optimizer\": 0.05}"; /* half of 0.6, 0.1, 0.1 */
   json_object_set_new(entry, "advice",
                       json_pack("[{ss sf sI sb sb s{s{so} s{so}}}]", "change", "weights=q4", "seconds", 0.4,
                                 "peak_bytes", (json_int_t)1000, "fits", 1, "approximate", 1, "plans",
@@ -598,14 +601,14 @@ static void a_prefill_held_up_is_paced(void **state) {
   json_t *summary = rf_report_summary(entry);
   const json_t *row = json_array_get(json_object_get(summary, "advice"), 0);
   assert_non_null(strstr(text(summary, "sentence"), "Alone it would take about 900 ms"));
-  /* ten decode walks, and a prefill of 0.8 s as planned */
+  /* ten decode passes, and a prefill of 0.8 s as planned */
   near(at(row, "now_seconds"), 10 * 0.9 + 0.9 / 0.8 * 0.8);
   near(at(row, "gain"), 0.5);
   json_decref(summary);
   json_decref(entry);
 }
 
-/* Of an op that takes most beyond its limit on a kernel that is no fast one this is said. */
+/* If the op with the largest loss has no fast kernel, the summary says so. */
 static void reference_kernels_are_named(void **state) {
   (void)state;
   for (int slow = 0; slow < 2; slow++) {
@@ -626,7 +629,7 @@ static void differences_stand_in_order(void **state) {
   (void)state;
   planted other[COUNT + 1];
   memcpy(other, OPS, sizeof OPS);
-  /* one op is called otherwise there */
+  /* one op has another name there */
   other[1].measured = 0.75;
   other[2].bytes = 700;
   other[3].name = "w/adam";
@@ -664,8 +667,8 @@ static json_t *steps_of(double seconds, int count, double outlier) {
   return rows;
 }
 
-/* Noise is no saving: two runs of one plan, and medians nearer than the spread of the steps;
- * what is far beyond that stands as it is. */
+/* Noise is not a saving: two runs of one plan, or medians that differ by less than the spread of
+ * the steps. A much larger difference is reported. */
 static void noise_is_no_saving(void **state) {
   (void)state;
   static const struct {
@@ -674,7 +677,8 @@ static void noise_is_no_saving(void **state) {
   } cases[] = {{1.05, "other", "here", "not sure", "same plan"},
                {2, "other", "here", "100.0 % more time", "not sure"},
                {2, "one", "here", "same plan", "not sure"},
-               {2, "one", "there", "100.0 % more time", "same plan"}}; /* a digest does not say the machine */
+               /* a digest does not include the machine */
+               {2, "one", "there", "100.0 % more time", "same plan"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     json_t *a = entry_of("a", OPS, COUNT, 100, 1.0, 1e6),
            *b = entry_of("b", OPS, COUNT, 100, cases[i].b, 1e6);
@@ -699,7 +703,7 @@ static void noise_is_no_saving(void **state) {
   }
 }
 
-/* Killed before it could report: the steps that it left stand beside the prediction. */
+/* A run that was killed before its report: its steps are shown next to the prediction. */
 static void a_run_without_a_report_has_its_steps(void **state) {
   (void)state;
   json_t *entry = entry_of("a", OPS, COUNT, 0, 0, 1e6);
@@ -707,11 +711,11 @@ static void a_run_without_a_report_has_its_steps(void **state) {
   json_t *summary = rf_report_summary(entry);
   assert_true(json_is_false(json_object_get(summary, "measured")));
   assert_non_null(strstr(text(summary, "sentence"), "after step 41"));
-  /* 40 steps, of which each of 20 lengths took two */
+  /* 40 steps: each of 20 lengths occurs twice */
   near(at(json_object_get(summary, "steps"), "seconds"), 2 * 1.09);
   near(at(json_object_get(summary, "steps"), "tokens_per_second"), 200 / (2 * 1.09));
   assert_non_null(strstr(text(summary, "sentence"), "(2.18 x)"));
-  assert_null(strstr(text(summary, "sentence"), "change")); /* prices would be of the prediction */
+  assert_null(strstr(text(summary, "sentence"), "change")); /* prices would be those of the prediction */
   assert_null(json_object_get(summary, "best"));
   json_decref(summary);
   json_decref(entry);
@@ -724,7 +728,8 @@ static void outliers_have_a_note(void **state) {
     json_object_set_new(entry, "metrics", steps_of(1, 100, far ? 100 : 0));
     json_t *summary = rf_report_summary(entry);
     char *notes = json_dumps(json_object_get(summary, "notes"), 0);
-    /* 100 of 208.4 s: what the sentence begins with; no bound and no change is told of means. */
+    /* 100 of 208.4 s: the sentence begins with this. No bound and no change is derived from
+     * means. */
     assert_int_equal(strstr(text(summary, "sentence"),
                             "1 of 100 steps took 48 % of the time: the process was stopped then") != NULL,
                      far);
@@ -746,8 +751,8 @@ static void outliers_have_a_note(void **state) {
   json_decref(entry);
 }
 
-/* Kernels are blamed where their fastest calls are far from the limit and near what was
- * predicted of them, not where even those take far longer. */
+/* Kernels are blamed if their fastest calls are far from the limit but near the prediction. If even
+ * these calls take far longer than predicted, kernels are not blamed. */
 static void kernels_are_blamed_where_they_are_known(void **state) {
   (void)state;
   for (int far = 0; far < 2; far++) {
@@ -764,8 +769,8 @@ static void kernels_are_blamed_where_they_are_known(void **state) {
   }
 }
 
-/* Where one side was measured, both stand as predicted: ten times the predicted time is no
- * saving of the other side. */
+/* If only one side was measured, both are compared by their predictions. Ten times the predicted
+ * time is not a saving of the other side. */
 static void predictions_are_compared_with_predictions(void **state) {
   (void)state;
   planted slow[COUNT];

@@ -1,5 +1,5 @@
-/* test_trace.c - a recorded run: every ns of every thread has one cause, spans nest, bits do not
- * change, and trace.bin is not believed. */
+/* test_trace.c - tests a recorded run: every ns of every thread has one cause, spans nest,
+ * recording does not change bits, and a corrupt trace.bin is refused. */
 #define _GNU_SOURCE
 #include "report/trace_file.h"
 #include "base/json.h"
@@ -17,7 +17,7 @@
 #include "support/scratch.h"
 #include "traced.h"
 
-/* Trains STEPS steps, recorded or not; the hash of losses and weights. */
+/* Trains STEPS steps, recorded or not. Returns a hash of losses and weights. */
 static uint64_t train(rf_trainer **kept) {
   rf_train_settings s = settings();
   rf_trainer *t;
@@ -41,7 +41,7 @@ static uint64_t train(rf_trainer **kept) {
   return hash;
 }
 
-/* Every thread's whole time in a step is work, a phase or a gap of one cause. */
+/* All the time of a thread in a step is work, a phase, or a gap with one cause. */
 static void every_ns_has_a_cause(const rf_trace *trace) {
   for (int s = 0; s < trace->steps; s++) {
     const rf_traced_step *step = &trace->step[s];
@@ -62,7 +62,7 @@ static void every_ns_has_a_cause(const rf_trace *trace) {
   }
 }
 
-/* On each lane spans lie behind or inside each other, and in order. */
+/* On each lane, a span follows the one before or is inside it, and spans are in order. */
 static void spans_nest(const rf_trace *trace) {
   int64_t open[16], depth = 0;
   for (int64_t i = 0; i < trace->count; i++) {
@@ -71,7 +71,7 @@ static void spans_nest(const rf_trace *trace) {
     if (i && s->lane == s[-1].lane) assert_true(s->begin >= s[-1].begin);
     else depth = 0;
     if (s->kind == RF_SPAN_COUNTER || s->kind == RF_SPAN_LOST || s->kind == RF_SPAN_PREDICTED)
-      continue; /* instants; counts and plans of any length */
+      continue; /* Counters are instants; counts and plans may have any length. */
     while (depth && open[depth - 1] <= s->begin) depth--;
     if (depth && s->end > open[depth - 1])
       fail_msg("span %lld (kind %d, lane %d) reaches over the end of what holds it", (long long)i, s->kind,
@@ -96,7 +96,7 @@ static void counts_what_was_walked(const rf_trace *trace, const rf_plan *plan) {
   assert_int_equal(ops, expected * trace->steps);
   assert_int_equal(predicted, ops);
   int64_t next = 0;
-  /* one for each op, from where it began, as long as the plan says */
+  /* One span per op, from the op's start, with the planned length. */
   for (int64_t i = 0; i < trace->count; i++) {
     const rf_stamp *s = &trace->span[i];
     if (s->kind != RF_SPAN_PREDICTED) continue;
@@ -110,8 +110,8 @@ static void counts_what_was_walked(const rf_trace *trace, const rf_plan *plan) {
     if (!phases[p]) fail_msg("no phase %s", rf_phase_name((rf_phase)p));
 }
 
-/* Ops of the first microbatch add to no gradient that a microbatch before has left; in later
- * ones those and no others do that write one. */
+/* Ops of the first microbatch add to no gradient of an earlier microbatch. In later microbatches,
+ * exactly the ops that write a gradient do. */
 static void accumulates_what_adds(const rf_trace *trace, const rf_plan *plan) {
   for (int64_t i = 0; i < trace->count; i++) {
     const rf_stamp *op = &trace->span[i];
@@ -174,7 +174,7 @@ static void test_a_full_ring_says_so(void **state) {
     rf_record_step_end(0);
   }
   if (rf_trace_collect(record, NULL, NULL, 0, &trace, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  /* and phases between steps, and what the system counted of so many */
+  /* Also the phases between steps and the system's counts. */
   assert_in_range(trace->dropped, 100, 120);
   assert_int_equal(trace->steps, 2);
   assert_false(trace->step[0].whole);
@@ -232,10 +232,11 @@ static void test_the_file_is_not_believed(void **state) {
   header = (size_t)((char *)memchr(text, '\n', bytes) - text) + 1;
   assert_int_equal(header % 8, 0);
   assert_int_equal(parse(text, bytes, &error), RAFTER_OK);
-  /* Cut anywhere. */
+  /* Truncated at any byte. */
   for (size_t cut = 0; cut < bytes; cut += 1 + bytes / 200)
     assert_int_equal(parse(text, cut, &error), RAFTER_FAILED);
-  /* Any byte of the header changed: refused, or read as what it then says; never more. */
+  /* Any changed byte of the header is refused or read as its new meaning, without any further
+   * error. */
   for (size_t i = 0; i < header; i += 1 + header / 400) {
     char was = text[i];
     text[i] = (char)(was ^ 0x11);
@@ -243,7 +244,7 @@ static void test_the_file_is_not_believed(void **state) {
     assert_true(status == RAFTER_OK || status == RAFTER_FAILED || status == RAFTER_INVALID);
     text[i] = was;
   }
-  /* One value of each column out of range. */
+  /* One value of each column is out of range. */
   rf_trace_file file;
   if (rf_trace_file_read(at("trace.bin"), &file, &error) != RAFTER_OK) fail_msg("%s", error.message);
   size_t n = (size_t)file.count, middle = n / 2;

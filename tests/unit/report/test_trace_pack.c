@@ -1,5 +1,5 @@
-/* test_trace_pack.c - columns of a trace come back as they were from what the page is given;
- * headers that lie are refused. */
+/* test_trace_pack.c - the columns of a trace can be restored from the packed form in the page.
+ * Corrupt headers are refused. */
 #include "report/trace_pack.h"
 
 #include <setjmp.h>
@@ -67,7 +67,7 @@ static void columns_come_back(void **state) {
     for (size_t c = 0; c < 4; c++)
       assert_string_equal(json_string_value(json_object_get(json_array_get(list, c), "coding")), codings[c]);
     assert_string_equal(json_string_value(json_object_get(own, "more")), "kept");
-    /* the caller's stays as it was */
+    /* the caller's header does not change */
     assert_null(json_object_get(json_array_get(json_object_get(header, "columns"), 0), "coding"));
     json_decref(trace);
     json_decref(header);

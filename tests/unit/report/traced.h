@@ -1,4 +1,4 @@
-/* traced.h - a small training that is recorded: what the tests of traces share. */
+/* traced.h - a small recorded training that the tests of traces share. */
 #ifndef RF_TEST_TRACED_H
 #define RF_TEST_TRACED_H
 
@@ -44,7 +44,7 @@ static inline void set_machine(void) {
                          .memory_bytes = 8e9,
                          .read_bps = 1e10,
                          .copy_bps = 1e10};
-  /* far slower than any: predictions of one step reach behind the end of the next */
+  /* Far slower than any machine, so predictions of one step extend past the end of the next. */
   machine.flops[RF_F32] = 1e8;
 }
 

@@ -1,5 +1,5 @@
-/* What calibration measures on: memory that was written, in every job that it walks; and the
- * peaks of the level that was asked for. */
+/* test_calibrate.c - calibration measures on memory that was written, in every job that it runs,
+ * and with the peak rates of the requested instruction set. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,7 @@
 #include "backend/cpu/peaks.h"
 #include "run/calibrate.h"
 
-/* Pages of a tensor that hold nothing but zeros. */
+/* Pages of a tensor with only zeros. */
 static int64_t empty_pages(const unsigned char *at, int64_t bytes) {
   enum { PAGE = 4096 };
   static const unsigned char zeros[PAGE];

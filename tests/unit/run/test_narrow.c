@@ -1,5 +1,5 @@
-/* Numbers that plans count and nothing runs: fp8 and int4 weights and caches, products in 8
- * bits. */
+/* test_narrow.c - tests number formats that are only planned: fp8 and int4 weights and caches,
+ * 8-bit products. */
 #include "unit/plan/plans.h"
 
 #include "graph/kv.h"
@@ -12,8 +12,8 @@ static rf_plan_options generating(const char *machine, int64_t slots, int64_t se
   return options;
 }
 
-/* Matrices take a byte or half a byte a number, experts too; routers, gains and what int4 leaves
- * of the table of tokens take what they took. */
+/* Matrices take a byte or half a byte per value, experts included. Routers, gains and, with int4,
+ * the token table keep their size. */
 static void weights_take_their_bits(void **state) {
   (void)state;
   static const char *const models[] = {"gemma-2b", "mixtral:layers=2,experts=16",
@@ -53,8 +53,8 @@ static int64_t token_bytes(const char *name, rf_dtype dtype) {
   return rf_kv_sequence_bytes(&kv, 1024) / 1024;
 }
 
-/* 2 x 28 layers x 16 heads x 256 of Gemma 7B; 61 x (512 + 64) of DeepSeek-V3. int8 alone has
- * scales, where keys have heads. */
+/* 2 x 28 layers x 16 heads x 256 of Gemma 7B; 61 x (512 + 64) of DeepSeek-V3. Only int8 has scales,
+ * if keys have heads. */
 static void caches_take_their_bits(void **state) {
   (void)state;
   assert_int_equal(token_bytes("gemma-7b", RF_BF16), 458752);
@@ -79,7 +79,8 @@ static void caches_take_their_bits(void **state) {
   }
 }
 
-/* Linear layers take the other peak, the rest of the step stays; EMFU keeps the peak of --dtype. */
+/* Linear layers use the other peak, and the rest of the step does not change. EMFU uses the peak of
+ * --dtype. */
 static void products_take_their_peak(void **state) {
   (void)state;
   rf_model model = model_named("llama3-8b:layers=4");

@@ -1,5 +1,5 @@
-/* Random configurations through the whole core: planned bytes are allocated bytes, every planned
- * byte is reached and none beyond it, poison changes no result, and a step allocates nothing. */
+/* test_sweep.c - runs random configurations: planned bytes equal allocated bytes, every planned
+ * byte and no other is written, poison changes no result, and a step allocates nothing. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -74,7 +74,7 @@ static void fill_inputs(rf_run *run, const rf_model *model, const rf_plan_option
   segments[n] = (int32_t)n;
 }
 
-/* Two steps from seeded weights; returns a hash of weights and loss. */
+/* Runs two steps from seeded weights. Returns a hash of weights and loss. */
 static uint64_t two_steps(const rf_plan *plan, rf_run_debug debug, bool check_water) {
   rf_run *run = NULL;
   rf_error error = {0};
@@ -120,7 +120,7 @@ static uint64_t two_steps(const rf_plan *plan, rf_run_debug debug, bool check_wa
         hash = (hash ^ ((const unsigned char *)rf_run_tensor(run, 0, t))[i]) * 1099511628211u;
   if (check_water) {
     int64_t top = plan->persistent_bytes,
-            /* what pads the last tensor, and an input's guard, is nobody's to write */
+            /* The padding after the last tensor, and the guard of an input, must not be written. */
         unwritten = plan->options.guard_bytes;
     for (int t = 0; t < plan->tensor_count; t++) {
       int64_t end = plan->tensor[t].offset + plan->tensor[t].bytes + plan->options.guard_bytes;
@@ -131,9 +131,9 @@ static uint64_t two_steps(const rf_plan *plan, rf_run_debug debug, bool check_wa
     }
     bool intact = false;
     assert_int_equal(top, plan->arena_bytes);
-    /* reached */
+    /* The planned bytes are reached. */
     assert_in_range(rf_run_high_water(run, &intact), plan->arena_bytes - unwritten, plan->arena_bytes);
-    /* and not passed */
+    /* No byte after them is written. */
     assert_true(intact);
   }
   rf_run_close(run);
@@ -188,14 +188,14 @@ static void planned_is_allocated(void **unused) {
   assert_true(tight * 100 >= CONFIGURATIONS * 95);
 }
 
-/* The guard itself must see what it promises to see. */
+/* The allocation guard itself must notice an allocation. */
 static void guard_is_fatal(void **unused) {
   (void)unused;
   if (!rf_guard_built()) skip_for("needs the allocation guard");
   static const char *const calls[] = {"malloc", "free", "mmap"};
   for (size_t i = 0; i < 3; i++) {
     fflush(NULL);
-    void *volatile held = malloc(100); /* volatile: a pair of malloc and free may be left out */
+    void *volatile held = malloc(100); /* volatile, because a compiler may remove a malloc with its free */
     pid_t child = fork();
     if (!child) {
       close(2);

@@ -1,5 +1,5 @@
-/* Blocks that were tuned: they reach the kernel through the plan, whose bytes stay those that
- * are allocated and whose results keep their bits. */
+/* test_tuned.c - tuned block sizes reach the kernel through the plan. Planned bytes equal allocated
+ * bytes, and results keep their bits. */
 #include "unit/plan/plans.h"
 
 #include "backend/cpu/gemm.h"
@@ -10,7 +10,7 @@
 static const char MODEL[] = "gpt2:layers=2,width=256,heads=4,ff=1024,vocab=300,seq=64";
 static const rf_blocks ODD = {48, 1 << 14, 96};
 
-/* A machine on which the same odd blocks have won everything. */
+/* A machine on which the same unusual blocks are the fastest for everything. */
 static rf_machine *tuned_machine(int threads) {
   rf_machine *m = calloc(1, sizeof *m);
   assert_non_null(m);
@@ -20,7 +20,7 @@ static rf_machine *tuned_machine(int threads) {
   m->tuned = (rf_tuned){.cpu = "here", .here = true, .threads = threads};
   for (int i = 0; i < 9; i++)
     for (int class = 0; class < RF_TUNED_CLASSES && m->tuned.count < RF_TUNED_ROWS; class += 1) {
-      if (class != 0 && class != 3) continue; /* 128 rows, and weights of 64 Ki to 256 Ki numbers */
+      if (class != 0 && class != 3) continue; /* 128 rows, and weights of 64 Ki to 256 Ki values */
       rf_tuned_row *row = &m->tuned.row[m->tuned.count++];
       *row = (rf_tuned_row){
           .class = class, .dtype = RF_F32, .usual = rf_gemm_blocks(), .best = ODD, .gain = 0.1};
@@ -69,7 +69,7 @@ static void winners_reach_the_kernel(void **state) {
   assert_string_not_equal(a->digest, b->digest);
   rf_plan_free(b);
 
-  /* Of another CPU, number of threads, dtype or kernel nothing counts. */
+  /* Tuning for another CPU, number of threads, dtype or kernel is ignored. */
   for (int i = 0; i < 5; i++) {
     rf_machine *m = tuned_machine(2);
     rf_dtype dtype = RF_F32;
@@ -93,7 +93,7 @@ static void winners_reach_the_kernel(void **state) {
   free(tuned);
 }
 
-/* What auto weighs is what is planned, with blocks that make other workspaces. */
+/* Auto weighs the actual plan, with blocks that need other workspaces. */
 static void trials_know_them(void **state) {
   (void)state;
   rf_machine *tuned = tuned_machine(2);
@@ -124,7 +124,7 @@ static void trials_know_them(void **state) {
   free(tuned);
 }
 
-/* One step; the bytes of everything that outlives it. */
+/* Runs one step. Returns the bytes of all persistent tensors. */
 static unsigned char *stepped(const rf_plan *plan, int64_t *bytes) {
   rf_run *run = NULL;
   rf_error error = {0};

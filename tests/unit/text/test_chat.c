@@ -1,5 +1,5 @@
-/* Chat templates of model folders: where they are found, what they render, and which bytes are
- * the assistant's. */
+/* test_chat.c - tests chat templates of model folders: where they are found, what they render, and
+ * which bytes belong to the assistant. */
 #include "text/chat.h"
 
 #include <setjmp.h>
@@ -30,7 +30,7 @@ static json_t *parse(const char *text) {
   return json;
 }
 
-/* The rendering of the folder's template, or the message of what failed. */
+/* The text rendered by the folder's template, or the error message. */
 static const char *rendered(const char *messages, const rf_chat_options *options) {
   static char result[1000];
   rf_error error;
@@ -63,7 +63,7 @@ static void templates_are_found_where_models_keep_them(void **state) {
                                "\"rag\",\"template\":\"r\"}]}");
   assert_non_null(strstr(rendered(hi, NULL), "names no template \"default\" (got: tool_use, rag)"));
   put("tokenizer_config.json",
-      "{\"eos_token\":\"</s>\"}"); /* as a processor keeps it beside a tokenizer that has none */
+      "{\"eos_token\":\"</s>\"}"); /* A processor keeps the template next to a tokenizer that has none. */
   put("chat_template.json", "{\"chat_template\":\"p{{ eos_token }}\"}");
   assert_string_equal(rendered(hi, NULL), "p</s>");
   put("chat_template.json", "{\"chat_template\":\"{{ b|c }}\"}");
@@ -81,7 +81,7 @@ static void templates_are_found_where_models_keep_them(void **state) {
   put("chat_template.jinja", NULL);
 }
 
-/* Several named ones without a default: whoever asks for a conversation says which. */
+/* If there are several named templates without a default, the caller has to choose one. */
 static void templates_without_a_default_are_named(void **state) {
   (void)state;
   const char *hi = "[{\"role\":\"user\",\"content\":\"hi\"}]";
@@ -93,7 +93,7 @@ static void templates_without_a_default_are_named(void **state) {
   assert_non_null(strstr(rendered(hi, NULL),
                          "additional_chat_templates names no default chat template (got: rag.jinja)"));
   rf_chat *none;
-  /* which of them a training means is not guessed */
+  /* training does not guess which template is meant */
   assert_int_equal(rf_chat_find(folder, &none, NULL), RAFTER_FAILED);
   assert_null(none);
   put("chat_template.jinja", "default");
@@ -195,8 +195,8 @@ static void spans_are_what_the_assistant_wrote(void **state) {
   json_decref(messages);
 }
 
-/* Qwen3 writes the thoughts of the last turn only, so an earlier turn looks otherwise once
- * another follows. */
+/* Qwen3 writes the thoughts of only the last turn, so an earlier turn changes when another turn
+ * follows. */
 static void rewritten_turns_are_refused_not_guessed(void **state) {
   (void)state;
   rf_chat *chat = family("qwen3");

@@ -1,6 +1,6 @@
-/* Chat templates against Jinja2's own renderings (tests/data/templates/make.py), and what must
- * be refused. */
-#define _GNU_SOURCE /* timegm, strptime */
+/* test_template.c - compares chat templates with Jinja2's own output
+ * (tests/data/templates/make.py), and tests errors. */
+#define _GNU_SOURCE /* for timegm and strptime */
 #include "text/template.h"
 
 #include <setjmp.h>
@@ -14,8 +14,7 @@
 
 #include <cmocka.h>
 
-/* Where the goldens lie; another folder with a golden.json of make.py can be named in
- * RF_TEMPLATES. */
+/* A file among the goldens. RF_TEMPLATES can name another folder with a golden.json of make.py. */
 static const char *at(const char *name) {
   static char path[512];
   const char *folder = getenv("RF_TEMPLATES");
@@ -39,7 +38,8 @@ static int unload(void **state) {
   return 0;
 }
 
-/* Renders and compares with a row of the golden; false after saying what differs. */
+/* Renders a template and compares it with a row of the golden. Prints the difference and returns
+ * false if there is one. */
 static bool as_jinja(const char *name, const char *source, size_t bytes, const json_t *variables,
                      const json_t *expected) {
   rf_template *parsed;
@@ -109,7 +109,7 @@ static void random_programs_run_as_in_jinja(void **state) {
   assert_true(index >= 300);
 }
 
-/* The comparison above must notice what is wrong. */
+/* The comparison must notice planted faults. */
 static void the_comparison_sees_planted_faults(void **state) {
   (void)state;
   json_t *none = json_object();
@@ -130,8 +130,7 @@ static void the_comparison_sees_planted_faults(void **state) {
   json_decref(none);
 }
 
-/* Parses and renders with no variables but "xs" (1, 2, 3) and "s"; the message of what fails, or
- * the text. */
+/* Renders with only the variables "xs" (1, 2, 3) and "s". Returns the text or the error message. */
 static const char *run(const char *source, const rf_template_limits *limits) {
   static char result[1000];
   json_t *variables = json_pack("{s:[iii],s:s,s:{s:i}}", "xs", 1, 2, 3, "s", "text", "d", "a", 1);
@@ -209,7 +208,7 @@ static void what_is_not_known_is_refused_by_name_and_place(void **state) {
   }
 }
 
-/* A text of `count` times `piece` between two others; malloc'ed. */
+/* `first`, `count` times `piece`, and `last`, allocated with malloc. */
 static char *repeated(const char *first, const char *piece, int count, const char *last) {
   char *text = malloc(strlen(first) + strlen(piece) * (size_t)count + strlen(last) + 1),
        *end = stpcpy(text, first);

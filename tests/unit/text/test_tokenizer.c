@@ -1,5 +1,5 @@
-/* Real tokenizers against the ids that their own implementations give (kitoken's test data), and
- * there and back again. */
+/* test_tokenizer.c - compares real tokenizers with the ids of their own implementations (kitoken's
+ * test data), and converts ids back to text. */
 #include "base/file.h"
 #include "formats/gguf.h"
 #include "text/tokenizer.h"
@@ -15,8 +15,8 @@
 #include "support/files.h"
 #include "support/scratch.h"
 
-/* A shared file's path; one that is only there as .xz is unpacked into the test's folder. NULL:
- * not there. */
+/* Path of a test file. A file that exists only as .xz is unpacked into the test's folder. NULL: the
+ * file is missing. */
 static const char *shared(const char *name, char path[4200]) {
   char command[9000], packed[200];
   if (test_file(name, path)) return path;
@@ -37,7 +37,8 @@ static rf_tokenizer *open_shared(const char *name) {
   return t;
 }
 
-/* \n and \s of the input files. */
+/* Replaces
+ * and \s of the input files. */
 static size_t unescape(char *line) {
   char *to = line;
   for (const char *at = line; *at; at++) {
@@ -54,7 +55,7 @@ static void print_ids(const char *what, const int32_t *ids, int64_t count) {
   fprintf(stderr, "\n");
 }
 
-/* SentencePiece cannot tell U+2581 in a text from a space: both come back as a space. */
+/* SentencePiece does not distinguish U+2581 from a space: both become a space again. */
 static size_t without_space_marks(const char *text, size_t bytes, char *out) {
   size_t n = 0;
   for (size_t i = 0; i < bytes; i++) {
@@ -65,7 +66,7 @@ static size_t without_space_marks(const char *text, size_t bytes, char *out) {
   return n;
 }
 
-/* The ids of `text` are those of `line`, and they give the text again. */
+/* The ids of `text` are those of `line`, and decode to the text again. */
 static void same_ids(const rf_tokenizer *t, const char *text, size_t bytes, const char *line, int flags,
                      bool back, const char *name, int number) {
   rf_error error = {0};
@@ -92,7 +93,7 @@ static void same_ids(const rf_tokenizer *t, const char *text, size_t bytes, cons
       marks ? without_space_marks(text, bytes, wanted) : (memcpy(wanted, text, bytes), bytes);
   if (back && (again_bytes != wanted_bytes || memcmp(again, wanted, wanted_bytes)))
     fail_msg("%s, line %d: decoded '%s'", name, number, again);
-  /* The same as it comes, in whole characters. */
+  /* The same as a stream of whole characters. */
   rf_decoder decoder;
   rf_decoder_start(&decoder, t, RF_DECODE_SPECIALS);
   char *out = malloc(rf_decoder_room(t));
@@ -118,7 +119,8 @@ static char *read_text(const char *name, size_t *bytes) {
   return text;
 }
 
-/* `set`: sentencepiece or tokenizers; the utf8 text is one text, the others one a line. */
+/* `set`: sentencepiece or tokenizers. The file utf8 is one text; the others have one text per
+ * line. */
 static void golden(const rf_tokenizer *t, const char *set, const char *name, int flags) {
   static const char *const KINDS[] = {"small", "utf8", "mixed"};
   for (int k = 0; k < 3; k++) {
@@ -142,7 +144,7 @@ static void golden(const rf_tokenizer *t, const char *set, const char *name, int
   }
 }
 
-/* The tokenizer written into a GGUF file and read back from there; the one given is closed. */
+/* Writes the tokenizer into a GGUF file and reads it back. Closes the given tokenizer. */
 static rf_tokenizer *through_gguf(rf_tokenizer *t) {
   char path[4200];
   rf_error error = {0};

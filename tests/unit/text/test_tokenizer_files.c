@@ -1,5 +1,5 @@
-/* Tokenizers small enough to be checked by hand or by trying everything, files that lie, and
- * texts of any bytes. */
+/* test_tokenizer_files.c - tests tokenizers that are small enough to check by hand or by brute
+ * force, corrupt files, and texts of arbitrary bytes. */
 #include "base/file.h"
 #include "base/json.h"
 #include "formats/gguf_facts.h"
@@ -140,7 +140,7 @@ static void test_smollm2_gguf(void **state) {
                    model_tokenizer("RAFTER_SMOLLM2_GGUF", "smollm2-135m-instruct-q4_1.gguf"));
 }
 
-/* Any bytes come back: pieces for all of them are there. */
+/* Any bytes decode to themselves, because there are pieces for all bytes. */
 static void test_any_bytes(void **state) {
   (void)state;
   static const char *const FILES[] = {"tokenizers/gpt2/tokenizer.json", "tokenizers/llama2/tokenizer.model"};
@@ -181,7 +181,7 @@ static void test_any_bytes(void **state) {
   }
 }
 
-/* One word of a megabyte must not take the square of its length. */
+/* A word of a megabyte must not take time quadratic in its length. */
 static void test_long_words(void **state) {
   (void)state;
   enum { LONG = 1 << 20 };
@@ -197,7 +197,7 @@ static void test_long_words(void **state) {
         text[i] = kind == 0 ? 'a' : kind == 1 ? ' ' : (char)('a' + random[0] % 26);
       }
       rf_ids ids = {0};
-      clock_t start = clock(); /* the processor's: whoever else runs must not make it fail */
+      clock_t start = clock(); /* CPU time, so that other programs do not make the test fail */
       assert_int_equal(rf_tokenizer_encode(t, text, LONG, 0, &ids, NULL), RAFTER_OK);
       double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
       if (seconds > 20) fail_msg("%s, kind %d: %.1f s for a megabyte", FILES[f], kind, seconds);
@@ -212,8 +212,8 @@ static void test_long_words(void **state) {
 
 enum { LETTERS = 4 };
 
-/* SentencePiece's rule in its plainest form: look at every neighbouring pair, merge the best,
- * begin again. */
+/* SentencePiece's rule in its simplest form: look at every neighbouring pair, merge the best,
+ * repeat. */
 static int merge_plainly(const rf_vocabulary *v, const char *text, int bytes, int32_t *ids) {
   int first[600], count = bytes;
   for (int i = 0; i <= bytes; i++) first[i] = i;
@@ -278,7 +278,8 @@ static void test_random_vocabularies(void **state) {
             (char)('a' + (v.count <= LETTERS ? (uint32_t)v.count - 1 : r[1] >> 4 * i) % LETTERS);
       for (int64_t id = 1; id < v.count; id++)
         fresh &= pieces[id].bytes != (size_t)n || memcmp(pieces[id].at, store[v.count], (size_t)n);
-      /* Few scores, so that many are equal; quarters, so that sums are exact. */
+      /* Few different scores, so that many are equal, and multiples of 1/4, so that sums are
+       * exact. */
       if (fresh) {
         pieces[v.count] = (rf_span){store[v.count], (size_t)n};
         scores[v.count] = -(float)(r[2] % 16) / 4;
@@ -288,7 +289,7 @@ static void test_random_vocabularies(void **state) {
     rf_tokenizer *t = NULL;
     rf_error error = {0};
     if (rf_tokenizer_build(&v, "test", &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
-    /* short words, and those that go through the heap */
+    /* short words, and words long enough for the heap */
     for (int bytes = 1; bytes < TEXT; bytes = bytes * 3 / 2 + 1) {
       int32_t expected[TEXT];
       rf_ids ids = {0};
@@ -353,9 +354,9 @@ static void test_sentencepiece_lies(void **state) {
   squeezing[bytes - 1] = 1; /* remove_extra_whitespaces */
   assert_int_equal(rf_tokenizer_sentencepiece_read(squeezing, bytes, "test", &t, &error), RAFTER_OK);
   IDS(t, "  a   a  ", 0, 5, 5);
-  IDS(t, "a \xE2\x96\x81 ", 0, 5); /* the end is cut when spaces are marks already */
+  IDS(t, "a \xE2\x96\x81 ", 0, 5); /* the trailing blank is removed if spaces are already marks */
   rf_tokenizer_close(t);
-  /* Cut anywhere, or with any byte turned: read or refused, never out of bounds. */
+  /* A truncated file, or a file with any flipped byte, is read or refused, never out of bounds. */
   for (size_t i = 0; i < bytes; i++)
     for (int change = 0; change < 9; change++) {
       size_t n = change < 8 ? bytes : i;
@@ -395,7 +396,7 @@ static void test_llama2c_lies(void **state) {
     }
     free(part);
   }
-  assert_true(read < 60); /* only a cut between two pieces looks whole */
+  assert_true(read < 60); /* only a cut between two pieces leaves a valid file */
   text[8] = 120;
   rf_error error = {0};
   assert_int_equal(rf_tokenizer_llama2c_read(text, bytes, "test", &t, &error), RAFTER_FAILED);
@@ -427,7 +428,7 @@ static void test_vocabulary_refused(void **state) {
   const rf_vocabulary made = v;
   for (int i = 0; i < 2; i++) {
     v.kind = without[i];
-    /* as of a folder without one: ids are still read */
+    /* as for a folder without a tokenizer: ids can still be read */
     assert_int_equal(rf_tokenizer_build(&v, "test", &t, &error), RAFTER_INVALID);
     assert_string_equal(error.message, "test brings no tokenizer to read text with");
   }
@@ -473,7 +474,7 @@ static void put(const char *folder, const char *name, const char *text) {
   assert_int_equal(rf_file_write(path, text, strlen(text), NULL), RAFTER_OK);
 }
 
-/* What a model without a tokenizer is read with is said, never guessed. */
+/* The tokenizer of a model without one must be given; it is never guessed. */
 static void test_taken_along(void **state) {
   (void)state;
   enum { VOCAB = 512 };
@@ -482,7 +483,7 @@ static void test_taken_along(void **state) {
   int copied = -1;
   char folder[] = "/tmp/rafter-test-XXXXXX", path[200];
   assert_non_null(mkdtemp(folder));
-  assert_int_equal(rf_tokenizer_for("m", VOCAB, "", &t, NULL), RAFTER_OK); /* a shape */
+  assert_int_equal(rf_tokenizer_for("m", VOCAB, "", &t, NULL), RAFTER_OK); /* an inline shape */
   assert_true(rf_tokenizer_is_byte(t));
   rf_tokenizer_close(t);
   assert_int_equal(rf_tokenizer_for("m", VOCAB, folder, &t, &error), RAFTER_INVALID);
@@ -504,7 +505,7 @@ static void test_taken_along(void **state) {
     need_file("models/stories260K/stories260K.gguf", from);
     assert_int_equal(rf_tokenizer_files_copy(from, folder, &copied, NULL), RAFTER_OK);
     assert_int_equal(copied, 1);
-    /* the folder itself, then what other libraries read of it */
+    /* first the folder's own file, then the files of other libraries */
     static const char *const FILES[] = {"tokenizer.gguf", "tokenizer.model"};
     for (int i = 0; i < 2; i++) {
       snprintf(path, sizeof path, "%s/%s", folder, FILES[i]);
@@ -530,7 +531,7 @@ static void test_taken_along(void **state) {
   rmdir(folder);
 }
 
-/* tokenizer.model is written of what SentencePiece reads alike, and of nothing else. */
+/* tokenizer.model is written only for vocabularies that SentencePiece reads in the same way. */
 static void test_model_written(void **state) {
   (void)state;
   enum { COUNT = 4 + 256, GOOD = 0, FAULTS = 9 };
@@ -575,7 +576,7 @@ static void test_model_written(void **state) {
     rf_ids ids = {0};
     if (rf_tokenizer_open(path, &t, &error) != RAFTER_OK) fail_msg("%s", error.message);
     assert_int_equal(rf_tokenizer_bos(t), 1);
-    /* the user's token, spelled with spaces */
+    /* a token of the user, spelled with spaces */
     assert_int_equal(rf_tokenizer_encode(t, "a  b", 4, 0, &ids, NULL), RAFTER_OK);
     assert_int_equal(ids.count, 1);
     assert_int_equal(ids.at[0], 3);

@@ -1,5 +1,5 @@
-/* tokenizer.json: what it may say, what it may not, and the files that are written of a GGUF
- * file's vocabulary. */
+/* test_tokenizer_json.c - tests the supported and unsupported contents of tokenizer.json, and the
+ * files that are written from a GGUF file's vocabulary. */
 #include "unit/text/tokenizers.h"
 
 #define LETTERS_AND "\"a\":0,\"b\":1,\"c\":2,\"ab\":3,\"\xC4\xA0\":4,\"1\":5,\"2\":6,\".\":7"
@@ -34,7 +34,8 @@ static void test_json_added(void **state) {
   IDS(t, "ac2", 0, 0, 2, 6);
   rf_ids ids = {0};
   rf_error error = {0};
-  assert_int_equal(rf_tokenizer_encode(t, "a<s>", 4, 0, &ids, &error), RAFTER_FAILED); /* '<' is no piece */
+  /* '<' is not a piece */
+  assert_int_equal(rf_tokenizer_encode(t, "a<s>", 4, 0, &ids, &error), RAFTER_FAILED);
   assert_non_null(strstr(error.message, "no piece"));
   rf_ids_free(&ids);
   assert_int_equal(rf_tokenizer_bos(t), 8);
@@ -46,8 +47,8 @@ static void test_json_added(void **state) {
   rf_tokenizer_close(t);
 }
 
-/* What text looks like where an added token is found is what the token becomes again; special
- * ones keep their names. */
+/* An added token decodes to the text as it looks where the token is found. Special tokens keep
+ * their names. */
 static void test_json_added_normalized(void **state) {
   (void)state;
   rf_tokenizer *t =
@@ -73,7 +74,8 @@ static void test_json_added_normalized(void **state) {
 
 static void test_json_splits(void **state) {
   (void)state;
-  /* Each behaviour cuts "a.b.." elsewhere; "ab" can only merge where no cut stands between them. */
+  /* Each behaviour splits "a.b.." at other places. "ab" can merge only if there is no split
+   * inside. */
   static const struct {
     const char *behaviour, *pattern, *text;
     int count;
@@ -88,7 +90,7 @@ static void test_json_splits(void **state) {
       {"MergedWithNext", "b", "ab", 2, {0, 1}},
       {"Contiguous", "[ab]", "abc", 2, {3, 2}},
       {"Isolated", "[ab]", "abc", 3, {0, 1, 2}},
-      /* Oniguruma: ^ and $ stand at lines, \h is a hexadecimal digit, \w a mark as well. */
+      /* Oniguruma: ^ and $ match at lines, \h is a hexadecimal digit, and \w includes marks. */
       {"Removed", "\\\\n|^ab", "c\nab", 1, {2}},
       {"Isolated", "\\\\h", "ab", 2, {0, 1}},
       {"Isolated", "[\\\\h]", "ab", 2, {0, 1}},
@@ -107,7 +109,7 @@ static void test_json_splits(void **state) {
   }
 }
 
-/* A cut asked for the other way round joins what lies side by side all the same. */
+/* An inverted split also joins neighbouring matches. */
 static void test_json_inverted(void **state) {
   (void)state;
   rf_tokenizer *t = parse("{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","
@@ -120,8 +122,8 @@ static void test_json_inverted(void **state) {
 
 static void test_characters(void **state) {
   (void)state;
-  /* Letters, letter numbers, joiners and circled letters make words; other numbers and blanks do
-   * not. */
+  /* Letters, letter numbers, joiners and circled letters are word characters. Other numbers and
+   * blanks are not. */
   assert_true(rf_code_is_word('a') && rf_code_is_word('_') && rf_code_is_word(0x2163) &&
               rf_code_is_word(0x200D) && rf_code_is_word(0x24D0));
   assert_false(rf_code_is_word(0xB2) || rf_code_is_word(' ') || rf_code_is_word('-'));
@@ -155,9 +157,9 @@ static void test_json_characters(void **state) {
   rf_tokenizer *t = parse(text);
   IDS(t, "a a", 0, 3, 3);
   IDS(t, " a", 0, 3);
-  IDS(t, "aXYZa", 0, 3, 0, 1);     /* unknown characters side by side are one */
-  IDS(t, "e\xCC\x81", 0, 2, 4);    /* NFC composes; a lone mark of the space stays */
-  IDS(t, "\xC2\x85\xFF", 0, 2, 0); /* no UTF-8 */
+  IDS(t, "aXYZa", 0, 3, 0, 1);     /* neighbouring unknown characters become one token */
+  IDS(t, "e\xCC\x81", 0, 2, 4);    /* NFC composes; a mark after a blank stays separate */
+  IDS(t, "\xC2\x85\xFF", 0, 2, 0); /* not UTF-8 */
   expect_text(t, (int32_t[]){3, 3}, 2, 0, "a a");
   rf_tokenizer_close(t);
   snprintf(with, sizeof with, model, "false");
@@ -171,7 +173,8 @@ static void test_json_characters(void **state) {
   IDS(t, "aaa", 0, 3, 4);
   IDS(t, "a", 0, 3);
   IDS(t, "aQQa", 0, 3, 0, 2);
-  IDS(t, "aQ<unk>Qa", 0, 3, 0, 2); /* the unknown piece's name among unknown text is more of it */
+  /* the name of the unknown piece, within unknown text, is part of the unknown text */
+  IDS(t, "aQ<unk>Qa", 0, 3, 0, 2);
   IDS(t, "a<unk>a", 0, 3, 0, 2);
   rf_tokenizer_close(t);
 }
@@ -256,7 +259,7 @@ static void test_json_refused(void **state) {
       fail_msg("'%s' does not say '%s': %s", error.message, CASES[i].says, CASES[i].text);
     assert_null(t);
   }
-  /* Every beginning of a good file is no file. */
+  /* A truncated file is never valid. */
   const char *good = "{\"added_tokens\":[{\"id\":8,\"content\":\"x\\n\"}]," BYTES_MODEL("") "}";
   for (size_t n = 0; n < strlen(good); n++) {
     char *part = malloc(n + 1);
@@ -268,9 +271,9 @@ static void test_json_refused(void **state) {
   }
 }
 
-/* All words of up to three letters, each merged of the one before its last letter and that
- * letter, `blanks` spaces between the two; merge `wrong` is spelled with `letter`, merge
- * `broken` with a letter too many behind its bracket (-1: none). */
+/* All words of up to three letters. Each is merged from the word without its last letter and that
+ * letter, with `blanks` spaces between the two. Merge `wrong` is spelled with `letter`; merge
+ * `broken` has one letter too many after its bracket (-1: none). */
 enum { WORDS = 26 + 26 * 26 + 26 * 26 * 26 };
 static char *many_merges(int blanks, int wrong, char letter, int broken) {
   char *text = malloc((size_t)WORDS * (size_t)(blanks + 60)), *at = text, word[4];
@@ -294,8 +297,8 @@ static char *many_merges(int blanks, int wrong, char letter, int broken) {
   return text;
 }
 
-/* Long lists are read in stretches on all threads: what they say is what one stretch says, and
- * the first fault of the file is the one that is told. */
+/* Long lists are read in parts on all threads. The result is that of reading in one part, and the
+ * error is the first one in the file. */
 static void test_long_merges(void **state) {
   (void)state;
   static const char text[] = "zebras abcabcabc queuing xyzzy thequickbrownfoxjumpsoverthelazydog";
@@ -333,7 +336,7 @@ static void test_long_merges(void **state) {
     if (!strstr(error.message, rows[i].says)) fail_msg("%s, not %s", error.message, rows[i].says);
     const char *byte = strstr(error.message, "byte ");
     assert_non_null(byte);
-    /* of a wrong merge its bracket; of a letter too many that letter */
+    /* the bracket of a wrong merge; the extra letter of a broken merge */
     const char *there = bad + atoi(byte + 5);
     assert_true(rows[i].broken == 9000 ? *there == 'x'
                                        : *there == '[' && strchr(there, '!') < strchr(there, ']'));
@@ -341,8 +344,8 @@ static void test_long_merges(void **state) {
   }
 }
 
-/* A byte-level BPE of a GGUF file as the files of other libraries: read back, it cuts and merges
- * the same. */
+/* A byte-level BPE of a GGUF file is written as the files of other libraries. Read back, it splits
+ * and merges in the same way. */
 static void test_json_written(void **state) {
   (void)state;
   enum { MERGES = 6, MARKS = 2, COUNT = 256 + MERGES + MARKS };

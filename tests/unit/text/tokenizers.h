@@ -1,4 +1,5 @@
-/* tokenizers.h - what the tests of tokenizers share: ids and texts that are expected. */
+/* tokenizers.h - helpers that the tests of tokenizers share: comparing ids and texts with expected
+ * ones. */
 #ifndef RF_TEST_TOKENIZERS_H
 #define RF_TEST_TOKENIZERS_H
 

@@ -1,5 +1,5 @@
-/* Training data: every token once, labels are successors, the order is a permutation, bad files
- * are refused by name and place. */
+/* test_data.c - tests training data: every token occurs once, labels are the next tokens, the order
+ * is a permutation, and errors name the file and the place. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -73,7 +73,7 @@ static void text_rows_are_successors(void **state) {
                      RAFTER_OK);
     for (int r = 0; r < 4; r++) {
       int64_t row = loader.draw[r].row;
-      assert_false(seen[row]); /* 28 training rows: none twice in the first epoch */
+      assert_false(seen[row]); /* 28 training rows: none occurs twice in the first epoch */
       seen[row] = 1;
       assert_int_equal(segments[r], r * 32);
       for (int i = 0; i < 32; i++) {
@@ -84,7 +84,7 @@ static void text_rows_are_successors(void **state) {
     }
     for (int i = 4; i <= 128; i++) assert_int_equal(segments[i], 128);
   }
-  /* the state alone continues the order */
+  /* the state alone is enough to continue the order */
   rf_loader again;
   int64_t in_rows, valid;
   assert_int_equal(rf_loader_open(path, &options, 7, 4, &again, &error), RAFTER_OK);
@@ -129,7 +129,7 @@ static void documents_are_packed_whole(void **state) {
         RAFTER_OK);
     for (int i = 0; i < 40; i++) {
       if (labels[i] >= 0) {
-        /* ids count up through the file, so a successor is one more */
+        /* ids count up through the file, so the next token is larger by one */
         assert_int_equal(labels[i], tokens[i] + 1);
         assert_false(seen[labels[i]]);
         seen[labels[i]] = 1;
@@ -142,7 +142,7 @@ static void documents_are_packed_whole(void **state) {
     assert_int_equal(valid, rf_source_valid(&source, &source.train, r));
     labelled += valid;
   }
-  /* every token but each document's first is predicted exactly once */
+  /* every token except the first of each document is predicted exactly once */
   assert_int_equal(labelled, total - 200);
   free(seen);
   rf_source_close(&source);

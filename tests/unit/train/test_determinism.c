@@ -1,4 +1,5 @@
-/* Same seed, same bits: whatever the threads, the remat policy, and wherever a run was cut. */
+/* test_determinism.c - the same seed gives the same bits with any number of threads, any remat
+ * policy, and wherever a run was interrupted. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -126,8 +127,8 @@ static void remat_keeps_the_bits(void **state) {
   }
 }
 
-/* 1 x 8 against 4 x 2: the same draws, the same sums up to rounding; other draws would move the
- * loss far more. */
+/* 1 x 8 against 4 x 2: the same dropout masks, and the same sums up to rounding. Other masks would
+ * change the loss much more. */
 static void accumulation_is_equal_within_rounding(void **state) {
   (void)state;
   double whole, parts, other;
@@ -167,7 +168,7 @@ static void resume_keeps_the_bits(void **state) {
     }
 }
 
-/* All of it again where rows go to experts. */
+/* The same tests with experts. */
 static void experts_keep_the_bits(void **state) {
   const char *before = spec;
   spec = "mixtral:layers=2,width=48,heads=3,kv_heads=1,ff=64,vocab=300,seq=40,experts=4,experts_used=2";
@@ -179,7 +180,7 @@ static void experts_keep_the_bits(void **state) {
   spec = before;
 }
 
-/* And where adapters learn beside frozen weights, which stay as they were. */
+/* The same tests with adapters next to frozen weights, which must not change. */
 static void adapters_keep_the_bits(void **state) {
   const char *before = spec;
   spec = "llama:layers=3,width=48,heads=4,kv_heads=2,ff=96,vocab=300,seq=40";
@@ -206,7 +207,7 @@ static void adapters_keep_the_bits(void **state) {
   }
   assert_true(frozen[0] == frozen[1] && learned[0] != learned[1]);
   assert_int_equal(rf_run_arena_bytes(t->run), t->plan->arena_bytes);
-  for (int i = 0; i < graph->tensor_count; i++) { /* one copy of the weights, and nothing that trains them */
+  for (int i = 0; i < graph->tensor_count; i++) { /* one copy of the weights, without gradients or moments */
     const rf_tensor *tensor = &graph->tensor[i];
     bool of_base = tensor->param >= 0 && tensor->param < graph->params.base;
     assert_true(!of_base || tensor->class == RF_CLASS_WEIGHT);

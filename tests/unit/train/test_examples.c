@@ -1,5 +1,6 @@
-/* Rows of training data: which tokens the loss counts, that nothing else changes what they are,
- * and that a token's loss does not depend on what its example was packed with. */
+/* test_examples.c - tests rows of training data: the tokens that the loss counts, that no other
+ * option changes the tokens, and that a token's loss does not depend on the other examples in its
+ * row. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,7 +35,7 @@ static void put(const char *name, const char *text) {
   if (rf_file_write(at(name), text, strlen(text), &error) != RAFTER_OK) fail_msg("%s", error.message);
 }
 
-/* A row read byte by byte: its text, and under each byte a 1 where the loss counts it; the end
+/* Reads a row byte by byte. Under each byte of its text is a 1 if the loss counts the byte. The end
  * mark is written as '$'. */
 static void row_is(rf_example_options options, const char *row, const char *text, const char *mask) {
   rf_model model = byte_model();
@@ -46,7 +47,7 @@ static void row_is(rf_example_options options, const char *row, const char *text
   options.tokenizer = tokenizer;
   options.vocab = model.vocab;
   if (rf_example_open(&options, &reader, &error) != RAFTER_OK) fail_msg("%s", error.message);
-  for (int again = 0; again < 2; again++) { /* what an earlier row left does not show */
+  for (int again = 0; again < 2; again++) { /* An earlier row has no effect. */
     if (rf_example_read(reader, "rows", 1, row, strlen(row), &example, &error) != RAFTER_OK)
       fail_msg("%s: %s", row, error.message);
     char got_text[500], got_mask[500];
@@ -129,7 +130,7 @@ static void the_loss_counts_what_the_assistant_wrote(void **state) {
   row_is(plain, "{\"text\":\"\"}", "", "");
 }
 
-/* The tokenizer's own file, with a text of it replaced. */
+/* Opens the tokenizer's own file with one text in it replaced. */
 static void open_tokenizer(const char *path, const char *was, const char *is, rf_tokenizer **tokenizer) {
   rf_error error = {0};
   char *text = NULL;
@@ -147,15 +148,14 @@ static void open_tokenizer(const char *path, const char *was, const char *is, rf
   if (rf_tokenizer_open(path, tokenizer, &error) != RAFTER_OK) fail_msg("%s", error.message);
 }
 
-/* How docs/formats.md writes questions for models that know no conversations. */
+/* The template of docs/formats.md for questions to models without a chat template. */
 static const char QUESTION[] = "{{ bos_token }}{% for m in messages %}{{ 'Question: ' ~ m.content ~ "
                                "'\\nAnswer:' if m.role == 'user' else ' ' ~ "
                                "m.content ~ eos_token }}{% endfor %}\n";
 
-/* With real vocabularies, where marks are tokens and words take the space before them: the
- * tokens are those of the rendered text, and those that count stand for the assistant's turns
- * and nothing else. The last tokenizer composes letters, so that its tokens are not the text's
- * bytes. */
+/* Real vocabularies have tokens for marks, and words include the space before them. The tokens are
+ * those of the rendered text, and the counted tokens are exactly the assistant's turns. The last
+ * tokenizer composes letters, so its tokens are not the bytes of the text. */
 static void real_vocabularies_are_masked_at_the_turns(void **state) {
   (void)state;
   static const struct {
@@ -266,8 +266,8 @@ static void bad_rows_are_named(void **state) {
   assert_int_equal(rf_source_open(at("talk.jsonl"), 1, &options, &source, &error), RAFTER_INVALID);
 }
 
-/* Examples are never split: each stands in one row, cut to it where it is longer; its mask
- * decides its labels. Texts beside them are split. */
+/* An example is never split. It is in one row, and is shortened to the row if it is longer. Its
+ * mask decides its labels. Texts next to it may be split. */
 static void examples_stand_whole(void **state) {
   (void)state;
   enum { SEQ = 20, COUNT = 120, ID_STEP = 100 };
@@ -275,7 +275,7 @@ static void examples_stand_whole(void **state) {
   size_t bytes = 0;
   int expected_valid = 0, skipped = 0, cut = 0, cut_tokens = 0;
   FILE *file = open_memstream(&text, &bytes);
-  /* token i of example e is 100 e + i; the loss counts every third token behind the first e % 7 */
+  /* Token i of example e is 100 e + i. The loss counts every third token after the first e % 7. */
   for (int e = 0; e < COUNT; e++) {
     int length = 1 + e * 13 % 33, valid = 0, longest = SEQ + 1;
     fprintf(file, "{\"tokens\":[");
@@ -338,7 +338,7 @@ static void examples_stand_whole(void **state) {
   }
   assert_int_equal(valid, expected_valid);
   assert_int_equal(text_labels, 49);
-  /* Other masks are other data. */
+  /* Another mask is other data. */
   uint64_t digest = source.digest;
   rf_source_close(&source);
   put("one.jsonl", "{\"tokens\":[1,2,3],\"mask\":[0,1,1]}\n");
@@ -354,7 +354,8 @@ static void examples_stand_whole(void **state) {
   assert_non_null(strstr(error.message, "nothing to train on"));
 }
 
-/* A masked shard is refused wherever it is cut, and gives the masks back. */
+/* A shard with a mask is refused if it is truncated anywhere. A complete one gives its masks
+ * back. */
 static void masked_shards_survive_every_truncation(void **state) {
   (void)state;
   rf_shard_writer *writer;
@@ -439,7 +440,7 @@ static void losses_of(rf_run *run, const rf_plan *plan, const rf_source *source,
   for (int64_t i = 0; i < seq; i++) nll[i] = labels[i] >= 0 ? losses[i] : -1;
 }
 
-/* Every example gives the same losses, bit for bit, alone in a row and behind others in one. */
+/* Every example gives the same losses, bit for bit, alone in a row and after other examples. */
 static void packing_keeps_the_bits(void **state) {
   (void)state;
   enum { SEQ = 96, COUNT = 9 };
@@ -493,7 +494,7 @@ static void packing_keeps_the_bits(void **state) {
           for (int i = 0, e = -1; i < SEQ; i++) {
             if (positions[i] == 0)
               e = i > 0 && tokens[i] == 0 && tokens[i + 1 < SEQ ? i + 1 : i] == 0 ? -1 : tokens[i];
-            if (e < 0) continue; /* the unused rest */
+            if (e < 0) continue; /* the unused end of the row */
             if (memcmp(&nll[i], &single[e][positions[i]], sizeof(float)) != 0)
               fail_msg("%s: token %d of example %d has loss %.9g packed and %.9g alone", shapes[k],
                        positions[i], e, (double)nll[i], (double)single[e][positions[i]]);
@@ -509,8 +510,8 @@ static void packing_keeps_the_bits(void **state) {
       }
 }
 
-/* Validation: the mean of the held out rows' counted tokens, each once, however the rows fill
- * the microbatches. */
+/* Validation returns the mean over the counted tokens of the held-out rows, each once, however the
+ * rows fill the microbatches. */
 static void validation_counts_what_the_mask_says(void **state) {
   (void)state;
   enum { SEQ = 48, COUNT = 60 };
@@ -550,7 +551,7 @@ static void validation_counts_what_the_mask_says(void **state) {
     fail_msg("%s", error.message);
   assert_int_equal(rf_fill_weights(run, 0, plan, NULL, 3, (rf_progress){0}, NULL), RAFTER_OK);
   double sum = 0, counted = 0, loss = 0;
-  rf_source held = *source; /* its held out rows in place of those it trains on */
+  rf_source held = *source; /* a source with the held-out rows in place of the training rows */
   held.train = source->held_out;
   for (int64_t r = 0; r < held.train.count; r++) {
     float nll[SEQ];

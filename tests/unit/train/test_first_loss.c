@@ -1,10 +1,9 @@
-/* The first loss of a fresh model is known without running it: the labels know nothing of the
- * logits, so it is ln V plus what the spread of the logits costs. With logits of variance s^2
- * the mean of ln sum exp is ln V + s^2/2, and the label's own logit is 0 on average.
- *   s^2 = (sum over channels of the final norm's output squared) * (variance of the head's
- *     weights) = D * init_std^2
- * since a fresh LayerNorm or RMSNorm gives every row a mean square of 1. A missing scale, a
- * wrong fan-in or an untransposed head moves it. */
+/* test_first_loss.c - the first loss of a new model can be computed without running it. Labels are
+ * independent of the logits, so the loss is ln V plus a term for the spread of the logits. With
+ * logits of variance s^2, the mean of ln sum exp is ln V + s^2/2, and the label's own logit is 0 on
+ * average. s^2 = (sum over channels of the final norm's output squared) * (variance of the head's
+ * weights) = D * init_std^2, because a new LayerNorm or RMSNorm gives every row a mean square of 1.
+ * A missing scale, a wrong fan-in or a head that should be transposed changes the loss. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,7 +22,7 @@ enum { MOST_ROWS = 512 };
 
 static rf_machine machine;
 
-/* ln V + s^2/2 from the model's table alone. */
+/* ln V + s^2/2, from the model's table alone. */
 static double expected_loss(const rf_model *model) {
   rf_pool *pool = rf_pool_new();
   rf_params params = rf_model_params(model, pool);
@@ -34,8 +33,8 @@ static double expected_loss(const rf_model *model) {
   return loss;
 }
 
-/* Loss of one row of random tokens through the forward plan of a validation: the weights and
- * activations, no optimizer's memory. `scale` multiplies the head, as a faulty initialiser
+/* Loss of one row of random tokens in the forward plan of a validation, which has weights and
+ * activations but no optimizer states. `scale` multiplies the head, as a wrong initialiser
  * would. */
 static double first_loss(const char *spec, rf_dtype dtype, int64_t seq, float scale) {
   rf_error error = {0};
@@ -89,8 +88,8 @@ static double first_loss(const char *spec, rf_dtype dtype, int64_t seq, float sc
   return loss;
 }
 
-/* The mean of seq label logits, each of deviation s, wanders by s / sqrt(seq): 0.06 at most
- * here. The draw is fixed, so this is no flake. */
+/* The mean of seq label logits, each with deviation s, has deviation s / sqrt(seq): at most 0.06
+ * here. The seed is fixed, so the test always gives the same result. */
 static void check(const char *spec, rf_dtype dtype, int64_t seq, double by_hand) {
   rf_model model;
   assert_int_equal(rf_model_resolve(spec, &model, NULL, NULL), RAFTER_OK);
@@ -100,9 +99,9 @@ static void check(const char *spec, rf_dtype dtype, int64_t seq, double by_hand)
   assert_true(fabs(got - want) <= 0.1);
 }
 
-/* The published shapes; most of their time goes to drawing the weights. The number does not
- * depend on the depth, since the final norm sets the scale: where a sanitizer makes everything
- * ten times slower, and for the second dtype, a few layers do. */
+/* The published shapes take most of their time to draw weights. The loss does not depend on the
+ * depth, because the final norm sets the scale. So a few layers are enough with a sanitizer, which
+ * is ten times slower, and for the second dtype. */
 #if defined(__SANITIZE_ADDRESS__)
 #define FULL ":layers=2"
 #else
@@ -117,7 +116,7 @@ static void gpt2(void **state) {
 static void uva(void **state) {
   (void)state;
   check("uva" FULL, RF_F32, 256, 8.12);      /* ln 2048 + 1/2: lecun normal, 1 / D each */
-  check("uva:layers=3", RF_BF16, 256, 8.12); /* rounding the weights to 2^-9 moves no mean */
+  check("uva:layers=3", RF_BF16, 256, 8.12); /* rounding the weights to 2^-9 does not change the mean */
 }
 
 static void smaller_shapes(void **state) {
@@ -130,7 +129,7 @@ static void smaller_shapes(void **state) {
   check("llama:layers=2,width=128,heads=4,kv_heads=2,ff=384,vocab=4096,seq=512", RF_F32, 512, 8.34);
 }
 
-/* A head drawn 1.5 times too wide costs another 1.25 s^2/2, a forgotten one (zeros) all of it. */
+/* A head drawn 1.5 times too wide adds 1.25 s^2/2. A head of zeros removes the whole term. */
 static void a_wrong_initialiser_is_seen(void **state) {
   (void)state;
   static const char *const spec = "gpt:layers=2,width=96,heads=4,ff=384,vocab=1000,seq=512,tied=0,init=flax";

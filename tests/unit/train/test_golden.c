@@ -1,7 +1,7 @@
-/* Whole models against an independent implementation: losses, gradients and AdamW of tiny models
- * of every family as transformers and torch compute them (tests/data/hf_oracle.py); of GPT-2 on
- * every backend and ISA of this machine, with faults planted in the model, which the same checks
- * must see. */
+/* test_golden.c - compares whole models with an independent implementation: losses, gradients and
+ * AdamW of tiny models of every family, computed by transformers and torch
+ * (tests/data/hf_oracle.py). GPT-2 is tested on every backend and instruction set of this machine.
+ * Faults are planted in the model, and the same checks must notice them. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,24 +23,23 @@
 #define GOLDENS RF_TEST_DATA "/goldens/"
 enum { STEPS = 6 };
 
-/* Bounds, relative. Both sides compute in f32 with sums in other orders, so each may lie off the
- * exact value by about
- *   2^-24 * sqrt(terms of a sum: 160 at most here) * sqrt(roundings in a row: about 40 ops
- *     forward, 120 forward and backward)
- * = 5e-6 forward, 8e-6 backward, before what the model itself amplifies: its weights are drawn
- * large (softmaxes far from uniform, logits up to 20), so a relative error in a score counts for
- * several in a probability. Ten times that is the gradients' bound. A loss is a mean over 27
- * tokens whose errors partly cancel: the plain bound serves. Adam's first step is lr * sign(g)
- * for any gradient above eps, thus exact but for elements whose gradient is itself rounding
- * noise: one as small as eps moves its weight by a tenth of lr, 1e-5 of a tensor whose norm is
- * 10, which is why weights get 2e-5; each later step divides by sqrt(v), where small gradients
- * count as much as large ones, so a later loss gets twice the bound. Measured over all families:
- * 2e-7, 8e-7, 1e-5 and 1.2e-5. */
+/* Relative bounds. Both sides compute in f32 with sums in other orders. So each may differ from the
+ * exact value by about 2^-24 * sqrt(terms of a sum: at most 160 here) * sqrt(roundings in sequence:
+ * about 40 ops forward, 120 forward and backward) = 5e-6 forward, 8e-6 backward. The model
+ * amplifies these errors: its weights are large (softmaxes far from uniform, logits up to 20), so
+ * the relative error of a probability is several times that of a score. The bound of gradients is
+ * therefore ten times larger.
+ * A loss is a mean over 27 tokens whose errors partly cancel, so the plain bound is enough. Adam's
+ * first step is lr * sign(g) for any gradient above eps, and so exact, unless a gradient is itself
+ * rounding noise. A gradient as small as eps changes its weight by a tenth of lr, which is 1e-5 of
+ * a tensor with norm 10. So weights have the bound 2e-5. Each later step divides by sqrt(v), where
+ * small gradients count as much as large ones, so a later loss has twice the bound. Measured over
+ * all families: 2e-7, 8e-7, 1e-5 and 1.2e-5. */
 static const double LOSS_BOUND = 5e-6, LATER_LOSS_BOUND = 1e-5, GRADIENT_BOUND = 1e-4, AFTER_BOUND = 2e-5;
-/* Without rotation (gpt2, and half of each head of gpt-neox) the keys' bias shifts all scores of
- * a query alike and a softmax does not see it: its gradient is zero but for rounding, and Adam
- * makes that a step of up to lr either way. Of the 3 D elements the D of the keys may so lie 2
- * lr off; the probe's weights are below 1. */
+/* Without rotation (gpt2, and half of each head of gpt-neox) the keys' bias shifts all scores of a
+ * query equally, and softmax ignores it. Its gradient is only rounding noise, which Adam turns into
+ * a step of up to lr in either direction. So the D elements of the keys, of 3 D, may differ by 2
+ * lr. The probe's weights are below 1. */
 static const char *const NOISE_ROW = "attn/qkv/bias";
 static const double LR = 1e-3;
 
@@ -52,8 +51,8 @@ static int64_t tokens;
 
 /* ---- what is measured ------------------------------------------------------------------------ */
 
-/* The largest error of each kind in units of its bound: 1 is as bad as it may be. NaN counts as
- * infinite. */
+/* The largest error of each kind in units of its bound; 1 is the largest allowed value. NaN counts
+ * as infinite. */
 typedef struct report {
   double loss, later_loss, grad_norm, gradient, after;
   char worst[160];
@@ -72,9 +71,9 @@ static bool passes(const report *r) {
   return r->loss <= 1 && r->later_loss <= 1 && r->grad_norm <= 1 && r->gradient <= 1 && r->after <= 1;
 }
 
-/* A comparison that a fault must fail and a right program passes: the l2 norm and the probe of a
- * tensor of the checkpoint, part `part` of `name`, in the checkpoint's order; x is the whole
- * parameter. */
+/* Compares the l2 norm and the probe of a tensor with the checkpoint's, in the checkpoint's order.
+ * The tensor is part `part` of `name`; x is the whole parameter. A planted fault must fail this
+ * comparison. */
 static void note_tensor(double *slot, const float *x, const rf_param *param, const rf_name *name, int part,
                         const json_t *want, double bound, report *r) {
   const char *what = name->part[part];
@@ -120,8 +119,8 @@ static rf_train_settings settings_of(const rf_backend *backend, rf_isa isa, rf_d
   rf_error error;
   if (rf_model_resolve(model_folder, &s.model, weights_folder, &error) != RAFTER_OK)
     fail_msg("%s", error.message);
-  /* A clip that never clips: the norm of all gradients is measured, so all of them live until
-   * the end section. */
+  /* Clipping that never takes effect: it measures the norm of all gradients, so all of them live
+   * until the end section. */
   s.plan = (rf_plan_options){.build = {.job = RF_JOB_TRAIN,
                                        .dtype = dtype,
                                        .softmax = RF_F32,
@@ -151,7 +150,7 @@ static rf_trainer *open_or_fail(const rf_train_settings *s) {
   return t;
 }
 
-/* The tensors of a parameter in the oracle's files; of an adapter those of PEFT. */
+/* The tensors of a parameter in the oracle's files; for an adapter, those of PEFT. */
 static rf_name name_of(const rf_trainer *t, int p, const rf_param *slice) {
   const rf_model *model = &t->settings.model;
   const rf_params *params = &t->plan->graph->params;
@@ -168,7 +167,8 @@ static rf_name name_of(const rf_trainer *t, int p, const rf_param *slice) {
   return name;
 }
 
-/* The tensors of a parameter, expert by expert, that the golden tells of: how many. */
+/* Compares the tensors of a parameter, expert by expert, that the golden contains. Returns their
+ * number. */
 static size_t note_param(double *slot, const rf_trainer *t, int p, const json_t *told, const float *x,
                          bool after, report *r) {
   const rf_param *param = &t->plan->graph->params.at[p];
@@ -192,8 +192,8 @@ static size_t note_param(double *slot, const rf_trainer *t, int p, const json_t 
   return compared;
 }
 
-/* Step 1 by hand, so that its gradients can be read between the sections; then five steps as a
- * program takes them. */
+/* Runs step 1 section by section, so that its gradients can be read in between, and then five steps
+ * as a program does. */
 static report measure(rf_trainer *t) {
   report r = {0};
   rf_error error = {0};
@@ -272,7 +272,7 @@ static void choose_family(const char *name) {
   write_data();
 }
 
-/* Every family of models, on the best kernels, the plain ones and the reference. */
+/* Every model family, on the best kernels, the base kernels and the reference. */
 static void every_family_agrees(void **state) {
   (void)state;
   bool passed = true;
@@ -292,8 +292,8 @@ static void every_family_agrees(void **state) {
   assert_true(passed);
 }
 
-/* Nothing is read that was not written, and no kernel writes past its tensor: with every fresh
- * and dead byte poisoned the numbers stand. */
+/* No op reads bytes that were not written, and no kernel writes past its tensor: with every new and
+ * dead byte poisoned, the numbers do not change. */
 static void poisoned_memory_changes_nothing(void **state) {
   (void)state;
   rf_train_settings s = settings_of(&RF_BACKEND_CPU, rf_isa_detect(), RF_F32);
@@ -307,9 +307,9 @@ static void poisoned_memory_changes_nothing(void **state) {
   if (!passes(&r)) fail_msg("%s", r.worst);
 }
 
-/* bf16 against the f32 oracle: tensors are rounded to 2^-9 once each; a row passes some 25 of
- * them in a row (2^-9 * sqrt(25) = 1e-2), and the model turns an error of a logit (up to 20)
- * into one of a loss near 7: three times that. Grossly wrong casts are seen. */
+/* bf16 against the f32 oracle. Each tensor is rounded once, to 2^-9. A row passes about 25 tensors
+ * in sequence (2^-9 * sqrt(25) = 1e-2), and the model turns an error of a logit (up to 20) into an
+ * error of a loss near 7. The bound is three times that, so grossly wrong casts are noticed. */
 static void bf16_follows(void **state) {
   (void)state;
   rf_train_settings s = settings_of(&RF_BACKEND_CPU, rf_isa_detect(), RF_BF16);
@@ -372,8 +372,8 @@ static void faults_in_weights_are_seen(void **state) {
   }
 }
 
-/* A head that is a copy of the token table and not the table itself: the first loss is right to
- * the bit, everything learned is wrong. */
+/* A head that is a copy of the token table and not the table itself: the first loss is right to the
+ * bit, and everything after an update is wrong. */
 static void an_untied_head_is_seen(void **state) {
   (void)state;
   rf_train_settings s = settings_of(&RF_BACKEND_CPU, rf_isa_detect(), RF_F32), untied = s;
@@ -397,7 +397,7 @@ static void an_untied_head_is_seen(void **state) {
   assert_true(r.gradient > 1 && r.grad_norm > 1 && r.after > 1 && r.later_loss > 1);
 }
 
-/* Another optimizer moves only what comes after the first gradients. */
+/* Another optimizer changes only numbers after the first gradients. */
 static void a_wrong_optimizer_is_seen(void **state) {
   (void)state;
   rf_train_settings s = settings_of(&RF_BACKEND_CPU, rf_isa_detect(), RF_F32);
@@ -411,7 +411,7 @@ static void a_wrong_optimizer_is_seen(void **state) {
     rf_trainer_close(t);
     assert_true(r.loss <= 1 && r.gradient <= 1 && r.grad_norm <= 1);
     assert_true(r.later_loss > 1);
-    /* the first step does not depend on the betas: the corrections cancel them */
+    /* The first step does not depend on the betas, because the bias corrections cancel them. */
     if (fault == 0) assert_true(r.after > 1);
   }
 }
@@ -423,7 +423,7 @@ static void not_a_number_is_seen(void **state) {
   assert_false(passes(&r));
 }
 
-/* One row: the document's T + 1 tokens, T of them read, each with a label. */
+/* Writes one row: the document's T + 1 tokens, of which T are read, each with a label. */
 static void write_data(void) {
   const json_t *ids = json_object_get(json_array_get(json_object_get(golden, "sequences"), 0), "ids");
   tokens = (int64_t)json_array_size(ids) - 1;

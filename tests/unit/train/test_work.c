@@ -1,5 +1,5 @@
-/* What a step is credited with: the FLOPs of the tokens that stand in its rows, as a plan of
- * just those tokens prices them. */
+/* test_work.c - the FLOPs that a step reports are those of the tokens in its rows, as a plan of
+ * only these tokens prices them. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,7 +37,7 @@ static rf_plan *plan_of(const rf_model *model, int64_t seq, int64_t microbatch, 
   return plan;
 }
 
-/* FLOPs of a drawn step of `rows` rows of 64 tokens, made of examples that read 32 each. */
+/* FLOPs of a step of `rows` rows of 64 tokens, made of examples that read 32 tokens each. */
 static double drawn(const rf_model *model, const rf_plan *plan, bool pack, int64_t rows,
                     int64_t expected_tokens) {
   rf_source_options data = {.model = model, .seq = 64, .pack = pack, .work_folder = folder};
@@ -63,7 +63,7 @@ static void only_own_tokens_are_work(void **state) {
   char *text = NULL;
   size_t bytes = 0;
   FILE *file = open_memstream(&text, &bytes);
-  for (int e = 0; e < 64; e++) { /* 32 tokens, and the last one, of which the loss counts 7 */
+  for (int e = 0; e < 64; e++) { /* 32 tokens and the last label; the loss counts 7 of them */
     fprintf(file, "{\"tokens\":[1");
     for (int i = 1; i < 32; i++) fprintf(file, ",%d", e + i);
     fprintf(file, "],\"mask\":[0");
@@ -114,7 +114,8 @@ static void full_rows_are_the_plan(void **state) {
   rf_plan_free(plan);
 }
 
-/* Epochs in steps, and a validation that reads every row held out, however many there are. */
+/* Checks the steps of an epoch, and that a validation reads every held-out row, whatever their
+ * number. */
 static void every_row_has_its_turn(void **state) {
   (void)state;
   enum { SEQ = 16, ROWS = 4 };
