@@ -30,7 +30,7 @@
  *
  * Side effects. Nothing else here exits, prints, or handles signals. Files are written where an
  * option says so (out, output, trace). Training without the option out writes the shards of a text,
- * and as a whole command its run, to runs/. For the history of runs see rafter_sink.history. */ */
+ * and as a whole command its run, to runs/. For the history of runs see rafter_sink.history. */
 #ifndef RAFTER_H
 #define RAFTER_H
 
