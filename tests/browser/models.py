@@ -15,7 +15,7 @@ TINY = "gpt:layers=2,width=32,heads=2,ff=64,vocab=256,seq=32"
 KINDS = ["op", "busy", "wait", "phase", "step", "counter", "lost", "gap", "predicted"]
 PHASES = ["data", "forward", "recompute", "backward", "accumulate", "optimizer", "sample", "checkpoint"]
 GAPS = ["launch", "wait", "serial", "page fault", "allocation", "io", "other threads", "unexplained", "stopped"]
-LOST = 0.05  # of threads' time, inside the bodies of ops
+LOST = 0.05  # share of the threads' time that is lost inside the bodies of ops
 COLUMNS = [("begin", "i64", "q"), ("end", "i64", "q"), ("value", "f64", "d"), ("id", "i32", "i"), ("lane", "u16", "H"), ("kind", "u8", "B"), ("plan", "u8", "B")]
 
 
@@ -46,7 +46,8 @@ def step_spans(plan, threads, rng, pace=1):
             for thread in range(threads):
                 begins, works = now + (60 if thread else 10), int(takes * rng.uniform(0.75, 0.97))
                 spans.append((thread, begins, now + works, 0, op["id"], "busy"))
-                if works > 1500 and op["op"].startswith("attention"):  # a barrier inside, and in it a page fault
+                # a barrier inside the op, with a page fault inside the barrier
+                if works > 1500 and op["op"].startswith("attention"):
                     spans.append((thread, now + 500, now + 900, 0, op["id"], "wait"))
                     spans.append((thread, now + 500, now + 600, 1, GAPS.index("page fault"), "gap"))
                 spans.append((thread, now + works, now + takes, 0, GAPS.index("wait"), "gap"))

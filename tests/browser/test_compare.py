@@ -37,7 +37,7 @@ def main():
     def bytes_of(entry):
         return {o["name"]: o["bytes"] * o["calls"] for o in entry["plan"]["ops"]}
 
-    # Two runs as they ran. What takes the same to the nanosecond has no row.
+    # Two measured runs. Ops with the same time to the nanosecond have no row.
     now = state()
     b.expect("two runs as they ran, first", now["a"].startswith("kept") and now["a"].endswith("as it ran") and now["b"].startswith("again") and now["b"].endswith("as it ran"), now)
     b.expect("peaks", now["peak_change"] == again["plan"]["memory"]["peak_bytes"] - kept["plan"]["memory"]["peak_bytes"] < 0, now["peak_change"])
@@ -62,7 +62,7 @@ def main():
     off = [(name, change, kinds[name]) for name, change, _ in state()["rows"] if abs(change - kinds[name]) > 1e-12]
     b.expect("by kind over layers", not off and not any(kinds[name] for name in {*kinds} - {row[0] for row in state()["rows"]}), off)
 
-    # A run beside its plan, and two plans.
+    # A run with its plan, and two plans.
     def choose(a, other):
         sides = state()["sides"]
         for which, title in (("a", a), ("b", other)):
@@ -84,14 +84,14 @@ def main():
     b.js("[...document.querySelectorAll('#panel-compare button')].find(x => x.textContent === 'Swap').click()")
     b.expect("swapped", state()["a"] == before["b"] and state()["peak_change"] == -before["peak_change"])
 
-    # What is copied is the whole table, values as numbers.
+    # The whole table is copied, with values as numbers.
     b.js("window.copied = null, navigator.clipboard ? navigator.clipboard.writeText = async (text) => { window.copied = text; } : (document.execCommand = () => { window.copied = document.activeElement.value; })")
     b.js("[...document.querySelectorAll('#panel-compare .copy')].find(c => c.closest('.table').querySelector('th').textContent === 'Op').click()")
     b.settle()
     lines = b.js("window.copied").split("\n")
     b.expect("a table is copied whole", len(lines) == len(state()["rows"]) + 1 and lines[1].split("\t")[0] == state()["rows"][0][0], lines[:2])
 
-    # The summary says what the program says.
+    # The summary of the page is that of the program.
     b.js("rafter.show('summary')")
     b.settle()
     if "summary" in kept:

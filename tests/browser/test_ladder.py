@@ -44,7 +44,7 @@ def main():
         b.expect(f"{name}: a sentence", b.js("rafter.state.summary.sentence") == entry["summary"]["sentence"] != "")
         b.expect(f"{name}: measured ops under the roofs", b.js("rafter.state.roofline.which") == "measured" and b.js("rafter.state.roofline.points") > 5, b.js("rafter.state.roofline"))
 
-    # What the ladder's steps keep of the MLP: 12 layers' [T, F] in f32, then in bf16, then none of them.
+    # The MLP tensors that each version keeps: 12 layers of [T, F] in f32, then in bf16, then none.
     b.js("rafter.chooseRun(0)")
     b.wait("rafter.state.ready && rafter.state.run === 0")
     largest = [{row["name"]: row for row in entry["plan"]["memory"]["largest"]} for entry in model["runs"][:4]]
@@ -58,7 +58,7 @@ def main():
         b.js(f"(() => {{ const s = document.querySelector('#memory-over'), o = [...s.options].findIndex((x) => x.textContent.startsWith('{names[k]}')); s.value = o - 1; s.dispatchEvent(new Event('change')); }})()")
         over = b.js("rafter.state.memory.over")
         b.expect(f"{names[k]} over it", over["peak_change"] == peaks[k] - peaks[0] < 0, over and over["peak_change"])
-    # What a step of the ladder saves and costs, as compare says it.
+    # The savings and costs of each version, as compare prints them.
     plans = [entry["plan"] for entry in model["runs"]]
     for a, c in ((1, 2), (2, 3)):
         for which, title in (("a", names[a]), ("b", names[c])):
@@ -68,7 +68,7 @@ def main():
         b.expect("and costs time", got["seconds"] == [plans[a]["time"]["seconds"], plans[c]["time"]["seconds"]] and got["seconds"][1] > got["seconds"][0], got["seconds"])
         b.expect("in what is computed again", all("recompute" in name for name, seconds, _ in got["rows"] if seconds > 0) and any("recompute" in name for name, _, _ in got["rows"]), got["rows"][:3])
 
-    # The op that loses most is found in the trace.
+    # The op with the largest loss can be found in the trace.
     loss = model["runs"][0]["summary"]["walks"][0]["losses"][0]["name"]
     b.js("rafter.show('summary')")
     b.settle()

@@ -40,7 +40,7 @@ def main():
     text = b.js("document.querySelector('#memory-instant').textContent")
     b.expect("the sum over layers is named", "block.*/mlp/up/u" in text and "4 × " in text)
 
-    # Another op: counted by the page.
+    # Another op: the page counts its live bytes.
     b.js("document.querySelector('#memory-picture').scrollIntoView({block: 'end'})")
     x, y, w, h = b.box("#memory-picture")
     left, right = x + 78, x + w - 12
@@ -53,7 +53,7 @@ def main():
     b.key("p")
     b.expect("p: the peak again", state()["instant"]["op"] == peak_op)
 
-    # Hover over the middle of a large transient tensor.
+    # Moves the pointer over the middle of a large transient tensor.
     b.js("document.querySelector('[data-value=scale]') && document.querySelector('[data-value=scale]').click()")
     b.settle()
     view = state()["view"]
@@ -67,7 +67,7 @@ def main():
     b.expect("hover names the tensor", state()["hover"] == big["name"] and big["name"] in tip and big["reason"] in tip and big["dtype"] in tip, (big["name"], tip))
     b.expect("with its bytes", re.sub(r"\D", "", tip.split("bytes")[1].split("(")[0]) == str(big["bytes"]), tip)
 
-    # A class that is hidden is neither drawn nor hit.
+    # A hidden class is neither drawn nor selectable.
     b.js(f"document.querySelector('[data-class={big['class']}]').click()")
     b.settle()
     left_out = sum(t["class"] == big["class"] for t in none["tensors"])
@@ -77,7 +77,7 @@ def main():
     b.expect("nor hit", state()["hover"] != big["name"], state()["hover"])
     b.js(f"document.querySelector('[data-class={big['class']}]').click()")
 
-    # Zoom and pan keep the place below the pointer, and the view inside the arena.
+    # Zoom and pan keep the place under the pointer, and keep the view inside the arena.
     px, part = left + 0.3 * (right - left), 0.3
     before = state()["view"]
     b.wheel(px, y + 200, -400)
@@ -106,7 +106,7 @@ def main():
     b.expect("time as predicted", abs(state()["view"]["x1"] - max(seconds)) < 1e-9 * max(seconds), state()["view"])
     b.js("document.querySelector('[data-value=ops]').click()")
 
-    # The other plan, which was made to be held against this one, lies over it.
+    # The other plan, made for comparison, is drawn over this one.
     over = state()["over"]
     b.expect("the plan made for it lies over it", over and over["name"] == "remat=mlp", over)
     b.expect("its peak", over["peak_bytes"] == mlp["memory"]["peak_bytes"] and over["peak_change"] == mlp["memory"]["peak_bytes"] - none["memory"]["peak_bytes"], over)
@@ -120,7 +120,7 @@ def main():
     b.expect("nothing over it", state()["over"] is None and not b.js("document.querySelector('#memory-difference').textContent"))
     b.clean("after all that")
 
-    # A plan without tensors says how to get them.
+    # For a plan without tensors, the page says how to get them.
     bare = json.loads(json.dumps(none))
     del bare["tensors"], bare["ops"]
     b.open(b.page({"rafter": "0", "runs": [{"id": "a", "name": "a", "plan": bare, "metrics": []}]}), "memory")
@@ -128,7 +128,8 @@ def main():
     b.expect("an empty state names the command", "--tensors --ops" in text and "block.*/mlp/up/u" in text, text[:200])
     b.clean("a plan without tensors")
 
-    # What a picture is not all of: a stage of a pipeline, a JAX program, what stands in the host's memory.
+    # Plans that the picture shows only in part: a stage of a pipeline, a JAX program, tensors in
+    # host memory.
     def other(model, *options):
         return json.loads(subprocess.run([RAFTER, "plan", model, "--json", "--tensors", "--ops", *options], check=True, capture_output=True).stdout)
 

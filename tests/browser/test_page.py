@@ -7,7 +7,7 @@ from browser import Browser, Keys
 
 HOSTILE = ["</script><script>window.broken = 1</script>", "<img src=x onerror='window.broken = 1'>", "\u2028\u2029", "\"'`${window.broken = 1}", "<!--<script>", "a" * 4000, "\u202eevil"]
 
-# What can take the focus and is on the page now.
+# Elements that can take the focus and are visible.
 REACHABLE = """[...document.querySelectorAll('a[href], button, input, select, summary, canvas[tabindex], [tabindex]')]
   .filter((node) => node.tabIndex >= 0 && !node.disabled && node.checkVisibility({visibilityProperty: true}) && !node.closest('dialog:not([open])'))"""
 NAMELESS = f"""{REACHABLE}.filter((node) => !(node.getAttribute('aria-label') || node.getAttribute('aria-labelledby') || node.textContent.trim()

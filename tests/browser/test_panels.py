@@ -32,7 +32,7 @@ def main():
     b.open(f"{folder}/page.html", "roofline")
     b.clean("the page of two runs, a sweep and a serving plan")
 
-    # Roofline: the measured points of the first run, as report.json has them.
+    # Roofline: the measured points of the first run, with the values of report.json.
     one = model["runs"][0]
     ops = {op["id"]: op for op in one["plan"]["ops"]}
     rows = one["measured"]["walks"][0]["ops"]
@@ -54,7 +54,7 @@ def main():
     b.js("document.querySelector('#panel-roofline [data-value=predicted]').click()")
     b.expect("predicted points", b.js("rafter.state.roofline.points") == sum(o["flops_per_second"] > 0 for o in ops.values()), b.js("rafter.state.roofline"))
 
-    # Sums by layer, as the program made them.
+    # Sums by layer, as the program calculated them.
     b.js("rafter.show('summary')")
     b.settle()
     layers = one["summary"]["walks"][0]["layers"]
@@ -93,7 +93,8 @@ def main():
     text = b.js("document.querySelector('#panel-sweep').textContent")
     b.expect("causes of cliffs are said", all(cliff["cause"] in text for cliff in sweep["cliffs"]))
 
-    # What a bench measured, beside what was predicted: over what its tests vary, or over what was swept.
+    # Measured and predicted rates of a bench, over the parameter that its tests vary or that was
+    # swept.
     row = lambda test, rate, **more: {"test": test, "model": "tiny", "dtype": "f32", "threads": 2, "tokens_per_second": rate, "predicted_tokens_per_second": 1.1 * rate, "n": 3,
                                       "seconds": {"median": 1 / rate, "min": 0.9 / rate, "max": 1.2 / rate}, "predicted_seconds": 0.9 / rate, "limit_fraction": 0.5, "limit": "read bandwidth", **more}
     bench = {"name": "bench.jsonl", "rows": [row("batch4", 300), row("batch1", 100), row("batch2", 180), row("tg8", 90), row("tg8@d16", 80), row("train", 50)]}
@@ -110,7 +111,7 @@ def main():
     b.expect("every row is in the table", b.js("document.querySelectorAll('#panel-sweep tbody tr').length") == 8)
     b.clean("a page of benches")
 
-    # A plan of serving without ops has its figures in the summary, too.
+    # A serving plan without ops also has its figures in the summary.
     b.open(b.page({"rafter": "0", "runs": [model["runs"][2]], "sweeps": []}, "serving"), "summary")
     b.settle()
     text = b.js("document.querySelector('#panel-summary').textContent")
@@ -118,7 +119,7 @@ def main():
     b.open(f"{folder}/page.html", "roofline")
     b.settle()
 
-    # Configuration: what differs stands first.
+    # Configuration: options that differ come first.
     b.js("rafter.show('configuration')")
     b.settle()
     options = b.js("[...[...document.querySelectorAll('#panel-configuration h3')].find(h => h.textContent === 'Options').nextElementSibling.querySelectorAll('tbody tr')].map(r => [...r.cells].map(c => c.textContent))")
@@ -126,7 +127,7 @@ def main():
     b.expect("options that differ stand first", {row[0] for row in options[:len(differ)]} == set(differ) == {"remat", "lr", "out"}, options[:4])
     b.expect("every option is there", {row[0] for row in options} >= set(model["runs"][0]["run"]["options"]), len(options))
 
-    # Headings sort; the order is said to readers of the screen.
+    # Headings sort, and screen readers get the order.
     b.js("rafter.show('roofline')")
     head = "[...document.querySelectorAll('#panel-roofline th button')].find(h => h.textContent === 'FLOP/byte')"
     b.js(f"{head}.click()")
@@ -134,7 +135,7 @@ def main():
     numbers = [float(cell) if cell != "–" else 0 for cell in cells]
     b.expect("a heading sorts", numbers == sorted(numbers, reverse=True) and b.js(f"{head}.closest('th').getAttribute('aria-sort')") == "descending", numbers[:5])
 
-    # One step a thousand times as long leaves the others to be seen.
+    # If one step takes a thousand times as long, the other steps stay visible.
     far = [{"step": i, "loss": 1.0, "seconds": 60.0 if i == 250 else 0.05 + 0.0001 * (i % 7), "tokens": i} for i in range(1, 301)]
     b.open(b.page({"rafter": "0", "runs": [{"id": "far", "name": "far", "metrics": far}], "sweeps": []}), "curves")
     b.settle()
@@ -142,7 +143,7 @@ def main():
     b.expect("an axis ends where steps do", cut is not None and math.isclose(cut, 3 * 0.0506), cut)
     b.expect("and says what lies above", "1 of the points" in b.js("document.querySelector('#panel-curves').textContent"))
 
-    # Ten runs have eight colours: the ninth and tenth bear marks, in the legend too.
+    # Ten runs have eight colours: the ninth and tenth have marks, also in the legend.
     many = [{"id": f"r{k}", "name": f"r{k}", "metrics": [{"step": i, "loss": 9.0 - k - 0.01 * i, "seconds": 0.05, "tokens": i} for i in range(1, 31)]} for k in range(10)]
     b.open(b.page({"rafter": "0", "runs": many, "sweeps": []}), "curves")
     b.settle()
@@ -150,7 +151,8 @@ def main():
     b.expect("no two runs look alike", len(looks) == 10 and len({tuple(look[1:]) for look in looks}) == 10, looks)
     b.clean("ten runs")
 
-    # On a narrow screen nothing stands beside anything, and what is wider than it is scrolled by keys.
+    # On a narrow screen, panels are below each other, and wide content can be scrolled with the
+    # keyboard.
     b.command("Emulation.setDeviceMetricsOverride", width=800, height=900, deviceScaleFactor=1, mobile=False)
     b.open(b.page(model, "narrow"), "summary")
     b.settle()
@@ -160,7 +162,7 @@ def main():
     b.expect("tables that scroll take the focus", loose == 0, loose)
     b.command("Emulation.setDeviceMetricsOverride", width=1400, height=900, deviceScaleFactor=1, mobile=False)
 
-    # Dark, and on paper.
+    # The dark scheme, and print.
     b.scheme("dark")
     b.settle()
     b.clean("in the dark")

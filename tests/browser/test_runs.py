@@ -32,7 +32,8 @@ def main():
     b.open(f"{b.folder}/page.html")
     b.clean("four runs")
 
-    # The page holds the model, and the model holds the plans as the runs left them: no byte and no FLOP of its own.
+    # The page contains the report model, and the model contains the plans of the runs. The page
+    # adds no bytes and no FLOPs of its own.
     page = json.loads(b.js("document.getElementById('model').textContent"))
     for name, on_page, in_model in zip(names, page["runs"], model["runs"]):
         with open(f"{b.folder}/{name}/plan.json", encoding="utf-8") as file:

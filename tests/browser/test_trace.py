@@ -212,7 +212,8 @@ def to_memory_and_back(b):
     b.settle()
     now = b.js("rafter.state.memory.instant")
     b.expect("the memory shows the op's instant", now["op"] == op["id"] and now["name"] == name, (now, name))
-    held = sum(one["bytes"] for one in b.js("rafter.traceViewer.run.plan.tensors") if one["first"] + ("shares" in one) <= op["id"] <= one["last"])  # as laid out: to whole lines
+    # bytes as laid out, in whole lines
+    held = sum(one["bytes"] for one in b.js("rafter.traceViewer.run.plan.tensors") if one["first"] + ("shares" in one) <= op["id"] <= one["last"])
     b.expect("with what is live then", now["bytes"] == held >= op["live_bytes"], (now, held, op["live_bytes"]))
     b.find("[data-link='trace']").click()
     b.wait("rafter.state.panel === 'trace'")
@@ -269,7 +270,7 @@ def broken(b):
         b.open(b.page(model, "broken"), "memory")
         b.expect(f"{what}: the trace's panel says that it cannot be drawn", "could not be drawn" in b.js("document.querySelector('#panel-trace .body').textContent"))
         b.expect(f"{what}: only that panel fails", len(b.js("rafter.state.errors")) == 1 and b.js("document.querySelectorAll('#panel-memory canvas').length") > 0, b.js("rafter.state.errors"))
-        b.console()  # it is said there, too
+        b.console()  # the console shows it too
 
 
 def selecting(b, x, y):
@@ -324,7 +325,8 @@ def pixels(b):
       }
       return worst;
     })()""")
-    b.expect("sums over blocks are the sums of spans", worst < 1e-5, worst)  # f32 sums of 64 spans: 64 * 2^-24 of the width, and rounding
+    # f32 sums of 64 spans: 64 * 2^-24 of the width, and rounding
+    b.expect("sums over blocks are the sums of spans", worst < 1e-5, worst)
 
 
 def innermost(b):
@@ -385,7 +387,8 @@ def large(b, steps):
     frames.sort()
     print(f"{count} spans: page ready after {seconds:.2f} s; a frame takes {1e3 * frames[len(frames) // 2]:.1f} ms (median) and {1e3 * frames[-1]:.1f} ms at most, "
           f"a search {1e3 * search:.0f} ms; at most {max(drawn)} rectangles a frame")
-    # Each lane draws at most two rectangles a pixel, or two spans and their labels: bounded by the width, not by the spans.
+    # Each lane draws at most two rectangles per pixel, or two spans with labels: the width is the
+    # limit, not the number of spans.
     b.expect("what is drawn is bounded by the pixels", max(drawn) <= 4 * width * rows, (max(drawn), rows))
     b.clean("two million spans")
 

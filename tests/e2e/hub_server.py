@@ -23,7 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 ROOT = sys.argv[1]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-LARGE = 200_000  # from here on a file is kept as LFS does: named by its SHA-256
+LARGE = 200_000  # from this size on a file is stored as in LFS, named by its SHA-256
 lock, counts = threading.Lock(), {}
 
 

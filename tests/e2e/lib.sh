@@ -1,5 +1,7 @@
-# Shared by the tests that run the program: a scratch folder, one line for each failed expectation, helpers.
-# RAFTER names the program. A test ends with `finish`, or with `cases "$@"` if ctest lists its cases.
+# Shared by the tests that run the program: a scratch folder, one line per failed expectation,
+# helpers.
+# RAFTER names the program. A test ends with `finish`, or with `cases "$@"` if ctest lists its
+# cases.
 # shellcheck shell=bash
 set -u
 exec 3>&1
@@ -10,7 +12,8 @@ TEST=$(realpath "$0")
 DATA=$(realpath "$HERE/../data")
 [ -x "$RAFTER" ] || { echo "RAFTER names no program: $RAFTER"; exit 1; }
 WORK=$(mktemp -d)
-export HOME=$WORK/home XDG_CACHE_HOME=$WORK/home/.cache XDG_CONFIG_HOME=$WORK/home/.config # hides the user's calibration
+# hides the user's calibration
+export HOME=$WORK/home XDG_CACHE_HOME=$WORK/home/.cache XDG_CONFIG_HOME=$WORK/home/.config
 mkdir -p "$HOME"
 trap 'rm -rf "$WORK"' EXIT
 cd "$WORK" || exit 1
@@ -20,8 +23,8 @@ failures=0
 TINY=gpt:layers=2,width=32,heads=2,ff=64,vocab=256,seq=32
 QUICK=(--threads 2 --batch 4)
 
-# data_file NAME: the path of a file or folder that tests/data/files.tar.xz has, else of one in
-# RAFTER_TEST_DATA. If neither has it: a line that counts as skipped, and exit status 1.
+# data_file NAME: prints the path of a file or folder of tests/data/files.tar.xz, otherwise of
+# RAFTER_TEST_DATA. If neither has it, prints a line that counts as skipped and returns 1.
 SHARED=${RAFTER_TEST_DATA:-$HERE/../../../shared/data}
 TEST_FILES=${TEST_FILES:-$HERE/../../build/test-files}
 data_file() {
@@ -32,9 +35,9 @@ data_file() {
 }
 
 fail() { echo "FAIL: $*"; failures=$((failures + 1)); }
-# cases [NAME]: runs the functions case_NAME of a test file (all, or the one that ctest names) and finishes.
-# A function `setup` makes the files that cases share. It runs once for each program and test file, and
-# each run of a case gets a copy, so cases do not depend on each other.
+# cases [NAME]: runs the functions case_NAME of a test file (all, or the one that ctest names) and
+# finishes. A function `setup` makes the files that the cases share. It runs once per program and
+# test file. Each case gets a copy of these files, so cases do not depend on each other.
 cases() {
   local name all
   all=$(grep -oP '^case_\K\w+(?=\(\) \{)' "$TEST")
@@ -65,7 +68,8 @@ cases() {
 
 finish() { [ "$failures" = 0 ] || { echo "$failures expectations failed"; exit 1; }; }
 
-# status N COMMAND...: runs it, keeps stdout and stderr in the files out and err, and expects exit status N.
+# status N COMMAND...: runs the command, stores stdout and stderr in the files out and err, and
+# expects exit status N.
 status() {
   local expected=$1 got=0
   shift
@@ -73,9 +77,10 @@ status() {
   [ "$got" = "$expected" ] || { fail "\`${*/#$RAFTER/rafter}\` exits $got, not $expected: $(head -c 300 err | tr '\n' '|')"; return 1; }
 }
 
-# says PATTERN [FILE]: an extended regular expression must stand in FILE (err).
+# says PATTERN [FILE]: expects FILE (err) to match an extended regular expression.
 says() { grep -qE -- "$1" "${2:-err}" || fail "${2:-err} does not say /$1/: $(head -c 400 "${2:-err}" | tr '\n' '|')"; }
-# refuses N PATTERN COMMAND...: exit status N, one error of at most three lines that names PATTERN, nothing on stdout but what is asked.
+# refuses N PATTERN COMMAND...: expects exit status N, one error of at most three lines that matches
+# PATTERN, and nothing on stdout except requested output.
 refuses() {
   local code=$1 pattern=$2
   shift 2
@@ -84,7 +89,8 @@ refuses() {
   [ "$(grep -c '^rafter: ' err)" = 1 ] || fail "\`${*/#$RAFTER/rafter}\` prints $(grep -c '^rafter: ' err) error lines, not 1"
   ! grep -qiE 'sanitizer|segmentation|assert' err || fail "\`${*/#$RAFTER/rafter}\` crashed: $(head -c 300 err)"
 }
-# number FILE EXPRESSION: a Python expression over d, the file's JSON object (or `rows`, its lines of JSON).
+# ask FILE EXPRESSION: prints a Python expression over d, the file's JSON object (or over `rows`,
+# its lines of JSON).
 ask() {
   python3 - "$1" "$2" <<'PY'
 import json, math, sys
@@ -95,13 +101,14 @@ rows = [json.loads(l) for l in text.split("\n") if l.strip()] if d is None or "\
 print(eval(sys.argv[2]))
 PY
 }
-# holds FILE EXPRESSION [WHAT]: the expression over the file's JSON is true.
+# holds FILE EXPRESSION [WHAT]: expects the expression over the file's JSON to be true.
 holds() {
   local answer
   answer=$(ask "$1" "$2" 2>&1)
   [ "$answer" = True ] || fail "${3:-$1: $2} (got: $(echo "$answer" | tail -1))"
 }
-# losses RUN: step, loss, gradient norm and learning rate of each step, without what depends on the clock.
+# losses RUN: prints step, loss, gradient norm and learning rate of each step, without values that
+# depend on the clock.
 losses() {
   python3 - "$1/metrics.jsonl" <<'PY'
 import json, sys
@@ -110,9 +117,9 @@ for line in open(sys.argv[1]):
     if "step" in d: print(d["step"], d["loss"], d["grad_norm"], d["lr"], d["accuracy"], d["tokens"], d.get("val_loss", ""))
 PY
 }
-# same A B WHAT: two files are equal byte for byte.
+# same A B WHAT: expects two files to be equal byte for byte.
 same() { cmp -s "$1" "$2" || fail "$3: $(diff <(head -c 3000 "$1") <(head -c 3000 "$2") | head -5 | tr '\n' '|')"; }
-# text FILE BYTES: repeatable words.
+# text FILE BYTES: writes words that are the same in every run.
 text() { python3 -c '
 import random, sys
 r = random.Random(1); words = "the of and to in that he shall unto for I his a they be is with not all thou them".split()

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The null backend walks a plan of any size without memory; the reference backend and every instruction set agree; nothing but the arena grows.
+# The null backend runs a plan of any size without memory. The reference backend and every
+# instruction set agree. Memory outside the arena does not grow.
 . "$(dirname "$0")/lib.sh"
 text book.txt 20000
 
@@ -28,10 +29,10 @@ for cpu in base avx2 avx512; do
 done
 status 0 "${TRAIN[@]}" --dtype bf16 --out bf16 && close cpu bf16 0.03
 
-# 4 x 1 accumulates to 1 x 4 up to rounding, with the same dropout.
+# Accumulating 4 x 1 equals 1 x 4 up to rounding, with the same dropout masks.
 status 0 "${TRAIN[@]}" --accumulate 4 --out parts && close cpu parts 1e-4
 
-# Memory: resident minus arena stays under 64 MiB and does not grow over the steps.
+# Resident memory minus the arena stays under 64 MiB and does not grow over the steps.
 "$RAFTER" train "$TINY" "${QUICK[@]}" --data book.txt --steps 100000 --max-seconds 60 --val-every 50 --save-every 0 --out grows >out 2>err & pid=$!
 resident() { awk '/VmRSS/ {print $2 * 1024}' /proc/$pid/status; }
 step() { for _ in $(seq 3000); do [ "$(cat grows/metrics.jsonl 2>/dev/null | wc -l)" -gt "$1" ] && return; sleep 0.01; done; }

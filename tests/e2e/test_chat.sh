@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# chat over a pipe: the first answer is that of generate --chat, what was said is not walked again, commands, and signals that end an answer only.
+# chat over a pipe: the first answer is that of generate --chat, earlier turns are not computed
+# again, commands work, and a signal ends only the current answer.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 mkdir model && cp "$DATA/goldens/llama/config.json" "$DATA/goldens/llama/model.safetensors" model
 python3 - <<'PY'
@@ -25,7 +26,7 @@ turns, once, told, said = [json.loads(l) for l in open("turns")], json.load(open
 assert [t["turn"] for t in turns] == [1, 2, 3, 4]
 assert turns[0]["text"] == once["text"] == turns[2]["text"] and turns[0]["prompt_tokens"] == once["prompt_tokens"] and turns[0]["reused_tokens"] == 0
 assert turns[3]["text"] == told["text"] and turns[3]["prompt_tokens"] == told["prompt_tokens"]
-# All but the last token of the answer, which was chosen and never walked, is in the cache.
+# The cache has all tokens of the answer except the last, which was chosen but never computed.
 assert turns[1]["reused_tokens"] == turns[0]["prompt_tokens"] + turns[0]["completion_tokens"] - 1, turns[1]
 assert turns[1]["tokens_per_second"] > 0 and turns[1]["predicted_tokens_per_second"] > 0 and turns[1]["finish_reason"] in ("stop", "length")
 assert [m["role"] for m in said["messages"]] == ["user", "assistant"] * 2 and said["messages"][2]["content"] == "and then?" and said["messages"][1]["content"] == turns[0]["text"]
@@ -39,7 +40,7 @@ for text in open("texts").read().split("\n"):
     at = shown.index(text, at) + len(text)
 PY
 
-# An answer that meets the mark of a turn's end goes on behind it when it is told to.
+# With the option for it, an answer continues after the mark that ends a turn.
 echo Hello >line
 for seed in 1 2 3 4 5 6 7 8; do
   status 0 "${CHAT[@]}" --temperature 100 --seed $seed --max-tokens 150 --json <line && cp out ends
@@ -51,14 +52,14 @@ ends, on = json.load(open("ends")), json.load(open("out"))
 assert ends["finish_reason"] == "stop" and ends["completion_tokens"] < 150 and on["text"].startswith(ends["text"]), (ends, on)
 PY
 
-# A full context forgets the oldest turn; a line that is too long is no end.
+# A full context forgets the oldest turn. A line that is too long does not end the conversation.
 for i in 1 2 3 4; do echo "line $i: $(printf 'x%.0s' $(seq 60))"; done >lines
 printf 'y%.0s' $(seq 700) >>lines
 printf '\nHi\n' >>lines
 status 0 "$RAFTER" chat model --threads 2 --seq 256 --temperature 0 --max-tokens 20 --json <lines && says 'the oldest turn is forgotten' && says 'longer than the context' && {
   [ "$(wc -l <out)" = 5 ] || fail "five lines are answered: $(cat out)"
 }
-# A signal ends the answer that runs, not the conversation; between answers it ends nothing.
+# A signal ends the running answer, not the conversation. Between answers it ends nothing.
 mkfifo pipe
 "$RAFTER" chat model --threads 2 --seq 20000 --json <pipe >out 2>err &
 chat=$!

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# eval: perplexity and choices from the numbers that score gives, gsm8k from answers that a small model has learnt, and what is refused.
+# eval: perplexity and choices from the numbers of score, gsm8k from answers that a small model has
+# learned, and refused input.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 MODEL=gpt:layers=1,width=32,heads=2,ff=64,vocab=256,seq=128
 text long.txt 300
 
-# Perplexity: windows side by side are texts of their own; a stride lets each token see more.
+# Perplexity: windows without overlap are separate texts. A smaller stride lets each token see more.
 eval_() { "$RAFTER" eval "$@" --seed 5 --threads 2; }
 status 0 eval_ perplexity "$MODEL" --data long.txt --seq 64 --json && cp out apart && status 0 eval_ perplexity "$MODEL" --data long.txt --seq 64 --stride 16 --json && cp out near
 python3 -c 'import json; t = open("long.txt").read(); open("rows.jsonl", "w").writelines(json.dumps({"id": i, "text": t[64 * i:64 * i + 64]}) + "\n" for i in range(5))'
@@ -18,12 +19,14 @@ rows, strided = [json.loads(l) for l in open("scored.jsonl")], json.load(open("s
 nll = sum(r["nll"] for r in rows)
 assert apart["n"] == 295 and apart["windows"] == 5 and apart["seq"] == apart["stride"] == 64 and not apart["bos"]
 assert abs(apart["nll"] - nll / 295) < 1e-9 and abs(apart["perplexity"] - math.exp(nll / 295)) < 1e-6
-assert abs(apart["bits_per_byte"] - nll / 295 / math.log(2)) < 1e-9  # a token of the byte tokenizer is a byte
+# a token of the byte tokenizer is one byte
+assert abs(apart["bits_per_byte"] - nll / 295 / math.log(2)) < 1e-9
 assert near["n"] == 299 and near["windows"] == 16 and abs(near["nll"] - strided["nll"] / 299) < 1e-9
 assert texts["texts"] == 5 and abs(texts["nll"] - apart["nll"]) < 1e-9 and texts["perplexity_stderr"] > 0
 assert [abs(json.loads(l)["nll"] - r["nll"]) < 1e-9 for l, r in zip(open("texts.jsonl"), rows)] == [True] * 5
 PY
-# A run like others: its summary beside the results, and with --out a folder that `report` shows.
+# An evaluation is a run: it prints a summary after the results, and with --out writes a folder that
+# `report` shows.
 status 0 eval_ perplexity "$MODEL" --data long.txt --seq 64 --out evaluated && says '^score' err && tr -s '\n ' ' ' <err >unfolded && says 'best single change|No single change|run it again|would take alone' unfolded && ! grep -q '^score x' out || fail 'no summary of an evaluation'
 status 0 "$RAFTER" report evaluated --json && holds out 'd["runs"][0]["run"]["command"] == "eval" and d["runs"][0]["summary"]["walks"][0]["rate"]["tokens_per_second"] > 0 and d["runs"][0]["summary"]["memory"]["measured_bytes"] == d["runs"][0]["summary"]["memory"]["predicted_bytes"]'
 refuses 1 'holds a run already' eval_ perplexity "$MODEL" --data long.txt --out evaluated
@@ -34,7 +37,7 @@ for i in 1 2 3; do echo "{\"text\": \"row $i of the texts\", \"id\": $i}"; done 
 status 0 eval_ perplexity "$MODEL" --data three.jsonl --limit 2 --output two.jsonl --json && holds out 'd["texts"] == 2' && holds two.jsonl '[r["id"] for r in rows] == [1, 2]'
 : >empty.txt; refuses 1 'nothing to score.*empty.txt' eval_ perplexity "$MODEL" --data empty.txt
 
-# Choices: the words of several public sets; log-probabilities are sums of score's.
+# Choices: field names of several public datasets. Log-probabilities are sums of those of score.
 cat >choices.jsonl <<'J'
 {"id": "a", "context": "the lord is", "choices": ["my shepherd", "a very long choice of words", "x"], "answer": 1}
 {"question": "who", "choices": {"text": ["he", "she"], "label": ["A", "B"]}, "answerKey": "B"}
@@ -70,7 +73,7 @@ for row in '{"context": "a", "choices": ["b"], "answer": 0}' '{"context": "a", "
   echo "$row" >bad.jsonl && refuses 1 'bad.jsonl' eval_ choices "$MODEL" --data bad.jsonl
 done
 
-# gsm8k: a model that knows an answer by heart.
+# gsm8k: a model that has memorised an answer.
 python3 - <<'PY'
 import json
 known = [("Add 1 and 1?", "It is two.\n#### 2"), ("Add 2 and 2?", "#### 1,004")]
@@ -100,17 +103,20 @@ assert right >= 1 and abs(result["accuracy_low"] - (middle - half)) < 1e-12 and 
 PY
 holds result 'd["sampling"] == {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0, "seed": 5} and d["max_tokens"] == 40'
 cp rows.jsonl before
-for folder in run/checkpoint-*; do echo '{"repetition_penalty": 5, "temperature": 2}' >"$folder/generation_config.json"; done # of answers, not of measurements
+# for answers, not for measurements
+for folder in run/checkpoint-*; do echo '{"repetition_penalty": 5, "temperature": 2}' >"$folder/generation_config.json"; done
 for batch in 1 2; do status 0 eval_ gsm8k run --data test.jsonl --shots 1 --max-tokens 40 --output rows.jsonl --batch $batch && same before rows.jsonl "batch $batch changes answers"; done
 echo '{"question": "How many?", "answer": "Nobody knows.\n#### none"}' >none.jsonl && refuses 1 'none.jsonl, row 1' eval_ gsm8k run --data none.jsonl --shots 0
 refuses 1 'nothere' eval_ gsm8k run --data test.jsonl --shots-from nothere.jsonl && says 'hint: .*--shots 0'
 refuses 1 'template' eval_ gsm8k run --data test.jsonl --chat
 refuses 2 'leave no room' eval_ gsm8k run --data test.jsonl --shots 2 --seq 20
 
-# A signal ends an evaluation behind the walk at hand: what is done is counted and written, and --continue goes on from there to the same rows and figures.
-stopped() { # TASK ARGUMENTS...: until `part` has some rows but not all
+# A signal ends an evaluation after the current pass. Finished rows are counted and written.
+# --continue resumes and gives the same rows and figures.
+stopped() { # TASK ARGUMENTS...: stops when `part` has some rows but not all
   "$RAFTER" eval "$@" --seed 5 --threads 1 --output part --json >out 2>err & pid=$!
-  for _ in $(seq 300); do ((0x$(sed -n 's/^SigCgt:\s*//p' /proc/$pid/status) & 2)) && break; sleep 0.01; done # it listens
+  # it handles the signal now
+  for _ in $(seq 300); do ((0x$(sed -n 's/^SigCgt:\s*//p' /proc/$pid/status) & 2)) && break; sleep 0.01; done
   kill -INT $pid; wait $pid; got=$?
   [ $got = 130 ] && says 'hint: .*--continue' || fail "an interrupted evaluation of $1 exits $got: $(cat err)"
   holds out 'd["stopped"] is True'

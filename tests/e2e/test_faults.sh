@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What can go wrong with files, disks and arguments of `rafter train`: one clear error, the right exit status, nothing half-written.
+# Errors of files, disks and arguments of `rafter train`: one clear error, the right exit status, no
+# partial files.
 . "$(dirname "$0")/lib.sh"
 text book.txt 20000
 TRAIN=("$RAFTER" train "$TINY" "${QUICK[@]}" --steps 3 --out run)
@@ -47,7 +48,7 @@ refuses 1 'foreign.shard.*777.*256.*60000' "${TRAIN[@]}" --data foreign.shard
 for i in 0 1 2 3 4 5 6; do refuses 1 "hostile$i.shard" "${TRAIN[@]}" --data hostile$i.shard; done
 for i in 0 1 2; do refuses 1 "cut$i.shard" "${TRAIN[@]}" --data cut$i.shard; done
 
-# Does not fit: said before data is read or memory is taken.
+# A plan that does not fit is refused before data is read or memory is allocated.
 refuses 3 'fit' "$RAFTER" train gpt2 --batch 4096 --microbatch 4096 --data nothere.txt --out huge && { says '[0-9.]+ [GT]iB'; says '^hint: '; }
 refuses 3 'fit' sh -c 'ulimit -v 4000000; exec "$@"' - "$RAFTER" train gpt2 --batch 4096 --microbatch 4096 --data nothere.txt --out huge --threads 2
 [ ! -e huge ] || fail 'a run that does not fit leaves its folder'
@@ -73,15 +74,17 @@ refuses 2 'job.json.*bacth.*did you mean.*batch' "${TRAIN[@]}" --data book.txt -
 echo '{"batch": ' >job.json
 refuses 1 'job.json.*line 2' "${TRAIN[@]}" --data book.txt --config job.json
 LISTS='"longrope", "attention_factor": 1.0, "short_factor": [1, 2, 3, 4, 5, 6], "long_factor": [1, 2, 3, 4, 5, 7]'
-mkdir longrope && sed "s/\"llama3\"/$LISTS/" "$DATA/goldens/llama/config.json" >longrope/config.json # positions scaled in a way that is not computed
+# a scaling of positions that is not supported
+mkdir longrope && sed "s/\"llama3\"/$LISTS/" "$DATA/goldens/llama/config.json" >longrope/config.json
 refuses 2 'rotary' "$RAFTER" train longrope --data book.txt --out run
 
-# An --out that cannot be.
+# An --out that cannot be written.
 touch file
 refuses 1 'file' "$RAFTER" train "$TINY" "${QUICK[@]}" --steps 1 --data book.txt --out file/run
 refuses 1 '/proc' "$RAFTER" train "$TINY" "${QUICK[@]}" --steps 1 --data book.txt --out /proc/nothere
 
-# Numbers that blow up: the step is not taken, the op is named, earlier checkpoints stand and continue.
+# Numbers that overflow: the step is not applied, the error names the op, and training can continue
+# from earlier checkpoints.
 status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data book.txt --steps 4 --save-every 2 --out blown
 cp -r blown kept
 status 1 "$RAFTER" train --resume blown --lr 100 --min-lr 100 --warmup 0 --schedule constant --clip 0 --steps 60 --save-every 1 --keep 100 --eps 0 --beta2 0 ||
@@ -94,8 +97,8 @@ if grep -q '^rafter: ' err; then
 fi
 status 0 "$RAFTER" train --resume kept --steps 6
 
-# A full disk: a small file system where that may be mounted, a file size limit everywhere.
-whole_after() { # whole_after RUN: every checkpoint in it is complete, nothing partial is left
+# A full disk: a small file system if one can be mounted, and a limit on file size in any case.
+whole_after() { # whole_after RUN: expects every checkpoint of the run to be complete, and no partial files
   local left
   left=$(find "$1" -name '*.part*')
   [ -z "$left" ] || fail "a full disk leaves $left"
@@ -124,7 +127,8 @@ refuses 1 'large|File' bash -c 'ulimit -f 300; exec "$@"' - "$RAFTER" train --re
 status 1 bash -c 'exec "$0" plan uva --json >/dev/full' "$RAFTER" || true
 says 'write'
 
-# Standing in a folder that may not be written (root may write anywhere, so only for others).
+# Tests a current folder without write permission. Root may write anywhere, so this needs another
+# user.
 if [ "$(id -u)" != 0 ]; then
   mkdir locked && chmod 555 locked
   refuses 1 'locked' "$RAFTER" train "$TINY" "${QUICK[@]}" --steps 1 --data book.txt --out locked/run

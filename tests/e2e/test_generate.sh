@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `rafter generate` from every kind of folder, against greedy tokens that another implementation chose, and its limits.
+# `rafter generate` from every kind of folder, compared with greedy tokens of another
+# implementation, and its limits.
 . "$(dirname "$0")/lib.sh"
 GOLD=$DATA/goldens/gpt2
 GEN=("$RAFTER" generate run --threads 2)
@@ -14,7 +15,7 @@ setup() {
 
 case_sampling() {
   status 0 "$RAFTER" generate run/checkpoint-00000060 --threads 2 --prompt "the " --max-tokens 20 --temperature 0 && same greedy.txt out 'a run and its newest checkpoint say the same'
-  mkdir gpt2 && cp run/checkpoint-00000060/* gpt2 # it is called as a preset, and has weights
+  mkdir gpt2 && cp run/checkpoint-00000060/* gpt2 # The folder has the name of a preset, and has weights.
   status 0 "$RAFTER" generate gpt2 --threads 2 --prompt "the " --max-tokens 20 --temperature 0 && same greedy.txt out 'a folder is not taken for a preset of its name'
   status 0 "$RAFTER" generate run --threads 1 --prompt "the " --max-tokens 20 --temperature 0 && same greedy.txt out 'one thread says what two say'
   status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --seed 4 && cp out four.txt
@@ -60,7 +61,7 @@ case_limits() {
   rm cut/model.safetensors && refuses 1 'model.safetensors' "$RAFTER" generate cut --prompt a
 }
 
-# A Hugging Face folder: greedy tokens as its own implementation chose them.
+# A Hugging Face folder gives the greedy tokens of its own implementation.
 case_hugging_face() {
   status 0 "$RAFTER" generate "$GOLD" --threads 2 --tokens 5,6,7 --max-tokens 4 --temperature 0 && { grep -qE '^[0-9]+(,[0-9]+)*$' out || fail "generate --tokens does not answer in ids: $(cat out)"; }
   python3 - "$GOLD/golden.json" >cases <<'PY'
@@ -80,7 +81,7 @@ PY
   refuses 2 'brings no tokenizer' "$RAFTER" generate "$GOLD" --prompt a
 }
 
-# --json --output: one object on stdout. Ctrl-C keeps the rows that are done, in their order.
+# --json --output prints one object on stdout. Ctrl-C keeps finished rows, in their order.
 case_json_output() {
   status 0 "$RAFTER" generate "$TINY" --input plain.jsonl --max-tokens 5 --threads 1 --json --output sum.jsonl &&
     holds out 'd["rows"] == 2 and d["answers"] == 3 and d["output"] == "sum.jsonl" and d["arena_bytes"] > 0 and d["seconds"] > 0' && holds sum.jsonl 'len(rows) == 3 and sum(len(r["tokens"]) for r in rows) <= 15'
@@ -93,12 +94,12 @@ case_json_output() {
   holds kept.jsonl '0 < len(rows) < 40000 and [r["id"] for r in rows] == list(range(len(rows)))' 'what is kept of an interrupted generate'
 }
 
-# What generation_config.json says is told, on stderr.
+# The settings taken from generation_config.json are printed on stderr.
 case_generation_config() {
   cp -r "$GOLD" prefers && echo '{"do_sample": true, "temperature": 0.25, "top_k": 3}' >prefers/generation_config.json
   status 0 "$RAFTER" generate prefers --tokens 1,2 --max-tokens 2 && says '^generation_config.json: temperature 0.25, top-k 3$' && ! grep -q generation_config out || fail 'generation_config.json is said where the answer stands'
   status 0 "$RAFTER" generate prefers --tokens 1,2 --max-tokens 2 --top-k 0 --temperature 1 --json && ! grep -q generation_config err || fail "what was typed is said to come from a file: $(cat err)"
-  # What is typed, and what a row holds, says one thing.
+  # Contradicting options or row fields are errors.
   refuses 2 'input and --prompt' "$RAFTER" generate "$TINY" --input plain.jsonl --prompt a
   refuses 2 'prompt and --tokens' "$RAFTER" generate "$TINY" --tokens 1,2 --prompt a
   refuses 2 'ids already' "$RAFTER" generate "$TINY" --tokens 1,2 --chat
@@ -116,19 +117,19 @@ case_generation_config() {
   status 0 "$RAFTER" generate "$TINY" --prompt a --logit-bias 255=1000 --max-tokens 4 --json && holds out 'd["tokens"] == [255] * 4'
 }
 
-# --template in place of the model's own, or where it has none.
+# --template replaces the model's template, or gives one to a model that has none.
 case_template() {
   echo '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}' >plain.jinja
   status 0 "$RAFTER" generate "$TINY" --prompt hi --chat --template plain.jinja --max-tokens 2 --json && holds out 'd["prompt_tokens"] == len("<user>hi\n") or d["prompt_tokens"] == len("<user>hi")'
 }
 
-# An answer that is no UTF-8 still has its text.
+# An answer that is not UTF-8 still has a text.
 case_not_utf8() {
   status 0 "$RAFTER" generate "$TINY" --prompt a --max-tokens 24 --ignore-eos --threads 1 --json && holds out 'd["text"] == bytes(d["tokens"]).decode("utf-8", "replace") and "\ufffd" in d["text"]'
   status 0 "$RAFTER" generate "$TINY" --input plain.jsonl --max-tokens 24 --ignore-eos --threads 1 --json && holds out 'len(rows) == 3 and all(r["text"] == bytes(r["tokens"]).decode("utf-8", "replace") for r in rows)'
 }
 
-# --debug poisons pages that are given back, and passes over them; what is wrong with the weights it still finds.
+# --debug poisons released pages without an error, and still finds errors in the weights.
 case_debug() {
   printf '{"tokens": [1, 2, 3]}\n{"tokens": [4, 5]}\n{"tokens": [6]}\n' >ids.jsonl
   for dtype in f32 bf16 int8; do
@@ -144,7 +145,8 @@ PY
   refuses 1 'first op that produced a number that is not finite' "$RAFTER" generate damaged --tokens 1,2 --max-tokens 3 --debug && says 'weights may be damaged'
 }
 
-# A file of prompts: rows in its order, each as it would be answered alone, whatever the number of answers at once.
+# A file of prompts: rows are in the order of the file, and each has the answer that it would have
+# alone, whatever the number of answers at once.
 case_files_of_prompts() {
   stop=$(python3 -c 'print(open("greedy.txt").read()[10:12], end="")')
   cat >prompts.jsonl <<'EOF'
@@ -186,7 +188,7 @@ EOF
   refuses 2 'output' "${GEN[@]}" --prompt a --output x.jsonl
 }
 
-# What was saved is what other tools read: a reader of its own.
+# Another reader can read saved weights.
 case_saved() {
   python3 - run/checkpoint-00000060 <<'PY' || fail 'the checkpoint is not as other tools expect it'
 import array, json, math, struct, sys

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Weight files that are not what they say: for every kind of file, truncated, overlapping, of the wrong dtype or shape, or without a tensor. Each time one
-# error that names the file and, where there is one, the tensor.
+# Invalid weight files of every kind: truncated, overlapping, of the wrong dtype or shape, or
+# without a tensor. Each gives one error that names the file and, if there is one, the tensor.
 . "$(dirname "$0")/lib.sh"
 TENSOR=model.layers.1.mlp.down_proj.weight
 FAMILY=mistral
 cat >damage.py <<'PY'
-# damage.py FAULT FILE: rewrites a safetensors or GGUF file with one fault in one tensor, which it prints.
+# damage.py FAULT FILE: rewrites a safetensors or GGUF file with one fault in one tensor, and prints
+# the tensor's name.
 import json, struct, sys
 fault, path = sys.argv[1:3]
 b = bytearray(open(path, "rb").read())
@@ -63,10 +64,11 @@ out, name = gguf() if bytes(b[:4]) == b"GGUF" else safetensors()
 open(path, "wb").write(out)
 print(name)
 PY
-run() { # run MODEL: what has to read every tensor
+run() { # run MODEL: a command that reads every tensor
   "$RAFTER" generate "$1" --tokens 1,2,3 --max-tokens 1 --ignore-eos --threads 1 --json
 }
-# expect FAULT FILE MODEL: FILE, a part of MODEL, gets the fault; the error names it and the tensor.
+# expect FAULT FILE MODEL: plants the fault in FILE, a part of MODEL, and expects an error that
+# names the file and the tensor.
 expect() {
   local fault=$1 file=$2 model=$3 name
   name=$(python3 damage.py "$fault" "$file" "$TENSOR") || { fail "$fault of $file cannot be made"; return; }
@@ -80,12 +82,12 @@ status 0 "$RAFTER" quantize "$DATA/goldens/$FAMILY" good.gguf --weights f32
 shard=$(basename "$(grep -l "$TENSOR" shards/*.safetensors | head -1)")
 for fault in truncated overlapping dtype small-dtype shape huge missing extra; do
   cp -r "$DATA/goldens/$FAMILY" one && chmod -R u+w one && expect $fault one/model.safetensors one; rm -r one
-  if [ $fault != extra ]; then # an index names all tensors: another one is told of as such below
+  if [ $fault != extra ]; then # an index names all tensors, so an extra tensor gives another error (below)
     cp -r shards some && expect $fault "some/$shard" some; rm -r some
     cp good.gguf bad.gguf && expect $fault bad.gguf bad.gguf
   fi
 done
-# What only an index can say wrongly.
+# Faults that only an index can have.
 index() { python3 - "$1" <<PY
 import json; p = "some/model.safetensors.index.json"; d = json.load(open(p)); w = d["weight_map"]; $2
 json.dump(d, open(p, "w"))
@@ -95,7 +97,8 @@ cp -r shards some && rm "some/$shard" && refuses 1 "$shard" run some; rm -r some
 cp -r shards some && index some 'w["model.nothere.weight"] = w["model.norm.weight"]' && refuses 1 'model.nothere.weight' run some; rm -r some
 cp -r shards some && index some 'w["model.norm.weight"] = "../one.safetensors"' && refuses 1 'model.norm.weight' run some; rm -r some
 
-# llama2.c's files have sizes only: too short, too long, or of another shape, they are refused by their name.
+# llama2.c files contain only sizes. Files that are too short, too long or of another shape are
+# refused by name.
 python3 - <<'PY'
 import array, random, struct
 r = random.Random(1); D, F, L, N, K, V, T = 16, 24, 2, 2, 2, 300, 32

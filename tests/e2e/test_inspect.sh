@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# inspect on whatever lies about, tokenize there and back, doctor, help, man page, completion, roofline figures.
+# inspect on various files, tokenize in both directions, doctor, help, man page, completion,
+# roofline figures.
 . "$(dirname "$0")/lib.sh"
 text book.txt 9000
 status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data book.txt --steps 2 --out run
 status 0 "$RAFTER" tokenize "$TINY" --input book.txt --output book.shard
-see() { # see PATTERN PATH: said to people, and as exactly one JSON object
+see() { # see PATTERN PATH: expects the pattern in the text output, and exactly one JSON object with --json
   status 0 "$RAFTER" inspect "$2" && says "$1" out
   status 0 "$RAFTER" inspect "$2" --json && { [ "$(wc -l <out)" = 1 ] && holds out 'd["command"] == "inspect"' || fail "inspect $2 --json is not one object"; }
 }
@@ -48,7 +49,7 @@ magic, size, vocab, tokens, documents = struct.unpack("<8sIIQQ", b[:32])
 assert (magic, size, vocab, tokens, documents) == (b"rafterT1", 2, 256, 9000, 0), (magic, size, vocab, tokens, documents)
 assert bytes(struct.unpack("<9000H", b[64:64 + 18000])) == open("book.txt", "rb").read()' || fail 'the shard is not as docs/formats.md describes'
 
-# roofline: worked numbers of data sheets.
+# roofline: figures calculated from data sheets.
 at() { "$RAFTER" roofline "${@:3}" --json | python3 -c "
 import json, sys
 d = json.load(sys.stdin); v = eval(sys.argv[1])

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# The UvA model on four steps of a ladder (f32; bf16; bf16 that recomputes the MLPs; whole blocks): each report names the largest buffers by layer and shape,
-# the peak of its memory curve is the plan's and the arena that was mapped, to the byte, and comparing says what each step saves and costs.
-# Scaled in width and length for time; its 12 layers and what else makes it UvA's are kept.
+# The UvA model in four versions: f32; bf16; bf16 with MLPs recomputed; bf16 with whole blocks
+# recomputed. Each report names the largest buffers by layer and shape. The peak of its memory curve
+# equals the plan's peak and the mapped arena, to the byte. The comparison gives the savings and
+# costs of each version. Width and length are reduced to save time; the 12 layers and everything
+# else are those of UvA.
 . "$(dirname "$0")/lib.sh"
 export RAFTER_RUNS=$WORK/runs
 TRAIN=("$RAFTER" train uva:width=64,heads=2,ff=256,seq=128 --data random:seed=0 --batch 4 --steps 2 --threads 2 --val-every 0)
@@ -25,14 +27,14 @@ size = {"f32": 4, "bf16": 2}
 for name, run in runs.items():
     plan, memory = run["plan"], run["plan"]["memory"]
     expect("12 layers of UvA", plan["model"]["layers"] == LAYERS and plan["model"]["name"].startswith("uva"), plan["model"]["name"])
-    # The curve, worked out here from lifetimes and addresses alone.
+    # The curve, calculated here from lifetimes and addresses alone.
     tops = [0] * len(plan["ops"])
     for tensor in plan["tensors"]:
         for op in range(max(0, tensor["first"]), min(tensor["last"], len(tops) - 1) + 1):
             tops[op] = max(tops[op], tensor["offset"] + tensor["bytes"])
     expect("the curve's peak is the plan's and the arena's", max(tops) == memory["peak_bytes"] == run["measured"]["arena_bytes"] == run["start"]["arena_bytes"], name, max(tops), memory["peak_bytes"])
     expect("so says every op", tops == [op["top_bytes"] for op in plan["ops"]] and max(op["live_bytes"] for op in plan["ops"]) == memory["live_bytes"] <= memory["peak_bytes"], name)
-    # The largest buffers by shape and layer, summed over layers. The peak instant holds what is listed.
+    # The largest buffers by shape, summed over layers. All listed buffers are alive at the peak.
     rows = {row["name"]: row for row in memory["largest"]}
     up = [t for t in plan["tensors"] if t["name"].endswith("/mlp/up/u") and not t["name"].startswith("recompute")]
     if name in ("f32", "bf16"):
@@ -45,7 +47,7 @@ for name, run in runs.items():
     else:
         expect("recomputation keeps at most one of them", rows.get("block.*/mlp/up/u", {"count": 0})["count"] <= 1, name)
     expect("a sentence", " bound by " in run["summary"]["sentence"], name)
-# What each step saves and costs.
+# The savings and costs of each version.
 peak = {name: run["plan"]["memory"]["peak_bytes"] for name, run in runs.items()}
 for a, b in ("f32", "bf16"), ("bf16", "mlp"), ("mlp", "block"):
     one = json.load(open(f"{a}-{b}.json"))

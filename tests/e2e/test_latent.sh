@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Models with latent attention, shared experts and DeepSeek's routers: their numbers against an oracle of its own (tests/data/latent/make.py), training,
-# adapters, checkpoints, and fields of config.json that cannot be honoured.
+# Models with latent attention, shared experts and DeepSeek's routers: their numbers against an
+# independent oracle (tests/data/latent/make.py), training, adapters, checkpoints, and fields of
+# config.json that are not supported.
 . "$(dirname "$0")/lib.sh"
 
 for name in deepseek_v2 deepseek_v3; do
@@ -9,7 +10,8 @@ for name in deepseek_v2 deepseek_v3; do
 import json, sys
 print(json.dumps({"id": "a", "tokens": json.load(open(sys.argv[1]))["ids"]}))
 PY
-  # f32 beside an oracle in f64: three layers, logits of a few units; a wrong factor anywhere moves a log-probability by 1e-2 and more
+  # f32 against an oracle in f64: three layers, logits of a few units. A wrong factor anywhere
+  # changes a log-probability by 1e-2 or more.
   status 0 "$RAFTER" score "$golden" --input rows.jsonl --json --threads 2 && python3 - "$golden/golden.json" out <<'PY' || fail "$name: scored log-probabilities"
 import json, sys
 said, told = json.load(open(sys.argv[1]))["logprobs"], json.loads(open(sys.argv[2]).readline())["logprobs"][1:]
@@ -23,7 +25,8 @@ PY
 import json, sys
 sys.exit(json.load(open(sys.argv[1]))["greedy"] != json.load(open(sys.argv[2]))["tokens"])
 PY
-  # what generation tells of its tokens is what score says of them: other products over the cache, the same numbers
+  # Log-probabilities of generation equal those of score. The products over the cache are different,
+  # so the numbers agree only to rounding.
   python3 - rows.jsonl out <<'PY' >again.jsonl
 import json, sys
 print(json.dumps({"id": "b", "tokens": json.loads(open(sys.argv[1]).readline())["tokens"][:5] + json.load(open(sys.argv[2]))["tokens"]}))
@@ -49,7 +52,7 @@ refuses 2 'choose its experts' "$RAFTER" train "$DATA/latent/deepseek_v3" "${run
 status 0 "$RAFTER" train "$DATA/latent/deepseek_v3" --lora rank=2 "${run[@]}" --steps 2 --out adapted
 refuses 2 'no kernel' "$RAFTER" generate "$DATA/latent/deepseek_v3" --tokens 1,2 --max-tokens 2 --kv-dtype int4
 
-# FIELD VALUE: config.json with that field; the error names it.
+# FIELD VALUE: writes config.json with this field. The error must name the field.
 config() {
   rm -rf odd && cp -r "$DATA/latent/deepseek_v3" odd
   python3 - "$1" "$2" <<'PY'
@@ -64,7 +67,7 @@ for field in 'topk_method "random"' 'scoring_func "softmax"' 'moe_layer_freq 2' 
   config "$name" "$value"
   status 1 "$RAFTER" plan odd --job generate --seq 32 --batch 1 && says "${name#n_}" err
 done
-config routed_scaling_factor 2.4 # planted: the check above must see it
+config routed_scaling_factor 2.4 # a planted fault that the check above must notice
 status 0 "$RAFTER" score odd --input rows.jsonl --json --threads 1 && python3 - "$DATA/latent/deepseek_v3/golden.json" out <<'PY' || fail "another scale of the experts goes unseen"
 import json, sys
 said, told = json.load(open(sys.argv[1]))["logprobs"], json.loads(open(sys.argv[2]).readline())["logprobs"][1:]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A load of more than a GiB says how far it is: at a terminal, and nowhere else.
+# Loading more than a GiB shows its progress, but only on a terminal.
 . "$(dirname "$0")/lib.sh"
 if [ "$(awk '/MemAvailable/ {print int($2 / 1048576)}' /proc/meminfo)" -lt 3 ]; then
   echo 'skip: less than 3 GiB of memory are free'
@@ -7,7 +7,7 @@ if [ "$(awk '/MemAvailable/ {print int($2 / 1048576)}' /proc/meminfo)" -lt 3 ]; 
   exit 0
 fi
 
-# Zeros take no room on the disk: a hole in the file.
+# Zeros take no space on the disk: the file has a hole.
 mkdir large small
 python3 - <<'PY'
 import json, struct
@@ -31,7 +31,8 @@ for folder, width, ff in (("large", 4096, 20480), ("small", 64, 128)):
                "max_position_embeddings": 64, "tie_word_embeddings": False}, open(folder + "/config.json", "w"))
 PY
 
-# at_terminal FILE COMMAND...: stderr is a terminal, and what comes there goes to FILE.
+# at_terminal FILE COMMAND...: runs the command with a terminal as stderr, and copies its output to
+# FILE.
 at_terminal() {
   python3 - "$@" <<'PY'
 import os, pty, subprocess, sys
@@ -42,7 +43,7 @@ seen = b""
 try:
     while chunk := os.read(ours, 65536):
         seen += chunk
-except OSError:  # the other side is gone
+except OSError:  # the other side has closed
     pass
 open(sys.argv[1], "wb").write(seen)
 sys.exit(run.wait())

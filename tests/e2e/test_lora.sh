@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# LoRA from the command line: adapters trained beside a model, resumed, used, and refused where they do not fit.
+# LoRA from the command line: adapters are trained next to a model, resumed, used, and refused for
+# models that they do not fit.
 . "$(dirname "$0")/lib.sh"
 text book.txt 20000
 SHAPE=llama:layers=2,width=32,heads=4,kv_heads=2,ff=48,vocab=256,seq=32
@@ -16,7 +17,7 @@ import json, sys
 p = json.load(open(sys.argv[1]))
 base = p["model"]["parameters"]
 c = p["memory"]["by_class"]
-# every site's A and B: q (32+32), v (32+16), down (48+32), twice, rank 4, f32
+# A and B of every site: q (32+32), v (32+16), down (48+32), twice, rank 4, f32
 adapters = 2 * 4 * (64 + 48 + 80) * 4
 sys.exit(not (c["weight"] >= base * 4 and c["weight"] < base * 4 + 64 * 64 and c["master"] == 0 and adapters <= c["adapter"] < adapters + 64 * 64 and c["moment"] < 2 * adapters + 64 * 64))
 PY
@@ -26,13 +27,13 @@ PY
 TUNED=$(echo tuned/checkpoint-*6)
 diff -r before "$BASE" || fail 'the base was changed'
 
-# Its run serves as an adapter, and as MODEL everywhere; adapters alone are f32.
+# The run can be used as an adapter and as MODEL everywhere. The adapter's own tensors are f32.
 ASKED=(--tokens 5,9,3 --max-tokens 4 --temperature 0 --json)
 status 0 "$RAFTER" generate "$BASE" --adapter tuned "${ASKED[@]}" && ask out 'd["tokens"], d["logprobs"]' >by_adapter
 status 0 "$RAFTER" generate tuned "${ASKED[@]}" && ask out 'd["tokens"], d["logprobs"]' >by_model && same by_adapter by_model 'a run as an adapter and as MODEL'
 status 0 "$RAFTER" plan tuned --job generate --json && refuses 2 'adapters alone are written in f32' "$RAFTER" export tuned alone --dtype bf16
 
-# Resumed: the same bits.
+# A resumed run gives the same bits.
 status 0 "${TUNE[@]}" --lora rank=4,targets=q,v,down --steps 6 --out cut --save-every 2 --keep 9
 status 0 "${TUNE[@]}" --lora rank=4,targets=q,v,down --steps 6 --out cut2 --resume cut/checkpoint-00000002
 for file in adapter_model optimizer; do
@@ -44,7 +45,7 @@ refuses 1 'adapters are not those.*dropout=0.5' "${TUNE[@]}" --lora rank=4,dropo
 [ ! -e cut3 ] || fail 'a refused run leaves its folder'
 refuses 1 'adapters are not those' "${TUNE[@]}" --lora rank=8,targets=q,v,down --steps 6 --out cut3 --resume cut/checkpoint-00000002
 
-# The adapter's folder, its run, or --adapter: the same numbers, and not the base's.
+# The adapter's folder, its run, and --adapter give the same numbers, which differ from the base's.
 ASK=(--tokens 5,9,3 --max-tokens 8 --temperature 0 --json)
 status 0 "$RAFTER" generate "$BASE" "${ASK[@]}" && cp out plain
 status 0 "$RAFTER" generate "$BASE" --adapter "$TUNED" "${ASK[@]}" && cp out one
@@ -56,7 +57,8 @@ status 0 "$RAFTER" score tuned --input book.txt --seq 32 --stride 16 --json
 
 status 0 "$RAFTER" inspect "$TUNED" --json && holds out 'd["kind"] == "adapter" and d["rank"] == 4 and d["complete"]' 'inspect names an adapter'
 
-# Exported alone: the same adapter. Merged: a model of its own that answers as the two together, but for rounding.
+# Exported alone, the adapter is the same. Merged, it is a model that answers as base and adapter
+# do, up to rounding.
 status 0 "$RAFTER" export tuned peft --json && holds out 'd["format"] == "adapter" and d["rank"] == 4'
 same "$TUNED/adapter_model.safetensors" peft/adapter_model.safetensors 'an exported adapter'
 status 0 "$RAFTER" export tuned whole --merge && status 0 "$RAFTER" export "$BASE" whole2 --adapter peft --merge
@@ -67,21 +69,23 @@ rm whole2/model.safetensors && status 0 "$RAFTER" generate whole "${ASK[@]}" &&
 refuses 2 'nothing to merge' "$RAFTER" export "$BASE" x --merge
 refuses 2 'safetensors only' "$RAFTER" export tuned x.gguf --format gguf
 
-# What PEFT wrote, with ranks, alphas and layers of its own, beside fused weights: the log-probabilities that transformers gives (2e-4 on logits of these models).
+# Adapters that PEFT wrote, with their own ranks, alphas and layers, on fused weights: the
+# log-probabilities are those of transformers (2e-4 on logits of these models).
 for adapter in "$DATA"/peft/*/; do
   ask "$adapter/expected.json" 'json.dumps({"tokens": d["ids"]})' >ids.jsonl
   status 0 "$RAFTER" score "$DATA/goldens/$(ask "$adapter/expected.json" 'd["base"]')" --adapter "$adapter" --input ids.jsonl --threads 1 --json && cp out scored.json
   holds "$adapter/expected.json" 'max(abs(a - b) for a, b in zip(d["logprobs"], json.load(open("scored.json"))["logprobs"][1:])) < 2e-4' "$adapter"
   status 0 "$RAFTER" score "$adapter" --input ids.jsonl --threads 1 --json && same scored.json out 'the adapter finds its base'
 done
-# Tuned further from where it stands; --lora and --adapter exclude each other.
+# An adapter can be trained further. --lora and --adapter exclude each other.
 status 0 "${TUNE[@]}" --adapter "$TUNED" --steps 2 --out further
 refuses 2 'do not go together' "${TUNE[@]}" --adapter "$TUNED" --lora rank=2 --steps 2 --out x
 refuses 2 "no such linear layer" "${TUNE[@]}" --lora targets=gates --steps 2 --out x
 refuses 1 'shape|place' "$RAFTER" generate llama:layers=2,width=48,heads=4,kv_heads=2,ff=48,vocab=256,seq=32 --adapter "$TUNED" "${ASK[@]}"
 refuses 1 'cannot open|adapter_config' "$RAFTER" generate "$BASE" --adapter nowhere "${ASK[@]}"
 
-# A shape has no weights that an adapter could stand beside later; a path that JSON cannot hold is refused before the first step.
+# An inline shape has no weights for a later adapter. A path that JSON cannot express is refused
+# before the first step.
 status 0 "$RAFTER" train "$SHAPE" "${QUICK[@]}" --data book.txt --val-every 0 --lora rank=2 --steps 1 --out drawn
 refuses 2 'brings no weights' "$RAFTER" generate drawn "${ASK[@]}"
 mkdir $'caf\xe9' && cp -r "$BASE" $'caf\xe9/base' && cd $'caf\xe9' || exit 1
@@ -89,7 +93,7 @@ refuses 1 'UTF-8' "$RAFTER" train base "${QUICK[@]}" --data ../book.txt --val-ev
 [ ! -d never/checkpoint-00000001 ] || fail 'it trained before it said so'
 cd ..
 
-# A base that is there and wrong is what the error is about.
+# If the base exists but is invalid, the error is about the base.
 sed -i 's/"hidden_size": 32/"hidden_size": -1/' "$BASE/config.json"
 refuses 1 'hidden_size' "$RAFTER" generate "$TUNED" "${ASK[@]}"
 mv "$BASE" gone

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# calibrate, plans on what it measured, and bench: their files and rows. No time is compared.
+# calibrate, plans that use its measurements, and bench: their files and rows. No time is compared.
 . "$(dirname "$0")/lib.sh"
 status 0 "$RAFTER" plan "$TINY" --json && holds out 'd["machine"]["source"] == "detected" and d["time"]["confidence"] == "low"' 'an uncalibrated machine says so'
 status 0 "$RAFTER" calibrate --quick --tune --threads 2 --out here.json --json && {
@@ -14,7 +14,8 @@ status 0 "$RAFTER" calibrate --quick --tune --threads 2 --out here.json --json &
 status 0 "$RAFTER" plan "$TINY" --on ./here.json --threads 2 --json && holds out 'd["machine"]["source"] in ("calibrated", "file") and d["time"]["confidence"] == "normal" and d["time"]["seconds"] > 0' '--on FILE plans with it'
 where=$(find "$HOME" -type f)
 [ -z "$where" ] || fail "calibrate --out writes elsewhere too: $where"
-# Blocks that were tuned: shown, planned with, trained with to the same numbers; of another CPU or of nonsense not.
+# Tuned blocks are printed, planned with, and trained with to the same numbers. Blocks of another
+# CPU, or invalid ones, are refused.
 status 0 "$RAFTER" inspect here.json && says 'blocks tuned on .*2 threads$' out && says 'matmul_dw +rows<=512 weights<=1Mi' out
 status 0 "$RAFTER" inspect here.json --json && holds out 'd["kind"] == "machine" and d["tuned_here"] and d["tuned"] == d["content"]["tuned"]' 'inspect shows the table'
 text book.txt 9000
@@ -49,10 +50,11 @@ mkdir -p there && cp here.json there/cut.json && truncate -s -40 there/cut.json 
 echo '{}' >there/empty.json && { "$RAFTER" plan "$TINY" --on there/empty.json >out 2>err; [ $? -ge 1 ] && says 'empty.json'; }
 refuses 1 'nothere.json|nothere' "$RAFTER" plan "$TINY" --on ./nothere.json || true
 
-# Many answers at once all run before the first ends; a test that waits listens to signals; --prefill-chunk is what is measured.
+# Many answers at once all run before the first ends. A waiting test handles signals.
+# --prefill-chunk is the chunk that is measured.
 status 0 "$RAFTER" bench gpt:layers=1,width=16,heads=1,ff=32,vocab=256,seq=4096 --test batch900 --reps 1 --threads 2 --json && holds out 'rows[-1]["test"] == "batch900" and rows[-1]["tokens_per_second"] > 0'
 status 0 env RAFTER_RUNS=benches "$RAFTER" bench "$TINY" --test batch2,tg4,train --reps 1 --batch 2 --threads 2 --json && holds out '[r["test"] for r in rows[1:]] == ["batch2", "tg4", "train"]' && cp out benched
-# Every test stands in the history with its figures.
+# Every test is in the history with its figures.
 status 0 env RAFTER_RUNS=benches "$RAFTER" runs list --json && holds out '[(r["command"], r["status"], r["results"]["test"]) for r in d["runs"]] == [("bench", "done", t) for t in ("train", "tg4", "batch2")]' &&
   python3 -c 'import json; rows = {json.loads(l)["test"]: json.loads(l) for l in open("benched")}; assert all(r["results"]["tokens_per_second"] == rows[r["results"]["test"]]["tokens_per_second"] for r in json.load(open("out"))["runs"])' || fail 'the history of a bench'
 refuses 2 'positions for fewer tokens' "$RAFTER" bench "${TINY/seq=32/seq=8}" --test batch2 --reps 1 --threads 2
@@ -62,14 +64,16 @@ status 0 "$RAFTER" bench "$TINY" --seq 32 --test pp31,tg8,tg4@d8,train --sweep p
   holds out 'all({"test","model","dtype","threads","tokens_per_second","seconds","predicted_seconds","limit_fraction","n"} <= r.keys() and {"median","min","max"} <= r["seconds"].keys() for r in rows[1:])' 'bench rows have their keys'
   holds out 'all(0 < r["seconds"]["min"] <= r["seconds"]["median"] <= r["seconds"]["max"] and r["n"] == 1 and 0 < r["limit_fraction"] for r in rows[1:])'
 }
-# Ceilings of the level that was asked for, and every rate as a fraction of all that apply.
+# Ceilings of the requested instruction set, and every rate as a fraction of each ceiling that
+# applies.
 status 0 "$RAFTER" bench "$TINY" --test pp31,tg8 --cpu base --reps 1 --threads 2 --json && {
   holds out 'rows[0]["isa"] == "base" and rows[0]["peaks"].keys() == {"f32"} and rows[1]["fractions"].keys() == {"f32"} and rows[2]["fractions"].keys() == {"read"}' 'ceilings of --cpu base'
   holds out 'all(abs(r["limit_fraction"] - max(r["fractions"].values())) < 1e-9 for r in rows[1:])' 'the limit is one of the fractions'
 }
 refuses 2 'pq7' "$RAFTER" bench "$TINY" --test pq7
 
-# What a bench printed goes into a report, with the setting that it swept; no row is believed.
+# The output of a bench can be part of a report, with the option that it swept. Every row is
+# checked.
 status 0 "$RAFTER" bench "$TINY" --test tg4 --sweep threads=1,2 --reps 1 --json && cp out swept.jsonl && holds swept.jsonl '[(r["sweep"], r["value"]) for r in rows[1:]] == [("threads", "1"), ("threads", "2")]' 'rows of a sweep say what was swept'
 cp benched bench.jsonl
 status 0 "$RAFTER" report bench.jsonl swept.jsonl --json --out bench.html && holds out '[(b["name"], len(b["rows"])) for b in d["benches"]] == [("bench.jsonl", 3), ("swept.jsonl", 2)] and d["benches"][0]["calibration"]["test"] == "calibration" and not d["runs"]' 'a report of benches'

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Where another way of cutting a step becomes the better one, on 64 chips of Ironwood: FSDP alone against FSDP with TP, and CP against TP. By the figures of
-# its data sheet, so the same everywhere; and on the side that the formulas of `roofline parallelism` say.
+# The lengths at which another mesh becomes the faster one, on 64 chips of Ironwood: FSDP alone
+# against FSDP with TP, and CP against TP. Times come from the data sheet, so they are the same
+# everywhere. They agree with the formulas of `roofline parallelism`.
 . "$(dirname "$0")/lib.sh"
 
-# winners MODEL BATCH A B SEQ...: for every length the mesh whose step is shorter, in one word of a's and b's.
+# winners MODEL BATCH A B SEQ...: for every length, the mesh with the shorter step, as a word of a's
+# and b's.
 winners() {
   local model=$1 batch=$2 a=$3 b=$4 seq
   shift 4
@@ -13,16 +15,20 @@ winners() {
   done
 }
 
-# One sequence a chip: with few tokens the gathered weights cost more than what halves of products exchange, with many they hide under the arithmetic.
+# One sequence per chip. With few tokens, gathering the weights costs more than exchanging
+# activations between halves of products. With many tokens, the arithmetic hides the gathers.
 [ "$(winners llama3-70b 64 fsdp=64 fsdp=32,tensor=2 256 1024 2048 8192)" = bbaa ] ||
   fail "FSDP and TP of Llama 3 70B do not change sides once, between 1024 and 2048 tokens a chip"
-# Below what the formula says FSDP needs to be compute-bound over all axes, it is not yet the better one far below, and it is from there on.
+# The formula gives the tokens that FSDP needs to be compute-bound over all axes. Far below this
+# number FSDP loses; from this number on it wins.
 status 0 "$RAFTER" roofline parallelism --strategy fsdp --axes 3 --on tpu-v7x --model llama3-70b --json &&
   holds out '2048 < d["critical"] < 8192' 'the plan is compute-bound by 8192 tokens a chip, and FSDP wins before it is'
-# A wider batch of the same length moves to FSDP as more tokens of it do: 512 tokens times four are 2048.
+# With a larger batch of the same length, FSDP wins from fewer tokens per sequence: 512 tokens times
+# four are 2048.
 [ "$(winners llama3-70b 256 fsdp=64 fsdp=32,tensor=2 256 512)" = ba ] || fail "tokens of a chip decide, not their sequences"
 
-# Sixteen sequences over four ways: keys and values of a layer are fewer bytes than activations, but each chip then gathers whole weights.
+# Sixteen sequences on four ways of CP or TP. The keys and values of a layer have fewer bytes than
+# the activations, but with CP each chip gathers whole weights.
 [ "$(winners gemma3-12b 16 fsdp=16,tensor=4 fsdp=16,context=4 1024 4096 16384 131072)" = aabb ] ||
   fail "CP and TP of Gemma 3 12B do not change sides once, between 4096 and 16384 tokens"
 status 0 "$RAFTER" roofline parallelism --strategy cp --on tpu-v7x --model gemma3-12b --seq 131072 --degree 4 --json && holds out 'd["bound"] == "compute"' 'CP of 128k tokens'

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# bench/peers/bench.py: a row beside a stand-in for a peer's package, one whose package is missing, and one of ours that is refused. No time is compared.
+# bench/peers/bench.py: a row with a stand-in for a peer's package, a row whose package is missing,
+# and a refused row of ours. No time is compared.
 . "$(dirname "$0")/lib.sh"
 PEERS=$(realpath "$HERE/../../bench/peers")
 status 0 python3 "$PEERS/bench.py" --list && [ "$(wc -l <out)" -ge 25 ] || fail 'rows.json has fewer rows than it had'
-# The environment's Python has modules called torch and peft that do nothing; jax is missing. A script beside them stands in for the peer's work.
+# The environment's Python has modules called torch and peft that do nothing; jax is missing. A
+# script next to them replaces the peer's work.
 mkdir -p env/bin && printf '#!/bin/sh\nPYTHONPATH=%q exec %q "$@"\n' "$WORK/env" "$(command -v python3)" >env/bin/python3 && chmod +x env/bin/python3
 cat >env/torch.py <<'PY'
 import json, os, sys

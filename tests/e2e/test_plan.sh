@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `rafter plan`: the keys scripts rely on, sums that hold to the byte, and plain refusals.
+# `rafter plan`: the keys that scripts rely on, sums that agree to the byte, and clear errors.
 . "$(dirname "$0")/lib.sh"
 
 case_json_keys() {
@@ -38,7 +38,8 @@ PY
   }
 }
 
-# Published training rows of this model: peaks at or below them, and ordered as they must be.
+# Published training runs of this model: predicted peaks are at or below the published ones, in the
+# right order.
 case_published_peaks() {
   peak() { "$RAFTER" plan uva --on a5000 --json "$@" | python3 -c 'import json,sys; print(json.load(sys.stdin)["memory"]["peak_bytes"])'; }
   f32=$(peak --batch 64 --accumulate 4 --seq 512) bf16=$(peak --batch 64 --accumulate 4 --seq 512 --dtype bf16)
@@ -48,7 +49,7 @@ case_published_peaks() {
 [ "$bf16" -le $((59 * (1 << 30) / 10)) ] || fail "uva in bf16 needs $bf16 bytes, more than 5.9 GiB"
 }
 
-# A data sheet's plan is the same on every machine that makes it.
+# A plan for a data sheet is the same on every machine that makes it.
 case_same_on_every_machine() {
   for job in "--job train --batch 64 --accumulate 4 --dtype bf16" "--job generate --batch 8"; do
     # shellcheck disable=SC2086
@@ -77,7 +78,8 @@ PY
   status 0 "$RAFTER" plan "$TINY" --tensors --ops && { says 'step/' out; says 'block.1/' out; }
 }
 
-# Named tensors stay: more of them, more memory and less time; a jax program keeps them too. Names are checked before anything is planned.
+# Naming tensors to keep takes more memory and less time; a jax program keeps them too. Names are
+# checked before planning.
 case_named_tensors() {
   for program in rafter jax-scan jax-unrolled; do
     status 0 "$RAFTER" plan llama3.2-1b --on h100-sxm --batch 16 --seq 4096 --dtype bf16 --program $program --sweep remat=block,save_out_proj,save:out+qkv,minimal,minimal_with_context --json && {
@@ -118,25 +120,30 @@ case_sweeps() {
     holds out 'all("at" in c and "cause" in c for c in d["cliffs"])'
   }
   status 0 "$RAFTER" plan "$TINY" --sweep dtype=f32,bf16
-  # Meshes of several axes; a value that cannot be planned is a row that says why, and all others are there; where none can, the error is the command's.
+  # Meshes of several axes. If one value cannot be planned, its row has the error, and all other
+  # rows are there. If none can, the command fails with the error.
   status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:2x4 --batch 8 --seq 1024 --dtype bf16 --sweep 'mesh=fsdp=8;fsdp=4,tensor=2; data=2,fsdp=2,tensor=2;fsdp=4' --json &&
     holds out '[r["settings"]["mesh"] if "settings" in r else r["error"].split(" (")[0] for r in d["rows"]] == [{"fsdp": 8, "zero": 3}, {"fsdp": 4, "tensor": 2, "zero": 3}, {"data": 2, "fsdp": 2, "tensor": 2, "zero": 3}, "mesh and machine have different numbers of chips"]' 'a sweep over meshes'
   status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=4,6,16 --json && holds out '[r["machine"]["chips"] if "machine" in r else r["fits"] for r in d["rows"]] == [4, False, 16] and "multiple of 6" in d["rows"][1]["hint"]' 'chips that do not divide the batch'
   status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=4,6,16 && says '^6 .* no .*cannot be cut over the mesh' out
   refuses 2 'cannot be cut over the mesh' "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=6,12
-  # Fields of the model's shape: the tiny one has two layers, and a field that is there already is replaced.
+  # Fields of the model's shape: the tiny model has two layers, and a sweep replaces a field that is
+  # already given.
   status 0 "$RAFTER" plan "$TINY" --sweep MODEL:layers=1,2,4 --json && holds out '[r["model"]["layers"] for r in d["rows"]] == [1, 2, 4] and len({r["model"]["parameters"] for r in d["rows"]}) == 3' 'a sweep over layers'
   status 0 "$RAFTER" plan gpt2 --on a5000 --sweep MODEL=gpt2,gpt2-medium --json && holds out '[r["model"]["name"] for r in d["rows"]] == ["gpt2", "gpt2-medium"]'
   refuses 2 'did you mean .layers' "$RAFTER" plan "$TINY" --sweep MODEL:lyers=1,2
-  # From one batch to the next memory grows by activations alone, until it passes what the machine has.
+  # From one batch to the next, memory grows only by activations, until it exceeds the machine's
+  # memory.
   status 0 "$RAFTER" plan gpt2 --on a5000 --sweep batch=8..64 --json && holds out 'any(c["what"] == "fit" and c["at"] == "64" and "activation" in c["cause"] for c in d["cliffs"])' 'the batch at which memory ends, and why'
-  # A doubled model takes twice as long: no cliff, whatever its tokens per second.
+  # A model of twice the size takes twice the time. This is no cliff, whatever its tokens per
+  # second.
   status 0 "$RAFTER" plan gpt2 --on a5000 --batch 1 --sweep MODEL:layers=6,12,24 --json && holds out 'not [c for c in d["cliffs"] if c["what"] in ("time", "rate")]' 'a larger model is no cliff'
-  # A cache whose sequences begin another page of 256 tokens.
+  # A cache whose sequences need another page of 256 tokens.
   status 0 "$RAFTER" plan gpt2 --on a5000 --job generate --sweep seq=128..640:64 --json && holds out '[c["at"] for c in d["cliffs"] if c["what"] == "memory" and c["kind"] == "page"] == ["320", "576"]' 'pages are steps of memory'
 }
 
-# Two plans side by side: the second less the first, at the same places, whoever names the model.
+# Two plans side by side, with the second minus the first at the same places. Either side may name
+# the model.
 case_comparisons() {
   status 0 "$RAFTER" plan --compare gpt2 gpt2-medium --on a5000 --json && {
     holds out 'd["difference"]["seconds"] > 0 and d["difference"]["parameters"] == d["b"]["model"]["parameters"] - d["a"]["model"]["parameters"] == 230383360'
@@ -147,14 +154,15 @@ case_comparisons() {
   status 0 "$RAFTER" plan uva --on h100-sxm:8 --batch 16 --microbatch 4 --compare mesh=data=2,pipeline=4,dtype=bf16 mesh=pipeline=2,data=4,pipeline=interleaved:2 --json && holds out 'd["a"]["pipeline"]["stages"] == 4 and d["a"]["settings"]["dtype"] == "bf16" and d["b"]["pipeline"]["chunks"] == 2' 'an axis that is called as an option'
   refuses 2 'compare.*dtpye|dtpye' "$RAFTER" plan uva --compare dtpye=bf16
   refuses 2 'MODEL' "$RAFTER" plan --compare dtype=bf16
-  # A published run beside its plan: what it does not say is searched for, what is typed stands.
+  # A published run next to its plan: unknown settings are searched for, and given options stay.
   status 0 "$RAFTER" plan --compare published:P14 --json && holds out 'd["a"]["memory"]["fits"] and d["a"]["model"]["name"] == "uva" and d["b"]["rate"]["tokens_per_second"] == 15604 and d["implied_efficiency"] * d["a"]["rate"]["tokens_per_second"] - 15604 < 1e-6' 'a published run'
   status 0 "$RAFTER" plan --compare published:P1 --batch 256 --json && holds out 'd["a"]["machine"]["chips"] == 256 and d["a"]["settings"]["batch"] == 256 and d["a"]["memory"]["fits"]' 'a published run of many chips'
   refuses 2 'P99' "$RAFTER" plan --compare published:P99
   status 0 "$RAFTER" plan --compare published:P5 --json && holds out 'd["a"]["settings"]["batch"] == 96 and d["a"]["memory"]["fits"]' 'a batch that was published'
 }
 
-# A step's batch is one along a sweep over how it is cut; alone the default is raised to a multiple.
+# Over a sweep of accumulation, the batch of a step stays the same. Without a sweep, the default
+# batch is raised to a multiple.
 case_divisors() {
   status 0 "$RAFTER" plan "$TINY" --sweep accumulate=1,2,3,4 --json && holds out '{r["settings"]["batch"] for r in d["rows"]} == {12} and not [c for c in d["cliffs"] if c["what"] == "time"]' 'a sweep over microbatches'
   status 0 "$RAFTER" plan "$TINY" --sweep microbatch=3,4 --json && holds out '{r["settings"]["batch"] for r in d["rows"]} == {12}'
@@ -163,7 +171,7 @@ case_divisors() {
   refuses 2 'expected a divisor of --batch 10, got 20' "$RAFTER" plan "$TINY" --batch 10 --microbatch 20
   refuses 2 'hint: write --rate 1,2,4$' "$RAFTER" plan "$TINY" --on tpu-v5e --job serve --sweep rate=1,2,4
   refuses 2 'hint: write --sweep MODEL:layers=6,12, with the word MODEL' "$RAFTER" plan gpt2 --on a5000 --sweep gpt2:layers=6,12
-  # Every refusal has something to do in it.
+  # Every error has a hint.
   for bad in '--batch 0' '--fit 0' '--tokens 0' '--budget 0h' '--kv-link 0' '--price nan' '--price LIST' '--sweep batch=8..1'; do
     # shellcheck disable=SC2086
     refuses 2 '^hint: ' "$RAFTER" plan gpt2 --on a5000 $bad
@@ -171,7 +179,8 @@ case_divisors() {
   for bad in layers=0 vocab=1e30 layers=2000000000; do refuses 2 '^hint: ' "$RAFTER" plan llama:$bad --on a5000; done
 }
 
-# Room beside an expert's even share is work and no progress: the same model FLOPs, more of them done.
+# Room in addition to an expert's even share is work without progress: the model FLOPs are the same,
+# and the executed FLOPs grow.
 case_experts() {
   MOE=(mixtral:layers=2,width=1024,ff=2048,heads=8,kv_heads=8,head_dim=128,vocab=32000,seq=1024,experts=8,experts_used=2 --on h100-sxm:8 --mesh expert=8 --batch 16 --dtype bf16)
   status 0 "$RAFTER" plan "${MOE[@]}" --capacity 1 --json && cp out even
@@ -182,7 +191,7 @@ case_experts() {
   refuses 2 'chips' "$RAFTER" plan llama3.2-1b --on tpu-v5e --sweep chips=0,4
 }
 
-# What would mean nothing is said, not passed over.
+# Options without effect are errors, not ignored.
 case_meaningless_options() {
   refuses 2 'has no experts' "$RAFTER" plan llama3-8b --on tpu-v5p --capacity 1.25
   refuses 2 'expected --mesh expert=N' "$RAFTER" plan mixtral-8x7b --on tpu-v5p:2x2x2 --batch 8 --capacity 1.25
@@ -194,7 +203,7 @@ case_meaningless_options() {
   refuses 2 'expected 8 devices for tpu-v7x, got 4' "$RAFTER" plan llama3-8b --on tpu-v7x:2x2x1 --mesh fsdp=2,tensor=2@d2d --batch 8
 }
 
-# A time is whole steps, and what the machine costs meanwhile.
+# A time budget gives whole steps and their cost on the machine.
 case_budget_and_fit() {
   status 0 "$RAFTER" plan gpt2 --on a100-80g --budget 9h --json && holds out 'd["budget"]["steps"] == int(9 * 3600 / d["time"]["seconds"]) and d["budget"]["tokens"] == d["budget"]["steps"] * 8 * 1024 and abs(d["budget"]["usd"] - 9 * d["cost"]["usd_per_chip_hour"]) < 1e-9' '--budget'
   status 0 "$RAFTER" plan gpt2 --on a5000 --budget 9h --json && holds out 'd["budget"]["usd"] is None' 'a machine without a price has no cost'
@@ -204,10 +213,10 @@ case_budget_and_fit() {
     [ "$(wc -l <out)" = 1 ] || fail "--fit --json prints more than one object"
   }
   status 0 "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit
-  # Where nothing fits: the smallest there is, and what was tried.
+  # If nothing fits, the output has the smallest plan and the number of settings tried.
   refuses 3 'fit' "$RAFTER" plan uva --on a5000 --batch 64 --seq 512 --fit 1GiB --json &&
     holds out 'd["fits"] is d["memory"]["fits"] is d["search"]["fits"] is False and d["search"]["tried"] >= len(d["frontier"]) > 1 and all(not r["fits"] for r in d["frontier"]) and d["memory"]["peak_bytes"] == min(r["peak_bytes"] for r in d["frontier"])' 'a search in vain'
-  # Where the budget is short the named policies have their price told as well.
+  # If the budget is tight, the output also has the cost of the named policies.
   status 0 "$RAFTER" plan llama3-8b --on h200 --batch 16 --seq 4096 --fit --json && holds out 'any(r["remat"] == "block" and "remat=block" in r["why"] for r in d["frontier"]) and d["memory"]["fits"]' 'policies in the frontier'
   refuses 3 'fit' "$RAFTER" plan gpt2-xl --on a5000 --batch 64 --json && {
     holds out 'd["memory"]["fits"] is False and d["memory"]["headroom_bytes"] < 0' 'a plan that does not fit is still printed'
@@ -217,7 +226,8 @@ case_budget_and_fit() {
   status 3 "$RAFTER" plan gpt2 --job rl --fit 2200MiB --batch 8 --max-tokens 64 --prompt-tokens 64 --on tpu-v5e --json && holds out 'd["fits"] is d["search"]["fits"] is False and all(not r["fits"] for r in d["frontier"])' 'a search that judges all phases together'
 }
 
-# Several chips: the search cuts the step along data, fsdp and tensor, and what it finds is a plan that the same mesh gives.
+# Several chips: the search splits the step along data, fsdp and tensor. Its result is the plan that
+# the same mesh gives.
 case_mesh_search() {
   status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 64 --seq 2048 --fit --json && {
     holds out 'd["memory"]["fits"] and d["frontier"][0]["mesh"] and all(r["mesh"] for r in d["frontier"]) and d["settings"]["dtype"] == "bf16"' '--fit over meshes'
@@ -225,9 +235,10 @@ case_mesh_search() {
     status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 64 --seq 2048 --dtype bf16 --mesh "$mesh" --remat "$remat" --accumulate "$(ask out 'd["settings"]["accumulate"]')" --json &&
       holds out "abs(d['time']['seconds'] - $seconds) < 1e-9" 'the plan that the search found, made alone'
   }
-  # A stage of ZeRO that was asked for is in every mesh that is weighed.
+  # A requested ZeRO stage is used in every mesh of the search.
   status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:2x4 --batch 8 --seq 1024 --zero 1 --fit --json && holds out 'd["settings"]["mesh"]["zero"] == 1' '--fit with --zero'
-  # Too few sequences for the chips: they share tokens; experts lie on chips of their own where that is faster. What is found is a plan that its mesh gives.
+  # If there are fewer sequences than chips, chips share the tokens of a sequence. Experts are on
+  # separate chips if that is faster. The result is the plan that its mesh gives.
   for search in "llama3.2-1b --on tpu-v5e:4x4 --batch 2 --seq 32768" "mixtral-8x22b --on h100-sxm:8x4 --batch 64 --seq 4096"; do
     # shellcheck disable=SC2086
     status 0 "$RAFTER" plan $search --fit --json && {
@@ -238,13 +249,13 @@ case_mesh_search() {
         holds out "abs(d['time']['seconds'] - $seconds) < 1e-9" "the plan that the search found for $search, made alone"
     }
   done
-  # Fewer experts on a chip than a token chooses: still numbers.
+  # Fewer experts on a chip than a token chooses: the numbers are still finite.
   status 0 "$RAFTER" plan deepseek-v3 --on tpu-v5p:8x8x8 --batch 512 --seq 4096 --dtype bf16 --remat block --mesh expert=256,fsdp=2 --json && holds out '0 < d["work"]["bytes"] < 1e18 and d["time"]["seconds"] > 0'
   status 0 "$RAFTER" plan gemma3-1b --on tpu-v5e:2x4 --mesh data=8 --job generate --batch 64 --seq 512 --dtype bf16 --json && holds out '0 < d["rate"]["bandwidth_fraction"] <= 1' 'bandwidth is of all chips'
   refuses 2 'mesh' "$RAFTER" plan llama3.2-1b --on tpu-v5e:4x4 --batch 7 --seq 2047 --fit
 }
 
-# Strong scaling over machines' shapes, with the kink where chips begin to wait.
+# Strong scaling over shapes of a machine, with the cliff at which chips begin to wait.
 case_scaling() {
   status 0 "$RAFTER" plan llama3.2-1b --batch 64 --seq 1024 --fit --sweep on=tpu-v5e:2x2,tpu-v5e:4x4,tpu-v5e:8x8 --json && {
     holds out '[r["machine"]["chips"] for r in d["rows"]] == [4, 16, 64] and all(a["rate"]["tokens_per_second"] < b["rate"]["tokens_per_second"] for a, b in zip(d["rows"], d["rows"][1:]))' 'more chips are faster'
@@ -252,7 +263,8 @@ case_scaling() {
   }
 }
 
-# The host's memory: AdamW's f32 moments are 8 bytes a parameter there, and cross twice a step; what no work hides is waited for.
+# Host memory: AdamW's f32 moments take 8 bytes per parameter there and are transferred in both
+# directions in each step. Transfers that no work hides are exposed.
 case_offload() {
   for how in core none; do
     status 0 "$RAFTER" plan gpt2 --on a100-80g --batch 4 --accumulate 2 --offload optimizer --collectives $how --json && {
@@ -264,7 +276,7 @@ case_offload() {
   done
   status 0 "$RAFTER" plan gpt2 --on a100-80g --offload optimizer && says 'of its host' out && says 'host, waited for' out
   status 0 "$RAFTER" plan gpt2 --on a100-80g --offload activations --remat block --after offload && says 'offload_in' out && says '@host' out
-  # More than a host has: 512 GiB for 8 chips.
+  # More than the host's memory: 512 GiB per 8 chips.
   refuses 3 'fit the host.*64.00 GiB' "$RAFTER" plan llama3-70b --on tpu-v5e --job generate --batch 1 --seq 256 --dtype bf16 --offload weights
   status 0 "$RAFTER" plan gemma3-1b --on tpu-v5e --job serve --batch 8 --dtype bf16 --offload kv,weights --rate 1 --requests 32 --json && holds out 'd["memory"]["host_bytes"] > 1e9 and d["time"]["bound"] == "network"'
   status 0 "$RAFTER" plan gemma3-270m --on tpu-v5e --job rl --batch 8 --dtype bf16 --seq 512 --prompt-tokens 256 --max-tokens 256 --offload kv,optimizer --json && holds out 'd["memory"]["host_bytes"] > 12 * d["model"]["parameters"]'
@@ -281,7 +293,8 @@ case_offload() {
   refuses 2 'JAX' "$RAFTER" plan gpt2 --on tpu-v5e --program jax-scan --offload optimizer
 }
 
-# Pictures, drawn by gnuplot: of a sweep, of a frontier, of one plan. Without it a plain word on how to get it, before any work.
+# Plots of a sweep, of a frontier, and of one plan, drawn by gnuplot. Without gnuplot, an error
+# before any work says how to get it.
 case_pictures() {
   if command -v gnuplot >/dev/null; then
     status 0 "$RAFTER" plan gpt2 --on a5000 --batch 8 --plot plan.png && [ "$(head -c 8 plan.png | od -An -tx1 | tr -d ' ')" = 89504e470d0a1a0a ] || fail "--plot plan.png is no PNG"
@@ -293,7 +306,8 @@ case_pictures() {
   refuses 1 'gnuplot-nox' env PATH=/nowhere "$RAFTER" plan gpt2 --on a5000 --plot plan.png
 }
 
-# What a JAX program of the model takes: XLA's four numbers, and a larger total than ours.
+# The memory of a JAX program of the model: XLA's four numbers, and a total above that of rafter's
+# program.
 case_jax() {
   jax=$("$RAFTER" plan uva --on tpu-v5e --program jax-scan --batch 64 --accumulate 4 --dtype bf16 --json)
   python3 - "$jax" <<'PY' || fail "the JAX program's memory does not add up"
@@ -346,7 +360,7 @@ case_hints() {
   status 0 "$RAFTER" plan gpt2 --tokens 1G --on a100-80g --json && holds out 'd["cost"]["seconds_for_tokens"] > 0'
 }
 
-# The plan is the run: the same number of bytes, whatever the settings.
+# The plan is the run: the same number of bytes with any settings.
 case_plan_is_the_run() {
   for settings in "" "--dtype bf16" "--accumulate 2" "--remat block" "--dtype bf16 --remat auto --dropout 0.1" "--clip 0"; do
     # shellcheck disable=SC2086

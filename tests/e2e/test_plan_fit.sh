@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What --fit answers, typed as options, is the plan that it printed; and no setting of a small grid that fits is more than 1 % faster.
+# The options that --fit prints give the plan that it printed. No setting of a small grid that fits
+# is more than 1 % faster.
 . "$(dirname "$0")/lib.sh"
 cat >grid.py <<'PY'
 import json, os, subprocess, sys
@@ -19,7 +20,7 @@ if abs(seconds(again) - seconds(best)) > 1e-9 or again["memory"]["peak_bytes"] !
     sys.exit(f"its answer is another plan: {seconds(again)} s, {again['memory']['peak_bytes']} bytes, not {seconds(best)}, {best['memory']['peak_bytes']}")
 for accumulate in (1, 2, 4):
     rows = plan(chosen + ["--sweep", "remat=" + ",".join(grid), "--accumulate", str(accumulate)])
-    if not rows and accumulate > 1: continue # a batch that it does not divide
+    if not rows and accumulate > 1: continue # a batch that accumulate does not divide
     if not rows or len(rows["rows"]) != len(grid): sys.exit(f"{grid} x {accumulate} are not planned")
     for remat, d in zip(grid, rows["rows"]):
         if accumulate == 1 and "error" in d: sys.exit(f"{remat} is not planned: {d['error']}")
@@ -32,7 +33,8 @@ NAMED="none minimal minimal_with_context save_dot_except_mlp save_dot_except_mlp
 beats "llama3-8b --on h100-sxm:8 --batch 16 --seq 8192" "$NAMED auto"
 beats "gemma2-9b --on tpu-v5p:2x2x2 --batch 32 --seq 4096" "none minimal_with_context"
 beats "llama3-70b --on tpu-v5p:8x8x8 --batch 1024 --seq 4096 --dtype bf16" "none mlp"
-# All phases of an RL step have the dtype and the mesh of the answer, and it is their step that counts; what is printed is what JSON has.
+# All phases of an RL step use the dtype and the mesh of the result, and their total time counts.
+# Text and JSON agree.
 beats "llama3-8b --on h100-sxm:8 --job rl --batch 64" "none block"
 beats "llama3-8b --on h100-sxm:8 --job rl --batch 512" "none"
 status 0 "$RAFTER" plan llama3-8b --on h100-sxm:8 --job rl --batch 64 --dtype bf16 --json && peak=$(ask out '"%.1f" % (d["memory"]["peak_bytes"] / 2**30)')

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `rafter plan --job`: prefill, score, rollout, serve and rl, each with its memory by class and its time; what is simulated agrees with what is asked.
+# `rafter plan --job`: prefill, score, rollout, serve and rl, each with memory by class and time.
+# Simulated rates agree with requested rates.
 . "$(dirname "$0")/lib.sh"
 GEMMA=(gemma3-1b --on tpu-v5e --dtype bf16)
 
@@ -11,12 +12,12 @@ case_every_job() {
     }
     status 0 "$RAFTER" plan "$TINY" --on tpu-v5e --batch 4 --job $job
   done
-  # Scoring keeps no cache, a prefill does; both walk all tokens at once.
+  # Scoring keeps no cache, prefill does. Both compute all tokens at once.
   status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --seq 1024 --job prefill --json && holds out 'd["memory"]["by_class"]["kv"] > 0 and d["rate"]["tokens_per_second"] * d["time"]["seconds"] - 8192 < 1e-3' prefill
   status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --seq 1024 --job score --json && holds out 'd["memory"]["by_class"]["kv"] == 0 and d["memory"]["by_class"]["logits"] == 0' score
 }
 
-# Rollouts: every sample of every prompt, the prompt walked once.
+# Rollouts: every sample of every prompt, with the prompt computed once.
 case_rollouts() {
   status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job rollout --samples 8 --prompt-tokens 512 --max-tokens 256 --json && {
     holds out 'd["rollout"]["prompts"] == 8 and d["rollout"]["tokens"] == 8 * 8 * 256 and d["settings"]["seq"] == 768' 'rollout'
@@ -25,7 +26,8 @@ case_rollouts() {
   }
 }
 
-# Serving: below what the machine can do answers come as they are asked for, above it they do not, and a token costs less the more of them there are.
+# Serving: below the machine's capacity, answers come at the rate of requests. Above it they do not.
+# A token costs less at higher rates.
 case_serving() {
   status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 1..256 --json && {
     holds out '[r["requests_per_second"] for r in d["serving"]["rates"]] == [1, 2, 4, 8, 16, 32, 64, 128, 256]' 'rates 1..256'
@@ -40,21 +42,23 @@ case_serving() {
   }
   status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --shared-prefix 448 --json && holds out 'd["serving"]["rates"][0]["reused_tokens"] > 0.8 * 448 * 512 and d["serving"]["ttft_seconds"]["p50"] < json.load(open("plain"))["serving"]["ttft_seconds"]["p50"]' 'a shared prefix is walked once'
   status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --prefill-on tpu-v5p --json && holds out 'd["serving"]["prefill_on"] == "tpu-v5p" and d["serving"]["tpot_seconds"]["p99"] < json.load(open("plain"))["serving"]["tpot_seconds"]["p99"]' 'without prompts in between tokens come evenly'
-  # The prompt's cache goes over the link before its first token counts: 1024 tokens of 2 x 256 numbers of two bytes in 4 layers, 512 of them in the 22 with a window.
+  # The prompt's cache is sent over the link before its first token counts: 1024 tokens of 2 x 256
+  # values of two bytes in 4 layers, and 512 of these tokens in the 22 layers with a window.
   LINK=("${GEMMA[@]}" --batch 8 --job serve --rate 0.01 --requests 8 --prompt-tokens 1024 --max-tokens 16 --prefill-on tpu-v5e)
   status 0 "$RAFTER" plan "${LINK[@]}" --kv-link 1T --json && cp out wide
   status 0 "$RAFTER" plan "${LINK[@]}" --json && {
     holds out 'abs(d["serving"]["transfer_bytes"] - (4 * 1024 + 22 * 512) * 1024) < 1 and d["serving"]["kv_link_bytes_per_second"] == 3.125e9' 'a cache on the data-centre network'
     holds out '(lambda a, b, s: abs(s - b["transfer_bytes"] / 3.125e9) < 1e-12 and abs(b["ttft_seconds"]["p50"] - a["ttft_seconds"]["p50"] - s + a["transfer_seconds"]) < 1e-9 and abs(b["tpot_seconds"]["p50"] - a["tpot_seconds"]["p50"]) < 1e-9)(json.load(open("wide"))["serving"], d["serving"], d["serving"]["transfer_seconds"])' 'it is part of the time to the first token'
   }
-  # Of GPUs a node's network cards, shared by its eight: here one of them sends, and two take.
+  # The eight GPUs of a node share its network cards. Here one GPU sends and two receive.
   status 0 "$RAFTER" plan llama3-8b --dtype bf16 --job serve --batch 8 --requests 8 --rate 0.5 --on h100-sxm:2 --prefill-on h100-sxm --json && holds out 'd["serving"]["kv_link_bytes_per_second"] == 4e11 / 8' 'the network of a GPU'
   refuses 2 'kv-link is missing' "$RAFTER" plan "${GEMMA[@]}" --job serve --prefill-on a5000
-  # Fractions of a request a second, and lists of them.
+  # Fractions of a request per second, and lists of them.
   status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --job serve --requests 16 --rate 0.5,1,2.5 --json && holds out '[r["requests_per_second"] for r in d["serving"]["rates"]] == [0.5, 1, 2.5]' '--rate 0.5,1,2.5'
   status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --job serve --requests 4 --rate 0.25..1,0.1..0.3:0.1 --json && holds out '[round(r["requests_per_second"], 9) for r in d["serving"]["rates"]] == [0.25, 0.5, 1, 0.1, 0.2, 0.3]' 'ranges of fractions'
   for bad in 0 -1 0.5,x 2..1 1..2:0 ''; do refuses 2 'rate' "$RAFTER" plan "${GEMMA[@]}" --job serve --rate="$bad"; done
-  # Eight copies at eight times the rate are one chip at one; cut over eight chips the model answers a token sooner than any copy, with the network in it.
+  # Eight copies at eight times the rate equal one chip at one rate. Split over eight chips, the
+  # model gives a token sooner than any copy, network included.
   ONE=(gemma-7b --dtype bf16 --weights int8 --kv-dtype int8 --job serve)
   status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e --batch 8 --rate 2 --requests 64 --json && cp out one
   status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=8 --batch 64 --rate 16 --json && {
@@ -65,7 +69,8 @@ case_serving() {
     holds out 'd["serving"]["tpot_seconds"]["p50"] < json.load(open("one"))["serving"]["tpot_seconds"]["p50"]' 'a model cut over eight chips'
     holds out 'd["time"]["network_seconds"] > 0 and d["serving"]["tpot_seconds"]["p50"] > d["time"]["network_seconds"] * 0.2' 'and waits for their network'
   }
-  # Copies of a model that is itself cut: each is what it is alone on chips that lie the same, at its share of the rate; all cost what all chips cost.
+  # Copies of a sharded model: each copy equals the sharded model alone on the same chips, at its
+  # share of the rate. The cost is that of all chips.
   status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:1x4 --mesh tensor=4 --batch 32 --rate 8 --requests 256 --json && cp out one
   status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=2,tensor=4 --batch 64 --rate 16 --json && {
     holds out '(lambda a, b: a["tpot_seconds"] == b["tpot_seconds"] and a["ttft_seconds"] == b["ttft_seconds"] and abs(b["tokens_per_second"] / a["tokens_per_second"] - 2) < 1e-9 and abs(a["usd_per_million_tokens"] / b["usd_per_million_tokens"] - 1) < 1e-9)(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'copies of a cut model'
@@ -73,7 +78,8 @@ case_serving() {
     holds out 'abs(d["serving"]["tokens_per_second_per_chip"] * 8 - d["serving"]["tokens_per_second"]) < 1e-6 * d["serving"]["tokens_per_second"]'
   }
   refuses 2 'copies do not go together' "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=2,tensor=4 --batch 64 --rate 16 --prefill-on tpu-v5p:2x4x1
-  # Prompts that do not divide among the copies: every one of them is answered, and those with one more say how long it takes.
+  # Prompts that do not divide among the copies: every prompt is answered, and the copies with one
+  # more prompt set the time.
   status 0 "$RAFTER" plan "${GEMMA[@]:0:1}" --dtype bf16 --on tpu-v5e:2x4 --mesh data=4,tensor=2 --batch 32 --job rollout --samples 8 --prompt-tokens 128 --max-tokens 64 --requests 9 --json && {
     holds out 'd["rollout"]["prompts"] == 9 and d["rollout"]["tokens"] == 9 * 8 * 64 and d["rollout"]["walked_prompt_tokens"] + d["rollout"]["shared_prompt_tokens"] == 72 * 128' 'rollouts on copies'
     holds out '8 < d["rollout"]["slots_used"] <= 32' 'slots of all copies of a rollout'
@@ -83,7 +89,8 @@ case_serving() {
   fi
   printf '{"at": 0, "prompt": 100, "answer": 10}\n{"at": 0.5, "prompt": 200, "answer": 20}\n' >arrivals.jsonl
   status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals arrivals.jsonl --json && holds out 'd["serving"]["rates"][0]["requests_per_second"] == 2 and abs(d["serving"]["rates"][0]["tokens_per_second"] - 30 / 0.5) < 10' 'a file of arrivals'
-  # Three arrivals on eight copies are three answers: what one copy does in the time of its one, behind the last of the three.
+  # Three arrivals on eight copies give three answers. The time is that of one copy's one request,
+  # after the last of the three arrivals.
   printf '{"at": %s, "prompt": 512, "answer": 256}\n' 0 0.1 0.2 >three.jsonl
   head -1 three.jsonl >first.jsonl
   EIGHT=(llama3-8b --job serve --dtype bf16 --seq 1024)
@@ -103,11 +110,11 @@ case_serving() {
   refuses 2 'seq' "$RAFTER" plan "${GEMMA[@]}" --job serve --seq 100 --prompt-tokens 90 --max-tokens 20
   refuses 2 'positions' "$RAFTER" plan gpt2 --on a5000 --job rollout --prompt-tokens 1000 --max-tokens 100
   refuses 3 'fit' "$RAFTER" plan llama3-70b --on tpu-v5e --dtype bf16 --job serve --batch 1
-  # A simulation of hours ends when it is asked to: nothing of it needs saving.
+  # A simulation of hours ends on a signal; it has nothing to save.
   "$RAFTER" plan "${GEMMA[@]}" --job serve --rate 1..1000000 --requests 1048576 >/dev/null 2>&1 & long=$!
   sleep 0.3; kill "$long"; ended=0; wait "$long" || ended=$?
   [ "$ended" = 143 ] || fail "a long simulation that is told to end exits $ended, not 143"
-  # What a job does not read is said, not passed over.
+  # Options that a job does not use are errors.
   refuses 2 'rate has no effect with --job train' "$RAFTER" plan "${GEMMA[@]}" --rate 4
   refuses 2 'fit has no effect with --job generate' "$RAFTER" plan "${GEMMA[@]}" --job generate --fit
   refuses 2 'remat has no effect with --job serve' "$RAFTER" plan "${GEMMA[@]}" --job serve --remat block
@@ -117,7 +124,8 @@ case_serving() {
   refuses 2 'too many answers' "$RAFTER" plan "${GEMMA[@]}" --job rollout --samples 65536 --requests 1048576
 }
 
-# RL: one copy of the base for adapters, a second one where the policy itself changes; and it says that nothing of it runs yet.
+# RL: one copy of the base model for adapters, and a second one if the policy itself changes. The
+# output says that RL cannot be run yet.
 case_rl() {
   status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --lora rank=16,targets=q,v --json && {
     holds out '[p["name"] for p in d["rl"]["phases"]] == ["rollout", "reference", "policy"] and abs(sum(p["seconds"] for p in d["rl"]["phases"]) - d["rl"]["seconds"]) < 1e-9' 'three phases'

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# What does not fit says what would: each hint is followed as it is typed, and then the plan fits, in the bytes that were named.
+# If a plan does not fit, the hint says what would. Each hint is typed as it is; then the plan fits,
+# in the predicted bytes.
 . "$(dirname "$0")/lib.sh"
 cat >follow.py <<'PY'
 import json, os, re, shlex, subprocess, sys
 def plan(args): return subprocess.run([os.environ["RAFTER"], "plan", *args, "--json"], capture_output=True, text=True)
-def merged(args, more): # options of the hint in the place of those that were typed
+def merged(args, more): # options of the hint replace those that were typed
     options, out, i = {}, [], 0
     more = shlex.split(more)
     for k in range(0, len(more), 2): options[more[k]] = more[k + 1]
@@ -28,7 +29,7 @@ PY
 export RAFTER
 follows() { python3 follow.py "$@" 2>why || fail "plan ${*:2}: $(cat why)"; }
 
-# Training: less is kept, smaller microbatches, states that are split, more chips.
+# Training: keeping less, smaller microbatches, sharded states, more chips.
 follows '--remat' gpt2 --on a5000 --batch 64
 follows '--microbatch' uva --on a5000 --batch 2048 --dtype bf16 --remat block
 follows '--zero 1' gemma2-9b --on h100-sxm:8 --mesh data=8 --batch 8 --seq 512 --dtype bf16 --remat block
@@ -37,9 +38,9 @@ follows '--on tpu-v5e:' gpt2-xl --on tpu-v5e --batch 16 --dtype bf16
 follows '--on h100-sxm:' llama3-8b --on h100-sxm --batch 64 --seq 2048 --dtype bf16
 follows '--on a5000:2 --remat block --microbatch 2' gemma3-1b --on a5000
 follows '--on tpu-v7x:' llama3-70b --on tpu-v7x --batch 64 --seq 2048 --dtype bf16 --remat block
-# The search too says what lies beyond it.
+# The search also suggests options that it does not try.
 follows '--on' llama3-8b --on h100-sxm --batch 64 --seq 2048 --fit
-# Answering: fewer at once, more chips, narrower weights.
+# Generation: fewer answers at once, more chips, narrower weights.
 follows '--batch' llama3-8b --on l4 --job generate --batch 512 --seq 2048 --dtype bf16
 follows '--batch' gemma-7b --on tpu-v5e --job serve --batch 256 --dtype bf16 --weights int8 --kv-dtype int8 --requests 4
 follows '--batch' gemma3-1b --on tpu-v5e --job rollout --batch 4096 --prompt-tokens 1024 --max-tokens 1024 --dtype bf16
@@ -51,6 +52,6 @@ follows '--dtype bf16 --batch' gemma-7b --on a5000 --mesh tensor=1 --job generat
 follows '--dtype bf16 --batch' llama3-8b --on l4 --job score --batch 64 --seq 8192 --dtype f32
 # More chips than sequences.
 follows '--on h100-sxm:' llama3-70b --on h100-sxm:8 --batch 16 --seq 8192 --dtype bf16
-# RL: what the policy keeps, or more chips.
+# RL: keeping less for the policy, or more chips.
 follows '--remat block' gemma3-1b --on h100-sxm --job rl --batch 64 --samples 8 --prompt-tokens 1024 --max-tokens 1024 --dtype bf16
 finish

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every plan's JSON is as docs/schema says, of --fit, --sweep and --compare too, and the schemas are strict enough to notice what is missing or wrong.
+# The JSON of every plan, and of --fit, --sweep and --compare, follows docs/schema. The schemas are
+# strict enough to notice missing or wrong values.
 . "$(dirname "$0")/lib.sh"
 python3 -c 'import jsonschema' 2>/dev/null || { echo "skip: needs python3-jsonschema"; exit 77; }
 SCHEMAS=$HERE/../../docs/schema
@@ -16,7 +17,9 @@ def checker(folder, form):
     return jsonschema.Draft202012Validator(all[form], resolver=resolver)
 PY
 
-conforms() { # FORM ARGUMENTS...: plans what is asked (fitting or not); `checked` holds the answers against docs/schema/FORM.schema.json
+# conforms FORM ARGUMENTS...: makes a plan (whether it fits or not); `checked` compares the answers
+# with docs/schema/FORM.schema.json
+conforms() {
   local form=$1 got=0
   shift
   "$RAFTER" plan "$@" --json >out 2>err || got=$?
@@ -72,7 +75,8 @@ valid "$TINY" --job generate --tensors --ops
 valid "$TINY" --optimizer adam --clip 1 --dropout 0.1
 checked
 
-# Chips that share a step: parts of time that sum, a mesh that is said, more for the core to wait for the less is overlapped.
+# Chips that share a step: parts of the time sum, the output has the mesh, and the core waits longer
+# if less is overlapped.
 for how in core offload none; do
   "$RAFTER" plan llama3-8b --on tpu-v5e:4x4 --batch 16 --seq 2048 --dtype bf16 --remat block --collectives $how --json >$how.json || fail "plan --collectives $how"
   holds $how.json 'd["settings"]["mesh"]["fsdp"] == 16 and d["machine"]["chips"] == 16 and d["work"]["collective_bytes"] > 0 and any("mesh of fsdp=16" in a for a in d["assumptions"])'
@@ -87,7 +91,7 @@ status 0 "$RAFTER" plan llama3-8b --on tpu-v7x:2x2x1 --batch 8 --seq 2048 --dtyp
 refuses 2 '16' "$RAFTER" plan llama3-8b --on tpu-v5e:4x4 --mesh fsdp=8 --batch 16 --seq 2048
 refuses 2 'v5e' "$RAFTER" plan llama3-8b --on tpu-v5e --mesh fsdp=8 --batch 16 --seq 2048
 
-# No price is null and said, never 0; a price is of all that is asked.
+# An unknown price is null and reported, never 0. Prices count all requested tokens.
 status 0 "$RAFTER" plan uva --on a5000 --tokens 1G --json && {
   holds out 'd["cost"]["usd_per_chip_hour"] is d["cost"]["usd_per_million_tokens"] is d["cost"]["usd_for_tokens"] is None and d["cost"]["seconds_for_tokens"] > 0'
   holds out 'any(a.startswith("no price") for a in d["assumptions"])'
@@ -100,7 +104,7 @@ status 0 "$RAFTER" plan uva --on a100-80g --batch 16 --tokens 1G --json &&
   holds out 'abs(d["cost"]["kilowatt_hours_for_tokens"] - 0.4 * d["cost"]["seconds_for_tokens"] / 3600) < 1e-9 * d["cost"]["seconds_for_tokens"]'
 status 0 "$RAFTER" plan uva --on tpu-v5e --remat block --dtype bf16 --tokens 1G --json && holds out 'd["cost"]["kilowatt_hours_for_tokens"] is None'
 
-# A fault in each place the schema names is found.
+# A fault in each place that the schema names is found.
 "$RAFTER" plan "$TINY" --tensors --ops --json >out
 python3 - "$SCHEMA" out <<'PY' || fail "the schema lets wrong plans pass"
 import copy, json, sys, jsonschema

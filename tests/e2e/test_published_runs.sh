@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The checker of published runs takes any table of the format, names what it cannot plan, and fails when its predictions are far off.
+# The checker of published runs takes any table in the format, names rows that it cannot plan, and
+# fails if its predictions are far off.
 . "$(dirname "$0")/lib.sh"
 CHECK=$(dirname "$RAFTER")/check_published_runs
 HEAD=$'# a comment\nid\tsystem\tmachine\tchips\tmodel\tseq\tprecision\ttokens_per_s_per_chip\tpublished\tsource'
@@ -15,7 +16,8 @@ status 0 "$CHECK" near.tsv && {
 status 1 "$CHECK" far.tsv && says 'median error'
 { echo "$HEAD"; row A 44000 ''; row B 44000 ''; printf 'C\tx\ta5000\t1\tnobody\t512\tbf16\t1\t\t\n'; } >unknown.tsv
 status 0 "$CHECK" unknown.tsv && says '^C is not planned: .*nobody' out
-# Columns that a row may have: mesh, batch, microbatches, recomputation; they count before the text's words.
+# Optional columns of a row: mesh, batch, microbatches, recomputation. They take precedence over the
+# words of the text.
 wide() { printf '%s\tsomebody\th100-sxm\t8\tuva\t512\tbf16\t%s\t%s\tmade up\t%s\t%s\t%s\t%s\n' "$@"; }
 { echo "$HEAD"; wide A 60000 'remat block' data=4,tensor=2 64 2 none; wide B 60000 '' '' 128 '' mlp; } >wide.tsv
 "$CHECK" wide.tsv >out 2>err
@@ -33,7 +35,7 @@ status 1 "$CHECK" nowhere.tsv && says 'cannot open'
 : >empty.tsv
 status 1 "$CHECK" empty.tsv
 
-# The document's table is renewed between its marks, and nothing else of it.
+# The document's table is renewed between its marks, and the rest of the document does not change.
 printf 'before\n<!-- published runs: begin -->\nold\n<!-- published runs: end -->\nbehind\n' >document.md
 status 0 "$CHECK" near.tsv --write document.md && {
   says '^before$' document.md; says '^behind$' document.md; says '^\| B ' document.md

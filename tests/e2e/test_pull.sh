@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# pull, against a server that speaks the hub's API: what is taken, cut connections, redirects and the token, and everything a server can do wrong.
+# pull, with a server that speaks the hub's API: which files are downloaded, interrupted
+# connections, redirects and the token, and faults of a server.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 export no_proxy=127.0.0.1,localhost
 unset HF_TOKEN HF_ENDPOINT
@@ -33,12 +34,13 @@ faults() { echo "$1" >"$hub/faults.new" && mv "$hub/faults.new" "$hub/faults"; :
 pull() { "$RAFTER" pull "$@" --endpoint "$ENDPOINT"; }
 requests() { python3 -c 'import json, sys; rows = [json.loads(l) for l in open(sys.argv[1])]; print(eval(sys.argv[2]))' "$hub/log" "$1"; }
 logged() { [ "$(requests "$1")" = True ] || fail "${2:-the requests: $1} (log: $(head -c 600 "$hub/log"))"; }
-whole() { # FOLDER REPOSITORY: what is there is what the server has, and nothing else
+whole() { # whole FOLDER REPOSITORY: expects the folder to have exactly the server's files
   local f
   for f in $(cd "$1" && find . -type f | tr ' ' '?'); do cmp -s "$1/"$f "$files/$2/"$f || fail "$1/$f differs from the server's or is no file of it"; done
 }
 
-# What is taken: safetensors once, descriptions, never a pickle; the folder is a MODEL.
+# Downloaded files: one form of the safetensors, descriptions, never a pickle. The folder is a
+# MODEL.
 faults '{}'
 status 0 pull hf:org/tiny --json && {
   holds out 'd["repository"] == "org/tiny" and d["revision"] == "main" and d["commit"].startswith("0123") and d["folder"] == d["model"] == "models/org/tiny"'
@@ -66,7 +68,7 @@ refuses 1 'too large \(expected at most 1000 bytes' pull hf:org/parts --out smal
 refuses 2 'out is too long' pull hf:org/parts --out "$(printf 'a%.0s' $(seq 1100))"
 [ ! -e models/org/pickles ] || fail 'a refused model leaves a folder'
 
-# Checkpoints of other layouts: the variant to take is named.
+# For checkpoints in other layouts, the error names the variant to download.
 refuses 1 'Orbax' pull hf:google/gemma-2b-flax && says 'hint: .*rafter pull hf:google/gemma-2b$'
 refuses 2 'Kaggle' "$RAFTER" pull kaggle:google/gemma-2/flax/gemma2-2b-it/1 && says 'hint: .*hf:google/gemma-2-2b-it$'
 refuses 2 'Kaggle' "$RAFTER" pull https://www.kaggle.com/models/google/gemma-3/flax/gemma3-1b && says 'hint: .*hf:google/gemma-3-1b-pt$'
@@ -74,7 +76,7 @@ mkdir -p gemma2-9b/d && touch gemma2-9b/_METADATA gemma2-9b/manifest.ocdbt
 refuses 2 'Orbax' "$RAFTER" pull gemma2-9b && says 'hint: .*hf:google/gemma-2-9b$'
 for bad in tiny hf:tiny hf:org hf:org/ hf:/tiny hf:../tiny hf:org/.. hf:org/tiny/more hf:org/tiny@ 'hf:org/ti ny' 'hf:org/tiny@a b' hf:; do refuses 2 'expected hf|revision' pull "$bad"; done
 
-# Connections that are cut, stall or crawl; each goes on where it was.
+# Connections that break, stall or are slow: each download continues where it stopped.
 faults '{"cut": 400000, "cut_listing": 50}'
 status 0 pull hf:org/parts --out cut && whole cut org/parts
 logged '[r["range"] for r in rows if "00001-of" in r["path"]] == [None, "bytes=400000-", "bytes=800000-", "bytes=1200000-"] and all(r["if_range"] for r in rows if r["range"])' 'a cut file goes on by ranges'
@@ -95,7 +97,7 @@ faults '{"status": {"main": [429, 9, {}], "x": [1,1,{}]}}' && refuses 1 'too man
 refuses 1 'cannot reach' "$RAFTER" pull hf:org/tiny --endpoint http://127.0.0.1:1
 refuses 2 'endpoint' "$RAFTER" pull hf:org/tiny --endpoint file:///etc
 
-# Killed in the middle: the next one goes on; so does one that was stopped by a signal.
+# After a kill or a signal, the next pull continues.
 for signal in KILL INT; do
   faults '{"chunk_seconds": 0.02}'
   "$RAFTER" pull hf:org/parts --out killed$signal --endpoint "$ENDPOINT" >out 2>err &
@@ -109,7 +111,7 @@ for signal in KILL INT; do
   status 0 pull hf:org/parts --out killed$signal --json && whole killed$signal org/parts && holds out '[f["state"] for f in d["files"] if "00001" in f["path"]] == ["resumed"]'
   logged 'sum(r["range"] is not None for r in rows) == 1'
 done
-# The server has another file by now: its ETag says so, or the sum does.
+# The server's file has changed: the ETag shows it, or otherwise the checksum.
 mkdir changed && head -c 800000 /dev/zero >changed/model-00001-of-00002.safetensors.part
 sum=$(sha256sum "$files/org/parts/model-00001-of-00002.safetensors" | cut -d' ' -f1)
 printf '%s\n"old"\n' "$sum" >changed/model-00001-of-00002.safetensors.part.etag
@@ -125,7 +127,7 @@ for _ in $(seq 100); do [ -s locked ] && break; sleep 0.1; done
 refuses 1 'another pull is writing' pull hf:org/parts --out changed
 kill $other
 
-# The token: to the endpoint, and to nobody it redirects to.
+# The token is sent to the endpoint and to no host that it redirects to.
 faults '{"token": "secret", "redirect": "cdn"}'
 HF_TOKEN=secret status 0 pull hf:org/parts --out token && whole token org/parts
 logged 'all(r["token"] == "Bearer secret" for r in rows if not r["cdn"]) and all(r["token"] is None for r in rows if r["cdn"]) and sum(r["cdn"] for r in rows) == 4' 'the token stays with its host'
@@ -141,7 +143,7 @@ faults '{"by_name": true}' && status 0 pull hf:org/parts --out byname && whole b
 faults '{"no_blobs": true}' && status 0 pull hf:org/parts --out noblobs && whole noblobs org/parts && says 'no sum' out
 faults '{"no_blobs": true}' && refuses 1 'wrong size' pull hf:org/parts --out noblobs2 --max-size 1MB
 
-# Lies and hostile listings.
+# Wrong and hostile listings.
 faults '{"lie": {"config.json": {"size": 299}}}' && refuses 1 'config.json.*(wrong size|damaged)' pull hf:org/parts --out lies
 faults '{"lie": {"config.json": {"size": 301}}}' && refuses 1 'config.json.*wrong size' pull hf:org/parts --out lies
 faults '{"lie": {"config.json": {"oid": "0000000000000000000000000000000000000000"}}}' && refuses 1 'config.json is damaged' pull hf:org/parts --out lies

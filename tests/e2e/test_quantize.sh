@@ -1,24 +1,27 @@
 #!/usr/bin/env bash
-# quantize: folders, GGUF and llama2.c files into GGUF files that hold the same model; what it refuses; inspect on what it wrote.
+# quantize: folders, GGUF and llama2.c files become GGUF files with the same model; errors; inspect
+# on the written files.
 . "$(dirname "$0")/lib.sh"
-answer() { # answer MODEL: greedy tokens and their log-probabilities behind a few ids
+answer() { # answer MODEL: greedy tokens and their log-probabilities after a few ids
   status 0 "$RAFTER" generate "$1" --tokens 1,5,9,3,7,11,2,8 --ignore-eos --max-tokens 16 --temperature 0 --threads 1 --json && ask out '(d["tokens"], d["logprobs"])'
 }
 
-# f32 files of every family give the very numbers of the folders they come from: names, turned matrices, moved rows, offsets of norms.
+# f32 files of every family give exactly the numbers of their source folders: names, transposed
+# matrices, moved rows, offsets of norms.
 for family in gpt2 llama_biased mistral qwen2 qwen3 gemma gemma2 gemma3_text gemma3_text_scaled gpt_neox mixtral; do
   status 0 "$RAFTER" quantize "$DATA/goldens/$family" $family.gguf --weights f32
   answer "$DATA/goldens/$family" >expected && answer $family.gguf >got && same expected got "$family as GGUF"
 done
-# Llama 3's scaling of rotary positions stands in a tensor.
+# Llama 3's scaling of rotary positions is stored as a tensor.
 status 0 "$RAFTER" quantize "$DATA/goldens/llama" llama.gguf --weights f32 && status 0 "$RAFTER" inspect llama.gguf && says 'rope_freqs.weight +f32 +\(6\)' out
-# Its bounds are none of the published ones (16 positions), so the table is computed with as it stands: divisors rounded to f32. So is its folder.
+# The bounds are not the published ones (16 positions), so the table in the file is used: divisors
+# rounded to f32. The exported folder uses it too.
 status 0 "$RAFTER" export llama.gguf llama_back && status 0 "$RAFTER" quantize llama_back llama_again.gguf --weights f32
 for model in llama.gguf llama_back llama_again.gguf; do
   answer "$DATA/goldens/llama" >expected && answer $model >got
   python3 -c 'a, b = (eval(open(f).read()) for f in ("expected", "got")); assert a[0] == b[0] and max(abs(x - y) for x, y in zip(a[1], b[1])) < 1e-4, (a, b)' || fail "$model"
 done
-# A folder's tokenizer and chat template go along, and text means the same ids.
+# The tokenizer and chat template of a folder are written too, and text gives the same ids.
 if TINYSTORIES=$(data_file models/TinyStories-656K); then
   status 0 "$RAFTER" quantize "$TINYSTORIES" tiny.gguf --weights f32
   ! grep -q 'no tokenizer' out || fail "no tokenizer in tiny.gguf: $(grep 'no tokenizer' out)"
@@ -51,7 +54,7 @@ json.dump({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden
            "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2}, open(sys.argv[1] + "/config.json", "w"))
 PY
 echo 'no model' >book.txt; mkdir bare
-bound() { # bound TYPE ERROR: relative root mean square error of Gaussian weights, at most
+bound() { # bound TYPE ERROR: maximum relative root mean square error of Gaussian weights
   status 0 "$RAFTER" quantize $FOLDER $1.gguf --weights $1 --json && [ "$(wc -l <out)" = 1 ] && holds out "0 < d['error'] < $2" "error of $1"
   holds out "{t['type'] for t in d['tensors'] if 'blk.' in t['name'] and 'norm' not in t['name']} == {'$1'}" "type of $1"
   holds out "{t['type'] for t in d['tensors'] if 'norm' in t['name']} == {'f32'}" "norms of $1"
@@ -60,9 +63,11 @@ bound() { # bound TYPE ERROR: relative root mean square error of Gaussian weight
 }
 bound f16 0.0003; bound bf16 0.002; bound q8_0 0.006; bound q6_k 0.019; bound q5_k 0.037; bound q5_1 0.041; bound q5_0 0.046
 bound q4_k 0.074; bound q4_1 0.083; bound q4_0 0.092; bound q3_k 0.155; bound q2_k 0.275
-# The head is not stored in less than six bits, and what has to be f32 for it is said.
+# The head is not stored in less than six bits. The output names the tensors that have to be f32 for
+# this.
 status 0 "$RAFTER" quantize $FOLDER a.gguf --weights q2_k --json && holds out '[t["type"] for t in d["tensors"] if t["name"] == "output.weight"] == ["q6_k"]'
-# The same bytes for any number of threads; the same type is copied, so that doing it again changes nothing.
+# The bytes are the same for any number of threads. Blocks of the same type are copied, so
+# quantizing again changes nothing.
 for threads in 1 3; do status 0 "$RAFTER" quantize $FOLDER t$threads.gguf --weights q4_k --threads $threads; done
 same t1.gguf t3.gguf 'threads'
 same t1.gguf q4_k.gguf 'the default number of threads'
@@ -70,7 +75,7 @@ status 0 "$RAFTER" quantize q4_k.gguf again.gguf --weights q4_k && same q4_k.ggu
 status 0 "$RAFTER" quantize q8_0.gguf small.gguf && says 'bits a weight' out && says 'no tokenizer' out
 cp q8_0.gguf place.gguf && status 0 "$RAFTER" quantize place.gguf place.gguf --weights q4_0 && status 0 "$RAFTER" inspect place.gguf
 
-# Refusals leave nothing behind.
+# An error leaves no files.
 nothing() { [ -z "$(ls | grep -E '^(bad|nothere)')" ] || { fail "left behind: $(ls | grep -E '^(bad|nothere)' | tr '\n' ' ')"; rm -f bad*; }; }
 refuses 2 'IN OUT' "$RAFTER" quantize $FOLDER
 refuses 2 '\.gguf' "$RAFTER" quantize $FOLDER bad.txt
@@ -85,12 +90,13 @@ head -c 5000 /dev/urandom >noise.gguf && refuses 1 'noise.gguf' "$RAFTER" inspec
 cp noise.gguf noise.bin && refuses 1 'noise.bin' "$RAFTER" quantize noise.bin bad.gguf
 (ulimit -f 100 && refuses 1 'bad.gguf' "$RAFTER" quantize $FOLDER bad.gguf; exit $failures) || failures=$((failures + 1))
 nothing
-# A weight that is no number, and one that no f16 scale can hold.
+# A weight that is not a number, and one that no f16 scale can represent.
 status 0 "$RAFTER" quantize $FOLDER f32.gguf --weights f32
 damage() { python3 - "$1" <<'PY'
 import struct, sys
 b = bytearray(open("f32.gguf", "rb").read())
-b[-4096 - 100 * 4:-4096 - 99 * 4] = struct.pack("<f", float(sys.argv[1])) # inside output.weight, the last tensor
+# inside output.weight, the last tensor
+b[-4096 - 100 * 4:-4096 - 99 * 4] = struct.pack("<f", float(sys.argv[1]))
 open("damaged.gguf", "wb").write(b)
 PY
 }
@@ -99,7 +105,7 @@ damage inf && refuses 1 'output.weight.*inf.*element' "$RAFTER" quantize damaged
 damage 1e30 && refuses 1 'output.weight.*too large for q8_0' "$RAFTER" quantize damaged.gguf bad.gguf --weights q8_0
 nothing
 
-# llama2.c's files and the GGUF file of one model.
+# llama2.c files and the GGUF file of one model.
 if STORIES=$(data_file models/stories260K); then
   for file in stories260K.bin stories260K_v1.bin; do
     status 0 "$RAFTER" quantize "$STORIES/$file" s.gguf --weights f32

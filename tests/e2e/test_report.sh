@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `rafter report`: the model that page and scripts share holds what the run's files and the plan say, value for value, and trusts none of them.
+# `rafter report`: the report model that the page and scripts share has the values of the run's
+# files and of the plan. Every file is checked.
 . "$(dirname "$0")/lib.sh"
 export RAFTER_RUNS=$WORK/runs
 text book.txt 20000
@@ -32,7 +33,8 @@ sys.exit(bool(bad))
 PY
 }
 holds model.json 'd["compare"][0]["options"][0]["name"] == "remat" and len(d["compare"][0]["ops"]) > 9'
-# Of two measured runs with two walks each: as they ran and as planned, and each beside its plan.
+# Two measured runs with two kinds of pass each: compared as measured and as planned, and each with
+# its plan.
 holds model.json '[(c["a"]["id"], c["b"]["id"], c["a"]["walk"], c["a"]["measured"], c["b"]["measured"]) for c in d["compare"]] == [("first", "second", w, r, r) for w in ("train", "validation") for r in (True, False)] + [(i, i, w, False, True) for i in ("first", "second") for w in ("train", "validation")]'
 python3 - model.json <<'PY' || fail 'a run beside its own plan is not op by op what both say'
 import json, math, sys
@@ -47,16 +49,18 @@ assert math.isclose(one["b"]["seconds"], walk["seconds"] / walk["count"]) and on
 PY
 holds model.json '{o["phase"] for o in d["runs"][1]["plan"]["ops"]} == {"forward", "recompute", "backward", "optimizer"}' 'remat=block recomputes'
 
-# --against plans the run again with a change: the same plan that `plan` makes of it; without one, that of the run to the value.
+# --against plans the run again with a change, which gives the same plan as `plan`. Without a
+# change, the plan equals the run's.
 status 0 "${REPORT[@]}" runs/first --against remat=block --json && cp out against.json && status 0 "$RAFTER" plan --config runs/first/run.json --remat block --tensors --ops --json && {
   python3 - against.json out runs/second/plan.json <<'PY' || fail '--against makes another plan than `plan --json --tensors --ops`'
 import json, sys
 model, plan, other = (json.load(open(n)) for n in sys.argv[1:])
 made = model["runs"][1]["plan"]
-for p in made, plan, other: p.pop("plan_seconds"), p.pop("name", 0), p.pop("plans", 0), p.pop("advice"), p.pop("fits", 0)  # says memory's again where `plan` prints
+# keys that `plan` prints in addition
+for p in made, plan, other: p.pop("plan_seconds"), p.pop("name", 0), p.pop("plans", 0), p.pop("advice"), p.pop("fits", 0)
 assert model["runs"][1]["of"] == "first" and model["runs"][1]["name"] == "remat=block"
 for p in plan, other:
-    # What this machine has left is looked up anew.
+    # The free memory of this machine is read again.
     for key in "capacity_bytes", "reserve_bytes", "headroom_bytes": made["memory"].pop(key, 0), p["memory"].pop(key, 0)
     wrong = [k for k in made if made[k] != p.get(k)]
     assert not wrong, [(k, made[k], p.get(k)) for k in wrong]
@@ -66,7 +70,8 @@ refuses 2 'unknown|does not know|no option' "${REPORT[@]}" runs/first --against 
 refuses 2 'unknown option --foo' "${REPORT[@]}" runs/first --against foo=1 --json
 refuses 2 'planned again|plan alone' "${REPORT[@]}" runs/first/plan.json --against remat=block --json
 
-# A run of a hundred thousand steps: `--json` has them all, the page a thousand rows of them, with their means and extremes.
+# A run of a hundred thousand steps: `--json` has all of them, the page a thousand rows with means
+# and extremes.
 cp -r runs/second long && python3 - <<'PY'
 import json, random
 rng, first = random.Random(1), open("long/metrics.jsonl").readline()
@@ -102,11 +107,11 @@ PY
 "$RAFTER" plan "$TINY" --sweep batch=1,2,4 --json >sweep.json
 status 0 "${REPORT[@]}" plan.json sweep.json --json && holds out 'd["runs"][0]["name"] == "plan.json" and len(d["sweeps"][0]["rows"]) == 3 and len(d["runs"]) == 1'
 
-# The page: beside the run unless --out says otherwise.
+# The page is written next to the run unless --out names another place.
 status 0 "${REPORT[@]}" runs/first runs/second sweep.json && says '^runs/first/report.html' out && grep -q '</html>' runs/first/report.html || fail 'no page beside the run'
 status 0 "${REPORT[@]}" plan.json --out page.html && [ -s page.html ] || fail '--out writes no page'
 
-# Runs that answer and score, and what limits each: one sentence, and sums that are the ops' own.
+# Runs of generate and score: one sentence names the limit of each, and sums are those of the ops.
 status 0 "$RAFTER" generate runs/first --prompt 'and the king ' --max-tokens 12 --temperature 0 --out runs/said && tr -s '\n ' ' ' <err >unfolded && says 'best single change|No single change|run it again|would take alone' unfolded
 status 0 "$RAFTER" score runs/first --input book.txt --seq 32 --stride 16 --out runs/scored
 status 0 "$RAFTER" train runs/first "${QUICK[@]}" --data book.txt --lora rank=4,targets=qkv,down --steps 3 --out runs/lora
@@ -140,20 +145,21 @@ print(*bad[:5], sep="\n") if bad else None
 sys.exit(bool(bad))
 PY
 }
-# An answer that waits for a slot: its plan is made again as it was, and no change changes nothing.
+# An answer that waits for a slot: planning again gives the same plan, and an empty change changes
+# nothing.
 status 0 "$RAFTER" generate runs/first --prompt 'and ' --max-tokens 8 --samples 3 --batch 1 --out runs/waits
 status 0 "${REPORT[@]}" runs/waits --against dtype=f32 --json && holds out 'd["runs"][0]["plan"]["memory"]["peak_bytes"] == d["runs"][1]["plan"]["memory"]["peak_bytes"] and d["runs"][0]["plan"]["digest"] == d["runs"][1]["plan"]["digest"]' 'a generation is planned otherwise'
 holds out 'len(d["runs"][0]["summary"]["advice"]) > 0' 'a generation with more answers than slots has no advice'
 python3 -c 'import json; p = "runs/waits/plan.json"; d = json.load(open(p)); d["settings"]["sequences"] = 7; json.dump(d, open(p, "w"))'
 status 0 "${REPORT[@]}" runs/waits --json && holds out 'any("change was priced now: this program plans the run otherwise" in note for note in d["runs"][0]["summary"]["notes"])' 'nothing says why there is no advice'
 refuses 1 'holds a run already' "$RAFTER" generate runs/first --prompt a --max-tokens 2 --out runs/first
-# run.json alone repeats what was said and scored.
+# run.json alone repeats an answer and a score.
 "$RAFTER" generate --config runs/said/run.json >said.txt 2>/dev/null && "$RAFTER" generate --config runs/said/run.json --out runs/said2 >said2.txt 2>/dev/null && same said.txt said2.txt 'run.json repeats an answer'
 "$RAFTER" score --config runs/scored/run.json 2>/dev/null >scored.txt || fail 'run.json repeats no scoring'
 
-# A traced run: its trace is in the model and the page, and as others read it.
+# A traced run: its trace is in the model and the page, with the values that other readers get.
 status 0 "${TRAIN[@]}" --steps 6 --trace steps=3..5 --out runs/traced
-# The summary at the run's end stands behind the trace and knows its causes, as the report's does.
+# The summary at the end of the run follows the trace and names its causes, as the report does.
 [ "$(grep -nE '^trace .*3 steps' out | cut -d: -f1)" -lt "$(grep -n '^train x' out | cut -d: -f1)" ] || fail 'the summary stands before the trace'
 holds runs/traced/report.json 'd["summary"]["threads"]["steps"] == 3 and abs((lambda t: t["work"] + t["phases"] + sum(t["gaps"].values()))(d["summary"]["threads"]) - 1) < 1e-9' 'the summary at the end knows no trace'
 status 0 "${REPORT[@]}" traced --json && holds out 'len(d["runs"][0]["trace"]["header"]["steps"]) == 3 and abs((lambda t: t["work"] + t["phases"] + sum(t["gaps"].values()))(d["runs"][0]["summary"]["threads"]) - 1) < 1e-9' 'the parts of threads do not sum to 1'
@@ -161,12 +167,13 @@ status 0 "${REPORT[@]}" traced --perfetto trace.json --csv trace.csv && python3 
 refuses 1 'no RUN has a trace' "${REPORT[@]}" first --perfetto trace.json
 rm -rf bad && cp -r runs/traced bad && head -c 5000 runs/traced/trace.bin >bad/trace.bin && refuses 1 'trace.bin' "${REPORT[@]}" bad --json
 
-# Files are not trusted: one error that names the file and the field.
+# Every file is checked: one error that names the file and the field.
 refuses 1 'nowhere is neither a run nor a file' "${REPORT[@]}" nowhere --json
 printf '{"sweep":"batch","rows":[7],"cliffs":[]}' >sweep-bad.json && refuses 1 'rows 0 is no object' "${REPORT[@]}" sweep-bad.json --json
 printf '{"sweep":"batch","rows":[{"job":"train"}],"cliffs":[]}' >sweep-bad.json && refuses 1 'row 0' "${REPORT[@]}" sweep-bad.json --json
 mkdir empty && refuses 1 'empty is no run' "${REPORT[@]}" empty --json
-damage() { # FILE PYTHON PATTERN: a copy of the run whose FILE was changed is refused
+# damage FILE PYTHON PATTERN: changes FILE in a copy of the run and expects the report to be refused
+damage() {
   rm -rf bad && cp -r runs/first bad
   python3 -c "import json, sys; p = sys.argv[1]; d = json.load(open(p)); exec(sys.argv[2]); json.dump(d, open(p, 'w'))" "bad/$1" "$2"
   refuses 1 "$3" "${REPORT[@]}" bad --json
@@ -201,6 +208,6 @@ for name in run.json plan.json report.json; do
 done
 rm -rf bad && cp -r runs/first bad && rm bad/plan.json && refuses 1 'plan.json' "${REPORT[@]}" bad --json
 rm -rf bad && cp -r runs/first bad && echo '{"step": "one"}' >>bad/metrics.jsonl && refuses 1 'metrics.jsonl, line' "${REPORT[@]}" bad --json
-# Half a last line is what a killed run leaves.
+# A killed run may leave half of its last line.
 rm -rf bad && cp -r runs/first bad && printf '{"step": 7, "lo' >>bad/metrics.jsonl && status 0 "${REPORT[@]}" bad --json && holds out 'len(d["runs"][0]["metrics"]) == 6'
 finish

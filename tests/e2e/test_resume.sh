@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A run that was stopped, by a signal or by force, continues to the bit; what is broken is refused by name.
+# A run that was stopped, by a signal or by a kill, continues to the bit. Damaged files are refused
+# by name.
 . "$(dirname "$0")/lib.sh"
 text book.txt 20000
 TRAIN=("$RAFTER" train "$TINY" "${QUICK[@]}" --data book.txt --lr 1e-3 --dropout 0.1 --val-every 5)
@@ -8,7 +9,7 @@ newest() { find "$1" -name DONE | sort | tail -1 | xargs -r dirname; }
 status 0 "${TRAIN[@]}" --steps 60 --out whole
 losses whole >whole.txt
 
-# metrics.jsonl of a resumed run holds every step once.
+# metrics.jsonl of a resumed run has every step once.
 status 0 "$RAFTER" train --config whole/run.json --steps 60 --save-every 7 --keep 2 --out cut
 rm -rf cut/checkpoint-00000060 cut/checkpoint-00000056/DONE
 status 1 "$RAFTER" train --resume cut || true
@@ -31,7 +32,7 @@ for signal in TERM INT; do
   same whole/checkpoint-00000060/optimizer.safetensors stopped/checkpoint-00000060/optimizer.safetensors "SIG$signal and --resume give the same moments"
 done
 
-# kill -9, again and again, at any moment, checkpoints being written all the time.
+# kill -9 several times at random moments, while checkpoints are written all the time.
 rm -rf killed
 "${TRAIN[@]}" --steps 60 --save-every 1 --keep 1 --out killed >out 2>err & pid=$!
 for try in $(seq 40); do
@@ -56,9 +57,9 @@ same whole/checkpoint-00000060/optimizer.safetensors killed/checkpoint-00000060/
 left=$(find killed -name '*.part*')
 [ -z "$left" ] || fail "partial files are left after the last resume: $left"
 
-# Resume of what is damaged or changed.
+# Resuming from damaged or changed files.
 status 0 "${TRAIN[@]}" --steps 6 --save-every 3 --out base
-damage() { # damage NAME COMMAND...: a fresh copy of the run in the folder hurt, then damaged
+damage() { # damage NAME COMMAND...: damages a new copy of the run in the folder hurt
   rm -rf hurt && cp -r base hurt && (cd hurt/checkpoint-00000006 && "$@")
 }
 for file in optimizer.safetensors model.safetensors state.json; do
@@ -83,7 +84,7 @@ import json, struct
 b = bytearray(open("model.safetensors", "rb").read()); n = struct.unpack("<Q", b[:8])[0]
 b[8 + n:8 + n + 4000] = b"\xff" * 4000; open("model.safetensors", "wb").write(b)'
 refuses 1 'NaN|not finite|not a number|inf' "$RAFTER" train --resume hurt --steps 8
-says '[a-z0-9]+/[a-z0-9]+' # the op that gave it
+says '[a-z0-9]+/[a-z0-9]+' # the op that gave the value
 [ -e hurt/checkpoint-00000003/DONE ] || fail 'a run that met NaN lost its earlier checkpoint'
 [ ! -e hurt/checkpoint-00000008 ] || fail 'a run that met NaN saved itself'
 
@@ -98,7 +99,8 @@ refuses 1 'bare' "$RAFTER" train --resume bare
 refuses 1 '' "$RAFTER" train "gpt:layers=3,width=32,heads=2,ff=64,vocab=256,seq=32" --resume base --steps 8
 refuses 1 '' "$RAFTER" train "gpt:layers=2,width=64,heads=2,ff=64,vocab=256,seq=32" --resume base --steps 8
 
-# A checkpoint folder can be resumed too, and a run resumed elsewhere leaves the old one as it was.
+# A checkpoint folder can be resumed too. A run that is resumed elsewhere does not change the old
+# one.
 find base -type f -exec sha256sum {} + | sort >before.txt
 status 0 "$RAFTER" train --resume base/checkpoint-00000003 --out branch --steps 6 && same base/checkpoint-00000006/model.safetensors branch/checkpoint-00000006/model.safetensors 'resume from an older checkpoint gives the same weights'
 find base -type f -exec sha256sum {} + | sort >after.txt

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# rafter roofline: what it prints, and what it says to bad questions. The arithmetic itself: tests/worked_examples.
+# rafter roofline: its output, and its errors for wrong questions. tests/worked_examples checks the
+# arithmetic.
 source "$(dirname "$0")/lib.sh"
 
 status 0 "$RAFTER" roofline matmul --m 64 --k 2048 --n 2048 --on tpu-v5e
@@ -7,9 +8,9 @@ says 'bound by +memory' out
 status 0 "$RAFTER" roofline allgather --bytes 32MiB --on tpu-v5e:8x4 --axes 4 --json
 says '"bound": ?"network"' out
 says '"seconds": ?0.000559' out
-status 0 "$RAFTER" roofline matmul --m 64 --heads 4 --on tpu-v5e --json # an option that plays no part is said, not passed over
+status 0 "$RAFTER" roofline matmul --m 64 --heads 4 --on tpu-v5e --json # an option without effect is reported
 says 'heads plays no part' out
-# The same six keys whatever is asked.
+# Every answer has the same six keys.
 for question in "matmul" "einsum bd,df->bf b=8,d=8,f=8" "attention" "allreduce --bytes 1GB --axes 16" "transfer --bytes 1GB" "critical-batch" \
   "parallelism" "cost --parameters 7e9 --tokens 1e12" "array --shape 8,8" "memory --parameters 7e9" "kv --model gemma-2b" "decode --model gemma-2b"; do
   read -ra words <<<"$question"
@@ -32,7 +33,8 @@ refuses 2 'has no axis z' "$RAFTER" roofline allreduce --bytes 1 --on tpu-v5e:4x
 refuses 2 'no extent' "$RAFTER" roofline allreduce --bytes 1 --on tpu-v5e --axes 4,,4
 refuses 2 'no extent' "$RAFTER" roofline allreduce --bytes 1 --on tpu-v5e --axes 0
 refuses 2 'joins at most 8' "$RAFTER" roofline allreduce --bytes 1 --on h100-sxm --axes 12
-# Over nodes the network between them binds: 989e12 / 400e9 where NVLink alone gives 989e12 / 450e9; between two nodes half an array goes.
+# Over nodes, the network between them is the limit: 989e12 / 400e9, where NVLink alone gives 989e12
+# / 450e9. Between two nodes, half of an array is sent.
 status 0 "$RAFTER" roofline parallelism --strategy fsdp --on h100-sxm:8x64 --json && holds out 'abs(d["critical"] - 989e12 / 400e9) < 1e-6'
 for chips in 8 8x2; do status 0 "$RAFTER" roofline parallelism --strategy fsdp --on h100-sxm:$chips --json && holds out 'abs(d["critical"] - 989e12 / 450e9) < 1e-6'; done
 status 0 "$RAFTER" roofline parallelism --strategy fsdp --on b200:8x16 --json && holds out 'abs(d["critical"] - 2.25e15 / 400e9) < 1e-6'
@@ -65,16 +67,18 @@ refuses 2 'more parameters than there are' "$RAFTER" roofline decode --parameter
 refuses 2 'more experts than there are' "$RAFTER" roofline matmul --m 64 --experts 4 --experts-used 8 --on tpu-v5p
 refuses 2 'more experts than there are' "$RAFTER" roofline parallelism --strategy dp --experts 4 --experts-used 8 --on tpu-v5p
 refuses 2 'more stages than layers .--degree: expected at most 8, got 16' "$RAFTER" roofline parallelism --strategy pp --layers 8 --ff 1024 --degree 16 --on tpu-v5p
-# Experts' own widths, and all of them where all are gathered; what a token meets where activations go round.
+# The widths of experts, all experts if all are gathered, and only the chosen experts if activations
+# are exchanged.
 status 0 "$RAFTER" roofline parallelism --strategy ep --model deepseek-v3 --degree 8 --on tpu-v5p@sb --json && holds out 'abs(d["max_degree"] - 4 * 2048 / 2550) < 1e-9 and d["bound"] == "network"'
 status 0 "$RAFTER" roofline parallelism --strategy ep --model deepseek2-16b --on tpu-v5p@sb --json && holds out 'abs(d["max_degree"] - 4 * 1408 / 2550) < 1e-9'
 status 0 "$RAFTER" roofline parallelism --strategy fsdp --model mixtral-8x7b --on tpu-v5p@sb --json && holds out 'd["forward_bytes"] == 8 * 3 * 4096 * 14336 * 2'
 status 0 "$RAFTER" roofline parallelism --strategy fsdp --model deepseek-v3 --on tpu-v5p@sb --json && holds out 'd["forward_bytes"] == 257 * 3 * 7168 * 2048 * 2 and d["backward_bytes"] == 2 * d["forward_bytes"]'
 status 0 "$RAFTER" roofline parallelism --strategy tp --model mixtral-8x7b --on tpu-v5p@sb --json && holds out 'abs(d["max_degree"] - 2 * 14336 / 2550) < 1e-9'
 status 0 "$RAFTER" roofline cost --model llama3.1-405b --tokens 15.6T --chips 16384 --mfu 0.4 --on h100-sxm && { says '38\.0 YFLOP' out; says '\$295 M' out; says '26\.7 M' out; }
-# A GPU's share of what leaves its node: eight of them have 400 GB/s.
+# A GPU's share of the network out of its node: eight of them share 400 GB/s.
 status 0 "$RAFTER" roofline transfer --bytes 1GB --link dcn --on h100-sxm --json && holds out 'abs(d["seconds"] - 0.02) < 1e-12'
-# Gate, up and down: half as much arithmetic again for the same activations, so half as many ways again.
+# Gate, up and down: one and a half times the arithmetic for the same activations, so one and a half
+# times as many ways.
 status 0 "$RAFTER" roofline parallelism --strategy tp --model gemma-7b --degree 12 --on tpu-v5p@sb --json && holds out 'd["bound"] == "compute" and d["critical"] == d["max_degree_gated"] > 12 > d["max_degree"] and abs(d["min_ff"] / 24576 - 12 / d["critical"]) < 1e-9'
 status 0 "$RAFTER" roofline parallelism --strategy tp --ff 24576 --degree 12 --on tpu-v5p@sb --json && holds out 'd["bound"] == "network" and d["critical"] == d["max_degree"] < 12'
 finish

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `rafter runs`: every run has its row, also one that failed, was stopped or was killed, and a history that cannot be written stops none.
+# `rafter runs`: every run has a row, also if it failed, was stopped or was killed. A history that
+# cannot be written stops no run.
 . "$(dirname "$0")/lib.sh"
 export RAFTER_RUNS=$WORK/runs
 text book.txt 20000
@@ -37,12 +38,12 @@ status 0 "${RUNS[@]}" show runs/b --json && holds out 'd["id"] == 2 and d["optio
 status 0 "${RUNS[@]}" best --metric loss --model gpt --json && holds out 'd["runs"][0]["name"] == "b" and d["runs"][0]["results"]["loss"] < d["runs"][1]["results"]["loss"]'
 status 0 "${RUNS[@]}" best --of train --json && holds out '{r["command"] for r in d["runs"]} == {"train"} and len(d["runs"]) == 2'
 status 0 "$RAFTER" report runs/killed --json --out killed.json && holds out 'd["runs"][0]["summary"]["steps"]["last"] > 0 and "left no report" in d["runs"][0]["summary"]["sentence"]' 'a killed run has no steps'
-# A rate of one command says nothing beside one of another.
+# Rates of different commands are not compared.
 status 0 "${RUNS[@]}" best --metric perplexity --of score --json && holds out '[r["command"] for r in d["runs"]] == ["score"] and d["others"] == {}'
 status 0 "${RUNS[@]}" best --json && holds out 'all(x["results"]["tokens_per_second"] >= y["results"]["tokens_per_second"] for x, y in zip(d["runs"], d["runs"][1:])) and len(d["runs"]) == 2'
 holds out 'd["of"] == "train" and {r["command"] for r in d["runs"]} == {"train"} and d["others"] == {"generate": 1, "score": 1, "eval": 1}' 'the best of several commands'
 status 0 "${RUNS[@]}" best && says 'of train runs; .*1 of generate.* have tokens_per_second too' out
-# What a killed run left of its steps is its last row of metrics.
+# A killed run is shown with its last row of metrics.
 status 0 "${RUNS[@]}" show killed && says 'results, as far as its steps' out && says '^  loss +[0-9.]+' out
 status 0 "${RUNS[@]}" show killed --json && cp out killed-row.json && {
   python3 - killed-row.json runs/killed/metrics.jsonl <<'PY' || fail 'a killed run is not shown with its last step'
@@ -57,7 +58,8 @@ cp -r runs/killed runs/kept && printf '{"step": "x"}\nno json\n{"step":9' >runs/
 status 0 "${RUNS[@]}" show killed --json && holds out '"steps" not in d["results"]' 'a damaged metrics.jsonl is believed'
 rm -r runs/killed && mv runs/kept runs/killed
 
-# Two runs: options that differ, then time and bytes op by op, the largest difference first, and sums that are the plans'.
+# Two runs: options that differ, then time and bytes op by op, largest difference first, with the
+# sums of the plans.
 status 0 "${RUNS[@]}" compare 1 2 && says 'remat +"none" +"block"' out && says 'B takes .* (time|times as long) and .* less memory' out && says 'bytes moved' out
 status 0 "$RAFTER" report killed --json && holds out 'd["runs"][0]["summary"]["measured"] is False and len(d["runs"][0]["metrics"]) > 0' 'a killed run is reported'
 status 0 "${RUNS[@]}" compare a b --json && cp out both.json && {
@@ -88,30 +90,32 @@ rm -r runs/b
 status 0 "${RUNS[@]}" list && says 'its folder is gone' out
 status 0 "${RUNS[@]}" compare a b && says 'folders is gone' out && says 'remat' out
 
-# A slash behind the name of a folder, and folders that are called by a number; a number of the history is a run of a report.
+# A slash after the name of a folder, and folders whose name is a number. A number of the history
+# can be a run of a report.
 status 0 "${TRAIN[@]}" --steps 1 --out runs/ring/ && status 0 "${RUNS[@]}" show ring && says 'runs/ring$' out
 status 0 "${TRAIN[@]}" --steps 1 --out runs/4711 && status 0 "${RUNS[@]}" show 4711 && says 'runs/4711' out
 status 0 "$RAFTER" report 1 --json && holds out 'd["runs"][0]["folder"].endswith("runs/a")' 'a report by number'
 refuses 1 'no run 99' "$RAFTER" report 99 --json
 refuses 1 'run 2 has no folder any more' "$RAFTER" report 2 --json
-# A folder that was removed and used again is the later run's; a training and a scoring are not compared op by op; a file of a run names its folder.
+# A folder that was removed and used again belongs to the later run. A training and a scoring are
+# not compared op by op. A file of a run names its folder.
 rm -r runs/ring && status 0 "${TRAIN[@]}" --steps 2 --remat block --out runs/ring && status 0 "${RUNS[@]}" list --json && holds out '[r["folder_is_there"] for r in d["runs"] if r["name"] == "ring"] == [True, False] and sum("folder_taken_by" in r for r in d["runs"]) == 1'
 status 0 "${RUNS[@]}" list && says 'has its folder now' out
 status 0 "${RUNS[@]}" compare a eval && says 'not compared op by op' out && says 'tokens_per_second' out && ! grep -q '100.0 % less' out || fail 'a training beside an evaluation'
 status 0 "$RAFTER" report ring/ --json && holds out 'd["runs"][0]["name"] == "ring"'
 for file in run.json report.json metrics.jsonl; do refuses 1 'is a file of the run in runs/ring' "$RAFTER" report runs/ring/$file; done
-# The terminal is not moved by what another program wrote into the history.
+# Control characters that another program wrote into the history have no effect on the terminal.
 cp runs/history.db sound.db && python3 -c 'import sqlite3; db = sqlite3.connect("runs/history.db"); db.execute("UPDATE runs SET model = ?, machine = ?, started = ?, name = ?, folder = ? WHERE name = ?", ("m\n\nFAKE ROW\x1b[2J\u009b", "\x07", 9e18, "moved", "f\n\x1b[1mx", "4711")); db.commit()'
 for verb in 'list' 'show moved' 'best --metric loss'; do status 0 "${RUNS[@]}" $verb && ! LC_ALL=C grep -qP '\x1b|\x07|\xc2\x9b|^FAKE' out || fail "runs $verb prints control characters"; done
 cp sound.db runs/history.db && rm -r runs/ring runs/4711
 
-# Runs without --out that begin in one second have folders of their own.
+# Runs without --out that begin in the same second get different folders.
 pids=()
 for _ in 1 2 3; do (RAFTER_RUNS=$WORK/together "${TRAIN[@]}" --steps 1 >/dev/null 2>>together.err || echo failed >>together.err) & pids+=($!); done
 wait "${pids[@]}"
 [ "$(find together -mindepth 2 -name metrics.jsonl | wc -l)" = 3 ] && ! grep -q failed together.err || fail "runs that begin together: $(cat together.err)"
 
-# A reader that has seen enough is no failure; a full disk is one.
+# A reader that closes the pipe is not an error; a full disk is one.
 (sleep 0.2; "${RUNS[@]}" list --limit 0 2>late.err; echo $? >late.status) | exec 0<&-
 [ "$(cat late.status)" = 0 ] && [ ! -s late.err ] || fail "a reader that left: $(cat late.err)"
 "${RUNS[@]}" list >/dev/full 2>full.err && fail 'a full disk looks like success'
@@ -123,7 +127,8 @@ refuses 2 'runs does not know' "${RUNS[@]}" lst
 refuses 2 'takes 2 runs' "${RUNS[@]}" compare 1
 refuses 2 'names no result' "${RUNS[@]}" best --metric 'a"b'
 
-# The memory of a run is that of the arena, which the larger of a generation's walks sets; what computes nothing is no run.
+# The memory of a run is that of its arena, which the larger pass of a generation determines. A
+# command that computes nothing is not a run.
 status 0 "$RAFTER" generate runs/a --prompt 'and he ' --max-tokens 40 --prefill-chunk 64 --temperature 0 --trace all --out runs/told
 [ "$(ask runs/told/report.json 'd["arena_bytes"]')" -gt "$(ask runs/told/plan.json 'd["memory"]["persistent_bytes"]')" ] || fail 'no arena'
 status 0 "${RUNS[@]}" show told --json && holds out "d[\"results\"][\"peak_bytes\"] == $(ask runs/told/report.json 'd["arena_bytes"]')" 'the memory of a generation is not its arena'
@@ -131,7 +136,7 @@ status 0 "${TRAIN[@]}" --steps 2 --backend null --out none && says 'nothing was 
 status 0 "${RUNS[@]}" list --json --limit 0 && holds out 'not any(r["name"] == "none" for r in d["runs"])' 'a run that computed nothing is in the history'
 rm -r runs/told none
 
-# What cannot be written is a warning; an empty RAFTER_RUNS keeps none.
+# A row that cannot be written gives a warning. With an empty RAFTER_RUNS there is no history.
 cp runs/history.db good.db && head -c 5000 book.txt >runs/history.db
 status 0 "${TRAIN[@]}" --steps 1 --out more && says 'warning: cannot .* history' && status 0 "${TRAIN[@]}" --steps 1 --quiet --out still
 refuses 1 'history.db' "${RUNS[@]}" list

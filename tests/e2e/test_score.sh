@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# score: one text, rows of JSON Lines, windows of a stride; its log-probabilities are those of generate.
+# score: one text, rows of JSON Lines, windows with a stride. Its log-probabilities are those of
+# generate.
 . "$(dirname "$0")/lib.sh"
-score() { "$RAFTER" score "$TINY" --seed 5 "$@"; } # the seed of the first values: those of the generator below
+# the seed of the initial weights: the same as for generate below
+score() { "$RAFTER" score "$TINY" --seed 5 "$@"; }
 
-# The answers of one text: a number for every token but the first, likeliest ones in order, a perplexity that follows from them.
+# The answers for one text: a number for every token except the first, the likeliest tokens in
+# order, and the perplexity that follows.
 status 0 score --text 'In the beginning' --top 3 --json && python3 - out <<'PY' || fail 'score --json does not add up'
 import json, math, sys
 d = json.loads(open(sys.argv[1]).read())
@@ -19,7 +22,8 @@ for t in range(1, 16):
 assert abs(d["nll"] + sum(d["logprobs"][1:])) < 1e-9 and abs(d["perplexity"] - math.exp(d["nll"] / 15)) < 1e-9
 PY
 
-# What generate says of a token it chose, score says of the same tokens, to the last bit.
+# The log-probability that generate prints for a token equals that of score for the same tokens, to
+# the last bit.
 status 0 "$RAFTER" generate "$TINY" --tokens 73,110,32 --max-tokens 9 --temperature 1 --seed 5 --top-logprobs 2 --json && cp out generated
 tokens=$(python3 -c 'import json; print(json.dumps([73, 110, 32] + json.load(open("generated"))["tokens"]))')
 echo "{\"id\": \"g\", \"tokens\": $tokens}" >rows.jsonl
@@ -38,7 +42,8 @@ d = json.load(open("out"))
 assert d["rows"] == 2 and d["output"] == "scored.jsonl" and d["tokens"] == sum(len(r["tokens"]) - 1 for r in rows) and d["arena_bytes"] > 0
 assert abs(d["nll"] - sum(r["nll"] for r in rows)) < 1e-9 and abs(d["perplexity"] - math.exp(d["nll"] / d["tokens"])) < 1e-9
 PY
-# Every reader of JSON Lines has one rule: a name twice in a row is an error that says where.
+# All readers of JSON Lines have the same rule: a key twice in a row is an error that names the
+# place.
 printf '{"text": "ab", "id": 1}\n\n{"text": "ab", "text": "cd", "prompt": "a", "prompt": "b"}\n' >twice.jsonl
 refuses 1 'twice.jsonl.*line 3.*duplicate' score --input twice.jsonl
 refuses 1 'twice.jsonl.*line 3.*duplicate' "$RAFTER" eval perplexity "$TINY" --data twice.jsonl
@@ -48,16 +53,17 @@ echo '{"text": "ab", "tokens": [1, 2]}' >both.jsonl && refuses 1 'both text and 
 mkdir folder.jsonl && refuses 1 'folder.jsonl' score --input folder.jsonl
 python3 -c 'for i in range(400): print("{\"id\": %d, \"text\": \"%s\"}" % (i, "in the beginning of it all " * 40))' >many.jsonl
 "$RAFTER" score "$TINY" --seed 5 --input many.jsonl --seq 32 --stride 1 --threads 1 --trace steps=1..3 --out kept --output kept.jsonl >out 2>err & pid=$!
-for _ in $(seq 300); do ((0x$(sed -n 's/^SigCgt:\s*//p' /proc/$pid/status) & 2)) && break; sleep 0.1; done # it listens
+# it handles the signal now
+for _ in $(seq 300); do ((0x$(sed -n 's/^SigCgt:\s*//p' /proc/$pid/status) & 2)) && break; sleep 0.1; done
 sleep 1; kill -INT $pid; wait $pid; got=$?
 [ $got = 130 ] && says 'windows; [0-9]+ of 400 rows were put out' || fail "an interrupted score exits $got: $(cat err)"
 [ -s kept/trace.bin ] && holds kept/report.json 'd["walks"][0]["count"] > 0 and d["walks"][0]["seconds"] > 0' 'an interrupted score leaves no report'
 [ ! -e kept.jsonl ] || holds kept.jsonl '0 < len(rows) < 400 and [r["id"] for r in rows] == list(range(len(rows))) and all(len(r["logprobs"]) == len(r["tokens"]) for r in rows)'
-for batch in 1 2 9; do # whatever stands beside a row in its walk
+for batch in 1 2 9; do # other rows in the same pass do not matter
   status 0 score --input rows.jsonl --output scored.jsonl --top 2 --seq 16 --batch $batch && cmp -s before scored.jsonl || fail "batch $batch changes the rows"
 done
 
-# Windows: the smaller the stride, the more a token sees of what stands before it.
+# Windows: with a smaller stride, a token sees more of the text before it.
 text long.txt 200
 status 0 score --input long.txt --seq 16 --stride 15 --json && cp out apart
 status 0 score --input long.txt --seq 16 --stride 4 --json && cp out near

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# tokenize with a model folder's own tokenizer, with a tokenizer's file alone, and with folders that lie.
+# tokenize with a model folder's own tokenizer, with only a tokenizer's file, and with invalid
+# folders.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 mkdir model
@@ -25,7 +26,7 @@ status 0 "$RAFTER" tokenize model --input text.txt --output text.shard && [ -s t
 refuses 2 'below 8' "$RAFTER" tokenize model --decode 8
 refuses 1 'no piece' "$RAFTER" tokenize model --text 'xyz'
 
-# tokenizer_config.json names the marks; one of another tokenizer is noticed.
+# tokenizer_config.json names the special tokens. One that belongs to another tokenizer is noticed.
 echo '{"eos_token": "<nowhere>", "model_max_length": 1000000000000000019884624838656}' >model/tokenizer_config.json
 refuses 1 'eos_token' "$RAFTER" tokenize model --text a
 rm model/tokenizer_config.json

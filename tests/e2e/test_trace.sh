@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# `--trace`: what is recorded is what an independent parser reads in both files, of every kind of run; it changes no bit and no plan; `report` gives it in other forms.
+# `--trace` for every kind of run: an independent parser reads the same record in both files.
+# Recording changes no bit and no plan. `report` converts a trace to other forms.
 . "$(dirname "$0")/lib.sh"
 export RAFTER_RUNS=$WORK/runs
 CHECK=(python3 "$HERE/trace_events.py")
 text book.txt 20000
 python3 -c 'import json; [print(json.dumps({"text": line})) for line in open("book.txt").read().split(". ")[:60] if line]' >book.jsonl
 
-# Training, with and without: the same losses, weights, digest.
+# Training with and without a trace: the same losses, weights and digest.
 TRAIN=("$RAFTER" train "$TINY" "${QUICK[@]}" --data book.txt --steps 5 --val-every 4 --accumulate 2 --remat mlp)
 status 0 "${TRAIN[@]}" --out plain
 status 0 "${TRAIN[@]}" --out traced --trace steps=2..4:2
@@ -16,7 +17,8 @@ same plain/checkpoint-00000005/model.safetensors traced/checkpoint-00000005/mode
 [ ! -e plain/trace.bin ] || fail 'a trace that nobody asked for'
 says 'steps \[2, 4\], plans \[.train., .validation.\]' <("${CHECK[@]}" traced 2>&1)
 
-# LoRA, generation of several answers at once, scores, an evaluation and a bench: steps are walks.
+# LoRA, generation of several answers at once, scores, an evaluation and a bench: a step is a
+# forward pass.
 status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data book.txt --steps 2 --lora rank=2 --out lora --trace all
 printf '{"tokens":[1,2,3]}\n{"tokens":[4,5,6,7]}\n{"tokens":[9]}\n' >prompts.jsonl
 status 0 "$RAFTER" generate "$TINY" --threads 2 --input prompts.jsonl --output answers.jsonl --max-tokens 5 --batch 2 --trace all --out answers
@@ -26,7 +28,7 @@ status 0 "$RAFTER" score "$TINY" --threads 2 --input prompts.jsonl --trace steps
 status 0 "$RAFTER" bench "$TINY" --threads 2 --test tg4,pp8,train --reps 1 --seq 16 --trace steps=1..2 --out benched
 for run in lora answers scored benched/tg4 benched/pp8 benched/train; do "${CHECK[@]}" "$run" >out 2>&1 || fail "$(cat out)"; done
 
-# The whole time from one step to the next is explained, what lies between their walks too.
+# The whole time from one step to the next is explained, including the time between their passes.
 status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data book.txt --steps 6 --val-every 2 --save-every 3 --accumulate 2 --out whole --trace all
 status 0 "$RAFTER" score "$TINY" --threads 2 --input book.jsonl --stride 16 --output scores.jsonl --trace all --out scores
 status 0 "$RAFTER" eval perplexity "$TINY" --threads 2 --data book.txt --seq 32 --stride 32 --batch 4 --limit 40 --trace all --out evaluated
@@ -81,7 +83,8 @@ status 0 "$RAFTER" report named --perfetto named.json && python3 -c 'import json
 head -c 3000 traced/trace.bin >cut.bin && cp -r traced damaged && cp cut.bin damaged/trace.bin
 refuses 1 'trace.bin' "$RAFTER" report damaged --perfetto no.json
 
-# A trace from before there were the gap "stopped", the phase "record" and the time between steps is read. What is a phase of its own now was none then: here, write.
+# A trace from before the gap "stopped", the phase "record" and the time between steps can be read.
+# There, a later phase is part of another phase: here, write.
 cp -r traced older && python3 - "$HERE" <<'PY'
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -105,7 +108,7 @@ status 0 "$RAFTER" report older --csv older.csv && same older.csv older-rows.csv
 for bad in steps=5..4 steps=1..2:0 steps=0..3 steps=0 everything; do refuses 2 '--trace' "${TRAIN[@]}" --out refused --trace "$bad"; done
 [ ! -e refused ] || fail 'a refused trace leaves a folder'
 
-# Resuming records nothing unless asked to, and nothing empty takes the place of a trace.
+# Resuming records nothing unless asked to, and an empty trace never replaces a trace.
 cp traced/trace.bin before.bin && cp traced/trace.json before.json
 status 0 "$RAFTER" train --resume traced --steps 6 && same before.bin traced/trace.bin 'resuming changes a trace'
 status 0 "$RAFTER" train --resume traced --steps 7

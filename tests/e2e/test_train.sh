@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `rafter train`: what a run leaves, what repeats it, and the kinds of data it takes.
+# `rafter train`: the files of a run, repeating a run, and the kinds of data.
 . "$(dirname "$0")/lib.sh"
 TRAIN=("$RAFTER" train "$TINY" "${QUICK[@]}")
 
@@ -38,10 +38,10 @@ sys.exit(bool(bad))
 PY
     losses run >first.txt
     says 'step +6/6' out
-    says 'full' out # packing's efficiency
+    says 'full' out # how full the packed rows are
     says 'predicted [0-9]+ bytes, allocated [0-9]+ bytes' out
   }
-  # run.json alone repeats the run, bit for bit; so does another number of threads.
+  # run.json alone repeats the run, bit for bit, also with another number of threads.
   status 0 "$RAFTER" train --config run/run.json --out again && { losses again >again.txt; same first.txt again.txt '--config run.json repeats the losses'; }
   status 0 "$RAFTER" train --config run/run.json --threads 1 --out alone && { losses alone >again.txt; same first.txt again.txt 'one thread gives the losses of two'; }
   status 0 "${TRAIN[@]}" --data book.txt --steps 6 --val-every 3 --remat block --out remat && { losses remat >again.txt; same first.txt again.txt '--remat block gives the losses of none'; }
@@ -51,18 +51,18 @@ PY
   status 0 "$RAFTER" train --config run/run.json --seed 1 --out other && { losses other >again.txt; ! cmp -s first.txt again.txt || fail 'another seed gives the same losses'; }
 }
 
-# --json: one object a line on stdout, all else on stderr.
+# --json prints one object per line on stdout and everything else on stderr.
 case_json() {
   status 0 "${TRAIN[@]}" --data book.txt --steps 3 --out json --json && holds out 'len(rows) == 4 and "arena_bytes" in rows[0] and [r["step"] for r in rows[1:]] == [1, 2, 3]' 'train --json prints JSON Lines'
   status 0 "${TRAIN[@]}" --data book.txt --steps 3 --out quiet --quiet
 }
 
-# Without --out a folder under runs/ is named after the model.
+# Without --out, the run gets a folder under runs/ named after the model.
 case_default_folder() {
   status 0 "${TRAIN[@]}" --data book.txt --steps 1 && { [ "$(find runs -name DONE | wc -l)" = 1 ] || fail 'a run without --out is not under runs/'; }
 }
 
-# --max-seconds: ends in time, saved, exit status 0; and what it saved continues.
+# --max-seconds: the run ends in time with exit status 0, saves, and can be continued.
 case_max_seconds() {
   begin=$(date +%s%N)
   status 0 "${TRAIN[@]}" --data book.txt --steps 1000000 --max-seconds 2 --out timed && {
@@ -108,8 +108,8 @@ PY
   status 0 "$RAFTER" train --config mix/run.json --out mix_again && { losses mix_again >again.txt; same mix.txt again.txt 'run.json repeats a mixture'; }
 }
 
-# Examples: prompts with completions and conversations, by their names or the file's own; the same whatever the threads, the accumulation and
-# the step where a run was cut.
+# Examples: prompts with completions and conversations, with standard or mapped names. Results do
+# not depend on threads, accumulation, or the step at which a run was interrupted.
 case_examples() {
   python3 - <<'PY'
 import json
@@ -142,25 +142,28 @@ PY
     losses talks >first.txt; losses talked >again.txt
     same first.txt again.txt 'a shard of rows written by tokenize trains as the rows do'
   }
-  refuses 1 'nothing to train on' "${TRAIN[@]}" --data talks.jsonl --template "$DATA/templates/chatml.jinja" --out none # all prompts are longer than a row
-  # A template that was given goes along with the weights: what talks to the model writes as it was trained.
+  # all prompts are longer than a row
+  refuses 1 'nothing to train on' "${TRAIN[@]}" --data talks.jsonl --template "$DATA/templates/chatml.jinja" --out none
+  # A given template is exported with the weights, so that programs which talk to the model use the
+  # template of the training.
   status 0 "$RAFTER" export talks talks.model && same "$DATA/templates/chatml.jinja" talks.model/chat_template.jinja 'the template of a training'
   status 0 "$RAFTER" generate talks --chat --prompt hello --max-tokens 2 --json && cp out own && status 0 "$RAFTER" generate talks --chat --prompt hello --template "$DATA/templates/chatml.jinja" --max-tokens 2 --json
   holds own "d['prompt_tokens'] == $(ask out 'd["prompt_tokens"]')" 'the template of a checkpoint'
 }
 
-# It learns: names of words come out far below ln 256.
+# Training works: the loss on names falls far below ln 256.
 case_learns() {
   status 0 "${TRAIN[@]}" --data book.txt --steps 150 --lr 1e-2 --val-every 0 --out learns && holds learns/metrics.jsonl 'rows[-1]["loss"] < 3 and rows[-1]["accuracy"] > 0.2' '150 steps bring the loss under 3'
 }
 
-# --keep N keeps the newest N.
+# --keep N keeps the newest N checkpoints.
 case_keep() {
   kept=$(cd keeps && echo checkpoint-*)
   [ "$kept" = "checkpoint-00000005 checkpoint-00000006 checkpoint-00000007" ] || fail "--keep 3 leaves $kept"
 }
 
-# A folder that holds a run takes no other: a checkpoint of fewer steps would be the first to go.
+# A folder with a run is refused for another run, whose first checkpoints would be removed as the
+# oldest.
 case_no_second_run() {
   kept=$(cd keeps && echo checkpoint-*)
   refuses 1 'keeps holds a run already' "${TRAIN[@]}" --data book.txt --steps 1 --out keeps
@@ -170,7 +173,7 @@ case_no_second_run() {
   refuses 1 'keeps holds a run already' "$RAFTER" train --resume learns --steps 151 --out keeps
 }
 
-# A refused run leaves nothing behind.
+# A refused run leaves no files.
 case_refusals() {
   echo '{"text": "a b c"}' >few.jsonl && head -c 20 book.txt >short.txt
   refuses 1 'too short' "${TRAIN[@]}" --data few.jsonl,short.txt --steps 1 --out none
@@ -181,13 +184,13 @@ case_refusals() {
   [ ! -e none ] || fail 'a refused run leaves its folder'
 }
 
-# --epochs says how long, --steps typed later says it anew.
+# --epochs sets the length; a later --steps replaces it.
 case_epochs() {
   status 0 "${TRAIN[@]}" --data book.txt --epochs 0.05 --max-seconds 0.001 --out round && status 0 "$RAFTER" train --resume round --steps 3 --max-seconds 60 && holds round/metrics.jsonl 'rows[-1]["step"] == 3'
   holds round/run.json '"epochs" not in d["options"] and d["options"]["steps"] == 3' && status 0 "$RAFTER" train --resume round --steps 4 && holds round/metrics.jsonl 'rows[-1]["step"] == 4'
 }
 
-# Dropout and weights from elsewhere.
+# Dropout, and weights from another folder.
 case_dropout_and_weights() {
   status 0 "${TRAIN[@]}" --data book.txt --steps 3 --dropout 0.2 --out dropout
   status 0 "$RAFTER" train keeps/checkpoint-00000007 "${QUICK[@]}" --data book.txt --steps 2 --out tuned && holds tuned/metrics.jsonl 'rows[1]["loss"] < 5.6' 'training starts from the weights of a folder'

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The worked examples of the literature through the real command line; that no answer is a constant; that the checker notices what is wrong; and that the
-# table of docs/published-figures.md is what the program says now.
+# Runs the worked examples of the literature through the command line. Also checks that no answer is
+# a constant, that the checker notices wrong rows, and that the table of docs/published-figures.md
+# has the program's present output.
 source "$(dirname "$0")/lib.sh"
 ROOT=$(realpath "$HERE/../..")
 export RAFTER
@@ -11,7 +12,7 @@ run "$ROOT/data/worked-examples.tsv" --perturb --write page.md >out || fail "$(t
 says '^[0-9]+ examples, ([0-9]+) met, 0 faults' out
 diff -q "$ROOT/docs/published-figures.md" page.md >diff.txt || fail 'docs/published-figures.md: renew its table with tests/worked_examples data/worked-examples.tsv --write docs/published-figures.md'
 
-# Planted faults: one line each, and each must be noticed.
+# Planted faults, one line each; each must be noticed.
 planted() { # NAME PATTERN COMMAND POINTER EXPECTED TOLERANCE
   printf '%s\t%s\t%s\t%s\t%s\t%s\n' X1 "$3" "$4" "$5" "$6" 'planted' >planted.tsv
   if run planted.tsv --perturb >out; then fail "the checker takes $1"; fi
@@ -29,7 +30,8 @@ if run planted.tsv >out 2>err; then fail 'the checker takes a line of two fields
 says 'expected 5 or 6 fields' err
 : >planted.tsv
 if run planted.tsv >out 2>err; then fail 'the checker takes an empty file'; fi
-# What other hands may write: comments, a header, percentages and fractions, commands with and without --json.
+# Other forms of the file: comments, a header, percentages and fractions, commands with and without
+# --json.
 printf '# a comment\n\nid\tcommand\tpointer\texpected\trelative tolerance\tsource\nR1\troofline matmul --m 64 --k 64 --n 64 --on l4 --json\t/flops\t524288\texact\tx\nR2\troofline einsum "bd, df -> bf" b=64,d=64 f=64\t/flops\t5.2e5\t0.01\n' >rows.tsv
 run rows.tsv >out || fail "$(cat out)"
 finish

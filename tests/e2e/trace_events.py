@@ -94,7 +94,7 @@ def check(folder):
     predicted, after = iter(predictions), dict(zip(predictions, predictions[1:]))
     for i, event in zip(shown, complete):
         begin, end = columns["begin"][i], columns["end"][i]
-        if i in after:  # one track: at the latest where the next one begins
+        if i in after:  # one track: ends at the latest where the next span begins
             end = min(end, columns["begin"][after[i]])
         if abs(event["ts"] * 1e3 - begin) > 1 or abs(event["dur"] * 1e3 - (end - begin)) > 1 or event["tid"] != columns["lane"][i] + 1:
             fail(f"{folder}: span {i} is not its event")

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Skipped cases are counted and named: planted logs of ctest, through tools/test_counts.py.
+# Skipped cases are counted and named: tools/test_counts.py reads logs of ctest with planted skips.
 set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=0
-entry() { # NUMBER NAME VERDICT: the entry of a test whose output is stdin
+entry() { # entry NUMBER NAME VERDICT: the log entry of a test whose output is stdin
   printf -- '----------------------------------------------------------\n%s/9 Testing: %s\n%s/9 Test: %s\nOutput:\n-----\n' "$1" "$2" "$1" "$2"
   cat
   printf '<end of output>\nTest time =   0.00 sec\n-----\n%s\n' "$3"
 }
 case_of() { printf '[ RUN      ] %s\n%s[  %s ] %s\n' "$1" "$3" "$2" "$1"; }
-expect() { # WHAT: the answer is stdin
+expect() { # expect WHAT: the expected answer is stdin
   python3 tools/test_counts.py "$work/log" >"$work/got"
   diff "$work/got" - >"$work/diff" || { echo "$1:"; cat "$work/diff"; failures=1; }
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Links in documents lead to files. Each how-to lists as many places to edit as it says, and they exist.
+# Links in documents lead to existing files. Each how-to lists as many places to edit as it says,
+# and the places exist.
 set -u
-check() { # ROOT: prints what is wrong
+check() { # check ROOT: prints each error
   python3 - "$1" <<'PY'
 import os, re, subprocess, sys
 root = sys.argv[1]

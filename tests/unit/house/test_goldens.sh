@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The committed goldens are the bytes their list says: an edited or half-fetched golden is not a truth to test against.
+# The committed goldens have the bytes of their list, so that tests do not use an edited or
+# incomplete golden.
 set -euo pipefail
 cd tests/data/goldens
 sha256sum --quiet --strict -c SHA256SUMS

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Includes run one way between the rooms; the checker notices planted faults before it may say so.
+# Includes run in one direction between rooms. The checker first has to find planted faults.
 exec python3 tools/include_direction.py

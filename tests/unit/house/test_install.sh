@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `cmake --install` puts down is whole: a stranger's program builds against it by pkg-config
-# alone and runs; the man page and the completion are there.
+# The files of `cmake --install` are complete: a program builds against them with pkg-config alone
+# and runs, and the man page and the completion exist.
 set -euo pipefail
 there=$(mktemp -d)
 trap 'rm -rf "$there"' EXIT
@@ -14,14 +14,14 @@ for command in plan train generate calibrate bench roofline inspect tokenize doc
   grep -q "$command" "$completion" || { echo "the completion does not know $command"; exit 1; }
 done
 bash -n "$completion"
-# Every C block of docs/c-api.md and public_api.c are compiled against what was installed, and run;
+# Every C block of docs/c-api.md and public_api.c are compiled against the installed files and run,
 # first with the shared library, then with the static one.
 awk -v to="$there/example" '/^```c$/ {on = 1; n++; next} /^```$/ {on = 0} on {print >(to n ".c")}' \
   docs/c-api.md
 [ -s "$there/example2.c" ] || { echo 'docs/c-api.md has fewer than two C examples'; exit 1; }
 cp tests/unit/house/public_api.c "$there"
 library=$(dirname "$(find "$there" -name librafter.so)")
-run_all() { # shared|static, and what pkg-config needs for it
+run_all() { # run_all shared|static FLAGS: FLAGS are the options that pkg-config needs
   local -a flags; local program
   read -ra flags <<<"$(pkg-config --cflags --libs "${@:2}" rafter)"
   for program in "$there"/*.c; do

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Every parallel region of the CPU kernels stamps what its threads do, and waits where that is stamped too; the check notices planted faults first.
+# Every parallel region of the CPU kernels stamps its threads' work and their waits. The check first
+# has to find planted faults.
 set -euo pipefail
-check() { # FILE...: lines that break the rule
+check() { # check FILE...: prints lines that break the rule
   awk '
     FNR == 1 { wants = 0 }
     /#pragma omp parallel for/ { print FILENAME ":" FNR ": a parallel for, which has no place for a stamp" }
@@ -21,5 +22,6 @@ printf '#pragma omp barrier\n' >"$planted/d.c"
 printf '#pragma omp parallel\n{\n  RF_STAMP_BUSY;\n#pragma omp for nowait\n  RF_STAMP_BARRIER;\n}\n' >"$planted/good.c"
 for fault in a b c d; do [ -n "$(check "$planted/$fault.c")" ] || { echo "the check misses planted fault $fault"; exit 1; }; done
 [ -z "$(check "$planted/good.c")" ] || { echo 'the check refuses what is right'; exit 1; }
-faults=$(check $(find src/backend/cpu -name '*.[ch]' ! -name 'peaks*')) # peaks measure the machine and run no op
+# peaks measure the machine and run no op
+faults=$(check $(find src/backend/cpu -name '*.[ch]' ! -name 'peaks*'))
 [ -z "$faults" ] || { echo "$faults"; exit 1; }

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# An op's row has all that the project knows about the op. Outside src/graph/ops there is no list of
-# op names and no comparison with one, but for the rows of kernels, which say the op that they
-# compute. A pointwise op needs four places: its file, its entry of list.h, its reference loop, and
-# its CPU kernel (body and row).
+# The row of an op has everything that the project knows about the op. Outside src/graph/ops no code
+# lists op names or compares them, except the rows of kernels, which name their op. A pointwise op
+# needs four places: its file, its entry of list.h, its reference loop, and its CPU kernel (body and
+# row).
 set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=0
-# Single words such as "embed" are options, paths and kinds too; names of two words are ops alone.
+# Single words such as "embed" are also options, paths and kinds. Names of two words are only ops.
 names=$(sed -n 's/, *\([a-z]*_[a-z_]*\))/\n&\n/gp' src/graph/ops/list.h |
   sed -n 's/^, *\([a-z_]*\))$/\1/p' | paste -sd'|')
 [ "$(tr '|' '\n' <<<"$names" | wc -l)" -gt 40 ] || { echo "list.h was not read"; exit 1; }
@@ -15,11 +15,13 @@ names=$(sed -n 's/, *\([a-z]*_[a-z_]*\))/\n&\n/gp' src/graph/ops/list.h |
 compared='(strn?cmp|strstr|fnmatch)\([^;]*def->name'
 row='^src/backend/.*(\{|\{.op = |RF_KERNEL\()"'
 lookup='^src/backend/backend.c:.*strcmp\(kernel->op, op->def->name\)'
-named() { # ROOT: lines that compare an op's name or have it as a text
+named() { # named ROOT: prints lines that compare an op's name or contain one as a string
   (cd "$1" && grep -rnE "$compared|\"($names)\"" src --include=*.c --include=*.h |
     grep -vE "^src/graph/ops/|$row|$lookup")
 }
-places() { # ROOT OP: where a pointwise op is named in code, the CPU's body and row as one place
+# places ROOT OP: the places in code that name a pointwise op, with the CPU's body and row as one
+# place
+places() {
   local words="$2\|${2^^}\|RF_OP_${2^^}\|rf_reference_$2\|$2_run\|$2_rows"
   local code="RF_OP_${2^^} =|X\(${2^^}, $2\)|rf_reference_$2\(|RF_ROW\($2,|\b$2_(rows|run)\("
   (cd "$1" && grep -rlw "$words" src --include=*.c --include=*.h |
@@ -35,7 +37,7 @@ for op in rope gelu; do
 done
 
 mkdir -p "$work/src/plan" "$work/src/graph/ops" "$work/src/backend"
-plant() { # LINES: how many are seen in the file on stdin
+plant() { # plant LINES: expects this number of findings in the file on stdin
   cat >"$work/src/plan/a.c"
   [ "$(named "$work" | wc -l)" = "$1" ] || { echo "planted $1, seen:"; named "$work"; failures=1; }
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# An option is one row: no table has a name twice, and code reads every name. Planted: a row that
-# nothing reads, and a name with two rows.
+# An option is one row: no table has a name twice, and code reads every name. The planted faults are
+# a row that no code reads, and a name with two rows.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 python3 - <<'E2'

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The report's page derives no byte and no FLOP: its scripts never multiply up a shape, know the size of no element type, and write to no field of a plan.
-# What they show is the plan's own, value for value: tests/browser/test_runs.py holds the page to that.
+# The report's page calculates no bytes and no FLOPs: its scripts never multiply a shape, have no
+# sizes of element types, and write to no field of a plan. tests/browser/test_runs.py checks that
+# they show the values of the plan.
 set -euo pipefail
 python3 - src/report/page/*.js <<'PY'
 import re, sys

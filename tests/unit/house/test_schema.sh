@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# data/machines.json against its schema, and damaged copies of it, which the schema must refuse. Without python's jsonschema: skipped.
+# Checks data/machines.json against its schema, and that the schema refuses damaged copies. Skipped
+# without python's jsonschema.
 set -euo pipefail
 python3 -c 'import jsonschema' 2>/dev/null || { echo 'skip: needs python3-jsonschema'; exit 77; }
 python3 - docs/schema/machines.schema.json data/machines.json <<'EOF'

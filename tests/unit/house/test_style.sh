@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The house style's counts do not rise (tools/house.py), and each of its checks sees a planted fault.
+# The counts of the house style do not rise (tools/house.py), and each check finds a planted fault.
 set -u
 python3 tools/house.py || exit 1
 
@@ -8,7 +8,9 @@ trap 'rm -rf "$work"' EXIT
 failures=0
 git -C "$work" init -q
 mkdir -p "$work/src/room" "$work/docs" "$work/tests/unit/house"
-plant() { # WHAT COUNT FILE: the file is stdin; exactly COUNT occurrences of WHAT are seen in it, and nothing else
+# plant WHAT COUNT FILE: the file is stdin; expects exactly COUNT occurrences of WHAT and no other
+# finding
+plant() {
   local got
   cat >"$work/$3"
   python3 tools/house.py --root "$work" --write
@@ -37,7 +39,7 @@ plant 'banned' 3 src/room/a.c < <(printf '// Stored where it stands.\n// Of rows
 plant '' '' src/room/a.c < <(printf '// It is no longer used, of course.\nconst char *s = "beside"; int behind;\n')
 plant 'banned' 1 docs/a.md < <(printf 'The one beside it.\n```sh\n$ behind\n```\nIs `behind` it?\n')
 
-# A count that rises is refused and names the line; one that falls is not.
+# A count that rises is refused with the line; a count that falls is accepted.
 printf '// First.\n' >"$work/src/room/a.c"
 python3 tools/house.py --root "$work" --write
 git -C "$work" add -A && git -C "$work" -c user.name=t -c user.email=t@localhost commit -qm counts

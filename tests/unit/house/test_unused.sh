@@ -1,3 +1,4 @@
 #!/usr/bin/env bash
-# Every symbol that a file of src exports is used by another one; the check sees planted faults first.
+# Every symbol that a file of src exports is used by another file. The check first has to find
+# planted faults.
 exec python3 tools/unused.py "$BUILD"
