@@ -1,4 +1,4 @@
-# Writes HEADER with the commit of SOURCE, and touches it only when that changed.
+# Writes HEADER with the commit of SOURCE, only if it changed.
 execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --exclude=* OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 if(NOT commit)
   set(commit unknown)

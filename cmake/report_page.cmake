@@ -1,4 +1,5 @@
-# Composes the report's page: PAGE (template) with its style, its scripts (SCRIPTS, in order) and the chart library (CHART) into OUT.
+# Makes the report's page: writes the template in PAGE with its style, its scripts (SCRIPTS, in
+# order) and the chart library (CHART) to OUT.
 file(READ ${PAGE}/page.html page)
 file(READ ${PAGE}/page.css style)
 file(READ ${PAGE}/chart-licence.txt licence)

@@ -28,7 +28,7 @@ RAFTER = "build/rafter"
 
 TRAIN = [("gpt2", 4, 256), ("uva", 1, 512)]
 
-# Shapes of the prediction sweep: layers, width, heads, ff, vocab, seq, batch, accumulate, dtype, remat
+# Shapes of `predict`: layers, width, heads, ff, vocab, seq, batch, accumulate, dtype, remat.
 PREDICT = [
     (2, 128, 4, 512, 256, 64, 8, 1, "f32", "none"), (4, 256, 4, 1024, 256, 128, 16, 1, "f32", "none"), (4, 256, 8, 1024, 1000, 256, 4, 1, "bf16", "none"),
     (3, 320, 5, 1280, 4096, 128, 8, 2, "f32", "none"), (2, 384, 6, 1536, 8192, 256, 4, 1, "f32", "mlp"), (2, 384, 6, 1536, 8192, 256, 4, 1, "bf16", "none"),
@@ -41,7 +41,8 @@ PREDICT = [
 ]
 
 
-# Work of which the prediction is held against the measurement: name, model and options, tests. Models in braces are those of bench/peers.
+# Work of `predictions`, whose predicted and measured times are compared: name, model and options,
+# tests. A model in braces is one of bench/peers.
 PREDICTIONS = [
     ("1.1B bf16", ["{1.1b-bf16}", "--dtype", "bf16"], "pp512,tg16,batch4,batch16"),
     ("1.1B Q8_0 fast", ["{1.1b-q8_0}", "--compute", "fast"], "pp512,tg16,batch16"),
@@ -153,7 +154,7 @@ def predictions(env):
     return {"median_error": statistics.median(errors), "largest_error": max(errors), "rows": out}
 
 
-# What the planner is asked: a name, the words, and the seconds that it should stay under.
+# Questions to the planner: a name, the command, and the maximum seconds for the answer.
 ONE_CHIP = ("a5000", "h100-sxm", "tpu-v5e")
 FITS = [("gpt2-xl", "h100-sxm", "64", "1024"), ("gpt2", "a5000", "32", "1024"), ("gemma3-1b", "tpu-v5e", "8", "1024"), ("llama3-8b", "h200", "8", "4096")]
 CLUSTERS = [("tpu-v5p:16x20x28", "17920", "fsdp=8960"), ("tpu-v5p:16x20x28", "17920", "fsdp=1120,tensor=8"), ("h100-sxm:8x2048", "16384", "fsdp=2048,tensor=8"),

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The demo: real English, this machine measured, a small GPT planned, trained for about two minutes as planned, and heard; then a trained model of
-# others, and the report of the training, whose path is the last line.
-# DEMO_SECONDS says how long to train (120).
+# The demo: takes an English text, measures this machine, plans a small GPT, trains it for about two
+# minutes and samples from it. Then a trained model answers a question. The last line is the path of
+# the training's report.
+# DEMO_SECONDS sets the length of the training (120).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rafter=build/rafter
@@ -10,7 +11,7 @@ seconds=${DEMO_SECONDS:-120}
 mkdir -p "$work"
 
 step() { printf '\n\033[1m%s\033[0m\n' "$*"; }
-show() { # prints a command as it could be typed, and runs it
+show() { # show COMMAND...: prints the command as it could be typed, and runs it
   local word
   printf '$'
   for word in "$@"; do case $word in *[!A-Za-z0-9_.,:=/+-]*) printf " '%s'" "$word" ;; *) printf ' %s' "$word" ;; esac; done
@@ -19,19 +20,22 @@ show() { # prints a command as it could be typed, and runs it
 }
 
 step '1. A real English text: the King James Bible, from the Debian package bible-kjv-text'
-# One verse a line, "Ge1:1 In the beginning"; the reference goes, a chapter's first verse opens a paragraph.
+# The package prints one verse per line, "Ge1:1 In the beginning". The reference is removed, and the
+# first verse of a chapter starts a paragraph.
 bible -f gen1:1-rev22:21 | sed -E -e 's/^[0-9]?[A-Za-z]+[0-9]+:1 /\n/' -e 's/^[0-9]?[A-Za-z]+[0-9]+:[0-9]+ //' >"$work/bible.txt"
 printf '%s, %d bytes; it begins:\n  %s\n' "$work/bible.txt" "$(stat -c %s "$work/bible.txt")" "$(sed -n 2p "$work/bible.txt")"
 
 step '2. What this machine can do'
 show $rafter calibrate --out $work/machine.json
 
-# Small enough to see three million bytes in two minutes on two cores: a wider model would have read less and write worse.
+# Small enough to train on three million bytes in two minutes on two cores. A wider model would see
+# less text and write worse.
 model=gpt:layers=4,width=128,heads=4,ff=512,vocab=256,seq=256,init=flax
 settings=(--batch 8 --on $work/machine.json)
 step '3. The plan, before anything runs'
 show $rafter plan $model "${settings[@]}"
-# The plan says what a step takes, so it also says how many steps the time allows; a slow or busy machine is given up to twice the time.
+# The plan predicts the time of a step, and so the number of steps for the available time. A slow or
+# busy machine gets up to twice the time.
 step_seconds=$($rafter plan $model "${settings[@]}" --json | sed -E 's/.*"time": *\{"seconds": *([0-9.e+-]+).*/\1/')
 read -r steps seconds <<<"$(awk -v t="$step_seconds" -v s="$seconds" 'BEGIN {n = s / t; if (n < 1000) n = 2 * n < 1000 ? 2 * n : 1000; printf "%d %d", n, n * t}')"
 

@@ -76,7 +76,7 @@ def main():
             answer = json.loads(run(words(line), "--json")) if holds else None
             for verdict in holds:
                 verdicts += 1
-                try: true = eval(verdict, {"d": answer})  # documents are ours
+                try: true = eval(verdict, {"d": answer})  # the documents are our own
                 except Exception as fault: true, verdict = False, f"{verdict} ({fault!r})"
                 if not true:
                     faults += 1

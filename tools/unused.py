@@ -20,7 +20,7 @@ KEPT = {
     "rf_simd_map": "tests hold the functions of simd.h at one ISA against those at another",
     "rf_run_high_water": "the test of predicted = allocated asks which bytes were touched",
 }
-PUBLIC = re.compile(r"main$|rafter_|\.|__")  # the program, the C API, what the compiler makes
+PUBLIC = re.compile(r"main$|rafter_|\.|__")  # the program, the C API, symbols made by the compiler
 DECLARED = re.compile(r"^(?!static|typedef|extern)\w[\w *]*?\b(rf_\w+)\([^;{}]*\);", re.M)
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 
@@ -35,7 +35,7 @@ def symbols(build):
         for name in names:
             source = "src/" + os.path.join(folder, name[:-2]).rsplit("/src/", 1)[1]
             if not name.endswith(".o") or not os.path.exists(source):
-                continue  # an object of a file that is gone
+                continue  # an object of a deleted file
             table = subprocess.check_output(["nm", "-g", os.path.join(folder, name)], text=True)
             for line in table.splitlines():
                 *_, kind, symbol = line.split()
@@ -54,7 +54,7 @@ def faults_of(defined, used, sources, tests):
             continue
         own = len(re.findall(rf"\b{symbol}\b", COMMENT.sub("", sources[source])))
         if f".globl {symbol}" in sources[source]:
-            continue  # data that the assembler includes; the file hides it
+            continue  # data that the assembler includes; the file hides the symbol
         if own > 1 and symbol in tested:
             continue
         user = "its own file only: make it static" if own > 1 else "no file of src"

@@ -28,10 +28,11 @@ PYTHON = os.path.join(PLACE, "bin", "python3")
 MODELS = os.environ.get("RAFTER_MODELS", os.path.expanduser("~/.cache/rafter-models"))
 PACKAGES = {"torch_step.py": "torch", "jax_step.py": "jax", "llama_speed.py": "llama", "hf_speed.py": "hf", "lora_step.py": "hf", "score_step.py": "hf"}
 FILES = {"gemma3-270m": f"{MODELS}/gemma3-270m-q4_k_m.gguf", "smollm2-135m": f"{MODELS}/smollm2-135m-instruct-q4_1.gguf"}
-# What rafter bench measures, in words.
+# Names of the ceilings that rafter bench measures.
 CEILINGS = {"f32": ("f32 FMA", "GFLOP/s"), "bf16_vectors": ("bf16 in vectors", "GFLOP/s"), "bf16_tiles": ("bf16 in tiles", "GFLOP/s"),
             "i8_vectors": ("int8 in vectors", "GOP/s"), "i8_tiles": ("int8 in tiles", "GOP/s"), "read": ("read", "GB/s")}
-# Eager PyTorch and XLA spend a third of their time on page faults with a C library that gives pages back.
+# With a C library that returns freed pages, eager PyTorch and XLA spend a third of their time on
+# page faults.
 KEEP_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=8589934592:glibc.malloc.trim_threshold=17179869184"}
 
 
@@ -98,7 +99,7 @@ class Peer:
         try:
             self.process.stdin.write(f"{times}\n")
             self.process.stdin.flush()
-        except BrokenPipeError:  # it ended while it waited; answer() says how
+        except BrokenPipeError:  # it ended while it waited; answer() reports how
             pass
         return self.answer(deadline)
 
@@ -156,7 +157,8 @@ def measure(row, rounds, threads, limit, without):
         for turn in range(rounds + 1):
             each = row["reps"] if turn < rounds else 1
             first, last = ours_once(words, each, threads)
-            ceilings.append({**first["peaks"], **last["rates"]})  # of all its bursts, those between repetitions too
+            # of all bursts, including those between repetitions
+            ceilings.append({**first["peaks"], **last["rates"]})
             mine += last["samples"]
             if turn == rounds or time.monotonic() > deadline:
                 break
@@ -170,7 +172,8 @@ def measure(row, rounds, threads, limit, without):
                     del peers[name]
         ceiling = {k: spread([c[k] for c in ceilings]) for k in ceilings[0]}
         rates = [row["tokens"] / s for s in mine]
-        # Work over the ceiling is fraction x rate x seconds of a process, whatever its own figures were.
+        # Work divided by the ceiling is fraction x rate x seconds of a process, whatever ceiling
+        # the process measured.
         fractions = {k: f * last["rates"][k] * last["seconds"]["median"] / statistics.median(mine) / ceiling[k]["median"] for k, f in last["fractions"].items()}
         own = max((k for k in fractions if last["rates"][k] == last["limit_rate"]), default="f32")
         used = row.get("ceiling", own)
@@ -203,7 +206,8 @@ def measure(row, rounds, threads, limit, without):
 def met(record):
     """Whether every part of the bar is met; None: not all could be measured."""
     peers, answers = record.get("peers", {}), []
-    all_ran = not set(record.get("missing", {})) - {"memory", "rafter", "ceiling"} - set(peers)  # one that did not run at all may be the best
+    # a peer that did not run could be the best
+    all_ran = not set(record.get("missing", {})) - {"memory", "rafter", "ceiling"} - set(peers)
     for what, bar in record["bar"].items():
         if what == "best":
             held = [p["ratio"] >= bar for p in peers.values()]

@@ -8,7 +8,7 @@ import resource
 import sys
 import time
 
-# The decoders that are trained: as rafter's presets of the same names.
+# The decoders that are trained; rafter's presets have the same names.
 GPT = {
     "gpt2": dict(layers=12, width=768, heads=12, ff=3072, vocab=50257, max_seq=1024, uva=False),
     "uva": dict(layers=12, width=1024, heads=8, ff=4096, vocab=2048, max_seq=512, uva=True),

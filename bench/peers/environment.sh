@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# bench/peers/environment.sh [torch] [jax] [llama] [hf]: the peers' released packages from PyPI in a private environment; all, unless named.
-# RAFTER_PEERS says where (~/.cache/rafter-peers, about 8 GB: PyTorch's package for Linux brings CUDA's libraries). What is there already stays.
+# bench/peers/environment.sh [torch] [jax] [llama] [hf]: installs the peers' released packages from
+# PyPI into a private environment. Without names it installs all. RAFTER_PEERS sets the folder
+# (~/.cache/rafter-peers, about 8 GB, because PyTorch's package for Linux includes CUDA's
+# libraries). Installed packages stay.
 set -uo pipefail
 there=${RAFTER_PEERS:-$HOME/.cache/rafter-peers}
 
-# llama.cpp is built from source, with its default flags for this CPU; gcc 12 leaves out stores of its AMX code (tile configurations), which then ends by a signal.
+# llama.cpp is built from source with its default flags for this CPU. gcc 12 omits stores of tile
+# configurations in its AMX code, which then crashes.
 command -v clang++-14 >/dev/null && export CC=clang-14 CXX=clang++-14
-# NAME|what Python imports|packages
+# NAME|Python module|packages
 peers=(
   "torch|torch|torch numpy"
   "jax|jax, optax|jax optax"

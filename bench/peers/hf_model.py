@@ -12,7 +12,8 @@ transformers.logging.set_verbosity_error()
 
 
 def build(kind, shape, dtype):
-    with no_init_weights():  # drawing 10^9 numbers takes minutes: they are copied from a short table
+    # drawing 10^9 numbers would take minutes, so weights are copied from a short table
+    with no_init_weights():
         model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **shape), dtype=dtype).eval()
     model.tie_weights()
     table = (0.02 * torch.randn(1 << 20)).to(dtype)

@@ -31,7 +31,7 @@ def decoding():
         token = ids[:, :1]
         for _ in range(a.tokens):
             token = model(token, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
-        cache.crop(-a.tokens)  # so many fewer
+        cache.crop(-a.tokens)  # removes the tokens of the last repetition
 
 
 if a.test == "decode":

@@ -13,12 +13,12 @@ import transformers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ADAPTERS = {
-    # Conv1D, one fused c_attn, ranks and alphas by layer, scales by the root of the rank
+    # Conv1D, one fused c_attn, ranks and alphas by layer, scales by the square root of the rank
     "gpt2-patterns": ("gpt2", dict(r=4, lora_alpha=8, target_modules=["c_attn", "c_proj", "c_fc"], fan_in_fan_out=True, use_rslora=True,
                                    rank_pattern={"attn.c_proj": 2, "h.1.attn.c_attn": 6}, alpha_pattern={"c_fc": 3, "transformer.h.0.mlp.c_proj": 20})),
-    # q, k and v of each head side by side in one layer; only some layers
+    # q, k and v of each head side by side in one layer; adapters on some layers only
     "gpt_neox-layers": ("gpt_neox", dict(r=3, lora_alpha=5, target_modules=["query_key_value", "dense"], layers_to_transform=[0, 2])),
-    # a regular expression as target_modules, a start that leaves the base alone
+    # a regular expression as target_modules; an initialisation that does not change the base
     "llama-regex": ("llama", dict(r=2, lora_alpha=6, target_modules=r".*layers\.[02]\.(self_attn\.(q|v)|mlp\.up)_proj", init_lora_weights="gaussian", rank_pattern={r"layers\.2\..*v_proj": 5})),
 }
 

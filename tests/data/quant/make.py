@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType as T
 from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize, quantize
 
-# Byte places of the f16 fields of a block: random bits there would be infinities too often to say much.
+# Byte offsets of the f16 fields of a block. Random bits there would be infinity too often.
 SCALES = {T.F16: [0], T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0], T.Q2_K: [80, 82], T.Q3_K: [108], T.Q4_K: [0, 2],
           T.Q5_K: [0, 2], T.Q6_K: [208]}
 EDGES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF]  # zeros, subnormals, the smallest normal, the largest
@@ -41,7 +41,7 @@ with open(sys.argv[1], "wb") as out:
     for kind in [T.BF16, T.Q8_0, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1]:
         values = rng.normal(0, 0.02, (1, 12 * 32)).astype("<f4")
         values[0, :32] = 0
-        values[0, 32:64] = 0.25  # no range
+        values[0, 32:64] = 0.25  # all values equal
         values[0, 64:96] = np.arange(-16, 16) / 4  # ties
         values[0, 96:128] *= 1e-6  # scales become subnormal
         values[0, 128:160] *= 1e5

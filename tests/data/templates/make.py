@@ -54,7 +54,8 @@ ENV = environment()
 
 def render(source, variables):
     try:
-        text = ENV.from_string(source).render(**copy.deepcopy(variables))  # the filter indent appends to a list it is given
+        # the filter indent appends to its argument if that is a list
+        text = ENV.from_string(source).render(**copy.deepcopy(variables))
     except Raised as e:
         return {"raises": str(e)}
     except Exception:
@@ -234,8 +235,9 @@ class Grammar:
         return "".join(self.pick(self.data, lambda: self.statement(depth)) for _ in range(self.r.randint(1, 3)))
 
     def program(self):
-        # Jinja settles scopes before it runs: a variable that a scope sets, and only scopes within it read before, is undefined there. Reading
-        # these names once at the top keeps programs out of that corner, where the C renderer gives the variable of the caller.
+        # Jinja decides the scope of a variable before it runs: if a scope sets a variable, and only
+        # inner scopes read it earlier, it is undefined there. The C renderer uses the caller's
+        # variable in this case. Programs read these names once at the top to avoid it.
         return "{% set seen = (i, s, xs) %}" + self.body(2) + self.body(1) + self.pick("", "\n")
 
 
