@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""./dev bench [kernels|train|decode|predict|predictions|plan ...] [--save] [--on FILE] [--only REGEX]: what this machine reaches, each figure beside the ceiling of the same run.
+"""./dev bench [kernels|train|decode|predict|predictions|plan ...] [--save] [--on FILE] [--only REGEX]
 
-  kernels   matrix products, attention, AdamW and the other kernels (bench/*.c)
-  train     whole training steps: GPT-2 124M (4 x 256 tokens) and uva (1 x 512), f32 and bf16
-  decode    prefill and decode of GPT-2 124M
-  predict   planned against measured step time over 24 shapes of training
-  predictions  planned against measured seconds of the work that bench --peers compares: prompts, answers, many answers at once, training, LoRA (only where it is named)
-  plan      how long plans take: every preset on one chip, --fit on one chip, 405B on thousands (the process from start to end; nothing is calibrated)
+Measures this machine's speed and prints each figure next to the ceiling of the same run.
 
-The machine is calibrated first; --on FILE takes what `rafter calibrate --out FILE` measured. --only: predictions of these rows.
---save writes docs/proof/bench-DATE.json.
+  kernels      matrix products, attention, AdamW and the other kernels (bench/*.c)
+  train        whole training steps: GPT-2 124M (4 x 256 tokens) and uva (1 x 512), f32 and bf16
+  decode       prefill and decode of GPT-2 124M
+  predict      predicted against measured step time over 24 shapes of training
+  predictions  predicted against measured seconds of the work that bench --peers compares: prompts, answers, many
+               answers at once, training, LoRA (runs only if it is named)
+  plan         seconds of planning: every preset on one chip, --fit on one chip, 405B on thousands of chips (whole
+               processes; nothing is calibrated)
+
+The machine is calibrated first. --on FILE takes the calibration in FILE instead (`rafter calibrate --out FILE`).
+--only selects rows of predictions. --save writes docs/proof/bench-DATE.json.
 """
 import datetime
 import importlib.util

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Runs the commands that stand in documents and keeps their output there: doc_outputs.py [--write | --shape] FILE.md ...
+"""Runs the commands in documents and compares their output: doc_outputs.py [--write | --shape] FILE.md ...
 
 A block in a document is
 
     <!-- run: plan uva --on a5000 -->
-    (what the command prints)
+    (output of the command)
     <!-- /run -->
     <!-- holds: d["memory"]["fits"] -->
 
-`holds` is a Python expression over the answer of the same command with --json (as d): the verdict that the text draws from it. Without an option, outputs
-must be those in the documents, but for how long planning took; --write renews them; --shape compares them with all numbers left out. Verdicts must hold
-in every case. "keep: PATTERN" behind the command (after " ## ") prints only the lines that match it, "tail: N" the last N and "head: N" the first N.
+`holds` is a Python expression over d, the answer of the same command with --json. It
+checks the verdict in the text and must be true. Without an option, outputs must equal those in the documents,
+except for the duration of planning. --write renews the outputs. --shape compares them without numbers. After the
+command and " ## ", "keep: PATTERN" prints only matching lines, "tail: N" the last N and "head: N" the first N.
 """
 import difflib
 import json
@@ -47,7 +48,7 @@ def selected(text, how):
 
 
 def shape(text):
-    """What is left when numbers, their units and the blanks around them go: units change with the numbers."""
+    """The text without numbers, their units and the blanks around them; units change with the numbers."""
     text = re.sub(r"[-+]?[0-9][0-9.e+]*( ?([kMGTB]|[KMGT]i?B|B|n?s|ms|us|µs|min|h|days|%))?(?![A-Za-z])", "#", text)
     return re.sub(r"[ \t]+", " ", text)
 

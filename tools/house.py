@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Counts what the house style limits, and compares it with the committed counts: house.py [--list WHAT] [--write] [--root DIR].
+"""Counts violations of the house style and compares them with the committed counts.
 
-Columns (110 in code, 100 in whole-line comments and documents), functions longer than 75 lines, functions with more than 8 parameters,
-statements joined by commas, and words that the style does without (BANNED) in comments, messages and documents. A count may fall and never
-rise: tests/unit/house/counts.json has the counts of the last `--write`. `--list` shows every occurrence of one thing: columns, banned, ...
+    house.py [--list WHAT] [--write] [--lines] [--root DIR]
 
-Without an option it also prints the lines of each room of src next to the committed ones.
+It counts columns (110 in code, 100 in whole-line comments and documents), functions longer than 75 lines,
+functions with more than 8 parameters, statements joined by commas, and phrases that the style avoids (BANNED) in
+comments, messages and documents. A count may fall and never rise: tests/unit/house/counts.json has the counts of
+the last `--write`. `--list` shows every occurrence of one kind: columns, banned, ... `--lines` prints the lines of
+each room of src next to the committed ones.
 """
 import json
 import os
@@ -37,7 +39,7 @@ def blank(text):
 
 
 def parts(text):
-    """C source as code without comments and strings, and as the comments and strings with their offsets."""
+    """C source without comments and strings, and the comments and strings with their offsets."""
     comments, strings = [], []
 
     def take(match):
@@ -51,7 +53,7 @@ def line_of(text, offset): return text.count("\n", 0, offset) + 1
 
 
 def split_outside(text, mark):
-    """Pieces of text between marks that no bracket surrounds."""
+    """Splits text at the marks that are outside brackets."""
     depth, start, out = 0, 0, []
     for i, c in enumerate(text):
         depth += (c in "([{") - (c in ")]}")
@@ -121,7 +123,7 @@ def prose_of_c(comment):
 
 
 def occurrences(path, text):
-    """(kind, line, what) for everything in a file that is counted."""
+    """(kind, line, what) of each violation in a file."""
     lines = text.split("\n")
     ext = os.path.splitext(path)[1]
     prose = []

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks that includes run one way between the rooms of src/, and that READMEs of rooms have five lines.
+"""Checks that includes run in one direction between the rooms of src/, and that READMEs of rooms have five lines.
 
-First it checks that it would notice a planted fault of each kind.
+First it checks that it finds a planted fault of each kind.
 """
 import glob
 import os
@@ -14,7 +14,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 
 
 def faults_of(path, text):
-    """Lines of a source file, named by its path under src/, that include what its room must not know."""
+    """Lines of a source file (its path under src/) that include headers of rooms after its own."""
     room = path.split("/")[0]
     for number, line in enumerate(text.splitlines(), 1):
         match = INCLUDE.match(line)
@@ -42,7 +42,7 @@ COLUMNS = 100
 
 
 def readme_faults(room, text, exists):
-    """Faults of a room's README: five labelled lines that name files which exist in the room."""
+    """Faults of a room's README, which needs five labelled lines that name existing files of the room."""
     lines = text.splitlines()
     if len(lines) != len(LABELS):
         yield f"src/{room}/README.md: expected {len(LABELS)} lines, got {len(lines)}"

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""./dev prove [PIECE ...] [--hours H] [--runs] [--again]: what takes hours. Without a piece: all of them, one after the other.
+"""./dev prove [PIECE ...] [--hours H] [--runs] [--again]: runs proofs that take hours; without a piece, all of them.
 
-  resume  runs killed at random moments end with the bits of runs that were left alone
-  soak    random models: the arena is the planned one, threads and recomputation change no bit, memory does not grow; then one long run
-  fuzz    every fuzz target, its corpus growing from run to run; with --runs, those that read what others hand out, until each has had its number of
-          inputs, however long that takes
+  resume  runs killed at random moments end with the bits of uninterrupted runs
+  soak    random models: the arena is the planned one, threads and recomputation change no bit, and memory does not
+          grow; then one long run
+  fuzz    every fuzz target, with a corpus that grows from run to run; with --runs, the targets for downloaded files,
+          for a fixed number of inputs each, however long that takes
   bench   ./dev bench, with its figures kept
-  bare    a fresh Debian made by debootstrap, nothing in it but git and ca-certificates, runs ./dev demo and ./dev check (needs root)
+  bare    a new Debian made by debootstrap, with only git and ca-certificates, runs ./dev demo and ./dev check
+          (needs root)
 
---hours bounds resume, soak and fuzz, each (default 1). A piece that was stopped goes on where it was, as long as the commit is the same (fuzz --runs: as
-long as a target and what it reads with are); --again starts it anew. Each leaves docs/proof/DATE-PIECE.json with the commit, the machine, what was done
-and whether it held.
+--hours limits resume, soak and fuzz, each (default 1). A stopped piece continues if the commit is the same (fuzz
+--runs: if a target and its reader are the same). --again starts from the beginning. Each piece writes
+docs/proof/DATE-PIECE.json with the commit, the machine, its work, and its result.
 """
 import datetime
 import hashlib
@@ -31,7 +33,7 @@ OUTSIDE_LIMIT_BYTES = 64 << 20
 
 
 class Failure(Exception):
-    """What was promised did not hold; the text says how to see it again."""
+    """A proof failed; the text says how to repeat the failure."""
 
 
 def output(*words, **more):
@@ -49,13 +51,13 @@ def machine():
 
 
 def digest_of(paths):
-    """A name for these files as git has them; with a mark when they were changed since."""
+    """A hash of these files in git, with a mark if they have uncommitted changes."""
     changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", *paths], check=False).returncode
     return hashlib.sha256(output("git", "ls-files", "-s", "--", *paths).encode()).hexdigest()[:16] + (" and changes" if changed else "")
 
 
 class Piece:
-    """What a piece has done so far at this commit (`by_target`: at any; each target knows its sources), kept after every trial."""
+    """The trials of a piece so far at this commit, saved after every trial (`by_target`: at any commit; each target knows its sources)."""
 
     def __init__(self, name, again, by_target=False):
         self.name, self.path = name, f"{STATE}/{name}.json"
@@ -75,7 +77,7 @@ class Piece:
         os.replace(self.path + ".part", self.path)
 
     def trials(self, hours):
-        """Numbers of the trials still to do within the hours; each is counted and timed when the loop comes back for the next one."""
+        """Numbers of the remaining trials within the hours; each is counted and timed when the loop asks for the next one."""
         while self.data["seconds"] < hours * 3600:
             start = time.monotonic()
             yield self.data["trials"]
@@ -104,7 +106,7 @@ def rafter(*words, **more):
 
 
 def write_text(path):
-    """Repeatable English-like text; what it says does not matter here."""
+    """Repeatable text that looks like English."""
     words, rng = "the of and to in that he shall unto for I his a they be is with not all thou them".split(), random.Random(1)
     with open(path, "w", encoding="utf-8") as f:
         for _ in range(20000):
@@ -112,7 +114,7 @@ def write_text(path):
 
 
 def random_job(rng):
-    """A model and settings of a training job; every choice that changes what the program does takes part."""
+    """A random model and settings of a training job, from all options that change the program."""
     heads, head_dim = rng.choice([1, 2, 3, 4]), rng.choice([8, 16, 24, 32, 64])
     seq, accumulate = rng.choice([16, 33, 64, 96, 128]), rng.choice([1, 1, 2, 3])
     width = heads * head_dim
@@ -124,7 +126,7 @@ def random_job(rng):
 
 
 def losses(folder):
-    """Step lines of a run without what depends on the clock, and its first line."""
+    """Step lines of a run without values that depend on the clock, and its first line."""
     with open(f"{folder}/metrics.jsonl", encoding="utf-8") as f:
         rows = [json.loads(line) for line in f]
     keep = ("step", "loss", "grad_norm", "lr", "accuracy", "tokens", "val_loss")
@@ -202,7 +204,7 @@ def soak_trial(trial):
 
 
 def soak_long(seconds):
-    """One run of many steps; resident memory is looked at all the time and must stay where it is."""
+    """One run of many steps, during which resident memory must not grow."""
     with tempfile.TemporaryDirectory() as folder:
         write_text(f"{folder}/text.txt")
         run = subprocess.Popen([RAFTER, "train", "gpt:layers=2,width=64,heads=2,ff=256,vocab=256,seq=64", "--data", "text.txt", "--steps", "100000000", "--batch", "4", "--save-every",
@@ -267,7 +269,7 @@ FUZZ_SECONDS = 20
 
 
 def was_paused(name, said):
-    """Whether what a target called a timeout was the machine's: libFuzzer counts by the clock. Alone, the input needs less of the processor."""
+    """Whether a timeout was caused by a busy machine: libFuzzer uses the wall clock. Alone, the input needs less CPU time."""
     kept = re.search(r"Test unit written to (\S*-timeout-\S+)", said)
     if not kept:
         return False
@@ -280,7 +282,7 @@ def was_paused(name, said):
 
 
 def fuzz_once(name, *bounds):
-    """Runs a target until one of the bounds; what it did. The corpus grows beside the build."""
+    """Runs a target up to one of the bounds and returns its counts. The corpus grows next to the build."""
     corpus = f"build/fuzz/corpus/{name}"
     os.makedirs(corpus, exist_ok=True)
     start = time.monotonic()
@@ -319,7 +321,7 @@ def is_one_of(function, files):
 
 
 def seed_coverage(piece):
-    """Branches of the readers that the committed seeds alone reach."""
+    """Branches of the readers that the committed seeds reach."""
     if not shutil.which("llvm-cov-14"):
         print("  llvm-cov-14 is not here: the seeds' coverage is not measured")
         return
@@ -375,7 +377,7 @@ def bench(piece, _):
 
 
 def mirror():
-    """Where this machine's own apt gets bookworm from."""
+    """The mirror from which this machine's apt gets bookworm."""
     for line in output("apt-get", "indextargets", "--format", "$(CODENAME) $(LABEL) $(REPO_URI)", "Created-By: Packages").splitlines():
         name, label, address = line.split(" ", 2)
         if name == "bookworm" and label == "Debian":

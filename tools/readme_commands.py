@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs the commands in README.md and docs/demo.md, so that none of them can rot.
+"""Runs the commands in README.md and docs/demo.md, so that they stay correct.
 
-Every line of a ```sh block that starts with `$ ` is a command. Those of `./dev` are run by CI itself and by `./dev prove bare`, not from here.
-With --short, commands that train or measure for long get the options in SHORT.
+Every line of a ```sh block that starts with `$ ` is a command. Commands of `./dev` are not run here: CI and
+`./dev prove bare` run them. With --short, commands that train or measure for long get the options in SHORT.
 """
 import os
 import re

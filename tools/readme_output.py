@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Puts real output into a document: readme_output.py NAME < TEXT replaces the lines between <!-- NAME --> and <!-- /NAME -->.
+"""Puts the output of a command into a document: readme_output.py NAME < TEXT replaces the lines between <!-- NAME -->
+and <!-- /NAME -->.
 
     ./dev demo | tee demo.txt && python3 tools/readme_output.py demo < demo.txt
 
-The document is the one in PAGES that has the marks. Escape sequences and overwritten progress lines are left out; with --table the text
-goes in as it is, else as a ```text block.
+The document is the one in PAGES that has the marks. Escape sequences and overwritten progress lines are left out.
+With --table the text is inserted unchanged, otherwise as a ```text block.
 """
 import re
 import sys

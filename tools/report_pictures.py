@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Pictures of the report's pages for docs/report.md: a small UvA model at four settings with a trace, LoRA, generation, scoring, a sweep and a serving plan.
+"""Takes the pictures of report pages for docs/report.md: a small UvA model at four settings with a trace, LoRA,
+generation, scoring, a sweep and a serving plan.
 
   python3 tools/report_pictures.py [--folder RUNS] [--out docs/pictures] [PICTURE ...]
 
-Run it with Debian's python3 (./dev setup all installs Chromium and Selenium for it) on a machine that does nothing else. --folder keeps the runs there, and takes
-those that are there already.
+Run it with Debian's python3 (./dev setup all installs Chromium and Selenium for it) on an idle machine. --folder
+keeps the runs in a folder and reuses those that are already there.
 """
 import argparse
 import os
@@ -55,7 +56,7 @@ PICTURES = {
 
 
 def make(folder):
-    """The runs that are not there yet, and the page of all of them."""
+    """Makes missing runs, and the page of all runs."""
     rafter = os.environ["RAFTER"]
 
     def run(out, *arguments):

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Counts test cases in ctest's log: test_counts.py LastTest.log prints "PASSED FAILED SKIPPED" and a line for each skipped case.
+"""Counts test cases in ctest's log: test_counts.py LastTest.log prints "PASSED FAILED SKIPPED" and a line for each
+skipped case.
 
-A program of unit tests counts as its cases (cmocka's lines); any other test is one case. A test that leaves a part out prints a line
-"skip: REASON": in a unit test it belongs to the case that is skipped, in a script it counts as one skipped case more.
+A program of unit tests counts as its cases (cmocka's lines). Any other test is one case. A test that leaves out a
+part prints a line "skip: REASON". In a unit test the line belongs to the skipped case; in a script it counts as
+one more skipped case.
 """
 import re
 import sys

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Names that rooms of src export for nobody: unused.py BUILD.
+"""Finds names that rooms of src export without a user: unused.py BUILD.
 
-A global symbol of one object file has to be used by another one, or by its own file and a test. A declaration
-in a header has to have a definition. KEPT lists the exceptions with their reasons.
+A global symbol of one object file has to be used by another object file, or by its own file and a test. A
+declaration in a header has to have a definition. KEPT lists the exceptions with their reasons.
 """
 import os
 import re
@@ -26,7 +26,7 @@ COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 
 
 def symbols(build):
-    """Of the objects of src: symbol -> source that defines it, and symbol -> sources that use it."""
+    """For the objects of src: symbol -> source that defines it, and symbol -> sources that use it."""
     defined, used = {}, {}
     for folder, _, names in os.walk(os.path.join(build, "CMakeFiles")):
         room = re.search(r"/(?:rafter_(\w+)|rafter)\.dir(/|$)", folder)
@@ -70,7 +70,7 @@ def faults_of(defined, used, sources, tests):
 
 
 def planted():
-    """A fault of each kind is seen, and what is in order is not."""
+    """Checks that a fault of each kind is found, and nothing else."""
     defined = {s: "src/a/a.c" for s in ("rf_used", "rf_dead", "rf_own", "rf_tested", *KEPT)}
     text = "void rf_used(); void rf_dead(); void rf_own(); rf_own(); void rf_tested(); rf_tested();"
     sources = {"src/a/a.c": text, "src/a/a.h": "void rf_gone(int a);\nvoid rf_used(void);\n"}

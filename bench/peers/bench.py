@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""./dev bench --peers [--only REGEX] [--without REGEX] [--rounds N] [--limit SECONDS] [--threads N] [--list]: rafter and the programs that people would pick instead, in one run.
+"""./dev bench --peers [--only REGEX] [--without REGEX] [--rounds N] [--limit SECONDS] [--threads N] [--list]
 
-rows.json is the table: our command, each peer's script, the bar. A row is measured in rounds: ours, each peer, ours, each peer, ..., ours. Every process of ours first
-measures this machine's ceilings, so they stand before, between and after. A peer's process stays and repeats its work when it is told to. A row ends early when its
---limit (240 s) is over; a peer that is not there is a reason, not a failure.
+Compares rafter with other programs in one run. rows.json has the rows: rafter's command, each peer's script,
+and the target ("bar"). A row is measured in rounds: rafter, each peer, rafter, each peer, and so on, with
+rafter last. Every rafter process first measures this machine's ceilings, so there are ceilings before, between
+and after. A peer's process stays open and repeats its work on request. A row ends early after --limit seconds
+(240). A missing peer is reported and is not a failure.
 
-Written: bench/results/DATE-CPU.json, .md and .svg (gnuplot); rows that were not measured again stay as they were. ratio: ours over the peer's tokens a second.
+Writes bench/results/DATE-CPU.json, .md and .svg (gnuplot). Rows that are not measured again stay. The ratio is
+rafter's tokens per second divided by the peer's.
 """
 import argparse
 import datetime
@@ -37,11 +40,11 @@ KEEP_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_thresh
 
 
 class Missing(Exception):
-    """Why something is not measured."""
+    """The reason that a row or peer is not measured."""
 
 
 def file_of(name):
-    """Path of a model's file; the 1.1B ones are made once."""
+    """Path of a model's file. The 1.1B files are made at their first use."""
     if name in FILES:
         if not os.path.exists(FILES[name]):
             raise Missing(f"{FILES[name]} is not there (./dev models)")
@@ -67,7 +70,7 @@ def last_line(text):
 
 
 class Peer:
-    """A script of ours around a peer, waiting to be told how often to repeat its work."""
+    """A peer's script, which waits for the number of repetitions of its work."""
 
     def __init__(self, words, threads, deadline):
         script = words[0]
@@ -110,7 +113,7 @@ class Peer:
 
 
 def ours_once(words, reps, threads):
-    """A process of ours: its ceilings, then the row."""
+    """A rafter process: it measures ceilings, then the row."""
     command = [RAFTER, "bench", *words, "--reps", str(reps), "--threads", str(threads), "--json", "--quiet"]
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     if run.returncode:
@@ -120,7 +123,7 @@ def ours_once(words, reps, threads):
 
 
 def our_memory(words, threads, tokens):
-    """Peak resident bytes of `rafter train`, or of `rafter score` of so many tokens: bench keeps a large buffer for its ceilings beside the work."""
+    """Peak resident bytes of `rafter train`, or of `rafter score` with this number of tokens, because `rafter bench` keeps a large buffer for its ceilings."""
     kept = [w for i, w in enumerate(words) if w != "--test" and words[i - 1] != "--test"]
     score = words[words.index("--test") + 1].startswith("score")
     length, texts = (1024, tokens // 1024) if score else (int(kept[kept.index("--seq") + 1]) + 1, 64)
@@ -204,7 +207,7 @@ def measure(row, rounds, threads, limit, without):
 
 
 def met(record):
-    """Whether every part of the bar is met; None: not all could be measured."""
+    """Whether every condition of the bar holds; None: some could not be measured."""
     peers, answers = record.get("peers", {}), []
     # a peer that did not run could be the best
     all_ran = not set(record.get("missing", {})) - {"memory", "rafter", "ceiling"} - set(peers)
@@ -235,7 +238,7 @@ def number(x):
 
 
 def ceilings_text(r):
-    """The ceiling that the row is judged by, then the others of the same products: tiles beside vectors."""
+    """The row's own ceiling, then other ceilings of the same products (tiles and vectors)."""
     named, causal = r["ceiling"], f" ({100 * r['fraction_causal']:.0f})" if abs(r["fraction_causal"] / r["fraction"] - 1) > 0.005 else ""
     others = [k for k in r.get("fractions", {}) if k != named and k.split("_")[0] == named.split("_")[0]]
     shown = []
@@ -271,7 +274,7 @@ def table(result):
 
 
 def draw(result, path):
-    """Ratio to the best peer beside its bar, one pair a row."""
+    """Draws the ratio to the best peer next to its bar, one pair per row."""
     if not shutil.which("gnuplot"):
         return print("no picture: gnuplot is not there (./dev setup)")
     rows = [(r["name"], min(p["ratio"] for p in r["peers"].values()), max([v for k, v in r["bar"].items() if k not in ("memory", "growth", "ceiling")] or [0])) for r in result["rows"] if r.get("peers")]
@@ -299,7 +302,7 @@ def cpu_name():
 
 
 def commit_of(root):
-    """The commit that is measured; "-dirty" where what is built from differs, which results are no part of."""
+    """The measured commit, with "-dirty" if source files have uncommitted changes; results do not count."""
     name = subprocess.run(["git", "-C", root, "describe", "--always", "--exclude=*"], stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
     changed = subprocess.run(["git", "-C", root, "diff", "--quiet", "HEAD", "--", ".", ":(exclude)bench/results"], check=False).returncode
     return name + ("-dirty" if changed else "")

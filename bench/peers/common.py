@@ -1,7 +1,8 @@
-"""What the peers' scripts share: the shapes, the threads, and the talk with bench.py.
+"""Shapes, threads and messages that the peers' scripts share.
 
-A script makes its model, runs once to warm up and prints one JSON line about itself. For every line it then reads, a number, it repeats the work so often and prints
-one JSON line with the seconds of each. It ends with its input."""
+A script makes its model, runs once to warm up, and prints one JSON line about itself. Each line of its input is
+a number. The script repeats the work that many times, and prints one JSON line with the seconds of each
+repetition. It ends at the end of its input."""
 import json
 import os
 import resource
@@ -23,7 +24,7 @@ GEMMA = dict(hidden_size=640, num_hidden_layers=18, num_attention_heads=4, num_k
 
 
 def pin(threads):
-    """Before any pool of threads is made."""
+    """Sets the number of threads, before any thread pool exists."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 

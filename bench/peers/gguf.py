@@ -1,4 +1,5 @@
-"""gguf.py OUT: the 1.1B Llama of common.py as a GGUF file in bf16 with random weights and no vocabulary; `rafter quantize` makes the others of it. Standard library only."""
+"""gguf.py OUT: writes the 1.1B Llama of common.py as a GGUF file in bf16, with random weights and no vocabulary.
+`rafter quantize` makes the other types from it. Uses only the standard library."""
 import array
 import random
 import struct

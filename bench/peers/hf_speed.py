@@ -1,4 +1,4 @@
-"""Prefill and decode in transformers, of the 1.1B Llama with random weights: eager, PyTorch's fused attention, its own cache."""
+"""Prefill and decode of the 1.1B Llama with random weights in transformers: eager, PyTorch's fused attention, its own cache."""
 import argparse
 
 from common import LLAMA, pin, serve
@@ -26,7 +26,7 @@ def prefill():
 
 
 def decoding():
-    """The prompt is read once; the cache is cut back to it after every repetition."""
+    """The prompt is computed once. After every repetition, the cache is shortened to the prompt."""
     with torch.inference_mode():
         token = ids[:, :1]
         for _ in range(a.tokens):

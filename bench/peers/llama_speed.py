@@ -1,4 +1,5 @@
-"""Prefill and decode of a GGUF file by llama.cpp, through llama-cpp-python's bindings of its C interface: what llama-bench does, without a sampler."""
+"""Prefill and decode of a GGUF file by llama.cpp, through llama-cpp-python's bindings of its C interface, without a
+sampler, like llama-bench."""
 import argparse
 
 from common import pin, serve
@@ -56,7 +57,7 @@ def prefill():
 
 
 def decoding():
-    """The prompts are read once, before; the cache is cut back to them for every repetition."""
+    """The prompts are computed once. For every repetition, the cache is shortened to the prompts."""
     for k in range(a.batch):
         ll.llama_memory_seq_rm(ll.llama_get_memory(context), k, PROMPT, -1)
     for i in range(a.tokens):

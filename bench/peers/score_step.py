@@ -1,5 +1,6 @@
-"""Log-probabilities of given texts and the likeliest tokens at every position, in transformers + PyTorch, of Gemma 3 270M with random weights: eager, fused attention, the logits of
-some rows at a time, so that all of them never stand in memory."""
+"""Log-probabilities of given texts and the likeliest tokens at every position, for Gemma 3 270M with random
+weights in transformers + PyTorch: eager mode, fused attention. Logits are computed for some rows at a time, so
+that memory never holds all of them."""
 import argparse
 
 from common import GEMMA, pin, serve

@@ -32,7 +32,7 @@ if not CHROMIUM or not DRIVER:
 
 
 class Browser:
-    """One browser for many pages; `expectations` that failed are counted and printed."""
+    """One browser for many pages. Failed expectations are counted and printed."""
 
     def __init__(self, width=1400, height=900, scale=1, dark=False):
         self.folder, self.driver = tempfile.mkdtemp(prefix="rafter-browser-"), None
@@ -59,7 +59,7 @@ class Browser:
         self.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
 
     def page(self, model, name="page"):
-        """A page of a model, as the program makes it; its path."""
+        """Writes the page of a report model with the program and returns its path."""
         source, page = f"{self.folder}/{name}.json", f"{self.folder}/{name}.html"
         with open(source, "w", encoding="utf-8") as file:
             json.dump(model, file)
@@ -68,7 +68,7 @@ class Browser:
         return page
 
     def open(self, path, panel="", wait=True):
-        """Opens a file:// page and waits until every panel is drawn; seconds that took."""
+        """Opens a file:// page, waits until every panel is drawn, and returns the seconds."""
         self.driver.get("about:blank")
         start = time.monotonic()
         self.driver.get(f"file://{os.path.abspath(path)}" + (f"#{panel}" if panel else ""))
@@ -87,7 +87,7 @@ class Browser:
             time.sleep(0.02)
 
     def settle(self):
-        """Two frames later: what was asked to be drawn has been drawn."""
+        """Waits two frames, so that everything has been drawn."""
         self.driver.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()))")
 
     def console(self):
@@ -109,7 +109,7 @@ class Browser:
         self.settle()
 
     def scrolls_by(self, selector, span):
-        """A wheel over a picture scrolls the page and says what would zoom; with Ctrl, or after a click until the pointer leaves, it zooms. `span`: how much is seen."""
+        """The wheel over a picture scrolls the page and shows how to zoom. With Ctrl, or between a click and the pointer leaving, it zooms. `span`: the visible range."""
         self.js(f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center'}})")
         self.settle()
         hint, at = f"(() => {{ const hint = document.querySelector({json.dumps(selector)}).parentNode.querySelector('.wheel-hint'); return !hint.hidden && hint.textContent; }})()", lambda: self.box(selector)
@@ -171,7 +171,7 @@ class Browser:
             print(f"FAIL: {what}" + (f" (got {got!r})" if got is not None else ""))
 
     def clean(self, what):
-        """The page said nothing on the console, asked for nothing, and no panel failed."""
+        """The page printed nothing on the console and loaded nothing, and no panel failed."""
         said = self.console()
         self.expect(f"{what}: a silent console", not said, said[:5])
         self.expect(f"{what}: no panel failed", not self.js("rafter.state.errors"), self.js("rafter.state.errors"))

@@ -1,4 +1,4 @@
-"""Report models that no run gave: real plans of the program with traces made up around them, as large as a test asks."""
+"""Report models without a run: real plans of the program with invented traces, as large as a test needs."""
 import array
 import base64
 import gzip
@@ -26,7 +26,7 @@ def plan(model=TINY, *options):
 
 
 def step_spans(plan, threads, rng, pace=1):
-    """One step's spans, `pace` times the prediction long, as (lane, begin, end, value, id, kind) in ns from its begin, and how long it took."""
+    """Spans of one step as (lane, begin, end, value, id, kind), in ns from its start, and its length. Ops take `pace` times the predicted time."""
     spans, now = [], 2000
     spans.append((threads + 1, 0, 2000, 0, PHASES.index("data"), "phase"))
     ops = plan["ops"]
@@ -66,7 +66,7 @@ def by_byte(values):
 
 
 def trace(plan, steps=3, threads=2, seed=1, pace=1):
-    """A trace of whole steps, all alike but for where they stand. Lanes are in order, and begins within each."""
+    """A trace of whole steps that differ only in their start. Spans are sorted by lane, then by start."""
     spans, took = step_spans(plan, threads, random.Random(seed), pace)
     spans.append((threads + 2, 0, took, 0, 0, "step"))
     spans.sort(key=lambda span: (span[0], span[1], -span[2]))
@@ -102,7 +102,7 @@ def trace(plan, steps=3, threads=2, seed=1, pace=1):
 
 
 def model(runs=1, steps=3, threads=2, options=(), pace=1):
-    """A report of traced runs. Names and numbers of ops are a plan's; times are made up."""
+    """A report of traced runs, with the op names and numbers of a plan and invented times."""
     entries = []
     for i in range(runs):
         one = plan(TINY, *options)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare and summary: two runs, a run and its plan, two plans; every difference is that of the files, largest first."""
+"""Compare and summary: two runs, a run and its plan, two plans. Every difference agrees with the files, largest first."""
 import json
 import math
 import os

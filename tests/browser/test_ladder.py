@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A ladder of four settings beside LoRA, generation and scoring: the peak of the memory curve is the arena that each run mapped, to the byte; the largest buffers are
-named by layer and shape; compare says what each step of the ladder saves and costs; ops of other panels are found in the trace."""
+"""Four settings of one model, next to LoRA, generation and scoring. The peak of the memory curve is the arena that
+each run mapped, to the byte. The largest buffers are named by layer and shape. The comparison gives the savings
+and costs of each setting. Ops of other panels are found in the trace."""
 import json
 import os
 import subprocess

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The memory viewer: its peak is the plan's to the byte; lists, zoom, filters, hover, fold, and another plan over it do what they say."""
+"""The memory viewer: its peak is the plan's, to the byte. Lists, zoom, filters, hover, folding and an overlaid plan work."""
 import json
 import re
 import subprocess
@@ -14,7 +14,7 @@ def plan(*options):
 
 
 def alive(one, op):
-    """Kinds of what is alive at an op, counted here again: [(name, bytes)] largest first."""
+    """Live tensors at an op, counted again by kind: [(name, bytes)], largest first."""
     kinds = {}
     for t in one["tensors"]:
         if t["first"] + ("shares" in t) <= op <= t["last"]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The page's frame: panels as tabs by mouse and keys, light and dark, names for screen readers, print, hostile names, models that lack things."""
+"""The frame of the page: tabs by mouse and keys, light and dark, names for screen readers, print, hostile names, incomplete models."""
 import base64
 
 import models
@@ -30,7 +30,7 @@ def readable(b, scheme):
 
 
 def reached_by_tab(b):
-    """Every control of the page is reached by the tabulator key, and no control holds it."""
+    """The tabulator key reaches every control of the page, and no control keeps the focus."""
     wanted = b.js(f"{REACHABLE}.length")
     b.js("document.activeElement.blur()")
     seen = set()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Roofline, curves, sweeps, configuration: of real small runs and sweeps, every number they show is that of the files."""
+"""Roofline, curves, sweeps, configuration: for real small runs and sweeps, every number on the page is that of the files."""
 import json
 import math
 import os

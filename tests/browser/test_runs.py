@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reports of real small runs: training with a trace, LoRA, generation, scoring; every panel of every run is drawn without a word on the console."""
+"""Reports of real small runs: training with a trace, LoRA, generation, scoring. Every panel of every run is drawn without output on the console."""
 import json
 import os
 import subprocess

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The trace viewer does what it says: zoom, pan, search, filters, selection, details, keys; and stays usable with two million spans."""
+"""The trace viewer: zoom, pan, search, filters, selection, details and keys work, and it stays usable with two million spans."""
 import sys
 
 import models
@@ -87,7 +87,7 @@ def choosing(b, x, y):
 
 
 def from_the_tab(b):
-    """A panel that was opened by its tab, which keeps the focus, takes its keys all the same; the tab keeps its arrows."""
+    """A panel gets its keys also while its tab has the focus. The arrow keys belong to the tab."""
     b.find("#tab-memory").click()
     b.find("#tab-trace").click()
     b.settle()
@@ -181,7 +181,7 @@ def aligning(b):
 
 
 def beyond(b):
-    """Who looks beyond the steps sees what else was recorded; 0 shows the steps again."""
+    """Outside the steps, the viewer shows the rest of the record; key 0 shows the steps again."""
     model = models.model(steps=4)
     for i, step in enumerate(model["runs"][0]["trace"]["header"]["steps"]):
         step["whole"] = i in (1, 2)
@@ -203,7 +203,7 @@ def scrolling(b):
 
 
 def to_memory_and_back(b):
-    """From a run of an op to what is alive while it runs, and back to that very run; from another instant to the first run of its op."""
+    """From one execution of an op to the tensors alive during it, and back to the same execution; from another instant to the first execution of its op."""
     b.js("(() => { const v = rafter.traceViewer; v.select({row: v.main, i: v.main.count - 7}); })()")
     name, i = b.js("rafter.state.trace.selected"), b.js("rafter.traceViewer.selected.i")
     op = next(one for one in b.js("rafter.traceViewer.run.plan.ops") if one["name"] == name)
@@ -237,7 +237,7 @@ def to_memory_and_back(b):
 
 
 def many(b):
-    """More steps than buttons, the first of which lost their spans: a list of those that are whole, which are shown at first."""
+    """More steps than buttons, with spans of the first steps lost: the page lists the complete steps and shows them first."""
     model = models.model(steps=30)
     for step in model["runs"][0]["trace"]["header"]["steps"][:5]:
         step["whole"] = False
@@ -251,7 +251,7 @@ def many(b):
 
 
 def faster(b):
-    """Ops that took less than predicted: predictions of a step reach into the next, and still find their ops."""
+    """Ops that took less than predicted: predictions of a step extend into the next step, and still find their ops."""
     b.open(b.page(models.model(steps=4, pace=0.3), "faster"), "trace")
     b.expect("predictions that overlap have rows of their own", b.js("rafter.traceViewer.trace.predicted.inOrder.length") > 1)
     b.expect("those that reach over the next op say so", b.js("rafter.traceViewer.trace.predicted.atOps[0].cut.some((one) => one)"))
@@ -260,7 +260,7 @@ def faster(b):
 
 
 def broken(b):
-    """What the program would refuse may still stand in a page that was cut or edited: its panel says so, the others are there."""
+    """A truncated or edited page may contain a trace that the program would refuse. Its panel says so, and the other panels work."""
     for what, change in {"columns cut": {"columns": models.trace(models.plan(), 1)["columns"][:400]}, "no columns": {"columns": ""}, "no gzip": {"columns": "AAAA"},
                          "a header of nothing": {"header": {}}, "more spans than there are": {"more": 1}}.items():
         model = models.model(steps=1)
@@ -312,7 +312,7 @@ def selecting(b, x, y):
 
 
 def pixels(b):
-    """What is drawn by sums, pixel by pixel, is what a slow look at every span gives."""
+    """The drawing by sums equals, pixel by pixel, a slow evaluation of every span."""
     worst = b.js("""(() => {
       const viewer = rafter.traceViewer, things = viewer.trace.things;
       let worst = 0;
@@ -330,7 +330,7 @@ def pixels(b):
 
 
 def innermost(b):
-    """A thread's row holds, at every time, the innermost span: no two overlap, and each nanosecond of a span that contains others is theirs or its own."""
+    """At every time, a thread's row shows the innermost span. No two overlap, and each nanosecond of a span belongs to the span itself or to a span inside it."""
     wrong = b.js("""(() => {
       const {trace} = rafter.traceViewer, c = trace.columns, names = trace.header.kinds, wrong = [];
       for (const row of trace.rows.filter((one) => one.kind === 'thread')) {

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""A server that speaks the part of the Hugging Face hub's API that `rafter pull` uses, and misbehaves as it is told.
+"""A server for the part of the Hugging Face hub's API that `rafter pull` uses, with faults on request.
 
-hub_server.py ROOT: serves ROOT/files/ORG/NAME/** as repositories on two ports, writes them to ROOT/ports ("hub cdn"), logs every request as a line of JSON to
-ROOT/log, and before each request reads ROOT/faults (JSON, may be missing):
-  cut N          close the connection after N bytes of a body          stall N      send N bytes and then nothing for 2 s
+hub_server.py ROOT: serves ROOT/files/ORG/NAME/** as repositories on two ports. It writes the ports to ROOT/ports
+("hub cdn") and each request as a line of JSON to ROOT/log. Before each request it reads ROOT/faults (JSON, may be
+missing):
+  cut N          close the connection after N bytes of a body          stall N      send N bytes, then nothing for 2 s
   cut_listing N  the same for the first listing only                   weak         no ETag
   status {path suffix: [code, times, headers]}                         token T      401 without "Bearer T"
-  redirect cdn|loop|relative    files are sent from the other port, from nowhere, from another path
-  listing TEXT   the body of the listing                               extra [..]   further siblings
-  lie {path: {"size" | "sha256" | "oid" | "body": value}}              no_range     ranges are ignored; wrong_range: another is given
-  no_blobs       the listing says neither sizes nor sums               by_name      commits are not known under /resolve
-  chunk_seconds S  between pieces of 16 KiB
+  redirect cdn|loop|relative    to the other port, in an endless loop, to another path
+  listing TEXT   the body of the listing                               extra [..]   more files in the listing
+  lie {path: {"size" | "sha256" | "oid" | "body": value}}              no_range     ranges are ignored; wrong_range: another range is sent
+  no_blobs       the listing has neither sizes nor checksums           by_name      /resolve does not know commits
+  chunk_seconds S  seconds between pieces of 16 KiB
 """
 import hashlib
 import json

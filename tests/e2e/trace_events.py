@@ -1,4 +1,4 @@
-"""A parser of traces that shares nothing with the program: trace.json by the Trace Event Format, trace.bin by docs/formats.md, and that both say the same."""
+"""A parser of traces that shares nothing with the program: it reads trace.json by the Trace Event Format and trace.bin by docs/formats.md, and checks that both agree."""
 import array
 import json
 import sys
@@ -12,7 +12,7 @@ def fail(text):
 
 
 def events_of(path):
-    """Required fields of each event's phase, and complete events of one thread that nest."""
+    """Checks the required fields of each event's phase, and that the complete events of a thread nest."""
     with open(path) as file:
         trace = json.load(file, parse_constant=lambda word: fail(f"{path}: {word} is no JSON"))
     events = trace["traceEvents"]
@@ -137,7 +137,7 @@ def check(folder):
 
 
 def unexplained(header):
-    """The part of all threads' time, from the first step's begin to the end of the time behind the last one, that no cause was measured for."""
+    """The share of all threads' time without a measured cause, from the start of the first step to the end of the time after the last one."""
     place = header["gaps"].index("unexplained")
     whole = sum(step["after"]["end"] - step["begin"] for step in header["steps"]) * 1e-9 * header["threads"]
     return sum(part["gaps"][side][place] for step in header["steps"] for part in (step, step["after"]) for side in (0, 1)) / whole

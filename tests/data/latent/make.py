@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Tiny DeepSeek models and what they say, by arithmetic of their own: plain Python floats, from the published modeling code (DeepSeek-V2 and V3,
-modeling_deepseek.py; YaRN: arXiv 2309.00071), nothing shared with the program under test.
+"""Tiny DeepSeek models with golden answers. The arithmetic is plain Python floats, written from the published
+modeling code (DeepSeek-V2 and V3, modeling_deepseek.py; YaRN: arXiv 2309.00071). It shares nothing with the
+program under test.
 
     make.py DIR      writes DIR/deepseek_v2 and DIR/deepseek_v3: config.json, model.safetensors (f32), golden.json
 
-golden.json: ids; logprobs[t] = log p(ids[t+1] | ids[..t]); greedy = the ids that follow the prompt (ids[:5]) by argmax; min_margin = the smallest gap
-between the two largest logits on that way. The V2 model has no q-LoRA, softmax scores, groups by their best expert; V3 has q-LoRA, sigmoids, a bias
-that only chooses, groups by the sum of their best two, YaRN.
+golden.json: ids; logprobs[t] = log p(ids[t+1] | ids[..t]); greedy = the ids after the prompt (ids[:5]) by argmax;
+min_margin = the smallest gap between the two largest logits of these steps.
+The V2 model has no q-LoRA, softmax scores, and groups by their best expert. The V3 model has q-LoRA, sigmoids, a
+bias that affects only the choice, groups by the sum of their best two experts, and YaRN.
 """
 import json, math, os, random, struct, sys
 
@@ -97,7 +99,7 @@ def frequencies(c):
 
 
 def turned(x, position, freq):
-    """As published: even elements, then odd ones, then (a, b) -> (a cos - b sin, b cos + a sin) of the two halves."""
+    """Rotates as published: even elements, then odd ones, then (a, b) -> (a cos - b sin, b cos + a sin) of the halves."""
     x = x[0::2] + x[1::2]
     half, out = len(x) // 2, [0.0] * len(x)
     for i in range(half):

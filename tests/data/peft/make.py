@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Adapters as PEFT writes them, with the log-probabilities that transformers gives beside them: make.py (transformers 5.23.0, torch 2.15.0, peft 0.21.2).
+"""Adapters written by PEFT, with the log-probabilities of transformers: make.py (transformers 5.23.0, torch 2.15.0,
+peft 0.21.2).
 
-One folder each: adapter_config.json, adapter_model.safetensors and expected.json (base, ids, logprobs[t] = log p(ids[t+1] | ids[..t])). Bases are ../goldens.
+Each adapter has a folder with adapter_config.json, adapter_model.safetensors and expected.json (base, ids,
+logprobs[t] = log p(ids[t+1] | ids[..t])). The base models are in ../goldens.
 """
 import json
 import math

@@ -1,9 +1,11 @@
-"""Golden blocks of GGUF's storage types, by the numpy code of the `gguf` package (0.19.0, numpy 2.4.6), which shares nothing with this program.
+"""Golden blocks of GGUF's storage types, computed by the numpy code of the `gguf` package (0.19.0, numpy 2.4.6),
+which shares nothing with this program.
 
     pip install gguf==0.19.0 numpy; python make.py blocks.bin
 
-File, little endian: records of four u32 (what, type number, values, bytes), then `values` f32 and `bytes` bytes of blocks.
-what 0: the values are what the blocks (random bits) dequantize to. what 1: the blocks are what the values quantize to.
+The file is little-endian. Each record has four u32 (what, type number, values, bytes), `values` f32, and `bytes`
+bytes of blocks. what 0: the blocks are random bits, and the values are their dequantization. what 1: the blocks
+are the quantization of the values.
 """
 import sys
 

@@ -1,10 +1,11 @@
-"""Golden rows of int8 with one scale for a whole row, by numpy alone (2.x), from the definition: d = max|x| / 127 in f32, rounded to sixteen bits of
-significand (halves to even), q = x / d rounded (halves to even).
+"""Golden rows of int8 with one scale per row, computed by numpy (2.x) from the definition: d = max|x| / 127 in f32,
+rounded to sixteen bits of significand (halves to even), q = x / d rounded (halves to even).
 
     pip install numpy; python make_int8.py int8.bin
 
-File: as blocks.bin of make.py, type number 200 (model/quant.h); the bytes of a row are d and then its q. A row that is quantized (what 1) is also there as
-what it dequantizes to (what 0), unless that is zeros.
+The file has the format of blocks.bin (make.py), with type number 200 (src/formats/quant.h). The bytes of a row
+are d and then q. For each quantized row (what 1) there is also its dequantization (what 0), unless the row is
+zeros.
 """
 import sys
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Renders the templates of this folder, and random programs, with Jinja2 set up as transformers sets it up, into golden.json.
+"""Renders the templates of this folder and random programs into golden.json, with Jinja2 set up as in transformers.
 
     pip install jinja2==3.1.6 && python3 make.py [--templates DIR] [--out FILE] [--programs N]
 
-A second run gives the same bytes. Each rendering names a template and a conversation; it has a text, a text with `spans` (the bytes of its
-generation blocks), the message that the template raised, or `fails` when Jinja itself refused.
+A second run gives the same bytes. Each row names a template and a conversation. It has a text, a text with
+`spans` (the bytes of its generation blocks), the message that the template raised, or `fails` if Jinja itself
+refused the template.
 """
 import argparse, copy, datetime, json, os, random
 import jinja2
@@ -21,7 +22,7 @@ class Raised(Exception):
 
 
 class Generation(Extension):
-    """{% generation %}: keeps the block's text and where it will stand."""
+    """{% generation %}: keeps the block's text and its place in the output."""
     tags = {"generation"}
 
     def parse(self, parser):
@@ -247,7 +248,7 @@ def addresses(result):
 
 
 def programs(count):
-    """Half of those that Jinja renders, and one in ten that it refuses: refusals say little."""
+    """Keeps half of the programs that Jinja renders and one in ten of those that it refuses."""
     found, seed = [], 0
     while len(found) < count:
         seed += 1
