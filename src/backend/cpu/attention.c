@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <omp.h>
 
 static_assert((int)RF_KV_PAGE == (int)RF_ATTENTION_BLOCK, "a page of the cache is a softmax block");
 static_assert((int)RF_KV_UNIT == (int)RF_ATTENTION_PANEL, "a page holds whole panels of keys");
@@ -39,32 +40,40 @@ rf_attention rf_attention_of(const rf_graph *graph, const rf_op *op) {
   return a;
 }
 
-int64_t rf_attention_segments(const int32_t *segment, int64_t rows) {
-  int64_t count = 0;
-  while (count < rows && segment[count] < rows) count++;
-  return count;
-}
-
 /* A query sees at most min(length, window) keys. This bound distributes the units over threads. */
 static double unit_work(const rf_attention *a, int64_t length) {
   return (double)length * (double)rf_min64(length, a->window);
 }
 
-double rf_attention_total(const rf_attention *a, const int32_t *segment, int64_t segments) {
-  double total = 0;
-  for (int64_t s = 0; s < segments; s++) total += unit_work(a, segment[s + 1] - segment[s]) * a->kv_heads;
-  return total;
-}
-
 /* Threads share a unit if units of its size would leave more than a fifth of all thread time unused
  * in the last round. The tolerance of 0.15 rounds counts on small units, which fill gaps. */
-bool rf_attention_split(const rf_attention *a, int64_t length, double total, int threads) {
+static bool is_shared(const rf_attention *a, int64_t length, double total, int threads) {
   if (threads < 2 || length <= RF_ATTENTION_TILE) return false;
   double units = total / unit_work(a, length), rounds = units / threads, whole = ceil(rounds - 0.15);
   return rounds < 0.8 * (whole < 1 ? 1 : whole);
 }
 
-static size_t walk_floats(const rf_attention *a, int64_t keys, int64_t lines) {
+static rf_attention_unit unit_at(const rf_attention *a, const int32_t *segment, int64_t i) {
+  int64_t s = i / a->kv_heads;
+  return (rf_attention_unit){segment[s], segment[s + 1] - segment[s], (int)(i % a->kv_heads)};
+}
+void rf_attention_units(const rf_attention *a, const int32_t *segment, rf_attention_unit_fn *run, void *job) {
+  int64_t segments = 0;
+  double total = 0;
+  for (; segments < a->rows && segment[segments] < a->rows; segments++)
+    total += unit_work(a, segment[segments + 1] - segment[segments]) * a->kv_heads;
+  for (int64_t i = 0; i < segments * a->kv_heads; i++) {
+    rf_attention_unit unit = unit_at(a, segment, i);
+    if (is_shared(a, unit.length, total, omp_get_num_threads())) run(job, &unit, true);
+  }
+#pragma omp for schedule(dynamic) nowait
+  for (int64_t i = 0; i < segments * a->kv_heads; i++) {
+    rf_attention_unit unit = unit_at(a, segment, i);
+    if (unit.length > 0 && !is_shared(a, unit.length, total, omp_get_num_threads())) run(job, &unit, false);
+  }
+}
+
+static size_t pass_floats(const rf_attention *a, int64_t keys, int64_t lines) {
   size_t query = (size_t)(RF_ATTENTION_STRIP_ROWS * (int64_t)(a->dim + a->width)),
          values = (size_t)rf_round_up(a->dim, RF_ATTENTION_PANEL);
   size_t strips = RF_ATTENTION_STRIPS * sizeof(rf_attention_strip) / sizeof(float),
@@ -73,12 +82,12 @@ static size_t walk_floats(const rf_attention *a, int64_t keys, int64_t lines) {
 }
 size_t rf_attention_forward_floats(const rf_attention *a) {
   return (size_t)rf_round_up(
-      (int64_t)walk_floats(a, rf_round_up(a->longest, RF_ATTENTION_PANEL), RF_ATTENTION_MAX_HEIGHT), 16);
+      (int64_t)pass_floats(a, rf_round_up(a->longest, RF_ATTENTION_PANEL), RF_ATTENTION_MAX_HEIGHT), 16);
 }
 size_t rf_attention_cached_floats(const rf_attention *a) {
   /* keys or values of one KV head */
   size_t widened = a->narrow ? (size_t)(RF_ATTENTION_PANEL * a->dim) : 0;
-  return (size_t)rf_round_up((int64_t)(walk_floats(a, RF_ATTENTION_BLOCK, RF_ATTENTION_SCORES) + widened),
+  return (size_t)rf_round_up((int64_t)(pass_floats(a, RF_ATTENTION_BLOCK, RF_ATTENTION_SCORES) + widened),
                              16);
 }
 static size_t query_floats(const rf_attention *a) {
@@ -135,24 +144,16 @@ static size_t tiles_bytes(const rf_graph *graph, const rf_op *op, int threads) {
   return sizeof(float) * (size_t)threads * rf_attention_tiles_floats(&a);
 }
 
+/* RF_ATTENTION_ROWS(attention_kv, rf_attention_kv, ...) is a row each for AVX-512, AVX2 and C. */
+#define RF_ATTENTION_ROWS(op, function, takes, bytes) \
+  RF_KERNEL(#op, #op "_avx512_12x32", RF_ISA_AVX512, takes, bytes, function##_avx512), \
+      RF_KERNEL(#op, #op "_avx2_6x16", RF_ISA_AVX2, takes, bytes, function##_avx2), \
+      RF_KERNEL(#op, #op "_c_4x16", RF_ISA_BASE, takes, bytes, function##_base)
 const rf_kernel RF_CPU_ATTENTION[] = {
-    RF_KERNEL("attention", "attention_avx512_12x32", RF_ISA_AVX512, accepts, forward_bytes,
-              rf_attention_avx512),
-    RF_KERNEL("attention", "attention_avx2_6x16", RF_ISA_AVX2, accepts, forward_bytes, rf_attention_avx2),
-    RF_KERNEL("attention", "attention_c_4x16", RF_ISA_BASE, accepts, forward_bytes, rf_attention_base),
+    RF_ATTENTION_ROWS(attention, rf_attention, accepts, forward_bytes),
     RF_KERNEL("attention_bwd", "attention_bwd_amx_32x32", RF_ISA_AMX, accepts_tiles, tiles_bytes,
               rf_attention_bwd_amx),
-    RF_KERNEL("attention_bwd", "attention_bwd_avx512_12x32", RF_ISA_AVX512, accepts, backward_bytes,
-              rf_attention_bwd_avx512),
-    RF_KERNEL("attention_bwd", "attention_bwd_avx2_6x16", RF_ISA_AVX2, accepts, backward_bytes,
-              rf_attention_bwd_avx2),
-    RF_KERNEL("attention_bwd", "attention_bwd_c_4x16", RF_ISA_BASE, accepts, backward_bytes,
-              rf_attention_bwd_base),
-    RF_KERNEL("attention_kv", "attention_kv_avx512_12x32", RF_ISA_AVX512, accepts_cache, cached_bytes,
-              rf_attention_kv_avx512),
-    RF_KERNEL("attention_kv", "attention_kv_avx2_6x16", RF_ISA_AVX2, accepts_cache, cached_bytes,
-              rf_attention_kv_avx2),
-    RF_KERNEL("attention_kv", "attention_kv_c_4x16", RF_ISA_BASE, accepts_cache, cached_bytes,
-              rf_attention_kv_base),
+    RF_ATTENTION_ROWS(attention_bwd, rf_attention_bwd, accepts, backward_bytes),
+    RF_ATTENTION_ROWS(attention_kv, rf_attention_kv, accepts_cache, cached_bytes),
     {0},
 };

@@ -94,11 +94,15 @@ typedef struct rf_attention_strip {
   float *q, *acc; /* (d, MR) packed queries; (MR, width) running context */
 } rf_attention_strip;
 
-/* Number of segments before the entry that equals `rows`; total work of all units (segment, KV
- * head); and true if a unit is so long that the threads should share it. */
-int64_t rf_attention_segments(const int32_t *segment, int64_t rows);
-double rf_attention_total(const rf_attention *a, const int32_t *segment, int64_t segments);
-bool rf_attention_split(const rf_attention *a, int64_t length, double total, int threads);
+/* A unit of work: one KV head of one segment. */
+typedef struct rf_attention_unit {
+  int64_t origin, length; /* first row and number of rows of the segment */
+  int kv_head;
+} rf_attention_unit;
+typedef void rf_attention_unit_fn(void *job, const rf_attention_unit *unit, bool together);
+/* Runs all units; every thread of a parallel region calls this with its own job. Long units run
+ * together on all threads, the others on one thread each. */
+void rf_attention_units(const rf_attention *a, const int32_t *segment, rf_attention_unit_fn *run, void *job);
 
 /* Floats of one thread's workspace. */
 size_t rf_attention_forward_floats(const rf_attention *a);

@@ -20,14 +20,13 @@ enum {
   STEP = 2 * TILE_FLOATS, /* floats of a packed step of 32 k, which is two tiles */
   SUMS = UNIT * UNIT
 };
-#define LOG2_E 0x1.715476p+0f
 
 /* Packed operands. Per unit (segment, KV head), in strips of 32 rows: keys and values by d,
  * transposed keys by key; dk and dv are (block of keys, 32 of d, 32, 32). Per span of queries of
  * one head, in panels of 32 columns: q and dctx, by d and by query. t_all is (panel of queries,
  * block of keys). */
 typedef struct room {
-  float *k, *v, *k_turned, *dk, *dv;
+  float *k, *v, *k_transposed, *dk, *dv;
   float *q, *g, *q_by_query, *g_by_query, *less, *minus_d, *t_all;
 } room;
 /* One thread's buffers for a block of keys: p and t as rows, and the sums of two products. */
@@ -52,8 +51,8 @@ static float *room_at(const rf_attention *a, float *memory, room *r) {
           queries = SPAN * widths * STEP;
   r->k = memory;
   r->v = r->k + keys;
-  r->k_turned = r->v + keys;
-  r->dk = r->k_turned + keys;
+  r->k_transposed = r->v + keys;
+  r->dk = r->k_transposed + keys;
   r->dv = r->dk + blocks * widths * SUMS;
   r->q = r->dv + blocks * widths * SUMS;
   r->g = r->q + queries;
@@ -117,7 +116,7 @@ static void pack_block(const unit *u, int64_t block) {
     pack_rows(k, a->ld, 1, block * UNIT, u->length, w * UNIT, a->dim, u->at.k + at);
     pack_rows(v, a->ld, 1, block * UNIT, u->length, w * UNIT, a->dim, u->at.v + at);
     pack_rows(k, 1, a->ld, w * UNIT, a->dim, block * UNIT, u->length,
-              u->at.k_turned + (w * u->blocks + block) * STEP);
+              u->at.k_transposed + (w * u->blocks + block) * STEP);
   }
 }
 
@@ -149,7 +148,7 @@ static void pack_panel(const unit *u, int64_t panel) {
                        rf_v16_get_n(ctx, RF_BF16, (first + i) * ldc + d, part), sum);
     }
     u->at.minus_d[panel * UNIT + i] = -rf_v16_fold_sum(sum);
-    u->at.less[panel * UNIT + i] = there ? -(lse[first + i] * LOG2_E) : -INFINITY;
+    u->at.less[panel * UNIT + i] = there ? -(lse[first + i] * RF_LOG2_E) : -INFINITY;
   }
 }
 
@@ -179,7 +178,7 @@ static void round_scores(const unit *u, int64_t block, int64_t panel, const own 
                          float *t_rows, float *t_columns) {
   const rf_attention *a = u->a;
   const int64_t first = (u->first + panel) * UNIT;
-  const rf_v16 scale = rf_v16_set1(a->scaled ? LOG2_E : a->scale * LOG2_E),
+  const rf_v16 scale = rf_v16_set1(a->scaled ? RF_LOG2_E : a->scale * RF_LOG2_E),
                shrink = rf_v16_set1(a->softcap > 0 ? 1.0f / a->softcap : 0.0f);
   const bool edge =
       block == u->first + panel || (a->window < u->length && first + UNIT - block * UNIT > a->window);
@@ -273,13 +272,13 @@ static void panel_dq(const unit *u, int64_t panel, const own *o) {
   int64_t from, to;
   blocks_seen(u, panel, &from, &to);
   for (int64_t w = 0; w < u->widths; w++) {
-    multiply(false, to - from, u->at.k_turned + (w * u->blocks + from) * STEP,
+    multiply(false, to - from, u->at.k_transposed + (w * u->blocks + from) * STEP,
              u->at.t_all + (panel * u->blocks + from) * STEP, NULL, o->s);
     for (int64_t query = 0; query < UNIT; query += RF_LANES) {
       rf_v16 x[2][RF_LANES];
       for (int h = 0; h < 2; h++) {
         for (int i = 0; i < RF_LANES; i++) x[h][i] = rf_v16_load(o->s + (h * RF_LANES + i) * UNIT + query);
-        transpose_lanes(x[h]);
+        rf_v16_transpose(x[h]);
       }
       for (int i = 0; i < RF_LANES; i++)
         write_line(u, (rf_v16[]){x[0][i], x[1][i]}, u->a->scale, (u->first + panel) * UNIT + query + i,
@@ -312,36 +311,38 @@ static void run_unit(unit *u, bool together, const own *o) {
   EACH(block, u->blocks, together, write_block(u, block))
 }
 
+/* A thread's own workspace, and the workspace of a unit that all threads share. */
+typedef struct tiles_job {
+  const rf_attention *a;
+  const rf_call *call;
+  room alone, shared;
+  own o;
+} tiles_job;
+static void tiles_unit(void *job, const rf_attention_unit *of, bool together) {
+  const tiles_job *j = job;
+  unit u = {.a = j->a,
+            .call = j->call,
+            .origin = of->origin,
+            .length = of->length,
+            .blocks = blocks_of(of->length),
+            .widths = blocks_of(j->a->dim),
+            .kv_head = of->kv_head,
+            .at = together ? j->shared : j->alone};
+  run_unit(&u, together, &j->o);
+}
+
 void rf_attention_bwd_amx(const rf_call *call) {
   const rf_attention a = rf_attention_of(call->graph, call->op);
-  const int32_t *segment = call->in[4];
-  const int64_t segments = rf_attention_segments(segment, a.rows),
-                floats = (int64_t)rf_attention_tiles_floats(&a);
-  const double total = rf_attention_total(&a, segment, segments);
+  const int64_t floats = (int64_t)rf_attention_tiles_floats(&a);
   float *memory = call->workspace;
 #pragma omp parallel num_threads(call->threads)
   {
     RF_STAMP_BUSY;
-    room alone, shared;
-    own o;
-    own_at(room_at(&a, memory + floats * omp_get_thread_num(), &alone), &o);
-    room_at(&a, memory, &shared);
-    unit u = {.a = &a, .call = call, .widths = blocks_of(a.dim)};
+    tiles_job job = {.a = &a, .call = call};
+    own_at(room_at(&a, memory + floats * omp_get_thread_num(), &job.alone), &job.o);
+    room_at(&a, memory, &job.shared);
     rf_tiles_open();
-    for (int64_t i = 0; i < segments * a.kv_heads; i++) {
-      u.origin = segment[i / a.kv_heads], u.length = segment[i / a.kv_heads + 1] - u.origin,
-      u.kv_head = (int)(i % a.kv_heads);
-      u.blocks = blocks_of(u.length), u.at = shared;
-      if (rf_attention_split(&a, u.length, total, omp_get_num_threads())) run_unit(&u, true, &o);
-    }
-#pragma omp for schedule(dynamic) nowait
-    for (int64_t i = 0; i < segments * a.kv_heads; i++) {
-      u.origin = segment[i / a.kv_heads], u.length = segment[i / a.kv_heads + 1] - u.origin,
-      u.kv_head = (int)(i % a.kv_heads);
-      u.blocks = blocks_of(u.length), u.at = alone;
-      if (u.length > 0 && !rf_attention_split(&a, u.length, total, omp_get_num_threads()))
-        run_unit(&u, false, &o);
-    }
+    rf_attention_units(&a, call->in[4], tiles_unit, &job);
     rf_tiles_close();
   }
 }

@@ -65,7 +65,7 @@ static void pack_keys(const rf_attention *a, key_side *k, const void *qkv, int64
   int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim, keys = last - first,
           step = k->padded * PANEL;
   pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, a->dim, k->k_columns + first * a->dim, NULL);
-  pack_rows(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, keys, a->dim, k->k_rows + first * PANEL, step);
+  pack_rows(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, a->dim, k->k_rows + first * PANEL, step);
   at += (int64_t)a->kv_heads * a->dim;
   pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, keys, a->dim, k->v_columns + first * a->dim, NULL);
   int64_t end = rf_round_up(last, TILE);
@@ -91,12 +91,12 @@ static void pack_query_strip(const rf_attention *a, query_side *q, const rf_call
       sum = rf_v16_fma(rf_v16_get_n(grads[r], a->dtype, d, part), rf_v16_get_n(out, a->dtype, d, part), sum);
     }
     q->minus_d[first + r] = -rf_v16_fold_sum(sum);
-    q->less[first + r] = -(lse[(int64_t)head * a->rows + row + r] * 0x1.715476p+0f);
+    q->less[first + r] = -(lse[(int64_t)head * a->rows + row + r] * RF_LOG2_E);
   }
   pack_transposed(rows, a->dtype, (int)count, a->dim, q->q_strips + first * a->dim, MR, MR, NULL);
   pack_transposed(grads, a->dtype, (int)count, a->dim, q->g_strips + first * a->dim, MR, MR, NULL);
-  pack_rows(rows[0], a->dtype, a->ld, count, count, a->dim, q->q_rows + first * PANEL, TILE * PANEL);
-  pack_rows(grads[0], a->dtype, ldc, count, count, a->dim, q->g_rows + first * PANEL, TILE * PANEL);
+  pack_rows(rows[0], a->dtype, a->ld, count, a->dim, q->q_rows + first * PANEL, TILE * PANEL);
+  pack_rows(grads[0], a->dtype, ldc, count, a->dim, q->g_rows + first * PANEL, TILE * PANEL);
   memset(q->dq + first * a->width, 0, sizeof(float) * MR * (size_t)a->width);
 }
 
@@ -122,7 +122,7 @@ static bool strip_probabilities(const rf_attention *a, const query_side *q, cons
            v1 * RF_LANES, p, LDT);
   products(height, q->g_strips + i * MR * a->dim, k->v_columns + block * a->dim, a->dim, v0 * RF_LANES,
            v1 * RF_LANES, t, LDT);
-  rf_v16 scale = rf_v16_set1(a->scaled ? 0x1.715476p+0f : a->scale * 0x1.715476p+0f),
+  rf_v16 scale = rf_v16_set1(a->scaled ? RF_LOG2_E : a->scale * RF_LOG2_E),
          shrink = rf_v16_set1(a->softcap > 0 ? 1.0f / a->softcap : 0.0f);
   for (int r = 0; r < rows; r++) {
     float *pr = p + r * LDT, *tr = t + r * LDT;
@@ -153,8 +153,13 @@ static void strip_dq(const rf_attention *a, const query_side *q, const key_side 
           last = rf_min64(block + TILE, strip_last_key(q, i));
   if (first >= last) return;
   int rows = (int)rf_min64(MR, q->count - i * MR);
-  context(tile_height(rows), t + i * MR * LDT + first - block, LDT, k->k_rows + first * PANEL,
-          k->padded * PANEL, last - first, q->dq + i * MR * a->width, a->width, NULL);
+  context(tile_height(rows), &(weighted){.p = t + i * MR * LDT + first - block,
+                                         .ldp = LDT,
+                                         .v = k->k_rows + first * PANEL,
+                                         .step = k->padded * PANEL,
+                                         .keys = last - first,
+                                         .acc = q->dq + i * MR * a->width,
+                                         .width = a->width});
 }
 
 /* Continues to[key][column] for one strip of keys, by the chain over queries of x[query][key]
@@ -162,11 +167,12 @@ static void strip_dq(const rf_attention *a, const query_side *q, const key_side 
 static void key_chain(const rf_attention *a, const float *x, const float *y, int64_t queries, float *to) {
   for (int64_t column = 0; column < a->width;) {
     const float *b = y + column / PANEL * TILE * PANEL + column % PANEL;
+    chain c = {x, 1, LDT, b, RF_F32, PANEL, queries, NULL};
     if (NV == 2 && a->width - column >= PANEL) {
-      tile_add(MR, NV, x, 1, LDT, b, RF_F32, PANEL, queries, 0, to + column, a->width, NULL);
+      tile(MR, NV, c, true, to + column, a->width, NULL);
       column += PANEL;
     } else {
-      tile_add(MR, 1, x, 1, LDT, b, RF_F32, PANEL, queries, 0, to + column, a->width, NULL);
+      tile(MR, 1, c, true, to + column, a->width, NULL);
       column += RF_LANES;
     }
   }
@@ -216,62 +222,77 @@ static void write_queries(const rf_attention *a, const query_side *q, int64_t st
              (origin + q->first + first) * a->ld + (int64_t)head * a->dim);
 }
 
+/* A thread's own workspace, and the workspace of a unit that all threads share. */
+typedef struct backward_job {
+  const rf_attention *a;
+  const rf_call *call;
+  key_side keys, shared_keys;
+  query_side queries, team[RF_ATTENTION_TEAM];
+  tiles tile;
+  float *shared_t; /* (team, blocks of keys, TILE, LDT) */
+} backward_job;
+
 /* Runs one unit on one thread. */
-static void unit_alone(const rf_attention *a, const rf_call *call, int64_t origin, int64_t length,
-                       int kv_head, key_side *k, query_side *q, tiles *tile) {
-  k->padded = rf_round_up(length, TILE);
-  pack_keys(a, k, call->in[0], origin, 0, length, kv_head);
-  for (int head = kv_head * a->group; head < (kv_head + 1) * a->group; head++) {
-    for (q->first = 0; q->first < length; q->first += TILE) {
-      q->count = rf_min64(TILE, length - q->first);
+static void unit_alone(backward_job *j, const rf_attention_unit *u) {
+  const rf_attention *a = j->a;
+  const rf_call *call = j->call;
+  key_side *k = &j->keys;
+  query_side *q = &j->queries;
+  k->padded = rf_round_up(u->length, TILE);
+  pack_keys(a, k, call->in[0], u->origin, 0, u->length, u->kv_head);
+  for (int head = u->kv_head * a->group; head < (u->kv_head + 1) * a->group; head++) {
+    for (q->first = 0; q->first < u->length; q->first += TILE) {
+      q->count = rf_min64(TILE, u->length - q->first);
       int64_t strips = (q->count + MR - 1) / MR;
-      for (int i = 0; i < strips; i++) pack_query_strip(a, q, call, origin, head, i);
+      for (int i = 0; i < strips; i++) pack_query_strip(a, q, call, u->origin, head, i);
       for (int64_t block = strip_first_key(a, q, 0) / TILE * TILE; block < q->first + q->count;
            block += TILE) {
         for (int64_t i = 0; i < strips; i++) {
-          if (strip_probabilities(a, q, k, i, block, tile)) strip_dq(a, q, k, i, block, tile->t);
+          if (strip_probabilities(a, q, k, i, block, &j->tile)) strip_dq(a, q, k, i, block, j->tile.t);
         }
-        block_dkdv(a, q, k, block, tile);
+        block_dkdv(a, q, k, block, &j->tile);
       }
-      for (int64_t i = 0; i < strips; i++) write_queries(a, q, i, call->out[0], origin, head);
+      for (int64_t i = 0; i < strips; i++) write_queries(a, q, i, call->out[0], u->origin, head);
     }
   }
-  write_keys(a, k, call->out[0], origin, 0, length, kv_head);
+  write_keys(a, k, call->out[0], u->origin, 0, u->length, u->kv_head);
 }
 
 /* Runs one unit on all threads, RF_ATTENTION_TEAM blocks of queries at a time (of one head or
  * several). Three steps share first strips of queries, then blocks of keys, then strips of queries.
  * A block of keys takes its blocks of queries in order; barriers between the steps keep every chain
- * in order. `shared_t` has the shape (team, blocks of keys, TILE, LDT). */
-static void unit_together(const rf_attention *a, const rf_call *call, int64_t origin, int64_t length,
-                          int kv_head, key_side *k, query_side q[RF_ATTENTION_TEAM], float *p,
-                          float *shared_t) {
-  k->padded = rf_round_up(length, TILE);
+ * in order. */
+static void unit_together(backward_job *j, const rf_attention_unit *u) {
+  const rf_attention *a = j->a;
+  const rf_call *call = j->call;
+  key_side *k = &j->shared_keys;
+  query_side *q = j->team;
+  k->padded = rf_round_up(u->length, TILE);
   int64_t blocks = k->padded / TILE, all = blocks * a->group, step = k->padded * LDT;
   enum { STRIPS = TILE / MR };
 #pragma omp for schedule(static) nowait
   for (int64_t i = 0; i < blocks; i++)
-    pack_keys(a, k, call->in[0], origin, i * TILE, rf_min64(length, (i + 1) * TILE), kv_head);
+    pack_keys(a, k, call->in[0], u->origin, i * TILE, rf_min64(u->length, (i + 1) * TILE), u->kv_head);
   RF_STAMP_BARRIER;
   for (int64_t begin = 0; begin < all; begin += RF_ATTENTION_TEAM) {
     int64_t taken = rf_min64(RF_ATTENTION_TEAM, all - begin);
     int head[RF_ATTENTION_TEAM];
     for (int64_t i = 0; i < taken; i++) { /* every thread has its own copy */
-      head[i] = kv_head * a->group + (int)((begin + i) / blocks);
+      head[i] = u->kv_head * a->group + (int)((begin + i) / blocks);
       q[i].first = (begin + i) % blocks * TILE;
-      q[i].count = rf_min64(TILE, length - q[i].first);
+      q[i].count = rf_min64(TILE, u->length - q[i].first);
     }
 #pragma omp for schedule(static) nowait
     for (int64_t i = 0; i < taken * STRIPS; i++) {
       query_side *block = &q[i / STRIPS];
       if (i % STRIPS * MR < block->count)
-        pack_query_strip(a, block, call, origin, head[i / STRIPS], (int)(i % STRIPS));
+        pack_query_strip(a, block, call, u->origin, head[i / STRIPS], (int)(i % STRIPS));
     }
     RF_STAMP_BARRIER;
 #pragma omp for schedule(dynamic) nowait
     for (int64_t b = 0; b < blocks; b++) {
       for (int64_t i = 0; i < taken; i++) {
-        tiles tile = {.p = p, .t = shared_t + i * step + b * TILE * LDT};
+        tiles tile = {.p = j->tile.p, .t = j->shared_t + i * step + b * TILE * LDT};
         bool any = false;
         for (int64_t r = 0; r * MR < q[i].count; r++)
           any |= strip_probabilities(a, &q[i], k, r, b * TILE, &tile);
@@ -285,48 +306,35 @@ static void unit_together(const rf_attention *a, const rf_call *call, int64_t or
       int64_t strip = i % STRIPS;
       if (strip * MR >= block->count) continue;
       for (int64_t b = 0; b < blocks; b++)
-        strip_dq(a, block, k, strip, b * TILE, shared_t + i / STRIPS * step + b * TILE * LDT);
-      write_queries(a, block, strip, call->out[0], origin, head[i / STRIPS]);
+        strip_dq(a, block, k, strip, b * TILE, j->shared_t + i / STRIPS * step + b * TILE * LDT);
+      write_queries(a, block, strip, call->out[0], u->origin, head[i / STRIPS]);
     }
     RF_STAMP_BARRIER;
   }
 #pragma omp for schedule(static) nowait
   for (int64_t i = 0; i < blocks; i++)
-    write_keys(a, k, call->out[0], origin, i * TILE, rf_min64(length, (i + 1) * TILE), kv_head);
+    write_keys(a, k, call->out[0], u->origin, i * TILE, rf_min64(u->length, (i + 1) * TILE), u->kv_head);
   RF_STAMP_BARRIER;
+}
+
+static void backward_unit(void *job, const rf_attention_unit *unit, bool together) {
+  (together ? unit_together : unit_alone)(job, unit);
 }
 
 static void attention_bwd_run(const rf_call *call) {
   rf_attention a = rf_attention_of(call->graph, call->op);
-  const int32_t *segment = call->in[4];
-  int64_t segments = rf_attention_segments(segment, a.rows),
-          floats = (int64_t)rf_attention_backward_floats(&a);
-  double total = rf_attention_total(&a, segment, segments);
+  int64_t floats = (int64_t)rf_attention_backward_floats(&a);
   float *memory = call->workspace;
 #pragma omp parallel num_threads(call->threads)
   {
     RF_STAMP_BUSY;
-    key_side own_keys, team_keys;
-    query_side own_queries, team_queries[RF_ATTENTION_TEAM];
-    tiles own;
-    own.p =
-        query_side_at(&a, key_side_at(&a, memory + floats * omp_get_thread_num(), &own_keys), &own_queries);
-    own.t = own.p + TILE * LDT;
-    key_side_at(&a, memory, &team_keys);
-    float *shared = memory + floats * call->threads;
-    for (int i = 0; i < RF_ATTENTION_TEAM; i++) shared = query_side_at(&a, shared, &team_queries[i]);
-    for (int64_t unit = 0; unit < segments * a.kv_heads; unit++) {
-      int64_t origin = segment[unit / a.kv_heads], length = segment[unit / a.kv_heads + 1] - origin;
-      if (!rf_attention_split(&a, length, total, omp_get_num_threads())) continue;
-      unit_together(&a, call, origin, length, (int)(unit % a.kv_heads), &team_keys, team_queries, own.p,
-                    shared);
-    }
-#pragma omp for schedule(dynamic) nowait
-    for (int64_t unit = 0; unit < segments * a.kv_heads; unit++) {
-      int64_t origin = segment[unit / a.kv_heads], length = segment[unit / a.kv_heads + 1] - origin;
-      if (length == 0 || rf_attention_split(&a, length, total, omp_get_num_threads())) continue;
-      unit_alone(&a, call, origin, length, (int)(unit % a.kv_heads), &own_keys, &own_queries, &own);
-    }
+    backward_job job = {.a = &a, .call = call, .shared_t = memory + floats * call->threads};
+    float *own = key_side_at(&a, memory + floats * omp_get_thread_num(), &job.keys);
+    job.tile.p = query_side_at(&a, own, &job.queries);
+    job.tile.t = job.tile.p + TILE * LDT;
+    key_side_at(&a, memory, &job.shared_keys);
+    for (int i = 0; i < RF_ATTENTION_TEAM; i++) job.shared_t = query_side_at(&a, job.shared_t, &job.team[i]);
+    rf_attention_units(&a, call->in[4], backward_unit, &job);
   }
 }
 

@@ -76,7 +76,7 @@ static void narrow_head(const float *x, int64_t dim, int8_t *q, float *scale) {
 }
 
 /* Writes one row's keys or values to the cache. */
-static void cache_write(walk *w, const rf_attention *a, const kv_cache *c, const void *qkv, int64_t at,
+static void cache_write(pass *w, const rf_attention *a, const kv_cache *c, const void *qkv, int64_t at,
                         int64_t row) {
   if (!a->narrow) {
     copy_row(qkv, a->dtype, at, c->data, c->dtype, row * c->width, c->width);
@@ -90,7 +90,7 @@ static void cache_write(walk *w, const rf_attention *a, const kv_cache *c, const
 }
 
 /* Converts `count` rows of one head of an i8 cache to f32 (count, dim). */
-static const void *widen_rows(walk *w, const rf_attention *a, const kv_cache *c, int64_t row, int64_t count,
+static const void *widen_rows(pass *w, const rf_attention *a, const kv_cache *c, int64_t row, int64_t count,
                               int64_t head) {
   for (int64_t r = 0; r < count; r++) {
     const int8_t *q = (const int8_t *)cache_at(c, row + r, head * a->dim);
@@ -169,7 +169,7 @@ static void reader_fetch(reader *r, int64_t bytes) {
 
 /* Packs keys and values [begin, end) of the block at `block`, page by page. begin is a multiple of
  * a panel. */
-static void pack_pages(walk *w, const rf_attention *a, const key_source *from, int64_t block, int64_t begin,
+static void pack_pages(pass *w, const rf_attention *a, const key_source *from, int64_t block, int64_t begin,
                        int64_t end, int64_t value_step) {
   const kv_cache *c = from->cache;
   for (int64_t at = begin, count; at < end; at += count) {
@@ -181,74 +181,9 @@ static void pack_pages(walk *w, const rf_attention *a, const key_source *from, i
                                    : cache_at(c, row, (int64_t)from->kv_head * a->dim);
       rf_dtype dtype = a->narrow ? RF_F32 : c->dtype;
       if (which == 0) pack_columns(rows, dtype, ld, count, a->dim, w->columns + (at - block) * a->dim, NULL);
-      else pack_rows(rows, dtype, ld, count, count, a->dim, w->values + (at - block) * PANEL, value_step);
+      else pack_rows(rows, dtype, ld, count, a->dim, w->values + (at - block) * PANEL, value_step);
     }
   }
-}
-
-/* Decodes one row at `position`, for query heads [g0, g1) of each KV head in [kv0, kv1). */
-static void decode_row(walk *w, const rf_attention *a, const rf_call *call, const kv_cache *c, int64_t row,
-                       int64_t slot, int64_t position, int kv0, int kv1, int g0, int g1, reader *ahead) {
-  rf_dtype dtype = a->narrow ? RF_F32 : c->dtype;
-  int64_t ld = a->narrow ? a->dim : c->width, low = rf_max64(0, position + 1 - a->window),
-          high = position + 1, column = (int64_t)kv0 * a->dim;
-  bool direct = a->dim % RF_LANES == 0; /* values are multiplied without packing */
-  w->strips = 0;
-  int each = 0; /* strips per KV head */
-  for (int kv = kv0; kv < kv1; kv++) {
-    for (int g = g0; g < g1; g++) {
-      if ((g - g0) % MR == 0) walk_open(w, a);
-      walk_row(&w->strip[w->strips - 1], a, row, position, kv * a->group + g);
-    }
-    each = w->strips / (kv - kv0 + 1);
-  }
-  walk_pack_queries(w, a, call->in[0]);
-  for (int64_t block = low / BLOCK * BLOCK; block < high; block += BLOCK) {
-    int64_t from = rf_max64(block, low), to = rf_min64(block + BLOCK, high), v0 = (from - block) / RF_LANES,
-            v1 = (to - block + RF_LANES - 1) / RF_LANES;
-    for (int64_t key = from / PANEL * PANEL; key < to; key += PANEL) {
-      int64_t first = rf_max64(key, block + v0 * RF_LANES) - key,
-              last = rf_min64(key + PANEL, block + v1 * RF_LANES) - key;
-      int64_t at = cache_row(c, slot, 0, key);
-      int64_t count = rf_min64(PANEL, to - key), head_bytes = count * a->dim * c->unit;
-      const char *here = cache_at(c, at, column);
-      for (int i = 0; i < w->strips; i++) {
-        strip *t = &w->strip[i];
-        if (i % each == 0 && a->narrow) {
-          reader_fetch(ahead, head_bytes);
-          pack_columns(widen_rows(w, a, c, at, count, kv0 + i / each), dtype, ld, count, a->dim, w->columns,
-                       NULL);
-        } else if (i % each == 0) {
-          pack_columns(rf_at(here, dtype, i / each * (int64_t)a->dim), dtype, ld, count, a->dim, w->columns,
-                       reader_take(ahead, head_bytes));
-        }
-        products(t->height, t->q, w->columns, a->dim, first, last, w->s + t->line * LDS + (key - block), LDS);
-      }
-    }
-    for (int i = 0; i < w->strips; i++)
-      strip_softmax(a, &w->strip[i], w->s + w->strip[i].line * LDS, block, v0, v1, w->strip[i].factor);
-    for (int64_t key = from, count; key < to; key += count) {
-      count = rf_min64(rf_min64(PANEL, to - key), left_in_page(c, key));
-      int64_t at = cache_row(c, slot, 1, key), head_bytes = count * a->dim * c->unit;
-      const char *here = cache_at(c, at, column);
-      for (int i = 0; i < w->strips; i++) {
-        strip *t = &w->strip[i];
-        const float *p = w->s + t->line * LDS + (key - block), *factor = key == from ? t->factor : NULL;
-        const void *values = a->narrow ? w->widened : rf_at(here, dtype, i / each * (int64_t)a->dim);
-        if (i % each == 0 && a->narrow) widen_rows(w, a, c, at, count, kv0 + i / each);
-        if (i % each == 0 && (a->narrow || !direct)) reader_fetch(ahead, head_bytes);
-        if (direct) {
-          context_rows(t->height, p, LDS, values, dtype, ld, count,
-                       i % each == 0 && !a->narrow ? reader_take(ahead, head_bytes) : NULL, t->acc, a->width,
-                       factor);
-        } else {
-          if (i % each == 0) pack_rows(values, dtype, ld, count, count, a->dim, w->values, PANEL * PANEL);
-          context(t->height, p, LDS, w->values, PANEL * PANEL, count, t->acc, a->width, factor);
-        }
-      }
-    }
-  }
-  walk_write(w, a, call->out[0], NULL);
 }
 
 /* Cuts the rows into pieces: consecutive positions of one slot, short enough that all query heads
@@ -308,6 +243,78 @@ static span span_of(const cached_work *k, int64_t task) {
                 .bytes = (t.kv1 - t.kv0) * dim * k->cache->unit};
 }
 
+/* Decodes the single row of a task. */
+static void decode_row(pass *w, const rf_call *call, const cached_work *k, const cached_task *t,
+                       reader *ahead) {
+  const rf_attention *a = k->a;
+  const kv_cache *c = k->cache;
+  rf_dtype dtype = a->narrow ? RF_F32 : c->dtype;
+  int64_t row = t->first, slot = k->slots[row], position = k->positions[row];
+  int64_t ld = a->narrow ? a->dim : c->width, low = rf_max64(0, position + 1 - a->window),
+          high = position + 1, column = (int64_t)t->kv0 * a->dim;
+  bool direct = a->dim % RF_LANES == 0; /* values are multiplied without packing */
+  w->strips = 0;
+  int each = 0; /* strips per KV head */
+  for (int kv = t->kv0; kv < t->kv1; kv++) {
+    for (int g = t->g0; g < t->g1; g++) {
+      if ((g - t->g0) % MR == 0) pass_open(w, a);
+      pass_row(&w->strip[w->strips - 1], a, row, position, kv * a->group + g);
+    }
+    each = w->strips / (kv - t->kv0 + 1);
+  }
+  pass_pack_queries(w, a, call->in[0]);
+  for (int64_t block = low / BLOCK * BLOCK; block < high; block += BLOCK) {
+    int64_t from = rf_max64(block, low), to = rf_min64(block + BLOCK, high), v0 = (from - block) / RF_LANES,
+            v1 = (to - block + RF_LANES - 1) / RF_LANES;
+    for (int64_t key = from / PANEL * PANEL; key < to; key += PANEL) {
+      int64_t first = rf_max64(key, block + v0 * RF_LANES) - key,
+              last = rf_min64(key + PANEL, block + v1 * RF_LANES) - key;
+      int64_t at = cache_row(c, slot, 0, key);
+      int64_t count = rf_min64(PANEL, to - key), head_bytes = count * a->dim * c->unit;
+      const char *here = cache_at(c, at, column);
+      for (int i = 0; i < w->strips; i++) {
+        strip *s = &w->strip[i];
+        if (i % each == 0 && a->narrow) {
+          reader_fetch(ahead, head_bytes);
+          pack_columns(widen_rows(w, a, c, at, count, t->kv0 + i / each), dtype, ld, count, a->dim,
+                       w->columns, NULL);
+        } else if (i % each == 0) {
+          pack_columns(rf_at(here, dtype, i / each * (int64_t)a->dim), dtype, ld, count, a->dim, w->columns,
+                       reader_take(ahead, head_bytes));
+        }
+        products(s->height, s->q, w->columns, a->dim, first, last, w->s + s->line * LDS + (key - block), LDS);
+      }
+    }
+    for (int i = 0; i < w->strips; i++)
+      strip_softmax(a, &w->strip[i], w->s + w->strip[i].line * LDS, block, v0, v1, w->strip[i].factor);
+    for (int64_t key = from, count; key < to; key += count) {
+      count = rf_min64(rf_min64(PANEL, to - key), left_in_page(c, key));
+      int64_t at = cache_row(c, slot, 1, key), head_bytes = count * a->dim * c->unit;
+      const char *here = cache_at(c, at, column);
+      for (int i = 0; i < w->strips; i++) {
+        strip *s = &w->strip[i];
+        const void *values = a->narrow ? w->widened : rf_at(here, dtype, i / each * (int64_t)a->dim);
+        if (i % each == 0 && a->narrow) widen_rows(w, a, c, at, count, t->kv0 + i / each);
+        if (i % each == 0 && (a->narrow || !direct)) reader_fetch(ahead, head_bytes);
+        if (i % each == 0 && !direct) pack_rows(values, dtype, ld, count, a->dim, w->values, PANEL * PANEL);
+        weighted x = {.p = w->s + s->line * LDS + (key - block),
+                      .ldp = LDS,
+                      .v = direct ? values : w->values,
+                      .step = direct ? ld : PANEL * PANEL,
+                      .keys = count,
+                      .acc = s->acc,
+                      .width = a->width,
+                      .factor = key == from ? s->factor : NULL,
+                      .dtype = dtype};
+        if (direct && i % each == 0 && !a->narrow) x.ahead = reader_take(ahead, head_bytes);
+        if (direct) context_rows(s->height, &x);
+        else context(s->height, &x);
+      }
+    }
+  }
+  pass_write(w, a, call->out[0], NULL);
+}
+
 static void attention_kv_run(const rf_call *call) {
   /* Two panels ahead, because packing reads all keys of a panel at once. */
   enum { BYTES_WORTH_A_THREAD = 128 << 10, KEYS_AHEAD = 2 * PANEL };
@@ -335,7 +342,7 @@ static void attention_kv_run(const rf_call *call) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
     RF_STAMP_BUSY;
-    walk w = walk_at(&a, memory + floats * omp_get_thread_num(), BLOCK, RF_ATTENTION_SCORES);
+    pass w = pass_at(&a, memory + floats * omp_get_thread_num(), BLOCK, RF_ATTENTION_SCORES);
 #pragma omp for schedule(static) nowait
     for (int64_t r = 0; r < rows; r++) {
       if (slots[r] < 0) {
@@ -360,16 +367,16 @@ static void attention_kv_run(const rf_call *call) {
       if (slot < 0) continue;
       if (t.count == 1) {
         ahead.after = span_of(&work, next);
-        decode_row(&w, &a, call, &cache, t.first, slot, positions[t.first], t.kv0, t.kv1, t.g0, t.g1, &ahead);
+        decode_row(&w, call, &work, &t, &ahead);
         continue;
       }
       for (int kv_head = t.kv0; kv_head < t.kv1; kv_head++) {
         w.strips = 0;
         for (int g = t.g0; g < t.g1; g++)
-          walk_add(&w, &a, t.first, t.count, t.first - positions[t.first], kv_head * a.group + g);
-        walk_pack_queries(&w, &a, call->in[0]);
-        walk_keys(&w, &a, &(key_source){.cache = &cache, .slot = slot, .kv_head = kv_head});
-        walk_write(&w, &a, call->out[0], NULL);
+          pass_add(&w, &a, t.first, t.count, t.first - positions[t.first], kv_head * a.group + g);
+        pass_pack_queries(&w, &a, call->in[0]);
+        pass_keys(&w, &a, &(key_source){.cache = &cache, .slot = slot, .kv_head = kv_head});
+        pass_write(&w, &a, call->out[0], NULL);
       }
     }
   }

@@ -15,19 +15,17 @@
 /* Rows are padded, because rows of a power-of-two size would share cache sets. */
 enum { BLOCK = RF_ATTENTION_BLOCK, LDS = RF_ATTENTION_BLOCK + RF_LANES };
 
-#define LOG2_E 0x1.715476p+0f
-
 typedef rf_attention_strip strip;
 
 /* The workspace of one thread, for one pass of strips over their keys. */
-typedef struct walk {
+typedef struct pass {
   strip *strip;
   int strips;
   float *s;                /* (MR, LDS) products, then probabilities, of one strip and one block */
   float *columns, *values; /* packed keys (panels of 32 keys) and values (panels of 32 columns) */
   float *query;            /* packed queries and contexts of all strips */
   float *widened;          /* (PANEL, dim) keys or values of an i8 cache as f32 */
-} walk;
+} pass;
 
 /* Source of a group's keys and values. They are packed before the pass, or the pass packs them
  * block by block from the pages of a cached sequence. */
@@ -38,12 +36,12 @@ typedef struct key_source {
   int64_t slot;
   int kv_head;
 } key_source;
-static void pack_pages(walk *w, const rf_attention *a, const key_source *from, int64_t block, int64_t begin,
+static void pack_pages(pass *w, const rf_attention *a, const key_source *from, int64_t block, int64_t begin,
                        int64_t end, int64_t value_step);
 
 /* Divides one thread's memory; `bound` is the number of packed keys, `lines` the rows of scores. */
-static walk walk_at(const rf_attention *a, float *memory, int64_t bound, int64_t lines) {
-  walk w = {.strip = (strip *)(void *)memory};
+static pass pass_at(const rf_attention *a, float *memory, int64_t bound, int64_t lines) {
+  pass w = {.strip = (strip *)(void *)memory};
   w.s = memory + RF_ATTENTION_STRIPS * sizeof(strip) / sizeof(float);
   w.query = w.s + lines * LDS;
   w.columns = w.query + rf_round_up(RF_ATTENTION_STRIP_ROWS * (int64_t)(a->dim + a->width), RF_LANES);
@@ -53,7 +51,7 @@ static walk walk_at(const rf_attention *a, float *memory, int64_t bound, int64_t
 }
 
 /* Opens an empty strip; the next function adds one row to a strip. */
-static strip *walk_open(walk *w, const rf_attention *a) {
+static strip *pass_open(pass *w, const rf_attention *a) {
   strip *s = &w->strip[w->strips];
   *s = (strip){.first = INT64_MAX, .q = w->query + w->strips * MR * (int64_t)(a->dim + a->width)};
   s->acc = s->q + MR * (int64_t)a->dim;
@@ -62,7 +60,7 @@ static strip *walk_open(walk *w, const rf_attention *a) {
   w->strips++;
   return s;
 }
-static void walk_row(strip *s, const rf_attention *a, int64_t row, int64_t position, int head) {
+static void pass_row(strip *s, const rf_attention *a, int64_t row, int64_t position, int head) {
   int r = s->rows++;
   s->row[r] = row;
   s->head[r] = head;
@@ -75,18 +73,18 @@ static void walk_row(strip *s, const rf_attention *a, int64_t row, int64_t posit
 
 /* Appends query rows [first, first + count) of one head to the last strip if they all fit there,
  * otherwise to new strips of equal height. The position of row r is r - origin. */
-static void walk_add(walk *w, const rf_attention *a, int64_t first, int64_t count, int64_t origin, int head) {
+static void pass_add(pass *w, const rf_attention *a, int64_t first, int64_t count, int64_t origin, int head) {
   int64_t pieces = (count + MR - 1) / MR;
   strip *s = w->strips > 0 ? &w->strip[w->strips - 1] : NULL;
   bool join = s && count < MR && s->rows + count <= MR;
   for (int64_t i = 0; i < pieces; i++) {
-    if (!join) s = walk_open(w, a);
+    if (!join) s = pass_open(w, a);
     for (int64_t row = first + count * i / pieces; row < first + count * (i + 1) / pieces; row++)
-      walk_row(s, a, row, row - origin, head);
+      pass_row(s, a, row, row - origin, head);
   }
 }
 
-static void walk_pack_queries(walk *w, const rf_attention *a, const void *qkv) {
+static void pass_pack_queries(pass *w, const rf_attention *a, const void *qkv) {
   for (int i = 0; i < w->strips; i++) {
     strip *s = &w->strip[i];
     const void *row[RF_LANES];
@@ -101,7 +99,8 @@ static void walk_pack_queries(walk *w, const rf_attention *a, const void *qkv) {
  * maximum and sum. The caller multiplies the context so far by `factor`. */
 static void strip_softmax(const rf_attention *a, strip *t, float *s, int64_t block, int64_t v0, int64_t v1,
                           float factor[RF_LANES]) {
-  float c = a->scaled ? LOG2_E : a->scale * LOG2_E, maximum[RF_LANES], less[RF_LANES], sum[RF_LANES] = {0};
+  float c = a->scaled ? RF_LOG2_E : a->scale * RF_LOG2_E, maximum[RF_LANES], less[RF_LANES],
+        sum[RF_LANES] = {0};
   memcpy(maximum, t->m, sizeof maximum);
   for (int r = 0; r < t->rows; r++) {
     float *row = s + r * LDS;
@@ -129,41 +128,52 @@ static void strip_softmax(const rf_attention *a, strip *t, float *s, int64_t blo
   memcpy(t->m, maximum, sizeof maximum);
 }
 
+/* Packed keys of one block: panels of 32 keys, and of 32 columns of their values. */
+typedef struct key_block {
+  const float *columns, *values;
+  int64_t value_step; /* floats between two panels of values */
+} key_block;
+
 /* Runs one strip over keys [first, last) of the block that starts at key `block`. */
 static void strip_block(const rf_attention *a, strip *t, float *s, int64_t block, int64_t first, int64_t last,
-                        const float *columns, const float *values, int64_t value_step) {
+                        const key_block *keys) {
   int64_t v0 = (first - block) / RF_LANES, v1 = (last - block + RF_LANES - 1) / RF_LANES;
   float factor[RF_LANES];
-  products(t->height, t->q, columns, a->dim, v0 * RF_LANES, v1 * RF_LANES, s, LDS);
+  products(t->height, t->q, keys->columns, a->dim, v0 * RF_LANES, v1 * RF_LANES, s, LDS);
   strip_softmax(a, t, s, block, v0, v1, factor);
-  context(t->height, s + (first - block), LDS, values, value_step, last - first, t->acc, a->width, factor);
+  context(t->height, &(weighted){.p = s + (first - block),
+                                 .ldp = LDS,
+                                 .v = keys->values + (first - block) * PANEL,
+                                 .step = keys->value_step,
+                                 .keys = last - first,
+                                 .acc = t->acc,
+                                 .width = a->width,
+                                 .factor = factor});
 }
 
 /* Runs all strips over all their keys. */
-static void walk_keys(walk *w, const rf_attention *a, const key_source *from) {
+static void pass_keys(pass *w, const rf_attention *a, const key_source *from) {
   int64_t first = INT64_MAX, last = 0;
   for (int i = 0; i < w->strips; i++) {
     first = rf_min64(first, w->strip[i].first);
     last = rf_max64(last, w->strip[i].last);
   }
   for (int64_t block = first / BLOCK * BLOCK; block < last; block += BLOCK) {
-    const float *columns = from->packed ? w->columns + block * a->dim : w->columns,
-                *values = from->packed ? w->values + block * PANEL : w->values;
-    int64_t value_step = from->packed ? from->value_step : (int64_t)BLOCK * PANEL;
-    if (!from->packed) {
+    key_block keys = {w->columns, w->values, (int64_t)BLOCK * PANEL};
+    if (from->packed)
+      keys = (key_block){w->columns + block * a->dim, w->values + block * PANEL, from->value_step};
+    else
       pack_pages(w, a, from, block, rf_max64(block, first / PANEL * PANEL), rf_min64(block + BLOCK, last),
-                 value_step);
-    }
+                 keys.value_step);
     for (int i = 0; i < w->strips; i++) {
       strip *t = &w->strip[i];
       int64_t low = rf_max64(block, t->first), high = rf_min64(block + BLOCK, t->last);
-      if (low < high)
-        strip_block(a, t, w->s, block, low, high, columns, values + (low - block) * PANEL, value_step);
+      if (low < high) strip_block(a, t, w->s, block, low, high, &keys);
     }
   }
 }
 
-static void walk_write(walk *w, const rf_attention *a, void *ctx, float *lse) {
+static void pass_write(pass *w, const rf_attention *a, void *ctx, float *lse) {
   for (int i = 0; i < w->strips; i++) {
     strip *t = &w->strip[i];
     float inverse[RF_LANES], logs[RF_LANES];
@@ -185,81 +195,82 @@ static void walk_write(walk *w, const rf_attention *a, void *ctx, float *lse) {
 
 /* Attention of query rows [first, last) of the batch, in one segment and one head whose keys are
  * packed in w. */
-static void attend_queries(walk *w, const rf_attention *a, const rf_call *call, int64_t origin, int64_t first,
+static void attend_queries(pass *w, const rf_attention *a, const rf_call *call, int64_t origin, int64_t first,
                            int64_t last, int head, int64_t value_step) {
   w->strips = 0;
-  walk_add(w, a, first, last - first, origin, head);
-  walk_pack_queries(w, a, call->in[0]);
-  walk_keys(w, a, &(key_source){.packed = true, .value_step = value_step});
-  walk_write(w, a, call->out[0], call->out[1]);
+  pass_add(w, a, first, last - first, origin, head);
+  pass_pack_queries(w, a, call->in[0]);
+  pass_keys(w, a, &(key_source){.packed = true, .value_step = value_step});
+  pass_write(w, a, call->out[0], call->out[1]);
 }
 
 /* Packs keys [first, last) of the segment that starts at row `origin`. Both are multiples of 32,
  * except at the end of the segment. */
-static void pack_segment(walk *w, const rf_attention *a, const void *qkv, int64_t origin, int64_t first,
+static void pack_segment(pass *w, const rf_attention *a, const void *qkv, int64_t origin, int64_t first,
                          int64_t last, int kv_head, int64_t value_step) {
   int64_t at = (origin + first) * a->ld + (int64_t)(a->heads + kv_head) * a->dim;
   pack_columns(rf_at(qkv, a->dtype, at), a->dtype, a->ld, last - first, a->dim, w->columns + first * a->dim,
                NULL);
   at += (int64_t)a->kv_heads * a->dim;
-  pack_rows(rf_at(qkv, a->dtype, at), a->dtype, a->ld, last - first, last - first, a->dim,
-            w->values + first * PANEL, value_step);
+  pack_rows(rf_at(qkv, a->dtype, at), a->dtype, a->ld, last - first, a->dim, w->values + first * PANEL,
+            value_step);
 }
 
-/* Each unit (segment, KV head) runs on one thread, except for units so long that other threads
- * would wait for them. For these, all threads pack keys together and share the groups of
- * queries. */
+/* A thread's own workspace; the packed keys of a shared unit are in the first thread's. */
+typedef struct forward_job {
+  const rf_attention *a;
+  const rf_call *call;
+  pass own, first;
+} forward_job;
+
+/* All threads pack the keys of a unit together and share its groups of queries. */
+static void unit_of_all(const forward_job *j, const rf_attention_unit *u) {
+  const rf_attention *a = j->a;
+  pass w = j->own, shared = j->first;
+  w.columns = shared.columns;
+  w.values = shared.values;
+  int64_t step = rf_round_up(u->length, PANEL) * PANEL, chunks = (u->length + 127) / 128;
+  int64_t rows = rf_round_up(u->length * a->group / (4 * omp_get_num_threads()) + 1, MR);
+  int64_t group = rf_min64(RF_ATTENTION_QUERIES, rows), groups = (u->length + group - 1) / group;
+#pragma omp for schedule(static) nowait
+  for (int64_t i = 0; i < chunks; i++)
+    pack_segment(&shared, a, j->call->in[0], u->origin, i * 128, rf_min64(u->length, i * 128 + 128),
+                 u->kv_head, step);
+  RF_STAMP_BARRIER;
+#pragma omp for schedule(dynamic) nowait
+  for (int64_t i = 0; i < groups * a->group; i++) {
+    int64_t first = (groups - 1 - i / a->group) * group; /* the longest first */
+    attend_queries(&w, a, j->call, u->origin, u->origin + first,
+                   u->origin + rf_min64(u->length, first + group),
+                   u->kv_head * a->group + (int)(i % a->group), step);
+  }
+  RF_STAMP_BARRIER;
+}
+static void forward_unit(void *job, const rf_attention_unit *u, bool together) {
+  forward_job *j = job;
+  if (together) {
+    unit_of_all(j, u);
+    return;
+  }
+  int64_t step = rf_round_up(u->length, PANEL) * PANEL, end = u->origin + u->length;
+  pack_segment(&j->own, j->a, j->call->in[0], u->origin, 0, u->length, u->kv_head, step);
+  for (int head = u->kv_head * j->a->group; head < (u->kv_head + 1) * j->a->group; head++)
+    for (int64_t first = u->origin; first < end; first += RF_ATTENTION_QUERIES)
+      attend_queries(&j->own, j->a, j->call, u->origin, first, rf_min64(end, first + RF_ATTENTION_QUERIES),
+                     head, step);
+}
+
 static void attention_run(const rf_call *call) {
   rf_attention a = rf_attention_of(call->graph, call->op);
-  const int32_t *segment = call->in[1];
-  int64_t segments = rf_attention_segments(segment, a.rows),
-          floats = (int64_t)rf_attention_forward_floats(&a);
-  double total = rf_attention_total(&a, segment, segments);
+  int64_t floats = (int64_t)rf_attention_forward_floats(&a), bound = rf_round_up(a.longest, PANEL);
   float *memory = call->workspace;
 #pragma omp parallel num_threads(call->threads)
   {
     RF_STAMP_BUSY;
-    int64_t bound = rf_round_up(a.longest, PANEL);
-    walk own = walk_at(&a, memory + floats * omp_get_thread_num(), bound, RF_ATTENTION_MAX_HEIGHT);
-    walk shared = walk_at(&a, memory, bound, RF_ATTENTION_MAX_HEIGHT);
-    for (int64_t unit = 0; unit < segments * a.kv_heads; unit++) {
-      int64_t origin = segment[unit / a.kv_heads], length = segment[unit / a.kv_heads + 1] - origin;
-      if (!rf_attention_split(&a, length, total, omp_get_num_threads())) continue;
-      int kv_head = (int)(unit % a.kv_heads);
-      int64_t step = rf_round_up(length, PANEL) * PANEL, chunks = (length + 127) / 128;
-      int64_t group =
-          rf_min64(RF_ATTENTION_QUERIES, rf_round_up(length * a.group / (4 * omp_get_num_threads()) + 1, MR));
-      int64_t groups = (length + group - 1) / group;
-#pragma omp for schedule(static) nowait
-      for (int64_t i = 0; i < chunks; i++)
-        pack_segment(&shared, &a, call->in[0], origin, i * 128, rf_min64(length, i * 128 + 128), kv_head,
-                     step);
-      RF_STAMP_BARRIER;
-      walk w = own;
-      w.columns = shared.columns;
-      w.values = shared.values;
-#pragma omp for schedule(dynamic) nowait
-      for (int64_t i = 0; i < groups * a.group; i++) {
-        int64_t first = (groups - 1 - i / a.group) * group; /* the longest first */
-        attend_queries(&w, &a, call, origin, origin + first, origin + rf_min64(length, first + group),
-                       kv_head * a.group + (int)(i % a.group), step);
-      }
-      RF_STAMP_BARRIER;
-    }
-#pragma omp for schedule(dynamic) nowait
-    for (int64_t unit = 0; unit < segments * a.kv_heads; unit++) {
-      int64_t origin = segment[unit / a.kv_heads], length = segment[unit / a.kv_heads + 1] - origin;
-      if (length == 0 || rf_attention_split(&a, length, total, omp_get_num_threads())) continue;
-      int kv_head = (int)(unit % a.kv_heads);
-      int64_t step = rf_round_up(length, PANEL) * PANEL;
-      pack_segment(&own, &a, call->in[0], origin, 0, length, kv_head, step);
-      for (int g = 0; g < a.group; g++) {
-        for (int64_t first = 0; first < length; first += RF_ATTENTION_QUERIES) {
-          int64_t last = rf_min64(length, first + RF_ATTENTION_QUERIES);
-          attend_queries(&own, &a, call, origin, origin + first, origin + last, kv_head * a.group + g, step);
-        }
-      }
-    }
+    float *own = memory + floats * omp_get_thread_num();
+    forward_job job = {&a, call, pass_at(&a, own, bound, RF_ATTENTION_MAX_HEIGHT),
+                       pass_at(&a, memory, bound, RF_ATTENTION_MAX_HEIGHT)};
+    rf_attention_units(&a, call->in[1], forward_unit, &job);
   }
 }
 

@@ -1,87 +1,12 @@
-/* attention_lanes.h - vector operations of the attention kernels: a 16 x 16 transposition, exp2 and
- * the steps on a row of scores. Compiled once per ISA. */
+/* attention_lanes.h - vector operations of the attention kernels: exp2 and the steps on a
+ * row of scores. Compiled once per ISA. */
 #ifndef RF_ATTENTION_LANES_H
 #define RF_ATTENTION_LANES_H
 
 #include "backend/cpu/attention.h"
 #include "backend/cpu/simd.h"
 
-/* Transposes sixteen vectors of sixteen lanes. */
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
-RF_INLINE void transpose_lanes(rf_v16 x[RF_LANES]) {
-  rf_v16 y[RF_LANES];
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; i += 2) {
-    y[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
-    y[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; i += 4) {
-#pragma GCC unroll 2
-    for (int j = 0; j < 2; j++) {
-      x[i + 2 * j] =
-          _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(y[i + j]), _mm512_castps_pd(y[i + j + 2])));
-      x[i + 2 * j + 1] =
-          _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(y[i + j]), _mm512_castps_pd(y[i + j + 2])));
-    }
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 4; i++) { /* x[4 g + i] holds columns i, 4+i, 8+i, 12+i of rows 4g .. 4g+3 */
-    rf_v16 low = _mm512_shuffle_f32x4(x[i], x[4 + i], 0x88),
-           high = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0x88);
-    rf_v16 low2 = _mm512_shuffle_f32x4(x[i], x[4 + i], 0xdd),
-           high2 = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0xdd);
-    y[i] = _mm512_shuffle_f32x4(low, high, 0x88);
-    y[8 + i] = _mm512_shuffle_f32x4(low, high, 0xdd);
-    y[4 + i] = _mm512_shuffle_f32x4(low2, high2, 0x88);
-    y[12 + i] = _mm512_shuffle_f32x4(low2, high2, 0xdd);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; i++) x[i] = y[i];
-}
-#elif defined(__AVX2__) && defined(__FMA__)
-RF_INLINE void transpose_quarter(__m256 x[8]) {
-  __m256 y[8];
-  for (int i = 0; i < 8; i += 2) {
-    y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
-    y[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    for (int j = 0; j < 2; j++) {
-      x[i + 2 * j] = _mm256_shuffle_ps(y[i + j], y[i + j + 2], 0x44);
-      x[i + 2 * j + 1] = _mm256_shuffle_ps(y[i + j], y[i + j + 2], 0xee);
-    }
-  }
-  for (int i = 0; i < 4; i++) {
-    y[i] = _mm256_permute2f128_ps(x[i], x[4 + i], 0x20);
-    y[4 + i] = _mm256_permute2f128_ps(x[i], x[4 + i], 0x31);
-  }
-  for (int i = 0; i < 8; i++) x[i] = y[i];
-}
-RF_INLINE void transpose_lanes(rf_v16 x[RF_LANES]) {
-  __m256 q[4][8]; /* [row half, column half] */
-  for (int i = 0; i < 8; i++) {
-    q[0][i] = x[i].lo;
-    q[1][i] = x[i].hi;
-    q[2][i] = x[8 + i].lo;
-    q[3][i] = x[8 + i].hi;
-  }
-  for (int i = 0; i < 4; i++) transpose_quarter(q[i]);
-  for (int i = 0; i < 8; i++) {
-    x[i] = RF_V16_PAIR(q[0][i], q[2][i]);
-    x[8 + i] = RF_V16_PAIR(q[1][i], q[3][i]);
-  }
-}
-#else
-RF_INLINE void transpose_lanes(rf_v16 x[RF_LANES]) {
-  float from[RF_LANES][RF_LANES], to[RF_LANES][RF_LANES];
-  for (int i = 0; i < RF_LANES; i++) rf_v16_store(from[i], x[i]);
-  for (int i = 0; i < RF_LANES; i++) {
-    for (int j = 0; j < RF_LANES; j++) to[i][j] = from[j][i];
-  }
-  for (int i = 0; i < RF_LANES; i++) x[i] = rf_v16_load(to[i]);
-}
-#endif
+#define RF_LOG2_E 0x1.715476p+0f
 
 /* 2^t for t < 128: 2^k times a polynomial in t - k, where k is t rounded to an integer. The
  * polynomial minimizes the maximum error (3e-9 relative before rounding) and gives 2^0 = 1 exactly.

@@ -34,55 +34,48 @@ RF_INLINE int tile_height(int rows) {
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* Continues acc[r][v] by the chain over k of a[r row_step + k k_step] * b[k ldb + 16 v + lane]. m
- * and nv are constants at every call. Prefetches as many bytes at `ahead` as b has, unless `ahead`
- * is the constant NULL. Unrolled by four, the forward pass reaches 55 % of the FMA ceiling at head
- * size 64 and 69 % at 128; 52 and 65 % without unrolling, 54 and 69 % by eight (Granite Rapids). */
-RF_INLINE void tile_chain(int m, int nv, const float *a, int64_t row_step, int64_t k_step, const void *b,
-                          rf_dtype dtype, int64_t ldb, int64_t steps, const char *ahead, rf_v16 acc[MR][2]) {
+/* The operands of a tile's chains: a[r row_step + k k_step] and b[k ldb + column], for `steps` k.
+ * As many bytes as b has are prefetched at `ahead`, unless NULL. */
+typedef struct chain {
+  const float *a;
+  int64_t row_step, k_step;
+  const void *b;
+  rf_dtype dtype; /* type of b */
+  int64_t ldb, steps;
+  const char *ahead;
+} chain;
+
+/* Continues acc[r][v] by the chain; m and nv are constants at every call. Unrolled by four, the
+ * forward pass reaches 55 % of the FMA ceiling at head size 64 and 69 % at 128; 52 and 65 % without
+ * unrolling, 54 and 69 % by eight (Granite Rapids). */
+RF_INLINE void tile_chain(int m, int nv, const chain x, rf_v16 acc[MR][2]) {
 #pragma GCC unroll 4
-  for (int64_t k = 0; k < steps; k++) {
-    if (ahead) {
-      for (int v = 0; v < nv; v++) __builtin_prefetch(rf_at(ahead, dtype, (k * nv + v) * RF_LANES), 0, 2);
+  for (int64_t k = 0; k < x.steps; k++) {
+    if (x.ahead) {
+      for (int v = 0; v < nv; v++) __builtin_prefetch(rf_at(x.ahead, x.dtype, (k * nv + v) * RF_LANES), 0, 2);
     }
     rf_v16 column[2];
-    for (int v = 0; v < nv; v++) column[v] = rf_v16_get(b, dtype, k * ldb + RF_LANES * v);
+    for (int v = 0; v < nv; v++) column[v] = rf_v16_get(x.b, x.dtype, k * x.ldb + RF_LANES * v);
 #pragma GCC unroll 12
     for (int r = 0; r < m; r++) {
-      rf_v16 x = rf_v16_set1(a[r * row_step + k * k_step]);
-      for (int v = 0; v < nv; v++) acc[r][v] = rf_v16_fma(x, column[v], acc[r][v]);
+      rf_v16 a = rf_v16_set1(x.a[r * x.row_step + k * x.k_step]);
+      for (int v = 0; v < nv; v++) acc[r][v] = rf_v16_fma(a, column[v], acc[r][v]);
     }
   }
 }
 
-/* c = the chain from zero. */
-RF_INLINE void tile_set(int m, int nv, const float *a, int64_t row_step, int64_t k_step, const float *b,
-                        int64_t ldb, int64_t steps, float *c, int64_t ldc) {
-  rf_v16 acc[MR][2];
-#pragma GCC unroll 12
-  for (int r = 0; r < m; r++) {
-    for (int v = 0; v < nv; v++) acc[r][v] = rf_v16_zero();
-  }
-  tile_chain(m, nv, a, row_step, k_step, b, RF_F32, ldb, steps, NULL, acc);
-#pragma GCC unroll 12
-  for (int r = 0; r < m; r++) {
-    for (int v = 0; v < nv; v++) rf_v16_store(c + r * ldc + RF_LANES * v, acc[r][v]);
-  }
-}
-
-/* Continues the chain from c, or from c * factor[r] if `factor` is not NULL. */
-RF_INLINE void tile_add(int m, int nv, const float *a, int64_t row_step, int64_t k_step, const void *b,
-                        rf_dtype dtype, int64_t ldb, int64_t steps, const char *ahead, float *c, int64_t ldc,
-                        const float *factor) {
+/* c[r][column] = the chain from zero or, if `resume`, continued from c, or from c * factor[r] if
+ * `factor` is not NULL. */
+RF_INLINE void tile(int m, int nv, chain x, bool resume, float *c, int64_t ldc, const float *factor) {
   rf_v16 acc[MR][2];
 #pragma GCC unroll 12
   for (int r = 0; r < m; r++) {
     for (int v = 0; v < nv; v++) {
-      acc[r][v] = rf_v16_load(c + r * ldc + RF_LANES * v);
+      acc[r][v] = resume ? rf_v16_load(c + r * ldc + RF_LANES * v) : rf_v16_zero();
       if (factor) acc[r][v] = rf_v16_mul(acc[r][v], rf_v16_set1(factor[r]));
     }
   }
-  tile_chain(m, nv, a, row_step, k_step, b, dtype, ldb, steps, ahead, acc);
+  tile_chain(m, nv, x, acc);
 #pragma GCC unroll 12
   for (int r = 0; r < m; r++) {
     for (int v = 0; v < nv; v++) rf_v16_store(c + r * ldc + RF_LANES * v, acc[r][v]);
@@ -97,15 +90,15 @@ RF_INLINE void tile_add(int m, int nv, const float *a, int64_t row_step, int64_t
     for (int64_t key = first; key < last;) { \
       const float *b = panels + key / PANEL * PANEL * dim + key % PANEL; \
       if (NV == 2 && key % PANEL == 0 && last - key >= PANEL) { \
-        tile_set(h, NV, strip, 1, MR, b, PANEL, dim, s + key, lds); \
+        tile(h, NV, (chain){strip, 1, MR, b, RF_F32, PANEL, dim, NULL}, false, s + key, lds, NULL); \
         key += PANEL; \
       } else { \
-        tile_set(h, 1, strip, 1, MR, b, PANEL, dim, s + key, lds); \
+        tile(h, 1, (chain){strip, 1, MR, b, RF_F32, PANEL, dim, NULL}, false, s + key, lds, NULL); \
         key += RF_LANES; \
       } \
     } \
   }
-/* Expands to static void products_12(...) { ... tile_set(12, ...) ... }, then 8, 4, 2 and 1. */
+/* Expands to static void products_12(...) { ... tile(12, ...) ... }, then 8, 4, 2 and 1. */
 RF_EACH_HEIGHT(RF_TILE_PRODUCTS)
 #undef RF_TILE_PRODUCTS
 
@@ -119,64 +112,62 @@ RF_INLINE void products(int height, const float *strip, const float *panels, int
   }
 }
 
-/* acc[r][column] = acc * factor[r], continued by the chain over keys of p[r][key] * v[key][column].
- * `v` has panels of 32 columns, `panel_step` elements apart. The last panel has 16 columns if width
- * is an odd multiple of 16. */
-#define RF_TILE_CONTEXT(h) \
-  static void context_##h(const float *p, int64_t ldp, const float *v, int64_t panel_step, int64_t keys, \
-                          float *acc, int64_t width, const float *factor) { \
-    for (int64_t column = 0; column < width;) { \
-      const float *b = v + column / PANEL * panel_step + column % PANEL; \
-      int nv = NV == 2 && width - column >= PANEL ? 2 : 1; \
-      if (nv == 2) tile_add(h, 2, p, ldp, 1, b, RF_F32, PANEL, keys, NULL, acc + column, width, factor); \
-      else tile_add(h, 1, p, ldp, 1, b, RF_F32, PANEL, keys, NULL, acc + column, width, factor); \
-      column += nv * RF_LANES; \
-    } \
+/* A strip's context: acc[r][column] = acc * factor[r], continued by the chain over `keys` keys of
+ * p[r][key] * v[key][column]. `factor` may be NULL. */
+typedef struct weighted {
+  const float *p;
+  int64_t ldp;
+  const void *v;
+  int64_t step; /* elements from one panel (context) or row (context_rows) of v to the next */
+  int64_t keys;
+  float *acc;
+  int64_t width;
+  const float *factor;
+  rf_dtype dtype;    /* of rows of v; panels are f32 */
+  const char *ahead; /* of rows: prefetches as many bytes as v has, unless NULL */
+} weighted;
+RF_INLINE void context_columns(int h, bool panels, rf_dtype dtype, const weighted *w) {
+  const int64_t step = w->step, keys = w->keys, width = w->width;
+  const char *ahead = panels ? NULL : w->ahead;
+  const float *factor = w->factor;
+  float *acc = w->acc;
+  chain x = {w->p, w->ldp, 1, w->v, dtype, panels ? PANEL : step, keys, NULL};
+  for (int64_t column = 0; column < width;) {
+    x.b = rf_at(w->v, dtype, panels ? column / PANEL * step + column % PANEL : column);
+    x.ahead = ahead;
+    int nv = NV == 2 && width - column >= PANEL ? 2 : 1;
+    if (nv == 2) tile(h, 2, x, true, acc + column, width, factor);
+    else tile(h, 1, x, true, acc + column, width, factor);
+    column += nv * RF_LANES;
+    if (ahead) ahead = rf_at(ahead, dtype, keys * nv * RF_LANES);
   }
-/* Expands to static void context_12(...) { ... tile_add(12, ...) ... } and so on. */
+}
+#define RF_TILE_CONTEXT(h) \
+  static void context_##h(const weighted *w) { context_columns(h, true, RF_F32, w); } \
+  static void context_rows_##h(const weighted *w) { \
+    if (w->dtype == RF_BF16) context_columns(h, false, RF_BF16, w); \
+    else context_columns(h, false, RF_F32, w); \
+  }
+/* Expands to context_12(w), context_rows_12(w), then 8, 4, 2 and 1. */
 RF_EACH_HEIGHT(RF_TILE_CONTEXT)
 #undef RF_TILE_CONTEXT
 
-RF_INLINE void context(int height, const float *p, int64_t ldp, const float *v, int64_t panel_step,
-                       int64_t keys, float *acc, int64_t width, const float *factor) {
+/* v is panels of 32 columns, [panel][key][32]; the last panel has 16 columns if width is an odd
+ * multiple of 16. */
+RF_INLINE void context(int height, const weighted *w) {
   switch (height) {
 #define RF_CASE(h) \
-  case h: context_##h(p, ldp, v, panel_step, keys, acc, width, factor); return;
-    RF_EACH_HEIGHT(RF_CASE) /* case 12: context_12(...); return; ... */
+  case h: context_##h(w); return;
+    RF_EACH_HEIGHT(RF_CASE) /* case 12: context_12(w); return; ... */
 #undef RF_CASE
   }
 }
-
-/* The same sum with unpacked values: rows of `dtype`, `ld` elements apart; width is a multiple of
- * 16. Prefetches as many bytes at `ahead`, unless NULL. */
-#define RF_TILE_CONTEXT(h) \
-  static void context_rows_##h(const float *p, int64_t ldp, const void *v, rf_dtype dtype, int64_t ld, \
-                               int64_t keys, const char *ahead, float *acc, int64_t width, \
-                               const float *factor) { \
-    for (int64_t column = 0; column < width;) { \
-      const void *b = rf_at(v, dtype, column); \
-      int nv = NV == 2 && width - column >= PANEL ? 2 : 1; \
-      if (dtype == RF_BF16 && nv == 2) \
-        tile_add(h, 2, p, ldp, 1, b, RF_BF16, ld, keys, ahead, acc + column, width, factor); \
-      else if (dtype == RF_BF16) \
-        tile_add(h, 1, p, ldp, 1, b, RF_BF16, ld, keys, ahead, acc + column, width, factor); \
-      else if (nv == 2) tile_add(h, 2, p, ldp, 1, b, RF_F32, ld, keys, ahead, acc + column, width, factor); \
-      else tile_add(h, 1, p, ldp, 1, b, RF_F32, ld, keys, ahead, acc + column, width, factor); \
-      column += nv * RF_LANES; \
-      if (ahead) ahead = rf_at(ahead, dtype, keys * nv * RF_LANES); \
-    } \
-  }
-/* Expands to static void context_rows_12(...) { ... tile_add(12, ...) ... } and so on. */
-RF_EACH_HEIGHT(RF_TILE_CONTEXT)
-#undef RF_TILE_CONTEXT
-
-RF_INLINE void context_rows(int height, const float *p, int64_t ldp, const void *v, rf_dtype dtype,
-                            int64_t ld, int64_t keys, const char *ahead, float *acc, int64_t width,
-                            const float *factor) {
+/* v is unpacked rows; width is a multiple of 16. */
+RF_INLINE void context_rows(int height, const weighted *w) {
   switch (height) {
 #define RF_CASE(h) \
-  case h: context_rows_##h(p, ldp, v, dtype, ld, keys, ahead, acc, width, factor); return;
-    RF_EACH_HEIGHT(RF_CASE) /* case 12: context_rows_12(...); return; ... */
+  case h: context_rows_##h(w); return;
+    RF_EACH_HEIGHT(RF_CASE) /* case 12: context_rows_12(w); return; ... */
 #undef RF_CASE
   }
 }
@@ -197,7 +188,7 @@ RF_INLINE void pack_transposed(const void *const row[RF_LANES], rf_dtype dtype, 
         if (ahead) __builtin_prefetch(rf_at(ahead, dtype, (d + r) * RF_LANES), 0, 2);
         x[r] = rf_v16_get(row[r], dtype, d);
       }
-      transpose_lanes(x);
+      rf_v16_transpose(x);
 #pragma GCC unroll 16
       for (int i = 0; i < RF_LANES; i++) rf_v16_store(to + (d + i) * ld, x[i]);
     }
@@ -211,7 +202,7 @@ RF_INLINE void pack_transposed(const void *const row[RF_LANES], rf_dtype dtype, 
       if (r >= rows) x[r] = rf_v16_zero();
       else x[r] = part == RF_LANES ? rf_v16_get(row[r], dtype, d) : rf_v16_get_n(row[r], dtype, d, part);
     }
-    if (rows > 0) transpose_lanes(x);
+    if (rows > 0) rf_v16_transpose(x);
 #pragma GCC unroll 16
     for (int i = 0; i < RF_LANES; i++)
       if (i < part) rf_v16_store_n(to + (d + i) * ld, x[i], width);
@@ -236,16 +227,16 @@ static void pack_columns(const void *from, rf_dtype dtype, int64_t ld, int64_t k
   else pack_columns_of(from, RF_F32, ld, keys, dim, panels, ahead);
 }
 
-/* Packs the same rows into panels of 32 columns, [panel][key][32], `panel_step` floats apart. Rows
- * up to `padded` and columns up to the panel's end are filled with zeros. */
-static void pack_rows(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t padded, int64_t dim,
-                      float *panels, int64_t panel_step) {
-  for (int64_t key = 0; key < padded; key++) {
+/* Packs the same rows into panels of 32 columns, [panel][key][32], `panel_step` floats apart.
+ * Columns up to the panel's end are filled with zeros. */
+static void pack_rows(const void *from, rf_dtype dtype, int64_t ld, int64_t keys, int64_t dim, float *panels,
+                      int64_t panel_step) {
+  for (int64_t key = 0; key < keys; key++) {
     for (int64_t d = 0; d < (dim + PANEL - 1) / PANEL * PANEL; d += RF_LANES) {
       int part = dim - d < RF_LANES ? (int)(dim - d > 0 ? dim - d : 0) : RF_LANES;
       rf_v16 x = rf_v16_zero();
-      if (key < keys && part == RF_LANES) x = rf_v16_get(from, dtype, key * ld + d);
-      else if (key < keys && part > 0) x = rf_v16_get_n(from, dtype, key * ld + d, part);
+      if (part == RF_LANES) x = rf_v16_get(from, dtype, key * ld + d);
+      else if (part > 0) x = rf_v16_get_n(from, dtype, key * ld + d, part);
       rf_v16_store(panels + d / PANEL * panel_step + key * PANEL + d % PANEL, x);
     }
   }

@@ -16,60 +16,43 @@ enum { RF_ELEMENT_GRAIN = 64 };
     else f(__VA_ARGS__, RF_BF16); \
   } while (0)
 
-RF_INLINE void gelu_elements(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
-  for (int64_t i = begin; i < end; i += RF_LANES) {
-    int n = piece(end, i);
-    put(call->out[0], dtype, i, rf_v16_gelu_tanh(get(call->in[0], dtype, i, n)), n);
+/* RF_ELEMENTS(add, 12): add_run, which calls add_elements and touches 12 bytes per element.
+ * RF_ROWS(rope, 8, rope_rows, call, begin, end): rope_run, which calls rope_rows(call, begin, end,
+ * dtype) and touches 8 bytes per channel of input 0. */
+#define RF_ELEMENTS(op, bytes) \
+  static void op##_range(const rf_call *call, int64_t begin, int64_t end) { \
+    RF_FOR_DTYPE(op##_elements, rf_in(call, 0)->dtype, call, begin, end); \
+  } \
+  static void op##_run(const rf_call *call) { \
+    rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, bytes, op##_range); \
   }
-}
-static void gelu_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_FOR_DTYPE(gelu_elements, rf_in(call, 0)->dtype, call, begin, end);
-}
-static void gelu_run(const rf_call *call) {
-  rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 8, gelu_range);
-}
+#define RF_ROWS(op, bytes, rows, ...) \
+  static void op##_range(const rf_call *call, int64_t begin, int64_t end) { \
+    RF_FOR_DTYPE(rows, rf_in(call, 0)->dtype, __VA_ARGS__); \
+  } \
+  static void op##_run(const rf_call *call) { \
+    rf_split(call, rf_rows_used(call, 0), 1, (bytes)*rf_in(call, 0)->shape[1], op##_range); \
+  }
 
-RF_INLINE void gelu_bwd_elements(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
-  for (int64_t i = begin; i < end; i += RF_LANES) {
-    int n = piece(end, i);
-    rf_v16 slope = rf_v16_gelu_tanh_grad(get(call->in[0], dtype, i, n));
-    put(call->out[0], dtype, i, rf_v16_mul(get(call->in[1], dtype, i, n), slope), n);
-  }
-}
-static void gelu_bwd_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_FOR_DTYPE(gelu_bwd_elements, rf_in(call, 0)->dtype, call, begin, end);
-}
-static void gelu_bwd_run(const rf_call *call) {
-  rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 12, gelu_bwd_range);
-}
-
-/* GELU with the error function instead of tanh. */
-RF_INLINE void gelu_erf_elements(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
-  for (int64_t i = begin; i < end; i += RF_LANES) {
-    int n = piece(end, i);
-    put(call->out[0], dtype, i, rf_v16_gelu_erf(get(call->in[0], dtype, i, n)), n);
-  }
-}
-static void gelu_erf_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_FOR_DTYPE(gelu_erf_elements, rf_in(call, 0)->dtype, call, begin, end);
-}
-static void gelu_erf_run(const rf_call *call) {
-  rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 8, gelu_erf_range);
-}
-
-RF_INLINE void gelu_erf_bwd_elements(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
-  for (int64_t i = begin; i < end; i += RF_LANES) {
-    int n = piece(end, i);
-    put(call->out[0], dtype, i,
-        rf_v16_mul(get(call->in[1], dtype, i, n), rf_v16_gelu_erf_grad(get(call->in[0], dtype, i, n))), n);
-  }
-}
-static void gelu_erf_bwd_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_FOR_DTYPE(gelu_erf_bwd_elements, rf_in(call, 0)->dtype, call, begin, end);
-}
-static void gelu_erf_bwd_run(const rf_call *call) {
-  rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 12, gelu_erf_bwd_range);
-}
+/* RF_ACTIVATION(gelu, f, slope) defines gelu_run, y = f(x), and gelu_bwd_run, dx = dy slope(x). */
+#define RF_ACTIVATION(op, value, slope) \
+  RF_INLINE void op##_elements(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) { \
+    for (int64_t i = begin; i < end; i += RF_LANES) { \
+      int n = piece(end, i); \
+      put(call->out[0], dtype, i, value(get(call->in[0], dtype, i, n)), n); \
+    } \
+  } \
+  RF_INLINE void op##_bwd_elements(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) { \
+    for (int64_t i = begin; i < end; i += RF_LANES) { \
+      int n = piece(end, i); \
+      rf_v16 by = slope(get(call->in[0], dtype, i, n)); \
+      put(call->out[0], dtype, i, rf_v16_mul(get(call->in[1], dtype, i, n), by), n); \
+    } \
+  } \
+  RF_ELEMENTS(op, 8) \
+  RF_ELEMENTS(op##_bwd, 12)
+RF_ACTIVATION(gelu, rf_v16_gelu_tanh, rf_v16_gelu_tanh_grad)
+RF_ACTIVATION(gelu_erf, rf_v16_gelu_erf, rf_v16_gelu_erf_grad)
 
 /* h (n, F) = act(gate) up, from gate_up (n, 2F) with the gate first; act is silu or (geglu)
  * gelu. */
@@ -85,18 +68,8 @@ RF_INLINE void gated_rows(const rf_call *call, int64_t begin, int64_t end, bool 
     }
   }
 }
-static void swiglu_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_FOR_DTYPE(gated_rows, rf_in(call, 0)->dtype, call, begin, end, false);
-}
-static void geglu_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_FOR_DTYPE(gated_rows, rf_in(call, 0)->dtype, call, begin, end, true);
-}
-static void swiglu_run(const rf_call *call) {
-  rf_split(call, rf_rows_used(call, 0), 1, 6 * rf_in(call, 0)->shape[1], swiglu_range);
-}
-static void geglu_run(const rf_call *call) {
-  rf_split(call, rf_rows_used(call, 0), 1, 6 * rf_in(call, 0)->shape[1], geglu_range);
-}
+RF_ROWS(swiglu, 6, gated_rows, call, begin, end, false)
+RF_ROWS(geglu, 6, gated_rows, call, begin, end, true)
 
 /* dgate = dh up act'(gate), dup = dh act(gate). */
 RF_INLINE void gated_bwd_rows(const rf_call *call, int64_t begin, int64_t end, bool gelu, rf_dtype dtype) {
@@ -121,18 +94,8 @@ RF_INLINE void gated_bwd_rows(const rf_call *call, int64_t begin, int64_t end, b
     }
   }
 }
-static void swiglu_bwd_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_FOR_DTYPE(gated_bwd_rows, rf_in(call, 0)->dtype, call, begin, end, false);
-}
-static void geglu_bwd_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_FOR_DTYPE(gated_bwd_rows, rf_in(call, 0)->dtype, call, begin, end, true);
-}
-static void swiglu_bwd_run(const rf_call *call) {
-  rf_split(call, rf_rows_used(call, 0), 1, 10 * rf_in(call, 0)->shape[1], swiglu_bwd_range);
-}
-static void geglu_bwd_run(const rf_call *call) {
-  rf_split(call, rf_rows_used(call, 0), 1, 10 * rf_in(call, 0)->shape[1], geglu_bwd_range);
-}
+RF_ROWS(swiglu_bwd, 10, gated_bwd_rows, call, begin, end, false)
+RF_ROWS(geglu_bwd, 10, gated_bwd_rows, call, begin, end, true)
 
 RF_INLINE void add_elements(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   for (int64_t i = begin; i < end; i += RF_LANES) {
@@ -140,15 +103,9 @@ RF_INLINE void add_elements(const rf_call *call, int64_t begin, int64_t end, rf_
     put(call->out[0], dtype, i, rf_v16_add(get(call->in[0], dtype, i, n), get(call->in[1], dtype, i, n)), n);
   }
 }
-static void add_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_FOR_DTYPE(add_elements, rf_in(call, 0)->dtype, call, begin, end);
-}
-static void add_run(const rf_call *call) {
-  rf_split(call, elements_used(call, 0), RF_ELEMENT_GRAIN, 12, add_range);
-}
+RF_ELEMENTS(add, 12)
 
-/* ---- dropout: every op draws the mask it needs; masks are never stored
- * -------------------------- */
+/* ---- dropout: every op draws the mask it needs; masks are never stored ----------------------- */
 
 RF_INLINE void add_dropout_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   rf_dropout drop = rf_dropout_of(call);
@@ -164,12 +121,7 @@ RF_INLINE void add_dropout_rows(const rf_call *call, int64_t begin, int64_t end,
     }
   }
 }
-static void add_dropout_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_FOR_DTYPE(add_dropout_rows, rf_in(call, 0)->dtype, call, begin, end);
-}
-static void add_dropout_run(const rf_call *call) {
-  rf_split(call, rf_rows_used(call, 0), 1, 12 * rf_in(call, 0)->shape[1], add_dropout_range);
-}
+RF_ROWS(add_dropout, 12, add_dropout_rows, call, begin, end)
 
 RF_INLINE void dropout_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
   rf_dropout drop = rf_dropout_of(call);
@@ -191,12 +143,7 @@ RF_INLINE void dropout_rows(const rf_call *call, int64_t begin, int64_t end, rf_
     }
   }
 }
-static void dropout_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_FOR_DTYPE(dropout_rows, rf_in(call, 0)->dtype, call, begin, end);
-}
-static void dropout_run(const rf_call *call) {
-  rf_split(call, rf_rows_used(call, 0), 1, 8 * rf_in(call, 0)->shape[1], dropout_range);
-}
+RF_ROWS(dropout, 8, dropout_rows, call, begin, end)
 
 /* ---- rope ------------------------------------------------------------------------------------ */
 
@@ -208,7 +155,7 @@ RF_INLINE void rope_rows(const rf_call *call, int64_t begin, int64_t end, rf_dty
   const rf_attr_rope *attr = &call->op->attr.rope;
   const int32_t *positions = call->in[1];
   int64_t item = dtype == RF_BF16 ? 2 : 4, width = rf_in(call, 0)->shape[1], half = attr->rotation.dim / 2,
-          turned = attr->heads + attr->kv_heads;
+          rotated = attr->heads + attr->kv_heads;
   float high[RF_ROPE_PAIRS], low[RF_ROPE_PAIRS], cosine[RF_ROPE_PAIRS], sine[RF_ROPE_PAIRS];
   for (int64_t i = 0; i < half; i++) {
     double frequency = rf_rope_frequency(&attr->rotation, i);
@@ -232,7 +179,7 @@ RF_INLINE void rope_rows(const rf_call *call, int64_t begin, int64_t end, rf_dty
         rf_v16_store_n(sine + i, attr->inverse ? rf_v16_neg(s) : s, n);
       }
     }
-    for (int64_t h = 0; h < turned; h++) {
+    for (int64_t h = 0; h < rotated; h++) {
       int64_t base = h * attr->head_dim;
       for (int64_t i = 0; i < half; i += RF_LANES) {
         int n = piece(half, i);
@@ -246,14 +193,9 @@ RF_INLINE void rope_rows(const rf_call *call, int64_t begin, int64_t end, rf_dty
         memcpy((void *)at_row(y, dtype, 1, base + 2 * half), at_row(x, dtype, 1, base + 2 * half),
                (size_t)(still * item));
     }
-    int64_t rest = turned * attr->head_dim;
+    int64_t rest = rotated * attr->head_dim;
     if (x != y)
       memcpy((void *)at_row(y, dtype, 1, rest), at_row(x, dtype, 1, rest), (size_t)((width - rest) * item));
   }
 }
-static void rope_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_FOR_DTYPE(rope_rows, rf_in(call, 0)->dtype, call, begin, end);
-}
-static void rope_run(const rf_call *call) {
-  rf_split(call, rf_rows_used(call, 0), 1, 8 * rf_in(call, 0)->shape[1], rope_range);
-}
+RF_ROWS(rope, 8, rope_rows, call, begin, end)

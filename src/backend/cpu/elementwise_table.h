@@ -2,6 +2,18 @@
  * that they accept. Included once per ISA: RF_TABLE is the table's name, RF_TABLE_ISA its level,
  * RF_TABLE_SUFFIX the suffix of its kernel names. */
 
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/dropout.h"
+#include "backend/cpu/simd.h"
+
+#include "backend/cpu/norm_body.h" /* included first, because the other bodies use its row helpers */
+
+#include "backend/cpu/elementwise_body.h"
+#include "backend/cpu/embed_body.h"
+#include "backend/cpu/experts_body.h"
+#include "backend/cpu/head_norm_body.h"
+#include "backend/cpu/optimizer_body.h"
+
 static rf_dtype dtype_in(const rf_graph *graph, const rf_op *op, int slot) {
   return graph->tensor[op->input[slot]].dtype;
 }

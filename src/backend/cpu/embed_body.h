@@ -5,8 +5,8 @@ static float token_scale(const rf_call *call) {
   return call->op->attr.embed.scale == 0 ? 1.0f : call->op->attr.embed.scale;
 }
 
-RF_INLINE void embed_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype,
-                          rf_dtype table_dtype, bool positional) {
+RF_INLINE void embed_rows(const rf_call *call, int64_t begin, int64_t end, bool positional, rf_dtype dtype,
+                          rf_dtype table_dtype) {
   const int32_t *tokens = call->in[0], *positions = call->in[1];
   int64_t width = rf_in(call, 2)->shape[1];
   rf_v16 by = rf_v16_set1(token_scale(call));
@@ -51,8 +51,8 @@ static void embed_range(const rf_call *call, int64_t begin, int64_t end) {
     else RF_FOR_DTYPE(embed_packed_rows, dtype, call, begin, end, false);
     return;
   }
-  if (call->in[3]) RF_BY_DTYPE(embed_rows, dtype, table_dtype, true, call, begin, end);
-  else RF_BY_DTYPE(embed_rows, dtype, table_dtype, false, call, begin, end);
+  if (call->in[3]) RF_BY_DTYPE(embed_rows, dtype, table_dtype, call, begin, end, true);
+  else RF_BY_DTYPE(embed_rows, dtype, table_dtype, call, begin, end, false);
 }
 static void embed_run(const rf_call *call) {
   rf_split(call, rf_rows_used(call, 0), 1, 12 * rf_in(call, 2)->shape[1], embed_range);

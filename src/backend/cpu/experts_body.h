@@ -16,8 +16,7 @@ RF_INLINE void route_rows(const rf_call *call, int64_t begin, int64_t end, rf_dt
       float best = -INFINITY;
       int64_t best_id = -1;
       for (int64_t e = 0; e < experts; e++) {
-        float x =
-            dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)logits)[e]) : ((const float *)logits)[e];
+        float x = rf_f32_get(logits, dtype, e);
         if (!(x == x)) x = -INFINITY;
         bool behind = x < last || (x == last && e > last_id);
         if (behind && (best_id < 0 || x > best)) {
@@ -28,8 +27,7 @@ RF_INLINE void route_rows(const rf_call *call, int64_t begin, int64_t end, rf_dt
       last = best;
       last_id = best_id;
       chosen[j] = (int32_t)best_id;
-      value[j] = dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)logits)[best_id])
-                                  : ((const float *)logits)[best_id];
+      value[j] = rf_f32_get(logits, dtype, best_id);
     }
     rf_v16 sum = rf_v16_zero(), top = rf_v16_set1(value[0]);
     for (int64_t j = 0; j < used; j += RF_LANES) {
@@ -114,42 +112,33 @@ static void dispatch_run(const rf_call *call) {
            dispatch_range);
 }
 
-RF_INLINE void dispatch_bwd_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
+/* out[0] row of each token = sum of its rows of in[0], times their weights in[1] if `weighted`. */
+RF_INLINE void sum_of_choices(const rf_call *call, int64_t begin, int64_t end, bool weighted,
+                              rf_dtype dtype) {
   int64_t width = rf_in(call, 0)->shape[1], used = call->op->attr.experts.used;
-  const int32_t *place = call->in[1];
+  const float *weights = call->in[1];
+  const int32_t *place = call->in[weighted ? 2 : 1];
   for (int64_t r = begin; r < end; r++)
     for (int64_t d = 0; d < width; d += RF_LANES) {
       int n = piece(width, d);
       rf_v16 sum = rf_v16_zero();
-      for (int64_t i = r * used; i < (r + 1) * used; i++)
-        sum = rf_v16_add(sum, get(at_row(call->in[0], dtype, place[i], width), dtype, d, n));
+      for (int64_t i = r * used; i < (r + 1) * used; i++) {
+        rf_v16 x = get(at_row(call->in[0], dtype, place[i], width), dtype, d, n);
+        sum = weighted ? rf_v16_fma(rf_v16_set1(weights[i]), x, sum) : rf_v16_add(sum, x);
+      }
       put((void *)at_row(call->out[0], dtype, r, width), dtype, d, sum, n);
     }
 }
 static void dispatch_bwd_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_FOR_DTYPE(dispatch_bwd_rows, rf_in(call, 0)->dtype, call, begin, end);
+  RF_FOR_DTYPE(sum_of_choices, rf_in(call, 0)->dtype, call, begin, end, false);
 }
 static void dispatch_bwd_run(const rf_call *call) {
   rf_split(call, tokens_used(call, 1), 1, 4 * rf_in(call, 0)->shape[1] * (1 + call->op->attr.experts.used),
            dispatch_bwd_range);
 }
 
-RF_INLINE void combine_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype) {
-  int64_t width = rf_in(call, 0)->shape[1], used = call->op->attr.experts.used;
-  const float *weights = call->in[1];
-  const int32_t *place = call->in[2];
-  for (int64_t r = begin; r < end; r++)
-    for (int64_t d = 0; d < width; d += RF_LANES) {
-      int n = piece(width, d);
-      rf_v16 sum = rf_v16_zero();
-      for (int64_t i = r * used; i < (r + 1) * used; i++)
-        sum = rf_v16_fma(rf_v16_set1(weights[i]),
-                         get(at_row(call->in[0], dtype, place[i], width), dtype, d, n), sum);
-      put((void *)at_row(call->out[0], dtype, r, width), dtype, d, sum, n);
-    }
-}
 static void combine_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_FOR_DTYPE(combine_rows, rf_in(call, 0)->dtype, call, begin, end);
+  RF_FOR_DTYPE(sum_of_choices, rf_in(call, 0)->dtype, call, begin, end, true);
 }
 static void combine_run(const rf_call *call) {
   rf_split(call, tokens_used(call, 2), 1, 4 * rf_in(call, 0)->shape[1] * (1 + call->op->attr.experts.used),

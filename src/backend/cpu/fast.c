@@ -47,7 +47,7 @@ size_t rf_fast_workspace(const rf_fast_isa *fast, const rf_gemm *g, int threads)
 }
 
 typedef struct job {
-  const rf_fast_isa *fast;
+  const rf_fast_isa *fast, *few; /* few: for packing, and for few rows */
   const rf_gemm_isa *gemm;
   const rf_gemm *g;
   char *strips[2]; /* packed in short and in long blocks */
@@ -78,10 +78,10 @@ static void few_rows(job *j, int thread, int threads, char *room) {
     for (int64_t s = 0; s < j->count; s++) {
       int used = used_of(j, s), rows = packed_for(j, used);
       const char *const strip[] = {j->strips[0] + s * j->bytes[0], j->strips[1] + s * j->bytes[1]};
-      j->fast->panels(panel, count, j->g->b, j->g->k, strip, rows, y);
+      j->few->panels(panel, count, j->g->b, j->g->k, strip, rows, y);
       for (int i = 0; i < count; i++)
-        j->gemm->finish(j->g, y + i * rows * RF_PANEL_LANES, RF_PANEL_LANES, s * j->rows, used,
-                        panel[i].first, panel[i].used);
+        j->gemm->finish(j->g, &(rf_gemm_sums){y + i * rows * RF_PANEL_LANES, RF_PANEL_LANES, s * j->rows,
+                                              panel[i].first, used, panel[i].used});
     }
   }
 }
@@ -118,8 +118,8 @@ static void panels_of_strips(const job *j, int64_t p0, int count, int64_t s0, in
   }
   for (int p = 0; p < count; p++)
     for (int64_t s = s0; s < s1; s++)
-      j->gemm->finish(j->g, sums + ((s1 - s0) * p + s - s0) * STRIP_SUMS, RF_PANEL_LANES, s * j->rows,
-                      used_of(j, s), panel[p].first, panel[p].used);
+      j->gemm->finish(j->g, &(rf_gemm_sums){sums + ((s1 - s0) * p + s - s0) * STRIP_SUMS, RF_PANEL_LANES,
+                                            s * j->rows, panel[p].first, used_of(j, s), panel[p].used});
 }
 
 static void many_rows(job *j, int thread, int threads, char *room) {
@@ -139,9 +139,14 @@ void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm
                  void *workspace) {
   enum { PACK = 1024 }; /* steps of k per item of work */
   if (g->m <= 0 || g->n <= 0) return;
-  if (is_wide(g)) fast = fast->wide;
+  const rf_fast_isa *few = fast->few ? fast->few : fast;
+  if (is_wide(g)) {
+    fast = fast->wide;
+    few = few->wide;
+  }
   bool many = is_many(fast, g->m);
   job j = {.fast = fast,
+           .few = few,
            .gemm = gemm,
            .g = g,
            .rows = strip_rows(fast, g->m),
@@ -164,8 +169,8 @@ void rf_fast_run(const rf_fast_isa *fast, const rf_gemm_isa *gemm, const rf_gemm
       int used = used_of(&j, s);
       for (int l = 0; l < 2; l++)
         if (j.bytes[l])
-          fast->pack(g, l, s * j.rows, used, packed_for(&j, used), k, k + PACK < g->k ? k + PACK : g->k,
-                     j.strips[l] + s * j.bytes[l]);
+          few->pack(g, l, s * j.rows, used, packed_for(&j, used), k, k + PACK < g->k ? k + PACK : g->k,
+                    j.strips[l] + s * j.bytes[l]);
     }
     RF_STAMP_BARRIER;
     int thread = omp_get_thread_num();

@@ -91,16 +91,8 @@ typedef struct rf_fast_isa {
   void (*close)(void);
   int steps, row_bytes;           /* k values of a block; bytes per row */
   const struct rf_fast_isa *wide; /* the functions for int8 */
+  const struct rf_fast_isa *few;  /* has `pack` and `panels`, if these are NULL here */
 } rf_fast_isa;
-/* Functions of RF_FAST_AVX512BF16 that RF_FAST_AMX shares. */
-void rf_fast_pack_quads(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0,
-                        int64_t k1, void *strip);
-void rf_fast_panels_quads(const rf_panel *panel, int count, const char *b, int64_t inner,
-                          const char *const strip[2], int rows, float *y);
-void rf_fast_pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1,
-                       void *strip);
-void rf_fast_panels_wide(const rf_panel *panel, int count, const char *b, int64_t inner,
-                         const char *const strip[2], int rows, float *y);
 extern const rf_fast_isa RF_FAST_AVX2, RF_FAST_AVX512, RF_FAST_AVX512BF16, RF_FAST_AMX;
 
 /* Counterparts of rf_gemm_workspace and rf_gemm_run. `gemm` provides the epilogues. */

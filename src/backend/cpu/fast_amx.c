@@ -49,17 +49,27 @@ static void close_tiles(void) { _tile_release(); }
             e0 = offsets ? _mm512_loadu_ps(e + run * RF_PANEL_LANES) : d0; \
     SIXTEEN(ROW_JOIN) \
   }
-RF_INLINE void tiles(int count, bool halves, bool offsets, const rf_fast_block *block, int lane,
-                     const char *strip, bool first, float *y, coming *later) {
+/* A strip of rows times a block. */
+typedef struct tiles_part {
+  const rf_fast_block *block;
+  const char *strip;
+  bool first; /* the sums start from 0 */
+  float *y;
+  coming *later;
+} tiles_part;
+RF_INLINE void tiles(int count, bool halves, bool offsets, int lane, const tiles_part *p) {
   enum { STRIDE = RF_FAST_ITEMS * RF_FAST_ROWS * 4, AHEAD = 4, SLOTS = 8 };
   _Alignas(64) int32_t room[SLOTS][16 * 16];
+  const rf_fast_block *block = p->block;
+  const char *strip = p->strip, *codes = block->codes + 4 * lane;
   const int turns = halves ? 2 : 1, runs = count * turns;
-  const char *codes = block->codes + 4 * lane;
+  const bool first = p->first;
+  float *y = p->y + lane;
   const float *d = block->d + lane, *e = offsets ? block->e + lane : d;
   SIXTEEN(ROW_LOAD)
 #pragma GCC unroll 5
   for (int i = 0; i < runs + AHEAD; i += 4) {
-    come(later);
+    come(p->later);
     TURN(0)
     TURN(1)
     TURN(2)
@@ -67,12 +77,11 @@ RF_INLINE void tiles(int count, bool halves, bool offsets, const rf_fast_block *
   }
   SIXTEEN(ROW_STORE)
 }
-RF_INLINE void kind_of_tiles(int count, const rf_fast_block *block, const char *strip, bool first,
-                             float *sums, coming *later) {
-  for (int lane = 0; lane < block->lanes; lane += W_LANES) {
-    if (block->halves) tiles(count, true, false, block, lane, strip, first, sums + lane, later);
-    else if (block->e) tiles(count, false, true, block, lane, strip, first, sums + lane, later);
-    else tiles(count, false, false, block, lane, strip, first, sums + lane, later);
+RF_INLINE void kind_of_tiles(int count, const tiles_part *p) {
+  for (int lane = 0; lane < p->block->lanes; lane += W_LANES) {
+    if (p->block->halves) tiles(count, true, false, lane, p);
+    else if (p->block->e) tiles(count, false, true, lane, p);
+    else tiles(count, false, false, lane, p);
   }
 }
 
@@ -97,7 +106,8 @@ RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char 
       w_word c, offset;
       parts_of_k4(&b, run, &c, &offset);
       w_word low = w_and(c, w_set_word(7)), high = w_right(c, 3);
-      low = w_or(low, w_left(low, 16)), high = w_or(high, w_left(high, 16));
+      low = w_or(low, w_left(low, 16));
+      high = w_or(high, w_left(high, 16));
 #pragma GCC unroll 8
       for (int j = 0; j < 8; j++) { /* products stay below 256, so the bytes of a pair do not mix */
         w_word codes = run_codes(type, run_low(type, &b, run, j / 4, j % 4),
@@ -131,7 +141,7 @@ typedef int32_t long_sums[2][16 * 16];
   }
 #define L_FOUR(i) L_JOIN(4 * (i)) L_JOIN(4 * (i) + 1) L_JOIN(4 * (i) + 2) L_JOIN(4 * (i) + 3)
 #define L_PRODUCT(low, high, i) \
-  come(later); \
+  come(p->later); \
   _tile_loadd(5, rows + 64 * RF_FAST_ROWS * (i), 64); \
   _tile_loadd(7, codes + 2 * CODE_PLANE * (i), 64); \
   _tile_dpbsud(low, 5, 7); \
@@ -155,50 +165,46 @@ typedef int32_t long_sums[2][16 * 16];
   }
 /* Multiplies half `half` of lanes [lane, lane + 16) if `more`, and adds the sums of the half before
  * if `before`. */
-RF_INLINE void long_tiles(int half, bool more, bool before, const rf_fast_block *block, int lane,
-                          const char *strip, bool first, float *y, coming *later) {
+RF_INLINE void long_tiles(int half, bool more, bool before, int lane, const tiles_part *p) {
   enum { HALF = RF_FAST_LONG_ITEMS * 4 * RF_FAST_ROWS };
   const int past = half ? lane : before ? lane - W_LANES : 0;
-  const bool zero = first && half; /* the half before is the first one of k */
+  const bool zero = p->first && half; /* the half before is the first one of k */
+  const rf_fast_block *block = p->block;
   const char *codes = block->codes + lane / W_LANES * LANES_BYTES + half * 4 * CODE_PLANE,
-             *rows = strip + half * HALF;
-  const rf_fast_long rest = rf_fast_long_at(strip + !half * HALF, RF_FAST_ROWS);
+             *rows = p->strip + half * HALF;
+  const rf_fast_long rest = rf_fast_long_at(p->strip + !half * HALF, RF_FAST_ROWS);
   const int32_t *m = block->m + 2 * !half * RF_PANEL_LANES + past;
   _Alignas(64) long_sums sums;
   w_float d = _mm512_loadu_ps(block->d + past), e = _mm512_loadu_ps(block->e + past);
   w_word m0 = w_load_word(m), m1 = w_load_word(m + RF_PANEL_LANES);
-  y += past;
+  float *y = p->y + past;
   if (half) {
     L_TILES(2, 3, 0, 1)
   } else {
     L_TILES(0, 1, 2, 3)
   }
 }
-RF_INLINE void long_lanes(const rf_fast_block *block, const char *strip, bool first, float *sums,
-                          coming *later) {
-  long_tiles(0, true, false, block, 0, strip, first, sums, later);
+RF_INLINE void long_lanes(const tiles_part *p) {
+  long_tiles(0, true, false, 0, p);
   for (int lane = 0;;) {
-    long_tiles(1, true, true, block, lane, strip, first, sums, later);
+    long_tiles(1, true, true, lane, p);
     lane += W_LANES;
-    if (lane == block->lanes) break;
-    long_tiles(0, true, true, block, lane, strip, first, sums, later);
+    if (lane == p->block->lanes) break;
+    long_tiles(0, true, true, lane, p);
   }
-  long_tiles(0, false, true, block, block->lanes, strip, first, sums, later);
+  long_tiles(0, false, true, p->block->lanes, p);
 }
 
 static void many(const rf_fast_block *block, const void *strip, int used, bool first, float *sums,
                  const char *ahead, int64_t ahead_bytes) {
   enum { WHOLE = RF_FAST_KC / RF_FAST_BLOCK };
   (void)used; /* unused rows are zeros */
-  if (block->c) {
-    coming later = coming_of(ahead, ahead_bytes, 4 * block->lanes / W_LANES);
-    long_lanes(block, strip, first, sums, &later);
-    return;
-  }
-  coming later = coming_of(ahead, ahead_bytes,
-                           block->lanes / W_LANES * ((block->halves ? 2 : 1) * block->count / 4 + 1));
-  if (block->count == WHOLE) kind_of_tiles(WHOLE, block, strip, first, sums, &later);
-  else kind_of_tiles(block->count, block, strip, first, sums, &later);
+  int turns = block->c ? 4 : (block->halves ? 2 : 1) * block->count / 4 + 1;
+  coming later = coming_of(ahead, ahead_bytes, block->lanes / W_LANES * turns);
+  tiles_part p = {block, strip, first, sums, &later};
+  if (block->c) long_lanes(&p);
+  else if (block->count == WHOLE) kind_of_tiles(WHOLE, &p);
+  else kind_of_tiles(block->count, &p);
 }
 
 /* q8_0 stores signed bytes, which are used in place; only the scales are unpacked. */
@@ -219,8 +225,7 @@ static rf_fast_block unpack_signed(const rf_panel *panel, const char *at, int64_
                          .lanes = RF_PANEL_LANES};
 }
 
-/* ---- int8: both bytes of sixteen rows times 32 lanes, without unpacking
- * ------------------------- */
+/* ---- int8: both bytes of sixteen rows times 32 lanes, without unpacking ---------------------- */
 
 static const rf_tile_shapes WHOLE = RF_WHOLE_TILES;
 static void open_whole(void) { _tile_loadconfig(&WHOLE); }
@@ -290,9 +295,17 @@ static void many_wide(const rf_fast_block *block, const void *strip, int used, b
   }
 }
 
-static const rf_fast_isa WIDE = {rf_fast_pack_wide, rf_fast_panels_wide, wide_codes,
-                                 many_wide,         open_whole,          close_tiles,
-                                 RF_FAST_WIDE,      RF_FAST_WIDE_BYTES,  NULL};
-const rf_fast_isa RF_FAST_AMX = {
-    rf_fast_pack_quads, rf_fast_panels_quads, unpack_signed,     many, open_tiles,
-    close_tiles,        RF_FAST_BLOCK,        4 * RF_FAST_ITEMS, &WIDE};
+static const rf_fast_isa WIDE = {.unpack = wide_codes,
+                                 .many = many_wide,
+                                 .open = open_whole,
+                                 .close = close_tiles,
+                                 .steps = RF_FAST_WIDE,
+                                 .row_bytes = RF_FAST_WIDE_BYTES};
+const rf_fast_isa RF_FAST_AMX = {.few = &RF_FAST_AVX512BF16,
+                                 .unpack = unpack_signed,
+                                 .many = many,
+                                 .open = open_tiles,
+                                 .close = close_tiles,
+                                 .steps = RF_FAST_BLOCK,
+                                 .row_bytes = 4 * RF_FAST_ITEMS,
+                                 .wide = &WIDE};

@@ -2,7 +2,10 @@
 #include "backend/cpu/fast_kernels.h"
 #include "backend/cpu/fast_wide.h"
 
-static const rf_fast_isa WIDE = {pack_wide,    panels_wide,        NULL, NULL, NULL, NULL,
-                                 RF_FAST_WIDE, RF_FAST_WIDE_BYTES, NULL};
-const rf_fast_isa RF_FAST_AVX512 = {pack,          panels_product,    NULL, NULL, NULL, NULL,
-                                    RF_FAST_BLOCK, 4 * RF_FAST_ITEMS, &WIDE};
+static const rf_fast_isa WIDE = {
+    .pack = pack_wide, .panels = panels_wide, .steps = RF_FAST_WIDE, .row_bytes = RF_FAST_WIDE_BYTES};
+const rf_fast_isa RF_FAST_AVX512 = {.pack = pack,
+                                    .panels = panels_product,
+                                    .steps = RF_FAST_BLOCK,
+                                    .row_bytes = 4 * RF_FAST_ITEMS,
+                                    .wide = &WIDE};

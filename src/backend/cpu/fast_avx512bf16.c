@@ -5,10 +5,17 @@ enum { CODE_BIAS = 128 };
 #include "backend/cpu/fast_unpack.h"
 #include "backend/cpu/fast_wide.h"
 
-/* ---- many rows: up to six rows and two vectors of lanes; codes come from L1, unpacked for all
- * strips */
+/* ---- many rows: up to six rows and two vectors of lanes, with unpacked codes in L1 ----------- */
 
 #define SIX(X) X(0, 0) X(0, 1) X(1, 0) X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1) X(4, 0) X(4, 1) X(5, 0) X(5, 1)
+/* Rows of a strip from `row` on, times two vectors of lanes of a block from `lane` on. */
+typedef struct quads_part {
+  const rf_fast_block *block;
+  int lane, row;
+  const char *strip;
+  float *y;
+  coming *later;
+} quads_part;
 #define Q_LOAD(r, l) \
   w_float acc_##r##_##l = \
       (r) < rows && !first ? _mm512_loadu_ps(y + (r)*RF_PANEL_LANES + (l)*W_LANES) : w_set(0);
@@ -23,16 +30,18 @@ enum { CODE_BIAS = 128 };
         _mm512_fmadd_ps(d##l, _mm512_mul_ps(w_set(scale[r]), w_integer(sum_##r##_##l)), acc_##r##_##l); \
     if (offsets) acc_##r##_##l = _mm512_fmadd_ps(e##l, w_set(total[r]), acc_##r##_##l); \
   }
-RF_INLINE void quads(int rows, bool halves, bool offsets, const rf_fast_block *block, int lane,
-                     const char *strip, int row, bool first, float *y, coming *later) {
+RF_INLINE void quads(int rows, bool halves, bool offsets, bool first, const quads_part *p) {
   enum { STRIDE = RF_FAST_ITEMS * RF_FAST_ROWS * 4 };
+  const rf_fast_block *block = p->block;
+  const int lane = p->lane, row = p->row;
+  const char *strip = p->strip;
   const int turns = halves ? 2 : 1, count = 8 / turns;
   const char *codes = block->codes + 4 * lane;
   const float *d = block->d + lane, *e = offsets ? block->e + lane : d;
-  y += row * RF_PANEL_LANES + lane;
+  float *y = p->y + row * RF_PANEL_LANES + lane;
   SIX(Q_LOAD)
   for (int b = 0; b < block->count; b++, strip += STRIDE, codes += block->stride) {
-    come(later);
+    come(p->later);
 #pragma GCC unroll 2
     for (int h = 0; h < turns; h++, d += RF_PANEL_LANES, e += RF_PANEL_LANES) {
       const int32_t *words = (const int32_t *)(const void *)strip + 8 * row + h * count;
@@ -74,21 +83,23 @@ RF_INLINE void quads(int rows, bool halves, bool offsets, const rf_fast_block *b
     acc = _mm512_fmadd_ps(d##l, _mm512_mul_ps(s, w_integer(all_##r##_##l)), acc); \
     _mm512_storeu_ps(to, _mm512_fmadd_ps(e##l, _mm512_mul_ps(s, w_integer(off_##r##_##l)), acc)); \
   }
-RF_INLINE void quads_of_long(int rows, const rf_fast_block *block, int lane, const char *strip, int row,
-                             bool first, float *y, coming *later) {
+RF_INLINE void quads_of_long(int rows, bool first, const quads_part *p) {
   enum { RUNS = RF_FAST_LONG / RF_FAST_BLOCK };
+  const rf_fast_block *block = p->block;
+  const int lane = p->lane, row = p->row;
+  const char *strip = p->strip;
   const char *codes = block->codes + 4 * lane;
   const int32_t *c = block->c + lane, *m = block->m + lane;
   w_float d0 = _mm512_loadu_ps(block->d + lane), d1 = _mm512_loadu_ps(block->d + lane + W_LANES);
   w_float e0 = _mm512_loadu_ps(block->e + lane), e1 = _mm512_loadu_ps(block->e + lane + W_LANES);
-  y += row * RF_PANEL_LANES + lane;
+  float *y = p->y + row * RF_PANEL_LANES + lane;
   for (int half = 0; half < RF_FAST_KC / RF_FAST_LONG;
        half++, strip += rf_fast_strip_bytes(true, RF_FAST_ROWS, RF_FAST_LONG)) {
     const rf_fast_long rest = rf_fast_long_at(strip, RF_FAST_ROWS);
     const float *scale = rest.scale + row;
     SIX(L_ZERO)
     for (int run = 0; run < RUNS; run++, codes += 4 * 8 * RF_PANEL_LANES, c += RF_PANEL_LANES) {
-      come(later);
+      come(p->later);
       const int32_t *words =
           (const int32_t *)(const void *)(strip + run / 2 * 64 * RF_FAST_ROWS + run % 2 * 32 + 64 * row);
       SIX(L_START)
@@ -111,40 +122,25 @@ RF_INLINE void quads_of_long(int rows, const rf_fast_block *block, int lane, con
     SIX(L_JOIN)
   }
 }
-/* kind: 0 plain, 1 halves, 2 offsets, 3 blocks of 256. */
-RF_INLINE void quads_of(int rows, int kind, const rf_fast_block *block, int lane, const char *strip, int row,
-                        bool first, float *y, coming *later) {
-  if (kind == 3) quads_of_long(rows, block, lane, strip, row, first, y, later);
-  else quads(rows, kind == 1, kind == 2, block, lane, strip, row, first, y, later);
+/* QUADS(3) defines quads_0_3(part, first) to quads_3_3: 0 plain, 1 halves, 2 offsets, 3 blocks of
+ * 128. Panels of 16 or 48 lanes have buffers rounded up to two vectors. */
+RF_INLINE void quads_of(int kind, int rows, bool first, const quads_part *p) {
+  if (kind == 3) quads_of_long(rows, first, p);
+  else quads(rows, kind == 1, kind == 2, first, p);
 }
-/* QUADS(3) defines quads_3(...), quads_halves_3(...), quads_offsets_3(...) and quads_long_3(...).
- * Panels of 16 or 48 lanes have buffers rounded up to two vectors. */
-#define QUADS_OF(name, rows, kind) \
-  static __attribute__((noinline)) void name(const rf_fast_block *block, int lane, const char *strip, \
-                                             int row, bool first, float *y, coming *later) { \
-    if (first) quads_of(rows, kind, block, lane, strip, row, true, y, later); \
-    else quads_of(rows, kind, block, lane, strip, row, false, y, later); \
-  }
-#define QUADS(rows) \
-  QUADS_OF(quads_##rows, rows, 0) \
-  QUADS_OF(quads_halves_##rows, rows, 1) \
-  QUADS_OF(quads_offsets_##rows, rows, 2) QUADS_OF(quads_long_##rows, rows, 3)
 // clang-format off
+#define QUADS_OF(kind, rows) \
+  static __attribute__((noinline)) void quads_##kind##_##rows(const quads_part *p, bool first) { \
+    if (first) quads_of(kind, rows, true, p); \
+    else quads_of(kind, rows, false, p); \
+  }
+#define QUADS(rows) QUADS_OF(0, rows) QUADS_OF(1, rows) QUADS_OF(2, rows) QUADS_OF(3, rows)
 QUADS(1) QUADS(2) QUADS(3) QUADS(4) QUADS(5) QUADS(6)
-    // clang-format on
-    enum {
-      QUAD_ROWS = 6
-    };
-typedef void (*quads_fn)(const rf_fast_block *block, int lane, const char *strip, int row, bool first,
-                         float *y, coming *later);
-static const quads_fn BODIES_OF[QUAD_ROWS + 1][4] = {
-    {NULL},
-    {quads_1, quads_halves_1, quads_offsets_1, quads_long_1},
-    {quads_2, quads_halves_2, quads_offsets_2, quads_long_2},
-    {quads_3, quads_halves_3, quads_offsets_3, quads_long_3},
-    {quads_4, quads_halves_4, quads_offsets_4, quads_long_4},
-    {quads_5, quads_halves_5, quads_offsets_5, quads_long_5},
-    {quads_6, quads_halves_6, quads_offsets_6, quads_long_6}};
+#define QUADS_ROW(rows) {quads_0_##rows, quads_1_##rows, quads_2_##rows, quads_3_##rows}
+enum { QUAD_ROWS = 6 };
+static void (*const BODIES_OF[QUAD_ROWS + 1][4])(const quads_part *p, bool first) = {
+    {NULL}, QUADS_ROW(1), QUADS_ROW(2), QUADS_ROW(3), QUADS_ROW(4), QUADS_ROW(5), QUADS_ROW(6)};
+// clang-format on
 
 static void many(const rf_fast_block *block, const void *strip, int used, bool first, float *sums,
                  const char *ahead, int64_t ahead_bytes) {
@@ -154,7 +150,7 @@ static void many(const rf_fast_block *block, const void *strip, int used, bool f
   for (int c = 0; c < chunks; c++) {
     int row = used * c / chunks, rows = used * (c + 1) / chunks - row;
     for (int lane = 0; lane < block->lanes; lane += 32)
-      BODIES_OF[rows][kind](block, lane, strip, row, first, sums, &later);
+      BODIES_OF[rows][kind](&(quads_part){block, lane, row, strip, sums, &later}, first);
   }
 }
 
@@ -197,57 +193,50 @@ static rf_fast_block wide_in_place(const rf_panel *panel, const char *at, int64_
                          .count = (int)((k1 - k0) / RF_FAST_BLOCK),
                          .lanes = panel->lanes};
 }
-enum { WIDE_ROWS = 4, WIDE_TWO = 2 };
-#define WIDE_MANY(rows, vectors) \
-  static __attribute__((noinline)) void wide_many_##rows##_##vectors(const rf_fast_block *block, int lane, \
-                                                                     const char *strip, int row, bool first, \
-                                                                     float *y, const char *ahead) { \
-    wide_block(rows, vectors, block->count *RF_FAST_BLOCK, RF_FAST_ROWS, row, strip, \
-               block->codes + 4 * lane, block->lanes, block->d + lane, first, y, ahead); \
-  }
 // clang-format off
-WIDE_MANY(1, 2) WIDE_MANY(2, 2) WIDE_MANY(3, 2) WIDE_MANY(4, 2) WIDE_MANY(1, 1) WIDE_MANY(2, 1) WIDE_MANY(3, 1) WIDE_MANY(4, 1)
-    // clang-format on
-    static void many_wide(const rf_fast_block *block, const void *strip, int used, bool first, float *sums,
-                          const char *ahead, int64_t ahead_bytes) {
-  static void (*const body[WIDE_ROWS + 1][WIDE_TWO + 1])(
-      const rf_fast_block *block, int lane, const char *strip, int row, bool first, float *y,
-      const char *ahead) = {{NULL, NULL, NULL},
-                            {NULL, wide_many_1_1, wide_many_1_2},
-                            {NULL, wide_many_2_1, wide_many_2_2},
-                            {NULL, wide_many_3_1, wide_many_3_2},
-                            {NULL, wide_many_4_1, wide_many_4_2}};
+/* WIDE_MANY(3, 2) defines wide_3_2(part): three rows, two vectors of lanes. */
+#define WIDE_MANY(rows, vectors) \
+  static __attribute__((noinline)) void wide_##rows##_##vectors(const wide_part *p) { \
+    wide_block(rows, vectors, RF_FAST_ROWS, p); \
+  }
+WIDE_MANY(1, 1) WIDE_MANY(2, 1) WIDE_MANY(3, 1) WIDE_MANY(4, 1)
+WIDE_MANY(1, 2) WIDE_MANY(2, 2) WIDE_MANY(3, 2) WIDE_MANY(4, 2)
+enum { WIDE_ROWS = 4 };
+static const wide_fn WIDE_OF[WIDE_ROWS + 1][2] = {
+    {NULL}, {wide_1_1, wide_1_2}, {wide_2_1, wide_2_2}, {wide_3_1, wide_3_2}, {wide_4_1, wide_4_2}};
+// clang-format on
+static void many_wide(const rf_fast_block *block, const void *strip, int used, bool first, float *sums,
+                      const char *ahead, int64_t ahead_bytes) {
   int chunks = (used + WIDE_ROWS - 1) / WIDE_ROWS;
   coming later = coming_of(ahead, ahead_bytes, chunks);
   for (int c = 0; c < chunks; c++) {
     int row = used * c / chunks, rows = used * (c + 1) / chunks - row;
     come(&later);
     for (int lane = 0; lane < block->lanes; lane += 32) {
-      int vectors = block->lanes - lane < 32 ? 1 : 2;
-      body[rows][vectors](block, lane, strip, row, first, sums + row * RF_PANEL_LANES + lane,
-                          block->codes + 4 * lane);
+      wide_part p = {.count = block->count * RF_FAST_BLOCK,
+                     .row = row,
+                     .strip = strip,
+                     .codes = block->codes + 4 * lane,
+                     .lanes = block->lanes,
+                     .heads = block->d + lane,
+                     .first = first,
+                     .y = sums + row * RF_PANEL_LANES + lane,
+                     .ahead = block->codes + 4 * lane};
+      WIDE_OF[rows][block->lanes - lane >= 32](&p);
     }
   }
 }
 
-static const rf_fast_isa WIDE = {pack_wide, panels_wide,  wide_in_place,      many_wide, NULL,
-                                 NULL,      RF_FAST_WIDE, RF_FAST_WIDE_BYTES, NULL};
-const rf_fast_isa RF_FAST_AVX512BF16 = {pack,          panels_product,    unpack, many, NULL, NULL,
-                                        RF_FAST_BLOCK, 4 * RF_FAST_ITEMS, &WIDE};
-void rf_fast_pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1,
-                       void *strip) {
-  pack_wide(g, is_long, i0, used, rows, k0, k1, strip);
-}
-void rf_fast_panels_wide(const rf_panel *panel, int count, const char *b, int64_t inner,
-                         const char *const strip[2], int rows, float *y) {
-  panels_wide(panel, count, b, inner, strip, rows, y);
-}
-
-void rf_fast_pack_quads(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0,
-                        int64_t k1, void *strip) {
-  pack(g, is_long, i0, used, rows, k0, k1, strip);
-}
-void rf_fast_panels_quads(const rf_panel *panel, int count, const char *b, int64_t inner,
-                          const char *const strip[2], int rows, float *y) {
-  panels_product(panel, count, b, inner, strip, rows, y);
-}
+static const rf_fast_isa WIDE = {.pack = pack_wide,
+                                 .panels = panels_wide,
+                                 .unpack = wide_in_place,
+                                 .many = many_wide,
+                                 .steps = RF_FAST_WIDE,
+                                 .row_bytes = RF_FAST_WIDE_BYTES};
+const rf_fast_isa RF_FAST_AVX512BF16 = {.pack = pack,
+                                        .panels = panels_product,
+                                        .unpack = unpack,
+                                        .many = many,
+                                        .steps = RF_FAST_BLOCK,
+                                        .row_bytes = 4 * RF_FAST_ITEMS,
+                                        .wide = &WIDE};

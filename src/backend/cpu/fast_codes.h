@@ -4,8 +4,7 @@
 #include "backend/cpu/panel_codes.h"
 #include "backend/cpu/simd.h"
 
-/* ---- codes of four values of k, one per byte of a word
- * ------------------------------------------- */
+/* ---- codes of four values of k, one per byte of a word --------------------------------------- */
 
 #if defined(__AVX512VNNI__)
 RF_INLINE w_word dot(w_word sum, w_word codes, w_word a) {

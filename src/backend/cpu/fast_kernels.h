@@ -14,10 +14,10 @@ RF_INLINE float block_steps(float levels, int32_t most, float *scale) {
   memcpy(&largest, &most, sizeof largest);
   float steps = largest > 0 ? levels / largest : 0.0f;
   *scale = largest / levels;
-  if (isinf(steps)) {
+  if (isinf(steps)) { /* subnormal magnitudes count as 0 */
     steps = 0.0f;
     *scale = 0.0f;
-  } /* subnormal magnitudes count as 0 */
+  }
   if (most >= 0x7f800000) {
     steps = 0.0f;
     *scale = NAN;
@@ -37,34 +37,33 @@ RF_INLINE sixteen sixteen_get(const void *from, rf_dtype dtype, int64_t at) {
 #if defined(__AVX512F__)
   v.x = rf_v16_get(from, dtype, at);
 #else
-  for (int i = 0; i < 16; i++)
-    v.x[i] =
-        dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[at + i]) : ((const float *)from)[at + i];
+  for (int i = 0; i < 16; i++) v.x[i] = rf_f32_get(from, dtype, at + i);
 #endif
   return v;
 }
-/* Bits of the largest magnitude so far. Magnitudes and their bits have the same order. */
+/* Bits of the largest magnitude of `count` groups of sixteen values. Magnitudes and their bits have
+ * the same order. */
+RF_INLINE int32_t most_of(int count, const void *from, rf_dtype dtype, int64_t at) {
 #if defined(__AVX512F__)
-typedef __m512i most_bits;
-RF_INLINE most_bits most_none(void) { return _mm512_setzero_si512(); }
-RF_INLINE most_bits sixteen_most(const sixteen *v, most_bits most) {
-  return _mm512_max_epi32(most, _mm512_and_si512(_mm512_castps_si512(v->x), _mm512_set1_epi32(0x7fffffff)));
-}
-RF_INLINE int32_t most_whole(most_bits most) { return _mm512_reduce_max_epi32(most); }
+  __m512i most = _mm512_setzero_si512();
+#pragma GCC unroll 8
+  for (int i = 0; i < count; i++) {
+    __m512i bits = _mm512_castps_si512(rf_v16_get(from, dtype, at + 16 * i));
+    most = _mm512_max_epi32(most, _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)));
+  }
+  return _mm512_reduce_max_epi32(most);
 #else
-typedef int32_t most_bits;
-RF_INLINE most_bits most_none(void) { return 0; }
-RF_INLINE most_bits sixteen_most(const sixteen *v, most_bits most) {
-  for (int i = 0; i < 16; i++) {
+  int32_t most = 0;
+  for (int i = 0; i < 16 * count; i++) {
+    float x = rf_f32_get(from, dtype, at + i);
     int32_t bits;
-    memcpy(&bits, &v->x[i], sizeof bits);
+    memcpy(&bits, &x, sizeof bits);
     bits &= 0x7fffffff;
     most = bits > most ? bits : most;
   }
   return most;
-}
-RF_INLINE int32_t most_whole(most_bits most) { return most; }
 #endif
+}
 /* Writes sixteen integers to a and returns their sum. */
 RF_INLINE int32_t sixteen_put(const sixteen *v, float steps, char *a) {
 #if defined(__AVX512F__)
@@ -87,14 +86,7 @@ RF_INLINE int32_t sixteen_put(const sixteen *v, float steps, char *a) {
  * `step` bytes after the run before. Sets the sum of each group and returns the scale. */
 RF_INLINE float pack_block(int count, const void *from, rf_dtype dtype, int64_t at, char *a, int64_t step,
                            int32_t *sum) {
-  float scale;
-  most_bits most = most_none();
-#pragma GCC unroll 8
-  for (int i = 0; i < count; i++) {
-    sixteen v = sixteen_get(from, dtype, at + 16 * i);
-    most = sixteen_most(&v, most);
-  }
-  float steps = block_steps(127, most_whole(most), &scale);
+  float scale, steps = block_steps(127, most_of(count, from, dtype, at), &scale);
 #pragma GCC unroll 8
   for (int i = 0; i < count; i++) {
     sixteen v = sixteen_get(from, dtype, at + 16 * i);
@@ -151,10 +143,11 @@ typedef struct part {
 } part;
 
 /* Integer sums stay in registers; f32 sums are kept in y, which stays in L1. */
+// clang-format off
 #define EACH(X) \
-  EACH_VECTOR(X, 0) \
-  EACH_VECTOR(X, 1) \
-  EACH_VECTOR(X, 2) EACH_VECTOR(X, 3) EACH_VECTOR(X, 4) EACH_VECTOR(X, 5) EACH_VECTOR(X, 6) EACH_VECTOR(X, 7)
+  EACH_VECTOR(X, 0) EACH_VECTOR(X, 1) EACH_VECTOR(X, 2) EACH_VECTOR(X, 3) \
+  EACH_VECTOR(X, 4) EACH_VECTOR(X, 5) EACH_VECTOR(X, 6) EACH_VECTOR(X, 7)
+// clang-format on
 #define SUM_START(r, l) \
   w_word sum_##r##_##l = (r) < rows && zero >= 0 \
                              ? W(srai_epi32)(w_set_word(minus[r]), zero < 0 ? 0 : 7 - zero) \
@@ -202,7 +195,8 @@ RF_INLINE void fetch_four_runs(const part *p, const char *block, int64_t block_b
     __builtin_prefetch(after + 2 * p->lane + 64, 0, 3);
   }
 }
-RF_INLINE void product(int type, int values, int bytes, int halves, int rows, int vectors, const part *p) {
+RF_INLINE void product(int type, int rows, int vectors, const part *p) {
+  const int values = form_of(type).values, bytes = form_of(type).bytes, halves = form_of(type).halves;
   const int ahead_bytes = values == 32 ? 1024 : 2048;
   const int zero = zero_bits(type), turns = type == RF_Q_Q6_K ? 2 : 1, quads = 8 / turns;
   const int64_t run_bytes = (int64_t)RF_FAST_BLOCK * p->lanes * bytes / values,
@@ -274,9 +268,10 @@ RF_INLINE void product(int type, int values, int bytes, int halves, int rows, in
   }
 /* Moves the offset to the run's half of the pair; the other half is zero. */
 #define RUN_TURN(r, l) m##l = odd ? w_left(m##l, 16) : m##l;
-RF_INLINE void product_long(int type, int bytes, int rows, int vectors, const part *p) {
+RF_INLINE void product_long(int type, int rows, int vectors, const part *p) {
   enum { AHEAD = 2048, STORED = 256, RUNS = RF_FAST_LONG / RF_FAST_BLOCK };
-  const int64_t block_bytes = (int64_t)p->lanes * bytes, run_bytes = block_bytes * RF_FAST_BLOCK / STORED;
+  const int64_t block_bytes = (int64_t)p->lanes * form_of(type).bytes,
+                run_bytes = block_bytes * RF_FAST_BLOCK / STORED;
   const int64_t share = run_bytes * vectors * W_LANES / p->lanes;
   const char *ahead =
       p->at + p->k0 / RF_FAST_BLOCK * run_bytes + p->lane / (vectors * W_LANES) * share + AHEAD;
@@ -316,54 +311,36 @@ RF_INLINE void product_long(int type, int bytes, int rows, int vectors, const pa
   }
 }
 
-RF_INLINE void body_of(int type, int values, int bytes, int halves, int rows, int vectors, const part *p) {
-  if (type == RF_Q_Q4_K || type == RF_Q_Q5_K) product_long(type, bytes, rows, vectors, p);
-  else product(type, values, bytes, halves, rows, vectors, p);
+/* q4_0_2(part) for two rows and full panels; q4_0_narrow_2(part) for sixteen lanes at a time. */
+#define BODY(name, type, rows, vectors) \
+  static __attribute__((noinline)) void name##_##rows(const part *p) { body_of(type, rows, vectors, p); } \
+  static __attribute__((noinline)) void name##_narrow_##rows(const part *p) { \
+    body_of(type, rows, 16 / W_LANES, p); \
+  }
+RF_INLINE void body_of(int type, int rows, int vectors, const part *p) {
+  if (type == RF_Q_Q4_K || type == RF_Q_Q5_K) product_long(type, rows, vectors, p);
+  else product(type, rows, vectors, p);
 }
+// clang-format off
 #if defined(__AVX512F__)
-#define BODIES(name, type, values, bytes, halves) \
-  BODY(name, type, values, bytes, halves, 1, 4) \
-  BODY(name, type, values, bytes, halves, 2, 4) \
-  BODY(name, type, values, bytes, halves, 4, 4) BODY(name, type, values, bytes, halves, 8, 2)
+#define BODIES(name, type, ...) \
+  BODY(name, type, 1, 4) BODY(name, type, 2, 4) BODY(name, type, 4, 4) BODY(name, type, 8, 2)
 static const int VECTORS[] = {4, 4, 4, 2}; /* vectors of lanes of the bodies for 1, 2, 4 and 8 rows */
 #else
-#define BODIES(name, type, values, bytes, halves) \
-  BODY(name, type, values, bytes, halves, 1, 4) \
-  BODY(name, type, values, bytes, halves, 2, 4) \
-  BODY(name, type, values, bytes, halves, 4, 2) BODY(name, type, values, bytes, halves, 8, 1)
+#define BODIES(name, type, ...) \
+  BODY(name, type, 1, 4) BODY(name, type, 2, 4) BODY(name, type, 4, 2) BODY(name, type, 8, 1)
 static const int VECTORS[] = {4, 4, 2, 1};
 #endif
-#define BODY(name, type, values, bytes, halves, rows, vectors) \
-  static __attribute__((noinline)) void name##_##rows(const part *p) { \
-    body_of(type, values, bytes, halves, rows, vectors, p); \
-  } \
-  static __attribute__((noinline)) void name##_narrow_##rows(const part *p) { \
-    body_of(type, values, bytes, halves, rows, 16 / W_LANES, p); \
-  }
-// clang-format off
-BODIES(q8_0, RF_Q_Q8_0, 32, 34, 1)
-BODIES(q4_0, RF_Q_Q4_0, 32, 18, 1)
-BODIES(q4_1, RF_Q_Q4_1, 32, 20, 2)
-BODIES(q5_0, RF_Q_Q5_0, 32, 22, 1)
-BODIES(q5_1, RF_Q_Q5_1, 32, 24, 2)
-BODIES(q4_k, RF_Q_Q4_K, 256, 144, 2)
-BODIES(q5_k, RF_Q_Q5_K, 256, 176, 2)
-BODIES(q6_k, RF_Q_Q6_K, 256, 210, 1)
-// clang-format on
-#define ROW(name, type) \
-  { \
-    type, { \
-      {name##_1, name##_narrow_1}, {name##_2, name##_narrow_2}, {name##_4, name##_narrow_4}, { \
-        name##_8, name##_narrow_8 \
-      } \
-    } \
-  }
+EACH_CODED(BODIES)
+
+#define TYPE_ROW(name, type, ...) \
+  {type, {{name##_1, name##_narrow_1}, {name##_2, name##_narrow_2}, \
+          {name##_4, name##_narrow_4}, {name##_8, name##_narrow_8}}},
 static const struct {
   int type;
-  /* [1, 2, 4 or 8 rows][full panels, or sixteen lanes at a time for narrow panels] */
-  void (*body[4][2])(const part *p);
-} TYPES[] = {ROW(q8_0, RF_Q_Q8_0), ROW(q4_0, RF_Q_Q4_0), ROW(q4_1, RF_Q_Q4_1), ROW(q5_0, RF_Q_Q5_0),
-             ROW(q5_1, RF_Q_Q5_1), ROW(q4_k, RF_Q_Q4_K), ROW(q5_k, RF_Q_Q5_K), ROW(q6_k, RF_Q_Q6_K)};
+  void (*body[4][2])(const part *p); /* [1, 2, 4 or 8 rows][full or narrow panel] */
+} TYPES[] = {EACH_CODED(TYPE_ROW)};
+// clang-format on
 
 /* Runs the panels in turns of some steps of k, because hardware prefetchers follow both streams. */
 static void panels_product(const rf_panel *panel, int count, const char *b, int64_t inner,
@@ -372,8 +349,8 @@ static void panels_product(const rf_panel *panel, int count, const char *b, int6
   part parts[RF_FAST_PANELS];
   void (*body[RF_FAST_PANELS])(const part *p);
   for (int i = 0; i < count; i++) {
-    int own = rf_fast_is_long(panel[i].type) ? RF_FAST_LONG
-                                             : panel[i].type->values; /* steps of k of one turn of a panel */
+    /* steps of k of one turn of a panel */
+    int own = rf_fast_is_long(panel[i].type) ? RF_FAST_LONG : panel[i].type->values;
     if (own > steps) steps = own;
     size_t t = 0;
     while (TYPES[t].type != panel[i].type->number) t++;

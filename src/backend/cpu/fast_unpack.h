@@ -2,8 +2,9 @@
  * Included after fast_codes.h. The including file defines CODE_BIAS, which is added to (q - z): 128
  * or 0. */
 
-RF_INLINE rf_fast_block unpack_blocks(int type, int values, int halves, const rf_panel *panel, const char *at,
-                                      int64_t k0, int64_t k1, char *room) {
+RF_INLINE rf_fast_block unpack_blocks(int type, const rf_panel *panel, const char *at, int64_t k0, int64_t k1,
+                                      char *room) {
+  const int values = form_of(type).values, halves = form_of(type).halves;
   /* words of zeros between two halves of a run */
   const int zero = zero_bits(type), turns = type == RF_Q_Q6_K ? 2 : 1,
             between = turns == 2 && CODE_BIAS == 0 ? 4 : 0;
@@ -48,18 +49,15 @@ RF_INLINE rf_fast_block unpack_blocks(int type, int values, int halves, const rf
 /* Unpacks one stored block of q4_k or q5_k; defined by the including file. */
 RF_INLINE rf_fast_block unpack_long(int type, const rf_panel *panel, const char *at, int64_t k0, char *room);
 static rf_fast_block unpack(const rf_panel *panel, const char *at, int64_t k0, int64_t k1, void *room) {
-#define UNPACK(type, halves) \
-  case type: return unpack_blocks(type, 32, halves, panel, at, k0, k1, room);
+#define UNPACK(name, type, ...) \
+  case type: \
+    if (type == RF_Q_Q4_K || type == RF_Q_Q5_K) return unpack_long(type, panel, at, k0, room); \
+    return unpack_blocks(type, panel, at, k0, k1, room);
   switch (panel->type->number) {
-    UNPACK(RF_Q_Q8_0, 1)
-    UNPACK(RF_Q_Q4_0, 1)
-    UNPACK(RF_Q_Q4_1, 2)
-    UNPACK(RF_Q_Q5_0, 1)
-    UNPACK(RF_Q_Q5_1, 2)
-  case RF_Q_Q4_K: return unpack_long(RF_Q_Q4_K, panel, at, k0, room);
-  case RF_Q_Q5_K: return unpack_long(RF_Q_Q5_K, panel, at, k0, room);
-  default: return unpack_blocks(RF_Q_Q6_K, 256, 1, panel, at, k0, k1, room);
+    EACH_CODED(UNPACK)
+  default: return (rf_fast_block){0};
   }
+#undef UNPACK
 }
 /* Addresses of the unpacked parts of a block of q4_k or q5_k. */
 RF_INLINE rf_fast_block long_block(const rf_panel *panel, char *room) {

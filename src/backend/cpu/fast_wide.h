@@ -4,12 +4,11 @@
 /* CHUNK: contiguous values of a row */
 enum { WIDE_QUADS = RF_FAST_WIDE / 4, WIDE_CHUNK = 64, WIDE_PLANE = RF_FAST_WIDE / WIDE_CHUNK };
 
-/* Rounds 16 values from element `at` on to integers. Writes their high and low bytes and returns
- * the sum of the integers. */
-RF_INLINE int32_t pack_sixteen(const void *from, rf_dtype dtype, int64_t at, float steps, char *high,
-                               char *low) {
+/* Rounds sixteen values to integers. Writes their high and low bytes and returns the sum of the
+ * integers. */
+RF_INLINE int32_t sixteen_put_wide(const sixteen *v, float steps, char *high, char *low) {
 #if defined(__AVX512F__)
-  __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(rf_v16_get(from, dtype, at), _mm512_set1_ps(steps)));
+  __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(v->x, _mm512_set1_ps(steps)));
   __m512i top = _mm512_srai_epi32(_mm512_add_epi32(a, _mm512_set1_epi32(128)), 8);
   _mm_storeu_si128((__m128i *)(void *)high, _mm512_cvtepi32_epi8(top));
   _mm_storeu_si128((__m128i *)(void *)low,
@@ -18,35 +17,13 @@ RF_INLINE int32_t pack_sixteen(const void *from, rf_dtype dtype, int64_t at, flo
 #else
   int32_t sum = 0;
   for (int i = 0; i < 16; i++) {
-    float x =
-        dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[at + i]) : ((const float *)from)[at + i];
-    int32_t a = (int32_t)nearbyintf(x * steps), top = (a + 128) >> 8;
+    int32_t a = (int32_t)nearbyintf(v->x[i] * steps), top = (a + 128) >> 8;
     high[i] = (char)top;
     low[i] = (char)(a - 256 * top);
     sum += a;
   }
   return sum;
 #endif
-}
-RF_INLINE int32_t most_of(const void *from, rf_dtype dtype, int64_t at, int count) {
-  int32_t bits, most = 0;
-#if defined(__AVX512F__)
-  __m512i all = _mm512_setzero_si512();
-  for (int i = 0; i < count; i += 16)
-    all = _mm512_max_epi32(all, _mm512_and_si512(_mm512_castps_si512(rf_v16_get(from, dtype, at + i)),
-                                                 _mm512_set1_epi32(0x7fffffff)));
-  (void)bits;
-  most = _mm512_reduce_max_epi32(all);
-#else
-  for (int i = 0; i < count; i++) {
-    float x =
-        dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[at + i]) : ((const float *)from)[at + i];
-    memcpy(&bits, &x, sizeof bits);
-    bits &= 0x7fffffff; /* magnitudes and their bits have the same order */
-    most = bits > most ? bits : most;
-  }
-#endif
-  return most;
 }
 static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int rows, int64_t k0, int64_t k1,
                       void *strip) {
@@ -60,10 +37,11 @@ static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int 
     for (int r = 0; r < used; r++) {
       int64_t at = (i0 + r) * g->a_row + k;
       int32_t sum = 0;
-      float steps = block_steps(32639, most_of(g->a, g->a_dtype, at, count), &scale[r]);
+      float steps = block_steps(32639, most_of(count / 16, g->a, g->a_dtype, at), &scale[r]);
       for (int i = 0; i < count && steps != 0.0f; i += 16) {
         char *high = to + (i / WIDE_CHUNK * rows + r) * WIDE_CHUNK + i % WIDE_CHUNK;
-        sum += pack_sixteen(g->a, g->a_dtype, at + i, steps, high, high + RF_FAST_WIDE * rows);
+        sixteen v = sixteen_get(g->a, g->a_dtype, at + i);
+        sum += sixteen_put_wide(&v, steps, high, high + RF_FAST_WIDE * rows);
       }
       minus[r] = -128 * sum;
     }
@@ -93,14 +71,25 @@ static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int 
     w_word sum = W(add_epi32)(low_##r##_##l, W(slli_epi32)(high_##r##_##l, 8)); \
     W(storeu_ps)(to, W(fmadd_ps)(d##l, W(mul_ps)(w_set(scale[r]), w_integer(sum)), acc)); \
   }
-/* Multiplies `count` steps of a block. The strip is packed for `packed` rows, of which this uses
- * rows [row, row + rows). Prefetches at `ahead`. */
-RF_INLINE void wide_block(int rows, int vectors, int count, int packed, int row, const char *strip,
-                          const char *codes, int lanes, const float *heads, bool first, float *y,
-                          const char *ahead) {
-  const float *scale = (const float *)(const void *)(strip + 2 * RF_FAST_WIDE * packed) + row;
+/* Some rows and vectors of lanes of one block, in a strip packed for `packed` rows. */
+typedef struct wide_part {
+  int count, row; /* steps of k; first row in the strip */
+  const char *strip, *codes;
+  int lanes;          /* of the panel */
+  const float *heads; /* scales of the lanes */
+  bool first;         /* the sums start from 0 */
+  float *y;
+  const char *ahead; /* prefetched during the product */
+} wide_part;
+RF_INLINE void wide_block(int rows, int vectors, int packed, const wide_part *p) {
+  const char *codes = p->codes, *ahead = p->ahead;
+  const float *heads = p->heads;
+  const float *scale = (const float *)(const void *)(p->strip + 2 * RF_FAST_WIDE * packed) + p->row;
   const int32_t *minus = (const int32_t *)(const void *)(scale + packed);
-  const int32_t *words = (const int32_t *)(const void *)strip + 16 * row;
+  const int32_t *words = (const int32_t *)(const void *)p->strip + 16 * p->row;
+  const int count = p->count, lanes = p->lanes;
+  const bool first = p->first;
+  float *y = p->y;
   EACH(WIDE_START)
   for (int c = 0; c < count; c += WIDE_CHUNK, words += 16 * (packed - 1)) {
     int quads = count - c < WIDE_CHUNK ? (count - c) / 4 : WIDE_CHUNK / 4;
@@ -118,27 +107,14 @@ RF_INLINE void wide_block(int rows, int vectors, int count, int packed, int row,
 
 /* ---- few rows -------------------------------------------------------------------------------- */
 
-typedef struct wide_part {
-  const char *at; /* codes of the panel */
-  int lanes;
-  int64_t k, inner; /* first step of one block; all steps of the panel */
-  int lane;
-  const char *strip; /* strip of that block */
-  float *y;
-} wide_part;
 typedef void (*wide_fn)(const wide_part *p);
-RF_INLINE void wide_few(int rows, int vectors, const wide_part *p) {
-  enum { AHEAD = 16 }; /* quadruples of k */
-  int count = p->inner - p->k < RF_FAST_WIDE ? (int)(p->inner - p->k) : RF_FAST_WIDE;
-  const float *heads = (const float *)(const void *)p->at - p->lanes + p->lane;
-  const char *codes = p->at + p->k * p->lanes + 4 * p->lane;
-  wide_block(rows, vectors, count, rows, 0, p->strip, codes, p->lanes, heads, p->k == 0, p->y + p->lane,
-             codes + 4 * AHEAD * (int64_t)p->lanes);
-}
+/* WIDE_FEW(2, 4) defines wide_2(part) for full panels and wide_narrow_2(part) for sixteen lanes. */
 #define WIDE_FEW(rows, vectors) \
-  static __attribute__((noinline)) void wide_##rows(const wide_part *p) { wide_few(rows, vectors, p); } \
+  static __attribute__((noinline)) void wide_##rows(const wide_part *p) { \
+    wide_block(rows, vectors, rows, p); \
+  } \
   static __attribute__((noinline)) void wide_narrow_##rows(const wide_part *p) { \
-    wide_few(rows, 16 / W_LANES, p); \
+    wide_block(rows, 16 / W_LANES, rows, p); \
   }
 // clang-format off
 #if defined(__AVX512F__)
@@ -154,19 +130,27 @@ static const wide_fn WIDE_BODIES[4][2] = {
 
 static void panels_wide(const rf_panel *panel, int count, const char *b, int64_t inner,
                         const char *const strips[2], int rows, float *y) {
-  const char *strip = strips[0];
+  enum { AHEAD = 16 }; /* quadruples of k */
   int shape = rows == 8 ? 3 : rows / 2;
   for (int64_t k = 0; k < inner; k += RF_FAST_WIDE)
     for (int i = 0; i < count; i++) {
       bool narrow = panel[i].lanes != RF_PANEL_LANES;
       int lanes = narrow ? 16 : WIDE_VECTORS[shape] * W_LANES;
-      wide_part p = {b + panel[i].offset,
-                     panel[i].lanes,
-                     k,
-                     inner,
-                     0,
-                     (const char *)strip + k / RF_FAST_WIDE * RF_FAST_WIDE_BYTES * rows,
-                     y + (int64_t)i * rows * RF_PANEL_LANES};
-      for (; p.lane < panel[i].lanes; p.lane += lanes) WIDE_BODIES[shape][narrow](&p);
+      const char *at = b + panel[i].offset, *codes = at + k * panel[i].lanes;
+      wide_part p = {.count = inner - k < RF_FAST_WIDE ? (int)(inner - k) : RF_FAST_WIDE,
+                     .strip = strips[0] + k / RF_FAST_WIDE * RF_FAST_WIDE_BYTES * rows,
+                     .codes = codes,
+                     .lanes = panel[i].lanes,
+                     .heads = (const float *)(const void *)at - panel[i].lanes,
+                     .first = k == 0,
+                     .y = y + (int64_t)i * rows * RF_PANEL_LANES,
+                     .ahead = codes + 4 * AHEAD * (int64_t)panel[i].lanes};
+      for (int lane = 0; lane < panel[i].lanes; lane += lanes) {
+        WIDE_BODIES[shape][narrow](&p);
+        p.codes += 4 * lanes;
+        p.ahead += 4 * lanes;
+        p.heads += lanes;
+        p.y += lanes;
+      }
     }
 }

@@ -25,10 +25,8 @@ static const struct blocking {
   int64_t l2_bytes; /* minimum L2 bytes for these blocks */
   rf_blocks blocks;
 } BLOCKINGS[] = {{2 << 20, {320, 1500 << 10, 4096}}, {0, {384, 1 << 20, 2048}}};
-enum {
-  STREAM_COLS = 2048,
-  TOO_LARGE = 1 << 19
-}; /* TOO_LARGE: values of a bf16 output that leaves L2 before an op reads it */
+/* TOO_LARGE: values of a bf16 output that leaves L2 before an op reads it */
+enum { STREAM_COLS = 2048, TOO_LARGE = 1 << 19 };
 
 rf_blocks rf_gemm_blocks(void) {
   int64_t l2 = rf_l2_bytes();
@@ -71,7 +69,9 @@ static const rf_gemm_isa *select_isa(const rf_gemm_isa *isa, const rf_gemm *g) {
 }
 
 /* Blocks of k start where unpacking of a packed B can start: at a run of values, or at a panel. */
-static int64_t k_grain(const rf_gemm *g) { return !g->panels ? 1 : g->turned ? RF_PANEL_LANES : RF_GEMM_RUN; }
+static int64_t k_grain(const rf_gemm *g) {
+  return !g->panels ? 1 : g->transposed ? RF_PANEL_LANES : RF_GEMM_RUN;
+}
 static int64_t k_cut(const rf_gemm *g, int64_t parts, int64_t i) {
   int64_t grain = k_grain(g), at = cut(ceil_div(g->k, grain), parts, i) * grain;
   return at < g->k ? at : g->k;
@@ -117,7 +117,7 @@ static int64_t stream_cols(int64_t n, int threads) {
   return ceil_div(ceil_div(n, chunks), 64) * 64;
 }
 
-bool rf_gemm_may_stream(const rf_gemm *g) { return !g->sums_columns && !g->turned; }
+bool rf_gemm_may_stream(const rf_gemm *g) { return !g->sums_columns && !g->transposed; }
 /* Few rows with tiles: panels that a thread takes at a time, and steps of B packed at a time. */
 enum { FEW_PANELS = 2, FEW_STEPS = 256 };
 /* Floats of A, packed as one strip, with padding for vectors that read past the end. */
@@ -149,13 +149,23 @@ size_t rf_gemm_workspace(const rf_gemm_isa *isa, const rf_gemm *g, int threads) 
   return (floats > streaming ? floats : streaming) * sizeof(float);
 }
 
+/* All threads pack the few rows of A. */
+static void pack_few(const rf_gemm_isa *isa, const rf_gemm *g, float *a) {
+  enum { PACK = 256 };
+#pragma omp for schedule(static) nowait
+  for (int64_t k = 0; k < g->k; k += PACK) {
+    int64_t at = isa->depth > 1 ? packed_floats(isa, isa->a_words, RF_FEW_ROWS, k) : k * g->m;
+    isa->pack_a(g, 0, (int)g->m, k, g->k - k < PACK ? g->k - k : PACK, a + at);
+  }
+  RF_STAMP_BARRIER;
+}
+
 /* Panels that a thread takes at a time. With one row, they run in turns. */
 static int panels_at_once(const rf_gemm *g, int64_t panels, int threads) {
   return g->m == 1 ? rf_shares_at_once(panels, RF_GEMM_PANELS, threads) : 1;
 }
 
 void rf_gemm_panels(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace) {
-  enum { PACK = 256 };
   int64_t panels = rf_panels_count(g->panels), per_thread = stream_floats(isa, g, g->m, threads);
   const int most = panels_at_once(g, panels, threads);
   float *a = workspace, *rooms = a + round_16(few_floats(isa, g->m, g->k));
@@ -166,24 +176,20 @@ void rf_gemm_panels(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void 
     RF_STAMP_BUSY;
     float *y = rooms + per_thread * omp_get_thread_num(),
           *wide = y + bound(g->m, RF_GEMM_PANELS) * RF_PANEL_LANES;
-#pragma omp for schedule(static) nowait
-    for (int64_t k = 0; k < g->k; k += PACK)
-      isa->pack_a(g, 0, (int)g->m, k, g->k - k < PACK ? g->k - k : PACK, a + k * g->m);
-    RF_STAMP_BARRIER;
+    pack_few(isa, g, a);
     int count;
     for (int64_t p; (count = rf_shares_take(&shares, omp_get_thread_num(), most, &p));) {
       rf_panel panel[RF_GEMM_PANELS];
       for (int i = 0; i < count; i++) panel[i] = rf_panels_at(g->panels, p + i);
       isa->stream_panels(g, panel, count, a, y, wide);
       for (int i = 0; i < count; i++)
-        isa->finish(g, y + i * g->m * RF_PANEL_LANES, RF_PANEL_LANES, 0, (int)g->m, panel[i].first,
-                    panel[i].used);
+        isa->finish(g, &(rf_gemm_sums){y + i * g->m * RF_PANEL_LANES, RF_PANEL_LANES, 0, panel[i].first,
+                                       (int)g->m, panel[i].used});
     }
   }
 }
 
 void rf_gemm_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void *workspace) {
-  enum { PACK = 256 };
   int64_t width = stream_cols(g->n, threads), chunks = ceil_div(g->n, width);
   float *a = workspace, *sums = a + round_16(few_floats(isa, g->m, g->k));
   atomic_long next = 0;
@@ -191,10 +197,7 @@ void rf_gemm_stream(const rf_gemm_isa *isa, const rf_gemm *g, int threads, void 
   {
     RF_STAMP_BUSY;
     float *y = sums + (int64_t)omp_get_thread_num() * g->m * width;
-#pragma omp for schedule(static) nowait
-    for (int64_t k = 0; k < g->k; k += PACK)
-      isa->pack_a(g, 0, (int)g->m, k, g->k - k < PACK ? g->k - k : PACK, a + k * g->m);
-    RF_STAMP_BARRIER;
+    pack_few(isa, g, a);
     for (int64_t c; (c = atomic_fetch_add(&next, 1)) < chunks;) {
       int64_t j0 = c * width, cols = g->n - j0 < width ? g->n - j0 : width;
       isa->stream(g, a, j0, (int)cols, y);
@@ -210,7 +213,6 @@ static bool is_nontemporal(const rf_gemm *g) {
 
 /* Each piece of B goes to the tiles as soon as it is packed. */
 void rf_gemm_few(const rf_gemm_isa *vectors, const rf_gemm *product, int threads, void *workspace) {
-  enum { PACK = 256 };
   rf_gemm call = *product, *g = &call;
   const rf_gemm_isa *isa = select_isa(vectors, g);
   g->nontemporal = is_nontemporal(product);
@@ -227,11 +229,7 @@ void rf_gemm_few(const rf_gemm_isa *vectors, const rf_gemm *product, int threads
     float *tiles = rooms + room * omp_get_thread_num(), *b = tiles + FEW_PANELS * tile_floats;
     int m = (int)g->m;
     isa->open();
-#pragma omp for schedule(static) nowait
-    for (int64_t k = 0; k < g->k; k += PACK)
-      isa->pack_a(g, 0, m, k, g->k - k < PACK ? g->k - k : PACK,
-                  a + packed_floats(isa, isa->a_words, RF_FEW_ROWS, k));
-    RF_STAMP_BARRIER;
+    pack_few(isa, g, a);
     int count, whole;
     for (int64_t c; (count = rf_shares_take(&shares, omp_get_thread_num(), most, &c));) {
       rf_panel panel[RF_GEMM_PANELS];
@@ -241,7 +239,8 @@ void rf_gemm_few(const rf_gemm_isa *vectors, const rf_gemm *product, int threads
       }
       if (whole) isa->stream_panels(g, panel, whole, a, tiles, b);
       for (int i = 0; i < whole; i++)
-        isa->finish(g, tiles + i * m * RF_PANEL_LANES, RF_PANEL_LANES, 0, m, panel[i].first, (int)width);
+        isa->finish(g, &(rf_gemm_sums){tiles + i * m * RF_PANEL_LANES, RF_PANEL_LANES, 0, panel[i].first, m,
+                                       (int)width});
       for (int i = whole; i < count; i++) {
         int64_t j0 = (c + i) * width, j1 = j0 + width < g->n ? j0 + width : g->n;
         for (int64_t k = 0; k < g->k; k += FEW_STEPS) {
@@ -249,7 +248,7 @@ void rf_gemm_few(const rf_gemm_isa *vectors, const rf_gemm *product, int threads
           float *tile = tiles;
           for (int64_t j = j0; j < j1; j += isa->nr, tile += tile_floats) {
             int cols = (int)(j1 - j < isa->nr ? j1 - j : isa->nr);
-            if (k == 0 && g->accumulate) isa->begin(g, tile, isa->nr, 0, m, j, cols);
+            if (k == 0 && g->accumulate) isa->begin(g, &(rf_gemm_sums){tile, isa->nr, 0, j, m, cols});
             isa->pack_b(g, j, cols, k, kc, b, NULL);
             isa->tile_micros[0][0](ceil_div(kc, isa->depth),
                                    a + packed_floats(isa, isa->a_words, RF_FEW_ROWS, k), b,
@@ -258,7 +257,7 @@ void rf_gemm_few(const rf_gemm_isa *vectors, const rf_gemm *product, int threads
         }
         float *tile = tiles;
         for (int64_t j = j0; j < j1; j += isa->nr, tile += tile_floats)
-          isa->finish(g, tile, isa->nr, 0, m, j, (int)(j1 - j < isa->nr ? j1 - j : isa->nr));
+          isa->finish(g, &(rf_gemm_sums){tile, isa->nr, 0, j, m, (int)(j1 - j < isa->nr ? j1 - j : isa->nr)});
       }
     }
     isa->close();
@@ -338,8 +337,9 @@ typedef struct pieces {
   const char *at;
   int64_t stride, lines, columns;
 } pieces;
-static pieces pieces_from(const void *from, int64_t item, bool along, int64_t step, int64_t wide, int64_t k0,
-                          int64_t kc, int64_t first, int64_t count) {
+static pieces pieces_from(const void *from, int64_t item, int64_t step, int64_t wide, int64_t k0, int64_t kc,
+                          int64_t first, int64_t count) {
+  const bool along = wide != 1;
   const char *at = (const char *)from + ((along ? k0 + first * wide : k0 * step + first)) * item;
   if (along) return (pieces){at, wide * item, count, ceil_div(kc * item, 128)};
   return (pieces){at, step * item, kc, ceil_div(count * item, 128)};
@@ -347,7 +347,7 @@ static pieces pieces_from(const void *from, int64_t item, bool along, int64_t st
 /* The bytes of k steps [k0, k0 + kc) in the packed panel of column `col`. Hardware prefetchers stop
  * at the end of a 4 KiB page. */
 static pieces pieces_of_panel(const rf_gemm *g, int64_t k0, int64_t kc, int64_t col) {
-  if (g->turned) return (pieces){0};
+  if (g->transposed) return (pieces){0};
   rf_panel panel = rf_panels_find(g->panels, col);
   int64_t from = k0 / panel.type->values, end = ceil_div(k0 + kc, panel.type->values);
   return (pieces){(const char *)g->b + panel.offset + from * panel.block_bytes, 128,
@@ -363,13 +363,13 @@ static pieces units_source(const job *j, const block *b, int64_t t, int64_t end)
     int64_t first = (b->p0 + t) * j->isa->nr, last = (b->p0 + end) * j->isa->nr;
     if (last > g->n) last = g->n;
     if (g->panels) return pieces_of_panel(g, b->k0, kc, first);
-    return pieces_from(g->b, g->b_dtype == RF_BF16 ? 2 : 4, g->b_col != 1, g->b_step, g->b_col, b->k0, kc,
-                       first, last - first);
+    return pieces_from(g->b, g->b_dtype == RF_BF16 ? 2 : 4, g->b_step, g->b_col, b->k0, kc, first,
+                       last - first);
   }
   if (g->a_row != 1 && g->a_step != 1) return (pieces){0};
   int64_t first = row_of(j, b->s0 + t - panels), last = row_of(j, b->s0 + end - panels);
-  return pieces_from(g->a, g->a_dtype == RF_BF16 ? 2 : 4, g->a_row != 1, g->a_step, g->a_row, b->k0, kc,
-                     first, last - first);
+  return pieces_from(g->a, g->a_dtype == RF_BF16 ? 2 : 4, g->a_step, g->a_row, b->k0, kc, first,
+                     last - first);
 }
 /* Packed destinations of these units, which are contiguous. */
 static pieces units_target(const job *j, const block *b, int64_t t, int64_t end) {
@@ -436,9 +436,9 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
   /* Each strip prefetches its share of the next panel, and of the source and destination of the
    * units that are packed next. */
   int64_t strips = at_least_1(s1 - s0), ahead = next_panel < b->p1 ? ceil_div(kc * isa->nr * 4, 128) : 0;
-  rf_gemm_ahead near = {(const char *)packed_b(j, b, next_panel), 128, ceil_div(ahead, strips)};
+  rf_gemm_ahead prefetch[2] = {{(const char *)packed_b(j, b, next_panel), 128, ceil_div(ahead, strips)}};
+  rf_gemm_ahead *near = &prefetch[0], *far = &prefetch[1];
   const pieces *now = list;
-  rf_gemm_ahead far = {NULL, 0, 0};
   int64_t share = ceil_div(now[0].lines * now[0].columns + now[1].lines * now[1].columns, strips), column = 0,
           line = 0;
   int64_t near_left = ahead, row = row_of(j, s0);
@@ -454,26 +454,27 @@ static void multiply(const job *j, const block *b, int group, int64_t panel, int
     bool extra = owed >= j->l.strips;
     int64_t rows = fewest + extra;
     if (extra) owed -= j->l.strips;
-    if (near.lines > near_left) near.lines = near_left;
+    if (near->lines > near_left) near->lines = near_left;
     if (now == list && column >= now->columns) {
       now++;
       column = line = 0;
     }
-    far.at = now->at + column * 128 + line * now->stride;
-    far.stride = now->stride;
-    far.lines = column >= now->columns ? 0 : share < now->lines - line ? share : now->lines - line;
+    far->at = now->at + column * 128 + line * now->stride;
+    far->stride = now->stride;
+    far->lines = column >= now->columns ? 0 : share < now->lines - line ? share : now->lines - line;
     tile_pieces[0] = NULL;
     if (first && g->accumulate) { /* the next tile is prefetched, because this one is read now */
       if (s + 1 < s1) pieces_of_tile(g, row + rows, fewest + (owed + more >= j->l.strips), col, tile_pieces);
     } else if (last) {
       pieces_of_tile(g, row, rows, col, tile_pieces);
     }
-    if (first && g->accumulate) isa->begin(g, tile, isa->nr, row, (int)rows, col, cols);
-    isa->micro[rows](kc, a, panel_at, tile, !first || g->accumulate, &near, &far, tile_pieces);
-    if (last) isa->finish(g, tile, isa->nr, row, (int)rows, col, cols);
-    near_left -= near.lines;
-    near.at += near.lines * near.stride;
-    line += far.lines;
+    const rf_gemm_sums sums = {tile, isa->nr, row, col, (int)rows, cols};
+    if (first && g->accumulate) isa->begin(g, &sums);
+    isa->micro[rows](kc, a, panel_at, tile, !first || g->accumulate, prefetch, tile_pieces);
+    if (last) isa->finish(g, &sums);
+    near_left -= near->lines;
+    near->at += near->lines * near->stride;
+    line += far->lines;
     if (line >= now->lines) {
       line = 0;
       column++;

@@ -54,7 +54,7 @@ typedef struct rf_gemm {
    * are not used. */
   const rf_panels *panels;
   bool fast;        /* A is rounded to 8 bits (fast.h); B is packed in codes, not transposed */
-  bool turned;      /* packed B is transposed: element (p,j) is value j of output p */
+  bool transposed;  /* packed B is transposed: element (p,j) is value j of output p */
   const void *bias; /* (N) or NULL */
   rf_dtype bias_dtype;
   rf_gemm_epilogue epilogue;
@@ -78,12 +78,18 @@ typedef struct rf_gemm_ahead {
   int64_t stride, lines;
 } rf_gemm_ahead;
 
-/* tile = a b over kc steps, or tile continued if `resume`. Prefetches the next packed panel
- * (`near`) and the next units to pack (`far`) to L2, and two lines each at `tile_pieces`, ended by
- * NULL, to L1: addresses of C that are read or written after this tile. */
+/* Sums [rows][ld], of which `cols` columns are used, and the place of the first in C. */
+typedef struct rf_gemm_sums {
+  float *at;
+  int64_t ld, row, col;
+  int rows, cols;
+} rf_gemm_sums;
+
+/* tile = a b over kc steps, or tile continued if `resume`. Prefetches to L2: the next packed panel
+ * (ahead[0]) and the next units to pack (ahead[1]). Prefetches to L1: two lines each at the
+ * addresses `tile_pieces`, ended by NULL, of C that are read or written after this tile. */
 typedef void (*rf_gemm_micro)(int64_t kc, const float *a, const float *b, float *tile, bool resume,
-                              const rf_gemm_ahead *near, const rf_gemm_ahead *far,
-                              const char *const *tile_pieces);
+                              const rf_gemm_ahead ahead[2], const char *const *tile_pieces);
 
 /* The same with tiles, over `steps` steps of 32 k. Sums start from `from`, or zero if NULL, and are
  * stored to `to`. `errands` runs after each step. */
@@ -105,10 +111,9 @@ typedef struct rf_gemm_isa {
   void (*pack_b)(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to, float *sum);
   /* indexed by the number of rows */
   const rf_gemm_micro *micro;
-  /* Loads a tile from u. */
-  void (*begin)(const rf_gemm *g, float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0, int cols);
-  void (*finish)(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0,
-                 int cols);
+  /* Loads sums from u; rounds and stores sums to u and out. */
+  void (*begin)(const rf_gemm *g, const rf_gemm_sums *sums);
+  void (*finish)(const rf_gemm *g, const rf_gemm_sums *sums);
   /* Columns [j0, j0+cols) of the product with few rows, over all of K. `a` is A packed as one
    * strip, [k][m]; `y` is scratch for m * cols sums. */
   void (*stream)(const rf_gemm *g, const float *a, int64_t j0, int cols, float *y);

@@ -89,36 +89,13 @@ static inline void pairs_of_f32(const block *b, __m512i v[PIECES][SIXTEEN]) {
   }
 }
 /* Transposes sixteen by sixteen pairs: lines become pairs, and pairs become lines. */
-static inline void turn(__m512i v[SIXTEEN]) {
-  __m512 a[SIXTEEN], b[SIXTEEN];
+static inline void transpose(__m512i v[SIXTEEN]) {
+  rf_v16 x[SIXTEEN];
 #pragma GCC unroll 16
-  for (int i = 0; i < SIXTEEN; i++) b[i] = _mm512_castsi512_ps(v[i]);
+  for (int i = 0; i < SIXTEEN; i++) x[i] = _mm512_castsi512_ps(v[i]);
+  rf_v16_transpose(x);
 #pragma GCC unroll 16
-  for (int i = 0; i < SIXTEEN; i += 2) {
-    a[i] = _mm512_unpacklo_ps(b[i], b[i + 1]);
-    a[i + 1] = _mm512_unpackhi_ps(b[i], b[i + 1]);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < SIXTEEN; i += 4) {
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; h++) {
-      b[i + 2 * h] =
-          _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a[i + h]), _mm512_castps_pd(a[i + 2 + h])));
-      b[i + 2 * h + 1] =
-          _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a[i + h]), _mm512_castps_pd(a[i + 2 + h])));
-    }
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; i++) { /* b[i + 4 q] holds pairs i, i+4, i+8, i+12 of lines 4 q .. 4 q + 3 */
-    __m512 even = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88),
-           odd = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
-    __m512 even_high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88),
-           odd_high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xdd);
-    v[i] = _mm512_castps_si512(_mm512_shuffle_f32x4(even, even_high, 0x88));
-    v[i + 8] = _mm512_castps_si512(_mm512_shuffle_f32x4(even, even_high, 0xdd));
-    v[i + 4] = _mm512_castps_si512(_mm512_shuffle_f32x4(odd, odd_high, 0x88));
-    v[i + 12] = _mm512_castps_si512(_mm512_shuffle_f32x4(odd, odd_high, 0xdd));
-  }
+  for (int i = 0; i < SIXTEEN; i++) v[i] = _mm512_castps_si512(x[i]);
 }
 static inline void store(const __m512i v[SIXTEEN], char *to) {
 #pragma GCC unroll 16
@@ -130,7 +107,7 @@ static inline void pack_bf16(const block *b, bool full, bool as_lines, char *to)
   bool lines = b->k_step == 1;
   if (lines) lines_of_bf16(b, full, v);
   else pairs_of_bf16(b, full, v);
-  if (lines != as_lines) turn(v);
+  if (lines != as_lines) transpose(v);
   store(v, to);
 }
 /* Packs an f32 block as one tile per piece, `apart` bytes from each other. */
@@ -140,7 +117,7 @@ static void pack_f32(const block *b, bool as_lines, char *to, int64_t apart) {
   if (lines) lines_of_f32(b, v);
   else pairs_of_f32(b, v);
   for (int p = 0; p < PIECES; p++, to += apart) {
-    if (lines != as_lines) turn(v[p]);
+    if (lines != as_lines) transpose(v[p]);
     store(v[p], to);
   }
 }
@@ -186,7 +163,7 @@ static void pack_gathered(const rf_gemm *g, int64_t j, int cols, int64_t k, int 
   _Alignas(64) uint16_t room[DEPTH * SIXTEEN] = {0};
   for (int p = 0; p < steps; p++)
     for (int i = 0; i < cols; i++) {
-      int64_t output = g->turned ? k + p : j + i, value = g->turned ? j + i : k + p;
+      int64_t output = g->transposed ? k + p : j + i, value = g->transposed ? j + i : k + p;
       rf_panel panel = rf_panels_find(g->panels, output);
       room[p * SIXTEEN + i] =
           ((const uint16_t *)(const void *)((const char *)g->b +
@@ -211,7 +188,7 @@ static void pack_lanes(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_
   }
 }
 /* Packs transposed panels, whose lanes are k and whose values are columns. */
-static void pack_turned(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_t kc, char *to) {
+static void pack_transposed(const rf_gemm *g, int64_t j, int cols, int64_t k0, int64_t kc, char *to) {
   for (int64_t k = 0; k < kc; k += DEPTH, to += 2 * TILE_BYTES) {
     rf_panel panel = rf_panels_find(g->panels, k0 + k);
     int lane = (int)(k0 + k - panel.first), steps = at_most(kc - k, DEPTH);
@@ -248,7 +225,7 @@ void rf_tiles_pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t
         for (int p = 0; p < pieces; p++, at += 2 * TILE_BYTES) memset(at, 0, TILE_BYTES);
       continue;
     }
-    if (g->panels && g->turned) pack_turned(g, j, used, k0, kc, at);
+    if (g->panels && g->transposed) pack_transposed(g, j, used, k0, kc, at);
     else if (g->panels) pack_lanes(g, j, used, k0, kc, at);
     else
       for (int64_t k = 0; k < kc; k += DEPTH, at += 2 * pieces * TILE_BYTES) {
@@ -280,10 +257,14 @@ void rf_tiles_close(void) {
 #define LOAD_B(tile, at) \
   if (a_stays) _tile_stream_loadd(tile, at, 64); \
   else _tile_loadd(tile, at, 64);
-static inline __attribute__((always_inline)) void micro(bool a_stays, int tiles, int a_pieces, int b_pieces,
-                                                        int64_t steps, const float *a, const float *b,
-                                                        const float *from, float *to,
-                                                        rf_tile_errands *errands) {
+typedef struct form {
+  bool a_stays;
+  int tiles, a_pieces, b_pieces;
+} form;
+RF_INLINE void micro(form f, int64_t steps, const float *a, const float *b, const float *from, float *to,
+                     rf_tile_errands *errands) {
+  const bool a_stays = f.a_stays;
+  const int tiles = f.tiles, a_pieces = f.a_pieces, b_pieces = f.b_pieces;
   enum { ROW = 32 * 4 }; /* bytes of a row of sums */
   const char *rows = (const char *)a, *columns = (const char *)b;
   if (from) {
@@ -358,12 +339,9 @@ static inline void pair_lanes(const char *at, const char *later, char *to) {
  * tiles. The low half of a dword is the even lane, the high half the odd lane. LANES(X, r) is X(r,
  * vector) for all vectors; r is a row of one panel, or a panel of one row. The sums are kept for
  * even k, odd k and whole steps. */
-enum {
-  STEP_BYTES = DEPTH * RF_PANEL_LANES * 2,
-  FEWEST = 2,
-  SOON = 2 << 10,
-  FLUSH = 0x8040
-}; /* SOON: bytes to prefetch ahead; FLUSH: subnormal operands and results become zeros */
+enum { STEP_BYTES = DEPTH * RF_PANEL_LANES * 2, FEWEST = 2 };
+/* SOON: bytes to prefetch ahead. FLUSH: subnormal operands and results become zeros. */
+enum { SOON = 2 << 10, FLUSH = 0x8040 };
 #define LANES(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
 #define ROW_SUMS(r, l) __m512 sum_##r##_##l = _mm512_setzero_ps();
 #define ROW_CHAINS(r, l) __m512 even_##r##_##l = _mm512_setzero_ps(), odd_##r##_##l = even_##r##_##l;
@@ -395,8 +373,8 @@ enum {
   _mm_prefetch(at + SOON, _MM_HINT_T0); \
   _mm_prefetch(at + SOON + 64, _MM_HINT_T0); \
   at += 2 * RF_PANEL_LANES;
-static inline __attribute__((always_inline)) void stream_rows(int rows, const char *at, int64_t inner,
-                                                              const void *row0, const void *row1, float *y) {
+RF_INLINE void stream_rows(int rows, const char *at, int64_t inner, const void *row0, const void *row1,
+                           float *y) {
   const uint32_t *a0 = row0, *a1 = row1;
   const __m512i upper = _mm512_set1_epi32((int)0xffff0000u);
   const unsigned before = _mm_getcsr();
@@ -571,22 +549,19 @@ void rf_tiles_stream_panels(const rf_gemm *g, const rf_panel *panel, int count, 
   for (int i = 0; i < count; i++) stream_one(g, &panel[i], a, y + i * g->m * RF_PANEL_LANES, wide);
 }
 
-/* MICRO(false, 1, 2, 1) defines micro_false_1_2_1(...) { micro(false, 1, 2, 1, ...); } */
+/* MICRO(false, 1, 2, 1) defines micro_false_1_2_1(...) { micro((form){false, 1, 2, 1}, ...); } */
 #define MICRO(a_stays, tiles, a_pieces, b_pieces) \
   static void micro_##a_stays##_##tiles##_##a_pieces##_##b_pieces(int64_t steps, const float *a, \
                                                                   const float *b, const float *from, \
                                                                   float *to, rf_tile_errands *errands) { \
-    micro(a_stays, tiles, a_pieces, b_pieces, steps, a, b, from, to, errands); \
+    micro((form){a_stays, tiles, a_pieces, b_pieces}, steps, a, b, from, to, errands); \
   }
-#define MICROS(a_pieces, b_pieces) \
-  MICRO(false, 1, a_pieces, b_pieces) \
-  MICRO(false, 2, a_pieces, b_pieces) MICRO(true, 1, a_pieces, b_pieces) MICRO(true, 2, a_pieces, b_pieces)
-#define FORM(pieces) \
-  { \
-    {micro_false_1_##pieces, micro_false_2_##pieces}, { micro_true_1_##pieces, micro_true_2_##pieces } \
-  }
-/* (the formatter would take instances for the beginning of a declaration) */
 // clang-format off
+#define MICROS(a_pieces, b_pieces) \
+  MICRO(false, 1, a_pieces, b_pieces) MICRO(false, 2, a_pieces, b_pieces) \
+  MICRO(true, 1, a_pieces, b_pieces) MICRO(true, 2, a_pieces, b_pieces)
+#define FORM(pieces) \
+  {{micro_false_1_##pieces, micro_false_2_##pieces}, {micro_true_1_##pieces, micro_true_2_##pieces}}
 MICROS(1, 1) MICROS(2, 1) MICROS(1, 2)
 const rf_tile_micro RF_TILE_MICROS[RF_TILE_FORMS][2][2] = {FORM(1_1), FORM(2_1), FORM(1_2)};
 // clang-format on

@@ -12,27 +12,9 @@ enum { MR = 6, NR = 16 };
 #define ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5)
 #include "backend/cpu/gemm_micro.h"
 
-/* (the formatter would take instances for the beginning of a declaration) */
 // clang-format off
 MICRO(1) MICRO(2) MICRO(3) MICRO(4) MICRO(5) MICRO(6)
 static const rf_gemm_micro micros[] = {NULL, micro_1, micro_2, micro_3, micro_4, micro_5, micro_6};
 // clang-format on
 
-const rf_gemm_isa RF_GEMM_AVX2 = {"gemm_avx2_6x16",
-                                  MR,
-                                  NR,
-                                  2,
-                                  2,
-                                  1,
-                                  pack_a,
-                                  pack_b,
-                                  micros,
-                                  begin_tile,
-                                  finish_tile,
-                                  stream,
-                                  stream_panels,
-                                  &RF_FAST_AVX2,
-                                  NULL,
-                                  NULL,
-                                  NULL,
-                                  NULL};
+const rf_gemm_isa RF_GEMM_AVX2 = {.name = "gemm_avx2_6x16", RF_GEMM_KERNELS, .fast = &RF_FAST_AVX2};

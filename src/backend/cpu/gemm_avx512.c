@@ -13,30 +13,27 @@ enum { MR = 12, NR = 32 };
 #define ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 #include "backend/cpu/gemm_micro.h"
 
-/* (the formatter would take instances for the beginning of a declaration) */
 // clang-format off
-MICRO(1) MICRO(2) MICRO(3) MICRO(4) MICRO(5) MICRO(6) MICRO(7) MICRO(8) MICRO(9) MICRO(10) MICRO(11) MICRO(12)
+MICRO(1) MICRO(2) MICRO(3) MICRO(4) MICRO(5) MICRO(6)
+MICRO(7) MICRO(8) MICRO(9) MICRO(10) MICRO(11) MICRO(12)
 static const rf_gemm_micro micros[] = {
-    NULL, micro_1, micro_2, micro_3, micro_4, micro_5, micro_6, micro_7, micro_8, micro_9, micro_10, micro_11, micro_12};
+    NULL,    micro_1, micro_2, micro_3,  micro_4,  micro_5, micro_6,
+    micro_7, micro_8, micro_9, micro_10, micro_11, micro_12};
 // clang-format on
 
-/* ISA(&RF_FAST_AVX512, NULL) is {"gemm_avx512_12x32", ..., &RF_FAST_AVX512, NULL, NULL, NULL}. */
-#define ISA(fast, tiles) \
-  { \
-    "gemm_avx512_12x32", MR, NR, 2, 2, 1, pack_a, pack_b, micros, begin_tile, finish_tile, stream, \
-        stream_panels, fast, tiles, NULL, NULL, NULL \
-  }
-const rf_gemm_isa RF_GEMM_AVX512 = ISA(&RF_FAST_AVX512, NULL);
+#define NAME .name = "gemm_avx512_12x32"
+const rf_gemm_isa RF_GEMM_AVX512 = {NAME, RF_GEMM_KERNELS, .fast = &RF_FAST_AVX512};
 /* its products in 8 bits use dot products of byte quadruples */
-const rf_gemm_isa RF_GEMM_AVX512BF16 = ISA(&RF_FAST_AVX512BF16, NULL);
+const rf_gemm_isa RF_GEMM_AVX512BF16 = {NAME, RF_GEMM_KERNELS, .fast = &RF_FAST_AVX512BF16};
 
 /* Products with AMX tiles use the epilogues of the vectors. */
-#define TILES(form, a_words, b_words, stream_panels) \
-  { \
-    "gemm_amx_32x32", RF_TILE_ROWS, RF_TILE_COLUMNS, a_words, b_words, RF_TILE_DEPTH, rf_tiles_pack_a, \
-        rf_tiles_pack_b, NULL, begin_tile, finish_tile, NULL, stream_panels, NULL, NULL, \
-        RF_TILE_MICROS[form], rf_tiles_open, rf_tiles_close \
-  }
-static const rf_gemm_isa tiles[RF_TILE_FORMS] = {TILES(0, 1, 1, rf_tiles_stream_panels), TILES(1, 2, 1, NULL),
-                                                 TILES(2, 1, 2, NULL)};
-const rf_gemm_isa RF_GEMM_AMX = ISA(&RF_FAST_AMX, tiles);
+#define TILES \
+  .name = "gemm_amx_32x32", .mr = RF_TILE_ROWS, .nr = RF_TILE_COLUMNS, .depth = RF_TILE_DEPTH, \
+  .pack_a = rf_tiles_pack_a, .pack_b = rf_tiles_pack_b, .begin = begin_tile, .finish = finish_tile, \
+  .open = rf_tiles_open, .close = rf_tiles_close
+static const rf_gemm_isa tiles[RF_TILE_FORMS] = {
+    {TILES, .a_words = 1, .b_words = 1, .tile_micros = RF_TILE_MICROS[0],
+     .stream_panels = rf_tiles_stream_panels},
+    {TILES, .a_words = 2, .b_words = 1, .tile_micros = RF_TILE_MICROS[1]},
+    {TILES, .a_words = 1, .b_words = 2, .tile_micros = RF_TILE_MICROS[2]}};
+const rf_gemm_isa RF_GEMM_AMX = {NAME, RF_GEMM_KERNELS, .fast = &RF_FAST_AMX, .tiles = tiles};

@@ -21,19 +21,14 @@ RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float
 /* MICRO(3) defines micro_3(...) { micro(3, ...); } */
 #define MICRO(rows) \
   static void micro_##rows(int64_t kc, const float *a, const float *b, float *tile, bool resume, \
-                           const rf_gemm_ahead *near, const rf_gemm_ahead *far, \
-                           const char *const *tile_pieces) { \
-    (void)near; \
-    (void)far; \
+                           const rf_gemm_ahead ahead[2], const char *const *tile_pieces) { \
+    (void)ahead; \
     (void)tile_pieces; \
     micro(rows, kc, a, b, tile, resume); \
   }
-/* (the formatter would take instances for the beginning of a declaration) */
 // clang-format off
 MICRO(1) MICRO(2) MICRO(3) MICRO(4)
 static const rf_gemm_micro micros[] = {NULL, micro_1, micro_2, micro_3, micro_4};
 // clang-format on
 
-const rf_gemm_isa RF_GEMM_BASE = {"gemm_base_4x16", MR,     NR,     2,          2,           1,
-                                  pack_a,           pack_b, micros, begin_tile, finish_tile, stream,
-                                  stream_panels,    NULL,   NULL,   NULL,       NULL,        NULL};
+const rf_gemm_isa RF_GEMM_BASE = {.name = "gemm_base_4x16", RF_GEMM_KERNELS};

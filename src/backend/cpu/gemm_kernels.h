@@ -34,9 +34,6 @@ RF_INLINE void eight(v8 *to, const void *p, rf_dtype dtype, int64_t at) {
   if (dtype == RF_BF16) *to = __builtin_convertvector(*(const h8 *)((const rf_bf16 *)p + at), v8) << 16;
   else *to = *(const v8 *)((const float *)p + at);
 }
-RF_INLINE float element(const void *p, rf_dtype dtype, int64_t at) {
-  return dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)p)[at]) : ((const float *)p)[at];
-}
 
 /* ---- packing A: [k][rows] -------------------------------------------------------------------- */
 
@@ -73,7 +70,7 @@ RF_INLINE void pack_a_rows(const void *a, rf_dtype dtype, int64_t a_row, int row
     }
   }
   for (; k < kc; k++) {
-    for (int i = 0; i < rows; i++) to[k * rows + i] = element(a, dtype, i * a_row + k);
+    for (int i = 0; i < rows; i++) to[k * rows + i] = rf_f32_get(a, dtype, i * a_row + k);
   }
 }
 /* Packs steps that are contiguous in rows (a transposed operand) with whole vectors. The last steps
@@ -84,7 +81,7 @@ RF_INLINE void pack_a_steps(const void *a, rf_dtype dtype, int64_t a_step, int r
     for (; k < kc - 16; k++) rf_v16_store(to + k * rows, rf_v16_get(a, dtype, k * a_step));
   }
   for (; k < kc; k++) {
-    for (int i = 0; i < rows; i++) to[k * rows + i] = element(a, dtype, k * a_step + i);
+    for (int i = 0; i < rows; i++) to[k * rows + i] = rf_f32_get(a, dtype, k * a_step + i);
   }
 }
 static void pack_a(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t kc, float *to) {
@@ -98,7 +95,8 @@ static void pack_a(const rf_gemm *g, int64_t i0, int rows, int64_t k0, int64_t k
   else if (g->a_row == 1) pack_a_steps(a, RF_F32, g->a_step, rows, kc, to);
   else {
     for (int64_t k = 0; k < kc; k++) {
-      for (int i = 0; i < rows; i++) to[k * rows + i] = element(a, g->a_dtype, i * g->a_row + k * g->a_step);
+      for (int i = 0; i < rows; i++)
+        to[k * rows + i] = rf_f32_get(a, g->a_dtype, i * g->a_row + k * g->a_step);
     }
   }
 }
@@ -114,7 +112,7 @@ RF_INLINE void pack_b_steps(const void *b, rf_dtype dtype, int64_t b_step, int c
     return;
   }
   for (int64_t k = 0; k < kc; k++) {
-    for (int j = 0; j < NR; j++) to[k * NR + j] = j < cols ? element(b, dtype, k * b_step + j) : 0.0f;
+    for (int j = 0; j < NR; j++) to[k * NR + j] = j < cols ? rf_f32_get(b, dtype, k * b_step + j) : 0.0f;
   }
 }
 /* Packs columns that are contiguous in k (a transposed weight), 8 columns at a time for 64 steps.
@@ -133,7 +131,8 @@ RF_INLINE void pack_b_columns(const void *b, rf_dtype dtype, int64_t b_col, int 
         }
       }
       for (; k < k1; k++) {
-        for (int i = j; i < j + 8; i++) to[k * NR + i] = i < cols ? element(b, dtype, i * b_col + k) : 0.0f;
+        for (int i = j; i < j + 8; i++)
+          to[k * NR + i] = i < cols ? rf_f32_get(b, dtype, i * b_col + k) : 0.0f;
       }
     }
   }
@@ -143,7 +142,7 @@ RF_INLINE void pack_b_columns(const void *b, rf_dtype dtype, int64_t b_col, int 
 
 static void pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to, float *sum) {
   if (g->panels) {
-    if (g->turned) pack_b_turned(g, j0, cols, k0, kc, to);
+    if (g->transposed) pack_b_transposed(g, j0, cols, k0, kc, to);
     else pack_b_lanes(g, j0, cols, k0, kc, to);
     return;
   }
@@ -158,7 +157,7 @@ static void pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t k
   else {
     for (int64_t k = 0; k < kc; k++) {
       for (int j = 0; j < NR; j++)
-        to[k * NR + j] = j < cols ? element(b, g->b_dtype, k * g->b_step + j * g->b_col) : 0.0f;
+        to[k * NR + j] = j < cols ? rf_f32_get(b, g->b_dtype, k * g->b_step + j * g->b_col) : 0.0f;
     }
   }
   if (!sum) return;
@@ -174,22 +173,23 @@ static void pack_b(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t k
 
 /* ---- into and out of a tile ------------------------------------------------------------------ */
 
-static void begin_tile(const rf_gemm *g, float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j0,
-                       int cols) {
-  for (int i = 0; i < rows; i++) {
-    const float *u = (const float *)g->u + (i0 + i) * g->ld + j0;
-    for (int j = 0; j < cols; j += RF_LANES) {
-      rf_v16 x = cols - j >= RF_LANES ? rf_v16_load(u + j) : rf_v16_load_n(u + j, cols - j);
-      rf_v16_store(tile + i * tile_ld + j, x);
+static void begin_tile(const rf_gemm *g, const rf_gemm_sums *s) {
+  for (int i = 0; i < s->rows; i++) {
+    const float *u = (const float *)g->u + (s->row + i) * g->ld + s->col;
+    for (int j = 0; j < s->cols; j += RF_LANES) {
+      rf_v16 x = s->cols - j >= RF_LANES ? rf_v16_load(u + j) : rf_v16_load_n(u + j, s->cols - j);
+      rf_v16_store(s->at + i * s->ld + j, x);
     }
   }
 }
 
-/* Rounds and stores up to sixteen columns of a tile; dtype and epilogue are constants of a body. u
- * is rounded once, and the epilogue uses the rounded value. */
+/* Rounds and stores up to sixteen columns of a tile, from column `c` on; dtype and epilogue are
+ * constants of a body. u is rounded once, and the epilogue uses the rounded value. */
 RF_INLINE void finish_columns(const rf_gemm *g, rf_dtype dtype, rf_gemm_epilogue epilogue, bool nontemporal,
-                              const float *tile, int64_t tile_ld, int64_t i0, int rows, int64_t j,
-                              int lanes) {
+                              const rf_gemm_sums *s, int c) {
+  const float *tile = s->at + c;
+  const int64_t tile_ld = s->ld, i0 = s->row, j = s->col + c;
+  const int rows = s->rows, lanes = s->cols - c < RF_LANES ? s->cols - c : RF_LANES;
   bool whole = lanes == RF_LANES;
   rf_v16 bias = rf_v16_zero();
   if (g->bias)
@@ -221,8 +221,11 @@ RF_INLINE void put_line(bool nontemporal, void *to, int64_t at, const rf_v16 x[2
   if (nontemporal) rf_v16_stream_bf16_pair((rf_bf16 *)to + at, x[0], x[1]);
   for (int h = 0; !nontemporal && h < 2; h++) rf_v16_store_bf16((rf_bf16 *)to + at + RF_LANES * h, x[h]);
 }
-RF_INLINE void finish_lines(const rf_gemm *g, rf_gemm_epilogue epilogue, bool nontemporal, const float *tile,
-                            int64_t tile_ld, int64_t i0, int rows, int64_t j) {
+RF_INLINE void finish_lines(const rf_gemm *g, rf_gemm_epilogue epilogue, bool nontemporal,
+                            const rf_gemm_sums *s) {
+  const float *tile = s->at;
+  const int64_t tile_ld = s->ld, i0 = s->row, j = s->col;
+  const int rows = s->rows;
   rf_v16 bias[2] = {rf_v16_zero(), rf_v16_zero()};
   for (int h = 0; g->bias && h < 2; h++) bias[h] = rf_v16_get(g->bias, g->bias_dtype, j + RF_LANES * h);
   for (int i = 0; i < rows; i++) {
@@ -247,54 +250,54 @@ RF_INLINE void finish_lines(const rf_gemm *g, rf_gemm_epilogue epilogue, bool no
     put_line(nontemporal, g->out, at, x);
   }
 }
-#define FINISH_LINES(name, epilogue, nontemporal) \
-  static void finish_lines_##name(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, \
-                                  int rows, int64_t j0, int cols) { \
-    (void)cols; \
-    finish_lines(g, epilogue, nontemporal, tile, tile_ld, i0, rows, j0); \
-  }
 // clang-format off
-FINISH_LINES(plain, RF_GEMM_PLAIN, true) FINISH_LINES(gelu, RF_GEMM_GELU, true) FINISH_LINES(gelu_bwd, RF_GEMM_GELU_BWD, true)
-FINISH_LINES(residual, RF_GEMM_RESIDUAL, true) FINISH_LINES(residual_near, RF_GEMM_RESIDUAL, false)
-// clang-format on
-/* FINISH(f32_plain, RF_F32, RF_GEMM_PLAIN, false) defines static void finish_f32_plain(...). */
+/* FINISH(f32_plain, RF_F32, RF_GEMM_PLAIN, false) defines finish_f32_plain(g, sums). */
 #define FINISH(name, dtype, epilogue, nontemporal) \
-  static void finish_##name(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows, \
-                            int64_t j0, int cols) { \
-    for (int j = 0; j < cols; j += RF_LANES) \
-      finish_columns(g, dtype, epilogue, nontemporal, tile + j, tile_ld, i0, rows, j0 + j, \
-                     cols - j < RF_LANES ? cols - j : RF_LANES); \
+  static void finish_##name(const rf_gemm *g, const rf_gemm_sums *s) { \
+    for (int c = 0; c < s->cols; c += RF_LANES) finish_columns(g, dtype, epilogue, nontemporal, s, c); \
   }
-    // clang-format off
-FINISH(f32_past, RF_F32, RF_GEMM_PLAIN, true) FINISH(f32_plain, RF_F32, RF_GEMM_PLAIN, false) FINISH(f32_gelu, RF_F32, RF_GEMM_GELU, false)
-FINISH(f32_residual, RF_F32, RF_GEMM_RESIDUAL, false) FINISH(f32_gelu_bwd, RF_F32, RF_GEMM_GELU_BWD, false)
-FINISH(bf16_plain, RF_BF16, RF_GEMM_PLAIN, false) FINISH(bf16_gelu, RF_BF16, RF_GEMM_GELU, false)
-FINISH(bf16_residual, RF_BF16, RF_GEMM_RESIDUAL, false) FINISH(bf16_gelu_bwd, RF_BF16, RF_GEMM_GELU_BWD, false)
-    // clang-format on
-    static void finish_tile(const rf_gemm *g, const float *tile, int64_t tile_ld, int64_t i0, int rows,
-                            int64_t j0, int cols) {
-  static void (*const body[2][4])(const rf_gemm *, const float *, int64_t, int64_t, int, int64_t, int) = {
+FINISH(f32_past, RF_F32, RF_GEMM_PLAIN, true)
+FINISH(f32_plain, RF_F32, RF_GEMM_PLAIN, false)
+FINISH(f32_gelu, RF_F32, RF_GEMM_GELU, false)
+FINISH(f32_residual, RF_F32, RF_GEMM_RESIDUAL, false)
+FINISH(f32_gelu_bwd, RF_F32, RF_GEMM_GELU_BWD, false)
+FINISH(bf16_plain, RF_BF16, RF_GEMM_PLAIN, false)
+FINISH(bf16_gelu, RF_BF16, RF_GEMM_GELU, false)
+FINISH(bf16_residual, RF_BF16, RF_GEMM_RESIDUAL, false)
+FINISH(bf16_gelu_bwd, RF_BF16, RF_GEMM_GELU_BWD, false)
+#define FINISH_LINES(name, epilogue, nontemporal) \
+  static void finish_lines_##name(const rf_gemm *g, const rf_gemm_sums *s) { \
+    finish_lines(g, epilogue, nontemporal, s); \
+  }
+FINISH_LINES(plain, RF_GEMM_PLAIN, true)
+FINISH_LINES(gelu, RF_GEMM_GELU, true)
+FINISH_LINES(gelu_bwd, RF_GEMM_GELU_BWD, true)
+FINISH_LINES(residual, RF_GEMM_RESIDUAL, true)
+FINISH_LINES(residual_near, RF_GEMM_RESIDUAL, false)
+// clang-format on
+static void finish_tile(const rf_gemm *g, const rf_gemm_sums *s) {
+  static void (*const body[2][4])(const rf_gemm *, const rf_gemm_sums *) = {
       {finish_f32_plain, finish_f32_gelu, finish_f32_residual, finish_f32_gelu_bwd},
       {finish_bf16_plain, finish_bf16_gelu, finish_bf16_residual, finish_bf16_gelu_bwd}};
-  static void (*const lines[4])(const rf_gemm *, const float *, int64_t, int64_t, int, int64_t, int) = {
+  static void (*const lines[4])(const rf_gemm *, const rf_gemm_sums *) = {
       finish_lines_plain, finish_lines_gelu, finish_lines_residual, finish_lines_gelu_bwd};
-  if (g->dtype == RF_BF16 && g->nontemporal && cols == 2 * RF_LANES &&
-      (((uintptr_t)g->u | (uintptr_t)g->out) & 63u) == 0 && g->ld % 32 == 0 && j0 % 32 == 0) {
-    lines[g->epilogue](g, tile, tile_ld, i0, rows, j0, cols);
-    return;
-  }
-  /* draws dropout once for both halves */
-  if (g->dtype == RF_BF16 && g->epilogue == RF_GEMM_RESIDUAL && cols == 2 * RF_LANES) {
-    finish_lines_residual_near(g, tile, tile_ld, i0, rows, j0, cols);
-    return;
-  }
-  if (g->nontemporal && g->dtype == RF_F32 && g->epilogue == RF_GEMM_PLAIN)
-    finish_f32_past(g, tile, tile_ld, i0, rows, j0, cols);
-  else body[g->dtype == RF_BF16][g->epilogue](g, tile, tile_ld, i0, rows, j0, cols);
+  bool pairs = g->dtype == RF_BF16 && s->cols == 2 * RF_LANES;
+  if (pairs && g->nontemporal && (((uintptr_t)g->u | (uintptr_t)g->out) & 63u) == 0 && g->ld % 32 == 0 &&
+      s->col % 32 == 0)
+    lines[g->epilogue](g, s);
+  else if (pairs && g->epilogue == RF_GEMM_RESIDUAL)
+    finish_lines_residual_near(g, s); /* draws dropout once for both halves */
+  else if (g->nontemporal && g->dtype == RF_F32 && g->epilogue == RF_GEMM_PLAIN) finish_f32_past(g, s);
+  else body[g->dtype == RF_BF16][g->epilogue](g, s);
 }
 
-/* ---- few rows: the weights are read once, in place
- * ---------------------------------------------- */
+/* The functions and sizes that every ISA with vectors has. */
+#define RF_GEMM_KERNELS \
+  .mr = MR, .nr = NR, .a_words = 2, .b_words = 2, .depth = 1, .pack_a = pack_a, .pack_b = pack_b, \
+  .micro = micros, .begin = begin_tile, .finish = finish_tile, .stream = stream, \
+  .stream_panels = stream_panels
+
+/* ---- few rows: the weights are read once, in place ------------------------------------------- */
 
 /* `a` is A packed as one strip, [k][m]. `y` holds the sums, [m][cols]. */
 
@@ -330,7 +333,7 @@ RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, 
       for (int i = 0; i < m; i++) {
         float sum = y[(int64_t)i * cols + j];
         for (int s = 0; s < steps; s++)
-          sum = fmaf(a[s * m + i], element(g->b, b_dtype, (k + s) * g->b_step + j0 + j), sum);
+          sum = fmaf(a[s * m + i], rf_f32_get(g->b, b_dtype, (k + s) * g->b_step + j0 + j), sum);
         y[(int64_t)i * cols + j] = sum;
       }
     }
@@ -344,30 +347,8 @@ RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, 
 /* to[d] is dword d of the 16 lines. */
 RF_INLINE void transposed_lines(const char *p, int64_t stride, rf_v16 to[16]) {
 #if defined(__AVX512F__)
-  __m512 a[16], b[16];
-  for (int i = 0; i < 16; i++) b[i] = _mm512_loadu_ps((const float *)(const void *)(p + i * stride));
-  for (int i = 0; i < 16; i += 2) {
-    a[i] = _mm512_unpacklo_ps(b[i], b[i + 1]);
-    a[i + 1] = _mm512_unpackhi_ps(b[i], b[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    for (int h = 0; h < 2; h++) {
-      b[i + 2 * h] =
-          _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a[i + h]), _mm512_castps_pd(a[i + 2 + h])));
-      b[i + 2 * h + 1] =
-          _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a[i + h]), _mm512_castps_pd(a[i + 2 + h])));
-    }
-  }
-  for (int i = 0; i < 4; i++) { /* b[i + 4 q] holds dwords i, i+4, i+8, i+12 of lines 4 q .. 4 q + 3 */
-    __m512 even = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88),
-           odd = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
-    __m512 even_high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88),
-           odd_high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xdd);
-    to[i] = _mm512_shuffle_f32x4(even, even_high, 0x88);
-    to[i + 8] = _mm512_shuffle_f32x4(even, even_high, 0xdd);
-    to[i + 4] = _mm512_shuffle_f32x4(odd, odd_high, 0x88);
-    to[i + 12] = _mm512_shuffle_f32x4(odd, odd_high, 0xdd);
-  }
+  for (int i = 0; i < 16; i++) to[i] = rf_v16_load((const float *)(const void *)(p + i * stride));
+  rf_v16_transpose(to);
 #else
   float dword[16][RF_LANES];
   for (int h = 0; h < 16; h += 8) {
@@ -437,7 +418,7 @@ RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, cons
     for (int i = 0; i < rows; i++) {
       for (int l = 0; l < RF_LANES; l++) {
         float *sum = &y[(int64_t)i * cols + l];
-        *sum = fmaf(a[k * rows + i], element(g->b, b_dtype, (column + l) * g->b_col + k), *sum);
+        *sum = fmaf(a[k * rows + i], rf_f32_get(g->b, b_dtype, (column + l) * g->b_col + k), *sum);
       }
     }
   }
@@ -467,7 +448,8 @@ static void stream_columns_f32(const rf_gemm *g, const float *a, int64_t column,
 static void stream(const rf_gemm *g, const float *a, int64_t j0, int cols, float *y) {
   bool half = g->b_dtype == RF_BF16;
   int m = (int)g->m, done = 0;
-  if (g->accumulate) begin_tile(g, y, cols, 0, m, j0, cols);
+  const rf_gemm_sums sums = {y, cols, 0, j0, m, cols};
+  if (g->accumulate) begin_tile(g, &sums);
   else memset(y, 0, (size_t)m * (size_t)cols * sizeof *y);
   if (g->b_col == 1) {
     if (half) stream_steps(g, RF_BF16, a, j0, cols, y);
@@ -483,9 +465,9 @@ static void stream(const rf_gemm *g, const float *a, int64_t j0, int cols, float
     for (int i = 0; i < m; i++) {
       float sum = y[(int64_t)i * cols + done];
       for (int64_t k = 0; k < g->k; k++)
-        sum = fmaf(a[k * m + i], element(g->b, g->b_dtype, k * g->b_step + (j0 + done) * g->b_col), sum);
+        sum = fmaf(a[k * m + i], rf_f32_get(g->b, g->b_dtype, k * g->b_step + (j0 + done) * g->b_col), sum);
       y[(int64_t)i * cols + done] = sum;
     }
   }
-  finish_tile(g, y, cols, 0, m, j0, cols);
+  finish_tile(g, &sums);
 }

@@ -8,9 +8,15 @@
 #define FMA(acc, x, y) __asm__("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(x), "v"(y))
 #define ROW_LOAD(i) \
   VECTOR left##i = {0}, right##i = {0}; \
-  if (resume && (i) < rows) left##i = LOAD(tile + (i)*NR), right##i = LOAD(tile + (i)*NR + LANES);
+  if (resume && (i) < rows) { \
+    left##i = LOAD(tile + (i)*NR); \
+    right##i = LOAD(tile + (i)*NR + LANES); \
+  }
 #define ROW_STORE(i) \
-  if ((i) < rows) STORE(tile + (i)*NR, left##i), STORE(tile + (i)*NR + LANES, right##i);
+  if ((i) < rows) { \
+    STORE(tile + (i)*NR, left##i); \
+    STORE(tile + (i)*NR + LANES, right##i); \
+  }
 #define ROW(i) \
   if ((i) < rows) { \
     VECTOR x = SPLAT(a + step * rows + (i)); \
@@ -23,30 +29,30 @@
     VECTOR b0 = LOAD(b + step * NR), b1 = LOAD(b + step * NR + LANES); \
     ROWS(ROW) \
   } while (0)
-#define FETCH(ahead) \
-  if (ahead##_lines-- > 0) { \
-    _mm_prefetch(ahead##_at, _MM_HINT_T1); \
-    _mm_prefetch(ahead##_at + 64, _MM_HINT_T1); \
-    ahead##_at += ahead->stride; \
+#define FETCH(i) \
+  if (lines##i-- > 0) { \
+    _mm_prefetch(at##i, _MM_HINT_T1); \
+    _mm_prefetch(at##i + 64, _MM_HINT_T1); \
+    at##i += ahead[i].stride; \
   }
 
 /* Every eight steps prefetch one line of the next tile and two lines of a piece of C to L1, and two
- * lines each of `near` and `far` to L2. */
+ * lines for each entry of `ahead` to L2. */
 RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float *tile, bool resume,
-                     const rf_gemm_ahead *near, const rf_gemm_ahead *far, const char *const *tile_pieces) {
-  ROWS(ROW_LOAD)
-  const char *near_at = near->at, *far_at = far->at;
+                     const rf_gemm_ahead ahead[2], const char *const *tile_pieces) {
+  const char *at0 = ahead[0].at, *at1 = ahead[1].at;
   const float *next = tile + MR * NR;
-  int64_t near_lines = near->lines, far_lines = far->lines, k = 0;
+  int64_t lines0 = ahead[0].lines, lines1 = ahead[1].lines, k = 0;
+  ROWS(ROW_LOAD)
   for (; k + 8 <= kc; k += 8) {
-    FETCH(near)
+    FETCH(0)
     STEP(0);
     STEP(1);
     STEP(2);
     _mm_prefetch(next, _MM_HINT_T0);
     next += 16;
     STEP(3);
-    FETCH(far)
+    FETCH(1)
     STEP(4);
     STEP(5);
     if (*tile_pieces) {
@@ -70,7 +76,6 @@ RF_INLINE void micro(int rows, int64_t kc, const float *a, const float *b, float
 /* MICRO(3) defines micro_3(...) { micro(3, ...); } */
 #define MICRO(rows) \
   static void micro_##rows(int64_t kc, const float *a, const float *b, float *tile, bool resume, \
-                           const rf_gemm_ahead *near, const rf_gemm_ahead *far, \
-                           const char *const *tile_pieces) { \
-    micro(rows, kc, a, b, tile, resume, near, far, tile_pieces); \
+                           const rf_gemm_ahead ahead[2], const char *const *tile_pieces) { \
+    micro(rows, kc, a, b, tile, resume, ahead, tile_pieces); \
   }

@@ -38,8 +38,7 @@ static bool accepts_any(const rf_graph *graph, const rf_op *op) { /* f64 runs on
          (bias == RF_NONE || rf_is_activation(graph->tensor[bias].dtype));
 }
 
-/* ---- the three products, for up to `rows` rows
- * --------------------------------------------------- */
+/* ---- the three products, for up to `rows` rows ----------------------------------------------- */
 
 static rf_gemm logits_product(const rf_graph *graph, const rf_op *op, const dims *d, int64_t rows) {
   const rf_tensor *x = &graph->tensor[op->input[0]], *w = &graph->tensor[op->input[1]];
@@ -78,8 +77,7 @@ static bool accepts_tiles(const rf_graph *graph, const rf_op *op) {
   return accepts(graph, op) && rf_gemm_is_bf16(&g);
 }
 
-/* ---- workspace: the chunk's logits, its lse, and the workspace of the largest product
- * ----------- */
+/* ---- workspace: the chunk's logits, its lse, and the workspace of the largest product -------- */
 
 static size_t workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, int threads,
                         int gradient_slot) {
@@ -97,8 +95,17 @@ static size_t workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_
   return rf_whole_lines(d.chunk * d.ld) + rf_whole_lines(d.chunk) + product;
 }
 
-/* ---- the loop over chunks
- * ------------------------------------------------------------------------ */
+#define WORKSPACE(name, gradient_slot) \
+  static size_t name##_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op, \
+                                 int threads) { \
+    return workspace(isa, graph, op, threads, gradient_slot); \
+  }
+WORKSPACE(head_loss, -1)
+WORKSPACE(head_loss_bwd, 0)
+WORKSPACE(head_loss_grad, 2)
+WORKSPACE(head_score, -1)
+
+/* ---- the loop over chunks -------------------------------------------------------------------- */
 
 /* Writes the logits of rows [r0, r0 + count) to z; `product` is the workspace of products. */
 static void chunk_logits(const rf_head_isa *isa, const rf_call *call, const dims *d, int64_t r0,
@@ -114,8 +121,8 @@ static void chunk_logits(const rf_head_isa *isa, const rf_call *call, const dims
 }
 
 /* Runs head_loss (gradient_slot < 0), head_loss_bwd (with saved_lse) and head_loss_grad. */
-static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_t *argmax, float *lse,
-                 const float *saved_lse, int gradient_slot) {
+static void loss_chunks(const rf_head_isa *isa, const rf_call *call, float *nll, int32_t *argmax, float *lse,
+                        const float *saved_lse, int gradient_slot) {
   const rf_graph *graph = call->graph;
   const rf_op *op = call->op;
   dims d = dims_of(graph, op);
@@ -175,34 +182,18 @@ static void walk(const rf_head_isa *isa, const rf_call *call, float *nll, int32_
   }
 }
 
-static size_t head_loss_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op,
-                                  int threads) {
-  return workspace(isa, graph, op, threads, -1);
-}
 static void head_loss_run(const rf_head_isa *isa, const rf_call *call) {
-  walk(isa, call, call->out[0], call->out[1], call->out[2], NULL, -1);
+  loss_chunks(isa, call, call->out[0], call->out[1], call->out[2], NULL, -1);
 }
 
-static size_t head_loss_bwd_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op,
-                                      int threads) {
-  return workspace(isa, graph, op, threads, 0);
-}
 static void head_loss_bwd_run(const rf_head_isa *isa, const rf_call *call) {
-  walk(isa, call, NULL, NULL, NULL, call->in[4], 0);
+  loss_chunks(isa, call, NULL, NULL, NULL, call->in[4], 0);
 }
 
-static size_t head_loss_grad_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op,
-                                       int threads) {
-  return workspace(isa, graph, op, threads, 2);
-}
 static void head_loss_grad_run(const rf_head_isa *isa, const rf_call *call) {
-  walk(isa, call, call->out[0], call->out[1], NULL, NULL, 2);
+  loss_chunks(isa, call, call->out[0], call->out[1], NULL, NULL, 2);
 }
 
-static size_t head_score_workspace(const rf_head_isa *isa, const rf_graph *graph, const rf_op *op,
-                                   int threads) {
-  return workspace(isa, graph, op, threads, -1);
-}
 static void head_score_run(const rf_head_isa *isa, const rf_call *call) {
   dims d = dims_of(call->graph, call->op);
   const int32_t *labels = call->in[3];

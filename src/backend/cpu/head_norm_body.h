@@ -3,18 +3,22 @@
  * row. */
 
 RF_INLINE void head_norm_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype,
-                              rf_dtype gain_dtype, bool unused) {
+                              rf_dtype gain_dtype) {
   const rf_attr_head_norm *attr = &call->op->attr.head_norm;
   int64_t width = rf_in(call, 0)->shape[1], size = attr->head_dim, heads = attr->heads + attr->kv_heads;
-  (void)unused;
   for (int64_t r = begin; r < end; r++) {
     const char *x = at_row(call->in[0], dtype, r, width);
     char *y = (char *)(uintptr_t)at_row(call->out[0], dtype, r, width);
     for (int64_t h = 0; h < heads; h++) {
-      float rstd, *stats = call->out[1] ? (float *)call->out[1] + r * heads + h : &rstd;
-      norm_row(at_row(x, dtype, h, size), call->in[h < attr->heads ? 1 : 2], NULL,
-               (void *)(uintptr_t)at_row(y, dtype, h, size), stats, size, attr->eps, attr->offset, dtype,
-               gain_dtype, false);
+      float rstd;
+      const norm_forward row = {.x = at_row(x, dtype, h, size),
+                                .gain = call->in[h < attr->heads ? 1 : 2],
+                                .y = (void *)(uintptr_t)at_row(y, dtype, h, size),
+                                .stats = call->out[1] ? (float *)call->out[1] + r * heads + h : &rstd,
+                                .width = size,
+                                .eps = attr->eps,
+                                .offset = attr->offset};
+      norm_row(&row, false, dtype, gain_dtype);
     }
     if (x != y)
       memcpy((void *)(uintptr_t)at_row(y, dtype, heads, size), at_row(x, dtype, heads, size),
@@ -22,7 +26,7 @@ RF_INLINE void head_norm_rows(const rf_call *call, int64_t begin, int64_t end, r
   }
 }
 static void head_norm_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_BY_DTYPE(head_norm_rows, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, false, call, begin, end);
+  RF_BY_DTYPE(head_norm_rows, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, call, begin, end);
 }
 static void head_norm_run(const rf_call *call) {
   rf_split(call, rf_rows_used(call, 0), 1, 8 * rf_in(call, 0)->shape[1], head_norm_range);
@@ -30,10 +34,9 @@ static void head_norm_run(const rf_call *call) {
 
 /* Computes dx of rows [begin, end). */
 RF_INLINE void head_norm_dx_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype,
-                                 rf_dtype gain_dtype, bool unused) {
+                                 rf_dtype gain_dtype) {
   const rf_attr_head_norm *attr = &call->op->attr.head_norm;
   int64_t width = rf_in(call, 0)->shape[1], size = attr->head_dim, heads = attr->heads + attr->kv_heads;
-  (void)unused;
   for (int64_t r = begin; r < end; r++) {
     const char *x = at_row(call->in[0], dtype, r, width), *dy = at_row(call->in[4], dtype, r, width);
     char *dx = (char *)(uintptr_t)at_row(call->out[0], dtype, r, width);
@@ -45,24 +48,23 @@ RF_INLINE void head_norm_dx_rows(const rf_call *call, int64_t begin, int64_t end
                          .dx = (void *)(uintptr_t)at_row(dx, dtype, h, size),
                          .width = size,
                          .offset = attr->offset};
-      norm_dx_rows(&g, 0, 1, dtype, gain_dtype, false);
+      norm_dx_rows(&g, 0, 1, false, dtype, gain_dtype);
     }
     memcpy((void *)(uintptr_t)at_row(dx, dtype, heads, size), at_row(dy, dtype, heads, size),
            (size_t)(at_row(dy, dtype, 1, width) - at_row(dy, dtype, heads, size)));
   }
 }
 static void head_norm_dx_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_BY_DTYPE(head_norm_dx_rows, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, false, call, begin, end);
+  RF_BY_DTYPE(head_norm_dx_rows, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, call, begin, end);
 }
 
 /* Computes channels [from, to) of the gradients of both gains: ascending rows, then ascending
  * heads. */
 RF_INLINE void head_norm_gain_columns(const rf_call *call, int64_t from, int64_t to, rf_dtype dtype,
-                                      rf_dtype gain_dtype, bool unused) {
+                                      rf_dtype gain_dtype) {
   const rf_attr_head_norm *attr = &call->op->attr.head_norm;
   int64_t width = rf_in(call, 0)->shape[1], size = attr->head_dim, heads = attr->heads + attr->kv_heads,
           rows = rf_rows_used(call, 0);
-  (void)unused;
   for (int slot = 1; slot <= 2; slot++) {
     float *dgain = call->out[slot];
     if (!dgain) continue;
@@ -74,13 +76,13 @@ RF_INLINE void head_norm_gain_columns(const rf_call *call, int64_t from, int64_t
                            .stats = (const float *)call->in[3] + r * heads + h,
                            .dgain = dgain,
                            .width = size};
-        norm_gain_rows(&g, 0, 1, from, to, dtype, gain_dtype, false);
+        norm_gain_rows(&g, 0, 1, from, to, false, dtype, gain_dtype);
       }
     }
   }
 }
 static void head_norm_gain_range(const rf_call *call, int64_t from, int64_t to) {
-  RF_BY_DTYPE(head_norm_gain_columns, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, false, call, from, to);
+  RF_BY_DTYPE(head_norm_gain_columns, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, call, from, to);
 }
 static void head_norm_bwd_run(const rf_call *call) {
   int64_t rows = rf_rows_used(call, 0), width = rf_in(call, 0)->shape[1];

@@ -44,9 +44,7 @@ static void scale_values(const void *from, rf_dtype dtype, int64_t count, float 
   {
     RF_STAMP_BUSY;
 #pragma omp for schedule(static) nowait
-    for (int64_t i = 0; i < count; i++)
-      to[i] =
-          scale * (dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)from)[i]) : ((const float *)from)[i]);
+    for (int64_t i = 0; i < count; i++) to[i] = scale * rf_f32_get(from, dtype, i);
   }
 }
 
@@ -124,8 +122,7 @@ static void lora_bwd_run(const rf_gemm_isa *isa, const rf_call *call) {
   }
 }
 
-/* ---- with AVX-512 vectors, without packing
- * -------------------------------------------------------- */
+/* ---- with AVX-512 vectors, without packing --------------------------------------------------- */
 
 #if defined(__x86_64__)
 static rf_lora_part part_of(const dims *d, const rf_lora_parts *parts, int p, int64_t rows, int threads) {
@@ -160,8 +157,8 @@ static void lora_wide_run(const rf_call *call) {
 }
 
 /* Copies b, multiplied by the scale, to [rank / 16][columns][16]. */
-static void turn(const float *b, int64_t rank, int64_t columns, int64_t joined, float scale, float *to,
-                 int threads) {
+static void copy_by_sixteen(const float *b, int64_t rank, int64_t columns, int64_t joined, float scale,
+                            float *to, int threads) {
 #pragma omp parallel num_threads(threads)
   {
     RF_STAMP_BUSY;
@@ -176,7 +173,7 @@ static void lora_bwd_wide_run(const rf_call *call) {
   const rf_lora_parts *parts = &call->op->attr.lora.parts;
   dims d = dims_of(call->graph, call->op);
   int64_t rows = rf_rows_used(call, 0), joined = 0;
-  float *turned = call->workspace,
+  float *ranks16 = call->workspace,
         *h = (float *)(void *)((char *)call->workspace + rf_whole_lines(whole_ranks(parts) * d.joined));
   float scale = call->op->attr.lora.scale;
   if (call->out[1]) scale_values(call->in[1], d.dtype, rows * d.ranks, scale, h, call->threads);
@@ -184,10 +181,10 @@ static void lora_bwd_wide_run(const rf_call *call) {
     rf_lora_part part = part_of(&d, parts, p, rows, call->threads);
     const void *dy = rf_element(call->in[0], d.dtype, parts->at[p]);
     if (call->out[0]) {
-      turn((const float *)call->in[2] + joined, parts->rank, parts->columns[p], d.joined, scale, turned,
-           call->threads);
+      copy_by_sixteen((const float *)call->in[2] + joined, parts->rank, parts->columns[p], d.joined, scale,
+                      ranks16, call->threads);
       rf_lora_backward_h_avx512(
-          &part, dy, turned, (void *)(uintptr_t)rf_element(call->out[0], d.dtype, (int64_t)p * parts->rank));
+          &part, dy, ranks16, (void *)(uintptr_t)rf_element(call->out[0], d.dtype, (int64_t)p * parts->rank));
     }
     if (call->out[1])
       rf_lora_backward_b_avx512(&part, dy, h + (int64_t)p * parts->rank, (float *)call->out[1] + joined,

@@ -16,7 +16,7 @@ typedef struct rf_lora_part {
 /* y = round(u + round(h b)); y may be u. */
 void rf_lora_forward_avx512(const rf_lora_part *part, const void *u, const float *h, const float *b, void *y);
 /* dh = round(dy b^T). b is [rank / 16][columns][16], padded with zeros. */
-void rf_lora_backward_h_avx512(const rf_lora_part *part, const void *dy, const float *turned, void *dh);
+void rf_lora_backward_h_avx512(const rf_lora_part *part, const void *dy, const float *ranks16, void *dh);
 /* db (+)= h^T dy */
 void rf_lora_backward_b_avx512(const rf_lora_part *part, const void *dy, const float *h, float *db,
                                bool accumulate);

@@ -60,7 +60,7 @@ void rf_lora_forward_avx512(const rf_lora_part *p, const void *u, const float *h
 
 /* Computes up to SIDE rows and SIDE ranks; missing rows and ranks are zeros. */
 static void backward_h_block(const rf_lora_part *p, int64_t first, int rows, const void *dy,
-                             const float *turned, void *dh, int64_t rank) {
+                             const float *ranks16, void *dh, int64_t rank) {
   float x[SIDE][DEEP] = {{0}};
   rf_v16 acc[SIDE];
   for (int r = 0; r < SIDE; r++) acc[r] = rf_v16_zero();
@@ -72,7 +72,7 @@ static void backward_h_block(const rf_lora_part *p, int64_t first, int rows, con
         rf_v16_store(x[r] + k, get_n(dy, p->dtype, (first + r) * p->ld + c + k, n));
       }
     for (int k = 0; k < deep; k++) {
-      rf_v16 ranks = rf_v16_load(turned + (c + k) * RF_LANES);
+      rf_v16 ranks = rf_v16_load(ranks16 + (c + k) * RF_LANES);
       for (int r = 0; r < SIDE; r++) acc[r] = rf_v16_fma(rf_v16_set1(x[r][k]), ranks, acc[r]);
     }
   }
@@ -80,23 +80,23 @@ static void backward_h_block(const rf_lora_part *p, int64_t first, int rows, con
     put_n(dh, p->dtype, (first + r) * p->ranks + rank, acc[r], least(p->rank - rank, RF_LANES));
 }
 
-void rf_lora_backward_h_avx512(const rf_lora_part *p, const void *dy, const float *turned, void *dh) {
+void rf_lora_backward_h_avx512(const rf_lora_part *p, const void *dy, const float *ranks16, void *dh) {
 #pragma omp parallel num_threads(p->threads)
   {
     RF_STAMP_BUSY;
 #pragma omp for schedule(dynamic, 1) nowait
     for (int64_t i = 0; i < p->rows; i += SIDE)
       for (int64_t rank = 0; rank < p->rank; rank += RF_LANES)
-        backward_h_block(p, i, least(p->rows - i, SIDE), dy, turned + rank * p->columns, dh, rank);
+        backward_h_block(p, i, least(p->rows - i, SIDE), dy, ranks16 + rank * p->columns, dh, rank);
   }
 }
 
-/* Computes `ranks` rows and `n` columns of db, over rows [first, end) of dy. */
-RF_INLINE void backward_b_block(const rf_lora_part *p, int ranks, int n, int64_t first, int64_t end,
-                                const void *dy, const float *h, float *db, bool resume) {
+/* Computes `ranks` rows and `n` columns of db, over `rows` rows of dy and h. */
+RF_INLINE void backward_b_block(const rf_lora_part *p, int ranks, int n, int64_t rows, const void *dy,
+                                const float *h, float *db, bool resume) {
   rf_v16 acc[SIDE];
   for (int r = 0; r < ranks; r++) acc[r] = resume ? rf_v16_load_n(db + r * p->joined, n) : rf_v16_zero();
-  for (int64_t i = first; i < end; i++) {
+  for (int64_t i = 0; i < rows; i++) {
     rf_v16 row = get_n(dy, p->dtype, i * p->ld, n);
     for (int r = 0; r < ranks; r++) acc[r] = rf_v16_fma(rf_v16_set1(h[i * p->ranks + r]), row, acc[r]);
   }
@@ -108,20 +108,20 @@ RF_INLINE void backward_b_block(const rf_lora_part *p, int ranks, int n, int64_t
 static void backward_b_strip(const rf_lora_part *p, int64_t c0, int64_t c1, const void *dy, const float *h,
                              float *db, bool accumulate) {
   for (int64_t i = 0; i < p->rows; i += DEEP) {
-    int64_t end = i + least(p->rows - i, DEEP);
+    int64_t rows = least(p->rows - i, DEEP);
     for (int64_t c = c0; c < c1; c += RF_LANES)
       for (int64_t rank = 0; rank < p->rank; rank += SIDE) {
         int ranks = least(p->rank - rank, SIDE), n = least(c1 - c, RF_LANES);
-        const void *from = rf_element(dy, p->dtype, c);
+        const void *from = rf_element(dy, p->dtype, i * p->ld + c);
+        const float *by = h + i * p->ranks + rank;
         float *to = db + rank * p->joined + c;
         bool resume = accumulate || i > 0;
-        if (ranks == SIDE && n == RF_LANES)
-          backward_b_block(p, SIDE, RF_LANES, i, end, from, h + rank, to, resume);
+        if (ranks == SIDE && n == RF_LANES) backward_b_block(p, SIDE, RF_LANES, rows, from, by, to, resume);
         else if (ranks == SIDE / 2 && n == RF_LANES)
-          backward_b_block(p, SIDE / 2, RF_LANES, i, end, from, h + rank, to, resume);
+          backward_b_block(p, SIDE / 2, RF_LANES, rows, from, by, to, resume);
         else
           for (int r = 0; r < ranks; r++)
-            backward_b_block(p, 1, n, i, end, from, h + rank + r, to + r * p->joined, resume);
+            backward_b_block(p, 1, n, rows, from, by + r, to + r * p->joined, resume);
       }
   }
 }

@@ -28,15 +28,22 @@ RF_INLINE rf_v16 gain_of(const void *gain, rf_dtype dtype, int64_t i, int n, flo
   return offset != 0 ? rf_v16_add(rf_v16_set1(offset), g) : g;
 }
 
-/* Normalizes one row. Its statistics are {mean, rstd} for LayerNorm and {rstd} for RMSNorm. */
-RF_INLINE void norm_row(const void *x, const void *gain, const void *bias, void *y, float *stats,
-                        int64_t width, float eps, float offset, rf_dtype dtype, rf_dtype gain_dtype,
-                        bool centre) {
+/* One row to normalize. Its statistics are {mean, rstd} for LayerNorm and {rstd} for RMSNorm. */
+typedef struct norm_forward {
+  const void *x, *gain, *bias;
+  void *y;
+  float *stats;
+  int64_t width;
+  float eps, offset;
+} norm_forward;
+RF_INLINE void norm_row(const norm_forward *row, bool centre, rf_dtype dtype, rf_dtype gain_dtype) {
+  const void *x = row->x;
+  const int64_t width = row->width;
   rf_v16 sum = rf_v16_zero(), mean = rf_v16_zero();
   if (centre) {
     for (int64_t i = 0; i < width; i += RF_LANES) sum = rf_v16_add(sum, get(x, dtype, i, piece(width, i)));
-    stats[0] = rf_v16_fold_sum(sum) / (float)width;
-    mean = rf_v16_set1(stats[0]);
+    row->stats[0] = rf_v16_fold_sum(sum) / (float)width;
+    mean = rf_v16_set1(row->stats[0]);
     sum = rf_v16_zero();
   }
   for (int64_t i = 0; i < width; i += RF_LANES) {
@@ -44,40 +51,46 @@ RF_INLINE void norm_row(const void *x, const void *gain, const void *bias, void 
     rf_v16 d = keep_first(rf_v16_sub(get(x, dtype, i, n), mean), n);
     sum = rf_v16_add(sum, rf_v16_mul(d, d));
   }
-  float rstd = 1.0f / sqrtf(rf_v16_fold_sum(sum) / (float)width + eps);
-  stats[centre ? 1 : 0] = rstd;
+  float rstd = 1.0f / sqrtf(rf_v16_fold_sum(sum) / (float)width + row->eps);
+  row->stats[centre ? 1 : 0] = rstd;
   for (int64_t i = 0; i < width; i += RF_LANES) {
     int n = piece(width, i);
     rf_v16 unit = rf_v16_mul(rf_v16_sub(get(x, dtype, i, n), mean), rf_v16_set1(rstd)),
-           g = gain_of(gain, gain_dtype, i, n, offset);
-    put(y, dtype, i, centre ? rf_v16_fma(unit, g, get(bias, gain_dtype, i, n)) : rf_v16_mul(unit, g), n);
+           g = gain_of(row->gain, gain_dtype, i, n, row->offset);
+    put(row->y, dtype, i,
+        centre ? rf_v16_fma(unit, g, get(row->bias, gain_dtype, i, n)) : rf_v16_mul(unit, g), n);
   }
 }
 
-RF_INLINE void norm_rows(const rf_call *call, int64_t begin, int64_t end, rf_dtype dtype, rf_dtype gain_dtype,
-                         bool centre) {
+RF_INLINE void norm_rows(const rf_call *call, int64_t begin, int64_t end, bool centre, rf_dtype dtype,
+                         rf_dtype gain_dtype) {
   int64_t width = rf_in(call, 0)->shape[1];
   for (int64_t r = begin; r < end; r++) {
-    float *stats = (float *)call->out[1] + r * (centre ? 2 : 1);
-    norm_row(at_row(call->in[0], dtype, r, width), call->in[1], centre ? call->in[2] : NULL,
-             (void *)at_row(call->out[0], dtype, r, width), stats, width, call->op->attr.norm.eps,
-             centre ? 0.0f : call->op->attr.norm.offset, dtype, gain_dtype, centre);
+    const norm_forward row = {.x = at_row(call->in[0], dtype, r, width),
+                              .gain = call->in[1],
+                              .bias = centre ? call->in[2] : NULL,
+                              .y = (void *)at_row(call->out[0], dtype, r, width),
+                              .stats = (float *)call->out[1] + r * (centre ? 2 : 1),
+                              .width = width,
+                              .eps = call->op->attr.norm.eps,
+                              .offset = centre ? 0.0f : call->op->attr.norm.offset};
+    norm_row(&row, centre, dtype, gain_dtype);
   }
 }
-/* Calls f(..., dtype, gain_dtype, last) with constant dtypes: both f32, both bf16, or bf16
- * activations with f32 gains. */
-#define RF_BY_DTYPE(f, x, gain, last, ...) \
+/* Calls f(..., dtype, gain_dtype) with constant dtypes: both f32, both bf16, or bf16 activations
+ * with f32 gains. */
+#define RF_BY_DTYPE(f, x, gain, ...) \
   do { \
-    if ((x) == RF_F32) f(__VA_ARGS__, RF_F32, RF_F32, last); \
-    else if ((gain) == RF_BF16) f(__VA_ARGS__, RF_BF16, RF_BF16, last); \
-    else f(__VA_ARGS__, RF_BF16, RF_F32, last); \
+    if ((x) == RF_F32) f(__VA_ARGS__, RF_F32, RF_F32); \
+    else if ((gain) == RF_BF16) f(__VA_ARGS__, RF_BF16, RF_BF16); \
+    else f(__VA_ARGS__, RF_BF16, RF_F32); \
   } while (0)
 
 static void layernorm_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_BY_DTYPE(norm_rows, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, true, call, begin, end);
+  RF_BY_DTYPE(norm_rows, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, call, begin, end, true);
 }
 static void rmsnorm_range(const rf_call *call, int64_t begin, int64_t end) {
-  RF_BY_DTYPE(norm_rows, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, false, call, begin, end);
+  RF_BY_DTYPE(norm_rows, rf_in(call, 0)->dtype, rf_in(call, 1)->dtype, call, begin, end, false);
 }
 static void layernorm_run(const rf_call *call) {
   rf_split(call, rf_rows_used(call, 0), 1, 4 * rf_in(call, 0)->shape[1], layernorm_range);
@@ -100,7 +113,7 @@ typedef struct norm_gradient {
 /* dgain += dy unit(x) and dbias += dy, over rows [row, row_end) in ascending order, for channels
  * [from, to). */
 RF_INLINE void norm_gain_rows(const norm_gradient *g, int64_t row, int64_t row_end, int64_t from, int64_t to,
-                              rf_dtype dtype, rf_dtype gain_dtype, bool centre) {
+                              bool centre, rf_dtype dtype, rf_dtype gain_dtype) {
   (void)gain_dtype;
   for (int64_t r = row; r < row_end; r++) {
     const void *x = at_row(g->x, dtype, r, g->width), *dy = at_row(g->dy, dtype, r, g->width);
@@ -117,8 +130,8 @@ RF_INLINE void norm_gain_rows(const norm_gradient *g, int64_t row, int64_t row_e
 
 /* dx = round(round(rstd (g - mean(g) - unit mean(g unit))) + dres), g = dy gain. RMSNorm has no
  * mean(g) term. */
-RF_INLINE void norm_dx_rows(const norm_gradient *g, int64_t row, int64_t row_end, rf_dtype dtype,
-                            rf_dtype gain_dtype, bool centre) {
+RF_INLINE void norm_dx_rows(const norm_gradient *g, int64_t row, int64_t row_end, bool centre, rf_dtype dtype,
+                            rf_dtype gain_dtype) {
   int64_t width = g->width;
   for (int64_t r = row; r < row_end; r++) {
     const void *x = at_row(g->x, dtype, r, width), *dy = at_row(g->dy, dtype, r, width),
@@ -185,12 +198,12 @@ static void norm_backward(const rf_call *call, bool centre) {
     for (int64_t row = 0; row < rows; row += block) {
       int64_t count = rows - row < block ? rows - row : block, begin, end;
       if (!g.dgain && !g.dbias) from = to; /* frozen parameters */
-      if (centre) RF_BY_DTYPE(norm_gain_rows, dtype, gain_dtype, true, &g, row, row + count, from, to);
-      else RF_BY_DTYPE(norm_gain_rows, dtype, gain_dtype, false, &g, row, row + count, from, to);
+      if (centre) RF_BY_DTYPE(norm_gain_rows, dtype, gain_dtype, &g, row, row + count, from, to, true);
+      else RF_BY_DTYPE(norm_gain_rows, dtype, gain_dtype, &g, row, row + count, from, to, false);
       if (in_place) RF_STAMP_BARRIER;
       rf_share(count, 1, id, of, &begin, &end);
-      if (centre) RF_BY_DTYPE(norm_dx_rows, dtype, gain_dtype, true, &g, row + begin, row + end);
-      else RF_BY_DTYPE(norm_dx_rows, dtype, gain_dtype, false, &g, row + begin, row + end);
+      if (centre) RF_BY_DTYPE(norm_dx_rows, dtype, gain_dtype, &g, row + begin, row + end, true);
+      else RF_BY_DTYPE(norm_dx_rows, dtype, gain_dtype, &g, row + begin, row + end, false);
     }
   }
 }

@@ -90,6 +90,27 @@ RF_INLINE w_float w_code5(w_word x, const w_tables *t) {
 #endif
 }
 
+// clang-format off
+/* The types with codes: X(name, type, values, halves, dwords), with the number of values, 16-bit
+ * words and 32-bit words of a stored block. */
+#define EACH_CODED(X) \
+  X(q8_0, RF_Q_Q8_0, 32, 1, 8) X(q4_0, RF_Q_Q4_0, 32, 1, 4) X(q4_1, RF_Q_Q4_1, 32, 2, 4) \
+  X(q5_0, RF_Q_Q5_0, 32, 1, 5) X(q5_1, RF_Q_Q5_1, 32, 2, 5) X(q4_k, RF_Q_Q4_K, 256, 2, 35) \
+  X(q5_k, RF_Q_Q5_K, 256, 2, 43) X(q6_k, RF_Q_Q6_K, 256, 1, 52)
+// clang-format on
+typedef struct code_form {
+  int values, halves, bytes; /* of a stored block */
+} code_form;
+RF_INLINE code_form form_of(int type) { /* `type` is a constant */
+  switch (type) {
+#define FORM_OF(name, type, values, halves, dwords) \
+  case type: return (code_form){values, halves, 2 * halves + 4 * dwords};
+    EACH_CODED(FORM_OF)
+#undef FORM_OF
+  default: return (code_form){32, 0, 32}; /* int8 */
+  }
+}
+
 /* One block of all lanes, from lane `lane` on. */
 typedef struct w_block {
   /* The first half and the first word of these lanes. For int8, `half` points to the lanes' f32
@@ -97,9 +118,9 @@ typedef struct w_block {
   const char *half, *word;
   int lanes;
 } w_block;
-RF_INLINE w_block block_of(int type, int halves, const char *panel, const char *block, int lanes, int lane) {
+RF_INLINE w_block block_of(int type, const char *panel, const char *block, int lanes, int lane) {
   return (w_block){type == RF_Q_INT8 ? panel - 4 * (lanes - lane) : block + 2 * lane,
-                   block + 2 * halves * lanes + 4 * lane, lanes};
+                   block + 2 * form_of(type).halves * lanes + 4 * lane, lanes};
 }
 RF_INLINE w_float block_half(const w_block *b, int i) { return w_halves(b->half + 2 * i * b->lanes); }
 RF_INLINE w_float block_head(const w_block *b) { return W(loadu_ps)((const float *)(const void *)b->half); }
@@ -157,37 +178,26 @@ RF_INLINE w_run run_begin(int type, const w_block *b, int run) {
   w_run r = {w_set(0), w_set(0), w_set_word(0)};
   switch (type) {
   case RF_Q_Q8_0:
-    r.d = block_half(b, 0);
-    r.e = W(mul_ps)(r.d, w_set(-384));
-    r.d = W(mul_ps)(r.d, w_set(256));
-    break;
   case RF_Q_INT8:
-    r.d = block_head(b);
+    r.d = type == RF_Q_INT8 ? block_head(b) : block_half(b, 0);
     r.e = W(mul_ps)(r.d, w_set(-384));
     r.d = W(mul_ps)(r.d, w_set(256));
     break;
   case RF_Q_Q4_0:
-    r.d = block_half(b, 0);
-    r.e = W(mul_ps)(r.d, w_set(-8));
-    break;
-  case RF_Q_Q4_1:
-    r.d = block_half(b, 0);
-    r.e = block_half(b, 1);
-    break;
   case RF_Q_Q5_0:
     r.d = block_half(b, 0);
-    r.e = W(mul_ps)(r.d, w_set(-16));
-    r.fifths = block_word(b, 0);
+    r.e = W(mul_ps)(r.d, w_set(type == RF_Q_Q4_0 ? -8 : -16));
     break;
+  case RF_Q_Q4_1:
   case RF_Q_Q5_1:
     r.d = block_half(b, 0);
     r.e = block_half(b, 1);
-    r.fifths = block_word(b, 0);
     break;
   case RF_Q_Q4_K:
   case RF_Q_Q5_K: scales_of_k4(b, run, &r.d, &r.e); break;
   default: break; /* q6_k: set by run_half */
   }
+  if (type == RF_Q_Q5_0 || type == RF_Q_Q5_1) r.fifths = block_word(b, 0);
   return r;
 }
 RF_INLINE void run_half(int type, const w_block *b, int run, int h, w_run *r) {

@@ -33,7 +33,7 @@ static void pack_b_lanes(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int
 
 /* Packs columns that are values of k, with outputs as steps: widens a range of values of each panel
  * and transposes it. */
-static void pack_b_turned(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to) {
+static void pack_b_transposed(const rf_gemm *g, int64_t j0, int cols, int64_t k0, int64_t kc, float *to) {
   float wide[NR * RF_PANEL_LANES];
   if (cols < NR) memset(to, 0, (size_t)(kc * NR) * sizeof *to);
   for (int64_t s = 0, run; s < kc; s += run) {
@@ -61,16 +61,25 @@ static void pack_b_turned(const rf_gemm *g, int64_t j0, int cols, int64_t k0, in
 
 /* ---- few rows -------------------------------------------------------------------------------- */
 
-/* Continues the chains y[row][lane] over `steps` of w[step][lane]. `rows` x `vectors` sums of
- * sixteen lanes stay in registers as named variables, because gcc 12 keeps an array in memory.
- * EACH(X) is X(0) .. X(23); sum i is row i / vectors, vector i % vectors. */
+/* Some steps of a panel: A (from `a`, a_step floats between steps) and widened values of B (from
+ * `w`, ld floats between steps), and the sums y[row][RF_PANEL_LANES]. Each step prefetches a line
+ * at `ahead`, ahead_step bytes after the one before. */
+typedef struct chain_part {
+  int steps;
+  const float *a, *w;
+  int64_t a_step, ld;
+  float *y;
+  const char *ahead;
+  int64_t ahead_step;
+} chain_part;
+/* Continues the chains y[row][lane] over the steps. `rows` x `vectors` sums of sixteen lanes stay
+ * in registers as named variables, because gcc 12 keeps an array in memory. EACH(X) is X(0) ..
+ * X(23); sum i is row i / vectors, vector i % vectors. */
+// clang-format off
 #define EACH(X) \
-  X(0) \
-  X(1) \
-  X(2) \
-  X(3) \
-  X(4) \
-  X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) X(22) X(23)
+  X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) \
+  X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) X(22) X(23)
+// clang-format on
 #define CHAIN_LOAD(i) \
   rf_v16 sum##i = (i) < rows * vectors \
                       ? rf_v16_load(y + (i) / vectors * RF_PANEL_LANES + (i) % vectors * RF_LANES) \
@@ -86,8 +95,12 @@ static void pack_b_turned(const rf_gemm *g, int64_t j0, int cols, int64_t k0, in
                         : (i) % vectors == 2 ? w2 \
                                              : w3, \
                         sum##i);
-RF_INLINE void chains(int rows, int vectors, int steps, const float *a, int64_t a_step, const float *w,
-                      int64_t ld, float *y, const char *ahead, int64_t ahead_step) {
+RF_INLINE void chains(int rows, int vectors, const chain_part *p) {
+  const float *a = p->a, *w = p->w;
+  const int64_t a_step = p->a_step, ld = p->ld, ahead_step = p->ahead_step;
+  const int steps = p->steps;
+  const char *ahead = p->ahead;
+  float *y = p->y;
   EACH(CHAIN_LOAD)
 #pragma GCC unroll 2
   for (int k = 0; k < steps; k++, a += a_step, w += ld, ahead += ahead_step) {
@@ -102,49 +115,24 @@ RF_INLINE void chains(int rows, int vectors, int steps, const float *a, int64_t 
   }
   EACH(CHAIN_STORE)
 }
-typedef void (*chains_fn)(int steps, const float *a, int64_t a_step, const float *w, int64_t ld, float *y,
-                          const char *ahead, int64_t ahead_step);
-#define CHAINS(rows, vectors) \
-  static void chains_##rows##x##vectors(int steps, const float *a, int64_t a_step, const float *w, \
-                                        int64_t ld, float *y, const char *ahead, int64_t ahead_step) { \
-    chains(rows, vectors, steps, a, a_step, w, ld, y, ahead, ahead_step); \
-  }
-/* The shapes that fit in the registers: rows by vectors of sixteen lanes. CHAINS(2, 4) defines
- * static void chains_2x4(...) { chains(2, 4, ...); }. */
+// clang-format off
+/* The shapes that fit in the registers: X(rows, vectors of sixteen lanes). CHAINS(2, 4) defines
+ * chains_2x4(part) { chains(2, 4, part); }. */
 #if defined(__AVX512F__)
-CHAINS(1, 4)
-CHAINS(2, 4)
-CHAINS(3, 4)
-CHAINS(4, 4)
-CHAINS(5, 4)
-CHAINS(6, 4)
-CHAINS(1, 1)
-CHAINS(2, 1)
-CHAINS(4, 1)
-CHAINS(6, 1)
-enum { ROWS_MOST = 6 };
-static const struct chain_row {
-  int rows, vectors;
-  chains_fn run;
-} CHAIN_ROWS[] = {{1, 4, chains_1x4}, {2, 4, chains_2x4}, {3, 4, chains_3x4}, {4, 4, chains_4x4},
-                  {5, 4, chains_5x4}, {6, 4, chains_6x4}, {1, 1, chains_1x1}, {2, 1, chains_2x1},
-                  {4, 1, chains_4x1}, {6, 1, chains_6x1}};
+#define CHAIN_SHAPES(X) X(1, 4) X(2, 4) X(3, 4) X(4, 4) X(5, 4) X(6, 4) X(1, 1) X(2, 1) X(4, 1) X(6, 1)
 #else
-CHAINS(1, 4)
-CHAINS(2, 2)
-CHAINS(3, 2)
-CHAINS(4, 1)
-CHAINS(5, 1)
-CHAINS(6, 1)
-CHAINS(1, 1)
-CHAINS(2, 1)
+#define CHAIN_SHAPES(X) X(1, 4) X(2, 2) X(3, 2) X(4, 1) X(5, 1) X(6, 1) X(1, 1) X(2, 1)
+#endif
+#define CHAINS(rows, vectors) \
+  static void chains_##rows##x##vectors(const chain_part *p) { chains(rows, vectors, p); }
+CHAIN_SHAPES(CHAINS)
+#define CHAIN_ROW(rows, vectors) {rows, vectors, chains_##rows##x##vectors},
 enum { ROWS_MOST = 6 };
 static const struct chain_row {
   int rows, vectors;
-  chains_fn run;
-} CHAIN_ROWS[] = {{1, 4, chains_1x4}, {2, 2, chains_2x2}, {3, 2, chains_3x2}, {4, 1, chains_4x1},
-                  {5, 1, chains_5x1}, {6, 1, chains_6x1}, {1, 1, chains_1x1}, {2, 1, chains_2x1}};
-#endif
+  void (*run)(const chain_part *p);
+} CHAIN_ROWS[] = {CHAIN_SHAPES(CHAIN_ROW)};
+// clang-format on
 
 /* Returns the table row with the most rows, up to `rows`, whose vectors divide the lanes. */
 static const struct chain_row *chain_row_of(int rows, int lanes) {
@@ -157,11 +145,12 @@ static const struct chain_row *chain_row_of(int rows, int lanes) {
   return best;
 }
 
-/* Runs `steps` of all rows and prefetches `bytes` at `ahead` evenly. Hardware follows one stream
- * but stops at the end of a 4 KiB page, and many requests at once would delay the current loads. */
-static void chain_panel(int m, int lanes, int steps, const float *a, const float *w, int64_t ld, float *y,
-                        const char *ahead, int64_t bytes) {
+/* Runs all rows of a part whose `y` holds `lanes` lanes, and prefetches `bytes` at `ahead` evenly.
+ * Hardware follows one stream but stops at the end of a 4 KiB page, and many requests at once would
+ * delay the current loads. */
+static void chain_panel(int lanes, const chain_part *all, int64_t bytes) {
   const struct chain_row *row[RF_FEW_ROWS];
+  const int m = (int)all->a_step;
   int count = 0, calls = 0;
   /* for example, sixteen rows are six, five and five rows, not six, six and four */
   for (int i = 0; i < m; i += row[count++]->rows) {
@@ -169,12 +158,17 @@ static void chain_panel(int m, int lanes, int steps, const float *a, const float
     row[count] = chain_row_of((left + blocks - 1) / blocks, lanes);
     calls += lanes / (row[count]->vectors * RF_LANES);
   }
-  int64_t step = bytes / ((int64_t)calls * steps);
-  for (int64_t b = 0; b < bytes && step > 64; b += 64) __builtin_prefetch(ahead + b, 0, 3);
+  chain_part p = *all;
+  p.ahead_step = bytes / ((int64_t)calls * p.steps);
+  for (int64_t b = 0; b < bytes && p.ahead_step > 64; b += 64) __builtin_prefetch(p.ahead + b, 0, 3);
   for (int i = 0, r = 0; r < count; i += row[r++]->rows) {
     int wide = row[r]->vectors * RF_LANES;
-    for (int l = 0; l < lanes; l += wide, ahead += step * steps)
-      row[r]->run(steps, a + i, m, w + l, ld, y + i * RF_PANEL_LANES + l, ahead, step);
+    for (int l = 0; l < lanes; l += wide, p.ahead += p.ahead_step * p.steps) {
+      p.a = all->a + i;
+      p.w = all->w + l;
+      p.y = all->y + i * RF_PANEL_LANES + l;
+      row[r]->run(&p);
+    }
   }
 }
 
@@ -223,11 +217,7 @@ static void stream_panel(const rf_gemm *g, const rf_panel *panel, const float *a
   const char *at = (const char *)g->b + panel->offset;
   int m = (int)g->m;
 #if defined(__AVX2__)
-  const few_row *few = few_of(panel, m);
-  if (few) {
-    few_run(few, panel, at, g->k, a, m, y);
-    return;
-  }
+  if (few_run(panel, at, g->k, a, m, y)) return;
 #endif
   bool as_is = panel->type->number == RF_Q_F32;
   widen_fn widen = widen_of(panel);
@@ -235,11 +225,16 @@ static void stream_panel(const rf_gemm *g, const rf_panel *panel, const float *a
   memset(y, 0, (size_t)m * RF_PANEL_LANES * sizeof *y);
   for (int64_t k = 0; k < g->k; k += RF_GEMM_RUN) {
     int steps = g->k - k < RF_GEMM_RUN ? (int)(g->k - k) : RF_GEMM_RUN;
-    const char *ahead = at + (k / RF_GEMM_RUN + AHEAD) * run_bytes;
     const float *w = as_is ? (const float *)(const void *)at + k * panel->lanes : wide;
     if (!as_is) widen(panel, at, k, steps, 0, panel->lanes, wide);
-    chain_panel(m, panel->lanes, steps, a + k * m, w, as_is ? panel->lanes : RF_PANEL_LANES, y, ahead,
-                run_bytes);
+    const chain_part part = {.steps = steps,
+                             .a = a + k * m,
+                             .w = w,
+                             .a_step = m,
+                             .ld = as_is ? panel->lanes : RF_PANEL_LANES,
+                             .y = y,
+                             .ahead = at + (k / RF_GEMM_RUN + AHEAD) * run_bytes};
+    chain_panel(panel->lanes, &part, run_bytes);
   }
 }
 static void stream_panels(const rf_gemm *g, const rf_panel *panel, int count, const float *a, float *y,

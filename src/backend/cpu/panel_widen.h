@@ -7,6 +7,11 @@
  * type, so at most one rounding remains. Only the sign of a zero may differ, which no sum from 0
  * shows. */
 
+/* Writes steps [k0, k0 + steps) of lanes [lane, lane + lanes) to to[step][lane of
+ * RF_PANEL_LANES]. `lane` and `lanes` are multiples of 16. For types with blocks, k0 and steps are
+ * multiples of HALF_RUN. */
+typedef void (*widen_fn)(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes,
+                         float *to);
 enum { HALF_RUN = 16 }; /* values between positions where `widen` may begin */
 
 #if defined(__AVX2__)
@@ -46,37 +51,35 @@ RF_INLINE void widen_run(int type, const w_block *b, int run, int from, int end,
   }
 }
 
-/* Converts blocks of `values` codes: steps [k0, k0 + steps), `lanes` lanes from `lane` on. */
-RF_INLINE void widen_blocks(int type, int values, const rf_panel *panel, const char *at, int64_t k0,
-                            int steps, int lane, int lanes, float *to) {
-  const rf_panel_form *form = panel->form;
+/* Converts blocks of codes: steps [k0, k0 + steps), `lanes` lanes from `lane` on. */
+RF_INLINE void widen_blocks(int type, const rf_panel *panel, const char *at, int64_t k0, int steps, int lane,
+                            int lanes, float *to) {
+  const int values = form_of(type).values;
   w_tables tables = w_tables_make();
   for (int64_t k = k0, now; k < k0 + steps; k += now, to += now * RF_PANEL_LANES) {
     const char *block = at + k / values * panel->block_bytes;
     int inside = (int)(k % values), from = inside / HALF_RUN % 2,
         end = k0 + steps - k + HALF_RUN * from > HALF_RUN ? 2 : 1;
     for (int l = 0; l < lanes; l += W_LANES) {
-      w_block b = block_of(type, form->halves, at, block, panel->lanes, lane + l);
+      w_block b = block_of(type, at, block, panel->lanes, lane + l);
       widen_run(type, &b, inside / 32, from, end, &tables, to + l);
     }
     now = HALF_RUN * (end - from);
   }
 }
-#define WIDEN_BLOCKS(name, type, values) \
-  static void widen_##name(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, \
-                           int lanes, float *to) { \
-    widen_blocks(type, values, panel, at, k0, steps, lane, lanes, to); \
-  }
-WIDEN_BLOCKS(q8_0, RF_Q_Q8_0, 32) /* defines widen_q8_0(panel, at, k0, steps, lane, lanes, to) */
-WIDEN_BLOCKS(int8, RF_Q_INT8, 32)
-WIDEN_BLOCKS(q4_0, RF_Q_Q4_0, 32)
-WIDEN_BLOCKS(q4_1, RF_Q_Q4_1, 32)
-WIDEN_BLOCKS(q5_0, RF_Q_Q5_0, 32)
-WIDEN_BLOCKS(q5_1, RF_Q_Q5_1, 32)
-WIDEN_BLOCKS(q4_k, RF_Q_Q4_K, 256)
-WIDEN_BLOCKS(q5_k, RF_Q_Q5_K, 256)
-WIDEN_BLOCKS(q6_k, RF_Q_Q6_K, 256)
-#undef WIDEN_BLOCKS
+/* The value of a type without blocks, as f32. */
+RF_INLINE w_float plain_value(int type, const char *at) {
+  return type == RF_Q_BF16  ? w_bf16(at)
+         : type == RF_Q_F16 ? w_halves(at)
+                            : W(loadu_ps)((const float *)(const void *)at);
+}
+RF_INLINE void widen_plain(int type, const rf_panel *panel, const char *at, int64_t k0, int steps, int lane,
+                           int lanes, float *to) {
+  const int bytes = type == RF_Q_F32 ? 4 : 2;
+  for (int k = 0; k < steps; k++)
+    for (int l = 0; l < lanes; l += W_LANES) W(storeu_ps)
+  (to + k * RF_PANEL_LANES + l, plain_value(type, at + bytes * ((k0 + k) * panel->lanes + lane + l)));
+}
 
 /* A product of up to FEW_ROWS_MOST rows with a full panel. Values go from code to sum in registers.
  * Few rows take four vectors of lanes at a time and all of k. More rows take fewer vectors and RUN
@@ -111,22 +114,24 @@ typedef struct few_part {
   if ((r) < rows && (l) < vectors && (r) < p->m) \
     W(storeu_ps)(p->y + (r)*RF_PANEL_LANES + p->lane + (l)*W_LANES, sum_##r##_##l);
 #define FEW_BLOCK(r, l) \
-  w_block b##l = block_of(type, halves, p->at, block, RF_PANEL_LANES, p->lane + (l)*W_LANES); \
+  w_block b##l = block_of(type, p->at, block, RF_PANEL_LANES, p->lane + (l)*W_LANES); \
   w_run run##l = {w_set(0), w_set(0), w_set_word(0)}; \
   if ((l) < vectors) run##l = run_begin(type, &b##l, run);
 #define FEW_HALF_RUN(r, l) \
   if ((l) < vectors) run_half(type, &b##l, run, h, &run##l);
 #define FEW_WORDS(r, l) \
   w_word low##l = w_set_word(0), high##l = low##l; \
-  if ((l) < vectors) \
-    low##l = run_low(type, &b##l, run, h, j), high##l = run_high(type, &b##l, run, h, j, &run##l);
+  if ((l) < vectors) { \
+    low##l = run_low(type, &b##l, run, h, j); \
+    high##l = run_high(type, &b##l, run, h, j, &run##l); \
+  }
 #define FEW_VALUE(r, l) \
   w_float w##l = (l) < vectors ? run_value(type, low##l, high##l, i, &run##l, &tables) : w_set(0);
 #define FEW_PLAIN(r, l) w_float w##l = (l) < vectors ? plain_value(type, at + bytes * (l)*W_LANES) : w_set(0);
 #define FEW_STEP(r, l) \
   if ((r) < rows && (l) < vectors) sum_##r##_##l = W(fmadd_ps)(w_set(x[r]), w##l, sum_##r##_##l);
-RF_INLINE void few_blocks(int type, int values, int bytes, int halves, int rows, int vectors,
-                          const few_part *p) {
+RF_INLINE void few_blocks(int type, int rows, int vectors, const few_part *p) {
+  const int values = form_of(type).values, bytes = form_of(type).bytes;
   const w_tables tables = w_tables_make();
   const int fetched = vectors * W_LANES * 4 * bytes / values; /* bytes of four steps */
   const char *ahead = p->ahead;
@@ -152,13 +157,8 @@ RF_INLINE void few_blocks(int type, int values, int bytes, int halves, int rows,
   }
   FEW_EACH(FEW_STORE)
 }
-RF_INLINE w_float plain_value(int type, const char *at) {
-  return type == RF_Q_BF16  ? w_bf16(at)
-         : type == RF_Q_F16 ? w_halves(at)
-                            : W(loadu_ps)((const float *)(const void *)at);
-}
-RF_INLINE void few_plain(int type, int bytes, int rows, int vectors, const few_part *p) {
-  const int fetched = vectors * W_LANES * bytes;
+RF_INLINE void few_plain(int type, int rows, int vectors, const few_part *p) {
+  const int bytes = type == RF_Q_F32 ? 4 : 2, fetched = vectors * W_LANES * bytes;
   const char *at = p->at + bytes * (p->k0 * RF_PANEL_LANES + p->lane), *ahead = p->ahead;
   const float *x = p->a;
   FEW_EACH(FEW_LOAD)
@@ -176,19 +176,20 @@ RF_INLINE void few_plain(int type, int bytes, int rows, int vectors, const few_p
  * lanes in the high halves. Six or eight rows at a time; the second group of rows finds the lanes
  * in L1, and each pass prefetches half of the next data. Reaches 158 GFLOP/s, against 148 with
  * sixteen rows and one vector (M = 16, one thread, Sapphire Rapids). */
+// clang-format off
 #define PAIR_EACH(X) \
-  X(0, 0) \
-  X(0, 1) \
-  X(1, 0) \
-  X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1) X(4, 0) X(4, 1) X(5, 0) X(5, 1) X(6, 0) X(6, 1) X(7, 0) X(7, 1)
+  X(0, 0) X(0, 1) X(1, 0) X(1, 1) X(2, 0) X(2, 1) X(3, 0) X(3, 1) \
+  X(4, 0) X(4, 1) X(5, 0) X(5, 1) X(6, 0) X(6, 1) X(7, 0) X(7, 1)
+// clang-format on
 #define PAIR_LOAD(r, l) \
   w_float sum_##r##_##l = w_set(0); \
   if ((r) < rows && (r) < used && p->k0) \
     sum_##r##_##l = _mm512_permutex2var_ps(W(loadu_ps)(y + (r)*RF_PANEL_LANES), apart##l, \
                                            W(loadu_ps)(y + (r)*RF_PANEL_LANES + W_LANES));
 #define PAIR_STORE(r, l) \
-  if ((r) < rows && (r) < used) W(storeu_ps) \
-  (y + (r)*RF_PANEL_LANES + (l)*W_LANES, _mm512_permutex2var_ps(sum_##r##_0, joined##l, sum_##r##_1));
+  if ((r) < rows && (r) < used) \
+    _mm512_storeu_ps(y + (r)*RF_PANEL_LANES + (l)*W_LANES, \
+                     _mm512_permutex2var_ps(sum_##r##_0, joined##l, sum_##r##_1));
 #define PAIR_STEP(r, l) \
   if ((r) < rows) sum_##r##_##l = W(fmadd_ps)(w_set(x[r]), w##l, sum_##r##_##l);
 RF_INLINE void few_pairs(int rows, int first, int passes, const few_part *p) {
@@ -214,117 +215,91 @@ RF_INLINE void few_pairs(int rows, int first, int passes, const few_part *p) {
   }
   PAIR_EACH(PAIR_STORE)
 }
-static __attribute__((noinline)) void few_bf16_8(const few_part *p) { few_pairs(8, 0, 1, p); }
-static __attribute__((noinline)) void few_bf16_12(const few_part *p) {
-  few_pairs(6, 0, 2, p);
-  few_pairs(6, 6, 2, p);
-}
-static __attribute__((noinline)) void few_bf16_16(const few_part *p) {
-  few_pairs(8, 0, 2, p);
-  few_pairs(8, 8, 2, p);
-}
 #endif
 
-/* One function per type and body: BLOCKS(q4_0, RF_Q_Q4_0, 32, 18, 1, 8, 2) defines
- * few_q4_0_8(part). */
-#define BLOCKS(name, type, values, bytes, halves, rows, vectors) \
-  static __attribute__((noinline)) void few_##name##_##rows(const few_part *p) { \
-    few_blocks(type, values, bytes, halves, rows, vectors, p); \
-  }
-#define PLAIN(name, type, bytes, rows, vectors) \
-  static __attribute__((noinline)) void few_##name##_##rows(const few_part *p) { \
-    few_plain(type, bytes, rows, vectors, p); \
-  }
+RF_INLINE void few_body(int type, int rows, int vectors, const few_part *p) {
 #if defined(__AVX512F__)
-#define FEW_BODIES(KIND, ...) \
-  KIND(__VA_ARGS__, 1, 4) \
-  KIND(__VA_ARGS__, 2, 4) \
-  KIND(__VA_ARGS__, 4, 4) KIND(__VA_ARGS__, 8, 2) KIND(__VA_ARGS__, 12, 1) KIND(__VA_ARGS__, 16, 1)
-#define FEW_ROW(name, type) \
-  { \
-    type, { \
-      few_##name##_1, few_##name##_2, few_##name##_4, few_##name##_8, few_##name##_12, few_##name##_16 \
-    } \
+  if (type == RF_Q_BF16 && rows == 8) {
+    few_pairs(8, 0, 1, p);
+    return;
   }
-static const struct { int rows, vectors; } FEW_SHAPES[] = {{1, 4}, {2, 4}, {4, 4}, {8, 2}, {12, 1}, {16, 1}};
-#else
-#define FEW_BODIES(KIND, ...) KIND(__VA_ARGS__, 1, 2) KIND(__VA_ARGS__, 2, 2)
-#define FEW_ROW(name, type) \
-  { \
-    type, { few_##name##_1, few_##name##_2 } \
+  if (type == RF_Q_BF16 && rows > 8) {
+    few_pairs(rows / 2, 0, 2, p);
+    few_pairs(rows / 2, rows / 2, 2, p);
+    return;
   }
-static const struct { int rows, vectors; } FEW_SHAPES[] = {{1, 2}, {2, 2}};
 #endif
-enum { FEW_SHAPE_COUNT = sizeof FEW_SHAPES / sizeof *FEW_SHAPES };
+  if (type == RF_Q_F32 || type == RF_Q_BF16 || type == RF_Q_F16) few_plain(type, rows, vectors, p);
+  else few_blocks(type, rows, vectors, p);
+}
+
 // clang-format off
-FEW_BODIES(BLOCKS, q8_0, RF_Q_Q8_0, 32, 34, 1)
-FEW_BODIES(BLOCKS, int8, RF_Q_INT8, 32, 32, 0)
-FEW_BODIES(BLOCKS, q4_0, RF_Q_Q4_0, 32, 18, 1)
-FEW_BODIES(BLOCKS, q4_1, RF_Q_Q4_1, 32, 20, 2)
-FEW_BODIES(BLOCKS, q5_0, RF_Q_Q5_0, 32, 22, 1)
-FEW_BODIES(BLOCKS, q5_1, RF_Q_Q5_1, 32, 24, 2)
-FEW_BODIES(BLOCKS, q4_k, RF_Q_Q4_K, 256, 144, 2)
-FEW_BODIES(BLOCKS, q5_k, RF_Q_Q5_K, 256, 176, 2)
-FEW_BODIES(BLOCKS, q6_k, RF_Q_Q6_K, 256, 210, 1)
-FEW_BODIES(PLAIN, f32, RF_Q_F32, 4)
+/* The shapes of the bodies: X(name, type, rows, vectors) each. */
 #if defined(__AVX512F__)
-PLAIN(bf16, RF_Q_BF16, 2, 1, 4) PLAIN(bf16, RF_Q_BF16, 2, 2, 4) PLAIN(bf16, RF_Q_BF16, 2, 4, 4)
+#define FEW_SHAPES(X, ...) \
+  X(__VA_ARGS__, 1, 4) X(__VA_ARGS__, 2, 4) X(__VA_ARGS__, 4, 4) \
+  X(__VA_ARGS__, 8, 2) X(__VA_ARGS__, 12, 1) X(__VA_ARGS__, 16, 1)
 #else
-FEW_BODIES(PLAIN, bf16, RF_Q_BF16, 2)
+#define FEW_SHAPES(X, ...) X(__VA_ARGS__, 1, 2) X(__VA_ARGS__, 2, 2)
 #endif
-FEW_BODIES(PLAIN, f16, RF_Q_F16, 2)
-    // clang-format on
-    typedef struct few_row {
+/* PANEL_TYPE(q4_0, RF_Q_Q4_0, blocks) defines widen_q4_0(...), few_q4_0_1(part), few_q4_0_2(part)
+ * and so on. */
+#define FEW_BODY(name, type, rows, vectors) \
+  static __attribute__((noinline)) void few_##name##_##rows(const few_part *p) { \
+    few_body(type, rows, vectors, p); \
+  }
+#define PANEL_TYPE(name, type, kind) \
+  static void widen_##name(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, \
+                           int lanes, float *to) { \
+    widen_##kind(type, panel, at, k0, steps, lane, lanes, to); \
+  } \
+  FEW_SHAPES(FEW_BODY, name, type)
+#define CODED_TYPE(name, type, ...) PANEL_TYPE(name, type, blocks)
+EACH_CODED(CODED_TYPE)
+PANEL_TYPE(int8, RF_Q_INT8, blocks)
+PANEL_TYPE(f32, RF_Q_F32, plain)
+PANEL_TYPE(bf16, RF_Q_BF16, plain)
+PANEL_TYPE(f16, RF_Q_F16, plain)
+
+#define FEW_SHAPE(name, type, rows, vectors) {rows, vectors},
+#define FEW_NAME(name, type, rows, vectors) few_##name##_##rows,
+#define TYPE_ROW(name, type, ...) {type, widen_##name, {FEW_SHAPES(FEW_NAME, name, type)}},
+static const struct few_shape {
+  int rows, vectors;
+} SHAPES[] = {FEW_SHAPES(FEW_SHAPE, , )};
+static const struct panel_type {
   int type;
-  void (*body[FEW_SHAPE_COUNT])(const few_part *p); /* one per shape of FEW_SHAPES */
-} few_row;
-/* Returns NULL if the panel is not full or has too many rows. */
-static const few_row *few_of(const rf_panel *panel, int m) {
-  static const few_row rows[] = {FEW_ROW(q8_0, RF_Q_Q8_0), FEW_ROW(q4_0, RF_Q_Q4_0), FEW_ROW(q4_1, RF_Q_Q4_1),
-                                 FEW_ROW(q5_0, RF_Q_Q5_0), FEW_ROW(q5_1, RF_Q_Q5_1), FEW_ROW(q4_k, RF_Q_Q4_K),
-                                 FEW_ROW(q5_k, RF_Q_Q5_K), FEW_ROW(q6_k, RF_Q_Q6_K), FEW_ROW(int8, RF_Q_INT8),
-                                 FEW_ROW(f32, RF_Q_F32),   FEW_ROW(bf16, RF_Q_BF16), FEW_ROW(f16, RF_Q_F16)};
-  for (size_t i = 0; i < sizeof rows / sizeof *rows && m <= FEW_ROWS_MOST && panel->lanes == RF_PANEL_LANES;
-       i++)
-    if (rows[i].type == panel->type->number) return &rows[i];
+  widen_fn widen;
+  void (*few[sizeof SHAPES / sizeof *SHAPES])(const few_part *p);
+} PANEL_TYPES[] = {EACH_CODED(TYPE_ROW) TYPE_ROW(int8, RF_Q_INT8) TYPE_ROW(f32, RF_Q_F32)
+                   TYPE_ROW(bf16, RF_Q_BF16) TYPE_ROW(f16, RF_Q_F16)};
+// clang-format on
+
+static const struct panel_type *panel_type_of(const rf_panel *panel) {
+  for (size_t i = 0; i < sizeof PANEL_TYPES / sizeof *PANEL_TYPES; i++)
+    if (PANEL_TYPES[i].type == panel->type->number) return &PANEL_TYPES[i];
   return NULL;
 }
-/* Vectors of lanes that a body takes. */
-static int few_vectors(int type, int shape) {
-  return type == RF_Q_BF16 && FEW_SHAPES[shape].rows >= 8 ? 2 : FEW_SHAPES[shape].vectors;
-}
-static void few_run(const few_row *row, const rf_panel *panel, const char *at, int64_t inner, const float *a,
-                    int m, float *y) {
+/* Returns false if the panel is not full, has too many rows or a type without a body. */
+static bool few_run(const rf_panel *panel, const char *at, int64_t inner, const float *a, int m, float *y) {
   enum { RUN = 256, AHEAD = 2048 }; /* steps; bytes */
+  const struct panel_type *type = panel_type_of(panel);
+  if (!type || m > FEW_ROWS_MOST || panel->lanes != RF_PANEL_LANES) return false;
   int shape = 0;
-  while (FEW_SHAPES[shape].rows < m) shape++;
-  int lanes = few_vectors(row->type, shape) * W_LANES;
+  while (SHAPES[shape].rows < m) shape++;
+  int pairs = type->type == RF_Q_BF16 && SHAPES[shape].rows >= 8;
+  int lanes = (pairs ? 2 : SHAPES[shape].vectors) * W_LANES;
   int64_t values = panel->type->values, bytes = panel->block_bytes,
-          run = FEW_SHAPES[shape].rows <= 4 ? inner : RUN;
+          run = SHAPES[shape].rows <= 4 ? inner : RUN;
   few_part p = {.at = at, .a = a, .m = m, .y = y, .ahead = at + (run < inner ? run * bytes / values : AHEAD)};
   for (; p.k0 < inner; p.k0 = p.k1, p.a += run * m) {
     p.k1 = p.k0 + run < inner ? p.k0 + run : inner;
     for (p.lane = 0; p.lane < RF_PANEL_LANES;
          p.lane += lanes, p.ahead += (p.k1 - p.k0) * bytes / values * lanes / RF_PANEL_LANES)
-      row->body[shape](&p);
+      type->few[shape](&p);
   }
+  return true;
 }
-
-/* Types without blocks. */
-#define WIDEN_PLAIN(name, bytes, load) \
-  static void widen_##name(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, \
-                           int lanes, float *to) { \
-    for (int k = 0; k < steps; k++) \
-      for (int l = 0; l < lanes; l += W_LANES) W(storeu_ps) \
-    (to + k * RF_PANEL_LANES + l, \
-     load((const void *)(at + (bytes) * ((k0 + k) * panel->lanes + lane + l)))); \
-  }
-#define LOAD_F32(p) W(loadu_ps)((const float *)(p))
-WIDEN_PLAIN(f32, 4, LOAD_F32) /* defines widen_f32(panel, at, k0, steps, lane, lanes, to) */
-WIDEN_PLAIN(bf16, 2, w_bf16)
-WIDEN_PLAIN(f16, 2, w_halves)
-#undef WIDEN_PLAIN
-#undef LOAD_F32
 
 #endif
 
@@ -347,23 +322,12 @@ static void widen_any(const rf_panel *panel, const char *at, int64_t k0, int ste
   }
 }
 
-typedef void (*widen_fn)(const rf_panel *panel, const char *at, int64_t k0, int steps, int lane, int lanes,
-                         float *to);
-/* The function that writes steps [k0, k0 + steps) of lanes [lane, lane + lanes) to to[step][lane of
- * RF_PANEL_LANES]. `lane` and `lanes` are multiples of 16. For types with blocks, k0 and steps are
- * multiples of HALF_RUN. */
 static widen_fn widen_of(const rf_panel *panel) {
-  (void)panel; /* not used without vectors */
 #if defined(__AVX2__)
-  static const struct {
-    int type;
-    widen_fn widen;
-  } rows[] = {{RF_Q_F32, widen_f32},   {RF_Q_BF16, widen_bf16}, {RF_Q_F16, widen_f16},
-              {RF_Q_Q8_0, widen_q8_0}, {RF_Q_INT8, widen_int8}, {RF_Q_Q4_0, widen_q4_0},
-              {RF_Q_Q4_1, widen_q4_1}, {RF_Q_Q5_0, widen_q5_0}, {RF_Q_Q5_1, widen_q5_1},
-              {RF_Q_Q4_K, widen_q4_k}, {RF_Q_Q5_K, widen_q5_k}, {RF_Q_Q6_K, widen_q6_k}};
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-    if (rows[i].type == panel->type->number) return rows[i].widen;
+  const struct panel_type *type = panel_type_of(panel);
+  if (type) return type->widen;
+#else
+  (void)panel;
 #endif
   return widen_any;
 }

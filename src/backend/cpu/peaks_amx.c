@@ -7,25 +7,19 @@
 
 static const rf_tile_shapes TILES = RF_WHOLE_TILES;
 
-static void tiles_i8(long rounds) {
-  _tile_loadconfig(&TILES);
-  for (long n = 0; n < rounds; n++) {
-    _tile_dpbssd(0, 6, 7);
-    _tile_dpbssd(1, 6, 7);
-    _tile_dpbssd(2, 6, 7);
-    _tile_dpbssd(3, 6, 7);
+/* TILES_LOOP(tiles_i8, _tile_dpbssd) defines tiles_i8(rounds), with four products a round. */
+#define TILES_LOOP(name, multiply) \
+  static void name(long rounds) { \
+    _tile_loadconfig(&TILES); \
+    for (long n = 0; n < rounds; n++) { \
+      multiply(0, 6, 7); \
+      multiply(1, 6, 7); \
+      multiply(2, 6, 7); \
+      multiply(3, 6, 7); \
+    } \
+    _tile_release(); \
   }
-  _tile_release();
-}
-static void tiles_bf16(long rounds) {
-  _tile_loadconfig(&TILES);
-  for (long n = 0; n < rounds; n++) {
-    _tile_dpbf16ps(0, 6, 7);
-    _tile_dpbf16ps(1, 6, 7);
-    _tile_dpbf16ps(2, 6, 7);
-    _tile_dpbf16ps(3, 6, 7);
-  }
-  _tile_release();
-}
+TILES_LOOP(tiles_i8, _tile_dpbssd)
+TILES_LOOP(tiles_bf16, _tile_dpbf16ps)
 const rf_peak_arithmetic RF_PEAK_TILES_I8 = {tiles_i8, 4 * 2 * 16 * 16 * 64},
                          RF_PEAK_TILES_BF16 = {tiles_bf16, 4 * 2 * 16 * 16 * 32};

@@ -43,7 +43,7 @@ static inline rf_gemm rf_gemm_of(int64_t m, int64_t n, int64_t k, rf_operand a, 
                    .b_col = b.column,
                    .b_dtype = b.dtype,
                    .panels = b.panels,
-                   .turned = b.transposed,
+                   .transposed = b.transposed,
                    .dtype = dtype,
                    .ld = ld};
 }

@@ -19,8 +19,7 @@
 #define RF_INLINE static inline __attribute__((always_inline, unused))
 enum { RF_LANES = 16 };
 
-/* ---- the three vector types; the code after this part is written once
- * --------------------------- */
+/* ---- the three vector types; the code after this part is written once ------------------------ */
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 
@@ -93,6 +92,38 @@ RF_INLINE float rf_v16_fold_max(rf_v16 v) {
   __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
   q = _mm_max_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+/* Transposes sixteen vectors of sixteen lanes. */
+RF_INLINE void rf_v16_transpose(rf_v16 x[RF_LANES]) {
+  rf_v16 y[RF_LANES];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i += 2) {
+    y[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
+    y[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i += 4) {
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; j++) {
+      x[i + 2 * j] =
+          _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(y[i + j]), _mm512_castps_pd(y[i + j + 2])));
+      x[i + 2 * j + 1] =
+          _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(y[i + j]), _mm512_castps_pd(y[i + j + 2])));
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 4; i++) { /* x[4 g + i] holds columns i, 4+i, 8+i, 12+i of rows 4g .. 4g+3 */
+    rf_v16 low = _mm512_shuffle_f32x4(x[i], x[4 + i], 0x88),
+           high = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0x88);
+    rf_v16 low2 = _mm512_shuffle_f32x4(x[i], x[4 + i], 0xdd),
+           high2 = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0xdd);
+    y[i] = _mm512_shuffle_f32x4(low, high, 0x88);
+    y[8 + i] = _mm512_shuffle_f32x4(low, high, 0xdd);
+    y[4 + i] = _mm512_shuffle_f32x4(low2, high2, 0x88);
+    y[12 + i] = _mm512_shuffle_f32x4(low2, high2, 0xdd);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i++) x[i] = y[i];
 }
 RF_INLINE rf_v16 rf_v16_widen(__m256i h) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
@@ -243,6 +274,38 @@ RF_INLINE float rf_v16_fold_max(rf_v16 v) {
   __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
   q = _mm_max_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+RF_INLINE void rf_v8_transpose(__m256 x[8]) {
+  __m256 y[8];
+  for (int i = 0; i < 8; i += 2) {
+    y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+    y[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    for (int j = 0; j < 2; j++) {
+      x[i + 2 * j] = _mm256_shuffle_ps(y[i + j], y[i + j + 2], 0x44);
+      x[i + 2 * j + 1] = _mm256_shuffle_ps(y[i + j], y[i + j + 2], 0xee);
+    }
+  }
+  for (int i = 0; i < 4; i++) {
+    y[i] = _mm256_permute2f128_ps(x[i], x[4 + i], 0x20);
+    y[4 + i] = _mm256_permute2f128_ps(x[i], x[4 + i], 0x31);
+  }
+  for (int i = 0; i < 8; i++) x[i] = y[i];
+}
+RF_INLINE void rf_v16_transpose(rf_v16 x[RF_LANES]) {
+  __m256 q[4][8]; /* [row half, column half] */
+  for (int i = 0; i < 8; i++) {
+    q[0][i] = x[i].lo;
+    q[1][i] = x[i].hi;
+    q[2][i] = x[8 + i].lo;
+    q[3][i] = x[8 + i].hi;
+  }
+  for (int i = 0; i < 4; i++) rf_v8_transpose(q[i]);
+  for (int i = 0; i < 8; i++) {
+    x[i] = RF_V16_PAIR(q[0][i], q[2][i]);
+    x[8 + i] = RF_V16_PAIR(q[1][i], q[3][i]);
+  }
 }
 RF_INLINE __m256i rf_v8_round_bf16(__m256 x) { /* returns bf16 in the low half of each dword */
   __m256i u = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
@@ -397,13 +460,24 @@ RF_INLINE float rf_v16_fold_max(rf_v16 v) {
   return rf_v16_larger(rf_v16_larger(q[0], q[2]), rf_v16_larger(q[1], q[3]));
 }
 
+RF_INLINE void rf_v16_transpose(rf_v16 x[RF_LANES]) {
+  float from[RF_LANES][RF_LANES], to[RF_LANES][RF_LANES];
+  for (int i = 0; i < RF_LANES; i++) rf_v16_store(from[i], x[i]);
+  for (int i = 0; i < RF_LANES; i++) {
+    for (int j = 0; j < RF_LANES; j++) to[i][j] = from[j][i];
+  }
+  for (int i = 0; i < RF_LANES; i++) x[i] = rf_v16_load(to[i]);
+}
+
 #endif
 
-/* ---- loads and stores of RF_F32 or RF_BF16
- * ------------------------------------------------------- */
+/* ---- loads and stores of RF_F32 or RF_BF16 --------------------------------------------------- */
 
 /* `p` points to elements of `dtype`, and `i` is an element index. The branch folds away if dtype is
  * a constant. */
+RF_INLINE float rf_f32_get(const void *p, rf_dtype dtype, int64_t i) {
+  return dtype == RF_BF16 ? rf_bf16_to_f32(((const rf_bf16 *)p)[i]) : ((const float *)p)[i];
+}
 RF_INLINE rf_v16 rf_v16_get(const void *p, rf_dtype dtype, int64_t i) {
   return dtype == RF_BF16 ? rf_v16_load_bf16((const rf_bf16 *)p + i) : rf_v16_load((const float *)p + i);
 }
@@ -436,8 +510,7 @@ RF_INLINE rf_v16 rf_v16_round(rf_v16 x, rf_dtype dtype) {
 #endif
 }
 
-/* ---- functions, with the same operations on every ISA
- * -------------------------------------------- */
+/* ---- functions, with the same operations on every ISA ---------------------------------------- */
 
 #define RF_C(x) rf_v16_set1(x)
 
@@ -588,8 +661,9 @@ RF_INLINE rf_v16 rf_v16_sincos(rf_v16 high, rf_v16 low, rf_v16 *cosine) {
   c = rf_v16_fma(c, r2, RF_C(0x1.55554ap-5f));
   c = rf_v16_fma(rf_v16_mul(r2, r2), c, rf_v16_fnma(RF_C(0.5f), r2, RF_C(1.0f)));
   rf_m16 odd = rf_v16_bit(t, 0); /* in quadrants 0, 1, 2, 3 sin is s, c, -s, -c and cos is c, -s, -c, s */
-  rf_v16 sine = rf_v16_select(odd, c, s), turned = rf_v16_select(odd, s, c);
-  *cosine = rf_v16_select(rf_v16_bit(rf_v16_add(t, RF_C(1.0f)), 1), rf_v16_neg(turned), turned);
+  rf_v16 sine = rf_v16_select(odd, c, s), cosine_or_sine = rf_v16_select(odd, s, c);
+  *cosine =
+      rf_v16_select(rf_v16_bit(rf_v16_add(t, RF_C(1.0f)), 1), rf_v16_neg(cosine_or_sine), cosine_or_sine);
   return rf_v16_select(rf_v16_bit(t, 1), rf_v16_neg(sine), sine);
 }
 

@@ -18,9 +18,9 @@
 enum {
   UNIT = RF_TILE_ROWS,
   DEPTH = RF_TILE_DEPTH,
-  SUMS = UNIT * UNIT,
-  STEP = UNIT * DEPTH / 2
-}; /* floats of the sums of two units, and of one step of a unit */
+  SUMS = UNIT * UNIT,     /* floats of the sums of two units */
+  STEP = UNIT * DEPTH / 2 /* floats of one step of a unit */
+};
 enum { GROUP = 4, RING = 2 * GROUP, PART_STEPS = 12, TOGETHER = 4, KC = 1024, BLOCK_BYTES = 1 << 20 };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -98,27 +98,21 @@ static void pack(const job *j, bool a, int64_t u, int64_t count, float *to, bool
   }
 }
 
-/* Finished sums and their place in C. */
-typedef struct ready {
-  float *sums;
-  int64_t row, col;
-  int rows, cols;
-} ready;
-
 /* A thread's ring of sums. Entries from `done` to `made` wait for their epilogue. */
 typedef struct worker {
   rf_tile_errands errands;
   const job *j;
   float *ring;
-  ready end[RING];
+  rf_gemm_sums end[RING];
   unsigned made, done;
   int at, rate; /* finished rows of entry `done`; rows that are finished after each step */
 } worker;
 
 static void finish_rows(worker *w, int rows) {
-  const ready *e = &w->end[w->done % RING];
+  const rf_gemm_sums *e = &w->end[w->done % RING];
   if (rows > e->rows - w->at) rows = e->rows - w->at;
-  w->j->isa->finish(w->j->g, e->sums + w->at * UNIT, UNIT, e->row + w->at, rows, e->col, e->cols);
+  w->j->isa->finish(w->j->g,
+                    &(rf_gemm_sums){e->at + w->at * UNIT, UNIT, e->row + w->at, e->col, rows, e->cols});
   w->at += rows;
   if (w->at == e->rows) {
     w->done++;
@@ -134,7 +128,7 @@ static void run_errand(rf_tile_errands *errands) {
 typedef struct pair {
   const float *held;
   float *all; /* sums between two blocks of k */
-  ready out;
+  rf_gemm_sums out;
 } pair;
 
 /* Prefetches the rows of an array shaped like C for passing unit `u` and the group of held units
@@ -173,23 +167,23 @@ static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t
               col = panel * UNIT;
       pairs[i] = (pair){j->packed + (group + i) * j->s.held_floats,
                         j->sums + (strip * j->panels + panel) * SUMS,
-                        {w->ring + (w->made + (unsigned)i) % RING * SUMS, row, col,
+                        {w->ring + (w->made + (unsigned)i) % RING * SUMS, UNIT, row, col,
                          (int)(row_of(j, strip + 1) - row), (int)least(UNIT, g->n - col)}};
     }
     for (int64_t part = 0, s0 = 0, s1; part < parts; part++, s0 = s1) {
       s1 = cut(steps, parts, part + 1);
       for (int i = 0; i < count; i++) {
-        const ready *out = &pairs[i].out;
+        const rf_gemm_sums *out = &pairs[i].out;
         const int64_t halves = out->rows > UNIT / 2 ? 2 : 1;
         const float *a = (hold_a ? pairs[i].held : passing) + s0 * (STEP / 2) * halves * j->isa->a_words;
         const float *b = (hold_a ? passing : pairs[i].held) + s0 * STEP * j->isa->b_words;
-        const float *from = part ? out->sums : first ? NULL : pairs[i].all;
+        const float *from = part ? out->at : first ? NULL : pairs[i].all;
         if (part == 0 && first && g->accumulate) {
-          j->isa->begin(g, out->sums, UNIT, out->row, out->rows, out->col, out->cols);
-          from = out->sums;
+          j->isa->begin(g, out);
+          from = out->at;
         }
         j->isa->tile_micros[!hold_a][halves - 1](
-            s1 - s0, a, b, from, part + 1 == parts && !last ? pairs[i].all : out->sums, &w->errands);
+            s1 - s0, a, b, from, part + 1 == parts && !last ? pairs[i].all : out->at, &w->errands);
       }
     }
     for (int i = 0; last && i < count; i++) w->end[w->made++ % RING] = pairs[i].out;
@@ -235,7 +229,8 @@ void rf_tile_product_run(const rf_gemm_isa *isa, const rf_gemm *g, int threads, 
     isa->open();
     for (int64_t b = 0; b < k_blocks; b++) {
       if (thread == 0) {
-        j.k0 = b * j.s.kc, j.k1 = least(g->k, j.k0 + j.s.kc);
+        j.k0 = b * j.s.kc;
+        j.k1 = least(g->k, j.k0 + j.s.kc);
         rf_shares_cut(&j.units, j.held, threads);
         rf_shares_cut(&j.items, j.blocks * j.bundles, threads);
       }
