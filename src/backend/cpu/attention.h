@@ -53,7 +53,7 @@ enum {
   RF_ATTENTION_TILE = 96,
   /* backward: blocks of queries between two barriers when threads share a unit */
   RF_ATTENTION_TEAM = 4,
-  /* backward with tiles: blocks of 32 queries that run against one block of keys in turn */
+  /* backward with tiles: blocks of 32 queries in a span */
   RF_ATTENTION_SPAN = 8,
   RF_ATTENTION_MAX_HEIGHT = 12, /* tallest strip of any ISA */
   /* maximum strips of one pass: 2 x 192 / 4 + 1, since every head may leave one strip unfilled and
@@ -65,7 +65,7 @@ enum {
 
 /* Shapes of one call. */
 typedef struct rf_attention {
-  int64_t rows;                           /* n */
+  int64_t rows;                           /* rows of the batch (n) */
   int64_t longest;                        /* T: maximum length of a segment, or of the cached context */
   int heads, kv_heads, group, dim, width; /* N, K, N/K, H, and H rounded up to 16 */
   int64_t ld;                             /* (N + 2K) H: elements of a row of qkv */
@@ -100,8 +100,8 @@ typedef struct rf_attention_unit {
   int kv_head;
 } rf_attention_unit;
 typedef void rf_attention_unit_fn(void *job, const rf_attention_unit *unit, bool together);
-/* Runs all units; every thread of a parallel region calls this with its own job. Long units run
- * together on all threads, the others on one thread each. */
+/* Runs all units. Every thread of a parallel region calls this function with its own job. A long
+ * unit runs on all threads together, any other unit on one thread. */
 void rf_attention_units(const rf_attention *a, const int32_t *segment, rf_attention_unit_fn *run, void *job);
 
 /* Floats of one thread's workspace. */

@@ -95,8 +95,8 @@ static void pack_columns(const void *from, int64_t k_step, int64_t column_step, 
                   NULL);
 }
 
-/* Prefetches rows [row, row + 32) of `dim` elements, which are not contiguous. The caller packs the
- * previous rows meanwhile. */
+/* Prefetches rows [row, row + 32) of `dim` elements, which are not contiguous. The caller packs
+ * earlier rows at the same time. */
 static void fetch_rows(const unit *u, const void *from, int64_t ld, int64_t row) {
   for (int64_t end = rf_min64(u->length, row + UNIT); row < end; row++)
     for (int64_t d = 0; d < u->a->dim; d += 64 / 2)

@@ -218,7 +218,7 @@ typedef struct cached_work {
   int heads;
 } cached_work;
 typedef struct cached_task {
-  int64_t first, count; /* rows */
+  int64_t first, count; /* first row, number of rows */
   int kv0, kv1, g0, g1;
 } cached_task;
 static cached_task task_at(const cached_work *k, int64_t task) {

@@ -239,7 +239,7 @@ static void unit_of_all(const forward_job *j, const rf_attention_unit *u) {
   RF_STAMP_BARRIER;
 #pragma omp for schedule(dynamic) nowait
   for (int64_t i = 0; i < groups * a->group; i++) {
-    int64_t first = (groups - 1 - i / a->group) * group; /* the longest first */
+    int64_t first = (groups - 1 - i / a->group) * group; /* groups with the most keys come first */
     attend_queries(&w, a, j->call, u->origin, u->origin + first,
                    u->origin + rf_min64(u->length, first + group),
                    u->kv_head * a->group + (int)(i % a->group), step);

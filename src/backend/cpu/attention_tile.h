@@ -123,8 +123,8 @@ typedef struct weighted {
   float *acc;
   int64_t width;
   const float *factor;
-  rf_dtype dtype;    /* of rows of v; panels are f32 */
-  const char *ahead; /* of rows: prefetches as many bytes as v has, unless NULL */
+  rf_dtype dtype;    /* type of v in context_rows; panels are f32 */
+  const char *ahead; /* context_rows prefetches as many bytes here as v has, unless NULL */
 } weighted;
 RF_INLINE void context_columns(int h, bool panels, rf_dtype dtype, const weighted *w) {
   const int64_t step = w->step, keys = w->keys, width = w->width;
@@ -152,7 +152,7 @@ RF_INLINE void context_columns(int h, bool panels, rf_dtype dtype, const weighte
 RF_EACH_HEIGHT(RF_TILE_CONTEXT)
 #undef RF_TILE_CONTEXT
 
-/* v is panels of 32 columns, [panel][key][32]; the last panel has 16 columns if width is an odd
+/* v has panels of 32 columns, [panel][key][32]. The last panel has 16 columns if width is an odd
  * multiple of 16. */
 RF_INLINE void context(int height, const weighted *w) {
   switch (height) {
@@ -162,7 +162,7 @@ RF_INLINE void context(int height, const weighted *w) {
 #undef RF_CASE
   }
 }
-/* v is unpacked rows; width is a multiple of 16. */
+/* v has unpacked rows; width is a multiple of 16. */
 RF_INLINE void context_rows(int height, const weighted *w) {
   switch (height) {
 #define RF_CASE(h) \

@@ -122,8 +122,8 @@ RF_INLINE void quads_of_long(int rows, bool first, const quads_part *p) {
     SIX(L_JOIN)
   }
 }
-/* QUADS(3) defines quads_0_3(part, first) to quads_3_3: 0 plain, 1 halves, 2 offsets, 3 blocks of
- * 128. Panels of 16 or 48 lanes have buffers rounded up to two vectors. */
+/* QUADS(3) defines quads_K_3(part, first) for the kinds K: 0 plain, 1 halves, 2 offsets, 3 blocks
+ * of 128. Panels of 16 or 48 lanes have buffers rounded up to two vectors. */
 RF_INLINE void quads_of(int kind, int rows, bool first, const quads_part *p) {
   if (kind == 3) quads_of_long(rows, first, p);
   else quads(rows, kind == 1, kind == 2, first, p);

@@ -302,7 +302,8 @@ RF_INLINE void product_long(int type, int rows, int vectors, const part *p) {
       EACH_VECTOR(RUN_TURN, 0)
       EACH(PAIR_ADD)
     }
-    for (int i = 0; i < RUNS / 2 && rows > 2; i++) { /* more rows use all registers for their sums */
+    /* with more than two rows, the registers are full of sums */
+    for (int i = 0; i < RUNS / 2 && rows > 2; i++) {
       EACH_VECTOR(PAIR_OF, 0)
       EACH(PAIR_ADD)
     }
@@ -311,7 +312,8 @@ RF_INLINE void product_long(int type, int rows, int vectors, const part *p) {
   }
 }
 
-/* q4_0_2(part) for two rows and full panels; q4_0_narrow_2(part) for sixteen lanes at a time. */
+/* Defines q4_0_2(part) for two rows of full panels, and q4_0_narrow_2(part) for sixteen lanes at a
+ * time. */
 #define BODY(name, type, rows, vectors) \
   static __attribute__((noinline)) void name##_##rows(const part *p) { body_of(type, rows, vectors, p); } \
   static __attribute__((noinline)) void name##_narrow_##rows(const part *p) { \

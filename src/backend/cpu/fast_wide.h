@@ -75,7 +75,7 @@ static void pack_wide(const rf_gemm *g, bool is_long, int64_t i0, int used, int 
 typedef struct wide_part {
   int count, row; /* steps of k; first row in the strip */
   const char *strip, *codes;
-  int lanes;          /* of the panel */
+  int lanes;          /* lanes of the panel */
   const float *heads; /* scales of the lanes */
   bool first;         /* the sums start from 0 */
   float *y;

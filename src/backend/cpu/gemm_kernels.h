@@ -291,7 +291,7 @@ static void finish_tile(const rf_gemm *g, const rf_gemm_sums *s) {
   else body[g->dtype == RF_BF16][g->epilogue](g, s);
 }
 
-/* The functions and sizes that every ISA with vectors has. */
+/* Fields that have the same names in plain C, AVX2 and AVX-512. */
 #define RF_GEMM_KERNELS \
   .mr = MR, .nr = NR, .a_words = 2, .b_words = 2, .depth = 1, .pack_a = pack_a, .pack_b = pack_b, \
   .micro = micros, .begin = begin_tile, .finish = finish_tile, .stream = stream, \
@@ -317,7 +317,7 @@ RF_INLINE void stream_steps(const rf_gemm *g, rf_dtype b_dtype, const float *a, 
         rf_v16 w[STREAM_STEPS];
         for (int s = 0; s < STREAM_STEPS; s++) {
           int64_t at = (k + s) * g->b_step + j0 + j;
-          if ((j & (64 / item - 1)) == 0) /* next rows */
+          if ((j & (64 / item - 1)) == 0) /* prefetches the next rows */
             __builtin_prefetch((const char *)g->b + (at + STREAM_STEPS * g->b_step) * item, 0, 2);
           w[s] = rf_v16_get(g->b, b_dtype, at);
         }
@@ -399,7 +399,7 @@ RF_INLINE void stream_columns(const rf_gemm *g, rf_dtype b_dtype, int most, cons
   const char *b = (const char *)g->b + column * stride;
   EACH_SUM(SUM_LOAD)
   for (; k + step <= g->k; k += step) {
-    /* prefetch in this column, and near its end in the next columns */
+    /* prefetches this column, and near its end the next columns */
     int64_t ahead =
         (k + step) * item + STREAM_AHEAD <= row_bytes ? STREAM_AHEAD : STREAM_AHEAD - row_bytes + 16 * stride;
     for (int i = 0; i < 16; i++) __builtin_prefetch(b + i * stride + k * item + ahead, 0, 2);

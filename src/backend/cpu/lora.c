@@ -7,7 +7,7 @@
 #include <string.h>
 
 typedef struct dims {
-  int64_t rows, columns, ranks, joined; /* M (the bound), N, P r, S */
+  int64_t rows, columns, ranks, joined; /* M (maximum of a call), N, P r, S */
   rf_dtype dtype;
 } dims;
 

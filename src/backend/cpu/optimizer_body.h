@@ -56,7 +56,8 @@ RF_INLINE double sum_of_squares(const float *x, int64_t count) {
   }
   return lane[0];
 }
-/* Columns from `own_columns` on are counted as 1 / copies, because other chips have them too. */
+/* Squares in columns from `own_columns` on count as 1 / copies, because other chips have these
+ * columns too. */
 static double sum_of_shared(const rf_call *call, int64_t first, int64_t count) {
   const rf_tensor *grad = rf_in(call, 0);
   const float *x = call->in[0];

@@ -158,9 +158,9 @@ static void pass(worker *w, int64_t u, const float *passing, int64_t h0, int64_t
     const int count = (int)least(GROUP, h1 - group);
     pair pairs[GROUP];
     while (w->made + (unsigned)count - w->done > RING) finish_rows(w, UNIT);
-    /* u is read when the next group begins */
+    /* the next group reads u when it begins */
     if (first && g->accumulate) fetch_group(j, g->u, RF_F32, u, group + GROUP, h1);
-    /* side is read when this group ends */
+    /* this group reads side when it ends */
     if (last && beside) fetch_group(j, g->side, g->dtype, u, group, h1);
     for (int i = 0; i < count; i++) {
       int64_t strip = hold_a ? group + i : u, panel = hold_a ? u : group + i, row = row_of(j, strip),
