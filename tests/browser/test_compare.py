@@ -39,7 +39,7 @@ def main():
 
     # Two measured runs. Ops with the same time to the nanosecond have no row.
     now = state()
-    b.expect("two runs as they ran, first", now["a"].startswith("kept") and now["a"].endswith("as it ran") and now["b"].startswith("again") and now["b"].endswith("as it ran"), now)
+    b.expect("two measured runs come first", now["a"].startswith("kept") and now["a"].endswith("as it ran") and now["b"].startswith("again") and now["b"].endswith("as it ran"), now)
     b.expect("peaks", now["peak_change"] == again["plan"]["memory"]["peak_bytes"] - kept["plan"]["memory"]["peak_bytes"] < 0, now["peak_change"])
     b.expect("options that differ", set(now["options"]) == {"remat"}, now["options"])
     b.js("document.querySelector('#panel-compare [data-value=op]').click()")
@@ -69,16 +69,16 @@ def main():
             b.js(f"(() => {{ const s = document.querySelector('#compare-{which}'); s.value = {sides.index(title)}; s.dispatchEvent(new Event('change')); }})()")
 
     sides = state()["sides"]
-    b.expect("every run, planned and ran, and the plan alone", len(sides) == 5 and sides[-1] == "remat=mlp: as planned", sides)
+    b.expect("every run as planned and as measured, and the plan alone", len(sides) == 5 and sides[-1] == "remat=mlp: as planned", sides)
     choose(sides[1], sides[0])
     b.js("document.querySelector('#panel-compare [data-value=op]').click()")
     planned = seconds(kept, False)
-    b.expect("a run beside its plan", all(near(change, x[name] - planned[name]) for name, change, _ in state()["rows"]) and not any(change for _, _, change in state()["rows"]))
+    b.expect("a run with its plan", all(near(change, x[name] - planned[name]) for name, change, _ in state()["rows"]) and not any(change for _, _, change in state()["rows"]))
     choose(sides[1], sides[4])
     then = seconds(mlp, False)
     b.expect("two plans", all(near(change, then.get(name, 0) - planned.get(name, 0)) for name, change, _ in state()["rows"]) and any("recompute" in name for name, _, _ in state()["rows"]))
     choose(sides[0], sides[4])
-    b.expect("what ran stands beside another plan as predicted", all(near(change, then.get(name, 0) - planned.get(name, 0)) for name, change, _ in state()["rows"]) and state()["a"] == sides[1] and "Only one of the two was measured" in b.js("document.querySelector('#panel-compare').textContent"), state()["a"])
+    b.expect("a run is compared with another plan by predictions", all(near(change, then.get(name, 0) - planned.get(name, 0)) for name, change, _ in state()["rows"]) and state()["a"] == sides[1] and "Only one of the two was measured" in b.js("document.querySelector('#panel-compare').textContent"), state()["a"])
     choose(sides[1], sides[4])
     before = state()
     b.js("[...document.querySelectorAll('#panel-compare button')].find(x => x.textContent === 'Swap').click()")
@@ -106,7 +106,7 @@ def main():
     b.open(f"{b.folder}/against.html", "compare")
     b.expect("--against compares two plans first", state()["a"] == "kept: as planned" and state()["b"] == "remat=mlp: as planned", [state()["a"], state()["b"]])
     b.open(b.page({"rafter": "0", "runs": [{"id": "p", "name": "p", "plan": kept["plan"], "metrics": []}], "sweeps": []}), "compare")
-    b.expect("one plan alone says what to give", "--against" in b.js("document.querySelector('#panel-compare').textContent"))
+    b.expect("with one plan the page says what to add", "--against" in b.js("document.querySelector('#panel-compare').textContent"))
     b.clean("one plan alone")
     b.finish()
 

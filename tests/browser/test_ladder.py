@@ -51,7 +51,7 @@ def main():
     largest = [{row["name"]: row for row in entry["plan"]["memory"]["largest"]} for entry in model["runs"][:4]]
     up = [found.get("block.*/mlp/up/u") for found in largest]
     b.expect("every layer's activation is named and summed", up[0]["count"] == up[1]["count"] == BLOCKS and up[0]["shape"] == [ROWS, FF] and up[0]["bytes"] == 4 * BLOCKS * ROWS * FF == 2 * up[1]["bytes"], up)
-    b.expect("recomputation keeps at most one", all(one is None or one["count"] <= 1 for one in up[2:]), up[2:])
+    b.expect("with recomputation at most one is kept", all(one is None or one["count"] <= 1 for one in up[2:]), up[2:])
     text = b.js("document.querySelector('#memory-instant').textContent")
     b.expect("and so says the page", f"{BLOCKS} × " in text and f"(4 × 32, {FF})" in text and "block.*/mlp/up/u" in text)
     peaks = [entry["plan"]["memory"]["peak_bytes"] for entry in model["runs"][:4]]
@@ -67,7 +67,7 @@ def main():
         got = b.js("rafter.state.compare")
         b.expect(f"{names[a]} to {names[c]} saves memory", got["peak_change"] == plans[c]["memory"]["peak_bytes"] - plans[a]["memory"]["peak_bytes"] < 0, got["peak_change"])
         b.expect("and costs time", got["seconds"] == [plans[a]["time"]["seconds"], plans[c]["time"]["seconds"]] and got["seconds"][1] > got["seconds"][0], got["seconds"])
-        b.expect("in what is computed again", all("recompute" in name for name, seconds, _ in got["rows"] if seconds > 0) and any("recompute" in name for name, _, _ in got["rows"]), got["rows"][:3])
+        b.expect("in recomputation", all("recompute" in name for name, seconds, _ in got["rows"] if seconds > 0) and any("recompute" in name for name, _, _ in got["rows"]), got["rows"][:3])
 
     # The op with the largest loss can be found in the trace.
     loss = model["runs"][0]["summary"]["walks"][0]["losses"][0]["name"]

@@ -35,7 +35,7 @@ def main():
     b.expect("the curve's peak is the plan's", now["curve"]["peak_bytes"] == none["memory"]["peak_bytes"], now["curve"])
     b.expect("at its op the plan's live bytes", now["curve"]["live_bytes"] == none["memory"]["live_bytes"] and now["curve"]["peak_op"] == none["memory"]["peak_op"])
     kinds = alive(none, peak_op)
-    b.expect("what is alive there", now["instant"]["bytes"] == sum(kinds.values()) and now["instant"]["kinds"] == len(kinds), now["instant"])
+    b.expect("the live tensors there", now["instant"]["bytes"] == sum(kinds.values()) and now["instant"]["kinds"] == len(kinds), now["instant"])
     b.expect("every tensor is drawn", now["drawn"] == len(none["tensors"]), now["drawn"])
     text = b.js("document.querySelector('#memory-instant').textContent")
     b.expect("the sum over layers is named", "block.*/mlp/up/u" in text and "4 × " in text)
@@ -49,7 +49,7 @@ def main():
     op = now["instant"]["op"]
     kinds = alive(none, op)
     b.expect("a click chooses an instant", op != peak_op and abs(op - 0.25 * len(none["ops"])) < 2, op)
-    b.expect("and what is alive then", now["instant"]["bytes"] == sum(kinds.values()) and kinds[now["instant"]["first"]] == max(kinds.values()), now["instant"])
+    b.expect("and the live tensors at that time", now["instant"]["bytes"] == sum(kinds.values()) and kinds[now["instant"]["first"]] == max(kinds.values()), now["instant"])
     b.key("p")
     b.expect("p: the peak again", state()["instant"]["op"] == peak_op)
 
@@ -108,13 +108,13 @@ def main():
 
     # The other plan, made for comparison, is drawn over this one.
     over = state()["over"]
-    b.expect("the plan made for it lies over it", over and over["name"] == "remat=mlp", over)
+    b.expect("the plan made for comparison is drawn over it", over and over["name"] == "remat=mlp", over)
     b.expect("its peak", over["peak_bytes"] == mlp["memory"]["peak_bytes"] and over["peak_change"] == mlp["memory"]["peak_bytes"] - none["memory"]["peak_bytes"], over)
     b.expect("its time", abs(over["seconds_change"] - (mlp["time"]["seconds"] - none["time"]["seconds"])) < 1e-12)
     there = next(o["id"] for o in mlp["ops"] if o["name"] == none["memory"]["peak_op"])
     mine, theirs = alive(none, peak_op), alive(mlp, there)
     wanted = {name: theirs.get(name, 0) - mine.get(name, 0) for name in {*mine, *theirs} if theirs.get(name, 0) != mine.get(name, 0)}
-    b.expect("what it frees at the peak", dict(over["same"]) == wanted and over["same"][0][1] == max(wanted.values(), key=abs) and wanted["block.*/mlp/up/u"] < 0, over["same"][:3])
+    b.expect("the bytes that it frees at the peak", dict(over["same"]) == wanted and over["same"][0][1] == max(wanted.values(), key=abs) and wanted["block.*/mlp/up/u"] < 0, over["same"][:3])
     b.js("(() => { const s = document.querySelector('#memory-over'); s.value = ''; s.dispatchEvent(new Event('change')); })()")
     b.settle()
     b.expect("nothing over it", state()["over"] is None and not b.js("document.querySelector('#memory-difference').textContent"))
@@ -139,10 +139,10 @@ def main():
     for name, one, said in (("a pipeline", stages, "of 4"), ("a JAX program", jax, "as XLA compiles it"), ("a host", host, "In the host's memory")):
         b.open(b.page({"rafter": "0", "runs": [{"id": "a", "name": "a", "plan": one, "metrics": []}], "sweeps": []}), "memory")
         b.clean(name)
-        b.expect(f"{name}: is said", said in b.js("document.querySelector('#panel-memory').textContent"))
+        b.expect(f"{name}: the page says so", said in b.js("document.querySelector('#panel-memory').textContent"))
         now, most = state(), max(o["top_bytes"] for o in one["ops"])
         b.expect(f"{name}: the curve", now["curve"]["peak_bytes"] == most and now["view"]["y1"] == most, (now["curve"], most))
-        b.expect(f"{name}: what is drawn", now["drawn"] == sum(t.get("memory") != "host" for t in one["tensors"]), now["drawn"])
+        b.expect(f"{name}: the drawing", now["drawn"] == sum(t.get("memory") != "host" for t in one["tensors"]), now["drawn"])
     b.finish()
 
 

@@ -60,11 +60,11 @@ def main():
     layers = one["summary"]["walks"][0]["layers"]
     said = b.js("[...[...document.querySelectorAll('#panel-summary h3')].find(h => h.textContent === 'By layer').nextElementSibling.querySelectorAll('tbody tr')].map(r => r.cells[0].textContent)")
     drawn = b.js("Chart.getChart([...document.querySelectorAll('#panel-summary h3')].find(h => h.textContent === 'By layer').nextElementSibling.querySelector('canvas')).data.datasets[0].data")
-    b.expect("layers stand in their order", said == [layer["name"] for layer in layers] == ["block.0", "block.1", "outside of layers"], said)
+    b.expect("layers are in their order", said == [layer["name"] for layer in layers] == ["block.0", "block.1", "outside of layers"], said)
     b.expect("as long as they took", drawn == [layer["seconds"] for layer in layers[:2]], drawn)
     calls = [(r["seconds"] * r["calls"] / 12, ops[r["id"]]["name"]) for r in rows]
     b.expect("with all their ops", all(math.isclose(layer["seconds"], sum(t for t, name in calls if f"/{layer['name']}/" in name), rel_tol=1e-9) for layer in layers[:2]), layers)
-    b.expect("means are said to be means", "the mean of 12" in b.js("document.querySelector('#panel-summary').textContent"))
+    b.expect("means are labelled as means", "the mean of 12" in b.js("document.querySelector('#panel-summary').textContent"))
 
     # Curves of both runs.
     b.js("rafter.show('curves')")
@@ -74,7 +74,7 @@ def main():
         losses, validated = [m["loss"] for m in entry["metrics"]], [m["val_loss"] for m in entry["metrics"] if "val_loss" in m]
         b.expect("losses of every step", charts["loss"][2 * r]["points"] == 12 and charts["loss"][2 * r]["last"] == losses[-1], charts["loss"])
         b.expect("and of every validation", charts["loss"][2 * r + 1]["points"] == len(validated) == 3 and charts["loss"][2 * r + 1]["last"] == validated[-1], charts["loss"])
-        b.expect("predicted beside measured", charts["rate"][2 * r + 1]["last"] == entry["plan"]["rate"]["tokens_per_second"] and charts["seconds"][2 * r]["last"] == entry["metrics"][-1]["seconds"])
+        b.expect("predicted next to measured", charts["rate"][2 * r + 1]["last"] == entry["plan"]["rate"]["tokens_per_second"] and charts["seconds"][2 * r]["last"] == entry["metrics"][-1]["seconds"])
     times = sorted(m["seconds"] for m in model["runs"][0]["metrics"][1:])
     spread = b.js("rafter.state.curves.spread")[0]
     b.expect("the spread of step times", (spread["low"], spread["median"], spread["high"]) == (times[0], times[5], times[-1]), (spread, times))
@@ -91,7 +91,7 @@ def main():
     drawn = b.js("Chart.getChart(document.querySelector('#panel-sweep canvas')).data.datasets[0].data.map(p => [p.x, p.y])")
     b.expect("throughput over the swept value", drawn == [[float(r["batch"]), r["rate"]["tokens_per_second"]] for r in sweep["rows"]], drawn)
     text = b.js("document.querySelector('#panel-sweep').textContent")
-    b.expect("causes of cliffs are said", all(cliff["cause"] in text for cliff in sweep["cliffs"]))
+    b.expect("the causes of cliffs are shown", all(cliff["cause"] in text for cliff in sweep["cliffs"]))
 
     # Measured and predicted rates of a bench, over the parameter that its tests vary or that was
     # swept.
@@ -124,8 +124,8 @@ def main():
     b.settle()
     options = b.js("[...[...document.querySelectorAll('#panel-configuration h3')].find(h => h.textContent === 'Options').nextElementSibling.querySelectorAll('tbody tr')].map(r => [...r.cells].map(c => c.textContent))")
     differ = [row[0] for row in options if row[1] != row[2]]
-    b.expect("options that differ stand first", {row[0] for row in options[:len(differ)]} == set(differ) == {"remat", "lr", "out"}, options[:4])
-    b.expect("every option is there", {row[0] for row in options} >= set(model["runs"][0]["run"]["options"]), len(options))
+    b.expect("options that differ come first", {row[0] for row in options[:len(differ)]} == set(differ) == {"remat", "lr", "out"}, options[:4])
+    b.expect("every option is listed", {row[0] for row in options} >= set(model["runs"][0]["run"]["options"]), len(options))
 
     # Headings sort, and screen readers get the order.
     b.js("rafter.show('roofline')")
@@ -140,8 +140,8 @@ def main():
     b.open(b.page({"rafter": "0", "runs": [{"id": "far", "name": "far", "metrics": far}], "sweeps": []}), "curves")
     b.settle()
     cut = b.js("rafter.state.curves.charts.seconds[0] && Chart.getChart(document.querySelectorAll('#panel-curves canvas')[1]).options.scales.y.max")
-    b.expect("an axis ends where steps do", cut is not None and math.isclose(cut, 3 * 0.0506), cut)
-    b.expect("and says what lies above", "1 of the points" in b.js("document.querySelector('#panel-curves').textContent"))
+    b.expect("an axis ends at the last ordinary step", cut is not None and math.isclose(cut, 3 * 0.0506), cut)
+    b.expect("and names the step above it", "1 of the points" in b.js("document.querySelector('#panel-curves').textContent"))
 
     # Ten runs have eight colours: the ninth and tenth have marks, also in the legend.
     many = [{"id": f"r{k}", "name": f"r{k}", "metrics": [{"step": i, "loss": 9.0 - k - 0.01 * i, "seconds": 0.05, "tokens": i} for i in range(1, 31)]} for k in range(10)]

@@ -76,14 +76,14 @@ def choosing(b, x, y):
       for (let i = 0; i < main.count; i++) late[things.title[main.key[i]]] = (late[things.title[main.key[i]]] || 0) + main.end[i] - main.begin[i] - 1e9 * things.op[main.key[i]].seconds;
       return Object.entries(late).sort((a, b) => b[1] - a[1]).slice(0, 8).map(([name]) => name);
     })()""")
-    b.expect("without a choice it lists what took most beyond its prediction", rows == late, (rows, late))
+    b.expect("without a selection it lists the ops furthest above their prediction", rows == late, (rows, late))
     b.js("rafter.traceViewer.details.querySelector('tbody tr').click()")
     b.expect("and a row of it leads to the op", b.js("rafter.state.trace.selected") == late[0])
     b.key(Keys.ESCAPE, "0")
     gap = b.js("(() => { const viewer = rafter.traceViewer, row = viewer.trace.rows.find((one) => one.id === 'thread 1');"
                "for (let i = 0; i < row.count; i++) if (viewer.trace.things.paints[viewer.trace.things.paint[row.key[i]]].id.startsWith('gap-')) { viewer.select({row, i}); break; }"
                "return viewer.details.textContent; })()")
-    b.expect("a gap says why it is there", "waits for the others" in gap, gap)
+    b.expect("a gap shows its cause", "waits for the others" in gap, gap)
 
 
 def from_the_tab(b):
@@ -93,7 +93,7 @@ def from_the_tab(b):
     b.settle()
     whole = b.js(SPAN)
     b.key("+")
-    b.expect("keys work behind a click on the tab", near(b.js(SPAN), whole / 1.6), b.js(SPAN) / whole)
+    b.expect("keys work after a click on the tab", near(b.js(SPAN), whole / 1.6), b.js(SPAN) / whole)
     view = b.js(VIEW)
     b.key(Keys.ARROW_RIGHT)
     b.expect("the tab's arrow goes to the next panel and moves no view", b.js("rafter.state.panel") == "memory" and b.js(VIEW) == view, b.js("rafter.state.panel"))
@@ -123,7 +123,7 @@ def searching(b):
     b.settle()
     b.expect("N goes back", b.js("rafter.traceViewer.selected.i") == one)
     b.js("(rafter.traceViewer.find('no such op'), rafter.traceViewer.next(1))")
-    b.expect("nothing found is said", "nothing" in b.js("document.querySelector('#trace-search').parentNode.textContent"))
+    b.expect("an empty search result is shown", "nothing" in b.js("document.querySelector('#trace-search').parentNode.textContent"))
     b.js("rafter.traceViewer.find('')")
     b.find("[data-paint='attention']").click()
     b.settle()
@@ -149,7 +149,7 @@ def colouring(b):
 
 
 def aligning(b):
-    b.expect("predictions stand above their ops", b.js("rafter.state.trace.aligned") is True)
+    b.expect("predictions are above their ops", b.js("rafter.state.trace.aligned") is True)
     wrong = b.js("""(() => {
       const viewer = rafter.traceViewer, ops = viewer.main, row = viewer.lanes.find((lane) => lane.row.kind === 'predicted').row;
       if (row.count !== ops.count) return 'count';
@@ -211,21 +211,21 @@ def to_memory_and_back(b):
     b.wait("rafter.state.panel === 'memory'")
     b.settle()
     now = b.js("rafter.state.memory.instant")
-    b.expect("the memory shows the op's instant", now["op"] == op["id"] and now["name"] == name, (now, name))
+    b.expect("the memory panel shows the op's instant", now["op"] == op["id"] and now["name"] == name, (now, name))
     # bytes as laid out, in whole lines
     held = sum(one["bytes"] for one in b.js("rafter.traceViewer.run.plan.tensors") if one["first"] + ("shares" in one) <= op["id"] <= one["last"])
-    b.expect("with what is live then", now["bytes"] == held >= op["live_bytes"], (now, held, op["live_bytes"]))
+    b.expect("with the live tensors of that instant", now["bytes"] == held >= op["live_bytes"], (now, held, op["live_bytes"]))
     b.find("[data-link='trace']").click()
     b.wait("rafter.state.panel === 'trace'")
     b.settle()
-    b.expect("and back to that very run", b.js("rafter.traceViewer.selected.i") == i and b.js("rafter.state.trace.selected") == name, b.js("rafter.state.trace.selected"))
+    b.expect("and back to the same execution", b.js("rafter.traceViewer.selected.i") == i and b.js("rafter.state.trace.selected") == name, b.js("rafter.state.trace.selected"))
     b.key("m")
     b.wait("rafter.state.panel === 'memory'")
     b.key("0", "+", "+", "+", "p")
     b.js(f"rafter.memoryPanel.choose(rafter.traceViewer.run.plan, rafter.traceViewer.run.plan.ops[3])")
     b.settle()
     view = b.js("rafter.state.memory.view")
-    b.expect("an instant that is not in view is brought there", view["x0"] <= 3 < view["x1"], view)
+    b.expect("an instant outside the view is brought into view", view["x0"] <= 3 < view["x1"], view)
     b.key("t")
     b.wait("rafter.state.panel === 'trace'")
     b.settle()
@@ -254,7 +254,7 @@ def faster(b):
     """Ops that took less than predicted: predictions of a step extend into the next step, and still find their ops."""
     b.open(b.page(models.model(steps=4, pace=0.3), "faster"), "trace")
     b.expect("predictions that overlap have rows of their own", b.js("rafter.traceViewer.trace.predicted.inOrder.length") > 1)
-    b.expect("those that reach over the next op say so", b.js("rafter.traceViewer.trace.predicted.atOps[0].cut.some((one) => one)"))
+    b.expect("those that overlap the next op say so", b.js("rafter.traceViewer.trace.predicted.atOps[0].cut.some((one) => one)"))
     aligning(b)
     b.clean("a run that was faster than predicted")
 
@@ -269,7 +269,7 @@ def broken(b):
         trace.update(change)
         b.open(b.page(model, "broken"), "memory")
         b.expect(f"{what}: the trace's panel says that it cannot be drawn", "could not be drawn" in b.js("document.querySelector('#panel-trace .body').textContent"))
-        b.expect(f"{what}: only that panel fails", len(b.js("rafter.state.errors")) == 1 and b.js("document.querySelectorAll('#panel-memory canvas').length") > 0, b.js("rafter.state.errors"))
+        b.expect(f"{what}: only this panel fails", len(b.js("rafter.state.errors")) == 1 and b.js("document.querySelectorAll('#panel-memory canvas').length") > 0, b.js("rafter.state.errors"))
         b.console()  # the console shows it too
 
 
@@ -302,8 +302,8 @@ def selecting(b, x, y):
     fast = b.js("rafter.state.trace.sums")
     b.expect("the sums of a selection are those of a slow look at every span", set(slow["sums"]) == set(fast["classes"]) and
              all(near(fast["classes"][name], value, 1e-5) for name, value in slow["sums"].items()), (slow["sums"], fast["classes"]))
-    b.expect("time between steps is told", near(slow["beside"], fast["beside"], 1e-5), (slow["beside"], fast["beside"]))
-    b.expect("what was lost inside ops is no work", slow["inside"] > 0 and fast["gaps"]["other threads"] >= 0.999 * slow["inside"], fast["gaps"])
+    b.expect("the time between steps is shown", near(slow["beside"], fast["beside"], 1e-5), (slow["beside"], fast["beside"]))
+    b.expect("time lost inside ops does not count as work", slow["inside"] > 0 and fast["gaps"]["other threads"] >= 0.999 * slow["inside"], fast["gaps"])
     b.expect("and so are the lanes'", all(near(fast["lanes"][name], value, 1e-4) for name, value in slow["lanes"].items()), (slow["lanes"], fast["lanes"]))
     b.key("z")
     b.expect("z zooms to the selection", near(b.js(SPAN), chosen[1] - chosen[0], 1e-3))
@@ -356,7 +356,7 @@ def large(b, steps):
     page = b.page(model, "large")
     seconds = b.open(page, "trace")
     x, y, width, _ = b.box(".trace canvas")
-    b.expect("all spans are there", b.js("rafter.state.trace.events") == count and (steps < 2010 or count >= 2_000_000), count)
+    b.expect("all spans are present", b.js("rafter.state.trace.events") == count and (steps < 2010 or count >= 2_000_000), count)
     b.settle()
     frames, drawn = [], []
     for i in range(24):
@@ -381,7 +381,7 @@ def large(b, steps):
       }
       return wrong;
     })()""")
-    b.expect("work is seen beside the waiting that shares its pixels", not hidden, hidden[:3])
+    b.expect("work is visible next to waiting in the same pixels", not hidden, hidden[:3])
     search = b.js("(() => { const start = performance.now(); rafter.traceViewer.find('mlp'); rafter.traceViewer.view.drawNow(); return (performance.now() - start) / 1e3; })()")
     rows = b.js("rafter.traceViewer.trace.rows.length")
     frames.sort()
@@ -389,7 +389,7 @@ def large(b, steps):
           f"a search {1e3 * search:.0f} ms; at most {max(drawn)} rectangles a frame")
     # Each lane draws at most two rectangles per pixel, or two spans with labels: the width is the
     # limit, not the number of spans.
-    b.expect("what is drawn is bounded by the pixels", max(drawn) <= 4 * width * rows, (max(drawn), rows))
+    b.expect("the drawing is bounded by the pixels", max(drawn) <= 4 * width * rows, (max(drawn), rows))
     b.clean("two million spans")
 
 
@@ -399,9 +399,9 @@ def main():
     b.clean("a trace")
     x, y, _, _ = b.box(".trace canvas")
     first = b.js("rafter.model.runs[0].trace.header.steps[0].begin")
-    b.expect("the steps that were asked for are shown at first", b.js("rafter.state.trace.from") == first)
+    b.expect("the requested steps are shown at first", b.js("rafter.state.trace.from") == first)
     b.key("0")
-    b.expect("0 again: all that was recorded", b.js("rafter.state.trace.from === rafter.traceViewer.trace.from && rafter.state.trace.to === rafter.traceViewer.trace.to"))
+    b.expect("0 again: the whole record", b.js("rafter.state.trace.from === rafter.traceViewer.trace.from && rafter.state.trace.to === rafter.traceViewer.trace.to"))
     b.key("0")
     moving(b, x, y)
     choosing(b, x, y)

@@ -21,12 +21,13 @@ print(f'{row["change"]}: predicted to gain {100 * row["gain"]:.1f} %, gained {10
 assert after["measured"]["arena_bytes"] == row["peak_bytes"] == after["plan"]["memory"]["peak_bytes"], (after["measured"]["arena_bytes"], row)
 assert abs(after["plan"]["time"]["seconds"] - row["predicted_seconds"]) <= 1e-9 * row["predicted_seconds"], (after["plan"]["time"], row)
 PY
-python3 advice.py options >changes || fail 'no advice'
+python3 advice.py options >changes || fail 'the report has no advice'
 [ "$(wc -l <changes)" -ge 3 ] || fail "few changes: $(cat changes)"
 for n in 0 1 2; do
   read -ra change < <(sed -n "$((n + 1))p" changes)
   rm -rf runs/after
   status 0 "$RAFTER" train --config runs/before/run.json "${change[@]}" --out runs/after || continue
-  status 0 "$RAFTER" report after --json && cp out after.json && python3 advice.py "$n" || fail "an advice is not what was planned: ${change[*]}"
+  status 0 "$RAFTER" report after --json && cp out after.json && python3 advice.py "$n" ||
+    fail "a change does not take the predicted memory or plan: ${change[*]}"
 done
 finish

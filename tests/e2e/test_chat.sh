@@ -18,9 +18,11 @@ CHAT=("$RAFTER" chat model --threads 2 --seq 512)
 
 printf 'Hello\nand then?\n\n/save said.json\n/reset\nHello\n/system Be brief\nHello\n/nope\n/help\n/bye\nnever asked\n' >lines
 status 0 "${CHAT[@]}" --temperature 0 --max-tokens 20 --json <lines && cp out turns && cp err words
-status 0 "$RAFTER" generate model --threads 2 --chat --prompt Hello --max-tokens 20 --temperature 0 --json && cp out once
-status 0 "$RAFTER" generate model --threads 2 --chat --system 'Be brief' --prompt Hello --max-tokens 20 --temperature 0 --json && cp out told
-python3 - <<'PY' || fail "the conversation: $(cat turns)"
+status 0 "$RAFTER" generate model --threads 2 --chat --prompt Hello --max-tokens 20 --temperature 0 --json &&
+  cp out once
+status 0 "$RAFTER" generate model --threads 2 --chat --system 'Be brief' --prompt Hello --max-tokens 20 --temperature 0 --json &&
+  cp out told
+python3 - <<'PY' || fail "the conversation differs: $(cat turns)"
 import json
 turns, once, told, said = [json.loads(l) for l in open("turns")], json.load(open("once")), json.load(open("told")), json.load(open("said.json"))
 assert [t["turn"] for t in turns] == [1, 2, 3, 4]
@@ -32,9 +34,10 @@ assert turns[1]["tokens_per_second"] > 0 and turns[1]["predicted_tokens_per_seco
 assert [m["role"] for m in said["messages"]] == ["user", "assistant"] * 2 and said["messages"][2]["content"] == "and then?" and said["messages"][1]["content"] == turns[0]["text"]
 PY
 says '/nope is not known' words && says '/stats' words
-status 0 "${CHAT[@]}" --temperature 0 --max-tokens 20 --verbose <lines && says '\[[0-9]+ new tokens read, [0-9]+ in the cache.*planned' out
+status 0 "${CHAT[@]}" --temperature 0 --max-tokens 20 --verbose <lines &&
+  says '\[[0-9]+ new tokens read, [0-9]+ in the cache.*planned' out
 python3 -c 'import json; [print(json.loads(l)["text"]) for l in open("turns")]' >texts
-python3 - <<'PY' || fail 'what is shown is not what is answered'
+python3 - <<'PY' || fail 'the shown text is not the answer'
 shown, at = open("out").read(), 0
 for text in open("texts").read().split("\n"):
     at = shown.index(text, at) + len(text)
@@ -46,7 +49,7 @@ for seed in 1 2 3 4 5 6 7 8; do
   status 0 "${CHAT[@]}" --temperature 100 --seed $seed --max-tokens 150 --json <line && cp out ends
   [ "$(ask ends 'd["finish_reason"]')" = stop ] && break
 done
-status 0 "${CHAT[@]}" --temperature 100 --seed $seed --max-tokens 150 --ignore-eos --json <line && holds out 'd["finish_reason"] == "length" and d["completion_tokens"] == 150' && python3 - <<'PY' || fail '--ignore-eos ends an answer, or changes how it begins'
+status 0 "${CHAT[@]}" --temperature 100 --seed $seed --max-tokens 150 --ignore-eos --json <line && holds out 'd["finish_reason"] == "length" and d["completion_tokens"] == 150' && python3 - <<'PY' || fail '--ignore-eos ends an answer, or changes its first tokens'
 import json
 ends, on = json.load(open("ends")), json.load(open("out"))
 assert ends["finish_reason"] == "stop" and ends["completion_tokens"] < 150 and on["text"].startswith(ends["text"]), (ends, on)
@@ -56,8 +59,9 @@ PY
 for i in 1 2 3 4; do echo "line $i: $(printf 'x%.0s' $(seq 60))"; done >lines
 printf 'y%.0s' $(seq 700) >>lines
 printf '\nHi\n' >>lines
-status 0 "$RAFTER" chat model --threads 2 --seq 256 --temperature 0 --max-tokens 20 --json <lines && says 'the oldest turn is forgotten' && says 'longer than the context' && {
-  [ "$(wc -l <out)" = 5 ] || fail "five lines are answered: $(cat out)"
+status 0 "$RAFTER" chat model --threads 2 --seq 256 --temperature 0 --max-tokens 20 --json <lines &&
+  says 'the oldest turn is forgotten' && says 'longer than the context' && {
+  [ "$(wc -l <out)" = 5 ] || fail "not all five lines are answered: $(cat out)"
 }
 # A signal ends the running answer, not the conversation. Between answers it ends nothing.
 mkfifo pipe

@@ -5,7 +5,8 @@
 command -v python3 >/dev/null || { echo "skip: needs python3"; exit 77; }
 RAFTER=$RAFTER python3 "$HERE/../../tools/doc_outputs.py" --shape "$HERE"/../../README.md "$HERE"/../../docs/examples/*.md >log 2>&1 || fail "$(tail -40 log)"
 # The checker notices a wrong verdict, the output of another command, and a command that fails.
-spoilt() { sed "$1" "$HERE/../../docs/examples/rl-step.md" >spoilt.md; RAFTER=$RAFTER python3 "$HERE/../../tools/doc_outputs.py" --shape spoilt.md >log 2>&1 && fail "not noticed: $1"; }
+spoilt() { sed "$1" "$HERE/../../docs/examples/rl-step.md" >spoilt.md; RAFTER=$RAFTER python3 "$HERE/../../tools/doc_outputs.py" --shape spoilt.md >log 2>&1 &&
+  fail "not noticed: $1"; }
 spoilt 's/holds: not d/holds: d/'
 spoilt 's/^RL step/RL stop/'
 spoilt 's/run: plan gemma3-1b/run: plan gemma9-1b/'

@@ -10,41 +10,51 @@ setup() {
   text book.txt 20000
   status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data book.txt --steps 60 --lr 1e-2 --val-every 0 --save-every 30 --out run
 
-  status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --temperature 0 && { [ "$(head -c 4 out)" = "the " ] || fail 'the prompt does not lead the text'; cp out greedy.txt; }
+  status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --temperature 0 && { [ "$(head -c 4 out)" = "the " ] || fail 'the text does not start with the prompt'; cp out greedy.txt; }
 }
 
 case_sampling() {
-  status 0 "$RAFTER" generate run/checkpoint-00000060 --threads 2 --prompt "the " --max-tokens 20 --temperature 0 && same greedy.txt out 'a run and its newest checkpoint say the same'
+  status 0 "$RAFTER" generate run/checkpoint-00000060 --threads 2 --prompt "the " --max-tokens 20 --temperature 0 &&
+    same greedy.txt out 'a run and its newest checkpoint give the same text'
   mkdir gpt2 && cp run/checkpoint-00000060/* gpt2 # The folder has the name of a preset, and has weights.
-  status 0 "$RAFTER" generate gpt2 --threads 2 --prompt "the " --max-tokens 20 --temperature 0 && same greedy.txt out 'a folder is not taken for a preset of its name'
-  status 0 "$RAFTER" generate run --threads 1 --prompt "the " --max-tokens 20 --temperature 0 && same greedy.txt out 'one thread says what two say'
+  status 0 "$RAFTER" generate gpt2 --threads 2 --prompt "the " --max-tokens 20 --temperature 0 &&
+    same greedy.txt out 'a folder takes precedence over a preset of its name'
+  status 0 "$RAFTER" generate run --threads 1 --prompt "the " --max-tokens 20 --temperature 0 &&
+    same greedy.txt out 'one thread and two give the same text'
   status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --seed 4 && cp out four.txt
-  status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --seed 4 && same four.txt out 'the same seed says the same'
-  status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --seed 5 && { ! cmp -s four.txt out || fail 'another seed says the same'; }
+  status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --seed 4 &&
+    same four.txt out 'the same seed gives the same text'
+  status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --seed 5 && { ! cmp -s four.txt out ||
+    fail 'another seed gives the same text'; }
   for option in "--top-k 1" "--top-p 0" "--min-p 1"; do
     # shellcheck disable=SC2086
-    status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 $option && same greedy.txt out "$option is the likeliest token"
+    status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 $option &&
+      same greedy.txt out "$option is the likeliest token"
   done
   status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --temperature 0 --json && {
     [ "$(wc -l <out)" = 1 ] || fail 'generate --json prints more than one line on stdout'
     holds out '{"text","tokens","logprobs","finish_reason","prompt_tokens","completion_tokens","seconds_to_first_token","tokens_per_second","bandwidth_fraction","arena_bytes"} <= d.keys()' 'generate --json has its keys'
     holds out 'd["finish_reason"] == "length" and d["prompt_tokens"] == 4 and d["completion_tokens"] == 20 == len(d["tokens"]) == len(d["logprobs"]) and all(-20 < p <= 0 for p in d["logprobs"])'
-    holds out 'bytes(d["tokens"]).decode() == d["text"] and "the " + d["text"] + "\n" == open("greedy.txt").read()' 'the text is that of the tokens'
-    holds out '0 < d["seconds_to_first_token"] < d["process_seconds_to_first_token"] + 0.02 and d["load_seconds"] > 0 and math.isclose(d["predicted_seconds_to_first_token"], d["predicted_tokenizer_seconds"] + d["predicted_load_seconds"] + d["predicted_prefill_seconds"]) and min(d["predicted_load_seconds"], d["predicted_prefill_seconds"]) > 0' 'the time to the first token stands beside the planned one'
+    holds out 'bytes(d["tokens"]).decode() == d["text"] and "the " + d["text"] + "\n" == open("greedy.txt").read()' 'the text decodes from the tokens'
+    holds out '0 < d["seconds_to_first_token"] < d["process_seconds_to_first_token"] + 0.02 and d["load_seconds"] > 0 and math.isclose(d["predicted_seconds_to_first_token"], d["predicted_tokenizer_seconds"] + d["predicted_load_seconds"] + d["predicted_prefill_seconds"]) and min(d["predicted_load_seconds"], d["predicted_prefill_seconds"]) > 0' 'the JSON has measured and predicted time to the first token'
     arena=$(ask out 'd["arena_bytes"]')
-    status 0 "$RAFTER" plan run/checkpoint-00000060 --job generate --batch 1 --seq 24 --threads 2 --json && holds out "d['memory']['peak_bytes'] == $arena" "generate takes what its plan says ($arena bytes)"
+    status 0 "$RAFTER" plan run/checkpoint-00000060 --job generate --batch 1 --seq 24 --threads 2 --json &&
+      holds out "d['memory']['peak_bytes'] == $arena" "generate takes what its plan says ($arena bytes)"
   }
-  status 0 "${GEN[@]}" --prompt "the " --max-tokens 3 --weights int8 --json && holds out 'd["predicted_load_seconds"] is None' 'how long a conversion takes is not planned'
+  status 0 "${GEN[@]}" --prompt "the " --max-tokens 3 --weights int8 --json &&
+    holds out 'd["predicted_load_seconds"] is None' 'the time of a conversion has no prediction'
   status 0 "${GEN[@]}" --prompt "the " --max-tokens 3 --verbose && says 'first token .* loading .* \(planned'
   stop=$(python3 -c 'print(open("greedy.txt").read()[10:12], end="")')
-  status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --temperature 0 --stop "$stop" --json && holds out "d['finish_reason'] == 'stop' and '$stop' not in d['text'] and open('greedy.txt').read().startswith('the ' + d['text'] + '$stop')" '--stop ends before the text'
+  status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --temperature 0 --stop "$stop" --json &&
+    holds out "d['finish_reason'] == 'stop' and '$stop' not in d['text'] and open('greedy.txt').read().startswith('the ' + d['text'] + '$stop')" 'the answer ends before the stop text'
   status 0 "${GEN[@]}" --prompt "the " --max-tokens 20 --temperature 0 --stop "$stop" && { [ "$(cat out)" = "$(python3 -c 'import sys; t = open("greedy.txt").read(); print(t[:t.index(sys.argv[1], 4)])' "$stop")" ] || fail "the streamed text does not end before --stop '$stop'"; }
   status 0 "${GEN[@]}" --max-tokens 3
 }
 
 # Limits: 32 positions.
 case_limits() {
-  status 0 "${GEN[@]}" --prompt "the " --max-tokens 1000 --temperature 0 --json && holds out 'd["completion_tokens"] in (28, 29) and d["finish_reason"] == "length"' 'generation ends where the positions end'
+  status 0 "${GEN[@]}" --prompt "the " --max-tokens 1000 --temperature 0 --json &&
+    holds out 'd["completion_tokens"] in (28, 29) and d["finish_reason"] == "length"' 'generation ends at the last position'
   refuses 2 '32' "${GEN[@]}" --prompt "$(head -c 33 book.txt)"
   refuses 2 '32' "${GEN[@]}" --prompt "$(head -c 32 book.txt)"
   status 0 "${GEN[@]}" --prompt "$(head -c 31 book.txt)" --max-tokens 5 --json && holds out 'd["completion_tokens"] >= 1'
@@ -57,13 +67,14 @@ case_limits() {
   refuses 2 'null' "${GEN[@]}" --prompt a --backend null
   refuses 2 'nothere' "$RAFTER" generate nothere/run --prompt a
   mkdir bare && refuses 2 'bare' "$RAFTER" generate bare --prompt a
-  cp -r run/checkpoint-00000060 cut && truncate -s -100 cut/model.safetensors && refuses 1 'model.safetensors' "$RAFTER" generate cut --prompt a
+  cp -r run/checkpoint-00000060 cut && truncate -s -100 cut/model.safetensors &&
+    refuses 1 'model.safetensors' "$RAFTER" generate cut --prompt a
   rm cut/model.safetensors && refuses 1 'model.safetensors' "$RAFTER" generate cut --prompt a
 }
 
 # A Hugging Face folder gives the greedy tokens of its own implementation.
 case_hugging_face() {
-  status 0 "$RAFTER" generate "$GOLD" --threads 2 --tokens 5,6,7 --max-tokens 4 --temperature 0 && { grep -qE '^[0-9]+(,[0-9]+)*$' out || fail "generate --tokens does not answer in ids: $(cat out)"; }
+  status 0 "$RAFTER" generate "$GOLD" --threads 2 --tokens 5,6,7 --max-tokens 4 --temperature 0 && { grep -qE '^[0-9]+(,[0-9]+)*$' out || fail "generate --tokens does not print ids: $(cat out)"; }
   python3 - "$GOLD/golden.json" >cases <<'PY'
 import json, sys
 d = json.load(open(sys.argv[1]))["greedy"]
@@ -84,57 +95,71 @@ PY
 # --json --output prints one object on stdout. Ctrl-C keeps finished rows, in their order.
 case_json_output() {
   status 0 "$RAFTER" generate "$TINY" --input plain.jsonl --max-tokens 5 --threads 1 --json --output sum.jsonl &&
-    holds out 'd["rows"] == 2 and d["answers"] == 3 and d["output"] == "sum.jsonl" and d["arena_bytes"] > 0 and d["seconds"] > 0' && holds sum.jsonl 'len(rows) == 3 and sum(len(r["tokens"]) for r in rows) <= 15'
+    holds out 'd["rows"] == 2 and d["answers"] == 3 and d["output"] == "sum.jsonl" and d["arena_bytes"] > 0 and d["seconds"] > 0' &&
+      holds sum.jsonl 'len(rows) == 3 and sum(len(r["tokens"]) for r in rows) <= 15'
   python3 -c 'for i in range(40000): print("{\"prompt\": \"a\", \"id\": %d}" % i)' >many.jsonl
   "$RAFTER" generate "$TINY" --input many.jsonl --max-tokens 28 --ignore-eos --threads 1 --trace steps=1..3 --out kept --output kept.jsonl >out 2>err & pid=$!
   for _ in $(seq 600); do [ -s "$(echo kept.jsonl.part-*)" ] && break; sleep 0.1; done
   kill -INT $pid; wait $pid; got=$?
   [ $got = 130 ] && says 'stopped after [0-9]+ tokens; the answers to [0-9]+ of 40000 prompts were put out' || fail "an interrupted generate exits $got: $(cat err)"
-  [ -s kept/trace.bin ] && holds kept/report.json 'd["walks"][0]["count"] > 0 and "summary" in d' 'an interrupted generate leaves no report'
-  holds kept.jsonl '0 < len(rows) < 40000 and [r["id"] for r in rows] == list(range(len(rows)))' 'what is kept of an interrupted generate'
+  [ -s kept/trace.bin ] &&
+    holds kept/report.json 'd["walks"][0]["count"] > 0 and "summary" in d' 'an interrupted generate prints its report'
+  holds kept.jsonl '0 < len(rows) < 40000 and [r["id"] for r in rows] == list(range(len(rows)))' 'finished rows of an interrupted generate'
 }
 
 # The settings taken from generation_config.json are printed on stderr.
 case_generation_config() {
-  cp -r "$GOLD" prefers && echo '{"do_sample": true, "temperature": 0.25, "top_k": 3}' >prefers/generation_config.json
-  status 0 "$RAFTER" generate prefers --tokens 1,2 --max-tokens 2 && says '^generation_config.json: temperature 0.25, top-k 3$' && ! grep -q generation_config out || fail 'generation_config.json is said where the answer stands'
-  status 0 "$RAFTER" generate prefers --tokens 1,2 --max-tokens 2 --top-k 0 --temperature 1 --json && ! grep -q generation_config err || fail "what was typed is said to come from a file: $(cat err)"
+  cp -r "$GOLD" prefers &&
+    echo '{"do_sample": true, "temperature": 0.25, "top_k": 3}' >prefers/generation_config.json
+  status 0 "$RAFTER" generate prefers --tokens 1,2 --max-tokens 2 &&
+    says '^generation_config.json: temperature 0.25, top-k 3$' && ! grep -q generation_config out ||
+    fail 'the notice about generation_config.json is on stdout'
+  status 0 "$RAFTER" generate prefers --tokens 1,2 --max-tokens 2 --top-k 0 --temperature 1 --json && ! grep -q generation_config err || fail "the notice names a typed option: $(cat err)"
   # Contradicting options or row fields are errors.
   refuses 2 'input and --prompt' "$RAFTER" generate "$TINY" --input plain.jsonl --prompt a
   refuses 2 'prompt and --tokens' "$RAFTER" generate "$TINY" --tokens 1,2 --prompt a
   refuses 2 'ids already' "$RAFTER" generate "$TINY" --tokens 1,2 --chat
   refuses 2 'system is of conversations' "$RAFTER" generate "$TINY" --prompt a --system b
-  row() { echo "$2" >row.jsonl && refuses 1 "$1" "$RAFTER" generate "$TINY" --input row.jsonl --max-tokens 2 && says 'row.jsonl, line 1'; }
+  row() { echo "$2" >row.jsonl &&
+    refuses 1 "$1" "$RAFTER" generate "$TINY" --input row.jsonl --max-tokens 2 && says 'row.jsonl, line 1'; }
   row 'both prompt and messages' '{"prompt": "a", "messages": [{"role": "user", "content": "b"}]}'
   row 'both messages and tokens' '{"tokens": [1], "messages": [{"role": "user", "content": "b"}]}'
   row "max_token.*did you mean 'max_tokens'" '{"prompt": "a", "max_token": 5}'
   row 'no chat template' '{"messages": [{"role": "user", "content": "b"}]}'
   echo '{"prompt": "a", "answer": 4, "source": "x"}' >row.jsonl
-  status 0 "$RAFTER" generate "$TINY" --input row.jsonl --max-tokens 2 --json && says 'not read: "answer", "source"'
-  echo '{{ raise_exception("not so") }}' >raises.jinja && echo '{"messages": [{"role": "user", "content": "b"}]}' >row.jsonl
+  status 0 "$RAFTER" generate "$TINY" --input row.jsonl --max-tokens 2 --json &&
+    says 'not read: "answer", "source"'
+  echo '{{ raise_exception("not so") }}' >raises.jinja &&
+    echo '{"messages": [{"role": "user", "content": "b"}]}' >row.jsonl
   refuses 1 'not so.*row.jsonl, line 1' "$RAFTER" generate "$TINY" --input row.jsonl --template raises.jinja
   for bias in 4294967301=50 256=1 -1=1 5=x 5=nan 5 =1; do refuses 2 'logit-bias' "$RAFTER" generate "$TINY" --prompt a --logit-bias "$bias"; done
-  status 0 "$RAFTER" generate "$TINY" --prompt a --logit-bias 255=1000 --max-tokens 4 --json && holds out 'd["tokens"] == [255] * 4'
+  status 0 "$RAFTER" generate "$TINY" --prompt a --logit-bias 255=1000 --max-tokens 4 --json &&
+    holds out 'd["tokens"] == [255] * 4'
 }
 
 # --template replaces the model's template, or gives one to a model that has none.
 case_template() {
   echo '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}' >plain.jinja
-  status 0 "$RAFTER" generate "$TINY" --prompt hi --chat --template plain.jinja --max-tokens 2 --json && holds out 'd["prompt_tokens"] == len("<user>hi\n") or d["prompt_tokens"] == len("<user>hi")'
+  status 0 "$RAFTER" generate "$TINY" --prompt hi --chat --template plain.jinja --max-tokens 2 --json &&
+    holds out 'd["prompt_tokens"] == len("<user>hi\n") or d["prompt_tokens"] == len("<user>hi")'
 }
 
 # An answer that is not UTF-8 still has a text.
 case_not_utf8() {
-  status 0 "$RAFTER" generate "$TINY" --prompt a --max-tokens 24 --ignore-eos --threads 1 --json && holds out 'd["text"] == bytes(d["tokens"]).decode("utf-8", "replace") and "\ufffd" in d["text"]'
-  status 0 "$RAFTER" generate "$TINY" --input plain.jsonl --max-tokens 24 --ignore-eos --threads 1 --json && holds out 'len(rows) == 3 and all(r["text"] == bytes(r["tokens"]).decode("utf-8", "replace") for r in rows)'
+  status 0 "$RAFTER" generate "$TINY" --prompt a --max-tokens 24 --ignore-eos --threads 1 --json &&
+    holds out 'd["text"] == bytes(d["tokens"]).decode("utf-8", "replace") and "\ufffd" in d["text"]'
+  status 0 "$RAFTER" generate "$TINY" --input plain.jsonl --max-tokens 24 --ignore-eos --threads 1 --json &&
+    holds out 'len(rows) == 3 and all(r["text"] == bytes(r["tokens"]).decode("utf-8", "replace") for r in rows)'
 }
 
 # --debug poisons released pages without an error, and still finds errors in the weights.
 case_debug() {
   printf '{"tokens": [1, 2, 3]}\n{"tokens": [4, 5]}\n{"tokens": [6]}\n' >ids.jsonl
   for dtype in f32 bf16 int8; do
-    status 0 "$RAFTER" generate "$GOLD" --input ids.jsonl --batch 1 --max-tokens 3 --threads 1 --ignore-eos --kv-dtype $dtype --json && cp out plain.jsonl
-    status 0 "$RAFTER" generate "$GOLD" --input ids.jsonl --batch 1 --max-tokens 3 --threads 1 --ignore-eos --kv-dtype $dtype --debug --json && same plain.jsonl out "--debug with a cache in $dtype"
+    status 0 "$RAFTER" generate "$GOLD" --input ids.jsonl --batch 1 --max-tokens 3 --threads 1 --ignore-eos --kv-dtype $dtype --json &&
+      cp out plain.jsonl
+    status 0 "$RAFTER" generate "$GOLD" --input ids.jsonl --batch 1 --max-tokens 3 --threads 1 --ignore-eos --kv-dtype $dtype --debug --json &&
+      same plain.jsonl out "--debug with a cache in $dtype"
   done
   cp -r "$GOLD" damaged && python3 - <<'PY'
 import json, struct
@@ -142,7 +167,8 @@ b = bytearray(open("damaged/model.safetensors", "rb").read()); n = struct.unpack
 name = next(k for k in h if "c_attn.bias" in k or "attn.c_attn.weight" in k); at = 8 + n + h[name]["data_offsets"][0]
 b[at:at + 4] = struct.pack("<f", float("nan")); open("damaged/model.safetensors", "wb").write(b)
 PY
-  refuses 1 'first op that produced a number that is not finite' "$RAFTER" generate damaged --tokens 1,2 --max-tokens 3 --debug && says 'weights may be damaged'
+  refuses 1 'first op that produced a number that is not finite' "$RAFTER" generate damaged --tokens 1,2 --max-tokens 3 --debug &&
+    says 'weights may be damaged'
 }
 
 # A file of prompts: rows are in the order of the file, and each has the answer that it would have
@@ -159,17 +185,20 @@ EOF
   for batch in 1 3 8; do
     status 0 "$RAFTER" generate run --threads 2 --input prompts.jsonl --output "out$batch.jsonl" --max-tokens 9 --batch $batch --prefill-chunk $((batch + 1)) && same out1.jsonl "out$batch.jsonl" "answers at --batch $batch"
   done
-  holds out1.jsonl '[r["id"] for r in rows] == ["one", "one", "one", 2, 2, "stop"] and [r["sample"] for r in rows] == [0, 1, 2, 0, 0, 0]' 'rows come in the order of the prompts'
+  holds out1.jsonl '[r["id"] for r in rows] == ["one", "one", "one", 2, 2, "stop"] and [r["sample"] for r in rows] == [0, 1, 2, 0, 0, 0]' 'rows are in the order of the prompts'
   holds out1.jsonl 'all({"id", "prompt", "tokens", "logprobs", "text", "finish_reason", "seed"} <= r.keys() for r in rows) and rows[4]["seed"] == 5 and rows[3]["prompt"] is None and rows[4]["prompt"] == "and he "'
   holds out1.jsonl '"the " + rows[3]["text"] + "\n" == open("greedy.txt").read() and rows[5]["finish_reason"] == "stop" and rows[3]["text"].startswith(rows[5]["text"])'
   holds out1.jsonl 'len(rows[0]["tokens"]) == 9 and rows[0]["tokens"] != rows[1]["tokens"]'
-  status 0 "${GEN[@]}" --prompt "the " --max-tokens 9 --seed "$(ask out1.jsonl 'rows[1]["seed"]')" --json && holds out "d['tokens'] == $(ask out1.jsonl 'rows[1]["tokens"]')" 'a sample can be had alone by its seed'
+  status 0 "${GEN[@]}" --prompt "the " --max-tokens 9 --seed "$(ask out1.jsonl 'rows[1]["seed"]')" --json && holds out "d['tokens'] == $(ask out1.jsonl 'rows[1]["tokens"]')" 'a seed gives one sample alone'
   status 0 "${GEN[@]}" --prompt "the " --max-tokens 9 --samples 3 --json && { [ "$(wc -l <out)" = 3 ] || fail '--samples 3 --json is not three rows'; holds out "[r['tokens'] for r in rows] == $(ask out1.jsonl '[r["tokens"] for r in rows[:3]]')"; }
   for kv in f32 bf16 int8; do
-    status 0 "${GEN[@]}" --prompt "the " --max-tokens 9 --temperature 0 --kv-dtype $kv --json && arena=$(ask out 'd["arena_bytes"]') &&
-      status 0 "$RAFTER" plan run/checkpoint-00000060 --job generate --batch 1 --seq 13 --threads 2 --kv-dtype $kv --json && holds out "d['memory']['peak_bytes'] == $arena" "the plan knows a $kv cache ($arena bytes)"
+    status 0 "${GEN[@]}" --prompt "the " --max-tokens 9 --temperature 0 --kv-dtype $kv --json &&
+      arena=$(ask out 'd["arena_bytes"]') &&
+      status 0 "$RAFTER" plan run/checkpoint-00000060 --job generate --batch 1 --seq 13 --threads 2 --kv-dtype $kv --json &&
+        holds out "d['memory']['peak_bytes'] == $arena" "the plan has a $kv cache ($arena bytes)"
   done
-  bad() { printf '{"prompt": "a"}\n\n%s\n' "$1" >bad.jsonl; refuses 1 "$2" "$RAFTER" generate run --threads 2 --input bad.jsonl --output bad.out && says 'bad.jsonl.*line 3'; [ ! -e bad.out ] || fail "half an answer for $1"; }
+  bad() { printf '{"prompt": "a"}\n\n%s\n' "$1" >bad.jsonl; refuses 1 "$2" "$RAFTER" generate run --threads 2 --input bad.jsonl --output bad.out &&
+    says 'bad.jsonl.*line 3'; [ ! -e bad.out ] || fail "incomplete answer for $1"; }
   bad '{"id": 1}' 'prompt, messages or tokens'
   bad '{"prompt": "a", "temperature": "hot"}' temperature
   bad '{"prompt": "a", "top_p": 2}' top_p
@@ -190,7 +219,7 @@ EOF
 
 # Another reader can read saved weights.
 case_saved() {
-  python3 - run/checkpoint-00000060 <<'PY' || fail 'the checkpoint is not as other tools expect it'
+  python3 - run/checkpoint-00000060 <<'PY' || fail 'another reader cannot read the checkpoint'
 import array, json, math, struct, sys
 def read(path):
     b = open(path, "rb").read()

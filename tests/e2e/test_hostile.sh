@@ -94,8 +94,10 @@ json.dump(d, open(p, "w"))
 PY
 }
 cp -r shards some && rm "some/$shard" && refuses 1 "$shard" run some; rm -r some
-cp -r shards some && index some 'w["model.nothere.weight"] = w["model.norm.weight"]' && refuses 1 'model.nothere.weight' run some; rm -r some
-cp -r shards some && index some 'w["model.norm.weight"] = "../one.safetensors"' && refuses 1 'model.norm.weight' run some; rm -r some
+cp -r shards some && index some 'w["model.nothere.weight"] = w["model.norm.weight"]' &&
+  refuses 1 'model.nothere.weight' run some; rm -r some
+cp -r shards some && index some 'w["model.norm.weight"] = "../one.safetensors"' &&
+  refuses 1 'model.norm.weight' run some; rm -r some
 
 # llama2.c files contain only sizes. Files that are too short, too long or of another shape are
 # refused by name.

@@ -20,7 +20,8 @@ see 'options' run/run.json
 see '124.*parameters|124439808' gpt2
 see ': gpt, ' "$TINY"
 see 'tensors' "$DATA/goldens/gpt2"
-rm -r run/checkpoint-00000002/DONE && status 0 "$RAFTER" inspect run/checkpoint-00000002 && says 'INCOMPLETE' out
+rm -r run/checkpoint-00000002/DONE && status 0 "$RAFTER" inspect run/checkpoint-00000002 &&
+  says 'INCOMPLETE' out
 head -c 5000 /dev/urandom >noise; cp noise noise.safetensors; cp noise noise.shard; cp noise noise.json; : >empty.safetensors; mkdir bare
 head -c 300 "$DATA/goldens/gpt2/model.safetensors" >cut.safetensors
 for file in noise.safetensors noise.shard noise.json empty.safetensors cut.safetensors bare nothere.safetensors nothere.json; do
@@ -34,14 +35,16 @@ done
 refuses 2 'FILE' "$RAFTER" inspect
 
 # tokenize
-status 0 "$RAFTER" tokenize "$TINY" --text 'Añb' && { [ "$(cat out)" = 65,195,177,98 ] || fail "tokenize says $(cat out)"; }
-status 0 "$RAFTER" tokenize "$TINY" --text 'Ab' --json && holds out 'd["tokens"] == [65, 98] and d["pieces"] == ["A", "b"]'
-status 0 "$RAFTER" tokenize "$TINY" --decode 65,195,177,98 && { [ "$(cat out)" = 'Añb' ] || fail "decode says $(cat out)"; }
+status 0 "$RAFTER" tokenize "$TINY" --text 'Añb' && { [ "$(cat out)" = 65,195,177,98 ] || fail "tokenize prints $(cat out)"; }
+status 0 "$RAFTER" tokenize "$TINY" --text 'Ab' --json &&
+  holds out 'd["tokens"] == [65, 98] and d["pieces"] == ["A", "b"]'
+status 0 "$RAFTER" tokenize "$TINY" --decode 65,195,177,98 && { [ "$(cat out)" = 'Añb' ] || fail "decode prints $(cat out)"; }
 refuses 2 '256|range' "$RAFTER" tokenize "$TINY" --decode 65,70000
 refuses 1 'nothere' "$RAFTER" tokenize "$TINY" --input nothere
 refuses 1 'nothere' "$RAFTER" tokenize "$TINY" --input book.txt --output nothere/x.shard
 refuses 2 'text|input' "$RAFTER" tokenize "$TINY"
-status 0 "$RAFTER" tokenize "$TINY" --input book.txt --json && holds out 'bytes(d["tokens"]) == open("book.txt", "rb").read()' 'tokens of a text are its bytes'
+status 0 "$RAFTER" tokenize "$TINY" --input book.txt --json &&
+  holds out 'bytes(d["tokens"]) == open("book.txt", "rb").read()' 'tokens of a text are its bytes'
 python3 -c '
 import struct
 b = open("book.shard", "rb").read()
@@ -90,11 +93,13 @@ done
 status 0 "$RAFTER" --version && says '^rafter [0-9.]+ \(commit ' out
 refuses 2 'trian.*train' "$RAFTER" trian
 refuses 2 'nonsense' "$RAFTER" help nonsense
-status 0 "$RAFTER" help --man && cp out rafter.1 && { says '^\.TH' out; for command in $commands; do says "$command" out; done; }
+status 0 "$RAFTER" help --man && cp out rafter.1 &&
+  { says '^\.TH' out; for command in $commands; do says "$command" out; done; }
 if command -v man >/dev/null && man --version >/dev/null 2>&1; then
   MANWIDTH=100 man --warnings -l rafter.1 >page 2>warnings && { says 'TRAIN|train' page; [ ! -s warnings ] || fail "the man page warns: $(head -3 warnings | tr '\n' '|')"; }
 fi
-status 0 "$RAFTER" help --completion bash && cp out completion && { bash -n completion || fail 'the completion does not parse'; }
+status 0 "$RAFTER" help --completion bash && cp out completion && { bash -n completion ||
+  fail 'the completion does not parse'; }
 bash -c '. ./completion; COMP_WORDS=(rafter tr); COMP_CWORD=1; COMP_LINE="rafter tr"; COMP_POINT=9; f=$(complete -p rafter | sed -E "s/.*-F ([^ ]+).*/\1/"); $f; echo "${COMPREPLY[@]}"' >out 2>&1
 grep -qw train out || fail "completing 'rafter tr' gives '$(cat out)'"
 finish

@@ -45,7 +45,7 @@ for name, run in runs.items():
         attention = rows["block.*/attn/qkv/u"]
         expect("and attention's", attention["count"] == LAYERS and attention["shape"] == [B * T, 3 * D], attention)
     else:
-        expect("recomputation keeps at most one of them", rows.get("block.*/mlp/up/u", {"count": 0})["count"] <= 1, name)
+        expect("with recomputation at most one of them is kept", rows.get("block.*/mlp/up/u", {"count": 0})["count"] <= 1, name)
     expect("a sentence", " bound by " in run["summary"]["sentence"], name)
 # The savings and costs of each version.
 peak = {name: run["plan"]["memory"]["peak_bytes"] for name, run in runs.items()}

@@ -68,13 +68,14 @@ for field in 'topk_method "random"' 'scoring_func "softmax"' 'moe_layer_freq 2' 
   status 1 "$RAFTER" plan odd --job generate --seq 32 --batch 1 && says "${name#n_}" err
 done
 config routed_scaling_factor 2.4 # a planted fault that the check above must notice
-status 0 "$RAFTER" score odd --input rows.jsonl --json --threads 1 && python3 - "$DATA/latent/deepseek_v3/golden.json" out <<'PY' || fail "another scale of the experts goes unseen"
+status 0 "$RAFTER" score odd --input rows.jsonl --json --threads 1 && python3 - "$DATA/latent/deepseek_v3/golden.json" out <<'PY' || fail "another scale of the experts is not noticed"
 import json, sys
 said, told = json.load(open(sys.argv[1]))["logprobs"], json.loads(open(sys.argv[2]).readline())["logprobs"][1:]
 sys.exit(max(abs(a - b) for a, b in zip(said, told)) < 1e-3)
 PY
 config quantization_config '{"quant_method":"fp8"}'
 status 0 "$RAFTER" plan odd --job generate --seq 32 --batch 1
-"$RAFTER" generate odd --tokens 1,2 --max-tokens 2 >out 2>err && fail "weights in a form that is not read are run"
+"$RAFTER" generate odd --tokens 1,2 --max-tokens 2 >out 2>err &&
+  fail "weights in an unsupported form are accepted"
 says 'quantization_config' err
 finish

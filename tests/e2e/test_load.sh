@@ -52,7 +52,7 @@ PY
 ASK=(--tokens 1,2,3 --max-tokens 1 --weights f32 --threads 2)
 at_terminal bar "$RAFTER" generate large "${ASK[@]}" || fail "generate at a terminal fails: $(tail -c 300 bar)"
 says 'loading +[0-9]+ %' bar
-python3 - <<'PY' || fail "the bar is not what it should be: $(tr '\r\033' '..' <bar | tail -c 300)"
+python3 - <<'PY' || fail "the progress bar is wrong: $(tr '\r\033' '..' <bar | tail -c 300)"
 import re
 text = open("bar", "rb").read().decode()
 parts = [int(x) for x in re.findall(r"loading +(\d+) %", text)]
@@ -64,5 +64,5 @@ at_terminal bar "$RAFTER" generate large "${ASK[@]}" --quiet || fail "generate -
 at_terminal bar "$RAFTER" generate small "${ASK[@]}" || fail "generate of a small model at a terminal fails: $(tail -c 300 bar)"
 ! grep -q loading bar || fail 'a small model shows a bar'
 status 0 "$RAFTER" generate large "${ASK[@]}"
-! grep -q loading err || fail 'a bar is shown where no terminal is'
+! grep -q loading err || fail 'a bar is shown without a terminal'
 finish

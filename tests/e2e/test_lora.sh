@@ -21,17 +21,21 @@ c = p["memory"]["by_class"]
 adapters = 2 * 4 * (64 + 48 + 80) * 4
 sys.exit(not (c["weight"] >= base * 4 and c["weight"] < base * 4 + 64 * 64 and c["master"] == 0 and adapters <= c["adapter"] < adapters + 64 * 64 and c["moment"] < 2 * adapters + 64 * 64))
 PY
-  ls tuned/checkpoint-*6/adapter_config.json tuned/checkpoint-*6/adapter_model.safetensors tuned/checkpoint-*6/DONE >/dev/null || fail 'the checkpoint is no adapter'
+  ls tuned/checkpoint-*6/adapter_config.json tuned/checkpoint-*6/adapter_model.safetensors tuned/checkpoint-*6/DONE >/dev/null ||
+    fail 'the checkpoint is not an adapter'
   [ ! -e tuned/checkpoint-*6/model.safetensors ] || fail 'the checkpoint holds the whole model'
 }
 TUNED=$(echo tuned/checkpoint-*6)
-diff -r before "$BASE" || fail 'the base was changed'
+diff -r before "$BASE" || fail 'the base model was changed'
 
 # The run can be used as an adapter and as MODEL everywhere. The adapter's own tensors are f32.
 ASKED=(--tokens 5,9,3 --max-tokens 4 --temperature 0 --json)
-status 0 "$RAFTER" generate "$BASE" --adapter tuned "${ASKED[@]}" && ask out 'd["tokens"], d["logprobs"]' >by_adapter
-status 0 "$RAFTER" generate tuned "${ASKED[@]}" && ask out 'd["tokens"], d["logprobs"]' >by_model && same by_adapter by_model 'a run as an adapter and as MODEL'
-status 0 "$RAFTER" plan tuned --job generate --json && refuses 2 'adapters alone are written in f32' "$RAFTER" export tuned alone --dtype bf16
+status 0 "$RAFTER" generate "$BASE" --adapter tuned "${ASKED[@]}" &&
+  ask out 'd["tokens"], d["logprobs"]' >by_adapter
+status 0 "$RAFTER" generate tuned "${ASKED[@]}" && ask out 'd["tokens"], d["logprobs"]' >by_model &&
+  same by_adapter by_model 'a run as an adapter and as MODEL'
+status 0 "$RAFTER" plan tuned --job generate --json &&
+  refuses 2 'adapters alone are written in f32' "$RAFTER" export tuned alone --dtype bf16
 
 # A resumed run gives the same bits.
 status 0 "${TUNE[@]}" --lora rank=4,targets=q,v,down --steps 6 --out cut --save-every 2 --keep 9
@@ -50,22 +54,27 @@ ASK=(--tokens 5,9,3 --max-tokens 8 --temperature 0 --json)
 status 0 "$RAFTER" generate "$BASE" "${ASK[@]}" && cp out plain
 status 0 "$RAFTER" generate "$BASE" --adapter "$TUNED" "${ASK[@]}" && cp out one
 for model in "$TUNED" tuned; do
-  status 0 "$RAFTER" generate "$model" "${ASK[@]}" && python3 -c 'import json,sys; a,b=(json.load(open(f)) for f in ("one","out")); sys.exit(a["tokens"]!=b["tokens"] or a["logprobs"]!=b["logprobs"])' || fail "generate $model differs from --adapter"
+  status 0 "$RAFTER" generate "$model" "${ASK[@]}" &&
+    python3 -c 'import json,sys; a,b=(json.load(open(f)) for f in ("one","out")); sys.exit(a["tokens"]!=b["tokens"] or a["logprobs"]!=b["logprobs"])' ||
+    fail "generate $model differs from --adapter"
 done
-python3 -c 'import json,sys; a,b=(json.load(open(f)) for f in ("one","plain")); sys.exit(a["logprobs"]==b["logprobs"])' || fail 'the adapter changes nothing'
+python3 -c 'import json,sys; a,b=(json.load(open(f)) for f in ("one","plain")); sys.exit(a["logprobs"]==b["logprobs"])' ||
+  fail 'the adapter changes nothing'
 status 0 "$RAFTER" score tuned --input book.txt --seq 32 --stride 16 --json
 
-status 0 "$RAFTER" inspect "$TUNED" --json && holds out 'd["kind"] == "adapter" and d["rank"] == 4 and d["complete"]' 'inspect names an adapter'
+status 0 "$RAFTER" inspect "$TUNED" --json &&
+  holds out 'd["kind"] == "adapter" and d["rank"] == 4 and d["complete"]' 'inspect names an adapter'
 
 # Exported alone, the adapter is the same. Merged, it is a model that answers as base and adapter
 # do, up to rounding.
 status 0 "$RAFTER" export tuned peft --json && holds out 'd["format"] == "adapter" and d["rank"] == 4'
 same "$TUNED/adapter_model.safetensors" peft/adapter_model.safetensors 'an exported adapter'
-status 0 "$RAFTER" export tuned whole --merge && status 0 "$RAFTER" export "$BASE" whole2 --adapter peft --merge
+status 0 "$RAFTER" export tuned whole --merge &&
+  status 0 "$RAFTER" export "$BASE" whole2 --adapter peft --merge
 same whole/model.safetensors whole2/model.safetensors 'a merged model'
 rm whole2/model.safetensors && status 0 "$RAFTER" generate whole "${ASK[@]}" &&
   python3 -c 'import json,sys; a,b=(json.load(open(f)) for f in ("one","out")); sys.exit(a["tokens"]!=b["tokens"] or max(abs(x-y) for x,y in zip(a["logprobs"],b["logprobs"]))>1e-4)' ||
-  fail 'a merged model answers otherwise than base and adapter'
+  fail 'a merged model and base with adapter give different answers'
 refuses 2 'nothing to merge' "$RAFTER" export "$BASE" x --merge
 refuses 2 'safetensors only' "$RAFTER" export tuned x.gguf --format gguf
 
@@ -75,7 +84,8 @@ for adapter in "$DATA"/peft/*/; do
   ask "$adapter/expected.json" 'json.dumps({"tokens": d["ids"]})' >ids.jsonl
   status 0 "$RAFTER" score "$DATA/goldens/$(ask "$adapter/expected.json" 'd["base"]')" --adapter "$adapter" --input ids.jsonl --threads 1 --json && cp out scored.json
   holds "$adapter/expected.json" 'max(abs(a - b) for a, b in zip(d["logprobs"], json.load(open("scored.json"))["logprobs"][1:])) < 2e-4' "$adapter"
-  status 0 "$RAFTER" score "$adapter" --input ids.jsonl --threads 1 --json && same scored.json out 'the adapter finds its base'
+  status 0 "$RAFTER" score "$adapter" --input ids.jsonl --threads 1 --json &&
+    same scored.json out 'the adapter finds its base'
 done
 # An adapter can be trained further. --lora and --adapter exclude each other.
 status 0 "${TUNE[@]}" --adapter "$TUNED" --steps 2 --out further
@@ -90,7 +100,7 @@ status 0 "$RAFTER" train "$SHAPE" "${QUICK[@]}" --data book.txt --val-every 0 --
 refuses 2 'brings no weights' "$RAFTER" generate drawn "${ASK[@]}"
 mkdir $'caf\xe9' && cp -r "$BASE" $'caf\xe9/base' && cd $'caf\xe9' || exit 1
 refuses 1 'UTF-8' "$RAFTER" train base "${QUICK[@]}" --data ../book.txt --val-every 0 --lora rank=2 --steps 1 --out never
-[ ! -d never/checkpoint-00000001 ] || fail 'it trained before it said so'
+[ ! -d never/checkpoint-00000001 ] || fail 'the error comes only after training'
 cd ..
 
 # If the base exists but is invalid, the error is about the base.

@@ -1,23 +1,27 @@
 #!/usr/bin/env bash
 # calibrate, plans that use its measurements, and bench: their files and rows. No time is compared.
 . "$(dirname "$0")/lib.sh"
-status 0 "$RAFTER" plan "$TINY" --json && holds out 'd["machine"]["source"] == "detected" and d["time"]["confidence"] == "low"' 'an uncalibrated machine says so'
+status 0 "$RAFTER" plan "$TINY" --json &&
+  holds out 'd["machine"]["source"] == "detected" and d["time"]["confidence"] == "low"' 'an uncalibrated machine says so'
 status 0 "$RAFTER" calibrate --quick --tune --threads 2 --out here.json --json && {
   [ "$(wc -l <out)" = 1 ] || fail 'calibrate --json is not one object'
   holds out 'd["flops"]["f32"] > 1e9 and d["read_bps"] > 1e8 and d["copy_bps"] > 1e8 and d["curves"] > 0 and len(d["scaling"]) >= 1'
   holds here.json '{"name", "kind", "isa", "threads", "flops", "read_bps", "copy_bps", "memory_bytes", "launch_seconds", "curves"} <= d.keys()' 'the machine file has the keys of docs/formats.md'
-  holds out 'd["tuned"]["threads"] == 2 and len(d["tuned"]["rows"]) >= 6 and all(r["gain"] > 2 * r["spread"] for r in d["tuned"]["rows"] if r["best"])' 'blocks were tuned, and taken where they clearly win'
-  holds here.json '({"bf16", "i8"} <= d["flops_vectors"].keys() <= d["flops"].keys()) if d["isa"] == "amx" else "flops_vectors" not in d' 'beside tiles vectors were measured'
-  holds here.json '{"bf16", "q8_0", "q4_0", "q4_k", "touch"} <= {c["kernel"] for c in d["curves"] if c["op"] == "load"}' 'how fast weights load was measured'
-  holds here.json 'all({"q8_0", "q4_0", "q4_k", "q6_k"} <= {c["kernel"] for c in d["curves"] if c["op"] == op} for op in ("matmul_exact", "matmul_fast"))' 'products with packed weights were measured'
+  holds out 'd["tuned"]["threads"] == 2 and len(d["tuned"]["rows"]) >= 6 and all(r["gain"] > 2 * r["spread"] for r in d["tuned"]["rows"] if r["best"])' 'blocks are tuned, and used if they are clearly faster'
+  holds here.json '({"bf16", "i8"} <= d["flops_vectors"].keys() <= d["flops"].keys()) if d["isa"] == "amx" else "flops_vectors" not in d' 'vectors are measured in addition to tiles'
+  holds here.json '{"bf16", "q8_0", "q4_0", "q4_k", "touch"} <= {c["kernel"] for c in d["curves"] if c["op"] == "load"}' 'the loading of weights is measured'
+  holds here.json 'all({"q8_0", "q4_0", "q4_k", "q6_k"} <= {c["kernel"] for c in d["curves"] if c["op"] == op} for op in ("matmul_exact", "matmul_fast"))' 'products with packed weights are measured'
 }
-status 0 "$RAFTER" plan "$TINY" --on ./here.json --threads 2 --json && holds out 'd["machine"]["source"] in ("calibrated", "file") and d["time"]["confidence"] == "normal" and d["time"]["seconds"] > 0' '--on FILE plans with it'
+status 0 "$RAFTER" plan "$TINY" --on ./here.json --threads 2 --json &&
+  holds out 'd["machine"]["source"] in ("calibrated", "file") and d["time"]["confidence"] == "normal" and d["time"]["seconds"] > 0' '--on FILE plans with it'
 where=$(find "$HOME" -type f)
-[ -z "$where" ] || fail "calibrate --out writes elsewhere too: $where"
+[ -z "$where" ] || fail "calibrate --out also writes another file: $where"
 # Tuned blocks are printed, planned with, and trained with to the same numbers. Blocks of another
 # CPU, or invalid ones, are refused.
-status 0 "$RAFTER" inspect here.json && says 'blocks tuned on .*2 threads$' out && says 'matmul_dw +rows<=512 weights<=1Mi' out
-status 0 "$RAFTER" inspect here.json --json && holds out 'd["kind"] == "machine" and d["tuned_here"] and d["tuned"] == d["content"]["tuned"]' 'inspect shows the table'
+status 0 "$RAFTER" inspect here.json && says 'blocks tuned on .*2 threads$' out &&
+  says 'matmul_dw +rows<=512 weights<=1Mi' out
+status 0 "$RAFTER" inspect here.json --json &&
+  holds out 'd["kind"] == "machine" and d["tuned_here"] and d["tuned"] == d["content"]["tuned"]' 'inspect shows the table'
 text book.txt 9000
 plant() { python3 - "$@" <<'PLANT'
 import json, sys
@@ -33,10 +37,11 @@ plant odd.json odd 96; plant own.json own 96; plant foreign.json odd 96 'Some ot
 WIDE=gpt:layers=1,width=256,heads=4,ff=1024,vocab=256,seq=64
 for file in odd own foreign; do
   status 0 "$RAFTER" plan "$WIDE" --batch 2 --threads 2 --on ./$file.json --ops --json && cp out plan.$file
-  status 0 "$RAFTER" train "$WIDE" --data book.txt --batch 2 --threads 2 --on ./$file.json --steps 2 --out run.$file --json && cp out train.$file
+  status 0 "$RAFTER" train "$WIDE" --data book.txt --batch 2 --threads 2 --on ./$file.json --steps 2 --out run.$file --json &&
+    cp out train.$file
 done
-holds plan.odd 'sum(o.get("blocks") == {"kc": 48, "a_bytes": 16384, "nc": 96} for o in d["ops"]) == 12' 'a winner stands in the op of the plan'
-holds plan.own 'not any("blocks" in o for o in d["ops"])' 'where the default stays the kernel chooses'
+holds plan.odd 'sum(o.get("blocks") == {"kc": 48, "a_bytes": 16384, "nc": 96} for o in d["ops"]) == 12' 'the fastest blocks are in the op of the plan'
+holds plan.own 'not any("blocks" in o for o in d["ops"])' 'without tuned blocks the kernel uses its default'
 digest() { python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); print(d["digest"], d["memory"]["peak_bytes"])' "$1"; }
 [ "$(digest plan.own)" = "$(digest plan.foreign)" ] || fail 'blocks of another CPU are applied'
 [ "$(digest plan.own)" != "$(digest plan.odd)" ] || fail 'blocks do not count in the digest'
@@ -46,20 +51,27 @@ refuses 1 'bad.json: tuned row 0.*nc.*out of range' "$RAFTER" plan "$WIDE" --on 
 refuses 1 'bad.json: tuned row 0.*nc.*out of range' "$RAFTER" inspect bad.json
 
 status 0 "$RAFTER" doctor
-mkdir -p there && cp here.json there/cut.json && truncate -s -40 there/cut.json && refuses 1 'cut.json' "$RAFTER" plan "$TINY" --on there/cut.json
-echo '{}' >there/empty.json && { "$RAFTER" plan "$TINY" --on there/empty.json >out 2>err; [ $? -ge 1 ] && says 'empty.json'; }
+mkdir -p there && cp here.json there/cut.json && truncate -s -40 there/cut.json &&
+  refuses 1 'cut.json' "$RAFTER" plan "$TINY" --on there/cut.json
+echo '{}' >there/empty.json && { "$RAFTER" plan "$TINY" --on there/empty.json >out 2>err; [ $? -ge 1 ] &&
+  says 'empty.json'; }
 refuses 1 'nothere.json|nothere' "$RAFTER" plan "$TINY" --on ./nothere.json || true
 
 # Many answers at once all run before the first ends. A waiting test handles signals.
 # --prefill-chunk is the chunk that is measured.
-status 0 "$RAFTER" bench gpt:layers=1,width=16,heads=1,ff=32,vocab=256,seq=4096 --test batch900 --reps 1 --threads 2 --json && holds out 'rows[-1]["test"] == "batch900" and rows[-1]["tokens_per_second"] > 0'
-status 0 env RAFTER_RUNS=benches "$RAFTER" bench "$TINY" --test batch2,tg4,train --reps 1 --batch 2 --threads 2 --json && holds out '[r["test"] for r in rows[1:]] == ["batch2", "tg4", "train"]' && cp out benched
+status 0 "$RAFTER" bench gpt:layers=1,width=16,heads=1,ff=32,vocab=256,seq=4096 --test batch900 --reps 1 --threads 2 --json &&
+  holds out 'rows[-1]["test"] == "batch900" and rows[-1]["tokens_per_second"] > 0'
+status 0 env RAFTER_RUNS=benches "$RAFTER" bench "$TINY" --test batch2,tg4,train --reps 1 --batch 2 --threads 2 --json &&
+  holds out '[r["test"] for r in rows[1:]] == ["batch2", "tg4", "train"]' && cp out benched
 # Every test is in the history with its figures.
-status 0 env RAFTER_RUNS=benches "$RAFTER" runs list --json && holds out '[(r["command"], r["status"], r["results"]["test"]) for r in d["runs"]] == [("bench", "done", t) for t in ("train", "tg4", "batch2")]' &&
-  python3 -c 'import json; rows = {json.loads(l)["test"]: json.loads(l) for l in open("benched")}; assert all(r["results"]["tokens_per_second"] == rows[r["results"]["test"]]["tokens_per_second"] for r in json.load(open("out"))["runs"])' || fail 'the history of a bench'
+status 0 env RAFTER_RUNS=benches "$RAFTER" runs list --json &&
+  holds out '[(r["command"], r["status"], r["results"]["test"]) for r in d["runs"]] == [("bench", "done", t) for t in ("train", "tg4", "batch2")]' &&
+  python3 -c 'import json; rows = {json.loads(l)["test"]: json.loads(l) for l in open("benched")}; assert all(r["results"]["tokens_per_second"] == rows[r["results"]["test"]]["tokens_per_second"] for r in json.load(open("out"))["runs"])' ||
+    fail 'the history of a bench is wrong'
 refuses 2 'positions for fewer tokens' "$RAFTER" bench "${TINY/seq=32/seq=8}" --test batch2 --reps 1 --threads 2
-status 0 "$RAFTER" bench "$TINY" --seq 32 --test pp31,tg8,tg4@d8,train --sweep prefill-chunk=16,256 --reps 1 --batch 2 --threads 2 --json && {
-  holds out '[r["test"] for r in rows] == ["calibration"] + 2 * ["pp31", "tg8", "tg4@d8", "train"]' 'bench prints the calibration first, then a row a test'
+status 0 "$RAFTER" bench "$TINY" --seq 32 --test pp31,tg8,tg4@d8,train --sweep prefill-chunk=16,256 --reps 1 --batch 2 --threads 2 --json &&
+  {
+  holds out '[r["test"] for r in rows] == ["calibration"] + 2 * ["pp31", "tg8", "tg4@d8", "train"]' 'bench prints the calibration first, then a row per test'
   holds out 'rows[1]["predicted_seconds"] != rows[5]["predicted_seconds"]' '--prefill-chunk does not change what is planned'
   holds out 'all({"test","model","dtype","threads","tokens_per_second","seconds","predicted_seconds","limit_fraction","n"} <= r.keys() and {"median","min","max"} <= r["seconds"].keys() for r in rows[1:])' 'bench rows have their keys'
   holds out 'all(0 < r["seconds"]["min"] <= r["seconds"]["median"] <= r["seconds"]["max"] and r["n"] == 1 and 0 < r["limit_fraction"] for r in rows[1:])'
@@ -74,11 +86,13 @@ refuses 2 'pq7' "$RAFTER" bench "$TINY" --test pq7
 
 # The output of a bench can be part of a report, with the option that it swept. Every row is
 # checked.
-status 0 "$RAFTER" bench "$TINY" --test tg4 --sweep threads=1,2 --reps 1 --json && cp out swept.jsonl && holds swept.jsonl '[(r["sweep"], r["value"]) for r in rows[1:]] == [("threads", "1"), ("threads", "2")]' 'rows of a sweep say what was swept'
+status 0 "$RAFTER" bench "$TINY" --test tg4 --sweep threads=1,2 --reps 1 --json && cp out swept.jsonl &&
+  holds swept.jsonl '[(r["sweep"], r["value"]) for r in rows[1:]] == [("threads", "1"), ("threads", "2")]' 'rows of a sweep have the swept value'
 cp benched bench.jsonl
-status 0 "$RAFTER" report bench.jsonl swept.jsonl --json --out bench.html && holds out '[(b["name"], len(b["rows"])) for b in d["benches"]] == [("bench.jsonl", 3), ("swept.jsonl", 2)] and d["benches"][0]["calibration"]["test"] == "calibration" and not d["runs"]' 'a report of benches'
+status 0 "$RAFTER" report bench.jsonl swept.jsonl --json --out bench.html &&
+  holds out '[(b["name"], len(b["rows"])) for b in d["benches"]] == [("bench.jsonl", 3), ("swept.jsonl", 2)] and d["benches"][0]["calibration"]["test"] == "calibration" and not d["runs"]' 'a report of benches'
 holds out 'all(abs(r["predicted_tokens_per_second"] * r["predicted_seconds"] / (r["tokens_per_second"] * r["seconds"]["median"]) - 1) < 1e-6 for b in d["benches"] for r in b["rows"])' 'the predicted rate of a row'
-grep -q '</html>' bench.html || fail 'no page of benches'
+grep -q '</html>' bench.html || fail 'there is no page of benches'
 for damage in 's/"tokens_per_second":[0-9.e+-]*/"tokens_per_second":"fast"/ tokens_per_second' 's/"median"/"middle"/ median' 's/"dtype":"f32"/"dtype":32/ dtype' 's/^{"test":"tg4".*/half/ line 3'; do
   sed "${damage%% *}" bench.jsonl >bad.jsonl && refuses 1 "${damage#* }" "$RAFTER" report bad.jsonl --json
 done

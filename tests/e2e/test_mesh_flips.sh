@@ -18,19 +18,21 @@ winners() {
 # One sequence per chip. With few tokens, gathering the weights costs more than exchanging
 # activations between halves of products. With many tokens, the arithmetic hides the gathers.
 [ "$(winners llama3-70b 64 fsdp=64 fsdp=32,tensor=2 256 1024 2048 8192)" = bbaa ] ||
-  fail "FSDP and TP of Llama 3 70B do not change sides once, between 1024 and 2048 tokens a chip"
+  fail "the faster of FSDP and TP for Llama 3 70B does not change once, between 1024 and 2048 tokens per chip"
 # The formula gives the tokens that FSDP needs to be compute-bound over all axes. Far below this
 # number FSDP loses; from this number on it wins.
 status 0 "$RAFTER" roofline parallelism --strategy fsdp --axes 3 --on tpu-v7x --model llama3-70b --json &&
-  holds out '2048 < d["critical"] < 8192' 'the plan is compute-bound by 8192 tokens a chip, and FSDP wins before it is'
+  holds out '2048 < d["critical"] < 8192' 'the plan is compute-bound at 8192 tokens per chip, and FSDP is faster at fewer tokens'
 # With a larger batch of the same length, FSDP wins from fewer tokens per sequence: 512 tokens times
 # four are 2048.
-[ "$(winners llama3-70b 256 fsdp=64 fsdp=32,tensor=2 256 512)" = ba ] || fail "tokens of a chip decide, not their sequences"
+[ "$(winners llama3-70b 256 fsdp=64 fsdp=32,tensor=2 256 512)" = ba ] || fail "the tokens per chip should decide, not the sequences"
 
 # Sixteen sequences on four ways of CP or TP. The keys and values of a layer have fewer bytes than
 # the activations, but with CP each chip gathers whole weights.
 [ "$(winners gemma3-12b 16 fsdp=16,tensor=4 fsdp=16,context=4 1024 4096 16384 131072)" = aabb ] ||
-  fail "CP and TP of Gemma 3 12B do not change sides once, between 4096 and 16384 tokens"
-status 0 "$RAFTER" roofline parallelism --strategy cp --on tpu-v7x --model gemma3-12b --seq 131072 --degree 4 --json && holds out 'd["bound"] == "compute"' 'CP of 128k tokens'
-status 0 "$RAFTER" roofline parallelism --strategy cp --on tpu-v7x --model gemma3-12b --seq 4096 --degree 4 --json && holds out 'd["bound"] == "network"' 'CP of 4k tokens'
+  fail "the faster of CP and TP for Gemma 3 12B does not change once, between 4096 and 16384 tokens"
+status 0 "$RAFTER" roofline parallelism --strategy cp --on tpu-v7x --model gemma3-12b --seq 131072 --degree 4 --json &&
+  holds out 'd["bound"] == "compute"' 'CP of 128k tokens'
+status 0 "$RAFTER" roofline parallelism --strategy cp --on tpu-v7x --model gemma3-12b --seq 4096 --degree 4 --json &&
+  holds out 'd["bound"] == "network"' 'CP of 4k tokens'
 finish

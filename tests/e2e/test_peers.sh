@@ -22,12 +22,13 @@ cat >rows.json <<JSON
   "peers": {"PyTorch": ["torch_step.py", "--model", "gpt2", "--batch", "4", "--seq", "32"], "JAX": ["jax_step.py"]}, "bar": {"best": 1e-9, "memory": 0.9}},
  {"name": "refused", "work": "nothing", "tokens": 1, "reps": 1, "ours": ["$TINY", "--test", "pq7"], "peers": {}, "bar": {"ceiling": 0.5}}]
 JSON
-RAFTER_PEERS=$WORK/env status 0 python3 "$PEERS/bench.py" --rows rows.json --out results --rounds 1 --threads 2 && {
+RAFTER_PEERS=$WORK/env status 0 python3 "$PEERS/bench.py" --rows rows.json --out results --rounds 1 --threads 2 &&
+  {
   json=$(echo results/*.json) table=$(echo results/*.md)
   holds "$json" '[r["name"] for r in d["rows"]] == ["tiny", "refused"] and [r["met"] for r in d["rows"]] == [None, None]' 'no peer is the best while another did not run'
-  holds "$json" 'd["rows"][0]["peers"]["PyTorch"]["median"] == 256 and d["rows"][0]["peers"]["PyTorch"]["n"] == 2 and d["rows"][0]["ours"]["n"] == 3' 'ours ran before and after the peer'
+  holds "$json" 'd["rows"][0]["peers"]["PyTorch"]["median"] == 256 and d["rows"][0]["peers"]["PyTorch"]["n"] == 2 and d["rows"][0]["ours"]["n"] == 3' 'rafter ran before and after the peer'
   holds "$json" '0 < d["rows"][0]["fraction_causal"] < d["rows"][0]["fraction"] and len(d["rows"][0]["samples"]["rafter"]) == 3 and d["rows"][0]["ceilings"]["f32"]["n"] == 2'
-  holds "$json" '"jax" in d["rows"][0]["missing"]["JAX"] and "pq7" in d["rows"][1]["missing"]["rafter"]' 'what is missing has a reason'
+  holds "$json" '"jax" in d["rows"][0]["missing"]["JAX"] and "pq7" in d["rows"][1]["missing"]["rafter"]' 'a missing peer has a reason'
   says 'train a tiny model' "$table"
   says 'not measured whole' out
   says 'jax is not in' out

@@ -44,7 +44,8 @@ case_published_peaks() {
   peak() { "$RAFTER" plan uva --on a5000 --json "$@" | python3 -c 'import json,sys; print(json.load(sys.stdin)["memory"]["peak_bytes"])'; }
   f32=$(peak --batch 64 --accumulate 4 --seq 512) bf16=$(peak --batch 64 --accumulate 4 --seq 512 --dtype bf16)
   block=$(peak --batch 64 --accumulate 4 --seq 512 --dtype bf16 --remat block) whole=$(peak --batch 64 --seq 512 --dtype bf16 --remat block)
-  [ "$f32" -gt "$bf16" ] && [ "$bf16" -gt "$block" ] && [ "$whole" -gt "$block" ] || fail "peaks are not ordered: f32 $f32, bf16 $bf16, remat block $block, without accumulation $whole"
+  [ "$f32" -gt "$bf16" ] && [ "$bf16" -gt "$block" ] && [ "$whole" -gt "$block" ] ||
+    fail "peaks are not ordered: f32 $f32, bf16 $bf16, remat block $block, without accumulation $whole"
   [ "$f32" -le $((88 * (1 << 30) / 10)) ] || fail "uva in f32 needs $f32 bytes, more than 8.8 GiB"
 [ "$bf16" -le $((59 * (1 << 30) / 10)) ] || fail "uva in bf16 needs $bf16 bytes, more than 5.9 GiB"
 }
@@ -56,7 +57,7 @@ case_same_on_every_machine() {
     one=$("$RAFTER" plan uva --on tpu-v5e $job --seq 512 --threads 1 --cpu base --json | python3 -c 'import json,sys; d=json.load(sys.stdin); print(d["digest"], d["memory"]["peak_bytes"], d["settings"]["backend"], d["settings"]["threads"])')
     # shellcheck disable=SC2086
     many=$("$RAFTER" plan uva --on tpu-v5e $job --seq 512 --threads 64 --json | python3 -c 'import json,sys; d=json.load(sys.stdin); print(d["digest"], d["memory"]["peak_bytes"], d["settings"]["backend"], d["settings"]["threads"])')
-    case "$one" in *"sheet None") ;; *) fail "a plan for a data sheet says $one" ;; esac
+    case "$one" in *"sheet None") ;; *) fail "a plan for a data sheet has $one" ;; esac
     [ "$one" = "$many" ] || fail "plan uva --on tpu-v5e $job depends on the planning machine: $one, $many"
   done
 }
@@ -65,7 +66,7 @@ case_tensors_and_ops() {
   status 0 "$RAFTER" plan "$TINY" --batch 4 --threads 2 --tensors --ops --json && {
     holds out 'all({"name","class","dtype","shape","bytes","offset","first","last","reason"} <= t.keys() for t in d["tensors"]) and len(d["tensors"]) > 20' 'tensors[] has its keys'
     holds out 'all({"id","name","kernel","flops","bytes","seconds","bound","inputs","outputs"} <= o.keys() for o in d["ops"]) and len(d["ops"]) > 20' 'ops[] has its keys'
-    holds out 'max(t["offset"] + t["bytes"] for t in d["tensors"]) <= d["memory"]["peak_bytes"] and all(t["offset"] >= 0 for t in d["tensors"])' 'every tensor lies in the arena'
+    holds out 'max(t["offset"] + t["bytes"] for t in d["tensors"]) <= d["memory"]["peak_bytes"] and all(t["offset"] >= 0 for t in d["tensors"])' 'every tensor is in the arena'
     python3 - out <<'PY' || fail "tensors that live at the same time overlap"
 import json, sys
 t = json.load(open(sys.argv[1]))["tensors"]
@@ -83,8 +84,8 @@ PY
 case_named_tensors() {
   for program in rafter jax-scan jax-unrolled; do
     status 0 "$RAFTER" plan llama3.2-1b --on h100-sxm --batch 16 --seq 4096 --dtype bf16 --program $program --sweep remat=block,save_out_proj,save:out+qkv,minimal,minimal_with_context --json && {
-      holds out '[r["remat"] for r in d["rows"]][2] == "save:out+qkv" and [r["memory"]["peak_bytes"] for r in d["rows"]] == sorted({r["memory"]["peak_bytes"] for r in d["rows"]})' "what is saved of $program"
-      holds out '[r["time"]["seconds"] for r in d["rows"]] == sorted((r["time"]["seconds"] for r in d["rows"]), reverse=True)' "what saving is good for in $program"
+      holds out '[r["remat"] for r in d["rows"]][2] == "save:out+qkv" and [r["memory"]["peak_bytes"] for r in d["rows"]] == sorted({r["memory"]["peak_bytes"] for r in d["rows"]})' "kept tensors of $program"
+      holds out '[r["time"]["seconds"] for r in d["rows"]] == sorted((r["time"]["seconds"] for r in d["rows"]), reverse=True)' "the gain of keeping tensors in $program"
     }
   done
   status 0 "$RAFTER" plan "$TINY" --remat minimal --json && holds out 'd["settings"]["remat"] == "minimal"' 'a set has its name'
@@ -98,7 +99,7 @@ case_passes_and_meshes() {
   done
   status 0 "$RAFTER" plan "$TINY" --on tpu-v5e:2x2 --batch 8 --mesh fsdp=2,tensor=2 --after shard && { says 'all_gather' out; says 'reduce_scatter' out; }
   status 0 "$RAFTER" plan "$TINY" --on tpu-v5e:2x2 --batch 8 --mesh fsdp=2,tensor=2 --ops --json && {
-    holds out 'd["settings"]["mesh"] == {"fsdp":2,"tensor":2,"zero":3} and d["work"]["collective_bytes"] > 0 and d["memory"]["by_class"]["collective"] >= 0' 'a plan says its mesh'
+    holds out 'd["settings"]["mesh"] == {"fsdp":2,"tensor":2,"zero":3} and d["work"]["collective_bytes"] > 0 and d["memory"]["by_class"]["collective"] >= 0' 'a plan has its mesh'
     holds out 'sum(o.get("sent_bytes", 0) * o["calls"] for o in d["ops"]) == d["work"]["collective_bytes"]' 'collectives add up'
     holds out 'all(o["group"] == 2 and len(o["axes"]) == 1 or o["group"] == 4 for o in d["ops"] if "group" in o)' 'collectives name their group'
   }
@@ -134,12 +135,12 @@ case_sweeps() {
   refuses 2 'did you mean .layers' "$RAFTER" plan "$TINY" --sweep MODEL:lyers=1,2
   # From one batch to the next, memory grows only by activations, until it exceeds the machine's
   # memory.
-  status 0 "$RAFTER" plan gpt2 --on a5000 --sweep batch=8..64 --json && holds out 'any(c["what"] == "fit" and c["at"] == "64" and "activation" in c["cause"] for c in d["cliffs"])' 'the batch at which memory ends, and why'
-  # A model of twice the size takes twice the time. This is no cliff, whatever its tokens per
+  status 0 "$RAFTER" plan gpt2 --on a5000 --sweep batch=8..64 --json && holds out 'any(c["what"] == "fit" and c["at"] == "64" and "activation" in c["cause"] for c in d["cliffs"])' 'the first batch that does not fit, with its cause'
+  # A model of twice the size takes twice the time. This is not a cliff, whatever its tokens per
   # second.
-  status 0 "$RAFTER" plan gpt2 --on a5000 --batch 1 --sweep MODEL:layers=6,12,24 --json && holds out 'not [c for c in d["cliffs"] if c["what"] in ("time", "rate")]' 'a larger model is no cliff'
+  status 0 "$RAFTER" plan gpt2 --on a5000 --batch 1 --sweep MODEL:layers=6,12,24 --json && holds out 'not [c for c in d["cliffs"] if c["what"] in ("time", "rate")]' 'a larger model is not a cliff'
   # A cache whose sequences need another page of 256 tokens.
-  status 0 "$RAFTER" plan gpt2 --on a5000 --job generate --sweep seq=128..640:64 --json && holds out '[c["at"] for c in d["cliffs"] if c["what"] == "memory" and c["kind"] == "page"] == ["320", "576"]' 'pages are steps of memory'
+  status 0 "$RAFTER" plan gpt2 --on a5000 --job generate --sweep seq=128..640:64 --json && holds out '[c["at"] for c in d["cliffs"] if c["what"] == "memory" and c["kind"] == "page"] == ["320", "576"]' 'memory grows by pages'
 }
 
 # Two plans side by side, with the second minus the first at the same places. Either side may name
@@ -150,8 +151,8 @@ case_comparisons() {
     holds out 'd["difference"]["memory"]["peak_bytes"] == d["difference"]["peak_bytes"] == d["b"]["memory"]["peak_bytes"] - d["a"]["memory"]["peak_bytes"]'
   }
   status 0 "$RAFTER" plan gpt2 --compare gpt2-medium --on a5000 --json && holds out 'd["a"]["model"]["name"] == "gpt2" and d["b"]["model"]["name"] == "gpt2-medium"' 'one side: MODEL and it'
-  status 0 "$RAFTER" plan uva --on a5000 --compare batch=8,dtype=bf16 "--batch 8 --remat=block" --json && holds out 'd["a"]["settings"]["dtype"] == "bf16" and d["b"]["settings"]["remat"] == "block" and d["difference"]["time"]["seconds"] > 0' 'sides that are options'
-  status 0 "$RAFTER" plan uva --on h100-sxm:8 --batch 16 --microbatch 4 --compare mesh=data=2,pipeline=4,dtype=bf16 mesh=pipeline=2,data=4,pipeline=interleaved:2 --json && holds out 'd["a"]["pipeline"]["stages"] == 4 and d["a"]["settings"]["dtype"] == "bf16" and d["b"]["pipeline"]["chunks"] == 2' 'an axis that is called as an option'
+  status 0 "$RAFTER" plan uva --on a5000 --compare batch=8,dtype=bf16 "--batch 8 --remat=block" --json && holds out 'd["a"]["settings"]["dtype"] == "bf16" and d["b"]["settings"]["remat"] == "block" and d["difference"]["time"]["seconds"] > 0' 'sides given as options'
+  status 0 "$RAFTER" plan uva --on h100-sxm:8 --batch 16 --microbatch 4 --compare mesh=data=2,pipeline=4,dtype=bf16 mesh=pipeline=2,data=4,pipeline=interleaved:2 --json && holds out 'd["a"]["pipeline"]["stages"] == 4 and d["a"]["settings"]["dtype"] == "bf16" and d["b"]["pipeline"]["chunks"] == 2' 'an axis with the name of an option'
   refuses 2 'compare.*dtpye|dtpye' "$RAFTER" plan uva --compare dtpye=bf16
   refuses 2 'MODEL' "$RAFTER" plan --compare dtype=bf16
   # A published run next to its plan: unknown settings are searched for, and given options stay.

@@ -13,13 +13,16 @@ case_every_job() {
     status 0 "$RAFTER" plan "$TINY" --on tpu-v5e --batch 4 --job $job
   done
   # Scoring keeps no cache, prefill does. Both compute all tokens at once.
-  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --seq 1024 --job prefill --json && holds out 'd["memory"]["by_class"]["kv"] > 0 and d["rate"]["tokens_per_second"] * d["time"]["seconds"] - 8192 < 1e-3' prefill
-  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --seq 1024 --job score --json && holds out 'd["memory"]["by_class"]["kv"] == 0 and d["memory"]["by_class"]["logits"] == 0' score
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --seq 1024 --job prefill --json &&
+    holds out 'd["memory"]["by_class"]["kv"] > 0 and d["rate"]["tokens_per_second"] * d["time"]["seconds"] - 8192 < 1e-3' prefill
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --seq 1024 --job score --json &&
+    holds out 'd["memory"]["by_class"]["kv"] == 0 and d["memory"]["by_class"]["logits"] == 0' score
 }
 
 # Rollouts: every sample of every prompt, with the prompt computed once.
 case_rollouts() {
-  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job rollout --samples 8 --prompt-tokens 512 --max-tokens 256 --json && {
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job rollout --samples 8 --prompt-tokens 512 --max-tokens 256 --json &&
+    {
     holds out 'd["rollout"]["prompts"] == 8 and d["rollout"]["tokens"] == 8 * 8 * 256 and d["settings"]["seq"] == 768' 'rollout'
     holds out 'd["rollout"]["walked_prompt_tokens"] + d["rollout"]["shared_prompt_tokens"] == 64 * 512 and d["rollout"]["shared_prompt_tokens"] == 56 * 511' 'seven of eight samples share the prompt'
     holds out 'abs(d["rollout"]["tokens_per_second"] * d["rollout"]["seconds"] - 16384) < 1e-6' 'tokens over seconds'
@@ -38,10 +41,13 @@ case_serving() {
   }
   status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --json && cp out plain
   status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --json && {
-    python3 -c 'import json; a, b = json.load(open("plain")), json.load(open("out")); assert a["serving"] == b["serving"]' || fail "the same simulation twice differs"
+    python3 -c 'import json; a, b = json.load(open("plain")), json.load(open("out")); assert a["serving"] == b["serving"]' ||
+      fail "the same simulation twice differs"
   }
-  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --shared-prefix 448 --json && holds out 'd["serving"]["rates"][0]["reused_tokens"] > 0.8 * 448 * 512 and d["serving"]["ttft_seconds"]["p50"] < json.load(open("plain"))["serving"]["ttft_seconds"]["p50"]' 'a shared prefix is walked once'
-  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --prefill-on tpu-v5p --json && holds out 'd["serving"]["prefill_on"] == "tpu-v5p" and d["serving"]["tpot_seconds"]["p99"] < json.load(open("plain"))["serving"]["tpot_seconds"]["p99"]' 'without prompts in between tokens come evenly'
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --shared-prefix 448 --json &&
+    holds out 'd["serving"]["rates"][0]["reused_tokens"] > 0.8 * 448 * 512 and d["serving"]["ttft_seconds"]["p50"] < json.load(open("plain"))["serving"]["ttft_seconds"]["p50"]' 'a shared prefix is walked once'
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 16 --prefill-on tpu-v5p --json &&
+    holds out 'd["serving"]["prefill_on"] == "tpu-v5p" and d["serving"]["tpot_seconds"]["p99"] < json.load(open("plain"))["serving"]["tpot_seconds"]["p99"]' 'without prompts in between tokens come evenly'
   # The prompt's cache is sent over the link before its first token counts: 1024 tokens of 2 x 256
   # values of two bytes in 4 layers, and 512 of these tokens in the 22 layers with a window.
   LINK=("${GEMMA[@]}" --batch 8 --job serve --rate 0.01 --requests 8 --prompt-tokens 1024 --max-tokens 16 --prefill-on tpu-v5e)
@@ -51,11 +57,14 @@ case_serving() {
     holds out '(lambda a, b, s: abs(s - b["transfer_bytes"] / 3.125e9) < 1e-12 and abs(b["ttft_seconds"]["p50"] - a["ttft_seconds"]["p50"] - s + a["transfer_seconds"]) < 1e-9 and abs(b["tpot_seconds"]["p50"] - a["tpot_seconds"]["p50"]) < 1e-9)(json.load(open("wide"))["serving"], d["serving"], d["serving"]["transfer_seconds"])' 'it is part of the time to the first token'
   }
   # The eight GPUs of a node share its network cards. Here one GPU sends and two receive.
-  status 0 "$RAFTER" plan llama3-8b --dtype bf16 --job serve --batch 8 --requests 8 --rate 0.5 --on h100-sxm:2 --prefill-on h100-sxm --json && holds out 'd["serving"]["kv_link_bytes_per_second"] == 4e11 / 8' 'the network of a GPU'
+  status 0 "$RAFTER" plan llama3-8b --dtype bf16 --job serve --batch 8 --requests 8 --rate 0.5 --on h100-sxm:2 --prefill-on h100-sxm --json &&
+    holds out 'd["serving"]["kv_link_bytes_per_second"] == 4e11 / 8' 'the network of a GPU'
   refuses 2 'kv-link is missing' "$RAFTER" plan "${GEMMA[@]}" --job serve --prefill-on a5000
   # Fractions of a request per second, and lists of them.
-  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --job serve --requests 16 --rate 0.5,1,2.5 --json && holds out '[r["requests_per_second"] for r in d["serving"]["rates"]] == [0.5, 1, 2.5]' '--rate 0.5,1,2.5'
-  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --job serve --requests 4 --rate 0.25..1,0.1..0.3:0.1 --json && holds out '[round(r["requests_per_second"], 9) for r in d["serving"]["rates"]] == [0.25, 0.5, 1, 0.1, 0.2, 0.3]' 'ranges of fractions'
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --job serve --requests 16 --rate 0.5,1,2.5 --json &&
+    holds out '[r["requests_per_second"] for r in d["serving"]["rates"]] == [0.5, 1, 2.5]' '--rate 0.5,1,2.5'
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 8 --job serve --requests 4 --rate 0.25..1,0.1..0.3:0.1 --json &&
+    holds out '[round(r["requests_per_second"], 9) for r in d["serving"]["rates"]] == [0.25, 0.5, 1, 0.1, 0.2, 0.3]' 'ranges of fractions'
   for bad in 0 -1 0.5,x 2..1 1..2:0 ''; do refuses 2 'rate' "$RAFTER" plan "${GEMMA[@]}" --job serve --rate="$bad"; done
   # Eight copies at eight times the rate equal one chip at one rate. Split over eight chips, the
   # model gives a token sooner than any copy, network included.
@@ -71,7 +80,8 @@ case_serving() {
   }
   # Copies of a sharded model: each copy equals the sharded model alone on the same chips, at its
   # share of the rate. The cost is that of all chips.
-  status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:1x4 --mesh tensor=4 --batch 32 --rate 8 --requests 256 --json && cp out one
+  status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:1x4 --mesh tensor=4 --batch 32 --rate 8 --requests 256 --json &&
+    cp out one
   status 0 "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=2,tensor=4 --batch 64 --rate 16 --json && {
     holds out '(lambda a, b: a["tpot_seconds"] == b["tpot_seconds"] and a["ttft_seconds"] == b["ttft_seconds"] and abs(b["tokens_per_second"] / a["tokens_per_second"] - 2) < 1e-9 and abs(a["usd_per_million_tokens"] / b["usd_per_million_tokens"] - 1) < 1e-9)(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'copies of a cut model'
     holds out 'd["serving"]["copies"] == 2 and d["serving"]["slots"] == 64 and d["memory"]["peak_bytes"] == json.load(open("one"))["memory"]["peak_bytes"] and any("2 groups of 4 chips" in a for a in d["assumptions"])'
@@ -80,22 +90,27 @@ case_serving() {
   refuses 2 'copies do not go together' "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=2,tensor=4 --batch 64 --rate 16 --prefill-on tpu-v5p:2x4x1
   # Prompts that do not divide among the copies: every prompt is answered, and the copies with one
   # more prompt set the time.
-  status 0 "$RAFTER" plan "${GEMMA[@]:0:1}" --dtype bf16 --on tpu-v5e:2x4 --mesh data=4,tensor=2 --batch 32 --job rollout --samples 8 --prompt-tokens 128 --max-tokens 64 --requests 9 --json && {
+  status 0 "$RAFTER" plan "${GEMMA[@]:0:1}" --dtype bf16 --on tpu-v5e:2x4 --mesh data=4,tensor=2 --batch 32 --job rollout --samples 8 --prompt-tokens 128 --max-tokens 64 --requests 9 --json &&
+    {
     holds out 'd["rollout"]["prompts"] == 9 and d["rollout"]["tokens"] == 9 * 8 * 64 and d["rollout"]["walked_prompt_tokens"] + d["rollout"]["shared_prompt_tokens"] == 72 * 128' 'rollouts on copies'
     holds out '8 < d["rollout"]["slots_used"] <= 32' 'slots of all copies of a rollout'
   }
   if command -v gnuplot >/dev/null; then
-    status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 1..64 --requests 64 --plot serve.svg && python3 -c 'import xml.dom.minidom as m; t = m.parse("serve.svg").toxml(); assert "tokens a second" in t and "first token" in t and "64/s" in t, t[:200]' || fail "the picture of rates lacks its labels"
+    status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 1..64 --requests 64 --plot serve.svg &&
+      python3 -c 'import xml.dom.minidom as m; t = m.parse("serve.svg").toxml(); assert "tokens a second" in t and "first token" in t and "64/s" in t, t[:200]' ||
+      fail "the picture of rates lacks its labels"
   fi
   printf '{"at": 0, "prompt": 100, "answer": 10}\n{"at": 0.5, "prompt": 200, "answer": 20}\n' >arrivals.jsonl
-  status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals arrivals.jsonl --json && holds out 'd["serving"]["rates"][0]["requests_per_second"] == 2 and abs(d["serving"]["rates"][0]["tokens_per_second"] - 30 / 0.5) < 10' 'a file of arrivals'
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --job serve --arrivals arrivals.jsonl --json &&
+    holds out 'd["serving"]["rates"][0]["requests_per_second"] == 2 and abs(d["serving"]["rates"][0]["tokens_per_second"] - 30 / 0.5) < 10' 'a file of arrivals'
   # Three arrivals on eight copies give three answers. The time is that of one copy's one request,
   # after the last of the three arrivals.
   printf '{"at": %s, "prompt": 512, "answer": 256}\n' 0 0.1 0.2 >three.jsonl
   head -1 three.jsonl >first.jsonl
   EIGHT=(llama3-8b --job serve --dtype bf16 --seq 1024)
   status 0 "$RAFTER" plan "${EIGHT[@]}" --on h100-sxm --batch 8 --arrivals first.jsonl --json && cp out one
-  status 0 "$RAFTER" plan "${EIGHT[@]}" --on h100-sxm:8 --mesh data=8 --batch 64 --arrivals three.jsonl --json && {
+  status 0 "$RAFTER" plan "${EIGHT[@]}" --on h100-sxm:8 --mesh data=8 --batch 64 --arrivals three.jsonl --json &&
+    {
     holds out '(lambda a, b: abs(b["tokens_per_second"] * (256 / a["tokens_per_second"] + 0.2) - 3 * 256) < 1e-6)(json.load(open("one"))["serving"]["rates"][0], d["serving"]["rates"][0])' 'three arrivals on eight copies'
     holds out 'abs(d["serving"]["rates"][0]["requests_per_second"] - 10) < 1e-9 and d["serving"]["rates"][0]["slots_most"] == 3' 'their rate, and the slots they take'
   }
@@ -113,7 +128,7 @@ case_serving() {
   # A simulation of hours ends on a signal; it has nothing to save.
   "$RAFTER" plan "${GEMMA[@]}" --job serve --rate 1..1000000 --requests 1048576 >/dev/null 2>&1 & long=$!
   sleep 0.3; kill "$long"; ended=0; wait "$long" || ended=$?
-  [ "$ended" = 143 ] || fail "a long simulation that is told to end exits $ended, not 143"
+  [ "$ended" = 143 ] || fail "a long simulation that gets a signal exits $ended, not 143"
   # Options that a job does not use are errors.
   refuses 2 'rate has no effect with --job train' "$RAFTER" plan "${GEMMA[@]}" --rate 4
   refuses 2 'fit has no effect with --job generate' "$RAFTER" plan "${GEMMA[@]}" --job generate --fit
@@ -127,12 +142,14 @@ case_serving() {
 # RL: one copy of the base model for adapters, and a second one if the policy itself changes. The
 # output says that RL cannot be run yet.
 case_rl() {
-  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --lora rank=16,targets=q,v --json && {
+  status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --lora rank=16,targets=q,v --json &&
+    {
     holds out '[p["name"] for p in d["rl"]["phases"]] == ["rollout", "reference", "policy"] and abs(sum(p["seconds"] for p in d["rl"]["phases"]) - d["rl"]["seconds"]) < 1e-9' 'three phases'
     holds out 'max(p["peak_bytes"] for p in d["rl"]["phases"]) == d["memory"]["peak_bytes"] and d["memory"]["by_class"]["weight"] < 2.1e9' 'one base copy'
     holds out 'any("not yet run" in a for a in d["assumptions"])' 'what is planned is not run'
   }
-  refuses 3 'fit' "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --json && holds out 'd["memory"]["by_class"]["weight"] > 3.9e9 and not d["memory"]["fits"]' 'the reference has a copy of its own'
+  refuses 3 'fit' "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --json &&
+    holds out 'd["memory"]["by_class"]["weight"] > 3.9e9 and not d["memory"]["fits"]' 'the reference has a copy of its own'
 }
 
 cases "$@"

@@ -39,6 +39,6 @@ status 1 "$CHECK" empty.tsv
 printf 'before\n<!-- published runs: begin -->\nold\n<!-- published runs: end -->\nbehind\n' >document.md
 status 0 "$CHECK" near.tsv --write document.md && {
   says '^before$' document.md; says '^behind$' document.md; says '^\| B ' document.md
-  grep -q '^old$' document.md && fail "the old table stands"
+  grep -q '^old$' document.md && fail "the old table was not replaced"
 }
 finish

@@ -27,7 +27,8 @@ for signal in TERM INT; do
   [ $got = 130 ] || fail "SIG$signal ends a run with $got, not 130"
   says 'resume' || true
   [ -n "$(newest stopped)" ] || fail "SIG$signal leaves no checkpoint"
-  status 0 "$RAFTER" train --resume stopped && { losses stopped >again.txt; same whole.txt again.txt "SIG$signal and --resume give the metrics of a run that was never stopped"; }
+  status 0 "$RAFTER" train --resume stopped &&
+    { losses stopped >again.txt; same whole.txt again.txt "SIG$signal and --resume give the metrics of a run that was never stopped"; }
   same whole/checkpoint-00000060/model.safetensors stopped/checkpoint-00000060/model.safetensors "SIG$signal and --resume give the same weights"
   same whole/checkpoint-00000060/optimizer.safetensors stopped/checkpoint-00000060/optimizer.safetensors "SIG$signal and --resume give the same moments"
 done
@@ -41,7 +42,7 @@ for try in $(seq 40); do
   wait $pid 2>/dev/null
   [ "$(newest killed)" = killed/checkpoint-00000060 ] && break
   if [ -z "$(newest killed)" ]; then
-    [ "$(losses killed 2>/dev/null | wc -l)" -lt 2 ] || fail "try $try: steps were taken and saved, but no complete checkpoint is left: $(ls killed)"
+    [ "$(losses killed 2>/dev/null | wc -l)" -lt 2 ] || fail "try $try: steps were saved, but there is no complete checkpoint: $(ls killed)"
     rm -rf killed
     "${TRAIN[@]}" --steps 60 --save-every 1 --keep 1 --out killed >out 2>err & pid=$!
   else
@@ -85,8 +86,8 @@ b = bytearray(open("model.safetensors", "rb").read()); n = struct.unpack("<Q", b
 b[8 + n:8 + n + 4000] = b"\xff" * 4000; open("model.safetensors", "wb").write(b)'
 refuses 1 'NaN|not finite|not a number|inf' "$RAFTER" train --resume hurt --steps 8
 says '[a-z0-9]+/[a-z0-9]+' # the op that gave the value
-[ -e hurt/checkpoint-00000003/DONE ] || fail 'a run that met NaN lost its earlier checkpoint'
-[ ! -e hurt/checkpoint-00000008 ] || fail 'a run that met NaN saved itself'
+[ -e hurt/checkpoint-00000003/DONE ] || fail 'a run with a NaN lost its earlier checkpoint'
+[ ! -e hurt/checkpoint-00000008 ] || fail 'a run with a NaN saved a checkpoint'
 
 cp -r base moved && head -c 15000 book.txt >shorter.txt
 refuses 1 'data' "$RAFTER" train --resume moved --data shorter.txt --steps 8
@@ -102,7 +103,8 @@ refuses 1 '' "$RAFTER" train "gpt:layers=2,width=64,heads=2,ff=64,vocab=256,seq=
 # A checkpoint folder can be resumed too. A run that is resumed elsewhere does not change the old
 # one.
 find base -type f -exec sha256sum {} + | sort >before.txt
-status 0 "$RAFTER" train --resume base/checkpoint-00000003 --out branch --steps 6 && same base/checkpoint-00000006/model.safetensors branch/checkpoint-00000006/model.safetensors 'resume from an older checkpoint gives the same weights'
+status 0 "$RAFTER" train --resume base/checkpoint-00000003 --out branch --steps 6 &&
+  same base/checkpoint-00000006/model.safetensors branch/checkpoint-00000006/model.safetensors 'resume from an older checkpoint gives the same weights'
 find base -type f -exec sha256sum {} + | sort >after.txt
 same before.txt after.txt 'resume with --out changes the old run'
 finish

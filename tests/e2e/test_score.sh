@@ -24,7 +24,8 @@ PY
 
 # The log-probability that generate prints for a token equals that of score for the same tokens, to
 # the last bit.
-status 0 "$RAFTER" generate "$TINY" --tokens 73,110,32 --max-tokens 9 --temperature 1 --seed 5 --top-logprobs 2 --json && cp out generated
+status 0 "$RAFTER" generate "$TINY" --tokens 73,110,32 --max-tokens 9 --temperature 1 --seed 5 --top-logprobs 2 --json &&
+  cp out generated
 tokens=$(python3 -c 'import json; print(json.dumps([73, 110, 32] + json.load(open("generated"))["tokens"]))')
 echo "{\"id\": \"g\", \"tokens\": $tokens}" >rows.jsonl
 echo '{"id": 7, "text": "a second row"}' >>rows.jsonl
@@ -48,8 +49,10 @@ printf '{"text": "ab", "id": 1}\n\n{"text": "ab", "text": "cd", "prompt": "a", "
 refuses 1 'twice.jsonl.*line 3.*duplicate' score --input twice.jsonl
 refuses 1 'twice.jsonl.*line 3.*duplicate' "$RAFTER" eval perplexity "$TINY" --data twice.jsonl
 refuses 1 'twice.jsonl.*line 3.*duplicate' "$RAFTER" train "$TINY" --data twice.jsonl --steps 1 --out twice
-sed -i 's/"text": "ab", "id"/"prompt": "ab", "id"/' twice.jsonl && refuses 1 'twice.jsonl.*line 3.*duplicate' "$RAFTER" generate "$TINY" --input twice.jsonl
-echo '{"text": "ab", "tokens": [1, 2]}' >both.jsonl && refuses 1 'both text and tokens.*line 1' score --input both.jsonl
+sed -i 's/"text": "ab", "id"/"prompt": "ab", "id"/' twice.jsonl &&
+  refuses 1 'twice.jsonl.*line 3.*duplicate' "$RAFTER" generate "$TINY" --input twice.jsonl
+echo '{"text": "ab", "tokens": [1, 2]}' >both.jsonl &&
+  refuses 1 'both text and tokens.*line 1' score --input both.jsonl
 mkdir folder.jsonl && refuses 1 'folder.jsonl' score --input folder.jsonl
 python3 -c 'for i in range(400): print("{\"id\": %d, \"text\": \"%s\"}" % (i, "in the beginning of it all " * 40))' >many.jsonl
 "$RAFTER" score "$TINY" --seed 5 --input many.jsonl --seq 32 --stride 1 --threads 1 --trace steps=1..3 --out kept --output kept.jsonl >out 2>err & pid=$!
@@ -57,10 +60,13 @@ python3 -c 'for i in range(400): print("{\"id\": %d, \"text\": \"%s\"}" % (i, "i
 for _ in $(seq 300); do ((0x$(sed -n 's/^SigCgt:\s*//p' /proc/$pid/status) & 2)) && break; sleep 0.1; done
 sleep 1; kill -INT $pid; wait $pid; got=$?
 [ $got = 130 ] && says 'windows; [0-9]+ of 400 rows were put out' || fail "an interrupted score exits $got: $(cat err)"
-[ -s kept/trace.bin ] && holds kept/report.json 'd["walks"][0]["count"] > 0 and d["walks"][0]["seconds"] > 0' 'an interrupted score leaves no report'
-[ ! -e kept.jsonl ] || holds kept.jsonl '0 < len(rows) < 400 and [r["id"] for r in rows] == list(range(len(rows))) and all(len(r["logprobs"]) == len(r["tokens"]) for r in rows)'
+[ -s kept/trace.bin ] &&
+  holds kept/report.json 'd["walks"][0]["count"] > 0 and d["walks"][0]["seconds"] > 0' 'an interrupted score leaves no report'
+[ ! -e kept.jsonl ] ||
+  holds kept.jsonl '0 < len(rows) < 400 and [r["id"] for r in rows] == list(range(len(rows))) and all(len(r["logprobs"]) == len(r["tokens"]) for r in rows)'
 for batch in 1 2 9; do # other rows in the same pass do not matter
-  status 0 score --input rows.jsonl --output scored.jsonl --top 2 --seq 16 --batch $batch && cmp -s before scored.jsonl || fail "batch $batch changes the rows"
+  status 0 score --input rows.jsonl --output scored.jsonl --top 2 --seq 16 --batch $batch &&
+    cmp -s before scored.jsonl || fail "batch $batch changes the rows"
 done
 
 # Windows: with a smaller stride, a token sees more of the text before it.

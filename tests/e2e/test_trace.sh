@@ -14,7 +14,7 @@ status 0 "${TRAIN[@]}" --out traced --trace steps=2..4:2
 same <(losses plain) <(losses traced) 'tracing changes losses'
 same plain/checkpoint-00000005/model.safetensors traced/checkpoint-00000005/model.safetensors 'tracing changes weights'
 [ "$(ask plain/run.json 'd["digest"]')" = "$(ask traced/run.json 'd["digest"]')" ] || fail 'tracing changes the plan'
-[ ! -e plain/trace.bin ] || fail 'a trace that nobody asked for'
+[ ! -e plain/trace.bin ] || fail 'a trace was written without --trace'
 says 'steps \[2, 4\], plans \[.train., .validation.\]' <("${CHECK[@]}" traced 2>&1)
 
 # LoRA, generation of several answers at once, scores, an evaluation and a bench: a step is a
@@ -61,7 +61,7 @@ PY
 # The other forms of a trace, from its file alone.
 status 0 "$RAFTER" report traced --perfetto again.json --csv rows.csv
 same again.json traced/trace.json '--perfetto is not what the run wrote'
-python3 - <<'PY' || fail 'the CSV is not the trace'
+python3 - <<'PY' || fail 'the CSV differs from the trace'
 import csv, json
 rows, events = list(csv.DictReader(open("rows.csv"))), json.load(open("again.json"))["traceEvents"]
 ops, complete = [r for r in rows if r["kind"] == "op"], [e for e in events if e.get("cat") == "op"]
@@ -78,8 +78,10 @@ said["lanes"][0]["name"] = 500 * 'L"'
 text = json.dumps(said, separators=(",", ":")).encode()
 open("named/trace.bin", "wb").write(text.ljust(len(text) + -(len(text) + 1) % 8) + b"\n" + rest)
 PY
-status 0 "$RAFTER" report named --perfetto named.json && python3 -c 'import json; assert 500 * "L\"" in [e["args"]["name"] for e in json.load(open("named.json"))["traceEvents"] if e["name"] == "thread_name"]' || fail 'a long name is cut'
-[ ! -e no.json ] || fail 'half a file'
+status 0 "$RAFTER" report named --perfetto named.json &&
+  python3 -c 'import json; assert 500 * "L\"" in [e["args"]["name"] for e in json.load(open("named.json"))["traceEvents"] if e["name"] == "thread_name"]' ||
+  fail 'a long name is shortened'
+[ ! -e no.json ] || fail 'an incomplete file'
 head -c 3000 traced/trace.bin >cut.bin && cp -r traced damaged && cp cut.bin damaged/trace.bin
 refuses 1 'trace.bin' "$RAFTER" report damaged --perfetto no.json
 
@@ -103,17 +105,22 @@ with open("older/trace.bin", "wb") as file:
 record, write = len(said["phases"]), len(said["phases"]) - 1
 open("older-rows.csv", "w", newline="").write(open("rows.csv", newline="").read().replace(f'phase,"record",0,{record},', f'phase,"write",0,{write},'))
 PY
-status 0 "$RAFTER" report older --csv older.csv && same older.csv older-rows.csv 'an older trace is read differently'
+status 0 "$RAFTER" report older --csv older.csv &&
+  same older.csv older-rows.csv 'an older trace is read differently'
 
 for bad in steps=5..4 steps=1..2:0 steps=0..3 steps=0 everything; do refuses 2 '--trace' "${TRAIN[@]}" --out refused --trace "$bad"; done
 [ ! -e refused ] || fail 'a refused trace leaves a folder'
 
 # Resuming records nothing unless asked to, and an empty trace never replaces a trace.
 cp traced/trace.bin before.bin && cp traced/trace.json before.json
-status 0 "$RAFTER" train --resume traced --steps 6 && same before.bin traced/trace.bin 'resuming changes a trace'
+status 0 "$RAFTER" train --resume traced --steps 6 &&
+  same before.bin traced/trace.bin 'resuming changes a trace'
 status 0 "$RAFTER" train --resume traced --steps 7
 for never in steps=2..3 steps=8..9 steps=1..9:8; do refuses 2 "names none of the run's steps" "$RAFTER" train --resume traced --steps 7 --trace $never; done
-refuses 2 "names none of the run's steps .expected some of 1 to 5" "${TRAIN[@]}" --out never --trace steps=100..200 && [ ! -e never ] || fail 'a run whose trace is never reached leaves a folder'
-same before.bin traced/trace.bin 'a trace of no step takes the place of one' && same before.json traced/trace.json 'a trace.json of no step'
-status 0 "$RAFTER" train --resume traced --steps 8 --trace steps=8 && says '1 steps' out && ! cmp -s before.bin traced/trace.bin || fail 'a resumed run that is told to record does not'
+refuses 2 "names none of the run's steps .expected some of 1 to 5" "${TRAIN[@]}" --out never --trace steps=100..200 &&
+  [ ! -e never ] || fail 'a run whose trace is never reached leaves a folder'
+same before.bin traced/trace.bin 'a trace of no step takes the place of one' &&
+  same before.json traced/trace.json 'a trace.json of no step'
+status 0 "$RAFTER" train --resume traced --steps 8 --trace steps=8 && says '1 steps' out &&
+  ! cmp -s before.bin traced/trace.bin || fail 'a resumed run with --trace does not record'
 finish

@@ -42,18 +42,23 @@ PY
     says 'predicted [0-9]+ bytes, allocated [0-9]+ bytes' out
   }
   # run.json alone repeats the run, bit for bit, also with another number of threads.
-  status 0 "$RAFTER" train --config run/run.json --out again && { losses again >again.txt; same first.txt again.txt '--config run.json repeats the losses'; }
-  status 0 "$RAFTER" train --config run/run.json --threads 1 --out alone && { losses alone >again.txt; same first.txt again.txt 'one thread gives the losses of two'; }
-  status 0 "${TRAIN[@]}" --data book.txt --steps 6 --val-every 3 --remat block --out remat && { losses remat >again.txt; same first.txt again.txt '--remat block gives the losses of none'; }
+  status 0 "$RAFTER" train --config run/run.json --out again &&
+    { losses again >again.txt; same first.txt again.txt '--config run.json repeats the losses'; }
+  status 0 "$RAFTER" train --config run/run.json --threads 1 --out alone &&
+    { losses alone >again.txt; same first.txt again.txt 'one thread gives the losses of two'; }
+  status 0 "${TRAIN[@]}" --data book.txt --steps 6 --val-every 3 --remat block --out remat &&
+    { losses remat >again.txt; same first.txt again.txt '--remat block gives the losses of none'; }
   for file in model optimizer; do
     same run/checkpoint-00000006/$file.safetensors again/checkpoint-00000006/$file.safetensors "a repeated run writes the same $file.safetensors"
   done
-  status 0 "$RAFTER" train --config run/run.json --seed 1 --out other && { losses other >again.txt; ! cmp -s first.txt again.txt || fail 'another seed gives the same losses'; }
+  status 0 "$RAFTER" train --config run/run.json --seed 1 --out other &&
+    { losses other >again.txt; ! cmp -s first.txt again.txt || fail 'another seed gives the same losses'; }
 }
 
 # --json prints one object per line on stdout and everything else on stderr.
 case_json() {
-  status 0 "${TRAIN[@]}" --data book.txt --steps 3 --out json --json && holds out 'len(rows) == 4 and "arena_bytes" in rows[0] and [r["step"] for r in rows[1:]] == [1, 2, 3]' 'train --json prints JSON Lines'
+  status 0 "${TRAIN[@]}" --data book.txt --steps 3 --out json --json &&
+    holds out 'len(rows) == 4 and "arena_bytes" in rows[0] and [r["step"] for r in rows[1:]] == [1, 2, 3]' 'train --json prints JSON Lines'
   status 0 "${TRAIN[@]}" --data book.txt --steps 3 --out quiet --quiet
 }
 
@@ -76,7 +81,8 @@ case_max_seconds() {
 case_kinds_of_data() {
   status 0 "${TRAIN[@]}" --data book.txt --steps 6 --val-every 3 --out run && losses run >first.txt
   status 0 "$RAFTER" tokenize "$TINY" --input book.txt --output book.shard
-  status 0 "${TRAIN[@]}" --data book.shard --steps 6 --val-every 3 --out shard && { losses shard >again.txt; same first.txt again.txt 'a shard written by tokenize trains as the text does'; }
+  status 0 "${TRAIN[@]}" --data book.shard --steps 6 --val-every 3 --out shard &&
+    { losses shard >again.txt; same first.txt again.txt 'a shard written by tokenize trains as the text does'; }
   python3 - <<'PY'
 import json
 text = open("book.txt").read()
@@ -90,22 +96,28 @@ PY
   status 0 "${TRAIN[@]}" --data rows.jsonl --steps 4 --val-every 2 --out rows && {
     says 'rows of 32 \([0-9.]+ % full\)' out
     full=$(grep -oE '[0-9.]+ % full' out | cut -d' ' -f1)
-    python3 -c "import sys; sys.exit(not 90 < float('${full:-0}') <= 100)" || fail "packing fills only ${full:-?} % of the rows"
+    python3 -c "import sys; sys.exit(not 90 < float('${full:-0}') <= 100)" ||
+      fail "packing fills only ${full:-?} % of the rows"
   }
   status 0 "${TRAIN[@]}" --data rows.jsonl --packing none --steps 4 --val-every 0 --out loose && {
     loose=$(grep -oE '[0-9.]+ % full' out | cut -d' ' -f1)
-    python3 -c "import sys; sys.exit(not float('${loose:-100}') < float('${full:-0}'))" || fail "--packing none (${loose:-?} % full) is not emptier than packing (${full:-?} %)"
+    python3 -c "import sys; sys.exit(not float('${loose:-100}') < float('${full:-0}'))" ||
+      fail "--packing none (${loose:-?} % full) is not emptier than packing (${full:-?} %)"
   }
   echo '{"text": "only one row, long enough to train on, and nothing to hold out for validation"}' >one.jsonl
   status 0 "${TRAIN[@]}" --data one.jsonl --steps 2 --out one
-  status 0 "${TRAIN[@]}" --data random:seed=3 --steps 2 --val-every 1 --out noise && holds noise/metrics.jsonl 'all("val_loss" not in r for r in rows)' 'random tokens are not validated'
+  status 0 "${TRAIN[@]}" --data random:seed=3 --steps 2 --val-every 1 --out noise &&
+    holds noise/metrics.jsonl 'all("val_loss" not in r for r in rows)' 'random tokens are not validated'
   head -c 9000 book.txt | tr a-z A-Z >loud.txt
-  status 0 "${TRAIN[@]}" --data book.txt:3 --data loud.txt:1 --steps 8 --val-every 4 --save-every 4 --out mix && {
+  status 0 "${TRAIN[@]}" --data book.txt:3 --data loud.txt:1 --steps 8 --val-every 4 --save-every 4 --out mix &&
+    {
     holds mix/checkpoint-00000008/state.json '[s["drawn"] for s in d["data"]] == [24, 8]' 'weights 3 and 1 draw rows 3 to 1'
     losses mix >mix.txt
   }
-  status 0 "${TRAIN[@]}" --data book.txt:3,loud.txt:1 --steps 8 --val-every 4 --out mixed && { losses mixed >again.txt; same mix.txt again.txt 'a list with commas is the same as --data twice'; }
-  status 0 "$RAFTER" train --config mix/run.json --out mix_again && { losses mix_again >again.txt; same mix.txt again.txt 'run.json repeats a mixture'; }
+  status 0 "${TRAIN[@]}" --data book.txt:3,loud.txt:1 --steps 8 --val-every 4 --out mixed &&
+    { losses mixed >again.txt; same mix.txt again.txt 'a list with commas is the same as --data twice'; }
+  status 0 "$RAFTER" train --config mix/run.json --out mix_again &&
+    { losses mix_again >again.txt; same mix.txt again.txt 'run.json repeats a mixture'; }
 }
 
 # Examples: prompts with completions and conversations, with standard or mapped names. Results do
@@ -126,18 +138,23 @@ PY
     holds pairs/metrics.jsonl 'all(0 < r["loss_tokens"] < r["tokens"] <= 128 * r["step"] and 0 < r["epoch"] < 1 for r in rows[1:]) and rows[3]["val_loss"] > 5' 'the loss counts only completions'
     losses pairs >pairs.txt
   }
-  status 0 "$RAFTER" train --config pairs/run.json --threads 1 --out pairs1 && { losses pairs1 >again.txt; same pairs.txt again.txt 'one thread gives the losses of two on examples'; }
-  rm -rf pairs/checkpoint-00000006 && status 0 "$RAFTER" train --resume pairs && { losses pairs >again.txt; same pairs.txt again.txt 'a resumed run on examples repeats the losses'; }
+  status 0 "$RAFTER" train --config pairs/run.json --threads 1 --out pairs1 &&
+    { losses pairs1 >again.txt; same pairs.txt again.txt 'one thread gives the losses of two on examples'; }
+  rm -rf pairs/checkpoint-00000006 && status 0 "$RAFTER" train --resume pairs &&
+    { losses pairs >again.txt; same pairs.txt again.txt 'a resumed run on examples repeats the losses'; }
   refuses 1 'the data is not what the run was trained on' "$RAFTER" train --resume pairs --steps 9 --loss-on all
-  status 0 "${TRAIN[@]}" --data pairs.jsonl --fields prompt=question,completion=answer --val-every 0 --epochs 1 --out epoch && {
+  status 0 "${TRAIN[@]}" --data pairs.jsonl --fields prompt=question,completion=answer --val-every 0 --epochs 1 --out epoch &&
+    {
     rows=$(grep -oE '[0-9]+ rows of 32' out | cut -d' ' -f1)
     holds epoch/metrics.jsonl "len(rows) - 1 == math.ceil($rows / 4) and 1 <= rows[-1]['epoch'] < 1 + 4 / $rows" '--epochs 1 goes through the data once'
   }
   refuses 1 'pairs.jsonl, line 1' "${TRAIN[@]}" --data pairs.jsonl --out none
   refuses 1 'no chat template.*talks.jsonl, line 1' "${TRAIN[@]}" --data talks.jsonl --out none
   TALK=gpt:layers=2,width=32,heads=2,ff=64,vocab=256,seq=96
-  status 0 "$RAFTER" train $TALK "${QUICK[@]}" --data talks.jsonl --template "$DATA/templates/chatml.jinja" --steps 2 --out talks && says 'rows of 96' out
-  status 0 "$RAFTER" tokenize $TALK --input talks.jsonl --output talks.shard --template "$DATA/templates/chatml.jinja" && says 'with a loss mask' out
+  status 0 "$RAFTER" train $TALK "${QUICK[@]}" --data talks.jsonl --template "$DATA/templates/chatml.jinja" --steps 2 --out talks &&
+    says 'rows of 96' out
+  status 0 "$RAFTER" tokenize $TALK --input talks.jsonl --output talks.shard --template "$DATA/templates/chatml.jinja" &&
+    says 'with a loss mask' out
   status 0 "$RAFTER" train $TALK "${QUICK[@]}" --data talks.shard --steps 2 --out talked && {
     losses talks >first.txt; losses talked >again.txt
     same first.txt again.txt 'a shard of rows written by tokenize trains as the rows do'
@@ -146,14 +163,17 @@ PY
   refuses 1 'nothing to train on' "${TRAIN[@]}" --data talks.jsonl --template "$DATA/templates/chatml.jinja" --out none
   # A given template is exported with the weights, so that programs which talk to the model use the
   # template of the training.
-  status 0 "$RAFTER" export talks talks.model && same "$DATA/templates/chatml.jinja" talks.model/chat_template.jinja 'the template of a training'
-  status 0 "$RAFTER" generate talks --chat --prompt hello --max-tokens 2 --json && cp out own && status 0 "$RAFTER" generate talks --chat --prompt hello --template "$DATA/templates/chatml.jinja" --max-tokens 2 --json
+  status 0 "$RAFTER" export talks talks.model &&
+    same "$DATA/templates/chatml.jinja" talks.model/chat_template.jinja 'the template of a training'
+  status 0 "$RAFTER" generate talks --chat --prompt hello --max-tokens 2 --json && cp out own &&
+    status 0 "$RAFTER" generate talks --chat --prompt hello --template "$DATA/templates/chatml.jinja" --max-tokens 2 --json
   holds own "d['prompt_tokens'] == $(ask out 'd["prompt_tokens"]')" 'the template of a checkpoint'
 }
 
 # Training works: the loss on names falls far below ln 256.
 case_learns() {
-  status 0 "${TRAIN[@]}" --data book.txt --steps 150 --lr 1e-2 --val-every 0 --out learns && holds learns/metrics.jsonl 'rows[-1]["loss"] < 3 and rows[-1]["accuracy"] > 0.2' '150 steps bring the loss under 3'
+  status 0 "${TRAIN[@]}" --data book.txt --steps 150 --lr 1e-2 --val-every 0 --out learns &&
+    holds learns/metrics.jsonl 'rows[-1]["loss"] < 3 and rows[-1]["accuracy"] > 0.2' '150 steps bring the loss under 3'
 }
 
 # --keep N keeps the newest N checkpoints.
@@ -168,7 +188,8 @@ case_no_second_run() {
   kept=$(cd keeps && echo checkpoint-*)
   refuses 1 'keeps holds a run already' "${TRAIN[@]}" --data book.txt --steps 1 --out keeps
   [ "$(cd keeps && echo checkpoint-*)" = "$kept" ] || fail 'a refused run changes the folder of another'
-  cp -r keeps back && status 0 "$RAFTER" train --resume back/checkpoint-00000005 --steps 6 --keep 1 && [ -e back/checkpoint-00000006/DONE ] || fail 'what was just saved is pruned'
+  cp -r keeps back && status 0 "$RAFTER" train --resume back/checkpoint-00000005 --steps 6 --keep 1 &&
+    [ -e back/checkpoint-00000006/DONE ] || fail 'the newest checkpoint is removed'
   status 0 "${TRAIN[@]}" --data book.txt --steps 1 --out learns
   refuses 1 'keeps holds a run already' "$RAFTER" train --resume learns --steps 151 --out keeps
 }
@@ -186,14 +207,18 @@ case_refusals() {
 
 # --epochs sets the length; a later --steps replaces it.
 case_epochs() {
-  status 0 "${TRAIN[@]}" --data book.txt --epochs 0.05 --max-seconds 0.001 --out round && status 0 "$RAFTER" train --resume round --steps 3 --max-seconds 60 && holds round/metrics.jsonl 'rows[-1]["step"] == 3'
-  holds round/run.json '"epochs" not in d["options"] and d["options"]["steps"] == 3' && status 0 "$RAFTER" train --resume round --steps 4 && holds round/metrics.jsonl 'rows[-1]["step"] == 4'
+  status 0 "${TRAIN[@]}" --data book.txt --epochs 0.05 --max-seconds 0.001 --out round &&
+    status 0 "$RAFTER" train --resume round --steps 3 --max-seconds 60 &&
+    holds round/metrics.jsonl 'rows[-1]["step"] == 3'
+  holds round/run.json '"epochs" not in d["options"] and d["options"]["steps"] == 3' &&
+    status 0 "$RAFTER" train --resume round --steps 4 && holds round/metrics.jsonl 'rows[-1]["step"] == 4'
 }
 
 # Dropout, and weights from another folder.
 case_dropout_and_weights() {
   status 0 "${TRAIN[@]}" --data book.txt --steps 3 --dropout 0.2 --out dropout
-  status 0 "$RAFTER" train keeps/checkpoint-00000007 "${QUICK[@]}" --data book.txt --steps 2 --out tuned && holds tuned/metrics.jsonl 'rows[1]["loss"] < 5.6' 'training starts from the weights of a folder'
+  status 0 "$RAFTER" train keeps/checkpoint-00000007 "${QUICK[@]}" --data book.txt --steps 2 --out tuned &&
+    holds tuned/metrics.jsonl 'rows[1]["loss"] < 5.6' 'training starts from the weights of a folder'
 }
 
 cases "$@"

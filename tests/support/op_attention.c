@@ -96,8 +96,8 @@ void build_attention_kv(op_harness *h, const op_case *of, const op_size *size) {
            OP_IDS(RF_WANTED, cache, scale), &attr);
 }
 
-/* ---- latent attention: of a head half its width turns, values are a little narrower than it,
- *   the latent row a little wider */
+/* Latent attention: half of a head is rotated, values are a little narrower than a head, and the
+ * latent row is a little wider. */
 
 static rf_attr latent_attributes(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = case_attention_attributes(h, of, size);

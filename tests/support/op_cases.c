@@ -189,7 +189,7 @@ static void build_gated_bwd(op_harness *h, const op_case *of, const op_size *siz
   op_apply(h, of->op, OP_IDS(gate_up, dh), OP_IDS(RF_WANTED), &(rf_attr){0});
 }
 
-/* ---- experts: heads stands for how many there are, kv_heads for how many a row uses */
+/* Experts: the field heads has the number of experts, kv_heads the number that a row uses. */
 
 static rf_attr experts_attributes(op_harness *h, const op_case *of, const op_size *size) {
   rf_attr attr = case_attributes(h, of);
@@ -469,8 +469,7 @@ op_harness *op_case_build(const op_case *of, const op_size *size, rf_dtype dtype
   return h;
 }
 
-/* ---- sizes: small ones first, then around the widths of vectors, tiles and blocks, and past
- *   them ---- */
+/* Sizes: small ones first, then sizes around the widths of vectors, tiles and blocks. */
 
 /* rows, width, columns, heads, kv_heads, head_dim */
 static const op_size ROW_SIZES[] = {{3, 7, 5, 0, 0, 0},      {6, 16, 9, 0, 0, 0},    {1, 1, 1, 0, 0, 0},

@@ -58,7 +58,7 @@ void world_put(world *w, int64_t chip, int tensor, int64_t i, double value) {
   }
 }
 
-/* ---- where an element stands in the whole ---------------------------------------------------- */
+/* ---- index of an element in the unsharded tensor --------------------------------------------- */
 
 typedef struct cut {
   int64_t rank, chips, local, whole;

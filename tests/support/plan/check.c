@@ -33,7 +33,7 @@ typedef struct checker {
 static const rf_tensor *content(const checker *c, int t) { return rf_plan_content(c->plan, t); }
 static const char *name_of(const checker *c, int t) { return content(c, t)->name; }
 
-/* ---- each tensor by itself ------------------------------------------------------------------- */
+/* ---- checks of single tensors ---------------------------------------------------------------- */
 
 /* Bytes of a packed matrix: lanes in groups of sixteen, each with whole blocks, and their
  * headers. */

@@ -159,7 +159,7 @@ static void backward(setup *s, rf_isa isa, int threads) {
   call_kernel(kernel_of("attention_bwd", isa), &call);
 }
 
-/* ---- the naive truth ------------------------------------------------------------------------- */
+/* ---- expected values by a naive softmax ------------------------------------------------------ */
 
 typedef struct truth {
   double *ctx, *lse, *dqkv;

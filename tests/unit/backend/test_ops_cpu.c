@@ -219,7 +219,7 @@ static void test_fused_kernels_give_the_bits_of_their_parts(void **state) {
   if (failures) fail_msg("%d cases differ", failures);
 }
 
-/* ---- the harness itself: kernels that misbehave must be caught ------------------------------- */
+/* ---- the harness finds wrong kernels --------------------------------------------------------- */
 
 static size_t small_workspace(const rf_graph *graph, const rf_op *op, int threads) {
   (void)graph;

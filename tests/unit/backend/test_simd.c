@@ -69,8 +69,8 @@ static void test_all_isas_give_the_same_bits(void **state) {
   }
 }
 
-/* ---- accuracy: in units of the last place of the true value, or, where a function crosses
- *   zero, of `floor` ---- */
+/* Accuracy, in units of the last place of the true value. Where a function crosses zero, the unit is
+ * that of `floor`. */
 
 static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 static double silu(double x) { return x * sigmoid(x); }

@@ -16,7 +16,7 @@
 
 #include "support/scratch.h"
 
-/* ---- a file put together by hand, so that each byte can lie ---------------------------------- */
+/* ---- a file made by hand, so that any byte can be wrong -------------------------------------- */
 
 typedef struct bytes {
   unsigned char at[4096];

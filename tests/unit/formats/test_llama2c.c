@@ -64,8 +64,8 @@ static void test_three_files_of_one_model(void **state) {
   rf_gguf_close(gguf);
 }
 
-/* ---- by hand: one layer, D 4, F 6, two heads, one of keys, V 5, T 3: values count up from 0
- *   ---- */
+/* A model made by hand: one layer, D 4, F 6, two heads, one key head, V 5, T 3. Values count up
+ * from 0. */
 
 enum { D = 4, F = 6, N = 2, K = 1, V = 5, T = 3, HEAD = D / N };
 enum { BODY = V * D + D + D * D + 2 * K * HEAD * D + D * D + D + 3 * F * D + D, TABLES = T * HEAD };

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-/* ---- goldens: tests/data/quant/make.py says what is in them ---------------------------------- */
+/* ---- goldens; tests/data/quant/make.py defines them ------------------------------------------ */
 
 typedef struct golden {
   const rf_quant_type *type;

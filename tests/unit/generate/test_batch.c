@@ -246,7 +246,7 @@ static void bad_requests_are_refused(void **state) {
   rf_generator_close(g);
 }
 
-/* ---- nothing else matters -------------------------------------------------------------------- */
+/* ---- answers do not depend on other requests ------------------------------------------------- */
 
 enum { REQUESTS = 12, SAMPLES = 3 };
 

@@ -92,7 +92,7 @@ static void check_all_chunks(rf_generator *g, const float *all) {
   check_chunks(g, all, (const int64_t[]){5, 1, 1, 40, 2, 17, 1}, 7);
 }
 
-/* ---- decode = prefill = chunks --------------------------------------------------------------- */
+/* ---- decode, prefill and chunks are equal ---------------------------------------------------- */
 
 static void chunks_keep_the_bits(void **state) {
   (void)state;
@@ -191,7 +191,7 @@ static void reset_forgets(void **state) {
   rf_generator_close(g);
 }
 
-/* ---- = training's forward pass --------------------------------------------------------------- */
+/* ---- decoding equals the forward pass of training -------------------------------------------- */
 
 typedef struct losses {
   double nll[TOKENS];

@@ -244,7 +244,7 @@ static void faults_are_seen(void **state) {
   assert_true(worse(0, NAN) > LOGIT_BOUND && worse(INFINITY, 0) == INFINITY);
 }
 
-/* ---- published weights, where they are ------------------------------------------------------- */
+/* ---- published weights, if their files exist ------------------------------------------------- */
 
 /* The folder of a model whose config.json is `name`. */
 static char *need_folder(const char *name, char path[4200]) {

@@ -6,7 +6,8 @@ there=$(mktemp -d)
 trap 'rm -rf "$there"' EXIT
 cmake --install "$BUILD" --prefix "$there/usr" >"$there/log" || { cat "$there/log"; exit 1; }
 export PKG_CONFIG_PATH; PKG_CONFIG_PATH=$(dirname "$(find "$there" -name rafter.pc)")
-"$there/usr/bin/rafter" --version | grep -qE '^rafter [0-9]+\.[0-9]+\.[0-9]+ \(commit ' || { echo 'no version'; exit 1; }
+"$there/usr/bin/rafter" --version | grep -qE '^rafter [0-9]+\.[0-9]+\.[0-9]+ \(commit ' ||
+  { echo 'no version'; exit 1; }
 [ "$(pkg-config --modversion rafter)" = "$("$there/usr/bin/rafter" --version | cut -d' ' -f2)" ] || { echo 'pkg-config and the program name different versions'; exit 1; }
 page=$there/usr/share/man/man1/rafter.1 completion=$there/usr/share/bash-completion/completions/rafter
 for command in plan train generate calibrate bench roofline inspect tokenize doctor pull eval chat; do

@@ -44,7 +44,8 @@ printf '// First.\n' >"$work/src/room/a.c"
 python3 tools/house.py --root "$work" --write
 git -C "$work" add -A && git -C "$work" -c user.name=t -c user.email=t@localhost commit -qm counts
 printf '// First.\n// The second is behind it.\n' >"$work/src/room/a.c"
-python3 tools/house.py --root "$work" >"$work/out" && { echo 'a count that rises is not refused'; failures=1; }
+python3 tools/house.py --root "$work" >"$work/out" &&
+  { echo 'a count that rises is not refused'; failures=1; }
 grep -q 'src/room/a.c:2: behind' "$work/out" || { echo "the line is not named: $(cat "$work/out")"; failures=1; }
 python3 tools/house.py --root "$work" --write && printf '// First.\n' >"$work/src/room/a.c"
 python3 tools/house.py --root "$work" || { echo 'a count that falls is refused'; failures=1; }

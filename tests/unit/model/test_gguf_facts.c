@@ -15,7 +15,7 @@
 
 #include "support/files.h"
 
-/* ---- small files written for the purpose ----------------------------------------------------- */
+/* ---- small files, written for these tests ---------------------------------------------------- */
 
 typedef struct fixture {
   rf_gguf_meta *meta;

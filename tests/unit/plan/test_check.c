@@ -241,7 +241,7 @@ static void every_planted_fault_is_found(void **state) {
   for (int i = 0; i < made_count; i++) assert_int_equal(rf_plan_check(made[i], NULL), RAFTER_OK);
 }
 
-/* ---- lifetimes, on graphs small enough to know the answer ------------------------------------ */
+/* ---- lifetimes on small graphs with known answers -------------------------------------------- */
 
 static rf_graph *graph;
 static int64_t shape[] = {4, 8};

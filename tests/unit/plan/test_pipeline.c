@@ -94,7 +94,7 @@ static void microbatches_in_flight(void **state) {
     for (int c = 0; c < 2; c++) assert_int_equal(rf_pipeline_in_flight(&turns, s, 4, c), held[s][c]);
 }
 
-/* ---- the walk -------------------------------------------------------------------------------- */
+/* ---- the schedule ---------------------------------------------------------------------------- */
 
 static double walked(const rf_mesh *mesh, int micros, const rf_piece_times *piece, double *finish) {
   double start[MOST], seconds = rf_pipeline_simulate(mesh, micros, piece, start, finish);

@@ -24,7 +24,7 @@
 
 enum { SLEEP_NS = 20000000, PAGES = 2000, PAGE = 4096, BUSY_NS = 40000000, STOP_NS = 300000000 };
 
-/* ---- plants ---------------------------------------------------------------------------------- */
+/* ---- planted causes -------------------------------------------------------------------------- */
 
 static void (*plant)(void); /* what the first op of a step does in addition to its work */
 static void *taken;         /* memory that a plant allocated */

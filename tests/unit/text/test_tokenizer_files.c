@@ -34,7 +34,7 @@ static rf_tokenizer *shared_tokenizer(const char *name) {
   return t;
 }
 
-/* ---- real models, small ---------------------------------------------------------------------- */
+/* ---- small real models ----------------------------------------------------------------------- */
 
 static void test_stories260k(void **state) {
   (void)state;
@@ -208,7 +208,7 @@ static void test_long_words(void **state) {
   }
 }
 
-/* ---- against trying everything --------------------------------------------------------------- */
+/* ---- comparison with brute force ------------------------------------------------------------- */
 
 enum { LETTERS = 4 };
 

@@ -49,7 +49,7 @@ static char folder[] = "/tmp/rafter-test-golden-XXXXXX", data_path[64], model_fo
 static json_t *golden;
 static int64_t tokens;
 
-/* ---- what is measured ------------------------------------------------------------------------ */
+/* ---- measurements ---------------------------------------------------------------------------- */
 
 /* The largest error of each kind in units of its bound; 1 is the largest allowed value. NaN counts
  * as infinite. */
