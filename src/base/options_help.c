@@ -123,6 +123,12 @@ static int rows_of(const rf_command *command, bool all, const rf_option *row[MOS
   return shown;
 }
 
+static bool heading_is_printed(const rf_option *const *row, int i) {
+  for (int j = 0; j < i; ++j)
+    if (strcmp(row[j]->heading, row[i]->heading) == 0) return true;
+  return false;
+}
+
 static void put_rows(FILE *out, const rf_option *const *row, int count, bool all, int width) {
   int column = 0;
   for (int i = 0; i < count; ++i) {
@@ -130,9 +136,7 @@ static void put_rows(FILE *out, const rf_option *const *row, int count, bool all
     if (wide <= COLUMN_MAX && wide > column) column = wide;
   }
   for (int i = 0; i < count; ++i) {
-    bool seen = false;
-    for (int j = 0; j < i; ++j) seen |= strcmp(row[j]->heading, row[i]->heading) == 0;
-    if (seen) continue;
+    if (heading_is_printed(row, i)) continue;
     fprintf(out, "\n%s:\n", row[i]->heading);
     for (int j = i; j < count; ++j) {
       if (strcmp(row[j]->heading, row[i]->heading) != 0) continue;
@@ -169,15 +173,19 @@ static void put_command(FILE *out, const rf_command *command, bool all, int widt
             every);
 }
 
+static bool group_is_printed(const rf_commands *commands, int i) {
+  for (int j = 0; j < i; ++j)
+    if (strcmp(commands->command[j]->group, commands->command[i]->group) == 0) return true;
+  return false;
+}
+
 static void put_program(FILE *out, const rf_commands *commands, int width) {
   fputs("Plan, train, tune, run and measure transformers.\n\n"
         "usage: rafter COMMAND [MODEL] [--option value]\n",
         out);
   for (int i = 0; i < commands->count; ++i) {
     const char *group = commands->command[i]->group;
-    bool seen = false;
-    for (int j = 0; j < i; ++j) seen |= strcmp(commands->command[j]->group, group) == 0;
-    if (seen) continue;
+    if (group_is_printed(commands, i)) continue;
     fprintf(out, "\n%s:\n", group);
     for (int j = i; j < commands->count; ++j)
       if (strcmp(commands->command[j]->group, group) == 0)

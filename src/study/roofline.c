@@ -338,8 +338,8 @@ static void note_unused(rf_question *q) {
   for (int i = 0; i < rf_options_count(q->o) && i < 512; i++) {
     const char *name = rf_options_name(q->o, i);
     bool general = q->used[i / 64] >> i % 64 & 1;
-    for (size_t k = 0; k < sizeof everywhere / sizeof *everywhere; k++)
-      general |= !strcmp(name, everywhere[k]);
+    for (size_t k = 0; k < sizeof everywhere / sizeof *everywhere && !general; k++)
+      general = !strcmp(name, everywhere[k]);
     if (!general && rf_options_given(q->o, name)) {
       mark(q, name);
       rf_fact_note(q, "--%s plays no part in this", name);

@@ -445,7 +445,7 @@ static rf_status check_settings(const scan *s, json_t *model) {
   json_t *value;
   json_object_foreach (model, key, value) {
     bool known = false;
-    for (size_t i = 0; i < sizeof KNOWN / sizeof KNOWN[0]; i++) known |= !strcmp(KNOWN[i], key);
+    for (size_t i = 0; i < sizeof KNOWN / sizeof KNOWN[0] && !known; i++) known = !strcmp(KNOWN[i], key);
     if (!known)
       return RF_FAIL(s->error, RAFTER_FAILED, NULL, "unknown setting of a tokenizer's model (%s: model.%s)",
                      s->where, key);
