@@ -20,27 +20,19 @@ extern void __libc_free(void *);
 
 static _Atomic(const char *) phase_up;
 
-static void check(const char *call) {
-  const char *phase = atomic_load_explicit(&phase_up, memory_order_relaxed);
-  if (!phase) return;
-  atomic_store(&phase_up, NULL);
-  const char *parts[] = {"rafter: ", call, " during ", phase,
-                         " (expected: no allocation between the first and the last step)\n"};
-  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-    if (write(2, parts[i], strlen(parts[i])) < 0) break;
-  abort();
+/* The OpenMP runtime allocates a team when the number of threads changes, and the loader allocates
+ * the thread-local memory of its new threads. Both are allowed. */
+static bool is_openmp(const void *caller) {
+  Dl_info library;
+  return dladdr(caller, &library) && library.dli_fname &&
+         (strstr(library.dli_fname, "omp.so") || strstr(library.dli_fname, "/ld-linux"));
 }
 
-/* OpenMP allocates a new team when the number of threads changes. Only these blocks are aligned,
- * and they are allowed. */
+/* The runtime frees a team with a tail call, so the caller of that free looks like our code: its
+ * aligned blocks are remembered. */
 enum { TEAMS = 256 };
 static _Atomic(void *) team[TEAMS];
 static atomic_uint teams;
-
-static bool is_openmp(const void *caller) {
-  Dl_info library;
-  return dladdr(caller, &library) && library.dli_fname && strstr(library.dli_fname, "omp.so");
-}
 
 static bool is_team(const void *p) {
   if (!atomic_load_explicit(&phase_up, memory_order_relaxed)) return false;
@@ -49,33 +41,58 @@ static bool is_team(const void *p) {
   return false;
 }
 
+static void check(const char *call, const void *caller) {
+  const char *phase = atomic_load_explicit(&phase_up, memory_order_relaxed);
+  if (!phase || is_openmp(caller)) return;
+  atomic_store(&phase_up, NULL);
+  const char *parts[] = {"rafter: ", call, " during ", phase,
+                         " (expected: no allocation between the first and the last step)\n"};
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+    if (write(2, parts[i], strlen(parts[i])) < 0) break;
+  abort();
+}
+
+#define CALLER __builtin_return_address(0)
+
+void *malloc(size_t n) {
+  check("malloc", CALLER);
+  return __libc_malloc(n);
+}
+void *calloc(size_t n, size_t size) {
+  check("calloc", CALLER);
+  return __libc_calloc(n, size);
+}
+void *realloc(void *p, size_t n) {
+  check("realloc", CALLER);
+  return __libc_realloc(p, n);
+}
+
 static void *align(const char *call, const void *caller, size_t a, size_t n) {
-  bool openmp = is_openmp(caller);
-  if (!openmp) check(call);
+  check(call, caller);
   void *p = __libc_memalign(a, n);
-  if (openmp) atomic_store(&team[atomic_fetch_add(&teams, 1) % TEAMS], p);
+  if (is_openmp(caller)) atomic_store(&team[atomic_fetch_add(&teams, 1) % TEAMS], p);
   return p;
 }
 
-void *malloc(size_t n) { return check("malloc"), __libc_malloc(n); }
-void *calloc(size_t n, size_t size) { return check("calloc"), __libc_calloc(n, size); }
-void *realloc(void *p, size_t n) { return check("realloc"), __libc_realloc(p, n); }
-void *memalign(size_t a, size_t n) { return align("memalign", __builtin_return_address(0), a, n); }
-void *aligned_alloc(size_t a, size_t n) { return align("aligned_alloc", __builtin_return_address(0), a, n); }
+void *memalign(size_t a, size_t n) { return align("memalign", CALLER, a, n); }
+void *aligned_alloc(size_t a, size_t n) { return align("aligned_alloc", CALLER, a, n); }
 int posix_memalign(void **p, size_t a, size_t n) {
-  check("posix_memalign");
+  check("posix_memalign", CALLER);
   *p = __libc_memalign(a, n);
   return *p ? 0 : ENOMEM;
 }
 void free(void *p) {
-  if (p && !is_team(p)) check("free");
+  if (p && !is_team(p)) check("free", CALLER);
   __libc_free(p);
 }
 void *mmap(void *at, size_t n, int prot, int flags, int file, off_t offset) {
-  check("mmap");
+  check("mmap", CALLER);
   return (void *)syscall(SYS_mmap, at, n, prot, flags, file, offset);
 }
-int munmap(void *at, size_t n) { return check("munmap"), (int)syscall(SYS_munmap, at, n); }
+int munmap(void *at, size_t n) {
+  check("munmap", CALLER);
+  return (int)syscall(SYS_munmap, at, n);
+}
 
 void rf_guard_begin(const char *phase) { atomic_store(&phase_up, phase); }
 void rf_guard_end(void) { atomic_store(&phase_up, NULL); }
