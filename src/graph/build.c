@@ -492,7 +492,7 @@ static rf_status options_check(const rf_model *model, const rf_build_options *o,
     return RF_FAIL(
         error, RAFTER_INVALID,
         "set output_router_logits to false and router_jitter_noise to 0 in config.json to train without",
-        "%s is trained with what this version does not compute (router_aux_loss_coef with "
+        "this version cannot train %s with these router options (router_aux_loss_coef with "
         "output_router_logits: %g, router_jitter_noise: %g)",
         model->name, (double)model->router_aux, (double)model->router_jitter);
   if (o->kv_dtype_set && o->kv_dtype != RF_F32 && o->kv_dtype != RF_BF16 && !rf_dtype_is_narrow(o->kv_dtype))
@@ -596,7 +596,7 @@ rf_status rf_graph_build(const rf_model *model, const rf_build_options *options,
   if (after)
     return RF_FAIL(error, RAFTER_INVALID,
                    "a pass is build, adapt, differentiate, optimize, stage, shard or fuse",
-                   "no such pass (after: expected a pass, got '%s')", after);
+                   "unknown pass (after: expected a pass, got '%s')", after);
   rf_graph *graph = NULL;
   rf_status status;
   RF_TRY(rf_mesh_check(&options->mesh, model, options, error));

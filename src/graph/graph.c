@@ -341,7 +341,7 @@ static bool dtype_fits(int wanted, rf_dtype dtype) {
 static rf_status slot_check(const rf_graph *graph, const rf_op *op, int id, const char *slot, int dtype,
                             int rank, const int64_t *dims, rf_error *error) {
   if (id >= graph->tensor_count)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "no such tensor (%s %s, %s: expected an id below %d, got %d)",
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown tensor (%s %s, %s: expected an id below %d, got %d)",
                    op->def->name, op->name, slot, graph->tensor_count, id);
   const rf_tensor *tensor = &graph->tensor[id];
   if (!dtype_fits(dtype, tensor->dtype))

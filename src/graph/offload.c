@@ -42,8 +42,8 @@ rf_status rf_offload_parse(const char *text, unsigned *what, rf_error *error) {
     while (bit < RF_OFFLOADS && (strlen(NAMES[bit]) != length || strncmp(NAMES[bit], at, length))) bit++;
     if (bit == RF_OFFLOADS)
       return RF_FAIL(error, RAFTER_INVALID,
-                     "a list of optimizer, activations, kv and weights, as optimizer,activations",
-                     "what is to stand in the host's memory? (--offload: expected optimizer, activations, kv "
+                     "write a list of optimizer, activations, kv and weights, as optimizer,activations",
+                     "unknown entry in a list (--offload: expected optimizer, activations, kv "
                      "or weights, got '%.*s')",
                      (int)(length < 40 ? length : 40), at);
     if (*what & 1u << bit)
@@ -92,7 +92,7 @@ static int copy_of(offload *f, int t, int phase) {
   copy->param = tensor.param;
   copy->panels = tensor.panels;
   copy->spec = tensor.spec;
-  copy->reason = "brought from the host for the ops that use it";
+  copy->reason = "copied from the host for the ops that use it";
   return id;
 }
 
@@ -258,7 +258,7 @@ static rf_status send_kept(offload *f, bool *there, int *source) {
                                tensor.dtype, tensor.rank, tensor.shape);
     f->graph->tensor[host].host = true;
     f->graph->tensor[host].spec = tensor.spec;
-    f->graph->tensor[host].reason = "waits for backward in the host's memory";
+    f->graph->tensor[host].reason = "stored in the host's memory until backward";
     RF_TRY(move(f, &RF_OP_OFFLOAD_OUT, t, host, o, false, "/out", (rf_attr){0}));
     source[t] = host;
     there[host] = true;
@@ -291,7 +291,7 @@ rf_status rf_pass_offload(rf_graph *graph, unsigned what, rf_error *error) {
   for (size_t t = 0; t < tensors; t++) any |= there[t];
   if (!any)
     return RF_FAIL(error, RAFTER_INVALID, "leave --offload out, or name what this job has",
-                   "there is nothing to lay down in the host's memory (--offload)");
+                   "this job has nothing to store in the host's memory (--offload)");
   find_stays(&f, there);
   qsort(f.list, (size_t)f.count, sizeof *f.list, in_order);
   RF_TRY(bring(&f));

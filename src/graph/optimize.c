@@ -39,7 +39,7 @@ static states *make_states(rf_graph *graph, int *trained) {
     state[p].trained = (*trained)++;
     bool narrow = graph->tensor[state[p].weight].dtype != graph->tensor[state[p].gradient].dtype;
     state[p].master = narrow ? state_tensor(graph, state[p].weight, "/master", RF_CLASS_MASTER,
-                                            "the weight in f32, what the optimizer updates")
+                                            "the weight in f32, which the optimizer updates")
                              : state[p].weight;
   }
   for (int p = 0; p < count; p++)

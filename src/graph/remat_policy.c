@@ -71,7 +71,7 @@ static rf_status parse_saved(const char *names, rf_remat *remat, rf_error *error
                      (int)(length < 40 ? length : 40), at);
     if (RF_SAVED[i].within)
       return RF_FAIL(error, RAFTER_INVALID, hint,
-                     "--remat save: cannot keep %s by itself (expected %s, got %s)", RF_SAVED[i].name,
+                     "--remat save: cannot store %s by itself (expected %s, got %s)", RF_SAVED[i].name,
                      RF_SAVED[i].within, RF_SAVED[i].name);
     set |= 1u << i;
     if (!at[length]) break;
@@ -88,7 +88,7 @@ rf_status rf_remat_parse(const char *text, rf_remat *remat, rf_error *error) {
     if (!strcmp(SETS[i].policy, text)) return parse_saved(SETS[i].saves, remat, error);
   if (!strncmp(text, "save:", 5)) return parse_saved(text + 5, remat, error);
   return RF_FAIL(error, RAFTER_INVALID,
-                 "`rafter plan --help` lists the policies; save:qkv,out keeps what it names",
+                 "`rafter plan --help` lists the policies; save:qkv,out stores only qkv and out",
                  "--remat does not know '%.60s'", text);
 }
 

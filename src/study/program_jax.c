@@ -560,19 +560,21 @@ static rf_status on_one_device(const rf_model *m, const rf_program_job *o, rf_pr
                                int64_t *shards, rf_error *error) {
   const rf_mesh *mesh = &o->build.mesh;
   if (o->remat == RF_REMAT_AUTO && o->build.job == RF_JOB_TRAIN)
-    return RF_FAIL(error, RAFTER_INVALID, "one of none, mlp, attn, mlp+attn, block, minimal, save:NAMES",
-                   "a JAX program has no remat=auto (--remat)");
+    return RF_FAIL(error, RAFTER_INVALID, "use none, mlp, attn, mlp+attn, block, minimal or save:NAMES",
+                   "a JAX program cannot use --remat auto");
   *shards = rf_mesh_extent(mesh, RF_AXIS_FSDP);
   int64_t chips = rf_mesh_chips(mesh),
           known = *shards * rf_mesh_extent(mesh, RF_AXIS_DATA) * rf_mesh_extent(mesh, RF_AXIS_SLICE);
   char text[160];
   if (chips != known)
-    return RF_FAIL(error, RAFTER_INVALID, "leave the other axes out, or --program",
-                   "JAX programs are sized over data and fsdp (--mesh: got %s)", rf_mesh_text(mesh, text));
+    return RF_FAIL(error, RAFTER_INVALID, "remove the other axes, or --program",
+                   "JAX programs can be sized over the axes data, slice and fsdp only (--mesh: got %s)",
+                   rf_mesh_text(mesh, text));
   if (o->build.microbatch % chips)
-    return RF_FAIL(error, RAFTER_INVALID, "let the chips divide the microbatch",
-                   "a microbatch is not dealt out evenly (expected a multiple of %lld sequences, got %lld)",
-                   (long long)chips, (long long)o->build.microbatch);
+    return RF_FAIL(
+        error, RAFTER_INVALID, "let the chips divide the microbatch",
+        "the microbatch does not divide over the chips (expected a multiple of %lld sequences, got %lld)",
+        (long long)chips, (long long)o->build.microbatch);
   const rf_build_options *b = &o->build;
   double rows = (double)b->microbatch * (double)b->seq, row = 16.0 * (double)m->heads * (double)b->seq +
                                                               64.0 * (double)(m->ff + m->width) +

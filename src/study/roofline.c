@@ -18,22 +18,23 @@ typedef struct question_row {
 } question_row;
 
 static const question_row ROWS[] = {
-    {"matmul", rf_roofline_matmul, "(m,k) x (k,n) on one chip, or with --split and --axes over several"},
+    {"matmul", rf_roofline_matmul,
+     "product (m,k) x (k,n) on one chip, or over several with --split and --axes"},
     {"einsum", rf_roofline_einsum, "a contraction: einsum \"bd,df->bf\" b=64,d=1024,f=4096"},
-    {"attention", rf_roofline_attention, "queries of --seq tokens against --context keys"},
+    {"attention", rf_roofline_attention, "attention of --seq queries over --context keys"},
     {"allgather", rf_roofline_collective, "--bytes gathered over --axes"},
     {"reducescatter", rf_roofline_collective, "--bytes summed and scattered over --axes"},
     {"allreduce", rf_roofline_collective, "--bytes summed over --axes"},
-    {"alltoall", rf_roofline_collective, "--bytes of all chips dealt out again over --axes"},
-    {"permute", rf_roofline_collective, "--bytes to the neighbour along --axes"},
+    {"alltoall", rf_roofline_collective, "--bytes of all chips exchanged over --axes"},
+    {"permute", rf_roofline_collective, "--bytes sent to the next chip along --axes"},
     {"transfer", rf_roofline_transfer, "--bytes over a --link"},
-    {"critical-batch", rf_roofline_critical_batch, "tokens from which a layer is compute-bound"},
-    {"parallelism", rf_roofline_parallelism, "when a --strategy is compute-bound, and how far it goes"},
+    {"critical-batch", rf_roofline_critical_batch, "minimum tokens for a compute-bound layer"},
+    {"parallelism", rf_roofline_parallelism, "when a --strategy is compute-bound, and over how many chips"},
     {"cost", rf_roofline_cost, "FLOPs, time, price and utilisation of a run"},
-    {"array", rf_roofline_array, "bytes of an array, whole and on one chip of a --mesh"},
-    {"memory", rf_roofline_memory, "states, kept activations and what fits"},
-    {"kv", rf_roofline_kv, "bytes of a cache of keys and values"},
-    {"decode", rf_roofline_decode, "one step of decoding: time, rate, memory, slots"},
+    {"array", rf_roofline_array, "bytes of an array, in full and on one chip of a --mesh"},
+    {"memory", rf_roofline_memory, "memory of states and stored activations, and what fits"},
+    {"kv", rf_roofline_kv, "bytes of a KV cache"},
+    {"decode", rf_roofline_decode, "time, rate, memory and slots of one decoding step"},
 };
 
 const char *rf_roofline_op(int i, const char **help) {
@@ -108,17 +109,18 @@ rf_status rf_need(rf_question *q, const char *name, double *value, rf_error *err
   *value = rf_value(q, name);
   if (!isnan(*value)) return RAFTER_OK;
   char hint[96];
-  snprintf(hint, sizeof hint, "give --%s; --model MODEL gives all that a shape knows", name);
-  return RF_FAIL(error, RAFTER_INVALID, hint, "%s needs --%s (it has no default)", q->answer->op, name);
+  snprintf(hint, sizeof hint, "give --%s, or --model MODEL", name);
+  return RF_FAIL(error, RAFTER_INVALID, hint, "%s needs --%s", q->answer->op, name);
 }
 
 rf_status rf_experts(rf_question *q, double *experts, double *used, rf_error *error) {
   *experts = rf_value_or(q, "experts", 0);
   *used = rf_value_or(q, "experts-used", 0);
   if (*experts <= 0 || *used <= *experts) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "lower --experts-used, or raise --experts",
-                 "a token uses more experts than there are (--experts-used: expected at most %g, got %g)",
-                 *experts, *used);
+  return RF_FAIL(
+      error, RAFTER_INVALID, "lower --experts-used, or raise --experts",
+      "a token cannot use more experts than there are (--experts-used: expected at most %g, got %g)",
+      *experts, *used);
 }
 
 /* ---- the machine ----------------------------------------------------------------------------- */
@@ -160,9 +162,9 @@ rf_status rf_link_bps(rf_question *q, const char *link, double *bps, rf_error *e
     bool given = rf_options_knows(q->o, links[i].option);
     snprintf(hint, sizeof hint, given ? "give --%s, or choose another machine" : "choose another machine",
              links[i].option);
-    return RF_FAIL(error, RAFTER_INVALID, hint, "%s has no figure for %s", m->name, link);
+    return RF_FAIL(error, RAFTER_INVALID, hint, "%s has no known bandwidth for %s", m->name, link);
   }
-  return RF_FAIL(error, RAFTER_INVALID, "one of hbm, vmem, pcie, ici, dcn", "no link '%s'", link);
+  return RF_FAIL(error, RAFTER_INVALID, "one of hbm, vmem, pcie, ici, dcn", "unknown link '%s'", link);
 }
 
 /* Parses extents, as 4,4, or axes of the machine, as x,y. */
@@ -213,7 +215,7 @@ rf_status rf_asked_group(rf_question *q, rf_group *group, rf_error *error) {
         "give shorter axes, or join groups of them over the data-centre network by --slices", error));
   if (!count)
     return RF_FAIL(error, RAFTER_INVALID, "give --axes 16 (or 4,4), or a shape as --on tpu-v5e:4x4",
-                   "over which chips? (%s needs --axes)", q->answer->op);
+                   "%s needs --axes", q->answer->op);
   RF_TRY(rf_machine_axes(m, extent, count, !strcmp(wrap, "auto") ? -1 : !strcmp(wrap, "yes"), group, error));
   if (slices > 1) {
     RF_TRY(rf_link_bps(q, "dcn", &group->dcn_bps, error));
@@ -271,7 +273,7 @@ void rf_fact_head(rf_question *q, double flops, double bytes, double seconds, co
   rf_fact_add(q, "bytes", "bytes", RF_UNIT_BYTES, bytes);
   rf_fact_add(q, "intensity", flops > 0 ? "FLOP per byte" : NULL, RF_UNIT_NUMBER,
               bytes > 0 ? flops / bytes : NAN);
-  rf_fact_add(q, "seconds", "time at best", RF_UNIT_SECONDS, seconds);
+  rf_fact_add(q, "seconds", "shortest time", RF_UNIT_SECONDS, seconds);
   rf_fact_text(q, "bound", "bound by", bound);
   rf_fact_add(q, "critical", NULL, RF_UNIT_NUMBER, critical);
 }
@@ -283,12 +285,13 @@ rf_status rf_fact_roofline(rf_question *q, double flops, double bytes, const cha
   RF_TRY(rf_link_bps(q, link, &bps, error));
   double compute = flops / peak / q->chips, memory = bytes / bps / q->chips;
   mark(q, "chips");
-  if (q->chips > 1) rf_fact_note(q, "shared by %.0f chips, what they send each other not counted", q->chips);
+  if (q->chips > 1) rf_fact_note(q, "shared by %.0f chips, without the traffic between them", q->chips);
   rf_fact_head(q, flops, bytes, fmax(compute, memory), compute >= memory ? "compute" : "memory", critical);
-  rf_fact_add(q, "compute_seconds", "arithmetic alone", RF_UNIT_SECONDS, compute);
-  rf_fact_add(q, "memory_seconds", "traffic alone", RF_UNIT_SECONDS, memory);
-  rf_fact_add(q, "seconds_sum", "one after the other", RF_UNIT_SECONDS, compute + memory);
-  rf_fact_add(q, "critical_intensity", "compute-bound from FLOP per byte", RF_UNIT_NUMBER, peak / bps);
+  rf_fact_add(q, "compute_seconds", "time of arithmetic", RF_UNIT_SECONDS, compute);
+  rf_fact_add(q, "memory_seconds", "time of memory traffic", RF_UNIT_SECONDS, memory);
+  rf_fact_add(q, "seconds_sum", "time without overlap", RF_UNIT_SECONDS, compute + memory);
+  rf_fact_add(q, "critical_intensity", "FLOP per byte from which it is compute-bound", RF_UNIT_NUMBER,
+              peak / bps);
   return RAFTER_OK;
 }
 
@@ -342,7 +345,7 @@ static void note_unused(rf_question *q) {
       general = !strcmp(name, everywhere[k]);
     if (!general && rf_options_given(q->o, name)) {
       mark(q, name);
-      rf_fact_note(q, "--%s plays no part in this", name);
+      rf_fact_note(q, "--%s is not used here", name);
     }
   }
 }
@@ -398,7 +401,8 @@ rf_status rf_roofline_answer(const rf_options *options, rf_answer *answer, rf_er
               : RAFTER_OK);
   RF_GO(set_up(q, error));
   RF_GO(row->answer(q, error));
-  if (q->widened) rf_fact_note(q, "%s has no %s arithmetic: widened", q->machine.name, q->dtype.name);
+  if (q->widened)
+    rf_fact_note(q, "%s has no %s arithmetic; a wider dtype is used", q->machine.name, q->dtype.name);
   note_unused(q);
 done:
   if (q->pool) rf_pool_free(q->pool);

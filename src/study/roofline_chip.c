@@ -40,22 +40,22 @@ static rf_status split_matmul(rf_question *q, double m, double k, double n, doub
   bool hidden = part >= reduce;
   rf_fact_head(q, flops, output, fmax(part, reduce), hidden ? "compute" : "network", k * reduce / part);
   rf_fact_add(q, "group_chips", "chips that share k", RF_UNIT_NUMBER, chips);
-  rf_fact_add(q, "compute_seconds", "its part on each chip", RF_UNIT_SECONDS, part);
-  rf_fact_add(q, "compute_seconds_whole", "all of it on one chip", RF_UNIT_SECONDS, whole);
+  rf_fact_add(q, "compute_seconds", "arithmetic on each chip", RF_UNIT_SECONDS, part);
+  rf_fact_add(q, "compute_seconds_whole", "arithmetic on one chip", RF_UNIT_SECONDS, whole);
   rf_fact_add(q, "allreduce_seconds", "all-reduce of the output", RF_UNIT_SECONDS, reduce);
   rf_fact_add(q, "reducescatter_seconds", "reduce-scatter of the output", RF_UNIT_SECONDS, scatter);
   rf_fact_add(q, "allgather_seconds", "all-gather of the weight", RF_UNIT_SECONDS, gather);
   rf_fact_add(q, "allgather_input_seconds", "all-gather of the input", RF_UNIT_SECONDS, gather_input);
-  rf_fact_add(q, "gather_to_scatter", "bytes to gather the input / to scatter the output", RF_UNIT_NUMBER,
+  rf_fact_add(q, "gather_to_scatter", "bytes of the input's gather / of the output's scatter", RF_UNIT_NUMBER,
               input / output);
   /* Each time grows linearly in the dimension that is solved for. */
-  rf_fact_add(q, "reduce_hidden_k", "arithmetic hides the all-reduce from k", RF_UNIT_NUMBER,
+  rf_fact_add(q, "reduce_hidden_k", "k from which arithmetic hides the all-reduce", RF_UNIT_NUMBER,
               k * reduce / part);
-  rf_fact_add(q, "gather_hidden_m", "arithmetic hides the weight's gather from m", RF_UNIT_NUMBER,
+  rf_fact_add(q, "gather_hidden_m", "m from which arithmetic hides the weight's gather", RF_UNIT_NUMBER,
               m * gather / whole);
-  rf_fact_add(q, "reduce_faster_k", "reducing beats gathering, where that is compute-bound, from k",
+  rf_fact_add(q, "reduce_faster_k", "k from which reducing is faster than a compute-bound gather",
               RF_UNIT_NUMBER, k * reduce / whole);
-  rf_fact_text(q, "faster", "faster", fmax(whole, gather) <= fmax(part, reduce) ? "gather" : "reduce");
+  rf_fact_text(q, "faster", "faster way", fmax(whole, gather) <= fmax(part, reduce) ? "gather" : "reduce");
   return RAFTER_OK;
 }
 
@@ -73,13 +73,13 @@ rf_status rf_roofline_matmul(rf_question *q, rf_error *error) {
   double critical_m = !batched && spare > 0 ? k * n * w / bps / spare : NAN;
   RF_TRY(rf_fact_roofline(q, 2 * m * k * n, a * m * k + w * k * n * (batched ? m : 1) + a * m * n, link,
                           batched ? NAN : asymptote, error));
-  rf_fact_add(q, "critical_m", "compute-bound from m", RF_UNIT_NUMBER, critical_m);
-  rf_fact_add(q, "critical_m_long", "the same, k and n long", RF_UNIT_NUMBER, batched ? NAN : asymptote);
-  if (batched) rf_fact_note(q, "every row has a weight of its own: never compute-bound");
+  rf_fact_add(q, "critical_m", "m from which it is compute-bound", RF_UNIT_NUMBER, critical_m);
+  rf_fact_add(q, "critical_m_long", "the same for large k and n", RF_UNIT_NUMBER, batched ? NAN : asymptote);
+  if (batched) rf_fact_note(q, "every row has its own weight, so this is never compute-bound");
   const int *tile = q->machine.tile;
   if (tile[0]) {
     double padded = round_up(m, tile[0]) * round_up(k, tile[1]) * round_up(n, tile[1]);
-    rf_fact_add(q, "tile_utilisation", "of the matrix unit's tiles used", RF_UNIT_PERCENT,
+    rf_fact_add(q, "tile_utilisation", "used fraction of the matrix unit's tiles", RF_UNIT_PERCENT,
                 m * k * n / padded);
   }
   return RAFTER_OK;
@@ -116,7 +116,8 @@ static rf_status parse_expression(const char *text, einsum *e, rf_error *error) 
     }
     if (!isalpha((unsigned char)*c) || e->in[at][(int)*c])
       return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT,
-                     "'%.40s' is no einsum (expected letters, each once an operand, got '%.1s')", text, c);
+                     "'%.40s' is not an einsum (expected letters, each once per operand, got '%.1s')", text,
+                     c);
     e->in[at][(int)*c] = true;
     e->size[(int)*c] = -1;
     bool known = !output;
@@ -129,7 +130,7 @@ static rf_status parse_expression(const char *text, einsum *e, rf_error *error) 
   for (const char *c = text; *c; c++) letters |= isalpha((unsigned char)*c) != 0;
   return output && letters ? RAFTER_OK
                            : RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT,
-                                     "'%.40s' is no einsum (expected OPERANDS->OUTPUT)", text);
+                                     "'%.40s' is not an einsum (expected OPERANDS->OUTPUT)", text);
 }
 
 static rf_status parse_sizes(const rf_question *q, einsum *e, rf_error *error) {
@@ -142,7 +143,7 @@ static rf_status parse_sizes(const rf_question *q, einsum *e, rf_error *error) {
       if (!isalpha((unsigned char)word[0]) || word[1] != '=' ||
           rf_parse_count(word + 2, &size, NULL) != RAFTER_OK || size < 1 || size > (int64_t)1e15)
         return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT,
-                       "'%.40s' is no size (expected LETTER=NUMBER, at least 1)", at);
+                       "'%.40s' is not a size (expected LETTER=NUMBER, at least 1)", at);
       if (e->size[(int)word[0]] == 0)
         return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT, "the einsum has no letter %c", word[0]);
       e->size[(int)word[0]] = (double)size;
@@ -169,7 +170,7 @@ static double elements(const einsum *e, const bool *in, int *rank) {
 rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
   einsum e = {0};
   const char *text = rf_options_argument(q->o, 1);
-  if (!text) return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT, "which einsum? (it is missing)");
+  if (!text) return RF_FAIL(error, RAFTER_INVALID, EINSUM_HINT, "the einsum is missing");
   RF_TRY(parse_expression(text, &e, error));
   RF_TRY(parse_sizes(q, &e, error));
   double all = 1, bytes = 0, longest_bytes = 0, out, asymptote;
@@ -199,9 +200,9 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
   bool batch = e.operands == 2 && rows && letters > longest; /* rows that the second operand does not have */
   RF_TRY(asymptotic_batch(q, "hbm", &asymptote, error));
   RF_TRY(rf_fact_roofline(q, flops, bytes, "hbm", batch ? asymptote : NAN, error));
-  rf_fact_add(q, "flops_exact", "arithmetic, adds counted exactly", RF_UNIT_FLOPS, exact);
-  rf_fact_add(q, "intensity_exact", "FLOP per byte of that", RF_UNIT_NUMBER, exact / bytes);
-  rf_fact_add(q, "intensity_limit", "FLOP per byte, all sizes growing together", RF_UNIT_NUMBER,
+  rf_fact_add(q, "flops_exact", "arithmetic with exact additions", RF_UNIT_FLOPS, exact);
+  rf_fact_add(q, "intensity_exact", "FLOP per byte of the exact count", RF_UNIT_NUMBER, exact / bytes);
+  rf_fact_add(q, "intensity_limit", "FLOP per byte when all sizes grow together", RF_UNIT_NUMBER,
               letters > longest ? INFINITY : flops / longest_bytes);
   return RAFTER_OK;
 }
@@ -225,27 +226,28 @@ rf_status rf_roofline_attention(rf_question *q, rf_error *error) {
          window = rf_value_or(q, "window", 0), peak, bps;
   bool causal = !rf_flag(q, "non-causal");
   if (fmod(heads, kv_heads) != 0)
-    return RF_FAIL(error, RAFTER_INVALID, "let --kv-heads divide --heads",
+    return RF_FAIL(error, RAFTER_INVALID, "choose --kv-heads that divide --heads",
                    "attention needs whole groups of heads (expected a divisor of %g, got %g kv heads)", heads,
                    kv_heads);
   if (causal && keys < queries)
-    return RF_FAIL(error, RAFTER_INVALID, "--context counts the queries too; or say --non-causal",
-                   "causal attention has a key for every query (--context: expected at least %g, got %g)",
+    return RF_FAIL(error, RAFTER_INVALID, "--context includes the queries; --non-causal lifts the limit",
+                   "causal attention needs a key for every query (--context: expected at least %g, got %g)",
                    queries, keys);
   double per_pair = 4 * batch * heads * dim,
          read = window > 0 && causal ? fmin(keys, queries + window - 1) : keys;
   double bytes =
       q->dtype.bytes * batch * 2 * queries * heads * dim + q->kv.bytes * batch * 2 * read * kv_heads * dim;
-  if (rf_asked(q, "kv-dtype")) rf_fact_note(q, "keys and values of %s", q->kv.name);
+  if (rf_asked(q, "kv-dtype")) rf_fact_note(q, "keys and values in %s", q->kv.name);
   RF_TRY(rf_peak(q, &peak, error));
   RF_TRY(rf_link_bps(q, "hbm", &bps, error));
   RF_TRY(
       rf_fact_roofline(q, per_pair * seen(queries, keys, window, causal), bytes, "hbm", peak / bps, error));
-  rf_fact_add(q, "flops_full", "arithmetic of the whole square", RF_UNIT_FLOPS, per_pair * queries * keys);
+  rf_fact_add(q, "flops_full", "arithmetic without the causal mask", RF_UNIT_FLOPS,
+              per_pair * queries * keys);
   rf_fact_add(q, "group", "query heads that share a key", RF_UNIT_NUMBER, heads / kv_heads);
   rf_fact_add(q, "kv_bytes", "keys and values read", RF_UNIT_BYTES,
               q->kv.bytes * batch * 2 * read * kv_heads * dim);
-  rf_fact_note(q, causal ? "causal: a query sees the keys before it and its own"
+  rf_fact_note(q, causal ? "causal: a query sees its own key and the keys before it"
                          : "not causal: every query sees every key");
   return RAFTER_OK;
 }
@@ -268,7 +270,7 @@ rf_status rf_roofline_transfer(rf_question *q, rf_error *error) {
                                                                : "network",
                wait > 0 ? bps * wait : NAN);
   rf_fact_add(q, "bytes_per_second", "bandwidth of a chip", RF_UNIT_BPS, bps);
-  rf_fact_add(q, "chips", "chips that move it together", RF_UNIT_NUMBER, q->chips);
+  rf_fact_add(q, "chips", "chips that share the transfer", RF_UNIT_NUMBER, q->chips);
   return RAFTER_OK;
 }
 
@@ -280,8 +282,9 @@ rf_status rf_roofline_critical_batch(rf_question *q, rf_error *error) {
   RF_TRY(rf_peak(q, &peak, error));
   RF_TRY(rf_link_bps(q, link, &bps, error));
   rf_fact_head(q, NAN, NAN, NAN, "", tokens);
-  rf_fact_add(q, "critical_batch", "compute-bound from tokens", RF_UNIT_NUMBER, tokens);
-  rf_fact_add(q, "critical_intensity", "and FLOP per byte", RF_UNIT_NUMBER, peak / bps);
+  rf_fact_add(q, "critical_batch", "tokens from which it is compute-bound", RF_UNIT_NUMBER, tokens);
+  rf_fact_add(q, "critical_intensity", "FLOP per byte from which it is compute-bound", RF_UNIT_NUMBER,
+              peak / bps);
   if (rf_link_bps(q, "ici", &other, NULL) == RAFTER_OK)
     rf_fact_add(q, "critical_ici", "FLOP per byte over one axis of the network", RF_UNIT_NUMBER,
                 peak / other);

@@ -25,8 +25,7 @@ static rf_status per_token(rf_question *q, double *matmuls, double *attention, r
     return RF_FAIL(error, RAFTER_INVALID, "give --heads and --head-dim, or --model",
                    "attention over --seq needs the heads (expected --heads and --head-dim)");
   *attention = (forward ? 4 : 12) * layers * heads * dim * rf_value(q, "seq") / (causal ? 2 : 1);
-  rf_fact_note(q, causal ? "causal attention; --non-causal counts the whole square"
-                         : "attention of the whole square");
+  rf_fact_note(q, causal ? "causal attention; --non-causal counts all pairs" : "attention of all pairs");
   return RAFTER_OK;
 }
 
@@ -52,23 +51,24 @@ rf_status rf_roofline_cost(rf_question *q, rf_error *error) {
   double mfu = flops / (seconds * chips * peak), dollars = price > 0 ? chips * price / 3600 : NAN;
   rf_fact_head(q, flops, NAN, seconds, "compute", NAN);
   rf_fact_add(q, "days", "days", RF_UNIT_NUMBER, seconds / 86400);
-  rf_fact_add(q, "mfu", "of the peak used (MFU)", RF_UNIT_PERCENT, mfu);
-  rf_fact_add(q, "mfu_without_attention", "without attention", RF_UNIT_PERCENT,
+  rf_fact_add(q, "mfu", "fraction of the peak (MFU)", RF_UNIT_PERCENT, mfu);
+  rf_fact_add(q, "mfu_without_attention", "MFU without attention", RF_UNIT_PERCENT,
               matmuls / (seconds * chips * peak));
-  rf_fact_add(q, "flops_per_second_per_chip", "arithmetic a second on a chip", RF_UNIT_FLOPS,
+  rf_fact_add(q, "flops_per_second_per_chip", "arithmetic per second and chip", RF_UNIT_FLOPS,
               flops / seconds / chips);
-  rf_fact_add(q, "tokens_per_second", "tokens a second", RF_UNIT_NUMBER, tokens / seconds);
-  rf_fact_add(q, "tokens_per_second_per_chip", "on a chip", RF_UNIT_NUMBER, tokens / seconds / chips);
+  rf_fact_add(q, "tokens_per_second", "tokens per second", RF_UNIT_NUMBER, tokens / seconds);
+  rf_fact_add(q, "tokens_per_second_per_chip", "tokens per second and chip", RF_UNIT_NUMBER,
+              tokens / seconds / chips);
   rf_fact_add(q, "chip_hours", "chip hours", RF_UNIT_NUMBER, chips * seconds / 3600);
   rf_fact_add(q, "usd", "dollars", RF_UNIT_USD, dollars * seconds);
-  rf_fact_add(q, "usd_per_chip_hour", "dollars a chip and hour", RF_UNIT_USD, price > 0 ? price : NAN);
-  rf_fact_add(q, "usd_per_million_tokens", "dollars a million tokens", RF_UNIT_USD,
+  rf_fact_add(q, "usd_per_chip_hour", "dollars per chip and hour", RF_UNIT_USD, price > 0 ? price : NAN);
+  rf_fact_add(q, "usd_per_million_tokens", "dollars per million tokens", RF_UNIT_USD,
               dollars * seconds / tokens * 1e6);
-  rf_fact_add(q, "tokens_per_usd", "tokens a dollar", RF_UNIT_NUMBER, tokens / (dollars * seconds));
-  rf_fact_add(q, "flops_per_usd", "arithmetic a dollar", RF_UNIT_FLOPS, flops / (dollars * seconds));
-  rf_fact_add(q, "peak_flops_per_usd", "peak arithmetic a dollar", RF_UNIT_FLOPS,
+  rf_fact_add(q, "tokens_per_usd", "tokens per dollar", RF_UNIT_NUMBER, tokens / (dollars * seconds));
+  rf_fact_add(q, "flops_per_usd", "arithmetic per dollar", RF_UNIT_FLOPS, flops / (dollars * seconds));
+  rf_fact_add(q, "peak_flops_per_usd", "peak arithmetic per dollar", RF_UNIT_FLOPS,
               price > 0 ? peak * 3600 / price : NAN);
-  rf_fact_add(q, "performance_per_price", "arithmetic a second, for a dollar an hour", RF_UNIT_FLOPS,
+  rf_fact_add(q, "performance_per_price", "arithmetic per second, for a dollar per hour", RF_UNIT_FLOPS,
               price > 0 ? flops / seconds / chips / price : NAN);
   char tiers[200];
   if (!(price > 0) && q->machine.price_count)

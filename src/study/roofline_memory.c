@@ -54,19 +54,20 @@ rf_status rf_roofline_memory(rf_question *q, rf_error *error) {
     return RF_FAIL(error, RAFTER_INVALID,
                    "give --parameters or --bytes-per-parameter, --saved with --tokens, or --argument, "
                    "--output, --temp and --alias",
-                   "memory of what?");
+                   "memory needs something to size");
   double total = states + activations + program, chip = total / shards;
   rf_fact_head(q, 0, total, NAN, "memory", room * shards / per);
   rf_fact_add(q, "bytes_per_chip", "on each chip", RF_UNIT_BYTES, chip);
   rf_fact_add(q, "state_bytes", "states", RF_UNIT_BYTES, states);
-  rf_fact_add(q, "state_bytes_per_chip", "on each chip", RF_UNIT_BYTES, states / shards);
-  rf_fact_add(q, "activation_bytes", "kept activations", RF_UNIT_BYTES, activations);
-  rf_fact_add(q, "activation_bytes_per_token", "of a token and layer", RF_UNIT_BYTES, kept * q->dtype.bytes);
+  rf_fact_add(q, "state_bytes_per_chip", "states on each chip", RF_UNIT_BYTES, states / shards);
+  rf_fact_add(q, "activation_bytes", "stored activations", RF_UNIT_BYTES, activations);
+  rf_fact_add(q, "activation_bytes_per_token", "stored activations per token and layer", RF_UNIT_BYTES,
+              kept * q->dtype.bytes);
   rf_fact_add(q, "program_bytes", "argument + output + temp - alias", RF_UNIT_BYTES, program);
   rf_fact_add(q, "max_parameters", "parameters whose states fit", RF_UNIT_COUNT, room * shards / per);
-  rf_fact_add(q, "room_bytes", "room of all chips", RF_UNIT_BYTES, room * shards);
+  rf_fact_add(q, "room_bytes", "memory of all chips", RF_UNIT_BYTES, room * shards);
   rf_fact_add(q, "fits", "fits", RF_UNIT_TRUTH, chip <= room);
-  rf_fact_add(q, "minimum_chips", "chips it takes", RF_UNIT_NUMBER, ceil(total / room));
+  rf_fact_add(q, "minimum_chips", "minimum chips", RF_UNIT_NUMBER, ceil(total / room));
   return RAFTER_OK;
 }
 
@@ -104,11 +105,12 @@ rf_status rf_roofline_kv(rf_question *q, rf_error *error) {
   RF_TRY(sequence_bytes(q, context, &sequence, &uniform, error));
   RF_TRY(rf_link_bps(q, "hbm", &bps, error));
   rf_fact_head(q, 0, sequence * batch, sequence * batch / bps / q->chips, "memory", NAN);
-  rf_fact_add(q, "bytes_per_token", "of a token, every layer keeping it", RF_UNIT_BYTES, uniform / context);
-  rf_fact_add(q, "bytes_per_sequence", "of a sequence", RF_UNIT_BYTES, sequence);
-  rf_fact_add(q, "uniform_bytes_per_sequence", "were no layer windowed", RF_UNIT_BYTES, uniform);
+  rf_fact_add(q, "bytes_per_token", "cache of a token, without windows", RF_UNIT_BYTES, uniform / context);
+  rf_fact_add(q, "bytes_per_sequence", "cache of a sequence", RF_UNIT_BYTES, sequence);
+  rf_fact_add(q, "uniform_bytes_per_sequence", "cache of a sequence, without windows", RF_UNIT_BYTES,
+              uniform);
   rf_fact_add(q, "bytes_per_chip", "on each chip", RF_UNIT_BYTES, sequence * batch / q->chips);
-  rf_fact_add(q, "slots", "sequences that fit, nothing beside them", RF_UNIT_NUMBER,
+  rf_fact_add(q, "slots", "sequences that fit, without weights", RF_UNIT_NUMBER,
               floor((q->machine.memory_bytes - q->machine.reserve_bytes) * q->chips / sequence));
   return RAFTER_OK;
 }
@@ -130,8 +132,8 @@ static rf_status read_weights(rf_question *q, weights *w, rf_error *error) {
   w->experts = 0;
   if (w->active > w->total)
     return RF_FAIL(error, RAFTER_INVALID, "give fewer --active-parameters",
-                   "a token meets more parameters than there are (expected at most %g, got %g)", w->total,
-                   w->active);
+                   "a token cannot use more parameters than there are (expected at most %g, got %g)",
+                   w->total, w->active);
   /* A token leaves out (E - k) / E of the experts' parameters. */
   if (w->count > w->used && w->used > 0)
     w->experts = (w->total - w->active) * w->count / (w->count - w->used);
@@ -143,7 +145,7 @@ static rf_status kv_of_sequence(rf_question *q, double *bytes, rf_error *error) 
   double context = rf_value_or(q, "context", rf_value(q, "seq"));
   if (rf_asked(q, "kv-per-token")) return *bytes = rf_value(q, "kv-per-token") * context, RAFTER_OK;
   if (!q->has_model && !rf_asked(q, "layers")) {
-    rf_fact_note(q, "without a cache: --kv-bytes, --kv-per-token with --context, or a shape, count it");
+    rf_fact_note(q, "without a KV cache: --kv-bytes, --kv-per-token with --context, or a model adds it");
     return *bytes = 0, RAFTER_OK;
   }
   return sequence_bytes(q, context, bytes, NULL, error);
@@ -180,24 +182,26 @@ rf_status rf_roofline_decode(rf_question *q, rf_error *error) {
   rf_fact_add(q, "attention_seconds", "reading the cache", RF_UNIT_SECONDS, attention);
   rf_fact_add(q, "load_seconds", "reading the weights", RF_UNIT_SECONDS, load);
   rf_fact_add(q, "compute_seconds", "arithmetic", RF_UNIT_SECONDS, compute);
-  rf_fact_add(q, "linear_seconds", "the larger of the two", RF_UNIT_SECONDS, linear);
-  rf_fact_add(q, "tokens_per_second", "tokens a second", RF_UNIT_NUMBER, rate);
-  rf_fact_add(q, "tokens_per_second_per_chip", "on a chip", RF_UNIT_NUMBER, rate / chips);
-  rf_fact_add(q, "tokens_per_second_per_user", "of a sequence", RF_UNIT_NUMBER, 1 / seconds);
-  rf_fact_add(q, "critical_batch", "weights are compute-bound from sequences", RF_UNIT_NUMBER, critical);
-  rf_fact_add(q, "weight_bytes", "weights, all copies", RF_UNIT_BYTES, chip_weights * chips);
-  rf_fact_add(q, "weight_bytes_per_chip", "on each chip", RF_UNIT_BYTES, chip_weights);
+  rf_fact_add(q, "linear_seconds", "time of linear layers: the larger of the two", RF_UNIT_SECONDS, linear);
+  rf_fact_add(q, "tokens_per_second", "tokens per second", RF_UNIT_NUMBER, rate);
+  rf_fact_add(q, "tokens_per_second_per_chip", "tokens per second and chip", RF_UNIT_NUMBER, rate / chips);
+  rf_fact_add(q, "tokens_per_second_per_user", "tokens per second of a sequence", RF_UNIT_NUMBER,
+              1 / seconds);
+  rf_fact_add(q, "critical_batch", "sequences from which weights are compute-bound", RF_UNIT_NUMBER,
+              critical);
+  rf_fact_add(q, "weight_bytes", "all copies of the weights", RF_UNIT_BYTES, chip_weights * chips);
+  rf_fact_add(q, "weight_bytes_per_chip", "weights on each chip", RF_UNIT_BYTES, chip_weights);
   rf_fact_add(q, "kv_bytes_per_sequence", "cache of a sequence", RF_UNIT_BYTES, kv);
   rf_fact_add(q, "memory_bytes", "weights and caches", RF_UNIT_BYTES, total);
-  rf_fact_add(q, "memory_bytes_per_chip", "on each chip", RF_UNIT_BYTES, total / chips);
+  rf_fact_add(q, "memory_bytes_per_chip", "memory on each chip", RF_UNIT_BYTES, total / chips);
   rf_fact_add(q, "free_bytes_per_chip", "free on each chip, without caches", RF_UNIT_BYTES,
               room - chip_weights);
   rf_fact_add(q, "fits", "fits", RF_UNIT_TRUTH, total <= room * chips);
   rf_fact_add(q, "slots", "sequences that fit", RF_UNIT_NUMBER,
               kv > 0 ? fmax(0, floor((room - chip_weights) * chips / kv)) : NAN);
-  rf_fact_add(q, "minimum_chips", "chips for the weights alone", RF_UNIT_NUMBER,
+  rf_fact_add(q, "minimum_chips", "minimum chips for the weights", RF_UNIT_NUMBER,
               ceil(q->weight.bytes * w.total / room));
-  rf_fact_add(q, "usd_per_million_tokens", "dollars a million tokens", RF_UNIT_USD,
+  rf_fact_add(q, "usd_per_million_tokens", "dollars per million tokens", RF_UNIT_USD,
               price > 0 ? chips * price / 3600 / rate * 1e6 : NAN);
   return RAFTER_OK;
 }

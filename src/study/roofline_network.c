@@ -34,30 +34,29 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
                : waits   ? "latency"
                          : "network",
                latency > 0 && per_byte > 0 ? latency / per_byte : NAN);
-  rf_fact_add(q, "seconds_exact", "without what a chip has already", RF_UNIT_SECONDS, exact);
-  rf_fact_add(q, "throughput_seconds", "by bandwidth alone", RF_UNIT_SECONDS, bytes * per_byte);
-  rf_fact_add(q, "latency_seconds", "by hops alone", RF_UNIT_SECONDS, latency);
+  rf_fact_add(q, "seconds_exact", "time, without the part that a chip already has", RF_UNIT_SECONDS, exact);
+  rf_fact_add(q, "throughput_seconds", "time by bandwidth", RF_UNIT_SECONDS, bytes * per_byte);
+  rf_fact_add(q, "latency_seconds", "time of hops", RF_UNIT_SECONDS, latency);
   rf_fact_add(q, "hops", "hops", RF_UNIT_NUMBER, group.hop_seconds > 0 ? latency / group.hop_seconds : NAN);
   rf_fact_add(q, "group_chips", "chips", RF_UNIT_NUMBER, chips);
-  rf_fact_add(q, "critical_bytes", "latency binds below", RF_UNIT_BYTES,
+  rf_fact_add(q, "critical_bytes", "bytes below which latency dominates", RF_UNIT_BYTES,
               latency > 0 && per_byte > 0 ? latency / per_byte : NAN);
-  rf_fact_add(q, "critical_shard_bytes", "a chip's shard of that", RF_UNIT_BYTES,
+  rf_fact_add(q, "critical_shard_bytes", "one chip's shard of these bytes", RF_UNIT_BYTES,
               group.hop_seconds > 0 ? group.oneway_bps * group.hop_seconds : NAN);
   rf_fact_add(q, "bytes_per_second", "bandwidth", RF_UNIT_BPS, 1 / per_byte);
   /* On a ring in one direction, every link carries all but one shard of a gather; in an all-to-all,
    * each block travels half of the ring on average. */
   double around = bytes * (1 - 1 / chips) * (kind == RF_ALL_TO_ALL ? 0.5 : kind == RF_ALL_REDUCE ? 2 : 1);
   if (kind != RF_PERMUTE) {
-    rf_fact_add(q, "link_bytes_unidirectional", "each link carries, were all sent one way round",
-                RF_UNIT_BYTES, around);
-    rf_fact_add(q, "allgather_ratio", "time of an all-gather of the same bytes", RF_UNIT_NUMBER,
-                per_byte / gather);
+    rf_fact_add(q, "link_bytes_unidirectional", "bytes on each link, if sent in one direction", RF_UNIT_BYTES,
+                around);
+    rf_fact_add(q, "allgather_ratio", "time relative to an all-gather", RF_UNIT_NUMBER, per_byte / gather);
     rf_fact_add(q, "allgather_ratio_unidirectional", NULL, RF_UNIT_NUMBER,
                 around / (bytes * (1 - 1 / chips)));
   }
   for (int i = 0; i < group.rings; i++)
     rf_fact_note(q, "axis of %d: %s", group.ring[i].extent,
-                 group.ring[i].wraps ? "a ring, both directions" : "open, one direction counts");
+                 group.ring[i].wraps ? "a ring, both directions" : "open; only one direction counts");
   return RAFTER_OK;
 }
 
@@ -101,7 +100,7 @@ static rf_status parse_spec(const char *spec, const named_mesh *mesh, int rank, 
                      "--spec does not fit the shape (expected %d parts of letters, got '%.30s')", rank, spec);
     if (!mesh->of[letter] || seen[letter])
       return RF_FAIL(error, RAFTER_INVALID, "name each axis of --mesh once", "--spec %s axis %c",
-                     seen[letter] ? "uses twice the" : "names what --mesh has not,", *c);
+                     seen[letter] ? "uses twice the" : "names the unknown", *c);
     seen[letter] = true;
     split[dim] *= mesh->of[letter];
   }
@@ -133,11 +132,11 @@ rf_status rf_roofline_array(rf_question *q, rf_error *error) {
   rf_fact_head(q, 0, bytes, NAN, "memory", NAN);
   rf_fact_add(q, "bytes_per_chip", "on each chip", RF_UNIT_BYTES, local);
   rf_fact_add(q, "chips", "chips of the mesh", RF_UNIT_NUMBER, mesh.chips);
-  rf_fact_add(q, "copies", "copies of it in all", RF_UNIT_NUMBER, mesh.chips / ways);
-  rf_fact_add(q, "bytes_all_chips", "over all chips", RF_UNIT_BYTES, local * mesh.chips);
-  if (rf_asked(q, "hbm")) rf_fact_note(q, "held against --hbm");
-  rf_fact_add(q, "fits", "fits a chip", RF_UNIT_TRUTH, local <= room);
-  rf_fact_add(q, "gathered_fits", "all of it fits a chip", RF_UNIT_TRUTH, bytes <= room);
-  rf_fact_add(q, "arrays_that_fit", "so many fit a chip", RF_UNIT_NUMBER, floor(room / (local / count)));
+  rf_fact_add(q, "copies", "number of copies", RF_UNIT_NUMBER, mesh.chips / ways);
+  rf_fact_add(q, "bytes_all_chips", "bytes on all chips", RF_UNIT_BYTES, local * mesh.chips);
+  if (rf_asked(q, "hbm")) rf_fact_note(q, "compared with --hbm");
+  rf_fact_add(q, "fits", "one chip's part fits a chip", RF_UNIT_TRUTH, local <= room);
+  rf_fact_add(q, "gathered_fits", "the full array fits a chip", RF_UNIT_TRUTH, bytes <= room);
+  rf_fact_add(q, "arrays_that_fit", "arrays that fit a chip", RF_UNIT_NUMBER, floor(room / (local / count)));
   return RAFTER_OK;
 }

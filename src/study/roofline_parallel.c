@@ -33,7 +33,7 @@ static widths widths_of(rf_question *q, double ff) {
 /* Adds a note if a mixture-of-experts model is computed with a dense formula. */
 static void note_dense(rf_question *q, double ff) {
   if (q->has_model && q->model.experts > 0)
-    rf_fact_note(q, "counted as one plain MLP of width %.0f, not as experts; --ff gives another", ff);
+    rf_fact_note(q, "computed for one dense MLP of width %.0f, not for experts; --ff sets the width", ff);
 }
 
 static rf_status read_strategy(rf_question *q, strategy *s, rf_error *error) {
@@ -43,8 +43,9 @@ static rf_status read_strategy(rf_question *q, strategy *s, rf_error *error) {
   int first = 1, second = 1, end = 0;
   if (axes && (sscanf(axes, "%d%n,%d%n", &first, &end, &second, &end) < 1 || axes[end] || first < 1 ||
                second < 1 || first > 4 || second > 4))
-    return RF_FAIL(error, RAFTER_INVALID, "write --axes 3, or --axes 2,1 for the two ways of fsdp+tp",
-                   "--axes counts the network's axes of each way here (expected 1 to 4, got '%.20s')", axes);
+    return RF_FAIL(error, RAFTER_INVALID, "write --axes 3, or --axes 2,1 for the two strategies of fsdp+tp",
+                   "--axes is the number of network axes per strategy here (expected 1 to 4, got '%.20s')",
+                   axes);
   s->alpha = s->peak / s->bps;
   s->narrow = q->dtype.bytes / 2;
   s->axes[0] = first;
@@ -66,19 +67,22 @@ static void cross_nodes(rf_question *q, strategy *s, double ways) {
   if (bps >= s->bps) return;
   s->bps = bps;
   s->alpha = s->peak / bps;
-  rf_fact_note(q, "over more than two nodes: %.4g GB/s out of a node bind", bps * 1e-9);
+  rf_fact_note(q, "with more than two nodes, %.4g GB/s out of a node limit the rate", bps * 1e-9);
 }
 
 /* Adds the tokens that a chip needs, and the resulting batch and number of chips. */
 static void add_tokens(rf_question *q, double critical, double pod) {
   double tokens = rf_value_or(q, "tokens", NAN), chips = q->chips;
-  rf_fact_add(q, "critical_tokens", "tokens of a batch over all chips", RF_UNIT_NUMBER, critical * chips);
+  rf_fact_add(q, "critical_tokens", "minimum tokens of a batch over all chips", RF_UNIT_NUMBER,
+              critical * chips);
   if (pod > 0)
-    rf_fact_add(q, "critical_tokens_pod", "tokens of a batch over a pod", RF_UNIT_NUMBER, critical * pod);
+    rf_fact_add(q, "critical_tokens_pod", "minimum tokens of a batch over a pod", RF_UNIT_NUMBER,
+                critical * pod);
   if (isnan(tokens)) return;
-  rf_fact_add(q, "tokens_per_chip", "tokens a chip of this batch", RF_UNIT_NUMBER, tokens / chips);
-  rf_fact_add(q, "max_chips", "chips that this batch keeps busy", RF_UNIT_NUMBER, tokens / critical);
-  if (pod > 0) rf_fact_add(q, "max_pods", "pods of them", RF_UNIT_NUMBER, tokens / critical / pod);
+  rf_fact_add(q, "tokens_per_chip", "tokens of this batch per chip", RF_UNIT_NUMBER, tokens / chips);
+  rf_fact_add(q, "max_chips", "maximum chips for this batch", RF_UNIT_NUMBER, tokens / critical);
+  if (pod > 0)
+    rf_fact_add(q, "max_pods", "maximum pods for this batch", RF_UNIT_NUMBER, tokens / critical / pod);
 }
 
 static double pod_chips(const rf_machine *m) {
@@ -96,8 +100,8 @@ static const char *bound_of(double have, double need) {
 static void add_layer(rf_question *q, const strategy *s, double ff, double forward, double backward,
                       double ways) {
   double tokens = rf_value_or(q, "tokens", NAN), width = rf_value_or(q, "width", NAN);
-  rf_fact_add(q, "forward_bytes", "sent for a layer, forward", RF_UNIT_BYTES, forward);
-  rf_fact_add(q, "backward_bytes", "sent for a layer, backward", RF_UNIT_BYTES, backward);
+  rf_fact_add(q, "forward_bytes", "bytes sent per layer, forward", RF_UNIT_BYTES, forward);
+  rf_fact_add(q, "backward_bytes", "bytes sent per layer, backward", RF_UNIT_BYTES, backward);
   double flops = 2 * s->matrices * tokens * width * ff / ways;
   if (isnan(flops) || isnan(forward)) return;
   double compute = 3 * flops / s->peak, network = (forward + backward) / s->bps / s->axes[0];
@@ -122,11 +126,12 @@ static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_err
   rf_fact_head(q, NAN, NAN, NAN, slices ? "" : bound_of(tokens / q->chips, critical), critical);
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
   rf_fact_add(q, "critical_batch",
-              slices ? "compute-bound from tokens a slice" : "compute-bound from tokens a chip",
+              slices ? "tokens per slice from which it is compute-bound"
+                     : "tokens per chip from which it is compute-bound",
               RF_UNIT_NUMBER, critical);
   if (slices) {
-    rf_fact_add(q, "slice_bytes_per_second", "out of a slice", RF_UNIT_BPS, s->bps * q->chips);
-    rf_fact_add(q, "slice_flops_per_second", "arithmetic of a slice a second", RF_UNIT_FLOPS,
+    rf_fact_add(q, "slice_bytes_per_second", "bandwidth out of a slice", RF_UNIT_BPS, s->bps * q->chips);
+    rf_fact_add(q, "slice_flops_per_second", "arithmetic per second of a slice", RF_UNIT_FLOPS,
                 s->peak * q->chips);
     rf_fact_add(q, "slice_chips", "chips of a slice", RF_UNIT_NUMBER, q->chips);
   } else add_tokens(q, critical, pod_chips(&q->machine));
@@ -141,7 +146,7 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
              width = rf_value_or(q, "width", NAN), hbm, hop = q->machine.topology.hop_seconds;
   RF_TRY(rf_need(q, "ff", &ff, error));
   widths w = widths_of(q, ff);
-  if (w.met > 1) rf_fact_note(q, "a token meets %g experts of width %.0f", w.met, w.one);
+  if (w.met > 1) rf_fact_note(q, "a token uses %g experts of width %.0f", w.met, w.one);
   ff = w.one * w.met;
   cross_nodes(q, s, degree);
   double tokens = rf_value_or(q, "tokens", NAN), most = s->axes[0] * ff / (s->alpha * s->narrow),
@@ -150,24 +155,24 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
       gated = s->matrices > 2 ? 1.5 : 1;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(gated * most, degree), gated * most);
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
-  rf_fact_add(q, "max_degree", "ways, at most (two matrices)", RF_UNIT_NUMBER, most);
-  rf_fact_add(q, "max_degree_gated", "ways, at most (gate, up and down)", RF_UNIT_NUMBER, 1.5 * most);
-  rf_fact_add(q, "min_ff", "feed-forward width that so many ways need", RF_UNIT_NUMBER,
+  rf_fact_add(q, "max_degree", "maximum degree with two matrices", RF_UNIT_NUMBER, most);
+  rf_fact_add(q, "max_degree_gated", "maximum degree with gate, up and down", RF_UNIT_NUMBER, 1.5 * most);
+  rf_fact_add(q, "min_ff", "minimum feed-forward width for this degree", RF_UNIT_NUMBER,
               degree * s->alpha * s->narrow / s->axes[0] / gated);
   if (rf_link_bps(q, "hbm", &hbm, NULL) == RAFTER_OK) {
-    rf_fact_add(q, "beta", "memory bandwidth over the network's", RF_UNIT_NUMBER, hbm / s->bps);
-    rf_fact_add(q, "max_degree_decode", "ways of decoding --batch, at most", RF_UNIT_NUMBER,
+    rf_fact_add(q, "beta", "memory bandwidth / network bandwidth", RF_UNIT_NUMBER, hbm / s->bps);
+    rf_fact_add(q, "max_degree_decode", "maximum degree for decoding --batch sequences", RF_UNIT_NUMBER,
                 s->axes[0] * ff / (batch * hbm / s->bps));
   }
   if (!isnan(width)) {
     double buffer = batch * width * q->dtype.bytes, shard = q->machine.topology.oneway_bps * hop;
-    rf_fact_add(q, "activation_bytes", "activation of --batch tokens", RF_UNIT_BYTES, buffer);
-    rf_fact_add(q, "latency_degree", "latency-bound above so many ways", RF_UNIT_NUMBER,
+    rf_fact_add(q, "activation_bytes", "bytes of the activations of --batch tokens", RF_UNIT_BYTES, buffer);
+    rf_fact_add(q, "latency_degree", "degree above which it is latency-bound", RF_UNIT_NUMBER,
                 shard > 0 ? buffer / shard : NAN);
   }
   /* One gather before the layer and one scatter after it; backward may gather the input again. */
   add_layer(q, s, ff, 2 * activations, 2 * activations, degree);
-  rf_fact_add(q, "backward_bytes_regather", "the same, the input gathered again", RF_UNIT_BYTES,
+  rf_fact_add(q, "backward_bytes_regather", "the same with the input gathered again", RF_UNIT_BYTES,
               3 * activations);
   return RAFTER_OK;
 }
@@ -183,17 +188,18 @@ static rf_status mixed(rf_question *q, const strategy *s, rf_error *error) {
   double optimum = sqrt(tokens / ff * s->axes[0] * outer.bps / (s->axes[1] * s->bps) * chips);
   rf_fact_head(q, NAN, NAN, NAN, bound_of(tokens / chips, critical), critical);
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
-  rf_fact_add(q, "critical_batch", "compute-bound from tokens a chip", RF_UNIT_NUMBER, critical);
-  rf_fact_add(q, "critical_serial", "the same, both ways' traffic one after the other", RF_UNIT_NUMBER,
-              serial);
+  rf_fact_add(q, "critical_batch", "tokens per chip from which it is compute-bound", RF_UNIT_NUMBER,
+              critical);
+  rf_fact_add(q, "critical_serial", "the same without overlap between both strategies' traffic",
+              RF_UNIT_NUMBER, serial);
   add_tokens(q, critical, pod_chips(&q->machine));
-  rf_fact_add(q, "critical_tokens_serial", "tokens of a batch, one after the other", RF_UNIT_NUMBER,
+  rf_fact_add(q, "critical_tokens_serial", "minimum tokens of a batch without overlap", RF_UNIT_NUMBER,
               serial * chips);
   if (isnan(tokens)) return RAFTER_OK;
-  rf_fact_add(q, "max_chips_serial", "chips that this batch keeps busy, one after the other", RF_UNIT_NUMBER,
+  rf_fact_add(q, "max_chips_serial", "maximum chips for this batch, without overlap", RF_UNIT_NUMBER,
               tokens / serial);
-  rf_fact_add(q, "optimal_fsdp", "best ways of fsdp", RF_UNIT_NUMBER, optimum);
-  rf_fact_add(q, "optimal_tensor", "and of tensor", RF_UNIT_NUMBER, chips / optimum);
+  rf_fact_add(q, "optimal_fsdp", "best fsdp degree", RF_UNIT_NUMBER, optimum);
+  rf_fact_add(q, "optimal_tensor", "best tensor degree", RF_UNIT_NUMBER, chips / optimum);
   double x = rf_value_or(q, "degree", NAN);
   double tensor = isnan(x) ? chips / optimum : x, fsdp = chips / tensor,
          weights = s->matrices * width * ff * q->dtype.bytes / tensor,
@@ -208,10 +214,10 @@ static rf_status expert_parallel(rf_question *q, const strategy *s, rf_error *er
   ff = widths_of(q, ff).one;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(4 * ff / degree, alpha), 4 * ff / alpha);
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
-  rf_fact_add(q, "max_degree", "ways along a ring, at most", RF_UNIT_NUMBER, 4 * ff / alpha);
-  rf_fact_add(q, "min_ff", "expert width that so many ways need along a ring", RF_UNIT_NUMBER,
+  rf_fact_add(q, "max_degree", "maximum degree on a ring", RF_UNIT_NUMBER, 4 * ff / alpha);
+  rf_fact_add(q, "min_ff", "minimum expert width for this degree on a ring", RF_UNIT_NUMBER,
               alpha * degree / 4);
-  rf_fact_add(q, "min_ff_switch", "and behind a switch, whatever the ways", RF_UNIT_NUMBER, alpha);
+  rf_fact_add(q, "min_ff_switch", "minimum expert width on a switch, at any degree", RF_UNIT_NUMBER, alpha);
   return RAFTER_OK;
 }
 
@@ -232,7 +238,7 @@ static rf_status pipeline_parallel(rf_question *q, const strategy *s, rf_error *
   rf_fact_add(q, "layers_per_stage", "layers of a stage", RF_UNIT_NUMBER, per_stage);
   rf_fact_add(q, "min_ff", "feed-forward width that hides the traffic", RF_UNIT_NUMBER,
               alpha / (1.5 * per_stage * sparse));
-  rf_fact_add(q, "bubble", "of the time idle", RF_UNIT_PERCENT,
+  rf_fact_add(q, "bubble", "idle fraction of the time", RF_UNIT_PERCENT,
               (stages - 1) / (repeats * micro + stages - 1));
   return RAFTER_OK;
 }
@@ -247,13 +253,13 @@ static rf_status context_parallel(rf_question *q, strategy *s, rf_error *error) 
   double alpha = s->alpha * s->narrow * (causal ? 2 : 1), least = alpha * kv / heads;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(seq / degree, least), least);
   rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
-  rf_fact_add(q, "min_seq_per_chip", "tokens of a sequence a chip needs", RF_UNIT_NUMBER, least);
-  rf_fact_add(q, "max_degree", "ways of this sequence, at most", RF_UNIT_NUMBER, seq / least);
-  rf_fact_add(q, "ring_min_seq_per_chip", "the same, keys and values passed round a ring one way",
+  rf_fact_add(q, "min_seq_per_chip", "minimum tokens of a sequence per chip", RF_UNIT_NUMBER, least);
+  rf_fact_add(q, "max_degree", "maximum degree for this sequence", RF_UNIT_NUMBER, seq / least);
+  rf_fact_add(q, "ring_min_seq_per_chip", "the same if keys and values go around a ring one way",
               RF_UNIT_NUMBER, 2 * s->peak / (s->bps / 2) * kv / heads);
-  rf_fact_add(q, "gathered_bytes", "keys and values gathered for a layer", RF_UNIT_BYTES,
+  rf_fact_add(q, "gathered_bytes", "bytes of keys and values gathered per layer", RF_UNIT_BYTES,
               2 * q->dtype.bytes * batch * seq * kv * dim);
-  rf_fact_note(q, causal ? "causal attention has half the arithmetic" : "not causal");
+  rf_fact_note(q, causal ? "causal attention: half the arithmetic" : "not causal");
   return RAFTER_OK;
 }
 
@@ -265,9 +271,10 @@ static rf_status tensor_2d(rf_question *q, rf_error *error) {
   note_dense(q, ff);
   double least = 32 * ff / width * 9 / 16;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(q->chips, least), least);
-  rf_fact_add(q, "min_chips", "faster than one dimension from chips", RF_UNIT_NUMBER, least);
-  rf_fact_add(q, "optimal_width_ways", "best ways of the width", RF_UNIT_NUMBER, sqrt(q->chips / 8));
-  rf_fact_add(q, "optimal_ff_ways", "and of the feed-forward width", RF_UNIT_NUMBER, sqrt(q->chips * 8));
+  rf_fact_add(q, "min_chips", "chips from which two dimensions are faster than one", RF_UNIT_NUMBER, least);
+  rf_fact_add(q, "optimal_width_ways", "best degree of the width", RF_UNIT_NUMBER, sqrt(q->chips / 8));
+  rf_fact_add(q, "optimal_ff_ways", "best degree of the feed-forward width", RF_UNIT_NUMBER,
+              sqrt(q->chips * 8));
   return RAFTER_OK;
 }
 

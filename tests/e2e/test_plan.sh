@@ -110,7 +110,7 @@ case_passes_and_meshes() {
   }
   status 0 "$RAFTER" plan "$TINY" --on h100-sxm:2 --batch 8 --microbatch 2 --mesh pipeline=2 --after stage && { says ' send ' out; says ' recv ' out; }
   status 2 "$RAFTER" plan "$TINY" --on h100-sxm:8 --batch 16 --microbatch 1 --mesh pipeline=8 && says 'more stages than layers' err
-  status 2 "$RAFTER" plan "$TINY" --on h100-sxm:2 --batch 8 --microbatch 8 --mesh pipeline=2 && says 'fewer microbatches than stages' err
+  status 2 "$RAFTER" plan "$TINY" --on h100-sxm:2 --batch 8 --microbatch 8 --mesh pipeline=2 && says 'fewer microbatches than pipeline stages' err
   status 2 "$RAFTER" plan "$TINY" --batch 8 --mesh rows=3 && says 'unknown axis' err
 }
 
@@ -126,8 +126,8 @@ case_sweeps() {
   status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e:2x4 --batch 8 --seq 1024 --dtype bf16 --sweep 'mesh=fsdp=8;fsdp=4,tensor=2; data=2,fsdp=2,tensor=2;fsdp=4' --json &&
     holds out '[r["settings"]["mesh"] if "settings" in r else r["error"].split(" (")[0] for r in d["rows"]] == [{"fsdp": 8, "zero": 3}, {"fsdp": 4, "tensor": 2, "zero": 3}, {"data": 2, "fsdp": 2, "tensor": 2, "zero": 3}, "mesh and machine have different numbers of chips"]' 'a sweep over meshes'
   status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=4,6,16 --json && holds out '[r["machine"]["chips"] if "machine" in r else r["fits"] for r in d["rows"]] == [4, False, 16] and "multiple of 6" in d["rows"][1]["hint"]' 'chips that do not divide the batch'
-  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=4,6,16 && says '^6 .* no .*cannot be cut over the mesh' out
-  refuses 2 'cannot be cut over the mesh' "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=6,12
+  status 0 "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=4,6,16 && says '^6 .* no .*cannot be sharded over the mesh' out
+  refuses 2 'cannot be sharded over the mesh' "$RAFTER" plan llama3.2-1b --on tpu-v5e --batch 64 --seq 1024 --dtype bf16 --sweep chips=6,12
   # Fields of the model's shape: the tiny model has two layers, and a sweep replaces a field that is
   # already given.
   status 0 "$RAFTER" plan "$TINY" --sweep MODEL:layers=1,2,4 --json && holds out '[r["model"]["layers"] for r in d["rows"]] == [1, 2, 4] and len({r["model"]["parameters"] for r in d["rows"]}) == 3' 'a sweep over layers'
@@ -317,7 +317,7 @@ memory = json.loads(sys.argv[1])["memory"]
 p = memory["program"]
 sys.exit(not (p["argument"] + p["output"] - p["alias"] + p["temp"] == p["total"] == memory["peak_bytes"] == sum(memory["by_class"].values())))
 PY
-  refuses 2 'remat=auto' "$RAFTER" plan uva --program jax-unrolled --remat auto --json
+  refuses 2 'cannot use --remat auto' "$RAFTER" plan uva --program jax-unrolled --remat auto --json
   [ ! -s out ] || fail "a refused plan --json prints on stdout: $(head -c 100 out)"
 }
 

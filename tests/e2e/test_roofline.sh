@@ -9,7 +9,7 @@ status 0 "$RAFTER" roofline allgather --bytes 32MiB --on tpu-v5e:8x4 --axes 4 --
 says '"bound": ?"network"' out
 says '"seconds": ?0.000559' out
 status 0 "$RAFTER" roofline matmul --m 64 --heads 4 --on tpu-v5e --json # an option without effect is reported
-says 'heads plays no part' out
+says 'heads is not used here' out
 # Every answer has the same six keys.
 for question in "matmul" "einsum bd,df->bf b=8,d=8,f=8" "attention" "allreduce --bytes 1GB --axes 16" "transfer --bytes 1GB" "critical-batch" \
   "parallelism" "cost --parameters 7e9 --tokens 1e12" "array --shape 8,8" "memory --parameters 7e9" "kv --model gemma-2b" "decode --model gemma-2b"; do
@@ -21,13 +21,13 @@ done
 refuses 2 'unknown operation .matmull. .did you mean matmul' "$RAFTER" roofline matmull
 says 'one of matmul, einsum'
 refuses 2 'm is out of range' "$RAFTER" roofline matmul --m 0
-refuses 2 'is no einsum' "$RAFTER" roofline einsum '->'
+refuses 2 'is not an einsum' "$RAFTER" roofline einsum '->'
 refuses 2 'hint: choose another machine' "$RAFTER" roofline transfer --bytes 1GiB --link vmem --on a5000
 [ ! -e /dev/full ] || { "$RAFTER" roofline matmul >/dev/full 2>err && fail "a full disk gives exit status 0"; [ "$(head -1 err)" = "rafter: cannot write the output" ] && [ "$(wc -l <err)" = 2 ] || fail "a full disk: $(head -c 200 err)"; }
 refuses 2 'm: ' "$RAFTER" roofline matmul --m -5
 refuses 2 'd' "$RAFTER" roofline matmul --dtype f99
 refuses 2 'takes no arguments' "$RAFTER" roofline matmul 5
-refuses 2 'over which chips' "$RAFTER" roofline allreduce --bytes 1GB --on tpu-v5e
+refuses 2 'needs --axes' "$RAFTER" roofline allreduce --bytes 1GB --on tpu-v5e
 refuses 2 'needs --bytes' "$RAFTER" roofline allreduce --on tpu-v5e:4x4
 refuses 2 'has no axis z' "$RAFTER" roofline allreduce --bytes 1 --on tpu-v5e:4x4 --axes z
 refuses 2 'no extent' "$RAFTER" roofline allreduce --bytes 1 --on tpu-v5e --axes 4,,4
@@ -49,23 +49,23 @@ refuses 2 'axes within 16x16, got 32' "$RAFTER" roofline allgather --bytes 1GB -
 refuses 2 'expected at most 2, got 3' "$RAFTER" roofline allgather --bytes 1GB --axes 4,4,4 --on tpu-v5e
 refuses 2 'does not fit a pod' "$RAFTER" roofline allreduce --bytes 1 --on tpu-v5e:2x64
 refuses 2 'no such edition' "$RAFTER" roofline matmul --on tpu-v5e@sbb
-refuses 2 'has no figure for dcn' "$RAFTER" roofline transfer --bytes 1GB --link dcn --on l4
+refuses 2 'has no known bandwidth for dcn' "$RAFTER" roofline transfer --bytes 1GB --link dcn --on l4
 refuses 2 'no size for f' "$RAFTER" roofline einsum 'bd,df->bf' b=8,d=8
 refuses 2 'no letter q' "$RAFTER" roofline einsum 'bd,df->bf' b=8,d=8,f=8,q=2
-refuses 2 'is no einsum' "$RAFTER" roofline einsum 'bd,df' b=8,d=8,f=8
+refuses 2 'is not an einsum' "$RAFTER" roofline einsum 'bd,df' b=8,d=8,f=8
 refuses 2 'a letter that no operand has' "$RAFTER" roofline einsum 'bd,df->bz' b=8
-refuses 2 'is no size' "$RAFTER" roofline einsum 'bd,df->bf' b=0,d=8,f=8
+refuses 2 'is not a size' "$RAFTER" roofline einsum 'bd,df->bf' b=0,d=8,f=8
 refuses 2 'whole groups of heads' "$RAFTER" roofline attention --heads 12 --kv-heads 5
 refuses 2 'a key for every query' "$RAFTER" roofline attention --seq 1024 --context 512
 refuses 2 'needs --ff' "$RAFTER" roofline parallelism --strategy tp --on tpu-v5p
 refuses 2 'strategy does not know' "$RAFTER" roofline parallelism --strategy zp --on tpu-v5p
-refuses 2 'counts the network' "$RAFTER" roofline parallelism --axes 9 --on tpu-v5p
+refuses 2 'number of network axes' "$RAFTER" roofline parallelism --axes 9 --on tpu-v5p
 refuses 2 'needs --tokens' "$RAFTER" roofline cost --parameters 7e9 --on tpu-v5p
 refuses 2 'needs --parameters' "$RAFTER" roofline cost --tokens 7e9 --on tpu-v5p
-refuses 2 'memory of what' "$RAFTER" roofline memory --on tpu-v5p
+refuses 2 'memory needs something to size' "$RAFTER" roofline memory --on tpu-v5p
 refuses 2 'saved does not know' "$RAFTER" roofline memory --saved soul --width 8 --ff 8 --layers 1 --tokens 1 --on tpu-v5p
 refuses 2 'does not divide' "$RAFTER" roofline array --shape 10,10 --mesh X=4 --spec X,-
-refuses 2 'mesh has not' "$RAFTER" roofline array --shape 8,8 --mesh X=4 --spec Y,-
+refuses 2 'names the unknown axis' "$RAFTER" roofline array --shape 8,8 --mesh X=4 --spec Y,-
 refuses 2 'no axis at' "$RAFTER" roofline array --shape 8,8 --mesh X=0 --spec X,-
 refuses 2 'more copies than chips' "$RAFTER" roofline decode --parameters 7e9 --replicas 9 --on tpu-v5p
 refuses 2 'more parameters than there are' "$RAFTER" roofline decode --parameters 7e9 --active-parameters 8e9 --on tpu-v5p

@@ -94,7 +94,7 @@ rf_status rf_mesh_parse(const char *text, int zero, rf_mesh *mesh, rf_error *err
   double chips = 1;
   for (int a = 0; a < RF_AXES; a++) chips *= (double)rf_mesh_extent(mesh, (rf_axis)a);
   if (chips > 1 << 24)
-    return RF_FAIL(error, RAFTER_INVALID, "no machine has so many",
+    return RF_FAIL(error, RAFTER_INVALID, "use fewer chips",
                    "too many chips (--mesh %s: expected at most %d, got %.0f)", text, 1 << 24, chips);
   return RAFTER_OK;
 }

@@ -38,7 +38,7 @@ static rf_status divides(int64_t number, const char *what, const rf_mesh *mesh, 
       at += snprintf(name + at, sizeof name - (size_t)at, "%s%s", at ? " x " : "", rf_axis_name((rf_axis)a));
   snprintf(hint, sizeof hint, "choose %s of %s", name, divisors(number, list));
   return RF_FAIL(error, RAFTER_INVALID, hint,
-                 "%s cannot be cut over the mesh (%s: expected a divisor of %lld, got %lld)", what, name,
+                 "%s cannot be sharded over the mesh (%s: expected a divisor of %lld, got %lld)", what, name,
                  (long long)number, (long long)chips);
 }
 
@@ -63,7 +63,7 @@ static rf_status check_walk(const rf_mesh *mesh, const rf_build_options *options
   snprintf(hint, sizeof hint, "choose context x sequence of %s, or another --batch or --prefill-chunk",
            divisors(rows, list));
   return RF_FAIL(error, RAFTER_INVALID, hint,
-                 "the rows of a walk cannot be dealt out over the mesh (context x sequence = %lld: expected "
+                 "the rows of a step cannot be sharded over the mesh (context x sequence = %lld: expected "
                  "a divisor of %lld)",
                  (long long)chips, (long long)rows);
 }
@@ -78,7 +78,7 @@ static rf_status check_rows(const rf_mesh *mesh, const rf_build_options *options
              "use a microbatch that is a multiple of %lld, or fewer chips along slice, data, expert and fsdp",
              (long long)chips);
     return RF_FAIL(error, RAFTER_INVALID, hint,
-                   "the microbatch cannot be cut over the mesh (slice x data x expert x fsdp = %lld: "
+                   "the microbatch cannot be sharded over the mesh (slice x data x expert x fsdp = %lld: "
                    "expected a multiple, got %lld sequences)",
                    (long long)chips, (long long)options->microbatch);
   }
@@ -95,12 +95,13 @@ static rf_status check_pipeline(const rf_mesh *mesh, const rf_model *model, cons
   if (stages == 1 && mesh->schedule == RF_PIPELINE_INTERLEAVED)
     return RF_FAIL(
         error, RAFTER_INVALID, "add pipeline to --mesh",
-        "there are no stages to interleave (--pipeline interleaved:%d: expected --mesh pipeline=P)", chunks);
+        "interleaving needs several pipeline stages (--pipeline interleaved:%d: expected --mesh pipeline=P)",
+        chunks);
   if (stages == 1) return RAFTER_OK;
   if (options->job != RF_JOB_TRAIN || options->loss_only)
-    return RF_FAIL(error, RAFTER_INVALID, "use tensor, and data or slice for more of it",
-                   "a pipeline is planned for training only: what runs forward keeps every stage busy by "
-                   "batches of its own (--mesh pipeline: expected 1, "
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "use the axis tensor instead, and data or slice for more throughput",
+                   "pipelines can be planned for training only (--mesh pipeline: expected 1, "
                    "got %d)",
                    stages);
   if (pieces > model->layers) {
@@ -115,22 +116,22 @@ static rf_status check_pipeline(const rf_mesh *mesh, const rf_model *model, cons
     snprintf(hint, sizeof hint, "set --accumulate to %d or more: the bubble is (P-1)/(m+P-1) of the time",
              stages);
     return RF_FAIL(error, RAFTER_INVALID, hint,
-                   "fewer microbatches than stages, some of which would never have work (--accumulate: "
+                   "fewer microbatches than pipeline stages (--accumulate: "
                    "expected at least %d, got %d)",
                    stages, options->accumulate);
   }
   if (chunks > 1 && options->offload)
-    return RF_FAIL(
-        error, RAFTER_INVALID, "use --pipeline 1f1b",
-        "this version keeps nothing of interleaved stages in the host's memory (--pipeline interleaved:%d)",
-        chunks);
+    return RF_FAIL(error, RAFTER_INVALID, "use --pipeline 1f1b",
+                   "this version cannot offload tensors of interleaved stages (--pipeline interleaved:%d)",
+                   chunks);
   if (mesh->schedule == RF_PIPELINE_INTERLEAVED && options->accumulate % stages) {
     snprintf(hint, sizeof hint, "set --accumulate to %d or %d", options->accumulate / stages * stages,
              (options->accumulate / stages + 1) * stages);
-    return RF_FAIL(error, RAFTER_INVALID, hint,
-                   "interleaved stages take microbatches in groups of one each (--accumulate: expected a "
-                   "multiple of %d, got %d)",
-                   stages, options->accumulate);
+    return RF_FAIL(
+        error, RAFTER_INVALID, hint,
+        "interleaved stages take microbatches in groups of one per stage (--accumulate: expected a "
+        "multiple of %d, got %d)",
+        stages, options->accumulate);
   }
   return RAFTER_OK;
 }
@@ -143,14 +144,14 @@ rf_status rf_mesh_check(const rf_mesh *mesh, const rf_model *model, const rf_bui
   RF_TRY(divides(model->experts > 0 ? rf_model_expert_ff(model) : model->ff, "the width of the MLP", mesh,
                  AXIS(TENSOR), error));
   if (model->kv_rank > 0 && rf_mesh_extent(mesh, RF_AXIS_CONTEXT) > 1 && options->job != RF_JOB_GENERATE)
-    return RF_FAIL(error, RAFTER_INVALID, "deal tokens out along sequence, or heads along tensor",
-                   "this version does not deal the tokens of latent attention out (--mesh context: expected "
+    return RF_FAIL(error, RAFTER_INVALID, "shard tokens along sequence, or heads along tensor",
+                   "this version cannot shard the tokens of latent attention (--mesh context: expected "
                    "1 for %s, got %lld)",
                    model->name, (long long)rf_mesh_extent(mesh, RF_AXIS_CONTEXT));
   if (rf_mesh_extent(mesh, RF_AXIS_EXPERT) > 1 && model->experts == 0)
     return RF_FAIL(error, RAFTER_INVALID, "leave the axis expert out",
-                   "%s has no experts to put on several chips (--mesh expert: expected 1, got %lld)",
-                   model->name, (long long)rf_mesh_extent(mesh, RF_AXIS_EXPERT));
+                   "%s has no experts to shard (--mesh expert: expected 1, got %lld)", model->name,
+                   (long long)rf_mesh_extent(mesh, RF_AXIS_EXPERT));
   if (model->experts > 0) RF_TRY(divides(model->experts, "the experts", mesh, AXIS(EXPERT), error));
   return check_rows(mesh, options, error);
 }

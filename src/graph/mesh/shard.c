@@ -293,7 +293,7 @@ static rf_status shard_op(rf_sharder *s, const rf_op *op) {
     else if (t >= 0 && s->at[t].id != RF_NONE) r.out[i] = s->at[t].spec;
   }
   if (!op->def->shard)
-    return RF_FAIL(s->error, RAFTER_INVALID, "leave --mesh out", "this version cannot cut %s over chips (%s)",
+    return RF_FAIL(s->error, RAFTER_INVALID, "leave --mesh out", "this version cannot shard %s (%s)",
                    op->def->name, op->name);
   RF_TRY(op->def->shard(&r, s->error));
   return emit_local(s, op, &r);

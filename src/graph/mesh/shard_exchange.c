@@ -133,7 +133,8 @@ int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, const 
     }
     if (!x.def) {
       RF_FAIL(s->error, RAFTER_FAILED, "this is a fault of the planner, please report it",
-              "no exchange makes what an op needs (%s, %s: %s)", path, label, s->graph->tensor[id].name);
+              "no collective brings a tensor to the needed sharding (%s, %s: %s)", path, label,
+              s->graph->tensor[id].name);
       return RF_NONE;
     }
     id = rf_sharder_exchange(s, &x, path, section, backward);

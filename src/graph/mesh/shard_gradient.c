@@ -18,7 +18,7 @@ int rf_sharder_gradient(rf_sharder *s, int t, rf_accumulate *how) {
     rf_tensor *whole = &s->graph->tensor[g->whole];
     whole->name = rf_graph_join(s->graph, tensor->name, "/whole", "");
     whole->class = RF_CLASS_COLLECTIVE;
-    whole->reason = "until its sum over chips is made";
+    whole->reason = "until its sum over chips is complete";
   }
   return g->whole;
 }
@@ -174,6 +174,6 @@ void rf_sharder_make_masters(rf_sharder *s) {
     int id = s->master[p] = rf_sharder_tensor(s, t, &s->specs[p].state);
     s->graph->tensor[id].name = rf_graph_join(s->graph, old->tensor[t].name, "/master", "");
     s->graph->tensor[id].class = RF_CLASS_MASTER;
-    s->graph->tensor[id].reason = "the run of the weight that this chip updates";
+    s->graph->tensor[id].reason = "the part of the weight that this chip updates";
   }
 }

@@ -56,8 +56,8 @@ rf_status rf_shard_heads(rf_sharding *s, rf_axes axes, rf_error *error) {
           kv = s->attr.heads.kv_heads;
   if (chips == 1) return RAFTER_OK;
   if (heads % chips || (kv % chips && chips % kv))
-    return RF_FAIL(error, RAFTER_INVALID, "choose a number of chips that divides both",
-                   "heads cannot be dealt out (%s: %d heads and %d key heads over %d chips)", s->op->name,
+    return RF_FAIL(error, RAFTER_INVALID, "choose a number of chips that divides both numbers of heads",
+                   "heads cannot be sharded (%s: %d heads and %d key heads over %d chips)", s->op->name,
                    heads, kv, chips);
   s->attr.heads.heads = heads / chips;
   s->attr.heads.kv_heads = kv > chips ? kv / chips : kv > 0;
@@ -84,7 +84,7 @@ rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_form form, rf_error
     }
     if (parts->at[i] % chips || parts->columns[i] % chips)
       return RF_FAIL(error, RAFTER_INVALID, "choose fewer chips along tensor",
-                     "an adapter's columns cannot be dealt out (%s: %d columns at %d over %d chips)",
+                     "the columns of an adapter cannot be sharded (%s: %d columns at %d over %d chips)",
                      s->op->name, parts->columns[i], parts->at[i], chips);
     parts->at[i] /= chips;
     parts->columns[i] /= chips;

@@ -73,8 +73,8 @@ static rf_status find_pieces(stager *s) {
       if (is_state(tensor) || from == s->piece[o]) continue;
       if (from != s->piece[o] + (op->backward && from > s->piece[o] ? 1 : -1))
         return RF_FAIL(s->error, RAFTER_FAILED, "this is a fault of the planner, please report it",
-                       "a tensor goes past a stage (%s reads %s: piece %d, made by %d)", op->name,
-                       tensor->name, s->piece[o], from);
+                       "a tensor skips a stage (%s reads %s: piece %d, made by %d)", op->name, tensor->name,
+                       s->piece[o], from);
       if (here == stage || stage_of(s, from) == stage) add_crossing(s, t, from, s->piece[o]);
     }
     for (int i = 0; i < op->output_count; i++) {
@@ -115,7 +115,7 @@ static rf_status transfer(stager *s, const rf_op_def *def, rf_section section, i
   int op = rf_graph_emit(s->graph, def, name, section, &id, sends, &id, !sends, &attr, s->error);
   if (op < 0) return RAFTER_INVALID;
   s->graph->op[op].backward = backward;
-  if (!sends && section == RF_SECTION_MICRO) s->graph->tensor[id].reason = "comes from another stage";
+  if (!sends && section == RF_SECTION_MICRO) s->graph->tensor[id].reason = "received from another stage";
   return RAFTER_OK;
 }
 

@@ -14,7 +14,7 @@ static rf_status add_backward(rf_graph *graph, const rf_op *op, const int *grad_
 
 const rf_op_def RF_OP_ADD = {
     .name = "add",
-    .formula = "y = round(a + b), f32",
+    .formula = "y = round(a + b), in f32",
     .inputs = {"a (n,D)", "b (n,D)"},
     .outputs = {"y (n,D)"},
     .shape = rf_shape_alike,

@@ -90,15 +90,14 @@ static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error)
   RF_IN(3, RF_I32, rows);
   RF_IN(4, RF_I32, rows);
   if (narrow != (op->input[5] != RF_NONE))
-    return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "an int8 cache has scales, another has none (attention_kv %s)", op->name);
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "only an int8 cache has scales (attention_kv %s)", op->name);
   RF_IN(5, RF_F32, pages, 2, page, attr->kv_heads);
   RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, (int64_t)attr->heads * attr->head_dim);
   RF_OUT(3, RF_CLASS_ACTIVATION, rf_wide_dtype(dtype), rows, attr->heads);
   if (op->output[1] != op->input[1] || op->output[2] != op->input[5])
     return RF_FAIL(
         error, RAFTER_INVALID, NULL,
-        "the cache is written where it stands (attention_kv %s: expected output cache = input cache)",
+        "the cache must be written in place (attention_kv %s: expected output cache = input cache)",
         op->name);
   return RAFTER_OK;
 }
@@ -172,15 +171,13 @@ static rf_status attention_kv_shard(rf_sharding *s, rf_error *error) {
 const rf_op_def RF_OP_ATTENTION = {
     .name = "attention",
     .kind = RF_KIND_ATTENTION,
-    .formula = "row i of segment [a,b) (a = segments[s], b = segments[s+1], ends at n), head h, kv head "
-               "h*K/N: keys j of the segment with "
-               "max(a, i-W+1) <= j <= i (W = window, 0: from a); s_j = scale*(q_i . k_j), then "
-               "softcap*tanh(s_j/softcap) where there is one (rounded "
-               "to bf16 when softmax is bf16); "
-               "m = max_j s_j; p_j = exp(s_j - m); ctx_i = round(sum_j p_j*v_j / sum_j p_j); lse[h,i] = m + "
-               "log(sum_j p_j); key blocks of fixed "
-               "size from the segment's position 0, ascending, running m and sums, f32. A row holds N query "
-               "heads, then K key, then K value heads",
+    .formula =
+        "row i of segment [a,b) (a = segments[s], b = segments[s+1], at most n), query head h, key head "
+        "h*K/N: it sees the keys j with max(a, i-W+1) <= j <= i (W = window; 0: from a); s_j = scale*(q_i . "
+        "k_j); with a softcap s_j = softcap*tanh(s_j/softcap); if softmax is bf16, s_j is rounded to bf16; m "
+        "= max_j s_j; p_j = exp(s_j - m); ctx_i = round(sum_j p_j*v_j / sum_j p_j); lse[h,i] = m + log(sum_j "
+        "p_j); keys are processed in blocks of fixed size from the start of the segment, ascending, with "
+        "running maximum and sums, in f32; a row holds N query heads, then K key heads, then K value heads",
     .inputs = {"qkv (n,(N+2K)H)", "segments i32 (n+1)"},
     .outputs = {"ctx (n,NH)", "lse (N,n)"},
     .fields = RF_FIELDS_ATTENTION,
@@ -206,10 +203,9 @@ const rf_op_def RF_OP_ATTENTION_BWD = {
     .name = "attention_bwd",
     .kind = RF_KIND_ATTENTION,
     .formula = "with s_j as in attention: p_ij = exp(s_ij - lse[h,i]); delta_i = dctx_i . ctx_i; ds_ij = "
-               "p_ij*(dctx_i . v_j - delta_i)*scale (times "
-               "1 - (s_ij/softcap)^2); "
-               "dq_i = sum_j ds_ij*k_j; dk_j = sum over the heads of its group and i of ds_ij*q_i; dv_j = "
-               "the same of p_ij*dctx_i; rounded once; f32",
+               "p_ij*(dctx_i . v_j - delta_i)*scale, times 1 - (s_ij/softcap)^2 with a softcap; dq_i = sum_j "
+               "ds_ij*k_j; dk_j = sum of ds_ij*q_i over the query heads of the key head and over i; dv_j = "
+               "the same sum of p_ij*dctx_i; each result is rounded once; in f32",
     .inputs = {"qkv (n,(N+2K)H)", "ctx (n,NH)", "lse (N,n)", "dctx (n,NH)", "segments i32 (n+1)"},
     .outputs = {"dqkv (n,(N+2K)H)"},
     .fields = RF_FIELDS_ATTENTION,
@@ -228,17 +224,14 @@ const rf_op_def RF_OP_ATTENTION_BWD = {
 const rf_op_def RF_OP_ATTENTION_KV = {
     .name = "attention_kv",
     .kind = RF_KIND_ATTENTION,
-    .formula = "position p of slot s stands at row p mod G of page table[s, p div G]; first the k heads of "
-               "row r are written there (cache[page,0]) and "
-               "its v heads (cache[page,1]), for every r; then row r attends keys 0..positions[r] of "
-               "slots[r] (window as in attention), with "
-               "attention's formula, key blocks and bits; slots[r] = -1: the row writes nothing and its ctx "
-               "is 0. Of a group of c chips one has the "
-               "positions p "
-               "with p mod c its place, p div c in place of p, and the row attends those (none: lse -inf). "
-               "An i8 cache holds "
-               "rint(x * (127 / m)) and scale = m / 127 for every token and head, m its largest |x|, f32; "
-               "what is attended is q * scale",
+    .formula =
+        "position p of slot s is row p mod G of page table[s, p div G]; first, for every r, the key heads of "
+        "row r are written to cache[page,0] and its value heads to cache[page,1]; then row r attends to the "
+        "keys 0..positions[r] of slot slots[r] (window as in attention), with the formula, key blocks and "
+        "bits of attention; slots[r] = -1: the row writes nothing and its ctx is 0; in a group of c chips, "
+        "each chip stores the positions p with p mod c = its rank, at p div c instead of p, and attends to "
+        "those (none: lse = -inf); an i8 cache stores rint(x * (127 / m)) and scale = m / 127 for every "
+        "token and head, m = max|x|, in f32, and attention reads q * scale",
     .inputs = {"qkv (n,(N+2K)H)", "cache (P,2,G,KH)", "table i32 (slots,C)", "slots i32 (n)",
                "positions i32 (n)", "scale f32 (P,2,G,K)?"},
     .outputs = {"ctx (n,NH)", "cache (P,2,G,KH)", "scale f32 (P,2,G,K)?", "lse (n,N)?"},

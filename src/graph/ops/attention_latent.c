@@ -38,7 +38,7 @@ static rf_status norm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
   if (latent < 1 || latent >= width)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "nothing is left to turn (%s: expected a gain of 1 to %lld, got %lld)", op->name,
+                   "no columns are left to rotate (%s: expected a gain of 1 to %lld, got %lld)", op->name,
                    (long long)width - 1, (long long)latent);
   RF_IN(0, RF_ANY_FLOAT, rows, width);
   RF_IN(1, RF_ANY_FLOAT, latent);
@@ -78,7 +78,7 @@ const rf_op_def RF_OP_LATENT_NORM = {
     .name = "latent_norm",
     .kind = RF_KIND_NORM,
     .formula = "rstd = 1/sqrt(sum_{c<C} x[r,c]^2 / C + eps); latent[r,c] = round(x[r,c]*rstd*gain[c]); "
-               "turns[r,i] = x[r,C+i]; stats[r] = {rstd}; f32",
+               "turns[r,i] = x[r,C+i]; stats[r] = {rstd}; in f32",
     .inputs = {"x (n,C+R)", "gain (C)"},
     .outputs = {"latent (n,C)", "turns (n,R)", "stats (n,1)"},
     .fields = RF_FIELDS_NORM,
@@ -94,9 +94,8 @@ const rf_op_def RF_OP_LATENT_NORM_BWD = {
     .name = "latent_norm_bwd",
     .kind = RF_KIND_NORM,
     .formula = "h[r,c] = x[r,c]*rstd[r]; g[r,c] = dlatent[r,c]*gain[c]; b[r] = sum_c g[r,c]*h[r,c] / C; "
-               "dx[r,c] = round(rstd[r]*(g[r,c] - h[r,c]*b[r])); "
-               "dx[r,C+i] = dturns[r,i]; dgain[c] = sum_r dlatent[r,c]*h[r,c], rows ascending, from 0 "
-               "(write) or the value there (add); f32",
+               "dx[r,c] = round(rstd[r]*(g[r,c] - h[r,c]*b[r])); dx[r,C+i] = dturns[r,i]; dgain[c] = sum_r "
+               "dlatent[r,c]*h[r,c], rows ascending, from 0 (write) or from the present value (add); in f32",
     .inputs = {"x (n,C+R)", "gain (C)", "stats (n,1)", "dlatent (n,C)?", "dturns (n,R)?"},
     .outputs = {"dx (n,C+R)?", "dgain (C)?"},
     .fields = RF_FIELDS_NORM,
@@ -199,10 +198,9 @@ static rf_status attention_shard(rf_sharding *s, rf_error *error) {
 const rf_op_def RF_OP_ATTENTION_LATENT = {
     .name = "attention_latent",
     .kind = RF_KIND_ATTENTION,
-    .formula = "as attention over the keys 0..i of a segment, with s_j = scale*(q_i[h,:P] . kv_j[h,:P] + "
-               "q_i[h,P:] . turns_j) and v_j = kv_j[h,P:]; "
-               "a row of q "
-               "holds P + R numbers for each head, one of kv P + W; f32",
+    .formula = "attention over the keys 0..i of a segment, with s_j = scale*(q_i[h,:P] . kv_j[h,:P] + "
+               "q_i[h,P:] . turns_j) and v_j = kv_j[h,P:]; per head, a row of q holds P + R numbers and a "
+               "row of kv P + W; in f32",
     .inputs = {"q (n,N(P+R))", "kv (n,N(P+W))", "turns (n,R)", "segments i32 (n+1)"},
     .outputs = {"ctx (n,NW)", "lse (N,n)"},
     .fields = RF_FIELDS_ATTENTION,
@@ -219,10 +217,10 @@ const rf_op_def RF_OP_ATTENTION_LATENT = {
 const rf_op_def RF_OP_ATTENTION_LATENT_BWD = {
     .name = "attention_latent_bwd",
     .kind = RF_KIND_ATTENTION,
-    .formula = "with s_j as in attention_latent: p_ij = exp(s_ij - lse[h,i]); ds_ij = p_ij*(dctx_i . v_j - "
-               "dctx_i . ctx_i)*scale; dq_i = sum_j ds_ij*k_j; "
-               "dkv_j[h] = (sum_i ds_ij*q_i[:P], sum_i p_ij*dctx_i); dturns_j = sum over heads and i of "
-               "ds_ij*q_i[P:]; rounded once; f32",
+    .formula =
+        "with s_j as in attention_latent: p_ij = exp(s_ij - lse[h,i]); ds_ij = p_ij*(dctx_i . v_j - dctx_i . "
+        "ctx_i)*scale; dq_i = sum_j ds_ij*k_j; dkv_j[h] = (sum_i ds_ij*q_i[:P], sum_i p_ij*dctx_i); dturns_j "
+        "= sum of ds_ij*q_i[P:] over heads and i; each result is rounded once; in f32",
     .inputs = {"q (n,N(P+R))", "kv (n,N(P+W))", "turns (n,R)", "ctx (n,NW)", "lse (N,n)", "dctx (n,NW)",
                "segments i32 (n+1)"},
     .outputs = {"dq (n,N(P+R))?", "dkv (n,N(P+W))?", "dturns (n,R)?"},
@@ -256,7 +254,7 @@ static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error)
   if (op->output[1] != op->input[4])
     return RF_FAIL(
         error, RAFTER_INVALID, NULL,
-        "the cache is written where it stands (attention_latent_kv %s: expected output cache = input cache)",
+        "the cache must be written in place (attention_latent_kv %s: expected output cache = input cache)",
         op->name);
   return RAFTER_OK;
 }
@@ -288,16 +286,12 @@ static rf_status attention_kv_shard(rf_sharding *s, rf_error *error) {
 const rf_op_def RF_OP_ATTENTION_LATENT_KV = {
     .name = "attention_latent_kv",
     .kind = RF_KIND_ATTENTION,
-    .formula = "position p of slot s stands at row p mod G of page table[s, p div G]; first (latent, turns) "
-               "of row r is written there, for every r; then "
-               "row "
-               "r attends keys 0..positions[r] of slots[r]: u[h] = w[:,h,:P] q[h,:P]; s_j = scale*(u[h] . "
-               "latent_j + q[h,P:] . turns_j); o[h] = sum_j "
-               "p_j*latent_j; "
-               "ctx[h] = round(o[h] w[:,h,P:]), which is attention_latent with kv = latent w, rounded once; "
-               "slots[r] = -1: nothing is written and ctx is 0; "
-               "a group of chips "
-               "as in attention_kv",
+    .formula =
+        "position p of slot s is row p mod G of page table[s, p div G]; first, for every r, (latent, turns) "
+        "of row r is written there; then row r attends to the keys 0..positions[r] of slot slots[r]: u[h] = "
+        "w[:,h,:P] q[h,:P]; s_j = scale*(u[h] . latent_j + q[h,P:] . turns_j); o[h] = sum_j p_j*latent_j; "
+        "ctx[h] = round(o[h] w[:,h,P:]), which is attention_latent with kv = latent w, rounded once; "
+        "slots[r] = -1: the row writes nothing and its ctx is 0; a group of chips works as in attention_kv",
     .inputs = {"q (n,N(P+R))", "latent (n,C)", "turns (n,R)", "w (C,N(P+W))", "cache (B,1,G,C+R)",
                "table i32 (slots,T)", "slots i32 (n)", "positions i32 (n)"},
     .outputs = {"ctx (n,NW)", "cache (B,1,G,C+R)", "lse (n,N)?"},

@@ -102,8 +102,8 @@ static rf_status merge_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 const rf_op_def RF_OP_ATTENTION_MERGE = {
     .name = "attention_merge",
     .kind = RF_KIND_ATTENTION,
-    .formula = "of c parts: m = max_p lse[r,p,h], w_p = exp(lse[r,p,h] - m); ctx[r,h,:] = round(sum_p "
-               "w_p*parts[r,p,h,:] / sum_p w_p), p ascending; f32",
+    .formula = "with parts p of c chips: m = max_p lse[r,p,h]; w_p = exp(lse[r,p,h] - m); ctx[r,h,:] = "
+               "round(sum_p w_p*parts[r,p,h,:] / sum_p w_p), p ascending; in f32",
     .inputs = {"parts (n,cNH)", "lse (n,cN)"},
     .outputs = {"ctx (n,NH)"},
     .fields = RF_FIELDS_ATTENTION,
@@ -139,9 +139,8 @@ const rf_op_def RF_OP_KV_JOIN = {
 const rf_op_def RF_OP_ATTENTION_PART = {
     .name = "attention_part",
     .kind = RF_KIND_ATTENTION,
-    .formula = "attention of the queries in qkv over the keys and values in kv: row i of the chip that is "
-               "the c-th of its group stands for row i group + c "
-               "of kv and of the segments; elsewhere as attention",
+    .formula = "attention of the queries in qkv over the keys and values in kv; on the chip of rank c, row i "
+               "is row i*group + c of kv and of the segments; otherwise as attention",
     .inputs = {"qkv (n,(N+2K)H)", "kv (S,2KH)", "segments i32 (S+1)"},
     .outputs = {"ctx (n,NH)", "lse (N,n)"},
     .fields = RF_FIELDS_ATTENTION,
@@ -156,9 +155,8 @@ const rf_op_def RF_OP_ATTENTION_PART = {
 const rf_op_def RF_OP_ATTENTION_PART_BWD = {
     .name = "attention_part_bwd",
     .kind = RF_KIND_ATTENTION,
-    .formula = "with rows as in attention_part: dq_i as in attention_bwd; dkv = what these queries give to "
-               "the gradient of every key and value, which is a "
-               "sum over the chips of the group",
+    .formula = "rows as in attention_part; dq_i as in attention_bwd; dkv = the contribution of these queries "
+               "to the gradient of every key and value, to be summed over the chips of the group",
     .inputs = {"qkv (n,(N+2K)H)", "kv (S,2KH)", "ctx (n,NH)", "lse (N,n)", "dctx (n,NH)",
                "segments i32 (S+1)"},
     .outputs = {"dq (n,NH)", "dkv (S,2KH)"},

@@ -34,10 +34,11 @@ static rf_status exchange_shape(rf_graph *graph, rf_op *op, bool gathers, bool s
   if (gathers) {
     int64_t most = dims[attr->dim] * group, whole = attr->whole > 0 ? attr->whole : most;
     if (whole > most || whole <= most - group)
-      return RF_FAIL(error, RAFTER_INVALID, NULL,
-                     "the parts do not make the whole (%s %s: expected %lld parts of %lld, got %lld)",
-                     op->def->name, op->name, (long long)group, (long long)((whole + group - 1) / group),
-                     (long long)dims[attr->dim]);
+      return RF_FAIL(
+          error, RAFTER_INVALID, NULL,
+          "the parts do not add up to the full extent (%s %s: expected %lld parts of %lld, got %lld)",
+          op->def->name, op->name, (long long)group, (long long)((whole + group - 1) / group),
+          (long long)dims[attr->dim]);
     dims[attr->dim] = whole;
   }
   if (splits) {
@@ -91,8 +92,8 @@ static rf_work offload_work(const rf_graph *graph, const rf_op *op) {
 const rf_op_def RF_OP_ALL_GATHER = {
     .name = "all_gather",
     .kind = RF_KIND_EXCHANGE,
-    .formula = "y = the x of all chips of the group, behind each other along dimension `dim` in the order of "
-               "the mesh; what pads the last one is left out",
+    .formula = "y = the x of all chips of the group, concatenated along dimension `dim` in the order of the "
+               "mesh, without the padding of the last one",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
     .fields = RF_FIELDS_COLLECTIVE,
@@ -105,8 +106,8 @@ const rf_op_def RF_OP_ALL_GATHER = {
 const rf_op_def RF_OP_REDUCE_SCATTER = {
     .name = "reduce_scatter",
     .kind = RF_KIND_EXCHANGE,
-    .formula = "y = this chip's run, along dimension `dim`, of the sum of the group's x, in chip order, f32; "
-               "added to what is there where it accumulates",
+    .formula = "y = this chip's run, along dimension `dim`, of the sum of the group's x in chip order, in "
+               "f32; an accumulating y is added to",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
     .fields = RF_FIELDS_COLLECTIVE,
@@ -119,10 +120,10 @@ const rf_op_def RF_OP_REDUCE_SCATTER = {
 const rf_op_def RF_OP_ALL_REDUCE = {
     .name = "all_reduce",
     .kind = RF_KIND_EXCHANGE,
-    .formula = "y = the sum of the group's x in chip order, f32; with index 1: log(sum over the group of "
-               "exp(x)); added to what is there where it "
-               "accumulates; where the group is part of its axes it is so many neighbours, and from column "
-               "`own_columns` on there is a sum, before it y = x",
+    .formula =
+        "y = the sum of the group's x in chip order, in f32; log_sum: log(sum over the group of exp(x)); an "
+        "accumulating y is added to; a group smaller than its axes consists of neighbouring chips; the sum "
+        "covers columns from `own_columns` on, and y = x in the columns before",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
     .fields = RF_FIELDS_COLLECTIVE,
@@ -137,8 +138,8 @@ const rf_op_def RF_OP_ALL_REDUCE = {
 const rf_op_def RF_OP_ALL_TO_ALL = {
     .name = "all_to_all",
     .kind = RF_KIND_EXCHANGE,
-    .formula = "chip i of the group gets the i-th run along dimension `to` of every chip's x, behind each "
-               "other along dimension `dim`",
+    .formula = "chip i of the group gets run i along dimension `to` of every chip's x, concatenated along "
+               "dimension `dim`",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
     .fields = RF_FIELDS_COLLECTIVE,
@@ -151,7 +152,7 @@ const rf_op_def RF_OP_ALL_TO_ALL = {
 const rf_op_def RF_OP_PERMUTE = {
     .name = "permute",
     .kind = RF_KIND_EXCHANGE,
-    .formula = "y = the x of the chip before this one in the group (with `back`: after it), as a ring",
+    .formula = "y = the x of the previous chip in the ring of the group; back: of the next chip",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
     .fields = RF_FIELDS_COLLECTIVE,
@@ -170,7 +171,7 @@ static rf_status send_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 static rf_status recv_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   if (op->output[0] < 0 || op->output[0] >= graph->tensor_count)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "output not given (recv %s: expected a tensor id, its shape follows from no input)",
+                   "no output tensor (recv %s: expected a tensor id, since no input gives the shape)",
                    op->name);
   return group_check(op, error);
 }
@@ -191,8 +192,8 @@ static rf_work recv_work(const rf_graph *graph, const rf_op *op) {
 const rf_op_def RF_OP_SEND = {
     .name = "send",
     .kind = RF_KIND_EXCHANGE,
-    .formula = "x goes to the chip of stage `stage` that stands at the same place of the other axes, where "
-               "the recv of the same `site` takes it",
+    .formula = "sends x to the chip of stage `stage` with the same coordinates on all other axes; the recv "
+               "op with the same `site` receives it",
     .inputs = {"x (..)"},
     .fields = RF_FIELDS_TRANSFER,
     .shape = send_shape,
@@ -204,8 +205,8 @@ const rf_op_def RF_OP_SEND = {
 const rf_op_def RF_OP_RECV = {
     .name = "recv",
     .kind = RF_KIND_EXCHANGE,
-    .formula = "y = what stage `stage` sends for the same microbatch, added to what is there where it "
-               "accumulates; in a group of one: 0",
+    .formula = "y = the tensor that stage `stage` sends for the same microbatch; an accumulating y is added "
+               "to; in a group of one chip: 0",
     .outputs = {"y (..)"},
     .fields = RF_FIELDS_TRANSFER,
     .shape = recv_shape,
@@ -217,8 +218,8 @@ const rf_op_def RF_OP_RECV = {
 const rf_op_def RF_OP_OFFLOAD_OUT = {
     .name = "offload_out",
     .kind = RF_KIND_EXCHANGE,
-    .formula = "y = x, laid down in the host's memory; of a cache (rows > 0) only `rows` rows are sent: the "
-               "rest stands there already",
+    .formula = "y = x, stored in the host's memory; for a cache with rows > 0 only `rows` rows are sent, "
+               "since the rest is already there",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
     .fields = RF_FIELDS_OFFLOAD,
@@ -231,7 +232,7 @@ const rf_op_def RF_OP_OFFLOAD_OUT = {
 const rf_op_def RF_OP_OFFLOAD_IN = {
     .name = "offload_in",
     .kind = RF_KIND_EXCHANGE,
-    .formula = "y = x, brought back from the host's memory",
+    .formula = "y = x, fetched from the host's memory",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},
     .fields = RF_FIELDS_OFFLOAD,
@@ -249,7 +250,7 @@ static rf_work local_work(const rf_graph *graph, const rf_op *op) {
 const rf_op_def RF_OP_TAKE_RUN = {
     .name = "take_run",
     .kind = RF_KIND_EXCHANGE,
-    .formula = "y = this chip's run of x along dimension `dim`, of what every chip of the group has: nothing "
+    .formula = "y = this chip's run, along dimension `dim`, of x, which every chip of the group has; nothing "
                "is sent",
     .inputs = {"x (..)"},
     .outputs = {"y (..)"},

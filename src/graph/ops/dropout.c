@@ -43,11 +43,11 @@ static rf_status dropout_shard(rf_sharding *s, rf_error *error) {
   s->attr.axes = s->out[0].split[1];
   int64_t channels = s->graph->tensor[s->op->input[0]].shape[1], chips = rf_mesh_size(s->mesh, s->attr.axes);
   if (chips > 1 && channels % (4 * chips))
-    return RF_FAIL(
-        error, RAFTER_INVALID,
-        "set the adapters' dropout to 0, or choose fewer chips along tensor and sequence",
-        "channels are drawn by fours and cannot be dealt out (%s: expected a multiple of %lld, got %lld)",
-        s->op->name, (long long)(4 * chips), (long long)channels);
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "set the adapters' dropout to 0, or choose fewer chips along tensor and sequence",
+                   "dropout draws channels in groups of four, which cannot be sharded here (%s: expected a "
+                   "multiple of %lld, got %lld)",
+                   s->op->name, (long long)(4 * chips), (long long)channels);
   s->attr.dropout.token_step =
       (int32_t)rf_mesh_size(s->mesh, s->out[0].split[0] & RF_AXIS_BIT(RF_AXIS_CONTEXT));
   return RAFTER_OK;
@@ -55,11 +55,10 @@ static rf_status dropout_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_ADD_DROPOUT = {
     .name = "add_dropout",
-    .formula = "y[r,c] = round(x[r,c] + drop(h[r,c])), f32; drop(v) = v*(1/(1-p)) if uniform(w) >= p else 0; "
-               "w = word c%4 of "
-               "philox(key(seed, step, site), token, c/4), where axes cut the channels c counted over all, "
-               "token = first_token + r token_step (0: "
-               "1), uniform(w) = (w >> 8) * 2^-24, p = dropout",
+    .formula = "y[r,c] = round(x[r,c] + drop(h[r,c])), in f32; drop(v) = v*(1/(1-p)) if uniform(w) >= p, "
+               "else 0, with p = rate; w = word c%4 of philox(key(seed, step, site), token, c/4); uniform(w) "
+               "= (w >> 8) * 2^-24; token = first_token + r*token_step (token_step 0 means 1); if axes shard "
+               "the channels, c counts over all chips",
     .inputs = {"x (n,D)", "h (n,D)"},
     .outputs = {"y (n,D)"},
     .fields = RF_FIELDS_DROPOUT,
@@ -78,7 +77,7 @@ const rf_op_def RF_OP_ADD_DROPOUT = {
 const rf_op_def RF_OP_DROPOUT = {
     .name = "dropout",
     .formula =
-        "kept[r,c] = round(x[r,c]*(1/(1-p))) where add_dropout of the same site keeps (r,c), else 0; f32",
+        "kept[r,c] = round(x[r,c]*(1/(1-p))) if add_dropout of the same site keeps (r,c), else 0; in f32",
     .inputs = {"x (n,D)"},
     .outputs = {"kept (n,D)"},
     .fields = RF_FIELDS_DROPOUT,

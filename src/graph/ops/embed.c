@@ -41,10 +41,10 @@ static rf_status embed_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   RF_IN(2, RF_ANY_FLOAT, rows, width);
   for (int i = 0; i < 2; i++) {
     if (op->output[i] == RF_WANTED)
-      return RF_FAIL(
-          error, RAFTER_INVALID, NULL,
-          "table gradient not given (embed_bwd %s: expected a tensor id, its height follows from no input)",
-          op->name);
+      return RF_FAIL(error, RAFTER_INVALID, NULL,
+                     "no tensor for the table's gradient (embed_bwd %s: expected a tensor id, since no input "
+                     "gives its rows)",
+                     op->name);
     if (op->output[i] >= 0 && op->output[i] < graph->tensor_count)
       RF_OUT(i, RF_CLASS_GRADIENT, wide, graph->tensor[op->output[i]].shape[0], width);
   }
@@ -92,9 +92,9 @@ static rf_status embed_bwd_shard(rf_sharding *s, rf_error *error) {
 const rf_op_def RF_OP_EMBED = {
     .name = "embed",
     .kind = RF_KIND_EMBED,
-    .formula = "x[r,d] = round(wte[tokens[r],d]*scale + wpe[positions[r],d]), in f32, scale 0 standing for "
-               "1; without wpe no sum; where axes "
-               "cut the table, tokens of other chips are 0 and the first chip adds wpe",
+    .formula = "x[r,d] = round(wte[tokens[r],d]*scale + wpe[positions[r],d]), in f32; scale 0 means 1; "
+               "without wpe there is no sum; if axes shard the table, a token of another chip gives 0 and "
+               "only the first chip adds wpe",
     .inputs = {"tokens i32 (n)", "positions i32 (n)", "wte (V,D)", "wpe (T,D)?"},
     .outputs = {"x (n,D)"},
     .fields = RF_FIELDS_EMBED,
@@ -109,11 +109,10 @@ const rf_op_def RF_OP_EMBED = {
 const rf_op_def RF_OP_EMBED_BWD = {
     .name = "embed_bwd",
     .kind = RF_KIND_EMBED,
-    .formula = "dwte[v,d] = sum over rows r ascending with tokens[r] == v of dx[r,d]*scale (0: 1); dwpe[t,d] "
-               "= the same of dx[r,d] with positions[r] "
-               "== t; f32 chains that "
-               "start at 0 (write) or at the value there (add); rows nobody looked up become 0 (write) or "
-               "stay (add)",
+    .formula = "dwte[v,d] = sum of dx[r,d]*scale over the rows r with tokens[r] = v, ascending (scale 0 "
+               "means 1); dwpe[t,d] = sum of dx[r,d] over the rows r with positions[r] = t, ascending; f32 "
+               "chains that start at 0 (write) or at the present value (add); table rows that no token uses "
+               "become 0 (write) or keep their value (add)",
     .inputs = {"tokens i32 (n)", "positions i32 (n)", "dx (n,D)"},
     .outputs = {"dwte (V,D)", "dwpe (T,D)?"},
     .fields = RF_FIELDS_EMBED,

@@ -21,7 +21,7 @@ static rf_status check_experts(const rf_op *op, rf_error *error) {
   int experts = op->attr.experts.experts, used = op->attr.experts.used;
   if (experts >= 1 && used >= 1 && used <= run_count(op) && used <= RF_EXPERTS_USED_MOST) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, NULL,
-                 "no such choice of experts (%s: expected 1 to %d of them used, got %d of %d)", op->name,
+                 "bad number of experts (%s: expected 1 to %d of them used, got %d of %d)", op->name,
                  RF_EXPERTS_USED_MOST, used, experts);
 }
 
@@ -38,7 +38,7 @@ static rf_status check_router(const rf_op *op, rf_error *error) {
        (!r->sigmoid || experts / r->groups >= 2)))
     return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, NULL,
-                 "no such groups of experts (%s: %d experts cannot stand in %d groups of which %d are used)",
+                 "bad groups of experts (%s: %d experts cannot form %d groups with %d of them used)",
                  op->name, experts, r->groups, r->groups_used);
 }
 
@@ -181,19 +181,16 @@ static rf_status experts_dw_shard(rf_sharding *s, rf_error *error) {
 const rf_op_def RF_OP_ROUTE = {
     .name = "route",
     .kind = RF_KIND_EXPERTS,
-    .formula = "experts[r k + j] = the expert of the j-th largest logits[r,:], of equal ones the lower; "
-               "weights[r,j] = exp(logits[r,experts]) / "
-               "sum_i exp(logits[r,experts[r k + i]]), which is the softmax over all, divided by what the "
-               "chosen have of it; with router.sigmoid "
-               "sigmoids of the logits stand for the softmax, with router.as_is the scores are the weights "
-               "undivided, all times router.scale; choice "
-               "joins what is compared; with router.groups only experts of the router.groups_used best "
-               "groups are compared, by their best expert, "
-               "with sigmoids by the sum of their best two; rows in use sorted by expert, then r: place[r k "
-               "+ j] = where (r,j) stands, starts[e] = "
-               "where expert e begins, starts[E] = the count; with part > 0 expert e has the rows from e "
-               "part on, starts say so, and a row beyond its part "
-               "has place -1; f32",
+    .formula =
+        "experts[r k + j] = the expert with the j-th largest logits[r,:], the lower index first among "
+        "equals; weights[r,j] = exp(logits[r,experts]) / sum_i exp(logits[r,experts[r k + i]]): the softmax "
+        "over all experts, divided by the sum over the chosen ones; router.sigmoid: sigmoids replace the "
+        "softmax; router.as_is: the weights are not divided; all weights are multiplied by router.scale; "
+        "`choice` is added to the values that are compared; with router.groups only experts of the "
+        "router.groups_used best groups compete; the best expert ranks a group, with sigmoids the sum of its "
+        "best two; rows are sorted by expert, then by r: place[r k + j] = position of (r,j), starts[e] = "
+        "first position of expert e, starts[E] = number of positions; with room > 0 expert e has the "
+        "positions from e*room on (starts says so), and a row that finds no room has place -1; in f32",
     .inputs = {"logits (n,E)", "choice (E)?"},
     .outputs = {"weights (n,k)", "experts i32 (n*k)", "place i32 (n*k)", "starts i32 (E+1)"},
     .fields = RF_FIELDS_EXPERTS,
@@ -207,11 +204,11 @@ const rf_op_def RF_OP_ROUTE = {
 const rf_op_def RF_OP_ROUTE_BWD = {
     .name = "route_bwd",
     .kind = RF_KIND_EXPERTS,
-    .formula = "s = sum_j weights[r,j]*dweights[r,j]; dlogits[r,experts[r k + j]] = "
-               "round(weights[r,j]*(dweights[r,j] - s/scale)), 0 for the others; as_is: "
-               "weights[r,j]*dweights[r,j] there, less s*softmax(logits)[r,e] everywhere; with sigmoids each "
-               "is multiplied by 1 - sigmoid(logits), and "
-               "as_is takes no softmax away; f32",
+    .formula =
+        "s = sum_j weights[r,j]*dweights[r,j]; dlogits[r,experts[r k + j]] = "
+        "round(weights[r,j]*(dweights[r,j] - s/scale)), 0 for the other experts; as_is: "
+        "weights[r,j]*dweights[r,j] for the chosen experts, minus s*softmax(logits)[r,e] for every expert; "
+        "with sigmoids each value is multiplied by 1 - sigmoid(logits), and as_is subtracts nothing; in f32",
     .inputs = {"logits (n,E)", "weights (n,k)", "experts i32 (n*k)", "dweights (n,k)"},
     .outputs = {"dlogits (n,E)"},
     .fields = RF_FIELDS_EXPERTS,
@@ -257,8 +254,8 @@ static rf_status dispatch_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error)
 const rf_op_def RF_OP_DISPATCH = {
     .name = "dispatch",
     .kind = RF_KIND_EXPERTS,
-    .formula = "rows[place[r k + j],d] = x[r,d]; with part > 0 places of -1 are left out and rows that "
-               "nobody fills are 0",
+    .formula = "rows[place[r k + j],d] = x[r,d]; with room > 0 places of -1 are skipped and rows that "
+               "nothing fills are 0",
     .inputs = {"x (n,D)", "place i32 (n*k)"},
     .outputs = {"rows (n*k,D)"},
     .fields = RF_FIELDS_EXPERTS,
@@ -382,9 +379,9 @@ static rf_work matmul_experts_dw_work(const rf_graph *graph, const rf_op *op) {
 const rf_op_def RF_OP_MATMUL_EXPERTS = {
     .name = "matmul_experts",
     .kind = RF_KIND_MATMUL,
-    .formula = "for p in starts[e] .. starts[e+1]-1 (and, of a group of chips, of every E-th run of rows "
-               "from e on): acc = fma(x[p,i], w[e K + i,n], "
-               "acc) for i ascending from 0, f32; u[p,n] = round(acc); fast: x as in matmul",
+    .formula = "for each expert e and each position p in starts[e] .. starts[e+1]-1 (in a group of chips, "
+               "also in every E-th run of rows from e on): acc = fma(x[p,i], w[e K + i,n], acc) for i "
+               "ascending from acc = 0, in f32; u[p,n] = round(acc); fast: x as in matmul",
     .inputs = {"x (R,K)", "w (E*K,N)", "starts i32 (E+1)"},
     .outputs = {"u (R,N)"},
     .fields = RF_FIELDS_EXPERTS,
@@ -403,8 +400,8 @@ const rf_op_def RF_OP_MATMUL_EXPERTS = {
 const rf_op_def RF_OP_MATMUL_EXPERTS_DX = {
     .name = "matmul_experts_dx",
     .kind = RF_KIND_MATMUL,
-    .formula = "for p in starts[e] .. starts[e+1]-1: acc = fma(dy[p,n], w[e K + i,n], acc) for n ascending "
-               "from 0, f32; dx[p,i] = round(acc)",
+    .formula = "for each expert e and each position p in starts[e] .. starts[e+1]-1: acc = fma(dy[p,n], w[e "
+               "K + i,n], acc) for n ascending from acc = 0, in f32; dx[p,i] = round(acc)",
     .inputs = {"dy (R,N)", "w (E*K,N)", "starts i32 (E+1)"},
     .outputs = {"dx (R,K)"},
     .fields = RF_FIELDS_EXPERTS,
@@ -421,8 +418,7 @@ const rf_op_def RF_OP_MATMUL_EXPERTS_DW = {
     .name = "matmul_experts_dw",
     .kind = RF_KIND_MATMUL,
     .formula = "dw[e K + i,n] = fma(x[p,i], dy[p,n], dw[e K + i,n]) for p = starts[e] .. starts[e+1]-1 "
-               "ascending, f32; chains start at 0 (write) or at "
-               "the value there (add)",
+               "ascending, in f32; chains start at 0 (write) or at the present value (add)",
     .inputs = {"x (R,K)", "dy (R,N)", "starts i32 (E+1)"},
     .outputs = {"dw (E*K,N)"},
     .fields = RF_FIELDS_EXPERTS,
@@ -479,8 +475,8 @@ static rf_status combine_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) 
 const rf_op_def RF_OP_COMBINE = {
     .name = "combine",
     .kind = RF_KIND_EXPERTS,
-    .formula =
-        "acc = fma(weights[r,j], h[place[r k + j],d], acc) for j ascending from 0, f32; y[r,d] = round(acc)",
+    .formula = "acc = fma(weights[r,j], h[place[r k + j],d], acc) for j ascending from acc = 0, in f32; "
+               "y[r,d] = round(acc)",
     .inputs = {"h (n*k,D)", "weights (n,k)", "place i32 (n*k)"},
     .outputs = {"y (n,D)"},
     .fields = RF_FIELDS_EXPERTS,
@@ -495,7 +491,7 @@ const rf_op_def RF_OP_COMBINE_BWD = {
     .name = "combine_bwd",
     .kind = RF_KIND_EXPERTS,
     .formula = "p = place[r k + j]; dh[p,d] = round(weights[r,j]*dy[r,d]); dweights[r,j] = sum_d "
-               "h[p,d]*dy[r,d]; f32",
+               "h[p,d]*dy[r,d]; in f32",
     .inputs = {"h (n*k,D)", "weights (n,k)", "place i32 (n*k)", "dy (n,D)"},
     .outputs = {"dh (n*k,D)?", "dweights (n,k)?"},
     .fields = RF_FIELDS_EXPERTS,

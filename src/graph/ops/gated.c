@@ -42,7 +42,7 @@ static rf_status gated_bwd_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_SWIGLU = {
     .name = "swiglu",
-    .formula = "h[r,f] = round(silu(gate_up[r,f]) * gate_up[r,F+f]), silu(a) = a/(1 + exp(-a)); f32",
+    .formula = "h[r,f] = round(silu(gate_up[r,f]) * gate_up[r,F+f]), silu(a) = a/(1 + exp(-a)); in f32",
     .inputs = {"gate_up (n,2F)"},
     .outputs = {"h (n,F)"},
     .shape = gated_shape,
@@ -56,9 +56,8 @@ const rf_op_def RF_OP_SWIGLU = {
 
 const rf_op_def RF_OP_SWIGLU_BWD = {
     .name = "swiglu_bwd",
-    .formula = "a = gate_up[r,f], b = gate_up[r,F+f], s = 1/(1 + exp(-a)); d[r,f] = round(dh[r,f]*b*s*(1 + "
-               "a*(1 - s))), "
-               "d[r,F+f] = round(dh[r,f]*a*s); f32",
+    .formula = "a = gate_up[r,f]; b = gate_up[r,F+f]; s = 1/(1 + exp(-a)); d[r,f] = round(dh[r,f]*b*s*(1 + "
+               "a*(1 - s))); d[r,F+f] = round(dh[r,f]*a*s); in f32",
     .inputs = {"gate_up (n,2F)", "dh (n,F)"},
     .outputs = {"dgate_up (n,2F)"},
     .shape = gated_bwd_shape,
@@ -70,7 +69,7 @@ const rf_op_def RF_OP_SWIGLU_BWD = {
 
 const rf_op_def RF_OP_GEGLU = {
     .name = "geglu",
-    .formula = "h[r,f] = round(gelu(gate_up[r,f]) * gate_up[r,F+f]), gelu as in the op gelu; f32",
+    .formula = "h[r,f] = round(gelu(gate_up[r,f]) * gate_up[r,F+f]), with gelu as in the op gelu; in f32",
     .inputs = {"gate_up (n,2F)"},
     .outputs = {"h (n,F)"},
     .shape = gated_shape,
@@ -84,8 +83,8 @@ const rf_op_def RF_OP_GEGLU = {
 
 const rf_op_def RF_OP_GEGLU_BWD = {
     .name = "geglu_bwd",
-    .formula = "a = gate_up[r,f], b = gate_up[r,F+f]; d[r,f] = round(dh[r,f]*b*gelu'(a)), d[r,F+f] = "
-               "round(dh[r,f]*gelu(a)); f32",
+    .formula = "a = gate_up[r,f]; b = gate_up[r,F+f]; d[r,f] = round(dh[r,f]*b*gelu'(a)); d[r,F+f] = "
+               "round(dh[r,f]*gelu(a)); in f32",
     .inputs = {"gate_up (n,2F)", "dh (n,F)"},
     .outputs = {"dgate_up (n,2F)"},
     .shape = gated_bwd_shape,

@@ -12,7 +12,7 @@ static rf_status gelu_erf_backward(rf_graph *graph, const rf_op *op, const int *
 
 const rf_op_def RF_OP_GELU = {
     .name = "gelu",
-    .formula = "g = round(gelu(u)), gelu(u) = 0.5*u*(1 + tanh(c*(u + 0.044715*u^3))), c = sqrt(2/pi); f32",
+    .formula = "g = round(gelu(u)), gelu(u) = 0.5*u*(1 + tanh(c*(u + 0.044715*u^3))), c = sqrt(2/pi); in f32",
     .inputs = {"u (n,F)"},
     .outputs = {"g (n,F)"},
     .shape = rf_shape_alike,
@@ -29,9 +29,8 @@ const rf_op_def RF_OP_GELU = {
 
 const rf_op_def RF_OP_GELU_BWD = {
     .name = "gelu_bwd",
-    .formula = "du = round(dg*gelu'(u)), t = tanh(c*(u + 0.044715*u^3)), gelu'(u) = 0.5*(1 + t) + 0.5*u*(1 - "
-               "t^2)*c*(1 + 3*0.044715*u^2), "
-               "c = sqrt(2/pi); f32",
+    .formula = "du = round(dg*gelu'(u)), gelu'(u) = 0.5*(1 + t) + 0.5*u*(1 - t^2)*c*(1 + 3*0.044715*u^2), t "
+               "= tanh(c*(u + 0.044715*u^3)), c = sqrt(2/pi); in f32",
     .inputs = {"u (n,F)", "dg (n,F)"},
     .outputs = {"du (n,F)"},
     .shape = rf_shape_alike,
@@ -45,7 +44,7 @@ const rf_op_def RF_OP_GELU_BWD = {
 
 const rf_op_def RF_OP_GELU_ERF = {
     .name = "gelu_erf",
-    .formula = "g = round(0.5*u*(1 + erf(u/sqrt(2)))); f32",
+    .formula = "g = round(0.5*u*(1 + erf(u/sqrt(2)))); in f32",
     .inputs = {"u (n,F)"},
     .outputs = {"g (n,F)"},
     .shape = rf_shape_alike,
@@ -61,7 +60,7 @@ const rf_op_def RF_OP_GELU_ERF = {
 
 const rf_op_def RF_OP_GELU_ERF_BWD = {
     .name = "gelu_erf_bwd",
-    .formula = "du = round(dg*(0.5*(1 + erf(u/sqrt(2))) + u*exp(-u^2/2)/sqrt(2 pi))); f32",
+    .formula = "du = round(dg*(0.5*(1 + erf(u/sqrt(2))) + u*exp(-u^2/2)/sqrt(2 pi))); in f32",
     .inputs = {"u (n,F)", "dg (n,F)"},
     .outputs = {"du (n,F)"},
     .shape = rf_shape_alike,

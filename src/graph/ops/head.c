@@ -244,12 +244,10 @@ static double loss_grad_forward_share(const rf_op *op) { return 1.0 / (2 + (op->
 const rf_op_def RF_OP_HEAD_LOSS = {
     .name = "head_loss",
     .kind = RF_KIND_HEAD,
-    .formula =
-        "z[r,v] = acc + bias[v] in f32, acc = fma(x[r,d], w[d,v], acc) for d ascending from 0 (w[v,d] when "
-        "transpose), then "
-        "softcap*tanh(z/softcap) where there is one; m = max_v z; "
-        "lse[r] = m + log(sum_v exp(z[r,v] - m)); nll[r] = lse[r] - z[r,labels[r]], 0 when labels[r] = -1; "
-        "argmax[r] = the smallest v with z[r,v] = m",
+    .formula = "z[r,v] = acc + bias[v] in f32, acc = fma(x[r,d], w[d,v], acc) for d ascending from acc = 0 "
+               "(w[v,d] if transpose); with a softcap z = softcap*tanh(z/softcap); m = max_v z[r,v]; lse[r] "
+               "= m + log(sum_v exp(z[r,v] - m)); nll[r] = lse[r] - z[r,labels[r]], 0 if labels[r] = -1; "
+               "argmax[r] = the smallest v with z[r,v] = m",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
     .outputs = {"nll (n)", "argmax i32 (n)", "lse (n)"},
     .fields = RF_FIELDS_HEAD,
@@ -269,11 +267,9 @@ const rf_op_def RF_OP_HEAD_LOSS = {
 const rf_op_def RF_OP_HEAD_PART = {
     .name = "head_part",
     .kind = RF_KIND_HEAD,
-    .formula = "of the words v that this chip has (axes cut the vocabulary of `whole` words, none: all): m = "
-               "max_v z[r,v], z as in head_loss; "
-               "part[r] = {m, sum_v exp(z[r,v] - m), z[r,labels[r]] or 0 where the label is no word of it, "
-               "the smallest v with z[r,v] = m, counted "
-               "over all}",
+    .formula = "over the tokens v of this chip (axes shard a vocabulary of `vocab` tokens; none: all): m = "
+               "max_v z[r,v], with z as in head_loss; part[r] = {m, sum_v exp(z[r,v] - m), z[r,labels[r]] or "
+               "0 if another chip has the label, the smallest v with z[r,v] = m, counted over all chips}",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
     .outputs = {"part (n,4)"},
     .fields = RF_FIELDS_HEAD,
@@ -288,10 +284,9 @@ const rf_op_def RF_OP_HEAD_PART = {
 const rf_op_def RF_OP_HEAD_MERGE = {
     .name = "head_merge",
     .kind = RF_KIND_HEAD,
-    .formula =
-        "over the parts of all chips, ascending: m = max; lse[r] = m + log(sum of part sums * exp(part max - "
-        "m)); nll[r] = lse[r] - the sum of the "
-        "labels' z, 0 when labels[r] = -1; argmax[r] = that of the first part with m; logprob[r] = -nll[r]",
+    .formula = "over the parts of all chips, ascending: m = max of the parts' m; lse[r] = m + log(sum of "
+               "(part's sum * exp(part's m - m))); nll[r] = lse[r] - sum of the parts' z of the label, 0 if "
+               "labels[r] = -1; argmax[r] = that of the first part with m; logprob[r] = -nll[r]",
     .inputs = {"parts (n,4c)", "labels i32 (n)"},
     .outputs = {"nll (n)?", "argmax i32 (n)?", "lse (n)?", "logprob (n)?"},
     .shape = head_merge_shape,
@@ -304,12 +299,10 @@ const rf_op_def RF_OP_HEAD_LOSS_BWD = {
     .name = "head_loss_bwd",
     .kind = RF_KIND_HEAD,
     .formula = "dz[r,v] = (exp(z[r,v] - lse[r]) - [v == labels[r]]) * loss_scale, 0 for rows with labels[r] "
-               "= -1, z as in head_loss, f32 (with a softcap "
-               "times 1 - (z/softcap)^2); "
-               "dx[r,d] = round(sum_v fma(dz[r,v], w[d,v]) for v ascending); dw[d,v] = fma(x[r,d], dz[r,v], "
-               "dw[d,v]) for r ascending "
-               "([v,d] when transpose); dbias[v] = dbias[v] + dz[r,v] for r ascending; dw, dbias start at 0 "
-               "(write) or at the value there (add)",
+               "= -1, with z as in head_loss, in f32 (with a softcap times 1 - (z/softcap)^2); dx[r,d] = "
+               "round(sum_v fma(dz[r,v], w[d,v]) for v ascending); dw[d,v] = fma(x[r,d], dz[r,v], dw[d,v]) "
+               "for r ascending (dw[v,d] if transpose); dbias[v] = dbias[v] + dz[r,v] for r ascending; dw "
+               "and dbias start at 0 (write) or at the present value (add)",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)", "lse (n)"},
     .outputs = {"dx (n,D)", "dw (D,V)?", "dbias (V)?"},
     .fields = RF_FIELDS_HEAD,
@@ -324,8 +317,8 @@ const rf_op_def RF_OP_HEAD_LOSS_BWD = {
 const rf_op_def RF_OP_HEAD_LOSS_GRAD = {
     .name = "head_loss_grad",
     .kind = RF_KIND_HEAD,
-    .formula = "head_loss and head_loss_bwd in one walk over chunks of rows: the same nll, argmax, dx, dw, "
-               "dbias; z is computed once",
+    .formula = "head_loss and head_loss_bwd in one pass over chunks of rows: the same nll, argmax, dx, dw "
+               "and dbias; z is computed once",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
     .outputs = {"nll (n)", "argmax i32 (n)", "dx (n,D)", "dw (D,V)?", "dbias (V)?"},
     .fields = RF_FIELDS_HEAD,
@@ -340,9 +333,9 @@ const rf_op_def RF_OP_HEAD_LOSS_GRAD = {
 const rf_op_def RF_OP_LOSS_SUM = {
     .name = "loss_sum",
     .kind = RF_KIND_HEAD,
-    .formula = "over rows r ascending with labels[r] >= 0, in f64: metrics[0] += nll[r]; metrics[1] += 1; "
-               "metrics[2] += [argmax[r] == labels[r]]; "
-               "metrics[3] = 0; from 0 (write) or the value there (add)",
+    .formula = "over the rows r with labels[r] >= 0, ascending, in f64: metrics[0] += nll[r]; metrics[1] += "
+               "1; metrics[2] += [argmax[r] == labels[r]]; metrics[3] = 0; sums start at 0 (write) or at the "
+               "present value (add)",
     .inputs = {"nll (n)", "argmax i32 (n)", "labels i32 (n)"},
     .outputs = {"metrics f64 (4)"},
     .shape = loss_sum_shape,
@@ -355,10 +348,9 @@ const rf_op_def RF_OP_LOSS_SUM = {
 const rf_op_def RF_OP_HEAD_LOGITS = {
     .name = "head_logits",
     .kind = RF_KIND_HEAD,
-    .formula =
-        "logits[i,v] = acc + bias[v] in f32, acc = fma(x[rows[i],d], w[d,v], acc) for d ascending from 0 "
-        "(w[v,d] when transpose), softcap "
-        "as in head_loss; rows[i] = -1: 0; lse[i] as in head_loss, 0 for rows[i] = -1; fast: x as in matmul",
+    .formula = "logits[i,v] = acc + bias[v] in f32, acc = fma(x[rows[i],d], w[d,v], acc) for d ascending "
+               "from acc = 0 (w[v,d] if transpose), softcap as in head_loss; lse[i] as in head_loss; "
+               "logits[i] = 0 and lse[i] = 0 if rows[i] = -1; fast: x as in matmul",
     .inputs = {RF_HEAD_INPUTS, "rows i32 (R)"},
     .outputs = {"logits (R,V)", "lse (R)?"},
     .fields = RF_FIELDS_HEAD,
@@ -376,9 +368,9 @@ const rf_op_def RF_OP_HEAD_LOGITS = {
 const rf_op_def RF_OP_HEAD_SCORE = {
     .name = "head_score",
     .kind = RF_KIND_HEAD,
-    .formula = "z and lse as in head_loss; logprob[r] = z[r,labels[r]] - lse[r], 0 when labels[r] = -1; "
-               "top_ids[r], top_logprobs[r]: the K largest z[r,v] "
-               "descending, equal ones by ascending v, less lse[r]",
+    .formula = "z and lse as in head_loss; logprob[r] = z[r,labels[r]] - lse[r], 0 if labels[r] = -1; "
+               "top_ids[r] = the tokens v of the K largest z[r,v], descending, the lower v first among "
+               "equals; top_logprobs[r] = their z[r,v] - lse[r]",
     .inputs = {RF_HEAD_INPUTS, "labels i32 (n)"},
     .outputs = {"logprob (n)", "top_ids i32 (n,K)?", "top_logprobs (n,K)?"},
     .fields = RF_FIELDS_HEAD,

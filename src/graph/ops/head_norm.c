@@ -63,10 +63,9 @@ static rf_status head_norm_bwd_shard(rf_sharding *s, rf_error *error) {
 const rf_op_def RF_OP_HEAD_NORM = {
     .name = "head_norm",
     .kind = RF_KIND_NORM,
-    .formula =
-        "for each of the N query heads with gain = q_gain, then of the K key heads with gain = k_gain: rstd "
-        "= 1/sqrt(sum_i x[i]^2 / H + eps); "
-        "y[i] = round(x[i]*rstd*(offset + gain[i])); stats[r,head] = rstd; the value heads are copied; f32",
+    .formula = "for each of the N query heads (gain = q_gain), then each of the K key heads (gain = k_gain): "
+               "rstd = 1/sqrt(sum_i x[i]^2 / H + eps); y[i] = round(x[i]*rstd*(offset + gain[i])); "
+               "stats[r,head] = rstd; value heads are copied; in f32",
     .inputs = {"qkv (n,(N+2K)H)", "q_gain (H)", "k_gain (H)"},
     .outputs = {"normed (n,(N+2K)H)", "stats (n,N+K)"},
     .fields = RF_FIELDS_HEAD_NORM,
@@ -84,11 +83,10 @@ const rf_op_def RF_OP_HEAD_NORM = {
 const rf_op_def RF_OP_HEAD_NORM_BWD = {
     .name = "head_norm_bwd",
     .kind = RF_KIND_NORM,
-    .formula = "per query and key head: h = x*rstd; g = dy*(offset + gain); dx = round(rstd*(g - h*(sum_i "
-               "g[i]*h[i] / H))); value heads: dx = dy; "
-               "dq_gain[i] = sum over rows, then query heads, ascending of dy[i]*h[i], dk_gain the same over "
-               "key heads: f32 chains from 0 (write) "
-               "or the value there (add)",
+    .formula = "for each query and key head: h = x*rstd; g = dy*(offset + gain); dx = round(rstd*(g - "
+               "h*(sum_i g[i]*h[i] / H))); value heads: dx = dy; dq_gain[i] = sum of dy[i]*h[i] over rows, "
+               "then query heads, ascending; dk_gain[i] = the same over key heads; f32 chains that start at "
+               "0 (write) or at the present value (add)",
     .inputs = {"qkv (n,(N+2K)H)", "q_gain (H)", "k_gain (H)", "stats (n,N+K)", "dy (n,(N+2K)H)"},
     .outputs = {"dx (n,(N+2K)H)", "dq_gain (H)?", "dk_gain (H)?"},
     .fields = RF_FIELDS_HEAD_NORM,

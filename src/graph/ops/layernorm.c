@@ -43,8 +43,7 @@ const rf_op_def RF_OP_LAYERNORM = {
     .name = "layernorm",
     .kind = RF_KIND_NORM,
     .formula = "mean = sum_d x[r,d] / D; rstd = 1/sqrt(sum_d (x[r,d]-mean)^2 / D + eps); y[r,d] = "
-               "round((x[r,d]-mean)*rstd*gain[d] + bias[d]); "
-               "stats[r] = {mean, rstd}; f32",
+               "round((x[r,d]-mean)*rstd*gain[d] + bias[d]); stats[r] = {mean, rstd}; in f32",
     .inputs = {"x (n,D)", "gain (D)", "bias (D)"},
     .outputs = {"y (n,D)", "stats (n,2)"},
     .fields = RF_FIELDS_NORM,
@@ -67,12 +66,11 @@ const rf_op_def RF_OP_LAYERNORM = {
 const rf_op_def RF_OP_LAYERNORM_BWD = {
     .name = "layernorm_bwd",
     .kind = RF_KIND_NORM,
-    .formula = "h[r,d] = (x[r,d]-mean[r])*rstd[r]; g[r,d] = dy[r,d]*gain[d]; a[r] = sum_d g[r,d] / D; b[r] = "
-               "sum_d g[r,d]*h[r,d] / D; "
-               "dx[r,d] = round(round(rstd[r]*(g[r,d] - a[r] - h[r,d]*b[r])) + dres[r,d]), without dres the "
-               "inner round; "
-               "dgain[d] = sum_r dy[r,d]*h[r,d], dbias[d] = sum_r dy[r,d], rows ascending, f32 chains from 0 "
-               "(write) or the value there (add)",
+    .formula =
+        "h[r,d] = (x[r,d]-mean[r])*rstd[r]; g[r,d] = dy[r,d]*gain[d]; a[r] = sum_d g[r,d] / D; b[r] = sum_d "
+        "g[r,d]*h[r,d] / D; dx[r,d] = round(rstd[r]*(g[r,d] - a[r] - h[r,d]*b[r])), and with dres then "
+        "dx[r,d] = round(dx[r,d] + dres[r,d]); dgain[d] = sum_r dy[r,d]*h[r,d] and dbias[d] = sum_r dy[r,d], "
+        "rows ascending, f32 chains that start at 0 (write) or at the present value (add)",
     .inputs = {"x (n,D)", "gain (D)", "stats (n,2)", "dy (n,D)", "dres (n,D)?"},
     .outputs = {"dx (n,D)", "dgain (D)?", "dbias (D)?"},
     .fields = RF_FIELDS_NORM,

@@ -107,10 +107,10 @@ static rf_status lora_bwd_shard(rf_sharding *s, rf_error *error) {
 const rf_op_def RF_OP_LORA = {
     .name = "lora",
     .kind = RF_KIND_MATMUL,
-    .formula = "part p of rank r joins columns at[p] + c, c < columns[p], and reads columns p r + j of h and "
-               "s[p] + c of b, s[p] those of the parts "
-               "before it: acc = fma(h[m,p r + j], scale*b[j,s[p] + c], acc) for j ascending from 0, f32; y "
-               "= round(u + round(acc)), elsewhere y = u",
+    .formula = "part p of rank r adds to columns at[p] + c, c < columns[p]; it reads columns p r + j of h "
+               "and columns s[p] + c of b, where s[p] counts the columns of the parts before p: acc = "
+               "fma(h[m,p r + j], scale*b[j,s[p] + c], acc) for j ascending from acc = 0, in f32; y = "
+               "round(u + round(acc)); in all other columns y = u",
     .inputs = {"u (M,N)", "h (M,P r)", "b (r,S)"},
     .outputs = {"y (M,N)"},
     .fields = RF_FIELDS_LORA,
@@ -132,9 +132,8 @@ const rf_op_def RF_OP_LORA_BWD = {
     .name = "lora_bwd",
     .kind = RF_KIND_MATMUL,
     .formula = "parts as in lora: dh[m,p r + j] = round(acc), acc = fma(dy[m,at[p] + c], scale*b[j,s[p] + "
-               "c], acc) for c ascending from 0; "
-               "db[j,s[p] + c] = fma(scale*h[m,p r + j], dy[m,at[p] + c], db[j,s[p] + c]) for m ascending, "
-               "from 0 (write) or the value there (add); f32",
+               "c], acc) for c ascending from acc = 0; db[j,s[p] + c] = fma(scale*h[m,p r + j], dy[m,at[p] + "
+               "c], db[j,s[p] + c]) for m ascending, from 0 (write) or from the present value (add); in f32",
     .inputs = {"dy (M,N)", "h (M,P r)", "b (r,S)"},
     .outputs = {"dh (M,P r)?", "db (r,S)?"},
     .fields = RF_FIELDS_LORA,

@@ -175,12 +175,11 @@ static rf_status matmul_dw_shard(rf_sharding *s, rf_error *error) {
 const rf_op_def RF_OP_MATMUL = {
     .name = "matmul",
     .kind = RF_KIND_MATMUL,
-    .formula = "acc[m,n]: acc = fma(x[m,k], w[k,n], acc) for k ascending from 0, f32 (w[n,k] when "
-               "transpose); u = round(acc + bias[n]); "
-               "epilogue gelu: out = round(gelu(u)); epilogue residual: out = round(residual + drop(u)), "
-               "drop as in add_dropout; fast: x[m,k] is "
-               "s*a, for 32 k at a time s = max|x|/127 and a = x/s rounded to an integer, halves to even, "
-               "and acc their sums in f32",
+    .formula = "acc[m,n] starts at 0; acc = fma(x[m,k], w[k,n], acc) for k ascending, in f32 (w[n,k] if "
+               "transpose); u = round(acc + bias[n]); epilogue gelu: out = round(gelu(u)); epilogue "
+               "residual: out = round(residual + drop(u)), with drop as in add_dropout; fast: x is replaced "
+               "by s*a in blocks of 32 values of k, where s = max|x|/127 and a = x/s rounded to an integer, "
+               "ties to even, and acc adds the sums of the blocks in f32",
     .inputs = {"x (M,K)", "w (K,N)", "bias (N)?", "residual (M,N)?"},
     .outputs = {"u (M,N)?", "out (M,N)?"},
     .fields = RF_FIELDS_MATMUL,
@@ -202,9 +201,9 @@ const rf_op_def RF_OP_MATMUL = {
 const rf_op_def RF_OP_MATMUL_DX = {
     .name = "matmul_dx",
     .kind = RF_KIND_MATMUL,
-    .formula = "acc[m,k]: acc = fma(dy[m,n], w[k,n], acc) for n ascending from 0, f32 (w[n,k] when "
-               "transpose); dx = round(acc); "
-               "with u: du = round(round(acc) * gelu'(u)) in dx's place, gelu' as in gelu_bwd",
+    .formula = "acc[m,k] starts at 0; acc = fma(dy[m,n], w[k,n], acc) for n ascending, in f32 (w[n,k] if "
+               "transpose); without u: dx = round(acc); with u: du = round(round(acc) * gelu'(u)), with "
+               "gelu' as in gelu_bwd",
     .inputs = {"dy (M,N)", "w (K,N)", "u (M,K)?"},
     .outputs = {"dx (M,K)?", "du (M,K)?"},
     .fields = RF_FIELDS_MATMUL,
@@ -224,9 +223,9 @@ const rf_op_def RF_OP_MATMUL_DX = {
 const rf_op_def RF_OP_MATMUL_DW = {
     .name = "matmul_dw",
     .kind = RF_KIND_MATMUL,
-    .formula = "dw[k,n] = fma(x[m,k], dy[m,n], dw[k,n]) for m ascending, f32 ([n,k] when transpose); "
-               "dbias[n] = dbias[n] + dy[m,n] for m ascending; "
-               "chains start at 0 (write) or at the value there (add)",
+    .formula =
+        "dw[k,n] = fma(x[m,k], dy[m,n], dw[k,n]) for m ascending, in f32 (dw[n,k] if transpose); dbias[n] = "
+        "dbias[n] + dy[m,n] for m ascending; both chains start at 0 (write) or at the present value (add)",
     .inputs = {"x (M,K)", "dy (M,N)"},
     .outputs = {"dw (K,N)", "dbias (N)?"},
     .fields = RF_FIELDS_MATMUL,

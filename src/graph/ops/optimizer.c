@@ -5,7 +5,7 @@
 static rf_status sums_shape(rf_graph *graph, rf_op *op, int slot, rf_error *error) {
   if (op->output[slot] == RF_WANTED || op->output[slot] >= graph->tensor_count)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "sums not given (%s %s: expected a tensor id, its length follows from no input)",
+                   "no tensor for the sums (%s %s: expected a tensor id, since no input gives the length)",
                    op->def->name, op->name);
   if (op->output[slot] < 0) return RAFTER_OK;
   int64_t count = graph->tensor[op->output[slot]].shape[0];
@@ -50,8 +50,8 @@ static rf_status adamw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
     if (op->output[i] == RF_WANTED) op->output[i] = op->input[i + 1];
     if (op->output[i] != op->input[i + 1])
       return RF_FAIL(error, RAFTER_INVALID, NULL,
-                     "states are updated where they stand (adamw %s: expected output %s = its input)",
-                     op->name, op->def->outputs[i]);
+                     "states must be updated in place (adamw %s: expected output %s = its input)", op->name,
+                     op->def->outputs[i]);
   }
   RF_TRY(rf_shape_output(graph, op, 3, RF_CLASS_WEIGHT, RF_BF16, master.rank, master.shape, error));
   return op->output_count > 4 ? sums_shape(graph, op, 4, error) : RAFTER_OK;
@@ -90,12 +90,10 @@ static rf_status clip_shard(rf_sharding *s, rf_error *error) {
 const rf_op_def RF_OP_NORM_SQ = {
     .name = "norm_sq",
     .kind = RF_KIND_OPTIMIZER,
-    .formula =
-        "sums[element] = sum of grad[i]^2 in f64: one sum per chunk of 4096 elements, chunk sums added "
-        "in ascending order, divided by the chips "
-        "that count the same "
-        "ones (group, 0: 1), and what stands from column `own_columns` on by those that have the same "
-        "columns besides (copies, 0: 1); other elements stay",
+    .formula = "sums[element] = sum of grad[i]^2 in f64: one sum per chunk of 4096 elements, chunk sums "
+               "added in ascending order; divided by the number of chips that count the same elements "
+               "(group; 0 means 1), and from column `own_columns` on also by the number that hold the same "
+               "columns (copies; 0 means 1); the other elements of sums keep their value",
     .inputs = {"grad (P)"},
     .outputs = {"sums f64 (params)"},
     .fields = RF_FIELDS_SUMS,
@@ -124,7 +122,7 @@ static rf_status norm_total_shard(rf_sharding *s, rf_error *error) {
 const rf_op_def RF_OP_NORM_TOTAL = {
     .name = "norm_total",
     .kind = RF_KIND_OPTIMIZER,
-    .formula = "total = sum of sums[i], i ascending, f64: a stage's part of what clip takes the root of",
+    .formula = "total = sum of sums[i], i ascending, in f64: one pipeline stage's part of the squared norm",
     .inputs = {"sums f64 (params)"},
     .outputs = {"total f64 (1)"},
     .shape = norm_total_shape,
@@ -136,8 +134,8 @@ const rf_op_def RF_OP_NORM_TOTAL = {
 const rf_op_def RF_OP_CLIP = {
     .name = "clip",
     .kind = RF_KIND_OPTIMIZER,
-    .formula = "norm = sqrt(sum of sums[i], i ascending, f64); out = {norm, clip > 0 && norm > clip ? "
-               "clip/norm : 1} as f32",
+    .formula = "norm = sqrt(sum of sums[i], i ascending, in f64); out = {norm, limit > 0 and norm > limit ? "
+               "limit/norm : 1} as f32",
     .inputs = {"sums f64 (params)"},
     .outputs = {"clip f32 (2)"},
     .fields = RF_FIELDS_CLIP,
@@ -151,12 +149,10 @@ const rf_op_def RF_OP_CLIP = {
 const rf_op_def RF_OP_ADAMW = {
     .name = "adamw",
     .kind = RF_KIND_OPTIMIZER,
-    .formula = "g = grad*clip[1] (1 without clip); m = beta1*m + (1-beta1)*g; v = beta2*v + (1-beta2)*g^2; "
-               "mhat = m/(1 - beta1^step); "
-               "vhat = v/(1 - beta2^step); master = master - lr*(mhat/(sqrt(vhat) + eps) + "
-               "weight_decay*master); weight = bf16(master); f32; "
-               "sums[element] as in "
-               "norm_sq, and then chunks whose sum is not finite stay as they are",
+    .formula = "g = grad*clip[1] (without clip: grad); m = beta1*m + (1-beta1)*g; v = beta2*v + "
+               "(1-beta2)*g^2; mhat = m/(1 - beta1^step); vhat = v/(1 - beta2^step); master = master - "
+               "lr*(mhat/(sqrt(vhat) + eps) + weight_decay*master); weight = bf16(master); in f32; with "
+               "sums: sums[element] as in norm_sq, and chunks whose sum is not finite are not updated",
     .inputs = {"grad (P)", "master (P)", "m (P)", "v (P)", "clip f32 (2)?"},
     .outputs = {"master (P)", "m (P)", "v (P)", "weight bf16 (P)?", "sums f64 (params)?"},
     .fields = RF_FIELDS_ADAMW,

@@ -40,7 +40,7 @@ const rf_op_def RF_OP_RMSNORM = {
     .name = "rmsnorm",
     .kind = RF_KIND_NORM,
     .formula = "rstd = 1/sqrt(sum_d x[r,d]^2 / D + eps); y[r,d] = round(x[r,d]*rstd*(offset + gain[d])); "
-               "stats[r] = {rstd}; f32",
+               "stats[r] = {rstd}; in f32",
     .inputs = {"x (n,D)", "gain (D)"},
     .outputs = {"y (n,D)", "stats (n,1)"},
     .fields = RF_FIELDS_NORM,
@@ -61,11 +61,10 @@ const rf_op_def RF_OP_RMSNORM = {
 const rf_op_def RF_OP_RMSNORM_BWD = {
     .name = "rmsnorm_bwd",
     .kind = RF_KIND_NORM,
-    .formula =
-        "h[r,d] = x[r,d]*rstd[r]; g[r,d] = dy[r,d]*(offset + gain[d]); b[r] = sum_d g[r,d]*h[r,d] / D; "
-        "dx[r,d] = round(round(rstd[r]*(g[r,d] - h[r,d]*b[r])) + dres[r,d]), without dres the inner round; "
-        "dgain[d] = sum_r dy[r,d]*h[r,d], rows ascending, an f32 chain from 0 (write) or the value there "
-        "(add)",
+    .formula = "h[r,d] = x[r,d]*rstd[r]; g[r,d] = dy[r,d]*(offset + gain[d]); b[r] = sum_d g[r,d]*h[r,d] / "
+               "D; dx[r,d] = round(rstd[r]*(g[r,d] - h[r,d]*b[r])), and with dres then dx[r,d] = "
+               "round(dx[r,d] + dres[r,d]); dgain[d] = sum_r dy[r,d]*h[r,d], rows ascending, an f32 chain "
+               "that starts at 0 (write) or at the present value (add)",
     .inputs = {"x (n,D)", "gain (D)", "stats (n,1)", "dy (n,D)", "dres (n,D)?"},
     .outputs = {"dx (n,D)", "dgain (D)?"},
     .fields = RF_FIELDS_NORM,

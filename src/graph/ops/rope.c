@@ -40,13 +40,11 @@ static rf_status rope_shard(rf_sharding *s, rf_error *error) {
 
 const rf_op_def RF_OP_ROPE = {
     .name = "rope",
-    .formula = "for each of the first heads + kv_heads heads and i < R/2, R = rope.dim: angle = positions[r] "
-               "* rf_rope_frequency(rope, i), which is "
-               "theta^(-2i/R) unless scaled (negated when inverse); out[i] = round(in[i]*cos(angle) - "
-               "in[i+R/2]*sin(angle)), "
-               "out[i+R/2] = round(in[i+R/2]*cos(angle) + in[i]*sin(angle)); with rope.tail the pair is "
-               "(H-R+2i, H-R+2i+1); other elements and the "
-               "kv_heads value heads are copied",
+    .formula = "for each query and key head and each i < R/2, with R = rotation.dim: angle = positions[r] * "
+               "rf_rope_frequency(rotation, i), which is theta^(-2i/R) unless scaled; `inverse` negates the "
+               "angle; out[i] = round(in[i]*cos(angle) - in[i+R/2]*sin(angle)); out[i+R/2] = "
+               "round(in[i+R/2]*cos(angle) + in[i]*sin(angle)); with rotation.tail the pair is (H-R+2i, "
+               "H-R+2i+1); the other elements and the value heads are copied",
     .inputs = {"qkv (n,(N+2K)H)", "positions i32 (n)"},
     .outputs = {"rotated (n,(N+2K)H)"},
     .fields = RF_FIELDS_ROPE,

@@ -327,7 +327,7 @@ static void test_refusals(void **state) {
   (void)state;
   rf_model model = fixture_model(TINY_GPT);
   rf_build_options good = fixture_train(RF_F32, 1, 0, 0), bad = good;
-  refused(&model, &good, "scatter", "no such pass");
+  refused(&model, &good, "scatter", "unknown pass");
   bad.seq = 65;
   refused(&model, &bad, NULL, "sequence too long");
   bad = good;

@@ -194,13 +194,13 @@ static void test_shape_rules_refuse(void **state) {
   refused(graph, "matmul", (int[]){x, good}, 2, 2, &residual, "residual and epilogue disagree");
   refused(graph, "matmul", (int[]){x, good}, 2, 1, &gelu, "wrong outputs for the epilogue");
   refused(graph, "matmul", (int[]){ids, good}, 2, 1, NULL, "wrong dtype");
-  refused(graph, "matmul", (int[]){x, 999}, 2, 1, NULL, "no such tensor");
+  refused(graph, "matmul", (int[]){x, 999}, 2, 1, NULL, "unknown tensor");
   refused(graph, "add", (int[]){x, narrow}, 2, 1, NULL, "wrong dtype");
   refused(graph, "add_dropout", (int[]){x, x}, 2, 1, &certain, "dropout out of range");
   refused(graph, "embed", (int[]){ids, short_ids, good}, 3, 1, NULL, "wrong shape");
   refused(graph, "rope", (int[]){x, ids}, 2, 1, &odd, "even rope dim");
   refused(graph, "attention", (int[]){x, ids}, 2, 3, &heads, "bad heads");
-  refused(graph, "embed_bwd", (int[]){ids, ids, x}, 3, 1, NULL, "table gradient not given");
+  refused(graph, "embed_bwd", (int[]){ids, ids, x}, 3, 1, NULL, "no tensor for the table's gradient");
   refused(graph, "gelu", (int[]){x, x}, 2, 1, NULL, "too many slots");
   rf_graph_free(graph);
 }

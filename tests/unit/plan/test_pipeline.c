@@ -338,7 +338,7 @@ static void the_checker_knows_pipelines(void **state) {
       rf_tensor *tensor = &plan->graph->tensor[t];
       rf_error error = {0};
       if (tensor->slots < 2 || tensor->input || strstr(tensor->name, "step/")) continue;
-      bool arrives = tensor->reason && !strcmp(tensor->reason, "comes from another stage");
+      bool arrives = tensor->reason && !strcmp(tensor->reason, "received from another stage");
       if (arrives) continue; /* its last slot is for a tensor that arrives early */
       tensor->slots--;
       if (rf_plan_check(plan, &error) == RAFTER_OK)
