@@ -39,25 +39,21 @@ static rf_status join(rf_graph *graph, const rf_op *matmul, adapter at, const rf
                       bool learns, int *y, rf_error *error) {
   const rf_lora *lora = &graph->model.lora;
   graph->at = matmul->at;
-  int x = matmul->input[0], wanted[] = {RF_WANTED};
+  int x = matmul->input[0];
   if (learns && lora->dropout > 0) {
-    rf_attr drop = {.dropout = {.rate = lora->dropout,
-                                .site = rf_name_key(
-                                    rf_pool_format(graph->pool, "%s/dropout", graph->tensor[at.a].name))}};
-    int id = rf_graph_emit(graph, &RF_OP_DROPOUT, op_name(graph, matmul, "lora_dropout"), matmul->section, &x,
-                           1, wanted, 1, &drop, error);
-    if (id < 0) return RAFTER_INVALID;
-    x = graph->op[id].output[0];
+    const char *site = rf_pool_format(graph->pool, "%s/dropout", graph->tensor[at.a].name);
+    rf_attr drop = {.dropout = {.rate = lora->dropout, .site = rf_name_key(site)}};
+    x = rf_graph_make(graph, &RF_OP_DROPOUT, op_name(graph, matmul, "lora_dropout"), matmul->section,
+                      RF_IDS(x), &drop, error);
+    if (x == RF_NONE) return RAFTER_INVALID;
   }
   int h = rf_graph_emit(graph, &RF_OP_MATMUL, op_name(graph, matmul, "lora_a"), matmul->section,
-                        (const int[]){x, at.a}, 2, wanted, 1, NULL, error);
+                        RF_IDS(x, at.a), RF_IDS(RF_WANTED), NULL, error);
   if (h < 0) return RAFTER_INVALID;
   rf_attr attr = {.lora = {.scale = rf_lora_scale(lora), .parts = *parts}};
-  int inputs[] = {matmul->output[0], graph->op[h].output[0], at.b};
-  int id = rf_graph_emit(graph, &RF_OP_LORA, op_name(graph, matmul, "lora"), matmul->section, inputs, 3,
-                         wanted, 1, &attr, error);
-  if (id < 0) return RAFTER_INVALID;
-  *y = graph->op[id].output[0];
+  *y = rf_graph_make(graph, &RF_OP_LORA, op_name(graph, matmul, "lora"), matmul->section,
+                     RF_IDS(matmul->output[0], graph->op[h].output[0], at.b), &attr, error);
+  if (*y == RF_NONE) return RAFTER_INVALID;
   graph->tensor[*y].saved = graph->tensor[matmul->output[0]].saved;
   return RAFTER_OK;
 }

@@ -93,7 +93,7 @@ typedef struct rf_router { RF_ATTR_ROUTER(RF_ATTR_MEMBER, ) } rf_router;
   FIELD(of, bool, fast) \
   FIELD(of, int32_t, experts)     /* E: experts on this chip */ \
   FIELD(of, int32_t, used)        /* k: experts per row */ \
-  FIELD(of, int64_t, room)        /* experts on several chips: rows reserved per expert and source chip; 0: all */ \
+  FIELD(of, int64_t, room)        /* rows reserved per expert and source chip; 0: no limit (one chip) */ \
   FIELD(of, rf_router, router)
 
 #define RF_ATTR_LORA(FIELD, of) \

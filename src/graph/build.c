@@ -100,15 +100,19 @@ static int io_tensor(builder *b, const char *name, rf_dtype dtype, bool input, i
   return id;
 }
 
-/* Appends an op named by its path inside the block. Returns its output `take`; RF_NONE with the
- * error filled on failure. */
-static int emit(builder *b, const rf_op_def *def, const char *part, const int *inputs, int input_count,
-                const int *outputs, int output_count, const rf_attr *attr, int take) {
+/* Appends an op named by its path inside the block. Returns its output 0; RF_NONE with the error
+ * filled on failure. */
+static int emit_to(builder *b, const rf_op_def *def, const char *part, rf_slots inputs, rf_slots outputs,
+                   const rf_attr *attr) {
   char name[320];
   snprintf(name, sizeof name, "step/micro/%s%s/fwd", b->graph->scope, part);
-  int id = rf_graph_emit(b->graph, def, name, RF_SECTION_MICRO, inputs, input_count, outputs, output_count,
-                         attr, b->error);
-  return id < 0 ? RF_NONE : b->graph->op[id].output[take];
+  int id = rf_graph_emit(b->graph, def, name, RF_SECTION_MICRO, inputs, outputs, attr, b->error);
+  return id < 0 ? RF_NONE : b->graph->op[id].output[0];
+}
+
+/* The same with new outputs. */
+static int emit(builder *b, const rf_op_def *def, const char *part, rf_slots inputs, const rf_attr *attr) {
+  return emit_to(b, def, part, inputs, RF_ALL_NEW, attr);
 }
 
 /* A builder function returns a tensor id, or RF_NONE on failure; its caller then returns RF_NONE
@@ -126,24 +130,21 @@ static int saved(const builder *b, rf_saved_name name, int chain, int id) {
 
 static int norm(builder *b, const char *part, int x) {
   rf_attr attr = {.norm = {.eps = b->model->norm_eps, .offset = b->model->norm_offset}};
-  int gain = weight_of(b, part, "/gain"), bias = weight_of(b, part, "/bias"),
-      wanted[] = {RF_WANTED, RF_WANTED};
-  if (b->model->norm == RF_NORM_LAYERNORM)
-    return emit(b, &RF_OP_LAYERNORM, part, (const int[]){x, gain, bias}, 3, wanted, 2, &attr, 0);
-  return emit(b, &RF_OP_RMSNORM, part, (const int[]){x, gain}, 2, wanted, 2, &attr, 0);
+  int gain = weight_of(b, part, "/gain");
+  if (b->model->norm != RF_NORM_LAYERNORM) return emit(b, &RF_OP_RMSNORM, part, RF_IDS(x, gain), &attr);
+  return emit(b, &RF_OP_LAYERNORM, part, RF_IDS(x, gain, weight_of(b, part, "/bias")), &attr);
 }
 
 static int linear(builder *b, const char *part, int x) {
-  int inputs[] = {x, weight_of(b, part, "/weight"), weight_of(b, part, "/bias")};
-  return emit(b, &RF_OP_MATMUL, part, inputs, 3, (const int[]){RF_WANTED}, 1, NULL, 0);
+  rf_slots inputs = RF_IDS(x, weight_of(b, part, "/weight"), weight_of(b, part, "/bias"));
+  return emit_to(b, &RF_OP_MATMUL, part, inputs, RF_IDS(RF_WANTED), NULL);
 }
 
 static int residual(builder *b, const char *part, const char *site, int x, int h) {
-  int inputs[] = {x, h}, wanted[] = {RF_WANTED};
-  if (!(b->dropout > 0)) return emit(b, &RF_OP_ADD, part, inputs, 2, wanted, 1, NULL, 0);
-  rf_attr attr = {.dropout = {.rate = b->dropout,
-                              .site = rf_name_key(rf_graph_join(b->graph, b->graph->scope, site, ""))}};
-  return emit(b, &RF_OP_ADD_DROPOUT, part, inputs, 2, wanted, 1, &attr, 0);
+  if (!(b->dropout > 0)) return emit(b, &RF_OP_ADD, part, RF_IDS(x, h), NULL);
+  uint64_t key = rf_name_key(rf_graph_join(b->graph, b->graph->scope, site, ""));
+  rf_attr attr = {.dropout = {.rate = b->dropout, .site = key}};
+  return emit(b, &RF_OP_ADD_DROPOUT, part, RF_IDS(x, h), &attr);
 }
 
 /* ---- sublayers ------------------------------------------------------------------------------- */
@@ -162,13 +163,11 @@ static int positions(builder *b, int qkv) {
                            .rotation = rf_model_rope(m, b->graph->at.layer)}};
   int q_gain = weight_of(b, "attn/q_norm", "/gain"), k_gain = weight_of(b, "attn/k_norm", "/gain");
   if (q_gain != RF_NONE) {
-    qkv = emit(b, &RF_OP_HEAD_NORM, "attn/head_norm", (const int[]){qkv, q_gain, k_gain}, 3,
-               (const int[]){RF_WANTED, RF_WANTED}, 2, &norm, 0);
+    qkv = emit(b, &RF_OP_HEAD_NORM, "attn/head_norm", RF_IDS(qkv, q_gain, k_gain), &norm);
     RF_BUILT(saved(b, RF_SAVED_QKV, 0, qkv));
   }
   if (m->position != RF_POSITION_ROPE) return qkv;
-  qkv = emit(b, &RF_OP_ROPE, "attn/rope", (const int[]){qkv, b->positions}, 2, (const int[]){RF_WANTED}, 1,
-             &rope, 0);
+  qkv = emit(b, &RF_OP_ROPE, "attn/rope", RF_IDS(qkv, b->positions), &rope);
   return saved(b, RF_SAVED_QKV, 0, qkv);
 }
 
@@ -198,15 +197,14 @@ static int attention(builder *b, int qkv) {
   qkv = positions(b, qkv);
   RF_BUILT(qkv);
   if (b->options->job != RF_JOB_GENERATE)
-    return emit(b, &RF_OP_ATTENTION, "attn/attention", (const int[]){qkv, b->segments}, 2,
-                (const int[]){RF_WANTED, RF_WANTED}, 2, &attr, 0);
+    return emit(b, &RF_OP_ATTENTION, "attn/attention", RF_IDS(qkv, b->segments), &attr);
   rf_kv_class class = rf_kv_class_of(model, b->graph->at.layer);
   int cache = cache_tensor(b, "attn/cache", b->kv.dtype, class, model->kv_heads * model->head_dim);
   int scale =
       b->kv.dtype == RF_I8 ? cache_tensor(b, "attn/cache/scale", RF_F32, class, model->kv_heads) : RF_NONE;
-  int inputs[] = {qkv, cache, b->pages[class], b->slots, b->positions, scale};
-  return emit(b, &RF_OP_ATTENTION_KV, "attn/attention", inputs, 6, (const int[]){RF_WANTED, cache, scale}, 3,
-              &attr, 0);
+  return emit_to(b, &RF_OP_ATTENTION_KV, "attn/attention",
+                 RF_IDS(qkv, cache, b->pages[class], b->slots, b->positions, scale),
+                 RF_IDS(RF_WANTED, cache, scale), &attr);
 }
 
 /* Queries whose last columns are rotated. Models with a q_rank compute them from a latent row. */
@@ -220,9 +218,9 @@ static int latent_queries(builder *b, int y, rf_rope rotation) {
     y = norm(b, "attn/q_a_norm", y);
     RF_BUILT(y);
   }
-  int q = linear(b, b->model->q_rank > 0 ? "attn/q_b" : "attn/q", y), wanted[] = {RF_WANTED};
+  int q = linear(b, b->model->q_rank > 0 ? "attn/q_b" : "attn/q", y);
   RF_BUILT(saved(b, RF_SAVED_QKV, 0, q));
-  q = emit(b, &RF_OP_ROPE, "attn/rope", (const int[]){q, b->positions}, 2, wanted, 1, &rope, 0);
+  q = emit(b, &RF_OP_ROPE, "attn/rope", RF_IDS(q, b->positions), &rope);
   return saved(b, RF_SAVED_QKV, 0, q);
 }
 
@@ -238,28 +236,26 @@ static int latent_attention(builder *b, int y) {
                                 .scale = score_scale(model)}};
   rf_attr rope = {.rope = {.heads = 1, .head_dim = (int32_t)model->rope_dim, .rotation = rotation}};
   rf_attr norms = {.norm = {.eps = model->norm_eps}};
-  int q = latent_queries(b, y, rotation), wanted[] = {RF_WANTED, RF_WANTED, RF_WANTED};
+  int q = latent_queries(b, y, rotation);
   RF_BUILT(q);
   int row = linear(b, "attn/kv_a", y);
   RF_BUILT(row);
   int latent = emit(b, &RF_OP_LATENT_NORM, "attn/kv_a_norm",
-                    (const int[]){row, weight_of(b, "attn/kv_a_norm", "/gain")}, 2, wanted, 3, &norms, 0);
+                    RF_IDS(row, weight_of(b, "attn/kv_a_norm", "/gain")), &norms);
   RF_BUILT(latent);
   int turns = b->graph->op[b->graph->op_count - 1].output[1];
-  turns = emit(b, &RF_OP_ROPE, "attn/rope_key", (const int[]){turns, b->positions}, 2, wanted, 1, &rope, 0);
+  turns = emit(b, &RF_OP_ROPE, "attn/rope_key", RF_IDS(turns, b->positions), &rope);
   RF_BUILT(saved(b, RF_SAVED_QKV, 2, turns));
   if (b->options->job == RF_JOB_GENERATE) {
     rf_kv_class class = rf_kv_class_of(model, b->graph->at.layer);
     int cache = cache_tensor(b, "attn/cache", b->kv.dtype, class, model->kv_rank + model->rope_dim);
-    int inputs[] = {q,     latent,          turns,    weight_of(b, "attn/kv_b", "/weight"),
-                    cache, b->pages[class], b->slots, b->positions};
-    return emit(b, &RF_OP_ATTENTION_LATENT_KV, "attn/attention", inputs, 8, (const int[]){RF_WANTED, cache},
-                2, &attr, 0);
+    rf_slots inputs = RF_IDS(q, latent, turns, weight_of(b, "attn/kv_b", "/weight"), cache, b->pages[class],
+                             b->slots, b->positions);
+    return emit_to(b, &RF_OP_ATTENTION_LATENT_KV, "attn/attention", inputs, RF_IDS(RF_WANTED, cache), &attr);
   }
   int kv = saved(b, RF_SAVED_QKV, 1, linear(b, "attn/kv_b", latent));
   RF_BUILT(kv);
-  return emit(b, &RF_OP_ATTENTION_LATENT, "attn/attention", (const int[]){q, kv, turns, b->segments}, 4,
-              wanted, 2, &attr, 0);
+  return emit(b, &RF_OP_ATTENTION_LATENT, "attn/attention", RF_IDS(q, kv, turns, b->segments), &attr);
 }
 
 /* Gemma-style models normalize a sublayer's output before they add it to the residual stream. */
@@ -296,7 +292,7 @@ static int mlp(builder *b, const char *in, const char *out, const char *path, in
   const char *name = rf_graph_join(b->graph, path, activation[b->model->mlp].name, "");
   int u = saved(b, RF_SAVED_MLPWI, shared ? 2 : 0, linear(b, in, y));
   RF_BUILT(u);
-  int g = emit(b, activation[b->model->mlp].def, name, &u, 1, (const int[]){RF_WANTED}, 1, NULL, 0);
+  int g = emit(b, activation[b->model->mlp].def, name, RF_IDS(u), NULL);
   RF_BUILT(saved(b, RF_SAVED_MLPACT, shared ? 1 : 0, g));
   return saved(b, RF_SAVED_MLPWO, shared ? 2 : 0, linear(b, out, g));
 }
@@ -312,30 +308,29 @@ static int experts(builder *b, int y) {
                                       .scale = model->router_scale,
                                       .groups = model->router_groups,
                                       .groups_used = model->router_groups_used};
-  int logits = linear(b, "mlp/router", y), wanted[] = {RF_WANTED, RF_WANTED, RF_WANTED, RF_WANTED};
+  int logits = linear(b, "mlp/router", y);
   RF_BUILT(logits);
-  int weights = emit(b, &RF_OP_ROUTE, "mlp/route",
-                     (const int[]){logits, weight_of(b, "mlp/router", "/choice")}, 2, wanted, 4, &router, 0);
+  int weights =
+      emit(b, &RF_OP_ROUTE, "mlp/route", RF_IDS(logits, weight_of(b, "mlp/router", "/choice")), &router);
   RF_BUILT(weights);
   const int *route = b->graph->op[b->graph->op_count - 1].output, place = route[2], starts = route[3];
-  int rows = emit(b, &RF_OP_DISPATCH, "mlp/dispatch", (const int[]){y, place}, 2, wanted, 1, &attr, 0);
+  int rows = emit(b, &RF_OP_DISPATCH, "mlp/dispatch", RF_IDS(y, place), &attr);
   RF_BUILT(rows);
-  int in[] = {rows, weight_of(b, "mlp/experts/gate_up", "/weight"), starts};
-  int u = emit(b, &RF_OP_MATMUL_EXPERTS, "mlp/experts/gate_up", in, 3, wanted, 1, &attr, 0);
+  int u = emit(b, &RF_OP_MATMUL_EXPERTS, "mlp/experts/gate_up",
+               RF_IDS(rows, weight_of(b, "mlp/experts/gate_up", "/weight"), starts), &attr);
   RF_BUILT(saved(b, RF_SAVED_MLPWI, 1, u));
-  const rf_op_def *gate = model->mlp == RF_MLP_GEGLU ? &RF_OP_GEGLU : &RF_OP_SWIGLU;
-  int g = emit(b, gate, model->mlp == RF_MLP_GEGLU ? "mlp/geglu" : "mlp/swiglu", &u, 1, wanted, 1, NULL, 0);
+  bool geglu = model->mlp == RF_MLP_GEGLU;
+  int g = emit(b, geglu ? &RF_OP_GEGLU : &RF_OP_SWIGLU, geglu ? "mlp/geglu" : "mlp/swiglu", RF_IDS(u), NULL);
   RF_BUILT(saved(b, RF_SAVED_MLPACT, 0, g));
-  int out[] = {g, weight_of(b, "mlp/experts/down", "/weight"), starts};
-  int h = emit(b, &RF_OP_MATMUL_EXPERTS, "mlp/experts/down", out, 3, wanted, 1, &attr, 0);
+  int h = emit(b, &RF_OP_MATMUL_EXPERTS, "mlp/experts/down",
+               RF_IDS(g, weight_of(b, "mlp/experts/down", "/weight"), starts), &attr);
   RF_BUILT(saved(b, RF_SAVED_MLPWO, 1, h));
-  int mixed =
-      emit(b, &RF_OP_COMBINE, "mlp/combine", (const int[]){h, weights, place}, 3, wanted, 1, &attr, 0);
+  int mixed = emit(b, &RF_OP_COMBINE, "mlp/combine", RF_IDS(h, weights, place), &attr);
   RF_BUILT(mixed);
   if (model->experts_shared == 0) return mixed;
   int shared = mlp(b, "mlp/shared/gate_up", "mlp/shared/down", "mlp/shared", y);
   RF_BUILT(shared);
-  return emit(b, &RF_OP_ADD, "mlp/shared/sum", (const int[]){mixed, shared}, 2, wanted, 1, NULL, 0);
+  return emit(b, &RF_OP_ADD, "mlp/shared/sum", RF_IDS(mixed, shared), NULL);
 }
 
 static int mlp_sublayer(builder *b, int y) {
@@ -369,8 +364,7 @@ static int blocks(builder *b) {
   /* training rounded this factor to bf16 */
   if (b->dtype == RF_BF16) scaled.embed.scale = rf_bf16_to_f32(rf_f32_to_bf16(scaled.embed.scale));
   b->graph->at.sublayer = RF_SUBLAYER_EMBED;
-  int x = emit(b, &RF_OP_EMBED, "embed", (const int[]){b->tokens, b->positions, wte, wpe}, 4,
-               (const int[]){RF_WANTED}, 1, &scaled, 0);
+  int x = emit(b, &RF_OP_EMBED, "embed", RF_IDS(b->tokens, b->positions, wte, wpe), &scaled);
   RF_BUILT(x);
   for (int layer = 0; layer < b->model->layers; layer++) {
     b->graph->at.layer = layer;
@@ -412,15 +406,13 @@ static rf_status build_train(builder *b) {
   int bias, x = blocks(b);
   if (x == RF_NONE) return RAFTER_INVALID;
   rf_attr attr = {0};
-  int w = head(b, &attr, &bias), wanted[] = {RF_WANTED, RF_WANTED, RF_WANTED};
-  int nll =
-      emit(b, &RF_OP_HEAD_LOSS, "head/loss", (const int[]){x, w, bias, b->labels}, 4, wanted, 3, &attr, 0);
+  int w = head(b, &attr, &bias);
+  int nll = emit(b, &RF_OP_HEAD_LOSS, "head/loss", RF_IDS(x, w, bias, b->labels), &attr);
   if (nll == RF_NONE) return RAFTER_INVALID;
   int argmax = graph->op[graph->op_count - 1].output[1];
   rf_attr sum = {.accumulate = {graph->accumulate > 1 ? RF_ACCUMULATE_MICRO : RF_WRITE}};
-  int inputs[] = {nll, argmax, b->labels};
-  return emit(b, &RF_OP_LOSS_SUM, "loss/sum", inputs, 3, &metrics, 1, &sum, 0) == RF_NONE ? RAFTER_INVALID
-                                                                                          : RAFTER_OK;
+  int made = emit_to(b, &RF_OP_LOSS_SUM, "loss/sum", RF_IDS(nll, argmax, b->labels), RF_IDS(metrics), &sum);
+  return made == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
 }
 
 static rf_status build_score(builder *b) {
@@ -436,10 +428,9 @@ static rf_status build_score(builder *b) {
   if (x == RF_NONE) return RAFTER_INVALID;
   rf_attr attr = {.head = {.top = b->options->top}};
   int w = head(b, &attr, &bias);
-  return emit(b, &RF_OP_HEAD_SCORE, "head/score", (const int[]){x, w, bias, b->labels}, 4, outputs, 3, &attr,
-              0) == RF_NONE
-             ? RAFTER_INVALID
-             : RAFTER_OK;
+  int made = emit_to(b, &RF_OP_HEAD_SCORE, "head/score", RF_IDS(x, w, bias, b->labels),
+                     (rf_slots){outputs, 3}, &attr);
+  return made == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
 }
 
 static rf_status build_generate(builder *b) {
@@ -447,6 +438,7 @@ static rf_status build_generate(builder *b) {
   int64_t rows[] = {graph->rows}, picked[] = {b->options->microbatch},
           logits_shape[] = {b->options->microbatch, b->model->vocab};
   b->tokens = io_tensor(b, "tokens", RF_I32, true, 1, rows);
+  graph->tensor[b->tokens].role = RF_ROLE_TOKENS;
   b->positions = io_tensor(b, "positions", RF_I32, true, 1, rows);
   b->slots = io_tensor(b, "slots", RF_I32, true, 1, rows);
   b->rows = io_tensor(b, "rows", RF_I32, true, 1, picked);
@@ -464,9 +456,9 @@ static rf_status build_generate(builder *b) {
   if (x == RF_NONE) return RAFTER_INVALID;
   rf_attr attr = {0};
   int w = head(b, &attr, &bias);
-  int done = emit(b, &RF_OP_HEAD_LOGITS, "head/logits", (const int[]){x, w, bias, b->rows}, 4,
-                  (const int[]){logits, lse}, 2, &attr, 0);
-  return done == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
+  int made =
+      emit_to(b, &RF_OP_HEAD_LOGITS, "head/logits", RF_IDS(x, w, bias, b->rows), RF_IDS(logits, lse), &attr);
+  return made == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
 }
 
 static rf_status options_check(const rf_model *model, const rf_build_options *o, rf_error *error) {
@@ -537,6 +529,7 @@ static rf_status build_forward(const rf_model *model, const rf_build_options *op
        learns = train && !options->loss_only;
   b->dropout = !learns ? 0 : options->dropout < 0 ? model->dropout : options->dropout;
   graph->accumulate = train ? options->accumulate : 1;
+  graph->job = options->job;
   graph->seq = options->seq;
   if (options->matmul_set) graph->matmul = options->matmul;
   graph->rows = rows_of_text        ? options->microbatch * options->seq

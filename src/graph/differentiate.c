@@ -15,14 +15,13 @@ typedef struct tape {
   bool *written; /* by parameter: an op has written its gradient */
 } tape;
 
-static bool is_float(rf_dtype dtype) {
-  return dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F16 || dtype == RF_F64;
-}
 /* With adapters, the optimizer updates only them; otherwise it updates every weight. */
 static bool is_weight(const rf_graph *graph, const rf_tensor *tensor) {
   return tensor->param >= 0 && !graph->params.at[tensor->param].frozen &&
          tensor->class == (graph->params.adapter > 0 ? RF_CLASS_ADAPTER : RF_CLASS_WEIGHT);
 }
+
+static bool is_differentiable(const rf_op_def *def) { return def->backward || def->gradient.def; }
 
 static void mark_needs(tape *walk) {
   const rf_graph *graph = walk->graph;
@@ -35,8 +34,8 @@ static void mark_needs(tape *walk) {
     bool needs = false;
     for (int i = 0; i < op->input_count; i++)
       needs = needs || (op->input[i] >= 0 && walk->needs[op->input[i]]);
-    for (int i = 0; needs && op->def->backward && i < op->output_count; i++)
-      if (op->output[i] >= 0 && is_float(graph->tensor[op->output[i]].dtype))
+    for (int i = 0; needs && is_differentiable(op->def) && i < op->output_count; i++)
+      if (op->output[i] >= 0 && rf_dtype_is_float(graph->tensor[op->output[i]].dtype))
         walk->needs[op->output[i]] = true;
   }
 }
@@ -59,12 +58,25 @@ static rf_status contribute(tape *walk, const rf_op *op, int t, int gradient) {
     walk->grad[t] = gradient;
     return RAFTER_OK;
   }
-  int inputs[] = {walk->grad[t], gradient};
   const char *name = rf_backward_name(walk->graph, op, "/sum");
-  int id = rf_graph_emit(walk->graph, &RF_OP_ADD, name, op->section, inputs, 2, (const int[]){RF_WANTED}, 1,
-                         NULL, walk->error);
+  walk->grad[t] = rf_graph_make(walk->graph, &RF_OP_ADD, name, op->section, RF_IDS(walk->grad[t], gradient),
+                                NULL, walk->error);
+  return walk->grad[t] == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
+}
+
+rf_status rf_op_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                         rf_error *error) {
+  if (op->def->backward) return op->def->backward(graph, op, grad_out, grad_in, error);
+  int inputs[RF_MAX_INPUTS], count = 0, outputs = 0;
+  for (int from; count < RF_MAX_INPUTS && (from = op->def->gradient.inputs[count]); count++)
+    inputs[count] = from >= RF_DY(0)  ? grad_out[from - RF_DY(0)]
+                    : from >= RF_Y(0) ? op->output[from - RF_Y(0)]
+                                      : op->input[from - RF_X(0)];
+  while (outputs < RF_MAX_OUTPUTS && op->def->gradient.def->outputs[outputs]) outputs++;
+  int id = rf_graph_emit(graph, op->def->gradient.def, rf_backward_name(graph, op, ""), op->section,
+                         (rf_slots){inputs, count}, (rf_slots){grad_in, outputs}, &op->attr, error);
   if (id < 0) return RAFTER_INVALID;
-  walk->grad[t] = walk->graph->op[id].output[0];
+  memcpy(grad_in, graph->op[id].output, (size_t)outputs * sizeof *grad_in);
   return RAFTER_OK;
 }
 
@@ -77,7 +89,7 @@ static rf_status backward_of(tape *walk, int index) {
     grad_out[i] = i < op.output_count && op.output[i] >= 0 ? walk->grad[op.output[i]] : RF_NONE;
     reached = reached || grad_out[i] != RF_NONE;
   }
-  if (!op.def->backward || !reached) return RAFTER_OK;
+  if (!is_differentiable(op.def) || !reached) return RAFTER_OK;
   graph->at = op.at;
   for (int i = 0; i < RF_MAX_INPUTS; i++) {
     int t = i < op.input_count ? op.input[i] : RF_NONE;
@@ -87,7 +99,7 @@ static rf_status backward_of(tape *walk, int index) {
     asked = asked || grad_in[i] != RF_NONE;
   }
   if (!asked) return RAFTER_OK;
-  RF_TRY(op.def->backward(graph, &op, grad_out, grad_in, walk->error));
+  RF_TRY(rf_op_backward(graph, &op, grad_out, grad_in, walk->error));
 
   /* The first op that has a parameter's gradient as output writes it; later ones add. */
   for (int o = first; o < graph->op_count; o++)

@@ -2,6 +2,9 @@
  * rules. */
 #include "graph/passes.h"
 
+#include "base/text.h"
+
+#include <stdio.h>
 #include <string.h>
 
 const char *rf_class_name(rf_class class) {
@@ -34,16 +37,6 @@ const char *rf_backward_name(rf_graph *graph, const rf_op *op, const char *suffi
   memcpy(text + stem, "/bwd", 4);
   memcpy(text + stem + 4, suffix, tail + 1);
   return text;
-}
-
-rf_status rf_backward_pointwise(rf_graph *graph, const rf_op_def *def, const rf_op *op, const int *grad_out,
-                                int *grad_in, rf_error *error) {
-  int inputs[] = {op->input[0], grad_out[0]};
-  int id = rf_graph_emit(graph, def, rf_backward_name(graph, op, ""), op->section, inputs, 2,
-                         (const int[]){RF_WANTED}, 1, NULL, error);
-  if (id < 0) return RAFTER_INVALID;
-  grad_in[0] = graph->op[id].output[0];
-  return RAFTER_OK;
 }
 
 /* Name of an output: "step/micro/block.3/mlp/up/fwd" and slot "u (M,N)?" give
@@ -109,7 +102,7 @@ rf_graph *rf_graph_borrow(const rf_graph *graph) {
   return copy;
 }
 
-static void *grown(rf_pool *pool, const void *old, int count, int *capacity, size_t size) {
+void *rf_pool_grown(rf_pool *pool, const void *old, int count, int *capacity, size_t size) {
   *capacity = *capacity < 128 ? 256 : *capacity * 2;
   void *fresh = rf_pool_raw(pool, (size_t)*capacity * size);
   if (count) memcpy(fresh, old, (size_t)count * size);
@@ -120,20 +113,21 @@ void rf_graph_reserve(rf_graph *graph, int64_t tensors, int64_t ops) {
   int64_t tensor_need = graph->tensor_count + tensors, op_need = graph->op_count + ops;
   if (tensor_need > graph->tensor_capacity && tensor_need < INT32_MAX / 2) {
     graph->tensor_capacity = (int)(tensor_need / 2);
-    graph->tensor = grown(graph->pool, graph->tensor, graph->tensor_count, &graph->tensor_capacity,
-                          sizeof *graph->tensor);
+    graph->tensor = rf_pool_grown(graph->pool, graph->tensor, graph->tensor_count, &graph->tensor_capacity,
+                                  sizeof *graph->tensor);
   }
   if (op_need > graph->op_capacity && op_need < INT32_MAX / 2) {
     graph->op_capacity = (int)(op_need / 2);
-    graph->op = grown(graph->pool, graph->op, graph->op_count, &graph->op_capacity, sizeof *graph->op);
+    graph->op =
+        rf_pool_grown(graph->pool, graph->op, graph->op_count, &graph->op_capacity, sizeof *graph->op);
   }
 }
 
 static int tensor_new(rf_graph *graph, const char *name, rf_class class, rf_dtype dtype, int rank,
                       const int64_t *shape) {
   if (graph->tensor_count >= graph->tensor_capacity)
-    graph->tensor = grown(graph->pool, graph->tensor, graph->tensor_count, &graph->tensor_capacity,
-                          sizeof *graph->tensor);
+    graph->tensor = rf_pool_grown(graph->pool, graph->tensor, graph->tensor_count, &graph->tensor_capacity,
+                                  sizeof *graph->tensor);
   rf_tensor *tensor = &graph->tensor[graph->tensor_count];
   *tensor = (rf_tensor){.name = name, .dtype = dtype, .class = class, .rank = rank, .param = RF_NONE};
   for (int i = 0; i < rank; i++) tensor->shape[i] = shape[i];
@@ -160,12 +154,6 @@ const char *rf_tensor_type(const rf_tensor *tensor, char text[64]) {
   return tensor->dtype == RF_PACKED ? rf_panels_name(&tensor->panels, text) : rf_dtype_name(tensor->dtype);
 }
 
-int rf_graph_find(const rf_graph *graph, const char *name) {
-  for (int i = 0; i < graph->tensor_count; i++)
-    if (strcmp(graph->tensor[i].name, name) == 0) return i;
-  return RF_NONE;
-}
-
 static int slot_count(const char *const *slots, int limit) {
   int count = 0;
   while (count < limit && slots[count]) count++;
@@ -173,37 +161,39 @@ static int slot_count(const char *const *slots, int limit) {
 }
 
 int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section,
-                  const int *inputs, int input_count, const int *outputs, int output_count,
-                  const rf_attr *attr, rf_error *error) {
+                  rf_slots inputs, rf_slots outputs, const rf_attr *attr, rf_error *error) {
   rf_op op = {.def = def,
               .name = name_copy(graph->pool, name),
               .section = section,
+              .input_count = slot_count(def->inputs, RF_MAX_INPUTS),
+              .output_count = slot_count(def->outputs, RF_MAX_OUTPUTS),
               .recompute_of = RF_NONE,
               .chunk = graph->chunk,
               .at = graph->at};
   if (attr) op.attr = *attr;
-  op.input_count = slot_count(def->inputs, RF_MAX_INPUTS);
-  op.output_count = slot_count(def->outputs, RF_MAX_OUTPUTS);
-  if (input_count > op.input_count || output_count > op.output_count) {
+  if (inputs.count > op.input_count || outputs.count > op.output_count) {
     rf_fail(error, RAFTER_INVALID, __FILE__, __LINE__, NULL,
             "too many slots (%s %s: expected at most %d inputs and %d outputs, got %d and %d)", def->name,
-            name, op.input_count, op.output_count, input_count, output_count);
+            name, op.input_count, op.output_count, inputs.count, outputs.count);
     return RF_NONE;
   }
-  for (int i = 0; i < RF_MAX_INPUTS; i++) op.input[i] = i < input_count ? inputs[i] : RF_NONE;
-  for (int i = 0; i < RF_MAX_OUTPUTS; i++) op.output[i] = i < output_count ? outputs[i] : RF_NONE;
+  for (int i = 0; i < RF_MAX_INPUTS; i++) op.input[i] = i < inputs.count ? inputs.id[i] : RF_NONE;
+  for (int i = 0; i < RF_MAX_OUTPUTS; i++)
+    op.output[i] = i < outputs.count                           ? outputs.id[i]
+                   : outputs.count == 0 && i < op.output_count ? RF_WANTED
+                                                               : RF_NONE;
   if (def->shape(graph, &op, error) != RAFTER_OK) return RF_NONE;
   if (graph->op_count >= graph->op_capacity)
-    graph->op = grown(graph->pool, graph->op, graph->op_count, &graph->op_capacity, sizeof *graph->op);
+    graph->op =
+        rf_pool_grown(graph->pool, graph->op, graph->op_count, &graph->op_capacity, sizeof *graph->op);
   graph->op[graph->op_count] = op;
   return graph->op_count++;
 }
 
-int rf_graph_op(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section,
-                const int *inputs, int input_count, unsigned wanted, const rf_attr *attr, rf_error *error) {
-  int outputs[RF_MAX_OUTPUTS], count = slot_count(def->outputs, RF_MAX_OUTPUTS);
-  for (int i = 0; i < count; i++) outputs[i] = wanted >> i & 1u ? RF_WANTED : RF_NONE;
-  return rf_graph_emit(graph, def, name, section, inputs, input_count, outputs, count, attr, error);
+int rf_graph_make(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section,
+                  rf_slots inputs, const rf_attr *attr, rf_error *error) {
+  int op = rf_graph_emit(graph, def, name, section, inputs, RF_ALL_NEW, attr, error);
+  return op < 0 ? RF_NONE : graph->op[op].output[0];
 }
 
 /* Permutes in place, cycle by cycle: ops are large, and touching new memory costs more than the
@@ -312,30 +302,22 @@ rf_dtype rf_input_dtype(const rf_graph *graph, const rf_op *op, int slot) {
 rf_dtype rf_wide_dtype(rf_dtype dtype) { return dtype == RF_F64 ? RF_F64 : RF_F32; }
 
 static void shape_text(char text[96], int rank, const int64_t *dims) {
-  size_t at = 0;
-  text[at++] = '(';
-  for (int i = 0; i < rank && at < 88; i++) {
-    int64_t value = dims[i];
-    char digits[24];
-    int length = 0;
-    if (i) text[at++] = ',';
-    do digits[length++] = (char)('0' + value % 10);
-    while ((value /= 10) > 0 && length < 20);
-    while (length > 0 && at < 88) text[at++] = digits[--length];
-  }
-  text[at++] = ')';
-  text[at] = '\0';
+  snprintf(text, 96, "(");
+  for (int i = 0; i < rank; i++) rf_text_append(text, 96, i ? ",%lld" : "%lld", (long long)dims[i]);
+  rf_text_append(text, 96, ")");
 }
 
 bool rf_dtype_is_narrow(rf_dtype dtype) {
   return dtype == RF_I8 || dtype == RF_I4 || dtype == RF_F8_E4M3 || dtype == RF_F8_E5M2;
 }
 
+bool rf_dtype_is_float(rf_dtype dtype) {
+  return dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F16 || dtype == RF_F64;
+}
+
 static bool dtype_fits(int wanted, rf_dtype dtype) {
   if (wanted == RF_ANY_WEIGHT && (dtype == RF_PACKED || rf_dtype_is_narrow(dtype))) return true;
-  if (wanted == RF_ANY_FLOAT || wanted == RF_ANY_WEIGHT)
-    return dtype == RF_F32 || dtype == RF_BF16 || dtype == RF_F16 || dtype == RF_F64;
-  return (int)dtype == wanted;
+  return wanted < 0 ? rf_dtype_is_float(dtype) : (int)dtype == wanted;
 }
 
 static rf_status slot_check(const rf_graph *graph, const rf_op *op, int id, const char *slot, int dtype,

@@ -19,6 +19,16 @@ enum { RF_MAX_RANK = 4, RF_MAX_INPUTS = 8, RF_NONE = -1 };
 enum { RF_TOP_MOST = 256 };
 enum { RF_WANTED = -2 }; /* in an output or gradient slot: the op's rule creates this tensor */
 
+/* Tensor ids for the slots of an op, as RF_IDS(x, w, RF_NONE). Slots after the last id are
+ * empty. */
+typedef struct rf_slots {
+  const int *id;
+  int count;
+} rf_slots;
+#define RF_IDS(...) \
+  ((rf_slots){(const int[]){__VA_ARGS__}, (int)(sizeof((const int[]){__VA_ARGS__}) / sizeof(int))})
+#define RF_ALL_NEW ((rf_slots){0}) /* outputs: every slot is RF_WANTED */
+
 typedef enum rf_class {
   RF_CLASS_WEIGHT,
   RF_CLASS_MASTER,
@@ -36,10 +46,15 @@ typedef enum rf_class {
 } rf_class;
 const char *rf_class_name(rf_class class);
 
+typedef enum rf_job_kind { RF_JOB_TRAIN, RF_JOB_GENERATE, RF_JOB_SCORE } rf_job_kind;
+/* Tensors that the shard pass handles in their own way. */
+typedef enum rf_role { RF_ROLE_NONE, RF_ROLE_TOKENS, RF_ROLE_GRADIENT_SUMS } rf_role;
+
 typedef struct rf_tensor {
   const char *name; /* "block.3/mlp/up/out", "block.3/mlp/up/weight", "block.3/mlp/up/weight/grad" */
   rf_dtype dtype;
   rf_class class;
+  rf_role role;
   int rank;
   int64_t shape[RF_MAX_RANK]; /* maximum extents; a step may use fewer rows */
   /* Parameter of this weight, master, moment or gradient: a row of the parameter table, or
@@ -90,6 +105,7 @@ typedef struct rf_op_place {
 } rf_op_place;
 
 struct rf_op_def;
+struct rf_sharder;
 typedef struct rf_sharding rf_sharding; /* defined in mesh/shard.h */
 typedef struct rf_op {
   const struct rf_op_def *def;
@@ -111,6 +127,7 @@ typedef struct rf_op {
 
 typedef struct rf_graph {
   rf_pool *pool; /* owns all names and arrays */
+  rf_job_kind job;
   rf_model model;
   rf_params params;
   int tensor_count, tensor_capacity, op_count, op_capacity;
@@ -166,8 +183,7 @@ typedef enum rf_kind {
   RF_KINDS
 } rf_kind;
 
-/* What determines the time of an op: its bytes, or its FLOPs at the efficiency of one kind of
- * product. */
+/* The time of an op follows its bytes, or its FLOPs at the efficiency of one kind of product. */
 typedef enum rf_timing {
   RF_TIMING_BYTES,
   RF_TIMING_PRODUCT,
@@ -208,6 +224,13 @@ typedef enum rf_exchange_kind {
   RF_EXCHANGES
 } rf_exchange_kind;
 
+#define RF_INPLACE(...) \
+  .inplace = {__VA_ARGS__}, .inplace_count = (int)(sizeof((rf_inplace[]){__VA_ARGS__}) / sizeof(rf_inplace))
+/* Inputs of a backward op: input i, output i, or the gradient of output i of the forward op. */
+#define RF_X(i) (1 + (i))
+#define RF_Y(i) (RF_X(RF_MAX_INPUTS) + (i))
+#define RF_DY(i) (RF_Y(RF_MAX_OUTPUTS) + (i))
+
 enum { RF_TIMED_LIKE = 4 };
 typedef struct rf_op_def {
   const char *name;
@@ -219,16 +242,23 @@ typedef struct rf_op_def {
   /* Checks the inputs and creates the outputs whose slots hold RF_WANTED. */
   rf_status (*shape)(rf_graph *graph, rf_op *op, rf_error *error);
   rf_work (*work)(const rf_graph *graph, const rf_op *op);
-  rf_inplace inplace[4]; /* (output, input) pairs that may share memory */
+  rf_inplace inplace[4]; /* (output, input) pairs that may share memory: RF_INPLACE */
   int inplace_count;
-  /* Emits the backward ops. grad_out[i] is the gradient tensor of output i, or RF_NONE.
-   * grad_in[i] says what to produce for input i: RF_NONE (nothing), RF_WANTED (a new tensor,
-   * whose id the rule stores there) or the id of the parameter gradient to write. NULL: the op
-   * is not differentiable. */
+  /* The backward op: what its inputs are (RF_X, RF_Y, RF_DY). Its output i is the gradient of input
+   * i, and it has the attributes of the forward op. */
+  struct {
+    const struct rf_op_def *def;
+    int8_t inputs[RF_MAX_INPUTS];
+  } gradient;
+  /* Emits the backward ops, where `gradient` is not enough. grad_out[i] is the gradient tensor of
+   * output i, or RF_NONE. grad_in[i] says what to produce for input i: RF_NONE (nothing), RF_WANTED
+   * (a new tensor, whose id the rule stores there) or the id of the parameter gradient to write. */
   rf_status (*backward)(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in, rf_error *error);
   /* Chooses the sharding of operands and results on a mesh (mesh/shard.h). NULL: the op cannot be
    * sharded. */
-  rf_status (*shard)(rf_sharding *sharding, rf_error *error);
+  rf_status (*shard)(rf_sharding *sharding);
+  /* Emits several ops in place of this one on a mesh, where that is needed. NULL: never. */
+  rf_status (*expand)(struct rf_sharder *sharder, const rf_op *op, bool *done);
   struct {
     float f32, bf16;
   } tolerance; /* largest error of a kernel against the reference, relative to the norm of the output */
@@ -275,8 +305,8 @@ const rf_op_def *rf_op_find(const char *name);
  * here. */
 extern const rf_op_def *const RF_OPS_OF_BYTES[];
 static inline bool rf_op_is_exchange(const rf_op_def *def) { return def->exchange != RF_EXCHANGE_NONE; }
-/* What XLA stores of the op for its backward pass. Default: the rule of an elementwise op that
- * keeps its input. */
+/* The tensors that XLA stores for the op's backward pass. Default: the rule of an elementwise op
+ * that keeps its input. */
 const rf_kept_rule *rf_kept_rule_of(const rf_op_def *def);
 /* Field table of the op's attributes, including those that every op has. */
 const rf_field *rf_op_fields(const rf_op_def *def);
@@ -314,17 +344,13 @@ static inline int64_t rf_rows_of_walk(const rf_graph *graph, int64_t bound, int6
   int64_t each = bound == graph->rows ? 1 : graph->model.experts_used;
   return bound == graph->rows * each && used > 0 && used < graph->rows ? used * each : bound;
 }
-/* Appends an op to `section`. def->shape creates output i when bit i of `wanted` is set. Returns
- * the op id, or -1 with the error filled. */
-int rf_graph_op(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section,
-                const int *inputs, int input_count, unsigned wanted, const rf_attr *attr, rf_error *error);
-/* The same with explicit output slots: an existing tensor id (checked by the shape rule), RF_WANTED
- * or RF_NONE. */
+/* Appends an op to `section`. An output is an existing tensor id (checked by the shape rule),
+ * RF_WANTED or RF_NONE. Returns the op id, or RF_NONE with the error filled. */
 int rf_graph_emit(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section,
-                  const int *inputs, int input_count, const int *outputs, int output_count,
-                  const rf_attr *attr, rf_error *error);
-/* tensor id by name, or RF_NONE (linear search) */
-int rf_graph_find(const rf_graph *graph, const char *name);
+                  rf_slots inputs, rf_slots outputs, const rf_attr *attr, rf_error *error);
+/* Appends an op with new outputs and returns the tensor id of output 0. */
+int rf_graph_make(rf_graph *graph, const rf_op_def *def, const char *name, rf_section section,
+                  rf_slots inputs, const rf_attr *attr, rf_error *error);
 bool rf_slot_optional(const char *slot); /* whether a slot text ends in '?' */
 
 /* The ops that read and write each tensor, in op order: the readers of t are reader[reader_at[t]]
@@ -336,7 +362,6 @@ rf_uses rf_graph_uses(const rf_graph *graph, rf_pool *pool);
 
 /* ---- passes, in their order ------------------------------------------------------------------ */
 
-typedef enum rf_job_kind { RF_JOB_TRAIN, RF_JOB_GENERATE, RF_JOB_SCORE } rf_job_kind;
 typedef enum rf_optimizer { RF_ADAMW, RF_ADAM } rf_optimizer;
 /* Which activations backward recomputes instead of reading stored ones. For AUTO the planner
  * chooses a set of tensors and passes it to rf_pass_remat. SAVE recomputes all activations of a
@@ -363,7 +388,7 @@ int rf_remat_named(rf_remat list[RF_REMAT_NAMED]);
 /* The policy's text; it lives as long as the enclosing block of C code. */
 #define rf_remat_name(remat) rf_remat_write(remat, (char[RF_REMAT_TEXT]){0})
 
-/* What may be stored in the host's memory: optimizer states, activations that backward reads, the
+/* Tensors that the host's memory may store: optimizer states, activations that backward reads, the
  * KV cache of a generate job, the weights of layers. */
 enum {
   RF_OFFLOAD_OPTIMIZER = 1,
@@ -433,6 +458,10 @@ rf_status rf_graph_stage(const rf_graph *whole, const rf_build_options *options,
  * is that of activations; `learns` adds the adapters' dropout. */
 rf_status rf_pass_adapt(rf_graph *graph, rf_dtype dtype, bool learns, rf_error *error);
 rf_status rf_pass_differentiate(rf_graph *graph, rf_error *error);
+/* Emits the backward ops of one op: by its row's `gradient`, or by its function `backward`, which
+ * describes grad_out and grad_in. */
+rf_status rf_op_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
+                         rf_error *error);
 rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_error *error);
 /* Checks that a job can be sharded over a mesh. RAFTER_INVALID names the number that does not
  * divide, and numbers that would. */

@@ -99,13 +99,8 @@ static int copy_of(offload *f, int t, int phase) {
 static stay *use(offload *f, int t, int o, bool reads) {
   int phase = phase_of(f, o);
   if (f->open[t] != RF_NONE && f->list[f->open[t]].phase == phase) return &f->list[f->open[t]];
-  if (f->count == f->capacity) {
-    int capacity = f->capacity ? 2 * f->capacity : 256;
-    stay *fresh = rf_pool_alloc(f->graph->pool, (size_t)capacity * sizeof *fresh);
-    if (f->count) memcpy(fresh, f->list, (size_t)f->count * sizeof *fresh);
-    f->list = fresh;
-    f->capacity = capacity;
-  }
+  if (f->count == f->capacity)
+    f->list = rf_pool_grown(f->graph->pool, f->list, f->count, &f->capacity, sizeof *f->list);
   stay *s = &f->list[f->count];
   *s = (stay){.tensor = t,
               .copy = copy_of(f, t, phase),
@@ -187,7 +182,7 @@ static rf_status move(offload *f, const rf_op_def *def, int from, int to, int be
   attr.group = 1;
   f->graph->at = like.at;
   const char *name = path_of(f, &like, f->graph->tensor[def == &RF_OP_OFFLOAD_IN ? to : from].name, suffix);
-  int id = rf_graph_emit(f->graph, def, name, like.section, &from, 1, &to, 1, &attr, f->error);
+  int id = rf_graph_emit(f->graph, def, name, like.section, RF_IDS(from), RF_IDS(to), &attr, f->error);
   if (id < 0) return RAFTER_INVALID;
   f->graph->op[id].backward = beside >= f->first_backward && like.section == RF_SECTION_MICRO;
   place(f, in_front ? f->before : f->after, beside, id);

@@ -62,7 +62,8 @@ static rf_status emit_norm(rf_graph *graph, rf_section section, const char *path
   rf_attr attr = {.sums = {.element = state->trained}};
   const char *name = rf_graph_join(graph, path, graph->tensor[state->weight].name, "/norm_sq");
   graph->at = place_of(graph, state);
-  return rf_graph_emit(graph, &RF_OP_NORM_SQ, name, section, &state->gradient, 1, &sums, 1, &attr, error) < 0
+  return rf_graph_emit(graph, &RF_OP_NORM_SQ, name, section, RF_IDS(state->gradient), RF_IDS(sums), &attr,
+                       error) < 0
              ? RAFTER_INVALID
              : RAFTER_OK;
 }
@@ -75,25 +76,35 @@ static rf_status emit_update(rf_graph *graph, rf_section section, const char *pa
                 .beta2 = options->beta2,
                 .eps = options->eps,
                 .weight_decay = options->optimizer == RF_ADAMW && param->decays ? options->weight_decay : 0}};
-  int inputs[] = {state->gradient, state->master, state->m, state->v, clip};
-  int outputs[] = {state->master, state->m, state->v,
-                   state->master == state->weight ? RF_NONE : state->weight};
   const char *name = rf_graph_join(graph, path, graph->tensor[state->weight].name, "/adamw");
   graph->at = place_of(graph, state);
-  return rf_graph_emit(graph, &RF_OP_ADAMW, name, section, inputs, 5, outputs, 4, &attr, error) < 0
+  return rf_graph_emit(graph, &RF_OP_ADAMW, name, section,
+                       RF_IDS(state->gradient, state->master, state->m, state->v, clip),
+                       RF_IDS(state->master, state->m, state->v,
+                              state->master == state->weight ? RF_NONE : state->weight),
+                       &attr, error) < 0
              ? RAFTER_INVALID
              : RAFTER_OK;
 }
 
-/* Moves pair i of the ops appended from `first` on after op behind[i]. */
-static void place_behind(rf_graph *graph, int first, const int *pair, const int *behind, int pairs) {
+static rf_status emit_clip(rf_graph *graph, int sums, int clip, const rf_build_options *options,
+                           rf_error *error) {
+  rf_attr attr = {.clip = {.limit = options->clip}};
+  return rf_graph_emit(graph, &RF_OP_CLIP, "step/end/clip", RF_SECTION_END, RF_IDS(sums), RF_IDS(clip), &attr,
+                       error) < 0
+             ? RAFTER_INVALID
+             : RAFTER_OK;
+}
+
+/* Moves pair i of the ops appended from `first` on after op after[i]. */
+static void place_after(rf_graph *graph, int first, const int *pair, const int *after, int pairs) {
   int *next = rf_pool_alloc(graph->pool, (size_t)pairs * sizeof(int) + 1),
       *head = rf_pool_alloc(graph->pool, (size_t)first * sizeof(int) + 1);
   int *order = rf_pool_alloc(graph->pool, (size_t)graph->op_count * sizeof(int)), count = 0;
   for (int o = 0; o < first; o++) head[o] = RF_NONE;
   for (int i = pairs - 1; i >= 0; i--) {
-    next[i] = head[behind[i]];
-    head[behind[i]] = i;
+    next[i] = head[after[i]];
+    head[after[i]] = i;
   }
   for (int o = 0; o < first; o++) {
     order[count++] = o;
@@ -117,17 +128,15 @@ rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_
   int64_t length[] = {trained}, two[] = {2};
   int sums = rf_graph_tensor(graph, "gradient/sums", RF_CLASS_ACTIVATION, RF_F64, 1, length);
   int clip = rf_graph_tensor(graph, "clip", RF_CLASS_IO, RF_F32, 1, two);
+  graph->tensor[sums].role = RF_ROLE_GRADIENT_SUMS;
   graph->tensor[sums].reason = "squared norm of every gradient";
   graph->tensor[clip].output = true;
   graph->tensor[clip].reason = "read by the caller: the gradient's norm and scale";
-  rf_attr attr = {.clip = {.limit = options->clip}};
 
   if (!early) {
     for (int p = 0; p < params; p++)
       if (state[p].gradient != RF_NONE) RF_TRY(emit_norm(graph, section, path, &state[p], sums, error));
-    if (rf_graph_emit(graph, &RF_OP_CLIP, "step/end/clip", RF_SECTION_END, &sums, 1, &clip, 1, &attr, error) <
-        0)
-      return RAFTER_INVALID;
+    RF_TRY(emit_clip(graph, sums, clip, options, error));
     int scale = options->clip > 0 ? clip : RF_NONE;
     for (int p = 0; p < params; p++)
       if (state[p].gradient != RF_NONE)
@@ -135,20 +144,17 @@ rf_status rf_pass_optimize(rf_graph *graph, const rf_build_options *options, rf_
     return RAFTER_OK;
   }
   int *pair = rf_pool_alloc(graph->pool, (size_t)params * sizeof(int)),
-      *behind = rf_pool_alloc(graph->pool, (size_t)params * sizeof(int));
+      *after = rf_pool_alloc(graph->pool, (size_t)params * sizeof(int));
   for (int p = 0; p < params; p++) {
     if (state[p].gradient == RF_NONE) continue;
     int g = state[p].gradient, w = state[p].weight;
-    behind[pairs] = uses.writer[uses.writer_at[g + 1] - 1];
-    if (uses.reader_at[w + 1] > uses.reader_at[w] && uses.reader[uses.reader_at[w + 1] - 1] > behind[pairs])
-      behind[pairs] = uses.reader[uses.reader_at[w + 1] - 1];
+    after[pairs] = uses.writer[uses.writer_at[g + 1] - 1];
+    if (uses.reader_at[w + 1] > uses.reader_at[w] && uses.reader[uses.reader_at[w + 1] - 1] > after[pairs])
+      after[pairs] = uses.reader[uses.reader_at[w + 1] - 1];
     pair[pairs++] = graph->op_count;
     RF_TRY(emit_norm(graph, section, path, &state[p], sums, error));
     RF_TRY(emit_update(graph, section, path, &state[p], RF_NONE, options, error));
   }
-  place_behind(graph, first, pair, behind, pairs);
-  return rf_graph_emit(graph, &RF_OP_CLIP, "step/end/clip", RF_SECTION_END, &sums, 1, &clip, 1, &attr,
-                       error) < 0
-             ? RAFTER_INVALID
-             : RAFTER_OK;
+  place_after(graph, first, pair, after, pairs);
+  return emit_clip(graph, sums, clip, options, error);
 }

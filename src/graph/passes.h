@@ -7,6 +7,8 @@
 /* Reserves room for more tensors and ops, so that a pass over a deep model does not grow the arrays
  * step by step. */
 void rf_graph_reserve(rf_graph *graph, int64_t tensors, int64_t ops);
+/* A copy of an array with `count` elements of `size` bytes, with a larger *capacity. */
+void *rf_pool_grown(rf_pool *pool, const void *old, int count, int *capacity, size_t size);
 /* Moves op order[i] to position i for i < count, drops the other ops, and updates recompute_of. No
  * remaining op may recompute a dropped op. */
 void rf_graph_reorder(rf_graph *graph, const int *order, int count);

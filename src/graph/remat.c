@@ -231,7 +231,8 @@ rf_status rf_pass_remat(rf_graph *graph, const bool *drop, rf_error *error) {
     }
     rf_op op = rf_recompute_op(r, step);
     int id = rf_graph_emit(graph, op.def, rf_graph_join(graph, op.name, "/recompute", ""), op.section,
-                           step->input, step->inputs, step->output, step->outputs, &op.attr, error);
+                           (rf_slots){step->input, step->inputs}, (rf_slots){step->output, step->outputs},
+                           &op.attr, error);
     if (id < 0) RF_GO(RAFTER_INVALID);
     graph->op[id].recompute_of = step->op;
     graph->op[id].chunk = op.chunk;

@@ -34,9 +34,10 @@ static rf_status measure(const rf_calibrate_options *o, const rf_model *model, c
                   rf_graph_tensor(graph, "rows", RF_CLASS_IO, RF_I32, 1, x)};
   rf_attr attr = {.head = {.softcap = h->caps ? 30 : 0, .top = h->top ? TOP : 0}};
   graph->rows = rows;
-  unsigned wanted = h->sums ? 3 : h->top ? 7 : 1;
-  if (rf_graph_op(graph, h->scores ? &RF_OP_HEAD_SCORE : &RF_OP_HEAD_LOGITS, "head", RF_SECTION_MICRO, inputs,
-                  4, wanted, &attr, error) < 0)
+  rf_slots outputs = RF_IDS(RF_WANTED, RF_WANTED, RF_WANTED);
+  outputs.count = h->sums ? 2 : h->top ? 3 : 1;
+  if (rf_graph_emit(graph, h->scores ? &RF_OP_HEAD_SCORE : &RF_OP_HEAD_LOGITS, "head", RF_SECTION_MICRO,
+                    (rf_slots){inputs, 4}, outputs, &attr, error) < 0)
     RF_GO(RAFTER_INVALID);
   const rf_kernel *kernel;
   rf_call call;

@@ -69,8 +69,8 @@ static rf_status build(const rf_model *model, const rf_panels *panels, int64_t r
   rf_attr attr = {.matmul = {.fast = how == RF_PRODUCTS_FAST}};
   graph->rows = rows;
   graph->tensor[inputs[1]].panels = *panels;
-  if (rf_graph_op(graph, is_turned(how) ? &RF_OP_MATMUL_DX : &RF_OP_MATMUL, "product", RF_SECTION_MICRO,
-                  inputs, 2, 1, &attr, error) < 0) {
+  if (rf_graph_emit(graph, is_turned(how) ? &RF_OP_MATMUL_DX : &RF_OP_MATMUL, "product", RF_SECTION_MICRO,
+                    (rf_slots){inputs, 2}, RF_IDS(RF_WANTED), &attr, error) < 0) {
     rf_graph_free(graph);
     return RAFTER_INVALID;
   }

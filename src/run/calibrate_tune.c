@@ -59,7 +59,8 @@ static rf_status build(bench *b, int op, rf_dtype dtype, int64_t rows, int shape
                                   op == 2 ? y : w)};
   rf_attr attr = {.matmul = {.transpose = transpose}};
   p->graph->rows = rows;
-  if (rf_graph_op(p->graph, OPS[op], "product", RF_SECTION_MICRO, inputs, 2, 1, &attr, error) < 0)
+  if (rf_graph_emit(p->graph, OPS[op], "product", RF_SECTION_MICRO, (rf_slots){inputs, 2}, RF_IDS(RF_WANTED),
+                    &attr, error) < 0)
     return RAFTER_INVALID;
   p->kernel = rf_kernel_choose(&RF_BACKEND_CPU, b->options->isa, p->graph, &p->graph->op[0]);
   p->inputs = (rf_run_inputs){.rows = rows};

@@ -3,6 +3,7 @@
  * backward ops. Op i runs forward at time i and backward at time 2 ops - 1 - i. */
 #include "study/program.h"
 
+#include "base/text.h"
 #include "graph/remat.h"
 #include "machine/tiles.h"
 
@@ -123,11 +124,6 @@ typedef struct shapes {
   int64_t dim[MOST_ARRAYS][MOST_DIMS];
 } shapes;
 
-static bool ends_with(const char *text, const char *tail) {
-  size_t n = strlen(text), k = strlen(tail);
-  return n >= k && !strcmp(text + n - k, tail);
-}
-
 #define SHAPE(s, ...) \
   do { \
     const int64_t dims_[] = {__VA_ARGS__}; \
@@ -143,20 +139,20 @@ static shapes shapes_of(const rf_model *m, const rf_param *p) {
   int64_t d = m->width, n = m->heads, k = m->kv_heads, h = m->head_dim;
   bool one = n == k && m->norm == RF_NORM_LAYERNORM;
   if (p->adapts >= 0) SHAPE(s, p->shape[0], p->shape[1]);
-  else if (ends_with(p->name, "attn/qkv/weight") && one) SHAPE(s, d, n, 3 * h);
-  else if (ends_with(p->name, "attn/qkv/bias") && one) SHAPE(s, n, 3 * h);
-  else if (ends_with(p->name, "attn/qkv/weight")) {
+  else if (rf_text_ends_with(p->name, "attn/qkv/weight") && one) SHAPE(s, d, n, 3 * h);
+  else if (rf_text_ends_with(p->name, "attn/qkv/bias") && one) SHAPE(s, n, 3 * h);
+  else if (rf_text_ends_with(p->name, "attn/qkv/weight")) {
     SHAPE(s, n, d, h);
     SHAPE(s, 2, k, d, h);
-  } else if (ends_with(p->name, "attn/qkv/bias")) {
+  } else if (rf_text_ends_with(p->name, "attn/qkv/bias")) {
     SHAPE(s, n, h);
     SHAPE(s, 2, k, h);
-  } else if (ends_with(p->name, "attn/out/weight")) SHAPE(s, n, h, d);
-  else if (p->experts > 0 && ends_with(p->name, "gate_up/weight")) {
+  } else if (rf_text_ends_with(p->name, "attn/out/weight")) SHAPE(s, n, h, d);
+  else if (p->experts > 0 && rf_text_ends_with(p->name, "gate_up/weight")) {
     SHAPE(s, p->experts, p->shape[0] / p->experts, p->shape[1] / 2);
     SHAPE(s, p->experts, p->shape[0] / p->experts, p->shape[1] / 2);
   } else if (p->experts > 0) SHAPE(s, p->experts, p->shape[0] / p->experts, p->shape[1]);
-  else if (ends_with(p->name, "gate_up/weight")) {
+  else if (rf_text_ends_with(p->name, "gate_up/weight")) {
     SHAPE(s, p->shape[0], p->shape[1] / 2);
     SHAPE(s, p->shape[0], p->shape[1] / 2);
   } else if (p->rank == 2) SHAPE(s, p->shape[0], p->shape[1]);
@@ -306,7 +302,7 @@ static void find_saved(sizing *s) {
     for (int k = s->graph->op[i].output_count - 1; k >= 0 && s->region[i] != RF_NONE; k--) {
       int t = s->graph->op[i].output[k];
       const char *name = t < 0 ? "" : s->graph->tensor[t].name;
-      if (t < 0 || ends_with(name, "/residual/y") || layer < 0) continue;
+      if (t < 0 || rf_text_ends_with(name, "/residual/y") || layer < 0) continue;
       s->saved[t] = rf_saved_first(s->job->remat, &s->graph->tensor[t], layer, &seen);
     }
   }
@@ -438,7 +434,7 @@ static int by_preference(const void *a, const void *b) {
 static void name_peak(const sizing *s, int now, char peak[96]) {
   int op = now < s->ops ? now : s->trains && now < s->end ? s->end - 1 - now : s->ops - 1;
   const char *name = s->ops > 0 ? s->graph->op[op].name : "";
-  int length = (int)strlen(name) - (ends_with(name, "/fwd") ? 4 : 0);
+  int length = (int)strlen(name) - (rf_text_ends_with(name, "/fwd") ? 4 : 0);
   snprintf(peak, 96, "%.*s%s", length < 80 ? length : 80, name, now < s->ops || !s->trains ? "/fwd" : "/bwd");
 }
 

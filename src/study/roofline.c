@@ -269,13 +269,12 @@ void rf_fact_note(rf_question *q, const char *format, ...) {
 
 void rf_fact_head(rf_question *q, double flops, double bytes, double seconds, const char *bound,
                   double critical) {
-  rf_fact_add(q, "flops", flops > 0 ? "arithmetic" : NULL, RF_UNIT_FLOPS, flops);
-  rf_fact_add(q, "bytes", "bytes", RF_UNIT_BYTES, bytes);
-  rf_fact_add(q, "intensity", flops > 0 ? "FLOP per byte" : NULL, RF_UNIT_NUMBER,
-              bytes > 0 ? flops / bytes : NAN);
-  rf_fact_add(q, "seconds", "shortest time", RF_UNIT_SECONDS, seconds);
+  rf_add_flops(q, "flops", flops > 0 ? "arithmetic" : NULL, flops);
+  rf_add_bytes(q, "bytes", "bytes", bytes);
+  rf_add_number(q, "intensity", flops > 0 ? "FLOP per byte" : NULL, bytes > 0 ? flops / bytes : NAN);
+  rf_add_seconds(q, "seconds", "shortest time", seconds);
   rf_fact_text(q, "bound", "bound by", bound);
-  rf_fact_add(q, "critical", NULL, RF_UNIT_NUMBER, critical);
+  rf_add_number(q, "critical", NULL, critical);
 }
 
 rf_status rf_fact_roofline(rf_question *q, double flops, double bytes, const char *link, double critical,
@@ -287,11 +286,10 @@ rf_status rf_fact_roofline(rf_question *q, double flops, double bytes, const cha
   mark(q, "chips");
   if (q->chips > 1) rf_fact_note(q, "shared by %.0f chips, without the traffic between them", q->chips);
   rf_fact_head(q, flops, bytes, fmax(compute, memory), compute >= memory ? "compute" : "memory", critical);
-  rf_fact_add(q, "compute_seconds", "time of arithmetic", RF_UNIT_SECONDS, compute);
-  rf_fact_add(q, "memory_seconds", "time of memory traffic", RF_UNIT_SECONDS, memory);
-  rf_fact_add(q, "seconds_sum", "time without overlap", RF_UNIT_SECONDS, compute + memory);
-  rf_fact_add(q, "critical_intensity", "FLOP per byte from which it is compute-bound", RF_UNIT_NUMBER,
-              peak / bps);
+  rf_add_seconds(q, "compute_seconds", "time of arithmetic", compute);
+  rf_add_seconds(q, "memory_seconds", "time of memory traffic", memory);
+  rf_add_seconds(q, "seconds_sum", "time without overlap", compute + memory);
+  rf_add_number(q, "critical_intensity", "FLOP per byte from which it is compute-bound", peak / bps);
   return RAFTER_OK;
 }
 

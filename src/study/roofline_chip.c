@@ -39,22 +39,21 @@ static rf_status split_matmul(rf_question *q, double m, double k, double n, doub
   double whole = flops / peak, part = whole / chips;
   bool hidden = part >= reduce;
   rf_fact_head(q, flops, output, fmax(part, reduce), hidden ? "compute" : "network", k * reduce / part);
-  rf_fact_add(q, "group_chips", "chips that share k", RF_UNIT_NUMBER, chips);
-  rf_fact_add(q, "compute_seconds", "arithmetic on each chip", RF_UNIT_SECONDS, part);
-  rf_fact_add(q, "compute_seconds_whole", "arithmetic on one chip", RF_UNIT_SECONDS, whole);
-  rf_fact_add(q, "allreduce_seconds", "all-reduce of the output", RF_UNIT_SECONDS, reduce);
-  rf_fact_add(q, "reducescatter_seconds", "reduce-scatter of the output", RF_UNIT_SECONDS, scatter);
-  rf_fact_add(q, "allgather_seconds", "all-gather of the weight", RF_UNIT_SECONDS, gather);
-  rf_fact_add(q, "allgather_input_seconds", "all-gather of the input", RF_UNIT_SECONDS, gather_input);
-  rf_fact_add(q, "gather_to_scatter", "bytes of the input's gather / of the output's scatter", RF_UNIT_NUMBER,
-              input / output);
+  rf_add_number(q, "group_chips", "chips that share k", chips);
+  rf_add_seconds(q, "compute_seconds", "arithmetic on each chip", part);
+  rf_add_seconds(q, "compute_seconds_whole", "arithmetic on one chip", whole);
+  rf_add_seconds(q, "allreduce_seconds", "all-reduce of the output", reduce);
+  rf_add_seconds(q, "reducescatter_seconds", "reduce-scatter of the output", scatter);
+  rf_add_seconds(q, "allgather_seconds", "all-gather of the weight", gather);
+  rf_add_seconds(q, "allgather_input_seconds", "all-gather of the input", gather_input);
+  rf_add_number(q, "gather_to_scatter", "bytes of the input's gather / of the output's scatter",
+                input / output);
   /* Each time grows linearly in the dimension that is solved for. */
-  rf_fact_add(q, "reduce_hidden_k", "k from which arithmetic hides the all-reduce", RF_UNIT_NUMBER,
-              k * reduce / part);
-  rf_fact_add(q, "gather_hidden_m", "m from which arithmetic hides the weight's gather", RF_UNIT_NUMBER,
-              m * gather / whole);
-  rf_fact_add(q, "reduce_faster_k", "k from which reducing is faster than a compute-bound gather",
-              RF_UNIT_NUMBER, k * reduce / whole);
+  rf_add_number(q, "reduce_hidden_k", "k from which arithmetic hides the all-reduce", k * reduce / part);
+  rf_add_number(q, "gather_hidden_m", "m from which arithmetic hides the weight's gather",
+                m * gather / whole);
+  rf_add_number(q, "reduce_faster_k", "k from which reducing is faster than a compute-bound gather",
+                k * reduce / whole);
   rf_fact_text(q, "faster", "faster way", fmax(whole, gather) <= fmax(part, reduce) ? "gather" : "reduce");
   return RAFTER_OK;
 }
@@ -73,8 +72,8 @@ rf_status rf_roofline_matmul(rf_question *q, rf_error *error) {
   double critical_m = !batched && spare > 0 ? k * n * w / bps / spare : NAN;
   RF_TRY(rf_fact_roofline(q, 2 * m * k * n, a * m * k + w * k * n * (batched ? m : 1) + a * m * n, link,
                           batched ? NAN : asymptote, error));
-  rf_fact_add(q, "critical_m", "m from which it is compute-bound", RF_UNIT_NUMBER, critical_m);
-  rf_fact_add(q, "critical_m_long", "the same for large k and n", RF_UNIT_NUMBER, batched ? NAN : asymptote);
+  rf_add_number(q, "critical_m", "m from which it is compute-bound", critical_m);
+  rf_add_number(q, "critical_m_long", "the same for large k and n", batched ? NAN : asymptote);
   if (batched) rf_fact_note(q, "every row has its own weight, so this is never compute-bound");
   const int *tile = q->machine.tile;
   if (tile[0]) {
@@ -200,10 +199,10 @@ rf_status rf_roofline_einsum(rf_question *q, rf_error *error) {
   bool batch = e.operands == 2 && rows && letters > longest; /* rows that the second operand does not have */
   RF_TRY(asymptotic_batch(q, "hbm", &asymptote, error));
   RF_TRY(rf_fact_roofline(q, flops, bytes, "hbm", batch ? asymptote : NAN, error));
-  rf_fact_add(q, "flops_exact", "arithmetic with exact additions", RF_UNIT_FLOPS, exact);
-  rf_fact_add(q, "intensity_exact", "FLOP per byte of the exact count", RF_UNIT_NUMBER, exact / bytes);
-  rf_fact_add(q, "intensity_limit", "FLOP per byte when all sizes grow together", RF_UNIT_NUMBER,
-              letters > longest ? INFINITY : flops / longest_bytes);
+  rf_add_flops(q, "flops_exact", "arithmetic with exact additions", exact);
+  rf_add_number(q, "intensity_exact", "FLOP per byte of the exact count", exact / bytes);
+  rf_add_number(q, "intensity_limit", "FLOP per byte when all sizes grow together",
+                letters > longest ? INFINITY : flops / longest_bytes);
   return RAFTER_OK;
 }
 
@@ -242,11 +241,9 @@ rf_status rf_roofline_attention(rf_question *q, rf_error *error) {
   RF_TRY(rf_link_bps(q, "hbm", &bps, error));
   RF_TRY(
       rf_fact_roofline(q, per_pair * seen(queries, keys, window, causal), bytes, "hbm", peak / bps, error));
-  rf_fact_add(q, "flops_full", "arithmetic without the causal mask", RF_UNIT_FLOPS,
-              per_pair * queries * keys);
-  rf_fact_add(q, "group", "query heads that share a key", RF_UNIT_NUMBER, heads / kv_heads);
-  rf_fact_add(q, "kv_bytes", "keys and values read", RF_UNIT_BYTES,
-              q->kv.bytes * batch * 2 * read * kv_heads * dim);
+  rf_add_flops(q, "flops_full", "arithmetic without the causal mask", per_pair * queries * keys);
+  rf_add_number(q, "group", "query heads that share a key", heads / kv_heads);
+  rf_add_bytes(q, "kv_bytes", "keys and values read", q->kv.bytes * batch * 2 * read * kv_heads * dim);
   rf_fact_note(q, causal ? "causal: a query sees its own key and the keys before it"
                          : "not causal: every query sees every key");
   return RAFTER_OK;
@@ -270,7 +267,7 @@ rf_status rf_roofline_transfer(rf_question *q, rf_error *error) {
                                                                : "network",
                wait > 0 ? bps * wait : NAN);
   rf_fact_add(q, "bytes_per_second", "bandwidth of a chip", RF_UNIT_BPS, bps);
-  rf_fact_add(q, "chips", "chips that share the transfer", RF_UNIT_NUMBER, q->chips);
+  rf_add_number(q, "chips", "chips that share the transfer", q->chips);
   return RAFTER_OK;
 }
 
@@ -282,14 +279,11 @@ rf_status rf_roofline_critical_batch(rf_question *q, rf_error *error) {
   RF_TRY(rf_peak(q, &peak, error));
   RF_TRY(rf_link_bps(q, link, &bps, error));
   rf_fact_head(q, NAN, NAN, NAN, "", tokens);
-  rf_fact_add(q, "critical_batch", "tokens from which it is compute-bound", RF_UNIT_NUMBER, tokens);
-  rf_fact_add(q, "critical_intensity", "FLOP per byte from which it is compute-bound", RF_UNIT_NUMBER,
-              peak / bps);
+  rf_add_number(q, "critical_batch", "tokens from which it is compute-bound", tokens);
+  rf_add_number(q, "critical_intensity", "FLOP per byte from which it is compute-bound", peak / bps);
   if (rf_link_bps(q, "ici", &other, NULL) == RAFTER_OK)
-    rf_fact_add(q, "critical_ici", "FLOP per byte over one axis of the network", RF_UNIT_NUMBER,
-                peak / other);
+    rf_add_number(q, "critical_ici", "FLOP per byte over one axis of the network", peak / other);
   if (rf_link_bps(q, "dcn", &other, NULL) == RAFTER_OK)
-    rf_fact_add(q, "critical_dcn", "FLOP per byte over the data-centre network", RF_UNIT_NUMBER,
-                peak / other);
+    rf_add_number(q, "critical_dcn", "FLOP per byte over the data-centre network", peak / other);
   return RAFTER_OK;
 }

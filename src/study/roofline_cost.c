@@ -50,26 +50,23 @@ rf_status rf_roofline_cost(rf_question *q, rf_error *error) {
   if (isnan(seconds)) seconds = flops / (chips * peak * rf_value(q, "mfu"));
   double mfu = flops / (seconds * chips * peak), dollars = price > 0 ? chips * price / 3600 : NAN;
   rf_fact_head(q, flops, NAN, seconds, "compute", NAN);
-  rf_fact_add(q, "days", "days", RF_UNIT_NUMBER, seconds / 86400);
+  rf_add_number(q, "days", "days", seconds / 86400);
   rf_fact_add(q, "mfu", "fraction of the peak (MFU)", RF_UNIT_PERCENT, mfu);
   rf_fact_add(q, "mfu_without_attention", "MFU without attention", RF_UNIT_PERCENT,
               matmuls / (seconds * chips * peak));
-  rf_fact_add(q, "flops_per_second_per_chip", "arithmetic per second and chip", RF_UNIT_FLOPS,
-              flops / seconds / chips);
-  rf_fact_add(q, "tokens_per_second", "tokens per second", RF_UNIT_NUMBER, tokens / seconds);
-  rf_fact_add(q, "tokens_per_second_per_chip", "tokens per second and chip", RF_UNIT_NUMBER,
-              tokens / seconds / chips);
-  rf_fact_add(q, "chip_hours", "chip hours", RF_UNIT_NUMBER, chips * seconds / 3600);
+  rf_add_flops(q, "flops_per_second_per_chip", "arithmetic per second and chip", flops / seconds / chips);
+  rf_add_number(q, "tokens_per_second", "tokens per second", tokens / seconds);
+  rf_add_number(q, "tokens_per_second_per_chip", "tokens per second and chip", tokens / seconds / chips);
+  rf_add_number(q, "chip_hours", "chip hours", chips * seconds / 3600);
   rf_fact_add(q, "usd", "dollars", RF_UNIT_USD, dollars * seconds);
   rf_fact_add(q, "usd_per_chip_hour", "dollars per chip and hour", RF_UNIT_USD, price > 0 ? price : NAN);
   rf_fact_add(q, "usd_per_million_tokens", "dollars per million tokens", RF_UNIT_USD,
               dollars * seconds / tokens * 1e6);
-  rf_fact_add(q, "tokens_per_usd", "tokens per dollar", RF_UNIT_NUMBER, tokens / (dollars * seconds));
-  rf_fact_add(q, "flops_per_usd", "arithmetic per dollar", RF_UNIT_FLOPS, flops / (dollars * seconds));
-  rf_fact_add(q, "peak_flops_per_usd", "peak arithmetic per dollar", RF_UNIT_FLOPS,
-              price > 0 ? peak * 3600 / price : NAN);
-  rf_fact_add(q, "performance_per_price", "arithmetic per second, for a dollar per hour", RF_UNIT_FLOPS,
-              price > 0 ? flops / seconds / chips / price : NAN);
+  rf_add_number(q, "tokens_per_usd", "tokens per dollar", tokens / (dollars * seconds));
+  rf_add_flops(q, "flops_per_usd", "arithmetic per dollar", flops / (dollars * seconds));
+  rf_add_flops(q, "peak_flops_per_usd", "peak arithmetic per dollar", price > 0 ? peak * 3600 / price : NAN);
+  rf_add_flops(q, "performance_per_price", "arithmetic per second, for a dollar per hour",
+               price > 0 ? flops / seconds / chips / price : NAN);
   char tiers[200];
   if (!(price > 0) && q->machine.price_count)
     rf_fact_note(q, "%s has no list price: --price takes %s, or an amount in USD", q->machine.name,

@@ -57,17 +57,17 @@ rf_status rf_roofline_memory(rf_question *q, rf_error *error) {
                    "memory needs something to size");
   double total = states + activations + program, chip = total / shards;
   rf_fact_head(q, 0, total, NAN, "memory", room * shards / per);
-  rf_fact_add(q, "bytes_per_chip", "on each chip", RF_UNIT_BYTES, chip);
-  rf_fact_add(q, "state_bytes", "states", RF_UNIT_BYTES, states);
-  rf_fact_add(q, "state_bytes_per_chip", "states on each chip", RF_UNIT_BYTES, states / shards);
-  rf_fact_add(q, "activation_bytes", "stored activations", RF_UNIT_BYTES, activations);
-  rf_fact_add(q, "activation_bytes_per_token", "stored activations per token and layer", RF_UNIT_BYTES,
-              kept * q->dtype.bytes);
-  rf_fact_add(q, "program_bytes", "argument + output + temp - alias", RF_UNIT_BYTES, program);
+  rf_add_bytes(q, "bytes_per_chip", "on each chip", chip);
+  rf_add_bytes(q, "state_bytes", "states", states);
+  rf_add_bytes(q, "state_bytes_per_chip", "states on each chip", states / shards);
+  rf_add_bytes(q, "activation_bytes", "stored activations", activations);
+  rf_add_bytes(q, "activation_bytes_per_token", "stored activations per token and layer",
+               kept * q->dtype.bytes);
+  rf_add_bytes(q, "program_bytes", "argument + output + temp - alias", program);
   rf_fact_add(q, "max_parameters", "parameters whose states fit", RF_UNIT_COUNT, room * shards / per);
-  rf_fact_add(q, "room_bytes", "memory of all chips", RF_UNIT_BYTES, room * shards);
+  rf_add_bytes(q, "room_bytes", "memory of all chips", room * shards);
   rf_fact_add(q, "fits", "fits", RF_UNIT_TRUTH, chip <= room);
-  rf_fact_add(q, "minimum_chips", "minimum chips", RF_UNIT_NUMBER, ceil(total / room));
+  rf_add_number(q, "minimum_chips", "minimum chips", ceil(total / room));
   return RAFTER_OK;
 }
 
@@ -105,13 +105,12 @@ rf_status rf_roofline_kv(rf_question *q, rf_error *error) {
   RF_TRY(sequence_bytes(q, context, &sequence, &uniform, error));
   RF_TRY(rf_link_bps(q, "hbm", &bps, error));
   rf_fact_head(q, 0, sequence * batch, sequence * batch / bps / q->chips, "memory", NAN);
-  rf_fact_add(q, "bytes_per_token", "cache of a token, without windows", RF_UNIT_BYTES, uniform / context);
-  rf_fact_add(q, "bytes_per_sequence", "cache of a sequence", RF_UNIT_BYTES, sequence);
-  rf_fact_add(q, "uniform_bytes_per_sequence", "cache of a sequence, without windows", RF_UNIT_BYTES,
-              uniform);
-  rf_fact_add(q, "bytes_per_chip", "on each chip", RF_UNIT_BYTES, sequence * batch / q->chips);
-  rf_fact_add(q, "slots", "sequences that fit, without weights", RF_UNIT_NUMBER,
-              floor((q->machine.memory_bytes - q->machine.reserve_bytes) * q->chips / sequence));
+  rf_add_bytes(q, "bytes_per_token", "cache of a token, without windows", uniform / context);
+  rf_add_bytes(q, "bytes_per_sequence", "cache of a sequence", sequence);
+  rf_add_bytes(q, "uniform_bytes_per_sequence", "cache of a sequence, without windows", uniform);
+  rf_add_bytes(q, "bytes_per_chip", "on each chip", sequence * batch / q->chips);
+  rf_add_number(q, "slots", "sequences that fit, without weights",
+                floor((q->machine.memory_bytes - q->machine.reserve_bytes) * q->chips / sequence));
   return RAFTER_OK;
 }
 
@@ -179,28 +178,24 @@ rf_status rf_roofline_decode(rf_question *q, rf_error *error) {
          critical = peak / bps * q->weight.bytes / 2 * sparsity;
   rf_fact_head(q, 2 * w.active * batch, chip_read * chips + batch * kv, seconds,
                compute > load + attention ? "compute" : "memory", critical);
-  rf_fact_add(q, "attention_seconds", "reading the cache", RF_UNIT_SECONDS, attention);
-  rf_fact_add(q, "load_seconds", "reading the weights", RF_UNIT_SECONDS, load);
-  rf_fact_add(q, "compute_seconds", "arithmetic", RF_UNIT_SECONDS, compute);
-  rf_fact_add(q, "linear_seconds", "time of linear layers: the larger of the two", RF_UNIT_SECONDS, linear);
-  rf_fact_add(q, "tokens_per_second", "tokens per second", RF_UNIT_NUMBER, rate);
-  rf_fact_add(q, "tokens_per_second_per_chip", "tokens per second and chip", RF_UNIT_NUMBER, rate / chips);
-  rf_fact_add(q, "tokens_per_second_per_user", "tokens per second of a sequence", RF_UNIT_NUMBER,
-              1 / seconds);
-  rf_fact_add(q, "critical_batch", "sequences from which weights are compute-bound", RF_UNIT_NUMBER,
-              critical);
-  rf_fact_add(q, "weight_bytes", "all copies of the weights", RF_UNIT_BYTES, chip_weights * chips);
-  rf_fact_add(q, "weight_bytes_per_chip", "weights on each chip", RF_UNIT_BYTES, chip_weights);
-  rf_fact_add(q, "kv_bytes_per_sequence", "cache of a sequence", RF_UNIT_BYTES, kv);
-  rf_fact_add(q, "memory_bytes", "weights and caches", RF_UNIT_BYTES, total);
-  rf_fact_add(q, "memory_bytes_per_chip", "memory on each chip", RF_UNIT_BYTES, total / chips);
-  rf_fact_add(q, "free_bytes_per_chip", "free on each chip, without caches", RF_UNIT_BYTES,
-              room - chip_weights);
+  rf_add_seconds(q, "attention_seconds", "reading the cache", attention);
+  rf_add_seconds(q, "load_seconds", "reading the weights", load);
+  rf_add_seconds(q, "compute_seconds", "arithmetic", compute);
+  rf_add_seconds(q, "linear_seconds", "time of linear layers: the larger of the two", linear);
+  rf_add_number(q, "tokens_per_second", "tokens per second", rate);
+  rf_add_number(q, "tokens_per_second_per_chip", "tokens per second and chip", rate / chips);
+  rf_add_number(q, "tokens_per_second_per_user", "tokens per second of a sequence", 1 / seconds);
+  rf_add_number(q, "critical_batch", "sequences from which weights are compute-bound", critical);
+  rf_add_bytes(q, "weight_bytes", "all copies of the weights", chip_weights * chips);
+  rf_add_bytes(q, "weight_bytes_per_chip", "weights on each chip", chip_weights);
+  rf_add_bytes(q, "kv_bytes_per_sequence", "cache of a sequence", kv);
+  rf_add_bytes(q, "memory_bytes", "weights and caches", total);
+  rf_add_bytes(q, "memory_bytes_per_chip", "memory on each chip", total / chips);
+  rf_add_bytes(q, "free_bytes_per_chip", "free on each chip, without caches", room - chip_weights);
   rf_fact_add(q, "fits", "fits", RF_UNIT_TRUTH, total <= room * chips);
-  rf_fact_add(q, "slots", "sequences that fit", RF_UNIT_NUMBER,
-              kv > 0 ? fmax(0, floor((room - chip_weights) * chips / kv)) : NAN);
-  rf_fact_add(q, "minimum_chips", "minimum chips for the weights", RF_UNIT_NUMBER,
-              ceil(q->weight.bytes * w.total / room));
+  rf_add_number(q, "slots", "sequences that fit",
+                kv > 0 ? fmax(0, floor((room - chip_weights) * chips / kv)) : NAN);
+  rf_add_number(q, "minimum_chips", "minimum chips for the weights", ceil(q->weight.bytes * w.total / room));
   rf_fact_add(q, "usd_per_million_tokens", "dollars per million tokens", RF_UNIT_USD,
               price > 0 ? chips * price / 3600 / rate * 1e6 : NAN);
   return RAFTER_OK;

@@ -34,25 +34,23 @@ rf_status rf_roofline_collective(rf_question *q, rf_error *error) {
                : waits   ? "latency"
                          : "network",
                latency > 0 && per_byte > 0 ? latency / per_byte : NAN);
-  rf_fact_add(q, "seconds_exact", "time, without the part that a chip already has", RF_UNIT_SECONDS, exact);
-  rf_fact_add(q, "throughput_seconds", "time by bandwidth", RF_UNIT_SECONDS, bytes * per_byte);
-  rf_fact_add(q, "latency_seconds", "time of hops", RF_UNIT_SECONDS, latency);
-  rf_fact_add(q, "hops", "hops", RF_UNIT_NUMBER, group.hop_seconds > 0 ? latency / group.hop_seconds : NAN);
-  rf_fact_add(q, "group_chips", "chips", RF_UNIT_NUMBER, chips);
-  rf_fact_add(q, "critical_bytes", "bytes below which latency dominates", RF_UNIT_BYTES,
-              latency > 0 && per_byte > 0 ? latency / per_byte : NAN);
-  rf_fact_add(q, "critical_shard_bytes", "one chip's shard of these bytes", RF_UNIT_BYTES,
-              group.hop_seconds > 0 ? group.oneway_bps * group.hop_seconds : NAN);
+  rf_add_seconds(q, "seconds_exact", "time, without the part that a chip already has", exact);
+  rf_add_seconds(q, "throughput_seconds", "time by bandwidth", bytes * per_byte);
+  rf_add_seconds(q, "latency_seconds", "time of hops", latency);
+  rf_add_number(q, "hops", "hops", group.hop_seconds > 0 ? latency / group.hop_seconds : NAN);
+  rf_add_number(q, "group_chips", "chips", chips);
+  rf_add_bytes(q, "critical_bytes", "bytes below which latency dominates",
+               latency > 0 && per_byte > 0 ? latency / per_byte : NAN);
+  rf_add_bytes(q, "critical_shard_bytes", "one chip's shard of these bytes",
+               group.hop_seconds > 0 ? group.oneway_bps * group.hop_seconds : NAN);
   rf_fact_add(q, "bytes_per_second", "bandwidth", RF_UNIT_BPS, 1 / per_byte);
   /* On a ring in one direction, every link carries all but one shard of a gather; in an all-to-all,
    * each block travels half of the ring on average. */
   double around = bytes * (1 - 1 / chips) * (kind == RF_ALL_TO_ALL ? 0.5 : kind == RF_ALL_REDUCE ? 2 : 1);
   if (kind != RF_PERMUTE) {
-    rf_fact_add(q, "link_bytes_unidirectional", "bytes on each link, if sent in one direction", RF_UNIT_BYTES,
-                around);
-    rf_fact_add(q, "allgather_ratio", "time relative to an all-gather", RF_UNIT_NUMBER, per_byte / gather);
-    rf_fact_add(q, "allgather_ratio_unidirectional", NULL, RF_UNIT_NUMBER,
-                around / (bytes * (1 - 1 / chips)));
+    rf_add_bytes(q, "link_bytes_unidirectional", "bytes on each link, if sent in one direction", around);
+    rf_add_number(q, "allgather_ratio", "time relative to an all-gather", per_byte / gather);
+    rf_add_number(q, "allgather_ratio_unidirectional", NULL, around / (bytes * (1 - 1 / chips)));
   }
   for (int i = 0; i < group.rings; i++)
     rf_fact_note(q, "axis of %d: %s", group.ring[i].extent,
@@ -130,13 +128,13 @@ rf_status rf_roofline_array(rf_question *q, rf_error *error) {
   local *= q->dtype.bytes * count;
   double room = q->machine.memory_bytes - q->machine.reserve_bytes;
   rf_fact_head(q, 0, bytes, NAN, "memory", NAN);
-  rf_fact_add(q, "bytes_per_chip", "on each chip", RF_UNIT_BYTES, local);
-  rf_fact_add(q, "chips", "chips of the mesh", RF_UNIT_NUMBER, mesh.chips);
-  rf_fact_add(q, "copies", "number of copies", RF_UNIT_NUMBER, mesh.chips / ways);
-  rf_fact_add(q, "bytes_all_chips", "bytes on all chips", RF_UNIT_BYTES, local * mesh.chips);
+  rf_add_bytes(q, "bytes_per_chip", "on each chip", local);
+  rf_add_number(q, "chips", "chips of the mesh", mesh.chips);
+  rf_add_number(q, "copies", "number of copies", mesh.chips / ways);
+  rf_add_bytes(q, "bytes_all_chips", "bytes on all chips", local * mesh.chips);
   if (rf_asked(q, "hbm")) rf_fact_note(q, "compared with --hbm");
   rf_fact_add(q, "fits", "one chip's part fits a chip", RF_UNIT_TRUTH, local <= room);
   rf_fact_add(q, "gathered_fits", "the full array fits a chip", RF_UNIT_TRUTH, bytes <= room);
-  rf_fact_add(q, "arrays_that_fit", "arrays that fit a chip", RF_UNIT_NUMBER, floor(room / (local / count)));
+  rf_add_number(q, "arrays_that_fit", "arrays that fit a chip", floor(room / (local / count)));
   return RAFTER_OK;
 }

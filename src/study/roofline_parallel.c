@@ -73,16 +73,13 @@ static void cross_nodes(rf_question *q, strategy *s, double ways) {
 /* Adds the tokens that a chip needs, and the resulting batch and number of chips. */
 static void add_tokens(rf_question *q, double critical, double pod) {
   double tokens = rf_value_or(q, "tokens", NAN), chips = q->chips;
-  rf_fact_add(q, "critical_tokens", "minimum tokens of a batch over all chips", RF_UNIT_NUMBER,
-              critical * chips);
+  rf_add_number(q, "critical_tokens", "minimum tokens of a batch over all chips", critical * chips);
   if (pod > 0)
-    rf_fact_add(q, "critical_tokens_pod", "minimum tokens of a batch over a pod", RF_UNIT_NUMBER,
-                critical * pod);
+    rf_add_number(q, "critical_tokens_pod", "minimum tokens of a batch over a pod", critical * pod);
   if (isnan(tokens)) return;
-  rf_fact_add(q, "tokens_per_chip", "tokens of this batch per chip", RF_UNIT_NUMBER, tokens / chips);
-  rf_fact_add(q, "max_chips", "maximum chips for this batch", RF_UNIT_NUMBER, tokens / critical);
-  if (pod > 0)
-    rf_fact_add(q, "max_pods", "maximum pods for this batch", RF_UNIT_NUMBER, tokens / critical / pod);
+  rf_add_number(q, "tokens_per_chip", "tokens of this batch per chip", tokens / chips);
+  rf_add_number(q, "max_chips", "maximum chips for this batch", tokens / critical);
+  if (pod > 0) rf_add_number(q, "max_pods", "maximum pods for this batch", tokens / critical / pod);
 }
 
 static double pod_chips(const rf_machine *m) {
@@ -100,13 +97,13 @@ static const char *bound_of(double have, double need) {
 static void add_layer(rf_question *q, const strategy *s, double ff, double forward, double backward,
                       double ways) {
   double tokens = rf_value_or(q, "tokens", NAN), width = rf_value_or(q, "width", NAN);
-  rf_fact_add(q, "forward_bytes", "bytes sent per layer, forward", RF_UNIT_BYTES, forward);
-  rf_fact_add(q, "backward_bytes", "bytes sent per layer, backward", RF_UNIT_BYTES, backward);
+  rf_add_bytes(q, "forward_bytes", "bytes sent per layer, forward", forward);
+  rf_add_bytes(q, "backward_bytes", "bytes sent per layer, backward", backward);
   double flops = 2 * s->matrices * tokens * width * ff / ways;
   if (isnan(flops) || isnan(forward)) return;
   double compute = 3 * flops / s->peak, network = (forward + backward) / s->bps / s->axes[0];
-  rf_fact_add(q, "layer_compute_seconds", "arithmetic of a layer", RF_UNIT_SECONDS, compute);
-  rf_fact_add(q, "layer_network_seconds", "network of a layer", RF_UNIT_SECONDS, network);
+  rf_add_seconds(q, "layer_compute_seconds", "arithmetic of a layer", compute);
+  rf_add_seconds(q, "layer_network_seconds", "network of a layer", network);
 }
 
 static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_error *error) {
@@ -124,16 +121,15 @@ static rf_status data_parallel(rf_question *q, strategy *s, bool gathers, rf_err
   double width = rf_value_or(q, "width", NAN),
          weights = s->matrices * width * w.one * w.held * q->dtype.bytes;
   rf_fact_head(q, NAN, NAN, NAN, slices ? "" : bound_of(tokens / q->chips, critical), critical);
-  rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
-  rf_fact_add(q, "critical_batch",
-              slices ? "tokens per slice from which it is compute-bound"
-                     : "tokens per chip from which it is compute-bound",
-              RF_UNIT_NUMBER, critical);
+  rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
+  rf_add_number(q, "critical_batch",
+                slices ? "tokens per slice from which it is compute-bound"
+                       : "tokens per chip from which it is compute-bound",
+                critical);
   if (slices) {
     rf_fact_add(q, "slice_bytes_per_second", "bandwidth out of a slice", RF_UNIT_BPS, s->bps * q->chips);
-    rf_fact_add(q, "slice_flops_per_second", "arithmetic per second of a slice", RF_UNIT_FLOPS,
-                s->peak * q->chips);
-    rf_fact_add(q, "slice_chips", "chips of a slice", RF_UNIT_NUMBER, q->chips);
+    rf_add_flops(q, "slice_flops_per_second", "arithmetic per second of a slice", s->peak * q->chips);
+    rf_add_number(q, "slice_chips", "chips of a slice", q->chips);
   } else add_tokens(q, critical, pod_chips(&q->machine));
   /* An all-reduce of the gradient costs the bytes of two all-gathers. With fsdp: one
    * reduce-scatter, and the weight is gathered again. */
@@ -154,26 +150,25 @@ static rf_status tensor_parallel(rf_question *q, strategy *s, rf_error *error) {
          /* a third matrix adds half the arithmetic for the same activations */
       gated = s->matrices > 2 ? 1.5 : 1;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(gated * most, degree), gated * most);
-  rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
-  rf_fact_add(q, "max_degree", "maximum degree with two matrices", RF_UNIT_NUMBER, most);
-  rf_fact_add(q, "max_degree_gated", "maximum degree with gate, up and down", RF_UNIT_NUMBER, 1.5 * most);
-  rf_fact_add(q, "min_ff", "minimum feed-forward width for this degree", RF_UNIT_NUMBER,
-              degree * s->alpha * s->narrow / s->axes[0] / gated);
+  rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
+  rf_add_number(q, "max_degree", "maximum degree with two matrices", most);
+  rf_add_number(q, "max_degree_gated", "maximum degree with gate, up and down", 1.5 * most);
+  rf_add_number(q, "min_ff", "minimum feed-forward width for this degree",
+                degree * s->alpha * s->narrow / s->axes[0] / gated);
   if (rf_link_bps(q, "hbm", &hbm, NULL) == RAFTER_OK) {
-    rf_fact_add(q, "beta", "memory bandwidth / network bandwidth", RF_UNIT_NUMBER, hbm / s->bps);
-    rf_fact_add(q, "max_degree_decode", "maximum degree for decoding --batch sequences", RF_UNIT_NUMBER,
-                s->axes[0] * ff / (batch * hbm / s->bps));
+    rf_add_number(q, "beta", "memory bandwidth / network bandwidth", hbm / s->bps);
+    rf_add_number(q, "max_degree_decode", "maximum degree for decoding --batch sequences",
+                  s->axes[0] * ff / (batch * hbm / s->bps));
   }
   if (!isnan(width)) {
     double buffer = batch * width * q->dtype.bytes, shard = q->machine.topology.oneway_bps * hop;
-    rf_fact_add(q, "activation_bytes", "bytes of the activations of --batch tokens", RF_UNIT_BYTES, buffer);
-    rf_fact_add(q, "latency_degree", "degree above which it is latency-bound", RF_UNIT_NUMBER,
-                shard > 0 ? buffer / shard : NAN);
+    rf_add_bytes(q, "activation_bytes", "bytes of the activations of --batch tokens", buffer);
+    rf_add_number(q, "latency_degree", "degree above which it is latency-bound",
+                  shard > 0 ? buffer / shard : NAN);
   }
   /* One gather before the layer and one scatter after it; backward may gather the input again. */
   add_layer(q, s, ff, 2 * activations, 2 * activations, degree);
-  rf_fact_add(q, "backward_bytes_regather", "the same with the input gathered again", RF_UNIT_BYTES,
-              3 * activations);
+  rf_add_bytes(q, "backward_bytes_regather", "the same with the input gathered again", 3 * activations);
   return RAFTER_OK;
 }
 
@@ -187,19 +182,15 @@ static rf_status mixed(rf_question *q, const strategy *s, rf_error *error) {
   double critical = outer.alpha * s->narrow * alpha / (s->axes[0] * s->axes[1] * ff), serial = 4 * critical;
   double optimum = sqrt(tokens / ff * s->axes[0] * outer.bps / (s->axes[1] * s->bps) * chips);
   rf_fact_head(q, NAN, NAN, NAN, bound_of(tokens / chips, critical), critical);
-  rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
-  rf_fact_add(q, "critical_batch", "tokens per chip from which it is compute-bound", RF_UNIT_NUMBER,
-              critical);
-  rf_fact_add(q, "critical_serial", "the same without overlap between both strategies' traffic",
-              RF_UNIT_NUMBER, serial);
+  rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
+  rf_add_number(q, "critical_batch", "tokens per chip from which it is compute-bound", critical);
+  rf_add_number(q, "critical_serial", "the same without overlap between both strategies' traffic", serial);
   add_tokens(q, critical, pod_chips(&q->machine));
-  rf_fact_add(q, "critical_tokens_serial", "minimum tokens of a batch without overlap", RF_UNIT_NUMBER,
-              serial * chips);
+  rf_add_number(q, "critical_tokens_serial", "minimum tokens of a batch without overlap", serial * chips);
   if (isnan(tokens)) return RAFTER_OK;
-  rf_fact_add(q, "max_chips_serial", "maximum chips for this batch, without overlap", RF_UNIT_NUMBER,
-              tokens / serial);
-  rf_fact_add(q, "optimal_fsdp", "best fsdp degree", RF_UNIT_NUMBER, optimum);
-  rf_fact_add(q, "optimal_tensor", "best tensor degree", RF_UNIT_NUMBER, chips / optimum);
+  rf_add_number(q, "max_chips_serial", "maximum chips for this batch, without overlap", tokens / serial);
+  rf_add_number(q, "optimal_fsdp", "best fsdp degree", optimum);
+  rf_add_number(q, "optimal_tensor", "best tensor degree", chips / optimum);
   double x = rf_value_or(q, "degree", NAN);
   double tensor = isnan(x) ? chips / optimum : x, fsdp = chips / tensor,
          weights = s->matrices * width * ff * q->dtype.bytes / tensor,
@@ -213,11 +204,10 @@ static rf_status expert_parallel(rf_question *q, const strategy *s, rf_error *er
   RF_TRY(rf_need(q, "ff", &ff, error));
   ff = widths_of(q, ff).one;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(4 * ff / degree, alpha), 4 * ff / alpha);
-  rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
-  rf_fact_add(q, "max_degree", "maximum degree on a ring", RF_UNIT_NUMBER, 4 * ff / alpha);
-  rf_fact_add(q, "min_ff", "minimum expert width for this degree on a ring", RF_UNIT_NUMBER,
-              alpha * degree / 4);
-  rf_fact_add(q, "min_ff_switch", "minimum expert width on a switch, at any degree", RF_UNIT_NUMBER, alpha);
+  rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
+  rf_add_number(q, "max_degree", "maximum degree on a ring", 4 * ff / alpha);
+  rf_add_number(q, "min_ff", "minimum expert width for this degree on a ring", alpha * degree / 4);
+  rf_add_number(q, "min_ff_switch", "minimum expert width on a switch, at any degree", alpha);
   return RAFTER_OK;
 }
 
@@ -234,10 +224,9 @@ static rf_status pipeline_parallel(rf_question *q, const strategy *s, rf_error *
          sparse = used > 0 ? used : 1;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(1.5 * per_stage * ff * sparse, alpha),
                alpha / (1.5 * per_stage * sparse));
-  rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
-  rf_fact_add(q, "layers_per_stage", "layers of a stage", RF_UNIT_NUMBER, per_stage);
-  rf_fact_add(q, "min_ff", "feed-forward width that hides the traffic", RF_UNIT_NUMBER,
-              alpha / (1.5 * per_stage * sparse));
+  rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
+  rf_add_number(q, "layers_per_stage", "layers of a stage", per_stage);
+  rf_add_number(q, "min_ff", "feed-forward width that hides the traffic", alpha / (1.5 * per_stage * sparse));
   rf_fact_add(q, "bubble", "idle fraction of the time", RF_UNIT_PERCENT,
               (stages - 1) / (repeats * micro + stages - 1));
   return RAFTER_OK;
@@ -252,13 +241,13 @@ static rf_status context_parallel(rf_question *q, strategy *s, rf_error *error) 
   cross_nodes(q, s, degree);
   double alpha = s->alpha * s->narrow * (causal ? 2 : 1), least = alpha * kv / heads;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(seq / degree, least), least);
-  rf_fact_add(q, "alpha", "FLOP per byte of the network", RF_UNIT_NUMBER, s->alpha);
-  rf_fact_add(q, "min_seq_per_chip", "minimum tokens of a sequence per chip", RF_UNIT_NUMBER, least);
-  rf_fact_add(q, "max_degree", "maximum degree for this sequence", RF_UNIT_NUMBER, seq / least);
-  rf_fact_add(q, "ring_min_seq_per_chip", "the same if keys and values go around a ring one way",
-              RF_UNIT_NUMBER, 2 * s->peak / (s->bps / 2) * kv / heads);
-  rf_fact_add(q, "gathered_bytes", "bytes of keys and values gathered per layer", RF_UNIT_BYTES,
-              2 * q->dtype.bytes * batch * seq * kv * dim);
+  rf_add_number(q, "alpha", "FLOP per byte of the network", s->alpha);
+  rf_add_number(q, "min_seq_per_chip", "minimum tokens of a sequence per chip", least);
+  rf_add_number(q, "max_degree", "maximum degree for this sequence", seq / least);
+  rf_add_number(q, "ring_min_seq_per_chip", "the same if keys and values go around a ring one way",
+                2 * s->peak / (s->bps / 2) * kv / heads);
+  rf_add_bytes(q, "gathered_bytes", "bytes of keys and values gathered per layer",
+               2 * q->dtype.bytes * batch * seq * kv * dim);
   rf_fact_note(q, causal ? "causal attention: half the arithmetic" : "not causal");
   return RAFTER_OK;
 }
@@ -271,10 +260,9 @@ static rf_status tensor_2d(rf_question *q, rf_error *error) {
   note_dense(q, ff);
   double least = 32 * ff / width * 9 / 16;
   rf_fact_head(q, NAN, NAN, NAN, bound_of(q->chips, least), least);
-  rf_fact_add(q, "min_chips", "chips from which two dimensions are faster than one", RF_UNIT_NUMBER, least);
-  rf_fact_add(q, "optimal_width_ways", "best degree of the width", RF_UNIT_NUMBER, sqrt(q->chips / 8));
-  rf_fact_add(q, "optimal_ff_ways", "best degree of the feed-forward width", RF_UNIT_NUMBER,
-              sqrt(q->chips * 8));
+  rf_add_number(q, "min_chips", "chips from which two dimensions are faster than one", least);
+  rf_add_number(q, "optimal_width_ways", "best degree of the width", sqrt(q->chips / 8));
+  rf_add_number(q, "optimal_ff_ways", "best degree of the feed-forward width", sqrt(q->chips * 8));
   return RAFTER_OK;
 }
 

@@ -55,6 +55,14 @@ rf_status rf_asked_bytes(rf_question *q, double *bytes, rf_error *error);
 /* ---- answering ---- */
 
 void rf_fact_add(rf_question *q, const char *key, const char *what, rf_unit unit, double value);
+#define RF_ADD_FACT(name, UNIT) \
+  static inline void rf_add_##name(rf_question *q, const char *key, const char *what, double value) { \
+    rf_fact_add(q, key, what, RF_UNIT_##UNIT, value); \
+  }
+RF_ADD_FACT(number, NUMBER)
+RF_ADD_FACT(bytes, BYTES)
+RF_ADD_FACT(seconds, SECONDS)
+RF_ADD_FACT(flops, FLOPS)
 void rf_fact_text(rf_question *q, const char *key, const char *what, const char *text);
 void rf_fact_note(rf_question *q, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Adds the six keys of every answer; NaN: no value. */

@@ -189,13 +189,14 @@ static rf_status size_chain(const json_t *row, const rf_machine *machine, rf_pro
           n = int_of(config, product ? "N" : "F", 1);
   int first[] = {chain_tensor(&c, "a", false, m, k, text_of(config, product ? "a" : "h")),
                  chain_tensor(&c, "b", true, k, n, text_of(config, product ? "b" : "w1")), RF_NONE};
-  int op = rf_graph_op(c.graph, &RF_OP_MATMUL, "first", RF_SECTION_MICRO, first, 3, 1, NULL, error);
+  int op = rf_graph_emit(c.graph, &RF_OP_MATMUL, "first", RF_SECTION_MICRO, (rf_slots){first, 3},
+                         RF_IDS(RF_WANTED), NULL, error);
   if (op >= 0 && !product) {
     int u = c.graph->op[op].output[0], w = chain_tensor(&c, "c", true, n, k, text_of(config, "w2"));
-    op = rf_graph_op(c.graph, &RF_OP_GELU, "between", RF_SECTION_MICRO, &u, 1, 1, NULL, error);
+    op = rf_graph_emit(c.graph, &RF_OP_GELU, "between", RF_SECTION_MICRO, RF_IDS(u), RF_ALL_NEW, NULL, error);
     if (op >= 0)
-      op = rf_graph_op(c.graph, &RF_OP_MATMUL, "second", RF_SECTION_MICRO,
-                       (int[]){c.graph->op[op].output[0], w, RF_NONE}, 3, 1, NULL, error);
+      op = rf_graph_emit(c.graph, &RF_OP_MATMUL, "second", RF_SECTION_MICRO,
+                         RF_IDS(c.graph->op[op].output[0], w), RF_IDS(RF_WANTED), NULL, error);
   }
   rf_status status = RAFTER_INVALID;
   if (op >= 0) {

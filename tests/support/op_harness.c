@@ -149,8 +149,8 @@ int op_apply(op_harness *h, const char *def, int input_count, const int *inputs,
   snprintf(name, sizeof name, "step/micro/%s.%d", def, h->graph->op_count);
   const rf_op_def *row = rf_op_find(def);
   if (!row) fail_msg("no op '%s'", def);
-  int id = rf_graph_emit(h->graph, row, name, RF_SECTION_MICRO, inputs, input_count, outputs, output_count,
-                         attr, &error);
+  int id = rf_graph_emit(h->graph, row, name, RF_SECTION_MICRO, (rf_slots){inputs, input_count},
+                         (rf_slots){outputs, output_count}, attr, &error);
   if (id < 0) fail_msg("%s", error.message);
   return h->subject = id;
 }

@@ -1,7 +1,8 @@
 /* mesh.c - names and sizes of meshes, and parsing of --mesh; see mesh.h. */
 #include "graph/mesh/mesh.h"
 
-#include <stdio.h>
+#include "base/text.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,11 +33,11 @@ int64_t rf_mesh_copies(const rf_mesh *mesh) {
 }
 
 const char *rf_mesh_text(const rf_mesh *mesh, char text[160]) {
-  int at = 0;
+  *text = '\0';
   for (int a = 0; a < RF_AXES; a++)
     if (rf_mesh_extent(mesh, (rf_axis)a) > 1)
-      at += snprintf(text + at, (size_t)(160 - at), "%s%s=%d", at ? ", " : "", NAMES[a], (int)mesh->of[a]);
-  if (!at) snprintf(text, 160, "one chip");
+      rf_text_append(text, 160, "%s%s=%d", *text ? ", " : "", NAMES[a], (int)mesh->of[a]);
+  if (!*text) rf_text_append(text, 160, "one chip");
   return text;
 }
 

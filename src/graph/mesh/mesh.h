@@ -66,8 +66,8 @@ int64_t rf_mesh_rank(const rf_mesh *mesh, rf_axes axes, const int32_t place[RF_A
 
 /* How a dimension is divided among chips. BLOCKS: one run per chip. HALVES: a run of each half
  * (gate, up). HEADS: a run of the query heads, of the key heads and of the value heads. KEYS: a run
- * of the key heads; several chips may have the same run. EACH: a run of each expert's rows. DEALT:
- * every n-th row. */
+ * of the key heads; several chips may have the same run. EACH: a run of each expert's rows.
+ * DEALT: every n-th row. */
 typedef enum rf_form {
   RF_FORM_BLOCKS,
   RF_FORM_HALVES,

@@ -3,6 +3,8 @@
 #include "graph/passes.h"
 #include "graph/mesh/pipeline.h"
 
+#include "base/text.h"
+
 #include <stdio.h>
 
 /* Writes the divisors of n, as "1, 2, 4 or 8"; only the largest if there are many. */
@@ -16,26 +18,21 @@ static const char *divisors(int64_t n, char text[160]) {
     }
     list[count++] = d;
   }
-  int at = 0;
+  *text = '\0';
   for (int i = 0; i < count; i++)
-    at += snprintf(text + at, (size_t)(160 - at), "%s%lld",
-                   i == 0           ? ""
-                   : i == count - 1 ? " or "
-                                    : ", ",
-                   (long long)list[i]);
+    rf_text_append(text, 160, "%s%lld", i == 0 ? "" : i == count - 1 ? " or " : ", ", (long long)list[i]);
   return text;
 }
 
 static rf_status divides(int64_t number, const char *what, const rf_mesh *mesh, rf_axes axes,
                          rf_error *error) {
-  char hint[400], list[160], name[160];
+  char hint[400], list[160], name[160] = "";
   int64_t chips = rf_mesh_size(mesh, axes);
-  int at = 0;
   if (chips < 1 || number % chips == 0) return RAFTER_OK;
   rf_axes live = rf_mesh_live(mesh, axes);
   for (int a = 0; a < RF_AXES; a++)
     if (live & RF_AXIS_BIT(a))
-      at += snprintf(name + at, sizeof name - (size_t)at, "%s%s", at ? " x " : "", rf_axis_name((rf_axis)a));
+      rf_text_append(name, sizeof name, "%s%s", *name ? " x " : "", rf_axis_name((rf_axis)a));
   snprintf(hint, sizeof hint, "choose %s of %s", name, divisors(number, list));
   return RF_FAIL(error, RAFTER_INVALID, hint,
                  "%s cannot be sharded over the mesh (%s: expected a divisor of %lld, got %lld)", what, name,

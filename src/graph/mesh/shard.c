@@ -6,8 +6,6 @@
 #include "graph/passes.h"
 #include "graph/mesh/shard_pass.h"
 
-#include <string.h>
-
 /* ---- tensors that are there from the start --------------------------------------------------- */
 
 int rf_sharder_tensor(rf_sharder *s, int t, const rf_spec *spec) {
@@ -42,7 +40,7 @@ static rf_spec input_spec(const rf_sharder *s, const rf_tensor *tensor, int64_t 
   rf_axes rows = s->rows;
   *extent = 0;
   /* generation: attention needs all inputs but the tokens in full */
-  if (!s->text) return rf_spec_of(strcmp(tensor->name, "tokens") ? 0 : rows, 0, RF_FORM_BLOCKS);
+  if (!s->text) return rf_spec_of(tensor->role == RF_ROLE_TOKENS ? rows : 0, 0, RF_FORM_BLOCKS);
   if (tensor->rank != 1 || s->rows == 0) return (rf_spec){0};
   if (tensor->shape[0] == s->whole.rows + 1) {
     rows &= (rf_axes) ~(RF_AXIS_BIT(RF_AXIS_CONTEXT) | RF_AXIS_BIT(RF_AXIS_SEQUENCE));
@@ -65,19 +63,18 @@ static void make_cache(rf_sharder *s, int t, rf_spec *spec) {
           per_head = s->whole.tensor[t].shape[3] / heads;
   int id = rf_sharder_tensor(s, t, spec);
   if (spec->split[3]) s->graph->tensor[id].shape[3] = (heads > chips ? heads / chips : 1) * per_head;
-  s->at[t] = (rf_place){id, *spec};
+  s->at[t] = (rf_sharded_tensor){id, *spec};
 }
 
-static void make_standing(rf_sharder *s) {
+static void make_initial(rf_sharder *s) {
   const rf_graph *old = &s->whole;
   for (int t = 0; t < old->tensor_count; t++) {
     const rf_tensor *tensor = &old->tensor[t];
     rf_spec spec = {0};
     int64_t extent = 0;
-    s->at[t] = (rf_place){RF_NONE, {{0}, 0, {0}}};
+    s->at[t] = (rf_sharded_tensor){RF_NONE, {{0}, 0, {0}}};
     bool gradient = tensor->class == RF_CLASS_GRADIENT && tensor->param >= 0,
-         sums = tensor->class == RF_CLASS_ACTIVATION && tensor->dtype == RF_F64 && tensor->rank == 1 &&
-                !strcmp(tensor->name, "gradient/sums");
+         sums = tensor->role == RF_ROLE_GRADIENT_SUMS;
     if (!tensor->persistent && !tensor->input && !gradient && !sums) continue;
     if (tensor->class == RF_CLASS_KV) {
       make_cache(s, t, &spec);
@@ -93,7 +90,7 @@ static void make_standing(rf_sharder *s) {
     int id = rf_sharder_tensor(s, t, &spec);
     if (extent) s->graph->tensor[id].shape[0] = extent;
     if (sums) spec.partial = rf_mesh_live(s->mesh, 0xff);
-    s->at[t] = (rf_place){id, spec};
+    s->at[t] = (rf_sharded_tensor){id, spec};
   }
 }
 
@@ -111,15 +108,15 @@ static rf_spec made_whole(const rf_sharder *s, const rf_tensor *tensor, rf_spec 
   return spec;
 }
 
-static rf_status settle_output(rf_sharder *s, const rf_op *op, int slot, int id, rf_spec spec,
-                               bool keeps_sums) {
+static rf_status settle_output(rf_sharder *s, const rf_op *op, const rf_sharding *r, int slot, int id) {
   int t = op->output[slot];
+  rf_spec spec = r->out[slot];
   const rf_tensor *old = &s->whole.tensor[t];
   rf_tensor *fresh = &s->graph->tensor[id];
   fresh->reason = old->reason;
   fresh->saved = old->saved;
   fresh->spec = spec;
-  rf_spec need = keeps_sums ? spec : made_whole(s, fresh, spec);
+  rf_spec need = r->keeps_sums ? spec : made_whole(s, fresh, spec);
   if (old->output) need.split[1] = 0;
   if (!rf_spec_same(&spec, &need)) {
     const char *name = fresh->name;
@@ -127,11 +124,10 @@ static rf_status settle_output(rf_sharder *s, const rf_op *op, int slot, int id,
     fresh->class = RF_CLASS_COLLECTIVE;
     fresh->name = rf_graph_join(s->graph, name, spec.partial ? "/partial" : "/part", "");
     fresh->reason = NULL;
-    id = rf_sharder_convert(s, id, spec, need, op->name, rf_sharder_label(s, op->def->outputs[slot]),
-                            op->section, op->backward, old->shape, class);
+    id = rf_sharder_convert(s, id, spec, need, rf_origin_of(op), rf_sharder_label(s, op->def->outputs[slot]),
+                            old->shape, class);
     if (id == RF_NONE) return RAFTER_FAILED;
-    if (op->def == &RF_OP_HEAD_LOGITS && slot == 1)
-      s->graph->op[s->graph->op_count - 1].attr.collective.log_sum = true;
+    if (r->log_sum && spec.partial) s->graph->op[s->graph->op_count - 1].attr.collective.log_sum = true;
     fresh = &s->graph->tensor[id];
     fresh->name = name;
     fresh->reason = old->reason;
@@ -141,37 +137,29 @@ static rf_status settle_output(rf_sharder *s, const rf_op *op, int slot, int id,
     fresh->name = old->name;
     fresh->class = old->class;
   }
-  s->at[t] = (rf_place){id, need};
+  s->at[t] = (rf_sharded_tensor){id, need};
   return RAFTER_OK;
 }
 
-/* Metrics are sums over microbatches; the end of the step adds them over chips. */
-static rf_status metrics_target(rf_sharder *s, int t, int *id) {
-  const rf_tensor *tensor = &s->whole.tensor[t];
-  *id = rf_graph_tensor(s->graph, rf_graph_join(s->graph, tensor->name, "/part", ""), tensor->class,
-                        tensor->dtype, tensor->rank, tensor->shape);
-  s->metrics_whole = t;
-  return RAFTER_OK;
-}
-
-static rf_status finish_metrics(rf_sharder *s) {
-  int t = s->metrics_whole;
+/* Adds a sum over microbatches over chips at the end of the step. */
+static rf_status finish_sum(rf_sharder *s) {
+  int t = s->end_sum;
   if (t == RF_NONE) return RAFTER_OK;
-  s->metrics_whole = RF_NONE;
-  int whole = rf_sharder_tensor(s, t, &(rf_spec){.split = {0}});
+  s->end_sum = RF_NONE;
   rf_exchange x = {.def = &RF_OP_ALL_REDUCE,
                    .from = s->at[t].id,
-                   .to_id = whole,
+                   .to_id = rf_sharder_tensor(s, t, &(rf_spec){.split = {0}}),
                    .axes = s->at[t].spec.partial,
                    .label = ""};
-  return rf_sharder_exchange(s, &x, "step/end/metrics", RF_SECTION_END, false) == RF_NONE ? RAFTER_FAILED
-                                                                                          : RAFTER_OK;
+  const char *path = rf_graph_join(s->graph, "step/end/", s->whole.tensor[t].name, "");
+  return rf_sharder_exchange(s, &x, (rf_origin){path, RF_SECTION_END, false}) == RF_NONE ? RAFTER_FAILED
+                                                                                         : RAFTER_OK;
 }
 
 /* Sends rows to the chips that have their experts; the results come back the same way. */
 static int to_experts(rf_sharder *s, const rf_op *op, int id, float fill, const char *label) {
   const rf_spec exchanged = {.split = {0, 0, 0, 0xff}};
-  int found = rf_sharder_copy_of(s, id, &exchanged, RF_WHEN_ALWAYS);
+  int found = rf_sharder_copy_of(s, id, &exchanged, RF_SCOPE_ALWAYS);
   if (found != RF_NONE) return found;
   rf_exchange x = {.def = &RF_OP_ALL_TO_ALL,
                    .from = id,
@@ -181,58 +169,58 @@ static int to_experts(rf_sharder *s, const rf_op *op, int id, float fill, const 
                    .fill = fill,
                    .spec = s->graph->tensor[id].spec,
                    .class = s->graph->tensor[id].class};
-  int made = rf_sharder_exchange(s, &x, op->name, op->section, op->backward);
-  if (made != RF_NONE) rf_sharder_keep(s, id, &exchanged, RF_WHEN_ALWAYS, made);
+  int made = rf_sharder_exchange(s, &x, rf_origin_of(op));
+  if (made != RF_NONE) rf_sharder_keep(s, id, &exchanged, RF_SCOPE_ALWAYS, made);
   return made;
 }
 
-static bool deals_experts(const rf_sharder *s) { return rf_mesh_extent(s->mesh, RF_AXIS_EXPERT) > 1; }
-static bool brings_back(const rf_op *op) {
-  return op->def == &RF_OP_COMBINE || op->def == &RF_OP_COMBINE_BWD || op->def == &RF_OP_DISPATCH_BWD;
+int rf_sharder_emit(rf_sharder *s, const rf_op *like, const rf_op_def *def, const char *name, rf_slots inputs,
+                    rf_slots outputs, const rf_attr *attr) {
+  int id = rf_graph_emit(s->graph, def, name, like->section, inputs, outputs, attr, s->error);
+  if (id >= 0) s->graph->op[id].backward = like->backward;
+  return id;
 }
-static bool sends_out(const rf_op *op) { return op->def == &RF_OP_DISPATCH || op->def == &RF_OP_COMBINE_BWD; }
 
-static rf_status emit_local(rf_sharder *s, const rf_op *op, rf_sharding *r) {
-  int inputs[RF_MAX_INPUTS], outputs[RF_MAX_OUTPUTS];
-  for (int i = 0; i < op->input_count; i++) {
-    inputs[i] = RF_NONE;
-    if (op->input[i] >= 0) RF_TRY(rf_sharder_obtain(s, op, i, &r->in[i], &inputs[i]));
-  }
-  if (deals_experts(s) && brings_back(op)) inputs[0] = to_experts(s, op, inputs[0], r->attr.fill, "back");
+/* The tensor that output `slot` writes, or RF_WANTED. */
+static int target(rf_sharder *s, const rf_op *op, int slot, rf_sharding *r) {
+  int t = op->output[slot];
+  if (t < 0) return RF_NONE;
+  const rf_tensor *tensor = &s->whole.tensor[t];
+  if (rf_is_gradient(tensor)) return rf_sharder_gradient(s, t, &r->attr.accumulate[slot]);
+  if (s->at[t].id != RF_NONE) return s->at[t].id;
+  if (!r->end_sum) return RF_WANTED;
+  s->end_sum = t;
+  return rf_graph_tensor(s->graph, rf_graph_join(s->graph, tensor->name, "/part", ""), tensor->class,
+                         tensor->dtype, tensor->rank, tensor->shape);
+}
+
+static rf_status emit_local(rf_sharder *s, const rf_op *op, rf_sharding *r, int *inputs) {
+  bool experts = rf_mesh_extent(s->mesh, RF_AXIS_EXPERT) > 1;
+  int outputs[RF_MAX_OUTPUTS];
+  if (experts && r->from_experts) inputs[0] = to_experts(s, op, inputs[0], r->attr.fill, "back");
   if (inputs[0] == RF_NONE && op->input[0] >= 0) return RAFTER_FAILED;
-  for (int i = 0; i < op->output_count; i++) {
-    int t = op->output[i];
-    outputs[i] = t < 0 ? RF_NONE : RF_WANTED;
-    if (t < 0) continue;
-    const rf_tensor *tensor = &s->whole.tensor[t];
-    if (rf_is_gradient(tensor)) outputs[i] = rf_sharder_gradient(s, t, &r->attr.accumulate[i]);
-    else if (s->at[t].id != RF_NONE) outputs[i] = s->at[t].id;
-    else if (op->def == &RF_OP_LOSS_SUM) RF_TRY(metrics_target(s, t, &outputs[i]));
-  }
-  int id = rf_graph_emit(s->graph, op->def, op->name, op->section, inputs, op->input_count, outputs,
-                         op->output_count, &r->attr, s->error);
+  for (int i = 0; i < op->output_count; i++) outputs[i] = target(s, op, i, r);
+  int id = rf_sharder_emit(s, op, op->def, op->name, (rf_slots){inputs, op->input_count},
+                           (rf_slots){outputs, op->output_count}, &r->attr);
   if (id < 0) return RAFTER_INVALID;
-  s->graph->op[id].backward = op->backward;
   for (int i = 0; i < op->output_count; i++) {
     int t = op->output[i], made = s->graph->op[id].output[i];
     if (t < 0) continue;
     const rf_tensor *tensor = &s->whole.tensor[t];
     if (rf_is_gradient(tensor)) {
-      rf_on_its_way *g = &s->gradient[tensor->param];
+      rf_pending_grad *g = &s->gradient[tensor->param];
       if (g->partial && g->partial != r->out[i].partial)
         return RF_FAIL(s->error, RAFTER_FAILED, "this is a fault of the planner, please report it",
                        "%s is summed over different chips by its writers", tensor->name);
       g->partial = r->out[i].partial;
       if ((int)(op - s->whole.op) == g->last_writer) RF_TRY(rf_sharder_written(s, op, t));
-    } else if (t == s->metrics_whole) {
-      s->at[t] = (rf_place){made, r->out[i]};
     } else if (outputs[i] == RF_WANTED) {
-      RF_TRY(settle_output(s, op, i, made, r->out[i], r->keeps_sums));
-      if (i == 0 && deals_experts(s) && sends_out(op))
+      RF_TRY(settle_output(s, op, r, i, made));
+      if (i == 0 && experts && r->to_experts)
         s->at[t].id = to_experts(s, op, s->at[t].id, r->attr.fill, "out");
       if (s->at[t].id == RF_NONE) return RAFTER_FAILED;
     } else if (s->at[t].id == RF_NONE) {
-      s->at[t] = (rf_place){made, r->out[i]};
+      s->at[t] = (rf_sharded_tensor){made, r->out[i]};
     }
   }
   return RAFTER_OK;
@@ -246,11 +234,12 @@ rf_spec rf_sharder_input(const rf_sharder *s, int t) {
 
 /* Pipeline stages exchange tensors sharded like the rows of a microbatch, over as many axes as
  * possible, so that no two chips send the same rows. */
-static rf_status shard_transfer(rf_sharder *s, const rf_op *op) {
+rf_status rf_expand_transfer(rf_sharder *s, const rf_op *op, bool *done) {
   bool sends = op->def == &RF_OP_SEND;
   int t = sends ? op->input[0] : op->output[0], id;
   const rf_tensor *tensor = &s->whole.tensor[t];
   rf_spec rows = rf_spec_of(s->rows | rf_mesh_live(s->mesh, RF_AXIS_BIT(RF_AXIS_TENSOR)), 0, RF_FORM_BLOCKS);
+  *done = true;
   if (rf_is_gradient(tensor)) {
     if (!s->gradient[tensor->param].settled) RF_TRY(rf_sharder_settle(s, op, t));
     id = s->at[t].id;
@@ -258,12 +247,36 @@ static rf_status shard_transfer(rf_sharder *s, const rf_op *op) {
     RF_TRY(rf_sharder_obtain(s, op, 0, &rows, &id));
   } else {
     id = rf_sharder_tensor(s, t, &rows);
-    s->at[t] = (rf_place){id, rows};
+    s->at[t] = (rf_sharded_tensor){id, rows};
   }
-  int made =
-      rf_graph_emit(s->graph, op->def, op->name, op->section, &id, sends, &id, !sends, &op->attr, s->error);
-  if (made < 0) return RAFTER_INVALID;
-  s->graph->op[made].backward = op->backward;
+  return rf_sharder_emit(s, op, op->def, op->name, (rf_slots){&id, sends}, (rf_slots){&id, !sends},
+                         &op->attr) < 0
+             ? RAFTER_INVALID
+             : RAFTER_OK;
+}
+
+rf_status rf_sharder_ask(rf_sharder *s, const rf_op *op, const rf_op_def *def, rf_sharding *r, int *inputs) {
+  *r = (rf_sharding){.graph = &s->whole, .op = op, .mesh = s->mesh, .error = s->error, .attr = op->attr};
+  for (int i = 0; i < op->input_count; i++) {
+    int t = op->input[i];
+    if (t < 0) continue;
+    const rf_tensor *tensor = &s->whole.tensor[t];
+    if (rf_is_gradient(tensor) && !s->gradient[tensor->param].settled) RF_TRY(rf_sharder_settle(s, op, t));
+    r->in[i] = rf_sharder_input(s, t);
+  }
+  for (int i = 0; i < op->output_count; i++) {
+    int t = op->output[i];
+    if (t >= 0 && s->whole.tensor[t].param >= 0) r->out[i] = s->specs[s->whole.tensor[t].param].use;
+    else if (t >= 0 && s->at[t].id != RF_NONE) r->out[i] = s->at[t].spec;
+  }
+  if (!def->shard)
+    return RF_FAIL(s->error, RAFTER_INVALID, "leave --mesh out", "this version cannot shard %s (%s)",
+                   def->name, op->name);
+  RF_TRY(def->shard(r));
+  for (int i = 0; i < op->input_count; i++) {
+    inputs[i] = RF_NONE;
+    if (op->input[i] >= 0) RF_TRY(rf_sharder_obtain(s, op, i, &r->in[i], &inputs[i]));
+  }
   return RAFTER_OK;
 }
 
@@ -275,28 +288,13 @@ static rf_status shard_op(rf_sharder *s, const rf_op *op) {
     s->half = half;
     s->half_at = s->graph->op_count;
   }
-  if (op->def == &RF_OP_SEND || op->def == &RF_OP_RECV) return shard_transfer(s, op);
-  if (op->def == &RF_OP_ADAMW) return rf_sharder_adamw(s, op);
-  if (rf_sharder_cuts_words(s, op)) return rf_sharder_head(s, op);
-  if (rf_sharder_cuts_context(s, op)) return rf_sharder_context(s, op);
-  rf_sharding r = {.graph = &s->whole, .op = op, .mesh = s->mesh, .attr = op->attr};
-  for (int i = 0; i < op->input_count; i++) {
-    int t = op->input[i];
-    if (t < 0) continue;
-    const rf_tensor *tensor = &s->whole.tensor[t];
-    if (rf_is_gradient(tensor) && !s->gradient[tensor->param].settled) RF_TRY(rf_sharder_settle(s, op, t));
-    r.in[i] = rf_sharder_input(s, t);
-  }
-  for (int i = 0; i < op->output_count; i++) {
-    int t = op->output[i];
-    if (t >= 0 && s->whole.tensor[t].param >= 0) r.out[i] = s->specs[s->whole.tensor[t].param].use;
-    else if (t >= 0 && s->at[t].id != RF_NONE) r.out[i] = s->at[t].spec;
-  }
-  if (!op->def->shard)
-    return RF_FAIL(s->error, RAFTER_INVALID, "leave --mesh out", "this version cannot shard %s (%s)",
-                   op->def->name, op->name);
-  RF_TRY(op->def->shard(&r, s->error));
-  return emit_local(s, op, &r);
+  bool done = false;
+  rf_sharding r;
+  int inputs[RF_MAX_INPUTS];
+  if (op->def->expand) RF_TRY(op->def->expand(s, op, &done));
+  if (done) return RAFTER_OK;
+  RF_TRY(rf_sharder_ask(s, op, op->def, &r, inputs));
+  return emit_local(s, op, &r, inputs);
 }
 
 /* ---- the pass -------------------------------------------------------------------------------- */
@@ -331,10 +329,8 @@ rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error) {
                   .error = error,
                   .unit = -1,
                   .half = -1,
-                  .metrics_whole = RF_NONE};
-  bool text = graph->tensor_count &&
-              (rf_mesh_extent(mesh, RF_AXIS_PIPELINE) > 1 || rf_graph_find(graph, "labels") != RF_NONE);
-  s.text = text;
+                  .end_sum = RF_NONE};
+  bool text = s.text = graph->job != RF_JOB_GENERATE;
   /* generation: the rows of one copy of the model */
   s.rows = rf_mesh_live(mesh, text ? (rf_axes) ~(RF_AXIS_BIT(RF_AXIS_TENSOR) | RF_AXIS_BIT(RF_AXIS_PIPELINE))
                                    : RF_AXES_OF_WALK);
@@ -350,13 +346,13 @@ rf_status rf_pass_shard(rf_graph *graph, const rf_mesh *mesh, rf_error *error) {
   graph->mesh = *mesh;
   graph->rows = s.whole.rows / rf_mesh_size(mesh, s.rows);
   rf_sharder_find_gradients(&s);
-  make_standing(&s);
+  make_initial(&s);
   rf_sharder_make_masters(&s);
   for (int o = 0; o < s.whole.op_count; o++) {
-    if (s.whole.op[o].section == RF_SECTION_END) RF_TRY(finish_metrics(&s));
+    if (s.whole.op[o].section == RF_SECTION_END) RF_TRY(finish_sum(&s));
     RF_TRY(shard_op(&s, &s.whole.op[o]));
   }
-  RF_TRY(finish_metrics(&s));
+  RF_TRY(finish_sum(&s));
   order_early(&s);
   return RAFTER_OK;
 }

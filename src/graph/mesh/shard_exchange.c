@@ -1,6 +1,7 @@
 /* shard_exchange.c - collectives of the shard pass, which bring a tensor from its sharding to the
  * one that an op needs. Readers share the resulting copies. */
 #include "graph/mesh/shard_pass.h"
+#include "graph/passes.h"
 
 #include <string.h>
 
@@ -14,14 +15,10 @@ rf_axes rf_spec_splits(const rf_spec *spec) {
 
 /* ---- exchanges ------------------------------------------------------------------------------- */
 
-static const char *const KINDS[] = {"gathered", "scattered", "reduced", "exchanged", "run"};
-static const char *kind_of(const rf_op_def *def) {
-  return KINDS[def == &RF_OP_ALL_GATHER       ? 0
-               : def == &RF_OP_REDUCE_SCATTER ? 1
-               : def == &RF_OP_ALL_REDUCE     ? 2
-               : def == &RF_OP_TAKE_RUN       ? 4
-                                              : 3];
-}
+static const char *const KINDS[RF_EXCHANGES] = {
+    [RF_EXCHANGE_NONE] = "run",           [RF_EXCHANGE_ALL_GATHER] = "gathered",
+    [RF_EXCHANGE_ALL_REDUCE] = "reduced", [RF_EXCHANGE_REDUCE_SCATTER] = "scattered",
+    [RF_EXCHANGE_PERMUTE] = "exchanged",  [RF_EXCHANGE_ALL_TO_ALL] = "exchanged"};
 
 /* Sets the layout of a gathered packed matrix: its parts keep their types. */
 static void gather_panels(rf_tensor *to, const rf_tensor *from) {
@@ -34,8 +31,7 @@ static void gather_panels(rf_tensor *to, const rf_tensor *from) {
                               : from->panels.part[i].outputs * to->shape[outputs] / from->shape[outputs];
 }
 
-int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, const char *path, rf_section section,
-                        bool backward) {
+int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, rf_origin origin) {
   rf_graph *graph = s->graph;
   const rf_tensor from = graph->tensor[x->from]; /* a copy, because the array may grow */
   rf_axes others = (from.spec.split[0] | from.spec.split[1]) & RF_AXIS_BIT(RF_AXIS_TENSOR);
@@ -55,15 +51,16 @@ int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, const char *path, r
     attr.collective.head_dim = (int32_t)graph->model.head_dim;
   }
   const char *name =
-      rf_pool_format(graph->pool, "%s/%s%s%s", path, x->def->name, *x->label ? "/" : "", x->label);
-  int op = rf_graph_emit(graph, x->def, name, section, &x->from, 1, &x->to_id, 1, &attr, s->error);
+      rf_pool_format(graph->pool, "%s/%s%s%s", origin.path, x->def->name, *x->label ? "/" : "", x->label);
+  int op =
+      rf_graph_emit(graph, x->def, name, origin.section, RF_IDS(x->from), RF_IDS(x->to_id), &attr, s->error);
   if (op < 0) return RF_NONE;
   int id = graph->op[op].output[0];
-  graph->op[op].backward = backward;
+  graph->op[op].backward = origin.backward;
   if (x->to_id == RF_WANTED) {
-    graph->tensor[id].name =
-        rf_pool_format(graph->pool, "%s/%s%s%s%s", from.name, kind_of(x->def), backward ? "/bwd" : "",
-                       s->when == RF_WHEN_HEAD ? "/head" : "", x->label[0] == '@' ? x->label : "");
+    graph->tensor[id].name = rf_pool_format(
+        graph->pool, "%s/%s%s%s%s", from.name, KINDS[x->def->exchange], origin.backward ? "/bwd" : "",
+        s->when == RF_SCOPE_HEAD ? "/head" : "", x->label[0] == '@' ? x->label : "");
     graph->tensor[id].class = x->class;
     if (from.dtype == RF_PACKED) gather_panels(&graph->tensor[id], &from);
   }
@@ -76,11 +73,11 @@ const char *rf_sharder_label(rf_sharder *s, const char *slot) {
   return rf_pool_format(s->graph->pool, "%.*s", (int)strcspn(slot, " "), slot);
 }
 
-int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, const char *path, const char *label,
-                       rf_section section, bool backward, const int64_t *whole, rf_class class) {
+int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, rf_origin origin, const char *label,
+                       const int64_t *whole, rf_class class) {
   int rank = s->graph->tensor[id].rank;
   /* train and score shard tokens in turn, generation in blocks of rows */
-  const rf_axes dealt = s->text ? RF_AXIS_BIT(RF_AXIS_CONTEXT) : 0;
+  const rf_axes strided = s->text ? RF_AXIS_BIT(RF_AXIS_CONTEXT) : 0;
   for (int round = 0; round < 16 && !rf_spec_same(&have, &need); round++) {
     if (round) label = rf_pool_format(s->graph->pool, "%s.%d", label, round);
     rf_exchange x = {.from = id, .to_id = RF_WANTED, .label = label, .class = class, .spec = have};
@@ -91,7 +88,7 @@ int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, const 
       x.def = &RF_OP_REDUCE_SCATTER;
       x.axes = wanted;
       x.dim = d;
-      x.form = d == 0 && wanted == dealt ? RF_FORM_DEALT : RF_FORM_BLOCKS;
+      x.form = d == 0 && wanted == strided ? RF_FORM_DEALT : RF_FORM_BLOCKS;
       x.spec.split[d] |= wanted;
       x.spec.partial &= (rf_axes)~wanted;
     }
@@ -119,7 +116,7 @@ int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, const 
       x.def = &RF_OP_ALL_GATHER;
       x.axes = gathered;
       x.dim = d;
-      x.form = d == 0 && gathered == dealt ? RF_FORM_DEALT : have.form[d];
+      x.form = d == 0 && gathered == strided ? RF_FORM_DEALT : have.form[d];
       x.whole = whole ? whole[d] : 0;
       x.spec.split[d] &= (rf_axes)~gathered;
     }
@@ -133,11 +130,11 @@ int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, const 
     }
     if (!x.def) {
       RF_FAIL(s->error, RAFTER_FAILED, "this is a fault of the planner, please report it",
-              "no collective brings a tensor to the needed sharding (%s, %s: %s)", path, label,
+              "no collective brings a tensor to the needed sharding (%s, %s: %s)", origin.path, label,
               s->graph->tensor[id].name);
       return RF_NONE;
     }
-    id = rf_sharder_exchange(s, &x, path, section, backward);
+    id = rf_sharder_exchange(s, &x, origin);
     if (id == RF_NONE) return RF_NONE;
     have = x.spec;
   }
@@ -148,41 +145,31 @@ int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, const 
 int rf_sharder_copy_of(const rf_sharder *s, int from, const rf_spec *need, int when) {
   if (from >= s->head_capacity) return RF_NONE;
   for (int c = s->head[from]; c != RF_NONE; c = s->copy[c].next)
-    if ((s->copy[c].when == when || s->copy[c].when == RF_WHEN_ALWAYS) &&
+    if ((s->copy[c].when == when || s->copy[c].when == RF_SCOPE_ALWAYS) &&
         rf_spec_same(&s->copy[c].spec, need))
       return s->copy[c].id;
   return RF_NONE;
 }
 
-static void *grow(rf_pool *pool, const void *old, int count, int capacity, size_t size) {
-  void *fresh = rf_pool_alloc(pool, (size_t)capacity * size);
-  if (count) memcpy(fresh, old, (size_t)count * size);
-  return fresh;
-}
-
 void rf_sharder_keep(rf_sharder *s, int from, const rf_spec *need, int when, int id) {
   rf_pool *pool = s->graph->pool;
-  if (from >= s->head_capacity) {
-    int capacity = 2 * (from + 256);
-    s->head = grow(pool, s->head, s->head_capacity, capacity, sizeof *s->head);
-    for (int i = s->head_capacity; i < capacity; i++) s->head[i] = RF_NONE;
-    s->head_capacity = capacity;
+  while (from >= s->head_capacity) {
+    int known = s->head_capacity;
+    s->head = rf_pool_grown(pool, s->head, known, &s->head_capacity, sizeof *s->head);
+    for (int i = known; i < s->head_capacity; i++) s->head[i] = RF_NONE;
   }
-  if (s->copies == s->copy_capacity) {
-    s->copy_capacity = 2 * (s->copies + 256);
-    s->copy = grow(pool, s->copy, s->copies, s->copy_capacity, sizeof *s->copy);
-  }
-  s->copy[s->copies] = (rf_copied){from, id, when, *need, s->head[from]};
+  if (s->copies == s->copy_capacity)
+    s->copy = rf_pool_grown(pool, s->copy, s->copies, &s->copy_capacity, sizeof *s->copy);
+  s->copy[s->copies] = (rf_resharded){from, id, when, *need, s->head[from]};
   s->head[from] = s->copies++;
 }
 
 static int when_of(const rf_sharder *s, const rf_op *op) {
   /* Between forward and backward of a microbatch, a stage runs other microbatches. */
-  if (rf_mesh_extent(s->mesh, RF_AXIS_PIPELINE) > 1) return op->backward ? RF_WHEN_BACKWARD : RF_WHEN_FORWARD;
-  if (op->def == &RF_OP_HEAD_LOSS || op->def == &RF_OP_HEAD_LOSS_BWD || op->def == &RF_OP_HEAD_LOGITS ||
-      op->def == &RF_OP_HEAD_SCORE)
-    return RF_WHEN_HEAD;
-  return op->backward ? RF_WHEN_BACKWARD : RF_WHEN_FORWARD;
+  if (rf_mesh_extent(s->mesh, RF_AXIS_PIPELINE) > 1)
+    return op->backward ? RF_SCOPE_BACKWARD : RF_SCOPE_FORWARD;
+  if (op->def->kind == RF_KIND_HEAD && op->def->timing != RF_TIMING_BYTES) return RF_SCOPE_HEAD;
+  return op->backward ? RF_SCOPE_BACKWARD : RF_SCOPE_FORWARD;
 }
 
 /* Weights are gathered one sublayer ahead of their use, so those of two sublayers exist at a
@@ -201,10 +188,10 @@ static void gather_early(rf_sharder *s, const rf_op *op, int p, int first_op) {
   }
   for (int o = first_op; o < s->graph->op_count; o++) {
     if (s->early_count == s->early_capacity) {
-      int capacity = 2 * (s->early_count + 256);
-      s->early_op = grow(s->graph->pool, s->early_op, s->early_count, capacity, sizeof(int));
-      s->early_at = grow(s->graph->pool, s->early_at, s->early_count, capacity, sizeof(int));
-      s->early_capacity = capacity;
+      int capacity = s->early_capacity;
+      s->early_op = rf_pool_grown(s->graph->pool, s->early_op, s->early_count, &capacity, sizeof(int));
+      s->early_at =
+          rf_pool_grown(s->graph->pool, s->early_at, s->early_count, &s->early_capacity, sizeof(int));
     }
     s->early_op[s->early_count] = o;
     s->early_at[s->early_count++] = s->unit_before > s->half_at ? s->unit_before : s->half_at;
@@ -214,7 +201,7 @@ static void gather_early(rf_sharder *s, const rf_op *op, int p, int first_op) {
 rf_status rf_sharder_obtain(rf_sharder *s, const rf_op *op, int slot, const rf_spec *need, int *id) {
   int t = op->input[slot], when = s->when = when_of(s, op), first = s->graph->op_count;
   const rf_tensor *tensor = &s->whole.tensor[t];
-  rf_place *at = &s->at[t];
+  rf_sharded_tensor *at = &s->at[t];
   *id = at->id;
   if (at->id == RF_NONE)
     return RF_FAIL(s->error, RAFTER_FAILED, "this is a fault of the planner, please report it",
@@ -228,11 +215,12 @@ rf_status rf_sharder_obtain(rf_sharder *s, const rf_op *op, int slot, const rf_s
   int64_t whole[RF_MAX_RANK];
   for (int d = 0; d < tensor->rank && weight; d++)
     whole[d] = rf_shard_extent(&s->whole, s->mesh, tensor->param, &exact, d, tensor->shape[d]);
-  *id = rf_sharder_convert(s, at->id, at->spec, exact, op->name, rf_sharder_label(s, op->def->inputs[slot]),
-                           op->section, op->backward, weight ? whole : NULL, RF_CLASS_COLLECTIVE);
+  *id = rf_sharder_convert(s, at->id, at->spec, exact, rf_origin_of(op),
+                           rf_sharder_label(s, op->def->inputs[slot]), weight ? whole : NULL,
+                           RF_CLASS_COLLECTIVE);
   if (*id == RF_NONE) return RAFTER_FAILED;
   if (s->graph->op[s->graph->op_count - 1].def == &RF_OP_ALL_TO_ALL && s->graph->op_count == first + 1) {
-    when = RF_WHEN_ALWAYS;
+    when = RF_SCOPE_ALWAYS;
     s->graph->tensor[*id].class = tensor->class;
   }
   if (weight) s->graph->tensor[*id].param = tensor->param;

@@ -10,7 +10,7 @@ static bool scatters(const rf_sharder *s, int p) { return s->specs[p].gathered &
 
 int rf_sharder_gradient(rf_sharder *s, int t, rf_accumulate *how) {
   const rf_tensor *tensor = &s->whole.tensor[t];
-  rf_on_its_way *g = &s->gradient[tensor->param];
+  rf_pending_grad *g = &s->gradient[tensor->param];
   if (!scatters(s, tensor->param)) return s->at[t].id;
   *how = g->whole == RF_NONE ? RF_WRITE : RF_ACCUMULATE_ADD;
   if (g->whole == RF_NONE) {
@@ -33,7 +33,7 @@ static int state_dim(const rf_sharder *s, int p) {
 /* Reduces a gradient so that each chip keeps only its run. */
 static rf_status scatter(rf_sharder *s, const rf_op *op, int t) {
   int p = s->whole.tensor[t].param;
-  rf_on_its_way *g = &s->gradient[p];
+  rf_pending_grad *g = &s->gradient[p];
   rf_exchange x = {.def = &RF_OP_REDUCE_SCATTER,
                    .from = g->whole,
                    .to_id = s->at[t].id,
@@ -43,12 +43,13 @@ static rf_status scatter(rf_sharder *s, const rf_op *op, int t) {
                    .accumulate = s->whole.accumulate > 1 ? RF_ACCUMULATE_MICRO : RF_WRITE,
                    .spec = s->specs[p].state};
   g->partial &= (rf_axes)~x.axes;
-  return rf_sharder_exchange(s, &x, op->name, op->section, true) == RF_NONE ? RAFTER_FAILED : RAFTER_OK;
+  return rf_sharder_exchange(s, &x, (rf_origin){op->name, op->section, true}) == RF_NONE ? RAFTER_FAILED
+                                                                                         : RAFTER_OK;
 }
 
 /* If several chips of a tensor group hold the same key and value heads, each chip's gradient covers
  * only its own query heads; their sum is the gradient. */
-static rf_status sum_copies(rf_sharder *s, rf_place *at, int p, const char *path, rf_section section) {
+static rf_status sum_copies(rf_sharder *s, rf_sharded_tensor *at, int p, rf_origin origin) {
   rf_copies copies = rf_shard_copies(&s->whole, s->mesh, p);
   if (copies.chips == 1) return RAFTER_OK;
   rf_exchange x = {.def = &RF_OP_ALL_REDUCE,
@@ -59,7 +60,7 @@ static rf_status sum_copies(rf_sharder *s, rf_place *at, int p, const char *path
                    .label = "copies",
                    .spec = at->spec,
                    .class = RF_CLASS_GRADIENT};
-  at->id = rf_sharder_exchange(s, &x, path, section, true);
+  at->id = rf_sharder_exchange(s, &x, origin);
   return at->id == RF_NONE ? RAFTER_FAILED : RAFTER_OK;
 }
 
@@ -68,11 +69,12 @@ static rf_status sum_copies(rf_sharder *s, rf_place *at, int p, const char *path
  * data-centre network. */
 rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
   int p = s->whole.tensor[t].param;
-  rf_on_its_way *g = &s->gradient[p];
-  rf_place *at = &s->at[t];
+  rf_pending_grad *g = &s->gradient[p];
+  rf_sharded_tensor *at = &s->at[t];
   const char *path =
       rf_pool_format(s->graph->pool, "%s/%s", op->section == RF_SECTION_MICRO ? "step/micro" : "step/end",
                      s->whole.tensor[t].name);
+  rf_origin origin = {path, op->section, true};
   rf_spec have = at->spec, need = at->spec;
   g->settled = true;
   have.partial = g->partial;
@@ -83,26 +85,24 @@ rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t) {
   int64_t extent = s->graph->tensor[at->id].shape[0];
   if (runs && rf_spec_same(&(rf_spec){.split = {need.split[0], need.split[1]}},
                            &(rf_spec){.split = {have.split[0], have.split[1]}})) {
-    rf_spec run = need;
+    rf_spec run = need, sum = need;
     run.split[0] |= inside;
     run.partial = slice;
-    at->id =
-        rf_sharder_convert(s, at->id, have, run, path, "@slice", op->section, true, NULL, RF_CLASS_GRADIENT);
-    if (at->id == RF_NONE) return RAFTER_FAILED;
-    have = run;
-    run.partial = 0;
-    at->id =
-        rf_sharder_convert(s, at->id, have, run, path, "@slice", op->section, true, NULL, RF_CLASS_GRADIENT);
-    if (at->id == RF_NONE) return RAFTER_FAILED;
-    have = run;
-    at->id = rf_sharder_convert(s, at->id, have, need, path, "@slice", op->section, true, &extent,
-                                RF_CLASS_GRADIENT);
+    sum.split[0] |= inside;
+    sum.partial = 0;
+    const rf_spec to[] = {run, sum, need};
+    for (int i = 0; i < 3; i++) {
+      at->id = rf_sharder_convert(s, at->id, have, to[i], origin, "@slice", i == 2 ? &extent : NULL,
+                                  RF_CLASS_GRADIENT);
+      if (at->id == RF_NONE) return RAFTER_FAILED;
+      have = to[i];
+    }
   } else {
-    at->id = rf_sharder_convert(s, at->id, have, need, path, "", op->section, true, NULL, RF_CLASS_GRADIENT);
+    at->id = rf_sharder_convert(s, at->id, have, need, origin, "", NULL, RF_CLASS_GRADIENT);
   }
   if (at->id == RF_NONE) return RAFTER_FAILED;
   at->spec = need;
-  return sum_copies(s, at, p, path, op->section);
+  return sum_copies(s, at, p, origin);
 }
 
 /* With one microbatch a gradient is complete here, and its sum over chips overlaps the rest of
@@ -124,21 +124,23 @@ static rf_status gather_updated(rf_sharder *s, const rf_op *op, int p, int from,
                    .whole = s->graph->tensor[s->at[weight].id].shape[state_dim(s, p)],
                    .label = "",
                    .spec = s->specs[p].use};
-  return rf_sharder_exchange(s, &x, op->name, op->section, false) == RF_NONE ? RAFTER_FAILED : RAFTER_OK;
+  return rf_sharder_exchange(s, &x, (rf_origin){op->name, op->section, false}) == RF_NONE ? RAFTER_FAILED
+                                                                                          : RAFTER_OK;
 }
 
-rf_status rf_sharder_adamw(rf_sharder *s, const rf_op *op) {
+rf_status rf_expand_adamw(rf_sharder *s, const rf_op *op, bool *done) {
   int g = op->input[0], p = s->whole.tensor[g].param,
       weight = op->output[3] == RF_NONE ? op->output[0] : op->output[3];
   bool updates_run = s->specs[p].gathered && s->mesh->zero < 3;
   int inputs[RF_MAX_INPUTS], outputs[4];
+  *done = true;
   if (!s->gradient[p].settled) RF_TRY(rf_sharder_settle(s, op, g));
   for (int i = 0; i < op->input_count; i++) inputs[i] = op->input[i] < 0 ? RF_NONE : s->at[op->input[i]].id;
   if (updates_run && op->output[3] == RF_NONE) inputs[1] = s->master[p];
   for (int i = 0; i < 3; i++) outputs[i] = inputs[i + 1];
   outputs[3] = op->output[3] == RF_NONE ? RF_NONE : updates_run ? RF_WANTED : s->at[weight].id;
-  int id = rf_graph_emit(s->graph, op->def, op->name, op->section, inputs, op->input_count, outputs, 4,
-                         &op->attr, s->error);
+  int id = rf_sharder_emit(s, op, op->def, op->name, (rf_slots){inputs, op->input_count},
+                           (rf_slots){outputs, 4}, &op->attr);
   if (id < 0) return RAFTER_INVALID;
   if (!updates_run) return RAFTER_OK;
   if (op->output[3] == RF_NONE) return gather_updated(s, op, p, s->master[p], weight);
@@ -151,16 +153,14 @@ rf_status rf_sharder_adamw(rf_sharder *s, const rf_op *op) {
 void rf_sharder_find_gradients(rf_sharder *s) {
   const rf_graph *old = &s->whole;
   for (int p = 0; p < old->params.count; p++) {
-    s->gradient[p] = (rf_on_its_way){RF_NONE, RF_NONE, RF_NONE, 0, false};
+    s->gradient[p] = (rf_pending_grad){RF_NONE, RF_NONE, 0, false};
     s->master[p] = RF_NONE;
   }
   for (int o = 0; o < old->op_count; o++)
     for (int i = 0; i < old->op[o].output_count; i++) {
       int t = old->op[o].output[i];
-      if (t >= 0 && rf_is_gradient(&old->tensor[t]) && old->op[o].def != &RF_OP_RECV) {
-        s->gradient[old->tensor[t].param].tensor = t;
+      if (t >= 0 && rf_is_gradient(&old->tensor[t]) && old->op[o].def != &RF_OP_RECV)
         s->gradient[old->tensor[t].param].last_writer = o;
-      }
     }
 }
 

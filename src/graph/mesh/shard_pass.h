@@ -9,27 +9,32 @@
 /* Which readers share a gathered copy of a tensor: those in forward, in backward, or in the head. A
  * tensor that an all_to_all moved (ALWAYS) serves all readers, as it takes no more memory than the
  * original. */
-typedef enum rf_when { RF_WHEN_FORWARD, RF_WHEN_BACKWARD, RF_WHEN_HEAD, RF_WHEN_ALWAYS } rf_when;
+typedef enum rf_gather_scope {
+  RF_SCOPE_FORWARD,
+  RF_SCOPE_BACKWARD,
+  RF_SCOPE_HEAD,
+  RF_SCOPE_ALWAYS
+} rf_gather_scope;
 
-typedef struct rf_place {
+typedef struct rf_sharded_tensor {
   int id; /* id in `graph`; RF_NONE: not created yet */
   rf_spec spec;
-} rf_place;
+} rf_sharded_tensor;
 
-typedef struct rf_copied {
+typedef struct rf_resharded {
   int from, id, when;
   rf_spec spec;
   int next; /* next copy of the same tensor, or RF_NONE */
-} rf_copied;
+} rf_resharded;
 
 /* A parameter's gradient while its sum over chips is incomplete. `whole`: this chip's share of
  * the sum, in the shape of the parameter in use; needed when the chip keeps only a run of the
  * gradient. */
-typedef struct rf_on_its_way {
-  int tensor, last_writer, whole;
+typedef struct rf_pending_grad {
+  int last_writer, whole;
   rf_axes partial;
   bool settled;
-} rf_on_its_way;
+} rf_pending_grad;
 
 typedef struct rf_sharder {
   rf_graph *graph; /* the program of one chip */
@@ -38,21 +43,21 @@ typedef struct rf_sharder {
   rf_error *error;
   /* train and score; in generation, every chip of a tensor group computes all rows */
   bool text;
-  rf_axes rows;            /* axes that shard the rows of a microbatch */
-  rf_place *at;            /* by tensor of `whole` */
-  rf_on_its_way *gradient; /* by parameter */
-  int *master;             /* by parameter: this chip's run of an f32 weight that every chip stores in full */
+  rf_axes rows;              /* axes that shard the rows of a microbatch */
+  rf_sharded_tensor *at;     /* by tensor of `whole` */
+  rf_pending_grad *gradient; /* by parameter */
+  int *master; /* by parameter: this chip's run of an f32 weight that every chip stores in full */
   rf_param_specs *specs;
-  rf_copied *copy;
+  rf_resharded *copy;
   int *head, copies, copy_capacity, head_capacity;
   /* gathers to move, and the ops that they move in front of */
   int *early_op, *early_at, early_count, early_capacity;
-  int unit, unit_at, unit_before;
+  int unit, unit_at, unit_before; /* sublayer in work; first ops of this and of the one before */
   /* Pipeline: the half whose ops are being emitted, and its first op. No gather moves out of a
    * half. */
   int half, half_at;
-  int when;                    /* rf_when of the current op */
-  int *metrics, metrics_whole; /* sums over microbatches, which the end section adds over chips */
+  int when;    /* rf_gather_scope of the current op */
+  int end_sum; /* tensor that the end section adds over chips, or RF_NONE */
 } rf_sharder;
 
 typedef struct rf_exchange {
@@ -75,14 +80,23 @@ typedef struct rf_exchange {
 bool rf_spec_same(const rf_spec *a, const rf_spec *b);
 rf_axes rf_spec_splits(const rf_spec *spec);
 
+/* Path, section and direction of the ops that are emitted for one op of the unsharded graph. */
+typedef struct rf_origin {
+  const char *path;
+  rf_section section;
+  bool backward;
+} rf_origin;
+static inline rf_origin rf_origin_of(const rf_op *op) {
+  return (rf_origin){op->name, op->section, op->backward};
+}
+
 /* shard_exchange.c */
 /* Emits one collective. Returns the id of its result, or RF_NONE with the error filled. */
-int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, const char *path, rf_section section,
-                        bool backward);
+int rf_sharder_exchange(rf_sharder *s, const rf_exchange *x, rf_origin origin);
 /* Brings tensor `id` from sharding `have` to `need` by one collective after another. `whole`:
  * extents without padding, if known, else NULL. */
-int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, const char *path, const char *label,
-                       rf_section section, bool backward, const int64_t *whole, rf_class class);
+int rf_sharder_convert(rf_sharder *s, int id, rf_spec have, rf_spec need, rf_origin origin, const char *label,
+                       const int64_t *whole, rf_class class);
 /* Stores in *id the tensor that `op` reads in input `slot`, with sharding `need`. */
 rf_status rf_sharder_obtain(rf_sharder *s, const rf_op *op, int slot, const rf_spec *need, int *id);
 int rf_sharder_copy_of(const rf_sharder *s, int from, const rf_spec *need, int when);
@@ -95,6 +109,11 @@ const char *rf_sharder_label(rf_sharder *s, const char *slot);
 int rf_sharder_tensor(rf_sharder *s, int t, const rf_spec *spec);
 /* Sharding of tensor t where an op reads it; for a weight, the sharding in use. */
 rf_spec rf_sharder_input(const rf_sharder *s, int t);
+/* Runs the sharding rule of `def` for `op`, and brings the op's inputs to the sharding it needs. */
+rf_status rf_sharder_ask(rf_sharder *s, const rf_op *op, const rf_op_def *def, rf_sharding *r, int *inputs);
+/* Emits `def` in place of op `like`. Returns the op id, or RF_NONE with the error filled. */
+int rf_sharder_emit(rf_sharder *s, const rf_op *like, const rf_op_def *def, const char *name, rf_slots inputs,
+                    rf_slots outputs, const rf_attr *attr);
 
 /* shard_gradient.c */
 bool rf_is_gradient(const rf_tensor *tensor);
@@ -106,13 +125,7 @@ void rf_sharder_make_masters(rf_sharder *s);
 int rf_sharder_gradient(rf_sharder *s, int t, rf_accumulate *how);
 /* Runs after the last writer of gradient t in a microbatch. */
 rf_status rf_sharder_written(rf_sharder *s, const rf_op *op, int t);
+/* Completes a gradient's sum over chips. */
 rf_status rf_sharder_settle(rf_sharder *s, const rf_op *op, int t);
-rf_status rf_sharder_adamw(rf_sharder *s, const rf_op *op);
-
-/* shard_parts.c */
-bool rf_sharder_cuts_words(const rf_sharder *s, const rf_op *op);
-rf_status rf_sharder_head(rf_sharder *s, const rf_op *op);
-bool rf_sharder_cuts_context(const rf_sharder *s, const rf_op *op);
-rf_status rf_sharder_context(rf_sharder *s, const rf_op *op);
 
 #endif

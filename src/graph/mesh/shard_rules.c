@@ -2,6 +2,8 @@
  * shard.h. */
 #include "graph/mesh/shard.h"
 
+#include "base/text.h"
+
 #include <string.h>
 
 rf_spec rf_spec_of(rf_axes rows, rf_axes columns, rf_form form) {
@@ -11,14 +13,12 @@ rf_spec rf_spec_of(rf_axes rows, rf_axes columns, rf_form form) {
 
 static int rank_of(const rf_sharding *s, int id) { return id < 0 ? 0 : s->graph->tensor[id].rank; }
 
-rf_status rf_shard_same(rf_sharding *s, rf_error *error) {
+rf_status rf_shard_same(rf_sharding *s) {
   (void)s;
-  (void)error;
   return RAFTER_OK;
 }
 
-rf_status rf_shard_pointwise(rf_sharding *s, rf_error *error) {
-  (void)error;
+rf_status rf_shard_pointwise(rf_sharding *s) {
   const rf_op *op = s->op;
   rf_spec common = s->in[0];
   for (int i = 1; i < op->input_count; i++)
@@ -31,19 +31,16 @@ rf_status rf_shard_pointwise(rf_sharding *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-rf_status rf_shard_rows(rf_sharding *s, rf_error *error) {
-  (void)error;
+rf_status rf_shard_rows(rf_sharding *s) {
   const rf_op *op = s->op;
   rf_axes rows = 0;
+  bool of_rows[RF_MAX_INPUTS];
   for (int i = 0; i < op->input_count; i++) {
     const rf_tensor *t = op->input[i] < 0 ? NULL : &s->graph->tensor[op->input[i]];
-    if (t && t->class != RF_CLASS_WEIGHT && t->class != RF_CLASS_ADAPTER) rows |= s->in[i].split[0];
+    of_rows[i] = t && t->class != RF_CLASS_WEIGHT && t->class != RF_CLASS_ADAPTER;
+    if (of_rows[i]) rows |= s->in[i].split[0];
   }
-  for (int i = 0; i < op->input_count; i++) {
-    const rf_tensor *t = op->input[i] < 0 ? NULL : &s->graph->tensor[op->input[i]];
-    s->in[i] = rf_spec_of(t && t->class != RF_CLASS_WEIGHT && t->class != RF_CLASS_ADAPTER ? rows : 0, 0,
-                          RF_FORM_BLOCKS);
-  }
+  for (int i = 0; i < op->input_count; i++) s->in[i] = rf_spec_of(of_rows[i] ? rows : 0, 0, RF_FORM_BLOCKS);
   for (int i = 0; i < op->output_count; i++) {
     bool gradient = op->output[i] >= 0 && s->graph->tensor[op->output[i]].class == RF_CLASS_GRADIENT;
     s->out[i] = gradient ? (rf_spec){.partial = rows} : rf_spec_of(rows, 0, RF_FORM_BLOCKS);
@@ -51,12 +48,12 @@ rf_status rf_shard_rows(rf_sharding *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-rf_status rf_shard_heads(rf_sharding *s, rf_axes axes, rf_error *error) {
+rf_status rf_shard_heads(rf_sharding *s, rf_axes axes) {
   int32_t chips = (int32_t)rf_mesh_size(s->mesh, axes), heads = s->attr.heads.heads,
           kv = s->attr.heads.kv_heads;
   if (chips == 1) return RAFTER_OK;
   if (heads % chips || (kv % chips && chips % kv))
-    return RF_FAIL(error, RAFTER_INVALID, "choose a number of chips that divides both numbers of heads",
+    return RF_FAIL(s->error, RAFTER_INVALID, "choose a number of chips that divides both numbers of heads",
                    "heads cannot be sharded (%s: %d heads and %d key heads over %d chips)", s->op->name,
                    heads, kv, chips);
   s->attr.heads.heads = heads / chips;
@@ -71,7 +68,7 @@ static int64_t bound_of_heads(const rf_model *m, int64_t chips, int64_t at) {
   return at <= q ? at / chips : q / chips + (at - q) / kv * mine;
 }
 
-rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_form form, rf_error *error) {
+rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_form form) {
   const rf_model *m = &s->graph->model;
   int32_t chips = (int32_t)rf_mesh_size(s->mesh, axes);
   rf_lora_parts *parts = &s->attr.lora.parts;
@@ -83,7 +80,7 @@ rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_form form, rf_error
       continue;
     }
     if (parts->at[i] % chips || parts->columns[i] % chips)
-      return RF_FAIL(error, RAFTER_INVALID, "choose fewer chips along tensor",
+      return RF_FAIL(s->error, RAFTER_INVALID, "choose fewer chips along tensor",
                      "the columns of an adapter cannot be sharded (%s: %d columns at %d over %d chips)",
                      s->op->name, parts->columns[i], parts->at[i], chips);
     parts->at[i] /= chips;
@@ -93,11 +90,6 @@ rf_status rf_shard_adapters(rf_sharding *s, rf_axes axes, rf_form form, rf_error
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
-
-static bool ends_with(const char *text, const char *end) {
-  size_t a = strlen(text), b = strlen(end);
-  return a >= b && strcmp(text + a - b, end) == 0;
-}
 
 /* The form in which a parameter's columns (or rows) are divided among chips. */
 static rf_form form_of(const rf_graph *graph, int p) {
@@ -116,7 +108,7 @@ static rf_form form_of(const rf_graph *graph, int p) {
 static int tensor_axis(const rf_graph *graph, int p) {
   const rf_param *param = &graph->params.at[p];
   if (param->adapts < 0) return param->shard_axis;
-  int base = graph->params.at[param->adapts].shard_axis, side = ends_with(param->name, "lora_b");
+  int base = graph->params.at[param->adapts].shard_axis, side = rf_text_ends_with(param->name, "lora_b");
   return base == side ? base : -1;
 }
 

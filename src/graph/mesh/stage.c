@@ -41,13 +41,8 @@ static bool is_state(const rf_tensor *t) { return t->persistent || t->input; }
 static void add_crossing(stager *s, int tensor, int from, int to) {
   for (int i = s->crossings - 1; i >= 0; i--)
     if (s->crossing[i].tensor == tensor && s->crossing[i].to == to) return;
-  if (s->crossings == s->capacity) {
-    int capacity = 2 * (s->capacity + 16);
-    crossing *fresh = rf_pool_alloc(s->graph->pool, (size_t)capacity * sizeof *fresh);
-    if (s->crossings) memcpy(fresh, s->crossing, (size_t)s->crossings * sizeof *fresh);
-    s->crossing = fresh;
-    s->capacity = capacity;
-  }
+  if (s->crossings == s->capacity)
+    s->crossing = rf_pool_grown(s->graph->pool, s->crossing, s->crossings, &s->capacity, sizeof *s->crossing);
   s->crossing[s->crossings++] = (crossing){tensor, from, to};
 }
 
@@ -112,7 +107,8 @@ static rf_status transfer(stager *s, const rf_op_def *def, rf_section section, i
                   .transfer = {.site = rf_name_key(what), .stage = peer}};
   const char *name = rf_graph_join(s->graph, path, def == &RF_OP_SEND ? "/send/" : "/recv/", what);
   bool sends = def == &RF_OP_SEND;
-  int op = rf_graph_emit(s->graph, def, name, section, &id, sends, &id, !sends, &attr, s->error);
+  int op = rf_graph_emit(s->graph, def, name, section, (rf_slots){&id, sends}, (rf_slots){&id, !sends}, &attr,
+                         s->error);
   if (op < 0) return RAFTER_INVALID;
   s->graph->op[op].backward = backward;
   if (!sends && section == RF_SECTION_MICRO) s->graph->tensor[id].reason = "received from another stage";
@@ -136,8 +132,8 @@ static rf_status emit(stager *s, const rf_op *op, rf_attr attr) {
     *written = true;
   }
   rf_attr_adopt(op->def, &attr, &s->graph->model);
-  int id = rf_graph_emit(s->graph, op->def, op->name, op->section, inputs, op->input_count, outputs,
-                         op->output_count, &attr, s->error);
+  int id = rf_graph_emit(s->graph, op->def, op->name, op->section, (rf_slots){inputs, op->input_count},
+                         (rf_slots){outputs, op->output_count}, &attr, s->error);
   if (id < 0) return RAFTER_INVALID;
   s->graph->op[id].backward = op->backward;
   return RAFTER_OK;
@@ -208,12 +204,12 @@ static rf_status exchange_shared(stager *s) {
  * added. */
 static rf_status emit_clip(stager *s, const rf_op *op) {
   int sums = tensor_here(s, op->input[0]), clip = tensor_here(s, op->output[0]);
-  int id = rf_graph_emit(s->graph, &RF_OP_NORM_TOTAL, "step/end/norm_total", RF_SECTION_END, &sums, 1,
-                         (const int[]){RF_WANTED}, 1, NULL, s->error);
-  if (id < 0) return RAFTER_INVALID;
-  int total = s->graph->op[id].output[0];
+  int total = rf_graph_make(s->graph, &RF_OP_NORM_TOTAL, "step/end/norm_total", RF_SECTION_END, RF_IDS(sums),
+                            NULL, s->error);
+  if (total == RF_NONE) return RAFTER_INVALID;
   s->graph->tensor[total].name = "gradient/total";
-  return rf_graph_emit(s->graph, op->def, op->name, op->section, &total, 1, &clip, 1, &op->attr, s->error) < 0
+  return rf_graph_emit(s->graph, op->def, op->name, op->section, RF_IDS(total), RF_IDS(clip), &op->attr,
+                       s->error) < 0
              ? RAFTER_INVALID
              : RAFTER_OK;
 }
@@ -255,6 +251,7 @@ rf_status rf_pass_stage(const rf_graph *whole, const rf_mesh *mesh, rf_graph **o
   rf_status status;
   bool ended = false, backward = false;
   int last = RF_NONE;
+  graph->job = whole->job;
   graph->accumulate = whole->accumulate;
   graph->matmul = whole->matmul;
   graph->rows = whole->rows;

@@ -2,98 +2,87 @@
  * backward op, and attention over a KV cache. No op stores an array of (queries, keys). */
 #include "graph/mesh/shard.h"
 
-static int64_t qkv_width(const rf_attr_attention *attr) {
-  return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim;
-}
-
-static rf_status attr_check(const rf_op *op, rf_error *error) {
-  const rf_attr_attention *attr = &op->attr.attention;
-  if (attr->heads > 0 && attr->kv_heads > 0 && attr->head_dim > 0 && attr->heads % attr->kv_heads == 0 &&
-      attr->window >= 0)
+rf_status rf_heads_of(const rf_graph *graph, const rf_op *op, rf_heads *heads, rf_error *error) {
+  const rf_attr_attention *a = &op->attr.attention;
+  int64_t dim = a->head_dim;
+  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  *heads = (rf_heads){.rows = rf_input_dim(graph, op, 0, 0),
+                      .q = a->heads * dim,
+                      .kv = 2 * a->kv_heads * dim,
+                      .qkv = (a->heads + 2 * a->kv_heads) * dim,
+                      .dtype = dtype,
+                      .wide = rf_wide_dtype(dtype)};
+  if (a->heads > 0 && a->kv_heads > 0 && dim > 0 && a->heads % a->kv_heads == 0 && a->window >= 0 &&
+      op->attr.group >= 0)
     return RAFTER_OK;
   return RF_FAIL(
       error, RAFTER_INVALID, NULL,
       "bad heads (%s: expected heads a multiple of kv_heads, all > 0, got %d, %d, head_dim %d, window %d)",
-      op->name, attr->heads, attr->kv_heads, attr->head_dim, attr->window);
+      op->name, a->heads, a->kv_heads, a->head_dim, a->window);
 }
 
-static rf_status attention_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  const rf_attr_attention *attr = &op->attr.attention;
-  int64_t rows = rf_input_dim(graph, op, 0, 0);
-  rf_dtype dtype = rf_input_dtype(graph, op, 0);
-  RF_TRY(attr_check(op, error));
-  RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(attr));
-  RF_IN(1, RF_I32, rows + 1);
-  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, (int64_t)attr->heads * attr->head_dim);
-  RF_OUT(1, RF_CLASS_ACTIVATION, rf_wide_dtype(dtype), attr->heads, rows);
-  return RAFTER_OK;
-}
-
-/* Two products (scores, values) with 2 H FLOPs each per query, key and head. */
-static rf_work attention_work(const rf_graph *graph, const rf_op *op) {
+rf_work rf_pairs_work(const rf_graph *graph, const rf_op *op, int64_t rows, double pair, double again) {
   rf_work work = rf_work_bytes(graph, op);
-  double causal, square, per_pair = 4.0 * op->attr.attention.heads * op->attr.attention.head_dim;
-  rf_attention_pairs(graph, rf_input_dim(graph, op, 0, 0), op->attr.attention.window, &causal, &square);
-  work.flops = per_pair * causal;
-  work.flops_full = per_pair * square;
+  double causal, square, chips = op->attr.group > 1 ? op->attr.group : 1;
+  rf_attention_pairs(graph, rows, op->attr.attention.window, &causal, &square);
+  work.flops = pair * causal / chips;
+  work.flops_full = pair * square / chips;
+  work.flops_again = again * causal / chips;
   return work;
 }
 
-static rf_status attention_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
-                                    rf_error *error) {
-  int inputs[] = {op->input[0], op->output[0], op->output[1], grad_out[0], op->input[1]};
-  rf_attr attr = op->attr;
-  int id = rf_graph_emit(graph, &RF_OP_ATTENTION_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5,
-                         (const int[]){RF_WANTED}, 1, &attr, error);
-  if (id < 0) return RAFTER_INVALID;
-  grad_in[0] = graph->op[id].output[0];
+static rf_status attention_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  rf_heads h;
+  RF_TRY(rf_heads_of(graph, op, &h, error));
+  RF_IN(0, RF_ANY_FLOAT, h.rows, h.qkv);
+  RF_IN(1, RF_I32, h.rows + 1);
+  RF_OUT(0, RF_CLASS_ACTIVATION, h.dtype, h.rows, h.q);
+  RF_OUT(1, RF_CLASS_ACTIVATION, h.wide, op->attr.attention.heads, h.rows);
   return RAFTER_OK;
 }
 
+/* FLOPs of one product over a (query, key) pair, for all heads. */
+static double pair_flops(const rf_op *op) {
+  return 2.0 * op->attr.attention.heads * op->attr.attention.head_dim;
+}
+
+/* Two products: scores, values. */
+static rf_work attention_work(const rf_graph *graph, const rf_op *op) {
+  return rf_pairs_work(graph, op, rf_input_dim(graph, op, 0, 0), 2 * pair_flops(op), 0);
+}
+
 static rf_status attention_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  const rf_attr_attention *attr = &op->attr.attention;
-  int64_t rows = rf_input_dim(graph, op, 0, 0), width = (int64_t)attr->heads * attr->head_dim;
-  rf_dtype dtype = rf_input_dtype(graph, op, 0);
-  RF_TRY(attr_check(op, error));
-  RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(attr));
-  RF_IN(1, dtype, rows, width);
-  RF_IN(2, rf_wide_dtype(dtype), attr->heads, rows);
-  RF_IN(3, dtype, rows, width);
-  RF_IN(4, RF_I32, rows + 1);
-  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, qkv_width(attr));
+  rf_heads h;
+  RF_TRY(rf_heads_of(graph, op, &h, error));
+  RF_IN(0, RF_ANY_FLOAT, h.rows, h.qkv);
+  RF_IN(1, h.dtype, h.rows, h.q);
+  RF_IN(2, h.wide, op->attr.attention.heads, h.rows);
+  RF_IN(3, h.dtype, h.rows, h.q);
+  RF_IN(4, RF_I32, h.rows + 1);
+  RF_OUT(0, RF_CLASS_ACTIVATION, h.dtype, h.rows, h.qkv);
   return RAFTER_OK;
 }
 
 /* Four products (dV, dP, dQ, dK), and the scores again. */
 static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
-  rf_work work = rf_work_bytes(graph, op);
-  double causal, square, per_pair = 2.0 * op->attr.attention.heads * op->attr.attention.head_dim;
-  rf_attention_pairs(graph, rf_input_dim(graph, op, 0, 0), op->attr.attention.window, &causal, &square);
-  work.flops = 4 * per_pair * causal;
-  work.flops_full = 4 * per_pair * square;
-  work.flops_again = per_pair * causal;
-  return work;
+  return rf_pairs_work(graph, op, rf_input_dim(graph, op, 0, 0), 4 * pair_flops(op), pair_flops(op));
 }
 
 static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  const rf_attr_attention *attr = &op->attr.attention;
-  int64_t rows = rf_input_dim(graph, op, 0, 0), pages = rf_input_dim(graph, op, 1, 0),
-          page = rf_input_dim(graph, op, 1, 2);
-  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  int64_t pages = rf_input_dim(graph, op, 1, 0), page = rf_input_dim(graph, op, 1, 2);
   rf_dtype cache = rf_input_dtype(graph, op, 1);
-  bool narrow = cache == RF_I8;
-  RF_TRY(attr_check(op, error));
-  RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(attr));
-  RF_IN(1, rf_dtype_is_narrow(cache) ? (int)cache : (int)RF_ANY_FLOAT, pages, 2, page,
-        (int64_t)attr->kv_heads * attr->head_dim);
+  rf_heads h;
+  RF_TRY(rf_heads_of(graph, op, &h, error));
+  RF_IN(0, RF_ANY_FLOAT, h.rows, h.qkv);
+  RF_IN(1, rf_dtype_is_narrow(cache) ? (int)cache : (int)RF_ANY_FLOAT, pages, 2, page, h.kv / 2);
   RF_IN(2, RF_I32, rf_input_dim(graph, op, 2, 0), rf_input_dim(graph, op, 2, 1));
-  RF_IN(3, RF_I32, rows);
-  RF_IN(4, RF_I32, rows);
-  if (narrow != (op->input[5] != RF_NONE))
+  RF_IN(3, RF_I32, h.rows);
+  RF_IN(4, RF_I32, h.rows);
+  if ((cache == RF_I8) != (op->input[5] != RF_NONE))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "only an int8 cache has scales (attention_kv %s)", op->name);
-  RF_IN(5, RF_F32, pages, 2, page, attr->kv_heads);
-  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, (int64_t)attr->heads * attr->head_dim);
-  RF_OUT(3, RF_CLASS_ACTIVATION, rf_wide_dtype(dtype), rows, attr->heads);
+  RF_IN(5, RF_F32, pages, 2, page, op->attr.attention.kv_heads);
+  RF_OUT(0, RF_CLASS_ACTIVATION, h.dtype, h.rows, h.q);
+  RF_OUT(3, RF_CLASS_ACTIVATION, h.wide, h.rows, op->attr.attention.heads);
   if (op->output[1] != op->input[1] || op->output[2] != op->input[5])
     return RF_FAIL(
         error, RAFTER_INVALID, NULL,
@@ -145,27 +134,28 @@ rf_work rf_cached_work(const rf_graph *graph, const rf_op *op) {
 }
 
 /* Heads are sharded. Along the axis sequence, chips exchange shards of rows for shards of heads. */
-static rf_status attention_shard(rf_sharding *s, rf_error *error) {
-  rf_axes dealt = RF_AXIS_BIT(RF_AXIS_SEQUENCE), here = dealt | RF_AXIS_BIT(RF_AXIS_TENSOR);
+static rf_status attention_shard(rf_sharding *s) {
+  rf_axes sequence = RF_AXIS_BIT(RF_AXIS_SEQUENCE), here = sequence | RF_AXIS_BIT(RF_AXIS_TENSOR);
   bool backward = s->op->def == &RF_OP_ATTENTION_BWD;
   int segments = backward ? 4 : 1;
-  rf_axes rows = s->in[0].split[0] & (rf_axes)~here, heads = s->in[0].split[1] | (s->in[0].split[0] & dealt);
+  rf_axes rows = s->in[0].split[0] & (rf_axes)~here,
+          heads = s->in[0].split[1] | (s->in[0].split[0] & sequence);
   rf_spec list = s->in[segments];
   for (int i = 0; i < 4; i++) s->in[i] = rf_spec_of(rows, heads, i == 0 ? RF_FORM_HEADS : RF_FORM_BLOCKS);
   s->in[segments] = list;
   s->out[0] = s->in[backward ? 0 : 3];
   if (backward) s->in[2] = rf_spec_of(heads, rows, RF_FORM_BLOCKS);
   else s->out[1] = rf_spec_of(heads, rows, RF_FORM_BLOCKS);
-  return rf_shard_heads(s, heads, error);
+  return rf_shard_heads(s, heads);
 }
 
 /* Each chip caches the heads that it computes. Along the axis sequence, chips exchange shards of
  * rows for shards of heads. */
-static rf_status attention_kv_shard(rf_sharding *s, rf_error *error) {
+static rf_status attention_kv_shard(rf_sharding *s) {
   rf_axes heads = s->in[0].split[1] | (s->in[0].split[0] & RF_AXIS_BIT(RF_AXIS_SEQUENCE));
   s->in[0] = rf_spec_of(0, heads, RF_FORM_HEADS);
   s->out[0] = rf_spec_of(0, heads, RF_FORM_BLOCKS);
-  return rf_shard_heads(s, heads, error);
+  return rf_shard_heads(s, heads);
 }
 
 const rf_op_def RF_OP_ATTENTION = {
@@ -183,8 +173,9 @@ const rf_op_def RF_OP_ATTENTION = {
     .fields = RF_FIELDS_ATTENTION,
     .shape = attention_shape,
     .work = attention_work,
-    .backward = attention_backward,
+    .gradient = {&RF_OP_ATTENTION_BWD, {RF_X(0), RF_Y(0), RF_Y(1), RF_DY(0), RF_X(1)}},
     .shard = attention_shard,
+    .expand = rf_expand_attention,
     .tolerance = {1e-5f, 2e-2f},
     .timing = RF_TIMING_ATTENTION,
     .curve_size = RF_CURVE_SEGMENT,
@@ -212,6 +203,7 @@ const rf_op_def RF_OP_ATTENTION_BWD = {
     .shape = attention_bwd_shape,
     .work = attention_bwd_work,
     .shard = attention_shard,
+    .expand = rf_expand_attention,
     .tolerance = {2e-5f, 2e-2f},
     .timing = RF_TIMING_ATTENTION_BACKWARD,
     .timed_like = {&RF_OP_ATTENTION},
@@ -239,6 +231,7 @@ const rf_op_def RF_OP_ATTENTION_KV = {
     .shape = attention_kv_shape,
     .work = rf_cached_work,
     .shard = attention_kv_shard,
+    .expand = rf_expand_cached,
     .tolerance = {1e-5f, 2e-2f},
     .timing = RF_TIMING_ATTENTION,
     .timed_like = {&RF_OP_ATTENTION},

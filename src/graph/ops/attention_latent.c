@@ -4,10 +4,10 @@
  * space. */
 #include "graph/mesh/shard.h"
 
-/* Columns per head: `turned` (R) are rotated, `plain` (P) multiply the latent keys, `value` (W)
+/* Columns per head: `rotated` (R) are rotated, `plain` (P) multiply the latent keys, `value` (W)
  * form a value head. */
 typedef struct latent_dims {
-  int64_t rows, heads, turned, plain, value, pair; /* pair: P + W, columns per head of kv_b */
+  int64_t rows, heads, rotated, plain, value, pair; /* pair: P + W, columns per head of kv_b */
   rf_dtype dtype;
 } latent_dims;
 
@@ -15,12 +15,12 @@ static rf_status dims_of(const rf_graph *graph, const rf_op *op, latent_dims *d,
   const rf_attr_attention *a = &op->attr.attention;
   *d = (latent_dims){.rows = rf_input_dim(graph, op, 0, 0),
                      .heads = a->heads,
-                     .turned = a->rope_dim,
+                     .rotated = a->rope_dim,
                      .plain = a->head_dim - a->rope_dim,
                      .value = a->value_dim,
                      .pair = a->head_dim - a->rope_dim + a->value_dim,
                      .dtype = rf_input_dtype(graph, op, 0)};
-  if (d->heads > 0 && d->turned > 0 && d->plain > 0 && d->value > 0 && a->softmax != RF_BF16 &&
+  if (d->heads > 0 && d->rotated > 0 && d->plain > 0 && d->value > 0 && a->softmax != RF_BF16 &&
       a->softcap == 0 && a->window == 0)
     return RAFTER_OK;
   return RF_FAIL(error, RAFTER_INVALID, NULL,
@@ -48,18 +48,6 @@ static rf_status norm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status norm_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
-                               rf_error *error) {
-  int inputs[] = {op->input[0], op->input[1], op->output[2], grad_out[0], grad_out[1]},
-      outputs[] = {grad_in[0], grad_in[1]};
-  rf_attr attr = {.norm = {.eps = op->attr.norm.eps}};
-  int id = rf_graph_emit(graph, &RF_OP_LATENT_NORM_BWD, rf_backward_name(graph, op, ""), op->section, inputs,
-                         5, outputs, 2, &attr, error);
-  if (id < 0) return RAFTER_INVALID;
-  grad_in[0] = graph->op[id].output[0];
-  return RAFTER_OK;
-}
-
 static rf_status norm_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1),
           latent = rf_input_dim(graph, op, 1, 0);
@@ -84,7 +72,7 @@ const rf_op_def RF_OP_LATENT_NORM = {
     .fields = RF_FIELDS_NORM,
     .shape = norm_shape,
     .work = rf_work_bytes,
-    .backward = norm_backward,
+    .gradient = {&RF_OP_LATENT_NORM_BWD, {RF_X(0), RF_X(1), RF_Y(2), RF_DY(0), RF_DY(1)}},
     .shard = rf_shard_rows,
     .tolerance = {2e-6f, 1e-2f},
     .timed_like = {&RF_OP_RMSNORM, &RF_OP_ADD},
@@ -108,77 +96,60 @@ const rf_op_def RF_OP_LATENT_NORM_BWD = {
 
 /* ---- rows of text ---------------------------------------------------------------------------- */
 
+/* Inputs q, kv and turns of attention over rows of text. */
+static rf_status row_inputs(rf_graph *graph, rf_op *op, latent_dims *d, rf_error *error) {
+  RF_TRY(dims_of(graph, op, d, error));
+  RF_IN(0, RF_ANY_FLOAT, d->rows, d->heads * (d->plain + d->rotated));
+  RF_IN(1, d->dtype, d->rows, d->heads * d->pair);
+  RF_IN(2, d->dtype, d->rows, d->rotated);
+  return RAFTER_OK;
+}
+
 static rf_status attention_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   latent_dims d;
-  RF_TRY(dims_of(graph, op, &d, error));
-  RF_IN(0, RF_ANY_FLOAT, d.rows, d.heads * (d.plain + d.turned));
-  RF_IN(1, d.dtype, d.rows, d.heads * d.pair);
-  RF_IN(2, d.dtype, d.rows, d.turned);
+  RF_TRY(row_inputs(graph, op, &d, error));
   RF_IN(3, RF_I32, d.rows + 1);
   RF_OUT(0, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.heads * d.value);
   RF_OUT(1, RF_CLASS_ACTIVATION, rf_wide_dtype(d.dtype), d.heads, d.rows);
   return RAFTER_OK;
 }
 
-/* The scores sum over P + R columns, the values over W. */
-static rf_work attention_work(const rf_graph *graph, const rf_op *op) {
-  rf_work work = rf_work_bytes(graph, op);
-  double causal, square,
-      per_pair =
-          2.0 * op->attr.attention.heads * (op->attr.attention.head_dim + op->attr.attention.value_dim);
-  rf_attention_pairs(graph, rf_input_dim(graph, op, 0, 0), 0, &causal, &square);
-  work.flops = per_pair * causal;
-  work.flops_full = per_pair * square;
-  return work;
+/* FLOPs over a (query, key) pair, for all heads: scores sum over P + R columns, values over W. */
+static double scores_flops(const rf_op *op) {
+  return 2.0 * op->attr.attention.heads * op->attr.attention.head_dim;
 }
-
-static rf_status attention_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
-                                    rf_error *error) {
-  int inputs[] = {op->input[0],  op->input[1], op->input[2], op->output[0],
-                  op->output[1], grad_out[0],  op->input[3]};
-  rf_attr attr = op->attr;
-  int outputs[] = {grad_in[0], grad_in[1], grad_in[2]};
-  int id = rf_graph_emit(graph, &RF_OP_ATTENTION_LATENT_BWD, rf_backward_name(graph, op, ""), op->section,
-                         inputs, 7, outputs, 3, &attr, error);
-  if (id < 0) return RAFTER_INVALID;
-  for (int i = 0; i < 3; i++) grad_in[i] = graph->op[id].output[i];
-  return RAFTER_OK;
+static double pair_flops(const rf_op *op) {
+  return scores_flops(op) + 2.0 * op->attr.attention.heads * op->attr.attention.value_dim;
+}
+static rf_work attention_work(const rf_graph *graph, const rf_op *op) {
+  return rf_pairs_work(graph, op, rf_input_dim(graph, op, 0, 0), pair_flops(op), 0);
 }
 
 static rf_status attention_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   latent_dims d;
-  RF_TRY(dims_of(graph, op, &d, error));
-  RF_IN(0, RF_ANY_FLOAT, d.rows, d.heads * (d.plain + d.turned));
-  RF_IN(1, d.dtype, d.rows, d.heads * d.pair);
-  RF_IN(2, d.dtype, d.rows, d.turned);
+  RF_TRY(row_inputs(graph, op, &d, error));
   RF_IN(3, d.dtype, d.rows, d.heads * d.value);
   RF_IN(4, rf_wide_dtype(d.dtype), d.heads, d.rows);
   RF_IN(5, d.dtype, d.rows, d.heads * d.value);
   RF_IN(6, RF_I32, d.rows + 1);
-  RF_OUT(0, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.heads * (d.plain + d.turned));
+  RF_OUT(0, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.heads * (d.plain + d.rotated));
   RF_OUT(1, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.heads * d.pair);
-  RF_OUT(2, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.turned);
+  RF_OUT(2, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.rotated);
   return RAFTER_OK;
 }
 
 /* Twice the products of forward (dQ, dK; dV, dP), and the scores again. */
 static rf_work attention_bwd_work(const rf_graph *graph, const rf_op *op) {
-  rf_work work = rf_work_bytes(graph, op);
-  double causal, square, scores = 2.0 * op->attr.attention.heads * op->attr.attention.head_dim,
-                         values = 2.0 * op->attr.attention.heads * op->attr.attention.value_dim;
-  rf_attention_pairs(graph, rf_input_dim(graph, op, 0, 0), 0, &causal, &square);
-  work.flops = 2 * (scores + values) * causal;
-  work.flops_full = 2 * (scores + values) * square;
-  work.flops_again = scores * causal;
-  return work;
+  return rf_pairs_work(graph, op, rf_input_dim(graph, op, 0, 0), 2 * pair_flops(op), scores_flops(op));
 }
 
 /* Heads are sharded as in attention. All heads share the rotated part of the keys; its gradient is
  * a sum over the chips that have heads. */
-static rf_status attention_shard(rf_sharding *s, rf_error *error) {
+static rf_status attention_shard(rf_sharding *s) {
   bool backward = s->op->def == &RF_OP_ATTENTION_LATENT_BWD;
-  rf_axes dealt = RF_AXIS_BIT(RF_AXIS_SEQUENCE), here = dealt | RF_AXIS_BIT(RF_AXIS_TENSOR);
-  rf_axes rows = s->in[0].split[0] & (rf_axes)~here, heads = s->in[0].split[1] | (s->in[0].split[0] & dealt);
+  rf_axes sequence = RF_AXIS_BIT(RF_AXIS_SEQUENCE), here = sequence | RF_AXIS_BIT(RF_AXIS_TENSOR);
+  rf_axes rows = s->in[0].split[0] & (rf_axes)~here,
+          heads = s->in[0].split[1] | (s->in[0].split[0] & sequence);
   rf_spec mine = rf_spec_of(rows, heads, RF_FORM_BLOCKS), all = rf_spec_of(rows, 0, RF_FORM_BLOCKS),
           lse = rf_spec_of(heads, rows, RF_FORM_BLOCKS);
   s->in[0] = s->in[1] = mine;
@@ -192,7 +163,7 @@ static rf_status attention_shard(rf_sharding *s, rf_error *error) {
   } else {
     s->out[1] = lse;
   }
-  return rf_shard_heads(s, heads, error);
+  return rf_shard_heads(s, heads);
 }
 
 const rf_op_def RF_OP_ATTENTION_LATENT = {
@@ -206,7 +177,8 @@ const rf_op_def RF_OP_ATTENTION_LATENT = {
     .fields = RF_FIELDS_ATTENTION,
     .shape = attention_shape,
     .work = attention_work,
-    .backward = attention_backward,
+    .gradient = {&RF_OP_ATTENTION_LATENT_BWD,
+                 {RF_X(0), RF_X(1), RF_X(2), RF_Y(0), RF_Y(1), RF_DY(0), RF_X(3)}},
     .shard = attention_shard,
     .tolerance = {1e-5f, 2e-2f},
     .timing = RF_TIMING_ATTENTION,
@@ -241,11 +213,11 @@ static rf_status attention_kv_shape(rf_graph *graph, rf_op *op, rf_error *error)
   RF_TRY(dims_of(graph, op, &d, error));
   int64_t latent = rf_input_dim(graph, op, 1, 1), pages = rf_input_dim(graph, op, 4, 0),
           page = rf_input_dim(graph, op, 4, 2);
-  RF_IN(0, RF_ANY_FLOAT, d.rows, d.heads * (d.plain + d.turned));
+  RF_IN(0, RF_ANY_FLOAT, d.rows, d.heads * (d.plain + d.rotated));
   RF_IN(1, d.dtype, d.rows, latent);
-  RF_IN(2, d.dtype, d.rows, d.turned);
+  RF_IN(2, d.dtype, d.rows, d.rotated);
   RF_IN(3, RF_ANY_WEIGHT, latent, d.heads * d.pair);
-  RF_IN(4, rf_input_dtype(graph, op, 4), pages, 1, page, latent + d.turned);
+  RF_IN(4, rf_input_dtype(graph, op, 4), pages, 1, page, latent + d.rotated);
   RF_IN(5, RF_I32, rf_input_dim(graph, op, 5, 0), rf_input_dim(graph, op, 5, 1));
   RF_IN(6, RF_I32, d.rows);
   RF_IN(7, RF_I32, d.rows);
@@ -276,11 +248,11 @@ rf_cached rf_cached_latent(const rf_graph *graph, const rf_op *op) {
 
 /* Each chip has the columns of w that belong to its heads. Every chip of the group has the full
  * latent rows. */
-static rf_status attention_kv_shard(rf_sharding *s, rf_error *error) {
+static rf_status attention_kv_shard(rf_sharding *s) {
   rf_axes heads = s->in[0].split[1] | (s->in[0].split[0] & RF_AXIS_BIT(RF_AXIS_SEQUENCE));
   s->in[0] = s->in[3] = s->out[0] = rf_spec_of(0, heads, RF_FORM_BLOCKS);
   s->in[1] = s->in[2] = (rf_spec){.split = {0}};
-  return rf_shard_heads(s, heads, error);
+  return rf_shard_heads(s, heads);
 }
 
 const rf_op_def RF_OP_ATTENTION_LATENT_KV = {
@@ -299,6 +271,7 @@ const rf_op_def RF_OP_ATTENTION_LATENT_KV = {
     .shape = attention_kv_shape,
     .work = rf_cached_work,
     .shard = attention_kv_shard,
+    .expand = rf_expand_cached,
     .tolerance = {1e-5f, 2e-2f},
     .timing = RF_TIMING_ATTENTION,
     .timed_like = {&RF_OP_ATTENTION_KV, &RF_OP_ATTENTION},

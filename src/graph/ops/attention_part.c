@@ -3,83 +3,56 @@
  * belongs to chip t % chips, so all chips get the same share of early and late queries. */
 #include "graph/mesh/shard.h"
 
-static int64_t qkv_width(const rf_attr_attention *attr) {
-  return (int64_t)(attr->heads + 2 * attr->kv_heads) * attr->head_dim;
-}
-static int64_t q_width(const rf_attr_attention *attr) { return (int64_t)attr->heads * attr->head_dim; }
-static int64_t kv_width(const rf_attr_attention *attr) {
-  return 2 * (int64_t)attr->kv_heads * attr->head_dim;
-}
-
-static rf_status attr_check(const rf_op *op, rf_error *error) {
-  const rf_attr_attention *attr = &op->attr.attention;
-  if (attr->heads > 0 && attr->kv_heads > 0 && attr->head_dim > 0 && attr->heads % attr->kv_heads == 0 &&
-      attr->window >= 0 && op->attr.group >= 0)
-    return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, NULL,
-                 "bad heads (%s: expected heads a multiple of kv_heads, all > 0, got %d, %d, head_dim %d)",
-                 op->name, attr->heads, attr->kv_heads, attr->head_dim);
-}
-
 static int64_t chips_of(const rf_op *op) { return op->attr.group > 1 ? op->attr.group : 1; }
 
 static rf_status kv_rows_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t rows = rf_input_dim(graph, op, 0, 0);
-  RF_TRY(attr_check(op, error));
-  RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(&op->attr.attention));
-  RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rows, kv_width(&op->attr.attention));
+  rf_heads h;
+  RF_TRY(rf_heads_of(graph, op, &h, error));
+  RF_IN(0, RF_ANY_FLOAT, h.rows, h.qkv);
+  RF_OUT(0, RF_CLASS_ACTIVATION, h.dtype, h.rows, h.kv);
   return RAFTER_OK;
 }
 
 static rf_status kv_join_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t rows = rf_input_dim(graph, op, 0, 0);
-  rf_dtype dtype = rf_input_dtype(graph, op, 0);
-  RF_TRY(attr_check(op, error));
-  RF_IN(0, RF_ANY_FLOAT, rows, q_width(&op->attr.attention));
-  RF_IN(1, dtype, rows, kv_width(&op->attr.attention));
-  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, qkv_width(&op->attr.attention));
+  rf_heads h;
+  RF_TRY(rf_heads_of(graph, op, &h, error));
+  RF_IN(0, RF_ANY_FLOAT, h.rows, h.q);
+  RF_IN(1, h.dtype, h.rows, h.kv);
+  RF_OUT(0, RF_CLASS_ACTIVATION, h.dtype, h.rows, h.qkv);
   return RAFTER_OK;
 }
 
 static rf_status part_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  const rf_attr_attention *attr = &op->attr.attention;
-  int64_t rows = rf_input_dim(graph, op, 0, 0), keys = rows * chips_of(op);
-  rf_dtype dtype = rf_input_dtype(graph, op, 0);
-  RF_TRY(attr_check(op, error));
-  RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(attr));
-  RF_IN(1, dtype, keys, kv_width(attr));
+  rf_heads h;
+  RF_TRY(rf_heads_of(graph, op, &h, error));
+  int64_t keys = h.rows * chips_of(op);
+  RF_IN(0, RF_ANY_FLOAT, h.rows, h.qkv);
+  RF_IN(1, h.dtype, keys, h.kv);
   RF_IN(2, RF_I32, keys + 1);
-  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, q_width(attr));
-  RF_OUT(1, RF_CLASS_ACTIVATION, rf_wide_dtype(dtype), attr->heads, rows);
+  RF_OUT(0, RF_CLASS_ACTIVATION, h.dtype, h.rows, h.q);
+  RF_OUT(1, RF_CLASS_ACTIVATION, h.wide, op->attr.attention.heads, h.rows);
   return RAFTER_OK;
 }
 
 static rf_status part_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  const rf_attr_attention *attr = &op->attr.attention;
-  int64_t rows = rf_input_dim(graph, op, 0, 0), keys = rows * chips_of(op);
-  rf_dtype dtype = rf_input_dtype(graph, op, 0);
-  RF_TRY(attr_check(op, error));
-  RF_IN(0, RF_ANY_FLOAT, rows, qkv_width(attr));
-  RF_IN(1, dtype, keys, kv_width(attr));
-  RF_IN(2, dtype, rows, q_width(attr));
-  RF_IN(3, rf_wide_dtype(dtype), attr->heads, rows);
-  RF_IN(4, dtype, rows, q_width(attr));
+  rf_heads h;
+  RF_TRY(rf_heads_of(graph, op, &h, error));
+  int64_t keys = h.rows * chips_of(op);
+  RF_IN(0, RF_ANY_FLOAT, h.rows, h.qkv);
+  RF_IN(1, h.dtype, keys, h.kv);
+  RF_IN(2, h.dtype, h.rows, h.q);
+  RF_IN(3, h.wide, op->attr.attention.heads, h.rows);
+  RF_IN(4, h.dtype, h.rows, h.q);
   RF_IN(5, RF_I32, keys + 1);
-  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, rows, q_width(attr));
-  RF_OUT(1, RF_CLASS_ACTIVATION, dtype, keys, kv_width(attr));
+  RF_OUT(0, RF_CLASS_ACTIVATION, h.dtype, h.rows, h.q);
+  RF_OUT(1, RF_CLASS_ACTIVATION, h.dtype, keys, h.kv);
   return RAFTER_OK;
 }
 
-/* Counts the pairs of all queries; each chip computes its share of them. */
+/* The pairs of all queries, of which each chip computes its share. */
 static rf_work pairs_work(const rf_graph *graph, const rf_op *op, double products, double again) {
-  rf_work work = rf_work_bytes(graph, op);
-  double causal, square, chips = (double)chips_of(op),
-                         per_pair = 2.0 * op->attr.attention.heads * op->attr.attention.head_dim;
-  rf_attention_pairs(graph, rf_input_dim(graph, op, 1, 0), op->attr.attention.window, &causal, &square);
-  work.flops = products * per_pair * causal / chips;
-  work.flops_full = products * per_pair * square / chips;
-  work.flops_again = again * per_pair * causal / chips;
-  return work;
+  double pair = 2.0 * op->attr.attention.heads * op->attr.attention.head_dim;
+  return rf_pairs_work(graph, op, rf_input_dim(graph, op, 1, 0), products * pair, again * pair);
 }
 static rf_work part_work(const rf_graph *graph, const rf_op *op) { return pairs_work(graph, op, 2, 0); }
 static rf_work part_bwd_work(const rf_graph *graph, const rf_op *op) { return pairs_work(graph, op, 4, 1); }

@@ -1,7 +1,7 @@
 /* collective.c - collectives between chips, transfers between pipeline stages, and copies between a
  * chip and its host. A group consists of the `group` chips that differ only in the axes `axes`, in
  * the order of mesh.h. In a group of one chip a collective is a copy. */
-#include "graph/ops/ops.h"
+#include "graph/mesh/shard.h"
 
 static rf_status group_check(const rf_op *op, rf_error *error) {
   const rf_attr *attr = &op->attr;
@@ -18,9 +18,13 @@ static rf_status dims_check(const rf_op *op, const rf_tensor *x, rf_error *error
                  op->def->name, op->name, x->rank, attr->dim, attr->to);
 }
 
-/* Gives the output the shape of the input, except for dimension `dim` (and `to`) where the op
- * gathers or splits. */
-static rf_status exchange_shape(rf_graph *graph, rf_op *op, bool gathers, bool splits, rf_error *error) {
+/* Gives the output the shape of the input. all_gather multiplies dimension `dim`, reduce_scatter
+ * and take_run divide it; all_to_all multiplies `dim` and divides `to`. */
+static rf_status exchange_shape(rf_graph *graph, rf_op *op, rf_error *error) {
+  const rf_exchange_kind kind = op->def->exchange;
+  bool gathers = kind == RF_EXCHANGE_ALL_GATHER || kind == RF_EXCHANGE_ALL_TO_ALL;
+  bool splits =
+      kind == RF_EXCHANGE_REDUCE_SCATTER || kind == RF_EXCHANGE_ALL_TO_ALL || op->def == &RF_OP_TAKE_RUN;
   int id = op->input[0];
   if (id < 0 || id >= graph->tensor_count)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "missing input (%s %s: expected x, got none)", op->def->name,
@@ -49,19 +53,6 @@ static rf_status exchange_shape(rf_graph *graph, rf_op *op, bool gathers, bool s
                          x.rank, dims, error);
 }
 
-static rf_status gather_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  return exchange_shape(graph, op, true, false, error);
-}
-static rf_status scatter_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  return exchange_shape(graph, op, false, true, error);
-}
-static rf_status same_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  return exchange_shape(graph, op, false, false, error);
-}
-static rf_status transpose_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  return exchange_shape(graph, op, true, true, error);
-}
-
 /* `sent_bytes` is the array of the whole group, as in the usual formulas for collectives. */
 static rf_work sends(const rf_graph *graph, const rf_op *op, double bytes) {
   rf_work work = rf_work_bytes(graph, op);
@@ -73,10 +64,9 @@ static rf_work gather_work(const rf_graph *graph, const rf_op *op) {
 }
 static rf_work reduce_work(const rf_graph *graph, const rf_op *op) {
   const rf_tensor *x = &graph->tensor[op->input[0]];
-  double columns = (double)x->shape[x->rank - 1],
-         share =
-             op->def == &RF_OP_ALL_REDUCE ? (columns - (double)op->attr.collective.own_columns) / columns : 1;
-  return sends(graph, op, share * (double)rf_tensor_bytes(x));
+  double columns = (double)x->shape[x->rank - 1];
+  return sends(graph, op,
+               (columns - (double)op->attr.collective.own_columns) / columns * (double)rf_tensor_bytes(x));
 }
 static rf_work transpose_work(const rf_graph *graph, const rf_op *op) {
   double fill = op->attr.fill > 0 ? (double)op->attr.fill : 1;
@@ -89,15 +79,16 @@ static rf_work offload_work(const rf_graph *graph, const rf_op *op) {
   return (rf_work){.bytes_read = bytes, .bytes_written = bytes, .sent_bytes = bytes};
 }
 
+/* Fields of an exchange with one input x and one output y. */
+#define MOVES(FAMILY) \
+  .kind = RF_KIND_EXCHANGE, .inputs = {"x (..)"}, .outputs = {"y (..)"}, .fields = RF_FIELDS_##FAMILY, \
+  .shape = exchange_shape
+
 const rf_op_def RF_OP_ALL_GATHER = {
     .name = "all_gather",
-    .kind = RF_KIND_EXCHANGE,
+    MOVES(COLLECTIVE),
     .formula = "y = the x of all chips of the group, concatenated along dimension `dim` in the order of the "
                "mesh, without the padding of the last one",
-    .inputs = {"x (..)"},
-    .outputs = {"y (..)"},
-    .fields = RF_FIELDS_COLLECTIVE,
-    .shape = gather_shape,
     .work = gather_work,
     .tolerance = {1e-9f, 1e-9f},
     .exchange = RF_EXCHANGE_ALL_GATHER,
@@ -105,13 +96,9 @@ const rf_op_def RF_OP_ALL_GATHER = {
 
 const rf_op_def RF_OP_REDUCE_SCATTER = {
     .name = "reduce_scatter",
-    .kind = RF_KIND_EXCHANGE,
+    MOVES(COLLECTIVE),
     .formula = "y = this chip's run, along dimension `dim`, of the sum of the group's x in chip order, in "
                "f32; an accumulating y is added to",
-    .inputs = {"x (..)"},
-    .outputs = {"y (..)"},
-    .fields = RF_FIELDS_COLLECTIVE,
-    .shape = scatter_shape,
     .work = reduce_work,
     .tolerance = {1e-6f, 1e-2f},
     .exchange = RF_EXCHANGE_REDUCE_SCATTER,
@@ -119,31 +106,22 @@ const rf_op_def RF_OP_REDUCE_SCATTER = {
 
 const rf_op_def RF_OP_ALL_REDUCE = {
     .name = "all_reduce",
-    .kind = RF_KIND_EXCHANGE,
+    MOVES(COLLECTIVE),
     .formula =
         "y = the sum of the group's x in chip order, in f32; log_sum: log(sum over the group of exp(x)); an "
         "accumulating y is added to; a group smaller than its axes consists of neighbouring chips; the sum "
         "covers columns from `own_columns` on, and y = x in the columns before",
-    .inputs = {"x (..)"},
-    .outputs = {"y (..)"},
-    .fields = RF_FIELDS_COLLECTIVE,
-    .shape = same_shape,
     .work = reduce_work,
-    .inplace = {{0, 0}},
-    .inplace_count = 1,
+    RF_INPLACE({0, 0}),
     .tolerance = {1e-6f, 1e-2f},
     .exchange = RF_EXCHANGE_ALL_REDUCE,
 };
 
 const rf_op_def RF_OP_ALL_TO_ALL = {
     .name = "all_to_all",
-    .kind = RF_KIND_EXCHANGE,
+    MOVES(COLLECTIVE),
     .formula = "chip i of the group gets run i along dimension `to` of every chip's x, concatenated along "
                "dimension `dim`",
-    .inputs = {"x (..)"},
-    .outputs = {"y (..)"},
-    .fields = RF_FIELDS_COLLECTIVE,
-    .shape = transpose_shape,
     .work = transpose_work,
     .tolerance = {1e-9f, 1e-9f},
     .exchange = RF_EXCHANGE_ALL_TO_ALL,
@@ -151,12 +129,8 @@ const rf_op_def RF_OP_ALL_TO_ALL = {
 
 const rf_op_def RF_OP_PERMUTE = {
     .name = "permute",
-    .kind = RF_KIND_EXCHANGE,
+    MOVES(COLLECTIVE),
     .formula = "y = the x of the previous chip in the ring of the group; back: of the next chip",
-    .inputs = {"x (..)"},
-    .outputs = {"y (..)"},
-    .fields = RF_FIELDS_COLLECTIVE,
-    .shape = same_shape,
     .work = reduce_work,
     .tolerance = {1e-9f, 1e-9f},
     .exchange = RF_EXCHANGE_PERMUTE,
@@ -198,6 +172,7 @@ const rf_op_def RF_OP_SEND = {
     .fields = RF_FIELDS_TRANSFER,
     .shape = send_shape,
     .work = send_work,
+    .expand = rf_expand_transfer,
     .tolerance = {1e-9f, 1e-9f},
     .exchange = RF_EXCHANGE_SEND,
 };
@@ -211,19 +186,16 @@ const rf_op_def RF_OP_RECV = {
     .fields = RF_FIELDS_TRANSFER,
     .shape = recv_shape,
     .work = recv_work,
+    .expand = rf_expand_transfer,
     .tolerance = {1e-9f, 1e-9f},
     .exchange = RF_EXCHANGE_RECV,
 };
 
 const rf_op_def RF_OP_OFFLOAD_OUT = {
     .name = "offload_out",
-    .kind = RF_KIND_EXCHANGE,
+    MOVES(OFFLOAD),
     .formula = "y = x, stored in the host's memory; for a cache with rows > 0 only `rows` rows are sent, "
                "since the rest is already there",
-    .inputs = {"x (..)"},
-    .outputs = {"y (..)"},
-    .fields = RF_FIELDS_OFFLOAD,
-    .shape = same_shape,
     .work = offload_work,
     .tolerance = {1e-9f, 1e-9f},
     .exchange = RF_EXCHANGE_TO_HOST,
@@ -231,12 +203,8 @@ const rf_op_def RF_OP_OFFLOAD_OUT = {
 
 const rf_op_def RF_OP_OFFLOAD_IN = {
     .name = "offload_in",
-    .kind = RF_KIND_EXCHANGE,
+    MOVES(OFFLOAD),
     .formula = "y = x, fetched from the host's memory",
-    .inputs = {"x (..)"},
-    .outputs = {"y (..)"},
-    .fields = RF_FIELDS_OFFLOAD,
-    .shape = same_shape,
     .work = offload_work,
     .tolerance = {1e-9f, 1e-9f},
     .exchange = RF_EXCHANGE_FROM_HOST,
@@ -249,13 +217,9 @@ static rf_work local_work(const rf_graph *graph, const rf_op *op) {
 
 const rf_op_def RF_OP_TAKE_RUN = {
     .name = "take_run",
-    .kind = RF_KIND_EXCHANGE,
+    MOVES(COLLECTIVE),
     .formula = "y = this chip's run, along dimension `dim`, of x, which every chip of the group has; nothing "
                "is sent",
-    .inputs = {"x (..)"},
-    .outputs = {"y (..)"},
-    .fields = RF_FIELDS_COLLECTIVE,
-    .shape = scatter_shape,
     .work = local_work,
     .tolerance = {1e-9f, 1e-9f},
 };

@@ -1,5 +1,6 @@
-/* dropout.c - dropout, which is its own backward op, and dropout fused with a residual sum. The
- * mask is never stored; every op draws it from (seed, step, site, token, channel). */
+/* dropout.c - dropout, and dropout fused with a residual sum. Dropout is its own backward op: the
+ * same elements become 0. The mask is never stored; every op draws it from (seed, step, site,
+ * token, channel). */
 #include "graph/mesh/shard.h"
 
 static rf_status probability_check(const rf_op *op, rf_error *error) {
@@ -13,37 +14,28 @@ static rf_status dropped_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return rf_shape_alike(graph, op, error);
 }
 
-/* The gradient of dropout: the same elements become 0 and the others get the same factor. */
-static rf_status drop_gradient(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
-                               rf_error *error) {
-  rf_attr attr = {.dropout = op->attr.dropout};
-  int id = rf_graph_emit(graph, &RF_OP_DROPOUT, rf_backward_name(graph, op, ""), op->section, grad_out, 1,
-                         (const int[]){RF_WANTED}, 1, &attr, error);
-  if (id < 0) return RAFTER_INVALID;
-  *grad_in = graph->op[id].output[0];
-  return RAFTER_OK;
-}
-
 static rf_status add_dropout_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                                       rf_error *error) {
   if (grad_in[0] == RF_WANTED) grad_in[0] = grad_out[0];
-  return grad_in[1] == RF_NONE ? RAFTER_OK : drop_gradient(graph, op, grad_out, &grad_in[1], error);
+  if (grad_in[1] == RF_NONE) return RAFTER_OK;
+  grad_in[1] = rf_graph_make(graph, &RF_OP_DROPOUT, rf_backward_name(graph, op, ""), op->section,
+                             RF_IDS(grad_out[0]), &op->attr, error);
+  return grad_in[1] == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
 }
 
 /* Every chip draws the numbers of its own tokens and channels: every n-th token along context, a
  * run of the channels along tensor. */
-static rf_status dropout_shard(rf_sharding *s, rf_error *error) {
-  rf_axes dealt = RF_AXIS_BIT(RF_AXIS_SEQUENCE);
-  for (int i = 0; i < s->op->input_count; i++) /* sharded heads become sharded rows again */
-  {
-    s->in[i].split[0] |= s->in[i].split[1] & dealt;
-    s->in[i].split[1] &= (rf_axes)~dealt;
+static rf_status dropout_shard(rf_sharding *s) {
+  rf_axes sequence = RF_AXIS_BIT(RF_AXIS_SEQUENCE);
+  for (int i = 0; i < s->op->input_count; i++) { /* sharded heads become sharded rows again */
+    s->in[i].split[0] |= s->in[i].split[1] & sequence;
+    s->in[i].split[1] &= (rf_axes)~sequence;
   }
-  RF_TRY(rf_shard_pointwise(s, error));
+  RF_TRY(rf_shard_pointwise(s));
   s->attr.axes = s->out[0].split[1];
   int64_t channels = s->graph->tensor[s->op->input[0]].shape[1], chips = rf_mesh_size(s->mesh, s->attr.axes);
   if (chips > 1 && channels % (4 * chips))
-    return RF_FAIL(error, RAFTER_INVALID,
+    return RF_FAIL(s->error, RAFTER_INVALID,
                    "set the adapters' dropout to 0, or choose fewer chips along tensor and sequence",
                    "dropout draws channels in groups of four, which cannot be sharded here (%s: expected a "
                    "multiple of %lld, got %lld)",
@@ -64,8 +56,7 @@ const rf_op_def RF_OP_ADD_DROPOUT = {
     .fields = RF_FIELDS_DROPOUT,
     .shape = dropped_shape,
     .work = rf_work_bytes,
-    .inplace = {{0, 0}, {0, 1}},
-    .inplace_count = 2,
+    RF_INPLACE({0, 0}, {0, 1}),
     .backward = add_dropout_backward,
     .shard = dropout_shard,
     .tolerance = {1e-7f, 1e-3f},
@@ -83,9 +74,8 @@ const rf_op_def RF_OP_DROPOUT = {
     .fields = RF_FIELDS_DROPOUT,
     .shape = dropped_shape,
     .work = rf_work_bytes,
-    .inplace = {{0, 0}},
-    .inplace_count = 1,
-    .backward = drop_gradient,
+    RF_INPLACE({0, 0}),
+    .gradient = {&RF_OP_DROPOUT, {RF_DY(0)}},
     .shard = dropout_shard,
     .tolerance = {1e-7f, 1e-3f},
     .random = true,

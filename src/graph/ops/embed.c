@@ -26,10 +26,10 @@ static rf_work embed_work(const rf_graph *graph, const rf_op *op) {
 static rf_status embed_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                                 rf_error *error) {
   if (grad_in[2] == RF_NONE && grad_in[3] == RF_NONE) return RAFTER_OK;
-  int inputs[] = {op->input[0], op->input[1], grad_out[0]}, outputs[] = {grad_in[2], grad_in[3]};
   rf_attr attr = {.embed = {.scale = op->attr.embed.scale}};
-  int id = rf_graph_emit(graph, &RF_OP_EMBED_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 3,
-                         outputs, 2, &attr, error);
+  int id = rf_graph_emit(graph, &RF_OP_EMBED_BWD, rf_backward_name(graph, op, ""), op->section,
+                         RF_IDS(op->input[0], op->input[1], grad_out[0]), (rf_slots){grad_in + 2, 2}, &attr,
+                         error);
   return id < 0 ? RAFTER_INVALID : RAFTER_OK;
 }
 
@@ -67,8 +67,7 @@ static rf_work embed_bwd_work(const rf_graph *graph, const rf_op *op) {
 
 /* With a sharded table, each chip looks up the rows that it has and the results are summed over
  * chips. The first chip adds the positions. */
-static rf_status embed_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
+static rf_status embed_shard(rf_sharding *s) {
   rf_axes rows = s->in[0].split[0], table = s->in[2].split[0];
   s->in[0] = s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
   s->in[2] = rf_spec_of(table, 0, RF_FORM_BLOCKS);
@@ -78,8 +77,7 @@ static rf_status embed_shard(rf_sharding *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status embed_bwd_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
+static rf_status embed_bwd_shard(rf_sharding *s) {
   rf_axes rows = s->in[0].split[0] & s->in[1].split[0], table = s->out[0].split[0];
   for (int i = 0; i < 3; i++) s->in[i] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
   s->out[0] = rf_spec_of(table, 0, RF_FORM_BLOCKS);
@@ -93,7 +91,7 @@ const rf_op_def RF_OP_EMBED = {
     .name = "embed",
     .kind = RF_KIND_EMBED,
     .formula = "x[r,d] = round(wte[tokens[r],d]*scale + wpe[positions[r],d]), in f32; scale 0 means 1; "
-               "without wpe there is no sum; if axes shard the table, a token of another chip gives 0 and "
+               "without wpe nothing is added; if axes shard the table, a token of another chip gives 0 and "
                "only the first chip adds wpe",
     .inputs = {"tokens i32 (n)", "positions i32 (n)", "wte (V,D)", "wpe (T,D)?"},
     .outputs = {"x (n,D)"},

@@ -56,17 +56,6 @@ static rf_status route_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status route_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
-                                rf_error *error) {
-  int inputs[] = {op->input[0], op->output[0], op->output[1], grad_out[0]}, outputs[] = {grad_in[0]};
-  rf_attr attr = op->attr;
-  int id = rf_graph_emit(graph, &RF_OP_ROUTE_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 4,
-                         outputs, 1, &attr, error);
-  if (id < 0) return RAFTER_INVALID;
-  grad_in[0] = graph->op[id].output[0];
-  return RAFTER_OK;
-}
-
 static rf_status route_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), experts = op->attr.experts.experts,
           used = op->attr.experts.used;
@@ -101,8 +90,7 @@ static int64_t whole_dim(const rf_sharding *s, int slot) {
   return s->graph->tensor[s->op->input[slot]].shape[0];
 }
 
-static rf_status route_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
+static rf_status route_shard(rf_sharding *s) {
   give_room(s, whole_dim(s, 0), rows_of_group(&s->in[0]));
   rf_spec rows = rf_spec_of(rows_of_group(&s->in[0]), 0, RF_FORM_BLOCKS);
   s->in[0] = s->out[0] = s->out[1] = s->out[2] = rows;
@@ -110,18 +98,18 @@ static rf_status route_shard(rf_sharding *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status dispatch_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
+static rf_status dispatch_shard(rf_sharding *s) {
   bool back = s->op->def == &RF_OP_DISPATCH_BWD;
   give_room(s, whole_dim(s, 1) / s->attr.experts.used, rows_of_group(&s->in[0]));
   rf_axes sums = s->in[0].partial;
   s->in[0] = s->in[1] = s->out[0] = rf_spec_of(rows_of_group(&s->in[0]), 0, RF_FORM_BLOCKS);
   if (back) s->in[0].partial = s->out[0].partial = sums;
+  s->from_experts = back;
+  s->to_experts = !back;
   return RAFTER_OK;
 }
 
-static rf_status combine_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
+static rf_status combine_shard(rf_sharding *s) {
   bool back = s->op->def == &RF_OP_COMBINE_BWD;
   give_room(s, whole_dim(s, 1), rows_of_group(&s->in[0]));
   rf_axes sums = s->in[0].partial;
@@ -130,6 +118,8 @@ static rf_status combine_shard(rf_sharding *s, rf_error *error) {
   s->out[0] = s->out[1] = rows;
   s->in[0].partial = sums;
   s->out[back ? 1 : 0].partial = sums;
+  s->from_experts = true;
+  s->to_experts = back;
   return RAFTER_OK;
 }
 
@@ -143,8 +133,7 @@ static rf_axes own_experts(rf_sharding *s, const rf_spec *w) {
 }
 
 /* Product a (rows, k) times w, summed over axis `k` of w; n is the other axis. */
-static rf_status experts_product_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
+static rf_status experts_product_shard(rf_sharding *s) {
   int k = s->op->def == &RF_OP_MATMUL_EXPERTS ? 0 : 1, n = 1 - k;
   rf_axes experts = own_experts(s, &s->in[1]);
   s->in[1].split[0] &= (rf_axes)~experts;
@@ -165,8 +154,7 @@ static rf_status experts_product_shard(rf_sharding *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status experts_dw_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
+static rf_status experts_dw_shard(rf_sharding *s) {
   rf_axes experts = own_experts(s, &s->out[0]), rows = rows_of_group(&s->in[0]), x = s->in[0].split[1],
           dy = s->in[1].split[1];
   s->in[0].split[0] = s->in[1].split[0] = rows;
@@ -196,7 +184,7 @@ const rf_op_def RF_OP_ROUTE = {
     .fields = RF_FIELDS_EXPERTS,
     .shape = route_shape,
     .work = rf_work_bytes,
-    .backward = route_backward,
+    .gradient = {&RF_OP_ROUTE_BWD, {RF_X(0), RF_Y(0), RF_Y(1), RF_DY(0)}},
     .shard = route_shard,
     .tolerance = {2e-6f, 2e-6f},
 };
@@ -229,17 +217,6 @@ static rf_status dispatch_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status dispatch_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
-                                   rf_error *error) {
-  int inputs[] = {grad_out[0], op->input[1]}, outputs[] = {grad_in[0]};
-  rf_attr attr = op->attr;
-  int id = rf_graph_emit(graph, &RF_OP_DISPATCH_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 2,
-                         outputs, 1, &attr, error);
-  if (id < 0) return RAFTER_INVALID;
-  grad_in[0] = graph->op[id].output[0];
-  return RAFTER_OK;
-}
-
 static rf_status dispatch_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t sorted = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1),
           places = rf_input_dim(graph, op, 1, 0);
@@ -261,7 +238,7 @@ const rf_op_def RF_OP_DISPATCH = {
     .fields = RF_FIELDS_EXPERTS,
     .shape = dispatch_shape,
     .work = rf_work_bytes,
-    .backward = dispatch_backward,
+    .gradient = {&RF_OP_DISPATCH_BWD, {RF_DY(0), RF_X(1)}},
     .shard = dispatch_shard,
     .tolerance = {1e-9f, 1e-9f},
 };
@@ -286,11 +263,15 @@ double rf_experts_met(double experts, double used, double rows) {
 }
 
 /* Model FLOPs count all rows, including dropped ones, but not rows reserved beyond an even share
- * (--capacity). Of the weights (input `weights`), only those of experts that get a row are read
- * (rf_experts_met). Reserved rows that are expected to stay empty move no bytes. */
-static rf_work product_work(const rf_graph *graph, const rf_op *op, int weights, int64_t places,
-                            int64_t inner, int64_t columns) {
+ * (--capacity). Only the weights of experts that get a row are read (rf_experts_met). Reserved rows
+ * that are expected to stay empty move no bytes. */
+static rf_work product_work(const rf_graph *graph, const rf_op *op) {
   rf_work work = rf_work_bytes(graph, op);
+  bool dx = op->def == &RF_OP_MATMUL_EXPERTS_DX;
+  int64_t places = rf_input_dim(graph, op, 0, 0),
+          inner =
+              dx ? rf_input_dim(graph, op, 1, 0) / op->attr.experts.experts : rf_input_dim(graph, op, 0, 1),
+          columns = dx ? rf_input_dim(graph, op, 0, 1) : rf_input_dim(graph, op, 1, 1);
   double group = op->attr.group > 1 ? op->attr.group : 1, experts = op->attr.experts.experts * group,
          used = op->attr.experts.used, fill = op->attr.fill > 0 ? (double)op->attr.fill : 1,
          rows = (double)places * fill, met = rf_experts_met(experts, used, rows * group / used);
@@ -298,8 +279,8 @@ static rf_work product_work(const rf_graph *graph, const rf_op *op, int weights,
          capacity = op->attr.experts.room > 0 && graph->mesh.capacity > 0 ? (double)graph->mesh.capacity : 1;
   work.flops = work.flops_full = done / capacity;
   work.flops_again = done - work.flops;
-  if (weights >= 0)
-    work.bytes_read -= (1 - met / experts) * (double)rf_tensor_bytes(&graph->tensor[op->input[weights]]);
+  if (op->def->product != RF_PRODUCT_DW)
+    work.bytes_read -= (1 - met / experts) * (double)rf_tensor_bytes(&graph->tensor[op->input[1]]);
   double all =
       (double)(places * (inner + columns)) * (double)rf_dtype_bytes(graph->tensor[op->input[0]].dtype);
   work.bytes_read -= (1 - fill) * all * (double)inner / (double)(inner + columns);
@@ -317,30 +298,20 @@ static rf_status matmul_experts_shape(rf_graph *graph, rf_op *op, rf_error *erro
   RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rows, columns);
   return RAFTER_OK;
 }
-static rf_work matmul_experts_work(const rf_graph *graph, const rf_op *op) {
-  return product_work(graph, op, 1, rf_input_dim(graph, op, 0, 0), rf_input_dim(graph, op, 0, 1),
-                      rf_input_dim(graph, op, 1, 1));
-}
 
 static rf_status matmul_experts_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                                          rf_error *error) {
-  rf_attr attr = op->attr;
   if (grad_in[1] != RF_NONE) {
-    int inputs[] = {op->input[0], grad_out[0], op->input[2]}, outputs[] = {grad_in[1]};
-    const char *name = rf_backward_name(graph, op, "/weight");
-    int id = rf_graph_emit(graph, &RF_OP_MATMUL_EXPERTS_DW, name, op->section, inputs, 3, outputs, 1, &attr,
-                           error);
+    int id =
+        rf_graph_emit(graph, &RF_OP_MATMUL_EXPERTS_DW, rf_backward_name(graph, op, "/weight"), op->section,
+                      RF_IDS(op->input[0], grad_out[0], op->input[2]), RF_IDS(grad_in[1]), &op->attr, error);
     if (id < 0) return RAFTER_INVALID;
     grad_in[1] = graph->op[id].output[0];
   }
-  if (grad_in[0] != RF_NONE) {
-    int inputs[] = {grad_out[0], op->input[1], op->input[2]}, outputs[] = {RF_WANTED};
-    int id = rf_graph_emit(graph, &RF_OP_MATMUL_EXPERTS_DX, rf_backward_name(graph, op, ""), op->section,
-                           inputs, 3, outputs, 1, &attr, error);
-    if (id < 0) return RAFTER_INVALID;
-    grad_in[0] = graph->op[id].output[0];
-  }
-  return RAFTER_OK;
+  if (grad_in[0] == RF_NONE) return RAFTER_OK;
+  grad_in[0] = rf_graph_make(graph, &RF_OP_MATMUL_EXPERTS_DX, rf_backward_name(graph, op, ""), op->section,
+                             RF_IDS(grad_out[0], op->input[1], op->input[2]), &op->attr, error);
+  return grad_in[0] == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
 }
 
 static rf_status matmul_experts_dx_shape(rf_graph *graph, rf_op *op, rf_error *error) {
@@ -352,11 +323,6 @@ static rf_status matmul_experts_dx_shape(rf_graph *graph, rf_op *op, rf_error *e
   RF_IN(2, RF_I32, run_count(op) + 1);
   RF_OUT(0, RF_CLASS_ACTIVATION, rf_input_dtype(graph, op, 0), rows, inner);
   return RAFTER_OK;
-}
-static rf_work matmul_experts_dx_work(const rf_graph *graph, const rf_op *op) {
-  return product_work(graph, op, 1, rf_input_dim(graph, op, 0, 0),
-                      rf_input_dim(graph, op, 1, 0) / op->attr.experts.experts,
-                      rf_input_dim(graph, op, 0, 1));
 }
 
 static rf_status matmul_experts_dw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
@@ -370,11 +336,6 @@ static rf_status matmul_experts_dw_shape(rf_graph *graph, rf_op *op, rf_error *e
   RF_OUT(0, RF_CLASS_GRADIENT, rf_wide_dtype(dtype), op->attr.experts.experts * inner, columns);
   return RAFTER_OK;
 }
-/* The gradient of every expert is written, including experts without rows. */
-static rf_work matmul_experts_dw_work(const rf_graph *graph, const rf_op *op) {
-  return product_work(graph, op, -1, rf_input_dim(graph, op, 0, 0), rf_input_dim(graph, op, 0, 1),
-                      rf_input_dim(graph, op, 1, 1));
-}
 
 const rf_op_def RF_OP_MATMUL_EXPERTS = {
     .name = "matmul_experts",
@@ -386,7 +347,7 @@ const rf_op_def RF_OP_MATMUL_EXPERTS = {
     .outputs = {"u (R,N)"},
     .fields = RF_FIELDS_EXPERTS,
     .shape = matmul_experts_shape,
-    .work = matmul_experts_work,
+    .work = product_work,
     .backward = matmul_experts_backward,
     .shard = experts_product_shard,
     .tolerance = {2e-6f, 1e-2f},
@@ -406,7 +367,7 @@ const rf_op_def RF_OP_MATMUL_EXPERTS_DX = {
     .outputs = {"dx (R,K)"},
     .fields = RF_FIELDS_EXPERTS,
     .shape = matmul_experts_dx_shape,
-    .work = matmul_experts_dx_work,
+    .work = product_work,
     .shard = experts_product_shard,
     .tolerance = {2e-6f, 1e-2f},
     .timing = RF_TIMING_GROUPED,
@@ -423,7 +384,7 @@ const rf_op_def RF_OP_MATMUL_EXPERTS_DW = {
     .outputs = {"dw (E*K,N)"},
     .fields = RF_FIELDS_EXPERTS,
     .shape = matmul_experts_dw_shape,
-    .work = matmul_experts_dw_work,
+    .work = product_work,
     .shard = experts_dw_shard,
     .tolerance = {2e-6f, 2e-6f},
     .timing = RF_TIMING_GROUPED,
@@ -449,18 +410,6 @@ static rf_status combine_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status combine_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
-                                  rf_error *error) {
-  int inputs[] = {op->input[0], op->input[1], op->input[2], grad_out[0]},
-      outputs[] = {grad_in[0], grad_in[1]};
-  rf_attr attr = op->attr;
-  int id = rf_graph_emit(graph, &RF_OP_COMBINE_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 4,
-                         outputs, 2, &attr, error);
-  if (id < 0) return RAFTER_INVALID;
-  for (int i = 0; i < 2; i++) grad_in[i] = graph->op[id].output[i];
-  return RAFTER_OK;
-}
-
 static rf_status combine_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t sorted = rf_input_dim(graph, op, 0, 0), rows = rf_input_dim(graph, op, 1, 0),
           width = rf_input_dim(graph, op, 0, 1), used = op->attr.experts.used;
@@ -482,7 +431,7 @@ const rf_op_def RF_OP_COMBINE = {
     .fields = RF_FIELDS_EXPERTS,
     .shape = combine_shape,
     .work = rf_work_bytes,
-    .backward = combine_backward,
+    .gradient = {&RF_OP_COMBINE_BWD, {RF_X(0), RF_X(1), RF_X(2), RF_DY(0)}},
     .shard = combine_shard,
     .tolerance = {1e-6f, 1e-2f},
 };

@@ -9,15 +9,6 @@ static rf_status gated_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status swiglu_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
-                                 rf_error *error) {
-  return rf_backward_pointwise(graph, &RF_OP_SWIGLU_BWD, op, grad_out, grad_in, error);
-}
-static rf_status geglu_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
-                                rf_error *error) {
-  return rf_backward_pointwise(graph, &RF_OP_GEGLU_BWD, op, grad_out, grad_in, error);
-}
-
 static rf_status gated_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), ff = rf_input_dim(graph, op, 0, 1) / 2;
   rf_dtype dtype = rf_input_dtype(graph, op, 0);
@@ -28,14 +19,14 @@ static rf_status gated_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 }
 
 /* Each chip has a run of the gate columns and the same run of the up columns. */
-static rf_status gated_shard(rf_sharding *s, rf_error *error) {
-  RF_TRY(rf_shard_pointwise(s, error));
+static rf_status gated_shard(rf_sharding *s) {
+  RF_TRY(rf_shard_pointwise(s));
   if (s->in[0].split[1]) s->in[0].form[1] = RF_FORM_HALVES;
   s->in[1].form[1] = s->out[0].form[1] = RF_FORM_BLOCKS;
   return RAFTER_OK;
 }
-static rf_status gated_bwd_shard(rf_sharding *s, rf_error *error) {
-  RF_TRY(gated_shard(s, error));
+static rf_status gated_bwd_shard(rf_sharding *s) {
+  RF_TRY(gated_shard(s));
   s->out[0].form[1] = s->in[0].form[1];
   return RAFTER_OK;
 }
@@ -47,7 +38,7 @@ const rf_op_def RF_OP_SWIGLU = {
     .outputs = {"h (n,F)"},
     .shape = gated_shape,
     .work = rf_work_bytes,
-    .backward = swiglu_backward,
+    .gradient = {&RF_OP_SWIGLU_BWD, {RF_X(0), RF_DY(0)}},
     .shard = gated_shard,
     .tolerance = {2e-6f, 1e-2f},
     .timed_like = {&RF_OP_GELU},
@@ -74,7 +65,7 @@ const rf_op_def RF_OP_GEGLU = {
     .outputs = {"h (n,F)"},
     .shape = gated_shape,
     .work = rf_work_bytes,
-    .backward = geglu_backward,
+    .gradient = {&RF_OP_GEGLU_BWD, {RF_X(0), RF_DY(0)}},
     .shard = gated_shard,
     .tolerance = {2e-6f, 1e-2f},
     .timed_like = {&RF_OP_SWIGLU, &RF_OP_GELU},

@@ -4,11 +4,12 @@
 #include "graph/mesh/shard.h"
 
 typedef struct head_dims {
-  int64_t rows, width, vocab, w[2];
+  int64_t rows, width, vocab, picked, w[2]; /* picked: rows that get logits */
   rf_dtype dtype, wide;
 } head_dims;
 
-/* Checks inputs 0 to 2 of every head op: x (n,D), w (D,V) or (V,D), bias (V)?. */
+/* Checks inputs 0 to 3 of every head op: x (n,D), w (D,V) or (V,D), bias (V)?, and labels (n) or
+ * the rows that get logits. */
 static rf_status head_inputs(rf_graph *graph, rf_op *op, head_dims *dims, rf_error *error) {
   bool transpose = op->attr.head.transpose;
   *dims = (head_dims){.rows = rf_input_dim(graph, op, 0, 0),
@@ -21,6 +22,8 @@ static rf_status head_inputs(rf_graph *graph, rf_op *op, head_dims *dims, rf_err
   RF_IN(0, RF_ANY_FLOAT, dims->rows, dims->width);
   RF_IN(1, RF_ANY_WEIGHT, dims->w[0], dims->w[1]);
   RF_IN(2, RF_ANY_FLOAT, dims->vocab);
+  dims->picked = op->def == &RF_OP_HEAD_LOGITS ? rf_input_dim(graph, op, 3, 0) : dims->rows;
+  RF_IN(3, RF_I32, dims->picked);
   return RAFTER_OK;
 }
 
@@ -39,7 +42,6 @@ static rf_work head_work(const rf_graph *graph, const rf_op *op, double products
 static rf_status head_loss_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   head_dims d;
   RF_TRY(head_inputs(graph, op, &d, error));
-  RF_IN(3, RF_I32, d.rows);
   RF_OUT(0, RF_CLASS_ACTIVATION, d.wide, d.rows);
   RF_OUT(1, RF_CLASS_ACTIVATION, RF_I32, d.rows);
   RF_OUT(2, RF_CLASS_ACTIVATION, d.wide, d.rows);
@@ -48,23 +50,9 @@ static rf_status head_loss_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 
 static rf_work head_loss_work(const rf_graph *graph, const rf_op *op) { return head_work(graph, op, 1, 0); }
 
-static rf_status head_loss_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
-                                    rf_error *error) {
-  (void)grad_out; /* unused: the op multiplies by run->loss_scale, the gradient of nll */
-  int inputs[] = {op->input[0], op->input[1], op->input[2], op->input[3], op->output[2]};
-  int outputs[] = {grad_in[0], grad_in[1], grad_in[2]};
-  rf_attr attr = {.head = {.transpose = op->attr.head.transpose, .softcap = op->attr.head.softcap}};
-  int id = rf_graph_emit(graph, &RF_OP_HEAD_LOSS_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5,
-                         outputs, 3, &attr, error);
-  if (id < 0) return RAFTER_INVALID;
-  grad_in[0] = graph->op[id].output[0];
-  return RAFTER_OK;
-}
-
 static rf_status head_loss_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   head_dims d;
   RF_TRY(head_inputs(graph, op, &d, error));
-  RF_IN(3, RF_I32, d.rows);
   RF_IN(4, d.wide, d.rows);
   RF_OUT(0, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.width);
   RF_OUT(1, RF_CLASS_GRADIENT, d.wide, d.w[0], d.w[1]);
@@ -79,7 +67,6 @@ static rf_work head_loss_bwd_work(const rf_graph *graph, const rf_op *op) {
 static rf_status head_loss_grad_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   head_dims d;
   RF_TRY(head_inputs(graph, op, &d, error));
-  RF_IN(3, RF_I32, d.rows);
   RF_OUT(0, RF_CLASS_ACTIVATION, d.wide, d.rows);
   RF_OUT(1, RF_CLASS_ACTIVATION, RF_I32, d.rows);
   RF_OUT(2, RF_CLASS_ACTIVATION, d.dtype, d.rows, d.width);
@@ -104,10 +91,8 @@ static rf_status loss_sum_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 static rf_status head_logits_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   head_dims d;
   RF_TRY(head_inputs(graph, op, &d, error));
-  int64_t picked = rf_input_dim(graph, op, 3, 0);
-  RF_IN(3, RF_I32, picked);
-  RF_OUT(0, RF_CLASS_LOGITS, d.wide, picked, d.vocab);
-  RF_OUT(1, RF_CLASS_LOGITS, d.wide, picked);
+  RF_OUT(0, RF_CLASS_LOGITS, d.wide, d.picked, d.vocab);
+  RF_OUT(1, RF_CLASS_LOGITS, d.wide, d.picked);
   return RAFTER_OK;
 }
 
@@ -115,7 +100,6 @@ static rf_status head_score_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   head_dims d;
   int64_t top = op->attr.head.top;
   RF_TRY(head_inputs(graph, op, &d, error));
-  RF_IN(3, RF_I32, d.rows);
   if (top < 0 || top > RF_TOP_MOST || top > d.vocab ||
       ((op->output[1] != RF_NONE || op->output[2] != RF_NONE) && top == 0))
     return RF_FAIL(error, RAFTER_INVALID, NULL,
@@ -131,7 +115,6 @@ static rf_status head_score_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 static rf_status head_part_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   head_dims d;
   RF_TRY(head_inputs(graph, op, &d, error));
-  RF_IN(3, RF_I32, d.rows);
   RF_OUT(0, RF_CLASS_ACTIVATION, d.wide, d.rows, 4);
   return RAFTER_OK;
 }
@@ -168,8 +151,7 @@ static rf_axes head_operands(rf_sharding *s) {
 
 /* Rows are sharded, and every chip has the full vocabulary. With a sharded vocabulary,
  * shard_parts.c replaces the op by head_part, a gather and head_merge. */
-static rf_status head_rows_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
+static rf_status head_rows_shard(rf_sharding *s) {
   head_operands(s);
   s->attr.axes = 0;
   s->attr.head.vocab = 0;
@@ -178,15 +160,13 @@ static rf_status head_rows_shard(rf_sharding *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status head_part_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
+static rf_status head_part_shard(rf_sharding *s) {
   head_operands(s);
   s->out[0] = rf_spec_of(s->in[0].split[0], 0, RF_FORM_BLOCKS);
   return RAFTER_OK;
 }
 
-static rf_status head_loss_bwd_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
+static rf_status head_loss_bwd_shard(rf_sharding *s) {
   rf_axes words = head_operands(s), rows = s->in[0].split[0];
   int v = s->attr.head.transpose ? 0 : 1;
   s->in[4] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
@@ -199,19 +179,20 @@ static rf_status head_loss_bwd_shard(rf_sharding *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status loss_sum_shard(rf_sharding *s, rf_error *error) {
-  RF_TRY(rf_shard_rows(s, error));
+static rf_status loss_sum_shard(rf_sharding *s) {
+  RF_TRY(rf_shard_rows(s));
   s->out[0] = (rf_spec){.partial = s->in[0].split[0]};
+  s->end_sum = true;
   return RAFTER_OK;
 }
 
 /* The logits are sharded along the vocabulary; lse is the logarithm of a sum over chips. */
-static rf_status head_logits_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
+static rf_status head_logits_shard(rf_sharding *s) {
   rf_axes words = head_operands(s);
   s->in[3] = (rf_spec){.split = {0}};
   s->out[0] = rf_spec_of(0, words, RF_FORM_BLOCKS);
   s->out[1] = (rf_spec){.partial = words};
+  s->log_sum = true;
   return RAFTER_OK;
 }
 
@@ -253,8 +234,9 @@ const rf_op_def RF_OP_HEAD_LOSS = {
     .fields = RF_FIELDS_HEAD,
     .shape = head_loss_shape,
     .work = head_loss_work,
-    .backward = head_loss_backward,
+    .gradient = {&RF_OP_HEAD_LOSS_BWD, {RF_X(0), RF_X(1), RF_X(2), RF_X(3), RF_Y(2)}},
     .shard = head_rows_shard,
+    .expand = rf_expand_head,
     .tolerance = {1e-5f, 1e-5f},
     .loss = true,
     .timing = RF_TIMING_OTHER_PRODUCTS,
@@ -377,6 +359,7 @@ const rf_op_def RF_OP_HEAD_SCORE = {
     .shape = head_score_shape,
     .work = head_loss_work,
     .shard = head_rows_shard,
+    .expand = rf_expand_head,
     .tolerance = {1e-5f, 1e-5f},
     .timing = RF_TIMING_OTHER_PRODUCTS,
     .timed_like = {&RF_OP_HEAD_LOSS, &RF_OP_HEAD_LOSS_GRAD, &RF_OP_HEAD_LOGITS, &RF_OP_MATMUL},

@@ -20,18 +20,6 @@ static rf_status head_norm_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status head_norm_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
-                                    rf_error *error) {
-  int inputs[] = {op->input[0], op->input[1], op->input[2], op->output[1], grad_out[0]},
-      outputs[] = {grad_in[0], grad_in[1], grad_in[2]};
-  rf_attr attr = op->attr;
-  int id = rf_graph_emit(graph, &RF_OP_HEAD_NORM_BWD, rf_backward_name(graph, op, ""), op->section, inputs, 5,
-                         outputs, 3, &attr, error);
-  if (id < 0) return RAFTER_INVALID;
-  grad_in[0] = graph->op[id].output[0];
-  return RAFTER_OK;
-}
-
 static rf_status head_norm_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   int64_t rows = rf_input_dim(graph, op, 0, 0), width = rf_input_dim(graph, op, 0, 1);
   rf_dtype dtype = rf_input_dtype(graph, op, 0), wide = rf_wide_dtype(dtype);
@@ -44,20 +32,20 @@ static rf_status head_norm_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error
   return RAFTER_OK;
 }
 
-static rf_status head_norm_shard(rf_sharding *s, rf_error *error) {
+static rf_status head_norm_shard(rf_sharding *s) {
   rf_axes rows = s->in[0].split[0], heads = s->in[0].split[1];
   s->in[0] = s->out[0] = rf_spec_of(rows, heads, RF_FORM_HEADS);
   s->in[1] = s->in[2] = (rf_spec){.split = {0}};
   s->out[1] = rf_spec_of(rows, heads, RF_FORM_HEADS);
-  return rf_shard_heads(s, heads, error);
+  return rf_shard_heads(s, heads);
 }
 
-static rf_status head_norm_bwd_shard(rf_sharding *s, rf_error *error) {
+static rf_status head_norm_bwd_shard(rf_sharding *s) {
   rf_axes rows = s->in[0].split[0] & s->in[4].split[0], heads = s->in[0].split[1];
   s->in[0] = s->in[3] = s->in[4] = s->out[0] = rf_spec_of(rows, heads, RF_FORM_HEADS);
   s->in[1] = s->in[2] = (rf_spec){.split = {0}};
   s->out[1] = s->out[2] = (rf_spec){.partial = rows | heads};
-  return rf_shard_heads(s, heads, error);
+  return rf_shard_heads(s, heads);
 }
 
 const rf_op_def RF_OP_HEAD_NORM = {
@@ -71,9 +59,8 @@ const rf_op_def RF_OP_HEAD_NORM = {
     .fields = RF_FIELDS_HEAD_NORM,
     .shape = head_norm_shape,
     .work = rf_work_bytes,
-    .inplace = {{0, 0}},
-    .inplace_count = 1,
-    .backward = head_norm_backward,
+    RF_INPLACE({0, 0}),
+    .gradient = {&RF_OP_HEAD_NORM_BWD, {RF_X(0), RF_X(1), RF_X(2), RF_Y(1), RF_DY(0)}},
     .shard = head_norm_shard,
     .tolerance = {2e-6f, 1e-2f},
     .timed_like = {&RF_OP_RMSNORM, &RF_OP_LAYERNORM},

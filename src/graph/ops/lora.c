@@ -66,10 +66,9 @@ static rf_status lora_backward(rf_graph *graph, const rf_op *op, const int *grad
                                rf_error *error) {
   if (grad_in[0] == RF_WANTED) grad_in[0] = grad_out[0];
   if (grad_in[1] == RF_NONE && grad_in[2] == RF_NONE) return RAFTER_OK;
-  int given[] = {grad_out[0], op->input[1], op->input[2]}, outputs[] = {grad_in[1], grad_in[2]};
-  rf_attr attr = {.lora = op->attr.lora};
-  int id = rf_graph_emit(graph, &RF_OP_LORA_BWD, rf_backward_name(graph, op, ""), op->section, given, 3,
-                         outputs, 2, &attr, error);
+  int id = rf_graph_emit(graph, &RF_OP_LORA_BWD, rf_backward_name(graph, op, ""), op->section,
+                         RF_IDS(grad_out[0], op->input[1], op->input[2]), (rf_slots){grad_in + 1, 2},
+                         &op->attr, error);
   if (id < 0) return RAFTER_INVALID;
   grad_in[1] = graph->op[id].output[0];
   return RAFTER_OK;
@@ -83,19 +82,19 @@ static rf_status lora_bwd_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status lora_shard(rf_sharding *s, rf_error *error) {
-  rf_axes dealt = s->in[0].split[1] & RF_AXIS_BIT(RF_AXIS_SEQUENCE),
-          columns = s->in[0].split[1] & (rf_axes)~dealt,
-          rows = (s->in[0].split[0] | dealt) & s->in[1].split[0];
+static rf_status lora_shard(rf_sharding *s) {
+  rf_axes sequence = s->in[0].split[1] & RF_AXIS_BIT(RF_AXIS_SEQUENCE),
+          columns = s->in[0].split[1] & (rf_axes)~sequence,
+          rows = (s->in[0].split[0] | sequence) & s->in[1].split[0];
   uint8_t form = s->in[0].form[1];
   s->in[0] = s->out[0] = rf_spec_of(rows, columns, (rf_form)form);
   s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
   s->in[2] = rf_spec_of(0, columns, (rf_form)form);
-  return rf_shard_adapters(s, columns, (rf_form)form, error);
+  return rf_shard_adapters(s, columns, (rf_form)form);
 }
 
-static rf_status lora_bwd_shard(rf_sharding *s, rf_error *error) {
-  RF_TRY(lora_shard(s, error));
+static rf_status lora_bwd_shard(rf_sharding *s) {
+  RF_TRY(lora_shard(s));
   rf_axes columns = s->in[0].split[1], rows = s->in[0].split[0];
   s->out[0] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
   s->out[0].partial = columns;
@@ -116,8 +115,7 @@ const rf_op_def RF_OP_LORA = {
     .fields = RF_FIELDS_LORA,
     .shape = lora_shape,
     .work = lora_work,
-    .inplace = {{0, 0}},
-    .inplace_count = 1,
+    RF_INPLACE({0, 0}),
     .backward = lora_backward,
     .shard = lora_shard,
     .tolerance = {2e-6f, 1e-2f},

@@ -3,29 +3,42 @@
  * (f64 for f64 operands). */
 #include "graph/mesh/shard.h"
 
-/* Shape of the weight: (K, N), or (N, K) if stored as (out, in). */
-static void weight_dims(const rf_op *op, int64_t k, int64_t n, int64_t dims[2]) {
-  dims[0] = op->attr.matmul.transpose ? n : k;
-  dims[1] = op->attr.matmul.transpose ? k : n;
+/* Extents of a product: x (M,K), y (M,N), and the weight (K,N), or (N,K) if stored as (out, in). */
+typedef struct product {
+  int64_t m, k, n, w[2];
+  rf_dtype dtype;
+} product;
+
+static product product_of(const rf_graph *graph, const rf_op *op) {
+  bool transpose = op->attr.matmul.transpose;
+  int64_t columns = rf_input_dim(graph, op, 0, 1);
+  product p = {.m = rf_input_dim(graph, op, 0, 0), .dtype = rf_input_dtype(graph, op, 0)};
+  if (op->def == &RF_OP_MATMUL_DX) {
+    p.n = columns;
+    p.k = rf_input_dim(graph, op, 1, transpose ? 1 : 0);
+  } else {
+    p.k = columns;
+    p.n = rf_input_dim(graph, op, 1, op->def == &RF_OP_MATMUL && transpose ? 0 : 1);
+  }
+  p.w[0] = transpose ? p.n : p.k;
+  p.w[1] = transpose ? p.k : p.n;
+  return p;
 }
 
-static rf_work product_work(const rf_graph *graph, const rf_op *op, double m, double k, double n) {
+static rf_work product_work(const rf_graph *graph, const rf_op *op) {
   rf_work work = rf_work_bytes(graph, op);
-  work.flops = work.flops_full = 2 * m * k * n;
+  product p = product_of(graph, op);
+  work.flops = work.flops_full = 2 * (double)p.m * (double)p.k * (double)p.n;
   return work;
 }
 
 static rf_status matmul_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t m = rf_input_dim(graph, op, 0, 0), k = rf_input_dim(graph, op, 0, 1),
-          n = rf_input_dim(graph, op, 1, op->attr.matmul.transpose ? 0 : 1);
-  int64_t w[2];
-  rf_dtype dtype = rf_input_dtype(graph, op, 0);
+  product p = product_of(graph, op);
   bool residual = op->attr.matmul.epilogue == RF_EPILOGUE_RESIDUAL;
-  weight_dims(op, k, n, w);
-  RF_IN(0, RF_ANY_FLOAT, m, k);
-  RF_IN(1, RF_ANY_WEIGHT, w[0], w[1]);
-  RF_IN(2, RF_ANY_FLOAT, n);
-  RF_IN(3, dtype, m, n);
+  RF_IN(0, RF_ANY_FLOAT, p.m, p.k);
+  RF_IN(1, RF_ANY_WEIGHT, p.w[0], p.w[1]);
+  RF_IN(2, RF_ANY_FLOAT, p.n);
+  RF_IN(3, p.dtype, p.m, p.n);
   if (residual != (op->input[3] >= 0))
     return RF_FAIL(error, RAFTER_INVALID, NULL,
                    "residual and epilogue disagree (matmul %s: expected %s residual input)", op->name,
@@ -34,14 +47,8 @@ static rf_status matmul_shape(rf_graph *graph, rf_op *op, rf_error *error) {
   if (plain ? op->output[0] == RF_NONE || op->output[1] != RF_NONE : op->output[1] == RF_NONE)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "wrong outputs for the epilogue (matmul %s: expected %s)",
                    op->name, plain ? "u only" : "out, and u when it is read");
-  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, m, n);
-  RF_OUT(1, RF_CLASS_ACTIVATION, dtype, m, n);
+  for (int i = 0; i < 2; i++) RF_OUT(i, RF_CLASS_ACTIVATION, p.dtype, p.m, p.n);
   return RAFTER_OK;
-}
-
-static rf_work matmul_work(const rf_graph *graph, const rf_op *op) {
-  return product_work(graph, op, (double)rf_input_dim(graph, op, 0, 0), (double)rf_input_dim(graph, op, 0, 1),
-                      (double)rf_input_dim(graph, op, 1, op->attr.matmul.transpose ? 0 : 1));
 }
 
 /* dW comes first: it is the last reader of x, so dx can reuse the memory of x. */
@@ -52,61 +59,39 @@ static rf_status matmul_backward(rf_graph *graph, const rf_op *op, const int *gr
                    "differentiate comes before fuse (matmul %s: expected no epilogue)", op->name);
   rf_attr attr = {.matmul = {.transpose = op->attr.matmul.transpose}};
   if (grad_in[1] != RF_NONE || grad_in[2] != RF_NONE) {
-    int inputs[] = {op->input[0], grad_out[0]},
-        outputs[] = {grad_in[1] == RF_NONE ? RF_WANTED : grad_in[1], grad_in[2]};
-    const char *name = rf_backward_name(graph, op, "/weight");
-    if (rf_graph_emit(graph, &RF_OP_MATMUL_DW, name, op->section, inputs, 2, outputs, 2, &attr, error) < 0)
+    rf_slots outputs = RF_IDS(grad_in[1] == RF_NONE ? RF_WANTED : grad_in[1], grad_in[2]);
+    if (rf_graph_emit(graph, &RF_OP_MATMUL_DW, rf_backward_name(graph, op, "/weight"), op->section,
+                      RF_IDS(op->input[0], grad_out[0]), outputs, &attr, error) < 0)
       return RAFTER_INVALID;
   }
-  if (grad_in[0] != RF_NONE) {
-    int inputs[] = {grad_out[0], op->input[1]}, outputs[] = {RF_WANTED};
-    int id = rf_graph_emit(graph, &RF_OP_MATMUL_DX, rf_backward_name(graph, op, ""), op->section, inputs, 2,
-                           outputs, 1, &attr, error);
-    if (id < 0) return RAFTER_INVALID;
-    grad_in[0] = graph->op[id].output[0];
-  }
+  if (grad_in[0] == RF_NONE) return RAFTER_OK;
+  int id = rf_graph_emit(graph, &RF_OP_MATMUL_DX, rf_backward_name(graph, op, ""), op->section,
+                         RF_IDS(grad_out[0], op->input[1]), RF_IDS(RF_WANTED), &attr, error);
+  if (id < 0) return RAFTER_INVALID;
+  grad_in[0] = graph->op[id].output[0];
   return RAFTER_OK;
 }
 
 static rf_status matmul_dx_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t m = rf_input_dim(graph, op, 0, 0), n = rf_input_dim(graph, op, 0, 1),
-          k = rf_input_dim(graph, op, 1, op->attr.matmul.transpose ? 1 : 0);
-  int64_t w[2];
-  rf_dtype dtype = rf_input_dtype(graph, op, 0);
-  weight_dims(op, k, n, w);
-  RF_IN(0, RF_ANY_FLOAT, m, n);
-  RF_IN(1, RF_ANY_WEIGHT, w[0], w[1]);
-  RF_IN(2, dtype, m, k);
+  product p = product_of(graph, op);
+  RF_IN(0, RF_ANY_FLOAT, p.m, p.n);
+  RF_IN(1, RF_ANY_WEIGHT, p.w[0], p.w[1]);
+  RF_IN(2, p.dtype, p.m, p.k);
   bool gelu = op->input[2] >= 0;
   if (gelu == (op->output[0] != RF_NONE) || gelu != (op->output[1] != RF_NONE))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "wrong outputs (matmul_dx %s: expected %s)", op->name,
                    gelu ? "du only" : "dx only");
-  RF_OUT(0, RF_CLASS_ACTIVATION, dtype, m, k);
-  RF_OUT(1, RF_CLASS_ACTIVATION, dtype, m, k);
+  for (int i = 0; i < 2; i++) RF_OUT(i, RF_CLASS_ACTIVATION, p.dtype, p.m, p.k);
   return RAFTER_OK;
-}
-
-static rf_work matmul_dx_work(const rf_graph *graph, const rf_op *op) {
-  return product_work(graph, op, (double)rf_input_dim(graph, op, 0, 0), (double)rf_input_dim(graph, op, 0, 1),
-                      (double)rf_input_dim(graph, op, 1, op->attr.matmul.transpose ? 1 : 0));
 }
 
 static rf_status matmul_dw_shape(rf_graph *graph, rf_op *op, rf_error *error) {
-  int64_t m = rf_input_dim(graph, op, 0, 0), k = rf_input_dim(graph, op, 0, 1),
-          n = rf_input_dim(graph, op, 1, 1);
-  int64_t w[2];
-  rf_dtype dtype = rf_input_dtype(graph, op, 0);
-  weight_dims(op, k, n, w);
-  RF_IN(0, RF_ANY_FLOAT, m, k);
-  RF_IN(1, dtype, m, n);
-  RF_OUT(0, RF_CLASS_GRADIENT, rf_wide_dtype(dtype), w[0], w[1]);
-  RF_OUT(1, RF_CLASS_GRADIENT, rf_wide_dtype(dtype), n);
+  product p = product_of(graph, op);
+  RF_IN(0, RF_ANY_FLOAT, p.m, p.k);
+  RF_IN(1, p.dtype, p.m, p.n);
+  RF_OUT(0, RF_CLASS_GRADIENT, rf_wide_dtype(p.dtype), p.w[0], p.w[1]);
+  RF_OUT(1, RF_CLASS_GRADIENT, rf_wide_dtype(p.dtype), p.n);
   return RAFTER_OK;
-}
-
-static rf_work matmul_dw_work(const rf_graph *graph, const rf_op *op) {
-  return product_work(graph, op, (double)rf_input_dim(graph, op, 0, 0), (double)rf_input_dim(graph, op, 0, 1),
-                      (double)rf_input_dim(graph, op, 1, 1));
 }
 
 /* Sharding of a (rows, k) times w. An axis that shards k in both operands makes the result a
@@ -116,8 +101,8 @@ static rf_work matmul_dw_work(const rf_graph *graph, const rf_op *op) {
 static void product_shard(rf_sharding *s, int k, int n) {
   rf_spec *a = &s->in[0], *w = &s->in[1];
   rf_axes sum = a->split[1] & w->split[k], columns = w->split[n],
-          dealt = a->split[1] & (rf_axes)~sum & RF_AXIS_BIT(RF_AXIS_SEQUENCE),
-          rows = (a->split[0] | dealt) & (rf_axes) ~(sum | columns);
+          sequence = a->split[1] & (rf_axes)~sum & RF_AXIS_BIT(RF_AXIS_SEQUENCE),
+          rows = (a->split[0] | sequence) & (rf_axes) ~(sum | columns);
   uint8_t form_k = a->form[1], form_n = w->form[n];
   *a = rf_spec_of(rows, sum, form_k);
   *w = (rf_spec){.split = {0}};
@@ -131,8 +116,7 @@ static void product_shard(rf_sharding *s, int k, int n) {
   }
 }
 
-static rf_status matmul_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
+static rf_status matmul_shard(rf_sharding *s) {
   int n = s->attr.matmul.transpose ? 0 : 1;
   product_shard(s, 1 - n, n);
   s->in[2] = rf_spec_of(s->in[1].split[n], 0, RF_FORM_BLOCKS);
@@ -142,23 +126,21 @@ static rf_status matmul_shard(rf_sharding *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status matmul_dx_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
+static rf_status matmul_dx_shard(rf_sharding *s) {
   int n = s->attr.matmul.transpose ? 0 : 1;
   product_shard(s, n, 1 - n);
   s->in[2] = s->out[1];
   return RAFTER_OK;
 }
 
-static rf_status matmul_dw_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
+static rf_status matmul_dw_shard(rf_sharding *s) {
   int n = s->attr.matmul.transpose ? 0 : 1;
   rf_spec *x = &s->in[0], *dy = &s->in[1];
-  rf_axes dealt = (x->split[1] | dy->split[1]) & RF_AXIS_BIT(RF_AXIS_SEQUENCE), rows;
-  x->split[0] |= x->split[1] & dealt;
-  dy->split[0] |= dy->split[1] & dealt;
-  x->split[1] &= (rf_axes)~dealt;
-  dy->split[1] &= (rf_axes)~dealt;
+  rf_axes sequence = (x->split[1] | dy->split[1]) & RF_AXIS_BIT(RF_AXIS_SEQUENCE), rows;
+  x->split[0] |= x->split[1] & sequence;
+  dy->split[0] |= dy->split[1] & sequence;
+  x->split[1] &= (rf_axes)~sequence;
+  dy->split[1] &= (rf_axes)~sequence;
   rows = x->split[0] & dy->split[0] & (rf_axes) ~(x->split[1] | dy->split[1]);
   x->split[0] = dy->split[0] = rows;
   s->out[0] = (rf_spec){.partial = rows};
@@ -184,9 +166,8 @@ const rf_op_def RF_OP_MATMUL = {
     .outputs = {"u (M,N)?", "out (M,N)?"},
     .fields = RF_FIELDS_MATMUL,
     .shape = matmul_shape,
-    .work = matmul_work,
-    .inplace = {{1, 3}},
-    .inplace_count = 1,
+    .work = product_work,
+    RF_INPLACE({1, 3}),
     .backward = matmul_backward,
     .shard = matmul_shard,
     .tolerance = {2e-6f, 1e-2f},
@@ -208,9 +189,8 @@ const rf_op_def RF_OP_MATMUL_DX = {
     .outputs = {"dx (M,K)?", "du (M,K)?"},
     .fields = RF_FIELDS_MATMUL,
     .shape = matmul_dx_shape,
-    .work = matmul_dx_work,
-    .inplace = {{1, 2}},
-    .inplace_count = 1,
+    .work = product_work,
+    RF_INPLACE({1, 2}),
     .shard = matmul_dx_shard,
     .tolerance = {2e-6f, 1e-2f},
     .timing = RF_TIMING_PRODUCT,
@@ -230,7 +210,7 @@ const rf_op_def RF_OP_MATMUL_DW = {
     .outputs = {"dw (K,N)", "dbias (N)?"},
     .fields = RF_FIELDS_MATMUL,
     .shape = matmul_dw_shape,
-    .work = matmul_dw_work,
+    .work = product_work,
     .shard = matmul_dw_shard,
     .tolerance = {2e-6f, 2e-6f},
     .timing = RF_TIMING_PRODUCT,

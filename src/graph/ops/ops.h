@@ -17,6 +17,7 @@ rf_dtype rf_input_dtype(const rf_graph *graph, const rf_op *op, int slot);
 /* Dtype of sums, statistics and parameter gradients when activations have `dtype`: f64 for f64, f32
  * otherwise. */
 rf_dtype rf_wide_dtype(rf_dtype dtype);
+bool rf_dtype_is_float(rf_dtype dtype);
 /* Checks an input slot. An empty optional slot passes. An empty required slot, a wrong dtype or a
  * wrong shape fails; the error names both shapes. */
 rf_status rf_shape_input(const rf_graph *graph, const rf_op *op, int slot, int dtype, int rank,
@@ -38,6 +39,7 @@ rf_status rf_shape_output(rf_graph *graph, rf_op *op, int slot, rf_class class, 
 
 /* Shape rule of elementwise ops: all inputs and the output have one shape (rows, width) and one
  * floating dtype. */
+#define RF_POINTWISE .shape = rf_shape_alike, .work = rf_work_bytes, .shard = rf_shard_pointwise
 rf_status rf_shape_alike(rf_graph *graph, rf_op *op, rf_error *error);
 
 /* ---- work rules ------------------------------------------------------------------------------ */
@@ -48,6 +50,15 @@ rf_work rf_work_bytes(const rf_graph *graph, const rf_op *op);
  * window leave, and all. */
 void rf_attention_pairs(const rf_graph *graph, int64_t rows, int window, double *causal, double *square);
 
+/* Heads and widths of an attention op, from its attributes and input 0. */
+typedef struct rf_heads {
+  int64_t rows, q, kv, qkv; /* columns of a row: query heads; key and value heads; all */
+  rf_dtype dtype, wide;
+} rf_heads;
+rf_status rf_heads_of(const rf_graph *graph, const rf_op *op, rf_heads *heads, rf_error *error);
+/* Work of attention over `rows` rows: `pair` FLOPs per (query, key) pair, and `again` FLOPs of
+ * recomputation. The chips of the op's group share the work. */
+rf_work rf_pairs_work(const rf_graph *graph, const rf_op *op, int64_t rows, double pair, double again);
 /* Cost of attention over a cache of latent rows. */
 rf_cached rf_cached_latent(const rf_graph *graph, const rf_op *op);
 rf_work rf_cached_work(const rf_graph *graph, const rf_op *op);
@@ -57,10 +68,6 @@ rf_work rf_cached_work(const rf_graph *graph, const rf_op *op);
 /* Name of a backward op, in the graph's pool: "step/micro/block.3/mlp/up/fwd" becomes
  * "step/micro/block.3/mlp/up/bwd" + suffix. */
 const char *rf_backward_name(rf_graph *graph, const rf_op *op, const char *suffix);
-/* Emits `def` as the backward op of an activation: its inputs are op's input x and dy, its output
- * is dx. */
-rf_status rf_backward_pointwise(rf_graph *graph, const rf_op_def *def, const rf_op *op, const int *grad_out,
-                                int *grad_in, rf_error *error);
 /* Concatenates three texts in the graph's pool. */
 const char *rf_graph_join(rf_graph *graph, const char *a, const char *b, const char *c);
 

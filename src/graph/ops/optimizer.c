@@ -67,8 +67,7 @@ static rf_work adamw_work(const rf_graph *graph, const rf_op *op) {
 
 /* Chips that hold the same gradient each count the same norm, so each divides it by their number.
  * The sums of all chips are then added. */
-static rf_status norm_sq_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
+static rf_status norm_sq_shard(rf_sharding *s) {
   s->attr.axes = rf_mesh_live(
       s->mesh, (rf_axes) ~(s->in[0].split[0] | s->in[0].split[1] | RF_AXIS_BIT(RF_AXIS_PIPELINE)));
   s->attr.group = (int32_t)rf_mesh_size(s->mesh, s->attr.axes);
@@ -81,8 +80,7 @@ static rf_status norm_sq_shard(rf_sharding *s, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_status clip_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
+static rf_status clip_shard(rf_sharding *s) {
   s->in[0] = s->out[0] = (rf_spec){.split = {0}};
   return RAFTER_OK;
 }
@@ -112,8 +110,7 @@ static rf_status norm_total_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 }
 
 /* Keeps partial sums over chips: they are added up together with the totals of the stages. */
-static rf_status norm_total_shard(rf_sharding *s, rf_error *error) {
-  (void)error;
+static rf_status norm_total_shard(rf_sharding *s) {
   s->out[0] = s->in[0];
   s->keeps_sums = true;
   return RAFTER_OK;
@@ -159,6 +156,7 @@ const rf_op_def RF_OP_ADAMW = {
     .shape = adamw_shape,
     .work = adamw_work,
     .shard = rf_shard_same,
+    .expand = rf_expand_adamw,
     .tolerance = {1e-6f, 1e-2f},
     .probe = RF_PROBE_UPDATE,
 };

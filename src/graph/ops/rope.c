@@ -18,24 +18,21 @@ static rf_status rope_shape(rf_graph *graph, rf_op *op, rf_error *error) {
 
 static rf_status rope_backward(rf_graph *graph, const rf_op *op, const int *grad_out, int *grad_in,
                                rf_error *error) {
-  int inputs[] = {grad_out[0], op->input[1]};
   rf_attr attr = op->attr;
   attr.rope.inverse = !attr.rope.inverse;
-  int id = rf_graph_emit(graph, &RF_OP_ROPE, rf_backward_name(graph, op, ""), op->section, inputs, 2,
-                         (const int[]){RF_WANTED}, 1, &attr, error);
-  if (id < 0) return RAFTER_INVALID;
-  grad_in[0] = graph->op[id].output[0];
-  return RAFTER_OK;
+  grad_in[0] = rf_graph_make(graph, &RF_OP_ROPE, rf_backward_name(graph, op, ""), op->section,
+                             RF_IDS(grad_out[0], op->input[1]), &attr, error);
+  return grad_in[0] == RF_NONE ? RAFTER_INVALID : RAFTER_OK;
 }
 
 /* Heads that were sharded for attention become sharded rows again, like the positions. In a row
  * without key heads each query head is a block. */
-static rf_status rope_shard(rf_sharding *s, rf_error *error) {
-  rf_axes dealt = s->in[0].split[1] & s->in[1].split[0], heads = s->in[0].split[1] & (rf_axes)~dealt,
-          rows = (s->in[0].split[0] | dealt) & (rf_axes)~heads;
+static rf_status rope_shard(rf_sharding *s) {
+  rf_axes moved = s->in[0].split[1] & s->in[1].split[0], heads = s->in[0].split[1] & (rf_axes)~moved,
+          rows = (s->in[0].split[0] | moved) & (rf_axes)~heads;
   s->in[0] = s->out[0] = rf_spec_of(rows, heads, s->attr.rope.kv_heads > 0 ? RF_FORM_HEADS : RF_FORM_BLOCKS);
   s->in[1] = rf_spec_of(rows, 0, RF_FORM_BLOCKS);
-  return rf_shard_heads(s, heads, error);
+  return rf_shard_heads(s, heads);
 }
 
 const rf_op_def RF_OP_ROPE = {
@@ -50,8 +47,7 @@ const rf_op_def RF_OP_ROPE = {
     .fields = RF_FIELDS_ROPE,
     .shape = rope_shape,
     .work = rf_work_bytes,
-    .inplace = {{0, 0}},
-    .inplace_count = 1,
+    RF_INPLACE({0, 0}),
     .backward = rope_backward,
     .shard = rope_shard,
     .tolerance = {1e-5f, 1e-2f},

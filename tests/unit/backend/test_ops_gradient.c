@@ -56,7 +56,7 @@ static gradient_case prepare(const op_case *of, const op_size *size) {
                      : RF_WANTED;
   }
   rf_error error = {0};
-  if (op.def->backward(h->graph, &op, grad_out, grad_in, &error) != RAFTER_OK)
+  if (rf_op_backward(h->graph, &op, grad_out, grad_in, &error) != RAFTER_OK)
     fail_msg("%s: %s", of->op, error.message);
   g.end = h->graph->op_count;
   for (int i = 0; i < op.input_count; i++) {

@@ -118,8 +118,8 @@ static void test_attention_counts_what_the_mask_leaves(void **state) {
     int inputs[] = {make(graph, "qkv", RF_F32, cases[c].rows, (4 + 2 * 2) * 8),
                     make(graph, "segments", RF_I32, cases[c].rows + 1, 0)};
     rf_attr attr = {.attention = {.heads = 4, .kv_heads = 2, .head_dim = 8, .window = cases[c].window}};
-    int id =
-        rf_graph_op(graph, &RF_OP_ATTENTION, "attention/fwd", RF_SECTION_MICRO, inputs, 2, 3, &attr, &error);
+    int id = rf_graph_emit(graph, &RF_OP_ATTENTION, "attention/fwd", RF_SECTION_MICRO, (rf_slots){inputs, 2},
+                           RF_ALL_NEW, &attr, &error);
     assert_true(id >= 0);
     double pairs = 0, square = 0;
     for (int64_t s = 0; s < cases[c].rows / cases[c].seq; s++)
@@ -143,8 +143,8 @@ static void test_matmul_work(void **state) {
   int inputs[] = {make(graph, "x", RF_BF16, 6, 10), make(graph, "w", RF_BF16, 20, 10),
                   make(graph, "b", RF_BF16, 20, 0)};
   rf_attr attr = {.matmul = {.transpose = true}};
-  int id =
-      rf_graph_op(graph, &RF_OP_MATMUL, "step/micro/part/fwd", RF_SECTION_MICRO, inputs, 3, 1, &attr, &error);
+  int id = rf_graph_emit(graph, &RF_OP_MATMUL, "step/micro/part/fwd", RF_SECTION_MICRO, (rf_slots){inputs, 3},
+                         RF_IDS(RF_WANTED), &attr, &error);
   assert_true(id >= 0);
   rf_work work = graph->op[id].def->work(graph, &graph->op[id]);
   assert_true(work.flops == 2.0 * 6 * 10 * 20 && work.flops_again == 0);
@@ -153,8 +153,8 @@ static void test_matmul_work(void **state) {
 
   int dw_inputs[] = {inputs[0], graph->op[id].output[0]};
   rf_attr dw_attr = {.matmul = {.transpose = true}, .accumulate = {RF_ACCUMULATE_ADD}};
-  id = rf_graph_op(graph, &RF_OP_MATMUL_DW, "step/micro/part/bwd/weight", RF_SECTION_MICRO, dw_inputs, 2, 1,
-                   &dw_attr, &error);
+  id = rf_graph_emit(graph, &RF_OP_MATMUL_DW, "step/micro/part/bwd/weight", RF_SECTION_MICRO,
+                     (rf_slots){dw_inputs, 2}, RF_IDS(RF_WANTED), &dw_attr, &error);
   assert_true(id >= 0);
   const rf_tensor *dw = &graph->tensor[graph->op[id].output[0]];
   assert_true(dw->dtype == RF_F32 && dw->shape[0] == 20 && dw->shape[1] == 10 &&
@@ -169,7 +169,9 @@ static void refused(rf_graph *graph, const char *def, const int *inputs, int cou
                     const rf_attr *attr, const char *says) {
   rf_error error = {0};
   int before = graph->op_count,
-      id = rf_graph_op(graph, rf_op_find(def), "bad", RF_SECTION_MICRO, inputs, count, wanted, attr, &error);
+      outputs[] = {wanted & 1 ? RF_WANTED : RF_NONE, wanted & 2 ? RF_WANTED : RF_NONE};
+  int id = rf_graph_emit(graph, rf_op_find(def), "bad", RF_SECTION_MICRO, (rf_slots){inputs, count},
+                         (rf_slots){outputs, wanted > 1 ? 2 : 1}, attr, &error);
   assert_int_equal(id, RF_NONE);
   assert_int_equal(graph->op_count, before);
   if (!strstr(error.message, says)) fail_msg("expected '%s' in: %s", says, error.message);

@@ -253,8 +253,8 @@ static int op(const char *def, rf_section section, int a, int b, int out, rf_acc
   rf_error error = {0};
   int inputs[] = {a, b}, outputs[] = {out};
   rf_attr attr = {.accumulate = {how}};
-  int id = rf_graph_emit(graph, rf_op_find(def), def, section, inputs, b == RF_NONE ? 1 : 2, outputs, 1,
-                         &attr, &error);
+  int id = rf_graph_emit(graph, rf_op_find(def), def, section, (rf_slots){inputs, b == RF_NONE ? 1 : 2},
+                         (rf_slots){outputs, 1}, &attr, &error);
   if (id < 0) fail_msg("%s", error.message);
   return id;
 }

@@ -14,7 +14,8 @@ static const rf_op *product(int64_t m, int64_t k, int64_t n, rf_dtype dtype) {
   int64_t x[] = {m, k}, w[] = {k, n};
   int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, dtype, 2, x),
                   rf_graph_tensor(graph, "w", RF_CLASS_WEIGHT, dtype, 2, w)};
-  int id = rf_graph_op(graph, &RF_OP_MATMUL, "product", RF_SECTION_MICRO, inputs, 2, 1, NULL, NULL);
+  int id = rf_graph_emit(graph, &RF_OP_MATMUL, "product", RF_SECTION_MICRO, (rf_slots){inputs, 2},
+                         RF_IDS(RF_WANTED), NULL, NULL);
   assert_true(id >= 0);
   return &graph->op[id];
 }

@@ -42,7 +42,8 @@ static int tensor(build *b, rf_class class, int64_t rows, int64_t columns) {
 }
 static int op(build *b, const char *def, const int *in, int count, rf_attr attr) {
   rf_error error = {0};
-  int id = rf_graph_op(b->graph, rf_op_find(def), def, RF_SECTION_MICRO, in, count, 1, &attr, &error);
+  int id = rf_graph_emit(b->graph, rf_op_find(def), def, RF_SECTION_MICRO, (rf_slots){in, count},
+                         RF_IDS(RF_WANTED), &attr, &error);
   if (id < 0) fail_msg("%s", error.message);
   return b->graph->op[id].output[0];
 }

@@ -4,6 +4,7 @@
 #include "unit/plan/plans.h"
 
 #include "machine/tuned.h"
+#include "support/graph/find.h"
 
 #include <math.h>
 

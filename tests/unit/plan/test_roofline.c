@@ -105,7 +105,8 @@ static void attention_is_that_of_the_op_table(void **state) {
     rf_attr attr = {
         .attention = {
             .heads = 8, .kv_heads = 2, .head_dim = 64, .window = window, .scale = 1, .softmax = RF_F32}};
-    int op = rf_graph_op(graph, &RF_OP_ATTENTION, "attention", RF_SECTION_MICRO, id, 2, 3u, &attr, NULL);
+    int op = rf_graph_emit(graph, &RF_OP_ATTENTION, "attention", RF_SECTION_MICRO, (rf_slots){id, 2},
+                           RF_ALL_NEW, &attr, NULL);
     assert_true(op >= 0);
     rf_work work = graph->op[op].def->work(graph, &graph->op[op]);
     char line[200];
