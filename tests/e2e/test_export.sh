@@ -3,9 +3,11 @@
 # own names and values, shards with an index, dtypes, and errors.
 . "$(dirname "$0")/lib.sh"
 answer() { # answer MODEL: greedy tokens and their log-probabilities after a few ids
-  status 0 "$RAFTER" generate "$1" --tokens 1,5,9,3,7,11,2,8 --ignore-eos --max-tokens 16 --temperature 0 --threads 1 --json && ask out '(d["tokens"], d["logprobs"])'
+  status 0 "$RAFTER" generate "$1" --tokens 1,5,9,3,7,11,2,8 --ignore-eos --max-tokens 16 --temperature 0 --threads 1 --json &&
+    ask out '(d["tokens"], d["logprobs"])'
 }
-cat >tensors.py <<'PY'
+setup() {
+  cat >tensors.py <<'PY'
 # tensors(FOLDER): name -> (dtype, shape, bytes) of a folder, read by the format's definition,
 # through the index if there is one.
 import glob, json, os, struct, sys
@@ -22,23 +24,39 @@ def tensors(folder):
     assert d["metadata"]["total_size"] == sum(len(t[2]) for t in out.values())
     return out
 PY
-equal() { python3 -c 'import sys; from tensors import tensors; a, b = tensors(sys.argv[1]), tensors(sys.argv[2]); assert a == b, (set(a) ^ set(b) or [k for k in a if a[k] != b[k]])' "$1" "$2" || fail "$2 is not $1"; }
+  text words.txt 3000
+  status 0 "$RAFTER" export "$DATA/goldens/llama" half --dtype bf16
+}
+
+equal() { python3 -c 'import sys; from tensors import tensors; a, b = tensors(sys.argv[1]), tensors(sys.argv[2]); assert a == b, (set(a) ^ set(b) or [k for k in a if a[k] != b[k]])' "$1" "$2" ||
+  fail "$2 is not $1"; }
+ONCE='Once upon a time, there was a little girl'
+score() { status 0 "$RAFTER" score "$1" --text "$ONCE" --threads 1 --json &&
+  ask out '(d["tokens"], [x and round(x, 4) for x in d["logprobs"]])'; }
 
 # Every family is exported unchanged: names, shapes and bytes. The config has the same meaning as
 # the source's.
-for family in gpt2 llama mistral qwen2 qwen3 gemma gemma2 gemma3_text gpt_neox mixtral; do
-  status 0 "$RAFTER" export "$DATA/goldens/$family" $family --json && holds out 'd["parameters"] * 4 == d["bytes"] and d["files"] == 1 and d["dtype"] == "f32"'
-  equal "$DATA/goldens/$family" $family
-  python3 -c 'import json, sys; a, b = (json.load(open(f + "/config.json")) for f in sys.argv[1:]); [d.pop(k, 0) for d in (a, b) for k in ("dtype", "torch_dtype")]; assert a == b' \
-    "$DATA/goldens/$family" $family || fail "config of $family"
-done
+case_families() {
+  for family in gpt2 llama mistral qwen2 qwen3 gemma gemma2 gemma3_text gpt_neox mixtral; do
+    status 0 "$RAFTER" export "$DATA/goldens/$family" $family --json &&
+      holds out 'd["parameters"] * 4 == d["bytes"] and d["files"] == 1 and d["dtype"] == "f32"'
+    equal "$DATA/goldens/$family" $family
+    python3 -c 'import json, sys; a, b = (json.load(open(f + "/config.json")) for f in sys.argv[1:]); [d.pop(k, 0) for d in (a, b) for k in ("dtype", "torch_dtype")]; assert a == b' \
+      "$DATA/goldens/$family" $family || fail "config of $family"
+  done
+}
+
 # Shards: every file is valid, the index names every tensor, and the folder loads as before.
-status 0 "$RAFTER" export "$DATA/goldens/mixtral" shards --shard-size 50kB --json && holds out 'd["files"] > 3'
-equal "$DATA/goldens/mixtral" shards
-answer "$DATA/goldens/mixtral" >expected && answer shards >got && same expected got 'a model in shards'
+case_shards() {
+  status 0 "$RAFTER" export "$DATA/goldens/mixtral" shards --shard-size 50kB --json &&
+    holds out 'd["files"] > 3'
+  equal "$DATA/goldens/mixtral" shards
+  answer "$DATA/goldens/mixtral" >expected && answer shards >got && same expected got 'a model in shards'
+}
+
 # bf16: rounded to nearest, ties to even. The config has the new dtype.
-status 0 "$RAFTER" export "$DATA/goldens/llama" half --dtype bf16
-python3 - "$DATA/goldens/llama" half <<'PY' || fail 'bf16'
+case_bf16() {
+  python3 - "$DATA/goldens/llama" half <<'PY' || fail 'bf16'
 import array, json, sys
 from tensors import tensors
 a, b = tensors(sys.argv[1]), tensors(sys.argv[2])
@@ -47,17 +65,27 @@ for k, (dtype, shape, data) in a.items():
     for x, y in zip(array.array("I", data), array.array("H", b[k][2])): assert (x + 0x7fff + (x >> 16 & 1)) >> 16 == y
 c = json.load(open(sys.argv[2] + "/config.json")); assert c.get("dtype", c.get("torch_dtype")) == "bfloat16"
 PY
-status 0 "$RAFTER" export half again --json && holds out 'd["dtype"] == "bf16"' # in the stored dtype
-equal half again
+  status 0 "$RAFTER" export half again --json && holds out 'd["dtype"] == "bf16"' # in the stored dtype
+  equal half again
+}
+
 # From GGUF: the names and the config were not in the file. f32 is exact for every storage type.
-for family in mistral gemma3_text mixtral gpt2; do
-  status 0 "$RAFTER" quantize "$DATA/goldens/$family" $family.gguf --weights q8_0 && status 0 "$RAFTER" export $family.gguf from_$family && says 'no tokenizer to take along' out
-  answer $family.gguf >expected && answer from_$family >got && same expected got "$family.gguf as a folder"
-done
-status 0 "$RAFTER" export "$DATA/goldens/qwen3" qwen3.gguf --format gguf && answer qwen3 >expected && answer qwen3.gguf >got && same expected got 'export --format gguf'
+case_from_gguf() {
+  for family in mistral gemma3_text mixtral gpt2; do
+    status 0 "$RAFTER" quantize "$DATA/goldens/$family" $family.gguf --weights q8_0 &&
+      status 0 "$RAFTER" export $family.gguf from_$family && says 'no tokenizer to take along' out
+    answer $family.gguf >expected && answer from_$family >got && same expected got "$family.gguf as a folder"
+  done
+  status 0 "$RAFTER" export "$DATA/goldens/qwen3" qwen3.gguf --format gguf &&
+    answer "$DATA/goldens/qwen3" >expected && answer qwen3.gguf >got &&
+    same expected got 'export --format gguf'
+}
+
 # A Gemma 3 that reads images contains the text model, under names from before and since
 # transformers 4.52. The text model is run, exported and quantized.
-cat >inside.py <<'PY'
+case_text_model_inside() {
+  status 0 "$RAFTER" export "$DATA/goldens/gemma3_text" text_model
+  cat >inside.py <<'PY'
 import json, os, struct, sys
 source, out, prefix = sys.argv[1:]
 b = open(source + "/model.safetensors", "rb").read(); n = struct.unpack("<Q", b[:8])[0]; h = json.loads(b[8:8 + n]); h.pop("__metadata__", None); data = b[8 + n:]
@@ -67,93 +95,141 @@ text = json.dumps(h).encode(); text += b" " * (-len(text) % 8)
 os.mkdir(out); open(out + "/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + data + bytes(16))
 json.dump({"model_type": "gemma3", "text_config": json.load(open(source + "/config.json")), "vision_config": {"hidden_size": 4}}, open(out + "/config.json", "w"))
 PY
-answer gemma3_text >expected
-for prefix in language_model.model. model.language_model.; do
-  rm -rf pictures text_alone pictures.gguf
-  python3 inside.py gemma3_text pictures $prefix
-  answer pictures >got && same expected got "a text model under $prefix"
-  status 0 "$RAFTER" export pictures text_alone && equal gemma3_text text_alone && answer text_alone >got && same expected got "the text model of $prefix alone"
-  status 0 "$RAFTER" quantize pictures pictures.gguf --weights f32 && answer pictures.gguf >got && same expected got "the text model of $prefix as GGUF"
-done
+  answer text_model >expected
+  for prefix in language_model.model. model.language_model.; do
+    rm -rf pictures text_alone pictures.gguf
+    python3 inside.py text_model pictures $prefix
+    answer pictures >got && same expected got "a text model under $prefix"
+    status 0 "$RAFTER" export pictures text_alone && equal text_model text_alone && answer text_alone >got &&
+      same expected got "the text model of $prefix alone"
+    status 0 "$RAFTER" quantize pictures pictures.gguf --weights f32 && answer pictures.gguf >got &&
+      same expected got "the text model of $prefix as GGUF"
+  done
+}
+
 # Settings that a GGUF file cannot express are refused.
-cp -r gpt_neox tanh && sed -i 's/"hidden_act": *"gelu"/"hidden_act": "gelu_new"/' tanh/config.json && status 0 "$RAFTER" generate tanh --tokens 1,2 --max-tokens 1 && refuses 1 'tanh form' "$RAFTER" quantize tanh tanh.gguf --weights f32
+case_not_in_gguf() {
+  status 0 "$RAFTER" export "$DATA/goldens/gpt_neox" tanh &&
+    sed -i 's/"hidden_act": *"gelu"/"hidden_act": "gelu_new"/' tanh/config.json &&
+    status 0 "$RAFTER" generate tanh --tokens 1,2 --max-tokens 1 &&
+    refuses 1 'tanh form' "$RAFTER" quantize tanh tanh.gguf --weights f32
+}
+
 # The tokenizer is exported too.
-if TINYSTORIES=$(data_file models/TinyStories-656K); then
-  status 0 "$RAFTER" export "$TINYSTORIES" stories && same "$TINYSTORIES/tokenizer.json" stories/tokenizer.json tokenizer
-  same "$TINYSTORIES/generation_config.json" stories/generation_config.json 'sampling defaults'
-  equal "$TINYSTORIES" stories
-fi
+case_tokenizer() {
+  if TINYSTORIES=$(data_file models/TinyStories-656K); then
+    status 0 "$RAFTER" export "$TINYSTORIES" stories &&
+      same "$TINYSTORIES/tokenizer.json" stories/tokenizer.json tokenizer
+    same "$TINYSTORIES/generation_config.json" stories/generation_config.json 'sampling defaults'
+    equal "$TINYSTORIES" stories
+  fi
+}
+
 # The vocabulary and template inside a GGUF file are exported too, and written back into one.
-ONCE='Once upon a time, there was a little girl'
-score() { status 0 "$RAFTER" score "$1" --text "$ONCE" --threads 1 --json && ask out '(d["tokens"], [x and round(x, 4) for x in d["logprobs"]])'; }
-if STORIES=$(data_file models/stories260K); then
-  text more.txt 3000
-  score "$STORIES/stories260K.gguf" >expected && grep -q '(\[1, ' expected || fail "no tokens: $(cat expected)"
-  status 0 "$RAFTER" export "$STORIES/stories260K.gguf" unpacked --json && holds out 'd["tokenizer_files"] == 1'
-  score unpacked >got && same expected got 'the tokenizer of a GGUF file'
-  status 0 "$RAFTER" quantize unpacked packed.gguf --weights f32 && score packed.gguf >got && same expected got 'the tokenizer back in a GGUF file'
-  mkdir bin && cp "$STORIES/stories260K.bin" bin && refuses 2 'brings no tokenizer' "$RAFTER" score bin/stories260K.bin --text "$ONCE"
-  cp "$STORIES/tok512.bin" bin/tokenizer.bin
-  for base in "$STORIES/stories260K.gguf" bin/stories260K.bin unpacked; do
-    score "$base" >expected
-    rm -rf tuned && status 0 "$RAFTER" train "$base" --steps 1 --lr 1e-9 --warmup 0 "${QUICK[@]}" --seq 32 --data more.txt --out tuned && score tuned >got
-    same expected got "a checkpoint of $base"
-    status 0 "$RAFTER" export tuned tuned.model && score tuned.model >got && same expected got "an exported checkpoint of $base"
-    rm -rf tuned.model
-  done
-fi
-if [ -n "$TINYSTORIES" ]; then
-  cp -r "$TINYSTORIES" talks
-  echo '{% for m in messages %}{{ bos_token }}{{ m.role }}: {{ m.content }}{{ "\n" }}{% endfor %}' >talks/chat_template.jinja
-  status 0 "$RAFTER" quantize talks talks.gguf --weights f32 && status 0 "$RAFTER" export talks.gguf talks.again
-  for model in talks.gguf talks.again; do
-    status 0 "$RAFTER" generate "$model" --chat --prompt "$ONCE" --max-tokens 8 --temperature 0 --threads 1 --json && ask out 'd["prompt_tokens"], d["tokens"]' >"$model.said"
-  done
-  same talks.gguf.said talks.again.said 'a template out of a GGUF file'
-  # a template for training, with the special tokens of the vocabulary
-  echo '{% for m in messages %}{{ eos_token }}{{ m.content }}{% endfor %}' >talks.again/chat_template.jinja
-  status 0 "$RAFTER" quantize talks.again talks.new.gguf --weights f32
-  for model in talks.again talks.new.gguf; do
-    status 0 "$RAFTER" generate "$model" --chat --prompt "$ONCE" --max-tokens 8 --temperature 0 --threads 1 --json && ask out 'd["prompt_tokens"], d["tokens"]' >"$model.said"
-  done
-  same talks.again.said talks.new.gguf.said 'a newer template into a GGUF file' && ! cmp -s talks.again.said talks.gguf.said || fail 'a newer template is not used'
-fi
+case_vocabulary_in_gguf() {
+  if STORIES=$(data_file models/stories260K); then
+    text more.txt 3000
+    score "$STORIES/stories260K.gguf" >expected && grep -q '(\[1, ' expected || fail "no tokens: $(cat expected)"
+    status 0 "$RAFTER" export "$STORIES/stories260K.gguf" unpacked --json &&
+      holds out 'd["tokenizer_files"] == 1'
+    score unpacked >got && same expected got 'the tokenizer of a GGUF file'
+    status 0 "$RAFTER" quantize unpacked packed.gguf --weights f32 && score packed.gguf >got &&
+      same expected got 'the tokenizer back in a GGUF file'
+    mkdir bin && cp "$STORIES/stories260K.bin" bin &&
+      refuses 2 'brings no tokenizer' "$RAFTER" score bin/stories260K.bin --text "$ONCE"
+    cp "$STORIES/tok512.bin" bin/tokenizer.bin
+    for base in "$STORIES/stories260K.gguf" bin/stories260K.bin unpacked; do
+      score "$base" >expected
+      rm -rf tuned &&
+        status 0 "$RAFTER" train "$base" --steps 1 --lr 1e-9 --warmup 0 "${QUICK[@]}" --seq 32 --data more.txt --out tuned &&
+        score tuned >got
+      same expected got "a checkpoint of $base"
+      status 0 "$RAFTER" export tuned tuned.model && score tuned.model >got &&
+        same expected got "an exported checkpoint of $base"
+      rm -rf tuned.model
+    done
+  fi
+}
+
+case_template_in_gguf() {
+  if TINYSTORIES=$(data_file models/TinyStories-656K); then
+    cp -r "$TINYSTORIES" talks
+    echo '{% for m in messages %}{{ bos_token }}{{ m.role }}: {{ m.content }}{{ "\n" }}{% endfor %}' >talks/chat_template.jinja
+    status 0 "$RAFTER" quantize talks talks.gguf --weights f32 &&
+      status 0 "$RAFTER" export talks.gguf talks.again
+    for model in talks.gguf talks.again; do
+      status 0 "$RAFTER" generate "$model" --chat --prompt "$ONCE" --max-tokens 8 --temperature 0 --threads 1 --json &&
+        ask out 'd["prompt_tokens"], d["tokens"]' >"$model.said"
+    done
+    same talks.gguf.said talks.again.said 'a template out of a GGUF file'
+    # a template for training, with the special tokens of the vocabulary
+    echo '{% for m in messages %}{{ eos_token }}{{ m.content }}{% endfor %}' >talks.again/chat_template.jinja
+    status 0 "$RAFTER" quantize talks.again talks.new.gguf --weights f32
+    for model in talks.again talks.new.gguf; do
+      status 0 "$RAFTER" generate "$model" --chat --prompt "$ONCE" --max-tokens 8 --temperature 0 --threads 1 --json &&
+        ask out 'd["prompt_tokens"], d["tokens"]' >"$model.said"
+    done
+    same talks.again.said talks.new.gguf.said 'a newer template into a GGUF file' &&
+      ! cmp -s talks.again.said talks.gguf.said || fail 'a newer template is not used'
+  fi
+}
+
 # A model trained on bytes says so in its folder. A folder without a tokenizer is not read as bytes.
-text words.txt 3000
-status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data words.txt --steps 1 --out bytes && status 0 "$RAFTER" export bytes bytes.model
-status 0 "$RAFTER" score bytes.model --text 'the law' --json && holds out 'd["tokens"] == list(b"the law")'
-rm bytes.model/tokenizer_config.json && refuses 2 'brings no tokenizer' "$RAFTER" score bytes.model --text 'the law'
-status 0 "$RAFTER" generate bytes.model --tokens 1,2 --max-tokens 2
-# A run: its newest checkpoint is exported.
-status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data words.txt --steps 4 --save-every 2 --out run && status 0 "$RAFTER" export run model
-newest=$(ls -d run/checkpoint-* | sort | tail -1)
-equal "$newest" model
-answer "$newest" >expected && answer model >got && same expected got 'an exported run'
+case_bytes() {
+  status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data words.txt --steps 1 --out bytes &&
+    status 0 "$RAFTER" export bytes bytes.model
+  status 0 "$RAFTER" score bytes.model --text 'the law' --json && holds out 'd["tokens"] == list(b"the law")'
+  rm bytes.model/tokenizer_config.json &&
+    refuses 2 'brings no tokenizer' "$RAFTER" score bytes.model --text 'the law'
+  status 0 "$RAFTER" generate bytes.model --tokens 1,2 --max-tokens 2
+}
+
+# A run: its newest checkpoint is exported. The folder of a run can be used wherever a model can.
+case_run() {
+  status 0 "$RAFTER" train "$TINY" "${QUICK[@]}" --data words.txt --steps 4 --save-every 2 --out run &&
+    status 0 "$RAFTER" export run model
+  newest=$(ls -d run/checkpoint-* | sort | tail -1)
+  equal "$newest" model
+  answer "$newest" >expected && answer model >got && same expected got 'an exported run'
+  for command in plan "tokenize --text abc" "score --text abc" "generate --prompt a --max-tokens 2"; do
+    read -r verb rest <<<"$command"
+    status 0 "$RAFTER" "$verb" run ${rest:+$rest} --json
+  done
+  status 0 "$RAFTER" quantize run run.gguf --weights q8_0 &&
+    status 0 "$RAFTER" train run "${QUICK[@]}" --data words.txt --steps 1 --out onward
+  mkdir bare && touch bare/file &&
+    for verb in plan generate score; do refuses 2 'bare holds no model' "$RAFTER" $verb bare; done
+  mkdir dead && cp run/run.json dead && refuses 1 'dead holds no complete checkpoint' "$RAFTER" plan dead &&
+    says 'save-every'
+  refuses 2 'MODEL and OUT|MODEL OUT' "$RAFTER" export run
+  refuses 1 'model is there already' "$RAFTER" export run model
+  refuses 1 'words.txt is there already' "$RAFTER" export run words.txt
+}
 
 # A folder next to OUT may belong to the user and is not touched.
-mkdir mine.part && touch mine.part/precious && status 0 "$RAFTER" export half mine && [ -e mine.part/precious ] || fail 'export removes OUT.part'
-rm -r mine.part
-# The stored dtype is kept in a GGUF file too, and an existing file is not replaced.
-status 0 "$RAFTER" export half half.gguf --format gguf --json && holds out 'set(t["type"] for t in d["tensors"]) == {"bf16", "f32"}'
-cp half.gguf before.gguf && refuses 1 'half.gguf is there already' "$RAFTER" export half half.gguf --format gguf --dtype f32 && same before.gguf half.gguf 'a refused export'
-# The folder of a run can be used wherever a model can.
-for command in plan "tokenize --text abc" "score --text abc" "generate --prompt a --max-tokens 2"; do
-  read -r verb rest <<<"$command"
-  status 0 "$RAFTER" "$verb" run ${rest:+$rest} --json
-done
-status 0 "$RAFTER" quantize run run.gguf --weights q8_0 && status 0 "$RAFTER" train run "${QUICK[@]}" --data words.txt --steps 1 --out onward
-mkdir bare && touch bare/file && for verb in plan generate score; do refuses 2 'bare holds no model' "$RAFTER" $verb bare; done
-mkdir dead && cp run/run.json dead && refuses 1 'dead holds no complete checkpoint' "$RAFTER" plan dead && says 'save-every'
+case_existing_files() {
+  mkdir mine.part && touch mine.part/precious && status 0 "$RAFTER" export half mine &&
+    [ -e mine.part/precious ] || fail 'export removes OUT.part'
+  rm -r mine.part
+  # The stored dtype is kept in a GGUF file too, and an existing file is not replaced.
+  status 0 "$RAFTER" export half half.gguf --format gguf --json &&
+    holds out 'set(t["type"] for t in d["tensors"]) == {"bf16", "f32"}'
+  cp half.gguf before.gguf &&
+    refuses 1 'half.gguf is there already' "$RAFTER" export half half.gguf --format gguf --dtype f32 &&
+    same before.gguf half.gguf 'a refused export'
+}
+
 # An error leaves no files.
-refuses 2 'MODEL and OUT|MODEL OUT' "$RAFTER" export run
-refuses 1 'model is there already' "$RAFTER" export run model
-refuses 1 'words.txt is there already' "$RAFTER" export run words.txt
-refuses 2 'without weights' "$RAFTER" export gpt2:layers=1 bad
-refuses 2 'nothere' "$RAFTER" export nothere/model bad
-mkdir hollow && cp half/config.json hollow && refuses 1 'hollow' "$RAFTER" export hollow bad
-cp -r half cut && head -c 5000 half/model.safetensors >cut/model.safetensors && refuses 1 'cut/model.safetensors' "$RAFTER" export cut bad
-(ulimit -f 20 && refuses 1 'bad' "$RAFTER" export half bad; exit $failures) || failures=$((failures + 1))
-refuses 1 'words.txt' "$RAFTER" export half words.txt/nothere
-[ -z "$(ls -d bad* *.part* 2>/dev/null)" ] || fail "left behind: $(ls -d bad* *.part*)"
-mkdir empty && status 0 "$RAFTER" export half empty/ && equal half empty
-finish
+case_errors() {
+  refuses 2 'without weights' "$RAFTER" export gpt2:layers=1 bad
+  refuses 2 'nothere' "$RAFTER" export nothere/model bad
+  mkdir hollow && cp half/config.json hollow && refuses 1 'hollow' "$RAFTER" export hollow bad
+  cp -r half cut && head -c 5000 half/model.safetensors >cut/model.safetensors &&
+    refuses 1 'cut/model.safetensors' "$RAFTER" export cut bad
+  (ulimit -f 20 && refuses 1 'bad' "$RAFTER" export half bad; exit $failures) || failures=$((failures + 1))
+  refuses 1 'words.txt' "$RAFTER" export half words.txt/nothere
+  [ -z "$(ls -d bad* *.part* 2>/dev/null)" ] || fail "left behind: $(ls -d bad* *.part*)"
+  mkdir empty && status 0 "$RAFTER" export half empty/ && equal half empty
+}
+
+cases "$@"

@@ -3,67 +3,92 @@
 # cannot be written stops no run.
 . "$(dirname "$0")/lib.sh"
 export RAFTER_RUNS=$WORK/runs
-text book.txt 20000
 TRAIN=("$RAFTER" train "$TINY" "${QUICK[@]}" --data book.txt)
 RUNS=("$RAFTER" runs)
 
-status 0 "${RUNS[@]}" list && says 'no runs in' out
-status 0 "${TRAIN[@]}" --steps 4 --out runs/a
-status 0 "${TRAIN[@]}" --steps 8 --remat block --out runs/b
-status 0 "$RAFTER" generate runs/a --prompt 'and ' --max-tokens 4 --temperature 0
-status 0 "$RAFTER" score runs/a --text 'and he shall'
-status 0 "$RAFTER" eval perplexity runs/a --data book.txt --limit 2 --trace all --out runs/eval
-"${TRAIN[@]}" --steps 100000000 --out runs/stopped >/dev/null 2>&1 &
-stopped=$!
-"${TRAIN[@]}" --steps 100000000 --out runs/killed >/dev/null 2>&1 &
-killed=$!
-for _ in $(seq 600); do [ -s runs/stopped/metrics.jsonl ] && [ -s runs/killed/metrics.jsonl ] && break; sleep 0.1; done
-status 0 "${RUNS[@]}" list --json && holds out '[r["status"] for r in d["runs"]] == ["running", "running", "done", "done", "done", "done", "done"]' 'what runs is said to run'
-kill -INT $stopped && wait $stopped
-kill -9 $killed && wait $killed 2>/dev/null
-status 0 "${RUNS[@]}" list --json && cp out list.json && {
-  holds list.json '{r["name"]: r["status"] for r in d["runs"] if r["name"]} == {"a": "done", "b": "done", "eval": "done", "stopped": "interrupted", "killed": "ended without a word"}' 'how runs ended'
-  holds list.json 'sorted(r["command"] for r in d["runs"]) == ["eval", "generate", "score"] + 4 * ["train"]'
-  a=$(ask list.json '[r for r in d["runs"] if r["name"] == "a"][0]["results"]["loss"]') last=$(tail -1 runs/a/metrics.jsonl)
-  [ "$(printf '%.7f' "$a")" = "$(printf '%.7f' "$(echo "$last" | python3 -c 'import json, sys; print(json.load(sys.stdin)["loss"])')")" ] || fail "the history's loss $a is not that of $last"
-  holds list.json 'all(r["results"]["peak_bytes"] > 0 and r["results"]["predicted_tokens_per_second"] > 0 for r in d["runs"])'
+# The history holds absolute paths, so every case makes its own runs.
+two_runs() {
+  rm -rf runs none
+  text book.txt 20000
+  status 0 "${TRAIN[@]}" --steps 4 --out runs/a
+  status 0 "${TRAIN[@]}" --steps 8 --remat block --out runs/b
 }
-status 0 "${RUNS[@]}" && says 'no word' out && says 'interrupted' out
-status 0 "${RUNS[@]}" list --model nosuch --json && holds out 'd["runs"] == []'
-status 0 "${RUNS[@]}" list --model nosuch && says 'no runs of --model nosuch in' out
-status 0 "${RUNS[@]}" list --limit 2 --json && holds out 'len(d["runs"]) == 2'
 
-status 0 "${RUNS[@]}" show b && says '^run 2: train' out && says 'remat +"block"' out && says 'runs/b' out
-status 0 "${RUNS[@]}" show runs/b --json && holds out 'd["id"] == 2 and d["options"]["remat"] == "block" and d["folder_is_there"]'
-status 0 "${RUNS[@]}" best --metric loss --model gpt --json && holds out 'd["runs"][0]["name"] == "b" and d["runs"][0]["results"]["loss"] < d["runs"][1]["results"]["loss"]'
-status 0 "${RUNS[@]}" best --of train --json && holds out '{r["command"] for r in d["runs"]} == {"train"} and len(d["runs"]) == 2'
-status 0 "$RAFTER" report runs/killed --json --out killed.json && holds out 'd["runs"][0]["summary"]["steps"]["last"] > 0 and "left no report" in d["runs"][0]["summary"]["sentence"]' 'a killed run has no steps'
-# Rates of different commands are not compared.
-status 0 "${RUNS[@]}" best --metric perplexity --of score --json && holds out '[r["command"] for r in d["runs"]] == ["score"] and d["others"] == {}'
-status 0 "${RUNS[@]}" best --json && holds out 'all(x["results"]["tokens_per_second"] >= y["results"]["tokens_per_second"] for x, y in zip(d["runs"], d["runs"][1:])) and len(d["runs"]) == 2'
-holds out 'd["of"] == "train" and {r["command"] for r in d["runs"]} == {"train"} and d["others"] == {"generate": 1, "score": 1, "eval": 1}' 'the best of several commands'
-status 0 "${RUNS[@]}" best && says 'of train runs; .*1 of generate.* have tokens_per_second too' out
-# A killed run is shown with its last row of metrics.
-status 0 "${RUNS[@]}" show killed && says 'results, as far as its steps' out && says '^  loss +[0-9.]+' out
-status 0 "${RUNS[@]}" show killed --json && cp out killed-row.json && {
-  python3 - killed-row.json runs/killed/metrics.jsonl <<'PY' || fail 'a killed run is not shown with its last step'
+case_list_show_best() {
+  status 0 "${RUNS[@]}" list && says 'no runs in' out
+  two_runs
+  status 0 "$RAFTER" generate runs/a --prompt 'and ' --max-tokens 4 --temperature 0
+  status 0 "$RAFTER" score runs/a --text 'and he shall'
+  status 0 "$RAFTER" eval perplexity runs/a --data book.txt --limit 2 --trace all --out runs/eval
+  "${TRAIN[@]}" --steps 100000000 --out runs/stopped >/dev/null 2>&1 &
+  stopped=$!
+  "${TRAIN[@]}" --steps 100000000 --out runs/killed >/dev/null 2>&1 &
+  killed=$!
+  for _ in $(seq 600); do [ -s runs/stopped/metrics.jsonl ] && [ -s runs/killed/metrics.jsonl ] &&
+    break; sleep 0.1; done
+  status 0 "${RUNS[@]}" list --json &&
+    holds out '[r["status"] for r in d["runs"]] == ["running", "running", "done", "done", "done", "done", "done"]' 'running runs have the status running'
+  kill -INT $stopped && wait $stopped
+  kill -9 $killed && wait $killed 2>/dev/null
+  status 0 "${RUNS[@]}" list --json && cp out list.json && {
+    holds list.json '{r["name"]: r["status"] for r in d["runs"] if r["name"]} == {"a": "done", "b": "done", "eval": "done", "stopped": "interrupted", "killed": "ended without a word"}' 'the status of ended runs'
+    holds list.json 'sorted(r["command"] for r in d["runs"]) == ["eval", "generate", "score"] + 4 * ["train"]'
+    a=$(ask list.json '[r for r in d["runs"] if r["name"] == "a"][0]["results"]["loss"]') last=$(tail -1 runs/a/metrics.jsonl)
+    [ "$(printf '%.7f' "$a")" = "$(printf '%.7f' "$(echo "$last" | python3 -c 'import json, sys; print(json.load(sys.stdin)["loss"])')")" ] || fail "the loss in the history is $a, not that of $last"
+    holds list.json 'all(r["results"]["peak_bytes"] > 0 and r["results"]["predicted_tokens_per_second"] > 0 for r in d["runs"])'
+  }
+  status 0 "${RUNS[@]}" && says 'no word' out && says 'interrupted' out
+  status 0 "${RUNS[@]}" list --model nosuch --json && holds out 'd["runs"] == []'
+  status 0 "${RUNS[@]}" list --model nosuch && says 'no runs of --model nosuch in' out
+  status 0 "${RUNS[@]}" list --limit 2 --json && holds out 'len(d["runs"]) == 2'
+
+  status 0 "${RUNS[@]}" show b && says '^run 2: train' out && says 'remat +"block"' out && says 'runs/b' out
+  status 0 "${RUNS[@]}" show runs/b --json &&
+    holds out 'd["id"] == 2 and d["options"]["remat"] == "block" and d["folder_is_there"]'
+  status 0 "${RUNS[@]}" best --metric loss --model gpt --json &&
+    holds out 'd["runs"][0]["name"] == "b" and d["runs"][0]["results"]["loss"] < d["runs"][1]["results"]["loss"]'
+  status 0 "${RUNS[@]}" best --of train --json &&
+    holds out '{r["command"] for r in d["runs"]} == {"train"} and len(d["runs"]) == 2'
+  status 0 "$RAFTER" report runs/killed --json --out killed.json &&
+    holds out 'd["runs"][0]["summary"]["steps"]["last"] > 0 and "left no report" in d["runs"][0]["summary"]["sentence"]' 'a killed run has no steps'
+  # Rates of different commands are not compared.
+  status 0 "${RUNS[@]}" best --metric perplexity --of score --json &&
+    holds out '[r["command"] for r in d["runs"]] == ["score"] and d["others"] == {}'
+  status 0 "${RUNS[@]}" best --json &&
+    holds out 'all(x["results"]["tokens_per_second"] >= y["results"]["tokens_per_second"] for x, y in zip(d["runs"], d["runs"][1:])) and len(d["runs"]) == 2'
+  holds out 'd["of"] == "train" and {r["command"] for r in d["runs"]} == {"train"} and d["others"] == {"generate": 1, "score": 1, "eval": 1}' 'the best of several commands'
+  status 0 "${RUNS[@]}" best && says 'of train runs; .*1 of generate.* have tokens_per_second too' out
+  # A killed run is shown with its last row of metrics.
+  status 0 "${RUNS[@]}" show killed && says 'results, as far as its steps' out && says '^  loss +[0-9.]+' out
+  status 0 "${RUNS[@]}" show killed --json && cp out killed-row.json && {
+    python3 - killed-row.json runs/killed/metrics.jsonl <<'PY' || fail 'a killed run is not shown with its last step'
 import json, sys
 row = json.load(open(sys.argv[1]))["results"]
 last = [json.loads(line) for line in open(sys.argv[2]) if line.endswith("\n")][-1]
 assert row["steps"] == last["step"] and row["loss"] == last["loss"] and row["tokens"] == last["tokens"] and row["tokens_per_second"] > 0, (row, last)
 PY
+  }
+  status 0 "${RUNS[@]}" list --json &&
+    holds out 'all(r["results"]["steps"] > 0 and r["results"]["loss"] > 0 for r in d["runs"] if r["command"] == "train")' 'the list of runs lacks steps'
+  cp -r runs/killed runs/kept && printf '{"step": "x"}\nno json\n{"step":9' >runs/killed/metrics.jsonl
+  status 0 "${RUNS[@]}" show killed --json &&
+    holds out '"steps" not in d["results"]' 'a damaged metrics.jsonl is used'
+  rm -r runs/killed && mv runs/kept runs/killed
+  status 0 "$RAFTER" report killed --json &&
+    holds out 'd["runs"][0]["summary"]["measured"] is False and len(d["runs"][0]["metrics"]) > 0' 'a killed run is reported'
+  python3 -c 'import sqlite3; db = sqlite3.connect("runs/history.db"); db.execute("UPDATE runs SET results = ? WHERE name = ?", ("{half", "stopped")); db.execute("UPDATE runs SET status = ? WHERE name = ?", ("done", "stopped")); db.commit()'
+  status 0 "${RUNS[@]}" best --json &&
+    holds out '"stopped" not in [r["name"] for r in d["runs"]] and len(d["runs"]) == 2' 'a bad row stops the command'
 }
-status 0 "${RUNS[@]}" list --json && holds out 'all(r["results"]["steps"] > 0 and r["results"]["loss"] > 0 for r in d["runs"] if r["command"] == "train")' 'the list of runs lacks steps'
-cp -r runs/killed runs/kept && printf '{"step": "x"}\nno json\n{"step":9' >runs/killed/metrics.jsonl
-status 0 "${RUNS[@]}" show killed --json && holds out '"steps" not in d["results"]' 'a damaged metrics.jsonl is believed'
-rm -r runs/killed && mv runs/kept runs/killed
 
 # Two runs: options that differ, then time and bytes op by op, largest difference first, with the
 # sums of the plans.
-status 0 "${RUNS[@]}" compare 1 2 && says 'remat +"none" +"block"' out && says 'B takes .* (time|times as long) and .* less memory' out && says 'bytes moved' out
-status 0 "$RAFTER" report killed --json && holds out 'd["runs"][0]["summary"]["measured"] is False and len(d["runs"][0]["metrics"]) > 0' 'a killed run is reported'
-status 0 "${RUNS[@]}" compare a b --json && cp out both.json && {
-  python3 - both.json runs/a runs/b <<'PY' || fail 'a comparison is not what its runs say'
+case_compare() {
+  two_runs
+  status 0 "${RUNS[@]}" compare 1 2 && says 'remat +"none" +"block"' out &&
+    says 'B takes .* (time|times as long) and .* less memory' out && says 'bytes moved' out
+  status 0 "${RUNS[@]}" compare a b --json && cp out both.json && {
+    python3 - both.json runs/a runs/b <<'PY' || fail 'the comparison differs from its runs'
 import json, math, sys
 c, bad = json.load(open(sys.argv[1])), []
 if {o["name"]: (o["a"], o["b"]) for o in c["options"]} != {"remat": ("none", "block"), "steps": (4, 8)}: bad.append(c["options"])
@@ -83,63 +108,87 @@ for side, folder in ("a", sys.argv[2]), ("b", sys.argv[3]):
 print(*bad[:5], sep="\n") if bad else None
 sys.exit(bool(bad))
 PY
+  }
+  rm -r runs/b
+  status 0 "${RUNS[@]}" list && says 'its folder is gone' out
+  status 0 "${RUNS[@]}" compare a b && says 'folders is gone' out && says 'remat' out
+  refuses 1 'run 2 has no folder any more' "$RAFTER" report 2 --json
+  refuses 1 'no run 99' "${RUNS[@]}" compare 1 99
+  refuses 2 'takes 2 runs' "${RUNS[@]}" compare 1
 }
-python3 -c 'import sqlite3; db = sqlite3.connect("runs/history.db"); db.execute("UPDATE runs SET results = ? WHERE name = ?", ("{half", "stopped")); db.execute("UPDATE runs SET status = ? WHERE name = ?", ("done", "stopped")); db.commit()'
-status 0 "${RUNS[@]}" best --json && holds out '"stopped" not in [r["name"] for r in d["runs"]] and len(d["runs"]) == 2' 'one bad row spoils all'
-rm -r runs/b
-status 0 "${RUNS[@]}" list && says 'its folder is gone' out
-status 0 "${RUNS[@]}" compare a b && says 'folders is gone' out && says 'remat' out
 
 # A slash after the name of a folder, and folders whose name is a number. A number of the history
 # can be a run of a report.
-status 0 "${TRAIN[@]}" --steps 1 --out runs/ring/ && status 0 "${RUNS[@]}" show ring && says 'runs/ring$' out
-status 0 "${TRAIN[@]}" --steps 1 --out runs/4711 && status 0 "${RUNS[@]}" show 4711 && says 'runs/4711' out
-status 0 "$RAFTER" report 1 --json && holds out 'd["runs"][0]["folder"].endswith("runs/a")' 'a report by number'
-refuses 1 'no run 99' "$RAFTER" report 99 --json
-refuses 1 'run 2 has no folder any more' "$RAFTER" report 2 --json
-# A folder that was removed and used again belongs to the later run. A training and a scoring are
-# not compared op by op. A file of a run names its folder.
-rm -r runs/ring && status 0 "${TRAIN[@]}" --steps 2 --remat block --out runs/ring && status 0 "${RUNS[@]}" list --json && holds out '[r["folder_is_there"] for r in d["runs"] if r["name"] == "ring"] == [True, False] and sum("folder_taken_by" in r for r in d["runs"]) == 1'
-status 0 "${RUNS[@]}" list && says 'has its folder now' out
-status 0 "${RUNS[@]}" compare a eval && says 'not compared op by op' out && says 'tokens_per_second' out && ! grep -q '100.0 % less' out || fail 'a training beside an evaluation'
-status 0 "$RAFTER" report ring/ --json && holds out 'd["runs"][0]["name"] == "ring"'
-for file in run.json report.json metrics.jsonl; do refuses 1 'is a file of the run in runs/ring' "$RAFTER" report runs/ring/$file; done
-# Control characters that another program wrote into the history have no effect on the terminal.
-cp runs/history.db sound.db && python3 -c 'import sqlite3; db = sqlite3.connect("runs/history.db"); db.execute("UPDATE runs SET model = ?, machine = ?, started = ?, name = ?, folder = ? WHERE name = ?", ("m\n\nFAKE ROW\x1b[2J\u009b", "\x07", 9e18, "moved", "f\n\x1b[1mx", "4711")); db.commit()'
-for verb in 'list' 'show moved' 'best --metric loss'; do status 0 "${RUNS[@]}" $verb && ! LC_ALL=C grep -qP '\x1b|\x07|\xc2\x9b|^FAKE' out || fail "runs $verb prints control characters"; done
-cp sound.db runs/history.db && rm -r runs/ring runs/4711
+case_names() {
+  two_runs
+  status 0 "$RAFTER" eval perplexity runs/a --data book.txt --limit 2 --out runs/eval
+  status 0 "${TRAIN[@]}" --steps 1 --out runs/ring/ && status 0 "${RUNS[@]}" show ring &&
+    says 'runs/ring$' out
+  status 0 "${TRAIN[@]}" --steps 1 --out runs/4711 && status 0 "${RUNS[@]}" show 4711 && says 'runs/4711' out
+  status 0 "$RAFTER" report 1 --json &&
+    holds out 'd["runs"][0]["folder"].endswith("runs/a")' 'a report by number'
+  refuses 1 'no run 99' "$RAFTER" report 99 --json
+  # A folder that was removed and used again belongs to the later run. A training and a scoring are
+  # not compared op by op. A file of a run names its folder.
+  rm -r runs/ring && status 0 "${TRAIN[@]}" --steps 2 --remat block --out runs/ring &&
+    status 0 "${RUNS[@]}" list --json &&
+    holds out '[r["folder_is_there"] for r in d["runs"] if r["name"] == "ring"] == [True, False] and sum("folder_taken_by" in r for r in d["runs"]) == 1'
+  status 0 "${RUNS[@]}" list && says 'has its folder now' out
+  status 0 "${RUNS[@]}" compare a eval && says 'not compared op by op' out && says 'tokens_per_second' out &&
+    ! grep -q '100.0 % less' out || fail 'a training is compared with an evaluation op by op'
+  status 0 "$RAFTER" report ring/ --json && holds out 'd["runs"][0]["name"] == "ring"'
+  for file in run.json report.json metrics.jsonl; do refuses 1 'is a file of the run in runs/ring' "$RAFTER" report runs/ring/$file; done
+  # Control characters that another program wrote into the history have no effect on the terminal.
+  cp runs/history.db sound.db &&
+    python3 -c 'import sqlite3; db = sqlite3.connect("runs/history.db"); db.execute("UPDATE runs SET model = ?, machine = ?, started = ?, name = ?, folder = ? WHERE name = ?", ("m\n\nFAKE ROW\x1b[2J\u009b", "\x07", 9e18, "moved", "f\n\x1b[1mx", "4711")); db.commit()'
+  for verb in 'list' 'show moved' 'best --metric loss'; do status 0 "${RUNS[@]}" $verb &&
+    ! LC_ALL=C grep -qP '\x1b|\x07|\xc2\x9b|^FAKE' out || fail "runs $verb prints control characters"; done
+}
 
 # Runs without --out that begin in the same second get different folders.
-pids=()
-for _ in 1 2 3; do (RAFTER_RUNS=$WORK/together "${TRAIN[@]}" --steps 1 >/dev/null 2>>together.err || echo failed >>together.err) & pids+=($!); done
-wait "${pids[@]}"
-[ "$(find together -mindepth 2 -name metrics.jsonl | wc -l)" = 3 ] && ! grep -q failed together.err || fail "runs that begin together: $(cat together.err)"
+case_same_second() {
+  text book.txt 20000
+  pids=()
+  for _ in 1 2 3; do (RAFTER_RUNS=$WORK/together "${TRAIN[@]}" --steps 1 >/dev/null 2>>together.err ||
+    echo failed >>together.err) & pids+=($!); done
+  wait "${pids[@]}"
+  [ "$(find together -mindepth 2 -name metrics.jsonl | wc -l)" = 3 ] && ! grep -q failed together.err || fail "runs that begin together: $(cat together.err)"
+}
 
 # A reader that closes the pipe is not an error; a full disk is one.
-(sleep 0.2; "${RUNS[@]}" list --limit 0 2>late.err; echo $? >late.status) | exec 0<&-
-[ "$(cat late.status)" = 0 ] && [ ! -s late.err ] || fail "a reader that left: $(cat late.err)"
-"${RUNS[@]}" list >/dev/full 2>full.err && fail 'a full disk looks like success'
-says 'cannot write the output' full.err
-
-refuses 1 'no run nosuch' "${RUNS[@]}" show nosuch
-refuses 1 'no run 99' "${RUNS[@]}" compare 1 99
-refuses 2 'runs does not know' "${RUNS[@]}" lst
-refuses 2 'takes 2 runs' "${RUNS[@]}" compare 1
-refuses 2 'names no result' "${RUNS[@]}" best --metric 'a"b'
+case_output() {
+  two_runs
+  (sleep 0.2; "${RUNS[@]}" list --limit 0 2>late.err; echo $? >late.status) | exec 0<&-
+  [ "$(cat late.status)" = 0 ] && [ ! -s late.err ] || fail "a reader that closed the pipe: $(cat late.err)"
+  "${RUNS[@]}" list >/dev/full 2>full.err && fail 'a full disk gives exit status 0'
+  says 'cannot write the output' full.err
+  refuses 1 'no run nosuch' "${RUNS[@]}" show nosuch
+  refuses 2 'runs does not know' "${RUNS[@]}" lst
+  refuses 2 'names no result' "${RUNS[@]}" best --metric 'a"b'
+}
 
 # The memory of a run is that of its arena, which the larger pass of a generation determines. A
 # command that computes nothing is not a run.
-status 0 "$RAFTER" generate runs/a --prompt 'and he ' --max-tokens 40 --prefill-chunk 64 --temperature 0 --trace all --out runs/told
-[ "$(ask runs/told/report.json 'd["arena_bytes"]')" -gt "$(ask runs/told/plan.json 'd["memory"]["persistent_bytes"]')" ] || fail 'no arena'
-status 0 "${RUNS[@]}" show told --json && holds out "d[\"results\"][\"peak_bytes\"] == $(ask runs/told/report.json 'd["arena_bytes"]')" 'the memory of a generation is not its arena'
-status 0 "${TRAIN[@]}" --steps 2 --backend null --out none && says 'nothing was computed' out
-status 0 "${RUNS[@]}" list --json --limit 0 && holds out 'not any(r["name"] == "none" for r in d["runs"])' 'a run that computed nothing is in the history'
-rm -r runs/told none
+case_memory() {
+  two_runs
+  status 0 "$RAFTER" generate runs/a --prompt 'and he ' --max-tokens 40 --prefill-chunk 64 --temperature 0 --trace all --out runs/told
+  [ "$(ask runs/told/report.json 'd["arena_bytes"]')" -gt "$(ask runs/told/plan.json 'd["memory"]["persistent_bytes"]')" ] || fail 'the arena is not larger than the persistent tensors'
+  status 0 "${RUNS[@]}" show told --json && holds out "d[\"results\"][\"peak_bytes\"] == $(ask runs/told/report.json 'd["arena_bytes"]')" 'the memory of a generation is not its arena'
+  status 0 "${TRAIN[@]}" --steps 2 --backend null --out none && says 'nothing was computed' out
+  status 0 "${RUNS[@]}" list --json --limit 0 &&
+    holds out 'not any(r["name"] == "none" for r in d["runs"])' 'a run without computation is in the history'
+}
 
 # A row that cannot be written gives a warning. With an empty RAFTER_RUNS there is no history.
-cp runs/history.db good.db && head -c 5000 book.txt >runs/history.db
-status 0 "${TRAIN[@]}" --steps 1 --out more && says 'warning: cannot .* history' && status 0 "${TRAIN[@]}" --steps 1 --quiet --out still
-refuses 1 'history.db' "${RUNS[@]}" list
-cp good.db runs/history.db
-RAFTER_RUNS='' status 0 "${TRAIN[@]}" --steps 1 --out none && status 0 "${RUNS[@]}" list --limit 0 --json && holds out 'len(d["runs"]) == 11'
-finish
+case_no_history() {
+  two_runs
+  cp runs/history.db good.db && head -c 5000 book.txt >runs/history.db
+  status 0 "${TRAIN[@]}" --steps 1 --out more && says 'warning: cannot .* history' &&
+    status 0 "${TRAIN[@]}" --steps 1 --quiet --out still
+  refuses 1 'history.db' "${RUNS[@]}" list
+  cp good.db runs/history.db
+  RAFTER_RUNS='' status 0 "${TRAIN[@]}" --steps 1 --out none && status 0 "${RUNS[@]}" list --limit 0 --json &&
+    holds out 'len(d["runs"]) == 2'
+}
+
+cases "$@"

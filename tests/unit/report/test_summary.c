@@ -1,84 +1,5 @@
-/* test_summary.c - summaries of runs with planted numbers, whose bound and best change are known in
- * advance. */
-#include "report/compare.h"
-#include "report/model.h"
-#include "report/summary.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-/* An op of a planted run: its plan and its measurement. */
-typedef struct planted {
-  const char *name, *kind, *phase, *bound;
-  double calls, predicted, limit, measured, bytes;
-} planted;
-
-static json_t *op_json(int id, const planted *p) {
-  return json_pack("{si ss ss ss sf sf sf sf ss sf ss ss s[] s[] sf}", "id", id, "name", p->name, "op",
-                   p->kind, "kernel", "k", "flops", 0.0, "bytes", p->bytes, "seconds", p->predicted, "calls",
-                   p->calls, "bound", p->bound, "limit_seconds", p->limit, "kind", p->kind, "phase", p->phase,
-                   "inputs", "outputs", "hardware_flops", 0.0);
-}
-
-/* An entry with `steps` steps of a training run that took `wall` seconds each. 0: the run has not
- * started. */
-static json_t *entry_of(const char *id, const planted *op, int ops, double steps, double wall, double peak) {
-  json_t *planned = json_array(), *measured = json_array();
-  for (int i = 0; i < ops; i++) {
-    json_array_append_new(planned, op_json(i, &op[i]));
-    json_array_append_new(measured, json_pack("{si ss sf sf sf sf sf}", "id", i, "name", op[i].name, "calls",
-                                              op[i].calls * steps, "seconds", op[i].measured, "least_seconds",
-                                              op[i].measured, "predicted_seconds", op[i].predicted,
-                                              "limit_seconds", op[i].limit));
-  }
-  json_t *entry = json_pack(
-      "{ss ss s{ss ss so s{sI sI s{} s[]} s{sf ss} s{sf} s{} s{ss ss}}}", "id", id, "name", id, "plan", "job",
-      "train", "name", "train", "ops", planned, "memory", "peak_bytes", (json_int_t)peak, "capacity_bytes",
-      (json_int_t)1 << 40, "by_class", "largest", "time", "seconds", 1.0, "bound", "compute", "rate",
-      "tokens_per_second", 100.0, "settings", "machine", "name", "m", "source", "calibrated");
-  if (steps > 0)
-    json_object_set_new(entry, "measured",
-                        json_pack("{s[{ss sf sf sf sf so}] sI}", "walks", "walk", "train", "count", steps,
-                                  "seconds", wall * steps, "tokens", 200 * steps, "predicted_seconds", 1.0,
-                                  "ops", measured, "arena_bytes", (json_int_t)peak));
-  else json_decref(measured);
-  assert_non_null(entry);
-  return entry;
-}
-
-static double at(const json_t *json, const char *key) {
-  return json_number_value(json_object_get(json, key));
-}
-static const char *text(const json_t *json, const char *key) {
-  const char *t = json_string_value(json_object_get(json, key));
-  return t ? t : "";
-}
-static const json_t *named(const json_t *list, const char *name) {
-  const json_t *one;
-  size_t i;
-  json_array_foreach ((json_t *)list, i, one)
-    if (!strcmp(text(one, "name"), name)) return one;
-  fail_msg("no %s", name);
-  return NULL;
-}
-static void near(double a, double b) {
-  if (fabs(a - b) > 1e-12 * fabs(b) + 1e-300) fail_msg("%.17g is not %.17g", a, b);
-}
-
-/* One layer with a product forward and backward, a norm and the optimizer. */
-static const planted OPS[] = {{"block.0/mm/fwd", "matmul", "forward", "compute", 2, 0.10, 0.08, 0.10, 1000},
-                              {"block.0/mm/bwd", "matmul", "backward", "compute", 2, 0.20, 0.16, 0.25, 2000},
-                              {"block.0/norm", "norm", "forward", "memory", 2, 0.05, 0.04, 0.05, 500},
-                              {"w/adamw", "optimizer", "optimizer", "memory", 1, 0.10, 0.10, 0.10, 100}};
-enum { COUNT = sizeof OPS / sizeof *OPS };
+/* test_summary.c - tests summaries of runs with planted numbers, whose bound is known in advance. */
+#include "unit/report/planted.h"
 
 static void sums_are_those_of_the_ops(void **state) {
   (void)state;
@@ -272,109 +193,6 @@ static void a_step_is_told_of_and_its_bound(void **state) {
   json_decref(entry);
 }
 
-/* A change does not remove the cost of interference: only the time of the fastest calls is priced
- * again. */
-static void interference_is_not_priced(void **state) {
-  (void)state;
-  json_t *entry = entry_of("a", OPS, COUNT, 2, 1.0, 1e6), *op;
-  size_t i;
-  json_array_foreach (
-      json_object_get(json_array_get(json_object_get(json_object_get(entry, "measured"), "walks"), 0), "ops"),
-      i, op)
-    json_object_set_new(op, "least_seconds", json_real(at(op, "seconds") / 2));
-  json_object_set_new(entry, "advice",
-                      json_pack("[{ss sf sI sb sb s{s{sf s{sf sf sf}}}}]", "change", "half", "seconds", 0.4,
-                                "peak_bytes", (json_int_t)1000000, "fits", 1, "approximate", 0, "plans",
-                                "train", "seconds", 0.4, "kinds", "matmul", 0.3, "norm", 0.05, "optimizer",
-                                0.05));
-  json_t *summary = rf_report_summary(entry);
-  /* 0.9 s in ops: half of it is interference, and half of the rest is gone. */
-  near(at(json_object_get(summary, "best"), "seconds"), 0.45 + 0.225 + (1.0 - 0.9));
-  json_decref(summary);
-  json_decref(entry);
-}
-
-/* Advice is priced at the run's own efficiency. matmul took 7/6 of its prediction here, so a plan
- * with half of it saves 7/6 of that half. */
-static void advice_is_priced_at_measured_efficiency(void **state) {
-  (void)state;
-  json_t *entry = entry_of("a", OPS, COUNT, 3, 1.0, 1e6);
-  json_t *rows = json_pack(
-      "[{ss sf sI sb sb s{s{sf s{sf sf sf}}}}{ss sf sI sb sb s{s{sf s{sf sf sf}}}}{ss sf sI sb sb s{s{sf "
-      "s{sf sf sf}}}}]",
-      "change", "half", "seconds", 0.5, "peak_bytes", (json_int_t)900000, "fits", 1, "approximate", 0,
-      "plans", "train", "seconds", 0.5, "kinds", "matmul", 0.3, "norm", 0.1, "optimizer", 0.1, "change",
-      "none", "seconds", 0.1, "peak_bytes", (json_int_t)1, "fits", 0, "approximate", 0, "plans", "train",
-      "seconds", 0.1, "kinds", "matmul", 0.05, "norm", 0.0, "optimizer", 0.05, "change", "slower", "seconds",
-      0.9, "peak_bytes", (json_int_t)500000, "fits", 1, "approximate", 0, "plans", "train", "seconds", 0.9,
-      "kinds", "matmul", 0.6, "norm", 0.2, "optimizer", 0.1);
-  assert_non_null(rows);
-  json_object_set_new(entry, "advice", rows);
-  json_t *summary = rf_report_summary(entry);
-  const json_t *best = json_object_get(summary, "best");
-  assert_string_equal(text(best, "change"), "half"); /* the fastest does not fit */
-  near(at(best, "seconds"), 0.35 + 0.1 + 0.1 + (1.0 - 0.9));
-  near(at(best, "now_seconds"), 1.0);
-  near(at(best, "more_bytes"), -100000);
-  assert_non_null(strstr(text(summary, "sentence"), "best single change is half: 650 ms instead of 1 s"));
-  assert_string_equal(text(json_array_get(json_object_get(summary, "advice"), 2), "change"), "slower");
-  assert_true(at(json_array_get(json_object_get(summary, "advice"), 2), "gain") < 0);
-  json_array_remove(rows, 0);
-  json_decref(summary);
-  summary = rf_report_summary(entry);
-  assert_null(json_object_get(summary, "best"));
-  assert_non_null(strstr(text(summary, "sentence"),
-                         "No single change of the 2 that were priced gains more than 2 % and fits."));
-  json_decref(summary);
-
-  /* The run's own advice is quick and says which command makes more. */
-  json_incref(rows);
-  json_object_del(entry, "advice");
-  json_object_set_new(json_object_get(entry, "measured"), "advice", rows);
-  summary = rf_report_summary(entry);
-  assert_non_null(strstr(text(summary, "sentence"), "`rafter report` takes the time to price all"));
-  json_decref(summary);
-  json_decref(entry);
-}
-
-/* More threads are the best advice, unless the threads have no cores. */
-static void threads_are_no_advice_where_cores_lack(void **state) {
-  (void)state;
-  json_t *entry = entry_of("a", OPS, COUNT, 2, 1.0, 1e6);
-  json_object_set_new(entry, "advice",
-                      json_pack("[{ss sf sI sb sb s{s{sf s{sf}}}}]", "change", "threads=8", "seconds", 0.1,
-                                "peak_bytes", (json_int_t)1000000, "fits", 1, "approximate", 0, "plans",
-                                "train", "seconds", 0.1, "kinds", "matmul", 0.1));
-  for (int crowded = 0; crowded < 2; crowded++) {
-    json_object_set_new(
-        json_object_get(entry, "measured"), "others",
-        json_pack("{sf sf si}", "seconds", 2.0, "delayed_seconds", crowded ? 3.0 : 0.0, "threads", 2));
-    json_t *summary = rf_report_summary(entry);
-    assert_string_equal(text(json_object_get(summary, "best"), "change"), crowded ? "" : "threads=8");
-    assert_true((strstr(text(summary, "sentence"), "more threads aside") != NULL) == (crowded > 0));
-    json_decref(summary);
-  }
-  json_decref(entry);
-}
-
-/* In a plan for generation, the pass is called "decode". Changes are priced under this name, also
- * before the run. */
-static void advice_finds_the_walk_of_a_plan_alone(void **state) {
-  (void)state;
-  json_t *entry = entry_of("a", OPS, COUNT, 0, 0, 1e6), *plan = json_object_get(entry, "plan");
-  json_object_set_new(plan, "job", json_string("generate"));
-  json_object_set_new(plan, "name", json_string("decode"));
-  json_object_set_new(entry, "advice",
-                      json_pack("[{ss sf sI sb sb s{s{sf s{sf}}}}]", "change", "weights=int8", "seconds", 0.3,
-                                "peak_bytes", (json_int_t)1000, "fits", 1, "approximate", 1, "plans",
-                                "decode", "seconds", 0.3, "kinds", "matmul", 0.3));
-  json_t *summary = rf_report_summary(entry);
-  assert_string_equal(text(json_array_get(json_object_get(summary, "walks"), 0), "walk"), "decode");
-  near(at(json_object_get(summary, "best"), "seconds"), 0.3);
-  json_decref(summary);
-  json_decref(entry);
-}
-
 static void the_text_is_short(void **state) {
   (void)state;
   static char names[40][24];
@@ -527,87 +345,6 @@ static void a_run_held_up_is_told_of_alone(void **state) {
   json_decref(other);
 }
 
-/* If the machine was calibrated again after the run, a change is priced with the present prices of
- * both plans, and the summary says so. */
-static void a_new_calibration_is_no_gain(void **state) {
-  (void)state;
-  json_t *entry = entry_of("a", OPS, COUNT, 3, 1.0, 1e6), *other = entry_of("b", OPS, COUNT, 0, 0, 1e6);
-  const char *kinds =
-      /* prices of the change; today's prices of the run's own plan */
-      "{\"matmul\": 0.9, \"norm\": 0.2, \"optimizer\": 0.3}";
-  for (int now = 0; now < 2; now++) {
-    json_t *row = json_pack("{ss sf sI sb sb}", "change", "remat=mlp", "seconds", 1.4, "peak_bytes",
-                            (json_int_t)1000, "fits", 1, "approximate", 0);
-    const char *keys[] = {"plans", "now"};
-    for (int k = 0; k <= now; k++)
-      json_object_set_new(
-          row, keys[k],
-          json_pack("{s{sf so}}", "train", "seconds", 1.4, "kinds", json_loads(kinds, 0, NULL)));
-    json_object_set_new(entry, "advice", json_pack("[o]", row));
-    if (now) json_object_set_new(entry, "replanned_seconds", json_real(1.4));
-    json_t *summary = rf_report_summary(entry);
-    double gain = at(json_array_get(json_object_get(summary, "advice"), 0), "gain");
-    assert_true(now ? fabs(gain) < 1e-12 : gain < -0.3);
-    char *notes = json_dumps(json_object_get(summary, "notes"), 0);
-    assert_int_equal(
-        strstr(notes, "calibrated anew since this ran: its own plan would take 1.40 s now, not 1 s") != NULL,
-        now);
-    free(notes);
-    json_decref(summary);
-  }
-  json_object_set_new(other, "of", json_string("a"));
-  json_t *c = rf_report_compare(entry, other);
-  assert_non_null(
-      strstr(text(c, "doubt"), "calibrated anew since a ran: its own plan would take 1.40 s now"));
-  json_decref(c);
-  json_decref(entry);
-  json_decref(other);
-}
-
-/* If other programs slowed a generation down, the single disturbed prefill pass is corrected by the
- * ratio of decode's fastest calls to the plan. */
-static void a_prefill_held_up_is_paced(void **state) {
-  (void)state;
-  json_t *entry = entry_of("a", OPS, COUNT, 10, 8.0, 1e6), *plan = json_object_get(entry, "plan"),
-         *measured = json_object_get(entry, "measured");
-  json_t *walks = json_object_get(measured, "walks"), *decode = json_array_get(walks, 0), *prefill, *op;
-  size_t i;
-  /* full: 100 passes */
-  json_object_set_new(decode, "walk", json_string("decode"));
-  json_object_set_new(decode, "tokens", json_real(1000));
-  json_object_set_new(plan, "name", json_string("decode"));
-  json_object_set_new(plan, "job", json_string("generate"));
-  json_object_set_new(plan, "plans",
-                      json_pack("[{sssO}]", "name", "prefill", "ops", json_object_get(plan, "ops")));
-  prefill = json_deep_copy(decode);
-  json_array_foreach (json_object_get(decode, "ops"), i, op)
-    json_object_set_new(op, "seconds", json_real(8 * at(op, "seconds")));
-  json_object_set_new(prefill, "walk", json_string("prefill"));
-  json_object_set_new(prefill, "count", json_real(1));
-  json_object_set_new(prefill, "seconds", json_real(50));
-  json_array_foreach (json_object_get(prefill, "ops"), i, op) {
-    json_object_set_new(op, "calls", json_real(at(op, "calls") / 10));
-    json_object_set_new(op, "seconds", json_real(50 * at(op, "seconds")));
-  }
-  json_array_append_new(walks, prefill);
-  json_object_set_new(measured, "others",
-                      json_pack("{sf sf si}", "seconds", 130.0, "delayed_seconds", 200.0, "threads", 2));
-  const char *half = "{\"matmul\": 0.3, \"norm\": 0.05, \"optimizer\": 0.05}"; /* half of 0.6, 0.1, 0.1 */
-  json_object_set_new(entry, "advice",
-                      json_pack("[{ss sf sI sb sb s{s{so} s{so}}}]", "change", "weights=q4", "seconds", 0.4,
-                                "peak_bytes", (json_int_t)1000, "fits", 1, "approximate", 1, "plans",
-                                "decode", "kinds", json_loads(half, 0, NULL), "prefill", "kinds",
-                                json_loads(half, 0, NULL)));
-  json_t *summary = rf_report_summary(entry);
-  const json_t *row = json_array_get(json_object_get(summary, "advice"), 0);
-  assert_non_null(strstr(text(summary, "sentence"), "Alone it would take about 900 ms"));
-  /* ten decode passes, and a prefill of 0.8 s as planned */
-  near(at(row, "now_seconds"), 10 * 0.9 + 0.9 / 0.8 * 0.8);
-  near(at(row, "gain"), 0.5);
-  json_decref(summary);
-  json_decref(entry);
-}
-
 /* If the op with the largest loss has no fast kernel, the summary says so. */
 static void reference_kernels_are_named(void **state) {
   (void)state;
@@ -622,84 +359,6 @@ static void reference_kernels_are_named(void **state) {
     free(notes);
     json_decref(summary);
     json_decref(entry);
-  }
-}
-
-static void differences_stand_in_order(void **state) {
-  (void)state;
-  planted other[COUNT + 1];
-  memcpy(other, OPS, sizeof OPS);
-  /* one op has another name there */
-  other[1].measured = 0.75;
-  other[2].bytes = 700;
-  other[3].name = "w/adam";
-  other[COUNT] = (planted){"block.1/mm/fwd", "matmul", "forward", "compute", 2, 0.1, 0.08, 0.01, 10};
-  json_t *a = entry_of("a", OPS, COUNT, 3, 1.0, 1e6), *b = entry_of("b", other, COUNT + 1, 5, 2.0, 3e6),
-         *c = rf_report_compare(a, b);
-  const json_t *ops = json_object_get(c, "ops");
-  assert_string_equal(text(json_array_get(ops, 0), "name"), "block.0/mm/bwd");
-  near(at(json_array_get(ops, 0), "seconds"), 1.0);
-  near(at(json_array_get(ops, 0), "a_seconds"), 0.5);
-  near(at(named(ops, "w/adamw"), "seconds"), -0.1);
-  near(at(named(ops, "w/adam"), "seconds"), 0.1);
-  assert_null(json_object_get(named(ops, "w/adam"), "a_seconds"));
-  near(at(named(ops, "block.0/norm"), "bytes"), 400);
-  assert_int_equal(json_array_size(ops), 5); /* block.0/mm/fwd is the same in both */
-  near(at(named(json_object_get(c, "kinds"), "block.*/mm/fwd"), "b_seconds"), 0.22);
-  near(at(json_object_get(c, "b"), "peak_bytes"), 3e6);
-  assert_non_null(strstr(text(c, "sentence"), "100.0 % more time"));
-  json_decref(c);
-  c = rf_report_compare(a, a);
-  assert_int_equal(
-      json_array_size(json_object_get(c, "ops")) + json_array_size(json_object_get(c, "options")), 0);
-  json_decref(c);
-  json_decref(a);
-  json_decref(b);
-}
-
-static json_t *steps_of(double seconds, int count, double outlier) {
-  json_t *rows = json_array();
-  for (int i = 0; i < count; i++)
-    json_array_append_new(rows,
-                          json_pack("{si sf sf sI}", "step", i + 1, "seconds",
-                                    i == count / 2 && outlier > 0 ? outlier : seconds * (1 + 0.01 * (i % 20)),
-                                    "predicted_seconds", 1.0, "tokens", (json_int_t)(200 * (i + 1))));
-  return rows;
-}
-
-/* Noise is not a saving: two runs of one plan, or medians that differ by less than the spread of
- * the steps. A much larger difference is reported. */
-static void noise_is_no_saving(void **state) {
-  (void)state;
-  static const struct {
-    double b;
-    const char *digest, *machine, *says, *silent;
-  } cases[] = {{1.05, "other", "here", "not sure", "same plan"},
-               {2, "other", "here", "100.0 % more time", "not sure"},
-               {2, "one", "here", "same plan", "not sure"},
-               /* a digest does not include the machine */
-               {2, "one", "there", "100.0 % more time", "same plan"}};
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    json_t *a = entry_of("a", OPS, COUNT, 100, 1.0, 1e6),
-           *b = entry_of("b", OPS, COUNT, 100, cases[i].b, 1e6);
-    json_object_set_new(a, "metrics", steps_of(1, 100, 0));
-    json_object_set_new(b, "metrics", steps_of(cases[i].b, 100, 0));
-    json_object_set_new(json_object_get(a, "plan"), "digest", json_string("one"));
-    json_object_set_new(json_object_get(b, "plan"), "digest", json_string(cases[i].digest));
-    json_object_set_new(json_object_get(json_object_get(a, "plan"), "machine"), "name", json_string("here"));
-    json_object_set_new(json_object_get(json_object_get(b, "plan"), "machine"), "name",
-                        json_string(cases[i].machine));
-    json_object_set_new(json_object_get(b, "measured"), "others",
-                        json_pack("{sf sf sf}", "delayed_seconds", 50 * cases[i].b, "seconds",
-                                  100 * cases[i].b, "threads", 1.0));
-    json_t *c = rf_report_compare(a, b);
-    assert_non_null(strstr(text(c, "sentence"), cases[i].says));
-    assert_null(strstr(text(c, "sentence"), cases[i].silent));
-    assert_non_null(strstr(text(c, "doubt"), "0 % of the walks of a and 50 % of those of b"));
-    assert_non_null(strstr(text(c, "sentence"), text(c, "doubt")));
-    json_decref(c);
-    json_decref(a);
-    json_decref(b);
   }
 }
 
@@ -769,29 +428,6 @@ static void kernels_are_blamed_where_they_are_known(void **state) {
   }
 }
 
-/* If only one side was measured, both are compared by their predictions. Ten times the predicted
- * time is not a saving of the other side. */
-static void predictions_are_compared_with_predictions(void **state) {
-  (void)state;
-  planted slow[COUNT];
-  memcpy(slow, OPS, sizeof slow);
-  for (int i = 0; i < COUNT; i++) slow[i].measured *= 10;
-  json_t *ran = entry_of("ran", slow, COUNT, 3, 10.0, 1e6),
-         *planned = entry_of("planned", OPS, COUNT, 0, 0, 1e6);
-  for (int swap = 0; swap < 2; swap++) {
-    json_t *c = rf_report_compare(swap ? planned : ran, swap ? ran : planned);
-    assert_int_equal(json_array_size(json_object_get(c, "ops")), 0);
-    assert_true(json_is_false(json_object_get(json_object_get(c, "a"), "measured")));
-    near(at(json_object_get(c, "a"), "seconds"), 1.0);
-    near(at(json_object_get(c, "b"), "seconds"), 1.0);
-    assert_non_null(strstr(text(c, "sentence"), "is predicted to take 0.0 %"));
-    assert_non_null(strstr(text(c, "doubt"), "Only one of the two was measured"));
-    json_decref(c);
-  }
-  json_decref(ran);
-  json_decref(planned);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(sums_are_those_of_the_ops),
@@ -799,21 +435,12 @@ int main(void) {
       cmocka_unit_test(the_planted_bound_is_named),
       cmocka_unit_test(others_are_named),
       cmocka_unit_test(a_step_is_told_of_and_its_bound),
-      cmocka_unit_test(interference_is_not_priced),
-      cmocka_unit_test(advice_is_priced_at_measured_efficiency),
       cmocka_unit_test(the_text_is_short),
       cmocka_unit_test(a_plan_alone_has_a_summary),
-      cmocka_unit_test(differences_stand_in_order),
-      cmocka_unit_test(threads_are_no_advice_where_cores_lack),
-      cmocka_unit_test(advice_finds_the_walk_of_a_plan_alone),
-      cmocka_unit_test(predictions_are_compared_with_predictions),
-      cmocka_unit_test(noise_is_no_saving),
       cmocka_unit_test(a_run_without_a_report_has_its_steps),
       cmocka_unit_test(outliers_have_a_note),
       cmocka_unit_test(kernels_are_blamed_where_they_are_known),
       cmocka_unit_test(reference_kernels_are_named),
-      cmocka_unit_test(a_prefill_held_up_is_paced),
-      cmocka_unit_test(a_new_calibration_is_no_gain),
       cmocka_unit_test(a_run_held_up_is_told_of_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
