@@ -301,8 +301,8 @@ typedef struct rafter_sink {
   void (*text)(void *self, const char *text); /* text output, not always complete lines */
   void (*json)(void *self, const char *line); /* one JSON object, no newline */
   void (*bar)(void *self, const char *line);  /* a progress line that replaces the one before; "" ends it */
-  /* If *stop becomes non-zero (in a signal handler), the command saves and returns
-   * RAFTER_INTERRUPTED. */
+  /* If *stop becomes non-zero, the command saves and returns RAFTER_INTERRUPTED. A signal handler
+   * or another thread sets it with an atomic store; the library reads it atomically. */
   const volatile int *stop;
   /* Reads a line for chat after showing `prompt`: malloc'ed, without its newline; NULL: end of
    * input. If *stop becomes non-zero, chat ends only the current answer; this function must then

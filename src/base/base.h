@@ -106,6 +106,11 @@ void *rf_pool_alloc(rf_pool *pool, size_t bytes);
 void *rf_pool_raw(rf_pool *pool, size_t bytes);
 char *rf_pool_format(rf_pool *pool, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Whether a flag that a signal handler or another thread sets is non-zero; NULL is never set. */
+static inline bool rf_flag_is_set(const volatile int *flag) {
+  return flag && __atomic_load_n(flag, __ATOMIC_RELAXED);
+}
+
 /* ---- clock ----------------------------------------------------------------------------------- */
 
 double rf_now_seconds(void); /* monotonic clock */

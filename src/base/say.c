@@ -50,4 +50,4 @@ void rf_put_json(const rafter_sink *sink, json_t *json) {
   json_decref(json);
 }
 
-bool rf_asked_to_stop(const rafter_sink *sink) { return sink->stop && *sink->stop; }
+bool rf_asked_to_stop(const rafter_sink *sink) { return rf_flag_is_set(sink->stop); }

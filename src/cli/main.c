@@ -15,12 +15,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static volatile int stop_asked;
+static volatile int stop_asked; /* Read and written atomically. */
 
 static void ask_stop(int signal_number) {
   (void)signal_number;
-  if (stop_asked) _exit(RAFTER_INTERRUPTED); /* a second signal exits without saving */
-  stop_asked = 1;
+  /* A second signal exits without saving. */
+  if (__atomic_exchange_n(&stop_asked, 1, __ATOMIC_RELAXED)) _exit(RAFTER_INTERRUPTED);
 }
 
 typedef struct terminal {
@@ -76,17 +76,17 @@ static char *ask_line(void *self, const char *prompt) {
   char *line = NULL;
   size_t capacity = 0;
   clear_bar(t);
-  stop_asked = 0; /* the signal ended an answer */
+  __atomic_store_n(&stop_asked, 0, __ATOMIC_RELAXED); /* the signal ended an answer */
   if (isatty(0) && isatty(1) && !t->json) {
     rl_catch_signals = 1; /* readline restores the terminal before a signal ends us */
     line = readline(prompt);
     if (line && *line) add_history(line);
     if (!line) putchar('\n');
-    stop_asked = 0; /* nothing was running */
+    __atomic_store_n(&stop_asked, 0, __ATOMIC_RELAXED); /* nothing was running */
     return line;
   }
   ssize_t bytes = getline(&line, &capacity, stdin);
-  stop_asked = 0;
+  __atomic_store_n(&stop_asked, 0, __ATOMIC_RELAXED);
   if (bytes < 0) return free(line), NULL;
   line[strcspn(line, "\r\n")] = 0;
   return line;

@@ -75,7 +75,7 @@ static rf_status add_what_is_here(arrival *a, int fd, int64_t bytes, rf_error *e
     rf_hash_add(a->hash, chunk, (size_t)got);
     at += got;
     if (a->place->progress) a->place->progress(a->place->self, a->file, at);
-    if (a->place->stop && *a->place->stop)
+    if (rf_flag_is_set(a->place->stop))
       status = RF_FAIL(error, RAFTER_INTERRUPTED, "run the same command again to continue",
                        "stopped by a signal; what came is kept");
   }

@@ -137,7 +137,7 @@ static int on_time(void *self, curl_off_t total, curl_off_t now, curl_off_t up_t
     a->last_seconds = seconds;
   }
   a->stalled = seconds - a->last_seconds > a->http->settings.timeout_seconds;
-  a->stopped = a->http->settings.stop && *a->http->settings.stop;
+  a->stopped = rf_flag_is_set(a->http->settings.stop);
   return a->stalled || a->stopped;
 }
 
@@ -340,7 +340,7 @@ static double pause_of(int failures, double asked) {
 static bool wait_for(const rf_http *http, double seconds) {
   double end = rf_now_seconds() + seconds;
   while (rf_now_seconds() < end) {
-    if (http->settings.stop && *http->settings.stop) return false;
+    if (rf_flag_is_set(http->settings.stop)) return false;
     nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
   }
   return true;
