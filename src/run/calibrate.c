@@ -79,39 +79,35 @@ done:
  * caches. */
 typedef struct shape {
   const char *model;
-  int64_t microbatch, rows;
+  int64_t microbatch, rows; /* rows: of a generate step; 0: training. */
   float dropout;
-  bool generate, quick, lora; /* lora: record only the ops of adapters. */
+  bool quick, lora; /* lora: record only the ops of adapters. */
 } shape;
 /* For reference kernels, which share one curve. */
-static const shape REFERENCE = {
-    "gpt:layers=1,width=32,heads=2,ff=128,vocab=64,seq=32", 1, 0, 0, false, true, false};
+static const shape REFERENCE = {"gpt:layers=1,width=32,heads=2,ff=128,vocab=64,seq=32", 1, 0, 0, true, false};
 static const shape SHAPES[] = {
-    {"gpt:layers=1,width=64,heads=2,ff=256,vocab=256,seq=64", 1, 0, 0, false, true, false},
-    {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=64", 4, 0, 0.1f, false, true, false},
-    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=1024,seq=128", 4, 0, 0, false, true, false},
-    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=256,seq=256", 8, 0, 0, false, false, false},
-    {"gpt:layers=1,width=512,heads=8,ff=2048,vocab=8192,seq=256", 4, 0, 0.1f, false, true, false},
-    {"gpt:layers=1,width=512,heads=8,ff=2048,vocab=2048,seq=1024", 1, 0, 0, false, false, false},
-    {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=16384,seq=512", 2, 0, 0, false, false, false},
-    {"gpt:layers=1,width=1024,heads=8,ff=4096,vocab=2048,seq=512", 1, 0, 0.1f, false, false, false},
-    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 4, 0, 0, false, true, false},
-    {"llama:layers=1,width=1024,heads=16,kv_heads=4,ff=3072,vocab=2048,seq=512", 2, 0, 0, false, false,
-     false},
-    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=256,seq=256", 1, 0, 0, false, true, true},
-    {"llama:layers=1,width=2048,heads=16,kv_heads=4,ff=5632,vocab=256,seq=512", 1, 0, 0, false, false, true},
-    {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=128", 1, 1, 0, true, true, false},
-    {"gpt:layers=2,width=512,heads=8,ff=2048,vocab=8192,seq=256", 1, 1, 0, true, true, false},
-    {"gpt:layers=4,width=1024,heads=8,ff=4096,vocab=16384,seq=256", 1, 1, 0, true, false, false},
-    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 1, 1, 0, true, true, false},
-    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=1024,seq=128", 1, 128, 0, true, true, false},
-    {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=2048,seq=256", 1, 256, 0, true, false, false},
-    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 1, 16, 0, true, true, false},
-    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 4, 0, true, false, false},
-    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 16, 0, true, false,
-     false},
-    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 128, 0, true, false,
-     false},
+    {"gpt:layers=1,width=64,heads=2,ff=256,vocab=256,seq=64", 1, 0, 0, true, false},
+    {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=64", 4, 0, 0.1f, true, false},
+    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=1024,seq=128", 4, 0, 0, true, false},
+    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=256,seq=256", 8, 0, 0, false, false},
+    {"gpt:layers=1,width=512,heads=8,ff=2048,vocab=8192,seq=256", 4, 0, 0.1f, true, false},
+    {"gpt:layers=1,width=512,heads=8,ff=2048,vocab=2048,seq=1024", 1, 0, 0, false, false},
+    {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=16384,seq=512", 2, 0, 0, false, false},
+    {"gpt:layers=1,width=1024,heads=8,ff=4096,vocab=2048,seq=512", 1, 0, 0.1f, false, false},
+    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 4, 0, 0, true, false},
+    {"llama:layers=1,width=1024,heads=16,kv_heads=4,ff=3072,vocab=2048,seq=512", 2, 0, 0, false, false},
+    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=256,seq=256", 1, 0, 0, true, true},
+    {"llama:layers=1,width=2048,heads=16,kv_heads=4,ff=5632,vocab=256,seq=512", 1, 0, 0, false, true},
+    {"gpt:layers=1,width=128,heads=4,ff=512,vocab=256,seq=128", 1, 1, 0, true, false},
+    {"gpt:layers=2,width=512,heads=8,ff=2048,vocab=8192,seq=256", 1, 1, 0, true, false},
+    {"gpt:layers=4,width=1024,heads=8,ff=4096,vocab=16384,seq=256", 1, 1, 0, false, false},
+    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 1, 1, 0, true, false},
+    {"gpt:layers=1,width=256,heads=4,ff=1024,vocab=1024,seq=128", 1, 128, 0, true, false},
+    {"gpt:layers=1,width=768,heads=12,ff=3072,vocab=2048,seq=256", 1, 256, 0, false, false},
+    {"llama:layers=1,width=512,heads=8,kv_heads=4,ff=1536,vocab=2048,seq=256", 1, 16, 0, true, false},
+    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 4, 0, false, false},
+    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 16, 0, false, false},
+    {"llama:layers=1,width=2048,heads=32,kv_heads=4,ff=5632,vocab=2048,seq=256", 1, 128, 0, false, false},
 };
 enum { SHAPE_COUNT = sizeof SHAPES / sizeof *SHAPES };
 
@@ -204,6 +200,12 @@ void rf_calibrate_add(rf_machine *m, const char *op, const char *kernel, double 
   c->seconds[c->count++] = seconds;
 }
 
+void rf_calibrate_values(void *at, size_t bytes) {
+  rf_bf16 *to = at;
+  for (size_t i = 0; i < bytes / 4; i++)
+    to[2 * i] = to[2 * i + 1] = rf_f32_to_bf16((float)((uint32_t)i * 2654435761u >> 16 & 1023) / 1024 - 0.5f);
+}
+
 rf_status rf_calibrate_model(rf_model *model, rf_error *error) {
   return rf_model_resolve("gpt:layers=1,width=64,heads=1,ff=64,vocab=64,seq=64", model, NULL, error);
 }
@@ -217,7 +219,7 @@ rf_status rf_calibrate_kernel(const rf_calibrate_options *o, const rf_graph *gra
     free(room->at);
     room->at = aligned_alloc(64, bytes);
     room->bytes = room->at ? bytes : 0;
-    if (!room->at) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure %s", what);
+    if (!room->at) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while measuring %s", what);
     memset(room->at, 0, bytes);
   }
   *call = (rf_call){.graph = graph, .op = op, .workspace = room->at, .threads = o->threads};
@@ -226,29 +228,27 @@ rf_status rf_calibrate_kernel(const rf_calibrate_options *o, const rf_graph *gra
 
 /* Uses the median of several steps: an op that another process interrupts can take a thousand times
  * as long. */
-enum { WALKS_MOST = 200 };
+enum { MAX_STEPS = 200 };
 static rf_status time_ops(const rf_calibrate_options *o, rf_run *run, const rf_plan *plan, double *took,
-                          int *walks, rf_error *error) {
+                          int *steps, rf_error *error) {
   double start = 0, budget = o->quick ? 0.08 : 0.7;
-  int walk = -1;
-  for (; walk < 2 || (rf_now_seconds() - start < budget && walk < WALKS_MOST); walk++) {
-    if (walk == 0) start = rf_now_seconds(); /* The first step wakes threads and fills caches. */
+  int step = -1;
+  for (; step < 2 || (rf_now_seconds() - start < budget && step < MAX_STEPS); step++) {
+    if (step == 0) start = rf_now_seconds(); /* The first step wakes threads and fills caches. */
     rf_run_measured_reset(run);
     rf_run_inputs inputs = {
-        .seed = 1, .step = walk + 2, .loss_scale = 1e-3f, .lr = 1e-6f, .rows = plan->graph->rows};
+        .seed = 1, .step = step + 2, .loss_scale = 1e-3f, .lr = 1e-6f, .rows = plan->graph->rows};
     fill_inputs(run, plan);
-    RF_TRY(rf_run_push(run, 0, error));
-    for (int section = 0; section < RF_SECTIONS; section++)
-      RF_TRY(rf_run_section(run, 0, (rf_section)section, &inputs, error));
-    for (int i = 0; i < plan->graph->op_count && walk >= 0; i++)
-      took[i * WALKS_MOST + walk] = rf_run_measured(run, 0)[i].seconds;
+    RF_TRY(rf_run_all(run, 0, &inputs, error));
+    for (int i = 0; i < plan->graph->op_count && step >= 0; i++)
+      took[i * MAX_STEPS + step] = rf_run_measured(run, 0)[i].seconds;
   }
-  *walks = walk;
+  *steps = step;
   return RAFTER_OK;
 }
 
-static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dtype dtype,
-                            const rf_backend *backend, rf_machine *m, rf_error *error) {
+static rf_status measure_shape(const rf_calibrate_options *o, const shape *s, rf_dtype dtype,
+                               const rf_backend *backend, rf_machine *m, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_model model;
   rf_plan *plan = NULL;
@@ -256,7 +256,7 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
   double *took = NULL;
   RF_TRY(rf_model_resolve(s->model, &model, NULL, error));
   if (s->lora) RF_TRY(rf_lora_parse("rank=16,targets=all", &model, &model.lora, error));
-  rf_plan_options options = {.build = {.job = s->generate ? RF_JOB_GENERATE : RF_JOB_TRAIN,
+  rf_plan_options options = {.build = {.job = s->rows ? RF_JOB_GENERATE : RF_JOB_TRAIN,
                                        .dtype = dtype,
                                        .softmax = RF_F32,
                                        .microbatch = s->microbatch,
@@ -281,14 +281,14 @@ static rf_status walk_shape(const rf_calibrate_options *o, const shape *s, rf_dt
   const rf_plan *plans[] = {plan};
   RF_GO(rf_run_open(plans, 1, (rf_run_debug){0}, &run, error));
   RF_GO(rf_calibrate_fill(run, plan, error));
-  took = calloc((size_t)plan->graph->op_count * WALKS_MOST, sizeof *took);
+  took = calloc((size_t)plan->graph->op_count * MAX_STEPS, sizeof *took);
   if (!took) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while calibrating"));
-  int walk = 0;
-  RF_GO(time_ops(o, run, plan, took, &walk, error));
+  int steps = 0;
+  RF_GO(time_ops(o, run, plan, took, &steps, error));
   for (int i = 0; i < plan->graph->op_count; i++) {
     const rf_extent part = {plan->graph->rows, plan->graph->seq};
-    const rf_work done = s->generate ? rf_plan_walk_work(plan, i, &part, 1) : plan->op[i].work;
-    double work = rf_cost_work(done), seconds = rf_ceiling_of(took + i * WALKS_MOST, walk).median;
+    const rf_work done = s->rows ? rf_plan_walk_work(plan, i, &part, 1) : plan->op[i].work;
+    double work = rf_cost_work(done), seconds = rf_ceiling_of(took + i * MAX_STEPS, steps).median;
     const rf_op *op = &plan->graph->op[i];
     rf_cost_class class[RF_PANEL_PARTS];
     if (work <= 0 || seconds <= 0 || rf_cost_classes(plan->graph, op, done, class)) continue;
@@ -378,14 +378,14 @@ static rf_status measure_loading(const rf_calibrate_options *o, rf_machine *m, r
   char *block = malloc(1 << 20);
   void *to = NULL;
   if (fd < 0 || !block || rf_pages_map(room, &to, NULL, error) != RAFTER_OK) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure how fast weights load");
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while measuring how fast weights load");
     goto done;
   }
   touch(to, room, o->threads);
   for (int i = 0; i < 1 << 20; i++) block[i] = (char)(i * 2654435761u >> 24);
   for (size_t at = 0; at < bytes; at += 1 << 20)
     if (write(fd, block, 1 << 20) != 1 << 20)
-      RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure how fast weights load"));
+      RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while measuring how fast weights load"));
   omp_set_num_threads(o->threads);
   for (int i = 0; i < RF_QUANT_TYPE_COUNT; i++) {
     const rf_quant_type *type = &RF_QUANT_TYPES[i];
@@ -406,8 +406,8 @@ done:
 
 /* Spells word number `word` of all words of up to four letters in order. Each is an earlier word
  * and one more letter, so every merge exists. */
-enum { LETTERS = 26, WORD_MOST = 4 };
-static int spell(int64_t word, char text[WORD_MOST]) {
+enum { LETTERS = 26, MAX_WORD = 4 };
+static int spell(int64_t word, char text[MAX_WORD]) {
   int64_t length = 1, of_length = LETTERS;
   for (; word >= of_length; length++) {
     word -= of_length;
@@ -435,9 +435,9 @@ static rf_status measure_vocabulary(const rf_calibrate_options *o, rf_machine *m
   rf_status status = RAFTER_OK;
   rf_span *pieces = malloc((size_t)count * sizeof *pieces);
   float *scores = malloc((size_t)count * sizeof *scores);
-  char(*text)[WORD_MOST] = malloc((size_t)count * sizeof *text);
+  char(*text)[MAX_WORD] = malloc((size_t)count * sizeof *text);
   if (!pieces || !scores || !text) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure how fast a vocabulary loads");
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while measuring how fast a vocabulary loads");
     goto done;
   }
   double bytes = 0;
@@ -467,7 +467,7 @@ done:
 /* Writes a tokenizer.json with byte-level BPE of the same words. Each is merged from its prefix and
  * its last letter. */
 static char *write_json(int64_t count, size_t *bytes) {
-  char *text = malloc((size_t)count * 40 + 200), word[WORD_MOST], *at = text;
+  char *text = malloc((size_t)count * 40 + 200), word[MAX_WORD], *at = text;
   if (!text) return NULL;
   at += sprintf(at, "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"model\":{"
                     "\"type\":\"BPE\",\"vocab\":{");
@@ -494,7 +494,8 @@ static rf_status measure_json(const rf_calibrate_options *o, rf_machine *m, rf_e
     size_t bytes = 0;
     char *text = write_json(count, &bytes);
     if (!text)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure how fast a tokenizer.json loads");
+      return RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "out of memory while measuring how fast a tokenizer.json loads");
     for (int k = 0; k < TIMES && status == RAFTER_OK; k++) {
       rf_tokenizer *tokenizer = NULL;
       double start = rf_now_seconds();
@@ -526,10 +527,10 @@ rf_status rf_calibrate(const rf_calibrate_options *o, rf_machine *machine, rf_er
   for (int i = 0; i < SHAPE_COUNT; i++) {
     if (o->quick && !SHAPES[i].quick) continue;
     for (int d = 0; d < 2; d++)
-      RF_TRY(walk_shape(o, &SHAPES[i], d ? RF_BF16 : RF_F32, &RF_BACKEND_CPU, machine, error));
+      RF_TRY(measure_shape(o, &SHAPES[i], d ? RF_BF16 : RF_F32, &RF_BACKEND_CPU, machine, error));
     if (o->say) o->say(o->self, SHAPES[i].model, 0.2 + 0.8 * ++done / shapes);
   }
-  RF_TRY(walk_shape(o, &REFERENCE, RF_F32, &RF_BACKEND_REFERENCE, machine, error));
+  RF_TRY(measure_shape(o, &REFERENCE, RF_F32, &RF_BACKEND_REFERENCE, machine, error));
   RF_TRY(rf_calibrate_products(o, machine, error));
   RF_TRY(rf_calibrate_heads(o, machine, error));
   touch_fresh(o, bytes, touched);

@@ -18,6 +18,7 @@ static const head HEADS[] = {{NULL, .sums = false},
                              {NULL, .scores = true},
                              {"likeliest", .scores = true, .top = true}};
 
+/* In one allocation, which begins at x. */
 typedef struct operands {
   float *x, *w, *logits, *sums, *top;
   int32_t *rows, *ids;
@@ -75,15 +76,14 @@ rf_status rf_calibrate_heads(const rf_calibrate_options *o, rf_machine *m, rf_er
   operands p = {0};
   rf_calibrate_room room = {0};
   RF_TRY(rf_calibrate_model(&model, error));
-  p.x = aligned_alloc(64, rows * INNER * 4);
-  p.w = aligned_alloc(64, most * INNER * 4);
-  p.logits = aligned_alloc(64, rows * most * 4);
-  p.sums = aligned_alloc(64, rows * 64);
-  p.top = aligned_alloc(64, rows * TOP * 4);
-  p.rows = aligned_alloc(64, rows * 64);
-  p.ids = aligned_alloc(64, rows * TOP * 4);
-  if (!p.x || !p.w || !p.logits || !p.sums || !p.top || !p.rows || !p.ids)
-    RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure heads"));
+  p.x = aligned_alloc(64, 4 * (rows * (INNER + most + 2 * 16 + 2 * TOP) + most * INNER));
+  if (!p.x) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while measuring heads");
+  p.w = p.x + rows * INNER;
+  p.logits = p.w + most * INNER;
+  p.sums = p.logits + rows * most;
+  p.top = p.sums + rows * 16;
+  p.rows = (int32_t *)(void *)(p.top + rows * TOP);
+  p.ids = p.rows + rows * 16;
   for (size_t i = 0; i < rows * INNER; i++)
     p.x[i] = (float)((uint32_t)i * 2654435761u >> 16 & 1023) / 512 - 1;
   for (size_t i = 0; i < most * INNER; i++)
@@ -100,12 +100,6 @@ rf_status rf_calibrate_heads(const rf_calibrate_options *o, rf_machine *m, rf_er
   }
 done:
   free(p.x);
-  free(p.w);
-  free(p.logits);
-  free(p.sums);
-  free(p.top);
-  free(p.rows);
-  free(p.ids);
   free(room.at);
   return status;
 }

@@ -21,6 +21,8 @@ typedef struct rf_calibrate_room {
 rf_status rf_calibrate_kernel(const rf_calibrate_options *options, const rf_graph *graph,
                               rf_calibrate_room *room, const char *what, const rf_kernel **kernel,
                               rf_call *call, rf_error *error);
+/* Fills memory with numbers in [-0.5, 0.5) that are valid as f32 and, in both halves, as bf16. */
+void rf_calibrate_values(void *at, size_t bytes);
 /* A small model for graphs of one op; its fields do not affect the measurements. */
 rf_status rf_calibrate_model(rf_model *model, rf_error *error);
 

@@ -7,18 +7,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { INNER = 2048, OUTPUTS = 4096, STORED = 16, ROWS_MOST = 512, PASSES = 4, EACH_MOST = 12 };
+enum { INNER = 2048, OUTPUTS = 4096, STORED = 16, MAX_ROWS = 512, PASSES = 4, MAX_EACH = 12 };
 enum { SHORT = INNER / 4, NARROW = OUTPUTS / 8 };
 /* Other kernels run from 9 and from 17 rows on. */
 static const struct {
   int rows;
   bool quick;
 } ROWS[] = {{1, true},  {2, false},  {4, true},   {8, true},   {9, false},  {12, false},
-            {16, true}, {17, false}, {32, false}, {64, false}, {128, true}, {ROWS_MOST, false}};
+            {16, true}, {17, false}, {32, false}, {64, false}, {128, true}, {MAX_ROWS, false}};
 
 enum { ROW_COUNT = sizeof ROWS / sizeof *ROWS };
 
 typedef struct ring {
+  const rf_calibrate_options *options;
+  rf_machine *machine;
+  rf_model model;
   void *at;
   size_t bytes;                  /* Bytes of all copies. */
   int64_t each, count, next;     /* Bytes per matrix, number of matrices, next matrix. */
@@ -59,9 +62,9 @@ static bool is_bf16(rf_cost_products how) {
 }
 
 /* Builds a graph of one product. */
-static rf_status build(const rf_model *model, const rf_panels *panels, int64_t rows, rf_cost_products how,
+static rf_status build(const ring *r, const rf_panels *panels, int64_t rows, rf_cost_products how,
                        rf_graph **out, rf_error *error) {
-  rf_graph *graph = rf_graph_new(model);
+  rf_graph *graph = rf_graph_new(&r->model);
   int64_t outputs = panels->part[0].outputs, x[] = {rows, is_turned(how) ? outputs : panels->inner},
           w[] = {panels->inner, outputs};
   int inputs[] = {rf_graph_tensor(graph, "x", RF_CLASS_ACTIVATION, is_bf16(how) ? RF_BF16 : RF_F32, 2, x),
@@ -80,22 +83,21 @@ static rf_status build(const rf_model *model, const rf_panels *panels, int64_t r
 
 /* Seconds per call. Several passes, so that a disturbance affects few samples. */
 typedef struct samples {
-  double seconds[PASSES * EACH_MOST];
+  double seconds[PASSES * MAX_EACH];
   int count;
 } samples;
 
-static rf_status measure(const rf_calibrate_options *o, ring *r, const rf_graph *graph, samples *s,
-                         rf_error *error) {
+static rf_status measure(ring *r, const rf_graph *graph, samples *s, rf_error *error) {
   const rf_kernel *kernel;
   rf_call call;
   rf_run_inputs inputs = {.rows = graph->rows};
-  RF_TRY(rf_calibrate_kernel(o, graph, &r->room, "products", &kernel, &call, error));
+  RF_TRY(rf_calibrate_kernel(r->options, graph, &r->room, "products", &kernel, &call, error));
   call.in[0] = r->x;
   call.out[0] = r->y;
   call.run = &inputs;
-  double start = rf_now_seconds(), budget = o->quick ? 0.002 : 0.005;
+  double start = rf_now_seconds(), budget = r->options->quick ? 0.002 : 0.005;
   bool warm = s->count > 0; /* The first call wakes threads and fills caches. */
-  for (int i = warm ? 0 : -1; i < 1 || (i < EACH_MOST && rf_now_seconds() - start < budget); i++) {
+  for (int i = warm ? 0 : -1; i < 1 || (i < MAX_EACH && rf_now_seconds() - start < budget); i++) {
     call.in[1] = (const char *)r->at + r->next * r->each;
     r->next = (r->next + 1) % r->count;
     double before = rf_now_seconds();
@@ -111,50 +113,52 @@ typedef struct edges {
   double start, outputs[ROW_COUNT], inner[ROW_COUNT];
 } edges;
 
-/* Products of gradients have many rows. */
-static bool is_measured(const rf_calibrate_options *o, int i, bool slow, rf_cost_products how) {
-  return (ROWS[i].quick || !(o->quick || slow)) && (!is_turned(how) || ROWS[i].rows >= 128);
+/* Whether a number of rows is measured. Products of gradients have many rows. */
+static bool is_measured(int row, bool quick, rf_cost_products how) {
+  return (ROWS[row].quick || !quick) && (!is_turned(how) || ROWS[row].rows >= 128);
 }
 
-/* Seconds of products with the matrices in the ring, by rows; negative: not measured. */
-static rf_status measure_products(const rf_calibrate_options *o, ring *r, const rf_model *model,
-                                  const rf_panels *panels, rf_cost_products how, bool slow, int most,
-                                  double launch, double seconds[ROW_COUNT], rf_error *error) {
+/* Seconds of products with the matrices in the ring, for the first `most` numbers of rows;
+ * negative: not measured. quick: fewer numbers of rows. */
+static rf_status measure_products(ring *r, const rf_panels *panels, rf_cost_products how, bool quick,
+                                  int most, double seconds[ROW_COUNT], rf_error *error) {
   samples of[ROW_COUNT] = {{.count = 0}};
-  for (int pass = 0; pass < (o->quick ? 2 : PASSES); pass++)
+  for (int pass = 0; pass < (r->options->quick ? 2 : PASSES); pass++)
     for (int i = 0; i < most; i++) {
       rf_graph *graph = NULL;
-      if (!is_measured(o, i, slow, how)) continue;
-      RF_TRY(build(model, panels, ROWS[i].rows, how, &graph, error));
-      rf_status status = measure(o, r, graph, &of[i], error);
+      if (!is_measured(i, quick || r->options->quick, how)) continue;
+      RF_TRY(build(r, panels, ROWS[i].rows, how, &graph, error));
+      rf_status status = measure(r, graph, &of[i], error);
       rf_graph_free(graph);
       RF_TRY(status);
     }
-  for (int i = 0; i < most; i++)
-    seconds[i] = of[i].count ? fmax(rf_ceiling_of(of[i].seconds, of[i].count).median - launch, 1e-9) : -1;
+  for (int i = 0; i < most; i++) {
+    double median = rf_ceiling_of(of[i].seconds, of[i].count).median - r->machine->launch_seconds;
+    seconds[i] = of[i].count ? fmax(median, 1e-9) : -1;
+  }
   return RAFTER_OK;
 }
 
 /* Fits t = c K N + outputs N / OUTPUTS + inner K / INNER to three shapes of matrices. The constant
  * comes from a matrix that fits in the caches, one panel per thread. */
-static rf_status measure_edges(const rf_calibrate_options *o, ring *r, const rf_model *model,
-                               rf_cost_products how, rf_machine *m, edges *e, rf_error *error) {
+static rf_status measure_edges(ring *r, rf_cost_products how, edges *e, rf_error *error) {
   const rf_quant_type *type = rf_quant_type_of(how == RF_PRODUCTS_BF16 ? RF_Q_BF16 : RF_Q_Q8_0);
+  int64_t lanes = (int64_t)RF_PANEL_LANES * r->options->threads;
   const rf_panels shapes[] = {{.inner = INNER, .parts = 1, .part = {{type, OUTPUTS}}},
                               {.inner = SHORT, .parts = 1, .part = {{type, OUTPUTS}}},
                               {.inner = INNER, .parts = 1, .part = {{type, NARROW}}}};
-  const rf_panels small = {.inner = 256, .parts = 1, .part = {{type, (int64_t)RF_PANEL_LANES * o->threads}}};
+  const rf_panels small = {.inner = 256, .parts = 1, .part = {{type, lanes}}};
   const char *kernel = RF_COST_PRODUCT_NAMES[how];
+  rf_machine *m = r->machine;
   double seconds[3][ROW_COUNT];
   RF_TRY(fill(r, &small, error));
   r->count = 1;
-  RF_TRY(measure_products(o, r, model, &small, how, false, 1, m->launch_seconds, seconds[0], error));
+  RF_TRY(measure_products(r, &small, how, false, 1, seconds[0], error));
   e->start = seconds[0][0];
   rf_calibrate_add(m, "matmul_start", kernel, 1, 1, e->start);
   for (int s = 0; s < 3; s++) {
     RF_TRY(fill(r, &shapes[s], error));
-    RF_TRY(measure_products(o, r, model, &shapes[s], how, false, ROW_COUNT, m->launch_seconds, seconds[s],
-                            error));
+    RF_TRY(measure_products(r, &shapes[s], how, false, ROW_COUNT, seconds[s], error));
   }
   for (int i = 0; i < ROW_COUNT; i++) {
     if (seconds[0][i] < 0) continue;
@@ -169,49 +173,46 @@ static rf_status measure_edges(const rf_calibrate_options *o, ring *r, const rf_
   return RAFTER_OK;
 }
 
+/* Adds the curves of one storage type, for every kind of product that supports it. */
+static rf_status measure_type(ring *r, const rf_quant_type *type, const edges *edge, rf_error *error) {
+  rf_panels panels = {.inner = INNER, .parts = 1, .part = {{type, OUTPUTS}}};
+  /* Without codes, weights are decoded one value at a time, whatever the number of rows. */
+  bool codes = rf_panels_have_codes(&panels), slow = type->values > 1 && !codes;
+  RF_TRY(fill(r, &panels, error));
+  for (rf_cost_products how = 0; how < RF_COST_PRODUCTS; how++) {
+    double seconds[ROW_COUNT];
+    if ((how == RF_PRODUCTS_FAST && !codes) || (is_bf16(how) && type->number != RF_Q_BF16)) continue;
+    RF_TRY(measure_products(r, &panels, how, slow, ROW_COUNT, seconds, error));
+    for (int i = 0; i < ROW_COUNT; i++) {
+      double besides = edge[how].start + edge[how].outputs[i] + edge[how].inner[i];
+      if (seconds[i] > 0)
+        rf_calibrate_add(r->machine, RF_COST_PRODUCT_NAMES[how], type->name, ROWS[i].rows,
+                         2.0 * ROWS[i].rows * INNER * OUTPUTS, fmax(seconds[i] - besides, 0.1 * seconds[i]));
+    }
+  }
+  return RAFTER_OK;
+}
+
 rf_status rf_calibrate_products(const rf_calibrate_options *o, rf_machine *m, rf_error *error) {
-  ring r = {.bytes = rf_bandwidth_buffer_bytes() / (o->quick ? 8 : 2)};
+  ring r = {.options = o, .machine = m, .bytes = rf_bandwidth_buffer_bytes() / (o->quick ? 8 : 2)};
   rf_status status = RAFTER_OK;
-  rf_model model;
   edges edge[RF_COST_PRODUCTS] = {{0}}; /* Transposed products have none. */
-  RF_TRY(rf_calibrate_model(&model, error));
+  RF_TRY(rf_calibrate_model(&r.model, error));
   RF_TRY(rf_pages_map(r.bytes, &r.at, NULL, error));
   r.stored = malloc((size_t)STORED * INNER * 4);
-  r.x = aligned_alloc(64, (size_t)ROWS_MOST * OUTPUTS * 4);
-  r.y = aligned_alloc(64, (size_t)ROWS_MOST * OUTPUTS * 4);
-  if (!r.stored || !r.x || !r.y) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure products"));
-  /* Both bf16 halves of each f32 are numbers too. */
-  for (int i = 0; i < ROWS_MOST * OUTPUTS; i++) {
-    float value = (float)((uint32_t)i * 2654435761u >> 16 & 1023) / 1024 - 0.5f;
-    rf_bf16 half = rf_f32_to_bf16(value);
-    for (int k = 0; k < 2; k++) ((rf_bf16 *)(void *)r.x)[2 * i + k] = half;
-  }
-  memset(r.y, 0, (size_t)ROWS_MOST * OUTPUTS * 4);
-  for (int how = 0; how <= RF_PRODUCTS_BF16; how++)
-    RF_GO(measure_edges(o, &r, &model, (rf_cost_products)how, m, &edge[how], error));
+  r.x = aligned_alloc(64, (size_t)MAX_ROWS * OUTPUTS * 4);
+  r.y = aligned_alloc(64, (size_t)MAX_ROWS * OUTPUTS * 4);
+  if (!r.stored || !r.x || !r.y)
+    RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while measuring products"));
+  rf_calibrate_values(r.x, (size_t)MAX_ROWS * OUTPUTS * 4);
+  memset(r.y, 0, (size_t)MAX_ROWS * OUTPUTS * 4);
+  for (rf_cost_products how = 0; how <= RF_PRODUCTS_BF16; how++)
+    RF_GO(measure_edges(&r, how, &edge[how], error));
   for (int t = 0; t < RF_QUANT_TYPE_COUNT; t++) {
     const rf_quant_type *type = &RF_QUANT_TYPES[t];
-    rf_panels panels = {.inner = INNER, .parts = 1, .part = {{type, OUTPUTS}}};
     if (!rf_panels_take(type) || !type->quantize) continue;
-    /* Computed one value at a time, for any number of rows. */
-    bool codes = rf_panels_have_codes(&panels), slow = type->values > 1 && !codes;
     if (o->say) o->say(o->self, type->name, (double)t / RF_QUANT_TYPE_COUNT);
-    RF_GO(fill(&r, &panels, error));
-    for (int how = 0; how < RF_COST_PRODUCTS; how++) {
-      double seconds[ROW_COUNT];
-      if ((how == RF_PRODUCTS_FAST && !codes) ||
-          (is_bf16((rf_cost_products)how) && type->number != RF_Q_BF16))
-        continue;
-      RF_GO(measure_products(o, &r, &model, &panels, (rf_cost_products)how, slow, ROW_COUNT,
-                             m->launch_seconds, seconds, error));
-      for (int i = 0; i < ROW_COUNT; i++) {
-        double rest =
-            fmax(seconds[i] - edge[how].start - edge[how].outputs[i] - edge[how].inner[i], 0.1 * seconds[i]);
-        if (seconds[i] > 0)
-          rf_calibrate_add(m, RF_COST_PRODUCT_NAMES[how], type->name, ROWS[i].rows,
-                           2.0 * ROWS[i].rows * INNER * OUTPUTS, rest);
-      }
-    }
+    RF_GO(measure_type(&r, type, edge, error));
   }
 done:
   free(r.stored);

@@ -21,15 +21,15 @@ static const rf_op_def *const OPS[] = {&RF_OP_MATMUL, &RF_OP_MATMUL_DX, &RF_OP_M
 enum { OP_COUNT = sizeof OPS / sizeof *OPS };
 
 /* Values tried for each field; a 0 ends the list. */
-enum { FIELDS = 3, TRIED_MOST = 9 };
-static const int64_t TRIED[FIELDS][TRIED_MOST] = {{192, 256, 320, 384, 448, 512, 768, 0},
-                                                  {512 << 10, 1 << 20, 1500 << 10, 2 << 20, 0},
-                                                  {1024, 2048, 4096, 8192, 0}};
+enum { FIELDS = 3, MAX_TRIED = 9 };
+static const int64_t TRIED[FIELDS][MAX_TRIED] = {{192, 256, 320, 384, 448, 512, 768, 0},
+                                                 {512 << 10, 1 << 20, 1500 << 10, 2 << 20, 0},
+                                                 {1024, 2048, 4096, 8192, 0}};
 static int64_t *field(rf_blocks *b, int i) { return i == 0 ? &b->kc : i == 1 ? &b->a_bytes : &b->nc; }
 
 /* A change must gain 1 %, and twice the interquartile range of the rounds. */
 static const double WORTH = 0.01, SPREADS = 2;
-enum { CHOOSING = 3, CHOOSING_QUICK = 1, PROVING = 15, PROVING_QUICK = 5, PROVING_MOST = 15 };
+enum { CHOOSING = 3, CHOOSING_QUICK = 1, PROVING = 15, PROVING_QUICK = 5, MAX_PROVING = 15 };
 
 /* A graph of one product, its operands, and the number of calls per sample. */
 typedef struct product {
@@ -111,7 +111,7 @@ static rf_status time_product(bench *b, product *p, const rf_blocks *blocks, dou
 /* Finds the fastest candidate by medians; the first candidate is the current choice. Every round
  * times each candidate once. */
 static rf_status fastest(bench *b, const rf_blocks *candidate, int count, int *best, rf_error *error) {
-  double took[SHAPES][TRIED_MOST + 1][CHOOSING], score[TRIED_MOST + 1] = {0};
+  double took[SHAPES][MAX_TRIED + 1][CHOOSING], score[MAX_TRIED + 1] = {0};
   int rounds = b->options->quick ? CHOOSING_QUICK : CHOOSING;
   for (int r = 0; r < rounds; r++)
     for (int s = 0; s < SHAPES; s++)
@@ -132,7 +132,7 @@ static rf_status fastest(bench *b, const rf_blocks *candidate, int count, int *b
  * the shapes. */
 static rf_status prove(bench *b, const rf_blocks *usual, const rf_blocks *best, rf_tuned_row *row,
                        rf_error *error) {
-  double gain[PROVING_MOST], of[SHAPES][PROVING_MOST], seconds[2];
+  double gain[MAX_PROVING], of[SHAPES][MAX_PROVING], seconds[2];
   int rounds = b->options->quick ? PROVING_QUICK : PROVING;
   for (int r = 0; r < rounds; r++) {
     gain[r] = 0;
@@ -163,7 +163,7 @@ static rf_status tune_class(bench *b, int op, rf_dtype dtype, rf_tuned *tuned, r
   snprintf(row->op, sizeof row->op, "%s", OPS[op]->name);
   snprintf(row->kernel, sizeof row->kernel, "%s", p->kernel->name);
   for (int f = 0; f < FIELDS; f++) {
-    rf_blocks candidate[TRIED_MOST + 1] = {best};
+    rf_blocks candidate[MAX_TRIED + 1] = {best};
     int count = 1, at;
     for (const int64_t *value = TRIED[f]; *value; value++) {
       if (*value == *field(&best, f)) continue;
@@ -178,12 +178,6 @@ static rf_status tune_class(bench *b, int op, rf_dtype dtype, rf_tuned *tuned, r
   return prove(b, &usual, &best, row, error);
 }
 
-static void fill(void *at, size_t bytes) { /* Both bf16 halves of each f32 are numbers too. */
-  rf_bf16 *to = at;
-  for (size_t i = 0; i < bytes / 4; i++)
-    to[2 * i] = to[2 * i + 1] = rf_f32_to_bf16((float)((uint32_t)i * 2654435761u >> 16 & 1023) / 1024 - 0.5f);
-}
-
 rf_status rf_calibrate_tune(const rf_calibrate_options *o, rf_tuned *tuned, rf_error *error) {
   bench b = {.options = o};
   rf_status status = RAFTER_OK;
@@ -191,14 +185,14 @@ rf_status rf_calibrate_tune(const rf_calibrate_options *o, rf_tuned *tuned, rf_e
   rf_machine_cpu(tuned->cpu);
   if (!tuned->cpu[0])
     return RF_FAIL(error, RAFTER_FAILED, "calibrate without --tune",
-                   "this CPU does not say its name, by which blocks would be kept");
-  RF_GO(rf_model_resolve("gpt:layers=1,width=64,heads=1,ff=64,vocab=64,seq=64", &b.model, NULL, error));
+                   "the name of this CPU is unknown, so block sizes cannot be saved for it");
+  RF_GO(rf_calibrate_model(&b.model, error));
   int weights = o->quick ? 1 : WEIGHT_CLASSES, rows = o->quick ? 2 : ROW_CLASSES, done = 0;
   for (int i = 0; i < 3; i++) {
     /* Bytes of the largest matrix. */
     b.bytes[i] = (size_t)(WEIGHTS[WEIGHT_CLASSES - 1][0].n * WEIGHTS[WEIGHT_CLASSES - 1][0].k) * 4;
     RF_GO(rf_pages_map(b.bytes[i], &b.at[i], NULL, error));
-    fill(b.at[i], b.bytes[i]);
+    rf_calibrate_values(b.at[i], b.bytes[i]);
   }
   for (int d = 0; d < 2; d++)
     for (int op = 0; op < OP_COUNT; op++)

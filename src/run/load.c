@@ -86,7 +86,7 @@ static rf_status place(void *context, int param, const rf_panels **panels, void 
     if (*memory) continue;
     t->packed_id = id;
     t->packed = *memory = calloc((size_t)rf_tensor_bytes(tensor), 1);
-    if (!*memory) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to load %s", tensor->name);
+    if (!*memory) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while loading %s", tensor->name);
   }
   return RAFTER_OK;
 }

@@ -27,8 +27,6 @@ const char *rf_lost_name(rf_lost lost) { return LOSTS[lost]; }
 const char *rf_counter_name(rf_counter counter) { return COUNTERS[counter].name; }
 const char *rf_counter_unit(rf_counter counter) { return COUNTERS[counter].unit; }
 
-/* ---- selected steps ---------------------------------------------------------------------------- */
-
 rf_status rf_trace_when_parse(const char *text, rf_trace_when *when, rf_error *error) {
   long long first = 0, last = 0, stride = 1;
   int used = 0;
@@ -49,8 +47,6 @@ rf_status rf_trace_when_parse(const char *text, rf_trace_when *when, rf_error *e
 bool rf_trace_wants(const rf_trace_when *when, int64_t step) {
   return step >= when->first && step <= when->last && (step - when->first) % when->stride == 0;
 }
-
-/* ---- opening --------------------------------------------------------------------------------- */
 
 /* Capacity in spans: OWN_SPANS for the main thread; the other threads share ALL_SPANS, within MIN
  * and MAX. */
@@ -105,8 +101,8 @@ static void know_threads(rf_record *record) {
 rf_status rf_record_open(const rf_trace_when *when, int threads, rf_record **out, rf_error *error) {
   rf_status status = RAFTER_OK;
   if (rf_record_lanes)
-    return RF_FAIL(error, RAFTER_FAILED, "close the other one first",
-                   "a record is open already (expected one at a time)");
+    return RF_FAIL(error, RAFTER_FAILED, "close the other record first",
+                   "another record is open (expected none)");
   if (threads > UINT16_MAX - RF_TRACE_LANES) threads = UINT16_MAX - RF_TRACE_LANES;
   rf_record *record = calloc(1, sizeof *record);
   if (!record || !(record->step = calloc(MOST_STEPS, sizeof *record->step)) ||
@@ -158,8 +154,6 @@ void rf_record_close(rf_record *record) {
   free(record);
 }
 
-/* ---- recording --------------------------------------------------------------------------------- */
-
 /* Bytes of the process's data segment, which grows with the heap. Unlike mallinfo, this does not
  * visit all free blocks. */
 static int64_t data_bytes(int file) {
@@ -189,11 +183,11 @@ static rf_recorded_step *step_at(rf_record *record, int64_t index) {
 }
 
 /* Ends the time after the last step. */
-static void end_behind(rf_record *record, int64_t now, int64_t heap) {
+static void end_after(rf_record *record, int64_t now, int64_t heap) {
   rf_recorded_step *s = step_at(record, record->steps - 1);
   s->until = now;
   s->heap[2] = heap;
-  record->behind = false;
+  record->after = false;
 }
 
 static void put_phase(rf_phase phase, int64_t begin, int64_t end) {
@@ -202,10 +196,10 @@ static void put_phase(rf_phase phase, int64_t begin, int64_t end) {
 
 void rf_record_put_pause(void) {
   rf_record *record = opened;
-  if (!record->behind) return;
+  if (!record->after) return;
   int64_t now = rf_now_ns();
   rf_lane_look_at(&record->lanes, 0, now);
-  end_behind(record, now, heap_bytes(record));
+  end_after(record, now, heap_bytes(record));
   rf_lanes_settle(&record->lanes);
   rf_lanes_on = NULL;
 }
@@ -213,8 +207,8 @@ void rf_record_put_pause(void) {
 void rf_record_put_step(int64_t step) {
   rf_record *record = opened;
   int64_t now = rf_now_ns();
-  if (step < 0) step = ++record->walks;
-  bool wanted = rf_trace_wants(&record->when, step), follows = record->behind && wanted;
+  if (step < 0) step = ++record->begun;
+  bool wanted = rf_trace_wants(&record->when, step), follows = record->after && wanted;
   if (!wanted) rf_record_pause();
   if (!wanted) return;
   rf_recorded_step *s = step_at(record, record->steps);
@@ -223,16 +217,16 @@ void rf_record_put_step(int64_t step) {
   else rf_lanes_forget(&record->lanes); /* Forget counts from time that was not recorded. */
   s->heap[0] = heap_bytes(record);
   rf_lanes_on = &record->lanes;
-  record->walking = true;
+  record->in_step = true;
   s->begin = rf_now_ns();
   if (!follows) return;
   put_phase(RF_PHASE_RECORD, now, s->begin);
-  end_behind(record, s->begin, s->heap[0]);
+  end_after(record, s->begin, s->heap[0]);
 }
 
 void rf_record_put_extent(int64_t parts, int64_t rows, int64_t context) {
   rf_recorded_step *s = step_at(opened, opened->steps);
-  if (opened->walking) {
+  if (opened->in_step) {
     s->parts = parts;
     s->rows = rows;
     s->context = context;
@@ -241,14 +235,14 @@ void rf_record_put_extent(int64_t parts, int64_t rows, int64_t context) {
 
 void rf_record_put_end(int64_t tokens) {
   rf_record *record = opened;
-  if (!record->walking) return;
+  if (!record->in_step) return;
   rf_recorded_step *s = step_at(record, record->steps++);
   s->end = rf_now_ns();
   s->tokens = tokens;
   rf_lane_begin(&record->lanes, 0, s->end);
   s->heap[1] = heap_bytes(record);
-  record->walking = false;
-  record->behind = true;
+  record->in_step = false;
+  record->after = true;
   put_phase(RF_PHASE_RECORD, s->end, rf_now_ns());
 }
 

@@ -1,4 +1,5 @@
-/* record.h - records a run: its ops, phases and counters by thread, and the trace made from them.
+/* record.h - records a run: its ops, phases and counters by thread, and the trace made from
+ * them.
  *
  *   rf_record_open(&when, threads, &record, error);   // once, before the first phase to record
  *   rf_record_step(10);                               // starts recording if step 10 is selected
@@ -6,8 +7,8 @@
  *   rf_record_step_end(tokens);                       // recording continues until the next step
  *   rf_trace_collect(record, plans, names, count, &trace, error);
  *
- * Between open and collect, nothing is allocated and no lock is taken. When a ring is full, its oldest
- * spans are dropped and counted. */
+ * Between open and collect, nothing is allocated and no lock is taken. When a ring is full, its
+ * oldest spans are dropped and counted. */
 #ifndef RF_RECORD_H
 #define RF_RECORD_H
 
@@ -61,7 +62,7 @@ typedef enum rf_gap {
 const char *rf_gap_name(rf_gap gap);
 const char *rf_lost_name(rf_lost lost);
 
-/* ---- selected steps ---------------------------------------------------------------------------- */
+/* ---- selected steps -------------------------------------------------------------------------- */
 
 typedef struct rf_trace_when {
   int64_t first, last, stride; /* Steps first, first + stride, ..., at most last. */
@@ -111,7 +112,7 @@ static inline void rf_count(rf_counter counter, double value) {
   if (__builtin_expect(rf_lanes_on != NULL, 0)) rf_count_put(counter, value);
 }
 
-/* ---- the trace --------------------------------------------------------------------------------- */
+/* ---- the trace ------------------------------------------------------------------------------- */
 
 /* The time after a step's sections: validation, checkpoints, logs. Gaps, work and phases sum to
  * `threads` times its length, as in the step. */
@@ -166,6 +167,11 @@ const char *rf_trace_lane_name(rf_trace_lane lane);
 rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans, const char *const *names,
                            int count, rf_trace **trace, rf_error *error);
 void rf_trace_free(rf_trace *trace);
+
+/* Adds the predicted seconds and limit of each op (op_count) for `times` steps of `parts`
+ * sequences, which share `rows` rows evenly and have `context` keys each. */
+rf_status rf_trace_price(const rf_plan *plan, int64_t parts, int64_t rows, int64_t context, double times,
+                         double *seconds, double *limit, rf_error *error);
 
 /* Per op (op_count): live bytes of the arena, and the end of the last live byte (may be NULL). At
  * the plan's peak op the end is arena_bytes. */

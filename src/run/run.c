@@ -70,8 +70,6 @@ static rf_status list_by_op(const rf_plan *plan, bool by_first, int **at_out, in
   return RAFTER_OK;
 }
 
-/* ---- hooks between ops ----------------------------------------------------------------------- */
-
 static rf_status fill(const rf_bound_plan *b, int tensor, uint32_t word, rf_error *error) {
   const rf_plan_tensor *p = &b->plan->tensor[tensor];
   return rf_memory_fill(b->run->memory, p->offset, word, p->bytes, error);
@@ -116,7 +114,7 @@ static rf_status check_guards(const rf_bound_plan *b, int op, rf_error *error) {
       unsigned char byte;
       RF_TRY(rf_memory_read(b->run->memory, offset_of(plan, t) + plan->tensor[t].bytes + i, &byte, 1, error));
       if (byte != (GUARD & 0xff))
-        return RF_FAIL(error, RAFTER_FAILED, "this is a fault of the kernel, please report it",
+        return RF_FAIL(error, RAFTER_FAILED, "this is a bug in the kernel; please report it",
                        "%s wrote past the end of %s (kernel %s: byte %d after its %lld bytes)", o->name,
                        rf_plan_content(plan, t)->name, plan->op[op].kernel->name, i,
                        (long long)plan->tensor[t].bytes);
@@ -189,7 +187,7 @@ static rf_status check_probe(const rf_bound_plan *b, int op, const rf_run_inputs
   RF_TRY(rf_memory_read(b->run->memory, offset_of(b->plan, tensor) + at * size, &value, size, error));
   if (is_finite(dtype, &value, 0)) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, finite_hint(b->plan),
-                 "the numbers stopped being finite at %s (step %lld)", o->name, (long long)inputs->step);
+                 "%s produced a number that is not finite (step %lld)", o->name, (long long)inputs->step);
 }
 
 static rf_status before_op(void *self, int op, rf_error *error) { return poison_fresh(self, op, error); }
@@ -215,8 +213,6 @@ void rf_run_set_debug(rf_run *run, rf_run_debug debug) {
   }
 }
 
-/* ---- opening --------------------------------------------------------------------------------- */
-
 /* Rejects features that are planned only: tensors in host memory, narrow dtypes without a
  * kernel. */
 static rf_status check_kernels(const rf_graph *graph, rf_error *error) {
@@ -224,17 +220,16 @@ static rf_status check_kernels(const rf_graph *graph, rf_error *error) {
   const char *what = unknown ? "products in 8 bits" : NULL;
   for (int t = 0; t < graph->tensor_count; t++)
     if (graph->tensor[t].host)
-      return RF_FAIL(error, RAFTER_INVALID, "leave --offload out",
-                     "this version plans what stands in a host's memory and runs on the host itself (%s)",
-                     graph->tensor[t].name);
+      return RF_FAIL(error, RAFTER_INVALID, "run without --offload",
+                     "tensors in host memory can be planned but not run (%s)", graph->tensor[t].name);
   for (int t = 0; t < graph->tensor_count && !what; t++) {
     const rf_tensor *tensor = &graph->tensor[t];
     bool scaled = tensor->dtype == RF_I8 && tensor->class == RF_CLASS_KV && !latent;
     if (rf_dtype_is_narrow(tensor->dtype) && !scaled) what = tensor->name;
   }
   if (!what) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` sizes and prices it",
-                 "this version plans such numbers and has no kernel for them (%s)", what);
+  return RF_FAIL(error, RAFTER_INVALID, "choose another dtype; `rafter plan` supports it",
+                 "no kernel supports this dtype (%s)", what);
 }
 
 static rf_status no_memory(rf_error *error) {
@@ -360,18 +355,17 @@ rf_status rf_run_open(const rf_plan *const *plans, int count, rf_run_debug debug
   for (int i = 0; i < count; i++) {
     char mesh[160];
     if (rf_mesh_chips(&plans[i]->graph->mesh) == 1) continue;
-    status = RF_FAIL(error, RAFTER_INVALID, "leave --mesh out, or ask `rafter plan`",
-                     "this version plans for several chips and runs on one (mesh: expected one chip, got %s)",
+    status = RF_FAIL(error, RAFTER_INVALID, "run without --mesh; `rafter plan` supports it",
+                     "several chips can be planned but not run (mesh: expected one chip, got %s)",
                      rf_mesh_text(&plans[i]->graph->mesh, mesh));
     goto done;
   }
   for (int i = 0; i < count; i++) RF_GO(check_kernels(plans[i]->graph, error));
   for (int i = 0; i < count; i++) {
     if (plans[i]->persistent_bytes != plans[0]->persistent_bytes) {
-      status =
-          RF_FAIL(error, RAFTER_INVALID, "make them from one model, dtype and optimizer",
-                  "the plans do not share one persistent region (plan %d: expected %lld bytes, got %lld)", i,
-                  (long long)plans[0]->persistent_bytes, (long long)plans[i]->persistent_bytes);
+      status = RF_FAIL(error, RAFTER_INVALID, "make the plans with the same model, dtype and optimizer",
+                       "the plans differ in their persistent region (plan %d: expected %lld bytes, got %lld)",
+                       i, (long long)plans[0]->persistent_bytes, (long long)plans[i]->persistent_bytes);
       goto done;
     }
     if (plans[i]->arena_bytes > run->arena_bytes) run->arena_bytes = plans[i]->arena_bytes;
@@ -408,8 +402,6 @@ void rf_run_close(rf_run *run) {
 }
 
 int64_t rf_run_arena_bytes(const rf_run *run) { return run->arena_bytes; }
-
-/* ---- tensors --------------------------------------------------------------------------------- */
 
 void *rf_run_tensor(rf_run *run, int plan, int tensor) {
   const rf_bound_plan *b = &run->bound[plan];
@@ -475,8 +467,6 @@ rf_status rf_run_copy(rf_run *run, int plan, int tensor, int64_t to, int64_t fro
   return RAFTER_OK;
 }
 
-/* ---- sections -------------------------------------------------------------------------------- */
-
 rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run_inputs *inputs,
                          rf_error *error) {
   rf_program *program = run->bound[plan].program;
@@ -487,14 +477,18 @@ rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run
   return run->device->type->synchronise(run->device, error);
 }
 
+rf_status rf_run_all(rf_run *run, int plan, const rf_run_inputs *inputs, rf_error *error) {
+  RF_TRY(rf_run_push(run, plan, error));
+  for (int s = 0; s < RF_SECTIONS; s++) RF_TRY(rf_run_section(run, plan, (rf_section)s, inputs, error));
+  return rf_run_pull(run, plan, error);
+}
+
 const rf_measured *rf_run_measured(const rf_run *run, int plan) { return run->bound[plan].measured; }
 
 void rf_run_measured_reset(rf_run *run) {
   for (int i = 0; i < run->count; i++)
     memset(run->bound[i].measured, 0, (size_t)run->bound[i].plan->graph->op_count * sizeof(rf_measured));
 }
-
-/* ---- debug: touched memory --------------------------------------------------------------------- */
 
 int64_t rf_run_high_water(const rf_run *run, bool *slack_intact) {
   int64_t high = run->arena_bytes + (run->watched ? SLACK_BYTES : 0), n = 0;

@@ -1,5 +1,12 @@
 /* run.h - the executor: allocates one arena, runs the sections of plans, and times each op.
- * Kernels, offsets and order come from the plan. */
+ * Kernels, offsets and order come from the plan.
+ *
+ *   rf_run_open(plans, count, debug, &run, error);
+ *   rf_fill_weights(run, 0, plans[0], path, seed, progress, error);   // load.h
+ *   int32_t *tokens = rf_run_named(run, 0, "tokens", NULL);           // then write the inputs
+ *   rf_run_all(run, 0, &inputs, error);
+ *   float *logits = rf_run_named(run, 0, "logits", NULL);             // then read the outputs
+ *   rf_run_close(run); */
 #ifndef RF_RUN_H
 #define RF_RUN_H
 
@@ -55,6 +62,8 @@ rf_status rf_run_copy(rf_run *run, int plan, int tensor, int64_t to, int64_t fro
  * is not finite; the message names the op, and later ops do not run. */
 rf_status rf_run_section(rf_run *run, int plan, rf_section section, const rf_run_inputs *inputs,
                          rf_error *error);
+/* Runs all sections once, with rf_run_push before and rf_run_pull after them. */
+rf_status rf_run_all(rf_run *run, int plan, const rf_run_inputs *inputs, rf_error *error);
 void rf_run_set_debug(rf_run *run, rf_run_debug debug);
 
 /* Measured time of each op (op_count) since the last reset. */

@@ -35,14 +35,15 @@ void rf_plan_live(const rf_plan *plan, int64_t *live, int64_t *end) {
   }
 }
 
-/* ---- spans ----------------------------------------------------------------------------------- */
+rf_status rf_trace_no_memory(rf_error *error) {
+  return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
+}
 
 rf_status rf_stamps_add(rf_stamps *spans, rf_stamp span, rf_error *error) {
   if (spans->count == spans->capacity) {
     int64_t capacity = spans->capacity ? 2 * spans->capacity : 1 << 12;
     rf_stamp *grown = realloc(spans->at, (size_t)capacity * sizeof *grown);
-    if (!grown)
-      return RF_FAIL(error, RAFTER_FAILED, "trace fewer steps", "out of memory while collecting a trace");
+    if (!grown) return rf_trace_no_memory(error);
     spans->at = grown;
     spans->capacity = capacity;
   }
@@ -106,7 +107,7 @@ static rf_status take_steps(const rf_record *record, rf_trace *trace, rf_stamps 
   int64_t first = record->steps > record->step_capacity ? record->steps - record->step_capacity : 0;
   trace->steps = (int)(record->steps - first);
   trace->step = calloc((size_t)trace->steps + 1, sizeof *trace->step);
-  if (!trace->step) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while collecting a trace");
+  if (!trace->step) return rf_trace_no_memory(error);
   for (int i = 0; i < trace->steps; i++) {
     const rf_recorded_step *from = &record->step[(first + i) % record->step_capacity];
     trace->step[i] =
@@ -129,8 +130,6 @@ static rf_status take_steps(const rf_record *record, rf_trace *trace, rf_stamps 
   return RAFTER_OK;
 }
 
-/* ---- derived from ops: phases, predictions, live bytes ----------------------------------------- */
-
 typedef struct follow {
   rf_trace *trace;
   rf_stamps *spans;
@@ -142,6 +141,19 @@ typedef struct follow {
   double *seconds, *limit; /* (ops): predicted seconds and limits for the priced step. */
   int priced, priced_plan; /* Step and plan of `seconds` and `limit`; -1: none. */
 } follow;
+
+rf_status rf_trace_price(const rf_plan *plan, int64_t parts, int64_t rows, int64_t context, double times,
+                         double *seconds, double *limit, rf_error *error) {
+  rf_extent *extent = calloc((size_t)parts, sizeof *extent);
+  if (!extent) return rf_trace_no_memory(error);
+  for (int64_t i = 0; i < parts; i++) {
+    extent[i].rows = rows / parts + (i < rows % parts);
+    extent[i].context = context > extent[i].rows ? context : extent[i].rows;
+  }
+  rf_status status = rf_plan_walk_ops(plan, extent, (int)parts, times, seconds, limit, error);
+  free(extent);
+  return status;
+}
 
 /* Predicted seconds of each op of this step: the plan's, or those for the sequences that took
  * part. */
@@ -161,16 +173,8 @@ static rf_status price(follow *f, int index, rf_error *error) {
   }
   memset(f->seconds, 0, ops * sizeof *f->seconds);
   memset(f->limit, 0, ops * sizeof *f->limit);
-  rf_extent *extent = calloc((size_t)step->parts, sizeof *extent);
-  if (!extent) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while collecting a trace");
-  for (int64_t i = 0; i < step->parts; i++) {
-    extent[i].rows = step->rows / step->parts + (i < step->rows % step->parts);
-    extent[i].context =
-        step->context / step->parts > extent[i].rows ? step->context / step->parts : extent[i].rows;
-  }
-  rf_status status = rf_plan_walk_ops(plan, extent, (int)step->parts, 1, f->seconds, f->limit, error);
-  free(extent);
-  return status;
+  return rf_trace_price(plan, step->parts, step->rows, step->context / step->parts, 1, f->seconds, f->limit,
+                        error);
 }
 
 static rf_status end_sum(follow *f, rf_error *error) {
@@ -254,20 +258,14 @@ static rf_status follow_ops(rf_trace *trace, rf_stamps *spans, rf_error *error) 
     if ((size_t)trace->plan[p]->graph->op_count > most) most = (size_t)trace->plan[p]->graph->op_count;
   f.seconds = calloc(most, sizeof *f.seconds);
   f.limit = calloc(most, sizeof *f.limit);
-  if (!f.seconds || !f.limit) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while collecting a trace");
-    goto done;
-  }
+  if (!f.seconds || !f.limit) RF_GO(rf_trace_no_memory(error));
   for (int p = 0; p < trace->plans; p++) {
     f.of[p] = calloc((size_t)trace->plan[p]->graph->op_count + 1, sizeof(int64_t));
-    if (!f.of[p]) {
-      status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while collecting a trace");
-      goto done;
-    }
+    if (!f.of[p]) RF_GO(rf_trace_no_memory(error));
     rf_plan_live(trace->plan[p], f.of[p], NULL);
   }
   for (int64_t i = 0; i < had; i++) {
-    rf_stamp span = spans->at[i]; /* a copy: the list grows */
+    rf_stamp span = spans->at[i]; /* A copy, because the list grows. */
     if (span.kind == RF_SPAN_OP) RF_GO(follow_op(&f, &span, error));
   }
   status = end_phase(&f, error);
@@ -278,15 +276,13 @@ done:
   return status;
 }
 
-/* ---- the trace ------------------------------------------------------------------------------- */
-
 rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans, const char *const *names,
                            int count, rf_trace **out, rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_stamps spans = {0};
   int64_t kept_from;
   rf_trace *trace = calloc(1, sizeof *trace);
-  if (!trace) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while collecting a trace");
+  if (!trace) return rf_trace_no_memory(error);
   trace->threads = record->lanes.count;
   trace->origin = record->origin;
   trace->wall = record->wall;
@@ -295,7 +291,7 @@ rf_status rf_trace_collect(const rf_record *record, const rf_plan *const *plans,
     trace->plan[trace->plans] = plans[p];
     strncpy(trace->plan_name[trace->plans++], names[p], sizeof trace->plan_name[0] - 1);
   }
-  if (record->walking || record->behind) { /* otherwise it was done where recording stopped */
+  if (record->in_step || record->after) { /* A pause has done this already. */
     rf_lanes lanes = record->lanes;
     rf_lane_look_at(&lanes, 0, rf_now_ns());
     rf_lanes_settle(&lanes);

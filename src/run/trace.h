@@ -18,11 +18,11 @@ struct rf_record {
   rf_lanes lanes;
   rf_trace_when when;
   rf_recorded_step *step;
-  int64_t walks;                /* Steps begun, recorded or not. */
+  int64_t begun;                /* Steps begun, recorded or not. */
   int64_t steps, step_capacity; /* Steps recorded; only the last step_capacity are kept. */
   int64_t origin;
-  bool walking, behind; /* Inside a recorded step, or in the time after it. */
-  int statm;            /* File descriptor of /proc/self/statm; <= 0: none. */
+  bool in_step, after; /* Inside a recorded step, or in the time after it. */
+  int statm;           /* File descriptor of /proc/self/statm; <= 0: none. */
   /* Data bytes at the last read, and the main thread's page faults then. */
   int64_t heap, heap_faults;
   double wall, fault_ns;
@@ -34,6 +34,7 @@ typedef struct rf_stamps {
   int64_t count, capacity;
 } rf_stamps;
 rf_status rf_stamps_add(rf_stamps *spans, rf_stamp span, rf_error *error);
+rf_status rf_trace_no_memory(rf_error *error); /* Reports that a trace does not fit in memory. */
 
 /* Attributes the idle time of every step: adds gaps to `spans`, which is sorted, and fills the sums
  * of the steps. */
