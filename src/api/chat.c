@@ -4,7 +4,7 @@
 #include "api/answers.h"
 
 #include "base/file.h"
-#include "generate/answers.h"
+#include "generate/replies.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ typedef struct conversation {
 /* One answer as it comes. */
 typedef struct turn {
   conversation *of;
-  rf_answers answer;
+  rf_replies answer;
   double start;
   int64_t walked, reused;
   double first_seconds, seconds;
@@ -115,7 +115,7 @@ static void show(conversation *c, turn *t) {
   r->shown = r->bytes;
 }
 
-static rf_status taken(void *self, rf_answers *answer, int sample, rf_error *error) {
+static rf_status taken(void *self, rf_replies *answer, int sample, rf_error *error) {
   turn *t = self;
   conversation *c = t->of;
   rf_reply *r = &answer->reply[sample];
@@ -147,8 +147,8 @@ static rf_status answer(conversation *c, turn *t, rf_error *error) {
                         .stop = c->marks.id,
                         .stop_count = c->ends ? c->marks.count : 0,
                         .keep = true};
-  RF_TRY(rf_answers_submit(c->g, &request, c->tokenizer, &c->stop, &t->answer, error));
-  RF_TRY(rf_answers_run(c->g, &(rf_answer_loop){.self = t, .taken = taken}, &stopped, error));
+  RF_TRY(rf_replies_submit(c->g, &request, c->tokenizer, &c->stop, &t->answer, error));
+  RF_TRY(rf_replies_run(c->g, &(rf_reply_loop){.self = t, .taken = taken}, &stopped, error));
   rf_say(c->sink, "\n");
   rf_generate_counts after = rf_generator_counts(c->g);
   t->seconds = rf_now_seconds() - t->start;
@@ -219,7 +219,7 @@ static rf_status ask(conversation *c, const char *line, rf_error *error) {
   if (status == RAFTER_OK) tell(c, &t);
   if (status == RAFTER_OK) status = remember(c, &t, error);
   if (t.cut) forget(c); /* ids have more than the answer: a stop string */
-  rf_answers_free(&t.answer);
+  rf_replies_free(&t.answer);
   return status;
 }
 

@@ -6,7 +6,7 @@
 #include "api/answers.h"
 #include "api/eval.h"
 
-#include "generate/answers.h"
+#include "generate/replies.h"
 
 #include <libgen.h>
 #include <pcre2.h>
@@ -19,7 +19,7 @@ enum { BATCH = 8, PLAIN_SHOTS = 5 };
 
 typedef struct problem {
   rf_ids ids;
-  rf_answers answer;
+  rf_replies answer;
   bool ended;         /* answered, here or before */
   const json_t *kept; /* the row that an earlier evaluation left */
 } problem;
@@ -149,7 +149,7 @@ static rf_status prepare(exam *x, rf_error *error) {
 
 /* ---- the answers ----------------------------------------------------------------------------- */
 
-static rf_status taken(void *self, rf_answers *answer, int sample, rf_error *error) {
+static rf_status taken(void *self, rf_replies *answer, int sample, rf_error *error) {
   exam *x = self;
   (void)error;
   if (answer->reply[sample].finish == RF_FINISH_NONE) return RAFTER_OK;
@@ -206,11 +206,11 @@ static rf_status answer_all(exam *x, rf_error *error) {
     request.tokens = p->ids.at;
     request.count = p->ids.count;
     p->answer.owner = p;
-    RF_GO(rf_answers_submit(g, &request, e->tokenizer, &x->stop, &p->answer, error));
+    RF_GO(rf_replies_submit(g, &request, e->tokenizer, &x->stop, &p->answer, error));
   }
   x->g = g;
   x->start = rf_now_seconds();
-  RF_GO(rf_answers_run(g, &(rf_answer_loop){x, taken, stepped}, &e->stopped, error));
+  RF_GO(rf_replies_run(g, &(rf_reply_loop){x, taken, stepped}, &e->stopped, error));
   rf_put_bar(e->sink, "%s", "");
   double seconds = rf_now_seconds() - x->start;
   RF_GO(rf_walked_leave(g, e->record, &e->journal, seconds, error));
@@ -311,7 +311,7 @@ rf_status rf_eval_gsm8k(rf_evaluation *e, rf_error *error) {
   if (status == RAFTER_OK) mark_all(&x);
   for (int i = 0; i < x.count && x.problem; i++) {
     rf_ids_free(&x.problem[i].ids);
-    rf_answers_free(&x.problem[i].answer);
+    rf_replies_free(&x.problem[i].answer);
   }
   json_decref(x.rows);
   json_decref(x.shots);

@@ -6,7 +6,7 @@
 #include "journal/traced.h"
 #include "journal/walked.h"
 #include "base/file.h"
-#include "generate/answers.h"
+#include "generate/replies.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 
 /* The answers to one prompt: its samples. */
 typedef struct answers {
-  rf_answers of;
+  rf_replies of;
   const rf_prompt *row;
   int64_t index;
 } answers;
@@ -200,12 +200,12 @@ static rf_status submit_all(job *j, const rf_options *o, rf_error *error) {
                     .stop = p->marks.id,
                     .stop_count = ends ? p->marks.count : 0,
                     .top = j->top};
-    RF_TRY(rf_answers_submit(j->generator, &r, p->tokenizer, row->stop, &a->of, error));
+    RF_TRY(rf_replies_submit(j->generator, &r, p->tokenizer, row->stop, &a->of, error));
   }
   return RAFTER_OK;
 }
 
-static rf_status taken(void *self, rf_answers *a, int sample, rf_error *error) {
+static rf_status taken(void *self, rf_replies *a, int sample, rf_error *error) {
   job *j = self;
   rf_reply *r = &a->reply[sample];
   if (j->first_seconds == 0) {
@@ -230,7 +230,7 @@ static rf_status run(job *j, rf_error *error) {
   bool stopped;
   j->start = rf_now_seconds();
   rf_run_measured_reset(j->generator->run);
-  RF_TRY(rf_answers_run(j->generator, &(rf_answer_loop){j, taken, stepped}, &stopped, error));
+  RF_TRY(rf_replies_run(j->generator, &(rf_reply_loop){j, taken, stepped}, &stopped, error));
   if (stopped)
     return RF_FAIL(error, RAFTER_INTERRUPTED, NULL,
                    "stopped after %lld tokens; the answers to %lld of %lld prompts were put out",
@@ -321,7 +321,7 @@ static rf_status rf_command_generate(const rafter_job *asked, const rafter_sink 
   rf_journal_close(&j->journal, status, error);
   rf_generator_close(j->generator);
   rf_record_close(j->record);
-  for (int64_t i = 0; j->of && i < j->prompts.rows; i++) rf_answers_free(&j->of[i].of);
+  for (int64_t i = 0; j->of && i < j->prompts.rows; i++) rf_replies_free(&j->of[i].of);
   free(j->of);
   rf_prompts_free(&j->prompts);
   free(j);

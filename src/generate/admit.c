@@ -1,10 +1,10 @@
 /* admit.c - decides when a waiting answer starts, and which cached prefix it uses. No other file
  * decides this.
  *
- * First come, first served. The first waiting answer needs a slot and enough pages for its maximum
- * length; no other answer overtakes it. It uses the longest common prefix with a cached sequence, and
- * waits while another answer prefills a longer one. If pages are missing, kept sequences are evicted,
- * least recently used first. */
+ * First come, first served. The first waiting answer needs a slot and enough pages for its
+ * maximum length; no other answer overtakes it. It uses the longest common prefix with a cached
+ * sequence, and waits while another answer prefills a longer one. If pages are missing, kept
+ * sequences are evicted, least recently used first. */
 #include "generate/batch.h"
 
 #include <stdlib.h>
@@ -71,7 +71,7 @@ static rf_cached_seq *best_prefix(rf_generator *g, rf_batch *b, const rf_request
 static bool worth_waiting(const rf_generator *g, const rf_batch *b, const rf_request *r, int64_t have) {
   if (g->settings.no_sharing) return false;
   for (int i = 0; i < b->slots; i++) {
-    const rf_answer *a = &b->slot[i];
+    const rf_slot *a = &b->slot[i];
     if (!a->to || a->cached->sequence.length >= a->to->of.count - 1) continue;
     int64_t n = common(r->tokens, r->count - 1, a->to->of.tokens, a->to->of.count);
     if (n > have && (n >= MIN_PREFIX || n == r->count - 1)) return true;
@@ -107,7 +107,7 @@ static rf_cached_seq *begin_sequence(rf_batch *b, rf_cached_seq *from, int64_t *
   }
 }
 
-static void begin_answer(rf_batch *b, rf_answer *slot, rf_pending *p, rf_cached_seq *cached, int64_t reused) {
+static void begin_answer(rf_batch *b, rf_slot *slot, rf_pending *p, rf_cached_seq *cached, int64_t reused) {
   slot->to = p;
   slot->cached = cached;
   slot->sample = p->started;
@@ -120,7 +120,7 @@ static void begin_answer(rf_batch *b, rf_answer *slot, rf_pending *p, rf_cached_
   rf_skip_cancelled(p);
 }
 
-static rf_answer *free_slot(rf_batch *b) {
+static rf_slot *free_slot(rf_batch *b) {
   for (int i = 0; i < b->slots; i++)
     if (!b->slot[i].to) return &b->slot[i];
   return NULL;
@@ -129,7 +129,7 @@ static rf_answer *free_slot(rf_batch *b) {
 void rf_admit(rf_generator *g) {
   rf_batch *b = g->batch;
   for (rf_pending *p = b->first; p;) {
-    rf_answer *slot = free_slot(b);
+    rf_slot *slot = free_slot(b);
     if (p->started == p->of.samples) {
       p = p->next;
       continue;
@@ -158,7 +158,7 @@ static bool is_pinned(const rf_batch *b, const rf_pending *p) {
 void rf_pin(rf_generator *g) {
   rf_batch *b = g->batch;
   for (int i = 0; i < b->slots; i++) {
-    rf_answer *a = &b->slot[i];
+    rf_slot *a = &b->slot[i];
     if (!a->to || a->count || a->cached->sequence.length != a->to->of.count || g->settings.no_sharing ||
         is_pinned(b, a->to))
       continue;

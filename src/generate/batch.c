@@ -16,8 +16,6 @@ uint64_t rf_sample_seed(uint64_t seed, int sample) {
   return sample ? rf_key(seed, (uint64_t)sample, rf_name_key("sample")) >> 2 : seed;
 }
 
-/* ---- opening --------------------------------------------------------------------------------- */
-
 static rf_status open_cache(rf_generator *g, rf_batch *b, rf_error *error) {
   const rf_build_options *build = &g->settings.plan.build;
   rf_build_options own = g->prefill->options.build;
@@ -75,13 +73,10 @@ void rf_batch_close(rf_generator *g) {
   free(b);
 }
 
-/* ---- the queue ------------------------------------------------------------------------------- */
-
-static rf_status check_ids(const int32_t *ids, int64_t count, int64_t vocab, const char *what,
-                           rf_error *error) {
+rf_status rf_check_ids(const int32_t *ids, int64_t count, int64_t vocab, const char *what, rf_error *error) {
   for (int64_t i = 0; i < count; i++)
     if (ids[i] < 0 || ids[i] >= vocab)
-      return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer",
+      return RF_FAIL(error, RAFTER_INVALID, "use ids of the model's own tokenizer",
                      "token out of range (%s, token %lld: expected an id below %lld, got %d)", what,
                      (long long)i, (long long)vocab, ids[i]);
   return RAFTER_OK;
@@ -92,7 +87,7 @@ static rf_status check_request(const rf_generator *g, const rf_request *r, rf_er
   if (r->count < 1) return RF_FAIL(error, RAFTER_INVALID, "give at least one token", "the prompt is empty");
   if (r->count > context)
     return RF_FAIL(error, RAFTER_INVALID,
-                   "shorten the prompt, or raise --seq where the model has the positions",
+                   "shorten the prompt, or raise --seq up to the model's context length",
                    "the context is full (expected a prompt of at most %lld tokens, got %lld)",
                    (long long)context, (long long)r->count);
   if (r->max_tokens < 0 || r->samples < 0 || r->stop_count < 0 || r->top < 0 || r->top > RF_TOP_LOGPROBS)
@@ -100,8 +95,8 @@ static rf_status check_request(const rf_generator *g, const rf_request *r, rf_er
                    "a request is out of range (max_tokens %lld, samples %d, stop ids %lld: expected none "
                    "below 0; alternatives: expected 0 to %d, got %d)",
                    (long long)r->max_tokens, r->samples, (long long)r->stop_count, RF_TOP_LOGPROBS, r->top);
-  RF_TRY(check_ids(r->tokens, r->count, vocab, "prompt", error));
-  RF_TRY(check_ids(r->stop, r->stop_count, vocab, "stop ids", error));
+  RF_TRY(rf_check_ids(r->tokens, r->count, vocab, "prompt", error));
+  RF_TRY(rf_check_ids(r->stop, r->stop_count, vocab, "stop ids", error));
   return rf_sampler_check(&r->sampler, vocab, error);
 }
 
@@ -172,7 +167,7 @@ static void retire(rf_generator *g, rf_pending *p, int sample) {
   b->spent = p;
 }
 
-static void free_slot(rf_generator *g, rf_answer *answer) {
+static void free_slot(rf_generator *g, rf_slot *answer) {
   rf_batch *b = g->batch;
   rf_cached_seq *c = answer->cached;
   c->state = answer->to->of.keep ? RF_CACHED_KEPT : RF_CACHED_FREE;
@@ -212,16 +207,14 @@ void rf_batch_forget(rf_generator *g) {
     }
 }
 
-/* ---- a step ---------------------------------------------------------------------------------- */
-
 /* Rows that an answer still needs: the rest of its prompt, or the latest token. */
-static int64_t rows_left(const rf_answer *a) {
+static int64_t rows_left(const rf_slot *a) {
   int64_t left = a->to->of.count - a->cached->sequence.length;
   return left > 0 ? left : 1;
 }
 
 static void add_part(rf_batch *b, int slot, int64_t count) {
-  rf_answer *a = &b->slot[slot];
+  rf_slot *a = &b->slot[slot];
   int64_t length = a->cached->sequence.length, prompt = a->to->of.count;
   b->order[b->parts] = slot;
   b->part[b->parts++] = (rf_forward_part){.sequence = &a->cached->sequence,
@@ -282,7 +275,7 @@ static void report_cancelled(rf_generator *g, rf_batch *b) {
 }
 
 /* Adds the event of an answer that chose a token or failed to choose one. */
-static void report(rf_generator *g, rf_batch *b, rf_answer *a) {
+static void report(rf_generator *g, rf_batch *b, rf_slot *a) {
   rf_pending *p = a->to;
   rf_event *event = &b->event[b->events++];
   *event = (rf_event){.request = p->id, .sample = a->sample, .owner = p->of.owner, .index = -1, .token = -1};
@@ -307,7 +300,7 @@ static void report(rf_generator *g, rf_batch *b, rf_answer *a) {
 }
 
 static void choose(rf_batch *b, int i, int worker) {
-  rf_answer *a = &b->slot[b->order[i]];
+  rf_slot *a = &b->slot[b->order[i]];
   a->status =
       b->part[i].wanted ? b->engine.choose(b->engine.self, a, &b->part[i], worker, &a->error) : RAFTER_OK;
 }
@@ -348,9 +341,10 @@ static rf_status take_step(rf_generator *g, rf_batch *b, rf_error *error) {
   rf_admit(g);
   compose(b);
   if (!b->parts)
-    return b->events ? RAFTER_OK
-                     : RF_FAIL(error, RAFTER_FAILED, "open the generator again",
-                               "no answer can start (the cache has no room for the first in the queue)");
+    return b->events
+               ? RAFTER_OK
+               : RF_FAIL(error, RAFTER_FAILED, "open the generator again",
+                         "no answer can start (the KV cache has no room for the first one in the queue)");
   RF_TRY(rf_forward(g, b->part, b->parts, error));
   if (rf_lanes_on) count_all(b);
   b->counts.walks++;

@@ -21,7 +21,7 @@ typedef struct rf_forward_part {
   float lse;           /* Out: natural log of the sum of exp(logits). */
 } rf_forward_part;
 
-typedef struct rf_answer rf_answer;
+typedef struct rf_slot rf_slot;
 
 /* Carries out a step: on a run (compute.c) or with predicted times only (simulate.c). Neither
  * function allocates. */
@@ -32,8 +32,7 @@ typedef struct rf_engine {
   rf_status (*forward)(void *self, int plan, rf_forward_part *part, int count, rf_error *error);
   /* Sets answer->last and the fields that its event reports. Several workers may choose for
    * different parts of one pass at the same time. Errors: see rf_sampler_choose. */
-  rf_status (*choose)(void *self, rf_answer *answer, const rf_forward_part *part, int worker,
-                      rf_error *error);
+  rf_status (*choose)(void *self, rf_slot *answer, const rf_forward_part *part, int worker, rf_error *error);
   void (*close)(void *self);
 } rf_engine;
 
@@ -63,7 +62,7 @@ typedef struct rf_cached_seq {
 } rf_cached_seq;
 
 /* One slot of the batch: a running answer, or free. */
-struct rf_answer {
+struct rf_slot {
   rf_pending *to; /* NULL: the slot is free. */
   rf_cached_seq *cached;
   int slot, sample;
@@ -87,7 +86,7 @@ typedef struct rf_batch {
   int64_t next_id, clock;
   int slots, cached_count, threads;
   int cancelled; /* Samples of all requests whose RF_FINISH_CANCELLED is still due. */
-  rf_answer *slot;
+  rf_slot *slot;
   rf_cached_seq *cached;
   rf_forward_part *part; /* The parts of this step. */
   int *order;            /* (parts): slot of each part. */
@@ -103,6 +102,9 @@ rf_status rf_generator_new(const rf_generate_settings *settings, rf_plan *prefil
                            rf_generator **generator, rf_error *error);
 /* Sets the engine that computes on generator->run. */
 rf_status rf_compute_open(rf_generator *generator, rf_error *error);
+
+/* RAFTER_INVALID: a token id is outside the vocabulary. `what` names the list in the message. */
+rf_status rf_check_ids(const int32_t *ids, int64_t count, int64_t vocab, const char *what, rf_error *error);
 
 rf_status rf_batch_open(rf_generator *generator, rf_error *error);
 void rf_batch_close(rf_generator *generator);

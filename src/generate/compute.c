@@ -50,8 +50,6 @@ static void move_page(void *self, rf_kv_class class, int32_t from, int32_t to) {
   }
 }
 
-/* ---- a forward pass -------------------------------------------------------------------------- */
-
 /* Writes the inputs of one part whose first row is `row`. */
 static void write_part(const compute *c, const struct inputs *io, const rf_forward_part *part, int slot,
                        int64_t row) {
@@ -91,11 +89,7 @@ static rf_status run_plan(const compute *c, int plan, int64_t rows, rf_error *er
   /* Compute all rows, so that unused rows hold numbers too. */
   bool all = debug->poison || debug->find_nan;
   rf_run_inputs inputs = {.rows = all ? rf_generator_plan(c->g, plan)->graph->rows : rows, .step = 1};
-  int number = c->g->first + plan;
-  RF_TRY(rf_run_push(c->g->run, number, error));
-  for (int s = 0; s < RF_SECTIONS; s++)
-    RF_TRY(rf_run_section(c->g->run, number, (rf_section)s, &inputs, error));
-  return rf_run_pull(c->g->run, number, error);
+  return rf_run_all(c->g->run, c->g->first + plan, &inputs, error);
 }
 
 static void count_pass(compute *c, int plan, int parts, int64_t rows, int64_t context, double seconds) {
@@ -137,9 +131,7 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
   return RAFTER_OK;
 }
 
-/* ---- a token --------------------------------------------------------------------------------- */
-
-static rf_status choose(void *self, rf_answer *a, const rf_forward_part *part, int worker, rf_error *error) {
+static rf_status choose(void *self, rf_slot *a, const rf_forward_part *part, int worker, rf_error *error) {
   compute *c = self;
   RF_TRY(rf_generator_require_numbers(c->g, error));
   const rf_request *r = &a->to->of;
@@ -160,8 +152,6 @@ static rf_status choose(void *self, rf_answer *a, const rf_forward_part *part, i
   a->logprob = part->logits[a->last] - part->lse;
   return RAFTER_OK;
 }
-
-/* ---- opening --------------------------------------------------------------------------------- */
 
 static void find_layer(compute *c, int layer, const char *name) {
   char path[96];
@@ -232,10 +222,8 @@ rf_status rf_compute_open(rf_generator *g, rf_error *error) {
 rf_status rf_generator_require_numbers(const rf_generator *g, rf_error *error) {
   return g->computes ? RAFTER_OK
                      : RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
-                               "the null backend computes nothing to choose from");
+                               "the null backend computes no logits");
 }
-
-/* ---- what was measured ----------------------------------------------------------------------- */
 
 void rf_generator_passes(const rf_generator *g, int plan, int64_t *passes, int64_t *rows, double *seconds) {
   const compute *c = g->batch->engine.self;
@@ -250,21 +238,12 @@ void rf_generator_passes(const rf_generator *g, int plan, int64_t *passes, int64
 rf_status rf_generator_predicted(const rf_generator *g, int plan, double *seconds, double *limit,
                                  rf_error *error) {
   const compute *c = g->batch->engine.self;
-  rf_status status = RAFTER_OK;
-  rf_extent *extent = calloc((size_t)g->batch->slots, sizeof *extent);
-  if (!extent) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while pricing forward passes");
-  for (int b = 0; b < SHAPES && status == RAFTER_OK; b++) {
+  for (int b = 0; b < SHAPES; b++) {
     const struct shape *s = &c->shape[plan][b];
     if (!s->passes) continue;
-    int parts = (int)((s->parts + s->passes / 2) / s->passes);
-    int64_t rows = (s->rows + s->passes / 2) / s->passes, context = s->context / s->parts;
-    for (int i = 0; i < parts; i++) {
-      extent[i].rows = rows / parts + (i < rows % parts);
-      extent[i].context = context > extent[i].rows ? context : extent[i].rows;
-    }
-    status =
-        rf_plan_walk_ops(rf_generator_plan(g, plan), extent, parts, (double)s->passes, seconds, limit, error);
+    int64_t parts = (s->parts + s->passes / 2) / s->passes, rows = (s->rows + s->passes / 2) / s->passes;
+    RF_TRY(rf_trace_price(rf_generator_plan(g, plan), parts, rows, s->context / s->parts, (double)s->passes,
+                          seconds, limit, error));
   }
-  free(extent);
-  return status;
+  return RAFTER_OK;
 }

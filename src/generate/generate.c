@@ -130,8 +130,6 @@ rf_status rf_forward(rf_generator *g, rf_forward_part *part, int count, rf_error
   return RAFTER_OK;
 }
 
-/* ---- one sequence by hand -------------------------------------------------------------------- */
-
 float rf_generator_logprob(const rf_generator *g, int32_t id) { return g->logits[id] - g->lse; }
 
 void rf_generator_reset(rf_generator *g) {
@@ -142,18 +140,13 @@ void rf_generator_reset(rf_generator *g) {
 
 rf_status rf_generator_feed(rf_generator *g, const int32_t *tokens, int64_t count, const float **logits,
                             rf_error *error) {
-  int64_t context = g->settings.plan.build.seq, vocab = g->settings.model.vocab,
-          chunk = g->prefill->options.build.chunk;
+  int64_t context = g->settings.plan.build.seq, chunk = g->prefill->options.build.chunk;
   if (count < 1 || g->length + count > context)
     return RF_FAIL(error, RAFTER_INVALID,
-                   "shorten the prompt, or raise --seq where the model has the positions",
+                   "shorten the prompt, or raise --seq up to the model's context length",
                    "the context is full (expected at most %lld tokens, got %lld)", (long long)context,
                    (long long)(g->length + count));
-  for (int64_t i = 0; i < count; i++)
-    if (tokens[i] < 0 || tokens[i] >= vocab)
-      return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer",
-                     "token out of range (token %lld: expected an id below %lld, got %d)", (long long)i,
-                     (long long)vocab, tokens[i]);
+  RF_TRY(rf_check_ids(tokens, count, g->settings.model.vocab, "prompt", error));
   rf_batch_forget(g);
   for (int64_t at = 0; at < count; at += chunk) {
     rf_forward_part part = {

@@ -1,5 +1,6 @@
-/* generate.h - generates text: sequences of tokens, with a KV cache. Each step is one forward pass
- * over one row of every running answer and then, while the pass has rows left, chunks of prompts.
+/* generate.h - generates answers to prompts, token by token, with a KV cache. Each step is one
+ * forward pass. Its rows are one token of every running answer and, while the pass has rows left,
+ * chunks of prompts.
  *
  *   rf_generator_submit(g, &(rf_request){.tokens = ids, .count = n, .max_tokens = 64}, &id, error);
  *   while (rf_generator_busy(g)) {
@@ -7,9 +8,9 @@
  *     for (int i = 0; i < events; i++) ... event[i].token ...
  *   }
  *
- * The answer to a request has the same bits whatever other requests run, however its prompt is split
- * into chunks, and whether or not its prompt shares a cached prefix. A generator is not thread-safe:
- * only one thread may use it at a time. */
+ * The answer to a request has the same bits whatever other requests run, however its prompt is
+ * split into chunks, and whether or not its prompt shares a cached prefix. A generator is not
+ * thread-safe: only one thread may use it at a time. */
 #ifndef RF_GENERATE_H
 #define RF_GENERATE_H
 
@@ -23,7 +24,7 @@ typedef struct rf_generate_settings {
    * build.sequences: running and kept sequences that fit in the cache. */
   rf_plan_options plan;
   const char *weights_folder;
-  uint64_t seed; /* Of the random weights, when there is no weights folder. */
+  uint64_t seed; /* Seed of random weights, used without a weights folder. */
   rf_run_debug debug;
   bool no_sharing;      /* No prompt reuses the cached prefix of another. Results are the same. */
   rf_progress progress; /* Reports the loading of weights; may be {0}. */

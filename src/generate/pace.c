@@ -59,7 +59,8 @@ static rf_status measure(const rf_calibrate_options *o, const float *logits, int
   rf_status status = RAFTER_OK;
   double seconds[PASSES];
   rf_sampler *sampler = calloc((size_t)o->threads, sizeof *sampler);
-  if (!sampler) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure how fast tokens are chosen");
+  if (!sampler)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while measuring how fast tokens are chosen");
   for (int t = 0; t < o->threads; t++) {
     RF_GO(rf_sampler_open(&k->options, vocab, &sampler[t], error));
     const int32_t seen[] = {1, 2, 3, 5, 8, 13, 21, 34};
@@ -79,7 +80,8 @@ rf_status rf_pace_calibrate(const rf_calibrate_options *o, rf_machine *m, rf_err
   static const int64_t vocabs[] = {1 << 12, 1 << 15, 1 << 18};
   rf_status status = RAFTER_OK;
   float *logits = malloc((size_t)vocabs[2] * ROWS_EACH * sizeof *logits);
-  if (!logits) return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to measure how fast tokens are chosen");
+  if (!logits)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while measuring how fast tokens are chosen");
   fill(logits, vocabs[2] * ROWS_EACH);
   for (int k = 0; k < KIND_COUNT; k++)
     for (int v = 0; v < 3; v++) RF_GO(measure(o, logits, vocabs[v], &KINDS[k], m, error));

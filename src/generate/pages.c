@@ -4,13 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FAULT(...) \
-  RF_FAIL(error, RAFTER_FAILED, "this is a fault of the program, please report it", __VA_ARGS__)
+#define FAULT(...) RF_FAIL(error, RAFTER_FAILED, "this is a bug in rafter; please report it", __VA_ARGS__)
 
 typedef struct rf_page_pool page_pool;
 typedef struct rf_page_table page_table;
-
-/* ---- pools ----------------------------------------------------------------------------------- */
 
 rf_status rf_pages_open(const rf_kv *kv, rf_pages *pages, rf_error *error) {
   *pages = (rf_pages){.kv = *kv};
@@ -49,8 +46,6 @@ static void leave_page(rf_pages *pages, int class, int32_t page) {
   pool->free[pool->free_count++] = page;
   if (pages->moved) pages->moved(pages->self, (rf_kv_class) class, -1, page);
 }
-
-/* ---- sequences ------------------------------------------------------------------------------- */
 
 rf_status rf_sequence_open(const rf_pages *pages, int64_t context, rf_sequence *s, rf_error *error) {
   *s = (rf_sequence){.tokens = malloc((size_t)context * sizeof *s->tokens)};
@@ -92,8 +87,8 @@ static void drop_columns(rf_pages *pages, int class, page_table *t, int64_t from
 }
 
 static rf_status out_of_pages(const rf_pages *pages, int class, rf_error *error) {
-  return RF_FAIL(error, RAFTER_FAILED, "run fewer sequences at once",
-                 "the cache is out of pages (%s layers: %lld pages of %lld tokens, none is free)",
+  return RF_FAIL(error, RAFTER_FAILED, "run fewer sequences at the same time",
+                 "the KV cache is out of pages (%s layers: %lld pages of %lld tokens, none is free)",
                  rf_kv_class_name((rf_kv_class) class), (long long)pages->kv.of[class].pool,
                  (long long)pages->kv.page);
 }
@@ -181,8 +176,6 @@ void rf_sequence_release(rf_pages *pages, rf_sequence *s) {
   s->length = 0;
 }
 
-/* ---- room ------------------------------------------------------------------------------------ */
-
 /* Global layers release no page while a sequence grows, so the free pages must cover what all
  * sequences still need. Local layers release pages, but a shared page may stay for another
  * sequence, so each sequence counts with the maximum that it may hold. */
@@ -200,8 +193,6 @@ bool rf_pages_room(const rf_pages *pages, const rf_sequence *const *sequence, in
   return global <= pages->pool[RF_KV_GLOBAL].free_count && local <= pages->kv.of[RF_KV_LOCAL].pool;
 }
 
-/* ---- proof ----------------------------------------------------------------------------------- */
-
 static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *const *sequence, int count,
                              int32_t *named, int32_t *column, rf_error *error) {
   const page_pool *pool = &pages->pool[c];
@@ -212,39 +203,40 @@ static rf_status check_class(const rf_pages *pages, int c, const rf_sequence *co
     for (int64_t k = 0; k < pages->kv.columns; k++) {
       int32_t id = s->of[c].page[k];
       if (id < -1 || id >= total)
-        return FAULT("sequence %d names a page that is none (%s layers, column %lld: %d)", i, class,
+        return FAULT("a page id of sequence %d is out of range (%s layers, column %lld: %d)", i, class,
                      (long long)k, id);
       if (id < 0) continue;
       for (int64_t j = 0; j < k; j++)
         if (s->of[c].page[j] == id)
-          return FAULT("sequence %d names page %d twice (%s layers, columns %lld and %lld)", i, id, class,
+          return FAULT("sequence %d lists page %d twice (%s layers, columns %lld and %lld)", i, id, class,
                        (long long)j, (long long)k);
       if (named[id]++ && column[id] != k)
-        return FAULT("page %d belongs to two texts (%s layers, columns %d and %lld)", id, class, column[id],
-                     (long long)k);
+        return FAULT("page %d belongs to two sequences (%s layers, columns %d and %lld)", id, class,
+                     column[id], (long long)k);
       column[id] = (int32_t)k;
     }
     for (int64_t p = window > 0 && s->length >= window ? s->length - window + 1 : 0; p < s->length;
          p = (p / page + 1) * page)
       if (s->of[c].page[p / page] < 0)
         return FAULT(
-            "sequence %d has given back a page that its next token reads (%s layers, position %lld of %lld)",
-            i, class, (long long)p, (long long)s->length);
+            "sequence %d has released a page that its next token reads (%s layers, position %lld of %lld)", i,
+            class, (long long)p, (long long)s->length);
   }
   for (int64_t k = 0; k < pool->free_count; k++) {
     int32_t id = pool->free[k];
     if (id < 0 || id >= total || named[id] == -1)
       return FAULT("page %d is free twice (%s layers)", id, class);
-    if (named[id] > 0) return FAULT("page %d is free and held by %d (%s layers)", id, named[id], class);
+    if (named[id] > 0)
+      return FAULT("page %d is both free and listed by %d sequences (%s layers)", id, named[id], class);
     named[id] = -1;
   }
   for (int64_t id = 0; id < total; id++) {
     int32_t holders = named[id] < 0 ? 0 : named[id];
     if (pool->holders[id] != holders)
-      return FAULT("page %lld is named by %d sequences (%s layers: expected %d)", (long long)id, holders,
+      return FAULT("page %lld is listed by %d sequences (%s layers: expected %d)", (long long)id, holders,
                    class, pool->holders[id]);
     if (!named[id])
-      return FAULT("page %lld is lost (%s layers: neither held nor free)", (long long)id, class);
+      return FAULT("page %lld is lost (%s layers: neither listed nor free)", (long long)id, class);
   }
   return RAFTER_OK;
 }
@@ -258,8 +250,8 @@ static rf_status check_shared(const rf_pages *pages, int c, const rf_sequence *a
     int64_t both = a->length < b->length ? a->length : b->length,
             end = (k + 1) * pages->kv.page < both ? (k + 1) * pages->kv.page : both;
     if (end > 0 && memcmp(a->tokens, b->tokens, (size_t)end * sizeof *a->tokens))
-      return FAULT("page %d belongs to two texts (%s layers, column %lld)", a->of[c].page[k],
-                   rf_kv_class_name((rf_kv_class)c), (long long)k);
+      return FAULT("page %d belongs to two sequences with different tokens (%s layers, column %lld)",
+                   a->of[c].page[k], rf_kv_class_name((rf_kv_class)c), (long long)k);
   }
   return RAFTER_OK;
 }

@@ -142,8 +142,6 @@ static int32_t find_peaks(rf_sampler_work *work, const float *logits) {
   return (int32_t)id;
 }
 
-/* ---- order: most likely first, ties to the lower id ------------------------------------------- */
-
 static bool likelier(candidate a, candidate b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
@@ -200,8 +198,6 @@ static void take_likeliest(rf_sampler_work *work, const float *logits, int64_t k
   }
   order_first(c, n, k);
 }
-
-/* ---- the draw -------------------------------------------------------------------------------- */
 
 /* Returns the token whose cumulative weight, in order of ids, first exceeds `target`. */
 static int32_t draw_by_id(const rf_sampler_work *work, const softmax *s, double target) {
@@ -387,8 +383,6 @@ static int32_t draw(rf_sampler_work *work, const softmax *s, const rf_sampler_op
   return draw_from_buckets(work, s, o, limit, uniform, best);
 }
 
-/* ---- adjustments ----------------------------------------------------------------------------- */
-
 /* Clamps an overflow to the largest finite number, so that the row stays a distribution. */
 static float within(float logit) { return logit <= FLT_MAX ? logit : logit > FLT_MAX ? FLT_MAX : -INFINITY; }
 
@@ -425,14 +419,12 @@ static const float *adjust(const rf_sampler *sampler, const float *logits) {
   return row;
 }
 
-/* ---- interface ------------------------------------------------------------------------------- */
-
 rf_status rf_sampler_work_open(int64_t vocab, rf_sampler_work **out, rf_error *error) {
   *out = NULL;
   if (vocab < 1 || vocab > INT32_MAX)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "no vocabulary to sample from (expected 1 to %d tokens, got %lld)", INT32_MAX,
-                   (long long)vocab);
+                   "the size of the vocabulary is out of range (expected 1 to %d tokens, got %lld)",
+                   INT32_MAX, (long long)vocab);
   rf_sampler_work *work = calloc(1, sizeof *work);
   if (!work) goto failed;
   work->vocab = vocab;
@@ -486,21 +478,21 @@ rf_status rf_sampler_check(const rf_sampler_options *o, int64_t vocab, rf_error 
                      "%s is out of range (expected a number of at least %g, got %g)", numbers[i].name,
                      (double)numbers[i].least, (double)numbers[i].value);
   if (o->bias_count < 0 || o->eos_count < 0 || (o->bias_count && !o->bias) || (o->eos_count && !o->eos))
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "a list of tokens has a length and no tokens");
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "a list of token ids has a length but no ids");
   for (int64_t i = 0; i < o->bias_count; i++) {
     if (o->bias[i].id < 0 || o->bias[i].id >= vocab)
       return RF_FAIL(error, RAFTER_INVALID, NULL,
-                     "a logit bias is for no token (expected an id from 0 to %lld, got %d)",
+                     "the token of a logit bias is out of range (expected 0 to %lld, got %d)",
                      (long long)vocab - 1, o->bias[i].id);
     if (!(o->bias[i].bias <= FLT_MAX))
-      return RF_FAIL(error, RAFTER_INVALID, NULL, "the logit bias of token %d is no finite number (got %g)",
+      return RF_FAIL(error, RAFTER_INVALID, NULL,
+                     "the logit bias of token %d is out of range (expected -inf or a finite number, got %g)",
                      o->bias[i].id, (double)o->bias[i].bias);
   }
   for (int64_t i = 0; i < o->eos_count; i++)
     if (o->eos[i] < 0 || o->eos[i] >= vocab)
-      return RF_FAIL(error, RAFTER_INVALID, NULL,
-                     "an end mark is no token (expected an id from 0 to %lld, got %d)", (long long)vocab - 1,
-                     o->eos[i]);
+      return RF_FAIL(error, RAFTER_INVALID, NULL, "a stop id is out of range (expected 0 to %lld, got %d)",
+                     (long long)vocab - 1, o->eos[i]);
   return RAFTER_OK;
 }
 
@@ -558,8 +550,7 @@ rf_status rf_sampler_reset(rf_sampler *sampler, const rf_sampler_options *option
 
 static rf_status check_id(int64_t vocab, int32_t id, rf_error *error) {
   if (id >= 0 && id < vocab) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, NULL,
-                 "a token is outside of the vocabulary (expected an id from 0 to %lld, got %d)",
+  return RF_FAIL(error, RAFTER_INVALID, NULL, "token out of range (expected an id from 0 to %lld, got %d)",
                  (long long)vocab - 1, id);
 }
 
@@ -592,8 +583,7 @@ static rf_status read_row(rf_sampler_work *work, const float *logits, rf_logprob
   if (!isfinite(*log_sum)) {
     out->logprob = NAN;
     return RF_FAIL(error, RAFTER_FAILED, NULL,
-                   "the logits are no distribution (expected finite numbers, got a log-sum-exp of %g)",
-                   *log_sum);
+                   "the logits are not finite (log-sum-exp: expected a finite number, got %g)", *log_sum);
   }
   if (out->wanted <= 0) return RAFTER_OK;
   int64_t n = out->wanted < RF_TOP_LOGPROBS ? out->wanted : RF_TOP_LOGPROBS;
@@ -617,8 +607,9 @@ rf_status rf_sampler_choose(rf_sampler *sampler, const float *logits, int64_t po
                o->temperature > 0 ? LOG2E / (double)o->temperature : LOG2E};
   if (!(row[likeliest] > -INFINITY)) {
     logprobs->logprob = NAN;
-    return RF_FAIL(error, RAFTER_INVALID, "bias or bar fewer tokens",
-                   "no token is left to choose (all %lld are barred)", (long long)sampler->vocab);
+    return RF_FAIL(error, RAFTER_INVALID, "bar fewer tokens, or raise their logit bias",
+                   "every token is barred (expected at least one of %lld to be allowed)",
+                   (long long)sampler->vocab);
   }
   *id = likeliest;
   if (o->temperature > 0)

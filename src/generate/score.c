@@ -57,19 +57,19 @@ static rf_status check(const rf_scorer *s, const rf_scored *text, int count, rf_
   int64_t rows = 0, seq = s->settings.plan.build.seq, vocab = s->settings.model.vocab;
   for (int i = 0; i < count; i++) {
     if (text[i].count < 1 || text[i].count > seq)
-      return RF_FAIL(error, RAFTER_INVALID, "raise --seq, or give --stride to score in windows",
-                     "a text has too many tokens (text %d: expected 1 to %lld, got %lld)", i, (long long)seq,
-                     (long long)text[i].count);
+      return RF_FAIL(error, RAFTER_INVALID, "raise --seq, or score in windows with --stride",
+                     "the number of tokens is out of range (sequence %d: expected 1 to %lld, got %lld)", i,
+                     (long long)seq, (long long)text[i].count);
     for (int64_t t = 0; t < text[i].count; t++)
       if (text[i].tokens[t] < 0 || text[i].tokens[t] >= vocab)
-        return RF_FAIL(error, RAFTER_INVALID, "the ids belong to another tokenizer",
-                       "token out of range (text %d, token %lld: expected an id below %lld, got %d)", i,
+        return RF_FAIL(error, RAFTER_INVALID, "use ids of the model's own tokenizer",
+                       "token out of range (sequence %d, token %lld: expected an id below %lld, got %d)", i,
                        (long long)t, (long long)vocab, text[i].tokens[t]);
     rows += text[i].count;
   }
   if (rows > rf_scorer_rows(s))
-    return RF_FAIL(error, RAFTER_INVALID, "score fewer texts at a time",
-                   "the texts do not fit into one walk (expected at most %lld tokens, got %lld)",
+    return RF_FAIL(error, RAFTER_INVALID, "score fewer sequences at a time",
+                   "the sequences do not fit in one forward pass (expected at most %lld tokens, got %lld)",
                    (long long)rf_scorer_rows(s), (long long)rows);
   return RAFTER_OK;
 }
@@ -121,10 +121,7 @@ rf_status rf_scorer_walk(rf_scorer *s, const rf_scored *text, int count, rf_erro
   rf_run_inputs inputs = {.rows = whole ? rows : used, .step = 1};
   rf_phase_end(RF_PHASE_DATA, began);
   rf_record_extent(count, used, used);
-  rf_status status = rf_run_push(s->run, 0, error);
-  for (int section = 0; section < RF_SECTIONS && status == RAFTER_OK; section++)
-    status = rf_run_section(s->run, 0, (rf_section)section, &inputs, error);
-  if (status == RAFTER_OK) status = rf_run_pull(s->run, 0, error);
+  rf_status status = rf_run_all(s->run, 0, &inputs, error);
   began = rf_phase_begin();
   for (int64_t i = 0, first = 0; i < count && status == RAFTER_OK; first += text[i++].count)
     give(s, &text[i], first);

@@ -11,7 +11,7 @@ typedef struct rf_score_settings {
    * of build.seq; build.top: alternatives kept per token. */
   rf_plan_options plan;
   const char *weights_folder;
-  uint64_t seed; /* Of the random weights, when there is no weights folder. */
+  uint64_t seed; /* Seed of random weights, used without a weights folder. */
   rf_run_debug debug;
   rf_progress progress; /* Reports the loading of weights; may be {0}. */
 } rf_score_settings;

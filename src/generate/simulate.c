@@ -12,8 +12,6 @@
 #include "base/file.h"
 #include "base/json.h"
 
-/* ---- arrivals -------------------------------------------------------------------------------- */
-
 void rf_arrivals_poisson(rf_arrival like, double per_second, uint64_t seed, rf_arrival *list, int64_t count) {
   double at = 0;
   for (int64_t i = 0; i < count; i++) {
@@ -39,7 +37,7 @@ static rf_status read_line(const char *path, int64_t line, const char *text, rf_
   if (!json_is_object(json) || !json_is_number(at) || !(json_number_value(at) >= 0) ||
       !(json_number_value(at) < 1e9))
     RF_GO(RF_FAIL(error, RAFTER_INVALID, "each line is {\"at\": 1.5, \"prompt\": 512, \"answer\": 128}",
-                  "%s, line %lld: no arrival (expected an object with \"at\" in seconds from 0, got %.60s)",
+                  "%s, line %lld: bad arrival (expected an object with \"at\" in seconds >= 0, got %.60s)",
                   path, (long long)line, text));
   arrival->at = json_number_value(at);
   const struct {
@@ -77,7 +75,7 @@ rf_status rf_arrivals_read(const char *path, rf_arrival like, rf_arrival **list,
     return RF_FAIL(error, status,
                    inner.hint[0]
                        ? inner.hint
-                       : "--arrivals names a file of lines {\"at\": 1.5, \"prompt\": 512, \"answer\": 128}",
+                       : "--arrivals FILE has lines like {\"at\": 1.5, \"prompt\": 512, \"answer\": 128}",
                    "--arrivals: %s", inner.message);
   for (size_t i = 0; i < bytes; i++) lines += text[i] == '\n';
   if (lines >= RF_MOST_ARRIVALS)
@@ -104,8 +102,6 @@ done:
   return status;
 }
 
-/* ---- what is counted ------------------------------------------------------------------------- */
-
 static int by_value(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return (x > y) - (x < y);
@@ -131,13 +127,12 @@ typedef struct simulation {
   int64_t count, next, told, gaps;
   double clock;
   double *first, *last; /* (count): seconds of each request's first and last token. */
+  double *began;        /* (answers): seconds of each answer's first token, by request and sample. */
+  /* (answers). These arrays are one allocation, which begins at `first`. */
   double *ttft, *tpot, *latency;
-  double *began; /* (answers): seconds of each answer's first token, by request and sample. */
   int64_t *base; /* (count): index of a request's first answer in `began`. */
   int32_t *tokens;
 } simulation;
-
-/* ---- the engine: passes take the predicted time, answers run to max_tokens ------------------- */
 
 static rf_status forward(void *self, int plan, rf_forward_part *part, int count, rf_error *error) {
   simulation *s = self;
@@ -150,7 +145,7 @@ static rf_status forward(void *self, int plan, rf_forward_part *part, int count,
 }
 
 /* Returns an arbitrary token that depends only on request, sample and position. */
-static rf_status choose(void *self, rf_answer *a, const rf_forward_part *part, int worker, rf_error *error) {
+static rf_status choose(void *self, rf_slot *a, const rf_forward_part *part, int worker, rf_error *error) {
   const simulation *s = self;
   (void)part, (void)worker, (void)error;
   a->last = (int32_t)(rf_key((uint64_t)a->to->id, (uint64_t)a->sample, (uint64_t)a->count) %
@@ -197,15 +192,15 @@ static rf_status open_simulation(const rf_generate_settings *settings, const rf_
     return RF_FAIL(error, RAFTER_INVALID, "lower --requests or --samples",
                    "too many answers to simulate (requests x samples: expected at most %d, got %lld)",
                    MOST_ANSWERS, (long long)answers);
-  s->first = calloc((size_t)count + 1, sizeof *s->first);
-  s->began = calloc((size_t)answers + 1, sizeof *s->began);
-  s->last = calloc((size_t)count + 1, sizeof *s->last);
-  s->ttft = calloc((size_t)answers + 1, sizeof *s->ttft);
-  s->tpot = calloc((size_t)answers + 1, sizeof *s->tpot);
-  s->latency = calloc((size_t)answers + 1, sizeof *s->latency);
+  s->first = calloc((size_t)(2 * count + 4 * answers) + 1, sizeof *s->first);
   s->tokens = calloc((size_t)longest, sizeof *s->tokens);
-  if (!s->base || !s->first || !s->last || !s->began || !s->ttft || !s->tpot || !s->latency || !s->tokens)
+  if (!s->base || !s->first || !s->tokens)
     return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating");
+  s->last = s->first + count;
+  s->began = s->last + count;
+  s->ttft = s->began + answers;
+  s->tpot = s->ttft + answers;
+  s->latency = s->tpot + answers;
   return open_engine(settings, s, error);
 }
 
@@ -218,11 +213,6 @@ static void close_simulation(simulation *s) {
   free(s->extent);
   free(s->base);
   free(s->first);
-  free(s->last);
-  free(s->began);
-  free(s->ttft);
-  free(s->tpot);
-  free(s->latency);
   free(s->tokens);
 }
 
@@ -260,7 +250,7 @@ static void count_events(simulation *s, const rf_event *event, int count) {
 
 static rf_status run(simulation *s, rf_serve_stats *served, rf_error *error) {
   int64_t waiting = 0;
-  double walked = 0;
+  double before = 0;
   while (s->next < s->count || rf_generator_busy(s->g)) {
     if (!rf_generator_busy(s->g) && s->list[s->next].at > s->clock) s->clock = s->list[s->next].at;
     while (s->next < s->count && s->list[s->next].at <= s->clock) {
@@ -273,10 +263,10 @@ static rf_status run(simulation *s, rf_serve_stats *served, rf_error *error) {
     int count;
     int64_t rows = rf_generator_counts(s->g).walks;
     RF_TRY(rf_generator_step(s->g, &event, &count, error));
-    s->clock += s->seconds - walked;
-    walked = s->seconds;
+    s->clock += s->seconds - before;
+    before = s->seconds;
     if (rf_generator_counts(s->g).walks == rows)
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "the simulation stands still at %.3g s", s->clock);
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "the simulation makes no progress at %.3g s", s->clock);
     count_events(s, event, count);
     for (int e = 0; e < count; e++)
       if (event[e].index == 0 && event[e].sample == 0) waiting--;
@@ -291,8 +281,9 @@ static rf_status simulate(const rf_generate_settings *settings, bool remote_pref
   rf_status status = RAFTER_OK;
   memset(served, 0, sizeof *served);
   if (count < 1 || count > RF_MOST_ARRIVALS)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "a simulation needs requests (expected 1 to %d, got %lld)",
-                   RF_MOST_ARRIVALS, (long long)count);
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "the number of requests is out of range (expected 1 to %d, got %lld)", RF_MOST_ARRIVALS,
+                   (long long)count);
   RF_GO(open_simulation(settings, list, count, &s, error));
   RF_GO(run(&s, served, error));
   served->counts = rf_generator_counts(s.g);
@@ -318,34 +309,22 @@ rf_status rf_simulate(const rf_generate_settings *settings, const rf_arrival *li
   return simulate(settings, false, list, count, first, last, served, error);
 }
 
-/* ---- two machines ---------------------------------------------------------------------------- */
-
 typedef struct apart {
   const rf_arrival *list;
   int64_t count;
-  /* (count): seconds of each request's first and last token. */
+  /* (count) in one allocation: seconds of each request's first and last token, and scratch. */
   double *first, *last, *scratch;
   rf_arrival *stage; /* Arrivals at the machine that is simulated. */
 } apart;
 
 static rf_status open_apart(apart *a, const rf_arrival *list, int64_t count, rf_error *error) {
-  size_t size = (size_t)(count > 0 ? count : 1);
-  *a = (apart){.list = list,
-               .count = count,
-               .first = calloc(size, sizeof *a->first),
-               .last = calloc(size, sizeof *a->last)};
-  a->scratch = calloc(size, sizeof *a->scratch);
-  a->stage = calloc(size, sizeof *a->stage);
-  return a->first && a->last && a->scratch && a->stage
-             ? RAFTER_OK
-             : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating");
-}
-
-static void close_apart(apart *a) {
-  free(a->first);
-  free(a->last);
-  free(a->scratch);
-  free(a->stage);
+  *a = (apart){.list = list, .count = count};
+  a->first = calloc(3 * (size_t)count + 1, sizeof *a->first);
+  a->stage = calloc((size_t)count + 1, sizeof *a->stage);
+  if (!a->first || !a->stage) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while simulating");
+  a->last = a->first + count;
+  a->scratch = a->last + count;
+  return RAFTER_OK;
 }
 
 /* Delays `first` by the transfers: caches are sent one at a time, in the order of the list. */
@@ -411,11 +390,11 @@ rf_status rf_simulate_apart(const rf_generate_settings *prefill, const rf_genera
   memset(served, 0, sizeof *served);
   if (!(link_bps > 0))
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "the link between two machines carries something (expected above 0, got %g)", link_bps);
+                   "the bandwidth of the link is out of range (expected above 0 bytes/s, got %g)", link_bps);
   for (int64_t i = 0; i < count; i++)
     if (list[i].samples > 1)
       return RF_FAIL(error, RAFTER_INVALID, NULL,
-                     "several samples of a prompt are decoded where it is prefilled (expected 1, got %d)",
+                     "a separate prefill machine supports one sample per prompt (expected 1, got %d)",
                      list[i].samples);
   RF_GO(open_apart(&a, list, count, error));
   for (int64_t i = 0; i < count; i++) {
@@ -435,6 +414,7 @@ rf_status rf_simulate_apart(const rf_generate_settings *prefill, const rf_genera
   served->transfer_bytes = link.transfer_bytes;
   if (before.waiting_most > served->waiting_most) served->waiting_most = before.waiting_most;
 done:
-  close_apart(&a);
+  free(a.first);
+  free(a.stage);
   return status;
 }

@@ -17,14 +17,14 @@ static void find_borders(struct rf_stop_string *s) {
 rf_status rf_stop_open(const rf_stop_options *o, rf_stop *stop, rf_error *error) {
   *stop = (rf_stop){.include = o->include};
   if (o->string_count < 0 || o->string_count > RF_STOP_STRINGS)
-    return RF_FAIL(error, RAFTER_INVALID, "give fewer",
+    return RF_FAIL(error, RAFTER_INVALID, "give fewer stop strings",
                    "too many stop strings (expected at most %d, got %lld)", RF_STOP_STRINGS,
                    (long long)o->string_count);
   for (int64_t i = 0; i < o->string_count; i++)
     if (o->strings[i].bytes < 1 || o->strings[i].bytes > RF_STOP_BYTES)
       return RF_FAIL(error, RAFTER_INVALID, NULL,
-                     "stop string %lld has no usable length (expected 1 to %d bytes, got %zu)", (long long)i,
-                     RF_STOP_BYTES, o->strings[i].bytes);
+                     "the length of stop string %lld is out of range (expected 1 to %d bytes, got %zu)",
+                     (long long)i, RF_STOP_BYTES, o->strings[i].bytes);
   stop->string = calloc((size_t)o->string_count + 1, sizeof *stop->string);
   if (!stop->string) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while reading stop strings");
   for (; stop->string_count < o->string_count; stop->string_count++) {

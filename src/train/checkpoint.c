@@ -43,8 +43,8 @@ static rf_status take_name(const char *part, const char *folder, rf_error *error
     remove_folder(folder);
     if (!rename(part, folder)) return RAFTER_OK;
   }
-  return RF_FAIL(error, RAFTER_FAILED, "choose another --out", "cannot name the checkpoint %s (%s)", folder,
-                 strerror(errno));
+  return RF_FAIL(error, RAFTER_FAILED, "choose another folder with --out",
+                 "cannot rename the checkpoint to %s (%s)", folder, strerror(errno));
 }
 
 static void sync_folder(const char *folder) {
@@ -55,37 +55,40 @@ static void sync_folder(const char *folder) {
   }
 }
 
-/* ---- saving ---------------------------------------------------------------------------------- */
-
 static rf_status master_values(void *context, int param, int64_t first, int64_t count, float *values,
                                rf_error *error) {
   const rf_trainer *t = context;
   return rf_run_read(t->run, 0, t->state[param].master, first * 4, values, count * 4, error);
 }
 
-/* Lists the moments m and v of each trained parameter, alternating. The names are allocated in
- * `pool`; `param` gets the parameter of each entry. */
-static int list_moments(const rf_trainer *t, rf_pool *pool, rf_stored *list, int *param) {
+/* The moments m and v of each trained parameter, alternating, and their tensors. */
+typedef struct moments {
+  rf_pool *pool; /* Holds the lists and the names. */
+  rf_stored *stored;
+  int *tensor, count;
+  char path[PATH_BYTES + 32];
+} moments;
+
+static moments list_moments(const rf_trainer *t, const char *folder) {
   const rf_params *params = &t->plan->graph->params;
-  int count = 0;
+  moments m = {.pool = rf_pool_new()};
+  m.stored = rf_pool_alloc(m.pool, 2 * (size_t)params->count * sizeof *m.stored);
+  m.tensor = rf_pool_alloc(m.pool, 2 * (size_t)params->count * sizeof *m.tensor);
+  snprintf(m.path, sizeof m.path, "%s/optimizer.safetensors", folder);
   for (int i = 0; i < 2 * params->count; i++) {
     const rf_param *p = &params->at[i / 2];
     if (t->state[i / 2].m == RF_NONE) continue;
-    param[count] = i / 2;
-    list[count++] = (rf_stored){.name = rf_pool_format(pool, "%s/%s", i % 2 ? "v" : "m", p->name),
-                                .dtype = RF_F32,
-                                .rank = p->rank,
-                                .shape = {p->shape[0], p->shape[1]},
-                                .count = p->count,
-                                .bytes = p->count * 4};
+    m.tensor[m.count] = i % 2 ? t->state[i / 2].v : t->state[i / 2].m;
+    m.stored[m.count++] = (rf_stored){.name = rf_pool_format(m.pool, "%s/%s", i % 2 ? "v" : "m", p->name),
+                                      .dtype = RF_F32,
+                                      .rank = p->rank,
+                                      .shape = {p->shape[0], p->shape[1]},
+                                      .count = p->count,
+                                      .bytes = p->count * 4};
   }
-  return count;
+  return m;
 }
 
-/* Tensor of entry i of list_moments. */
-static int moment(const rf_trainer *t, int param, int i) {
-  return i % 2 ? t->state[param].v : t->state[param].m;
-}
 enum { BLOCK = 1 << 14 }; /* Values copied at a time. */
 
 static rf_status save_moment(const rf_trainer *t, int tensor, int64_t count, rf_tensor_writer *writer,
@@ -109,22 +112,17 @@ static rf_status load_moment(const rf_trainer *t, int tensor, const rf_stored *s
   return RAFTER_OK;
 }
 
-static rf_status save_moments(rf_trainer *t, const char *folder, rf_error *error) {
+static rf_status save_moments(const rf_trainer *t, const char *folder, rf_error *error) {
   rf_status status = RAFTER_OK;
-  size_t most = 2 * (size_t)t->plan->graph->params.count;
-  char path[PATH_BYTES + 32];
   rf_tensor_writer *writer = NULL;
-  rf_pool *pool = rf_pool_new();
-  rf_stored *list = rf_pool_alloc(pool, most * sizeof *list);
-  int *param = rf_pool_alloc(pool, most * sizeof *param), count = list_moments(t, pool, list, param);
-  snprintf(path, sizeof path, "%s/optimizer.safetensors", folder);
-  RF_GO(rf_tensor_writer_open(path, list, count, NULL, &writer, error));
-  for (int i = 0; i < count; i++) RF_GO(save_moment(t, moment(t, param[i], i), list[i].count, writer, error));
+  moments m = list_moments(t, folder);
+  RF_GO(rf_tensor_writer_open(m.path, m.stored, m.count, NULL, &writer, error));
+  for (int i = 0; i < m.count; i++) RF_GO(save_moment(t, m.tensor[i], m.stored[i].count, writer, error));
   status = rf_tensor_writer_commit(writer, error);
   writer = NULL;
 done:
   rf_tensor_writer_discard(writer);
-  rf_pool_free(pool);
+  rf_pool_free(m.pool);
   return status;
 }
 
@@ -205,7 +203,7 @@ rf_status rf_checkpoint_save(rf_trainer *t, const char *folder, rf_error *error)
   rf_status status = RAFTER_OK;
   char part[PATH_BYTES], path[PATH_BYTES + 32];
   if (!t->batch.tokens)
-    return RF_FAIL(error, RAFTER_INVALID, "choose another --backend",
+    return RF_FAIL(error, RAFTER_INVALID, "choose --backend cpu or reference",
                    "the null backend has no weights to save");
   int64_t began = rf_phase_begin();
   RF_TRY(rf_make_folder_beside(folder, part, sizeof part, error));
@@ -226,16 +224,14 @@ done:
   return status;
 }
 
-/* ---- finding --------------------------------------------------------------------------------- */
-
 rf_status rf_checkpoint_newest(const char *run_folder, char folder[4096], rf_error *error) {
   if (rf_run_is_complete(run_folder)) return snprintf(folder, 4096, "%s", run_folder), RAFTER_OK;
   if (access(run_folder, R_OK | X_OK))
     return RF_FAIL(error, RAFTER_FAILED, "give the folder of a run, for example runs/ID",
                    "cannot open the run %s (%s)", run_folder, strerror(errno));
   if (rf_run_newest(run_folder, folder)) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "start it again without --resume", "%s holds no complete checkpoint",
-                 run_folder);
+  return RF_FAIL(error, RAFTER_FAILED, "start the run again without --resume",
+                 "%s holds no complete checkpoint", run_folder);
 }
 
 bool rf_checkpoint_any(const char *run_folder) {
@@ -275,31 +271,22 @@ rf_status rf_checkpoint_prune(const char *run_folder, int keep, int64_t saved, r
   }
 }
 
-/* ---- loading --------------------------------------------------------------------------------- */
-
-static rf_status load_moments(rf_trainer *t, const char *folder, rf_error *error) {
+static rf_status load_moments(const rf_trainer *t, const char *folder, rf_error *error) {
   rf_status status = RAFTER_OK;
-  size_t most = 2 * (size_t)t->plan->graph->params.count;
-  char path[PATH_BYTES + 32];
   rf_tensor_file *file = NULL;
-  rf_pool *pool = rf_pool_new();
-  rf_stored *list = rf_pool_alloc(pool, most * sizeof *list);
-  int *param = rf_pool_alloc(pool, most * sizeof *param), count = list_moments(t, pool, list, param);
-  snprintf(path, sizeof path, "%s/optimizer.safetensors", folder);
-  RF_GO(rf_tensor_file_open(path, &file, error));
-  for (int i = 0; i < count; i++) {
-    const rf_stored *stored = rf_tensor_file_find(file, list[i].name);
-    if (!stored || stored->count != list[i].count || stored->dtype != RF_F32) {
-      status = RF_FAIL(error, RAFTER_FAILED, "the checkpoint is of another model",
-                       "%s does not hold %s (expected %lld values, got %lld)", path, list[i].name,
-                       (long long)list[i].count, stored ? (long long)stored->count : 0);
-      goto done;
-    }
-    RF_GO(load_moment(t, moment(t, param[i], i), stored, error));
+  moments m = list_moments(t, folder);
+  RF_GO(rf_tensor_file_open(m.path, &file, error));
+  for (int i = 0; i < m.count; i++) {
+    const rf_stored *want = &m.stored[i], *stored = rf_tensor_file_find(file, want->name);
+    if (!stored || stored->count != want->count || stored->dtype != RF_F32)
+      RF_GO(RF_FAIL(error, RAFTER_FAILED, "resume with the model of the checkpoint",
+                    "%s does not hold %s (expected %lld values, got %lld)", m.path, want->name,
+                    (long long)want->count, stored ? (long long)stored->count : 0));
+    RF_GO(load_moment(t, m.tensor[i], stored, error));
   }
 done:
   rf_tensor_file_close(file);
-  rf_pool_free(pool);
+  rf_pool_free(m.pool);
   return status;
 }
 
@@ -318,32 +305,26 @@ static rf_status load_state(rf_trainer *t, const char *folder, rf_error *error) 
   RF_GO(rf_json_int(json, "seed", path, INT64_MIN, INT64_MAX, &seed, error));
   RF_GO(rf_json_int(json, "seq", path, 1, INT64_MAX / 2, &seq, error));
   const json_t *data = json_object_get(json, "data");
-  const char *changed = NULL;
-  bool same = json_array_size(data) == (size_t)t->loader.count && (uint64_t)seed == t->settings.seed &&
-              seq == t->settings.plan.build.seq;
-  for (int i = 0; same && i < t->loader.count; i++) {
+  if (json_array_size(data) != (size_t)t->loader.count || (uint64_t)seed != t->settings.seed ||
+      seq != t->settings.plan.build.seq)
+    RF_GO(
+        RF_FAIL(error, RAFTER_FAILED, "resume with the --data, --seed and --seq of the run",
+                "the data is not what the run was trained on (%s: expected %zu sources, seed %lld, seq %lld)",
+                path, json_array_size(data), (long long)seed, (long long)seq));
+  for (int i = 0; i < t->loader.count; i++) {
     const json_t *row = json_array_get(data, (size_t)i);
+    const rf_source *source = &t->loader.source[i];
     int64_t tokens, rows;
+    const char *digest;
+    char now[17];
     RF_GO(rf_json_int(row, "tokens", path, 0, INT64_MAX / 2, &tokens, error));
     RF_GO(rf_json_int(row, "rows", path, 0, INT64_MAX / 2, &rows, error));
     RF_GO(rf_json_int(row, "drawn", path, 0, INT64_MAX / 2, &state.drawn[i], error));
-    const rf_source *source = &t->loader.source[i];
-    const char *digest;
-    char expected[17];
     RF_GO(rf_json_string(row, "digest", path, &digest, error));
-    same = tokens == source->tokens && rows == source->train.count &&
-           !strcmp(digest, hex(source->digest, expected));
-    if (!same) changed = source->spec;
-  }
-  if (!same) {
-    status = RF_FAIL(
-        error, RAFTER_FAILED,
-        "resume with the data, seed and sequence length of the run, or start a new run from its weights",
-        "the data is not what the run was trained on (%s: expected %s%.200s%s%zu sources, seed %lld, seq "
-        "%lld)",
-        path, changed ? "the bytes and split that " : "", changed ? changed : "",
-        changed ? " had then, " : "", json_array_size(data), (long long)seed, (long long)seq);
-    goto done;
+    if (tokens != source->tokens || rows != source->train.count || strcmp(digest, hex(source->digest, now)))
+      RF_GO(RF_FAIL(error, RAFTER_FAILED, "start a new run from the weights of the checkpoint",
+                    "the data is not what the run was trained on (%s: %.200s or its options have changed)",
+                    path, source->spec));
   }
   t->loader.state = state;
 done:
@@ -361,9 +342,8 @@ static rf_status load_weights(rf_trainer *t, const char *folder, rf_error *error
   if (lora.rank != now->rank || lora.alpha != now->alpha || lora.rank_stabilized != now->rank_stabilized ||
       lora.dropout != now->dropout || memcmp(lora.sites, now->sites, sizeof lora.sites) != 0)
     return RF_FAIL(error, RAFTER_FAILED, "resume with the --lora of the run",
-                   "the adapters are not those of the checkpoint (%s: expected rank=%d,alpha=%g,dropout=%g%s "
-                   "and its targets, got "
-                   "rank=%d,alpha=%g,dropout=%g%s)",
+                   "the adapters are not those of the checkpoint (%s: expected its targets and "
+                   "rank=%d,alpha=%g,dropout=%g%s, got rank=%d,alpha=%g,dropout=%g%s)",
                    folder, lora.rank, (double)lora.alpha, (double)lora.dropout,
                    lora.rank_stabilized ? ",rslora" : "", now->rank, (double)now->alpha, (double)now->dropout,
                    now->rank_stabilized ? ",rslora" : "");

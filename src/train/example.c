@@ -26,8 +26,6 @@ typedef struct row_place {
   int64_t line;
 } row_place;
 
-/* ---- opening --------------------------------------------------------------------------------- */
-
 static rf_status rename_field(rf_example_reader *reader, const char *pair, rf_error *error) {
   const char *equals = strchr(pair, '=');
   for (int i = 0; equals && equals[1] && i < FIELDS; i++) {
@@ -40,7 +38,7 @@ static rf_status rename_field(rf_example_reader *reader, const char *pair, rf_er
   }
   return RF_FAIL(error, RAFTER_INVALID, "for example --fields prompt=question,completion=answer",
                  "bad field (--fields: expected text, tokens, mask, messages, tools, prompt or completion, "
-                 "'=' and a name, got %.100s)",
+                 "'=' and the field's name in the rows, got %.100s)",
                  pair);
 }
 
@@ -83,11 +81,9 @@ static rf_status seek_chat(rf_example_reader *reader, rf_error *error) {
   return RAFTER_OK;
 }
 
-/* ---- fields ---------------------------------------------------------------------------------- */
-
 static const char *kind_of(const json_t *value) {
-  static const char *const names[] = {"an object", "a list", "a text", "a whole number",
-                                      "a number",  "true",   "false",  "null"};
+  static const char *const names[] = {"an object", "a list", "a string", "an integer",
+                                      "a number",  "true",   "false",    "null"};
   return value ? names[json_typeof(value)] : "nothing";
 }
 
@@ -98,7 +94,7 @@ static json_t *field(const rf_example_reader *reader, const json_t *row, int whi
 
 static rf_status bad_field(const rf_example_reader *reader, row_place place, int which, const char *expected,
                            const json_t *value, rf_error *error) {
-  return RF_FAIL(error, RAFTER_FAILED, "mend the row; docs/formats.md describes the kinds of rows",
+  return RF_FAIL(error, RAFTER_FAILED, "correct the row; docs/formats.md describes the formats of rows",
                  "bad row (%s, line %lld, field \"%s\": expected %s, got %s)", place.path,
                  (long long)place.line, reader->names[which], expected, kind_of(value));
 }
@@ -114,11 +110,9 @@ static rf_status need_tokenizer(const rf_example_reader *reader, row_place place
   if (reader->options.tokenizer) return RAFTER_OK;
   return RF_FAIL(
       error, RAFTER_FAILED,
-      "put its tokenizer beside the weights (a shape: raise vocab to 256), or give rows with \"tokens\"",
-      "the model has nothing to read text with (%s, line %lld)", place.path, (long long)place.line);
+      "put the tokenizer into the model's folder (a shape: raise vocab to 256), or give rows with \"tokens\"",
+      "the model has no tokenizer (%s, line %lld)", place.path, (long long)place.line);
 }
-
-/* ---- masks ----------------------------------------------------------------------------------- */
 
 static void reserve_mask(rf_example *example) {
   if (example->ids.count <= example->mask_capacity) return;
@@ -174,8 +168,6 @@ static rf_status mask_ranges(const rf_tokenizer *tokenizer, const char *text, si
   return RAFTER_OK;
 }
 
-/* ---- conversations --------------------------------------------------------------------------- */
-
 /* The date for chat templates that print one. It is fixed, so that every run makes the same tokens
  * from the same data. */
 static const struct tm TODAY = {.tm_year = 125, .tm_mon = 0, .tm_mday = 1, .tm_wday = 3};
@@ -208,8 +200,8 @@ static rf_status read_conversation(rf_example_reader *reader, const json_t *mess
     count = 1;
   } else if (given && count != assistant_turns(messages)) {
     status = RF_FAIL(error, RAFTER_FAILED, "give the row as \"messages\"",
-                     "the chat template does not mark every turn of the assistant, so the prompt's cannot be "
-                     "told from the completion's");
+                     "the chat template does not mark each turn of the assistant, so the loss cannot exclude "
+                     "those of the prompt");
     goto done;
   } else if (loss_on == RF_LOSS_ON_COMPLETION && count) {
     range += count - 1;
@@ -228,10 +220,9 @@ done:
 
 static rf_status need_chat(rf_example_reader *reader, row_place place, rf_error *error) {
   if (reader->chat) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED,
-                 "give --template FILE, or rows with \"prompt\" and \"completion\" texts",
-                 "the model has no chat template to write a conversation with (%s, line %lld)", place.path,
-                 (long long)place.line);
+  return RF_FAIL(
+      error, RAFTER_FAILED, "give --template FILE, or rows with \"prompt\" and \"completion\" texts",
+      "the model has no chat template for a conversation (%s, line %lld)", place.path, (long long)place.line);
 }
 
 static rf_status read_messages(rf_example_reader *reader, row_place place, const json_t *row,
@@ -245,8 +236,6 @@ static rf_status read_messages(rf_example_reader *reader, row_place place, const
   rf_status status = read_conversation(reader, messages, tools, given, example, error);
   return status == RAFTER_OK ? status : in_row(place, error);
 }
-
-/* ---- prompts with completions ---------------------------------------------------------------- */
 
 /* Tokenizes both texts joined, as TRL does. The tokens that differ from the prompt's own tokens are
  * the completion. */
@@ -277,11 +266,11 @@ static rf_status read_pair(rf_example_reader *reader, row_place place, const jso
                            json_t *completion, rf_example *example, rf_error *error) {
   bool lists = json_is_array(prompt);
   if (!lists && !json_is_string(prompt))
-    return bad_field(reader, place, PROMPT, "a text or a list of messages", prompt, error);
+    return bad_field(reader, place, PROMPT, "a string or a list of messages", prompt, error);
   if (lists && !json_is_array(completion))
-    return bad_field(reader, place, COMPLETION, "a list of messages, as the prompt is", completion, error);
+    return bad_field(reader, place, COMPLETION, "a list of messages, like the prompt", completion, error);
   if (!lists && !json_is_string(completion))
-    return bad_field(reader, place, COMPLETION, "a text", completion, error);
+    return bad_field(reader, place, COMPLETION, "a string", completion, error);
   RF_TRY(need_tokenizer(reader, place, error));
   if (!lists && !reader->chat) {
     rf_status status = join_texts(reader, prompt, completion, example, error);
@@ -301,12 +290,10 @@ static rf_status read_pair(rf_example_reader *reader, row_place place, const jso
   return status;
 }
 
-/* ---- texts and tokens ------------------------------------------------------------------------ */
-
 static rf_status read_text(const rf_example_reader *reader, row_place place, const json_t *text,
                            rf_example *example, rf_error *error) {
   const rf_tokenizer *tokenizer = reader->options.tokenizer;
-  if (!json_is_string(text)) return bad_field(reader, place, TEXT, "a text", text, error);
+  if (!json_is_string(text)) return bad_field(reader, place, TEXT, "a string", text, error);
   RF_TRY(need_tokenizer(reader, place, error));
   rf_status status = rf_tokenizer_encode(tokenizer, json_string_value(text), json_string_length(text), 0,
                                          &example->ids, error);
@@ -324,7 +311,7 @@ static rf_status read_tokens(const rf_example_reader *reader, row_place place, c
     json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
     if (id < 0 || id >= reader->options.vocab)
       return RF_FAIL(
-          error, RAFTER_FAILED, "the ids belong to another tokenizer or model",
+          error, RAFTER_FAILED, "use ids of the model's own tokenizer",
           "token out of range (%s, line %lld, field \"%s\", token %zu: expected an id below %lld, got %lld)",
           place.path, (long long)place.line, reader->names[TOKENS], i, (long long)reader->options.vocab,
           (long long)id);
@@ -333,7 +320,7 @@ static rf_status read_tokens(const rf_example_reader *reader, row_place place, c
   if (!mask) return RAFTER_OK;
   if (!json_is_array(mask)) return bad_field(reader, place, MASK, "a list of 0 and 1", mask, error);
   if (json_array_size(mask) != json_array_size(tokens))
-    return RF_FAIL(error, RAFTER_FAILED, "give every token its 0 or 1",
+    return RF_FAIL(error, RAFTER_FAILED, "give a 0 or 1 for each token",
                    "bad row (%s, line %lld, field \"%s\": expected %zu values, got %zu)", place.path,
                    (long long)place.line, reader->names[MASK], json_array_size(tokens),
                    json_array_size(mask));
@@ -341,15 +328,13 @@ static rf_status read_tokens(const rf_example_reader *reader, row_place place, c
   json_array_foreach (mask, i, value) {
     bool one = json_is_true(value) || (json_is_integer(value) && json_integer_value(value) == 1);
     if (!one && !json_is_false(value) && !(json_is_integer(value) && json_integer_value(value) == 0))
-      return RF_FAIL(error, RAFTER_FAILED, "write 1 for a token that the loss counts, else 0",
+      return RF_FAIL(error, RAFTER_FAILED, "write 1 for a token that the loss counts, otherwise 0",
                      "bad row (%s, line %lld, field \"%s\", token %zu: expected 0 or 1)", place.path,
                      (long long)place.line, reader->names[MASK], i);
     example->mask[i] = one;
   }
   return RAFTER_OK;
 }
-
-/* ---- the row --------------------------------------------------------------------------------- */
 
 static rf_status read_row(rf_example_reader *reader, row_place place, const json_t *row, rf_example *example,
                           rf_error *error) {

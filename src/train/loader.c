@@ -43,30 +43,24 @@ rf_status rf_loader_open(const char *data, const rf_source_options *options, uin
   char *copy = strdup(data ? data : ""), *rest = copy;
   loader->draw = calloc((size_t)step_rows, sizeof *loader->draw);
   loader->held = calloc((size_t)step_rows, sizeof *loader->held);
-  if (!copy || !loader->draw || !loader->held) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening the data");
-    goto done;
-  }
+  if (!copy || !loader->draw || !loader->held)
+    RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening the data"));
   for (char *spec; (spec = strsep(&rest, ",")) != NULL;) {
     if (!*spec) continue;
-    if (loader->count == RF_MAX_SOURCES) {
-      status = RF_FAIL(error, RAFTER_INVALID, "join some files",
-                       "too many sources (--data: expected at most %d)", RF_MAX_SOURCES);
-      goto done;
-    }
+    if (loader->count == RF_MAX_SOURCES)
+      RF_GO(RF_FAIL(error, RAFTER_INVALID, "join some of the files",
+                    "too many sources (--data: expected at most %d)", RF_MAX_SOURCES));
     double weight = split_weight(spec);
-    if (!(weight > 0 && weight < 1e9)) {
-      status = RF_FAIL(error, RAFTER_INVALID, "weights are shares of rows, for example a.txt:3,b.txt:1",
-                       "bad weight of %s (expected above 0, got %g)", spec, weight);
-      goto done;
-    }
+    if (!(weight > 0 && weight < 1e9))
+      RF_GO(RF_FAIL(error, RAFTER_INVALID, "a weight is a share of the rows, for example a.txt:3,b.txt:1",
+                    "bad weight of %s (expected above 0, got %g)", spec, weight));
     RF_GO(rf_source_open(spec, weight, options, &loader->source[loader->count], error));
     loader->count++;
   }
   if (!loader->count)
     status = RF_FAIL(error, RAFTER_INVALID,
                      "give --data FILE (text, .jsonl or .shard), or --data random:seed=0 to measure",
-                     "there is no data to train on (--data is empty)");
+                     "there is no training data (--data is empty)");
 done:
   free(copy);
   if (status != RAFTER_OK) rf_loader_close(loader);
@@ -144,29 +138,23 @@ void rf_loader_draw(rf_loader *loader, int64_t *tokens, int64_t *valid) {
 }
 
 static rf_status fill_rows(const rf_loader *loader, bool held_out, const struct rf_draw *draw, int64_t count,
-                           rf_batch batch, rf_error *error) {
-  int64_t segments = 0, n = count * loader->seq;
+                           rf_token_batch batch, rf_error *error) {
+  int64_t seq = loader->seq, n = count * seq;
+  batch.segment_count = 0;
   for (int64_t r = 0; r < count; r++) {
-    int64_t at = r * loader->seq;
-    if (draw[r].source < 0) { /* Unused row: one segment without labels. */
-      batch.segments[segments++] = (int32_t)at;
-      for (int64_t i = 0; i < loader->seq; i++) {
-        batch.tokens[at + i] = 0;
-        batch.labels[at + i] = -1;
-        batch.positions[at + i] = (int32_t)i;
-      }
+    if (draw[r].source < 0) {
+      rf_source_fill_unused(&batch, r * seq, (r + 1) * seq);
       continue;
     }
     const rf_source *source = &loader->source[draw[r].source];
-    RF_TRY(rf_source_fill(source, held_out ? &source->held_out : &source->train, draw[r].row, at,
-                          batch.tokens + at, batch.labels + at, batch.positions + at, batch.segments,
-                          &segments, error));
+    RF_TRY(rf_source_fill(source, held_out ? &source->held_out : &source->train, draw[r].row, r * seq, &batch,
+                          error));
   }
-  while (segments <= n) batch.segments[segments++] = (int32_t)n;
+  while (batch.segment_count <= n) batch.segments[batch.segment_count++] = (int32_t)n;
   return RAFTER_OK;
 }
 
-rf_status rf_loader_fill(const rf_loader *loader, int64_t first, int64_t count, rf_batch batch,
+rf_status rf_loader_fill(const rf_loader *loader, int64_t first, int64_t count, rf_token_batch batch,
                          rf_error *error) {
   return fill_rows(loader, false, loader->draw + first, count, batch, error);
 }
@@ -177,7 +165,7 @@ int64_t rf_loader_held_out(const rf_loader *loader) {
   return rows;
 }
 
-rf_status rf_loader_fill_held_out(const rf_loader *loader, int64_t first, int64_t count, rf_batch batch,
+rf_status rf_loader_fill_held_out(const rf_loader *loader, int64_t first, int64_t count, rf_token_batch batch,
                                   int64_t *valid, rf_error *error) {
   *valid = 0;
   for (int64_t r = 0; r < count; r++) {

@@ -12,10 +12,6 @@ typedef struct rf_loader_state {
   int64_t drawn[RF_MAX_SOURCES]; /* Rows drawn so far from each source. */
 } rf_loader_state;
 
-typedef struct rf_batch {
-  int32_t *tokens, *labels, *positions, *segments;
-} rf_batch; /* (n), (n), (n), (n + 1) for n tokens. */
-
 typedef struct rf_loader {
   int count;
   rf_source source[RF_MAX_SOURCES];
@@ -45,12 +41,12 @@ double rf_loader_epoch(const rf_loader *loader);
  * next epoch. RAFTER_INVALID: random data has no end. */
 rf_status rf_loader_steps(const rf_loader *loader, double epochs, int64_t *steps, rf_error *error);
 /* Fills rows [first, first + count) of the drawn step. */
-rf_status rf_loader_fill(const rf_loader *loader, int64_t first, int64_t count, rf_batch batch,
+rf_status rf_loader_fill(const rf_loader *loader, int64_t first, int64_t count, rf_token_batch batch,
                          rf_error *error);
 /* Validation: number of rows; and fills `count` rows from `first` on (count <= step_rows), with
  * *valid as in rf_loader_draw. Rows after the last one are filled as unused. */
 int64_t rf_loader_held_out(const rf_loader *loader);
-rf_status rf_loader_fill_held_out(const rf_loader *loader, int64_t first, int64_t count, rf_batch batch,
+rf_status rf_loader_fill_held_out(const rf_loader *loader, int64_t first, int64_t count, rf_token_batch batch,
                                   int64_t *valid, rf_error *error);
 /* Position of `index` in a pseudorandom permutation of [0, count) for that epoch: a Feistel network
  * over Philox, repeated until the result is below `count`. */

@@ -40,7 +40,7 @@ static rf_status open_file(const char *path, rf_shard *shard, int64_t *bytes, rf
   if (fstat(shard->file, &info) || !S_ISREG(info.st_mode)) {
     rf_shard_close(shard);
     return RF_FAIL(error, RAFTER_FAILED, "give a text file, a .jsonl file or token shards",
-                   "%s is not a file", path);
+                   "%s is not a regular file", path);
   }
   *bytes = info.st_size;
   return RAFTER_OK;
@@ -96,8 +96,9 @@ rf_status rf_shard_open(const char *path, rf_shard *shard, rf_error *error) {
   }
   if (field) {
     rf_shard_close(shard);
-    return RF_FAIL(error, RAFTER_FAILED, "write it again with `rafter tokenize --output`",
-                   "%s is not a whole token shard (%s: expected %lld, got %lld)", path, field, expected, got);
+    return RF_FAIL(error, RAFTER_FAILED, "write the shard again with `rafter tokenize --output`",
+                   "%s is not a complete token shard (%s: expected %lld, got %lld)", path, field, expected,
+                   got);
   }
   shard->token_bytes = (int)h.token_bytes;
   shard->vocab = h.vocab;
@@ -122,19 +123,17 @@ rf_status rf_shard_read(const rf_shard *shard, int64_t first, int64_t count, int
     int64_t now = count - done < step ? count - done : step, bytes = now * shard->token_bytes;
     int64_t at = shard->first_byte + (first + done) * shard->token_bytes;
     if (first < 0 || first + count > shard->tokens || pread(shard->file, buffer, (size_t)bytes, at) != bytes)
-      return RF_FAIL(error, RAFTER_FAILED, "the file changed while it was read",
-                     "%s is shorter than it was (expected %lld bytes at %lld)", shard->path, (long long)bytes,
+      return RF_FAIL(error, RAFTER_FAILED, "do not change the file during a run",
+                     "%s has become shorter (expected %lld bytes at %lld)", shard->path, (long long)bytes,
                      (long long)at);
     for (int64_t i = 0; i < now; i++) {
       uint32_t id = shard->token_bytes == 1   ? buffer[i]
                     : shard->token_bytes == 2 ? ((const uint16_t *)buffer)[i]
                                               : ((const uint32_t *)buffer)[i];
       if (id >= (uint64_t)vocab)
-        return RF_FAIL(
-            error, RAFTER_FAILED,
-            "the data was made for another tokenizer: take the model's own, or a model with a larger vocab",
-            "token out of range (%s, token %lld: expected below %lld, got %u)", shard->path,
-            (long long)(first + done + i), (long long)vocab, id);
+        return RF_FAIL(error, RAFTER_FAILED, "tokenize the data with the model's own tokenizer",
+                       "token out of range (%s, token %lld: expected below %lld, got %u)", shard->path,
+                       (long long)(first + done + i), (long long)vocab, id);
       ids[done + i] = (int32_t)id;
     }
   }
@@ -147,7 +146,7 @@ rf_status rf_shard_document(const rf_shard *shard, int64_t document, int64_t *st
   bool there = pread(shard->file, &entry, 8, shard->starts_byte + 8 * document) == 8;
   at = entry & ~EXAMPLE;
   if (!there || at > (uint64_t)shard->tokens)
-    return RF_FAIL(error, RAFTER_FAILED, "write it again with `rafter tokenize --output`",
+    return RF_FAIL(error, RAFTER_FAILED, "write the shard again with `rafter tokenize --output`",
                    "%s has a bad document table (document %lld: expected at most %lld, got %llu)",
                    shard->path, (long long)document, (long long)shard->tokens, (unsigned long long)at);
   *start = (int64_t)at;
@@ -165,8 +164,8 @@ rf_status rf_shard_mask(const rf_shard *shard, int64_t first, int64_t count, uin
     ssize_t bytes = (ssize_t)(last - from + 1);
     if (first < 0 || first + count > shard->tokens ||
         pread(shard->file, bits, (size_t)bytes, shard->mask_byte + from) != bytes)
-      return RF_FAIL(error, RAFTER_FAILED, "the file changed while it was read",
-                     "%s is shorter than it was (loss mask of tokens %lld to %lld)", shard->path,
+      return RF_FAIL(error, RAFTER_FAILED, "do not change the file during a run",
+                     "%s has become shorter (loss mask of tokens %lld to %lld)", shard->path,
                      (long long)first, (long long)(first + count));
     for (int64_t i = 0; i < now; i++) {
       int64_t t = first + done + i;
@@ -201,13 +200,11 @@ rf_status rf_shard_scan(const rf_shard *shard, int64_t vocab, uint64_t *digest, 
   return RAFTER_OK;
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
-
 struct rf_shard_writer {
   /* Document table and loss mask are collected in temporary files. mask NULL: every token
    * counts. */
   FILE *file, *starts, *mask;
-  char path[1024], beside[1040];
+  char path[1024], part[1040];
   header head;
   unsigned char bits; /* Of the mask's last, incomplete byte. */
 };
@@ -216,7 +213,7 @@ void rf_shard_discard(rf_shard_writer *writer) {
   if (!writer) return;
   if (writer->file) {
     fclose(writer->file);
-    unlink(writer->beside);
+    unlink(writer->part);
   }
   if (writer->starts) fclose(writer->starts);
   if (writer->mask) fclose(writer->mask);
@@ -236,11 +233,11 @@ rf_status rf_shard_create(const char *path, int64_t vocab, rf_shard_writer **out
     return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot write a shard to %s", path);
   }
   strcpy(writer->path, path);
-  snprintf(writer->beside, sizeof writer->beside, "%s.part", path);
+  snprintf(writer->part, sizeof writer->part, "%s.part", path);
   memcpy(writer->head.magic, MAGIC, sizeof MAGIC);
   writer->head.token_bytes = vocab <= 65536 ? 2 : 4;
   writer->head.vocab = (uint32_t)vocab;
-  writer->file = fopen(writer->beside, "wbe");
+  writer->file = fopen(writer->part, "wbe");
   writer->starts = tmpfile();
   uint64_t zero = 0;
   if (!writer->file || !writer->starts || fwrite(&writer->head, sizeof(header), 1, writer->file) != 1 ||
@@ -257,7 +254,7 @@ rf_status rf_shard_append_stream(rf_shard_writer *writer, const int32_t *ids, in
                                  rf_error *error) {
   for (int64_t i = 0; i < count; i++)
     if (ids[i] < 0 || (uint32_t)ids[i] >= writer->head.vocab)
-      return RF_FAIL(error, RAFTER_FAILED, "the ids belong to another tokenizer",
+      return RF_FAIL(error, RAFTER_FAILED, "use ids of the model's own tokenizer",
                      "token out of range (document %llu, token %lld: expected below %u, got %d)",
                      (unsigned long long)writer->head.documents, (long long)i, writer->head.vocab, ids[i]);
   for (int64_t i = 0; i < count; i++) {
@@ -305,7 +302,7 @@ rf_status rf_shard_append_example(rf_shard_writer *writer, const int32_t *ids, c
   return append(writer, ids, mask, count, error);
 }
 
-static bool copy_behind(FILE *from, FILE *to) {
+static bool append_file(FILE *from, FILE *to) {
   char buffer[8192];
   size_t got;
   if (fseek(from, 0, SEEK_SET)) return false;
@@ -321,13 +318,13 @@ rf_status rf_shard_finish(rf_shard_writer *writer, rf_error *error) {
   rf_status status = RAFTER_OK;
   writer->head.masked = writer->mask != NULL;
   bool ok = fwrite(zeros, 1, pad, writer->file) == pad &&
-            (!writer->head.documents || copy_behind(writer->starts, writer->file));
+            (!writer->head.documents || append_file(writer->starts, writer->file));
   if (writer->mask && writer->head.tokens % 8) ok = ok && fputc(writer->bits, writer->mask) != EOF;
-  if (writer->mask) ok = ok && copy_behind(writer->mask, writer->file);
+  if (writer->mask) ok = ok && append_file(writer->mask, writer->file);
   ok = ok && !fseek(writer->file, 0, SEEK_SET) &&
        fwrite(&writer->head, sizeof(header), 1, writer->file) == 1 && !fflush(writer->file) &&
        !fsync(fileno(writer->file));
-  if (!ok || rename(writer->beside, writer->path)) status = write_failed(writer, error);
+  if (!ok || rename(writer->part, writer->path)) status = write_failed(writer, error);
   else {
     fclose(writer->file);
     writer->file = NULL;

@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- packing --------------------------------------------------------------------------------- */
-
 typedef struct piece_list {
   rf_piece *at;
   int64_t count, capacity;
@@ -73,11 +71,9 @@ static rf_status pack(piece_list *pieces, int64_t seq, bool share_rows, rf_rows 
   open.next = malloc((size_t)(n + 1) * 8);
   open.bits = calloc((size_t)open.words, 8);
   rf_piece *sorted = malloc((size_t)(n + 1) * sizeof *sorted);
-  if (!row_of || !fill || !open.head || !open.next || !open.bits || !sorted) {
-    status = RF_FAIL(error, RAFTER_FAILED, "split the data into smaller files",
-                     "out of memory while packing %lld pieces", (long long)n);
-    goto done;
-  }
+  if (!row_of || !fill || !open.head || !open.next || !open.bits || !sorted)
+    RF_GO(RF_FAIL(error, RAFTER_FAILED, "split the data into smaller files",
+                  "out of memory while packing %lld pieces", (long long)n));
   if (n) qsort(pieces->at, (size_t)n, sizeof *pieces->at, longer_first);
   memset(open.head, 0xff, (size_t)(seq + 1) * 8);
   for (int64_t i = 0; i < n; i++) {
@@ -93,10 +89,7 @@ static rf_status pack(piece_list *pieces, int64_t seq, bool share_rows, rf_rows 
     fill[row + 1]++;
   }
   rows->first = malloc((size_t)(rows->count + 1) * 8);
-  if (!rows->first) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while packing");
-    goto done;
-  }
+  if (!rows->first) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while packing"));
   rows->first[0] = 0;
   for (int64_t r = 0; r < rows->count; r++) rows->first[r + 1] = rows->first[r] + fill[r + 1];
   memset(fill, 0, (size_t)(n + 2) * 8);
@@ -167,12 +160,10 @@ static rf_status pack_documents(rf_source *source, int64_t first, int64_t last, 
   RF_GO(rf_shard_document(&source->shard, first, &start, NULL, error));
   for (int64_t d = first; d < last; d++, start = end) {
     RF_GO(rf_shard_document(&source->shard, d + 1, &end, &example, error));
-    if (end < start) {
-      status = RF_FAIL(error, RAFTER_FAILED, "write it again with `rafter tokenize --output`",
-                       "%s has a bad document table (document %lld ends before it starts)",
-                       source->shard.path, (long long)d);
-      goto done;
-    }
+    if (end < start)
+      RF_GO(RF_FAIL(error, RAFTER_FAILED, "write the shard again with `rafter tokenize --output`",
+                    "%s has a bad document table (document %lld ends before it starts)", source->shard.path,
+                    (long long)d));
     RF_GO(add_document(source, &pieces, start, end, example, error));
   }
   status = pack(&pieces, source->seq, share_rows, rows, error);
@@ -180,8 +171,6 @@ done:
   free(pieces.at);
   return status;
 }
-
-/* ---- opening --------------------------------------------------------------------------------- */
 
 /* Maximum bytes of a text file, which is read into memory. Larger data must be shards or JSON
  * Lines. */
@@ -298,10 +287,9 @@ static int64_t held_out(int64_t count, double fraction) {
 
 static rf_status too_short(const rf_source *source, rf_error *error) {
   if (source->skipped)
-    return RF_FAIL(error, RAFTER_FAILED,
-                   "raise --seq when prompts are longer than a row; --loss-on says what the loss counts",
-                   "%s has nothing to train on (expected a token that the loss counts among the first %lld "
-                   "of an example, got %lld examples without)",
+    return RF_FAIL(error, RAFTER_FAILED, "raise --seq if prompts are longer than a row, or check --loss-on",
+                   "%s has nothing to train on (the loss counts none of the first %lld tokens of any of its "
+                   "%lld examples)",
                    source->spec, (long long)source->seq + 1, (long long)source->skipped);
   if (source->documents)
     return RF_FAIL(error, RAFTER_FAILED, "give more or longer documents",
@@ -376,8 +364,6 @@ void rf_source_close(rf_source *source) {
   source->train = source->held_out = (rf_rows){0};
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
-
 int64_t rf_source_valid(const rf_source *source, const rf_rows *rows, int64_t row) {
   if (!rows->first) return source->seq;
   int64_t valid = 0;
@@ -392,17 +378,16 @@ int64_t rf_source_tokens(const rf_source *source, const rf_rows *rows, int64_t r
   return tokens;
 }
 
-/* Pairs (query, key) of a segment: query i sees min(i + 1, window) keys. */
-static double segment_pairs(int64_t tokens, int window) {
+double rf_segment_pairs(int64_t tokens, int window) {
   double n = (double)tokens, reach = window > 0 && window < tokens ? window : n;
   return reach * (reach + 1) / 2 + (n - reach) * reach;
 }
 
 double rf_source_pairs(const rf_source *source, const rf_rows *rows, int64_t row, int window) {
-  if (!rows->first) return segment_pairs(source->seq, window);
+  if (!rows->first) return rf_segment_pairs(source->seq, window);
   double pairs = 0;
   for (int64_t p = rows->first[row]; p < rows->first[row + 1]; p++)
-    pairs += segment_pairs(rows->piece[p].tokens, window);
+    pairs += rf_segment_pairs(rows->piece[p].tokens, window);
   return pairs;
 }
 
@@ -419,61 +404,54 @@ static rf_status mask_labels(const rf_source *source, int64_t first, int64_t cou
   return RAFTER_OK;
 }
 
-/* Fills one segment of tokens from `start`; each token's label is the next token. */
-static rf_status fill_segment(const rf_source *source, int64_t vocab, int64_t start, int64_t count, bool next,
-                              int32_t *tokens, int32_t *labels, int32_t *positions, rf_error *error) {
-  int32_t after = -1;
-  RF_TRY(rf_shard_read(&source->shard, start, count, vocab, tokens, error));
-  if (next) RF_TRY(rf_shard_read(&source->shard, start + count, 1, vocab, &after, error));
+/* Fills a segment; each token's label is the next token of the document. */
+static rf_status fill_segment(const rf_source *source, rf_piece piece, int64_t at, rf_token_batch *batch,
+                              rf_error *error) {
+  int32_t after = -1, *tokens = batch->tokens + at, *labels = batch->labels + at;
+  int64_t vocab = source->shard.vocab > 0 ? source->shard.vocab : INT32_MAX, count = piece.tokens;
+  batch->segments[batch->segment_count++] = (int32_t)at;
+  RF_TRY(rf_shard_read(&source->shard, piece.start, count, vocab, tokens, error));
+  if (piece.next) RF_TRY(rf_shard_read(&source->shard, piece.start + count, 1, vocab, &after, error));
   for (int64_t i = 0; i < count; i++) {
-    positions[i] = (int32_t)i;
+    batch->positions[at + i] = (int32_t)i;
     labels[i] = i + 1 < count ? tokens[i + 1] : after;
   }
-  return mask_labels(source, start + 1, count - !next, labels, error);
+  return mask_labels(source, piece.start + 1, count - !piece.next, labels, error);
 }
 
-static void fill_random(const rf_source *source, int64_t start, int32_t *tokens, int32_t *labels,
-                        int32_t *positions) {
+static void fill_random(const rf_source *source, int64_t start, int64_t at, rf_token_batch *batch) {
   uint64_t key = rf_key(source->random_seed, rf_name_key("random data"), 0);
   uint64_t vocab = (uint64_t)source->shard.vocab;
   uint32_t words[4];
+  batch->segments[batch->segment_count++] = (int32_t)at;
   for (int64_t i = 0; i <= source->seq; i++) {
     rf_philox(key, (uint64_t)(start + i), 0, words);
     int32_t id = (int32_t)(((uint64_t)words[0] * vocab) >> 32);
-    if (i < source->seq) {
-      tokens[i] = id;
-      positions[i] = (int32_t)i;
-    }
-    if (i > 0) labels[i - 1] = id;
+    if (i > 0) batch->labels[at + i - 1] = id;
+    if (i == source->seq) break;
+    batch->tokens[at + i] = id;
+    batch->positions[at + i] = (int32_t)i;
   }
 }
 
-rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t row, int64_t base,
-                         int32_t *tokens, int32_t *labels, int32_t *positions, int32_t *segments,
-                         int64_t *segment_count, rf_error *error) {
-  int64_t seq = source->seq, at = 0, vocab = source->shard.vocab > 0 ? source->shard.vocab : INT32_MAX;
-  if (!rows->first) {
-    segments[(*segment_count)++] = (int32_t)base;
-    if (source->random) {
-      fill_random(source, rows->stream_start + row * seq, tokens, labels, positions);
-      return RAFTER_OK;
-    }
-    return fill_segment(source, vocab, rows->stream_start + row * seq, seq, true, tokens, labels, positions,
-                        error);
+void rf_source_fill_unused(rf_token_batch *batch, int64_t at, int64_t end) {
+  if (at < end) batch->segments[batch->segment_count++] = (int32_t)at;
+  for (int64_t i = at; i < end; i++) {
+    batch->tokens[i] = 0;
+    batch->labels[i] = -1;
+    batch->positions[i] = (int32_t)(i - at);
   }
-  for (int64_t p = rows->first[row]; p < rows->first[row + 1]; p++) {
-    const rf_piece *piece = &rows->piece[p];
-    segments[(*segment_count)++] = (int32_t)(base + at);
-    RF_TRY(fill_segment(source, vocab, piece->start, piece->tokens, piece->next, tokens + at, labels + at,
-                        positions + at, error));
-    at += piece->tokens;
-  }
-  /* Unused rest: one segment of token 0 without labels. */
-  if (at < seq) segments[(*segment_count)++] = (int32_t)(base + at);
-  for (int64_t i = at; i < seq; i++) {
-    tokens[i] = 0;
-    labels[i] = -1;
-    positions[i] = (int32_t)(i - at);
-  }
+}
+
+rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t row, int64_t at,
+                         rf_token_batch *batch, rf_error *error) {
+  int64_t start = rows->stream_start + row * source->seq, end = at + source->seq;
+  if (source->random) fill_random(source, start, at, batch);
+  else if (!rows->first)
+    RF_TRY(fill_segment(source, (rf_piece){start, (int32_t)source->seq, 0, 1}, at, batch, error));
+  if (!rows->first) return RAFTER_OK;
+  for (int64_t p = rows->first[row]; p < rows->first[row + 1]; at += rows->piece[p++].tokens)
+    RF_TRY(fill_segment(source, rows->piece[p], at, batch, error));
+  rf_source_fill_unused(batch, at, end);
   return RAFTER_OK;
 }

@@ -1,11 +1,12 @@
 /* source.h - one source of training rows: where its tokens are, and which tokens form each row.
  *
- * A row has T tokens. A stream (a text file, a shard without documents) is split every T tokens, and
- * its last, shorter part is dropped. Documents (JSONL rows, a shard with documents) are packed: each
- * row holds several pieces of at most T tokens, chosen by best fit. Each piece is its own segment, so
- * no token attends to another document, and no token is repeated. A plain text longer than T tokens
- * becomes several pieces. An example (a conversation, a prompt with its completion, tokens with a
- * mask) is one piece; its tokens after the first T are dropped and counted. */
+ * A row has T tokens. A stream (a text file, a shard without documents) is split every T tokens,
+ * and its last, shorter part is dropped. Documents (JSONL rows, a shard with documents) are
+ * packed: each row holds several pieces of at most T tokens, chosen by best fit. Each piece is
+ * its own segment, so no token attends to another document, and no token is repeated. A plain
+ * text longer than T tokens becomes several pieces. An example (a conversation, a prompt with
+ * its completion, tokens with a mask) is one piece; its tokens after the first T are dropped and
+ * counted. */
 #ifndef RF_SOURCE_H
 #define RF_SOURCE_H
 
@@ -29,6 +30,13 @@ typedef struct rf_rows {
   int64_t stream_start; /* Stream: row r is the T tokens from stream_start + r * T. */
   double efficiency;    /* Used tokens / (rows * T). */
 } rf_rows;
+
+/* Training inputs of n tokens. */
+typedef struct rf_token_batch {
+  int32_t *tokens, *labels, *positions; /* (n) each; label -1: none. */
+  int32_t *segments;                    /* (n + 1): starts of segments. */
+  int64_t segment_count;
+} rf_token_batch;
 
 typedef struct rf_source {
   char spec[1100];
@@ -75,13 +83,14 @@ void rf_source_close(rf_source *source);
 int64_t rf_source_valid(const rf_source *source, const rf_rows *rows, int64_t row);
 /* Used tokens of a row: T minus the unused rest. */
 int64_t rf_source_tokens(const rf_source *source, const rf_rows *rows, int64_t row);
-/* Attention pairs (query, key) in a row, where a query sees at most `window` keys of its own
- * segment (0: all keys before it and its own). */
+/* Attention pairs (query, key) of a segment, where query i sees min(i + 1, window) keys (window
+ * 0: all i + 1); and of all segments of a row. */
+double rf_segment_pairs(int64_t tokens, int window);
 double rf_source_pairs(const rf_source *source, const rf_rows *rows, int64_t row, int window);
-/* Fills one row: tokens, labels (-1: no label) and positions, each (T). Appends the segment starts,
- * plus `base`, to segments[*segment_count]. */
-rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t row, int64_t base,
-                         int32_t *tokens, int32_t *labels, int32_t *positions, int32_t *segments,
-                         int64_t *segment_count, rf_error *error);
+/* Fills one row at token `at` of a batch and appends the starts of its segments. */
+rf_status rf_source_fill(const rf_source *source, const rf_rows *rows, int64_t row, int64_t at,
+                         rf_token_batch *batch, rf_error *error);
+/* Fills tokens [at, end) as unused: one segment of token 0 without labels; nothing if at == end. */
+void rf_source_fill_unused(rf_token_batch *batch, int64_t at, int64_t end);
 
 #endif

@@ -1,4 +1,12 @@
-/* train.h - the trainer: plans, run, data and step counter of one training run. */
+/* train.h - trains a model: the plans, arena, data and step counter of one training run.
+ *
+ *   rf_trainer_open(&settings, &trainer, error);
+ *   while (trainer->step < steps) rf_trainer_step(trainer, &step, error);   // step.loss, ...
+ *   rf_checkpoint_save(trainer, folder, error);                             // checkpoint.h
+ *   rf_trainer_close(trainer);
+ *
+ * The same settings give the same bits, whatever the number of threads and the recomputation, and
+ * also if the run is stopped and resumed from a checkpoint. */
 #ifndef RF_TRAIN_H
 #define RF_TRAIN_H
 
@@ -37,8 +45,8 @@ typedef struct rf_trainer {
   rf_plan *plan, *val_plan;
   rf_run *run;
   rf_loader loader;
-  rf_state_tensors *state;   /* (params). */
-  rf_batch batch, val_batch; /* The inputs of each plan. */
+  rf_state_tensors *state;         /* (params). */
+  rf_token_batch batch, val_batch; /* The inputs of each plan. */
   double *metrics, *val_metrics;
   float *clip; /* {global norm, scale}. */
   rf_step_work work;
@@ -57,7 +65,11 @@ typedef struct rf_trainer {
 /* Makes the plans first: RAFTER_NO_FIT comes before data is read or memory is allocated. */
 rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **trainer, rf_error *error);
 void rf_trainer_close(rf_trainer *trainer);
+/* Takes one optimizer step and reports it. RAFTER_FAILED: the loss or the gradient norm is not
+ * finite; the message names the first op whose output is not finite. */
 rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *step, rf_error *error);
+/* *loss: mean loss per label over the first `rows` held-out rows, rounded up to full
+ * microbatches. */
 rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, rf_error *error);
 
 #endif

@@ -29,9 +29,11 @@ static rf_status find_state(rf_trainer *trainer, rf_error *error) {
   return RAFTER_OK;
 }
 
-static rf_batch batch_of(rf_run *run, int plan) {
-  return (rf_batch){rf_run_named(run, plan, "tokens", NULL), rf_run_named(run, plan, "labels", NULL),
-                    rf_run_named(run, plan, "positions", NULL), rf_run_named(run, plan, "segments", NULL)};
+static rf_token_batch batch_of(rf_run *run, int plan) {
+  return (rf_token_batch){.tokens = rf_run_named(run, plan, "tokens", NULL),
+                          .labels = rf_run_named(run, plan, "labels", NULL),
+                          .positions = rf_run_named(run, plan, "positions", NULL),
+                          .segments = rf_run_named(run, plan, "segments", NULL)};
 }
 
 rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, rf_error *error) {
@@ -41,13 +43,10 @@ rf_status rf_trainer_open(const rf_train_settings *settings, rf_trainer **out, r
   if (!trainer) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while opening a training run");
   trainer->settings = *settings;
   RF_GO(rf_model_require_runnable(&settings->model, error));
-  if (settings->model.router_choice && settings->model.lora.rank == 0) {
-    status =
-        RF_FAIL(error, RAFTER_INVALID, "--lora trains adapters beside it",
-                "%s has numbers that choose its experts (e_score_correction_bias), which no gradient learns",
-                settings->model.name);
-    goto done;
-  }
+  if (settings->model.router_choice && settings->model.lora.rank == 0)
+    RF_GO(RF_FAIL(error, RAFTER_INVALID, "train adapters with --lora",
+                  "%s has an expert bias (e_score_correction_bias) that cannot be trained",
+                  settings->model.name));
   RF_GO(rf_checkpoint_can_save(settings, error));
   const rf_build_options *build = &settings->plan.build;
   const char *template = settings->template ? settings->template : "";
@@ -122,7 +121,7 @@ static rf_run_inputs inputs_of(const rf_trainer *trainer, int64_t valid) {
                          .rows = trainer->plan->graph->rows};
 }
 
-static rf_status walk_microbatches(rf_trainer *trainer, rf_run_inputs *inputs, rf_error *error) {
+static rf_status run_microbatches(rf_trainer *trainer, rf_run_inputs *inputs, rf_error *error) {
   const rf_build_options *build = &trainer->settings.plan.build;
   for (int micro = 0; micro < build->accumulate; micro++) {
     inputs->micro = micro;
@@ -138,14 +137,14 @@ static rf_status walk_microbatches(rf_trainer *trainer, rf_run_inputs *inputs, r
   return RAFTER_OK;
 }
 
-static rf_status walk_step(rf_trainer *trainer, int64_t *tokens, int64_t *valid, rf_run_inputs *inputs,
-                           rf_error *error) {
+static rf_status run_step(rf_trainer *trainer, int64_t *tokens, int64_t *valid, rf_run_inputs *inputs,
+                          rf_error *error) {
   int64_t began = rf_phase_begin();
   rf_loader_draw(&trainer->loader, tokens, valid);
   rf_phase_end(RF_PHASE_DATA, began);
   *inputs = inputs_of(trainer, *valid);
   RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_BEGIN, inputs, error));
-  RF_TRY(walk_microbatches(trainer, inputs, error));
+  RF_TRY(run_microbatches(trainer, inputs, error));
   RF_TRY(rf_run_section(trainer->run, 0, RF_SECTION_END, inputs, error));
   return rf_run_pull(trainer->run, 0, error);
 }
@@ -155,7 +154,7 @@ static rf_status walk_step(rf_trainer *trainer, int64_t *tokens, int64_t *valid,
 static rf_status name_first_op(rf_trainer *trainer, rf_run_inputs *inputs, rf_error *error) {
   rf_error first = {0};
   rf_run_set_debug(trainer->run, (rf_run_debug){.find_nan = true, .poison = trainer->settings.debug.poison});
-  rf_status status = walk_microbatches(trainer, inputs, &first);
+  rf_status status = run_microbatches(trainer, inputs, &first);
   if (status == RAFTER_FAILED && error) *error = first;
   return RAFTER_FAILED; /* If the repetition finds nothing, the first error remains. */
 }
@@ -166,7 +165,7 @@ rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error
   rf_run_inputs inputs;
   rf_record_step(trainer->step + 1);
   rf_guard_begin("a training step");
-  rf_status status = walk_step(trainer, &tokens, &valid, &inputs, error);
+  rf_status status = run_step(trainer, &tokens, &valid, &inputs, error);
   if (status == RAFTER_FAILED && trainer->metrics) status = name_first_op(trainer, &inputs, error);
   rf_guard_end();
   rf_record_step_end(tokens);
@@ -200,20 +199,17 @@ rf_status rf_trainer_step(rf_trainer *trainer, rafter_step *out, rf_error *error
 rf_status rf_trainer_validate(rf_trainer *trainer, int64_t rows, double *loss, rf_error *error) {
   int64_t have = rf_loader_held_out(&trainer->loader), batch = trainer->settings.plan.build.microbatch;
   if (!trainer->val_plan)
-    return RF_FAIL(error, RAFTER_INVALID, "set --val-fraction",
+    return RF_FAIL(error, RAFTER_INVALID, "hold rows out with --val-fraction",
                    "there are no validation rows (expected at least 1, got 0)");
   double nll = 0, labels = 0;
   int64_t began = rf_phase_begin();
   for (int64_t at = 0; at < have && at < rows; at += batch) {
     int64_t valid = 0, fills = rf_phase_begin();
     RF_TRY(rf_loader_fill_held_out(&trainer->loader, at, batch, trainer->val_batch, &valid, error));
-    RF_TRY(rf_run_push(trainer->run, 1, error));
     rf_phase_end(RF_PHASE_DATA, fills);
     rf_run_inputs inputs = inputs_of(trainer, valid);
     double start = rf_now_seconds();
-    for (int s = 0; s < RF_SECTIONS; s++)
-      RF_TRY(rf_run_section(trainer->run, 1, (rf_section)s, &inputs, error));
-    RF_TRY(rf_run_pull(trainer->run, 1, error));
+    RF_TRY(rf_run_all(trainer->run, 1, &inputs, error));
     trainer->counted.validation_walks++;
     trainer->counted.validation_seconds += rf_now_seconds() - start;
     nll += trainer->val_metrics[0];

@@ -1,8 +1,6 @@
 /* work.c - see work.h. */
 #include "train/work.h"
 
-#include "graph/ops/ops.h"
-
 static void add_pairs(rf_step_work *work, int window, double per_pair) {
   int i = 0;
   while (i < work->windows && work->at[i].window != window) i++;
@@ -14,14 +12,16 @@ static void add_pairs(rf_step_work *work, int window, double per_pair) {
 rf_step_work rf_step_work_of(const rf_plan *plan) {
   rf_step_work work = {0};
   const rf_graph *graph = plan->graph;
-  double tokens = (double)graph->rows * plan->options.build.accumulate, causal, square;
+  double tokens = (double)graph->rows * plan->options.build.accumulate;
   for (int i = 0; i < graph->op_count; i++) {
     const rf_op *op = &graph->op[i];
     double flops = plan->op[i].work.flops;
     if (op->recompute_of != RF_NONE) continue; /* Recomputation is not model work. */
-    if (op->def == &RF_OP_ATTENTION || op->def == &RF_OP_ATTENTION_BWD) {
-      rf_attention_pairs(graph, graph->rows, op->attr.attention.window, &causal, &square);
-      add_pairs(&work, op->attr.attention.window, flops / causal);
+    rf_timing timing = op->def->timing;
+    if (timing == RF_TIMING_ATTENTION || timing == RF_TIMING_ATTENTION_BACKWARD) {
+      int window = op->attr.attention.window;
+      double segments = (double)(graph->rows / graph->seq);
+      add_pairs(&work, window, flops / (segments * rf_segment_pairs(graph->seq, window)));
     } else if (op->section == RF_SECTION_MICRO) work.per_token += flops * plan->op[i].calls / tokens;
     else work.fixed += flops * plan->op[i].calls;
   }

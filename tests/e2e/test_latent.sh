@@ -48,7 +48,7 @@ sys.exit(not loss or loss[-1] > loss[0] - 0.5)
 PY
   status 0 "$RAFTER" score trained/checkpoint-00000030 --input rows.jsonl --json --threads 1
 }
-refuses 2 'choose its experts' "$RAFTER" train "$DATA/latent/deepseek_v3" "${run[@]}" --steps 2 --out no
+refuses 2 'expert bias' "$RAFTER" train "$DATA/latent/deepseek_v3" "${run[@]}" --steps 2 --out no
 status 0 "$RAFTER" train "$DATA/latent/deepseek_v3" --lora rank=2 "${run[@]}" --steps 2 --out adapted
 refuses 2 'no kernel' "$RAFTER" generate "$DATA/latent/deepseek_v3" --tokens 1,2 --max-tokens 2 --kv-dtype int4
 

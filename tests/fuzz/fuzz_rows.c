@@ -23,14 +23,13 @@ static int64_t check_rows(const rf_source *source, const rf_rows *rows) {
   int64_t placed = 0;
   for (int64_t row = 0; row < rows->count; row++) {
     int32_t tokens[SEQ], labels[SEQ], positions[SEQ], segments[SEQ + 1];
-    int64_t count = 0, valid = 0;
+    rf_token_batch batch = {tokens, labels, positions, segments, 0};
+    int64_t valid = 0;
     rf_error error;
     if (!rows->first) abort();
     for (int64_t p = rows->first[row]; p < rows->first[row + 1]; p++) placed += rows->piece[p].tokens;
-    if (rf_source_fill(source, rows, row, 0, tokens, labels, positions, segments, &count, &error) !=
-        RAFTER_OK)
-      abort();
-    if (count < 1 || count > SEQ) abort();
+    if (rf_source_fill(source, rows, row, 0, &batch, &error) != RAFTER_OK) abort();
+    if (batch.segment_count < 1 || batch.segment_count > SEQ) abort();
     for (int i = 0; i < SEQ; i++) {
       if (tokens[i] < 0 || tokens[i] >= 300 || labels[i] < -1 || labels[i] >= 300 || positions[i] < 0 ||
           positions[i] >= SEQ)

@@ -27,11 +27,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   for (int s = 0; s < 2; s++)
     for (int64_t row = 0; row < splits[s]->count; row++) {
       int32_t tokens[SEQ], labels[SEQ], positions[SEQ], segments[SEQ + 1];
-      int64_t count = 0;
-      if (rf_source_fill(&source, splits[s], row, 0, tokens, labels, positions, segments, &count, &error) !=
-          RAFTER_OK)
-        abort();
-      if (count < 1 || count > SEQ) abort();
+      rf_token_batch batch = {tokens, labels, positions, segments, 0};
+      if (rf_source_fill(&source, splits[s], row, 0, &batch, &error) != RAFTER_OK) abort();
+      if (batch.segment_count < 1 || batch.segment_count > SEQ) abort();
       for (int i = 0; i < SEQ; i++)
         if (tokens[i] < 0 || tokens[i] >= 300 || labels[i] < -1 || labels[i] >= 300 || positions[i] < 0 ||
             positions[i] >= SEQ)

@@ -195,7 +195,7 @@ static void an_error_belongs_to_its_request(void **state) {
       if (event[i].finish == RF_FINISH_ERROR) {
         assert_ptr_equal(to, &a[1]);
         assert_int_equal(event[i].error->status, RAFTER_INVALID);
-        assert_non_null(strstr(event[i].error->message, "no token is left to choose"));
+        assert_non_null(strstr(event[i].error->message, "every token is barred"));
         failed++;
         continue;
       }

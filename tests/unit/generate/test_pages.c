@@ -231,14 +231,14 @@ static void faults_are_found(void **state) {
   (void)state;
   static const struct {
     const char *what, *says;
-  } faults[] = {{"handed out twice", "belongs to two texts"},
+  } faults[] = {{"handed out twice", "belongs to two sequences"},
                 {"freed twice", "free twice"},
-                {"freed while held", "free and held"},
-                {"read after release", "given back a page"},
+                {"freed while held", "both free and listed"},
+                {"read after release", "released a page"},
                 {"lost", "is lost"},
                 {"named twice", "twice"},
-                {"a holder too many", "named by"},
-                {"a page that is none", "is none"}};
+                {"a holder too many", "listed by"},
+                {"a page that is none", "out of range"}};
   for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
     world w;
     rf_error error = {0};

@@ -46,7 +46,7 @@ static void take(const rafter_event *e, answer *a) {
   a->ends += e->finish != RAFTER_FINISH_NONE;
   strncat(a->text, e->text, sizeof a->text - strlen(a->text) - 1);
   CHECK((e->finish == RAFTER_FINISH_ERROR) == (e->status != RAFTER_OK));
-  if (e->finish == RAFTER_FINISH_ERROR) CHECK(strstr(e->message, "no token is left to choose"));
+  if (e->finish == RAFTER_FINISH_ERROR) CHECK(strstr(e->message, "every token is barred"));
   if (e->token < 0) return;
   CHECK(e->index == a->count);
   a->token[a->count] = e->token;

@@ -69,8 +69,9 @@ static void text_rows_are_successors(void **state) {
     rf_loader_draw(&loader, &in_rows, &valid);
     assert_int_equal(valid, 128);
     assert_int_equal(in_rows, 128);
-    assert_int_equal(rf_loader_fill(&loader, 0, 4, (rf_batch){tokens, labels, positions, segments}, &error),
-                     RAFTER_OK);
+    assert_int_equal(
+        rf_loader_fill(&loader, 0, 4, (rf_token_batch){tokens, labels, positions, segments, 0}, &error),
+        RAFTER_OK);
     for (int r = 0; r < 4; r++) {
       int64_t row = loader.draw[r].row;
       assert_false(seen[row]); /* 28 training rows: none occurs twice in the first epoch */
@@ -123,10 +124,10 @@ static void documents_are_packed_whole(void **state) {
   int32_t tokens[40], labels[40], positions[40], segments[41];
   int64_t labelled = 0;
   for (int64_t r = 0; r < source.train.count; r++) {
-    int64_t count = 0, valid = 0;
-    assert_int_equal(
-        rf_source_fill(&source, &source.train, r, 0, tokens, labels, positions, segments, &count, &error),
-        RAFTER_OK);
+    int64_t valid = 0;
+    rf_token_batch batch = {tokens, labels, positions, segments, 0};
+    assert_int_equal(rf_source_fill(&source, &source.train, r, 0, &batch, &error), RAFTER_OK);
+    int64_t count = batch.segment_count;
     for (int i = 0; i < 40; i++) {
       if (labels[i] >= 0) {
         /* ids count up through the file, so the next token is larger by one */

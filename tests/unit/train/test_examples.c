@@ -222,19 +222,19 @@ static void bad_rows_are_named(void **state) {
   static const struct {
     const char *row, *says;
   } rows[] = {
-      {"{\"messages\":3}", "field \"messages\": expected a list of messages, got a whole number"},
+      {"{\"messages\":3}", "field \"messages\": expected a list of messages, got an integer"},
       {"{\"messages\":[3]}",
        "message 0 of the conversation is no object with a text \"role\" (FILE, line 2)"},
       {"{\"messages\":[],\"tools\":{}}", "field \"tools\": expected a list, got an object"},
-      {"{\"prompt\":\"a\"}", "field \"completion\": expected a text, got nothing"},
-      {"{\"completion\":\"a\"}", "field \"prompt\": expected a text or a list of messages, got nothing"},
+      {"{\"prompt\":\"a\"}", "field \"completion\": expected a string, got nothing"},
+      {"{\"completion\":\"a\"}", "field \"prompt\": expected a string or a list of messages, got nothing"},
       {"{\"prompt\":[],\"completion\":\"a\"}",
-       "field \"completion\": expected a list of messages, as the prompt is, got a text"},
+       "field \"completion\": expected a list of messages, like the prompt, got a string"},
       {"{\"tokens\":[1,2],\"mask\":[1]}", "field \"mask\": expected 2 values, got 1"},
       {"{\"tokens\":[1,2],\"mask\":[1,2]}", "field \"mask\", token 1: expected 0 or 1"},
       {"{\"tokens\":[1,300]}", "field \"tokens\", token 1: expected an id below 300, got 300"},
-      {"{\"tokens\":\"a\"}", "field \"tokens\": expected a list of ids, got a text"},
-      {"{\"text\":[1]}", "field \"text\": expected a text, got a list"},
+      {"{\"tokens\":\"a\"}", "field \"tokens\": expected a list of ids, got a string"},
+      {"{\"text\":[1]}", "field \"text\": expected a string, got a list"},
       {"{\"mask\":[1]}",
        "none of the fields \"messages\", \"prompt\", \"text\" and \"tokens\" (FILE, line 2)"},
       {"[1]", "expected an object"},
@@ -313,10 +313,9 @@ static void examples_stand_whole(void **state) {
   int32_t tokens[SEQ], labels[SEQ], positions[SEQ], segments[SEQ + 1];
   int64_t valid = 0, text_labels = 0, seen[COUNT] = {0};
   for (int64_t r = 0; r < source.train.count; r++) {
-    int64_t count = 0, row_valid = 0;
-    assert_int_equal(
-        rf_source_fill(&source, &source.train, r, 0, tokens, labels, positions, segments, &count, &error),
-        RAFTER_OK);
+    int64_t row_valid = 0;
+    rf_token_batch batch = {tokens, labels, positions, segments, 0};
+    assert_int_equal(rf_source_fill(&source, &source.train, r, 0, &batch, &error), RAFTER_OK);
     for (int i = 0; i < SEQ; i++) {
       int e = tokens[i] / ID_STEP, place = tokens[i] % ID_STEP;
       bool padding = tokens[i] == 0 && positions[i] != 0;
@@ -420,13 +419,13 @@ static rf_plan_options plan_options(const rf_backend *backend, rf_dtype dtype, i
 static void losses_of(rf_run *run, const rf_plan *plan, const rf_source *source, int64_t row, float *nll,
                       int32_t *tokens, int32_t *positions) {
   rf_error error = {0};
-  int64_t seq = plan->options.build.seq, segments = 0;
-  int32_t *starts = rf_run_named(run, 0, "segments", NULL), *labels = rf_run_named(run, 0, "labels", NULL);
+  int64_t seq = plan->options.build.seq;
   int32_t *ids = rf_run_named(run, 0, "tokens", NULL), *places = rf_run_named(run, 0, "positions", NULL);
-  if (rf_source_fill(source, &source->train, row, 0, ids, labels, places, starts, &segments, &error) !=
-      RAFTER_OK)
+  rf_token_batch batch = {ids, rf_run_named(run, 0, "labels", NULL), places,
+                          rf_run_named(run, 0, "segments", NULL), 0};
+  if (rf_source_fill(source, &source->train, row, 0, &batch, &error) != RAFTER_OK)
     fail_msg("%s", error.message);
-  while (segments <= seq) starts[segments++] = (int32_t)seq;
+  while (batch.segment_count <= seq) batch.segments[batch.segment_count++] = (int32_t)seq;
   rf_run_inputs inputs = {.step = 1, .loss_scale = 1, .rows = seq};
   memcpy(tokens, ids, (size_t)seq * 4);
   memcpy(positions, places, (size_t)seq * 4);
@@ -437,7 +436,7 @@ static void losses_of(rf_run *run, const rf_plan *plan, const rf_source *source,
     if (!strcmp(plan->graph->op[i].def->name, "head_loss"))
       losses = rf_run_tensor(run, 0, plan->graph->op[i].output[0]);
   assert_non_null(losses);
-  for (int64_t i = 0; i < seq; i++) nll[i] = labels[i] >= 0 ? losses[i] : -1;
+  for (int64_t i = 0; i < seq; i++) nll[i] = batch.labels[i] >= 0 ? losses[i] : -1;
 }
 
 /* Every example gives the same losses, bit for bit, alone in a row and after other examples. */

@@ -138,7 +138,7 @@ static void every_row_has_its_turn(void **state) {
   rf_loader_draw(&loader, &tokens, &valid);
   assert_true(rf_loader_epoch(&loader) == 1);
   int32_t ids[ROWS * SEQ], labels[ROWS * SEQ], positions[ROWS * SEQ], segments[ROWS * SEQ + 1];
-  rf_batch batch = {ids, labels, positions, segments};
+  rf_token_batch batch = {ids, labels, positions, segments, 0};
   assert_int_equal(rf_loader_fill_held_out(&loader, 0, ROWS, batch, &valid, &error), RAFTER_OK);
   assert_int_equal(valid, 3 * SEQ);
   for (int i = 0; i < ROWS * SEQ; i++) {

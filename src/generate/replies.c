@@ -1,12 +1,12 @@
-/* answers.c - see answers.h. */
-#include "generate/answers.h"
+/* replies.c - see replies.h. */
+#include "generate/replies.h"
 
 #include "run/record.h"
 
 #include <stdlib.h>
 
-rf_status rf_answers_submit(rf_generator *g, const rf_request *request, const rf_tokenizer *tokenizer,
-                            const rf_stop *stop, rf_answers *a, rf_error *error) {
+rf_status rf_replies_submit(rf_generator *g, const rf_request *request, const rf_tokenizer *tokenizer,
+                            const rf_stop *stop, rf_replies *a, rf_error *error) {
   rf_request own = *request;
   own.owner = a;
   a->samples = request->samples ? request->samples : 1;
@@ -18,14 +18,14 @@ rf_status rf_answers_submit(rf_generator *g, const rf_request *request, const rf
   return rf_generator_submit(g, &own, &a->request, error);
 }
 
-void rf_answers_free(rf_answers *a) {
+void rf_replies_free(rf_replies *a) {
   for (int s = 0; a->reply && s < a->samples; s++) rf_reply_free(&a->reply[s]);
   free(a->reply);
-  *a = (rf_answers){0};
+  *a = (rf_replies){0};
 }
 
-static rf_status take(rf_generator *g, const rf_answer_loop *loop, const rf_event *e, rf_error *error) {
-  rf_answers *a = e->owner;
+static rf_status take(rf_generator *g, const rf_reply_loop *loop, const rf_event *e, rf_error *error) {
+  rf_replies *a = e->owner;
   rf_reply *r = &a->reply[e->sample];
   /* The reply has ended and may be freed. */
   if (e->finish == RF_FINISH_CANCELLED) return RAFTER_OK;
@@ -38,7 +38,7 @@ static rf_status take(rf_generator *g, const rf_answer_loop *loop, const rf_even
 
 /* One step: adds each event to its reply, and cancels an answer whose reply met a stop string.
  * Fails with the error of the first answer that failed. */
-static rf_status step(rf_generator *g, const rf_answer_loop *loop, rf_error *error) {
+static rf_status step(rf_generator *g, const rf_reply_loop *loop, rf_error *error) {
   rf_status status = RAFTER_OK;
   const rf_event *event;
   int count;
@@ -49,13 +49,13 @@ static rf_status step(rf_generator *g, const rf_answer_loop *loop, rf_error *err
   return status;
 }
 
-rf_status rf_answers_run(rf_generator *g, const rf_answer_loop *loop, bool *stopped, rf_error *error) {
+rf_status rf_replies_run(rf_generator *g, const rf_reply_loop *loop, bool *stopped, rf_error *error) {
   *stopped = false;
   while (rf_generator_busy(g) && !*stopped) {
     int64_t before = rf_generator_counts(g).tokens;
     RF_TRY(step(g, loop, error));
-    int events = (int)(rf_generator_counts(g).tokens - before);
-    *stopped = loop->stepped && !loop->stepped(loop->self, events);
+    int tokens = (int)(rf_generator_counts(g).tokens - before);
+    *stopped = loop->stepped && !loop->stepped(loop->self, tokens);
   }
   return RAFTER_OK;
 }
