@@ -28,7 +28,7 @@ static rf_status plan_options(const rf_commands *commands, const json_t *entry, 
   rf_status status = RAFTER_OK;
   if (!run)
     return RF_FAIL(error, RAFTER_INVALID, "give the folder of a run first, or use `rafter plan --compare`",
-                   "%s is only a plan, which cannot be planned again", id);
+                   "%s is a plan and not a run, so it cannot be planned again", id);
   RF_TRY(rf_options_new(commands, "plan", &o, error));
   RF_GO(rf_options_read_json(o, json_object_get(run, "options"), "run.json", error));
   RF_GO(rf_options_set(o, "job", job_of(run, plan), error));

@@ -13,7 +13,7 @@ static rf_status plan_side(const rf_options *o, const char *text, json_t **json,
   rf_status status = text ? rf_options_apply(one, text, &inner) : RAFTER_OK;
   if (status == RAFTER_OK && !rf_options_argument(one, 0))
     status = RF_FAIL(&inner, RAFTER_INVALID,
-                     "name a model: `rafter plan MODEL --compare A B`, or in A and B themselves",
+                     "give MODEL as in `rafter plan MODEL --compare A B`, or name models in A and B",
                      "which model? (MODEL is missing)");
   if (status == RAFTER_OK) status = rf_plan_object_of(one, json, &inner);
   rf_options_free(one);
@@ -56,11 +56,24 @@ static void add_short(json_t *difference) {
   }
 }
 
-static void say_line(const rafter_sink *sink, const char *what, char *(*text)(double, char[32]), double a,
-                     double b) {
+static void say_lines(const rafter_sink *sink, const json_t *a, const json_t *b) {
+  static const struct {
+    const char *label, *object, *key;
+    char *(*text)(double, char[32]);
+  } LINES[] = {{"memory", "memory", "peak_bytes", rf_text_bytes},
+               {"time", "time", "seconds", rf_text_seconds},
+               {"tokens/s", "rate", "tokens_per_second", rf_text_count},
+               {"FLOPs", "work", "hardware_flops", rf_text_flops},
+               {"parameters", "model", "parameters", rf_text_count}};
   char x[32], y[32];
-  if (a > 0) rf_say(sink, "%-14s %16s %16s %+9.1f %%\n", what, text(a, x), text(b, y), 100 * (b / a - 1));
-  else rf_say(sink, "%-14s %16s %16s\n", what, text(a, x), text(b, y));
+  for (size_t i = 0; i < sizeof LINES / sizeof *LINES; i++) {
+    double left = rf_json_at(a, LINES[i].object, LINES[i].key),
+           right = rf_json_at(b, LINES[i].object, LINES[i].key);
+    rf_say(sink, "%-14s %16s %16s", LINES[i].label, LINES[i].text(left, x), LINES[i].text(right, y));
+    if (left > 0) rf_say(sink, " %+9.1f %%", 100 * (right / left - 1));
+    rf_say(sink, "\n");
+  }
+  rf_say(sink, "%-14s %16s %16s\n", "fits", rf_json_fits(a) ? "yes" : "no", rf_json_fits(b) ? "yes" : "no");
 }
 
 static void verdict(const json_t *a, const json_t *b, char text[200]) {
@@ -70,7 +83,7 @@ static void verdict(const json_t *a, const json_t *b, char text[200]) {
   if (rf_json_fits(a) != rf_json_fits(b)) snprintf(text, 200, "only %s fits", rf_json_fits(a) ? "A" : "B");
   else if (!rf_json_fits(a)) snprintf(text, 200, "neither fits");
   else
-    snprintf(text, 200, "B makes %.1f %% %s tokens a second and takes %s %s memory",
+    snprintf(text, 200, "B computes %.1f %% %s tokens per second and needs %s %s memory",
              100 * (time < 0 ? -time : time), time < 0 ? "fewer" : "more",
              rf_text_bytes(memory < 0 ? -memory : memory, m), memory < 0 ? "less" : "more");
 }
@@ -82,23 +95,14 @@ rf_status rf_plan_compare(const rf_options *o, const rafter_sink *sink, rf_error
   rf_status status = RAFTER_OK;
   char text[200];
   if (count > 2)
-    return RF_FAIL(error, RAFTER_INVALID, "compare two, or sweep over several: --sweep OPTION=LIST",
+    return RF_FAIL(error, RAFTER_INVALID, "compare two plans, or use --sweep OPTION=LIST for more",
                    "--compare takes two sides (expected A B, got %d)", count);
   const char *first = count == 2 ? sides[0] : NULL, *second = sides[count - 1];
   RF_GO(plan_side(o, first, &a, error));
   RF_GO(plan_side(o, second, &b, error));
   const char *label = first ? first : rf_options_argument(o, 0);
   rf_say(sink, "A: %s\nB: %s\n\n%-14s %16s %16s\n", label, second, "", "A", "B");
-  say_line(sink, "memory", rf_text_bytes, rf_json_at(a, "memory", "peak_bytes"),
-           rf_json_at(b, "memory", "peak_bytes"));
-  say_line(sink, "time", rf_text_seconds, rf_json_at(a, "time", "seconds"), rf_json_at(b, "time", "seconds"));
-  say_line(sink, "tokens/s", rf_text_count, rf_json_at(a, "rate", "tokens_per_second"),
-           rf_json_at(b, "rate", "tokens_per_second"));
-  say_line(sink, "FLOPs", rf_text_flops, rf_json_at(a, "work", "hardware_flops"),
-           rf_json_at(b, "work", "hardware_flops"));
-  say_line(sink, "parameters", rf_text_count, rf_json_at(a, "model", "parameters"),
-           rf_json_at(b, "model", "parameters"));
-  rf_say(sink, "%-14s %16s %16s\n", "fits", rf_json_fits(a) ? "yes" : "no", rf_json_fits(b) ? "yes" : "no");
+  say_lines(sink, a, b);
   verdict(a, b, text);
   rf_say(sink, "\n%s\n", text);
   json_t *difference = rf_json_between(a, b, false), *ratio = rf_json_between(a, b, true);

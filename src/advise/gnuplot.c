@@ -43,23 +43,25 @@ rf_status rf_gnuplot_open(const char *path, int width, int height, rf_gnuplot *p
   RF_TRY(rf_gnuplot_check(path, error));
   plot->script = open_memstream(&plot->text, &plot->bytes);
   if (!plot->script) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while plotting");
+  bool svg = rf_text_ends_with(path, ".svg");
   fprintf(plot->script,
-          "set encoding utf8\nset terminal %s size %d,%d %s font 'sans,%d' background '#ffffff'\n",
-          rf_text_ends_with(path, ".svg") ? "svg" : "pngcairo", width, height,
-          rf_text_ends_with(path, ".svg") ? "dynamic" : "noenhanced", 11);
+          "set encoding utf8\nset terminal %s size %d,%d %s font 'sans,11' background '#ffffff'\n",
+          svg ? "svg" : "pngcairo", width, height, svg ? "dynamic" : "noenhanced");
   fputs("set border 3 lc rgb '#444444'\nset tics nomirror out\nset grid lc rgb '#dddddd' lw 1\nset key "
         "opaque\n",
         plot->script);
   return RAFTER_OK;
 }
 
-void rf_gnuplot_quote(rf_gnuplot *plot, const char *text) {
-  fputc('\'', plot->script);
-  for (; *text; text++) {
-    if (*text == '\'') fputc('\'', plot->script);
-    if (*text != '\n' && *text != '\r') fputc(*text, plot->script);
+const char *rf_gnuplot_quote(rf_gnuplot *plot, const char *text) {
+  char *to = plot->quoted, *end = to + sizeof plot->quoted - 4;
+  *to++ = '\'';
+  for (; *text && to < end; text++) {
+    if (*text == '\'') *to++ = '\'';
+    if (*text != '\n' && *text != '\r') *to++ = *text;
   }
-  fputc('\'', plot->script);
+  memcpy(to, "'", 2);
+  return plot->quoted;
 }
 
 static rf_status whole(FILE *file, char **text, size_t *bytes, rf_error *error) {
@@ -67,7 +69,7 @@ static rf_status whole(FILE *file, char **text, size_t *bytes, rf_error *error) 
   *text = end < 0 ? NULL : malloc((size_t)end + 1);
   rewind(file);
   if (!*text || fread(*text, 1, (size_t)end, file) != (size_t)end)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read what gnuplot wrote");
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "cannot read the output of gnuplot");
   (*text)[end] = 0;
   *bytes = (size_t)end;
   return RAFTER_OK;
@@ -83,15 +85,15 @@ static rf_status run(FILE *file[3], rf_error *error) {
   int fault = posix_spawnp(&child, arguments[0], &actions, NULL, arguments, environ);
   posix_spawn_file_actions_destroy(&actions);
   if (fault)
-    return RF_FAIL(error, RAFTER_FAILED, "is it installed whole? apt-get install gnuplot-nox",
+    return RF_FAIL(error, RAFTER_FAILED, "reinstall it: apt-get install gnuplot-nox",
                    "gnuplot does not start: %s", strerror(fault));
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return RAFTER_OK;
   char *said = NULL;
   size_t bytes;
-  rf_status result = RF_FAIL(error, RAFTER_FAILED, NULL, "gnuplot fails without a word");
+  rf_status result = RF_FAIL(error, RAFTER_FAILED, NULL, "gnuplot failed without a message");
   if (whole(file[2], &said, &bytes, NULL) == RAFTER_OK && bytes)
-    result = RF_FAIL(error, RAFTER_FAILED, NULL, "gnuplot fails: %.300s", said + strspn(said, "\n \t"));
+    result = RF_FAIL(error, RAFTER_FAILED, NULL, "gnuplot failed: %.300s", said + strspn(said, "\n \t"));
   free(said);
   return result;
 }
@@ -110,7 +112,7 @@ rf_status rf_gnuplot_close(rf_gnuplot *plot, rf_error *error) {
   rewind(file[0]);
   RF_GO(run(file, error));
   RF_GO(whole(file[1], &picture, &bytes, error));
-  if (!bytes) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "gnuplot drew nothing"));
+  if (!bytes) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "gnuplot made no picture"));
   RF_GO(rf_file_write(plot->path, picture, bytes, error));
 done:
   for (int i = 0; i < 3; i++)

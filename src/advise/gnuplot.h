@@ -11,6 +11,7 @@ typedef struct rf_gnuplot {
   char *text;
   size_t bytes;
   const char *path;
+  char quoted[1024];
 } rf_gnuplot;
 
 /* RAFTER_INVALID: the path ends neither in .svg nor in .png; RAFTER_FAILED: gnuplot is missing.
@@ -18,8 +19,8 @@ typedef struct rf_gnuplot {
 rf_status rf_gnuplot_check(const char *path, rf_error *error);
 /* Starts a picture of width x height pixels; the path must outlive it. */
 rf_status rf_gnuplot_open(const char *path, int width, int height, rf_gnuplot *plot, rf_error *error);
-/* Writes a text in gnuplot's single quotes. */
-void rf_gnuplot_quote(rf_gnuplot *plot, const char *text);
+/* Returns the text in gnuplot's single quotes, valid until the next call. */
+const char *rf_gnuplot_quote(rf_gnuplot *plot, const char *text);
 /* Runs the script and writes the picture. On failure no partial file is left. Always frees the
  * plot. */
 rf_status rf_gnuplot_close(rf_gnuplot *plot, rf_error *error);

@@ -38,7 +38,7 @@ static rf_status resolve_lengths(rafter_plan *p, const rf_options *o, lengths *l
   if (shared > 0 && shared >= l->prompt &&
       !(rf_options_knows(o, "arrivals") && rf_options_is_set(o, "arrivals")))
     return RF_FAIL(error, RAFTER_INVALID, "lower --shared-prefix, or raise --prompt-tokens",
-                   "a shared prefix leaves nothing of the prompts (--shared-prefix: expected less than "
+                   "the shared prefix is as long as the prompts (--shared-prefix: expected less than "
                    "--prompt-tokens %lld, got %lld)",
                    (long long)l->prompt, (long long)shared);
   return RAFTER_OK;
@@ -70,10 +70,10 @@ static void say_copies(rafter_plan *p, const rf_plan *decode) {
   char line[240];
   if (copies == 1) return;
   snprintf(line, sizeof line,
-           "requests are dealt out evenly to %lld groups of %lld chip%s%s: one is simulated at its share, "
-           "and what is counted is of all",
+           "requests are distributed evenly over %lld groups of %lld chip%s%s; one group is simulated, and "
+           "its results are scaled to all",
            (long long)copies, (long long)chips, chips > 1 ? "s" : "",
-           in_step ? ", which share weights and walk in step" : ", each with a copy of the model");
+           in_step ? " that share weights and run in step" : ", each with a copy of the model");
   json_array_append_new(p->assumptions, json_string(line));
 }
 
@@ -164,12 +164,10 @@ static void put_rollout(FILE *out, const lengths *l, const rf_serve_stats *serve
           (long long)prompts, (long long)l->prompt, l->samples, l->samples > 1 ? "s" : "",
           (long long)l->answer, rf_text_seconds(served->seconds, a),
           rf_text_count(served->tokens_per_second, b));
-  fprintf(out, "  %.1f slots in use on average; %lld tokens of prompts walked, %lld shared\n",
+  fprintf(out, "  %.1f slots in use on average; %lld prompt tokens computed, %lld shared\n",
           served->slots_used, (long long)(served->counts.prompt_tokens - served->counts.reused),
           (long long)served->counts.reused);
 }
-
-static rf_status fits(const rf_plan *plan) { return rf_plan_fits(plan) ? RAFTER_OK : RAFTER_NO_FIT; }
 
 static rf_status make_rollout(rafter_plan *p, const rf_options *o, rf_error *error) {
   lengths l;
@@ -177,7 +175,7 @@ static rf_status make_rollout(rafter_plan *p, const rf_options *o, rf_error *err
   int64_t prompts;
   RF_TRY(resolve_lengths(p, o, &l, error));
   RF_TRY(make_generate(p, o, error));
-  if (fits(p->prefill) != RAFTER_OK) return RAFTER_OK; /* the plan reports it */
+  if (!rf_plan_fits(p->prefill)) return RAFTER_OK; /* the plan reports it */
   say_copies(p, p->plan);
   RF_TRY(roll_out(p, p->plan, o, &l, &served, &prompts, error));
   json_object_set_new(p->extra, "rollout", rollout_json(p, &l, &served, prompts));
@@ -204,8 +202,8 @@ static rf_status simulate(const service *s, const rf_arrival *list, int64_t coun
   rf_generate_settings g = generate_settings(s->p);
   if (s->prefill_on && s->copies > 1)
     return RF_FAIL(
-        error, RAFTER_INVALID, "plan one copy",
-        "--prefill-on and copies do not go together (--mesh: expected tensor alone, got %lld copies)",
+        error, RAFTER_INVALID, "plan one copy of the model",
+        "--prefill-on needs a single copy of the model (--mesh: expected only tensor, got %lld copies)",
         (long long)s->copies);
   if (!s->prefill_on) return rf_simulate(&g, list, count, NULL, NULL, served, error);
   rf_generate_settings first = {.model = s->prefill_on->model, .plan = s->prefill_on->plan};
@@ -246,16 +244,16 @@ static void add_rate(service *s, double rate, const rf_serve_stats *v) {
 
 /* The copies take the requests of a file in turn; one copy is simulated. The run ends no earlier
  * than the last arrival. */
-static rf_status simulate_dealt(const service *s, rf_arrival *list, int64_t requests, rf_serve_stats *served,
-                                rf_error *error) {
+static rf_status simulate_arrivals(const service *s, rf_arrival *list, int64_t requests,
+                                   rf_serve_stats *served, rf_error *error) {
   double last = list[requests - 1].at, came = last - list[0].at;
-  int64_t dealt = 0;
-  for (int64_t i = 0; i < requests; i += s->copies) list[dealt++] = list[i];
-  RF_TRY(simulate(s, list, dealt, served, error));
-  double seconds = served->seconds + last - list[dealt - 1].at;
+  int64_t each = 0;
+  for (int64_t i = 0; i < requests; i += s->copies) list[each++] = list[i];
+  RF_TRY(simulate(s, list, each, served, error));
+  double seconds = served->seconds + last - list[each - 1].at;
   if (seconds > 0) served->tokens_per_second *= served->seconds / seconds;
   served->seconds = seconds;
-  add_copies(served, requests, dealt);
+  add_copies(served, requests, each);
   served->arrivals_per_second = came > 0 ? (double)(requests - 1) / came : 0;
   return RAFTER_OK;
 }
@@ -272,7 +270,7 @@ static rf_status simulate_rates(service *s, rf_error *error) {
   rf_serve_stats served;
   if (rf_options_is_set(o, "arrivals")) {
     RF_TRY(rf_arrivals_read(rf_options_text(o, "arrivals"), like, &list, &requests, error));
-    RF_GO(simulate_dealt(s, list, requests, &served, error));
+    RF_GO(simulate_arrivals(s, list, requests, &served, error));
     add_rate(s, served.arrivals_per_second, &served);
     goto done;
   }
@@ -325,7 +323,7 @@ static rf_status make_serve(rafter_plan *p, const rf_options *o, rf_error *error
   rf_status status = RAFTER_OK;
   RF_TRY(resolve_lengths(p, o, &s.l, error));
   RF_TRY(make_generate(p, o, error));
-  if (fits(p->prefill) != RAFTER_OK) return RAFTER_OK;
+  if (!rf_plan_fits(p->prefill)) return RAFTER_OK;
   s.copies = rf_generate_copies(p->plan);
   say_copies(p, p->plan);
   RF_GO(resolve_prefill_on(&s, error));
@@ -339,8 +337,8 @@ static rf_status make_serve(rafter_plan *p, const rf_options *o, rf_error *error
   char bytes[32], seconds[32];
   if (s.prefill_on)
     fprintf(p->extra_text,
-            "  prefill on %s; a prompt's cache, %s, takes %s over %.3g GB/s between, and the first token "
-            "counts when it has come\n",
+            "  prefill on %s: the cache of a prompt (%s) is sent in %s at %.3g GB/s, and the first token "
+            "counts when it has arrived\n",
             s.prefill_on->machine.name, rf_text_bytes(s.best.transfer_bytes, bytes),
             rf_text_seconds(s.best.transfer_seconds, seconds), s.link_bps * 1e-9);
   json_t *serving =
@@ -368,8 +366,8 @@ typedef struct phase {
   double seconds;
 } phase;
 
-static const char RL_NOTE[] = "an RL step is planned, not yet run: rollouts, the reference's "
-                              "log-probabilities of them and the policy's step take turns in one arena";
+static const char RL_NOTE[] = "RL steps can be planned but cannot be run yet: rollouts, the reference's log "
+                              "probabilities of them and the policy's step take turns in one arena";
 
 /* Bytes by class of a phase, without the base weights, which all phases share. */
 static void own_bytes(const rf_plan *plan, bool trains, int64_t own[RF_CLASSES]) {
@@ -441,15 +439,15 @@ static json_t *rl_memory(rafter_plan *p, const phase *list, json_t *phases) {
                    "host_bytes", (json_int_t)host);
 }
 
-static void put_rl(rafter_plan *p, const phase *list, int count, const json_t *memory, const json_t *phases) {
+static void put_rl(rafter_plan *p, const phase list[3], const json_t *memory, const json_t *phases) {
   char a[32], b[32];
   double all = 0;
-  for (int i = 0; i < count; i++) all += list[i].seconds;
-  fprintf(p->extra_text, "\nRL step   %s, %s of memory, the most in %s%s\n", rf_text_seconds(all, a),
+  for (int i = 0; i < 3; i++) all += list[i].seconds;
+  fprintf(p->extra_text, "\nRL step   %s, %s of memory, the peak in %s%s\n", rf_text_seconds(all, a),
           rf_text_bytes(json_number_value(json_object_get(memory, "peak_bytes")), b),
           json_string_value(json_object_get(memory, "peak_op")),
           json_is_true(json_object_get(memory, "fits")) ? "" : ": DOES NOT FIT");
-  for (int i = 0; i < count; i++)
+  for (int i = 0; i < 3; i++)
     fprintf(
         p->extra_text, "  %-12s %10s %12s  %4.1f %%\n", list[i].name, rf_text_seconds(list[i].seconds, a),
         rf_text_bytes(
@@ -457,7 +455,7 @@ static void put_rl(rafter_plan *p, const phase *list, int count, const json_t *m
         100 * list[i].seconds / all);
   fprintf(p->extra_text, "  %s\n  %s\n",
           p->settings.model.lora.rank
-              ? "one copy of the base weights serves all three; the policy is its adapters"
+              ? "all phases share one copy of the base weights; the policy is the adapters"
               : "without --lora the policy's weights change, so the reference has a copy of its own",
           RL_NOTE);
 }
@@ -570,7 +568,7 @@ static rf_status make_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
     json_array_append_new(phases, json_pack("{ss sf ss}", "name", list[i].name, "seconds", list[i].seconds,
                                             "digest", list[i].plan->digest));
   json_t *memory = rl_memory(p, list, phases);
-  put_rl(p, list, 3, memory, phases);
+  put_rl(p, list, memory, phases);
   json_object_set_new(p->extra, "memory", memory);
   json_object_set_new(p->extra, "rollout", rollout_json(p, &s.l, &s.served, s.prompts));
   json_object_set_new(p->extra, "rl",
@@ -607,15 +605,9 @@ static rf_status size_answers(rafter_plan *p, const rf_options *o, rf_error *err
   return make_generate(p, o, error);
 }
 
-/* make_rl writes a report about the phases: create its outputs. */
 static rf_status size_rl(rafter_plan *p, const rf_options *o, rf_error *error) {
   size_fit(&p->settings, o);
   p->settings.fit = false;
-  p->extra = json_object();
-  p->assumptions = json_array();
-  p->extra_text = open_memstream(&p->extra_chars, &p->extra_bytes);
-  if (!p->extra || !p->assumptions || !p->extra_text)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   return make_rl(p, o, error);
 }
 
@@ -634,83 +626,67 @@ static const struct {
 };
 
 /* Refuses options that have no effect with this job. */
-static rf_status check_meant(const rf_options *o, const char *job, rf_error *error) {
+static rf_status check_effect(const rf_options *o, const char *job, rf_error *error) {
   static const struct {
-    const char *option, *jobs, *why;
-  } meant[] = {
-      {"rate", "serve", "requests arrive only in --job serve"},
-      {"arrivals", "serve", "requests arrive only in --job serve"},
-      {"prefill-on", "serve", "only --job serve can compute prompts on another machine"},
-      {"kv-link", "serve", "only --job serve can compute prompts on another machine"},
-      {"samples", "rollout serve rl", "only --job rollout, serve and rl answer prompts"},
-      {"prompt-tokens", "rollout serve rl", "only --job rollout, serve and rl answer prompts"},
-      {"max-tokens", "rollout serve rl", "only --job rollout, serve and rl answer prompts"},
-      {"shared-prefix", "rollout serve rl", "only --job rollout, serve and rl answer prompts"},
-      {"requests", "rollout serve rl", "only --job rollout, serve and rl answer prompts"},
-      {"fit", "train rl",
-       "only training steps are searched; --sweep batch=1..256 shows the limits of other jobs"},
-      {"remat", "train rl", "only training steps have a backward pass"},
-      {"kv-dtype", "generate prefill rollout serve rl",
-       "only jobs that answer have a cache of keys and values"},
-      {"sequences", "generate",
+    const char *options[6], *jobs, *why;
+  } rows[] = {
+      {{"rate", "arrivals"}, "serve", "requests arrive only in --job serve"},
+      {{"prefill-on", "kv-link"}, "serve", "only --job serve can compute prompts on another machine"},
+      {{"samples", "prompt-tokens", "max-tokens", "shared-prefix", "requests"},
+       "rollout serve rl",
+       "only --job rollout, serve and rl answer prompts"},
+      {{"fit"},
+       "train rl",
+       "--fit searches training steps only; --sweep batch=1..256 shows the limits of other jobs"},
+      {{"remat"}, "train rl", "only training steps have a backward pass"},
+      {{"kv-dtype"}, "generate prefill rollout serve rl", "only jobs that generate have a KV cache"},
+      {{"sequences"},
+       "generate",
        "--job generate sizes its cache by sequences; rollout and serve size it by their prompts"},
-      {"prefill-chunk", "generate prefill rollout serve rl", "only jobs that answer have prompts"},
-      {"optimizer", "train rl", "only training steps have an optimizer"},
-      {"pipeline", "train rl", "only training steps have stages"},
-      {"accumulate", "train rl", "only training steps have microbatches"},
+      {{"prefill-chunk"}, "generate prefill rollout serve rl", "only jobs that generate have prompts"},
+      {{"optimizer"}, "train rl", "only training steps have an optimizer"},
+      {{"pipeline"}, "train rl", "only training steps have stages"},
+      {{"accumulate"}, "train rl", "only training steps have microbatches"},
   };
-  for (size_t i = 0; i < sizeof meant / sizeof *meant && !strcmp(rf_options_command(o), "plan"); i++) {
-    if (!rf_options_knows(o, meant[i].option) || !rf_options_is_typed(o, meant[i].option) ||
-        strstr(meant[i].jobs, job))
-      continue;
-    return RF_FAIL(error, RAFTER_INVALID, meant[i].why, "--%s has no effect with --job %s", meant[i].option,
-                   job);
-  }
+  if (strcmp(rf_options_command(o), "plan")) return RAFTER_OK;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    for (const char *const *option = rows[i].options; *option && !strstr(rows[i].jobs, job); option++)
+      if (rf_options_knows(o, *option) && rf_options_is_typed(o, *option))
+        return RF_FAIL(error, RAFTER_INVALID, rows[i].why, "--%s has no effect with --job %s", *option, job);
   return RAFTER_OK;
 }
 
-static rf_status run_job(rafter_plan *plan, const rf_options *options, const char *job, bool size,
-                         rf_error *error) {
+rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error) {
   for (size_t i = 0; i < sizeof JOBS / sizeof *JOBS; i++) {
     if (strcmp(JOBS[i].name, job)) continue;
     plan->job = JOBS[i].name;
-    plan->sized = size;
-    RF_TRY(check_meant(options, job, error));
+    RF_TRY(check_effect(options, job, error));
     RF_TRY(rf_settings_resolve(options, JOBS[i].settings, &plan->settings, error));
-    return (size ? JOBS[i].size : JOBS[i].make)(plan, options, error);
+    return (plan->sized ? JOBS[i].size : JOBS[i].make)(plan, options, error);
   }
   return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown job %s", job);
-}
-
-rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error) {
-  return run_job(plan, options, job, false, error);
-}
-
-rf_status rf_plan_job_size(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error) {
-  return run_job(plan, options, job, true, error);
 }
 
 const rf_option RF_SERVING_OPTIONS[] = {
     RF_NUMBER("samples", INT, "N", 1, 1 << 16, "1", "Serving and rollouts",
               "answers to each prompt, which is computed once"),
     RF_NUMBER("prompt-tokens", TOKENS, NULL, 1, 1 << 24, NULL, "Serving and rollouts",
-              "tokens of a prompt; unset: 512, or half of the model's longest sequence"),
+              "tokens of a prompt; unset: 512, but at most half of the model's longest sequence"),
     RF_NUMBER("max-tokens", TOKENS, NULL, 1, 1 << 24, NULL, "Serving and rollouts",
-              "tokens of an answer; unset: 256, or half of the model's longest sequence"),
+              "tokens of an answer; unset: 256, but at most half of the model's longest sequence"),
     RF_NUMBER("shared-prefix", TOKENS, NULL, 0, 1 << 24, "0", "Serving and rollouts",
               "first tokens that all prompts share"),
     RF_NUMBER("requests", INT, "N", 1, 1 << 20, NULL, "Serving and rollouts",
               "requests to simulate (serve; unset: 512) or prompts (rollout, rl; unset: as many as fill the "
               "slots)"),
-    RF_NUMBER(
-        "rate", FLOATS, "PER SECOND", 1e-6, 1e9, NULL, "Serving and rollouts",
-        "requests that arrive in a second (serve), simulated for each value: 1..256 or 0.5,1,2; unset: 1"),
+    RF_NUMBER("rate", FLOATS, "PER SECOND", 1e-6, 1e9, NULL, "Serving and rollouts",
+              "requests that arrive per second (serve), each value simulated: 1..256 or 0.5,1,2; unset: 1"),
     RF_WORDS("arrivals", PATH, "FILE", NULL, "Serving and rollouts",
              "JSON Lines of requests (at, prompt, answer, shared) to simulate in place of --rate"),
     RF_WORDS("prefill-on", TEXT, "MACHINE", NULL, "Serving and rollouts",
              "machine that computes the prompts (serve) and sends the cache over --kv-link"),
     RF_NUMBER("kv-link", COUNT, "BYTES/S", 1, 1e18, NULL, "Serving and rollouts",
-              "bandwidth between --prefill-on and --on in all; unset: the slower of the two machines' "
+              "total bandwidth between --prefill-on and --on; unset: the slower of the two machines' "
               "data-centre networks"),
     {.name = NULL},
 };

@@ -7,18 +7,23 @@
 
 #include "report/plans.h"
 
-rf_status rf_plan_begin(const rf_options *o, rafter_plan **out, rf_error *error) {
-  rf_status status = RAFTER_OK;
-  const char *kind = rf_options_knows(o, "job")                   ? rf_options_text(o, "job")
-                     : !strcmp(rf_options_command(o), "generate") ? "generate"
-                                                                  : "train";
+rafter_plan *rf_planned_new(void) {
   rafter_plan *p = calloc(1, sizeof *p);
-  if (!p) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
+  if (!p) return NULL;
   p->extra = json_object();
   p->assumptions = json_array();
   p->extra_text = open_memstream(&p->extra_chars, &p->extra_bytes);
-  if (!p->extra || !p->assumptions || !p->extra_text)
-    RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
+  if (p->extra && p->assumptions && p->extra_text) return p;
+  rafter_plan_free(p);
+  return NULL;
+}
+
+rf_status rf_plan_begin(const rf_options *o, rafter_plan **out, rf_error *error) {
+  const char *kind = rf_options_knows(o, "job")                   ? rf_options_text(o, "job")
+                     : !strcmp(rf_options_command(o), "generate") ? "generate"
+                                                                  : "train";
+  rafter_plan *p = rf_planned_new();
+  if (!p) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning");
   if (!strcmp(rf_options_command(o), "plan")) {
     p->tensors = rf_options_flag(o, "tensors");
     p->ops = rf_options_flag(o, "ops");
@@ -26,8 +31,7 @@ rf_status rf_plan_begin(const rf_options *o, rafter_plan **out, rf_error *error)
     p->budget_seconds = rf_options_is_set(o, "budget") ? rf_options_float(o, "budget") : 0;
   }
   p->advises = true;
-  RF_GO(rf_plan_job(p, o, kind, error));
-done:
+  rf_status status = rf_plan_job(p, o, kind, error);
   if (status == RAFTER_OK) *out = p;
   else rafter_plan_free(p);
   return status;

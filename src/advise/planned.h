@@ -22,7 +22,7 @@ struct rafter_plan {
   rf_fit_found found;     /* of --fit */
   double tokens, budget_seconds;
   bool tensors, ops;
-  bool sized, advisable; /* sized: only its size counts; advisable: single changes can be priced */
+  bool sized, advisable; /* sized: only the size is needed; advisable: single changes can be priced */
   const char *job;
   int64_t needs;               /* peak bytes over all phases of an RL step; 0: the job has one phase */
   int64_t lasts;               /* part of `needs` that stays in memory during the whole job */
@@ -48,10 +48,11 @@ rf_status rf_plan_table(const rafter_plan *plan, char **text, rf_error *error);
 double rf_json_at(const json_t *json, const char *object, const char *key);
 bool rf_json_fits(const json_t *plan);
 
-/* jobs.c: resolves the settings of a job ("train", "serve", ...), plans it, and fills `extra`. */
+/* A plan without settings, or NULL without memory. */
+rafter_plan *rf_planned_new(void);
+/* jobs.c: resolves the settings of a job ("train", "serve", ...), plans it, and fills `extra`. If
+ * the plan is `sized`, without simulation and advice. */
 rf_status rf_plan_job(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
-/* Makes the same plans without simulation and advice, enough to know whether they fit. */
-rf_status rf_plan_job_size(rafter_plan *plan, const rf_options *options, const char *job, rf_error *error);
 /* Options of jobs that are simulated. */
 extern const rf_option RF_SERVING_OPTIONS[];
 

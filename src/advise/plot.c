@@ -15,12 +15,6 @@ enum { COLOURS = sizeof COLOUR / sizeof *COLOUR };
 #define LIMIT_COLOUR "#d00000"
 enum { NEAR = 6 }; /* a limit above NEAR times the data is a label, not a line */
 
-static double room_of(const rf_plan *plan) {
-  double most = plan->options.budget_bytes > 0 ? (double)plan->options.budget_bytes
-                                               : plan->machine.memory_bytes - plan->machine.reserve_bytes;
-  return most > 0 ? most : 0;
-}
-
 /* Draws the machine's limit as a line, or as a label if it is far above the data. */
 static void put_limit(rf_gnuplot *p, const char *machine, double room, double most) {
   char label[120], size[32];
@@ -34,11 +28,9 @@ static void put_limit(rf_gnuplot *p, const char *machine, double room, double mo
             "set arrow 1 from graph 0,first %.6g to graph 1,first %.6g nohead lc rgb '" LIMIT_COLOUR
             "' lw 2 dt 2\n",
             room / 0x1p30, room / 0x1p30);
-  fputs("set label 1 ", p->script);
-  rf_gnuplot_quote(p, label);
-  if (near)
-    fprintf(p->script, " at graph 0.01,first %.6g offset 0,0.6 tc rgb '" LIMIT_COLOUR "'\n", room / 0x1p30);
-  else fputs(" at graph 0.01,0.95 tc rgb '" LIMIT_COLOUR "'\n", p->script);
+  fprintf(p->script, "set label 1 %s at graph 0.01,", rf_gnuplot_quote(p, label));
+  if (near) fprintf(p->script, "first %.6g offset 0,0.6 tc rgb '" LIMIT_COLOUR "'\n", room / 0x1p30);
+  else fputs("0.95 tc rgb '" LIMIT_COLOUR "'\n", p->script);
 }
 
 /* ---- a sweep --------------------------------------------------------------------------------- */
@@ -51,9 +43,7 @@ static void put_x_axis(rf_gnuplot *p, const char *name, const rf_sweep_row *row,
     least = fmin(least, row[i].x);
     most = fmax(most, row[i].x);
   }
-  fputs("set xlabel ", p->script);
-  rf_gnuplot_quote(p, name);
-  fputc('\n', p->script);
+  fprintf(p->script, "set xlabel %s\n", rf_gnuplot_quote(p, name));
   if (numbers && least > 0 && most / least >= 16) {
     fprintf(p->script, "set logscale x 2\nset xrange [%.6g:%.6g]\n", least / 1.1, most * 1.1);
     return;
@@ -64,11 +54,8 @@ static void put_x_axis(rf_gnuplot *p, const char *name, const rf_sweep_row *row,
     return;
   }
   fputs("set xtics (", p->script);
-  for (int i = 0; i < count; i++) {
-    fputs(i ? ", " : "", p->script);
-    rf_gnuplot_quote(p, row[i].value);
-    fprintf(p->script, " %d", i);
-  }
+  for (int i = 0; i < count; i++)
+    fprintf(p->script, "%s%s %d", i ? ", " : "", rf_gnuplot_quote(p, row[i].value), i);
   fprintf(p->script, ")\nset xrange [-0.5:%g]\n", count - 0.5);
 }
 
@@ -83,12 +70,10 @@ static void put_cliffs(rf_gnuplot *p, const json_t *cliffs, const rf_sweep_row *
     for (int k = 0; shown && k < count; k++) {
       if (strcmp(row[k].value, json_string_value(json_object_get(cliff, "at")))) continue;
       double x = isfinite(row[k].x) ? row[k].x : k;
-      fprintf(
-          p->script,
-          "set arrow from first %.6g,graph 0 to first %.6g,graph 1 nohead lc rgb '#888888' dt 3\nset label ",
-          x, x);
-      rf_gnuplot_quote(p, json_string_value(json_object_get(cliff, "kind")));
-      fprintf(p->script, " at first %.6g,graph 0.04 rotate by 90 offset 0.7,0 tc rgb '#666666'\n", x);
+      fprintf(p->script,
+              "set arrow from first %.6g,graph 0 to first %.6g,graph 1 nohead lc rgb '#888888' dt 3\nset "
+              "label %s at first %.6g,graph 0.04 rotate by 90 offset 0.7,0 tc rgb '#666666'\n",
+              x, x, rf_gnuplot_quote(p, json_string_value(json_object_get(cliff, "kind"))), x);
     }
   }
 }
@@ -109,9 +94,9 @@ rf_status rf_plot_sweep(const char *path, const char *title, const char *machine
     slowest = fmax(slowest, row[i].seconds);
   }
   double unit = slowest < 1e-3 ? 1e6 : slowest < 1 ? 1e3 : 1;
-  fputs("EOD\nset multiplot layout 3,1 title ", p->script);
-  rf_gnuplot_quote(p, title);
-  fputs(" noenhanced\nset lmargin 12\nset rmargin 3\nunset key\n", p->script);
+  fprintf(p->script,
+          "EOD\nset multiplot layout 3,1 title %s noenhanced\nset lmargin 12\nset rmargin 3\nunset key\n",
+          rf_gnuplot_quote(p, title));
   put_x_axis(p, name, row, count);
   double room = 0;
   for (int i = 0; i < count && room == 0; i++) room = row[i].room;
@@ -131,8 +116,8 @@ rf_status rf_plot_sweep(const char *path, const char *title, const char *machine
                         : "µs",
           unit, COLOUR[1]);
   fprintf(p->script,
-          "set ylabel 'tokens a second'\nset format y '%%.1s %%c'\nplot $rows using 1:4 with linespoints pt "
-          "7 ps 0.7 lw 2 lc rgb '%s'\nunset multiplot\n",
+          "set ylabel 'tokens per second'\nset format y '%%.1s %%c'\nplot $rows using 1:4 with linespoints "
+          "pt 7 ps 0.7 lw 2 lc rgb '%s'\nunset multiplot\n",
           COLOUR[2]);
   return rf_gnuplot_close(p, error);
 }
@@ -141,7 +126,7 @@ rf_status rf_plot_sweep(const char *path, const char *title, const char *machine
 
 rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *error) {
   rf_gnuplot plot, *p = &plot;
-  double most = 0, slowest = 0, room = room_of(plan->plan);
+  double most = 0, slowest = 0, room = (double)rf_plan_room(&plan->plan->options);
   char label[256], mesh[160], size[32];
   RF_TRY(rf_gnuplot_open(path, 1000, 640, p, error));
   fputs("$rows << EOD\n", p->script);
@@ -155,46 +140,38 @@ rf_status rf_plot_frontier(const char *path, const rafter_plan *plan, rf_error *
     most = fmax(most, (double)r->peak_bytes);
     slowest = fmax(slowest, r->seconds);
   }
-  snprintf(label, sizeof label, "%.60s on %.60s: memory against time, what no setting beats in both",
+  snprintf(label, sizeof label, "%.60s on %.60s: memory and time of settings that no other beats in both",
            plan->plan->graph->model.name, plan->plan->machine.name);
-  fputs("EOD\nset title ", p->script);
-  rf_gnuplot_quote(p, label);
+  fprintf(p->script, "EOD\nset title %s noenhanced\n", rf_gnuplot_quote(p, label));
   snprintf(label, sizeof label, "limit %s", rf_text_bytes(room, size));
   bool near = room < NEAR * most;
   fprintf(p->script,
-          " noenhanced\nset xrange [0:%.6g]\nset yrange [0:%.6g]\nset xlabel 'memory per chip (GiB)'\nset "
-          "ylabel 'time of a step (s)'\nunset key\n",
+          "set xrange [0:%.6g]\nset yrange [0:%.6g]\nset xlabel 'memory per chip (GiB)'\nset ylabel 'time of "
+          "a step (s)'\nunset key\n",
           1.3 * fmax(most, near ? room : 0) / 0x1p30, 1.45 * slowest);
   fprintf(p->script,
           "set arrow from first %.6g,graph 0 to first %.6g,graph 1 nohead lc rgb '" LIMIT_COLOUR
-          "' lw 2 dt 2\nset label ",
-          room / 0x1p30, room / 0x1p30);
-  rf_gnuplot_quote(p, label);
+          "' lw 2 dt 2\nset label %s at ",
+          room / 0x1p30, room / 0x1p30, rf_gnuplot_quote(p, label));
   if (near)
-    fprintf(p->script, " at first %.6g,graph 0.03 offset 0.5,0 tc rgb '" LIMIT_COLOUR "'\n", room / 0x1p30);
-  else fputs(" at graph 0.98,0.95 right tc rgb '" LIMIT_COLOUR "'\n", p->script);
+    fprintf(p->script, "first %.6g,graph 0.03 offset 0.5,0 tc rgb '" LIMIT_COLOUR "'\n", room / 0x1p30);
+  else fputs("graph 0.98,0.95 right tc rgb '" LIMIT_COLOUR "'\n", p->script);
   fprintf(p->script,
           "plot $rows using 1:2 with lines lw 1 lc rgb '#bbbbbb', '' using 1:($4==1?$2:1/0) with points pt 7 "
-          "ps 1.2 lc rgb '%s', "
-          "'' using 1:($4==0?$2:1/0) with points pt 6 ps 1.2 lc rgb '%s', '' using 1:2:3 with labels left "
-          "rotate by 35 offset 0.4,0.6 font ',9' "
-          "noenhanced\n",
+          "ps 1.2 lc rgb '%s', '' using 1:($4==0?$2:1/0) with points pt 6 ps 1.2 lc rgb '%s', '' using 1:2:3 "
+          "with labels left rotate by 35 offset 0.4,0.6 font ',9' noenhanced\n",
           COLOUR[0], COLOUR[5]);
   return rf_gnuplot_close(p, error);
 }
 
 /* ---- rates of a server ----------------------------------------------------------------------- */
 
-static double percentile(const json_t *row, const char *what, const char *which) {
-  return rf_json_at(row, what, which);
-}
-
 /* Draws the token rate against latency, one point per request rate; hollow points where requests
  * pile up. */
 rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *error) {
   static const struct {
     const char *key, *label;
-  } panel[] = {{"ttft_seconds", "until the first token"}, {"tpot_seconds", "a further token"}};
+  } panel[] = {{"ttft_seconds", "time to the first token"}, {"tpot_seconds", "time per further token"}};
   rf_gnuplot plot, *p = &plot;
   const json_t *serving = json_object_get(plan->extra, "serving"), *row;
   size_t i;
@@ -206,19 +183,18 @@ rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *err
             json_is_true(json_object_get(row, "saturated")),
             json_number_value(json_object_get(row, "requests_per_second")));
     for (int k = 0; k < 2; k++)
-      fprintf(p->script, " %.9g %.9g", 1e3 * percentile(row, panel[k].key, "p50"),
-              1e3 * percentile(row, panel[k].key, "p99"));
+      fprintf(p->script, " %.9g %.9g", 1e3 * rf_json_at(row, panel[k].key, "p50"),
+              1e3 * rf_json_at(row, panel[k].key, "p99"));
     fputc('\n', p->script);
   }
-  snprintf(title, sizeof title, "%.60s on %.60s, %d chip%s: tokens against waiting, by requests a second",
+  snprintf(title, sizeof title, "%.60s on %.60s, %d chip%s: token rate and latency by requests per second",
            plan->plan->graph->model.name, plan->plan->machine.name, plan->plan->machine.chips,
            plan->plan->machine.chips > 1 ? "s" : "");
-  fputs("EOD\nset multiplot layout 2,1 title ", p->script);
-  rf_gnuplot_quote(p, title);
-  fputs(" noenhanced\nset lmargin 12\nset rmargin 8\nset key top left reverse Left\nset logscale y\nset "
-        "xrange [0:*]\nset offsets 0,graph 0.08,0,0\n"
-        "set format x '%.1s %c'\nset xlabel 'tokens a second (hollow: requests pile up)'\n",
-        p->script);
+  fprintf(p->script,
+          "EOD\nset multiplot layout 2,1 title %s noenhanced\nset lmargin 12\nset rmargin 8\nset key top "
+          "left reverse Left\nset logscale y\nset xrange [0:*]\nset offsets 0,graph 0.08,0,0\nset format x "
+          "'%%.1s %%c'\nset xlabel 'tokens per second (hollow: requests pile up)'\n",
+          rf_gnuplot_quote(p, title));
   for (int k = 0; k < 2; k++) {
     int at = 4 + 2 * k;
     fprintf(p->script, "%sset ylabel '%s (ms)'\nplot ",
@@ -227,10 +203,10 @@ rf_status rf_plot_rates(const char *path, const rafter_plan *plan, rf_error *err
     for (int part = 0; part < 2; part++)
       fprintf(p->script,
               "$rates using 1:%d with lines lw 2 lc rgb '%s' title '%s', '' using 1:($2==0?$%d:1/0) with "
-              "points pt 7 ps 0.9 lc rgb '%s' notitle, "
-              "'' using 1:($2==1?$%d:1/0) with points pt 6 ps 1.1 lc rgb '%s' notitle, ",
-              at + part, COLOUR[part], part ? "99 of 100 wait at most" : "half wait at most", at + part,
-              COLOUR[part], at + part, COLOUR[part]);
+              "points pt 7 ps 0.9 lc rgb '%s' notitle, '' using 1:($2==1?$%d:1/0) with points pt 6 ps 1.1 lc "
+              "rgb '%s' notitle, ",
+              at + part, COLOUR[part], part ? "99th percentile" : "median", at + part, COLOUR[part],
+              at + part, COLOUR[part]);
     fprintf(p->script,
             "'' using 1:%d:3 with labels left offset 0.6,0.5 font ',9' tc rgb '#666666' noenhanced notitle\n",
             at + 1);
@@ -274,10 +250,10 @@ static rf_status put_timeline(rf_gnuplot *p, const rf_plan *plan, rf_error *erro
   }
   free(live);
   fprintf(p->script,
-          "EOD\nset xrange [0:%d]\nset xlabel 'op, in the order they run'\nset ylabel 'memory per chip "
+          "EOD\nset xrange [0:%d]\nset xlabel 'op, in execution order'\nset ylabel 'memory per chip "
           "(GiB)'\nset key outside right top reverse Left\n",
           ops > 1 ? ops - 1 : 1);
-  put_limit(p, plan->machine.name, room_of(plan), most);
+  put_limit(p, plan->machine.name, (double)rf_plan_room(&plan->options), most);
   for (int s = RF_SECTIONS; s-- > 1;)
     for (int i = 1; i < ops; i++)
       if ((int)plan->graph->op[i].section == s && (int)plan->graph->op[i - 1].section != s)
@@ -347,8 +323,8 @@ static void put_roofs(rf_gnuplot *p, const rf_plan *plan) {
     low = fmin(low, list[i].flops / list[i].seconds);
   }
   if (!(peak > 0) || !(bps > 0) || !isfinite(left)) {
-    fputs("set label 1 'no product, or a machine without ceilings' at graph 0.5,0.5 center\nplot [0:1][0:1] "
-          "1/0\n",
+    fputs("set label 1 'no op with FLOPs, or no ceilings known for this machine' at graph 0.5,0.5 "
+          "center\nplot [0:1][0:1] 1/0\n",
           p->script);
     return;
   }
@@ -363,8 +339,8 @@ static void put_roofs(rf_gnuplot *p, const rf_plan *plan) {
         "outside right top Left reverse\n",
         p->script);
   fprintf(p->script,
-          "set label 1 'ops without products (%.0f %% of the time) have no place here' at graph 0.02,0.95 tc "
-          "rgb '#666666'\n",
+          "set label 1 'not shown: ops without FLOPs (%.0f %% of the time)' at graph 0.02,0.95 tc rgb "
+          "'#666666'\n",
           plan->step_seconds > 0 ? 100 * unseen / plan->step_seconds : 0);
   fprintf(p->script,
           "set label 2 'ridge: %.0f FLOP per byte' at first %.6g,first %.6g left offset 1,-1 tc rgb "
@@ -404,10 +380,9 @@ rf_status rf_plot_plan(const char *path, const rafter_plan *plan, rf_error *erro
   char title[200];
   RF_TRY(rf_gnuplot_open(path, 1100, 1100, p, error));
   snprintf(title, sizeof title, "%.60s on %.60s: memory and time of %s", plan->plan->graph->model.name,
-           plan->plan->machine.name, plan->prefill ? "a walk" : "a step");
-  fputs("set multiplot layout 2,1 title ", p->script);
-  rf_gnuplot_quote(p, title);
-  fputs(" noenhanced\nset lmargin 12\nset rmargin 30\n", p->script);
+           plan->plan->machine.name, plan->prefill ? "a forward pass" : "a step");
+  fprintf(p->script, "set multiplot layout 2,1 title %s noenhanced\nset lmargin 12\nset rmargin 30\n",
+          rf_gnuplot_quote(p, title));
   rf_status status = put_timeline(p, largest, error);
   put_roofs(p, plan->plan);
   fputs("unset multiplot\n", p->script);

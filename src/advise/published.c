@@ -2,6 +2,7 @@
  * `--fit` finds the settings that were not published. */
 #include "advise/set.h"
 #include "advise/vary.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,23 +18,8 @@ __asm__(".pushsection .rodata\n"
         ".popsection\n");
 extern const char rf_published_text[];
 
-enum {
-  ID,
-  SYSTEM,
-  MACHINE,
-  CHIPS,
-  MODEL,
-  SEQ,
-  PRECISION,
-  RATE,
-  PUBLISHED,
-  SOURCE,
-  MESH,
-  BATCH,
-  ACCUMULATE,
-  REMAT,
-  COLUMNS
-};
+enum { ID, SYSTEM, MACHINE, CHIPS, MODEL, SEQ, PRECISION, RATE };
+enum { PUBLISHED = RATE + 1, SOURCE, MESH, BATCH, ACCUMULATE, REMAT, COLUMNS };
 typedef struct published {
   char text[COLUMNS][200];
 } published;
@@ -50,13 +36,11 @@ static bool read_row(const char *line, published *row) {
 }
 
 static rf_status find_row(const char *id, published *row, rf_error *error) {
-  char hint[512] = "one of ";
-  size_t at = strlen(hint);
+  char hint[512] = "choose one of";
   for (const char *line = rf_published_text; *line;) {
     if (read_row(line, row)) {
       if (!strcmp(row->text[ID], id)) return RAFTER_OK;
-      at += (size_t)snprintf(hint + at, sizeof hint - at, "%s ", row->text[ID]);
-      if (at >= sizeof hint) at = sizeof hint - 1;
+      rf_text_append(hint, sizeof hint, " %s", row->text[ID]);
     }
     size_t n = strcspn(line, "\n");
     line += n + (line[n] == '\n');
@@ -144,8 +128,8 @@ rf_status rf_compare_published(const rf_options *o, const char *id, const rafter
                 row.text[PRECISION], "published", row.text[PUBLISHED], "source", row.text[SOURCE], "rate",
                 "tokens_per_second", rate * chips, "tokens_per_second_per_chip", rate);
   snprintf(text, sizeof text,
-           "published %.4g tokens a second and chip, planned %.4g: the run reaches %.0f %% of the plan", rate,
-           planned, 100 * rate / planned);
+           "published %.4g tokens per second per chip, planned %.4g: the run reaches %.0f %% of the plan",
+           rate, planned, 100 * rate / planned);
   snprintf(setting, sizeof setting, "batch %lld, remat %.40s, %.12s",
            (long long)json_integer_value(json_object_get(settings, "batch")),
            json_string_value(json_object_get(settings, "remat")),
@@ -153,7 +137,7 @@ rf_status rf_compare_published(const rf_options *o, const char *id, const rafter
   rf_say(sink, "%s: %s, %s on %s chips of %s, %s tokens, %s (%s)\n", row.text[ID], row.text[SYSTEM],
          row.text[MODEL], row.text[CHIPS], row.text[MACHINE], row.text[SEQ], row.text[PUBLISHED],
          row.text[SOURCE]);
-  rf_say(sink, "planned with %s, %s-bound; what the run does not say was searched for\n%s\n", setting,
+  rf_say(sink, "planned with %s, %s-bound; settings that were not published were searched\n%s\n", setting,
          json_string_value(json_object_get(json_object_get(a, "time"), "bound")), text);
   json_t *difference = rf_json_between(a, b, false), *ratio = rf_json_between(a, b, true);
   json_object_set_new(difference, "tokens_per_second", json_real(rate * chips - planned * chips));

@@ -54,9 +54,10 @@ static int64_t bytes_of(const rafter_plan *p) {
  * plan. */
 static rafter_plan *plan_with(const remedy *r, const char *change, int64_t *bytes) {
   rf_options *options = rf_options_copy(r->from);
-  rafter_plan *p = calloc(1, sizeof *p);
+  rafter_plan *p = rf_planned_new();
+  if (p) p->sized = true;
   bool made = p && rf_options_apply(options, change, NULL) == RAFTER_OK &&
-              rf_plan_job_size(p, options, r->plan->job, NULL) == RAFTER_OK;
+              rf_plan_job(p, options, r->plan->job, NULL) == RAFTER_OK;
   bool fits = made && rf_plan_all_fits(p);
   *bytes = made ? bytes_of(p) : 0;
   rf_options_free(options);
@@ -349,7 +350,7 @@ static rf_status say_why(const rafter_plan *plan, bool *find_more, rf_error *why
   if (rf_plan_require_fit(largest, why) == RAFTER_OK) {
     if (plan->needs <= room) return RAFTER_OK;
     RF_FAIL(why, RAFTER_NO_FIT,
-            "take a smaller model or a machine with more memory, or train adapters with --lora",
+            "use a smaller model or a machine with more memory, or train adapters with --lora",
             "the phases do not fit together (memory: expected at most %s, got %s)",
             rf_text_bytes((double)room, a), rf_text_bytes((double)plan->needs, b));
   } else if (largest->arena_bytes <= room) return RAFTER_NO_FIT; /* the host has too little */

@@ -69,7 +69,7 @@ static bool is_pair(const char *text) { return text[strcspn(text, "=:/")] == '='
 rf_status rf_options_apply(rf_options *options, const char *text, rf_error *error) {
   rf_status status;
   char *copy = strdup(text);
-  if (!copy) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while comparing");
+  if (!copy) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while reading options");
   if (strpbrk(text, " \t") || !strncmp(text, "--", 2)) status = set_words(options, copy, error);
   else if (names_option(options, text) || is_pair(text)) status = set_list(options, copy, error);
   else status = rf_options_set(options, "MODEL", text, error);

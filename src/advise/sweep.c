@@ -62,8 +62,8 @@ static void find_kink(json_t *cliffs, const rf_sweep_row *row, int i) {
   double each = row[i].rate / row[i].chips, before = row[i - 1].rate / row[i - 1].chips;
   if (!(row[i].chips > row[i - 1].chips) || !(before > 0) || each > (1 - SCALES) * before) return;
   snprintf(text, sizeof text,
-           "a chip makes %.0f %% of the tokens it made among %.0f: the network takes %.0f %% of the step, "
-           "%.0f %% before",
+           "each chip computes %.0f %% of the tokens that it computed with %.0f chips, and the network takes "
+           "%.0f %% of the step instead of %.0f %%",
            100 * each / before, row[i - 1].chips, 100 * row[i].waits, 100 * row[i - 1].waits);
   add_cliff(cliffs, row[i].value, "scaling", 1 - each / before, "topology", text);
 }
@@ -87,13 +87,14 @@ static json_t *find_cliffs(const rf_sweep_row *row, int count) {
     if (memory > 0)
       add_cliff(cliffs, row[i].value, "memory", memory, row[i].why_memory.kind, row[i].why_memory.text);
     if (row[i - 1].fits && !row[i].fits) {
-      snprintf(text, sizeof text, "the first that does not fit %s: %s", rf_text_bytes(row[i].room, a),
-               row[i].why_memory.text);
+      snprintf(text, sizeof text, "the first value that does not fit in %s: %s",
+               rf_text_bytes(row[i].room, a), row[i].why_memory.text);
       add_cliff(cliffs, row[i].value, "fit", row[i].bytes / row[i].room - 1, row[i].why_memory.kind, text);
     }
     find_kink(cliffs, row, i);
     if (strcmp(row[i].bound, row[i - 1].bound)) {
-      snprintf(text, sizeof text, "the step turns from %s- to %s-bound", row[i - 1].bound, row[i].bound);
+      snprintf(text, sizeof text, "the step changes from %s-bound to %s-bound", row[i - 1].bound,
+               row[i].bound);
       add_cliff(cliffs, row[i].value, "bound", 0, "bound", text);
     }
   }
@@ -123,8 +124,8 @@ static rf_status common_batch(const rf_options *o, const char *name, const char 
     if (value > 0) all = all / rf_common_divisor(all, value) * value;
     if (all > MOST)
       return RF_FAIL(error, RAFTER_INVALID, "give --batch, or fewer values",
-                     "no batch is a multiple of all values (--sweep %s: expected one up to %d)", name,
-                     (int)MOST);
+                     "no batch is a multiple of all values (--sweep %s: expected a common multiple up to %d)",
+                     name, (int)MOST);
   }
   *batch = (least + all - 1) / all * all;
   return RAFTER_OK;
@@ -180,8 +181,8 @@ static rf_status plot(const rf_options *o, const char *name, const rf_sweep_row 
                           ? rf_options_argument(o, 0)
                           : json_string_value(json_object_get(json_object_get(plan, "model"), "name")),
              *machine = json_string_value(json_object_get(json_object_get(plan, "machine"), "name"));
-  snprintf(title, sizeof title, "%.60s on %.60s: %.40s of a plan to %.20s", model ? model : "models", machine,
-           name, rf_options_text(o, "job"));
+  snprintf(title, sizeof title, "%.60s on %.60s: sweep of %.40s (--job %.20s)", model ? model : "models",
+           machine, name, rf_options_text(o, "job"));
   return rf_plot_sweep(rf_options_text(o, "plot"), title, machine, name, row, count, cliffs, error);
 }
 

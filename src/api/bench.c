@@ -267,7 +267,8 @@ static rf_status leave(const rafter_job *job, const rafter_sink *sink, const tes
   rf_status status = rf_walked_of(g, &w, error);
   const rf_report_walk in_order[] = {w.walk[1], w.walk[0]};
   if (status == RAFTER_OK) {
-    status = rf_traced_leave(record, job->options, t->name, g->run, in_order, 2, results, sink, error);
+    const rf_traced_run traced = {record, g->run, in_order, 2};
+    status = rf_traced_leave(&traced, job->options, t->name, results, sink, error);
     rf_walked_free(&w);
   }
   json_decref(results);
@@ -508,7 +509,8 @@ static rf_status bench_score(const rafter_job *job, const rafter_sink *sink, con
     rf_walked w;
     status = rf_walked_of_scores(scorer, walks, t->tokens * (reps + 1), all, &w, error);
     if (status == RAFTER_OK) {
-      status = rf_traced_leave(record, job->options, t->name, scorer->run, w.walk, 1, results, sink, error);
+      const rf_traced_run traced = {record, scorer->run, w.walk, 1};
+      status = rf_traced_leave(&traced, job->options, t->name, results, sink, error);
       rf_walked_free(&w);
     }
     json_decref(results);

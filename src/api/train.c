@@ -249,8 +249,8 @@ rf_status rf_trainer_leave_trace(const rafter_trainer *t, const rf_record *recor
                                  const char *part, json_t *results, const rafter_sink *sink,
                                  rf_error *error) {
   rf_report_walk walk[2];
-  int walks = walks_of(t, walk);
-  return rf_traced_leave(record, options, part, t->trainer->run, walk, walks, results, sink, error);
+  const rf_traced_run traced = {record, t->trainer->run, walk, walks_of(t, walk)};
+  return rf_traced_leave(&traced, options, part, results, sink, error);
 }
 
 void rafter_trainer_close(rafter_trainer *t) {

@@ -208,7 +208,7 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
                             double seconds, rf_error *error) {
   bool quiet = json_is_true(json_object_get(json_object_get(journal->run, "options"), "quiet"));
   if (!computes(walk[0].plan))
-    return rf_say(journal->sink, "\nnothing was computed: --backend %s walks the plan alone\n",
+    return rf_say(journal->sink, "\nnothing was computed: --backend %s only executes the plan\n",
                   walk[0].plan->options.backend->name),
            RAFTER_OK;
   if (quiet && !*journal->folder && !journal->id) return RAFTER_OK; /* no one would read it */
@@ -218,7 +218,7 @@ rf_status rf_journal_sum_up(rf_journal *journal, const rf_run *run, const rf_rep
     json_object_set_new(entry, "trace", json_pack("{sO}", "header", journal->traced));
   rf_outside outside;
   rf_status status =
-      entry ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summing up a run");
+      entry ? RAFTER_OK : RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summarizing a run");
   RF_GO(status);
   if (rf_run_outside(run, &outside, NULL) == RAFTER_OK)
     json_object_set_new(report, "outside_arena_bytes",

@@ -45,7 +45,7 @@ static void say_gaps(const rf_trace *trace, const char *of, const rafter_sink *s
   }
   if (!(all > 0)) return;
   say(sink, "threads  %.1f %% of their time in ops", 100 * work / all);
-  if (phases > 0.0005 * all) say(sink, ", %.1f %% in phases beside them", 100 * phases / all);
+  if (phases > 0.0005 * all) say(sink, ", %.1f %% in other phases", 100 * phases / all);
   bool taken[RF_GAPS] = {[RF_GAP_UNEXPLAINED] = true};
   for (int n = 0; n < RF_GAPS; n++) {
     int most = -1;
@@ -56,7 +56,7 @@ static void say_gaps(const rf_trace *trace, const char *of, const rafter_sink *s
     say(sink, ", %s %.1f %%", rf_gap_name((rf_gap)most), 100 * seconds[most] / all);
   }
   say(sink, "; unexplained %.2f %%", 100 * seconds[RF_GAP_UNEXPLAINED] / all);
-  if (behind > 0.0005 * all) say(sink, "; %.1f %% of the time lies between %s", 100 * behind / all, of);
+  if (behind > 0.0005 * all) say(sink, "; %.1f %% of the time is between %s", 100 * behind / all, of);
   say(sink, "\n");
 }
 
@@ -90,22 +90,24 @@ rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf
     say(sink, "trace    %d steps, %lld spans in %s/trace.bin; trace.json there opens in Perfetto",
         trace->steps, (long long)trace->count, journal->folder);
     if (in_json < trace->steps)
-      say(sink, ": the first %d steps, `rafter report %s --perfetto FILE` writes all", in_json,
+      say(sink, ", with the first %d steps; `rafter report %s --perfetto FILE` writes all", in_json,
           journal->folder);
-    if (trace->dropped) say(sink, "; %lld older spans did not fit and are gone", (long long)trace->dropped);
+    if (trace->dropped)
+      say(sink, "; %lld older spans did not fit and were dropped", (long long)trace->dropped);
     say(sink, "\n");
   }
   rf_trace_free(trace);
   return status;
 }
 
-rf_status rf_traced_leave(const rf_record *record, const rf_options *options, const char *part,
-                          const rf_run *run, const rf_report_walk *walk, int walks, json_t *results,
-                          const rafter_sink *sink, rf_error *error) {
+rf_status rf_traced_leave(const rf_traced_run *traced, const rf_options *options, const char *part,
+                          json_t *results, const rafter_sink *sink, rf_error *error) {
+  const rf_report_walk *walk = traced->walk;
+  int walks = traced->walks;
   char folder[4096], path[4400];
   rf_journal journal = {.beside = true};
   rf_status status = RAFTER_OK;
-  if (!record) return RAFTER_OK;
+  if (!traced->record) return RAFTER_OK;
   RF_TRY(rf_journal_folder(options, folder, error));
   if (part) {
     size_t used = strlen(folder);
@@ -114,11 +116,11 @@ rf_status rf_traced_leave(const rf_record *record, const rf_options *options, co
   }
   RF_GO(rf_journal_begin(&journal, sink, options, rf_options_json(options), folder, walk, walks, error));
   json_object_update(journal.results, results);
-  json_t *report = rf_journal_report(run, walk, walks);
+  json_t *report = rf_journal_report(traced->run, walk, walks);
   snprintf(path, sizeof path, "%s/report.json", folder);
   status = rf_json_write(path, report, 0, error);
   json_decref(report);
-  if (status == RAFTER_OK) status = rf_traced_write(record, &journal, walk, walks, error);
+  if (status == RAFTER_OK) status = rf_traced_write(traced->record, &journal, walk, walks, error);
 done:
   rf_journal_close(&journal, status, error);
   return status;

@@ -16,12 +16,17 @@ rf_status rf_traced_check(const rf_options *options, int64_t first, int64_t last
 rf_status rf_traced_write(const rf_record *record, rf_journal *journal, const rf_report_walk *walk, int walks,
                           rf_error *error);
 
-/* Like rf_traced_write, for a command that otherwise writes no folder: also writes run.json,
- * plan.json and report.json, into --out or a new folder. `part` (may be NULL): a folder in it.
- * `results`: an object for the history. */
-rf_status rf_traced_leave(const rf_record *record, const rf_options *options, const char *part,
-                          const rf_run *run, const rf_report_walk *walk, int walks, json_t *results,
-                          const rafter_sink *sink, rf_error *error);
+/* A traced run of a command that otherwise writes no folder. */
+typedef struct rf_traced_run {
+  const rf_record *record; /* NULL: nothing to write */
+  const rf_run *run;
+  const rf_report_walk *walk; /* `walks` plans in the order of the run */
+  int walks;
+} rf_traced_run;
+/* Writes run.json, plan.json, report.json and the trace into --out or a new folder. `part` (may be
+ * NULL): a folder in it. `results`: an object for the history. */
+rf_status rf_traced_leave(const rf_traced_run *traced, const rf_options *options, const char *part,
+                          json_t *results, const rafter_sink *sink, rf_error *error);
 
 extern const rf_option RF_TRACE_OPTIONS[];
 

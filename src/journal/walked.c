@@ -22,7 +22,7 @@ rf_status rf_walked_of(const rf_generator *g, rf_walked *w, rf_error *error) {
     w->walk[i].predicted = w->share[2 * i] = calloc(ops, sizeof(double));
     w->walk[i].limit = w->share[2 * i + 1] = calloc(ops, sizeof(double));
     if (!w->share[2 * i] || !w->share[2 * i + 1])
-      RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summing up a run"));
+      RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summarizing a run"));
     rf_generator_passes(g, 1 - i, &w->walk[i].count, &rows, &w->walk[i].seconds);
     w->walk[i].tokens = (double)rows;
     RF_GO(rf_generator_predicted(g, 1 - i, w->share[2 * i], w->share[2 * i + 1], error));
@@ -57,7 +57,7 @@ rf_status rf_walked_of_scores(const rf_scorer *scorer, int64_t walks, int64_t ro
   rf_status status = RAFTER_OK;
   *w = (rf_walked){.share = {calloc(ops, sizeof(double)), calloc(ops, sizeof(double))}};
   if (!w->share[0] || !w->share[1])
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summing up a run");
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while summarizing a run");
   if (status == RAFTER_OK && walks)
     status = rf_plan_walk_ops(scorer->plan, &extent, 1, (double)walks, w->share[0], w->share[1], error);
   w->walk[0] = (rf_report_walk){.name = "score",

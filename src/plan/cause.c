@@ -80,6 +80,15 @@ static int64_t pages_of(const rf_plan *plan) {
   return kv.of[RF_KV_GLOBAL].most + kv.of[RF_KV_LOCAL].most;
 }
 
+/* Sets the cause if the plans have different numbers of pages. */
+static bool find_page(const rf_plan *before, const rf_plan *after, rf_cause *cause) {
+  if (pages_of(before) == pages_of(after)) return false;
+  cause->kind = "page";
+  snprintf(cause->text, sizeof cause->text, "a sequence takes %lld pages of the cache instead of %lld",
+           (long long)pages_of(after), (long long)pages_of(before));
+  return true;
+}
+
 rf_cause rf_cause_of_time(const rf_plan *before, const rf_plan *after, double growth) {
   rf_cause cause = {.kind = "op"};
   const rf_op_def *worst = NULL;
@@ -97,8 +106,7 @@ rf_cause rf_cause_of_time(const rf_plan *before, const rf_plan *after, double gr
     }
   }
   if (!worst) {
-    snprintf(cause.text, sizeof cause.text,
-             "no kind of op takes more than its share: all of them grow alike");
+    snprintf(cause.text, sizeof cause.text, "no kind of op grows more than the others");
     return cause;
   }
   if (!namesakes(before, after, worst, growth, &b, &a)) {
@@ -108,27 +116,25 @@ rf_cause rf_cause_of_time(const rf_plan *before, const rf_plan *after, double gr
   const rf_plan_op *old = &before->op[b], *new = &after->op[a];
   if (strcmp(old->kernel->name, new->kernel->name)) {
     cause.kind = "kernel";
-    snprintf(cause.text, sizeof cause.text, "%s goes from kernel %s to %s at %lld rows", worst->name,
+    snprintf(cause.text, sizeof cause.text, "%s switches from kernel %s to %s at %lld rows", worst->name,
              old->kernel->name, new->kernel->name, (long long)rows_of(after, a));
   } else if (padding_of(after, a, &extent) > padding_of(before, b, &other)) {
     cause.kind = "tile";
     snprintf(cause.text, sizeof cause.text,
-             "%s (%.60s): %lld columns are padded to whole tiles of %d, %lld of them for nothing",
-             worst->name, after->graph->op[a].name, (long long)extent, after->machine.tile[1],
+             "%s (%.60s): %lld columns do not fill whole tiles of %d: %lld columns of padding", worst->name,
+             after->graph->op[a].name, (long long)extent, after->machine.tile[1],
              (long long)padding_of(after, a, &extent));
   } else if (before->options.build.job == RF_JOB_GENERATE && worst->curve_size == RF_CURVE_ROWS &&
-             pages_of(before) != pages_of(after)) {
-    cause.kind = "page";
-    snprintf(cause.text, sizeof cause.text, "a sequence holds %lld pages of the cache, %lld before",
-             (long long)pages_of(after), (long long)pages_of(before));
+             find_page(before, after, &cause)) {
+    return cause;
   } else if (old->bound != new->bound) {
     cause.kind = "bound";
-    snprintf(cause.text, sizeof cause.text, "%s turns from being limited by %s to %s at %lld rows (%.60s)",
+    snprintf(cause.text, sizeof cause.text, "the limit of %s changes from %s to %s at %lld rows (%.60s)",
              worst->name, BOUND[old->bound], BOUND[new->bound], (long long)rows_of(after, a),
              after->graph->op[a].name);
   } else if (before->machine.chips != after->machine.chips) {
     cause.kind = "topology";
-    snprintf(cause.text, sizeof cause.text, "%d chips in place of %d: %s keeps %.0f %% of its time",
+    snprintf(cause.text, sizeof cause.text, "%d chips instead of %d: %s takes %.0f %% of its former time",
              after->machine.chips, before->machine.chips, worst->name, 100 * is / was);
   } else
     snprintf(cause.text, sizeof cause.text, "%s takes %.3g times as long for %.3g times the work",
@@ -147,12 +153,7 @@ rf_cause rf_cause_of_memory(const rf_plan *before, const rf_plan *after, double 
       worst = c;
     }
   }
-  if (worst == RF_CLASS_KV && pages_of(before) != pages_of(after)) {
-    cause.kind = "page";
-    snprintf(cause.text, sizeof cause.text, "a sequence holds %lld pages of the cache, %lld before",
-             (long long)pages_of(after), (long long)pages_of(before));
-    return cause;
-  }
+  if (worst == RF_CLASS_KV && find_page(before, after, &cause)) return cause;
   const char *old_peak = rf_plan_peak(before), *new_peak = rf_plan_peak(after);
   double unit = after->by_class[worst] >= (int64_t)1 << 30 ? 0x1p30 : 0x1p20;
   snprintf(cause.text, sizeof cause.text, "%s goes from %.2f to %.2f %s%s%.80s",

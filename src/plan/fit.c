@@ -93,6 +93,10 @@ typedef struct setting {
 /* Microbatches to try, from the batch down; the eighth divisor is below any useful size. */
 enum { MAX_DIVISORS = 8 };
 
+/* The axes that shard the sequences of a microbatch. */
+static const rf_axes BATCH_AXES = RF_AXIS_BIT(RF_AXIS_SLICE) | RF_AXIS_BIT(RF_AXIS_DATA) |
+                                  RF_AXIS_BIT(RF_AXIS_EXPERT) | RF_AXIS_BIT(RF_AXIS_FSDP);
+
 /* Whether the number of microbatches is valid for the stages of a mesh. */
 static bool fills(const rf_mesh *mesh, int64_t micros) {
   int64_t stages = rf_pipeline_stages(mesh);
@@ -102,10 +106,8 @@ static bool fills(const rf_mesh *mesh, int64_t micros) {
 static int list_settings(const rf_plan_options *options, rf_fit_vary vary, setting list[2 * MAX_DIVISORS]) {
   static const rf_dtype dtypes[] = {RF_F32, RF_BF16};
   bool train = options->build.job == RF_JOB_TRAIN, staged = rf_pipeline_stages(&options->build.mesh) > 1;
-  const rf_axes cut = RF_AXIS_BIT(RF_AXIS_SLICE) | RF_AXIS_BIT(RF_AXIS_DATA) | RF_AXIS_BIT(RF_AXIS_EXPERT) |
-                      RF_AXIS_BIT(RF_AXIS_FSDP);
   int64_t batch = options->build.microbatch * options->build.accumulate,
-          chips = rf_mesh_size(&options->build.mesh, cut);
+          chips = rf_mesh_size(&options->build.mesh, BATCH_AXES);
   int count = 0;
   for (int d = 0; d < (vary.dtype ? 2 : 1); d++) {
     rf_dtype dtype = vary.dtype ? dtypes[d] : options->build.dtype;
@@ -287,9 +289,7 @@ static void list_neighbours(const rf_model *model, const rf_mesh *from, mesh_lis
 
 /* Microbatches for a pipeline: `accumulate` if valid, otherwise one per sequence on each chip. */
 static int fill_stages(const rf_mesh *mesh, int64_t batch, int accumulate) {
-  const rf_axes cut = RF_AXIS_BIT(RF_AXIS_SLICE) | RF_AXIS_BIT(RF_AXIS_DATA) | RF_AXIS_BIT(RF_AXIS_EXPERT) |
-                      RF_AXIS_BIT(RF_AXIS_FSDP);
-  int64_t chips = rf_mesh_size(mesh, cut);
+  int64_t chips = rf_mesh_size(mesh, BATCH_AXES);
   if (rf_pipeline_stages(mesh) == 1 || fills(mesh, accumulate) || batch % chips) return accumulate;
   return batch / chips <= INT32_MAX ? (int)(batch / chips) : accumulate;
 }
@@ -394,24 +394,21 @@ static void explain(rf_fit_row *row, int count) {
     const rf_fit_row *from = &row[i - 1];
     rf_fit_row *to = &row[i];
     char what[200] = "", mesh[160];
-    size_t at = 0;
     if (memcmp(&to->mesh, &from->mesh, sizeof to->mesh))
-      at += (size_t)snprintf(what + at, sizeof what - at, " mesh %.90s", rf_mesh_text(&to->mesh, mesh));
-    if (to->dtype != from->dtype)
-      at += (size_t)snprintf(what + at, sizeof what - at, " dtype=%s", rf_dtype_name(to->dtype));
-    if (to->remat != from->remat)
-      at += (size_t)snprintf(what + at, sizeof what - at, " remat=%s", rf_remat_name(to->remat));
+      rf_text_append(what, sizeof what, " mesh %.90s", rf_mesh_text(&to->mesh, mesh));
+    if (to->dtype != from->dtype) rf_text_append(what, sizeof what, " dtype=%s", rf_dtype_name(to->dtype));
+    if (to->remat != from->remat) rf_text_append(what, sizeof what, " remat=%s", rf_remat_name(to->remat));
     if (to->microbatch != from->microbatch)
-      snprintf(what + at, sizeof what - at, " microbatch=%lld accumulate=%d", (long long)to->microbatch,
-               to->accumulate);
+      rf_text_append(what, sizeof what, " microbatch=%lld accumulate=%d", (long long)to->microbatch,
+                     to->accumulate);
     double saved = (double)(from->peak_bytes - to->peak_bytes),
            percent = 100 * (to->seconds / from->seconds - 1);
     bool large = saved >= 0.1 * 0x1p30;
-    snprintf(to->why, sizeof to->why, "%s saves %.*f %s for %.*f %% time", what[0] ? what + 1 : "this",
+    snprintf(to->why, sizeof to->why, "%s saves %.*f %s for %.*f %% more time", what[0] ? what + 1 : "this",
              large ? 2 : 0, saved / (large ? 0x1p30 : 0x1p20), large ? "GiB" : "MiB", percent < 10 ? 1 : 0,
              percent);
   }
-  if (count) snprintf(row[0].why, sizeof row[0].why, "the fastest that was tried");
+  if (count) snprintf(row[0].why, sizeof row[0].why, "the fastest setting tried");
 }
 
 rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_fit_vary vary,
@@ -438,15 +435,11 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
     found->tried = f->rows;
     found->rows = frontier(f, found->row);
     explain(found->row, found->rows);
+    found->fits = f->best != NULL;
   }
-  if (found) found->fits = f->best != NULL;
-  if (f->best) {
-    *out = f->best;
-    f->best = NULL;
-  } else {
-    *out = f->least;
-    f->least = NULL;
-  }
+  rf_plan **chosen = f->best ? &f->best : &f->least;
+  *out = *chosen;
+  *chosen = NULL;
   if (!*out) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "the search made no plan"));
 done:
   rf_plan_free(f->best);

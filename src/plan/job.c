@@ -13,38 +13,45 @@ static bool given(const rf_options *options, const char *name) {
   return rf_options_knows(options, name) && rf_options_given(options, name);
 }
 
+static bool is(const rf_options *options, const char *name, const char *text) {
+  return !strcmp(rf_options_text_or(options, name, "?"), text);
+}
+
+static int choice_or(const rf_options *options, const char *name, int otherwise) {
+  return rf_options_knows(options, name) ? rf_options_choice(options, name) : otherwise;
+}
+
 static bool plans(const rf_options *options) { return !strcmp(rf_options_command(options), "plan"); }
 
 /* Refuses a dtype that has no kernel, except in `rafter plan`. */
 static rf_status planned_only(const rf_options *options, const char *option, rf_error *error) {
   if (plans(options)) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` sizes and prices it",
-                 "this version plans --%s %s and has no kernel for it", option,
+  return RF_FAIL(error, RAFTER_INVALID, "`rafter plan` predicts its memory and time",
+                 "--%s %s can only be planned: no kernel computes in this type", option,
                  rf_options_text(options, option));
 }
 
 static rf_status resolve_narrow(const rf_options *options, const rf_machine *machine, rf_build_options *build,
                                 rf_error *error) {
-  const char *kv = rf_options_text_or(options, "kv-dtype", NULL),
-             *weights = rf_options_text_or(options, "weights", "file"),
-             *matmul = rf_options_text_or(options, "matmul-dtype", NULL);
-  bool narrow_kv = kv && (!strcmp(kv, "fp8") || !strcmp(kv, "int4"));
-  build->kv_dtype_set = kv != NULL;
-  build->kv_dtype = !kv || !strcmp(kv, "f32") ? RF_F32
-                    : !strcmp(kv, "bf16")     ? RF_BF16
-                    : !strcmp(kv, "fp8")      ? RF_F8_E4M3
-                    : !strcmp(kv, "int4")     ? RF_I4
-                                              : RF_I8;
-  if (narrow_kv) RF_TRY(planned_only(options, "kv-dtype", error));
-  build->narrow_set = !strcmp(weights, "fp8") || !strcmp(weights, "int4");
-  build->narrow = !strcmp(weights, "fp8") ? RF_F8_E4M3 : RF_I4;
+  static const struct {
+    const char *name;
+    rf_dtype dtype;
+  } types[] = {{"bf16", RF_BF16}, {"int8", RF_I8}, {"fp8", RF_F8_E4M3}, {"int4", RF_I4}};
+  const char *matmul = rf_options_text_or(options, "matmul-dtype", NULL);
+  build->kv_dtype_set = rf_options_text_or(options, "kv-dtype", NULL) != NULL;
+  build->kv_dtype = RF_F32;
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+    if (is(options, "kv-dtype", types[i].name)) build->kv_dtype = types[i].dtype;
+  if (build->kv_dtype == RF_F8_E4M3 || build->kv_dtype == RF_I4)
+    RF_TRY(planned_only(options, "kv-dtype", error));
+  build->narrow_set = is(options, "weights", "fp8") || is(options, "weights", "int4");
+  build->narrow = is(options, "weights", "fp8") ? RF_F8_E4M3 : RF_I4;
   if (build->narrow_set) RF_TRY(planned_only(options, "weights", error));
   build->matmul_set = matmul != NULL;
-  build->matmul = matmul && !strcmp(matmul, "fp8") ? RF_F8_E4M3 : RF_I8;
+  build->matmul = is(options, "matmul-dtype", "fp8") ? RF_F8_E4M3 : RF_I8;
   if (matmul && (!(machine->flops[build->matmul] > 0) || !strcmp(machine->kind, "cpu")))
-    return RF_FAIL(error, RAFTER_INVALID,
-                   "choose the other --matmul-dtype, or a machine whose sheet has a peak for it",
-                   "%s has no peak for products in %s (--matmul-dtype)", machine->name, matmul);
+    return RF_FAIL(error, RAFTER_INVALID, "choose another --matmul-dtype, or a machine with a peak for it",
+                   "%s has no peak FLOP/s for %s (--matmul-dtype)", machine->name, matmul);
   return RAFTER_OK;
 }
 
@@ -78,11 +85,11 @@ static rf_status resolve_batch(const rf_options *options, rf_build_options *buil
                  batch, hint, sizeof hint);
     if (micro_given && accumulate_given)
       return RF_FAIL(error, RAFTER_INVALID, hint,
-                     "batch, microbatch and accumulate do not go together (expected %lld = microbatch x "
-                     "accumulate, got %lld x %lld)",
+                     "--batch, --microbatch and --accumulate contradict each other (expected %lld = "
+                     "microbatch x accumulate, got %lld x %lld)",
                      (long long)batch, (long long)micro, (long long)accumulate);
     return RF_FAIL(error, RAFTER_INVALID, hint,
-                   "batch and %s do not go together (expected a divisor of --batch %lld, got %lld)",
+                   "--%s does not divide the batch (expected a divisor of --batch %lld, got %lld)",
                    micro_given ? "microbatch" : "accumulate", (long long)batch,
                    (long long)(micro_given ? micro : accumulate));
   }
@@ -110,7 +117,7 @@ static rf_status resolve_backend(const rf_options *options, const rf_machine *ma
   plan->threads = (int)rf_options_int_or(options, "threads", omp_get_num_procs());
   plan->backend = rf_backend_find(rf_options_text_or(options, "backend", "auto"));
   return plan->backend ? RAFTER_OK
-                       : RF_FAIL(error, RAFTER_INVALID, "one of auto, reference, cpu, null",
+                       : RF_FAIL(error, RAFTER_INVALID, "choose auto, reference, cpu or null",
                                  "unknown backend %s", rf_options_text_or(options, "backend", ""));
 }
 
@@ -134,14 +141,13 @@ static rf_status check_capacity(const rf_options *options, const rf_model *model
   if (!given(options, "capacity")) return RAFTER_OK;
   if (model->experts == 0)
     return RF_FAIL(error, RAFTER_INVALID,
-                   "leave --capacity out, or plan a model with experts, as mixtral-8x7b",
-                   "%s has no experts whose rows could be limited (--capacity: expected none, got %g)",
-                   model->name, rf_options_float(options, "capacity"));
-  if (rf_mesh_extent(mesh, RF_AXIS_EXPERT) > 1 || (rf_options_knows(options, "fit") && given(options, "fit")))
-    return RAFTER_OK;
+                   "leave --capacity out, or plan a model with experts, such as mixtral-8x7b",
+                   "%s has no experts (--capacity: expected no value, got %g)", model->name,
+                   rf_options_float(options, "capacity"));
+  if (rf_mesh_extent(mesh, RF_AXIS_EXPERT) > 1 || given(options, "fit")) return RAFTER_OK;
   return RF_FAIL(
       error, RAFTER_INVALID, "add expert to --mesh, or leave --capacity out",
-      "experts that stand beside their rows take all of them (--capacity: expected --mesh expert=N, got %g)",
+      "--capacity needs experts that are sharded over chips (expected --mesh expert=N, got --capacity %g)",
       rf_options_float(options, "capacity"));
 }
 
@@ -166,70 +172,61 @@ static rf_status resolve_mesh(const rf_options *options, const rf_model *model, 
   RF_TRY(rf_pipeline_parse(rf_options_text_or(options, "pipeline", "1f1b"), mesh, error));
   if (mesh->schedule != RF_PIPELINE_1F1B && rf_mesh_extent(mesh, RF_AXIS_PIPELINE) == 1)
     return RF_FAIL(error, RAFTER_INVALID, "add pipeline to --mesh, or leave --pipeline out",
-                   "there are no stages to order (--pipeline %s: expected --mesh pipeline=P)",
+                   "--pipeline %s needs pipeline stages (expected --mesh pipeline=P)",
                    rf_options_text_or(options, "pipeline", ""));
   if (zero > 1 && rf_mesh_extent(mesh, RF_AXIS_FSDP) == 1 && rf_mesh_extent(mesh, RF_AXIS_DATA) == 1)
     return RF_FAIL(error, RAFTER_INVALID, "add fsdp to --mesh, or leave --zero out",
-                   "there is no axis to split %s over (--zero %d: expected --mesh fsdp=N or data=N)",
+                   "there is no axis to shard %s over (--zero %d: expected --mesh fsdp=N or data=N)",
                    zero > 2 ? "weights" : "gradients", zero);
   int64_t chips = rf_mesh_chips(mesh);
   if (mesh->pinned && machine->devices_per_chip != 2)
     return RF_FAIL(error, RAFTER_INVALID,
-                   "leave @d2d out, or choose a machine of two devices a chip, as tpu-v7x",
-                   "a chip of %s is one device, so no axis can lie between two (--mesh: expected no @d2d)",
+                   "leave @d2d out, or choose a machine with two devices per chip, such as tpu-v7x",
+                   "a chip of %s is one device, so it has no link between devices (--mesh: expected no @d2d)",
                    machine->name);
   if (machine->devices_per_chip == 2 && chips == 2 * (int64_t)machine->chips) rf_machine_by_device(machine);
   if (mesh->pinned && !machine->by_device && chips == machine->chips)
-    return RF_FAIL(error, RAFTER_INVALID, "count devices, two a chip: twice as many along the axes of --mesh",
-                   "the axes count chips, none of which has a link between two dies with itself (--mesh with "
-                   "@d2d: expected %lld devices for %s, got %lld)",
-                   2 * (long long)machine->chips, machine->name, (long long)chips);
+    return RF_FAIL(
+        error, RAFTER_INVALID, "count devices instead of chips: double an axis of --mesh",
+        "with @d2d, --mesh counts devices instead of chips (expected %lld devices for %s, got %lld)",
+        2 * (long long)machine->chips, machine->name, (long long)chips);
   if (chips == machine->chips || (chips == 1 && !many)) return RAFTER_OK;
-  return RF_FAIL(
-      error, RAFTER_INVALID,
-      "let the axes of --mesh multiply to the chips of --on, as in --on tpu-v5e:4x4 --mesh fsdp=4,tensor=4",
-      "mesh and machine have different numbers of chips (--mesh: expected %d for %s, got %lld)",
-      machine->chips, machine->name, (long long)chips);
+  return RF_FAIL(error, RAFTER_INVALID,
+                 "make the product of the axes of --mesh equal to the chips of --on, for example --on "
+                 "tpu-v5e:4x4 --mesh fsdp=4,tensor=4",
+                 "mesh and machine have different numbers of chips (--mesh: expected %d for %s, got %lld)",
+                 machine->chips, machine->name, (long long)chips);
 }
 
 /* Resolves --offload, which needs a machine with a host. Each name must be something that the job
  * has. */
 static rf_status resolve_offload(const rf_options *options, const char *job, const rf_machine *machine,
                                  rf_build_options *build, rf_error *error) {
-  static const struct {
-    unsigned bit;
-    bool train, generate;
-  } of_job[] = {{RF_OFFLOAD_OPTIMIZER, true, false},
-                {RF_OFFLOAD_ACTIVATIONS, true, false},
-                {RF_OFFLOAD_KV, false, true}};
   const char *text = rf_options_text_or(options, "offload", NULL),
              *whole = rf_options_text_or(options, "job", job);
-  bool rl = !strcmp(whole, "rl");
+  const unsigned of_training = RF_OFFLOAD_OPTIMIZER | RF_OFFLOAD_ACTIVATIONS,
+                 of_job = build->job == RF_JOB_TRAIN      ? of_training
+                          : build->job == RF_JOB_GENERATE ? RF_OFFLOAD_KV
+                                                          : 0;
   if (!text) return RAFTER_OK;
   RF_TRY(rf_offload_parse(text, &build->offload, error));
   if (!strcmp(machine->kind, "cpu"))
-    return RF_FAIL(
-        error, RAFTER_INVALID, "leave --offload out, or plan for an accelerator with --on",
-        "a CPU computes in its host's memory, so there is nowhere to move anything (--offload on %s)",
-        machine->name);
-  for (size_t i = 0; i < sizeof of_job / sizeof *of_job; i++) {
-    bool here = build->job == RF_JOB_TRAIN      ? of_job[i].train
-                : build->job == RF_JOB_GENERATE ? of_job[i].generate
-                                                : false;
-    if (here || !(build->offload & of_job[i].bit)) continue;
-    if (!rl)
-      return RF_FAIL(error, RAFTER_INVALID,
-                     of_job[i].train ? "optimizer and activations are of --job train"
-                                     : "kv is of jobs with a cache: generate, prefill, rollout, serve",
-                     "--job %s has no %s (--offload)", whole,
-                     of_job[i].train ? "optimizer and keeps no activations for a backward pass"
-                                     : "cache of keys and values");
-    build->offload &= ~of_job[i].bit; /* another phase of the RL step has this tensor */
-  }
+    return RF_FAIL(error, RAFTER_INVALID, "leave --offload out, or plan for an accelerator with --on",
+                   "a CPU computes in host memory, so it has no other memory to offload to (--offload on %s)",
+                   machine->name);
+  const unsigned foreign = build->offload & (of_training | RF_OFFLOAD_KV) & ~of_job;
+  bool kv = foreign == RF_OFFLOAD_KV;
+  if (foreign && strcmp(whole, "rl"))
+    return RF_FAIL(error, RAFTER_INVALID,
+                   kv ? "only jobs with a cache have kv: generate, prefill, rollout, serve"
+                      : "only --job train has optimizer and activations",
+                   "--job %s has no %s (--offload)", whole,
+                   kv ? "KV cache" : "optimizer and keeps no activations for a backward pass");
+  build->offload &= ~foreign; /* another phase of the RL step has these tensors */
   if (build->offload & RF_OFFLOAD_ACTIVATIONS && rf_mesh_extent(&build->mesh, RF_AXIS_PIPELINE) > 1)
     return RF_FAIL(error, RAFTER_INVALID, "leave activations out of --offload, or add --remat block",
-                   "this version keeps what the stages of a pipeline hold for microbatches in flight on the "
-                   "chips (--offload activations, --mesh pipeline)");
+                   "pipeline stages keep the activations of microbatches in flight on the chip (--offload "
+                   "activations with --mesh pipeline)");
   return RAFTER_OK;
 }
 
@@ -238,11 +235,11 @@ static rf_status resolve_lora(const rf_options *options, rf_settings *s, rf_erro
   const char *adapter = rf_options_text_or(options, "adapter", NULL),
              *lora = rf_options_text_or(options, "lora", NULL);
   if ((adapter || lora) && s->model.lora.rank > 0)
-    return RF_FAIL(error, RAFTER_INVALID, "name its base as MODEL to choose other adapters",
+    return RF_FAIL(error, RAFTER_INVALID, "to use other adapters, give the base model as MODEL",
                    "MODEL is an adapter already (%s)", s->model.lora.folder);
   if (adapter && lora)
     return RF_FAIL(error, RAFTER_INVALID, "leave --lora out: the adapter has its rank and targets",
-                   "--adapter and --lora do not go together");
+                   "--adapter and --lora cannot be combined");
   if (lora) return rf_lora_parse(lora, &s->model, &s->model.lora, error);
   if (!adapter) return RAFTER_OK;
   rf_lora found;
@@ -251,98 +248,104 @@ static rf_status resolve_lora(const rf_options *options, rf_settings *s, rf_erro
   return RAFTER_OK;
 }
 
-rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_settings *s, rf_error *error) {
-  memset(s, 0, sizeof *s);
-  rf_plan_options *plan = &s->plan;
-  rf_build_options *build = &plan->build;
-  bool train = !strcmp(job, "train"), score = !strcmp(job, "score");
+/* The types of frozen weights: those of their file, or --weights. */
+static rf_status resolve_weights(const rf_options *options, rf_settings *s, rf_error *error) {
+  rf_build_options *build = &s->plan.build;
+  rf_weights_as as = (rf_weights_as)choice_or(options, "weights", RF_WEIGHTS_FILE);
+  if (build->job == RF_JOB_TRAIN && s->model.lora.rank == 0)
+    return !given(options, "weights") || as == RF_WEIGHTS_FILE
+               ? RAFTER_OK
+               : RF_FAIL(error, RAFTER_INVALID,
+                         "leave --weights out, or add --lora, which freezes the weights",
+                         "--weights needs frozen weights, but this job trains them");
+  build->weights = &s->weights;
+  bool in_files = as != RF_WEIGHTS_FP8 && as != RF_WEIGHTS_INT4; /* fp8 and int4 exist in no file */
+  return rf_weight_types_read(s->weights_folder, &s->model, in_files ? as : RF_WEIGHTS_FILE, &s->weights,
+                              error);
+}
+
+static rf_status resolve_optimizer(const rf_options *options, rf_build_options *build, rf_error *error) {
+  double decay = rf_options_float_or(options, "weight-decay", 0);
+  build->optimizer = is(options, "optimizer", "adam") ? RF_ADAM : RF_ADAMW;
+  build->beta1 = (float)rf_options_float_or(options, "beta1", 0.9);
+  build->beta2 = (float)rf_options_float_or(options, "beta2", 0.95);
+  build->eps = (float)rf_options_float_or(options, "eps", 1e-8);
+  build->weight_decay = build->optimizer == RF_ADAM ? 0 : (float)decay;
+  build->clip = (float)rf_options_float_or(options, "clip", 0);
+  if (build->optimizer == RF_ADAMW || !given(options, "weight-decay") || !(decay > 0)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID, "choose --optimizer adamw",
+                 "adam has no weight decay (--weight-decay: expected 0, got %g)", decay);
+}
+
+/* Whose program is planned. The choices of an option are in the order of its enum. */
+static rf_status resolve_program(const rf_options *options, const char *job, rf_plan_options *plan,
+                                 rf_error *error) {
+  bool score = plan->build.job == RF_JOB_SCORE;
+  plan->program.program = (rf_program_kind)choice_or(options, "program", RF_PROGRAM_RAFTER);
+  plan->program.result = (rf_program_result)choice_or(options, "returns", RF_RESULT_LOSS);
+  plan->program.top = plan->build.top > 0 ? plan->build.top : RF_PROGRAM_TOP;
+  bool ours = plan->program.program == RF_PROGRAM_RAFTER;
+  if (plan->build.offload && !ours)
+    return RF_FAIL(error, RAFTER_INVALID, "leave --offload or --program out",
+                   "--offload cannot be planned for a JAX program (--program %s)",
+                   rf_program_name(plan->program.program));
+  if (!given(options, "returns") || (score && !ours)) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_INVALID,
+                 score ? "add --program jax-scan or jax-unrolled, or leave --returns out"
+                       : "add --job score --program jax-scan, or leave --returns out",
+                 "--returns needs a JAX program of --job score (got --program %s --job %s)",
+                 rf_program_name(plan->program.program), rf_options_text_or(options, "job", job));
+}
+
+/* Model, adapters, machine and backend. */
+static rf_status resolve_where(const rf_options *options, rf_settings *s, rf_error *error) {
+  static const char *const texts[] = {"on", "price", "lora", "adapter"};
   const char *spec = rf_options_argument(options, 0);
   if (!spec)
     return RF_FAIL(error, RAFTER_INVALID,
                    "for example `rafter plan gpt2`; `rafter plan --help` lists the forms",
                    "which model? (MODEL is missing)");
   RF_TRY(rf_model_resolve(spec, &s->model, s->weights_folder, error));
-  static const char *const said[] = {"on", "price", "lora", "adapter"};
-  for (size_t i = 0; i < sizeof said / sizeof *said; i++)
-    if (given(options, said[i]) && !*rf_options_text_or(options, said[i], "?"))
-      return RF_FAIL(error, RAFTER_INVALID, "leave it out, or say what", "--%s is empty", said[i]);
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+    if (given(options, texts[i]) && is(options, texts[i], ""))
+      return RF_FAIL(error, RAFTER_INVALID, "leave the option out, or give it a value", "--%s is empty",
+                     texts[i]);
   RF_TRY(resolve_lora(options, s, error));
   RF_TRY(rf_machine_find(rf_options_text_or(options, "on", "local"), &s->machine, error));
   if (given(options, "price"))
     RF_TRY(rf_machine_set_price(&s->machine, rf_options_text(options, "price"), error));
-  RF_TRY(resolve_backend(options, &s->machine, plan, error));
-  plan->machine = &s->machine;
-  *build = (rf_build_options){.job = train   ? RF_JOB_TRAIN
-                                     : score ? RF_JOB_SCORE
-                                             : RF_JOB_GENERATE,
-                              .accumulate = 1,
-                              .microbatch = rf_options_int_or(options, "batch", 1)};
+  s->plan.machine = &s->machine;
+  return resolve_backend(options, &s->machine, &s->plan, error);
+}
+
+rf_status rf_settings_resolve(const rf_options *options, const char *job, rf_settings *s, rf_error *error) {
+  memset(s, 0, sizeof *s);
+  rf_plan_options *plan = &s->plan;
+  rf_build_options *build = &plan->build;
+  bool train = !strcmp(job, "train"), score = !strcmp(job, "score");
+  RF_TRY(resolve_where(options, s, error));
+  build->job = train ? RF_JOB_TRAIN : score ? RF_JOB_SCORE : RF_JOB_GENERATE;
+  build->accumulate = 1;
+  build->microbatch = rf_options_int_or(options, "batch", 1);
   if (train) RF_TRY(resolve_batch(options, build, error));
-  if (train && s->model.lora.rank == 0 && given(options, "weights") &&
-      rf_options_choice(options, "weights") != RF_WEIGHTS_FILE)
-    return RF_FAIL(error, RAFTER_INVALID, "--lora trains adapters beside weights that stay as they are",
-                   "--weights is of weights that nothing trains");
-  if (!train || s->model.lora.rank > 0) {
-    rf_weights_as as = rf_options_knows(options, "weights")
-                           ? (rf_weights_as)rf_options_choice(options, "weights")
-                           : RF_WEIGHTS_FILE;
-    bool known = as != RF_WEIGHTS_FP8 && as != RF_WEIGHTS_INT4; /* fp8 and int4 exist in no file */
-    RF_TRY(
-        rf_weight_types_read(s->weights_folder, &s->model, known ? as : RF_WEIGHTS_FILE, &s->weights, error));
-    build->weights = &s->weights;
-  }
+  RF_TRY(resolve_weights(options, s, error));
   RF_TRY(resolve_seq(options, &s->model, build, error));
   RF_TRY(resolve_narrow(options, &s->machine, build, error));
-  build->fast = !train && !strcmp(rf_options_text_or(options, "compute", "exact"), "fast");
+  build->fast = !train && is(options, "compute", "fast");
   build->chunk = rf_options_int_or(options, "prefill-chunk", 0);
   build->sequences = rf_options_int_or(options, "sequences", 0);
   build->top = score ? (int)rf_options_int_or(options, "top", 0) : 0;
-  build->dtype = !strcmp(rf_options_text_or(options, "dtype", "f32"), "bf16") ? RF_BF16 : RF_F32;
-  build->softmax = !strcmp(rf_options_text_or(options, "softmax", "f32"), "bf16") ? RF_BF16 : RF_F32;
+  build->dtype = is(options, "dtype", "bf16") ? RF_BF16 : RF_F32;
+  build->softmax = is(options, "softmax", "bf16") ? RF_BF16 : RF_F32;
   build->dropout = (float)rf_options_float_or(options, "dropout", -1);
-  build->optimizer = !strcmp(rf_options_text_or(options, "optimizer", "adamw"), "adam") ? RF_ADAM : RF_ADAMW;
-  build->beta1 = (float)rf_options_float_or(options, "beta1", 0.9);
-  build->beta2 = (float)rf_options_float_or(options, "beta2", 0.95);
-  build->eps = (float)rf_options_float_or(options, "eps", 1e-8);
-  build->weight_decay =
-      build->optimizer == RF_ADAM ? 0 : (float)rf_options_float_or(options, "weight-decay", 0);
-  if (build->optimizer == RF_ADAM && given(options, "weight-decay") &&
-      rf_options_float(options, "weight-decay") > 0)
-    return RF_FAIL(error, RAFTER_INVALID, "choose --optimizer adamw",
-                   "adam has no weight decay (--weight-decay: expected 0, got %g)",
-                   rf_options_float(options, "weight-decay"));
-  build->clip = (float)rf_options_float_or(options, "clip", 0);
+  RF_TRY(resolve_optimizer(options, build, error));
   RF_TRY(resolve_mesh(options, &s->model, &s->machine, build, error));
   RF_TRY(resolve_offload(options, job, &s->machine, build, error));
-  plan->collectives = rf_options_knows(options, "collectives")
-                          ? (rf_collectives)rf_options_choice(options, "collectives")
-                          : RF_COLLECTIVES_CORE;
-  /* The choices of an option are in the order of its enum. */
-  plan->program.program = rf_options_knows(options, "program")
-                              ? (rf_program_kind)rf_options_choice(options, "program")
-                              : RF_PROGRAM_RAFTER;
-  plan->program.result = rf_options_knows(options, "returns")
-                             ? (rf_program_result)rf_options_choice(options, "returns")
-                             : RF_RESULT_LOSS;
-  if (build->offload && plan->program.program != RF_PROGRAM_RAFTER)
-    return RF_FAIL(error, RAFTER_INVALID, "leave --offload out, or plan our own program",
-                   "what a JAX program moves to its host is not known (--offload, --program %s)",
-                   rf_program_name(plan->program.program));
-  if (rf_options_knows(options, "returns") && given(options, "returns") &&
-      (plan->program.program == RF_PROGRAM_RAFTER || !score))
-    return RF_FAIL(error, RAFTER_INVALID,
-                   score ? "add --program jax-scan or jax-unrolled, or leave --returns out"
-                         : "add --job score --program jax-scan, or leave --returns out",
-                   "%s returns nothing that could be chosen (--returns: expected a jax program of --job "
-                   "score, got %s of --job %s)",
-                   score ? "our own program of a score" : "this job", rf_program_name(plan->program.program),
-                   rf_options_text_or(options, "job", job));
-  plan->program.top = build->top > 0 ? build->top : RF_PROGRAM_TOP;
+  RF_TRY(resolve_program(options, job, plan, error));
+  plan->collectives = (rf_collectives)choice_or(options, "collectives", RF_COLLECTIVES_CORE);
   RF_TRY(rf_remat_parse(rf_options_text_or(options, "remat", "none"), &plan->remat, error));
-  if (rf_options_knows(options, "fit") && given(options, "fit")) {
-    s->fit = true;
-    plan->budget_bytes = rf_options_bare(options, "fit") ? 0 : rf_options_int(options, "fit");
-  }
+  s->fit = given(options, "fit");
+  plan->budget_bytes = s->fit && !rf_options_bare(options, "fit") ? rf_options_int(options, "fit") : 0;
   s->vary = (rf_fit_vary){.remat = !given(options, "remat"),
                           .mesh = train && s->machine.chips > 1 && !given(options, "mesh"),
                           .microbatch = !given(options, "microbatch") && !given(options, "accumulate"),
@@ -356,7 +359,7 @@ const rf_option RF_MODEL_OPTIONS[] = {
     RF_WORDS("on", TEXT, "MACHINE", "local", "Machine",
              "machine to plan for: local, a name such as h100-sxm:8, or a machine file"),
     RF_CHOICE("backend", "auto|reference|cpu|null", "auto", "Machine",
-              "kernels to run; null runs the program of the plan and computes nothing"),
+              "kernels to run; null executes the plan but computes nothing"),
     RF_NUMBER("threads", INT, NULL, 1, 1024, NULL, "Machine", "threads to use; unset: one for each core"),
     RF_CHOICE("cpu", "auto|base|avx2|avx512|avx512bf16|amx", "auto", "Machine",
               "highest instruction set to use; all give the same bits, except amx, which rounds bf16 "
@@ -370,7 +373,7 @@ const rf_option RF_MODEL_OPTIONS[] = {
     RF_CHOICE("softmax", "f32|bf16", "f32", "Precision", "precision of the exponentials in attention"),
     RF_WORDS("adapter", PATH, "DIR", NULL, "Model",
              "PEFT adapter to apply to the weights; train continues training it"),
-    RF_NUMBER("seed", INT, NULL, 0, 0x1p62, "0", "Model", "seed of every random number"),
+    RF_NUMBER("seed", INT, NULL, 0, 0x1p62, "0", "Model", "seed of the random numbers"),
     {.name = NULL},
 };
 
@@ -425,37 +428,39 @@ const rf_option RF_STEP_OPTIONS[] = {
 const rf_option RF_OFFLOAD_OPTIONS[] = {
     RF_WORDS("offload", TEXT, "LIST", NULL, "Memory",
              "tensors to keep in host memory and copy when needed: optimizer, activations, kv, weights (of "
-             "blocks)\nOnly machines with a host have them, which can only be planned."),
+             "blocks)\nNeeds a machine with a host (--on), so this can only be planned."),
     {.name = NULL},
 };
 
 const rf_option RF_LAYOUT_OPTIONS[] = {
     RF_WORDS("price", TEXT, "TIER|USD", NULL, "Machine",
-             "price of a chip for an hour: a tier of the machine (list, committed, flex-start, ...) or an "
+             "price of a chip per hour: a tier of the machine (list, committed, flex-start, ...) or an "
              "amount in USD, also for --prefill-on; unset: the list price"),
     RF_WORDS("mesh", TEXT, "AXIS=CHIPS,..", NULL, "Chips",
              "chips along data, fsdp, tensor, sequence, context, pipeline, expert, slice: "
              "data=2,fsdp=16,tensor=4"),
     RF_NUMBER("zero", INT, NULL, 0, 3, NULL, "Chips",
-              "what the fsdp axis (or else data) shards: 1 optimizer states, 2 gradients too, 3 weights too; "
-              "unset: 3 for fsdp, 0 for data"),
+              "what the fsdp axis (or data without fsdp) shards: 1 optimizer states, 2 also gradients, 3 "
+              "also weights; unset: 3 for fsdp, 0 for data"),
     RF_WORDS("pipeline", TEXT, "SCHEDULE", "1f1b", "Chips",
              "order of microbatches along the pipeline axis: 1f1b, gpipe, or interleaved:V with V groups of "
              "layers on every stage"),
     RF_NUMBER("capacity", FLOAT, "TIMES", 0.01, 1e6, "1", "Chips",
-              "rows that an expert accepts from a chip, as a multiple of an even share; the rest is dropped"),
+              "maximum of rows that an expert accepts from a chip, as a multiple of an even share; more rows "
+              "are dropped"),
     RF_CHOICE("collectives", "core|offload|none", "core", "Chips",
-              "who moves data between chips: core while it computes, an engine of its own (offload), or core "
-              "without overlap (none)"),
+              "what moves data between chips: the core while it computes (core), a separate engine "
+              "(offload), or the core without overlap (none)"),
     RF_NUMBER("sequences", INT, NULL, 1, 1 << 20, NULL, "Memory",
-              "whole sequences that the cache has room for with --job generate; unset: --batch"),
+              "size of the cache in full sequences, with --job generate; unset: --batch"),
     RF_CHOICE("matmul-dtype", "int8|fp8", NULL, "Precision",
               "dtype of products in linear layers and experts; attention and the head keep --dtype; unset: "
               "--dtype"),
     {"fit", RF_OPTION_SIZE, "BYTES", 1 << 20, 0x1p60, NULL, NULL, "Search and compare",
-     "search the fastest settings that fit; without BYTES: into the machine's memory", true, false},
+     "search for the fastest settings that fit in BYTES; without a value: in the machine's memory", true,
+     false},
     RF_CHOICE("program", "rafter|jax-scan|jax-unrolled", "rafter", "Job",
-              "whose program is sized: ours, or that of a JAX program of the same model"),
+              "program to plan: rafter's own, or a JAX program of the same model"),
     RF_CHOICE("returns", "loss|hidden|logits|top|top-by-chunk", "loss", "Job",
               "what a JAX program of --job score returns for every position; top needs all logits at once"),
     {.name = NULL},

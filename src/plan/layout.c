@@ -246,6 +246,9 @@ static void clear(block_index *r) {
  * live there. */
 enum { MANY = 1500, SHORT = 8 };
 
+typedef struct gap {
+  int64_t start, end;
+} gap;
 typedef struct packer {
   rf_pool *pool;
   const rf_block *shape; /* blocks in the order of the caller */
@@ -257,7 +260,7 @@ typedef struct packer {
    * too */
   int *begin, *begin_next, *end, *end_next;
   /* free gaps between the long blocks at the current op, ascending; the last gap is unbounded */
-  int64_t *gap_start, *gap_end;
+  gap *gap;
   int gaps;
   bucket around;         /* other blocks that overlap with the block to place */
   int *near, near_count; /* indices of short blocks that live at the current op */
@@ -284,44 +287,39 @@ static int gap_at(const packer *p, int64_t at) {
   int low = 0, high = p->gaps;
   while (low < high) {
     int middle = (low + high) / 2;
-    if (p->gap_start[middle] <= at) low = middle + 1;
+    if (p->gap[middle].start <= at) low = middle + 1;
     else high = middle;
   }
   return low - 1;
 }
 
-static void gap_insert(packer *p, int at, int64_t start, int64_t end) {
-  memmove(p->gap_start + at + 1, p->gap_start + at, (size_t)(p->gaps - at) * sizeof *p->gap_start);
-  memmove(p->gap_end + at + 1, p->gap_end + at, (size_t)(p->gaps - at) * sizeof *p->gap_end);
-  p->gap_start[at] = start;
-  p->gap_end[at] = end;
-  p->gaps++;
+static void gap_insert(packer *p, int at, gap new) {
+  memmove(p->gap + at + 1, p->gap + at, (size_t)(p->gaps++ - at) * sizeof *p->gap);
+  p->gap[at] = new;
 }
 
 static void gap_remove(packer *p, int at) {
-  p->gaps--;
-  memmove(p->gap_start + at, p->gap_start + at + 1, (size_t)(p->gaps - at) * sizeof *p->gap_start);
-  memmove(p->gap_end + at, p->gap_end + at + 1, (size_t)(p->gaps - at) * sizeof *p->gap_end);
+  memmove(p->gap + at, p->gap + at + 1, (size_t)(--p->gaps - at) * sizeof *p->gap);
 }
 
 /* Takes [start, end) out of the gap that contains it, where a long block begins to live. */
 static void occupy(packer *p, int64_t start, int64_t end) {
   int at = gap_at(p, start);
-  int64_t gap_end = p->gap_end[at];
-  if (p->gap_start[at] == start) gap_remove(p, at);
-  else p->gap_end[at++] = start;
-  if (end < gap_end) gap_insert(p, at, end, gap_end);
+  int64_t gap_end = p->gap[at].end;
+  if (p->gap[at].start == start) gap_remove(p, at);
+  else p->gap[at++].end = start;
+  if (end < gap_end) gap_insert(p, at, (gap){end, gap_end});
 }
 
 static void vacate(packer *p, int64_t start, int64_t end) {
   int at = gap_at(p, start);
-  bool left = at >= 0 && p->gap_end[at] == start, right = at + 1 < p->gaps && p->gap_start[at + 1] == end;
+  bool left = at >= 0 && p->gap[at].end == start, right = at + 1 < p->gaps && p->gap[at + 1].start == end;
   if (left && right) {
-    p->gap_end[at] = p->gap_end[at + 1];
+    p->gap[at].end = p->gap[at + 1].end;
     gap_remove(p, at + 1);
-  } else if (left) p->gap_end[at] = end;
-  else if (right) p->gap_start[at + 1] = start;
-  else gap_insert(p, at + 1, start, end);
+  } else if (left) p->gap[at].end = end;
+  else if (right) p->gap[at + 1].start = start;
+  else gap_insert(p, at + 1, (gap){start, end});
 }
 
 /* Collects in p->around the blocks that overlap with a short block in time, apart from the long
@@ -349,10 +347,10 @@ static int64_t best_gap_now(const packer *p, const rf_block *b) {
   gap_search f = begin_search(b);
   int64_t from = 0;
   int k = 0;
-  for (int g = 0; g < p->gaps && f.over; from = p->gap_end[g++]) {
-    if (p->gap_start[g] == from) continue;
+  for (int g = 0; g < p->gaps && f.over; from = p->gap[g++].end) {
+    if (p->gap[g].start == from) continue;
     for (; k < a->count && a->start[k] <= from; k++) pass_gap(&f, a->start[k], a->end[k]);
-    pass_gap(&f, from, p->gap_start[g]);
+    pass_gap(&f, from, p->gap[g].start);
   }
   for (; k < a->count; k++) pass_gap(&f, a->start[k], a->end[k]);
   return found(&f);
@@ -383,8 +381,7 @@ static int64_t place_short(packer *p, const int *order, int64_t height, int64_t 
     }
   }
   p->gaps = 1;
-  p->gap_start[0] = 0;
-  p->gap_end[0] = INT64_MAX;
+  p->gap[0] = (gap){0, INT64_MAX};
   p->near_count = 0;
   for (int t = p->base; t < p->base + p->ops; t++) {
     step_to(p, t);
@@ -482,8 +479,7 @@ int64_t rf_layout_blocks(rf_block *block, int count, int64_t waste) {
   p.begin_next = rf_pool_raw(pool, n * sizeof(int));
   p.end_next = rf_pool_raw(pool, n * sizeof(int));
   p.near = rf_pool_raw(pool, n * sizeof(int));
-  p.gap_start = rf_pool_raw(pool, (n + 1) * sizeof(int64_t));
-  p.gap_end = rf_pool_raw(pool, (n + 1) * sizeof(int64_t));
+  p.gap = rf_pool_raw(pool, (n + 1) * sizeof(gap));
   p.offset = rf_pool_raw(pool, n * sizeof(int64_t));
   int *order[BY_RANKS], *scratch = rf_pool_raw(pool, n * sizeof(int));
   ranked *keys = rf_pool_raw(pool, 2 * n * sizeof *keys);

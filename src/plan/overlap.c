@@ -53,7 +53,7 @@ rf_status rf_plan_check_transfers(const rf_graph *graph, const rf_machine *m, rf
     const rf_op *op = &graph->op[i];
     if ((to_host(op) || from_host(op)) && m->pcie_bps <= 0)
       return RF_FAIL(error, RAFTER_INVALID, "choose a machine with pcie_bps in data/machines.json",
-                     "%s has no figure for the way to its host", m->name);
+                     "the bandwidth between %s and its host is unknown", m->name);
     if (kind_of(op) < 0 || known[op->attr.axes]) continue;
     RF_TRY(group_of(m, graph, op, &group, error));
     known[op->attr.axes] = !is_part(graph, op);
@@ -197,19 +197,22 @@ static void start_section(timeline *t) {
   t->flights = 0;
 }
 
+static double end_of(const timeline *t) {
+  double end = 0;
+  for (int l = 0; l < LANES; l++) end = t->free[l] > end ? t->free[l] : end;
+  return end;
+}
+
 /* Simulates a section and returns its seconds. *most_lane: busy seconds of the busiest link. */
 static double run_section(timeline *t, rf_section section, double *most_lane) {
   const rf_graph *graph = t->plan->graph;
-  double end = 0;
   start_section(t);
   *most_lane = 0;
   for (int i = 0; i < graph->op_count; i++)
     if (graph->op[i].section == section) run_op(t, i);
-  for (int l = 0; l < LANES; l++) {
-    if (t->free[l] > end) end = t->free[l];
+  for (int l = 0; l < LANES; l++)
     if (l != CORE && t->busy[l] > *most_lane) *most_lane = t->busy[l];
-  }
-  return end;
+  return end_of(t);
 }
 
 static double run_step(timeline *t, double *most_lane, double *micro) {
@@ -228,7 +231,6 @@ static double run_step(timeline *t, double *most_lane, double *micro) {
 double rf_plan_seconds_of(const rf_plan *plan, const int *part, int which) {
   const rf_graph *graph = plan->graph;
   timeline t = {.plan = plan, .made = malloc(((size_t)graph->tensor_count + 1) * sizeof *t.made)};
-  double end = 0;
   if (!t.made) return 0;
   start_section(&t);
   for (int i = 0; i < graph->op_count; i++) {
@@ -238,29 +240,23 @@ double rf_plan_seconds_of(const rf_plan *plan, const int *part, int which) {
                    plan->options.collectives != RF_COLLECTIVES_NONE);
     if (part[i] == which && !beside) run_op(&t, i);
   }
-  for (int l = 0; l < LANES; l++)
-    if (t.free[l] > end) end = t.free[l];
   free(t.made);
-  return end;
+  return end_of(&t);
 }
 
 /* ---- the step -------------------------------------------------------------------------------- */
-
-static bool has_transfers(const rf_plan *plan) {
-  for (int i = 0; i < plan->graph->op_count; i++)
-    if (plan->op[i].lanes) return true;
-  return false;
-}
 
 rf_step_time rf_plan_schedule(const rf_plan *plan) {
   const rf_graph *graph = plan->graph;
   rf_step_time time = {0};
   double core = 0, sent = 0, lane = 0, micro = 0, unused, host = 0;
   int64_t stages = rf_mesh_extent(&graph->mesh, RF_AXIS_PIPELINE);
+  bool waits = stages > 1;
   for (int i = 0; i < graph->op_count; i++) {
     const rf_plan_op *p = &plan->op[i];
     double seconds = p->seconds * p->calls;
     if (p->lanes) {
+      waits = true;
       sent += seconds;
       time.network_latency += p->wait * p->calls;
       host += p->lanes >> HOST_OUT ? seconds : 0;
@@ -271,7 +267,7 @@ rf_step_time rf_plan_schedule(const rf_plan *plan) {
   }
   time.seconds = core;
   timeline t = {.plan = plan};
-  if (has_transfers(plan) || stages > 1) t.made = malloc(((size_t)graph->tensor_count + 1) * sizeof *t.made);
+  if (waits) t.made = malloc(((size_t)graph->tensor_count + 1) * sizeof *t.made);
   if (t.made) {
     time.seconds = run_step(&t, &lane, &micro);
     t.without_host = true;

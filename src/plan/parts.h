@@ -105,6 +105,8 @@ rf_trial *rf_trial_open(const rf_graph *base, const rf_plan_options *options, rf
 /* Live bytes, and seconds of recomputation per step, if the tensors marked in `drop` are
  * recomputed. */
 void rf_trial_weigh(rf_trial *trial, const bool *drop, int64_t *live, double *seconds);
+/* Estimates a named policy: its arena size, or its live bytes if they exceed `room`. */
+int64_t rf_trial_policy(rf_trial *trial, rf_remat remat, int64_t room);
 /* Arena size and step seconds of the set weighed last. The seconds are valid for one chip only. */
 int64_t rf_trial_layout(rf_trial *trial);
 double rf_trial_seconds(rf_trial *trial);

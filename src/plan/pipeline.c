@@ -258,8 +258,10 @@ rf_status rf_plan_make_stages(const rf_model *model, const rf_plan_options *opti
   rf_status status = RAFTER_OK;
   if (!stage || !piece) RF_GO(RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while planning"));
   if (options->program.program != RF_PROGRAM_RAFTER)
-    RF_GO(RF_FAIL(error, RAFTER_INVALID, "leave --program out, or use data, fsdp and tensor",
-                  "a JAX program is sized without stages (--mesh pipeline: expected 1, got %d)", stages));
+    RF_GO(
+        RF_FAIL(error, RAFTER_INVALID, "leave --program out, or use data, fsdp and tensor",
+                "a JAX program cannot be planned with pipeline stages (--mesh pipeline: expected 1, got %d)",
+                stages));
   RF_GO(rf_graph_build(model, &options->build, "optimize", &whole, error));
   for (int i = 0; i < stages; i++) {
     rf_plan_options of_stage = *options;

@@ -79,7 +79,7 @@ static rf_status check_options(const rf_plan_options *o, rf_error *error) {
                    "bad number of threads (expected 1 to 4096, got %d)", o->threads);
   if (o->budget_bytes < 0 || o->guard_bytes < 0 || o->guard_bytes > 1 << 20 || o->persistent_bytes < 0)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "bad sizes (budget %lld, guard %d, persistent %lld: expected none below 0)",
+                   "bad sizes in bytes (budget %lld, guard %d, persistent %lld: expected at least 0)",
                    (long long)o->budget_bytes, o->guard_bytes, (long long)o->persistent_bytes);
   if (!rf_remat_valid(o->remat))
     return RF_FAIL(error, RAFTER_INVALID, NULL, "unknown remat policy %d", (int)o->remat);
@@ -107,7 +107,7 @@ static rf_status check_bytes(const rf_graph *graph, rf_error *error) {
   /* a stage may hold a tensor for every microbatch */
   if (rf_pipeline_stages(&graph->mesh) > 1) sum *= graph->accumulate;
   if (sum < most) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "take a smaller model, batch or sequence length",
+  return RF_FAIL(error, RAFTER_INVALID, "use a smaller model, batch or sequence length",
                  "the tensors of the step are too large to count (expected below 2^61 bytes, got %.3g)", sum);
 }
 
@@ -129,12 +129,11 @@ rf_status rf_plan_make_to(rf_plan_depth depth, const rf_model *model, const rf_p
   rf_graph *graph = NULL;
   rf_plan *plan = NULL;
   RF_TRY(check_options(options, error));
-  if (rf_pipeline_stages(&options->build.mesh) > 1) {
-    RF_TRY(rf_mesh_check(&options->build.mesh, model, &options->build, error));
+  RF_TRY(rf_mesh_check(&options->build.mesh, model, &options->build, error));
+  if (rf_pipeline_stages(&options->build.mesh) > 1)
     RF_TRY(rf_plan_make_stages(model, options, depth, &plan, error));
-  } else {
+  else {
     rf_group group;
-    RF_TRY(rf_mesh_check(&options->build.mesh, model, &options->build, error));
     if (rf_mesh_chips(&options->build.mesh) > 1) /* check before building a graph */
       RF_TRY(rf_machine_group(options->machine, &options->build.mesh, 0, &group, error));
     if (base) graph = rf_graph_borrow(base);

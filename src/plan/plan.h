@@ -1,6 +1,7 @@
 /* plan.h - the plan is the program: a graph with one offset per tensor, and one kernel and one
- * predicted time per op. Planning takes milliseconds and needs neither weights nor the device. A
- * finished plan never changes. */
+ * predicted time per op. Planning takes milliseconds and needs neither weights nor the device. The
+ * passes run in this order: graph, recomputation, offload, kernels, lifetimes, offsets, times,
+ * digest (parts.h). A finished plan never changes. */
 #ifndef RF_PLAN_H
 #define RF_PLAN_H
 
@@ -30,8 +31,8 @@ typedef struct rf_plan_tensor {
 } rf_plan_tensor;
 
 typedef struct rf_plan_op {
-  const rf_kernel *kernel; /* for steps with more than few_rows rows */
-  const rf_kernel *few;    /* for steps with at most few_rows rows; NULL: `kernel` too */
+  const rf_kernel *kernel; /* for all steps, or for steps with more than few_rows rows */
+  const rf_kernel *few;    /* for steps with at most few_rows rows; NULL: `kernel` runs every step */
   int64_t few_rows;
   int workspace; /* index in plan->tensor, or RF_NONE */
   rf_work work;
@@ -46,7 +47,7 @@ typedef struct rf_plan_op {
 typedef enum rf_collectives {
   RF_COLLECTIVES_CORE,    /* the core, while it computes */
   RF_COLLECTIVES_OFFLOAD, /* a separate engine */
-  RF_COLLECTIVES_NONE     /* the core, which stops computing */
+  RF_COLLECTIVES_NONE     /* the core, which cannot compute meanwhile */
 } rf_collectives;
 
 typedef struct rf_plan_options {
@@ -112,7 +113,7 @@ typedef struct rf_plan {
    * model and optimizer lays them out alike. */
   int64_t persistent_bytes;
   int64_t arena_bytes;                       /* size of the arena = predicted peak memory */
-  int64_t live_bytes;                        /* largest sum of live tensors; arena_bytes without holes */
+  int64_t live_bytes;                        /* largest sum of live tensors, without holes and alignment */
   int64_t host_bytes, host_persistent_bytes; /* the same for offloaded tensors in host memory */
   int peak_op;                               /* op with the most live bytes */
   int64_t by_class[RF_CLASSES];              /* live bytes at peak_op; with padding, sums to arena_bytes */
@@ -214,10 +215,10 @@ rf_status rf_plan_fit(const rf_model *model, const rf_plan_options *options, rf_
 /* The size at which an op's curve is read. Attention: sequence length x head width. Attention over
  * a cache: rows per sequence x head width. Other ops: rf_cost_work. */
 double rf_cost_size(const rf_graph *graph, const rf_op *op, rf_work work);
-/* Kinds of products with a packed matrix; each has curves of its own. A curve is named by the kind,
- * has the storage type in place of a kernel, and its size is the number of rows. Products that are
- * not transposed have three more curves: "matmul_start" (per call), "matmul_outputs" (per output)
- * and "matmul_inner" (per step of the sums), whose kernel is the name of the kind. */
+/* Kinds of products with a packed matrix. Each kind has curves named after it, one per storage type
+ * (in place of a kernel), over the number of rows. Kinds that are not transposed have three more
+ * curves, whose kernel is the name of the kind: "matmul_start" (seconds per call), "matmul_outputs"
+ * (per output) and "matmul_inner" (per step of the sums). */
 typedef enum rf_cost_products {
   RF_PRODUCTS_EXACT,       /* all others */
   RF_PRODUCTS_FAST,        /* --compute fast: activations rounded to 8 bits */
@@ -254,10 +255,10 @@ double rf_cost_work(rf_work work);
 double rf_cost_op(const rf_machine *machine, const rf_graph *graph, const rf_op *op, const rf_kernel *kernel,
                   rf_work work, rf_bound *bound);
 
-/* Lower bound of the seconds of one call, at most the prediction: FLOPs at the machine's highest
- * rate or bytes at the highest bandwidth for that size (small tensors get that of a cache),
- * whichever takes longer. A transfer takes its time on the links. *bound (may be NULL) says
- * which. */
+/* Lower bound of the seconds of one call; no prediction is below it. It is the larger of FLOPs at
+ * the machine's highest rate and bytes at the highest bandwidth for that size (small tensors get
+ * that of a cache). A transfer takes its time on the links. *bound (may be NULL) receives the
+ * limit. */
 double rf_plan_limit(const rf_plan *plan, int op, rf_bound *bound);
 /* Predicted seconds to touch the arena and to load the packed weights from files in the page cache.
  * Calibrated machines have "load" curves for it, whose kernels are "touch" and the storage types;

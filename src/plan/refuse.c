@@ -90,17 +90,12 @@ static outcome plan_it(const rf_plan_options *options, const rf_plan *from) {
 static outcome weigh_it(const rf_plan_options *options, const rf_graph *base) {
   rf_pool *pool = rf_pool_new();
   rf_trial *trial = rf_trial_open(base, options, pool);
-  bool *drop = rf_pool_alloc(pool, (size_t)base->tensor_count + 1);
   const int64_t room = rf_plan_room(options);
   outcome o = {.persistent = rf_trial_persistent(trial)};
   if (options->remat == RF_REMAT_AUTO) {
+    bool *drop = rf_pool_alloc(pool, (size_t)base->tensor_count + 1);
     if (rf_plan_auto_remat(base, options, room, drop, &o.bytes, NULL) != RAFTER_OK) o.bytes = -1;
-  } else {
-    double seconds;
-    rf_remat_policy(base, options->remat, drop);
-    rf_trial_weigh(trial, drop, &o.bytes, &seconds);
-    if (o.bytes <= room) o.bytes = rf_trial_layout(trial);
-  }
+  } else o.bytes = rf_trial_policy(trial, options->remat, room);
   o.fits = o.bytes >= 0 && o.bytes <= room;
   rf_pool_free(pool);
   return o;
@@ -185,17 +180,17 @@ static void find_remedy(const rf_plan *plan, const rf_graph *base, int64_t room,
     if (r.fits) return;
     note_least(&r, bytes);
   }
-  const char *kept = train ? "weights and what the optimizer keeps of them" : "weights and caches",
+  const char *kept = train ? "weights and optimizer states" : "weights and caches",
              *share = rf_mesh_chips(&plan->graph->mesh) > 1
                           ? "share them over more chips (fsdp or tensor in --mesh), or "
                           : "";
   if (r.persistent > room) /* nothing else was tried */
-    snprintf(text, capacity, "%s alone take %.2f GiB: %stake a smaller model or a machine with more memory",
+    snprintf(text, capacity, "%s alone take %.2f GiB: %suse a smaller model or a machine with more memory",
              kept, (double)r.persistent / 0x1p30, share);
   else
     snprintf(text, capacity,
-             "the smallest setting tried needs %.2f GiB, %.2f GiB of it %s: %stake a smaller model or a "
-             "machine with more memory",
+             "the smallest setting tried needs %.2f GiB, including %.2f GiB of %s: %suse a smaller model or "
+             "a machine with more memory",
              (double)r.least / 0x1p30, (double)r.persistent / 0x1p30, kept, share);
 }
 
@@ -206,7 +201,7 @@ static void list_largest(const rf_plan *plan, char *list, size_t capacity) {
   if (plan->options.program.program != RF_PROGRAM_RAFTER) {
     snprintf(list, capacity,
              "arguments %.2f GiB, kept for the backward pass %.2f GiB, gradients %.2f GiB, copies of "
-             "matrices %.2f GiB, working %.2f GiB",
+             "matrices %.2f GiB, working memory %.2f GiB",
              (double)m->argument / 0x1p30, (double)m->kept / 0x1p30, (double)m->gradients / 0x1p30,
              (double)m->copies / 0x1p30, (double)m->working / 0x1p30);
     return;
@@ -228,11 +223,11 @@ rf_status rf_plan_require_fit(const rf_plan *plan, rf_error *error) {
   int64_t room = rf_plan_room(&plan->options);
   if (rf_plan_fits(plan)) return RAFTER_OK;
   if (plan->arena_bytes <= room)
-    return RF_FAIL(
-        error, RAFTER_NO_FIT, "leave something out of --offload, or take a host with more memory",
-        "%s does not fit the host of %s (memory of a chip's share: expected at most %.2f GiB, got %.2f GiB)",
-        plan->graph->model.name, plan->machine.name, (double)rf_plan_host_room(&plan->machine) / 0x1p30,
-        (double)plan->host_bytes / 0x1p30);
+    return RF_FAIL(error, RAFTER_NO_FIT, "offload less, or use a host with more memory",
+                   "%s does not fit in the host memory of %s (share of one chip: expected at most %.2f GiB, "
+                   "got %.2f GiB)",
+                   plan->graph->model.name, plan->machine.name,
+                   (double)rf_plan_host_room(&plan->machine) / 0x1p30, (double)plan->host_bytes / 0x1p30);
   char list[400] = "", hint[300], a[32], b[32], c[32];
   rf_graph *built = NULL;
   const rf_plan_options *o = &plan->options;

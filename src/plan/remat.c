@@ -246,12 +246,12 @@ static rf_status shrink_all(search *s, int64_t room, trial *now) {
     price[k] = now->seconds - without.seconds;
   }
   for (;;) {
-    int dearest = RF_NONE;
+    int next = RF_NONE;
     for (int k = 0; k < s->kinds; k++)
-      if (price[k] >= 0 && (dearest == RF_NONE || price[k] > price[dearest])) dearest = k;
-    if (dearest == RF_NONE) return RAFTER_OK;
-    price[dearest] = -1;
-    RF_TRY(shrink_kind(s, dearest, room, now));
+      if (price[k] >= 0 && (next == RF_NONE || price[k] > price[next])) next = k;
+    if (next == RF_NONE) return RAFTER_OK;
+    price[next] = -1;
+    RF_TRY(shrink_kind(s, next, room, now));
   }
 }
 

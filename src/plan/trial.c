@@ -133,6 +133,15 @@ void rf_trial_weigh(rf_trial *t, const bool *drop, int64_t *live, double *second
   *live = t->live = rf_flow_live_bytes(flow, NULL);
 }
 
+int64_t rf_trial_policy(rf_trial *t, rf_remat remat, int64_t room) {
+  bool *drop = rf_pool_alloc(t->pool, (size_t)t->base->tensor_count + 1);
+  int64_t live;
+  double seconds;
+  rf_remat_policy(t->base, remat, drop);
+  rf_trial_weigh(t, drop, &live, &seconds);
+  return live <= room ? rf_trial_layout(t) : live;
+}
+
 int64_t rf_trial_layout(rf_trial *t) { return rf_flow_layout(&t->flow, false, t->persistent, t->live); }
 
 double rf_trial_seconds(rf_trial *t) {

@@ -67,12 +67,16 @@ static rf_work plain_work(const rf_graph *graph, const rf_op *op, int64_t rows) 
   return op->def->work(graph, &here);
 }
 
-static rf_work work_of(const rf_graph *graph, const rf_op *op, const rf_extent *part, int parts) {
+static int64_t sum_of_rows(const rf_extent *part, int parts) {
   int64_t rows = 0;
   for (int i = 0; i < parts; i++) rows += part[i].rows;
+  return rows;
+}
+
+static rf_work work_of(const rf_graph *graph, const rf_op *op, const rf_extent *part, int parts) {
   return rf_op_is_cached(op)      ? cached_work(graph, op, part, parts)
          : moves_cache(graph, op) ? moved_work(graph, op, part, parts)
-                                  : plain_work(graph, op, rows);
+                                  : plain_work(graph, op, sum_of_rows(part, parts));
 }
 
 rf_work rf_plan_walk_work(const rf_plan *plan, int op, const rf_extent *part, int parts) {
@@ -137,16 +141,22 @@ static double walk_op_seconds(const rf_plan *plan, const rf_graph *graph, int i,
   return (p->wait + (p->seconds - p->wait) * part) * p->calls;
 }
 
-double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int parts) {
+/* Copies the graph and cuts its tensors to these sequences. The caller frees graph->tensor, which
+ * is NULL without memory. */
+static rf_graph cut_graph(const rf_plan *plan, const rf_extent *part, int parts) {
   rf_graph graph = *plan->graph;
   size_t bytes = (size_t)graph.tensor_count * sizeof *graph.tensor;
-  int64_t rows = 0;
-  spans sum = {0};
-  for (int i = 0; i < parts; i++) rows += part[i].rows;
   graph.tensor = malloc(bytes ? bytes : 1);
-  if (!graph.tensor) return plan->step_seconds;
+  if (!graph.tensor) return graph;
   memcpy(graph.tensor, plan->graph->tensor, bytes);
-  cut_rows(&graph, rows, parts);
+  cut_rows(&graph, sum_of_rows(part, parts), parts);
+  return graph;
+}
+
+double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int parts) {
+  rf_graph graph = cut_graph(plan, part, parts);
+  spans sum = {0};
+  if (!graph.tensor) return plan->step_seconds;
   for (int i = 0; i < graph.op_count; i++) {
     const rf_op *op = &graph.op[i];
     add(&sum, op, walk_op_seconds(plan, &graph, i, work_of(&graph, op, part, parts)));
@@ -157,22 +167,16 @@ double rf_plan_walk_seconds(const rf_plan *plan, const rf_extent *part, int part
 
 rf_status rf_plan_walk_ops(const rf_plan *plan, const rf_extent *part, int parts, double times,
                            double *seconds, double *limit, rf_error *error) {
-  rf_graph graph = *plan->graph;
-  size_t bytes = (size_t)graph.tensor_count * sizeof *graph.tensor;
-  int64_t rows = 0;
-  for (int i = 0; i < parts; i++) rows += part[i].rows;
-  graph.tensor = malloc(bytes ? bytes : 1);
-  if (!graph.tensor) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while pricing a walk");
-  memcpy(graph.tensor, plan->graph->tensor, bytes);
-  cut_rows(&graph, rows, parts);
+  rf_graph graph = cut_graph(plan, part, parts);
+  if (!graph.tensor) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory while pricing a forward pass");
   for (int i = 0; i < graph.op_count; i++) {
     const rf_op *op = &graph.op[i];
+    const rf_plan_op *p = &plan->op[i];
     rf_work work = work_of(&graph, op, part, parts);
+    double least = p->lanes ? rf_plan_limit(plan, i, NULL)
+                            : rf_cost_limit(&plan->machine, &graph, op, p->kernel, work, NULL);
     seconds[i] += times * walk_op_seconds(plan, &graph, i, work);
-    limit[i] +=
-        times * plan->op[i].calls *
-        (plan->op[i].lanes ? rf_plan_limit(plan, i, NULL)
-                           : rf_cost_limit(&plan->machine, &graph, op, plan->op[i].kernel, work, NULL));
+    limit[i] += times * p->calls * least;
   }
   free(graph.tensor);
   return RAFTER_OK;
@@ -251,8 +255,7 @@ static spans all_but_attention(rf_walk_prices *w, int64_t rows, int parts) {
 
 double rf_walk_price(rf_walk_prices *w, const rf_extent *part, int parts) {
   const rf_plan *plan = w->plan;
-  int64_t rows = 0;
-  for (int i = 0; i < parts; i++) rows += part[i].rows;
+  int64_t rows = sum_of_rows(part, parts);
   spans sum = all_but_attention(w, rows, parts);
   for (int k = 0; k < w->kinds; k++) {
     const rf_op *op = &w->graph.op[w->alike[k]];

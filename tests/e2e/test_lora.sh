@@ -89,7 +89,7 @@ for adapter in "$DATA"/peft/*/; do
 done
 # An adapter can be trained further. --lora and --adapter exclude each other.
 status 0 "${TUNE[@]}" --adapter "$TUNED" --steps 2 --out further
-refuses 2 'do not go together' "${TUNE[@]}" --adapter "$TUNED" --lora rank=2 --steps 2 --out x
+refuses 2 'cannot be combined' "${TUNE[@]}" --adapter "$TUNED" --lora rank=2 --steps 2 --out x
 refuses 2 "no such linear layer" "${TUNE[@]}" --lora targets=gates --steps 2 --out x
 refuses 1 'shape|place' "$RAFTER" generate llama:layers=2,width=48,heads=4,kv_heads=2,ff=48,vocab=256,seq=32 --adapter "$TUNED" "${ASK[@]}"
 refuses 1 'cannot open|adapter_config' "$RAFTER" generate "$BASE" --adapter nowhere "${ASK[@]}"

@@ -87,7 +87,7 @@ case_serving() {
     holds out 'd["serving"]["copies"] == 2 and d["serving"]["slots"] == 64 and d["memory"]["peak_bytes"] == json.load(open("one"))["memory"]["peak_bytes"] and any("2 groups of 4 chips" in a for a in d["assumptions"])'
     holds out 'abs(d["serving"]["tokens_per_second_per_chip"] * 8 - d["serving"]["tokens_per_second"]) < 1e-6 * d["serving"]["tokens_per_second"]'
   }
-  refuses 2 'copies do not go together' "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=2,tensor=4 --batch 64 --rate 16 --prefill-on tpu-v5p:2x4x1
+  refuses 2 'needs a single copy' "$RAFTER" plan "${ONE[@]}" --on tpu-v5e:2x4 --mesh data=2,tensor=4 --batch 64 --rate 16 --prefill-on tpu-v5p:2x4x1
   # Prompts that do not divide among the copies: every prompt is answered, and the copies with one
   # more prompt set the time.
   status 0 "$RAFTER" plan "${GEMMA[@]:0:1}" --dtype bf16 --on tpu-v5e:2x4 --mesh data=4,tensor=2 --batch 32 --job rollout --samples 8 --prompt-tokens 128 --max-tokens 64 --requests 9 --json &&
@@ -97,7 +97,7 @@ case_serving() {
   }
   if command -v gnuplot >/dev/null; then
     status 0 "$RAFTER" plan "${GEMMA[@]}" --batch 64 --job serve --rate 1..64 --requests 64 --plot serve.svg &&
-      python3 -c 'import xml.dom.minidom as m; t = m.parse("serve.svg").toxml(); assert "tokens a second" in t and "first token" in t and "64/s" in t, t[:200]' ||
+      python3 -c 'import xml.dom.minidom as m; t = m.parse("serve.svg").toxml(); assert "tokens per second" in t and "first token" in t and "64/s" in t, t[:200]' ||
       fail "the picture of rates lacks its labels"
   fi
   printf '{"at": 0, "prompt": 100, "answer": 10}\n{"at": 0.5, "prompt": 200, "answer": 20}\n' >arrivals.jsonl
@@ -146,7 +146,7 @@ case_rl() {
     {
     holds out '[p["name"] for p in d["rl"]["phases"]] == ["rollout", "reference", "policy"] and abs(sum(p["seconds"] for p in d["rl"]["phases"]) - d["rl"]["seconds"]) < 1e-9' 'three phases'
     holds out 'max(p["peak_bytes"] for p in d["rl"]["phases"]) == d["memory"]["peak_bytes"] and d["memory"]["by_class"]["weight"] < 2.1e9' 'one base copy'
-    holds out 'any("not yet run" in a for a in d["assumptions"])' 'what is planned is not run'
+    holds out 'any("cannot be run yet" in a for a in d["assumptions"])' 'what is planned is not run'
   }
   refuses 3 'fit' "$RAFTER" plan "${GEMMA[@]}" --batch 16 --microbatch 1 --samples 8 --job rl --json &&
     holds out 'd["memory"]["by_class"]["weight"] > 3.9e9 and not d["memory"]["fits"]' 'the reference has a copy of its own'

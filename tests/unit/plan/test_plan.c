@@ -348,7 +348,7 @@ static void what_stays_is_that_of_the_plan(void **state) {
   rf_plan *plan = plan_of(&model, &options);
   assert_int_equal(rf_plan_require_fit(plan, &error), RAFTER_NO_FIT);
   assert_int_equal(
-      sscanf(error.hint, "weights and what the optimizer keeps of them alone take %lf GiB", &gib), 1);
+      sscanf(error.hint, "weights and optimizer states alone take %lf GiB", &gib), 1);
   rf_plan_free(plan);
   options.build.mesh.zero = 3;
   plan = plan_of(&model, &options);
