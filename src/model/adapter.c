@@ -90,7 +90,7 @@ static rf_status check_start(const settings *s, rf_error *error) {
                  "(path_initial_model_for_weight_conversion), or merge it there",
                  "%s: the field \"init_lora_weights\" is not supported (expected true, false, gaussian, eva "
                  "or orthogonal, got %.40s): it changes the base",
-                 s->path, text ? text : "no text");
+                 s->path, text ? text : "not a string");
 }
 
 static const char REGULAR[] = "^$*+?()[]{}|\\";
@@ -113,7 +113,7 @@ static rf_status read_patterns(settings *s, rf_error *error) {
     RF_TRY(rf_json_float(patterns, key, s->path, 1e-6, 1e6, &own->alpha, error));
     if (!strpbrk(key, REGULAR)) continue;
     if (++regular > REGULAR_MOST)
-      return RF_FAIL(error, RAFTER_FAILED, "write plain ends of layers' names",
+      return RF_FAIL(error, RAFTER_FAILED, "use plain ends of layer names",
                      "%s: \"alpha_pattern\" has more than %d regular expressions", s->path,
                      (int)REGULAR_MOST);
     char text[KEY_MOST + 16];
@@ -122,8 +122,8 @@ static rf_status read_patterns(settings *s, rf_error *error) {
     if (!own->pattern)
       return RF_FAIL(
           error, RAFTER_FAILED, NULL,
-          "%s: a key of \"alpha_pattern\" is no regular expression of up to %d bytes (got '%.60s')", s->path,
-          (int)KEY_MOST, key);
+          "%s: a key of \"alpha_pattern\" is not a regular expression of at most %d bytes (got '%.60s')",
+          s->path, (int)KEY_MOST, key);
   }
   return RAFTER_OK;
 }
@@ -163,8 +163,8 @@ rf_status rf_adapter_base(const char *folder, char base[4096], rf_error *error) 
   if (status == RAFTER_OK)
     status = rf_json_string_or(s.json, "base_model_name_or_path", s.path, "", &text, error);
   if (status == RAFTER_OK && !*text)
-    status = RF_FAIL(error, RAFTER_FAILED, "name the model, and the adapter with --adapter",
-                     "%s does not say what it stands beside", s.path);
+    status = RF_FAIL(error, RAFTER_FAILED, "give the base as MODEL, and the adapter with --adapter",
+                     "%s does not name its base model", s.path);
   /* A relative path is resolved from the adapter's folder or the working directory. */
   if (*text == '/' || snprintf(base, 4096, "%s/%s", folder, text) >= 4096 || access(base, F_OK))
     snprintf(base, 4096, "%s", text);
@@ -227,8 +227,8 @@ static rf_status check_patterns_met(const settings *s, const rf_tensor_file *fil
     }
     if (!met)
       return RF_FAIL(error, RAFTER_FAILED,
-                     "a layer is called as in the base, for example model.layers.0.self_attn.q_proj, or by "
-                     "the end of that",
+                     "name a layer as in the base, for example model.layers.0.self_attn.q_proj, or by the "
+                     "end of that name",
                      "%s: \"alpha_pattern\" names a layer that has no adapter ('%.100s')", s->path, own->key);
   }
   return RAFTER_OK;
@@ -247,7 +247,7 @@ static rf_status find_pair(const rf_tensor_file *file, const char *module, pair 
         continue;
       if (found->side[side])
         return RF_FAIL(error, RAFTER_FAILED, "keep one adapter in a file",
-                       "%s: two tensors stand for one layer (\"%.100s\" and \"%.100s\")",
+                       "%s: two tensors belong to one layer (\"%.100s\" and \"%.100s\")",
                        rf_tensor_file_path(file), found->side[side]->name, tensor->name);
       found->side[side] = tensor;
       if (seen) seen[i] = true;
@@ -255,7 +255,7 @@ static rf_status find_pair(const rf_tensor_file *file, const char *module, pair 
   }
   if (!found->side[0] == !found->side[1]) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, NULL,
-                 "%s: an adapter is not whole (\"%s\": expected lora_A and lora_B, got only lora_%c)",
+                 "%s: an adapter is incomplete (\"%s\": expected lora_A and lora_B, got only lora_%c)",
                  rf_tensor_file_path(file), module, found->side[0] ? 'A' : 'B');
 }
 
@@ -286,7 +286,8 @@ static rf_status open_file(const char *folder, rf_tensor_file **file, rf_error *
     path_of(path, folder, "adapter_model.bin");
     if (!access(path, F_OK))
       return RF_FAIL(error, RAFTER_FAILED, "save it again with safe_serialization=True",
-                     "%s is a pickle, which is not read (expected adapter_model.safetensors)", path);
+                     "%s is a pickle file, which is not supported (expected adapter_model.safetensors)",
+                     path);
     path_of(path, folder, "adapter_model.safetensors");
   }
   return rf_tensor_file_open(path, file, error);
@@ -308,7 +309,7 @@ static rf_status find_sites(const rf_tensor_file *file, const rf_model *model, c
     const char *name = rf_tensor_file_at(file, i)->name;
     if (is_of_vocabulary(name))
       return RF_FAIL(error, RAFTER_FAILED, "merge it with the tool that made it, and load the merged model",
-                     "%s: adapters of the token table and of the head are not supported (tensor \"%.120s\")",
+                     "%s: adapters of the embedding and of the head are not supported (tensor \"%.120s\")",
                      rf_tensor_file_path(file), name);
   }
   for (int p = 0; p < params->base; ++p) {
@@ -331,9 +332,9 @@ static rf_status find_sites(const rf_tensor_file *file, const rf_model *model, c
   for (int i = 0; i < rf_tensor_file_count(file); ++i)
     if (!seen[i])
       return RF_FAIL(error, RAFTER_FAILED, "the adapter may belong to another model",
-                     "%s: tensor \"%.120s\" has no place in the model %s", rf_tensor_file_path(file),
+                     "%s: tensor \"%.120s\" does not belong to the model %s", rf_tensor_file_path(file),
                      rf_tensor_file_at(file, i)->name, model->name);
-  if (!rank) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s holds no adapter", rf_tensor_file_path(file));
+  if (!rank) return RF_FAIL(error, RAFTER_FAILED, NULL, "%s has no adapter", rf_tensor_file_path(file));
   lora->rank = (int32_t)rank;
   return RAFTER_OK;
 }
@@ -350,8 +351,8 @@ rf_status rf_adapter_open(const char *path, const rf_model *model, rf_lora *lora
   bare.lora = (rf_lora){0};
   memset(lora, 0, sizeof *lora);
   if (strlen(folder) >= sizeof lora->folder) {
-    status = RF_FAIL(error, RAFTER_INVALID, NULL,
-                     "the adapter's path is too long (expected below %zu letters)", sizeof lora->folder);
+    status = RF_FAIL(error, RAFTER_INVALID, NULL, "the adapter's path is too long (expected below %zu bytes)",
+                     sizeof lora->folder);
     goto done;
   }
   if (model->layers > RF_LORA_LAYERS) {

@@ -398,7 +398,7 @@ static rf_status read_gpt2(const json_t *json, const char *where, bool own, rf_m
   }
   if (model->width % model->heads != 0)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
-                   "%s: the field \"n_embd\" is no multiple of \"n_head\" (%lld and %lld)", where,
+                   "%s: the field \"n_embd\" is not a multiple of \"n_head\" (%lld and %lld)", where,
                    (long long)model->width, (long long)model->heads);
   model->kv_heads = model->heads;
   model->head_dim = model->width / model->heads;
@@ -452,7 +452,7 @@ static rf_status read_windows(const json_t *json, const char *where, const confi
     bool contradicts =
         model->window > 0 && (type->windows == ALL_WINDOWED ? full > 0 : !windowed && full < count);
     if (contradicts)
-      return RF_FAIL(error, RAFTER_FAILED, "\"sliding_window\": null says that no layer has a window",
+      return RF_FAIL(error, RAFTER_FAILED, "set \"sliding_window\": null if no layer has a window",
                      "%s: the field \"layer_types\" contradicts \"%s\"", where,
                      windowed ? "sliding_window" : "use_sliding_window");
     if (full == count) windowed = false;
@@ -525,7 +525,7 @@ static rf_status read_deepseek(const json_t *json, const char *where, rf_model *
   RF_TRY(rf_json_bool_or(json, "norm_topk_prob", where, !second, &normed, error));
   if (second && normed)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
-                   "%s: the field \"norm_topk_prob\" is not supported (expected false of deepseek_v2)",
+                   "%s: the field \"norm_topk_prob\" is not supported (expected false for deepseek_v2)",
                    where);
   model->router_as_is = !normed;
   return RAFTER_OK;
@@ -572,7 +572,7 @@ static rf_status read_type(const json_t *json, const char *where, const config_t
     if (model->width % model->heads != 0)
       return RF_FAIL(
           error, RAFTER_FAILED, NULL,
-          "%s: the field \"hidden_size\" is no multiple of \"num_attention_heads\" (%lld and %lld)", where,
+          "%s: the field \"hidden_size\" is not a multiple of \"num_attention_heads\" (%lld and %lld)", where,
           (long long)model->width, (long long)model->heads);
     model->head_dim = model->width / model->heads;
   }
@@ -590,7 +590,7 @@ static rf_status read_type(const json_t *json, const char *where, const config_t
       model->attn_softcap > 0) /* the Hugging Face class has the field but ignores it */
     return RF_FAIL(
         error, RAFTER_FAILED, NULL,
-        "%s: the field \"attn_logit_softcapping\" is not supported of a gemma3_text (expected null)", where);
+        "%s: the field \"attn_logit_softcapping\" is not supported for gemma3_text (expected null)", where);
   RF_TRY(rf_config_read_rope(json, where, type, model, error));
   RF_TRY(read_router(json, where, model, error));
   return read_windows(json, where, type, model, error);
@@ -609,15 +609,15 @@ static rf_status from_json(const json_t *json, const char *where, rf_model *resu
     RF_TRY(read_type(json_object_get(json, "text_config"), where, type_named("gemma3_text"), &model, error));
   else
     return RF_FAIL(error, RAFTER_FAILED,
-                   "gpt2, gpt_neox, llama, mistral, mixtral, qwen2, qwen3, gemma, gemma2, gemma3_text, "
-                   "deepseek_v2 and deepseek_v3 can be read",
-                   "%s: this version does not know the model type \"%.60s\" (field \"model_type\")", where,
+                   "supported: gpt2, gpt_neox, llama, mistral, mixtral, qwen2, qwen3, gemma, gemma2, "
+                   "gemma3_text, deepseek_v2 and deepseek_v3",
+                   "%s: this version does not support the model type \"%.60s\" (field \"model_type\")", where,
                    type);
   snprintf(model.name, sizeof model.name, "%s", type);
   /* A quantised folder can be planned, but its weights cannot be read. */
   if (json_is_object(json_object_get(json, "quantization_config")))
-    model.plan_only = "its weights stand in a form that this version does not read (quantization_config of "
-                      "its config.json)";
+    model.plan_only =
+        "its weights have a format that this version cannot read (quantization_config of its config.json)";
   if (rf_model_check(&model, where, error) != RAFTER_OK) {
     if (error) error->status = RAFTER_FAILED; /* the file is wrong, not the command line */
     return RAFTER_FAILED;

@@ -17,9 +17,8 @@ static rf_status read_table(const json_t *json, const char *where, rf_rope *rope
   size_t count = json_array_size(divisors);
   RF_TRY(rf_json_float_or(json, "attention_factor", where, 0, 1e9, 0, &weight, error));
   if (weight != 1 || !count || !json_equal(divisors, others)) {
-    model->plan_only = "its rotary positions are scaled in a way this version does not compute "
-                       "(short_factor, long_factor and attention_factor of its "
-                       "config.json)";
+    model->plan_only = "this version does not compute the scaling of its rotary positions (short_factor, "
+                       "long_factor and attention_factor of its config.json)";
     return RAFTER_OK;
   }
   for (size_t i = 0; i < count && i < RF_ROPE_TABLE_MOST; ++i)
@@ -68,10 +67,9 @@ static rf_status read_yarn(const json_t *json, const char *where, rf_rope *rope,
   RF_TRY(yarn_scores(json, where, factor, &weight, &computed, latent, error));
   if (!computed || model->local_theta > 0 || model->family == RF_FAMILY_NEOX ||
       json_is_false(json_object_get(json, "truncate"))) {
-    model->plan_only = "its rotary positions are scaled in a way this version does not compute (YaRN with "
-                       "truncate false, beside local positions or on a part of "
-                       "each head, or mscale other than mscale_all_dim under latent attention: rope_type of "
-                       "its config.json)";
+    model->plan_only = "this version does not compute the scaling of its rotary positions (rope_type of its "
+                       "config.json: YaRN with truncate false, with local positions, on a part of each head, "
+                       "or under latent attention with mscale other than mscale_all_dim)";
     return RAFTER_OK;
   }
   *rope = (rf_rope){.theta = rope->theta,
@@ -97,7 +95,8 @@ static rf_status read_rope_object(const json_t *json, const char *where, rf_rope
   if (!type) type = json_object_get(json, "type");
   if (!type && !json_object_get(json, "factor")) return RAFTER_OK;
   if (!json_is_string(type))
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"rope_type\" is missing or no text", where);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"rope_type\" is missing or not a string",
+                   where);
   const char *name = json_string_value(type);
   if (strcmp(name, "default") == 0) return RAFTER_OK;
   bool linear = strcmp(name, "linear") == 0;
@@ -113,8 +112,8 @@ static rf_status read_rope_object(const json_t *json, const char *where, rf_rope
     return RAFTER_OK;
   }
   if (!linear && strcmp(name, "llama3") != 0) {
-    model->plan_only = "its rotary positions are scaled in a way this version does not compute (rope_type of "
-                       "its config.json)";
+    model->plan_only =
+        "this version does not compute the scaling of its rotary positions (rope_type of its config.json)";
     return RAFTER_OK;
   }
   RF_TRY(rf_json_float(json, "factor", where, 1e-6, 1e9, &factor, error));
@@ -143,11 +142,11 @@ static rf_status read_parameters(const json_t *json, const char *inside, const c
   bool by_layer = type->local_theta > 0;
   if (by_layer && json_object_size(json) > 0 && !json_is_object(full) && !json_is_object(sliding))
     return RF_FAIL(error, RAFTER_FAILED, NULL,
-                   "%s: expected the fields \"full_attention\" and \"sliding_attention\" of a %s", inside,
+                   "%s: expected the fields \"full_attention\" and \"sliding_attention\" for %s", inside,
                    type->type);
   if (!by_layer && (json_is_object(full) || json_is_object(sliding)))
     return RF_FAIL(error, RAFTER_FAILED, NULL,
-                   "%s: the field \"%s\" is not supported of a %s (expected one set for all layers)", inside,
+                   "%s: the field \"%s\" is not supported for %s (expected one set for all layers)", inside,
                    json_is_object(full) ? "full_attention" : "sliding_attention", type->type);
   if (json_is_object(sliding)) {
     rf_rope windowed = {.theta = model->local_theta};
@@ -200,7 +199,7 @@ rf_status rf_config_read_rope(const json_t *json, const char *where, const confi
   }
   if (!partial && share != 1)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
-                   "%s: the field \"partial_rotary_factor\" is not supported of a %s (expected 1, got %g)",
+                   "%s: the field \"partial_rotary_factor\" is not supported for %s (expected 1, got %g)",
                    where, type->type, share);
   model->rope.dim = share < 1 ? (int32_t)(share * (double)model->head_dim) : 0;
   return RAFTER_OK;

@@ -86,11 +86,11 @@ rf_status rf_gguf_facts_of(const rf_model *model, rf_gguf_facts *f, rf_error *er
       : model->rope.scaling == RF_ROPE_YARN                            ? "rotary positions scaled by YaRN"
       : model->window_listed                                           ? "windows of layers without a period"
       : biased && ARCHS[model->family].arch != RF_GGUF_LLAMA
-          ? "biases of attention or the MLP, which only its llama has"
+          ? "biases of attention or the MLP, which only GGUF's llama has"
           : NULL;
   if (lost)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "a GGUF file cannot say all that %s computes (%s)",
-                   model->name, lost);
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "a GGUF file cannot represent all of %s (%s)", model->name,
+                   lost);
   rf_rope rope = rf_model_rope(model, 0);
   bool learned = model->position == RF_POSITION_LEARNED;
   *f = (rf_gguf_facts){.arch = ARCHS[model->family].arch,

@@ -145,7 +145,7 @@ static rf_status add_template(rf_gguf_source *s, const char *path, rf_error *err
 static rf_status add_tokenizer(rf_gguf_source *s, const char *path, rf_error *error) {
   rf_tokenizer *tokenizer = NULL;
   rf_error reason;
-  snprintf(s->note, sizeof s->note, "%.300s brings none", path);
+  snprintf(s->note, sizeof s->note, "%.300s has none", path);
   if (!rf_tokenizer_in(path)) return RAFTER_OK;
   RF_TRY(copy_vocabulary(s, path, error));
   if (s->has_tokenizer) return add_template(s, path, error);
@@ -188,7 +188,7 @@ static rf_status open_folder(rf_gguf_source *s, const char *path, rf_error *erro
     rf_param slice = rf_param_slice(&params.at[p], 0);
     rf_name name = rf_param_name(&s->model, &slice, prefixed);
     if (!row || name.count > RF_GGUF_PARTS || !row->part[name.count - 1])
-      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: parameter \"%s\" has no place in a GGUF file of %s",
+      return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: parameter \"%s\" cannot be stored in a GGUF file of %s",
                      path, params.at[p].name, facts.arch_name);
     for (int i = 0; i < name.count; ++i) RF_TRY(add_part(s, &facts, &params.at[p], row, i, prefixed, error));
   }
@@ -262,7 +262,7 @@ rf_status rf_gguf_source_open(const char *path, rf_gguf_source **result, rf_erro
   } else {
     status = RF_FAIL(error, RAFTER_FAILED,
                      "give a .gguf file, a llama2.c .bin file or a folder with config.json and safetensors",
-                     "%s is no model that can be converted", path);
+                     "%s is not a model that can be converted", path);
   }
   /* Other readers expect this key. */
   if (!s->gguf && !s->has_tokenizer)
@@ -290,7 +290,7 @@ bool rf_gguf_source_has_tokenizer(const rf_gguf_source *s) {
   return s->has_tokenizer || (s->gguf && rf_gguf_value_find(s->gguf, "tokenizer.ggml.tokens"));
 }
 const char *rf_gguf_source_note(const rf_gguf_source *s) {
-  return *s->note ? s->note : "the source has none that GGUF holds";
+  return *s->note ? s->note : "the source has none that GGUF can represent";
 }
 int rf_gguf_source_count(const rf_gguf_source *s) { return s->count; }
 

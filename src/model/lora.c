@@ -262,11 +262,11 @@ static rf_status set_number(rf_lora *lora, int key, const char *value, rf_error 
 }
 
 static rf_status add_target(target *targets, int *count, const char *text, rf_error *error) {
-  if (*count == TARGETS_MOST) return bad("targets", "at most 64 of them", text, error);
+  if (*count == TARGETS_MOST) return bad("targets", "at most 64 targets", text, error);
   if (!*text) return bad("targets", "a word between two commas", text, error);
   targets[*count] = (target){.text = text};
   if (*text == '~' && !(targets[*count].pattern = rf_name_pattern_new(text + 1)))
-    return bad("targets", "a regular expression behind ~", text, error);
+    return bad("targets", "a regular expression after ~", text, error);
   ++*count;
   return RAFTER_OK;
 }

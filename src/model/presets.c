@@ -141,7 +141,7 @@ static rf_status check_experts(const rf_model *model, const char *where, rf_erro
   int64_t groups = model->router_groups, used = model->router_groups_used, most = 1 << 20;
   if (model->first_dense < 0 || model->first_dense > model->layers)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "%s: first_dense is out of range (expected up to the %lld layers, got %lld)", where,
+                   "%s: first_dense is out of range (expected 0 to %lld, got %lld)", where,
                    (long long)model->layers, (long long)model->first_dense);
   if (model->expert_ff < 0 || model->expert_ff > most || model->experts_shared < 0 ||
       model->experts_shared > 1024 || model->experts_shared * rf_model_expert_ff(model) > most)
@@ -152,7 +152,7 @@ static rf_status check_experts(const rf_model *model, const char *where, rf_erro
   if (groups && (groups < 1 || model->experts % groups || used < 1 || used > groups ||
                  model->experts / groups * used < model->experts_used))
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "%s: %lld experts do not stand in %lld groups of which %lld are used", where,
+                   "%s: %lld experts cannot form %lld groups of which %lld are used", where,
                    (long long)model->experts, (long long)groups, (long long)used);
   return RAFTER_OK;
 }
@@ -163,18 +163,18 @@ static rf_status check_latent(const rf_model *model, const char *where, rf_error
                model->q_rank <= 1 << 18 && model->value_dim > 0 && model->value_dim <= 4096 &&
                model->rope_dim > 0 && model->rope_dim < model->head_dim;
   if (!sizes)
-    return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "%s: latent attention is out of range (expected ranks up to %d, value_dim up to 4096, "
-                   "rope_dim below head_dim %lld; got q_rank %lld, "
-                   "kv_rank %lld, value_dim %lld, rope_dim %lld)",
-                   where, 1 << 18, (long long)model->head_dim, (long long)model->q_rank,
-                   (long long)model->kv_rank, (long long)model->value_dim, (long long)model->rope_dim);
+    return RF_FAIL(
+        error, RAFTER_INVALID, NULL,
+        "%s: latent attention is out of range (expected ranks up to %d, value_dim up to 4096, rope_dim below "
+        "head_dim %lld; got q_rank %lld, kv_rank %lld, value_dim %lld, rope_dim %lld)",
+        where, 1 << 18, (long long)model->head_dim, (long long)model->q_rank, (long long)model->kv_rank,
+        (long long)model->value_dim, (long long)model->rope_dim);
   if (model->position != RF_POSITION_ROPE || model->bias || model->qkv_bias || model->attn_bias ||
       model->mlp_bias || model->qk_norm || model->window || model->attn_softcap != 0 ||
       model->norm != RF_NORM_RMSNORM || model->kv_heads != model->heads)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "%s: latent attention has rotary positions, RMSNorm, as many key as query heads, no "
-                   "biases, head norms, windows or softcaps",
+                   "%s: latent attention needs rotary positions, RMSNorm, as many key heads as query heads, "
+                   "and no biases, head norms, windows or softcaps",
                    where);
   return RAFTER_OK;
 }
@@ -187,7 +187,7 @@ static rf_status check_total(const rf_model *model, const char *where, rf_error 
   int64_t total = rf_model_params(model, pool).total, most = ((int64_t)1 << 62) / BYTES_EACH;
   rf_pool_free(pool);
   if (total <= most) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_INVALID, "take fewer layers, experts or columns",
+  return RF_FAIL(error, RAFTER_INVALID, "use fewer layers, experts or columns",
                  "%s: too many parameters (expected at most %lld, got %lld)", where, (long long)most,
                  (long long)total);
 }
@@ -209,8 +209,7 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
   };
   for (size_t i = 0; i < sizeof field / sizeof field[0]; ++i)
     if (field[i].value < 1 || field[i].value > field[i].most)
-      return RF_FAIL(error, RAFTER_INVALID,
-                     "no larger model of this shape can be planned; give a number of the range",
+      return RF_FAIL(error, RAFTER_INVALID, "give a number in the range; larger models are not supported",
                      "%s: %s is out of range (expected 1 to %lld, got %lld)", where, field[i].name,
                      (long long)field[i].most, (long long)field[i].value);
   if (model->heads % model->kv_heads != 0)
@@ -224,7 +223,7 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
   int64_t turned = model->rope.dim ? model->rope.dim : model->kv_rank ? model->rope_dim : model->head_dim;
   if (model->position == RF_POSITION_ROPE && (turned % 2 != 0 || turned < 2 || turned > model->head_dim))
     return RF_FAIL(error, RAFTER_INVALID, NULL,
-                   "%s: rotary positions turn pairs (expected an even count up to head_dim %lld, got %lld)",
+                   "%s: rotary positions rotate pairs (expected an even count up to head_dim %lld, got %lld)",
                    where, (long long)model->head_dim, (long long)turned);
   if (model->window < 0 || model->window > 1 << 24)
     return RF_FAIL(error, RAFTER_INVALID, NULL, "%s: window is out of range (expected 0 to %d, got %lld)",
@@ -260,10 +259,9 @@ rf_status rf_model_check(const rf_model *model, const char *where, rf_error *err
                    where, (double)model->dropout);
   if (model->bos_id < -1 || model->bos_id >= model->vocab || model->eos_id < -1 ||
       model->eos_id >= model->vocab)
-    return RF_FAIL(
-        error, RAFTER_INVALID, NULL,
-        "%s: a special token lies outside the vocabulary (expected -1 to %lld, got bos %d, eos %d)", where,
-        (long long)model->vocab - 1, model->bos_id, model->eos_id);
+    return RF_FAIL(error, RAFTER_INVALID, NULL,
+                   "%s: a special token is outside the vocabulary (expected -1 to %lld, got bos %d, eos %d)",
+                   where, (long long)model->vocab - 1, model->bos_id, model->eos_id);
   return check_total(model, where, error);
 }
 
@@ -384,14 +382,14 @@ static rf_status derive(const rf_model *base, const bool *given, const char *spe
     int64_t head_dim = given[HEAD_DIM] ? model->head_dim : base->head_dim;
     if (head_dim < 1 || model->width % head_dim != 0)
       return RF_FAIL(error, RAFTER_INVALID, "add heads=N",
-                     "%s: how many heads? (width %lld is no multiple of head_dim %lld)", spec,
-                     (long long)model->width, (long long)head_dim);
+                     "%s: width %lld is not a multiple of head_dim %lld", spec, (long long)model->width,
+                     (long long)head_dim);
     model->heads = model->width / head_dim;
   }
   if ((given[WIDTH] || given[HEADS]) && !given[HEAD_DIM] && model->kv_rank == 0) {
     if (model->heads < 1 || model->width % model->heads != 0)
       return RF_FAIL(error, RAFTER_INVALID, "choose heads that divide width, or add head_dim=H",
-                     "%s: width %lld is no multiple of heads %lld", spec, (long long)model->width,
+                     "%s: width %lld is not a multiple of heads %lld", spec, (long long)model->width,
                      (long long)model->heads);
     model->head_dim = model->width / model->heads;
   }
@@ -426,7 +424,7 @@ static rf_status parse_shape(const char *spec, const rf_model *base, const char 
     size_t length = strcspn(at, ",");
     char pair[128];
     if (length >= sizeof pair)
-      return RF_FAIL(error, RAFTER_INVALID, hint, "model shape: a key=value of %zu letters is too long",
+      return RF_FAIL(error, RAFTER_INVALID, hint, "model shape: a key=value of %zu characters is too long",
                      length);
     memcpy(pair, at, length);
     pair[length] = 0;
@@ -467,7 +465,7 @@ static rf_status unknown_model(const char *spec, rf_error *error) {
       return RF_FAIL(error, RAFTER_INVALID,
                      "GPT-2, Llama, Mistral, Mixtral, Qwen and Gemma work: a preset such as gpt2 or "
                      "gemma3-1b, or gpt:layers=4,width=512",
-                     "this version does not know the model family of '%s' (expected GPT, Llama, Mistral, "
+                     "this version does not support the model family of '%s' (expected GPT, Llama, Mistral, "
                      "Mixtral, Qwen or Gemma)",
                      name);
   const char *names[PRESET_COUNT + BASE_COUNT];
@@ -491,7 +489,7 @@ static rf_status resolve_adapter(const char *adapter, rf_model *model, char fold
   bool there = stat(base, &status) == 0;
   if (there && S_ISDIR(status.st_mode) && rf_adapter_is(base))
     return RF_FAIL(error, RAFTER_INVALID, "merge the first adapter into its model",
-                   "%s stands beside another adapter (%.300s)", adapter, base);
+                   "the base of %s is another adapter (%.300s)", adapter, base);
   rf_error reason;
   rf_status found = rf_model_resolve(base, model, weights, &reason);
   if (found != RAFTER_OK && there) { /* the base exists but is wrong */
@@ -499,11 +497,12 @@ static rf_status resolve_adapter(const char *adapter, rf_model *model, char fold
     return found;
   }
   if (found != RAFTER_OK)
-    return RF_FAIL(error, RAFTER_INVALID, "name the model, and the adapter with --adapter",
-                   "the base of the adapter %s is not here (%.300s)", adapter, base);
+    return RF_FAIL(error, RAFTER_INVALID, "give the base as MODEL, and the adapter with --adapter",
+                   "the base of the adapter %s was not found (%.300s)", adapter, base);
   if (!*weights)
-    return RF_FAIL(error, RAFTER_INVALID, "name the model that has them, and the adapter with --adapter",
-                   "the base of the adapter %s brings no weights (%.300s is a shape)", adapter, base);
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "give a model with weights as MODEL, and the adapter with --adapter",
+                   "the base of the adapter %s has no weights (%.300s is a shape)", adapter, base);
   if (folder) memcpy(folder, weights, sizeof weights);
   RF_TRY(rf_adapter_open(adapter, model, &lora, error));
   model->lora = lora;
@@ -538,7 +537,7 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
     if (strchr(spec, '/') || rf_text_ends_with(spec, ".safetensors"))
       return RF_FAIL(error, RAFTER_INVALID,
                      "give a folder with config.json, a .gguf file, or a .safetensors file with its "
-                     "config.json beside it",
+                     "config.json next to it",
                      "no model at '%.300s'", spec);
     return unknown_model(spec, error);
   }
@@ -552,14 +551,14 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
     if (!rf_text_ends_with(spec, ".safetensors"))
       return RF_FAIL(error, RAFTER_INVALID,
                      "give a folder with config.json, a .gguf file, or a .safetensors file with its "
-                     "config.json beside it",
+                     "config.json next to it",
                      "'%.300s' is not a model this version reads", spec);
     char *slash = strrchr(where, '/');
     if (slash) slash[slash == where] = 0;
     else snprintf(where, sizeof where, ".");
   }
   if (strlen(spec) >= sizeof where)
-    return RF_FAIL(error, RAFTER_INVALID, NULL, "the model's path is too long (expected below %zu letters)",
+    return RF_FAIL(error, RAFTER_INVALID, NULL, "the model's path is too long (expected below %zu bytes)",
                    sizeof where);
   snprintf(path, sizeof path, "%s/config.json", where);
   if (S_ISDIR(status.st_mode) && access(path, F_OK) && !rf_adapter_is(where)) {
@@ -567,9 +566,8 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
     if (strcmp(path, where) != 0) return rf_model_resolve(path, model, folder, error);
     return RF_FAIL(error, RAFTER_INVALID,
                    "give a folder with config.json or the folder of a run, a .gguf file, or a .safetensors "
-                   "file with its "
-                   "config.json beside it",
-                   "%.300s holds no model (expected config.json, adapter_config.json or checkpoints in it)",
+                   "file with its config.json next to it",
+                   "%.300s has no model (expected config.json, adapter_config.json or checkpoints in it)",
                    where);
   }
   if (S_ISDIR(status.st_mode) && access(path, F_OK)) return resolve_adapter(where, model, folder, error);

@@ -46,6 +46,6 @@ rf_status rf_run_weights(const char *path, char folder[4096], rf_error *error) {
     return RAFTER_OK;
   return RF_FAIL(
       error, RAFTER_FAILED,
-      "let the run go on until it saves one: `rafter train --config RUN/run.json --out OTHER --save-every N`",
-      "%s holds no complete checkpoint", path);
+      "continue the run until it saves one: `rafter train --config RUN/run.json --out OTHER --save-every N`",
+      "%s has no complete checkpoint", path);
 }

@@ -269,8 +269,8 @@ static rf_status model_from(const rf_weight_file *file, rf_model *model, rf_erro
       model->rope.factor = (float)f->rope_factor;
     } else if (strcmp(f->rope_scaling, "none") != 0 && strcmp(f->rope_scaling, "linear") != 0 &&
                *f->rope_scaling) {
-      model->plan_only = "its rotary positions are scaled in a way this version does not compute "
-                         "(rope.scaling.type of the file)";
+      model->plan_only =
+          "this version does not compute the scaling of its rotary positions (rope.scaling.type of the file)";
     }
     if (f->rope_freqs) RF_TRY(rope_of_table(file, model, error));
     if (model->rope.dim == model->head_dim) model->rope.dim = 0;

@@ -159,8 +159,8 @@ rf_status rf_weight_types_read(const char *path, const rf_model *model, rf_weigh
   rf_pool *pool = rf_pool_new();
   rf_params params = rf_model_params(model, pool);
   if (params.count > RF_WEIGHT_TYPES_MOST) {
-    status = RF_FAIL(error, RAFTER_FAILED, "leave --weights out",
-                     "%s has too many parameters for types of their own (expected at most %d, got %d)",
+    status = RF_FAIL(error, RAFTER_FAILED, "omit --weights",
+                     "%s has too many parameters for individual types (expected at most %d, got %d)",
                      model->name, RF_WEIGHT_TYPES_MOST, params.count);
     goto done;
   }

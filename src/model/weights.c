@@ -78,7 +78,7 @@ static rf_status check_rest(const rf_weight_file *file, const rf_model *model, c
     const char *name = rf_weight_file_tensor(file, i);
     if (!seen[i] && !rf_weight_file_is_extra(file, model, name))
       return RF_FAIL(error, RAFTER_FAILED, "the weights and config.json may belong to different models",
-                     "%s: tensor \"%.100s\" has no place in the model", rf_weight_file_path(file), name);
+                     "%s: tensor \"%.100s\" does not belong to the model", rf_weight_file_path(file), name);
   }
   return RAFTER_OK;
 }

@@ -244,7 +244,7 @@ static rf_status write_index(const rf_weights_writer *w, rf_error *error) {
 rf_status rf_weights_writer_commit(rf_weights_writer *w, rf_error *error) {
   rf_status status = RAFTER_OK;
   if (w->current < w->count || !w->out) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s lacks values (%d of %d parameters came)", w->folder,
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s is incomplete (%d of %d parameters written)", w->folder,
                      w->current, w->count);
     goto done;
   }

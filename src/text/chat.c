@@ -34,7 +34,7 @@ static rf_status take_tokens(const json_t *config, const char *where, json_t **t
     if (!token || json_is_null(token)) continue;
     if (!json_is_string(token))
       return RF_FAIL(error, RAFTER_FAILED, NULL,
-                     "%s: \"%s\" must be a text or an object with the text \"content\"", where, names[i]);
+                     "%s: \"%s\" must be a string or an object with a string \"content\"", where, names[i]);
     json_object_set_new(*tokens, names[i], json_stringn(json_string_value(token), json_string_length(token)));
   }
   return RAFTER_OK;
@@ -72,14 +72,15 @@ static rf_status config_template(const json_t *config, const char *where, const 
     return RAFTER_OK;
   }
   if (!json_is_array(field))
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: \"chat_template\" must be a text or a list of named ones",
-                   where);
+    return RF_FAIL(error, RAFTER_FAILED, NULL,
+                   "%s: \"chat_template\" must be a string or a list of named templates", where);
   json_array_foreach (field, index, row) {
     const char *name = json_string_value(json_object_get(row, "name"));
     const json_t *template = json_object_get(row, "template");
     if (!name || !json_is_string(template))
       return RF_FAIL(error, RAFTER_FAILED, NULL,
-                     "%s: row %zu of \"chat_template\" lacks a text \"name\" or \"template\"", where, index);
+                     "%s: row %zu of \"chat_template\" lacks a string \"name\" or \"template\"", where,
+                     index);
     if (strcmp(name, "default") == 0) *text = template;
     size_t used = strlen(names);
     snprintf(names + used, sizeof names - used, "%s%.40s", used ? ", " : "", name);
@@ -117,8 +118,8 @@ static rf_status refuse_additional(const char *folder, rf_error *error) {
   }
   free(entry);
   if (!*names) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, "give the one that is meant (--template FILE)",
-                 "%s names no default chat template (got: %s)", path, names);
+  return RF_FAIL(error, RAFTER_FAILED, "choose one with --template FILE",
+                 "%s has no default chat template (got: %s)", path, names);
 }
 
 rf_status rf_chat_open(const char *folder, rf_chat **chat, rf_error *error) {
@@ -127,7 +128,7 @@ rf_status rf_chat_open(const char *folder, rf_chat **chat, rf_error *error) {
   if (*chat) return RAFTER_OK;
   return RF_FAIL(
       error, RAFTER_FAILED,
-      "the model may be no chat model: give a plain prompt, or a template of your own (--template FILE)",
+      "the model may not be a chat model: give a plain prompt, or a template (--template FILE)",
       "%s has no chat template (expected %s)", folder,
       gguf ? "tokenizer.chat_template"
            : "chat_template.jinja, or chat_template in tokenizer_config.json or chat_template.json");
@@ -264,7 +265,7 @@ static rf_status check_messages(const json_t *messages, rf_error *error) {
   json_array_foreach (messages, index, message) {
     if (!json_is_string(json_object_get(message, "role")))
       return RF_FAIL(error, RAFTER_FAILED, NULL,
-                     "message %zu of the conversation is no object with a text \"role\"", index);
+                     "message %zu of the conversation is not an object with a string \"role\"", index);
   }
   return RAFTER_OK;
 }
@@ -298,7 +299,7 @@ static rf_status prefix_bytes(const rf_chat *chat, const json_t *messages, size_
                               const rf_chat_options *options, const rf_rendered *whole, size_t *bytes,
                               rf_error *error) {
   static const char hint[] =
-      "give conversations with one turn of the assistant, or a template with {% generation %} blocks";
+      "use conversations with one assistant turn, or a template with {% generation %} blocks";
   rf_rendered part;
   RF_TRY(render(chat, messages, count, prompt, options, &part, error));
   size_t same = 0, most = part.bytes < whole->bytes ? part.bytes : whole->bytes;
@@ -307,9 +308,8 @@ static rf_status prefix_bytes(const rf_chat *chat, const json_t *messages, size_
   rf_rendered_free(&part);
   if (same == *bytes) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, hint,
-                 "the chat template does not say what the assistant wrote: the first %zu messages%s render "
-                 "otherwise alone than in the whole "
-                 "conversation (from byte %zu)",
+                 "the chat template does not mark the assistant's text: the first %zu messages%s render "
+                 "differently alone than in the full conversation (from byte %zu)",
                  count, prompt ? " and the generation prompt" : "", same);
 }
 
@@ -331,10 +331,8 @@ rf_status rf_chat_render_spans(const rf_chat *chat, const json_t *messages, cons
       RF_GO(prefix_bytes(chat, messages, i, true, options, &whole, &span->first, error));
       RF_GO(prefix_bytes(chat, messages, i + 1, false, options, &whole, &span->last, error));
       if (span->first < end || span->last < span->first) {
-        status = RF_FAIL(
-            error, RAFTER_FAILED, NULL,
-            "the chat template does not say what the assistant wrote: message %zu adds no text of its own",
-            i);
+        status = RF_FAIL(error, RAFTER_FAILED, NULL,
+                         "the chat template does not mark the assistant's text: message %zu adds no text", i);
         goto done;
       }
       end = span->last;

@@ -48,7 +48,7 @@ static rf_status real_arithmetic(tpl_run *run, int op, double a, double b, tpl_v
 
 static rf_status join_strings(tpl_run *run, const tpl_value *a, const tpl_value *b, tpl_value *result) {
   if (a->form == FORM_SAFE || b->form == FORM_SAFE)
-    return TPL_FAIL(run, "joining a text that is marked safe with another is not supported");
+    return TPL_FAIL(run, "joining a string marked safe with another string is not supported");
   size_t bytes = a->text.bytes + b->text.bytes;
   if (bytes > run->text_most) return TPL_FAIL(run, "a text grows beyond %zu bytes", run->text_most);
   char *text;

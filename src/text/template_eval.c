@@ -93,18 +93,17 @@ static rf_status loop_attribute(tpl_run *run, const tpl_loop *loop, tpl_text nam
   const struct {
     const char *name;
     tpl_value value;
-  } rows[] = {
-      {"index", tpl_int((int64_t)i + 1)},
-      {"index0", tpl_int((int64_t)i)},
-      {"revindex", tpl_int((int64_t)(count - i))},
-      {"revindex0", tpl_int((int64_t)(count - i) - 1)},
-      {"first", tpl_bool(i == 0)},
-      {"last", tpl_bool(i + 1 == count)},
-      {"length", tpl_int((int64_t)count)},
-      {"depth", tpl_int(1)}, /* loops are not recursive here, so their depth is 1 */
-      {"depth0", tpl_int(0)},
-      {"previtem", i > 0 ? loop->items->item[i - 1] : tpl_undefined("there is no previous item", 25)},
-      {"nextitem", i + 1 < count ? loop->items->item[i + 1] : tpl_undefined("there is no next item", 21)}};
+  } rows[] = {{"index", tpl_int((int64_t)i + 1)},
+              {"index0", tpl_int((int64_t)i)},
+              {"revindex", tpl_int((int64_t)(count - i))},
+              {"revindex0", tpl_int((int64_t)(count - i) - 1)},
+              {"first", tpl_bool(i == 0)},
+              {"last", tpl_bool(i + 1 == count)},
+              {"length", tpl_int((int64_t)count)},
+              {"depth", tpl_int(1)}, /* loops are not recursive here, so their depth is 1 */
+              {"depth0", tpl_int(0)},
+              {"previtem", i > 0 ? loop->items->item[i - 1] : tpl_undefined("loop.previtem", 13)},
+              {"nextitem", i + 1 < count ? loop->items->item[i + 1] : tpl_undefined("loop.nextitem", 13)}};
   for (size_t row = 0; row < sizeof rows / sizeof rows[0]; ++row)
     if (rf_tpl_is(name, rows[row].name)) {
       *value = rows[row].value;
@@ -154,7 +153,7 @@ static rf_status eval_sign(tpl_run *run, const tpl_node *node, tpl_value *value)
   } else if (rf_tpl_number(value, &real)) {
     *value = tpl_float(minus ? -real : real);
   } else {
-    return TPL_FAIL(run, "%s has no sign", rf_tpl_kind_name(value));
+    return TPL_FAIL(run, "%s cannot have a sign", rf_tpl_kind_name(value));
   }
   return RAFTER_OK;
 }
@@ -234,7 +233,7 @@ rf_status rf_tpl_call_row(tpl_run *run, const tpl_function *row, const tpl_value
         ++slot;
     if (slot >= TPL_PARAMETERS || !row->parameter[slot] || TPL_GIVEN(bound[slot]))
       return TPL_FAIL(run, "\"%s\" does not take %s %.*s", row->name,
-                      arguments->name[i].at ? "the argument" : "so many arguments",
+                      arguments->name[i].at ? "the argument" : "this many arguments",
                       (int)(arguments->name[i].bytes < 60 ? arguments->name[i].bytes : 60),
                       arguments->name[i].at ? arguments->name[i].at : "");
     bound[slot] = arguments->value[i];

@@ -150,8 +150,7 @@ static rf_status parse_arguments(tpl_parser *p, tpl_node *node) {
       p->token += 2;
       named = true;
     } else if (named) {
-      return TPL_FAIL_AT(p->parsed, p->token->at, p->error,
-                         "an argument without a name follows one that has one");
+      return TPL_FAIL_AT(p->parsed, p->token->at, p->error, "a positional argument follows a named argument");
     }
     tpl_node *value;
     RF_TRY(rf_tpl_parse_expression(p, &value));
@@ -220,8 +219,7 @@ static rf_status named_row(tpl_parser *p, const char *what, const tpl_function *
   node->function = find(node->name);
   int shown = node->name.bytes < 60 ? (int)node->name.bytes : 60;
   if (!node->function)
-    return TPL_FAIL_AT(p->parsed, p->token->at, p->error, "the %s \"%.*s\" is not known", what, shown,
-                       node->name.at);
+    return TPL_FAIL_AT(p->parsed, p->token->at, p->error, "unknown %s \"%.*s\"", what, shown, node->name.at);
   ++p->token;
   return RAFTER_OK;
 }

@@ -103,7 +103,7 @@ rf_status rf_tpl_join(tpl_run *run, tpl_text between, const tpl_list *items, boo
     tpl_text text;
     RF_TRY(rf_tpl_step(run, 1));
     if (i) RF_TRY(rf_tpl_put(run, &out, between));
-    if (strict) RF_TRY(rf_tpl_wants_text(run, &items->item[i], "what is joined", &text));
+    if (strict) RF_TRY(rf_tpl_wants_text(run, &items->item[i], "an item to join", &text));
     else RF_TRY(rf_tpl_str(run, &items->item[i], &text));
     RF_TRY(rf_tpl_put(run, &out, text));
   }
@@ -116,7 +116,7 @@ rf_status rf_tpl_join(tpl_run *run, tpl_text between, const tpl_list *items, boo
 /* The string that a filter works on. Jinja treats strings marked safe differently, so they fail. */
 static rf_status own_text(tpl_run *run, const tpl_value *self, tpl_text *text) {
   if (self->kind == TPL_STRING && self->form == FORM_SAFE)
-    return TPL_FAIL(run, "this filter on a text that is marked safe is not supported");
+    return TPL_FAIL(run, "this filter does not support strings marked safe");
   return rf_tpl_str(run, self, text);
 }
 
@@ -125,7 +125,7 @@ static rf_status filter_trim(tpl_run *run, const tpl_value *self, const tpl_valu
   tpl_text text, set = {0};
   RF_TRY(rf_tpl_str(run, self, &text));
   if (TPL_GIVEN(argument[0]) && argument[0].kind != TPL_NONE)
-    RF_TRY(rf_tpl_wants_text(run, &argument[0], "what is trimmed", &set));
+    RF_TRY(rf_tpl_wants_text(run, &argument[0], "the set of characters to trim", &set));
   RF_TRY(rf_tpl_step(run, text.bytes / 16));
   *result = (tpl_value){.kind = TPL_STRING,
                         .form = self->kind == TPL_STRING ? self->form : FORM_PLAIN,
@@ -179,7 +179,7 @@ static rf_status filter_replace(tpl_run *run, const tpl_value *self, const tpl_v
   RF_TRY(own_text(run, &argument[0], &old));
   RF_TRY(own_text(run, &argument[1], &new));
   if (argument[2].kind != TPL_NONE)
-    RF_TRY(rf_tpl_wants_whole(run, &argument[2], "how often to replace", -1, &most));
+    RF_TRY(rf_tpl_wants_whole(run, &argument[2], "the number of replacements", -1, &most));
   return rf_tpl_replace(run, text, old, new, most, result);
 }
 
@@ -187,7 +187,7 @@ static rf_status filter_indent(tpl_run *run, const tpl_value *self, const tpl_va
                                tpl_value *result) {
   tpl_text text, by;
   tpl_value lines, spaces = tpl_string("    ", 4), line;
-  RF_TRY(rf_tpl_wants_text(run, self, "what is indented", &text));
+  RF_TRY(rf_tpl_wants_text(run, self, "the text to indent", &text));
   RF_TRY(own_text(run, self, &text));
   if (TPL_GIVEN(argument[0])) spaces = argument[0];
   if (spaces.kind != TPL_STRING) {
@@ -244,11 +244,11 @@ static rf_status read_number(tpl_run *run, tpl_text text, int *form, int64_t *wh
     if (n == 0 || letter || point == ' ' || (point >= 0x2e80 && point < 0xa4d0) ||
         (point >= 0x1f300 && point < 0x1fb00))
       return RAFTER_OK;
-    if (point >= 0x80 || point == '_') return TPL_FAIL(run, "a number in a form that is not supported");
+    if (point >= 0x80 || point == '_') return TPL_FAIL(run, "this form of a number is not supported");
   }
   i += text.at[0] == '-' || text.at[0] == '+';
   if (i < text.bytes && strchr("iInN", text.at[i]))
-    return TPL_FAIL(run, "reading \"inf\", \"nan\" and their like as a number is not supported");
+    return TPL_FAIL(run, "numbers such as \"inf\" and \"nan\" are not supported");
   *form = 'i';
   for (; i < text.bytes && text.at[i] >= '0' && text.at[i] <= '9'; ++i) ++digits;
   if (i < text.bytes && text.at[i] == '.') {

@@ -85,7 +85,7 @@ static rf_status escape(lexer *l, char *out, size_t *bytes) {
       return TPL_FAIL_AT(l->parsed, at, l->error, "the escape \\%c names no character (U+%04X)", c, point);
   } else if (c == 'N' || (unsigned char)c >= 0x80) {
     return TPL_FAIL_AT(l->parsed, at, l->error, "a backslash before %s is not supported",
-                       c == 'N' ? "N" : "a letter beyond ASCII");
+                       c == 'N' ? "N" : "a non-ASCII character");
   } else { /* Python keeps an unknown escape unchanged */
     out[(*bytes)++] = '\\';
     out[(*bytes)++] = c;
@@ -102,7 +102,7 @@ static rf_status lex_text(lexer *l) {
     length += l->source.at[start + 1 + length] == '\\' ? 2 : 1;
   size_t end = start + 1 + length;
   if (end >= l->source.bytes)
-    return TPL_FAIL_AT(l->parsed, start, l->error, "a text starts with %c and does not end", quote);
+    return TPL_FAIL_AT(l->parsed, start, l->error, "a string that starts with %c does not end", quote);
   char *out = rf_pool_alloc(l->parsed->pool, length + 1); /* no escape is shorter than its result */
   size_t bytes = 0;
   for (l->at = start + 1; l->at < end;) {
@@ -111,7 +111,7 @@ static rf_status lex_text(lexer *l) {
     else RF_TRY(escape(l, out, &bytes));
   }
   if (l->at != end)
-    return TPL_FAIL_AT(l->parsed, start, l->error, "an escape reaches over the end of its text");
+    return TPL_FAIL_AT(l->parsed, start, l->error, "an escape continues after the end of its string");
   ++l->at;
   add(l, TOKEN_TEXT, start)->text = (tpl_text){out, bytes};
   return RAFTER_OK;
@@ -135,7 +135,7 @@ static rf_status lex_number(lexer *l) {
     for (n = exponent; is_digit(peek(l, n));) ++n;
   }
   if (starts_name(peek(l, n)) || n > 60)
-    return TPL_FAIL_AT(l->parsed, start, l->error, "a number in a form that is not supported");
+    return TPL_FAIL_AT(l->parsed, start, l->error, "this form of a number is not supported");
   if (!real && whole > 1 && peek(l, 0) == '0') {
     for (size_t i = 0; i < whole; ++i)
       if (peek(l, i) != '0') return TPL_FAIL_AT(l->parsed, start, l->error, "a number must not start with 0");
@@ -191,7 +191,8 @@ static rf_status lex_inside(lexer *l, bool block, size_t start) {
   for (;;) {
     char c = peek(l, 0);
     if (l->at >= l->source.bytes)
-      return TPL_FAIL_AT(l->parsed, start, l->error, "a tag starts here and does not end (expected %s)", end);
+      return TPL_FAIL_AT(l->parsed, start, l->error, "the tag that starts here does not end (expected %s)",
+                         end);
     bool sign = c == '-' || (block && c == '+');
     l->at += sign;
     bool ends = opened == 0 && next_is(l, end);
@@ -223,7 +224,7 @@ static rf_status lex_inside(lexer *l, bool block, size_t start) {
 static rf_status lex_comment(lexer *l, size_t start) {
   size_t end = rf_tpl_find(l->source, TPL_TEXT("#}"), l->at);
   if (end == SIZE_MAX)
-    return TPL_FAIL_AT(l->parsed, start, l->error, "a comment starts here and does not end");
+    return TPL_FAIL_AT(l->parsed, start, l->error, "the comment that starts here does not end");
   char sign = 0;
   if (end > l->at) sign = l->source.at[end - 1];
   l->at = end + 2;

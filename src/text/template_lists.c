@@ -14,7 +14,7 @@ rf_status rf_tpl_filter_first(tpl_run *run, const tpl_value *self, const tpl_val
   tpl_list items;
   size_t next = self->kind == TPL_LIST ? self->list->next : 0;
   RF_TRY(rf_tpl_iterate(run, self, &items));
-  *result = items.count ? items.item[0] : tpl_undefined("the first of no items", 21);
+  *result = items.count ? items.item[0] : tpl_undefined("the first item", 14);
   /* The other items remain for later reads of the lazy list. */
   if (self->kind == TPL_LIST && self->form == FORM_LAZY && items.count) self->list->next = next + 1;
   return RAFTER_OK;
@@ -25,9 +25,9 @@ rf_status rf_tpl_filter_last(tpl_run *run, const tpl_value *self, const tpl_valu
   (void)argument;
   tpl_list items;
   if (self->kind == TPL_LIST && self->form == FORM_LAZY)
-    return TPL_FAIL(run, "the last item of a lazy filter is not known: use |list before");
+    return TPL_FAIL(run, "a lazy filter has no last item: use |list first");
   RF_TRY(rf_tpl_iterate(run, self, &items));
-  *result = items.count ? items.item[items.count - 1] : tpl_undefined("the last of no items", 20);
+  *result = items.count ? items.item[items.count - 1] : tpl_undefined("the last item", 13);
   return RAFTER_OK;
 }
 
@@ -101,7 +101,7 @@ static rf_status named_argument(tpl_run *run, const tpl_arguments *arguments, in
                                 tpl_text *name) {
   if (index >= arguments->count || arguments->name[index].at)
     return TPL_FAIL(run, "the name of a %s is missing", what);
-  return rf_tpl_wants_text(run, &arguments->value[index], "that name", name);
+  return rf_tpl_wants_text(run, &arguments->value[index], "the name", name);
 }
 
 /* The arguments after the first `skip`. A call without arguments has no arrays to point into. */
@@ -135,8 +135,7 @@ rf_status rf_tpl_filter_map(tpl_run *run, const tpl_value *self, const tpl_argum
   RF_TRY(named_argument(run, arguments, 0, "filter", &name));
   const tpl_function *row = rf_tpl_filter(name);
   if (!row)
-    return TPL_FAIL(run, "the filter \"%.*s\" is not known", (int)(name.bytes < 60 ? name.bytes : 60),
-                    name.at);
+    return TPL_FAIL(run, "unknown filter \"%.*s\"", (int)(name.bytes < 60 ? name.bytes : 60), name.at);
   tpl_arguments rest = arguments_after(arguments, 1);
   tpl_value *got;
   RF_TRY(rf_tpl_room(run, items.count, sizeof *got, &got));
@@ -165,8 +164,7 @@ static rf_status choose(tpl_run *run, const tpl_value *self, const tpl_arguments
     RF_TRY(named_argument(run, arguments, by_path, "test", &name));
     row = rf_tpl_test(name);
     if (!row)
-      return TPL_FAIL(run, "the test \"%.*s\" is not known", (int)(name.bytes < 60 ? name.bytes : 60),
-                      name.at);
+      return TPL_FAIL(run, "unknown test \"%.*s\"", (int)(name.bytes < 60 ? name.bytes : 60), name.at);
   }
   int skip = by_path + (row != NULL);
   tpl_arguments rest = arguments_after(arguments, skip);

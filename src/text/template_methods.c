@@ -11,7 +11,7 @@ static rf_status strip_sides(tpl_run *run, const tpl_value *self, const tpl_valu
                              tpl_value *result) {
   tpl_text set = {0};
   if (TPL_GIVEN(argument[0]) && argument[0].kind != TPL_NONE)
-    RF_TRY(rf_tpl_wants_text(run, &argument[0], "what is stripped", &set));
+    RF_TRY(rf_tpl_wants_text(run, &argument[0], "the set of characters to strip", &set));
   if (TPL_GIVEN(argument[0]) && argument[0].kind == TPL_STRING && !set.at) set.at = "";
   RF_TRY(rf_tpl_step(run, self->text.bytes / 16));
   *result = *self;
@@ -55,7 +55,7 @@ static rf_status method_title(tpl_run *run, const tpl_value *self, const tpl_val
 static rf_status has_end(tpl_run *run, const tpl_value *self, const tpl_value *argument, bool behind,
                          tpl_value *result) {
   tpl_text part;
-  RF_TRY(rf_tpl_wants_text(run, &argument[0], "what a text starts or ends with", &part));
+  RF_TRY(rf_tpl_wants_text(run, &argument[0], "the prefix or suffix", &part));
   bool fits = part.bytes <= self->text.bytes;
   size_t at = fits && behind ? self->text.bytes - part.bytes : 0;
   *result = tpl_bool(fits && (part.bytes == 0 || memcmp(self->text.at + at, part.at, part.bytes) == 0));
@@ -74,9 +74,9 @@ static rf_status method_replace(tpl_run *run, const tpl_value *self, const tpl_v
                                 tpl_value *result) {
   tpl_text old, new;
   int64_t most;
-  RF_TRY(rf_tpl_wants_text(run, &argument[0], "what is replaced", &old));
-  RF_TRY(rf_tpl_wants_text(run, &argument[1], "what replaces it", &new));
-  RF_TRY(rf_tpl_wants_whole(run, &argument[2], "how often to replace", -1, &most));
+  RF_TRY(rf_tpl_wants_text(run, &argument[0], "the text to replace", &old));
+  RF_TRY(rf_tpl_wants_text(run, &argument[1], "the replacement", &new));
+  RF_TRY(rf_tpl_wants_whole(run, &argument[2], "the number of replacements", -1, &most));
   return rf_tpl_replace(run, self->text, old, new, most, result);
 }
 
@@ -88,7 +88,7 @@ static rf_status method_split(tpl_run *run, const tpl_value *self, const tpl_val
   bool spaces = !TPL_GIVEN(argument[0]) || argument[0].kind == TPL_NONE;
   if (!spaces) RF_TRY(rf_tpl_wants_text(run, &argument[0], "the separator", &between));
   if (!spaces && between.bytes == 0) return TPL_FAIL(run, "the separator of split() is empty");
-  RF_TRY(rf_tpl_wants_whole(run, &argument[1], "how often to split", -1, &most));
+  RF_TRY(rf_tpl_wants_whole(run, &argument[1], "the number of splits", -1, &most));
   RF_TRY(rf_tpl_step(run, rest.bytes / 4));
   tpl_value *items = NULL;
   size_t count = 0, capacity = 0;
@@ -277,7 +277,7 @@ static rf_status function_strftime(tpl_run *run, const tpl_value *self, const tp
   tpl_text format;
   char pattern[128], text[1024];
   RF_TRY(rf_tpl_wants_text(run, &argument[0], "the format of a time", &format));
-  if (!run->now) return TPL_FAIL(run, "the template asks for the time, and none was given");
+  if (!run->now) return TPL_FAIL(run, "the template needs the current time, which was not given");
   if (format.bytes >= sizeof pattern || memchr(format.at ? format.at : "", 0, format.bytes))
     return TPL_FAIL(run, "the format of a time must have at most 127 bytes");
   if (format.bytes) memcpy(pattern, format.at, format.bytes);

@@ -257,7 +257,7 @@ static rf_status parse_macro(tpl_parser *p, tpl_node *node) {
       defaults = true;
     } else if (defaults) {
       return TPL_FAIL_AT(p->parsed, p->token->at, p->error,
-                         "a parameter without a default follows one that has one");
+                         "a parameter without a default follows a parameter with a default");
     }
     RF_TRY(rf_tpl_append(p, node, value, name, 0));
   }
@@ -291,7 +291,8 @@ static rf_status parse_generation(tpl_parser *p, tpl_node *node) {
 
 static rf_status parse_leave(tpl_parser *p, tpl_node *node) {
   node->kind = rf_tpl_is(p->token[-1].text, "break") ? NODE_BREAK : NODE_CONTINUE;
-  if (p->loops == 0) return TPL_FAIL_AT(p->parsed, node->at, p->error, "break and continue stand in a loop");
+  if (p->loops == 0)
+    return TPL_FAIL_AT(p->parsed, node->at, p->error, "break and continue are only allowed in a loop");
   return block_end(p);
 }
 
@@ -311,8 +312,8 @@ static rf_status parse_statement(tpl_parser *p, tpl_node **statement) {
       return rows[i].parse(p, *statement);
     }
   int shown = name->text.bytes < 60 ? (int)name->text.bytes : 60;
-  return TPL_FAIL_AT(p->parsed, name->at, p->error,
-                     "the block {%% %.*s %%} is not supported or does not belong here", shown, name->text.at);
+  return TPL_FAIL_AT(p->parsed, name->at, p->error, "the block {%% %.*s %%} is not supported here", shown,
+                     name->text.at);
 }
 
 /* Parses up to a block named in `ends`, which stays the current token; NULL: up to the end. */

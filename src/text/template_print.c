@@ -110,7 +110,7 @@ static rf_status put_repr(tpl_run *run, tpl_out *out, const tpl_value *value);
 static rf_status put_list(tpl_run *run, tpl_out *out, const tpl_value *value) {
   if (value->form > FORM_TUPLE)
     return TPL_FAIL(
-        run, "printing what range(), a method of a dict or a lazy filter gives is not supported: use |list");
+        run, "printing the result of range(), a dict method or a lazy filter is not supported: use |list");
   RF_TRY(put(run, out, value->form == FORM_TUPLE ? "(" : "["));
   for (size_t i = 0; i < value->list->count; ++i) {
     if (i) RF_TRY(put(run, out, ", "));

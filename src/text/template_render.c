@@ -41,8 +41,7 @@ static rf_status assign_target(tpl_run *run, const tpl_node *target, const tpl_v
   tpl_list items;
   RF_TRY(rf_tpl_iterate(run, value, &items));
   if (items.count != (size_t)target->count)
-    return TPL_FAIL(run, "a value of %zu parts cannot be taken apart into %d names", items.count,
-                    target->count);
+    return TPL_FAIL(run, "cannot unpack %zu values into %d names", items.count, target->count);
   for (int i = 0; i < target->count; ++i) RF_TRY(rf_tpl_assign(run, target->list[i]->name, &items.item[i]));
   return RAFTER_OK;
 }

@@ -74,8 +74,8 @@ rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error
   *tokenizer = NULL;
   if (!stat(path, &info) && S_ISDIR(info.st_mode)) {
     if (!(reader = reader_in(path, found, sizeof found)))
-      return RF_FAIL(error, RAFTER_FAILED, "put tokenizer.json or tokenizer.model beside the weights",
-                     "%s brings no tokenizer", path);
+      return RF_FAIL(error, RAFTER_FAILED, "put tokenizer.json or tokenizer.model next to the weights",
+                     "%s has no tokenizer", path);
     path = found;
   }
   for (size_t i = 0; !reader && i < sizeof READERS / sizeof READERS[0]; i++)
@@ -83,7 +83,7 @@ rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error
   if (!reader)
     return RF_FAIL(error, RAFTER_FAILED,
                    "give a tokenizer.json, a tokenizer.model, a llama2.c .bin, a .gguf, or a folder with one",
-                   "%s is no tokenizer by its name (expected .json, .model, .bin or .gguf)", path);
+                   "%s does not have the name of a tokenizer (expected .json, .model, .bin or .gguf)", path);
   if (!reader->read) return rf_tokenizer_gguf_open(path, tokenizer, error);
   char *text = NULL;
   size_t bytes = 0;
@@ -101,9 +101,10 @@ rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error
 rf_status rf_tokenizer_byte(const char *model, int64_t vocab, rf_tokenizer **tokenizer, rf_error *error) {
   *tokenizer = NULL;
   if (vocab < BYTES)
-    return RF_FAIL(
-        error, RAFTER_INVALID, "raise vocab to 256, or give token shards or rows of tokens in place of text",
-        "%s cannot read text byte by byte (vocab: expected >= %d, got %lld)", model, BYTES, (long long)vocab);
+    return RF_FAIL(error, RAFTER_INVALID,
+                   "raise vocab to 256, or give token shards or rows of token ids instead of text",
+                   "%s cannot read text byte by byte (vocab: expected >= %d, got %lld)", model, BYTES,
+                   (long long)vocab);
   rf_tokenizer *made = rf_tokenizer_new(RF_TOKENS_BYTE, error);
   if (!made) return RAFTER_FAILED;
   rf_status status = RAFTER_OK;
@@ -136,9 +137,9 @@ rf_status rf_tokenizer_for(const char *model, int64_t vocab, const char *folder,
     *tokenizer = NULL;
     if (rf_tokenizer_says_bytes(own)) return rf_tokenizer_byte(model, vocab, tokenizer, error);
     return RF_FAIL(error, RAFTER_INVALID,
-                   "put its tokenizer.json, tokenizer.model or tokenizer.bin beside the weights, or give ids "
-                   "in place of text",
-                   "%s brings no tokenizer to read text with", folder);
+                   "put its tokenizer.json, tokenizer.model or tokenizer.bin next to the weights, or give "
+                   "token ids instead of text",
+                   "%s has no tokenizer to read text with", folder);
   }
   RF_TRY(rf_tokenizer_open(gguf ? folder : own, tokenizer, error));
   /* Special tokens may lie outside the model's rows; tokens of plain text may not. */
@@ -305,7 +306,7 @@ rf_status rf_tokenizer_encode(const rf_tokenizer *tokenizer, const char *text, s
                    .text = text,
                    .end = text + bytes};
   if (bytes > FILE_MOST)
-    return RF_FAIL(error, RAFTER_FAILED, "give it in parts",
+    return RF_FAIL(error, RAFTER_FAILED, "split the text",
                    "the text is too long (expected at most %zu bytes, got %zu)", FILE_MOST, bytes);
   if (tokenizer->kind == RF_TOKENS_BYTE) {
     RF_TRY(rf_ids_reserve(ids, (int64_t)bytes, error));

@@ -74,7 +74,8 @@ rf_status rf_bpe_finish(rf_tokenizer *tokenizer, const char *where, rf_error *er
     for (int n; at < end; at += n) {
       n = rf_utf8_length(at, end);
       if (!n)
-        return RF_FAIL(error, RAFTER_FAILED, NULL, "a piece is no UTF-8 (%s, id %lld)", where, (long long)id);
+        return RF_FAIL(error, RAFTER_FAILED, NULL, "a piece is not valid UTF-8 (%s, id %lld)", where,
+                       (long long)id);
       uint32_t right = rf_utf8_code(at, n), bit = inside_bit(left, right);
       if (at > piece.at) bpe->inside[bit / 64] |= UINT64_C(1) << bit % 64;
       left = right;

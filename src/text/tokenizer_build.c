@@ -55,7 +55,7 @@ static rf_status add_pieces(rf_tokenizer *t, const rf_vocabulary *v, bool byte_l
     rf_span piece = v->pieces[id];
     if (type < RF_PIECE_NORMAL || type > RF_PIECE_BYTE)
       return RF_FAIL(error, RAFTER_FAILED, NULL,
-                     "a piece is of an unknown type (%s, id %lld: expected 1 to 6, got %d)", where,
+                     "a piece has an unknown type (%s, id %lld: expected 1 to 6, got %d)", where,
                      (long long)id, type);
     bool special = type == RF_PIECE_CONTROL || type == RF_PIECE_UNKNOWN,
          /* A unigram model picks user pieces by their scores instead. */
@@ -164,7 +164,7 @@ static rf_status add_merges(rf_tokenizer *t, const rf_vocabulary *v, const char 
     int32_t id = right >= 0 ? rf_pieces_find(&t->pieces, text, (size_t)(left_bytes + right_bytes)) : -1;
     if (id < 0)
       return RF_FAIL(error, RAFTER_FAILED, NULL,
-                     "a merge is not of two pieces that make a third (%s, merge %lld: '%.*s')", where,
+                     "a merge does not join two pieces into a third (%s, merge %lld: '%.*s')", where,
                      (long long)rank, (int)(merge.bytes < 80 ? merge.bytes : 80), merge.at);
     rf_bpe_pair(&t->bpe, (uint32_t)left, (uint32_t)right, (uint32_t)rank, (uint32_t)id);
   }
@@ -233,10 +233,10 @@ rf_status rf_tokenizer_build(const rf_vocabulary *v, const char *where, rf_token
     if (v->kind && !strcmp(KINDS[i].name, v->kind)) kind = &KINDS[i];
   if (v->kind &&
       (!strcmp(v->kind, "no_vocab") || !strcmp(v->kind, "none"))) /* llama.cpp's two names for this */
-    return RF_FAIL(error, RAFTER_INVALID, "give ids in place of text",
-                   "%s brings no tokenizer to read text with", where);
+    return RF_FAIL(error, RAFTER_INVALID, "give token ids instead of text",
+                   "%s has no tokenizer to read text with", where);
   if (!kind)
-    return RF_FAIL(error, RAFTER_FAILED, "this version knows llama, unigram and gpt2",
+    return RF_FAIL(error, RAFTER_FAILED, "supported: llama, unigram and gpt2",
                    "unknown kind of vocabulary (%s: '%s')", where, v->kind ? v->kind : "none named");
   if (v->count < 1 || v->count > INT32_MAX / 4 || !v->pieces || (!kind->byte_level && !v->scores))
     return RF_FAIL(error, RAFTER_FAILED, NULL,

@@ -36,7 +36,7 @@ static rf_status apply(rf_tokenizer *t, const json_t *config, bool says_marks, c
   json_object_foreach (json_object_get(config, "added_tokens_decoder"), id, token) {
     int64_t number = strtoll(id, NULL, 10);
     if (number >= t->pieces.count)
-      return RF_FAIL(error, RAFTER_FAILED, "bring the model's tokenizer.json",
+      return RF_FAIL(error, RAFTER_FAILED, "add the model's tokenizer.json to the folder",
                      "unsupported setting (%s: added_tokens_decoder adds id %lld to tokenizer.model)", where,
                      (long long)number);
   }

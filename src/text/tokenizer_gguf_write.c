@@ -24,8 +24,8 @@ typedef struct writing {
 } writing;
 
 static rf_status no_place(const writing *w, const char *what) {
-  return RF_FAIL(w->error, RAFTER_INVALID, NULL, "the tokenizer of %s has no place in a GGUF file (%s)",
-                 w->where, what);
+  return RF_FAIL(w->error, RAFTER_INVALID, NULL, "GGUF cannot represent the tokenizer of %s (%s)", w->where,
+                 what);
 }
 
 /* ---- what GGUF can represent ----------------------------------------------------------------- */
@@ -47,7 +47,7 @@ static rf_status check_pieces(const writing *w, bool *space_prefix) {
     else if (n->kind == RF_NORMAL_REPLACE && literal(n, " ", RF_SPACE_MARK)) marks = true;
     else return no_place(w, "its normalizer");
   }
-  if (!marks) return no_place(w, "its pieces hold spaces as they are");
+  if (!marks) return no_place(w, "its pieces contain plain spaces");
   /* A split at a space (none are left) or before a mark (marks only begin pieces) has no effect. */
   for (int i = 0; i < t->splits.count; i++) {
     const char *text = rf_pattern_literal(t->splits.at[i].pattern);
@@ -63,9 +63,10 @@ static rf_status check_bytes(const writing *w, const char **pre) {
   const rf_tokenizer *t = w->t;
   for (int i = 0; i < t->normals.count; i++)
     if (t->normals.at[i].kind != RF_NORMAL_UNICODE) return no_place(w, "its normalizer");
-  if (t->splits.prefix || t->splits.mark) return no_place(w, "its pre-tokenizer puts a space in front");
+  if (t->splits.prefix || t->splits.mark)
+    return no_place(w, "its pre-tokenizer adds a space before the text");
   *pre = rf_splits_name(&t->splits, t->bpe.ignore_merges);
-  return *pre ? RAFTER_OK : no_place(w, "its pre-tokenizer has no name there");
+  return *pre ? RAFTER_OK : no_place(w, "its pre-tokenizer has no GGUF name");
 }
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
@@ -107,7 +108,7 @@ static rf_status put_added(writing *w, const rf_matcher *matcher) {
     const rf_added *added = &matcher->at[i];
     /* The texts of the other tokens are normalized; their pieces keep the original spelling. */
     bool as_written = matcher == &w->t->raw;
-    if (added->id >= w->count) return no_place(w, "an added token has no row in the token table");
+    if (added->id >= w->count) return no_place(w, "an added token has no row in the embedding table");
     if (!added->special && w->type[added->id] != RF_PIECE_CONTROL) w->type[added->id] = RF_PIECE_USER;
     char spelled[RF_PIECE_MOST];
     size_t n = 0;
@@ -206,7 +207,8 @@ static rf_status write_all(writing *w, rf_gguf_meta *meta) {
        eos = t->suffix_count == 1 && t->suffix[0] == t->eos_id;
   if (t->kind != RF_TOKENS_BPE) return no_place(w, rf_tokenizer_name(t));
   if (t->pieces.count > w->count) return no_place(w, "it has more tokens than the model has rows");
-  if (t->prefix_count != bos || t->suffix_count != eos) return no_place(w, "what it puts around a text");
+  if (t->prefix_count != bos || t->suffix_count != eos)
+    return no_place(w, "the tokens that it adds around a text");
   RF_TRY(bytes ? check_bytes(w, &pre) : check_pieces(w, &space_prefix));
   RF_TRY(put_pieces(w));
   if (bytes) RF_TRY(put_merges(w, meta));

@@ -125,7 +125,7 @@ static rf_status skip(scan *s, rf_span *value, cuts *cut) {
         if (*s->at == '\\') s->at++;
       if (s->at >= s->end) break;
     } else if (c == '[' || c == '{') {
-      if (++depth > DEPTH_MOST) return wrong(s, "fewer brackets inside each other");
+      if (++depth > DEPTH_MOST) return wrong(s, "fewer nested brackets");
     } else if (depth == 0) break; /* a comma or the bracket around */
     else if (c != ',') depth--;
     else if (cut && depth == 1 && cut->count < CUTS_MOST && s->at - last >= CUT_BYTES)
@@ -143,7 +143,7 @@ static rf_status whole_number(scan *s, int64_t most, int64_t *value) {
   *value = 0;
   for (; s->at < s->end && *s->at >= '0' && *s->at <= '9'; s->at++) {
     *value = *value * 10 + (*s->at - '0');
-    if (*value > most) return wrong(s, "an id that fits the file");
+    if (*value > most) return wrong(s, "a smaller id");
   }
   return s->at > from && (*from != '0' || s->at == from + 1) ? RAFTER_OK : wrong(s, "an id");
 }
@@ -194,7 +194,7 @@ static rf_status small_value(const scan *s, const char *key, size_t key_bytes, r
     return RF_FAIL(s->error, RAFTER_FAILED, NULL, "%s is not JSON (%s, byte %lld: %s)", s->where, name,
                    (long long)(value.at - s->text), bad.text);
   if (json_object_set_new(into, name, read))
-    return RF_FAIL(s->error, RAFTER_FAILED, NULL, "%s has a field that cannot be kept (%s)", s->where, name);
+    return RF_FAIL(s->error, RAFTER_FAILED, NULL, "%s has an invalid field name (%s)", s->where, name);
   return RAFTER_OK;
 }
 
@@ -385,7 +385,7 @@ static rf_status put_merges(const scan *s, rf_tokenizer *t, const stretch *all, 
     int64_t here = (int64_t)(all[k].found.bytes / sizeof(rf_pair));
     if (all[k].status != RAFTER_OK && all[k].unknown)
       return RF_FAIL(s->error, RAFTER_FAILED, NULL,
-                     "a merge is not of two pieces that make a third (%s, merge %lld, byte %lld)", s->where,
+                     "a merge does not join two pieces into a third (%s, merge %lld, byte %lld)", s->where,
                      (long long)(merges + here), (long long)(all[k].unknown - s->text));
     if (all[k].status != RAFTER_OK) {
       if (s->error) *s->error = all[k].error;
@@ -469,8 +469,8 @@ static rf_status unknown_id(const scan *s, rf_tokenizer *t, json_t *model) {
   if (json_is_string(name)) {
     t->unk_id = rf_pieces_find(&t->pieces, json_string_value(name), json_string_length(name));
     if (t->unk_id < 0)
-      return RF_FAIL(s->error, RAFTER_FAILED, NULL, "the unknown token is no piece (%s: %s)", s->where,
-                     json_string_value(name));
+      return RF_FAIL(s->error, RAFTER_FAILED, NULL, "the unknown token is not in the vocabulary (%s: %s)",
+                     s->where, json_string_value(name));
   }
   if (json_is_integer(id)) {
     if (json_integer_value(id) < 0 || json_integer_value(id) >= t->pieces.count)
@@ -521,7 +521,8 @@ static rf_status read_added(const scan *s, rf_tokenizer *t, json_t *token) {
   bool normalized, put = false;
   char own[RF_PIECE_MOST];
   if (!json_is_string(content) || !json_string_length(content) || json_string_length(content) > RF_PIECE_MOST)
-    return RF_FAIL(s->error, RAFTER_FAILED, NULL, "an added token has no content, or too much (%s)", where);
+    return RF_FAIL(s->error, RAFTER_FAILED, NULL, "the content of an added token is empty or too long (%s)",
+                   where);
   json_object_foreach (token, key, value) {
     char name[32];
     snprintf(name, sizeof name, " %s ", key);
@@ -550,7 +551,7 @@ static rf_status read_added(const scan *s, rf_tokenizer *t, json_t *token) {
                            : rf_pieces_find(&t->pieces, added.text.at, added.text.bytes);
     if (other >= 0)
       return RF_FAIL(s->error, RAFTER_FAILED, NULL,
-                     "an added token stands in the vocabulary under another id (%s: '%s', ids %lld and %d)",
+                     "an added token is in the vocabulary under another id (%s: '%s', ids %lld and %d)",
                      where, added.text.at, (long long)id, other);
     put = true;
   }
@@ -586,14 +587,14 @@ static rf_status read_parts(scan *s, parts *p, rf_tokenizer **made) {
     return RF_FAIL(s->error, RAFTER_FAILED, NULL,
                    "unknown version of tokenizer.json (%s: expected 1.0, got %s)", s->where, type);
   if (added && !json_is_array(added) && !json_is_null(added))
-    return RF_FAIL(s->error, RAFTER_FAILED, NULL, "added_tokens is no list (%s)", s->where);
+    return RF_FAIL(s->error, RAFTER_FAILED, NULL, "added_tokens is not a list (%s)", s->where);
   if (!p->model || !p->vocab.bytes)
     return RF_FAIL(s->error, RAFTER_FAILED, NULL, "%s has no vocabulary (model.vocab)", s->where);
   RF_TRY(
       rf_json_string_or(p->model, "type", s->where, p->merges.bytes ? "BPE" : "none named", &type, s->error));
   bool bpe = !strcmp(type, "BPE");
   if (!bpe && strcmp(type, "Unigram") != 0)
-    return RF_FAIL(s->error, RAFTER_FAILED, "this version reads BPE and Unigram",
+    return RF_FAIL(s->error, RAFTER_FAILED, "supported: BPE and Unigram",
                    "unsupported tokenizer model (%s: %s)", s->where, type);
   if (bpe && !p->merges.bytes)
     return RF_FAIL(s->error, RAFTER_FAILED, NULL, "%s has no merges (model.merges)", s->where);
@@ -607,7 +608,7 @@ static rf_status read_parts(scan *s, parts *p, rf_tokenizer **made) {
     int32_t id = k < t->prefix_count ? t->prefix[k] : t->suffix[k - t->prefix_count];
     if (id >= t->pieces.count)
       return RF_FAIL(s->error, RAFTER_FAILED, NULL,
-                     "the post-processor adds an id that is not there (%s: expected below %lld, got %d)",
+                     "the post-processor adds an id outside the vocabulary (%s: expected below %lld, got %d)",
                      s->where, (long long)t->pieces.count, id);
   }
   return rf_tokenizer_finish(t, bytes, spaces, s->where, s->error);
@@ -630,8 +631,8 @@ rf_status rf_tokenizer_json_read(const char *text, size_t bytes, const char *whe
     status = read_object(&s, &p, false);
   }
   if (valid < s.end) {
-    status =
-        RF_FAIL(error, RAFTER_FAILED, NULL, "%s is no UTF-8 (byte %lld)", where, (long long)(valid - text));
+    status = RF_FAIL(error, RAFTER_FAILED, NULL, "%s is not valid UTF-8 (byte %lld)", where,
+                     (long long)(valid - text));
     goto done;
   }
   RF_GO(status);

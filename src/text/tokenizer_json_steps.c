@@ -24,7 +24,7 @@ typedef struct step_row {
 } step_row;
 
 static rf_status refuse(const reading *r, const char *what, const char *which) {
-  return RF_FAIL(r->error, RAFTER_FAILED, "this version cannot give the ids that this setting asks for",
+  return RF_FAIL(r->error, RAFTER_FAILED, "this version does not support this setting",
                  "unsupported %s (%s: %s)", what, r->where, which);
 }
 
@@ -33,7 +33,7 @@ static rf_status walk(reading *r, json_t *step, const char *what, const char *li
                       size_t count, int depth) {
   const char *type;
   if (!step || json_is_null(step)) return RAFTER_OK;
-  if (!json_is_object(step) || depth > 8) return refuse(r, what, "no object, or too deep");
+  if (!json_is_object(step) || depth > 8) return refuse(r, what, "not an object, or nested too deep");
   RF_TRY(rf_json_string(step, "type", r->where, &type, r->error));
   if (!strcmp(type, "Sequence")) {
     json_t *steps = json_object_get(step, list), *one;
@@ -120,7 +120,7 @@ static const step_row NORMALIZERS[] = {
 /* ---- pre-tokenizers -------------------------------------------------------------------------- */
 
 static rf_status add_split(reading *r, rf_span pattern, bool literal, rf_behaviour behaviour, bool invert) {
-  if (r->byte_level) return refuse(r, "pre-tokenizer", "one behind ByteLevel");
+  if (r->byte_level) return refuse(r, "pre-tokenizer", "another one after ByteLevel");
   r->begun = true;
   return rf_splits_add(&r->t->splits, pattern.at, pattern.bytes, literal, behaviour, invert, r->where,
                        r->error);
@@ -151,7 +151,7 @@ static rf_status split_byte_level(reading *r, json_t *step) {
   RF_TRY(rf_json_bool_or(step, "add_prefix_space", r->where, true, &prefix, r->error));
   RF_TRY(rf_json_bool_or(step, "use_regex", r->where, true, &cuts, r->error));
   if (!r->t->bpe.byte_level) return refuse(r, "pre-tokenizer", "ByteLevel before a model that is not BPE");
-  if (prefix && r->begun) return refuse(r, "pre-tokenizer", "ByteLevel with add_prefix_space behind another");
+  if (prefix && r->begun) return refuse(r, "pre-tokenizer", "ByteLevel with add_prefix_space after another");
   r->t->splits.prefix |= prefix;
   if (cuts) RF_TRY(add_split(r, span_of(RF_GPT2_PATTERN), false, RF_SPLIT_ISOLATED, false));
   if (r->byte_level) return refuse(r, "pre-tokenizer", "ByteLevel twice");
@@ -169,7 +169,7 @@ static rf_status split_metaspace(reading *r, json_t *step) {
   if (strcmp(replacement, RF_SPACE_MARK) != 0) return refuse(r, "replacement of a Metaspace", replacement);
   if (strcmp(scheme, "always") != 0 && strcmp(scheme, "first") != 0 && strcmp(scheme, "never") != 0)
     return refuse(r, "prepend_scheme", scheme);
-  if (r->begun) return refuse(r, "pre-tokenizer", "Metaspace behind another");
+  if (r->begun) return refuse(r, "pre-tokenizer", "Metaspace after another");
   r->begun = true;
   r->t->splits.mark = true;
   r->t->splits.prefix = *scheme != 'n';
@@ -253,7 +253,7 @@ static rf_status post_template(reading *r, json_t *step) {
   size_t i;
   bool behind = false;
   if (!json_is_array(single))
-    return refuse(r, "post-processor", "TemplateProcessing whose single is no list");
+    return refuse(r, "post-processor", "TemplateProcessing whose 'single' is not a list");
   if (r->templated) return refuse(r, "post-processor", "TemplateProcessing twice");
   r->templated = true;
   json_array_foreach (single, i, item) {

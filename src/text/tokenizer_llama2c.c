@@ -25,7 +25,7 @@ rf_status rf_tokenizer_llama2c_read(const char *text, size_t bytes, const char *
   int32_t longest = bytes >= 4 ? word_at(text) : -1;
   if (longest < 1 || longest > RF_PIECE_MOST)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
-                   "%s is no llama2.c tokenizer (longest piece: expected 1 to %d, got %d)", where,
+                   "%s is not a llama2.c tokenizer (longest piece: expected 1 to %d, got %d)", where,
                    (int)RF_PIECE_MOST, longest);
   size_t most = (bytes - 4) / 8 + 1;
   rf_span *pieces = malloc(most * sizeof *pieces);

@@ -65,7 +65,7 @@ static rf_status replace_pattern(const rf_normal *step, rf_span text, rf_buffer 
     }
     if (found < 0) {
       status =
-          RF_FAIL(error, RAFTER_FAILED, NULL, "a normalizer's pattern needs too much work for this text");
+          RF_FAIL(error, RAFTER_FAILED, NULL, "a normalizer's pattern takes too many steps for this text");
       goto done;
     }
     if (stop < end) stop++;

@@ -88,7 +88,7 @@ static rf_status list(rf_pieces *pieces, int64_t id, uint64_t hash, const char *
             other = rf_pieces_at(pieces, (int64_t)(uint32_t)pieces->slots[slot] - 1);
     if (other.bytes == text.bytes && !memcmp(other.at, text.at, text.bytes))
       return RF_FAIL(error, RAFTER_FAILED, NULL,
-                     "a piece stands twice in the vocabulary (%s: '%.*s', ids %lld and %lld)", where,
+                     "a piece is in the vocabulary twice (%s: '%.*s', ids %lld and %lld)", where,
                      (int)(text.bytes < 60 ? text.bytes : 60), text.at,
                      (long long)(uint32_t)pieces->slots[slot] - 1, (long long)id);
   }

@@ -121,7 +121,7 @@ static rf_status check(const specification *s, const char *where, rf_error *erro
                    where, (unsigned long long)s->model_type);
   if (s->charsmap.bytes || s->rules.bytes)
     return RF_FAIL(error, RAFTER_FAILED,
-                   "this version reads models with the normalizer 'identity'; its tokenizer.json may do",
+                   "only the normalizer 'identity' is supported; try the model's tokenizer.json",
                    "unsupported SentencePiece normalizer (%s, precompiled_charsmap: expected none, got %zu "
                    "bytes of '%.*s')",
                    where, s->charsmap.bytes, (int)(s->normalizer.bytes < 40 ? s->normalizer.bytes : 40),
@@ -169,8 +169,8 @@ rf_status rf_tokenizer_sentencepiece_read(const char *text, size_t bytes, const 
     else if (f.number == 3) whole = read_normalizer(f.bytes, &s);
   }
   if (!whole || m.broken || !v.count) {
-    status = RF_FAIL(error, RAFTER_FAILED, "is the file whole, and SentencePiece's?",
-                     "%s is no SentencePiece model (after %lld pieces)", where, (long long)v.count);
+    status = RF_FAIL(error, RAFTER_FAILED, "check that the file is complete and was made by SentencePiece",
+                     "%s is not a SentencePiece model (error after %lld pieces)", where, (long long)v.count);
     goto done;
   }
   RF_GO(check(&s, where, error));

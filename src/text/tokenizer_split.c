@@ -42,7 +42,7 @@ static rf_status with_own_classes(const char *text, size_t bytes, rf_buffer *out
         if (CLASSES[k].letter == c) as = inside ? CLASSES[k].inside : CLASSES[k].outside;
       if (inside && (c == 'W' || c == 'H'))
         return refuse(c == 'W' ? "\\W inside []" : "\\H inside []", text, bytes, error);
-      if (c == 'b' || c == 'B') return refuse("a border of words", text, bytes, error);
+      if (c == 'b' || c == 'B') return refuse("a word boundary", text, bytes, error);
       RF_TRY(as ? rf_buffer_add(out, as, strlen(as), error) : rf_buffer_add(out, text + i - 1, 2, error));
       continue;
     }
@@ -82,7 +82,7 @@ rf_status rf_pattern_new(const char *text, size_t bytes, bool literal, const cha
     if (!made->code) {
       char why[120];
       pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
-      status = RF_FAIL(error, RAFTER_FAILED, NULL, "a pattern cannot be read (%s: %s, in '%.*s')", where, why,
+      status = RF_FAIL(error, RAFTER_FAILED, NULL, "a pattern is invalid (%s: %s, in '%.*s')", where, why,
                        (int)(bytes < 100 ? bytes : 100), text);
     } else made->jit = pcre2_jit_compile(made->code, PCRE2_JIT_COMPLETE) == 0;
   }
@@ -208,8 +208,7 @@ rf_status rf_splits_named(const char *name, rf_splits *splits, bool *ignore_merg
     *ignore_merges = NAMED[i].ignore_merges;
     return RAFTER_OK;
   }
-  return RF_FAIL(error, RAFTER_FAILED,
-                 "this version knows gpt-2, llama-bpe, qwen2, smollm, starcoder and olmo",
+  return RF_FAIL(error, RAFTER_FAILED, "supported: gpt-2, llama-bpe, qwen2, smollm, starcoder and olmo",
                  "unknown pre-tokenizer (%s: '%s')", where, name ? name : "none named");
 }
 
@@ -300,7 +299,7 @@ static rf_status cut(const cutting *c, int step, const char *at, const char *end
     }
     if (found < 0)
       return RF_FAIL(c->error, RAFTER_FAILED, NULL,
-                     "the tokenizer's pattern needs too much work for this text");
+                     "the tokenizer's pattern takes too many steps for this text");
     RF_TRY(section(c, step, &wait, from, stop, false));
     if (stop < end) RF_TRY(section(c, step, &wait, stop, stop + 1, false));
     at = stop + (stop < end);

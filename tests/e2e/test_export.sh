@@ -136,7 +136,7 @@ case_vocabulary_in_gguf() {
     status 0 "$RAFTER" quantize unpacked packed.gguf --weights f32 && score packed.gguf >got &&
       same expected got 'the tokenizer back in a GGUF file'
     mkdir bin && cp "$STORIES/stories260K.bin" bin &&
-      refuses 2 'brings no tokenizer' "$RAFTER" score bin/stories260K.bin --text "$ONCE"
+      refuses 2 'has no tokenizer' "$RAFTER" score bin/stories260K.bin --text "$ONCE"
     cp "$STORIES/tok512.bin" bin/tokenizer.bin
     for base in "$STORIES/stories260K.gguf" bin/stories260K.bin unpacked; do
       score "$base" >expected
@@ -180,7 +180,7 @@ case_bytes() {
     status 0 "$RAFTER" export bytes bytes.model
   status 0 "$RAFTER" score bytes.model --text 'the law' --json && holds out 'd["tokens"] == list(b"the law")'
   rm bytes.model/tokenizer_config.json &&
-    refuses 2 'brings no tokenizer' "$RAFTER" score bytes.model --text 'the law'
+    refuses 2 'has no tokenizer' "$RAFTER" score bytes.model --text 'the law'
   status 0 "$RAFTER" generate bytes.model --tokens 1,2 --max-tokens 2
 }
 
@@ -198,8 +198,8 @@ case_run() {
   status 0 "$RAFTER" quantize run run.gguf --weights q8_0 &&
     status 0 "$RAFTER" train run "${QUICK[@]}" --data words.txt --steps 1 --out onward
   mkdir bare && touch bare/file &&
-    for verb in plan generate score; do refuses 2 'bare holds no model' "$RAFTER" $verb bare; done
-  mkdir dead && cp run/run.json dead && refuses 1 'dead holds no complete checkpoint' "$RAFTER" plan dead &&
+    for verb in plan generate score; do refuses 2 'bare has no model' "$RAFTER" $verb bare; done
+  mkdir dead && cp run/run.json dead && refuses 1 'dead has no complete checkpoint' "$RAFTER" plan dead &&
     says 'save-every'
   refuses 2 'MODEL and OUT|MODEL OUT' "$RAFTER" export run
   refuses 1 'model is there already' "$RAFTER" export run model

@@ -89,7 +89,7 @@ PY
         holds out "','.join(map(str, d['tokens'])) == '$tokens'" "greedy tokens of the golden ($backend)"
     done
   done <cases
-  refuses 2 'brings no tokenizer' "$RAFTER" generate "$GOLD" --prompt a
+  refuses 2 'has no tokenizer' "$RAFTER" generate "$GOLD" --prompt a
 }
 
 # --json --output prints one object on stdout. Ctrl-C keeps finished rows, in their order.

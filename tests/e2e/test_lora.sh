@@ -97,7 +97,7 @@ refuses 1 'cannot open|adapter_config' "$RAFTER" generate "$BASE" --adapter nowh
 # An inline shape has no weights for a later adapter. A path that JSON cannot express is refused
 # before the first step.
 status 0 "$RAFTER" train "$SHAPE" "${QUICK[@]}" --data book.txt --val-every 0 --lora rank=2 --steps 1 --out drawn
-refuses 2 'brings no weights' "$RAFTER" generate drawn "${ASK[@]}"
+refuses 2 'has no weights' "$RAFTER" generate drawn "${ASK[@]}"
 mkdir $'caf\xe9' && cp -r "$BASE" $'caf\xe9/base' && cd $'caf\xe9' || exit 1
 refuses 1 'UTF-8' "$RAFTER" train base "${QUICK[@]}" --data ../book.txt --val-every 0 --lora rank=2 --steps 1 --out never
 [ ! -d never/checkpoint-00000001 ] || fail 'the error comes only after training'

@@ -153,8 +153,8 @@ static void what_is_not_known_is_refused_by_name_and_place(void **state) {
   static const struct {
     const char *source, *message;
   } rows[] = {
-      {"a\n{{ s|wordcount }}", "t, line 2, column 6: the filter \"wordcount\" is not known"},
-      {"{{ s is callable }}", "t, line 1, column 9: the test \"callable\" is not known"},
+      {"a\n{{ s|wordcount }}", "t, line 2, column 6: unknown filter \"wordcount\""},
+      {"{{ s is callable }}", "t, line 1, column 9: unknown test \"callable\""},
       {"\n\n  {% include 'x' %}", "t, line 3, column 6: the block {% include %}"},
       {"{% raw %}{% endraw %}", "{% raw %}"},
       {"{{ xs.append(4) }}", "line 1, column 7: the attribute 'append' of a list is not supported"},
@@ -168,7 +168,7 @@ static void what_is_not_known_is_refused_by_name_and_place(void **state) {
       {"{{ nobody() }}", "'nobody' is undefined and cannot be called"},
       {"{{ d.b.c }}", "'b' is undefined"},
       {"{{ joiner() }}", "'joiner'"},
-      {"{{ strftime_now('%Y') }}", "asks for the time"},
+      {"{{ strftime_now('%Y') }}", "needs the current time"},
       {"{{ raise_exception('no ' ~ s) }}", "line 1, column 19: no text"},
       {"{{ s|tojson(spaces=2) }}", "\"tojson\" does not take the argument spaces"},
       {"{{ s|replace('a') }}", "\"replace\" needs the argument \"new\""},
@@ -179,10 +179,10 @@ static void what_is_not_known_is_refused_by_name_and_place(void **state) {
       {"{% for x in xs recursive %}{% endfor %}", "recursive"},
       {"{{ loop.cycle(1) }}", "'loop' is undefined"},
       {"{% for x in xs %}{{ loop.cycle(1) }}{% endfor %}", "loop.cycle is not supported"},
-      {"{% break %}", "stand in a loop"},
-      {"{% for x in xs %}{% set y %}{% break %}{% endset %}{% endfor %}", "stand in a loop"},
+      {"{% break %}", "only allowed in a loop"},
+      {"{% for x in xs %}{% set y %}{% break %}{% endset %}{% endfor %}", "only allowed in a loop"},
       {"{% set d.a = 2 %}", "only fields of a namespace"},
-      {"{% set a, b = xs %}", "cannot be taken apart"},
+      {"{% set a, b = xs %}", "cannot unpack"},
       {"{% macro m() %}{% generation %}{% endgeneration %}{% endmacro %}{{ m() }}", "inside a macro"},
       {"{% macro m(a=1, b) %}{% endmacro %}", "without a default"},
       {"{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}", "does not take all"},

@@ -430,7 +430,7 @@ static void test_vocabulary_refused(void **state) {
     v.kind = without[i];
     /* as for a folder without a tokenizer: ids can still be read */
     assert_int_equal(rf_tokenizer_build(&v, "test", &t, &error), RAFTER_INVALID);
-    assert_string_equal(error.message, "test brings no tokenizer to read text with");
+    assert_string_equal(error.message, "test has no tokenizer to read text with");
   }
   v = made;
   v.merge_count = 2;

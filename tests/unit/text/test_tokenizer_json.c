@@ -196,7 +196,7 @@ static void test_json_refused(void **state) {
       {"{" MODEL(",\"end_of_word_suffix\":\"</w>\"") "}", "end_of_word_suffix"},
       {"{" MODEL(",\"unk_token\":\"zz\"") "}", "unknown token"},
       {"{\"version\":\"2.0\"," MODEL("") "}", "version"},
-      {"{\"added_tokens\":{}," MODEL("") "}", "no list"},
+      {"{\"added_tokens\":{}," MODEL("") "}", "not a list"},
       {"{\"normalizer\":{\"type\":\"Lowercase\"}," MODEL("") "}", "Lowercase"},
       {"{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Precompiled\",\"precompiled_"
        "charsmap\":\"\"}]}," MODEL("") "}",
@@ -212,11 +212,11 @@ static void test_json_refused(void **state) {
        "W inside []"},
       {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\ba\"},\"behavior\":\"Isolated\"}"
        "," MODEL("") "}",
-       "border of words"},
+       "word boundary"},
       {"{\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"}," MODEL("") "}", "BertPreTokenizer"},
       {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(a\"},\"behavior\":\"Isolated\"}"
        "," MODEL("") "}",
-       "pattern cannot be read"},
+       "pattern is invalid"},
       {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Sideways\"}"
        "," MODEL("") "}",
        "Sideways"},
@@ -236,7 +236,7 @@ static void test_json_refused(void **state) {
       {"{\"model\":{\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}}", "twice"},
       {"{\"model\":{\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}}", "one id"},
       {"{\"model\":{\"vocab\":{\"a\":-1},\"merges\":[]}}", "an id"},
-      {"{\"model\":{\"vocab\":{\"a\":999999},\"merges\":[]}}", "fits the file"},
+      {"{\"model\":{\"vocab\":{\"a\":999999},\"merges\":[]}}", "a smaller id"},
       {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}}", "merge"},
       {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a\"]}}", "merge"},
       {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[[\"\",\"\"]]}}", "empty"},

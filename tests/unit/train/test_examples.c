@@ -224,7 +224,7 @@ static void bad_rows_are_named(void **state) {
   } rows[] = {
       {"{\"messages\":3}", "field \"messages\": expected a list of messages, got an integer"},
       {"{\"messages\":[3]}",
-       "message 0 of the conversation is no object with a text \"role\" (FILE, line 2)"},
+       "message 0 of the conversation is not an object with a string \"role\" (FILE, line 2)"},
       {"{\"messages\":[],\"tools\":{}}", "field \"tools\": expected a list, got an object"},
       {"{\"prompt\":\"a\"}", "field \"completion\": expected a string, got nothing"},
       {"{\"completion\":\"a\"}", "field \"prompt\": expected a string or a list of messages, got nothing"},
