@@ -49,25 +49,16 @@ typedef struct settings {
 
 /* Fields that change the result in ways this program does not compute, unless they are null, false,
  * 0, "none" or empty. */
-static const char *const UNSUPPORTED[] = {"use_dora",
-                                          "lora_bias",
-                                          "bias",
-                                          "modules_to_save",
-                                          "layer_replication",
-                                          "target_parameters",
-                                          "use_qalora",
-                                          "use_bdlora",
-                                          "alora_invocation_tokens",
-                                          "trainable_token_indices",
-                                          "megatron_config",
-                                          "arrow_config",
-                                          "kasa_config",
-                                          "monteclora_config",
-                                          "velora_config",
-                                          "lora_ga_config",
-                                          "ensure_weight_tying"};
+// clang-format off
+static const char *const UNSUPPORTED[] = {
+    "use_dora", "lora_bias", "bias", "modules_to_save", "layer_replication", "target_parameters",
+    "use_qalora", "use_bdlora", "alora_invocation_tokens", "trainable_token_indices", "megatron_config",
+    "arrow_config", "kasa_config", "monteclora_config", "velora_config", "lora_ga_config",
+    "ensure_weight_tying",
+};
+// clang-format on
 
-static bool says_nothing(const json_t *value) {
+static bool is_unset(const json_t *value) {
   if (!value || json_is_null(value) || json_is_false(value)) return true;
   if (json_is_string(value))
     return !*json_string_value(value) || strcmp(json_string_value(value), "none") == 0;
@@ -144,7 +135,7 @@ static rf_status read_settings(const char *folder, settings *s, rf_error *error)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
                    "%s: the field \"peft_type\" is not supported (expected LORA, got %.40s)", s->path, type);
   for (size_t i = 0; i < sizeof UNSUPPORTED / sizeof *UNSUPPORTED; ++i)
-    if (!says_nothing(json_object_get(s->json, UNSUPPORTED[i])))
+    if (!is_unset(json_object_get(s->json, UNSUPPORTED[i])))
       return RF_FAIL(error, RAFTER_FAILED, "merge it with the tool that made it, and load the merged model",
                      "%s: the field \"%s\" is not supported (expected null, false or none)", s->path,
                      UNSUPPORTED[i]);
@@ -371,7 +362,7 @@ rf_status rf_adapter_open(const char *path, const rf_model *model, rf_lora *lora
   }
   RF_GO(find_sites(file, &bare, &params, lora, seen, error));
   RF_GO(check_patterns_met(&s, file, error));
-  /* The most common scale. A layer with another scale has the difference in its B. */
+  /* The scale of most layers. B of a layer with another scale includes the factor between them. */
   lora->rank_stabilized = s.rank_stabilized;
   lora->alpha = (float)(scale_of(&s, s.alpha, (double)s.rank) *
                         (s.rank_stabilized ? __builtin_sqrt((double)lora->rank) : (double)lora->rank));
@@ -385,19 +376,26 @@ done:
   return status;
 }
 
-/* Copies part `i` of A or B transposed into its columns of `values`. A part of smaller rank leaves
- * the other values 0. */
-static rf_status read_part(const pair *from, int side, const rf_name *order, int64_t at, int64_t columns,
-                           const rf_param *param, float factor, float *values, rf_error *error) {
-  const rf_stored *t = from->side[side];
-  int64_t wide = param->shape[1], rows = t->shape[1], taken = side ? columns : t->shape[0];
+/* One part of A or B, and its columns in the parameter. */
+typedef struct part {
+  const rf_stored *tensor;
+  const rf_name *order; /* column order of the file; NULL: unchanged */
+  int64_t at, columns;
+  float factor;
+} part;
+
+/* Copies a part transposed into its columns of `values`. A part of smaller rank leaves the other
+ * values 0. */
+static rf_status read_part(const part *p, const rf_param *param, float *values, rf_error *error) {
+  int64_t wide = param->shape[1], rows = p->tensor->shape[1];
   float *line = malloc((size_t)rows * sizeof *line);
   if (!line) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   rf_status status = RAFTER_OK;
-  for (int64_t c = 0; c < taken && status == RAFTER_OK; ++c) {
-    int64_t stored = side && order ? rf_name_column(order, 0, c) : c;
-    status = rf_stored_read(t, stored * rows, rows, line, error);
-    for (int64_t r = 0; r < rows && status == RAFTER_OK; ++r) values[r * wide + at + c] = line[r] * factor;
+  for (int64_t c = 0; c < p->columns && status == RAFTER_OK; ++c) {
+    int64_t stored = p->order ? rf_name_column(p->order, 0, c) : c;
+    status = rf_stored_read(p->tensor, stored * rows, rows, line, error);
+    for (int64_t r = 0; r < rows && status == RAFTER_OK; ++r)
+      values[r * wide + p->at + c] = line[r] * p->factor;
   }
   free(line);
   return status;
@@ -429,8 +427,9 @@ static rf_status read_param(const rf_tensor_file *file, const settings *s, const
     double alpha = side ? alpha_of(s, found.side[0]) : s->alpha; /* only B carries a different alpha */
     double factor = scale_of(s, alpha, (double)found.side[0]->shape[0]) / (double)rf_lora_scale(&model->lora);
     if (__builtin_fabs(factor - 1) < 1e-6) factor = 1; /* equal up to rounding */
-    RF_TRY(read_part(&found, side, order, side ? joined : (int64_t)i * parts.rank, parts.columns[i], param,
-                     side ? (float)factor : 1.0f, values, error));
+    part one = side ? (part){found.side[1], order, joined, parts.columns[i], (float)factor}
+                    : (part){found.side[0], NULL, (int64_t)i * parts.rank, found.side[0]->shape[0], 1};
+    RF_TRY(read_part(&one, param, values, error));
   }
   return RAFTER_OK;
 }
@@ -474,7 +473,7 @@ static const char *last_word(const char *module) {
   return dot ? dot + 1 : module;
 }
 
-static bool holds(const json_t *words, const char *word) {
+static bool has_word(const json_t *words, const char *word) {
   for (size_t i = 0; i < json_array_size(words); ++i)
     if (strcmp(json_string_value(json_array_get(words, i)), word) == 0) return true;
   return false;
@@ -496,7 +495,7 @@ static json_t *modules_of(const rf_model *model, const rf_params *params, bool w
       rf_lora_module_name module = rf_lora_module(model, param, parts.site[i]);
       if (whole)
         json_array_append_new(modules, json_sprintf("%s%s", prefix_of(model, param, prefix), module.text));
-      else if (!holds(modules, last_word(module.text)))
+      else if (!has_word(modules, last_word(module.text)))
         json_array_append_new(modules, json_string(last_word(module.text)));
     }
   }
@@ -511,7 +510,7 @@ static bool words_suffice(const rf_model *model, const rf_params *params, const 
     if (!param->lora || param->layer < 0 || !model->lora.sites[param->layer]) continue;
     for (int site = 0; rf_lora_site_name(site); ++site)
       if (!(model->lora.sites[param->layer] >> site & 1) && has_site(model, param, site) &&
-          holds(words, last_word(rf_lora_module(model, param, site).text)))
+          has_word(words, last_word(rf_lora_module(model, param, site).text)))
         return false;
   }
   return true;

@@ -44,31 +44,16 @@ static const config_field SHARED[] = {
     {"vocab_size", NULL, INT, true, 0, AT(vocab)},
     {"max_position_embeddings", NULL, INT, false, 0, AT(max_seq)},
 };
-/* Google's config.json files of the larger Gemma 3 models omit fields with the default value. */
-static const config_field GEMMA3_SHAPE[] = {
-    {"num_hidden_layers", NULL, INT, false, 26, AT(layers)},
-    {"hidden_size", NULL, INT, false, 2304, AT(width)},
-    {"num_attention_heads", NULL, INT, false, 8, AT(heads)},
-    {"num_key_value_heads", NULL, INT, false, 4, AT(kv_heads)},
-    {"head_dim", NULL, INT, false, 256, AT(head_dim)},
-    {"intermediate_size", NULL, INT, false, 9216, AT(ff)},
-    {"vocab_size", NULL, INT, false, 262208, AT(vocab)},
-    {"max_position_embeddings", NULL, INT, false, 131072, AT(max_seq)},
-};
 enum { SHAPE_COUNT = sizeof SHARED / sizeof SHARED[0] };
-_Static_assert(sizeof GEMMA3_SHAPE == sizeof SHARED, "a shape has the same fields wherever it stands");
-static const config_field RMS[] = {
-    {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
-};
-static const config_field RMS_BIAS[] = {
-    {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
-    {"attention_bias", NULL, BOOL, false, 0, AT(attn_bias)},
-};
+/* Defaults of SHARED. Google's config.json files of the larger Gemma 3 models omit such fields. */
+static const int64_t GEMMA3_SHAPE[SHAPE_COUNT] = {26, 2304, 8, 4, 256, 9216, 262208, 131072};
 static const config_field LLAMA[] = {
     {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
     {"attention_bias", NULL, BOOL, false, 0, AT(attn_bias)},
     {"mlp_bias", NULL, BOOL, false, 0, AT(mlp_bias)},
 };
+#define RMS LLAMA, 1      /* the first field of LLAMA */
+#define RMS_BIAS LLAMA, 2 /* its first two fields */
 static const config_field GEMMA2[] = {
     {"rms_norm_eps", NULL, FLOAT, false, 1e-6, AT(norm_eps)},
     {"attention_bias", NULL, BOOL, false, 0, AT(attn_bias)},
@@ -112,178 +97,66 @@ static const activation GEMMA_GATE[] = {
     {"gelu_pytorch_tanh", RF_MLP_GEGLU}, {"gelu_new", RF_MLP_GEGLU}, {"gelu", RF_MLP_GEGLU}, {NULL, 0}};
 static const activation TANH_GATE[] = {
     {"gelu_pytorch_tanh", RF_MLP_GEGLU}, {"gelu_new", RF_MLP_GEGLU}, {NULL, 0}};
-#define GELU_FORMS \
-  {"gelu", RF_MLP_GELU_ERF}, {"gelu_python", RF_MLP_GELU_ERF}, {"gelu_new", RF_MLP_GELU}, \
-      {"gelu_fast", RF_MLP_GELU}, {"gelu_pytorch_tanh", RF_MLP_GELU}, {"gelu_python_tanh", RF_MLP_GELU}, \
-      {"gelu_accurate", RF_MLP_GELU}, { \
-    NULL, 0 \
-  }
-static const activation GELU_UP[] = {GELU_FORMS};
-static const activation GPT2_UP[] = {{"gelu_new", RF_MLP_GELU}, GELU_FORMS};
+static const activation GPT2_UP[] = {
+    {"gelu_new", RF_MLP_GELU},         {"gelu", RF_MLP_GELU_ERF},      {"gelu_python", RF_MLP_GELU_ERF},
+    {"gelu_new", RF_MLP_GELU},         {"gelu_fast", RF_MLP_GELU},     {"gelu_pytorch_tanh", RF_MLP_GELU},
+    {"gelu_python_tanh", RF_MLP_GELU}, {"gelu_accurate", RF_MLP_GELU}, {NULL, 0}};
+#define GELU_UP (GPT2_UP + 1) /* the same with "gelu" as default */
 
 #define RMS_ROPE .norm = RF_NORM_RMSNORM, .position = RF_POSITION_ROPE, .init = "llama"
 
+// clang-format off
 static const config_type TYPES[] = {
-    {.type = "llama",
-     .class = "LlamaForCausalLM",
-     .base = {.family = RF_FAMILY_LLAMA, RMS_ROPE},
-     FIELDS(LLAMA),
-     .activation = SILU,
-     .activation_key = "hidden_act",
-     .theta_key = "rope_theta",
-     .theta = 1e4,
-     .positions = 2048,
-     .bos = 1,
+    {.type = "llama", .class = "LlamaForCausalLM", .base = {.family = RF_FAMILY_LLAMA, RMS_ROPE},
+     FIELDS(LLAMA), .activation = SILU, .activation_key = "hidden_act", .theta_key = "rope_theta",
+     .theta = 1e4, .positions = 2048, .bos = 1, .eos = 2},
+    {.type = "mistral", .class = "MistralForCausalLM", .base = {.family = RF_FAMILY_MISTRAL, RMS_ROPE},
+     RMS, .activation = SILU, .activation_key = "hidden_act", .theta_key = "rope_theta",
+     .theta = 1e4, .positions = 131072, .kv_heads = 8, .windows = ALL_WINDOWED, .window = 4096, .bos = 1,
      .eos = 2},
-    {.type = "mistral",
-     .class = "MistralForCausalLM",
-     .base = {.family = RF_FAMILY_MISTRAL, RMS_ROPE},
-     FIELDS(RMS),
-     .activation = SILU,
-     .activation_key = "hidden_act",
-     .theta_key = "rope_theta",
-     .theta = 1e4,
-     .positions = 131072,
-     .kv_heads = 8,
-     .windows = ALL_WINDOWED,
-     .window = 4096,
-     .bos = 1,
-     .eos = 2},
-    {.type = "qwen2",
-     .class = "Qwen2ForCausalLM",
-     .base = {.family = RF_FAMILY_QWEN2, .qkv_bias = true, RMS_ROPE},
-     FIELDS(RMS),
-     .activation = SILU,
-     .activation_key = "hidden_act",
-     .theta_key = "rope_theta",
-     .theta = 1e4,
-     .positions = 32768,
-     .kv_heads = 32,
-     .windows = QWEN_SWITCH,
-     .window = 4096,
-     .bos = -1,
-     .eos = -1},
-    {.type = "qwen3",
-     .class = "Qwen3ForCausalLM",
-     .base = {.family = RF_FAMILY_QWEN3, .qk_norm = true, RMS_ROPE},
-     FIELDS(RMS_BIAS),
-     .activation = SILU,
-     .activation_key = "hidden_act",
-     .theta_key = "rope_theta",
-     .theta = 1e4,
-     .positions = 32768,
-     .kv_heads = 32,
-     .windows = QWEN_SWITCH,
-     .window = 4096,
-     .head_dim = 128,
-     .bos = -1,
-     .eos = -1},
-    {.type = "gemma",
-     .class = "GemmaForCausalLM",
-     .base = {.family = RF_FAMILY_GEMMA, .norm_offset = 1, RMS_ROPE},
-     FIELDS(RMS_BIAS),
-     .activation = GEMMA_GATE,
-     .activation_key = "hidden_act",
-     .activation_also = "hidden_activation",
-     .theta_key = "rope_theta",
-     .theta = 1e4,
-     .positions = 8192,
-     .kv_heads = 16,
-     .head_dim = 256,
-     .tied = true,
-     .bos = 2,
-     .eos = 1,
+    {.type = "qwen2", .class = "Qwen2ForCausalLM",
+     .base = {.family = RF_FAMILY_QWEN2, .qkv_bias = true, RMS_ROPE}, RMS, .activation = SILU,
+     .activation_key = "hidden_act", .theta_key = "rope_theta", .theta = 1e4, .positions = 32768,
+     .kv_heads = 32, .windows = QWEN_SWITCH, .window = 4096, .bos = -1, .eos = -1},
+    {.type = "qwen3", .class = "Qwen3ForCausalLM",
+     .base = {.family = RF_FAMILY_QWEN3, .qk_norm = true, RMS_ROPE}, RMS_BIAS, .activation = SILU,
+     .activation_key = "hidden_act", .theta_key = "rope_theta", .theta = 1e4, .positions = 32768,
+     .kv_heads = 32, .windows = QWEN_SWITCH, .window = 4096, .head_dim = 128, .bos = -1, .eos = -1},
+    {.type = "gemma", .class = "GemmaForCausalLM",
+     .base = {.family = RF_FAMILY_GEMMA, .norm_offset = 1, RMS_ROPE}, RMS_BIAS,
+     .activation = GEMMA_GATE, .activation_key = "hidden_act", .activation_also = "hidden_activation",
+     .theta_key = "rope_theta", .theta = 1e4, .positions = 8192, .kv_heads = 16, .head_dim = 256,
+     .tied = true, .bos = 2, .eos = 1, .off = {"use_bidirectional_attention"}},
+    {.type = "gemma2", .class = "Gemma2ForCausalLM",
+     .base = {.family = RF_FAMILY_GEMMA2, .norm_offset = 1, .post_norms = true, RMS_ROPE}, FIELDS(GEMMA2),
+     .activation = TANH_GATE, .activation_key = "hidden_activation", .theta_key = "rope_theta",
+     .theta = 1e4, .positions = 8192, .kv_heads = 4, .windows = EVERY_SECOND, .window = 4096,
+     .query_scalar = 256, .head_dim = 256, .tied = true, .bos = 2, .eos = 1,
      .off = {"use_bidirectional_attention"}},
-    {.type = "gemma2",
-     .class = "Gemma2ForCausalLM",
-     .base = {.family = RF_FAMILY_GEMMA2, .norm_offset = 1, .post_norms = true, RMS_ROPE},
-     FIELDS(GEMMA2),
-     .activation = TANH_GATE,
-     .activation_key = "hidden_activation",
-     .theta_key = "rope_theta",
-     .theta = 1e4,
-     .positions = 8192,
-     .kv_heads = 4,
-     .windows = EVERY_SECOND,
-     .window = 4096,
-     .query_scalar = 256,
-     .head_dim = 256,
-     .tied = true,
-     .bos = 2,
-     .eos = 1,
-     .off = {"use_bidirectional_attention"}},
-    {.type = "gemma3_text",
-     .class = "Gemma3ForCausalLM",
+    {.type = "gemma3_text", .class = "Gemma3ForCausalLM",
      .base = {.family = RF_FAMILY_GEMMA3, .norm_offset = 1, .post_norms = true, .qk_norm = true, RMS_ROPE},
-     FIELDS(GEMMA3),
-     .activation = TANH_GATE,
-     .activation_key = "hidden_activation",
-     .theta_key = "rope_theta",
-     .theta = 1e6,
-     .shape = GEMMA3_SHAPE,
-     .local_theta = 1e4,
-     .windows = PATTERN,
-     .window = 4096,
-     .query_scalar = 256,
-     .head_dim = 256,
-     .tied = true,
-     .bos = 2,
-     .eos = 1,
+     FIELDS(GEMMA3), .activation = TANH_GATE, .activation_key = "hidden_activation",
+     .theta_key = "rope_theta", .theta = 1e6, .shape = GEMMA3_SHAPE, .local_theta = 1e4, .windows = PATTERN,
+     .window = 4096, .query_scalar = 256, .head_dim = 256, .tied = true, .bos = 2, .eos = 1,
      .off = {"use_bidirectional_attention"}},
-    {.type = "mixtral",
-     .class = "MixtralForCausalLM",
-     .base = {.family = RF_FAMILY_MIXTRAL, RMS_ROPE},
-     FIELDS(MIXTRAL),
-     .activation = SILU,
-     .activation_key = "hidden_act",
-     .theta_key = "rope_theta",
-     .theta = 1e6,
-     .positions = 131072,
-     .kv_heads = 8,
-     .windows = ALL_WINDOWED,
-     .bos = 1,
-     .eos = 2},
-    {.type = "deepseek_v2",
-     .class = "DeepseekV2ForCausalLM",
-     .base = {.family = RF_FAMILY_DEEPSEEK2, .router_as_is = true, RMS_ROPE},
-     FIELDS(DEEPSEEK),
-     .activation = SILU,
-     .activation_key = "hidden_act",
-     .theta_key = "rope_theta",
-     .theta = 1e4,
-     .positions = 2048,
-     .bos = -1,
-     .eos = -1,
-     .off = {"attention_bias", "mlp_bias"}},
-    {.type = "deepseek_v3",
-     .class = "DeepseekV3ForCausalLM",
+    {.type = "mixtral", .class = "MixtralForCausalLM", .base = {.family = RF_FAMILY_MIXTRAL, RMS_ROPE},
+     FIELDS(MIXTRAL), .activation = SILU, .activation_key = "hidden_act", .theta_key = "rope_theta",
+     .theta = 1e6, .positions = 131072, .kv_heads = 8, .windows = ALL_WINDOWED, .bos = 1, .eos = 2},
+    {.type = "deepseek_v2", .class = "DeepseekV2ForCausalLM",
+     .base = {.family = RF_FAMILY_DEEPSEEK2, .router_as_is = true, RMS_ROPE}, FIELDS(DEEPSEEK),
+     .activation = SILU, .activation_key = "hidden_act", .theta_key = "rope_theta", .theta = 1e4,
+     .positions = 2048, .bos = -1, .eos = -1, .off = {"attention_bias", "mlp_bias"}},
+    {.type = "deepseek_v3", .class = "DeepseekV3ForCausalLM",
      .base = {.family = RF_FAMILY_DEEPSEEK3, .router_sigmoid = true, .router_choice = true, RMS_ROPE},
-     FIELDS(DEEPSEEK),
-     .activation = SILU,
-     .activation_key = "hidden_act",
-     .theta_key = "rope_theta",
-     .theta = 1e4,
-     .positions = 4096,
-     .bos = -1,
-     .eos = -1,
-     .off = {"attention_bias", "mlp_bias"}},
-    {.type = "gpt_neox",
-     .class = "GPTNeoXForCausalLM",
-     .base = {.family = RF_FAMILY_NEOX,
-              .norm = RF_NORM_LAYERNORM,
-              .position = RF_POSITION_ROPE,
-              .bias = true,
-              .init = "gpt2"},
-     FIELDS(NEOX),
-     .activation = GELU_UP,
-     .activation_key = "hidden_act",
-     .theta_key = "rotary_emb_base",
-     .theta = 1e4,
-     .positions = 2048,
-     .on = "attention_bias",
-     .bos = 0,
-     .eos = 2},
+     FIELDS(DEEPSEEK), .activation = SILU, .activation_key = "hidden_act", .theta_key = "rope_theta",
+     .theta = 1e4, .positions = 4096, .bos = -1, .eos = -1, .off = {"attention_bias", "mlp_bias"}},
+    {.type = "gpt_neox", .class = "GPTNeoXForCausalLM",
+     .base = {.family = RF_FAMILY_NEOX, .norm = RF_NORM_LAYERNORM, .position = RF_POSITION_ROPE,
+              .bias = true, .init = "gpt2"},
+     FIELDS(NEOX), .activation = GELU_UP, .activation_key = "hidden_act", .theta_key = "rotary_emb_base",
+     .theta = 1e4, .positions = 2048, .on = "attention_bias", .bos = 0, .eos = 2},
 };
+// clang-format on
 enum { TYPE_COUNT = sizeof TYPES / sizeof TYPES[0] };
 
 static const config_type *type_named(const char *name) {
@@ -354,20 +227,14 @@ static rf_status read_activation(const json_t *json, const char *key, const char
                  known->text, value);
 }
 
-static rf_status expect_off(const json_t *json, const char *key, const char *where, rf_error *error) {
-  bool on;
-  RF_TRY(rf_json_bool_or(json, key, where, false, &on, error));
-  return on ? RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is not supported (expected false)",
-                      where, key)
-            : RAFTER_OK;
-}
-
-static rf_status expect_on(const json_t *json, const char *key, const char *where, rf_error *error) {
-  bool on;
-  RF_TRY(rf_json_bool_or(json, key, where, true, &on, error));
-  return on ? RAFTER_OK
-            : RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is not supported (expected true)",
-                      where, key);
+/* A missing field has the expected value. */
+static rf_status expect_bool(const json_t *json, const char *key, const char *where, bool expected,
+                             rf_error *error) {
+  bool value;
+  RF_TRY(rf_json_bool_or(json, key, where, expected, &value, error));
+  if (value == expected) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: the field \"%s\" is not supported (expected %s)", where,
+                 key, expected ? "true" : "false");
 }
 
 static rf_status read_gpt2(const json_t *json, const char *where, bool own, rf_model *model,
@@ -379,9 +246,9 @@ static rf_status read_gpt2(const json_t *json, const char *where, bool own, rf_m
   model->init = "gpt2";
   RF_TRY(read_fields(json, where, GPT2, COUNT(GPT2), model, error));
   RF_TRY(read_activation(json, "activation_function", where, GPT2_UP, &model->mlp, error));
-  RF_TRY(expect_off(json, "add_cross_attention", where, error));
-  RF_TRY(expect_off(json, "scale_attn_by_inverse_layer_idx", where, error));
-  RF_TRY(expect_on(json, "scale_attn_weights", where, error));
+  RF_TRY(expect_bool(json, "add_cross_attention", where, false, error));
+  RF_TRY(expect_bool(json, "scale_attn_by_inverse_layer_idx", where, false, error));
+  RF_TRY(expect_bool(json, "scale_attn_weights", where, true, error));
   RF_TRY(read_id(json, "bos_token_id", where, 50256, model->vocab, &model->bos_id, error));
   RF_TRY(read_id(json, "eos_token_id", where, 50256, model->vocab, &model->eos_id, error));
   if (model->width <= 1 << 24 && model->ff == 0) model->ff = 4 * model->width;
@@ -411,7 +278,7 @@ static bool is_full_layer(const json_t *layers, size_t i) {
 }
 
 /* Marks a layer as not windowed when the layers follow no period. */
-static void list_full(rf_model *model, int64_t layer) {
+static void mark_full_layer(rf_model *model, int64_t layer) {
   model->window_listed = true;
   model->window_full[layer / 8] |= (uint8_t)(1u << layer % 8);
 }
@@ -460,13 +327,13 @@ static rf_status read_windows(const json_t *json, const char *where, const confi
     for (size_t i = 0; i < count; ++i)
       regular = regular && is_full_layer(layers, i) == (full && (i + 1) % period == 0);
     for (size_t i = 0; i < count && !regular && full < count && model->window > 0; ++i)
-      if (is_full_layer(layers, i)) list_full(model, (int64_t)i);
+      if (is_full_layer(layers, i)) mark_full_layer(model, (int64_t)i);
     if (!regular) period = 0;
     model->window_period = full ? (int32_t)period : 0;
     if (full < count) windowed = true;
   } else if (type->windows == QWEN_SWITCH && qwen_on && first > 0) {
     if (first >= model->layers) windowed = false;
-    for (int64_t i = 0; i < first && windowed && model->window > 0; ++i) list_full(model, i);
+    for (int64_t i = 0; i < first && windowed && model->window > 0; ++i) mark_full_layer(model, i);
   }
   if (!windowed || model->window == 0) {
     model->window = 0;
@@ -556,14 +423,20 @@ static void write_deepseek(json_t *json, const rf_model *model) {
 static rf_status read_type(const json_t *json, const char *where, const config_type *type, rf_model *model,
                            rf_error *error) {
   *model = type->base;
-  RF_TRY(read_fields(json, where, type->shape ? type->shape : SHARED, SHAPE_COUNT, model, error));
+  config_field shape[SHAPE_COUNT];
+  memcpy(shape, SHARED, sizeof shape);
+  for (int i = 0; type->shape && i < SHAPE_COUNT; ++i) {
+    shape[i].required = false;
+    shape[i].otherwise = (double)type->shape[i];
+  }
+  RF_TRY(read_fields(json, where, shape, SHAPE_COUNT, model, error));
   RF_TRY(read_fields(json, where, type->field, type->field_count, model, error));
   RF_TRY(rf_json_bool_or(json, "tie_word_embeddings", where, type->tied, &model->tied, error));
   RF_TRY(read_activation(json, type->activation_key, where, type->activation, &model->mlp, error));
   if (type->activation_also)
     RF_TRY(read_activation(json, type->activation_also, where, type->activation, &model->mlp, error));
-  for (int i = 0; i < 4 && type->off[i]; ++i) RF_TRY(expect_off(json, type->off[i], where, error));
-  if (type->on) RF_TRY(expect_on(json, type->on, where, error));
+  for (int i = 0; i < 4 && type->off[i]; ++i) RF_TRY(expect_bool(json, type->off[i], where, false, error));
+  if (type->on) RF_TRY(expect_bool(json, type->on, where, true, error));
   RF_TRY(read_id(json, "bos_token_id", where, type->bos, model->vocab, &model->bos_id, error));
   RF_TRY(read_id(json, "eos_token_id", where, type->eos, model->vocab, &model->eos_id, error));
   if (model->kv_rank > 0) RF_TRY(read_deepseek(json, where, model, error));

@@ -37,10 +37,9 @@ typedef struct config_type {
   const char *activation_key, *activation_also;
   const char *theta_key;
   double theta, local_theta;
-  /* Replaces SHARED when layers, widths and so on may be missing; NULL: most are required. */
-  const config_field *shape;
-  int64_t kv_heads;  /* default of a missing "num_key_value_heads" (not of null); 0: heads */
-  int64_t positions; /* default of "max_position_embeddings" */
+  const int64_t *shape; /* defaults of layers, widths and so on; NULL: most are required */
+  int64_t kv_heads;     /* default of a missing "num_key_value_heads" (not of null); 0: heads */
+  int64_t positions;    /* default of "max_position_embeddings" */
   int windows;
   int64_t window; /* default of "sliding_window" */
   /* Default of "query_pre_attn_scalar": scores are divided by its root. 0: no such field. */

@@ -66,14 +66,16 @@ bool rf_gguf_facts_write(const rf_gguf_facts *f, rf_gguf_meta *meta) {
   return !k.failed;
 }
 
-// clang-format off
-static const struct { rf_gguf_arch arch; const char *name; } ARCHS[RF_FAMILIES] = {
-  [RF_FAMILY_GPT] = {RF_GGUF_GPT2, "gpt2"},        [RF_FAMILY_LLAMA] = {RF_GGUF_LLAMA, "llama"},   [RF_FAMILY_MISTRAL] = {RF_GGUF_LLAMA, "llama"},
-  [RF_FAMILY_GEMMA] = {RF_GGUF_GEMMA, "gemma"},    [RF_FAMILY_GEMMA2] = {RF_GGUF_GEMMA2, "gemma2"}, [RF_FAMILY_GEMMA3] = {RF_GGUF_GEMMA3, "gemma3"},
-  [RF_FAMILY_QWEN2] = {RF_GGUF_QWEN2, "qwen2"},    [RF_FAMILY_QWEN3] = {RF_GGUF_QWEN3, "qwen3"},   [RF_FAMILY_NEOX] = {RF_GGUF_NEOX, "gptneox"},
-  [RF_FAMILY_MIXTRAL] = {RF_GGUF_LLAMA, "llama"},
+static const struct {
+  rf_gguf_arch arch;
+  const char *name;
+} ARCHS[RF_FAMILIES] = {
+    [RF_FAMILY_GPT] = {RF_GGUF_GPT2, "gpt2"},        [RF_FAMILY_LLAMA] = {RF_GGUF_LLAMA, "llama"},
+    [RF_FAMILY_MISTRAL] = {RF_GGUF_LLAMA, "llama"},  [RF_FAMILY_GEMMA] = {RF_GGUF_GEMMA, "gemma"},
+    [RF_FAMILY_GEMMA2] = {RF_GGUF_GEMMA2, "gemma2"}, [RF_FAMILY_GEMMA3] = {RF_GGUF_GEMMA3, "gemma3"},
+    [RF_FAMILY_QWEN2] = {RF_GGUF_QWEN2, "qwen2"},    [RF_FAMILY_QWEN3] = {RF_GGUF_QWEN3, "qwen3"},
+    [RF_FAMILY_NEOX] = {RF_GGUF_NEOX, "gptneox"},    [RF_FAMILY_MIXTRAL] = {RF_GGUF_LLAMA, "llama"},
 };
-// clang-format on
 
 rf_status rf_gguf_facts_of(const rf_model *model, rf_gguf_facts *f, rf_error *error) {
   if ((unsigned)model->family >= RF_FAMILIES || !ARCHS[model->family].name ||

@@ -20,7 +20,7 @@ typedef struct origin {
   const rf_stored **stored;
   int64_t slices;
   rf_name name;          /* for GPT-NeoX: order of the rows */
-  int64_t rows, columns; /* of one slice */
+  int64_t rows, columns; /* rows and columns of one slice */
   int64_t moved;         /* head width of rows that GGUF files interleave; 0: not interleaved */
   bool turned;           /* the folder stores (in, out) */
   float offset;          /* added to every value of a norm */
@@ -50,8 +50,8 @@ static const rf_quant_type *type_of(rf_dtype dtype, int rank) {
 
 /* ---- folders --------------------------------------------------------------------------------- */
 
-static void add(rf_gguf_source *s, const char *name, const rf_quant_type *type, int rank,
-                const int64_t *shape, origin from) {
+static void add_tensor(rf_gguf_source *s, const char *name, const rf_quant_type *type, int rank,
+                       const int64_t *shape, origin from) {
   rf_quant_tensor *t = &s->tensor[s->count];
   *t = (rf_quant_tensor){.name = name, .type = type, .rank = rank, .count = 1};
   for (int i = 0; i < rank; ++i) t->count *= t->shape[i] = shape[i];
@@ -108,8 +108,8 @@ static rf_status add_part(rf_gguf_source *s, const rf_gguf_facts *facts, const r
   rf_dtype dtype = from.stored[0]->dtype;
   /* All experts get one type. */
   for (int e = 1; e < slices; ++e) dtype = from.stored[e]->dtype == dtype ? dtype : RF_F32;
-  add(s, text, type_of(dtype, param->rank), param->experts ? 3 : param->rank, param->experts ? out : out + 1,
-      from);
+  add_tensor(s, text, type_of(dtype, param->rank), param->experts ? 3 : param->rank,
+             param->experts ? out : out + 1, from);
   return RAFTER_OK;
 }
 
@@ -195,15 +195,15 @@ static rf_status open_folder(rf_gguf_source *s, const char *path, rf_error *erro
   rope = rf_model_rope(&s->model, 0);
   int64_t pairs = rope.dim / 2;
   if (facts.rope_freqs)
-    add(s, "rope_freqs.weight", rf_quant_type_of(RF_Q_F32), 1, &pairs,
-        (origin){.slices = 1, .rows = pairs, .columns = 1});
+    add_tensor(s, "rope_freqs.weight", rf_quant_type_of(RF_Q_F32), 1, &pairs,
+               (origin){.slices = 1, .rows = pairs, .columns = 1});
   if (!rf_gguf_facts_write(&facts, s->meta))
     return RF_FAIL(error, RAFTER_FAILED, NULL, "no memory for the metadata of %s", path);
   return add_tokenizer(s, path, error);
 }
 
 /* The row of the folder's tensor for row `row` of the GGUF tensor. */
-static int64_t row_from(const origin *o, int64_t row) {
+static int64_t source_row(const origin *o, int64_t row) {
   if (o->moved) {
     int64_t head = row / o->moved, e = row % o->moved;
     return head * o->moved + (e % 2 ? o->moved / 2 : 0) + e / 2; /* inverse of rf_gguf_permuted_row */
@@ -229,7 +229,7 @@ static rf_status read_folder(const rf_gguf_source *s, const origin *o, int64_t f
       n = count;
       RF_TRY(rf_stored_read(stored, first, n, out, error));
     } else {
-      RF_TRY(rf_stored_read(stored, row_from(o, row) * o->columns + column, n, out, error));
+      RF_TRY(rf_stored_read(stored, source_row(o, row) * o->columns + column, n, out, error));
     }
     for (int64_t i = 0; o->offset != 0 && i < n; ++i) out[i] += o->offset;
   }

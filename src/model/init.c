@@ -9,7 +9,7 @@
 #define CUT_STD 0.87962566103423978
 
 /* Four standard normals for elements 4*group .. 4*group+3. `cut` redraws values beyond 2. */
-static void draw(uint64_t key, uint64_t group, bool cut, float out[4]) {
+static void draw_normals(uint64_t key, uint64_t group, bool cut, float out[4]) {
   bool missing[4] = {true, true, true, true};
   for (uint64_t attempt = 0;; ++attempt) {
     uint32_t word[4];
@@ -38,7 +38,7 @@ void rf_param_init(const rf_param *param, uint64_t seed, int64_t first, int64_t 
   uint64_t key = rf_key(seed, rf_name_key("init"), rf_name_key(param->name));
   for (int64_t i = first; i < first + count;) {
     float normal[4];
-    draw(key, (uint64_t)i / 4, cut, normal);
+    draw_normals(key, (uint64_t)i / 4, cut, normal);
     int64_t end = (i / 4 + 1) * 4;
     for (; i < end && i < first + count; ++i) out[i - first] = std * normal[i % 4];
   }

@@ -96,7 +96,7 @@ static void last_word(const char *name, char word[128]) {
   snprintf(word, 128, "%s", slash ? slash + 1 : dot ? dot + 1 : copy);
 }
 
-static bool matches(target *t, const char *whole) {
+static bool matches_name(target *t, const char *whole) {
   int found = rf_name_pattern_matches(t->pattern, whole, strlen(whole));
   t->slow |= found < 0;
   return found > 0;
@@ -132,7 +132,7 @@ static bool is_plain(const rf_model *model, const rf_param *param, int site) {
          are_whole_tensors(&name, at, columns, &one) && one;
 }
 
-static bool wants(const rf_model *model, const rf_param *param, int site, target *targets, int count) {
+static bool is_wanted(const rf_model *model, const rf_param *param, int site, target *targets, int count) {
   char word[128], module[128], name[160];
   last_word(SITES[site].name, word);
   last_word(rf_lora_module(model, param, site).text, module);
@@ -141,7 +141,8 @@ static bool wants(const rf_model *model, const rf_param *param, int site, target
   for (int i = 0; i < count; ++i) {
     target *t = &targets[i];
     bool met;
-    if (t->pattern) met = is_plain(model, param, site) && (matches(t, name) || matches(t, param->name));
+    if (t->pattern)
+      met = is_plain(model, param, site) && (matches_name(t, name) || matches_name(t, param->name));
     else if (strcmp(t->text, "all") == 0 || strcmp(t->text, "all-linear") == 0)
       met = is_plain(model, param, site);
     else
@@ -167,7 +168,8 @@ static void known_targets(const rf_model *model, const rf_params *params, char *
 }
 
 /* Sets lora->sites. Each target must match, and no column may have two adapters. */
-static rf_status place(const rf_model *model, rf_lora *lora, target *targets, int count, rf_error *error) {
+static rf_status place_adapters(const rf_model *model, rf_lora *lora, target *targets, int count,
+                                rf_error *error) {
   rf_status status = RAFTER_OK;
   rf_pool *pool = rf_pool_new();
   rf_model bare = *model;
@@ -179,7 +181,7 @@ static rf_status place(const rf_model *model, rf_lora *lora, target *targets, in
     int64_t end = 0, at, columns;
     for (int site = 0; site < SITE_COUNT; ++site) {
       if (!rf_lora_site_columns(model, param, site, &at, &columns) ||
-          !wants(model, param, site, targets, count))
+          !is_wanted(model, param, site, targets, count))
         continue;
       if (at < end) {
         status = RF_FAIL(error, RAFTER_INVALID, "name either the fused layer or its parts",
@@ -236,7 +238,7 @@ static char *value_end(char *value, bool regex) {
   return value + strlen(value);
 }
 
-static rf_status bad(const char *key, const char *expected, const char *got, rf_error *error) {
+static rf_status bad_option(const char *key, const char *expected, const char *got, rf_error *error) {
   return RF_FAIL(error, RAFTER_INVALID, "for example --lora rank=16,alpha=32,targets=q,k,v,o,gate,up,down",
                  "--lora: bad %s (expected %s, got '%.60s')", key, expected, got);
 }
@@ -246,27 +248,27 @@ static rf_status set_number(rf_lora *lora, int key, const char *value, rf_error 
   double real;
   if (key == RANK) {
     if (!rf_text_int(value, &whole) || whole < 1 || whole > 1024)
-      return bad("rank", "a number from 1 to 1024", value, error);
+      return bad_option("rank", "a number from 1 to 1024", value, error);
     lora->rank = (int32_t)whole;
   } else if (key == ALPHA) {
     if (!rf_text_float(value, &real) || !(real > 0) || real > 1e6)
-      return bad("alpha", "a number above 0", value, error);
+      return bad_option("alpha", "a number above 0", value, error);
     lora->alpha = (float)real;
   } else if (key == DROPOUT) {
     if (!rf_text_float(value, &real) || !(real >= 0) || !(real < 1))
-      return bad("dropout", "0 or more and below 1", value, error);
+      return bad_option("dropout", "0 or more and below 1", value, error);
     lora->dropout = (float)real;
   } else if (!rf_text_bool(value, &lora->rank_stabilized))
-    return bad("rslora", "true or false", value, error);
+    return bad_option("rslora", "true or false", value, error);
   return RAFTER_OK;
 }
 
 static rf_status add_target(target *targets, int *count, const char *text, rf_error *error) {
-  if (*count == TARGETS_MOST) return bad("targets", "at most 64 targets", text, error);
-  if (!*text) return bad("targets", "a word between two commas", text, error);
+  if (*count == TARGETS_MOST) return bad_option("targets", "at most 64 targets", text, error);
+  if (!*text) return bad_option("targets", "a word between two commas", text, error);
   targets[*count] = (target){.text = text};
   if (*text == '~' && !(targets[*count].pattern = rf_name_pattern_new(text + 1)))
-    return bad("targets", "a regular expression after ~", text, error);
+    return bad_option("targets", "a regular expression after ~", text, error);
   ++*count;
   return RAFTER_OK;
 }
@@ -278,7 +280,7 @@ rf_status rf_lora_parse(const char *text, const rf_model *model, rf_lora *lora, 
   int count = 0, key = -1;
   memset(lora, 0, sizeof *lora);
   lora->rank = 16;
-  if (strlen(text) >= sizeof copy) return bad("text", "fewer than 1024 characters", text, error);
+  if (strlen(text) >= sizeof copy) return bad_option("text", "fewer than 1024 characters", text, error);
   if (model->layers > RF_LORA_LAYERS)
     return RF_FAIL(error, RAFTER_INVALID, NULL,
                    "too many layers for adapters (%s: expected at most %d, got %lld)", model->name,
@@ -291,7 +293,7 @@ rf_status rf_lora_parse(const char *text, const rf_model *model, rf_lora *lora, 
       key = next;
       at += length + (at[length] == '=');
     } else if (key != TARGETS) {
-      status = bad("text", "rank=, alpha=, targets=, dropout= or rslora", at, error);
+      status = bad_option("text", "rank=, alpha=, targets=, dropout= or rslora", at, error);
       goto done;
     }
     char *end = value_end(at, key == TARGETS && *at == '~'), *follows = *end ? end + 1 : end;
@@ -302,7 +304,7 @@ rf_status rf_lora_parse(const char *text, const rf_model *model, rf_lora *lora, 
   }
   if (!(lora->alpha > 0)) lora->alpha = 2.0f * (float)lora->rank;
   if (!count) RF_GO(add_target(targets, &count, "all", error));
-  status = place(model, lora, targets, count, error);
+  status = place_adapters(model, lora, targets, count, error);
 done:
   for (int i = 0; i < count; ++i) rf_name_pattern_free(targets[i].pattern);
   return status;

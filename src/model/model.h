@@ -136,9 +136,9 @@ typedef struct rf_model {
   float embed_scale;     /* factor of the token embeddings; 0: none */
   float attn_scale;      /* factor of the attention scores; 0: 1/sqrt(H) */
   float attn_softcap;    /* scores become cap tanh(score / cap); 0: no cap */
-  float final_softcap;   /* the same for the logits */
+  float final_softcap;   /* logits become cap tanh(logit / cap); 0: no cap */
   int64_t window;        /* number of keys that a windowed layer attends to; 0: all keys in every layer */
-  int32_t window_period; /* every such layer attends to all keys (gemma3: 6, gemma2: 2); 0: none does */
+  int32_t window_period; /* one layer in this many attends to all keys (gemma3: 6, gemma2: 2); 0: none */
   bool window_listed;    /* window_full replaces the period: one bit per layer, 1 for full attention */
   uint8_t window_full[RF_LAYERS_MOST / 8];
   float dropout;          /* the model's default for block outputs */
@@ -206,8 +206,8 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
  *     block.i/mlp/shared/{gate_up/weight (D,2SF), down/weight (SF,D)}
  *   with latent attention, instead of qkv (q, c: q_rank and kv_rank, R = rope_dim, W = value_dim):
  *     block.i/attn/q/weight (D,N*H), or q_a/weight (D,q), q_a_norm/gain (q) and q_b/weight (q,N*H)
- *     block.i/attn/kv_a/weight (D,c+R), kv_a_norm/gain (c), kv_b/weight (c,N*(H-R+W)); out is (N*W,D)
- *   final/norm/{gain,bias} (D)   head/{weight (D,V), bias (V)} (tied: embed/token/weight transposed)
+ *     block.i/attn/kv_a/weight (D,c+R), kv_a_norm/gain (c), kv_b/weight (c,N*(H-R+W)), out (N*W,D)
+ *   final/norm/{gain,bias} (D)   head/{weight (D,V), bias (V)} (tied: embed/token transposed)
  * Adapters come after all of these: block.i/attn/qkv/{lora_a (D, sites*r), lora_b (r, columns of
  * the sites)}, and so on. The parameter table has one row for each kind of parameter. */
 typedef enum rf_part {

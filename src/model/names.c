@@ -7,146 +7,117 @@
 
 #include "formats/gguf_facts.h"
 
+/* BARE: never with the family's prefix. BY_HEAD: the file's columns are ordered head by head: q, k
+ * and v of the first head, and so on. */
+enum { TRANSPOSED = 1, BARE = 2, BY_HEAD = 4 };
 /* `part`: up to three names; '#' is the block and '*' the expert. `columns`: widths of parts that
  * share an axis (C = N*H, K = K*H, F, E: one expert, S: shared experts). */
 typedef struct name_row {
   const char *row;
   const char *part[RF_NAME_PARTS];
   const char *columns;
-  bool turned, bare; /* bare: never with the family's prefix */
-  /* The file's columns are ordered head by head: q, k, v of the first head, and so on. */
-  bool by_head;
+  unsigned form; /* TRANSPOSED and so on */
 } name_row;
 
+// clang-format off
 /* GPT-2's linear layers are Conv1D: (in, out), like ours. Only the untied head is a Linear. */
 static const name_row GPT2[] = {
-    {"embed/token/weight", {"wte.weight"}, NULL, false, false, false},
-    {"embed/position/weight", {"wpe.weight"}, NULL, false, false, false},
-    {"attn/norm/gain", {"h.#.ln_1.weight"}, NULL, false, false, false},
-    {"attn/norm/bias", {"h.#.ln_1.bias"}, NULL, false, false, false},
-    {"attn/qkv/weight", {"h.#.attn.c_attn.weight"}, NULL, false, false, false},
-    {"attn/qkv/bias", {"h.#.attn.c_attn.bias"}, NULL, false, false, false},
-    {"attn/out/weight", {"h.#.attn.c_proj.weight"}, NULL, false, false, false},
-    {"attn/out/bias", {"h.#.attn.c_proj.bias"}, NULL, false, false, false},
-    {"mlp/norm/gain", {"h.#.ln_2.weight"}, NULL, false, false, false},
-    {"mlp/norm/bias", {"h.#.ln_2.bias"}, NULL, false, false, false},
-    {"mlp/up/weight", {"h.#.mlp.c_fc.weight"}, NULL, false, false, false},
-    {"mlp/up/bias", {"h.#.mlp.c_fc.bias"}, NULL, false, false, false},
-    {"mlp/down/weight", {"h.#.mlp.c_proj.weight"}, NULL, false, false, false},
-    {"mlp/down/bias", {"h.#.mlp.c_proj.bias"}, NULL, false, false, false},
-    {"final/norm/gain", {"ln_f.weight"}, NULL, false, false, false},
-    {"final/norm/bias", {"ln_f.bias"}, NULL, false, false, false},
-    {"head/weight", {"lm_head.weight"}, NULL, true, true, false},
+    {"embed/token/weight", {"wte.weight"}, NULL, 0},
+    {"embed/position/weight", {"wpe.weight"}, NULL, 0},
+    {"attn/norm/gain", {"h.#.ln_1.weight"}, NULL, 0},
+    {"attn/norm/bias", {"h.#.ln_1.bias"}, NULL, 0},
+    {"attn/qkv/weight", {"h.#.attn.c_attn.weight"}, NULL, 0},
+    {"attn/qkv/bias", {"h.#.attn.c_attn.bias"}, NULL, 0},
+    {"attn/out/weight", {"h.#.attn.c_proj.weight"}, NULL, 0},
+    {"attn/out/bias", {"h.#.attn.c_proj.bias"}, NULL, 0},
+    {"mlp/norm/gain", {"h.#.ln_2.weight"}, NULL, 0},
+    {"mlp/norm/bias", {"h.#.ln_2.bias"}, NULL, 0},
+    {"mlp/up/weight", {"h.#.mlp.c_fc.weight"}, NULL, 0},
+    {"mlp/up/bias", {"h.#.mlp.c_fc.bias"}, NULL, 0},
+    {"mlp/down/weight", {"h.#.mlp.c_proj.weight"}, NULL, 0},
+    {"mlp/down/bias", {"h.#.mlp.c_proj.bias"}, NULL, 0},
+    {"final/norm/gain", {"ln_f.weight"}, NULL, 0},
+    {"final/norm/bias", {"ln_f.bias"}, NULL, 0},
+    {"head/weight", {"lm_head.weight"}, NULL, TRANSPOSED | BARE},
 };
 #define LLAMA_LIKE \
-  {"embed/token/weight", {"embed_tokens.weight"}, NULL, false, false, false}, \
-      {"attn/norm/gain", {"layers.#.input_layernorm.weight"}, NULL, false, false, false}, \
-      {"attn/qkv/weight", \
-       {"layers.#.self_attn.q_proj.weight", "layers.#.self_attn.k_proj.weight", \
-        "layers.#.self_attn.v_proj.weight"}, \
-       "CKK", \
-       true, \
-       false, \
-       false}, \
-      {"attn/qkv/bias", \
-       {"layers.#.self_attn.q_proj.bias", "layers.#.self_attn.k_proj.bias", \
-        "layers.#.self_attn.v_proj.bias"}, \
-       "CKK", \
-       false, \
-       false, \
-       false}, \
-      {"attn/out/bias", {"layers.#.self_attn.o_proj.bias"}, NULL, false, false, false}, \
-      {"mlp/gate_up/bias", \
-       {"layers.#.mlp.gate_proj.bias", "layers.#.mlp.up_proj.bias"}, \
-       "FF", \
-       false, \
-       false, \
-       false}, \
-      {"mlp/down/bias", {"layers.#.mlp.down_proj.bias"}, NULL, false, false, false}, \
-      {"attn/q_norm/gain", {"layers.#.self_attn.q_norm.weight"}, NULL, false, false, false}, \
-      {"attn/k_norm/gain", {"layers.#.self_attn.k_norm.weight"}, NULL, false, false, false}, \
-      {"attn/out/weight", {"layers.#.self_attn.o_proj.weight"}, NULL, true, false, false}, \
-      {"mlp/gate_up/weight", \
-       {"layers.#.mlp.gate_proj.weight", "layers.#.mlp.up_proj.weight"}, \
-       "FF", \
-       true, \
-       false, \
-       false}, \
-      {"mlp/down/weight", {"layers.#.mlp.down_proj.weight"}, NULL, true, false, false}, \
-      {"final/norm/gain", {"norm.weight"}, NULL, false, false, false}, { \
-    "head/weight", {"lm_head.weight"}, NULL, true, true, false \
-  }
+  {"embed/token/weight", {"embed_tokens.weight"}, NULL, 0}, \
+  {"attn/norm/gain", {"layers.#.input_layernorm.weight"}, NULL, 0}, \
+  {"attn/qkv/weight", {"layers.#.self_attn.q_proj.weight", "layers.#.self_attn.k_proj.weight", \
+   "layers.#.self_attn.v_proj.weight"}, "CKK", TRANSPOSED}, \
+  {"attn/qkv/bias", {"layers.#.self_attn.q_proj.bias", "layers.#.self_attn.k_proj.bias", \
+   "layers.#.self_attn.v_proj.bias"}, "CKK", 0}, \
+  {"attn/out/bias", {"layers.#.self_attn.o_proj.bias"}, NULL, 0}, \
+  {"mlp/gate_up/bias", {"layers.#.mlp.gate_proj.bias", "layers.#.mlp.up_proj.bias"}, "FF", 0}, \
+  {"mlp/down/bias", {"layers.#.mlp.down_proj.bias"}, NULL, 0}, \
+  {"attn/q_norm/gain", {"layers.#.self_attn.q_norm.weight"}, NULL, 0}, \
+  {"attn/k_norm/gain", {"layers.#.self_attn.k_norm.weight"}, NULL, 0}, \
+  {"attn/out/weight", {"layers.#.self_attn.o_proj.weight"}, NULL, TRANSPOSED}, \
+  {"mlp/gate_up/weight", {"layers.#.mlp.gate_proj.weight", \
+   "layers.#.mlp.up_proj.weight"}, "FF", TRANSPOSED}, \
+  {"mlp/down/weight", {"layers.#.mlp.down_proj.weight"}, NULL, TRANSPOSED}, \
+  {"final/norm/gain", {"norm.weight"}, NULL, 0}, \
+  {"head/weight", {"lm_head.weight"}, NULL, TRANSPOSED | BARE}
 /* Only the MLP norm's name differs. Families with norms after the sublayers use the old name for
  * the norm after attention. */
 static const name_row LLAMA[] = {
     LLAMA_LIKE,
-    {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, false, false, false},
+    {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, 0},
 };
 static const name_row MIXTRAL[] = {
     LLAMA_LIKE,
-    {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, false, false, false},
-    {"mlp/router/weight", {"layers.#.block_sparse_moe.gate.weight"}, NULL, true, false, false},
-    {"mlp/experts/gate_up/weight",
-     {"layers.#.block_sparse_moe.experts.*.w1.weight", "layers.#.block_sparse_moe.experts.*.w3.weight"},
-     "FF",
-     true,
-     false,
-     false},
-    {"mlp/experts/down/weight", {"layers.#.block_sparse_moe.experts.*.w2.weight"}, NULL, true, false, false},
+    {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, 0},
+    {"mlp/router/weight", {"layers.#.block_sparse_moe.gate.weight"}, NULL, TRANSPOSED},
+    {"mlp/experts/gate_up/weight", {"layers.#.block_sparse_moe.experts.*.w1.weight",
+     "layers.#.block_sparse_moe.experts.*.w3.weight"}, "FF", TRANSPOSED},
+    {"mlp/experts/down/weight", {"layers.#.block_sparse_moe.experts.*.w2.weight"}, NULL, TRANSPOSED},
 };
 /* Columns of q_proj, kv_a_proj_with_mqa and kv_b_proj have our order: for each head the latent
  * part, then the rotated part or the value. */
 static const name_row DEEPSEEK[] = {
     LLAMA_LIKE,
-    {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, false, false, false},
-    {"attn/q/weight", {"layers.#.self_attn.q_proj.weight"}, NULL, true, false, false},
-    {"attn/q_a/weight", {"layers.#.self_attn.q_a_proj.weight"}, NULL, true, false, false},
-    {"attn/q_a_norm/gain", {"layers.#.self_attn.q_a_layernorm.weight"}, NULL, false, false, false},
-    {"attn/q_b/weight", {"layers.#.self_attn.q_b_proj.weight"}, NULL, true, false, false},
-    {"attn/kv_a/weight", {"layers.#.self_attn.kv_a_proj_with_mqa.weight"}, NULL, true, false, false},
-    {"attn/kv_a_norm/gain", {"layers.#.self_attn.kv_a_layernorm.weight"}, NULL, false, false, false},
-    {"attn/kv_b/weight", {"layers.#.self_attn.kv_b_proj.weight"}, NULL, true, false, false},
-    {"mlp/router/weight", {"layers.#.mlp.gate.weight"}, NULL, true, false, false},
-    {"mlp/router/choice", {"layers.#.mlp.gate.e_score_correction_bias"}, NULL, false, false, false},
-    {"mlp/shared/gate_up/weight",
-     {"layers.#.mlp.shared_experts.gate_proj.weight", "layers.#.mlp.shared_experts.up_proj.weight"},
-     "SS",
-     true,
-     false,
-     false},
-    {"mlp/shared/down/weight", {"layers.#.mlp.shared_experts.down_proj.weight"}, NULL, true, false, false},
-    {"mlp/experts/gate_up/weight",
-     {"layers.#.mlp.experts.*.gate_proj.weight", "layers.#.mlp.experts.*.up_proj.weight"},
-     "EE",
-     true,
-     false,
-     false},
-    {"mlp/experts/down/weight", {"layers.#.mlp.experts.*.down_proj.weight"}, NULL, true, false, false},
+    {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, 0},
+    {"attn/q/weight", {"layers.#.self_attn.q_proj.weight"}, NULL, TRANSPOSED},
+    {"attn/q_a/weight", {"layers.#.self_attn.q_a_proj.weight"}, NULL, TRANSPOSED},
+    {"attn/q_a_norm/gain", {"layers.#.self_attn.q_a_layernorm.weight"}, NULL, 0},
+    {"attn/q_b/weight", {"layers.#.self_attn.q_b_proj.weight"}, NULL, TRANSPOSED},
+    {"attn/kv_a/weight", {"layers.#.self_attn.kv_a_proj_with_mqa.weight"}, NULL, TRANSPOSED},
+    {"attn/kv_a_norm/gain", {"layers.#.self_attn.kv_a_layernorm.weight"}, NULL, 0},
+    {"attn/kv_b/weight", {"layers.#.self_attn.kv_b_proj.weight"}, NULL, TRANSPOSED},
+    {"mlp/router/weight", {"layers.#.mlp.gate.weight"}, NULL, TRANSPOSED},
+    {"mlp/router/choice", {"layers.#.mlp.gate.e_score_correction_bias"}, NULL, 0},
+    {"mlp/shared/gate_up/weight", {"layers.#.mlp.shared_experts.gate_proj.weight",
+     "layers.#.mlp.shared_experts.up_proj.weight"}, "SS", TRANSPOSED},
+    {"mlp/shared/down/weight", {"layers.#.mlp.shared_experts.down_proj.weight"}, NULL, TRANSPOSED},
+    {"mlp/experts/gate_up/weight", {"layers.#.mlp.experts.*.gate_proj.weight",
+     "layers.#.mlp.experts.*.up_proj.weight"}, "EE", TRANSPOSED},
+    {"mlp/experts/down/weight", {"layers.#.mlp.experts.*.down_proj.weight"}, NULL, TRANSPOSED},
 };
 static const name_row GEMMA2[] = {
     LLAMA_LIKE,
-    {"attn/post_norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, false, false, false},
-    {"mlp/norm/gain", {"layers.#.pre_feedforward_layernorm.weight"}, NULL, false, false, false},
-    {"mlp/post_norm/gain", {"layers.#.post_feedforward_layernorm.weight"}, NULL, false, false, false},
+    {"attn/post_norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, 0},
+    {"mlp/norm/gain", {"layers.#.pre_feedforward_layernorm.weight"}, NULL, 0},
+    {"mlp/post_norm/gain", {"layers.#.post_feedforward_layernorm.weight"}, NULL, 0},
 };
 static const name_row NEOX[] = {
-    {"embed/token/weight", {"embed_in.weight"}, NULL, false, false, false},
-    {"attn/norm/gain", {"layers.#.input_layernorm.weight"}, NULL, false, false, false},
-    {"attn/norm/bias", {"layers.#.input_layernorm.bias"}, NULL, false, false, false},
-    {"attn/qkv/weight", {"layers.#.attention.query_key_value.weight"}, NULL, true, false, true},
-    {"attn/qkv/bias", {"layers.#.attention.query_key_value.bias"}, NULL, false, false, true},
-    {"attn/out/weight", {"layers.#.attention.dense.weight"}, NULL, true, false, false},
-    {"attn/out/bias", {"layers.#.attention.dense.bias"}, NULL, false, false, false},
-    {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, false, false, false},
-    {"mlp/norm/bias", {"layers.#.post_attention_layernorm.bias"}, NULL, false, false, false},
-    {"mlp/up/weight", {"layers.#.mlp.dense_h_to_4h.weight"}, NULL, true, false, false},
-    {"mlp/up/bias", {"layers.#.mlp.dense_h_to_4h.bias"}, NULL, false, false, false},
-    {"mlp/down/weight", {"layers.#.mlp.dense_4h_to_h.weight"}, NULL, true, false, false},
-    {"mlp/down/bias", {"layers.#.mlp.dense_4h_to_h.bias"}, NULL, false, false, false},
-    {"final/norm/gain", {"final_layer_norm.weight"}, NULL, false, false, false},
-    {"final/norm/bias", {"final_layer_norm.bias"}, NULL, false, false, false},
-    {"head/weight", {"embed_out.weight"}, NULL, true, true, false},
+    {"embed/token/weight", {"embed_in.weight"}, NULL, 0},
+    {"attn/norm/gain", {"layers.#.input_layernorm.weight"}, NULL, 0},
+    {"attn/norm/bias", {"layers.#.input_layernorm.bias"}, NULL, 0},
+    {"attn/qkv/weight", {"layers.#.attention.query_key_value.weight"}, NULL, TRANSPOSED | BY_HEAD},
+    {"attn/qkv/bias", {"layers.#.attention.query_key_value.bias"}, NULL, BY_HEAD},
+    {"attn/out/weight", {"layers.#.attention.dense.weight"}, NULL, TRANSPOSED},
+    {"attn/out/bias", {"layers.#.attention.dense.bias"}, NULL, 0},
+    {"mlp/norm/gain", {"layers.#.post_attention_layernorm.weight"}, NULL, 0},
+    {"mlp/norm/bias", {"layers.#.post_attention_layernorm.bias"}, NULL, 0},
+    {"mlp/up/weight", {"layers.#.mlp.dense_h_to_4h.weight"}, NULL, TRANSPOSED},
+    {"mlp/up/bias", {"layers.#.mlp.dense_h_to_4h.bias"}, NULL, 0},
+    {"mlp/down/weight", {"layers.#.mlp.dense_4h_to_h.weight"}, NULL, TRANSPOSED},
+    {"mlp/down/bias", {"layers.#.mlp.dense_4h_to_h.bias"}, NULL, 0},
+    {"final/norm/gain", {"final_layer_norm.weight"}, NULL, 0},
+    {"final/norm/bias", {"final_layer_norm.bias"}, NULL, 0},
+    {"head/weight", {"embed_out.weight"}, NULL, TRANSPOSED | BARE},
 };
+// clang-format on
 
 static const struct {
   const name_row *row;
@@ -208,11 +179,11 @@ rf_name rf_param_name(const rf_model *model, const rf_param *param, bool prefixe
   name.columns[0] = param->shape[param->rank - 1];
   for (int i = 0; i < NAMES[model->family].count && rf_model_is_hugging_face(model); ++i) {
     if (strcmp(row[i].row, kind) != 0) continue;
-    name.turned = row[i].turned;
+    name.turned = row[i].form & TRANSPOSED;
     name.head_dim = model->head_dim;
-    if (row[i].by_head) name.order[0] = RF_NAME_BY_HEAD;
+    if (row[i].form & BY_HEAD) name.order[0] = RF_NAME_BY_HEAD;
     for (name.count = 0; name.count < RF_NAME_PARTS && row[i].part[name.count]; ++name.count) {
-      const char *prefix = !prefixed || row[i].bare ? "" : NAMES[model->family].prefix;
+      const char *prefix = !prefixed || row[i].form & BARE ? "" : NAMES[model->family].prefix;
       fill_in(name.part[name.count], sizeof name.part[0], prefix, row[i].part[name.count], param);
       if (row[i].columns) name.columns[name.count] = columns_of(model, row[i].columns[name.count]);
     }

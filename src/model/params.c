@@ -37,7 +37,7 @@ enum { LINEAR, ROUTER, EXPERTS, TABLE, HEAD, GAIN, BIAS, CHOICE };
 
 typedef struct param_row {
   const char *name;
-  char shape[3]; /* letters of extent() below */
+  char shape[3]; /* letters of extent_of() below */
   unsigned char place, kind;
   unsigned needs;
   bool residual;     /* writes to the residual stream: GPT-2 divides its initial values by sqrt(2L) */
@@ -88,7 +88,7 @@ static const param_row ROWS[] = {
 // clang-format on
 enum { ROW_COUNT = sizeof ROWS / sizeof ROWS[0] };
 
-static unsigned features(const rf_model *model, int layer) {
+static unsigned features_of(const rf_model *model, int layer) {
   bool experts = model->experts > 0 && layer >= model->first_dense;
   return (model->kv_rank > 0 ? IF_LATENT : IF_WHOLE) | (model->q_rank > 0 ? IF_Q_LATENT : IF_Q_WHOLE) |
          (model->experts_shared > 0 ? IF_SHARED : 0) | (model->router_choice ? IF_CHOICE : 0) |
@@ -103,7 +103,7 @@ static unsigned features(const rf_model *model, int layer) {
          (experts ? IF_EXPERTS : IF_PLAIN);
 }
 
-static int64_t extent(const rf_model *model, char letter) {
+static int64_t extent_of(const rf_model *model, char letter) {
   switch (letter) {
   case 'V': return model->vocab;
   case 'D': return model->width;
@@ -131,7 +131,7 @@ static int64_t extent(const rf_model *model, char letter) {
 /* Sets the initialiser of a row. Sources: GPT-2's code and its Hugging Face port (normal 0.02,
  * projections into the residual stream divided by sqrt(2L)); flax's defaults (lecun normal kernels,
  * embeddings of variance 1/D); Llama's Hugging Face port. */
-static void initialiser(const rf_model *model, const param_row *row, rf_param *param) {
+static void set_initialiser(const rf_model *model, const param_row *row, rf_param *param) {
   bool flax = model->init && strcmp(model->init, "flax") == 0,
        gpt2 = model->init && strcmp(model->init, "gpt2") == 0;
   param->init = row->kind == GAIN && model->norm_offset == 0 ? RF_INIT_ONES
@@ -149,8 +149,8 @@ static void initialiser(const rf_model *model, const param_row *row, rf_param *p
   }
 }
 
-static void expand(const rf_model *model, rf_pool *pool, int row_index, int layer, rf_params *params,
-                   rf_param *param) {
+static void add_param(const rf_model *model, rf_pool *pool, int row_index, int layer, rf_params *params,
+                      rf_param *param) {
   const param_row *row = &ROWS[row_index];
   memset(param, 0, sizeof *param);
   param->name = layer < 0 ? row->name : rf_pool_format(pool, "block.%d/%s", layer, row->name);
@@ -160,7 +160,7 @@ static void expand(const rf_model *model, rf_pool *pool, int row_index, int laye
   param->rank = (int)strlen(row->shape);
   param->count = 1;
   param->shape[1] = 1;
-  for (int i = 0; i < param->rank; ++i) param->count *= param->shape[i] = extent(model, row->shape[i]);
+  for (int i = 0; i < param->rank; ++i) param->count *= param->shape[i] = extent_of(model, row->shape[i]);
   param->experts = row->kind == EXPERTS ? model->experts : 0;
   param->decays = param->rank == 2;
   param->lora = row->kind == LINEAR && row->part != RF_PART_SHARED;
@@ -170,7 +170,7 @@ static void expand(const rf_model *model, rf_pool *pool, int row_index, int laye
                   (model->tied && row->kind == TABLE && row->shape[0] == 'V');
   param->shard_axis = row->shard;
   param->part = row->part;
-  initialiser(model, row, param);
+  set_initialiser(model, row, param);
   int64_t active = param->experts ? param->count / model->experts * model->experts_used : param->count;
   params->total += param->count;
   params->active += active;
@@ -181,8 +181,8 @@ static void expand(const rf_model *model, rf_pool *pool, int row_index, int laye
 
 /* Adds A and B of one weight's sites. A has the deviation of Hugging Face's PEFT (kaiming uniform,
  * a = sqrt 5: 1/sqrt(3K)); B starts at 0. */
-static void expand_adapter(const rf_lora_parts *parts, rf_pool *pool, int adapts, rf_params *params,
-                           rf_param *param) {
+static void add_adapter(const rf_lora_parts *parts, rf_pool *pool, int adapts, rf_params *params,
+                        rf_param *param) {
   const rf_param *base = &params->at[adapts];
   int64_t columns = 0;
   for (int i = 0; i < parts->count; ++i) columns += parts->columns[i];
@@ -209,7 +209,7 @@ static void expand_adapter(const rf_lora_parts *parts, rf_pool *pool, int adapts
 
 rf_params rf_model_params(const rf_model *model, rf_pool *pool) {
   rf_params params = {0};
-  unsigned have = features(model, 0);
+  unsigned have = features_of(model, 0);
   int per_place[4] = {0};
   for (int i = 0; i < ROW_COUNT; ++i)
     per_place[ROWS[i].place] += (ROWS[i].needs & ~(have | IF_EXPERTS | IF_PLAIN)) == 0;
@@ -219,22 +219,22 @@ rf_params rf_model_params(const rf_model *model, rf_pool *pool) {
   params.at = param;
   for (int i = 0; i < ROW_COUNT; ++i)
     if (ROWS[i].place == FIRST && !(ROWS[i].needs & ~have))
-      expand(model, pool, i, -1, &params, &param[params.count++]);
+      add_param(model, pool, i, -1, &params, &param[params.count++]);
   for (int layer = 0; layer < model->layers; ++layer)
     for (int part = 0; part < 2; ++part) {
-      have = features(model, layer);
+      have = features_of(model, layer);
       int place = (part == 0) == model->mlp_first ? MLP : ATTN;
       for (int i = 0; i < ROW_COUNT; ++i)
         if (ROWS[i].place == place && !(ROWS[i].needs & ~have))
-          expand(model, pool, i, layer, &params, &param[params.count++]);
+          add_param(model, pool, i, layer, &params, &param[params.count++]);
     }
   for (int i = 0; i < ROW_COUNT; ++i)
     if (ROWS[i].place == LAST && !(ROWS[i].needs & ~have))
-      expand(model, pool, i, -1, &params, &param[params.count++]);
+      add_param(model, pool, i, -1, &params, &param[params.count++]);
   params.base = params.count;
   for (int i = 0; i < params.base && model->lora.rank > 0; ++i) {
     rf_lora_parts parts = rf_lora_parts_of(model, &params.at[i]);
-    if (parts.count) expand_adapter(&parts, pool, i, &params, &param[params.count]);
+    if (parts.count) add_adapter(&parts, pool, i, &params, &param[params.count]);
   }
   return params;
 }
@@ -253,16 +253,8 @@ int rf_param_rows(void) { return ROW_COUNT; }
 const char *rf_param_row_name(int row) { return row >= 0 && row < ROW_COUNT ? ROWS[row].name : NULL; }
 
 const char *rf_part_name(rf_part part) {
-  static const char *const names[RF_PARTS] = {[RF_PART_EMBEDDING] = "embedding",
-                                              [RF_PART_QKV] = "qkv",
-                                              [RF_PART_SCORES] = "scores",
-                                              [RF_PART_OUT] = "out",
-                                              [RF_PART_MLP] = "mlp",
-                                              [RF_PART_SHARED] = "shared",
-                                              [RF_PART_EXPERTS] = "experts",
-                                              [RF_PART_ROUTER] = "router",
-                                              [RF_PART_NORMS] = "norms",
-                                              [RF_PART_HEAD] = "head",
-                                              [RF_PART_ADAPTER] = "adapter"};
+  static const char *const names[] = {"embedding", "qkv",    "scores", "out",  "mlp",    "shared",
+                                      "experts",   "router", "norms",  "head", "adapter"};
+  _Static_assert(sizeof names / sizeof *names == RF_PARTS, "one name for each part");
   return (unsigned)part < RF_PARTS ? names[part] : "unknown";
 }

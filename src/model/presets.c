@@ -20,7 +20,7 @@
   {.name = preset, .family = RF_FAMILY_GPT, .layers = l, .width = d, .heads = n, .kv_heads = n, .head_dim = 64, .ff = 4 * (d), .vocab = 50257, \
    .max_seq = 1024, .norm = RF_NORM_LAYERNORM, .mlp = RF_MLP_GELU, .position = RF_POSITION_LEARNED, .bias = true, .tied = true,                \
    .norm_eps = 1e-5f, .bos_id = 50256, .eos_id = 50256, .init = "gpt2"}
-/* Llama: RMSNorm, rotary positions, SwiGLU, no biases, own head. Other fields follow in each row. */
+/* Llama: RMSNorm, rotary positions, SwiGLU, no biases, own head. Each row may add fields. */
 #define LLAMA(preset, l, d, f, n, k, v, t, base, bos, eos, ...) LLAMA_OF(preset, RF_FAMILY_LLAMA, l, d, f, n, k, v, t, base, bos, eos, __VA_ARGS__)
 #define LLAMA_OF(preset, fam, l, d, f, n, k, v, t, base, bos, eos, ...)                                                                        \
   {.name = preset, .family = fam, .layers = l, .width = d, .heads = n, .kv_heads = k, .head_dim = (d) / (n), .ff = f, .vocab = v,  \
@@ -28,8 +28,8 @@
    .bos_id = bos, .eos_id = eos, .init = "llama", __VA_ARGS__}
 #define SCALED(by) .rope.scaling = RF_ROPE_LLAMA3, .rope.factor = by, .rope.low = 1, .rope.high = 4, .rope.original = 8192
 #define EXPERTS(of, used) .experts = of, .experts_used = used
-/* Gemma: RMSNorm by 1 + gain, scaled embeddings, GeGLU, tied head. Gemma 2 and 3 add norms after the
- * sublayers and windowed layers. */
+/* Gemma: RMSNorm by 1 + gain, scaled embeddings, GeGLU, tied head. Gemma 2 and 3 add norms after
+ * the sublayers and windowed layers. */
 #define GEMMA(preset, fam, l, d, f, n, k, h, v, t, base, ...)                                                                                  \
   {.name = preset, .family = fam, .layers = l, .width = d, .heads = n, .kv_heads = k, .head_dim = h, .ff = f, .vocab = v, .max_seq = t,        \
    .norm = RF_NORM_RMSNORM, .mlp = RF_MLP_GEGLU, .position = RF_POSITION_ROPE, .norm_eps = 1e-6f, .norm_offset = 1, .rope.theta = base,        \
@@ -102,8 +102,8 @@ static const rf_model PRESETS[] = {
   DEEPSEEK("deepseek2-16b", RF_FAMILY_DEEPSEEK2, 27, 2048, 10944, 16, 102400, 1, 64, 6, 2, 1408, 0.707, 100000, 100001, .router_as_is = true),
   DEEPSEEK("deepseek-v3", RF_FAMILY_DEEPSEEK3, 61, 7168, 18432, 128, 129280, 3, 256, 8, 1, 2048, 1.0, 0, 1, .q_rank = 1536, SIGMOID_ROUTER,
            .router_groups = 8, .router_groups_used = 4),
-  /* PaLM (arXiv 2204.02311): attention and MLP in parallel after one norm without bias, one key/value
-   * head, tied head. */
+  /* PaLM (arXiv 2204.02311): attention and MLP in parallel after one norm without bias, one
+   * key/value head, tied head. */
   {.name = "palm-540b", .family = RF_FAMILY_PALM, .layers = 118, .width = 18432, .heads = 48, .kv_heads = 1, .head_dim = 256, .ff = 73728, .vocab = 256000,
    .max_seq = 2048, .norm = RF_NORM_RMSNORM, .mlp = RF_MLP_SWIGLU, .position = RF_POSITION_ROPE, .tied = true, .parallel = true, .one_norm = true,
    .norm_eps = 1e-6f, .rope.theta = 1e4f, .bos_id = -1, .eos_id = -1, .init = "llama",
@@ -128,7 +128,7 @@ const char *rf_model_preset(int index) {
   return index >= 0 && index < PRESET_COUNT ? PRESETS[index].name : NULL;
 }
 
-static const rf_model *find(const rf_model *models, int count, const char *name, size_t length) {
+static const rf_model *find_model(const rf_model *models, int count, const char *name, size_t length) {
   for (int i = 0; i < count; ++i)
     if (strlen(models[i].name) == length && strncmp(models[i].name, name, length) == 0) return &models[i];
   return NULL;
@@ -304,7 +304,7 @@ static const struct shape_key {
     {"value_dim", KEY_INT, DEEP, offsetof(rf_model, value_dim)},
 };
 enum { KEY_COUNT = sizeof KEYS / sizeof KEYS[0] };
-/* The first keys, in the order of KEYS: derive() uses them. */
+/* The first keys, in the order of KEYS: derive_sizes() uses them. */
 enum { LAYERS, WIDTH, HEADS, KV_HEADS, HEAD_DIM, FF };
 
 const char *rf_model_init(const char *name) {
@@ -330,17 +330,13 @@ static rf_status set_key(rf_model *model, const struct shape_key *key, const cha
   bool flag;
   switch (key->type) {
   case KEY_INT:
-    if (!rf_text_int(value, &number) || number < 1)
-      return RF_FAIL(error, RAFTER_INVALID, "write it as layers=12 or width=768",
-                     "%s: %s is not a count (expected a whole number from 1, got '%s')", spec, key->name,
-                     value);
-    memcpy(field, &number, sizeof number);
-    return RAFTER_OK;
   case KEY_COUNT_FROM_0:
-    if (!rf_text_int(value, &number) || number < 0)
-      return RF_FAIL(error, RAFTER_INVALID, "write it as window=4096, or 0 for none",
-                     "%s: %s is not a count (expected a whole number from 0, got '%s')", spec, key->name,
-                     value);
+    if (!rf_text_int(value, &number) || number < (key->type == KEY_INT))
+      return RF_FAIL(error, RAFTER_INVALID,
+                     key->type == KEY_INT ? "write it as layers=12 or width=768"
+                                          : "write it as window=4096, or 0 for none",
+                     "%s: %s is not a count (expected a whole number from %d, got '%s')", spec, key->name,
+                     key->type == KEY_INT, value);
     memcpy(field, &number, sizeof number);
     return RAFTER_OK;
   case KEY_ID:
@@ -376,8 +372,8 @@ static float scale_of_tokens(const rf_model *model) {
 }
 
 /* Derives sizes that were not given: heads from width and the base's head_dim, kv_heads, ff. */
-static rf_status derive(const rf_model *base, const bool *given, const char *spec, rf_model *model,
-                        rf_error *error) {
+static rf_status derive_sizes(const rf_model *base, const bool *given, const char *spec, rf_model *model,
+                              rf_error *error) {
   if (given[WIDTH] && !given[HEADS] && model->kv_rank == 0) {
     int64_t head_dim = given[HEAD_DIM] ? model->head_dim : base->head_dim;
     if (head_dim < 1 || model->width % head_dim != 0)
@@ -445,7 +441,7 @@ static rf_status parse_shape(const char *spec, const rf_model *base, const char 
     given[key] = true;
     RF_TRY(set_key(model, &KEYS[key], "model shape", value, error));
   }
-  RF_TRY(derive(base, given, "model shape", model, error));
+  RF_TRY(derive_sizes(base, given, "model shape", model, error));
   /* A smaller vocabulary lacks the base's special tokens. */
   if (model->bos_id >= model->vocab) model->bos_id = -1;
   if (model->eos_id >= model->vocab) model->eos_id = -1;
@@ -522,13 +518,13 @@ rf_status rf_model_resolve(const char *spec, rf_model *model, char folder[4096],
                    "name a preset such as gpt2, a folder, or a shape such as gpt:layers=4,width=512",
                    "no model is given");
   size_t name_length = strcspn(spec, ":");
-  const rf_model *base = find(PRESETS, PRESET_COUNT, spec, name_length);
+  const rf_model *base = find_model(PRESETS, PRESET_COUNT, spec, name_length);
   if (base && !spec[name_length] && !holds_config(spec)) {
     *model = *base;
     model->embed_scale = scale_of_tokens(model);
     return RAFTER_OK;
   }
-  if (!base) base = find(BASES, BASE_COUNT, spec, name_length);
+  if (!base) base = find_model(BASES, BASE_COUNT, spec, name_length);
   struct stat status;
   bool there = stat(spec, &status) == 0;
   if (base && !there)

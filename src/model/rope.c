@@ -28,7 +28,7 @@ rf_rope rf_model_rope(const rf_model *model, int layer) {
 
 /* Pairs before `first` keep their frequency, pairs after `last` have it divided by `factor`, linear
  * in between. Source: transformers, modeling_rope_utils, _compute_yarn_parameters. */
-static double yarn(const rf_rope *rope, double i, double frequency) {
+static double yarn_frequency(const rf_rope *rope, double i, double frequency) {
   double dim = (double)rope->dim, pairs = dim / (2 * log((double)rope->theta)),
          turns = (double)rope->original / (2 * M_PI);
   double first = floor(pairs * log(turns / (double)rope->high)),
@@ -45,7 +45,7 @@ double rf_rope_frequency(const rf_rope *rope, int64_t i) {
          factor = (double)rope->factor;
   if (rope->scaling == RF_ROPE_LINEAR) return frequency / factor;
   if (rope->scaling == RF_ROPE_TABLE) return frequency / (double)rope->divisor[i];
-  if (rope->scaling == RF_ROPE_YARN) return yarn(rope, (double)i, frequency);
+  if (rope->scaling == RF_ROPE_YARN) return yarn_frequency(rope, (double)i, frequency);
   if (rope->scaling != RF_ROPE_LLAMA3) return frequency;
   double turns = (double)rope->original * frequency / (2 * M_PI), low = (double)rope->low,
          high = (double)rope->high;

@@ -9,7 +9,7 @@
 
 enum { PATH_BYTES = 4400 };
 
-static bool has(const char *folder, const char *name) {
+static bool has_file(const char *folder, const char *name) {
   char path[PATH_BYTES + 300];
   return (size_t)snprintf(path, sizeof path, "%s/%s", folder, name) < sizeof path && access(path, F_OK) == 0;
 }
@@ -21,7 +21,7 @@ long long rf_run_step_of(const char *name) {
   return *end || end == name + 11 ? -1 : step;
 }
 
-bool rf_run_is_complete(const char *folder) { return has(folder, "DONE"); }
+bool rf_run_is_complete(const char *folder) { return has_file(folder, "DONE"); }
 
 bool rf_run_newest(const char *run_folder, char newest[4096]) {
   long long last = -1;
@@ -41,8 +41,8 @@ bool rf_run_newest(const char *run_folder, char newest[4096]) {
 
 rf_status rf_run_weights(const char *path, char folder[4096], rf_error *error) {
   snprintf(folder, 4096, "%s", path);
-  if (has(path, "config.json") || has(path, "adapter_config.json") || rf_run_newest(path, folder) ||
-      !has(path, "run.json"))
+  if (has_file(path, "config.json") || has_file(path, "adapter_config.json") || rf_run_newest(path, folder) ||
+      !has_file(path, "run.json"))
     return RAFTER_OK;
   return RF_FAIL(
       error, RAFTER_FAILED,

@@ -12,7 +12,7 @@
 static bool rows_are_outputs(const rf_weight_matrix *m) { return m->outputs_first != m->name->turned; }
 
 /* The part that an output belongs to, and its column in the file's order. */
-static int locate(const rf_weight_matrix *m, int64_t output, int64_t *column) {
+static int locate_output(const rf_weight_matrix *m, int64_t output, int64_t *column) {
   int part = 0;
   if (!m->outputs_first) /* parts are adjacent along the columns */
     for (; part < m->name->count - 1 && output >= m->name->columns[part]; part++)
@@ -24,7 +24,7 @@ static int locate(const rf_weight_matrix *m, int64_t output, int64_t *column) {
 static const void *stored_output(void *self, int64_t output, const rf_quant_type *type) {
   const rf_weight_matrix *m = self;
   int64_t row;
-  int part = locate(m, output, &row);
+  int part = locate_output(m, output, &row);
   if (!rows_are_outputs(m) || m->name->offset != 0 || rf_weight_part_type(&m->part[part]) != type->number)
     return NULL;
   return rf_weight_part_data(&m->part[part], row * m->inner);
@@ -36,8 +36,9 @@ static rf_status read_columns(const rf_weight_matrix *m, int64_t first, int coun
   float strip[RF_PANEL_LANES];
   for (int i = 0, run; i < count; i += run) {
     int64_t column, next;
-    int part = locate(m, first + i, &column);
-    for (run = 1; i + run < count && locate(m, first + i + run, &next) == part && next == column + run;)
+    int part = locate_output(m, first + i, &column);
+    for (run = 1;
+         i + run < count && locate_output(m, first + i + run, &next) == part && next == column + run;)
       run++;
     int64_t stride = m->part[part].shape[m->part[part].rank - 1];
     for (int64_t k = 0; k < m->inner; k++) {
@@ -53,7 +54,7 @@ static rf_status read_outputs(void *self, int64_t first, int count, float *value
   if (!rows_are_outputs(m)) RF_TRY(read_columns(m, first, count, values, error));
   for (int i = 0; i < count && rows_are_outputs(m); i++) {
     int64_t row;
-    int part = locate(m, first + i, &row);
+    int part = locate_output(m, first + i, &row);
     RF_TRY(rf_weight_part_read(&m->part[part], row * m->inner, m->inner, values + i * m->inner, error));
   }
   for (int64_t i = 0; m->name->offset != 0 && i < count * m->inner; i++) values[i] -= m->name->offset;

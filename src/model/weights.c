@@ -103,53 +103,59 @@ static rf_status read_run(const rf_weight_part *part, int64_t first, int64_t cou
   return failed ? RAFTER_FAILED : RAFTER_OK;
 }
 
-/* Reads a transposed part on all threads. Its columns are rows of the file, read TILE at a time. */
-static rf_status gather_turned(const rf_name *name, const rf_weight_part *part, int i, int64_t height,
-                               int64_t first, int64_t rows, float *out, int64_t columns, rf_error *error) {
+/* Rows [first, first + rows) of a parameter, or of one of its experts. */
+typedef struct block {
+  const rf_name *name;
+  const rf_weight_part *part;
+  int64_t height, columns; /* of the parameter */
+  int64_t first, rows;
+} block;
+
+/* Reads transposed part `i` on all threads. Its columns are rows of the file, TILE at a time. */
+static rf_status read_transposed(const block *b, int i, float *out, rf_error *error) {
   int failed = 0;
 #pragma omp parallel for schedule(dynamic, 4)
-  for (int64_t c0 = 0; c0 < name->columns[i]; c0 += TILE) {
+  for (int64_t c0 = 0; c0 < b->name->columns[i]; c0 += TILE) {
     float strip[TILE][TURN_MOST];
-    int64_t count = name->columns[i] - c0 < TILE ? name->columns[i] - c0 : TILE;
+    int64_t count = b->name->columns[i] - c0 < TILE ? b->name->columns[i] - c0 : TILE;
     rf_error mine;
     for (int64_t c = 0; c < count; ++c) {
-      if (rf_weight_part_read(&part[i], rf_name_column(name, i, c0 + c) * height + first, rows, strip[c],
-                              &mine) == RAFTER_OK)
-        continue;
+      int64_t first = rf_name_column(b->name, i, c0 + c) * b->height + b->first;
+      if (rf_weight_part_read(&b->part[i], first, b->rows, strip[c], &mine) == RAFTER_OK) continue;
 #pragma omp critical(rf_weights_failed)
       {
         if (!failed && error) *error = mine;
         failed = 1;
       }
     }
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t c = 0; c < count; ++c) out[r * columns + c0 + c] = strip[c][r];
+    for (int64_t r = 0; r < b->rows; ++r)
+      for (int64_t c = 0; c < count; ++c) out[r * b->columns + c0 + c] = strip[c][r];
   }
   return failed ? RAFTER_FAILED : RAFTER_OK;
 }
 
-/* Reads rows [first, first + rows) of the parameter from its parts. */
-static rf_status gather(const rf_name *name, const rf_weight_part *part, const rf_param *param, int64_t first,
-                        int64_t rows, float *out, rf_error *error) {
-  int64_t columns = rf_param_width(param), height = rf_param_height(param), column = 0;
-  for (int i = 0; i < name->count; column += name->columns[i++]) {
+/* Reads the rows of a block from all parts. */
+static rf_status read_rows(const block *b, float *out, rf_error *error) {
+  const rf_name *name = b->name;
+  for (int i = 0; i < name->count; out += name->columns[i++]) {
     if (name->turned) {
-      RF_TRY(gather_turned(name, part, i, height, first, rows, out + column, columns, error));
+      RF_TRY(read_transposed(b, i, out, error));
       continue;
     }
     /* Number of adjacent columns. */
     int64_t run = name->order[i] == RF_NAME_PLAIN   ? name->columns[i]
                   : name->order[i] == RF_NAME_PAIRS ? 1
                                                     : name->head_dim;
-    for (int64_t r = 0; r < rows; ++r)
+    for (int64_t r = 0; r < b->rows; ++r)
       for (int64_t c = 0; c < name->columns[i]; c += run)
-        RF_TRY(rf_weight_part_read(&part[i], (first + r) * name->columns[i] + rf_name_column(name, i, c), run,
-                                   out + r * columns + column + c, error));
+        RF_TRY(rf_weight_part_read(&b->part[i],
+                                   (b->first + r) * name->columns[i] + rf_name_column(name, i, c), run,
+                                   out + r * b->columns + c, error));
   }
   return RAFTER_OK;
 }
 
-static bool lies_plain(const rf_name *name) {
+static bool is_plain(const rf_name *name) {
   return name->count == 1 && !name->turned && name->order[0] == RF_NAME_PLAIN;
 }
 /* Number of rows that are read at a time. */
@@ -159,22 +165,22 @@ static int64_t rows_at_once(const rf_param *param) {
 }
 
 static rf_status read_param(const rf_name *name, const rf_weight_part *part, int index, const rf_param *param,
-                            rf_weights_visit visit, void *context, float *block, rf_error *error) {
-  int64_t columns = rf_param_width(param), height = rf_param_height(param), most = rows_at_once(param),
-          before = param->expert * param->count;
-  if (lies_plain(name)) {
+                            rf_weights_visit visit, void *context, float *values, rf_error *error) {
+  block b = {name, part, rf_param_height(param), rf_param_width(param), 0, 0};
+  int64_t most = rows_at_once(param), before = param->expert * param->count;
+  if (is_plain(name)) {
     for (int64_t first = 0, count; first < param->count; first += count) {
       count = param->count - first < BLOCK_VALUES ? param->count - first : BLOCK_VALUES;
-      RF_TRY(read_run(&part[0], first, count, block, error));
-      for (int64_t i = 0; i < count && name->offset != 0; ++i) block[i] -= name->offset;
-      RF_TRY(visit(context, index, before + first, count, block, error));
+      RF_TRY(read_run(&part[0], first, count, values, error));
+      for (int64_t i = 0; i < count && name->offset != 0; ++i) values[i] -= name->offset;
+      RF_TRY(visit(context, index, before + first, count, values, error));
     }
     return RAFTER_OK;
   }
-  for (int64_t first = 0, rows; first < height; first += rows) {
-    rows = height - first < most ? height - first : most;
-    RF_TRY(gather(name, part, param, first, rows, block, error));
-    RF_TRY(visit(context, index, before + first * columns, rows * columns, block, error));
+  for (; b.first < b.height; b.first += b.rows) {
+    b.rows = b.height - b.first < most ? b.height - b.first : most;
+    RF_TRY(read_rows(&b, values, error));
+    RF_TRY(visit(context, index, before + b.first * b.columns, b.rows * b.columns, values, error));
   }
   return RAFTER_OK;
 }
@@ -220,12 +226,12 @@ rf_status rf_weights_load(const char *path, const rf_model *model, const rf_para
                           rf_weights_place place, rf_weights_visit visit, void *context, rf_error *error) {
   rf_weight_file *file = NULL;
   rf_status status = RAFTER_OK;
-  float *block = NULL;
+  float *values = NULL;
   bool *seen = NULL;
   RF_TRY(rf_weight_file_open(path, &file, error));
-  block = malloc((size_t)block_values(params) * sizeof *block);
+  values = malloc((size_t)block_values(params) * sizeof *values);
   seen = calloc((size_t)rf_weight_file_count(file) + 1, sizeof *seen);
-  if (!block || !seen) {
+  if (!values || !seen) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "no memory to read %s", path);
     goto done;
   }
@@ -246,13 +252,13 @@ rf_status rf_weights_load(const char *path, const rf_model *model, const rf_para
       rf_param slice = rf_param_slice(&params->at[i], e);
       RF_GO(find_parts(file, model, &slice, &name, part, error));
       if (data) RF_GO(pack_param(&name, part, panels, e, data, error));
-      else RF_GO(read_param(&name, part, i, &slice, visit, context, block, error));
+      else RF_GO(read_param(&name, part, i, &slice, visit, context, values, error));
       for (int j = 0; j < name.count && !data; ++j) rf_weight_part_done(&part[j]);
     }
   }
 done:
   free(seen);
-  free(block);
+  free(values);
   rf_weight_file_close(file);
   return status;
 }

@@ -14,59 +14,6 @@
 /* TURN_LEAST: columns that are transposed at a time, one cache line. */
 enum { BLOCK_VALUES = RF_WEIGHTS_CHUNK, TURN_LEAST = 16 };
 
-/* ---- one parameter --------------------------------------------------------------------------- */
-
-/* For a part that holds q, k and v head by head: column f of the file is column own_column(f) of
- * the parameter. */
-static int64_t own_column(const rf_name *name, int64_t f) {
-  int64_t size = name->head_dim, third = name->columns[0] / 3;
-  return f / size % 3 * third + f / (3 * size) * size + f % size;
-}
-static rf_status write_by_head(rf_tensor_writer *writer, int index, const rf_param *param,
-                               const rf_name *name, rf_weights_source source, void *context, float *block,
-                               rf_error *error) {
-  int64_t all = rf_param_width(param), height = rf_param_height(param);
-  for (int64_t f = 0, run = name->turned ? 1 : name->head_dim; f < all; f += run) {
-    for (int64_t r = 0; r < height; ++r)
-      RF_TRY(source(context, index, r * all + own_column(name, f), run, block + r * run, error));
-    RF_TRY(rf_tensor_writer_put(writer, block, height * run, error));
-  }
-  return RAFTER_OK;
-}
-
-/* Writes columns [column, column + columns) of a parameter, unchanged or transposed. Asks `source`
- * for runs of a row. */
-static rf_status write_part(rf_tensor_writer *writer, int index, const rf_param *param, int64_t column,
-                            int64_t columns, bool turned, rf_weights_source source, void *context,
-                            float *block, rf_error *error) {
-  int64_t all = rf_param_width(param), height = rf_param_height(param), before = param->expert * param->count;
-  if (!turned && columns == all) {
-    for (int64_t first = 0, count; first < param->count; first += count) {
-      count = param->count - first < BLOCK_VALUES ? param->count - first : BLOCK_VALUES;
-      RF_TRY(source(context, index, before + first, count, block, error));
-      RF_TRY(rf_tensor_writer_put(writer, block, count, error));
-    }
-    return RAFTER_OK;
-  }
-  if (!turned) {
-    for (int64_t r = 0; r < height; ++r) {
-      RF_TRY(source(context, index, before + r * all + column, columns, block, error));
-      RF_TRY(rf_tensor_writer_put(writer, block, columns, error));
-    }
-    return RAFTER_OK;
-  }
-  for (int64_t c = 0, width; c < columns; c += width) {
-    width = columns - c < TURN_LEAST ? columns - c : TURN_LEAST;
-    for (int64_t r = 0; r < height; ++r) {
-      float strip[TURN_LEAST];
-      RF_TRY(source(context, index, before + r * all + column + c, width, strip, error));
-      for (int64_t i = 0; i < width; ++i) block[i * height + r] = strip[i];
-    }
-    RF_TRY(rf_tensor_writer_put(writer, block, width * height, error));
-  }
-  return RAFTER_OK;
-}
-
 /* Size of the block that write_part needs. */
 static int64_t writer_values(const rf_params *params) {
   int64_t most = BLOCK_VALUES;
@@ -133,7 +80,7 @@ static void file_name(const rf_weights_writer *w, int file, char name[64]) {
 }
 
 /* Opens the file of the current piece. */
-static rf_status turn_to_file(rf_weights_writer *w, rf_error *error) {
+static rf_status open_file_of_piece(rf_weights_writer *w, rf_error *error) {
   const piece *p = &w->piece[w->current];
   if (w->out && p->file == p[-1].file) return RAFTER_OK;
   if (w->out) {
@@ -151,16 +98,65 @@ static rf_status turn_to_file(rf_weights_writer *w, rf_error *error) {
                                error);
 }
 
+/* For a part that holds q, k and v head by head: column f of the file is column own_column(f) of
+ * the parameter. */
+static int64_t own_column(const rf_name *name, int64_t f) {
+  int64_t size = name->head_dim, third = name->columns[0] / 3;
+  return f / size % 3 * third + f / (3 * size) * size + f % size;
+}
+
+static rf_status write_by_head(const rf_weights_writer *w, const piece *p, rf_weights_source source,
+                               void *context, rf_error *error) {
+  int64_t all = rf_param_width(&p->slice), height = rf_param_height(&p->slice);
+  for (int64_t f = 0, run = p->name.turned ? 1 : p->name.head_dim; f < all; f += run) {
+    for (int64_t r = 0; r < height; ++r)
+      RF_TRY(source(context, p->param, r * all + own_column(&p->name, f), run, w->block + r * run, error));
+    RF_TRY(rf_tensor_writer_put(w->out, w->block, height * run, error));
+  }
+  return RAFTER_OK;
+}
+
+/* Writes columns [column, column + columns) of a piece, unchanged or transposed. Asks `source` for
+ * runs of a row. */
+static rf_status write_part(const rf_weights_writer *w, const piece *p, int64_t column, int64_t columns,
+                            rf_weights_source source, void *context, rf_error *error) {
+  const rf_param *param = &p->slice;
+  int64_t all = rf_param_width(param), height = rf_param_height(param), before = param->expert * param->count;
+  if (!p->name.turned && columns == all) {
+    for (int64_t first = 0, count; first < param->count; first += count) {
+      count = param->count - first < BLOCK_VALUES ? param->count - first : BLOCK_VALUES;
+      RF_TRY(source(context, p->param, before + first, count, w->block, error));
+      RF_TRY(rf_tensor_writer_put(w->out, w->block, count, error));
+    }
+    return RAFTER_OK;
+  }
+  if (!p->name.turned) {
+    for (int64_t r = 0; r < height; ++r) {
+      RF_TRY(source(context, p->param, before + r * all + column, columns, w->block, error));
+      RF_TRY(rf_tensor_writer_put(w->out, w->block, columns, error));
+    }
+    return RAFTER_OK;
+  }
+  for (int64_t c = 0, width; c < columns; c += width) {
+    width = columns - c < TURN_LEAST ? columns - c : TURN_LEAST;
+    for (int64_t r = 0; r < height; ++r) {
+      float strip[TURN_LEAST];
+      RF_TRY(source(context, p->param, before + r * all + column + c, width, strip, error));
+      for (int64_t i = 0; i < width; ++i) w->block[i * height + r] = strip[i];
+    }
+    RF_TRY(rf_tensor_writer_put(w->out, w->block, width * height, error));
+  }
+  return RAFTER_OK;
+}
+
 static rf_status write_piece(rf_weights_writer *w, rf_weights_source source, void *context, rf_error *error) {
   const piece *p = &w->piece[w->current];
-  RF_TRY(turn_to_file(w, error));
+  RF_TRY(open_file_of_piece(w, error));
   w->current++;
-  if (p->name.order[0] == RF_NAME_BY_HEAD)
-    return write_by_head(w->out, p->param, &p->slice, &p->name, source, context, w->block, error);
+  if (p->name.order[0] == RF_NAME_BY_HEAD) return write_by_head(w, p, source, context, error);
   int64_t column = 0;
   for (int j = 0; j < p->name.count; column += p->name.columns[j++])
-    RF_TRY(write_part(w->out, p->param, &p->slice, column, p->name.columns[j], p->name.turned, source,
-                      context, w->block, error));
+    RF_TRY(write_part(w, p, column, p->name.columns[j], source, context, error));
   return RAFTER_OK;
 }
 

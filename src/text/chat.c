@@ -14,7 +14,7 @@
 #include "base/text.h"
 #include "text/tokenizer.h"
 
-enum { CONFIG_MOST = 64 << 20, TEMPLATE_MOST = 1 << 20, MESSAGES_MOST = 10000 }; /* bytes, bytes, messages */
+enum { TEMPLATE_MOST = 1 << 20, MESSAGES_MOST = 10000 }; /* bytes, messages */
 
 struct rf_chat {
   rf_template *parsed;
@@ -88,19 +88,6 @@ static rf_status config_template(const json_t *config, const char *where, const 
   if (*text) return RAFTER_OK;
   return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: \"chat_template\" names no template \"default\" (got: %s)",
                  where, names);
-}
-
-/* Reads integers as doubles: model_max_length is often 1000000000000000019884624838656. */
-static rf_status read_config(const char *path, json_t **config, rf_error *error) {
-  char *text = NULL;
-  size_t bytes = 0;
-  json_error_t bad;
-  RF_TRY(rf_file_read(path, CONFIG_MOST, &text, &bytes, error));
-  *config = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &bad);
-  free(text);
-  if (*config) return RAFTER_OK;
-  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is not valid JSON (line %d, column %d: %s)", path, bad.line,
-                 bad.column, bad.text);
 }
 
 /* Transformers may save several templates next to a default template. Without a default, the choice
@@ -196,7 +183,7 @@ static rf_status source_read(const char *folder, source *s, rf_error *error) {
   }
   snprintf(s->path, sizeof s->path, "%.4000s/tokenizer_config.json", folder);
   snprintf(template_path, sizeof template_path, "%.4000s/chat_template.jinja", folder);
-  if (access(s->path, F_OK) == 0) RF_TRY(read_config(s->path, &s->config, error));
+  if (access(s->path, F_OK) == 0) RF_TRY(rf_tokenizer_config_read(s->path, &s->config, error));
   if (s->config && !json_is_object(s->config))
     return RF_FAIL(error, RAFTER_FAILED, NULL, "%s: expected an object", s->path);
   if (access(template_path, F_OK) == 0) {
@@ -209,7 +196,7 @@ static rf_status source_read(const char *folder, source *s, rf_error *error) {
   if (access(template_path, F_OK) != 0) return RAFTER_OK;
   json_t *processor = NULL; /* file of a multimodal model's processor */
   memcpy(s->path, template_path, sizeof s->path);
-  RF_TRY(read_config(s->path, &processor, error));
+  RF_TRY(rf_tokenizer_config_read(s->path, &processor, error));
   rf_status status = config_template(processor, s->path, &inside, error);
   if (status == RAFTER_OK) keep_text(s, inside);
   json_decref(processor);
@@ -271,8 +258,8 @@ static rf_status check_messages(const json_t *messages, rf_error *error) {
 }
 
 /* Renders the first `count` messages. */
-static rf_status render(const rf_chat *chat, const json_t *messages, size_t count, bool prompt,
-                        const rf_chat_options *options, rf_rendered *rendered, rf_error *error) {
+static rf_status render_messages(const rf_chat *chat, const json_t *messages, size_t count, bool prompt,
+                                 const rf_chat_options *options, rf_rendered *rendered, rf_error *error) {
   json_t *variables = rf_must(json_copy(chat->tokens)), *some = rf_must(json_array());
   for (size_t i = 0; i < count; ++i) json_array_append(some, json_array_get(messages, i));
   json_object_set_new(variables, "messages", some);
@@ -290,8 +277,8 @@ static rf_status render(const rf_chat *chat, const json_t *messages, size_t coun
 rf_status rf_chat_render(const rf_chat *chat, const json_t *messages, const rf_chat_options *options,
                          rf_rendered *rendered, rf_error *error) {
   RF_TRY(check_messages(messages, error));
-  return render(chat, messages, json_array_size(messages), options && options->add_generation_prompt, options,
-                rendered, error);
+  return render_messages(chat, messages, json_array_size(messages), options && options->add_generation_prompt,
+                         options, rendered, error);
 }
 
 /* Renders the first `count` messages, with which `whole` must begin; *bytes is their size. */
@@ -301,7 +288,7 @@ static rf_status prefix_bytes(const rf_chat *chat, const json_t *messages, size_
   static const char hint[] =
       "use conversations with one assistant turn, or a template with {% generation %} blocks";
   rf_rendered part;
-  RF_TRY(render(chat, messages, count, prompt, options, &part, error));
+  RF_TRY(render_messages(chat, messages, count, prompt, options, &part, error));
   size_t same = 0, most = part.bytes < whole->bytes ? part.bytes : whole->bytes;
   while (same < most && part.text[same] == whole->text[same]) ++same;
   *bytes = part.bytes;
@@ -318,7 +305,7 @@ rf_status rf_chat_render_spans(const rf_chat *chat, const json_t *messages, cons
   RF_TRY(check_messages(messages, error));
   rf_rendered whole;
   size_t count = json_array_size(messages), end = 0;
-  RF_TRY(render(chat, messages, count, false, options, &whole, error));
+  RF_TRY(render_messages(chat, messages, count, false, options, &whole, error));
   rf_status status = RAFTER_OK;
   if (!rf_template_marks_generation(chat->parsed)) {
     free(whole.generated);

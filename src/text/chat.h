@@ -10,7 +10,7 @@ typedef struct rf_chat_options {
   bool add_generation_prompt; /* end with the header of the assistant's turn */
   const json_t *tools;        /* a list of tool descriptions, or NULL */
   const json_t *variables;    /* an object of template variables ("enable_thinking": false), or NULL */
-  const struct tm *now;       /* time of strftime_now(); NULL: such templates fail */
+  const struct tm *now;       /* time for strftime_now(); NULL: calling it is an error */
 } rf_chat_options;
 
 /* Reads the template of a .gguf file or of a model folder. In a folder, the first of these counts:

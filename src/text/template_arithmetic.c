@@ -71,7 +71,7 @@ static rf_status join_lists(tpl_run *run, const tpl_value *a, const tpl_value *b
 }
 
 /* Repeats a string or list `times` times. */
-static rf_status repeat(tpl_run *run, const tpl_value *what, int64_t times, tpl_value *result) {
+static rf_status repeat_value(tpl_run *run, const tpl_value *what, int64_t times, tpl_value *result) {
   size_t unit = what->kind == TPL_STRING ? what->text.bytes : what->list->count, total;
   if (times < 0) times = 0;
   if (__builtin_mul_overflow(unit, (size_t)times, &total) || total > run->text_most)
@@ -90,7 +90,7 @@ static rf_status repeat(tpl_run *run, const tpl_value *what, int64_t times, tpl_
   return rf_tpl_list(run, what->form, items, total, result);
 }
 
-static bool repeats(const tpl_value *value) {
+static bool can_repeat(const tpl_value *value) {
   return (value->kind == TPL_STRING && value->form == FORM_PLAIN) ||
          (value->kind == TPL_LIST && value->form <= FORM_TUPLE);
 }
@@ -113,11 +113,11 @@ rf_status rf_tpl_arithmetic(tpl_run *run, int op, const tpl_value *a, const tpl_
   if (op == '+' && a->kind == TPL_STRING && b->kind == TPL_STRING) return join_strings(run, a, b, result);
   if (op == '+' && a->kind == TPL_LIST && b->kind == TPL_LIST && a->form == b->form && a->form <= FORM_TUPLE)
     return join_lists(run, a, b, result);
-  if (op == '*' && repeats(a) && rf_tpl_whole(b, &j)) return repeat(run, a, j, result);
-  if (op == '*' && repeats(b) && rf_tpl_whole(a, &i)) return repeat(run, b, i, result);
+  if (op == '*' && can_repeat(a) && rf_tpl_whole(b, &j)) return repeat_value(run, a, j, result);
+  if (op == '*' && can_repeat(b) && rf_tpl_whole(a, &i)) return repeat_value(run, b, i, result);
   if (a->kind == TPL_UNDEFINED || b->kind == TPL_UNDEFINED) {
     tpl_text name = a->kind == TPL_UNDEFINED ? a->text : b->text;
-    return TPL_FAIL(run, "'%.*s' is undefined", (int)(name.bytes < 60 ? name.bytes : 60), name.at);
+    return TPL_FAIL(run, "'%.*s' is undefined", TPL_SHOWN(name));
   }
   return TPL_FAIL(run, "the operator '%c' is not supported between %s and %s", op & 0xff, rf_tpl_kind_name(a),
                   rf_tpl_kind_name(b));

@@ -109,7 +109,7 @@ static rf_status loop_attribute(tpl_run *run, const tpl_loop *loop, tpl_text nam
       *value = rows[row].value;
       return RAFTER_OK;
     }
-  return TPL_FAIL(run, "loop.%.*s is not supported", (int)(name.bytes < 60 ? name.bytes : 60), name.at);
+  return TPL_FAIL(run, "loop.%.*s is not supported", TPL_SHOWN(name));
 }
 
 static rf_status eval_attribute(tpl_run *run, const tpl_node *node, tpl_value *value) {
@@ -222,8 +222,9 @@ static rf_status eval_choice(tpl_run *run, const tpl_node *node, tpl_value *valu
 
 rf_status rf_tpl_call_row(tpl_run *run, const tpl_function *row, const tpl_value *self,
                           const tpl_arguments *arguments, tpl_value *result) {
-  if (row->call_any) return row->call_any(run, self, arguments, result);
   tpl_value bound[TPL_PARAMETERS];
+  const tpl_call call = {self, bound, arguments, row->variant, result};
+  if (row->unbound) return row->call(run, &call);
   for (int i = 0; i < TPL_PARAMETERS; ++i) bound[i] = (tpl_value){.kind = TPL_UNDEFINED, .form = 1};
   for (int i = 0; i < arguments->count; ++i) {
     int slot = i;
@@ -241,7 +242,7 @@ rf_status rf_tpl_call_row(tpl_run *run, const tpl_function *row, const tpl_value
   for (int i = 0; i < row->needed; ++i)
     if (!TPL_GIVEN(bound[i]))
       return TPL_FAIL(run, "\"%s\" needs the argument \"%s\"", row->name, row->parameter[i]);
-  return row->call(run, self, bound, result);
+  return row->call(run, &call);
 }
 
 static rf_status eval_arguments(tpl_run *run, const tpl_node *node, tpl_arguments *arguments) {
@@ -263,8 +264,7 @@ static rf_status eval_call(tpl_run *run, const tpl_node *node, tpl_value *value)
   if (callee.kind == TPL_METHOD)
     return rf_tpl_call_row(run, callee.method->function, callee.method->self, &arguments, value);
   if (callee.kind == TPL_UNDEFINED)
-    return TPL_FAIL(run, "'%.*s' is undefined and cannot be called",
-                    (int)(callee.text.bytes < 60 ? callee.text.bytes : 60), callee.text.at);
+    return TPL_FAIL(run, "'%.*s' is undefined and cannot be called", TPL_SHOWN(callee.text));
   return TPL_FAIL(run, "%s cannot be called", rf_tpl_kind_name(&callee));
 }
 

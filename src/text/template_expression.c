@@ -30,14 +30,14 @@ static int constant_row(tpl_text name) {
 
 bool rf_tpl_constant_name(tpl_text name) { return constant_row(name) < CONSTANT_COUNT; }
 
-static rf_status deeper(tpl_parser *p) {
+static rf_status enter_level(tpl_parser *p) {
   if (++p->depth <= TPL_TREE_DEPTH) return RAFTER_OK;
   return TPL_FAIL_AT(p->parsed, p->token->at, p->error, "expressions nest more than %d deep", TPL_TREE_DEPTH);
 }
 
 /* Makes a node with up to three children. */
-static rf_status join(tpl_parser *p, tpl_node_kind kind, size_t at, int op, tpl_node *a, tpl_node *b,
-                      tpl_node *c, tpl_node **made) {
+static rf_status make_node(tpl_parser *p, tpl_node_kind kind, size_t at, int op, tpl_node *a, tpl_node *b,
+                           tpl_node *c, tpl_node **made) {
   tpl_node *node = rf_tpl_node(p, kind, at);
   node->op = op;
   tpl_node *kids[3] = {a, b, c};
@@ -51,28 +51,16 @@ static rf_status join(tpl_parser *p, tpl_node_kind kind, size_t at, int op, tpl_
 
 /* ---- primaries ------------------------------------------------------------------------------- */
 
-static rf_status parse_list(tpl_parser *p, tpl_node **expression) {
-  tpl_node *node = rf_tpl_node(p, NODE_LIST, p->token->at), *item;
-  while (!rf_tpl_skip_op(p, ']')) {
+/* Parses the items of a list after '[', or the keys and values of a dict after '{'. */
+static rf_status parse_items(tpl_parser *p, tpl_node_kind kind, tpl_node **expression) {
+  tpl_node *node = rf_tpl_node(p, kind, p->token->at), *item;
+  bool dict = kind == NODE_DICT;
+  while (!rf_tpl_skip_op(p, dict ? '}' : ']')) {
     if (node->count) {
       RF_TRY(rf_tpl_expect_op(p, ','));
-      if (rf_tpl_skip_op(p, ']')) break;
+      if (rf_tpl_skip_op(p, dict ? '}' : ']')) break;
     }
-    RF_TRY(rf_tpl_parse_expression(p, &item));
-    RF_TRY(rf_tpl_append(p, node, item, (tpl_text){0}, 0));
-  }
-  *expression = node;
-  return RAFTER_OK;
-}
-
-static rf_status parse_dict(tpl_parser *p, tpl_node **expression) {
-  tpl_node *node = rf_tpl_node(p, NODE_DICT, p->token->at), *item;
-  while (!rf_tpl_skip_op(p, '}')) {
-    if (node->count) {
-      RF_TRY(rf_tpl_expect_op(p, ','));
-      if (rf_tpl_skip_op(p, '}')) break;
-    }
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < 1 + dict; ++i) {
       if (i) RF_TRY(rf_tpl_expect_op(p, ':'));
       RF_TRY(rf_tpl_parse_expression(p, &item));
       RF_TRY(rf_tpl_append(p, node, item, (tpl_text){0}, 0));
@@ -123,9 +111,9 @@ static rf_status parse_primary(tpl_parser *p, tpl_node **expression) {
   } else if (rf_tpl_skip_op(p, '(')) {
     return parse_parentheses(p, expression);
   } else if (rf_tpl_skip_op(p, '[')) {
-    return parse_list(p, expression);
+    return parse_items(p, NODE_LIST, expression);
   } else if (rf_tpl_skip_op(p, '{')) {
-    return parse_dict(p, expression);
+    return parse_items(p, NODE_DICT, expression);
   } else {
     return rf_tpl_unexpected(p, "a value");
   }
@@ -171,7 +159,7 @@ static rf_status parse_subscript(tpl_parser *p, tpl_node **expression) {
   }
   if (!slice && !part[0]) return rf_tpl_unexpected(p, "an index");
   RF_TRY(rf_tpl_expect_op(p, ']'));
-  RF_TRY(join(p, slice ? NODE_SLICE : NODE_ITEM, at, 0, *expression, part[0], part[1], &node));
+  RF_TRY(make_node(p, slice ? NODE_SLICE : NODE_ITEM, at, 0, *expression, part[0], part[1], &node));
   node->kid[3] = part[2];
   RF_TRY(rf_tpl_own(p, node, part[2]));
   *expression = node;
@@ -180,7 +168,7 @@ static rf_status parse_subscript(tpl_parser *p, tpl_node **expression) {
 
 static rf_status parse_call(tpl_parser *p, tpl_node **expression) {
   tpl_node *node;
-  RF_TRY(join(p, NODE_CALL, p->token[-1].at, 0, *expression, NULL, NULL, &node));
+  RF_TRY(make_node(p, NODE_CALL, p->token[-1].at, 0, *expression, NULL, NULL, &node));
   RF_TRY(parse_arguments(p, node));
   *expression = node;
   return RAFTER_OK;
@@ -196,7 +184,7 @@ static rf_status parse_dot(tpl_parser *p, tpl_node **expression) {
     --p->token;
     return rf_tpl_unexpected(p, "the name of an attribute");
   }
-  RF_TRY(join(p, index ? NODE_ITEM : NODE_ATTRIBUTE, token->at, 0, *expression, index, NULL, &node));
+  RF_TRY(make_node(p, index ? NODE_ITEM : NODE_ATTRIBUTE, token->at, 0, *expression, index, NULL, &node));
   node->name = token->text;
   *expression = node;
   return RAFTER_OK;
@@ -217,9 +205,8 @@ static rf_status named_row(tpl_parser *p, const char *what, const tpl_function *
   if (p->token->kind != TOKEN_NAME) return rf_tpl_unexpected(p, "a name");
   node->name = p->token->text;
   node->function = find(node->name);
-  int shown = node->name.bytes < 60 ? (int)node->name.bytes : 60;
   if (!node->function)
-    return TPL_FAIL_AT(p->parsed, p->token->at, p->error, "unknown %s \"%.*s\"", what, shown, node->name.at);
+    return TPL_FAIL_AT(p->parsed, p->token->at, p->error, "unknown %s \"%.*s\"", what, TPL_SHOWN(node->name));
   ++p->token;
   return RAFTER_OK;
 }
@@ -227,7 +214,7 @@ static rf_status named_row(tpl_parser *p, const char *what, const tpl_function *
 rf_status rf_tpl_parse_filter(tpl_parser *p, tpl_node *input, tpl_node **filtered) {
   tpl_node *node;
   ++p->token;
-  RF_TRY(join(p, NODE_FILTER, p->token->at, 0, input, NULL, NULL, &node));
+  RF_TRY(make_node(p, NODE_FILTER, p->token->at, 0, input, NULL, NULL, &node));
   RF_TRY(named_row(p, "filter", rf_tpl_filter, node));
   if (rf_tpl_skip_op(p, '(')) RF_TRY(parse_arguments(p, node));
   *filtered = node;
@@ -243,7 +230,7 @@ static bool starts_test_argument(const tpl_parser *p) {
 
 static rf_status parse_test(tpl_parser *p, tpl_node **expression) {
   tpl_node *node, *argument;
-  RF_TRY(join(p, NODE_TEST, p->token->at, 0, *expression, NULL, NULL, &node));
+  RF_TRY(make_node(p, NODE_TEST, p->token->at, 0, *expression, NULL, NULL, &node));
   node->op = rf_tpl_skip_name(p, "not");
   RF_TRY(named_row(p, "test", rf_tpl_test, node));
   if (rf_tpl_skip_op(p, '(')) {
@@ -270,12 +257,12 @@ static rf_status parse_filters(tpl_parser *p, tpl_node **expression) {
 
 /* A sign binds tighter than a postfix: -x.y is (-x).y in Jinja. */
 static rf_status parse_unary(tpl_parser *p, bool filters, tpl_node **expression) {
-  RF_TRY(deeper(p));
+  RF_TRY(enter_level(p));
   size_t at = p->token->at;
   bool minus = rf_tpl_skip_op(p, '-');
   if (minus || rf_tpl_skip_op(p, '+')) {
     RF_TRY(parse_unary(p, false, expression));
-    RF_TRY(join(p, minus ? NODE_NEGATIVE : NODE_POSITIVE, at, 0, *expression, NULL, NULL, expression));
+    RF_TRY(make_node(p, minus ? NODE_NEGATIVE : NODE_POSITIVE, at, 0, *expression, NULL, NULL, expression));
   } else {
     RF_TRY(parse_primary(p, expression));
   }
@@ -327,10 +314,10 @@ static int take_operator(tpl_parser *p, int level) {
 static rf_status parse_not(tpl_parser *p, tpl_node **expression) {
   size_t at = p->token->at;
   if (!rf_tpl_skip_name(p, "not")) return parse_binary(p, LEVEL_COMPARE, expression);
-  RF_TRY(deeper(p));
+  RF_TRY(enter_level(p));
   RF_TRY(parse_not(p, expression));
   --p->depth;
-  return join(p, NODE_NOT, at, 0, *expression, NULL, NULL, expression);
+  return make_node(p, NODE_NOT, at, 0, *expression, NULL, NULL, expression);
 }
 
 /* a < b < c is one comparison, true when each neighbouring pair holds. */
@@ -339,7 +326,7 @@ static rf_status parse_compare(tpl_parser *p, tpl_node **expression) {
   tpl_node *node = NULL, *right;
   for (int op; (op = take_operator(p, LEVEL_COMPARE)) >= 0;) {
     size_t at = p->token[-1].at;
-    if (!node) RF_TRY(join(p, NODE_COMPARE, at, 0, *expression, NULL, NULL, &node));
+    if (!node) RF_TRY(make_node(p, NODE_COMPARE, at, 0, *expression, NULL, NULL, &node));
     RF_TRY(parse_binary(p, LEVEL_COMPARE + 1, &right));
     RF_TRY(rf_tpl_append(p, node, right, (tpl_text){0}, op));
     *expression = node;
@@ -366,19 +353,19 @@ static rf_status parse_binary(tpl_parser *p, int level, tpl_node **expression) {
     size_t at = p->token[-1].at;
     tpl_node *right;
     RF_TRY(parse_binary(p, level + 1, &right));
-    RF_TRY(join(p, kinds[level], at, op, *expression, right, NULL, expression));
+    RF_TRY(make_node(p, kinds[level], at, op, *expression, right, NULL, expression));
   }
   return RAFTER_OK;
 }
 
 rf_status rf_tpl_parse_expression(tpl_parser *p, tpl_node **expression) {
-  RF_TRY(deeper(p));
+  RF_TRY(enter_level(p));
   RF_TRY(parse_binary(p, LEVEL_OR, expression));
   for (size_t at = p->token->at; rf_tpl_skip_name(p, "if"); at = p->token->at) {
     tpl_node *condition, *otherwise = NULL;
     RF_TRY(parse_binary(p, LEVEL_OR, &condition));
     if (rf_tpl_skip_name(p, "else")) RF_TRY(rf_tpl_parse_expression(p, &otherwise));
-    RF_TRY(join(p, NODE_CHOICE, at, 0, condition, *expression, otherwise, expression));
+    RF_TRY(make_node(p, NODE_CHOICE, at, 0, condition, *expression, otherwise, expression));
   }
   --p->depth;
   return RAFTER_OK;

@@ -33,8 +33,8 @@ static bool has_no_case(uint32_t point) {
 }
 
 static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-static char upper(char c) { return c >= 'a' && c <= 'z' ? (char)(c - 32) : c; }
-static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c + 32) : c; }
+static char to_upper(char c) { return c >= 'a' && c <= 'z' ? (char)(c - 32) : c; }
+static char to_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c + 32) : c; }
 
 rf_status rf_tpl_case(tpl_run *run, tpl_text text, int how, tpl_value *result) {
   char *out;
@@ -48,7 +48,7 @@ rf_status rf_tpl_case(tpl_run *run, tpl_text text, int how, tpl_value *result) {
         (!rf_tpl_point(text.at + i, text.bytes - i, &point) || !has_no_case(point)))
       return TPL_FAIL(run, "changing the case of U+%04X is not supported (only of ASCII)", point);
     bool starts = i == 0 || (how == 't' && !is_letter(text.at[i - 1]));
-    out[i] = how == 'u' || (starts && how != 'l') ? upper(c) : lower(c);
+    out[i] = how == 'u' || (starts && how != 'l') ? to_upper(c) : to_lower(c);
   }
   *result = tpl_string(out, text.bytes);
   return RAFTER_OK;
@@ -120,85 +120,67 @@ static rf_status own_text(tpl_run *run, const tpl_value *self, tpl_text *text) {
   return rf_tpl_str(run, self, text);
 }
 
-static rf_status filter_trim(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                             tpl_value *result) {
+static rf_status filter_trim(tpl_run *run, const tpl_call *c) {
   tpl_text text, set = {0};
-  RF_TRY(rf_tpl_str(run, self, &text));
-  if (TPL_GIVEN(argument[0]) && argument[0].kind != TPL_NONE)
-    RF_TRY(rf_tpl_wants_text(run, &argument[0], "the set of characters to trim", &set));
+  RF_TRY(rf_tpl_str(run, c->self, &text));
+  if (TPL_GIVEN(c->argument[0]) && c->argument[0].kind != TPL_NONE)
+    RF_TRY(rf_tpl_wants_text(run, &c->argument[0], "the set of characters to trim", &set));
   RF_TRY(rf_tpl_step(run, text.bytes / 16));
-  *result = (tpl_value){.kind = TPL_STRING,
-                        .form = self->kind == TPL_STRING ? self->form : FORM_PLAIN,
-                        .text = rf_tpl_strip(text, set, 3)};
+  *c->result = (tpl_value){.kind = TPL_STRING,
+                           .form = c->self->kind == TPL_STRING ? c->self->form : FORM_PLAIN,
+                           .text = rf_tpl_strip(text, set, 3)};
   return RAFTER_OK;
 }
 
-static rf_status change_case(tpl_run *run, const tpl_value *self, int how, tpl_value *result) {
+static rf_status filter_case(tpl_run *run, const tpl_call *c) {
   tpl_text text;
-  RF_TRY(own_text(run, self, &text));
-  return rf_tpl_case(run, text, how, result);
-}
-static rf_status filter_upper(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                              tpl_value *result) {
-  (void)argument;
-  return change_case(run, self, 'u', result);
-}
-static rf_status filter_lower(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                              tpl_value *result) {
-  (void)argument;
-  return change_case(run, self, 'l', result);
-}
-static rf_status filter_capitalize(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                                   tpl_value *result) {
-  (void)argument;
-  return change_case(run, self, 'c', result);
+  RF_TRY(own_text(run, c->self, &text));
+  return rf_tpl_case(run, text, c->variant, c->result);
 }
 
 /* Jinja's title filter starts words only after white space, '-' and opening brackets, unlike
  * str.title(). */
-static rf_status filter_title(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                              tpl_value *result) {
-  (void)argument;
-  RF_TRY(change_case(run, self, 'l', result));
+static rf_status filter_title(tpl_run *run, const tpl_call *c) {
+  RF_TRY(filter_case(run, c));
   char *out;
-  tpl_text text = result->text;
+  tpl_text text = c->result->text;
   RF_TRY(rf_tpl_room(run, text.bytes, 1, &out));
   for (size_t i = 0; i < text.bytes; ++i) {
     unsigned char before = i ? (unsigned char)text.at[i - 1] : ' ';
-    out[i] = rf_tpl_space(before) || strchr("-({[<", before) ? upper(text.at[i]) : text.at[i];
+    out[i] = rf_tpl_space(before) || strchr("-({[<", before) ? to_upper(text.at[i]) : text.at[i];
   }
-  result->text.at = out;
+  c->result->text.at = out;
   return RAFTER_OK;
 }
 
-static rf_status filter_replace(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                                tpl_value *result) {
+static rf_status filter_replace(tpl_run *run, const tpl_call *c) {
   tpl_text text, old, new;
   int64_t most = -1;
-  RF_TRY(own_text(run, self, &text));
-  RF_TRY(own_text(run, &argument[0], &old));
-  RF_TRY(own_text(run, &argument[1], &new));
-  if (argument[2].kind != TPL_NONE)
-    RF_TRY(rf_tpl_wants_whole(run, &argument[2], "the number of replacements", -1, &most));
-  return rf_tpl_replace(run, text, old, new, most, result);
+  RF_TRY(own_text(run, c->self, &text));
+  RF_TRY(own_text(run, &c->argument[0], &old));
+  RF_TRY(own_text(run, &c->argument[1], &new));
+  if (c->argument[2].kind != TPL_NONE)
+    RF_TRY(rf_tpl_wants_whole(run, &c->argument[2], "the number of replacements", -1, &most));
+  return rf_tpl_replace(run, text, old, new, most, c->result);
 }
 
-static rf_status filter_indent(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                               tpl_value *result) {
+/* The text of an indentation, which is given as a string or as a number of spaces. */
+static rf_status read_indentation(tpl_run *run, const tpl_value *given, tpl_text *text) {
+  tpl_value spaces = *given, one = tpl_string(" ", 1);
+  if (spaces.kind != TPL_STRING) RF_TRY(rf_tpl_arithmetic(run, '*', &one, given, &spaces));
+  return rf_tpl_wants_text(run, &spaces, "the indentation", text);
+}
+
+static rf_status filter_indent(tpl_run *run, const tpl_call *c) {
   tpl_text text, by;
   tpl_value lines, spaces = tpl_string("    ", 4), line;
-  RF_TRY(rf_tpl_wants_text(run, self, "the text to indent", &text));
-  RF_TRY(own_text(run, self, &text));
-  if (TPL_GIVEN(argument[0])) spaces = argument[0];
-  if (spaces.kind != TPL_STRING) {
-    tpl_value one = tpl_string(" ", 1);
-    RF_TRY(rf_tpl_arithmetic(run, '*', &one, &argument[0], &spaces));
-  }
-  RF_TRY(rf_tpl_wants_text(run, &spaces, "the indentation", &by));
-  bool first = rf_tpl_truth(&argument[1]), blank = rf_tpl_truth(&argument[2]);
+  RF_TRY(rf_tpl_wants_text(run, c->self, "the text to indent", &text));
+  RF_TRY(own_text(run, c->self, &text));
+  RF_TRY(read_indentation(run, TPL_GIVEN(c->argument[0]) ? &c->argument[0] : &spaces, &by));
+  bool first = rf_tpl_truth(&c->argument[1]), blank = rf_tpl_truth(&c->argument[2]);
   tpl_value newline = tpl_string("\n", 1);
   /* A newline at the end then counts as an empty line. */
-  RF_TRY(rf_tpl_arithmetic(run, '+', self, &newline, &line));
+  RF_TRY(rf_tpl_arithmetic(run, '+', c->self, &newline, &line));
   RF_TRY(rf_tpl_lines(run, line.text, &lines));
   tpl_out out = {0};
   for (size_t i = 0; i < lines.list->count; ++i) {
@@ -207,23 +189,20 @@ static rf_status filter_indent(tpl_run *run, const tpl_value *self, const tpl_va
     if (i ? blank || text.bytes : first) RF_TRY(rf_tpl_put(run, &out, by));
     RF_TRY(rf_tpl_put(run, &out, text));
   }
-  *result = tpl_string(out.at, out.bytes);
+  *c->result = tpl_string(out.at, out.bytes);
   return RAFTER_OK;
 }
 
-static rf_status filter_string(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                               tpl_value *result) {
-  (void)argument;
-  *result = *self;
-  if (self->kind == TPL_STRING) return RAFTER_OK;
-  *result = (tpl_value){.kind = TPL_STRING};
-  return rf_tpl_str(run, self, &result->text);
+static rf_status filter_string(tpl_run *run, const tpl_call *c) {
+  *c->result = *c->self;
+  if (c->self->kind == TPL_STRING) return RAFTER_OK;
+  *c->result = (tpl_value){.kind = TPL_STRING};
+  return rf_tpl_str(run, c->self, &c->result->text);
 }
 
-static rf_status filter_safe(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                             tpl_value *result) {
-  RF_TRY(filter_string(run, self, argument, result));
-  result->form = FORM_SAFE;
+static rf_status filter_safe(tpl_run *run, const tpl_call *c) {
+  RF_TRY(filter_string(run, c));
+  c->result->form = FORM_SAFE;
   return RAFTER_OK;
 }
 
@@ -275,60 +254,43 @@ static rf_status read_number(tpl_run *run, tpl_text text, int *form, int64_t *wh
   return RAFTER_OK;
 }
 
-static rf_status filter_int(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                            tpl_value *result) {
+/* Python's int() ('i') or float() ('f') of a value, or the default. */
+static rf_status filter_number(tpl_run *run, const tpl_call *c) {
   int64_t whole = 0;
   double real = 0;
   int form = 0;
-  if (self->kind == TPL_UNDEFINED)
-    return TPL_FAIL(run, "'%.*s' is undefined", (int)(self->text.bytes < 60 ? self->text.bytes : 60),
-                    self->text.at);
-  if (self->kind == TPL_STRING) RF_TRY(read_number(run, self->text, &form, &whole, &real));
-  else if (rf_tpl_whole(self, &whole)) form = 'i';
-  else if (rf_tpl_number(self, &real)) form = 'f';
-  if (form == 'f' && !(fabs(real) < 0x1p63)) return TPL_FAIL(run, "an integer grows beyond 64 bits");
-  if (form) *result = tpl_int(form == 'i' ? whole : (int64_t)real);
-  else *result = TPL_GIVEN(argument[0]) ? argument[0] : tpl_int(0);
-  return RAFTER_OK;
-}
-
-static rf_status filter_float(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                              tpl_value *result) {
-  int64_t whole;
-  double real = 0;
-  int form = 0;
-  if (self->kind == TPL_UNDEFINED)
-    return TPL_FAIL(run, "'%.*s' is undefined", (int)(self->text.bytes < 60 ? self->text.bytes : 60),
-                    self->text.at);
-  if (self->kind == TPL_STRING) RF_TRY(read_number(run, self->text, &form, &whole, &real));
-  else form = rf_tpl_number(self, &real);
-  if (form) *result = tpl_float(real);
-  else *result = TPL_GIVEN(argument[0]) ? argument[0] : tpl_float(0);
+  if (c->self->kind == TPL_UNDEFINED) return TPL_FAIL(run, "'%.*s' is undefined", TPL_SHOWN(c->self->text));
+  if (c->self->kind == TPL_STRING) RF_TRY(read_number(run, c->self->text, &form, &whole, &real));
+  else if (c->variant == 'i' && rf_tpl_whole(c->self, &whole)) form = 'i';
+  else if (rf_tpl_number(c->self, &real)) form = 'f';
+  if (c->variant == 'i' && form == 'f' && !(fabs(real) < 0x1p63))
+    return TPL_FAIL(run, "an integer grows beyond 64 bits");
+  if (!form && TPL_GIVEN(c->argument[0])) *c->result = c->argument[0];
+  else if (c->variant == 'i') *c->result = tpl_int(form == 'f' ? (int64_t)real : whole);
+  else *c->result = tpl_float(real);
   return RAFTER_OK;
 }
 
 /* ---- values of any kind ---------------------------------------------------------------------- */
 
-static rf_status filter_length(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                               tpl_value *result) {
-  (void)argument;
+static rf_status filter_length(tpl_run *run, const tpl_call *c) {
   int64_t count = 0;
-  if (self->kind == TPL_STRING) {
-    RF_TRY(rf_tpl_step(run, self->text.bytes / 16));
-    count = rf_tpl_points(self->text);
-  } else if (self->kind == TPL_LIST && self->form != FORM_LAZY) count = (int64_t)self->list->count;
-  else if (self->kind == TPL_DICT) count = (int64_t)self->dict->count;
-  else if (self->kind != TPL_UNDEFINED) return TPL_FAIL(run, "%s has no length", rf_tpl_kind_name(self));
-  *result = tpl_int(count);
+  if (c->self->kind == TPL_STRING) {
+    RF_TRY(rf_tpl_step(run, c->self->text.bytes / 16));
+    count = rf_tpl_points(c->self->text);
+  } else if (c->self->kind == TPL_LIST && c->self->form != FORM_LAZY) count = (int64_t)c->self->list->count;
+  else if (c->self->kind == TPL_DICT) count = (int64_t)c->self->dict->count;
+  else if (c->self->kind != TPL_UNDEFINED)
+    return TPL_FAIL(run, "%s has no length", rf_tpl_kind_name(c->self));
+  *c->result = tpl_int(count);
   return RAFTER_OK;
 }
 
-static rf_status filter_default(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                                tpl_value *result) {
+static rf_status filter_default(tpl_run *run, const tpl_call *c) {
   (void)run;
-  bool missing = self->kind == TPL_UNDEFINED || (rf_tpl_truth(&argument[1]) && !rf_tpl_truth(self));
-  *result = *self;
-  if (missing) *result = TPL_GIVEN(argument[0]) ? argument[0] : tpl_string("", 0);
+  bool missing = c->self->kind == TPL_UNDEFINED || (rf_tpl_truth(&c->argument[1]) && !rf_tpl_truth(c->self));
+  *c->result = *c->self;
+  if (missing) *c->result = TPL_GIVEN(c->argument[0]) ? c->argument[0] : tpl_string("", 0);
   return RAFTER_OK;
 }
 
@@ -337,9 +299,7 @@ static rf_status json_style(tpl_run *run, const tpl_value *argument, tpl_json_st
   style->ascii = TPL_GIVEN(argument[0]) && rf_tpl_truth(&argument[0]);
   style->sorted = TPL_GIVEN(argument[3]) && rf_tpl_truth(&argument[3]);
   if (TPL_GIVEN(argument[1]) && argument[1].kind != TPL_NONE) {
-    tpl_value spaces = argument[1], one = tpl_string(" ", 1);
-    if (spaces.kind != TPL_STRING) RF_TRY(rf_tpl_arithmetic(run, '*', &one, &argument[1], &spaces));
-    RF_TRY(rf_tpl_wants_text(run, &spaces, "the indentation", &style->indent));
+    RF_TRY(read_indentation(run, &argument[1], &style->indent));
     if (!style->indent.at) style->indent.at = "";
     style->between = TPL_TEXT(",");
   }
@@ -350,47 +310,49 @@ static rf_status json_style(tpl_run *run, const tpl_value *argument, tpl_json_st
   return rf_tpl_wants_text(run, &argument[2].list->item[1], "a separator", &style->colon);
 }
 
-static rf_status filter_tojson(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                               tpl_value *result) {
+static rf_status filter_tojson(tpl_run *run, const tpl_call *c) {
   tpl_json_style style;
   tpl_out out = {0};
-  RF_TRY(json_style(run, argument, &style));
-  RF_TRY(rf_tpl_json(run, &out, self, &style, 0));
-  *result = tpl_string(out.at, out.bytes);
+  RF_TRY(json_style(run, c->argument, &style));
+  RF_TRY(rf_tpl_json(run, &out, c->self, &style, 0));
+  *c->result = tpl_string(out.at, out.bytes);
   return RAFTER_OK;
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
 static const tpl_function FILTERS[] = {
-    {.name = "capitalize", .call = filter_capitalize},
+    {.name = "capitalize", .call = filter_case, .variant = 'c'},
     {.name = "count", .call = filter_length},
     {.name = "d", .call = filter_default, .parameter = {"default_value", "boolean"}},
     {.name = "default", .call = filter_default, .parameter = {"default_value", "boolean"}},
     {.name = "first", .call = rf_tpl_filter_first},
-    {.name = "float", .call = filter_float, .parameter = {"default"}},
+    {.name = "float", .call = filter_number, .parameter = {"default"}, .variant = 'f'},
     {.name = "indent", .call = filter_indent, .parameter = {"width", "first", "blank"}},
-    {.name = "int", .call = filter_int, .parameter = {"default"}},
+    {.name = "int", .call = filter_number, .parameter = {"default"}, .variant = 'i'},
     {.name = "items", .call = rf_tpl_filter_items},
     {.name = "join", .call = rf_tpl_filter_join, .parameter = {"d", "attribute"}},
     {.name = "last", .call = rf_tpl_filter_last},
     {.name = "length", .call = filter_length},
     {.name = "list", .call = rf_tpl_filter_list},
-    {.name = "lower", .call = filter_lower},
-    {.name = "map", .call_any = rf_tpl_filter_map},
-    {.name = "reject", .call_any = rf_tpl_filter_reject},
-    {.name = "rejectattr", .call_any = rf_tpl_filter_rejectattr},
+    {.name = "lower", .call = filter_case, .variant = 'l'},
+    {.name = "map", .call = rf_tpl_filter_map, .unbound = true},
+    {.name = "reject", .call = rf_tpl_filter_choose, .unbound = true},
+    {.name = "rejectattr", .call = rf_tpl_filter_choose, .variant = RF_TPL_ATTRIBUTE, .unbound = true},
     {.name = "replace", .call = filter_replace, .parameter = {"old", "new", "count"}, .needed = 2},
     {.name = "safe", .call = filter_safe},
-    {.name = "select", .call_any = rf_tpl_filter_select},
-    {.name = "selectattr", .call_any = rf_tpl_filter_selectattr},
+    {.name = "select", .call = rf_tpl_filter_choose, .variant = RF_TPL_KEEP, .unbound = true},
+    {.name = "selectattr",
+     .call = rf_tpl_filter_choose,
+     .variant = RF_TPL_KEEP | RF_TPL_ATTRIBUTE,
+     .unbound = true},
     {.name = "string", .call = filter_string},
-    {.name = "title", .call = filter_title},
+    {.name = "title", .call = filter_title, .variant = 'l'},
     {.name = "tojson",
      .call = filter_tojson,
      .parameter = {"ensure_ascii", "indent", "separators", "sort_keys"}},
     {.name = "trim", .call = filter_trim, .parameter = {"chars"}},
-    {.name = "upper", .call = filter_upper},
+    {.name = "upper", .call = filter_case, .variant = 'u'},
 };
 
 const tpl_function *rf_tpl_filter(tpl_text name) {

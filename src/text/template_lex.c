@@ -1,6 +1,7 @@
 /* template_lex.c - splits a template's text into tokens: data with its white space trimmed, and the
  * content of tags. The rules are those of Jinja 3 with trim_blocks and lstrip_blocks. */
 #include "text/template_parts.h"
+#include "text/utf8.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@ typedef struct lexer {
   rf_error *error;
 } lexer;
 
-static tpl_token *add(lexer *l, tpl_token_kind kind, size_t at) {
+static tpl_token *add_token(lexer *l, tpl_token_kind kind, size_t at) {
   if (l->count == l->capacity) {
     l->capacity = l->capacity ? l->capacity * 2 : 64;
     tpl_token *larger = rf_pool_alloc(l->parsed->pool, l->capacity * sizeof *larger);
@@ -27,7 +28,7 @@ static tpl_token *add(lexer *l, tpl_token_kind kind, size_t at) {
   return token;
 }
 
-static char peek(const lexer *l, size_t ahead) {
+static char peek_char(const lexer *l, size_t ahead) {
   return l->at + ahead < l->source.bytes ? l->source.at[l->at + ahead] : 0;
 }
 
@@ -42,9 +43,9 @@ static void skip_space(lexer *l) {
 }
 
 /* After a block or comment, one newline is removed; with '-' all white space; with '+' nothing. */
-static void trim_behind(lexer *l, char sign) {
+static void trim_after(lexer *l, char sign) {
   if (sign == '-') skip_space(l);
-  else if (sign != '+' && peek(l, 0) == '\n') ++l->at;
+  else if (sign != '+' && peek_char(l, 0) == '\n') ++l->at;
 }
 
 /* ---- strings and numbers --------------------------------------------------------------------- */
@@ -56,10 +57,10 @@ static int hex_digit(char c) {
 }
 
 /* Decodes one escape of Python's "unicode_escape"; l->at is after the backslash. */
-static rf_status escape(lexer *l, char *out, size_t *bytes) {
+static rf_status read_escape(lexer *l, char *out, size_t *bytes) {
   static const char plain[] = "\\'\"abfnrtv", means[] = "\\'\"\a\b\f\n\r\t\v";
   size_t at = l->at - 1;
-  char c = peek(l, 0);
+  char c = peek_char(l, 0);
   ++l->at;
   if (c == '\n') return RAFTER_OK;
   const char *found = c ? strchr(plain, c) : NULL;
@@ -70,12 +71,12 @@ static rf_status escape(lexer *l, char *out, size_t *bytes) {
   uint32_t point = 0;
   if (c >= '0' && c <= '7') {
     --l->at;
-    for (int i = 0; i < 3 && peek(l, 0) >= '0' && peek(l, 0) <= '7'; ++i)
+    for (int i = 0; i < 3 && peek_char(l, 0) >= '0' && peek_char(l, 0) <= '7'; ++i)
       point = point * 8 + (uint32_t)(l->source.at[l->at++] - '0');
   } else if (c == 'x' || c == 'u' || c == 'U') {
     int digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;
     for (int i = 0; i < digits; ++i) {
-      int digit = hex_digit(peek(l, 0));
+      int digit = hex_digit(peek_char(l, 0));
       if (digit < 0)
         return TPL_FAIL_AT(l->parsed, at, l->error, "the escape \\%c needs %d hexadecimal digits", c, digits);
       point = point << 4 | (uint32_t)digit;
@@ -91,13 +92,13 @@ static rf_status escape(lexer *l, char *out, size_t *bytes) {
     out[(*bytes)++] = c;
     return RAFTER_OK;
   }
-  *bytes += rf_tpl_put_point(point, out + *bytes);
+  *bytes += (size_t)rf_utf8_put(point, out + *bytes);
   return RAFTER_OK;
 }
 
 static rf_status lex_text(lexer *l) {
   size_t start = l->at, length = 0;
-  char quote = peek(l, 0);
+  char quote = peek_char(l, 0);
   while (start + 1 + length < l->source.bytes && l->source.at[start + 1 + length] != quote)
     length += l->source.at[start + 1 + length] == '\\' ? 2 : 1;
   size_t end = start + 1 + length;
@@ -108,12 +109,12 @@ static rf_status lex_text(lexer *l) {
   for (l->at = start + 1; l->at < end;) {
     char c = l->source.at[l->at++];
     if (c != '\\') out[bytes++] = c;
-    else RF_TRY(escape(l, out, &bytes));
+    else RF_TRY(read_escape(l, out, &bytes));
   }
   if (l->at != end)
     return TPL_FAIL_AT(l->parsed, start, l->error, "an escape continues after the end of its string");
   ++l->at;
-  add(l, TOKEN_TEXT, start)->text = (tpl_text){out, bytes};
+  add_token(l, TOKEN_TEXT, start)->text = (tpl_text){out, bytes};
   return RAFTER_OK;
 }
 
@@ -122,28 +123,29 @@ static bool starts_name(char c) { return c == '_' || (c >= 'a' && c <= 'z') || (
 
 static rf_status lex_number(lexer *l) {
   size_t start = l->at, n = 0;
-  while (is_digit(peek(l, n))) ++n;
+  while (is_digit(peek_char(l, n))) ++n;
   size_t whole = n, exponent;
   bool real = false;
-  if (peek(l, n) == '.' && is_digit(peek(l, n + 1))) {
+  if (peek_char(l, n) == '.' && is_digit(peek_char(l, n + 1))) {
     real = true;
-    for (++n; is_digit(peek(l, n));) ++n;
+    for (++n; is_digit(peek_char(l, n));) ++n;
   }
-  exponent = n + 1 + (peek(l, n + 1) == '+' || peek(l, n + 1) == '-');
-  if ((peek(l, n) | 0x20) == 'e' && is_digit(peek(l, exponent))) {
+  exponent = n + 1 + (peek_char(l, n + 1) == '+' || peek_char(l, n + 1) == '-');
+  if ((peek_char(l, n) | 0x20) == 'e' && is_digit(peek_char(l, exponent))) {
     real = true;
-    for (n = exponent; is_digit(peek(l, n));) ++n;
+    for (n = exponent; is_digit(peek_char(l, n));) ++n;
   }
-  if (starts_name(peek(l, n)) || n > 60)
+  if (starts_name(peek_char(l, n)) || n > 60)
     return TPL_FAIL_AT(l->parsed, start, l->error, "this form of a number is not supported");
-  if (!real && whole > 1 && peek(l, 0) == '0') {
+  if (!real && whole > 1 && peek_char(l, 0) == '0') {
     for (size_t i = 0; i < whole; ++i)
-      if (peek(l, i) != '0') return TPL_FAIL_AT(l->parsed, start, l->error, "a number must not start with 0");
+      if (peek_char(l, i) != '0')
+        return TPL_FAIL_AT(l->parsed, start, l->error, "a number must not start with 0");
   }
   char text[64];
   memcpy(text, l->source.at + start, n);
   text[n] = 0;
-  tpl_token *token = add(l, real ? TOKEN_FLOAT : TOKEN_INT, start);
+  tpl_token *token = add_token(l, real ? TOKEN_FLOAT : TOKEN_INT, start);
   errno = 0;
   if (real) token->real = strtod(text, NULL);
   else token->whole = strtoll(text, NULL, 10);
@@ -157,10 +159,10 @@ static rf_status lex_number(lexer *l) {
 static rf_status lex_operator(lexer *l, char *open, int *opened) {
   static const char *const two[] = {"==", "!=", "<=", ">=", "//", "**"};
   static const char one[] = "+-*/%~()[]{}<>=.:|,;";
-  char c = peek(l, 0);
+  char c = peek_char(l, 0);
   for (size_t i = 0; i < sizeof two / sizeof two[0]; ++i)
     if (next_is(l, two[i])) {
-      add(l, TOKEN_OPERATOR, l->at)->op = TPL_OP(two[i][0], two[i][1]);
+      add_token(l, TOKEN_OPERATOR, l->at)->op = TPL_OP(two[i][0], two[i][1]);
       l->at += 2;
       return RAFTER_OK;
     }
@@ -178,7 +180,7 @@ static rf_status lex_operator(lexer *l, char *open, int *opened) {
       return TPL_FAIL_AT(l->parsed, l->at, l->error, "unexpected '%c'", c);
     --*opened;
   }
-  add(l, TOKEN_OPERATOR, l->at)->op = c;
+  add_token(l, TOKEN_OPERATOR, l->at)->op = c;
   ++l->at;
   return RAFTER_OK;
 }
@@ -189,7 +191,7 @@ static rf_status lex_inside(lexer *l, bool block, size_t start) {
   char open[TPL_TREE_DEPTH];
   int opened = 0;
   for (;;) {
-    char c = peek(l, 0);
+    char c = peek_char(l, 0);
     if (l->at >= l->source.bytes)
       return TPL_FAIL_AT(l->parsed, start, l->error, "the tag that starts here does not end (expected %s)",
                          end);
@@ -198,9 +200,9 @@ static rf_status lex_inside(lexer *l, bool block, size_t start) {
     bool ends = opened == 0 && next_is(l, end);
     l->at -= sign;
     if (ends) {
-      add(l, block ? TOKEN_BLOCK_END : TOKEN_PRINT_END, l->at);
+      add_token(l, block ? TOKEN_BLOCK_END : TOKEN_PRINT_END, l->at);
       l->at += sign + 2u;
-      if (block || sign) trim_behind(l, sign ? c : 0);
+      if (block || sign) trim_after(l, sign ? c : 0);
       return RAFTER_OK;
     }
     size_t before = l->at;
@@ -208,8 +210,8 @@ static rf_status lex_inside(lexer *l, bool block, size_t start) {
     if (l->at != before) continue;
     if (starts_name(c)) {
       size_t n = 1;
-      while (starts_name(peek(l, n)) || is_digit(peek(l, n))) ++n;
-      add(l, TOKEN_NAME, l->at)->text = (tpl_text){l->source.at + l->at, n};
+      while (starts_name(peek_char(l, n)) || is_digit(peek_char(l, n))) ++n;
+      add_token(l, TOKEN_NAME, l->at)->text = (tpl_text){l->source.at + l->at, n};
       l->at += n;
     } else if (is_digit(c)) {
       RF_TRY(lex_number(l));
@@ -228,7 +230,7 @@ static rf_status lex_comment(lexer *l, size_t start) {
   char sign = 0;
   if (end > l->at) sign = l->source.at[end - 1];
   l->at = end + 2;
-  trim_behind(l, sign);
+  trim_after(l, sign);
   return RAFTER_OK;
 }
 
@@ -252,20 +254,20 @@ rf_status rf_tpl_lex(const rf_template *parsed, tpl_token **tokens, rf_error *er
     char kind = found ? l.source.at[tag + 1] : 0;
     tpl_text data = {l.source.at + from, (found ? tag : l.source.bytes) - from};
     l.at = found ? tag + 2 : l.source.bytes;
-    char sign = found ? peek(&l, 0) : 0;
+    char sign = found ? peek_char(&l, 0) : 0;
     if (sign == '-' || sign == '+') ++l.at;
     if (sign == '-') data = rf_tpl_strip(data, (tpl_text){0}, 2);
     else if (found && sign != '+' && kind != '{') data = trim_line(&l, data, from);
-    if (data.bytes) add(&l, TOKEN_DATA, from)->text = data;
+    if (data.bytes) add_token(&l, TOKEN_DATA, from)->text = data;
     if (!found) break;
     if (kind == '#') {
       RF_TRY(lex_comment(&l, tag));
       continue;
     }
-    add(&l, kind == '%' ? TOKEN_BLOCK : TOKEN_PRINT, tag);
+    add_token(&l, kind == '%' ? TOKEN_BLOCK : TOKEN_PRINT, tag);
     RF_TRY(lex_inside(&l, kind == '%', tag));
   }
-  add(&l, TOKEN_END, l.source.bytes);
+  add_token(&l, TOKEN_END, l.source.bytes);
   *tokens = l.token;
   return RAFTER_OK;
 }

@@ -7,88 +7,59 @@
 
 /* ---- strings --------------------------------------------------------------------------------- */
 
-static rf_status strip_sides(tpl_run *run, const tpl_value *self, const tpl_value *argument, int sides,
-                             tpl_value *result) {
+/* Bits of the variant: 1 strips the left side, 2 the right side. */
+static rf_status method_strip(tpl_run *run, const tpl_call *c) {
   tpl_text set = {0};
-  if (TPL_GIVEN(argument[0]) && argument[0].kind != TPL_NONE)
-    RF_TRY(rf_tpl_wants_text(run, &argument[0], "the set of characters to strip", &set));
-  if (TPL_GIVEN(argument[0]) && argument[0].kind == TPL_STRING && !set.at) set.at = "";
-  RF_TRY(rf_tpl_step(run, self->text.bytes / 16));
-  *result = *self;
-  result->text = rf_tpl_strip(self->text, set, sides);
+  if (TPL_GIVEN(c->argument[0]) && c->argument[0].kind != TPL_NONE) {
+    RF_TRY(rf_tpl_wants_text(run, &c->argument[0], "the set of characters to strip", &set));
+    if (!set.at) set.at = "";
+  }
+  RF_TRY(rf_tpl_step(run, c->self->text.bytes / 16));
+  *c->result = *c->self;
+  c->result->text = rf_tpl_strip(c->self->text, set, c->variant);
   return RAFTER_OK;
 }
-static rf_status method_strip(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                              tpl_value *result) {
-  return strip_sides(run, self, argument, 3, result);
-}
-static rf_status method_lstrip(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                               tpl_value *result) {
-  return strip_sides(run, self, argument, 1, result);
-}
-static rf_status method_rstrip(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                               tpl_value *result) {
-  return strip_sides(run, self, argument, 2, result);
+
+static rf_status method_case(tpl_run *run, const tpl_call *c) {
+  return rf_tpl_case(run, c->self->text, c->variant, c->result);
 }
 
-static rf_status method_upper(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                              tpl_value *result) {
-  (void)argument;
-  return rf_tpl_case(run, self->text, 'u', result);
-}
-static rf_status method_lower(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                              tpl_value *result) {
-  (void)argument;
-  return rf_tpl_case(run, self->text, 'l', result);
-}
-static rf_status method_capitalize(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                                   tpl_value *result) {
-  (void)argument;
-  return rf_tpl_case(run, self->text, 'c', result);
-}
-static rf_status method_title(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                              tpl_value *result) {
-  (void)argument;
-  return rf_tpl_case(run, self->text, 't', result);
-}
-
-static rf_status has_end(tpl_run *run, const tpl_value *self, const tpl_value *argument, bool behind,
-                         tpl_value *result) {
+/* Whether self starts (variant 0) or ends (variant 1) with argument 0. */
+static rf_status method_has_end(tpl_run *run, const tpl_call *c) {
   tpl_text part;
-  RF_TRY(rf_tpl_wants_text(run, &argument[0], "the prefix or suffix", &part));
-  bool fits = part.bytes <= self->text.bytes;
-  size_t at = fits && behind ? self->text.bytes - part.bytes : 0;
-  *result = tpl_bool(fits && (part.bytes == 0 || memcmp(self->text.at + at, part.at, part.bytes) == 0));
+  RF_TRY(rf_tpl_wants_text(run, &c->argument[0], "the prefix or suffix", &part));
+  bool fits = part.bytes <= c->self->text.bytes;
+  size_t at = fits && c->variant ? c->self->text.bytes - part.bytes : 0;
+  *c->result = tpl_bool(fits && (part.bytes == 0 || memcmp(c->self->text.at + at, part.at, part.bytes) == 0));
   return rf_tpl_step(run, part.bytes / 64);
 }
-static rf_status method_startswith(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                                   tpl_value *result) {
-  return has_end(run, self, argument, false, result);
-}
-static rf_status method_endswith(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                                 tpl_value *result) {
-  return has_end(run, self, argument, true, result);
+
+static rf_status method_remove_end(tpl_run *run, const tpl_call *c) {
+  RF_TRY(method_has_end(run, c));
+  size_t bytes = c->result->truth ? c->argument[0].text.bytes : 0;
+  *c->result = *c->self;
+  if (!c->variant && bytes) c->result->text.at += bytes;
+  c->result->text.bytes -= bytes;
+  return RAFTER_OK;
 }
 
-static rf_status method_replace(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                                tpl_value *result) {
+static rf_status method_replace(tpl_run *run, const tpl_call *c) {
   tpl_text old, new;
   int64_t most;
-  RF_TRY(rf_tpl_wants_text(run, &argument[0], "the text to replace", &old));
-  RF_TRY(rf_tpl_wants_text(run, &argument[1], "the replacement", &new));
-  RF_TRY(rf_tpl_wants_whole(run, &argument[2], "the number of replacements", -1, &most));
-  return rf_tpl_replace(run, self->text, old, new, most, result);
+  RF_TRY(rf_tpl_wants_text(run, &c->argument[0], "the text to replace", &old));
+  RF_TRY(rf_tpl_wants_text(run, &c->argument[1], "the replacement", &new));
+  RF_TRY(rf_tpl_wants_whole(run, &c->argument[2], "the number of replacements", -1, &most));
+  return rf_tpl_replace(run, c->self->text, old, new, most, c->result);
 }
 
 /* Splits self at a separator, or at runs of white space when there is none. */
-static rf_status method_split(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                              tpl_value *result) {
-  tpl_text rest = self->text, between = {0};
+static rf_status method_split(tpl_run *run, const tpl_call *c) {
+  tpl_text rest = c->self->text, between = {0};
   int64_t most;
-  bool spaces = !TPL_GIVEN(argument[0]) || argument[0].kind == TPL_NONE;
-  if (!spaces) RF_TRY(rf_tpl_wants_text(run, &argument[0], "the separator", &between));
+  bool spaces = !TPL_GIVEN(c->argument[0]) || c->argument[0].kind == TPL_NONE;
+  if (!spaces) RF_TRY(rf_tpl_wants_text(run, &c->argument[0], "the separator", &between));
   if (!spaces && between.bytes == 0) return TPL_FAIL(run, "the separator of split() is empty");
-  RF_TRY(rf_tpl_wants_whole(run, &argument[1], "the number of splits", -1, &most));
+  RF_TRY(rf_tpl_wants_whole(run, &c->argument[1], "the number of splits", -1, &most));
   RF_TRY(rf_tpl_step(run, rest.bytes / 4));
   tpl_value *items = NULL;
   size_t count = 0, capacity = 0;
@@ -123,56 +94,35 @@ static rf_status method_split(tpl_run *run, const tpl_value *self, const tpl_val
     ends = spaces && rest.bytes == 0;
     --most;
   }
-  return rf_tpl_list(run, FORM_LIST, items, count, result);
+  return rf_tpl_list(run, FORM_LIST, items, count, c->result);
 }
 
-static rf_status method_splitlines(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                                   tpl_value *result) {
-  (void)argument;
-  return rf_tpl_lines(run, self->text, result);
+static rf_status method_splitlines(tpl_run *run, const tpl_call *c) {
+  return rf_tpl_lines(run, c->self->text, c->result);
 }
 
-static rf_status method_join(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                             tpl_value *result) {
+static rf_status method_join(tpl_run *run, const tpl_call *c) {
   tpl_list items;
-  RF_TRY(rf_tpl_iterate(run, &argument[0], &items));
-  return rf_tpl_join(run, self->text, &items, true, result);
-}
-
-static rf_status remove_end(tpl_run *run, const tpl_value *self, const tpl_value *argument, bool behind,
-                            tpl_value *result) {
-  RF_TRY(has_end(run, self, argument, behind, result));
-  size_t bytes = result->truth ? argument[0].text.bytes : 0;
-  *result = *self;
-  if (!behind && bytes) result->text.at += bytes;
-  result->text.bytes -= bytes;
-  return RAFTER_OK;
-}
-static rf_status method_removeprefix(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                                     tpl_value *result) {
-  return remove_end(run, self, argument, false, result);
-}
-static rf_status method_removesuffix(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                                     tpl_value *result) {
-  return remove_end(run, self, argument, true, result);
+  RF_TRY(rf_tpl_iterate(run, &c->argument[0], &items));
+  return rf_tpl_join(run, c->self->text, &items, true, c->result);
 }
 
 static const tpl_function STRING_METHODS[] = {
-    {.name = "capitalize", .call = method_capitalize},
-    {.name = "endswith", .call = method_endswith, .parameter = {"suffix"}, .needed = 1},
+    {.name = "capitalize", .call = method_case, .variant = 'c'},
+    {.name = "endswith", .call = method_has_end, .parameter = {"suffix"}, .needed = 1, .variant = 1},
     {.name = "join", .call = method_join, .parameter = {"iterable"}, .needed = 1},
-    {.name = "lower", .call = method_lower},
-    {.name = "lstrip", .call = method_lstrip, .parameter = {"chars"}},
-    {.name = "removeprefix", .call = method_removeprefix, .parameter = {"prefix"}, .needed = 1},
-    {.name = "removesuffix", .call = method_removesuffix, .parameter = {"suffix"}, .needed = 1},
+    {.name = "lower", .call = method_case, .variant = 'l'},
+    {.name = "lstrip", .call = method_strip, .parameter = {"chars"}, .variant = 1},
+    {.name = "removeprefix", .call = method_remove_end, .parameter = {"prefix"}, .needed = 1},
+    {.name = "removesuffix", .call = method_remove_end, .parameter = {"suffix"}, .needed = 1, .variant = 1},
     {.name = "replace", .call = method_replace, .parameter = {"old", "new", "count"}, .needed = 2},
-    {.name = "rstrip", .call = method_rstrip, .parameter = {"chars"}},
+    {.name = "rstrip", .call = method_strip, .parameter = {"chars"}, .variant = 2},
     {.name = "split", .call = method_split, .parameter = {"sep", "maxsplit"}},
     {.name = "splitlines", .call = method_splitlines},
-    {.name = "startswith", .call = method_startswith, .parameter = {"prefix"}, .needed = 1},
-    {.name = "strip", .call = method_strip, .parameter = {"chars"}},
-    {.name = "title", .call = method_title},
-    {.name = "upper", .call = method_upper},
+    {.name = "startswith", .call = method_has_end, .parameter = {"prefix"}, .needed = 1},
+    {.name = "strip", .call = method_strip, .parameter = {"chars"}, .variant = 3},
+    {.name = "title", .call = method_case, .variant = 't'},
+    {.name = "upper", .call = method_case, .variant = 'u'},
 };
 static const char *const STRING_REFUSED[] = {
     "casefold",     "center",    "count",     "encode",      "expandtabs", "find",      "format",
@@ -183,46 +133,32 @@ static const char *const STRING_REFUSED[] = {
 
 /* ---- dicts ----------------------------------------------------------------------------------- */
 
-static rf_status dict_view(tpl_run *run, const tpl_value *self, int what, tpl_value *result) {
-  const tpl_dict *dict = self->dict;
+/* A view of the items ('i'), keys ('k') or values ('v'). */
+static rf_status method_view(tpl_run *run, const tpl_call *c) {
+  const tpl_dict *dict = c->self->dict;
   tpl_value *items;
   RF_TRY(rf_tpl_room(run, dict->count, sizeof *items, &items));
   for (size_t i = 0; i < dict->count; ++i) {
-    if (what != 'i') items[i] = what == 'k' ? dict->key[i] : dict->value[i];
+    if (c->variant != 'i') items[i] = c->variant == 'k' ? dict->key[i] : dict->value[i];
     else
       RF_TRY(rf_tpl_list(run, FORM_TUPLE, (const tpl_value[]){dict->key[i], dict->value[i]}, 2, &items[i]));
   }
-  return rf_tpl_list(run, FORM_VIEW, items, dict->count, result);
+  return rf_tpl_list(run, FORM_VIEW, items, dict->count, c->result);
 }
-static rf_status method_items(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                              tpl_value *result) {
-  (void)argument;
-  return dict_view(run, self, 'i', result);
-}
-static rf_status method_keys(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                             tpl_value *result) {
-  (void)argument;
-  return dict_view(run, self, 'k', result);
-}
-static rf_status method_values(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                               tpl_value *result) {
-  (void)argument;
-  return dict_view(run, self, 'v', result);
-}
-static rf_status method_get(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                            tpl_value *result) {
+
+static rf_status method_get(tpl_run *run, const tpl_call *c) {
   size_t index;
-  RF_TRY(rf_tpl_dict_find(run, self->dict, &argument[0], &index));
-  if (index != SIZE_MAX) *result = self->dict->value[index];
-  else *result = TPL_GIVEN(argument[1]) ? argument[1] : tpl_none();
+  RF_TRY(rf_tpl_dict_find(run, c->self->dict, &c->argument[0], &index));
+  if (index != SIZE_MAX) *c->result = c->self->dict->value[index];
+  else *c->result = TPL_GIVEN(c->argument[1]) ? c->argument[1] : tpl_none();
   return RAFTER_OK;
 }
 
 static const tpl_function DICT_METHODS[] = {
     {.name = "get", .call = method_get, .parameter = {"key", "default"}, .needed = 1},
-    {.name = "items", .call = method_items},
-    {.name = "keys", .call = method_keys},
-    {.name = "values", .call = method_values},
+    {.name = "items", .call = method_view, .variant = 'i'},
+    {.name = "keys", .call = method_view, .variant = 'k'},
+    {.name = "values", .call = method_view, .variant = 'v'},
 };
 static const char *const DICT_REFUSED[] = {"clear",   "copy",       "fromkeys", "pop",
                                            "popitem", "setdefault", "update",   NULL};
@@ -260,49 +196,42 @@ const tpl_function *rf_tpl_method(const tpl_value *self, tpl_text name) {
 
 /* ---- global functions ------------------------------------------------------------------------ */
 
-static rf_status function_raise(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                                tpl_value *result) {
-  (void)self;
-  (void)result;
+static rf_status function_raise(tpl_run *run, const tpl_call *c) {
   tpl_text message;
-  RF_TRY(rf_tpl_str(run, &argument[0], &message));
+  RF_TRY(rf_tpl_str(run, &c->argument[0], &message));
   return TPL_FAIL(run, "%.*s", (int)(message.bytes < 500 ? message.bytes : 500),
                   message.at ? message.at : "");
 }
 
 /* Allows only directives with the same result in every C library and locale. */
-static rf_status function_strftime(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                                   tpl_value *result) {
-  (void)self;
+static rf_status function_strftime(tpl_run *run, const tpl_call *c) {
   tpl_text format;
   char pattern[128], text[1024];
-  RF_TRY(rf_tpl_wants_text(run, &argument[0], "the format of a time", &format));
+  RF_TRY(rf_tpl_wants_text(run, &c->argument[0], "the format of a time", &format));
   if (!run->now) return TPL_FAIL(run, "the template needs the current time, which was not given");
   if (format.bytes >= sizeof pattern || memchr(format.at ? format.at : "", 0, format.bytes))
     return TPL_FAIL(run, "the format of a time must have at most 127 bytes");
   if (format.bytes) memcpy(pattern, format.at, format.bytes);
   pattern[format.bytes] = 0;
-  for (const char *c = pattern; (c = strchr(c, '%')); ++c) {
-    c += c[1] == '-' ? 2 : 1;
-    if (!*c || !strchr("aAbBdHIjmMpSUwWyY%eDFTR", *c))
-      return TPL_FAIL(run, "the time directive %%%c is not supported", *c ? *c : ' ');
+  for (const char *at = pattern; (at = strchr(at, '%')); ++at) {
+    at += at[1] == '-' ? 2 : 1;
+    if (!*at || !strchr("aAbBdHIjmMpSUwWyY%eDFTR", *at))
+      return TPL_FAIL(run, "the time directive %%%c is not supported", *at ? *at : ' ');
   }
   size_t bytes = strftime(text, sizeof text, pattern, run->now);
   char *copy;
   RF_TRY(rf_tpl_room(run, bytes, 1, &copy));
   memcpy(copy, text, bytes);
-  *result = tpl_string(copy, bytes);
+  *c->result = tpl_string(copy, bytes);
   return RAFTER_OK;
 }
 
-static rf_status function_range(tpl_run *run, const tpl_value *self, const tpl_value *argument,
-                                tpl_value *result) {
-  (void)self;
+static rf_status function_range(tpl_run *run, const tpl_call *c) {
   int64_t bound[3] = {0, 0, 1};
-  bool one = !TPL_GIVEN(argument[1]);
+  bool one = !TPL_GIVEN(c->argument[1]);
   for (int i = 0; i < 3; ++i) {
     bool last = one && i == 0;
-    RF_TRY(rf_tpl_wants_whole(run, &argument[i], "a bound of range()", bound[i], &bound[last ? 1 : i]));
+    RF_TRY(rf_tpl_wants_whole(run, &c->argument[i], "a bound of range()", bound[i], &bound[last ? 1 : i]));
     if (last) i = 2;
   }
   int64_t start = bound[0], stop = bound[1], step = bound[2], count = 0;
@@ -316,40 +245,37 @@ static rf_status function_range(tpl_run *run, const tpl_value *self, const tpl_v
   tpl_value *items;
   RF_TRY(rf_tpl_room(run, (size_t)count, sizeof *items, &items));
   for (int64_t i = 0; i < count; ++i) items[i] = tpl_int(start + i * step);
-  return rf_tpl_list(run, FORM_RANGE, items, (size_t)count, result);
+  return rf_tpl_list(run, FORM_RANGE, items, (size_t)count, c->result);
 }
 
 /* namespace(...) and dict(...): the fields of another dict, then the named arguments. */
-static rf_status function_dict(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments,
-                               tpl_value *result) {
-  (void)self;
-  RF_TRY(rf_tpl_dict(run, result));
-  for (int i = 0; i < arguments->count; ++i) {
-    const tpl_value *value = &arguments->value[i];
-    tpl_value name = {.kind = TPL_STRING, .text = arguments->name[i]};
+static rf_status function_dict(tpl_run *run, const tpl_call *c) {
+  RF_TRY(rf_tpl_dict(run, c->result));
+  for (int i = 0; i < c->arguments->count; ++i) {
+    const tpl_value *value = &c->arguments->value[i];
+    tpl_value name = {.kind = TPL_STRING, .text = c->arguments->name[i]};
     if (name.text.at) {
-      RF_TRY(rf_tpl_dict_set(run, result, &name, value));
+      RF_TRY(rf_tpl_dict_set(run, c->result, &name, value));
       continue;
     }
     if (i > 0 || value->kind != TPL_DICT)
-      return TPL_FAIL(run, "namespace() and dict() take one dict and arguments with names");
+      return TPL_FAIL(run, "namespace() and dict() take one dict and c->arguments with names");
     for (size_t k = 0; k < value->dict->count; ++k)
-      RF_TRY(rf_tpl_dict_set(run, result, &value->dict->key[k], &value->dict->value[k]));
+      RF_TRY(rf_tpl_dict_set(run, c->result, &value->dict->key[k], &value->dict->value[k]));
   }
   return RAFTER_OK;
 }
-static rf_status function_namespace(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments,
-                                    tpl_value *result) {
-  RF_TRY(function_dict(run, self, arguments, result));
-  result->kind = TPL_NAMESPACE;
-  result->depth = 0;
+static rf_status function_namespace(tpl_run *run, const tpl_call *c) {
+  RF_TRY(function_dict(run, c));
+  c->result->kind = TPL_NAMESPACE;
+  c->result->depth = 0;
   return RAFTER_OK;
 }
 
 const tpl_function *rf_tpl_global(tpl_text name) {
   static const tpl_function rows[] = {
-      {.name = "dict", .call_any = function_dict},
-      {.name = "namespace", .call_any = function_namespace},
+      {.name = "dict", .call = function_dict, .unbound = true},
+      {.name = "namespace", .call = function_namespace, .unbound = true},
       {.name = "raise_exception", .call = function_raise, .parameter = {"message"}, .needed = 1},
       {.name = "range", .call = function_range, .parameter = {"start", "stop", "step"}, .needed = 1},
       {.name = "strftime_now", .call = function_strftime, .parameter = {"format"}, .needed = 1},

@@ -125,7 +125,7 @@ static rf_status block_end(tpl_parser *p) {
   return RAFTER_OK;
 }
 
-static rf_status adopt(tpl_parser *p, tpl_node *node, int slot, tpl_node *child) {
+static rf_status set_child(tpl_parser *p, tpl_node *node, int slot, tpl_node *child) {
   node->kid[slot] = child;
   return rf_tpl_own(p, node, child);
 }
@@ -144,7 +144,7 @@ static rf_status parse_if(tpl_parser *p, tpl_node *node) {
     if (rf_tpl_skip_name(p, "else")) {
       RF_TRY(block_end(p));
       RF_TRY(parse_body(p, last, &body));
-      RF_TRY(adopt(p, node, 0, body));
+      RF_TRY(set_child(p, node, 0, body));
     }
     ++p->token;
     return block_end(p);
@@ -175,13 +175,13 @@ static rf_status parse_for(tpl_parser *p, tpl_node *node) {
   tpl_node *kid;
   node->kind = NODE_FOR;
   RF_TRY(parse_target(p, &kid));
-  RF_TRY(adopt(p, node, 0, kid));
+  RF_TRY(set_child(p, node, 0, kid));
   if (!rf_tpl_skip_name(p, "in")) return rf_tpl_unexpected(p, "'in'");
   RF_TRY(rf_tpl_parse_tuple(p, false, &kid));
-  RF_TRY(adopt(p, node, 1, kid));
+  RF_TRY(set_child(p, node, 1, kid));
   if (rf_tpl_skip_name(p, "if")) {
     RF_TRY(rf_tpl_parse_expression(p, &kid));
-    RF_TRY(adopt(p, node, 2, kid));
+    RF_TRY(set_child(p, node, 2, kid));
   }
   if (rf_tpl_at_name(p, "recursive"))
     return TPL_FAIL_AT(p->parsed, p->token->at, p->error, "recursive loops are not supported");
@@ -189,11 +189,11 @@ static rf_status parse_for(tpl_parser *p, tpl_node *node) {
   ++p->loops;
   RF_TRY(parse_body(p, ends, &kid));
   --p->loops;
-  RF_TRY(adopt(p, node, 3, kid));
+  RF_TRY(set_child(p, node, 3, kid));
   if (rf_tpl_skip_name(p, "else")) {
     RF_TRY(block_end(p));
     RF_TRY(parse_body(p, (const char *const[]){"endfor", NULL}, &kid));
-    RF_TRY(adopt(p, node, 4, kid));
+    RF_TRY(set_child(p, node, 4, kid));
   }
   ++p->token;
   return block_end(p);
@@ -218,25 +218,25 @@ static rf_status parse_set(tpl_parser *p, tpl_node *node) {
     p->token += 2;
     if (p->token->kind != TOKEN_NAME) return rf_tpl_unexpected(p, "a name to assign to");
     node->name = p->token++->text;
-    RF_TRY(adopt(p, node, 0, kid));
+    RF_TRY(set_child(p, node, 0, kid));
     if (!rf_tpl_at_op(p, '=')) return rf_tpl_unexpected(p, "'='");
   } else {
     node->kind = NODE_SET;
     RF_TRY(parse_target(p, &kid));
-    RF_TRY(adopt(p, node, 0, kid));
+    RF_TRY(set_child(p, node, 0, kid));
   }
   if (rf_tpl_skip_op(p, '=')) {
     RF_TRY(rf_tpl_parse_tuple(p, true, &kid));
-    RF_TRY(adopt(p, node, 1, kid));
+    RF_TRY(set_child(p, node, 1, kid));
     return block_end(p);
   }
   node->kind = NODE_SET_BLOCK;
   tpl_node *captured = rf_tpl_node(p, NODE_CAPTURED, p->token->at);
   while (rf_tpl_at_op(p, '|')) RF_TRY(rf_tpl_parse_filter(p, captured, &captured));
-  RF_TRY(adopt(p, node, 2, captured));
+  RF_TRY(set_child(p, node, 2, captured));
   RF_TRY(block_end(p));
   RF_TRY(parse_captured(p, "endset", &kid));
-  return adopt(p, node, 1, kid);
+  return set_child(p, node, 1, kid);
 }
 
 static rf_status parse_macro(tpl_parser *p, tpl_node *node) {
@@ -265,7 +265,7 @@ static rf_status parse_macro(tpl_parser *p, tpl_node *node) {
   RF_TRY(block_end(p));
   tpl_node *body;
   RF_TRY(parse_captured(p, "endmacro", &body));
-  return adopt(p, node, 0, body);
+  return set_child(p, node, 0, body);
 }
 
 static rf_status parse_filtered(tpl_parser *p, tpl_node *node) {
@@ -274,10 +274,10 @@ static rf_status parse_filtered(tpl_parser *p, tpl_node *node) {
   --p->token; /* the filter's name is where a '|' would be */
   do RF_TRY(rf_tpl_parse_filter(p, filter, &filter));
   while (rf_tpl_at_op(p, '|'));
-  RF_TRY(adopt(p, node, 1, filter));
+  RF_TRY(set_child(p, node, 1, filter));
   RF_TRY(block_end(p));
   RF_TRY(parse_captured(p, "endfilter", &body));
-  return adopt(p, node, 0, body);
+  return set_child(p, node, 0, body);
 }
 
 static rf_status parse_generation(tpl_parser *p, tpl_node *node) {
@@ -286,7 +286,7 @@ static rf_status parse_generation(tpl_parser *p, tpl_node *node) {
   RF_TRY(block_end(p));
   tpl_node *body;
   RF_TRY(parse_captured(p, "endgeneration", &body));
-  return adopt(p, node, 0, body);
+  return set_child(p, node, 0, body);
 }
 
 static rf_status parse_leave(tpl_parser *p, tpl_node *node) {
@@ -311,9 +311,8 @@ static rf_status parse_statement(tpl_parser *p, tpl_node **statement) {
       *statement = rf_tpl_node(p, NODE_BODY, name->at);
       return rows[i].parse(p, *statement);
     }
-  int shown = name->text.bytes < 60 ? (int)name->text.bytes : 60;
-  return TPL_FAIL_AT(p->parsed, name->at, p->error, "the block {%% %.*s %%} is not supported here", shown,
-                     name->text.at);
+  return TPL_FAIL_AT(p->parsed, name->at, p->error, "the block {%% %.*s %%} is not supported here",
+                     TPL_SHOWN(name->text));
 }
 
 /* Parses up to a block named in `ends`, which stays the current token; NULL: up to the end. */
@@ -332,7 +331,7 @@ static rf_status parse_body(tpl_parser *p, const char *const *ends, tpl_node **b
       RF_TRY(rf_tpl_parse_tuple(p, true, &value));
       if (p->token->kind != TOKEN_PRINT_END) return rf_tpl_unexpected(p, "}}");
       ++p->token;
-      RF_TRY(adopt(p, child, 0, value));
+      RF_TRY(set_child(p, child, 0, value));
     } else if (token->kind == TOKEN_BLOCK) {
       bool ended = false;
       for (int i = 0; ends && ends[i]; ++i) ended |= rf_tpl_at_name(p, ends[i]);

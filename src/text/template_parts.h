@@ -10,13 +10,14 @@ typedef struct tpl_text {
   const char *at; /* UTF-8, not NUL-terminated */
   size_t bytes;
 } tpl_text;
+/* Arguments of "%.*s" that print at most 60 bytes of a text. */
+#define TPL_SHOWN(text) (int)((text).bytes < 60 ? (text).bytes : 60), (text).at
 
 #define TPL_TEXT(literal) ((tpl_text){(literal), sizeof(literal) - 1})
 bool rf_tpl_same(tpl_text a, tpl_text b);
 bool rf_tpl_is(tpl_text a, const char *word);
 /* Decodes the UTF-8 sequence at `at` into *point; returns its bytes, 0 when it is not valid. */
 size_t rf_tpl_point(const char *at, size_t left, uint32_t *point);
-size_t rf_tpl_put_point(uint32_t point, char out[4]);
 int64_t rf_tpl_points(tpl_text text);
 /* Byte offset of code point `index`, or text.bytes if the text is shorter. */
 size_t rf_tpl_offset(tpl_text text, int64_t index);
@@ -120,7 +121,7 @@ struct tpl_value {
     double real;
     tpl_text text;
     tpl_list *list;
-    tpl_dict *dict; /* also of a namespace */
+    tpl_dict *dict; /* of a dict or a namespace */
     const tpl_loop *loop;
     const tpl_macro *macro;
     const tpl_function *function;
@@ -135,20 +136,25 @@ typedef struct tpl_arguments {
   int count;
 } tpl_arguments;
 
-/* A filter, test, method or global function, as a row of a table. `self` is the value it is applied
- * to, undefined for global functions. */
-typedef rf_status tpl_call(tpl_run *run, const tpl_value *self, const tpl_value *argument, tpl_value *result);
+/* A call of a filter, test, method or global function. */
+typedef struct tpl_call {
+  const tpl_value *self;          /* value that a filter, test or method is applied to */
+  const tpl_value *argument;      /* by parameter; a missing argument is undefined with .form 1 */
+  const tpl_arguments *arguments; /* as written in the template */
+  int variant;                    /* of the row */
+  tpl_value *result;
+} tpl_call;
+typedef rf_status tpl_body(tpl_run *run, const tpl_call *c);
+
+/* A filter, test, method or global function, as a row of a table. */
 enum { TPL_PARAMETERS = 6 };
 struct tpl_function {
   const char *name;
-  /* NULL: exists in Python, but is not supported here. */
-  tpl_call *call;
-  /* argument[i] has this name. A missing argument is undefined with .form 1. */
+  tpl_body *call; /* NULL: exists in Python, but is not supported here */
   const char *parameter[TPL_PARAMETERS];
-  int needed; /* number of required arguments */
-  /* Used instead of `call` when the arguments need no binding to parameters. */
-  rf_status (*call_any)(tpl_run *run, const tpl_value *self, const tpl_arguments *arguments,
-                        tpl_value *result);
+  int needed;   /* number of required arguments */
+  int variant;  /* distinguishes rows with the same `call` */
+  bool unbound; /* `call` reads `arguments`, of any number, instead of `argument` */
 };
 #define TPL_GIVEN(value) ((value).kind != TPL_UNDEFINED || (value).form == 0)
 

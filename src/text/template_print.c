@@ -24,7 +24,7 @@ rf_status rf_tpl_put(tpl_run *run, tpl_out *out, tpl_text text) {
   return RAFTER_OK;
 }
 
-static rf_status put(tpl_run *run, tpl_out *out, const char *text) {
+static rf_status put_text(tpl_run *run, tpl_out *out, const char *text) {
   return rf_tpl_put(run, out, (tpl_text){text, strlen(text)});
 }
 
@@ -100,7 +100,7 @@ static rf_status put_quoted(tpl_run *run, tpl_out *out, tpl_text text) {
       RF_TRY(rf_tpl_put(run, out, (tpl_text){text.at + i, n}));
       continue;
     }
-    RF_TRY(put(run, out, escaped));
+    RF_TRY(put_text(run, out, escaped));
   }
   return rf_tpl_put(run, out, (tpl_text){&quote, 1});
 }
@@ -111,24 +111,24 @@ static rf_status put_list(tpl_run *run, tpl_out *out, const tpl_value *value) {
   if (value->form > FORM_TUPLE)
     return TPL_FAIL(
         run, "printing the result of range(), a dict method or a lazy filter is not supported: use |list");
-  RF_TRY(put(run, out, value->form == FORM_TUPLE ? "(" : "["));
+  RF_TRY(put_text(run, out, value->form == FORM_TUPLE ? "(" : "["));
   for (size_t i = 0; i < value->list->count; ++i) {
-    if (i) RF_TRY(put(run, out, ", "));
+    if (i) RF_TRY(put_text(run, out, ", "));
     RF_TRY(put_repr(run, out, &value->list->item[i]));
   }
-  if (value->form == FORM_TUPLE && value->list->count == 1) RF_TRY(put(run, out, ","));
-  return put(run, out, value->form == FORM_TUPLE ? ")" : "]");
+  if (value->form == FORM_TUPLE && value->list->count == 1) RF_TRY(put_text(run, out, ","));
+  return put_text(run, out, value->form == FORM_TUPLE ? ")" : "]");
 }
 
 static rf_status put_dict(tpl_run *run, tpl_out *out, const tpl_dict *dict) {
-  RF_TRY(put(run, out, "{"));
+  RF_TRY(put_text(run, out, "{"));
   for (size_t i = 0; i < dict->count; ++i) {
-    if (i) RF_TRY(put(run, out, ", "));
+    if (i) RF_TRY(put_text(run, out, ", "));
     RF_TRY(put_repr(run, out, &dict->key[i]));
-    RF_TRY(put(run, out, ": "));
+    RF_TRY(put_text(run, out, ": "));
     RF_TRY(put_repr(run, out, &dict->value[i]));
   }
-  return put(run, out, "}");
+  return put_text(run, out, "}");
 }
 
 /* Prints numbers and constants; false for other kinds. */
@@ -144,11 +144,11 @@ static bool simple_text(const tpl_value *value, char text[40]) {
 static rf_status put_repr(tpl_run *run, tpl_out *out, const tpl_value *value) {
   char text[40];
   RF_TRY(rf_tpl_step(run, 1));
-  if (simple_text(value, text)) return put(run, out, text);
+  if (simple_text(value, text)) return put_text(run, out, text);
   if (value->kind == TPL_STRING && value->form == FORM_PLAIN) return put_quoted(run, out, value->text);
   if (value->kind == TPL_LIST) return put_list(run, out, value);
   if (value->kind == TPL_DICT) return put_dict(run, out, value->dict);
-  if (value->kind == TPL_UNDEFINED) return put(run, out, "Undefined");
+  if (value->kind == TPL_UNDEFINED) return put_text(run, out, "Undefined");
   return TPL_FAIL(run, "printing %s is not supported", rf_tpl_kind_name(value));
 }
 
@@ -169,7 +169,7 @@ rf_status rf_tpl_str(tpl_run *run, const tpl_value *value, tpl_text *text) {
 
 static rf_status json_text(tpl_run *run, tpl_out *out, tpl_text text, bool ascii) {
   static const char names[] = "\"\\\n\r\t\f\b", letters[] = "\"\\nrtfb";
-  RF_TRY(put(run, out, "\""));
+  RF_TRY(put_text(run, out, "\""));
   RF_TRY(rf_tpl_step(run, text.bytes));
   for (size_t i = 0, n; i < text.bytes; i += n) {
     uint32_t point = 0;
@@ -187,9 +187,9 @@ static rf_status json_text(tpl_run *run, tpl_out *out, tpl_text text, bool ascii
       RF_TRY(rf_tpl_put(run, out, (tpl_text){text.at + i, n}));
       continue;
     }
-    RF_TRY(put(run, out, escaped));
+    RF_TRY(put_text(run, out, escaped));
   }
-  return put(run, out, "\"");
+  return put_text(run, out, "\"");
 }
 
 static void json_number(const tpl_value *value, char text[40]) {
@@ -203,7 +203,7 @@ static void json_number(const tpl_value *value, char text[40]) {
 
 static rf_status json_line(tpl_run *run, tpl_out *out, const tpl_json_style *style, int depth) {
   if (!style->indent.at) return RAFTER_OK;
-  RF_TRY(put(run, out, "\n"));
+  RF_TRY(put_text(run, out, "\n"));
   for (int i = 0; i < depth; ++i) RF_TRY(rf_tpl_put(run, out, style->indent));
   return RAFTER_OK;
 }
@@ -228,7 +228,7 @@ static rf_status json_dict(tpl_run *run, tpl_out *out, const tpl_dict *dict, con
                            int depth) {
   size_t *order;
   RF_TRY(key_order(run, dict, style->sorted, &order));
-  RF_TRY(put(run, out, "{"));
+  RF_TRY(put_text(run, out, "{"));
   for (size_t i = 0; i < dict->count; ++i) {
     const tpl_value *key = &dict->key[order[i]];
     char name[40];
@@ -246,7 +246,7 @@ static rf_status json_dict(tpl_run *run, tpl_out *out, const tpl_dict *dict, con
     RF_TRY(rf_tpl_json(run, out, &dict->value[order[i]], style, depth + 1));
   }
   if (dict->count) RF_TRY(json_line(run, out, style, depth));
-  return put(run, out, "}");
+  return put_text(run, out, "}");
 }
 
 rf_status rf_tpl_json(tpl_run *run, tpl_out *out, const tpl_value *value, const tpl_json_style *style,
@@ -256,17 +256,17 @@ rf_status rf_tpl_json(tpl_run *run, tpl_out *out, const tpl_value *value, const 
   if (value->kind == TPL_STRING) return json_text(run, out, value->text, style->ascii);
   if (value->kind >= TPL_NONE && value->kind <= TPL_FLOAT) {
     json_number(value, text);
-    return put(run, out, text);
+    return put_text(run, out, text);
   }
   if (value->kind == TPL_DICT) return json_dict(run, out, value->dict, style, depth);
   if (value->kind != TPL_LIST || value->form > FORM_TUPLE)
     return TPL_FAIL(run, "%s cannot be written as JSON", rf_tpl_kind_name(value));
-  RF_TRY(put(run, out, "["));
+  RF_TRY(put_text(run, out, "["));
   for (size_t i = 0; i < value->list->count; ++i) {
     if (i) RF_TRY(rf_tpl_put(run, out, style->between));
     RF_TRY(json_line(run, out, style, depth + 1));
     RF_TRY(rf_tpl_json(run, out, &value->list->item[i], style, depth + 1));
   }
   if (value->list->count) RF_TRY(json_line(run, out, style, depth));
-  return put(run, out, "]");
+  return put_text(run, out, "]");
 }

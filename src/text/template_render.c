@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static rf_status exec(tpl_run *run, const tpl_node *node);
+typedef rf_status execution(tpl_run *run, const tpl_node *node);
+static execution execute_node;
 
 /* ---- printing -------------------------------------------------------------------------------- */
 
@@ -22,12 +23,12 @@ static rf_status exec_print(tpl_run *run, const tpl_node *node) {
 }
 
 /* Executes `body` in `frame` and captures its output. */
-static rf_status capture(tpl_run *run, const tpl_node *body, tpl_frame *frame, tpl_text *text) {
+static rf_status capture_output(tpl_run *run, const tpl_node *body, tpl_frame *frame, tpl_text *text) {
   tpl_out out = {0}, *outside = run->out;
   tpl_frame *around = run->frame;
   run->out = &out;
   run->frame = frame;
-  rf_status status = exec(run, body);
+  rf_status status = execute_node(run, body);
   run->out = outside;
   run->frame = around;
   *text = tpl_string(out.at, out.bytes).text;
@@ -53,11 +54,12 @@ static rf_status exec_set(tpl_run *run, const tpl_node *node) {
   return assign_target(run, node->kid[0], &value);
 }
 
-static rf_status filtered(tpl_run *run, const tpl_node *body, const tpl_node *filter, tpl_value *value) {
+static rf_status capture_filtered(tpl_run *run, const tpl_node *body, const tpl_node *filter,
+                                  tpl_value *value) {
   tpl_frame *frame;
   tpl_text text, before = run->captured;
   RF_TRY(rf_tpl_new_frame(run, run->frame, &frame));
-  RF_TRY(capture(run, body, frame, &text));
+  RF_TRY(capture_output(run, body, frame, &text));
   run->captured = text;
   RF_TRY(rf_tpl_eval(run, filter, value));
   run->captured = before;
@@ -66,7 +68,7 @@ static rf_status filtered(tpl_run *run, const tpl_node *body, const tpl_node *fi
 
 static rf_status exec_set_block(tpl_run *run, const tpl_node *node) {
   tpl_value value;
-  RF_TRY(filtered(run, node->kid[1], node->kid[2], &value));
+  RF_TRY(capture_filtered(run, node->kid[1], node->kid[2], &value));
   run->at = node->at;
   return assign_target(run, node->kid[0], &value);
 }
@@ -74,7 +76,7 @@ static rf_status exec_set_block(tpl_run *run, const tpl_node *node) {
 static rf_status exec_filtered(tpl_run *run, const tpl_node *node) {
   tpl_value value;
   tpl_text text;
-  RF_TRY(filtered(run, node->kid[0], node->kid[1], &value));
+  RF_TRY(capture_filtered(run, node->kid[0], node->kid[1], &value));
   RF_TRY(rf_tpl_str(run, &value, &text));
   return rf_tpl_put(run, run->out, text);
 }
@@ -95,9 +97,9 @@ static rf_status exec_if(tpl_run *run, const tpl_node *node) {
   for (int i = 0; i < node->count; i += 2) {
     tpl_value condition;
     RF_TRY(rf_tpl_eval(run, node->list[i], &condition));
-    if (rf_tpl_truth(&condition)) return exec(run, node->list[i + 1]);
+    if (rf_tpl_truth(&condition)) return execute_node(run, node->list[i + 1]);
   }
-  return node->kid[0] ? exec(run, node->kid[0]) : RAFTER_OK;
+  return node->kid[0] ? execute_node(run, node->kid[0]) : RAFTER_OK;
 }
 
 /* Keeps the items that pass the loop's "if", which sees the loop's targets but not `loop`. */
@@ -136,13 +138,13 @@ static rf_status exec_for(tpl_run *run, const tpl_node *node) {
     RF_TRY(rf_tpl_assign(run, TPL_TEXT("loop"), &seen));
     run->at = node->at;
     RF_TRY(assign_target(run, node->kid[0], &items->item[loop->index]));
-    RF_TRY(exec(run, node->kid[3]));
+    RF_TRY(execute_node(run, node->kid[3]));
     bool ends = run->leave == NODE_BREAK;
     run->leave = 0;
     if (ends) break;
   }
   run->frame = around;
-  return items->count == 0 && node->kid[4] ? exec(run, node->kid[4]) : RAFTER_OK;
+  return items->count == 0 && node->kid[4] ? execute_node(run, node->kid[4]) : RAFTER_OK;
 }
 
 static rf_status exec_leave(tpl_run *run, const tpl_node *node) {
@@ -151,7 +153,7 @@ static rf_status exec_leave(tpl_run *run, const tpl_node *node) {
 }
 
 static rf_status exec_body(tpl_run *run, const tpl_node *node) {
-  for (int i = 0; i < node->count && !run->leave; ++i) RF_TRY(exec(run, node->list[i]));
+  for (int i = 0; i < node->count && !run->leave; ++i) RF_TRY(execute_node(run, node->list[i]));
   return RAFTER_OK;
 }
 
@@ -195,7 +197,7 @@ rf_status rf_tpl_call_macro(tpl_run *run, const tpl_macro *macro, const tpl_argu
   run->frame = frame;
   RF_TRY(bind_macro(run, macro->node, arguments));
   run->frame = around;
-  RF_TRY(capture(run, macro->node->kid[0], frame, &text));
+  RF_TRY(capture_output(run, macro->node->kid[0], frame, &text));
   *result = (tpl_value){.kind = TPL_STRING, .text = text};
   return RAFTER_OK;
 }
@@ -216,27 +218,28 @@ static rf_status exec_generation(tpl_run *run, const tpl_node *node) {
   size_t mine = run->spans++;
   run->span[mine].first = run->out->bytes;
   RF_TRY(rf_tpl_new_frame(run, around, &run->frame));
-  RF_TRY(exec(run, node->kid[0]));
+  RF_TRY(execute_node(run, node->kid[0]));
   run->frame = around;
   run->span[mine].last = run->out->bytes;
   return RAFTER_OK;
 }
 
-static rf_status exec(tpl_run *run, const tpl_node *node) {
-  static rf_status (*const rows[NODE_KINDS])(tpl_run * run,
-                                             const tpl_node *node) = {[NODE_DATA] = exec_data,
-                                                                      [NODE_PRINT] = exec_print,
-                                                                      [NODE_IF] = exec_if,
-                                                                      [NODE_FOR] = exec_for,
-                                                                      [NODE_SET] = exec_set,
-                                                                      [NODE_SET_BLOCK] = exec_set_block,
-                                                                      [NODE_BODY] = exec_body,
-                                                                      [NODE_SET_FIELD] = exec_set_field,
-                                                                      [NODE_MACRO] = exec_macro,
-                                                                      [NODE_FILTERED] = exec_filtered,
-                                                                      [NODE_BREAK] = exec_leave,
-                                                                      [NODE_CONTINUE] = exec_leave,
-                                                                      [NODE_GENERATION] = exec_generation};
+static rf_status execute_node(tpl_run *run, const tpl_node *node) {
+  static execution *const rows[NODE_KINDS] = {
+      [NODE_DATA] = exec_data,
+      [NODE_PRINT] = exec_print,
+      [NODE_IF] = exec_if,
+      [NODE_FOR] = exec_for,
+      [NODE_SET] = exec_set,
+      [NODE_SET_BLOCK] = exec_set_block,
+      [NODE_BODY] = exec_body,
+      [NODE_SET_FIELD] = exec_set_field,
+      [NODE_MACRO] = exec_macro,
+      [NODE_FILTERED] = exec_filtered,
+      [NODE_BREAK] = exec_leave,
+      [NODE_CONTINUE] = exec_leave,
+      [NODE_GENERATION] = exec_generation,
+  };
   run->at = node->at;
   RF_TRY(rf_tpl_step(run, 1));
   if (++run->depth > TPL_RUN_DEPTH)
@@ -278,7 +281,7 @@ rf_status rf_template_render(const rf_template *parsed, const json_t *variables,
   RF_GO(rf_tpl_new_frame(&run, NULL, &run.frame));
   RF_GO(set_variables(&run, variables));
   RF_GO(rf_tpl_new_frame(&run, run.frame, &run.frame)); /* names set by the template shadow the variables */
-  RF_GO(exec(&run, parsed->body));
+  RF_GO(execute_node(&run, parsed->body));
   rf_rendered made = {
       .text = malloc(out.bytes + 1), .bytes = out.bytes, .generated_count = (int64_t)run.spans};
   made.generated = malloc((run.spans + 1) * sizeof *made.generated);

@@ -1,6 +1,7 @@
 /* template_text.c - UTF-8 strings as in Python: counted, sliced and stripped by code points. */
 #define _GNU_SOURCE /* memmem */
 #include "text/template_parts.h"
+#include "text/utf8.h"
 
 #include <string.h>
 
@@ -11,36 +12,9 @@ bool rf_tpl_same(tpl_text a, tpl_text b) {
 bool rf_tpl_is(tpl_text a, const char *word) { return rf_tpl_same(a, (tpl_text){word, strlen(word)}); }
 
 size_t rf_tpl_point(const char *at, size_t left, uint32_t *point) {
-  static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
-  if (left == 0) return 0;
-  unsigned char first = (unsigned char)at[0];
-  size_t bytes = first < 0x80   ? 1
-                 : first < 0xc0 ? 0
-                 : first < 0xe0 ? 2
-                 : first < 0xf0 ? 3
-                 : first < 0xf8 ? 4
-                                : 0;
-  if (bytes == 0 || bytes > left) return 0;
-  uint32_t value = bytes == 1 ? first : first & (0x7fu >> bytes);
-  for (size_t i = 1; i < bytes; ++i) {
-    if (((unsigned char)at[i] & 0xc0) != 0x80) return 0;
-    value = value << 6 | ((unsigned char)at[i] & 0x3f);
-  }
-  if (value < least[bytes] || value > 0x10ffff || (value >= 0xd800 && value < 0xe000)) return 0;
-  *point = value;
-  return bytes;
-}
-
-size_t rf_tpl_put_point(uint32_t point, char out[4]) {
-  if (point < 0x80) {
-    out[0] = (char)point;
-    return 1;
-  }
-  size_t bytes = point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
-  static const unsigned char lead[5] = {0, 0, 0xc0, 0xe0, 0xf0};
-  for (size_t i = bytes - 1; i > 0; --i, point >>= 6) out[i] = (char)(0x80 | (point & 0x3f));
-  out[0] = (char)(lead[bytes] | point);
-  return bytes;
+  int bytes = left ? rf_utf8_length(at, at + left) : 0;
+  if (bytes) *point = rf_utf8_code(at, bytes);
+  return (size_t)bytes;
 }
 
 static bool starts_point(char c) { return ((unsigned char)c & 0xc0) != 0x80; }
@@ -58,14 +32,7 @@ size_t rf_tpl_offset(tpl_text text, int64_t index) {
   return i;
 }
 
-bool rf_tpl_space(uint32_t point) {
-  if (point < 0x80) return point == ' ' || (point >= 9 && point <= 13) || (point >= 0x1c && point <= 0x1f);
-  if (point >= 0x2000 && point <= 0x200a) return true;
-  static const uint16_t others[] = {0x85, 0xa0, 0x1680, 0x2028, 0x2029, 0x202f, 0x205f, 0x3000};
-  for (size_t i = 0; i < sizeof others / sizeof others[0]; ++i)
-    if (point == others[i]) return true;
-  return false;
-}
+bool rf_tpl_space(uint32_t point) { return rf_code_is_blank(point) || (point >= 0x1c && point <= 0x1f); }
 
 static bool in_set(tpl_text set, const char *at, size_t bytes) {
   uint32_t point;

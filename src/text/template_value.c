@@ -161,7 +161,7 @@ rf_status rf_tpl_contains(tpl_run *run, const tpl_value *container, const tpl_va
 
 /* ---- lists and dicts ------------------------------------------------------------------------- */
 
-static rf_status nest(tpl_run *run, tpl_value *outer, const tpl_value *inner) {
+static rf_status check_nesting(tpl_run *run, tpl_value *outer, const tpl_value *inner) {
   if ((inner->kind == TPL_LIST || inner->kind == TPL_DICT) && inner->depth >= outer->depth)
     outer->depth = (uint16_t)(inner->depth + 1);
   if (outer->depth > TPL_VALUE_DEPTH)
@@ -178,7 +178,7 @@ rf_status rf_tpl_list(tpl_run *run, int form, const tpl_value *items, size_t cou
   *list = (tpl_value){.kind = TPL_LIST, .form = (uint8_t)form, .list = made};
   for (size_t i = 0; i < count; ++i) {
     made->item[i] = items[i];
-    RF_TRY(nest(run, list, &items[i]));
+    RF_TRY(check_nesting(run, list, &items[i]));
   }
   return RAFTER_OK;
 }
@@ -230,7 +230,7 @@ rf_status rf_tpl_dict_set(tpl_run *run, tpl_value *value, const tpl_value *key, 
   size_t index;
   RF_TRY(rf_tpl_dict_find(run, value->dict, key, &index));
   /* Namespaces are never traversed, so they may hold anything. */
-  if (value->kind == TPL_DICT) RF_TRY(nest(run, value, item));
+  if (value->kind == TPL_DICT) RF_TRY(check_nesting(run, value, item));
   if (index == SIZE_MAX) return dict_append(run, value, key, item);
   value->dict->value[index] = *item;
   return RAFTER_OK;
@@ -288,7 +288,7 @@ rf_status rf_tpl_from_json(tpl_run *run, const json_t *json, int depth, tpl_valu
     json_object_foreach ((json_t *)json, key, child) {
       tpl_value name = tpl_string(key, strlen(key)), item;
       RF_TRY(rf_tpl_from_json(run, child, depth + 1, &item));
-      RF_TRY(nest(run, value, &item));
+      RF_TRY(check_nesting(run, value, &item));
       RF_TRY(dict_append(run, value, &name, &item));
     }
     break;
@@ -300,16 +300,14 @@ rf_status rf_tpl_from_json(tpl_run *run, const json_t *json, int depth, tpl_valu
 /* ---- items and slices ------------------------------------------------------------------------ */
 
 rf_status rf_tpl_attribute(tpl_run *run, const tpl_value *object, tpl_text name, tpl_value *result) {
-  int shown = name.bytes < 60 ? (int)name.bytes : 60;
   if (object->kind == TPL_UNDEFINED)
-    return TPL_FAIL(run, "'%.*s' is undefined, so it has no '%.*s'",
-                    (int)(object->text.bytes < 60 ? object->text.bytes : 60), object->text.at, shown,
-                    name.at);
+    return TPL_FAIL(run, "'%.*s' is undefined, so it has no '%.*s'", TPL_SHOWN(object->text),
+                    TPL_SHOWN(name));
   if (name.bytes >= 2 && name.at[0] == '_' && name.at[1] == '_')
-    return TPL_FAIL(run, "the attribute '%.*s' is not supported", shown, name.at);
+    return TPL_FAIL(run, "the attribute '%.*s' is not supported", TPL_SHOWN(name));
   const tpl_function *row = rf_tpl_method(object, name);
-  if (row && !row->call && !row->call_any)
-    return TPL_FAIL(run, "the attribute '%.*s' of %s is not supported", shown, name.at,
+  if (row && !row->call)
+    return TPL_FAIL(run, "the attribute '%.*s' of %s is not supported", TPL_SHOWN(name),
                     rf_tpl_kind_name(object));
   if (row) {
     tpl_method *method;
@@ -332,8 +330,7 @@ rf_status rf_tpl_attribute(tpl_run *run, const tpl_value *object, tpl_text name,
 rf_status rf_tpl_item(tpl_run *run, const tpl_value *object, const tpl_value *index, tpl_value *result) {
   int64_t at, count;
   if (object->kind == TPL_UNDEFINED)
-    return TPL_FAIL(run, "'%.*s' is undefined, so it has no items",
-                    (int)(object->text.bytes < 60 ? object->text.bytes : 60), object->text.at);
+    return TPL_FAIL(run, "'%.*s' is undefined, so it has no items", TPL_SHOWN(object->text));
   *result = tpl_undefined("an item", 7);
   if (object->kind == TPL_DICT) {
     size_t found = SIZE_MAX;
@@ -376,8 +373,7 @@ static rf_status slice_bound(tpl_run *run, const tpl_value *value, int64_t other
 rf_status rf_tpl_slice(tpl_run *run, const tpl_value *object, const tpl_value bounds[3], tpl_value *result) {
   int64_t step = 1, start, stop;
   if (object->kind == TPL_UNDEFINED)
-    return TPL_FAIL(run, "'%.*s' is undefined, so it has no items",
-                    (int)(object->text.bytes < 60 ? object->text.bytes : 60), object->text.at);
+    return TPL_FAIL(run, "'%.*s' is undefined, so it has no items", TPL_SHOWN(object->text));
   bool sliced = object->kind == TPL_STRING || (object->kind == TPL_LIST && object->form < FORM_VIEW);
   if (!sliced) return TPL_FAIL(run, "%s cannot be sliced", rf_tpl_kind_name(object));
   if (bounds[2].kind != TPL_NONE && !rf_tpl_whole(&bounds[2], &step))

@@ -276,14 +276,14 @@ static rf_status encode_segment(rf_encoding *e, const char *at, const char *end,
   bool first = at == e->text;
   if (at == end) return RAFTER_OK;
   RF_TRY(rf_normalize(&tokenizer->normals, text, &e->buffer[0], &e->buffer[1], &text, error));
-  const char *from = text.at, *behind = text.at + text.bytes, *start, *stop;
+  const char *from = text.at, *after = text.at + text.bytes, *start, *stop;
   int32_t id;
-  while (rf_matcher_next(&tokenizer->normalized, text.at, from, behind, e->specials, &start, &stop, &id)) {
+  while (rf_matcher_next(&tokenizer->normalized, text.at, from, after, e->specials, &start, &stop, &id)) {
     RF_TRY(encode_words(e, (rf_span){from, (size_t)(start - from)}, first && from == text.at, error));
     RF_TRY(rf_ids_add(e->ids, id, error));
     from = stop;
   }
-  return encode_words(e, (rf_span){from, (size_t)(behind - from)}, first && from == text.at, error);
+  return encode_words(e, (rf_span){from, (size_t)(after - from)}, first && from == text.at, error);
 }
 
 static rf_status encode_text(rf_encoding *e, rf_error *error) {

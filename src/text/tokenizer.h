@@ -42,6 +42,9 @@ rf_status rf_tokenizer_open(const char *path, rf_tokenizer **tokenizer, rf_error
 rf_status rf_tokenizer_files_copy(const char *from, const char *to_folder, int *copied, rf_error *error);
 /* Writes a tokenizer_config.json that marks a model as trained on bytes. */
 rf_status rf_tokenizer_bytes_write(const char *to_folder, int64_t vocab, rf_error *error);
+/* Reads a tokenizer_config.json or chat_template.json. */
+struct json_t;
+rf_status rf_tokenizer_config_read(const char *path, struct json_t **config, rf_error *error);
 /* Whether the folder has a tokenizer file. */
 bool rf_tokenizer_in(const char *folder);
 /* The byte tokenizer for a vocabulary of `vocab` rows; `model` names the model in errors. Returns
@@ -159,7 +162,7 @@ int64_t rf_tokenizer_scored_bytes(const rf_tokenizer *tokenizer);
 /* Size of the tokenizer.json in bytes; 0 when the tokenizer was read from another file. */
 int64_t rf_tokenizer_json_bytes(const rf_tokenizer *tokenizer);
 bool rf_tokenizer_is_special(const rf_tokenizer *tokenizer, int32_t id);
-int32_t rf_tokenizer_bos(const rf_tokenizer *tokenizer); /* -1: none, also in the three functions below */
+int32_t rf_tokenizer_bos(const rf_tokenizer *tokenizer); /* -1: none (also below) */
 int32_t rf_tokenizer_eos(const rf_tokenizer *tokenizer);
 int32_t rf_tokenizer_pad(const rf_tokenizer *tokenizer);
 int32_t rf_tokenizer_unk(const rf_tokenizer *tokenizer);

@@ -40,6 +40,16 @@ rf_status rf_matcher_sort(rf_matcher *matcher, const char *where, rf_error *erro
   return RAFTER_OK;
 }
 
+/* The first row of [low, high), which are sorted, whose byte `depth` is at least `byte`. */
+static int first_row(const rf_matcher *matcher, int low, int high, size_t depth, int byte) {
+  while (low < high) {
+    int middle = low + (high - low) / 2;
+    if ((unsigned char)matcher->at[middle].text.at[depth] < byte) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
 /* The longest acceptable token at `at`, or NULL. */
 static const rf_added *longest_at(const rf_matcher *matcher, const char *at, const char *end, bool specials) {
   unsigned char c = (unsigned char)*at;
@@ -54,30 +64,10 @@ static const rf_added *longest_at(const rf_matcher *matcher, const char *at, con
     }
     if (at + depth >= end) break;
     c = (unsigned char)at[depth];
-    for (int width = high - low; width > 0;) { /* the first row with a byte >= c */
-      int half = width / 2;
-      if ((unsigned char)matcher->at[low + half].text.at[depth] < c) {
-        low += half + 1;
-        width -= half + 1;
-      } else width = half;
-    }
-    int from = low;
-    for (int width = high - low; width > 0;) { /* the first row with a byte > c */
-      int half = width / 2;
-      if ((unsigned char)matcher->at[from + half].text.at[depth] <= c) {
-        from += half + 1;
-        width -= half + 1;
-      } else width = half;
-    }
-    high = from;
+    high = first_row(matcher, low, high, depth, c + 1);
+    low = first_row(matcher, low, high, depth, c);
   }
   return best;
-}
-
-static const char *before(const char *text, const char *at) {
-  do at--;
-  while (at > text && (*at & 0xC0) == 0x80);
-  return at;
 }
 
 static bool word_at(const char *at, const char *end) {
@@ -93,26 +83,17 @@ bool rf_matcher_next(const rf_matcher *matcher, const char *text, const char *at
     if (matcher->first[c] == matcher->first[c + 1]) continue;
     const rf_added *found = longest_at(matcher, from, end, specials);
     if (!found) continue;
-    const char *behind = from + found->text.bytes;
+    const char *after = from + found->text.bytes;
     if (found->single_word &&
-        ((from > text && word_at(before(text, from), end)) || (behind < end && word_at(behind, end)))) {
-      from = behind - 1;
+        ((from > text && word_at(rf_utf8_before(text, from), end)) || (after < end && word_at(after, end)))) {
+      from = after - 1;
       continue;
     }
     *start = from;
-    *stop = behind;
+    *stop = after;
     *id = found->id;
-    while (found->lstrip && *start > at) {
-      const char *left = before(at, *start);
-      int n = rf_utf8_length(left, end);
-      if (!n || !rf_code_is_blank(rf_utf8_code(left, n))) break;
-      *start = left;
-    }
-    while (found->rstrip && *stop < end) {
-      int n = rf_utf8_length(*stop, end);
-      if (!n || !rf_code_is_blank(rf_utf8_code(*stop, n))) break;
-      *stop += n;
-    }
+    for (int n; found->lstrip && (n = rf_blank_before(at, *start, end));) *start -= n;
+    for (int n; found->rstrip && (n = rf_blank_at(*stop, end));) *stop += n;
     return true;
   }
   return false;

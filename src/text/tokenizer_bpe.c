@@ -51,6 +51,20 @@ void rf_bpe_pair(rf_bpe *bpe, uint32_t left, uint32_t right, uint32_t rank, uint
   *pair = (rf_pair){left, right, rank, id};
 }
 
+static int by_rank(const void *a, const void *b) {
+  const rf_pair *x = a, *y = b;
+  return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+rf_pair *rf_bpe_sorted(const rf_bpe *bpe) {
+  rf_pair *order = malloc(((size_t)bpe->pairs + 1) * sizeof *order);
+  size_t count = 0;
+  for (uint64_t i = 0; order && bpe->slots && i <= bpe->mask; i++)
+    if (bpe->slots[i].rank != RF_NO_RANK) order[count++] = bpe->slots[i];
+  if (order) qsort(order, count, sizeof *order, by_rank);
+  return order;
+}
+
 static inline uint32_t inside_bit(uint32_t left, uint32_t right) {
   return (left * 0x9E3779B1u ^ right * 0x85EBCA6Bu) >> (32 - INSIDE_BITS);
 }
@@ -176,7 +190,7 @@ static void sift_down(uint64_t *heap, size_t count, size_t i) {
   heap[i] = value;
 }
 
-static void push(uint64_t *heap, size_t *count, uint64_t value) {
+static void push_heap(uint64_t *heap, size_t *count, uint64_t value) {
   size_t i = (*count)++;
   while (i && heap[(i - 1) / 2] > value) {
     heap[i] = heap[(i - 1) / 2];
@@ -233,12 +247,12 @@ static rf_status merge_long(rf_encoding *e, const char *word, size_t bytes, rf_e
     next[i] = after;
     if (after < count) previous[after] = i;
     rank_symbol(tokenizer, word, &s[i], &s[after], s[next[after]].first);
-    if (s[i].rank != RF_NO_RANK) push(e->heap, &waiting, (uint64_t)s[i].rank << 32 | i);
+    if (s[i].rank != RF_NO_RANK) push_heap(e->heap, &waiting, (uint64_t)s[i].rank << 32 | i);
     if (!i) continue;
     uint32_t before = previous[i], old = s[before].rank;
     rank_symbol(tokenizer, word, &s[before], &s[i], s[after].first);
     if (s[before].rank != RF_NO_RANK && s[before].rank != old)
-      push(e->heap, &waiting, (uint64_t)s[before].rank << 32 | before);
+      push_heap(e->heap, &waiting, (uint64_t)s[before].rank << 32 | before);
   }
   for (uint32_t i = 0; i < count; i = next[i])
     RF_TRY(put_symbol(e, s[i].id, word + s[i].first, s[next[i]].first - s[i].first, error));

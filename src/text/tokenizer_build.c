@@ -171,7 +171,7 @@ static rf_status add_merges(rf_tokenizer *t, const rf_vocabulary *v, const char 
   return RAFTER_OK;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- building -------------------------------------------------------------------------------- */
 
 static const struct kind {
   const char *name;
@@ -197,8 +197,8 @@ static rf_status add_unigram(rf_tokenizer *t, const rf_vocabulary *v, const char
   return status;
 }
 
-static rf_status fill(rf_tokenizer *t, const rf_vocabulary *v, const struct kind *kind, const char *where,
-                      rf_error *error) {
+static rf_status fill_tokenizer(rf_tokenizer *t, const rf_vocabulary *v, const struct kind *kind,
+                                const char *where, rf_error *error) {
   rf_span none = {"", 0}, space = {v->plain_spaces ? " " : RF_SPACE_MARK, v->plain_spaces ? 1 : 3};
   t->bpe.byte_level = kind->byte_level;
   t->fuse_unknown = true;
@@ -248,7 +248,7 @@ rf_status rf_tokenizer_build(const rf_vocabulary *v, const char *where, rf_token
   RF_TRY(check_id(v, v->unk_id, "unk", where, error));
   rf_tokenizer *made = rf_tokenizer_new(kind->model, error);
   if (!made) return RAFTER_FAILED;
-  rf_status status = fill(made, v, kind, where, error);
+  rf_status status = fill_tokenizer(made, v, kind, where, error);
   if (status != RAFTER_OK) rf_tokenizer_close(made);
   else *tokenizer = made;
   return status;

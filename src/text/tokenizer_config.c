@@ -24,8 +24,8 @@ static rf_status named_id(const rf_tokenizer *t, const json_t *config, const cha
   return RAFTER_OK;
 }
 
-static rf_status apply(rf_tokenizer *t, const json_t *config, bool says_marks, const char *where,
-                       rf_error *error) {
+static rf_status apply_config(rf_tokenizer *t, const json_t *config, bool says_marks, const char *where,
+                              rf_error *error) {
   bool bos, eos;
   RF_TRY(named_id(t, config, "bos_token", where, &t->bos_id, error));
   RF_TRY(named_id(t, config, "eos_token", where, &t->eos_id, error));
@@ -45,26 +45,31 @@ static rf_status apply(rf_tokenizer *t, const json_t *config, bool says_marks, c
   return rf_tokenizer_marks(t, &t->bos_id, bos && t->bos_id >= 0, &t->eos_id, eos && t->eos_id >= 0, error);
 }
 
+rf_status rf_tokenizer_config_read(const char *path, json_t **config, rf_error *error) {
+  const size_t most = (size_t)64 << 20;
+  char *text = NULL;
+  size_t bytes = 0;
+  json_error_t bad;
+  RF_TRY(rf_file_read(path, most, &text, &bytes, error));
+  /* Reads integers as doubles: model_max_length is often 1000000000000000019884624838656. */
+  *config = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &bad);
+  free(text);
+  if (*config) return RAFTER_OK;
+  return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is not valid JSON (line %d, column %d: %s)", path, bad.line,
+                 bad.column, bad.text);
+}
+
 rf_status rf_tokenizer_config_apply(rf_tokenizer *tokenizer, const char *tokenizer_path, bool says_marks,
                                     rf_error *error) {
-  enum { MOST = 1 << 24 };
   char path[4300];
   struct stat info;
+  json_t *config;
   const char *slash = strrchr(tokenizer_path, '/');
   snprintf(path, sizeof path, "%.*stokenizer_config.json", slash ? (int)(slash + 1 - tokenizer_path) : 0,
            tokenizer_path);
   if (stat(path, &info)) return RAFTER_OK;
-  char *text = NULL;
-  size_t bytes;
-  json_error_t bad;
-  RF_TRY(rf_file_read(path, MOST, &text, &bytes, error));
-  /* Reads integers as doubles: model_max_length is often 1000000000000000019884624838656. */
-  json_t *config = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &bad);
-  free(text);
-  if (!config)
-    return RF_FAIL(error, RAFTER_FAILED, NULL, "%s is not valid JSON (line %d, column %d: %s)", path,
-                   bad.line, bad.column, bad.text);
-  rf_status status = apply(tokenizer, config, says_marks, path, error);
+  RF_TRY(rf_tokenizer_config_read(path, &config, error));
+  rf_status status = apply_config(tokenizer, config, says_marks, path, error);
   json_decref(config);
   return status;
 }

@@ -37,7 +37,7 @@ static rf_span text_at(const rf_tokenizer *tokenizer, int32_t id, int flags, boo
 }
 
 /* Whether the id counts as text already returned, so that later leading spaces are kept. */
-static bool shows(const rf_tokenizer *tokenizer, int32_t id, int flags) {
+static bool counts_as_text(const rf_tokenizer *tokenizer, int32_t id, int flags) {
   return flags & RF_DECODE_SPECIALS || !rf_tokenizer_is_special(tokenizer, id);
 }
 
@@ -47,7 +47,7 @@ rf_status rf_tokenizer_decode(const rf_tokenizer *tokenizer, const int32_t *ids,
   bool begun = flags & RF_DECODE_CONTINUES;
   for (int64_t i = 0; i < count; i++) {
     rf_span piece = text_at(tokenizer, ids[i], flags, begun);
-    begun |= shows(tokenizer, ids[i], flags);
+    begun |= counts_as_text(tokenizer, ids[i], flags);
     if (rf_buffer_add(&out, piece.at, piece.bytes, error) != RAFTER_OK) return free(out.at), RAFTER_FAILED;
   }
   if (rf_buffer_reserve(&out, 1, error) != RAFTER_OK) return free(out.at), RAFTER_FAILED;
@@ -64,18 +64,15 @@ void rf_decoder_start(rf_decoder *decoder, const rf_tokenizer *tokenizer, int fl
 size_t rf_decoder_room(const rf_tokenizer *tokenizer) { return tokenizer->longest + 4; }
 
 /* Number of bytes at the end that may begin a UTF-8 character and do not complete it. */
-static size_t unfinished(const char *text, size_t bytes) {
+static size_t unfinished_bytes(const char *text, size_t bytes) {
   for (size_t n = 1; n <= 3 && n <= bytes; n++) {
     unsigned char c = (unsigned char)text[bytes - n];
     if ((c & 0xC0) == 0x80) continue;
     size_t wants = c >= 0xF0 && c <= 0xF4 ? 4 : c >= 0xE0 && c < 0xF0 ? 3 : c >= 0xC2 && c < 0xE0 ? 2 : 1;
     if (n >= wants) return 0;
     /* Only the second byte can make a character invalid; later bytes are continuation bytes. */
-    char whole[4] = {text[bytes - n],
-                     (char)(c == 0xE0   ? 0xA0
-                            : c == 0xF0 ? 0x90
-                                        : 0x80),
-                     (char)0x80, (char)0x80};
+    char second = (char)(c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80);
+    char whole[4] = {(char)c, second, (char)0x80, (char)0x80};
     for (size_t i = 1; i < n; i++) whole[i] = text[bytes - n + i];
     return rf_utf8_length(whole, whole + wants) ? n : 0;
   }
@@ -84,12 +81,12 @@ static size_t unfinished(const char *text, size_t bytes) {
 
 size_t rf_decoder_next(rf_decoder *decoder, int32_t id, char *out) {
   rf_span piece = text_at(decoder->tokenizer, id, decoder->flags, decoder->begun);
-  decoder->begun |= shows(decoder->tokenizer, id, decoder->flags);
+  decoder->begun |= counts_as_text(decoder->tokenizer, id, decoder->flags);
   size_t bytes = (size_t)decoder->held;
   memcpy(out, decoder->hold, bytes);
   if (piece.bytes) memcpy(out + bytes, piece.at, piece.bytes);
   bytes += piece.bytes;
-  size_t keep = unfinished(out, bytes);
+  size_t keep = unfinished_bytes(out, bytes);
   memcpy(decoder->hold, out + bytes - keep, keep);
   decoder->held = (int)keep;
   return bytes - keep;

@@ -13,8 +13,8 @@ static rf_span *spans_of(const rf_gguf_text *texts, int64_t count) {
   return spans;
 }
 
-static rf_status build(const rf_gguf_vocab *from, const char *where, rf_tokenizer **tokenizer,
-                       rf_error *error) {
+static rf_status build_from_gguf(const rf_gguf_vocab *from, const char *where, rf_tokenizer **tokenizer,
+                                 rf_error *error) {
   char kind[32], pre[64];
   snprintf(kind, sizeof kind, "%.*s", (int)(from->model.bytes < 31 ? from->model.bytes : 31), from->model.at);
   snprintf(pre, sizeof pre, "%.*s", (int)(from->pre.bytes < 63 ? from->pre.bytes : 63), from->pre.at);
@@ -59,7 +59,7 @@ static rf_status write_others(const rf_gguf *file, const char *to, rf_error *err
   const char *slash = strrchr(to, '/');
   snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - to) : 1, slash ? to : ".");
   RF_TRY(rf_gguf_vocab_read(file, &vocab, error));
-  rf_status status = build(&vocab, to, &tokenizer, error);
+  rf_status status = build_from_gguf(&vocab, to, &tokenizer, error);
   const char *template = vocab.chat_template.at;
   size_t bytes = (size_t)vocab.chat_template.bytes;
   if (status == RAFTER_OK)
@@ -104,7 +104,7 @@ rf_status rf_tokenizer_gguf_open(const char *path, rf_tokenizer **tokenizer, rf_
   RF_TRY(rf_gguf_open(path, &file, error));
   rf_status status = rf_gguf_vocab_read(file, &vocab, error);
   if (status == RAFTER_OK) {
-    status = build(&vocab, path, tokenizer, error);
+    status = build_from_gguf(&vocab, path, tokenizer, error);
     rf_gguf_vocab_free(&vocab);
   }
   rf_gguf_close(file);

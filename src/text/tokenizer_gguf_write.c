@@ -30,7 +30,7 @@ static rf_status no_place(const writing *w, const char *what) {
 
 /* ---- what GGUF can represent ----------------------------------------------------------------- */
 
-static bool literal(const rf_normal *n, const char *from, const char *to) {
+static bool is_literal(const rf_normal *n, const char *from, const char *to) {
   return !n->pattern && n->from_bytes == strlen(from) && n->to_bytes == strlen(to) &&
          !memcmp(n->from, from, n->from_bytes) && !memcmp(n->to, to, n->to_bytes);
 }
@@ -44,7 +44,7 @@ static rf_status check_pieces(const writing *w, bool *space_prefix) {
     const rf_normal *n = &t->normals.at[i];
     if (n->kind == RF_NORMAL_PREPEND && n->to_bytes == 3 && !memcmp(n->to, RF_SPACE_MARK, 3))
       *space_prefix = true;
-    else if (n->kind == RF_NORMAL_REPLACE && literal(n, " ", RF_SPACE_MARK)) marks = true;
+    else if (n->kind == RF_NORMAL_REPLACE && is_literal(n, " ", RF_SPACE_MARK)) marks = true;
     else return no_place(w, "its normalizer");
   }
   if (!marks) return no_place(w, "its pieces contain plain spaces");
@@ -132,33 +132,24 @@ static rf_status put_pieces(writing *w) {
 
 /* ---- merges ---------------------------------------------------------------------------------- */
 
-static int by_rank(const void *a, const void *b) {
-  const rf_pair *x = a, *y = b;
-  return (x->rank > y->rank) - (x->rank < y->rank);
-}
-
 static rf_status put_merges(writing *w, rf_gguf_meta *meta) {
   const rf_bpe *bpe = &w->t->bpe;
   rf_status status = RAFTER_OK;
-  rf_pair *order = malloc(((size_t)bpe->pairs + 1) * sizeof *order);
+  rf_pair *order = rf_bpe_sorted(bpe);
   rf_gguf_text *merge = malloc(((size_t)bpe->pairs + 1) * sizeof *merge);
-  int64_t count = 0;
   if (!order || !merge) {
     status = RF_FAIL(w->error, RAFTER_FAILED, NULL, "out of memory");
     goto done;
   }
-  for (uint64_t i = 0; bpe->slots && i <= bpe->mask; i++)
-    if (bpe->slots[i].rank != RF_NO_RANK) order[count++] = bpe->slots[i];
-  qsort(order, (size_t)count, sizeof *order, by_rank);
-  for (int64_t i = 0; i < count; i++) {
+  for (int64_t i = 0; i < bpe->pairs; i++) {
     char text[4 * RF_PIECE_MOST + 1];
     size_t n = rf_alphabet_text(rf_pieces_at(&w->t->pieces, order[i].left), text);
     text[n++] = ' ';
     n += rf_alphabet_text(rf_pieces_at(&w->t->pieces, order[i].right), text + n);
     RF_GO(put_text(w, &merge[i], text, n));
   }
-  for (int64_t i = 0; i < count; i++) merge[i].at = w->text.at + (uintptr_t)merge[i].at;
-  if (!rf_gguf_set_texts(meta, "tokenizer.ggml.merges", merge, count))
+  for (int64_t i = 0; i < bpe->pairs; i++) merge[i].at = w->text.at + (uintptr_t)merge[i].at;
+  if (!rf_gguf_set_texts(meta, "tokenizer.ggml.merges", merge, bpe->pairs))
     status = RF_FAIL(w->error, RAFTER_FAILED, NULL, "out of memory");
 done:
   free(order);
@@ -179,7 +170,7 @@ static void fill_scores(const writing *w) {
     if (bpe->rank[id] != RF_NO_RANK) w->score[id] = -(float)bpe->rank[id];
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 /* llama.cpp assumes Llama's ids when a SentencePiece vocabulary names none: write UINT32_MAX. */
 static bool set_id(const writing *w, rf_gguf_meta *meta, const char *key, int32_t id) {

@@ -14,29 +14,29 @@ typedef struct scan {
   rf_error *error;
 } scan;
 
-static rf_status wrong(const scan *s, const char *expected) {
+static rf_status fail_expected(const scan *s, const char *expected) {
   return RF_FAIL(s->error, RAFTER_FAILED, NULL, "%s is not a tokenizer (byte %lld: expected %s)", s->where,
                  (long long)(s->at - s->text), expected);
 }
 
-static inline void blanks(scan *s) {
+static inline void skip_blanks(scan *s) {
   while (s->at < s->end && (*s->at == ' ' || *s->at == '\n' || *s->at == '\r' || *s->at == '\t')) s->at++;
 }
 
-static inline bool take(scan *s, char c) {
-  blanks(s);
+static inline bool take_char(scan *s, char c) {
+  skip_blanks(s);
   if (s->at == s->end || *s->at != c) return false;
   s->at++;
   return true;
 }
 
-static rf_status expect(scan *s, char c, const char *expected) {
-  return take(s, c) ? RAFTER_OK : wrong(s, expected);
+static rf_status expect_char(scan *s, char c, const char *expected) {
+  return take_char(s, c) ? RAFTER_OK : fail_expected(s, expected);
 }
 
 /* ---- strings --------------------------------------------------------------------------------- */
 
-static int hex4(const char *at, const char *end) {
+static int read_hex4(const char *at, const char *end) {
   int value = 0;
   if (end - at < 4) return -1;
   for (int i = 0; i < 4; i++) {
@@ -52,7 +52,7 @@ static int hex4(const char *at, const char *end) {
 }
 
 /* Decodes one escape after its backslash into UTF-8; returns its bytes, 0 if it is invalid. */
-static int escape(scan *s, char out[4]) {
+static int read_escape(scan *s, char out[4]) {
   static const char NAMES[] = "\"\\/bfnrt", VALUES[] = "\"\\/\b\f\n\r\t";
   if (s->at == s->end) return 0;
   char c = *s->at++;
@@ -61,35 +61,35 @@ static int escape(scan *s, char out[4]) {
     out[0] = VALUES[name - NAMES];
     return 1;
   }
-  int code = c == 'u' ? hex4(s->at, s->end) : -1, low;
+  int code = c == 'u' ? read_hex4(s->at, s->end) : -1, low;
   if (code < 0 || (code >= 0xDC00 && code <= 0xDFFF)) return 0;
   s->at += 4;
   if (code < 0xD800 || code > 0xDBFF) return rf_utf8_put((uint32_t)code, out);
-  if (s->end - s->at < 6 || s->at[0] != '\\' || s->at[1] != 'u' || (low = hex4(s->at + 2, s->end)) < 0xDC00 ||
-      low > 0xDFFF)
+  if (s->end - s->at < 6 || s->at[0] != '\\' || s->at[1] != 'u' ||
+      (low = read_hex4(s->at + 2, s->end)) < 0xDC00 || low > 0xDFFF)
     return 0;
   s->at += 6;
   return rf_utf8_put(0x10000u + ((uint32_t)(code - 0xD800) << 10 | (uint32_t)(low - 0xDC00)), out);
 }
 
 /* Reads a string of at most RF_PIECE_MOST bytes into `out`. */
-static rf_status string(scan *s, char out[RF_PIECE_MOST], size_t *bytes) {
+static rf_status read_string(scan *s, char out[RF_PIECE_MOST], size_t *bytes) {
   size_t count = 0;
-  if (!take(s, '"')) return wrong(s, "a string");
+  if (!take_char(s, '"')) return fail_expected(s, "a string");
   for (;;) {
     const char *from = s->at;
     while (s->at < s->end && *s->at != '"' && *s->at != '\\' && (unsigned char)*s->at >= ' ') s->at++;
     size_t n = (size_t)(s->at - from);
-    if (n > RF_PIECE_MOST - 4 - count) return wrong(s, "a string of at most 4092 bytes");
+    if (n > RF_PIECE_MOST - 4 - count) return fail_expected(s, "a string of at most 4092 bytes");
     memcpy(out + count, from, n);
     count += n;
-    if (s->at == s->end) return wrong(s, "the end of a string");
+    if (s->at == s->end) return fail_expected(s, "the end of a string");
     char c = *s->at++;
     if (c == '"') break;
-    n = c == '\\' ? (size_t)escape(s, out + count) : 0;
-    if (!n) return wrong(s, "a JSON string");
+    n = c == '\\' ? (size_t)read_escape(s, out + count) : 0;
+    if (!n) return fail_expected(s, "a JSON string");
     count += n;
-    if (count > RF_PIECE_MOST - 4) return wrong(s, "a string of at most 4092 bytes");
+    if (count > RF_PIECE_MOST - 4) return fail_expected(s, "a string of at most 4092 bytes");
   }
   *bytes = count;
   return RAFTER_OK;
@@ -111,10 +111,10 @@ typedef struct cuts {
 
 /* Skips a value and stores its span. Only strings and brackets matter for finding its end; the
  * value is parsed later. */
-static rf_status skip(scan *s, rf_span *value, cuts *cut) {
+static rf_status skip_value(scan *s, rf_span *value, cuts *cut) {
   static const char PLAIN[256] = {['"'] = 1, ['['] = 1, [']'] = 1, ['{'] = 1, ['}'] = 1, [','] = 1};
   int depth = 0;
-  blanks(s);
+  skip_blanks(s);
   const char *from = s->at, *last = from;
   for (; s->at < s->end; s->at++) {
     while (s->at < s->end && !PLAIN[(unsigned char)*s->at]) s->at++;
@@ -125,50 +125,50 @@ static rf_status skip(scan *s, rf_span *value, cuts *cut) {
         if (*s->at == '\\') s->at++;
       if (s->at >= s->end) break;
     } else if (c == '[' || c == '{') {
-      if (++depth > DEPTH_MOST) return wrong(s, "fewer nested brackets");
+      if (++depth > DEPTH_MOST) return fail_expected(s, "fewer nested brackets");
     } else if (depth == 0) break; /* a comma or the bracket around */
     else if (c != ',') depth--;
     else if (cut && depth == 1 && cut->count < CUTS_MOST && s->at - last >= CUT_BYTES)
       cut->at[cut->count++] = last = s->at;
   }
   if (s->at > s->end) s->at = s->end;
-  if (depth || s->at == s->end || s->at == from) return wrong(s, "a JSON value");
+  if (depth || s->at == s->end || s->at == from) return fail_expected(s, "a JSON value");
   *value = (rf_span){from, (size_t)(s->at - from)};
   return RAFTER_OK;
 }
 
-static rf_status whole_number(scan *s, int64_t most, int64_t *value) {
-  blanks(s);
+static rf_status read_id(scan *s, int64_t most, int64_t *value) {
+  skip_blanks(s);
   const char *from = s->at;
   *value = 0;
   for (; s->at < s->end && *s->at >= '0' && *s->at <= '9'; s->at++) {
     *value = *value * 10 + (*s->at - '0');
-    if (*value > most) return wrong(s, "a smaller id");
+    if (*value > most) return fail_expected(s, "a smaller id");
   }
-  return s->at > from && (*from != '0' || s->at == from + 1) ? RAFTER_OK : wrong(s, "an id");
+  return s->at > from && (*from != '0' || s->at == from + 1) ? RAFTER_OK : fail_expected(s, "an id");
 }
 
-static rf_status real_number(scan *s, double *value) {
+static rf_status read_real(scan *s, double *value) {
   char text[40], *end;
   size_t n = 0;
-  blanks(s);
+  skip_blanks(s);
   while (s->at < s->end && n < sizeof text - 1 && *s->at && strchr("+-.eE0123456789", *s->at))
     text[n++] = *s->at++;
   text[n] = 0;
   *value = strtod(text, &end);
-  return n && !*end ? RAFTER_OK : wrong(s, "a number");
+  return n && !*end ? RAFTER_OK : fail_expected(s, "a number");
 }
 
 /* A skipped value ends at a comma or a bracket; nothing else may follow the parsed part. */
-static rf_status nothing_behind(scan *s) {
-  blanks(s);
-  return s->at == s->end ? RAFTER_OK : wrong(s, "a comma or a closing bracket");
+static rf_status expect_end(scan *s) {
+  skip_blanks(s);
+  return s->at == s->end ? RAFTER_OK : fail_expected(s, "a comma or a closing bracket");
 }
 
 /* Reads the comma between values of an object or array; *follows: no closing bracket. */
-static rf_status more(scan *s, char closing, bool *first, bool *follows) {
-  if (take(s, closing)) return *follows = false, RAFTER_OK;
-  if (!*first && !take(s, ',')) return wrong(s, "a comma or a closing bracket");
+static rf_status read_separator(scan *s, char closing, bool *first, bool *follows) {
+  if (take_char(s, closing)) return *follows = false, RAFTER_OK;
+  if (!*first && !take_char(s, ',')) return fail_expected(s, "a comma or a closing bracket");
   *first = false;
   *follows = true;
   return RAFTER_OK;
@@ -183,7 +183,8 @@ typedef struct parts {
   cuts cut;              /* cuts of `merges` */
 } parts;
 
-static rf_status small_value(const scan *s, const char *key, size_t key_bytes, rf_span value, json_t *into) {
+static rf_status read_small_value(const scan *s, const char *key, size_t key_bytes, rf_span value,
+                                  json_t *into) {
   json_error_t bad;
   char name[64];
   snprintf(name, sizeof name, "%.*s", (int)(key_bytes < 60 ? key_bytes : 60), key);
@@ -198,7 +199,7 @@ static rf_status small_value(const scan *s, const char *key, size_t key_bytes, r
   return RAFTER_OK;
 }
 
-static bool is(const char *key, size_t bytes, const char *name) {
+static bool key_is(const char *key, size_t bytes, const char *name) {
   return bytes == strlen(name) && !memcmp(key, name, bytes);
 }
 
@@ -206,28 +207,28 @@ static rf_status read_object(scan *s, parts *p, bool in_model) {
   char key[RF_PIECE_MOST];
   size_t bytes;
   bool first = true, follows;
-  RF_TRY(expect(s, '{', "an object"));
+  RF_TRY(expect_char(s, '{', "an object"));
   for (;;) {
-    RF_TRY(more(s, '}', &first, &follows));
+    RF_TRY(read_separator(s, '}', &first, &follows));
     if (!follows) return RAFTER_OK;
-    RF_TRY(string(s, key, &bytes));
-    RF_TRY(expect(s, ':', "a colon"));
-    if (!in_model && is(key, bytes, "model")) {
+    RF_TRY(read_string(s, key, &bytes));
+    RF_TRY(expect_char(s, ':', "a colon"));
+    if (!in_model && key_is(key, bytes, "model")) {
       if (p->model) return RF_FAIL(s->error, RAFTER_FAILED, NULL, "%s has a field twice (model)", s->where);
       if (!(p->model = json_object())) return RF_FAIL(s->error, RAFTER_FAILED, NULL, "out of memory");
       RF_TRY(read_object(s, p, true)); /* recursion ends here: a model has no inner model */
       continue;
     }
-    rf_span value, *large = !in_model                  ? NULL
-                            : is(key, bytes, "vocab")  ? &p->vocab
-                            : is(key, bytes, "merges") ? &p->merges
-                                                       : NULL;
-    RF_TRY(skip(s, &value, large == &p->merges && !large->bytes ? &p->cut : NULL));
+    rf_span value, *large = !in_model                      ? NULL
+                            : key_is(key, bytes, "vocab")  ? &p->vocab
+                            : key_is(key, bytes, "merges") ? &p->merges
+                                                           : NULL;
+    RF_TRY(skip_value(s, &value, large == &p->merges && !large->bytes ? &p->cut : NULL));
     if (large && large->bytes)
       return RF_FAIL(s->error, RAFTER_FAILED, NULL, "%s has a field twice (model.%.*s)", s->where, (int)bytes,
                      key);
     if (large) *large = value;
-    else RF_TRY(small_value(s, key, bytes, value, in_model ? p->model : p->small));
+    else RF_TRY(read_small_value(s, key, bytes, value, in_model ? p->model : p->small));
   }
 }
 
@@ -248,14 +249,14 @@ static rf_status read_vocab(scan *s, rf_tokenizer *t) {
   size_t bytes;
   bool first = true, follows;
   int64_t id, most = s->end - s->at < INT32_MAX / 4 ? s->end - s->at : INT32_MAX / 4;
-  RF_TRY(expect(s, '{', "the vocabulary as an object"));
+  RF_TRY(expect_char(s, '{', "the vocabulary as an object"));
   RF_TRY(rf_pieces_reserve(&t->pieces, (s->end - s->at) / 32 + 1, s->error));
   for (;;) {
-    RF_TRY(more(s, '}', &first, &follows));
+    RF_TRY(read_separator(s, '}', &first, &follows));
     if (!follows) return rf_pieces_list(&t->pieces, false, s->where, s->error);
-    RF_TRY(string(s, piece, &bytes));
-    RF_TRY(expect(s, ':', "a colon"));
-    RF_TRY(whole_number(s, most, &id));
+    RF_TRY(read_string(s, piece, &bytes));
+    RF_TRY(expect_char(s, ':', "a colon"));
+    RF_TRY(read_id(s, most, &id));
     RF_TRY(put_piece(s, t, id, (rf_span){piece, bytes}));
   }
 }
@@ -268,15 +269,15 @@ static rf_status read_scores(scan *s, rf_tokenizer *t, double **scores) {
   int64_t most = (s->end - s->at) / 6 + 1;
   if (!(*scores = calloc((size_t)most, sizeof **scores)))
     return RF_FAIL(s->error, RAFTER_FAILED, NULL, "out of memory");
-  RF_TRY(expect(s, '[', "the vocabulary as an array"));
+  RF_TRY(expect_char(s, '[', "the vocabulary as an array"));
   for (int64_t id = 0;; id++) {
-    RF_TRY(more(s, ']', &first, &follows));
+    RF_TRY(read_separator(s, ']', &first, &follows));
     if (!follows) return rf_pieces_list(&t->pieces, false, s->where, s->error);
-    RF_TRY(expect(s, '[', "a piece with its score"));
-    RF_TRY(string(s, piece, &bytes));
-    RF_TRY(expect(s, ',', "a comma"));
-    RF_TRY(real_number(s, &(*scores)[id < most ? id : most - 1]));
-    RF_TRY(expect(s, ']', "the end of a piece"));
+    RF_TRY(expect_char(s, '[', "a piece with its score"));
+    RF_TRY(read_string(s, piece, &bytes));
+    RF_TRY(expect_char(s, ',', "a comma"));
+    RF_TRY(read_real(s, &(*scores)[id < most ? id : most - 1]));
+    RF_TRY(expect_char(s, ']', "the end of a piece"));
     RF_TRY(put_piece(s, t, id, (rf_span){piece, bytes}));
   }
 }
@@ -304,27 +305,27 @@ typedef struct stretch {
 static rf_status read_merge(scan *s, bool byte_level, block *b) {
   char left[RF_PIECE_MOST], other[RF_PIECE_MOST], *right = other;
   size_t left_bytes, right_bytes;
-  blanks(s);
+  skip_blanks(s);
   b->from[b->count] = s->at;
-  if (take(s, '[')) {
-    RF_TRY(string(s, left, &left_bytes));
-    RF_TRY(expect(s, ',', "a comma"));
-    RF_TRY(string(s, other, &right_bytes));
-    RF_TRY(expect(s, ']', "the end of a merge"));
+  if (take_char(s, '[')) {
+    RF_TRY(read_string(s, left, &left_bytes));
+    RF_TRY(expect_char(s, ',', "a comma"));
+    RF_TRY(read_string(s, other, &right_bytes));
+    RF_TRY(expect_char(s, ']', "the end of a merge"));
   } else {
-    RF_TRY(string(s, left, &left_bytes));
+    RF_TRY(read_string(s, left, &left_bytes));
     char *space = memchr(left, ' ', left_bytes);
     if (!space || memchr(space + 1, ' ', (size_t)(left + left_bytes - space - 1)))
-      return wrong(s, "a merge of two pieces with one space between");
+      return fail_expected(s, "a merge of two pieces with one space between");
     right = space + 1;
     right_bytes = (size_t)(left + left_bytes - right);
     left_bytes = (size_t)(space - left);
   }
-  if (!left_bytes || !right_bytes) return wrong(s, "a merge of two pieces that are not empty");
+  if (!left_bytes || !right_bytes) return fail_expected(s, "a merge of two pieces that are not empty");
   if (byte_level) {
     int64_t n = rf_alphabet_bytes((rf_span){left, left_bytes}, left),
             m = rf_alphabet_bytes((rf_span){right, right_bytes}, right);
-    if (n < 0 || m < 0) return wrong(s, "a merge in the byte alphabet");
+    if (n < 0 || m < 0) return fail_expected(s, "a merge in the byte alphabet");
     left_bytes = (size_t)n;
     right_bytes = (size_t)m;
   }
@@ -360,17 +361,17 @@ static rf_status find_merges(stretch *s, const rf_tokenizer *t, block *b) {
   return RAFTER_OK;
 }
 
-/* `behind`: the stretch begins after a comma, so an item must follow. */
-static rf_status read_stretch(stretch *s, bool behind, const rf_tokenizer *t) {
+/* `after_comma`: the stretch begins after a comma, so an item must follow. */
+static rf_status read_stretch(stretch *s, bool after_comma, const rf_tokenizer *t) {
   rf_status status = RAFTER_OK;
   block b = {0};
   bool first = true, follows = true;
   while (follows) {
-    blanks(&s->s);
-    if (first && behind) first = false;
-    else if (s->last) RF_GO(more(&s->s, ']', &first, &follows));
+    skip_blanks(&s->s);
+    if (first && after_comma) first = false;
+    else if (s->last) RF_GO(read_separator(&s->s, ']', &first, &follows));
     else if (first) first = false; /* the very first item; an empty array has no cuts */
-    else if ((follows = s->s.at < s->s.end)) RF_GO(expect(&s->s, ',', "a comma or a closing bracket"));
+    else if ((follows = s->s.at < s->s.end)) RF_GO(expect_char(&s->s, ',', "a comma or a closing bracket"));
     if (follows) RF_GO(read_merge(&s->s, t->bpe.byte_level, &b));
     if (b.count == BLOCK || !follows) RF_GO(find_merges(s, t, &b));
   }
@@ -411,7 +412,7 @@ static rf_status put_merges(const scan *s, rf_tokenizer *t, const stretch *all, 
 /* All threads look up ids; one thread then enters the pairs into the table. */
 static rf_status read_merges(scan *s, rf_tokenizer *t, const cuts *cut) {
   int count = cut->count + 1;
-  RF_TRY(expect(s, '[', "the merges as an array"));
+  RF_TRY(expect_char(s, '[', "the merges as an array"));
   stretch *all = calloc((size_t)count, sizeof *all);
   if (!all) return RF_FAIL(s->error, RAFTER_FAILED, NULL, "out of memory");
   for (int k = 0; k < count; k++) {
@@ -430,23 +431,21 @@ static rf_status read_merges(scan *s, rf_tokenizer *t, const cuts *cut) {
 
 /* ---- the model's settings -------------------------------------------------------------------- */
 
+/* `list`: words between spaces. */
+static bool is_listed(const char *list, const char *word) {
+  char spaced[40];
+  snprintf(spaced, sizeof spaced, " %.37s ", word);
+  return !strchr(word, ' ') && strstr(list, spaced);
+}
+
 static rf_status check_settings(const scan *s, json_t *model) {
-  static const char *const KNOWN[] = {"type",
-                                      "dropout",
-                                      "unk_token",
-                                      "continuing_subword_prefix",
-                                      "end_of_word_suffix",
-                                      "fuse_unk",
-                                      "byte_fallback",
-                                      "ignore_merges",
-                                      "unk_id"};
+  static const char KNOWN[] = " type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk "
+                              "byte_fallback ignore_merges unk_id ";
   static const char *const EMPTY[] = {"continuing_subword_prefix", "end_of_word_suffix"};
   const char *key;
   json_t *value;
   json_object_foreach (model, key, value) {
-    bool known = false;
-    for (size_t i = 0; i < sizeof KNOWN / sizeof KNOWN[0] && !known; i++) known = !strcmp(KNOWN[i], key);
-    if (!known)
+    if (!is_listed(KNOWN, key))
       return RF_FAIL(s->error, RAFTER_FAILED, NULL, "unknown setting of a tokenizer's model (%s: model.%s)",
                      s->where, key);
   }
@@ -496,7 +495,7 @@ static rf_status read_model(const scan *file, rf_tokenizer *t, const parts *p) {
   if (t->kind == RF_TOKENS_UNIGRAM) {
     double *scores = NULL;
     rf_status status = read_scores(&vocab, t, &scores);
-    if (status == RAFTER_OK) status = nothing_behind(&vocab);
+    if (status == RAFTER_OK) status = expect_end(&vocab);
     if (status == RAFTER_OK) status = rf_unigram_build(t, scores, false, file->where, file->error);
     free(scores);
     RF_TRY(status);
@@ -504,8 +503,8 @@ static rf_status read_model(const scan *file, rf_tokenizer *t, const parts *p) {
   }
   RF_TRY(read_vocab(&vocab, t));
   RF_TRY(read_merges(&merges, t, &p->cut));
-  RF_TRY(nothing_behind(&vocab));
-  RF_TRY(nothing_behind(&merges));
+  RF_TRY(expect_end(&vocab));
+  RF_TRY(expect_end(&merges));
   RF_TRY(unknown_id(file, t, p->model));
   return rf_bpe_finish(t, file->where, file->error);
 }
@@ -524,9 +523,7 @@ static rf_status read_added(const scan *s, rf_tokenizer *t, json_t *token) {
     return RF_FAIL(s->error, RAFTER_FAILED, NULL, "the content of an added token is empty or too long (%s)",
                    where);
   json_object_foreach (token, key, value) {
-    char name[32];
-    snprintf(name, sizeof name, " %s ", key);
-    if (!strstr(KNOWN, name))
+    if (!is_listed(KNOWN, key))
       return RF_FAIL(s->error, RAFTER_FAILED, NULL, "unknown setting of an added token (%s: %s)", where, key);
   }
   RF_TRY(rf_json_int(token, "id", where, 0, s->end - s->text, &id, s->error));
@@ -636,9 +633,9 @@ rf_status rf_tokenizer_json_read(const char *text, size_t bytes, const char *whe
     goto done;
   }
   RF_GO(status);
-  blanks(&s);
+  skip_blanks(&s);
   if (s.at < s.end) {
-    status = wrong(&s, "the end of the file");
+    status = fail_expected(&s, "the end of the file");
     goto done;
   }
   status = read_parts(&s, &p, &made);

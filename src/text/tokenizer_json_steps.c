@@ -15,50 +15,64 @@ typedef struct reading {
   bool byte_level;    /* a ByteLevel pre-tokenizer was read, which must be the last one */
   bool begun;         /* some pre-tokenizer was read; steps that add a prefix must come first */
   bool templated;
+  const struct step_row *row; /* row of the current step */
 } reading;
 
-typedef rf_status step_function(reading *r, json_t *step);
 typedef struct step_row {
   const char *type;
-  step_function *read;
+  rf_status (*read)(reading *r, json_t *step);
+  int unicode; /* NORMAL_UNICODE: options of utf8proc */
 } step_row;
 
-static rf_status refuse(const reading *r, const char *what, const char *which) {
+static rf_status refuse_setting(const reading *r, const char *what, const char *which) {
   return RF_FAIL(r->error, RAFTER_FAILED, "this version does not support this setting",
                  "unsupported %s (%s: %s)", what, r->where, which);
 }
 
+/* The steps that a section of tokenizer.json may have; `list`: the field of a Sequence. */
+typedef struct section {
+  const char *what, *list;
+  const step_row *rows;
+  size_t count;
+} section;
+
 /* Reads one step by its type, or each step of a Sequence. Sequences may be nested. */
-static rf_status walk(reading *r, json_t *step, const char *what, const char *list, const step_row *rows,
-                      size_t count, int depth) {
+static rf_status read_step(reading *r, json_t *step, const section *in, int depth) {
   const char *type;
   if (!step || json_is_null(step)) return RAFTER_OK;
-  if (!json_is_object(step) || depth > 8) return refuse(r, what, "not an object, or nested too deep");
+  if (!json_is_object(step) || depth > 8)
+    return refuse_setting(r, in->what, "not an object, or nested too deep");
   RF_TRY(rf_json_string(step, "type", r->where, &type, r->error));
   if (!strcmp(type, "Sequence")) {
-    json_t *steps = json_object_get(step, list), *one;
+    json_t *steps = json_object_get(step, in->list), *one;
     size_t i;
-    if (!json_is_array(steps)) return refuse(r, what, "a Sequence without its list");
-    json_array_foreach (steps, i, one) RF_TRY(walk(r, one, what, list, rows, count, depth + 1));
+    if (!json_is_array(steps)) return refuse_setting(r, in->what, "a Sequence without its list");
+    json_array_foreach (steps, i, one) RF_TRY(read_step(r, one, in, depth + 1));
     return RAFTER_OK;
   }
-  for (size_t i = 0; i < count; i++)
-    if (!strcmp(rows[i].type, type)) return rows[i].read(r, step);
-  return refuse(r, what, type);
+  for (size_t i = 0; i < in->count; i++) {
+    r->row = &in->rows[i];
+    if (!strcmp(r->row->type, type)) return r->row->read(r, step);
+  }
+  return refuse_setting(r, in->what, type);
 }
 
 static rf_span span_of(const char *text) { return (rf_span){text, strlen(text)}; }
 
-static rf_status nothing(reading *r, json_t *step) { return (void)r, (void)step, RAFTER_OK; }
+static rf_status read_nothing(reading *r, json_t *step) {
+  (void)r;
+  (void)step;
+  return RAFTER_OK;
+}
 
-/* Reads {"String": "..."} or {"Regex": "..."}. */
+/* Reads the pattern {"String": "..."} or {"Regex": "..."}. */
 static rf_status pattern_of(const reading *r, json_t *step, const char *what, rf_span *pattern,
                             bool *literal) {
   json_t *given = json_object_get(step, "pattern"), *text = json_object_get(given, "String");
   *literal = text != NULL;
   if (!text) text = json_object_get(given, "Regex");
   if (!json_is_string(text) || !json_string_length(text))
-    return refuse(r, what, "a pattern that is neither String nor Regex, or empty");
+    return refuse_setting(r, what, "a pattern that is neither String nor Regex, or empty");
   *pattern = (rf_span){json_string_value(text), json_string_length(text)};
   return RAFTER_OK;
 }
@@ -80,8 +94,8 @@ static rf_status normal_replace(reading *r, json_t *step) {
   RF_TRY(rf_normals_add(&r->t->normals, RF_NORMAL_REPLACE, literal ? pattern : span_of(""), span_of(content),
                         r->where, r->error));
   if (literal) return RAFTER_OK;
-  return rf_pattern_new(pattern.at, pattern.bytes, false, r->where,
-                        &r->t->normals.at[r->t->normals.count - 1].pattern, r->error);
+  rf_normal *normal = &r->t->normals.at[r->t->normals.count - 1];
+  return rf_pattern_new(pattern.at, pattern.bytes, false, r->where, &normal->pattern, r->error);
 }
 
 static rf_status normal_strip(reading *r, json_t *step) {
@@ -91,36 +105,25 @@ static rf_status normal_strip(reading *r, json_t *step) {
   return rf_json_bool(step, "strip_right", r->where, &normal->right, r->error);
 }
 
-static rf_status unicode(reading *r, int options) {
+static rf_status normal_unicode(reading *r, json_t *step) {
+  (void)step;
   RF_TRY(rf_normals_add(&r->t->normals, RF_NORMAL_UNICODE, span_of(""), span_of(""), r->where, r->error));
-  r->t->normals.at[r->t->normals.count - 1].unicode = UTF8PROC_STABLE | options;
+  r->t->normals.at[r->t->normals.count - 1].unicode = UTF8PROC_STABLE | r->row->unicode;
   return RAFTER_OK;
 }
-static rf_status normal_nfc(reading *r, json_t *step) {
-  (void)step;
-  return unicode(r, UTF8PROC_COMPOSE);
-}
-static rf_status normal_nfd(reading *r, json_t *step) {
-  (void)step;
-  return unicode(r, UTF8PROC_DECOMPOSE);
-}
-static rf_status normal_nfkc(reading *r, json_t *step) {
-  (void)step;
-  return unicode(r, UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
-}
-static rf_status normal_nfkd(reading *r, json_t *step) {
-  (void)step;
-  return unicode(r, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
-}
 
-static const step_row NORMALIZERS[] = {
-    {"Prepend", normal_prepend}, {"Replace", normal_replace}, {"Strip", normal_strip}, {"NFC", normal_nfc},
-    {"NFD", normal_nfd},         {"NFKC", normal_nfkc},       {"NFKD", normal_nfkd}};
+static const step_row NORMALIZERS[] = {{"Prepend", normal_prepend, 0},
+                                       {"Replace", normal_replace, 0},
+                                       {"Strip", normal_strip, 0},
+                                       {"NFC", normal_unicode, UTF8PROC_COMPOSE},
+                                       {"NFD", normal_unicode, UTF8PROC_DECOMPOSE},
+                                       {"NFKC", normal_unicode, UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
+                                       {"NFKD", normal_unicode, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT}};
 
 /* ---- pre-tokenizers -------------------------------------------------------------------------- */
 
 static rf_status add_split(reading *r, rf_span pattern, bool literal, rf_behaviour behaviour, bool invert) {
-  if (r->byte_level) return refuse(r, "pre-tokenizer", "another one after ByteLevel");
+  if (r->byte_level) return refuse_setting(r, "pre-tokenizer", "another one after ByteLevel");
   r->begun = true;
   return rf_splits_add(&r->t->splits, pattern.at, pattern.bytes, literal, behaviour, invert, r->where,
                        r->error);
@@ -137,7 +140,7 @@ static rf_status split_pattern(reading *r, json_t *step) {
   RF_TRY(rf_json_bool_or(step, "invert", r->where, false, &invert, r->error));
   for (int i = 0; i < 5; i++)
     if (!strcmp(BEHAVIOURS[i], name)) return add_split(r, pattern, literal, (rf_behaviour)i, invert);
-  return refuse(r, "behavior of a Split", name);
+  return refuse_setting(r, "behavior of a Split", name);
 }
 
 static rf_status split_digits(reading *r, json_t *step) {
@@ -150,26 +153,35 @@ static rf_status split_byte_level(reading *r, json_t *step) {
   bool prefix, cuts;
   RF_TRY(rf_json_bool_or(step, "add_prefix_space", r->where, true, &prefix, r->error));
   RF_TRY(rf_json_bool_or(step, "use_regex", r->where, true, &cuts, r->error));
-  if (!r->t->bpe.byte_level) return refuse(r, "pre-tokenizer", "ByteLevel before a model that is not BPE");
-  if (prefix && r->begun) return refuse(r, "pre-tokenizer", "ByteLevel with add_prefix_space after another");
+  if (!r->t->bpe.byte_level)
+    return refuse_setting(r, "pre-tokenizer", "ByteLevel before a model that is not BPE");
+  if (prefix && r->begun)
+    return refuse_setting(r, "pre-tokenizer", "ByteLevel with add_prefix_space after another");
   r->t->splits.prefix |= prefix;
   if (cuts) RF_TRY(add_split(r, span_of(RF_GPT2_PATTERN), false, RF_SPLIT_ISOLATED, false));
-  if (r->byte_level) return refuse(r, "pre-tokenizer", "ByteLevel twice");
+  if (r->byte_level) return refuse_setting(r, "pre-tokenizer", "ByteLevel twice");
   r->begun = r->byte_level = true;
   return RAFTER_OK;
 }
 
+/* Older files have add_prefix_space instead of prepend_scheme. */
+static rf_status read_scheme(const reading *r, json_t *step, const char **scheme) {
+  bool legacy;
+  RF_TRY(rf_json_bool_or(step, "add_prefix_space", r->where, true, &legacy, r->error));
+  return rf_json_string_or(step, "prepend_scheme", r->where, legacy ? "always" : "never", scheme, r->error);
+}
+
 static rf_status split_metaspace(reading *r, json_t *step) {
   const char *replacement, *scheme;
-  bool cuts, legacy;
+  bool cuts;
   RF_TRY(rf_json_string_or(step, "replacement", r->where, RF_SPACE_MARK, &replacement, r->error));
-  RF_TRY(rf_json_bool_or(step, "add_prefix_space", r->where, true, &legacy, r->error));
-  RF_TRY(rf_json_string_or(step, "prepend_scheme", r->where, legacy ? "always" : "never", &scheme, r->error));
+  RF_TRY(read_scheme(r, step, &scheme));
   RF_TRY(rf_json_bool_or(step, "split", r->where, true, &cuts, r->error));
-  if (strcmp(replacement, RF_SPACE_MARK) != 0) return refuse(r, "replacement of a Metaspace", replacement);
+  if (strcmp(replacement, RF_SPACE_MARK) != 0)
+    return refuse_setting(r, "replacement of a Metaspace", replacement);
   if (strcmp(scheme, "always") != 0 && strcmp(scheme, "first") != 0 && strcmp(scheme, "never") != 0)
-    return refuse(r, "prepend_scheme", scheme);
-  if (r->begun) return refuse(r, "pre-tokenizer", "Metaspace after another");
+    return refuse_setting(r, "prepend_scheme", scheme);
+  if (r->begun) return refuse_setting(r, "pre-tokenizer", "Metaspace after another");
   r->begun = true;
   r->t->splits.mark = true;
   r->t->splits.prefix = *scheme != 'n';
@@ -177,10 +189,10 @@ static rf_status split_metaspace(reading *r, json_t *step) {
   return cuts ? add_split(r, span_of(RF_SPACE_MARK), true, RF_SPLIT_NEXT, false) : RAFTER_OK;
 }
 
-static const step_row PRE_TOKENIZERS[] = {{"ByteLevel", split_byte_level},
-                                          {"Split", split_pattern},
-                                          {"Digits", split_digits},
-                                          {"Metaspace", split_metaspace}};
+static const step_row PRE_TOKENIZERS[] = {{"ByteLevel", split_byte_level, 0},
+                                          {"Split", split_pattern, 0},
+                                          {"Digits", split_digits, 0},
+                                          {"Metaspace", split_metaspace, 0}};
 
 bool rf_json_is_byte_level(const json_t *pre_tokenizer) {
   const char *type = json_string_value(json_object_get(pre_tokenizer, "type"));
@@ -195,12 +207,16 @@ bool rf_json_is_byte_level(const json_t *pre_tokenizer) {
 
 /* ---- decoders -------------------------------------------------------------------------------- */
 
-static rf_status decode_bytes(reading *r, json_t *step) { return (void)step, r->bytes = true, RAFTER_OK; }
+static rf_status decode_bytes(reading *r, json_t *step) {
+  (void)step;
+  r->bytes = true;
+  return RAFTER_OK;
+}
 
 static rf_status decode_byte_level(reading *r, json_t *step) {
   (void)step;
   return r->t->bpe.byte_level ? RAFTER_OK
-                              : refuse(r, "decoder", "ByteLevel for pieces that are not byte-level");
+                              : refuse_setting(r, "decoder", "ByteLevel for pieces that are not byte-level");
 }
 
 static rf_status decode_replace(reading *r, json_t *step) {
@@ -211,7 +227,7 @@ static rf_status decode_replace(reading *r, json_t *step) {
   RF_TRY(rf_json_string(step, "content", r->where, &content, r->error));
   if (!literal || pattern.bytes != 3 || memcmp(pattern.at, RF_SPACE_MARK, 3) != 0 ||
       strcmp(content, " ") != 0)
-    return refuse(r, "decoder", "Replace of anything but U+2581 by a space");
+    return refuse_setting(r, "decoder", "Replace of anything but U+2581 by a space");
   r->spaces = true;
   return RAFTER_OK;
 }
@@ -222,24 +238,22 @@ static rf_status decode_strip(reading *r, json_t *step) {
   RF_TRY(rf_json_string(step, "content", r->where, &content, r->error));
   RF_TRY(rf_json_int(step, "start", r->where, 0, 1, &start, r->error));
   RF_TRY(rf_json_int(step, "stop", r->where, 0, 0, &stop, r->error));
-  if (strcmp(content, " ") != 0) return refuse(r, "decoder", "Strip of anything but a space");
+  if (strcmp(content, " ") != 0) return refuse_setting(r, "decoder", "Strip of anything but a space");
   r->t->strip_leading |= start == 1;
   return RAFTER_OK;
 }
 
 static rf_status decode_metaspace(reading *r, json_t *step) {
   const char *scheme;
-  bool legacy;
-  RF_TRY(rf_json_bool_or(step, "add_prefix_space", r->where, true, &legacy, r->error));
-  RF_TRY(rf_json_string_or(step, "prepend_scheme", r->where, legacy ? "always" : "never", &scheme, r->error));
+  RF_TRY(read_scheme(r, step, &scheme));
   r->spaces = true;
   r->t->strip_leading |= strcmp(scheme, "never") != 0;
   return RAFTER_OK;
 }
 
-static const step_row DECODERS[] = {{"ByteLevel", decode_byte_level}, {"ByteFallback", decode_bytes},
-                                    {"Replace", decode_replace},      {"Strip", decode_strip},
-                                    {"Metaspace", decode_metaspace},  {"Fuse", nothing}};
+static const step_row DECODERS[] = {{"ByteLevel", decode_byte_level, 0}, {"ByteFallback", decode_bytes, 0},
+                                    {"Replace", decode_replace, 0},      {"Strip", decode_strip, 0},
+                                    {"Metaspace", decode_metaspace, 0},  {"Fuse", read_nothing, 0}};
 
 /* ---- post-processors ------------------------------------------------------------------------- */
 
@@ -251,46 +265,49 @@ static rf_status post_template(reading *r, json_t *step) {
   int32_t marks[2][MARKS_MOST];
   int count[2] = {0};
   size_t i;
-  bool behind = false;
+  bool after = false;
   if (!json_is_array(single))
-    return refuse(r, "post-processor", "TemplateProcessing whose 'single' is not a list");
-  if (r->templated) return refuse(r, "post-processor", "TemplateProcessing twice");
+    return refuse_setting(r, "post-processor", "TemplateProcessing whose 'single' is not a list");
+  if (r->templated) return refuse_setting(r, "post-processor", "TemplateProcessing twice");
   r->templated = true;
   json_array_foreach (single, i, item) {
     if (json_object_get(item, "Sequence")) {
-      if (behind) return refuse(r, "post-processor", "TemplateProcessing that repeats the text");
-      behind = true;
+      if (after) return refuse_setting(r, "post-processor", "TemplateProcessing that repeats the text");
+      after = true;
       continue;
     }
     const char *name = json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
     json_t *ids = json_object_get(json_object_get(specials, name ? name : ""), "ids");
     if (!json_array_size(ids))
-      return refuse(r, "post-processor", "TemplateProcessing with a token that has no ids");
+      return refuse_setting(r, "post-processor", "TemplateProcessing with a token that has no ids");
     for (size_t k = 0; k < json_array_size(ids); k++) {
       json_t *id = json_array_get(ids, k);
       if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX ||
-          count[behind] == MARKS_MOST)
-        return refuse(r, "post-processor", "TemplateProcessing with an id out of range, or too many");
-      marks[behind][count[behind]++] = (int32_t)json_integer_value(id);
+          count[after] == MARKS_MOST)
+        return refuse_setting(r, "post-processor", "TemplateProcessing with an id out of range, or too many");
+      marks[after][count[after]++] = (int32_t)json_integer_value(id);
     }
   }
-  if (!behind) return refuse(r, "post-processor", "TemplateProcessing without the text");
+  if (!after) return refuse_setting(r, "post-processor", "TemplateProcessing without the text");
   if (count[0]) r->t->bos_id = marks[0][0];
   if (count[1]) r->t->eos_id = marks[1][count[1] - 1];
   return rf_tokenizer_marks(r->t, marks[0], count[0], marks[1], count[1], r->error);
 }
 
-static const step_row POST_PROCESSORS[] = {{"ByteLevel", nothing}, {"TemplateProcessing", post_template}};
+static const step_row POST_PROCESSORS[] = {{"ByteLevel", read_nothing, 0},
+                                           {"TemplateProcessing", post_template, 0}};
 
-#define ROWS(table) table, sizeof table / sizeof table[0]
+#define ROWS(table) table, sizeof table / sizeof *table
+static const section SECTIONS[] = {{"normalizer", "normalizers", ROWS(NORMALIZERS)},
+                                   {"pre-tokenizer", "pretokenizers", ROWS(PRE_TOKENIZERS)},
+                                   {"decoder", "decoders", ROWS(DECODERS)},
+                                   {"post-processor", "processors", ROWS(POST_PROCESSORS)}};
 
 rf_status rf_json_steps_read(const rf_json_steps *steps, rf_tokenizer *tokenizer, bool *bytes, bool *spaces,
                              const char *where, rf_error *error) {
   reading r = {.t = tokenizer, .where = where, .error = error};
-  RF_TRY(walk(&r, steps->normalizer, "normalizer", "normalizers", ROWS(NORMALIZERS), 0));
-  RF_TRY(walk(&r, steps->pre_tokenizer, "pre-tokenizer", "pretokenizers", ROWS(PRE_TOKENIZERS), 0));
-  RF_TRY(walk(&r, steps->decoder, "decoder", "decoders", ROWS(DECODERS), 0));
-  RF_TRY(walk(&r, steps->post_processor, "post-processor", "processors", ROWS(POST_PROCESSORS), 0));
+  json_t *const step[] = {steps->normalizer, steps->pre_tokenizer, steps->decoder, steps->post_processor};
+  for (int i = 0; i < 4; i++) RF_TRY(read_step(&r, step[i], &SECTIONS[i], 0));
   *bytes = r.bytes;
   *spaces = r.spaces;
   return RAFTER_OK;

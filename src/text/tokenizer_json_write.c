@@ -10,7 +10,7 @@
 static json_t *text_of(rf_span span) { return json_stringn(span.at, span.bytes); }
 
 /* The spelling in tokenizer.json: normal pieces in GPT-2's byte alphabet, others unchanged. */
-static json_t *spelling(const rf_tokenizer *t, int64_t id) {
+static json_t *make_spelling(const rf_tokenizer *t, int64_t id) {
   char out[2 * RF_PIECE_MOST];
   rf_span piece = rf_pieces_at(&t->pieces, id);
   const rf_piece_row *row = &t->pieces.row[id];
@@ -19,12 +19,12 @@ static json_t *spelling(const rf_tokenizer *t, int64_t id) {
   return text_of(piece);
 }
 
-static json_t *vocabulary(const rf_tokenizer *t) {
+static json_t *make_vocabulary(const rf_tokenizer *t) {
   json_t *vocab = json_object();
   size_t count = 0;
   for (int64_t id = 0; id < t->pieces.count; id++) {
     if (!t->pieces.row[id].type) continue;
-    json_t *text = spelling(t, id); /* NULL: not valid UTF-8 */
+    json_t *text = make_spelling(t, id); /* NULL: not valid UTF-8 */
     if (text) json_object_set_new(vocab, json_string_value(text), json_integer(id));
     json_decref(text);
     count++;
@@ -34,30 +34,17 @@ static json_t *vocabulary(const rf_tokenizer *t) {
   return NULL;
 }
 
-static int by_rank(const void *a, const void *b) {
-  const rf_pair *x = a, *y = b;
-  return (x->rank > y->rank) - (x->rank < y->rank);
-}
-
-static json_t *merges(const rf_tokenizer *t) {
-  const rf_bpe *bpe = &t->bpe;
-  rf_pair *order = malloc(((size_t)bpe->pairs + 1) * sizeof *order);
+static json_t *make_merges(const rf_tokenizer *t) {
+  rf_pair *order = rf_bpe_sorted(&t->bpe);
   json_t *list = order ? json_array() : NULL;
-  size_t count = 0;
-  for (uint64_t i = 0; list && bpe->slots && i <= bpe->mask; i++)
-    if (bpe->slots[i].rank != RF_NO_RANK) order[count++] = bpe->slots[i];
-  if (list) qsort(order, count, sizeof *order, by_rank);
-  for (size_t i = 0; list && i < count; i++) {
-    json_t *pair = json_array();
-    json_array_append_new(pair, spelling(t, order[i].left));
-    json_array_append_new(pair, spelling(t, order[i].right));
-    json_array_append_new(list, pair);
-  }
+  for (int64_t i = 0; list && i < t->bpe.pairs; i++)
+    json_array_append_new(
+        list, json_pack("[oo]", make_spelling(t, order[i].left), make_spelling(t, order[i].right)));
   free(order);
   return list;
 }
 
-static json_t *added(const rf_tokenizer *t) {
+static json_t *make_added(const rf_tokenizer *t) {
   json_t *list = json_array();
   for (int64_t id = 0; id < t->pieces.count; id++) /* readers expect ids in ascending order */
     for (int i = 0; i < t->raw.count; i++)
@@ -90,7 +77,7 @@ static json_t *pre_tokenizer(const rf_tokenizer *t) {
 /* Adds the ids that encoding puts before or after a text. */
 static void put_marks(const rf_tokenizer *t, const int32_t *ids, int count, json_t *form, json_t *named) {
   for (int i = 0; i < count; i++) {
-    json_t *name = spelling(t, ids[i]);
+    json_t *name = make_spelling(t, ids[i]);
     json_array_append_new(form, json_pack("{s{sO si}}", "SpecialToken", "id", name, "type_id", 0));
     json_object_set_new(named, json_string_value(name),
                         json_pack("{sO s[i] s[O]}", "id", name, "ids", (int)ids[i], "tokens", name));
@@ -113,14 +100,14 @@ static json_t *post_processor(const rf_tokenizer *t) {
 }
 
 static json_t *tokenizer_json(const rf_tokenizer *t) {
-  json_t *vocab = vocabulary(t), *order = vocab ? merges(t) : NULL;
+  json_t *vocab = make_vocabulary(t), *order = vocab ? make_merges(t) : NULL;
   if (!order) return json_decref(vocab), NULL;
   json_t *model =
       json_pack("{ss sn sn sn sn sb sb sb so so}", "type", "BPE", "dropout", "unk_token",
                 "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", false, "byte_fallback", false,
                 "ignore_merges", t->bpe.ignore_merges, "vocab", vocab, "merges", order);
   return json_pack("{ss sn sn so sn so so so so}", "version", "1.0", "truncation", "padding", "added_tokens",
-                   added(t), "normalizer", "pre_tokenizer", pre_tokenizer(t), "post_processor",
+                   make_added(t), "normalizer", "pre_tokenizer", pre_tokenizer(t), "post_processor",
                    post_processor(t), "decoder",
                    json_pack("{ss sb sb sb}", "type", "ByteLevel", "add_prefix_space", true, "trim_offsets",
                              true, "use_regex", true),
@@ -137,7 +124,7 @@ rf_status rf_tokenizer_config_write(const rf_tokenizer *t, const char *class, co
   char path[4400];
   json_t *json = json_pack("{ss* sb}", "tokenizer_class", class, "clean_up_tokenization_spaces", false);
   for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
-    if (marks[i].id >= 0) json_object_set_new(json, marks[i].name, spelling(t, marks[i].id));
+    if (marks[i].id >= 0) json_object_set_new(json, marks[i].name, make_spelling(t, marks[i].id));
   if (!class) { /* tokenizer.model cannot store these flags */
     json_object_set_new(json, "add_bos_token", json_boolean(t->prefix_count > 0));
     json_object_set_new(json, "add_eos_token", json_boolean(t->suffix_count > 0));

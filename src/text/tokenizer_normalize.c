@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <utf8proc.h>
 
-static rf_status copy(rf_span from, char **to, rf_error *error) {
+static rf_status copy_text(rf_span from, char **to, rf_error *error) {
   *to = malloc(from.bytes + 1);
   if (!*to) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   memcpy(*to, from.at ? from.at : "", from.bytes);
@@ -23,8 +23,8 @@ rf_status rf_normals_add(rf_normals *normals, rf_normal_kind kind, rf_span from,
   rf_normal *step = &normals->at[normals->count];
   *step = (rf_normal){.kind = kind, .from_bytes = from.bytes, .to_bytes = to.bytes};
   normals->count++;
-  RF_TRY(copy(from, &step->from, error));
-  return copy(to, &step->to, error);
+  RF_TRY(copy_text(from, &step->from, error));
+  return copy_text(to, &step->to, error);
 }
 
 void rf_normals_free(rf_normals *normals) {
@@ -55,13 +55,13 @@ static rf_status replace_pattern(const rf_normal *step, rf_span text, rf_buffer 
   void *match = rf_match_new();
   if (!match) return RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
   while (at < end) { /* one run of valid UTF-8 at a time: patterns need valid UTF-8 */
-    const char *stop = rf_utf8_valid(at, end), *from = at, *hit = NULL, *behind = NULL;
+    const char *stop = rf_utf8_valid(at, end), *from = at, *hit = NULL, *after = NULL;
     int found = 0;
     while (from < stop &&
-           (found = rf_pattern_next(step->pattern, match, at, from, stop, &hit, &behind)) == 1) {
+           (found = rf_pattern_next(step->pattern, match, at, from, stop, &hit, &after)) == 1) {
       RF_GO(rf_buffer_add(out, from, (size_t)(hit - from), error));
       RF_GO(rf_buffer_add(out, step->to, step->to_bytes, error));
-      from = behind;
+      from = after;
     }
     if (found < 0) {
       status =
@@ -99,7 +99,7 @@ static rf_status unicode_form(const rf_normal *step, rf_span text, rf_buffer *ou
 
 /* SentencePiece removes blanks at both ends and turns runs of spaces into one space. With `marks`,
  * the end is cut after spaces became U+2581, so U+2581 at the end is removed too. */
-static rf_status squeeze(rf_span text, bool marks, rf_buffer *out, rf_error *error) {
+static rf_status squeeze_blanks(rf_span text, bool marks, rf_buffer *out, rf_error *error) {
   const char *at = text.at, *end = text.at + text.bytes;
   while (at < end && *at == ' ') at++;
   for (bool cut = true; cut;) {
@@ -118,24 +118,14 @@ static rf_status squeeze(rf_span text, bool marks, rf_buffer *out, rf_error *err
   return RAFTER_OK;
 }
 
-static rf_span strip(const rf_normal *step, rf_span text) {
+static rf_span strip_blanks(const rf_normal *step, rf_span text) {
   const char *at = text.at, *end = text.at + text.bytes;
-  while (step->left && at < end) {
-    int n = rf_utf8_length(at, end);
-    if (!n || !rf_code_is_blank(rf_utf8_code(at, n))) break;
-    at += n;
-  }
-  while (step->right && end > at) {
-    const char *last = end - 1;
-    while (last > at && (*last & 0xC0) == 0x80) last--;
-    int n = rf_utf8_length(last, end);
-    if (!n || !rf_code_is_blank(rf_utf8_code(last, n))) break;
-    end = last;
-  }
+  for (int n; step->left && (n = rf_blank_at(at, end));) at += n;
+  for (int n; step->right && (n = rf_blank_before(at, end, end));) end -= n;
   return (rf_span){at, (size_t)(end - at)};
 }
 
-static bool ascii(rf_span text) {
+static bool is_ascii(rf_span text) {
   for (size_t i = 0; i < text.bytes; i++)
     if (text.at[i] & 0x80) return false;
   return true;
@@ -146,10 +136,10 @@ rf_status rf_normalize(const rf_normals *normals, rf_span text, rf_buffer *buffe
   for (int i = 0; i < normals->count && text.bytes; i++) {
     const rf_normal *step = &normals->at[i];
     if (step->kind == RF_NORMAL_STRIP) {
-      text = strip(step, text);
+      text = strip_blanks(step, text);
       continue;
     }
-    if (step->kind == RF_NORMAL_UNICODE && ascii(text)) continue;
+    if (step->kind == RF_NORMAL_UNICODE && is_ascii(text)) continue;
     rf_buffer *out =
         text.at >= buffer->at && buffer->at && text.at < buffer->at + buffer->capacity ? spare : buffer;
     out->bytes = 0;
@@ -157,7 +147,7 @@ rf_status rf_normalize(const rf_normals *normals, rf_span text, rf_buffer *buffe
     if (step->kind == RF_NORMAL_PREPEND) {
       RF_TRY(rf_buffer_add(out, step->to, step->to_bytes, error));
       RF_TRY(rf_buffer_add(out, text.at, text.bytes, error));
-    } else if (step->kind == RF_NORMAL_SQUEEZE) RF_TRY(squeeze(text, step->right, out, error));
+    } else if (step->kind == RF_NORMAL_SQUEEZE) RF_TRY(squeeze_blanks(text, step->right, out, error));
     else if (step->kind == RF_NORMAL_UNICODE) RF_TRY(unicode_form(step, text, out, error));
     else if (step->pattern) RF_TRY(replace_pattern(step, text, out, error));
     else RF_TRY(replace_literal(step, text, out, error));

@@ -7,6 +7,7 @@
 #define RF_TOKENIZER_PARTS_H
 
 #include "text/tokenizer.h"
+#include "text/utf8.h"
 
 #include <string.h>
 
@@ -255,6 +256,8 @@ rf_status rf_bpe_reserve(rf_bpe *bpe, int64_t pairs, rf_error *error);
 void rf_bpe_expect(const rf_bpe *bpe, uint32_t left, uint32_t right);
 /* Adding a pair twice keeps the later rank. */
 void rf_bpe_pair(rf_bpe *bpe, uint32_t left, uint32_t right, uint32_t rank, uint32_t id);
+/* All pairs in ascending rank, allocated with malloc; NULL when memory runs out. */
+rf_pair *rf_bpe_sorted(const rf_bpe *bpe);
 /* Call after all pieces and pairs are added: fills the tables `symbol` and `inside`. */
 rf_status rf_bpe_finish(rf_tokenizer *tokenizer, const char *where, rf_error *error);
 rf_status rf_bpe_word(void *encoding, const char *word, size_t bytes, rf_error *error);
@@ -322,16 +325,5 @@ typedef struct rf_json_steps {
 bool rf_json_is_byte_level(const struct json_t *pre_tokenizer);
 rf_status rf_json_steps_read(const rf_json_steps *steps, rf_tokenizer *tokenizer, bool *bytes, bool *spaces,
                              const char *where, rf_error *error);
-
-/* ---- UTF-8 (tokenizer_utf8.c) ---------------------------------------------------------------- */
-
-/* Bytes of the UTF-8 character at `at`, 1 to 4; 0 if the bytes are not valid UTF-8. */
-int rf_utf8_length(const char *at, const char *end);
-uint32_t rf_utf8_code(const char *at, int bytes);
-/* The end of the valid UTF-8 that begins at `at`. */
-const char *rf_utf8_valid(const char *at, const char *end);
-int rf_utf8_put(uint32_t code, char out[4]);
-bool rf_code_is_blank(uint32_t code); /* the Unicode property White_Space */
-bool rf_code_is_word(uint32_t code);  /* a letter, mark, digit or connector */
 
 #endif

@@ -47,7 +47,7 @@ void rf_ids_free(rf_ids *ids) {
   *ids = (rf_ids){0};
 }
 
-static rf_status rehash(rf_pieces *pieces, uint64_t slots, rf_error *error) {
+static rf_status rehash_pieces(rf_pieces *pieces, uint64_t slots, rf_error *error) {
   uint64_t *old = pieces->slots, old_slots = old ? pieces->mask + 1 : 0;
   uint64_t *made = calloc(slots, sizeof *made);
   if (!made) return no_memory(error);
@@ -75,12 +75,13 @@ rf_status rf_pieces_reserve(rf_pieces *pieces, int64_t ids, rf_error *error) {
   pieces->capacity = capacity;
   uint64_t slots = 2048;
   while (slots < (uint64_t)capacity * 2) slots *= 2;
-  return pieces->slots && pieces->mask + 1 >= slots ? RAFTER_OK : rehash(pieces, slots, error);
+  return pieces->slots && pieces->mask + 1 >= slots ? RAFTER_OK : rehash_pieces(pieces, slots, error);
 }
 
 /* Enters a piece into the hash table under this hash. */
-static rf_status list(rf_pieces *pieces, int64_t id, uint64_t hash, const char *where, rf_error *error) {
-  if (pieces->used * 2 > pieces->mask) RF_TRY(rehash(pieces, (pieces->mask + 1) * 2, error));
+static rf_status enter_piece(rf_pieces *pieces, int64_t id, uint64_t hash, const char *where,
+                             rf_error *error) {
+  if (pieces->used * 2 > pieces->mask) RF_TRY(rehash_pieces(pieces, (pieces->mask + 1) * 2, error));
   uint64_t slot = hash & pieces->mask;
   for (; pieces->slots[slot]; slot = (slot + 1) & pieces->mask) {
     if (pieces->slots[slot] >> 32 != hash >> 32) continue;
@@ -122,7 +123,7 @@ rf_status rf_pieces_list(rf_pieces *pieces, bool users, const char *where, rf_er
     const rf_piece_row *row = id < AHEAD ? NULL : &pieces->row[id - AHEAD];
     bool listed =
         row && row->bytes && (row->type == RF_PIECE_NORMAL || (users && row->type == RF_PIECE_USER));
-    if (listed) RF_TRY(list(pieces, id - AHEAD, hash[id % AHEAD], where, error));
+    if (listed) RF_TRY(enter_piece(pieces, id - AHEAD, hash[id % AHEAD], where, error));
     if (id >= pieces->count) continue;
     rf_span text = rf_pieces_at(pieces, id);
     hash[id % AHEAD] = XXH3_64bits(text.at, text.bytes);

@@ -9,6 +9,7 @@
  *                    4 remove_extra_whitespaces   5 escape_whitespaces */
 #include "text/tokenizer_parts.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 
 typedef struct message {
@@ -22,7 +23,7 @@ typedef struct field {
   int wire;
 } field;
 
-static uint64_t varint(message *m) {
+static uint64_t read_varint(message *m) {
   uint64_t value = 0;
   for (int shift = 0; shift < 64; shift += 7) {
     if (m->at == m->end) break;
@@ -38,10 +39,10 @@ static uint64_t varint(message *m) {
 static bool next_field(message *m, field *f) {
   enum { VARINT = 0, EIGHT = 1, BYTES = 2, FOUR = 5 };
   if (m->broken || m->at == m->end) return false;
-  uint64_t tag = varint(m), size = 0;
+  uint64_t tag = read_varint(m), size = 0;
   *f = (field){.number = tag >> 3, .wire = (int)(tag & 7)};
-  if (f->wire == VARINT) f->value = varint(m);
-  else if (f->wire == BYTES) size = varint(m);
+  if (f->wire == VARINT) f->value = read_varint(m);
+  else if (f->wire == BYTES) size = read_varint(m);
   else if (f->wire == EIGHT) size = 8;
   else if (f->wire == FOUR) size = 4;
   else m->broken = true;
@@ -63,30 +64,37 @@ typedef struct specification {
   rf_span charsmap, normalizer, rules, unk, bos, eos, pad;
 } specification;
 
-static bool read_trainer(rf_span bytes, specification *s) {
-  message m = message_of(bytes);
-  for (field f; next_field(&m, &f);) {
-    if (f.number == 3) s->model_type = f.value;
-    else if (f.number == 24) s->suffix = f.value;
-    else if (f.number == 35) s->byte_fallback = f.value;
-    else if (f.number == 45) s->unk = f.bytes;
-    else if (f.number == 46) s->bos = f.bytes;
-    else if (f.number == 47) s->eos = f.bytes;
-    else if (f.number == 48) s->pad = f.bytes;
-  }
-  return !m.broken;
-}
+enum { TRAINER = 2, NORMALIZER = 3 }; /* field numbers in ModelProto */
+#define AT(field) offsetof(specification, field)
+static const struct {
+  uint64_t message, number;
+  bool text; /* rf_span, otherwise uint64_t */
+  size_t offset;
+} FIELDS[] = {
+    {TRAINER, 3, false, AT(model_type)},
+    {TRAINER, 24, false, AT(suffix)},
+    {TRAINER, 35, false, AT(byte_fallback)},
+    {TRAINER, 45, true, AT(unk)},
+    {TRAINER, 46, true, AT(bos)},
+    {TRAINER, 47, true, AT(eos)},
+    {TRAINER, 48, true, AT(pad)},
+    {NORMALIZER, 1, true, AT(normalizer)},
+    {NORMALIZER, 2, true, AT(charsmap)},
+    {NORMALIZER, 3, false, AT(dummy_prefix)},
+    {NORMALIZER, 4, false, AT(remove_extra)},
+    {NORMALIZER, 5, false, AT(escape)},
+    {NORMALIZER, 6, true, AT(rules)},
+};
 
-static bool read_normalizer(rf_span bytes, specification *s) {
+static bool read_specification(uint64_t number, rf_span bytes, specification *s) {
   message m = message_of(bytes);
-  for (field f; next_field(&m, &f);) {
-    if (f.number == 1) s->normalizer = f.bytes;
-    else if (f.number == 2) s->charsmap = f.bytes;
-    else if (f.number == 3) s->dummy_prefix = f.value;
-    else if (f.number == 4) s->remove_extra = f.value;
-    else if (f.number == 5) s->escape = f.value;
-    else if (f.number == 6) s->rules = f.bytes;
-  }
+  for (field f; next_field(&m, &f);)
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
+      if (FIELDS[i].message != number || FIELDS[i].number != f.number) continue;
+      char *to = (char *)s + FIELDS[i].offset;
+      if (FIELDS[i].text) memcpy(to, &f.bytes, sizeof f.bytes);
+      else memcpy(to, &f.value, sizeof f.value);
+    }
   return !m.broken;
 }
 
@@ -105,16 +113,18 @@ static bool read_piece(rf_span bytes, rf_span *piece, float *score, int32_t *typ
   return !m.broken;
 }
 
-static int32_t id_of(const rf_vocabulary *v, const int32_t *types, rf_span name, int type) {
+static int32_t id_of(const rf_vocabulary *v, rf_span name, int type) {
   for (int64_t id = 0; id < v->count; id++)
-    if (types[id] == type && v->pieces[id].bytes == name.bytes &&
+    if (v->types[id] == type && v->pieces[id].bytes == name.bytes &&
         !memcmp(v->pieces[id].at, name.at, name.bytes))
       return (int32_t)id;
   return -1;
 }
 
-static rf_status check(const specification *s, const char *where, rf_error *error) {
-  enum { UNIGRAM = 1, BPE = 2 };
+enum { UNIGRAM = 1, BPE = 2 };
+
+static rf_status check_model(const specification *s, const rf_vocabulary *v, const char *where,
+                             rf_error *error) {
   if (s->model_type != UNIGRAM && s->model_type != BPE)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
                    "unsupported SentencePiece model (%s, model_type: expected 1 unigram or 2 BPE, got %llu)",
@@ -129,14 +139,40 @@ static rf_status check(const specification *s, const char *where, rf_error *erro
   if (s->suffix)
     return RF_FAIL(error, RAFTER_FAILED, NULL,
                    "unsupported SentencePiece setting (%s: treat_whitespace_as_suffix)", where);
+  bool bytes = false;
+  for (int64_t id = 0; id < v->count; id++) {
+    bytes |= v->types[id] == RF_PIECE_BYTE;
+    if (v->types[id] == RF_PIECE_UNUSED && s->model_type == BPE)
+      return RF_FAIL(error, RAFTER_FAILED, NULL,
+                     "unsupported SentencePiece setting (%s: an unused piece in a BPE model, id %lld)", where,
+                     (long long)id);
+  }
+  if (bytes && !s->byte_fallback)
+    return RF_FAIL(error, RAFTER_FAILED, NULL, "byte pieces without byte_fallback (%s)", where);
   return RAFTER_OK;
+}
+
+/* Sets all fields of `v` but the pieces. */
+static void set_vocabulary(const specification *s, rf_vocabulary *v) {
+  bool bpe = s->model_type == BPE;
+  v->kind = bpe ? "llama" : "unigram";
+  v->bos_id = id_of(v, s->bos, RF_PIECE_CONTROL);
+  v->eos_id = id_of(v, s->eos, RF_PIECE_CONTROL);
+  v->pad_id = id_of(v, s->pad, RF_PIECE_CONTROL);
+  v->unk_id = id_of(v, s->unk, RF_PIECE_UNKNOWN);
+  v->dummy_prefix = s->dummy_prefix;
+  v->remove_extra_whitespace = s->remove_extra;
+  v->plain_spaces = !s->escape;
+  /* The file does not say which marks are added to a text. BPE models (Llama, Gemma, Mistral) begin
+   * with BOS; unigram models (T5) end with EOS. */
+  v->add_bos = bpe;
+  v->add_eos = !bpe;
 }
 
 rf_status rf_tokenizer_sentencepiece_read(const char *text, size_t bytes, const char *where,
                                           rf_tokenizer **tokenizer, rf_error *error) {
-  enum { BPE = 2 };
   rf_status status = RAFTER_OK;
-  specification s = {.model_type = 1,
+  specification s = {.model_type = UNIGRAM,
                      .dummy_prefix = 1,
                      .remove_extra = 1,
                      .escape = 1,
@@ -146,62 +182,36 @@ rf_status rf_tokenizer_sentencepiece_read(const char *text, size_t bytes, const 
                      .bos = {"<s>", 3},
                      .eos = {"</s>", 4},
                      .pad = {"<pad>", 5}};
-  rf_vocabulary v = {.kind = "unigram"};
   int64_t count = 0;
-  bool whole = true;
+  bool valid = true;
   *tokenizer = NULL;
   message m = message_of((rf_span){text, bytes});
   for (field f; next_field(&m, &f);) count += f.number == 1 && f.wire == 2;
   rf_span *pieces = malloc(((size_t)count + 1) * sizeof *pieces);
   float *scores = malloc(((size_t)count + 1) * sizeof *scores);
   int32_t *types = malloc(((size_t)count + 1) * sizeof *types);
+  rf_vocabulary v = {.pieces = pieces, .scores = scores, .types = types};
   if (!pieces || !scores || !types) {
     status = RF_FAIL(error, RAFTER_FAILED, NULL, "out of memory");
     goto done;
   }
   m = message_of((rf_span){text, bytes});
-  for (field f; whole && next_field(&m, &f);) {
+  for (field f; valid && next_field(&m, &f);) {
     if (f.wire != 2) continue;
     if (f.number == 1) {
-      whole = read_piece(f.bytes, &pieces[v.count], &scores[v.count], &types[v.count]);
+      valid = read_piece(f.bytes, &pieces[v.count], &scores[v.count], &types[v.count]);
       v.count++;
-    } else if (f.number == 2) whole = read_trainer(f.bytes, &s);
-    else if (f.number == 3) whole = read_normalizer(f.bytes, &s);
+    } else if (f.number == TRAINER || f.number == NORMALIZER) {
+      valid = read_specification(f.number, f.bytes, &s);
+    }
   }
-  if (!whole || m.broken || !v.count) {
+  if (!valid || m.broken || !v.count) {
     status = RF_FAIL(error, RAFTER_FAILED, "check that the file is complete and was made by SentencePiece",
                      "%s is not a SentencePiece model (error after %lld pieces)", where, (long long)v.count);
     goto done;
   }
-  RF_GO(check(&s, where, error));
-  bool bytes_used = false;
-  for (int64_t id = 0; id < v.count; id++) {
-    bytes_used |= types[id] == RF_PIECE_BYTE;
-    if (types[id] != RF_PIECE_UNUSED || s.model_type != BPE) continue;
-    status = RF_FAIL(error, RAFTER_FAILED, NULL,
-                     "unsupported SentencePiece setting (%s: an unused piece in a BPE model, id %lld)", where,
-                     (long long)id);
-    goto done;
-  }
-  if (bytes_used && !s.byte_fallback) {
-    status = RF_FAIL(error, RAFTER_FAILED, NULL, "byte pieces without byte_fallback (%s)", where);
-    goto done;
-  }
-  v.pieces = pieces;
-  v.scores = scores;
-  v.types = types;
-  v.bos_id = id_of(&v, types, s.bos, RF_PIECE_CONTROL);
-  v.eos_id = id_of(&v, types, s.eos, RF_PIECE_CONTROL);
-  v.pad_id = id_of(&v, types, s.pad, RF_PIECE_CONTROL);
-  v.unk_id = id_of(&v, types, s.unk, RF_PIECE_UNKNOWN);
-  v.dummy_prefix = s.dummy_prefix;
-  v.remove_extra_whitespace = s.remove_extra;
-  v.plain_spaces = !s.escape;
-  if (s.model_type == BPE) v.kind = "llama";
-  /* The file does not say which marks are added to a text. BPE models (Llama, Gemma, Mistral) begin
-   * with BOS; unigram models (T5) end with EOS. */
-  v.add_bos = s.model_type == BPE;
-  v.add_eos = s.model_type != BPE;
+  RF_GO(check_model(&s, &v, where, error));
+  set_vocabulary(&s, &v);
   status = rf_tokenizer_build(&v, where, tokenizer, error);
 done:
   free(pieces);

@@ -27,7 +27,7 @@ static const struct {
 } CLASSES[] = {{'s', BLANKS, "[" BLANKS "]"}, {'S', NULL, "[^" BLANKS "]"},      {'w', WORDS, "[" WORDS "]"},
                {'W', NULL, "[^" WORDS "]"},   {'h', "0-9A-Fa-f", "[0-9A-Fa-f]"}, {'H', NULL, "[^0-9A-Fa-f]"}};
 
-static rf_status refuse(const char *what, const char *text, size_t bytes, rf_error *error) {
+static rf_status refuse_pattern(const char *what, const char *text, size_t bytes, rf_error *error) {
   return RF_FAIL(error, RAFTER_FAILED, NULL, "unsupported pattern of a tokenizer (%s, in '%.*s')", what,
                  (int)(bytes < 100 ? bytes : 100), text);
 }
@@ -41,14 +41,14 @@ static rf_status with_own_classes(const char *text, size_t bytes, rf_buffer *out
       for (size_t k = 0; k < sizeof CLASSES / sizeof *CLASSES; k++)
         if (CLASSES[k].letter == c) as = inside ? CLASSES[k].inside : CLASSES[k].outside;
       if (inside && (c == 'W' || c == 'H'))
-        return refuse(c == 'W' ? "\\W inside []" : "\\H inside []", text, bytes, error);
-      if (c == 'b' || c == 'B') return refuse("a word boundary", text, bytes, error);
+        return refuse_pattern(c == 'W' ? "\\W inside []" : "\\H inside []", text, bytes, error);
+      if (c == 'b' || c == 'B') return refuse_pattern("a word boundary", text, bytes, error);
       RF_TRY(as ? rf_buffer_add(out, as, strlen(as), error) : rf_buffer_add(out, text + i - 1, 2, error));
       continue;
     }
-    if (inside && text[i] == '[') return refuse("[ inside []", text, bytes, error);
+    if (inside && text[i] == '[') return refuse_pattern("[ inside []", text, bytes, error);
     if (inside && text[i] == '&' && i + 1 < bytes && text[i + 1] == '&')
-      return refuse("&& inside []", text, bytes, error);
+      return refuse_pattern("&& inside []", text, bytes, error);
     if (text[i] == '[') inside = true;
     if (text[i] == ']') inside = false;
     RF_TRY(rf_buffer_add(out, text + i, 1, error));
@@ -247,17 +247,17 @@ typedef struct pending {
   bool is_match;
 } pending;
 
-static rf_status cut(const cutting *c, int step, const char *at, const char *end);
+static rf_status split_text(const cutting *c, int step, const char *at, const char *end);
 
-static rf_status flush(const cutting *c, int step, pending *wait) {
+static rf_status flush_pending(const cutting *c, int step, pending *wait) {
   if (!wait->at) return RAFTER_OK;
   const char *at = wait->at;
   wait->at = NULL;
-  return cut(c, step + 1, at, wait->end);
+  return split_text(c, step + 1, at, wait->end);
 }
 
-static rf_status section(const cutting *c, int step, pending *wait, const char *at, const char *end,
-                         bool is_match) {
+static rf_status add_section(const cutting *c, int step, pending *wait, const char *at, const char *end,
+                             bool is_match) {
   const rf_split *split = &c->splits->at[step];
   if (at == end) return RAFTER_OK;
   is_match ^= split->invert;
@@ -265,51 +265,51 @@ static rf_status section(const cutting *c, int step, pending *wait, const char *
   bool waits = split->behaviour == RF_SPLIT_CONTIGUOUS ||
                (split->behaviour == RF_SPLIT_PREVIOUS ? !is_match : is_match);
   switch (split->behaviour) {
-  case RF_SPLIT_REMOVED: return is_match ? RAFTER_OK : cut(c, step + 1, at, end);
-  case RF_SPLIT_ISOLATED: return cut(c, step + 1, at, end);
+  case RF_SPLIT_REMOVED: return is_match ? RAFTER_OK : split_text(c, step + 1, at, end);
+  case RF_SPLIT_ISOLATED: return split_text(c, step + 1, at, end);
   case RF_SPLIT_PREVIOUS:
   case RF_SPLIT_NEXT:
     if (!waits && wait->at) {
       const char *from = wait->at;
       wait->at = NULL;
-      return cut(c, step + 1, from, end);
+      return split_text(c, step + 1, from, end);
     }
     break;
   case RF_SPLIT_CONTIGUOUS:
     if (wait->at && wait->is_match == is_match) return wait->end = end, RAFTER_OK;
     break;
   }
-  RF_TRY(flush(c, step, wait));
+  RF_TRY(flush_pending(c, step, wait));
   if (waits) return *wait = (pending){at, end, is_match}, RAFTER_OK;
-  return cut(c, step + 1, at, end);
+  return split_text(c, step + 1, at, end);
 }
 
 /* The recursion depth is the number of splits. */
-static rf_status cut(const cutting *c, int step, const char *at, const char *end) {
+static rf_status split_text(const cutting *c, int step, const char *at, const char *end) {
   if (step == c->splits->count) return c->word(c->self, at, (size_t)(end - at), c->error);
   pending wait = {0};
   while (at < end) { /* one run of valid UTF-8 at a time; an invalid byte is a word of its own */
-    const char *stop = rf_utf8_valid(at, end), *from = at, *hit = NULL, *behind = NULL;
+    const char *stop = rf_utf8_valid(at, end), *from = at, *hit = NULL, *after = NULL;
     int found = 0;
     while (from < stop && (found = rf_pattern_next(c->splits->at[step].pattern, c->match, at, from, stop,
-                                                   &hit, &behind)) == 1) {
-      RF_TRY(section(c, step, &wait, from, hit, false));
-      RF_TRY(section(c, step, &wait, hit, behind, true));
-      from = behind;
+                                                   &hit, &after)) == 1) {
+      RF_TRY(add_section(c, step, &wait, from, hit, false));
+      RF_TRY(add_section(c, step, &wait, hit, after, true));
+      from = after;
     }
     if (found < 0)
       return RF_FAIL(c->error, RAFTER_FAILED, NULL,
                      "the tokenizer's pattern takes too many steps for this text");
-    RF_TRY(section(c, step, &wait, from, stop, false));
-    if (stop < end) RF_TRY(section(c, step, &wait, stop, stop + 1, false));
+    RF_TRY(add_section(c, step, &wait, from, stop, false));
+    if (stop < end) RF_TRY(add_section(c, step, &wait, stop, stop + 1, false));
     at = stop + (stop < end);
   }
-  return flush(c, step, &wait);
+  return flush_pending(c, step, &wait);
 }
 
 rf_status rf_split_words(const rf_splits *splits, void *match, const char *text, size_t bytes,
                          rf_word_function *word, void *self, rf_error *error) {
   if (!bytes) return RAFTER_OK;
   cutting c = {splits, match, word, self, error};
-  return cut(&c, 0, text, text + bytes);
+  return split_text(&c, 0, text, text + bytes);
 }

@@ -19,7 +19,7 @@ static uint32_t child_of(const rf_unigram *u, uint32_t node, uint8_t byte) {
   }
 }
 
-static void insert(rf_unigram *u, rf_span piece, int32_t id) {
+static void insert_piece(rf_unigram *u, rf_span piece, int32_t id) {
   uint32_t node = 0;
   for (size_t i = 0; i < piece.bytes; i++) {
     uint8_t byte = (uint8_t)piece.at[i];
@@ -70,7 +70,7 @@ rf_status rf_unigram_build(rf_tokenizer *tokenizer, const double *scores, bool s
     u->score[id] =
         sentencepiece && type == RF_PIECE_USER ? (float)((double)piece.bytes * most - 0.1) : scores[id];
     if (sentencepiece ? type == RF_PIECE_NORMAL || type == RF_PIECE_USER : type != 0)
-      insert(u, piece, (int32_t)id);
+      insert_piece(u, piece, (int32_t)id);
   }
   return RAFTER_OK;
 }
@@ -96,7 +96,7 @@ static rf_status reserve_path(rf_encoding *e, size_t bytes, rf_error *error) {
 
 enum { NOT_REACHED = -2, UNKNOWN = -1 };
 
-static inline void reach(rf_encoding *e, uint32_t from, uint32_t to, int32_t id, double score) {
+static inline void update_path(rf_encoding *e, uint32_t from, uint32_t to, int32_t id, double score) {
   double sum = e->path_score[from] + score;
   bool single = e->tokenizer->unigram.single;
   /* SentencePiece stores floats. It compares the stored value with the double sum of a piece, or
@@ -133,10 +133,10 @@ rf_status rf_unigram_word(void *encoding, const char *word, size_t bytes, rf_err
     for (uint32_t to = at; to < bytes && (node = child_of(u, node, (uint8_t)word[to])); to++) {
       int32_t id = u->piece[node];
       if (id < 0) continue;
-      reach(e, at, to + 1, id, u->score[id]);
+      update_path(e, at, to + 1, id, u->score[id]);
       alone |= to + 1 - at == character;
     }
-    if (!alone) reach(e, at, at + character, UNKNOWN, u->unknown);
+    if (!alone) update_path(e, at, at + character, UNKNOWN, u->unknown);
     at += character;
   }
   /* Reverses the path in place: path_from[i] becomes the end of the piece that begins at i. */

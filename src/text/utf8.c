@@ -1,6 +1,8 @@
-/* tokenizer_utf8.c - UTF-8 decoding and encoding, and character classes. */
-#include "text/tokenizer_parts.h"
+/* utf8.c - see utf8.h. */
+#include "text/utf8.h"
 
+#include <stddef.h>
+#include <string.h>
 #include <utf8proc.h>
 
 int rf_utf8_length(const char *at, const char *end) {
@@ -77,4 +79,21 @@ bool rf_code_is_word(uint32_t code) {
   case UTF8PROC_CATEGORY_PC: return true;
   default: return false;
   }
+}
+
+const char *rf_utf8_before(const char *text, const char *at) {
+  do at--;
+  while (at > text && (*at & 0xC0) == 0x80);
+  return at;
+}
+
+int rf_blank_at(const char *at, const char *end) {
+  int n = rf_utf8_length(at, end);
+  return n && rf_code_is_blank(rf_utf8_code(at, n)) ? n : 0;
+}
+
+int rf_blank_before(const char *text, const char *at, const char *end) {
+  if (at <= text) return 0;
+  const char *last = rf_utf8_before(text, at);
+  return rf_blank_at(last, end) ? (int)(at - last) : 0;
 }

@@ -1,0 +1,24 @@
+/* utf8.h - UTF-8 decoding and encoding, and character classes. */
+#ifndef RF_UTF8_H
+#define RF_UTF8_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Bytes of the UTF-8 character at `at`, 1 to 4; 0 if the bytes before `end` are not valid UTF-8. */
+int rf_utf8_length(const char *at, const char *end);
+/* The code point of a valid character of `bytes` bytes. */
+uint32_t rf_utf8_code(const char *at, int bytes);
+/* Writes a code point and returns its bytes. */
+int rf_utf8_put(uint32_t code, char out[4]);
+/* The end of the valid UTF-8 that begins at `at`. */
+const char *rf_utf8_valid(const char *at, const char *end);
+/* The start of the character that ends at `at`, which is after `text`. */
+const char *rf_utf8_before(const char *text, const char *at);
+bool rf_code_is_blank(uint32_t code); /* the Unicode property White_Space */
+bool rf_code_is_word(uint32_t code);  /* a letter, mark, digit or connector */
+/* Bytes of the blank character at `at`, or of the one that ends at `at`; 0 if it is not blank. */
+int rf_blank_at(const char *at, const char *end);
+int rf_blank_before(const char *text, const char *at, const char *end);
+
+#endif
